@@ -1,0 +1,113 @@
+# Every target in one line: make help.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+TOOLS := $(CURDIR)/.cache/tools
+PYTHON := $(CURDIR)/.cache/python
+ENVOY := $(PYTHON)/envoy
+export PATH := $(TOOLS):$(PYTHON)/bin:$(PATH)
+export HEDDLE_TEST_ENVOY := $(ENVOY)
+
+CARGO := cargo --color never
+CARGO_FLAGS := --manifest-path proxy/Cargo.toml --locked
+VERSION := $(shell git describe --always --dirty --tags 2>/dev/null || echo unknown)
+GO_BUILD := go build -trimpath -ldflags "-s -w -X heddle.io/heddle/control/cli.version=$(VERSION)"
+# Binaries that the end-to-end tests drive: the same sources, built fast instead of small.
+E2E_BIN := $(CURDIR)/.cache/e2e/bin
+
+.PHONY: help
+help: ## list the targets
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+.PHONY: build
+build: build-packages ## build bin/heddle, bin/heddle-proxy (release) and bin/boutique
+	$(GO_BUILD) -o bin/heddle ./control/cmd/heddle
+	$(GO_BUILD) -o bin/boutique ./demo/boutique/cmd/boutique
+	$(CARGO) build $(CARGO_FLAGS) --release -p heddle-proxy
+	install -m 0755 proxy/target/release/heddle-proxy bin/heddle-proxy
+
+.PHONY: test
+test: packages test-go test-rust test-e2e ## everything, from a fresh machine with the prerequisites
+
+.PHONY: test-go
+test-go: packages ## Go unit tests and golden scenarios
+	gotestsum --format pkgname --hide-summary=output -- ./...
+
+.PHONY: test-rust
+test-rust: build-packages ## Rust unit tests, and the golden scenarios read by the proxy
+	$(CARGO) test $(CARGO_FLAGS) --workspace --quiet
+
+.PHONY: test-e2e
+test-e2e: packages e2e-binaries ## end to end in network namespaces: real browser, Redis, Envoy (needs root)
+	HEDDLE_E2E_BIN=$(E2E_BIN) gotestsum --format standard-verbose --hide-summary=output -- -tags e2e -count=1 -timeout 30m ./test/e2e/...
+
+.PHONY: e2e-binaries
+e2e-binaries: build-packages
+	go build -o $(E2E_BIN)/ ./control/cmd/heddle ./demo/boutique/cmd/boutique
+	$(CARGO) build $(CARGO_FLAGS) -p heddle-proxy
+	install -m 0755 proxy/target/debug/heddle-proxy $(E2E_BIN)/heddle-proxy
+
+.PHONY: golden
+golden: ## refresh the expected files of test/scenarios
+	go test ./test/scenarios -update
+
+.PHONY: generate
+generate: packages ## regenerate the committed generated files
+	go generate ./...
+
+.PHONY: check
+check: packages format-check lint generated-check licences vulnerabilities ## format, lint, generated files, licences, vulnerabilities
+
+.PHONY: format
+format: ## format Go and Rust sources
+	gofmt -w $$(git ls-files '*.go')
+	cargo fmt --manifest-path proxy/Cargo.toml --all
+
+.PHONY: format-check
+format-check:
+	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); [ -z "$$unformatted" ] || { echo "not formatted (run make format): $$unformatted"; exit 1; }
+	cargo fmt --manifest-path proxy/Cargo.toml --all --check
+
+.PHONY: lint
+lint: packages ## golangci-lint and clippy
+	golangci-lint run ./...
+	$(CARGO) clippy $(CARGO_FLAGS) --workspace --all-targets --quiet -- -D warnings
+
+.PHONY: generated-check
+generated-check: packages
+	scripts/generated-check.sh
+
+.PHONY: licences
+licences: packages ## every dependency's licence against the allowed ones
+	scripts/licences.sh
+
+.PHONY: vulnerabilities
+vulnerabilities: packages ## known vulnerabilities, where the databases can be had
+	scripts/vulnerabilities.sh
+
+.PHONY: bench
+bench: packages build ## measure against nginx, HAProxy, Envoy: make bench S=http1
+	go run ./bench/cmd/bench $(if $(S),-scenario $(S)) -heddle-proxy bin/heddle-proxy -envoy $(ENVOY) $(BENCH_FLAGS)
+
+.PHONY: prerequisites
+prerequisites:
+	@scripts/prerequisites.sh
+
+.PHONY: build-packages
+build-packages: prerequisites
+	@scripts/packages.sh build
+
+.PHONY: packages
+packages: prerequisites
+	@scripts/packages.sh build run test
+	@scripts/tools.sh $(TOOLS) $(PYTHON)
+
+.PHONY: fuzz
+fuzz: build-packages ## fuzz every parser that reads a peer's bytes: make fuzz SECONDS=20
+	proxy/fuzz/run.sh $(or $(SECONDS),20)
+
+.PHONY: clean
+clean: ## remove everything that was built
+	rm -rf bin .cache proxy/target proxy/fuzz/target proxy/fuzz/found proxy/fuzz/artifacts
