@@ -1,0 +1,344 @@
+// Package agent runs a cluster's workloads on this machine: each replica in a network namespace of its own, with
+// address, DNS, captured traffic, identity, sidecar and application; the gateways; and the controller itself, which it
+// starts again when it dies.
+//
+// What runs does not depend on the agent: processes survive it, and the next agent finds them again (package process).
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	corev1 "k8s.io/api/core/v1"
+
+	"heddle.io/heddle/control/agent/dns"
+	"heddle.io/heddle/control/agent/network"
+	"heddle.io/heddle/control/agent/process"
+	"heddle.io/heddle/control/cluster"
+	"heddle.io/heddle/control/server/client"
+)
+
+// Config of an agent.
+type Config struct {
+	Cluster cluster.Cluster
+	// Launcher is the command that becomes a described process: `heddle launch`, without the file.
+	Launcher []string
+	// Controller is the command of the controller process.
+	Controller []string
+	// Proxy is the proxy program: absolute, or a name looked up in Bin and PATH.
+	Proxy string
+	// ForeignProxy says that Proxy takes a stock Envoy's arguments.
+	ForeignProxy bool
+	// Bin is the directory that relative commands are looked up in first.
+	Bin string
+	// Bootstrap writes a proxy's bootstrap, and Node its xDS identity.
+	Bootstrap func(Proxy) ([]byte, error)
+	Node      func(Proxy) (*corev3.Node, error)
+	Log       *slog.Logger
+}
+
+// maxStarts bounds how many replicas are being prepared at once.
+const maxStarts = 8
+
+// Agent runs workloads. Make one with [Run].
+type Agent struct {
+	config      Config
+	log         *slog.Logger
+	client      *client.Client
+	addresses   *network.Addresses
+	hierarchies process.Hierarchies
+	dns         *dns.Server
+	starts      chan struct{}
+	kick        chan struct{}
+	reporting   sync.Mutex
+	shutdown    chan struct{}
+	once        sync.Once
+
+	mu          sync.Mutex
+	deployments map[string]*deployment
+	// knowsWorkloads is set once the workloads were told, by the controller or by what the agent before kept.
+	knowsWorkloads bool
+	controller     *process.Process
+	services       []*corev1.Service
+}
+
+// Run runs the agent until ctx ends, which leaves everything else running, or until it is told to shut down, which
+// stops everything.
+func Run(ctx context.Context, config Config) error {
+	a := &Agent{
+		config: config, log: config.Log, client: client.New(config.Cluster.APISocket()),
+		starts: make(chan struct{}, maxStarts), kick: make(chan struct{}, 1), shutdown: make(chan struct{}),
+		deployments: map[string]*deployment{},
+	}
+	unlock, err := a.claim()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := a.prepare(); err != nil {
+		return err
+	}
+	defer a.dns.Close()
+	closeAPI, err := a.serve()
+	if err != nil {
+		return err
+	}
+	defer closeAPI()
+
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var parts sync.WaitGroup
+	parts.Go(func() { a.superviseController(ctx) })
+	parts.Go(func() { a.reportLoop(ctx) })
+	parts.Go(func() { a.rotateLoop(ctx) })
+	// Replicas live as long as the agent does, not as long as what follows the API.
+	a.deploy(ctx, ingressKey, []replicaSpec{ingress()})
+	parts.Go(func() { a.followWorkloads(ctx) })
+	parts.Go(func() { a.followServices(ctx) })
+	a.log.Info("agent started", "cluster", config.Cluster.Name, "pid", os.Getpid())
+	select {
+	case <-ctx.Done():
+		a.log.Info("agent ends; workloads go on without it")
+		cancel()
+		a.releaseAll()
+	case <-a.shutdown:
+		a.log.Info("shutting down everything")
+		a.stopAll()
+		cancel()
+		a.mu.Lock()
+		controller := a.controller
+		a.mu.Unlock()
+		if controller != nil {
+			controller.Stop(stopGrace)
+		}
+	}
+	parts.Wait()
+	return nil
+}
+
+// claim makes this process the cluster's only agent.
+func (a *Agent) claim() (func(), error) {
+	run := a.config.Cluster.Run()
+	if err := os.MkdirAll(filepath.Join(run, "agent"), 0o700); err != nil {
+		return nil, fmt.Errorf("make runtime directory: %w", err)
+	}
+	// Proxies, which are not root, pass through to their own directory.
+	for _, dir := range []string{a.config.Cluster.RunRoot, run} {
+		if err := os.Chmod(dir, 0o711); err != nil {
+			return nil, fmt.Errorf("open runtime directory: %w", err)
+		}
+	}
+	lock, err := Lock(filepath.Join(run, "agent", "lock"))
+	if err != nil {
+		return nil, err
+	}
+	self, err := process.Self()
+	if err != nil {
+		return nil, fmt.Errorf("look at own process: %w", err)
+	}
+	if err := process.WriteRecord(recordPath(a.config.Cluster), self); err != nil {
+		return nil, err
+	}
+	return lock.Close, nil
+}
+
+func recordPath(c cluster.Cluster) string { return filepath.Join(c.Run(), "agent", "agent.json") }
+
+func controllerRecordPath(c cluster.Cluster) string {
+	return filepath.Join(c.Run(), "agent", "controller.json")
+}
+
+// prepare makes what all workloads share. It repairs what is there.
+func (a *Agent) prepare() error {
+	c := a.config.Cluster
+	var err error
+	if err = os.MkdirAll(c.Logs(), 0o755); err != nil {
+		return fmt.Errorf("make log directory: %w", err)
+	}
+	if a.hierarchies, err = process.Hierarchy(); err != nil {
+		return err
+	}
+	pool, err := netip.ParsePrefix(cluster.PodCIDR)
+	if err != nil {
+		return fmt.Errorf("pod addresses: %w", err)
+	}
+	if a.addresses, err = network.OpenAddresses(filepath.Join(c.Data(), "addresses.json"), pool); err != nil {
+		return err
+	}
+	if err := network.Forwarding(c); err != nil {
+		return err
+	}
+	if err := network.EnsureBridge(c); err != nil {
+		return err
+	}
+	if err := network.Host(c); err != nil {
+		return err
+	}
+	upstreams, err := dns.Resolvers("/etc/resolv.conf")
+	if err != nil {
+		a.log.Warn("names outside of the cluster will not resolve", "error", err)
+	}
+	if a.dns, err = dns.Listen(fmt.Sprintf("%s:%d", cluster.GatewayAddress().Addr(), cluster.PortDNS), upstreams); err != nil {
+		return err
+	}
+	return nil
+}
+
+// slot waits for a place among the replicas that are being prepared.
+func (a *Agent) slot(ctx context.Context) (func(), error) {
+	select {
+	case a.starts <- struct{}{}:
+		return func() { <-a.starts }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// all returns every replica, sorted by namespace and name.
+func (a *Agent) all() []*replica {
+	a.mu.Lock()
+	deployments := make([]*deployment, 0, len(a.deployments))
+	for _, d := range a.deployments {
+		deployments = append(deployments, d)
+	}
+	a.mu.Unlock()
+	var out []*replica
+	for _, d := range deployments {
+		out = append(out, d.current()...)
+	}
+	slices.SortFunc(out, func(a, b *replica) int { return strings.Compare(a.spec.key(), b.spec.key()) })
+	return out
+}
+
+// complete says whether all() is everything that there is to run. Before, a report would take endpoints away that an
+// agent before this one reported rightly.
+func (a *Agent) complete() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, d := range a.deployments {
+		if !d.isPlaced() {
+			return false
+		}
+	}
+	return a.knowsWorkloads
+}
+
+// find returns one replica, or nil.
+func (a *Agent) find(namespace, name string) *replica {
+	for _, r := range a.all() {
+		if r.spec.Namespace == namespace && r.spec.Name == name {
+			return r
+		}
+	}
+	return nil
+}
+
+func (a *Agent) releaseAll() {
+	for _, r := range a.all() {
+		r.release()
+	}
+}
+
+// stopAll stops every replica at once: gateways too, for there is nobody left to serve.
+func (a *Agent) stopAll() {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*stopGrace)
+	defer cancel()
+	var all sync.WaitGroup
+	a.mu.Lock()
+	for _, d := range a.deployments {
+		d.cancel()
+	}
+	a.mu.Unlock()
+	for _, r := range a.all() {
+		all.Go(func() {
+			if err := r.stop(ctx); err != nil {
+				a.log.Error("workload not stopped cleanly", "workload", r.spec.key(), "error", err)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// discard removes what a replica leaves when its processes have ended: control groups, namespace, runtime files.
+func (a *Agent) discard(namespace, name string) error {
+	c := a.config.Cluster
+	return errors.Join(
+		a.hierarchies.Remove(filepath.Join(c.Cgroup(), namespace+"."+name)),
+		network.Detach(c, namespace, name),
+		os.RemoveAll(c.Workload(namespace, name)),
+	)
+}
+
+// rotateLoop bounds the log files.
+func (a *Agent) rotateLoop(ctx context.Context) {
+	for wait(ctx, 5*time.Second) {
+		if err := process.RotateLogs(a.config.Cluster.Logs(), process.MaxLogBytes); err != nil {
+			a.log.Warn("logs not rotated", "error", err)
+		}
+	}
+}
+
+// superviseController keeps the controller process running. One that an earlier agent started is taken over.
+func (a *Agent) superviseController(ctx context.Context) {
+	c := a.config.Cluster
+	var controller *process.Process
+	var record process.Record
+	if err := process.ReadRecord(controllerRecordPath(c), &record); err == nil {
+		controller = process.Adopt(record)
+	}
+	var pauses backoff
+	for ctx.Err() == nil {
+		began := time.Now()
+		if controller == nil {
+			var err error
+			if controller, err = a.startController(); err != nil {
+				a.log.Error("controller cannot be started", "error", err)
+			} else if err := process.WriteRecord(controllerRecordPath(c), controller.Record); err != nil {
+				a.log.Warn("controller's record not kept", "error", err)
+			}
+		}
+		if controller != nil {
+			a.mu.Lock()
+			a.controller = controller
+			a.mu.Unlock()
+			select {
+			case <-ctx.Done():
+				return
+			case <-controller.Done():
+			}
+			reason, _ := controller.Exit()
+			a.log.Warn("controller ended", "reason", reason, "log", filepath.Join(c.Logs(), "controller.log"))
+			controller = nil
+		}
+		pause := pauses.next(time.Since(began))
+		if time.Since(began) > 5*time.Second {
+			// It ran: no reason to think that the next one will not.
+			pause = 50 * time.Millisecond
+		}
+		if !wait(ctx, pause) {
+			return
+		}
+	}
+}
+
+// startController starts the controller in a control group of its own, by which `down` finds it when all records are
+// lost. Workloads' groups have a dot in their names, so none is called like it.
+func (a *Agent) startController() (*process.Process, error) {
+	c := a.config.Cluster
+	groups, _, err := a.hierarchies.Create(filepath.Join(c.Cgroup(), "controller"), process.Limits{})
+	if err != nil {
+		return nil, err
+	}
+	return process.Start(process.Spec{Command: a.config.Controller, Env: os.Environ(), Files: proxyFiles, Cgroups: groups},
+		filepath.Join(c.Run(), "agent", "controller-launch.json"), filepath.Join(c.Logs(), "controller.log"), a.config.Launcher)
+}

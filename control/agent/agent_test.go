@@ -1,0 +1,195 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"heddle.io/heddle/api/v1alpha1"
+)
+
+func workload() *v1alpha1.Workload {
+	two, cpu := int32(2), resource.MustParse("250m")
+	return &v1alpha1.Workload{
+		ObjectMeta: metav1.ObjectMeta{Name: "cart", Namespace: "shop", Labels: map[string]string{"app": "cart"}, Annotations: map[string]string{}},
+		Spec:       v1alpha1.WorkloadSpec{Replicas: &two, Command: []string{"boutique"}, Args: []string{"cart"}, Resources: v1alpha1.Resources{CPU: &cpu}},
+	}
+}
+
+func TestReplicasOfAWorkload(t *testing.T) {
+	specs := replicas(workload(), "cluster1")
+	if len(specs) != 2 || specs[1].Name != "cart-1" || specs[0].ServiceAccount != "default" || specs[0].Limits.MilliCPU != 250 ||
+		strings.Join(specs[0].Command, " ") != "boutique cart" {
+		t.Fatalf("%+v", specs)
+	}
+	elsewhere := workload()
+	elsewhere.Spec.Cluster = "cluster2"
+	stopped := workload()
+	stopped.Annotations[AnnotationStopped] = "true"
+	for name, w := range map[string]*v1alpha1.Workload{"elsewhere": elsewhere, "stopped": stopped} {
+		if got := replicas(w, "cluster1"); len(got) != 0 {
+			t.Errorf("%s: %d replicas", name, len(got))
+		}
+	}
+}
+
+func TestHashChangesWithWhatMatters(t *testing.T) {
+	base := replicas(workload(), "c")[0].hash()
+	if again := replicas(workload(), "c")[0].hash(); again != base {
+		t.Fatal("the same workload hashes differently")
+	}
+	for name, change := range map[string]func(*v1alpha1.Workload){
+		"args":    func(w *v1alpha1.Workload) { w.Spec.Args = []string{"other"} },
+		"env":     func(w *v1alpha1.Workload) { w.Spec.Env = []v1alpha1.EnvVar{{Name: "A", Value: "1"}} },
+		"labels":  func(w *v1alpha1.Workload) { w.Labels["version"] = "v2" },
+		"restart": func(w *v1alpha1.Workload) { w.Annotations[AnnotationRestarted] = "now" },
+		"proxy":   func(w *v1alpha1.Workload) { w.Annotations[AnnotationProxyPath] = "/usr/bin/envoy" },
+	} {
+		w := workload()
+		change(w)
+		if replicas(w, "c")[0].hash() == base {
+			t.Errorf("%s does not change the hash", name)
+		}
+	}
+	scaled := workload()
+	three := int32(3)
+	scaled.Spec.Replicas = &three
+	if replicas(scaled, "c")[0].hash() != base {
+		t.Error("scaling would replace running replicas")
+	}
+}
+
+func TestAccountsThatBypassTheMeshAreRefused(t *testing.T) {
+	if uid, _, _, err := account("root"); err != nil || uid != 0 {
+		t.Errorf("root: %d %v", uid, err)
+	}
+	for name, want := range map[string]string{"1337": "bypasses the mesh", "no-such-user-here": "does not exist"} {
+		if _, _, _, err := account(name); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestThresholds(t *testing.T) {
+	state := newThresholds(&v1alpha1.Readiness{SuccessThreshold: 2, FailureThreshold: 3})
+	for i, step := range []struct{ ok, want bool }{
+		{true, false}, {false, false}, {true, false}, {true, true}, {false, true}, {false, true}, {true, true},
+		{false, true}, {false, true}, {false, false}, {true, false}, {true, true},
+	} {
+		if got := state.add(step.ok); got != step.want {
+			t.Fatalf("step %d: %v", i, got)
+		}
+	}
+}
+
+func TestBackoffGrowsAndResets(t *testing.T) {
+	var b backoff
+	want := firstPause
+	for range 12 {
+		if got := b.next(time.Second); got != want {
+			t.Fatalf("%s, want %s", got, want)
+		}
+		want = min(2*want, lastPause)
+	}
+	if got := b.next(stableTime); got != firstPause {
+		t.Fatalf("after a stable run: %s", got)
+	}
+}
+
+func TestProbes(t *testing.T) {
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/bad":
+			w.WriteHeader(http.StatusInternalServerError)
+		case "/moved":
+			http.Redirect(w, r, "/bad", http.StatusFound)
+		}
+	}))
+	defer web.Close()
+	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, status := grpc.NewServer(), health.NewServer()
+	healthv1.RegisterHealthServer(server, status)
+	status.SetServingStatus("down", healthv1.HealthCheckResponse_NOT_SERVING)
+	go func() { _ = server.Serve(listener) }()
+	defer server.Stop()
+	closed, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed.Close()
+	port := func(a net.Addr) int32 {
+		tcp, ok := a.(*net.TCPAddr)
+		if !ok {
+			t.Fatal("not TCP")
+		}
+		return int32(tcp.Port)
+	}
+	h, g, c := port(web.Listener.Addr()), port(listener.Addr()), port(closed.Addr())
+	for name, test := range map[string]struct {
+		readiness *v1alpha1.Readiness
+		want      string
+	}{
+		"none":            {nil, ""},
+		"tcp":             {&v1alpha1.Readiness{TCP: &v1alpha1.TCPProbe{Port: h}}, ""},
+		"tcp closed":      {&v1alpha1.Readiness{TCP: &v1alpha1.TCPProbe{Port: c}}, "refused"},
+		"http":            {&v1alpha1.Readiness{HTTP: &v1alpha1.HTTPProbe{Port: h}}, ""},
+		"http redirect":   {&v1alpha1.Readiness{HTTP: &v1alpha1.HTTPProbe{Port: h, Path: "/moved"}}, ""},
+		"http error":      {&v1alpha1.Readiness{HTTP: &v1alpha1.HTTPProbe{Port: h, Path: "/bad"}}, "500"},
+		"grpc":            {&v1alpha1.Readiness{GRPC: &v1alpha1.GRPCProbe{Port: g}}, ""},
+		"grpc down":       {&v1alpha1.Readiness{GRPC: &v1alpha1.GRPCProbe{Port: g, Service: "down"}}, "NOT_SERVING"},
+		"grpc on http":    {&v1alpha1.Readiness{GRPC: &v1alpha1.GRPCProbe{Port: h}}, "rpc error"},
+		"no probe chosen": {&v1alpha1.Readiness{}, "names no probe"},
+	} {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		err := probe(ctx, (&net.Dialer{}).DialContext, netip.MustParseAddr("127.0.0.1"), test.readiness)
+		cancel()
+		if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestLockIsHeldByOne(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "dir", "lock")
+	first, err := Lock(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Lock(path); !errors.Is(err, ErrLocked) {
+		t.Fatal(err)
+	}
+	first.Close()
+	second, err := Lock(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second.Close()
+}
+
+func TestNodeID(t *testing.T) {
+	p := Proxy{Namespace: "shop", Name: "cart-0", Address: netip.MustParseAddr("10.244.0.7")}
+	if got, want := p.NodeID(), "sidecar~10.244.0.7~cart-0.shop~shop.svc.cluster.local"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	p.Gateway = true
+	if !strings.HasPrefix(p.NodeID(), "router~") {
+		t.Error(fmt.Sprint(p.NodeID()))
+	}
+}

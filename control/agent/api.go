@@ -1,0 +1,139 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"heddle.io/heddle/control/server/client"
+)
+
+// Status is the agent's answer about itself.
+type Status struct {
+	PID           int              `json:"pid"`
+	ControllerPID int              `json:"controllerPid,omitempty"`
+	Replicas      []client.Replica `json:"replicas"`
+}
+
+// serve offers the agent's API on its socket, for the controller to pass on and for `up`, `down` and `check`:
+//
+//	GET  /v1/status                                   what runs
+//	GET  /v1/checks                                   proves each replica, see check.go
+//	POST /v1/shutdown                                 stops everything and ends the agent
+//	POST /v1/replicas/{namespace}/{name}/rotate       renews the certificate now
+//	     /v1/replicas/{namespace}/{name}/admin/{path} the proxy's admin interface
+func (a *Agent) serve() (func(), error) {
+	path := a.config.Cluster.AgentSocket()
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("replace socket: %w", err)
+	}
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("serve agent: %w", err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		listener.Close()
+		return nil, fmt.Errorf("guard socket: %w", err)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { answer(w, a.status()) })
+	mux.HandleFunc("GET /v1/checks", func(w http.ResponseWriter, r *http.Request) { answer(w, a.check(r.Context())) })
+	mux.HandleFunc("POST /v1/shutdown", func(w http.ResponseWriter, _ *http.Request) {
+		a.once.Do(func() { close(a.shutdown) })
+		answer(w, map[string]string{"status": "shutting down"})
+	})
+	mux.HandleFunc("POST /v1/replicas/{namespace}/{name}/rotate", a.handleRotate)
+	mux.HandleFunc("/v1/replicas/{namespace}/{name}/admin/", a.handleAdmin)
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 64 << 10}
+	go func() {
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			a.log.Error("agent API ended", "error", err)
+		}
+	}()
+	return func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		if server.Shutdown(ctx) != nil {
+			server.Close()
+		}
+	}, nil
+}
+
+func (a *Agent) status() Status {
+	s := Status{PID: os.Getpid(), Replicas: []client.Replica{}}
+	a.mu.Lock()
+	if a.controller != nil && a.controller.Running() {
+		s.ControllerPID = a.controller.Record.PID
+	}
+	a.mu.Unlock()
+	for _, r := range a.all() {
+		s.Replicas = append(s.Replicas, r.report())
+	}
+	return s
+}
+
+func answer(w http.ResponseWriter, value any) {
+	w.Header().Set("Content-Type", "application/json")
+	// A client that went away cannot be told.
+	_ = json.NewEncoder(w).Encode(value)
+}
+
+func refuse(w http.ResponseWriter, problem *client.Problem) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(problem.Status)
+	_ = json.NewEncoder(w).Encode(problem)
+}
+
+func (a *Agent) replicaOf(w http.ResponseWriter, r *http.Request) *replica {
+	found := a.find(r.PathValue("namespace"), r.PathValue("name"))
+	if found == nil {
+		refuse(w, &client.Problem{Status: http.StatusNotFound, What: "no such replica runs here",
+			Where: r.PathValue("namespace") + "/" + r.PathValue("name"), Remedy: "`heddle ps -A` lists the replicas"})
+	}
+	return found
+}
+
+func (a *Agent) handleRotate(w http.ResponseWriter, r *http.Request) {
+	if found := a.replicaOf(w, r); found != nil {
+		found.mu.Lock()
+		credential := found.credential
+		found.mu.Unlock()
+		if credential == nil {
+			refuse(w, &client.Problem{Status: http.StatusConflict, What: "the replica has no identity yet", Remedy: "try again once it is ready"})
+			return
+		}
+		credential.Rotate()
+		answer(w, map[string]string{"status": "rotating"})
+	}
+}
+
+// handleAdmin passes a request on to a proxy's admin interface.
+func (a *Agent) handleAdmin(w http.ResponseWriter, r *http.Request) {
+	found := a.replicaOf(w, r)
+	if found == nil {
+		return
+	}
+	prefix := "/v1/replicas/" + r.PathValue("namespace") + "/" + r.PathValue("name") + "/admin"
+	transport := found.adminTransport()
+	defer transport.CloseIdleConnections()
+	(&httputil.ReverseProxy{
+		Rewrite: func(p *httputil.ProxyRequest) {
+			p.SetURL(&url.URL{Scheme: "http", Host: adminAddress})
+			p.Out.URL.Path = strings.TrimPrefix(p.In.URL.Path, prefix)
+			p.Out.URL.RawPath = ""
+		},
+		Transport: transport,
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
+			refuse(w, &client.Problem{Status: http.StatusBadGateway, What: "the proxy's admin interface does not answer", Where: found.spec.key(),
+				Why: err.Error(), Remedy: "`heddle ps` shows whether the proxy runs, `heddle logs --proxy` what it says"})
+		},
+	}).ServeHTTP(w, r)
+}

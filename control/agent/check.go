@@ -1,0 +1,182 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"heddle.io/heddle/control/agent/network"
+	"heddle.io/heddle/control/cluster"
+)
+
+// Check is one thing that was tried.
+type Check struct {
+	// Subject is what it is about, for example "pinnacle/cartservice-0".
+	Subject string `json:"subject"`
+	// Name is what was tried: ready, certificate, capture, dns, plaintext.
+	Name string `json:"name"`
+	// OK says whether it holds. For plaintext it means that the connection was refused.
+	OK bool `json:"ok"`
+	// Port that a connection was made to, where one was.
+	Port int32 `json:"port,omitempty"`
+	// Detail is the finding, Remedy what to do about a failure.
+	Detail string `json:"detail,omitempty"`
+	Remedy string `json:"remedy,omitempty"`
+}
+
+// check tries every replica, several at a time.
+func (a *Agent) check(ctx context.Context) []Check {
+	all := a.all()
+	results := make([][]Check, len(all))
+	slots := make(chan struct{}, 4)
+	var group sync.WaitGroup
+	for i, r := range all {
+		group.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			results[i] = r.check(ctx)
+		})
+	}
+	group.Wait()
+	out := []Check{}
+	for _, r := range results {
+		out = append(out, r...)
+	}
+	return out
+}
+
+func (r *replica) check(ctx context.Context) []Check {
+	report := r.report()
+	subject := r.spec.key()
+	var out []Check
+	add := func(name string, err error, detail, remedy string) {
+		c := Check{Subject: subject, Name: name, OK: err == nil, Detail: detail}
+		if err != nil {
+			c.Detail, c.Remedy = err.Error(), remedy
+		}
+		out = append(out, c)
+	}
+	var notReady error
+	if !report.Ready {
+		notReady = fmt.Errorf("%s: %s", report.State.Phase, report.State.Message)
+	}
+	add("ready", notReady, fmt.Sprintf("pid %d, proxy pid %d, %s", report.State.PID, report.State.ProxyPID, report.State.Address),
+		fmt.Sprintf("`heddle logs -n %s %s` shows what the application says, --proxy what its proxy says", r.spec.Namespace, r.spec.Workload))
+	var invalid error
+	left := time.Until(report.CertificateExpires)
+	switch {
+	case report.CertificateExpires.IsZero():
+		invalid = errors.New("no certificate yet: " + report.CertificateProblem)
+	case left <= 0:
+		invalid = fmt.Errorf("expired %s ago: %s", -left.Round(time.Second), report.CertificateProblem)
+	}
+	add("certificate", invalid, "valid for "+left.Round(time.Second).String(), "the controller signs certificates: see `heddle logs --controller`")
+	if r.spec.Gateway {
+		return out
+	}
+	add("capture", network.Captured(r.netns), "rules in place", fmt.Sprintf("`heddle restart -n %s %s` installs them anew", r.spec.Namespace, r.spec.Workload))
+	answered, err := r.checkDNS()
+	add("dns", err, answered, "the agent answers DNS: see "+r.agent.config.Cluster.Logs()+"/agent.log")
+	if port := r.plainPort(); port != 0 && notReady == nil {
+		err := r.checkPlaintext(ctx, port)
+		add("plaintext", err, fmt.Sprintf("refused on port %d", port), "set a PeerAuthentication with mode STRICT, or leave it if clients outside of the mesh need it")
+		out[len(out)-1].Port = port
+	}
+	return out
+}
+
+// checkDNS asks for a known service from inside.
+func (r *replica) checkDNS() (string, error) {
+	name, want := "", ""
+	r.agent.mu.Lock()
+	for _, s := range r.agent.services {
+		if address, err := netip.ParseAddr(s.Spec.ClusterIP); err == nil {
+			name, want = s.Name+"."+s.Namespace+".svc."+cluster.Domain, address.String()
+			break
+		}
+	}
+	r.agent.mu.Unlock()
+	question := new(dns.Msg)
+	if name == "" {
+		question.SetQuestion("heddle-check.svc."+cluster.Domain+".", dns.TypeA)
+	} else {
+		question.SetQuestion(name+".", dns.TypeA)
+	}
+	connection, err := network.Dial(context.Background(), r.netns, "udp4", net.JoinHostPort(cluster.GatewayAddress().Addr().String(), "53"))
+	if err != nil {
+		return "", err
+	}
+	defer connection.Close()
+	if err := connection.SetDeadline(time.Now().Add(2 * time.Second)); err != nil {
+		return "", err
+	}
+	c := &dns.Conn{Conn: connection}
+	if err := c.WriteMsg(question); err != nil {
+		return "", fmt.Errorf("ask DNS: %w", err)
+	}
+	answer, err := c.ReadMsg()
+	if err != nil {
+		return "", fmt.Errorf("no answer from DNS: %w", err)
+	}
+	if name == "" {
+		return "answers", nil
+	}
+	for _, record := range answer.Answer {
+		if a, ok := record.(*dns.A); ok && a.A.String() == want {
+			return name + " is " + want, nil
+		}
+	}
+	return "", fmt.Errorf("%s is not answered with %s", name, want)
+}
+
+// plainPort is a port of the application, or 0.
+func (r *replica) plainPort() int32 {
+	if len(r.spec.Ports) > 0 {
+		return r.spec.Ports[0].Port
+	}
+	switch p := r.spec.Readiness; {
+	case p == nil:
+	case p.TCP != nil:
+		return p.TCP.Port
+	case p.HTTP != nil:
+		return p.HTTP.Port
+	case p.GRPC != nil:
+		return p.GRPC.Port
+	}
+	return 0
+}
+
+// checkPlaintext calls the application from outside the mesh, without a certificate. It succeeds when nothing comes
+// back.
+func (r *replica) checkPlaintext(ctx context.Context, port int32) error {
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	connection, err := (&net.Dialer{}).DialContext(ctx, "tcp4", net.JoinHostPort(r.address.String(), strconv.Itoa(int(port))))
+	if err != nil {
+		return fmt.Errorf("connection to %s:%d failed before the proxy could refuse it: %w", r.address, port, err)
+	}
+	defer connection.Close()
+	if err := connection.SetDeadline(time.Now().Add(3 * time.Second)); err != nil {
+		return err
+	}
+	if _, err := io.WriteString(connection, "GET /heddle-check HTTP/1.1\r\nHost: heddle-check\r\nConnection: close\r\n\r\n"); err != nil {
+		return nil
+	}
+	// Plaintext is accepted when anything comes back that is not a TLS alert.
+	reply := make([]byte, 64)
+	n, _ := connection.Read(reply)
+	if n > 0 && reply[0] != 0x15 {
+		first, _, _ := strings.Cut(string(reply[:n]), "\r\n")
+		return fmt.Errorf("plaintext on port %d was answered: %q", port, first)
+	}
+	return nil
+}

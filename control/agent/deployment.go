@@ -1,0 +1,164 @@
+package agent
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// ingressKey is the ingress gateway's deployment. It is no valid key of a workload.
+const ingressKey = "gateway:ingress"
+
+// rolloutTimeout is how long a replaced replica may take to be ready before the next is replaced.
+const rolloutTimeout = 60 * time.Second
+
+// deployment brings the replicas of one workload to what is wanted: surplus ones stop and missing ones start together,
+// changed ones are replaced one after the other.
+type deployment struct {
+	agent  *Agent
+	cancel context.CancelFunc
+	done   chan struct{}
+	kick   chan struct{}
+
+	mu      sync.Mutex
+	wanted  []replicaSpec
+	version int
+	// placed says that the first round has put its replicas into running.
+	placed  bool
+	running map[string]*replica
+}
+
+// deploy sets what is wanted of a workload; nothing wanted removes it.
+func (a *Agent) deploy(ctx context.Context, key string, wanted []replicaSpec) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	d := a.deployments[key]
+	if d == nil {
+		if len(wanted) == 0 {
+			return
+		}
+		d = &deployment{agent: a, kick: make(chan struct{}, 1), done: make(chan struct{}), running: map[string]*replica{}}
+		ctx, d.cancel = context.WithCancel(ctx)
+		a.deployments[key] = d
+		go d.run(ctx)
+	}
+	d.mu.Lock()
+	d.wanted = wanted
+	d.version++
+	d.mu.Unlock()
+	select {
+	case d.kick <- struct{}{}:
+	default:
+	}
+}
+
+func (d *deployment) run(ctx context.Context) {
+	defer close(d.done)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-d.kick:
+		}
+		d.reconcile(ctx)
+	}
+}
+
+func (d *deployment) current() []*replica {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	out := make([]*replica, 0, len(d.running))
+	for _, r := range d.running {
+		out = append(out, r)
+	}
+	return out
+}
+
+func (d *deployment) isPlaced() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.placed
+}
+
+func (d *deployment) reconcile(ctx context.Context) {
+	d.mu.Lock()
+	wanted, version := d.wanted, d.version
+	names := map[string]bool{}
+	var surplus []*replica
+	for _, w := range wanted {
+		names[w.Name] = true
+	}
+	for name, r := range d.running {
+		if !names[name] {
+			surplus = append(surplus, r)
+		}
+	}
+	var changed []replicaSpec
+	for _, w := range wanted {
+		switch r := d.running[w.Name]; {
+		case r == nil:
+			d.startLocked(ctx, w)
+		case r.hash != w.hash():
+			changed = append(changed, w)
+		}
+	}
+	d.placed = true
+	d.mu.Unlock()
+	var stops sync.WaitGroup
+	for _, r := range surplus {
+		stops.Go(func() { d.remove(ctx, r) })
+	}
+	stops.Wait()
+	for _, w := range changed {
+		d.mu.Lock()
+		outdated := d.version != version
+		r := d.running[w.Name]
+		d.mu.Unlock()
+		if outdated || ctx.Err() != nil {
+			// The next round decides with what is wanted now.
+			return
+		}
+		if r != nil {
+			d.remove(ctx, r)
+		}
+		d.mu.Lock()
+		next := d.startLocked(ctx, w)
+		d.mu.Unlock()
+		d.awaitReady(ctx, next)
+	}
+	d.agent.dirty()
+}
+
+func (d *deployment) startLocked(ctx context.Context, spec replicaSpec) *replica {
+	r := d.agent.newReplica(spec)
+	d.running[spec.Name] = r
+	r.start(ctx)
+	return r
+}
+
+func (d *deployment) remove(ctx context.Context, r *replica) {
+	if err := r.stop(ctx); err != nil {
+		d.agent.log.Error("workload not stopped cleanly", "workload", r.spec.key(), "error", err)
+	}
+	d.mu.Lock()
+	delete(d.running, r.spec.Name)
+	d.mu.Unlock()
+	d.agent.dirty()
+}
+
+// awaitReady waits until a replaced replica is ready, or for as long as a rollout waits for one.
+func (d *deployment) awaitReady(ctx context.Context, r *replica) {
+	ctx, cancel := context.WithTimeout(ctx, rolloutTimeout)
+	defer cancel()
+	for {
+		ready, changed := r.ready()
+		if ready {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+	}
+}

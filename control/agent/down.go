@@ -1,0 +1,133 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"heddle.io/heddle/control/agent/network"
+	"heddle.io/heddle/control/agent/process"
+	"heddle.io/heddle/control/cluster"
+)
+
+// Running returns the record of the cluster's agent, or false when none runs.
+func Running(c cluster.Cluster) (process.Record, bool) {
+	var record process.Record
+	if err := process.ReadRecord(recordPath(c), &record); err != nil {
+		return process.Record{}, false
+	}
+	return record, record.Alive()
+}
+
+// shutdownTimeout is how long an agent may take to stop everything in order, before it is stopped by force.
+const shutdownTimeout = 45 * time.Second
+
+// Down stops a cluster and removes everything that it made on this machine, with its data unless keepData. It works on
+// whatever is there: a running cluster, the rest of a crashed or half-started one, or nothing at all. Everything is
+// tried even when a part fails; the errors say what is left.
+func Down(ctx context.Context, c cluster.Cluster, keepData bool, log *slog.Logger) error {
+	var errs []error
+	if record, alive := Running(c); alive {
+		agent := process.Adopt(record)
+		if err := askShutdown(ctx, c); err != nil {
+			log.Debug("agent does not take orders; stopping it", "error", err)
+		} else if agent != nil {
+			ctx, cancel := context.WithTimeout(ctx, shutdownTimeout)
+			select {
+			case <-agent.Done():
+			case <-ctx.Done():
+			}
+			cancel()
+		}
+		if agent != nil && agent.Running() {
+			// Killed, not asked: it is to leave what runs alone, which is removed below.
+			if err := syscall.Kill(record.PID, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+				errs = append(errs, fmt.Errorf("stop agent: %w", err))
+			}
+			<-agent.Done()
+		}
+	}
+	var controller process.Record
+	if err := process.ReadRecord(controllerRecordPath(c), &controller); err == nil {
+		controller.Kill(stopGrace)
+	}
+	return errors.Join(append(errs, removeAll(c, keepData))...)
+}
+
+func removeAll(c cluster.Cluster, keepData bool) error {
+	var errs []error
+	hierarchies, err := process.Hierarchy()
+	if err != nil {
+		errs = append(errs, err)
+	} else {
+		errs = append(errs, hierarchies.Remove(c.Cgroup()))
+	}
+	names, err := network.Names(c.NetnsPrefix())
+	if err != nil {
+		errs = append(errs, err)
+	}
+	for _, name := range names {
+		if network.Exists(name) {
+			// Processes outside of the control groups: started by hand with `ip netns exec`, for example.
+			if pids, err := network.PIDs(name); err == nil {
+				for _, pid := range pids {
+					_ = syscall.Kill(pid, syscall.SIGKILL)
+				}
+			}
+		}
+		errs = append(errs, network.Delete(name))
+	}
+	errs = append(errs, network.RemoveBridge(c), network.RemoveHost(c), network.RestoreForwarding(c), os.RemoveAll(c.Run()))
+	if !keepData {
+		errs = append(errs, os.RemoveAll(c.Data()))
+	}
+	// The roots go with the last cluster; while others have something there, they stay.
+	_ = os.Remove(c.DataRoot)
+	return errors.Join(errs...)
+}
+
+// Traces lists what a cluster has left on this machine; nothing after Down.
+func Traces(c cluster.Cluster) []string {
+	var out []string
+	names, err := network.Names(c.NetnsPrefix())
+	if err != nil {
+		out = append(out, err.Error())
+	}
+	out = append(out, names...)
+	if _, err := net.InterfaceByName(c.Bridge()); err == nil {
+		out = append(out, "interface "+c.Bridge())
+	}
+	for _, dir := range []string{c.Run(), c.Data()} {
+		if _, err := os.Stat(dir); err == nil {
+			out = append(out, dir)
+		}
+	}
+	if found, err := filepath.Glob("/sys/fs/cgroup/*/" + c.Cgroup()); err == nil {
+		out = append(out, found...)
+	}
+	return out
+}
+
+func askShutdown(ctx context.Context, c cluster.Cluster) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", c.AgentSocket())
+	}}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://agent/v1/shutdown", nil)
+	if err != nil {
+		return err
+	}
+	response, err := transport.RoundTrip(request)
+	if err != nil {
+		return err
+	}
+	return response.Body.Close()
+}

@@ -1,0 +1,276 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"heddle.io/heddle/api/v1alpha1"
+	"heddle.io/heddle/control/agent/dns"
+	"heddle.io/heddle/control/agent/network"
+	"heddle.io/heddle/control/cluster"
+	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/server/client"
+)
+
+// retryPause is between attempts to reach the controller.
+const retryPause = 300 * time.Millisecond
+
+// follow calls f with every object of a kind, now and after each change, for as long as ctx lives. While the controller
+// is away, what was last known stays; it is kept on disk, so that it is known to the next agent too.
+func (a *Agent) follow(ctx context.Context, kind *objects.Kind, f func(map[objects.Key]*objects.Object)) {
+	path := filepath.Join(a.config.Cluster.Run(), "agent", kind.Plural+".json")
+	known := map[objects.Key]*objects.Object{}
+	if content, err := os.ReadFile(path); err == nil {
+		var list client.List
+		if err := json.Unmarshal(content, &list); err != nil {
+			a.log.Warn("kept objects are unreadable", "file", path, "error", err)
+		} else {
+			for _, o := range list.Items {
+				known[o.Key()] = o
+			}
+			f(known)
+		}
+	} else if !errors.Is(err, os.ErrNotExist) {
+		a.log.Warn("kept objects are unreadable", "file", path, "error", err)
+	}
+	changed := func() {
+		f(known)
+		if err := keepObjects(path, known); err != nil {
+			a.log.Warn("objects not kept for the next agent", "error", err)
+		}
+	}
+	for {
+		list, err := a.client.List(ctx, kind, "")
+		if err == nil {
+			clear(known)
+			for _, o := range list.Items {
+				known[o.Key()] = o
+			}
+			changed()
+			// Everything that the next watch brings is newer than this list.
+			err = a.client.Watch(ctx, kind, list.Revision, func(c client.Change) {
+				if c.Object == nil {
+					delete(known, c.Key)
+				} else {
+					known[c.Key] = c.Object
+				}
+				changed()
+			})
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		a.log.Debug("controller does not answer", "kind", kind.Plural, "error", err)
+		if !wait(ctx, retryPause) {
+			return
+		}
+	}
+}
+
+func keepObjects(path string, known map[objects.Key]*objects.Object) error {
+	var list client.List
+	for _, o := range known {
+		list.Items = append(list.Items, o)
+	}
+	content, err := json.Marshal(list)
+	if err != nil {
+		return fmt.Errorf("encode objects: %w", err)
+	}
+	if err := os.WriteFile(path+".new", content, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}
+
+// followWorkloads keeps the deployments at what the Workload objects say.
+func (a *Agent) followWorkloads(ctx context.Context) {
+	a.follow(ctx, objects.Workload, func(known map[objects.Key]*objects.Object) {
+		wanted := map[string][]replicaSpec{}
+		for key, o := range known {
+			if w, ok := o.Resource.(*v1alpha1.Workload); ok {
+				wanted[key.Namespace+"/"+key.Name] = replicas(w, a.config.Cluster.Name)
+			}
+		}
+		a.mu.Lock()
+		for key := range a.deployments {
+			if _, ok := wanted[key]; !ok && key != ingressKey {
+				wanted[key] = nil
+			}
+		}
+		a.mu.Unlock()
+		for key, specs := range wanted {
+			a.deploy(ctx, key, specs)
+		}
+		a.mu.Lock()
+		a.knowsWorkloads = true
+		a.mu.Unlock()
+		a.sweep(wanted)
+	})
+}
+
+// sweep removes namespaces of replicas that nobody wants any more: left by an agent that died before their workload
+// was deleted.
+func (a *Agent) sweep(wanted map[string][]replicaSpec) {
+	c := a.config.Cluster
+	names, err := network.Names(c.NetnsPrefix())
+	if err != nil {
+		a.log.Warn("stale workloads not looked for", "error", err)
+		return
+	}
+	keep := map[string]bool{}
+	for _, specs := range wanted {
+		for _, s := range specs {
+			keep[c.Netns(s.Namespace, s.Name)] = true
+		}
+	}
+	for _, r := range a.all() {
+		keep[r.netns] = true
+	}
+	for _, name := range names {
+		if keep[name] {
+			continue
+		}
+		// Namespaces of objects have no dot, so the first one ends it.
+		namespace, replica, ok := strings.Cut(strings.TrimPrefix(name, c.NetnsPrefix()), ".")
+		if !ok {
+			continue
+		}
+		a.log.Info("removing a workload that is no longer wanted", "workload", namespace+"/"+replica)
+		if err := a.discard(namespace, replica); err != nil {
+			a.log.Warn("stale workload not removed", "error", err)
+		}
+	}
+}
+
+// followServices keeps the DNS table.
+func (a *Agent) followServices(ctx context.Context) {
+	a.follow(ctx, objects.Service, func(known map[objects.Key]*objects.Object) {
+		services := make([]*corev1.Service, 0, len(known))
+		for _, o := range known {
+			if s, ok := o.Resource.(*corev1.Service); ok {
+				services = append(services, s)
+			}
+		}
+		a.mu.Lock()
+		a.services = services
+		a.mu.Unlock()
+		a.updateDNS()
+	})
+}
+
+// updateDNS computes the table from services and replicas.
+func (a *Agent) updateDNS() {
+	a.mu.Lock()
+	services := a.services
+	a.mu.Unlock()
+	table := &dns.Table{Domain: cluster.Domain, Services: map[string][]netip.Addr{}, Aliases: map[string]string{}, Namespaces: map[netip.Addr]string{}}
+	all := a.all()
+	for _, r := range all {
+		if report := r.report(); report.State.Address != "" {
+			if address, err := netip.ParseAddr(report.State.Address); err == nil {
+				table.Namespaces[address] = r.spec.Namespace
+			}
+		}
+	}
+	for _, s := range services {
+		key := s.Namespace + "/" + s.Name
+		switch {
+		case s.Spec.Type == corev1.ServiceTypeExternalName:
+			table.Aliases[key] = s.Spec.ExternalName
+		case s.Spec.ClusterIP == corev1.ClusterIPNone:
+			table.Services[key] = headless(s, all)
+		default:
+			if address, err := netip.ParseAddr(s.Spec.ClusterIP); err == nil {
+				table.Services[key] = []netip.Addr{address}
+			}
+		}
+	}
+	a.dns.Set(table)
+}
+
+// headless lists the ready replicas of this machine that the service selects.
+func headless(s *corev1.Service, all []*replica) []netip.Addr {
+	var out []netip.Addr
+	for _, r := range all {
+		if r.spec.Namespace != s.Namespace || len(s.Spec.Selector) == 0 {
+			continue
+		}
+		matches := true
+		for k, v := range s.Spec.Selector {
+			matches = matches && r.spec.Labels[k] == v
+		}
+		if ready, _ := r.ready(); matches && ready {
+			out = append(out, r.address)
+		}
+	}
+	sort.Slice(out, func(i, j int) bool { return out[i].Less(out[j]) })
+	return out
+}
+
+// dirty says that something worth reporting changed.
+func (a *Agent) dirty() {
+	select {
+	case a.kick <- struct{}{}:
+	default:
+	}
+}
+
+// reportLoop tells the controller what runs whenever that changes, and now and then in any case: a controller that was
+// restarted knows only what it kept.
+func (a *Agent) reportLoop(ctx context.Context) {
+	const interval = 5 * time.Second
+	timer := time.NewTimer(interval)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.kick:
+		case <-timer.C:
+		}
+		a.updateDNS()
+		next := interval
+		if err := a.reportNow(ctx); err != nil {
+			a.log.Debug("report not delivered", "error", err)
+			next = retryPause
+		}
+		timer.Reset(next)
+	}
+}
+
+// errIncomplete: the agent does not know yet what it is to run.
+var errIncomplete = errors.New("not all workloads are known yet")
+
+// reportNow tells the controller what runs, now.
+func (a *Agent) reportNow(ctx context.Context) error {
+	a.reporting.Lock()
+	defer a.reporting.Unlock()
+	if !a.complete() {
+		return errIncomplete
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return fmt.Errorf("look up host name: %w", err)
+	}
+	report := client.Report{Agent: host, Replicas: []client.Replica{}}
+	for _, r := range a.all() {
+		report.Replicas = append(report.Replicas, r.report())
+	}
+	sort.Slice(report.Replicas, func(i, j int) bool {
+		x, y := report.Replicas[i], report.Replicas[j]
+		return x.Namespace+"/"+x.State.Name < y.Namespace+"/"+y.State.Name
+	})
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	return a.client.Report(ctx, report)
+}

@@ -1,0 +1,171 @@
+// Package identity gives a workload's proxy its identity and its configuration over one unix socket: secrets by SDS,
+// with keys that are made here and never leave the host, and ADS forwarded to the controller under the identity that
+// the agent vouches for, whatever the proxy calls itself.
+package identity
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
+	"github.com/envoyproxy/go-control-plane/pkg/cache/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+
+	"heddle.io/heddle/control/ca"
+)
+
+// Names of the two secrets, as in Istio.
+const (
+	SecretCertificate = "default"
+	SecretRoots       = "ROOTCA"
+)
+
+// Signer has a request signed for an attested identity.
+type Signer interface {
+	Sign(ctx context.Context, identity ca.Identity, request []byte) (ca.Certificate, error)
+}
+
+// Credential keeps one workload's certificate fresh and hands it to whoever subscribes to its secrets.
+type Credential struct {
+	Identity ca.Identity
+	signer   Signer
+	log      *slog.Logger
+	random   io.Reader
+	secrets  *cache.LinearCache
+	now      func() time.Time
+	// jitter is a number in [0,1).
+	jitter func() float64
+	after  func(time.Duration) <-chan time.Time
+	force  chan struct{}
+
+	mu      sync.Mutex
+	current Validity
+	ready   chan struct{}
+}
+
+// Validity describes the certificate in use.
+type Validity struct {
+	Serial  string    `json:"serial"`
+	Issuer  string    `json:"issuer"`
+	Issued  time.Time `json:"issued,omitzero"`
+	Expires time.Time `json:"expires,omitzero"`
+	// Problem is the last failure to renew, empty after a success.
+	Problem string `json:"problem,omitempty"`
+	// Renewals counts certificates issued.
+	Renewals int `json:"renewals"`
+}
+
+// NewCredential makes a credential without a certificate yet; Run gets one.
+func NewCredential(identity ca.Identity, signer Signer, log *slog.Logger) *Credential {
+	now := time.Now()
+	return &Credential{
+		Identity: identity, signer: signer, log: log,
+		// The prefix keeps versions of different agents apart: a proxy that reconnects names the last one it saw.
+		secrets: cache.NewLinearCache(resource.SecretType, cache.WithVersionPrefix(fmt.Sprintf("%d-", now.UnixNano()))),
+		now:     time.Now, jitter: rand.Float64, after: time.After,
+		force: make(chan struct{}, 1), ready: make(chan struct{}),
+	}
+}
+
+// Ready closes when there is a certificate.
+func (c *Credential) Ready() <-chan struct{} { return c.ready }
+
+// Validity of the certificate in use.
+func (c *Credential) Validity() Validity {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.current
+}
+
+// Rotate renews the certificate now.
+func (c *Credential) Rotate() {
+	select {
+	case c.force <- struct{}{}:
+	default:
+	}
+}
+
+const (
+	firstRetry = 200 * time.Millisecond
+	lastRetry  = time.Minute
+)
+
+// Run keeps the certificate fresh until ctx ends: it is renewed at half its life, a tenth earlier or later so that
+// workloads that started together do not renew together. A failed renewal is tried again with growing pauses while the
+// proxy keeps what it has.
+func (c *Credential) Run(ctx context.Context) {
+	pause := firstRetry
+	for {
+		wait, err := c.renew(ctx)
+		if err != nil {
+			if ctx.Err() != nil {
+				return
+			}
+			c.mu.Lock()
+			c.current.Problem = err.Error()
+			c.mu.Unlock()
+			level := slog.LevelWarn
+			if c.Validity().Renewals == 0 && pause < time.Second {
+				// A cluster that starts has no controller yet.
+				level = slog.LevelDebug
+			}
+			c.log.Log(ctx, level, "certificate not renewed", "identity", c.Identity.String(), "error", err, "again_in", pause)
+			wait = pause
+			pause = min(2*pause, lastRetry)
+		} else {
+			pause = firstRetry
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.after(wait):
+		case <-c.force:
+		}
+	}
+}
+
+// renew gets a certificate for a new key and publishes both. It returns when to renew next.
+func (c *Credential) renew(ctx context.Context) (time.Duration, error) {
+	key, request, err := ca.NewRequest(c.Identity, c.random)
+	if err != nil {
+		return 0, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	issued, err := c.signer.Sign(ctx, c.Identity, request)
+	if err != nil {
+		return 0, err
+	}
+	// Roots first: a peer's new certificate must be trusted before it is shown.
+	if err := c.secrets.UpdateResources(map[string]types.Resource{
+		SecretRoots: &tlsv3.Secret{Name: SecretRoots, Type: &tlsv3.Secret_ValidationContext{
+			ValidationContext: &tlsv3.CertificateValidationContext{TrustedCa: inline(issued.Roots)},
+		}},
+		SecretCertificate: &tlsv3.Secret{Name: SecretCertificate, Type: &tlsv3.Secret_TlsCertificate{
+			TlsCertificate: &tlsv3.TlsCertificate{CertificateChain: inline(issued.Chain), PrivateKey: inline(key)},
+		}},
+	}, nil); err != nil {
+		return 0, fmt.Errorf("publish certificate: %w", err)
+	}
+	now := c.now()
+	c.mu.Lock()
+	first := c.current.Renewals == 0
+	c.current = Validity{Serial: issued.Serial, Issuer: issued.Issuer, Issued: now, Expires: issued.Expires, Renewals: c.current.Renewals + 1}
+	c.mu.Unlock()
+	if first {
+		close(c.ready)
+	}
+	life := issued.Expires.Sub(now)
+	return time.Duration(float64(life) * (0.45 + 0.1*c.jitter())), nil
+}
+
+func inline(b []byte) *corev3.DataSource {
+	return &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: b}}
+}

@@ -1,0 +1,233 @@
+package identity
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	secretv3 "github.com/envoyproxy/go-control-plane/envoy/service/secret/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"heddle.io/heddle/control/ca"
+)
+
+var payments = ca.Identity{TrustDomain: "cluster.local", Namespace: "pinnacle", ServiceAccount: "payments"}
+
+// authority is a signer in this process.
+type authority struct{ *ca.Authority }
+
+func (a authority) Sign(_ context.Context, identity ca.Identity, request []byte) (ca.Certificate, error) {
+	return a.Authority.Sign(request, identity, 0)
+}
+
+func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
+
+// controllerStub answers ADS with the node id that it was told.
+type controllerStub struct {
+	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
+	mu    sync.Mutex
+	nodes []*corev3.Node
+}
+
+func (c *controllerStub) DeltaAggregatedResources(s discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
+	for {
+		request, err := s.Recv()
+		if err != nil {
+			return err
+		}
+		c.mu.Lock()
+		c.nodes = append(c.nodes, request.Node)
+		c.mu.Unlock()
+		if err := s.Send(&discoveryv3.DeltaDiscoveryResponse{TypeUrl: request.TypeUrl, Nonce: "1"}); err != nil {
+			return err
+		}
+	}
+}
+
+func serveController(t *testing.T, path string) (*controllerStub, *grpc.Server) {
+	t.Helper()
+	_ = os.Remove(path)
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stub, server := &controllerStub{}, grpc.NewServer()
+	discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, stub)
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(server.Stop)
+	return stub, server
+}
+
+func socket(t *testing.T) (*Credential, *grpc.ClientConn, string) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("giving a socket to the proxy's user needs root")
+	}
+	dir := t.TempDir()
+	a, err := ca.Open(ca.Options{Dir: filepath.Join(dir, "ca"), Cluster: "c", TrustDomain: "cluster.local"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	credential := NewCredential(payments, authority{a}, quiet())
+	path, controller := filepath.Join(dir, "agent.sock"), filepath.Join(dir, "xds.sock")
+	s, err := Listen(Config{Path: path, Netns: "/proc/self/ns/net", Credential: credential,
+		Node: &corev3.Node{Id: "sidecar~10.0.0.1~payments-0.pinnacle~pinnacle.svc.cluster.local"}, Controller: controller, Log: quiet()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	connection, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = connection.Close() })
+	return credential, connection, controller
+}
+
+func TestSecretsAreServedAndRotated(t *testing.T) {
+	credential, connection, _ := socket(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	stream, err := secretv3.NewSecretDiscoveryServiceClient(connection).DeltaSecrets(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{Node: &corev3.Node{Id: "p"}, TypeUrl: resource.SecretType,
+		ResourceNamesSubscribe: []string{SecretCertificate, SecretRoots}}); err != nil {
+		t.Fatal(err)
+	}
+	go credential.Run(ctx)
+	first := secrets(t, stream)
+	if len(first[SecretRoots].GetValidationContext().GetTrustedCa().GetInlineBytes()) == 0 {
+		t.Fatal("no roots")
+	}
+	credential.Rotate()
+	second := secrets(t, stream)
+	old, fresh := first[SecretCertificate].GetTlsCertificate(), second[SecretCertificate].GetTlsCertificate()
+	if string(old.GetPrivateKey().GetInlineBytes()) == string(fresh.GetPrivateKey().GetInlineBytes()) {
+		t.Fatal("the key was not replaced")
+	}
+	if got := credential.Validity(); got.Renewals != 2 || got.Serial == "" || got.Problem != "" {
+		t.Fatalf("%+v", got)
+	}
+}
+
+// secrets reads until the certificate came.
+func secrets(t *testing.T, stream secretv3.SecretDiscoveryService_DeltaSecretsClient) map[string]*tlsv3.Secret {
+	t.Helper()
+	got := map[string]*tlsv3.Secret{}
+	for got[SecretCertificate] == nil {
+		response, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range response.Resources {
+			secret := &tlsv3.Secret{}
+			if err := r.Resource.UnmarshalTo(secret); err != nil {
+				t.Fatal(err)
+			}
+			got[secret.Name] = secret
+		}
+		if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: resource.SecretType, ResponseNonce: response.Nonce}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return got
+}
+
+func TestStateOfTheWorldSecrets(t *testing.T) {
+	credential, connection, _ := socket(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	go credential.Run(ctx)
+	<-credential.Ready()
+	stream, err := secretv3.NewSecretDiscoveryServiceClient(connection).StreamSecrets(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Send(&discoveryv3.DiscoveryRequest{Node: &corev3.Node{Id: "p"}, TypeUrl: resource.SecretType, ResourceNames: []string{SecretRoots}}); err != nil {
+		t.Fatal(err)
+	}
+	response, err := stream.Recv()
+	if err != nil || len(response.Resources) != 1 {
+		t.Fatalf("%v %v", response, err)
+	}
+}
+
+func TestConfigurationComesUnderTheAttestedIdentity(t *testing.T) {
+	_, connection, controller := socket(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	ads := discoveryv3.NewAggregatedDiscoveryServiceClient(connection)
+	ask := func() error {
+		stream, err := ads.DeltaAggregatedResources(ctx)
+		if err != nil {
+			return err
+		}
+		if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{Node: &corev3.Node{Id: "sidecar~6.6.6.6~evil.other~x", UserAgentName: "envoy"}, TypeUrl: resource.ClusterType}); err != nil {
+			return err
+		}
+		_, err = stream.Recv()
+		return err
+	}
+	// The stream is held until there is a controller.
+	answered := make(chan error, 1)
+	go func() { answered <- ask() }()
+	stub, server := serveController(t, controller)
+	if err := <-answered; err != nil {
+		t.Fatal(err)
+	}
+	stub.mu.Lock()
+	node := stub.nodes[0]
+	stub.mu.Unlock()
+	if node.Id != "sidecar~10.0.0.1~payments-0.pinnacle~pinnacle.svc.cluster.local" || node.UserAgentName != "envoy" {
+		t.Fatalf("%v", node)
+	}
+	// A controller that is replaced is found again.
+	server.Stop()
+	go func() { answered <- ask() }()
+	serveController(t, controller)
+	if err := <-answered; err != nil {
+		t.Fatal(err)
+	}
+}
+
+type broken struct{ calls chan struct{} }
+
+func (b broken) Sign(context.Context, ca.Identity, []byte) (ca.Certificate, error) {
+	b.calls <- struct{}{}
+	return ca.Certificate{}, io.ErrUnexpectedEOF
+}
+
+func TestRenewalBacksOff(t *testing.T) {
+	b := broken{make(chan struct{}, 16)}
+	c := NewCredential(payments, b, quiet())
+	waits, clock := make(chan time.Duration, 16), make(chan time.Time)
+	c.after = func(d time.Duration) <-chan time.Time { waits <- d; return clock }
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go c.Run(ctx)
+	want := firstRetry
+	for range 10 {
+		<-b.calls
+		if got := <-waits; got != want {
+			t.Fatalf("pause %s, want %s", got, want)
+		}
+		want = min(2*want, lastRetry)
+		clock <- time.Now()
+	}
+	if c.Validity().Problem == "" {
+		t.Fatal("the failure is not told")
+	}
+}

@@ -1,0 +1,165 @@
+package identity
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"sync/atomic"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+)
+
+// relay forwards ADS streams to the controller.
+//
+// When the controller goes away, the proxy's stream ends with UNAVAILABLE: the proxy keeps its configuration, and opens
+// a new stream at once, because its peer, this agent, is there. That stream is held until the controller is back, so
+// the proxy hears of changes within a fraction of a second of the controller's return rather than at the end of a long
+// back-off.
+type relay struct {
+	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
+	node       *corev3.Node
+	connection *grpc.ClientConn
+	log        *slog.Logger
+	streams    atomic.Int64
+}
+
+func newRelay(controller string, node *corev3.Node, log *slog.Logger) (*relay, error) {
+	connection, err := grpc.NewClient("unix://"+controller,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxResponse), grpc.WaitForReady(true)),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", controller)
+		}),
+		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: time.Second, Backoff: backoff.Config{
+			BaseDelay: 50 * time.Millisecond, Multiplier: 1.5, Jitter: 0.2, MaxDelay: 500 * time.Millisecond}}),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("reach controller: %w", err)
+	}
+	return &relay{node: node, connection: connection, log: log}, nil
+}
+
+func (r *relay) close() {
+	// Only says that it is closed already.
+	_ = r.connection.Close()
+}
+
+// StreamAggregatedResources forwards state-of-the-world ADS.
+func (r *relay) StreamAggregatedResources(down discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+	ctx, cancel := context.WithCancel(down.Context())
+	defer cancel()
+	up, err := discoveryv3.NewAggregatedDiscoveryServiceClient(r.connection).StreamAggregatedResources(ctx)
+	if err != nil {
+		return unavailable(err)
+	}
+	return forward(r, cancel, down.Recv, up.Send, up.CloseSend, up.Recv, down.Send, func(m *discoveryv3.DiscoveryRequest) {
+		m.Node = r.identify(m.Node)
+	})
+}
+
+// DeltaAggregatedResources forwards incremental ADS.
+func (r *relay) DeltaAggregatedResources(down discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
+	ctx, cancel := context.WithCancel(down.Context())
+	defer cancel()
+	up, err := discoveryv3.NewAggregatedDiscoveryServiceClient(r.connection).DeltaAggregatedResources(ctx)
+	if err != nil {
+		return unavailable(err)
+	}
+	return forward(r, cancel, down.Recv, up.Send, up.CloseSend, up.Recv, down.Send, func(m *discoveryv3.DeltaDiscoveryRequest) {
+		m.Node = r.identify(m.Node)
+	})
+}
+
+// identify replaces who the proxy says it is by who the agent knows it is; what the proxy is (its build and its
+// extensions) stays its own word.
+func (r *relay) identify(said *corev3.Node) *corev3.Node {
+	node, ok := proto.Clone(r.node).(*corev3.Node)
+	if !ok {
+		return r.node
+	}
+	if said != nil {
+		node.UserAgentName = said.UserAgentName
+		node.UserAgentVersionType = said.UserAgentVersionType
+		node.Extensions = said.Extensions
+		node.ClientFeatures = said.ClientFeatures
+	}
+	return node
+}
+
+// forward pumps both directions until one ends.
+func forward[Request, Response any](r *relay, cancel context.CancelFunc,
+	downRecv func() (Request, error), upSend func(Request) error, upClose func() error,
+	upRecv func() (Response, error), downSend func(Response) error, edit func(Request)) error {
+	r.streams.Add(1)
+	defer r.streams.Add(-1)
+	requests := make(chan error, 1)
+	go func() {
+		first := true
+		for {
+			m, err := downRecv()
+			if err != nil {
+				// The controller hears of the end by the close or by the cancelled context.
+				_ = upClose()
+				cancel()
+				requests <- err
+				return
+			}
+			// The node is needed in the first message of a stream only, but a proxy may repeat it.
+			if first {
+				edit(m)
+				first = false
+			} else {
+				clearNode(m)
+			}
+			if err := upSend(m); err != nil {
+				// upRecv tells why.
+				requests <- nil
+				return
+			}
+		}
+	}()
+	for {
+		m, err := upRecv()
+		if err != nil {
+			select {
+			case downErr := <-requests:
+				if downErr != nil && errors.Is(downErr, io.EOF) {
+					return nil
+				}
+			default:
+			}
+			return unavailable(err)
+		}
+		if err := downSend(m); err != nil {
+			return err
+		}
+	}
+}
+
+func clearNode(m any) {
+	switch m := m.(type) {
+	case *discoveryv3.DiscoveryRequest:
+		m.Node = nil
+	case *discoveryv3.DeltaDiscoveryRequest:
+		m.Node = nil
+	}
+}
+
+// unavailable makes every end of the controller's stream one that the proxy retries, unless the controller refused.
+func unavailable(err error) error {
+	if s, ok := status.FromError(err); ok && (s.Code() == codes.InvalidArgument || s.Code() == codes.PermissionDenied) {
+		return err
+	}
+	return status.Errorf(codes.Unavailable, "the controller's stream ended: %v", err)
+}

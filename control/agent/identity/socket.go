@@ -1,0 +1,178 @@
+package identity
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"sync/atomic"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	secretv3 "github.com/envoyproxy/go-control-plane/envoy/service/secret/v3"
+	serverv3 "github.com/envoyproxy/go-control-plane/pkg/server/v3"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
+
+	"heddle.io/heddle/control/agent/network"
+	"heddle.io/heddle/control/cluster"
+)
+
+// maxConnections of one socket; a proxy needs two or three.
+const maxConnections = 16
+
+// maxMessage bounds what a proxy may send and the controller may push in one message.
+const (
+	maxRequest  = 4 << 20
+	maxResponse = 64 << 20
+)
+
+// Socket serves one workload's proxy.
+type Socket struct {
+	server  *grpc.Server
+	cancel  context.CancelFunc
+	relay   *relay
+	Refused atomic.Uint64
+}
+
+// Config of a socket.
+type Config struct {
+	// Path of the socket. Its directory exists.
+	Path string
+	// Netns is the file of the workload's network namespace: a peer outside of it is refused.
+	Netns string
+	// Credential whose secrets are served.
+	Credential *Credential
+	// Node is the identity under which the proxy's configuration is asked for.
+	Node *corev3.Node
+	// Controller is the socket of the controller's xDS server.
+	Controller string
+	Log        *slog.Logger
+}
+
+// Listen serves until Close. A socket file left by an earlier agent is replaced.
+func Listen(config Config) (*Socket, error) {
+	if err := os.Remove(config.Path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("replace socket: %w", err)
+	}
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: config.Path, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("serve identity: %w", err)
+	}
+	if err := errors.Join(os.Chown(config.Path, cluster.ProxyUID, cluster.ProxyUID), os.Chmod(config.Path, 0o600)); err != nil {
+		listener.Close()
+		return nil, fmt.Errorf("guard socket: %w", err)
+	}
+	namespace, err := network.Inode(config.Netns)
+	if err != nil {
+		listener.Close()
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	s := &Socket{cancel: cancel}
+	s.relay, err = newRelay(config.Controller, config.Node, config.Log)
+	if err != nil {
+		cancel()
+		listener.Close()
+		return nil, err
+	}
+	s.server = grpc.NewServer(
+		grpc.MaxRecvMsgSize(maxRequest),
+		grpc.MaxConcurrentStreams(64),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
+	)
+	secretv3.RegisterSecretDiscoveryServiceServer(s.server, serverv3.NewServer(ctx, config.Credential.secrets, nil))
+	discoveryv3.RegisterAggregatedDiscoveryServiceServer(s.server, s.relay)
+	guarded := &guardedListener{UnixListener: listener, namespace: namespace, slots: make(chan struct{}, maxConnections), refused: &s.Refused, log: config.Log}
+	// Ends when the server stops.
+	go func() { _ = s.server.Serve(guarded) }()
+	return s, nil
+}
+
+// Connected says whether the proxy has a configuration stream to the controller now.
+func (s *Socket) Connected() bool { return s.relay.streams.Load() > 0 }
+
+// Close stops serving and removes the socket.
+func (s *Socket) Close() {
+	s.cancel()
+	s.server.Stop()
+	s.relay.close()
+}
+
+// guardedListener accepts only root and the proxy's user, and the latter only from inside the workload's network
+// namespace: all proxies of a host run as the same user, and must not get at each other's identities.
+type guardedListener struct {
+	*net.UnixListener
+	namespace uint64
+	slots     chan struct{}
+	refused   *atomic.Uint64
+	log       *slog.Logger
+}
+
+func (l *guardedListener) Accept() (net.Conn, error) {
+	for {
+		c, err := l.AcceptUnix()
+		if err != nil {
+			return nil, err
+		}
+		if err := l.admit(c); err != nil {
+			l.refused.Add(1)
+			l.log.Warn("identity refused", "error", err)
+			c.Close()
+			continue
+		}
+		select {
+		case l.slots <- struct{}{}:
+			return &slottedConn{UnixConn: c, slots: l.slots}, nil
+		default:
+			l.refused.Add(1)
+			c.Close()
+		}
+	}
+}
+
+func (l *guardedListener) admit(c *net.UnixConn) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return fmt.Errorf("look at peer: %w", err)
+	}
+	var peer *unix.Ucred
+	var peerErr error
+	if err := raw.Control(func(fd uintptr) {
+		peer, peerErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); err != nil || peerErr != nil {
+		return fmt.Errorf("look at peer: %w", errors.Join(err, peerErr))
+	}
+	if peer.Uid == 0 {
+		return nil
+	}
+	if peer.Uid != cluster.ProxyUID {
+		return fmt.Errorf("peer runs as user %d, not as the proxy's user %d", peer.Uid, cluster.ProxyUID)
+	}
+	namespace, err := network.Inode(fmt.Sprintf("/proc/%d/ns/net", peer.Pid))
+	if err != nil {
+		return err
+	}
+	if namespace != l.namespace {
+		return fmt.Errorf("process %d is not in this workload's network namespace", peer.Pid)
+	}
+	return nil
+}
+
+type slottedConn struct {
+	*net.UnixConn
+	slots  chan struct{}
+	closed atomic.Bool
+}
+
+func (c *slottedConn) Close() error {
+	if c.closed.CompareAndSwap(false, true) {
+		<-c.slots
+	}
+	return c.UnixConn.Close()
+}

@@ -1,0 +1,102 @@
+package network
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"sync"
+)
+
+// Addresses hands out pod addresses and keeps them: a replica that comes back, after a reboot too, gets the one it had.
+// It is safe for concurrent use.
+type Addresses struct {
+	path  string
+	pool  netip.Prefix
+	mu    sync.Mutex
+	owned map[string]netip.Addr
+	used  map[netip.Addr]bool
+	next  netip.Addr
+}
+
+// OpenAddresses reads the addresses kept in the file, if there is one. The pool's network, gateway (first) and
+// broadcast addresses are never handed out.
+func OpenAddresses(path string, pool netip.Prefix) (*Addresses, error) {
+	a := &Addresses{path: path, pool: pool.Masked(), owned: map[string]netip.Addr{}, used: map[netip.Addr]bool{}}
+	a.next = a.first()
+	content, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return a, nil
+	case err != nil:
+		return nil, fmt.Errorf("read kept addresses: %w", err)
+	}
+	if err := json.Unmarshal(content, &a.owned); err != nil {
+		return nil, fmt.Errorf("kept addresses in %s cannot be read (%w); remove the file to hand out new ones", path, err)
+	}
+	for owner, address := range a.owned {
+		if !pool.Contains(address) || a.used[address] {
+			delete(a.owned, owner)
+			continue
+		}
+		a.used[address] = true
+	}
+	return a, nil
+}
+
+func (a *Addresses) first() netip.Addr { return a.pool.Addr().Next().Next() }
+
+// Get returns the owner's address, allocating and keeping one when it has none.
+func (a *Addresses) Get(owner string) (netip.Addr, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if address, ok := a.owned[owner]; ok {
+		return address, nil
+	}
+	address := a.next
+	for range 1 << (32 - a.pool.Bits()) {
+		if !a.pool.Contains(address) || !a.pool.Contains(address.Next()) {
+			address = a.first()
+		}
+		if !a.used[address] {
+			a.owned[owner], a.used[address] = address, true
+			if err := a.save(); err != nil {
+				delete(a.owned, owner)
+				delete(a.used, address)
+				return netip.Addr{}, err
+			}
+			a.next = address.Next()
+			return address, nil
+		}
+		address = address.Next()
+	}
+	return netip.Addr{}, fmt.Errorf("no address left for %s in %s: %d are in use; remove workloads", owner, a.pool, len(a.used))
+}
+
+// Release gives the owner's address back.
+func (a *Addresses) Release(owner string) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	address, ok := a.owned[owner]
+	if !ok {
+		return nil
+	}
+	delete(a.owned, owner)
+	delete(a.used, address)
+	return a.save()
+}
+
+func (a *Addresses) save() error {
+	content, err := json.MarshalIndent(a.owned, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode kept addresses: %w", err)
+	}
+	if err := os.WriteFile(a.path+".new", content, 0o600); err != nil {
+		return fmt.Errorf("keep addresses: %w", err)
+	}
+	if err := os.Rename(a.path+".new", a.path); err != nil {
+		return fmt.Errorf("keep addresses: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,118 @@
+package preflight
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"heddle.io/heddle/control/agent/network"
+	"heddle.io/heddle/control/agent/process"
+	"heddle.io/heddle/control/cluster"
+)
+
+// Machine gives the probes that look at this machine. bin is where programs are looked up before PATH.
+func Machine(c cluster.Cluster, bin string) Probes {
+	return Probes{
+		UID: os.Geteuid,
+		Kernel: func() (string, error) {
+			var name unix.Utsname
+			err := unix.Uname(&name)
+			return unix.ByteSliceToString(name.Release[:]), err
+		},
+		Namespaces: namespaces,
+		NFTables: func() error {
+			output, err := exec.Command("nft", "list", "tables").CombinedOutput()
+			if err != nil {
+				return fmt.Errorf("%w: %s", err, strings.TrimSpace(string(output)))
+			}
+			return nil
+		},
+		Program:    func(name string) (string, error) { return process.Resolve(name, bin) },
+		Forwarding: forwarding,
+		Cgroups: func() ([]string, error) {
+			h, err := process.Hierarchy()
+			var offered []string
+			for name := range h.V1 {
+				offered = append(offered, name)
+			}
+			for name := range h.V2Offered {
+				offered = append(offered, name)
+			}
+			if h.V2 != "" && len(offered) == 0 {
+				offered = append(offered, "(grouping only)")
+			}
+			return offered, err
+		},
+		Disk: func(path string) (uint64, error) {
+			var fs unix.Statfs_t
+			if err := unix.Statfs(existing(path), &fs); err != nil {
+				return 0, err
+			}
+			return fs.Bavail * uint64(fs.Bsize), nil
+		},
+		Writable: func(path string) error { return unix.Access(existing(path), unix.W_OK) },
+		Conflict: func() (string, error) { return network.Conflict(c) },
+		Listen: func(address string) error {
+			l, err := net.Listen("tcp4", address)
+			if errors.Is(err, syscall.EADDRNOTAVAIL) {
+				// The address comes with the cluster's bridge.
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			if err := l.Close(); err != nil {
+				return err
+			}
+			packets, err := net.ListenPacket("udp4", address)
+			if err != nil {
+				return err
+			}
+			return packets.Close()
+		},
+	}
+}
+
+// existing is the nearest directory above a path that exists.
+func existing(path string) string {
+	for {
+		if _, err := os.Stat(path); err == nil || path == "/" || path == "." {
+			return path
+		}
+		path = filepath.Dir(path)
+	}
+}
+
+// namespaces tries on a thread that is thrown away.
+func namespaces() error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		done <- unix.Unshare(unix.CLONE_NEWNET | unix.CLONE_NEWNS)
+	}()
+	return <-done
+}
+
+func forwarding() error {
+	const path = "/proc/sys/net/ipv4/ip_forward"
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if strings.TrimSpace(string(content)) == "1" {
+		return nil
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}

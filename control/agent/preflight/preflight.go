@@ -1,0 +1,128 @@
+// Package preflight looks, before anything is changed, whether this machine can run a cluster. Each finding says what
+// is missing, where, why it is needed and what to do.
+package preflight
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Finding is one prerequisite that is not met.
+type Finding struct {
+	// What is missing, Where it was looked for, Why it is needed, and the Remedy.
+	What, Where, Why, Remedy string
+}
+
+// Error puts the parts in one line.
+func (f Finding) Error() string {
+	return fmt.Sprintf("%s (%s): %s; %s", f.What, f.Where, f.Why, f.Remedy)
+}
+
+// Requirements of a cluster.
+type Requirements struct {
+	// Data and Run are the directories that will be made.
+	Data, Run string
+	// Proxy is the proxy program.
+	Proxy string
+	// Addresses are host:port that the agent will listen on.
+	Addresses []string
+}
+
+// Bounds that the machine must offer.
+const (
+	// minimumDisk is for the store, whose log alone is preallocated with 64 MB, keys and rotated logs.
+	minimumDisk = 512 << 20
+	// Oldest kernel: pidfd_open(2), with which processes are found again, came with 5.3.
+	minimumMajor, minimumMinor = 5, 3
+)
+
+// Probes look at the machine. Tests put in others; [Machine] gives the real ones.
+type Probes struct {
+	UID func() int
+	// Kernel release, for example "6.1.0-18-amd64".
+	Kernel func() (string, error)
+	// Namespaces tries to make a network and a mount namespace.
+	Namespaces func() error
+	// NFTables tries to talk to the kernel by the nft program.
+	NFTables func() error
+	// Program finds a program and returns its path.
+	Program func(name string) (string, error)
+	// Forwarding says whether IP forwarding is on or can be switched on.
+	Forwarding func() error
+	// Cgroups returns the controllers that can bound workloads.
+	Cgroups func() ([]string, error)
+	// Disk is the free space in bytes of the file system that holds a path, which need not exist yet.
+	Disk func(path string) (uint64, error)
+	// Writable tries to write below a directory.
+	Writable func(path string) error
+	// Conflict says what uses our address ranges, or "".
+	Conflict func() (string, error)
+	// Listen tries to listen on an address of this machine by TCP and UDP, when the address exists.
+	Listen func(address string) error
+}
+
+// Check returns everything that is missing.
+func Check(p Probes, r Requirements) []Finding {
+	if uid := p.UID(); uid != 0 {
+		// Without root the other probes would only fail for that reason.
+		return []Finding{{"root is needed", fmt.Sprintf("user id %d", uid), "workloads get network namespaces, addresses and packet filter rules, which only root may make", "run the command with sudo"}}
+	}
+	var out []Finding
+	add := func(err error, what, where, why, remedy string) {
+		if err != nil {
+			out = append(out, Finding{what, where, why + ": " + err.Error(), remedy})
+		}
+	}
+	out = append(out, kernel(p)...)
+	add(p.Namespaces(), "namespaces cannot be made", "Linux kernel", "each workload runs in a network and a mount namespace of its own",
+		"use a kernel with CONFIG_NET_NS, and a container or virtual machine that allows namespaces (CAP_SYS_ADMIN)")
+	if _, err := p.Program("nft"); err != nil {
+		add(err, "the program nft is missing", "PATH", "traffic is brought to the proxies by nftables rules", "install the package nftables, for example `apt-get install nftables`")
+	} else {
+		add(p.NFTables(), "nftables does not work", "nft list tables", "traffic is brought to the proxies by nftables rules", "use a kernel with CONFIG_NF_TABLES, CONFIG_NFT_NAT and CONFIG_NFT_REDIR (`modprobe nf_tables`)")
+	}
+	add(p.Forwarding(), "IP forwarding cannot be switched on", "/proc/sys/net/ipv4/ip_forward", "workloads reach the world through this machine",
+		"allow it with `sysctl -w net.ipv4.ip_forward=1`, or start the container with writable /proc/sys")
+	if controllers, err := p.Cgroups(); err != nil || len(controllers) == 0 {
+		if err == nil {
+			err = fmt.Errorf("no hierarchy offers any controller")
+		}
+		add(err, "control groups are missing", "/proc/self/mountinfo", "workloads are bounded and found again by control groups", "mount cgroup2 on /sys/fs/cgroup")
+	}
+	program := func() error { _, err := p.Program(r.Proxy); return err }
+	add(program(), "the proxy program is missing", r.Proxy, "every workload and gateway has one", "build it with `make build`, or name it with --proxy")
+	for _, dir := range []string{r.Data, r.Run} {
+		add(p.Writable(dir), "a directory cannot be written", dir, "the cluster keeps its store, keys and sockets there", "make its file system writable, or free inodes")
+	}
+	if free, err := p.Disk(r.Data); err != nil || free < minimumDisk {
+		if err == nil {
+			err = fmt.Errorf("%d MB are free, %d are needed", free>>20, minimumDisk>>20)
+		}
+		add(err, "the disk is too full", r.Data, "the store must never run out of space", "free some space there")
+	}
+	conflict, err := p.Conflict()
+	if err == nil && conflict != "" {
+		err = fmt.Errorf("%s", conflict)
+	}
+	add(err, "the cluster's addresses are in use", "routes of this machine", "workloads and services need ranges of their own",
+		"stop what uses them (another cluster: `heddle down --name <other>`)")
+	for _, address := range r.Addresses {
+		add(p.Listen(address), "an address is taken", address, "the agent listens there", "stop the program that listens there: `ss -lntup` shows it")
+	}
+	return out
+}
+
+func kernel(p Probes) []Finding {
+	release, err := p.Kernel()
+	if err != nil {
+		return []Finding{{"the kernel's release is unknown", "uname", err.Error(), "run Heddle on Linux"}}
+	}
+	var major, minor int
+	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil {
+		return []Finding{{"the kernel's release is unknown", "uname", fmt.Sprintf("%q is not a version", release), "run Heddle on Linux"}}
+	}
+	if major < minimumMajor || major == minimumMajor && minor < minimumMinor {
+		return []Finding{{"the kernel is too old", strings.TrimSpace(release), fmt.Sprintf("Linux %d.%d is the oldest that can follow processes safely (pidfd_open)", minimumMajor, minimumMinor), "boot a newer kernel"}}
+	}
+	return nil
+}

@@ -1,0 +1,255 @@
+package process
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Record is what identifies a running process after its starter has gone.
+type Record struct {
+	PID int `json:"pid"`
+	// Ticks is the start time since boot in clock ticks (field 22 of /proc/<pid>/stat): with it a reused process id
+	// is told apart.
+	Ticks uint64 `json:"ticks"`
+	// Boot is the kernel's boot id.
+	Boot string `json:"boot"`
+	// Started by the wall clock, for people.
+	Started time.Time `json:"started"`
+}
+
+// Process is a running or ended process.
+type Process struct {
+	Record Record
+	done   chan struct{}
+	// reason is set before done closes.
+	reason string
+	failed bool
+}
+
+// startTimeout bounds how long a launcher may take until its program runs.
+const startTimeout = 30 * time.Second
+
+// Start launches a process. The specification is written to file (mode 0600, for it may hold secrets in the
+// environment); log is opened for appending and receives standard output and error. An error means that no process is
+// left behind, and says why.
+func Start(spec Spec, file, log string, launcher []string) (*Process, error) {
+	content, err := json.Marshal(spec)
+	if err != nil {
+		return nil, fmt.Errorf("encode launch file: %w", err)
+	}
+	if err := os.WriteFile(file, content, 0o600); err != nil {
+		return nil, fmt.Errorf("write launch file: %w", err)
+	}
+	output, err := os.OpenFile(log, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o640)
+	if err != nil {
+		return nil, fmt.Errorf("open log: %w", err)
+	}
+	defer output.Close()
+	reports, report, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("make pipe: %w", err)
+	}
+	defer reports.Close()
+	cmd := exec.Command(launcher[0], append(launcher[1:], file)...)
+	cmd.Stdout, cmd.Stderr = output, output
+	cmd.ExtraFiles = []*os.File{report}
+	cmd.Dir = "/"
+	// A session of its own: signals to the agent's terminal do not reach it.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	err = cmd.Start()
+	report.Close()
+	if err != nil {
+		return nil, fmt.Errorf("start launcher: %w", err)
+	}
+	p := &Process{done: make(chan struct{})}
+	go func() {
+		p.ended(cmd.Wait(), cmd.ProcessState)
+	}()
+	if err := reports.SetReadDeadline(time.Now().Add(startTimeout)); err != nil {
+		// Pipes always support deadlines; without one a launcher that hangs would block.
+		return nil, errors.Join(fmt.Errorf("bound launch: %w", err), cmd.Process.Kill())
+	}
+	message, err := io.ReadAll(io.LimitReader(reports, 4096))
+	if err != nil || len(message) > 0 {
+		_ = cmd.Process.Kill()
+		<-p.done
+		if err != nil {
+			return nil, fmt.Errorf("launcher did not start the program within %s", startTimeout)
+		}
+		return nil, errors.New(string(message))
+	}
+	record, err := inspect(cmd.Process.Pid)
+	if err != nil {
+		// It ended already: the record is of no use, the process tells why it ended.
+		record = Record{PID: cmd.Process.Pid}
+	}
+	record.Started = time.Now()
+	p.Record = record
+	return p, nil
+}
+
+func (p *Process) ended(err error, state *os.ProcessState) {
+	defer close(p.done)
+	if state == nil {
+		p.reason, p.failed = fmt.Sprint(err), true
+		return
+	}
+	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		p.reason, p.failed = "killed by signal "+unix.SignalName(status.Signal()), true
+		return
+	}
+	p.reason, p.failed = "exit code "+strconv.Itoa(state.ExitCode()), state.ExitCode() != 0
+}
+
+// Adopt finds a process again. It returns nil when it is gone or another one has its id.
+func Adopt(record Record) *Process {
+	if !record.Alive() {
+		return nil
+	}
+	fd, err := unix.PidfdOpen(record.PID, 0)
+	if err != nil {
+		return nil
+	}
+	// Opened after the first look, so that the descriptor is of the process that was looked at.
+	if !record.Alive() {
+		unix.Close(fd)
+		return nil
+	}
+	p := &Process{Record: record, done: make(chan struct{})}
+	go func() {
+		defer unix.Close(fd)
+		for {
+			n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1)
+			if n > 0 || (err != nil && !errors.Is(err, unix.EINTR)) {
+				// The exit code is known to the real parent only.
+				p.reason, p.failed = "ended (it was started by an earlier agent, its exit code is unknown)", true
+				close(p.done)
+				return
+			}
+		}
+	}()
+	return p
+}
+
+// Alive says whether the recorded process still runs.
+func (r Record) Alive() bool {
+	if r.PID <= 1 {
+		return false
+	}
+	now, err := inspect(r.PID)
+	return err == nil && now.Ticks == r.Ticks && now.Boot == r.Boot
+}
+
+// Self is the record of the calling process.
+func Self() (Record, error) {
+	r, err := inspect(os.Getpid())
+	r.Started = time.Now()
+	return r, err
+}
+
+func inspect(pid int) (Record, error) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return Record{}, err
+	}
+	// The second field is the name in parentheses, which may hold anything; fields are counted from its end.
+	text := string(stat)
+	fields := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
+	if len(fields) < 20 {
+		return Record{}, fmt.Errorf("unexpected /proc/%d/stat", pid)
+	}
+	if fields[0] == "Z" || fields[0] == "X" {
+		return Record{}, fmt.Errorf("process %d has ended", pid)
+	}
+	ticks, err := strconv.ParseUint(fields[19], 10, 64)
+	if err != nil {
+		return Record{}, fmt.Errorf("unexpected /proc/%d/stat: %w", pid, err)
+	}
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return Record{}, fmt.Errorf("read boot id: %w", err)
+	}
+	return Record{PID: pid, Ticks: ticks, Boot: strings.TrimSpace(string(boot))}, nil
+}
+
+// Done closes when the process has ended.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Exit says how the process ended and whether that counts as a failure. It is valid after Done.
+func (p *Process) Exit() (reason string, failed bool) { return p.reason, p.failed }
+
+// Running says whether the process has not ended.
+func (p *Process) Running() bool {
+	select {
+	case <-p.done:
+		return false
+	default:
+		return true
+	}
+}
+
+// Signal sends a signal to the process and the rest of its session's process group.
+func (p *Process) Signal(signal syscall.Signal) {
+	if p.Running() {
+		// The group is gone already when the process ended meanwhile: nothing to do then.
+		_ = syscall.Kill(-p.Record.PID, signal)
+	}
+}
+
+// Stop ends the process: SIGTERM, and SIGKILL after the grace period.
+func (p *Process) Stop(grace time.Duration) {
+	p.Signal(syscall.SIGTERM)
+	timer := time.NewTimer(grace)
+	defer timer.Stop()
+	select {
+	case <-p.done:
+	case <-timer.C:
+		p.Signal(syscall.SIGKILL)
+		<-p.done
+	}
+}
+
+// Kill ends a recorded process that nobody waits for, together with its process group.
+func (r Record) Kill(grace time.Duration) {
+	if p := Adopt(r); p != nil {
+		p.Stop(grace)
+	}
+}
+
+// WriteRecord keeps a record in a file, atomically.
+func WriteRecord(path string, value any) error {
+	content, err := json.MarshalIndent(value, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", filepath.Base(path), err)
+	}
+	if err := os.WriteFile(path+".new", content, 0o600); err != nil {
+		return fmt.Errorf("keep %s: %w", filepath.Base(path), err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		return fmt.Errorf("keep %s: %w", filepath.Base(path), err)
+	}
+	return nil
+}
+
+// ReadRecord reads what WriteRecord kept. A missing file gives os.ErrNotExist.
+func ReadRecord(path string, value any) error {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(content, value); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
+}

@@ -1,0 +1,195 @@
+package ca
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+var cart = Identity{TrustDomain: "cluster.local", Namespace: "pinnacle", ServiceAccount: "cartservice"}
+
+type clock struct{ now time.Time }
+
+func (c *clock) Now() time.Time { return c.now }
+
+func open(t *testing.T, dir string, c *clock) *Authority {
+	t.Helper()
+	a, err := Open(Options{Dir: dir, Cluster: "cluster1", TrustDomain: "cluster.local", Now: c.Now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func leaf(t *testing.T, c Certificate, now time.Time) *x509.Certificate {
+	t.Helper()
+	block, rest := pem.Decode(c.Chain)
+	certificate, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots, intermediates := x509.NewCertPool(), x509.NewCertPool()
+	roots.AppendCertsFromPEM(c.Roots)
+	intermediates.AppendCertsFromPEM(rest)
+	if _, err := certificate.Verify(x509.VerifyOptions{Roots: roots, Intermediates: intermediates, CurrentTime: now,
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
+		t.Fatal(err)
+	}
+	return certificate
+}
+
+func TestSignIssuesVerifiableIdentity(t *testing.T) {
+	c := &clock{time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
+	a := open(t, t.TempDir(), c)
+	_, request, err := NewRequest(cart, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	issued, err := a.Sign(request, cart, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := leaf(t, issued, c.now)
+	if len(l.URIs) != 1 || l.URIs[0].String() != "spiffe://cluster.local/ns/pinnacle/sa/cartservice" {
+		t.Fatalf("URIs %v", l.URIs)
+	}
+	if got := l.NotAfter.Sub(c.now); got != WorkloadLifetime {
+		t.Fatalf("lifetime %s", got)
+	}
+	if !strings.Contains(issued.Issuer, "cluster1") {
+		t.Fatalf("issuer %q does not name the cluster", issued.Issuer)
+	}
+}
+
+func TestAuthorityIsKept(t *testing.T) {
+	c := &clock{time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
+	dir := t.TempDir()
+	first := open(t, dir, c).RootHash()
+	if second := open(t, dir, c).RootHash(); first != second {
+		t.Fatal("a second start made another root")
+	}
+	for _, name := range []string{"root-key.pem", "intermediate-key.pem"} {
+		info, err := os.Stat(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Mode().Perm() != 0o600 {
+			t.Fatalf("%s has mode %s", name, info.Mode())
+		}
+	}
+}
+
+func TestNothingOutlivesItsIssuer(t *testing.T) {
+	c := &clock{time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
+	a := open(t, t.TempDir(), c)
+	end := a.root.certificate.NotAfter
+	c.now = end.Add(-30 * time.Minute)
+	_, request, _ := NewRequest(cart, nil)
+	issued, err := a.Sign(request, cart, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l := leaf(t, issued, c.now); l.NotAfter.After(end) {
+		t.Fatalf("leaf ends %s, root %s", l.NotAfter, end)
+	}
+}
+
+func TestIntermediateIsRenewed(t *testing.T) {
+	c := &clock{time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
+	a := open(t, t.TempDir(), c)
+	before := a.current.certificate.SerialNumber
+	c.now = c.now.Add(IntermediateLifetime * 3 / 4)
+	_, request, _ := NewRequest(cart, nil)
+	issued, err := a.Sign(request, cart, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf(t, issued, c.now)
+	if a.current.certificate.SerialNumber.Cmp(before) == 0 {
+		t.Fatal("intermediate was not renewed")
+	}
+}
+
+func request(t *testing.T, template *x509.CertificateRequest, key any) []byte {
+	t.Helper()
+	der, err := x509.CreateCertificateRequest(rand.Reader, template, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})
+}
+
+func TestSignRefuses(t *testing.T) {
+	a := open(t, t.TempDir(), &clock{time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)})
+	p256, _ := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	weak, _ := ecdsa.GenerateKey(elliptic.P224(), rand.Reader)
+	short, err := rsa.GenerateKey(rand.Reader, 1024)
+	if err != nil {
+		t.Setenv("GODEBUG", "rsa1024min=0")
+		short, _ = rsa.GenerateKey(rand.Reader, 1024)
+	}
+	other := &url.URL{Scheme: "spiffe", Host: "cluster.local", Path: "/ns/pinnacle/sa/paymentservice"}
+	good := request(t, &x509.CertificateRequest{}, p256)
+	broken := append([]byte(nil), good...)
+	broken[len(broken)/2] ^= 1
+	cases := []struct {
+		name     string
+		request  []byte
+		identity Identity
+	}{
+		{"another identity", request(t, &x509.CertificateRequest{URIs: []*url.URL{other}}, p256), cart},
+		{"a DNS name", request(t, &x509.CertificateRequest{DNSNames: []string{"cart"}}, p256), cart},
+		{"a weak curve", request(t, &x509.CertificateRequest{}, weak), cart},
+		{"a short RSA key", request(t, &x509.CertificateRequest{}, short), cart},
+		{"a broken signature", broken, cart},
+		{"no PEM", []byte("hello"), cart},
+		{"two blocks", append(good, good...), cart},
+		{"too long", append(good, make([]byte, MaxRequestBytes)...), cart},
+		{"a foreign trust domain", good, Identity{"evil.example", "a", "b"}},
+		{"a path in the account", good, Identity{"cluster.local", "a", "b/../c"}},
+		{"no namespace", good, Identity{"cluster.local", "", "b"}},
+	}
+	for _, c := range cases {
+		if _, err := a.Sign(c.request, c.identity, 0); !errors.Is(err, ErrRefused) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
+
+func TestOpenNamesWhatIsBroken(t *testing.T) {
+	c := &clock{time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
+	for _, test := range []struct {
+		name, want string
+		spoil      func(dir string) error
+	}{
+		{"missing key", "root-key.pem", func(d string) error { return os.Remove(filepath.Join(d, "root-key.pem")) }},
+		{"garbage", "no PEM certificate", func(d string) error { return os.WriteFile(filepath.Join(d, "root.pem"), []byte("x"), 0o600) }},
+		{"foreign key", "belongs together", func(d string) error {
+			b, err := os.ReadFile(filepath.Join(d, "intermediate-key.pem"))
+			if err != nil {
+				return err
+			}
+			return os.WriteFile(filepath.Join(d, "root-key.pem"), b, 0o600)
+		}},
+	} {
+		dir := t.TempDir()
+		open(t, dir, c)
+		if err := test.spoil(dir); err != nil {
+			t.Fatal(err)
+		}
+		_, err := Open(Options{Dir: dir, Cluster: "cluster1", TrustDomain: "cluster.local", Now: c.Now})
+		if err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: %v", test.name, err)
+		}
+	}
+}

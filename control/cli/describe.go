@@ -1,0 +1,128 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"heddle.io/heddle/control/objects"
+)
+
+func (s *session) describeCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "describe KIND NAME", Short: "Show an object with its status and origin",
+		Example:           "  heddle describe virtualservice shop -n pinnacle\n  heddle describe wl/cartservice -n pinnacle",
+		Args:              cobra.MinimumNArgs(1),
+		ValidArgsFunction: s.completeObjects,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			targets, err := parseTargets(args)
+			if err != nil {
+				return err
+			}
+			c, err := s.client()
+			if err != nil {
+				return err
+			}
+			for i, t := range targets {
+				o, err := c.Get(cmd.Context(), t.kind, s.namespaceFor(t.kind), t.name)
+				if err != nil {
+					return err
+				}
+				if i > 0 {
+					fmt.Fprintln(s.out)
+				}
+				if err := s.describe(o); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+	s.namespaceFlag(cmd)
+	return cmd
+}
+
+func (s *session) describe(o *objects.Object) error {
+	line := func(name, value string) {
+		if value != "" {
+			fmt.Fprintf(s.out, "%-14s%s\n", name+":", value)
+		}
+	}
+	line("Name", o.GetName())
+	line("Namespace", o.GetNamespace())
+	line("Kind", o.Kind.Kind+" ("+o.Kind.APIVersion()+")")
+	pairs("Labels", o.GetLabels(), line)
+	pairs("Annotations", o.GetAnnotations(), line)
+	line("Created", o.GetCreationTimestamp().Format(time.RFC3339))
+	origin := o.Origin.String()
+	if o.Origin.User != "" && o.Origin.File != "" {
+		origin += " by " + o.Origin.User
+	}
+	if origin != "/" {
+		line("Origin", origin)
+	}
+	line("Revision", fmt.Sprint(o.Revision))
+	document, err := o.Document()
+	if err != nil {
+		return err
+	}
+	for _, part := range []string{"spec", "data", "stringData", "type"} {
+		value, ok := document[part]
+		if !ok {
+			continue
+		}
+		fmt.Fprintf(s.out, "%s:\n", strings.ToUpper(part[:1])+part[1:])
+		var b strings.Builder
+		if err := objects.EncodeDocument(&b, "yaml", value); err != nil {
+			return err
+		}
+		for _, l := range strings.Split(strings.TrimRight(b.String(), "\n"), "\n") {
+			fmt.Fprintf(s.out, "  %s\n", l)
+		}
+	}
+	if len(o.Status.Conditions) > 0 {
+		fmt.Fprintln(s.out, "Conditions:")
+		t := newTable("  TYPE", "STATUS", "REASON", "SINCE", "MESSAGE")
+		for _, c := range o.Status.Conditions {
+			t.row("  "+c.Type, string(c.Status), c.Reason, age(c.LastTransitionTime.Time, s.now()), strings.ReplaceAll(c.Message, "\n", "; "))
+		}
+		if err := t.print(s.out); err != nil {
+			return err
+		}
+	}
+	if o.Status.Proxies > 0 {
+		line("Proxies", fmt.Sprintf("%d run it", o.Status.Proxies))
+	}
+	if len(o.Status.Fields) > 0 {
+		fmt.Fprintln(s.out, "Fields:")
+		for _, f := range o.Status.Fields {
+			fmt.Fprintf(s.out, "  %s: %s\n", f.Path, f.Message)
+		}
+	}
+	if o.Status.Workload != nil && len(o.Status.Workload.Replicas) > 0 {
+		fmt.Fprintln(s.out, "Replicas:")
+		t := newTable("  NAME", "PHASE", "ADDRESS", "PID", "PROXY", "RESTARTS", "AGE", "MESSAGE")
+		for _, r := range o.Status.Workload.Replicas {
+			t.row("  "+r.Name, r.Phase, r.Address, fmt.Sprint(r.PID), fmt.Sprint(r.ProxyPID), fmt.Sprint(r.Restarts), age(r.Started, s.now()), r.Message)
+		}
+		return t.print(s.out)
+	}
+	return nil
+}
+
+func pairs(name string, values map[string]string, line func(string, string)) {
+	first := true
+	for _, key := range sortedKeys(values) {
+		label := ""
+		if first {
+			label, first = name, false
+		}
+		if label == "" {
+			line(" ", key+"="+values[key])
+		} else {
+			line(label, key+"="+values[key])
+		}
+	}
+}

@@ -1,0 +1,92 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"heddle.io/heddle/control/agent"
+	"heddle.io/heddle/control/cluster"
+	"heddle.io/heddle/control/server/client"
+)
+
+func (s *session) downCommand() *cobra.Command {
+	var name string
+	var keepData, purge bool
+	cmd := &cobra.Command{
+		Use: "down", Short: "Stop a cluster and remove everything that it made on this machine", Args: cobra.NoArgs,
+		Long: "Stop a cluster and remove everything that it made on this machine: processes, network namespaces, interfaces, packet filter\n" +
+			"rules, control groups, runtime files and, unless --keep-data is given, its store and keys. Works after crashes too, and twice.",
+		Example: "  sudo heddle down --name cluster1\n  sudo heddle down --name cluster1 --keep-data",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if name == "" {
+				chosen, err := s.cluster()
+				if err != nil {
+					return err
+				}
+				name = chosen.Name
+			}
+			c, err := cluster.New(name)
+			if err != nil {
+				return usageError{err}
+			}
+			if purge && keepData {
+				return usageError{errors.New("--purge and --keep-data contradict each other")}
+			}
+			if os.Geteuid() != 0 {
+				return &client.Problem{What: "root is needed", Where: fmt.Sprintf("user id %d", os.Geteuid()), Why: "network namespaces and packet filter rules are removed", Remedy: "run the command with sudo"}
+			}
+			lock, err := agent.Lock(c.Lock())
+			if errors.Is(err, agent.ErrLocked) {
+				return &client.Problem{What: "another `heddle up` or `heddle down` of this cluster is at work", Where: c.Lock(), Remedy: "wait until it is done"}
+			}
+			if err != nil {
+				return err
+			}
+			defer lock.Close()
+			// A removal that has begun is ended, whatever the terminal says.
+			ctx := context.WithoutCancel(cmd.Context())
+			traces := agent.Traces(c)
+			p := newProgress(s.out)
+			if len(traces) > 0 {
+				p.begin("stop and remove cluster " + c.Name)
+			}
+			if err := agent.Down(ctx, c, keepData, discardLog()); err != nil {
+				if len(traces) > 0 {
+					p.fail()
+				}
+				return &client.Problem{What: "not everything could be removed", Where: c.Name, Why: err.Error(), Remedy: "correct the cause and run `heddle down` again"}
+			}
+			if err := os.Remove(c.Lock()); err != nil && !errors.Is(err, os.ErrNotExist) {
+				fmt.Fprintf(s.err, "warning: %v\n", err)
+			}
+			// The roots go with the last cluster.
+			_ = os.Remove(c.RunRoot)
+			if content, err := s.contexts.read(); err == nil && content.Current == c.Name {
+				if err := s.contexts.write(contextContent{}); err != nil {
+					fmt.Fprintf(s.err, "warning: %v\n", err)
+				}
+			}
+			if len(traces) == 0 {
+				fmt.Fprintf(s.out, "Cluster %q does not run here; nothing to remove.\n", c.Name)
+				return nil
+			}
+			p.done()
+			if keepData {
+				fmt.Fprintf(s.out, "Its data is kept in %s.\n", c.Data())
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&name, "name", "", "the cluster's name (default: the current one)")
+	cmd.Flags().BoolVar(&keepData, "keep-data", false, "keep store, keys and logs for the next up")
+	cmd.Flags().BoolVar(&purge, "purge", false, "remove the data too, which is the default")
+	return cmd
+}
+
+func discardLog() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }

@@ -1,0 +1,329 @@
+// Package controller is a cluster's brain: it keeps the store, follows it and the agents' reports, builds the model,
+// has it translated, serves it to the proxies, says in every object's status how far it got, signs certificates and
+// answers the REST API.
+//
+// It may be killed at any time: what was acknowledged is in the store, what agents reported is kept, and proxies go on
+// with what they have until the next controller is there.
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/protobuf/proto"
+
+	"heddle.io/heddle/control/ca"
+	"heddle.io/heddle/control/cluster"
+	"heddle.io/heddle/control/model"
+	"heddle.io/heddle/control/model/build"
+	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/registry"
+	"heddle.io/heddle/control/server"
+	"heddle.io/heddle/control/server/client"
+	"heddle.io/heddle/control/store"
+	"heddle.io/heddle/control/store/etcd"
+	"heddle.io/heddle/control/xds"
+)
+
+// Config of a controller.
+type Config struct {
+	Cluster cluster.Cluster
+	// Version of the program.
+	Version string
+	// Owner, when not zero, is the user who may use the API besides root.
+	Owner int
+	Log   *slog.Logger
+}
+
+// Controller of one cluster. Make one with [Run].
+type Controller struct {
+	config    Config
+	settings  model.Settings
+	log       *slog.Logger
+	store     store.Store
+	authority *ca.Authority
+	instances *registry.Memory
+	xds       *xds.Server
+	uses      *uses
+	started   time.Time
+	// rebuild and restatus each hold one value when there is work.
+	rebuild  chan struct{}
+	restatus chan struct{}
+
+	mu       sync.Mutex
+	objects  map[objects.Key]*objects.Object
+	revision int64
+	built    int64
+	report   *build.Report
+	reports  map[string]client.Report
+	problem  string
+}
+
+// Run runs the controller until ctx ends.
+func Run(ctx context.Context, config Config) error {
+	c := &Controller{
+		config: config, settings: model.DefaultSettings(config.Cluster.Name), log: config.Log, started: time.Now(),
+		instances: registry.NewInstances(), uses: newUses(), rebuild: make(chan struct{}, 1), restatus: make(chan struct{}, 1),
+		objects: map[objects.Key]*objects.Object{}, reports: map[string]client.Report{},
+	}
+	for _, dir := range []string{config.Cluster.Data(), config.Cluster.Run()} {
+		if err := os.MkdirAll(dir, 0o711); err != nil {
+			return fmt.Errorf("make directory: %w", err)
+		}
+	}
+	var err error
+	if c.authority, err = ca.Open(ca.Options{Dir: filepath.Join(config.Cluster.Data(), "ca"), Cluster: config.Cluster.Name, TrustDomain: c.settings.TrustDomain}); err != nil {
+		return err
+	}
+	if c.store, err = etcd.OpenEmbedded(ctx, filepath.Join(config.Cluster.Data(), "store"), nil); err != nil {
+		return err
+	}
+	defer func() {
+		if err := c.store.Close(); err != nil {
+			c.log.Warn("store closed with an error", "error", err)
+		}
+	}()
+	if err := c.builtins(ctx); err != nil {
+		return err
+	}
+	if err := c.load(ctx); err != nil {
+		return err
+	}
+	c.loadReports()
+	c.xds = xds.New(ctx, c.log, time.Now, func() { signal(c.restatus) })
+	c.build(ctx)
+	return c.serve(ctx)
+}
+
+// serve runs the parts until ctx ends or one of them fails.
+func (c *Controller) serve(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	xdsListener, err := server.Listen(c.config.Cluster.XDSSocket())
+	if err != nil {
+		return fmt.Errorf("serve xDS: %w", err)
+	}
+	apiListener, err := server.Listen(c.config.Cluster.APISocket())
+	if err != nil {
+		xdsListener.Close()
+		return fmt.Errorf("serve API: %w", err)
+	}
+	if c.config.Owner != 0 {
+		if err := os.Chown(c.config.Cluster.APISocket(), c.config.Owner, -1); err != nil {
+			return errors.Join(fmt.Errorf("give the API's socket to user %d: %w", c.config.Owner, err), xdsListener.Close(), apiListener.Close())
+		}
+	}
+	discovery := grpc.NewServer(grpc.MaxConcurrentStreams(1<<16), grpc.MaxRecvMsgSize(8<<20),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}))
+	c.xds.Register(discovery)
+	api := server.New(server.Config{
+		Cluster: c.config.Cluster.Name, Settings: c.settings, Store: c.store, Authority: c.authority, Controller: c,
+		AgentSocket: c.config.Cluster.AgentSocket(), Logs: c.config.Cluster.Logs(), Log: c.log,
+	})
+	var parts sync.WaitGroup
+	part := func(name string, f func() error) {
+		parts.Go(func() {
+			if err := f(); err != nil && ctx.Err() == nil {
+				cancel(fmt.Errorf("%s: %w", name, err))
+			}
+		})
+	}
+	part("follow store", func() error { return c.follow(ctx) })
+	part("build", func() error { c.buildLoop(ctx); return nil })
+	part("statuses", func() error { c.statusLoop(ctx); return nil })
+	part("xDS", func() error { return discovery.Serve(xdsListener) })
+	part("API", func() error { return api.Serve(ctx, apiListener) })
+	c.log.Info("controller ready", "cluster", c.config.Cluster.Name, "pid", os.Getpid(), "revision", c.revisionNow())
+	<-ctx.Done()
+	// Streams never end by themselves.
+	discovery.Stop()
+	parts.Wait()
+	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return nil
+}
+
+// builtins makes the namespaces that every cluster has.
+func (c *Controller) builtins(ctx context.Context) error {
+	for _, name := range []string{"default", cluster.GatewayNamespace} {
+		key := objects.Key{Kind: objects.Namespace.Kind, Name: name}
+		_, err := c.store.Get(ctx, key)
+		if err == nil {
+			continue
+		}
+		if !errors.Is(err, store.ErrNotFound) {
+			return fmt.Errorf("look for namespace %s: %w", name, err)
+		}
+		o := &objects.Object{Kind: objects.Namespace, Resource: &corev1.Namespace{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
+			ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(time.Now().UTC().Truncate(time.Second)), Generation: 1},
+		}, Origin: objects.Origin{Cluster: c.config.Cluster.Name, User: "heddle"}}
+		if _, err := c.store.Apply(ctx, []store.Write{{Key: key, Object: o, IfRevision: -1}}); err != nil && !errors.Is(err, store.ErrConflict) {
+			return fmt.Errorf("make namespace %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// load reads everything.
+func (c *Controller) load(ctx context.Context) error {
+	all, revision, err := c.store.List(ctx, nil, "")
+	if err != nil {
+		return fmt.Errorf("read store: %w", err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.objects)
+	for _, o := range all {
+		c.objects[o.Key()] = o
+	}
+	c.revision = revision
+	return nil
+}
+
+// follow keeps the objects at what the store holds, from what load read.
+func (c *Controller) follow(ctx context.Context) error {
+	for {
+		events, ended := c.store.Watch(ctx, c.revisionNow())
+		for group := range events {
+			specs := false
+			c.mu.Lock()
+			for _, e := range group {
+				if e.Object == nil {
+					delete(c.objects, e.Key)
+				} else {
+					c.objects[e.Key] = e.Object
+				}
+				c.revision = e.Revision
+				specs = specs || !e.StatusOnly
+			}
+			c.mu.Unlock()
+			if specs {
+				signal(c.rebuild)
+			}
+		}
+		switch err := ended(); {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case !errors.Is(err, store.ErrCompacted):
+			return fmt.Errorf("watch store: %w", err)
+		}
+		if err := c.load(ctx); err != nil {
+			return err
+		}
+		signal(c.rebuild)
+	}
+}
+
+// settle is how long changes may gather before the model is built once for all of them.
+const settle = 10 * time.Millisecond
+
+// buildLoop builds the model whenever objects or replicas changed.
+func (c *Controller) buildLoop(ctx context.Context) {
+	replicas := c.instances.Subscribe(ctx)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.rebuild:
+		case _, ok := <-replicas:
+			if !ok {
+				return
+			}
+		}
+		timer := time.NewTimer(settle)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+		c.build(ctx)
+	}
+}
+
+// build makes the model and puts it into force.
+func (c *Controller) build(ctx context.Context) {
+	c.mu.Lock()
+	all := make([]*objects.Object, 0, len(c.objects))
+	for _, o := range c.objects {
+		all = append(all, o)
+	}
+	revision := c.revision
+	c.mu.Unlock()
+	mesh, report := build.Mesh(c.settings, all, c.instances.Snapshot())
+	c.mu.Lock()
+	c.built, c.report = revision, report
+	c.mu.Unlock()
+	c.xds.Update(ctx, generator{mesh: mesh, revision: revision, uses: c.uses})
+	signal(c.restatus)
+}
+
+func (c *Controller) revisionNow() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.revision
+}
+
+// Status implements [server.Controller].
+func (c *Controller) Status(context.Context) (client.Status, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return client.Status{
+		Cluster: c.config.Cluster.Name, Version: c.config.Version, Started: c.started, PID: os.Getpid(), Revision: c.revision,
+		ModelRevision: c.built, RootHash: c.authority.RootHash(), Objects: len(c.objects), Proxies: len(c.xds.Nodes()), Problem: c.problem,
+	}, nil
+}
+
+// Proxies implements [server.Controller].
+func (c *Controller) Proxies() []client.ProxyStatus {
+	connected := map[string]xds.NodeStatus{}
+	for _, n := range c.xds.Nodes() {
+		connected[n.ID] = n
+	}
+	out := []client.ProxyStatus{}
+	for _, r := range c.Replicas() {
+		p := client.ProxyStatus{NodeID: r.NodeID, Name: r.State.Name, Namespace: r.Namespace, Type: "sidecar", Types: map[string]string{}, Errors: map[string]string{}}
+		if r.Gateway {
+			p.Type = "router"
+		}
+		if n, ok := connected[r.NodeID]; ok {
+			p.Connected, p.Since, p.Revision = true, n.Connected, n.Revision
+			if n.Failure != "" {
+				p.Errors["configuration"] = n.Failure
+			}
+			for _, t := range n.Types {
+				p.Types[t.Type] = string(t.State)
+				if t.Reason != "" {
+					p.Errors[t.Type] = t.Reason
+				}
+			}
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+// ProxyConfig implements [server.Controller].
+func (c *Controller) ProxyConfig(nodeID string) (map[string][]proto.Message, bool) {
+	return c.xds.Config(nodeID)
+}
+
+func signal(to chan struct{}) {
+	select {
+	case to <- struct{}{}:
+	default:
+	}
+}

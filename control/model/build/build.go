@@ -1,0 +1,181 @@
+// Package build makes the model from objects and replicas, and says of every object whether it is accepted, whether
+// what it names exists, and which of its fields have no effect.
+package build
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	networkingv1 "istio.io/client-go/pkg/apis/networking/v1"
+	securityv1 "istio.io/client-go/pkg/apis/security/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"heddle.io/heddle/api/v1alpha1"
+	"heddle.io/heddle/control/model"
+	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/registry"
+)
+
+// builder collects the model of one build.
+type builder struct {
+	settings model.Settings
+	mesh     *model.Mesh
+	report   *Report
+	// created says when an object was made, for precedence.
+	created map[objects.Key]time.Time
+
+	namespaces map[string]bool
+	accounts   map[objects.Key]bool
+	secrets    map[objects.Key]*objects.Object
+	workloads  []*v1alpha1.Workload
+}
+
+// Mesh builds the model. Objects that contradict others or cannot work are left out and said so in the report; the
+// model that comes out is valid whatever goes in.
+func Mesh(settings model.Settings, objs []*objects.Object, instances []registry.Instance) (*model.Mesh, *Report) {
+	b := &builder{
+		settings: settings, mesh: &model.Mesh{Settings: settings}, report: newReport(objs),
+		created: map[objects.Key]time.Time{}, namespaces: map[string]bool{}, accounts: map[objects.Key]bool{},
+		secrets: map[objects.Key]*objects.Object{},
+	}
+	sorted := slices.Clone(objs)
+	slices.SortStableFunc(sorted, func(x, y *objects.Object) int {
+		return compareKeys(x.Key(), y.Key())
+	})
+	// An object that is not of good form must not reach the model, however it came into the store.
+	sorted = slices.DeleteFunc(sorted, func(o *objects.Object) bool {
+		errs := objects.CheckForm(o)
+		for _, e := range errs {
+			b.report.refuse(o.Key(), "Invalid", e.Path, e.Problem, e.Remedy)
+		}
+		return len(errs) > 0
+	})
+	for _, o := range sorted {
+		b.created[o.Key()] = o.GetCreationTimestamp().Time
+		b.report.ignored(o)
+		switch o.Kind {
+		case objects.Namespace:
+			b.namespaces[o.GetName()] = true
+		case objects.ServiceAccount:
+			b.accounts[o.Key()] = true
+		case objects.Secret:
+			b.secrets[o.Key()] = o
+		}
+		if w, ok := o.Resource.(*v1alpha1.Workload); ok {
+			b.workloads = append(b.workloads, w)
+		}
+	}
+	b.replicas(instances)
+	for _, o := range sorted {
+		if s, ok := o.Resource.(*corev1.Service); ok {
+			b.service(o, s)
+		}
+	}
+	// Destinations are checked against services, routes against both.
+	for _, o := range sorted {
+		if d, ok := o.Resource.(*networkingv1.DestinationRule); ok {
+			b.destination(o, d)
+		}
+	}
+	for _, o := range sorted {
+		switch r := o.Resource.(type) {
+		case *v1alpha1.Workload:
+			b.workload(o, r)
+		case *networkingv1.Gateway:
+			b.gateway(o, r)
+		case *securityv1.PeerAuthentication:
+			b.peerMode(o, r)
+		case *securityv1.AuthorizationPolicy:
+			b.access(o, r)
+		}
+		b.namespace(o)
+	}
+	byAge(b, b.mesh.Gateways, func(g *model.Gateway) objects.Key { return g.Source.Key })
+	for _, o := range sorted {
+		if v, ok := o.Resource.(*networkingv1.VirtualService); ok {
+			b.routes(o, v)
+		}
+	}
+	byAge(b, b.mesh.Routes, func(r *model.Routes) objects.Key { return r.Source.Key })
+	byAge(b, b.mesh.Destinations, func(d *model.DestinationPolicy) objects.Key { return d.Source.Key })
+	byAge(b, b.mesh.PeerModes, func(p *model.PeerMode) objects.Key { return p.Source.Key })
+	b.conflicts()
+	return b.mesh, b.report
+}
+
+func compareKeys(x, y objects.Key) int {
+	return cmp.Or(
+		cmp.Compare(x.Group, y.Group), cmp.Compare(x.Kind, y.Kind),
+		cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name),
+	)
+}
+
+// byAge sorts the oldest first: where two objects want the same, the older has it, as in Istio. An object that is not
+// stored yet has no age and is the youngest.
+func byAge[T any](b *builder, items []T, key func(T) objects.Key) {
+	slices.SortStableFunc(items, func(x, y T) int {
+		kx, ky := key(x), key(y)
+		cx, cy := b.created[kx], b.created[ky]
+		if cx.IsZero() != cy.IsZero() {
+			if cx.IsZero() {
+				return 1
+			}
+			return -1
+		}
+		return cmp.Or(cx.Compare(cy), compareKeys(kx, ky))
+	})
+}
+
+func source(o *objects.Object) model.Source {
+	return model.Source{Key: o.Key(), Origin: o.Origin}
+}
+
+// namespace notes objects whose namespace is not declared: they work, and the note helps whoever mistyped it.
+func (b *builder) namespace(o *objects.Object) {
+	ns := o.GetNamespace()
+	if !o.Kind.Namespaced || ns == objects.DefaultNamespace || ns == b.settings.RootNamespace || b.namespaces[ns] {
+		return
+	}
+	b.report.note(o.Key(), "metadata.namespace",
+		"there is no Namespace "+ns+"; the object works, but check the spelling or apply the Namespace")
+}
+
+// fullName gives the full name of a host written in an object of a namespace: short names belong to it.
+func (b *builder) fullName(host, namespace string) string {
+	host = strings.ToLower(strings.TrimSuffix(host, "."))
+	switch parts := strings.Split(host, "."); {
+	case host == "*" || strings.HasPrefix(host, "*."):
+		return host
+	case len(parts) == 1:
+		return host + "." + namespace + ".svc." + b.settings.Domain
+	case len(parts) == 2 && b.isService(parts[0], parts[1]), len(parts) == 3 && parts[2] == "svc":
+		return parts[0] + "." + parts[1] + ".svc." + b.settings.Domain
+	}
+	return host
+}
+
+func (b *builder) isService(name, namespace string) bool {
+	return b.mesh.Service(name+"."+namespace+".svc."+b.settings.Domain) != nil
+}
+
+// visibility reads an exportTo list of an object in a namespace.
+func visibility(exportTo []string, namespace string) model.Visibility {
+	if len(exportTo) == 0 || slices.Contains(exportTo, "*") {
+		return model.Visibility{}
+	}
+	v := model.Visibility{Limited: true}
+	for _, e := range exportTo {
+		switch e {
+		case ".":
+			v.Namespaces = append(v.Namespaces, namespace)
+		case "~":
+		default:
+			v.Namespaces = append(v.Namespaces, e)
+		}
+	}
+	slices.Sort(v.Namespaces)
+	v.Namespaces = slices.Compact(v.Namespaces)
+	return v
+}

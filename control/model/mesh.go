@@ -1,0 +1,152 @@
+// Package model is Heddle's neutral picture of a mesh: services, routes, policies, gateways. It knows neither xDS nor
+// Kubernetes. It is built by control/model/build, which lets nothing in that cannot work, so translation needs no
+// checks. Every part keeps the object and field that it comes from.
+package model
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"heddle.io/heddle/control/objects"
+)
+
+// Source is the object and field that a part of the model comes from.
+type Source struct {
+	Key    objects.Key    `json:"key"`
+	Origin objects.Origin `json:"-"`
+	// Path of the field, empty for the object as a whole.
+	Path string `json:"path,omitempty"`
+}
+
+// At is the source of a field of the same object.
+func (s Source) At(path string) Source {
+	s.Path = path
+	return s
+}
+
+// Settings hold for the whole mesh.
+type Settings struct {
+	// Cluster is this cluster's name.
+	Cluster string `json:"cluster"`
+	// TrustDomain is the SPIFFE trust domain. Default "cluster.local".
+	TrustDomain string `json:"trustDomain"`
+	// Domain is the DNS domain of services. Default "cluster.local".
+	Domain string `json:"domain"`
+	// RootNamespace is the namespace whose policies hold everywhere. Default "istio-system".
+	RootNamespace string `json:"rootNamespace"`
+	// Services is the range of virtual addresses. Default 10.96.0.0/16.
+	Services netip.Prefix `json:"services"`
+	// BlockUnknown refuses traffic to hosts that the mesh does not know (Istio's outboundTrafficPolicy
+	// REGISTRY_ONLY). Default: it is passed through (ALLOW_ANY).
+	BlockUnknown bool `json:"blockUnknown,omitempty"`
+	// RetryAttempts of routes that say nothing of retries. Istio's default is 2; 0 turns retries off.
+	RetryAttempts int `json:"retryAttempts"`
+	// AccessLog has proxies write a line per request and connection to their log.
+	AccessLog bool `json:"accessLog"`
+	// DefaultMode of mutual TLS where no PeerAuthentication says anything. Default STRICT.
+	DefaultMode MTLSMode `json:"defaultMode"`
+}
+
+// DefaultSettings are the settings of a cluster of that name.
+func DefaultSettings(cluster string) Settings {
+	return Settings{
+		Cluster: cluster, TrustDomain: "cluster.local", Domain: "cluster.local", RootNamespace: "istio-system",
+		Services: netip.MustParsePrefix("10.96.0.0/16"), RetryAttempts: 2, DefaultMode: MTLSStrict,
+		AccessLog: true,
+	}
+}
+
+// Mesh is everything that translation needs. It is not changed once built.
+type Mesh struct {
+	Settings Settings `json:"settings"`
+	// Services sorted by namespace and name.
+	Services []*Service `json:"services,omitempty"`
+	// Replicas sorted by namespace and name.
+	Replicas []*Replica `json:"replicas,omitempty"`
+	// Routes sorted by age, the oldest first, then by namespace and name.
+	Routes []*Routes `json:"routes,omitempty"`
+	// Gateways sorted by age, then by namespace and name.
+	Gateways []*Gateway `json:"gateways,omitempty"`
+	// Destinations are the policies towards services, sorted by age, then by namespace and name.
+	Destinations []*DestinationPolicy `json:"destinations,omitempty"`
+	// PeerModes are the rules for mutual TLS, sorted by age, then by namespace and name.
+	PeerModes []*PeerMode `json:"peerModes,omitempty"`
+	// Access are the rules for who may call what, sorted by namespace and name.
+	Access []*AccessPolicy `json:"access,omitempty"`
+	// Credentials are gateways' certificates, sorted by namespace and name.
+	Credentials []*Credential `json:"credentials,omitempty"`
+}
+
+// Service finds a service by its full name, or nil.
+func (m *Mesh) Service(host string) *Service {
+	host = strings.ToLower(strings.TrimSuffix(host, "."))
+	i, ok := slices.BinarySearchFunc(m.Services, host, func(s *Service, want string) int {
+		namespace, name := splitHost(want)
+		if c := strings.Compare(s.Namespace, namespace); c != 0 {
+			return c
+		}
+		return strings.Compare(s.Name, name)
+	})
+	if !ok || m.Services[i].Host != host {
+		return nil
+	}
+	return m.Services[i]
+}
+
+func splitHost(host string) (namespace, name string) {
+	name, rest, _ := strings.Cut(host, ".")
+	namespace, _, _ = strings.Cut(rest, ".")
+	return namespace, name
+}
+
+// Replica finds a replica, or nil.
+func (m *Mesh) Replica(namespace, name string) *Replica {
+	i, ok := slices.BinarySearchFunc(m.Replicas, name, func(r *Replica, want string) int {
+		if c := strings.Compare(r.Namespace, namespace); c != 0 {
+			return c
+		}
+		return strings.Compare(r.Name, want)
+	})
+	if !ok {
+		return nil
+	}
+	return m.Replicas[i]
+}
+
+// Credential finds a gateway's certificate, or nil.
+func (m *Mesh) Credential(namespace, name string) *Credential {
+	for _, c := range m.Credentials {
+		if c.Namespace == namespace && c.Name == name {
+			return c
+		}
+	}
+	return nil
+}
+
+// Visibility says to which namespaces something is exported. The zero value exports to all.
+type Visibility struct {
+	// Limited says that only Namespaces see it; none of them when empty.
+	Limited    bool     `json:"limited,omitempty"`
+	Namespaces []string `json:"namespaces,omitempty"`
+}
+
+// In says whether a namespace sees it.
+func (v Visibility) In(namespace string) bool {
+	return !v.Limited || slices.Contains(v.Namespaces, namespace)
+}
+
+// Selects says whether all labels of a selector stand in labels. An empty selector selects everything.
+func Selects(selector, labels map[string]string) bool {
+	for k, v := range selector {
+		if got, ok := labels[k]; !ok || got != v {
+			return false
+		}
+	}
+	return true
+}
+
+// Identity is the SPIFFE identity of a service account.
+func (s Settings) Identity(namespace, account string) string {
+	return "spiffe://" + s.TrustDomain + "/ns/" + namespace + "/sa/" + account
+}

@@ -1,0 +1,199 @@
+package objects
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"heddle.io/heddle/api/v1alpha1"
+	networkingv1 "istio.io/client-go/pkg/apis/networking/v1"
+	securityv1 "istio.io/client-go/pkg/apis/security/v1"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Default fills in the defaults that are written into stored objects, as Kubernetes does for its kinds. Istio's
+// fields stay as they were written; their defaults are the model's.
+func Default(o *Object) {
+	switch r := o.Resource.(type) {
+	case *corev1.Service:
+		defaultService(r)
+	case *corev1.Secret:
+		defaultSecret(r)
+	case *v1alpha1.Workload:
+		defaultWorkload(r)
+	}
+}
+
+// CheckForm says what is wrong with an object by itself: names, ranges, contradictions, fields that are refused. What
+// it names elsewhere is not looked at. The errors have a path but neither file nor line.
+func CheckForm(o *Object) []*Error {
+	c := &checker{key: o.Key()}
+	c.metadata(o)
+	switch r := o.Resource.(type) {
+	case *corev1.Namespace:
+	case *corev1.ServiceAccount:
+	case *corev1.Secret:
+		c.secret(r)
+	case *corev1.Service:
+		c.service(r)
+	case *v1alpha1.Workload:
+		c.workload(r)
+	case *networkingv1.Gateway:
+		c.gateway(r)
+	case *networkingv1.VirtualService:
+		c.virtualService(r)
+	case *networkingv1.DestinationRule:
+		c.destinationRule(r)
+	case *securityv1.PeerAuthentication:
+		c.peerAuthentication(r)
+	case *securityv1.AuthorizationPolicy:
+		c.authorizationPolicy(r)
+	default:
+		c.fail("", fmt.Sprintf("kind %s has no form check", o.Kind.Kind), "this is a fault of Heddle; report it")
+	}
+	c.treatments(o)
+	return c.errs
+}
+
+// IgnoredFields lists the fields of an object that are set and have no effect, with the reason, for its status.
+func IgnoredFields(o *Object) []FieldMessage {
+	c := &checker{key: o.Key()}
+	c.treatments(o)
+	return c.ignored
+}
+
+type checker struct {
+	key     Key
+	errs    []*Error
+	ignored []FieldMessage
+}
+
+func (c *checker) fail(path, problem, remedy string) {
+	c.errs = append(c.errs, &Error{Object: c.key, Path: path, Problem: problem, Remedy: remedy})
+}
+
+func (c *checker) metadata(o *Object) {
+	name := o.GetName()
+	switch {
+	case name == "":
+		c.fail("metadata.name", "missing", "give the object a name")
+	case o.Kind == Service:
+		c.dnsLabel1035("metadata.name", name)
+	case o.Kind == Namespace:
+		c.dnsLabel("metadata.name", name)
+	case o.Kind == Workload:
+		// Replicas are called name-ordinal and that is a DNS label and a directory.
+		c.dnsLabel("metadata.name", name)
+		if len(name) > 57 {
+			c.fail("metadata.name", "is longer than 57 characters", "shorten it: replicas add an ordinal to it")
+		}
+	default:
+		if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
+			c.fail("metadata.name", fmt.Sprintf("%q is not a valid name", name),
+				"use lower-case letters, digits, '-' and '.', and begin and end with a letter or digit")
+		}
+	}
+	if ns := o.GetNamespace(); o.Kind.Namespaced {
+		c.dnsLabel("metadata.namespace", ns)
+	}
+	c.labels("metadata.labels", o.GetLabels())
+	for _, key := range sortedKeys(o.GetAnnotations()) {
+		if problems := validation.IsQualifiedName(strings.ToLower(key)); len(problems) > 0 {
+			c.fail(joinKey("metadata.annotations", key), "is not a valid annotation name", problems[0])
+		}
+	}
+}
+
+func (c *checker) dnsLabel(path, name string) {
+	if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
+		c.fail(path, fmt.Sprintf("%q is not a DNS label", name),
+			"use at most 63 lower-case letters, digits and '-', and begin and end with a letter or digit")
+	}
+}
+
+func (c *checker) dnsLabel1035(path, name string) {
+	if problems := validation.IsDNS1035Label(name); len(problems) > 0 {
+		c.fail(path, fmt.Sprintf("%q is not a valid service name", name),
+			"use at most 63 lower-case letters, digits and '-', begin with a letter, end with a letter or digit")
+	}
+}
+
+func (c *checker) labels(path string, labels map[string]string) {
+	for _, key := range sortedKeys(labels) {
+		if problems := validation.IsQualifiedName(key); len(problems) > 0 {
+			c.fail(joinKey(path, key), "is not a valid label name", problems[0])
+		}
+		if problems := validation.IsValidLabelValue(labels[key]); len(problems) > 0 {
+			c.fail(joinKey(path, key), fmt.Sprintf("%q is not a valid label value", labels[key]), problems[0])
+		}
+	}
+}
+
+func (c *checker) port(path string, port int64) {
+	switch {
+	case port == 0:
+		c.fail(path, "missing", "give a port from 1 to 65535")
+	case port < 1 || port > 65535:
+		c.fail(path, fmt.Sprintf("%d is not a port", port), "use 1 to 65535")
+	}
+}
+
+// exportTo checks visibility lists: ".", "*", "~" and namespaces.
+func (c *checker) exportTo(path string, values []string) {
+	for i, v := range values {
+		switch v {
+		case ".", "*", "~":
+			if len(values) > 1 && v != "." {
+				c.fail(fmt.Sprintf("%s[%d]", path, i), fmt.Sprintf("%q cannot stand beside others", v),
+					"leave only it, or only the others")
+			}
+		default:
+			c.dnsLabel(fmt.Sprintf("%s[%d]", path, i), v)
+		}
+	}
+}
+
+// host checks a host name in which the first label may be "*".
+func (c *checker) host(path, host string) {
+	if host == "" {
+		c.fail(path, "is empty", `give a host name, or "*" for every host`)
+		return
+	}
+	if host == "*" {
+		return
+	}
+	if _, err := netip.ParseAddr(host); err == nil {
+		return
+	}
+	name := strings.ToLower(strings.TrimPrefix(host, "*."))
+	if len(validation.IsDNS1123Subdomain(name)) > 0 {
+		c.fail(path, fmt.Sprintf("%q is not a host name", host),
+			`use a DNS name such as cart.shop.svc.cluster.local, with at most one "*" as its first label`)
+	}
+}
+
+// noTime marks metadata that only the store writes.
+var noTime metav1.Time
+
+// SetCreated keeps the metadata that belongs to the store: it takes uid, creation time and generation over from the
+// stored object, or makes new ones.
+func SetCreated(o, stored *Object, now metav1.Time, uid string, changed bool) {
+	if stored != nil {
+		o.SetUID(stored.GetUID())
+		o.SetCreationTimestamp(stored.GetCreationTimestamp())
+		o.SetGeneration(stored.GetGeneration())
+		if changed {
+			o.SetGeneration(stored.GetGeneration() + 1)
+		}
+		return
+	}
+	o.SetUID(types.UID(uid))
+	if o.GetCreationTimestamp() == noTime {
+		o.SetCreationTimestamp(now)
+	}
+	o.SetGeneration(1)
+}

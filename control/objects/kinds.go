@@ -1,0 +1,159 @@
+package objects
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	networkingv1 "istio.io/client-go/pkg/apis/networking/v1"
+	securityv1 "istio.io/client-go/pkg/apis/security/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"heddle.io/heddle/api/v1alpha1"
+)
+
+// Groups of the kinds below.
+const (
+	GroupCore       = ""
+	GroupNetworking = "networking.istio.io"
+	GroupSecurity   = "security.istio.io"
+	GroupHeddle     = v1alpha1.Group
+)
+
+// The kinds, by name, for code that needs one of them.
+var (
+	Namespace      = coreKind("Namespace", "namespaces", false, func() Resource { return &corev1.Namespace{} }, "ns")
+	Service        = coreKind("Service", "services", true, func() Resource { return &corev1.Service{} }, "svc")
+	ServiceAccount = coreKind("ServiceAccount", "serviceaccounts", true,
+		func() Resource { return &corev1.ServiceAccount{} }, "sa")
+	Secret = coreKind("Secret", "secrets", true, func() Resource { return &corev1.Secret{} })
+
+	Gateway = networkingKind("Gateway", "gateways", func() Resource { return &networkingv1.Gateway{} }, "gw")
+
+	VirtualService = networkingKind("VirtualService", "virtualservices",
+		func() Resource { return &networkingv1.VirtualService{} }, "vs")
+	DestinationRule = networkingKind("DestinationRule", "destinationrules",
+		func() Resource { return &networkingv1.DestinationRule{} }, "dr")
+
+	PeerAuthentication = securityKind("PeerAuthentication", "peerauthentications",
+		func() Resource { return &securityv1.PeerAuthentication{} }, "pa")
+	AuthorizationPolicy = securityKind("AuthorizationPolicy", "authorizationpolicies",
+		func() Resource { return &securityv1.AuthorizationPolicy{} }, "ap")
+
+	Workload = &Kind{
+		Group: GroupHeddle, Version: v1alpha1.Version, Versions: []string{v1alpha1.Version},
+		Kind: "Workload", Plural: "workloads", Short: []string{"wl"}, Namespaced: true,
+		New: func() Resource { return &v1alpha1.Workload{} },
+	}
+)
+
+// Kinds is the list of all kinds that Heddle accepts, in the order in which a batch is shown. A new kind is one line
+// here, one file with its form check, and its fields in the tables of treatment.
+var Kinds = []*Kind{
+	Namespace,
+	ServiceAccount,
+	Secret,
+	Service,
+	Workload,
+	Gateway,
+	VirtualService,
+	DestinationRule,
+	PeerAuthentication,
+	AuthorizationPolicy,
+}
+
+func coreKind(kind, plural string, namespaced bool, make func() Resource, short ...string) *Kind {
+	return &Kind{
+		Group: GroupCore, Version: "v1", Versions: []string{"v1"},
+		Kind: kind, Plural: plural, Short: short, Namespaced: namespaced, New: make,
+	}
+}
+
+func networkingKind(kind, plural string, make func() Resource, short ...string) *Kind {
+	return &Kind{
+		Group: GroupNetworking, Version: "v1", Versions: []string{"v1", "v1beta1", "v1alpha3"},
+		Kind: kind, Plural: plural, Short: short, Namespaced: true, New: make,
+	}
+}
+
+func securityKind(kind, plural string, make func() Resource, short ...string) *Kind {
+	return &Kind{
+		Group: GroupSecurity, Version: "v1", Versions: []string{"v1", "v1beta1"},
+		Kind: kind, Plural: plural, Short: short, Namespaced: true, New: make,
+	}
+}
+
+// KindOf gives the kind of that group and name, or nil.
+func KindOf(group, kind string) *Kind {
+	for _, k := range Kinds {
+		if k.Group == group && k.Kind == kind {
+			return k
+		}
+	}
+	return nil
+}
+
+// FindKind finds a kind by what people type: kind, singular, plural or short name in any case, with or without the
+// group after a dot ("vs", "virtualservices.networking.istio.io"). The error lists the kinds there are.
+func FindKind(name string) (*Kind, error) {
+	want := strings.ToLower(strings.TrimSpace(name))
+	short, group, qualified := strings.Cut(want, ".")
+	for _, k := range Kinds {
+		if qualified && group != k.Group && !strings.HasSuffix(group, "."+k.Group) {
+			continue
+		}
+		if short == strings.ToLower(k.Kind) || short == k.Plural || slices.Contains(k.Short, short) {
+			return k, nil
+		}
+	}
+	names := make([]string, 0, len(Kinds))
+	for _, k := range Kinds {
+		names = append(names, k.Plural)
+	}
+	hint := ""
+	if near := Nearest(short, names); near != "" {
+		hint = fmt.Sprintf("; did you mean %q?", near)
+	}
+	return nil, fmt.Errorf("there is no kind %q%s Kinds are: %s", name, hint, strings.Join(names, ", "))
+}
+
+// findVersion finds the kind that a manifest's apiVersion and kind name. Without one, the error says what is near.
+func findVersion(apiVersion, kind string) (*Kind, string, string) {
+	group, version, ok := strings.Cut(apiVersion, "/")
+	if !ok {
+		group, version = "", apiVersion
+	}
+	if k := KindOf(group, kind); k != nil {
+		if slices.Contains(k.Versions, version) {
+			return k, "", ""
+		}
+		return nil, fmt.Sprintf("%s has no version %q", k.Kind, apiVersion),
+			"use one of " + strings.Join(k.apiVersions(), ", ")
+	}
+	all := make([]string, 0, len(Kinds))
+	for _, k := range Kinds {
+		if k.Kind == kind {
+			return nil, fmt.Sprintf("there is no kind %s in %q", kind, apiVersion),
+				"use apiVersion " + strings.Join(k.apiVersions(), " or ")
+		}
+		all = append(all, k.Kind)
+	}
+	if near := Nearest(kind, all); near != "" {
+		i := slices.IndexFunc(Kinds, func(k *Kind) bool { return k.Kind == near })
+		return nil, fmt.Sprintf("unknown kind %q in apiVersion %q", kind, apiVersion),
+			fmt.Sprintf("did you mean %s (%s)?", near, strings.Join(Kinds[i].apiVersions(), ", "))
+	}
+	return nil, fmt.Sprintf("unknown kind %q in apiVersion %q", kind, apiVersion),
+		"kinds are " + strings.Join(all, ", ")
+}
+
+func (k *Kind) apiVersions() []string {
+	if k.Group == "" {
+		return k.Versions
+	}
+	out := make([]string, 0, len(k.Versions))
+	for _, v := range k.Versions {
+		out = append(out, k.Group+"/"+v)
+	}
+	return out
+}

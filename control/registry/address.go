@@ -1,0 +1,131 @@
+package registry
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/store"
+)
+
+// ErrAddressesExhausted says that every virtual address of the range is in use.
+var ErrAddressesExhausted = errors.New("no virtual address is left")
+
+// reservedAddresses at the start of the service range are left to addresses that users choose, as Kubernetes does for
+// the lower band of its range.
+const reservedAddresses = 256
+
+// AssignAddresses gives every Service among the writes its virtual address (spec.clusterIP), and returns the writes
+// with it. An existing service keeps the address it has; a new one gets the address that its name hashes to or the
+// next free one, so that a service that is deleted and made again most often gets its old address back. existing are
+// the stored objects (other kinds are passed over). An address that is taken, outside the range, or changed is an
+// [*objects.Error].
+func AssignAddresses(services netip.Prefix, existing []*objects.Object, writes []store.Write) ([]store.Write, error) {
+	owner, mine := map[netip.Addr]objects.Key{}, map[objects.Key]netip.Addr{}
+	for _, o := range existing {
+		if a, ok := addressOf(o); ok {
+			owner[a], mine[o.Key()] = o.Key(), a
+		}
+	}
+	// What the batch deletes is free for what it adds.
+	for _, w := range writes {
+		if a, ok := mine[w.Key]; ok && w.Object == nil {
+			delete(owner, a)
+			delete(mine, w.Key)
+		}
+	}
+	out := append([]store.Write(nil), writes...)
+	var errs []error
+	// Addresses that users chose go first, so that an automatic one cannot take them.
+	for _, w := range out {
+		a, ok := addressOf(w.Object)
+		if !ok {
+			continue
+		}
+		fail := func(problem, remedy string) {
+			errs = append(errs, &objects.Error{
+				File: w.Object.Origin.File, Line: w.Object.FieldLine("spec.clusterIP"), Object: w.Key,
+				Path: "spec.clusterIP", Problem: problem, Remedy: remedy,
+			})
+		}
+		old, had := mine[w.Key]
+		other, taken := owner[a]
+		switch {
+		case !services.Contains(a):
+			fail(fmt.Sprintf("%s is outside the range of services, %s", a, services), "leave clusterIP out to get one")
+		case had && old != a:
+			fail(fmt.Sprintf("cannot be changed: it is %s", old), "leave clusterIP out, or delete the service first")
+		case taken && other != w.Key:
+			fail(fmt.Sprintf("%s belongs to %s", a, other), "leave clusterIP out to get one")
+		default:
+			owner[a], mine[w.Key] = w.Key, a
+		}
+	}
+	for i, w := range out {
+		if w.Object == nil || w.Object.Kind != objects.Service {
+			continue
+		}
+		if _, has := addressOf(w.Object); has {
+			continue
+		}
+		a, ok := mine[w.Key]
+		if !ok {
+			var err error
+			if a, err = freeAddress(services, w.Key, owner); err != nil {
+				errs = append(errs, fmt.Errorf("%s: %w in %s; delete services that are not used, or use a larger range",
+					w.Key, err, services))
+				continue
+			}
+			owner[a], mine[w.Key] = w.Key, a
+		}
+		o := w.Object.DeepCopy()
+		svc, isService := o.Resource.(*corev1.Service)
+		if !isService {
+			continue
+		}
+		svc.Spec.ClusterIP = a.String()
+		out[i].Object = o
+	}
+	return out, errors.Join(errs...)
+}
+
+func addressOf(o *objects.Object) (netip.Addr, bool) {
+	if o == nil {
+		return netip.Addr{}, false
+	}
+	s, ok := o.Resource.(*corev1.Service)
+	if !ok || s.Spec.ClusterIP == "" {
+		return netip.Addr{}, false
+	}
+	a, err := netip.ParseAddr(s.Spec.ClusterIP)
+	return a, err == nil
+}
+
+func freeAddress(services netip.Prefix, key objects.Key, owner map[netip.Addr]objects.Key) (netip.Addr, error) {
+	bits := services.Addr().BitLen() - services.Bits()
+	if !services.Addr().Is4() || bits < 2 {
+		return netip.Addr{}, fmt.Errorf("%w: %s is not an IPv4 range", ErrAddressesExhausted, services)
+	}
+	first, size := uint64(1), uint64(1)<<bits-2 // neither network nor broadcast address
+	if size > 4*reservedAddresses {
+		first, size = first+reservedAddresses, size-reservedAddresses
+	}
+	base := binary.BigEndian.Uint32(services.Masked().Addr().AsSlice())
+	h := fnv.New64a()
+	// A hash.Hash never fails to write.
+	_, _ = h.Write([]byte(key.Namespace + "/" + key.Name))
+	start := h.Sum64() % size
+	for i := range size {
+		var b [4]byte
+		binary.BigEndian.PutUint32(b[:], base+uint32(first+(start+i)%size))
+		if a := netip.AddrFrom4(b); owner[a] == (objects.Key{}) {
+			return a, nil
+		}
+	}
+	return netip.Addr{}, ErrAddressesExhausted
+}

@@ -1,0 +1,128 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/store"
+)
+
+func service(name, address string) *objects.Object {
+	s := &corev1.Service{}
+	s.Namespace, s.Name, s.Spec.ClusterIP = "shop", name, address
+	return &objects.Object{Kind: objects.Service, Resource: s}
+}
+
+func write(o *objects.Object) store.Write { return store.Write{Key: o.Key(), Object: o} }
+
+func ip(w store.Write) string { return w.Object.Resource.(*corev1.Service).Spec.ClusterIP }
+
+var services = netip.MustParsePrefix("10.96.0.0/16")
+
+func TestAddressesAreKept(t *testing.T) {
+	first, err := AssignAddresses(services, nil, []store.Write{write(service("cart", "")), write(service("mail", ""))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a := netip.MustParseAddr(ip(first[0])); !services.Contains(a) || a.Less(netip.MustParseAddr("10.96.1.0")) {
+		t.Errorf("cart has %s", a)
+	}
+	if ip(first[0]) == ip(first[1]) {
+		t.Error("two services have one address")
+	}
+	// An update that does not name the address keeps it, and so does a service that is deleted and made again.
+	again, err := AssignAddresses(services, []*objects.Object{first[0].Object, first[1].Object}, []store.Write{write(service("cart", ""))})
+	if err != nil || ip(again[0]) != ip(first[0]) {
+		t.Errorf("cart had %s, has %s: %v", ip(first[0]), ip(again[0]), err)
+	}
+	remade, err := AssignAddresses(services, []*objects.Object{first[1].Object}, []store.Write{write(service("cart", ""))})
+	if err != nil || ip(remade[0]) != ip(first[0]) {
+		t.Errorf("cart had %s, has %s: %v", ip(first[0]), ip(remade[0]), err)
+	}
+}
+
+func TestAddressErrors(t *testing.T) {
+	existing := []*objects.Object{service("cart", "10.96.0.5"), service("mail", "10.96.0.6")}
+	for _, c := range []struct {
+		name  string
+		write *objects.Object
+		want  string
+	}{
+		{"taken", service("new", "10.96.0.5"), "10.96.0.5 belongs to Service/shop/cart"},
+		{"outside", service("new", "192.0.2.1"), "is outside the range of services"},
+		{"changed", service("cart", "10.96.0.7"), "cannot be changed: it is 10.96.0.5"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := AssignAddresses(services, existing, []store.Write{write(c.write)})
+			var e *objects.Error
+			if !errors.As(err, &e) || e.Path != "spec.clusterIP" || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+		})
+	}
+	// What the batch deletes is free.
+	_, err := AssignAddresses(services, existing, []store.Write{
+		{Key: existing[0].Key()}, write(service("new", "10.96.0.5")),
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAddressesRunOut(t *testing.T) {
+	small := netip.MustParsePrefix("10.96.0.0/29")
+	var writes []store.Write
+	for _, n := range []string{"a", "b", "c", "d", "e", "f"} {
+		writes = append(writes, write(service(n, "")))
+	}
+	got, err := AssignAddresses(small, nil, writes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var existing []*objects.Object
+	for _, w := range got {
+		existing = append(existing, w.Object)
+	}
+	if _, err := AssignAddresses(small, existing, []store.Write{write(service("g", ""))}); !errors.Is(err, ErrAddressesExhausted) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestInstances(t *testing.T) {
+	m := NewInstances()
+	ctx, cancel := context.WithCancel(context.Background())
+	changes := m.Subscribe(ctx)
+	i := Instance{Workload: objects.Key{Kind: "Workload", Namespace: "shop", Name: "cart"}, Name: "cart-0", Ready: true}
+	m.Set(i)
+	<-changes
+	m.Set(i)
+	select {
+	case <-changes:
+		t.Error("the same again is no change")
+	default:
+	}
+	i.Ready = false
+	m.Set(i)
+	m.Delete("shop", "nobody")
+	<-changes
+	if got := m.Snapshot(); len(got) != 1 || got[0].Ready {
+		t.Errorf("got %+v", got)
+	}
+	m.Replace([]Instance{{Workload: i.Workload, Name: "cart-1"}})
+	<-changes
+	if got := m.Snapshot(); len(got) != 1 || got[0].ID() != "shop/cart-1" {
+		t.Errorf("got %+v", got)
+	}
+	m.Delete("shop", "cart-1")
+	<-changes
+	cancel()
+	if _, open := <-changes; open {
+		t.Error("the channel is still open")
+	}
+}

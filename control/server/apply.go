@@ -1,0 +1,302 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"sort"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"heddle.io/heddle/control/cluster"
+	"heddle.io/heddle/control/model/build"
+	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/server/client"
+	"heddle.io/heddle/control/store"
+)
+
+// LabelCluster names the cluster that an object belongs to.
+const LabelCluster = "heddle.io/cluster"
+
+// keptAnnotations belong to commands, not to manifests: applying a file that does not mention them leaves them.
+var keptAnnotations = []string{"heddle.io/stopped", "heddle.io/restarted-at"}
+
+// builtinNamespaces exist in every cluster and cannot be deleted.
+var builtinNamespaces = []string{"default", cluster.GatewayNamespace}
+
+func (s *Server) handleApply(w http.ResponseWriter, r *http.Request) {
+	var request client.ApplyRequest
+	if err := decode(r, &request); err != nil {
+		refuseError(w, "nothing was applied", "", err)
+		return
+	}
+	var all []*objects.Object
+	var errs []error
+	for _, manifest := range request.Manifests {
+		decoded, problems := objects.Decode(strings.NewReader(manifest.Content), manifest.File, request.Namespace)
+		all = append(all, decoded...)
+		errs = append(errs, problems...)
+	}
+	if len(errs) > 0 {
+		refuse(w, invalid(errs))
+		return
+	}
+	b := batch{dryRun: request.DryRun, ignoreMissing: request.IgnoreNotFound}
+	seen := map[objects.Key]*objects.Object{}
+	for _, o := range all {
+		if first, twice := seen[o.Key()]; twice {
+			errs = append(errs, &objects.Error{File: o.Origin.File, Line: o.Origin.Line, Object: o.Key(),
+				Problem: "is defined twice, first at " + first.Origin.String(), Remedy: "remove one of the two"})
+			continue
+		}
+		seen[o.Key()] = o
+		o.Origin.Cluster, o.Origin.User = s.config.Cluster, request.User
+		if owner := o.GetLabels()[LabelCluster]; owner != "" && owner != s.config.Cluster {
+			errs = append(errs, &objects.Error{File: o.Origin.File, Line: o.FieldLine("metadata.labels"), Object: o.Key(), Path: "metadata.labels[" + LabelCluster + "]",
+				Problem: fmt.Sprintf("belongs to cluster %q, this is %q", owner, s.config.Cluster), Remedy: "apply it with --cluster " + owner})
+			continue
+		}
+		if request.Delete {
+			b.deletes = append(b.deletes, o.Key())
+		} else {
+			b.objects = append(b.objects, o)
+		}
+	}
+	if len(errs) > 0 {
+		refuse(w, invalid(errs))
+		return
+	}
+	if len(all) == 0 {
+		refuse(w, &client.Problem{Status: http.StatusBadRequest, What: "the manifests hold no objects", Remedy: "give files with at least one object"})
+		return
+	}
+	response, err := s.write(r.Context(), b)
+	if err != nil {
+		refuseError(w, "nothing was changed", "", err)
+		return
+	}
+	reply(w, response)
+}
+
+// batch is a set of changes that are made together.
+type batch struct {
+	objects []*objects.Object
+	deletes []objects.Key
+	// revisions that objects must have, as [store.Write] takes them.
+	revisions     map[objects.Key]int64
+	dryRun        bool
+	ignoreMissing bool
+	// replace takes the objects as they are, without keeping annotations that commands made.
+	replace bool
+}
+
+// write checks a batch against what is stored and makes it, whole or not at all.
+func (s *Server) write(ctx context.Context, b batch) (client.ApplyResponse, error) {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	stored, revision, err := s.config.Store.List(ctx, nil, "")
+	if err != nil {
+		return client.ApplyResponse{}, err
+	}
+	existing := make(map[objects.Key]*objects.Object, len(stored))
+	for _, o := range stored {
+		existing[o.Key()] = o
+	}
+	response := client.ApplyResponse{DryRun: b.dryRun, Revision: revision}
+	writes, results, err := s.deletions(b, existing)
+	if err != nil {
+		return response, err
+	}
+	response.Results = results
+	for _, o := range b.objects {
+		if old := existing[o.Key()]; old != nil && !b.replace {
+			keepAnnotations(o, old)
+		}
+		writes = append(writes, store.Write{Key: o.Key(), Object: o, IfRevision: b.revisions[o.Key()]})
+	}
+	writes, errs := build.Check(s.config.Settings, stored, writes)
+	if len(errs) > 0 {
+		return response, invalid(errs)
+	}
+	warnings := s.warnings(stored, writes)
+	now := metav1.NewTime(s.config.Now().UTC().Truncate(1e9))
+	made := writes[:0:0]
+	for _, w := range writes {
+		if w.Object == nil {
+			made = append(made, w)
+			continue
+		}
+		old := existing[w.Key]
+		changed := old == nil || !same(old, w.Object)
+		uid, err := newUID()
+		if err != nil {
+			return response, err
+		}
+		objects.SetCreated(w.Object, old, now, uid, changed)
+		result := client.Result{Key: w.Key, Action: client.ActionUnchanged, Warnings: warnings[w.Key]}
+		switch {
+		case old == nil:
+			result.Action = client.ActionCreated
+		case changed:
+			result.Action = client.ActionConfigured
+			w.Object.Status = old.Status
+		}
+		if changed {
+			made = append(made, w)
+		}
+		response.Results = append(response.Results, result)
+	}
+	if b.dryRun || len(made) == 0 {
+		return response, nil
+	}
+	response.Revision, err = s.config.Store.Apply(ctx, made)
+	if err != nil {
+		return response, err
+	}
+	s.config.Log.Info("objects written", "changes", len(made), "revision", response.Revision)
+	return response, nil
+}
+
+// deletions expands a batch's deletions: a namespace takes what is in it along.
+func (s *Server) deletions(b batch, existing map[objects.Key]*objects.Object) ([]store.Write, []client.Result, error) {
+	var writes []store.Write
+	var results []client.Result
+	gone := map[objects.Key]bool{}
+	remove := func(key objects.Key) {
+		if !gone[key] {
+			gone[key] = true
+			writes = append(writes, store.Write{Key: key})
+			results = append(results, client.Result{Key: key, Action: client.ActionDeleted})
+		}
+	}
+	for _, key := range b.deletes {
+		if existing[key] == nil {
+			if b.ignoreMissing || gone[key] {
+				continue
+			}
+			return nil, nil, &client.Problem{Status: http.StatusNotFound, What: "not found", Where: key.String(), Remedy: "nothing was deleted; --ignore-not-found passes over what does not exist"}
+		}
+		if key.Kind == objects.Namespace.Kind && key.Group == objects.Namespace.Group {
+			for _, name := range builtinNamespaces {
+				if key.Name == name {
+					return nil, nil, &client.Problem{Status: http.StatusForbidden, What: fmt.Sprintf("namespace %q belongs to the cluster and cannot be deleted", name)}
+				}
+			}
+			for _, o := range sorted(existing) {
+				if o.Kind.Namespaced && o.GetNamespace() == key.Name {
+					remove(o.Key())
+				}
+			}
+		}
+		remove(key)
+	}
+	return writes, results, nil
+}
+
+func sorted(all map[objects.Key]*objects.Object) []*objects.Object {
+	out := make([]*objects.Object, 0, len(all))
+	for _, o := range all {
+		out = append(out, o)
+	}
+	sort.Slice(out, func(i, j int) bool { return less(out[i].Key(), out[j].Key()) })
+	return out
+}
+
+func less(a, b objects.Key) bool {
+	for _, pair := range [][2]string{{a.Group, b.Group}, {a.Kind, b.Kind}, {a.Namespace, b.Namespace}} {
+		if pair[0] != pair[1] {
+			return pair[0] < pair[1]
+		}
+	}
+	return a.Name < b.Name
+}
+
+func keepAnnotations(o, old *objects.Object) {
+	for _, name := range keptAnnotations {
+		value, had := old.GetAnnotations()[name]
+		if _, has := o.GetAnnotations()[name]; had && !has {
+			annotations := map[string]string{name: value}
+			for k, v := range o.GetAnnotations() {
+				annotations[k] = v
+			}
+			o.SetAnnotations(annotations)
+		}
+	}
+}
+
+// same says whether two objects say the same, apart from what the store writes into them.
+func same(a, b *objects.Object) bool {
+	x, xErr := content(a)
+	y, yErr := content(b)
+	return xErr == nil && yErr == nil && bytes.Equal(x, y)
+}
+
+func content(o *objects.Object) ([]byte, error) {
+	bare := o.DeepCopy()
+	bare.SetUID("")
+	bare.SetResourceVersion("")
+	bare.SetGeneration(0)
+	bare.SetCreationTimestamp(metav1.Time{})
+	bare.SetManagedFields(nil)
+	if len(bare.GetAnnotations()) == 0 {
+		bare.SetAnnotations(nil)
+	}
+	if len(bare.GetLabels()) == 0 {
+		bare.SetLabels(nil)
+	}
+	return json.Marshal(bare.Resource)
+}
+
+func newUID() (string, error) {
+	b := make([]byte, 16)
+	if _, err := rand.Read(b); err != nil {
+		return "", fmt.Errorf("make identifier: %w", err)
+	}
+	// RFC 9562 §5.4: version 4, variant 10.
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	h := hex.EncodeToString(b)
+	return strings.Join([]string{h[:8], h[8:12], h[12:16], h[16:20], h[20:]}, "-"), nil
+}
+
+// warnings says, by object, what works less than its author may think: names of objects that do not exist, and fields
+// without effect.
+func (s *Server) warnings(stored []*objects.Object, writes []store.Write) map[objects.Key][]string {
+	_, report := build.Mesh(s.config.Settings, build.Merge(stored, writes), nil)
+	out := map[objects.Key][]string{}
+	for _, w := range writes {
+		if w.Object == nil {
+			continue
+		}
+		for _, f := range report.Unresolved(w.Key) {
+			out[w.Key] = append(out[w.Key], f.String())
+		}
+		for _, f := range report.Status(w.Key).Fields {
+			out[w.Key] = append(out[w.Key], f.Path+": "+f.Message)
+		}
+	}
+	return out
+}
+
+// invalid is the answer to a batch with errors.
+func invalid(errs []error) *client.Problem {
+	problem := &client.Problem{Status: http.StatusUnprocessableEntity, What: fmt.Sprintf("nothing was changed: %d errors", len(errs)), Remedy: "correct them and try again"}
+	if len(errs) == 1 {
+		problem.What = "nothing was changed: 1 error"
+		problem.Remedy = "correct it and try again"
+	}
+	for _, err := range errs {
+		var e *objects.Error
+		if errors.As(err, &e) {
+			problem.Errors = append(problem.Errors, *e)
+		} else {
+			problem.Errors = append(problem.Errors, objects.Error{Problem: err.Error()})
+		}
+	}
+	return problem
+}

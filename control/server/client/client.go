@@ -1,0 +1,227 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"heddle.io/heddle/control/ca"
+	"heddle.io/heddle/control/objects"
+)
+
+// WireType asks for objects as Heddle's own parts exchange them, with origin and status; without it the API answers
+// in Kubernetes' form.
+const WireType = "application/vnd.heddle.object+json"
+
+// Client talks to a controller over its unix socket. It is safe for concurrent use.
+type Client struct {
+	socket string
+	http   *http.Client
+}
+
+// New makes a client for a socket. Nothing is connected yet.
+func New(socket string) *Client {
+	return &Client{socket: socket, http: &http.Client{Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "unix", socket)
+		},
+		MaxIdleConns: 8, IdleConnTimeout: time.Minute,
+	}}}
+}
+
+// Path of a kind's objects in the API: Kubernetes' paths.
+func Path(kind *objects.Kind, namespace, name string) string {
+	var b strings.Builder
+	if kind.Group == "" {
+		b.WriteString("/api/" + kind.Version)
+	} else {
+		b.WriteString("/apis/" + kind.Group + "/" + kind.Version)
+	}
+	if kind.Namespaced && namespace != "" {
+		b.WriteString("/namespaces/" + url.PathEscape(namespace))
+	}
+	b.WriteString("/" + kind.Plural)
+	if name != "" {
+		b.WriteString("/" + url.PathEscape(name))
+	}
+	return b.String()
+}
+
+// Open sends a request and returns the body of a successful answer; any other becomes a *Problem. in, when not nil, is
+// sent as JSON.
+func (c *Client) Open(ctx context.Context, method, path string, in any) (io.ReadCloser, error) {
+	var body io.Reader
+	if in != nil {
+		content, err := json.Marshal(in)
+		if err != nil {
+			return nil, fmt.Errorf("encode request: %w", err)
+		}
+		body = bytes.NewReader(content)
+	}
+	request, err := http.NewRequestWithContext(ctx, method, "http://heddle"+path, body)
+	if err != nil {
+		return nil, fmt.Errorf("make request: %w", err)
+	}
+	request.Header.Set("Content-Type", "application/json")
+	if _, object := in.(*objects.Object); object {
+		request.Header.Set("Content-Type", WireType)
+	}
+	request.Header.Set("Accept", WireType)
+	response, err := c.http.Do(request)
+	if err != nil {
+		return nil, c.unreachable(err)
+	}
+	if response.StatusCode/100 == 2 {
+		return response.Body, nil
+	}
+	defer response.Body.Close()
+	problem := &Problem{}
+	content, err := io.ReadAll(io.LimitReader(response.Body, 8<<20))
+	if err != nil || json.Unmarshal(content, problem) != nil || problem.What == "" {
+		problem = &Problem{What: strings.TrimSpace(method + " " + path + " was answered with " + response.Status), Why: strings.TrimSpace(string(content))}
+	}
+	problem.Status = response.StatusCode
+	return nil, problem
+}
+
+// unreachable explains why there was no answer at all.
+func (c *Client) unreachable(err error) error {
+	problem := &Problem{Status: http.StatusServiceUnavailable, What: "the controller cannot be reached", Where: c.socket, Why: err.Error()}
+	switch {
+	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
+		return err
+	case errors.Is(err, fs.ErrNotExist):
+		problem.Why, problem.Remedy = "there is no such socket", "start the cluster with `sudo heddle up --name <cluster>`, or choose another one with --cluster or `heddle context use`"
+	case errors.Is(err, syscall.ECONNREFUSED):
+		problem.Why, problem.Remedy = "nobody listens on it", "the controller is restarting or was killed: try again, or run `sudo heddle up` to repair the cluster"
+	case errors.Is(err, fs.ErrPermission):
+		problem.Why, problem.Remedy = "only root may use it", "run the command with sudo"
+	}
+	return problem
+}
+
+// Do sends a request and decodes the answer into out, unless out is nil.
+func (c *Client) Do(ctx context.Context, method, path string, in, out any) error {
+	body, err := c.Open(ctx, method, path, in)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	if out == nil {
+		_, err := io.Copy(io.Discard, body)
+		return err
+	}
+	if err := json.NewDecoder(body).Decode(out); err != nil {
+		return fmt.Errorf("%s %s: unexpected answer: %w", method, path, err)
+	}
+	return nil
+}
+
+// Get returns one object.
+func (c *Client) Get(ctx context.Context, kind *objects.Kind, namespace, name string) (*objects.Object, error) {
+	object := &objects.Object{}
+	if err := c.Do(ctx, http.MethodGet, Path(kind, namespace, name), nil, object); err != nil {
+		return nil, err
+	}
+	return object, nil
+}
+
+// List returns the objects of a kind; an empty namespace means all.
+func (c *Client) List(ctx context.Context, kind *objects.Kind, namespace string) (List, error) {
+	var list List
+	err := c.Do(ctx, http.MethodGet, Path(kind, namespace, ""), nil, &list)
+	return list, err
+}
+
+// Put writes one object; IfRevision comes from its Revision when that is not zero.
+func (c *Client) Put(ctx context.Context, object *objects.Object) (Result, error) {
+	var result Result
+	err := c.Do(ctx, http.MethodPut, Path(object.Kind, object.GetNamespace(), object.GetName()), object, &result)
+	return result, err
+}
+
+// Delete removes one object.
+func (c *Client) Delete(ctx context.Context, kind *objects.Kind, namespace, name string) error {
+	return c.Do(ctx, http.MethodDelete, Path(kind, namespace, name), nil, nil)
+}
+
+// Apply writes or deletes a batch.
+func (c *Client) Apply(ctx context.Context, request ApplyRequest) (ApplyResponse, error) {
+	var response ApplyResponse
+	err := c.Do(ctx, http.MethodPost, "/heddle/v1/apply", request, &response)
+	return response, err
+}
+
+// Watch calls f for every change of a kind after a revision, until ctx ends or the stream breaks; it never returns nil.
+func (c *Client) Watch(ctx context.Context, kind *objects.Kind, after int64, f func(Change)) error {
+	query := url.Values{"watch": {"1"}, "resourceVersion": {strconv.FormatInt(after, 10)}}
+	body, err := c.Open(ctx, http.MethodGet, Path(kind, "", "")+"?"+query.Encode(), nil)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	decoder := json.NewDecoder(body)
+	for {
+		var change Change
+		if err := decoder.Decode(&change); err != nil {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			return fmt.Errorf("watch of %s ended: %w", kind.Plural, err)
+		}
+		if change.Problem != nil {
+			return change.Problem
+		}
+		f(change)
+	}
+}
+
+// Sign has a certificate request signed; it makes the client an identity.Signer.
+func (c *Client) Sign(ctx context.Context, identity ca.Identity, request []byte) (ca.Certificate, error) {
+	var response SigningResponse
+	err := c.Do(ctx, http.MethodPost, "/heddle/v1/certificates", SigningRequest{
+		Namespace: identity.Namespace, ServiceAccount: identity.ServiceAccount, Request: string(request)}, &response)
+	if err != nil {
+		return ca.Certificate{}, fmt.Errorf("have certificate of %s signed: %w", identity, err)
+	}
+	return ca.Certificate{Chain: []byte(response.Chain), Roots: []byte(response.Roots), Expires: response.Expires,
+		Serial: response.Serial, Issuer: response.Issuer}, nil
+}
+
+// Report tells the controller what an agent runs. When it returns, the endpoints that are not ready have been taken
+// out of the configuration that new streams get.
+func (c *Client) Report(ctx context.Context, report Report) error {
+	return c.Do(ctx, http.MethodPut, "/heddle/v1/report", report, nil)
+}
+
+// Replicas lists what all agents reported.
+func (c *Client) Replicas(ctx context.Context) ([]Replica, error) {
+	var replicas []Replica
+	err := c.Do(ctx, http.MethodGet, "/heddle/v1/replicas", nil, &replicas)
+	return replicas, err
+}
+
+// Status of the controller.
+func (c *Client) Status(ctx context.Context) (Status, error) {
+	var s Status
+	err := c.Do(ctx, http.MethodGet, "/heddle/v1/status", nil, &s)
+	return s, err
+}
+
+// Proxies lists the proxies that the controller knows.
+func (c *Client) Proxies(ctx context.Context) ([]ProxyStatus, error) {
+	var p []ProxyStatus
+	err := c.Do(ctx, http.MethodGet, "/heddle/v1/proxies", nil, &p)
+	return p, err
+}

@@ -1,0 +1,193 @@
+// Package client is the REST API's protocol and its client, for the command line, the agent and other programs on this
+// machine. The server is package server.
+package client
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"heddle.io/heddle/control/objects"
+)
+
+// Problem is the body of every answer that is not a success.
+type Problem struct {
+	// Status is the HTTP status.
+	Status int `json:"status"`
+	// What went wrong, Where (object, field, file and line), Why, and the Remedy.
+	What   string `json:"what"`
+	Where  string `json:"where,omitempty"`
+	Why    string `json:"why,omitempty"`
+	Remedy string `json:"remedy,omitempty"`
+	// Errors lists every error of a refused batch.
+	Errors []objects.Error `json:"errors,omitempty"`
+}
+
+// Error puts the parts in one line, and the errors of a batch below it.
+func (p *Problem) Error() string {
+	var b strings.Builder
+	if p.Where != "" {
+		b.WriteString(p.Where + ": ")
+	}
+	b.WriteString(p.What)
+	if p.Why != "" {
+		b.WriteString(": " + p.Why)
+	}
+	if p.Remedy != "" {
+		b.WriteString("; " + p.Remedy)
+	}
+	for i := range p.Errors {
+		b.WriteString("\n  " + p.Errors[i].Error())
+	}
+	return b.String()
+}
+
+// Manifest is the text of one file.
+type Manifest struct {
+	// File is its name, for messages and origins.
+	File    string `json:"file"`
+	Content string `json:"content"`
+}
+
+// ApplyRequest asks for a batch of writes: all are made or none.
+type ApplyRequest struct {
+	Manifests []Manifest `json:"manifests"`
+	// Namespace of objects that name none; empty means "default".
+	Namespace string `json:"namespace,omitempty"`
+	// Delete removes the objects named by the manifests instead.
+	Delete bool `json:"delete,omitempty"`
+	// IgnoreNotFound makes the deletion of what does not exist no error.
+	IgnoreNotFound bool `json:"ignoreNotFound,omitempty"`
+	// DryRun checks everything and changes nothing.
+	DryRun bool `json:"dryRun,omitempty"`
+	// User who asks, for the objects' origin.
+	User string `json:"user,omitempty"`
+}
+
+// Actions of a [Result], in kubectl's words.
+const (
+	ActionCreated    = "created"
+	ActionConfigured = "configured"
+	ActionUnchanged  = "unchanged"
+	ActionDeleted    = "deleted"
+)
+
+// Result of one object of a batch.
+type Result struct {
+	Key    objects.Key `json:"key"`
+	Action string      `json:"action"`
+	// Warnings, for example fields that have no effect.
+	Warnings []string `json:"warnings,omitempty"`
+}
+
+// Name gives the object in kubectl's form, for example "virtualservice.networking.istio.io/shop".
+func (r Result) Name() string {
+	kind := strings.ToLower(r.Key.Kind)
+	if r.Key.Group != "" {
+		kind += "." + r.Key.Group
+	}
+	return kind + "/" + r.Key.Name
+}
+
+// ApplyResponse lists the results in the order of the manifests.
+type ApplyResponse struct {
+	Results  []Result `json:"results"`
+	Revision int64    `json:"revision"`
+	DryRun   bool     `json:"dryRun,omitempty"`
+}
+
+// List is the answer to a list.
+type List struct {
+	Items    []*objects.Object `json:"items"`
+	Revision int64             `json:"revision"`
+}
+
+// Change is one line of a watch.
+type Change struct {
+	// Type is ADDED, MODIFIED, DELETED, or ERROR with Problem set.
+	Type     string          `json:"type"`
+	Key      objects.Key     `json:"key"`
+	Object   *objects.Object `json:"object,omitempty"`
+	Revision int64           `json:"revision"`
+	Problem  *Problem        `json:"problem,omitempty"`
+}
+
+// SigningRequest asks for a workload certificate. Only the agent, which has attested the workload, may ask.
+type SigningRequest struct {
+	Namespace      string `json:"namespace"`
+	ServiceAccount string `json:"serviceAccount"`
+	// Request is the PEM certificate request.
+	Request string `json:"request"`
+}
+
+// SigningResponse is the issued certificate.
+type SigningResponse struct {
+	Chain   string    `json:"chain"`
+	Roots   string    `json:"roots"`
+	Expires time.Time `json:"expires"`
+	Serial  string    `json:"serial"`
+	Issuer  string    `json:"issuer"`
+}
+
+// Report is everything that an agent runs. Each report replaces the agent's previous one.
+type Report struct {
+	// Agent names the reporting agent: the host.
+	Agent    string    `json:"agent"`
+	Replicas []Replica `json:"replicas"`
+}
+
+// Replica is one running copy of a workload, or a gateway.
+type Replica struct {
+	Namespace string `json:"namespace"`
+	// Workload is the name of the Workload object, or of the gateway.
+	Workload string `json:"workload"`
+	// Gateway says that it is a proxy without an application.
+	Gateway        bool              `json:"gateway,omitempty"`
+	ServiceAccount string            `json:"serviceAccount"`
+	Labels         map[string]string `json:"labels,omitempty"`
+	// Ports that the application names.
+	Ports map[string]int32 `json:"ports,omitempty"`
+	// NodeID is the proxy's xDS node id.
+	NodeID string `json:"nodeId"`
+	// Ready says that it may get traffic.
+	Ready bool                 `json:"ready"`
+	State objects.ReplicaState `json:"state"`
+	// CertificateExpires and CertificateProblem describe its identity.
+	CertificateExpires time.Time `json:"certificateExpires,omitzero"`
+	CertificateProblem string    `json:"certificateProblem,omitempty"`
+}
+
+// ProxyStatus is what the controller knows of one connected proxy.
+type ProxyStatus struct {
+	NodeID    string `json:"nodeId"`
+	Name      string `json:"name"`
+	Namespace string `json:"namespace"`
+	Type      string `json:"type"`
+	Version   string `json:"version,omitempty"`
+	Connected bool   `json:"connected"`
+	// Revision of the store that its configuration was made from.
+	Revision int64     `json:"revision,omitempty"`
+	Since    time.Time `json:"since,omitzero"`
+	// Types maps LDS, RDS, CDS, EDS, SDS to SYNCED, STALE, NOT SENT or ERROR.
+	Types map[string]string `json:"types"`
+	// Errors are the last refusals, per type, with the proxy's words.
+	Errors map[string]string `json:"errors,omitempty"`
+}
+
+// Status of the controller.
+type Status struct {
+	Cluster  string    `json:"cluster"`
+	Version  string    `json:"version"`
+	Started  time.Time `json:"started"`
+	PID      int       `json:"pid"`
+	Revision int64     `json:"revision"`
+	// ModelRevision is the newest revision that the proxies' configuration was computed from.
+	ModelRevision int64  `json:"modelRevision"`
+	RootHash      string `json:"rootHash"`
+	Objects       int    `json:"objects"`
+	Proxies       int    `json:"proxies"`
+	// Problem says why the configuration could not be computed, empty when it could.
+	Problem string `json:"problem,omitempty"`
+}
+
+func (k Change) String() string { return fmt.Sprintf("%s %s @%d", k.Type, k.Key, k.Revision) }

@@ -1,0 +1,282 @@
+package server
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/server/client"
+	"heddle.io/heddle/control/store"
+)
+
+// target is what a path names.
+type target struct {
+	kind            *objects.Kind
+	namespace, name string
+}
+
+// parsePath reads Kubernetes' paths: /api/v1/… and /apis/<group>/<version>/…, then [namespaces/<namespace>/]<plural>
+// [/<name>].
+func parsePath(path string) (target, error) {
+	parts := strings.Split(strings.Trim(path, "/"), "/")
+	var group, version string
+	switch {
+	case len(parts) >= 3 && parts[0] == "api":
+		version, parts = parts[1], parts[2:]
+	case len(parts) >= 4 && parts[0] == "apis":
+		group, version, parts = parts[1], parts[2], parts[3:]
+	default:
+		return target{}, notFound(path, "use /api/v1/<kind> or /apis/<group>/<version>/<kind>")
+	}
+	var t target
+	if parts[0] == "namespaces" && len(parts) > 2 {
+		t.namespace, parts = parts[1], parts[2:]
+	}
+	if len(parts) > 2 {
+		return target{}, notFound(path, "")
+	}
+	for _, k := range objects.Kinds {
+		if k.Group == group && slices.Contains(k.Versions, version) && k.Plural == parts[0] {
+			t.kind = k
+		}
+	}
+	if t.kind == nil {
+		return target{}, notFound(path, "`heddle get --help` lists the kinds")
+	}
+	if len(parts) == 2 {
+		t.name = parts[1]
+	}
+	if t.kind.Namespaced && t.name != "" && t.namespace == "" || !t.kind.Namespaced && t.namespace != "" {
+		return target{}, notFound(path, "namespaced objects are below namespaces/<namespace>, others are not")
+	}
+	return t, nil
+}
+
+func notFound(path, remedy string) error {
+	return &client.Problem{Status: http.StatusNotFound, What: "the API has no such path", Where: path, Remedy: remedy}
+}
+
+func (t target) key() objects.Key {
+	return objects.Key{Group: t.kind.Group, Kind: t.kind.Kind, Namespace: t.namespace, Name: t.name}
+}
+
+func (s *Server) handleObjects(w http.ResponseWriter, r *http.Request) {
+	t, err := parsePath(r.URL.Path)
+	if err != nil {
+		refuseError(w, "no such object", r.URL.Path, err)
+		return
+	}
+	switch {
+	case r.Method == http.MethodGet && t.name != "":
+		s.get(w, r, t)
+	case r.Method == http.MethodGet && r.URL.Query().Get("watch") != "":
+		s.watch(w, r, t)
+	case r.Method == http.MethodGet:
+		s.list(w, r, t)
+	case (r.Method == http.MethodPut && t.name != "") || (r.Method == http.MethodPost && t.name == ""):
+		s.put(w, r, t)
+	case r.Method == http.MethodDelete && t.name != "":
+		response, err := s.write(r.Context(), batch{deletes: []objects.Key{t.key()}})
+		if err != nil {
+			refuseError(w, "not deleted", t.key().String(), err)
+			return
+		}
+		reply(w, response.Results[0])
+	default:
+		w.Header().Set("Allow", "GET, PUT, POST, DELETE")
+		refuse(w, &client.Problem{Status: http.StatusMethodNotAllowed, What: r.Method + " is not possible here", Where: r.URL.Path})
+	}
+}
+
+// wantsWire says whether the client is one of Heddle's own parts.
+func wantsWire(r *http.Request) bool {
+	return strings.Contains(r.Header.Get("Accept"), client.WireType)
+}
+
+func (s *Server) get(w http.ResponseWriter, r *http.Request, t target) {
+	object, err := s.config.Store.Get(r.Context(), t.key())
+	if err != nil {
+		refuseError(w, fmt.Sprintf("%s %q not found", t.kind.Plural, t.name), t.namespace, err)
+		return
+	}
+	object = object.Redacted()
+	if wantsWire(r) {
+		reply(w, object)
+		return
+	}
+	document, err := object.Document()
+	if err != nil {
+		refuseError(w, "object not shown", t.key().String(), err)
+		return
+	}
+	reply(w, document)
+}
+
+func (s *Server) list(w http.ResponseWriter, r *http.Request, t target) {
+	items, revision, err := s.config.Store.List(r.Context(), t.kind, t.namespace)
+	if err != nil {
+		refuseError(w, "objects not listed", t.kind.Plural, err)
+		return
+	}
+	list := client.List{Items: []*objects.Object{}, Revision: revision}
+	documents := []map[string]any{}
+	for _, o := range items {
+		o = o.Redacted()
+		list.Items = append(list.Items, o)
+		if !wantsWire(r) {
+			document, err := o.Document()
+			if err != nil {
+				refuseError(w, "object not shown", o.Key().String(), err)
+				return
+			}
+			documents = append(documents, document)
+		}
+	}
+	if wantsWire(r) {
+		reply(w, list)
+		return
+	}
+	reply(w, map[string]any{"apiVersion": t.kind.APIVersion(), "kind": t.kind.Kind + "List",
+		"metadata": map[string]any{"resourceVersion": strconv.FormatInt(revision, 10)}, "items": documents})
+}
+
+// watch streams one JSON value per line and change. Changes of statuses are not sent: what follows objects would
+// otherwise follow its own reports.
+func (s *Server) watch(w http.ResponseWriter, r *http.Request, t target) {
+	after, err := strconv.ParseInt(r.URL.Query().Get("resourceVersion"), 10, 64)
+	if err != nil {
+		refuse(w, &client.Problem{Status: http.StatusBadRequest, What: "a watch needs resourceVersion", Remedy: "list first, and watch from the list's resourceVersion"})
+		return
+	}
+	select {
+	case s.watches <- struct{}{}:
+		defer func() { <-s.watches }()
+	default:
+		refuse(w, &client.Problem{Status: http.StatusTooManyRequests, What: "too many watches", Remedy: fmt.Sprintf("close some: %d are the limit", maxWatches)})
+		return
+	}
+	events, ended := s.config.Store.Watch(r.Context(), after)
+	flusher, ok := w.(http.Flusher)
+	if !ok {
+		refuse(w, &client.Problem{Status: http.StatusInternalServerError, What: "this connection cannot stream"})
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	flusher.Flush()
+	encoder := json.NewEncoder(w)
+	for group := range events {
+		for _, event := range group {
+			if event.Key.Group != t.kind.Group || event.Key.Kind != t.kind.Kind || event.StatusOnly || t.namespace != "" && event.Key.Namespace != t.namespace {
+				continue
+			}
+			if err := encoder.Encode(change(event, wantsWire(r))); err != nil {
+				return
+			}
+		}
+		flusher.Flush()
+	}
+	if err := ended(); err != nil {
+		problem := &client.Problem{Status: http.StatusInternalServerError, What: "watch ended", Why: err.Error()}
+		if errors.Is(err, store.ErrCompacted) {
+			problem.Status = http.StatusGone
+		}
+		// The client hears of it, or has gone.
+		_ = encoder.Encode(client.Change{Type: "ERROR", Problem: problem})
+	}
+}
+
+func change(event store.Event, wire bool) any {
+	kind := "MODIFIED"
+	switch {
+	case event.Object == nil:
+		kind = "DELETED"
+	case event.Object.GetGeneration() <= 1:
+		kind = "ADDED"
+	}
+	if wire {
+		c := client.Change{Type: kind, Key: event.Key, Revision: event.Revision}
+		if event.Object != nil {
+			c.Object = event.Object.Redacted()
+		}
+		return c
+	}
+	var document any
+	if event.Object != nil {
+		if d, err := event.Object.Redacted().Document(); err == nil {
+			document = d
+		}
+	} else {
+		document = map[string]any{"kind": event.Key.Kind, "metadata": map[string]any{"name": event.Key.Name, "namespace": event.Key.Namespace}}
+	}
+	return map[string]any{"type": kind, "object": document}
+}
+
+// put writes one object, given in wire or in Kubernetes' form.
+func (s *Server) put(w http.ResponseWriter, r *http.Request, t target) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		refuseError(w, "not written", t.key().String(), err)
+		return
+	}
+	var object *objects.Object
+	if strings.Contains(r.Header.Get("Content-Type"), client.WireType) {
+		object = &objects.Object{}
+		if err := json.Unmarshal(body, object); err != nil {
+			refuse(w, &client.Problem{Status: http.StatusBadRequest, What: "the object cannot be read", Where: t.key().String(), Why: err.Error()})
+			return
+		}
+		objects.Default(object)
+		if errs := objects.CheckForm(object); len(errs) > 0 {
+			refuse(w, invalid(asErrors(errs)))
+			return
+		}
+	} else {
+		decoded, errs := objects.Decode(bytes.NewReader(body), "request", t.namespace)
+		if len(errs) > 0 {
+			refuse(w, invalid(errs))
+			return
+		}
+		if len(decoded) != 1 {
+			refuse(w, &client.Problem{Status: http.StatusBadRequest, What: fmt.Sprintf("the body holds %d objects instead of one", len(decoded))})
+			return
+		}
+		object = decoded[0]
+		object.Origin.File, object.Origin.Line = "", 0
+	}
+	want := t.key()
+	if t.name == "" {
+		want.Name = object.GetName()
+	}
+	if want.Namespace == "" && t.kind.Namespaced {
+		want.Namespace = object.GetNamespace()
+	}
+	if object.Key() != want {
+		refuse(w, &client.Problem{Status: http.StatusBadRequest, What: fmt.Sprintf("the path names %s, the body %s", want, object.Key())})
+		return
+	}
+	b := batch{objects: []*objects.Object{object}, replace: true, revisions: map[objects.Key]int64{object.Key(): object.Revision}}
+	if r.Method == http.MethodPost {
+		b.revisions[object.Key()] = -1
+	}
+	response, err := s.write(r.Context(), b)
+	if err != nil {
+		refuseError(w, "not written", want.String(), err)
+		return
+	}
+	reply(w, response.Results[0])
+}
+
+func asErrors(errs []*objects.Error) []error {
+	out := make([]error, 0, len(errs))
+	for _, e := range errs {
+		out = append(out, e)
+	}
+	return out
+}

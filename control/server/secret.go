@@ -1,0 +1,23 @@
+package server
+
+import (
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	"google.golang.org/protobuf/proto"
+)
+
+// redactSecret gives a secret without what must not be shown.
+func redactSecret(m proto.Message) proto.Message {
+	secret, ok := proto.Clone(m).(*tlsv3.Secret)
+	if !ok {
+		return &tlsv3.Secret{}
+	}
+	if certificate := secret.GetTlsCertificate(); certificate != nil {
+		certificate.PrivateKey = &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: "[redacted]"}}
+		certificate.Password = nil
+	}
+	if secret.GetGenericSecret() != nil || secret.GetSessionTicketKeys() != nil {
+		return &tlsv3.Secret{Name: secret.Name}
+	}
+	return secret
+}

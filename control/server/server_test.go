@@ -1,0 +1,330 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"heddle.io/heddle/control/ca"
+	"heddle.io/heddle/control/model"
+	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/server/client"
+	"heddle.io/heddle/control/store/etcd"
+)
+
+// stub is a controller that only remembers.
+type stub struct{ report client.Report }
+
+func (s *stub) Report(_ context.Context, r client.Report) error { s.report = r; return nil }
+func (s *stub) Replicas() []client.Replica                      { return s.report.Replicas }
+func (s *stub) Status(context.Context) (client.Status, error) {
+	return client.Status{Cluster: "c"}, nil
+}
+func (s *stub) Proxies() []client.ProxyStatus { return nil }
+func (s *stub) ProxyConfig(string) (map[string][]proto.Message, bool) {
+	return nil, false
+}
+
+// start runs the API on a socket in a directory of the test.
+func start(t *testing.T) (*client.Client, string) {
+	t.Helper()
+	dir := t.TempDir()
+	ctx, cancel := context.WithCancel(context.Background())
+	store, err := etcd.OpenEmbedded(ctx, filepath.Join(dir, "store"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	authority, err := ca.Open(ca.Options{Dir: filepath.Join(dir, "ca"), Cluster: "c", TrustDomain: "cluster.local"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	logs := filepath.Join(dir, "logs")
+	if err := os.MkdirAll(filepath.Join(logs, "shop", "cart-0"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	socket := filepath.Join(dir, "api.sock")
+	listener, err := Listen(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := New(Config{Cluster: "c", Settings: model.DefaultSettings("c"), Store: store, Authority: authority, Controller: &stub{},
+		AgentSocket: filepath.Join(dir, "agent.sock"), Logs: logs, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(ctx, listener) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+		if err := store.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return client.New(socket), dir
+}
+
+const shop = `apiVersion: v1
+kind: Namespace
+metadata: { name: shop }
+---
+apiVersion: v1
+kind: Service
+metadata: { name: cart, namespace: shop }
+spec: { selector: { app: cart }, ports: [{ name: http, port: 80 }] }
+`
+
+func apply(t *testing.T, c *client.Client, content string, dryRun bool) (client.ApplyResponse, error) {
+	t.Helper()
+	return c.Apply(context.Background(), client.ApplyRequest{Manifests: []client.Manifest{{File: "shop.yaml", Content: content}}, DryRun: dryRun, User: "me"})
+}
+
+func actions(r client.ApplyResponse) string {
+	var out []string
+	for _, x := range r.Results {
+		out = append(out, x.Name()+" "+x.Action)
+	}
+	return strings.Join(out, "\n")
+}
+
+func TestApplyCreatesConfiguresAndLeaves(t *testing.T) {
+	c, _ := start(t)
+	for _, step := range []struct {
+		content string
+		dryRun  bool
+		want    string
+	}{
+		{shop, true, "namespace/shop created\nservice/cart created"},
+		{shop, false, "namespace/shop created\nservice/cart created"},
+		{shop, false, "namespace/shop unchanged\nservice/cart unchanged"},
+		{strings.Replace(shop, "port: 80", "port: 81", 1), false, "namespace/shop unchanged\nservice/cart configured"},
+	} {
+		r, err := apply(t, c, step.content, step.dryRun)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := actions(r); got != step.want {
+			t.Fatalf("got\n%s\nwant\n%s", got, step.want)
+		}
+	}
+	o, err := c.Get(context.Background(), objects.Service, "shop", "cart")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o.Origin.File != "shop.yaml" || o.Origin.Line != 5 || o.Origin.User != "me" || o.GetGeneration() != 2 {
+		t.Fatalf("%+v generation %d", o.Origin, o.GetGeneration())
+	}
+}
+
+func TestApplyIsAllOrNothing(t *testing.T) {
+	c, _ := start(t)
+	_, err := apply(t, c, shop+"---\napiVersion: v1\nkind: Service\nmetadata: { name: bad, namespace: shop }\nspec: { prots: [] }\n", false)
+	var problem *client.Problem
+	if !errors.As(err, &problem) || problem.Status != http.StatusUnprocessableEntity || len(problem.Errors) == 0 {
+		t.Fatalf("%v", err)
+	}
+	if e := problem.Errors[0]; e.File != "shop.yaml" || e.Line == 0 || e.Problem == "" {
+		t.Fatalf("%+v", e)
+	}
+	list, err := c.List(context.Background(), objects.Service, "")
+	if err != nil || len(list.Items) != 0 {
+		t.Fatalf("%v %v", list.Items, err)
+	}
+}
+
+func TestTwiceInABatch(t *testing.T) {
+	c, _ := start(t)
+	if _, err := c.Apply(context.Background(), client.ApplyRequest{Manifests: []client.Manifest{{File: "a.yaml", Content: shop}, {File: "b.yaml", Content: shop}}}); err == nil || !strings.Contains(err.Error(), "defined twice, first at a.yaml:1") {
+		t.Fatal(err)
+	}
+}
+
+func TestDelete(t *testing.T) {
+	c, _ := start(t)
+	ctx := context.Background()
+	if _, err := apply(t, c, shop, false); err != nil {
+		t.Fatal(err)
+	}
+	request := client.ApplyRequest{Manifests: []client.Manifest{{File: "shop.yaml", Content: shop}}, Delete: true}
+	r, err := c.Apply(ctx, request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := actions(r); got != "service/cart deleted\nnamespace/shop deleted" {
+		t.Fatalf("%s", got)
+	}
+	var problem *client.Problem
+	if _, err := c.Apply(ctx, request); !errors.As(err, &problem) || problem.Status != http.StatusNotFound {
+		t.Fatal(err)
+	}
+	request.IgnoreNotFound = true
+	if _, err := c.Apply(ctx, request); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Delete(ctx, objects.Namespace, "", "istio-system"); err == nil {
+		t.Fatal("a namespace of the cluster was deleted or passed over")
+	}
+}
+
+func TestWatchSeesChangesInOrder(t *testing.T) {
+	c, _ := start(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	list, err := c.List(ctx, objects.Service, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	changes := make(chan client.Change, 8)
+	go func() { _ = c.Watch(ctx, objects.Service, list.Revision, func(x client.Change) { changes <- x }) }()
+	if _, err := apply(t, c, shop, false); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Delete(ctx, objects.Service, "shop", "cart"); err != nil {
+		t.Fatal(err)
+	}
+	if x := <-changes; x.Type != "ADDED" || x.Object == nil || x.Key.Name != "cart" {
+		t.Fatalf("%+v", x)
+	}
+	if x := <-changes; x.Type != "DELETED" || x.Object != nil {
+		t.Fatalf("%+v", x)
+	}
+}
+
+func TestPutRefusesOldRevisions(t *testing.T) {
+	c, _ := start(t)
+	ctx := context.Background()
+	if _, err := apply(t, c, shop, false); err != nil {
+		t.Fatal(err)
+	}
+	o, err := c.Get(ctx, objects.Service, "shop", "cart")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.SetAnnotations(map[string]string{"a": "1"})
+	if _, err := c.Put(ctx, o); err != nil {
+		t.Fatal(err)
+	}
+	o.SetAnnotations(map[string]string{"a": "2"})
+	var problem *client.Problem
+	if _, err := c.Put(ctx, o); !errors.As(err, &problem) || problem.Status != http.StatusConflict || problem.Remedy == "" {
+		t.Fatal(err)
+	}
+}
+
+func TestSecretsAreNeverShown(t *testing.T) {
+	c, dir := start(t)
+	if _, err := apply(t, c, "apiVersion: v1\nkind: Secret\nmetadata: { name: key }\nstringData: { password: marker-4711 }\n", false); err != nil {
+		t.Fatal(err)
+	}
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(dir, "api.sock"))
+	}, DisableKeepAlives: true}
+	for _, accept := range []string{"", client.WireType} {
+		for _, path := range []string{"/api/v1/secrets", "/api/v1/namespaces/default/secrets/key"} {
+			request, err := http.NewRequest(http.MethodGet, "http://x"+path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			request.Header.Set("Accept", accept)
+			response, err := transport.RoundTrip(request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, err := io.ReadAll(response.Body)
+			response.Body.Close()
+			if err != nil || response.StatusCode != http.StatusOK {
+				t.Fatalf("%s %v %s", path, err, body)
+			}
+			if strings.Contains(string(body), "marker-4711") || strings.Contains(string(body), "bWFya2VyLTQ3MTE") {
+				t.Errorf("%s (%s) shows the secret", path, accept)
+			}
+		}
+	}
+}
+
+func TestCertificates(t *testing.T) {
+	c, _ := start(t)
+	identity := ca.Identity{TrustDomain: "cluster.local", Namespace: "shop", ServiceAccount: "cart"}
+	_, request, err := ca.NewRequest(identity, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	issued, err := c.Sign(context.Background(), identity, request)
+	if err != nil || len(issued.Chain) == 0 || issued.Serial == "" {
+		t.Fatalf("%v", err)
+	}
+	other := identity
+	other.ServiceAccount = "payments"
+	var problem *client.Problem
+	if _, err := c.Sign(context.Background(), other, request); !errors.As(err, &problem) || problem.Status != http.StatusForbidden {
+		t.Fatal(err)
+	}
+}
+
+func TestLogs(t *testing.T) {
+	c, dir := start(t)
+	path := filepath.Join(dir, "logs", "shop", "cart-0", "app.log")
+	if err := os.WriteFile(path, []byte("one\ntwo\nthree\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	body, err := c.Open(ctx, http.MethodGet, "/heddle/v1/logs/shop/cart-0/app?tail=2&follow=1", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer body.Close()
+	read := func(want string) {
+		t.Helper()
+		buffer := make([]byte, len(want))
+		if _, err := io.ReadFull(body, buffer); err != nil || string(buffer) != want {
+			t.Fatalf("%q %v, want %q", buffer, err, want)
+		}
+	}
+	read("two\nthree\n")
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteString("four\n"); err != nil {
+		t.Fatal(err)
+	}
+	read("four\n")
+	for _, bad := range []string{"/heddle/v1/logs/shop/..%2f..%2fetc/app", "/heddle/v1/logs/shop/cart-0/passwd", "/heddle/v1/logs/shop/nobody-0/app", "/heddle/v1/logs/shop/cart-0/app?tail=x"} {
+		if _, err := c.Open(ctx, http.MethodGet, bad, nil); err == nil {
+			t.Errorf("%s was answered", bad)
+		}
+	}
+}
+
+func TestErrorsAreStructured(t *testing.T) {
+	c, _ := start(t)
+	for path, want := range map[string]int{"/nowhere": 404, "/api/v1/pods": 404, "/apis/x/v1/services": 404, "/api/v1/services/x": 404,
+		"/api/v1/namespaces/shop/services/none": 404, "/api/v1/services?watch=1": 400, "/heddle/v1/agent/status": 502, "/heddle/v1/proxies/x/config": 404} {
+		var problem *client.Problem
+		err := c.Do(context.Background(), http.MethodGet, path, nil, nil)
+		if !errors.As(err, &problem) || problem.Status != want || problem.What == "" {
+			t.Errorf("%s: %v (%+v)", path, err, problem)
+		}
+	}
+	var problem *client.Problem
+	err := c.Do(context.Background(), http.MethodPost, "/heddle/v1/apply", map[string]any{"manifest": 1}, nil)
+	if !errors.As(err, &problem) || problem.Status != http.StatusBadRequest {
+		t.Error(err)
+	}
+	big := strings.Repeat("x", maxBody)
+	err = c.Do(context.Background(), http.MethodPost, "/heddle/v1/apply", client.ApplyRequest{Manifests: []client.Manifest{{Content: big}}}, nil)
+	if !errors.As(err, &problem) || problem.Status != http.StatusRequestEntityTooLarge {
+		t.Errorf("%v", err)
+	}
+}

@@ -1,0 +1,81 @@
+// Package etcd keeps objects in etcd: a member inside this process by default, or an external cluster. It is the only
+// package that knows etcd.
+package etcd
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+)
+
+const (
+	// startLimit bounds the wait for the embedded member, which needs well under a second unless the disk is stuck.
+	startLimit = 30 * time.Second
+	// maxBatch is the largest number of objects in one write.
+	maxBatch = 4096
+	// maxRequestBytes is the largest write.
+	maxRequestBytes = 16 << 20
+	// quotaBytes is the size at which etcd stops taking writes.
+	quotaBytes = 2 << 30
+	// history is how long old revisions are kept for watches that fell behind.
+	history = "10m"
+)
+
+// OpenEmbedded starts an etcd member in this process with its data below dir, and opens the store on it. The member
+// listens on no port: clients in this process are its only ones. Without a log, what ends the process is said on standard
+// error.
+func OpenEmbedded(ctx context.Context, dir string, log *zap.Logger) (*Store, error) {
+	if log == nil {
+		// etcd ends the process by its log: why it did must not be lost.
+		log = zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(zap.NewProductionEncoderConfig()), zapcore.Lock(os.Stderr), zap.DPanicLevel))
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("store directory %s: %w", dir, err)
+	}
+	place := newDisk(dir)
+	if err := place.prepare(); err != nil {
+		return nil, err
+	}
+	seal, err := openSeal(filepath.Join(dir, "secrets.key"))
+	if err != nil {
+		return nil, err
+	}
+	config := embed.NewConfig()
+	config.Name, config.Dir = "heddle", filepath.Join(dir, "etcd")
+	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(log)
+	// One member elects itself: short ticks only shorten the start.
+	config.TickMs, config.ElectionMs = 10, 100
+	config.MaxTxnOps, config.MaxRequestBytes, config.QuotaBackendBytes = 2*maxBatch, maxRequestBytes, quotaBytes
+	config.AutoCompactionMode, config.AutoCompactionRetention = "periodic", history
+	config.ListenPeerUrls, config.ListenClientUrls = nil, nil
+	// A name for the member list only; nothing listens there.
+	peer := url.URL{Scheme: "http", Host: "localhost:2380"}
+	config.AdvertisePeerUrls, config.AdvertiseClientUrls = []url.URL{peer}, nil
+	config.InitialCluster = config.InitialClusterFromName(config.Name)
+
+	member, err := embed.StartEtcd(config)
+	if err != nil {
+		return nil, fmt.Errorf("start etcd in %s: %w; when another controller uses this directory, stop it first", config.Dir, err)
+	}
+	select {
+	case <-member.Server.ReadyNotify():
+	case <-ctx.Done():
+		member.Close()
+		return nil, ctx.Err()
+	case err := <-member.Err():
+		member.Close()
+		return nil, fmt.Errorf("start etcd in %s: %w", config.Dir, err)
+	case <-time.After(startLimit):
+		member.Close()
+		return nil, fmt.Errorf("etcd in %s is not ready after %v: check that the disk answers", config.Dir, startLimit)
+	}
+	return &Store{client: v3client.New(member.Server), seal: seal, stop: member.Close, room: place.room}, nil
+}

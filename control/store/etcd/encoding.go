@@ -1,0 +1,132 @@
+package etcd
+
+import (
+	"bytes"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"heddle.io/heddle/control/objects"
+)
+
+// sealed begins the stored form of a Secret; a JSON document never begins like this.
+var sealed = []byte("sealed:1:")
+
+// encode writes an object for the store; a Secret is encrypted.
+func (s *Store) encode(o *objects.Object) ([]byte, error) {
+	bare := *o.WithoutLines()
+	bare.Status, bare.Revision = objects.Status{}, 0
+	value, err := json.Marshal(&bare)
+	if err != nil {
+		return nil, err
+	}
+	if o.Kind.Group == "" && o.Kind.Kind == "Secret" {
+		return s.seal.close(value, path(o.Key()))
+	}
+	return value, nil
+}
+
+func (s *Store) decode(kv *mvccpb.KeyValue) (*objects.Object, error) {
+	value := kv.Value
+	if box, ok := bytes.CutPrefix(value, sealed); ok {
+		var err error
+		if value, err = s.seal.open(box, string(kv.Key[len(specs):])); err != nil {
+			return nil, fmt.Errorf("%s: %w", kv.Key, err)
+		}
+	}
+	o := new(objects.Object)
+	if err := json.Unmarshal(value, o); err != nil {
+		return nil, fmt.Errorf("%s in the store: %w", kv.Key, err)
+	}
+	o.Revision = kv.ModRevision
+	return o, nil
+}
+
+func encodeStatus(status objects.Status) ([]byte, error) { return json.Marshal(status) }
+
+func decodeStatus(kv *mvccpb.KeyValue) (objects.Status, error) {
+	var status objects.Status
+	if err := json.Unmarshal(kv.Value, &status); err != nil {
+		return status, fmt.Errorf("%s in the store: %w", kv.Key, err)
+	}
+	return status, nil
+}
+
+// seal encrypts Secrets at rest with AES-256-GCM. An object's place in the store is authenticated with it, so that one
+// Secret's value cannot be put in another's place.
+type seal struct{ aead cipher.AEAD }
+
+// openSeal reads the key file, or makes it at first use.
+func openSeal(file string) (*seal, error) {
+	key, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		key = make([]byte, 32)
+		if _, err := rand.Read(key); err != nil {
+			return nil, err
+		}
+		err = writeOnce(file, key)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("key of the store's secrets: %w", err)
+	}
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		return nil, fmt.Errorf("key of the store's secrets in %s: %w; restore the file from a backup", file, err)
+	}
+	aead, err := cipher.NewGCM(block)
+	if err != nil {
+		return nil, err
+	}
+	return &seal{aead}, nil
+}
+
+// writeOnce makes the file whole or not at all, and durable: without the key the secrets are lost.
+func writeOnce(file string, data []byte) error {
+	part, err := os.CreateTemp(filepath.Dir(file), ".key-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(part.Name())
+	if _, err := part.Write(data); err != nil {
+		return errors.Join(err, part.Close())
+	}
+	if err := errors.Join(part.Chmod(0o600), part.Sync(), part.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(part.Name(), file); err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(file))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
+
+func (s *seal) close(value []byte, place string) ([]byte, error) {
+	nonce := make([]byte, s.aead.NonceSize())
+	if _, err := rand.Read(nonce); err != nil {
+		return nil, err
+	}
+	return s.aead.Seal(append(bytes.Clone(sealed), nonce...), nonce, value, []byte(place)), nil
+}
+
+func (s *seal) open(box []byte, place string) ([]byte, error) {
+	if len(box) < s.aead.NonceSize() {
+		return nil, errors.New("the encrypted value is cut short")
+	}
+	nonce, box := box[:s.aead.NonceSize()], box[s.aead.NonceSize():]
+	value, err := s.aead.Open(nil, nonce, box, []byte(place))
+	if err != nil {
+		return nil, fmt.Errorf("the secret does not open with the store's key: restore secrets.key from the backup that the data came from: %w", err)
+	}
+	return value, nil
+}

@@ -1,0 +1,62 @@
+package translate
+
+import (
+	"fmt"
+
+	"heddle.io/heddle/control/model"
+)
+
+// Names of listeners, clusters, chains and filters, the same as Istio's.
+const (
+	listenerOutbound = "virtualOutbound"
+	listenerInbound  = "virtualInbound"
+
+	chainOutboundBlackhole = "virtualOutbound-blackhole"
+	chainOutboundCatchAll  = "virtualOutbound-catchall-tcp"
+	chainInboundBlackhole  = "virtualInbound-blackhole"
+	chainPassthrough       = "PassthroughFilterChain"
+
+	clusterBlackhole          = "BlackHoleCluster"
+	clusterPassthrough        = "PassthroughCluster"
+	clusterInboundPassthrough = "InboundPassthroughCluster"
+
+	filterHCM          = "envoy.filters.network.http_connection_manager"
+	filterTCPProxy     = "envoy.filters.network.tcp_proxy"
+	filterNetworkRBAC  = "envoy.filters.network.rbac"
+	filterHTTPRBAC     = "envoy.filters.http.rbac"
+	filterRouter       = "envoy.filters.http.router"
+	filterOriginalDst  = "envoy.filters.listener.original_dst"
+	filterTLSInspector = "envoy.filters.listener.tls_inspector"
+	filterStats        = "istio.stats"
+	filterPeerMetadata = "istio.metadata_exchange"
+
+	socketTLS = "envoy.transport_sockets.tls"
+	socketRaw = "envoy.transport_sockets.raw_buffer"
+
+	upstreamHTTPOptions = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+)
+
+// Ports of proxies, the same as Istio's.
+const (
+	PortAdmin    = 15000
+	PortOutbound = 15001
+	PortInbound  = 15006
+	PortHealth   = 15021
+	PortMetrics  = 15090
+)
+
+// passthroughSource is the address that a sidecar's last leg comes from, so that capture leaves it alone.
+const passthroughSource = "127.0.0.6"
+
+func outboundCluster(host string, port uint16, subset string) string {
+	return fmt.Sprintf("outbound|%d|%s|%s", port, subset, host)
+}
+
+func inboundCluster(port uint16) string { return fmt.Sprintf("inbound|%d||", port) }
+
+// serverName is the SNI between sidecars: it has no "|", which DNS names may not have.
+func serverName(host string, port uint16, subset string) string {
+	return fmt.Sprintf("outbound_.%d_.%s_.%s", port, subset, host)
+}
+
+func destinationCluster(d model.Destination) string { return outboundCluster(d.Host, d.Port, d.Subset) }

@@ -1,0 +1,166 @@
+package translate
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	tlsinspectorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/tls_inspector/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+
+	"heddle.io/heddle/control/model"
+)
+
+// sidecar makes the configuration of a sidecar.
+func (g *generator) sidecar() {
+	g.blackhole()
+	g.passthrough()
+	visible := g.visibleServices()
+	for _, s := range visible {
+		g.serviceClusters(s)
+	}
+	g.outbound(visible)
+	g.inbound()
+}
+
+// visibleServices are those whose configuration the node can use.
+func (g *generator) visibleServices() []*model.Service {
+	var out []*model.Service
+	for _, s := range g.mesh.Services {
+		if s.ExportTo.In(g.node.Namespace) {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// outbound makes the listeners for what the application sends. virtualOutbound accepts everything that is captured and
+// hands it to the listener of its original destination; those are never bound.
+func (g *generator) outbound(services []*model.Service) {
+	unknown := clusterPassthrough
+	if g.mesh.Settings.BlockUnknown {
+		unknown = clusterBlackhole
+	}
+	g.out.Listeners = append(g.out.Listeners, &listenerv3.Listener{
+		Name: listenerOutbound,
+		// Redirected connections of the host itself arrive on loopback; nobody else may use the proxy as a relay.
+		Address:          socketAddress("127.0.0.1", PortOutbound),
+		UseOriginalDst:   flag(true),
+		TrafficDirection: corev3.TrafficDirection_OUTBOUND,
+		FilterChains: []*listenerv3.FilterChain{{
+			Name:             chainOutboundBlackhole,
+			FilterChainMatch: &listenerv3.FilterChainMatch{DestinationPort: count(PortOutbound)},
+			Filters:          g.tcpFilters(clusterBlackhole, nil, clusterBlackhole),
+		}},
+		DefaultFilterChain: &listenerv3.FilterChain{
+			Name:    chainOutboundCatchAll,
+			Filters: g.tcpFilters(unknown, nil, unknown),
+		},
+	})
+	httpPorts := map[uint16]bool{}
+	for _, s := range services {
+		for _, p := range s.Ports {
+			if p.Protocol.IsHTTP() {
+				httpPorts[p.Number] = true
+				continue
+			}
+			g.outboundTCP(s, p)
+		}
+	}
+	ports := make([]uint16, 0, len(httpPorts))
+	for p := range httpPorts {
+		ports = append(ports, p)
+	}
+	slices.SortFunc(ports, cmp.Compare)
+	for _, p := range ports {
+		g.outboundHTTP(p, unknown)
+		g.sidecarRoutes(p, services)
+	}
+}
+
+// outboundTCP listens on a service's virtual address and port.
+func (g *generator) outboundTCP(s *model.Service, p model.ServicePort) {
+	to := []model.Destination{{Host: s.Host, Port: p.Number, Weight: 1}}
+	if r := g.meshRoutes(s.Host); r != nil {
+		if chosen := g.tcpRoute(r, p.Number, model.GatewayMesh); chosen != nil {
+			to = chosen.Forward
+			g.from(r.Source)
+			g.destinationClusters(to)
+		}
+	}
+	g.out.Listeners = append(g.out.Listeners, &listenerv3.Listener{
+		Name:             fmt.Sprintf("%s_%d", s.Address, p.Number),
+		Address:          socketAddress(s.Address.String(), p.Number),
+		BindToPort:       flag(false),
+		TrafficDirection: corev3.TrafficDirection_OUTBOUND,
+		FilterChains: []*listenerv3.FilterChain{{
+			Filters: g.tcpFilters(outboundCluster(s.Host, p.Number, ""), to, ""),
+		}},
+	})
+}
+
+// tcpRoute finds the first TCP route that holds for the node, or nil.
+func (g *generator) tcpRoute(r *model.Routes, port uint16, gateway string) *model.TCPRoute {
+	for i := range r.TCP {
+		t := &r.TCP[i]
+		if len(t.Matches) == 0 && slices.Contains(r.Gateways, gateway) {
+			return t
+		}
+		for _, m := range t.Matches {
+			if g.inScope(m, r, port, gateway) {
+				return t
+			}
+		}
+	}
+	return nil
+}
+
+// inScope says whether a match can hold at all for this node, port and gateway.
+func (g *generator) inScope(m model.Scope, r *model.Routes, port uint16, gateway string) bool {
+	gateways := m.Gateways
+	if len(gateways) == 0 {
+		gateways = r.Gateways
+	}
+	return slices.Contains(gateways, gateway) && (m.Port == 0 || m.Port == port) &&
+		(m.SourceNamespace == "" || m.SourceNamespace == g.node.Namespace) &&
+		model.Selects(m.SourceLabels, g.node.Labels)
+}
+
+// outboundHTTP listens on a port for all HTTP services that use it; the host of each request tells them apart. What is
+// TLS, and so cannot be read, is passed on as the policy for unknown destinations says.
+func (g *generator) outboundHTTP(port uint16, unknown string) {
+	name := fmt.Sprintf("0.0.0.0_%d", port)
+	manager := g.connectionManager(&hcmv3.HttpConnectionManager{
+		StatPrefix:                 "outbound_" + name,
+		RouteSpecifier:             rds(fmt.Sprint(port)),
+		HttpFilters:                g.httpFilters(),
+		ServerHeaderTransformation: hcmv3.HttpConnectionManager_PASS_THROUGH,
+		ForwardClientCertDetails:   hcmv3.HttpConnectionManager_SANITIZE,
+		// As Istio has it: how long a stream may be silent is the application's business.
+		StreamIdleTimeout: duration(0),
+	})
+	g.out.Listeners = append(g.out.Listeners, &listenerv3.Listener{
+		Name:             name,
+		Address:          socketAddress("0.0.0.0", port),
+		BindToPort:       flag(false),
+		TrafficDirection: corev3.TrafficDirection_OUTBOUND,
+		ListenerFilters: []*listenerv3.ListenerFilter{
+			g.listenerFilter(filterTLSInspector, &tlsinspectorv3.TlsInspector{}),
+		},
+		ContinueOnListenerFiltersTimeout: true,
+		FilterChains: []*listenerv3.FilterChain{{
+			FilterChainMatch: &listenerv3.FilterChainMatch{TransportProtocol: "raw_buffer"},
+			Filters:          []*listenerv3.Filter{manager},
+		}},
+		DefaultFilterChain: &listenerv3.FilterChain{
+			Name:    chainPassthrough,
+			Filters: g.tcpFilters(unknown, nil, unknown),
+		},
+	})
+}
+
+func rds(name string) *hcmv3.HttpConnectionManager_Rds {
+	return &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: ads(), RouteConfigName: name}}
+}

@@ -1,0 +1,116 @@
+// Package translate turns the model into Envoy's xDS resources for one proxy. Everything here is a pure function of the
+// model and the node, so that a plan can be computed without touching anything. Names and shapes are Istio's, so that
+// Istio users' tools find what they look for.
+package translate
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
+	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+
+	"heddle.io/heddle/control/model"
+	"heddle.io/heddle/control/objects"
+)
+
+// Resources are everything one proxy gets over xDS, each list sorted by name.
+type Resources struct {
+	Listeners []*listenerv3.Listener
+	Clusters  []*clusterv3.Cluster
+	Routes    []*routev3.RouteConfiguration
+	Endpoints []*endpointv3.ClusterLoadAssignment
+	Secrets   []*tlsv3.Secret
+
+	// sources are the objects that have a part in the configuration.
+	sources map[objects.Key]bool
+}
+
+// Proxy makes the configuration of one proxy.
+func Proxy(mesh *model.Mesh, node Node) (*Resources, error) {
+	g := &generator{
+		mesh: mesh, node: node, out: &Resources{sources: map[objects.Key]bool{}},
+		clusters: map[string]bool{}, portPolicies: map[string]model.PortPolicy{},
+	}
+	switch node.Type {
+	case Sidecar:
+		g.sidecar()
+	case Router:
+		g.gateway()
+	default:
+		return nil, fmt.Errorf("node %s: type %q is neither %s nor %s", node.ID(), node.Type, Sidecar, Router)
+	}
+	if g.err != nil {
+		return nil, fmt.Errorf("node %s: %w", node.ID(), g.err)
+	}
+	g.out.sort()
+	return g.out, nil
+}
+
+// generator makes the configuration of one proxy. The first error ends it: messages that cannot be packed are faults of
+// this package, since the model is valid.
+type generator struct {
+	mesh *model.Mesh
+	node Node
+	out  *Resources
+	err  error
+	// clusters made so far, by name.
+	clusters map[string]bool
+	// portPolicies in force, by the name of the cluster.
+	portPolicies map[string]model.PortPolicy
+}
+
+// from notes that an object has a part in the configuration.
+func (g *generator) from(s model.Source) {
+	if s.Key.Kind != "" {
+		g.out.sources[s.Key] = true
+	}
+}
+
+func (r *Resources) sort() {
+	slices.SortFunc(r.Listeners, func(a, b *listenerv3.Listener) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(r.Clusters, func(a, b *clusterv3.Cluster) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(r.Routes, func(a, b *routev3.RouteConfiguration) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(r.Endpoints, func(a, b *endpointv3.ClusterLoadAssignment) int {
+		return cmp.Compare(a.ClusterName, b.ClusterName)
+	})
+	slices.SortFunc(r.Secrets, func(a, b *tlsv3.Secret) int { return cmp.Compare(a.Name, b.Name) })
+}
+
+// ByType lists the resources by type URL, as the xDS server takes them.
+func (r *Resources) ByType() map[resource.Type][]types.Resource {
+	return map[resource.Type][]types.Resource{
+		resource.ListenerType: widen(r.Listeners),
+		resource.ClusterType:  widen(r.Clusters),
+		resource.RouteType:    widen(r.Routes),
+		resource.EndpointType: widen(r.Endpoints),
+		resource.SecretType:   widen(r.Secrets),
+	}
+}
+
+func widen[T types.Resource](in []T) []types.Resource {
+	out := make([]types.Resource, len(in))
+	for i, r := range in {
+		out[i] = r
+	}
+	return out
+}
+
+// Uses says whether an object has a part in the proxy's configuration: it is programmed there once the proxy has
+// acknowledged this configuration.
+func (r *Resources) Uses(key objects.Key) bool { return r.sources[key] }
+
+// Sources lists the objects that have a part in the configuration, in no order.
+func (r *Resources) Sources() []objects.Key {
+	keys := make([]objects.Key, 0, len(r.sources))
+	for k := range r.sources {
+		keys = append(keys, k)
+	}
+	return keys
+}

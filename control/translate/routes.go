@@ -1,0 +1,385 @@
+package translate
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	previousv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/host/previous_hosts/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+
+	"heddle.io/heddle/control/model"
+)
+
+// meshRoutes finds the routes for a host that hold for sidecars of the node's namespace: the most specific host wins,
+// then the oldest.
+func (g *generator) meshRoutes(host string) *model.Routes {
+	var best *model.Routes
+	bestRank := 0
+	for _, r := range g.mesh.Routes {
+		if !r.ExportTo.In(g.node.Namespace) || !boundToMesh(r) {
+			continue
+		}
+		for _, h := range r.Hosts {
+			if rank, ok := model.MatchesHost(h, host); ok && rank > bestRank {
+				best, bestRank = r, rank
+			}
+		}
+	}
+	return best
+}
+
+// boundToMesh says whether any of the routes can hold for sidecars.
+func boundToMesh(r *model.Routes) bool { return slices.Contains(r.Gateways, model.GatewayMesh) }
+
+// sidecarRoutes makes the route table of an outbound HTTP port.
+func (g *generator) sidecarRoutes(port uint16, services []*model.Service) {
+	table := &routev3.RouteConfiguration{
+		Name:                           fmt.Sprint(port),
+		ValidateClusters:               flag(false),
+		MaxDirectResponseBodySizeBytes: count(maxDirectBody),
+	}
+	taken := map[string]bool{}
+	for _, s := range services {
+		p := s.Port(port)
+		if p == nil || !p.Protocol.IsHTTP() {
+			continue
+		}
+		g.from(s.Source)
+		host := &routev3.VirtualHost{
+			Name:                       fmt.Sprintf("%s:%d", s.Host, port),
+			IncludeRequestAttemptCount: true,
+		}
+		for _, d := range g.domains(s, port) {
+			// Two names may only clash when a service is called like a namespace's path; the first keeps it.
+			if !taken[d] {
+				taken[d] = true
+				host.Domains = append(host.Domains, d)
+			}
+		}
+		if r := g.meshRoutes(s.Host); r != nil && len(r.HTTP) > 0 {
+			g.from(r.Source)
+			host.Routes = g.routes(r, port, model.GatewayMesh, s.Host)
+		} else {
+			host.Routes = []*routev3.Route{g.defaultRoute(s, port)}
+		}
+		table.VirtualHosts = append(table.VirtualHosts, host)
+	}
+	// Hosts that are no services get their routes on port 80, as in Istio.
+	if port == 80 {
+		table.VirtualHosts = append(table.VirtualHosts, g.foreignHosts(taken)...)
+	}
+	table.VirtualHosts = append(table.VirtualHosts, g.unknownHost())
+	g.out.Routes = append(g.out.Routes, table)
+}
+
+// maxDirectBody is Istio's bound on the body of a direct response.
+const maxDirectBody = 1 << 20
+
+// domains are the names by which clients of the node's namespace call a service, with and without the port.
+func (g *generator) domains(s *model.Service, port uint16) []string {
+	names := []string{s.Host}
+	if s.Namespace == g.node.Namespace {
+		names = append(names, s.Name)
+	}
+	names = append(names, s.Name+"."+s.Namespace+".svc", s.Name+"."+s.Namespace, s.Address.String())
+	return withPort(names, port)
+}
+
+func withPort(names []string, port uint16) []string {
+	out := make([]string, 0, 2*len(names))
+	for _, n := range names {
+		out = append(out, n)
+		if n != "*" {
+			out = append(out, fmt.Sprintf("%s:%d", n, port))
+		}
+	}
+	return out
+}
+
+// foreignHosts are the virtual hosts of routes for hosts that are no services.
+func (g *generator) foreignHosts(taken map[string]bool) []*routev3.VirtualHost {
+	var out []*routev3.VirtualHost
+	for _, r := range g.mesh.Routes {
+		if !boundToMesh(r) || !r.ExportTo.In(g.node.Namespace) || len(r.HTTP) == 0 {
+			continue
+		}
+		for _, h := range r.Hosts {
+			if g.mesh.Service(h) != nil || taken[h] {
+				continue
+			}
+			taken[h] = true
+			g.from(r.Source)
+			out = append(out, &routev3.VirtualHost{
+				Name: h + ":80", Domains: withPort([]string{h}, 80), IncludeRequestAttemptCount: true,
+				Routes: g.routes(r, 80, model.GatewayMesh, h),
+			})
+		}
+	}
+	return out
+}
+
+// unknownHost is for requests to hosts that nobody has a route for.
+func (g *generator) unknownHost() *routev3.VirtualHost {
+	if g.mesh.Settings.BlockUnknown {
+		return &routev3.VirtualHost{
+			Name: "block_all", Domains: []string{"*"},
+			Routes: []*routev3.Route{{
+				Name: "block_all", Match: anyPath(),
+				Action: &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{Status: 502}},
+			}},
+		}
+	}
+	return &routev3.VirtualHost{
+		Name: "allow_any", Domains: []string{"*"}, IncludeRequestAttemptCount: true,
+		Routes: []*routev3.Route{{
+			Name: "allow_any", Match: anyPath(),
+			Action: &routev3.Route_Route{Route: &routev3.RouteAction{
+				ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: clusterPassthrough},
+				Timeout:          duration(0), MaxStreamDuration: noStreamBound(),
+			}},
+		}},
+	}
+}
+
+func anyPath() *routev3.RouteMatch {
+	return &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}}
+}
+
+// noStreamBound leaves the length of streams, gRPC deadlines included, to client and server.
+func noStreamBound() *routev3.RouteAction_MaxStreamDuration {
+	return &routev3.RouteAction_MaxStreamDuration{
+		MaxStreamDuration: duration(0), GrpcTimeoutHeaderMax: duration(0),
+	}
+}
+
+// defaultRoute sends everything to the service itself.
+func (g *generator) defaultRoute(s *model.Service, port uint16) *routev3.Route {
+	return &routev3.Route{
+		Name: "default", Match: anyPath(),
+		Decorator: &routev3.Decorator{Operation: fmt.Sprintf("%s:%d/*", s.Host, port)},
+		Action: &routev3.Route_Route{Route: &routev3.RouteAction{
+			ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: outboundCluster(s.Host, port, "")},
+			Timeout:          duration(0), MaxStreamDuration: noStreamBound(), RetryPolicy: g.retryPolicy(nil),
+		}},
+	}
+}
+
+// routes makes the Envoy routes of a set that can hold on a port of this node, one for each match. What stands behind a
+// route for everything is dropped: it could never be reached.
+func (g *generator) routes(r *model.Routes, port uint16, gateway, host string) []*routev3.Route {
+	var out []*routev3.Route
+	for i := range r.HTTP {
+		h := &r.HTTP[i]
+		matches := h.Matches
+		if len(matches) == 0 {
+			matches = []model.HTTPMatch{{}}
+		}
+		for _, m := range matches {
+			if !g.inScope(m.Scope, r, port, gateway) {
+				continue
+			}
+			out = append(out, g.route(h, m, host, port))
+			if everything(m) {
+				return out
+			}
+		}
+	}
+	return out
+}
+
+func everything(m model.HTTPMatch) bool {
+	return len(m.Headers) == 0 && len(m.Query) == 0 &&
+		(m.Path == nil || m.Path.Kind == model.Prefix && m.Path.Value == "/")
+}
+
+func (g *generator) route(h *model.HTTPRoute, m model.HTTPMatch, host string, port uint16) *routev3.Route {
+	out := &routev3.Route{Name: routeName(h.Name, m.Name), Match: routeMatch(m)}
+	out.RequestHeadersToAdd, out.RequestHeadersToRemove = headerChanges(h.Request)
+	out.ResponseHeadersToAdd, out.ResponseHeadersToRemove = headerChanges(h.Response)
+	switch {
+	case h.Redirect != nil:
+		out.Action = redirect(h.Redirect)
+	case h.Direct != nil:
+		action := &routev3.DirectResponseAction{Status: h.Direct.Status}
+		if len(h.Direct.Body) > 0 {
+			action.Body = bytesSource(h.Direct.Body)
+		}
+		out.Action = &routev3.Route_DirectResponse{DirectResponse: action}
+	default:
+		out.Decorator = &routev3.Decorator{Operation: fmt.Sprintf("%s:%d/*", host, port)}
+		out.Action = &routev3.Route_Route{Route: g.forward(h)}
+	}
+	return out
+}
+
+func routeName(route, match string) string {
+	switch {
+	case match == "":
+		return route
+	case route == "":
+		return match
+	}
+	return route + "." + match
+}
+
+func (g *generator) forward(h *model.HTTPRoute) *routev3.RouteAction {
+	g.destinationClusters(h.Forward)
+	out := &routev3.RouteAction{
+		Timeout: duration(h.Timeout), MaxStreamDuration: noStreamBound(), RetryPolicy: g.retryPolicy(h.Retry),
+	}
+	if used := weighted(h.Forward); len(used) == 1 {
+		out.ClusterSpecifier = &routev3.RouteAction_Cluster{Cluster: destinationCluster(used[0])}
+	} else {
+		split := &routev3.WeightedCluster{}
+		for _, d := range used {
+			split.Clusters = append(split.Clusters, &routev3.WeightedCluster_ClusterWeight{
+				Name: destinationCluster(d), Weight: count(d.Weight),
+			})
+		}
+		out.ClusterSpecifier = &routev3.RouteAction_WeightedClusters{WeightedClusters: split}
+	}
+	if w := h.Rewrite; w != nil {
+		if w.Pattern != "" {
+			out.RegexRewrite = &matcherv3.RegexMatchAndSubstitute{
+				Pattern: &matcherv3.RegexMatcher{Regex: w.Pattern}, Substitution: w.Substitution,
+			}
+		} else if w.Path != "" {
+			out.PrefixRewrite = w.Path
+		}
+		if w.Authority != "" {
+			out.HostRewriteSpecifier = &routev3.RouteAction_HostRewriteLiteral{HostRewriteLiteral: w.Authority}
+		}
+	}
+	return out
+}
+
+func redirect(r *model.Redirect) *routev3.Route_Redirect {
+	out := &routev3.RedirectAction{HostRedirect: r.Authority, PortRedirect: uint32(r.Port)}
+	switch {
+	case r.Path != "":
+		out.PathRewriteSpecifier = &routev3.RedirectAction_PathRedirect{PathRedirect: r.Path}
+	case r.PathPrefix != "":
+		out.PathRewriteSpecifier = &routev3.RedirectAction_PrefixRewrite{PrefixRewrite: r.PathPrefix}
+	}
+	if r.Scheme != "" {
+		out.SchemeRewriteSpecifier = &routev3.RedirectAction_SchemeRedirect{SchemeRedirect: r.Scheme}
+	}
+	switch r.Status {
+	case 302:
+		out.ResponseCode = routev3.RedirectAction_FOUND
+	case 303:
+		out.ResponseCode = routev3.RedirectAction_SEE_OTHER
+	case 307:
+		out.ResponseCode = routev3.RedirectAction_TEMPORARY_REDIRECT
+	case 308:
+		out.ResponseCode = routev3.RedirectAction_PERMANENT_REDIRECT
+	}
+	return &routev3.Route_Redirect{Redirect: out}
+}
+
+func routeMatch(m model.HTTPMatch) *routev3.RouteMatch {
+	out := anyPath()
+	if m.Path != nil {
+		switch m.Path.Kind {
+		case model.Exact:
+			out.PathSpecifier = &routev3.RouteMatch_Path{Path: m.Path.Value}
+		case model.Prefix:
+			out.PathSpecifier = &routev3.RouteMatch_Prefix{Prefix: m.Path.Value}
+		case model.Regex:
+			out.PathSpecifier = &routev3.RouteMatch_SafeRegex{SafeRegex: &matcherv3.RegexMatcher{Regex: m.Path.Value}}
+		}
+		if m.IgnorePathCase {
+			out.CaseSensitive = flag(false)
+		}
+	}
+	for _, h := range m.Headers {
+		out.Headers = append(out.Headers, headerMatcher(h))
+	}
+	for _, q := range m.Query {
+		qm := &routev3.QueryParameterMatcher{Name: q.Name}
+		if q.Match.Kind == model.Present {
+			qm.QueryParameterMatchSpecifier = &routev3.QueryParameterMatcher_PresentMatch{PresentMatch: true}
+		} else {
+			qm.QueryParameterMatchSpecifier = &routev3.QueryParameterMatcher_StringMatch{StringMatch: stringMatcher(q.Match)}
+		}
+		out.QueryParameters = append(out.QueryParameters, qm)
+	}
+	return out
+}
+
+func headerMatcher(h model.NamedMatch) *routev3.HeaderMatcher {
+	out := &routev3.HeaderMatcher{Name: h.Name, InvertMatch: h.Not}
+	if h.Match.Kind == model.Present {
+		out.HeaderMatchSpecifier = &routev3.HeaderMatcher_PresentMatch{PresentMatch: true}
+		return out
+	}
+	out.HeaderMatchSpecifier = &routev3.HeaderMatcher_StringMatch{StringMatch: stringMatcher(h.Match)}
+	// A request without the header is one whose header does not have the value.
+	out.TreatMissingHeaderAsEmpty = h.Not
+	return out
+}
+
+func stringMatcher(m model.StringMatch) *matcherv3.StringMatcher {
+	switch m.Kind {
+	case model.Prefix:
+		return beginning(m.Value)
+	case model.Regex:
+		return matching(m.Value)
+	}
+	return exactly(m.Value)
+}
+
+func headerChanges(ops model.HeaderOps) ([]*corev3.HeaderValueOption, []string) {
+	var out []*corev3.HeaderValueOption
+	for _, h := range ops.Set {
+		out = append(out, &corev3.HeaderValueOption{
+			Header:       &corev3.HeaderValue{Key: h.Name, Value: h.Value},
+			AppendAction: corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD,
+		})
+	}
+	for _, h := range ops.Add {
+		out = append(out, &corev3.HeaderValueOption{
+			Header:       &corev3.HeaderValue{Key: h.Name, Value: h.Value},
+			AppendAction: corev3.HeaderValueOption_APPEND_IF_EXISTS_OR_ADD,
+		})
+	}
+	return out, ops.Remove
+}
+
+// defaultRetryOn is Istio's default: failures in which the request has not been worked on.
+const defaultRetryOn = "connect-failure,refused-stream,unavailable,cancelled,retriable-status-codes"
+
+// retryPolicy makes a route's retries; nil means the mesh's default.
+func (g *generator) retryPolicy(r *model.Retry) *routev3.RetryPolicy {
+	if r == nil {
+		r = &model.Retry{Attempts: uint32(max(g.mesh.Settings.RetryAttempts, 0))}
+	}
+	if r.Attempts == 0 {
+		return nil
+	}
+	out := &routev3.RetryPolicy{
+		RetryOn: defaultRetryOn, NumRetries: count(r.Attempts), RetriableStatusCodes: r.Statuses,
+	}
+	if len(r.On) > 0 {
+		out.RetryOn = strings.Join(r.On, ",")
+	}
+	if !r.SameHost {
+		out.RetryHostPredicate = []*routev3.RetryPolicy_RetryHostPredicate{{
+			Name: "envoy.retry_host_predicates.previous_hosts",
+			ConfigType: &routev3.RetryPolicy_RetryHostPredicate_TypedConfig{
+				TypedConfig: g.pack(&previousv3.PreviousHostsPredicate{}),
+			},
+		}}
+		out.HostSelectionRetryMaxAttempts = 5
+	}
+	if r.PerTry > 0 {
+		out.PerTryTimeout = duration(r.PerTry)
+	}
+	if r.Backoff > 0 {
+		out.RetryBackOff = &routev3.RetryPolicy_RetryBackOff{BaseInterval: duration(r.Backoff)}
+	}
+	return out
+}
