@@ -1,0 +1,309 @@
+//! Holds the configuration that was accepted last and turns updates into snapshots.
+//!
+//! An update is applied as a whole or not at all. A listener or cluster that still misses something (routes, endpoints,
+//! secrets) is warming: it is kept, but not in the snapshot, and the version before it stays in force until it is
+//! complete. What did not change keeps its `Arc`.
+
+mod apply;
+mod contexts;
+mod dump;
+mod warming;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use prost_reflect::DynamicMessage;
+
+use crate::bootstrap::Bootstrap;
+use crate::decode::{ClusterParts, ListenerParts, SecretRef, SecretValue, TlsContext, TlsSpec};
+use crate::error::ConfigErrors;
+use crate::resource::{Resource, ResourceKind, SecretSource, Update};
+use crate::snapshot::{LocalityEndpoints, Node, RouteTable, Snapshot, TlsKey};
+
+use contexts::SharedContexts;
+
+/// Tries an address that a new listener wants to bind. The text of an error says why it cannot be had; it becomes part
+/// of the error that refuses the listener.
+pub type ListenerCheck = Box<dyn Fn(SocketAddr) -> Result<(), String>>;
+
+/// The names that the configuration refers to and that must be asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Subscriptions {
+    /// EDS names.
+    pub endpoints: BTreeSet<String>,
+    /// RDS names.
+    pub routes: BTreeSet<String>,
+    /// SDS names by source. [`SecretSource::Static`] is not among them.
+    pub secrets: BTreeMap<SecretSource, BTreeSet<String>>,
+}
+
+/// A resource with what was made of it.
+#[derive(Debug)]
+struct Stored<T> {
+    raw: Resource,
+    value: T,
+}
+
+/// The endpoints of one cluster.
+type Assignment = Arc<Vec<LocalityEndpoints>>;
+
+/// A secret. `serial` tells versions apart.
+#[derive(Debug)]
+struct StoredSecret {
+    raw: Resource,
+    value: SecretValue,
+    serial: u64,
+}
+
+/// A listener or cluster of one version.
+#[derive(Clone, Debug)]
+struct Held<P> {
+    raw: Resource,
+    from_bootstrap: bool,
+    parts: P,
+    /// Its TLS contexts, once all secrets are there.
+    contexts: Option<BTreeMap<TlsKey, TlsContext>>,
+}
+
+/// The versions of one listener or cluster.
+#[derive(Debug)]
+struct Slot<P> {
+    active: Option<Arc<Held<P>>>,
+    warming: Option<Arc<Held<P>>>,
+}
+
+impl<P> Clone for Slot<P> {
+    fn clone(&self) -> Self {
+        Self {
+            active: self.active.clone(),
+            warming: self.warming.clone(),
+        }
+    }
+}
+
+impl<P> Default for Slot<P> {
+    fn default() -> Self {
+        Self {
+            active: None,
+            warming: None,
+        }
+    }
+}
+
+impl<P> Slot<P> {
+    fn versions(&self) -> impl Iterator<Item = &Held<P>> {
+        self.active.iter().chain(&self.warming).map(|held| &**held)
+    }
+
+    fn versions_mut(&mut self) -> impl Iterator<Item = &mut Arc<Held<P>>> {
+        self.active.iter_mut().chain(&mut self.warming)
+    }
+
+    /// The newest version, in force or not.
+    fn newest(&self) -> Option<&Held<P>> {
+        self.warming.as_deref().or(self.active.as_deref())
+    }
+
+    fn is_from_bootstrap(&self) -> bool {
+        self.versions().any(|held| held.from_bootstrap)
+    }
+}
+
+/// What listeners and clusters have in common here.
+trait NeedsTls {
+    fn tls(&self) -> &[(TlsKey, TlsSpec)];
+}
+
+impl NeedsTls for ListenerParts {
+    fn tls(&self) -> &[(TlsKey, TlsSpec)] {
+        &self.tls
+    }
+}
+
+impl NeedsTls for ClusterParts {
+    fn tls(&self) -> &[(TlsKey, TlsSpec)] {
+        &self.tls
+    }
+}
+
+/// Everything that updates change. Cloning shares what it holds.
+#[derive(Clone, Debug, Default)]
+struct State {
+    listeners: BTreeMap<Arc<str>, Slot<ListenerParts>>,
+    clusters: BTreeMap<Arc<str>, Slot<ClusterParts>>,
+    routes: BTreeMap<Arc<str>, Arc<Stored<Arc<RouteTable>>>>,
+    endpoints: BTreeMap<Arc<str>, Arc<Stored<Assignment>>>,
+    secrets: BTreeMap<SecretRef, Arc<StoredSecret>>,
+    /// Kinds still to come before the first configuration is whole.
+    outstanding: BTreeSet<ResourceKind>,
+}
+
+/// The configuration at one moment, to go back to. See [`Builder::checkpoint`].
+#[derive(Debug)]
+pub struct Checkpoint(State);
+
+/// See the module.
+pub struct Builder {
+    node: Arc<Node>,
+    bootstrap: DynamicMessage,
+    has_ads: bool,
+    targets: HashSet<Arc<str>>,
+    connection_limits: HashMap<String, u64>,
+    check_listener: ListenerCheck,
+    state: State,
+    shared: SharedContexts,
+    serial: u64,
+    current: Arc<Snapshot>,
+    changed: bool,
+}
+
+impl std::fmt::Debug for Builder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Builder")
+            .field("version", &self.current.version)
+            .field("listeners", &self.state.listeners.len())
+            .field("clusters", &self.state.clusters.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Builder {
+    /// Starts with the static resources of the bootstrap.
+    pub fn new(bootstrap: &Bootstrap, check_listener: ListenerCheck) -> Result<Self, ConfigErrors> {
+        let mut outstanding = BTreeSet::new();
+        if bootstrap.dynamic_clusters {
+            outstanding.insert(ResourceKind::Cluster);
+        }
+        if bootstrap.dynamic_listeners {
+            outstanding.insert(ResourceKind::Listener);
+        }
+        let mut builder = Self {
+            node: bootstrap.node.clone(),
+            bootstrap: bootstrap.message.clone(),
+            has_ads: bootstrap.ads.is_some(),
+            targets: bootstrap.targets.keys().cloned().collect(),
+            connection_limits: bootstrap.connection_limits.clone(),
+            check_listener,
+            state: State {
+                outstanding,
+                ..State::default()
+            },
+            shared: SharedContexts::default(),
+            serial: 0,
+            current: Arc::new(Snapshot {
+                node: bootstrap.node.clone(),
+                ..Snapshot::default()
+            }),
+            changed: true,
+        };
+        for update in &bootstrap.statics {
+            builder.apply_from(update.clone(), true)?;
+        }
+        Ok(builder)
+    }
+
+    /// Applies a discovery response. On error nothing has changed, and the text is what a NACK should say.
+    pub fn apply(&mut self, update: Update) -> Result<(), ConfigErrors> {
+        let kind = update.kind;
+        self.apply_from(update, false)?;
+        self.state.outstanding.remove(&kind);
+        Ok(())
+    }
+
+    /// Remembers the configuration, for [`Builder::restore`] when an update proves impossible only when it is put into
+    /// force: an address that was free a moment ago and cannot be bound.
+    pub fn checkpoint(&self) -> Checkpoint {
+        Checkpoint(self.state.clone())
+    }
+
+    /// Goes back. The next snapshot is a new version with the old content.
+    pub fn restore(&mut self, checkpoint: Checkpoint) {
+        self.state = checkpoint.0;
+        self.changed = true;
+    }
+
+    /// Whether clusters have come once, or none are to come.
+    pub fn has_clusters(&self) -> bool {
+        !self.state.outstanding.contains(&ResourceKind::Cluster)
+    }
+
+    /// The snapshot of the configuration in force. The same `Arc` as before when nothing changed.
+    pub fn snapshot(&mut self) -> Arc<Snapshot> {
+        if std::mem::take(&mut self.changed) {
+            self.current = Arc::new(self.assemble());
+        }
+        self.current.clone()
+    }
+
+    /// Whether every kind of dynamic resource has come once and nothing is warming for the first time.
+    pub fn is_complete(&self) -> bool {
+        self.state.outstanding.is_empty()
+            && self.clusters_are_warm()
+            && self.state.listeners.values().all(|slot| slot.active.is_some())
+    }
+
+    /// Whether every cluster has had a complete version.
+    pub fn clusters_are_warm(&self) -> bool {
+        self.state.clusters.values().all(|slot| slot.active.is_some())
+    }
+
+    /// What has to be asked for.
+    pub fn subscriptions(&self) -> Subscriptions {
+        let mut out = Subscriptions {
+            endpoints: self.wanted_endpoints().iter().map(|n| n.to_string()).collect(),
+            routes: self.wanted_routes().iter().map(|n| n.to_string()).collect(),
+            secrets: BTreeMap::new(),
+        };
+        for wanted in self
+            .wanted_secrets()
+            .into_iter()
+            .filter(|s| s.source != SecretSource::Static)
+        {
+            out.secrets
+                .entry(wanted.source)
+                .or_default()
+                .insert(wanted.name.to_string());
+        }
+        out
+    }
+
+    /// The snapshot of what is active now.
+    fn assemble(&self) -> Snapshot {
+        let mut out = Snapshot {
+            version: self.current.version + 1,
+            node: self.node.clone(),
+            ..Snapshot::default()
+        };
+        for (name, slot) in &self.state.listeners {
+            let Some(held) = &slot.active else { continue };
+            out.listeners.insert(name.clone(), held.parts.listener.clone());
+            for route in &held.parts.routes {
+                out.routes.extend(
+                    self.state
+                        .routes
+                        .get(route)
+                        .map(|table| (route.clone(), table.value.clone())),
+                );
+            }
+            add_contexts(&mut out, held.contexts.as_ref());
+        }
+        for (name, slot) in &self.state.clusters {
+            let Some(held) = &slot.active else { continue };
+            out.clusters.insert(name.clone(), held.parts.cluster.clone());
+            out.endpoints
+                .extend(self.endpoints_of(&held.parts).map(|e| (name.clone(), e)));
+            add_contexts(&mut out, held.contexts.as_ref());
+        }
+        out
+    }
+}
+
+fn add_contexts(out: &mut Snapshot, contexts: Option<&BTreeMap<TlsKey, TlsContext>>) {
+    for (key, context) in contexts.into_iter().flatten() {
+        match context {
+            TlsContext::Server(c) => drop(out.server_tls.insert(key.clone(), c.clone())),
+            TlsContext::Client(c) => drop(out.client_tls.insert(key.clone(), c.clone())),
+        }
+    }
+}

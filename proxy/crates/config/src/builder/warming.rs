@@ -1,0 +1,122 @@
+//! What is waited for, and what becomes active when it has come.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::{Builder, Held, NeedsTls, Slot};
+use crate::decode::{ClusterParts, ListenerParts, SecretRef};
+use crate::resource::SecretSource;
+use crate::snapshot::{Discovery, LocalityEndpoints};
+
+impl Builder {
+    /// Moves every complete version into force and forgets what nobody refers to any more.
+    pub(super) fn settle(&mut self) {
+        let (routes, endpoints) = (&self.state.routes, &self.state.endpoints);
+        for slot in self.state.clusters.values_mut() {
+            self.changed |= promote(slot, |held| match &held.parts.cluster.discovery {
+                Discovery::Eds(name) => endpoints.contains_key(name),
+                _ => true,
+            });
+        }
+        for slot in self.state.listeners.values_mut() {
+            self.changed |= promote(slot, |held| {
+                held.parts.routes.iter().all(|name| routes.contains_key(name))
+            });
+        }
+        let (routes, endpoints, secrets) = (self.wanted_routes(), self.wanted_endpoints(), self.wanted_secrets());
+        self.state.routes.retain(|name, _| routes.contains(name));
+        self.state.endpoints.retain(|name, _| endpoints.contains(name));
+        self.state
+            .secrets
+            .retain(|name, _| name.source == SecretSource::Static || secrets.contains(name));
+    }
+
+    /// What every warming listener and cluster waits for, one line each, for logs and `/config_dump`.
+    pub fn waiting(&self) -> Vec<String> {
+        let mut out = Vec::new();
+        for (name, slot) in &self.state.clusters {
+            let Some(held) = &slot.warming else { continue };
+            if let Discovery::Eds(eds) = &held.parts.cluster.discovery
+                && !self.state.endpoints.contains_key(eds)
+            {
+                out.push(format!("cluster {name} waits for endpoints {eds}"));
+            }
+            out.extend(
+                self.missing_secrets(&held.parts)
+                    .map(|s| format!("cluster {name} waits for secret {s}")),
+            );
+        }
+        for (name, slot) in &self.state.listeners {
+            let Some(held) = &slot.warming else { continue };
+            let missing = held.parts.routes.iter().filter(|r| !self.state.routes.contains_key(*r));
+            out.extend(missing.map(|r| format!("listener {name} waits for routes {r}")));
+            out.extend(
+                self.missing_secrets(&held.parts)
+                    .map(|s| format!("listener {name} waits for secret {s}")),
+            );
+        }
+        out
+    }
+
+    fn missing_secrets(&self, parts: &impl NeedsTls) -> impl Iterator<Item = Arc<str>> {
+        let wanted: BTreeSet<_> = parts.tls().iter().flat_map(|(_, spec)| spec.secrets()).collect();
+        let missing: Vec<_> = wanted
+            .into_iter()
+            .filter(|s| !self.state.secrets.contains_key(s))
+            .map(|s| s.name)
+            .collect();
+        missing.into_iter()
+    }
+
+    pub(super) fn wanted_routes(&self) -> BTreeSet<Arc<str>> {
+        let versions = self.state.listeners.values().flat_map(Slot::versions);
+        versions.flat_map(|held| held.parts.routes.iter().cloned()).collect()
+    }
+
+    pub(super) fn wanted_endpoints(&self) -> BTreeSet<Arc<str>> {
+        let versions = self.state.clusters.values().flat_map(Slot::versions);
+        versions
+            .filter_map(|held| match &held.parts.cluster.discovery {
+                Discovery::Eds(name) => Some(name.clone()),
+                _ => None,
+            })
+            .collect()
+    }
+
+    pub(super) fn wanted_secrets(&self) -> BTreeSet<SecretRef> {
+        let listeners = self
+            .state
+            .listeners
+            .values()
+            .flat_map(Slot::versions)
+            .flat_map(|h: &Held<ListenerParts>| h.parts.tls());
+        let clusters = self
+            .state
+            .clusters
+            .values()
+            .flat_map(Slot::versions)
+            .flat_map(|h: &Held<ClusterParts>| h.parts.tls());
+        listeners.chain(clusters).flat_map(|(_, spec)| spec.secrets()).collect()
+    }
+
+    /// Endpoints of a cluster, from itself or from EDS.
+    pub(super) fn endpoints_of(&self, parts: &ClusterParts) -> Option<Arc<Vec<LocalityEndpoints>>> {
+        match &parts.cluster.discovery {
+            Discovery::Eds(name) => self.state.endpoints.get(name).map(|stored| stored.value.clone()),
+            _ => parts.endpoints.clone(),
+        }
+    }
+}
+
+/// Puts the warming version into force if it is complete.
+fn promote<P>(slot: &mut Slot<P>, is_complete: impl Fn(&Held<P>) -> bool) -> bool {
+    if slot
+        .warming
+        .as_ref()
+        .is_some_and(|held| held.contexts.is_some() && is_complete(held))
+    {
+        slot.active = slot.warming.take();
+        return true;
+    }
+    false
+}

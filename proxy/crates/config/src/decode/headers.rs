@@ -1,0 +1,94 @@
+//! Header changes.
+
+use heddle_telemetry::access_log::Format;
+
+use super::{Result, enumeration, pb, required};
+use crate::path::Path;
+use crate::snapshot::{HeaderOp, HeaderOps, HeaderValue};
+
+/// Headers that no configuration may change, as in Envoy: routing and framing depend on them. `:path`, `:method` and
+/// `host` have fields of their own.
+fn is_protected(name: &str) -> bool {
+    name.starts_with(':') || name == "host"
+}
+
+/// `*_headers_to_add` and `*_headers_to_remove`. `adding` and `removing` are the names of the two fields.
+pub(super) fn operations(
+    add: &[pb::core::HeaderValueOption],
+    remove: &[String],
+    adding: &str,
+    removing: &str,
+    path: &Path<'_>,
+) -> Result<HeaderOps> {
+    let mut out = HeaderOps::default();
+    for (i, name) in remove.iter().enumerate() {
+        let name = name.to_ascii_lowercase();
+        if is_protected(&name) {
+            return Err(path.item(removing, i).error(format!("{name} cannot be removed")));
+        }
+        out.remove.push(name.into());
+    }
+    for (i, option) in add.iter().enumerate() {
+        out.add.extend(addition(option, &path.item(adding, i))?);
+    }
+    Ok(out)
+}
+
+#[expect(deprecated, reason = "`append` is still accepted, as Envoy does")]
+fn addition(
+    option: &pb::core::HeaderValueOption,
+    path: &Path<'_>,
+) -> Result<Option<(Box<str>, HeaderValue, HeaderOp)>> {
+    use pb::core::header_value_option::HeaderAppendAction as Action;
+    let header = required(option.header.as_ref(), &path.field("header"))?;
+    let here = path.field("header");
+    let name = header.key.to_ascii_lowercase();
+    if is_protected(&name) {
+        return Err(here.field("key").error(format!("{name} cannot be changed here")));
+    }
+    let op = match enumeration(option.append_action, &path.field("append_action"))? {
+        Action::AppendIfExistsOrAdd => match option.append {
+            Some(false) => HeaderOp::Overwrite,
+            _ => HeaderOp::Append,
+        },
+        _ if option.append.is_some() => {
+            return Err(path.error("append and append_action are both set; use append_action"));
+        }
+        Action::AddIfAbsent => HeaderOp::AddIfAbsent,
+        Action::OverwriteIfExistsOrAdd => HeaderOp::Overwrite,
+        Action::OverwriteIfExists => HeaderOp::OverwriteIfExists,
+    };
+    let text = if header.raw_value.is_empty() {
+        header.value.as_str()
+    } else {
+        std::str::from_utf8(&header.raw_value).map_err(|_| {
+            here.field("raw_value")
+                .unsupported("a value that is not UTF-8", "use value")
+        })?
+    };
+    if text.bytes().any(|b| matches!(b, b'\r' | b'\n' | 0)) {
+        return Err(here.field("value").error("holds NUL, CR or LF"));
+    }
+    if text.is_empty() {
+        // Envoy drops an addition without a value unless told to keep it.
+        return match option.keep_empty_value {
+            true => Ok(Some((name.into(), HeaderValue::Literal("".into()), op))),
+            false => Ok(None),
+        };
+    }
+    let format = Format::parse_text(text).map_err(|e| here.field("value").error(e.to_string()))?;
+    if !format.is_constant() && option.keep_empty_value {
+        return Err(path
+            .field("keep_empty_value")
+            .unsupported("it for a value with operators", "remove it"));
+    }
+    let value = if format.is_constant() {
+        // Printing the parsed format resolves escapes such as `%%`.
+        let mut printed = Vec::with_capacity(text.len());
+        format.write_header_value(&Default::default(), &mut printed);
+        HeaderValue::Literal(String::from_utf8_lossy(&printed).as_ref().into())
+    } else {
+        HeaderValue::Format(format)
+    };
+    Ok(Some((name.into(), value, op)))
+}

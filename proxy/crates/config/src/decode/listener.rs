@@ -1,0 +1,113 @@
+//! Listeners.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::chain::Chains;
+use super::tls::TlsSpec;
+use super::{Result, access_log, address, bytes, duration_or, enumeration, pb};
+use crate::path::Path;
+use crate::snapshot::{Listener, ListenerFilter, TlsKey, TrafficDirection};
+
+/// A listener with what it needs from elsewhere.
+#[derive(Clone, Debug)]
+pub(crate) struct ListenerParts {
+    pub(crate) listener: Arc<Listener>,
+    /// Route configurations asked for through RDS.
+    pub(crate) routes: BTreeSet<Arc<str>>,
+    pub(crate) tls: Vec<(TlsKey, TlsSpec)>,
+    /// Clusters that routes in place name and that must exist (`validate_clusters`), with the place.
+    pub(crate) clusters: Vec<(Arc<str>, String)>,
+}
+
+/// `Listener`.
+pub(crate) fn listener(config: &pb::listener::Listener, path: &Path<'_>) -> Result<ListenerParts> {
+    if config.name.is_empty() {
+        return Err(path.field("name").error("must not be empty"));
+    }
+    if config.enable_reuse_port == Some(false) {
+        let remedy = "remove it: every worker has a listening socket of its own";
+        return Err(path.field("enable_reuse_port").unsupported("false", remedy));
+    }
+    let mut addresses = vec![address::socket_address(
+        config.address.as_ref(),
+        &path.field("address"),
+    )?];
+    for (i, more) in config.additional_addresses.iter().enumerate() {
+        let here = path.item("additional_addresses", i);
+        let more = address::socket_address(more.address.as_ref(), &here.field("address"))?;
+        if addresses.contains(&more) {
+            return Err(here.field("address").error(format!("{more} stands there twice")));
+        }
+        addresses.push(more);
+    }
+    let mut chains = Chains::new(&config.name);
+    let filter_chains = chains.decode_all(&config.filter_chains, path)?;
+    let default_filter_chain = match &config.default_filter_chain {
+        Some(chain) => Some(chains.decode_default(chain, &path.field("default_filter_chain"))?),
+        None => None,
+    };
+    if filter_chains.is_empty() && default_filter_chain.is_none() {
+        return Err(path
+            .field("filter_chains")
+            .error("must not be empty; give at least one filter chain"));
+    }
+    let direction = match enumeration(config.traffic_direction, &path.field("traffic_direction"))? {
+        pb::core::TrafficDirection::Unspecified => TrafficDirection::Unspecified,
+        pb::core::TrafficDirection::Inbound => TrafficDirection::Inbound,
+        pb::core::TrafficDirection::Outbound => TrafficDirection::Outbound,
+    };
+    let here = path.field("listener_filters_timeout");
+    let use_original_dst = config.use_original_dst.unwrap_or(false);
+    let mut listener_filters = config
+        .listener_filters
+        .iter()
+        .enumerate()
+        .map(|(i, f)| listener_filter(f, &path.item("listener_filters", i)))
+        .collect::<Result<Vec<_>>>()?;
+    // Like Envoy (ListenerImpl::buildOriginalDstListenerFilter): whoever is to use the original destination has it
+    // restored without saying so. Istio's virtualOutbound relies on it.
+    if use_original_dst && !listener_filters.contains(&ListenerFilter::OriginalDst) {
+        listener_filters.insert(0, ListenerFilter::OriginalDst);
+    }
+    let listener = Listener {
+        name: config.name.as_str().into(),
+        addresses,
+        bind: config.bind_to_port.unwrap_or(true),
+        use_original_dst,
+        direction,
+        listener_filters,
+        listener_filters_timeout: duration_or(
+            config.listener_filters_timeout.as_ref(),
+            Duration::from_secs(15),
+            &here,
+        )?,
+        continue_on_timeout: config.continue_on_listener_filters_timeout,
+        filter_chains,
+        default_filter_chain,
+        buffer_limit: config.per_connection_buffer_limit_bytes.map_or(1 << 20, bytes),
+        backlog: config.tcp_backlog_size.unwrap_or(1024),
+        max_connections: None,
+        access_logs: access_log::access_logs(&config.access_log, path)?,
+    };
+    Ok(ListenerParts {
+        listener: Arc::new(listener),
+        routes: chains.routes,
+        tls: chains.tls,
+        clusters: chains.clusters,
+    })
+}
+
+fn listener_filter(filter: &pb::listener::ListenerFilter, path: &Path<'_>) -> Result<ListenerFilter> {
+    use pb::listener::listener_filter::ConfigType;
+    let here = path.field("typed_config");
+    let Some(ConfigType::TypedConfig(any)) = &filter.config_type else {
+        return Err(here.error("must be set"));
+    };
+    match heddle_api::message_name(&any.type_url) {
+        "envoy.extensions.filters.listener.original_dst.v3.OriginalDst" => Ok(ListenerFilter::OriginalDst),
+        "envoy.extensions.filters.listener.tls_inspector.v3.TlsInspector" => Ok(ListenerFilter::TlsInspector),
+        other => Err(here.unsupported(other, "use original_dst or tls_inspector")),
+    }
+}

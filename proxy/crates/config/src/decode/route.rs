@@ -1,0 +1,223 @@
+//! Route tables and virtual hosts.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::{Result, enumeration, headers, matcher, pb, required, retry, route_action};
+use crate::path::Path;
+use crate::snapshot::{PathMatch, Route, RouteMatch, RouteTable, VirtualHost};
+
+/// Largest body of a direct response unless the table says otherwise, as in Envoy.
+const MAX_DIRECT_BODY: u32 = 4096;
+
+/// Clusters that a table names, with the place.
+pub(crate) type NamedClusters = Vec<(Arc<str>, String)>;
+
+/// What the routes of one table have in common.
+pub(super) struct TableContext {
+    pub(super) max_direct_body: usize,
+    pub(super) clusters: NamedClusters,
+}
+
+/// `RouteConfiguration`. The second part holds the clusters that must exist: those that it names when
+/// `validate_clusters` is set, whose default is true for a table in place and false for one from RDS.
+pub(crate) fn route_table(
+    config: &pb::route::RouteConfiguration,
+    validate_by_default: bool,
+    path: &Path<'_>,
+) -> Result<(RouteTable, NamedClusters)> {
+    let mut context = TableContext {
+        max_direct_body: super::bytes(config.max_direct_response_body_size_bytes.unwrap_or(MAX_DIRECT_BODY)),
+        clusters: Vec::new(),
+    };
+    let mut table = RouteTable {
+        name: config.name.as_str().into(),
+        ignore_port: config.ignore_port_in_host_matching,
+        request_headers: headers::operations(
+            &config.request_headers_to_add,
+            &config.request_headers_to_remove,
+            "request_headers_to_add",
+            "request_headers_to_remove",
+            path,
+        )?,
+        response_headers: headers::operations(
+            &config.response_headers_to_add,
+            &config.response_headers_to_remove,
+            "response_headers_to_add",
+            "response_headers_to_remove",
+            path,
+        )?,
+        internal_only: config
+            .internal_only_headers
+            .iter()
+            .map(|h| h.to_ascii_lowercase())
+            .collect(),
+        ..RouteTable::default()
+    };
+    let mut names = HashMap::new();
+    for (i, host) in config.virtual_hosts.iter().enumerate() {
+        let here = path.item("virtual_hosts", i);
+        if let Some(other) = names.insert(host.name.as_str(), i) {
+            return Err(here
+                .field("name")
+                .error(format!("{:?} is virtual_hosts[{other}]'s name too", host.name)));
+        }
+        index(&mut table, host, i, &here)?;
+        table.virtual_hosts.push(virtual_host(host, &mut context, &here)?);
+    }
+    table.suffix.sort_by_key(|(suffix, _)| std::cmp::Reverse(suffix.len()));
+    table.prefix.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len()));
+    let validate = config.validate_clusters.unwrap_or(validate_by_default);
+    Ok((table, if validate { context.clusters } else { Vec::new() }))
+}
+
+/// Puts the domains of a virtual host into the table's indexes. A domain may belong to one virtual host only.
+fn index(table: &mut RouteTable, host: &pb::route::VirtualHost, position: usize, path: &Path<'_>) -> Result<()> {
+    for (i, domain) in host.domains.iter().enumerate() {
+        let here = path.item("domains", i);
+        let domain = domain.to_ascii_lowercase();
+        let twice = || {
+            here.error(format!(
+                "{domain:?} belongs to another virtual host already, or stands there twice"
+            ))
+        };
+        let taken = if domain == "*" {
+            table.any.replace(position).is_some()
+        } else if let Some(suffix) = domain.strip_prefix('*') {
+            let taken = table.suffix.iter().any(|(s, _)| **s == *suffix);
+            table.suffix.push((suffix.into(), position));
+            taken
+        } else if let Some(prefix) = domain.strip_suffix('*') {
+            let taken = table.prefix.iter().any(|(p, _)| **p == *prefix);
+            table.prefix.push((prefix.into(), position));
+            taken
+        } else if domain.is_empty() {
+            return Err(here.error("must not be empty"));
+        } else {
+            table.exact.insert(domain.as_str().into(), position).is_some()
+        };
+        if taken {
+            return Err(twice());
+        }
+        if domain.trim_start_matches('*').trim_end_matches('*').contains('*') {
+            return Err(here.error(format!(
+                "{domain:?}: a star may stand at the beginning or at the end only"
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn virtual_host(host: &pb::route::VirtualHost, context: &mut TableContext, path: &Path<'_>) -> Result<VirtualHost> {
+    use pb::route::virtual_host::TlsRequirementType;
+    let require_tls = match enumeration(host.require_tls, &path.field("require_tls"))? {
+        TlsRequirementType::None => false,
+        TlsRequirementType::All => true,
+        TlsRequirementType::ExternalOnly => {
+            return Err(path.field("require_tls").unsupported("EXTERNAL_ONLY", "use ALL"));
+        }
+    };
+    let mut routes = Vec::with_capacity(host.routes.len());
+    for (i, r) in host.routes.iter().enumerate() {
+        routes.push(route(r, context, &path.item("routes", i))?);
+    }
+    Ok(VirtualHost {
+        name: host.name.as_str().into(),
+        routes,
+        require_tls,
+        request_headers: headers::operations(
+            &host.request_headers_to_add,
+            &host.request_headers_to_remove,
+            "request_headers_to_add",
+            "request_headers_to_remove",
+            path,
+        )?,
+        response_headers: headers::operations(
+            &host.response_headers_to_add,
+            &host.response_headers_to_remove,
+            "response_headers_to_add",
+            "response_headers_to_remove",
+            path,
+        )?,
+        retry: retry::optional(host.retry_policy.as_ref(), path)?,
+        include_attempt_count: host.include_request_attempt_count,
+    })
+}
+
+fn route(config: &pb::route::Route, context: &mut TableContext, path: &Path<'_>) -> Result<Route> {
+    let here = path.field("match");
+    Ok(Route {
+        name: config.name.as_str().into(),
+        matches: route_match(required(config.r#match.as_ref(), &here)?, &here)?,
+        action: route_action::action(config, context, path)?,
+        request_headers: headers::operations(
+            &config.request_headers_to_add,
+            &config.request_headers_to_remove,
+            "request_headers_to_add",
+            "request_headers_to_remove",
+            path,
+        )?,
+        response_headers: headers::operations(
+            &config.response_headers_to_add,
+            &config.response_headers_to_remove,
+            "response_headers_to_add",
+            "response_headers_to_remove",
+            path,
+        )?,
+    })
+}
+
+fn route_match(config: &pb::route::RouteMatch, path: &Path<'_>) -> Result<RouteMatch> {
+    use pb::route::route_match::PathSpecifier;
+    let matched = match required(config.path_specifier.as_ref(), path)? {
+        PathSpecifier::Prefix(p) => PathMatch::Prefix(p.as_str().into()),
+        PathSpecifier::Path(p) => PathMatch::Exact(p.as_str().into()),
+        PathSpecifier::PathSeparatedPrefix(p) => {
+            let here = path.field("path_separated_prefix");
+            if !p.starts_with('/') || p.len() < 2 || p.ends_with('/') || p.contains(['?', '#']) {
+                return Err(here.error(format!(
+                    "{p:?} must begin with a slash, not end with one, and hold no ? or #"
+                )));
+            }
+            PathMatch::Segments(p.as_str().into())
+        }
+        PathSpecifier::SafeRegex(r) => PathMatch::Regex(matcher::regex(r, &path.field("safe_regex"))?),
+        _ => return Err(path.error("this kind of path match is not implemented; use prefix, path or safe_regex")),
+    };
+    if matches!(matched, PathMatch::Regex(_)) && config.case_sensitive == Some(false) {
+        return Err(path
+            .field("case_sensitive")
+            .error("has no effect on safe_regex; write (?i) into the expression"));
+    }
+    let headers = config.headers.iter().enumerate();
+    let query = config.query_parameters.iter().enumerate();
+    Ok(RouteMatch {
+        path: matched,
+        case_sensitive: config.case_sensitive.unwrap_or(true),
+        headers: headers
+            .map(|(i, h)| matcher::header(h, &path.item("headers", i)))
+            .collect::<Result<_>>()?,
+        query: query
+            .map(|(i, q)| matcher::query(q, &path.item("query_parameters", i)))
+            .collect::<Result<_>>()?,
+        grpc: config.grpc.is_some(),
+        fraction: fraction(config, path)?,
+    })
+}
+
+/// `runtime_fraction` in millionths.
+fn fraction(config: &pb::route::RouteMatch, path: &Path<'_>) -> Result<u32> {
+    use pb::types::fractional_percent::DenominatorType;
+    let Some(runtime) = &config.runtime_fraction else {
+        return Ok(1_000_000);
+    };
+    let here = path.field("runtime_fraction");
+    let here = here.field("default_value");
+    let percent = required(runtime.default_value.as_ref(), &here)?;
+    let unit = match enumeration(percent.denominator, &here.field("denominator"))? {
+        DenominatorType::Hundred => 10_000,
+        DenominatorType::TenThousand => 100,
+        DenominatorType::Million => 1,
+    };
+    Ok(percent.numerator.saturating_mul(unit).min(1_000_000))
+}

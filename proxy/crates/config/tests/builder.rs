@@ -1,0 +1,423 @@
+//! How updates become snapshots: warming, identity of what did not change, rotation, refusal as a whole.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use heddle_config::snapshot::{RouteSource, Snapshot};
+use heddle_config::{Bootstrap, Builder, Options, Resource, ResourceKind, SecretSource, Update};
+use prost_reflect::DynamicMessage;
+use prost_reflect::prost::Message;
+use prost_types::Any;
+use serde_json::{Value, json};
+
+const BOOTSTRAP: &str = r#"
+node: { id: a, cluster: b, metadata: { NAME: a-0, LABELS: { app: a } } }
+dynamic_resources:
+  ads_config: { api_type: DELTA_GRPC, transport_api_version: V3, grpc_services: [{ envoy_grpc: { cluster_name: xds } }] }
+  cds_config: { ads: {}, resource_api_version: V3 }
+  lds_config: { ads: {}, resource_api_version: V3 }
+layered_runtime: { layers: [{ name: a, static_layer: { envoy.resource_limits.listener.front.connection_limit: 7 } }] }
+static_resources:
+  clusters:
+  - name: xds
+    type: STATIC
+    http2_protocol_options: {}
+    load_assignment: { cluster_name: xds, endpoints: [{ lb_endpoints: [{ endpoint: { address: { pipe: { path: /run/x.sock } } } }] }] }
+  - name: fixed
+    type: STATIC
+    load_assignment: { cluster_name: fixed, endpoints: [{ lb_endpoints: [{ endpoint: { address: { socket_address: { address: 10.0.0.9, port_value: 80 } } } }] }] }
+"#;
+
+use ResourceKind::{Cluster, Endpoints, Listener, Route, Secret};
+
+fn builder() -> Builder {
+    let bootstrap = Bootstrap::parse([BOOTSTRAP], &Options::default()).expect("bootstrap");
+    Builder::new(&bootstrap, Box::new(|_| Ok(()))).expect("builder")
+}
+
+fn update(kind: ResourceKind, resources: &[Value]) -> Update {
+    let descriptor = heddle_api::pool()
+        .get_message_by_name(kind.message_name())
+        .expect("known kind");
+    let name = if kind == Endpoints { "cluster_name" } else { "name" };
+    let resources = resources.iter().map(|value| Resource {
+        name: value[name].as_str().expect("a name").to_owned(),
+        version: "1".into(),
+        body: Any {
+            type_url: kind.type_url(),
+            value: DynamicMessage::deserialize(descriptor.clone(), value)
+                .expect("valid")
+                .encode_to_vec(),
+        },
+    });
+    Update {
+        kind,
+        source: SecretSource::Ads,
+        resources: resources.collect(),
+        removed: Vec::new(),
+    }
+}
+
+fn remove(kind: ResourceKind, name: &str) -> Update {
+    Update {
+        kind,
+        source: SecretSource::Ads,
+        resources: Vec::new(),
+        removed: vec![name.to_owned()],
+    }
+}
+
+fn eds_cluster(name: &str) -> Value {
+    json!({ "name": name, "type": "EDS", "connect_timeout": "1s",
+            "eds_cluster_config": { "eds_config": { "ads": {}, "resource_api_version": "V3" } } })
+}
+
+fn endpoints(cluster: &str, address: &str) -> Value {
+    json!({ "cluster_name": cluster, "endpoints": [{ "lb_endpoints": [{ "endpoint": {
+        "address": { "socket_address": { "address": address, "port_value": 80 } } } }] }] })
+}
+
+fn listener(name: &str, port: u16, routes: &str) -> Value {
+    json!({ "name": name, "address": { "socket_address": { "address": "127.0.0.1", "port_value": port } },
+        "filter_chains": [{ "filters": [{ "name": "http", "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+            "stat_prefix": "http",
+            "rds": { "route_config_name": routes, "config_source": { "ads": {}, "resource_api_version": "V3" } },
+            "http_filters": [{ "name": "router", "typed_config": {
+                "@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router" } }] } }] }] })
+}
+
+fn routes(name: &str, cluster: &str) -> Value {
+    json!({ "name": name, "virtual_hosts": [{ "name": "all", "domains": ["*"],
+        "routes": [{ "match": { "prefix": "/" }, "route": { "cluster": cluster } }] }] })
+}
+
+fn tls_cluster(name: &str, secret: &str) -> Value {
+    json!({ "name": name, "connect_timeout": "1s", "transport_socket": { "name": "tls", "typed_config": {
+        "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
+        "common_tls_context": { "tls_certificate_sds_secret_configs": [{ "name": secret,
+            "sds_config": { "ads": {}, "resource_api_version": "V3" } }] } } } })
+}
+
+fn pair(name: &str, host: &str) -> Value {
+    let signed = rcgen::generate_simple_self_signed(vec![host.to_owned()]).expect("a certificate");
+    json!({ "name": name, "tls_certificate": { "certificate_chain": { "inline_string": signed.cert.pem() },
+            "private_key": { "inline_string": signed.signing_key.serialize_pem() } } })
+}
+
+fn apply(builder: &mut Builder, kind: ResourceKind, resources: &[Value]) -> Arc<Snapshot> {
+    builder
+        .apply(update(kind, resources))
+        .unwrap_or_else(|e| panic!("{kind}: {e}"));
+    builder.snapshot()
+}
+
+#[test]
+fn static_resources_are_there_at_once_and_pipes_are_not_clusters() {
+    let mut b = builder();
+    let s = b.snapshot();
+    assert_eq!(s.clusters.keys().map(|k| &**k).collect::<Vec<_>>(), ["fixed"]);
+    assert_eq!(s.endpoints["fixed"][0].endpoints[0].address.to_string(), "10.0.0.9:80");
+    assert_eq!(s.node.metadata["LABELS"]["app"], "a");
+    assert!(!b.is_complete(), "clusters and listeners are still to come");
+}
+
+#[test]
+fn a_cluster_waits_for_its_endpoints() {
+    let mut b = builder();
+    assert!(!apply(&mut b, Cluster, &[eds_cluster("c")]).clusters.contains_key("c"));
+    assert_eq!(b.waiting(), ["cluster c waits for endpoints c"]);
+    assert_eq!(b.subscriptions().endpoints.into_iter().collect::<Vec<_>>(), ["c"]);
+    let s = apply(&mut b, Endpoints, &[endpoints("c", "10.0.0.1")]);
+    assert!(s.clusters.contains_key("c") && s.endpoints.contains_key("c"));
+    assert!(b.clusters_are_warm());
+}
+
+#[test]
+fn new_endpoints_leave_everything_else_alone() {
+    let mut b = builder();
+    apply(&mut b, Cluster, &[eds_cluster("c"), eds_cluster("d")]);
+    let before = apply(
+        &mut b,
+        Endpoints,
+        &[endpoints("c", "10.0.0.1"), endpoints("d", "10.0.0.2")],
+    );
+    let after = apply(&mut b, Endpoints, &[endpoints("c", "10.0.0.3")]);
+    assert!(Arc::ptr_eq(&before.clusters["c"], &after.clusters["c"]));
+    assert!(Arc::ptr_eq(&before.endpoints["d"], &after.endpoints["d"]));
+    assert!(!Arc::ptr_eq(&before.endpoints["c"], &after.endpoints["c"]));
+    assert_eq!(after.version, before.version + 1);
+}
+
+#[test]
+fn the_same_resources_make_no_new_snapshot() {
+    let mut b = builder();
+    apply(&mut b, Cluster, &[eds_cluster("c")]);
+    let before = apply(&mut b, Endpoints, &[endpoints("c", "10.0.0.1")]);
+    let mut again = update(Cluster, &[eds_cluster("c")]);
+    again.resources[0].version = "2".into();
+    b.apply(again).expect("accepted");
+    assert!(Arc::ptr_eq(&before, &b.snapshot()));
+}
+
+#[test]
+fn a_listener_waits_for_its_routes_and_the_old_version_serves_on() {
+    let mut b = builder();
+    assert!(
+        apply(&mut b, Listener, &[listener("front", 80, "r")])
+            .listeners
+            .is_empty()
+    );
+    assert_eq!(b.waiting(), ["listener front waits for routes r"]);
+    let first = apply(&mut b, Route, &[routes("r", "c")]);
+    assert!(first.routes.contains_key("r"));
+    assert_eq!(
+        first.listeners["front"].max_connections,
+        Some(7),
+        "from the runtime key"
+    );
+
+    let waiting = apply(&mut b, Listener, &[listener("front", 80, "s")]);
+    assert!(Arc::ptr_eq(&first.listeners["front"], &waiting.listeners["front"]));
+    assert!(waiting.routes.contains_key("r"));
+    let second = apply(&mut b, Route, &[routes("s", "c")]);
+    assert!(!Arc::ptr_eq(&first.listeners["front"], &second.listeners["front"]));
+    assert!(!second.routes.contains_key("r"), "nobody refers to it any more");
+    assert_eq!(b.subscriptions().routes.into_iter().collect::<Vec<_>>(), ["s"]);
+}
+
+#[test]
+fn new_routes_do_not_touch_the_listener() {
+    let mut b = builder();
+    apply(&mut b, Listener, &[listener("front", 80, "r")]);
+    let before = apply(&mut b, Route, &[routes("r", "c")]);
+    let after = apply(&mut b, Route, &[routes("r", "d")]);
+    assert!(Arc::ptr_eq(&before.listeners["front"], &after.listeners["front"]));
+    assert!(!Arc::ptr_eq(&before.routes["r"], &after.routes["r"]));
+}
+
+#[test]
+fn one_bad_resource_refuses_the_whole_update() {
+    let mut b = builder();
+    let before = b.snapshot();
+    let mut bad = eds_cluster("bad");
+    bad["lb_policy"] = json!("MAGLEV");
+    let error = b
+        .apply(update(Cluster, &[eds_cluster("good"), bad]))
+        .expect_err("refused")
+        .to_string();
+    assert!(
+        error.starts_with("clusters[bad].lb_policy: MAGLEV is not implemented"),
+        "{error}"
+    );
+    assert!(Arc::ptr_eq(&before, &b.snapshot()));
+    assert!(b.subscriptions().endpoints.is_empty(), "good was not kept either");
+}
+
+#[test]
+fn removal_takes_effect_and_forgets_what_it_referred_to() {
+    let mut b = builder();
+    apply(&mut b, Cluster, &[eds_cluster("c")]);
+    apply(&mut b, Endpoints, &[endpoints("c", "10.0.0.1")]);
+    b.apply(remove(Cluster, "c")).expect("accepted");
+    let s = b.snapshot();
+    assert!(!s.clusters.contains_key("c") && !s.endpoints.contains_key("c"));
+    assert!(b.subscriptions().endpoints.is_empty());
+}
+
+#[test]
+fn removed_routes_and_endpoints_stay_while_they_are_in_use() {
+    let mut b = builder();
+    apply(&mut b, Cluster, &[eds_cluster("c")]);
+    apply(&mut b, Endpoints, &[endpoints("c", "10.0.0.1")]);
+    b.apply(remove(Endpoints, "c")).expect("accepted");
+    assert_eq!(b.snapshot().endpoints["c"].len(), 1);
+}
+
+#[test]
+fn what_the_server_does_not_have_is_not_waited_for() {
+    let mut b = builder();
+    apply(&mut b, Cluster, &[eds_cluster("c")]);
+    b.apply(remove(Endpoints, "c")).expect("accepted");
+    assert!(b.snapshot().endpoints["c"].is_empty());
+    apply(&mut b, Listener, &[listener("front", 80, "r")]);
+    b.apply(remove(Route, "r")).expect("accepted");
+    let s = b.snapshot();
+    assert!(s.routes["r"].virtual_hosts.is_empty());
+    let heddle_config::snapshot::NetworkFilter::Http(manager) = &s.listeners["front"].filter_chains[0].filters[0]
+    else {
+        panic!("an HTTP connection manager");
+    };
+    assert!(matches!(&manager.routes, RouteSource::Rds(name) if **name == *"r"));
+    assert!(b.is_complete());
+}
+
+#[test]
+fn static_resources_cannot_be_replaced_or_removed() {
+    let mut b = builder();
+    let error = b
+        .apply(update(Cluster, &[eds_cluster("fixed")]))
+        .expect_err("refused")
+        .to_string();
+    assert!(error.contains("static resource of the bootstrap"), "{error}");
+    assert!(b.apply(remove(Cluster, "fixed")).is_err());
+}
+
+#[test]
+fn a_rotated_secret_makes_a_new_context_behind_the_same_key() {
+    let mut b = builder();
+    apply(&mut b, Cluster, &[tls_cluster("c", "id"), tls_cluster("d", "id")]);
+    assert_eq!(
+        b.waiting(),
+        ["cluster c waits for secret id", "cluster d waits for secret id"]
+    );
+    assert_eq!(
+        b.subscriptions().secrets[&SecretSource::Ads].iter().collect::<Vec<_>>(),
+        ["id"]
+    );
+    let before = apply(&mut b, Secret, &[pair("id", "a.example")]);
+    let after = apply(&mut b, Secret, &[pair("id", "b.example")]);
+    assert!(Arc::ptr_eq(&before.clusters["c"], &after.clusters["c"]));
+    let key = "cluster/c/default";
+    assert!(!Arc::ptr_eq(&before.client_tls[key], &after.client_tls[key]));
+    assert!(
+        Arc::ptr_eq(&after.client_tls[key], &after.client_tls["cluster/d/default"]),
+        "equal specifications share a context"
+    );
+    assert!(!b.config_dump(true).to_string().contains("PRIVATE KEY"));
+}
+
+#[test]
+fn a_bad_secret_is_refused_and_the_old_one_serves_on() {
+    let mut b = builder();
+    apply(&mut b, Cluster, &[tls_cluster("c", "id")]);
+    let before = apply(&mut b, Secret, &[pair("id", "a.example")]);
+    let mut mixed = pair("id", "b.example");
+    mixed["tls_certificate"]["private_key"] = pair("id", "c.example")["tls_certificate"]["private_key"].clone();
+    let error = b.apply(update(Secret, &[mixed])).expect_err("refused").to_string();
+    assert!(error.contains("does not match"), "{error}");
+    let wrong_kind = json!({ "name": "id", "validation_context": {} });
+    let error = b.apply(update(Secret, &[wrong_kind])).expect_err("refused").to_string();
+    assert!(error.contains("a tls_certificate is needed"), "{error}");
+    assert!(Arc::ptr_eq(&before, &b.snapshot()));
+}
+
+#[test]
+fn an_address_that_cannot_be_bound_refuses_the_listener() {
+    let bootstrap = Bootstrap::parse([BOOTSTRAP], &Options::default()).expect("bootstrap");
+    let asked = Rc::new(RefCell::new(Vec::new()));
+    let log = asked.clone();
+    let check = move |address: std::net::SocketAddr| {
+        log.borrow_mut().push(address.port());
+        if address.port() == 81 {
+            Err("it is taken".to_owned())
+        } else {
+            Ok(())
+        }
+    };
+    let mut b = Builder::new(&bootstrap, Box::new(check)).expect("builder");
+    apply(&mut b, Listener, &[listener("front", 80, "r")]);
+    let error = b
+        .apply(update(Listener, &[listener("other", 81, "r")]))
+        .expect_err("refused")
+        .to_string();
+    assert_eq!(error, "listeners[other].address: cannot bind 127.0.0.1:81: it is taken");
+    // An address that is ours already is not tried again.
+    apply(&mut b, Listener, &[listener("front", 80, "s")]);
+    assert_eq!(*asked.borrow(), [80, 81]);
+}
+
+#[test]
+fn two_listeners_cannot_have_one_address_but_one_may_take_over() {
+    let mut b = builder();
+    apply(&mut b, Listener, &[listener("front", 80, "r")]);
+    let error = b
+        .apply(update(Listener, &[listener("other", 80, "r")]))
+        .expect_err("refused")
+        .to_string();
+    assert!(
+        error.contains("is the address of listener \"front\" already"),
+        "{error}"
+    );
+    let mut swap = update(Listener, &[listener("other", 80, "r")]);
+    swap.removed.push("front".into());
+    b.apply(swap).expect("accepted");
+}
+
+#[test]
+fn a_checkpoint_brings_the_old_configuration_back() {
+    let mut b = builder();
+    apply(&mut b, Listener, &[listener("front", 80, "r")]);
+    let before = apply(&mut b, Route, &[routes("r", "c")]);
+    let checkpoint = b.checkpoint();
+    let after = apply(
+        &mut b,
+        Listener,
+        &[listener("front", 81, "r"), listener("more", 82, "r")],
+    );
+    assert_eq!(after.listeners.len(), 2);
+    b.restore(checkpoint);
+    let back = b.snapshot();
+    assert!(back.version > after.version);
+    assert_eq!(back.listeners.len(), 1);
+    assert!(Arc::ptr_eq(&before.listeners["front"], &back.listeners["front"]));
+}
+
+#[test]
+fn names_must_agree_and_be_unique() {
+    let mut b = builder();
+    let mut renamed = update(Cluster, &[eds_cluster("c")]);
+    renamed.resources[0].name = "d".into();
+    assert!(
+        b.apply(renamed)
+            .expect_err("refused")
+            .to_string()
+            .contains("they must agree")
+    );
+    let twice = update(Cluster, &[eds_cluster("c"), eds_cluster("c")]);
+    assert!(b.apply(twice).expect_err("refused").to_string().contains("twice"));
+}
+
+#[test]
+fn hostile_bytes_are_errors() {
+    let mut b = builder();
+    for kind in ResourceKind::ALL {
+        for bytes in [&b"\xff\xff\xff\xff\xff"[..], b"\x0a\xff", b"\xfa\x7f\x00"] {
+            let body = Any {
+                type_url: kind.type_url(),
+                value: bytes.to_vec(),
+            };
+            let resources = vec![Resource {
+                name: "x".into(),
+                version: "1".into(),
+                body,
+            }];
+            let wrong = Update {
+                kind,
+                source: SecretSource::Ads,
+                resources,
+                removed: Vec::new(),
+            };
+            assert!(b.apply(wrong).is_err(), "{kind} {bytes:?}");
+        }
+        let body = Any {
+            type_url: "type.googleapis.com/google.protobuf.Empty".into(),
+            value: Vec::new(),
+        };
+        let resources = vec![Resource {
+            name: "x".into(),
+            version: "1".into(),
+            body,
+        }];
+        assert!(
+            b.apply(Update {
+                kind,
+                source: SecretSource::Ads,
+                resources,
+                removed: Vec::new()
+            })
+            .is_err()
+        );
+    }
+}

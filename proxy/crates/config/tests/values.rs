@@ -1,0 +1,454 @@
+//! What documents become: Envoy's defaults where nothing is said, and what was said otherwise.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use heddle_config::snapshot::{
+    Action, ClusterChoice, Discovery, HeaderOp, HeaderValue, HostRewrite, HttpCodec, HttpConnectionManager, HttpFilter,
+    LbPolicy, ListenerFilter, NetworkFilter, PathMatch, PathRewrite, RouteSource, RouteTable, ServerHeader, Snapshot,
+    TrafficDirection, UpstreamHttp, UpstreamTransport, XfccMode,
+};
+use heddle_config::{AdminAddress, Bootstrap, Builder, Options, TargetAddress};
+
+fn bootstrap(text: &str) -> Bootstrap {
+    Bootstrap::parse([text], &Options::default()).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn snapshot(text: &str) -> Arc<Snapshot> {
+    let mut builder = Builder::new(&bootstrap(text), Box::new(|_| Ok(()))).unwrap_or_else(|e| panic!("{e}"));
+    builder.snapshot()
+}
+
+fn manager(snapshot: &Snapshot, listener: &str) -> Arc<HttpConnectionManager> {
+    match snapshot.listeners[listener].filter_chains[0].filters.last() {
+        Some(NetworkFilter::Http(manager)) => manager.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn table(manager: &HttpConnectionManager) -> Arc<RouteTable> {
+    match &manager.routes {
+        RouteSource::Inline(table) => table.clone(),
+        RouteSource::Rds(name) => panic!("{name} comes from RDS"),
+    }
+}
+
+const ROUTER: &str =
+    "{ name: router, typed_config: { '@type': type.googleapis.com/envoy.extensions.filters.http.router.v3.Router } }";
+
+fn http(settings: &str, filters: &str, routes: &str) -> String {
+    format!(
+        r#"
+static_resources:
+  listeners:
+  - name: front
+    address: {{ socket_address: {{ address: 127.0.0.1, port_value: 80 }} }}
+    filter_chains:
+    - filters:
+      - name: http
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+          stat_prefix: front
+          http_filters: [{filters} {ROUTER}]
+          {settings}
+          route_config:
+            {routes}
+  clusters: [{{ name: a }}, {{ name: b }}]
+"#
+    )
+}
+
+#[test]
+fn defaults_are_envoys() {
+    let s = snapshot(&http("", "", "name: r"));
+    let listener = &s.listeners["front"];
+    assert!(listener.bind && !listener.use_original_dst && !listener.continue_on_timeout);
+    assert_eq!(listener.listener_filters_timeout, Duration::from_secs(15));
+    assert_eq!(
+        (listener.buffer_limit, listener.backlog, listener.max_connections),
+        (1 << 20, 1024, None)
+    );
+    assert_eq!(listener.direction, TrafficDirection::Unspecified);
+    assert_eq!(listener.filter_chains[0].handshake_timeout, Duration::from_secs(15));
+    let m = manager(&s, "front");
+    assert_eq!(m.codec, HttpCodec::Auto);
+    assert_eq!(m.idle_timeout, Duration::from_secs(3600));
+    assert_eq!(m.stream_idle_timeout, Duration::from_secs(300));
+    assert_eq!(m.request_timeout, Duration::ZERO);
+    assert_eq!(m.request_headers_timeout, Duration::from_secs(60));
+    assert_eq!(m.drain_timeout, Duration::from_secs(5));
+    assert_eq!((m.max_headers_bytes, m.max_headers_count), (60 * 1024, 100));
+    assert_eq!(
+        (m.h2_max_streams, m.h2_stream_window, m.h2_connection_window),
+        (1024, 16 << 20, 24 << 20)
+    );
+    assert!(m.generate_request_id && !m.preserve_request_id && !m.use_remote_address && !m.normalize_path);
+    assert_eq!(m.server_header, ServerHeader::Overwrite("envoy".into()));
+    assert_eq!(m.xfcc_mode, XfccMode::Sanitize);
+    let cluster = &s.clusters["a"];
+    assert_eq!(cluster.discovery, Discovery::Static);
+    assert_eq!(cluster.lb_policy, LbPolicy::RoundRobin);
+    assert_eq!(cluster.connect_timeout, Duration::from_secs(5));
+    assert_eq!(cluster.transport, UpstreamTransport::Plain);
+    assert_eq!(cluster.http, UpstreamHttp::Http1);
+    assert_eq!(cluster.idle_timeout, Duration::from_secs(3600));
+    assert_eq!(
+        (
+            cluster.circuit_breakers.max_connections,
+            cluster.circuit_breakers.max_retries
+        ),
+        (1024, 3)
+    );
+    assert!(cluster.outlier_detection.is_none() && cluster.health_checks.is_empty());
+    assert!((cluster.panic_threshold - 50.0).abs() < f64::EPSILON);
+    assert_eq!(cluster.buffer_limit, 1 << 20);
+}
+
+#[test]
+fn connection_manager_settings() {
+    let settings = r#"codec_type: HTTP2
+          use_remote_address: true
+          xff_num_trusted_hops: 1
+          server_name: shop
+          server_header_transformation: APPEND_IF_ABSENT
+          forward_client_cert_details: SANITIZE_SET
+          set_current_client_cert_details: { subject: true, uri: true }
+          common_http_protocol_options: { idle_timeout: 5s, max_headers_count: 7 }
+          http2_protocol_options: { max_concurrent_streams: 9 }
+          stream_idle_timeout: 0s
+          request_headers_timeout: 3s
+          max_request_headers_kb: 8
+          upgrade_configs: [{ upgrade_type: WebSocket }, { upgrade_type: other, enabled: false }]
+          via: heddle"#;
+    let filters = "{ name: x, typed_config: { '@type': type.googleapis.com/udpa.type.v1.TypedStruct, type_url: type.googleapis.com/stats.PluginConfig, value: {} } },";
+    let s = snapshot(&http(settings, filters, "name: r"));
+    let m = manager(&s, "front");
+    assert_eq!(m.codec, HttpCodec::Http2);
+    assert_eq!((m.use_remote_address, m.xff_trusted_hops), (true, 1));
+    assert_eq!(m.server_header, ServerHeader::AppendIfAbsent("shop".into()));
+    assert_eq!(m.xfcc_mode, XfccMode::SanitizeSet);
+    assert_eq!(
+        (m.xfcc_detail.subject, m.xfcc_detail.uri, m.xfcc_detail.dns),
+        (true, true, false)
+    );
+    assert_eq!(
+        (m.idle_timeout, m.max_headers_count, m.h2_max_streams),
+        (Duration::from_secs(5), 7, 9)
+    );
+    assert_eq!(
+        (m.stream_idle_timeout, m.request_headers_timeout),
+        (Duration::ZERO, Duration::from_secs(3))
+    );
+    assert_eq!((m.max_headers_bytes, m.via.as_deref()), (8192, Some("heddle")));
+    assert_eq!(m.upgrades, ["websocket"]);
+    assert!(matches!(m.filters[..], [HttpFilter::IstioStats]), "{:?}", m.filters);
+}
+
+#[test]
+fn domains_are_indexed_by_kind() {
+    let routes = r#"{ virtual_hosts: [
+              { name: a, domains: [Shop.Example, "shop.example:8080"] },
+              { name: b, domains: ["*.example", "*.long.example", "api.*"] },
+              { name: c, domains: ["*"] } ] }"#;
+    let t = table(&manager(&snapshot(&http("", "", routes)), "front"));
+    assert_eq!((t.exact["shop.example"], t.exact["shop.example:8080"]), (0, 0));
+    let suffixes: Vec<_> = t.suffix.iter().map(|(s, i)| (&**s, *i)).collect();
+    assert_eq!(suffixes, [(".long.example", 1), (".example", 1)]);
+    assert_eq!(
+        t.prefix.iter().map(|(s, i)| (&**s, *i)).collect::<Vec<_>>(),
+        [("api.", 1)]
+    );
+    assert_eq!(t.any, Some(2));
+}
+
+#[test]
+fn routes_and_their_actions() {
+    let routes = r#"{ virtual_hosts: [ { name: v, domains: ["*"], include_request_attempt_count: true, require_tls: ALL, routes: [
+              { name: one, match: { path: /x, case_sensitive: false, headers: [{ name: A, string_match: { exact: b } }] },
+                route: { cluster: a, timeout: 0s, prefix_rewrite: /y, host_rewrite_literal: h,
+                         max_stream_duration: { grpc_timeout_header_max: 0s },
+                         retry_policy: { retry_on: "5xx, connect-failure,retriable-status-codes", num_retries: 2,
+                                         retriable_status_codes: [503], host_selection_retry_max_attempts: 5,
+                                         retry_host_predicate: [{ name: envoy.retry_host_predicates.previous_hosts }] } },
+                request_headers_to_add: [{ header: { key: X-A, value: "%DOWNSTREAM_REMOTE_ADDRESS%" }, append_action: OVERWRITE_IF_EXISTS_OR_ADD },
+                                         { header: { key: x-b, value: "100%%" } }, { header: { key: x-empty, value: "" } }],
+                response_headers_to_remove: [X-Gone] },
+              { match: { path_separated_prefix: /s, grpc: {}, runtime_fraction: { default_value: { numerator: 5, denominator: TEN_THOUSAND } } },
+                route: { weighted_clusters: { clusters: [{ name: a, weight: 30 }, { name: b, weight: 70 }] }, auto_host_rewrite: true,
+                         cluster_not_found_response_code: NOT_FOUND, regex_rewrite: { pattern: { regex: "(a)b" }, substitution: '\1' } } },
+              { match: { safe_regex: { regex: "/r/.*" } }, redirect: { https_redirect: true, port_redirect: 443, prefix_rewrite: /n, response_code: FOUND } },
+              { match: { prefix: / }, direct_response: { status: 418, body: { inline_string: short and stout } } } ] } ] }"#;
+    let t = table(&manager(&snapshot(&http("", "", routes)), "front"));
+    let host = &t.virtual_hosts[0];
+    assert!(host.require_tls && host.include_attempt_count);
+    let one = &host.routes[0];
+    assert!(matches!(&one.matches.path, PathMatch::Exact(p) if &**p == "/x"));
+    assert!(!one.matches.case_sensitive);
+    assert_eq!((one.matches.headers[0].name(), one.matches.fraction), ("a", 1_000_000));
+    let Action::Route(action) = &one.action else {
+        panic!("{:?}", one.action)
+    };
+    assert!(matches!(&action.cluster, ClusterChoice::Single(c) if &**c == "a"));
+    assert_eq!(
+        (action.timeout, action.grpc_timeout_max),
+        (Duration::ZERO, Some(Duration::ZERO))
+    );
+    assert!(matches!(&action.path_rewrite, Some(PathRewrite::Prefix(p)) if &**p == "/y"));
+    assert!(matches!(&action.host_rewrite, Some(HostRewrite::Literal(h)) if &**h == "h"));
+    let retry = action.retry.as_ref().expect("a retry policy");
+    assert!(retry.on.server_error && retry.on.connect_failure && retry.on.retriable_status_codes && !retry.on.reset);
+    assert_eq!(
+        (
+            retry.num_retries,
+            &retry.status_codes[..],
+            retry.host_selection_attempts
+        ),
+        (2, &[503][..], 5)
+    );
+    assert!(retry.avoid_previous_hosts);
+    assert_eq!(
+        (retry.base_interval, retry.max_interval),
+        (Duration::from_millis(25), Duration::from_millis(250))
+    );
+    let add = &one.request_headers.add;
+    assert!(
+        matches!(add[0], (ref n, HeaderValue::Format(_), HeaderOp::Overwrite) if &**n == "x-a"),
+        "{add:?}"
+    );
+    assert!(
+        matches!(add[1], (_, HeaderValue::Literal(ref v), HeaderOp::Append) if &**v == "100%"),
+        "{add:?}"
+    );
+    assert_eq!(add.len(), 2, "an empty value is not added");
+    assert_eq!(
+        one.response_headers.remove.iter().map(|n| &**n).collect::<Vec<_>>(),
+        ["x-gone"]
+    );
+
+    let two = &host.routes[1];
+    assert!(two.matches.grpc && two.matches.fraction == 500);
+    let Action::Route(action) = &two.action else {
+        panic!("{:?}", two.action)
+    };
+    assert!(matches!(action.cluster, ClusterChoice::Weighted { total: 100, .. }));
+    assert_eq!(
+        (action.timeout, action.not_found_status),
+        (Duration::from_secs(15), 404)
+    );
+    assert!(matches!(action.path_rewrite, Some(PathRewrite::Regex(..))));
+    assert!(matches!(action.host_rewrite, Some(HostRewrite::Auto)));
+
+    let Action::Redirect(redirect) = &host.routes[2].action else {
+        panic!("{:?}", host.routes[2].action)
+    };
+    assert_eq!(
+        (redirect.scheme.as_deref(), redirect.port, redirect.status),
+        (Some("https"), Some(443), 302)
+    );
+    assert_eq!(redirect.prefix_rewrite.as_deref(), Some("/n"));
+    let Action::Direct(direct) = &host.routes[3].action else {
+        panic!("{:?}", host.routes[3].action)
+    };
+    assert_eq!((direct.status, &direct.body[..]), (418, &b"short and stout"[..]));
+}
+
+#[test]
+fn clusters_endpoints_and_tls() {
+    let s = snapshot(
+        r#"
+static_resources:
+  clusters:
+  - name: a
+    alt_stat_name: b
+    lb_policy: LEAST_REQUEST
+    least_request_lb_config: { choice_count: 3 }
+    outlier_detection: { consecutive_5xx: 3, enforcing_consecutive_gateway_failure: 100, base_ejection_time: 400s }
+    health_checks: [{ timeout: 1s, interval: 2s, unhealthy_threshold: 3, healthy_threshold: 4,
+                      tcp_health_check: { send: { text: "50494e47" }, receive: [{ text: "4f4B" }] } }]
+    common_lb_config: { healthy_panic_threshold: { value: 0 }, locality_weighted_lb_config: {} }
+    upstream_bind_config: { source_address: { address: 127.0.0.6, port_value: 0 } }
+    metadata: { filter_metadata: { istio: { services: [{ host: h, name: n, namespace: ns }] } } }
+    typed_extension_protocol_options:
+      envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
+        "@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
+        common_http_protocol_options: { idle_timeout: 9s, max_requests_per_connection: 1 }
+        explicit_http_config: { http2_protocol_options: { max_concurrent_streams: 10 } }
+    transport_socket_matches:
+    - name: tls
+      match: { tlsMode: istio }
+      transport_socket:
+        name: envoy.transport_sockets.tls
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext
+          common_tls_context: { alpn_protocols: [h2] }
+          sni: outbound_.80_._.h
+    - name: plain
+      match: {}
+      transport_socket: { name: envoy.transport_sockets.raw_buffer }
+    load_assignment:
+      cluster_name: a
+      endpoints:
+      - locality: { region: r, zone: z }
+        load_balancing_weight: 2
+        lb_endpoints:
+        - endpoint: { address: { socket_address: { address: "fd00::1", port_value: 80 } }, hostname: x }
+          health_status: DRAINING
+          load_balancing_weight: 5
+          metadata: { filter_metadata: { envoy.transport_socket_match: { tlsMode: istio }, istio: { workload: "w;ns;c;r;k" } } }
+  - name: names
+    type: STRICT_DNS
+    load_assignment: { cluster_name: names, endpoints: [{ lb_endpoints: [{ endpoint: { address: { socket_address: { address: example.com, port_value: 443 } } } }] }] }
+"#,
+    );
+    let c = &s.clusters["a"];
+    assert_eq!((&*c.stat_name, c.lb_policy), ("b", LbPolicy::LeastRequest(3)));
+    assert_eq!(
+        (c.http, c.h2_max_streams, c.max_requests_per_connection),
+        (UpstreamHttp::Http2, 10, Some(1))
+    );
+    assert_eq!(
+        (c.idle_timeout, c.locality_weighted, c.panic_threshold),
+        (Duration::from_secs(9), true, 0.0)
+    );
+    assert_eq!(c.bind_source.map(|a| a.to_string()).as_deref(), Some("127.0.0.6"));
+    assert_eq!(
+        c.service.as_ref().map(|(h, n, ns)| (&**h, &**n, &**ns)),
+        Some(("h", "n", "ns"))
+    );
+    let outlier = c.outlier_detection.as_ref().expect("outlier detection");
+    assert_eq!((outlier.consecutive_5xx, outlier.consecutive_gateway_failure), (3, 5));
+    assert_eq!(
+        outlier.max_ejection_time,
+        Duration::from_secs(400),
+        "never below the base"
+    );
+    let heddle_config::snapshot::HealthChecker::Tcp { send, receive } = &c.health_checks[0].checker;
+    assert_eq!((&send[..], &receive[0][..]), (&b"PING"[..], &b"OK"[..]));
+    let UpstreamTransport::Tls(key) = &c.transport_matches[0].transport else {
+        panic!("{:?}", c.transport_matches)
+    };
+    assert!(s.client_tls.contains_key(key));
+    assert_eq!(
+        c.transport_matches[0].labels,
+        [("tlsMode".to_owned(), "istio".to_owned())]
+    );
+    assert_eq!(c.transport_matches[1].transport, UpstreamTransport::Plain);
+    let group = &s.endpoints["a"][0];
+    assert_eq!((group.weight, group.locality.zone.as_str()), (2, "z"));
+    let e = &group.endpoints[0];
+    assert_eq!(
+        (e.address.to_string().as_str(), e.weight, e.workload.as_deref()),
+        ("[fd00::1]:80", 5, Some("w;ns;c;r;k"))
+    );
+    assert_eq!(e.transport_labels, [("tlsMode".to_owned(), "istio".to_owned())]);
+    let named = &s.endpoints["names"][0].endpoints[0];
+    assert_eq!(
+        (named.hostname.as_deref(), named.address.to_string().as_str()),
+        (Some("example.com"), "0.0.0.0:443")
+    );
+}
+
+#[test]
+fn chains_match_and_listener_filters() {
+    let s = snapshot(
+        r#"
+static_resources:
+  listeners:
+  - name: in
+    address: { socket_address: { address: 0.0.0.0, port_value: 15006 } }
+    additional_addresses: [{ address: { socket_address: { address: "::", port_value: 15006 } } }]
+    bind_to_port: false
+    use_original_dst: true
+    traffic_direction: INBOUND
+    listener_filters:
+    - { name: o, typed_config: { "@type": type.googleapis.com/envoy.extensions.filters.listener.original_dst.v3.OriginalDst } }
+    - { name: t, typed_config: { "@type": type.googleapis.com/envoy.extensions.filters.listener.tls_inspector.v3.TlsInspector } }
+    listener_filters_timeout: 0s
+    filter_chains:
+    - filter_chain_match: { destination_port: 80, prefix_ranges: [{ address_prefix: 10.1.2.3, prefix_len: 16 }], server_names: ["*.A.com"], transport_protocol: tls, application_protocols: [istio] }
+      filters:
+      - { name: s, typed_config: { "@type": type.googleapis.com/envoy.extensions.filters.network.sni_cluster.v3.SniCluster } }
+      - { name: r, typed_config: { "@type": type.googleapis.com/envoy.extensions.filters.network.rbac.v3.RBAC, stat_prefix: r } }
+      - { name: p, typed_config: { "@type": type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy, stat_prefix: t, cluster: c, idle_timeout: 0s } }
+"#,
+    );
+    let l = &s.listeners["in"];
+    assert_eq!((l.addresses.len(), l.bind, l.use_original_dst), (2, false, true));
+    assert_eq!(l.direction, TrafficDirection::Inbound);
+    assert_eq!(
+        l.listener_filters,
+        [ListenerFilter::OriginalDst, ListenerFilter::TlsInspector]
+    );
+    assert_eq!(l.listener_filters_timeout, Duration::ZERO);
+    let m = &l.filter_chains[0].matches;
+    assert_eq!((m.destination_port, m.server_names[0].as_str()), (Some(80), "*.a.com"));
+    assert_eq!(
+        (m.destination[0].address.to_string().as_str(), m.destination[0].prefix),
+        ("10.1.0.0", 16)
+    );
+    let filters = &l.filter_chains[0].filters;
+    assert!(matches!(filters[0], NetworkFilter::SniCluster) && matches!(filters[1], NetworkFilter::Rbac(_)));
+    let NetworkFilter::TcpProxy(tcp) = &filters[2] else {
+        panic!("{filters:?}")
+    };
+    assert_eq!((tcp.idle_timeout, tcp.max_connect_attempts), (Duration::ZERO, 1));
+}
+
+#[test]
+fn bootstrap_documents_merge_and_options_win() {
+    let file = r#"
+node: { id: file, cluster: c }
+admin: { access_log_path: /dev/null, address: { pipe: { path: /run/admin.sock } } }
+dynamic_resources:
+  ads_config: { api_type: DELTA_GRPC, transport_api_version: V3, grpc_services: [{ envoy_grpc: { cluster_name: xds, authority: me } }] }
+  lds_config: { ads: {}, resource_api_version: V3 }
+static_resources:
+  clusters:
+  - name: xds
+    connect_timeout: 2s
+    http2_protocol_options: {}
+    load_assignment: { cluster_name: xds, endpoints: [{ lb_endpoints: [{ endpoint: { address: { socket_address: { address: 127.0.0.1, port_value: 15012 } } } }] }] }
+"#;
+    let over = "node: { id: over, locality: { zone: z } }";
+    let options = Options {
+        node_cluster: Some("option".into()),
+        ..Options::default()
+    };
+    let b = Bootstrap::parse([file, over], &options).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(
+        (
+            b.node.id.as_str(),
+            b.node.cluster.as_str(),
+            b.node.locality.zone.as_str()
+        ),
+        ("over", "option", "z")
+    );
+    assert_eq!(b.admin, Some(AdminAddress::Unix("/run/admin.sock".into())));
+    assert_eq!((b.dynamic_listeners, b.dynamic_clusters), (true, false));
+    let ads = b.ads.expect("a target");
+    assert_eq!(
+        ads.address,
+        TargetAddress::Tcp("127.0.0.1:15012".parse().expect("an address"))
+    );
+    assert_eq!(
+        (ads.authority.as_deref(), ads.connect_timeout),
+        (Some("me"), Duration::from_secs(2))
+    );
+    assert_eq!(b.node_message.user_agent_name, "heddle");
+}
+
+#[test]
+fn a_missing_file_says_which() {
+    let options = Options {
+        path: Some("/nonexistent/a.yaml".into()),
+        ..Options::default()
+    };
+    let error = Bootstrap::load(&options).expect_err("missing").to_string();
+    assert!(error.starts_with("cannot read /nonexistent/a.yaml: "), "{error}");
+    assert!(
+        Bootstrap::load(&Options::default())
+            .expect_err("nothing")
+            .to_string()
+            .contains("--config-path")
+    );
+}

@@ -1,0 +1,186 @@
+//! Bodies in motion: where bytes come from, where they go, and the pump between the two.
+//!
+//! A [`Source`] shows the bytes that it holds before they are taken, so that a sink decides how many it has room for
+//! (backpressure) and whether they must be owned (HTTP/2) or may be written from where they lie (HTTP/1.1).
+
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+
+use crate::h1::H1Error;
+use crate::head::Fields;
+
+/// Why a stream, or one direction of it, ended badly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum StreamError {
+    /// The peer broke HTTP/1.1.
+    #[error("{0}")]
+    H1(#[from] H1Error),
+    /// The peer broke HTTP/2, or the connection failed by its rules.
+    #[error("HTTP/2 protocol error")]
+    H2,
+    /// The peer closed the connection, or it failed.
+    #[error("connection closed")]
+    Closed,
+    /// The peer reset this stream.
+    #[error("stream reset")]
+    Reset,
+    /// The peer reset this stream and says that it did nothing with it.
+    #[error("stream refused")]
+    Refused,
+    /// The peer is going away and did nothing with this stream.
+    #[error("going away")]
+    GoneAway,
+    /// A message's body does not have the length that was announced.
+    #[error("body length differs from content-length")]
+    Length,
+}
+
+impl From<std::io::Error> for StreamError {
+    fn from(_: std::io::Error) -> Self {
+        Self::Closed
+    }
+}
+
+/// What [`Source::poll_fill`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fill {
+    /// [`Source::chunk`] holds bytes.
+    Data,
+    /// The body is over; trailers, if any, can be taken.
+    End,
+}
+
+/// The length of a body, as far as it is known before it is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BodyLength {
+    /// No body.
+    Empty,
+    /// Exactly so many bytes.
+    Known(u64),
+    /// Until its end is announced.
+    Unknown,
+    /// Raw bytes in both directions after an upgrade.
+    Tunnel,
+}
+
+/// Where body bytes come from.
+pub(crate) trait Source {
+    /// Ready when bytes are there or the body is over.
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<Fill, StreamError>>;
+    /// The bytes at the front; empty before [`Source::poll_fill`] said [`Fill::Data`].
+    fn chunk(&self) -> &[u8];
+    /// Drops bytes from the front of the chunk.
+    fn consume(&mut self, n: usize);
+    /// Takes bytes from the front of the chunk, without a copy where possible.
+    fn take(&mut self, n: usize) -> Bytes;
+    /// Whether the body ends right after `n` bytes of the chunk, without trailers, as far as is known now.
+    fn ends_after(&self, n: usize) -> bool;
+    /// The trailers, once, after the end.
+    fn take_trailers(&mut self) -> Option<Fields>;
+}
+
+/// Where body bytes go.
+pub(crate) trait Sink {
+    /// Takes bytes from the source's chunk; ready when it took at least one.
+    fn poll_put<S: Source>(&mut self, cx: &mut Context<'_>, source: &mut S) -> Poll<Result<usize, StreamError>>;
+    /// The body is over. Nothing is put afterwards.
+    fn finish(&mut self, trailers: Option<&Fields>) -> Result<(), StreamError>;
+    /// Ready when nothing is held back on this side any more.
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamError>>;
+}
+
+/// Which side of a pump failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PumpError {
+    /// Reading.
+    Source(StreamError),
+    /// Writing.
+    Sink(StreamError),
+}
+
+/// Progress of one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Pump {
+    /// Body bytes moved.
+    pub(crate) bytes: u64,
+    /// The end was handed to the sink.
+    pub(crate) finished: bool,
+    /// Everything was flushed as well.
+    pub(crate) flushed: bool,
+}
+
+impl Pump {
+    /// Moves what can be moved. The sink is flushed when the source has nothing more for now, so that a head and the
+    /// body bytes already there leave together. Trailers taken from the source are shown to `on_trailers` first.
+    pub(crate) fn poll<S: Source, K: Sink>(
+        &mut self,
+        cx: &mut Context<'_>,
+        source: &mut S,
+        sink: &mut K,
+        mut on_trailers: impl FnMut(&mut Fields),
+    ) -> Poll<Result<(), PumpError>> {
+        while !self.finished {
+            match source.poll_fill(cx) {
+                Poll::Ready(Ok(Fill::Data)) => match sink.poll_put(cx, source) {
+                    Poll::Ready(Ok(n)) => self.bytes += n as u64,
+                    Poll::Ready(Err(e)) => return Poll::Ready(Err(PumpError::Sink(e))),
+                    Poll::Pending => {
+                        // The sink is full: what it holds must be on its way.
+                        let _ = sink.poll_flush(cx).map_err(PumpError::Sink)?;
+                        return Poll::Pending;
+                    }
+                },
+                Poll::Ready(Ok(Fill::End)) => {
+                    let mut trailers = source.take_trailers();
+                    if let Some(trailers) = &mut trailers {
+                        on_trailers(trailers);
+                    }
+                    sink.finish(trailers.as_ref()).map_err(PumpError::Sink)?;
+                    self.finished = true;
+                }
+                Poll::Ready(Err(e)) => return Poll::Ready(Err(PumpError::Source(e))),
+                Poll::Pending => {
+                    ready!(sink.poll_flush(cx)).map_err(PumpError::Sink)?;
+                    return Poll::Pending;
+                }
+            }
+        }
+        if !self.flushed {
+            ready!(sink.poll_flush(cx)).map_err(PumpError::Sink)?;
+            self.flushed = true;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// A source that holds bytes from the start: local answers, and replays.
+#[derive(Debug, Default)]
+pub(crate) struct Static(pub(crate) Bytes);
+
+impl Source for Static {
+    fn poll_fill(&mut self, _: &mut Context<'_>) -> Poll<Result<Fill, StreamError>> {
+        Poll::Ready(Ok(if self.0.is_empty() { Fill::End } else { Fill::Data }))
+    }
+
+    fn chunk(&self) -> &[u8] {
+        &self.0
+    }
+
+    fn consume(&mut self, n: usize) {
+        let n = n.min(self.0.len());
+        bytes::Buf::advance(&mut self.0, n);
+    }
+
+    fn take(&mut self, n: usize) -> Bytes {
+        self.0.split_to(n.min(self.0.len()))
+    }
+
+    fn ends_after(&self, n: usize) -> bool {
+        n >= self.0.len()
+    }
+
+    fn take_trailers(&mut self) -> Option<Fields> {
+        None
+    }
+}

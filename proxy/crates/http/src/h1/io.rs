@@ -1,0 +1,547 @@
+//! One HTTP/1.1 connection: what was read and not yet used, what is written and not yet sent, and the body in each
+//! direction. The same code serves both sides of the proxy.
+
+use std::io::IoSlice;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes, BytesMut};
+use heddle_tls::Stream;
+
+use super::chunked::{ChunkDecoder, ChunkStep};
+use super::error::H1Error;
+use super::parse::{HeadScan, Limits};
+use crate::body::{Fill, Sink, Source, StreamError};
+use crate::buffer::{self, BULK_SIZE, READ_SIZE};
+use crate::head::{Fields, Framing};
+
+/// Body bytes up to this many are copied behind the head and leave in one write; larger ones are written from where
+/// they lie.
+const COALESCE: usize = 8 * 1024;
+
+/// Least room for another read before the buffer is tidied.
+const LOW_ROOM: usize = 4 * 1024;
+
+/// How the body that is being read ends.
+#[derive(Debug, Default)]
+enum Reading {
+    #[default]
+    Done,
+    Length(u64),
+    Chunked(Box<ChunkDecoder>),
+    UntilClose,
+}
+
+/// The reading direction of a connection.
+#[derive(Debug)]
+pub(crate) struct ReadHalf {
+    buf: BytesMut,
+    pos: usize,
+    scan: HeadScan,
+    /// The peer has sent its last byte.
+    pub(crate) eof: bool,
+    reading: Reading,
+    /// Bytes of `buf` from `pos` on that are body data.
+    data: usize,
+    trailers: Option<Fields>,
+    limits: Limits,
+}
+
+impl ReadHalf {
+    pub(crate) fn new(first: BytesMut, limits: Limits) -> Self {
+        Self {
+            buf: first,
+            pos: 0,
+            scan: HeadScan::default(),
+            eof: false,
+            reading: Reading::Done,
+            data: 0,
+            trailers: None,
+            limits,
+        }
+    }
+
+    /// Bytes read and not used.
+    pub(crate) fn unread(&self) -> &[u8] {
+        self.buf.get(self.pos..).unwrap_or_default()
+    }
+
+    fn skip(&mut self, n: usize) {
+        self.pos = (self.pos + n).min(self.buf.len());
+        if self.pos == self.buf.len() {
+            self.buf.clear();
+            self.pos = 0;
+        }
+    }
+
+    /// Reads more behind what is unread. `Ok(0)` is the end of the stream.
+    fn poll_more(&mut self, cx: &mut Context<'_>, stream: &Stream, room: usize) -> Poll<Result<usize, StreamError>> {
+        if self.eof {
+            return Poll::Ready(Ok(0));
+        }
+        if self.buf.capacity() == 0 {
+            self.buf = buffer::take_read();
+        }
+        if self.buf.capacity() - self.buf.len() < LOW_ROOM.min(room) || (self.buf.is_empty() && room > READ_SIZE) {
+            self.buf.advance(self.pos);
+            self.pos = 0;
+            self.buf.reserve(room);
+        }
+        let polled = stream.poll_read(cx, &mut self.buf);
+        match polled {
+            Poll::Ready(Ok(n)) => {
+                self.eof = n == 0;
+                Poll::Ready(Ok(n))
+            }
+            Poll::Ready(Err(e)) => {
+                self.eof = true;
+                Poll::Ready(Err(e.into()))
+            }
+            Poll::Pending => {
+                self.relax();
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Gives an empty buffer back to the pool.
+    fn relax(&mut self) {
+        if self.buf.is_empty() && self.buf.capacity() > 0 {
+            self.pos = 0;
+            buffer::give_read(std::mem::take(&mut self.buf));
+        }
+    }
+
+    /// Ready with the length of the next head once it is complete in [`ReadHalf::unread`].
+    pub(crate) fn poll_head(&mut self, cx: &mut Context<'_>, stream: &Stream) -> Poll<Result<usize, StreamError>> {
+        loop {
+            if let Some(end) = self
+                .scan
+                .advance(self.buf.get(self.pos..).unwrap_or_default(), self.limits)?
+            {
+                self.scan = HeadScan::default();
+                return Poll::Ready(Ok(end));
+            }
+            if ready!(self.poll_more(cx, stream, READ_SIZE))? == 0 {
+                let cut_short = !self.unread().is_empty();
+                return Poll::Ready(Err(if cut_short {
+                    H1Error::Incomplete.into()
+                } else {
+                    StreamError::Closed
+                }));
+            }
+        }
+    }
+
+    /// Reads and forgets.
+    pub(crate) fn poll_discard(&mut self, cx: &mut Context<'_>, stream: &Stream) -> Poll<Result<usize, StreamError>> {
+        self.buf.clear();
+        self.pos = 0;
+        self.data = 0;
+        self.poll_more(cx, stream, READ_SIZE)
+    }
+
+    /// The head is parsed: go on with its body.
+    pub(crate) fn begin_body(&mut self, head: usize, framing: Framing) {
+        self.skip(head);
+        self.data = 0;
+        self.trailers = None;
+        self.reading = match framing {
+            Framing::None => Reading::Done,
+            Framing::Length(n) => Reading::Length(n),
+            Framing::Chunked => Reading::Chunked(Box::default()),
+            Framing::UntilClose => Reading::UntilClose,
+        };
+    }
+
+    /// Whether the whole body was read and taken.
+    pub(crate) fn body_done(&self) -> bool {
+        self.data == 0 && matches!(self.reading, Reading::Done)
+    }
+
+    /// Watches an idle or waiting connection: ready when the peer closed it, sent something unasked, or filled the
+    /// buffer with what will come next. `Ok(true)` means bytes are there.
+    pub(crate) fn poll_watch(&mut self, cx: &mut Context<'_>, stream: &Stream) -> Poll<Result<bool, StreamError>> {
+        if self.eof {
+            return Poll::Ready(Err(StreamError::Closed));
+        }
+        if !self.unread().is_empty() {
+            return Poll::Ready(Ok(true));
+        }
+        match ready!(self.poll_more(cx, stream, READ_SIZE))? {
+            0 => Poll::Ready(Err(StreamError::Closed)),
+            _ => Poll::Ready(Ok(true)),
+        }
+    }
+
+    fn poll_fill(&mut self, cx: &mut Context<'_>, stream: &Stream) -> Poll<Result<Fill, StreamError>> {
+        loop {
+            if self.data > 0 {
+                return Poll::Ready(Ok(Fill::Data));
+            }
+            let unread = self.buf.get(self.pos..).unwrap_or_default();
+            let room = match &mut self.reading {
+                Reading::Done => return Poll::Ready(Ok(Fill::End)),
+                Reading::Length(left) => {
+                    if !unread.is_empty() {
+                        self.data = usize::try_from(*left).unwrap_or(usize::MAX).min(unread.len());
+                        continue;
+                    }
+                    if *left > READ_SIZE as u64 { BULK_SIZE } else { READ_SIZE }
+                }
+                Reading::Chunked(decoder) => match decoder.step(unread, self.limits)? {
+                    ChunkStep::Data(n) => {
+                        self.data = n;
+                        continue;
+                    }
+                    ChunkStep::Skip(n) => {
+                        self.skip(n);
+                        continue;
+                    }
+                    ChunkStep::End(n) => {
+                        self.trailers = decoder.take_trailers();
+                        self.reading = Reading::Done;
+                        self.skip(n);
+                        continue;
+                    }
+                    ChunkStep::More => BULK_SIZE,
+                },
+                Reading::UntilClose => {
+                    if !unread.is_empty() {
+                        self.data = unread.len();
+                        continue;
+                    }
+                    BULK_SIZE
+                }
+            };
+            if ready!(self.poll_more(cx, stream, room))? == 0 {
+                if matches!(self.reading, Reading::UntilClose) {
+                    self.reading = Reading::Done;
+                    continue;
+                }
+                return Poll::Ready(Err(H1Error::Incomplete.into()));
+            }
+        }
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.buf.get(self.pos..self.pos + self.data).unwrap_or_default()
+    }
+
+    fn took(&mut self, n: usize) {
+        self.data -= n;
+        match &mut self.reading {
+            Reading::Length(left) => {
+                *left -= (n as u64).min(*left);
+                if *left == 0 {
+                    self.reading = Reading::Done;
+                }
+            }
+            Reading::Chunked(decoder) => decoder.consumed(n),
+            Reading::UntilClose | Reading::Done => {}
+        }
+    }
+
+    fn consume(&mut self, n: usize) {
+        let n = n.min(self.data);
+        self.took(n);
+        self.skip(n);
+    }
+
+    fn take(&mut self, n: usize) -> Bytes {
+        let n = n.min(self.data);
+        if n < READ_SIZE / 2 {
+            let bytes = Bytes::copy_from_slice(self.buf.get(self.pos..self.pos + n).unwrap_or_default());
+            self.consume(n);
+            return bytes;
+        }
+        self.took(n);
+        self.buf.advance(self.pos);
+        self.pos = 0;
+        let bytes = self.buf.split_to(n).freeze();
+        if self.buf.is_empty() {
+            // What is left shares memory with `bytes`; a pooled buffer must not.
+            self.buf = BytesMut::new();
+        }
+        bytes
+    }
+
+    fn ends_after(&self, n: usize) -> bool {
+        match &self.reading {
+            Reading::Length(left) => *left <= n as u64,
+            Reading::Done => true,
+            Reading::Chunked(_) | Reading::UntilClose => false,
+        }
+    }
+}
+
+impl Drop for ReadHalf {
+    fn drop(&mut self) {
+        if self.buf.capacity() > 0 {
+            buffer::give_read(std::mem::take(&mut self.buf));
+        }
+    }
+}
+
+/// The writing direction of a connection.
+#[derive(Debug, Default)]
+pub(crate) struct WriteHalf {
+    out: Vec<u8>,
+    sent: usize,
+    framing: Framing,
+    /// Of [`Framing::Length`]: body bytes still owed. Of [`Framing::Chunked`]: bytes still owed to the open chunk.
+    left: u64,
+    /// The message in progress was ended.
+    finished: bool,
+}
+
+impl WriteHalf {
+    /// The bytes waiting, to append a head to.
+    pub(crate) fn out(&mut self) -> &mut Vec<u8> {
+        if self.out.capacity() == 0 {
+            self.out = buffer::take_write();
+        }
+        &mut self.out
+    }
+
+    /// A head was appended; its body follows.
+    pub(crate) fn begin_body(&mut self, framing: Framing) {
+        self.framing = framing;
+        self.left = if let Framing::Length(n) = framing { n } else { 0 };
+        self.finished = false;
+    }
+
+    /// Whether the message in progress was ended properly and sent.
+    pub(crate) fn idle(&self) -> bool {
+        self.finished && self.sent == self.out.len()
+    }
+
+    /// Bytes waiting to be sent.
+    pub(crate) fn pending(&self) -> usize {
+        self.out.len() - self.sent
+    }
+
+    /// Gives the buffer back while nothing waits.
+    pub(crate) fn relax(&mut self) {
+        if self.out.capacity() > 0 && self.pending() == 0 {
+            self.sent = 0;
+            buffer::give_write(std::mem::take(&mut self.out));
+        }
+    }
+
+    pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>, stream: &Stream) -> Poll<Result<(), StreamError>> {
+        while self.sent < self.out.len() {
+            let rest = IoSlice::new(self.out.get(self.sent..).unwrap_or_default());
+            match ready!(stream.poll_write_vectored(cx, &[rest]))? {
+                0 => return Poll::Ready(Err(StreamError::Closed)),
+                n => self.sent += n,
+            }
+        }
+        self.out.clear();
+        self.sent = 0;
+        stream.poll_flush(cx).map_err(StreamError::from)
+    }
+
+    fn poll_put<S: Source>(
+        &mut self,
+        cx: &mut Context<'_>,
+        stream: &Stream,
+        source: &mut S,
+    ) -> Poll<Result<usize, StreamError>> {
+        let available = source.chunk().len();
+        let n = match self.framing {
+            // A response to HEAD and the like: the body is read and goes nowhere.
+            Framing::None => {
+                source.consume(available);
+                return Poll::Ready(Ok(available));
+            }
+            Framing::Length(_) if available as u64 > self.left => {
+                return Poll::Ready(Err(StreamError::Length));
+            }
+            Framing::Length(_) | Framing::UntilClose => available,
+            Framing::Chunked => {
+                if self.left == 0 {
+                    let out = self.out();
+                    write_hex(out, available);
+                    out.extend_from_slice(b"\r\n");
+                    self.left = available as u64;
+                }
+                usize::try_from(self.left).unwrap_or(usize::MAX).min(available)
+            }
+        };
+        if self.pending() + n <= COALESCE {
+            self.out()
+                .extend_from_slice(source.chunk().get(..n).unwrap_or_default());
+            source.consume(n);
+            self.put(n);
+            return Poll::Ready(Ok(n));
+        }
+        loop {
+            let waiting = self.pending();
+            let written = {
+                let data = source.chunk().get(..n).unwrap_or_default();
+                let slices = [
+                    IoSlice::new(self.out.get(self.sent..).unwrap_or_default()),
+                    IoSlice::new(data),
+                ];
+                let slices = if waiting == 0 { &slices[1..] } else { &slices[..] };
+                ready!(stream.poll_write_vectored(cx, slices))?
+            };
+            if written == 0 {
+                return Poll::Ready(Err(StreamError::Closed));
+            }
+            if written < waiting {
+                self.sent += written;
+                continue;
+            }
+            self.out.clear();
+            self.sent = 0;
+            let of_body = written - waiting;
+            if of_body > 0 {
+                source.consume(of_body);
+                self.put(of_body);
+                return Poll::Ready(Ok(of_body));
+            }
+        }
+    }
+
+    fn put(&mut self, n: usize) {
+        match self.framing {
+            Framing::Length(_) => self.left -= n as u64,
+            Framing::Chunked => {
+                self.left -= n as u64;
+                if self.left == 0 {
+                    self.out().extend_from_slice(b"\r\n");
+                }
+            }
+            Framing::None | Framing::UntilClose => {}
+        }
+    }
+
+    fn finish(&mut self, trailers: Option<&Fields>) -> Result<(), StreamError> {
+        match self.framing {
+            Framing::Length(_) | Framing::Chunked if self.left > 0 => {
+                return Err(StreamError::Length);
+            }
+            Framing::Chunked => {
+                let out = self.out();
+                out.extend_from_slice(b"0\r\n");
+                if let Some(trailers) = trailers {
+                    trailers.write(out);
+                }
+                out.extend_from_slice(b"\r\n");
+            }
+            _ => {}
+        }
+        self.finished = true;
+        Ok(())
+    }
+}
+
+impl Drop for WriteHalf {
+    fn drop(&mut self) {
+        if self.out.capacity() > 0 {
+            buffer::give_write(std::mem::take(&mut self.out));
+        }
+    }
+}
+
+fn write_hex(out: &mut Vec<u8>, mut n: usize) {
+    let mut digits = [0_u8; 16];
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        let nibble = (n & 15) as u8;
+        digits[at] = if nibble < 10 { b'0' + nibble } else { b'a' + nibble - 10 };
+        n >>= 4;
+        if n == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[at..]);
+}
+
+/// A connection with both directions.
+#[derive(Debug)]
+pub(crate) struct H1Conn {
+    pub(crate) stream: Stream,
+    pub(crate) read: ReadHalf,
+    pub(crate) write: WriteHalf,
+}
+
+impl H1Conn {
+    pub(crate) fn new(stream: Stream, first: BytesMut, limits: Limits) -> Self {
+        Self {
+            stream,
+            read: ReadHalf::new(first, limits),
+            write: WriteHalf::default(),
+        }
+    }
+
+    /// The two directions, usable at the same time.
+    pub(crate) fn halves(&mut self) -> (H1Reader<'_>, H1Writer<'_>) {
+        (
+            H1Reader {
+                stream: &self.stream,
+                half: &mut self.read,
+            },
+            H1Writer {
+                stream: &self.stream,
+                half: &mut self.write,
+            },
+        )
+    }
+}
+
+/// The reading direction of a borrowed connection.
+#[derive(Debug)]
+pub(crate) struct H1Reader<'c> {
+    pub(crate) stream: &'c Stream,
+    pub(crate) half: &'c mut ReadHalf,
+}
+
+/// The writing direction of a borrowed connection.
+#[derive(Debug)]
+pub(crate) struct H1Writer<'c> {
+    pub(crate) stream: &'c Stream,
+    pub(crate) half: &'c mut WriteHalf,
+}
+
+impl Source for H1Reader<'_> {
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<Fill, StreamError>> {
+        self.half.poll_fill(cx, self.stream)
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.half.chunk()
+    }
+
+    fn consume(&mut self, n: usize) {
+        self.half.consume(n);
+    }
+
+    fn take(&mut self, n: usize) -> Bytes {
+        self.half.take(n)
+    }
+
+    fn ends_after(&self, n: usize) -> bool {
+        self.half.ends_after(n)
+    }
+
+    fn take_trailers(&mut self) -> Option<Fields> {
+        self.half.trailers.take()
+    }
+}
+
+impl Sink for H1Writer<'_> {
+    fn poll_put<S: Source>(&mut self, cx: &mut Context<'_>, source: &mut S) -> Poll<Result<usize, StreamError>> {
+        self.half.poll_put(cx, self.stream, source)
+    }
+
+    fn finish(&mut self, trailers: Option<&Fields>) -> Result<(), StreamError> {
+        self.half.finish(trailers)
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamError>> {
+        self.half.poll_flush(cx, self.stream)
+    }
+}

@@ -1,0 +1,17 @@
+//! HTTP/1.1: a codec of our own around `httparse`, strict by default (RFC 9112).
+
+mod chunked;
+mod error;
+mod io;
+mod parse;
+mod serve;
+
+pub use chunked::{ChunkDecoder, ChunkStep};
+pub use error::H1Error;
+pub(crate) use io::{H1Conn, H1Reader, H1Writer};
+pub use parse::{HeadScan, Limits, MAX_FIELDS, RequestFacts, parse_request, parse_response, parse_trailers};
+pub(crate) use parse::{is_authority, parse_length};
+pub(crate) use serve::serve;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,518 @@
+//! Serving HTTP/1.1 to a client.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use heddle_net::ConnectionInfo;
+use heddle_tls::Stream;
+use tokio::time::Instant;
+
+use super::H1Error;
+use super::io::{H1Conn, H1Reader, H1Writer};
+use super::parse::{RequestFacts, parse_request};
+use crate::body::{BodyLength, Fill, Sink, Source, StreamError};
+use crate::drain::{Drain, DrainStage};
+use crate::failure::Failure;
+use crate::hcm::{
+    Active, Environment, Exchange, Facts, HcmRuntime, Outcome, Reply, RequestBody, finish_head, handle, local_head,
+};
+use crate::head::{Fields, Framing, Known, Method, Protocol, ResponseHead};
+use crate::timer::{Timer, far_future};
+use crate::worker::HttpWorker;
+
+/// How long, and for how many bytes, a connection is read after its last answer, so that the client gets the answer
+/// and not a reset (RFC 9112 section 9.6). Envoy's `delayed_close_timeout`.
+const LINGER: Duration = Duration::from_secs(1);
+const LINGER_BYTES: usize = 256 * 1024;
+
+/// What ended the wait for a request.
+enum Next {
+    Head(usize),
+    Bad(H1Error),
+    /// The client closed.
+    Closed,
+    /// Nothing came in time.
+    Idle,
+    /// A head began and did not end in time.
+    Slow,
+    /// The drain is over.
+    Drained,
+}
+
+/// Serves one connection until it ends.
+pub(crate) async fn serve(
+    worker: &Rc<HttpWorker>,
+    hcm: &Rc<HcmRuntime>,
+    stream: Stream,
+    connection: &Rc<ConnectionInfo>,
+    first: BytesMut,
+    drain: &Drain,
+) {
+    hcm.stats.cx_http1_total.inc();
+    let _active = Active::enter(&hcm.stats.cx_http1_active);
+    let env = Environment {
+        worker,
+        hcm,
+        connection,
+        drain,
+    };
+    let mut conn = H1Conn::new(stream, first, hcm.limits);
+    let mut timer = Timer::default();
+    let mut exchange = Exchange::new(worker.next_connection_id(), hcm.filter_chain.clone());
+    let opened = Instant::now();
+    let last = hcm
+        .config
+        .max_connection_duration
+        .map_or_else(|| far_future(opened), |max| opened + max);
+    let mut idle_since = opened;
+    loop {
+        let next = next_head(env, &mut conn, &mut timer, idle_since, last).await;
+        let head = match next {
+            Next::Head(head) => head,
+            Next::Bad(error) => {
+                let failure = Failure::Protocol(error);
+                refuse(env, &mut exchange, &mut conn, &mut timer, failure, None).await;
+                return;
+            }
+            Next::Slow => {
+                hcm.stats.rq_header_timeout.inc();
+                refuse(env, &mut exchange, &mut conn, &mut timer, Failure::HeaderTimeout, None).await;
+                return;
+            }
+            Next::Closed => {
+                hcm.stats.cx_destroy_remote.inc();
+                return;
+            }
+            Next::Idle => {
+                hcm.stats.cx_idle_timeout.inc();
+                close(&mut conn, &mut timer).await;
+                return;
+            }
+            Next::Drained => {
+                hcm.stats.cx_drain_close.inc();
+                close(&mut conn, &mut timer).await;
+                return;
+            }
+        };
+        let now = Instant::now();
+        exchange.reset(now);
+        hcm.stats.rq_http1.inc();
+        let raw = conn.read.unread().get(..head).unwrap_or_default();
+        let parsed = parse_request(raw, hcm.config.accept_http_10, &mut exchange.request);
+        let parsed = parsed.and_then(|facts| {
+            if exchange.request.fields.len() > hcm.limits.max_count {
+                Err(H1Error::TooMany)
+            } else {
+                Ok(facts)
+            }
+        });
+        let parsed = match parsed {
+            Ok(parsed) => parsed,
+            Err(error) => {
+                refuse(
+                    env,
+                    &mut exchange,
+                    &mut conn,
+                    &mut timer,
+                    Failure::Protocol(error),
+                    Some(now),
+                )
+                .await;
+                return;
+            }
+        };
+        conn.read.begin_body(head, parsed.framing);
+        let outcome = one(env, &mut exchange, &mut conn, &mut timer, parsed, now >= last).await;
+        match outcome {
+            Kept::Open => {}
+            Kept::Close => {
+                if drain.is_draining() {
+                    hcm.stats.cx_drain_close.inc();
+                }
+                hcm.stats.cx_destroy_local.inc();
+                close(&mut conn, &mut timer).await;
+                return;
+            }
+            Kept::Abort => {
+                hcm.stats.cx_destroy_local.inc();
+                return;
+            }
+        }
+        idle_since = exchange.ended.unwrap_or_else(Instant::now);
+    }
+}
+
+enum Kept {
+    Open,
+    Close,
+    Abort,
+}
+
+/// One request and its answer.
+async fn one(
+    env: Environment<'_>,
+    exchange: &mut Exchange,
+    conn: &mut H1Conn,
+    timer: &mut Timer,
+    parsed: RequestFacts,
+    last: bool,
+) -> Kept {
+    let connect = exchange.request.method == Method::Connect;
+    let facts = Facts {
+        length: match parsed.framing {
+            Framing::None | Framing::UntilClose => BodyLength::Empty,
+            Framing::Length(n) => BodyLength::Known(n),
+            Framing::Chunked => BodyLength::Unknown,
+        },
+        upgrade: parsed.upgrade && !connect,
+        expect_continue: parsed.expect_continue,
+    };
+    if facts.upgrade && facts.length != BodyLength::Empty {
+        // What would follow the upgrade, the body or the new protocol, could be read in two ways.
+        refuse(
+            env,
+            exchange,
+            conn,
+            timer,
+            Failure::Protocol(H1Error::StartLine),
+            Some(exchange.begun),
+        )
+        .await;
+        return Kept::Abort;
+    }
+    let method = exchange.request.method;
+    let protocol = exchange.request.protocol;
+    let (reader, writer) = conn.halves();
+    let mut body = H1Request { reader };
+    let mut reply = H1Reply {
+        writer,
+        method,
+        protocol,
+        keep_alive: parsed.keep_alive && !last,
+        drain: env.drain,
+        started: false,
+    };
+    let outcome = handle(env, exchange, &mut body, &mut reply, timer, facts).await;
+    let keep_alive = reply.keep_alive;
+    match outcome {
+        Outcome::Complete => {
+            if !conn.write.idle() {
+                return Kept::Abort;
+            }
+            if keep_alive && (conn.read.body_done() || discard(conn).await) {
+                Kept::Open
+            } else {
+                Kept::Close
+            }
+        }
+        Outcome::Tunnelled => Kept::Close,
+        Outcome::Aborted => Kept::Abort,
+    }
+}
+
+/// Takes the rest of a request's body that is here already, when it is short.
+async fn discard(conn: &mut H1Conn) -> bool {
+    poll_fn(|cx| {
+        let (mut reader, _) = conn.halves();
+        let mut left = LINGER_BYTES;
+        while left > 0 {
+            match reader.poll_fill(cx) {
+                Poll::Ready(Ok(Fill::Data)) => {
+                    let n = reader.chunk().len();
+                    reader.consume(n);
+                    left = left.saturating_sub(n);
+                }
+                Poll::Ready(Ok(Fill::End)) => return Poll::Ready(true),
+                _ => return Poll::Ready(false),
+            }
+        }
+        Poll::Ready(false)
+    })
+    .await
+}
+
+/// Waits for the next complete head.
+async fn next_head(
+    env: Environment<'_>,
+    conn: &mut H1Conn,
+    timer: &mut Timer,
+    idle_since: Instant,
+    last: Instant,
+) -> Next {
+    let config = &env.hcm.config;
+    let never = far_future(idle_since);
+    let idle = if config.idle_timeout.is_zero() {
+        never
+    } else {
+        idle_since + config.idle_timeout
+    };
+    let mut begun = None;
+    let mut draining = None;
+    let mut empty_lines = 0;
+    poll_fn(|cx| {
+        loop {
+            match conn.read.poll_head(cx, &conn.stream) {
+                // An empty line before the start line (RFC 9112 section 2.2).
+                Poll::Ready(Ok(2)) if empty_lines < 2 => {
+                    empty_lines += 1;
+                    conn.read.begin_body(2, Framing::None);
+                }
+                Poll::Ready(Ok(2)) => return Poll::Ready(Next::Bad(H1Error::StartLine)),
+                Poll::Ready(Ok(head)) => return Poll::Ready(Next::Head(head)),
+                Poll::Ready(Err(StreamError::H1(H1Error::Incomplete))) => {
+                    return Poll::Ready(Next::Closed);
+                }
+                Poll::Ready(Err(StreamError::H1(error))) => return Poll::Ready(Next::Bad(error)),
+                Poll::Ready(Err(_)) => return Poll::Ready(Next::Closed),
+                Poll::Pending => break,
+            }
+        }
+        conn.write.relax();
+        let partial = !conn.read.unread().is_empty();
+        let deadline = if partial {
+            *begun.get_or_insert_with(|| Instant::now() + env.hcm.headers_timeout())
+        } else {
+            match env.drain.stage() {
+                DrainStage::Closing => return Poll::Ready(Next::Drained),
+                DrainStage::Draining => {
+                    // One last request may be on its way; its answer says `connection: close`.
+                    let end = *draining.get_or_insert_with(|| Instant::now() + config.drain_timeout);
+                    idle.min(end).min(last)
+                }
+                DrainStage::Serving => idle.min(last),
+            }
+        };
+        env.drain.register(cx);
+        if timer.poll_until(cx, deadline).is_ready() {
+            return Poll::Ready(match (partial, env.drain.is_draining()) {
+                (true, _) => Next::Slow,
+                (false, true) => Next::Drained,
+                (false, false) => Next::Idle,
+            });
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+/// Answers a request that is not one, then closes.
+async fn refuse(
+    env: Environment<'_>,
+    exchange: &mut Exchange,
+    conn: &mut H1Conn,
+    timer: &mut Timer,
+    failure: Failure,
+    begun: Option<Instant>,
+) {
+    if begun.is_none() {
+        exchange.reset(Instant::now());
+    }
+    exchange.request.grpc = false;
+    env.hcm.stats.rq_total.inc();
+    if let Failure::Protocol(error) = &failure {
+        env.hcm.stats.http1_error(*error);
+    }
+    let body = local_head(exchange, &failure);
+    finish_head(env.hcm, env.worker, exchange);
+    exchange.status = exchange.response.status;
+    let out = conn.write.out();
+    write_status(out, exchange.status);
+    exchange.response.fields.write(out);
+    out.extend_from_slice(b"connection: close\r\n\r\n");
+    if exchange.request.method != Method::Head {
+        out.extend_from_slice(&body);
+        exchange.response_bytes = body.len() as u64;
+    }
+    env.hcm.finish(exchange, env.connection, Instant::now());
+    env.hcm.stats.cx_destroy_local.inc();
+    close(conn, timer).await;
+}
+
+/// Sends what waits, ends the sending side, and reads on for a moment.
+async fn close(conn: &mut H1Conn, timer: &mut Timer) {
+    let deadline = Instant::now() + LINGER;
+    let mut shut = false;
+    let mut left = LINGER_BYTES;
+    poll_fn(|cx| {
+        if timer.poll_until(cx, deadline).is_ready() {
+            return Poll::Ready(());
+        }
+        if !shut {
+            match conn.write.poll_flush(cx, &conn.stream) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(_)) => return Poll::Ready(()),
+                Poll::Pending => return Poll::Pending,
+            }
+            match conn.stream.poll_shutdown(cx) {
+                Poll::Ready(Ok(())) => shut = true,
+                Poll::Ready(Err(_)) => return Poll::Ready(()),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        loop {
+            match conn.read.poll_discard(cx, &conn.stream) {
+                Poll::Ready(Ok(n)) if n > 0 && n < left => left -= n,
+                Poll::Ready(_) => return Poll::Ready(()),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    })
+    .await;
+}
+
+/// The request's body.
+struct H1Request<'c> {
+    reader: H1Reader<'c>,
+}
+
+impl Source for H1Request<'_> {
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<Fill, StreamError>> {
+        self.reader.poll_fill(cx)
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.reader.chunk()
+    }
+
+    fn consume(&mut self, n: usize) {
+        self.reader.consume(n);
+    }
+
+    fn take(&mut self, n: usize) -> bytes::Bytes {
+        self.reader.take(n)
+    }
+
+    fn ends_after(&self, n: usize) -> bool {
+        self.reader.ends_after(n)
+    }
+
+    fn take_trailers(&mut self) -> Option<Fields> {
+        self.reader.take_trailers()
+    }
+}
+
+impl RequestBody for H1Request<'_> {
+    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<StreamError> {
+        match self.reader.half.poll_watch(cx, self.reader.stream) {
+            Poll::Ready(Err(error)) => Poll::Ready(error),
+            // The next request is here already; it waits its turn.
+            Poll::Ready(Ok(_)) | Poll::Pending => Poll::Pending,
+        }
+    }
+
+    fn tunnel(&mut self) {
+        self.reader.half.begin_body(0, Framing::UntilClose);
+    }
+}
+
+/// The answer's way out.
+struct H1Reply<'c> {
+    writer: H1Writer<'c>,
+    method: Method,
+    protocol: Protocol,
+    keep_alive: bool,
+    drain: &'c Drain,
+    started: bool,
+}
+
+fn write_status(out: &mut Vec<u8>, status: u16) {
+    if status == 200 {
+        out.extend_from_slice(b"HTTP/1.1 200 OK\r\n");
+        return;
+    }
+    out.extend_from_slice(b"HTTP/1.1 ");
+    out.extend_from_slice(itoa::Buffer::new().format(status).as_bytes());
+    out.push(b' ');
+    out.extend_from_slice(crate::head::reason(status).as_bytes());
+    out.extend_from_slice(b"\r\n");
+}
+
+impl Reply for H1Reply<'_> {
+    fn send_head(&mut self, head: &ResponseHead, length: BodyLength) -> Result<(), StreamError> {
+        self.started = true;
+        self.keep_alive &= !self.drain.is_draining();
+        let out = self.writer.half.out();
+        write_status(out, head.status);
+        head.fields.write(out);
+        let bodyless = self.method == Method::Head || matches!(head.status, 204 | 304);
+        let framing = match length {
+            BodyLength::Tunnel => {
+                if head.status == 101 {
+                    out.extend_from_slice(b"connection: upgrade\r\n");
+                }
+                self.keep_alive = false;
+                Framing::UntilClose
+            }
+            _ if bodyless => {
+                if length == BodyLength::Unknown && self.method == Method::Head && self.protocol == Protocol::Http11 {
+                    out.extend_from_slice(b"transfer-encoding: chunked\r\n");
+                }
+                Framing::None
+            }
+            BodyLength::Empty => {
+                if !head.fields.has_known(Known::ContentLength) {
+                    out.extend_from_slice(b"content-length: 0\r\n");
+                }
+                Framing::None
+            }
+            BodyLength::Known(n) => {
+                if !head.fields.has_known(Known::ContentLength) {
+                    out.extend_from_slice(b"content-length: ");
+                    out.extend_from_slice(itoa::Buffer::new().format(n).as_bytes());
+                    out.extend_from_slice(b"\r\n");
+                }
+                Framing::Length(n)
+            }
+            BodyLength::Unknown if self.protocol == Protocol::Http11 => {
+                out.extend_from_slice(b"transfer-encoding: chunked\r\n");
+                Framing::Chunked
+            }
+            BodyLength::Unknown => {
+                self.keep_alive = false;
+                Framing::UntilClose
+            }
+        };
+        if length != BodyLength::Tunnel {
+            if !self.keep_alive {
+                out.extend_from_slice(b"connection: close\r\n");
+            } else if self.protocol == Protocol::Http10 {
+                out.extend_from_slice(b"connection: keep-alive\r\n");
+            }
+        }
+        out.extend_from_slice(b"\r\n");
+        self.writer.half.begin_body(framing);
+        Ok(())
+    }
+
+    fn send_interim(&mut self, head: &ResponseHead) -> Result<(), StreamError> {
+        if self.started || self.protocol == Protocol::Http10 {
+            return Ok(());
+        }
+        let out = self.writer.half.out();
+        write_status(out, head.status);
+        head.fields.write(out);
+        out.extend_from_slice(b"\r\n");
+        Ok(())
+    }
+
+    fn poll_gone(&mut self, _: &mut Context<'_>) -> Poll<StreamError> {
+        Poll::Pending
+    }
+}
+
+impl Sink for H1Reply<'_> {
+    fn poll_put<S: Source>(&mut self, cx: &mut Context<'_>, source: &mut S) -> Poll<Result<usize, StreamError>> {
+        self.writer.poll_put(cx, source)
+    }
+
+    fn finish(&mut self, trailers: Option<&Fields>) -> Result<(), StreamError> {
+        self.writer.finish(trailers)
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamError>> {
+        self.writer.poll_flush(cx)
+    }
+}

@@ -1,0 +1,140 @@
+//! The HTTP connection manager: what happens to every request before and after the filters and the router.
+
+mod exchange;
+mod path;
+mod request;
+mod response;
+mod stats;
+mod stream;
+mod xfcc;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use heddle_config::snapshot::{AccessLogSink, HttpConnectionManager, RouteSource, RouteTable, TrafficDirection};
+use heddle_net::ConnectionInfo;
+use heddle_telemetry::access_log::{Destination, LogSink, OpenError};
+use tokio::time::Instant;
+
+pub use path::{PathError, normalize as normalize_path};
+pub use xfcc::apply as forward_client_cert;
+
+pub(crate) use exchange::{Exchange, Selected};
+pub(crate) use response::{clean_trailers, finish_head, local_head};
+pub(crate) use stats::{Active, HcmStats};
+pub(crate) use stream::{Environment, Facts, IdleWatch, Outcome, Reply, RequestBody, handle, response_ops, send_head};
+
+use crate::filters::Filter;
+use crate::h1::Limits;
+use crate::worker::HttpWorker;
+
+/// Bound on the arrival of a request head where the configuration names none.
+const DEFAULT_HEADERS_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A connection manager ready to serve on one worker. Built once per configuration, then shared by its connections.
+pub struct HcmRuntime {
+    pub(crate) config: Arc<HttpConnectionManager>,
+    pub(crate) stats: HcmStats,
+    pub(crate) filters: Vec<Filter>,
+    pub(crate) filter_chain: Option<Arc<str>>,
+    pub(crate) limits: Limits,
+    logs: Vec<LogSink>,
+    inline: Option<Rc<Arc<RouteTable>>>,
+    table: RefCell<(u64, Option<Rc<Arc<RouteTable>>>)>,
+}
+
+impl HcmRuntime {
+    /// Prepares a connection manager of a filter chain for this worker: looks metrics up, opens access logs.
+    ///
+    /// # Errors
+    /// An access log file cannot be opened.
+    pub fn new(
+        worker: &HttpWorker,
+        config: Arc<HttpConnectionManager>,
+        direction: TrafficDirection,
+        filter_chain: &Arc<str>,
+    ) -> Result<Rc<Self>, OpenError> {
+        let mut logs = Vec::with_capacity(config.access_logs.len());
+        for log in &config.access_logs {
+            logs.push(worker.logs.sink(&match &log.sink {
+                AccessLogSink::Stdout => Destination::Stdout,
+                AccessLogSink::Stderr => Destination::Stderr,
+                AccessLogSink::File(path) => Destination::File(path.into()),
+            })?);
+        }
+        Ok(Rc::new(Self {
+            stats: HcmStats::new(&worker.stats, &config.stat_prefix),
+            filters: config
+                .filters
+                .iter()
+                .map(|f| Filter::new(f, worker, direction))
+                .collect(),
+            filter_chain: (!filter_chain.is_empty()).then(|| Arc::clone(filter_chain)),
+            limits: Limits {
+                max_bytes: config.max_headers_bytes,
+                max_count: config.max_headers_count.min(crate::h1::MAX_FIELDS),
+            },
+            logs,
+            inline: match &config.routes {
+                RouteSource::Inline(table) => Some(Rc::new(Arc::clone(table))),
+                RouteSource::Rds(_) => None,
+            },
+            table: RefCell::default(),
+            config,
+        }))
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &Arc<HttpConnectionManager> {
+        &self.config
+    }
+
+    /// The route table in force.
+    pub(crate) fn routes(&self, worker: &HttpWorker) -> Option<Rc<Arc<RouteTable>>> {
+        if let Some(table) = &self.inline {
+            return Some(Rc::clone(table));
+        }
+        let mut cached = self.table.borrow_mut();
+        if cached.0 != worker.generation() {
+            let RouteSource::Rds(name) = &self.config.routes else {
+                return None;
+            };
+            *cached = (worker.generation(), worker.route_table(name));
+        }
+        cached.1.clone()
+    }
+
+    /// Bound on the arrival of a request head.
+    pub(crate) fn headers_timeout(&self) -> Duration {
+        if self.config.request_headers_timeout.is_zero() {
+            DEFAULT_HEADERS_TIMEOUT
+        } else {
+            self.config.request_headers_timeout
+        }
+    }
+
+    /// Writes statistics and logs of a finished request.
+    pub(crate) fn finish(&self, exchange: &mut Exchange, connection: &ConnectionInfo, now: Instant) {
+        self.stats.rq_completed.inc();
+        self.stats.answered(exchange.status);
+        self.stats
+            .rq_time
+            .record(now.duration_since(exchange.begun).as_secs_f64() * 1000.0);
+        for filter in &self.filters {
+            filter.on_end(exchange, connection, now);
+        }
+        if self.logs.is_empty() {
+            return;
+        }
+        let context = exchange.log_context(connection, Some(now));
+        for (log, sink) in self.config.access_logs.iter().zip(&self.logs) {
+            let mut line = Vec::with_capacity(512);
+            log.format.write(&context, &mut line);
+            if !sink.send(line) {
+                self.stats.log_dropped.inc();
+            }
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! What the connection manager does to a request head before the filters see it.
+
+use std::io::Write as _;
+use std::net::IpAddr;
+
+use heddle_net::ConnectionInfo;
+
+use super::{HcmRuntime, path, xfcc};
+use crate::failure::Failure;
+use crate::head::{Known, Method, Protocol, RequestHead, Scheme};
+use crate::worker::HttpWorker;
+
+/// Headers that only a trusted caller may set. No address counts as internal here (Envoy's default without
+/// `internal_address_config`), so they are always removed.
+fn internal_only(known: Known) -> bool {
+    matches!(
+        known,
+        Known::Internal
+            | Known::RetryOn
+            | Known::RetryGrpcOn
+            | Known::MaxRetries
+            | Known::UpstreamAltStatName
+            | Known::UpstreamTimeout
+            | Known::UpstreamTimeoutAlt
+            | Known::UpstreamTryTimeout
+            | Known::ExpectedTimeout
+            | Known::ForceTrace
+            | Known::IpTags
+            | Known::Hedge
+            | Known::RetriableStatusCodes
+            | Known::RetriableHeaderNames
+            | Known::AttemptCount
+            | Known::OriginalPath
+            | Known::OriginalHost
+    )
+}
+
+/// Also removed at the edge, where `use_remote_address` is on.
+fn edge_only(known: Known) -> bool {
+    matches!(
+        known,
+        Known::DecoratorOperation
+            | Known::DownstreamServiceCluster
+            | Known::DownstreamServiceNode
+            | Known::ExternalAddress
+    )
+}
+
+/// Checks and completes a request head: forwarding headers, identity, request id, path.
+///
+/// # Errors
+/// The path cannot be normalized.
+pub(super) fn prepare(
+    hcm: &HcmRuntime,
+    worker: &HttpWorker,
+    head: &mut RequestHead,
+    connection: &ConnectionInfo,
+    upgrade: bool,
+) -> Result<(), Failure> {
+    let config = &*hcm.config;
+    let edge = config.use_remote_address;
+    let trailers_wanted = head.fields.get_known(Known::Te).map(|te| {
+        te.split(|b| *b == b',')
+            .any(|t| t.trim_ascii().eq_ignore_ascii_case(b"trailers"))
+    });
+    head.fields.remove_where(|k| {
+        internal_only(k)
+            || (edge && edge_only(k))
+            || matches!(
+                k,
+                Known::Te | Known::Connection | Known::ProxyConnection | Known::KeepAlive | Known::Http2Settings
+            )
+            || (!upgrade && k == Known::Upgrade)
+    });
+    if trailers_wanted == Some(true) {
+        head.fields.push_known(Known::Te, b"trailers");
+    }
+
+    addresses(hcm, head, connection);
+    let encrypted = connection.tls_version.is_some();
+    let trusted_proto = !edge || config.xff_trusted_hops > 0;
+    if !trusted_proto || !head.fields.has_known(Known::ForwardedProto) {
+        head.fields
+            .set_known(Known::ForwardedProto, if encrypted { b"https" } else { b"http" });
+    }
+    head.scheme = match head.fields.get_known(Known::ForwardedProto) {
+        Some(b"https") => Scheme::Https,
+        Some(b"http") => Scheme::Http,
+        _ if encrypted => Scheme::Https,
+        _ => Scheme::Http,
+    };
+
+    xfcc::apply(&mut head.fields, config.xfcc_mode, config.xfcc_detail, connection);
+
+    if config.generate_request_id {
+        let replace = edge && !config.preserve_request_id;
+        if replace || !head.fields.has_known(Known::RequestId) {
+            head.fields.set_known(Known::RequestId, &worker.uuid());
+        }
+    }
+    if let Some(via) = &config.via {
+        head.fields.append_known(Known::Via, b", ", via.as_bytes());
+    }
+    if (config.normalize_path || config.merge_slashes) && head.method != Method::Connect {
+        match path::normalize(head.target(), config.normalize_path, config.merge_slashes) {
+            Ok(None) => {}
+            Ok(Some(new)) => head.set_target(&new),
+            Err(path::PathError) => return Err(Failure::BadPath),
+        }
+    }
+    Ok(())
+}
+
+/// `x-forwarded-for` and the client's address worked out of it.
+fn addresses(hcm: &HcmRuntime, head: &mut RequestHead, connection: &ConnectionInfo) {
+    let config = &*hcm.config;
+    let direct = connection.remote.ip();
+    // The address that the last trusted hop saw: so many entries from the right (none: the right-most) when the peer
+    // itself is a trusted proxy, the peer's own otherwise.
+    let hops = config.xff_trusted_hops as usize;
+    let from_header = |skip: usize| -> Option<IpAddr> {
+        let value = head.fields.joined(Known::ForwardedFor.name().as_bytes())?;
+        let address = value.rsplit(',').nth(skip)?.trim();
+        address.parse().ok()
+    };
+    let client = if config.use_remote_address {
+        if hops == 0 { None } else { from_header(hops - 1) }
+    } else {
+        from_header(hops)
+    };
+    head.remote_ip = client.filter(|ip| *ip != direct);
+    if config.use_remote_address {
+        if !config.skip_xff_append {
+            // An address prints in at most 45 characters.
+            let mut text = [0_u8; 48];
+            let mut rest = &mut text[..];
+            if write!(rest, "{direct}").is_ok() {
+                let left = rest.len();
+                let used = text.len() - left;
+                head.fields
+                    .append_known(Known::ForwardedFor, b",", text.get(..used).unwrap_or_default());
+            }
+        }
+        if !head.fields.has_known(Known::ExternalAddress) {
+            let address = head.remote_ip.unwrap_or(direct).to_string();
+            head.fields.push_known(Known::ExternalAddress, address.as_bytes());
+        }
+    }
+}
+
+/// Whether a request asks for something that this connection manager does not do.
+pub(super) fn upgrade_allowed(hcm: &HcmRuntime, head: &RequestHead, upgrade: bool) -> bool {
+    let allowed = |name: &[u8]| {
+        hcm.config
+            .upgrades
+            .iter()
+            .any(|u| u.as_bytes().eq_ignore_ascii_case(name))
+    };
+    if head.method == Method::Connect {
+        return allowed(b"connect") && head.protocol != Protocol::Http10;
+    }
+    if !upgrade {
+        return true;
+    }
+    head.fields
+        .get_known(Known::Upgrade)
+        .is_some_and(|token| allowed(token.trim_ascii()))
+}

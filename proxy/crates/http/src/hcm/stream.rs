@@ -1,0 +1,366 @@
+//! The life of one request: prepare, choose a route, filters, then the route's action. The same for both codecs.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use heddle_config::snapshot::Action;
+use heddle_net::ConnectionInfo;
+use heddle_telemetry::ResponseFlag;
+use tokio::time::Instant;
+
+use super::{Active, Exchange, HcmRuntime, Selected, finish_head, local_head, request};
+use crate::body::{BodyLength, Pump, Sink, Source, Static, StreamError};
+use crate::drain::Drain;
+use crate::failure::Failure;
+use crate::filters::Verdict;
+use crate::head::{Known, Method, ResponseHead};
+use crate::route::{ops, rewrite, select};
+use crate::router;
+use crate::timer::{Timer, far_future};
+use crate::worker::HttpWorker;
+
+/// What a request runs in.
+#[derive(Clone, Copy)]
+pub(crate) struct Environment<'c> {
+    pub(crate) worker: &'c Rc<HttpWorker>,
+    pub(crate) hcm: &'c Rc<HcmRuntime>,
+    pub(crate) connection: &'c Rc<ConnectionInfo>,
+    pub(crate) drain: &'c Drain,
+}
+
+/// What the codec found out about a request besides its head.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Facts {
+    pub(crate) length: BodyLength,
+    pub(crate) upgrade: bool,
+    pub(crate) expect_continue: bool,
+}
+
+/// The request's body, and whether its sender is still there.
+pub(crate) trait RequestBody: Source {
+    /// Ready when the client has gone, as far as the reading side can tell. Only asked after the body's end.
+    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<StreamError>;
+    /// The upgrade was accepted: raw bytes follow.
+    fn tunnel(&mut self);
+}
+
+/// The answer's way to the client.
+pub(crate) trait Reply: Sink {
+    /// Sends the head. The body follows through [`Sink`], whose `finish` is always called unless the stream fails.
+    fn send_head(&mut self, head: &ResponseHead, length: BodyLength) -> Result<(), StreamError>;
+    /// Sends an interim (1xx) head.
+    fn send_interim(&mut self, head: &ResponseHead) -> Result<(), StreamError>;
+    /// Ready when the client has reset the stream.
+    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<StreamError>;
+}
+
+/// How a request ended for the codec.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// The answer was sent whole.
+    Complete,
+    /// The stream must be reset, or the connection closed.
+    Aborted,
+    /// An upgraded connection has ended.
+    Tunnelled,
+}
+
+/// Runs one request. `exchange.request` holds its head.
+pub(crate) async fn handle<B: RequestBody, R: Reply>(
+    env: Environment<'_>,
+    exchange: &mut Exchange,
+    body: &mut B,
+    reply: &mut R,
+    timer: &mut Timer,
+    facts: Facts,
+) -> Outcome {
+    let stats = &env.hcm.stats;
+    stats.rq_total.inc();
+    let _active = Active::enter(&stats.rq_active);
+    exchange.head_bytes = exchange.request.fields.byte_size() as u64;
+    let result = decide(env, exchange, body, reply, timer, facts).await;
+    let outcome = match result {
+        Ok(outcome) => outcome,
+        Err(Failure::ClientGone) => {
+            exchange.flag(ResponseFlag::DownstreamConnectionTermination);
+            exchange.details = Failure::ClientGone.details();
+            Outcome::Aborted
+        }
+        Err(failure) => answer(env, exchange, reply, timer, &failure).await,
+    };
+    if outcome == Outcome::Aborted {
+        if exchange.flags.has(ResponseFlag::DownstreamConnectionTermination) {
+            stats.rq_rx_reset.inc();
+        } else {
+            stats.rq_tx_reset.inc();
+        }
+    }
+    let ended = *exchange.ended.get_or_insert_with(Instant::now);
+    env.hcm.finish(exchange, env.connection, ended);
+    outcome
+}
+
+async fn decide<B: RequestBody, R: Reply>(
+    env: Environment<'_>,
+    exchange: &mut Exchange,
+    body: &mut B,
+    reply: &mut R,
+    timer: &mut Timer,
+    facts: Facts,
+) -> Result<Outcome, Failure> {
+    let hcm = env.hcm;
+    request::prepare(hcm, env.worker, &mut exchange.request, env.connection, facts.upgrade)?;
+    exchange.selected = choose(env, exchange);
+    for filter in &hcm.filters {
+        if let Verdict::Refuse(failure) = filter.on_request(exchange, env.connection) {
+            return Err(failure);
+        }
+    }
+    if !request::upgrade_allowed(hcm, &exchange.request, facts.upgrade) {
+        return Err(Failure::UpgradeRefused);
+    }
+    let Some(selected) = exchange.selected.clone() else {
+        hcm.stats.no_route.inc();
+        return Err(Failure::NoRoute);
+    };
+    let (Some(host), Some(route)) = (selected.virtual_host(), selected.route()) else {
+        return Err(Failure::NoRoute);
+    };
+    if host.require_tls && exchange.request.fields.get_known(Known::ForwardedProto) != Some(b"https") {
+        let to = heddle_config::snapshot::Redirect {
+            scheme: Some("https".into()),
+            status: 301,
+            ..Default::default()
+        };
+        let location = rewrite::location(&to, &route.matches, &exchange.request, true);
+        return Ok(direct(env, exchange, reply, timer, 301, Some(&location), Bytes::new()).await);
+    }
+    match &route.action {
+        Action::Redirect(to) => {
+            let tls = env.connection.tls_version.is_some();
+            let location = rewrite::location(to, &route.matches, &exchange.request, tls);
+            Ok(direct(env, exchange, reply, timer, to.status, Some(&location), Bytes::new()).await)
+        }
+        Action::Direct(to) => Ok(direct(env, exchange, reply, timer, to.status, None, to.body.clone()).await),
+        Action::Route(action) => {
+            if facts.expect_continue {
+                let interim = ResponseHead {
+                    status: 100,
+                    ..ResponseHead::default()
+                };
+                reply.send_interim(&interim).map_err(|_| Failure::ClientGone)?;
+                poll_fn(|cx| reply.poll_flush(cx))
+                    .await
+                    .map_err(|_| Failure::ClientGone)?;
+            }
+            let job = router::Job {
+                env,
+                selected: &selected,
+                route,
+                action,
+                facts,
+            };
+            router::run(job, exchange, body, reply, timer).await
+        }
+    }
+}
+
+fn choose(env: Environment<'_>, exchange: &Exchange) -> Option<Selected> {
+    let table = env.hcm.routes(env.worker)?;
+    let host = select::virtual_host(&table, exchange.request.host())?;
+    let routes = &table.virtual_hosts.get(host)?.routes;
+    let route = select::route(routes, &exchange.request, || env.worker.random().u32(..1_000_000))?;
+    Some(Selected { table, host, route })
+}
+
+/// A response of the route itself.
+async fn direct<R: Reply>(
+    env: Environment<'_>,
+    exchange: &mut Exchange,
+    reply: &mut R,
+    timer: &mut Timer,
+    status: u16,
+    location: Option<&str>,
+    body: Bytes,
+) -> Outcome {
+    exchange.details = "direct_response".into();
+    exchange.response.clear();
+    exchange.response.status = status;
+    let fields = &mut exchange.response.fields;
+    if let Some(location) = location {
+        // What the client sent is in there; it is graphic ASCII by the parser, but configuration is not.
+        let clean: Vec<u8> = location.bytes().filter(u8::is_ascii_graphic).collect();
+        fields.push_known(Known::Location, &clean);
+    }
+    fields.push_number(Known::ContentLength, body.len() as u64);
+    if !body.is_empty() {
+        fields.push_known(Known::ContentType, b"text/plain");
+    }
+    response_ops(exchange, env.connection);
+    send(env, exchange, reply, timer, body).await
+}
+
+/// The answer to a failure.
+async fn answer<R: Reply>(
+    env: Environment<'_>,
+    exchange: &mut Exchange,
+    reply: &mut R,
+    timer: &mut Timer,
+    failure: &Failure,
+) -> Outcome {
+    match failure {
+        Failure::StreamIdle { .. } => env.hcm.stats.rq_idle_timeout.inc(),
+        Failure::RequestTimeout => env.hcm.stats.rq_timeout.inc(),
+        Failure::NoCluster(_) => env.hcm.stats.no_cluster.inc(),
+        _ => {}
+    }
+    let body = local_head(exchange, failure);
+    send(env, exchange, reply, timer, body).await
+}
+
+/// Response header changes of route, virtual host and table, the most specific first as in Envoy.
+pub(crate) fn response_ops(exchange: &mut Exchange, connection: &ConnectionInfo) {
+    let Some(selected) = exchange.selected.clone() else {
+        return;
+    };
+    if let Some(route) = selected.route() {
+        ops::on_response(&route.response_headers, exchange, connection);
+    }
+    if let Some(host) = selected.virtual_host() {
+        ops::on_response(&host.response_headers, exchange, connection);
+    }
+    ops::on_response(&selected.table.response_headers, exchange, connection);
+}
+
+/// Filters' and the connection manager's last changes; then the head goes out.
+pub(crate) fn send_head<R: Reply>(
+    env: Environment<'_>,
+    exchange: &mut Exchange,
+    reply: &mut R,
+    length: BodyLength,
+) -> Result<(), StreamError> {
+    for filter in env.hcm.filters.iter().rev() {
+        filter.on_response(exchange, env.connection);
+    }
+    finish_head(env.hcm, env.worker, exchange);
+    exchange.status = exchange.response.status;
+    reply.send_head(&exchange.response, length)
+}
+
+async fn send<R: Reply>(
+    env: Environment<'_>,
+    exchange: &mut Exchange,
+    reply: &mut R,
+    timer: &mut Timer,
+    body: Bytes,
+) -> Outcome {
+    let length = if body.is_empty() {
+        BodyLength::Empty
+    } else {
+        BodyLength::Known(body.len() as u64)
+    };
+    let sent = exchange.request.method != Method::Head;
+    let mut source = Static(if sent { body } else { Bytes::new() });
+    if send_head(env, exchange, reply, length).is_err() {
+        exchange.flag(ResponseFlag::DownstreamConnectionTermination);
+        return Outcome::Aborted;
+    }
+    let now = Instant::now();
+    let idle = env.hcm.config.stream_idle_timeout;
+    let deadline = if idle.is_zero() { far_future(now) } else { now + idle };
+    let mut pump = Pump::default();
+    let result = poll_fn(|cx| {
+        if let Poll::Ready(done) = pump.poll(cx, &mut source, reply, |_| {}) {
+            return Poll::Ready(Some(done));
+        }
+        if timer.poll_until(cx, deadline).is_ready() {
+            return Poll::Ready(None);
+        }
+        Poll::Pending
+    })
+    .await;
+    exchange.response_bytes = pump.bytes;
+    match result {
+        Some(Ok(())) => Outcome::Complete,
+        Some(Err(_)) => {
+            exchange.flag(ResponseFlag::DownstreamConnectionTermination);
+            Outcome::Aborted
+        }
+        None => {
+            exchange.flag(ResponseFlag::StreamIdleTimeout);
+            Outcome::Aborted
+        }
+    }
+}
+
+/// Counts quiet periods of a stream without reading the clock at every byte: four quarters of the timeout without a
+/// sign of life are an idle timeout (which is thus up to a quarter late, never early).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct IdleWatch {
+    quarter: Option<Duration>,
+    next: Instant,
+    quiet: u8,
+}
+
+impl IdleWatch {
+    pub(crate) fn new(timeout: Duration, now: Instant) -> Self {
+        let quarter = (!timeout.is_zero()).then_some(timeout / 4);
+        Self {
+            quarter,
+            next: quarter.map_or_else(|| far_future(now), |q| now + q),
+            quiet: 0,
+        }
+    }
+
+    /// When to look again.
+    pub(crate) fn deadline(&self) -> Instant {
+        self.next
+    }
+
+    /// Something moved.
+    pub(crate) fn touch(&mut self) {
+        self.quiet = 0;
+    }
+
+    /// The deadline has passed; true when the stream was idle for the whole timeout.
+    pub(crate) fn expired(&mut self, now: Instant) -> bool {
+        let Some(quarter) = self.quarter else {
+            return false;
+        };
+        if now < self.next {
+            return false;
+        }
+        self.quiet += 1;
+        self.next = now + quarter;
+        // The first quarter may have begun just before the last sign of life.
+        self.quiet > 4
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn idle_is_never_early_and_at_most_a_quarter_late() {
+        let start = Instant::now();
+        let mut watch = IdleWatch::new(Duration::from_secs(8), start);
+        let mut now = start;
+        loop {
+            now = watch.deadline().max(now);
+            if watch.expired(now) {
+                break;
+            }
+        }
+        let waited = now.duration_since(start);
+        assert!(
+            waited >= Duration::from_secs(8) && waited <= Duration::from_secs(10),
+            "{waited:?}"
+        );
+        let none = IdleWatch::new(Duration::ZERO, start);
+        assert!(none.deadline() > start + Duration::from_secs(3600));
+    }
+}

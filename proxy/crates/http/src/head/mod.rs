@@ -1,0 +1,26 @@
+//! Message heads: the start line's facts and the header fields, the same for HTTP/1.1 and HTTP/2.
+
+mod fields;
+mod known;
+mod request;
+mod response;
+
+pub use fields::{Fields, Span};
+pub use known::Known;
+pub use request::{Method, Protocol, RequestHead, Scheme};
+pub use response::ResponseHead;
+pub(crate) use response::reason;
+
+/// How a message's body is delimited in HTTP/1.1 (RFC 9112 section 6).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Framing {
+    /// No body.
+    #[default]
+    None,
+    /// `content-length`.
+    Length(u64),
+    /// `transfer-encoding: chunked`.
+    Chunked,
+    /// Everything until the connection ends: a response without length, or an upgraded connection.
+    UntilClose,
+}

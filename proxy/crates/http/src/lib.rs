@@ -1,0 +1,50 @@
+//! HTTP codecs, filters and the router.
+//!
+//! ```text
+//! serve ─▶ h1 | h2 ─▶ hcm::handle ─▶ filters ─▶ router ─▶ pool ─▶ h1 | h2 ─▶ upstream
+//! ```
+//!
+//! A request head is bytes with an index (`head`), the same for both codecs. A body moves from a `Source` to a `Sink`
+//! (`body`) with backpressure. What goes wrong becomes an answer in one place (`failure`).
+#![forbid(unsafe_code)]
+#![expect(
+    clippy::redundant_allocation,
+    reason = "an Rc around a shared Arc keeps the count that other cores write out of the request path"
+)]
+#![expect(
+    clippy::vec_box,
+    reason = "pooled connections and exchanges are large and move between owners"
+)]
+
+mod body;
+mod buffer;
+mod drain;
+mod failure;
+mod filters;
+mod h1;
+mod h2;
+mod hcm;
+mod head;
+mod pool;
+mod route;
+mod router;
+mod serve;
+mod timer;
+mod worker;
+
+pub use drain::{Drain, DrainStage, DrainTrigger};
+pub use hcm::HcmRuntime;
+pub use pool::{HostPool, drain_host, sweep_pools};
+pub use serve::serve;
+pub use worker::{Clusters, HttpWorker};
+
+/// Entry points of the parsers, for fuzzing and comparison.
+pub mod parse {
+    pub use crate::h1::{
+        ChunkDecoder, ChunkStep, H1Error, HeadScan, Limits, MAX_FIELDS, RequestFacts, parse_request, parse_response,
+        parse_trailers,
+    };
+    pub use crate::h2::FrameScan;
+    pub use crate::hcm::{PathError, forward_client_cert, normalize_path};
+    pub use crate::head::{Fields, Framing, Known, Method, Protocol, RequestHead, ResponseHead, Scheme, Span};
+}

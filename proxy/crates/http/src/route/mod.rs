@@ -1,0 +1,5 @@
+//! Routing: which route, what it changes.
+
+pub(crate) mod ops;
+pub(crate) mod rewrite;
+pub(crate) mod select;

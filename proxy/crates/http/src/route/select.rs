@@ -1,0 +1,139 @@
+//! Which virtual host and route a request belongs to (Envoy's order: exact domain, longest suffix, longest prefix, `*`).
+
+use heddle_config::snapshot::{PathMatch, Route, RouteMatch, RouteTable};
+use heddle_matching::RequestView;
+
+use crate::head::RequestHead;
+
+/// The virtual host for an authority.
+pub(crate) fn virtual_host(table: &RouteTable, authority: &str) -> Option<usize> {
+    if table.exact.is_empty() && table.suffix.is_empty() && table.prefix.is_empty() {
+        return table.any;
+    }
+    let mut host = authority;
+    if table.ignore_port {
+        host = without_port(host);
+    }
+    let mut lower = smallvec::SmallVec::<[u8; 128]>::new();
+    if host.bytes().any(|b| b.is_ascii_uppercase()) {
+        lower.extend(host.bytes().map(|b| b.to_ascii_lowercase()));
+        host = std::str::from_utf8(&lower).unwrap_or(host);
+    }
+    if let Some(index) = table.exact.get(host) {
+        return Some(*index);
+    }
+    // A wildcard stands for at least one character.
+    let by_suffix = table
+        .suffix
+        .iter()
+        .find(|(s, _)| host.len() > s.len() && host.ends_with(&**s));
+    if let Some((_, index)) = by_suffix {
+        return Some(*index);
+    }
+    let by_prefix = table
+        .prefix
+        .iter()
+        .find(|(p, _)| host.len() > p.len() && host.starts_with(&**p));
+    by_prefix.map(|(_, index)| *index).or(table.any)
+}
+
+/// A host without its port; the colons of an IPv6 literal are not a port's.
+pub(crate) fn without_port(host: &str) -> &str {
+    match host.rfind(':') {
+        Some(at) if !host.get(at..).is_some_and(|rest| rest.contains(']')) => host.get(..at).unwrap_or(host),
+        _ => host,
+    }
+}
+
+/// The first route that matches. `dice` gives a number below one million for fractional routes.
+pub(crate) fn route(routes: &[Route], request: &RequestHead, dice: impl FnOnce() -> u32) -> Option<usize> {
+    let path = request.path();
+    let mut dice = Some(dice);
+    let mut rolled = None;
+    routes.iter().position(|route| {
+        matches(&route.matches, request, path)
+            && (route.matches.fraction >= 1_000_000
+                || *rolled.get_or_insert_with(|| dice.take().map_or(0, |d| d())) < route.matches.fraction)
+    })
+}
+
+fn matches(when: &RouteMatch, request: &RequestHead, path: &str) -> bool {
+    path_matches(&when.path, path, when.case_sensitive)
+        && (!when.grpc || request.grpc)
+        && when.headers.iter().all(|m| m.matches(request))
+        && when.query.iter().all(|m| m.matches(request.target()))
+}
+
+fn path_matches(wanted: &PathMatch, path: &str, case_sensitive: bool) -> bool {
+    let same = |a: &[u8], b: &[u8]| {
+        if case_sensitive {
+            a == b
+        } else {
+            a.eq_ignore_ascii_case(b)
+        }
+    };
+    let starts = |prefix: &str| {
+        path.as_bytes()
+            .get(..prefix.len())
+            .is_some_and(|h| same(h, prefix.as_bytes()))
+    };
+    match wanted {
+        PathMatch::Prefix(prefix) => starts(prefix),
+        PathMatch::Exact(exact) => same(path.as_bytes(), exact.as_bytes()),
+        PathMatch::Segments(prefix) => starts(prefix) && matches!(path.as_bytes().get(prefix.len()), None | Some(b'/')),
+        PathMatch::Regex(regex) => regex.is_full_match(path),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> RouteTable {
+        let mut table = RouteTable {
+            any: Some(9),
+            ..RouteTable::default()
+        };
+        table.exact.insert("shop.example".into(), 0);
+        table.exact.insert("shop.example:8080".into(), 1);
+        table.suffix = vec![(".api.example".into(), 2), (".example".into(), 3)];
+        table.prefix = vec![("shop.".into(), 4)];
+        table
+    }
+
+    #[test]
+    fn domains() {
+        let mut table = table();
+        for (host, index) in [
+            ("shop.example", 0),
+            ("SHOP.example", 0),
+            ("shop.example:8080", 1),
+            ("a.api.example", 2),
+            ("b.example", 3),
+            ("shop.other", 4),
+            ("shop.example:9", 4),
+            (".example", 9),
+            ("nothing", 9),
+        ] {
+            assert_eq!(virtual_host(&table, host), Some(index), "{host}");
+        }
+        table.any = None;
+        assert_eq!(virtual_host(&table, "nothing"), None);
+        table.ignore_port = true;
+        assert_eq!(virtual_host(&table, "shop.example:9"), Some(0));
+        assert_eq!(without_port("[::1]"), "[::1]");
+        assert_eq!(without_port("[::1]:80"), "[::1]");
+    }
+
+    #[test]
+    fn paths() {
+        assert!(path_matches(&PathMatch::Prefix("/a".into()), "/ab", true));
+        assert!(path_matches(&PathMatch::Prefix("".into()), "*", true));
+        assert!(path_matches(&PathMatch::Segments("/a".into()), "/a", true));
+        assert!(path_matches(&PathMatch::Segments("/a".into()), "/a/b", true));
+        assert!(!path_matches(&PathMatch::Segments("/a".into()), "/ab", true));
+        assert!(path_matches(&PathMatch::Exact("/A".into()), "/a", false));
+        assert!(!path_matches(&PathMatch::Exact("/A".into()), "/a", true));
+        assert!(!path_matches(&PathMatch::Prefix("/abc".into()), "/a", true));
+    }
+}

@@ -1,0 +1,308 @@
+//! One try on an open stream: the request goes out while the answer comes in, both under the request's deadlines.
+
+use std::future::poll_fn;
+use std::task::{Context, Poll};
+
+use heddle_telemetry::ResponseFlag;
+use tokio::time::Instant;
+
+use super::replay::ReplayBody;
+use super::retry::RetryState;
+use super::upstream::{Upstream, UpstreamSink};
+use super::{Deadlines, Job, forward_head};
+use crate::body::{BodyLength, Pump, PumpError, StreamError};
+use crate::failure::Failure;
+use crate::h1::H1Error;
+use crate::hcm::{Exchange, Outcome, Reply, RequestBody, clean_trailers};
+use crate::head::Method;
+use crate::timer::{Timer, far_future};
+
+/// Most interim (1xx) heads before an answer; more is a peer that never answers.
+const MAX_INTERIM: u32 = 32;
+
+/// How a try ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Driven {
+    /// The answer went to the client, or the client went away.
+    Finished(Outcome),
+    /// The upstream failed after its answer had begun.
+    Broken,
+    /// The answer is to be thrown away and the request tried again.
+    RetryStatus,
+}
+
+/// What a try works with.
+pub(super) struct Parts<'a, 'b, 'p, B, R> {
+    pub(super) exchange: &'a mut Exchange,
+    pub(super) body: &'a mut ReplayBody<'b, B>,
+    pub(super) reply: &'a mut R,
+    pub(super) timer: &'a mut Timer,
+    pub(super) deadlines: &'a mut Deadlines,
+    pub(super) retry: &'a mut RetryState<'p>,
+}
+
+/// The request's way to the upstream.
+#[derive(Default)]
+struct Upload {
+    pump: Pump,
+    /// The upstream takes no more; its answer may still come.
+    refused: bool,
+}
+
+impl Upload {
+    /// Moves the request on. Ready with an error when the client is to blame.
+    fn poll<B: RequestBody, K: UpstreamSink>(
+        &mut self,
+        cx: &mut Context<'_>,
+        body: &mut ReplayBody<'_, B>,
+        sink: &mut K,
+        deadlines: &mut Deadlines,
+    ) -> Option<Failure> {
+        if self.pump.flushed || self.refused {
+            return None;
+        }
+        let before = self.pump.bytes;
+        match self.pump.poll(cx, body, sink, clean_trailers) {
+            Poll::Ready(Err(PumpError::Source(error))) => {
+                return Some(match error {
+                    StreamError::H1(H1Error::Incomplete) => Failure::ClientGone,
+                    StreamError::H1(error) => Failure::Protocol(error),
+                    _ => Failure::ClientGone,
+                });
+            }
+            Poll::Ready(Err(PumpError::Sink(StreamError::Length))) => {
+                return Some(Failure::BadRequest("http.body_length"));
+            }
+            Poll::Ready(Err(PumpError::Sink(_))) => self.refused = true,
+            Poll::Ready(Ok(())) | Poll::Pending => {}
+        }
+        if self.pump.bytes != before {
+            deadlines.idle.touch();
+        }
+        None
+    }
+}
+
+/// Deadlines and the client's departure; the last thing a turn looks at.
+pub(super) fn poll_ends<B: RequestBody, R: Reply>(
+    cx: &mut Context<'_>,
+    parts: &mut Parts<'_, '_, '_, B, R>,
+    tunnel: bool,
+) -> Poll<Failure> {
+    if parts.body.arrived() {
+        if parts.exchange.request_done.is_none() {
+            let now = Instant::now();
+            parts.exchange.request_done = Some(now);
+            parts.deadlines.request_done(now);
+        }
+        if !tunnel && parts.body.poll_gone(cx).is_ready() {
+            return Poll::Ready(Failure::ClientGone);
+        }
+    }
+    if parts.reply.poll_gone(cx).is_ready() {
+        return Poll::Ready(Failure::ClientGone);
+    }
+    while parts.timer.poll_until(cx, parts.deadlines.next()).is_ready() {
+        if let Some(failure) = parts.deadlines.expired(Instant::now(), parts.body.arrived()) {
+            return Poll::Ready(failure);
+        }
+    }
+    Poll::Pending
+}
+
+/// Runs a try. The request's head is with `sink` already, unsent.
+///
+/// # Errors
+/// What went wrong before an answer was begun.
+pub(super) async fn drive<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink>(
+    job: &Job<'_>,
+    parts: &mut Parts<'_, '_, '_, B, R>,
+    upstream: &mut U,
+    sink: &mut K,
+) -> Result<Driven, Failure> {
+    let wants_tunnel = job.facts.upgrade || parts.exchange.request.method == Method::Connect;
+    let mut upload = Upload::default();
+    if wants_tunnel {
+        // Only the head goes out until the upstream has agreed.
+        upload.pump.finished = true;
+    }
+    if job.facts.length == BodyLength::Empty && parts.exchange.request_done.is_none() {
+        parts.exchange.request_done = Some(parts.exchange.begun);
+        parts.deadlines.request_done(parts.exchange.begun);
+    }
+    let result = answer_head(parts, upstream, sink, &mut upload, wants_tunnel).await;
+    parts.exchange.request_bytes = upload.pump.bytes;
+    result?;
+
+    let now = Instant::now();
+    parts.exchange.first_byte = Some(now);
+    if let Some(cluster) = &parts.exchange.cluster {
+        cluster.stats().answered(parts.exchange.response.status);
+    }
+    if parts.body.rewindable() {
+        let (again, covered) = parts
+            .retry
+            .may_retry_response(&parts.exchange.response, parts.exchange.request.grpc);
+        if again {
+            return Ok(Driven::RetryStatus);
+        }
+        if covered && parts.retry.made() > 0 {
+            parts.exchange.flag(ResponseFlag::UpstreamRetryLimitExceeded);
+            if let Some(cluster) = &parts.exchange.cluster {
+                cluster.stats().upstream_rq_retry_limit_exceeded.inc();
+            }
+        }
+    }
+    parts.body.commit();
+    parts.deadlines.per_try = far_future(now);
+    let status = parts.exchange.response.status;
+    let tunnel = wants_tunnel
+        && (status == 101 || (parts.exchange.request.method == Method::Connect && (200..300).contains(&status)));
+    let length = if tunnel {
+        BodyLength::Tunnel
+    } else {
+        upstream.length(&parts.exchange.response)
+    };
+    if forward_head(job.env, parts.exchange, parts.reply, length, now).is_err() {
+        parts.exchange.flag(ResponseFlag::DownstreamConnectionTermination);
+        return Ok(Driven::Finished(Outcome::Aborted));
+    }
+    if tunnel {
+        parts.body.tunnel();
+        sink.tunnel();
+        upload = Upload::default();
+        parts.deadlines.route = far_future(now);
+    }
+    let driven = answer_body(parts, upstream, sink, &mut upload, tunnel).await;
+    parts.exchange.request_bytes = upload.pump.bytes;
+    let ended = Instant::now();
+    parts.exchange.ended = Some(ended);
+    if let Some(cluster) = &parts.exchange.cluster {
+        let took = ended.duration_since(parts.exchange.begun);
+        cluster.stats().upstream_rq_time.record(took.as_secs_f64() * 1000.0);
+    }
+    Ok(driven)
+}
+
+/// Sends the request until the final head of the answer is there, in `exchange.response`.
+async fn answer_head<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink>(
+    parts: &mut Parts<'_, '_, '_, B, R>,
+    upstream: &mut U,
+    sink: &mut K,
+    upload: &mut Upload,
+    wants_tunnel: bool,
+) -> Result<(), Failure> {
+    let mut interim = 0;
+    loop {
+        poll_fn(|cx| {
+            if let Some(failure) = upload.poll(cx, parts.body, sink, parts.deadlines) {
+                return Poll::Ready(Err(failure));
+            }
+            match upstream.poll_response(cx, &mut parts.exchange.response) {
+                Poll::Ready(Ok(())) => return Poll::Ready(Ok(())),
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(Failure::Upstream(error))),
+                Poll::Pending => {}
+            }
+            poll_ends(cx, parts, wants_tunnel).map(Err)
+        })
+        .await?;
+        let status = parts.exchange.response.status;
+        if status >= 200 || (status == 101 && wants_tunnel) {
+            return Ok(());
+        }
+        interim += 1;
+        if status == 101 || interim > MAX_INTERIM {
+            return Err(Failure::Upstream(StreamError::H1(H1Error::StartLine)));
+        }
+        // 100 was answered here, before the body was asked for.
+        if status != 100 {
+            parts
+                .reply
+                .send_interim(&parts.exchange.response)
+                .map_err(|_| Failure::ClientGone)?;
+            poll_fn(|cx| parts.reply.poll_flush(cx))
+                .await
+                .map_err(|_| Failure::ClientGone)?;
+        }
+    }
+}
+
+/// Passes the answer's body on, while the rest of the request goes out.
+async fn answer_body<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink>(
+    parts: &mut Parts<'_, '_, '_, B, R>,
+    upstream: &mut U,
+    sink: &mut K,
+    upload: &mut Upload,
+    tunnel: bool,
+) -> Driven {
+    enum End {
+        Whole,
+        Upstream(StreamError),
+        Failure(Failure),
+    }
+    let mut pump = Pump::default();
+    let mut trailers = None;
+    let mut half_closed = false;
+    let end = poll_fn(|cx| {
+        let before = pump.bytes;
+        let download = pump.poll(cx, upstream, parts.reply, |fields| {
+            clean_trailers(fields);
+            trailers = Some(fields.clone());
+        });
+        if pump.bytes != before {
+            parts.deadlines.idle.touch();
+        }
+        match download {
+            Poll::Ready(Ok(())) => return Poll::Ready(End::Whole),
+            Poll::Ready(Err(PumpError::Source(error))) => return Poll::Ready(End::Upstream(error)),
+            Poll::Ready(Err(PumpError::Sink(StreamError::Length))) => {
+                return Poll::Ready(End::Upstream(StreamError::Length));
+            }
+            Poll::Ready(Err(PumpError::Sink(_))) => {
+                return Poll::Ready(End::Failure(Failure::ClientGone));
+            }
+            Poll::Pending => {}
+        }
+        if let Some(failure) = upload.poll(cx, parts.body, sink, parts.deadlines) {
+            return Poll::Ready(End::Failure(failure));
+        }
+        if tunnel {
+            if upload.refused {
+                return Poll::Ready(End::Whole);
+            }
+            if upload.pump.flushed && !half_closed {
+                // The client has said its last word; the upstream may still have some.
+                half_closed = sink.poll_half_close(cx).is_ready();
+            }
+        }
+        poll_ends(cx, parts, tunnel).map(End::Failure)
+    })
+    .await;
+    let exchange = &mut *parts.exchange;
+    exchange.response_bytes = pump.bytes;
+    exchange.trailers = trailers;
+    match end {
+        End::Whole if tunnel => Driven::Finished(Outcome::Tunnelled),
+        End::Whole => Driven::Finished(Outcome::Complete),
+        End::Upstream(error) => {
+            let failure = Failure::Upstream(error);
+            if let Some(flag) = failure.flag() {
+                exchange.flag(flag);
+            }
+            exchange.details = failure.details().replace("before_response", "after_response").into();
+            Driven::Broken
+        }
+        End::Failure(failure) => {
+            if let Some(flag) = failure.flag() {
+                exchange.flag(flag);
+            }
+            exchange.details = failure.details();
+            if failure == Failure::Timeout
+                && let Some(cluster) = &exchange.cluster
+            {
+                cluster.stats().upstream_rq_timeout.inc();
+            }
+            Driven::Finished(Outcome::Aborted)
+        }
+    }
+}

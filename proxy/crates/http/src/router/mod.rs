@@ -1,0 +1,500 @@
+//! The router: cluster, host, connection, tries.
+
+mod drive;
+mod replay;
+mod retry;
+mod upstream;
+
+use std::future::Future;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use heddle_config::snapshot::{ClusterChoice, HostRewrite, Route, RouteAction, UpstreamHttp};
+use heddle_telemetry::ResponseFlag;
+use heddle_upstream::{Outcome as HostOutcome, PickContext, PickError};
+use tokio::time::Instant;
+
+use crate::body::StreamError;
+use crate::failure::Failure;
+use crate::hcm::{
+    Environment, Exchange, Facts, IdleWatch, Outcome, Reply, RequestBody, Selected, response_ops, send_head,
+};
+use crate::head::{Known, Protocol};
+use crate::pool::{Cluster, UpstreamHost, acquire_h1, acquire_h2};
+use crate::route::{ops, rewrite};
+use crate::timer::{Timer, far_future};
+use drive::{Driven, Parts};
+use replay::ReplayBody;
+use retry::RetryState;
+
+/// Most silent moves of a request that an HTTP/2 upstream provably did not touch.
+const MAX_MOVES: u32 = 3;
+
+/// A request on its way to a cluster.
+#[derive(Clone, Copy)]
+pub(crate) struct Job<'r> {
+    pub(crate) env: Environment<'r>,
+    pub(crate) selected: &'r Selected,
+    pub(crate) route: &'r Route,
+    pub(crate) action: &'r RouteAction,
+    pub(crate) facts: Facts,
+}
+
+/// The deadlines of a request.
+#[derive(Debug)]
+pub(crate) struct Deadlines {
+    /// For the whole request to arrive.
+    pub(crate) request: Instant,
+    /// The route's timeout; it runs from the request's end.
+    pub(crate) route_timeout: Duration,
+    /// Set once the request has arrived.
+    pub(crate) route: Instant,
+    /// Of the try in progress.
+    pub(crate) per_try: Instant,
+    pub(crate) idle: IdleWatch,
+}
+
+impl Deadlines {
+    fn new(job: &Job<'_>, exchange: &Exchange) -> Self {
+        let now = exchange.begun;
+        let config = &job.env.hcm.config;
+        let never = far_future(now);
+        let request = if config.request_timeout.is_zero() {
+            never
+        } else {
+            now + config.request_timeout
+        };
+        let idle = job.action.idle_timeout.unwrap_or(config.stream_idle_timeout);
+        Self {
+            request,
+            route_timeout: route_timeout(job.action, exchange),
+            route: never,
+            per_try: never,
+            idle: IdleWatch::new(idle, now),
+        }
+    }
+
+    /// The request has arrived whole.
+    pub(crate) fn request_done(&mut self, now: Instant) {
+        let never = far_future(now);
+        self.request = never;
+        self.route = if self.route_timeout.is_zero() {
+            never
+        } else {
+            now + self.route_timeout
+        };
+    }
+
+    /// The next moment at which something may be over.
+    pub(crate) fn next(&self) -> Instant {
+        self.request.min(self.route).min(self.per_try).min(self.idle.deadline())
+    }
+
+    /// What is over now.
+    pub(crate) fn expired(&mut self, now: Instant, request_complete: bool) -> Option<Failure> {
+        if now >= self.route {
+            Some(Failure::Timeout)
+        } else if now >= self.per_try {
+            Some(Failure::TryTimeout)
+        } else if now >= self.request {
+            Some(Failure::RequestTimeout)
+        } else if self.idle.expired(now) {
+            Some(Failure::StreamIdle { request_complete })
+        } else {
+            None
+        }
+    }
+}
+
+/// The route's timeout, or what a gRPC client asked for within `grpc_timeout_header_max`.
+fn route_timeout(action: &RouteAction, exchange: &Exchange) -> Duration {
+    if let Some(max) = action.grpc_timeout_max
+        && exchange.request.grpc
+    {
+        let asked = exchange
+            .request
+            .fields
+            .get_known(Known::GrpcTimeout)
+            .and_then(parse_grpc_timeout);
+        return match asked {
+            Some(asked) if max.is_zero() => asked,
+            Some(asked) => asked.min(max),
+            // Without the header a gRPC call has no deadline, up to the bound.
+            None => max,
+        };
+    }
+    action.timeout
+}
+
+/// `grpc-timeout`: at most eight digits and a unit (gRPC over HTTP/2, "Timeout").
+fn parse_grpc_timeout(value: &[u8]) -> Option<Duration> {
+    let (unit, digits) = value.split_last()?;
+    if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let n = digits.iter().fold(0_u64, |n, d| n * 10 + u64::from(d - b'0'));
+    Some(match unit {
+        b'H' => Duration::from_secs(n * 3600),
+        b'M' => Duration::from_secs(n * 60),
+        b'S' => Duration::from_secs(n),
+        b'm' => Duration::from_millis(n),
+        b'u' => Duration::from_micros(n),
+        b'n' => Duration::from_nanos(n),
+        _ => return None,
+    })
+}
+
+/// Sends the request to the route's cluster, as often as the retry policy allows, and the answer to the client.
+///
+/// # Errors
+/// What to answer when no upstream's answer was begun.
+pub(crate) async fn run<B: RequestBody, R: Reply>(
+    job: Job<'_>,
+    exchange: &mut Exchange,
+    body: &mut B,
+    reply: &mut R,
+    timer: &mut Timer,
+) -> Result<Outcome, Failure> {
+    let env = job.env;
+    let name = match &job.action.cluster {
+        ClusterChoice::Single(name) => name,
+        ClusterChoice::Weighted { clusters, total } => {
+            let mut dice = env.worker.random().u32(..(*total).max(1));
+            clusters
+                .iter()
+                .find(|(_, weight)| {
+                    let hit = dice < *weight;
+                    dice = dice.saturating_sub(*weight);
+                    hit
+                })
+                .map(|(name, _)| name)
+                .ok_or(Failure::NoCluster(job.action.not_found_status))?
+        }
+    };
+    let cluster = env
+        .worker
+        .clusters
+        .get(name)
+        .ok_or(Failure::NoCluster(job.action.not_found_status))?;
+    let config = cluster.config();
+    exchange.cluster = Some(Rc::clone(&cluster));
+    exchange.cluster_config = Some(Rc::clone(&config));
+    change_request(&job, exchange);
+
+    let policy = job
+        .action
+        .retry
+        .as_ref()
+        .or(job.selected.virtual_host().and_then(|h| h.retry.as_ref()));
+    let mut retry = RetryState::new(policy);
+    let mut deadlines = Deadlines::new(&job, exchange);
+    let replayable = if retry.wanted() || config.http != UpstreamHttp::Http1 {
+        config.buffer_limit
+    } else {
+        0
+    };
+    let mut body = ReplayBody::new(body, replayable, job.facts.length);
+    let expected = if retry.per_try().is_zero() {
+        deadlines.route_timeout
+    } else {
+        retry.per_try()
+    };
+    if !expected.is_zero() {
+        let ms = u64::try_from(expected.as_millis()).unwrap_or(u64::MAX);
+        exchange.request.fields.remove_known(Known::ExpectedTimeout);
+        exchange.request.fields.push_number(Known::ExpectedTimeout, ms);
+    }
+    let count_attempts = job.selected.virtual_host().is_some_and(|h| h.include_attempt_count);
+    let mut moves = 0;
+    loop {
+        exchange.attempts += 1;
+        if count_attempts {
+            exchange.request.fields.remove_known(Known::AttemptCount);
+            exchange
+                .request
+                .fields
+                .push_number(Known::AttemptCount, u64::from(exchange.attempts));
+        }
+        if !retry.per_try().is_zero() {
+            deadlines.per_try = Instant::now() + retry.per_try();
+        }
+        let mut parts = Parts {
+            exchange,
+            body: &mut body,
+            reply,
+            timer,
+            deadlines: &mut deadlines,
+            retry: &mut retry,
+        };
+        let tried = attempt(&job, &cluster, &mut parts).await;
+        let failure = match tried {
+            Ok(Driven::Finished(outcome)) => return Ok(outcome),
+            Ok(Driven::Broken) => return Ok(Outcome::Aborted),
+            Ok(Driven::RetryStatus) => None,
+            Err(failure) => Some(failure),
+        };
+        if let Some(failure) = &failure {
+            count(&cluster, failure);
+            // Nothing was done with it over there: another connection, without counting as a retry.
+            if matches!(failure, Failure::Upstream(StreamError::GoneAway | StreamError::Refused))
+                && moves < MAX_MOVES
+                && body.rewind()
+            {
+                moves += 1;
+                exchange.attempts -= 1;
+                continue;
+            }
+            if !retry.may_retry_failure(failure) {
+                return Err(exhausted(exchange, &cluster, &retry, failure));
+            }
+        }
+        // `drive` asked the policy about a status already.
+        let guard = cluster.begin_retry();
+        if guard.is_err() || !body.rewind() {
+            if guard.is_err() {
+                exchange.flag(ResponseFlag::UpstreamOverflow);
+            }
+            // The response that was to be retried is gone with its connection.
+            return Err(failure.unwrap_or(Failure::Upstream(StreamError::Reset)));
+        }
+        let pause = retry.back_off(&mut env.worker.random());
+        deadlines.per_try = far_future(exchange.begun);
+        let mut parts = Parts {
+            exchange,
+            body: &mut body,
+            reply,
+            timer,
+            deadlines: &mut deadlines,
+            retry: &mut retry,
+        };
+        let pausing = async {
+            tokio::time::sleep(pause).await;
+            Ok(())
+        };
+        let waited = until_ready(pausing, &mut parts).await;
+        drop(guard);
+        if let Err(failure) = waited {
+            count(&cluster, &failure);
+            return Err(failure);
+        }
+    }
+}
+
+/// A failure that no retry will mend; marks requests whose retries are used up.
+fn exhausted(exchange: &mut Exchange, cluster: &Cluster, retry: &RetryState<'_>, failure: &Failure) -> Failure {
+    if retry.exhausted_by(failure) {
+        exchange.flag(ResponseFlag::UpstreamRetryLimitExceeded);
+        cluster.stats().upstream_rq_retry_limit_exceeded.inc();
+    }
+    failure.clone()
+}
+
+fn count(cluster: &Cluster, failure: &Failure) {
+    let stats = cluster.stats();
+    match failure {
+        Failure::Timeout => stats.upstream_rq_timeout.inc(),
+        Failure::TryTimeout => stats.upstream_rq_per_try_timeout.inc(),
+        Failure::Upstream(error) => {
+            if matches!(error, StreamError::Reset | StreamError::Refused) {
+                stats.upstream_rq_rx_reset.inc();
+            }
+            if matches!(error, StreamError::H1(_) | StreamError::H2 | StreamError::Length) {
+                stats.upstream_cx_protocol_error.inc();
+            }
+        }
+        Failure::ClientGone | Failure::StreamIdle { .. } | Failure::RequestTimeout => stats.upstream_rq_tx_reset.inc(),
+        _ => {}
+    }
+    if matches!(failure, Failure::Timeout | Failure::TryTimeout) {
+        stats.upstream_rq_tx_reset.inc();
+    }
+}
+
+/// Path, host and header changes of the route, once per request.
+fn change_request(job: &Job<'_>, exchange: &mut Exchange) {
+    let connection = job.env.connection;
+    ops::on_request(&job.route.request_headers, exchange, connection);
+    if let Some(host) = job.selected.virtual_host() {
+        ops::on_request(&host.request_headers, exchange, connection);
+    }
+    ops::on_request(&job.selected.table.request_headers, exchange, connection);
+    for name in &job.selected.table.internal_only {
+        exchange.request.fields.remove(name.as_bytes());
+    }
+    if let Some(HostRewrite::Literal(host)) = &job.action.host_rewrite {
+        exchange.request.set_host(host);
+    }
+    if let Some(change) = &job.action.path_rewrite
+        && let Some(new) = rewrite::path(change, &job.route.matches, &exchange.request)
+    {
+        rewrite::apply_path(&mut exchange.request, &new);
+    }
+}
+
+/// One try.
+async fn attempt<B: RequestBody, R: Reply>(
+    job: &Job<'_>,
+    cluster: &Rc<Cluster>,
+    parts: &mut Parts<'_, '_, '_, B, R>,
+) -> Result<Driven, Failure> {
+    let wanted = PickContext {
+        original_dst: Some(job.env.connection.destination),
+        tried: parts.retry.tried(),
+        max_attempts: parts.retry.host_attempts(),
+    };
+    let host = cluster.pick(&wanted).map_err(|e| match e {
+        PickError::TooManyHosts => Failure::Overflow,
+        _ => Failure::NoHealthyUpstream,
+    })?;
+    parts.retry.remember(host.address());
+    let exchange = &mut *parts.exchange;
+    exchange.upstream_host = Some(host.address());
+    exchange.upstream_workload = host.workload();
+    exchange.upstream_local = None;
+    exchange.upstream_peer = None;
+    if matches!(job.action.host_rewrite, Some(HostRewrite::Auto))
+        && let Some(name) = host.hostname()
+    {
+        exchange.request.set_host(&name);
+    }
+    let guard = host.begin_request().map_err(|_| Failure::Overflow)?;
+    let use_h2 = match cluster.config().http {
+        UpstreamHttp::Http1 => false,
+        UpstreamHttp::Http2 => true,
+        UpstreamHttp::Downstream => exchange.request.protocol == Protocol::Http2,
+    };
+    let result = try_host(job, cluster, &host, use_h2, parts).await;
+    drop(guard);
+    report(&host, parts.exchange, &result);
+    if matches!(result, Ok(Driven::Finished(_))) && parts.exchange.attempts > 1 && parts.exchange.response.status < 500
+    {
+        cluster.stats().upstream_rq_retry_success.inc();
+    }
+    result
+}
+
+async fn try_host<B: RequestBody, R: Reply>(
+    job: &Job<'_>,
+    cluster: &Rc<Cluster>,
+    host: &Rc<UpstreamHost>,
+    use_h2: bool,
+    parts: &mut Parts<'_, '_, '_, B, R>,
+) -> Result<Driven, Failure> {
+    if use_h2 {
+        if job.facts.upgrade {
+            return Err(Failure::UpgradeRefused);
+        }
+        let lease = until_ready(acquire_h2(cluster, host), parts).await?;
+        parts.exchange.upstream_local = lease.conn.local;
+        parts.exchange.upstream_peer.clone_from(&lease.conn.peer);
+        return upstream::over_h2(job, lease, parts).await;
+    }
+    // The request's own clock reading is good enough to tell an expired connection on the first try.
+    let now = if parts.exchange.attempts == 1 {
+        parts.exchange.begun
+    } else {
+        Instant::now()
+    };
+    let mut lease = until_ready(acquire_h1(cluster, host, now), parts).await?;
+    if let Some(conn) = lease.parts() {
+        parts.exchange.upstream_local = conn.local;
+        parts.exchange.upstream_peer.clone_from(&conn.peer);
+    }
+    upstream::over_h1(job, lease, cluster, parts).await
+}
+
+/// Tells outlier detection how the try went.
+fn report(host: &Rc<UpstreamHost>, exchange: &Exchange, result: &Result<Driven, Failure>) {
+    match result {
+        Ok(Driven::Broken) => host.report(HostOutcome::Reset),
+        Ok(_) => host.report(HostOutcome::Status(effective_status(exchange))),
+        Err(Failure::Timeout | Failure::TryTimeout) => host.report(HostOutcome::RequestTimeout),
+        Err(Failure::Upstream(StreamError::GoneAway | StreamError::Refused)) => {}
+        Err(Failure::Upstream(_)) => host.report(HostOutcome::Reset),
+        // Connecting reports for itself; the client's faults are not the host's.
+        Err(_) => {}
+    }
+}
+
+/// The HTTP status of an answer, gRPC's status mapped to it (gRPC's and Envoy's table).
+fn effective_status(exchange: &Exchange) -> u16 {
+    let status = exchange.response.status;
+    if !exchange.request.grpc || status != 200 {
+        return status;
+    }
+    let from = |fields: &crate::head::Fields| {
+        fields
+            .get_known_text(Known::GrpcStatus)
+            .and_then(|s| s.parse::<u16>().ok())
+    };
+    let grpc = exchange
+        .trailers
+        .as_ref()
+        .and_then(from)
+        .or_else(|| from(&exchange.response.fields));
+    match grpc {
+        Some(4) => 504,
+        Some(8) => 429,
+        Some(2 | 13 | 15) => 500,
+        Some(12) => 501,
+        Some(14) => 503,
+        _ => 200,
+    }
+}
+
+/// Waits for something, unless the request ends first.
+async fn until_ready<T, B: RequestBody, R: Reply>(
+    wanted: impl Future<Output = Result<T, Failure>>,
+    parts: &mut Parts<'_, '_, '_, B, R>,
+) -> Result<T, Failure> {
+    let mut wanted = pin!(wanted);
+    std::future::poll_fn(|cx| match wanted.as_mut().poll(cx) {
+        Poll::Ready(result) => Poll::Ready(result),
+        Poll::Pending => drive::poll_ends(cx, parts, false).map(Err),
+    })
+    .await
+}
+
+/// The answer's head on its way to the client: the router's own headers, the route's changes, filters.
+pub(crate) fn forward_head<R: Reply>(
+    env: Environment<'_>,
+    exchange: &mut Exchange,
+    reply: &mut R,
+    length: crate::body::BodyLength,
+    now: Instant,
+) -> Result<(), StreamError> {
+    let took = now
+        .duration_since(exchange.request_done.unwrap_or(exchange.begun))
+        .as_millis();
+    exchange.response.fields.remove_known(Known::UpstreamServiceTime);
+    exchange
+        .response
+        .fields
+        .push_number(Known::UpstreamServiceTime, u64::try_from(took).unwrap_or(u64::MAX));
+    if !matches!(exchange.response.status, 101 | 426) {
+        exchange.response.fields.remove_known(Known::Upgrade);
+    }
+    response_ops(exchange, env.connection);
+    exchange.details = "via_upstream".into();
+    send_head(env, exchange, reply, length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grpc_timeouts() {
+        assert_eq!(parse_grpc_timeout(b"5S"), Some(Duration::from_secs(5)));
+        assert_eq!(parse_grpc_timeout(b"100m"), Some(Duration::from_millis(100)));
+        assert_eq!(
+            parse_grpc_timeout(b"99999999H"),
+            Some(Duration::from_secs(99_999_999 * 3600))
+        );
+        for bad in [&b""[..], b"S", b"1", b"123456789S", b"-1S", b"1x"] {
+            assert_eq!(parse_grpc_timeout(bad), None);
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! A request body that can be sent again: what was passed on is kept, up to the buffer limit, while a retry may need it.
+
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+
+use crate::body::{BodyLength, Fill, Source, StreamError};
+use crate::hcm::RequestBody;
+use crate::head::Fields;
+
+/// A body with memory.
+pub(crate) struct ReplayBody<'b, B> {
+    inner: &'b mut B,
+    kept: Vec<u8>,
+    /// How much of `kept` the present try has been given.
+    given: usize,
+    limit: usize,
+    /// Something was passed on that is not in `kept`.
+    lost: bool,
+    trailers: Option<Fields>,
+    arrived: bool,
+}
+
+impl<'b, B: RequestBody> ReplayBody<'b, B> {
+    /// `limit` of zero keeps nothing.
+    pub(crate) fn new(inner: &'b mut B, limit: usize, length: BodyLength) -> Self {
+        Self {
+            inner,
+            kept: Vec::new(),
+            given: 0,
+            limit,
+            lost: false,
+            trailers: None,
+            arrived: length == BodyLength::Empty,
+        }
+    }
+
+    /// Starts over for another try; false when the beginning is gone.
+    pub(crate) fn rewind(&mut self) -> bool {
+        self.given = 0;
+        !self.lost
+    }
+
+    /// Whether the request could be sent again from its beginning.
+    pub(crate) fn rewindable(&self) -> bool {
+        !self.lost
+    }
+
+    /// No further try will come: nothing needs to be kept.
+    pub(crate) fn commit(&mut self) {
+        self.limit = 0;
+        self.lost = self.lost || !self.kept.is_empty();
+        if self.given >= self.kept.len() {
+            self.kept = Vec::new();
+            self.given = 0;
+        }
+    }
+
+    /// Whether the client has sent everything.
+    pub(crate) fn arrived(&self) -> bool {
+        self.arrived
+    }
+
+    /// Ready when the client has gone. Only asked after its request has arrived.
+    pub(crate) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<StreamError> {
+        self.inner.poll_gone(cx)
+    }
+
+    /// Raw bytes from now on.
+    pub(crate) fn tunnel(&mut self) {
+        self.arrived = false;
+        self.inner.tunnel();
+    }
+
+    fn replaying(&self) -> bool {
+        self.given < self.kept.len()
+    }
+
+    fn keep(&mut self, n: usize) {
+        if n == 0 || self.lost {
+            return;
+        }
+        if self.limit == 0 || self.kept.len() + n > self.limit {
+            self.lost = true;
+            self.kept = Vec::new();
+            self.given = 0;
+            return;
+        }
+        self.kept
+            .extend_from_slice(self.inner.chunk().get(..n).unwrap_or_default());
+        self.given = self.kept.len();
+    }
+}
+
+impl<B: RequestBody> Source for ReplayBody<'_, B> {
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<Fill, StreamError>> {
+        if self.replaying() {
+            return Poll::Ready(Ok(Fill::Data));
+        }
+        if self.arrived {
+            return Poll::Ready(Ok(Fill::End));
+        }
+        let filled = self.inner.poll_fill(cx);
+        if matches!(filled, Poll::Ready(Ok(Fill::End))) {
+            self.arrived = true;
+            self.trailers = self.inner.take_trailers();
+        }
+        filled
+    }
+
+    fn chunk(&self) -> &[u8] {
+        if self.replaying() {
+            self.kept.get(self.given..).unwrap_or_default()
+        } else {
+            self.inner.chunk()
+        }
+    }
+
+    fn consume(&mut self, n: usize) {
+        if self.replaying() {
+            self.given = (self.given + n).min(self.kept.len());
+            return;
+        }
+        self.keep(n);
+        self.inner.consume(n);
+    }
+
+    fn take(&mut self, n: usize) -> Bytes {
+        if self.replaying() {
+            let end = (self.given + n).min(self.kept.len());
+            let bytes = Bytes::copy_from_slice(self.kept.get(self.given..end).unwrap_or_default());
+            self.given = end;
+            return bytes;
+        }
+        self.keep(n);
+        self.inner.take(n)
+    }
+
+    fn ends_after(&self, n: usize) -> bool {
+        if self.replaying() {
+            return self.arrived && self.trailers.is_none() && self.given + n >= self.kept.len();
+        }
+        self.inner.ends_after(n)
+    }
+
+    fn take_trailers(&mut self) -> Option<Fields> {
+        if self.limit > 0 && !self.lost {
+            self.trailers.clone()
+        } else {
+            self.trailers.take()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::body::Static;
+    use std::task::Waker;
+
+    impl RequestBody for Static {
+        fn poll_gone(&mut self, _: &mut Context<'_>) -> Poll<StreamError> {
+            Poll::Pending
+        }
+
+        fn tunnel(&mut self) {}
+    }
+
+    fn read_all<B: RequestBody>(body: &mut ReplayBody<'_, B>, piece: usize) -> Vec<u8> {
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut all = Vec::new();
+        while let Poll::Ready(Ok(Fill::Data)) = body.poll_fill(&mut cx) {
+            let n = piece.min(body.chunk().len());
+            all.extend_from_slice(&body.chunk()[..n]);
+            body.consume(n);
+        }
+        all
+    }
+
+    #[test]
+    fn a_body_is_sent_twice_within_the_limit() {
+        let mut inner = Static(Bytes::from_static(b"hello world"));
+        let mut body = ReplayBody::new(&mut inner, 64, BodyLength::Known(11));
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(body.poll_fill(&mut cx).is_ready());
+        body.consume(5);
+        assert!(body.rewind());
+        assert_eq!(read_all(&mut body, 3), b"hello world");
+        assert!(body.rewind());
+        assert_eq!(read_all(&mut body, 100), b"hello world");
+    }
+
+    #[test]
+    fn beyond_the_limit_there_is_no_second_try() {
+        let mut inner = Static(Bytes::from_static(b"hello world"));
+        let mut body = ReplayBody::new(&mut inner, 4, BodyLength::Known(11));
+        assert_eq!(read_all(&mut body, 3), b"hello world");
+        assert!(!body.rewind());
+    }
+}

@@ -1,0 +1,282 @@
+//! The upstream's end of a try, over either protocol.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use h2::client::ResponseFuture;
+use tokio::time::Instant;
+
+use super::drive::{Driven, Parts, drive};
+use super::{Job, until_ready};
+use crate::body::{BodyLength, Fill, Sink, Source, StreamError};
+use crate::failure::Failure;
+use crate::h1::{H1Reader, H1Writer, parse_response};
+use crate::h2::{H2Reader, H2Writer, length_of, request_to, response_from, stream_error};
+use crate::hcm::{Facts, Outcome, Reply, RequestBody};
+use crate::head::{Fields, Framing, Known, Method, RequestHead, ResponseHead};
+use crate::pool::{Cluster, H1Lease, H2Lease};
+
+/// Where the answer comes from.
+pub(super) trait Upstream: Source {
+    /// Ready with the next head, interim or final, in `head`.
+    fn poll_response(&mut self, cx: &mut Context<'_>, head: &mut ResponseHead) -> Poll<Result<(), StreamError>>;
+    /// The length of the body that follows this head.
+    fn length(&self, head: &ResponseHead) -> BodyLength;
+}
+
+/// Where the request goes.
+pub(super) trait UpstreamSink: Sink {
+    /// The upgrade was accepted: raw bytes follow.
+    fn tunnel(&mut self);
+    /// Ready when the upstream was told, or cannot be told, that no more bytes come through the tunnel.
+    fn poll_half_close(&mut self, cx: &mut Context<'_>) -> Poll<()>;
+}
+
+struct H1Up<'c> {
+    reader: H1Reader<'c>,
+    method: Method,
+}
+
+impl Source for H1Up<'_> {
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<Fill, StreamError>> {
+        self.reader.poll_fill(cx)
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.reader.chunk()
+    }
+
+    fn consume(&mut self, n: usize) {
+        self.reader.consume(n);
+    }
+
+    fn take(&mut self, n: usize) -> Bytes {
+        self.reader.take(n)
+    }
+
+    fn ends_after(&self, n: usize) -> bool {
+        self.reader.ends_after(n)
+    }
+
+    fn take_trailers(&mut self) -> Option<Fields> {
+        self.reader.take_trailers()
+    }
+}
+
+impl Upstream for H1Up<'_> {
+    fn poll_response(&mut self, cx: &mut Context<'_>, head: &mut ResponseHead) -> Poll<Result<(), StreamError>> {
+        let length = ready!(self.reader.half.poll_head(cx, self.reader.stream))?;
+        parse_response(
+            self.reader.half.unread().get(..length).unwrap_or_default(),
+            self.method,
+            head,
+        )?;
+        self.reader.half.begin_body(length, head.framing);
+        Poll::Ready(Ok(()))
+    }
+
+    fn length(&self, head: &ResponseHead) -> BodyLength {
+        match head.framing {
+            Framing::None => BodyLength::Empty,
+            Framing::Length(n) => BodyLength::Known(n),
+            Framing::Chunked | Framing::UntilClose => BodyLength::Unknown,
+        }
+    }
+}
+
+impl UpstreamSink for H1Writer<'_> {
+    fn tunnel(&mut self) {
+        self.half.begin_body(Framing::UntilClose);
+    }
+
+    fn poll_half_close(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.stream.poll_shutdown(cx).map(|_| ())
+    }
+}
+
+/// Writes a request head for HTTP/1.1 and prepares for its body.
+fn write_head(head: &RequestHead, facts: &Facts, writer: &mut H1Writer<'_>) {
+    let out = writer.half.out();
+    out.extend_from_slice(head.method_text().as_bytes());
+    out.push(b' ');
+    if head.method == Method::Connect {
+        out.extend_from_slice(head.host().as_bytes());
+    } else {
+        out.extend_from_slice(head.target().as_bytes());
+    }
+    out.extend_from_slice(b" HTTP/1.1\r\nhost: ");
+    out.extend_from_slice(head.host().as_bytes());
+    out.extend_from_slice(b"\r\n");
+    head.fields.write(out);
+    let mut connection_te = false;
+    if head.fields.has_known(Known::Te) {
+        // RFC 9110 section 10.1.4: a sender of `te` names it in `connection`.
+        connection_te = true;
+    }
+    match (facts.upgrade, connection_te) {
+        (true, _) => out.extend_from_slice(b"connection: upgrade\r\n"),
+        (false, true) => out.extend_from_slice(b"connection: te\r\n"),
+        (false, false) => {}
+    }
+    let framing = match facts.length {
+        BodyLength::Empty | BodyLength::Tunnel => {
+            let says_length = head.fields.has_known(Known::ContentLength);
+            if head.method == Method::Post && !says_length {
+                out.extend_from_slice(b"content-length: 0\r\n");
+            }
+            Framing::None
+        }
+        BodyLength::Known(n) => {
+            if !head.fields.has_known(Known::ContentLength) {
+                out.extend_from_slice(b"content-length: ");
+                out.extend_from_slice(itoa::Buffer::new().format(n).as_bytes());
+                out.extend_from_slice(b"\r\n");
+            }
+            Framing::Length(n)
+        }
+        BodyLength::Unknown => {
+            out.extend_from_slice(b"transfer-encoding: chunked\r\n");
+            Framing::Chunked
+        }
+    };
+    out.extend_from_slice(b"\r\n");
+    writer.half.begin_body(framing);
+}
+
+/// A try on an HTTP/1.1 connection, which goes back to its pool when the exchange was clean.
+pub(super) async fn over_h1<B: RequestBody, R: Reply>(
+    job: &Job<'_>,
+    mut lease: H1Lease,
+    cluster: &Rc<Cluster>,
+    parts: &mut Parts<'_, '_, '_, B, R>,
+) -> Result<Driven, Failure> {
+    let driven = {
+        let Some(conn) = lease.parts() else {
+            return Err(Failure::Upstream(StreamError::Closed));
+        };
+        let (reader, mut writer) = conn.conn.halves();
+        write_head(&parts.exchange.request, &job.facts, &mut writer);
+        let mut up = H1Up {
+            reader,
+            method: parts.exchange.request.method,
+        };
+        drive(job, parts, &mut up, &mut writer).await
+    };
+    let reusable = match driven {
+        Ok(Driven::Finished(Outcome::Complete) | Driven::RetryStatus) => parts.exchange.response.keep_alive,
+        _ => false,
+    };
+    if reusable {
+        lease.release(cluster, parts.exchange.ended.unwrap_or_else(Instant::now));
+    }
+    driven
+}
+
+struct H2Up {
+    response: Option<ResponseFuture>,
+    reader: H2Reader,
+    stream: u32,
+    lease: H2Lease,
+    bodyless: bool,
+}
+
+impl H2Up {
+    fn error(&self, error: &h2::Error) -> StreamError {
+        stream_error(error, Some(&self.lease.conn.io), self.stream)
+    }
+}
+
+impl Source for H2Up {
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<Fill, StreamError>> {
+        self.reader.poll_fill(cx)
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.reader.chunk()
+    }
+
+    fn consume(&mut self, n: usize) {
+        self.reader.consume(n);
+    }
+
+    fn take(&mut self, n: usize) -> Bytes {
+        self.reader.take(n)
+    }
+
+    fn ends_after(&self, n: usize) -> bool {
+        self.reader.ends_after(n)
+    }
+
+    fn take_trailers(&mut self) -> Option<Fields> {
+        self.reader.take_trailers()
+    }
+}
+
+impl Upstream for H2Up {
+    fn poll_response(&mut self, cx: &mut Context<'_>, head: &mut ResponseHead) -> Poll<Result<(), StreamError>> {
+        let Some(response) = &mut self.response else {
+            return Poll::Ready(Err(StreamError::H2));
+        };
+        if let Poll::Ready(Some(Ok(interim))) = response.poll_informational(cx) {
+            let (parts, ()) = interim.into_parts();
+            return Poll::Ready(response_from(&parts, head));
+        }
+        match ready!(Pin::new(response).poll(cx)) {
+            Ok(answer) => {
+                self.response = None;
+                let (parts, recv) = answer.into_parts();
+                response_from(&parts, head)?;
+                self.reader.open(recv);
+                let promised = length_of(&head.fields).is_some_and(|n| n > 0);
+                if promised && self.reader.is_end() && !self.bodyless && head.status != 304 {
+                    // Towards HTTP/1.1 the announced length would frame whatever comes next.
+                    return Poll::Ready(Err(StreamError::Length));
+                }
+                Poll::Ready(Ok(()))
+            }
+            Err(e) => Poll::Ready(Err(self.error(&e))),
+        }
+    }
+
+    fn length(&self, head: &ResponseHead) -> BodyLength {
+        if self.bodyless || self.reader.is_end() || matches!(head.status, 204 | 304) {
+            return BodyLength::Empty;
+        }
+        length_of(&head.fields).map_or(BodyLength::Unknown, BodyLength::Known)
+    }
+}
+
+impl UpstreamSink for H2Writer {
+    fn tunnel(&mut self) {}
+
+    fn poll_half_close(&mut self, _: &mut Context<'_>) -> Poll<()> {
+        // END_STREAM has said so.
+        Poll::Ready(())
+    }
+}
+
+/// A try on a stream of a shared HTTP/2 connection.
+pub(super) async fn over_h2<B: RequestBody, R: Reply>(
+    job: &Job<'_>,
+    lease: H2Lease,
+    parts: &mut Parts<'_, '_, '_, B, R>,
+) -> Result<Driven, Failure> {
+    let request = request_to(&parts.exchange.request).map_err(|_| Failure::BadRequest("http2.invalid_request"))?;
+    let end = job.facts.length == BodyLength::Empty;
+    let opening = async { lease.open(request, end).await.map_err(Failure::Upstream) };
+    let (response, send) = until_ready(opening, parts).await?;
+    let stream = send.stream_id().as_u32();
+    let io = Rc::clone(&lease.conn.io);
+    let mut sink = H2Writer::new(send, end, Some(Rc::clone(&io)));
+    let mut up = H2Up {
+        response: Some(response),
+        reader: H2Reader::unopened(Some(io)),
+        stream,
+        lease,
+        bodyless: parts.exchange.request.method == Method::Head,
+    };
+    drive(job, parts, &mut up, &mut sink).await
+}

@@ -1,0 +1,97 @@
+//! The door: which protocol a connection speaks.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::Poll;
+
+use bytes::BytesMut;
+use heddle_config::snapshot::HttpCodec;
+use heddle_net::ConnectionInfo;
+use heddle_tls::Stream;
+use tokio::time::Instant;
+
+use crate::drain::{Drain, DrainStage};
+use crate::hcm::{Active, HcmRuntime};
+use crate::timer::{Timer, far_future};
+use crate::worker::HttpWorker;
+use crate::{buffer, h1, h2};
+
+/// Serves HTTP on an accepted connection until it ends. `first_bytes` were read already and come before what `stream`
+/// has. Must run inside a `tokio::task::LocalSet` (or local runtime): HTTP/2 streams are tasks of their own.
+///
+/// The future holds the connection; dropping it closes the connection at once.
+pub async fn serve(
+    worker: &Rc<HttpWorker>,
+    hcm: Rc<HcmRuntime>,
+    stream: Stream,
+    info: Rc<ConnectionInfo>,
+    first_bytes: BytesMut,
+    drain: Drain,
+) {
+    hcm.stats.cx_total.inc();
+    let _active = Active::enter(&hcm.stats.cx_active);
+    let mut first = first_bytes;
+    let http2 = match (hcm.config.codec, info.alpn.as_deref()) {
+        (HttpCodec::Http1, _) => false,
+        (HttpCodec::Http2, _) => true,
+        (HttpCodec::Auto, Some(b"h2")) => true,
+        (HttpCodec::Auto, Some(b"http/1.1" | b"http/1.0")) => false,
+        (HttpCodec::Auto, _) => match detect(&hcm, &stream, &mut first, &drain).await {
+            Some(http2) => http2,
+            None => return,
+        },
+    };
+    if http2 {
+        h2::serve(worker, &hcm, stream, &info, first, &drain).await;
+    } else {
+        h1::serve(worker, &hcm, stream, &info, first, &drain).await;
+    }
+}
+
+/// Reads until the bytes can, or cannot, be the HTTP/2 preface. None when the connection ended first.
+async fn detect(hcm: &HcmRuntime, stream: &Stream, first: &mut BytesMut, drain: &Drain) -> Option<bool> {
+    let mut timer = Timer::default();
+    let now = Instant::now();
+    let idle = hcm.config.idle_timeout;
+    let mut deadline = if idle.is_zero() { far_future(now) } else { now + idle };
+    let mut begun = false;
+    poll_fn(|cx| {
+        loop {
+            let n = first.len().min(h2::PREFACE.len());
+            if first.get(..n) != h2::PREFACE.get(..n) {
+                return Poll::Ready(Some(false));
+            }
+            if n == h2::PREFACE.len() {
+                return Poll::Ready(Some(true));
+            }
+            if n > 0 && !begun {
+                begun = true;
+                deadline = Instant::now() + hcm.headers_timeout();
+            }
+            if first.capacity() == 0 {
+                *first = buffer::take_read();
+            }
+            match stream.poll_read(cx, first) {
+                Poll::Ready(Ok(n)) if n > 0 => {}
+                Poll::Ready(_) => {
+                    hcm.stats.cx_destroy_remote.inc();
+                    return Poll::Ready(None);
+                }
+                Poll::Pending => break,
+            }
+        }
+        if first.is_empty() {
+            buffer::give_read(std::mem::take(first));
+            if drain.poll_stage(cx, DrainStage::Draining).is_ready() {
+                hcm.stats.cx_drain_close.inc();
+                return Poll::Ready(None);
+            }
+        }
+        if timer.poll_until(cx, deadline).is_ready() {
+            hcm.stats.cx_idle_timeout.inc();
+            return Poll::Ready(None);
+        }
+        Poll::Pending
+    })
+    .await
+}

@@ -1,0 +1,142 @@
+//! What all HTTP connections of one worker share.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use heddle_config::snapshot::{Node, RouteTable, Snapshot};
+use heddle_telemetry::Stats;
+use heddle_telemetry::access_log::LogFiles;
+use heddle_upstream::ClusterManager;
+
+use crate::filters::peer_metadata::PeerCache;
+use crate::pool::HostPool;
+
+/// The clusters of one worker, with this crate's connection pools in their hosts.
+pub type Clusters = ClusterManager<HostPool>;
+
+/// Per-worker state of the HTTP data path. Not shared between threads.
+pub struct HttpWorker {
+    pub(crate) clusters: Rc<Clusters>,
+    pub(crate) stats: Stats,
+    pub(crate) logs: LogFiles,
+    node: Arc<Node>,
+    tables: RefCell<HashMap<Arc<str>, Rc<Arc<RouteTable>>>>,
+    snapshot: RefCell<Arc<Snapshot>>,
+    generation: Cell<u64>,
+    date: RefCell<DateCache>,
+    random: RefCell<fastrand::Rng>,
+    connection_ids: Cell<u64>,
+    pub(crate) peers: Rc<PeerCache>,
+}
+
+impl HttpWorker {
+    /// A worker that starts with this snapshot. `worker` is the worker's number; it makes connection numbers unique in
+    /// the process.
+    pub fn new(
+        worker: usize,
+        stats: Stats,
+        logs: LogFiles,
+        clusters: Rc<Clusters>,
+        snapshot: Arc<Snapshot>,
+    ) -> Rc<Self> {
+        Rc::new(Self {
+            clusters,
+            peers: Rc::new(PeerCache::new(&snapshot.node, &stats)),
+            node: Arc::clone(&snapshot.node),
+            stats,
+            logs,
+            tables: RefCell::default(),
+            snapshot: RefCell::new(snapshot),
+            generation: Cell::new(1),
+            date: RefCell::default(),
+            random: RefCell::new(fastrand::Rng::new()),
+            connection_ids: Cell::new((worker as u64) << 48),
+        })
+    }
+
+    /// Puts a new snapshot in force: requests that come from now on use its route tables. The cluster manager is told
+    /// apart from this, before, so that no route points to a cluster that is not there yet.
+    pub fn set_snapshot(&self, snapshot: Arc<Snapshot>) {
+        self.tables.borrow_mut().clear();
+        *self.snapshot.borrow_mut() = snapshot;
+        self.generation.set(self.generation.get() + 1);
+    }
+
+    /// The worker's metrics.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// The worker's clusters.
+    pub fn clusters(&self) -> &Rc<Clusters> {
+        &self.clusters
+    }
+
+    /// This proxy.
+    pub fn node(&self) -> &Arc<Node> {
+        &self.node
+    }
+
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.get()
+    }
+
+    /// The route table of that name in force. The `Rc` keeps the shared reference count out of the request path.
+    pub(crate) fn route_table(&self, name: &Arc<str>) -> Option<Rc<Arc<RouteTable>>> {
+        if let Some(table) = self.tables.borrow().get(name) {
+            return Some(Rc::clone(table));
+        }
+        let table = Rc::new(Arc::clone(self.snapshot.borrow().routes.get(name)?));
+        self.tables.borrow_mut().insert(Arc::clone(name), Rc::clone(&table));
+        Some(table)
+    }
+
+    pub(crate) fn next_connection_id(&self) -> u64 {
+        let id = self.connection_ids.get() + 1;
+        self.connection_ids.set(id);
+        id
+    }
+
+    pub(crate) fn random(&self) -> std::cell::RefMut<'_, fastrand::Rng> {
+        self.random.borrow_mut()
+    }
+
+    /// Calls `with` with the `date` header's value of that moment (RFC 9110 section 5.6.7).
+    pub(crate) fn with_date<T>(&self, now: SystemTime, with: impl FnOnce(&[u8]) -> T) -> T {
+        let mut date = self.date.borrow_mut();
+        let second = now.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+        if date.second != second || date.text.is_empty() {
+            date.second = second;
+            date.text = httpdate::fmt_http_date(now);
+        }
+        with(date.text.as_bytes())
+    }
+
+    /// A random (version 4) UUID in `x-request-id` form.
+    pub(crate) fn uuid(&self) -> [u8; 36] {
+        let mut bits = self.random().u128(..).to_be_bytes();
+        bits[6] = bits[6] & 0x0f | 0x40;
+        bits[8] = bits[8] & 0x3f | 0x80;
+        let mut text = [b'-'; 36];
+        let mut at = 0;
+        for (i, byte) in bits.iter().enumerate() {
+            if matches!(i, 4 | 6 | 8 | 10) {
+                at += 1;
+            }
+            for nibble in [byte >> 4, byte & 15] {
+                text[at] = if nibble < 10 { b'0' + nibble } else { b'a' + nibble - 10 };
+                at += 1;
+            }
+        }
+        text
+    }
+}
+
+#[derive(Default)]
+struct DateCache {
+    second: u64,
+    text: String,
+}

@@ -1,0 +1,18 @@
+//! String, header and path matchers, regular expressions and role-based access control.
+//! Everything here is built once per configuration push and then only read.
+#![forbid(unsafe_code)]
+
+mod address;
+mod header;
+mod query;
+pub mod rbac;
+mod regex;
+mod string;
+mod view;
+
+pub use address::{Cidr, CidrError};
+pub use header::{HeaderMatcher, HeaderTest};
+pub use query::{QueryMatcher, QueryTest};
+pub use regex::{MAX_COMPILED, MAX_PATTERN, Regex, RegexError};
+pub use string::{StringMatcher, StringTest};
+pub use view::RequestView;

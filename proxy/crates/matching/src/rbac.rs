@@ -1,0 +1,260 @@
+//! Role-based access control (`envoy.config.rbac.v3.RBAC`), for connections and for requests.
+
+use std::net::IpAddr;
+use std::ops::Range;
+use std::sync::Arc;
+
+use heddle_net::ConnectionInfo;
+
+use crate::{Cidr, HeaderMatcher, RequestView, StringMatcher};
+
+/// `RBAC.Action`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Let through what a policy matches, refuse the rest.
+    Allow,
+    /// Refuse what a policy matches, let the rest through.
+    Deny,
+    /// Let everything through; a match is only remembered.
+    Log,
+}
+
+/// What is being done.
+#[derive(Clone, Debug)]
+pub enum Permission {
+    /// `any`.
+    Any,
+    /// `and_rules`.
+    And(Vec<Permission>),
+    /// `or_rules`.
+    Or(Vec<Permission>),
+    /// `not_rule`.
+    Not(Box<Permission>),
+    /// `header`.
+    Header(HeaderMatcher),
+    /// `url_path`: the path without query and fragment.
+    UrlPath(StringMatcher),
+    /// `destination_ip`: the address that the client dialled, before any redirect.
+    DestinationIp(Cidr),
+    /// `destination_port`.
+    DestinationPort(u16),
+    /// `destination_port_range`: from `start` up to, not including, `end`.
+    DestinationPortRange(Range<u32>),
+    /// `requested_server_name`: the server name of the ClientHello, empty when there was none.
+    RequestedServerName(StringMatcher),
+}
+
+/// Who is doing it.
+#[derive(Clone, Debug)]
+pub enum Principal {
+    /// `any`.
+    Any,
+    /// `and_ids`.
+    And(Vec<Principal>),
+    /// `or_ids`.
+    Or(Vec<Principal>),
+    /// `not_id`.
+    Not(Box<Principal>),
+    /// `authenticated`: on a TLS connection, any URI subject alternative name of the peer matches, else any DNS name,
+    /// else the subject. Without a matcher every TLS connection matches.
+    Authenticated(Option<StringMatcher>),
+    /// `source_ip` and `direct_remote_ip`: the connection's peer.
+    DirectRemoteIp(Cidr),
+    /// `remote_ip`: the client as `X-Forwarded-For` and the connection manager's settings have it.
+    RemoteIp(Cidr),
+    /// `header`.
+    Header(HeaderMatcher),
+    /// `url_path`.
+    UrlPath(StringMatcher),
+}
+
+/// `Policy`: matches when one of its permissions and one of its principals does.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    /// Name, for logs and response code details.
+    pub name: Arc<str>,
+    /// Permissions, of which one must match.
+    pub permissions: Vec<Permission>,
+    /// Principals, of which one must match.
+    pub principals: Vec<Principal>,
+}
+
+/// An action with its policies.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    action: Action,
+    policies: Vec<Policy>,
+}
+
+/// What a filter holds: rules that are enforced and rules that are only evaluated.
+#[derive(Clone, Debug, Default)]
+pub struct Policies {
+    /// `rules`; none lets everything through.
+    pub rules: Option<Rules>,
+    /// `shadow_rules`.
+    pub shadow_rules: Option<Rules>,
+    /// `rules_stat_prefix` (`stat_prefix` of the network filter).
+    pub stat_prefix: Arc<str>,
+    /// `shadow_rules_stat_prefix`.
+    pub shadow_stat_prefix: Arc<str>,
+}
+
+/// Outcome of one set of rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verdict<'p> {
+    /// Whether the rules let it through.
+    pub allowed: bool,
+    /// The first policy, by name, that matched.
+    pub policy: Option<&'p str>,
+}
+
+/// Outcome of [`Policies::check`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decision<'p> {
+    /// Whether to go on.
+    pub allowed: bool,
+    /// The policy that decided: the one that matched, if any.
+    pub policy: Option<&'p str>,
+    /// What the shadow rules would have decided.
+    pub shadow: Option<Verdict<'p>>,
+}
+
+impl Decision<'_> {
+    /// The response code details of a refused request: `rbac_access_denied_matched_policy[name]`, with Envoy's `none`
+    /// when no policy of an ALLOW filter matched.
+    pub fn details(&self) -> String {
+        format!("rbac_access_denied_matched_policy[{}]", self.policy.unwrap_or("none"))
+    }
+}
+
+impl Rules {
+    /// Rules from an action and its policies, which are evaluated in the order of their names, as in Envoy.
+    pub fn new(action: Action, mut policies: Vec<Policy>) -> Self {
+        policies.sort_by(|a, b| a.name.cmp(&b.name));
+        Self { action, policies }
+    }
+
+    /// The action.
+    pub fn action(&self) -> Action {
+        self.action
+    }
+
+    /// The policies by name.
+    pub fn policies(&self) -> &[Policy] {
+        &self.policies
+    }
+
+    /// Evaluates the rules.
+    pub fn check(&self, connection: &ConnectionInfo, request: Option<&dyn RequestView>) -> Verdict<'_> {
+        let subject = Subject { connection, request };
+        let policy = self
+            .policies
+            .iter()
+            .find(|policy| {
+                policy.permissions.iter().any(|p| p.matches(subject))
+                    && policy.principals.iter().any(|p| p.matches(subject))
+            })
+            .map(|policy| &*policy.name);
+        let allowed = match self.action {
+            Action::Allow => policy.is_some(),
+            Action::Deny => policy.is_none(),
+            Action::Log => true,
+        };
+        Verdict { allowed, policy }
+    }
+}
+
+impl Policies {
+    /// Decides on a connection, or on a request of it. Conditions on requests never match on a bare connection (their
+    /// negations do).
+    pub fn check(&self, connection: &ConnectionInfo, request: Option<&dyn RequestView>) -> Decision<'_> {
+        let shadow = self.shadow_rules.as_ref().map(|rules| rules.check(connection, request));
+        let enforced = self.rules.as_ref().map_or(
+            Verdict {
+                allowed: true,
+                policy: None,
+            },
+            |rules| rules.check(connection, request),
+        );
+        Decision {
+            allowed: enforced.allowed,
+            policy: enforced.policy,
+            shadow,
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Subject<'a> {
+    connection: &'a ConnectionInfo,
+    request: Option<&'a dyn RequestView>,
+}
+
+impl Subject<'_> {
+    fn header(self, matcher: &HeaderMatcher) -> bool {
+        match self.request {
+            Some(request) => matcher.matches(request),
+            None => matcher.matches_value(None),
+        }
+    }
+
+    fn url_path(self, matcher: &StringMatcher) -> bool {
+        self.request.is_some_and(|request| matcher.matches(request.path()))
+    }
+
+    fn remote_ip(self) -> IpAddr {
+        self.request
+            .and_then(|request| request.remote_ip())
+            .unwrap_or_else(|| self.connection.remote.ip())
+    }
+
+    fn authenticated(self, matcher: Option<&StringMatcher>) -> bool {
+        let peer = self.connection.peer.as_deref();
+        if peer.is_none() && self.connection.tls_version.is_none() {
+            return false;
+        }
+        let Some(matcher) = matcher else { return true };
+        let Some(peer) = peer else {
+            return matcher.matches("");
+        };
+        peer.uri_sans.iter().any(|san| matcher.matches(san))
+            || peer.dns_sans.iter().any(|san| matcher.matches(san))
+            || matcher.matches(&peer.subject)
+    }
+}
+
+impl Permission {
+    fn matches(&self, subject: Subject<'_>) -> bool {
+        match self {
+            Self::Any => true,
+            Self::And(all) => all.iter().all(|p| p.matches(subject)),
+            Self::Or(any) => any.iter().any(|p| p.matches(subject)),
+            Self::Not(inner) => !inner.matches(subject),
+            Self::Header(matcher) => subject.header(matcher),
+            Self::UrlPath(matcher) => subject.url_path(matcher),
+            Self::DestinationIp(range) => range.contains(subject.connection.destination.ip()),
+            Self::DestinationPort(port) => subject.connection.destination.port() == *port,
+            Self::DestinationPortRange(ports) => ports.contains(&u32::from(subject.connection.destination.port())),
+            Self::RequestedServerName(matcher) => matcher.matches(subject.connection.sni.as_deref().unwrap_or("")),
+        }
+    }
+}
+
+impl Principal {
+    fn matches(&self, subject: Subject<'_>) -> bool {
+        match self {
+            Self::Any => true,
+            Self::And(all) => all.iter().all(|p| p.matches(subject)),
+            Self::Or(any) => any.iter().any(|p| p.matches(subject)),
+            Self::Not(inner) => !inner.matches(subject),
+            Self::Authenticated(matcher) => subject.authenticated(matcher.as_ref()),
+            Self::DirectRemoteIp(range) => range.contains(subject.connection.remote.ip()),
+            Self::RemoteIp(range) => range.contains(subject.remote_ip()),
+            Self::Header(matcher) => subject.header(matcher),
+            Self::UrlPath(matcher) => subject.url_path(matcher),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,31 @@
+//! What matchers may see of a request, independent of the codec that read it.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+/// A read-only view of a request head. Names given to [`RequestView::header`] are lower case.
+pub trait RequestView {
+    /// The method, such as `GET`.
+    fn method(&self) -> &str;
+    /// Path and query as they came (`:path`), for example `/cart?x=1`.
+    fn path_and_query(&self) -> &str;
+    /// Host and optional port (`:authority` or `Host`).
+    fn authority(&self) -> &str;
+    /// `http` or `https`.
+    fn scheme(&self) -> &str;
+    /// The value of a header; several fields of one name are joined with `,` as RFC 9110 section 5.3 says.
+    /// The pseudo-headers `:method`, `:path`, `:authority` and `:scheme` are answered too.
+    fn header(&self, name: &str) -> Option<Cow<'_, str>>;
+
+    /// The client's address as the connection manager worked it out of `X-Forwarded-For`
+    /// (`use_remote_address`, `xff_num_trusted_hops`); none means the connection's own remote address.
+    fn remote_ip(&self) -> Option<IpAddr> {
+        None
+    }
+
+    /// The path without query and fragment.
+    fn path(&self) -> &str {
+        let whole = self.path_and_query();
+        &whole[..whole.find(['?', '#']).unwrap_or(whole.len())]
+    }
+}

@@ -1,0 +1,87 @@
+//! Facts about one accepted connection, gathered as it is set up and read by matchers, filters and logs.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// What carries the bytes of a connection, in Envoy's words (`transport_protocol` of a filter chain match).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum TransportProtocol {
+    /// Not TLS, as far as the listener filters could tell.
+    #[default]
+    RawBuffer,
+    /// The connection began with a TLS ClientHello.
+    Tls,
+}
+
+impl TransportProtocol {
+    /// The value used in `FilterChainMatch.transport_protocol`: `raw_buffer` or `tls`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::RawBuffer => "raw_buffer",
+            Self::Tls => "tls",
+        }
+    }
+}
+
+/// The verified identity of a TLS peer. Exists only after its certificate chain was verified.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PeerIdentity {
+    /// URI subject alternative names, such as `spiffe://cluster.local/ns/shop/sa/cart`.
+    pub uri_sans: Vec<String>,
+    /// DNS subject alternative names.
+    pub dns_sans: Vec<String>,
+    /// The subject in RFC 2253 form.
+    pub subject: String,
+    /// Lower-case hex SHA-256 of the leaf certificate's DER form (`Hash=` of X-Forwarded-Client-Cert).
+    pub sha256: String,
+    /// Common name of the certificate's issuer; Heddle's intermediates carry their cluster's name there.
+    pub issuer: String,
+}
+
+/// Facts about one downstream connection. Filled by accept, listener filters and the TLS handshake, then shared.
+#[derive(Clone, Debug)]
+pub struct ConnectionInfo {
+    /// Address the peer dialled, before any redirect (equals the socket's own address without capture).
+    pub destination: SocketAddr,
+    /// The socket's own address.
+    pub local: SocketAddr,
+    /// The peer's address (after PROXY protocol, when that is on).
+    pub remote: SocketAddr,
+    /// Server name of the ClientHello, lower case.
+    pub sni: Option<Box<str>>,
+    /// ALPN values offered in the ClientHello, in order.
+    pub offered_alpn: Vec<Box<[u8]>>,
+    /// ALPN value agreed on in the handshake.
+    pub alpn: Option<Box<[u8]>>,
+    /// What the listener filters detected.
+    pub transport: TransportProtocol,
+    /// The peer's identity, when it presented a certificate that was verified.
+    pub peer: Option<Arc<PeerIdentity>>,
+    /// Identity that this side presented (first URI subject alternative name), for `By=` and `%DOWNSTREAM_LOCAL_URI_SAN%`.
+    pub local_identity: Option<Arc<str>>,
+    /// Negotiated TLS version (`TLSv1.3`), when TLS was terminated here.
+    pub tls_version: Option<&'static str>,
+}
+
+impl ConnectionInfo {
+    /// A plain connection about which nothing else is known yet.
+    pub fn plain(local: SocketAddr, remote: SocketAddr) -> Self {
+        Self {
+            destination: local,
+            local,
+            remote,
+            sni: None,
+            offered_alpn: Vec::new(),
+            alpn: None,
+            transport: TransportProtocol::RawBuffer,
+            peer: None,
+            local_identity: None,
+            tls_version: None,
+        }
+    }
+
+    /// The peer's first URI subject alternative name, which is its SPIFFE identity in a mesh.
+    pub fn principal(&self) -> Option<&str> {
+        self.peer.as_ref().and_then(|p| p.uri_sans.first()).map(String::as_str)
+    }
+}

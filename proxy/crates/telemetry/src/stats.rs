@@ -1,0 +1,198 @@
+//! Counters that workers write without locks and the main thread reads.
+//!
+//! Every worker owns a [`Stats`] registry. A metric has exactly one writing thread, so an increment is a relaxed load
+//! and a relaxed store, never a locked instruction. The main thread keeps a [`StatsReader`] of each worker and adds
+//! them up when it is scraped. Looking a metric up takes the registry's lock: do it once per connection, route or
+//! cluster and keep the handle, never per request.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Most label sets that one metric may have in one worker; later ones share a set whose values are all `overflow`.
+pub const MAX_LABEL_SETS: usize = 4096;
+
+/// A count that only grows. Cloning shares it. Written by one thread only.
+#[derive(Clone, Debug, Default)]
+pub struct Counter(Arc<AtomicU64>);
+
+impl Counter {
+    /// Adds one.
+    #[inline]
+    pub fn inc(&self) {
+        self.add(1);
+    }
+
+    /// Adds `n`.
+    #[inline]
+    pub fn add(&self, n: u64) {
+        // One writer: no read-modify-write instruction is needed.
+        self.0
+            .store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+
+    /// The value now.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A value that rises and falls. Cloning shares it. Written by one thread only.
+#[derive(Clone, Debug, Default)]
+pub struct Gauge(Arc<AtomicI64>);
+
+impl Gauge {
+    /// Adds `n`, which may be negative.
+    #[inline]
+    pub fn add(&self, n: i64) {
+        self.0
+            .store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+
+    /// Sets the value.
+    #[inline]
+    pub fn set(&self, n: i64) {
+        self.0.store(n, Ordering::Relaxed);
+    }
+
+    /// The value now.
+    pub fn get(&self) -> i64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Upper bounds of every histogram's buckets. Envoy's default buckets: milliseconds for times, bytes for sizes.
+pub const BUCKETS: [f64; 19] = [
+    0.5, 1.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 2500.0, 5000.0, 10000.0, 30000.0, 60000.0, 300000.0,
+    600000.0, 1800000.0, 3600000.0,
+];
+
+#[derive(Debug, Default)]
+struct HistogramCells {
+    buckets: [AtomicU64; BUCKETS.len() + 1],
+    /// Sum in thousandths, so that it stays an integer.
+    sum_milli: AtomicU64,
+}
+
+/// A distribution over [`BUCKETS`]. Cloning shares it. Written by one thread only.
+#[derive(Clone, Debug, Default)]
+pub struct Histogram(Arc<HistogramCells>);
+
+impl Histogram {
+    /// Records one value, in the unit that the metric's name says.
+    #[inline]
+    pub fn record(&self, value: f64) {
+        let slot = BUCKETS
+            .iter()
+            .position(|bound| value <= *bound)
+            .unwrap_or(BUCKETS.len());
+        let cell = &self.0.buckets[slot];
+        cell.store(cell.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        let sum = &self.0.sum_milli;
+        sum.store(
+            sum.load(Ordering::Relaxed).wrapping_add((value * 1000.0) as u64),
+            Ordering::Relaxed,
+        );
+    }
+
+    /// Counts per bucket (the last is everything above the last bound) and the sum of all values.
+    pub fn snapshot(&self) -> ([u64; BUCKETS.len() + 1], f64) {
+        (
+            std::array::from_fn(|i| self.0.buckets[i].load(Ordering::Relaxed)),
+            self.0.sum_milli.load(Ordering::Relaxed) as f64 / 1000.0,
+        )
+    }
+}
+
+/// One metric's value holder, whatever its kind.
+#[derive(Clone, Debug)]
+pub enum Metric {
+    /// See [`Counter`].
+    Counter(Counter),
+    /// See [`Gauge`].
+    Gauge(Gauge),
+    /// See [`Histogram`].
+    Histogram(Histogram),
+}
+
+/// Label names and values in the order in which they are printed.
+pub type Labels = Vec<(&'static str, String)>;
+
+#[derive(Debug, Default)]
+struct Families(HashMap<&'static str, HashMap<Labels, Metric>>);
+
+/// A worker's metrics. Cheap to clone; every clone writes to the same registry.
+#[derive(Clone, Debug, Default)]
+pub struct Stats(Arc<Mutex<Families>>);
+
+/// The reading side of a worker's [`Stats`], for the main thread.
+#[derive(Clone, Debug)]
+pub struct StatsReader(Arc<Mutex<Families>>);
+
+impl Stats {
+    /// An empty registry.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A reader of this registry, to hand to the main thread.
+    pub fn reader(&self) -> StatsReader {
+        StatsReader(Arc::clone(&self.0))
+    }
+
+    /// The counter of that name and labels, made at first use. `name` is a Prometheus name without `_total` rules
+    /// applied: it is printed as given.
+    pub fn counter(&self, name: &'static str, labels: &[(&'static str, &str)]) -> Counter {
+        match self.metric(name, labels, || Metric::Counter(Counter::default())) {
+            Metric::Counter(c) => c,
+            _ => Counter::default(),
+        }
+    }
+
+    /// The gauge of that name and labels, made at first use.
+    pub fn gauge(&self, name: &'static str, labels: &[(&'static str, &str)]) -> Gauge {
+        match self.metric(name, labels, || Metric::Gauge(Gauge::default())) {
+            Metric::Gauge(g) => g,
+            _ => Gauge::default(),
+        }
+    }
+
+    /// The histogram of that name and labels, made at first use.
+    pub fn histogram(&self, name: &'static str, labels: &[(&'static str, &str)]) -> Histogram {
+        match self.metric(name, labels, || Metric::Histogram(Histogram::default())) {
+            Metric::Histogram(h) => h,
+            _ => Histogram::default(),
+        }
+    }
+
+    /// Takes every metric out whose label `name` is `value`: what it described is gone. Handles go on working, unseen.
+    pub fn remove(&self, name: &str, value: &str) {
+        let mut families = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for family in families.0.values_mut() {
+            family.retain(|labels, _| !labels.iter().any(|(n, v)| *n == name && v == value));
+        }
+        families.0.retain(|_, family| !family.is_empty());
+    }
+
+    fn metric(&self, name: &'static str, labels: &[(&'static str, &str)], make: fn() -> Metric) -> Metric {
+        let mut families = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let family = families.0.entry(name).or_default();
+        let mut key: Labels = labels.iter().map(|(n, v)| (*n, (*v).to_owned())).collect();
+        if family.len() >= MAX_LABEL_SETS && !family.contains_key(&key) {
+            key.iter_mut().for_each(|(_, v)| *v = "overflow".to_owned());
+        }
+        family.entry(key).or_insert_with(make).clone()
+    }
+}
+
+impl StatsReader {
+    /// Calls `visit` with every metric of this worker.
+    pub fn visit(&self, mut visit: impl FnMut(&'static str, &Labels, &Metric)) {
+        let families = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for (name, family) in &families.0 {
+            for (labels, metric) in family {
+                visit(name, labels, metric);
+            }
+        }
+    }
+}

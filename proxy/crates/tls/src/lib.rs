@@ -1,0 +1,30 @@
+//! TLS by BoringSSL over our own socket buffers: contexts, handshakes, SPIFFE verification and the byte stream above.
+//!
+//! The engine never touches the socket. Ciphertext is read into one scratch buffer per worker, handed to BoringSSL from
+//! memory, and what BoringSSL wants to send is gathered and leaves in one system call. Contexts are `Send + Sync` and
+//! shared by all workers through the snapshot; a [`Stream`] belongs to one worker and is used through `&self`.
+
+mod certificate;
+mod context;
+mod error;
+mod handshake;
+mod memory;
+mod params;
+mod san;
+mod session;
+mod socket;
+mod stream;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+#[cfg(test)]
+mod tests;
+mod unwrapped;
+mod verify;
+
+pub use certificate::CertificateInfo;
+pub use context::{ClientContext, ServerContext};
+pub use error::{HandshakeError, HandshakeErrorKind, TlsConfigError, VerifyFailure};
+pub use handshake::Connected;
+pub use params::{ClientParams, KeyPair, ServerParams, TlsVersion, Trust, TrustDomain};
+pub use san::{SanKind, SanMatcher};
+pub use stream::Stream;

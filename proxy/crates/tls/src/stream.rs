@@ -1,0 +1,229 @@
+//! The byte stream that codecs and the TCP proxy use: plain TCP or TLS.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, BytesMut};
+use tokio::net::TcpStream;
+
+use crate::session::{self, BATCH, Session};
+use crate::socket;
+
+/// Room made for one read of a plain connection when the caller's buffer has none: one full TLS record's worth, which
+/// also holds any usual request head.
+const PLAIN_READ: usize = 16 * 1024;
+
+/// A connection, plain or TLS. Belongs to one worker (it is not `Sync`) and is used through shared references, so that
+/// one task can read and write at the same time. One task at a time may wait to read, and one to write.
+pub struct Stream {
+    tcp: TcpStream,
+    kind: Kind,
+}
+
+enum Kind {
+    Plain(RefCell<BytesMut>),
+    // Boxed: a plain stream should not be as large as a TLS one.
+    Tls(Box<RefCell<Session>>),
+}
+
+impl std::fmt::Debug for Stream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Stream")
+            .field("tcp", &self.tcp)
+            .field("tls", &self.is_tls())
+            .finish()
+    }
+}
+
+impl Stream {
+    /// A plain connection.
+    pub fn plain(tcp: TcpStream) -> Self {
+        Self::plain_with(tcp, BytesMut::new())
+    }
+
+    /// A plain connection from which `already_read` was read by a listener filter; reads return that first.
+    pub fn plain_with(tcp: TcpStream, already_read: BytesMut) -> Self {
+        Self {
+            tcp,
+            kind: Kind::Plain(RefCell::new(already_read)),
+        }
+    }
+
+    pub(crate) fn tls(tcp: TcpStream, session: Session) -> Self {
+        Self {
+            tcp,
+            kind: Kind::Tls(Box::new(RefCell::new(session))),
+        }
+    }
+
+    /// Gives the socket back, without what was read from it or waits to be written.
+    pub fn into_tcp(self) -> TcpStream {
+        self.tcp
+    }
+
+    /// Ciphertext (or bytes read ahead) kept in this stream: not yet decrypted, not yet sent.
+    pub fn buffered(&self) -> (usize, usize) {
+        match &self.kind {
+            Kind::Plain(already_read) => (already_read.borrow().len(), 0),
+            Kind::Tls(session) => {
+                let session = session.borrow();
+                let memory = session.ssl.get_ref();
+                (memory.leftover.len(), memory.unsent().len())
+            }
+        }
+    }
+
+    /// Looks at the engine's state; none on a plain stream.
+    pub(crate) fn with_ssl<T>(&self, look: impl FnOnce(&boring::ssl::SslRef) -> T) -> Option<T> {
+        match &self.kind {
+            Kind::Plain(_) => None,
+            Kind::Tls(session) => Some(look(session.borrow().ssl.ssl())),
+        }
+    }
+
+    /// Whether bytes are encrypted on the wire.
+    pub fn is_tls(&self) -> bool {
+        matches!(self.kind, Kind::Tls(_))
+    }
+
+    /// The socket, for addresses and options. Reading or writing it directly corrupts a TLS stream.
+    pub fn tcp(&self) -> &TcpStream {
+        &self.tcp
+    }
+
+    /// Appends what is there to `buf`, at most 64 KiB per call, and returns how much; 0 is a clean end.
+    ///
+    /// Room is made in `buf` only when there is something to read, so an idle connection holds no buffer.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::UnexpectedEof`] when a TLS peer closed without `close_notify`: for a protocol that ends
+    /// messages by closing, data may be missing. [`io::ErrorKind::InvalidData`] when a record does not decrypt.
+    pub fn poll_read(&self, cx: &mut Context<'_>, buf: &mut BytesMut) -> Poll<io::Result<usize>> {
+        match &self.kind {
+            Kind::Tls(session) => session.borrow_mut().poll_read(&self.tcp, cx, buf),
+            Kind::Plain(already_read) => {
+                let mut first = already_read.borrow_mut();
+                if !first.is_empty() {
+                    let n = first.len();
+                    if buf.is_empty() {
+                        *buf = std::mem::take(&mut *first);
+                    } else {
+                        buf.extend_from_slice(&first);
+                        *first = BytesMut::new();
+                    }
+                    return Poll::Ready(Ok(n));
+                }
+                ready!(self.tcp.poll_read_ready(cx))?;
+                if buf.capacity() == buf.len() {
+                    buf.reserve(PLAIN_READ);
+                }
+                let spare = buf.spare_capacity_mut();
+                let limit = spare.len().min(BATCH);
+                let n = ready!(socket::poll_receive(&self.tcp, cx, &mut spare[..limit]))?;
+                // SAFETY: `poll_receive` has initialized the first `n` bytes of the spare capacity.
+                unsafe { bytes::BufMut::advance_mut(buf, n) };
+                Poll::Ready(Ok(n))
+            }
+        }
+    }
+
+    /// Accepts bytes from `bufs` in order and returns how many. Plain bytes are then with the kernel. TLS encrypts up to
+    /// 64 KiB and sends them in one system call; what the kernel does not take is kept, so call
+    /// [`Stream::poll_flush`] before waiting for anything else.
+    ///
+    /// # Errors
+    /// The socket's; a failed stream stays failed.
+    pub fn poll_write_vectored(&self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        if bufs.iter().all(|b| b.is_empty()) {
+            return Poll::Ready(Ok(0));
+        }
+        match &self.kind {
+            Kind::Plain(_) => socket::poll_send(&self.tcp, cx, bufs),
+            Kind::Tls(session) => session.borrow_mut().poll_write(&self.tcp, cx, bufs),
+        }
+    }
+
+    /// Ready when all accepted bytes are with the kernel.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &self.kind {
+            Kind::Plain(_) => Poll::Ready(Ok(())),
+            Kind::Tls(session) => session.borrow_mut().poll_drain(&self.tcp, cx),
+        }
+    }
+
+    /// Ends the sending side: `close_notify` on TLS, then FIN. Reading goes on.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub fn poll_shutdown(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &self.kind {
+            Kind::Plain(_) => Poll::Ready(session::shutdown_write(&self.tcp)),
+            Kind::Tls(session) => session.borrow_mut().poll_shutdown(&self.tcp, cx),
+        }
+    }
+
+    /// [`Stream::poll_read`] as a future. Cancelling it loses nothing.
+    ///
+    /// # Errors
+    /// As [`Stream::poll_read`].
+    pub async fn read(&self, buf: &mut BytesMut) -> io::Result<usize> {
+        poll_fn(|cx| self.poll_read(cx, buf)).await
+    }
+
+    /// Writes all of `bytes` and flushes.
+    ///
+    /// # Errors
+    /// The socket's; how much was written is not known then.
+    pub async fn write_all(&self, bytes: &[u8]) -> io::Result<()> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let n = poll_fn(|cx| self.poll_write_vectored(cx, &[IoSlice::new(rest)])).await?;
+            if n == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            rest = rest.get(n..).unwrap_or_default();
+        }
+        self.flush().await
+    }
+
+    /// Writes all of `buf`, which is empty afterwards, and flushes.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub async fn write_buf(&self, buf: &mut impl Buf) -> io::Result<()> {
+        while buf.has_remaining() {
+            let n = poll_fn(|cx| {
+                let mut slices = [IoSlice::new(&[]); 16];
+                let filled = buf.chunks_vectored(&mut slices);
+                self.poll_write_vectored(cx, &slices[..filled])
+            })
+            .await?;
+            if n == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            buf.advance(n);
+        }
+        self.flush().await
+    }
+
+    /// [`Stream::poll_flush`] as a future.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub async fn flush(&self) -> io::Result<()> {
+        poll_fn(|cx| self.poll_flush(cx)).await
+    }
+
+    /// [`Stream::poll_shutdown`] as a future.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub async fn shutdown(&self) -> io::Result<()> {
+        poll_fn(|cx| self.poll_shutdown(cx)).await
+    }
+}

@@ -1,0 +1,100 @@
+//! Accepting connections on one socket.
+
+use std::panic::AssertUnwindSafe;
+use std::rc::Rc;
+
+use futures_util::FutureExt;
+use heddle_net::{AcceptFailure, ConnectionInfo};
+use heddle_telemetry::Counter;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::spawn_local;
+use tokio::time::sleep;
+
+use crate::connection;
+use crate::manager::Door;
+use crate::state::WorkerState;
+
+/// Connections taken from one socket before other tasks of the worker run.
+const BATCH: usize = 32;
+
+/// Accepts until the door closes. Connections that wait in the socket then are still served: closing it would reset
+/// them.
+pub(crate) async fn run(state: Rc<WorkerState>, socket: TcpListener, door: Rc<Door>) {
+    let failures = |kind| state.stats.counter("envoy_listener_accept_failure", &[("kind", kind)]);
+    let (exhausted, vanished) = (failures("exhausted"), failures("vanished"));
+    let mut taken = 0;
+    // One line per shortage, not one per attempt.
+    let mut starved = false;
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            accepted = socket.accept() => accepted,
+            () = door.closing() => break,
+        };
+        match accepted {
+            Ok((tcp, peer)) => {
+                starved = false;
+                admit(&state, &door, tcp, peer);
+            }
+            Err(e) => match AcceptFailure::of(&e) {
+                AcceptFailure::Connection => vanished.inc(),
+                AcceptFailure::Exhausted(pause) => {
+                    exhausted.inc();
+                    if !std::mem::replace(&mut starved, true) {
+                        tracing::warn!(error = %e, address = %door.address, "cannot accept; raise the limit on open files");
+                    }
+                    sleep(pause).await;
+                }
+                AcceptFailure::Listener => {
+                    tracing::error!(error = %e, address = %door.address, "the listening socket failed");
+                    return;
+                }
+            },
+        }
+        taken += 1;
+        if taken % BATCH == 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+    while let Some(Ok((tcp, peer))) = socket.accept().now_or_never() {
+        admit(&state, &door, tcp, peer);
+    }
+}
+
+fn admit(state: &Rc<WorkerState>, door: &Door, tcp: TcpStream, peer: std::net::SocketAddr) {
+    let listener = door.owner();
+    let Some(place) = state.admit() else {
+        listener.stats.global_cx_overflow.inc();
+        return;
+    };
+    let Some(seat) = listener.admit() else {
+        listener.stats.cx_overflow.inc();
+        return;
+    };
+    // The address of a socket bound to a wildcard is only known per connection.
+    let local = match tcp.local_addr() {
+        Ok(local) => local,
+        Err(_) => door.address,
+    };
+    let info = ConnectionInfo::plain(local, peer);
+    let panics = listener.stats.panics.clone();
+    let served = connection::serve(Rc::clone(state), listener, tcp, info, place, seat);
+    spawn_local(guarded(served, panics, peer));
+}
+
+/// Counts a panic instead of letting it pass for a normal end. State shared with other connections is in cells that
+/// hold whole values at every await and every call out, so they can go on.
+///
+/// Made by combinators: an `async` block around the connection's future would hold it twice, before and while it runs.
+pub(crate) fn guarded(
+    served: impl Future<Output = ()>,
+    panics: Counter,
+    peer: std::net::SocketAddr,
+) -> impl Future<Output = ()> {
+    AssertUnwindSafe(served).catch_unwind().map(move |outcome| {
+        if outcome.is_err() {
+            panics.inc();
+            tracing::error!(%peer, "a connection's task panicked; the connection was closed, please report this");
+        }
+    })
+}

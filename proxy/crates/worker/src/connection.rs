@@ -1,0 +1,238 @@
+//! One connection from accept to its end.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use heddle_config::snapshot::FilterChain;
+use heddle_net::ConnectionInfo;
+use heddle_telemetry::access_log::LogContext;
+use heddle_telemetry::istio::TcpMetrics;
+use heddle_telemetry::{ResponseFlag, ResponseFlags};
+use heddle_tls::Stream;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::inspect::{self, Arriving, Refused};
+use crate::listener::{ChainRuntime, FilterRuntime, ListenerPlace, ListenerRuntime, RbacRuntime};
+use crate::log::Begun;
+use crate::state::{Place, WorkerState};
+use crate::tcp_proxy::TcpConnection;
+
+/// Serves an accepted connection. `place` and `seat` count it until it ends.
+pub(crate) async fn serve(
+    state: Rc<WorkerState>,
+    listener: Rc<ListenerRuntime>,
+    tcp: TcpStream,
+    info: ConnectionInfo,
+    place: Place,
+    seat: ListenerPlace,
+) {
+    let begun = Begun::now();
+    let mut arriving = Arriving {
+        stream: Stream::plain(tcp),
+        read: BytesMut::new(),
+        info,
+        original_dst: None,
+    };
+    if let Err(refused) = inspect::run(&listener.config, &listener.stats, &mut arriving).await {
+        return turn_away(&listener, refused);
+    }
+    let mut listener = listener;
+    let mut seat = seat;
+    if listener.config.use_original_dst {
+        match arriving.original_dst {
+            None => {
+                // Dialled directly. Passing it on to its destination would mean this listener again.
+                listener.stats.original_dst_loop.inc();
+                return log_refused(&listener, &arriving.info, begun, ResponseFlag::NoRouteFound);
+            }
+            Some(destination) => {
+                if let Some(other) = state
+                    .listener_for(destination)
+                    .filter(|other| !Rc::ptr_eq(other, &listener))
+                {
+                    let Some(new_seat) = other.admit() else {
+                        other.stats.cx_overflow.inc();
+                        return;
+                    };
+                    seat = new_seat;
+                    listener = other;
+                    if let Err(refused) = inspect::run(&listener.config, &listener.stats, &mut arriving).await {
+                        return turn_away(&listener, refused);
+                    }
+                }
+            }
+        }
+    }
+    let Some((chain, config)) = listener.chain_for(arriving.info.destination, &arriving.info) else {
+        listener.stats.no_filter_chain_match.inc();
+        return log_refused(&listener, &arriving.info, begun, ResponseFlag::NoRouteFound);
+    };
+    let Arriving {
+        stream,
+        read,
+        mut info,
+        original_dst,
+    } = arriving;
+    let (stream, first) = match &config.tls {
+        None => (stream, read),
+        Some(key) => {
+            let Some(context) = state.server_tls(key) else {
+                // Configuration hands out warm listeners only, so this is a snapshot between two states.
+                listener.stats.tls_context_missing.inc();
+                return;
+            };
+            let Some(handshake) = state.begin_handshake() else {
+                listener.stats.handshake_overflow.inc();
+                return;
+            };
+            let accept = context.accept(stream.into_tcp(), read, &mut info);
+            let accepted = timeout(config.handshake_timeout, accept).await;
+            drop(handshake);
+            match accepted {
+                Err(_) => {
+                    listener.stats.handshake_timeout.inc();
+                    return;
+                }
+                Ok(Err(error)) => {
+                    listener.stats.shook_hands(Some(&error));
+                    tracing::debug!(%error, peer = %info.remote, listener = %listener.config.name, "handshake failed");
+                    return log_handshake(&listener, &info, begun, &error.to_string());
+                }
+                Ok(Ok(stream)) => {
+                    listener.stats.shook_hands(None);
+                    (stream, BytesMut::new())
+                }
+            }
+        }
+    };
+    let served = Served {
+        state: &state,
+        listener: &listener,
+        chain,
+        config,
+        begun,
+        original_dst,
+    };
+    served.run(stream, first, info).await;
+    drop((place, seat));
+}
+
+/// A connection on its filter chain.
+struct Served<'a> {
+    state: &'a Rc<WorkerState>,
+    listener: &'a Rc<ListenerRuntime>,
+    chain: &'a ChainRuntime,
+    config: &'a FilterChain,
+    begun: Begun,
+    original_dst: Option<std::net::SocketAddr>,
+}
+
+impl Served<'_> {
+    async fn run(&self, stream: Stream, first: BytesMut, info: ConnectionInfo) {
+        let info = Rc::new(info);
+        let mut metrics: Option<&TcpMetrics> = None;
+        let mut cluster: Option<Arc<str>> = None;
+        for filter in &self.chain.filters {
+            match filter {
+                FilterRuntime::Rbac(rbac) => {
+                    if !allowed(rbac, &info) {
+                        return log_refused(
+                            self.listener,
+                            &info,
+                            self.begun,
+                            ResponseFlag::UnauthorizedExternalService,
+                        );
+                    }
+                }
+                FilterRuntime::IstioStats(m) => metrics = Some(m),
+                FilterRuntime::SniCluster => cluster = info.sni.as_deref().map(Arc::from),
+                FilterRuntime::TcpProxy(proxy) => {
+                    let stream = if first.is_empty() {
+                        stream
+                    } else {
+                        Stream::plain_with(stream.into_tcp(), first)
+                    };
+                    let drain = self.listener.drain.listener();
+                    let connection = TcpConnection {
+                        info: &info,
+                        begun: self.begun,
+                        id: self.state.next_connection_id(),
+                        filter_chain: &self.config.name,
+                        cluster,
+                        original_dst: self.original_dst,
+                        metrics,
+                        direction: self.listener.config.direction,
+                        buffer_limit: self.listener.config.buffer_limit,
+                        drain: &drain,
+                    };
+                    return proxy.serve(self.state, stream, connection).await;
+                }
+                FilterRuntime::Http(hcm) => {
+                    let drain = self.listener.drain.listener();
+                    return heddle_http::serve(&self.state.http, Rc::clone(hcm), stream, info, first, drain).await;
+                }
+            }
+        }
+    }
+}
+
+fn allowed(rbac: &RbacRuntime, info: &ConnectionInfo) -> bool {
+    let decision = rbac.policies.check(info, None);
+    if let Some(shadow) = &decision.shadow {
+        if shadow.allowed {
+            rbac.shadow_allowed.inc()
+        } else {
+            rbac.shadow_denied.inc()
+        }
+    }
+    if decision.allowed {
+        rbac.allowed.inc()
+    } else {
+        rbac.denied.inc()
+    }
+    decision.allowed
+}
+
+fn turn_away(listener: &ListenerRuntime, refused: Refused) {
+    match refused {
+        Refused::Timeout => listener.stats.pre_cx_timeout.inc(),
+        Refused::Closed => listener.stats.inspect_closed.inc(),
+        Refused::TooLarge => listener.stats.client_hello_too_large.inc(),
+    }
+}
+
+/// The listener's own access log tells of connections that reached no filter chain.
+fn log_refused(listener: &ListenerRuntime, info: &ConnectionInfo, begun: Begun, flag: ResponseFlag) {
+    let mut flags = ResponseFlags::NONE;
+    flags.set(flag);
+    write_log(listener, info, begun, flags, None);
+}
+
+fn log_handshake(listener: &ListenerRuntime, info: &ConnectionInfo, begun: Begun, reason: &str) {
+    write_log(listener, info, begun, ResponseFlags::NONE, Some(reason));
+}
+
+fn write_log(
+    listener: &ListenerRuntime,
+    info: &ConnectionInfo,
+    begun: Begun,
+    flags: ResponseFlags,
+    termination: Option<&str>,
+) {
+    if listener.config.access_logs.is_empty() {
+        return;
+    }
+    let context = LogContext {
+        start: Some(begun.wall),
+        duration: Some(begun.at.elapsed()),
+        connection: Some(info),
+        flags,
+        termination_details: termination,
+        ..LogContext::default()
+    };
+    listener
+        .logs
+        .write(&listener.config.access_logs, &context, &listener.stats.log_dropped);
+}

@@ -1,0 +1,168 @@
+//! Moving bytes both ways between two streams until both directions have ended.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{Buf, BytesMut};
+use heddle_http::{Drain, DrainStage};
+use heddle_net::{BUFFER_SIZE, BufferPool};
+use heddle_tls::Stream;
+use tokio::time::{Instant, sleep_until};
+
+/// A read that fills its buffer asks for this much the next time: long transfers take a quarter of the system calls.
+const LARGE: usize = 4 * BUFFER_SIZE;
+
+/// How a copy ended.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    /// Both directions came to their end.
+    Finished,
+    /// Nothing moved for the idle timeout.
+    Idle,
+    /// The listener is closing.
+    Drained,
+    /// Reading from or writing to the downstream failed.
+    Downstream(io::Error),
+    /// Reading from or writing to the upstream failed.
+    Upstream(io::Error),
+}
+
+/// What moved, for counters. Called with bytes from downstream and bytes to downstream.
+pub(crate) trait Meter {
+    fn moved(&self, from_downstream: u64, to_downstream: u64);
+}
+
+#[derive(Default)]
+struct Direction {
+    buffer: BytesMut,
+    ended: bool,
+    done: bool,
+}
+
+enum Side {
+    From(io::Error),
+    To(io::Error),
+}
+
+impl Direction {
+    /// Moves what can be moved. Ready when the source has ended and the sink has been told.
+    fn poll(
+        &mut self,
+        from: &Stream,
+        to: &Stream,
+        cx: &mut Context<'_>,
+        limit: usize,
+        moved: &mut u64,
+    ) -> Poll<Result<(), Side>> {
+        if self.done {
+            return Poll::Ready(Ok(()));
+        }
+        loop {
+            while !self.buffer.is_empty() {
+                let n = match to.poll_write_vectored(cx, &[IoSlice::new(&self.buffer)]) {
+                    Poll::Ready(Ok(0)) => {
+                        return Poll::Ready(Err(Side::To(io::ErrorKind::WriteZero.into())));
+                    }
+                    Poll::Ready(Ok(n)) => n,
+                    Poll::Ready(Err(e)) => return Poll::Ready(Err(Side::To(e))),
+                    // The sink is slow: keep the bytes and read no more.
+                    Poll::Pending => return Poll::Pending,
+                };
+                self.buffer.advance(n);
+                *moved += n as u64;
+            }
+            if self.ended {
+                self.give_back();
+                ready!(to.poll_shutdown(cx)).map_err(Side::To)?;
+                self.done = true;
+                return Poll::Ready(Ok(()));
+            }
+            if self.buffer.capacity() == 0 {
+                self.buffer = BufferPool::take();
+            }
+            let room = self.buffer.capacity();
+            match from.poll_read(cx, &mut self.buffer) {
+                Poll::Ready(Ok(0)) => self.ended = true,
+                Poll::Ready(Ok(n)) => {
+                    if n == room && room < LARGE && room < limit {
+                        let mut larger = BytesMut::with_capacity(LARGE.min(limit));
+                        larger.extend_from_slice(&self.buffer);
+                        BufferPool::give(std::mem::replace(&mut self.buffer, larger));
+                    }
+                }
+                // A TLS peer that leaves without close_notify: what came before was delivered, and raw TCP has no way
+                // to say more than FIN.
+                Poll::Ready(Err(e)) if e.kind() == io::ErrorKind::UnexpectedEof => self.ended = true,
+                Poll::Ready(Err(e)) => return Poll::Ready(Err(Side::From(e))),
+                Poll::Pending => {
+                    // An idle connection holds no buffer.
+                    self.give_back();
+                    if let Poll::Ready(Err(e)) = to.poll_flush(cx) {
+                        return Poll::Ready(Err(Side::To(e)));
+                    }
+                    return Poll::Pending;
+                }
+            }
+        }
+    }
+
+    fn give_back(&mut self) {
+        BufferPool::give(std::mem::take(&mut self.buffer));
+    }
+}
+
+/// Copies until both directions have ended, one failed, nothing moved for `idle` (zero: for ever), or the listener
+/// closes. A direction that ends is passed on as a half-close. At most `limit` bytes are held per direction, and a slow
+/// receiver stops the reading on the other side.
+pub(crate) async fn both_ways(
+    downstream: &Stream,
+    upstream: &Stream,
+    idle: Duration,
+    limit: usize,
+    drain: &Drain,
+    meter: &impl Meter,
+) -> Ended {
+    let mut up = Direction::default();
+    let mut down = Direction::default();
+    let last = Cell::new(Instant::now());
+    let copy = poll_fn(|cx| {
+        let (mut sent, mut received) = (0, 0);
+        let upward = up.poll(downstream, upstream, cx, limit, &mut sent);
+        let downward = down.poll(upstream, downstream, cx, limit, &mut received);
+        if sent > 0 || received > 0 {
+            meter.moved(sent, received);
+            last.set(Instant::now());
+        }
+        match (upward, downward) {
+            (Poll::Ready(Err(Side::From(e))), _) | (_, Poll::Ready(Err(Side::To(e)))) => {
+                Poll::Ready(Ended::Downstream(e))
+            }
+            (Poll::Ready(Err(Side::To(e))), _) | (_, Poll::Ready(Err(Side::From(e)))) => {
+                Poll::Ready(Ended::Upstream(e))
+            }
+            (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => Poll::Ready(Ended::Finished),
+            _ => drain.poll_stage(cx, DrainStage::Closing).map(|()| Ended::Drained),
+        }
+    });
+    if idle.is_zero() {
+        return copy.await;
+    }
+    let watch = async {
+        loop {
+            // One timer per idle period, however many bytes move: it looks at the clock when it fires.
+            let deadline = last.get() + idle;
+            if deadline <= Instant::now() {
+                return;
+            }
+            sleep_until(deadline).await;
+        }
+    };
+    tokio::select! {
+        biased;
+        ended = copy => ended,
+        () = watch => Ended::Idle,
+    }
+}

@@ -1,0 +1,28 @@
+//! A worker: listeners, filter chains and network filters on one thread.
+//!
+//! The main thread starts one [`Worker::run`] per core. Nothing here is shared between workers but the snapshot, the
+//! counts in [`Shared`] and the clusters' process-wide state.
+//!
+//! ```text
+//! accept ─▶ limits ─▶ listener filters ─▶ original-destination hand-off ─▶ filter chain ─▶ TLS ─▶ network filters
+//! ```
+#![forbid(unsafe_code)]
+
+mod accept;
+mod chains;
+mod connection;
+mod copy;
+mod inspect;
+mod listener;
+mod log;
+mod manager;
+mod params;
+mod run;
+mod state;
+mod stats;
+mod tcp_proxy;
+#[cfg(test)]
+mod tests;
+
+pub use params::{ListenerFailure, Phase, Shared, WorkerError, WorkerParams, WorkerReport, WorkerSettings};
+pub use run::Worker;

@@ -1,0 +1,220 @@
+//! A listener of the snapshot, made ready to serve on one worker.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use heddle_config::snapshot::{FilterChain, Listener, NetworkFilter, TrafficDirection};
+use heddle_http::{DrainTrigger, HcmRuntime};
+use heddle_matching::rbac;
+use heddle_telemetry::Counter;
+use heddle_telemetry::istio::{Reporter, TcpMetrics};
+
+use crate::chains::{ChainIndex, Chosen};
+use crate::log::Sinks;
+use crate::state::WorkerState;
+use crate::stats::ListenerStats;
+use crate::tcp_proxy::TcpProxyRuntime;
+
+/// A listener in force, or one that drains.
+pub(crate) struct ListenerRuntime {
+    pub(crate) config: Arc<Listener>,
+    pub(crate) stats: ListenerStats,
+    pub(crate) drain: DrainTrigger,
+    /// Value of the metrics' label.
+    pub(crate) label: String,
+    pub(crate) logs: Sinks,
+    index: ChainIndex,
+    chains: Vec<ChainRuntime>,
+    default: Option<ChainRuntime>,
+    /// Connections on this listener over all workers, for `connection_limit`.
+    open: Arc<AtomicU64>,
+}
+
+/// A filter chain with its filters ready.
+pub(crate) struct ChainRuntime {
+    /// Position in the listener's configuration.
+    chosen: Chosen,
+    pub(crate) filters: Vec<FilterRuntime>,
+}
+
+/// A network filter ready to serve.
+pub(crate) enum FilterRuntime {
+    /// `envoy.filters.network.rbac`.
+    Rbac(RbacRuntime),
+    /// `istio.stats`.
+    IstioStats(TcpMetrics),
+    /// `envoy.filters.network.sni_cluster`.
+    SniCluster,
+    /// `envoy.filters.network.tcp_proxy`.
+    TcpProxy(TcpProxyRuntime),
+    /// `envoy.filters.network.http_connection_manager`.
+    Http(Rc<HcmRuntime>),
+}
+
+/// Policies with their counters.
+pub(crate) struct RbacRuntime {
+    pub(crate) policies: Arc<rbac::Policies>,
+    pub(crate) allowed: Counter,
+    pub(crate) denied: Counter,
+    pub(crate) shadow_allowed: Counter,
+    pub(crate) shadow_denied: Counter,
+}
+
+impl ListenerRuntime {
+    /// Prepares a listener: index, metrics, logs. The error says what is wrong with it.
+    pub(crate) fn new(state: &WorkerState, config: &Arc<Listener>) -> Result<Rc<Self>, String> {
+        let index = ChainIndex::new(&config.filter_chains, config.default_filter_chain.is_some()).map_err(|same| {
+            let name = |at: usize| {
+                config
+                    .filter_chains
+                    .get(at)
+                    .map(|c| c.name.to_string())
+                    .unwrap_or_default()
+            };
+            format!(
+                "filter chains {} ({:?}) and {} ({:?}) have the same match; give them different criteria",
+                same.first,
+                name(same.first),
+                same.second,
+                name(same.second)
+            )
+        })?;
+        let label = label(config);
+        let stats = ListenerStats::new(&state.stats, &label);
+        let prepare = |chosen, chain: &FilterChain| ChainRuntime::new(state, config, chain, chosen, &stats);
+        let chains = config
+            .filter_chains
+            .iter()
+            .enumerate()
+            .map(|(at, chain)| prepare(Chosen::Chain(at), chain))
+            .collect::<Result<_, _>>()?;
+        let default = config
+            .default_filter_chain
+            .as_ref()
+            .map(|c| prepare(Chosen::Default, c))
+            .transpose()?;
+        Ok(Rc::new(Self {
+            index,
+            chains,
+            default,
+            logs: Sinks::open(&state.logs, &config.access_logs)?,
+            open: state.shared.connections(&config.name),
+            stats,
+            label,
+            drain: DrainTrigger::new(),
+            config: Arc::clone(config),
+        }))
+    }
+
+    /// The filter chain for a connection, with its configuration.
+    pub(crate) fn chain_for(
+        &self,
+        destination: SocketAddr,
+        info: &heddle_net::ConnectionInfo,
+    ) -> Option<(&ChainRuntime, &FilterChain)> {
+        let chain = match self.index.find(destination, info)? {
+            Chosen::Chain(at) => self.chains.get(at),
+            Chosen::Default => self.default.as_ref(),
+        }?;
+        Some((chain, chain.config(&self.config)?))
+    }
+
+    /// Takes one of the listener's connections; none when `connection_limit` is reached.
+    pub(crate) fn admit(self: &Rc<Self>) -> Option<ListenerPlace> {
+        let open = self.open.fetch_add(1, Ordering::Relaxed);
+        if self.config.max_connections.is_some_and(|limit| open >= limit) {
+            self.open.fetch_sub(1, Ordering::Relaxed);
+            return None;
+        }
+        self.stats.cx_total.inc();
+        self.stats.cx_active.add(1);
+        Some(ListenerPlace(Rc::clone(self)))
+    }
+
+    /// Connections that still run on this listener, on this worker: each holds a reference.
+    pub(crate) fn is_inbound(&self) -> bool {
+        self.config.direction == TrafficDirection::Inbound
+    }
+}
+
+/// A connection's place on its listener.
+pub(crate) struct ListenerPlace(Rc<ListenerRuntime>);
+
+impl Drop for ListenerPlace {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+        self.0.stats.cx_active.add(-1);
+        self.0.stats.cx_destroy.inc();
+    }
+}
+
+/// Envoy's form of an address in metrics: `0.0.0.0_15006`, `[__]_15006`. Unbound listeners have their name, since
+/// several may share an address with a bound one.
+fn label(config: &Listener) -> String {
+    match config.addresses.first() {
+        Some(address) if config.bind => address.to_string().replace(':', "_"),
+        _ => config.name.to_string(),
+    }
+}
+
+impl ChainRuntime {
+    fn new(
+        state: &WorkerState,
+        listener: &Arc<Listener>,
+        chain: &FilterChain,
+        chosen: Chosen,
+        stats: &ListenerStats,
+    ) -> Result<Self, String> {
+        let prepare = |filter: &NetworkFilter| -> Result<FilterRuntime, String> {
+            Ok(match filter {
+                NetworkFilter::Rbac(policies) => FilterRuntime::Rbac(RbacRuntime::new(state, policies)),
+                NetworkFilter::IstioStats => {
+                    let reporter = match listener.direction {
+                        TrafficDirection::Inbound => Reporter::Destination,
+                        _ => Reporter::Source,
+                    };
+                    FilterRuntime::IstioStats(TcpMetrics::new(
+                        state.stats.clone(),
+                        reporter,
+                        Arc::clone(&state.local_peer),
+                    ))
+                }
+                NetworkFilter::SniCluster => FilterRuntime::SniCluster,
+                NetworkFilter::TcpProxy(proxy) => {
+                    FilterRuntime::TcpProxy(TcpProxyRuntime::new(state, proxy, &stats.log_dropped)?)
+                }
+                NetworkFilter::Http(hcm) => FilterRuntime::Http(
+                    HcmRuntime::new(&state.http, Arc::clone(hcm), listener.direction, &chain.name)
+                        .map_err(|e| e.to_string())?,
+                ),
+            })
+        };
+        Ok(Self {
+            chosen,
+            filters: chain.filters.iter().map(prepare).collect::<Result<_, _>>()?,
+        })
+    }
+
+    fn config<'l>(&self, listener: &'l Listener) -> Option<&'l FilterChain> {
+        match self.chosen {
+            Chosen::Chain(at) => listener.filter_chains.get(at),
+            Chosen::Default => listener.default_filter_chain.as_ref(),
+        }
+    }
+}
+
+impl RbacRuntime {
+    fn new(state: &WorkerState, policies: &Arc<rbac::Policies>) -> Self {
+        let labels = [("rbac_prefix", &*policies.stat_prefix)];
+        let shadow = [("rbac_prefix", &*policies.shadow_stat_prefix)];
+        Self {
+            policies: Arc::clone(policies),
+            allowed: state.stats.counter("envoy_rbac_allowed", &labels),
+            denied: state.stats.counter("envoy_rbac_denied", &labels),
+            shadow_allowed: state.stats.counter("envoy_rbac_shadow_allowed", &shadow),
+            shadow_denied: state.stats.counter("envoy_rbac_shadow_denied", &shadow),
+        }
+    }
+}

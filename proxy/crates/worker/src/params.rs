@@ -1,0 +1,153 @@
+//! What a worker is given, and what it tells the main thread.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use heddle_config::snapshot::Snapshot;
+use heddle_telemetry::Stats;
+use heddle_telemetry::access_log::LogFiles;
+use heddle_upstream::Upstreams;
+use thiserror::Error;
+use tokio::sync::{mpsc, watch};
+
+/// Everything one worker needs. The main thread keeps the other ends.
+pub struct WorkerParams {
+    /// Number of this worker, from 0.
+    pub index: usize,
+    /// Snapshots, the newest only. The value at the start is applied at once.
+    pub snapshot: watch::Receiver<Arc<Snapshot>>,
+    /// This worker's metrics; the main thread keeps a reader.
+    pub stats: Stats,
+    /// Access log destinations of the process.
+    pub logs: LogFiles,
+    /// Process-wide state of the clusters.
+    pub upstreams: Upstreams,
+    /// Process-wide state of the listeners.
+    pub shared: Shared,
+    /// What the proxy is doing: serving, draining, stopping.
+    pub phase: watch::Receiver<Phase>,
+    /// One report per snapshot and one at the end. Bounded by the number of snapshots; a capacity of a few is enough,
+    /// the worker waits when it is full.
+    pub reports: mpsc::Sender<WorkerReport>,
+    /// Bounds and times.
+    pub settings: WorkerSettings,
+}
+
+/// Bounds and times that configuration does not set per listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkerSettings {
+    /// How long connections of a removed or changed listener, or of a draining proxy, may take to finish. Envoy's
+    /// `--drain-time-s`, default 600 s; Istio sets 45 s.
+    pub drain_timeout: Duration,
+    /// TLS handshakes that may be under way on one worker; a connection above that is closed and counted
+    /// (`downstream_cx_pending_handshake_overflow`). Default 4096: about 100 MB at 25 kB each.
+    pub max_pending_handshakes: usize,
+    /// Connections that one worker serves at most, over all listeners. Default 250 000: it
+    /// keeps memory bounded when no `connection_limit` is configured.
+    pub max_connections: usize,
+}
+
+impl Default for WorkerSettings {
+    fn default() -> Self {
+        Self {
+            drain_timeout: Duration::from_secs(600),
+            max_pending_handshakes: 4096,
+            max_connections: 250_000,
+        }
+    }
+}
+
+/// What the proxy is doing. Only advances.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// Accepting and serving.
+    #[default]
+    Serving,
+    /// `/drain_listeners?inboundonly`: listeners with traffic direction INBOUND are closed and their connections
+    /// finish; the others serve on.
+    DrainingInbound,
+    /// `/drain_listeners`, SIGTERM: all listeners are closed, connections finish within the drain timeout.
+    Draining,
+    /// Connections are closed and [`crate::Worker::run`] returns.
+    Stopping,
+}
+
+/// Why a listener of a snapshot cannot serve.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("listener {listener}{}: {reason}", address.map(|a| format!(" on {a}")).unwrap_or_default())]
+pub struct ListenerFailure {
+    /// Name of the listener.
+    pub listener: Arc<str>,
+    /// The address that cannot be bound, when that is the reason.
+    pub address: Option<SocketAddr>,
+    /// What is wrong and what to do.
+    pub reason: String,
+}
+
+/// What a worker tells the main thread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WorkerReport {
+    /// The snapshot is in force in this worker.
+    Applied {
+        /// Number of the worker.
+        worker: usize,
+        /// [`Snapshot::version`].
+        version: u64,
+    },
+    /// The snapshot is refused as a whole; the one before stays in force. The main thread should NACK it and publish a
+    /// snapshot that leaves the faulty listeners as they were, since other workers may have applied it.
+    Refused {
+        /// Number of the worker.
+        worker: usize,
+        /// [`Snapshot::version`].
+        version: u64,
+        /// Every listener that cannot serve.
+        failures: Vec<ListenerFailure>,
+    },
+    /// In [`Phase::Draining`]: the last connection has closed.
+    Drained {
+        /// Number of the worker.
+        worker: usize,
+    },
+    /// [`crate::Worker::run`] is about to return; all connections are closed.
+    Stopped {
+        /// Number of the worker.
+        worker: usize,
+    },
+}
+
+/// Why a worker could not start.
+#[derive(Debug, Error)]
+pub enum WorkerError {
+    /// The runtime (epoll descriptor, wake-up descriptor) could not be made.
+    #[error("worker {worker}: cannot start its event loop: {source}; check the limit on open files")]
+    Runtime {
+        /// Number of the worker.
+        worker: usize,
+        /// The kernel's reason.
+        source: std::io::Error,
+    },
+}
+
+/// Counts that hold over all workers together. Cloning shares them.
+#[derive(Clone, Debug, Default)]
+pub struct Shared(Arc<Mutex<HashMap<Arc<str>, Arc<AtomicU64>>>>);
+
+impl Shared {
+    /// Nothing counted yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Connections open on the listener of that name, over all workers. Takes a lock: once per listener, not per
+    /// connection.
+    pub(crate) fn connections(&self, listener: &Arc<str>) -> Arc<AtomicU64> {
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Forget listeners that no worker holds any more, so that names that come and go do not pile up.
+        counts.retain(|name, count| Arc::strong_count(count) > 1 || name == listener);
+        Arc::clone(counts.entry(Arc::clone(listener)).or_default())
+    }
+}

@@ -1,0 +1,153 @@
+//! Metrics of listeners and TCP proxies, under Envoy's names.
+
+use heddle_net::TransportProtocol;
+use heddle_telemetry::{Counter, Gauge, Stats};
+use heddle_tls::{HandshakeError, HandshakeErrorKind};
+
+/// Metrics of one listener, label `listener_address` as Envoy writes it (`0.0.0.0_15006`), or the listener's name when
+/// it is not bound.
+#[derive(Clone, Debug)]
+pub(crate) struct ListenerStats {
+    /// Connections accepted or handed over.
+    pub(crate) cx_total: Counter,
+    /// Connections open.
+    pub(crate) cx_active: Gauge,
+    /// Connections closed.
+    pub(crate) cx_destroy: Counter,
+    /// Refused because `connection_limit` is reached.
+    pub(crate) cx_overflow: Counter,
+    /// Refused because the worker's own limit is reached.
+    pub(crate) global_cx_overflow: Counter,
+    /// Refused because too many handshakes are under way.
+    pub(crate) handshake_overflow: Counter,
+    /// Closed because the listener filters took too long.
+    pub(crate) pre_cx_timeout: Counter,
+    /// Closed because the TLS handshake took too long.
+    pub(crate) handshake_timeout: Counter,
+    /// No filter chain for it.
+    pub(crate) no_filter_chain_match: Counter,
+    /// Dialled directly though it must be redirected here: serving it would connect to ourselves.
+    pub(crate) original_dst_loop: Counter,
+    /// Closed by the peer, or failed, while listener filters were waiting for bytes.
+    pub(crate) inspect_closed: Counter,
+    /// `tls_inspector.client_hello_too_large`.
+    pub(crate) client_hello_too_large: Counter,
+    /// `tls_inspector.tls_found`.
+    pub(crate) tls_found: Counter,
+    /// `tls_inspector.tls_not_found`.
+    pub(crate) tls_not_found: Counter,
+    /// The chain's TLS context is not in the snapshot.
+    pub(crate) tls_context_missing: Counter,
+    /// Connection tasks that panicked: a bug in this proxy.
+    pub(crate) panics: Counter,
+    /// Access log lines dropped because the writer is behind.
+    pub(crate) log_dropped: Counter,
+    ssl_handshake: Counter,
+    ssl_connection_error: Counter,
+    ssl_fail_verify_no_cert: Counter,
+    ssl_fail_verify_error: Counter,
+    ssl_fail_verify_san: Counter,
+}
+
+/// Label of listener metrics.
+pub(crate) const LISTENER_LABEL: &str = "listener_address";
+
+impl ListenerStats {
+    pub(crate) fn new(stats: &Stats, address: &str) -> Self {
+        let labels = [(LISTENER_LABEL, address)];
+        let c = |name| stats.counter(name, &labels);
+        Self {
+            cx_total: c("envoy_listener_downstream_cx_total"),
+            cx_active: stats.gauge("envoy_listener_downstream_cx_active", &labels),
+            cx_destroy: c("envoy_listener_downstream_cx_destroy"),
+            cx_overflow: c("envoy_listener_downstream_cx_overflow"),
+            global_cx_overflow: c("envoy_listener_downstream_global_cx_overflow"),
+            handshake_overflow: c("envoy_listener_downstream_cx_pending_handshake_overflow"),
+            pre_cx_timeout: c("envoy_listener_downstream_pre_cx_timeout"),
+            handshake_timeout: c("envoy_listener_downstream_cx_transport_socket_connect_timeout"),
+            no_filter_chain_match: c("envoy_listener_no_filter_chain_match"),
+            original_dst_loop: c("envoy_listener_original_dst_loop"),
+            inspect_closed: c("envoy_listener_downstream_listener_filter_remote_close"),
+            client_hello_too_large: c("envoy_tls_inspector_client_hello_too_large"),
+            tls_found: c("envoy_tls_inspector_tls_found"),
+            tls_not_found: c("envoy_tls_inspector_tls_not_found"),
+            tls_context_missing: c("envoy_listener_ssl_context_missing"),
+            panics: c("envoy_listener_downstream_cx_panic"),
+            log_dropped: c("envoy_listener_access_log_dropped"),
+            ssl_handshake: c("envoy_listener_ssl_handshake"),
+            ssl_connection_error: c("envoy_listener_ssl_connection_error"),
+            ssl_fail_verify_no_cert: c("envoy_listener_ssl_fail_verify_no_cert"),
+            ssl_fail_verify_error: c("envoy_listener_ssl_fail_verify_error"),
+            ssl_fail_verify_san: c("envoy_listener_ssl_fail_verify_san"),
+        }
+    }
+
+    /// Counts what the inspector found.
+    pub(crate) fn inspected(&self, transport: TransportProtocol) {
+        match transport {
+            TransportProtocol::Tls => self.tls_found.inc(),
+            TransportProtocol::RawBuffer => self.tls_not_found.inc(),
+        }
+    }
+
+    /// Counts the outcome of a handshake. As Envoy: `connection_error` counts every failure but the verification's.
+    pub(crate) fn shook_hands(&self, error: Option<&HandshakeError>) {
+        match error.map(|e| &e.kind) {
+            None => self.ssl_handshake.inc(),
+            Some(HandshakeErrorKind::Verify(failure)) => match failure.counter() {
+                "fail_verify_no_cert" => self.ssl_fail_verify_no_cert.inc(),
+                "fail_verify_san" => self.ssl_fail_verify_san.inc(),
+                _ => self.ssl_fail_verify_error.inc(),
+            },
+            Some(_) => self.ssl_connection_error.inc(),
+        }
+    }
+}
+
+/// Metrics of one TCP proxy, label `tcp_prefix`.
+#[derive(Clone, Debug)]
+pub(crate) struct TcpStats {
+    /// Connections that reached the proxy.
+    pub(crate) cx_total: Counter,
+    /// Connections being proxied.
+    pub(crate) cx_active: Gauge,
+    /// The cluster does not exist.
+    pub(crate) cx_no_route: Counter,
+    /// Bytes from downstream.
+    pub(crate) rx_bytes: Counter,
+    /// Bytes to downstream.
+    pub(crate) tx_bytes: Counter,
+    /// Closed by `idle_timeout`.
+    pub(crate) idle_timeout: Counter,
+}
+
+impl TcpStats {
+    pub(crate) fn new(stats: &Stats, prefix: &str) -> Self {
+        let labels = [("tcp_prefix", prefix)];
+        let c = |name| stats.counter(name, &labels);
+        Self {
+            cx_total: c("envoy_tcp_downstream_cx_total"),
+            cx_active: stats.gauge("envoy_tcp_downstream_cx_active", &labels),
+            cx_no_route: c("envoy_tcp_downstream_cx_no_route"),
+            rx_bytes: c("envoy_tcp_downstream_cx_rx_bytes_total"),
+            tx_bytes: c("envoy_tcp_downstream_cx_tx_bytes_total"),
+            idle_timeout: c("envoy_tcp_idle_timeout"),
+        }
+    }
+}
+
+/// Adds one to a gauge for as long as it lives.
+pub(crate) struct Counted(Gauge);
+
+impl Counted {
+    pub(crate) fn new(gauge: &Gauge) -> Self {
+        gauge.add(1);
+        Self(gauge.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.add(-1);
+    }
+}

@@ -1,0 +1,211 @@
+use heddle_matching::rbac;
+
+use super::*;
+
+#[test]
+fn bytes_go_both_ways_and_are_counted() {
+    local(async {
+        let (address, echo) = (free_address().await, echo().await);
+        let mut filters = vec![NetworkFilter::IstioStats];
+        filters.push(NetworkFilter::TcpProxy(Arc::new(tcp_proxy("echo"))));
+        let listener = listener("l", address, vec![chain(filters)]);
+        let proxy = Proxy::start(snapshot(1, vec![Arc::new(listener)], &[("echo", &[echo])])).await;
+        let mut tcp = TcpStream::connect(address).await.expect("connects");
+        assert_eq!(ask(&mut tcp, "hello").await, "HELLO");
+        proxy.until("envoy_listener_downstream_cx_active", 1.0).await;
+        // Half-close: the echo server answers the end with its own.
+        tcp.shutdown().await.expect("shuts down");
+        assert_eq!(tcp.read(&mut [0; 8]).await.expect("end"), 0);
+        proxy.until("envoy_listener_downstream_cx_active", 0.0).await;
+        for (name, value) in [
+            ("envoy_listener_downstream_cx_total", 1.0),
+            ("envoy_tcp_downstream_cx_rx_bytes_total", 5.0),
+            ("envoy_tcp_downstream_cx_tx_bytes_total", 5.0),
+            ("envoy_cluster_upstream_cx_total{", 1.0),
+            ("istio_tcp_connections_opened_total", 1.0),
+            ("istio_tcp_connections_closed_total", 1.0),
+            ("istio_tcp_received_bytes_total", 5.0),
+        ] {
+            assert_eq!(proxy.metric(name), Some(value), "{name}");
+        }
+    });
+}
+
+#[test]
+fn a_large_transfer_survives() {
+    local(async {
+        let (address, echo) = (free_address().await, echo().await);
+        let _proxy = Proxy::start(snapshot(
+            1,
+            vec![Arc::new(proxying("l", address))],
+            &[("echo", &[echo])],
+        ))
+        .await;
+        let tcp = TcpStream::connect(address).await.expect("connects");
+        let (mut read, mut write) = tcp.into_split();
+        let payload = vec![b'a'; 5_000_000];
+        let send = async {
+            write.write_all(&payload).await.expect("writes");
+            write.shutdown().await.expect("shuts down");
+        };
+        let mut got = Vec::new();
+        let receive = read.read_to_end(&mut got);
+        let ((), received) = tokio::join!(send, receive);
+        assert_eq!(received.expect("reads"), 5_000_000);
+        assert!(got.iter().all(|b| *b == b'A'));
+    });
+}
+
+#[test]
+fn a_dead_endpoint_is_retried_elsewhere() {
+    local(async {
+        let (address, echo, dead) = (free_address().await, echo().await, free_address().await);
+        let mut tcp_proxy = tcp_proxy("echo");
+        tcp_proxy.max_connect_attempts = 3;
+        let listener = listener(
+            "l",
+            address,
+            vec![chain(vec![NetworkFilter::TcpProxy(Arc::new(tcp_proxy))])],
+        );
+        let proxy = Proxy::start(snapshot(1, vec![Arc::new(listener)], &[("echo", &[dead, echo])])).await;
+        for _ in 0..6 {
+            let mut tcp = TcpStream::connect(address).await.expect("connects");
+            assert_eq!(ask(&mut tcp, "hello").await, "HELLO");
+        }
+        assert!(
+            proxy
+                .metric("envoy_cluster_upstream_cx_connect_fail")
+                .is_some_and(|n| n >= 1.0)
+        );
+    });
+}
+
+#[test]
+fn without_an_upstream_the_connection_is_closed() {
+    local(async {
+        let (a, b) = (free_address().await, free_address().await);
+        let nowhere = listener(
+            "nowhere",
+            b,
+            vec![chain(vec![NetworkFilter::TcpProxy(Arc::new(tcp_proxy("gone")))])],
+        );
+        let clusters: &[(&str, &[SocketAddr])] = &[("echo", &[])];
+        let proxy = Proxy::start(snapshot(
+            1,
+            vec![Arc::new(proxying("l", a)), Arc::new(nowhere)],
+            clusters,
+        ))
+        .await;
+        assert!(is_closed(&mut TcpStream::connect(a).await.expect("connects")).await);
+        assert!(is_closed(&mut TcpStream::connect(b).await.expect("connects")).await);
+        assert_eq!(proxy.metric("envoy_tcp_downstream_cx_no_route"), Some(1.0));
+    });
+}
+
+#[test]
+fn idle_connections_are_closed() {
+    local(async {
+        let (address, echo) = (free_address().await, echo().await);
+        let mut tcp_proxy = tcp_proxy("echo");
+        tcp_proxy.idle_timeout = Duration::from_millis(30);
+        let listener = listener(
+            "l",
+            address,
+            vec![chain(vec![NetworkFilter::TcpProxy(Arc::new(tcp_proxy))])],
+        );
+        let proxy = Proxy::start(snapshot(1, vec![Arc::new(listener)], &[("echo", &[echo])])).await;
+        let mut tcp = TcpStream::connect(address).await.expect("connects");
+        assert_eq!(ask(&mut tcp, "hello").await, "HELLO");
+        assert_eq!(tcp.read(&mut [0; 8]).await.expect("closed"), 0);
+        proxy.until("envoy_tcp_idle_timeout", 1.0).await;
+    });
+}
+
+#[test]
+fn rbac_closes_what_it_refuses() {
+    local(async {
+        let (address, echo) = (free_address().await, echo().await);
+        let deny = rbac::Rules::new(
+            rbac::Action::Deny,
+            vec![rbac::Policy {
+                name: Arc::from("nobody"),
+                permissions: vec![rbac::Permission::Any],
+                principals: vec![rbac::Principal::Any],
+            }],
+        );
+        let policies = rbac::Policies {
+            rules: Some(deny),
+            stat_prefix: Arc::from("tcp."),
+            ..Default::default()
+        };
+        let filters = vec![
+            NetworkFilter::Rbac(Arc::new(policies)),
+            NetworkFilter::TcpProxy(Arc::new(tcp_proxy("echo"))),
+        ];
+        let listener = listener("l", address, vec![chain(filters)]);
+        let proxy = Proxy::start(snapshot(1, vec![Arc::new(listener)], &[("echo", &[echo])])).await;
+        assert!(is_closed(&mut TcpStream::connect(address).await.expect("connects")).await);
+        assert_eq!(proxy.metric("envoy_rbac_denied"), Some(1.0));
+        assert_eq!(proxy.metric("envoy_tcp_downstream_cx_total"), Some(0.0));
+    });
+}
+
+#[test]
+fn limits_refuse_and_count() {
+    local(async {
+        let (address, echo) = (free_address().await, echo().await);
+        let mut one = proxying("l", address);
+        one.max_connections = Some(1);
+        let proxy = Proxy::start(snapshot(1, vec![Arc::new(one)], &[("echo", &[echo])])).await;
+        let mut first = TcpStream::connect(address).await.expect("connects");
+        assert_eq!(ask(&mut first, "one").await, "ONE");
+        assert!(is_closed(&mut TcpStream::connect(address).await.expect("connects")).await);
+        assert_eq!(proxy.metric("envoy_listener_downstream_cx_overflow"), Some(1.0));
+        drop(first);
+        proxy.until("envoy_listener_downstream_cx_active", 0.0).await;
+        let mut third = TcpStream::connect(address).await.expect("connects");
+        assert_eq!(ask(&mut third, "three").await, "THREE");
+    });
+}
+
+#[test]
+fn the_workers_own_limit() {
+    local(async {
+        let (address, echo) = (free_address().await, echo().await);
+        let settings = WorkerSettings {
+            max_connections: 1,
+            ..WorkerSettings::default()
+        };
+        let first = snapshot(1, vec![Arc::new(proxying("l", address))], &[("echo", &[echo])]);
+        let proxy = Proxy::start_with(first, settings).await;
+        let mut first = TcpStream::connect(address).await.expect("connects");
+        assert_eq!(ask(&mut first, "one").await, "ONE");
+        assert!(is_closed(&mut TcpStream::connect(address).await.expect("connects")).await);
+        assert_eq!(proxy.metric("envoy_listener_downstream_global_cx_overflow"), Some(1.0));
+    });
+}
+
+#[test]
+fn direct_dials_to_a_capture_listener_are_refused() {
+    local(async {
+        let (address, echo) = (free_address().await, echo().await);
+        let mut capture = proxying("virtualOutbound", address);
+        capture.use_original_dst = true;
+        capture.listener_filters = vec![ListenerFilter::OriginalDst];
+        let proxy = Proxy::start(snapshot(1, vec![Arc::new(capture)], &[("echo", &[echo])])).await;
+        assert!(is_closed(&mut TcpStream::connect(address).await.expect("connects")).await);
+        assert_eq!(proxy.metric("envoy_listener_original_dst_loop"), Some(1.0));
+    });
+}
+
+#[test]
+fn no_chain_no_service() {
+    local(async {
+        let (address, echo) = (free_address().await, echo().await);
+        let mut strict = proxying("l", address);
+        strict.filter_chains[0].matches.destination_port = Some(1);
+        let proxy = Proxy::start(snapshot(1, vec![Arc::new(strict)], &[("echo", &[echo])])).await;
+        assert!(is_closed(&mut TcpStream::connect(address).await.expect("connects")).await);
+        assert_eq!(proxy.metric("envoy_listener_no_filter_chain_match"), Some(1.0));
+    });
+}

@@ -1,0 +1,406 @@
+//! The protocol of one discovery stream, without a network.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use heddle_api::envoy::config::core::v3::Node;
+use heddle_api::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
+use heddle_api::google::rpc::Status;
+use heddle_config::{Resource, ResourceKind, SecretSource, Update};
+
+/// gRPC's INVALID_ARGUMENT: the code of a NACK.
+const INVALID_ARGUMENT: i32 = 3;
+
+/// Longest error text in a NACK; controllers keep it in a status.
+const MAX_ERROR: usize = 4096;
+
+/// What a stream should ask for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// Kinds of which everything is asked for.
+    pub wildcard: BTreeSet<ResourceKind>,
+    /// Kinds that are asked for by name.
+    pub names: BTreeMap<ResourceKind, BTreeSet<String>>,
+}
+
+/// A response that waits for its verdict.
+#[derive(Clone, Debug)]
+pub struct Incoming {
+    /// What it changes.
+    pub update: Update,
+    nonce: String,
+    type_url: String,
+}
+
+#[derive(Debug, Default)]
+struct Subscription {
+    wildcard: bool,
+    wanted: BTreeSet<String>,
+    /// What the server has been told on this stream; `None` before the first request.
+    told: Option<BTreeSet<String>>,
+    /// Versions of what was accepted, kept over streams.
+    versions: BTreeMap<String, String>,
+}
+
+impl Subscription {
+    fn is_needed(&self) -> bool {
+        // A first request without names would mean "everything".
+        self.wildcard || !self.wanted.is_empty()
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Session {
+    source: SecretSource,
+    node: Node,
+    connected: bool,
+    introduced: bool,
+    subscriptions: BTreeMap<ResourceKind, Subscription>,
+}
+
+impl Session {
+    /// A session that is not connected. `source` is where the secrets of this stream come from.
+    pub fn new(source: SecretSource, node: Node) -> Self {
+        Self {
+            source,
+            node,
+            connected: false,
+            introduced: false,
+            subscriptions: BTreeMap::new(),
+        }
+    }
+
+    /// A new stream is open: what to send on it, kinds in the order in which they depend on each other.
+    pub fn connected(&mut self) -> Vec<DeltaDiscoveryRequest> {
+        self.connected = true;
+        self.introduced = false;
+        for subscription in self.subscriptions.values_mut() {
+            subscription.told = None;
+        }
+        self.pending()
+    }
+
+    /// The stream is gone. Versions stay: the next one begins with them.
+    pub fn disconnected(&mut self) {
+        self.connected = false;
+    }
+
+    /// Other things are wanted: what to send, which is nothing while there is no stream.
+    pub fn want(&mut self, wanted: &Wanted) -> Vec<DeltaDiscoveryRequest> {
+        for kind in &wanted.wildcard {
+            self.subscriptions.entry(*kind).or_default().wildcard = true;
+        }
+        for (kind, names) in &wanted.names {
+            let subscription = self.subscriptions.entry(*kind).or_default();
+            subscription.versions.retain(|name, _| names.contains(name));
+            subscription.wanted.clone_from(names);
+        }
+        self.pending()
+    }
+
+    /// A response has come. `Err` is the NACK for one that nobody asked for.
+    pub fn response(&self, response: DeltaDiscoveryResponse) -> Result<Incoming, Box<DeltaDiscoveryRequest>> {
+        let kind = ResourceKind::from_type_url(&response.type_url);
+        let Some(kind) = kind.filter(|k| self.subscriptions.get(k).is_some_and(|s| s.told.is_some())) else {
+            let problem = format!("{:?} was not asked for on this stream", response.type_url);
+            return Err(Box::new(nack(response.type_url, response.nonce, &problem)));
+        };
+        // A resource without a body is a heartbeat: it says that nothing has changed.
+        let resources = response.resources.into_iter().filter_map(|r| {
+            Some(Resource {
+                name: r.name,
+                version: r.version,
+                body: r.resource?,
+            })
+        });
+        let source = if kind == ResourceKind::Secret {
+            self.source.clone()
+        } else {
+            SecretSource::Ads
+        };
+        let update = Update {
+            kind,
+            source,
+            resources: resources.collect(),
+            removed: response.removed_resources,
+        };
+        Ok(Incoming {
+            update,
+            nonce: response.nonce,
+            type_url: response.type_url,
+        })
+    }
+
+    /// The update is in force: the ACK.
+    pub fn accept(&mut self, incoming: Incoming) -> DeltaDiscoveryRequest {
+        let subscription = self.subscriptions.entry(incoming.update.kind).or_default();
+        for resource in incoming.update.resources {
+            // What was unsubscribed meanwhile is not reported on the next stream.
+            if subscription.wildcard || subscription.wanted.contains(&resource.name) {
+                subscription.versions.insert(resource.name, resource.version);
+            }
+        }
+        for name in &incoming.update.removed {
+            subscription.versions.remove(name);
+        }
+        DeltaDiscoveryRequest {
+            type_url: incoming.type_url,
+            response_nonce: incoming.nonce,
+            ..DeltaDiscoveryRequest::default()
+        }
+    }
+
+    /// The update was refused: the NACK. The configuration before it stays, and so do its versions.
+    pub fn reject(&mut self, incoming: Incoming, problem: &str) -> DeltaDiscoveryRequest {
+        nack(incoming.type_url, incoming.nonce, problem)
+    }
+
+    /// Requests that bring what the server has been told up to what is wanted.
+    fn pending(&mut self) -> Vec<DeltaDiscoveryRequest> {
+        let mut out = Vec::new();
+        if !self.connected {
+            return out;
+        }
+        for (kind, subscription) in &mut self.subscriptions {
+            let mut request = DeltaDiscoveryRequest {
+                type_url: kind.type_url(),
+                ..DeltaDiscoveryRequest::default()
+            };
+            match &subscription.told {
+                None if !subscription.is_needed() => continue,
+                None => {
+                    request.resource_names_subscribe = subscription.wanted.iter().cloned().collect();
+                    request.initial_resource_versions = subscription.versions.clone().into_iter().collect();
+                }
+                Some(told) if *told == subscription.wanted => continue,
+                Some(told) => {
+                    request.resource_names_subscribe = subscription.wanted.difference(told).cloned().collect();
+                    request.resource_names_unsubscribe = told.difference(&subscription.wanted).cloned().collect();
+                }
+            }
+            subscription.told = Some(subscription.wanted.clone());
+            if !std::mem::replace(&mut self.introduced, true) {
+                request.node = Some(self.node.clone());
+            }
+            out.push(request);
+        }
+        out
+    }
+}
+
+fn nack(type_url: String, nonce: String, problem: &str) -> DeltaDiscoveryRequest {
+    let mut message = problem.to_owned();
+    if message.len() > MAX_ERROR {
+        let end = (0..=MAX_ERROR)
+            .rev()
+            .find(|i| message.is_char_boundary(*i))
+            .unwrap_or(0);
+        message.truncate(end);
+        message.push('…');
+    }
+    DeltaDiscoveryRequest {
+        type_url,
+        response_nonce: nonce,
+        error_detail: Some(Status {
+            code: INVALID_ARGUMENT,
+            message,
+            details: Vec::new(),
+        }),
+        ..DeltaDiscoveryRequest::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use heddle_api::envoy::service::discovery::v3::Resource as Sent;
+
+    fn session() -> Session {
+        Session::new(
+            SecretSource::Ads,
+            Node {
+                id: "n".into(),
+                ..Node::default()
+            },
+        )
+    }
+
+    fn wanted(wildcard: &[ResourceKind], names: &[(ResourceKind, &[&str])]) -> Wanted {
+        Wanted {
+            wildcard: wildcard.iter().copied().collect(),
+            names: names
+                .iter()
+                .map(|(k, n)| (*k, n.iter().map(|s| (*s).to_owned()).collect()))
+                .collect(),
+        }
+    }
+
+    fn response(
+        kind: ResourceKind,
+        nonce: &str,
+        resources: &[(&str, &str)],
+        removed: &[&str],
+    ) -> DeltaDiscoveryResponse {
+        DeltaDiscoveryResponse {
+            type_url: kind.type_url(),
+            nonce: nonce.into(),
+            resources: resources
+                .iter()
+                .map(|(name, version)| Sent {
+                    name: (*name).into(),
+                    version: (*version).into(),
+                    resource: Some(prost_types::Any {
+                        type_url: kind.type_url(),
+                        value: Vec::new(),
+                    }),
+                    ..Sent::default()
+                })
+                .collect(),
+            removed_resources: removed.iter().map(|s| (*s).to_owned()).collect(),
+            ..DeltaDiscoveryResponse::default()
+        }
+    }
+
+    fn kinds(requests: &[DeltaDiscoveryRequest]) -> Vec<ResourceKind> {
+        requests
+            .iter()
+            .filter_map(|r| ResourceKind::from_type_url(&r.type_url))
+            .collect()
+    }
+
+    use ResourceKind::{Cluster, Endpoints, Listener, Route, Secret};
+
+    #[test]
+    fn first_requests_come_in_order_and_the_node_once() {
+        let mut s = session();
+        assert!(
+            s.want(&wanted(&[Listener, Cluster], &[(Route, &["r"]), (Endpoints, &["e"])]))
+                .is_empty()
+        );
+        let requests = s.connected();
+        assert_eq!(kinds(&requests), [Cluster, Endpoints, Listener, Route]);
+        let with_node: Vec<bool> = requests.iter().map(|r| r.node.is_some()).collect();
+        assert_eq!(with_node, [true, false, false, false]);
+        assert!(requests[0].resource_names_subscribe.is_empty(), "wildcard");
+        assert_eq!(requests[1].resource_names_subscribe, ["e"]);
+    }
+
+    #[test]
+    fn a_kind_without_names_is_not_asked_for() {
+        let mut s = session();
+        s.connected();
+        assert!(s.want(&wanted(&[], &[(Endpoints, &[]), (Secret, &[])])).is_empty());
+    }
+
+    #[test]
+    fn changes_of_names_are_told_as_differences() {
+        let mut s = session();
+        s.connected();
+        s.want(&wanted(&[], &[(Endpoints, &["a", "b"])]));
+        let requests = s.want(&wanted(&[], &[(Endpoints, &["b", "c"])]));
+        assert_eq!(requests.len(), 1);
+        assert_eq!(requests[0].resource_names_subscribe, ["c"]);
+        assert_eq!(requests[0].resource_names_unsubscribe, ["a"]);
+        assert!(s.want(&wanted(&[], &[(Endpoints, &["b", "c"])])).is_empty());
+    }
+
+    #[test]
+    fn ack_carries_the_nonce_and_nothing_else() {
+        let mut s = session();
+        s.want(&wanted(&[Cluster], &[]));
+        s.connected();
+        let incoming = s
+            .response(response(Cluster, "n1", &[("c", "1")], &[]))
+            .expect("asked for");
+        assert_eq!(incoming.update.resources[0].name, "c");
+        let ack = s.accept(incoming);
+        assert_eq!((ack.response_nonce.as_str(), ack.error_detail), ("n1", None));
+    }
+
+    #[test]
+    fn a_new_stream_begins_with_accepted_versions_only() {
+        let mut s = session();
+        s.want(&wanted(&[Cluster], &[(Endpoints, &["a", "b"])]));
+        s.connected();
+        for (nonce, resources, removed, good) in [
+            ("1", vec![("x", "1"), ("y", "1")], vec![], true),
+            ("2", vec![("x", "2")], vec![], false),
+            ("3", vec![], vec!["y"], true),
+        ] {
+            let incoming = s
+                .response(response(Cluster, nonce, &resources, &removed))
+                .expect("asked for");
+            if good {
+                drop(s.accept(incoming))
+            } else {
+                drop(s.reject(incoming, "no"))
+            }
+        }
+        let incoming = s
+            .response(response(Endpoints, "4", &[("a", "7"), ("b", "7")], &[]))
+            .expect("asked for");
+        s.accept(incoming);
+        s.disconnected();
+        assert!(
+            s.want(&wanted(&[Cluster], &[(Endpoints, &["b"])])).is_empty(),
+            "no stream"
+        );
+        let requests = s.connected();
+        assert!(requests[0].node.is_some(), "a new stream begins with the node");
+        assert_eq!(
+            requests[0].initial_resource_versions,
+            [("x".to_owned(), "1".to_owned())].into()
+        );
+        assert_eq!(requests[1].resource_names_subscribe, ["b"]);
+        assert_eq!(
+            requests[1].initial_resource_versions,
+            [("b".to_owned(), "7".to_owned())].into()
+        );
+    }
+
+    #[test]
+    fn nack_says_why_within_bounds() {
+        let mut s = session();
+        s.want(&wanted(&[Listener], &[]));
+        s.connected();
+        let incoming = s
+            .response(response(Listener, "n", &[("l", "1")], &[]))
+            .expect("asked for");
+        let nack = s.reject(incoming, &"é".repeat(MAX_ERROR));
+        let detail = nack.error_detail.expect("a reason");
+        assert_eq!((nack.response_nonce.as_str(), detail.code), ("n", INVALID_ARGUMENT));
+        assert!(detail.message.len() <= MAX_ERROR + '…'.len_utf8());
+    }
+
+    #[test]
+    fn what_was_not_asked_for_is_refused() {
+        let mut s = session();
+        s.want(&wanted(&[Cluster], &[]));
+        s.connected();
+        let nack = s
+            .response(response(Listener, "n", &[], &[]))
+            .expect_err("not asked for");
+        assert!(
+            nack.error_detail
+                .expect("a reason")
+                .message
+                .contains("was not asked for")
+        );
+        let other = DeltaDiscoveryResponse {
+            type_url: "a/b.C".into(),
+            nonce: "m".into(),
+            ..Default::default()
+        };
+        assert_eq!(s.response(other).expect_err("unknown").response_nonce, "m");
+    }
+
+    #[test]
+    fn heartbeats_change_nothing() {
+        let mut s = session();
+        s.want(&wanted(&[Cluster], &[]));
+        s.connected();
+        let mut beat = response(Cluster, "n", &[("c", "1")], &[]);
+        beat.resources[0].resource = None;
+        assert!(s.response(beat).expect("asked for").update.resources.is_empty());
+    }
+}

@@ -1,0 +1,185 @@
+//! heddle-proxy: reads the bootstrap, starts the workers, follows discovery, serves the admin interface.
+//!
+//! Threads: this one (discovery, admin, health checks, signals; it never touches traffic), one per worker, one that
+//! writes access logs.
+#![forbid(unsafe_code)]
+
+mod admin;
+mod args;
+mod control;
+mod discovery;
+mod logging;
+mod workers;
+
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::rc::Rc;
+
+use clap::Parser;
+use heddle_config::{Bootstrap, Builder};
+use heddle_net::ListenOptions;
+use heddle_telemetry::Stats;
+use heddle_telemetry::access_log::LogFiles;
+use heddle_upstream::{Supervisor, Upstreams};
+use heddle_worker::WorkerSettings;
+use tokio::sync::{mpsc, watch};
+use tokio::task::{LocalSet, spawn_local};
+use tokio::time::Instant;
+
+use crate::admin::{AdminServer, AdminState, SetLogLevel};
+use crate::args::{Args, Mode};
+use crate::control::{Control, End, Inputs};
+use crate::discovery::Discovery;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Commands from the admin interface that may wait.
+const QUEUED_COMMANDS: usize = 16;
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let set_log_level = match logging::start(&args.log_level) {
+        Ok(set) => set,
+        Err(problem) => return fail(&problem),
+    };
+    match args.mode {
+        Mode::Validate => validate(&args),
+        Mode::Serve => serve(&args, set_log_level),
+    }
+}
+
+fn fail(problem: &str) -> ExitCode {
+    eprintln!("heddle-proxy: {problem}");
+    ExitCode::FAILURE
+}
+
+/// `--mode validate`: reads and checks everything, binds nothing.
+fn validate(args: &Args) -> ExitCode {
+    let checked = Bootstrap::load(&args.options()).and_then(|b| Builder::new(&b, Box::new(|_| Ok(()))));
+    match checked {
+        Ok(_) => {
+            println!("configuration OK");
+            ExitCode::SUCCESS
+        }
+        Err(errors) => fail(&errors.to_string()),
+    }
+}
+
+fn serve(args: &Args, set_log_level: SetLogLevel) -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(e) => {
+            return fail(&format!(
+                "cannot start the event loop: {e}; check the limit on open files"
+            ));
+        }
+    };
+    let end = LocalSet::new().block_on(&runtime, run(args, set_log_level));
+    // Streams and the admin interface end with the runtime; nothing of theirs is worth waiting for.
+    runtime.shutdown_background();
+    match end {
+        End::Orderly => ExitCode::SUCCESS,
+        End::Failed(problem) => fail(&problem),
+    }
+}
+
+async fn run(args: &Args, set_log_level: SetLogLevel) -> End {
+    let bootstrap = match Bootstrap::load(&args.options()) {
+        Ok(bootstrap) => bootstrap,
+        Err(errors) => return End::Failed(errors.to_string()),
+    };
+    let mut builder = match Builder::new(&bootstrap, Box::new(can_listen)) {
+        Ok(builder) => builder,
+        Err(errors) => return End::Failed(errors.to_string()),
+    };
+    let admin = match &bootstrap.admin {
+        Some(address) => match AdminServer::bind(address).await {
+            Ok(server) => Some(server),
+            Err(e) => return End::Failed(e.to_string()),
+        },
+        None => None,
+    };
+    let logs = match LogFiles::start() {
+        Ok(logs) => logs,
+        Err(e) => return End::Failed(format!("the thread that writes access logs cannot be started: {e}")),
+    };
+    let upstreams = Upstreams::new();
+    let stats = Stats::new();
+    let (snapshot, snapshots) = watch::channel(builder.snapshot());
+    let builder = Rc::new(RefCell::new(builder));
+    let (updates, deliveries) = mpsc::channel(1);
+    let discovery = Discovery::new(&bootstrap, stats.clone(), updates);
+    let control = Control::new(builder.clone(), discovery, snapshot, args.workers(), args.drain_time());
+    let started = workers::start(&workers::Start {
+        count: args.workers(),
+        snapshot: &control.snapshot,
+        phase: &control.phase,
+        logs: &logs,
+        upstreams: &upstreams,
+        settings: WorkerSettings {
+            drain_timeout: args.drain_time(),
+            ..WorkerSettings::default()
+        },
+    });
+    let workers = match started {
+        Ok(workers) => workers,
+        Err(e) => return End::Failed(format!("worker threads cannot be started: {e}")),
+    };
+    spawn_local(Supervisor::new(upstreams.clone(), stats.clone(), snapshots.clone()).run());
+    let (command_sender, commands) = mpsc::channel(QUEUED_COMMANDS);
+    if let Some(server) = admin {
+        if let Some(address) = server.local_addr() {
+            tracing::info!("admin interface on {address}");
+        }
+        let mut readers = workers.stats.clone();
+        readers.push(stats.reader());
+        let state = AdminState {
+            version: concat!("heddle/", env!("CARGO_PKG_VERSION")),
+            command_line: args.to_json(),
+            started: Instant::now(),
+            concurrency: args.workers(),
+            server: control.state.subscribe(),
+            snapshot: snapshots,
+            upstreams,
+            stats: readers,
+            logs: logs.clone(),
+            config_dump: Box::new(move |endpoints| builder.borrow().config_dump(endpoints)),
+            set_log_level,
+            commands: command_sender,
+            health_check_failed: Cell::new(false),
+        };
+        spawn_local(server.run(Rc::new(state)));
+    }
+    tracing::info!(
+        "heddle-proxy {} with {} workers",
+        env!("CARGO_PKG_VERSION"),
+        args.workers()
+    );
+    let inputs = Inputs {
+        deliveries,
+        reports: workers.reports,
+        ended: workers.ended,
+        commands,
+    };
+    let end = control.run(inputs).await;
+    logs.stop();
+    end
+}
+
+/// Whether a new listener's address can be had. The socket is closed again at once; workers open their own.
+fn can_listen(address: SocketAddr) -> Result<(), String> {
+    heddle_net::listen(&ListenOptions::new(address)).map(drop).map_err(|e| {
+        let remedy = match e.kind() {
+            std::io::ErrorKind::AddrInUse => "; another process has it: stop that one or choose another port",
+            std::io::ErrorKind::PermissionDenied => {
+                "; choose a port above 1023, or give the process CAP_NET_BIND_SERVICE"
+            }
+            std::io::ErrorKind::AddrNotAvailable => "; it is not an address of this host",
+            _ => "",
+        };
+        format!("{e}{remedy}")
+    })
+}
