@@ -1,0 +1,165 @@
+// Package load runs the field's load generators and reads what they print.
+package load
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Result is what a load generator saw.
+type Result struct {
+	// Requests that were answered with 2xx, and Errors: everything else.
+	Requests, Errors int64
+	// PerSecond is the rate of good answers.
+	PerSecond float64
+	// P50 and P99 are latencies.
+	P50, P99 time.Duration
+}
+
+var (
+	wrkRequests = regexp.MustCompile(`(\d+) requests in ([0-9.]+)(us|ms|s|m)`)
+	wrkLatency  = regexp.MustCompile(`(?m)^\s+(50|99)%\s+([0-9.]+)(us|ms|s|m)`)
+	wrkSocket   = regexp.MustCompile(`Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)`)
+	wrkStatus   = regexp.MustCompile(`Non-2xx or 3xx responses: (\d+)`)
+)
+
+// Wrk asks url over HTTP/1.1 with that many connections, on one processor; headers are "Name: value".
+func Wrk(cpu int, url string, connections int, duration time.Duration, headers ...string) (Result, error) {
+	args := []string{"-c", strconv.Itoa(cpu), "wrk", "--latency", "-t1", "-c", strconv.Itoa(connections), "-d", fmt.Sprintf("%ds", int(duration.Seconds()))}
+	for _, h := range headers {
+		args = append(args, "-H", h)
+	}
+	out, err := exec.Command("taskset", append(args, url)...).CombinedOutput()
+	if err != nil {
+		return Result{}, fmt.Errorf("wrk %s: %w\n%s", url, err, out)
+	}
+	return parseWrk(string(out))
+}
+
+func parseWrk(out string) (Result, error) {
+	var r Result
+	m := wrkRequests.FindStringSubmatch(out)
+	if m == nil {
+		return r, fmt.Errorf("wrk printed no count of requests:\n%s", out)
+	}
+	total, _ := strconv.ParseInt(m[1], 10, 64)
+	took, err := duration(m[2], m[3])
+	if err != nil {
+		return r, err
+	}
+	for _, m := range wrkLatency.FindAllStringSubmatch(out, -1) {
+		d, err := duration(m[2], m[3])
+		if err != nil {
+			return r, err
+		}
+		if m[1] == "50" {
+			r.P50 = d
+		} else {
+			r.P99 = d
+		}
+	}
+	failed := int64(0)
+	if m := wrkStatus.FindStringSubmatch(out); m != nil {
+		failed, _ = strconv.ParseInt(m[1], 10, 64)
+	}
+	r.Requests, r.Errors = total-failed, failed
+	if m := wrkSocket.FindStringSubmatch(out); m != nil {
+		for _, count := range m[1:] {
+			n, _ := strconv.ParseInt(count, 10, 64)
+			r.Errors += n
+		}
+	}
+	r.PerSecond = float64(r.Requests) / took.Seconds()
+	return r, nil
+}
+
+func duration(number, unit string) (time.Duration, error) {
+	if unit == "m" {
+		unit = "m0s"
+	}
+	d, err := time.ParseDuration(number + unit)
+	if err != nil && strings.HasPrefix(unit, "m0") { // wrk prints minutes with a fraction
+		minutes, err := strconv.ParseFloat(number, 64)
+		return time.Duration(minutes * float64(time.Minute)), err
+	}
+	return d, err
+}
+
+var h2Counts = regexp.MustCompile(`(?m)^status codes: (\d+) 2xx, (\d+) 3xx, (\d+) 4xx, (\d+) 5xx`)
+var h2Requests = regexp.MustCompile(`(?m)^requests: (\d+) total, (\d+) started, (\d+) done, (\d+) succeeded, (\d+) failed, (\d+) errored, (\d+) timeout`)
+
+// H2load asks url over HTTP/2 with clients × streams in flight, on one processor, until requests are answered.
+func H2load(cpu int, url string, clients, streams, requests int) (Result, error) {
+	dir, err := os.MkdirTemp("", "h2load")
+	if err != nil {
+		return Result{}, err
+	}
+	defer os.RemoveAll(dir)
+	log := filepath.Join(dir, "log")
+	started := time.Now()
+	out, err := exec.Command("taskset", "-c", strconv.Itoa(cpu), "h2load", "-t1", "-c", strconv.Itoa(clients), "-m", strconv.Itoa(streams),
+		"-n", strconv.Itoa(requests), "--log-file="+log, url).CombinedOutput()
+	took := time.Since(started)
+	if err != nil {
+		return Result{}, fmt.Errorf("h2load %s: %w\n%s", url, err, out)
+	}
+	r, err := parseH2load(string(out))
+	if err != nil {
+		return r, err
+	}
+	r.PerSecond = float64(r.Requests) / took.Seconds()
+	r.P50, r.P99, err = h2Percentiles(log)
+	return r, err
+}
+
+func parseH2load(out string) (Result, error) {
+	status, requests := h2Counts.FindStringSubmatch(out), h2Requests.FindStringSubmatch(out)
+	if status == nil || requests == nil {
+		return Result{}, fmt.Errorf("h2load printed no counts:\n%s", out)
+	}
+	good, _ := strconv.ParseInt(status[1], 10, 64)
+	total, _ := strconv.ParseInt(requests[1], 10, 64)
+	return Result{Requests: good, Errors: total - good}, nil
+}
+
+// h2Percentiles reads h2load's log: start time, status and duration in microseconds, a line per request.
+func h2Percentiles(path string) (p50, p99 time.Duration, err error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer file.Close()
+	var times []int64
+	lines := bufio.NewScanner(file)
+	for lines.Scan() {
+		fields := strings.Fields(lines.Text())
+		if len(fields) != 3 {
+			return 0, 0, fmt.Errorf("h2load log line %q: want three fields", lines.Text())
+		}
+		us, err := strconv.ParseInt(fields[2], 10, 64)
+		if err != nil {
+			return 0, 0, fmt.Errorf("h2load log line %q: %w", lines.Text(), err)
+		}
+		times = append(times, us)
+	}
+	if err := lines.Err(); err != nil {
+		return 0, 0, err
+	}
+	if len(times) == 0 {
+		return 0, 0, errors.New("h2load logged no request")
+	}
+	slices.Sort(times)
+	at := func(q float64) time.Duration {
+		return time.Duration(times[int(q*float64(len(times)-1))]) * time.Microsecond
+	}
+	return at(0.50), at(0.99), nil
+}

@@ -1,0 +1,176 @@
+// Package peers holds the configurations of the programs that are compared, and starts them.
+package peers
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"embed"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"text/template"
+	"time"
+
+	"heddle.io/heddle/bench/process"
+)
+
+//go:embed nginx.conf backend.conf haproxy.cfg envoy.yaml
+var files embed.FS
+
+// Names are the subjects of a comparison, in the order in which they take turns.
+var Names = []string{"heddle", "nginx", "haproxy", "envoy"}
+
+// Binaries say where the programs are that Debian does not have.
+type Binaries struct {
+	// Heddle and Envoy are paths of heddle-proxy and of a stock Envoy.
+	Heddle, Envoy string
+}
+
+// Work says what the proxies have to do.
+type Work struct {
+	// TLS terminates with an "rsa" (2048 bits) or "ecdsa" (P-256) certificate; empty means plain.
+	TLS string
+	// HTTP2 speaks HTTP/2 to the client (over TLS) and HTTP/1.1 to the backend.
+	HTTP2 bool
+}
+
+// settings fill the configuration templates.
+type settings struct {
+	Dir, Address, Host, Backend, BackendHost, Certificate, Key, Bundle string
+	Port, BackendPort, AdminPort                                       int
+	HTTP2                                                              bool
+}
+
+// Backend starts the server behind the proxies: nginx answering 64 bytes.
+func Backend(dir string, cpu int, address string) (*process.Process, error) {
+	config, err := render(dir, "backend.conf", settings{Dir: dir, Backend: address})
+	if err != nil {
+		return nil, err
+	}
+	p, err := process.Start("backend", cpu, "nginx", "-p", dir, "-e", filepath.Join(dir, "backend.error.log"), "-c", config)
+	if err != nil {
+		return nil, err
+	}
+	return ready(p, address)
+}
+
+// Start starts one subject with one worker on that processor, in front of backend.
+func Start(name, dir string, cpu int, work Work, address, backend string, binaries Binaries) (*process.Process, error) {
+	s := settings{Dir: dir, Address: address, Backend: backend, HTTP2: work.HTTP2}
+	var err error
+	if s.Host, s.Port, err = split(address); err != nil {
+		return nil, err
+	}
+	if s.BackendHost, s.BackendPort, err = split(backend); err != nil {
+		return nil, err
+	}
+	s.AdminPort = s.Port + 1000
+	if work.TLS != "" {
+		if s.Certificate, s.Key, s.Bundle, err = certificate(dir, work.TLS); err != nil {
+			return nil, err
+		}
+	}
+	template := map[string]string{"nginx": "nginx.conf", "haproxy": "haproxy.cfg", "envoy": "envoy.yaml", "heddle": "envoy.yaml"}[name]
+	if template == "" {
+		return nil, fmt.Errorf("unknown subject %q: want one of %v", name, Names)
+	}
+	config, err := render(dir, template, s)
+	if err != nil {
+		return nil, err
+	}
+	argv := map[string][]string{
+		"nginx":   {"nginx", "-p", dir, "-e", filepath.Join(dir, "nginx.error.log"), "-c", config},
+		"haproxy": {"haproxy", "-db", "-f", config},
+		"envoy":   {binaries.Envoy, "-c", config, "--concurrency", "1", "-l", "warn", "--use-dynamic-base-id"},
+		"heddle":  {binaries.Heddle, "-c", config, "--concurrency", "1", "-l", "warn"},
+	}[name]
+	p, err := process.Start(name, cpu, argv...)
+	if err != nil {
+		return nil, err
+	}
+	return ready(p, address)
+}
+
+func ready(p *process.Process, address string) (*process.Process, error) {
+	if err := p.WaitReady(address); err != nil {
+		p.Stop()
+		return nil, err
+	}
+	return p, nil
+}
+
+func split(address string) (string, int, error) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return "", 0, err
+	}
+	n, err := strconv.Atoi(port)
+	return host, n, err
+}
+
+func render(dir, name string, s settings) (string, error) {
+	t, err := template.ParseFS(files, name)
+	if err != nil {
+		return "", err
+	}
+	var out bytes.Buffer
+	if err := t.Execute(&out, s); err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, name)
+	return path, os.WriteFile(path, out.Bytes(), 0o600)
+}
+
+// certificate makes a self-signed certificate once per directory and kind.
+func certificate(dir, kind string) (cert, key, bundle string, err error) {
+	cert, key, bundle = filepath.Join(dir, kind+".crt"), filepath.Join(dir, kind+".key"), filepath.Join(dir, kind+".pem")
+	if _, err := os.Stat(bundle); err == nil {
+		return cert, key, bundle, nil
+	}
+	var private crypto.Signer
+	switch kind {
+	case "rsa":
+		private, err = rsa.GenerateKey(rand.Reader, 2048)
+	case "ecdsa":
+		private, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	default:
+		err = fmt.Errorf("unknown certificate kind %q: want rsa or ecdsa", kind)
+	}
+	if err != nil {
+		return "", "", "", err
+	}
+	now := time.Now()
+	serial, err := rand.Int(rand.Reader, big.NewInt(1<<62))
+	if err != nil {
+		return "", "", "", err
+	}
+	leaf := &x509.Certificate{SerialNumber: serial, Subject: pkix.Name{CommonName: "localhost"}, DNSNames: []string{"localhost"},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(24 * time.Hour),
+		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageKeyEncipherment, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
+	der, err := x509.CreateCertificate(rand.Reader, leaf, leaf, private.Public(), private)
+	if err != nil {
+		return "", "", "", err
+	}
+	pkcs8, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		return "", "", "", err
+	}
+	certPEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	keyPEM := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})
+	for path, data := range map[string][]byte{cert: certPEM, key: keyPEM, bundle: append(bytes.Clone(certPEM), keyPEM...)} {
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			return "", "", "", err
+		}
+	}
+	return cert, key, bundle, nil
+}

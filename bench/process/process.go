@@ -1,0 +1,139 @@
+// Package process starts the programs of a benchmark on chosen processors and reads what they cost.
+package process
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// clockTick is USER_HZ, which Linux fixes at 100 for every architecture Heddle runs on.
+const clockTick = 100
+
+// Process is a running program and its children.
+type Process struct {
+	name string
+	cmd  *exec.Cmd
+	log  *bytes.Buffer
+	done chan struct{}
+}
+
+// Start runs argv pinned to one processor. name is used in messages. The program must stay in the foreground.
+func Start(name string, cpu int, argv ...string) (*Process, error) {
+	path, err := exec.LookPath(argv[0])
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w; install it or leave it out with -subjects", name, err)
+	}
+	p := &Process{name: name, log: new(bytes.Buffer), done: make(chan struct{})}
+	p.cmd = exec.Command("taskset", append([]string{"-c", strconv.Itoa(cpu), path}, argv[1:]...)...)
+	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if err := p.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	go func() {
+		// How it ended shows in the log and in WaitReady's error; Stop always ends it by a signal.
+		_ = p.cmd.Wait()
+		close(p.done)
+	}()
+	return p, nil
+}
+
+// WaitReady waits until address accepts connections, for at most ten seconds.
+func (p *Process) WaitReady(address string) error {
+	deadline := time.Now().Add(10 * time.Second)
+	for {
+		conn, err := net.DialTimeout("tcp", address, time.Second)
+		if err == nil {
+			return conn.Close()
+		}
+		select {
+		case <-p.done:
+			return fmt.Errorf("%s ended before it listened on %s:\n%s", p.name, address, p.log)
+		case <-time.After(20 * time.Millisecond):
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%s does not listen on %s after 10 s: %w", p.name, address, err)
+		}
+	}
+}
+
+// Stop ends the program and its children and waits for it.
+func (p *Process) Stop() {
+	_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGTERM)
+	select {
+	case <-p.done:
+	case <-time.After(3 * time.Second):
+		_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
+		<-p.done
+	}
+}
+
+// Cost is what a process and its children have used so far.
+type Cost struct {
+	// User and System are the processor times in the program and in the kernel on its behalf.
+	User, System time.Duration
+	// RSS is the resident memory now, in bytes.
+	RSS int64
+}
+
+// Cost reads /proc for every process of the program's group.
+func (p *Process) Cost() (Cost, error) {
+	var total Cost
+	stats, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		return total, err
+	}
+	found := false
+	for _, path := range stats {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			continue // It ended between the listing and the reading.
+		}
+		fields, err := statFields(data)
+		if err != nil {
+			return total, fmt.Errorf("%s: %w", path, err)
+		}
+		if group, _ := strconv.Atoi(fields[2]); group != p.cmd.Process.Pid {
+			continue
+		}
+		found = true
+		for i, into := range []*time.Duration{&total.User, &total.System} {
+			ticks, err := strconv.ParseInt(fields[11+i], 10, 64)
+			if err != nil {
+				return total, fmt.Errorf("%s: %w", path, err)
+			}
+			*into += time.Duration(ticks) * time.Second / clockTick
+		}
+		pages, err := strconv.ParseInt(fields[21], 10, 64)
+		if err != nil {
+			return total, fmt.Errorf("%s: %w", path, err)
+		}
+		total.RSS += pages * int64(os.Getpagesize())
+	}
+	if !found {
+		return total, fmt.Errorf("%s has ended:\n%s", p.name, p.log)
+	}
+	return total, nil
+}
+
+// statFields splits /proc/PID/stat after the command's name, which may hold spaces; index 0 is the state.
+func statFields(data []byte) ([]string, error) {
+	end := bytes.LastIndexByte(data, ')')
+	if end < 0 {
+		return nil, errors.New("no command name")
+	}
+	fields := strings.Fields(string(data[end+1:]))
+	if len(fields) < 22 {
+		return nil, fmt.Errorf("%d fields, want at least 22", len(fields))
+	}
+	return fields, nil
+}

@@ -1,0 +1,142 @@
+// Package report turns results into text, Markdown and pictures.
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"heddle.io/heddle/bench/results"
+)
+
+// figures in the order of the columns; figures not named here follow by name.
+var order = []string{"cpu_us_per_request", "user_us_per_request", "requests_per_second", "p50_ms", "p99_ms", "errors", "rss_mb"}
+
+// Table writes one result as a Markdown table, which is also readable on a terminal.
+func Table(w io.Writer, r results.Result) error {
+	columns := columns(r)
+	rows := [][]string{append([]string{r.Scenario}, columns...)}
+	for _, name := range names(r) {
+		row := []string{name}
+		for _, column := range columns {
+			row = append(row, number(r.Subjects[name][column]))
+		}
+		rows = append(rows, row)
+	}
+	widths := make([]int, len(rows[0]))
+	for _, row := range rows {
+		for i, cell := range row {
+			widths[i] = max(widths[i], len(cell))
+		}
+	}
+	var b strings.Builder
+	for n, row := range rows {
+		for i, cell := range row {
+			fmt.Fprintf(&b, "| %-*s ", widths[i], cell)
+		}
+		b.WriteString("|\n")
+		if n == 0 {
+			for _, width := range widths {
+				b.WriteString("| " + strings.Repeat("-", width) + " ")
+			}
+			b.WriteString("|\n")
+		}
+	}
+	fmt.Fprintf(&b, "\n%d interleaved runs, medians; %s, Linux %s, %s.", r.Runs, r.CPU, r.Kernel, r.Date.Format("2006-01-02"))
+	if r.ClientBound {
+		b.WriteString(" The client or backend was the bottleneck for at least one subject: compare CPU per request, not requests per second.")
+	}
+	b.WriteString("\n")
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// Markdown writes all results with a bar chart each; charts maps a scenario to its picture's path.
+func Markdown(w io.Writer, all []results.Result, charts map[string]string) error {
+	if _, err := fmt.Fprint(w, "# Benchmark report\n"); err != nil {
+		return err
+	}
+	for _, r := range all {
+		if _, err := fmt.Fprintf(w, "\n## %s\n\n", r.Scenario); err != nil {
+			return err
+		}
+		if err := Table(w, r); err != nil {
+			return err
+		}
+		if path := charts[r.Scenario]; path != "" {
+			if _, err := fmt.Fprintf(w, "\n![%s: %s](%s)\n", r.Scenario, columns(r)[0], path); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Chart writes an SVG bar chart of a result's first figure.
+func Chart(w io.Writer, r results.Result) error {
+	figure, subjects := columns(r)[0], names(r)
+	top := 0.0
+	for _, name := range subjects {
+		top = max(top, r.Subjects[name][figure])
+	}
+	const left, bar, full = 110, 26, 420
+	var b strings.Builder
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="640" height="%d" font-family="sans-serif" font-size="14"><text x="8" y="22" font-weight="bold">%s: %s</text>`, 40+len(subjects)*(bar+8), r.Scenario, figure)
+	for i, name := range subjects {
+		y, value := 36+i*(bar+8), r.Subjects[name][figure]
+		width, colour := 0.0, "#9aa5b1"
+		if top > 0 {
+			width = full * value / top
+		}
+		if i == 0 {
+			colour = "#2f6f9f"
+		}
+		fmt.Fprintf(&b, `<text x="8" y="%d">%s</text><rect x="%d" y="%d" width="%.1f" height="%d" fill="%s"/><text x="%.1f" y="%d">%s</text>`,
+			y+18, name, left, y, width, bar, colour, left+width+6, y+18, number(value))
+	}
+	b.WriteString("</svg>\n")
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func columns(r results.Result) []string {
+	set := map[string]bool{}
+	for _, figures := range r.Subjects {
+		for name := range figures {
+			set[name] = true
+		}
+	}
+	return slices.SortedFunc(maps.Keys(set), func(a, b string) int {
+		return cmp.Or(cmp.Compare(rank(order, a), rank(order, b)), cmp.Compare(a, b))
+	})
+}
+
+func names(r results.Result) []string {
+	first := []string{"heddle", "nginx", "haproxy", "envoy"}
+	return slices.SortedFunc(maps.Keys(r.Subjects), func(a, b string) int {
+		return cmp.Or(cmp.Compare(rank(first, a), rank(first, b)), cmp.Compare(a, b))
+	})
+}
+
+func rank(list []string, name string) int {
+	if i := slices.Index(list, name); i >= 0 {
+		return i
+	}
+	return len(list)
+}
+
+func number(v float64) string {
+	switch {
+	case v == float64(int64(v)):
+		return fmt.Sprintf("%d", int64(v))
+	case v >= 1000:
+		return fmt.Sprintf("%.0f", v)
+	case v >= 10:
+		return fmt.Sprintf("%.1f", v)
+	default:
+		return fmt.Sprintf("%.2f", v)
+	}
+}

@@ -1,0 +1,36 @@
+package report
+
+import (
+	"strings"
+	"testing"
+
+	"heddle.io/heddle/bench/results"
+)
+
+func TestReport(t *testing.T) {
+	r := results.Result{Scenario: "http1", Runs: 5, CPU: "test", Kernel: "6.1", ClientBound: true, Subjects: map[string]map[string]float64{
+		"envoy": {"cpu_us_per_request": 41.25, "p50_ms": 0.5}, "heddle": {"cpu_us_per_request": 10, "p50_ms": 0.25}}}
+	var table, chart, all strings.Builder
+	if err := Table(&table, r); err != nil {
+		t.Fatal(err)
+	}
+	want := "| http1  | cpu_us_per_request | p50_ms |\n| ------ | ------------------ | ------ |\n| heddle | 10                 | 0.25   |\n| envoy  | 41.2               | 0.50   |\n"
+	if !strings.HasPrefix(table.String(), want) {
+		t.Errorf("got\n%s\nwant it to begin with\n%s", table.String(), want)
+	}
+	if !strings.Contains(table.String(), "bottleneck") {
+		t.Error("a client-bound result does not say so")
+	}
+	if err := Chart(&chart, r); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Count(chart.String(), "<rect") != 2 {
+		t.Errorf("want a bar per subject:\n%s", chart.String())
+	}
+	if err := Markdown(&all, []results.Result{r}, map[string]string{"http1": "http1.svg"}); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(all.String(), "(http1.svg)") {
+		t.Errorf("no picture in\n%s", all.String())
+	}
+}

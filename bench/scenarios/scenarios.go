@@ -1,0 +1,57 @@
+// Package scenarios is the list of benchmarks. A new scenario is a file here and a line in [All].
+package scenarios
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"heddle.io/heddle/bench/peers"
+	"heddle.io/heddle/bench/results"
+)
+
+// Options of a run.
+type Options struct {
+	// Runs counted per subject; they take turns.
+	Runs int
+	// Duration of one run.
+	Duration time.Duration
+	// Subjects to compare; [peers.Names] by default.
+	Subjects []string
+	// Binaries that are not on the path.
+	Binaries peers.Binaries
+	// Progress is told what happens.
+	Progress io.Writer
+}
+
+// Scenario is one benchmark.
+type Scenario struct {
+	// Name as in `make bench S=name`.
+	Name string
+	// Summary is one line of what is measured.
+	Summary string
+	// Run measures.
+	Run func(Options) (results.Result, error)
+}
+
+// All scenarios in the order in which they run.
+var All = []Scenario{
+	proxyScenario("http1", "HTTP/1.1, keep-alive, 32 connections, 64-byte responses", proxyWork{connections: 32}),
+	proxyScenario("https", "HTTPS, keep-alive, ECDSA P-256, 32 connections", proxyWork{Work: peers.Work{TLS: "ecdsa"}, connections: 32}),
+	proxyScenario("h2", "HTTP/2 over TLS to HTTP/1.1, 8 connections with 32 streams each", proxyWork{Work: peers.Work{TLS: "ecdsa", HTTP2: true}, connections: 8, streams: 32}),
+	proxyScenario("tls-rsa-new", "HTTPS, RSA-2048, a new connection for each request, 32 at a time", proxyWork{Work: peers.Work{TLS: "rsa"}, connections: 32, closing: true}),
+	proxyScenario("tls-ecdsa-new", "HTTPS, ECDSA P-256, a new connection for each request, 32 at a time", proxyWork{Work: peers.Work{TLS: "ecdsa"}, connections: 32, closing: true}),
+}
+
+// Find gives the scenario of that name.
+func Find(name string) (Scenario, error) {
+	names := make([]string, 0, len(All))
+	for _, s := range All {
+		if s.Name == name {
+			return s, nil
+		}
+		names = append(names, s.Name)
+	}
+	return Scenario{}, fmt.Errorf("unknown scenario %q: want one of %s", name, strings.Join(names, ", "))
+}
