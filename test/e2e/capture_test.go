@@ -1,0 +1,65 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// capture records the TCP payloads that cross an interface.
+type capture struct {
+	cmd  *exec.Cmd
+	file string
+}
+
+// startCapture begins to record what the filter lets through and returns once the capture is running.
+func startCapture(t *testing.T, iface, filter string) *capture {
+	t.Helper()
+	c := &capture{file: filepath.Join(t.TempDir(), "capture.pcap")}
+	c.cmd = exec.Command("tcpdump", "-i", iface, "-U", "--immediate-mode", "-s", "0", "-Z", "root", "-w", c.file, filter)
+	stderr, err := c.cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.cmd.Start(); err != nil {
+		t.Fatalf("tcpdump: %v", err)
+	}
+	lines := bufio.NewScanner(stderr)
+	for lines.Scan() {
+		if strings.Contains(lines.Text(), "listening on") {
+			return c
+		}
+	}
+	t.Fatalf("tcpdump on %s ended before it listened: %v", iface, c.cmd.Wait())
+	return nil
+}
+
+// stop ends the capture and returns the packets as they crossed the interface.
+func (c *capture) stop(t *testing.T) []byte {
+	t.Helper()
+	if err := c.cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.cmd.Wait(); err != nil {
+		t.Fatalf("tcpdump: %v", err)
+	}
+	packets, err := os.ReadFile(c.file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const header = 24
+	if len(packets) <= header {
+		t.Fatal("the capture holds no packet: it proves nothing")
+	}
+	return packets
+}
+
+// saw says whether the marker crossed the interface in the clear.
+func saw(packets []byte, marker string) bool { return bytes.Contains(packets, []byte(marker)) }
