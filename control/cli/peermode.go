@@ -9,7 +9,7 @@ import (
 
 // effectiveMode is the mode of mutual TLS that holds for a replica's port, as the model sees the rules.
 func effectiveMode(r client.Replica, port int32, rules []*objects.Object) model.MTLSMode {
-	mesh, _ := build.Mesh(model.DefaultSettings(r.NodeID), rules, nil)
+	mesh, _ := build.Mesh(model.DefaultSettings(r.NodeID), rules, build.Runtime{})
 	mode, _ := mesh.InboundMode(r.Namespace, r.Labels, uint16(port))
 	return mode
 }

@@ -35,9 +35,11 @@ const (
 	PortAdmin    = 15000
 	PortOutbound = 15001
 	PortInbound  = 15006
+	PortXDS      = 15012
 	PortHealth   = 15021
 	PortDNS      = 15053
 	PortMetrics  = 15090
+	PortEastWest = 15443
 )
 
 var namePattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$`)

@@ -263,7 +263,7 @@ func (c *Controller) build(ctx context.Context) {
 	}
 	revision := c.revision
 	c.mu.Unlock()
-	mesh, report := build.Mesh(c.settings, all, c.instances.Snapshot())
+	mesh, report := build.Mesh(c.settings, all, build.Runtime{Instances: c.instances.Snapshot()})
 	c.mu.Lock()
 	c.built, c.report = revision, report
 	c.mu.Unlock()

@@ -267,7 +267,7 @@ func newUID() (string, error) {
 // warnings says, by object, what works less than its author may think: names of objects that do not exist, and fields
 // without effect.
 func (s *Server) warnings(stored []*objects.Object, writes []store.Write) map[objects.Key][]string {
-	_, report := build.Mesh(s.config.Settings, build.Merge(stored, writes), nil)
+	_, report := build.Mesh(s.config.Settings, build.Merge(stored, writes), build.Runtime{})
 	out := map[objects.Key][]string{}
 	for _, w := range writes {
 		if w.Object == nil {

@@ -69,7 +69,7 @@ func load(t *testing.T, name string) *scenario {
 	}
 	all := build.Merge(existing, writes)
 	replicas := instances(all)
-	s.mesh, s.report = build.Mesh(settings, all, replicas)
+	s.mesh, s.report = build.Mesh(settings, all, build.Runtime{Instances: replicas})
 	s.nodes = nodes(t, string(text), settings, replicas)
 	return s
 }

@@ -4,6 +4,7 @@ package build
 
 import (
 	"cmp"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -32,9 +33,19 @@ type builder struct {
 	workloads  []*v1alpha1.Workload
 }
 
+// Runtime is what is known of the running world, beside the objects. The zero value knows nothing.
+type Runtime struct {
+	// Instances are this cluster's replicas.
+	Instances []registry.Instance
+	// Peers are the other clusters, sorted by name.
+	Peers []registry.Peer
+	// Addresses are the virtual addresses of imported and external services, by full host name (see [GlobalHosts]).
+	Addresses map[string]netip.Addr
+}
+
 // Mesh builds the model. Objects that contradict others or cannot work are left out and said so in the report; the
 // model that comes out is valid whatever goes in.
-func Mesh(settings model.Settings, objs []*objects.Object, instances []registry.Instance) (*model.Mesh, *Report) {
+func Mesh(settings model.Settings, objs []*objects.Object, runtime Runtime) (*model.Mesh, *Report) {
 	b := &builder{
 		settings: settings, mesh: &model.Mesh{Settings: settings}, report: newReport(objs),
 		created: map[objects.Key]time.Time{}, namespaces: map[string]bool{}, accounts: map[objects.Key]bool{},
@@ -67,7 +78,7 @@ func Mesh(settings model.Settings, objs []*objects.Object, instances []registry.
 			b.workloads = append(b.workloads, w)
 		}
 	}
-	b.replicas(instances)
+	b.replicas(runtime.Instances)
 	for _, o := range sorted {
 		if s, ok := o.Resource.(*corev1.Service); ok {
 			b.service(o, s)

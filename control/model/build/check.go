@@ -46,8 +46,8 @@ func Check(settings model.Settings, existing []*objects.Object, writes []store.W
 		return nil, unjoin(err)
 	}
 	after := Merge(existing, writes)
-	_, before := Mesh(settings, existing, nil)
-	_, report := Mesh(settings, after, nil)
+	_, before := Mesh(settings, existing, Runtime{})
+	_, report := Mesh(settings, after, Runtime{})
 	for _, w := range writes {
 		if w.Object == nil {
 			continue

@@ -1,0 +1,80 @@
+package cluster
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+)
+
+// Options of a cluster are chosen by its first `heddle up` and kept with its data, so that every part, and a later up or
+// down, goes by them.
+type Options struct {
+	// Family of all addresses.
+	Family Family `json:"family"`
+	// Isolated says that the cluster runs in a network namespace and a mount namespace of its own.
+	Isolated bool `json:"isolated,omitempty"`
+	// Advertise is the address of this machine (of the isolated cluster's own interface) by which other clusters reach
+	// the east-west gateways, on port 15443; invalid when there is none.
+	Advertise netip.Addr `json:"advertise,omitzero"`
+	// ExposeIngress has the ports of the ingress gateway opened on that address too: always in an isolated cluster, on
+	// a shared host only when the user named the address.
+	ExposeIngress bool `json:"exposeIngress,omitempty"`
+	// EastWestGateways is how many run. Default 2; 0 without an address to advertise.
+	EastWestGateways int `json:"eastWestGateways,omitempty"`
+	// GatewayProxy is another proxy program for the gateways, one that takes a stock Envoy's arguments; empty for the
+	// cluster's own.
+	GatewayProxy string `json:"gatewayProxy,omitempty"`
+}
+
+func (c Cluster) optionsPath() string { return filepath.Join(c.Data(), "cluster.json") }
+
+// Options reads what [Cluster.Keep] kept; without it, the defaults.
+func (c Cluster) Options() (Options, error) {
+	content, err := os.ReadFile(c.optionsPath())
+	if errors.Is(err, os.ErrNotExist) {
+		return Options{Family: IPv4}, nil
+	}
+	var o Options
+	if err == nil {
+		err = json.Unmarshal(content, &o)
+	}
+	if err != nil {
+		return Options{}, fmt.Errorf("options of cluster %s in %s: %w; remove the cluster with `heddle down --name %s`", c.Name, c.optionsPath(), err, c.Name)
+	}
+	return o, nil
+}
+
+// Keep writes the options. The data directory must exist.
+func (c Cluster) Keep(o Options) error {
+	content, err := json.MarshalIndent(o, "", "  ")
+	if err == nil {
+		err = os.WriteFile(c.optionsPath()+".new", content, 0o644)
+	}
+	if err == nil {
+		err = os.Rename(c.optionsPath()+".new", c.optionsPath())
+	}
+	if err != nil {
+		return fmt.Errorf("keep options of cluster %s: %w", c.Name, err)
+	}
+	return nil
+}
+
+// IsolatedNetns is the name of an isolated cluster's network namespace, as `ip netns` shows it.
+func (c Cluster) IsolatedNetns() string { return "heddle-" + c.Name }
+
+// MountNamespace is the file that an isolated cluster's mount namespace is bound to.
+func (c Cluster) MountNamespace() string { return filepath.Join(c.RunRoot, ".isolated", c.Name) }
+
+// Names of the network that joins the isolated clusters of one machine.
+const (
+	// WANBridge is the bridge in the machine's own namespace.
+	WANBridge = "heddle-wan"
+	// WANInside is the name of a cluster's own end of its cable to the bridge.
+	WANInside = "wan0"
+)
+
+// WANVeth is the bridge's end of the cluster's cable.
+func (c Cluster) WANVeth() string { return "hw" + hash(c.Name, 12) }

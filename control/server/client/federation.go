@@ -1,0 +1,86 @@
+package client
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Names is what the DNS server of every host answers: GET /heddle/v1/names gives it once, and with ?watch=1 as one JSON
+// line now and after each change.
+type Names struct {
+	// Domain is the cluster's DNS domain; names below it that are not listed do not exist.
+	Domain string `json:"domain"`
+	// Hosts sorted by name.
+	Hosts []NamedHost `json:"hosts"`
+}
+
+// NamedHost is one full name, lower case, without a final dot.
+type NamedHost struct {
+	Name string `json:"name"`
+	// Addresses it resolves to: a virtual address, or the endpoints of a headless service.
+	Addresses []netip.Addr `json:"addresses,omitempty"`
+	// Alias is another name that this one stands for (ExternalName); then Addresses is empty.
+	Alias string `json:"alias,omitempty"`
+	// Limited says that only workloads of Namespaces see the name.
+	Limited    bool     `json:"limited,omitempty"`
+	Namespaces []string `json:"namespaces,omitempty"`
+}
+
+// TokenRequest asks for a join token: POST /heddle/v1/federation/tokens.
+type TokenRequest struct {
+	// TTL is how long it can be used. Default one hour, at most a week.
+	TTL time.Duration `json:"ttl,omitempty"`
+}
+
+// TokenResponse is the only time that the token is told.
+type TokenResponse struct {
+	Token   string    `json:"token"`
+	Expires time.Time `json:"expires"`
+	// Address is where the joining cluster finds this one.
+	Address string `json:"address"`
+}
+
+// JoinRequest has a running cluster join another one: POST /heddle/v1/federation/join.
+type JoinRequest struct {
+	Address string `json:"address"`
+	Token   string `json:"token"`
+}
+
+// FederationStatus is GET /heddle/v1/federation.
+type FederationStatus struct {
+	// Cluster is this cluster, Primary the mesh's primary (the same when it is itself).
+	Cluster string `json:"cluster"`
+	Primary string `json:"primary"`
+	// Address of the primary, on members.
+	PrimaryAddress string `json:"primaryAddress,omitempty"`
+	// Advertise is this cluster's own address for others, empty when it has none.
+	Advertise string `json:"advertise,omitempty"`
+	// Connected says that the stream to the primary stands; always true on the primary. Problem says why not.
+	Connected bool   `json:"connected"`
+	Problem   string `json:"problem,omitempty"`
+	// Issuer and IssuerExpires describe this cluster's intermediate.
+	Issuer        string    `json:"issuer"`
+	IssuerExpires time.Time `json:"issuerExpires"`
+	// Clusters are all clusters of the mesh, this one included, sorted by name.
+	Clusters []ClusterStatus `json:"clusters"`
+}
+
+// ClusterStatus is what this cluster knows of one cluster.
+type ClusterStatus struct {
+	Name    string `json:"name"`
+	Primary bool   `json:"primary,omitempty"`
+	Self    bool   `json:"self,omitempty"`
+	// Connected says that its federation stream stands (on members: as the primary tells).
+	Connected bool `json:"connected"`
+	// LastSeen is when it was last heard of, on the primary.
+	LastSeen time.Time `json:"lastSeen,omitzero"`
+	// Gateways are its east-west gateways, Reachable whether one of them answers this cluster.
+	Gateways  []netip.AddrPort `json:"gateways,omitempty"`
+	Reachable bool             `json:"reachable"`
+	Problem   string           `json:"problem,omitempty"`
+	// Services is how many it exports to this cluster.
+	Services int    `json:"services"`
+	Version  string `json:"version,omitempty"`
+	// Joined is when it joined.
+	Joined time.Time `json:"joined,omitzero"`
+}
