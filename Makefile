@@ -41,7 +41,7 @@ test-rust: build-packages ## Rust unit tests, and the golden scenarios read by t
 
 .PHONY: test-e2e
 test-e2e: packages e2e-binaries ## end to end in network namespaces: real browser, Redis, Envoy (needs root)
-	HEDDLE_E2E_BIN=$(E2E_BIN) gotestsum --format standard-verbose --hide-summary=output -- -tags e2e -count=1 -timeout 30m ./test/e2e/...
+	HEDDLE_E2E_BIN=$(E2E_BIN) gotestsum --format standard-verbose --hide-summary=output -- -tags e2e -count=1 -p 1 -timeout 40m ./test/e2e/...
 
 .PHONY: e2e-binaries
 e2e-binaries: build-packages

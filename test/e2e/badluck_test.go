@@ -17,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"heddle.io/heddle/test/e2e/harness"
 )
 
 // withoutCluster takes the shared cluster away for a test that starts its own, and starts it again afterwards.
@@ -25,7 +27,7 @@ func withoutCluster(t *testing.T) {
 	must(t, "down", "--name", clusterName)
 	t.Cleanup(func() {
 		if err := startShop(); err != nil {
-			showLogs()
+			here.ShowLogs()
 			t.Fatal(err)
 		}
 	})
@@ -99,7 +101,7 @@ func processes(t *testing.T) []int {
 			continue // A kernel thread, or ended meanwhile.
 		}
 		groups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
-		if filepath.Dir(program) == binaries || err == nil && strings.Contains(string(groups), "/heddle-") {
+		if filepath.Dir(program) == harness.Binaries || err == nil && strings.Contains(string(groups), "/heddle-") {
 			pids = append(pids, pid)
 		}
 	}
@@ -117,7 +119,7 @@ func nothingLeft(t *testing.T) {
 type agentState struct {
 	PID           int `json:"pid"`
 	ControllerPID int `json:"controllerPid"`
-	Replicas      []replica
+	Replicas      []harness.Replica
 }
 
 func askAgent() (agentState, error) {
@@ -153,14 +155,14 @@ func TestSecondUp(t *testing.T) {
 	// With a dead gateway it waits for the repair.
 	before := gateway(t)
 	kill(t, before.State.ProxyPID)
-	eventually(t, 10*time.Second, "up in spite of the dead gateway", func() error {
+	harness.Eventually(t, 10*time.Second, "up in spite of the dead gateway", func() error {
 		_, err := heddle("up", "--name", clusterName)
 		if err == nil && gateway(t).State.ProxyPID == before.State.ProxyPID {
 			err = errors.New("the killed proxy is still named")
 		}
 		return err
 	})
-	eventually(t, 10*time.Second, "the shop", shopWorks(shop(t)+"/"))
+	harness.Eventually(t, 10*time.Second, "the shop", harness.Works(shop(t)+"/"))
 }
 
 // The agent dies under load; nothing else does. `up` starts another, which takes over every process as it is.
@@ -170,22 +172,22 @@ func TestSecondUp(t *testing.T) {
 func TestAgentKilledUnderLoad(t *testing.T) {
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("frontend:\n%s\ncartservice:\n%s", must(t, "logs", "frontend", "-n", shopSpace, "--tail", "10"), must(t, "logs", "cartservice", "-n", shopSpace, "--tail", "10"))
+			t.Logf("frontend:\n%s\ncartservice:\n%s", must(t, "logs", "frontend", "-n", harness.ShopSpace, "--tail", "10"), must(t, "logs", "cartservice", "-n", harness.ShopSpace, "--tail", "10"))
 		}
 	})
 	retriesOff(t)
-	before := map[string]replica{}
-	for _, r := range replicas(t) {
+	before := map[string]harness.Replica{}
+	for _, r := range here.Replicas(t) {
 		before[r.Namespace+"/"+r.State.Name] = r
 	}
 	controller := controllerPID(t)
-	l := startLoad(t, shop(t)+"/static/shop.css", loadRate)
-	l.waitFor(t, 2*loadRate)
+	l := harness.StartLoad(t, shop(t)+"/static/shop.css", harness.LoadRate)
+	l.WaitFor(t, 2*harness.LoadRate)
 	dead := agentPID(t)
 	kill(t, dead)
-	t.Logf("agent killed after %.1f s", time.Since(l.started).Seconds())
-	l.waitFor(t, 2*loadRate)
-	t.Logf("repair begun after %.1f s", time.Since(l.started).Seconds())
+	t.Logf("agent killed after %.1f s", l.Elapsed().Seconds())
+	l.WaitFor(t, 2*harness.LoadRate)
+	t.Logf("repair begun after %.1f s", l.Elapsed().Seconds())
 	if out := must(t, "up", "--name", clusterName); !strings.Contains(out, "Starting cluster") {
 		t.Errorf("up said\n%s", out)
 	}
@@ -193,12 +195,12 @@ func TestAgentKilledUnderLoad(t *testing.T) {
 		t.Error("no new agent")
 	}
 	must(t, "check", "--wait", "60s")
-	l.waitFor(t, 2*loadRate)
-	l.stop(t)
+	l.WaitFor(t, 2*harness.LoadRate)
+	l.Stop(t)
 	if now := controllerPID(t); now != controller {
 		t.Errorf("the controller was restarted: process %d, then %d", controller, now)
 	}
-	after := replicas(t)
+	after := here.Replicas(t)
 	if len(after) != len(before) {
 		t.Errorf("%d replicas before, %d after", len(before), len(after))
 	}
@@ -209,10 +211,10 @@ func TestAgentKilledUnderLoad(t *testing.T) {
 		}
 	}
 	// The new agent really watches them: what dies comes back.
-	victim := replicaOf(t, "adservice")
+	victim := here.ReplicaOf(t, "adservice")
 	kill(t, victim.State.PID)
-	eventually(t, 20*time.Second, "the adopted application's restart", func() error {
-		r := replicaOf(t, "adservice")
+	harness.Eventually(t, 20*time.Second, "the adopted application's restart", func() error {
+		r := here.ReplicaOf(t, "adservice")
 		if r.State.PID == victim.State.PID || r.State.Phase != "Ready" || r.State.Restarts != victim.State.Restarts+1 {
 			return fmt.Errorf("%+v", r.State)
 		}
@@ -221,9 +223,9 @@ func TestAgentKilledUnderLoad(t *testing.T) {
 }
 
 func TestSidecarKilled(t *testing.T) {
-	victim := replicaOf(t, "currencyservice")
+	victim := here.ReplicaOf(t, "currencyservice")
 	kill(t, victim.State.ProxyPID)
-	eventually(t, 10*time.Second, "the replica being not ready", func() error {
+	harness.Eventually(t, 10*time.Second, "the replica being not ready", func() error {
 		s, err := askAgent()
 		if err != nil {
 			return err
@@ -235,21 +237,21 @@ func TestSidecarKilled(t *testing.T) {
 		}
 		return nil
 	})
-	eventually(t, 20*time.Second, "another sidecar", func() error {
-		if now := replicaOf(t, "currencyservice").State; now.Phase != "Ready" || now.ProxyPID == victim.State.ProxyPID || now.PID != victim.State.PID {
+	harness.Eventually(t, 20*time.Second, "another sidecar", func() error {
+		if now := here.ReplicaOf(t, "currencyservice").State; now.Phase != "Ready" || now.ProxyPID == victim.State.ProxyPID || now.PID != victim.State.PID {
 			return fmt.Errorf("%+v", now)
 		}
 		return nil
 	})
-	eventually(t, 10*time.Second, "the shop", shopWorks(shop(t)+"/"))
+	harness.Eventually(t, 10*time.Second, "the shop", harness.Works(shop(t)+"/"))
 }
 
 const brokenWorkload = "apiVersion: heddle.io/v1alpha1\nkind: Workload\nmetadata: { name: broken, namespace: pinnacle, labels: { app: broken } }\nspec: { command: [%s] }\n"
 
 func TestCrashLoop(t *testing.T) {
 	apply(t, fmt.Sprintf(brokenWorkload, `/bin/sh, -c, "echo out of luck; exit 3"`))
-	eventually(t, 30*time.Second, "restarts with growing pauses", func() error {
-		r := replicaOf(t, "broken")
+	harness.Eventually(t, 30*time.Second, "restarts with growing pauses", func() error {
+		r := here.ReplicaOf(t, "broken")
 		if r.State.Restarts < 3 || r.State.Phase != "BackOff" {
 			return fmt.Errorf("%+v", r.State)
 		}
@@ -264,7 +266,7 @@ func TestCrashLoop(t *testing.T) {
 		{"get workloads broken -n pinnacle", []string{"0/1", "BackOff"}},
 	} {
 		// Between two pauses it runs for a moment.
-		eventually(t, 10*time.Second, c.args, func() error {
+		harness.Eventually(t, 10*time.Second, c.args, func() error {
 			out := must(t, strings.Fields(c.args)...)
 			for _, part := range c.says {
 				if !strings.Contains(out, part) {
@@ -274,7 +276,7 @@ func TestCrashLoop(t *testing.T) {
 			return nil
 		})
 	}
-	if out := must(t, "logs", "broken", "-n", shopSpace); strings.Count(out, "out of luck") < 3 {
+	if out := must(t, "logs", "broken", "-n", harness.ShopSpace); strings.Count(out, "out of luck") < 3 {
 		t.Error(out)
 	}
 	ask(t, "", "check").refused(t, 1)
@@ -288,11 +290,11 @@ func TestCommandThatDoesNotExist(t *testing.T) {
 	} {
 		t.Run(c.command, func(t *testing.T) {
 			apply(t, fmt.Sprintf(brokenWorkload, c.command))
-			eventually(t, 20*time.Second, "a status that says so", func() error {
-				if out := must(t, "ps", "-n", shopSpace); !strings.Contains(out, c.says) || !strings.Contains(out, "BackOff") {
+			harness.Eventually(t, 20*time.Second, "a status that says so", func() error {
+				if out := must(t, "ps", "-n", harness.ShopSpace); !strings.Contains(out, c.says) || !strings.Contains(out, "BackOff") {
 					return errors.New(out)
 				}
-				if out := must(t, "get", "workload", "broken", "-n", shopSpace, "-o", "yaml"); !strings.Contains(out, "phase: BackOff") {
+				if out := must(t, "get", "workload", "broken", "-n", harness.ShopSpace, "-o", "yaml"); !strings.Contains(out, "phase: BackOff") {
 					return errors.New(out)
 				}
 				return nil
@@ -305,7 +307,7 @@ func TestCommandThatDoesNotExist(t *testing.T) {
 // there afterwards.
 func TestControllerKilledDuringApplies(t *testing.T) {
 	t.Cleanup(func() { must(t, "delete", "namespace", "durable") })
-	must(t, "apply", "-f", writeFile(t, "apiVersion: v1\nkind: Namespace\nmetadata: { name: durable }\n"))
+	must(t, "apply", "-f", harness.WriteFile(t, "apiVersion: v1\nkind: Namespace\nmetadata: { name: durable }\n"))
 	stop := make(chan struct{})
 	var acknowledged []string
 	var refused int
@@ -335,7 +337,7 @@ func TestControllerKilledDuringApplies(t *testing.T) {
 		mu.Lock()
 		target := len(acknowledged) + 10
 		mu.Unlock()
-		eventually(t, 30*time.Second, "more acknowledged objects", func() error {
+		harness.Eventually(t, 30*time.Second, "more acknowledged objects", func() error {
 			mu.Lock()
 			defer mu.Unlock()
 			if len(acknowledged) < target {
@@ -345,7 +347,7 @@ func TestControllerKilledDuringApplies(t *testing.T) {
 		})
 		kill(t, controllerPID(t))
 	}
-	eventually(t, 30*time.Second, "the controller", func() error { _, err := heddle("get", "services"); return err })
+	harness.Eventually(t, 30*time.Second, "the controller", func() error { _, err := heddle("get", "services"); return err })
 	close(stop)
 	appliers.Wait()
 	there := strings.Fields(must(t, "get", "serviceaccounts", "-n", "durable", "-o", "name"))
@@ -364,7 +366,7 @@ func TestSocketIsForRootAndTheOwner(t *testing.T) {
 	as := func(uid string, args ...string) answer {
 		return askAs(t, []string{"HOME=/nonexistent"}, "", "setpriv", append([]string{"--reuid", uid, "--regid", uid, "--clear-groups", program}, args...)...)
 	}
-	if a := askAs(t, []string{"SUDO_UID=12345"}, "", filepath.Join(binaries, "heddle"), "up", "--name", clusterName); a.code != 0 {
+	if a := askAs(t, []string{"SUDO_UID=12345"}, "", filepath.Join(harness.Binaries, "heddle"), "up", "--name", clusterName); a.code != 0 {
 		t.Fatalf("%+v", a)
 	}
 	if a := as("12345", "get", "namespaces"); a.code != 0 || !strings.Contains(a.out, "istio-system") {
@@ -374,7 +376,7 @@ func TestSocketIsForRootAndTheOwner(t *testing.T) {
 	// The owner stays the owner when the controller is another process.
 	before := controllerPID(t)
 	kill(t, before)
-	eventually(t, 20*time.Second, "the owner's access after a restart", func() error {
+	harness.Eventually(t, 20*time.Second, "the owner's access after a restart", func() error {
 		if a := as("12345", "get", "namespaces"); a.code != 0 {
 			return errors.New(a.err)
 		}
@@ -384,7 +386,7 @@ func TestSocketIsForRootAndTheOwner(t *testing.T) {
 	kill(t, agentPID(t))
 	must(t, "up", "--name", clusterName)
 	kill(t, controllerPID(t))
-	eventually(t, 20*time.Second, "the owner's access after a repair", func() error {
+	harness.Eventually(t, 20*time.Second, "the owner's access after a repair", func() error {
 		if a := as("12345", "get", "namespaces"); a.code != 0 {
 			return errors.New(a.err)
 		}
@@ -405,7 +407,7 @@ func copyForAll(t *testing.T) string {
 			t.Error(err)
 		}
 	})
-	content, err := os.ReadFile(filepath.Join(binaries, "heddle"))
+	content, err := os.ReadFile(filepath.Join(harness.Binaries, "heddle"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -421,7 +423,7 @@ func TestUpIsRefused(t *testing.T) {
 	withoutCluster(t)
 	nothingLeft(t)
 	up := []string{"up", "--name", clusterName}
-	heddleProgram := filepath.Join(binaries, "heddle")
+	heddleProgram := filepath.Join(harness.Binaries, "heddle")
 	complete := []string{"where:", "why:", "remedy:", "Nothing was changed."}
 	t.Run("not root", func(t *testing.T) {
 		program := copyForAll(t)
@@ -538,7 +540,7 @@ func TestDownAfterCrashes(t *testing.T) {
 			}
 		},
 		"in the middle of a start": func(t *testing.T) {
-			must(t, "delete", "workloads", "adservice", "frontend", "redis-cart", "-n", shopSpace)
+			must(t, "delete", "workloads", "adservice", "frontend", "redis-cart", "-n", harness.ShopSpace)
 			must(t, "apply", "-f", "../../demo/boutique/manifests/")
 			kill(t, agentPID(t))
 		},
@@ -573,25 +575,25 @@ func TestDiskFull(t *testing.T) {
 	must(t, "apply", "-f", "../../demo/boutique/manifests/")
 	must(t, "check", "--wait", "60s")
 	address := shop(t)
-	file := writeFile(t, service("before"))
+	file := harness.WriteFile(t, service("before"))
 	must(t, "apply", "-f", file)
 	ballast := filepath.Join(dataRoot, "ballast")
 	if out, err := exec.Command("dd", "if=/dev/zero", "of="+ballast, "bs=64k").CombinedOutput(); err == nil {
 		t.Fatalf("the disk did not run full: %s", out)
 	}
 	// Writes that were under way may have ended the controller; the next one only reads.
-	eventually(t, 20*time.Second, "the controller on a full disk", func() error { _, err := heddle("get", "services"); return err })
+	harness.Eventually(t, 20*time.Second, "the controller on a full disk", func() error { _, err := heddle("get", "services"); return err })
 	for range 3 {
 		ask(t, service("during"), "apply", "-f", "-").refused(t, 1, "nothing was changed", "the disk is full", "MiB are free", "remedy:", "make room")
 	}
 	absent(t, "during")
-	must(t, "get", "service", "before", "-n", shopSpace)
-	eventually(t, 5*time.Second, "the shop on a full disk", shopWorks(address+"/"))
+	must(t, "get", "service", "before", "-n", harness.ShopSpace)
+	harness.Eventually(t, 5*time.Second, "the shop on a full disk", harness.Works(address+"/"))
 	before := controllerPID(t)
 	kill(t, before)
-	eventually(t, 5*time.Second, "the shop on a full disk without its controller", shopWorks(address+"/"))
-	eventually(t, 20*time.Second, "another controller on a full disk", func() error {
-		if _, err := heddle("get", "service", "before", "-n", shopSpace); err != nil {
+	harness.Eventually(t, 5*time.Second, "the shop on a full disk without its controller", harness.Works(address+"/"))
+	harness.Eventually(t, 20*time.Second, "another controller on a full disk", func() error {
+		if _, err := heddle("get", "service", "before", "-n", harness.ShopSpace); err != nil {
 			return err
 		}
 		if controllerPID(t) == before {
@@ -603,12 +605,12 @@ func TestDiskFull(t *testing.T) {
 	if err := os.Remove(ballast); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 60*time.Second, "writes after space was made", func() error {
+	harness.Eventually(t, 60*time.Second, "writes after space was made", func() error {
 		if a := ask(t, service("after"), "apply", "-f", "-"); a.code != 0 {
 			return errors.New(a.err)
 		}
 		return nil
 	})
-	must(t, "get", "service", "before", "after", "-n", shopSpace)
+	must(t, "get", "service", "before", "after", "-n", harness.ShopSpace)
 	must(t, "check", "--wait", "60s")
 }

@@ -14,12 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
-)
 
-// Loads ask for more than the least rate at which a result counts, so that a hiccup of the machine is no failure.
-const (
-	loadRate    = 240
-	minimumRate = 200
+	"heddle.io/heddle/test/e2e/harness"
 )
 
 // loadPath is a page with calls behind it: cart (and Redis), currency.
@@ -55,22 +51,22 @@ func retriesOff(t *testing.T) {
 		fmt.Fprintf(&manifest, noRetries, service)
 	}
 	apply(t, manifest.String())
-	must(t, "apply", "-f", writeFile(t, noRetriesAtTheEdge))
+	must(t, "apply", "-f", harness.WriteFile(t, noRetriesAtTheEdge))
 	t.Cleanup(func() { must(t, "apply", "-f", "../../demo/boutique/manifests/gateway.yaml") })
 	must(t, "check", "--wait", "30s")
 }
 
 func TestControllerKilledUnderLoad(t *testing.T) {
 	retriesOff(t)
-	l := startLoad(t, shop(t)+loadPath, loadRate)
-	l.waitFor(t, 2*loadRate)
+	l := harness.StartLoad(t, shop(t)+loadPath, harness.LoadRate)
+	l.WaitFor(t, 2*harness.LoadRate)
 	for range 2 {
 		before := controllerPID(t)
 		if err := syscall.Kill(before, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, 30*time.Second, "another controller", func() error {
-			if _, err := heddle("get", "services", "-n", shopSpace); err != nil {
+		harness.Eventually(t, 30*time.Second, "another controller", func() error {
+			if _, err := heddle("get", "services", "-n", harness.ShopSpace); err != nil {
 				return err
 			}
 			if now := controllerPID(t); now == before {
@@ -78,38 +74,38 @@ func TestControllerKilledUnderLoad(t *testing.T) {
 			}
 			return nil
 		})
-		l.waitFor(t, 3*loadRate)
+		l.WaitFor(t, 3*harness.LoadRate)
 	}
-	l.stop(t)
+	l.Stop(t)
 	// Nothing acknowledged is lost, and the new controller still configures proxies.
 	must(t, "check", "--wait", "60s")
 }
 
 func TestCertificatesRotateUnderLoad(t *testing.T) {
 	retriesOff(t)
-	l := startLoad(t, shop(t)+loadPath, loadRate)
-	l.waitFor(t, 2*loadRate)
+	l := harness.StartLoad(t, shop(t)+loadPath, harness.LoadRate)
+	l.WaitFor(t, 2*harness.LoadRate)
 	for range 3 {
 		before := map[string]time.Time{}
-		for _, r := range replicas(t) {
+		for _, r := range here.Replicas(t) {
 			before[r.State.Name] = r.CertificateExpires
 			rotate(t, r)
 		}
-		eventually(t, 30*time.Second, "another certificate everywhere", func() error {
-			for _, r := range replicas(t) {
+		harness.Eventually(t, 30*time.Second, "another certificate everywhere", func() error {
+			for _, r := range here.Replicas(t) {
 				if !r.CertificateExpires.After(before[r.State.Name]) {
 					return fmt.Errorf("%s still has the certificate that ends at %v", r.State.Name, r.CertificateExpires)
 				}
 			}
 			return nil
 		})
-		l.waitFor(t, 2*loadRate)
+		l.WaitFor(t, 2*harness.LoadRate)
 	}
-	l.stop(t)
+	l.Stop(t)
 }
 
 // rotate asks the agent to renew a replica's certificate now, as it does by itself at half of its life.
-func rotate(t *testing.T, r replica) {
+func rotate(t *testing.T, r harness.Replica) {
 	t.Helper()
 	out, err := exec.Command("curl", "-sS", "--fail", "--max-time", "10", "-X", "POST", "--unix-socket", "/run/heddle/"+clusterName+"/agent.sock",
 		fmt.Sprintf("http://agent/v1/replicas/%s/%s/rotate", r.Namespace, r.State.Name)).CombinedOutput()
@@ -121,7 +117,7 @@ func rotate(t *testing.T, r replica) {
 // Random bytes on every port that a peer can reach: the proxies answer with errors or close, stay within their memory
 // and go on serving.
 func TestHostileBytes(t *testing.T) {
-	cart := replicaOf(t, "cartservice")
+	cart := here.ReplicaOf(t, "cartservice")
 	before := residentMiB(t, cart.State.ProxyPID)
 	targets := []string{net.JoinHostPort(cart.State.Address, "7070"), net.JoinHostPort(cart.State.Address, "15021"), net.JoinHostPort(cart.State.Address, "15090"), net.JoinHostPort(gateway(t).State.Address, "80")}
 	heads := [][]byte{nil, []byte("GET / HTTP/1.1\r\n"), []byte("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n"),
@@ -145,8 +141,8 @@ func TestHostileBytes(t *testing.T) {
 			}
 		}
 	}
-	eventually(t, 10*time.Second, "the shop", shopWorks(shop(t)+"/"))
-	if now := replicaOf(t, "cartservice"); now.State.ProxyPID != cart.State.ProxyPID {
+	harness.Eventually(t, 10*time.Second, "the shop", harness.Works(shop(t)+"/"))
+	if now := here.ReplicaOf(t, "cartservice"); now.State.ProxyPID != cart.State.ProxyPID {
 		t.Errorf("the sidecar was restarted: %d, then %d", cart.State.ProxyPID, now.State.ProxyPID)
 	}
 	if after := residentMiB(t, cart.State.ProxyPID); after > before+50 {

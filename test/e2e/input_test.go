@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"heddle.io/heddle/test/e2e/harness"
 )
 
 // answer is what one run of the command line gave.
@@ -25,7 +27,7 @@ type answer struct {
 // ask runs the command line with an input and does not mind failures.
 func ask(t *testing.T, in string, args ...string) answer {
 	t.Helper()
-	return askAs(t, nil, in, filepath.Join(binaries, "heddle"), args...)
+	return askAs(t, nil, in, filepath.Join(harness.Binaries, "heddle"), args...)
 }
 
 // askAs is ask with additions to the environment and with a program in front, setpriv for example.
@@ -68,7 +70,7 @@ func service(name string) string {
 // absent says that a Service was not made.
 func absent(t *testing.T, name string) {
 	t.Helper()
-	ask(t, "", "get", "service", name, "-n", shopSpace).refused(t, 1, "not found", name)
+	ask(t, "", "get", "service", name, "-n", harness.ShopSpace).refused(t, 1, "not found", name)
 }
 
 func TestBadManifests(t *testing.T) {
@@ -151,7 +153,7 @@ func TestErrorsOfAllFilesAtOnce(t *testing.T) {
 
 // A name that does not exist yet is no error, for objects come in any order; it is told at once and in the status.
 func TestDanglingReferenceIsTold(t *testing.T) {
-	file := writeFile(t, `apiVersion: networking.istio.io/v1
+	file := harness.WriteFile(t, `apiVersion: networking.istio.io/v1
 kind: VirtualService
 metadata: { name: dangling, namespace: pinnacle }
 spec:
@@ -164,8 +166,8 @@ spec:
 	if a.code != 0 || !strings.Contains(a.err, "Warning: virtualservice.networking.istio.io/dangling") || !strings.Contains(a.err, "nobody.pinnacle.svc.cluster.local") {
 		t.Errorf("apply: %+v", a)
 	}
-	eventually(t, 10*time.Second, "a status that names the missing service", func() error {
-		if out := must(t, "describe", "vs", "dangling", "-n", shopSpace); !strings.Contains(out, "ResolvedRefs") || !strings.Contains(out, "nobody.pinnacle") {
+	harness.Eventually(t, 10*time.Second, "a status that names the missing service", func() error {
+		if out := must(t, "describe", "vs", "dangling", "-n", harness.ShopSpace); !strings.Contains(out, "ResolvedRefs") || !strings.Contains(out, "nobody.pinnacle") {
 			return errors.New(out)
 		}
 		return nil
@@ -175,7 +177,7 @@ spec:
 
 func TestDryRunChangesNothing(t *testing.T) {
 	before := must(t, "get", "all", "-A", "-o", "yaml")
-	if out := must(t, "apply", "--dry-run", "-f", writeFile(t, service("dry"))); !strings.Contains(out, "service/dry created (dry run)") {
+	if out := must(t, "apply", "--dry-run", "-f", harness.WriteFile(t, service("dry"))); !strings.Contains(out, "service/dry created (dry run)") {
 		t.Error(out)
 	}
 	absent(t, "dry")
@@ -184,7 +186,7 @@ func TestDryRunChangesNothing(t *testing.T) {
 	}
 	// Statuses may move meanwhile; objects and their revisions may not.
 	names := func(text string) string {
-		return onlyLines(text, "    name: ") + onlyLines(text, "    resourceVersion: ")
+		return harness.OnlyLines(text, "    name: ") + harness.OnlyLines(text, "    resourceVersion: ")
 	}
 	if after := must(t, "get", "all", "-A", "-o", "yaml"); names(after) != names(before) {
 		t.Error("a dry run changed something")

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/chromedp/chromedp"
+
+	"heddle.io/heddle/test/e2e/harness"
 )
 
 const meshIdentity = "spiffe://cluster.local/ns/pinnacle/sa/"
@@ -18,34 +20,34 @@ const meshIdentity = "spiffe://cluster.local/ns/pinnacle/sa/"
 // The whole product: a browser buys two products; the order is in checkout's log, the cart was in Redis, and every call
 // of the footer has an identity.
 func TestBrowserBuysTwoProducts(t *testing.T) {
-	browser := openBrowser(t)
+	browser := harness.OpenBrowser(t)
 	address := shop(t)
-	walk(t, browser, chromedp.Navigate(address+"/product/potted-fern"), chromedp.Click(chromedp.CSS("#add-to-cart")), chromedp.WaitVisible(chromedp.CSS("#go-to-checkout")))
-	redis := replicaOf(t, "redis-cart")
-	keys, err := inNetwork(t, redis, "redis-cli", "--scan")
+	harness.Walk(t, browser, chromedp.Navigate(address+"/product/potted-fern"), chromedp.Click(chromedp.CSS("#add-to-cart")), chromedp.WaitVisible(chromedp.CSS("#go-to-checkout")))
+	redis := here.ReplicaOf(t, "redis-cart")
+	keys, err := redis.InNetwork("redis-cli", "--scan")
 	if err != nil {
 		t.Fatalf("%v: %s", err, keys)
 	}
 	if strings.TrimSpace(keys) == "" {
 		t.Error("Redis holds no cart although the browser put a product into one")
 	}
-	walk(t, browser, chromedp.Navigate(address+"/cart"), chromedp.Click(chromedp.CSS("#empty-cart")), chromedp.WaitVisible(chromedp.CSS("#cart-empty")))
+	harness.Walk(t, browser, chromedp.Navigate(address+"/cart"), chromedp.Click(chromedp.CSS("#empty-cart")), chromedp.WaitVisible(chromedp.CSS("#cart-empty")))
 
-	bought := buy(t, browser, address, "rainy-teapot", "speckled-mug")
-	screenshot(t, browser, "order")
-	if !strings.HasPrefix(bought.number, "LS-") {
-		t.Errorf("order number %q", bought.number)
+	bought := harness.Buy(t, browser, address, "rainy-teapot", "speckled-mug")
+	harness.Screenshot(t, browser, "order")
+	if !strings.HasPrefix(bought.Number, "LS-") {
+		t.Errorf("order number %q", bought.Number)
 	}
-	eventually(t, 10*time.Second, "order "+bought.number+" in checkout's log", func() error {
-		if log := must(t, "logs", "checkoutservice", "-n", shopSpace); !strings.Contains(log, bought.number) {
+	harness.Eventually(t, 10*time.Second, "order "+bought.Number+" in checkout's log", func() error {
+		if log := must(t, "logs", "checkoutservice", "-n", harness.ShopSpace); !strings.Contains(log, bought.Number) {
 			return fmt.Errorf("not in the log:\n%.2000s", log)
 		}
 		return nil
 	})
-	if len(bought.calls) < 5 {
-		t.Errorf("the footer lists %d calls: %+v", len(bought.calls), bought.calls)
+	if len(bought.Calls) < 5 {
+		t.Errorf("the footer lists %d calls: %+v", len(bought.Calls), bought.Calls)
 	}
-	for _, call := range bought.calls {
+	for _, call := range bought.Calls {
 		if call.Service == "frontend" {
 			continue // The visitor has no identity; the gateway's call to the frontend is the page itself.
 		}
@@ -53,18 +55,18 @@ func TestBrowserBuysTwoProducts(t *testing.T) {
 			t.Errorf("call without identities: %+v", call)
 		}
 	}
-	walk(t, browser, chromedp.Navigate(address+"/"), chromedp.WaitVisible(chromedp.CSS("[data-testid=shelf]")))
-	screenshot(t, browser, "shop")
+	harness.Walk(t, browser, chromedp.Navigate(address+"/"), chromedp.WaitVisible(chromedp.CSS("[data-testid=shelf]")))
+	harness.Screenshot(t, browser, "shop")
 }
 
 // What Istio's dashboards read must be there, with the identities of both ends.
 func TestIstioMetricsNameBothEnds(t *testing.T) {
-	status, _, err := fetch(shop(t) + "/")
+	status, _, err := harness.Fetch(shop(t) + "/")
 	if err != nil || status != 200 {
 		t.Fatalf("%d, %v", status, err)
 	}
-	eventually(t, 15*time.Second, "istio_requests_total of the product catalogue", func() error {
-		stats := proxyStats(t, replicaOf(t, "productcatalogservice"))
+	harness.Eventually(t, 15*time.Second, "istio_requests_total of the product catalogue", func() error {
+		stats := here.ReplicaOf(t, "productcatalogservice").ProxyStats(t)
 		for line := range strings.Lines(stats) {
 			if strings.HasPrefix(line, "istio_requests_total{") && strings.Contains(line, `reporter="destination"`) &&
 				strings.Contains(line, `source_principal="spiffe://cluster.local/ns/pinnacle/sa/frontend"`) && strings.Contains(line, `connection_security_policy="mutual_tls"`) &&
@@ -72,7 +74,7 @@ func TestIstioMetricsNameBothEnds(t *testing.T) {
 				return nil
 			}
 		}
-		return fmt.Errorf("no such series in\n%.3000s", onlyLines(stats, "istio_requests_total"))
+		return fmt.Errorf("no such series in\n%.3000s", harness.OnlyLines(stats, "istio_requests_total"))
 	})
 }
 
@@ -83,12 +85,12 @@ func TestStockEnvoyAsSidecar(t *testing.T) {
 		t.Fatalf("HEDDLE_TEST_ENVOY: %v; make test-e2e sets it", err)
 	}
 	const workload = "checkoutservice"
-	before := must(t, "get", "workload", workload, "-n", shopSpace, "-o", "json")
+	before := must(t, "get", "workload", workload, "-n", harness.ShopSpace, "-o", "json")
 	var object map[string]any
 	if err := json.Unmarshal([]byte(before), &object); err != nil {
 		t.Fatal(err)
 	}
-	metadata := map[string]any{"name": workload, "namespace": shopSpace, "labels": object["metadata"].(map[string]any)["labels"],
+	metadata := map[string]any{"name": workload, "namespace": harness.ShopSpace, "labels": object["metadata"].(map[string]any)["labels"],
 		"annotations": map[string]string{"heddle.io/proxy-path": envoy}}
 	manifest, err := json.Marshal(map[string]any{"apiVersion": object["apiVersion"], "kind": object["kind"], "metadata": metadata, "spec": object["spec"]})
 	if err != nil {
@@ -98,9 +100,9 @@ func TestStockEnvoyAsSidecar(t *testing.T) {
 		must(t, "apply", "-f", "../../demo/boutique/manifests/")
 		must(t, "check", "--wait", "60s")
 	})
-	must(t, "apply", "-f", writeFile(t, string(manifest)))
-	eventually(t, 60*time.Second, "checkoutservice behind Envoy", func() error {
-		r := replicaOf(t, "checkoutservice")
+	must(t, "apply", "-f", harness.WriteFile(t, string(manifest)))
+	harness.Eventually(t, 60*time.Second, "checkoutservice behind Envoy", func() error {
+		r := here.ReplicaOf(t, "checkoutservice")
 		program, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", r.State.ProxyPID))
 		if err != nil {
 			return err
@@ -110,23 +112,13 @@ func TestStockEnvoyAsSidecar(t *testing.T) {
 		}
 		return nil
 	})
-	bought := buy(t, openBrowser(t), shop(t), "heron-lamp")
-	if log := must(t, "logs", "checkoutservice", "-n", shopSpace); !strings.Contains(log, bought.number) {
-		t.Errorf("order %s is not in checkout's log", bought.number)
+	bought := harness.Buy(t, harness.OpenBrowser(t), shop(t), "heron-lamp")
+	if log := must(t, "logs", "checkoutservice", "-n", harness.ShopSpace); !strings.Contains(log, bought.Number) {
+		t.Errorf("order %s is not in checkout's log", bought.Number)
 	}
-	for _, call := range bought.calls {
+	for _, call := range bought.Calls {
 		if call.Service == "checkoutservice" && call.Client != meshIdentity+"frontend" {
 			t.Errorf("Envoy saw %q as checkout's client", call.Client)
 		}
 	}
-}
-
-func onlyLines(text, prefix string) string {
-	var out strings.Builder
-	for line := range strings.Lines(text) {
-		if strings.HasPrefix(line, prefix) {
-			out.WriteString(line)
-		}
-	}
-	return out.String()
 }

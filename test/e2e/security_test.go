@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/chromedp/chromedp"
+
+	"heddle.io/heddle/test/e2e/harness"
 )
 
 const disableMutualTLS = `apiVersion: security.istio.io/v1
@@ -33,30 +35,30 @@ spec:
 // the way. The leg between this client and the gateway is left out: it is plain HTTP by design.
 func search(t *testing.T, marker string) []byte {
 	t.Helper()
-	recording := startCapture(t, bridge, "tcp and not host "+hostAddress)
-	status, body, err := fetch(shop(t) + "/?q=" + marker)
+	recording := harness.StartCapture(t, bridge, "tcp and not host "+hostAddress)
+	status, body, err := harness.Fetch(shop(t) + "/?q=" + marker)
 	if err != nil || status != 200 {
 		t.Fatalf("search: %d, %v: %.200s", status, err, body)
 	}
-	return recording.stop(t)
+	return recording.Stop(t)
 }
 
 func TestCaptureDoesNotSeeTheMarker(t *testing.T) {
 	const hidden, shown = "zq7marker4hidden", "zq7marker4shown"
-	if saw(search(t, hidden), hidden) {
+	if harness.Saw(search(t, hidden), hidden) {
 		t.Error("the marker crossed the bridge in the clear although mutual TLS is strict")
 	}
 	// The positive control: without mutual TLS the same capture must find it.
-	must(t, "apply", "-f", writeFile(t, disableMutualTLS))
+	must(t, "apply", "-f", harness.WriteFile(t, disableMutualTLS))
 	t.Cleanup(func() {
 		must(t, "apply", "-f", "../../demo/boutique/manifests/")
 		must(t, "check", "--wait", "60s")
 	})
 	attempt := 0
-	eventually(t, 30*time.Second, "the marker in the clear", func() error {
+	harness.Eventually(t, 30*time.Second, "the marker in the clear", func() error {
 		attempt++
 		marker := fmt.Sprintf("%s%d", shown, attempt)
-		if !saw(search(t, marker), marker) {
+		if !harness.Saw(search(t, marker), marker) {
 			return errors.New("the capture does not find the marker, so it proves nothing")
 		}
 		return nil
@@ -65,8 +67,8 @@ func TestCaptureDoesNotSeeTheMarker(t *testing.T) {
 
 func TestPolicyStopsJustOneCall(t *testing.T) {
 	address := shop(t)
-	browser := openBrowser(t)
-	walk(t, browser, chromedp.Navigate(address+"/product/rainy-teapot"), chromedp.WaitVisible(chromedp.CSS("#ad")))
+	browser := harness.OpenBrowser(t)
+	harness.Walk(t, browser, chromedp.Navigate(address+"/product/rainy-teapot"), chromedp.WaitVisible(chromedp.CSS("#ad")))
 	apply(t, `apiVersion: security.istio.io/v1
 kind: AuthorizationPolicy
 metadata: { name: no-ads-for-the-frontend, namespace: pinnacle }
@@ -75,11 +77,11 @@ spec:
   action: DENY
   rules: [{ from: [{ source: { principals: [cluster.local/ns/pinnacle/sa/frontend] } }] }]
 `)
-	var ads []meshCall
-	eventually(t, 20*time.Second, "adservice refuses the frontend", func() error {
-		walk(t, browser, chromedp.Navigate(address+"/product/rainy-teapot"), chromedp.WaitVisible(chromedp.CSS("#add-to-cart")))
+	var ads []harness.MeshCall
+	harness.Eventually(t, 20*time.Second, "adservice refuses the frontend", func() error {
+		harness.Walk(t, browser, chromedp.Navigate(address+"/product/rainy-teapot"), chromedp.WaitVisible(chromedp.CSS("#add-to-cart")))
 		ads = nil
-		for _, call := range meshCalls(t, browser) {
+		for _, call := range harness.MeshCalls(t, browser) {
 			if call.Service == "adservice" {
 				ads = append(ads, call)
 			}
@@ -89,18 +91,18 @@ spec:
 		}
 		return nil
 	})
-	for _, call := range meshCalls(t, browser) {
+	for _, call := range harness.MeshCalls(t, browser) {
 		if call.Service != "adservice" && call.Status != "OK" && call.Status != "200" {
 			t.Errorf("another call failed too: %+v", call)
 		}
 	}
-	if bought := buy(t, browser, address, "rainy-teapot"); !strings.HasPrefix(bought.number, "LS-") {
-		t.Errorf("order number %q", bought.number)
+	if bought := harness.Buy(t, browser, address, "rainy-teapot"); !strings.HasPrefix(bought.Number, "LS-") {
+		t.Errorf("order number %q", bought.Number)
 	}
 }
 
 func TestPlaintextToAStrictWorkloadIsRefused(t *testing.T) {
-	cart := replicaOf(t, "cartservice")
+	cart := here.ReplicaOf(t, "cartservice")
 	for _, port := range []string{"7070", "15006"} {
 		conn, err := net.DialTimeout("tcp", net.JoinHostPort(cart.State.Address, port), 5*time.Second)
 		if err != nil {

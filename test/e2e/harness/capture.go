@@ -1,6 +1,6 @@
 //go:build e2e
 
-package e2e
+package harness
 
 import (
 	"bufio"
@@ -13,16 +13,16 @@ import (
 	"testing"
 )
 
-// capture records the TCP payloads that cross an interface.
-type capture struct {
+// Capture records the TCP payloads that cross an interface.
+type Capture struct {
 	cmd  *exec.Cmd
 	file string
 }
 
-// startCapture begins to record what the filter lets through and returns once the capture is running.
-func startCapture(t *testing.T, iface, filter string) *capture {
+// StartCapture begins to record what the filter lets through and returns once the capture is running.
+func StartCapture(t *testing.T, iface, filter string) *Capture {
 	t.Helper()
-	c := &capture{file: filepath.Join(t.TempDir(), "capture.pcap")}
+	c := &Capture{file: filepath.Join(t.TempDir(), "capture.pcap")}
 	c.cmd = exec.Command("tcpdump", "-i", iface, "-U", "--immediate-mode", "-s", "0", "-Z", "root", "-w", c.file, filter)
 	stderr, err := c.cmd.StderrPipe()
 	if err != nil {
@@ -41,8 +41,8 @@ func startCapture(t *testing.T, iface, filter string) *capture {
 	return nil
 }
 
-// stop ends the capture and returns the packets as they crossed the interface.
-func (c *capture) stop(t *testing.T) []byte {
+// Stop ends the capture and returns the packets as they crossed the interface.
+func (c *Capture) Stop(t *testing.T) []byte {
 	t.Helper()
 	if err := c.cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
@@ -61,5 +61,5 @@ func (c *capture) stop(t *testing.T) []byte {
 	return packets
 }
 
-// saw says whether the marker crossed the interface in the clear.
-func saw(packets []byte, marker string) bool { return bytes.Contains(packets, []byte(marker)) }
+// Saw says whether the marker crossed the interface in the clear.
+func Saw(packets []byte, marker string) bool { return bytes.Contains(packets, []byte(marker)) }

@@ -1,14 +1,14 @@
 //go:build e2e
 
-package e2e
+package harness
 
 import (
 	"testing"
 	"time"
 )
 
-// eventually asks again until condition has no more to complain about, and fails the test after the limit.
-func eventually(t *testing.T, limit time.Duration, what string, condition func() error) {
+// Eventually asks again until condition has no more to complain about, and fails the test after the limit.
+func Eventually(t *testing.T, limit time.Duration, what string, condition func() error) {
 	t.Helper()
 	deadline := time.NewTimer(limit)
 	defer deadline.Stop()
