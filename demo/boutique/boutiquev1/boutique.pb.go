@@ -109,7 +109,10 @@ type Hop struct {
 	// role/host or role/host/cluster of the process that answered.
 	ServedBy string `protobuf:"bytes,6,opt,name=served_by,json=servedBy,proto3" json:"served_by,omitempty"`
 	// Name of the gRPC status code, "OK" on success.
-	Status        string `protobuf:"bytes,7,opt,name=status,proto3" json:"status,omitempty"`
+	Status string `protobuf:"bytes,7,opt,name=status,proto3" json:"status,omitempty"`
+	// Cluster whose authority issued the caller's certificate; empty when the
+	// server saw none that says so.
+	ClientCluster string `protobuf:"bytes,8,opt,name=client_cluster,json=clientCluster,proto3" json:"client_cluster,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -189,6 +192,13 @@ func (x *Hop) GetServedBy() string {
 func (x *Hop) GetStatus() string {
 	if x != nil {
 		return x.Status
+	}
+	return ""
+}
+
+func (x *Hop) GetClientCluster() string {
+	if x != nil {
+		return x.ClientCluster
 	}
 	return ""
 }
@@ -2042,7 +2052,7 @@ const file_boutique_proto_rawDesc = "" +
 	"\x05Money\x12\x1a\n" +
 	"\bcurrency\x18\x01 \x01(\tR\bcurrency\x12\x14\n" +
 	"\x05units\x18\x02 \x01(\x03R\x05units\x12\x14\n" +
-	"\x05nanos\x18\x03 \x01(\x05R\x05nanos\"\xd6\x01\n" +
+	"\x05nanos\x18\x03 \x01(\x05R\x05nanos\"\xfd\x01\n" +
 	"\x03Hop\x12\x16\n" +
 	"\x06caller\x18\x01 \x01(\tR\x06caller\x12\x18\n" +
 	"\aservice\x18\x02 \x01(\tR\aservice\x12\x16\n" +
@@ -2050,7 +2060,8 @@ const file_boutique_proto_rawDesc = "" +
 	"\x0fclient_identity\x18\x04 \x01(\tR\x0eclientIdentity\x12'\n" +
 	"\x0fserver_identity\x18\x05 \x01(\tR\x0eserverIdentity\x12\x1b\n" +
 	"\tserved_by\x18\x06 \x01(\tR\bservedBy\x12\x16\n" +
-	"\x06status\x18\a \x01(\tR\x06status\"\xb3\x01\n" +
+	"\x06status\x18\a \x01(\tR\x06status\x12%\n" +
+	"\x0eclient_cluster\x18\b \x01(\tR\rclientCluster\"\xb3\x01\n" +
 	"\aProduct\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +

@@ -1,6 +1,8 @@
 package frontend
 
 import (
+	"slices"
+
 	"google.golang.org/grpc/codes"
 
 	"heddle.io/heddle/demo/boutique/boutiquev1"
@@ -18,6 +20,9 @@ type call struct {
 	Caller, Service, Method string
 	// Client and Server are identities, or plaintext, or noAnswer.
 	Client, Server string
+	// ClientCluster and ServerCluster are where the two run, "" when unknown.
+	// The client's is what its certificate proves, the server's what it says.
+	ClientCluster, ServerCluster string
 	// Secure is whether Client and Server are both identities.
 	Secure   bool
 	ServedBy string
@@ -33,7 +38,7 @@ func (v *visit) calls() []call {
 	seen := identity.ParseForwarded(identity.Echo(v.r.Header.Values(identity.HeaderForwarded)))
 	rows := []call{toCall(&boutiquev1.Hop{
 		Caller: "visitor", Service: Name, Method: v.r.Method, ClientIdentity: seen.Client, ServerIdentity: seen.Server,
-		ServedBy: v.shop.ServedBy, Status: codes.OK.String(),
+		ServedBy: v.shop.ServedBy, Status: codes.OK.String(), ClientCluster: seen.ClientCluster,
 	})}
 	index := map[call]int{}
 	for _, hop := range v.ledger.Hops() {
@@ -48,10 +53,23 @@ func (v *visit) calls() []call {
 	return rows
 }
 
+// clusters returns the names of the clusters that answered the calls, sorted.
+func clusters(calls []call) []string {
+	var names []string
+	for _, c := range calls {
+		if c.ServerCluster != "" && !slices.Contains(names, c.ServerCluster) {
+			names = append(names, c.ServerCluster)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
 func toCall(hop *boutiquev1.Hop) call {
 	row := call{
 		Caller: hop.Caller, Service: hop.Service, Method: hop.Method, ServedBy: hop.ServedBy,
 		Client: hop.ClientIdentity, Server: hop.ServerIdentity,
+		ClientCluster: hop.ClientCluster, ServerCluster: identity.ServingCluster(hop.ServedBy),
 		Secure: hop.ClientIdentity != "" && hop.ServerIdentity != "",
 		Status: hop.Status, Failed: hop.Status != codes.OK.String(), Times: 1,
 	}

@@ -17,7 +17,7 @@ var files embed.FS
 
 // pages holds one template set per page: the frame and the page's own file.
 var pages = func() map[string]*template.Template {
-	frame := template.Must(template.New("").Funcs(template.FuncMap{"money": money.Format, "cost": money.Times}).
+	frame := template.Must(template.New("").Funcs(template.FuncMap{"money": money.Format, "cost": money.Times, "join": strings.Join}).
 		ParseFS(files, "pages/frame.html", "pages/parts.html"))
 	sets := map[string]*template.Template{}
 	for _, name := range []string{"home", "product", "cart", "checkout", "order", "error"} {
@@ -38,7 +38,9 @@ type frame struct {
 	Query     string
 	Notices   []string
 	Calls     []call
-	ServedBy  string
+	// Clusters answered the calls.
+	Clusters []string
+	ServedBy string
 	// Page is the page's own content.
 	Page any
 }
@@ -53,6 +55,7 @@ func (v *visit) render(status int, name, title string, content any) {
 		returnTo = "/checkout"
 	}
 	var page bytes.Buffer
+	calls := v.calls()
 	err := pages[name].ExecuteTemplate(&page, "frame", frame{
 		Title:      title,
 		Currency:   v.currency,
@@ -62,7 +65,8 @@ func (v *visit) render(status int, name, title string, content any) {
 		ReturnTo:   returnTo,
 		Query:      v.r.URL.Query().Get("q"),
 		Notices:    v.notices,
-		Calls:      v.calls(),
+		Calls:      calls,
+		Clusters:   clusters(calls),
 		ServedBy:   v.shop.ServedBy,
 		Page:       content,
 	})

@@ -36,6 +36,35 @@ func TestParseForwarded(t *testing.T) {
 	}
 }
 
+func TestTheClientsClusterIsWhatItsCertificateNames(t *testing.T) {
+	for header, want := range map[string]string{
+		`By=s;URI=c;DNS=east.clusters.cluster.local`:                   "east",
+		`By=s;URI=c;DNS=frontend.example.com;DNS=b.clusters.mesh.corp`: "b",
+		`DNS=far.clusters.d,By=s;dns=near.clusters.d`:                  "near",
+		`DNS=.clusters.d`:            "",
+		`DNS=a.b.clusters.d`:         "",
+		`DNS=east.clusters.`:         "",
+		`DNS=clusters.d`:             "",
+		`URI=east.clusters.d`:        "",
+		`Subject="DNS=x.clusters.d"`: "",
+	} {
+		if got := ParseForwarded(header).ClientCluster; got != want {
+			t.Errorf("%s: %q, want %q", header, got, want)
+		}
+	}
+}
+
+func TestServingCluster(t *testing.T) {
+	for value, want := range map[string]string{"": "", "role": "", "role/host": "", "role/host/east": "east", "role/host/a/b": "a/b"} {
+		if got := ServingCluster(value); got != want {
+			t.Errorf("%q: %q, want %q", value, got, want)
+		}
+		if want != "" && ServingCluster(ServedBy("role", "host", want)) != want {
+			t.Errorf("%q does not come back", want)
+		}
+	}
+}
+
 func FuzzParseForwarded(f *testing.F) {
 	f.Add(`By=s;Subject="a\",b";URI=c,By=x`)
 	f.Fuzz(func(t *testing.T, header string) {

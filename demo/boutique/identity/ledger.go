@@ -63,6 +63,7 @@ func RecordCalls(caller, service string) grpc.UnaryClientInterceptor {
 			ServerIdentity: forwarded.Server,
 			ServedBy:       first(seen, HeaderServedBy),
 			Status:         status.Code(err).String(),
+			ClientCluster:  forwarded.ClientCluster,
 		})
 		return err
 	}

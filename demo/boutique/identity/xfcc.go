@@ -30,6 +30,9 @@ type Forwarded struct {
 	Client string
 	// Server is the URI name in the server's own certificate, "" when absent.
 	Server string
+	// ClientCluster is the cluster that the client's certificate names, "" when
+	// it names none.
+	ClientCluster string
 }
 
 // ParseForwarded reads an x-forwarded-client-cert header. Of several elements
@@ -47,9 +50,22 @@ func ParseForwarded(header string) Forwarded {
 			found.Client = value
 		case strings.EqualFold(key, "By") && found.Server == "":
 			found.Server = value
+		case strings.EqualFold(key, "DNS") && found.ClientCluster == "":
+			found.ClientCluster = clusterOf(value)
 		}
 	}
 	return found
+}
+
+// clusterOf returns the cluster of a DNS name <cluster>.clusters.<trust domain>,
+// which a mesh may put into the certificates of each cluster, and "" for any
+// other name.
+func clusterOf(name string) string {
+	cluster, domain, found := strings.Cut(name, ".clusters.")
+	if !found || domain == "" || strings.Contains(cluster, ".") {
+		return ""
+	}
+	return cluster
 }
 
 // splitQuoted splits at separators outside double quotes. It always returns at
@@ -84,6 +100,16 @@ func ServedBy(role, host, cluster string) string {
 		return role + "/" + host
 	}
 	return role + "/" + host + "/" + cluster
+}
+
+// ServingCluster returns the cluster in a value of HeaderServedBy, "" when it
+// has none.
+func ServingCluster(servedBy string) string {
+	parts := strings.SplitN(servedBy, "/", 3)
+	if len(parts) < 3 {
+		return ""
+	}
+	return parts[2]
 }
 
 // Echo returns the value of HeaderClient for the HeaderForwarded values of a

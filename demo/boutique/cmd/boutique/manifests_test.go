@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"testing"
 
@@ -28,9 +29,14 @@ type object struct {
 	}
 }
 
-func manifests(t *testing.T) map[string]map[string]object {
+// clusterLabel names the cluster that an object belongs to.
+const clusterLabel = "heddle.io/cluster"
+
+// manifests returns the objects of a folder by kind and name; cluster, when not
+// empty, chooses those of one cluster.
+func manifests(t *testing.T, folder, cluster string) map[string]map[string]object {
 	t.Helper()
-	files, err := filepath.Glob("../../manifests/*.yaml")
+	files, err := filepath.Glob("../../" + folder + "/*.yaml")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no manifests: %v", err)
 	}
@@ -48,6 +54,17 @@ func manifests(t *testing.T) map[string]map[string]object {
 			if o.Kind != "Namespace" && o.Metadata.Namespace != "pinnacle" {
 				t.Errorf("%s: %s %s is in namespace %q", file, o.Kind, o.Metadata.Name, o.Metadata.Namespace)
 			}
+			if cluster != "" {
+				if owner := o.Metadata.Labels[clusterLabel]; owner != "cluster1" && owner != "cluster2" {
+					t.Errorf("%s: %s %s belongs to cluster %q", file, o.Kind, o.Metadata.Name, owner)
+				} else if owner != cluster {
+					continue
+				}
+				delete(o.Metadata.Labels, clusterLabel)
+			}
+			if _, twice := found[o.Kind][o.Metadata.Name]; twice {
+				t.Errorf("%s: %s %s is there twice", file, o.Kind, o.Metadata.Name)
+			}
 			if found[o.Kind] == nil {
 				found[o.Kind] = map[string]object{}
 			}
@@ -60,7 +77,7 @@ func manifests(t *testing.T) map[string]map[string]object {
 // The manifests repeat what the program knows: names, ports and addresses. This
 // keeps the two together.
 func TestManifestsFitTheProgram(t *testing.T) {
-	found := manifests(t)
+	found := manifests(t, "manifests", "")
 	expected := []part{{name: "redis-cart", port: 6379}}
 	for _, p := range append(expected, parts...) {
 		workload, known := found["Workload"][p.name]
@@ -103,6 +120,52 @@ func TestManifestsFitTheProgram(t *testing.T) {
 		for _, variable := range workload.Spec.Env {
 			if variable.Name != "RATE" && !addresses[variable.Value] {
 				t.Errorf("%s: %s is %q, which no Service answers to", name, variable.Name, variable.Value)
+			}
+		}
+	}
+}
+
+// The split shop is the same shop: every service is in one cluster, as its
+// Workload, Service and account are, and the rules are in both.
+func TestTheSplitShopIsTheWholeShop(t *testing.T) {
+	whole := manifests(t, "manifests", "")
+	first := []string{"adservice", "checkoutservice", "currencyservice", "emailservice", "paymentservice", "shippingservice"}
+	for _, cluster := range []string{"cluster1", "cluster2"} {
+		found := manifests(t, "two-clusters", cluster)
+		for kind, objects := range whole {
+			for name, want := range objects {
+				here := (cluster == "cluster1") == slices.Contains(first, name)
+				switch kind {
+				case "Namespace", "PeerAuthentication", "DestinationRule":
+					here = true
+				}
+				got, known := found[kind][name]
+				if known != here {
+					t.Errorf("%s %s in %s: %t, want %t", kind, name, cluster, known, here)
+				}
+				if !known {
+					continue
+				}
+				if kind == "Workload" && slices.Equal(got.Spec.Command, []string{"boutique", name}) {
+					if env := got.Spec.Env; len(env) == 0 || env[0].Name != "BOUTIQUE_CLUSTER" || env[0].Value != cluster {
+						t.Errorf("%s does not say that it runs in %s: %v", name, cluster, env)
+						continue
+					}
+					if got.Spec.Env = got.Spec.Env[1:]; len(got.Spec.Env) == 0 {
+						got.Spec.Env = nil
+					}
+				}
+				if len(got.Metadata.Labels) == 0 {
+					got.Metadata.Labels = want.Metadata.Labels
+				}
+				if !reflect.DeepEqual(got, want) {
+					t.Errorf("%s %s differs:\n%+v\n%+v", kind, name, got, want)
+				}
+			}
+			for name := range found[kind] {
+				if _, known := objects[name]; !known {
+					t.Errorf("%s %s is in %s only", kind, name, cluster)
+				}
 			}
 		}
 	}

@@ -129,8 +129,9 @@ func TestTheFooterShowsTheIdentityTheFrontendSaw(t *testing.T) {
 	s := open(t)
 	v := s.visitor()
 	const client, server = "spiffe://cluster.local/ns/istio-system/sa/gateway", "spiffe://cluster.local/ns/pinnacle/sa/frontend"
-	v.header.Set(identity.HeaderForwarded, `By=`+server+`;Hash=00;Subject="CN=\"a,b\"";URI=`+client)
-	v.expect(v.visit(200, "/"), `data-caller="visitor" data-service="frontend" data-method="GET" data-client="`+client+`" data-server="`+server+`"`)
+	v.header.Set(identity.HeaderForwarded, `By=`+server+`;Hash=00;Subject="CN=\"a,b\"";URI=`+client+`;DNS=far.clusters.cluster.local`)
+	v.expect(v.visit(200, "/"), `data-caller="visitor" data-service="frontend" data-method="GET" data-client="`+client+`" data-server="`+server+`"`,
+		`data-client-cluster="far" data-server-cluster="test"`, `data-clusters="test"`)
 	v.header.Set(identity.HeaderForwarded, `By=x;URI="<script>alert(1)</script>"`)
 	if page := v.visit(200, "/"); strings.Contains(page, "<script>") {
 		t.Error("a header became markup")
