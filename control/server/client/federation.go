@@ -1,6 +1,10 @@
 package client
 
 import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
 	"net/netip"
 	"time"
 )
@@ -63,6 +67,8 @@ type FederationStatus struct {
 	IssuerExpires time.Time `json:"issuerExpires"`
 	// Clusters are all clusters of the mesh, this one included, sorted by name.
 	Clusters []ClusterStatus `json:"clusters"`
+	// Counters of this controller since it started, by name: joins, refusals, reconnects, messages.
+	Counters map[string]uint64 `json:"counters,omitempty"`
 }
 
 // ClusterStatus is what this cluster knows of one cluster.
@@ -83,4 +89,60 @@ type ClusterStatus struct {
 	Version  string `json:"version,omitempty"`
 	// Joined is when it joined.
 	Joined time.Time `json:"joined,omitzero"`
+}
+
+// Names gives what DNS servers answer now.
+func (c *Client) Names(ctx context.Context) (Names, error) {
+	var names Names
+	err := c.Do(ctx, http.MethodGet, "/heddle/v1/names", nil, &names)
+	return names, err
+}
+
+// WatchNames calls f with what DNS servers answer, now and after each change, until ctx ends or the stream breaks; it
+// never returns nil.
+func (c *Client) WatchNames(ctx context.Context, f func(Names)) error {
+	body, err := c.Open(ctx, http.MethodGet, "/heddle/v1/names?watch=1", nil)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	decoder := json.NewDecoder(body)
+	for {
+		var names Names
+		if err := decoder.Decode(&names); err != nil {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			return fmt.Errorf("watch of names ended: %w", err)
+		}
+		f(names)
+	}
+}
+
+// Token makes a join token. The cluster must be its mesh's primary.
+func (c *Client) Token(ctx context.Context, request TokenRequest) (TokenResponse, error) {
+	var response TokenResponse
+	err := c.Do(ctx, http.MethodPost, "/heddle/v1/federation/tokens", request, &response)
+	return response, err
+}
+
+// Join has the running cluster join another one's mesh, and returns once all its certificates are of that mesh.
+func (c *Client) Join(ctx context.Context, request JoinRequest) (FederationStatus, error) {
+	var status FederationStatus
+	err := c.Do(ctx, http.MethodPost, "/heddle/v1/federation/join", request, &status)
+	return status, err
+}
+
+// Federation tells how the mesh looks from this cluster.
+func (c *Client) Federation(ctx context.Context) (FederationStatus, error) {
+	var status FederationStatus
+	err := c.Do(ctx, http.MethodGet, "/heddle/v1/federation", nil, &status)
+	return status, err
+}
+
+// RotateIssuer gets the cluster a new intermediate now and has all its workloads' certificates renewed by it.
+func (c *Client) RotateIssuer(ctx context.Context) (FederationStatus, error) {
+	var status FederationStatus
+	err := c.Do(ctx, http.MethodPost, "/heddle/v1/federation/rotate", nil, &status)
+	return status, err
 }

@@ -60,6 +60,10 @@ type ApplyRequest struct {
 	IgnoreNotFound bool `json:"ignoreNotFound,omitempty"`
 	// DryRun checks everything and changes nothing.
 	DryRun bool `json:"dryRun,omitempty"`
+	// SkipOthers passes over objects that belong to another cluster, instead of refusing the batch. An object belongs
+	// to the cluster that its label heddle.io/cluster names (a Workload also: its spec.cluster), a Cluster or
+	// GlobalNamespace to the primary, and any other to the cluster that is asked.
+	SkipOthers bool `json:"skipOthers,omitempty"`
 	// User who asks, for the objects' origin.
 	User string `json:"user,omitempty"`
 }
@@ -94,6 +98,8 @@ type ApplyResponse struct {
 	Results  []Result `json:"results"`
 	Revision int64    `json:"revision"`
 	DryRun   bool     `json:"dryRun,omitempty"`
+	// Skipped are the objects that belong to other clusters, see [ApplyRequest.SkipOthers].
+	Skipped []objects.Key `json:"skipped,omitempty"`
 }
 
 // List is the answer to a list.

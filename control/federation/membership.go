@@ -1,0 +1,50 @@
+// Package federation makes clusters one mesh. One cluster is the primary: it has the root, hands out join tokens, signs
+// the members' intermediates and relays what each cluster says of itself to the others. Members dial out to it over mutual
+// TLS and keep everything they need on disk, so that every cluster goes on when the primary or a link is dead.
+//
+// A peer's words are hostile until its certificate says otherwise, and bounded afterwards too.
+package federation
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"heddle.io/heddle/control/cluster"
+)
+
+// Membership says whose mesh a cluster belongs to. A cluster without one is the primary of its own.
+type Membership struct {
+	// Primary is the primary's name.
+	Primary string `json:"primary"`
+	// Address, host:port, is where its east-west gateways are found.
+	Address string `json:"address"`
+	// RootHash is the SHA-256 of the mesh's root key, hexadecimal.
+	RootHash string `json:"rootHash"`
+	// Joined is when the cluster joined, by the primary's clock.
+	Joined time.Time `json:"joined"`
+}
+
+// dir is where federation keeps everything of a cluster.
+func dir(c cluster.Cluster) string { return filepath.Join(c.Data(), "federation") }
+
+func membershipPath(c cluster.Cluster) string { return filepath.Join(dir(c), "membership.json") }
+
+// ReadMembership gives the cluster's membership, and false when it has joined nobody.
+func ReadMembership(c cluster.Cluster) (Membership, bool, error) {
+	var m Membership
+	content, err := os.ReadFile(membershipPath(c))
+	if errors.Is(err, os.ErrNotExist) {
+		return m, false, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(content, &m)
+	}
+	if err != nil {
+		return Membership{}, false, fmt.Errorf("membership of cluster %s in %s: %w; restore the file from a backup", c.Name, membershipPath(c), err)
+	}
+	return m, true, nil
+}
