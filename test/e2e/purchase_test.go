@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"strings"
@@ -84,23 +83,11 @@ func TestStockEnvoyAsSidecar(t *testing.T) {
 	if _, err := os.Stat(envoy); err != nil {
 		t.Fatalf("HEDDLE_TEST_ENVOY: %v; make test-e2e sets it", err)
 	}
-	const workload = "checkoutservice"
-	before := must(t, "get", "workload", workload, "-n", harness.ShopSpace, "-o", "json")
-	var object map[string]any
-	if err := json.Unmarshal([]byte(before), &object); err != nil {
-		t.Fatal(err)
-	}
-	metadata := map[string]any{"name": workload, "namespace": harness.ShopSpace, "labels": object["metadata"].(map[string]any)["labels"],
-		"annotations": map[string]string{"heddle.io/proxy-path": envoy}}
-	manifest, err := json.Marshal(map[string]any{"apiVersion": object["apiVersion"], "kind": object["kind"], "metadata": metadata, "spec": object["spec"]})
-	if err != nil {
-		t.Fatal(err)
-	}
 	t.Cleanup(func() {
 		must(t, "apply", "-f", "../../demo/boutique/manifests/")
 		must(t, "check", "--wait", "60s")
 	})
-	must(t, "apply", "-f", harness.WriteFile(t, string(manifest)))
+	here.SetProxy(t, "checkoutservice", envoy)
 	harness.Eventually(t, 60*time.Second, "checkoutservice behind Envoy", func() error {
 		r := here.ReplicaOf(t, "checkoutservice")
 		program, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", r.State.ProxyPID))

@@ -21,6 +21,8 @@ type Order struct {
 // MeshCall is a row of the shop's footer: a call, and the identity that the called application saw.
 type MeshCall struct {
 	Service, Client, Server, ServedBy, Status string
+	// Clusters of both ends, as the client's certificate and the server say them.
+	ClientCluster, ServerCluster string
 }
 
 // OpenBrowser starts Debian's Chromium without a window.
@@ -56,7 +58,8 @@ func Buy(t *testing.T, browser context.Context, shop string, products ...string)
 func MeshCalls(t *testing.T, browser context.Context) []MeshCall {
 	t.Helper()
 	return Read(t, browser, chromedp.Evaluate[[]MeshCall](`Array.from(document.querySelectorAll('[data-testid=mesh-call]')).map(e => ({
-		Service: e.dataset.service, Client: e.dataset.client, Server: e.dataset.server, ServedBy: e.dataset.servedBy, Status: e.dataset.status}))`))
+		Service: e.dataset.service, Client: e.dataset.client, Server: e.dataset.server, ServedBy: e.dataset.servedBy, Status: e.dataset.status,
+		ClientCluster: e.dataset.clientCluster, ServerCluster: e.dataset.serverCluster}))`))
 }
 
 // Walk does what a visitor does, and shows the page when that fails.

@@ -22,8 +22,20 @@ type Capture struct {
 // StartCapture begins to record what the filter lets through and returns once the capture is running.
 func StartCapture(t *testing.T, iface, filter string) *Capture {
 	t.Helper()
+	return startCapture(t, nil, iface, filter)
+}
+
+// StartCaptureIn is StartCapture in a named network namespace.
+func StartCaptureIn(t *testing.T, netns, iface, filter string) *Capture {
+	t.Helper()
+	return startCapture(t, []string{"ip", "netns", "exec", netns}, iface, filter)
+}
+
+func startCapture(t *testing.T, where []string, iface, filter string) *Capture {
+	t.Helper()
 	c := &Capture{file: filepath.Join(t.TempDir(), "capture.pcap")}
-	c.cmd = exec.Command("tcpdump", "-i", iface, "-U", "--immediate-mode", "-s", "0", "-Z", "root", "-w", c.file, filter)
+	argv := append(where, "tcpdump", "-i", iface, "-U", "--immediate-mode", "-s", "0", "-Z", "root", "-w", c.file, filter)
+	c.cmd = exec.Command(argv[0], argv[1:]...)
 	stderr, err := c.cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -115,6 +115,25 @@ func (c Cluster) Gateways(t *testing.T, kind string) []Replica {
 	return found
 }
 
+// SetProxy has a workload of the shop run behind another proxy program, one that takes a stock Envoy's arguments.
+func (c Cluster) SetProxy(t *testing.T, workload, program string) {
+	t.Helper()
+	var object map[string]any
+	if err := json.Unmarshal([]byte(c.Must(t, "get", "workload", workload, "-n", ShopSpace, "-o", "json")), &object); err != nil {
+		t.Fatal(err)
+	}
+	was, ok := object["metadata"].(map[string]any)
+	if !ok {
+		t.Fatalf("a workload without metadata: %v", object)
+	}
+	metadata := map[string]any{"name": workload, "namespace": ShopSpace, "labels": was["labels"], "annotations": map[string]string{"heddle.io/proxy-path": program}}
+	manifest, err := json.Marshal(map[string]any{"apiVersion": object["apiVersion"], "kind": object["kind"], "metadata": metadata, "spec": object["spec"]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Must(t, "apply", "-f", WriteFile(t, string(manifest)))
+}
+
 // ShowLogs prints the ends of the cluster's own logs.
 func (c Cluster) ShowLogs() {
 	for _, component := range []string{"--controller", "--agent"} {

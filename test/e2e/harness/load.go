@@ -128,6 +128,9 @@ func (l *Load) answered() int64 {
 	return l.good.Load() + int64(len(l.failures))
 }
 
+// URL is the page that is asked for.
+func (l *Load) URL() string { return l.url }
+
 // Elapsed is the time since the start.
 func (l *Load) Elapsed() time.Duration { return time.Since(l.started) }
 

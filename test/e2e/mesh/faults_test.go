@@ -1,0 +1,339 @@
+//go:build e2e
+
+package mesh
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"heddle.io/heddle/test/e2e/harness"
+)
+
+// bound is how long after a fault, and after its end, requests to the other cluster may fail.
+const bound = 5 * time.Second
+
+// Two pages that each cross one hop of the mesh behind the ingress: /static of the member's own frontend, and the same
+// page of a workload that runs in the primary only. No retries anywhere, so that every failure shows.
+const farShop = `apiVersion: v1
+kind: Service
+metadata: { name: farshop, namespace: pinnacle, labels: { heddle.io/cluster: cluster1 } }
+spec: { selector: { app: farshop }, ports: [{ name: http, port: 80, targetPort: 8080 }] }
+---
+apiVersion: heddle.io/v1alpha1
+kind: Workload
+metadata: { name: farshop, namespace: pinnacle, labels: { app: farshop, heddle.io/cluster: cluster1 } }
+spec:
+  command: [boutique, frontend]
+  serviceAccount: frontend
+  env: [%s]
+  ports: [{ name: http, port: 8080 }]
+  readiness: { http: { port: 8080, path: /healthz } }
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: { name: frontend-ingress, namespace: pinnacle, labels: { heddle.io/cluster: cluster2 } }
+spec:
+  hosts: ["*"]
+  gateways: [frontend-gateway]
+  http:
+  - match: [{ uri: { prefix: /far/ } }]
+    rewrite: { uri: / }
+    retries: { attempts: 0 }
+    route: [{ destination: { host: farshop.pinnacle.svc.cluster.local, port: { number: 80 } } }]
+  - retries: { attempts: 0 }
+    route: [{ destination: { host: frontend.pinnacle.svc.cluster.local, port: { number: 80 } } }]
+`
+
+// addresses of the services that a frontend wants to know.
+const addresses = `{ name: AD_SERVICE_ADDR, value: "adservice:9555" }, { name: CART_SERVICE_ADDR, value: "cartservice:7070" }, { name: CHECKOUT_SERVICE_ADDR, value: "checkoutservice:5050" },
+    { name: CURRENCY_SERVICE_ADDR, value: "currencyservice:7000" }, { name: PRODUCT_CATALOG_SERVICE_ADDR, value: "productcatalogservice:3550" },
+    { name: RECOMMENDATION_SERVICE_ADDR, value: "recommendationservice:8080" }, { name: SHIPPING_SERVICE_ADDR, value: "shippingservice:50051" }`
+
+// withFarShop deploys the pages for a test and returns their addresses.
+func withFarShop(t *testing.T) (near, far string) {
+	t.Helper()
+	file := harness.WriteFile(t, fmt.Sprintf(farShop, addresses))
+	harness.Cluster("").Must(t, "apply", "-f", file)
+	t.Cleanup(func() {
+		harness.Cluster("").Must(t, "apply", "-f", split)
+		primary.Must(t, "delete", "service/farshop", "workload/farshop", "-n", harness.ShopSpace)
+		checked(t)
+	})
+	near, far = shop(t)+"/static/shop.css", shop(t)+"/far/static/shop.css"
+	harness.Eventually(t, 60*time.Second, "the page of the other cluster", harness.Works(far))
+	checked(t)
+	return near, far
+}
+
+// loads are one on each page. Local requests must never fail.
+type loads struct{ near, far *harness.Load }
+
+func startLoads(t *testing.T) loads {
+	t.Helper()
+	near, far := withFarShop(t)
+	l := loads{harness.StartLoad(t, near, harness.LoadRate), harness.StartLoad(t, far, harness.LoadRate)}
+	l.settle(t)
+	return l
+}
+
+// settle lets two more seconds of good traffic pass on both pages.
+func (l loads) settle(t *testing.T) {
+	t.Helper()
+	l.near.WaitFor(t, 2*harness.LoadRate)
+	l.far.WaitFor(t, 2*harness.LoadRate)
+}
+
+// stop ends both; only requests to the other cluster may have failed, and only in the windows.
+func (l loads) stop(t *testing.T, windows ...harness.Window) {
+	t.Helper()
+	l.near.Stop(t)
+	l.far.Stop(t, windows...)
+}
+
+// farEndpoints says whether the member's ingress has an endpoint for the page of the other cluster.
+func farEndpoints(t *testing.T) bool {
+	t.Helper()
+	out := member.Must(t, "proxy", "config", "endpoints", member.Gateways(t, "ingressgateway")[0].State.Name+".istio-system", "-o", "json")
+	return strings.Contains(out, "farshop.pinnacle") && strings.Contains(afterName(out, "farshop.pinnacle"), wan(t, primary))
+}
+
+// afterName is the part of a text from a name to the next cluster's.
+func afterName(text, name string) string {
+	_, rest, _ := strings.Cut(text, name)
+	part, _, _ := strings.Cut(rest, "clusterName")
+	return part
+}
+
+func TestPrimaryControllerKilledUnderLoad(t *testing.T) {
+	l := startLoads(t)
+	for range 2 {
+		before, err := askAgent(primary)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Kill(before.ControllerPID, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		harness.Eventually(t, 30*time.Second, "another controller of the primary", func() error {
+			now, err := askAgent(primary)
+			if err == nil && (now.ControllerPID == 0 || now.ControllerPID == before.ControllerPID) {
+				err = errors.New("not yet")
+			}
+			return err
+		})
+		l.settle(t)
+	}
+	// The data path between the clusters does not need the primary's controller.
+	l.stop(t)
+	checked(t)
+}
+
+func TestLinkCutAndHealedUnderLoad(t *testing.T) {
+	l := startLoads(t)
+	link := func(state string) time.Duration {
+		t.Helper()
+		port := wanPort(t, primary)
+		if out, err := exec.Command("ip", "link", "set", port, state).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		return l.far.Elapsed()
+	}
+	t.Cleanup(func() { _ = exec.Command("ip", "link", "set", wanPort(t, primary), "up").Run() })
+	cut := link("down")
+	harness.Eventually(t, bound, "the endpoints behind the dead link leave rotation", func() error {
+		if farEndpoints(t) {
+			return errors.New("still there")
+		}
+		return nil
+	})
+	t.Logf("endpoints left %.1f s after the cut", (l.far.Elapsed() - cut).Seconds())
+	l.near.WaitFor(t, 3*harness.LoadRate)
+	healed := link("up")
+	harness.Eventually(t, bound, "the endpoints return", func() error {
+		if !farEndpoints(t) {
+			return errors.New("not there yet")
+		}
+		return nil
+	})
+	t.Logf("endpoints returned %.1f s after the link", (l.far.Elapsed() - healed).Seconds())
+	l.near.WaitFor(t, 6*harness.LoadRate)
+	l.far.WaitFor(t, 2*harness.LoadRate)
+	l.stop(t, harness.Window{From: cut, To: healed + bound})
+	checked(t)
+}
+
+// wanPort is the machine's end of a cluster's cable.
+func wanPort(t *testing.T, c harness.Cluster) string {
+	t.Helper()
+	out, err := inside(c, "cat", "/sys/class/net/wan0/iflink")
+	if err != nil {
+		out, err = inside(c, "sh", "-c", "mount -t sysfs none /mnt && cat /mnt/class/net/wan0/iflink; umount /mnt")
+	}
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	links, err := exec.Command("ip", "-o", "link").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(links)) {
+		index, rest, _ := strings.Cut(line, ": ")
+		if index == strings.TrimSpace(out) {
+			name, _, _ := strings.Cut(rest, "@")
+			return name
+		}
+	}
+	t.Fatalf("no interface %s in\n%s", out, links)
+	return ""
+}
+
+func TestOneOfTwoGatewaysKilledUnderLoad(t *testing.T) {
+	l := startLoads(t)
+	gateways := primary.Gateways(t, "eastwestgateway")
+	if len(gateways) != 2 {
+		t.Fatalf("%d east-west gateways", len(gateways))
+	}
+	var windows []harness.Window
+	for _, g := range gateways {
+		at := l.far.Elapsed()
+		windows = append(windows, harness.Window{From: at - time.Second, To: at + bound})
+		if err := syscall.Kill(g.State.ProxyPID, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		harness.Eventually(t, 30*time.Second, "the gateway's restart", func() error {
+			for _, now := range primary.Gateways(t, "eastwestgateway") {
+				if now.State.Name == g.State.Name && (now.State.ProxyPID == g.State.ProxyPID || !now.Ready) {
+					return fmt.Errorf("%+v", now.State)
+				}
+			}
+			return nil
+		})
+		l.settle(t)
+		l.settle(t)
+	}
+	l.stop(t, windows...)
+	checked(t)
+}
+
+func TestIntermediatesRotatedUnderLoad(t *testing.T) {
+	l := startLoads(t)
+	issuer := func(c harness.Cluster) string {
+		return c.Must(t, "cluster", "status", "-o", "json")
+	}
+	for _, c := range []harness.Cluster{member, primary, member} {
+		before := issuer(c)
+		c.Must(t, "cluster", "rotate")
+		harness.Eventually(t, 30*time.Second, "another intermediate of "+string(c), func() error {
+			if field(issuer(c), "issuerExpires") == field(before, "issuerExpires") {
+				return errors.New("still the old one")
+			}
+			return nil
+		})
+		l.settle(t)
+	}
+	l.stop(t)
+	checked(t)
+}
+
+// field is the value of a field of pretty-printed JSON.
+func field(text, name string) string {
+	_, rest, _ := strings.Cut(text, `"`+name+`":`)
+	value, _, _ := strings.Cut(rest, "\n")
+	return strings.TrimSpace(value)
+}
+
+// The member is removed from the mesh and joins again while both pages are asked for: its own services go on.
+func TestClusterRemovedAndJoinedAgainUnderLoad(t *testing.T) {
+	l := startLoads(t)
+	removed := l.far.Elapsed()
+	primary.Must(t, "cluster", "remove", string(member))
+	harness.Eventually(t, 10*time.Second, "the removed cluster's endpoints leave", func() error {
+		if farEndpoints(t) {
+			return errors.New("still there")
+		}
+		return nil
+	})
+	// The primary no longer accepts what the removed cluster signs, whatever address it uses.
+	if out, err := member.Heddle("cluster", "status"); err == nil || !strings.Contains(out, "removed") {
+		t.Errorf("the removed cluster says %v:\n%s", err, out)
+	}
+	l.near.WaitFor(t, 2*harness.LoadRate)
+	address, token := newToken(t)
+	member.Must(t, "cluster", "join", address, "--token", token)
+	harness.Eventually(t, 30*time.Second, "the page of the other cluster", harness.Works(l.far.URL()))
+	joined := l.far.Elapsed()
+	l.near.WaitFor(t, 6*harness.LoadRate)
+	l.far.WaitFor(t, 3*harness.LoadRate)
+	l.stop(t, harness.Window{From: removed, To: joined + bound})
+	// The token was used: nobody can use it again.
+	if out, err := member.Heddle("cluster", "join", address, "--token", token); err == nil {
+		t.Logf("joining again is a repair:\n%s", out)
+	}
+	checked(t)
+	bought(t, "rainy-teapot")
+}
+
+// newToken asks the primary for another one.
+func newToken(t *testing.T) (address, token string) {
+	t.Helper()
+	out := primary.Must(t, "cluster", "token")
+	join := joinCommand.FindStringSubmatch(out)
+	if join == nil {
+		t.Fatalf("no join command in\n%s", out)
+	}
+	return join[1], join[2]
+}
+
+// The same service in both clusters is one: local endpoints first, the others when those are gone, and back.
+func TestLocalFirstAndFailover(t *testing.T) {
+	withFarShop(t)
+	const near = `apiVersion: v1
+kind: Service
+metadata: { name: farshop, namespace: pinnacle, labels: { heddle.io/cluster: cluster2 } }
+spec: { selector: { app: farshop }, ports: [{ name: http, port: 80, targetPort: 8080 }] }
+---
+apiVersion: heddle.io/v1alpha1
+kind: Workload
+metadata: { name: farshop, namespace: pinnacle, labels: { app: farshop, heddle.io/cluster: cluster2 } }
+spec:
+  command: [boutique, frontend]
+  serviceAccount: frontend
+  env: [%s]
+  ports: [{ name: http, port: 8080 }]
+  readiness: { http: { port: 8080, path: /healthz } }
+`
+	file := harness.WriteFile(t, fmt.Sprintf(near, addresses))
+	harness.Cluster("").Must(t, "apply", "-f", file)
+	t.Cleanup(func() {
+		member.Must(t, "delete", "service/farshop", "workload/farshop", "-n", harness.ShopSpace)
+	})
+	address := shop(t) + "/far/static/shop.css"
+	answers := func(want harness.Cluster, times int) func() error {
+		return func() error {
+			for range times {
+				response, err := http.Get(address)
+				if err != nil {
+					return err
+				}
+				if err := response.Body.Close(); err != nil {
+					return err
+				}
+				if by := response.Header.Get("x-boutique-served-by"); response.StatusCode != http.StatusOK || !strings.HasSuffix(by, "/"+string(want)) {
+					return fmt.Errorf("%s, served by %q instead of %s", response.Status, by, want)
+				}
+			}
+			return nil
+		}
+	}
+	harness.Eventually(t, 30*time.Second, "local endpoints first", answers(member, 20))
+	member.Must(t, "stop", "farshop", "-n", harness.ShopSpace)
+	harness.Eventually(t, 30*time.Second, "failover to the other cluster", answers(primary, 20))
+	member.Must(t, "start", "farshop", "-n", harness.ShopSpace)
+	harness.Eventually(t, 30*time.Second, "local endpoints again", answers(member, 20))
+}
