@@ -28,7 +28,8 @@ type Status struct {
 //	GET  /v1/status                                   what runs
 //	GET  /v1/checks                                   proves each replica, see check.go
 //	POST /v1/shutdown                                 stops everything and ends the agent
-//	POST /v1/replicas/{namespace}/{name}/rotate       renews the certificate now
+//	POST /v1/rotate                                   renews all certificates, and answers when that is done (client.Rotation)
+//	POST /v1/replicas/{namespace}/{name}/rotate       renews one certificate, and answers when that is done
 //	     /v1/replicas/{namespace}/{name}/admin/{path} the proxy's admin interface
 func (a *Agent) serve() (func(), error) {
 	path := a.config.Cluster.AgentSocket()
@@ -50,6 +51,7 @@ func (a *Agent) serve() (func(), error) {
 		a.once.Do(func() { close(a.shutdown) })
 		answer(w, map[string]string{"status": "shutting down"})
 	})
+	mux.HandleFunc("POST /v1/rotate", func(w http.ResponseWriter, r *http.Request) { answer(w, a.rotate(r.Context())) })
 	mux.HandleFunc("POST /v1/replicas/{namespace}/{name}/rotate", a.handleRotate)
 	mux.HandleFunc("/v1/replicas/{namespace}/{name}/admin/", a.handleAdmin)
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 64 << 10}
@@ -99,20 +101,6 @@ func (a *Agent) replicaOf(w http.ResponseWriter, r *http.Request) *replica {
 			Where: r.PathValue("namespace") + "/" + r.PathValue("name"), Remedy: "`heddle ps -A` lists the replicas"})
 	}
 	return found
-}
-
-func (a *Agent) handleRotate(w http.ResponseWriter, r *http.Request) {
-	if found := a.replicaOf(w, r); found != nil {
-		found.mu.Lock()
-		credential := found.credential
-		found.mu.Unlock()
-		if credential == nil {
-			refuse(w, &client.Problem{Status: http.StatusConflict, What: "the replica has no identity yet", Remedy: "try again once it is ready"})
-			return
-		}
-		credential.Rotate()
-		answer(w, map[string]string{"status": "rotating"})
-	}
 }
 
 // handleAdmin passes a request on to a proxy's admin interface.

@@ -43,7 +43,8 @@ type Credential struct {
 	// jitter is a number in [0,1).
 	jitter func() float64
 	after  func(time.Duration) <-chan time.Time
-	force  chan struct{}
+	// requests are renewals that somebody waits for.
+	requests chan chan error
 
 	mu      sync.Mutex
 	current Validity
@@ -70,7 +71,7 @@ func NewCredential(identity ca.Identity, signer Signer, log *slog.Logger) *Crede
 		// The prefix keeps versions of different agents apart: a proxy that reconnects names the last one it saw.
 		secrets: cache.NewLinearCache(resource.SecretType, cache.WithVersionPrefix(fmt.Sprintf("%d-", now.UnixNano()))),
 		now:     time.Now, jitter: rand.Float64, after: time.After,
-		force: make(chan struct{}, 1), ready: make(chan struct{}),
+		requests: make(chan chan error), ready: make(chan struct{}),
 	}
 }
 
@@ -84,11 +85,20 @@ func (c *Credential) Validity() Validity {
 	return c.current
 }
 
-// Rotate renews the certificate now.
-func (c *Credential) Rotate() {
+// Renew renews the certificate now, and returns when it has been or could not be. A renewal that is under way already
+// does not count: it may have been signed before whatever made the caller ask.
+func (c *Credential) Renew(ctx context.Context) error {
+	done := make(chan error, 1)
 	select {
-	case c.force <- struct{}{}:
-	default:
+	case c.requests <- done:
+	case <-ctx.Done():
+		return fmt.Errorf("renew certificate of %s: it waits for an earlier renewal: %w", c.Identity, ctx.Err())
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("renew certificate of %s: %w", c.Identity, ctx.Err())
 	}
 }
 
@@ -102,8 +112,13 @@ const (
 // proxy keeps what it has.
 func (c *Credential) Run(ctx context.Context) {
 	pause := firstRetry
+	var asked chan error
 	for {
 		wait, err := c.renew(ctx)
+		if asked != nil {
+			asked <- err
+			asked = nil
+		}
 		if err != nil {
 			if ctx.Err() != nil {
 				return
@@ -126,7 +141,7 @@ func (c *Credential) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-c.after(wait):
-		case <-c.force:
+		case asked = <-c.requests:
 		}
 	}
 }

@@ -2,6 +2,7 @@ package identity
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -112,7 +113,9 @@ func TestSecretsAreServedAndRotated(t *testing.T) {
 	if len(first[SecretRoots].GetValidationContext().GetTrustedCa().GetInlineBytes()) == 0 {
 		t.Fatal("no roots")
 	}
-	credential.Rotate()
+	if err := credential.Renew(ctx); err != nil {
+		t.Fatal(err)
+	}
 	second := secrets(t, stream)
 	old, fresh := first[SecretCertificate].GetTlsCertificate(), second[SecretCertificate].GetTlsCertificate()
 	if string(old.GetPrivateKey().GetInlineBytes()) == string(fresh.GetPrivateKey().GetInlineBytes()) {
@@ -229,5 +232,28 @@ func TestRenewalBacksOff(t *testing.T) {
 	}
 	if c.Validity().Problem == "" {
 		t.Fatal("the failure is not told")
+	}
+}
+
+func TestWhoeverAsksForARenewalHearsOfItsEnd(t *testing.T) {
+	b := broken{make(chan struct{}, 16)}
+	c := NewCredential(payments, b, quiet())
+	c.after = func(time.Duration) <-chan time.Time { return nil }
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go c.Run(ctx)
+	if err := c.Renew(ctx); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Fatalf("the signer's error is lost: %v", err)
+	}
+	if len(b.calls) != 2 {
+		t.Fatalf("%d calls of the signer, want the first one and the one asked for", len(b.calls))
+	}
+	// Nobody runs the credential any more: the caller is not kept waiting for ever.
+	cancel()
+	short, stop := context.WithTimeout(context.Background(), time.Millisecond)
+	defer stop()
+	idle := NewCredential(payments, b, quiet())
+	if err := idle.Renew(short); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(err)
 	}
 }

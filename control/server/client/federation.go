@@ -146,3 +146,18 @@ func (c *Client) RotateIssuer(ctx context.Context) (FederationStatus, error) {
 	err := c.Do(ctx, http.MethodPost, "/heddle/v1/federation/rotate", nil, &status)
 	return status, err
 }
+
+// Rotation is the agent's answer to POST /v1/rotate: every replica's certificate was asked for anew.
+type Rotation struct {
+	// Renewed counts the replicas whose proxies were given a new certificate.
+	Renewed int `json:"renewed"`
+	// Failed lists those that keep what they have, sorted; their agent goes on trying.
+	Failed []RotationFailure `json:"failed,omitempty"`
+}
+
+// RotationFailure says why a replica has no new certificate.
+type RotationFailure struct {
+	// Replica is namespace/name.
+	Replica string `json:"replica"`
+	Problem string `json:"problem"`
+}

@@ -1,0 +1,73 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"sort"
+	"sync"
+	"time"
+
+	"heddle.io/heddle/control/server/client"
+)
+
+// rotateTimeout bounds a rotation of all certificates, with time for a signer that is slow.
+const rotateTimeout = 30 * time.Second
+
+// errNoIdentity: the replica is still being prepared, and will be given its first certificate by the issuer of then.
+var errNoIdentity = errors.New("it has no identity yet")
+
+// rotate renews the certificates of all replicas, and returns when each has been renewed, has failed or has had its time.
+func (a *Agent) rotate(ctx context.Context) client.Rotation {
+	ctx, cancel := context.WithTimeout(ctx, rotateTimeout)
+	defer cancel()
+	var mu sync.Mutex
+	var result client.Rotation
+	var group sync.WaitGroup
+	for _, r := range a.all() {
+		group.Go(func() {
+			err := r.renew(ctx)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				result.Failed = append(result.Failed, client.RotationFailure{Replica: r.spec.key(), Problem: err.Error()})
+				return
+			}
+			result.Renewed++
+		})
+	}
+	group.Wait()
+	sort.Slice(result.Failed, func(i, j int) bool { return result.Failed[i].Replica < result.Failed[j].Replica })
+	a.log.Info("certificates renewed", "renewed", result.Renewed, "failed", len(result.Failed))
+	a.dirty()
+	return result
+}
+
+// renew gets the replica a new certificate.
+func (r *replica) renew(ctx context.Context) error {
+	r.mu.Lock()
+	credential := r.credential
+	r.mu.Unlock()
+	if credential == nil {
+		return errNoIdentity
+	}
+	return credential.Renew(ctx)
+}
+
+func (a *Agent) handleRotate(w http.ResponseWriter, r *http.Request) {
+	found := a.replicaOf(w, r)
+	if found == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), rotateTimeout)
+	defer cancel()
+	switch err := found.renew(ctx); {
+	case errors.Is(err, errNoIdentity):
+		refuse(w, &client.Problem{Status: http.StatusConflict, What: "the replica has no identity yet", Where: found.spec.key(), Remedy: "try again once it is ready"})
+	case err != nil:
+		refuse(w, &client.Problem{Status: http.StatusBadGateway, What: "the certificate was not renewed", Where: found.spec.key(), Why: err.Error(),
+			Remedy: "the replica keeps the one it has; see `heddle logs --controller`"})
+	default:
+		answer(w, map[string]string{"status": "renewed"})
+	}
+}
