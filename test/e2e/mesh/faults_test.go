@@ -61,7 +61,7 @@ func withFarShop(t *testing.T) (near, far string) {
 	file := harness.WriteFile(t, fmt.Sprintf(farShop, addresses))
 	harness.Cluster("").Must(t, "apply", "-f", file)
 	t.Cleanup(func() {
-		harness.Cluster("").Must(t, "apply", "-f", split)
+		harness.Cluster("").Must(t, "apply", "-f", harness.Split)
 		primary.Must(t, "delete", "service/farshop", "workload/farshop", "-n", harness.ShopSpace)
 		checked(t)
 	})
@@ -100,7 +100,7 @@ func (l loads) stop(t *testing.T, windows ...harness.Window) {
 func farEndpoints(t *testing.T) bool {
 	t.Helper()
 	out := member.Must(t, "proxy", "config", "endpoints", member.Gateways(t, "ingressgateway")[0].State.Name+".istio-system", "-o", "json")
-	return strings.Contains(out, "farshop.pinnacle") && strings.Contains(afterName(out, "farshop.pinnacle"), wan(t, primary))
+	return strings.Contains(out, "farshop.pinnacle") && strings.Contains(afterName(out, "farshop.pinnacle"), primary.Address(t).String())
 }
 
 // afterName is the part of a text from a name to the next cluster's.
@@ -113,7 +113,7 @@ func afterName(text, name string) string {
 func TestPrimaryControllerKilledUnderLoad(t *testing.T) {
 	l := startLoads(t)
 	for range 2 {
-		before, err := askAgent(primary)
+		before, err := primary.Agent()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -121,7 +121,7 @@ func TestPrimaryControllerKilledUnderLoad(t *testing.T) {
 			t.Fatal(err)
 		}
 		harness.Eventually(t, 30*time.Second, "another controller of the primary", func() error {
-			now, err := askAgent(primary)
+			now, err := primary.Agent()
 			if err == nil && (now.ControllerPID == 0 || now.ControllerPID == before.ControllerPID) {
 				err = errors.New("not yet")
 			}
@@ -171,9 +171,9 @@ func TestLinkCutAndHealedUnderLoad(t *testing.T) {
 // wanPort is the machine's end of a cluster's cable.
 func wanPort(t *testing.T, c harness.Cluster) string {
 	t.Helper()
-	out, err := inside(c, "cat", "/sys/class/net/wan0/iflink")
+	out, err := c.Inside("cat", "/sys/class/net/wan0/iflink")
 	if err != nil {
-		out, err = inside(c, "sh", "-c", "mount -t sysfs none /mnt && cat /mnt/class/net/wan0/iflink; umount /mnt")
+		out, err = c.Inside("sh", "-c", "mount -t sysfs none /mnt && cat /mnt/class/net/wan0/iflink; umount /mnt")
 	}
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -283,7 +283,7 @@ func TestClusterRemovedAndJoinedAgainUnderLoad(t *testing.T) {
 func newToken(t *testing.T) (address, token string) {
 	t.Helper()
 	out := primary.Must(t, "cluster", "token")
-	join := joinCommand.FindStringSubmatch(out)
+	join := harness.JoinCommand.FindStringSubmatch(out)
 	if join == nil {
 		t.Fatalf("no join command in\n%s", out)
 	}

@@ -16,15 +16,6 @@ import (
 	"heddle.io/heddle/test/e2e/harness"
 )
 
-// rotate has the agent of a cluster renew every certificate now.
-func rotate(c harness.Cluster) error {
-	out, err := exec.Command("curl", "-sS", "--fail", "--max-time", "30", "-X", "POST", "--unix-socket", "/run/heddle/"+string(c)+"/agent.sock", "http://agent/v1/rotate").CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("rotate the certificates of %s: %w: %s", c, err, out)
-	}
-	return nil
-}
-
 const lonelyWorkload = `apiVersion: v1
 kind: Service
 metadata: { name: lonely, namespace: pinnacle }
@@ -45,7 +36,7 @@ spec:
 // changes; so does, afterwards, the primary without the link. Then both agree without a human.
 func TestMemberGoesOnWithoutThePrimary(t *testing.T) {
 	near, _ := withFarShop(t)
-	state, err := askAgent(primary)
+	state, err := primary.Agent()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +56,7 @@ func TestMemberGoesOnWithoutThePrimary(t *testing.T) {
 	})
 	goesOnAlone(t, member)
 	// The member's own controller starts anew in this state, from what it kept.
-	alone, err := askAgent(member)
+	alone, err := member.Agent()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +82,7 @@ func TestMemberGoesOnWithoutThePrimary(t *testing.T) {
 // goesOnAlone proves that a cluster renews certificates, takes changes and starts workloads.
 func goesOnAlone(t *testing.T, c harness.Cluster) {
 	t.Helper()
-	if err := rotate(c); err != nil {
+	if err := c.Rotate(); err != nil {
 		t.Error(err)
 	}
 	file := harness.WriteFile(t, fmt.Sprintf(lonelyWorkload, addresses))
@@ -157,7 +148,7 @@ func TestJoinsThatAreRefused(t *testing.T) {
 	join := func(name, address, token string) (string, error) {
 		return harness.Cluster("").Heddle("up", "--name", name, "--isolated", "--join", address, "--token", token)
 	}
-	expired := joinCommand.FindStringSubmatch(primary.Must(t, "cluster", "token", "--ttl", "1s"))
+	expired := harness.JoinCommand.FindStringSubmatch(primary.Must(t, "cluster", "token", "--ttl", "1s"))
 	if expired == nil {
 		t.Fatal("no token")
 	}
@@ -222,7 +213,7 @@ func TestStockEnvoyAsGatewayOfAThirdCluster(t *testing.T) {
 		third.Must(t, "down", "--name", string(third))
 		checked(t)
 	})
-	if out, err := step("", "up", "--name", string(third), "--isolated", "--join", address, "--token", token, "--gateway-proxy", envoy); err != nil {
+	if out, err := harness.Step("up", "--name", string(third), "--isolated", "--join", address, "--token", token, "--gateway-proxy", envoy); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	for _, g := range third.Gateways(t, "eastwestgateway") {
@@ -264,7 +255,7 @@ spec:
   - route: [{ destination: { host: frontend.pinnacle.svc.cluster.local, port: { number: 80 } } }]
 `
 	harness.Cluster("").Must(t, "apply", "-f", harness.WriteFile(t, fmt.Sprintf(workshop, addresses)))
-	t.Cleanup(func() { harness.Cluster("").Must(t, "apply", "-f", split) })
+	t.Cleanup(func() { harness.Cluster("").Must(t, "apply", "-f", harness.Split) })
 	harness.Eventually(t, 60*time.Second, "the third cluster's page through the member's ingress", harness.Works(shop(t)+"/far/static/shop.css"))
 	var clusters struct{ Clusters []struct{ Name string } }
 	out := member.Must(t, "cluster", "status", "-o", "json")

@@ -101,7 +101,7 @@ func TestMetricsAcrossClusters(t *testing.T) {
 // The shop's manifests of the published procedures, as they are, beside the workloads.
 func TestFixturesApplyUnchanged(t *testing.T) {
 	const fixtures = "../../fixtures/"
-	t.Cleanup(func() { harness.Cluster("").Must(t, "apply", "-f", split); checked(t) })
+	t.Cleanup(func() { harness.Cluster("").Must(t, "apply", "-f", harness.Split); checked(t) })
 	primary.Must(t, "apply", "--cluster", string(primary), "-f", fixtures+"boutique/cluster1-services.yaml", "-f", fixtures+"istio-strict-mtls.yaml")
 	member.Must(t, "apply", "--cluster", string(member), "-f", fixtures+"boutique/cluster2-services.yaml", "-f", fixtures+"boutique/cluster2-gateway.yaml", "-f", fixtures+"istio-strict-mtls.yaml")
 	checked(t)
@@ -114,7 +114,7 @@ func TestStockEnvoyAsSidecarOnBothSides(t *testing.T) {
 	if _, err := os.Stat(envoy); err != nil {
 		t.Fatalf("HEDDLE_TEST_ENVOY: %v; make test-e2e sets it", err)
 	}
-	t.Cleanup(func() { harness.Cluster("").Must(t, "apply", "-f", split); checked(t) })
+	t.Cleanup(func() { harness.Cluster("").Must(t, "apply", "-f", harness.Split); checked(t) })
 	for _, side := range []struct {
 		cluster  harness.Cluster
 		workload string

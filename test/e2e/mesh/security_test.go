@@ -88,7 +88,7 @@ func TestCapturesDoNotSeeTheMarker(t *testing.T) {
 	// on the link, where nothing but the ingress speaks plain text, a visitor from the other cluster is one.
 	harness.Cluster("").Must(t, "apply", "-f", harness.WriteFile(t, plainInside))
 	t.Cleanup(func() {
-		harness.Cluster("").Must(t, "apply", "-f", split)
+		harness.Cluster("").Must(t, "apply", "-f", harness.Split)
 		for _, c := range []harness.Cluster{primary, member} {
 			c.Must(t, "delete", "destinationrule", "plain-inside", "-n", harness.ShopSpace)
 		}
@@ -100,7 +100,7 @@ func TestCapturesDoNotSeeTheMarker(t *testing.T) {
 		street, visitor := fmt.Sprintf("zq7street4shown%d", attempt), fmt.Sprintf("zq7visitor4shown%d", attempt)
 		watching := startSpies(t)
 		order(t, street)
-		if out, err := inside(primary, "curl", "-sS", "--fail", "--max-time", "10", "-o", "/dev/null", shop(t)+"/?q="+visitor); err != nil {
+		if out, err := primary.Inside("curl", "-sS", "--fail", "--max-time", "10", "-o", "/dev/null", shop(t)+"/?q="+visitor); err != nil {
 			t.Errorf("visitor from the other cluster: %v: %s", err, out)
 		}
 		seen := watching.stop(t)
@@ -188,7 +188,7 @@ func afterService(page, service string) string {
 func TestClustersDoNotSeeEachOther(t *testing.T) {
 	for _, pair := range [][2]harness.Cluster{{primary, member}, {member, primary}} {
 		here, other := pair[0], string(pair[1])
-		state, err := askAgent(here)
+		state, err := here.Agent()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -202,7 +202,7 @@ func TestClustersDoNotSeeEachOther(t *testing.T) {
 			t.Errorf("/run/netns inside of %s: %v\n%s", here, err, out)
 		}
 		// Pod addresses of the other cluster are not routed: the same address is one of its own, or nobody's.
-		if out, err := inside(here, "ip", "route", "get", "198.18.0.1"); err != nil || !strings.Contains(out, "wan0") {
+		if out, err := here.Inside("ip", "route", "get", "198.18.0.1"); err != nil || !strings.Contains(out, "wan0") {
 			t.Errorf("route to the machine: %v\n%s", err, out)
 		}
 		if _, err := os.Stat("/run/heddle/" + other + "/api.sock"); err != nil {
