@@ -22,7 +22,7 @@ type ClusterSpec struct {
 	// issued for when it joined. A cluster that joins again with this key is repaired, with another one refused.
 	Key string `json:"key,omitempty"`
 	// Joined is when the cluster joined.
-	Joined metav1.Time `json:"joined,omitempty"`
+	Joined metav1.Time `json:"joined,omitzero"`
 }
 
 // DeepCopyObject copies the cluster.

@@ -31,7 +31,7 @@ type GlobalNamespaceSpec struct {
 	// DefaultDeny refuses every call to the mapped namespaces that no AuthorizationPolicy allows. Default false.
 	DefaultDeny bool `json:"defaultDeny,omitempty"`
 	// Resilience says what happens when endpoints fail.
-	Resilience Resilience `json:"resilience,omitempty"`
+	Resilience Resilience `json:"resilience,omitzero"`
 }
 
 // NamespaceMapping names namespaces of clusters. Both fields take a name, or a pattern with "*" for any characters.

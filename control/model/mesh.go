@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"heddle.io/heddle/control/cluster"
 	"heddle.io/heddle/control/objects"
 )
 
@@ -35,8 +36,18 @@ type Settings struct {
 	Domain string `json:"domain"`
 	// RootNamespace is the namespace whose policies hold everywhere. Default "istio-system".
 	RootNamespace string `json:"rootNamespace"`
+	// Family of all addresses. Default IPv4.
+	Family cluster.Family `json:"family"`
 	// Services is the range of virtual addresses. Default 10.96.0.0/16.
 	Services netip.Prefix `json:"services"`
+	// Globals is the range of virtual addresses of imported and external services. Default 240.240.0.0/16.
+	Globals netip.Prefix `json:"globals"`
+	// Clusters are the names of the clusters of the mesh, sorted, besides those that have a Cluster object. A built
+	// mesh has all of them here, this one included: their certificates are accepted, no others.
+	Clusters []string `json:"clusters,omitempty"`
+	// Federation is where the controller serves other controllers, as the east-west gateways reach it; invalid when it
+	// does not.
+	Federation netip.AddrPort `json:"federation,omitzero"`
 	// BlockUnknown refuses traffic to hosts that the mesh does not know (Istio's outboundTrafficPolicy
 	// REGISTRY_ONLY). Default: it is passed through (ALLOW_ANY).
 	BlockUnknown bool `json:"blockUnknown,omitempty"`
@@ -48,11 +59,15 @@ type Settings struct {
 	DefaultMode MTLSMode `json:"defaultMode"`
 }
 
-// DefaultSettings are the settings of a cluster of that name.
-func DefaultSettings(cluster string) Settings {
+// DefaultSettings are the settings of an IPv4 cluster of that name.
+func DefaultSettings(name string) Settings { return SettingsFor(name, cluster.IPv4) }
+
+// SettingsFor are the default settings of a cluster of that name and family.
+func SettingsFor(name string, family cluster.Family) Settings {
+	ranges := family.Ranges()
 	return Settings{
-		Cluster: cluster, TrustDomain: "cluster.local", Domain: "cluster.local", RootNamespace: "istio-system",
-		Services: netip.MustParsePrefix("10.96.0.0/16"), RetryAttempts: 2, DefaultMode: MTLSStrict,
+		Cluster: name, TrustDomain: cluster.Domain, Domain: cluster.Domain, RootNamespace: cluster.GatewayNamespace,
+		Family: family, Services: ranges.Services, Globals: ranges.Globals, RetryAttempts: 2, DefaultMode: MTLSStrict,
 		AccessLog: true,
 	}
 }

@@ -39,8 +39,8 @@ func (c *checker) service(s *corev1.Service) {
 		c.fail("spec.clusterIP", "headless services are not supported",
 			"leave clusterIP out; the service then gets a virtual address")
 	default:
-		if a, err := netip.ParseAddr(ip); err != nil || !a.Is4() {
-			c.fail("spec.clusterIP", fmt.Sprintf("%q is not an IPv4 address", ip), "leave it out to get one")
+		if a, err := netip.ParseAddr(ip); err != nil || a.Zone() != "" || a.Is4In6() {
+			c.fail("spec.clusterIP", fmt.Sprintf("%q is not an IP address", ip), "leave it out to get one")
 		}
 	}
 	if a := s.Spec.SessionAffinity; a != "" && a != corev1.ServiceAffinityNone {

@@ -25,6 +25,8 @@ func Default(o *Object) {
 		defaultSecret(r)
 	case *v1alpha1.Workload:
 		defaultWorkload(r)
+	case *v1alpha1.GlobalNamespace:
+		defaultGlobalNamespace(r)
 	}
 }
 
@@ -42,6 +44,10 @@ func CheckForm(o *Object) []*Error {
 		c.service(r)
 	case *v1alpha1.Workload:
 		c.workload(r)
+	case *v1alpha1.Cluster:
+		c.cluster(r)
+	case *v1alpha1.GlobalNamespace:
+		c.globalNamespace(r)
 	case *networkingv1.Gateway:
 		c.gateway(r)
 	case *networkingv1.VirtualService:
@@ -83,8 +89,10 @@ func (c *checker) metadata(o *Object) {
 		c.fail("metadata.name", "missing", "give the object a name")
 	case o.Kind == Service:
 		c.dnsLabel1035("metadata.name", name)
-	case o.Kind == Namespace:
+	case o.Kind == Namespace, o.Kind == GlobalNamespace:
 		c.dnsLabel("metadata.name", name)
+	case o.Kind == Cluster:
+		c.clusterName("metadata.name", name)
 	case o.Kind == Workload:
 		// Replicas are called name-ordinal and that is a DNS label and a directory.
 		c.dnsLabel("metadata.name", name)

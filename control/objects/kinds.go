@@ -40,16 +40,18 @@ var (
 	AuthorizationPolicy = securityKind("AuthorizationPolicy", "authorizationpolicies",
 		func() Resource { return &securityv1.AuthorizationPolicy{} }, "ap")
 
-	Workload = &Kind{
-		Group: GroupHeddle, Version: v1alpha1.Version, Versions: []string{v1alpha1.Version},
-		Kind: "Workload", Plural: "workloads", Short: []string{"wl"}, Namespaced: true,
-		New: func() Resource { return &v1alpha1.Workload{} },
-	}
+	Workload = heddleKind("Workload", "workloads", true, func() Resource { return &v1alpha1.Workload{} }, "wl")
+
+	Cluster         = heddleKind("Cluster", "clusters", false, func() Resource { return &v1alpha1.Cluster{} }, "cl")
+	GlobalNamespace = heddleKind("GlobalNamespace", "globalnamespaces", false,
+		func() Resource { return &v1alpha1.GlobalNamespace{} }, "gns")
 )
 
 // Kinds is the list of all kinds that Heddle accepts, in the order in which a batch is shown. A new kind is one line
 // here, one file with its form check, and its fields in the tables of treatment.
 var Kinds = []*Kind{
+	Cluster,
+	GlobalNamespace,
 	Namespace,
 	ServiceAccount,
 	Secret,
@@ -80,6 +82,13 @@ func securityKind(kind, plural string, make func() Resource, short ...string) *K
 	return &Kind{
 		Group: GroupSecurity, Version: "v1", Versions: []string{"v1", "v1beta1"},
 		Kind: kind, Plural: plural, Short: short, Namespaced: true, New: make,
+	}
+}
+
+func heddleKind(kind, plural string, namespaced bool, make func() Resource, short ...string) *Kind {
+	return &Kind{
+		Group: GroupHeddle, Version: v1alpha1.Version, Versions: []string{v1alpha1.Version},
+		Kind: kind, Plural: plural, Short: short, Namespaced: namespaced, New: make,
 	}
 }
 

@@ -54,6 +54,10 @@ func TestEveryFieldHasATreatment(t *testing.T) {
 		reflect.TypeFor[v1alpha1.WorkloadPort](), reflect.TypeFor[v1alpha1.Readiness](),
 		reflect.TypeFor[v1alpha1.TCPProbe](), reflect.TypeFor[v1alpha1.HTTPProbe](),
 		reflect.TypeFor[v1alpha1.GRPCProbe](), reflect.TypeFor[v1alpha1.Resources](),
+		reflect.TypeFor[v1alpha1.ClusterSpec](), reflect.TypeFor[v1alpha1.GlobalNamespaceSpec](),
+		reflect.TypeFor[v1alpha1.NamespaceMapping](), reflect.TypeFor[v1alpha1.ExternalService](),
+		reflect.TypeFor[v1alpha1.ExternalPort](), reflect.TypeFor[v1alpha1.PublicService](),
+		reflect.TypeFor[v1alpha1.Resilience](), reflect.TypeFor[v1alpha1.OutlierDetection](),
 	} {
 		for i := range typ.NumField() {
 			name, _, _ := strings.Cut(typ.Field(i).Tag.Get("json"), ",")

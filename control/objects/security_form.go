@@ -30,7 +30,7 @@ func (c *checker) peerAuthentication(p *securityv1.PeerAuthentication) {
 // ConditionKeys are the keys that when[].key may hold, besides request.headers[name].
 var ConditionKeys = []string{
 	"source.ip", "remote.ip", "source.namespace", "source.principal", "source.serviceAccount", "destination.ip",
-	"destination.port", "connection.sni",
+	"destination.port", "connection.sni", "source.cluster",
 }
 
 func (c *checker) authorizationPolicy(p *securityv1.AuthorizationPolicy) {
@@ -143,6 +143,8 @@ func (c *checker) condition(at string, w *security.Condition) {
 		check = c.portText
 	case "source.serviceAccount":
 		check = c.serviceAccount
+	case "source.cluster":
+		check = c.clusterPattern
 	}
 	for i, v := range w.Values {
 		check(fmt.Sprintf("%s.values[%d]", at, i), v)

@@ -88,6 +88,7 @@ func shapeOf(k *Kind) *shape {
 var (
 	protoType       = reflect.TypeFor[proto.Message]()
 	timeType        = reflect.TypeFor[metav1.Time]()
+	durationType    = reflect.TypeFor[metav1.Duration]()
 	intOrString     = reflect.TypeFor[intstr.IntOrString]()
 	quantityType    = reflect.TypeFor[resource.Quantity]()
 	jsonUnmarshaler = reflect.TypeFor[json.Unmarshaler]()
@@ -109,6 +110,8 @@ func goShape(t reflect.Type) *shape {
 		*s = *messageShape(reflect.New(t).Interface().(proto.Message).ProtoReflect().Descriptor())
 	case t == timeType || t == reflect.TypeFor[time.Time]():
 		s.form = formTime
+	case t == durationType:
+		s.form = formDuration
 	case t == intOrString:
 		s.form = formIntOrString
 	case t == quantityType:

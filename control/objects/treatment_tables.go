@@ -25,8 +25,8 @@ var coreTreatments = map[string]fields{
 		translated: []string{"ports", "selector", "clusterIP", "type", "sessionAffinity"},
 		ignored: map[string]string{
 			"clusterIPs":            "the service has one address, clusterIP",
-			"ipFamilies":            "services have one IPv4 address",
-			"ipFamilyPolicy":        "services have one IPv4 address",
+			"ipFamilies":            "services have one address, of the cluster's family",
+			"ipFamilyPolicy":        "services have one address, of the cluster's family",
 			"internalTrafficPolicy": "traffic goes to all ready endpoints",
 		},
 		refused: map[string]string{
@@ -60,10 +60,22 @@ var heddleTreatments = map[string]fields{
 		"tcp", "http", "grpc", "initialDelaySeconds", "periodSeconds", "timeoutSeconds", "successThreshold",
 		"failureThreshold",
 	}},
-	"v1alpha1.TCPProbe":  {translated: []string{"port"}},
-	"v1alpha1.HTTPProbe": {translated: []string{"port", "path"}},
-	"v1alpha1.GRPCProbe": {translated: []string{"port", "service"}},
-	"v1alpha1.Resources": {translated: []string{"cpu", "memory"}},
+	"v1alpha1.TCPProbe":    {translated: []string{"port"}},
+	"v1alpha1.HTTPProbe":   {translated: []string{"port", "path"}},
+	"v1alpha1.GRPCProbe":   {translated: []string{"port", "service"}},
+	"v1alpha1.Resources":   {translated: []string{"cpu", "memory"}},
+	"v1alpha1.ClusterSpec": {translated: []string{"primary", "key", "joined"}},
+	"v1alpha1.GlobalNamespaceSpec": {translated: []string{
+		"domain", "mappings", "externalServices", "publicServices", "defaultDeny", "resilience",
+	}},
+	"v1alpha1.NamespaceMapping": {translated: []string{"cluster", "namespace"}},
+	"v1alpha1.ExternalService":  {translated: []string{"name", "hosts", "ports"}},
+	"v1alpha1.ExternalPort":     {translated: []string{"name", "port", "targetPort", "tls"}},
+	"v1alpha1.PublicService":    {translated: []string{"service", "port", "host", "credentialName"}},
+	"v1alpha1.Resilience":       {translated: []string{"localityFailover", "outlierDetection"}},
+	"v1alpha1.OutlierDetection": {translated: []string{
+		"consecutiveErrors", "interval", "baseEjectionTime", "maxEjectionPercent",
+	}},
 }
 
 var gatewayTreatments = map[string]fields{

@@ -78,7 +78,7 @@ func TestCheckRefusesMixedUpBatches(t *testing.T) {
 func TestMeshLeavesOutWhatIsOfBadForm(t *testing.T) {
 	o := decode(t, younger)[0]
 	o.SetName("Not A Name")
-	mesh, report := Mesh(model.DefaultSettings("c"), []*objects.Object{o}, nil)
+	mesh, report := Mesh(model.DefaultSettings("c"), []*objects.Object{o}, Runtime{})
 	if len(mesh.Routes) != 0 {
 		t.Error("it is in the model")
 	}
