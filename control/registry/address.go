@@ -76,7 +76,8 @@ func AssignAddresses(services netip.Prefix, existing []*objects.Object, writes [
 		a, ok := mine[w.Key]
 		if !ok {
 			var err error
-			if a, err = freeAddress(services, w.Key, owner); err != nil {
+			taken := func(a netip.Addr) bool { _, is := owner[a]; return is }
+			if a, err = freeAddress(services, w.Key.Namespace+"/"+w.Key.Name, taken); err != nil {
 				errs = append(errs, fmt.Errorf("%s: %w in %s; delete services that are not used, or use a larger range",
 					w.Key, err, services))
 				continue
@@ -106,26 +107,36 @@ func addressOf(o *objects.Object) (netip.Addr, bool) {
 	return a, err == nil
 }
 
-func freeAddress(services netip.Prefix, key objects.Key, owner map[netip.Addr]objects.Key) (netip.Addr, error) {
-	bits := services.Addr().BitLen() - services.Bits()
-	if !services.Addr().Is4() || bits < 2 {
-		return netip.Addr{}, fmt.Errorf("%w: %s is not an IPv4 range", ErrAddressesExhausted, services)
+// freeAddress finds the address that a name hashes to, or the next one that is not taken. Of a large range it leaves
+// the first addresses alone, and always network and broadcast address.
+func freeAddress(within netip.Prefix, name string, taken func(netip.Addr) bool) (netip.Addr, error) {
+	bits := within.Addr().BitLen() - within.Bits()
+	if bits < 2 {
+		return netip.Addr{}, fmt.Errorf("%w: the range is too small", ErrAddressesExhausted)
 	}
-	first, size := uint64(1), uint64(1)<<bits-2 // neither network nor broadcast address
+	// More than that many are never in use; in a larger IPv6 range only the first are given.
+	bits = min(bits, 32)
+	first, size := uint64(1), uint64(1)<<bits-2
 	if size > 4*reservedAddresses {
 		first, size = first+reservedAddresses, size-reservedAddresses
 	}
-	base := binary.BigEndian.Uint32(services.Masked().Addr().AsSlice())
 	h := fnv.New64a()
 	// A hash.Hash never fails to write.
-	_, _ = h.Write([]byte(key.Namespace + "/" + key.Name))
+	_, _ = h.Write([]byte(name))
 	start := h.Sum64() % size
 	for i := range size {
-		var b [4]byte
-		binary.BigEndian.PutUint32(b[:], base+uint32(first+(start+i)%size))
-		if a := netip.AddrFrom4(b); owner[a] == (objects.Key{}) {
+		if a := offset(within.Masked().Addr(), uint32(first+(start+i)%size)); !taken(a) {
 			return a, nil
 		}
 	}
 	return netip.Addr{}, ErrAddressesExhausted
+}
+
+// offset is the n-th address after the base of a range, whose last 32 bits (or as many as n needs) are zero.
+func offset(base netip.Addr, n uint32) netip.Addr {
+	b := base.AsSlice()
+	last := b[len(b)-4:]
+	binary.BigEndian.PutUint32(last, binary.BigEndian.Uint32(last)+n)
+	a, _ := netip.AddrFromSlice(b)
+	return a
 }

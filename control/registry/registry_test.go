@@ -94,6 +94,37 @@ func TestAddressesRunOut(t *testing.T) {
 	}
 }
 
+func TestAddressesOfIPv6(t *testing.T) {
+	within := netip.MustParsePrefix("fd00:10:96::/112")
+	got, err := AssignAddresses(within, nil, []store.Write{
+		write(service("cart", "")), write(service("mail", "")), write(service("fixed", "fd00:10:96::5")),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ip(got[2]) != "fd00:10:96::5" {
+		t.Errorf("fixed has %s", ip(got[2]))
+	}
+	seen := map[netip.Addr]bool{}
+	for _, w := range got {
+		a := netip.MustParseAddr(ip(w))
+		if !within.Contains(a) || seen[a] {
+			t.Errorf("%s has %s", w.Key, a)
+		}
+		seen[a] = true
+	}
+	if _, err := AssignAddresses(within, nil, []store.Write{write(service("new", "10.96.0.5"))}); err == nil {
+		t.Error("an address of the other family was accepted")
+	}
+	// A range that is larger than any cluster needs, and one that holds nothing.
+	if _, err := AssignAddresses(netip.MustParsePrefix("fd00::/48"), nil, []store.Write{write(service("cart", ""))}); err != nil {
+		t.Error(err)
+	}
+	if _, err := AssignAddresses(netip.MustParsePrefix("fd00::/127"), nil, []store.Write{write(service("cart", ""))}); !errors.Is(err, ErrAddressesExhausted) {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestInstances(t *testing.T) {
 	m := NewInstances()
 	ctx, cancel := context.WithCancel(context.Background())
