@@ -1,8 +1,9 @@
-// Package ca is the mesh's certificate authority: one root per mesh, an intermediate per cluster, and short-lived
-// workload certificates that carry a SPIFFE identity (DESIGN §7, §11).
+// Package ca is the mesh's certificate authority: one root per mesh, at the primary; an intermediate per cluster; and
+// short-lived workload certificates that carry a SPIFFE identity (DESIGN §7, §11).
 //
 // An intermediate can sign any identity of the trust domain, because X.509 name constraints cannot limit SPIFFE paths.
-// The issuing cluster is therefore readable from the intermediate's common name.
+// So that verifiers, policies and telemetry can tell the issuing cluster all the same, every certificate also carries its
+// cluster's DNS name ([cluster.CertificateName]), to which the cluster's intermediate is constrained (RFC 5280 §4.2.1.10).
 package ca
 
 import (
@@ -12,6 +13,7 @@ import (
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/sha256"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/hex"
@@ -23,8 +25,11 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
+
+	"heddle.io/heddle/control/cluster"
 )
 
 // Lifetimes of DESIGN §11. No certificate outlives its issuer.
@@ -40,12 +45,15 @@ const (
 
 // Options of an authority.
 type Options struct {
-	// Dir holds root.pem, root-key.pem, intermediate.pem and intermediate-key.pem; keys have mode 0600.
+	// Dir holds root.pem, root-key.pem, intermediate.pem and intermediate-key.pem; on a member, member.pem instead; and
+	// trusted-roots.json while there are more roots than one. Keys have mode 0600.
 	Dir string
-	// Cluster is written in the intermediate's common name.
+	// Cluster that the certificates are issued in.
 	Cluster string
 	// TrustDomain of all identities, for example "cluster.local".
 	TrustDomain string
+	// Member says that the cluster belongs to another's mesh: its intermediate comes from there, and no root is made.
+	Member bool
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 	// Random is the source of keys and serial numbers; nil means crypto/rand.
@@ -55,12 +63,19 @@ type Options struct {
 // Authority signs workload certificates with a cluster's intermediate. It is safe for concurrent use.
 type Authority struct {
 	options Options
+	// renewing is held while a new intermediate is made or asked for.
+	renewing sync.Mutex
 
 	mu      sync.Mutex
 	root    issuer
 	current issuer
+	// trusted are roots beside the current one.
+	trusted []trustedRoot
+	// controller is the certificate of this cluster's own controller.
+	controller *tls.Certificate
 }
 
+// issuer is a certificate that signs others. A member's root has no key.
 type issuer struct {
 	certificate *x509.Certificate
 	key         crypto.Signer
@@ -93,34 +108,59 @@ func Open(options Options) (*Authority, error) {
 		return nil, fmt.Errorf("certificate authority: create directory %s: %w", options.Dir, err)
 	}
 	a := &Authority{options: options}
-	root, err := load(options.Dir, "root")
+	var err error
+	if a.trusted, err = loadTrusted(options.Dir); err != nil {
+		return nil, fmt.Errorf("certificate authority: %w", err)
+	}
+	if options.Member {
+		err = a.openMember()
+	} else {
+		err = a.openOwn()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("certificate authority: %w", err)
+	}
+	return a, nil
+}
+
+// openOwn loads or makes a root and its intermediate.
+func (a *Authority) openOwn() error {
+	dir := a.options.Dir
+	root, err := load(dir, "root")
 	if errors.Is(err, errNeverMade) {
 		root, err = a.createRoot()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("certificate authority: %w", err)
+		return err
 	}
-	if now := options.Now(); now.After(root.certificate.NotAfter) {
-		return nil, fmt.Errorf("certificate authority: root certificate %s expired on %s; the mesh needs a new root",
-			filepath.Join(options.Dir, "root.pem"), root.certificate.NotAfter.Format(time.RFC3339))
+	if now := a.options.Now(); now.After(root.certificate.NotAfter) {
+		return fmt.Errorf("root certificate %s expired on %s; the mesh needs a new root",
+			filepath.Join(dir, "root.pem"), root.certificate.NotAfter.Format(time.RFC3339))
 	}
 	a.root = root
-	current, err := load(options.Dir, "intermediate")
+	current, err := load(dir, "intermediate")
 	switch {
 	case errors.Is(err, errNeverMade):
 		current, err = a.createIntermediate()
-	case err == nil && a.stale(current.certificate):
+	case err == nil && (a.stale(current.certificate) || !constrained(current.certificate, a.names())):
+		// The second is one from before intermediates were constrained.
 		current, err = a.createIntermediate()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("certificate authority: %w", err)
+		return err
 	}
 	if err := current.certificate.CheckSignatureFrom(root.certificate); err != nil {
-		return nil, fmt.Errorf("certificate authority: %s is not signed by %s: %w; restore the pair that belongs together",
-			filepath.Join(options.Dir, "intermediate.pem"), filepath.Join(options.Dir, "root.pem"), err)
+		return fmt.Errorf("%s is not signed by %s: %w; restore the pair that belongs together",
+			filepath.Join(dir, "intermediate.pem"), filepath.Join(dir, "root.pem"), err)
 	}
 	a.current = current
-	return a, nil
+	return nil
+}
+
+// names are the DNS names that the cluster's own intermediate may issue. Only the holder of the root may answer as the
+// mesh's federation endpoint: no member's intermediate has that name.
+func (a *Authority) names() []string {
+	return []string{cluster.CertificateName(a.options.TrustDomain, a.options.Cluster), cluster.FederationName(a.options.TrustDomain)}
 }
 
 // stale says that less than a third of the intermediate's life is left, so that workload certificates are never cut
@@ -153,9 +193,14 @@ func (a *Authority) createIntermediate() (issuer, error) {
 	if err != nil {
 		return issuer{}, fmt.Errorf("make intermediate key: %w", err)
 	}
+	return a.create("intermediate", a.intermediateTemplate(a.options.Cluster, a.names()), &a.root, key)
+}
+
+// intermediateTemplate is the intermediate of a cluster that may issue these DNS names.
+func (a *Authority) intermediateTemplate(cluster string, names []string) *x509.Certificate {
 	now := a.options.Now()
-	template := &x509.Certificate{
-		Subject:               pkix.Name{CommonName: "Heddle intermediate " + a.options.Cluster, Organization: []string{a.options.TrustDomain}},
+	return &x509.Certificate{
+		Subject:               pkix.Name{CommonName: intermediatePrefix + cluster, Organization: []string{a.options.TrustDomain}},
 		NotBefore:             now.Add(-backdate),
 		NotAfter:              earlier(now.Add(IntermediateLifetime), a.root.certificate.NotAfter),
 		IsCA:                  true,
@@ -163,8 +208,18 @@ func (a *Authority) createIntermediate() (issuer, error) {
 		MaxPathLenZero:        true,
 		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
 		URIs:                  []*url.URL{{Scheme: "spiffe", Host: a.options.TrustDomain}},
+		// RFC 5280 demands that the extension is critical: who does not understand it must not trust the certificate.
+		PermittedDNSDomainsCritical: true,
+		PermittedDNSDomains:         names,
 	}
-	return a.create("intermediate", template, &a.root, key)
+}
+
+// intermediatePrefix and the cluster's name make an intermediate's common name.
+const intermediatePrefix = "Heddle intermediate "
+
+// constrained says whether a certificate may issue exactly these DNS names.
+func constrained(c *x509.Certificate, names []string) bool {
+	return c.PermittedDNSDomainsCritical && slices.Equal(c.PermittedDNSDomains, names)
 }
 
 // create signs a CA certificate and writes it. The key goes first: a certificate without its key is an error that
@@ -201,74 +256,6 @@ func (a *Authority) create(name string, template *x509.Certificate, parent *issu
 	return issuer{certificate: certificate, key: key}, nil
 }
 
-// errNeverMade: there is no certificate. A certificate without its key is another error.
-var errNeverMade = errors.New("no certificate yet")
-
-// load reads a certificate and its key, or says errNeverMade.
-func load(dir, name string) (issuer, error) {
-	path := filepath.Join(dir, name+".pem")
-	certPEM, err := os.ReadFile(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return issuer{}, errNeverMade
-	}
-	if err != nil {
-		return issuer{}, err
-	}
-	block, _ := pem.Decode(certPEM)
-	if block == nil || block.Type != "CERTIFICATE" {
-		return issuer{}, fmt.Errorf("%s holds no PEM certificate; restore it from a backup, or start the mesh anew with `heddle down`", path)
-	}
-	certificate, err := x509.ParseCertificate(block.Bytes)
-	if err != nil {
-		return issuer{}, fmt.Errorf("%s: %w", path, err)
-	}
-	keyPath := filepath.Join(dir, name+"-key.pem")
-	keyPEM, err := os.ReadFile(keyPath)
-	if err != nil {
-		return issuer{}, fmt.Errorf("%s exists but its key cannot be read (%w); restore it from a backup", path, err)
-	}
-	block, _ = pem.Decode(keyPEM)
-	if block == nil {
-		return issuer{}, fmt.Errorf("%s holds no PEM key; restore it from a backup", keyPath)
-	}
-	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
-	if err != nil {
-		return issuer{}, fmt.Errorf("%s: %w", keyPath, err)
-	}
-	key, ok := parsed.(crypto.Signer)
-	if !ok {
-		return issuer{}, fmt.Errorf("%s: a key of type %T cannot sign", keyPath, parsed)
-	}
-	public, ok := key.Public().(interface{ Equal(crypto.PublicKey) bool })
-	if !ok || !public.Equal(certificate.PublicKey) {
-		return issuer{}, fmt.Errorf("%s is not the key of %s; restore the pair that belongs together", keyPath, path)
-	}
-	return issuer{certificate: certificate, key: key}, nil
-}
-
-// writeFile replaces a file atomically and durably.
-func writeFile(path string, content []byte, mode os.FileMode) error {
-	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	_, err = f.Write(content)
-	if err == nil {
-		err = f.Sync()
-	}
-	if closeErr := f.Close(); err == nil {
-		err = closeErr
-	}
-	if err == nil {
-		err = os.Rename(path+".new", path)
-	}
-	if err != nil {
-		_ = os.Remove(path + ".new")
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	return nil
-}
-
 func (a *Authority) serial() (*big.Int, error) {
 	// 127 bits: unpredictable, positive and within the 20 octets of RFC 5280 §4.1.2.2.
 	b := make([]byte, 16)
@@ -280,26 +267,36 @@ func (a *Authority) serial() (*big.Int, error) {
 	return new(big.Int).SetBytes(b), nil
 }
 
-// Roots returns the trusted root certificates, PEM.
-func (a *Authority) Roots() []byte {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return encode(a.root.certificate.Raw)
-}
-
 // RootHash is the SHA-256 of the root's public key (SubjectPublicKeyInfo), hexadecimal: what a join token pins.
 func (a *Authority) RootHash() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	sum := sha256.Sum256(a.root.certificate.RawSubjectPublicKeyInfo)
+	return KeyHash(a.root.certificate)
+}
+
+// KeyHash is the SHA-256 of a certificate's public key (SubjectPublicKeyInfo), hexadecimal.
+func KeyHash(c *x509.Certificate) string {
+	sum := sha256.Sum256(c.RawSubjectPublicKeyInfo)
 	return hex.EncodeToString(sum[:])
 }
 
-// issuerNow returns the intermediate, renewed when a third of its life is left.
+// Issuer describes the intermediate in use: its common name and its end of life.
+func (a *Authority) Issuer() (name string, expires time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.current.certificate.Subject.CommonName, a.current.certificate.NotAfter
+}
+
+// issuerNow returns the intermediate and the roots. With a root of its own, the authority renews the intermediate when a
+// third of its life is left; a member's comes from its primary, see [Authority.Renew].
 func (a *Authority) issuerNow() (issuer, []byte, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.stale(a.current.certificate) {
+	return a.issuerLocked()
+}
+
+func (a *Authority) issuerLocked() (issuer, []byte, error) {
+	if a.root.key != nil && a.stale(a.current.certificate) {
 		renewed, err := a.createIntermediate()
 		if err != nil {
 			if a.current.certificate.NotAfter.Sub(a.options.Now()) < WorkloadLifetime {
@@ -309,7 +306,7 @@ func (a *Authority) issuerNow() (issuer, []byte, error) {
 			a.current = renewed
 		}
 	}
-	return a.current, encode(a.root.certificate.Raw), nil
+	return a.current, a.roots(), nil
 }
 
 func encode(der []byte) []byte {

@@ -1,6 +1,7 @@
 package ca
 
 import (
+	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -12,6 +13,8 @@ import (
 	"net/url"
 	"regexp"
 	"time"
+
+	"heddle.io/heddle/control/cluster"
 )
 
 // MaxRequestBytes bounds a certificate request.
@@ -57,22 +60,9 @@ func (a *Authority) Sign(requestPEM []byte, identity Identity, lifetime time.Dur
 	if err := identity.check(a.options.TrustDomain); err != nil {
 		return Certificate{}, err
 	}
-	if len(requestPEM) > MaxRequestBytes {
-		return Certificate{}, fmt.Errorf("%w: %d bytes is more than %d", ErrRefused, len(requestPEM), MaxRequestBytes)
-	}
-	block, rest := pem.Decode(requestPEM)
-	if block == nil || block.Type != "CERTIFICATE REQUEST" || len(rest) != 0 {
-		return Certificate{}, fmt.Errorf("%w: not exactly one PEM block CERTIFICATE REQUEST", ErrRefused)
-	}
-	request, err := x509.ParseCertificateRequest(block.Bytes)
+	request, err := parseRequest(requestPEM)
 	if err != nil {
-		return Certificate{}, fmt.Errorf("%w: %w", ErrRefused, err)
-	}
-	if err := request.CheckSignature(); err != nil {
-		return Certificate{}, fmt.Errorf("%w: it is not signed by its own key: %w", ErrRefused, err)
-	}
-	if err := acceptableKey(request.PublicKey); err != nil {
-		return Certificate{}, fmt.Errorf("%w: %w", ErrRefused, err)
+		return Certificate{}, err
 	}
 	uri := identity.URI()
 	if len(request.DNSNames) != 0 || len(request.IPAddresses) != 0 || len(request.EmailAddresses) != 0 {
@@ -90,15 +80,35 @@ func (a *Authority) Sign(requestPEM []byte, identity Identity, lifetime time.Dur
 	if lifetime <= 0 || lifetime > WorkloadLifetime {
 		lifetime = WorkloadLifetime
 	}
+	names := []string{cluster.CertificateName(a.options.TrustDomain, a.options.Cluster)}
+	der, template, err := a.leaf(issuer, uri, names, request.PublicKey, lifetime)
+	if err != nil {
+		return Certificate{}, fmt.Errorf("sign certificate of %s: %w", identity, err)
+	}
+	return Certificate{
+		Chain:   append(encode(der), encode(issuer.certificate.Raw)...),
+		Roots:   roots,
+		Expires: template.NotAfter,
+		Serial:  template.SerialNumber.Text(16),
+		Issuer:  issuer.certificate.Subject.CommonName,
+	}, nil
+}
+
+// leaf issues an end entity's certificate. It ends with its issuer at the latest.
+func (a *Authority) leaf(issuer issuer, uri *url.URL, names []string, key crypto.PublicKey, lifetime time.Duration) ([]byte, *x509.Certificate, error) {
 	now := a.options.Now()
 	expires := earlier(now.Add(lifetime), issuer.certificate.NotAfter)
 	if expires.Sub(now) < minimumLifetime && lifetime >= minimumLifetime {
-		return Certificate{}, fmt.Errorf("intermediate %q expires on %s and could not be renewed",
-			issuer.certificate.Subject.CommonName, issuer.certificate.NotAfter.Format(time.RFC3339))
+		remedy := ""
+		if MembershipOf(issuer.certificate) != "" {
+			remedy = "; let the primary be reached again before, or join with a new token after that"
+		}
+		return nil, nil, fmt.Errorf("intermediate %q ends on %s and could not be renewed%s",
+			issuer.certificate.Subject.CommonName, issuer.certificate.NotAfter.Format(time.RFC3339), remedy)
 	}
 	serial, err := a.serial()
 	if err != nil {
-		return Certificate{}, err
+		return nil, nil, err
 	}
 	template := &x509.Certificate{
 		SerialNumber:          serial,
@@ -108,36 +118,58 @@ func (a *Authority) Sign(requestPEM []byte, identity Identity, lifetime time.Dur
 		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 		BasicConstraintsValid: true,
 		URIs:                  []*url.URL{uri},
+		DNSNames:              names,
 	}
-	der, err := x509.CreateCertificate(a.options.Random, template, issuer.certificate, request.PublicKey, issuer.key)
+	der, err := x509.CreateCertificate(a.options.Random, template, issuer.certificate, key, issuer.key)
+	return der, template, err
+}
+
+// parseRequest reads a certificate request (PEM) that proves the possession of an acceptable key.
+func parseRequest(requestPEM []byte) (*x509.CertificateRequest, error) {
+	if len(requestPEM) > MaxRequestBytes {
+		return nil, fmt.Errorf("%w: %d bytes is more than %d", ErrRefused, len(requestPEM), MaxRequestBytes)
+	}
+	block, rest := pem.Decode(requestPEM)
+	if block == nil || block.Type != "CERTIFICATE REQUEST" || len(rest) != 0 {
+		return nil, fmt.Errorf("%w: not exactly one PEM block CERTIFICATE REQUEST", ErrRefused)
+	}
+	request, err := x509.ParseCertificateRequest(block.Bytes)
 	if err != nil {
-		return Certificate{}, fmt.Errorf("sign certificate of %s: %w", identity, err)
+		return nil, fmt.Errorf("%w: %w", ErrRefused, err)
 	}
-	return Certificate{
-		Chain:   append(encode(der), encode(issuer.certificate.Raw)...),
-		Roots:   roots,
-		Expires: expires,
-		Serial:  serial.Text(16),
-		Issuer:  issuer.certificate.Subject.CommonName,
-	}, nil
+	if err := request.CheckSignature(); err != nil {
+		return nil, fmt.Errorf("%w: it is not signed by its own key: %w", ErrRefused, err)
+	}
+	if err := acceptableKey(request.PublicKey); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrRefused, err)
+	}
+	return request, nil
 }
 
 // NewRequest makes a P-256 key (PKCS#8 PEM) and a request (PEM) for an identity. A nil random means crypto/rand.
 func NewRequest(identity Identity, random io.Reader) (keyPEM, requestPEM []byte, err error) {
+	keyPEM, requestPEM, err = newRequest(&x509.CertificateRequest{URIs: []*url.URL{identity.URI()}}, random)
+	if err != nil {
+		return nil, nil, fmt.Errorf("certificate request of %s: %w", identity, err)
+	}
+	return keyPEM, requestPEM, nil
+}
+
+func newRequest(template *x509.CertificateRequest, random io.Reader) (keyPEM, requestPEM []byte, err error) {
 	if random == nil {
 		random = rand.Reader
 	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), random)
 	if err != nil {
-		return nil, nil, fmt.Errorf("make key of %s: %w", identity, err)
+		return nil, nil, fmt.Errorf("make key: %w", err)
 	}
-	der, err := x509.CreateCertificateRequest(random, &x509.CertificateRequest{URIs: []*url.URL{identity.URI()}}, key)
+	der, err := x509.CreateCertificateRequest(random, template, key)
 	if err != nil {
-		return nil, nil, fmt.Errorf("make certificate request of %s: %w", identity, err)
+		return nil, nil, fmt.Errorf("sign request: %w", err)
 	}
 	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
-		return nil, nil, fmt.Errorf("encode key of %s: %w", identity, err)
+		return nil, nil, fmt.Errorf("encode key: %w", err)
 	}
 	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}),
 		pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), nil

@@ -57,6 +57,9 @@ func New(name string) (Cluster, error) {
 	if !namePattern.MatchString(name) {
 		return Cluster{}, fmt.Errorf("cluster name %q: use 1 to 40 lower-case letters, digits and inner hyphens, for example \"cluster1\"", name)
 	}
+	if CertificateName("", name) == FederationName("") {
+		return Cluster{}, fmt.Errorf("cluster name %q is what clusters find their primary by: use another one, for example \"cluster1\"", name)
+	}
 	return Cluster{Name: name, DataRoot: DefaultDataRoot, RunRoot: DefaultRunRoot}, nil
 }
 

@@ -1,0 +1,101 @@
+package ca
+
+import (
+	"crypto"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// errNeverMade: there is no certificate. A certificate without its key is another error.
+var errNeverMade = errors.New("no certificate yet")
+
+// load reads a certificate and its key, or says errNeverMade.
+func load(dir, name string) (issuer, error) {
+	path := filepath.Join(dir, name+".pem")
+	certPEM, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return issuer{}, errNeverMade
+	}
+	if err != nil {
+		return issuer{}, err
+	}
+	block, _ := pem.Decode(certPEM)
+	if block == nil || block.Type != "CERTIFICATE" {
+		return issuer{}, fmt.Errorf("%s holds no PEM certificate; restore it from a backup, or start the mesh anew with `heddle down`", path)
+	}
+	certificate, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return issuer{}, fmt.Errorf("%s: %w", path, err)
+	}
+	keyPath := filepath.Join(dir, name+"-key.pem")
+	keyPEM, err := os.ReadFile(keyPath)
+	if err != nil {
+		return issuer{}, fmt.Errorf("%s exists but its key cannot be read (%w); restore it from a backup", path, err)
+	}
+	block, _ = pem.Decode(keyPEM)
+	if block == nil {
+		return issuer{}, fmt.Errorf("%s holds no PEM key; restore it from a backup", keyPath)
+	}
+	key, err := parseKey(block.Bytes)
+	if err != nil {
+		return issuer{}, fmt.Errorf("%s: %w", keyPath, err)
+	}
+	if !belongs(key, certificate) {
+		return issuer{}, fmt.Errorf("%s is not the key of %s; restore the pair that belongs together", keyPath, path)
+	}
+	return issuer{certificate: certificate, key: key}, nil
+}
+
+func parseKey(der []byte) (crypto.Signer, error) {
+	parsed, err := x509.ParsePKCS8PrivateKey(der)
+	if err != nil {
+		return nil, err
+	}
+	key, ok := parsed.(crypto.Signer)
+	if !ok {
+		return nil, fmt.Errorf("a key of type %T cannot sign", parsed)
+	}
+	return key, nil
+}
+
+// belongs says whether the key is the certificate's.
+func belongs(key crypto.Signer, certificate *x509.Certificate) bool {
+	public, ok := key.Public().(interface{ Equal(crypto.PublicKey) bool })
+	return ok && public.Equal(certificate.PublicKey)
+}
+
+// writeFile replaces a file atomically and durably.
+func writeFile(path string, content []byte, mode os.FileMode) error {
+	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	_, err = f.Write(content)
+	if err == nil {
+		err = f.Sync()
+	}
+	if closeErr := f.Close(); err == nil {
+		err = closeErr
+	}
+	if err == nil {
+		err = os.Rename(path+".new", path)
+	}
+	if err != nil {
+		_ = os.Remove(path + ".new")
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+// syncDir makes a renamed or removed file's name durable.
+func syncDir(path string) error {
+	dir, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}

@@ -1,0 +1,237 @@
+package ca
+
+import (
+	"bytes"
+	"context"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/hex"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"heddle.io/heddle/control/cluster"
+)
+
+// ErrNoRoot says that only the mesh's primary can do it.
+var ErrNoRoot = errors.New("this cluster has no root of its own")
+
+// Intermediate is what the primary issues to a member.
+type Intermediate struct {
+	// Certificate and the Root that signed it, PEM.
+	Certificate, Root []byte
+	// Expires is its end of life.
+	Expires time.Time
+}
+
+// Issuer is a member's intermediate with its key: what [Authority.Install] takes and member.pem holds.
+type Issuer struct {
+	// Key (PKCS#8), Certificate and Root, PEM.
+	Key, Certificate, Root []byte
+}
+
+// NewIntermediateRequest makes a P-256 key (PKCS#8 PEM) and a request (PEM) for a cluster's intermediate. A nil random
+// means crypto/rand.
+func NewIntermediateRequest(name string, random io.Reader) (keyPEM, requestPEM []byte, err error) {
+	keyPEM, requestPEM, err = newRequest(&x509.CertificateRequest{Subject: pkix.Name{CommonName: intermediatePrefix + name}}, random)
+	if err != nil {
+		return nil, nil, fmt.Errorf("request for the intermediate of %s: %w", name, err)
+	}
+	return keyPEM, requestPEM, nil
+}
+
+// RequestKeyHash is the SHA-256 of the public key (SubjectPublicKeyInfo, hexadecimal) of a request (PEM), once the request
+// has proven to hold it.
+func RequestKeyHash(requestPEM []byte) (string, error) {
+	request, err := parseRequest(requestPEM)
+	if err != nil {
+		return "", err
+	}
+	return KeyHash(&x509.Certificate{RawSubjectPublicKeyInfo: request.RawSubjectPublicKeyInfo}), nil
+}
+
+// SignIntermediate issues the intermediate of another cluster of the mesh: it may issue certificates with that cluster's
+// DNS name and none with another's. Of the request (PEM), only the key counts. membership is the hash of the key that the
+// cluster joined with; it is written into the certificate, so that a cluster that joins later under the same name is told
+// apart from this one, see [MembershipOf].
+func (a *Authority) SignIntermediate(requestPEM []byte, name, membership string) (Intermediate, error) {
+	if _, err := cluster.New(name); err != nil {
+		return Intermediate{}, fmt.Errorf("%w: %w", ErrRefused, err)
+	}
+	own := cluster.CertificateName(a.options.TrustDomain, name)
+	if name == a.options.Cluster || own == cluster.FederationName(a.options.TrustDomain) {
+		return Intermediate{}, fmt.Errorf("%w: the name %q is the mesh's own", ErrRefused, name)
+	}
+	if raw, err := hex.DecodeString(membership); err != nil || len(raw) != 32 {
+		return Intermediate{}, fmt.Errorf("%w: membership %q is not a key's hash", ErrRefused, membership)
+	}
+	request, err := parseRequest(requestPEM)
+	if err != nil {
+		return Intermediate{}, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.root.key == nil {
+		return Intermediate{}, ErrNoRoot
+	}
+	if bytes.Equal(request.RawSubjectPublicKeyInfo, a.root.certificate.RawSubjectPublicKeyInfo) {
+		return Intermediate{}, fmt.Errorf("%w: the key is the root's", ErrRefused)
+	}
+	template := a.intermediateTemplate(name, []string{own})
+	template.Subject.SerialNumber = membership
+	if template.SerialNumber, err = a.serial(); err != nil {
+		return Intermediate{}, err
+	}
+	der, err := x509.CreateCertificate(a.options.Random, template, a.root.certificate, request.PublicKey, a.root.key)
+	if err != nil {
+		return Intermediate{}, fmt.Errorf("sign intermediate of %s: %w", name, err)
+	}
+	return Intermediate{Certificate: encode(der), Root: encode(a.root.certificate.Raw), Expires: template.NotAfter}, nil
+}
+
+// MembershipOf reads what [Authority.SignIntermediate] wrote, from a member's intermediate.
+func MembershipOf(intermediate *x509.Certificate) string { return intermediate.Subject.SerialNumber }
+
+// RenewAt is when the intermediate should be replaced: after two thirds of its life.
+func (a *Authority) RenewAt() time.Time {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	c := a.current.certificate
+	return c.NotAfter.Add(-c.NotAfter.Sub(c.NotBefore) / 3)
+}
+
+// Renew replaces the intermediate by one for a new key. With a root of its own the authority makes it, and obtain is not
+// called; a member has obtain get it from its primary. The old one stays in use until the new one has been checked and
+// written.
+func (a *Authority) Renew(ctx context.Context, obtain func(ctx context.Context, requestPEM []byte) (Intermediate, error)) error {
+	a.renewing.Lock()
+	defer a.renewing.Unlock()
+	a.mu.Lock()
+	if a.root.key != nil {
+		defer a.mu.Unlock()
+		renewed, err := a.createIntermediate()
+		if err != nil {
+			return fmt.Errorf("renew intermediate: %w", err)
+		}
+		a.current, a.controller = renewed, nil
+		return nil
+	}
+	a.mu.Unlock()
+	key, request, err := NewIntermediateRequest(a.options.Cluster, a.options.Random)
+	if err != nil {
+		return err
+	}
+	obtained, err := obtain(ctx, request)
+	if err != nil {
+		return fmt.Errorf("renew intermediate: %w", err)
+	}
+	return a.Install(Issuer{Key: key, Certificate: obtained.Certificate, Root: obtained.Root}, WorkloadLifetime)
+}
+
+// Install makes an intermediate that the primary of a mesh issued the one that is used from now on; the cluster is a
+// member then. When its root is another than the current one, that stays trusted for the grace, which must cover the lives
+// of the certificates that are out. It is durable when it returns, and whole or not at all.
+func (a *Authority) Install(member Issuer, grace time.Duration) error {
+	root, current, err := checkMember(a.options, member)
+	if err != nil {
+		return fmt.Errorf("intermediate from the primary: %w", err)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	trusted := a.without(root)
+	if previous := a.root.certificate; !previous.Equal(root) {
+		trusted = append(trusted, trustedRoot{Certificate: string(encode(previous.Raw)), Until: a.options.Now().Add(grace).UTC(), parsed: previous})
+	}
+	// First the trust: whatever happens in between, both roots are.
+	if len(trusted) > 0 {
+		next := trustedRoot{Certificate: string(encode(root.Raw)), parsed: root}
+		if err := a.setTrusted(append(trusted, next)); err != nil {
+			return err
+		}
+	}
+	if err := writeMember(a.options.Dir, member); err != nil {
+		return err
+	}
+	a.root, a.current, a.controller, a.options.Member = issuer{certificate: root}, current, nil, true
+	return a.setTrusted(trusted)
+}
+
+// CreateMember writes the authority of a cluster that never ran, so that [Open] finds it with Options.Member.
+func CreateMember(options Options, member Issuer) error {
+	if options.Now == nil {
+		options.Now = time.Now
+	}
+	if _, _, err := checkMember(options, member); err != nil {
+		return fmt.Errorf("intermediate from the primary: %w", err)
+	}
+	if err := os.MkdirAll(options.Dir, 0o700); err != nil {
+		return fmt.Errorf("certificate authority: create directory %s: %w", options.Dir, err)
+	}
+	return writeMember(options.Dir, member)
+}
+
+func memberPath(dir string) string { return filepath.Join(dir, "member.pem") }
+
+// writeMember writes key, intermediate and root as one file, so that they always belong together.
+func writeMember(dir string, member Issuer) error {
+	return writeFile(memberPath(dir), bytes.Join([][]byte{member.Key, member.Certificate, member.Root}, nil), 0o600)
+}
+
+// openMember loads what writeMember wrote.
+func (a *Authority) openMember() error {
+	path := memberPath(a.options.Dir)
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("the cluster is a member of a mesh, and its intermediate cannot be read: %w; restore the file from a backup, or join again", err)
+	}
+	var parts [3][]byte
+	for i := range parts {
+		var block *pem.Block
+		if block, content = pem.Decode(content); block == nil {
+			return fmt.Errorf("%s does not hold key, intermediate and root; restore it from a backup, or join again", path)
+		}
+		parts[i] = pem.EncodeToMemory(block)
+	}
+	root, current, err := checkMember(a.options, Issuer{Key: parts[0], Certificate: parts[1], Root: parts[2]})
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	a.root, a.current = issuer{certificate: root}, current
+	return nil
+}
+
+// checkMember reads a member's intermediate and makes sure that it can do its work. One that expired while the cluster
+// was off is let pass: signing says so, and the cluster can join again.
+func checkMember(options Options, member Issuer) (root *x509.Certificate, current issuer, err error) {
+	if root, err = parseRoot(member.Root); err != nil {
+		return nil, issuer{}, err
+	}
+	if current.certificate, err = parseCertificate(member.Certificate); err != nil {
+		return nil, issuer{}, fmt.Errorf("intermediate certificate: %w", err)
+	}
+	block, rest := pem.Decode(member.Key)
+	if block == nil || len(bytes.TrimSpace(rest)) != 0 {
+		return nil, issuer{}, errors.New("not exactly one PEM key")
+	}
+	if current.key, err = parseKey(block.Bytes); err != nil {
+		return nil, issuer{}, fmt.Errorf("intermediate key: %w", err)
+	}
+	own := cluster.CertificateName(options.TrustDomain, options.Cluster)
+	switch c := current.certificate; {
+	case !belongs(current.key, c):
+		return nil, issuer{}, errors.New("the key is not the intermediate's")
+	case !c.IsCA || c.KeyUsage&x509.KeyUsageCertSign == 0:
+		return nil, issuer{}, errors.New("the intermediate may not sign certificates")
+	case !constrained(c, []string{own}):
+		return nil, issuer{}, fmt.Errorf("the intermediate may issue %q, this cluster needs %s", c.PermittedDNSDomains, own)
+	default:
+		if err := c.CheckSignatureFrom(root); err != nil {
+			return nil, issuer{}, fmt.Errorf("the intermediate is not signed by the root: %w", err)
+		}
+	}
+	return root, current, nil
+}

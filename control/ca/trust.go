@@ -1,0 +1,156 @@
+package ca
+
+import (
+	"bytes"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+)
+
+// trustedRoot is a root that is trusted beside the current one while a mesh changes its root: the next one, until it
+// becomes current, or the one before, until nobody shows a certificate of it any more.
+type trustedRoot struct {
+	// Certificate, PEM.
+	Certificate string `json:"certificate"`
+	// Until is when it is dropped; zero means that it stays until [Authority.Distrust].
+	Until time.Time `json:"until,omitzero"`
+
+	parsed *x509.Certificate
+}
+
+func trustedPath(dir string) string { return filepath.Join(dir, "trusted-roots.json") }
+
+func loadTrusted(dir string) ([]trustedRoot, error) {
+	path := trustedPath(dir)
+	content, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	var all []trustedRoot
+	if err == nil {
+		err = json.Unmarshal(content, &all)
+	}
+	for i := range all {
+		if err == nil {
+			all[i].parsed, err = parseCertificate([]byte(all[i].Certificate))
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w; restore the file from a backup", path, err)
+	}
+	return all, nil
+}
+
+// setTrusted writes and takes over the list. The lock is held.
+func (a *Authority) setTrusted(all []trustedRoot) error {
+	path := trustedPath(a.options.Dir)
+	if len(all) == 0 {
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("forget earlier roots: %w", err)
+		}
+		if err := syncDir(a.options.Dir); err != nil {
+			return fmt.Errorf("forget earlier roots: %w", err)
+		}
+	} else {
+		content, err := json.MarshalIndent(all, "", "  ")
+		if err != nil {
+			return fmt.Errorf("encode trusted roots: %w", err)
+		}
+		if err := writeFile(path, content, 0o644); err != nil {
+			return err
+		}
+	}
+	a.trusted = all
+	return nil
+}
+
+// Trust adds a root (PEM) to what verifiers are told to trust, until it becomes the current one or [Authority.Distrust]
+// takes it back. It is durable when it returns.
+func (a *Authority) Trust(rootPEM []byte) error {
+	root, err := parseRoot(rootPEM)
+	if err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.setTrusted(append(a.without(root), trustedRoot{Certificate: string(encode(root.Raw)), parsed: root}))
+}
+
+// Distrust takes back what [Authority.Trust] added.
+func (a *Authority) Distrust(rootPEM []byte) error {
+	root, err := parseRoot(rootPEM)
+	if err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	rest := a.without(root)
+	if len(rest) == len(a.trusted) {
+		return nil
+	}
+	return a.setTrusted(rest)
+}
+
+// without gives the trusted roots that are still in time, less one.
+func (a *Authority) without(root *x509.Certificate) []trustedRoot {
+	now := a.options.Now()
+	return slices.DeleteFunc(slices.Clone(a.trusted), func(t trustedRoot) bool {
+		return t.parsed.Equal(root) || !t.Until.IsZero() && now.After(t.Until)
+	})
+}
+
+// Roots returns the trusted root certificates, PEM, the current one first.
+func (a *Authority) Roots() []byte {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.roots()
+}
+
+// RootPool is [Authority.Roots] for Go's verifier.
+func (a *Authority) RootPool() *x509.CertPool {
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(a.Roots())
+	return pool
+}
+
+func (a *Authority) roots() []byte {
+	var b bytes.Buffer
+	b.Write(encode(a.root.certificate.Raw))
+	now := a.options.Now()
+	for _, t := range a.trusted {
+		if !t.parsed.Equal(a.root.certificate) && (t.Until.IsZero() || !now.After(t.Until)) {
+			b.Write(encode(t.parsed.Raw))
+		}
+	}
+	return b.Bytes()
+}
+
+// parseCertificate reads exactly one PEM certificate.
+func parseCertificate(text []byte) (*x509.Certificate, error) {
+	block, rest := pem.Decode(text)
+	if block == nil || block.Type != "CERTIFICATE" || len(bytes.TrimSpace(rest)) != 0 {
+		return nil, errors.New("not exactly one PEM block CERTIFICATE")
+	}
+	return x509.ParseCertificate(block.Bytes)
+}
+
+// parseRoot reads a certificate that signs itself and others.
+func parseRoot(text []byte) (*x509.Certificate, error) {
+	root, err := parseCertificate(text)
+	if err == nil && !root.IsCA {
+		err = errors.New("it may not sign certificates")
+	}
+	if err == nil {
+		err = root.CheckSignatureFrom(root)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("root certificate: %w", err)
+	}
+	return root, nil
+}
