@@ -55,15 +55,19 @@ func (s *session) printResults(response client.ApplyResponse) {
 		suffix = " (dry run)"
 	}
 	for _, r := range response.Results {
-		for _, w := range r.Warnings {
-			fmt.Fprintf(s.err, "Warning: %s: %s\n", r.Name(), w)
-		}
+		s.printWarnings(r)
 		if r.Action == client.ActionDeleted {
 			kind, name, _ := strings.Cut(r.Name(), "/")
 			fmt.Fprintf(s.out, "%s %q deleted%s\n", kind, name, suffix)
 			continue
 		}
 		fmt.Fprintf(s.out, "%s %s%s\n", r.Name(), r.Action, suffix)
+	}
+}
+
+func (s *session) printWarnings(r client.Result) {
+	for _, w := range r.Warnings {
+		fmt.Fprintf(s.err, "Warning: %s: %s\n", r.Name(), w)
 	}
 }
 

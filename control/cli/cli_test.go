@@ -99,7 +99,7 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // run runs a command line against the API and gives its output and exit code as one text.
-func run(t *testing.T, a *api, stdin string, args ...string) (string, int) {
+func run(t *testing.T, a http.Handler, stdin string, args ...string) (string, int) {
 	t.Helper()
 	dir := t.TempDir()
 	socket := filepath.Join(dir, "api.sock")

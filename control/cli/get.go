@@ -307,6 +307,16 @@ func columnsOf(kind *objects.Kind) columns {
 			}
 			return []string{""}
 		}
+	case objects.GlobalNamespace:
+		configured.head = []string{"DOMAIN", "MAPPINGS"}
+		configured.cells = globalNamespaceCells
+	case objects.Cluster:
+		return columns{head: []string{"ROLE"}, cells: func(o *objects.Object) []string {
+			if c, ok := o.Resource.(*v1alpha1.Cluster); ok && c.Spec.Primary {
+				return []string{"primary"}
+			}
+			return []string{"member"}
+		}, wideCells: none}
 	case objects.Namespace:
 		return columns{head: []string{"STATUS"}, cells: func(*objects.Object) []string { return []string{"Active"} }, wideCells: none}
 	default:
@@ -336,6 +346,18 @@ func serviceCells(o *objects.Object) []string {
 		ports = append(ports, fmt.Sprintf("%d/%s", p.Port, protocol))
 	}
 	return []string{kind, address, list(ports)}
+}
+
+func globalNamespaceCells(o *objects.Object) []string {
+	g, ok := o.Resource.(*v1alpha1.GlobalNamespace)
+	if !ok {
+		return []string{"", ""}
+	}
+	var mappings []string
+	for _, m := range g.Spec.Mappings {
+		mappings = append(mappings, m.Cluster+"/"+m.Namespace)
+	}
+	return []string{g.Spec.Domain, list(mappings)}
 }
 
 func workloadCells(o *objects.Object) []string {

@@ -150,7 +150,7 @@ func (s *session) root() *cobra.Command {
 			root.AddCommand(c)
 		}
 	}
-	add("cluster", s.upCommand(), s.downCommand(), s.contextCommand())
+	add("cluster", s.upCommand(), s.downCommand(), s.clusterCommand(), s.gnsCommand(), s.contextCommand())
 	add("objects", s.applyCommand(), s.getCommand(), s.describeCommand(), s.deleteCommand())
 	add("workloads", s.psCommand(), s.logsCommand(), s.stopCommand(), s.startCommand(), s.restartCommand())
 	add("look", s.checkCommand(), s.proxyCommand())

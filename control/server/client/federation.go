@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"net/netip"
 	"time"
+
+	"heddle.io/heddle/control/registry"
 )
 
 // Names is what the DNS server of every host answers: GET /heddle/v1/names gives it once, and with ?watch=1 as one JSON
@@ -84,9 +86,10 @@ type ClusterStatus struct {
 	Gateways  []netip.AddrPort `json:"gateways,omitempty"`
 	Reachable bool             `json:"reachable"`
 	Problem   string           `json:"problem,omitempty"`
-	// Services is how many it exports to this cluster.
-	Services int    `json:"services"`
-	Version  string `json:"version,omitempty"`
+	// Services is how many it exports to this cluster, Exports which.
+	Services int               `json:"services"`
+	Exports  []registry.Export `json:"exports,omitempty"`
+	Version  string            `json:"version,omitempty"`
 	// Joined is when it joined.
 	Joined time.Time `json:"joined,omitzero"`
 }
