@@ -22,6 +22,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"heddle.io/heddle/control/agent/dns"
+	"heddle.io/heddle/control/agent/lock"
 	"heddle.io/heddle/control/agent/network"
 	"heddle.io/heddle/control/agent/process"
 	"heddle.io/heddle/control/cluster"
@@ -53,6 +54,7 @@ const maxStarts = 8
 // Agent runs workloads. Make one with [Run].
 type Agent struct {
 	config      Config
+	options     cluster.Options
 	log         *slog.Logger
 	client      *client.Client
 	addresses   *network.Addresses
@@ -79,6 +81,10 @@ func Run(ctx context.Context, config Config) error {
 		config: config, log: config.Log, client: client.New(config.Cluster.APISocket()),
 		starts: make(chan struct{}, maxStarts), kick: make(chan struct{}, 1), shutdown: make(chan struct{}),
 		deployments: map[string]*deployment{},
+	}
+	var err error
+	if a.options, err = config.Cluster.Options(); err != nil {
+		return err
 	}
 	unlock, err := a.claim()
 	if err != nil {
@@ -138,7 +144,7 @@ func (a *Agent) claim() (func(), error) {
 			return nil, fmt.Errorf("open runtime directory: %w", err)
 		}
 	}
-	lock, err := Lock(filepath.Join(run, "agent", "lock"))
+	held, err := lock.Take(filepath.Join(run, "agent", "lock"))
 	if err != nil {
 		return nil, err
 	}
@@ -149,7 +155,7 @@ func (a *Agent) claim() (func(), error) {
 	if err := process.WriteRecord(recordPath(a.config.Cluster), self); err != nil {
 		return nil, err
 	}
-	return lock.Close, nil
+	return held.Close, nil
 }
 
 func recordPath(c cluster.Cluster) string { return filepath.Join(c.Run(), "agent", "agent.json") }
@@ -168,31 +174,31 @@ func (a *Agent) prepare() error {
 	if a.hierarchies, err = process.Hierarchy(); err != nil {
 		return err
 	}
-	pool, err := netip.ParsePrefix(cluster.PodCIDR)
-	if err != nil {
-		return fmt.Errorf("pod addresses: %w", err)
-	}
-	if a.addresses, err = network.OpenAddresses(filepath.Join(c.Data(), "addresses.json"), pool); err != nil {
+	family := a.options.Family
+	if a.addresses, err = network.OpenAddresses(filepath.Join(c.Data(), "addresses.json"), family.Ranges().Pods); err != nil {
 		return err
 	}
-	if err := network.Forwarding(c); err != nil {
+	if err := network.Forwarding(c, family); err != nil {
 		return err
 	}
-	if err := network.EnsureBridge(c); err != nil {
+	if err := network.EnsureBridge(c, family); err != nil {
 		return err
 	}
-	if err := network.Host(c); err != nil {
+	if err := network.Host(c, family); err != nil {
 		return err
 	}
 	upstreams, err := dns.Resolvers("/etc/resolv.conf")
 	if err != nil {
 		a.log.Warn("names outside of the cluster will not resolve", "error", err)
 	}
-	if a.dns, err = dns.Listen(fmt.Sprintf("%s:%d", cluster.GatewayAddress().Addr(), cluster.PortDNS), upstreams); err != nil {
+	if a.dns, err = dns.Listen(netip.AddrPortFrom(a.gateway(), cluster.PortDNS).String(), upstreams); err != nil {
 		return err
 	}
 	return nil
 }
+
+// gateway is the cluster's own address on the workloads' bridge.
+func (a *Agent) gateway() netip.Addr { return a.options.Family.Ranges().Gateway().Addr() }
 
 // slot waits for a place among the replicas that are being prepared.
 func (a *Agent) slot(ctx context.Context) (func(), error) {

@@ -2,13 +2,11 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -120,7 +118,7 @@ func TestProbes(t *testing.T) {
 		}
 	}))
 	defer web.Close()
-	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +127,7 @@ func TestProbes(t *testing.T) {
 	status.SetServingStatus("down", healthv1.HealthCheckResponse_NOT_SERVING)
 	go func() { _ = server.Serve(listener) }()
 	defer server.Stop()
-	closed, err := net.Listen("tcp4", "127.0.0.1:0")
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,23 +162,6 @@ func TestProbes(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-}
-
-func TestLockIsHeldByOne(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "dir", "lock")
-	first, err := Lock(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := Lock(path); !errors.Is(err, ErrLocked) {
-		t.Fatal(err)
-	}
-	first.Close()
-	second, err := Lock(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	second.Close()
 }
 
 func TestNodeID(t *testing.T) {

@@ -83,7 +83,7 @@ func (r *replica) check(ctx context.Context) []Check {
 	if r.spec.Gateway {
 		return out
 	}
-	add("capture", network.Captured(r.netns), "rules in place", fmt.Sprintf("`heddle restart -n %s %s` installs them anew", r.spec.Namespace, r.spec.Workload))
+	add("capture", network.Captured(r.netns, r.agent.options.Family), "rules in place", fmt.Sprintf("`heddle restart -n %s %s` installs them anew", r.spec.Namespace, r.spec.Workload))
 	answered, err := r.checkDNS()
 	add("dns", err, answered, "the agent answers DNS: see "+r.agent.config.Cluster.Logs()+"/agent.log")
 	if port := r.plainPort(); port != 0 && notReady == nil {
@@ -111,7 +111,7 @@ func (r *replica) checkDNS() (string, error) {
 	} else {
 		question.SetQuestion(name+".", dns.TypeA)
 	}
-	connection, err := network.Dial(context.Background(), r.netns, "udp4", net.JoinHostPort(cluster.GatewayAddress().Addr().String(), "53"))
+	connection, err := network.Dial(context.Background(), r.netns, "udp", net.JoinHostPort(r.agent.gateway().String(), "53"))
 	if err != nil {
 		return "", err
 	}
@@ -160,7 +160,7 @@ func (r *replica) plainPort() int32 {
 func (r *replica) checkPlaintext(ctx context.Context, port int32) error {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
-	connection, err := (&net.Dialer{}).DialContext(ctx, "tcp4", net.JoinHostPort(r.address.String(), strconv.Itoa(int(port))))
+	connection, err := (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort(r.address.String(), strconv.Itoa(int(port))))
 	if err != nil {
 		return fmt.Errorf("connection to %s:%d failed before the proxy could refuse it: %w", r.address, port, err)
 	}

@@ -27,7 +27,7 @@ func probe(ctx context.Context, dial dialer, address netip.Addr, readiness *v1al
 	case readiness == nil:
 		return nil
 	case readiness.TCP != nil:
-		connection, err := dial(ctx, "tcp4", target(readiness.TCP.Port))
+		connection, err := dial(ctx, "tcp", target(readiness.TCP.Port))
 		if err != nil {
 			return err
 		}
@@ -66,7 +66,7 @@ func probeHTTP(ctx context.Context, dial dialer, target, path string) error {
 func probeGRPC(ctx context.Context, dial dialer, target, service string) error {
 	connection, err := grpc.NewClient("passthrough:///"+target,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) { return dial(ctx, "tcp4", address) }))
+		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) { return dial(ctx, "tcp", address) }))
 	if err != nil {
 		return err
 	}

@@ -183,7 +183,7 @@ func (r *replica) prepare(ctx context.Context) error {
 		return err
 	}
 	if !r.spec.Gateway {
-		if err := network.Capture(r.netns); err != nil {
+		if err := network.Capture(r.netns, r.agent.options.Family); err != nil {
 			return err
 		}
 	}
@@ -194,7 +194,7 @@ func (r *replica) prepare(ctx context.Context) error {
 	if err := os.MkdirAll(logs, 0o755); err != nil {
 		return fmt.Errorf("make log directory: %w", err)
 	}
-	resolv := dns.ResolvConf(cluster.GatewayAddress().Addr(), r.spec.Namespace, cluster.Domain)
+	resolv := dns.ResolvConf(r.agent.gateway(), r.spec.Namespace, cluster.Domain)
 	if err := os.WriteFile(filepath.Join(r.dir, "resolv.conf"), []byte(resolv), 0o644); err != nil {
 		return fmt.Errorf("write resolv.conf: %w", err)
 	}

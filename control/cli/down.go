@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"heddle.io/heddle/control/agent"
+	"heddle.io/heddle/control/agent/lock"
 	"heddle.io/heddle/control/cluster"
 	"heddle.io/heddle/control/server/client"
 )
@@ -41,14 +42,14 @@ func (s *session) downCommand() *cobra.Command {
 			if os.Geteuid() != 0 {
 				return &client.Problem{What: "root is needed", Where: fmt.Sprintf("user id %d", os.Geteuid()), Why: "network namespaces and packet filter rules are removed", Remedy: "run the command with sudo"}
 			}
-			lock, err := agent.Lock(c.Lock())
-			if errors.Is(err, agent.ErrLocked) {
+			held, err := lock.Take(c.Lock())
+			if errors.Is(err, lock.ErrHeld) {
 				return &client.Problem{What: "another `heddle up` or `heddle down` of this cluster is at work", Where: c.Lock(), Remedy: "wait until it is done"}
 			}
 			if err != nil {
 				return err
 			}
-			defer lock.Close()
+			defer held.Close()
 			// A removal that has begun is ended, whatever the terminal says.
 			ctx := context.WithoutCancel(cmd.Context())
 			traces := agent.Traces(c)

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"heddle.io/heddle/control/agent"
+	"heddle.io/heddle/control/agent/lock"
 	"heddle.io/heddle/control/agent/preflight"
 	"heddle.io/heddle/control/cluster"
 	"heddle.io/heddle/control/server/client"
@@ -80,14 +81,14 @@ func (s *session) up(ctx context.Context, c cluster.Cluster, o upOptions, probes
 	if probes.UID() != 0 {
 		return s.refuse(preflight.Check(probes, preflight.Requirements{}))
 	}
-	lock, err := agent.Lock(c.Lock())
-	if errors.Is(err, agent.ErrLocked) {
+	held, err := lock.Take(c.Lock())
+	if errors.Is(err, lock.ErrHeld) {
 		return &client.Problem{What: "another `heddle up` or `heddle down` of this cluster is at work", Where: c.Lock(), Remedy: "wait until it is done"}
 	}
 	if err != nil {
 		return err
 	}
-	defer lock.Close()
+	defer held.Close()
 	record, running := agent.Running(c)
 	if !running {
 		if err := s.refuse(preflight.Check(probes, requirements(c, o))); err != nil {
@@ -100,7 +101,7 @@ func (s *session) up(ctx context.Context, c cluster.Cluster, o upOptions, probes
 		if running {
 			return &client.Problem{What: fmt.Sprintf("cluster %q is already running", c.Name), Where: fmt.Sprintf("agent pid %d", record.PID), Remedy: "stop it first with `heddle down`"}
 		}
-		return s.foreground(ctx, c, o, lock)
+		return s.foreground(ctx, c, o, held)
 	}
 	if running {
 		ready, missing := readiness(ctx, c)
@@ -142,7 +143,7 @@ func exists(path string) bool {
 
 func requirements(c cluster.Cluster, o upOptions) preflight.Requirements {
 	return preflight.Requirements{Data: c.Data(), Run: c.Run(), Proxy: o.proxy,
-		Addresses: []string{fmt.Sprintf("%s:%d", cluster.GatewayAddress().Addr(), cluster.PortDNS)}}
+		Addresses: []string{fmt.Sprintf("%s:%d", cluster.IPv4.Ranges().Gateway().Addr(), cluster.PortDNS)}}
 }
 
 // refuse prints every finding; with any, the command has failed.
@@ -293,7 +294,7 @@ func (s *session) printSummary(ctx context.Context, c cluster.Cluster) {
 }
 
 // foreground runs the agent in this process.
-func (s *session) foreground(ctx context.Context, c cluster.Cluster, o upOptions, lock *agent.FileLock) error {
+func (s *session) foreground(ctx context.Context, c cluster.Cluster, o upOptions, held *lock.File) error {
 	if err := os.MkdirAll(c.Logs(), 0o755); err != nil {
 		return fmt.Errorf("make log directory: %w", err)
 	}
@@ -301,7 +302,7 @@ func (s *session) foreground(ctx context.Context, c cluster.Cluster, o upOptions
 	defer cancel()
 	go func() {
 		// From here on the agent's own lock keeps others away, and `down` must be possible.
-		defer lock.Close()
+		defer held.Close()
 		ticker := time.NewTicker(200 * time.Millisecond)
 		defer ticker.Stop()
 		for {
@@ -316,7 +317,7 @@ func (s *session) foreground(ctx context.Context, c cluster.Cluster, o upOptions
 				return
 			}
 			if _, alive := agent.Running(c); alive {
-				lock.Close()
+				held.Close()
 			}
 		}
 	}()

@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"net/netip"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -18,10 +17,6 @@ const (
 	DefaultDataRoot = "/var/lib/heddle"
 	// DefaultRunRoot holds one directory per cluster with sockets, states and generated files.
 	DefaultRunRoot = "/run/heddle"
-	// PodCIDR is where workloads get their addresses.
-	PodCIDR = "10.244.0.0/16"
-	// ServiceCIDR is where services get their virtual addresses.
-	ServiceCIDR = "10.96.0.0/16"
 	// Domain is the DNS domain of a cluster's services, and the SPIFFE trust domain.
 	Domain = "cluster.local"
 	// GatewayNamespace is where gateways live.
@@ -118,12 +113,6 @@ func (c Cluster) Netns(namespace, replica string) string {
 // Veth is the host's end of a replica's veth pair: unique, and short enough for the kernel's fifteen characters.
 func (c Cluster) Veth(namespace, replica string) string {
 	return "hv" + hash(c.Name+"/"+namespace+"/"+replica, 12)
-}
-
-// GatewayAddress is the bridge's own address: the first of the pods' range.
-func GatewayAddress() netip.Prefix {
-	p := netip.MustParsePrefix(PodCIDR)
-	return netip.PrefixFrom(p.Addr().Next(), p.Bits())
 }
 
 func hash(s string, n int) string {

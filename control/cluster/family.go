@@ -25,6 +25,14 @@ func ParseFamily(text string) (Family, error) {
 	return "", fmt.Errorf("IP family %q: use %s or %s", text, IPv4, IPv6)
 }
 
+// FamilyOf an address.
+func FamilyOf(address netip.Addr) Family {
+	if address.Unmap().Is4() {
+		return IPv4
+	}
+	return IPv6
+}
+
 // Ranges are the addresses of a cluster. They are the same in every cluster of a family, on purpose: nothing may rely on
 // routes between clusters.
 type Ranges struct {

@@ -55,7 +55,8 @@ func (a *Addresses) Get(owner string) (netip.Addr, error) {
 		return address, nil
 	}
 	address := a.next
-	for range 1 << (32 - a.pool.Bits()) {
+	// The bound is more than this machine can run; the range of IPv6 has more than can be counted.
+	for range 1 << min(a.pool.Addr().BitLen()-a.pool.Bits(), 20) {
 		if !a.pool.Contains(address) || !a.pool.Contains(address.Next()) {
 			address = a.first()
 		}

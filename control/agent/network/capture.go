@@ -3,7 +3,7 @@ package network
 import (
 	"context"
 	"fmt"
-	"strings"
+	"net/netip"
 
 	"sigs.k8s.io/knftables"
 
@@ -18,48 +18,40 @@ const captureTable = "heddle"
 //
 //   - what the application sends goes to the proxy's outbound port, loopback and DNS excepted
 //   - what the proxy sends is left alone, unless it calls its own workload's address: that comes in again by the
-//     inbound port, so that identity is checked there too (the proxy's own last leg comes from 127.0.0.6)
+//     inbound port, so that identity is checked there too (the proxy's own last leg comes from 127.0.0.6 or ::6)
 //   - what arrives goes to the inbound port, except to the proxy's own health, metrics and gateway-less ports
 //   - the capture ports cannot be dialled directly: the proxy could not tell the original destination, and with port
 //     15001 a stranger could use it as an open relay
-func Capture(netns string) error {
+func Capture(netns string, f cluster.Family) error {
 	return In(netns, func() error {
-		nft, err := knftables.New(knftables.IPv4Family, captureTable)
+		r, err := newRules(f, captureTable, "Heddle: brings traffic to the sidecar")
 		if err != nil {
-			return fmt.Errorf("use nftables in %s: %w", netns, err)
+			return fmt.Errorf("capture traffic in %s: %w", netns, err)
 		}
-		tx := nft.NewTransaction()
-		tx.Add(&knftables.Table{})
-		tx.Delete(&knftables.Table{})
-		tx.Add(&knftables.Table{Comment: knftables.PtrTo("Heddle: brings traffic to the sidecar")})
-		chain := func(name string, kind knftables.BaseChainType, hook knftables.BaseChainHook, priority knftables.BaseChainPriority, rules ...string) {
-			tx.Add(&knftables.Chain{Name: name, Type: knftables.PtrTo(kind), Hook: knftables.PtrTo(hook), Priority: knftables.PtrTo(priority)})
-			for _, r := range rules {
-				tx.Add(&knftables.Rule{Chain: name, Rule: r})
-			}
+		ip, dns := r.ip(), f.Ranges().Gateway().Addr()
+		passthrough, loopback := netip.MustParsePrefix("127.0.0.6/32"), netip.MustParsePrefix("127.0.0.0/8")
+		if f == cluster.IPv6 {
+			passthrough, loopback = passthroughIPv6, netip.MustParsePrefix("::1/128")
 		}
-		dns := cluster.GatewayAddress().Addr()
-		chain("output", knftables.NATType, knftables.OutputHook, knftables.DNATPriority,
-			"oifname lo ip saddr 127.0.0.6 return",
-			"oifname lo ip daddr 127.0.0.0/8 return",
+		r.chain("output", knftables.NATType, knftables.OutputHook, knftables.DNATPriority,
+			fmt.Sprintf("oifname lo %s saddr %s return", ip, passthrough.Addr()),
+			fmt.Sprintf("oifname lo %s daddr %s return", ip, loopback),
 			fmt.Sprintf("oifname lo meta skuid %d meta l4proto tcp redirect to :%d", cluster.ProxyUID, cluster.PortInbound),
 			"oifname lo return",
 			fmt.Sprintf("meta skuid %d return", cluster.ProxyUID),
 			fmt.Sprintf("meta skgid %d return", cluster.ProxyUID),
-			fmt.Sprintf("ip daddr %s tcp dport 53 return", dns),
+			fmt.Sprintf("%s daddr %s tcp dport 53 return", ip, dns),
 			fmt.Sprintf("meta l4proto tcp redirect to :%d", cluster.PortOutbound),
 		)
-		chain("prerouting", knftables.NATType, knftables.PreroutingHook, knftables.DNATPriority,
+		r.chain("prerouting", knftables.NATType, knftables.PreroutingHook, knftables.DNATPriority,
 			fmt.Sprintf("tcp dport { %d, %d, %d, %d } return", cluster.PortOutbound, cluster.PortInbound, cluster.PortHealth, cluster.PortMetrics),
 			fmt.Sprintf("meta l4proto tcp redirect to :%d", cluster.PortInbound),
 		)
-		chain("input", knftables.FilterType, knftables.InputHook, knftables.FilterPriority,
+		r.chain("input", knftables.FilterType, knftables.InputHook, knftables.FilterPriority,
 			fmt.Sprintf("tcp dport { %d, %d } ct original proto-dst { %d, %d } counter reject with tcp reset",
 				cluster.PortOutbound, cluster.PortInbound, cluster.PortOutbound, cluster.PortInbound),
 		)
-		ctx, cancel := context.WithTimeout(context.Background(), nftTimeout)
-		defer cancel()
-		if err := nft.Run(ctx, tx); err != nil {
+		if err := r.run(); err != nil {
 			return fmt.Errorf("capture traffic in %s: %w", netns, err)
 		}
 		return nil
@@ -67,17 +59,17 @@ func Capture(netns string) error {
 }
 
 // Captured says whether the capture rules are in place, and what is missing.
-func Captured(netns string) error {
+func Captured(netns string, f cluster.Family) error {
 	return In(netns, func() error {
-		nft, err := knftables.New(knftables.IPv4Family, captureTable)
+		r, err := openTable(f, captureTable)
 		if err != nil {
-			return fmt.Errorf("use nftables in %s: %w", netns, err)
+			return fmt.Errorf("look at capture in %s: %w", netns, err)
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), nftTimeout)
 		defer cancel()
 		for _, chain := range []string{"output", "prerouting", "input"} {
-			rules, err := nft.ListRules(ctx, chain)
-			if err != nil || len(rules) == 0 {
+			found, err := r.nft.ListRules(ctx, chain)
+			if err != nil || len(found) == 0 {
 				return fmt.Errorf("chain %s of table %s is missing in %s; `heddle restart` the workload to put it back", chain, captureTable, netns)
 			}
 		}
@@ -87,53 +79,33 @@ func Captured(netns string) error {
 
 // Host installs the cluster's table in the host's namespace: DNS for workloads on port 53 reaches the agent's server,
 // traffic that leaves the machine is masqueraded, and virtual addresses, which only proxies resolve, go nowhere.
-func Host(c cluster.Cluster) error {
-	nft, err := knftables.New(knftables.IPv4Family, c.Table())
+func Host(c cluster.Cluster, f cluster.Family) error {
+	r, err := newRules(f, c.Table(), "Heddle cluster "+c.Name)
 	if err != nil {
-		return fmt.Errorf("use nftables: %w", err)
+		return err
 	}
-	tx := nft.NewTransaction()
-	tx.Add(&knftables.Table{})
-	tx.Delete(&knftables.Table{})
-	tx.Add(&knftables.Table{Comment: knftables.PtrTo("Heddle cluster " + c.Name)})
-	chain := func(name string, kind knftables.BaseChainType, hook knftables.BaseChainHook, priority knftables.BaseChainPriority, rules ...string) {
-		tx.Add(&knftables.Chain{Name: name, Type: knftables.PtrTo(kind), Hook: knftables.PtrTo(hook), Priority: knftables.PtrTo(priority)})
-		for _, r := range rules {
-			tx.Add(&knftables.Rule{Chain: name, Rule: r})
-		}
-	}
-	bridge, gateway := c.Bridge(), cluster.GatewayAddress().Addr()
-	chain("prerouting", knftables.NATType, knftables.PreroutingHook, knftables.DNATPriority,
-		fmt.Sprintf("iifname %q ip daddr %s udp dport 53 redirect to :%d", bridge, gateway, cluster.PortDNS),
-		fmt.Sprintf("iifname %q ip daddr %s tcp dport 53 redirect to :%d", bridge, gateway, cluster.PortDNS),
+	ip, bridge, ranges := r.ip(), c.Bridge(), f.Ranges()
+	gateway := ranges.Gateway().Addr()
+	r.chain("prerouting", knftables.NATType, knftables.PreroutingHook, knftables.DNATPriority,
+		fmt.Sprintf("iifname %q %s daddr %s udp dport 53 redirect to :%d", bridge, ip, gateway, cluster.PortDNS),
+		fmt.Sprintf("iifname %q %s daddr %s tcp dport 53 redirect to :%d", bridge, ip, gateway, cluster.PortDNS),
 	)
-	chain("postrouting", knftables.NATType, knftables.PostroutingHook, knftables.SNATPriority,
-		fmt.Sprintf("ip saddr %s ip daddr != %s oifname != %q masquerade", cluster.PodCIDR, cluster.PodCIDR, bridge),
+	r.chain("postrouting", knftables.NATType, knftables.PostroutingHook, knftables.SNATPriority,
+		fmt.Sprintf("%s saddr %s %s daddr != %s oifname != %q masquerade", ip, ranges.Pods, ip, ranges.Pods, bridge),
+		// A workload that calls this machine's address and comes out at a gateway on the same bridge: the answer must come
+		// back this way, or the caller would not know it.
+		fmt.Sprintf("%s saddr %s %s daddr %s ct status dnat masquerade", ip, ranges.Pods, ip, ranges.Pods),
 	)
-	chain("forward", knftables.FilterType, knftables.ForwardHook, knftables.FilterPriority,
-		fmt.Sprintf("iifname %q ip daddr %s counter reject", bridge, cluster.ServiceCIDR),
+	r.chain("forward", knftables.FilterType, knftables.ForwardHook, knftables.FilterPriority,
+		fmt.Sprintf("iifname %q %s daddr { %s, %s } counter reject", bridge, ip, ranges.Services, ranges.Globals),
 	)
-	ctx, cancel := context.WithTimeout(context.Background(), nftTimeout)
-	defer cancel()
-	if err := nft.Run(ctx, tx); err != nil {
-		return fmt.Errorf("install nftables table %s: %w", c.Table(), err)
-	}
-	return nil
+	return r.run()
 }
 
-// RemoveHost removes what [Host] installed.
+// RemoveHost removes what [Host] and [Expose] installed.
 func RemoveHost(c cluster.Cluster) error {
-	nft, err := knftables.New(knftables.IPv4Family, c.Table())
-	if err != nil {
-		return fmt.Errorf("use nftables: %w", err)
+	if err := removeTable(c.Table()); err != nil {
+		return err
 	}
-	tx := nft.NewTransaction()
-	tx.Add(&knftables.Table{})
-	tx.Delete(&knftables.Table{})
-	ctx, cancel := context.WithTimeout(context.Background(), nftTimeout)
-	defer cancel()
-	if err := nft.Run(ctx, tx); err != nil && !strings.Contains(err.Error(), "No such file") {
-		return fmt.Errorf("remove nftables table %s: %w", c.Table(), err)
-	}
-	return nil
+	return removeTable(gatewaysTable(c))
 }

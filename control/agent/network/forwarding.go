@@ -6,77 +6,175 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"time"
 
+	"heddle.io/heddle/control/agent/lock"
 	"heddle.io/heddle/control/cluster"
 )
 
-// hostSettings are the machine's settings that a cluster needs.
-var hostSettings = map[string]string{
-	// Workloads reach the world through this machine.
-	"net.ipv4.ip_forward": "1",
-	// Frames between workloads stay on the bridge: iptables' FORWARD rules, for example Docker's, are not for them.
-	"net.bridge.bridge-nf-call-iptables": "0",
+// machineSettings are what was changed of the machine (of the network namespace that the run root belongs to) for its
+// clusters, kept until the last of them goes.
+type machineSettings struct {
+	// Users are the clusters that need them, sorted.
+	Users []string `json:"users"`
+	// Old values, by key.
+	Old map[string]string `json:"old"`
 }
 
-func settingsPath(c cluster.Cluster) string { return filepath.Join(c.Run(), "settings.json") }
+// lockPatience is how long others may hold the lock of what the clusters of a machine share.
+const lockPatience = 30 * time.Second
 
-func settingPath(key string) string { return "/proc/sys/" + strings.ReplaceAll(key, ".", "/") }
+// LockMachine takes the lock of what the clusters of a machine share.
+func LockMachine(c cluster.Cluster) (*lock.File, error) {
+	held, err := lock.Wait(filepath.Join(c.RunRoot, ".lock"), lockPatience)
+	if err != nil {
+		return nil, fmt.Errorf("wait for other clusters of this machine: %w", err)
+	}
+	return held, nil
+}
+
+func settingsPath(c cluster.Cluster) string { return filepath.Join(c.RunRoot, ".settings.json") }
+
+// wanted are the settings that a cluster needs, as pairs: what comes later depends on what comes first.
+func wanted(f cluster.Family) ([][2]string, error) {
+	if f != cluster.IPv6 {
+		return [][2]string{
+			// Workloads reach the world through this machine.
+			{"net/ipv4/ip_forward", "1"},
+			// Frames between workloads stay on the bridge: iptables' FORWARD rules, for example Docker's, are not for them.
+			{"net/bridge/bridge-nf-call-iptables", "0"},
+		}, nil
+	}
+	// A machine that forwards forgets the routes that it heard of from routers, unless told otherwise.
+	var out [][2]string
+	devices, err := filepath.Glob("/proc/sys/net/ipv6/conf/*/accept_ra")
+	if err != nil {
+		return nil, fmt.Errorf("list interfaces: %w", err)
+	}
+	for _, path := range devices {
+		value, err := os.ReadFile(path)
+		switch device := filepath.Base(filepath.Dir(path)); {
+		case err != nil || strings.TrimSpace(string(value)) != "1":
+		case device == "all" || device == "default" || device == "lo":
+		default:
+			out = append(out, [2]string{strings.TrimPrefix(path, "/proc/sys/"), "2"})
+		}
+	}
+	return append(out, [2]string{"net/ipv6/conf/all/forwarding", "1"}, [2]string{"net/bridge/bridge-nf-call-ip6tables", "0"}), nil
+}
 
 // Forwarding changes the machine's settings that a cluster needs, and keeps the old values for [RestoreForwarding].
-func Forwarding(c cluster.Cluster) error {
-	old := map[string]string{}
-	for key, value := range hostSettings {
-		content, err := os.ReadFile(settingPath(key))
+func Forwarding(c cluster.Cluster, f cluster.Family) error {
+	held, err := LockMachine(c)
+	if err != nil {
+		return err
+	}
+	defer held.Close()
+	kept, err := readSettings(c)
+	if err != nil {
+		return err
+	}
+	if !slices.Contains(kept.Users, c.Name) {
+		kept.Users = append(kept.Users, c.Name)
+		slices.Sort(kept.Users)
+	}
+	settings, err := wanted(f)
+	if err != nil {
+		return err
+	}
+	var changes [][2]string
+	for _, s := range settings {
+		content, err := os.ReadFile("/proc/sys/" + s[0])
 		if errors.Is(err, os.ErrNotExist) {
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("read %s: %w", key, err)
+			return fmt.Errorf("read %s: %w", s[0], err)
 		}
-		if now := strings.TrimSpace(string(content)); now != value {
-			old[key] = now
-		}
-	}
-	if len(old) == 0 {
-		return nil
-	}
-	content, err := json.Marshal(old)
-	if err != nil {
-		return fmt.Errorf("encode settings: %w", err)
-	}
-	// Values kept by an earlier run are the machine's own; those of now may be ours in part.
-	if _, err := os.Stat(settingsPath(c)); errors.Is(err, os.ErrNotExist) {
-		if err := os.WriteFile(settingsPath(c), content, 0o600); err != nil {
-			return fmt.Errorf("keep the machine's settings: %w", err)
+		if now := strings.TrimSpace(string(content)); now != s[1] {
+			changes = append(changes, s)
+			// A value kept by an earlier run is the machine's own; that of now may be somebody's who undid ours.
+			if _, ours := kept.Old[s[0]]; !ours {
+				kept.Old[s[0]] = now
+			}
 		}
 	}
-	for key := range old {
-		if err := sysctl(key, hostSettings[key]); err != nil {
+	// Kept before it is changed: a crash in between restores what was not changed, which does no harm.
+	if err := writeSettings(c, kept); err != nil {
+		return err
+	}
+	for _, s := range changes {
+		if err := sysctl(s[0], s[1]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// RestoreForwarding puts back what [Forwarding] changed.
+// RestoreForwarding puts back what [Forwarding] changed, once no other cluster needs it.
 func RestoreForwarding(c cluster.Cluster) error {
-	content, err := os.ReadFile(settingsPath(c))
-	if errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(c.RunRoot); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
+	held, err := LockMachine(c)
 	if err != nil {
-		return fmt.Errorf("read kept settings: %w", err)
+		return err
 	}
-	var old map[string]string
-	if err := json.Unmarshal(content, &old); err != nil {
-		return fmt.Errorf("kept settings %s: %w", settingsPath(c), err)
+	kept, err := readSettings(c)
+	if err != nil {
+		held.Close()
+		return err
+	}
+	kept.Users = slices.DeleteFunc(kept.Users, func(user string) bool { return user == c.Name })
+	if len(kept.Users) > 0 {
+		defer held.Close()
+		return writeSettings(c, kept)
 	}
 	var errs []error
-	for key, value := range old {
-		if _, ours := hostSettings[key]; ours {
-			errs = append(errs, sysctl(key, value))
+	// Forwarding goes first: the routers' routes are forgotten by a machine that forwards and does not heed them.
+	for _, first := range []bool{true, false} {
+		for key, value := range kept.Old {
+			if strings.HasSuffix(key, "/accept_ra") == first {
+				continue
+			}
+			if err := sysctl(key, value); err != nil && !errors.Is(err, os.ErrNotExist) {
+				errs = append(errs, err)
+			}
 		}
 	}
-	return errors.Join(errs...)
+	if err := os.Remove(settingsPath(c)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		errs = append(errs, fmt.Errorf("forget kept settings: %w", err))
+	}
+	return errors.Join(append(errs, held.Remove())...)
+}
+
+func readSettings(c cluster.Cluster) (machineSettings, error) {
+	kept := machineSettings{}
+	content, err := os.ReadFile(settingsPath(c))
+	if err == nil {
+		err = json.Unmarshal(content, &kept)
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return kept, fmt.Errorf("kept settings of this machine in %s: %w; remove the file to leave the machine's settings as they are", settingsPath(c), err)
+	}
+	if kept.Old == nil {
+		kept.Old = map[string]string{}
+	}
+	return kept, nil
+}
+
+func writeSettings(c cluster.Cluster, kept machineSettings) error {
+	content, err := json.Marshal(kept)
+	if err == nil {
+		err = os.WriteFile(settingsPath(c)+".new", content, 0o600)
+	}
+	if err == nil {
+		err = os.Rename(settingsPath(c)+".new", settingsPath(c))
+	}
+	if err != nil {
+		return fmt.Errorf("keep the machine's settings: %w", err)
+	}
+	return nil
 }

@@ -208,10 +208,10 @@ func Delete(name string) error {
 	return nil
 }
 
-// sysctl writes a setting of the calling thread's network namespace.
+// sysctl writes a setting of the calling thread's network namespace. The key is a path below /proc/sys, for names of
+// interfaces may have dots.
 func sysctl(key, value string) error {
-	path := "/proc/sys/" + strings.ReplaceAll(key, ".", "/")
-	if err := os.WriteFile(path, []byte(value), 0o644); err != nil {
+	if err := os.WriteFile("/proc/sys/"+key, []byte(value), 0o644); err != nil {
 		return fmt.Errorf("set %s to %s: %w", key, value, err)
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -22,6 +23,9 @@ import (
 // TestMain runs the tests in a network and a mount namespace of their own: whatever they make is gone with them, and
 // nothing on the machine is in their way.
 func TestMain(m *testing.M) {
+	if address := os.Getenv("HEDDLE_TEST_CALL"); address != "" {
+		os.Exit(callHere(address, os.Getenv("HEDDLE_TEST_SOURCE")))
+	}
 	if os.Getuid() != 0 || os.Getenv("HEDDLE_TEST_INSIDE") != "" {
 		if os.Getuid() == 0 {
 			if err := prepareInside(); err != nil {
@@ -44,6 +48,26 @@ func TestMain(m *testing.M) {
 	}
 }
 
+// callHere prints how it is greeted; see callAsProxy.
+func callHere(address, source string) int {
+	dialer := net.Dialer{Timeout: 3 * time.Second}
+	if source != "" {
+		dialer.LocalAddr = &net.TCPAddr{IP: net.ParseIP(source)}
+	}
+	connection, err := dialer.Dial("tcp", address)
+	if err == nil {
+		defer connection.Close()
+		if err = connection.SetDeadline(time.Now().Add(3 * time.Second)); err == nil {
+			_, err = io.Copy(os.Stdout, connection)
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
 func prepareInside() error {
 	if err := unix.Mount("", "/", "none", unix.MS_PRIVATE|unix.MS_REC, ""); err != nil {
 		return err
@@ -57,7 +81,15 @@ func prepareInside() error {
 	return exec.Command("ip", "link", "set", "lo", "up").Run()
 }
 
-func testCluster(t *testing.T) cluster.Cluster {
+// every is the address of all interfaces.
+func every(f cluster.Family) string {
+	if f == cluster.IPv6 {
+		return "::"
+	}
+	return "0.0.0.0"
+}
+
+func testCluster(t *testing.T, f cluster.Family) cluster.Cluster {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("network namespaces need root")
@@ -71,7 +103,7 @@ func testCluster(t *testing.T) cluster.Cluster {
 	if err := os.MkdirAll(c.Run(), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(Forwarding(c), EnsureBridge(c), Host(c)); err != nil {
+	if err := errors.Join(Forwarding(c, f), EnsureBridge(c, f), Host(c, f)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -104,7 +136,7 @@ func greet(t *testing.T, netns, address, greeting string) {
 	t.Helper()
 	var listener net.Listener
 	listen := func() (err error) {
-		listener, err = net.Listen("tcp4", address)
+		listener, err = net.Listen("tcp", address)
 		return err
 	}
 	err := listen
@@ -134,9 +166,9 @@ func call(netns, address string) (string, error) {
 	var connection net.Conn
 	var err error
 	if netns == "" {
-		connection, err = (&net.Dialer{}).DialContext(ctx, "tcp4", address)
+		connection, err = (&net.Dialer{}).DialContext(ctx, "tcp", address)
 	} else {
-		connection, err = Dial(ctx, netns, "tcp4", address)
+		connection, err = Dial(ctx, netns, "tcp", address)
 	}
 	if err != nil {
 		return "", err
@@ -157,112 +189,185 @@ func expect(t *testing.T, netns, address, want string) {
 	}
 }
 
+// families runs a test for both; at gives the n-th address of the pods' range, to for a port of it.
+func families(t *testing.T, test func(t *testing.T, f cluster.Family, at func(n int) string, to func(n, port int) string)) {
+	for _, f := range []cluster.Family{cluster.IPv4, cluster.IPv6} {
+		t.Run(string(f), func(t *testing.T) {
+			at := func(n int) string {
+				a := f.Ranges().Pods.Addr()
+				for range n {
+					a = a.Next()
+				}
+				return a.String()
+			}
+			test(t, f, at, func(n, port int) string { return net.JoinHostPort(at(n), fmt.Sprint(port)) })
+		})
+	}
+}
+
 func TestReplicasReachEachOther(t *testing.T) {
-	c := testCluster(t)
-	a, b := attach(t, c, "a-0", "10.244.0.2"), attach(t, c, "b-0", "10.244.0.3")
-	greet(t, a, "10.244.0.2:80", "a")
-	expect(t, b, "10.244.0.2:80", "a")
-	expect(t, "", "10.244.0.2:80", "a")
-	// Attaching again changes nothing, and repairs what is missing.
-	attach(t, c, "b-0", "10.244.0.3")
-	expect(t, b, "10.244.0.2:80", "a")
-	// A replica that comes back with its address is reached at once.
-	if err := Detach(c, "shop", "b-0"); err != nil {
-		t.Fatal(err)
-	}
-	if Exists(b) {
-		t.Fatal("namespace is left")
-	}
-	attach(t, c, "b-0", "10.244.0.3")
-	greet(t, b, "10.244.0.3:80", "b")
-	expect(t, a, "10.244.0.3:80", "b")
+	families(t, func(t *testing.T, f cluster.Family, at func(int) string, to func(int, int) string) {
+		c := testCluster(t, f)
+		a, b := attach(t, c, "a-0", at(2)), attach(t, c, "b-0", at(3))
+		greet(t, a, to(2, 80), "a")
+		expect(t, b, to(2, 80), "a")
+		expect(t, "", to(2, 80), "a")
+		// Attaching again changes nothing, and repairs what is missing.
+		attach(t, c, "b-0", at(3))
+		expect(t, b, to(2, 80), "a")
+		// A replica that comes back with its address is reached at once.
+		if err := Detach(c, "shop", "b-0"); err != nil {
+			t.Fatal(err)
+		}
+		if Exists(b) {
+			t.Fatal("namespace is left")
+		}
+		attach(t, c, "b-0", at(3))
+		greet(t, b, to(3, 80), "b")
+		expect(t, a, to(3, 80), "b")
+	})
 }
 
 func TestCaptureBringsTrafficToTheProxy(t *testing.T) {
-	c := testCluster(t)
-	app, peer := attach(t, c, "app-0", "10.244.0.2"), attach(t, c, "peer-0", "10.244.0.3")
-	if err := Captured(app); err == nil {
-		t.Fatal("capture reported before it was made")
-	}
-	if err := Capture(app); err != nil {
-		t.Fatal(err)
-	}
-	if err := Captured(app); err != nil {
-		t.Fatal(err)
-	}
-	greet(t, app, "127.0.0.1:15001", "outbound")
-	greet(t, app, "0.0.0.0:15006", "inbound")
-	greet(t, app, "0.0.0.0:8080", "application")
-	greet(t, app, "0.0.0.0:15021", "health")
-	greet(t, peer, "10.244.0.3:80", "peer")
-	for _, c := range []struct{ name, from, to, want string }{
-		{"outbound to a peer", app, "10.244.0.3:80", "outbound"},
-		{"outbound to a virtual address", app, "10.96.0.9:80", "outbound"},
-		{"outbound to the world", app, "198.51.100.1:443", "outbound"},
-		{"loopback stays", app, "127.0.0.1:8080", "application"},
-		{"own address stays", app, "10.244.0.2:8080", "application"},
-		{"inbound from a peer", peer, "10.244.0.2:8080", "inbound"},
-		{"inbound from the host", "", "10.244.0.2:9999", "inbound"},
-		{"health passes", peer, "10.244.0.2:15021", "health"},
-	} {
-		if got, err := call(c.from, c.to); err != nil || got != c.want {
-			t.Errorf("%s: got %q (%v), want %q", c.name, got, err, c.want)
+	families(t, func(t *testing.T, f cluster.Family, at func(int) string, to func(int, int) string) {
+		c := testCluster(t, f)
+		app, peer := attach(t, c, "app-0", at(2)), attach(t, c, "peer-0", at(3))
+		if err := Captured(app, f); err == nil {
+			t.Fatal("capture reported before it was made")
 		}
-	}
-	for _, port := range []string{"15001", "15006"} {
-		if got, err := call(peer, "10.244.0.2:"+port); !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, syscall.ECONNRESET) {
-			t.Errorf("direct dial of %s: %q %v", port, got, err)
+		if err := Capture(app, f); err != nil {
+			t.Fatal(err)
 		}
-	}
+		if err := Captured(app, f); err != nil {
+			t.Fatal(err)
+		}
+		loopback, every, virtual, world := "127.0.0.1", "0.0.0.0", "10.96.0.9", "198.51.100.1"
+		if f == cluster.IPv6 {
+			loopback, every, virtual, world = "::1", "::", "fd00:240:240::9", "2001:db8::1"
+		}
+		port := func(address string, port int) string { return net.JoinHostPort(address, fmt.Sprint(port)) }
+		greet(t, app, port(loopback, 15001), "outbound")
+		greet(t, app, port(every, 15006), "inbound")
+		greet(t, app, port(every, 8080), "application")
+		greet(t, app, port(every, 15021), "health")
+		greet(t, peer, to(3, 80), "peer")
+		for _, c := range []struct{ name, from, to, want string }{
+			{"outbound to a peer", app, to(3, 80), "outbound"},
+			{"outbound to a virtual address", app, port(virtual, 80), "outbound"},
+			{"outbound to the world", app, port(world, 443), "outbound"},
+			{"loopback stays", app, port(loopback, 8080), "application"},
+			{"own address stays", app, to(2, 8080), "application"},
+			{"inbound from a peer", peer, to(2, 8080), "inbound"},
+			{"inbound from the host", "", to(2, 9999), "inbound"},
+			{"health passes", peer, to(2, 15021), "health"},
+		} {
+			if got, err := call(c.from, c.to); err != nil || got != c.want {
+				t.Errorf("%s: got %q (%v), want %q", c.name, got, err, c.want)
+			}
+		}
+		for _, p := range []int{15001, 15006} {
+			if got, err := call(peer, to(2, p)); !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("direct dial of %d: %q %v", p, got, err)
+			}
+		}
+	})
+}
+
+// The proxy's own traffic: to the world it is left alone, to its own workload it comes in by the inbound port, and the
+// last leg, which comes from the passthrough address, reaches the application.
+func TestTheProxysOwnTraffic(t *testing.T) {
+	families(t, func(t *testing.T, f cluster.Family, at func(int) string, to func(int, int) string) {
+		c := testCluster(t, f)
+		app, peer := attach(t, c, "app-0", at(2)), attach(t, c, "peer-0", at(3))
+		if err := Capture(app, f); err != nil {
+			t.Fatal(err)
+		}
+		passthrough := "127.0.0.6"
+		if f == cluster.IPv6 {
+			passthrough = "::6"
+		}
+		greet(t, app, net.JoinHostPort(every(f), "15006"), "inbound")
+		greet(t, app, to(2, 8080), "application")
+		greet(t, peer, to(3, 80), "peer")
+		for _, c := range []struct{ name, source, to, want string }{
+			{"to a peer", "", to(3, 80), "peer"},
+			{"to its own workload", "", to(2, 8080), "inbound"},
+			{"last leg", passthrough, to(2, 8080), "application"},
+		} {
+			if got, err := callAsProxy(app, c.source, c.to); err != nil || got != c.want {
+				t.Errorf("%s: got %q (%v), want %q", c.name, got, err, c.want)
+			}
+		}
+	})
+}
+
+// callAsProxy calls as the proxy's user, from an address.
+func callAsProxy(netns, source, address string) (string, error) {
+	var out []byte
+	err := In(netns, func() error {
+		cmd := exec.Command("/proc/self/exe")
+		cmd.Env = []string{"HEDDLE_TEST_CALL=" + address, "HEDDLE_TEST_SOURCE=" + source}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: cluster.ProxyUID, Gid: cluster.ProxyUID}}
+		var err error
+		out, err = cmd.Output()
+		return err
+	})
+	return string(out), err
 }
 
 func TestDNSReachesTheAgent(t *testing.T) {
-	c := testCluster(t)
-	app := attach(t, c, "app-0", "10.244.0.2")
-	if err := Capture(app); err != nil {
-		t.Fatal(err)
-	}
-	server, err := net.ListenPacket("udp4", "10.244.0.1:15053")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer server.Close()
-	go func() {
-		buffer := make([]byte, 64)
-		n, from, err := server.ReadFrom(buffer)
-		if err == nil {
-			_, _ = server.WriteTo(buffer[:n], from)
+	families(t, func(t *testing.T, f cluster.Family, at func(int) string, to func(int, int) string) {
+		c := testCluster(t, f)
+		app := attach(t, c, "app-0", at(2))
+		if err := Capture(app, f); err != nil {
+			t.Fatal(err)
 		}
-	}()
-	connection, err := Dial(context.Background(), app, "udp4", "10.244.0.1:53")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer connection.Close()
-	if err := connection.SetDeadline(time.Now().Add(3 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := connection.Write([]byte("question")); err != nil {
-		t.Fatal(err)
-	}
-	buffer := make([]byte, 64)
-	if n, err := connection.Read(buffer); err != nil || string(buffer[:n]) != "question" {
-		t.Fatalf("%q %v", buffer[:n], err)
-	}
+		server, err := net.ListenPacket("udp", to(1, 15053))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer server.Close()
+		go func() {
+			buffer := make([]byte, 64)
+			n, from, err := server.ReadFrom(buffer)
+			if err == nil {
+				_, _ = server.WriteTo(buffer[:n], from)
+			}
+		}()
+		connection, err := Dial(context.Background(), app, "udp", to(1, 53))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer connection.Close()
+		if err := connection.SetDeadline(time.Now().Add(3 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := connection.Write([]byte("question")); err != nil {
+			t.Fatal(err)
+		}
+		buffer := make([]byte, 64)
+		if n, err := connection.Read(buffer); err != nil || string(buffer[:n]) != "question" {
+			t.Fatalf("%q %v", buffer[:n], err)
+		}
+		greet(t, "", to(1, 15053), "by stream")
+		expect(t, app, to(1, 53), "by stream")
+	})
 }
 
 func TestConflictNamesTheOther(t *testing.T) {
-	c := testCluster(t)
-	if found, err := Conflict(c); err != nil || found != "" {
-		t.Fatalf("own bridge is a conflict: %q %v", found, err)
-	}
-	other, err := cluster.New("other")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if found, err := Conflict(other); err != nil || !strings.Contains(found, c.Bridge()) {
-		t.Fatalf("%q %v", found, err)
-	}
+	families(t, func(t *testing.T, f cluster.Family, _ func(int) string, _ func(int, int) string) {
+		c := testCluster(t, f)
+		ranges := []netip.Prefix{f.Ranges().Pods, f.Ranges().Services}
+		if found, err := Conflict(c.Bridge(), f, ranges...); err != nil || found != "" {
+			t.Fatalf("own bridge is a conflict: %q %v", found, err)
+		}
+		if found, err := Conflict("heddle-other", f, ranges...); err != nil || !strings.Contains(found, c.Bridge()) {
+			t.Fatalf("%q %v", found, err)
+		}
+		if found, err := Conflict("heddle-other", f, f.Ranges().WAN); err != nil || found != "" {
+			t.Fatalf("%q %v", found, err)
+		}
+	})
 }
 
 func TestAddressesAreKept(t *testing.T) {

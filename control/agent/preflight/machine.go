@@ -59,9 +59,11 @@ func Machine(c cluster.Cluster, bin string) Probes {
 			return fs.Bavail * uint64(fs.Bsize), nil
 		},
 		Writable: func(path string) error { return unix.Access(existing(path), unix.W_OK) },
-		Conflict: func() (string, error) { return network.Conflict(c) },
+		Conflict: func() (string, error) {
+			return network.Conflict(c.Bridge(), cluster.IPv4, cluster.IPv4.Ranges().Pods, cluster.IPv4.Ranges().Services)
+		},
 		Listen: func(address string) error {
-			l, err := net.Listen("tcp4", address)
+			l, err := net.Listen("tcp", address)
 			if errors.Is(err, syscall.EADDRNOTAVAIL) {
 				// The address comes with the cluster's bridge.
 				return nil
@@ -72,7 +74,7 @@ func Machine(c cluster.Cluster, bin string) Probes {
 			if err := l.Close(); err != nil {
 				return err
 			}
-			packets, err := net.ListenPacket("udp4", address)
+			packets, err := net.ListenPacket("udp", address)
 			if err != nil {
 				return err
 			}

@@ -1,0 +1,76 @@
+package network
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"sigs.k8s.io/knftables"
+
+	"heddle.io/heddle/control/cluster"
+)
+
+// AttachWAN gives an isolated cluster its network namespace, joined by a veth pair to the bridge that joins all of them
+// and this machine, with the address and the machine as default route. What is there and right is left alone.
+func AttachWAN(c cluster.Cluster, address netip.Addr) error {
+	f := cluster.FamilyOf(address)
+	ranges := f.Ranges()
+	bridge, err := ensureBridge(cluster.WANBridge, ranges.Host(), "remove it")
+	if err != nil {
+		return err
+	}
+	if err := wanRules(f); err != nil {
+		return err
+	}
+	name := c.IsolatedNetns()
+	if err := create(name); err != nil {
+		return err
+	}
+	if err := (cable{outer: c.WANVeth(), inner: cluster.WANInside, netns: name, bridge: bridge}).plug(); err != nil {
+		return err
+	}
+	return In(name, func() error {
+		return configure(name, cluster.WANInside, netip.PrefixFrom(address, ranges.WAN.Bits()), ranges.Host().Addr())
+	})
+}
+
+// wanRules bring traffic of isolated clusters to the world. What goes to the gateways of a cluster that runs directly on
+// the machine keeps its source.
+func wanRules(f cluster.Family) error {
+	r, err := newRules(f, cluster.WANBridge, "Heddle: isolated clusters reach the world")
+	if err != nil {
+		return err
+	}
+	ranges, ip := f.Ranges(), r.ip()
+	r.chain("postrouting", knftables.NATType, knftables.PostroutingHook, knftables.SNATPriority,
+		fmt.Sprintf("%s saddr %s %s daddr != { %s, %s } oifname != %q masquerade", ip, ranges.WAN, ip, ranges.WAN, ranges.Pods, cluster.WANBridge),
+	)
+	return r.run()
+}
+
+// DetachWAN removes an isolated cluster's network namespace and its veth pair, and with the last cluster the bridge and
+// its rules.
+func DetachWAN(c cluster.Cluster) error {
+	errs := []error{unplug(c.WANVeth()), Delete(c.IsolatedNetns())}
+	bridge, err := netlink.LinkByName(cluster.WANBridge)
+	switch {
+	case errors.As(err, &netlink.LinkNotFoundError{}):
+		errs = append(errs, removeTable(cluster.WANBridge))
+	case err != nil:
+		errs = append(errs, fmt.Errorf("find bridge %s: %w", cluster.WANBridge, err))
+	default:
+		others, err := ports(bridge, "")
+		if err == nil && len(others) == 0 {
+			err = errors.Join(removeBridge(cluster.WANBridge, "hw"), removeTable(cluster.WANBridge))
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// HasWAN says whether the cluster still has a veth pair to the bridge of isolated clusters.
+func HasWAN(c cluster.Cluster) bool {
+	_, err := netlink.LinkByName(c.WANVeth())
+	return err == nil
+}
