@@ -80,6 +80,8 @@ const (
 	OnDestinationIP   ConditionKind = "destination.ip"
 	OnDestinationPort ConditionKind = "destination.port"
 	OnServerName      ConditionKind = "connection.sni"
+	// OnCluster looks at the cluster whose authority issued the caller's certificate.
+	OnCluster ConditionKind = "source.cluster"
 )
 
 // Condition is one further demand. The values' form follows the kind and has been checked.

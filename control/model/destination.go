@@ -184,7 +184,7 @@ func (m *Mesh) Destination(clientNamespace string, clientLabels map[string]strin
 			if len(d.Clients) > 0 && (d.Namespace != clientNamespace || !Selects(d.Clients, clientLabels)) {
 				continue
 			}
-			rank, ok := MatchesHost(d.Host, s.Host)
+			rank, ok := s.Matches(d.Host)
 			if !ok {
 				continue
 			}

@@ -4,6 +4,7 @@
 package model
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
@@ -75,7 +76,9 @@ func SettingsFor(name string, family cluster.Family) Settings {
 // Mesh is everything that translation needs. It is not changed once built.
 type Mesh struct {
 	Settings Settings `json:"settings"`
-	// Services sorted by namespace and name.
+	// Globals are the global namespaces in force, sorted by age, then by name.
+	Globals []*GlobalNamespace `json:"globals,omitempty"`
+	// Services sorted by namespace, name and host; external services, which have no namespace, are the first.
 	Services []*Service `json:"services,omitempty"`
 	// Replicas sorted by namespace and name.
 	Replicas []*Replica `json:"replicas,omitempty"`
@@ -93,20 +96,35 @@ type Mesh struct {
 	Credentials []*Credential `json:"credentials,omitempty"`
 }
 
-// Service finds a service by its full name, or nil.
+// Service finds a service by its full name, not by an alias, or nil.
 func (m *Mesh) Service(host string) *Service {
 	host = strings.ToLower(strings.TrimSuffix(host, "."))
-	i, ok := slices.BinarySearchFunc(m.Services, host, func(s *Service, want string) int {
-		namespace, name := splitHost(want)
-		if c := strings.Compare(s.Namespace, namespace); c != 0 {
-			return c
-		}
-		return strings.Compare(s.Name, name)
+	namespace, name := splitHost(host)
+	i, ok := slices.BinarySearchFunc(m.Services, host, func(s *Service, _ string) int {
+		return cmp.Or(strings.Compare(s.Namespace, namespace), strings.Compare(s.Name, name))
 	})
-	if !ok || m.Services[i].Host != host {
-		return nil
+	if ok && m.Services[i].Host == host {
+		return m.Services[i]
 	}
-	return m.Services[i]
+	for _, s := range m.Services {
+		if s.External == nil {
+			break
+		}
+		if s.Host == host {
+			return s
+		}
+	}
+	return nil
+}
+
+// Global finds a global namespace, or nil.
+func (m *Mesh) Global(name string) *GlobalNamespace {
+	for _, g := range m.Globals {
+		if g.Name == name {
+			return g
+		}
+	}
+	return nil
 }
 
 func splitHost(host string) (namespace, name string) {

@@ -33,13 +33,28 @@ type Service struct {
 	Ports []ServicePort `json:"ports"`
 	// Selector that replicas' labels must satisfy.
 	Selector map[string]string `json:"selector"`
-	// Identities that may answer for the service, sorted: those of the workloads that the selector selects.
+	// Identities that may answer for the service in this cluster, sorted: those of the workloads that the selector
+	// selects. See [Service.Answering] for those of all clusters.
 	Identities []string `json:"identities,omitempty"`
 	// Replicas that the selector selects, ready or not, sorted by name.
 	Replicas []*Replica `json:"-"`
 	// ExportTo says which namespaces see the service.
 	ExportTo Visibility `json:"exportTo,omitzero"`
-	Source   Source     `json:"source"`
+	// Global is the global namespace that the service belongs to; empty for none.
+	Global string `json:"global,omitempty"`
+	// Aliases are its other names, sorted.
+	Aliases []Alias `json:"aliases,omitempty"`
+	// Imported says that only other clusters have the service: there is no Service object here.
+	Imported bool `json:"imported,omitempty"`
+	// Remote is where it runs in other clusters, sorted by cluster.
+	Remote []Remote `json:"remote,omitempty"`
+	// Spread has the endpoints of all clusters share the traffic; without it, those of this cluster go first.
+	Spread bool `json:"spread,omitempty"`
+	// Outlier is used by clients whose destination policy says nothing of failing endpoints.
+	Outlier *Outlier `json:"outlier,omitempty"`
+	// External is set for a service outside of the mesh; it has no namespace then.
+	External *External `json:"external,omitempty"`
+	Source   Source    `json:"source"`
 }
 
 // ServicePort is one port of a service.
@@ -47,9 +62,11 @@ type ServicePort struct {
 	Name     string   `json:"name,omitempty"`
 	Number   uint16   `json:"number"`
 	Protocol Protocol `json:"protocol"`
-	// Target is the replicas' port; when zero, TargetName names it.
+	// Target is the replicas' port; when zero, TargetName names it. A port that only other clusters have has neither.
 	Target     uint16 `json:"target,omitempty"`
 	TargetName string `json:"targetName,omitempty"`
+	// TLS has clients of an external service speak TLS on this port.
+	TLS bool `json:"tls,omitempty"`
 }
 
 // Port finds a port by number, or nil.
@@ -64,8 +81,8 @@ func (s *Service) Port(number uint16) *ServicePort {
 
 // TargetOn is the port of a replica behind a service's port; false when the replica has no port of that name.
 func (p *ServicePort) TargetOn(r *Replica) (uint16, bool) {
-	if p.Target != 0 {
-		return p.Target, true
+	if p.Target != 0 || p.TargetName == "" {
+		return p.Target, p.Target != 0
 	}
 	for _, rp := range r.Ports {
 		if rp.Name == p.TargetName {

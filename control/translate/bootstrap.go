@@ -32,8 +32,8 @@ type BootstrapParams struct {
 	SecretSocket string
 	// AdminAddress of the administration interface. Default 127.0.0.1:15000.
 	AdminAddress netip.AddrPort
-	// Public is the address on which metrics (15090) and health (15021) are served. Default 0.0.0.0: a workload's
-	// network namespace is its own.
+	// Public is the address on which metrics (15090) and health (15021) are served. Default all addresses of the node's
+	// family: a workload's network namespace is its own.
 	Public netip.Addr
 }
 
@@ -56,6 +56,9 @@ func Bootstrap(p BootstrapParams) ([]byte, error) {
 	}
 	if !p.Public.IsValid() {
 		p.Public = netip.IPv4Unspecified()
+		if p.Node.Address.Is6() {
+			p.Public = netip.IPv6Unspecified()
+		}
 	}
 	g := &generator{mesh: &model.Mesh{}, node: p.Node, out: &Resources{}}
 	// Istio's own bound for regular expressions; Envoy's default refuses some that are in use. heddle-proxy has no

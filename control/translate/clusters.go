@@ -90,10 +90,21 @@ func (g *generator) serviceCluster(s *model.Service, p model.ServicePort, policy
 		c.ConnectTimeout = duration(rules.Pool.ConnectTimeout)
 	}
 	http2 := g.httpOptions(c, p.Protocol, rules.Pool)
+	if rules.Outlier == nil {
+		rules.Outlier = s.Outlier
+	}
 	outlierDetection(c, rules.Outlier)
+	if global := g.mesh.Global(s.Global); global != nil {
+		g.from(global.Source)
+	}
+	if s.External != nil {
+		g.externalCluster(c, s, p, http2, rules.TLS)
+		g.out.Clusters = append(g.out.Clusters, c)
+		return
+	}
 	g.clientSocket(c, s, serverName(s.Host, p.Number, subsetName), http2, rules.TLS)
 	g.out.Clusters = append(g.out.Clusters, c)
-	g.out.Endpoints = append(g.out.Endpoints, g.endpoints(name, s, p, labels))
+	g.out.Endpoints = append(g.out.Endpoints, g.endpoints(name, s, p, labels, rules))
 }
 
 // clientSocket chooses how bytes travel: as a policy says, or by itself mutual TLS wherever the endpoint speaks it.
@@ -101,10 +112,8 @@ func (g *generator) clientSocket(c *clusterv3.Cluster, s *model.Service, sni str
 	if t == nil {
 		c.TransportSocketMatches = []*clusterv3.Cluster_TransportSocketMatch{
 			{
-				Name: "tlsMode-istio",
-				Match: &structpb.Struct{Fields: map[string]*structpb.Value{
-					tlsModeKey: structpb.NewStringValue(tlsModeMesh),
-				}},
+				Name:            "tlsMode-istio",
+				Match:           socketMatch(tlsModeKey, tlsModeMesh),
 				TransportSocket: g.outboundTLS(s, sni, http2, nil),
 			},
 			{

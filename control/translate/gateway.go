@@ -33,6 +33,10 @@ func (g *generator) gateway() {
 		}
 		for i := range gw.Servers {
 			s := &gw.Servers[i]
+			// That port is for other clusters, whatever else is asked for.
+			if s.Port == PortEastWest && g.isEastWest() {
+				continue
+			}
 			// The older Gateway decides what a port speaks.
 			if first := byPort[s.Port]; len(first) > 0 && first[0].server.Protocol != s.Protocol {
 				continue
@@ -56,8 +60,8 @@ func (g *generator) gateway() {
 
 func (g *generator) gatewayListener(port uint16, servers []boundServer) {
 	listener := &listenerv3.Listener{
-		Name:    fmt.Sprintf("0.0.0.0_%d", port),
-		Address: socketAddress("0.0.0.0", port),
+		Name:    g.wildcardName(port),
+		Address: socketAddress(g.wildcard(), port),
 		// Traffic of a gateway comes from outside and leaves the proxy: Istio calls it outbound.
 		TrafficDirection: corev3.TrafficDirection_OUTBOUND,
 	}

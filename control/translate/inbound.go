@@ -32,7 +32,7 @@ func (g *generator) inboundPorts() []inboundPort {
 	}
 	found := map[uint16]inboundPort{}
 	for _, s := range g.mesh.Services {
-		if s.Namespace != g.node.Namespace || !model.Selects(s.Selector, g.node.Labels) {
+		if !s.Local() || s.Namespace != g.node.Namespace || !model.Selects(s.Selector, g.node.Labels) {
 			continue
 		}
 		for _, p := range s.Ports {
@@ -58,7 +58,7 @@ func (g *generator) inboundPorts() []inboundPort {
 func (g *generator) inbound() {
 	listener := &listenerv3.Listener{
 		Name:             listenerInbound,
-		Address:          socketAddress("0.0.0.0", PortInbound),
+		Address:          socketAddress(g.wildcard(), PortInbound),
 		TrafficDirection: corev3.TrafficDirection_INBOUND,
 		ListenerFilters: []*listenerv3.ListenerFilter{
 			g.listenerFilter(filterOriginalDst, &originaldstv3.OriginalDst{}),
@@ -72,14 +72,14 @@ func (g *generator) inbound() {
 			Filters:          g.tcpFilters(clusterBlackhole, nil, clusterBlackhole),
 		}},
 	}
-	g.out.Clusters = append(g.out.Clusters, g.originalDestination(clusterInboundPassthrough, passthroughSource))
+	g.out.Clusters = append(g.out.Clusters, g.originalDestination(clusterInboundPassthrough, g.passthroughSource()))
 	policies := g.mesh.AccessFor(g.node.Namespace, g.node.Labels)
 	for _, p := range policies {
 		g.from(p.Source)
 	}
 	for _, p := range g.inboundPorts() {
 		g.from(p.service.Source)
-		cluster := g.originalDestination(inboundCluster(p.number), passthroughSource)
+		cluster := g.originalDestination(inboundCluster(p.number), g.passthroughSource())
 		cluster.Metadata = serviceMetadata(p.service)
 		g.httpOptions(cluster, p.port.Protocol, nil)
 		g.out.Clusters = append(g.out.Clusters, cluster)
@@ -99,7 +99,7 @@ func (g *generator) mode(port uint16) model.MTLSMode {
 
 // inboundChains makes the chains of one port: with mutual TLS, without, or both.
 func (g *generator) inboundChains(p inboundPort, policies []*model.AccessPolicy) []*listenerv3.FilterChain {
-	name := fmt.Sprintf("0.0.0.0_%d", p.number)
+	name := g.wildcardName(p.number)
 	var filters []*listenerv3.Filter
 	alpn := []string{"h2", "http/1.1"}
 	if p.port.Protocol.IsHTTP() {
@@ -170,7 +170,7 @@ func (g *generator) inboundCatchAll(policies []*model.AccessPolicy) []*listenerv
 func (g *generator) inboundHTTP(p inboundPort, policies []*model.AccessPolicy) *listenerv3.Filter {
 	cluster := inboundCluster(p.number)
 	return g.connectionManager(&hcmv3.HttpConnectionManager{
-		StatPrefix: fmt.Sprintf("inbound_0.0.0.0_%d", p.number),
+		StatPrefix: "inbound_" + g.wildcardName(p.number),
 		RouteSpecifier: &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: &routev3.RouteConfiguration{
 			Name:             cluster,
 			ValidateClusters: flag(false),

@@ -15,13 +15,19 @@ const (
 	chainOutboundCatchAll  = "virtualOutbound-catchall-tcp"
 	chainInboundBlackhole  = "virtualInbound-blackhole"
 	chainPassthrough       = "PassthroughFilterChain"
+	// The chains of the listener between clusters are Heddle's own.
+	chainPassServices = "eastwest-services"
+	chainFederation   = "eastwest-federation"
 
 	clusterBlackhole          = "BlackHoleCluster"
 	clusterPassthrough        = "PassthroughCluster"
 	clusterInboundPassthrough = "InboundPassthroughCluster"
+	// clusterFederation leads to the controller. It is not below the services' domain, so no server name stands for it.
+	clusterFederation = "federation"
 
 	filterHCM          = "envoy.filters.network.http_connection_manager"
 	filterTCPProxy     = "envoy.filters.network.tcp_proxy"
+	filterSNICluster   = "envoy.filters.network.sni_cluster"
 	filterNetworkRBAC  = "envoy.filters.network.rbac"
 	filterHTTPRBAC     = "envoy.filters.http.rbac"
 	filterRouter       = "envoy.filters.http.router"
@@ -43,10 +49,17 @@ const (
 	PortInbound  = 15006
 	PortHealth   = 15021
 	PortMetrics  = 15090
+	PortEastWest = 15443
 )
 
-// passthroughSource is the address that a sidecar's last leg comes from, so that capture leaves it alone.
-const passthroughSource = "127.0.0.6"
+// passthroughSource is the address that a sidecar's last leg comes from, so that capture leaves it alone; the same as
+// Istio's.
+func (g *generator) passthroughSource() string {
+	if g.node.Address.Is6() {
+		return "::6"
+	}
+	return "127.0.0.6"
+}
 
 func outboundCluster(host string, port uint16, subset string) string {
 	return fmt.Sprintf("outbound|%d|%s|%s", port, subset, host)

@@ -46,7 +46,7 @@ func (g *generator) outbound(services []*model.Service) {
 	g.out.Listeners = append(g.out.Listeners, &listenerv3.Listener{
 		Name: listenerOutbound,
 		// Redirected connections of the host itself arrive on loopback; nobody else may use the proxy as a relay.
-		Address:          socketAddress("127.0.0.1", PortOutbound),
+		Address:          socketAddress(g.loopback(), PortOutbound),
 		UseOriginalDst:   flag(true),
 		TrafficDirection: corev3.TrafficDirection_OUTBOUND,
 		FilterChains: []*listenerv3.FilterChain{{
@@ -83,7 +83,7 @@ func (g *generator) outbound(services []*model.Service) {
 // outboundTCP listens on a service's virtual address and port.
 func (g *generator) outboundTCP(s *model.Service, p model.ServicePort) {
 	to := []model.Destination{{Host: s.Host, Port: p.Number, Weight: 1}}
-	if r := g.meshRoutes(s.Host); r != nil {
+	if r := g.meshRoutes(s); r != nil {
 		if chosen := g.tcpRoute(r, p.Number, model.GatewayMesh); chosen != nil {
 			to = chosen.Forward
 			g.from(r.Source)
@@ -131,7 +131,7 @@ func (g *generator) inScope(m model.Scope, r *model.Routes, port uint16, gateway
 // outboundHTTP listens on a port for all HTTP services that use it; the host of each request tells them apart. What is
 // TLS, and so cannot be read, is passed on as the policy for unknown destinations says.
 func (g *generator) outboundHTTP(port uint16, unknown string) {
-	name := fmt.Sprintf("0.0.0.0_%d", port)
+	name := g.wildcardName(port)
 	manager := g.connectionManager(&hcmv3.HttpConnectionManager{
 		StatPrefix:                 "outbound_" + name,
 		RouteSpecifier:             rds(fmt.Sprint(port)),
@@ -143,7 +143,7 @@ func (g *generator) outboundHTTP(port uint16, unknown string) {
 	})
 	g.out.Listeners = append(g.out.Listeners, &listenerv3.Listener{
 		Name:             name,
-		Address:          socketAddress("0.0.0.0", port),
+		Address:          socketAddress(g.wildcard(), port),
 		BindToPort:       flag(false),
 		TrafficDirection: corev3.TrafficDirection_OUTBOUND,
 		ListenerFilters: []*listenerv3.ListenerFilter{
@@ -159,6 +159,14 @@ func (g *generator) outboundHTTP(port uint16, unknown string) {
 			Filters: g.tcpFilters(unknown, nil, unknown),
 		},
 	})
+}
+
+// loopback is the address of the node's own host in its family.
+func (g *generator) loopback() string {
+	if g.node.Address.Is6() {
+		return "::1"
+	}
+	return "127.0.0.1"
 }
 
 func rds(name string) *hcmv3.HttpConnectionManager_Rds {

@@ -15,6 +15,7 @@ import (
 	networkrbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/rbac/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 
+	"heddle.io/heddle/control/cluster"
 	"heddle.io/heddle/control/model"
 )
 
@@ -147,6 +148,8 @@ func (g *generator) conditionPrincipals(c model.Condition) []*rbacv3.Principal {
 		return principalValues(c.Values, g.byPrincipal)
 	case model.OnAccount:
 		return principalValues(c.Accounts, g.byAccount)
+	case model.OnCluster:
+		return principalValues(c.Values, g.byCluster)
 	}
 	return nil
 }
@@ -223,6 +226,16 @@ func (g *generator) byNamespace(v string) *rbacv3.Principal {
 
 func (g *generator) byAccount(a model.Account) *rbacv3.Principal {
 	return authenticated(exactly(g.mesh.Settings.Identity(a.Namespace, a.Name)))
+}
+
+// byCluster matches the DNS name that says whose authority issued the caller's certificate. Envoy compares a principal
+// with URIs, DNS names and subject alike, and a URI may end in any account's name, so patterns are for the whole name.
+func (g *generator) byCluster(v string) *rbacv3.Principal {
+	name := cluster.CertificateName(g.mesh.Settings.TrustDomain, v)
+	if !strings.Contains(v, "*") {
+		return authenticated(exactly(name))
+	}
+	return authenticated(matching(strings.ReplaceAll(regexp.QuoteMeta(name), `\*`, "[a-z0-9-]*")))
 }
 
 func byDirectIP(p netip.Prefix) *rbacv3.Principal {

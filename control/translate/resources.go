@@ -43,6 +43,9 @@ func Proxy(mesh *model.Mesh, node Node) (*Resources, error) {
 		g.sidecar()
 	case Router:
 		g.gateway()
+		if g.isEastWest() {
+			g.eastWest()
+		}
 	default:
 		return nil, fmt.Errorf("node %s: type %q is neither %s nor %s", node.ID(), node.Type, Sidecar, Router)
 	}

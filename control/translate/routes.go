@@ -13,9 +13,9 @@ import (
 	"heddle.io/heddle/control/model"
 )
 
-// meshRoutes finds the routes for a host that hold for sidecars of the node's namespace: the most specific host wins,
+// meshRoutes finds the routes for a service that hold for sidecars of the node's namespace: the most specific host wins,
 // then the oldest.
-func (g *generator) meshRoutes(host string) *model.Routes {
+func (g *generator) meshRoutes(s *model.Service) *model.Routes {
 	var best *model.Routes
 	bestRank := 0
 	for _, r := range g.mesh.Routes {
@@ -23,7 +23,7 @@ func (g *generator) meshRoutes(host string) *model.Routes {
 			continue
 		}
 		for _, h := range r.Hosts {
-			if rank, ok := model.MatchesHost(h, host); ok && rank > bestRank {
+			if rank, ok := s.Matches(h); ok && rank > bestRank {
 				best, bestRank = r, rank
 			}
 		}
@@ -59,7 +59,7 @@ func (g *generator) sidecarRoutes(port uint16, services []*model.Service) {
 				host.Domains = append(host.Domains, d)
 			}
 		}
-		if r := g.meshRoutes(s.Host); r != nil && len(r.HTTP) > 0 {
+		if r := g.meshRoutes(s); r != nil && len(r.HTTP) > 0 {
 			g.from(r.Source)
 			host.Routes = g.routes(r, port, model.GatewayMesh, s.Host)
 		} else {
@@ -81,11 +81,32 @@ const maxDirectBody = 1 << 20
 // domains are the names by which clients of the node's namespace call a service, with and without the port.
 func (g *generator) domains(s *model.Service, port uint16) []string {
 	names := []string{s.Host}
-	if s.Namespace == g.node.Namespace {
-		names = append(names, s.Name)
+	if s.External == nil {
+		names = g.shortNames(names, s.Name, s.Namespace)
 	}
-	names = append(names, s.Name+"."+s.Namespace+".svc", s.Name+"."+s.Namespace, s.Address.String())
-	return withPort(names, port)
+	for _, a := range s.Aliases {
+		if !a.Visible.In(g.node.Namespace) {
+			continue
+		}
+		names = append(names, a.Host)
+		if rest, ok := strings.CutSuffix(a.Host, ".svc."+g.mesh.Settings.Domain); ok {
+			name, namespace, _ := strings.Cut(rest, ".")
+			names = g.shortNames(names, name, namespace)
+		}
+	}
+	if s.Address.Is6() {
+		// As a literal stands in an authority (RFC 3986, section 3.2.2).
+		return withPort(append(names, "["+s.Address.String()+"]"), port)
+	}
+	return withPort(append(names, s.Address.String()), port)
+}
+
+// shortNames adds the names that stand for the full one of a service in a namespace.
+func (g *generator) shortNames(names []string, name, namespace string) []string {
+	if namespace == g.node.Namespace {
+		names = append(names, name)
+	}
+	return append(names, name+"."+namespace+".svc", name+"."+namespace)
 }
 
 func withPort(names []string, port uint16) []string {
@@ -157,15 +178,23 @@ func noStreamBound() *routev3.RouteAction_MaxStreamDuration {
 
 // defaultRoute sends everything to the service itself.
 func (g *generator) defaultRoute(s *model.Service, port uint16) *routev3.Route {
+	action := &routev3.RouteAction{
+		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: outboundCluster(s.Host, port, "")},
+		Timeout:          duration(0), MaxStreamDuration: noStreamBound(), RetryPolicy: g.retryPolicy(nil),
+	}
+	if hasOwnNames(s) {
+		action.HostRewriteSpecifier = &routev3.RouteAction_AutoHostRewrite{AutoHostRewrite: flag(true)}
+	}
 	return &routev3.Route{
 		Name: "default", Match: anyPath(),
 		Decorator: &routev3.Decorator{Operation: fmt.Sprintf("%s:%d/*", s.Host, port)},
-		Action: &routev3.Route_Route{Route: &routev3.RouteAction{
-			ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: outboundCluster(s.Host, port, "")},
-			Timeout:          duration(0), MaxStreamDuration: noStreamBound(), RetryPolicy: g.retryPolicy(nil),
-		}},
+		Action:    &routev3.Route_Route{Route: action},
 	}
 }
+
+// hasOwnNames says whether the hosts behind a service know themselves by other names than the service's: servers outside
+// of the mesh never heard of the global namespace's domain, and go by the request's host.
+func hasOwnNames(s *model.Service) bool { return s.External != nil && len(s.External.Names) > 0 }
 
 // routes makes the Envoy routes of a set that can hold on a port of this node, one for each match. What stands behind a
 // route for everything is dropped: it could never be reached.
@@ -232,6 +261,9 @@ func (g *generator) forward(h *model.HTTPRoute) *routev3.RouteAction {
 	}
 	if used := weighted(h.Forward); len(used) == 1 {
 		out.ClusterSpecifier = &routev3.RouteAction_Cluster{Cluster: destinationCluster(used[0])}
+		if s := g.mesh.Service(used[0].Host); s != nil && hasOwnNames(s) {
+			out.HostRewriteSpecifier = &routev3.RouteAction_AutoHostRewrite{AutoHostRewrite: flag(true)}
+		}
 	} else {
 		split := &routev3.WeightedCluster{}
 		for _, d := range used {

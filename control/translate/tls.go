@@ -1,12 +1,16 @@
 package translate
 
 import (
+	"slices"
+
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"heddle.io/heddle/control/cluster"
 	"heddle.io/heddle/control/model"
+	"heddle.io/heddle/control/objects"
 )
 
 // Secrets that the agent serves to each workload's proxy over SDS.
@@ -85,9 +89,22 @@ func (g *generator) meshIdentity(alpn []string, peers []*tlsv3.SubjectAltNameMat
 	}
 }
 
-// inboundTLS accepts mutual TLS from any identity of the trust domain; policies say who may do what.
+// inboundTLS accepts mutual TLS from any workload of the clusters of the mesh; policies say who may do what. The DNS name
+// tells whose authority issued a certificate (see [cluster.CertificateName]), so that a cluster that was removed is
+// locked out however long its certificates last.
 func (g *generator) inboundTLS(alpn []string) *corev3.TransportSocket {
-	peers := []*tlsv3.SubjectAltNameMatcher{uriMatcher(beginning("spiffe://" + g.mesh.Settings.TrustDomain + "/"))}
+	settings := g.mesh.Settings
+	clusters := settings.Clusters
+	if !slices.Contains(clusters, settings.Cluster) {
+		clusters = append([]string{settings.Cluster}, clusters...)
+	}
+	peers := make([]*tlsv3.SubjectAltNameMatcher, 0, len(clusters))
+	for _, name := range clusters {
+		g.from(model.Source{Key: objects.Key{Group: objects.Cluster.Group, Kind: objects.Cluster.Kind, Name: name}})
+		peers = append(peers, &tlsv3.SubjectAltNameMatcher{
+			SanType: tlsv3.SubjectAltNameMatcher_DNS, Matcher: exactly(cluster.CertificateName(settings.TrustDomain, name)),
+		})
+	}
 	return g.socket(socketTLS, g.pack(&tlsv3.DownstreamTlsContext{
 		CommonTlsContext:         g.meshIdentity(alpn, peers),
 		RequireClientCertificate: flag(true),
@@ -101,7 +118,7 @@ func (g *generator) inboundTLS(alpn []string) *corev3.TransportSocket {
 // outboundTLS is mutual TLS with the mesh's certificates towards a service.
 func (g *generator) outboundTLS(s *model.Service, sni string, http2 bool, t *model.ClientTLS) *corev3.TransportSocket {
 	var peers []*tlsv3.SubjectAltNameMatcher
-	names := s.Identities
+	names := s.Answering()
 	if t != nil && len(t.SubjectNames) > 0 {
 		names = t.SubjectNames
 	}
@@ -112,7 +129,8 @@ func (g *generator) outboundTLS(s *model.Service, sni string, http2 bool, t *mod
 		// No workload is known: whoever answers must at least be of the service's namespace.
 		peers = append(peers, uriMatcher(beginning(g.mesh.Settings.Identity(s.Namespace, ""))))
 	}
-	if t != nil && t.ServerName != "" {
+	// Gateways between clusters go by the server name; within one, nothing does.
+	if t != nil && t.ServerName != "" && len(s.Remote) == 0 {
 		sni = t.ServerName
 	}
 	alpn := []string{alpnMesh}

@@ -8,9 +8,9 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -51,7 +51,8 @@ func load(t *testing.T, name string) *scenario {
 		t.Fatal(err)
 	}
 	s := &scenario{name: name}
-	settings := model.DefaultSettings("cluster1")
+	world := readWorld(t, name)
+	settings := world.settings(t)
 	objs, errs := objects.Decode(bytes.NewReader(text), "in.yaml", "")
 	if len(errs) > 0 {
 		s.errors = errs
@@ -68,8 +69,10 @@ func load(t *testing.T, name string) *scenario {
 		return s
 	}
 	all := build.Merge(existing, writes)
-	replicas := instances(all)
-	s.mesh, s.report = build.Mesh(settings, all, build.Runtime{Instances: replicas})
+	replicas := instances(all, settings, world.NotReady)
+	s.mesh, s.report = build.Mesh(settings, all, build.Runtime{
+		Instances: replicas, Peers: world.Peers, Addresses: addresses(settings, all, world.Peers),
+	})
 	s.nodes = nodes(t, string(text), settings, replicas)
 	return s
 }
@@ -80,10 +83,13 @@ func namespace(name string) *objects.Object {
 	return &objects.Object{Kind: objects.Namespace, Resource: ns}
 }
 
-// instances takes every workload's replicas as running and ready.
-func instances(objs []*objects.Object) []registry.Instance {
+// instances takes every workload's replicas as running, and as ready unless they are listed.
+func instances(objs []*objects.Object, settings model.Settings, notReady []string) []registry.Instance {
 	var out []registry.Instance
-	address := netip.MustParseAddr("10.244.0.10")
+	address := settings.Family.Ranges().Pods.Addr()
+	for range 10 {
+		address = address.Next()
+	}
 	for _, o := range objs {
 		w, ok := o.Resource.(*v1alpha1.Workload)
 		if !ok {
@@ -92,8 +98,9 @@ func instances(objs []*objects.Object) []registry.Instance {
 		for i := range w.ReplicaCount() {
 			instance := registry.Instance{
 				Workload: o.Key(), Name: fmt.Sprintf("%s-%d", w.Name, i), Address: address, Labels: w.Labels,
-				ServiceAccount: w.Spec.ServiceAccount, Ready: true, Cluster: "cluster1", HasProxy: true,
+				ServiceAccount: w.Spec.ServiceAccount, Cluster: settings.Cluster, HasProxy: true,
 			}
+			instance.Ready = !slices.Contains(notReady, instance.ID())
 			for _, p := range w.Spec.Ports {
 				instance.Ports = append(instance.Ports, registry.Port{Name: p.Name, Number: uint16(p.Port)})
 			}
@@ -119,10 +126,10 @@ func nodes(t *testing.T, text string, settings model.Settings, replicas []regist
 			Type: translate.Sidecar, Namespace: ns, Name: name, Domain: settings.Domain, Cluster: settings.Cluster,
 			TrustDomain: settings.TrustDomain, Heddle: true,
 		}
-		if full := ns + "/" + name; full == "istio-system/ingressgateway" {
-			node.Type, node.Workload, node.Account = translate.Router, "istio-ingressgateway", "istio-ingressgateway"
-			node.Address = netip.MustParseAddr("10.244.0.2")
-			node.Labels = map[string]string{"app": "istio-ingressgateway", "istio": "ingressgateway"}
+		if full := ns + "/" + name; full == "istio-system/ingressgateway" || full == "istio-system/eastwestgateway" {
+			node.Type, node.Workload, node.Account = translate.Router, "istio-"+name, "istio-"+name
+			node.Address = settings.Family.Ranges().Gateway().Addr().Next()
+			node.Labels = map[string]string{"app": "istio-" + name, "istio": name}
 			out = append(out, node)
 			continue
 		}

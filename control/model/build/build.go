@@ -11,7 +11,6 @@ import (
 
 	networkingv1 "istio.io/client-go/pkg/apis/networking/v1"
 	securityv1 "istio.io/client-go/pkg/apis/security/v1"
-	corev1 "k8s.io/api/core/v1"
 
 	"heddle.io/heddle/api/v1alpha1"
 	"heddle.io/heddle/control/model"
@@ -31,6 +30,24 @@ type builder struct {
 	accounts   map[objects.Key]bool
 	secrets    map[objects.Key]*objects.Object
 	workloads  []*v1alpha1.Workload
+
+	owners *ownership
+	// canonical names of services by alias.
+	canonical map[string]string
+	// wanted are the hosts that need a virtual address of the global range.
+	wanted []string
+	// idle are services whose selector selects nothing here.
+	idle []*model.Service
+	// publicHosts are the hosts of public services, and whose they are.
+	publicHosts map[string]objects.Key
+}
+
+func newBuilder(settings model.Settings, objs []*objects.Object) *builder {
+	return &builder{
+		settings: settings, mesh: &model.Mesh{Settings: settings}, report: newReport(objs),
+		created: map[objects.Key]time.Time{}, namespaces: map[string]bool{}, accounts: map[objects.Key]bool{},
+		secrets: map[objects.Key]*objects.Object{}, canonical: map[string]string{}, publicHosts: map[string]objects.Key{},
+	}
 }
 
 // Runtime is what is known of the running world, beside the objects. The zero value knows nothing.
@@ -46,16 +63,53 @@ type Runtime struct {
 // Mesh builds the model. Objects that contradict others or cannot work are left out and said so in the report; the
 // model that comes out is valid whatever goes in.
 func Mesh(settings model.Settings, objs []*objects.Object, runtime Runtime) (*model.Mesh, *Report) {
-	b := &builder{
-		settings: settings, mesh: &model.Mesh{Settings: settings}, report: newReport(objs),
-		created: map[objects.Key]time.Time{}, namespaces: map[string]bool{}, accounts: map[objects.Key]bool{},
-		secrets: map[objects.Key]*objects.Object{},
+	b := newBuilder(settings, objs)
+	sorted := b.admit(objs)
+	b.services(sorted, runtime)
+	// Destinations are checked against services, routes against both.
+	for _, o := range sorted {
+		if d, ok := o.Resource.(*networkingv1.DestinationRule); ok {
+			b.destination(o, d)
+		}
 	}
-	sorted := slices.Clone(objs)
-	slices.SortStableFunc(sorted, func(x, y *objects.Object) int {
-		return compareKeys(x.Key(), y.Key())
+	for _, o := range sorted {
+		switch r := o.Resource.(type) {
+		case *v1alpha1.Workload:
+			b.workload(o, r)
+		case *networkingv1.Gateway:
+			b.gateway(o, r)
+		case *securityv1.PeerAuthentication:
+			b.peerMode(o, r)
+		case *securityv1.AuthorizationPolicy:
+			b.access(o, r)
+		}
+		b.namespace(o)
+	}
+	for _, g := range b.owners.globals {
+		b.publicServices(g)
+		b.defaultDeny(g)
+	}
+	slices.SortStableFunc(b.mesh.Access, func(x, y *model.AccessPolicy) int {
+		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
 	})
-	// An object that is not of good form must not reach the model, however it came into the store.
+	byAge(b, b.mesh.Gateways, func(g *model.Gateway) objects.Key { return g.Source.Key })
+	for _, o := range sorted {
+		if v, ok := o.Resource.(*networkingv1.VirtualService); ok {
+			b.routes(o, v)
+		}
+	}
+	byAge(b, b.mesh.Routes, func(r *model.Routes) objects.Key { return r.Source.Key })
+	byAge(b, b.mesh.Destinations, func(d *model.DestinationPolicy) objects.Key { return d.Source.Key })
+	byAge(b, b.mesh.PeerModes, func(p *model.PeerMode) objects.Key { return p.Source.Key })
+	b.conflicts()
+	return b.mesh, b.report
+}
+
+// admit sorts the objects, and leaves out and reports those that are not of good form: none may reach the model, however
+// it came into the store.
+func (b *builder) admit(objs []*objects.Object) []*objects.Object {
+	sorted := slices.Clone(objs)
+	slices.SortStableFunc(sorted, func(x, y *objects.Object) int { return compareKeys(x.Key(), y.Key()) })
 	sorted = slices.DeleteFunc(sorted, func(o *objects.Object) bool {
 		errs := objects.CheckForm(o)
 		for _, e := range errs {
@@ -78,42 +132,7 @@ func Mesh(settings model.Settings, objs []*objects.Object, runtime Runtime) (*mo
 			b.workloads = append(b.workloads, w)
 		}
 	}
-	b.replicas(runtime.Instances)
-	for _, o := range sorted {
-		if s, ok := o.Resource.(*corev1.Service); ok {
-			b.service(o, s)
-		}
-	}
-	// Destinations are checked against services, routes against both.
-	for _, o := range sorted {
-		if d, ok := o.Resource.(*networkingv1.DestinationRule); ok {
-			b.destination(o, d)
-		}
-	}
-	for _, o := range sorted {
-		switch r := o.Resource.(type) {
-		case *v1alpha1.Workload:
-			b.workload(o, r)
-		case *networkingv1.Gateway:
-			b.gateway(o, r)
-		case *securityv1.PeerAuthentication:
-			b.peerMode(o, r)
-		case *securityv1.AuthorizationPolicy:
-			b.access(o, r)
-		}
-		b.namespace(o)
-	}
-	byAge(b, b.mesh.Gateways, func(g *model.Gateway) objects.Key { return g.Source.Key })
-	for _, o := range sorted {
-		if v, ok := o.Resource.(*networkingv1.VirtualService); ok {
-			b.routes(o, v)
-		}
-	}
-	byAge(b, b.mesh.Routes, func(r *model.Routes) objects.Key { return r.Source.Key })
-	byAge(b, b.mesh.Destinations, func(d *model.DestinationPolicy) objects.Key { return d.Source.Key })
-	byAge(b, b.mesh.PeerModes, func(p *model.PeerMode) objects.Key { return p.Source.Key })
-	b.conflicts()
-	return b.mesh, b.report
+	return sorted
 }
 
 func compareKeys(x, y objects.Key) int {
@@ -128,15 +147,18 @@ func compareKeys(x, y objects.Key) int {
 func byAge[T any](b *builder, items []T, key func(T) objects.Key) {
 	slices.SortStableFunc(items, func(x, y T) int {
 		kx, ky := key(x), key(y)
-		cx, cy := b.created[kx], b.created[ky]
-		if cx.IsZero() != cy.IsZero() {
-			if cx.IsZero() {
-				return 1
-			}
-			return -1
-		}
-		return cmp.Or(cx.Compare(cy), compareKeys(kx, ky))
+		return cmp.Or(compareAge(b.created[kx], b.created[ky]), compareKeys(kx, ky))
 	})
+}
+
+func compareAge(x, y time.Time) int {
+	if x.IsZero() != y.IsZero() {
+		if x.IsZero() {
+			return 1
+		}
+		return -1
+	}
+	return x.Compare(y)
 }
 
 func source(o *objects.Object) model.Source {
@@ -153,22 +175,30 @@ func (b *builder) namespace(o *objects.Object) {
 		"there is no Namespace "+ns+"; the object works, but check the spelling or apply the Namespace")
 }
 
-// fullName gives the full name of a host written in an object of a namespace: short names belong to it.
+// fullName gives the full name of a host written in an object of a namespace: short names belong to it, and a service
+// is called by its own name, not by an alias.
 func (b *builder) fullName(host, namespace string) string {
-	host = strings.ToLower(strings.TrimSuffix(host, "."))
+	full := b.qualified(strings.ToLower(strings.TrimSuffix(host, ".")), namespace)
+	if own, ok := b.canonical[full]; ok {
+		return own
+	}
+	return full
+}
+
+func (b *builder) qualified(host, namespace string) string {
 	switch parts := strings.Split(host, "."); {
 	case host == "*" || strings.HasPrefix(host, "*."):
 		return host
 	case len(parts) == 1:
 		return host + "." + namespace + ".svc." + b.settings.Domain
-	case len(parts) == 2 && b.isService(parts[0], parts[1]), len(parts) == 3 && parts[2] == "svc":
+	case len(parts) == 2 && b.isService(host+".svc."+b.settings.Domain), len(parts) == 3 && parts[2] == "svc":
 		return parts[0] + "." + parts[1] + ".svc." + b.settings.Domain
 	}
 	return host
 }
 
-func (b *builder) isService(name, namespace string) bool {
-	return b.mesh.Service(name+"."+namespace+".svc."+b.settings.Domain) != nil
+func (b *builder) isService(host string) bool {
+	return b.canonical[host] != "" || b.mesh.Service(host) != nil
 }
 
 // visibility reads an exportTo list of an object in a namespace.

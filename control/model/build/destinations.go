@@ -49,6 +49,11 @@ func (b *builder) subsets(o *objects.Object, d *model.DestinationPolicy, svc *mo
 		for _, r := range svc.Replicas {
 			found = found || model.Selects(s.Labels, r.Labels)
 		}
+		for _, r := range svc.Remote {
+			for _, g := range r.Groups {
+				found = found || model.Selects(s.Labels, g.Labels)
+			}
+		}
 		if !found {
 			b.report.missing(o.Key(), "EmptySubset", fmt.Sprintf("spec.subsets[%d].labels", i),
 				fmt.Sprintf("no workload of %s has these labels", svc.Host), "label a Workload, or correct the labels")

@@ -86,32 +86,35 @@ func (b *builder) serverTLS(o *objects.Object, at string, t *networking.ServerTL
 		ClientCertificate: t.Mode == networking.ServerTLSSettings_MUTUAL,
 		Min:               tlsVersion(t.MinProtocolVersion), Max: tlsVersion(t.MaxProtocolVersion),
 	}
-	path := at + ".tls.credentialName"
+	b.credential(o.Key(), at+".tls.credentialName", t.CredentialName, out.ClientCertificate)
+	return out
+}
+
+// credential reads the Secret that a server names.
+func (b *builder) credential(of objects.Key, path, name string, client bool) {
 	// Gateways run in the root namespace and read their secrets there (DESIGN, decisions).
 	namespace := b.settings.RootNamespace
-	secret, ok := b.secrets[objects.Key{Kind: objects.Secret.Kind, Namespace: namespace, Name: t.CredentialName}]
+	secret, ok := b.secrets[objects.Key{Kind: objects.Secret.Kind, Namespace: namespace, Name: name}]
 	if !ok {
-		b.report.missing(o.Key(), "NoSecret", path,
-			fmt.Sprintf("there is no Secret %s in namespace %s", t.CredentialName, namespace),
+		b.report.missing(of, "NoSecret", path, fmt.Sprintf("there is no Secret %s in namespace %s", name, namespace),
 			"until it is applied, this server refuses connections")
-		return out
+		return
 	}
-	credential, problem := readCredential(secret, out.ClientCertificate)
+	credential, problem := readCredential(secret, client)
 	if problem != "" {
-		b.report.missing(o.Key(), "BadSecret", path, fmt.Sprintf("Secret %s/%s %s", namespace, t.CredentialName, problem),
+		b.report.missing(of, "BadSecret", path, fmt.Sprintf("Secret %s/%s %s", namespace, name, problem),
 			"until it is right, this server refuses connections")
-		return out
+		return
 	}
 	for i, c := range b.mesh.Credentials {
 		if c.Namespace == credential.Namespace && c.Name == credential.Name {
 			if len(credential.Authorities) > 0 {
 				b.mesh.Credentials[i] = credential
 			}
-			return out
+			return
 		}
 	}
 	b.mesh.Credentials = append(b.mesh.Credentials, credential)
-	return out
 }
 
 // readCredential reads a Secret as Istio does: tls.crt, tls.key and ca.crt, or cert, key and cacert.

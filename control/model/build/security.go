@@ -1,6 +1,7 @@
 package build
 
 import (
+	"fmt"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -73,7 +74,7 @@ func (b *builder) access(o *objects.Object, p *securityv1.AuthorizationPolicy) {
 		b.report.missing(o.Key(), "NoWorkload", "spec.selector", "selects no workload",
 			"correct the labels, or apply the Workload")
 	}
-	for _, r := range p.Spec.Rules {
+	for i, r := range p.Spec.Rules {
 		var rule model.AccessRule
 		for _, f := range r.GetFrom() {
 			s := f.Source
@@ -94,12 +95,28 @@ func (b *builder) access(o *objects.Object, p *securityv1.AuthorizationPolicy) {
 				Ports:   model.Values[uint16]{In: ports(op.Ports), Not: ports(op.NotPorts)},
 			})
 		}
-		for _, w := range r.GetWhen() {
-			rule.When = append(rule.When, whenCondition(w, ns))
+		for j, w := range r.GetWhen() {
+			c := whenCondition(w, ns)
+			rule.When = append(rule.When, c)
+			if c.Kind == model.OnCluster {
+				at := fmt.Sprintf("spec.rules[%d].when[%d].", i, j)
+				b.namesClusters(o, at+"values", c.Values.In)
+				b.namesClusters(o, at+"notValues", c.Values.Not)
+			}
 		}
 		out.Rules = append(out.Rules, rule)
 	}
 	b.mesh.Access = append(b.mesh.Access, out)
+}
+
+// namesClusters notes clusters that the mesh does not have.
+func (b *builder) namesClusters(o *objects.Object, at string, names []string) {
+	for i, n := range names {
+		if !isPattern(n) && !b.isCluster(n) {
+			b.report.missing(o.Key(), "NoCluster", fmt.Sprintf("%s[%d]", at, i), fmt.Sprintf("there is no cluster %s in the mesh", n),
+				"join it, or correct the name")
+		}
+	}
 }
 
 func whenCondition(w *security.Condition, ns string) model.Condition {

@@ -15,6 +15,31 @@ import (
 	"heddle.io/heddle/control/registry"
 )
 
+// services makes the services: this cluster's own, and what global namespaces bring.
+func (b *builder) services(sorted []*objects.Object, runtime Runtime) {
+	b.replicas(runtime.Instances)
+	b.clusters(sorted)
+	for _, o := range sorted {
+		if s, ok := o.Resource.(*corev1.Service); ok {
+			b.service(o, s)
+		}
+	}
+	b.globals(sorted, runtime)
+	for _, s := range b.idle {
+		if len(s.Remote) == 0 {
+			b.report.missing(s.Source.Key, "NoWorkload", "spec.selector", "selects no workload",
+				"apply a Workload whose labels it selects, in the same namespace")
+		}
+	}
+}
+
+// sortServices keeps them sorted as they become more: services are looked up all the time.
+func (b *builder) sortServices() {
+	slices.SortFunc(b.mesh.Services, func(x, y *model.Service) int {
+		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name), cmp.Compare(x.Host, y.Host))
+	})
+}
+
 func (b *builder) replicas(instances []registry.Instance) {
 	for _, i := range instances {
 		r := &model.Replica{
@@ -34,6 +59,9 @@ func (b *builder) replicas(instances []registry.Instance) {
 		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
 	})
 }
+
+const unknownProtocol = "neither the name nor appProtocol says the protocol, so the port is plain TCP; " +
+	`call it for example "http" or "grpc-api" to have requests routed and measured`
 
 // exportAnnotation is Istio's annotation of Services for their visibility.
 const exportAnnotation = "networking.istio.io/exportTo"
@@ -57,9 +85,7 @@ func (b *builder) service(o *objects.Object, s *corev1.Service) {
 		}
 		protocol, known := model.ProtocolOf(app, p.Name)
 		if !known {
-			b.report.note(o.Key(), fmt.Sprintf("spec.ports[%d].name", i),
-				"neither the name nor appProtocol says the protocol, so the port is plain TCP; "+
-					`call it for example "http" or "grpc-api" to have requests routed and measured`)
+			b.report.note(o.Key(), fmt.Sprintf("spec.ports[%d].name", i), unknownProtocol)
 		}
 		port := model.ServicePort{Name: p.Name, Number: uint16(p.Port), Protocol: protocol}
 		if p.TargetPort.Type == intstr.String {
@@ -71,10 +97,7 @@ func (b *builder) service(o *objects.Object, s *corev1.Service) {
 	}
 	b.endpoints(o, svc)
 	b.mesh.Services = append(b.mesh.Services, svc)
-	// Kept sorted as it grows: later steps look services up.
-	slices.SortFunc(b.mesh.Services, func(x, y *model.Service) int {
-		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
-	})
+	b.sortServices()
 }
 
 // endpoints finds a service's replicas and who may answer for it. Identities come from workloads too, not only from
@@ -102,8 +125,7 @@ func (b *builder) endpoints(o *objects.Object, svc *model.Service) {
 	}
 	slices.Sort(svc.Identities)
 	if !selected {
-		b.report.missing(o.Key(), "NoWorkload", "spec.selector", "selects no workload",
-			"apply a Workload whose labels it selects, in the same namespace")
+		b.idle = append(b.idle, svc)
 	}
 }
 

@@ -1,0 +1,92 @@
+package model
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// Remote is where a service runs in another cluster: behind that cluster's east-west gateways.
+type Remote struct {
+	Cluster string `json:"cluster"`
+	// Gateways are the addresses of the cluster's east-west gateways.
+	Gateways []netip.AddrPort `json:"gateways,omitempty"`
+	// Reachable says that a gateway answers; without, its endpoints are out of rotation.
+	Reachable bool     `json:"reachable"`
+	Locality  Locality `json:"locality,omitzero"`
+	// Ports that the service has there, sorted.
+	Ports []uint16 `json:"ports"`
+	// Identities that may answer for it there, sorted.
+	Identities []string `json:"identities,omitempty"`
+	// Groups count its ready endpoints by labels.
+	Groups []RemoteGroup `json:"groups,omitempty"`
+}
+
+// RemoteGroup is a number of endpoints with the same labels.
+type RemoteGroup struct {
+	Labels map[string]string `json:"labels,omitempty"`
+	Ready  uint32            `json:"ready"`
+}
+
+// Ready counts the endpoints of a port that a subset's labels select; nil selects all.
+func (r *Remote) Ready(port uint16, labels map[string]string) uint64 {
+	var n uint64
+	if !slices.Contains(r.Ports, port) {
+		return 0
+	}
+	for _, g := range r.Groups {
+		if Selects(labels, g.Labels) {
+			n += uint64(g.Ready)
+		}
+	}
+	return n
+}
+
+// External is a service outside of the mesh. It has either names or addresses.
+type External struct {
+	// Names are resolved by the proxies, again and again.
+	Names []string `json:"names,omitempty"`
+	// Addresses of its hosts.
+	Addresses []netip.Addr `json:"addresses,omitempty"`
+}
+
+// Alias is another full name of a service.
+type Alias struct {
+	Host string `json:"host"`
+	// Visible says in which namespaces the name stands for the service.
+	Visible Visibility `json:"visible,omitzero"`
+}
+
+// Local says that this cluster has a Service object for it, and so may have replicas.
+func (s *Service) Local() bool { return !s.Imported && s.External == nil }
+
+// Answering are the identities that may answer for the service in any cluster, sorted. Clusters that cannot be reached
+// at the moment count too, so that clients' trust does not change with the link.
+func (s *Service) Answering() []string {
+	out := slices.Clone(s.Identities)
+	for _, r := range s.Remote {
+		out = append(out, r.Identities...)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// Matches says whether a host pattern covers the service under any of its names, and how specifically.
+func (s *Service) Matches(pattern string) (specificity int, ok bool) {
+	specificity, ok = MatchesHost(pattern, s.Host)
+	for _, a := range s.Aliases {
+		if rank, is := MatchesHost(pattern, a.Host); is {
+			specificity, ok = max(specificity, rank), true
+		}
+	}
+	return specificity, ok
+}
+
+// MutualTLS says whether a replica terminates the mesh's mutual TLS on one of its ports.
+func (m *Mesh) MutualTLS(r *Replica, port uint16) bool {
+	mode, _ := m.InboundMode(r.Namespace, r.Labels, port)
+	return r.HasProxy && mode != MTLSDisable
+}
+
+// Exported says that other clusters may use the service: a global namespace maps it, and it is not kept to some
+// namespaces of this cluster.
+func (s *Service) Exported() bool { return s.Local() && s.Global != "" && !s.ExportTo.Limited }
