@@ -23,23 +23,21 @@ func (s *session) applyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "apply -f FILE", Short: "Create or change objects from files", Args: cobra.NoArgs,
 		Long: "Create or change objects from files, directories or standard input.\n\n" +
-			"Everything given is checked and written as a whole: when anything is wrong, nothing is changed.",
-		Example: "  heddle apply -f demo/boutique/manifests/\n  heddle apply -f route.yaml --dry-run\n  cat shop.yaml | heddle apply -f -",
+			"Everything given is checked and written as a whole: when anything is wrong, nothing is changed.\n\n" +
+			"An object goes to the cluster that its label " + labelCluster + " names, if that runs on this machine, and otherwise to the\n" +
+			"current context's; a GlobalNamespace to the primary. With several, all of them check first. With --cluster or\n" +
+			"$HEDDLE_CLUSTER, everything goes there, and objects labelled for another cluster are refused.",
+		Example: "  heddle apply -f demo/boutique/manifests/\n  heddle apply -f demo/boutique/two-clusters/\n  heddle apply -f route.yaml --dry-run\n  cat shop.yaml | heddle apply -f -",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			manifests, err := readManifests(files, recursive, s.in)
 			if err != nil {
 				return err
 			}
-			c, err := s.client()
+			shares, err := s.shares(cmd.Context(), manifests)
 			if err != nil {
 				return err
 			}
-			response, err := c.Apply(cmd.Context(), client.ApplyRequest{Manifests: manifests, Namespace: s.namespace, DryRun: dryRun, User: userName()})
-			if err != nil {
-				return err
-			}
-			s.printResults(response)
-			return nil
+			return s.writeShares(cmd.Context(), shares, client.ApplyRequest{Namespace: s.namespace, DryRun: dryRun, User: userName()})
 		},
 	}
 	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "file, directory, or - for standard input; may be given several times")
@@ -49,10 +47,14 @@ func (s *session) applyCommand() *cobra.Command {
 	return cmd
 }
 
-func (s *session) printResults(response client.ApplyResponse) {
+// printResults says what became of each object; where is the cluster, when there are several.
+func (s *session) printResults(response client.ApplyResponse, where string) {
 	suffix := ""
+	if where != "" {
+		suffix = " in " + where
+	}
 	if response.DryRun {
-		suffix = " (dry run)"
+		suffix += " (dry run)"
 	}
 	for _, r := range response.Results {
 		s.printWarnings(r)

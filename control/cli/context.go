@@ -16,7 +16,19 @@ import (
 )
 
 // contextFile remembers which cluster commands are about: ~/.config/heddle/config.yaml.
-type contextFile struct{ path string }
+type contextFile struct {
+	path string
+	// here lists the clusters of this machine; nil means [clustersHere].
+	here func() []string
+}
+
+// clusters lists the clusters that run on this machine.
+func (f contextFile) clusters() []string {
+	if f.here != nil {
+		return f.here()
+	}
+	return clustersHere()
+}
 
 // contextContent is the file's content.
 type contextContent struct {
@@ -83,7 +95,7 @@ func (f contextFile) choose(flag, environment string) (string, error) {
 	if content.Current != "" {
 		return content.Current, nil
 	}
-	here := clustersHere()
+	here := f.clusters()
 	switch len(here) {
 	case 0:
 		return "", &client.Problem{What: "no cluster runs here", Where: cluster.DefaultRunRoot, Remedy: "start one with `sudo heddle up --name cluster1`"}
@@ -101,7 +113,7 @@ func clustersHere() []string {
 	}
 	var names []string
 	for _, e := range entries {
-		if e.IsDir() {
+		if _, err := cluster.New(e.Name()); e.IsDir() && err == nil {
 			names = append(names, e.Name())
 		}
 	}

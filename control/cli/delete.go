@@ -17,13 +17,10 @@ func (s *session) deleteCommand() *cobra.Command {
 	var dryRun, recursive, ignore bool
 	cmd := &cobra.Command{
 		Use: "delete (-f FILE | KIND NAME... | KIND/NAME...)", Short: "Delete objects",
-		Long:    "Delete objects by name or by the files that define them. A namespace takes what is in it along.",
+		Long: "Delete objects by name or by the files that define them. A namespace takes what is in it along.\n\n" +
+			"Objects in files are deleted in the clusters that `heddle apply` would bring them to.",
 		Example: "  heddle delete -f demo/boutique/manifests/\n  heddle delete virtualservice shop -n pinnacle\n  heddle delete svc/cart svc/ads -n pinnacle",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := s.client()
-			if err != nil {
-				return err
-			}
 			if len(files) > 0 {
 				if len(args) > 0 {
 					return usageError{errors.New("give either -f or names, not both")}
@@ -32,13 +29,12 @@ func (s *session) deleteCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				response, err := c.Apply(cmd.Context(), client.ApplyRequest{Manifests: manifests, Namespace: s.namespace, Delete: true,
-					DryRun: dryRun, IgnoreNotFound: ignore, User: userName()})
+				shares, err := s.shares(cmd.Context(), manifests)
 				if err != nil {
 					return err
 				}
-				s.printResults(response)
-				return nil
+				return s.writeShares(cmd.Context(), shares, client.ApplyRequest{Namespace: s.namespace, Delete: true,
+					DryRun: dryRun, IgnoreNotFound: ignore, User: userName()})
 			}
 			targets, err := parseTargets(args)
 			if err != nil {
@@ -46,6 +42,10 @@ func (s *session) deleteCommand() *cobra.Command {
 			}
 			if dryRun {
 				return usageError{errors.New("--dry-run works with -f")}
+			}
+			c, err := s.client()
+			if err != nil {
+				return err
 			}
 			for _, t := range targets {
 				namespace := ""

@@ -215,7 +215,7 @@ func (s *session) createGlobalNamespace(ctx context.Context, object *objects.Obj
 		}
 		return objects.EncodeDocument(s.out, o.output, document)
 	}
-	s.printResults(response)
+	s.printResults(response, "")
 	return nil
 }
 
