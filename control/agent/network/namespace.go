@@ -14,12 +14,17 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
+
+// The main thread cannot end, so it must never be one of those that go into a namespace and die there: it would keep the
+// namespace alive, and /proc/self would tell of the wrong one. Locked in the program's initialization, it runs main only.
+func init() { runtime.LockOSThread() }
 
 // netnsDir is where `ip netns` keeps names.
 const netnsDir = "/run/netns"
@@ -177,21 +182,43 @@ func PIDs(name string) ([]int, error) {
 	if err != nil {
 		return nil, err
 	}
+	return PIDsOf("net", want)
+}
+
+// PIDsOf lists the processes of this machine, the calling one excepted, that are in a namespace of a kind ("net", "mnt").
+func PIDsOf(kind string, inode uint64) ([]int, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil, fmt.Errorf("list processes: %w", err)
 	}
 	var pids []int
 	for _, e := range entries {
-		var pid int
-		if _, err := fmt.Sscanf(e.Name(), "%d", &pid); err != nil || fmt.Sprint(pid) != e.Name() {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil || pid == os.Getpid() {
 			continue
 		}
-		if got, err := Inode(fmt.Sprintf("/proc/%d/ns/net", pid)); err == nil && got == want && pid != os.Getpid() {
+		// Processes end while they are listed.
+		if got, err := Inode(fmt.Sprintf("/proc/%d/ns/%s", pid, kind)); err == nil && got == inode {
 			pids = append(pids, pid)
 		}
 	}
 	return pids, nil
+}
+
+// Adopt gives the network namespace of a process a name.
+func Adopt(name string, pid int) error {
+	if err := shareNames(); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(Path(name), os.O_CREATE|os.O_RDONLY, 0o444)
+	if err != nil {
+		return fmt.Errorf("name network namespace: %w", err)
+	}
+	f.Close()
+	if err := unix.Mount(fmt.Sprintf("/proc/%d/ns/net", pid), Path(name), "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("name network namespace of process %d %s: %w", pid, name, err)
+	}
+	return nil
 }
 
 // Delete removes a name, and with its last process the namespace, its veth pair and its rules.
