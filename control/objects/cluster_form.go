@@ -9,19 +9,11 @@ import (
 	"heddle.io/heddle/control/cluster"
 )
 
-// reservedCluster would have the name by which east-west gateways tell federation's own connections
-// ([cluster.FederationName]).
-const reservedCluster = "federation"
-
 // clusterName checks the name of a cluster as `heddle up` does.
 func (c *checker) clusterName(path, name string) {
 	if _, err := cluster.New(name); err != nil {
-		c.fail(path, fmt.Sprintf("%q is not the name of a cluster", name),
-			"use 1 to 40 lower-case letters, digits and inner hyphens")
-		return
-	}
-	if name == reservedCluster {
-		c.fail(path, fmt.Sprintf("%q is reserved", name), "use another name")
+		c.fail(path, fmt.Sprintf("%q cannot be the name of a cluster", name),
+			`use 1 to 40 lower-case letters, digits and inner hyphens, and not "federation"`)
 	}
 }
 

@@ -154,7 +154,7 @@ func (g *generator) federation() *listenerv3.FilterChain {
 	return &listenerv3.FilterChain{
 		Name:             chainFederation,
 		FilterChainMatch: serverNames(cluster.FederationName(g.mesh.Settings.TrustDomain)),
-		Filters:          g.tcpFilters(clusterFederation, nil, clusterFederation),
+		Filters:          g.tcpFilters(clusterFederation, nil, clusterFederation, g.gatewayRBAC()...),
 	}
 }
 

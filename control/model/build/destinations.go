@@ -34,7 +34,22 @@ func (b *builder) destination(o *objects.Object, d *networkingv1.DestinationRule
 			b.policyPorts(o, d, svc)
 		}
 	}
+	b.acrossClusters(o, out)
 	b.mesh.Destinations = append(b.mesh.Destinations, out)
+}
+
+// acrossClusters notes a policy that keeps its clients from other clusters.
+func (b *builder) acrossClusters(o *objects.Object, d *model.DestinationPolicy) {
+	if t := d.Policy.TLS; t == nil || t.Mode == model.TLSMesh {
+		return
+	}
+	for _, s := range b.mesh.Services {
+		if _, covered := s.Matches(d.Host); covered && len(s.Remote) > 0 {
+			b.report.note(o.Key(), "spec.trafficPolicy.tls", fmt.Sprintf("with mode %s, %s is not reached in other clusters: "+
+				"only the mesh's mutual TLS (ISTIO_MUTUAL, or no tls at all) passes between clusters", d.Policy.TLS.Mode, s.Host))
+			return
+		}
+	}
 }
 
 // subsets notes those that no workload belongs to: requests to them are answered with 503.

@@ -35,6 +35,10 @@ func (b *builder) imports(g *global, runtime Runtime) {
 			s.Global = g.key.Name
 			found[s.Name] = append(found[s.Name], place{cluster: b.settings.Cluster, namespace: s.Namespace, local: s})
 			here++
+			if s.ExportTo.Limited {
+				b.report.note(s.Source.Key, "metadata.annotations["+exportAnnotation+"]",
+					"the service is kept to namespaces of this cluster, so it is not offered to the other clusters of "+g.key.String())
+			}
 		}
 	}
 	if len(g.model.Namespaces) > 0 {
