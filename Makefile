@@ -16,6 +16,8 @@ VERSION := $(shell git describe --always --dirty --tags 2>/dev/null || echo unkn
 GO_BUILD := go build -trimpath -ldflags "-s -w -X heddle.io/heddle/control/cli.version=$(VERSION)"
 # Binaries that the end-to-end tests drive: the same sources, built fast instead of small.
 E2E_BIN := $(CURDIR)/.cache/e2e/bin
+# Clusters are started by root.
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .PHONY: help
 help: ## list the targets
@@ -27,6 +29,24 @@ build: build-packages ## build bin/heddle, bin/heddle-proxy (release) and bin/bo
 	$(GO_BUILD) -o bin/boutique ./demo/boutique/cmd/boutique
 	$(CARGO) build $(CARGO_FLAGS) --release -p heddle-proxy
 	install -m 0755 proxy/target/release/heddle-proxy bin/heddle-proxy
+
+.PHONY: demo
+demo: demo-binaries ## two clusters, one global namespace, a shop in both, until Ctrl-C
+	$(SUDO) bin/demo up
+
+.PHONY: demo-once
+demo-once: demo-binaries ## the same without staying: start, buy, check, remove
+	$(SUDO) bin/demo once
+
+.PHONY: demo-down
+demo-down: ## remove what a demo made, also a killed one
+	@[ -x bin/demo ] || { echo "bin/demo is not built, so no demo of this folder was started; to remove a cluster: heddle down --name <name>"; exit 1; }
+	$(SUDO) bin/demo down
+
+.PHONY: demo-binaries
+demo-binaries: build
+	@scripts/packages.sh run demo
+	$(GO_BUILD) -o bin/demo ./demo/cmd/demo
 
 .PHONY: test
 test: packages test-go test-rust test-e2e ## everything, from a fresh machine with the prerequisites
@@ -45,7 +65,7 @@ test-e2e: packages e2e-binaries ## end to end in network namespaces: real browse
 
 .PHONY: e2e-binaries
 e2e-binaries: build-packages
-	go build -o $(E2E_BIN)/ ./control/cmd/heddle ./demo/boutique/cmd/boutique
+	go build -o $(E2E_BIN)/ ./control/cmd/heddle ./demo/boutique/cmd/boutique ./demo/cmd/demo
 	$(CARGO) build $(CARGO_FLAGS) -p heddle-proxy
 	install -m 0755 proxy/target/debug/heddle-proxy $(E2E_BIN)/heddle-proxy
 

@@ -1,17 +1,19 @@
 #!/usr/bin/env bash
-# Installs the Debian packages of the named groups (build, run, test) that are missing.
+# Installs the Debian packages of the named groups (build, run, demo, test) that are missing.
 set -euo pipefail
 
 declare -A groups=(
   # BoringSSL is built from source, and its bindings are generated.
   [build]="git make cmake g++ clang libclang-dev"
   [run]="nftables iproute2"
+  # The shop keeps its carts in Redis.
+  [demo]="redis-server"
   [test]="curl procps nginx-light haproxy redis-server wrk nghttp2-client tcpdump openssl chromium protobuf-compiler python3-venv python3-pip"
 )
 
 missing=()
 for group in "$@"; do
-  for package in ${groups[$group]:?unknown group $group, want build, run or test}; do
+  for package in ${groups[$group]:?unknown group $group, want build, run, demo or test}; do
     dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
   done
 done
@@ -24,7 +26,7 @@ if [ "$(id -u)" -ne 0 ]; then
 fi
 echo "installing ${missing[*]}"
 export DEBIAN_FRONTEND=noninteractive
-# The tests start servers of their own: Debian's must not start at installation and take their ports.
+# Tests and demo start servers of their own: Debian's must not start at installation and take their ports.
 policy=/usr/sbin/policy-rc.d
 if [ ! -e "$policy" ]; then
   printf '#!/bin/sh\nexit 101\n' >"$policy"

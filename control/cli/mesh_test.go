@@ -67,7 +67,7 @@ func healthyMesh() *meshAPI {
 		names: client.Names{Domain: "cluster.local", Hosts: []client.NamedHost{host("ads.acme.demo"), host("ads.shop.svc.cluster.local"), host("cart.acme.demo"), host("cart.shop.svc.cluster.local")}},
 		gns: &objects.Object{Kind: objects.GlobalNamespace, Revision: 5, Resource: &v1alpha1.GlobalNamespace{
 			ObjectMeta: metav1.ObjectMeta{Name: "boutique", CreationTimestamp: metav1.NewTime(noon.Add(-10 * time.Minute))},
-			Spec: v1alpha1.GlobalNamespaceSpec{Domain: "acme.demo", Mappings: []v1alpha1.NamespaceMapping{{Cluster: "cluster*", Namespace: "shop"}}}}},
+			Spec:       v1alpha1.GlobalNamespaceSpec{Domain: "acme.demo", Mappings: []v1alpha1.NamespaceMapping{{Cluster: "cluster*", Namespace: "shop"}}}}},
 		services: []*objects.Object{service("cart")}, replicas: []client.Replica{replica("cart")}, action: client.ActionCreated,
 	}
 }
