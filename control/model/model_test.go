@@ -105,3 +105,35 @@ func TestServes(t *testing.T) {
 		}
 	}
 }
+
+func TestServicesAreFoundByHost(t *testing.T) {
+	db := &Service{Name: "db", Host: "db.acme.demo", External: &External{}}
+	db2 := &Service{Name: "db", Host: "db.other.demo", External: &External{}}
+	cart := &Service{Namespace: "acme", Name: "cart", Host: "cart.acme.svc.cluster.local"}
+	m := &Mesh{Services: []*Service{db, db2, cart}}
+	for host, want := range map[string]*Service{
+		"db.acme.demo": db, "DB.other.demo.": db2, "cart.acme.svc.cluster.local": cart, "cart.acme.demo": nil, "db.acme.svc.cluster.local": nil, "": nil,
+	} {
+		if got := m.Service(host); got != want {
+			t.Errorf("%q: got %+v", host, got)
+		}
+	}
+}
+
+func TestRemotePortsAndSubsets(t *testing.T) {
+	r := &Remote{Ports: []uint16{80}, Groups: []RemoteGroup{{Labels: map[string]string{"v": "1"}, Ready: 2}, {Labels: map[string]string{"v": "2"}, Ready: 1}}}
+	for _, c := range []struct {
+		port   uint16
+		labels map[string]string
+		want   uint64
+	}{{80, nil, 3}, {80, map[string]string{"v": "1"}, 2}, {80, map[string]string{"v": "3"}, 0}, {81, nil, 0}} {
+		if got := r.Ready(c.port, c.labels); got != c.want {
+			t.Errorf("%d %v: got %d, want %d", c.port, c.labels, got, c.want)
+		}
+	}
+	// A port that only other clusters have is on no replica, not even on an unnamed port of it.
+	p := &ServicePort{Number: 80}
+	if port, ok := p.TargetOn(&Replica{Ports: []ReplicaPort{{Number: 8080}}}); ok {
+		t.Errorf("got %d", port)
+	}
+}
