@@ -1,0 +1,115 @@
+package agent
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"heddle.io/heddle/control/agent/network"
+	"heddle.io/heddle/control/cluster"
+	"heddle.io/heddle/control/server/client"
+)
+
+const (
+	// handshakeTime bounds a handshake that is made for a check.
+	handshakeTime = 5 * time.Second
+	// verdictTime is how long a server may take to refuse the client's certificate, which in TLS 1.3 comes after the
+	// handshake (RFC 8446, section 4.4.2.4).
+	verdictTime = 250 * time.Millisecond
+	// meshProtocol is the ALPN of connections in the mesh, Istio's.
+	meshProtocol = "istio"
+)
+
+// handleHandshake connects with a replica's identity, as its proxy would, and tells whom it met.
+func (a *Agent) handleHandshake(w http.ResponseWriter, r *http.Request) {
+	found := a.replicaOf(w, r)
+	if found == nil {
+		return
+	}
+	var request client.HandshakeRequest
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 4<<10)).Decode(&request); err != nil {
+		refuse(w, &client.Problem{Status: http.StatusBadRequest, What: "the request's body cannot be read", Why: err.Error()})
+		return
+	}
+	if _, err := netip.ParseAddrPort(request.Address); err != nil {
+		refuse(w, &client.Problem{Status: http.StatusBadRequest, What: "the address is no IP and port", Where: request.Address, Why: err.Error()})
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), handshakeTime)
+	defer cancel()
+	result, err := found.handshake(ctx, request)
+	if err != nil {
+		refuse(w, &client.Problem{Status: http.StatusBadGateway, What: "no handshake with " + request.ServerName, Where: request.Address, Why: err.Error()})
+		return
+	}
+	answer(w, result)
+}
+
+func (r *replica) handshake(ctx context.Context, request client.HandshakeRequest) (client.HandshakeResult, error) {
+	r.mu.Lock()
+	credential := r.credential
+	r.mu.Unlock()
+	if credential == nil {
+		return client.HandshakeResult{}, errNoIdentity
+	}
+	pair, roots, err := credential.Pair()
+	if err != nil {
+		return client.HandshakeResult{}, err
+	}
+	began := time.Now()
+	// The proxy's user: what belongs to others is captured.
+	connection, err := network.DialAs(ctx, r.netns, cluster.ProxyUID, "tcp", request.Address)
+	if err != nil {
+		return client.HandshakeResult{}, err
+	}
+	defer connection.Close()
+	result, err := meet(ctx, connection, pair, roots, request.ServerName)
+	result.Took = time.Since(began)
+	return result, err
+}
+
+// meet shakes hands over a connection and waits for the server's verdict on the client's certificate.
+func meet(ctx context.Context, connection net.Conn, pair tls.Certificate, roots *x509.CertPool, name string) (client.HandshakeResult, error) {
+	secured := tls.Client(connection, &tls.Config{
+		Certificates: []tls.Certificate{pair}, ServerName: name, NextProtos: []string{meshProtocol}, MinVersion: tls.VersionTLS12,
+		// Identities are URIs, so the name is not compared; VerifyConnection checks the chain.
+		InsecureSkipVerify: true,
+		VerifyConnection:   func(state tls.ConnectionState) error { return verifyChain(state, roots) },
+	})
+	if err := secured.HandshakeContext(ctx); err != nil {
+		return client.HandshakeResult{}, fmt.Errorf("TLS: %w", err)
+	}
+	if err := connection.SetReadDeadline(time.Now().Add(verdictTime)); err != nil {
+		return client.HandshakeResult{}, fmt.Errorf("wait for the server's verdict: %w", err)
+	}
+	// Data, silence and an orderly end all mean that it was accepted; a refusal is an alert.
+	_, err := secured.Read(make([]byte, 1))
+	var alert tls.AlertError
+	var operation *net.OpError
+	if errors.As(err, &alert) || errors.As(err, &operation) && operation.Op == "remote error" {
+		return client.HandshakeResult{}, fmt.Errorf("the server refused the certificate: %w", err)
+	}
+	leaf := secured.ConnectionState().PeerCertificates[0]
+	result := client.HandshakeResult{Names: leaf.DNSNames, Issuer: leaf.Issuer.CommonName, Expires: leaf.NotAfter}
+	for _, uri := range leaf.URIs {
+		result.Identities = append(result.Identities, uri.String())
+	}
+	return result, nil
+}
+
+// verifyChain holds the server's chain against the mesh's roots, name constraints of the issuers included.
+func verifyChain(state tls.ConnectionState, roots *x509.CertPool) error {
+	intermediates := x509.NewCertPool()
+	for _, c := range state.PeerCertificates[1:] {
+		intermediates.AddCert(c)
+	}
+	_, err := state.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: roots, Intermediates: intermediates, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
+	return err
+}
