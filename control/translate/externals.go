@@ -25,7 +25,6 @@ func (g *generator) externalCluster(c *clusterv3.Cluster, s *model.Service, p mo
 		if g.mesh.Settings.Family == cluster.IPv6 {
 			c.DnsLookupFamily = clusterv3.Cluster_AUTO
 		}
-		c.RespectDnsTtl = true
 	}
 	group := &endpointv3.LocalityLbEndpoints{}
 	add := func(host string, kind tlsv3.SubjectAltNameMatcher_SanType) {
