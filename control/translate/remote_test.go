@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 
 	"heddle.io/heddle/control/model"
 	"heddle.io/heddle/control/objects"
@@ -200,5 +201,28 @@ func TestAddressesFollowTheFamily(t *testing.T) {
 	all := fmt.Sprint(r.Listeners, r.Clusters)
 	if strings.Contains(all, `"0.0.0.0`) || strings.Contains(all, `"127.0.0`) || !strings.Contains(all, `"::6"`) || !strings.Contains(all, `"::1"`) {
 		t.Errorf("addresses of the other family are in %s", all)
+	}
+}
+
+// TestAClusterOutOfReachChangesEndpointsOnly: a link that comes and goes must not have clusters warm, nor connections to
+// this cluster's own replicas drain.
+func TestAClusterOutOfReachChangesEndpointsOnly(t *testing.T) {
+	var all []*Resources
+	for _, reachable := range []bool{true, false} {
+		r, err := Proxy(meshOf(web(func(s *model.Service) {
+			s.Remote = []model.Remote{remote("cluster2", 1, 1)}
+			s.Remote[0].Reachable = reachable
+			s.Remote[0].Identities = []string{"spiffe://cluster.local/ns/shop/sa/there"}
+		})), node())
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, r)
+	}
+	up, down := all[0].ByType(), all[1].ByType()
+	for kind := range up {
+		if same := fmt.Sprint(up[kind]) == fmt.Sprint(down[kind]); same != (kind != resource.EndpointType) {
+			t.Errorf("%s: is the same: %v", kind, same)
+		}
 	}
 }

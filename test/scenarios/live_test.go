@@ -57,7 +57,10 @@ func (f fixed) Generate(node *core.Node) (xds.Resources, error) {
 	return r.ByType(), nil
 }
 
-// TestEnvoyRuns has a stock Envoy, in a network namespace of its own, take the boutique's configuration over the
+// lively are scenarios whose proxies are run: sidecars and gateways, alone and among several clusters, of either family.
+var lively = []string{"boutique", "global-subsets", "eastwest-gateway-receiver", "global-ipv6"}
+
+// TestEnvoyRuns has a stock Envoy, in a network namespace of its own, take a scenario's configuration over the
 // incremental protocol, acknowledge all of it, and take a change of every cluster without one of them being stuck.
 func TestEnvoyRuns(t *testing.T) {
 	envoy := os.Getenv("HEDDLE_TEST_ENVOY")
@@ -67,9 +70,20 @@ func TestEnvoyRuns(t *testing.T) {
 	if err := exec.Command("unshare", "-n", "true").Run(); err != nil {
 		t.Skipf("no network namespace can be made here: %v", err)
 	}
-	s := load(t, "boutique")
-	for _, node := range s.nodes {
-		t.Run(node.Name, func(t *testing.T) {
+	type proxy struct {
+		s    *scenario
+		node translate.Node
+	}
+	var proxies []proxy
+	for _, name := range lively {
+		s := load(t, name)
+		for _, node := range s.nodes {
+			proxies = append(proxies, proxy{s, node})
+		}
+	}
+	for _, p := range proxies {
+		s, node := p.s, p.node
+		t.Run(s.name+"/"+node.Name, func(t *testing.T) {
 			node.Heddle = false
 			dir := t.TempDir()
 			ctx, cancel := context.WithCancel(context.Background())
