@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"heddle.io/heddle/api/v1alpha1"
+	"heddle.io/heddle/control/agent"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/registry"
 	"heddle.io/heddle/control/server/client"
@@ -31,6 +33,9 @@ type meshAPI struct {
 	action string
 	// refuse is the answer to everything that writes.
 	refuse *client.Problem
+	// meet answers handshakes, resolves what DNS knows.
+	meet     func(client.HandshakeRequest) (client.HandshakeResult, *client.Problem)
+	resolves []client.NamedHost
 
 	applied []client.ApplyRequest
 	deleted []string
@@ -40,15 +45,17 @@ type meshAPI struct {
 
 const testToken = "hdl1.0123456789abcdef.abcdefghijklmnopqrstuvwxyz234567.0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 
+func service(name string) *objects.Object {
+	return &objects.Object{Kind: objects.Service, Resource: &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "shop"},
+		Spec: corev1.ServiceSpec{Selector: map[string]string{"app": name}, Ports: []corev1.ServicePort{{Port: 80}}}}}
+}
+
+func ready(name string) client.Replica {
+	return client.Replica{Namespace: "shop", Workload: name, Labels: map[string]string{"app": name}, Ready: true, State: objects.ReplicaState{Name: name + "-0"}}
+}
+
 // healthyMesh is the primary's view of two clusters with a shop in both.
 func healthyMesh() *meshAPI {
-	service := func(name string) *objects.Object {
-		return &objects.Object{Kind: objects.Service, Resource: &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "shop"},
-			Spec: corev1.ServiceSpec{Selector: map[string]string{"app": name}, Ports: []corev1.ServicePort{{Port: 80}}}}}
-	}
-	replica := func(name string) client.Replica {
-		return client.Replica{Namespace: "shop", Workload: name, Labels: map[string]string{"app": name}, Ready: true, State: objects.ReplicaState{Name: name + "-0"}}
-	}
 	export := func(name string, ready uint32) registry.Export {
 		return registry.Export{Namespace: "shop", Name: name, Ports: []registry.ExportPort{{Number: 80, Protocol: "HTTP"}}, Groups: []registry.ExportGroup{{Ready: ready}}}
 	}
@@ -68,7 +75,7 @@ func healthyMesh() *meshAPI {
 		gns: &objects.Object{Kind: objects.GlobalNamespace, Revision: 5, Resource: &v1alpha1.GlobalNamespace{
 			ObjectMeta: metav1.ObjectMeta{Name: "boutique", CreationTimestamp: metav1.NewTime(noon.Add(-10 * time.Minute))},
 			Spec:       v1alpha1.GlobalNamespaceSpec{Domain: "acme.demo", Mappings: []v1alpha1.NamespaceMapping{{Cluster: "cluster*", Namespace: "shop"}}}}},
-		services: []*objects.Object{service("cart")}, replicas: []client.Replica{replica("cart")}, action: client.ActionCreated,
+		services: []*objects.Object{service("cart")}, replicas: []client.Replica{ready("cart")}, action: client.ActionCreated,
 	}
 }
 
@@ -84,7 +91,9 @@ func (a *meshAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		send(a.refuse)
 		return
 	}
-	switch key := r.Method + " " + r.URL.Path; key {
+	// Any replica answers as the first one does.
+	path := regexp.MustCompile(`/shop/[a-z]+-0/`).ReplaceAllString(r.URL.Path, "/shop/cart-0/")
+	switch key := r.Method + " " + path; key {
 	case "GET /heddle/v1/federation", "POST /heddle/v1/federation/rotate":
 		send(a.mesh)
 	case "POST /heddle/v1/federation/tokens":
@@ -104,7 +113,11 @@ func (a *meshAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "GET /api/v1/services":
 		send(client.List{Items: a.services})
 	case "GET /apis/heddle.io/v1alpha1/globalnamespaces":
-		send(client.List{Items: []*objects.Object{a.gns}})
+		list := client.List{}
+		if a.gns != nil {
+			list.Items = append(list.Items, a.gns)
+		}
+		send(list)
 	case "GET /apis/heddle.io/v1alpha1/globalnamespaces/boutique":
 		send(a.gns)
 	case "POST /heddle/v1/apply":
@@ -115,7 +128,38 @@ func (a *meshAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "DELETE /apis/heddle.io/v1alpha1/globalnamespaces/boutique", "DELETE /apis/heddle.io/v1alpha1/clusters/cluster2":
 		a.deleted = append(a.deleted, r.URL.Path)
 		send(client.Result{Action: client.ActionDeleted})
+	case "GET /heddle/v1/status":
+		send(client.Status{Cluster: a.mesh.Cluster, PID: 7, Revision: 3, Objects: 4})
+	case "GET /heddle/v1/agent/status":
+		send(agent.Status{PID: 8, Replicas: a.replicas})
+	case "GET /heddle/v1/agent/checks":
+		send([]agent.Check{{Subject: "shop/cart-0", Name: "ready", OK: true, Detail: "pid 1"}})
+	case "GET /heddle/v1/proxies":
+		send([]client.ProxyStatus{{Namespace: "shop", Name: "cart-0", Connected: true, Revision: 3}})
+	case "POST /heddle/v1/agent/replicas/shop/cart-0/handshake":
+		var request client.HandshakeRequest
+		take(&request)
+		result, problem := a.meet(request)
+		if problem != nil {
+			w.WriteHeader(problem.Status)
+			send(problem)
+			return
+		}
+		send(result)
+	case "GET /heddle/v1/agent/replicas/shop/cart-0/resolve":
+		for _, h := range a.resolves {
+			if h.Name == r.URL.Query().Get("name") {
+				send(h.Addresses)
+				return
+			}
+		}
+		w.WriteHeader(http.StatusBadGateway)
+		send(client.Problem{Status: http.StatusBadGateway, What: "the name does not resolve", Where: r.URL.Query().Get("name")})
 	default:
+		if r.Method == http.MethodGet && strings.Count(r.URL.Path, "/") <= 4 && strings.HasPrefix(r.URL.Path, "/api") {
+			send(client.List{})
+			return
+		}
 		w.WriteHeader(http.StatusNotFound)
 		send(client.Problem{What: "not found", Where: key})
 	}

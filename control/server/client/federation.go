@@ -64,6 +64,8 @@ type FederationStatus struct {
 	// Connected says that the stream to the primary stands; always true on the primary. Problem says why not.
 	Connected bool   `json:"connected"`
 	Problem   string `json:"problem,omitempty"`
+	// Clock is by how much the primary's clock is ahead of this one's, as heard last; on members.
+	Clock time.Duration `json:"clock,omitempty"`
 	// Issuer and IssuerExpires describe this cluster's intermediate.
 	Issuer        string    `json:"issuer"`
 	IssuerExpires time.Time `json:"issuerExpires"`

@@ -1,0 +1,142 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"heddle.io/heddle/control/agent"
+	"heddle.io/heddle/control/model"
+	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/server/client"
+)
+
+// tried makes a finding: a failure when there is an error.
+func tried(subject, name string, err error, detail, remedy string) finding {
+	f := finding{Check: agent.Check{Subject: subject, Name: name, OK: err == nil, Detail: detail}}
+	if err != nil {
+		f.Detail, f.Remedy = err.Error(), remedy
+	}
+	return f
+}
+
+// checkCluster tries everything in one cluster. A check that cannot be made for want of another's success is left out.
+func (s *session) checkCluster(ctx context.Context, name string) []finding {
+	c, err := s.clientOf(name)
+	if err != nil {
+		return []finding{tried("cluster", "name", err, "", "")}
+	}
+	var out []finding
+	add := func(subject, name string, err error, detail, remedy string) {
+		out = append(out, tried(subject, name, err, detail, remedy))
+	}
+	status, err := c.Status(ctx)
+	add("controller", "answers", err, fmt.Sprintf("pid %d, revision %d, %d objects", status.PID, status.Revision, status.Objects), "`sudo heddle up` repairs the cluster")
+	if err != nil {
+		return out
+	}
+	var running agent.Status
+	err = c.Do(ctx, http.MethodGet, "/heddle/v1/agent/status", nil, &running)
+	add("agent", "answers", err, fmt.Sprintf("pid %d, %d replicas", running.PID, len(running.Replicas)), "`sudo heddle up` starts it again")
+	modes, modesErr := peerModes(ctx, c)
+	if modesErr != nil {
+		add("controller", "lists", modesErr, "", "see `heddle logs --controller`")
+	}
+	if err == nil {
+		var local []agent.Check
+		if err := c.Do(ctx, http.MethodGet, "/heddle/v1/agent/checks", nil, &local); err != nil {
+			add("agent", "checks", err, "", "see `heddle logs --agent`")
+		}
+		for _, check := range local {
+			if check.Name == "plaintext" {
+				check = judgePlaintext(check, running.Replicas, modes)
+			}
+			out = append(out, finding{Check: check})
+		}
+	}
+	out = append(out, checkProxies(ctx, c)...)
+	out = append(out, checkObjects(ctx, c)...)
+	out = append(out, s.checkMesh(ctx, c, name, running.Replicas)...)
+	return append(out, checkIngress(ctx, c, name, running.Replicas)...)
+}
+
+// checkProxies says which proxies run what was sent to them.
+func checkProxies(ctx context.Context, c *client.Client) []finding {
+	proxies, err := c.Proxies(ctx)
+	if err != nil {
+		return []finding{tried("proxies", "synced", err, "", "")}
+	}
+	var out []finding
+	for _, p := range proxies {
+		check := agent.Check{Subject: p.Namespace + "/" + p.Name, Name: "synced", OK: true, Detail: "runs revision " + strconv.FormatInt(p.Revision, 10)}
+		var wrong []string
+		for _, kind := range sortedKeys(p.Errors) {
+			wrong = append(wrong, kind+": "+p.Errors[kind])
+		}
+		for _, kind := range proxyTypes {
+			if p.Types[kind] == "STALE" {
+				wrong = append(wrong, kind+" not acknowledged")
+			}
+		}
+		if !p.Connected {
+			wrong = append(wrong, "not connected to the controller")
+		}
+		if len(wrong) > 0 {
+			check.OK, check.Detail = false, strings.Join(wrong, "; ")
+			check.Remedy = fmt.Sprintf("`heddle logs -n %s %s --proxy` shows what the proxy says", p.Namespace, p.Name)
+		}
+		out = append(out, finding{Check: check})
+	}
+	return out
+}
+
+// checkObjects says which objects are not in force.
+func checkObjects(ctx context.Context, c *client.Client) []finding {
+	var out []finding
+	total := 0
+	for _, kind := range objects.Kinds {
+		list, err := c.List(ctx, kind, "")
+		if err != nil {
+			return append(out, tried("objects", "list", err, "", ""))
+		}
+		for _, o := range list.Items {
+			total++
+			for _, condition := range o.Status.Conditions {
+				if condition.Type != objects.ConditionProgrammed && condition.Status == metav1.ConditionFalse {
+					out = append(out, tried(client.Result{Key: o.Key()}.Name(), condition.Type, errors.New(condition.Message), "", "written at "+o.Origin.String()))
+				}
+			}
+		}
+	}
+	if len(out) == 0 {
+		out = append(out, tried("objects", "accepted", nil, fmt.Sprintf("%d, all that they name exists", total), ""))
+	}
+	return out
+}
+
+// peerModes reads the rules for mutual TLS.
+func peerModes(ctx context.Context, c *client.Client) ([]*objects.Object, error) {
+	list, err := c.List(ctx, objects.PeerAuthentication, "")
+	return list.Items, err
+}
+
+// judgePlaintext says whether accepting plaintext is what the rules ask for.
+func judgePlaintext(check agent.Check, replicas []client.Replica, modes []*objects.Object) agent.Check {
+	if check.OK {
+		return check
+	}
+	for _, r := range replicas {
+		if r.Namespace+"/"+r.State.Name == check.Subject {
+			if mode := effectiveMode(r, check.Port, modes); mode != model.MTLSStrict {
+				check.OK, check.Remedy = true, ""
+				check.Detail = fmt.Sprintf("accepted, as mode %s allows", mode)
+			}
+		}
+	}
+	return check
+}

@@ -1,0 +1,159 @@
+package cli
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/registry"
+	"heddle.io/heddle/control/server/client"
+)
+
+// twoClusters are two healthy clusters: cart runs in both, ads in cluster2 only, pay in cluster1 only.
+func twoClusters() (first, second *meshAPI) {
+	first, second = healthyMesh(), healthyMesh()
+	identity := func(name string) []string { return []string{"spiffe://cluster.local/ns/shop/sa/" + name} }
+	export := func(name string) registry.Export {
+		return registry.Export{Namespace: "shop", Name: name, Identities: identity(name), Ports: []registry.ExportPort{{Number: 80}}, Groups: []registry.ExportGroup{{Ready: 1}}}
+	}
+	second.mesh.Cluster, second.mesh.PrimaryAddress, second.mesh.Clock = "cluster2", "198.18.0.2:15443", -3*time.Millisecond
+	second.mesh.Issuer = "Heddle intermediate cluster2"
+	second.mesh.Clusters = slices.Clone(second.mesh.Clusters)
+	second.mesh.Clusters[0].Self, second.mesh.Clusters[1].Self = false, true
+	first.mesh.Clusters[1].Exports = []registry.Export{export("ads"), export("cart")}
+	second.mesh.Clusters[0].Exports = []registry.Export{export("cart"), export("pay")}
+	first.services = append(first.services, service("pay"))
+	first.replicas = append(first.replicas, ready("pay"))
+	second.services = append(second.services, service("ads"))
+	second.replicas = append(second.replicas, ready("ads"))
+	proved := func(in string) func(client.HandshakeRequest) (client.HandshakeResult, *client.Problem) {
+		return func(r client.HandshakeRequest) (client.HandshakeResult, *client.Problem) {
+			name, ok := strings.CutSuffix(r.ServerName, ".shop.svc.cluster.local")
+			name, begins := strings.CutPrefix(name, "outbound_.80_._.")
+			if !ok || !begins {
+				return client.HandshakeResult{}, &client.Problem{Status: http.StatusBadGateway, What: "no such SNI " + r.ServerName}
+			}
+			return client.HandshakeResult{Identities: identity(name), Names: []string{in + ".clusters.cluster.local"}, Took: 3 * time.Millisecond}, nil
+		}
+	}
+	first.meet, second.meet = proved("cluster2"), proved("cluster1")
+	first.resolves, second.resolves = first.names.Hosts, second.names.Hosts
+	return first, second
+}
+
+func TestCheckOverClusters(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(first, second *meshAPI)
+		args   string
+		code   int
+	}{
+		"check-two-clusters": {},
+		"check-one-chosen":   {args: "--cluster cluster2"},
+		"check-warnings": {change: func(first, second *meshAPI) {
+			first.mesh.IssuerExpires = noon.Add(10 * 24 * time.Hour)
+			first.mesh.Clusters[1].Gateways = nil
+			second.mesh.Clusters[0].Version = "v0"
+			first.replicas = first.replicas[:1]
+			second.mesh.Clusters[0].Exports[1].Groups = nil
+		}},
+		"check-link-down": {code: exitError, change: func(first, second *meshAPI) {
+			first.mesh.Clusters[1].Connected, first.mesh.Clusters[1].Reachable, first.mesh.Clusters[1].LastSeen = false, false, noon.Add(-time.Minute)
+			second.mesh.Connected, second.mesh.Problem = false, "dial tcp 198.18.0.2:15443: i/o timeout"
+			second.mesh.Clusters[0].Reachable, second.mesh.Clusters[0].Problem = false, "198.18.0.2:15443: i/o timeout"
+			second.mesh.IssuerExpires = noon.Add(-time.Hour)
+		}},
+		"check-impostors": {code: exitError, change: func(first, second *meshAPI) {
+			first.meet = func(client.HandshakeRequest) (client.HandshakeResult, *client.Problem) {
+				return client.HandshakeResult{Identities: []string{"spiffe://cluster.local/ns/shop/sa/thief"}, Names: []string{"cluster2.clusters.cluster.local"}}, nil
+			}
+			second.meet = func(r client.HandshakeRequest) (client.HandshakeResult, *client.Problem) {
+				if strings.Contains(r.ServerName, "pay") {
+					return client.HandshakeResult{}, &client.Problem{Status: http.StatusBadGateway, What: "no handshake", Why: "connection reset"}
+				}
+				return client.HandshakeResult{Identities: []string{"spiffe://cluster.local/ns/shop/sa/cart"}, Names: []string{"cluster2.clusters.cluster.local"}, Issuer: "i"}, nil
+			}
+			second.mesh.Clock = 2 * time.Minute
+		}},
+		"check-not-heard-yet": {code: exitError, change: func(first, second *meshAPI) {
+			first.mesh.Clusters[1].Exports = first.mesh.Clusters[1].Exports[:1]
+			second.mesh.Clusters[0].Exports[1].Groups = nil
+			first.resolves = first.names.Hosts[:1]
+			second.resolves = []client.NamedHost{{Name: "ads.acme.demo", Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}}
+		}},
+		"check-no-global-namespace": {change: func(first, second *meshAPI) { first.gns, second.gns = nil, nil }},
+		"check-json": {args: "-o json --cluster cluster1", code: exitError, change: func(first, _ *meshAPI) {
+			first.mesh.Clusters = first.mesh.Clusters[:1]
+			first.replicas = nil
+			first.mesh.IssuerExpires = noon
+			first.mesh.Primary, first.mesh.PrimaryAddress = "cluster0", "198.18.0.9:15443"
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			first, second := twoClusters()
+			if c.change != nil {
+				c.change(first, second)
+			}
+			got, code := runMany(t, map[string]http.Handler{"cluster1": first, "cluster2": second}, "cluster1", append([]string{"check"}, strings.Fields(c.args)...)...)
+			if code != c.code {
+				t.Errorf("exit code %d, want %d", code, c.code)
+			}
+			golden(t, name, got)
+		})
+	}
+}
+
+// A cluster whose peers run on another machine goes by what it has heard of them.
+func TestCheckOfOneSide(t *testing.T) {
+	first, _ := twoClusters()
+	got, code := runMany(t, map[string]http.Handler{"cluster1": first}, "", "check")
+	if code != 0 || !strings.Contains(got, "the way back is checked on its own machine") || !strings.Contains(got, "✓ shop/ads@cluster2 identity") {
+		t.Errorf("%d:\n%s", code, got)
+	}
+}
+
+// With --wait, check goes on until what was missing is there.
+func TestCheckWaits(t *testing.T) {
+	first, second := twoClusters()
+	asked := 0
+	meet := first.meet
+	first.meet = func(r client.HandshakeRequest) (client.HandshakeResult, *client.Problem) {
+		if asked++; asked < 4 {
+			return client.HandshakeResult{}, &client.Problem{Status: http.StatusBadGateway, What: "not yet"}
+		}
+		return meet(r)
+	}
+	first.mesh.Clusters[1].Exports = first.mesh.Clusters[1].Exports[:1]
+	second.services, second.replicas = second.services[1:], second.replicas[1:]
+	second.mesh.Clusters[0].Exports = nil
+	first.services, first.replicas = nil, first.replicas[:1]
+	got, code := runMany(t, map[string]http.Handler{"cluster1": first, "cluster2": second}, "", "check", "--wait", "1m")
+	if code != 0 || asked < 4 {
+		t.Errorf("%d after %d tries:\n%s", code, asked, got)
+	}
+}
+
+func TestCheckWithoutClusters(t *testing.T) {
+	got, code := runMany(t, nil, "", "check")
+	if code != exitError || !strings.Contains(got, "no cluster runs here") {
+		t.Errorf("%d:\n%s", code, got)
+	}
+	got, code = runMany(t, map[string]http.Handler{"gone": http.NotFoundHandler()}, "", "check", "-o", "json")
+	var found []finding
+	if err := json.Unmarshal([]byte(strings.Split(got, "--- stderr")[0]), &found); err != nil || code != exitError || len(found) != 1 || found[0].Cluster != "gone" || found[0].OK {
+		t.Errorf("%d, %v:\n%s", code, err, got)
+	}
+}
+
+func TestAllKindsAreWalked(t *testing.T) {
+	// checkObjects lists every kind: the fake must answer each, or the goldens prove nothing.
+	first, second := twoClusters()
+	got, _ := runMany(t, map[string]http.Handler{"cluster1": first, "cluster2": second}, "", "check", "--cluster", "cluster1")
+	if strings.Contains(got, "objects list") || len(objects.Kinds) < 10 {
+		t.Errorf("%s", got)
+	}
+}
