@@ -19,21 +19,22 @@ import (
 
 func (s *session) applyCommand() *cobra.Command {
 	var files []string
-	var dryRun, recursive bool
+	var dryRun, recursive, onlyHere bool
 	cmd := &cobra.Command{
 		Use: "apply -f FILE", Short: "Create or change objects from files", Args: cobra.NoArgs,
 		Long: "Create or change objects from files, directories or standard input.\n\n" +
 			"Everything given is checked and written as a whole: when anything is wrong, nothing is changed.\n\n" +
 			"An object goes to the cluster that its label " + labelCluster + " names, if that runs on this machine, and otherwise to the\n" +
 			"current context's; a GlobalNamespace to the primary. With several, all of them check first. With --cluster or\n" +
-			"$HEDDLE_CLUSTER, everything goes there, and objects labelled for another cluster are refused.",
+			"$HEDDLE_CLUSTER, everything goes there, and objects labelled for another cluster are refused. Between machines, run the\n" +
+			"same command with --here on each.",
 		Example: "  heddle apply -f demo/boutique/manifests/\n  heddle apply -f demo/boutique/two-clusters/\n  heddle apply -f route.yaml --dry-run\n  cat shop.yaml | heddle apply -f -",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			manifests, err := readManifests(files, recursive, s.in)
 			if err != nil {
 				return err
 			}
-			shares, err := s.shares(cmd.Context(), manifests)
+			shares, err := s.shares(cmd.Context(), manifests, onlyHere)
 			if err != nil {
 				return err
 			}
@@ -43,9 +44,13 @@ func (s *session) applyCommand() *cobra.Command {
 	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "file, directory, or - for standard input; may be given several times")
 	cmd.Flags().BoolVarP(&recursive, "recursive", "R", false, "go into subdirectories")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "check everything, change nothing")
+	cmd.Flags().BoolVar(&onlyHere, "here", false, hereUsage)
 	s.namespaceFlag(cmd)
 	return cmd
 }
+
+// hereUsage of the flag --here.
+const hereUsage = "pass over objects of clusters that do not run on this machine (with --cluster: of other clusters)"
 
 // printResults says what became of each object; where is the cluster, when there are several.
 func (s *session) printResults(response client.ApplyResponse, where string) {

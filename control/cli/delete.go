@@ -14,7 +14,7 @@ import (
 
 func (s *session) deleteCommand() *cobra.Command {
 	var files []string
-	var dryRun, recursive, ignore bool
+	var dryRun, recursive, ignore, onlyHere bool
 	cmd := &cobra.Command{
 		Use: "delete (-f FILE | KIND NAME... | KIND/NAME...)", Short: "Delete objects",
 		Long: "Delete objects by name or by the files that define them. A namespace takes what is in it along.\n\n" +
@@ -29,7 +29,7 @@ func (s *session) deleteCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				shares, err := s.shares(cmd.Context(), manifests)
+				shares, err := s.shares(cmd.Context(), manifests, onlyHere)
 				if err != nil {
 					return err
 				}
@@ -72,6 +72,7 @@ func (s *session) deleteCommand() *cobra.Command {
 	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "file, directory, or - for standard input")
 	cmd.Flags().BoolVarP(&recursive, "recursive", "R", false, "go into subdirectories")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "check everything, delete nothing")
+	cmd.Flags().BoolVar(&onlyHere, "here", false, hereUsage)
 	cmd.Flags().BoolVar(&ignore, "ignore-not-found", false, "pass over what does not exist")
 	s.namespaceFlag(cmd)
 	return cmd

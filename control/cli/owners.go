@@ -40,11 +40,12 @@ func (s *session) clientOf(name string) (*client.Client, error) {
 
 // shares says which cluster gets which objects. A cluster that the user chose gets all. Otherwise an object goes to the
 // cluster that its label names (a Workload's also: its spec.cluster), a Cluster or GlobalNamespace to the primary, and any
-// other to the current context's cluster.
-func (s *session) shares(ctx context.Context, manifests []client.Manifest) ([]share, error) {
+// other to the current context's cluster. With onlyHere, objects of clusters that do not run on this machine are passed
+// over instead of refused.
+func (s *session) shares(ctx context.Context, manifests []client.Manifest, onlyHere bool) ([]share, error) {
 	if s.chosen() {
 		c, err := s.cluster()
-		return []share{{cluster: c.Name, manifests: manifests}}, err
+		return []share{{cluster: c.Name, manifests: manifests, others: onlyHere}}, err
 	}
 	var all []*objects.Object
 	var errs []error
@@ -61,24 +62,25 @@ func (s *session) shares(ctx context.Context, manifests []client.Manifest) ([]sh
 	if err := s.completeOwners(ctx, all, owners); err != nil {
 		return nil, err
 	}
-	var names []string
-	for _, o := range all {
-		if !slices.Contains(names, owners[o]) {
-			names = append(names, owners[o])
-		}
-	}
-	if len(names) == 0 {
+	if len(all) == 0 {
 		// Nothing is in the manifests: that is for the server to say.
 		c, err := s.cluster()
 		return []share{{cluster: c.Name, manifests: manifests}}, err
 	}
-	if err := s.present(all, owners); err != nil {
+	mine, err := s.present(all, owners, onlyHere)
+	if err != nil {
 		return nil, err
+	}
+	var names []string
+	for _, o := range mine {
+		if !slices.Contains(names, owners[o]) {
+			names = append(names, owners[o])
+		}
 	}
 	slices.Sort(names)
 	var out []share
 	for _, name := range names {
-		sh := share{cluster: name, others: len(names) > 1}
+		sh := share{cluster: name, others: len(names) > 1 || len(mine) < len(all)}
 		for i, m := range manifests {
 			content, left, err := cut(parts[i], owners, name)
 			if err != nil {
@@ -164,18 +166,34 @@ func (s *session) primaryOf(ctx context.Context, name string) (string, error) {
 	return mesh.Primary, err
 }
 
-// present refuses owners that do not run on this machine.
-func (s *session) present(all []*objects.Object, owners map[*objects.Object]string) error {
+// present returns the objects whose clusters run on this machine. Others are refused, or passed over with a note.
+func (s *session) present(all []*objects.Object, owners map[*objects.Object]string, onlyHere bool) ([]*objects.Object, error) {
 	here := s.contexts.clusters()
+	var mine []*objects.Object
 	missing := map[string][]*objects.Object{}
 	for _, o := range all {
-		if name := owners[o]; !slices.Contains(here, name) {
+		if name := owners[o]; slices.Contains(here, name) {
+			mine = append(mine, o)
+		} else {
 			missing[name] = append(missing[name], o)
 		}
 	}
-	if len(missing) == 0 {
-		return nil
+	switch {
+	case len(missing) == 0:
+		return mine, nil
+	case !onlyHere:
+		return nil, elsewhere(missing, here)
+	case len(mine) == 0:
+		return nil, &client.Problem{What: "nothing was changed: no object belongs to a cluster that runs on this machine", Why: "they belong to " + list(sortedKeys(missing)) + "; clusters here: " + list(here)}
 	}
+	for _, name := range sortedKeys(missing) {
+		fmt.Fprintf(s.err, "%s of cluster %s passed over\n", count(len(missing[name]), "object"), name)
+	}
+	return mine, nil
+}
+
+// elsewhere says whose clusters do not run on this machine.
+func elsewhere(missing map[string][]*objects.Object, here []string) error {
 	problem := &client.Problem{What: "nothing was changed: some objects belong to a cluster that does not run on this machine"}
 	for _, name := range sortedKeys(missing) {
 		o := missing[name][0]
@@ -190,7 +208,7 @@ func (s *session) present(all []*objects.Object, owners map[*objects.Object]stri
 			Problem: fmt.Sprintf("belongs to cluster %q%s", name, more)})
 	}
 	problem.Why = "clusters here: " + list(here)
-	problem.Remedy = "apply them where their cluster runs, or start it here with `sudo heddle up --name <cluster> --isolated --join ...`"
+	problem.Remedy = "run the same command with --here on this machine and on theirs, or start the cluster here with `sudo heddle up --name <cluster> --isolated --join ...`"
 	if len(here) == 0 {
 		problem.Remedy = "start a cluster with `sudo heddle up --name <cluster>`"
 	}

@@ -184,6 +184,36 @@ func TestApplyBringsEachObjectToItsCluster(t *testing.T) {
 	}
 }
 
+func TestHerePassesOverOtherMachines(t *testing.T) {
+	file := manifestFile(t, mixed)
+	for name, c := range map[string]struct {
+		args []string
+		want string
+		note string
+	}{
+		"no choice":  {[]string{"--here"}, "near shop anywhere all", "3 objects of cluster west passed over\n"},
+		"one chosen": {[]string{"--here", "--cluster", "east"}, "near shop runner anywhere all", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			east := &oneOfMany{name: "east", primary: "west"}
+			got, code := runMany(t, map[string]http.Handler{"east": east}, "", append([]string{"apply", "-f", file}, c.args...)...)
+			var names []string
+			for _, text := range east.real {
+				names = append(names, strings.Fields(text)[1])
+			}
+			// The stand-in does not know spec.cluster, as the server does.
+			if code != 0 || strings.Join(names, " ") != c.want || !strings.Contains(got, c.note) || strings.Contains(got, "in east") {
+				t.Errorf("%d, %v:\n%s", code, names, got)
+			}
+		})
+	}
+	foreign := manifestFile(t, "apiVersion: v1\nkind: Namespace\nmetadata: { name: shop, labels: { heddle.io/cluster: west } }\n")
+	got, code := runMany(t, map[string]http.Handler{"east": &oneOfMany{name: "east"}}, "", "apply", "--here", "-f", foreign)
+	if code != exitError || !strings.Contains(got, "they belong to west; clusters here: east") {
+		t.Errorf("%d: %s", code, got)
+	}
+}
+
 func TestApplyToOneClusterIsAsBefore(t *testing.T) {
 	plain := manifestFile(t, "apiVersion: v1\nkind: Namespace\nmetadata: { name: shop }\n")
 	labelled := manifestFile(t, "apiVersion: v1\nkind: Namespace\nmetadata: { name: shop, labels: { heddle.io/cluster: west } }\n")
