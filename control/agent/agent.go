@@ -19,8 +19,6 @@ import (
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	corev1 "k8s.io/api/core/v1"
-
 	"heddle.io/heddle/control/agent/dns"
 	"heddle.io/heddle/control/agent/lock"
 	"heddle.io/heddle/control/agent/network"
@@ -34,8 +32,8 @@ type Config struct {
 	Cluster cluster.Cluster
 	// Launcher is the command that becomes a described process: `heddle launch`, without the file.
 	Launcher []string
-	// Controller is the command of the controller process.
-	Controller []string
+	// Controller is the command of the controller process, and DNS that of the process that answers names.
+	Controller, DNS []string
 	// Proxy is the proxy program: absolute, or a name looked up in Bin and PATH.
 	Proxy string
 	// ForeignProxy says that Proxy takes a stock Envoy's arguments.
@@ -59,19 +57,25 @@ type Agent struct {
 	client      *client.Client
 	addresses   *network.Addresses
 	hierarchies process.Hierarchies
-	dns         *dns.Server
+	controller  *service
+	dns         *service
 	starts      chan struct{}
 	kick        chan struct{}
+	rekick      chan struct{}
 	reporting   sync.Mutex
 	shutdown    chan struct{}
 	once        sync.Once
+
+	// dnsWriting guards dnsWritten, the table that is in force.
+	dnsWriting sync.Mutex
+	dnsWritten dns.Table
 
 	mu          sync.Mutex
 	deployments map[string]*deployment
 	// knowsWorkloads is set once the workloads were told, by the controller or by what the agent before kept.
 	knowsWorkloads bool
-	controller     *process.Process
-	services       []*corev1.Service
+	names          client.Names
+	ways           waysIn
 }
 
 // Run runs the agent until ctx ends, which leaves everything else running, or until it is told to shut down, which
@@ -79,9 +83,10 @@ type Agent struct {
 func Run(ctx context.Context, config Config) error {
 	a := &Agent{
 		config: config, log: config.Log, client: client.New(config.Cluster.APISocket()),
-		starts: make(chan struct{}, maxStarts), kick: make(chan struct{}, 1), shutdown: make(chan struct{}),
-		deployments: map[string]*deployment{},
+		starts: make(chan struct{}, maxStarts), kick: make(chan struct{}, 1), rekick: make(chan struct{}, 1),
+		shutdown: make(chan struct{}), deployments: map[string]*deployment{},
 	}
+	a.controller, a.dns = a.newService("controller", config.Controller), a.newService("dns", config.DNS)
 	var err error
 	if a.options, err = config.Cluster.Options(); err != nil {
 		return err
@@ -94,7 +99,6 @@ func Run(ctx context.Context, config Config) error {
 	if err := a.prepare(); err != nil {
 		return err
 	}
-	defer a.dns.Close()
 	closeAPI, err := a.serve()
 	if err != nil {
 		return err
@@ -104,13 +108,21 @@ func Run(ctx context.Context, config Config) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var parts sync.WaitGroup
-	parts.Go(func() { a.superviseController(ctx) })
+	parts.Go(func() { a.dns.supervise(ctx) })
+	parts.Go(func() { a.controller.supervise(ctx) })
 	parts.Go(func() { a.reportLoop(ctx) })
 	parts.Go(func() { a.rotateLoop(ctx) })
 	// Replicas live as long as the agent does, not as long as what follows the API.
-	a.deploy(ctx, ingressKey, []replicaSpec{ingress()})
+	for key, specs := range gateways(a.options) {
+		a.deploy(ctx, key, specs)
+	}
 	parts.Go(func() { a.followWorkloads(ctx) })
-	parts.Go(func() { a.followServices(ctx) })
+	parts.Go(func() { a.followNames(ctx) })
+	if a.options.Advertise.IsValid() {
+		parts.Go(func() { a.followGateways(ctx) })
+		parts.Go(func() { a.followGlobalNamespaces(ctx) })
+		parts.Go(func() { a.exposeLoop(ctx) })
+	}
 	a.log.Info("agent started", "cluster", config.Cluster.Name, "pid", os.Getpid())
 	select {
 	case <-ctx.Done():
@@ -121,12 +133,8 @@ func Run(ctx context.Context, config Config) error {
 		a.log.Info("shutting down everything")
 		a.stopAll()
 		cancel()
-		a.mu.Lock()
-		controller := a.controller
-		a.mu.Unlock()
-		if controller != nil {
-			controller.Stop(stopGrace)
-		}
+		a.controller.stop()
+		a.dns.stop()
 	}
 	parts.Wait()
 	return nil
@@ -160,10 +168,6 @@ func (a *Agent) claim() (func(), error) {
 
 func recordPath(c cluster.Cluster) string { return filepath.Join(c.Run(), "agent", "agent.json") }
 
-func controllerRecordPath(c cluster.Cluster) string {
-	return filepath.Join(c.Run(), "agent", "controller.json")
-}
-
 // prepare makes what all workloads share. It repairs what is there.
 func (a *Agent) prepare() error {
 	c := a.config.Cluster
@@ -187,12 +191,9 @@ func (a *Agent) prepare() error {
 	if err := network.Host(c, family); err != nil {
 		return err
 	}
-	upstreams, err := dns.Resolvers("/etc/resolv.conf")
-	if err != nil {
-		a.log.Warn("names outside of the cluster will not resolve", "error", err)
-	}
-	if a.dns, err = dns.Listen(netip.AddrPortFrom(a.gateway(), cluster.PortDNS).String(), upstreams); err != nil {
-		return err
+	if !a.options.Advertise.IsValid() {
+		// There may have been an address before.
+		return network.Conceal(c)
 	}
 	return nil
 }
@@ -292,59 +293,4 @@ func (a *Agent) rotateLoop(ctx context.Context) {
 			a.log.Warn("logs not rotated", "error", err)
 		}
 	}
-}
-
-// superviseController keeps the controller process running. One that an earlier agent started is taken over.
-func (a *Agent) superviseController(ctx context.Context) {
-	c := a.config.Cluster
-	var controller *process.Process
-	var record process.Record
-	if err := process.ReadRecord(controllerRecordPath(c), &record); err == nil {
-		controller = process.Adopt(record)
-	}
-	var pauses backoff
-	for ctx.Err() == nil {
-		began := time.Now()
-		if controller == nil {
-			var err error
-			if controller, err = a.startController(); err != nil {
-				a.log.Error("controller cannot be started", "error", err)
-			} else if err := process.WriteRecord(controllerRecordPath(c), controller.Record); err != nil {
-				a.log.Warn("controller's record not kept", "error", err)
-			}
-		}
-		if controller != nil {
-			a.mu.Lock()
-			a.controller = controller
-			a.mu.Unlock()
-			select {
-			case <-ctx.Done():
-				return
-			case <-controller.Done():
-			}
-			reason, _ := controller.Exit()
-			a.log.Warn("controller ended", "reason", reason, "log", filepath.Join(c.Logs(), "controller.log"))
-			controller = nil
-		}
-		pause := pauses.next(time.Since(began))
-		if time.Since(began) > 5*time.Second {
-			// It ran: no reason to think that the next one will not.
-			pause = 50 * time.Millisecond
-		}
-		if !wait(ctx, pause) {
-			return
-		}
-	}
-}
-
-// startController starts the controller in a control group of its own, by which `down` finds it when all records are
-// lost. Workloads' groups have a dot in their names, so none is called like it.
-func (a *Agent) startController() (*process.Process, error) {
-	c := a.config.Cluster
-	groups, _, err := a.hierarchies.Create(filepath.Join(c.Cgroup(), "controller"), process.Limits{})
-	if err != nil {
-		return nil, err
-	}
-	return process.Start(process.Spec{Command: a.config.Controller, Env: os.Environ(), Files: proxyFiles, Cgroups: groups},
-		filepath.Join(c.Run(), "agent", "controller-launch.json"), filepath.Join(c.Logs(), "controller.log"), a.config.Launcher)
 }

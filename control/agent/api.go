@@ -20,6 +20,7 @@ import (
 type Status struct {
 	PID           int              `json:"pid"`
 	ControllerPID int              `json:"controllerPid,omitempty"`
+	DNSPID        int              `json:"dnsPid,omitempty"`
 	Replicas      []client.Replica `json:"replicas"`
 }
 
@@ -30,6 +31,8 @@ type Status struct {
 //	POST /v1/shutdown                                 stops everything and ends the agent
 //	POST /v1/rotate                                   renews all certificates, and answers when that is done (client.Rotation)
 //	POST /v1/replicas/{namespace}/{name}/rotate       renews one certificate, and answers when that is done
+//	POST /v1/replicas/{namespace}/{name}/handshake    meets a server with the replica's identity, see reach.go
+//	GET  /v1/replicas/{namespace}/{name}/resolve      what its DNS answers for ?name=, see resolve.go
 //	     /v1/replicas/{namespace}/{name}/admin/{path} the proxy's admin interface
 func (a *Agent) serve() (func(), error) {
 	path := a.config.Cluster.AgentSocket()
@@ -53,6 +56,8 @@ func (a *Agent) serve() (func(), error) {
 	})
 	mux.HandleFunc("POST /v1/rotate", func(w http.ResponseWriter, r *http.Request) { answer(w, a.rotate(r.Context())) })
 	mux.HandleFunc("POST /v1/replicas/{namespace}/{name}/rotate", a.handleRotate)
+	mux.HandleFunc("POST /v1/replicas/{namespace}/{name}/handshake", a.handleHandshake)
+	mux.HandleFunc("GET /v1/replicas/{namespace}/{name}/resolve", a.handleResolve)
 	mux.HandleFunc("/v1/replicas/{namespace}/{name}/admin/", a.handleAdmin)
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 64 << 10}
 	go func() {
@@ -70,12 +75,7 @@ func (a *Agent) serve() (func(), error) {
 }
 
 func (a *Agent) status() Status {
-	s := Status{PID: os.Getpid(), Replicas: []client.Replica{}}
-	a.mu.Lock()
-	if a.controller != nil && a.controller.Running() {
-		s.ControllerPID = a.controller.Record.PID
-	}
-	a.mu.Unlock()
+	s := Status{PID: os.Getpid(), ControllerPID: a.controller.pid(), DNSPID: a.dns.pid(), Replicas: []client.Replica{}}
 	for _, r := range a.all() {
 		s.Replicas = append(s.Replicas, r.report())
 	}

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -16,6 +16,7 @@ import (
 
 	"heddle.io/heddle/control/agent/network"
 	"heddle.io/heddle/control/cluster"
+	"heddle.io/heddle/control/server/client"
 )
 
 // Check is one thing that was tried.
@@ -96,21 +97,17 @@ func (r *replica) check(ctx context.Context) []Check {
 
 // checkDNS asks for a known service from inside.
 func (r *replica) checkDNS() (string, error) {
-	name, want := "", ""
-	r.agent.mu.Lock()
-	for _, s := range r.agent.services {
-		if address, err := netip.ParseAddr(s.Spec.ClusterIP); err == nil {
-			name, want = s.Name+"."+s.Namespace+".svc."+cluster.Domain, address.String()
-			break
-		}
-	}
-	r.agent.mu.Unlock()
+	known := r.agent.knownHost(r.spec.Namespace)
 	question := new(dns.Msg)
-	if name == "" {
-		question.SetQuestion("heddle-check.svc."+cluster.Domain+".", dns.TypeA)
-	} else {
-		question.SetQuestion(name+".", dns.TypeA)
+	kind := dns.TypeA
+	if r.agent.options.Family == cluster.IPv6 {
+		kind = dns.TypeAAAA
 	}
+	name := "heddle-check.svc." + cluster.Domain
+	if known != nil {
+		name = known.Name
+	}
+	question.SetQuestion(name+".", kind)
 	connection, err := network.Dial(context.Background(), r.netns, "udp", net.JoinHostPort(r.agent.gateway().String(), "53"))
 	if err != nil {
 		return "", err
@@ -127,15 +124,36 @@ func (r *replica) checkDNS() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("no answer from DNS: %w", err)
 	}
-	if name == "" {
+	if known == nil {
 		return "answers", nil
 	}
+	want := known.Addresses[0].String()
 	for _, record := range answer.Answer {
-		if a, ok := record.(*dns.A); ok && a.A.String() == want {
-			return name + " is " + want, nil
+		switch record := record.(type) {
+		case *dns.A:
+			if record.A.String() == want {
+				return name + " is " + want, nil
+			}
+		case *dns.AAAA:
+			if record.AAAA.String() == want {
+				return name + " is " + want, nil
+			}
 		}
 	}
 	return "", fmt.Errorf("%s is not answered with %s", name, want)
+}
+
+// knownHost is some host with an address that a namespace sees, or nil.
+func (a *Agent) knownHost(namespace string) *client.NamedHost {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for i := range a.names.Hosts {
+		host := &a.names.Hosts[i]
+		if len(host.Addresses) > 0 && (!host.Limited || slices.Contains(host.Namespaces, namespace)) {
+			return host
+		}
+	}
+	return nil
 }
 
 // plainPort is a port of the application, or 0.

@@ -6,9 +6,6 @@ import (
 	"time"
 )
 
-// ingressKey is the ingress gateway's deployment. It is no valid key of a workload.
-const ingressKey = "gateway:ingress"
-
 // rolloutTimeout is how long a replaced replica may take to be ready before the next is replaced.
 const rolloutTimeout = 60 * time.Second
 

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"heddle.io/heddle/control/agent/isolation"
 	"heddle.io/heddle/control/agent/network"
 	"heddle.io/heddle/control/agent/process"
 	"heddle.io/heddle/control/cluster"
@@ -54,9 +55,11 @@ func Down(ctx context.Context, c cluster.Cluster, keepData bool, log *slog.Logge
 			<-agent.Done()
 		}
 	}
-	var controller process.Record
-	if err := process.ReadRecord(controllerRecordPath(c), &controller); err == nil {
-		controller.Kill(stopGrace)
+	for _, name := range services {
+		var record process.Record
+		if err := process.ReadRecord(serviceRecordPath(c, name), &record); err == nil {
+			record.Kill(stopGrace)
+		}
 	}
 	return errors.Join(append(errs, removeAll(c, keepData))...)
 }
@@ -84,7 +87,7 @@ func removeAll(c cluster.Cluster, keepData bool) error {
 		}
 		errs = append(errs, network.Delete(name))
 	}
-	errs = append(errs, network.RemoveBridge(c), network.RemoveHost(c), network.RestoreForwarding(c), os.RemoveAll(c.Run()))
+	errs = append(errs, network.RemoveBridge(c), network.RemoveHost(c), isolation.Remove(c), network.RestoreForwarding(c), os.RemoveAll(c.Run()))
 	if !keepData {
 		errs = append(errs, os.RemoveAll(c.Data()))
 	}
@@ -104,6 +107,7 @@ func Traces(c cluster.Cluster) []string {
 	if _, err := net.InterfaceByName(c.Bridge()); err == nil {
 		out = append(out, "interface "+c.Bridge())
 	}
+	out = append(out, isolation.Traces(c)...)
 	for _, dir := range []string{c.Run(), c.Data()} {
 		if _, err := os.Stat(dir); err == nil {
 			out = append(out, dir)

@@ -8,11 +8,10 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"sort"
 	"strings"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
 
 	"heddle.io/heddle/api/v1alpha1"
 	"heddle.io/heddle/control/agent/dns"
@@ -103,7 +102,7 @@ func (a *Agent) followWorkloads(ctx context.Context) {
 		}
 		a.mu.Lock()
 		for key := range a.deployments {
-			if _, ok := wanted[key]; !ok && key != ingressKey {
+			if _, ok := wanted[key]; !ok && !strings.HasPrefix(key, gatewayKeys) {
 				wanted[key] = nil
 			}
 		}
@@ -152,73 +151,65 @@ func (a *Agent) sweep(wanted map[string][]replicaSpec) {
 	}
 }
 
-// followServices keeps the DNS table.
-func (a *Agent) followServices(ctx context.Context) {
-	a.follow(ctx, objects.Service, func(known map[objects.Key]*objects.Object) {
-		services := make([]*corev1.Service, 0, len(known))
-		for _, o := range known {
-			if s, ok := o.Resource.(*corev1.Service); ok {
-				services = append(services, s)
-			}
+// followNames keeps what DNS answers. While the controller is away, what was last known stays.
+func (a *Agent) followNames(ctx context.Context) {
+	if kept, err := dns.ReadTable(TablePath(a.config.Cluster)); err == nil {
+		a.setNames(kept.Names)
+	} else if !errors.Is(err, os.ErrNotExist) {
+		a.log.Warn("kept names are unreadable", "error", err)
+	}
+	for {
+		err := a.client.WatchNames(ctx, a.setNames)
+		if ctx.Err() != nil {
+			return
 		}
-		a.mu.Lock()
-		a.services = services
-		a.mu.Unlock()
-		a.updateDNS()
-	})
+		a.log.Debug("controller does not tell names", "error", err)
+		if !wait(ctx, retryPause) {
+			return
+		}
+	}
 }
 
-// updateDNS computes the table from services and replicas.
-func (a *Agent) updateDNS() {
+// TablePath is where the agent keeps the names that DNS answers.
+func TablePath(c cluster.Cluster) string { return filepath.Join(c.Run(), "agent", "names.json") }
+
+func (a *Agent) setNames(names client.Names) {
 	a.mu.Lock()
-	services := a.services
+	a.names = names
 	a.mu.Unlock()
-	table := &dns.Table{Domain: cluster.Domain, Services: map[string][]netip.Addr{}, Aliases: map[string]string{}, Namespaces: map[netip.Addr]string{}}
-	all := a.all()
-	for _, r := range all {
-		if report := r.report(); report.State.Address != "" {
-			if address, err := netip.ParseAddr(report.State.Address); err == nil {
-				table.Namespaces[address] = r.spec.Namespace
-			}
-		}
-	}
-	for _, s := range services {
-		key := s.Namespace + "/" + s.Name
-		switch {
-		case s.Spec.Type == corev1.ServiceTypeExternalName:
-			table.Aliases[key] = s.Spec.ExternalName
-		case s.Spec.ClusterIP == corev1.ClusterIPNone:
-			table.Services[key] = headless(s, all)
-		default:
-			if address, err := netip.ParseAddr(s.Spec.ClusterIP); err == nil {
-				table.Services[key] = []netip.Addr{address}
-			}
-		}
-	}
-	a.dns.Set(table)
+	a.updateDNS()
 }
 
-// headless lists the ready replicas of this machine that the service selects.
-func headless(s *corev1.Service, all []*replica) []netip.Addr {
-	var out []netip.Addr
-	for _, r := range all {
-		if r.spec.Namespace != s.Namespace || len(s.Spec.Selector) == 0 {
-			continue
+// updateDNS writes the table of names and replicas, for the process that answers, where it changed. It is also what the
+// next agent begins with.
+func (a *Agent) updateDNS() {
+	namespaces := map[netip.Addr]string{}
+	for _, r := range a.all() {
+		r.mu.Lock()
+		if r.address.IsValid() {
+			namespaces[r.address] = r.spec.Namespace
 		}
-		matches := true
-		for k, v := range s.Spec.Selector {
-			matches = matches && r.spec.Labels[k] == v
-		}
-		if ready, _ := r.ready(); matches && ready {
-			out = append(out, r.address)
-		}
+		r.mu.Unlock()
 	}
-	sort.Slice(out, func(i, j int) bool { return out[i].Less(out[j]) })
-	return out
+	a.dnsWriting.Lock()
+	defer a.dnsWriting.Unlock()
+	a.mu.Lock()
+	table := dns.Table{Names: a.names, Namespaces: namespaces}
+	a.mu.Unlock()
+	if table.Names.Domain == "" || reflect.DeepEqual(table, a.dnsWritten) {
+		// Nobody has said yet what there is.
+		return
+	}
+	if err := dns.WriteTable(TablePath(a.config.Cluster), table); err != nil {
+		a.log.Error("DNS answers what it knew before", "error", err)
+		return
+	}
+	a.dnsWritten = table
 }
 
 // dirty says that something worth reporting changed.
 func (a *Agent) dirty() {
+	a.reexpose()
 	select {
 	case a.kick <- struct{}{}:
 	default:

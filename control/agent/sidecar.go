@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -9,6 +10,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"heddle.io/heddle/control/agent/network"
 	"heddle.io/heddle/control/agent/process"
 	"heddle.io/heddle/control/cluster"
 )
@@ -238,7 +240,13 @@ func (r *replica) stop(ctx context.Context) error {
 	if socket != nil {
 		socket.Close()
 	}
-	return r.agent.discard(r.spec.Namespace, r.spec.Name)
+	err := r.agent.discard(r.spec.Namespace, r.spec.Name)
+	if r.spec.Gateway && r.address.IsValid() {
+		// While the namespace is there, its kernel closes or resets what the proxy leaves; now nobody would answer peers
+		// that have not heard of it.
+		err = errors.Join(err, network.Forget(r.address))
+	}
+	return err
 }
 
 // release ends supervision and leaves the processes running, for the next agent.

@@ -24,12 +24,6 @@ const (
 	AnnotationProxyPath = "heddle.io/proxy-path"
 )
 
-// Gateway names of DESIGN §11, as Istio installs them.
-const (
-	ingressWorkload       = "istio-ingressgateway"
-	ingressServiceAccount = "istio-ingressgateway-service-account"
-)
-
 // replicaSpec is everything that one replica is made from. Replicas whose specs have equal hashes are the same.
 type replicaSpec struct {
 	Namespace      string
@@ -93,15 +87,6 @@ func replicas(w *v1alpha1.Workload, clusterName string) []replicaSpec {
 		})
 	}
 	return specs
-}
-
-// ingress is the cluster's ingress gateway: a proxy without an application.
-func ingress() replicaSpec {
-	return replicaSpec{
-		Namespace: cluster.GatewayNamespace, Workload: ingressWorkload, Name: ingressWorkload + "-0", Gateway: true,
-		ServiceAccount: ingressServiceAccount,
-		Labels:         map[string]string{"app": ingressWorkload, "istio": "ingressgateway"},
-	}
 }
 
 // account resolves a user name or number. The proxy's own is refused: capture leaves its traffic alone, so an

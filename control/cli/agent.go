@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"strconv"
 
@@ -11,32 +12,53 @@ import (
 	"github.com/spf13/cobra"
 
 	"heddle.io/heddle/control/agent"
+	"heddle.io/heddle/control/agent/dns"
+	"heddle.io/heddle/control/agent/isolation"
+	"heddle.io/heddle/control/agent/process"
 	"heddle.io/heddle/control/cluster"
 	"heddle.io/heddle/control/translate"
 )
 
-// agentCommand is what `up` starts.
+// agentCommand is what `up` starts, with the parts that the agent is made of.
 func (s *session) agentCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "agent", Short: "Run a cluster's agent", Hidden: true, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
 	var o upOptions
-	run := &cobra.Command{Use: "run", Short: "Run the agent in the foreground", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+	cmd.PersistentFlags().StringVar(&o.name, "name", "", "the cluster's name")
+	// of runs a part for the cluster that the flag names.
+	of := func(part func(ctx context.Context, c cluster.Cluster, args []string) error) func(*cobra.Command, []string) error {
+		return func(cmd *cobra.Command, args []string) error {
 			c, err := cluster.New(o.name)
 			if err != nil {
 				return usageError{err}
 			}
-			return s.runAgent(cmd.Context(), c, o)
-		}}
-	run.Flags().StringVar(&o.name, "name", "", "the cluster's name")
+			return part(cmd.Context(), c, args)
+		}
+	}
+	run := &cobra.Command{Use: "run", Short: "Run the agent in the foreground", Args: cobra.NoArgs,
+		RunE: of(func(ctx context.Context, c cluster.Cluster, _ []string) error { return s.runAgent(ctx, c, o) })}
 	run.Flags().StringVar(&o.proxy, "proxy", "heddle-proxy", "the proxy program")
 	run.Flags().BoolVar(&o.foreign, "foreign-proxy", false, "the proxy takes a stock Envoy's arguments")
-	cmd.AddCommand(run)
+	cmd.AddCommand(run,
+		&cobra.Command{Use: "dns", Short: "Answer the names of a cluster", Args: cobra.NoArgs,
+			RunE: of(func(ctx context.Context, c cluster.Cluster, _ []string) error { return s.runDNS(ctx, c) })},
+		&cobra.Command{Use: "enter -- COMMAND [ARG...]", Short: "Become a command inside of an isolated cluster", Args: cobra.MinimumNArgs(1),
+			RunE: of(func(_ context.Context, c cluster.Cluster, args []string) error {
+				program, err := process.Resolve(args[0])
+				if err != nil {
+					return err
+				}
+				return isolation.Exec(c, append([]string{program}, args[1:]...), os.Environ())
+			})})
 	return cmd
 }
 
 func (s *session) runAgent(ctx context.Context, c cluster.Cluster, o upOptions) error {
 	bin, self, err := ownPlace()
+	if err != nil {
+		return err
+	}
+	options, err := c.Options()
 	if err != nil {
 		return err
 	}
@@ -48,17 +70,40 @@ func (s *session) runAgent(ctx context.Context, c cluster.Cluster, o upOptions) 
 	if uid != 0 {
 		controller = append(controller, "--owner", strconv.Itoa(uid))
 	}
-	log := slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: logLevel()}))
+	public := netip.IPv4Unspecified()
+	if options.Family == cluster.IPv6 {
+		public = netip.IPv6Unspecified()
+	}
 	err = agent.Run(ctx, agent.Config{
-		Cluster: c, Launcher: []string{self, "launch"}, Controller: controller, Proxy: o.proxy, ForeignProxy: o.foreign, Bin: bin,
+		Cluster: c, Launcher: []string{self, "launch"}, Controller: controller, DNS: []string{self, "agent", "dns", "--name", c.Name},
+		Proxy: o.proxy, ForeignProxy: o.foreign, Bin: bin,
 		Bootstrap: func(p agent.Proxy) ([]byte, error) {
-			return translate.Bootstrap(translate.BootstrapParams{Node: node(p, o.foreign), Socket: p.Socket})
+			return translate.Bootstrap(translate.BootstrapParams{Node: node(p, o.foreign), Socket: p.Socket, Public: public})
 		},
 		Node: func(p agent.Proxy) (*corev3.Node, error) { return node(p, o.foreign).Proto(), nil },
-		Log:  log,
+		Log:  s.log(),
 	})
 	if err != nil {
 		return fmt.Errorf("agent: %w", err)
+	}
+	return nil
+}
+
+// runDNS answers names from the table that the agent writes. It reads nothing else of the cluster, so that it needs
+// neither agent nor controller.
+func (s *session) runDNS(ctx context.Context, c cluster.Cluster) error {
+	options, err := c.Options()
+	if err != nil {
+		return err
+	}
+	log := s.log()
+	upstreams, err := dns.Resolvers(options.Isolated, dns.ResolvFile, dns.SystemdFile)
+	if err != nil {
+		log.Warn("names outside of the cluster will not resolve", "error", err)
+	}
+	err = dns.Run(ctx, dns.Config{Address: hostPort(options.Family.Ranges().Gateway().Addr(), cluster.PortDNS), Table: agent.TablePath(c), Upstreams: upstreams, Log: log})
+	if err != nil {
+		return fmt.Errorf("dns: %w", err)
 	}
 	return nil
 }
@@ -73,6 +118,11 @@ func node(p agent.Proxy, foreign bool) translate.Node {
 		n.Type = translate.Router
 	}
 	return n
+}
+
+// log of a process that the agent or `up` starts.
+func (s *session) log() *slog.Logger {
+	return slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: logLevel()}))
 }
 
 // logLevel is info, or what HEDDLE_LOG says.

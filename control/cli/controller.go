@@ -2,7 +2,6 @@ package cli
 
 import (
 	"fmt"
-	"log/slog"
 
 	"github.com/spf13/cobra"
 
@@ -22,8 +21,7 @@ func (s *session) controllerCommand() *cobra.Command {
 			if err != nil {
 				return usageError{err}
 			}
-			log := slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: logLevel()}))
-			if err := controller.Run(cmd.Context(), controller.Config{Cluster: c, Version: version, Owner: owner, Log: log}); err != nil {
+			if err := controller.Run(cmd.Context(), controller.Config{Cluster: c, Version: version, Owner: owner, Log: s.log()}); err != nil {
 				return fmt.Errorf("controller: %w", err)
 			}
 			return nil

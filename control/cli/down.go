@@ -63,11 +63,8 @@ func (s *session) downCommand() *cobra.Command {
 				}
 				return &client.Problem{What: "not everything could be removed", Where: c.Name, Why: err.Error(), Remedy: "correct the cause and run `heddle down` again"}
 			}
-			if err := os.Remove(c.Lock()); err != nil && !errors.Is(err, os.ErrNotExist) {
-				fmt.Fprintf(s.err, "warning: %v\n", err)
-			}
 			// The roots go with the last cluster.
-			_ = os.Remove(c.RunRoot)
+			forgetLock(c)
 			if content, err := s.contexts.read(); err == nil && content.Current == c.Name {
 				if err := s.contexts.write(contextContent{}); err != nil {
 					fmt.Fprintf(s.err, "warning: %v\n", err)

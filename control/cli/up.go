@@ -4,40 +4,34 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
+	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strconv"
-	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"heddle.io/heddle/control/agent"
+	"heddle.io/heddle/control/agent/isolation"
 	"heddle.io/heddle/control/agent/lock"
+	"heddle.io/heddle/control/agent/network"
 	"heddle.io/heddle/control/agent/preflight"
 	"heddle.io/heddle/control/cluster"
+	"heddle.io/heddle/control/federation"
 	"heddle.io/heddle/control/server/client"
 )
-
-// upOptions are the flags of `up`.
-type upOptions struct {
-	name       string
-	proxy      string
-	foreign    bool
-	foreground bool
-	timeout    time.Duration
-}
 
 func (s *session) upCommand() *cobra.Command {
 	var o upOptions
 	cmd := &cobra.Command{
 		Use: "up", Short: "Start a cluster on this machine, or repair it", Args: cobra.NoArgs,
-		Long: "Start a cluster on this machine: controller, certificate authority, agent and ingress gateway.\n\n" +
-			"Prerequisites are checked first; nothing is changed unless all are met. On a cluster that runs, up repairs what is broken.",
-		Example: "  sudo heddle up --name cluster1",
+		Long: "Start a cluster on this machine: controller, certificate authority, agent, ingress gateway and, where other clusters can reach it,\n" +
+			"east-west gateways. With --join it becomes a member of another cluster's mesh first.\n\n" +
+			"Prerequisites are checked first; nothing is changed unless all are met. On a cluster that runs, up repairs what is broken. What the\n" +
+			"first up chose (isolation, IP family, address) is kept with the cluster's data and need not be repeated.",
+		Example: "  sudo heddle up --name cluster1\n" +
+			"  sudo heddle up --name cluster2 --isolated\n" +
+			"  sudo heddle up --name cluster2 --join 192.168.1.10:15443 --token hdl1.…",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.name == "" {
 				o.name = orDefault(s.clusterName, "cluster1")
@@ -46,21 +40,18 @@ func (s *session) upCommand() *cobra.Command {
 			if err != nil {
 				return usageError{err}
 			}
+			o.given = cmd.Flags().Changed
+			if err := o.check(); err != nil {
+				return usageError{err}
+			}
 			bin, self, err := ownPlace()
 			if err != nil {
 				return err
 			}
-			if err := s.up(cmd.Context(), c, o, preflight.Machine(c, bin), bin, self); err != nil {
-				return err
-			}
-			return nil
+			return s.up(cmd.Context(), c, o, bin, self)
 		},
 	}
-	cmd.Flags().StringVar(&o.name, "name", "", `the cluster's name (default "cluster1")`)
-	cmd.Flags().StringVar(&o.proxy, "proxy", "heddle-proxy", "the proxy program: a path, or a name looked up beside this program and in PATH")
-	cmd.Flags().BoolVar(&o.foreign, "foreign-proxy", false, "the proxy takes a stock Envoy's arguments")
-	cmd.Flags().BoolVar(&o.foreground, "foreground", false, "stay in the foreground, as systemd units want it")
-	cmd.Flags().DurationVar(&o.timeout, "timeout", 90*time.Second, "how long to wait until the cluster is ready")
+	o.register(cmd.Flags())
 	return cmd
 }
 
@@ -76,9 +67,25 @@ func ownPlace() (bin, self string, err error) {
 	return filepath.Dir(self), self, nil
 }
 
-func (s *session) up(ctx context.Context, c cluster.Cluster, o upOptions, probes preflight.Probes, bin, self string) error {
+// bringing is one run of `up`.
+type bringing struct {
+	*session
+	cluster   cluster.Cluster
+	flags     upOptions
+	bin, self string
+
+	// options that the cluster is to run with, before those that were kept.
+	options, before cluster.Options
+	// agent is the process id of the running agent, 0 without one.
+	agent int
+	// member says that the cluster belongs to another one's mesh already.
+	member     bool
+	membership federation.Membership
+}
+
+func (s *session) up(ctx context.Context, c cluster.Cluster, o upOptions, bin, self string) error {
 	// Without root not even the lock can be taken.
-	if probes.UID() != 0 {
+	if probes := preflight.Machine(c, cluster.Options{}, bin); probes.UID() != 0 {
 		return s.refuse(preflight.Check(probes, preflight.Requirements{}))
 	}
 	held, err := lock.Take(c.Lock())
@@ -89,41 +96,42 @@ func (s *session) up(ctx context.Context, c cluster.Cluster, o upOptions, probes
 		return err
 	}
 	defer held.Close()
-	record, running := agent.Running(c)
-	if !running {
-		if err := s.refuse(preflight.Check(probes, requirements(c, o))); err != nil {
-			// Neither the lock's file nor an empty directory is a trace worth keeping.
-			_, _ = os.Remove(c.Lock()), os.Remove(c.RunRoot)
-			return err
-		}
+	b := &bringing{session: s, cluster: c, flags: o, bin: bin, self: self}
+	if record, running := agent.Running(c); running {
+		b.agent = record.PID
 	}
-	if o.foreground {
-		if running {
-			return &client.Problem{What: fmt.Sprintf("cluster %q is already running", c.Name), Where: fmt.Sprintf("agent pid %d", record.PID), Remedy: "stop it first with `heddle down`"}
+	if err := b.decide(); err != nil {
+		if b.agent == 0 {
+			forgetLock(c)
 		}
-		return s.foreground(ctx, c, o, held)
+		return err
 	}
-	if running {
-		ready, missing := readiness(ctx, c)
-		if ready {
+	if o.foreground && b.agent != 0 {
+		return &client.Problem{What: fmt.Sprintf("cluster %q is already running", c.Name), Where: fmt.Sprintf("agent pid %d", b.agent), Remedy: "stop it first with `heddle down`"}
+	}
+	if b.agent != 0 {
+		ready, missing := b.readiness(ctx)
+		if !ready {
+			fmt.Fprintf(s.out, "Cluster %q is running but not healthy (%s); waiting for its repair.\n", c.Name, missing)
+		} else {
 			fmt.Fprintf(s.out, "Cluster %q is already running.\n", c.Name)
-			s.printSummary(ctx, c)
-			return nil
 		}
-		fmt.Fprintf(s.out, "Cluster %q is running but not healthy (%s); waiting for its repair.\n", c.Name, missing)
-	} else {
+	} else if !o.foreground {
 		fmt.Fprintf(s.out, "Starting cluster %q\n", c.Name)
 	}
 	fresh := !exists(c.Data())
 	// The rest of a crashed cluster may still serve: a repair that fails leaves it alone.
 	crashed := exists(c.Run())
-	if err := s.bringUp(ctx, c, o, self, running); err != nil {
-		if !running && !crashed {
-			// Nothing half done: what was there before stays, the rest goes.
-			if downErr := agent.Down(context.WithoutCancel(ctx), c, !fresh, discardLog()); downErr != nil {
-				fmt.Fprintf(s.err, "warning: cleaning up: %v\n", downErr)
-			}
-			_, _ = os.Remove(c.Lock()), os.Remove(c.RunRoot)
+	err = b.prepare(ctx)
+	if err == nil && o.foreground {
+		return b.foreground(ctx, held)
+	}
+	if err == nil {
+		err = b.start(ctx)
+	}
+	if err != nil {
+		if b.agent == 0 && !crashed {
+			b.undo(ctx, fresh)
 		}
 		return err
 	}
@@ -132,18 +140,75 @@ func (s *session) up(ctx context.Context, c cluster.Cluster, o upOptions, probes
 			fmt.Fprintf(s.err, "warning: current context not kept: %v\n", err)
 		}
 	}
-	s.printSummary(ctx, c)
+	b.printSummary(ctx)
 	return nil
 }
+
+// forgetLock removes what only the lock needed: neither its file nor an empty directory is a trace worth keeping.
+func forgetLock(c cluster.Cluster) { _, _ = os.Remove(c.Lock()), os.Remove(c.RunRoot) }
 
 func exists(path string) bool {
 	_, err := os.Stat(path)
 	return !errors.Is(err, os.ErrNotExist)
 }
 
-func requirements(c cluster.Cluster, o upOptions) preflight.Requirements {
-	return preflight.Requirements{Data: c.Data(), Run: c.Run(), Proxy: o.proxy,
-		Addresses: []string{fmt.Sprintf("%s:%d", cluster.IPv4.Ranges().Gateway().Addr(), cluster.PortDNS)}}
+// decide settles the options and checks that they can work, without changing anything.
+func (b *bringing) decide() error {
+	c := b.cluster
+	var err error
+	if b.before, err = c.Options(); err != nil {
+		return err
+	}
+	machine := machine{private: network.PrivateAddress, local: network.IsLocal, bin: b.bin}
+	if b.options, err = b.flags.settle(c, b.before, c.Kept(), b.agent != 0, machine); err != nil {
+		return err
+	}
+	if b.membership, b.member, err = federation.ReadMembership(c); err != nil {
+		return err
+	}
+	if err := b.checkJoin(); err != nil {
+		return err
+	}
+	if b.agent != 0 {
+		return nil
+	}
+	return b.refuse(preflight.Check(preflight.Machine(c, b.options, b.bin), requirements(c, b.options, b.flags)))
+}
+
+// checkJoin says why the cluster cannot join in the way that was asked for.
+func (b *bringing) checkJoin() error {
+	name, address := b.cluster.Name, b.flags.join
+	switch {
+	case address == "":
+		return nil
+	case b.agent != 0 && b.member && b.membership.Address == withPort(address):
+		return nil
+	case b.agent != 0:
+		return &client.Problem{What: fmt.Sprintf("cluster %q is running already, and up does not have it join", name), Where: fmt.Sprintf("agent pid %d", b.agent),
+			Remedy: fmt.Sprintf("run `heddle --cluster %s cluster join %s --token …`", name, address)}
+	case !b.member && exists(filepath.Join(b.cluster.Data(), "ca")):
+		return &client.Problem{What: fmt.Sprintf("cluster %q has a mesh of its own already", name), Where: b.cluster.Data(),
+			Why: "its data was kept by an earlier `heddle down --keep-data`, or by a machine that was restarted",
+			Remedy: fmt.Sprintf("start it without --join, then run `heddle --cluster %s cluster join %s --token …`; or remove its data with `heddle down --name %s`",
+				name, address, name)}
+	case !b.member && b.flags.token == "":
+		return usageError{&client.Problem{What: "joining needs a token", Where: "--token", Remedy: "`heddle cluster token`, run on the primary, prints one with the whole command"}}
+	}
+	return nil
+}
+
+func requirements(c cluster.Cluster, o cluster.Options, flags upOptions) preflight.Requirements {
+	r := preflight.Requirements{Data: c.Data(), Run: c.Run(), Proxies: []string{flags.proxy}, Family: o.Family}
+	if o.GatewayProxy != "" {
+		r.Proxies = append(r.Proxies, o.GatewayProxy)
+	}
+	if !o.Isolated {
+		r.Addresses = append(r.Addresses, hostPort(o.Family.Ranges().Gateway().Addr(), cluster.PortDNS))
+		if o.Advertise.IsValid() {
+			r.Addresses = append(r.Addresses, hostPort(o.Advertise, cluster.PortEastWest))
+		}
+	}
+	return r
 }
 
 // refuse prints every finding; with any, the command has failed.
@@ -158,195 +223,78 @@ func (s *session) refuse(found []preflight.Finding) error {
 	return silentError{}
 }
 
-// agentArgs is the agent's command line.
-func agentArgs(c cluster.Cluster, o upOptions) []string {
-	args := []string{"agent", "run", "--name", c.Name, "--proxy", o.proxy}
-	if o.foreign {
-		args = append(args, "--foreign-proxy")
+// prepare keeps the options, makes the namespaces of an isolated cluster, and has it join: all that comes before its
+// first process.
+func (b *bringing) prepare(ctx context.Context) error {
+	c := b.cluster
+	if err := os.MkdirAll(c.Logs(), 0o755); err != nil {
+		return &client.Problem{What: "the log directory cannot be made", Where: c.Logs(), Why: reason(err), Remedy: "make its file system writable"}
 	}
-	return args
-}
-
-// bringUp starts the agent and waits until everything is ready.
-func (s *session) bringUp(ctx context.Context, c cluster.Cluster, o upOptions, self string, running bool) error {
-	p := newProgress(s.out)
-	var ended <-chan struct{}
-	if !running {
-		p.begin("start the agent")
-		if err := os.MkdirAll(c.Logs(), 0o755); err != nil {
-			p.fail()
-			return &client.Problem{What: "the log directory cannot be made", Where: c.Logs(), Why: reason(err), Remedy: "make its file system writable"}
+	// The data directory holds keys.
+	if err := os.Chmod(c.Data(), 0o711); err != nil {
+		return fmt.Errorf("guard data directory: %w", err)
+	}
+	if b.options.Isolated {
+		p := newProgress(b.out)
+		p.begin("network and mounts of its own")
+		var err error
+		if b.options, err = isolation.Reserve(c, b.options); err == nil {
+			err = isolation.Ensure(c, b.options, b.agent)
 		}
-		// The data directory holds keys.
-		if err := os.Chmod(c.Data(), 0o711); err != nil {
-			p.fail()
-			return fmt.Errorf("guard data directory: %w", err)
-		}
-		done, err := startAgent(c, o, self)
 		if err != nil {
 			p.fail()
 			return err
 		}
-		ended = done
 		p.done()
-	}
-	p.begin("controller and gateway ready")
-	deadline := time.NewTimer(o.timeout)
-	defer deadline.Stop()
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
-	missing := ""
-	for {
-		select {
-		case <-ctx.Done():
-			p.fail()
-			return errors.New("interrupted")
-		case <-ended:
-			p.fail()
-			return &client.Problem{What: "the agent ended", Where: filepath.Join(c.Logs(), "agent.log"), Why: lastLine(filepath.Join(c.Logs(), "agent.log")), Remedy: "correct the cause and run `heddle up` again"}
-		case <-deadline.C:
-			p.fail()
-			return &client.Problem{What: "the cluster is not ready in time", Where: missing, Why: "controller: " + lastLine(filepath.Join(c.Logs(), "controller.log")),
-				Remedy: "the logs are in " + c.Logs() + "; a slow machine may need a longer --timeout"}
-		case <-tick.C:
+	} else if b.agent == 0 {
+		if err := c.Keep(b.options); err != nil {
+			return err
 		}
-		var ready bool
-		if ready, missing = readiness(ctx, c); ready {
-			p.done()
-			return nil
-		}
-		p.note(missing)
 	}
+	if b.flags.join == "" || b.agent != 0 {
+		return nil
+	}
+	return b.join(ctx)
 }
 
-// startAgent starts the agent in a session of its own. The channel closes when it ends.
-func startAgent(c cluster.Cluster, o upOptions, self string) (<-chan struct{}, error) {
-	log, err := os.OpenFile(filepath.Join(c.Logs(), "agent.log"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o640)
-	if err != nil {
-		return nil, fmt.Errorf("open agent's log: %w", err)
+// join makes the cluster a member before anything of it runs. A member is repaired: it finds its primary at the address.
+func (b *bringing) join(ctx context.Context) error {
+	p := newProgress(b.out)
+	p.begin("join the mesh at " + b.flags.join)
+	o := federation.JoinOptions{Cluster: b.cluster, Address: b.flags.join, Token: b.flags.token, Version: version}
+	if b.options.Isolated {
+		o.Dial = func(ctx context.Context, protocol, address string) (net.Conn, error) {
+			return network.Dial(ctx, b.cluster.IsolatedNetns(), protocol, address)
+		}
 	}
-	defer log.Close()
-	cmd := exec.Command(self, agentArgs(c, o)...)
-	cmd.Stdout, cmd.Stderr, cmd.Dir = log, log, "/"
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start agent: %w", err)
-	}
-	ended := make(chan struct{})
-	go func() {
-		// How it ended is in its log.
-		_ = cmd.Wait()
-		close(ended)
-	}()
-	return ended, nil
-}
-
-// readiness says whether controller and ingress gateway are ready, and what is missing.
-func readiness(ctx context.Context, c cluster.Cluster) (bool, string) {
-	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, b.flags.timeout)
 	defer cancel()
-	api := client.New(c.APISocket())
-	if _, err := api.Status(ctx); err != nil {
-		return false, "the controller does not answer yet"
-	}
-	replicas, err := api.Replicas(ctx)
+	membership, err := federation.Join(ctx, o)
 	if err != nil {
-		return false, "the controller does not answer yet"
+		p.fail()
+		return err
 	}
-	var running agent.Status
-	if err := api.Do(ctx, http.MethodGet, "/heddle/v1/agent/status", nil, &running); err != nil {
-		return false, "the agent does not answer yet"
-	}
-	for _, r := range replicas {
-		if r.Gateway {
-			if r.Ready {
-				return true, ""
-			}
-			return false, "gateway " + r.State.Phase + ": " + r.State.Message
-		}
-	}
-	return false, "the agent has not reported yet"
+	b.membership, b.member = membership, true
+	p.done()
+	return nil
 }
 
-func lastLine(path string) string {
-	content, err := os.ReadFile(path)
-	if err != nil {
-		return "no log"
+// undo leaves nothing half done: what was there before stays, the rest goes.
+func (b *bringing) undo(ctx context.Context, fresh bool) {
+	c := b.cluster
+	// What a join that may have been accepted left is the key to complete it with.
+	keep := !fresh || exists(filepath.Join(c.Data(), "federation"))
+	if err := agent.Down(context.WithoutCancel(ctx), c, keep, discardLog()); err != nil {
+		fmt.Fprintf(b.err, "warning: cleaning up: %v\n", err)
 	}
-	lines := strings.Split(strings.TrimSpace(string(content)), "\n")
-	return lines[len(lines)-1]
+	if !fresh && b.before != b.options {
+		if err := c.Keep(b.before); err != nil {
+			fmt.Fprintf(b.err, "warning: cleaning up: %v\n", err)
+		}
+	}
+	forgetLock(c)
 }
 
-// printSummary tells what there is now and what to do next.
-func (s *session) printSummary(ctx context.Context, c cluster.Cluster) {
-	replicas, err := client.New(c.APISocket()).Replicas(ctx)
-	if err != nil {
-		return
-	}
-	fmt.Fprintf(s.out, "\n  cluster   %s\n", c.Name)
-	for _, r := range replicas {
-		if r.Gateway {
-			fmt.Fprintf(s.out, "  ingress   http://%s/\n", r.State.Address)
-		}
-	}
-	fmt.Fprintf(s.out, "  API       unix://%s\n  logs      %s\n", c.APISocket(), c.Logs())
-	fmt.Fprintf(s.out, "\nNext:\n  heddle apply -f demo/boutique/manifests/    deploy the sample shop\n  heddle check                                prove that everything works\n  heddle down --name %-12s             remove the cluster\n", c.Name)
-}
-
-// foreground runs the agent in this process.
-func (s *session) foreground(ctx context.Context, c cluster.Cluster, o upOptions, held *lock.File) error {
-	if err := os.MkdirAll(c.Logs(), 0o755); err != nil {
-		return fmt.Errorf("make log directory: %w", err)
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	go func() {
-		// From here on the agent's own lock keeps others away, and `down` must be possible.
-		defer held.Close()
-		ticker := time.NewTicker(200 * time.Millisecond)
-		defer ticker.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-ticker.C:
-			}
-			if ready, _ := readiness(ctx, c); ready {
-				s.printSummary(ctx, c)
-				notifyReady()
-				return
-			}
-			if _, alive := agent.Running(c); alive {
-				held.Close()
-			}
-		}
-	}()
-	return s.runAgent(ctx, c, o)
-}
-
-// keptOwner is the user who may use the API's socket besides root: the one behind sudo, else the one before a repair; 0
-// when there is none.
-func keptOwner(c cluster.Cluster) (int, error) {
-	path := filepath.Join(c.Run(), "owner")
-	if uid, err := strconv.Atoi(os.Getenv("SUDO_UID")); err == nil && uid > 0 {
-		if err := os.MkdirAll(c.Run(), 0o711); err != nil {
-			return 0, fmt.Errorf("make runtime directory: %w", err)
-		}
-		if err := os.WriteFile(path, []byte(strconv.Itoa(uid)), 0o600); err != nil {
-			return 0, fmt.Errorf("keep owner: %w", err)
-		}
-		return uid, nil
-	}
-	content, err := os.ReadFile(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return 0, nil
-	}
-	if err != nil {
-		return 0, fmt.Errorf("look for owner: %w", err)
-	}
-	uid, err := strconv.Atoi(string(content))
-	if err != nil {
-		return 0, fmt.Errorf("%s: %w; remove the file", path, err)
-	}
-	return uid, nil
-}
+// connectPatience is how long `up` waits until a member has its stream to the primary. It starts without, too: the
+// primary may be away.
+const connectPatience = 10 * time.Second

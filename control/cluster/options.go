@@ -47,6 +47,12 @@ func (c Cluster) Options() (Options, error) {
 	return o, nil
 }
 
+// Kept says whether options were kept: whether the cluster has been made.
+func (c Cluster) Kept() bool {
+	_, err := os.Stat(c.optionsPath())
+	return err == nil
+}
+
 // Keep writes the options. The data directory must exist.
 func (c Cluster) Keep(o Options) error {
 	content, err := json.MarshalIndent(o, "", "  ")

@@ -23,18 +23,6 @@ const (
 	ttl = 5
 )
 
-// Table is what the server knows. It is immutable once given to [Server.Set].
-type Table struct {
-	// Domain is the cluster's DNS domain, for example "cluster.local".
-	Domain string
-	// Services maps namespace/name to addresses: the virtual address, or the endpoints of a headless service.
-	Services map[string][]netip.Addr
-	// Aliases maps namespace/name to the external name of services of type ExternalName.
-	Aliases map[string]string
-	// Namespaces maps a workload's address to its namespace, for clients that do not use the search list.
-	Namespaces map[netip.Addr]string
-}
-
 // Counters count answers since the start.
 type Counters struct {
 	Answered, Negative, Forwarded, Refused, Failed atomic.Uint64
@@ -42,7 +30,7 @@ type Counters struct {
 
 // Server answers on one address over UDP and TCP.
 type Server struct {
-	table     atomic.Pointer[Table]
+	table     atomic.Pointer[index]
 	upstreams []string
 	forwards  chan struct{}
 	servers   []*dns.Server
@@ -53,7 +41,7 @@ type Server struct {
 // Listen opens the sockets and serves until Close. upstreams are host:port of the resolvers to forward to; without any,
 // foreign names get SERVFAIL.
 func Listen(address string, upstreams []string) (*Server, error) {
-	packets, err := net.ListenPacket("udp4", address)
+	packets, err := net.ListenPacket("udp", address)
 	if err != nil {
 		return nil, fmt.Errorf("serve DNS: %w", err)
 	}
@@ -62,13 +50,13 @@ func Listen(address string, upstreams []string) (*Server, error) {
 		packets.Close()
 		return nil, errors.New("serve DNS: not a UDP address")
 	}
-	streams, err := net.Listen("tcp4", bound.AddrPort().String())
+	streams, err := net.Listen("tcp", bound.AddrPort().String())
 	if err != nil {
 		packets.Close()
 		return nil, fmt.Errorf("serve DNS: %w", err)
 	}
 	s := &Server{upstreams: upstreams, forwards: make(chan struct{}, maxForwards), address: bound.AddrPort()}
-	s.table.Store(&Table{Domain: "cluster.local"})
+	s.Set(Table{})
 	handler := dns.HandlerFunc(s.handle)
 	s.servers = []*dns.Server{
 		{PacketConn: packets, Handler: handler, UDPSize: 4096},
@@ -85,7 +73,7 @@ func Listen(address string, upstreams []string) (*Server, error) {
 func (s *Server) Address() netip.AddrPort { return s.address }
 
 // Set replaces the table.
-func (s *Server) Set(t *Table) { s.table.Store(t) }
+func (s *Server) Set(t Table) { s.table.Store(newIndex(t)) }
 
 // Close stops serving.
 func (s *Server) Close() error {
@@ -113,25 +101,23 @@ func (s *Server) handle(w dns.ResponseWriter, question *dns.Msg) {
 	}
 	q := question.Question[0]
 	name := strings.ToLower(strings.TrimSuffix(q.Name, "."))
-	switch known, addresses, alias := s.table.Load().find(name, source(w)); {
-	case known:
+	table, asker := s.table.Load(), source(w)
+	switch host := table.find(name, asker); {
+	case host != nil:
 		answer.Authoritative = true
 		answer.RecursionAvailable = true
-		switch {
-		case alias != "":
-			s.resolveAlias(answer, q, alias)
-		case q.Qtype == dns.TypeA || q.Qtype == dns.TypeANY:
-			for _, a := range addresses {
-				answer.Answer = append(answer.Answer, &dns.A{Hdr: header(q.Name, dns.TypeA), A: a.AsSlice()})
-			}
+		if host.Alias != "" {
+			s.resolveAlias(table, asker, answer, q, host.Alias)
+		} else {
+			answer.Answer = records(q.Name, q.Qtype, host.Addresses)
 		}
 		s.Counters.Answered.Add(1)
-	case s.table.Load().owns(name):
+	case table.owns(name):
 		answer.Authoritative = true
 		answer.RecursionAvailable = true
 		answer.Rcode = dns.RcodeNameError
-		answer.Ns = []dns.RR{&dns.SOA{Hdr: header(s.table.Load().Domain+".", dns.TypeSOA), Ns: "ns." + s.table.Load().Domain + ".",
-			Mbox: "hostmaster." + s.table.Load().Domain + ".", Serial: 1, Refresh: 7200, Retry: 1800, Expire: 86400, Minttl: ttl}}
+		answer.Ns = []dns.RR{&dns.SOA{Hdr: header(table.domain+".", dns.TypeSOA), Ns: "ns." + table.domain + ".",
+			Mbox: "hostmaster." + table.domain + ".", Serial: 1, Refresh: 7200, Retry: 1800, Expire: 86400, Minttl: ttl}}
 		s.Counters.Negative.Add(1)
 	default:
 		if forwarded := s.forward(question); forwarded != nil {
@@ -146,8 +132,22 @@ func (s *Server) handle(w dns.ResponseWriter, question *dns.Msg) {
 	s.write(w, question, answer)
 }
 
+// records are the addresses of the type that was asked for: A for IPv4, AAAA for IPv6.
+func records(name string, kind uint16, addresses []netip.Addr) []dns.RR {
+	var out []dns.RR
+	for _, a := range addresses {
+		switch {
+		case a.Is4() && (kind == dns.TypeA || kind == dns.TypeANY):
+			out = append(out, &dns.A{Hdr: header(name, dns.TypeA), A: a.AsSlice()})
+		case a.Is6() && (kind == dns.TypeAAAA || kind == dns.TypeANY):
+			out = append(out, &dns.AAAA{Hdr: header(name, dns.TypeAAAA), AAAA: a.AsSlice()})
+		}
+	}
+	return out
+}
+
 // resolveAlias follows an external name as far as the resolvers know it.
-func (s *Server) resolveAlias(answer *dns.Msg, q dns.Question, alias string) {
+func (s *Server) resolveAlias(table *index, asker netip.Addr, answer *dns.Msg, q dns.Question, alias string) {
 	target := dns.Fqdn(alias)
 	answer.Answer = append(answer.Answer, &dns.CNAME{Hdr: header(q.Name, dns.TypeCNAME), Target: target})
 	if q.Qtype != dns.TypeA && q.Qtype != dns.TypeAAAA {
@@ -155,12 +155,8 @@ func (s *Server) resolveAlias(answer *dns.Msg, q dns.Question, alias string) {
 	}
 	further := new(dns.Msg)
 	further.SetQuestion(target, q.Qtype)
-	if known, addresses, _ := s.table.Load().find(strings.TrimSuffix(target, "."), netip.Addr{}); known {
-		if q.Qtype == dns.TypeA {
-			for _, a := range addresses {
-				answer.Answer = append(answer.Answer, &dns.A{Hdr: header(target, dns.TypeA), A: a.AsSlice()})
-			}
-		}
+	if host := table.find(strings.TrimSuffix(target, "."), asker); host != nil {
+		answer.Answer = append(answer.Answer, records(target, q.Qtype, host.Addresses)...)
 	} else if forwarded := s.forward(further); forwarded != nil {
 		answer.Answer = append(answer.Answer, forwarded.Answer...)
 	}
@@ -204,33 +200,6 @@ func (s *Server) forward(question *dns.Msg) *dns.Msg {
 	return nil
 }
 
-// find answers a lower-case name without the final dot: service, service.namespace, service.namespace.svc and
-// service.namespace.svc.<domain>.
-func (t *Table) find(name string, source netip.Addr) (known bool, addresses []netip.Addr, alias string) {
-	name = strings.TrimSuffix(name, ".svc."+t.Domain)
-	name = strings.TrimSuffix(name, ".svc")
-	service, namespace, qualified := strings.Cut(name, ".")
-	if !qualified {
-		namespace = t.Namespaces[source]
-	}
-	if service == "" || namespace == "" || strings.Contains(namespace, ".") {
-		return false, nil, ""
-	}
-	key := namespace + "/" + service
-	if alias, ok := t.Aliases[key]; ok {
-		return true, nil, alias
-	}
-	addresses, known = t.Services[key]
-	return known, addresses, ""
-}
-
-// owns says whether a name is ours to deny: the cluster's domain, ".svc", and names of one label, which no resolver
-// outside can know.
-func (t *Table) owns(name string) bool {
-	return name == t.Domain || strings.HasSuffix(name, "."+t.Domain) || strings.HasSuffix(name, ".svc") ||
-		(!strings.Contains(name, ".") && name != "")
-}
-
 func header(name string, kind uint16) dns.RR_Header {
 	return dns.RR_Header{Name: name, Rrtype: kind, Class: dns.ClassINET, Ttl: ttl}
 }
@@ -243,23 +212,4 @@ func source(w dns.ResponseWriter) netip.Addr {
 		return a.AddrPort().Addr().Unmap()
 	}
 	return netip.Addr{}
-}
-
-// Resolvers reads the machine's resolvers from a file in the form of /etc/resolv.conf, as host:port.
-func Resolvers(path string) ([]string, error) {
-	config, err := dns.ClientConfigFromFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("read resolvers: %w", err)
-	}
-	var upstreams []string
-	for _, server := range config.Servers {
-		upstreams = append(upstreams, net.JoinHostPort(server, config.Port))
-	}
-	return upstreams, nil
-}
-
-// ResolvConf is the /etc/resolv.conf of a workload.
-func ResolvConf(server netip.Addr, namespace, domain string) string {
-	return fmt.Sprintf("# Written by Heddle.\nnameserver %s\nsearch %s.svc.%s svc.%s %s\noptions ndots:5 timeout:2 attempts:3\n",
-		server, namespace, domain, domain, domain)
 }

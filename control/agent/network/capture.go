@@ -107,5 +107,5 @@ func RemoveHost(c cluster.Cluster) error {
 	if err := removeTable(c.Table()); err != nil {
 		return err
 	}
-	return removeTable(gatewaysTable(c))
+	return Conceal(c)
 }

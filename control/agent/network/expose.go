@@ -43,6 +43,9 @@ func Expose(c cluster.Cluster, address netip.Addr, exposures []Exposure) error {
 	return r.run()
 }
 
+// Conceal removes what was exposed.
+func Conceal(c cluster.Cluster) error { return removeTable(gatewaysTable(c)) }
+
 func portSet(ports []uint16) string {
 	sorted := slices.Clone(ports)
 	slices.Sort(sorted)

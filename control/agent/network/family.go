@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"sync"
 
 	"github.com/vishvananda/netlink"
 	"sigs.k8s.io/knftables"
@@ -43,15 +44,25 @@ func newRules(f cluster.Family, table, comment string) (*rules, error) {
 	return r, nil
 }
 
+// opened are the machine's tables: looking at the nft program each time would make a change of gateways several times as
+// slow. Those of workloads have one name, and would wait for each other.
+var opened sync.Map
+
 func openTable(f cluster.Family, table string) (*rules, error) {
 	family := knftables.IPv4Family
 	if f == cluster.IPv6 {
 		family = knftables.IPv6Family
 	}
+	if nft, ok := opened.Load(string(family) + "/" + table); ok && table != captureTable {
+		if nft, ok := nft.(knftables.Interface); ok {
+			return &rules{family: f, table: table, nft: nft}, nil
+		}
+	}
 	nft, err := knftables.New(family, table)
 	if err != nil {
 		return nil, fmt.Errorf("use nftables: %w", err)
 	}
+	opened.Store(string(family)+"/"+table, nft)
 	return &rules{family: f, table: table, nft: nft}, nil
 }
 

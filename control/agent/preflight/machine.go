@@ -18,8 +18,9 @@ import (
 	"heddle.io/heddle/control/cluster"
 )
 
-// Machine gives the probes that look at this machine. bin is where programs are looked up before PATH.
-func Machine(c cluster.Cluster, bin string) Probes {
+// Machine gives the probes that look at this machine for a cluster with these options. bin is where programs are looked
+// up before PATH.
+func Machine(c cluster.Cluster, o cluster.Options, bin string) Probes {
 	return Probes{
 		UID: os.Geteuid,
 		Kernel: func() (string, error) {
@@ -36,6 +37,7 @@ func Machine(c cluster.Cluster, bin string) Probes {
 			return nil
 		},
 		Program:    func(name string) (string, error) { return process.Resolve(name, bin) },
+		IPv6:       func() error { _, err := os.Stat("/proc/net/if_inet6"); return err },
 		Forwarding: forwarding,
 		Cgroups: func() ([]string, error) {
 			h, err := process.Hierarchy()
@@ -60,7 +62,12 @@ func Machine(c cluster.Cluster, bin string) Probes {
 		},
 		Writable: func(path string) error { return unix.Access(existing(path), unix.W_OK) },
 		Conflict: func() (string, error) {
-			return network.Conflict(c.Bridge(), cluster.IPv4, cluster.IPv4.Ranges().Pods, cluster.IPv4.Ranges().Services)
+			ranges := o.Family.Ranges()
+			if o.Isolated {
+				// Inside, all addresses are free.
+				return network.Conflict(cluster.WANBridge, o.Family, ranges.WAN)
+			}
+			return network.Conflict(c.Bridge(), o.Family, ranges.Pods, ranges.Services, ranges.Globals)
 		},
 		Listen: func(address string) error {
 			l, err := net.Listen("tcp", address)
@@ -103,8 +110,8 @@ func namespaces() error {
 	return <-done
 }
 
-func forwarding() error {
-	const path = "/proc/sys/net/ipv4/ip_forward"
+func forwarding(setting string) error {
+	path := "/proc/sys/" + setting
 	content, err := os.ReadFile(path)
 	if err != nil {
 		return err

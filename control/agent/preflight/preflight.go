@@ -5,6 +5,8 @@ package preflight
 import (
 	"fmt"
 	"strings"
+
+	"heddle.io/heddle/control/cluster"
 )
 
 // Finding is one prerequisite that is not met.
@@ -22,8 +24,10 @@ func (f Finding) Error() string {
 type Requirements struct {
 	// Data and Run are the directories that will be made.
 	Data, Run string
-	// Proxy is the proxy program.
-	Proxy string
+	// Proxies are the proxy programs.
+	Proxies []string
+	// Family of the cluster's addresses; empty means IPv4.
+	Family cluster.Family
 	// Addresses are host:port that the agent will listen on.
 	Addresses []string
 }
@@ -47,8 +51,10 @@ type Probes struct {
 	NFTables func() error
 	// Program finds a program and returns its path.
 	Program func(name string) (string, error)
-	// Forwarding says whether IP forwarding is on or can be switched on.
-	Forwarding func() error
+	// IPv6 says whether the kernel has it.
+	IPv6 func() error
+	// Forwarding says whether IP forwarding, a setting below /proc/sys, is on or can be switched on.
+	Forwarding func(setting string) error
 	// Cgroups returns the controllers that can bound workloads.
 	Cgroups func() ([]string, error)
 	// Disk is the free space in bytes of the file system that holds a path, which need not exist yet.
@@ -81,16 +87,23 @@ func Check(p Probes, r Requirements) []Finding {
 	} else {
 		add(p.NFTables(), "nftables does not work", "nft list tables", "traffic is brought to the proxies by nftables rules", "use a kernel with CONFIG_NF_TABLES, CONFIG_NFT_NAT and CONFIG_NFT_REDIR (`modprobe nf_tables`)")
 	}
-	add(p.Forwarding(), "IP forwarding cannot be switched on", "/proc/sys/net/ipv4/ip_forward", "workloads reach the world through this machine",
-		"allow it with `sysctl -w net.ipv4.ip_forward=1`, or start the container with writable /proc/sys")
+	forwarding := "net/ipv4/ip_forward"
+	if r.Family == cluster.IPv6 {
+		forwarding = "net/ipv6/conf/all/forwarding"
+		add(p.IPv6(), "the kernel has no IPv6", "/proc/net/if_inet6", "the cluster's addresses are of this family", "boot without ipv6.disable=1, or leave --ip-family out")
+	}
+	add(p.Forwarding(forwarding), "IP forwarding cannot be switched on", "/proc/sys/"+forwarding, "workloads reach the world through this machine",
+		"allow it with `sysctl -w "+strings.ReplaceAll(forwarding, "/", ".")+"=1`, or start the container with writable /proc/sys")
 	if controllers, err := p.Cgroups(); err != nil || len(controllers) == 0 {
 		if err == nil {
 			err = fmt.Errorf("no hierarchy offers any controller")
 		}
 		add(err, "control groups are missing", "/proc/self/mountinfo", "workloads are bounded and found again by control groups", "mount cgroup2 on /sys/fs/cgroup")
 	}
-	program := func() error { _, err := p.Program(r.Proxy); return err }
-	add(program(), "the proxy program is missing", r.Proxy, "every workload and gateway has one", "build it with `make build`, or name it with --proxy")
+	for _, proxy := range r.Proxies {
+		_, err := p.Program(proxy)
+		add(err, "the proxy program is missing", proxy, "every workload and gateway has one", "build it with `make build`, or name it with --proxy or --gateway-proxy")
+	}
 	for _, dir := range []string{r.Data, r.Run} {
 		add(p.Writable(dir), "a directory cannot be written", dir, "the cluster keeps its store, keys and sockets there", "make its file system writable, or free inodes")
 	}

@@ -4,13 +4,15 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"heddle.io/heddle/control/cluster"
 )
 
 func good() Probes {
 	none := func() error { return nil }
 	return Probes{
 		UID: func() int { return 0 }, Kernel: func() (string, error) { return "6.1.0-18-amd64", nil },
-		Namespaces: none, NFTables: none, Forwarding: none,
+		Namespaces: none, NFTables: none, IPv6: none, Forwarding: func(string) error { return nil },
 		Program:  func(name string) (string, error) { return "/bin/" + name, nil },
 		Cgroups:  func() ([]string, error) { return []string{"cpu"}, nil },
 		Disk:     func(string) (uint64, error) { return 10 << 30, nil },
@@ -19,7 +21,7 @@ func good() Probes {
 	}
 }
 
-var needs = Requirements{Data: "/var/lib/heddle/a", Run: "/run/heddle/a", Proxy: "heddle-proxy", Addresses: []string{"10.244.0.1:15053"}}
+var needs = Requirements{Data: "/var/lib/heddle/a", Run: "/run/heddle/a", Proxies: []string{"heddle-proxy"}, Family: cluster.IPv6, Addresses: []string{"10.244.0.1:15053"}}
 
 func TestNothingMissing(t *testing.T) {
 	if found := Check(good(), needs); len(found) != 0 {
@@ -54,9 +56,10 @@ func TestEachFindingIsComplete(t *testing.T) {
 				return n, nil
 			}
 		}, "make build"},
-		"forwarding": {func(p *Probes) { p.Forwarding = func() error { return broken } }, "sysctl"},
+		"forwarding": {func(p *Probes) { p.Forwarding = func(string) error { return broken } }, "sysctl"},
 		"cgroups":    {func(p *Probes) { p.Cgroups = func() ([]string, error) { return nil, nil } }, "cgroup2"},
 		"disk":       {func(p *Probes) { p.Disk = func(string) (uint64, error) { return 1 << 20, nil } }, "free some space"},
+		"no IPv6":    {func(p *Probes) { p.IPv6 = func() error { return broken } }, "--ip-family"},
 		"read-only":  {func(p *Probes) { p.Writable = func(string) error { return broken } }, "writable"},
 		"addresses":  {func(p *Probes) { p.Conflict = func() (string, error) { return "10.244.0.0/16 on flannel.1", nil } }, "flannel.1"},
 		"port":       {func(p *Probes) { p.Listen = func(string) error { return broken } }, "ss -lntup"},

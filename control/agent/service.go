@@ -1,0 +1,119 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"heddle.io/heddle/control/agent/process"
+	"heddle.io/heddle/control/cluster"
+)
+
+// service is a process of the cluster itself, which its agent keeps running and which survives the agent: the controller,
+// and the one that answers names.
+type service struct {
+	name        string
+	command     []string
+	cluster     cluster.Cluster
+	launcher    []string
+	log         *slog.Logger
+	hierarchies func() process.Hierarchies
+
+	mu      sync.Mutex
+	process *process.Process
+}
+
+func (a *Agent) newService(name string, command []string) *service {
+	return &service{name: name, command: command, cluster: a.config.Cluster, launcher: a.config.Launcher, log: a.log.With("service", name),
+		hierarchies: func() process.Hierarchies { return a.hierarchies }}
+}
+
+// services of a cluster, in the order in which they may be stopped.
+var services = []string{"controller", "dns"}
+
+func serviceRecordPath(c cluster.Cluster, name string) string {
+	return filepath.Join(c.Run(), "agent", name+".json")
+}
+
+// supervise keeps the process running until ctx ends, which leaves it alone. One that an earlier agent started is taken
+// over.
+func (s *service) supervise(ctx context.Context) {
+	var running *process.Process
+	var record process.Record
+	if err := process.ReadRecord(serviceRecordPath(s.cluster, s.name), &record); err == nil {
+		running = process.Adopt(record)
+	}
+	var pauses backoff
+	for ctx.Err() == nil {
+		began := time.Now()
+		if running == nil {
+			var err error
+			if running, err = s.start(); err != nil {
+				s.log.Error("cannot be started", "error", err)
+			} else if err := process.WriteRecord(serviceRecordPath(s.cluster, s.name), running.Record); err != nil {
+				s.log.Warn("record not kept", "error", err)
+			}
+		}
+		if running != nil {
+			s.set(running)
+			select {
+			case <-ctx.Done():
+				return
+			case <-running.Done():
+			}
+			reason, _ := running.Exit()
+			s.log.Warn("ended", "reason", reason, "log", s.logPath())
+			running = nil
+		}
+		pause := pauses.next(time.Since(began))
+		if time.Since(began) > 5*time.Second {
+			// It ran: no reason to think that the next one will not.
+			pause = 50 * time.Millisecond
+		}
+		if !wait(ctx, pause) {
+			return
+		}
+	}
+}
+
+func (s *service) logPath() string { return filepath.Join(s.cluster.Logs(), s.name+".log") }
+
+// start starts the process in a control group of its own, by which `down` finds it when all records are lost. Workloads'
+// groups have a dot in their names, so none is called like it.
+func (s *service) start() (*process.Process, error) {
+	groups, _, err := s.hierarchies().Create(filepath.Join(s.cluster.Cgroup(), s.name), process.Limits{})
+	if err != nil {
+		return nil, err
+	}
+	return process.Start(process.Spec{Command: s.command, Env: os.Environ(), Files: proxyFiles, Cgroups: groups},
+		filepath.Join(s.cluster.Run(), "agent", s.name+"-launch.json"), s.logPath(), s.launcher)
+}
+
+func (s *service) set(p *process.Process) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.process = p
+}
+
+// pid of the process, 0 when none runs.
+func (s *service) pid() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.process == nil || !s.process.Running() {
+		return 0
+	}
+	return s.process.Record.PID
+}
+
+// stop ends the process, once nobody supervises it any more.
+func (s *service) stop() {
+	s.mu.Lock()
+	running := s.process
+	s.mu.Unlock()
+	if running != nil {
+		running.Stop(stopGrace)
+	}
+}

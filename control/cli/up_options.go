@@ -1,0 +1,211 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"heddle.io/heddle/control/agent/process"
+	"heddle.io/heddle/control/cluster"
+	"heddle.io/heddle/control/server/client"
+)
+
+// eastWestGateways is how many run where other clusters can reach them: one may be lost.
+const eastWestGateways = 2
+
+// upOptions are the flags of `up`.
+type upOptions struct {
+	name       string
+	proxy      string
+	foreign    bool
+	foreground bool
+	timeout    time.Duration
+
+	isolated     bool
+	family       string
+	advertise    string
+	gatewayProxy string
+	join, token  string
+	// given says whether the user set a flag.
+	given func(flag string) bool
+}
+
+func (o *upOptions) register(flags *pflag.FlagSet) {
+	flags.StringVar(&o.name, "name", "", `the cluster's name (default "cluster1")`)
+	flags.BoolVar(&o.isolated, "isolated", false, "run in a network and a mount namespace of its own, beside other clusters of this machine")
+	flags.StringVar(&o.family, "ip-family", "", `addresses of workloads, gateways and links: ipv4 or ipv6 (default "ipv4")`)
+	flags.StringVar(&o.advertise, "advertise", "", "this machine's address for other clusters and for the ingress gateway's ports (default: the private address of the default route's interface, without the ingress)")
+	flags.StringVar(&o.join, "join", "", "become a member of the mesh whose primary is at this address")
+	flags.StringVar(&o.token, "token", "", "the join token, from the primary's `heddle up` or `heddle cluster token`")
+	flags.StringVar(&o.proxy, "proxy", "heddle-proxy", "the proxy program: a path, or a name looked up beside this program and in PATH")
+	flags.BoolVar(&o.foreign, "foreign-proxy", false, "the proxy takes a stock Envoy's arguments")
+	flags.StringVar(&o.gatewayProxy, "gateway-proxy", "", "another proxy program for the gateways, which takes a stock Envoy's arguments")
+	flags.BoolVar(&o.foreground, "foreground", false, "stay in the foreground, as systemd units want it")
+	flags.DurationVar(&o.timeout, "timeout", 90*time.Second, "how long to wait until the cluster is ready")
+}
+
+// check finds flags that are wrong whatever there is.
+func (o upOptions) check() error {
+	if _, err := cluster.ParseFamily(o.family); err != nil {
+		return fmt.Errorf("--ip-family: %w", err)
+	}
+	if o.advertise != "" {
+		if _, err := netip.ParseAddr(o.advertise); err != nil {
+			return fmt.Errorf("--advertise %q: give an IP address of this machine", o.advertise)
+		}
+		if o.isolated {
+			return errors.New("--advertise and --isolated contradict each other: an isolated cluster has an address of its own")
+		}
+	}
+	if o.token != "" && o.join == "" {
+		return errors.New("--token goes with --join ADDRESS")
+	}
+	return nil
+}
+
+// machine is what the options depend on.
+type machine struct {
+	// private is the address that is offered to other clusters when the user names none, invalid when there is none.
+	private func(cluster.Family) (netip.Addr, error)
+	// local says whether an address is this machine's.
+	local func(netip.Addr) (bool, error)
+	// bin is where programs are looked up before PATH.
+	bin string
+}
+
+// settle decides the options of a cluster: what the flags say, else what was kept, else the defaults. Isolation and
+// family stay what they were; the others can be changed while the cluster does not run.
+func (o upOptions) settle(c cluster.Cluster, before cluster.Options, kept, running bool, m machine) (cluster.Options, error) {
+	want := before
+	if o.given("ip-family") {
+		family, err := cluster.ParseFamily(o.family)
+		if err != nil {
+			return want, usageError{err}
+		}
+		if kept && family != before.Family {
+			return want, contradiction(c, "--ip-family "+o.family, "it was made with "+string(before.Family), "leave the flag out, or remove the cluster with `heddle down --name "+c.Name+"` first")
+		}
+		want.Family = family
+	}
+	if o.given("isolated") {
+		if kept && o.isolated != before.Isolated {
+			was := "it was made without isolation"
+			if before.Isolated {
+				was = "it was made isolated"
+			}
+			return want, contradiction(c, fmt.Sprintf("--isolated=%t", o.isolated), was, "leave the flag out, or remove the cluster with `heddle down --name "+c.Name+"` first")
+		}
+		want.Isolated = o.isolated
+	}
+	var err error
+	if o.given("gateway-proxy") {
+		if want.GatewayProxy, err = absolute(o.gatewayProxy, m.bin); err != nil {
+			return want, &client.Problem{What: "the gateways' proxy program is missing", Where: "--gateway-proxy " + o.gatewayProxy, Why: err.Error(), Remedy: "give the path of a stock Envoy"}
+		}
+	}
+	if want.Isolated {
+		if o.advertise != "" {
+			return want, contradiction(c, "--advertise "+o.advertise, "it is isolated and has an address of its own", "leave the flag out")
+		}
+		want.ExposeIngress = true
+	} else if want, err = o.address(want, kept, m); err != nil {
+		return want, err
+	}
+	want.EastWestGateways = 0
+	if want.Isolated || want.Advertise.IsValid() {
+		want.EastWestGateways = eastWestGateways
+	}
+	if running && o.changing() == "" {
+		// A found address that has moved is taken up by the next start.
+		return before, nil
+	}
+	if running && want != before {
+		return want, contradiction(c, o.changing(), "it is running", "stop it first with `heddle down --name "+c.Name+" --keep-data`")
+	}
+	return want, nil
+}
+
+// address chooses the address for other clusters on a shared host.
+func (o upOptions) address(want cluster.Options, kept bool, m machine) (cluster.Options, error) {
+	if o.given("advertise") {
+		want.Advertise, want.ExposeIngress = netip.Addr{}, false
+		if o.advertise == "" {
+			// Asked for none.
+			return want, nil
+		}
+		address, err := netip.ParseAddr(o.advertise)
+		if err != nil {
+			return want, usageError{err}
+		}
+		want.Advertise, want.ExposeIngress = address.Unmap(), true
+	} else if !want.ExposeIngress {
+		// Found by itself before, or for the first time: it follows the machine.
+		if kept && !want.Advertise.IsValid() {
+			return want, nil
+		}
+		if kept {
+			if here, err := m.local(want.Advertise); err != nil || here {
+				return want, err
+			}
+		}
+		var err error
+		want.Advertise, err = m.private(want.Family)
+		return want, err
+	}
+	if cluster.FamilyOf(want.Advertise) != want.Family {
+		return want, usageError{fmt.Errorf("--advertise %s is no %s address, which the cluster uses; see --ip-family", want.Advertise, want.Family)}
+	}
+	here, err := m.local(want.Advertise)
+	if err == nil && !here {
+		err = &client.Problem{What: "the address for other clusters is not this machine's", Where: want.Advertise.String(), Why: "no interface has it",
+			Remedy: "name one of this machine's addresses with --advertise; `ip address` shows them"}
+	}
+	return want, err
+}
+
+// changing names the flags that a running cluster cannot heed.
+func (o upOptions) changing() string {
+	var names []string
+	for _, flag := range []string{"advertise", "gateway-proxy"} {
+		if o.given(flag) {
+			names = append(names, "--"+flag)
+		}
+	}
+	return strings.Join(names, " ")
+}
+
+func contradiction(c cluster.Cluster, flag, why, remedy string) error {
+	return &client.Problem{What: fmt.Sprintf("cluster %q does not allow %s", c.Name, flag), Where: c.Data(), Why: why, Remedy: remedy}
+}
+
+// absolute is the path of a program, whatever the working directory; empty stays empty.
+func absolute(program, bin string) (string, error) {
+	if program == "" {
+		return "", nil
+	}
+	if strings.Contains(program, "/") {
+		path, err := filepath.Abs(program)
+		if err != nil {
+			return "", err
+		}
+		program = path
+	}
+	return process.Resolve(program, bin)
+}
+
+func hostPort(a netip.Addr, port int) string { return net.JoinHostPort(a.String(), strconv.Itoa(port)) }
+
+// withPort completes an address that is joined.
+func withPort(address string) string {
+	if _, _, err := net.SplitHostPort(address); err == nil {
+		return address
+	}
+	return net.JoinHostPort(strings.Trim(address, "[]"), strconv.Itoa(cluster.PortEastWest))
+}

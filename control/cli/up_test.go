@@ -1,0 +1,186 @@
+package cli
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+
+	"heddle.io/heddle/control/cluster"
+	"heddle.io/heddle/control/federation"
+	"heddle.io/heddle/control/server/client"
+)
+
+// upFlags are the flags of a command line.
+func upFlags(t *testing.T, args string) upOptions {
+	t.Helper()
+	var o upOptions
+	flags := pflag.NewFlagSet("up", pflag.ContinueOnError)
+	o.register(flags)
+	if err := flags.Parse(strings.Fields(args)); err != nil {
+		t.Fatal(err)
+	}
+	o.given = flags.Changed
+	return o
+}
+
+func TestFlagsThatNeverWork(t *testing.T) {
+	for args, want := range map[string]string{
+		"--ip-family ipv5":                "ipv4 or ipv6",
+		"--advertise here":                "IP address",
+		"--advertise 10.0.0.1 --isolated": "contradict",
+		"--token hdl1.x":                  "--join",
+		"--isolated --ip-family ipv6":     "",
+		"--join a --token b":              "",
+	} {
+		if err := upFlags(t, args).check(); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v", args, err)
+		}
+	}
+}
+
+func TestOptionsAreSettledByFlagsAndWhatWasKept(t *testing.T) {
+	here, envoy := netip.MustParseAddr("192.168.1.10"), filepath.Join(t.TempDir(), "envoy")
+	if err := os.WriteFile(envoy, nil, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	six := netip.MustParseAddr("fd00::10")
+	m := machine{
+		private: func(f cluster.Family) (netip.Addr, error) {
+			if f == cluster.IPv6 {
+				return netip.Addr{}, nil
+			}
+			return here, nil
+		},
+		local: func(a netip.Addr) (bool, error) { return a == here || a == six, nil },
+	}
+	wan := netip.MustParseAddr("198.18.0.7")
+	isolated := cluster.Options{Family: cluster.IPv4, Isolated: true, Advertise: wan, ExposeIngress: true, EastWestGateways: 2}
+	shared := cluster.Options{Family: cluster.IPv4, Advertise: here, EastWestGateways: 2}
+	gone := shared
+	gone.Advertise = netip.MustParseAddr("192.168.1.99")
+	named := shared
+	named.ExposeIngress = true
+	lonely := cluster.Options{Family: cluster.IPv6}
+	withEnvoy := isolated
+	withEnvoy.GatewayProxy = envoy
+	fresh := cluster.Options{Family: cluster.IPv4}
+	with := func(o cluster.Options, change func(*cluster.Options)) cluster.Options { change(&o); return o }
+	for name, c := range map[string]struct {
+		args          string
+		before        *cluster.Options
+		running       bool
+		want          cluster.Options
+		contradiction string
+	}{
+		"fresh on a shared host":      {"", nil, false, shared, ""},
+		"fresh without an address":    {"--ip-family ipv6", nil, false, lonely, ""},
+		"fresh with an address":       {"--advertise 192.168.1.10", nil, false, named, ""},
+		"fresh with IPv6":             {"--ip-family ipv6 --advertise fd00::10", nil, false, cluster.Options{Family: cluster.IPv6, Advertise: six, ExposeIngress: true, EastWestGateways: 2}, ""},
+		"fresh and hidden":            {"--advertise=", nil, false, fresh, ""},
+		"fresh and isolated":          {"--isolated", nil, false, with(isolated, func(o *cluster.Options) { o.Advertise = netip.Addr{} }), ""},
+		"address of another family":   {"--ip-family ipv6 --advertise 192.168.1.10", nil, false, fresh, "--ip-family"},
+		"address of another machine":  {"--advertise 192.0.2.1", nil, false, fresh, "no interface has it"},
+		"program that does not exist": {"--gateway-proxy /does/not/exist", nil, false, fresh, "/does/not/exist"},
+
+		"repair without flags":              {"", &isolated, false, isolated, ""},
+		"repair with the same flags":        {"--isolated --ip-family ipv4", &isolated, false, isolated, ""},
+		"repair while it runs":              {"--isolated", &isolated, true, isolated, ""},
+		"found address has moved":           {"", &gone, false, shared, ""},
+		"hidden stays hidden":               {"", &lonely, false, lonely, ""},
+		"another proxy for gateways":        {"--gateway-proxy " + envoy, &isolated, false, withEnvoy, ""},
+		"and back":                          {"--gateway-proxy=", &withEnvoy, false, isolated, ""},
+		"another address":                   {"--advertise 192.168.1.10", &shared, false, named, ""},
+		"other family":                      {"--ip-family ipv6", &isolated, false, fresh, "made with ipv4"},
+		"isolated now":                      {"--isolated", &shared, false, fresh, "made without isolation"},
+		"not isolated any more":             {"--isolated=false", &isolated, false, fresh, "made isolated"},
+		"address of an isolated one":        {"--advertise 192.168.1.10", &isolated, false, fresh, "address of its own"},
+		"proxy while it runs":               {"--gateway-proxy " + envoy, &isolated, true, fresh, "--keep-data"},
+		"address while it runs":             {"--advertise 192.168.1.10", &shared, true, fresh, "--keep-data"},
+		"named address of another machine":  {"", ptr(with(named, func(o *cluster.Options) { o.Advertise = netip.MustParseAddr("192.0.2.1") })), false, fresh, "no interface has it"},
+		"found address has moved, it's up":  {"", &gone, true, gone, ""},
+		"isolated, the address is reserved": {"", ptr(with(isolated, func(o *cluster.Options) { o.Advertise = netip.Addr{} })), false, with(isolated, func(o *cluster.Options) { o.Advertise = netip.Addr{} }), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := fresh
+			if c.before != nil {
+				before = *c.before
+			}
+			got, err := upFlags(t, c.args).settle(cluster.Cluster{Name: "c1", DataRoot: "/data"}, before, c.before != nil, c.running, m)
+			if c.contradiction != "" {
+				if err == nil || !strings.Contains(err.Error(), c.contradiction) {
+					t.Fatalf("%+v %v, want an error with %q", got, err, c.contradiction)
+				}
+				return
+			}
+			if err != nil || got != c.want {
+				t.Fatalf("%+v %v, want %+v", got, err, c.want)
+			}
+		})
+	}
+}
+
+func ptr[T any](v T) *T { return &v }
+
+func TestWhoCannotJoin(t *testing.T) {
+	c := cluster.Cluster{Name: "c2", DataRoot: t.TempDir(), RunRoot: t.TempDir()}
+	try := func(args string, agent int, membership federation.Membership) error {
+		b := &bringing{cluster: c, flags: upFlags(t, args), agent: agent, membership: membership, member: membership.Primary != ""}
+		return b.checkJoin()
+	}
+	member := federation.Membership{Primary: "c1", Address: "198.18.0.2:15443"}
+	for name, test := range map[string]struct {
+		args   string
+		agent  int
+		member federation.Membership
+		want   string
+	}{
+		"not asked for":             {"", 0, federation.Membership{}, ""},
+		"with a token":              {"--join 198.18.0.2 --token x", 0, federation.Membership{}, ""},
+		"without a token":           {"--join 198.18.0.2", 0, federation.Membership{}, "heddle cluster token"},
+		"member without a token":    {"--join 198.18.0.9", 0, member, ""},
+		"running member, again":     {"--join 198.18.0.2", 7, member, ""},
+		"running member, elsewhere": {"--join 198.18.0.9", 7, member, "cluster join 198.18.0.9"},
+		"running":                   {"--join 198.18.0.2 --token x", 7, federation.Membership{}, "cluster join 198.18.0.2"},
+	} {
+		err := try(test.args, test.agent, test.member)
+		if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := os.MkdirAll(filepath.Join(c.Data(), "ca"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	var problem *client.Problem
+	if err := try("--join 198.18.0.2 --token x", 0, federation.Membership{}); !errors.As(err, &problem) || !strings.Contains(problem.Remedy, "cluster join") {
+		t.Errorf("a cluster with a root of its own: %v", err)
+	}
+}
+
+func TestAddressesThatAreJoined(t *testing.T) {
+	for in, want := range map[string]string{
+		"198.18.0.2": "198.18.0.2:15443", "198.18.0.2:99": "198.18.0.2:99", "host-a": "host-a:15443",
+		"2001:db8::2": "[2001:db8::2]:15443", "[2001:db8::2]": "[2001:db8::2]:15443", "[2001:db8::2]:99": "[2001:db8::2]:99",
+	} {
+		if got := withPort(in); got != want {
+			t.Errorf("%s: %s, want %s", in, got, want)
+		}
+	}
+}
+
+func TestTheAgentOfAnIsolatedClusterStartsInside(t *testing.T) {
+	b := &bringing{cluster: cluster.Cluster{Name: "c1"}, flags: upFlags(t, "--foreign-proxy --proxy envoy"), self: "/bin/heddle"}
+	plain := []string{"/bin/heddle", "agent", "run", "--name", "c1", "--proxy", "envoy", "--foreign-proxy"}
+	if got := b.agentCommandLine(); !slices.Equal(got, plain) {
+		t.Error(got)
+	}
+	b.options.Isolated = true
+	if got := b.agentCommandLine(); !slices.Equal(got, append([]string{"/bin/heddle", "agent", "enter", "--name", "c1", "--"}, plain...)) {
+		t.Error(got)
+	}
+}
