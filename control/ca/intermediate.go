@@ -160,6 +160,12 @@ func (a *Authority) Install(member Issuer, grace time.Duration) error {
 	return a.setTrusted(trusted)
 }
 
+// CheckMember makes sure that an intermediate can do its work in a cluster, as [Authority.Install] does.
+func CheckMember(options Options, member Issuer) error {
+	_, _, err := checkMember(options, member)
+	return err
+}
+
 // CreateMember writes the authority of a cluster that never ran, so that [Open] finds it with Options.Member.
 func CreateMember(options Options, member Issuer) error {
 	if options.Now == nil {
@@ -207,7 +213,7 @@ func (a *Authority) openMember() error {
 // checkMember reads a member's intermediate and makes sure that it can do its work. One that expired while the cluster
 // was off is let pass: signing says so, and the cluster can join again.
 func checkMember(options Options, member Issuer) (root *x509.Certificate, current issuer, err error) {
-	if root, err = parseRoot(member.Root); err != nil {
+	if root, err = ParseRoot(member.Root); err != nil {
 		return nil, issuer{}, err
 	}
 	if current.certificate, err = parseCertificate(member.Certificate); err != nil {

@@ -73,7 +73,7 @@ func (a *Authority) setTrusted(all []trustedRoot) error {
 // Trust adds a root (PEM) to what verifiers are told to trust, until it becomes the current one or [Authority.Distrust]
 // takes it back. It is durable when it returns.
 func (a *Authority) Trust(rootPEM []byte) error {
-	root, err := parseRoot(rootPEM)
+	root, err := ParseRoot(rootPEM)
 	if err != nil {
 		return err
 	}
@@ -84,7 +84,7 @@ func (a *Authority) Trust(rootPEM []byte) error {
 
 // Distrust takes back what [Authority.Trust] added.
 func (a *Authority) Distrust(rootPEM []byte) error {
-	root, err := parseRoot(rootPEM)
+	root, err := ParseRoot(rootPEM)
 	if err != nil {
 		return err
 	}
@@ -140,8 +140,8 @@ func parseCertificate(text []byte) (*x509.Certificate, error) {
 	return x509.ParseCertificate(block.Bytes)
 }
 
-// parseRoot reads a certificate that signs itself and others.
-func parseRoot(text []byte) (*x509.Certificate, error) {
+// ParseRoot reads exactly one PEM certificate, which must sign itself and may sign others.
+func ParseRoot(text []byte) (*x509.Certificate, error) {
 	root, err := parseCertificate(text)
 	if err == nil && !root.IsCA {
 		err = errors.New("it may not sign certificates")

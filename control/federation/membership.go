@@ -33,18 +33,79 @@ func dir(c cluster.Cluster) string { return filepath.Join(c.Data(), "federation"
 
 func membershipPath(c cluster.Cluster) string { return filepath.Join(dir(c), "membership.json") }
 
+// AuthorityDir is where the certificate authority of a cluster lies.
+func AuthorityDir(c cluster.Cluster) string { return filepath.Join(c.Data(), "ca") }
+
 // ReadMembership gives the cluster's membership, and false when it has joined nobody.
 func ReadMembership(c cluster.Cluster) (Membership, bool, error) {
 	var m Membership
-	content, err := os.ReadFile(membershipPath(c))
+	found, err := readJSON(membershipPath(c), &m)
+	if err != nil {
+		return Membership{}, false, fmt.Errorf("membership of cluster %s: %w; restore the file from a backup", c.Name, err)
+	}
+	return m, found, nil
+}
+
+func writeMembership(c cluster.Cluster, m Membership) error {
+	if err := writeJSON(membershipPath(c), m); err != nil {
+		return fmt.Errorf("keep the membership of cluster %s: %w", c.Name, err)
+	}
+	return nil
+}
+
+// readJSON says whether the file was there.
+func readJSON(path string, into any) (bool, error) {
+	content, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
-		return m, false, nil
+		return false, nil
 	}
 	if err == nil {
-		err = json.Unmarshal(content, &m)
+		err = json.Unmarshal(content, into)
 	}
 	if err != nil {
-		return Membership{}, false, fmt.Errorf("membership of cluster %s in %s: %w; restore the file from a backup", c.Name, membershipPath(c), err)
+		return false, fmt.Errorf("%s: %w", path, err)
 	}
-	return m, true, nil
+	return true, nil
+}
+
+// writeJSON replaces a file atomically and durably. Keys may be in it.
+func writeJSON(path string, value any) error {
+	content, err := json.MarshalIndent(value, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", path, err)
+	}
+	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(content, '\n'))
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(path+".new", path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(path+".new"))
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+// removeFile removes a file durably; it need not be there.
+func removeFile(path string) error {
+	if err := os.Remove(path); err != nil {
+		if errors.Is(err, os.ErrNotExist) {
+			return nil
+		}
+		return err
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+func syncDir(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
 }

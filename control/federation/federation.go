@@ -1,0 +1,310 @@
+package federation
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"heddle.io/heddle/control/ca"
+	"heddle.io/heddle/control/cluster"
+	"heddle.io/heddle/control/model"
+	"heddle.io/heddle/control/model/build"
+	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/registry"
+	"heddle.io/heddle/control/store"
+)
+
+// Config of the federation of one controller.
+type Config struct {
+	Cluster cluster.Cluster
+	// Settings of the mesh.
+	Settings model.Settings
+	// Version of this program.
+	Version   string
+	Store     store.Store
+	Authority *ca.Authority
+	// Gateways gives the addresses by which others reach this cluster's east-west gateways now; none when it has no
+	// address to advertise.
+	Gateways func() []netip.AddrPort
+	// Listen opens the port that the own east-west gateways pass other controllers' connections on to. It is tried again
+	// until it succeeds.
+	Listen func() (net.Listener, error)
+	// Dial connects to other clusters' gateways; nil means an ordinary dialer.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// Rotate has every workload's certificate renewed. Its error names those that were not.
+	Rotate func(ctx context.Context) error
+	// Changed is called, and must not block, when peers or the membership have changed.
+	Changed func()
+	Log     *slog.Logger
+	// Now is the clock; nil means time.Now.
+	Now func() time.Time
+	// Random is the source of tokens; nil means crypto/rand.
+	Random io.Reader
+	// Pace of everything that repeats; zero values have defaults.
+	Pace Pace
+}
+
+// Pace says how often things happen.
+type Pace struct {
+	// Alive is the time between signs of life on a stream, default 1s; Silence how long there may be none, default 3s.
+	Alive, Silence time.Duration
+	// Probe is the time between two looks at a peer's gateways, default 1s, and ProbeTimeout the wait for one, default 1s.
+	Probe, ProbeTimeout time.Duration
+	// FirstRetry and LastRetry bound the growing pause before the primary is tried again, defaults 100ms and 2s.
+	// RemovedRetry, default 30s, is the pause of a cluster that was removed.
+	FirstRetry, LastRetry, RemovedRetry time.Duration
+	// Listen is the time between attempts to listen, default 500ms.
+	Listen time.Duration
+	// Keep is the least time between two writes of what is known, default 200ms.
+	Keep time.Duration
+	// Sweep is the time between two looks for expired tokens, default 1m.
+	Sweep time.Duration
+	// Resume is the time between attempts to complete a change of roots, default 5s.
+	Resume time.Duration
+	// Look is the time between two looks at what commands may have changed on disk, default 2s.
+	Look time.Duration
+}
+
+func (p *Pace) complete() {
+	for _, d := range []struct {
+		value *time.Duration
+		usual time.Duration
+	}{
+		{&p.Alive, time.Second}, {&p.Silence, 3 * time.Second}, {&p.Probe, time.Second}, {&p.ProbeTimeout, time.Second},
+		{&p.FirstRetry, 100 * time.Millisecond}, {&p.LastRetry, 2 * time.Second}, {&p.RemovedRetry, 30 * time.Second},
+		{&p.Listen, 500 * time.Millisecond}, {&p.Keep, 200 * time.Millisecond}, {&p.Sweep, time.Minute}, {&p.Resume, 5 * time.Second},
+		{&p.Look, 2 * time.Second},
+	} {
+		if *d.value == 0 {
+			*d.value = d.usual
+		}
+	}
+}
+
+// Federation is a controller's part in the mesh, as primary or as member. Make one with [Open].
+type Federation struct {
+	config   Config
+	counters *counters
+	tokens   *tokens
+	// Each holds one value when there is work: to write what is known, to look at the peers to probe, to dial.
+	unkept, reprobe, redial chan struct{}
+	keeping                 sync.Mutex
+	// changing is held by what changes the membership or the issuer.
+	changing sync.Mutex
+
+	mu         sync.Mutex
+	member     bool
+	membership Membership
+	// removed says why the primary took this cluster out of its mesh, empty when it did not.
+	removed string
+	// own is what this cluster says of itself.
+	own State
+	// book holds the other clusters by name.
+	book map[string]*entry
+	// objects are the GlobalNamespaces, clusters the Cluster objects, replicas both as they are sent to members.
+	objects  []*objects.Object
+	clusters map[string]clusterInfo
+	replicas []replica
+	// streams of members, at a primary.
+	streams map[string]*stream
+	// live is a member's connection to the primary, problem why there is none, skew that the clocks are apart.
+	live          *session
+	problem, skew string
+	// clock is by how much the primary's clock is ahead.
+	clock time.Duration
+	// deaf says why nobody can reach this cluster's federation port.
+	deaf string
+}
+
+// entry is one other cluster.
+type entry struct {
+	State
+	// connected says that its stream to the primary stands, lastSeen when something came over it.
+	connected bool
+	lastSeen  time.Time
+	// reachable says that one of its gateways answers, unreachable why not.
+	reachable   bool
+	unreachable string
+	failures    int
+}
+
+// clusterInfo is what a Cluster object says.
+type clusterInfo struct {
+	primary bool
+	joined  time.Time
+}
+
+// Open reads what was kept. Nothing is connected before [Federation.Run].
+func Open(config Config) (*Federation, error) {
+	if config.Now == nil {
+		config.Now = time.Now
+	}
+	if config.Random == nil {
+		config.Random = rand.Reader
+	}
+	if config.Dial == nil {
+		config.Dial = (&net.Dialer{}).DialContext
+	}
+	config.Pace.complete()
+	f := &Federation{
+		config: config, counters: newCounters(), tokens: newTokens(config.Store, config.Now, config.Random),
+		unkept: make(chan struct{}, 1), reprobe: make(chan struct{}, 1), redial: make(chan struct{}, 1),
+		book: map[string]*entry{}, clusters: map[string]clusterInfo{}, streams: map[string]*stream{},
+	}
+	if err := os.MkdirAll(dir(config.Cluster), 0o700); err != nil {
+		return nil, fmt.Errorf("make directory: %w", err)
+	}
+	var err error
+	if f.membership, f.member, err = ReadMembership(config.Cluster); err != nil {
+		return nil, err
+	}
+	known, err := readKept(config.Cluster)
+	if err != nil {
+		// It is a cache. Without it the cluster knows its peers again once it is connected.
+		config.Log.Warn("what was known of other clusters is lost until they are reached", "error", err)
+		return f, nil
+	}
+	if f.member && known.removedFrom(f.membership) {
+		f.removed = known.Removed
+	}
+	for name, k := range known.Clusters {
+		f.book[name] = &entry{State: k.State, lastSeen: k.LastSeen, connected: k.Connected && f.member, reachable: k.Reachable}
+	}
+	return f, nil
+}
+
+// Run connects, listens, relays and probes until ctx ends. Nothing that others do or leave undone ends it.
+func (f *Federation) Run(ctx context.Context) {
+	var parts sync.WaitGroup
+	for _, part := range []func(context.Context){f.listenLoop, f.memberLoop, f.probeLoop, f.keepLoop, f.sweepLoop, f.resumeLoop} {
+		parts.Go(func() { part(ctx) })
+	}
+	parts.Wait()
+}
+
+// Primary is the name of the mesh's primary: this cluster's own when it is that.
+func (f *Federation) Primary() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.primaryLocked()
+}
+
+func (f *Federation) primaryLocked() string {
+	if f.member {
+		return f.membership.Primary
+	}
+	return f.config.Cluster.Name
+}
+
+// Peers are the other clusters, sorted by name, with the services that they export to this one.
+func (f *Federation) Peers() []registry.Peer {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out := make([]registry.Peer, 0, len(f.book))
+	for _, name := range f.names() {
+		e := f.book[name]
+		out = append(out, registry.Peer{Cluster: name, Gateways: e.Gateways, Reachable: e.reachable, Locality: e.Locality, Services: f.servicesFor(f.config.Cluster.Name, name)})
+	}
+	return out
+}
+
+// names of the other clusters, sorted. The lock is held.
+func (f *Federation) names() []string {
+	names := make([]string, 0, len(f.book))
+	for name := range f.book {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// servicesFor are the services of one other cluster that a cluster may know. A member was told only those that it may.
+func (f *Federation) servicesFor(receiver, of string) []registry.Export {
+	services := f.own.Services
+	if of != f.config.Cluster.Name {
+		services = f.book[of].Services
+	}
+	if f.member {
+		return services
+	}
+	return build.Shared(f.config.Settings, services, f.objects, of, receiver)
+}
+
+// SetOwn says what this cluster exports. It is told to the others when it changed.
+func (f *Federation) SetOwn(locality registry.Locality, services []registry.Export) {
+	next := State{Gateways: f.config.Gateways(), Locality: locality, Version: f.config.Version, Services: services}
+	if len(next.Services) > maxServices {
+		f.config.Log.Error("not all services can be exported", "services", len(services), "most", maxServices)
+		next.Services = next.Services[:maxServices]
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.own.equal(next) {
+		return
+	}
+	f.own = next
+	f.wakeAll()
+}
+
+// wakeAll has every stream look for what it has not sent yet. The lock is held.
+func (f *Federation) wakeAll() {
+	for _, s := range f.streams {
+		signal(s.wake)
+	}
+	if f.live != nil {
+		signal(f.live.wake)
+	}
+}
+
+// changed tells everybody that the book is another. The lock is held.
+func (f *Federation) changed() {
+	signal(f.unkept)
+	signal(f.reprobe)
+	f.wakeAll()
+	f.config.Changed()
+}
+
+// sweepLoop forgets expired tokens.
+func (f *Federation) sweepLoop(ctx context.Context) {
+	for wait(ctx, f.config.Pace.Sweep, nil) {
+		if f.Primary() != f.config.Cluster.Name {
+			continue
+		}
+		_, swept, err := f.tokens.list(ctx)
+		if err != nil && ctx.Err() == nil && !errors.Is(err, store.ErrUnavailable) {
+			f.config.Log.Warn("expired join tokens not swept", "error", err)
+		}
+		for range swept {
+			f.counters.add(countTokensSwept)
+		}
+	}
+}
+
+// wait returns false when ctx has ended. A value in kick, which may be nil, ends the wait early.
+func wait(ctx context.Context, d time.Duration, kick <-chan struct{}) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+	case <-kick:
+	}
+	return true
+}
+
+func signal(to chan struct{}) {
+	select {
+	case to <- struct{}{}:
+	default:
+	}
+}

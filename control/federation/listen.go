@@ -1,0 +1,219 @@
+package federation
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/peer"
+
+	pb "heddle.io/heddle/api/federation/federationv1"
+)
+
+// Bounds of the federation port. Whoever reaches the gateways reaches it, so all of them hold before anybody is known.
+const (
+	// maxHandshakes are under way at a time, maxStrangers are connected without a certificate, each for strangerTime at
+	// the most, and maxPerMember are connections of one member.
+	maxHandshakes = 64
+	maxStrangers  = 32
+	strangerTime  = time.Minute
+	maxPerMember  = 4
+	// maxFromMember bounds one message; longer ones come in parts.
+	maxFromMember = 1 << 20
+	// maxCalls run on one connection at a time.
+	maxCalls = 4
+)
+
+var errFull = errors.New("too many connections")
+
+// listenLoop serves other controllers. The address exists only once the agent made the bridge, so opening it is tried
+// until it succeeds, and again if it should ever be lost.
+func (f *Federation) listenLoop(ctx context.Context) {
+	for ctx.Err() == nil {
+		listener, err := f.config.Listen()
+		if err == nil {
+			f.config.Log.Info("listening for other controllers", "address", listener.Addr().String())
+			f.setDeaf("")
+			err = f.serve(ctx, listener)
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		f.setDeaf(err.Error())
+		f.config.Log.Debug("not listening for other controllers", "error", err)
+		if !wait(ctx, f.config.Pace.Listen, nil) {
+			return
+		}
+	}
+}
+
+func (f *Federation) setDeaf(why string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.deaf = why
+}
+
+func (f *Federation) serve(ctx context.Context, listener net.Listener) error {
+	server := grpc.NewServer(
+		grpc.Creds(newAdmission(f)), grpc.ConnectionTimeout(handshakeTimeout), grpc.MaxRecvMsgSize(maxFromMember),
+		grpc.MaxConcurrentStreams(maxCalls), grpc.MaxHeaderListSize(16<<10), grpc.WaitForHandlers(true),
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: strangerTime}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second}),
+	)
+	pb.RegisterFederationServer(server, &service{f: f})
+	stop := context.AfterFunc(ctx, server.Stop)
+	defer stop()
+	err := server.Serve(listener)
+	// Its handlers may still run.
+	server.Stop()
+	if err == nil {
+		err = errors.New("the listener was closed")
+	}
+	return err
+}
+
+// tlsConfig shows this controller's certificate, and checks the caller's if it has one.
+func (f *Federation) tlsConfig() *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13, NextProtos: []string{alpn},
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			certificate, err := f.config.Authority.Controller()
+			if err != nil {
+				return nil, err
+			}
+			return &tls.Config{
+				MinVersion: tls.VersionTLS13, NextProtos: []string{alpn}, Certificates: []tls.Certificate{*certificate},
+				ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: f.config.Authority.RootPool(), Time: f.config.Now,
+				// A resumed session would skip the check of the certificate.
+				SessionTicketsDisabled: true,
+			}, nil
+		},
+	}
+}
+
+// admission lets connections in, in bounds: it is TLS that counts.
+type admission struct {
+	credentials.TransportCredentials
+	f          *Federation
+	handshakes chan struct{}
+
+	mu        sync.Mutex
+	strangers int
+	members   map[string]int
+}
+
+func newAdmission(f *Federation) *admission {
+	return &admission{TransportCredentials: credentials.NewTLS(f.tlsConfig()), f: f, handshakes: make(chan struct{}, maxHandshakes), members: map[string]int{}}
+}
+
+// admitted is a caller's connection: what TLS says of it, and how to end it.
+type admitted struct {
+	credentials.TLSInfo
+	conn net.Conn
+}
+
+// ServerHandshake implements [credentials.TransportCredentials].
+func (a *admission) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	a.f.counters.add(countConnections)
+	select {
+	case a.handshakes <- struct{}{}:
+		defer func() { <-a.handshakes }()
+	default:
+		a.f.counters.add(countConnectionsRefused)
+		raw.Close()
+		return nil, nil, errFull
+	}
+	conn, info, err := a.TransportCredentials.ServerHandshake(raw)
+	if err != nil {
+		a.f.counters.add(countHandshakesFailed)
+		return nil, nil, err
+	}
+	tlsInfo, ok := info.(credentials.TLSInfo)
+	if !ok {
+		conn.Close()
+		return nil, nil, errors.New("not a TLS connection")
+	}
+	who := ""
+	if chains := tlsInfo.State.VerifiedChains; len(chains) > 0 {
+		if known, err := identify(chains[0], a.f.config.Settings.TrustDomain); err == nil {
+			who = known.cluster
+		}
+	}
+	if !a.enter(who) {
+		a.f.counters.add(countConnectionsRefused)
+		conn.Close()
+		return nil, nil, errFull
+	}
+	guest := &guest{Conn: conn, leave: func() { a.leave(who) }}
+	if who == "" {
+		guest.timer = time.AfterFunc(strangerTime, func() { _ = guest.Close() })
+	}
+	return guest, &admitted{TLSInfo: tlsInfo, conn: guest}, nil
+}
+
+// Clone implements [credentials.TransportCredentials]; the bounds are shared.
+func (a *admission) Clone() credentials.TransportCredentials { return a }
+
+func (a *admission) enter(who string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if who == "" {
+		if a.strangers == maxStrangers {
+			return false
+		}
+		a.strangers++
+		return true
+	}
+	if a.members[who] == maxPerMember {
+		return false
+	}
+	a.members[who]++
+	return true
+}
+
+func (a *admission) leave(who string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if who == "" {
+		a.strangers--
+		return
+	}
+	if a.members[who]--; a.members[who] == 0 {
+		delete(a.members, who)
+	}
+}
+
+// guest is a connection that gives its place back when it is closed.
+type guest struct {
+	net.Conn
+	once  sync.Once
+	leave func()
+	timer *time.Timer
+}
+
+// Close implements [net.Conn].
+func (g *guest) Close() error {
+	g.once.Do(func() {
+		if g.timer != nil {
+			g.timer.Stop()
+		}
+		g.leave()
+	})
+	return g.Conn.Close()
+}
+
+// callerOf is the connection of a call.
+func callerOf(ctx context.Context) (*admitted, bool) {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return nil, false
+	}
+	a, ok := p.AuthInfo.(*admitted)
+	return a, ok
+}

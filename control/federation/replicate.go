@@ -1,0 +1,161 @@
+package federation
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+
+	pb "heddle.io/heddle/api/federation/federationv1"
+
+	"heddle.io/heddle/api/v1alpha1"
+	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/store"
+)
+
+// Replicated are the kinds that belong to the primary and are replicated to every member.
+var Replicated = []*objects.Kind{objects.Cluster, objects.GlobalNamespace}
+
+// replica is one object as it is sent to members.
+type replica struct {
+	key  objects.Key
+	text []byte
+}
+
+// maxObjects is how many objects a primary may replicate.
+const maxObjects = 20000
+
+// batchSize is how many objects are written at once.
+const batchSize = 1000
+
+// replicaText is an object without what differs between clusters: its revision in the store, and its status.
+func replicaText(o *objects.Object) ([]byte, error) {
+	bare := *o.WithoutLines()
+	bare.Status, bare.Revision = objects.Status{}, 0
+	return json.Marshal(&bare)
+}
+
+// SetObjects says which objects there are; those of other kinds than the replicated ones are passed over. At the primary,
+// it is what members are told, and who is a member.
+func (f *Federation) SetObjects(all []*objects.Object) {
+	clusters := map[string]clusterInfo{}
+	var namespaces []*objects.Object
+	var replicas []replica
+	for _, o := range all {
+		switch r := o.Resource.(type) {
+		case *v1alpha1.Cluster:
+			clusters[o.GetName()] = clusterInfo{primary: r.Spec.Primary, joined: r.Spec.Joined.Time}
+		case *v1alpha1.GlobalNamespace:
+			namespaces = append(namespaces, o)
+		default:
+			continue
+		}
+		text, err := replicaText(o)
+		if err != nil || len(replicas) == maxObjects {
+			f.counters.add(countReplicaFailures)
+			f.config.Log.Error("object not replicated", "object", o.Key().String(), "error", err, "most", maxObjects)
+			continue
+		}
+		replicas = append(replicas, replica{key: o.Key(), text: text})
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	same := len(replicas) == len(f.replicas)
+	if same {
+		before := make(map[objects.Key][]byte, len(f.replicas))
+		for _, r := range f.replicas {
+			before[r.key] = r.text
+		}
+		for _, r := range replicas {
+			same = same && bytes.Equal(before[r.key], r.text)
+		}
+	}
+	f.objects, f.clusters, f.replicas = namespaces, clusters, replicas
+	if f.member {
+		return
+	}
+	for name := range f.book {
+		// One that has only just joined may be newer than these objects; its own stream looks into the store.
+		if _, there := clusters[name]; !there && f.streams[name] == nil {
+			delete(f.book, name)
+			same = false
+		}
+	}
+	if !same {
+		signal(f.unkept)
+		signal(f.reprobe)
+		f.wakeAll()
+	}
+}
+
+// readReplica reads an object that the primary sent.
+func readReplica(text []byte) (*objects.Object, error) {
+	o := &objects.Object{}
+	if err := json.Unmarshal(text, o); err != nil {
+		return nil, err
+	}
+	for _, kind := range Replicated {
+		if o.Kind == kind {
+			o.Status, o.Revision = objects.Status{}, 0
+			return o, nil
+		}
+	}
+	return nil, fmt.Errorf("a %s is not for the primary to replicate", o.Kind.Kind)
+}
+
+// replicate writes the primary's objects into this cluster's store: all there are when full, else those that changed. The
+// writes are made only where something differs, so that an update that says nothing new costs nothing.
+func (f *Federation) replicate(ctx context.Context, full bool, fresh map[objects.Key]*objects.Object, gone []objects.Key) error {
+	existing := map[objects.Key]*objects.Object{}
+	for _, kind := range Replicated {
+		all, _, err := f.config.Store.List(ctx, kind, "")
+		if err != nil {
+			return err
+		}
+		for _, o := range all {
+			existing[o.Key()] = o
+		}
+	}
+	var writes []store.Write
+	for key, o := range fresh {
+		if old := existing[key]; old != nil {
+			before, err := replicaText(old)
+			if err != nil {
+				return err
+			}
+			if after, err := replicaText(o); err != nil {
+				return err
+			} else if bytes.Equal(before, after) {
+				continue
+			}
+		}
+		writes = append(writes, store.Write{Key: key, Object: o})
+	}
+	if full {
+		for key := range existing {
+			if fresh[key] == nil {
+				writes = append(writes, store.Write{Key: key})
+			}
+		}
+	}
+	for _, key := range gone {
+		if existing[key] != nil {
+			writes = append(writes, store.Write{Key: key})
+		}
+	}
+	for from := 0; from < len(writes); from += batchSize {
+		if _, err := f.config.Store.Apply(ctx, writes[from:min(from+batchSize, len(writes))]); err != nil {
+			return fmt.Errorf("write the primary's objects: %w", err)
+		}
+	}
+	return nil
+}
+
+func keyOf(m *pb.ObjectKey) (objects.Key, bool) {
+	for _, kind := range Replicated {
+		if m.GetGroup() == kind.Group && m.GetKind() == kind.Kind && len(m.GetName()) <= 253 && m.GetName() != "" {
+			return objects.Key{Group: kind.Group, Kind: kind.Kind, Name: m.GetName()}, true
+		}
+	}
+	return objects.Key{}, false
+}

@@ -1,0 +1,168 @@
+package federation
+
+import (
+	"fmt"
+	"net/netip"
+	"regexp"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	pb "heddle.io/heddle/api/federation/federationv1"
+	"heddle.io/heddle/control/registry"
+)
+
+// State is what a cluster says of itself to the others.
+type State struct {
+	// Gateways are where others reach its east-west gateways.
+	Gateways []netip.AddrPort  `json:"gateways,omitempty"`
+	Locality registry.Locality `json:"locality,omitzero"`
+	// Version of its program.
+	Version string `json:"version,omitempty"`
+	// Services that it exports: at the primary all of them, at a member those that it may know.
+	Services []registry.Export `json:"services,omitempty"`
+}
+
+// Bounds of what is taken from another cluster.
+const (
+	maxGateways   = 16
+	maxServices   = 10000
+	maxPorts      = 64
+	maxIdentities = 256
+	maxGroups     = 256
+	maxLabels     = 64
+	maxText       = 1024
+)
+
+var (
+	labelPattern    = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+	protocolPattern = regexp.MustCompile(`^(TCP|HTTP|HTTP2)$`)
+)
+
+func (s State) message() *pb.State {
+	m := &pb.State{
+		Locality: &pb.Locality{Region: s.Locality.Region, Zone: s.Locality.Zone, SubZone: s.Locality.SubZone},
+		Version:  s.Version, Services: exportMessages(s.Services),
+	}
+	for _, g := range s.Gateways {
+		m.Gateways = append(m.Gateways, g.String())
+	}
+	return m
+}
+
+func exportMessages(exports []registry.Export) []*pb.Export {
+	out := make([]*pb.Export, 0, len(exports))
+	for _, e := range exports {
+		m := &pb.Export{Namespace: e.Namespace, Name: e.Name, Identities: e.Identities}
+		for _, p := range e.Ports {
+			m.Ports = append(m.Ports, &pb.Port{Name: p.Name, Number: uint32(p.Number), Protocol: p.Protocol})
+		}
+		for _, g := range e.Groups {
+			m.Groups = append(m.Groups, &pb.Group{Labels: g.Labels, Ready: g.Ready})
+		}
+		out = append(out, m)
+	}
+	return out
+}
+
+// readState checks what another cluster says of itself. Nothing that is malformed or out of bounds gets any further.
+func readState(m *pb.State, trustDomain string) (State, error) {
+	s := State{
+		Locality: registry.Locality{Region: m.GetLocality().GetRegion(), Zone: m.GetLocality().GetZone(), SubZone: m.GetLocality().GetSubZone()},
+		Version:  clip(m.GetVersion()),
+	}
+	if len(m.GetGateways()) > maxGateways {
+		return s, fmt.Errorf("%d gateways are more than %d", len(m.GetGateways()), maxGateways)
+	}
+	for _, text := range []string{s.Locality.Region, s.Locality.Zone, s.Locality.SubZone} {
+		if len(text) > maxText {
+			return s, fmt.Errorf("a locality is longer than %d bytes", maxText)
+		}
+	}
+	for _, text := range m.GetGateways() {
+		g, err := netip.ParseAddrPort(text)
+		if a := g.Addr(); err != nil || a.IsUnspecified() || a.IsMulticast() || g.Port() == 0 {
+			return s, fmt.Errorf("%q is not the address of a gateway", clip(text))
+		}
+		s.Gateways = append(s.Gateways, g)
+	}
+	if len(m.GetServices()) > maxServices {
+		return s, fmt.Errorf("%d services are more than %d", len(m.GetServices()), maxServices)
+	}
+	seen := make(map[string]bool, len(m.GetServices()))
+	for _, e := range m.GetServices() {
+		export, err := readExport(e, trustDomain)
+		if err != nil {
+			return s, err
+		}
+		key := export.Namespace + "/" + export.Name
+		if seen[key] {
+			return s, fmt.Errorf("service %s is there twice", key)
+		}
+		seen[key] = true
+		s.Services = append(s.Services, export)
+	}
+	return s, nil
+}
+
+func readExport(m *pb.Export, trustDomain string) (registry.Export, error) {
+	e := registry.Export{Namespace: m.GetNamespace(), Name: m.GetName(), Identities: m.GetIdentities()}
+	fail := func(format string, args ...any) (registry.Export, error) {
+		return e, fmt.Errorf("service %s/%s: %s", clip(e.Namespace), clip(e.Name), fmt.Sprintf(format, args...))
+	}
+	if !labelPattern.MatchString(e.Namespace) || !labelPattern.MatchString(e.Name) {
+		return fail("not a valid name")
+	}
+	if len(m.GetPorts()) > maxPorts || len(m.GetIdentities()) > maxIdentities || len(m.GetGroups()) > maxGroups {
+		return fail("more than %d ports, %d identities or %d groups", maxPorts, maxIdentities, maxGroups)
+	}
+	for _, p := range m.GetPorts() {
+		if p.GetNumber() == 0 || p.GetNumber() > 65535 || !protocolPattern.MatchString(p.GetProtocol()) || len(p.GetName()) > maxText {
+			return fail("port %d %q is not valid", p.GetNumber(), clip(p.GetProtocol()))
+		}
+		e.Ports = append(e.Ports, registry.ExportPort{Name: p.GetName(), Number: uint16(p.GetNumber()), Protocol: p.GetProtocol()})
+	}
+	for _, identity := range e.Identities {
+		if len(identity) > maxText || !strings.HasPrefix(identity, "spiffe://"+trustDomain+"/") {
+			return fail("%q is not an identity of %s", clip(identity), trustDomain)
+		}
+	}
+	for _, g := range m.GetGroups() {
+		if len(g.GetLabels()) > maxLabels {
+			return fail("more than %d labels", maxLabels)
+		}
+		for k, v := range g.GetLabels() {
+			if len(k) > maxText || len(v) > maxText {
+				return fail("a label is longer than %d bytes", maxText)
+			}
+		}
+		e.Groups = append(e.Groups, registry.ExportGroup{Labels: g.GetLabels(), Ready: g.GetReady()})
+	}
+	return e, nil
+}
+
+// partBytes is about how large one part of a message becomes.
+const partBytes = 256 << 10
+
+// parts splits a state into messages of bounded size.
+func (s State) parts() []*pb.State {
+	first := s.message()
+	services := first.Services
+	first.Services = nil
+	out := []*pb.State{first}
+	size := 0
+	for _, e := range services {
+		n := proto.Size(e)
+		if size += n; size > partBytes {
+			out[len(out)-1].More = true
+			out = append(out, &pb.State{})
+			size = n
+		}
+		last := out[len(out)-1]
+		last.Services = append(last.Services, e)
+	}
+	return out
+}
+
+// equal compares what is sent.
+func (s State) equal(o State) bool { return proto.Equal(s.message(), o.message()) }

@@ -1,0 +1,97 @@
+package federation
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+
+	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/server/client"
+)
+
+// Status tells how the mesh looks from here.
+func (f *Federation) Status() client.FederationStatus {
+	issuer, expires := f.config.Authority.Issuer()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := client.FederationStatus{
+		Cluster: f.config.Cluster.Name, Primary: f.primaryLocked(), Connected: !f.member, Issuer: issuer, IssuerExpires: expires, Counters: f.counters.snapshot(),
+		Clusters: []client.ClusterStatus{},
+	}
+	var problems []string
+	if len(f.own.Gateways) > 0 {
+		s.Advertise = f.own.Gateways[0].String()
+	}
+	if f.member {
+		s.PrimaryAddress = f.membership.Address
+		s.Connected = f.live != nil && f.live.heard
+		if !s.Connected {
+			problems = append(problems, f.problem)
+		}
+		problems = append(problems, f.removed, f.skew)
+		s.Clock = f.clock
+	} else if f.deaf != "" {
+		problems = append(problems, "members cannot connect: "+f.deaf)
+	}
+	s.Problem = strings.Join(slices.Compact(slices.DeleteFunc(problems, func(p string) bool { return p == "" })), "; ")
+	names := f.names()
+	for name := range f.clusters {
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	if !slices.Contains(names, f.config.Cluster.Name) {
+		names = append(names, f.config.Cluster.Name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		s.Clusters = append(s.Clusters, f.statusOf(name, s.Connected))
+	}
+	return s
+}
+
+// statusOf one cluster. The lock is held.
+func (f *Federation) statusOf(name string, connected bool) client.ClusterStatus {
+	info := f.clusters[name]
+	c := client.ClusterStatus{Name: name, Primary: name == f.primaryLocked(), Self: name == f.config.Cluster.Name, Joined: info.joined}
+	if c.Self {
+		c.Connected, c.Reachable, c.Version, c.Gateways = connected, true, f.own.Version, f.own.Gateways
+		return c
+	}
+	e := f.book[name]
+	if e == nil {
+		c.Problem = "it has not connected yet"
+		return c
+	}
+	c.Connected, c.LastSeen, c.Gateways, c.Reachable, c.Problem, c.Version = e.connected, e.lastSeen, e.Gateways, e.reachable, e.unreachable, e.Version
+	if f.member && c.Primary {
+		// A member knows best whether it hears the primary.
+		c.Connected = connected
+	}
+	c.Exports = f.servicesFor(f.config.Cluster.Name, name)
+	c.Services = len(c.Exports)
+	return c
+}
+
+// Token makes a join token. Its error is a [*client.Problem], or the store's.
+func (f *Federation) Token(ctx context.Context, request client.TokenRequest) (client.TokenResponse, error) {
+	f.mu.Lock()
+	isMember, primary, address, own := f.member, f.membership.Primary, f.membership.Address, f.own
+	f.mu.Unlock()
+	if isMember {
+		return client.TokenResponse{}, &client.Problem{Status: http.StatusConflict, What: "only the primary makes join tokens", Where: primary + " at " + address,
+			Remedy: "`heddle cluster token --cluster " + primary + "` there"}
+	}
+	if len(own.Gateways) == 0 {
+		return client.TokenResponse{}, &client.Problem{Status: http.StatusConflict, What: "this cluster has no address that others could reach",
+			Remedy: "start it with `heddle up --advertise ADDRESS`, or isolated, with `heddle up --isolated`"}
+	}
+	token, expires, err := f.tokens.mint(ctx, f.config.Authority.RootHash(), request.TTL, objects.Origin{Cluster: f.config.Cluster.Name, User: "heddle"})
+	if err != nil {
+		return client.TokenResponse{}, err
+	}
+	f.counters.add(countTokensMade)
+	f.config.Log.Info("join token made", "token", token.String(), "expires", expires)
+	return client.TokenResponse{Token: token.Reveal(), Expires: expires, Address: own.Gateways[0].String()}, nil
+}

@@ -1,0 +1,187 @@
+package federation
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	"heddle.io/heddle/control/ca"
+	"heddle.io/heddle/control/server/client"
+)
+
+// grace is how long a cluster's own old root stays trusted after it has joined a mesh: longer than any certificate of it
+// lives.
+const grace = ca.WorkloadLifetime + 10*time.Minute
+
+// Join makes the running cluster a member of another one's mesh, or repairs its membership. Workloads go on: they trust
+// both roots before the first certificate of the new one is shown, and the old root until the last of the old one has
+// expired. Its error is a [*client.Problem].
+func (f *Federation) Join(ctx context.Context, request client.JoinRequest) error {
+	if !f.changing.TryLock() {
+		return &client.Problem{Status: http.StatusConflict, What: "a join or a rotation is under way", Remedy: "wait until it is done"}
+	}
+	defer f.changing.Unlock()
+	address, err := joinAddress(request.Address)
+	if err != nil {
+		return err
+	}
+	var token Token
+	if request.Token != "" {
+		if token, err = ParseToken(request.Token); err != nil {
+			return err
+		}
+	}
+	f.mu.Lock()
+	isMember, current, removed := f.member, f.membership, f.removed != ""
+	f.mu.Unlock()
+	s := stranger{cluster: f.config.Cluster, trustDomain: f.config.Settings.TrustDomain, version: f.config.Version, dial: f.config.Dial, now: f.config.Now}
+	if isMember && (!removed || request.Token == "") {
+		repaired, err := s.repair(ctx, current, address, token)
+		if err != nil {
+			return local(err)
+		}
+		f.mu.Lock()
+		f.membership = repaired
+		f.mu.Unlock()
+		signal(f.redial)
+		return nil
+	}
+	if request.Token == "" {
+		return &client.Problem{Status: http.StatusBadRequest, What: "joining needs a token", Remedy: "`heddle cluster token` at the primary makes one"}
+	}
+	if token.RootHash == f.config.Authority.RootHash() && !isMember {
+		return &client.Problem{Status: http.StatusConflict, What: "the token is of this very cluster", Remedy: "use it at the cluster that is to join"}
+	}
+	if err := f.mayJoin(isMember); err != nil {
+		return err
+	}
+	j, err := s.obtain(ctx, address, token)
+	if err != nil {
+		return local(err)
+	}
+	if err := f.complete(ctx, j); err != nil {
+		return local(err)
+	}
+	return nil
+}
+
+// mayJoin refuses clusters that others depend on.
+func (f *Federation) mayJoin(isMember bool) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if isMember {
+		return nil
+	}
+	for name := range f.clusters {
+		if name != f.config.Cluster.Name {
+			return &client.Problem{Status: http.StatusConflict, What: fmt.Sprintf("cluster %q is a primary with members itself", f.config.Cluster.Name), Where: "Cluster/" + name,
+				Remedy: fmt.Sprintf("take its members out first: `heddle cluster remove %s`", name)}
+		}
+	}
+	if len(f.objects) > 0 {
+		return &client.Problem{Status: http.StatusConflict, What: fmt.Sprintf("cluster %q has global namespaces of its own", f.config.Cluster.Name), Where: f.objects[0].Key().String(),
+			Why: "global namespaces belong to the primary", Remedy: "delete them here, and make them at the primary after joining"}
+	}
+	return nil
+}
+
+// complete takes over an intermediate that the primary issued. It may run again after a crash at any point.
+func (f *Federation) complete(ctx context.Context, j joining) error {
+	authority := f.config.Authority
+	hash, err := hashOf([]byte(j.Root))
+	if err != nil {
+		return err
+	}
+	if hash != authority.RootHash() {
+		if !bytes.Contains(authority.Roots(), bytes.TrimSpace([]byte(j.Root))) {
+			if err := authority.Trust([]byte(j.Root)); err != nil {
+				return err
+			}
+		}
+		if err := f.config.Rotate(ctx); err != nil {
+			return &client.Problem{Status: http.StatusBadGateway, What: "the primary has accepted, but not all workloads trust its root yet", Why: err.Error(),
+				Remedy: "the join is completed by itself once they do; `heddle cluster status` shows it"}
+		}
+	}
+	if err := authority.Install(j.issuer(), grace); err != nil {
+		return err
+	}
+	if err := writeMembership(f.config.Cluster, j.Membership); err != nil {
+		return err
+	}
+	f.become(j.Membership)
+	f.keepNow()
+	if err := removeFile(joiningPath(f.config.Cluster)); err != nil {
+		return err
+	}
+	f.config.Log.Info("joined the mesh", "primary", j.Membership.Primary)
+	if err := f.config.Rotate(ctx); err != nil {
+		// Both roots are trusted, and each certificate is renewed at half its life anyway.
+		f.config.Log.Warn("not all workloads have certificates of the mesh yet; their agent goes on trying", "error", err)
+	}
+	return nil
+}
+
+// become makes this controller a member's.
+func (f *Federation) become(m Membership) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.member, f.membership, f.removed, f.problem = true, m, "", ""
+	clear(f.book)
+	signal(f.redial)
+	f.changed()
+}
+
+// resumeLoop completes a join that a crash, or workloads that could not be renewed, have interrupted.
+func (f *Federation) resumeLoop(ctx context.Context) {
+	for {
+		if f.changing.TryLock() {
+			var j joining
+			found, err := readJSON(joiningPath(f.config.Cluster), &j)
+			if err == nil && found && j.Certificate != "" {
+				err = f.complete(ctx, j)
+			}
+			f.changing.Unlock()
+			if err != nil && ctx.Err() == nil {
+				f.config.Log.Warn("join not completed yet", "error", err)
+			}
+		}
+		if !wait(ctx, f.config.Pace.Resume, nil) {
+			return
+		}
+	}
+}
+
+// Rotate gets the cluster a new intermediate now and has all its workloads' certificates renewed by it. Its error is a
+// [*client.Problem].
+func (f *Federation) Rotate(ctx context.Context) error {
+	if !f.changing.TryLock() {
+		return &client.Problem{Status: http.StatusConflict, What: "a join or a rotation is under way", Remedy: "wait until it is done"}
+	}
+	defer f.changing.Unlock()
+	f.mu.Lock()
+	isMember, live, why, address := f.member, f.live, f.problem, f.membership.Address
+	f.mu.Unlock()
+	var err error
+	switch {
+	case !isMember:
+		err = f.config.Authority.Renew(ctx, nil)
+	case live == nil:
+		return &client.Problem{Status: http.StatusServiceUnavailable, What: "the primary is not reached, and only it can issue an intermediate", Where: address, Why: why,
+			Remedy: "the cluster goes on with the one it has; try again when the primary is back"}
+	default:
+		err = f.renew(ctx, live)
+	}
+	if err != nil {
+		p := problem(err, address)
+		p.What = "no new intermediate: " + p.What
+		return p
+	}
+	if err := f.config.Rotate(ctx); err != nil {
+		return &client.Problem{Status: http.StatusBadGateway, What: "the intermediate is new, but not all workloads have certificates of it yet", Why: err.Error(),
+			Remedy: "nothing is broken: the old ones are good until they expire, and the agent goes on trying"}
+	}
+	return nil
+}
