@@ -2,6 +2,7 @@ package federation
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"log/slog"
 	"net"
@@ -461,4 +462,13 @@ func asProblem(t *testing.T, err error, what string) *client.Problem {
 		t.Errorf("%q has status %d and remedy %q", p.Error(), p.Status, p.Remedy)
 	}
 	return p
+}
+
+func mustParse(t *testing.T, der []byte) *x509.Certificate {
+	t.Helper()
+	c, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
 }
