@@ -40,7 +40,7 @@ func TestGatewaysOfACluster(t *testing.T) {
 func known(all ...*objects.Object) map[objects.Key]*objects.Object {
 	out := map[objects.Key]*objects.Object{}
 	for i, o := range all {
-		o.Resource.SetName(string(rune('a' + i)))
+		o.SetName(string(rune('a' + i)))
 		out[o.Key()] = o
 	}
 	return out

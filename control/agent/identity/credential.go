@@ -43,6 +43,8 @@ type Credential struct {
 	// jitter is a number in [0,1).
 	jitter func() float64
 	after  func(time.Duration) <-chan time.Time
+	// delivered is what the proxy has of the secrets.
+	delivered *deliveries
 	// requests are renewals that somebody waits for.
 	requests chan chan error
 
@@ -71,7 +73,7 @@ func NewCredential(identity ca.Identity, signer Signer, log *slog.Logger) *Crede
 		// The prefix keeps versions of different agents apart: a proxy that reconnects names the last one it saw.
 		secrets: cache.NewLinearCache(resource.SecretType, cache.WithVersionPrefix(fmt.Sprintf("%d-", now.UnixNano()))),
 		now:     time.Now, jitter: rand.Float64, after: time.After,
-		requests: make(chan chan error), ready: make(chan struct{}),
+		delivered: newDeliveries(), requests: make(chan chan error), ready: make(chan struct{}),
 	}
 }
 
@@ -85,8 +87,8 @@ func (c *Credential) Validity() Validity {
 	return c.current
 }
 
-// Renew renews the certificate now, and returns when it has been or could not be. A renewal that is under way already
-// does not count: it may have been signed before whatever made the caller ask.
+// Renew renews the certificate now, and returns when the proxy has taken it and the roots that came with it, or when that
+// failed. A renewal that is under way already does not count: it may have been signed before whatever made the caller ask.
 func (c *Credential) Renew(ctx context.Context) error {
 	done := make(chan error, 1)
 	select {
@@ -96,10 +98,19 @@ func (c *Credential) Renew(ctx context.Context) error {
 	}
 	select {
 	case err := <-done:
-		return err
+		if err != nil {
+			return err
+		}
 	case <-ctx.Done():
 		return fmt.Errorf("renew certificate of %s: %w", c.Identity, ctx.Err())
 	}
+	var published []*tlsv3.Secret
+	for _, resource := range c.secrets.GetResources() {
+		if secret, ok := resource.(*tlsv3.Secret); ok {
+			published = append(published, secret)
+		}
+	}
+	return c.delivered.settle(ctx, published...)
 }
 
 const (

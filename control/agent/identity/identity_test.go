@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -17,6 +18,7 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	secretv3 "github.com/envoyproxy/go-control-plane/envoy/service/secret/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	statusv1 "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
@@ -113,10 +115,12 @@ func TestSecretsAreServedAndRotated(t *testing.T) {
 	if len(first[SecretRoots].GetValidationContext().GetTrustedCa().GetInlineBytes()) == 0 {
 		t.Fatal("no roots")
 	}
-	if err := credential.Renew(ctx); err != nil {
+	renewed := make(chan error, 1)
+	go func() { renewed <- credential.Renew(ctx) }()
+	second := secrets(t, stream)
+	if err := <-renewed; err != nil {
 		t.Fatal(err)
 	}
-	second := secrets(t, stream)
 	old, fresh := first[SecretCertificate].GetTlsCertificate(), second[SecretCertificate].GetTlsCertificate()
 	if string(old.GetPrivateKey().GetInlineBytes()) == string(fresh.GetPrivateKey().GetInlineBytes()) {
 		t.Fatal("the key was not replaced")
@@ -254,6 +258,90 @@ func TestWhoeverAsksForARenewalHearsOfItsEnd(t *testing.T) {
 	defer stop()
 	idle := NewCredential(payments, b, quiet())
 	if err := idle.Renew(short); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(err)
+	}
+}
+
+// A certificate is renewed only when the proxy says that it runs with it.
+func TestRenewalWaitsForTheProxy(t *testing.T) {
+	credential, connection, _ := socket(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	client := secretv3.NewSecretDiscoveryServiceClient(connection)
+	go credential.Run(ctx)
+	<-credential.Ready()
+	// Both kinds of streams, one secret each, as Envoy subscribes.
+	incremental, err := client.DeltaSecrets(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole, err := client.StreamSecrets(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	send := errors.Join(
+		incremental.Send(&discoveryv3.DeltaDiscoveryRequest{Node: &corev3.Node{Id: "p"}, TypeUrl: resource.SecretType, ResourceNamesSubscribe: []string{SecretCertificate}}),
+		whole.Send(&discoveryv3.DiscoveryRequest{Node: &corev3.Node{Id: "p"}, TypeUrl: resource.SecretType, ResourceNames: []string{SecretRoots}}))
+	if send != nil {
+		t.Fatal(send)
+	}
+	accept := func(reason *statusv1.Status) {
+		t.Helper()
+		response, err := incremental.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := incremental.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: resource.SecretType, ResponseNonce: response.Nonce, ErrorDetail: reason}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	acceptRoots := func() {
+		t.Helper()
+		response, err := whole.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := whole.Send(&discoveryv3.DiscoveryRequest{TypeUrl: resource.SecretType, ResourceNames: []string{SecretRoots}, VersionInfo: response.VersionInfo, ResponseNonce: response.Nonce}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	accept(nil)
+	acceptRoots()
+	renew := func() <-chan error {
+		done := make(chan error, 1)
+		go func() { done <- credential.Renew(ctx) }()
+		return done
+	}
+	done := renew()
+	response, err := incremental.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	acceptRoots()
+	select {
+	case err := <-done:
+		t.Fatalf("over before the proxy answered: %v", err)
+	default:
+	}
+	if err := incremental.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: resource.SecretType, ResponseNonce: response.Nonce}); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	// A refusal is told.
+	done = renew()
+	accept(&statusv1.Status{Message: "no such curve"})
+	acceptRoots()
+	if err := <-done; err == nil || !strings.Contains(err.Error(), "no such curve") {
+		t.Fatal(err)
+	}
+	// A proxy that went away is not waited for.
+	done = renew()
+	if err := errors.Join(incremental.CloseSend(), whole.CloseSend()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
 }

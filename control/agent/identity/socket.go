@@ -86,7 +86,7 @@ func Listen(config Config) (*Socket, error) {
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
 	)
-	secretv3.RegisterSecretDiscoveryServiceServer(s.server, serverv3.NewServer(ctx, config.Credential.secrets, nil))
+	secretv3.RegisterSecretDiscoveryServiceServer(s.server, serverv3.NewServer(ctx, config.Credential.secrets, config.Credential.delivered.callbacks()))
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(s.server, s.relay)
 	guarded := &guardedListener{UnixListener: listener, namespace: namespace, slots: make(chan struct{}, maxConnections), refused: &s.Refused, log: config.Log}
 	// Ends when the server stops.

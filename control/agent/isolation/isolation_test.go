@@ -290,7 +290,9 @@ func TestRepair(t *testing.T) {
 	}
 	// Whoever is still inside does not survive the removal.
 	remove(t, c)
-	<-ended
+	if err := <-ended; err == nil {
+		t.Error("it ended by itself")
+	}
 	if err := command(c, "true").Run(); err == nil {
 		t.Error("entered what was removed")
 	}
