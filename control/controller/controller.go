@@ -1,6 +1,6 @@
 // Package controller is a cluster's brain: it keeps the store, follows it and the agents' reports, builds the model,
-// has it translated, serves it to the proxies, says in every object's status how far it got, signs certificates and
-// answers the REST API.
+// has it translated, serves it to the proxies, says in every object's status how far it got, signs certificates, takes
+// its part in the mesh of clusters and answers the REST API.
 //
 // It may be killed at any time: what was acknowledged is in the store, what agents reported is kept, and proxies go on
 // with what they have until the next controller is there.
@@ -11,6 +11,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"sync"
@@ -25,6 +27,7 @@ import (
 
 	"heddle.io/heddle/control/ca"
 	"heddle.io/heddle/control/cluster"
+	"heddle.io/heddle/control/federation"
 	"heddle.io/heddle/control/model"
 	"heddle.io/heddle/control/model/build"
 	"heddle.io/heddle/control/objects"
@@ -44,6 +47,8 @@ type Config struct {
 	// Owner, when not zero, is the user who may use the API besides root.
 	Owner int
 	Log   *slog.Logger
+	// Listen opens the port for other controllers; nil means port 15012 of the bridge's address.
+	Listen func() (net.Listener, error)
 }
 
 // Controller of one cluster. Make one with [Run].
@@ -54,9 +59,12 @@ type Controller struct {
 	store     store.Store
 	authority *ca.Authority
 	instances *registry.Memory
-	xds       *xds.Server
-	uses      *uses
-	started   time.Time
+	// globals are the virtual addresses of imported and external services.
+	globals    *registry.Globals
+	federation *federation.Federation
+	xds        *xds.Server
+	uses       *uses
+	started    time.Time
 	// rebuild and restatus each hold one value when there is work.
 	rebuild  chan struct{}
 	restatus chan struct{}
@@ -68,22 +76,43 @@ type Controller struct {
 	report   *build.Report
 	reports  map[string]client.Report
 	problem  string
+	// exports are what this cluster offers to others.
+	exports []registry.Export
+	// advertised are the addresses of the own gateways that were read last.
+	advertised []netip.AddrPort
+	// addresses are the last that were assigned, for when no more can be.
+	addresses map[string]netip.Addr
+	// names are what DNS servers answer; renamed is closed when there are others.
+	names   client.Names
+	renamed chan struct{}
 }
 
 // Run runs the controller until ctx ends.
 func Run(ctx context.Context, config Config) error {
 	c := &Controller{
-		config: config, settings: model.DefaultSettings(config.Cluster.Name), log: config.Log, started: time.Now(),
+		config: config, log: config.Log, started: time.Now(),
 		instances: registry.NewInstances(), uses: newUses(), rebuild: make(chan struct{}, 1), restatus: make(chan struct{}, 1),
-		objects: map[objects.Key]*objects.Object{}, reports: map[string]client.Report{},
+		objects: map[objects.Key]*objects.Object{}, reports: map[string]client.Report{}, renamed: make(chan struct{}),
 	}
 	for _, dir := range []string{config.Cluster.Data(), config.Cluster.Run()} {
 		if err := os.MkdirAll(dir, 0o711); err != nil {
 			return fmt.Errorf("make directory: %w", err)
 		}
 	}
-	var err error
-	if c.authority, err = ca.Open(ca.Options{Dir: filepath.Join(config.Cluster.Data(), "ca"), Cluster: config.Cluster.Name, TrustDomain: c.settings.TrustDomain}); err != nil {
+	options, err := config.Cluster.Options()
+	if err != nil {
+		return err
+	}
+	c.settings = model.SettingsFor(config.Cluster.Name, options.Family)
+	c.settings.Federation = netip.AddrPortFrom(options.Family.Ranges().Gateway().Addr(), cluster.PortXDS)
+	_, isMember, err := federation.ReadMembership(config.Cluster)
+	if err != nil {
+		return err
+	}
+	if c.authority, err = ca.Open(ca.Options{Dir: federation.AuthorityDir(config.Cluster), Cluster: config.Cluster.Name, TrustDomain: c.settings.TrustDomain, Member: isMember}); err != nil {
+		return err
+	}
+	if c.globals, err = registry.OpenGlobals(filepath.Join(config.Cluster.Data(), "globals.json"), c.settings.Globals); err != nil {
 		return err
 	}
 	if c.store, err = etcd.OpenEmbedded(ctx, filepath.Join(config.Cluster.Data(), "store"), nil); err != nil {
@@ -95,6 +124,14 @@ func Run(ctx context.Context, config Config) error {
 		}
 	}()
 	if err := c.builtins(ctx); err != nil {
+		return err
+	}
+	if !isMember {
+		if err := c.ownCluster(ctx); err != nil {
+			return err
+		}
+	}
+	if err := c.openFederation(); err != nil {
 		return err
 	}
 	if err := c.load(ctx); err != nil {
@@ -129,7 +166,7 @@ func (c *Controller) serve(ctx context.Context) error {
 	c.xds.Register(discovery)
 	api := server.New(server.Config{
 		Cluster: c.config.Cluster.Name, Settings: c.settings, Store: c.store, Authority: c.authority, Controller: c,
-		AgentSocket: c.config.Cluster.AgentSocket(), Logs: c.config.Cluster.Logs(), Log: c.log,
+		Federation: meshAPI{c}, AgentSocket: c.config.Cluster.AgentSocket(), Logs: c.config.Cluster.Logs(), Log: c.log,
 	})
 	var parts sync.WaitGroup
 	part := func(name string, f func() error) {
@@ -142,6 +179,7 @@ func (c *Controller) serve(ctx context.Context) error {
 	part("follow store", func() error { return c.follow(ctx) })
 	part("build", func() error { c.buildLoop(ctx); return nil })
 	part("statuses", func() error { c.statusLoop(ctx); return nil })
+	part("federation", func() error { c.federation.Run(ctx); return nil })
 	part("xDS", func() error { return discovery.Serve(xdsListener) })
 	part("API", func() error { return api.Serve(ctx, apiListener) })
 	c.log.Info("controller ready", "cluster", c.config.Cluster.Name, "pid", os.Getpid(), "revision", c.revisionNow())
@@ -233,11 +271,17 @@ const settle = 10 * time.Millisecond
 // buildLoop builds the model whenever objects or replicas changed.
 func (c *Controller) buildLoop(ctx context.Context) {
 	replicas := c.instances.Subscribe(ctx)
+	look := time.NewTicker(optionsInterval)
+	defer look.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-c.rebuild:
+		case <-look.C:
+			// Another `heddle up` may have given the cluster an address for others.
+			c.export()
+			continue
 		case _, ok := <-replicas:
 			if !ok {
 				return
@@ -254,6 +298,9 @@ func (c *Controller) buildLoop(ctx context.Context) {
 	}
 }
 
+// optionsInterval is how often it is looked whether the cluster's options have changed.
+const optionsInterval = 5 * time.Second
+
 // build makes the model and puts it into force.
 func (c *Controller) build(ctx context.Context) {
 	c.mu.Lock()
@@ -263,11 +310,16 @@ func (c *Controller) build(ctx context.Context) {
 	}
 	revision := c.revision
 	c.mu.Unlock()
-	mesh, report := build.Mesh(c.settings, all, build.Runtime{Instances: c.instances.Snapshot()})
+	c.federation.SetObjects(all)
+	peers := c.federation.Peers()
+	addresses, problem := c.assign(all, peers)
+	mesh, report := build.Mesh(c.settings, all, build.Runtime{Instances: c.instances.Snapshot(), Peers: peers, Addresses: addresses})
 	c.mu.Lock()
-	c.built, c.report = revision, report
+	c.built, c.report, c.problem, c.exports = revision, report, problem, build.Exports(mesh)
 	c.mu.Unlock()
+	c.setNames(mesh)
 	c.xds.Update(ctx, generator{mesh: mesh, revision: revision, uses: c.uses})
+	c.export()
 	signal(c.restatus)
 }
 

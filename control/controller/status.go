@@ -64,6 +64,10 @@ func (c *Controller) writeStatuses(ctx context.Context) bool {
 		nodes[n.ID] = n
 	}
 	c.uses.keep(nodes)
+	clusters := map[string]client.ClusterStatus{}
+	for _, s := range c.federation.Status().Clusters {
+		clusters[s.Name] = s
+	}
 	now := metav1.NewTime(time.Now().UTC().Truncate(time.Second))
 	for _, o := range all {
 		status := report.Status(o.Key())
@@ -72,6 +76,9 @@ func (c *Controller) writeStatuses(ctx context.Context) bool {
 			status.Conditions = append(status.Conditions, *programmed)
 		}
 		status.Proxies = proxies
+		if o.Kind == objects.Cluster {
+			status.Conditions = append(status.Conditions, clusterConditions(o, clusters[o.GetName()])...)
+		}
 		status.Conditions = build.MergeConditions(o.Status.Conditions, status.Conditions, now)
 		if o.Kind == objects.Workload {
 			status.Workload = workloadState(o, replicas)
@@ -130,7 +137,7 @@ func workloadState(o *objects.Object, replicas []client.Replica) *objects.Worklo
 // no such condition.
 func (c *Controller) programmed(o *objects.Object, replicas []client.Replica, nodes map[string]xds.NodeStatus) (*metav1.Condition, int) {
 	switch o.Kind {
-	case objects.Namespace, objects.ServiceAccount, objects.Secret, objects.Workload:
+	case objects.Namespace, objects.ServiceAccount, objects.Secret, objects.Workload, objects.Cluster:
 		return nil, 0
 	}
 	condition := &metav1.Condition{Type: objects.ConditionProgrammed, ObservedGeneration: o.GetGeneration()}

@@ -100,7 +100,7 @@ func (f *Federation) complete(ctx context.Context, j joining) error {
 				return err
 			}
 		}
-		if err := f.config.Rotate(ctx); err != nil {
+		if err := f.rotatePatiently(ctx); err != nil {
 			return &client.Problem{Status: http.StatusBadGateway, What: "the primary has accepted, but not all workloads trust its root yet", Why: err.Error(),
 				Remedy: "the join is completed by itself once they do; `heddle cluster status` shows it"}
 		}
@@ -122,6 +122,16 @@ func (f *Federation) complete(ctx context.Context, j joining) error {
 		f.config.Log.Warn("not all workloads have certificates of the mesh yet; their agent goes on trying", "error", err)
 	}
 	return nil
+}
+
+// rotatePatiently gives workloads that are just being started a moment.
+func (f *Federation) rotatePatiently(ctx context.Context) error {
+	for attempt := 1; ; attempt++ {
+		err := f.config.Rotate(ctx)
+		if err == nil || attempt == attempts || !wait(ctx, f.config.Pace.Resume, nil) {
+			return err
+		}
+	}
 }
 
 // become makes this controller a member's.

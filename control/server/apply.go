@@ -49,6 +49,7 @@ func (s *Server) handleApply(w http.ResponseWriter, r *http.Request) {
 	}
 	b := batch{dryRun: request.DryRun, ignoreMissing: request.IgnoreNotFound}
 	seen := map[objects.Key]*objects.Object{}
+	var skipped []objects.Key
 	for _, o := range all {
 		if first, twice := seen[o.Key()]; twice {
 			errs = append(errs, &objects.Error{File: o.Origin.File, Line: o.Origin.Line, Object: o.Key(),
@@ -57,9 +58,17 @@ func (s *Server) handleApply(w http.ResponseWriter, r *http.Request) {
 		}
 		seen[o.Key()] = o
 		o.Origin.Cluster, o.Origin.User = s.config.Cluster, request.User
-		if owner := o.GetLabels()[LabelCluster]; owner != "" && owner != s.config.Cluster {
-			errs = append(errs, &objects.Error{File: o.Origin.File, Line: o.FieldLine("metadata.labels"), Object: o.Key(), Path: "metadata.labels[" + LabelCluster + "]",
-				Problem: fmt.Sprintf("belongs to cluster %q, this is %q", owner, s.config.Cluster), Remedy: "apply it with --cluster " + owner})
+		owner, err := s.owner(o)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if owner != s.config.Cluster {
+			if request.SkipOthers {
+				skipped = append(skipped, o.Key())
+			} else {
+				errs = append(errs, s.foreign(o, owner))
+			}
 			continue
 		}
 		if request.Delete {
@@ -81,6 +90,7 @@ func (s *Server) handleApply(w http.ResponseWriter, r *http.Request) {
 		refuseError(w, "nothing was changed", "", err)
 		return
 	}
+	response.Skipped = skipped
 	reply(w, response)
 }
 
@@ -109,6 +119,9 @@ func (s *Server) write(ctx context.Context, b batch) (client.ApplyResponse, erro
 		existing[o.Key()] = o
 	}
 	response := client.ApplyResponse{DryRun: b.dryRun, Revision: revision}
+	if errs := s.protect(b, existing); len(errs) > 0 {
+		return response, invalid(errs)
+	}
 	writes, results, err := s.deletions(b, existing)
 	if err != nil {
 		return response, err
@@ -181,6 +194,9 @@ func (s *Server) deletions(b batch, existing map[objects.Key]*objects.Object) ([
 				continue
 			}
 			return nil, nil, &client.Problem{Status: http.StatusNotFound, What: "not found", Where: key.String(), Remedy: "nothing was deleted; --ignore-not-found passes over what does not exist"}
+		}
+		if err := s.mayDelete(key); err != nil {
+			return nil, nil, err
 		}
 		if key.Kind == objects.Namespace.Kind && key.Group == objects.Namespace.Group {
 			for _, name := range builtinNamespaces {
@@ -264,16 +280,22 @@ func newUID() (string, error) {
 	return strings.Join([]string{h[:8], h[8:12], h[12:16], h[16:20], h[20:]}, "-"), nil
 }
 
+// reasonNoAddress is how the model says that a global name waits for its virtual address.
+const reasonNoAddress = "NoAddress"
+
 // warnings says, by object, what works less than its author may think: names of objects that do not exist, and fields
 // without effect.
 func (s *Server) warnings(stored []*objects.Object, writes []store.Write) map[objects.Key][]string {
-	_, report := build.Mesh(s.config.Settings, build.Merge(stored, writes), build.Runtime{})
+	_, report := build.Mesh(s.config.Settings, build.Merge(stored, writes), s.config.Controller.Runtime())
 	out := map[objects.Key][]string{}
 	for _, w := range writes {
 		if w.Object == nil {
 			continue
 		}
 		for _, f := range report.Unresolved(w.Key) {
+			if f.Reason == reasonNoAddress {
+				continue // It gets one when it is stored.
+			}
 			out[w.Key] = append(out[w.Key], f.String())
 		}
 		for _, f := range report.Status(w.Key).Fields {

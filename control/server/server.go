@@ -26,6 +26,7 @@ import (
 
 	"heddle.io/heddle/control/ca"
 	"heddle.io/heddle/control/model"
+	"heddle.io/heddle/control/model/build"
 	"heddle.io/heddle/control/server/client"
 	"heddle.io/heddle/control/store"
 )
@@ -46,6 +47,10 @@ type Controller interface {
 	Proxies() []client.ProxyStatus
 	// ProxyConfig is what a connected proxy is to run, by type; false when it is not connected.
 	ProxyConfig(nodeID string) (map[string][]proto.Message, bool)
+	// Names is what DNS servers answer; the channel is closed once there is something else.
+	Names() (client.Names, <-chan struct{})
+	// Runtime is what the model is built of beside the objects.
+	Runtime() build.Runtime
 }
 
 // Config of a server.
@@ -56,6 +61,7 @@ type Config struct {
 	Store      store.Store
 	Authority  *ca.Authority
 	Controller Controller
+	Federation Federation
 	// AgentSocket is where requests for the agent are passed on to.
 	AgentSocket string
 	// Logs is the directory of log files.
@@ -91,6 +97,11 @@ func New(config Config) *Server {
 	mux.HandleFunc("GET /heddle/v1/proxies/{node}/config", s.handleProxyConfig)
 	mux.HandleFunc("GET /heddle/v1/logs/{namespace}/{replica}/{part}", s.handleLogs)
 	mux.HandleFunc("GET /heddle/v1/logs/{part}", s.handleLogs)
+	mux.HandleFunc("GET /heddle/v1/names", s.handleNames)
+	mux.HandleFunc("GET /heddle/v1/federation", func(w http.ResponseWriter, _ *http.Request) { reply(w, config.Federation.Status()) })
+	mux.HandleFunc("POST /heddle/v1/federation/tokens", s.handleToken)
+	mux.HandleFunc("POST /heddle/v1/federation/join", s.handleJoin)
+	mux.HandleFunc("POST /heddle/v1/federation/rotate", s.handleRotate)
 	mux.Handle("/heddle/v1/agent/", s.agent())
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		refuse(w, &client.Problem{Status: http.StatusNotFound, What: "the API has no such path", Where: r.URL.Path})

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,13 +18,57 @@ import (
 
 	"heddle.io/heddle/control/ca"
 	"heddle.io/heddle/control/model"
+	"heddle.io/heddle/control/model/build"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/server/client"
 	"heddle.io/heddle/control/store/etcd"
 )
 
 // stub is a controller that only remembers.
-type stub struct{ report client.Report }
+type stub struct {
+	report client.Report
+
+	mu      sync.Mutex
+	names   client.Names
+	renamed chan struct{}
+}
+
+func (s *stub) Names() (client.Names, <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.names, s.renamed
+}
+
+func (s *stub) rename(names client.Names) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.names = names
+	close(s.renamed)
+	s.renamed = make(chan struct{})
+}
+
+func (s *stub) Runtime() build.Runtime { return build.Runtime{} }
+
+// mesh is a federation that only says who is the primary.
+type mesh struct{ primary string }
+
+func (m *mesh) Primary() string { return m.primary }
+func (m *mesh) Status() client.FederationStatus {
+	return client.FederationStatus{Cluster: "c", Primary: m.primary}
+}
+func (m *mesh) Token(_ context.Context, r client.TokenRequest) (client.TokenResponse, error) {
+	return client.TokenResponse{Token: "hdl1.x", Address: "198.18.0.2:15443", Expires: time.Unix(0, 0).Add(r.TTL)}, nil
+}
+func (m *mesh) Join(_ context.Context, r client.JoinRequest) (client.FederationStatus, error) {
+	if r.Token == "" {
+		return client.FederationStatus{}, &client.Problem{Status: http.StatusBadRequest, What: "joining needs a token"}
+	}
+	m.primary = "p"
+	return m.Status(), nil
+}
+func (m *mesh) Rotate(context.Context) (client.FederationStatus, error) {
+	return client.FederationStatus{}, &client.Problem{Status: http.StatusServiceUnavailable, What: "the primary is not reached"}
+}
 
 func (s *stub) Report(_ context.Context, r client.Report) error { s.report = r; return nil }
 func (s *stub) Replicas() []client.Replica                      { return s.report.Replicas }
@@ -37,6 +82,12 @@ func (s *stub) ProxyConfig(string) (map[string][]proto.Message, bool) {
 
 // start runs the API on a socket in a directory of the test.
 func start(t *testing.T) (*client.Client, string) {
+	t.Helper()
+	c, dir, _, _ := startWith(t)
+	return c, dir
+}
+
+func startWith(t *testing.T) (*client.Client, string, *stub, *mesh) {
 	t.Helper()
 	dir := t.TempDir()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -57,7 +108,8 @@ func start(t *testing.T) (*client.Client, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := New(Config{Cluster: "c", Settings: model.DefaultSettings("c"), Store: store, Authority: authority, Controller: &stub{},
+	known, federation := &stub{renamed: make(chan struct{})}, &mesh{primary: "c"}
+	s := New(Config{Cluster: "c", Settings: model.DefaultSettings("c"), Store: store, Authority: authority, Controller: known, Federation: federation,
 		AgentSocket: filepath.Join(dir, "agent.sock"), Logs: logs, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(ctx, listener) }()
@@ -70,7 +122,7 @@ func start(t *testing.T) (*client.Client, string) {
 			t.Error(err)
 		}
 	})
-	return client.New(socket), dir
+	return client.New(socket), dir, known, federation
 }
 
 const shop = `apiVersion: v1
