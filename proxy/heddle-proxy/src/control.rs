@@ -120,6 +120,7 @@ impl Control {
         loop {
             self.show_state();
             let apply_deadline = self.in_flight.as_ref().map(|f| f.deadline);
+            let wait_deadline = self.builder.borrow().deadline().map(Instant::from_std);
             tokio::select! {
                 Some(delivery) = inputs.deliveries.recv(), if self.in_flight.is_none() => self.update(delivery),
                 Some(report) = inputs.reports.recv() => {
@@ -137,6 +138,7 @@ impl Control {
                     }
                 }
                 () = until(apply_deadline) => self.give_up_waiting(),
+                () = until(wait_deadline), if self.in_flight.is_none() => self.end_waits(),
                 () = until(self.deadline) => {
                     tracing::info!("the drain time is over, closing what is left");
                     return self.stop(&mut inputs, End::Orderly).await;
@@ -155,6 +157,7 @@ impl Control {
     fn update(&mut self, delivery: Delivery) {
         let Delivery { update, verdict } = delivery;
         let mut builder = self.builder.borrow_mut();
+        builder.set_time(Instant::now().into_std());
         // Endpoints cannot make a worker refuse a snapshot, and they change most often.
         let before = (update.kind != ResourceKind::Endpoints).then(|| builder.checkpoint());
         if let Err(errors) = builder.apply(update) {
@@ -180,6 +183,19 @@ impl Control {
         } else {
             answer(verdict, Ok(()));
         }
+    }
+
+    /// Publishes what has waited long enough for the rest of its configuration.
+    fn end_waits(&mut self) {
+        let mut builder = self.builder.borrow_mut();
+        builder.tick(Instant::now().into_std());
+        let snapshot = builder.snapshot();
+        self.discovery.follow(&builder, false);
+        self.snapshot.send_if_modified(|current| {
+            let is_new = !Arc::ptr_eq(current, &snapshot);
+            *current = snapshot;
+            is_new
+        });
     }
 
     /// Takes note of what a worker says. `Some` when the process has to end.

@@ -226,6 +226,112 @@ fn removal_takes_effect_and_forgets_what_it_referred_to() {
     assert!(b.subscriptions().endpoints.is_empty());
 }
 
+/// A proxy that serves: a listener whose routes lead to the cluster `c`.
+fn serving() -> Builder {
+    let mut b = builder();
+    apply(&mut b, Cluster, &[eds_cluster("c")]);
+    apply(&mut b, Endpoints, &[endpoints("c", "10.0.0.1")]);
+    apply(&mut b, Listener, &[listener("front", 80, "r")]);
+    apply(&mut b, Route, &[routes("r", "c")]);
+    assert!(b.snapshot().listeners.contains_key("front"));
+    b
+}
+
+#[test]
+fn a_removed_cluster_stays_until_no_route_leads_to_it() {
+    let mut b = serving();
+    b.apply(remove(Cluster, "c")).expect("accepted");
+    b.apply(remove(Endpoints, "c")).expect("accepted");
+    let s = b.snapshot();
+    assert!(s.clusters.contains_key("c"));
+    assert_eq!(s.endpoints["c"].len(), 1);
+    assert!(b.deadline().is_some());
+    let s = apply(&mut b, Route, &[routes("r", "fixed")]);
+    assert!(!s.clusters.contains_key("c") && !s.endpoints.contains_key("c"));
+    assert_eq!(b.deadline(), None);
+}
+
+#[test]
+fn a_removed_cluster_does_not_stay_for_ever() {
+    let start = std::time::Instant::now();
+    let mut b = serving();
+    b.set_time(start);
+    b.apply(remove(Cluster, "c")).expect("accepted");
+    let over = b.deadline().expect("it is to end");
+    assert_eq!(over.duration_since(start).as_secs(), 10);
+    b.tick(over - std::time::Duration::from_millis(1));
+    assert!(b.snapshot().clusters.contains_key("c"));
+    // A table that comes only now, and checks its clusters, finds it gone.
+    let mut strict = routes("strict", "c");
+    strict["validate_clusters"] = json!(true);
+    let refused = b.apply(update(Route, &[strict])).expect_err("refused").to_string();
+    assert!(refused.contains("there is no cluster \"c\""), "{refused}");
+    b.tick(over);
+    assert!(!b.snapshot().clusters.contains_key("c"));
+    assert_eq!(b.deadline(), None);
+}
+
+#[test]
+fn a_cluster_that_comes_back_was_never_gone() {
+    let mut b = serving();
+    let before = b.snapshot();
+    b.apply(remove(Cluster, "c")).expect("accepted");
+    b.apply(update(Cluster, &[eds_cluster("c")])).expect("accepted");
+    assert_eq!(b.deadline(), None);
+    assert!(Arc::ptr_eq(&before.clusters["c"], &b.snapshot().clusters["c"]));
+}
+
+#[test]
+fn routes_wait_for_clusters_on_their_way() {
+    let start = std::time::Instant::now();
+    let mut b = serving();
+    b.set_time(start);
+    apply(&mut b, Cluster, &[eds_cluster("c"), eds_cluster("next")]);
+    let before = b.snapshot();
+    let s = apply(&mut b, Route, &[routes("r", "next")]);
+    assert!(
+        Arc::ptr_eq(&before.routes["r"], &s.routes["r"]),
+        "the old table serves on"
+    );
+    let s = apply(&mut b, Endpoints, &[endpoints("next", "10.0.0.2")]);
+    assert!(s.clusters.contains_key("next"));
+    assert!(!Arc::ptr_eq(&before.routes["r"], &s.routes["r"]));
+    assert_eq!(b.deadline(), None);
+    // Not for ever: this one's endpoints never come. What names no cluster at all does not wait.
+    let names: Vec<_> = ["c", "next", "lost"].map(eds_cluster).into();
+    apply(&mut b, Cluster, &names);
+    let before = apply(&mut b, Route, &[routes("r", "lost")]);
+    let over = b.deadline().expect("it is to end");
+    assert_eq!(over.duration_since(start).as_secs(), 3);
+    b.tick(over);
+    assert!(!Arc::ptr_eq(&before.routes["r"], &b.snapshot().routes["r"]));
+    let s = apply(&mut b, Route, &[routes("r", "unknown")]);
+    assert_eq!(s.routes["r"].clusters().map(|n| &**n).collect::<Vec<_>>(), ["unknown"]);
+}
+
+#[test]
+fn a_listener_waits_for_clusters_on_their_way() {
+    let start = std::time::Instant::now();
+    let mut b = builder();
+    b.set_time(start);
+    let tcp = |cluster: &str| {
+        json!({ "name": "tcp", "address": { "socket_address": { "address": "127.0.0.1", "port_value": 81 } },
+                "filter_chains": [{ "filters": [{ "name": "t", "typed_config": {
+                    "@type": "type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy",
+                    "stat_prefix": "t",
+                    "weighted_clusters": { "clusters": [{ "name": "fixed", "weight": 1 }, { "name": cluster, "weight": 1 }] } } }] }] })
+    };
+    apply(&mut b, Cluster, &[eds_cluster("c")]);
+    let s = apply(&mut b, Listener, &[tcp("c")]);
+    assert!(!s.listeners.contains_key("tcp"));
+    let s = apply(&mut b, Endpoints, &[endpoints("c", "10.0.0.1")]);
+    assert!(s.listeners.contains_key("tcp"));
+    apply(&mut b, Cluster, &[eds_cluster("c"), eds_cluster("lost")]);
+    let before = apply(&mut b, Listener, &[tcp("lost")]);
+    b.tick(b.deadline().expect("it is to end"));
+    assert!(!Arc::ptr_eq(&before.listeners["tcp"], &b.snapshot().listeners["tcp"]));
+}
+
 #[test]
 fn removed_routes_and_endpoints_stay_while_they_are_in_use() {
     let mut b = builder();

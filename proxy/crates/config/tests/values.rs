@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use heddle_config::snapshot::{
-    Action, ClusterChoice, Discovery, HeaderOp, HeaderValue, HostRewrite, HttpCodec, HttpConnectionManager, HttpFilter,
-    LbPolicy, ListenerFilter, NetworkFilter, PathMatch, PathRewrite, RouteSource, RouteTable, ServerHeader, Snapshot,
-    TrafficDirection, UpstreamHttp, UpstreamTransport, XfccMode,
+    Action, ClusterChoice, Discovery, Dns, DnsFamily, HeaderOp, HeaderValue, HostRewrite, HttpCodec,
+    HttpConnectionManager, HttpFilter, LbPolicy, ListenerFilter, NetworkFilter, PathMatch, PathRewrite, RouteSource,
+    RouteTable, ServerHeader, Snapshot, TrafficDirection, UpstreamHttp, UpstreamTransport, XfccMode,
 };
 use heddle_config::{AdminAddress, Bootstrap, Builder, Options, TargetAddress};
 
@@ -392,6 +392,104 @@ static_resources:
         panic!("{filters:?}")
     };
     assert_eq!((tcp.idle_timeout, tcp.max_connect_attempts), (Duration::ZERO, 1));
+}
+
+#[test]
+fn keepalive_names_and_priorities() {
+    let s = snapshot(
+        r#"
+static_resources:
+  clusters:
+  - name: far
+    type: STRICT_DNS
+    dns_lookup_family: V4_ONLY
+    dns_refresh_rate: 2s
+    respect_dns_ttl: true
+    dns_failure_refresh_rate: { base_interval: 1s }
+    dns_jitter: 0.5s
+    upstream_connection_options: { tcp_keepalive: { keepalive_time: 1, keepalive_interval: 1, keepalive_probes: 2 } }
+    upstream_bind_config: { source_address: { address: "::6", port_value: 0 } }
+    http2_protocol_options: { connection_keepalive: { interval: 1s, timeout: 2s, interval_jitter: { value: 0 } } }
+    outlier_detection: { max_ejection_percent: 100, always_eject_one_host: true }
+    load_assignment:
+      cluster_name: far
+      endpoints:
+      - priority: 1
+        load_balancing_weight: 3
+        lb_endpoints: [{ load_balancing_weight: 2, endpoint: { address: { socket_address: { address: far.example, port_value: 1 } } } }]
+  - name: near
+    upstream_connection_options: { tcp_keepalive: { keepalive_time: 0 } }
+    http2_protocol_options: { connection_keepalive: { timeout: 2s } }
+    load_assignment:
+      cluster_name: near
+      endpoints: [{ lb_endpoints: [{ endpoint: { address: { socket_address: { address: "fd00::1", port_value: 1 } } } }] }]
+"#,
+    );
+    let far = &s.clusters["far"];
+    assert_eq!(
+        far.dns,
+        Dns {
+            family: DnsFamily::V4Only,
+            refresh: Duration::from_secs(2),
+            respect_ttl: true,
+            failure: (Duration::from_secs(1), Duration::from_secs(10)),
+            jitter: Duration::from_millis(500),
+        }
+    );
+    assert_eq!(far.keepalive.map(|k| k.patience()), Some(Duration::from_secs(3)));
+    assert_eq!(far.bind_source, Some("::6".parse().expect("address")));
+    let ping = far.h2_keepalive.expect("pings");
+    assert_eq!(
+        (ping.interval, ping.timeout),
+        (Duration::from_secs(1), Duration::from_secs(2))
+    );
+    assert!(ping.jitter.abs() < f64::EPSILON);
+    let outliers = far.outlier_detection.expect("on");
+    assert_eq!((outliers.max_ejection_percent, outliers.always_eject_one), (100, true));
+    let group = &s.endpoints["far"][0];
+    assert_eq!((group.priority, group.weight, group.endpoints[0].weight), (1, 3, 2));
+    // Zeros turn it off; nothing said is Envoy's default.
+    let near = &s.clusters["near"];
+    assert_eq!((near.keepalive, near.h2_keepalive), (None, None));
+    assert_eq!(near.dns, Dns::default());
+    assert_eq!(near.dns.family, DnsFamily::V6Preferred);
+    assert_eq!(s.endpoints["near"][0].weight, 0, "no share of locality-weighted load");
+}
+
+#[test]
+fn listeners_of_both_families() {
+    let text = |address: &str, more: &str| {
+        format!(
+            r#"
+static_resources:
+  listeners:
+  - name: l
+    address: {{ socket_address: {address} }}
+    additional_addresses: [{more}]
+    tcp_keepalive: {{ keepalive_time: 5 }}
+    filter_chains: [{{ filters: [{{ name: t, typed_config: {{ "@type": type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy, stat_prefix: t, cluster: c }} }}] }}]
+"#
+        )
+    };
+    let addresses = |text: &str| {
+        let all = snapshot(text).listeners["l"].addresses.clone();
+        all.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let v6 = "{ address: '::', port_value: 80 }";
+    let both = "{ address: '::', port_value: 80, ipv4_compat: true }";
+    let mapped = "{ address: '::ffff:10.0.0.1', port_value: 80, ipv4_compat: true }";
+    assert_eq!(addresses(&text(v6, "")), ["[::]:80"]);
+    assert_eq!(addresses(&text(both, "")), ["[::]:80", "0.0.0.0:80"]);
+    assert_eq!(addresses(&text(mapped, "")), ["10.0.0.1:80"]);
+    let v4_too = "{ address: { socket_address: { address: 0.0.0.0, port_value: 80 } } }";
+    assert_eq!(addresses(&text(v6, v4_too)), ["[::]:80", "0.0.0.0:80"]);
+    let twice = Builder::new(&bootstrap(&text(both, v4_too)), Box::new(|_| Ok(()))).expect_err("refused");
+    assert!(twice.to_string().contains("0.0.0.0:80 stands there twice"), "{twice}");
+    let keepalive = snapshot(&text(v6, "")).listeners["l"].keepalive.expect("on");
+    assert_eq!(
+        (keepalive.time, keepalive.interval, keepalive.probes),
+        (Some(Duration::from_secs(5)), None, None)
+    );
 }
 
 #[test]

@@ -7,25 +7,41 @@ use std::time::Duration;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpSocket, TcpStream};
 
-/// `tcp_keepalive` of a cluster, or of a listener's accepted sockets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// `tcp_keepalive` (`envoy.config.core.v3.TcpKeepalive`) of a cluster, or of a listener's accepted sockets. What is none
+/// is as the kernel has it (`net.ipv4.tcp_keepalive_*`: 7200 s, 75 s, 9).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Keepalive {
-    /// `keepalive_time`: idle time before the first probe.
-    pub time: Duration,
-    /// `keepalive_interval`: time between probes.
-    pub interval: Duration,
+    /// `keepalive_time`: idle time before the first probe, in whole seconds.
+    pub time: Option<Duration>,
+    /// `keepalive_interval`: time between probes, in whole seconds.
+    pub interval: Option<Duration>,
     /// `keepalive_probes`: unanswered probes before the connection is given up.
-    pub probes: u32,
+    pub probes: Option<u32>,
 }
 
 impl Keepalive {
     pub(crate) fn apply(self, socket: &SockRef<'_>) -> io::Result<()> {
-        socket.set_tcp_keepalive(
-            &TcpKeepalive::new()
-                .with_time(self.time)
-                .with_interval(self.interval)
-                .with_retries(self.probes),
-        )
+        let mut options = TcpKeepalive::new();
+        if let Some(time) = self.time {
+            options = options.with_time(time);
+        }
+        if let Some(interval) = self.interval {
+            options = options.with_interval(interval);
+        }
+        if let Some(probes) = self.probes {
+            options = options.with_retries(probes);
+        }
+        socket.set_keepalive(true)?;
+        socket.set_tcp_keepalive(&options)
+    }
+
+    /// How long a peer may be silent before the kernel gives an idle connection up: the time, and an interval per
+    /// probe. [`crate::Liveness`] takes the same patience with a connection that has bytes under way, which the kernel
+    /// does not probe.
+    pub fn patience(self) -> Duration {
+        let time = self.time.unwrap_or(Duration::from_secs(7200));
+        let interval = self.interval.unwrap_or(Duration::from_secs(75));
+        time.saturating_add(interval.saturating_mul(self.probes.unwrap_or(9)))
     }
 }
 
@@ -89,6 +105,29 @@ mod tests {
             ..Default::default()
         };
         connect(address, &options).await.expect("connects");
+    }
+
+    #[tokio::test]
+    async fn ipv6_with_a_source_and_keepalive() {
+        let listener = tokio::net::TcpListener::bind("[::1]:0").await.expect("binds");
+        let address = listener.local_addr().expect("address");
+        let keepalive = Keepalive {
+            time: Some(Duration::from_secs(1)),
+            interval: Some(Duration::from_secs(2)),
+            probes: Some(3),
+        };
+        let options = ConnectOptions {
+            source: Some("::1".parse().expect("address")),
+            keepalive: Some(keepalive),
+        };
+        let client = connect(address, &options).await.expect("connects");
+        let socket = SockRef::from(&client);
+        assert!(socket.keepalive().expect("option"));
+        assert_eq!(socket.tcp_keepalive_time().expect("option"), Duration::from_secs(1));
+        assert_eq!(socket.tcp_keepalive_interval().expect("option"), Duration::from_secs(2));
+        assert_eq!(socket.tcp_keepalive_retries().expect("option"), 3);
+        assert_eq!(keepalive.patience(), Duration::from_secs(7));
+        assert_eq!(Keepalive::default().patience(), Duration::from_secs(7200 + 9 * 75));
     }
 
     #[tokio::test]

@@ -38,6 +38,19 @@ pub struct PeerIdentity {
     pub issuer: String,
 }
 
+impl PeerIdentity {
+    /// The cluster that vouches for this identity: `c1` of the DNS name `c1.clusters.<trust domain>`, where the trust
+    /// domain is that of the SPIFFE identity beside it. Heddle's authorities are constrained to the name of their own
+    /// cluster (RFC 5280 §4.2.1.10), so none can put another's here. None without such a name.
+    pub fn cluster(&self) -> Option<&str> {
+        let (domain, _) = self.uri_sans.first()?.strip_prefix("spiffe://")?.split_once('/')?;
+        self.dns_sans.iter().find_map(|name| {
+            let cluster = name.strip_suffix(domain)?.strip_suffix(".clusters.")?;
+            (!cluster.is_empty() && !cluster.contains('.')).then_some(cluster)
+        })
+    }
+}
+
 /// Facts about one downstream connection. Filled by accept, listener filters and the TLS handshake, then shared.
 #[derive(Clone, Debug)]
 pub struct ConnectionInfo {
@@ -83,5 +96,39 @@ impl ConnectionInfo {
     /// The peer's first URI subject alternative name, which is its SPIFFE identity in a mesh.
     pub fn principal(&self) -> Option<&str> {
         self.peer.as_ref().and_then(|p| p.uri_sans.first()).map(String::as_str)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cluster_is_that_of_the_trust_domain() {
+        let cluster = |uri: &str, dns: &[&str]| {
+            let identity = PeerIdentity {
+                uri_sans: vec![uri.to_owned()],
+                dns_sans: dns.iter().map(|n| (*n).to_owned()).collect(),
+                ..PeerIdentity::default()
+            };
+            identity.cluster().map(str::to_owned)
+        };
+        let cart = "spiffe://acme.demo/ns/shop/sa/cart";
+        assert_eq!(cluster(cart, &["c1.clusters.acme.demo"]).as_deref(), Some("c1"));
+        assert_eq!(
+            cluster(cart, &["cart.shop", "c2.clusters.acme.demo"]).as_deref(),
+            Some("c2")
+        );
+        for names in [
+            &["c1.clusters.other.demo"][..],
+            &[".clusters.acme.demo"],
+            &["a.b.clusters.acme.demo"],
+            &["c1.acme.demo"],
+            &[],
+        ] {
+            assert_eq!(cluster(cart, names), None, "{names:?}");
+        }
+        assert_eq!(cluster("https://acme.demo/x", &["c1.clusters.acme.demo"]), None);
+        assert_eq!(PeerIdentity::default().cluster(), None);
     }
 }

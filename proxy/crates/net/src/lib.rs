@@ -1,16 +1,20 @@
 //! Sockets, connection facts and bytes below TLS.
-#![forbid(unsafe_code)]
+// Only `tcp_info` may: no safe binding of TCP_INFO fills in what an older kernel leaves out.
+#![deny(unsafe_code)]
 
 mod accept;
 mod client_hello;
 mod connect;
 mod connection;
 mod listen;
+mod liveness;
 mod pool;
+mod tcp_info;
 
 pub use accept::{AcceptFailure, original_destination, tune_accepted};
 pub use client_hello::{ClientHello, ClientHelloInspector, Inspection, MAX_CLIENT_HELLO};
 pub use connect::{ConnectOptions, Keepalive, connect};
 pub use connection::{ConnectionInfo, PeerIdentity, TransportProtocol};
 pub use listen::{ListenOptions, listen};
+pub use liveness::Liveness;
 pub use pool::{BUFFER_SIZE, BufferPool};

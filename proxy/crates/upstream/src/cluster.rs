@@ -1,6 +1,6 @@
 //! A cluster in one worker: its hosts, and which of them a request goes to.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -84,6 +84,8 @@ struct State<P> {
 pub struct ClusterHandle<P> {
     context: Rc<ClusterContext>,
     state: RefCell<State<P>>,
+    /// Whether names may still have to be asked for the first time.
+    unnamed: Cell<bool>,
     on_drain: fn(&Rc<Host<P>>),
     seed: u64,
 }
@@ -121,6 +123,7 @@ impl<P: Default> ClusterHandle<P> {
         Self {
             context,
             state: RefCell::new(state),
+            unnamed: Cell::new(false),
             on_drain,
             seed,
         }
@@ -149,6 +152,7 @@ impl<P: Default> ClusterHandle<P> {
             }
         }
         state.endpoints = endpoints.cloned();
+        self.unnamed.set(config.discovery == Discovery::StrictDns);
         self.rebuild(&mut state);
     }
 
@@ -301,6 +305,29 @@ impl<P: Default> ClusterHandle<P> {
 }
 
 impl<P> ClusterHandle<P> {
+    /// Whether [`ClusterHandle::named`] has something to wait for.
+    pub fn awaits_names(&self) -> bool {
+        self.unnamed.get()
+    }
+
+    /// Waits until every name of a STRICT_DNS cluster has been asked for once, whatever came of it, for no longer than
+    /// `connect_timeout`. A cluster that has just come would have no endpoints before that.
+    pub async fn named(&self) {
+        let mut asked = self.context.shared.asked();
+        let waiting = async {
+            loop {
+                let resolved = self.context.shared.resolved();
+                let all = names(self.state.borrow().endpoints.as_ref()).all(|name| resolved.contains_key(name));
+                if all || asked.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        // Once is enough, also when it took too long: the next request must not wait as well.
+        let _ = tokio::time::timeout(self.config().connect_timeout, waiting).await;
+        self.unnamed.set(false);
+    }
+
     /// The configuration in force.
     pub fn config(&self) -> Rc<Arc<Cluster>> {
         self.context.config()
@@ -351,6 +378,8 @@ fn pools_survive(old: &Cluster, new: &Cluster) -> bool {
     // Transports are compared per host, since endpoint labels choose among them.
     old.http == new.http
         && old.bind_source == new.bind_source
+        && old.keepalive == new.keepalive
+        && old.h2_keepalive == new.h2_keepalive
         && old.h2_max_streams == new.h2_max_streams
         && old.h2_stream_window == new.h2_stream_window
         && old.h2_connection_window == new.h2_connection_window
@@ -358,10 +387,20 @@ fn pools_survive(old: &Cluster, new: &Cluster) -> bool {
         && (new.discovery != Discovery::OriginalDst || old.transport == new.transport)
 }
 
+/// The host names among the endpoints of a STRICT_DNS cluster.
+pub(crate) fn names(endpoints: Option<&Arc<Vec<LocalityEndpoints>>>) -> impl Iterator<Item = &Arc<str>> {
+    let localities = endpoints.into_iter().flat_map(|list| list.iter());
+    let endpoints = localities.flat_map(|locality| &locality.endpoints);
+    // An endpoint that is an address needs no resolution; what it calls itself is for `host` headers.
+    endpoints
+        .filter(|endpoint| endpoint.address.ip().is_unspecified())
+        .filter_map(|endpoint| endpoint.hostname.as_ref())
+}
+
 /// The addresses behind an endpoint: its own, or what its name resolves to.
 pub(crate) fn addresses(config: &Cluster, endpoint: &Endpoint, resolved: &Resolved) -> Vec<SocketAddr> {
     match (&config.discovery, &endpoint.hostname) {
-        (Discovery::StrictDns, Some(name)) => resolved
+        (Discovery::StrictDns, Some(name)) if endpoint.address.ip().is_unspecified() => resolved
             .get(name)
             .into_iter()
             .flatten()

@@ -1,15 +1,14 @@
 //! Opening a connection to a host: TCP, then TLS when its transport says so, within `connect_timeout`.
 
-use std::net::{IpAddr, SocketAddr};
+use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use std::{fmt, io};
 
-use heddle_config::snapshot::{Snapshot, UpstreamTransport};
+use heddle_config::snapshot::{Cluster, Snapshot, UpstreamTransport};
 use heddle_net::PeerIdentity;
 use heddle_telemetry::ResponseFlag;
 use heddle_tls::{HandshakeErrorKind, Stream};
-use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, timeout};
 
 use crate::breaker::{ConnectionGuard, Overflow};
@@ -34,6 +33,9 @@ pub struct Connection {
     pub alpn: Option<Box<[u8]>>,
     /// The host's verified identity.
     pub peer: Option<Arc<PeerIdentity>>,
+    /// The identity that this side presented, or would have if it was asked: the first URI name of its certificate. This
+    /// connection's own copy, so that counting references to it touches no other core's memory.
+    pub local_identity: Option<Arc<str>>,
     /// Negotiated TLS version.
     pub tls_version: Option<&'static str>,
     /// This side's address (`%UPSTREAM_LOCAL_ADDRESS%`).
@@ -109,6 +111,7 @@ pub(crate) struct Opened {
     pub(crate) stream: Stream,
     pub(crate) alpn: Option<Box<[u8]>>,
     pub(crate) peer: Option<Arc<PeerIdentity>>,
+    pub(crate) local_identity: Option<Arc<str>>,
     pub(crate) tls_version: Option<&'static str>,
 }
 
@@ -127,7 +130,7 @@ impl<P> Host<P> {
             self.address(),
             &self.transport,
             &snapshot,
-            config.bind_source,
+            &config,
             config.connect_timeout,
             options,
         )
@@ -146,6 +149,7 @@ impl<P> Host<P> {
                     stream: opened.stream,
                     alpn: opened.alpn,
                     peer: opened.peer,
+                    local_identity: opened.local_identity,
                     tls_version: opened.tls_version,
                     guard,
                 })
@@ -175,12 +179,16 @@ pub(crate) async fn open(
     address: SocketAddr,
     transport: &UpstreamTransport,
     snapshot: &Snapshot,
-    source: Option<IpAddr>,
+    cluster: &Cluster,
     limit: Duration,
     options: ConnectOptions<'_>,
 ) -> Result<Opened, ConnectError> {
     let attempt = async {
-        let tcp = open_tcp(address, source)
+        let socket = heddle_net::ConnectOptions {
+            source: cluster.bind_source,
+            keepalive: cluster.keepalive,
+        };
+        let tcp = heddle_net::connect(address, &socket)
             .await
             .map_err(|e| ConnectError::new(ConnectErrorKind::Tcp, e))?;
         let UpstreamTransport::Tls(key) = transport else {
@@ -188,6 +196,7 @@ pub(crate) async fn open(
                 stream: Stream::plain(tcp),
                 alpn: None,
                 peer: None,
+                local_identity: None,
                 tls_version: None,
             });
         };
@@ -208,6 +217,7 @@ pub(crate) async fn open(
             stream,
             alpn: connected.alpn,
             peer: connected.peer,
+            local_identity: context.local_identity().map(|identity| Arc::from(&**identity)),
             tls_version: Some(connected.tls_version),
         })
     };
@@ -217,18 +227,4 @@ pub(crate) async fn open(
             format_args!("no connection to {address} within {} ms", limit.as_millis()),
         ))
     })
-}
-
-async fn open_tcp(address: SocketAddr, source: Option<IpAddr>) -> io::Result<TcpStream> {
-    let socket = if address.is_ipv4() {
-        TcpSocket::new_v4()
-    } else {
-        TcpSocket::new_v6()
-    }?;
-    // A source of the other family cannot be used; Envoy skips it too.
-    if let Some(source) = source.filter(|s| s.is_ipv4() == address.is_ipv4()) {
-        socket.bind(SocketAddr::new(source, 0))?;
-    }
-    socket.set_nodelay(true)?;
-    socket.connect(address).await
 }

@@ -126,7 +126,7 @@ async fn probe(target: &Target, check: &HealthCheck) -> Result<(), ProbeError> {
         address,
         &target.transport,
         &snapshot,
-        target.config.bind_source,
+        &target.config,
         check.timeout,
         ConnectOptions::default(),
     )

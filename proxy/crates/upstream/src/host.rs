@@ -181,13 +181,12 @@ impl<P> Host<P> {
     }
 
     pub(crate) fn health(&self) -> Health {
-        if !self.shared.usable() {
-            return Health::Unhealthy;
-        }
         match self.config.borrow().endpoint.health {
+            EndpointHealth::Draining => Health::Excluded,
+            _ if !self.shared.usable() => Health::Unhealthy,
             EndpointHealth::Healthy => Health::Healthy,
             EndpointHealth::Degraded => Health::Degraded,
-            EndpointHealth::Unhealthy | EndpointHealth::Draining => Health::Unhealthy,
+            EndpointHealth::Unhealthy => Health::Unhealthy,
         }
     }
 

@@ -98,8 +98,10 @@ fn eject(settings: &OutlierDetection, cluster: &SharedCluster, host: &SharedHost
     reset(&host.consecutive_local);
     let members = cluster.members.load(Ordering::Relaxed).max(1);
     let ejected = cluster.ejected.fetch_add(1, Ordering::Relaxed);
-    // One host may always go, whatever the percentage.
-    if ejected > 0 && u64::from(ejected) * 100 >= u64::from(settings.max_ejection_percent) * u64::from(members) {
+    // As Envoy: over all priorities together, and the host at hand counts.
+    let share = (u64::from(ejected) + 1) * 100;
+    let first = settings.always_eject_one && ejected == 0;
+    if !first && share > u64::from(settings.max_ejection_percent) * u64::from(members) {
         cluster.ejected.fetch_sub(1, Ordering::Relaxed);
         cluster.ejections_overflow.fetch_add(1, Ordering::Relaxed);
         return;

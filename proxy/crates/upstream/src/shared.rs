@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use heddle_config::snapshot::{CircuitBreakers, EndpointHealth, Locality, OutlierDetection};
 use heddle_telemetry::{Counter, Gauge};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// Most hosts of one cluster whose state is kept. Beyond it a host is used without health state.
@@ -289,6 +290,8 @@ pub(crate) struct SharedCluster {
     pub(crate) members: AtomicU32,
     hosts: Mutex<HashMap<SocketAddr, Arc<SharedHost>>>,
     resolved: Mutex<Arc<Resolved>>,
+    /// Told whenever a name has been asked for.
+    asked: watch::Sender<()>,
     shown: Mutex<Shown>,
 }
 
@@ -304,6 +307,7 @@ impl SharedCluster {
             members: AtomicU32::new(0),
             hosts: Mutex::default(),
             resolved: Mutex::default(),
+            asked: watch::Sender::new(()),
             shown: Mutex::new(Shown {
                 stat_name: Arc::clone(name),
                 circuit_breakers: CircuitBreakers {
@@ -370,9 +374,38 @@ impl SharedCluster {
         Arc::clone(&lock(&self.resolved))
     }
 
-    pub(crate) fn set_resolved(&self, resolved: Resolved) {
-        *lock(&self.resolved) = Arc::new(resolved);
-        self.changed();
+    /// Puts a name's addresses into force.
+    pub(crate) fn set_resolved(&self, name: &Arc<str>, addresses: Vec<IpAddr>) {
+        let mut resolved = lock(&self.resolved);
+        if resolved.get(name) != Some(&addresses) {
+            Arc::make_mut(&mut resolved).insert(Arc::clone(name), addresses);
+            drop(resolved);
+            self.changed();
+        }
+        self.asked.send_replace(());
+    }
+
+    /// A name could not be resolved: what was known of it stays, and when that is nothing, it is not waited for any more.
+    pub(crate) fn set_unresolved(&self, name: &Arc<str>) {
+        let mut resolved = lock(&self.resolved);
+        if !resolved.contains_key(name) {
+            Arc::make_mut(&mut resolved).insert(Arc::clone(name), Vec::new());
+        }
+        drop(resolved);
+        self.asked.send_replace(());
+    }
+
+    /// Forgets the addresses of other names.
+    pub(crate) fn retain_names(&self, keep: impl Fn(&str) -> bool) {
+        let mut resolved = lock(&self.resolved);
+        if resolved.keys().any(|name| !keep(name)) {
+            Arc::make_mut(&mut resolved).retain(|name, _| keep(name));
+        }
+    }
+
+    /// Wakes whenever a name has been asked for.
+    pub(crate) fn asked(&self) -> watch::Receiver<()> {
+        self.asked.subscribe()
     }
 
     fn status(&self) -> ClusterStatus {

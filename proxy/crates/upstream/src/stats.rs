@@ -64,6 +64,10 @@ cluster_stats! {
         upstream_cx_max_requests = "envoy_cluster_upstream_cx_max_requests";
         /// Connections on which the upstream broke the protocol.
         upstream_cx_protocol_error = "envoy_cluster_upstream_cx_protocol_error";
+        /// HTTP/2 connections closed because `connection_keepalive` had no answer.
+        http2_keepalive_timeout = "envoy_cluster_http2_keepalive_timeout";
+        /// Connections given up because their peer acknowledged nothing for the patience of `tcp_keepalive`.
+        upstream_cx_unresponsive = "heddle_cluster_upstream_cx_unresponsive";
         /// Bytes received.
         upstream_cx_rx_bytes_total = "envoy_cluster_upstream_cx_rx_bytes_total";
         /// Bytes sent.

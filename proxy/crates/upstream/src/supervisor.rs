@@ -13,8 +13,8 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{interval, sleep};
 
-use crate::cluster::addresses;
-use crate::dns::{self, DnsStats, Resolve};
+use crate::cluster::{addresses, names};
+use crate::dns::{self, Names, Resolve, Resolver};
 use crate::health::{self, HealthStats, Target};
 use crate::host::transport_for;
 use crate::outlier;
@@ -40,7 +40,7 @@ struct Watched {
     revision: u64,
     checks: HashMap<(SocketAddr, usize), (UpstreamTransport, Task)>,
     sweep: Option<Task>,
-    dns: Option<Task>,
+    names: Names,
     gauges: Gauges,
     health_stats: HealthStats,
 }
@@ -75,7 +75,7 @@ pub struct Supervisor {
     snapshots: watch::Receiver<Arc<Snapshot>>,
     clusters: HashMap<Arc<str>, Watched>,
     permits: Rc<Semaphore>,
-    resolve: Resolve,
+    resolver: Resolver,
 }
 
 impl Supervisor {
@@ -96,7 +96,10 @@ impl Supervisor {
             snapshots,
             clusters: HashMap::new(),
             permits: Rc::new(Semaphore::new(health::MAX_AT_ONCE)),
-            resolve,
+            resolver: Resolver {
+                resolve,
+                permits: Rc::new(Semaphore::new(dns::MAX_AT_ONCE)),
+            },
         }
     }
 
@@ -156,7 +159,7 @@ impl Supervisor {
                         watched.checks.clear();
                         watched.start_sweep(&self.upstreams);
                     }
-                    watched.start_dns(&self.stats, &self.resolve);
+                    watched.follow_names(&self.stats, &self.resolver);
                 }
                 None => {
                     let shared = self.upstreams.cluster(name);
@@ -167,12 +170,12 @@ impl Supervisor {
                         revision: 0,
                         checks: HashMap::new(),
                         sweep: None,
-                        dns: None,
+                        names: Names::default(),
                         gauges: Gauges::new(&self.stats, &config.stat_name),
                         health_stats: HealthStats::new(&self.stats, &config.stat_name),
                     };
                     watched.start_sweep(&self.upstreams);
-                    watched.start_dns(&self.stats, &self.resolve);
+                    watched.follow_names(&self.stats, &self.resolver);
                     self.clusters.insert(Arc::clone(name), watched);
                 }
             }
@@ -215,26 +218,13 @@ impl Watched {
         }
     }
 
-    fn start_dns(&mut self, stats: &Stats, resolve: &Resolve) {
-        self.dns = None;
-        if self.config.discovery != Discovery::StrictDns {
-            return;
-        }
-        let names: HashSet<_> = self
-            .endpoints
-            .iter()
-            .flat_map(|list| list.iter())
-            .flat_map(|locality| &locality.endpoints)
-            .filter_map(|endpoint| endpoint.hostname.clone())
-            .collect();
-        let labels = [("cluster_name", &*self.config.stat_name)];
-        let counters = DnsStats {
-            attempt: stats.counter("envoy_cluster_update_attempt", &labels),
-            success: stats.counter("envoy_cluster_update_success", &labels),
-            failure: stats.counter("envoy_cluster_update_failure", &labels),
+    fn follow_names(&mut self, stats: &Stats, resolver: &Resolver) {
+        let names: HashSet<_> = match self.config.discovery {
+            Discovery::StrictDns => names(self.endpoints.as_ref()).cloned().collect(),
+            _ => HashSet::new(),
         };
-        let task = dns::run(Arc::clone(&self.shared), names, Rc::clone(resolve), counters);
-        self.dns = Some(Task(tokio::task::spawn_local(task)));
+        let stats = (stats, &*self.config.stat_name);
+        self.names.follow(&self.shared, self.config.dns, names, resolver, stats);
     }
 
     fn refresh(&mut self, snapshots: &watch::Receiver<Arc<Snapshot>>, permits: &Rc<Semaphore>) {

@@ -4,7 +4,7 @@ use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
 
 use futures_util::FutureExt;
-use heddle_net::{AcceptFailure, ConnectionInfo};
+use heddle_net::{AcceptFailure, ConnectionInfo, tune_accepted};
 use heddle_telemetry::Counter;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::spawn_local;
@@ -76,6 +76,8 @@ fn admit(state: &Rc<WorkerState>, door: &Door, tcp: TcpStream, peer: std::net::S
         Ok(local) => local,
         Err(_) => door.address,
     };
+    // A peer that is gone already may cause an error here; serving it will find that out.
+    let _ = tune_accepted(&tcp, listener.config.keepalive);
     let info = ConnectionInfo::plain(local, peer);
     let panics = listener.stats.panics.clone();
     let served = connection::serve(Rc::clone(state), listener, tcp, info, place, seat);

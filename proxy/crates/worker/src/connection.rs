@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use heddle_config::snapshot::FilterChain;
-use heddle_net::ConnectionInfo;
+use heddle_net::{ConnectionInfo, Keepalive};
 use heddle_telemetry::access_log::LogContext;
 use heddle_telemetry::istio::TcpMetrics;
 use heddle_telemetry::{ResponseFlag, ResponseFlags};
@@ -165,6 +165,7 @@ impl Served<'_> {
                         metrics,
                         direction: self.listener.config.direction,
                         buffer_limit: self.listener.config.buffer_limit,
+                        patience: self.listener.config.keepalive.map(Keepalive::patience),
                         drain: &drain,
                     };
                     return proxy.serve(self.state, stream, connection).await;

@@ -1,14 +1,14 @@
 //! Moving bytes both ways between two streams until both directions have ended.
 
 use std::cell::Cell;
-use std::future::poll_fn;
+use std::future::{pending, poll_fn};
 use std::io::{self, IoSlice};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use heddle_http::{Drain, DrainStage};
-use heddle_net::{BUFFER_SIZE, BufferPool};
+use heddle_net::{BUFFER_SIZE, BufferPool, Liveness};
 use heddle_tls::Stream;
 use tokio::time::{Instant, sleep_until};
 
@@ -22,6 +22,10 @@ pub(crate) enum Ended {
     Finished,
     /// Nothing moved for the idle timeout.
     Idle,
+    /// The upstream owes an acknowledgement for longer than its patience.
+    Unresponsive,
+    /// The downstream does.
+    DownstreamUnresponsive,
     /// The listener is closing.
     Drained,
     /// Reading from or writing to the downstream failed.
@@ -114,19 +118,31 @@ impl Direction {
     }
 }
 
-/// Copies until both directions have ended, one failed, nothing moved for `idle` (zero: for ever), or the listener
-/// closes. A direction that ends is passed on as a half-close. At most `limit` bytes are held per direction, and a slow
-/// receiver stops the reading on the other side.
+/// Bounds of one copy.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Nothing may move for so long; zero: for ever.
+    pub(crate) idle: Duration,
+    /// Bytes held per direction at most.
+    pub(crate) buffer: usize,
+    /// How long the client may owe an acknowledgement; none: as long as the kernel lets it.
+    pub(crate) downstream_patience: Option<Duration>,
+    /// The same for the upstream.
+    pub(crate) upstream_patience: Option<Duration>,
+}
+
+/// Copies until both directions have ended, one failed, a limit is reached, or the listener closes. A direction that
+/// ends is passed on as a half-close. A slow receiver stops the reading on the other side.
 pub(crate) async fn both_ways(
     downstream: &Stream,
     upstream: &Stream,
-    idle: Duration,
-    limit: usize,
+    limits: &Limits,
     drain: &Drain,
     meter: &impl Meter,
 ) -> Ended {
     let mut up = Direction::default();
     let mut down = Direction::default();
+    let limit = limits.buffer;
     let last = Cell::new(Instant::now());
     let copy = poll_fn(|cx| {
         let (mut sent, mut received) = (0, 0);
@@ -147,22 +163,48 @@ pub(crate) async fn both_ways(
             _ => drain.poll_stage(cx, DrainStage::Closing).map(|()| Ended::Drained),
         }
     });
-    if idle.is_zero() {
-        return copy.await;
-    }
-    let watch = async {
-        loop {
-            // One timer per idle period, however many bytes move: it looks at the clock when it fires.
-            let deadline = last.get() + idle;
-            if deadline <= Instant::now() {
-                return;
-            }
-            sleep_until(deadline).await;
-        }
-    };
     tokio::select! {
         biased;
         ended = copy => ended,
-        () = watch => Ended::Idle,
+        ended = watch(downstream, upstream, limits, &last) => ended,
+    }
+}
+
+/// Waits until nothing has moved for too long, or one side is to be taken for dead. For ever without limits.
+async fn watch(downstream: &Stream, upstream: &Stream, limits: &Limits, last: &Cell<Instant>) -> Ended {
+    let mut sides = [
+        (
+            limits.upstream_patience.map(Liveness::new),
+            upstream,
+            Ended::Unresponsive,
+        ),
+        (
+            limits.downstream_patience.map(Liveness::new),
+            downstream,
+            Ended::DownstreamUnresponsive,
+        ),
+    ];
+    let period = sides.iter().filter_map(|(l, ..)| Some(l.as_ref()?.period())).min();
+    let idle = (!limits.idle.is_zero()).then_some(limits.idle);
+    loop {
+        // One timer per period, however many bytes move: it looks at the clock when it fires.
+        let idle_at = idle.map(|idle| last.get() + idle);
+        let now = Instant::now();
+        if idle_at.is_some_and(|at| at <= now) {
+            return Ended::Idle;
+        }
+        for (liveness, stream, ended) in &mut sides {
+            if liveness
+                .as_mut()
+                .is_some_and(|l| l.is_dead(stream.tcp(), now.into_std()))
+            {
+                return std::mem::replace(ended, Ended::Finished);
+            }
+        }
+        let look_at = period.map(|period| now + period);
+        match idle_at.into_iter().chain(look_at).min() {
+            Some(at) => sleep_until(at).await,
+            None => pending().await,
+        }
     }
 }

@@ -4,17 +4,18 @@ use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use heddle_config::snapshot::{ClusterChoice, TcpProxy, TrafficDirection};
 use heddle_http::{Drain, HostPool};
-use heddle_net::ConnectionInfo;
+use heddle_net::{ConnectionInfo, Keepalive, PeerIdentity};
 use heddle_telemetry::access_log::LogContext;
 use heddle_telemetry::istio::{CallParties, PeerMetadata, TcpConnectionMetrics, TcpMetrics, TcpReport};
 use heddle_telemetry::{Counter, ResponseFlag, ResponseFlags};
 use heddle_tls::Stream;
 use heddle_upstream::{ClusterHandle, ConnectOptions, Connection, Host, Outcome, PickContext, RequestGuard};
 
-use crate::copy::{self, Ended, Meter};
+use crate::copy::{self, Ended, Limits, Meter};
 use crate::log::{Begun, Sinks};
 use crate::state::WorkerState;
 use crate::stats::{Counted, TcpStats};
@@ -40,6 +41,8 @@ pub(crate) struct TcpConnection<'a> {
     pub(crate) metrics: Option<&'a TcpMetrics>,
     pub(crate) direction: TrafficDirection,
     pub(crate) buffer_limit: usize,
+    /// How long the client may owe an acknowledgement (`tcp_keepalive` of the listener).
+    pub(crate) patience: Option<Duration>,
     pub(crate) drain: &'a Drain,
 }
 
@@ -92,6 +95,10 @@ impl TcpProxyRuntime {
             record.flags.set(ResponseFlag::NoClusterFound);
             return;
         };
+        if cluster.awaits_names() {
+            // Boxed: rare, and a connection's future should not be larger for it.
+            Box::pin(cluster.named()).await;
+        }
         let Some(upstream) = self.connect(&cluster, connection, record).await else {
             // Counted as a connection all the same, with its flag, as Istio does.
             if let Some(metrics) = connection.metrics {
@@ -113,17 +120,13 @@ impl TcpProxyRuntime {
             istio: metrics.as_ref(),
             record,
         };
-        let limit = connection.buffer_limit.clamp(heddle_net::BUFFER_SIZE, 1 << 20);
-        let idle = self.config.idle_timeout;
-        let ended = copy::both_ways(
-            stream,
-            &upstream.connection.stream,
-            idle,
-            limit,
-            connection.drain,
-            &meter,
-        )
-        .await;
+        let limits = Limits {
+            idle: self.config.idle_timeout,
+            buffer: connection.buffer_limit.clamp(heddle_net::BUFFER_SIZE, 1 << 20),
+            downstream_patience: connection.patience,
+            upstream_patience: cluster.config().keepalive.map(Keepalive::patience),
+        };
+        let ended = copy::both_ways(stream, &upstream.connection.stream, &limits, connection.drain, &meter).await;
         if let Some(metrics) = &metrics {
             metrics.closed.inc();
         }
@@ -133,6 +136,17 @@ impl TcpProxyRuntime {
                 self.stats.idle_timeout.inc();
                 record.flags.set(ResponseFlag::StreamIdleTimeout);
                 record.termination = Some("idle_timeout");
+            }
+            Ended::Unresponsive => {
+                cluster.stats().upstream_cx_unresponsive.inc();
+                record.flags.set(ResponseFlag::UpstreamConnectionTermination);
+                record.termination = Some("upstream_unresponsive");
+                // As a request that had no answer: several in a row are a reason to leave the endpoint alone.
+                upstream.host.report(Outcome::Reset);
+            }
+            Ended::DownstreamUnresponsive => {
+                record.flags.set(ResponseFlag::DownstreamConnectionTermination);
+                record.termination = Some("downstream_unresponsive");
             }
             Ended::Drained => record.termination = Some("drain_timeout"),
             Ended::Downstream(e) => {
@@ -291,37 +305,32 @@ fn parties(
         Some((host, name, namespace)) => (&**host, &**name, &**namespace),
         None => (&*config.name, "unknown", "unknown"),
     };
-    let inbound = connection.direction == TrafficDirection::Inbound;
-    let upstream_peer = upstream.and_then(|u| u.connection.peer.as_deref());
-    let peer = if inbound {
-        connection
-            .info
-            .principal()
-            .map(PeerMetadata::from_spiffe)
-            .unwrap_or_default()
+    // Each side knows its own principal by its own certificate, and the other's by the handshake.
+    let (proven, local, endpoint) = if connection.direction == TrafficDirection::Inbound {
+        let info = connection.info;
+        (info.peer.as_deref(), info.local_identity.as_deref(), None)
     } else {
-        upstream
-            .and_then(|u| u.host.workload())
-            .map(|w| PeerMetadata::from_endpoint(&w))
-            .unwrap_or_default()
+        (
+            upstream.and_then(|u| u.connection.peer.as_deref()),
+            upstream.and_then(|u| u.connection.local_identity.as_deref()),
+            upstream.and_then(|u| u.host.workload()),
+        )
     };
+    let principal = proven.and_then(|p| p.uri_sans.first()).map(String::as_str);
+    let (source_principal, destination_principal) = match connection.direction {
+        TrafficDirection::Inbound => (principal, local),
+        TrafficDirection::Outbound | TrafficDirection::Unspecified => (local, principal),
+    };
+    let cluster = proven.and_then(PeerIdentity::cluster);
     metrics.connection(&TcpReport {
         parties: CallParties {
-            peer: &peer,
-            source_principal: connection.info.principal(),
-            destination_principal: if inbound {
-                connection.info.local_identity.as_deref()
-            } else {
-                upstream_peer.and_then(|p| p.uri_sans.first()).map(String::as_str)
-            },
+            peer: &PeerMetadata::derived(endpoint.as_deref(), principal, cluster),
+            source_principal,
+            destination_principal,
             service,
             service_name,
             service_namespace,
-            mutual_tls: if inbound {
-                connection.info.peer.is_some()
-            } else {
-                upstream_peer.is_some()
-            },
+            mutual_tls: proven.is_some(),
         },
         flags,
     })

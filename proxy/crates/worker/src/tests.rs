@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use heddle_config::snapshot::{
-    CircuitBreakers, Cluster, ClusterChoice, Discovery, Endpoint, EndpointHealth, FilterChain, FilterChainMatch,
+    CircuitBreakers, Cluster, ClusterChoice, Discovery, Dns, Endpoint, EndpointHealth, FilterChain, FilterChainMatch,
     LbPolicy, Listener, ListenerFilter, Locality, LocalityEndpoints, NetworkFilter, Snapshot, TcpProxy,
     TrafficDirection, UpstreamHttp, UpstreamTransport,
 };
@@ -172,6 +172,9 @@ fn cluster(name: &str) -> Arc<Cluster> {
         health_checks: Vec::new(),
         panic_threshold: 50.0,
         locality_weighted: false,
+        keepalive: None,
+        h2_keepalive: None,
+        dns: Dns::default(),
         bind_source: None,
         buffer_limit: 1 << 20,
         service: Some((Arc::from("redis.shop.svc"), Arc::from("redis"), Arc::from("shop"))),
@@ -229,6 +232,7 @@ fn listener(name: &str, address: SocketAddr, chains: Vec<FilterChain>) -> Listen
         default_filter_chain: None,
         buffer_limit: 1 << 20,
         backlog: 128,
+        keepalive: None,
         max_connections: None,
         access_logs: Vec::new(),
     }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use prost::Message;
 use prost_types::Any;
 
+use super::order::{HOLD, LINGER, Table};
 use super::{Builder, Held, NeedsTls, Slot, Stored, StoredSecret};
 use crate::bootstrap::not_a_target;
 use crate::check;
@@ -44,6 +45,7 @@ impl Builder {
     fn apply_clusters(&mut self, update: Update, from_bootstrap: bool) -> Result<(), ConfigErrors> {
         let mut findings = Vec::new();
         let mut staged = Vec::new();
+        let present: Vec<String> = update.resources.iter().map(|r| r.name.clone()).collect();
         for resource in update.resources {
             let slot = self.state.clusters.get(resource.name.as_str());
             if is_same(slot, &resource) {
@@ -61,8 +63,21 @@ impl Builder {
             &mut findings,
         );
         ConfigErrors::check(findings)?;
-        for name in &update.removed {
-            self.changed |= self.state.clusters.remove(name.as_str()).is_some();
+        for name in update.removed {
+            match self.state.clusters.get_mut(name.as_str()) {
+                // What is in force goes when nothing leads to it any more.
+                Some(slot) if slot.active.is_some() => {
+                    slot.warming = None;
+                    self.state
+                        .leaving
+                        .entry(name.into())
+                        .or_insert_with(|| self.now + LINGER);
+                }
+                _ => drop(self.state.clusters.remove(name.as_str())),
+            }
+        }
+        for name in present {
+            self.state.leaving.remove(name.as_str());
         }
         for held in staged {
             let name = held.parts.cluster.name.clone();
@@ -93,6 +108,7 @@ impl Builder {
         Ok(Held {
             raw: resource,
             from_bootstrap,
+            arrived: self.now,
             parts,
             contexts,
         })
@@ -164,6 +180,7 @@ impl Builder {
         Ok(Held {
             raw: resource,
             from_bootstrap,
+            arrived: self.now,
             parts,
             contexts,
         })
@@ -224,6 +241,7 @@ impl Builder {
                 .state
                 .routes
                 .get(resource.name.as_str())
+                .and_then(Table::newest)
                 .is_some_and(|s| s.raw.body == resource.body)
             {
                 continue;
@@ -239,10 +257,8 @@ impl Builder {
         }
         ConfigErrors::check(findings)?;
         for stored in staged {
-            self.changed = true;
-            self.state
-                .routes
-                .insert(stored.raw.name.as_str().into(), Arc::new(stored));
+            let table = self.state.routes.entry(stored.raw.name.as_str().into()).or_default();
+            table.next = Some((Arc::new(stored), self.now + HOLD));
         }
         // The server says that it has no such table. One that is in use stays; one that is waited for will not come, so
         // the listener starts and answers 404, as in Envoy.
@@ -258,10 +274,14 @@ impl Builder {
                     name: name.clone(),
                     ..RouteTable::default()
                 });
-                Arc::new(Stored {
+                let stored = Arc::new(Stored {
                     raw: absent(name, ResourceKind::Route),
                     value,
-                })
+                });
+                Table {
+                    active: None,
+                    next: Some((stored, self.now)),
+                }
             });
         }
         Ok(())
@@ -424,7 +444,8 @@ impl Builder {
     }
 
     fn check_clusters(&self, named: &[(Arc<str>, String)]) -> Result<(), ConfigErrors> {
-        let unknown = named.iter().filter(|(name, _)| !self.state.clusters.contains_key(name));
+        let is_there = |name| self.state.clusters.contains_key(name) && !self.state.leaving.contains_key(name);
+        let unknown = named.iter().filter(|(name, _)| !is_there(name));
         let findings = unknown.map(|(name, place)| {
             ConfigError::new(
                 place,

@@ -87,7 +87,7 @@ impl Builder {
     }
 
     fn dump_routes(&self) -> Value {
-        let routes = self.state.routes.values();
+        let routes = self.state.routes.values().filter_map(|table| table.active.as_ref());
         let routes = routes.map(|s| json!({ "version_info": s.raw.version, "route_config": body(&s.raw) }));
         dump("RoutesConfigDump", [("dynamic_route_configs", routes.collect())])
     }

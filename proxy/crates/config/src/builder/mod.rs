@@ -2,16 +2,19 @@
 //!
 //! An update is applied as a whole or not at all. A listener or cluster that still misses something (routes, endpoints,
 //! secrets) is warming: it is kept, but not in the snapshot, and the version before it stays in force until it is
-//! complete. What did not change keeps its `Arc`.
+//! complete. Routes and clusters take turns so that no route leads nowhere (`order`). What did not change keeps its
+//! `Arc`.
 
 mod apply;
 mod contexts;
 mod dump;
+mod order;
 mod warming;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
 use prost_reflect::DynamicMessage;
 
@@ -19,9 +22,10 @@ use crate::bootstrap::Bootstrap;
 use crate::decode::{ClusterParts, ListenerParts, SecretRef, SecretValue, TlsContext, TlsSpec};
 use crate::error::ConfigErrors;
 use crate::resource::{Resource, ResourceKind, SecretSource, Update};
-use crate::snapshot::{LocalityEndpoints, Node, RouteTable, Snapshot, TlsKey};
+use crate::snapshot::{LocalityEndpoints, Node, Snapshot, TlsKey};
 
 use contexts::SharedContexts;
+use order::Table;
 
 /// Tries an address that a new listener wants to bind. The text of an error says why it cannot be had; it becomes part
 /// of the error that refuses the listener.
@@ -61,6 +65,7 @@ struct StoredSecret {
 struct Held<P> {
     raw: Resource,
     from_bootstrap: bool,
+    arrived: Instant,
     parts: P,
     /// Its TLS contexts, once all secrets are there.
     contexts: Option<BTreeMap<TlsKey, TlsContext>>,
@@ -132,7 +137,9 @@ impl NeedsTls for ClusterParts {
 struct State {
     listeners: BTreeMap<Arc<str>, Slot<ListenerParts>>,
     clusters: BTreeMap<Arc<str>, Slot<ClusterParts>>,
-    routes: BTreeMap<Arc<str>, Arc<Stored<Arc<RouteTable>>>>,
+    /// Clusters that the server has removed and that stay while they are named, until then.
+    leaving: BTreeMap<Arc<str>, Instant>,
+    routes: BTreeMap<Arc<str>, Table>,
     endpoints: BTreeMap<Arc<str>, Arc<Stored<Assignment>>>,
     secrets: BTreeMap<SecretRef, Arc<StoredSecret>>,
     /// Kinds still to come before the first configuration is whole.
@@ -156,6 +163,7 @@ pub struct Builder {
     serial: u64,
     current: Arc<Snapshot>,
     changed: bool,
+    now: Instant,
 }
 
 impl std::fmt::Debug for Builder {
@@ -196,6 +204,7 @@ impl Builder {
                 ..Snapshot::default()
             }),
             changed: true,
+            now: Instant::now(),
         };
         for update in &bootstrap.statics {
             builder.apply_from(update.clone(), true)?;
@@ -279,12 +288,8 @@ impl Builder {
             let Some(held) = &slot.active else { continue };
             out.listeners.insert(name.clone(), held.parts.listener.clone());
             for route in &held.parts.routes {
-                out.routes.extend(
-                    self.state
-                        .routes
-                        .get(route)
-                        .map(|table| (route.clone(), table.value.clone())),
-                );
+                let table = self.state.routes.get(route).and_then(|table| table.active.as_ref());
+                out.routes.extend(table.map(|t| (route.clone(), t.value.clone())));
             }
             add_contexts(&mut out, held.contexts.as_ref());
         }

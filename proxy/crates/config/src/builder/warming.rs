@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::order::HOLD;
 use super::{Builder, Held, NeedsTls, Slot};
 use crate::decode::{ClusterParts, ListenerParts, SecretRef};
 use crate::resource::SecretSource;
@@ -11,18 +12,24 @@ use crate::snapshot::{Discovery, LocalityEndpoints};
 impl Builder {
     /// Moves every complete version into force and forgets what nobody refers to any more.
     pub(super) fn settle(&mut self) {
-        let (routes, endpoints) = (&self.state.routes, &self.state.endpoints);
+        let endpoints = &self.state.endpoints;
         for slot in self.state.clusters.values_mut() {
             self.changed |= promote(slot, |held| match &held.parts.cluster.discovery {
                 Discovery::Eds(name) => endpoints.contains_key(name),
                 _ => true,
             });
         }
-        for slot in self.state.listeners.values_mut() {
+        self.settle_routes();
+        let mut listeners = std::mem::take(&mut self.state.listeners);
+        for slot in listeners.values_mut() {
             self.changed |= promote(slot, |held| {
-                held.parts.routes.iter().all(|name| routes.contains_key(name))
+                let clusters = held.parts.listener.clusters();
+                self.missing_routes(&held.parts).next().is_none()
+                    && (self.now >= held.arrived + HOLD || !self.state.is_awaited(clusters))
             });
         }
+        self.state.listeners = listeners;
+        self.settle_leaving();
         let (routes, endpoints, secrets) = (self.wanted_routes(), self.wanted_endpoints(), self.wanted_secrets());
         self.state.routes.retain(|name, _| routes.contains(name));
         self.state.endpoints.retain(|name, _| endpoints.contains(name));
@@ -48,7 +55,7 @@ impl Builder {
         }
         for (name, slot) in &self.state.listeners {
             let Some(held) = &slot.warming else { continue };
-            let missing = held.parts.routes.iter().filter(|r| !self.state.routes.contains_key(*r));
+            let missing = self.missing_routes(&held.parts);
             out.extend(missing.map(|r| format!("listener {name} waits for routes {r}")));
             out.extend(
                 self.missing_secrets(&held.parts)
@@ -56,6 +63,12 @@ impl Builder {
             );
         }
         out
+    }
+
+    fn missing_routes<'p>(&self, parts: &'p ListenerParts) -> impl Iterator<Item = &'p Arc<str>> {
+        let routes = &self.state.routes;
+        let is_there = |name: &Arc<str>| routes.get(name).is_some_and(|table| table.active.is_some());
+        parts.routes.iter().filter(move |name| !is_there(name))
     }
 
     fn missing_secrets(&self, parts: &impl NeedsTls) -> impl Iterator<Item = Arc<str>> {

@@ -1,6 +1,6 @@
 //! Addresses and ranges.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use heddle_matching::Cidr as MatchCidr;
 
@@ -17,6 +17,31 @@ pub(crate) fn socket_address(address: Option<&pb::core::Address>, path: &Path<'_
             .field("pipe")
             .unsupported("a unix socket here", "use socket_address")),
         _ => Err(path.error("must be set; use socket_address")),
+    }
+}
+
+/// The addresses that a listener binds for an `Address`: one, or with `ipv4_compat` on the IPv6 wildcard both wildcards.
+///
+/// Envoy binds one socket for both families there. Two sockets accept the same connections, show IPv4 peers by their
+/// IPv4 addresses, as Envoy does, and know the original destination of redirected connections of either family.
+pub(super) fn listening(address: Option<&pb::core::Address>, path: &Path<'_>) -> Result<Vec<SocketAddr>> {
+    let bound = socket_address(address, path)?;
+    let compatible = matches!(
+        address.and_then(|a| a.address.as_ref()),
+        Some(pb::core::address::Address::SocketAddress(socket)) if socket.ipv4_compat
+    );
+    match bound.ip() {
+        IpAddr::V4(_) if compatible => Err(path
+            .field("socket_address")
+            .field("ipv4_compat")
+            .error("has no meaning with an IPv4 address; remove it")),
+        IpAddr::V6(ip) if compatible && ip.is_unspecified() => {
+            let v4 = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), bound.port());
+            Ok(vec![bound, v4])
+        }
+        // An IPv4 address in IPv6 form is that IPv4 address.
+        IpAddr::V6(ip) if compatible => Ok(vec![SocketAddr::new(ip.to_canonical(), bound.port())]),
+        _ => Ok(vec![bound]),
     }
 }
 

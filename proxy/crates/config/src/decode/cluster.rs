@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::tls::TlsSpec;
-use super::{Result, address, bytes, duration_or, endpoint, enumeration, metadata, outlier, pb, positive, required};
-use super::{source, tls, unpack};
+use super::{Result, address, bytes, dns, duration_or, endpoint, enumeration, keepalive, metadata, outlier, pb};
+use super::{positive, required, source, tls, unpack};
 use crate::path::Path;
 use crate::snapshot::{
     CircuitBreakers, Cluster, Discovery, LbPolicy, LocalityEndpoints, TlsKey, TransportSocketMatch, UpstreamHttp,
@@ -25,19 +25,8 @@ pub(crate) struct ClusterParts {
 
 /// `Cluster`.
 pub(crate) fn cluster(config: &pb::cluster::Cluster, path: &Path<'_>) -> Result<ClusterParts> {
-    use pb::cluster::cluster::DnsLookupFamily;
     if config.wait_for_warm_on_init == Some(false) {
         return Err(path.field("wait_for_warm_on_init").unsupported("false", "remove it"));
-    }
-    let family: DnsLookupFamily = enumeration(config.dns_lookup_family, &path.field("dns_lookup_family"))?;
-    if !matches!(
-        family,
-        DnsLookupFamily::Auto | DnsLookupFamily::All | DnsLookupFamily::V4Preferred
-    ) {
-        let remedy = "remove it: addresses of both families are used";
-        return Err(path
-            .field("dns_lookup_family")
-            .unsupported(family.as_str_name(), remedy));
     }
     let (discovery, endpoints) = discovery(config, path)?;
     let mut contexts = Vec::new();
@@ -100,6 +89,9 @@ pub(crate) fn cluster(config: &pb::cluster::Cluster, path: &Path<'_>) -> Result<
             lb.locality_config_specifier,
             Some(pb::cluster::cluster::common_lb_config::LocalityConfigSpecifier::LocalityWeightedLbConfig(_))
         ),
+        keepalive: tcp_keepalive(config, path)?,
+        h2_keepalive: None,
+        dns: dns::dns(config, path)?,
         bind_source: bind_source(config, path)?,
         buffer_limit: config.per_connection_buffer_limit_bytes.map_or(1 << 20, bytes),
         service: metadata::istio_service(config.metadata.as_ref()),
@@ -230,6 +222,17 @@ fn circuit_breakers(config: &pb::cluster::Cluster, path: &Path<'_>) -> Result<Ci
     Ok(out)
 }
 
+fn tcp_keepalive(config: &pb::cluster::Cluster, path: &Path<'_>) -> Result<Option<heddle_net::Keepalive>> {
+    let options = config.upstream_connection_options.as_ref();
+    match options.and_then(|o| o.tcp_keepalive.as_ref()) {
+        Some(options) => keepalive::tcp(
+            options,
+            &path.field("upstream_connection_options").field("tcp_keepalive"),
+        ),
+        None => Ok(None),
+    }
+}
+
 fn bind_source(config: &pb::cluster::Cluster, path: &Path<'_>) -> Result<Option<std::net::IpAddr>> {
     let Some(bind) = &config.upstream_bind_config else {
         return Ok(None);
@@ -248,7 +251,7 @@ fn bind_source(config: &pb::cluster::Cluster, path: &Path<'_>) -> Result<Option<
 fn http_options(config: &pb::cluster::Cluster, out: &mut Cluster, path: &Path<'_>) -> Result<()> {
     if let Some(h2) = &config.http2_protocol_options {
         out.http = UpstreamHttp::Http2;
-        http2(h2, out);
+        http2(h2, out, &path.field("http2_protocol_options"))?;
     }
     for (name, any) in &config.typed_extension_protocol_options {
         let here = path.key("typed_extension_protocol_options", name);
@@ -278,7 +281,7 @@ fn upstream_http(options: &pb::upstream_http::HttpProtocolOptions, out: &mut Clu
                 }
                 ProtocolConfig::Http2ProtocolOptions(h2) => {
                     out.http = UpstreamHttp::Http2;
-                    http2(h2, out);
+                    http2(h2, out, &here.field("http2_protocol_options"))?;
                 }
                 ProtocolConfig::Http3ProtocolOptions(_) => {
                     return Err(here
@@ -294,7 +297,7 @@ fn upstream_http(options: &pb::upstream_http::HttpProtocolOptions, out: &mut Clu
                 no_http1_options(h1, &here.field("http_protocol_options"))?;
             }
             if let Some(h2) = &both.http2_protocol_options {
-                http2(h2, out);
+                http2(h2, out, &here.field("http2_protocol_options"))?;
             }
         }
         Kind::AutoConfig(_) => {
@@ -337,10 +340,12 @@ fn no_http1_options(options: &pb::core::Http1ProtocolOptions, path: &Path<'_>) -
     Ok(())
 }
 
-fn http2(options: &pb::core::Http2ProtocolOptions, out: &mut Cluster) {
+fn http2(options: &pb::core::Http2ProtocolOptions, out: &mut Cluster, path: &Path<'_>) -> Result<()> {
+    out.h2_keepalive = keepalive::http2(options, path)?;
     out.h2_max_streams = options.max_concurrent_streams.unwrap_or(out.h2_max_streams);
     out.h2_stream_window = options.initial_stream_window_size.unwrap_or(out.h2_stream_window);
     out.h2_connection_window = options
         .initial_connection_window_size
         .unwrap_or(out.h2_connection_window);
+    Ok(())
 }

@@ -27,13 +27,8 @@ pub(crate) fn load_assignment(
         }
         out.push(locality(group, by_name, &here)?);
     }
-    // Envoy refuses a gap: priority 1 could never be reached by overflow from a priority that does not exist.
-    let highest = out.iter().map(|g| g.priority).max().unwrap_or(0);
-    if let Some(missing) = (0..highest).find(|p| !out.iter().any(|g| g.priority == *p)) {
-        return Err(path.field("endpoints").error(format!(
-            "priority {missing} has no locality though priority {highest} has; number priorities from 0 without gaps"
-        )));
-    }
+    // Gaps are no fault, as in Envoy: a priority without endpoints takes no load. A service that has endpoints behind
+    // another cluster's gateway only has nothing in priority 0.
     Ok(out)
 }
 
@@ -43,7 +38,7 @@ fn locality(group: &pb::endpoint::LocalityLbEndpoints, by_name: bool, path: &Pat
     Ok(LocalityEndpoints {
         locality: name.map(locality_name).unwrap_or_default(),
         priority: group.priority,
-        weight: group.load_balancing_weight.unwrap_or(1),
+        weight: group.load_balancing_weight.unwrap_or(0),
         endpoints: endpoints
             .map(|(i, e)| endpoint(e, by_name, &path.item("lb_endpoints", i)))
             .collect::<Result<_>>()?,

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Result, access_log, bytes, chain, duration, duration_or, enumeration, pb, rbac, route, source, unpack};
+use super::{Result, access_log, bytes, chain, duration, duration_or, enumeration, keepalive, pb, rbac, route};
+use super::{source, unpack};
 use crate::path::Path;
 use crate::snapshot::{HttpCodec, HttpConnectionManager, HttpFilter, RouteSource, ServerHeader, XfccDetail, XfccMode};
 
@@ -106,6 +107,7 @@ pub(super) fn manager(
         h2_max_streams: h2.max_concurrent_streams.unwrap_or(1024),
         h2_stream_window: h2.initial_stream_window_size.unwrap_or(16 << 20),
         h2_connection_window: h2.initial_connection_window_size.unwrap_or(24 << 20),
+        h2_keepalive: keepalive::http2(&h2, &path.field("http2_protocol_options"))?,
         accept_http_10: h1.accept_http_10,
         normalize_path: config.normalize_path.unwrap_or(false),
         merge_slashes: config.merge_slashes,

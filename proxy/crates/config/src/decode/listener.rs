@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::chain::Chains;
 use super::tls::TlsSpec;
-use super::{Result, access_log, address, bytes, duration_or, enumeration, pb};
+use super::{Result, access_log, address, bytes, duration_or, enumeration, keepalive, pb};
 use crate::path::Path;
 use crate::snapshot::{Listener, ListenerFilter, TlsKey, TrafficDirection};
 
@@ -30,17 +30,15 @@ pub(crate) fn listener(config: &pb::listener::Listener, path: &Path<'_>) -> Resu
         let remedy = "remove it: every worker has a listening socket of its own";
         return Err(path.field("enable_reuse_port").unsupported("false", remedy));
     }
-    let mut addresses = vec![address::socket_address(
-        config.address.as_ref(),
-        &path.field("address"),
-    )?];
+    let mut addresses = address::listening(config.address.as_ref(), &path.field("address"))?;
     for (i, more) in config.additional_addresses.iter().enumerate() {
         let here = path.item("additional_addresses", i);
-        let more = address::socket_address(more.address.as_ref(), &here.field("address"))?;
-        if addresses.contains(&more) {
-            return Err(here.field("address").error(format!("{more} stands there twice")));
+        for more in address::listening(more.address.as_ref(), &here.field("address"))? {
+            if addresses.contains(&more) {
+                return Err(here.field("address").error(format!("{more} stands there twice")));
+            }
+            addresses.push(more);
         }
-        addresses.push(more);
     }
     let mut chains = Chains::new(&config.name);
     let filter_chains = chains.decode_all(&config.filter_chains, path)?;
@@ -88,6 +86,10 @@ pub(crate) fn listener(config: &pb::listener::Listener, path: &Path<'_>) -> Resu
         default_filter_chain,
         buffer_limit: config.per_connection_buffer_limit_bytes.map_or(1 << 20, bytes),
         backlog: config.tcp_backlog_size.unwrap_or(1024),
+        keepalive: match &config.tcp_keepalive {
+            Some(options) => keepalive::tcp(options, &path.field("tcp_keepalive"))?,
+            None => None,
+        },
         max_connections: None,
         access_logs: access_log::access_logs(&config.access_log, path)?,
     };

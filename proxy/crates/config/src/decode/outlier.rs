@@ -65,6 +65,7 @@ pub(super) fn detection(config: &pb::cluster::OutlierDetection, path: &Path<'_>)
         // Envoy: the larger of the two holds.
         max_ejection_time: longest.max(base),
         max_ejection_percent: config.max_ejection_percent.unwrap_or(10),
+        always_eject_one: config.always_eject_one_host.unwrap_or(false),
     })
 }
 

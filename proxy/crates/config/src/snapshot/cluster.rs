@@ -78,6 +78,62 @@ pub struct CircuitBreakers {
     pub max_retries: u32,
 }
 
+/// `dns_lookup_family`: which addresses of a name are used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum DnsFamily {
+    /// `AUTO`, Envoy's default: IPv6, or IPv4 when there are none.
+    #[default]
+    V6Preferred,
+    /// `V4_PREFERRED`: IPv4, or IPv6 when there are none.
+    V4Preferred,
+    /// `V4_ONLY`.
+    V4Only,
+    /// `V6_ONLY`.
+    V6Only,
+    /// `ALL`: both.
+    All,
+}
+
+/// How the names of a STRICT_DNS cluster are resolved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dns {
+    /// `dns_lookup_family`.
+    pub family: DnsFamily,
+    /// `dns_refresh_rate`: time between two resolutions of a name, default 5 s.
+    pub refresh: Duration,
+    /// `respect_dns_ttl`: the answer's time to live instead of `refresh`.
+    pub respect_ttl: bool,
+    /// `dns_failure_refresh_rate`: base and longest time to the next try after failures, doubled each time; `refresh`
+    /// by default.
+    pub failure: (Duration, Duration),
+    /// `dns_jitter`: up to so much is added to each pause, default none.
+    pub jitter: Duration,
+}
+
+impl Default for Dns {
+    fn default() -> Self {
+        let refresh = Duration::from_secs(5);
+        Self {
+            family: DnsFamily::default(),
+            refresh,
+            respect_ttl: false,
+            failure: (refresh, refresh),
+            jitter: Duration::ZERO,
+        }
+    }
+}
+
+/// `http2_protocol_options.connection_keepalive`: PING frames that tell whether the peer is still there.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct H2Keepalive {
+    /// `interval` between pings.
+    pub interval: Duration,
+    /// `timeout`: how long the answer, or any other frame, may take.
+    pub timeout: Duration,
+    /// `interval_jitter`: percent of the interval added at random, default 15.
+    pub jitter: f64,
+}
+
 /// `outlier_detection`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OutlierDetection {
@@ -94,8 +150,10 @@ pub struct OutlierDetection {
     pub base_ejection_time: Duration,
     /// `max_ejection_time`, default 300 s.
     pub max_ejection_time: Duration,
-    /// `max_ejection_percent`, default 10; at least one endpoint may be ejected.
+    /// `max_ejection_percent` of the cluster's endpoints, whatever their priority; default 10.
     pub max_ejection_percent: u32,
+    /// `always_eject_one_host`: one endpoint may go whatever the percentage; default false.
+    pub always_eject_one: bool,
 }
 
 /// What an active health check does.
@@ -164,7 +222,14 @@ pub struct Cluster {
     pub panic_threshold: f64,
     /// `common_lb_config.locality_weighted_lb_config` is set.
     pub locality_weighted: bool,
-    /// `upstream_bind_config.source_address` (inbound passthrough uses 127.0.0.6).
+    /// `upstream_connection_options.tcp_keepalive`. Beyond Envoy, a connection with bytes under way is given up after the
+    /// same patience without an acknowledgement ([`heddle_net::Liveness`]).
+    pub keepalive: Option<heddle_net::Keepalive>,
+    /// `http2_protocol_options.connection_keepalive`.
+    pub h2_keepalive: Option<H2Keepalive>,
+    /// Resolution of names, with STRICT_DNS.
+    pub dns: Dns,
+    /// `upstream_bind_config.source_address` (inbound passthrough uses 127.0.0.6, or ::6).
     pub bind_source: Option<std::net::IpAddr>,
     /// `per_connection_buffer_limit_bytes`, default 1 MiB.
     pub buffer_limit: usize,
@@ -221,7 +286,7 @@ pub struct LocalityEndpoints {
     pub locality: Locality,
     /// Priority, 0 first.
     pub priority: u32,
-    /// `load_balancing_weight`, default 1.
+    /// `load_balancing_weight` for locality-weighted balancing; without one the locality gets no share of it (zero).
     pub weight: u32,
     /// Endpoints.
     pub endpoints: Vec<Endpoint>,

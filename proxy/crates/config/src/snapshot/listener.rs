@@ -7,8 +7,9 @@ use std::time::Duration;
 use heddle_telemetry::access_log::Format;
 
 use super::TlsKey;
+use super::cluster::H2Keepalive;
 use super::filter::{HttpFilter, NetworkFilter};
-use super::route::RouteTable;
+use super::route::{ClusterChoice, RouteTable};
 
 /// `Listener.traffic_direction`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,10 +51,32 @@ pub struct Listener {
     /// `max_connections_to_accept_per_socket_event` has no meaning here and is refused; this is
     /// `tcp_backlog_size`, default 1024.
     pub backlog: u32,
+    /// `tcp_keepalive` of accepted connections; none by default.
+    pub keepalive: Option<heddle_net::Keepalive>,
     /// `connection_limit` of this listener over all workers; none by default.
     pub max_connections: Option<u64>,
     /// `access_log` of the listener.
     pub access_logs: Vec<AccessLog>,
+}
+
+impl Listener {
+    /// The clusters that its filters and the route tables inside it lead to, repeated as often as they are named. Those
+    /// of RDS tables, and those that a ClientHello names, are not among them.
+    pub fn clusters(&self) -> impl Iterator<Item = &Arc<str>> {
+        let chains = self.filter_chains.iter().chain(&self.default_filter_chain);
+        chains.flat_map(|chain| &chain.filters).flat_map(|filter| {
+            let (choice, table) = match filter {
+                NetworkFilter::TcpProxy(proxy) => (Some(&proxy.cluster), None),
+                NetworkFilter::Http(manager) => match &manager.routes {
+                    RouteSource::Inline(table) => (None, Some(table)),
+                    RouteSource::Rds(_) => (None, None),
+                },
+                NetworkFilter::Rbac(_) | NetworkFilter::IstioStats | NetworkFilter::SniCluster => (None, None),
+            };
+            let chosen = choice.into_iter().flat_map(ClusterChoice::names);
+            chosen.chain(table.into_iter().flat_map(|t| t.clusters()))
+        })
+    }
 }
 
 /// Filters that look at a connection before a filter chain is chosen.
@@ -239,6 +262,8 @@ pub struct HttpConnectionManager {
     pub h2_stream_window: u32,
     /// `http2_protocol_options.initial_connection_window_size`, default 24 MiB.
     pub h2_connection_window: u32,
+    /// `http2_protocol_options.connection_keepalive`.
+    pub h2_keepalive: Option<H2Keepalive>,
     /// `http_protocol_options.accept_http_10`.
     pub accept_http_10: bool,
     /// `normalize_path`.

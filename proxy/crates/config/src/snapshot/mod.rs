@@ -14,8 +14,9 @@ use std::sync::Arc;
 use heddle_tls::{ClientContext, ServerContext};
 
 pub use cluster::{
-    CircuitBreakers, Cluster, Discovery, Endpoint, EndpointHealth, HealthCheck, HealthChecker, LbPolicy, Locality,
-    LocalityEndpoints, OutlierDetection, TransportSocketMatch, UpstreamHttp, UpstreamTransport,
+    CircuitBreakers, Cluster, Discovery, Dns, DnsFamily, Endpoint, EndpointHealth, H2Keepalive, HealthCheck,
+    HealthChecker, LbPolicy, Locality, LocalityEndpoints, OutlierDetection, TransportSocketMatch, UpstreamHttp,
+    UpstreamTransport,
 };
 pub use filter::{HttpFilter, NetworkFilter, TcpProxy};
 pub use listener::{

@@ -31,6 +31,19 @@ pub struct RouteTable {
     pub internal_only: Vec<String>,
 }
 
+impl RouteTable {
+    /// The clusters that its routes lead to, repeated as often as they are named.
+    pub fn clusters(&self) -> impl Iterator<Item = &Arc<str>> {
+        let routes = self.virtual_hosts.iter().flat_map(|host| &host.routes);
+        routes
+            .filter_map(|route| match &route.action {
+                Action::Route(action) => Some(&action.cluster),
+                Action::Redirect(_) | Action::Direct(_) => None,
+            })
+            .flat_map(ClusterChoice::names)
+    }
+}
+
 /// `envoy.config.route.v3.VirtualHost`.
 #[derive(Debug)]
 pub struct VirtualHost {
@@ -118,6 +131,17 @@ pub enum ClusterChoice {
         /// Sum of weights, above zero.
         total: u32,
     },
+}
+
+impl ClusterChoice {
+    /// All clusters that it may choose.
+    pub fn names(&self) -> impl Iterator<Item = &Arc<str>> {
+        let (one, several) = match self {
+            Self::Single(name) => (Some(name), &[][..]),
+            Self::Weighted { clusters, .. } => (None, &clusters[..]),
+        };
+        one.into_iter().chain(several.iter().map(|(name, _)| name))
+    }
 }
 
 /// `envoy.config.route.v3.RouteAction`.

@@ -6,8 +6,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use heddle_config::snapshot::TrafficDirection;
-use heddle_net::ConnectionInfo;
+use heddle_net::{ConnectionInfo, PeerIdentity};
 use heddle_telemetry::istio::{CallParties, PeerMetadata, Reporter, RequestMetrics, RequestReport};
+use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use crate::hcm::Exchange;
@@ -17,13 +18,17 @@ use crate::worker::HttpWorker;
 /// Most peers kept that were worked out of endpoint metadata or identities.
 const MAX_DERIVED: usize = 1024;
 
+fn principal(identity: &PeerIdentity) -> Option<&str> {
+    identity.uri_sans.first().map(String::as_str)
+}
+
 /// The filter.
 pub(crate) struct IstioStats {
     metrics: RequestMetrics,
     inbound: bool,
     unknown: Rc<PeerMetadata>,
-    /// By endpoint metadata or SPIFFE identity; the two never look alike.
-    derived: RefCell<HashMap<Box<str>, Rc<PeerMetadata>, ahash::RandomState>>,
+    /// By endpoint metadata, SPIFFE identity and cluster, a line each.
+    derived: RefCell<HashMap<Box<[u8]>, Rc<PeerMetadata>, ahash::RandomState>>,
 }
 
 impl IstioStats {
@@ -43,63 +48,64 @@ impl IstioStats {
         }
     }
 
-    fn derive(&self, key: &str, make: fn(&str) -> PeerMetadata) -> Rc<PeerMetadata> {
-        if let Some(peer) = self.derived.borrow().get(key) {
+    /// What is known of a peer that has not introduced itself.
+    fn derive(&self, endpoint: Option<&str>, identity: Option<&str>, cluster: Option<&str>) -> Rc<PeerMetadata> {
+        let parts = [endpoint, identity, cluster];
+        if parts.iter().all(Option::is_none) {
+            return Rc::clone(&self.unknown);
+        }
+        let mut key = SmallVec::<[u8; 256]>::new();
+        for part in parts {
+            key.extend_from_slice(part.unwrap_or_default().as_bytes());
+            key.push(b'\n');
+        }
+        if let Some(peer) = self.derived.borrow().get(&key[..]) {
             return Rc::clone(peer);
         }
-        let peer = Rc::new(make(key));
+        let peer = Rc::new(PeerMetadata::derived(endpoint, identity, cluster));
         let mut derived = self.derived.borrow_mut();
         if derived.len() >= MAX_DERIVED {
             derived.clear();
         }
-        derived.insert(key.into(), Rc::clone(&peer));
+        derived.insert(key[..].into(), Rc::clone(&peer));
         peer
     }
 
-    /// The workload at the other end: what it said of itself, else what the endpoint or its identity tells.
-    fn peer(&self, exchange: &Exchange, identity: Option<&str>) -> Rc<PeerMetadata> {
-        let said = if self.inbound {
-            &exchange.source
+    /// The workload at the other end: what it said of itself, else what the endpoint or its identity tells. The cluster
+    /// is the one that its certificate proves, whatever else it says.
+    fn peer(&self, exchange: &Exchange, proven: Option<&PeerIdentity>) -> Rc<PeerMetadata> {
+        let (said, endpoint) = if self.inbound {
+            (&exchange.source, None)
         } else {
-            &exchange.destination
+            (&exchange.destination, exchange.upstream_workload.as_deref())
         };
-        if let Some(peer) = said {
-            return Rc::clone(peer);
-        }
-        if !self.inbound
-            && let Some(workload) = &exchange.upstream_workload
-        {
-            return self.derive(workload, PeerMetadata::from_endpoint);
-        }
-        match identity {
-            Some(identity) => self.derive(identity, PeerMetadata::from_spiffe),
-            None => Rc::clone(&self.unknown),
+        let cluster = proven.and_then(PeerIdentity::cluster);
+        match (said, cluster) {
+            (Some(peer), Some(cluster)) if peer.cluster != cluster => Rc::new(PeerMetadata {
+                cluster: cluster.to_owned(),
+                ..PeerMetadata::clone(peer)
+            }),
+            (Some(peer), _) => Rc::clone(peer),
+            (None, cluster) => self.derive(endpoint, proven.and_then(principal), cluster),
         }
     }
 
     pub(crate) fn on_end(&self, exchange: &Exchange, connection: &ConnectionInfo, now: Instant) {
-        let upstream_identity = exchange
-            .upstream_peer
-            .as_ref()
-            .and_then(|p| p.uri_sans.first())
-            .map(String::as_str);
-        let (identity, source, destination, mutual_tls) = if self.inbound {
-            let source = connection.principal();
-            (
-                source,
-                source,
-                connection.local_identity.as_deref(),
-                connection.peer.is_some(),
-            )
+        // Each side knows its own principal by its own certificate, and the other's by the handshake.
+        let (proven, local) = if self.inbound {
+            (connection.peer.as_deref(), connection.local_identity.as_deref())
         } else {
             (
-                upstream_identity,
-                None,
-                upstream_identity,
-                exchange.upstream_peer.is_some(),
+                exchange.upstream_peer.as_deref(),
+                exchange.upstream_local_identity.as_deref(),
             )
         };
-        let peer = self.peer(exchange, identity);
+        let (source, destination) = if self.inbound {
+            (proven.and_then(principal), local)
+        } else {
+            (local, proven.and_then(principal))
+        };
+        let peer = self.peer(exchange, proven);
         let (service, service_name, service_namespace) = match &exchange.cluster_config {
             None => ("", "", ""),
             Some(config) => match &config.service {
@@ -128,7 +134,7 @@ impl IstioStats {
                 service,
                 service_name,
                 service_namespace,
-                mutual_tls,
+                mutual_tls: proven.is_some(),
             },
             grpc: exchange.request.grpc,
             response_code: exchange.status,

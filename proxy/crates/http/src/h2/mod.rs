@@ -2,12 +2,14 @@
 
 mod body;
 mod convert;
+mod keepalive;
 mod scan;
 mod serve;
 mod transport;
 
 pub(crate) use body::{H2Reader, H2Writer, stream_error};
 pub(crate) use convert::{length_of, request_to, response_from};
+pub(crate) use keepalive::KeepAlive;
 pub use scan::FrameScan;
 pub(crate) use serve::{PREFACE, serve};
 pub(crate) use transport::{Io, Transport};

@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use super::body::{H2Reader, H2Writer};
 use super::convert::{length_of, request_from, response_to};
+use super::keepalive::KeepAlive;
 use super::transport::{Io, Transport};
 use crate::body::{BodyLength, Pump, Sink, Source, Static, StreamError};
 use crate::drain::{Drain, DrainStage};
@@ -66,6 +67,7 @@ enum End {
     Finished,
     Failed(h2::Error),
     Transport,
+    Unresponsive,
     Idle,
     Drained,
 }
@@ -130,6 +132,9 @@ pub(crate) async fn serve(
     });
     let never = far_future(opened);
     let last = config.max_connection_duration.map_or(never, |max| opened + max);
+    let mut keepalive = config
+        .h2_keepalive
+        .and_then(|settings| Some(KeepAlive::new(settings, driver.ping_pong()?)));
     let mut farewell_sent = false;
     let mut draining = None;
     let end = poll_fn(|cx| {
@@ -156,6 +161,11 @@ pub(crate) async fn serve(
         }
         if let Poll::Ready(Err(_)) = io.poll_send(cx) {
             return Poll::Ready(End::Transport);
+        }
+        if let Some(keepalive) = &mut keepalive
+            && keepalive.poll_dead(cx, io.received()).is_ready()
+        {
+            return Poll::Ready(End::Unresponsive);
         }
         if drain.stage() == DrainStage::Closing {
             return Poll::Ready(End::Drained);
@@ -192,6 +202,11 @@ pub(crate) async fn serve(
                 stats.cx_destroy_local.inc();
                 stats.http2_error(cause(&error));
             }
+        }
+        End::Unresponsive => {
+            stats.http2_keepalive_timeout.inc();
+            stats.cx_destroy_local.inc();
+            driver.abrupt_shutdown(Reason::NO_ERROR);
         }
         End::Idle => {
             stats.cx_idle_timeout.inc();

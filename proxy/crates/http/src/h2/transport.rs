@@ -25,6 +25,7 @@ pub(crate) struct Io {
     input: RefCell<BytesMut>,
     out: RefCell<Vec<u8>>,
     sent: Cell<usize>,
+    received: Cell<u64>,
     scan: RefCell<FrameScan>,
     scanning: bool,
 }
@@ -38,9 +39,20 @@ impl Io {
             input: RefCell::new(first),
             out: RefCell::default(),
             sent: Cell::new(0),
+            received: Cell::new(0),
             scan: RefCell::default(),
             scanning,
         })
+    }
+
+    /// Bytes that have come from the peer.
+    pub(crate) fn received(&self) -> u64 {
+        self.received.get()
+    }
+
+    /// The stream below.
+    pub(crate) fn stream(&self) -> &Stream {
+        &self.stream
     }
 
     /// The peer's last word on which streams it works on; none before GOAWAY.
@@ -79,6 +91,7 @@ impl Io {
             }
             let polled = self.stream.poll_read(cx, &mut input);
             let empty = !matches!(polled, Poll::Ready(Ok(n)) if n > 0);
+            self.received.set(self.received.get() + input.len() as u64);
             if empty {
                 buffer::give_read(std::mem::take(&mut *input));
             }

@@ -62,6 +62,8 @@ pub(crate) struct Exchange {
     pub(crate) upstream_host: Option<SocketAddr>,
     pub(crate) upstream_local: Option<SocketAddr>,
     pub(crate) upstream_peer: Option<Arc<PeerIdentity>>,
+    /// Who this side is towards the upstream.
+    pub(crate) upstream_local_identity: Option<Arc<str>>,
     pub(crate) upstream_failure: Option<String>,
     /// Istio's `workload` metadata of the endpoint used.
     pub(crate) upstream_workload: Option<Arc<str>>,
@@ -99,6 +101,7 @@ impl Exchange {
             upstream_host: None,
             upstream_local: None,
             upstream_peer: None,
+            upstream_local_identity: None,
             upstream_failure: None,
             upstream_workload: None,
             attempts: 0,
@@ -132,6 +135,7 @@ impl Exchange {
         self.upstream_host = None;
         self.upstream_local = None;
         self.upstream_peer = None;
+        self.upstream_local_identity = None;
         self.upstream_failure = None;
         self.upstream_workload = None;
         self.attempts = 0;

@@ -18,10 +18,11 @@ use heddle_upstream::{ConnectErrorKind, ConnectOptions, Connection};
 use tokio::time::Instant;
 
 use super::h1::connect_failure;
+use super::patience::Patience;
 use super::{Cluster, UpstreamHost, register};
 use crate::body::StreamError;
 use crate::failure::Failure;
-use crate::h2::{Io, Transport};
+use crate::h2::{Io, KeepAlive, Transport};
 
 /// Most bytes that `h2` holds for one stream before the sender has to wait.
 const SEND_BUFFER: usize = 256 * 1024;
@@ -41,6 +42,7 @@ pub(crate) struct H2Conn {
     pub(crate) io: Rc<Io>,
     pub(crate) local: Option<SocketAddr>,
     pub(crate) peer: Option<Arc<PeerIdentity>>,
+    pub(crate) local_identity: Option<Arc<str>>,
     active: Cell<u32>,
     requests: Cell<u32>,
     max_streams: u32,
@@ -241,6 +243,7 @@ async fn start(cluster: &Rc<Cluster>, host: &Rc<UpstreamHost>, opened: Connectio
         io: Rc::clone(&io),
         local: opened.local,
         peer: opened.peer,
+        local_identity: opened.local_identity,
         active: Cell::new(0),
         requests: Cell::new(0),
         max_streams: config.h2_max_streams,
@@ -252,6 +255,11 @@ async fn start(cluster: &Rc<Cluster>, host: &Rc<UpstreamHost>, opened: Connectio
     let owner = Rc::downgrade(host);
     let guard = opened.guard;
     let protocol_errors = stats.upstream_cx_protocol_error.clone();
+    let silent = stats.http2_keepalive_timeout.clone();
+    let mut keepalive = config
+        .h2_keepalive
+        .and_then(|settings| Some(KeepAlive::new(settings, driver.ping_pong()?)));
+    let mut patience = Patience::new(&config, &stats.upstream_cx_unresponsive);
     tokio::task::spawn_local(async move {
         let _guard = guard;
         let result = poll_fn(|cx| {
@@ -259,9 +267,19 @@ async fn start(cluster: &Rc<Cluster>, host: &Rc<UpstreamHost>, opened: Connectio
             // A write error ends the reading side too, and with it the driver.
             let sent = io.poll_send(cx);
             match (done, sent) {
-                (Poll::Ready(result), _) => Poll::Ready(result.err()),
-                (Poll::Pending, Poll::Ready(Err(_))) => Poll::Ready(None),
-                (Poll::Pending, _) => Poll::Pending,
+                (Poll::Ready(result), _) => return Poll::Ready(result.err()),
+                (Poll::Pending, Poll::Ready(Err(_))) => return Poll::Ready(None),
+                (Poll::Pending, _) => {}
+            }
+            if let Some(keepalive) = &mut keepalive
+                && keepalive.poll_dead(cx, io.received()).is_ready()
+            {
+                silent.inc();
+                return Poll::Ready(None);
+            }
+            match &mut patience {
+                Some(patience) => patience.poll_dead(cx, io.stream().tcp()).map(|()| None),
+                None => Poll::Pending,
             }
         })
         .await;

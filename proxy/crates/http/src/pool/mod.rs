@@ -2,6 +2,7 @@
 
 mod h1;
 mod h2;
+mod patience;
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};

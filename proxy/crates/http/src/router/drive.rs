@@ -110,6 +110,17 @@ pub(super) fn poll_ends<B: RequestBody, R: Reply>(
     Poll::Pending
 }
 
+/// Whether it was time to look after the upstream, and nobody is there any more.
+fn gave_up<B: RequestBody, R: Reply>(parts: &mut Parts<'_, '_, '_, B, R>, upstream: &mut impl Upstream) -> bool {
+    if !parts.deadlines.take_look() || !upstream.is_dead(Instant::now()) {
+        return false;
+    }
+    if let Some(cluster) = &parts.exchange.cluster {
+        cluster.stats().upstream_cx_unresponsive.inc();
+    }
+    true
+}
+
 /// Runs a try. The request's head is with `sink` already, unsent.
 ///
 /// # Errors
@@ -203,7 +214,13 @@ async fn answer_head<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink>(
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(Failure::Upstream(error))),
                 Poll::Pending => {}
             }
-            poll_ends(cx, parts, wants_tunnel).map(Err)
+            if let Poll::Ready(failure) = poll_ends(cx, parts, wants_tunnel) {
+                return Poll::Ready(Err(failure));
+            }
+            match gave_up(parts, upstream) {
+                true => Poll::Ready(Err(Failure::Upstream(StreamError::Closed))),
+                false => Poll::Pending,
+            }
         })
         .await?;
         let status = parts.exchange.response.status;
@@ -275,7 +292,13 @@ async fn answer_body<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink>(
                 half_closed = sink.poll_half_close(cx).is_ready();
             }
         }
-        poll_ends(cx, parts, tunnel).map(End::Failure)
+        if let Poll::Ready(failure) = poll_ends(cx, parts, tunnel) {
+            return Poll::Ready(End::Failure(failure));
+        }
+        match gave_up(parts, upstream) {
+            true => Poll::Ready(End::Upstream(StreamError::Closed)),
+            false => Poll::Pending,
+        }
     })
     .await;
     let exchange = &mut *parts.exchange;

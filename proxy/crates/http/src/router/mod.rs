@@ -53,6 +53,10 @@ pub(crate) struct Deadlines {
     pub(crate) route: Instant,
     /// Of the try in progress.
     pub(crate) per_try: Instant,
+    /// When to look whether the upstream is still there, and how often; set by the try that wants it.
+    pub(crate) look: Instant,
+    pub(crate) look_every: Duration,
+    look_due: bool,
     pub(crate) idle: IdleWatch,
 }
 
@@ -72,6 +76,9 @@ impl Deadlines {
             route_timeout: route_timeout(job.action, exchange),
             route: never,
             per_try: never,
+            look: never,
+            look_every: Duration::ZERO,
+            look_due: false,
             idle: IdleWatch::new(idle, now),
         }
     }
@@ -89,7 +96,11 @@ impl Deadlines {
 
     /// The next moment at which something may be over.
     pub(crate) fn next(&self) -> Instant {
-        self.request.min(self.route).min(self.per_try).min(self.idle.deadline())
+        self.request
+            .min(self.route)
+            .min(self.per_try)
+            .min(self.look)
+            .min(self.idle.deadline())
     }
 
     /// What is over now.
@@ -103,8 +114,17 @@ impl Deadlines {
         } else if self.idle.expired(now) {
             Some(Failure::StreamIdle { request_complete })
         } else {
+            if now >= self.look {
+                self.look = now + self.look_every;
+                self.look_due = true;
+            }
             None
         }
+    }
+
+    /// Whether it is time to look whether the upstream is still there. Once per time.
+    pub(crate) fn take_look(&mut self) -> bool {
+        std::mem::take(&mut self.look_due)
     }
 }
 
@@ -178,6 +198,10 @@ pub(crate) async fn run<B: RequestBody, R: Reply>(
         .clusters
         .get(name)
         .ok_or(Failure::NoCluster(job.action.not_found_status))?;
+    if cluster.awaits_names() {
+        // Boxed: rare, and a request's future should not be larger for it.
+        Box::pin(cluster.named()).await;
+    }
     let config = cluster.config();
     exchange.cluster = Some(Rc::clone(&cluster));
     exchange.cluster_config = Some(Rc::clone(&config));
@@ -354,6 +378,7 @@ async fn attempt<B: RequestBody, R: Reply>(
     exchange.upstream_workload = host.workload();
     exchange.upstream_local = None;
     exchange.upstream_peer = None;
+    exchange.upstream_local_identity = None;
     if matches!(job.action.host_rewrite, Some(HostRewrite::Auto))
         && let Some(name) = host.hostname()
     {
@@ -389,6 +414,8 @@ async fn try_host<B: RequestBody, R: Reply>(
         let lease = until_ready(acquire_h2(cluster, host), parts).await?;
         parts.exchange.upstream_local = lease.conn.local;
         parts.exchange.upstream_peer.clone_from(&lease.conn.peer);
+        let identity = &lease.conn.local_identity;
+        parts.exchange.upstream_local_identity.clone_from(identity);
         return upstream::over_h2(job, lease, parts).await;
     }
     // The request's own clock reading is good enough to tell an expired connection on the first try.
@@ -401,6 +428,7 @@ async fn try_host<B: RequestBody, R: Reply>(
     if let Some(conn) = lease.parts() {
         parts.exchange.upstream_local = conn.local;
         parts.exchange.upstream_peer.clone_from(&conn.peer);
+        parts.exchange.upstream_local_identity.clone_from(&conn.local_identity);
     }
     upstream::over_h1(job, lease, cluster, parts).await
 }

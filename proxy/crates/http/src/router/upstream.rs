@@ -7,6 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use h2::client::ResponseFuture;
+use heddle_net::Liveness;
 use tokio::time::Instant;
 
 use super::drive::{Driven, Parts, drive};
@@ -18,6 +19,7 @@ use crate::h2::{H2Reader, H2Writer, length_of, request_to, response_from, stream
 use crate::hcm::{Facts, Outcome, Reply, RequestBody};
 use crate::head::{Fields, Framing, Known, Method, RequestHead, ResponseHead};
 use crate::pool::{Cluster, H1Lease, H2Lease};
+use crate::timer::far_future;
 
 /// Where the answer comes from.
 pub(super) trait Upstream: Source {
@@ -25,6 +27,8 @@ pub(super) trait Upstream: Source {
     fn poll_response(&mut self, cx: &mut Context<'_>, head: &mut ResponseHead) -> Poll<Result<(), StreamError>>;
     /// The length of the body that follows this head.
     fn length(&self, head: &ResponseHead) -> BodyLength;
+    /// Whether the peer owes an acknowledgement for so long that it is to be taken for dead.
+    fn is_dead(&mut self, now: Instant) -> bool;
 }
 
 /// Where the request goes.
@@ -38,6 +42,7 @@ pub(super) trait UpstreamSink: Sink {
 struct H1Up<'c> {
     reader: H1Reader<'c>,
     method: Method,
+    liveness: Option<Liveness>,
 }
 
 impl Source for H1Up<'_> {
@@ -84,6 +89,13 @@ impl Upstream for H1Up<'_> {
             Framing::Length(n) => BodyLength::Known(n),
             Framing::Chunked | Framing::UntilClose => BodyLength::Unknown,
         }
+    }
+
+    fn is_dead(&mut self, now: Instant) -> bool {
+        let tcp = self.reader.stream.tcp();
+        self.liveness
+            .as_mut()
+            .is_some_and(|liveness| liveness.is_dead(tcp, now.into_std()))
     }
 }
 
@@ -162,9 +174,15 @@ pub(super) async fn over_h1<B: RequestBody, R: Reply>(
         let mut up = H1Up {
             reader,
             method: parts.exchange.request.method,
+            liveness: cluster.config().keepalive.map(|k| Liveness::new(k.patience())),
         };
+        if let Some(liveness) = &up.liveness {
+            parts.deadlines.look_every = liveness.period();
+            parts.deadlines.look = Instant::now() + liveness.period();
+        }
         drive(job, parts, &mut up, &mut writer).await
     };
+    parts.deadlines.look = far_future(parts.exchange.begun);
     let reusable = match driven {
         Ok(Driven::Finished(Outcome::Complete) | Driven::RetryStatus) => parts.exchange.response.keep_alive,
         _ => false,
@@ -246,6 +264,11 @@ impl Upstream for H2Up {
             return BodyLength::Empty;
         }
         length_of(&head.fields).map_or(BodyLength::Unknown, BodyLength::Known)
+    }
+
+    fn is_dead(&mut self, _: Instant) -> bool {
+        // The connection's own task looks after it, for all streams.
+        false
     }
 }
 

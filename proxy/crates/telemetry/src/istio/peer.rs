@@ -98,6 +98,22 @@ impl PeerMetadata {
         }
     }
 
+    /// What can be told of a workload that has not introduced itself: the endpoint's `workload` metadata, and what its
+    /// certificate proves (the SPIFFE identity, and the cluster that issued it). An endpoint behind another cluster's
+    /// gateway says no more than `;;;;cluster`, as in Istio, where the gateway may stand for any workload.
+    pub fn derived(endpoint: Option<&str>, identity: Option<&str>, cluster: Option<&str>) -> Self {
+        let mut peer = endpoint.map(Self::from_endpoint).unwrap_or_default();
+        if let Some(identity) = identity
+            && peer.namespace.is_empty()
+        {
+            peer.namespace = Self::from_spiffe(identity).namespace;
+        }
+        if let Some(cluster) = cluster {
+            peer.cluster = bounded(cluster);
+        }
+        peer
+    }
+
     /// From the value of `x-envoy-peer-metadata`. None when it is not what Istio's proxies send: a peer may send
     /// anything, so this is never trusted for more than labels.
     pub fn from_header(value: &str) -> Option<Self> {
@@ -232,5 +248,31 @@ mod tests {
             "shop"
         );
         assert!(PeerMetadata::from_spiffe("spiffe://td/other").is_unknown());
+    }
+
+    #[test]
+    fn behind_a_gateway() {
+        let cart = Some("spiffe://td/ns/shop/sa/cart");
+        let names = |peer: PeerMetadata| [peer.workload, peer.namespace, peer.canonical_service, peer.cluster];
+        let gateway = Some(";;;;c2");
+        assert_eq!(names(PeerMetadata::derived(gateway, None, None)), ["", "", "", "c2"]);
+        assert_eq!(
+            names(PeerMetadata::derived(gateway, cart, None)),
+            ["", "shop", "", "c2"]
+        );
+        // A certificate proves what metadata only says.
+        assert_eq!(
+            names(PeerMetadata::derived(gateway, cart, Some("c3"))),
+            ["", "shop", "", "c3"]
+        );
+        assert_eq!(
+            names(PeerMetadata::derived(Some("w;n;s;v1;c1"), cart, Some("c1"))),
+            ["w", "n", "s", "c1"]
+        );
+        assert_eq!(
+            names(PeerMetadata::derived(None, cart, Some("c1"))),
+            ["", "shop", "", "c1"]
+        );
+        assert!(PeerMetadata::derived(None, None, None).is_unknown());
     }
 }

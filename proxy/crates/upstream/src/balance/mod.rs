@@ -22,6 +22,8 @@ pub(crate) enum Health {
     Healthy,
     Degraded,
     Unhealthy,
+    /// Not healthy, and on purpose (EDS `DRAINING`): it does not count against its priority or locality either.
+    Excluded,
 }
 
 /// Hosts of one locality in one priority.
@@ -49,6 +51,8 @@ struct Localities<H> {
 
 struct Level<H> {
     all: Picker<H>,
+    /// Hosts without those that are excluded: what shares are shares of.
+    counted: usize,
     healthy: Picker<H>,
     degraded: Picker<H>,
     healthy_localities: Option<Localities<H>>,
@@ -145,6 +149,7 @@ impl<H: Balanced + Clone> Level<H> {
             let hosts = groups.iter().flat_map(|g| having(g, wanted)).collect();
             Picker::new(hosts, settings.policy, rng)
         };
+        let counting = |group: &Group<H>| group.hosts.iter().filter(|(_, h)| *h != Health::Excluded).count();
         let (all, healthy, degraded) = (flat(None), flat(Some(Health::Healthy)), flat(Some(Health::Degraded)));
         let mut localities = |wanted| {
             settings.locality_weighted.then(|| {
@@ -152,7 +157,7 @@ impl<H: Balanced + Clone> Level<H> {
                 let mut pickers = Vec::new();
                 for group in groups {
                     let hosts = having(group, Some(wanted));
-                    let share = hosts.len() as f64 / group.hosts.len().max(1) as f64;
+                    let share = hosts.len() as f64 / counting(group).max(1) as f64;
                     weights.push(f64::from(group.weight) * (share * OVERPROVISIONING).min(1.0));
                     pickers.push(Picker::new(hosts, settings.policy, rng));
                 }
@@ -166,6 +171,7 @@ impl<H: Balanced + Clone> Level<H> {
         let (healthy_localities, degraded_localities) = (localities(Health::Healthy), localities(Health::Degraded));
         Self {
             all,
+            counted: groups.iter().map(counting).sum(),
             healthy,
             degraded,
             healthy_localities,
@@ -177,7 +183,7 @@ impl<H: Balanced + Clone> Level<H> {
 
     /// What the hosts of one kind are worth, in percent.
     fn worth(&self, hosts: usize) -> f64 {
-        match self.all.len() {
+        match self.counted {
             0 => 0.0,
             all => (100.0 * OVERPROVISIONING * hosts as f64 / all as f64).min(100.0),
         }
@@ -197,7 +203,8 @@ fn distribute<H: Balanced + Clone>(levels: &mut [Level<H>], panic_threshold: f64
     if total < 100.0 {
         for level in levels.iter_mut() {
             let usable = (level.healthy.len() + level.degraded.len()) as f64;
-            level.panic = level.all.len() > 0 && 100.0 * usable / (level.all.len() as f64) < panic_threshold;
+            // Without any host that counts it is in panic too, unless panic is turned off.
+            level.panic = level.all.len() > 0 && 100.0 * usable < panic_threshold * level.counted.max(1) as f64;
         }
     }
     // All in panic: by number of hosts, so that none is overrun.

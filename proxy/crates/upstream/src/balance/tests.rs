@@ -176,3 +176,60 @@ fn localities_by_weight() {
     let counts = counts(&mut b, 400);
     assert_eq!(counts[&10], 100);
 }
+
+#[test]
+fn localities_without_weight_get_none_of_the_weighted_load() {
+    let (mut near, mut far) = (group(0, 0, 2, 0, 0), group(0, 10, 2, 0, 0));
+    near.weight = 1;
+    far.weight = 0;
+    let weighted = Settings {
+        locality_weighted: true,
+        ..settings(LbPolicy::RoundRobin)
+    };
+    let mut b = balancer(vec![near, far], weighted);
+    assert!(counts(&mut b, 100).keys().all(|name| *name < 10));
+    // Weights everywhere absent: as if there were no localities.
+    let (mut near, mut far) = (group(0, 0, 1, 0, 0), group(0, 10, 1, 0, 0));
+    (near.weight, far.weight) = (0, 0);
+    let mut b = balancer(vec![near, far], weighted);
+    assert_eq!(counts(&mut b, 100), HashMap::from([(0, 50), (10, 50)]));
+}
+
+#[test]
+fn a_locality_takes_its_weight_times_its_health() {
+    // One of four is worth 35 %: 0.35 × 2 against 1 × 1.
+    let (mut sick, far) = (group(0, 0, 1, 0, 3), group(0, 10, 4, 0, 0));
+    sick.weight = 2;
+    let weighted = Settings {
+        locality_weighted: true,
+        panic_threshold: 0.0,
+        ..settings(LbPolicy::RoundRobin)
+    };
+    let mut b = balancer(vec![sick, far], weighted);
+    let counts = counts(&mut b, 1_700);
+    assert!((695..=705).contains(&counts[&0]), "{counts:?}");
+}
+
+#[test]
+fn excluded_hosts_are_used_in_panic_only() {
+    let hosts = vec![
+        (host(0, 1), Health::Unhealthy),
+        (host(1, 1), Health::Excluded),
+        (host(2, 1), Health::Excluded),
+    ];
+    let group = Group {
+        priority: 0,
+        weight: 1,
+        hosts,
+    };
+    let mut b = balancer(vec![group], settings(LbPolicy::RoundRobin));
+    assert_eq!(counts(&mut b, 300).len(), 3);
+    let hosts = vec![(host(0, 1), Health::Healthy), (host(1, 1), Health::Excluded)];
+    let group = Group {
+        priority: 0,
+        weight: 1,
+        hosts,
+    };
+    let mut b = balancer(vec![group], settings(LbPolicy::RoundRobin));
+    assert_eq!(counts(&mut b, 100), HashMap::from([(0, 100)]));
+}

@@ -1,9 +1,11 @@
+mod failover;
+
 use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use heddle_config::snapshot::{
-    CircuitBreakers, Cluster, Discovery, Endpoint, EndpointHealth, LbPolicy, LocalityEndpoints, OutlierDetection,
+    CircuitBreakers, Cluster, Discovery, Dns, Endpoint, EndpointHealth, LbPolicy, LocalityEndpoints, OutlierDetection,
     TransportSocketMatch, UpstreamHttp, UpstreamTransport,
 };
 use heddle_telemetry::prometheus::Gathered;
@@ -51,6 +53,9 @@ pub(crate) fn cluster(name: &str) -> Cluster {
         health_checks: Vec::new(),
         panic_threshold: 50.0,
         locality_weighted: false,
+        keepalive: None,
+        h2_keepalive: None,
+        dns: Dns::default(),
         bind_source: None,
         buffer_limit: 1 << 20,
         service: None,
@@ -256,6 +261,7 @@ fn detection() -> OutlierDetection {
         base_ejection_time: Duration::from_secs(30),
         max_ejection_time: Duration::from_secs(50),
         max_ejection_percent: 10,
+        always_eject_one: true,
     }
 }
 

@@ -134,24 +134,32 @@ async fn checks_decide_who_is_picked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn names_are_resolved_again_and_the_last_good_answer_stays() {
-    type Answers = Rc<RefCell<io::Result<Vec<u8>>>>;
-    let answers: Answers = Rc::new(RefCell::new(Ok(vec![2, 1, 1])));
+async fn names_become_hosts_and_the_last_good_answer_stays() {
+    let answers: Rc<RefCell<io::Result<Vec<u8>>>> = Rc::new(RefCell::new(Ok(vec![2, 1, 1])));
     let given = Rc::clone(&answers);
-    let resolve: Resolve = Rc::new(move |name| {
+    let resolve: Resolve = Rc::new(move |name, _| {
         assert_eq!(&*name, "db.example");
         let answer = match &*given.borrow() {
-            Ok(list) => Ok(list.iter().map(|n| addr(*n).ip()).collect()),
+            Ok(list) => Ok(dns::Answer {
+                addresses: list.iter().map(|n| addr(*n).ip()).collect(),
+                ttl: Duration::ZERO,
+            }),
             Err(error) => Err(io::Error::from(error.kind())),
         };
-        Box::pin(std::future::ready(answer))
+        Box::pin(async move {
+            sleep(Duration::from_millis(20)).await;
+            answer
+        })
     });
     let upstreams = Upstreams::new();
     let mut config = cluster("dns");
     config.discovery = Discovery::StrictDns;
     let mut name = endpoint("0.0.0.0:5432".parse().expect("address"));
     name.hostname = Some("db.example".into());
-    let snapshot = snapshot(vec![(Arc::new(config), locality(vec![name]))]);
+    // An endpoint that is an address calls itself something, which is nobody's business here.
+    let mut address = endpoint(addr(9));
+    address.hostname = Some("not-asked-for.example".into());
+    let snapshot = snapshot(vec![(Arc::new(config), locality(vec![name, address]))]);
     let (_sender, receiver) = watch::channel(Arc::clone(&snapshot));
     let supervisor = Supervisor::with_resolver(upstreams.clone(), Stats::new(), receiver, resolve);
     let worker: ClusterManager<()> = ClusterManager::new(upstreams, Stats::new(), |_| {}, 1);
@@ -164,15 +172,47 @@ async fn names_are_resolved_again_and_the_last_good_answer_stays() {
         all
     };
     let test = async {
-        assert!(hosts().is_empty());
-        sleep(Duration::from_secs(1)).await;
-        assert_eq!(hosts(), ["10.0.0.1:5432", "10.0.0.2:5432"]);
-        *answers.borrow_mut() = Err(io::ErrorKind::NotFound.into());
-        sleep(dns::REFRESH).await;
-        assert_eq!(hosts().len(), 2, "the last good answer stays");
+        assert_eq!(hosts(), ["10.0.0.9:80"]);
+        // What needs the cluster before its names are known waits for them.
+        assert!(handle.awaits_names());
+        let begun = tokio::time::Instant::now();
+        handle.named().await;
+        assert!(begun.elapsed() < Duration::from_millis(100), "{:?}", begun.elapsed());
+        assert!(!handle.awaits_names());
+        assert_eq!(hosts(), ["10.0.0.1:5432", "10.0.0.2:5432", "10.0.0.9:80"]);
+        *answers.borrow_mut() = Err(io::ErrorKind::TimedOut.into());
+        sleep(Duration::from_secs(30)).await;
+        assert_eq!(hosts().len(), 3, "the last good answer stays");
         *answers.borrow_mut() = Ok(vec![3]);
-        sleep(dns::REFRESH).await;
-        assert_eq!(hosts(), ["10.0.0.3:5432"]);
+        sleep(Duration::from_secs(6)).await;
+        assert_eq!(hosts(), ["10.0.0.3:5432", "10.0.0.9:80"]);
+    };
+    tokio::select! {
+        biased;
+        () = test => {}
+        () = supervisor.run() => panic!("the supervisor ended"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn names_that_cannot_be_resolved_are_not_waited_for_longer_than_a_connection() {
+    let resolve: Resolve = Rc::new(|_, _| Box::pin(std::future::pending()));
+    let upstreams = Upstreams::new();
+    let mut config = cluster("dns");
+    config.discovery = Discovery::StrictDns;
+    let mut name = endpoint("0.0.0.0:5432".parse().expect("address"));
+    name.hostname = Some("db.example".into());
+    let snapshot = snapshot(vec![(Arc::new(config), locality(vec![name]))]);
+    let (_sender, receiver) = watch::channel(Arc::clone(&snapshot));
+    let supervisor = Supervisor::with_resolver(upstreams.clone(), Stats::new(), receiver, resolve);
+    let worker: ClusterManager<()> = ClusterManager::new(upstreams, Stats::new(), |_| {}, 1);
+    worker.update(&snapshot);
+    let handle = worker.get("dns").expect("cluster");
+    let test = async {
+        let begun = tokio::time::Instant::now();
+        handle.named().await;
+        assert_eq!(begun.elapsed().as_secs(), 1, "connect_timeout");
+        assert!(!handle.awaits_names());
     };
     tokio::select! {
         biased;
@@ -193,6 +233,7 @@ async fn the_sweep_runs_and_ends_with_its_cluster() {
         base_ejection_time: Duration::from_secs(15),
         max_ejection_time: Duration::from_secs(300),
         max_ejection_percent: 100,
+        always_eject_one: false,
     });
     let first = snapshot(vec![(
         Arc::new(config),
