@@ -62,6 +62,9 @@ type Pace struct {
 	// FirstRetry and LastRetry bound the growing pause before the primary is tried again, defaults 100ms and 2s.
 	// RemovedRetry, default 30s, is the pause of a cluster that was removed.
 	FirstRetry, LastRetry, RemovedRetry time.Duration
+	// Dial is how long one attempt to reach the primary may take, and how long its handshake, default 2s: short, so that
+	// one that began while the link was dead does not delay the return.
+	Dial time.Duration
 	// Listen is the time between attempts to listen, default 500ms.
 	Listen time.Duration
 	// Keep is the least time between two writes of what is known, default 200ms.
@@ -80,7 +83,7 @@ func (p *Pace) complete() {
 		usual time.Duration
 	}{
 		{&p.Alive, time.Second}, {&p.Silence, 3 * time.Second}, {&p.Probe, time.Second}, {&p.ProbeTimeout, time.Second},
-		{&p.FirstRetry, 100 * time.Millisecond}, {&p.LastRetry, 2 * time.Second}, {&p.RemovedRetry, 30 * time.Second},
+		{&p.FirstRetry, 100 * time.Millisecond}, {&p.LastRetry, 2 * time.Second}, {&p.RemovedRetry, 30 * time.Second}, {&p.Dial, 2 * time.Second},
 		{&p.Listen, 500 * time.Millisecond}, {&p.Keep, 200 * time.Millisecond}, {&p.Sweep, time.Minute}, {&p.Resume, 5 * time.Second},
 		{&p.Look, 2 * time.Second},
 	} {
@@ -106,8 +109,8 @@ type Federation struct {
 	membership Membership
 	// removed says why the primary took this cluster out of its mesh, empty when it did not.
 	removed string
-	// own is what this cluster says of itself.
-	own State
+	// own is what this cluster says of itself; another one takes its place, it is not changed.
+	own *State
 	// book holds the other clusters by name.
 	book map[string]*entry
 	// objects are the GlobalNamespaces, clusters the Cluster objects, replicas both as they are sent to members.
@@ -158,7 +161,7 @@ func Open(config Config) (*Federation, error) {
 	f := &Federation{
 		config: config, counters: newCounters(), tokens: newTokens(config.Store, config.Now, config.Random),
 		unkept: make(chan struct{}, 1), reprobe: make(chan struct{}, 1), redial: make(chan struct{}, 1),
-		book: map[string]*entry{}, clusters: map[string]clusterInfo{}, streams: map[string]*stream{},
+		own: &State{}, book: map[string]*entry{}, clusters: map[string]clusterInfo{}, streams: map[string]*stream{},
 	}
 	if err := os.MkdirAll(dir(config.Cluster), 0o700); err != nil {
 		return nil, fmt.Errorf("make directory: %w", err)
@@ -251,7 +254,7 @@ func (f *Federation) SetOwn(locality registry.Locality, services []registry.Expo
 	if f.own.equal(next) {
 		return
 	}
-	f.own = next
+	f.own = &next
 	f.wakeAll()
 }
 

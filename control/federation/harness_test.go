@@ -223,7 +223,7 @@ type node struct {
 
 var testPace = Pace{
 	Alive: 20 * time.Millisecond, Silence: 400 * time.Millisecond, Probe: 20 * time.Millisecond, ProbeTimeout: 200 * time.Millisecond,
-	FirstRetry: 5 * time.Millisecond, LastRetry: 50 * time.Millisecond, RemovedRetry: 100 * time.Millisecond, Listen: 10 * time.Millisecond,
+	FirstRetry: 5 * time.Millisecond, LastRetry: 50 * time.Millisecond, RemovedRetry: 100 * time.Millisecond, Listen: 10 * time.Millisecond, Dial: 300 * time.Millisecond,
 	Keep: 5 * time.Millisecond, Sweep: 20 * time.Millisecond, Resume: 20 * time.Millisecond, Look: 10 * time.Millisecond,
 }
 
@@ -448,6 +448,12 @@ func eventually(t *testing.T, what string, holds func() bool) {
 	}
 }
 
+// failsWith demands that an error is a problem that says what went wrong.
+func failsWith(t *testing.T, err error, what string) {
+	t.Helper()
+	_ = asProblem(t, err, what)
+}
+
 // asProblem demands that an error is a problem with all its parts.
 func asProblem(t *testing.T, err error, what string) *client.Problem {
 	t.Helper()
@@ -472,3 +478,5 @@ func mustParse(t *testing.T, der []byte) *x509.Certificate {
 	}
 	return c
 }
+
+func clusterSpec() v1alpha1.ClusterSpec { return v1alpha1.ClusterSpec{Key: someHash} }

@@ -65,7 +65,7 @@ func (s stranger) introduce(ctx context.Context, address, rootHash string) (*int
 	var chain []*x509.Certificate
 	var roots *x509.CertPool
 	var peer peerOf
-	conn, err := connect(ctx, s.dial, address, s.trustDomain, nil, func(shown []*x509.Certificate) error {
+	conn, err := connect(ctx, s.dial, human, address, s.trustDomain, nil, func(shown []*x509.Certificate) error {
 		impostor := func(why string) error {
 			return &client.Problem{Status: http.StatusForbidden, What: "this is not the primary that the token was made by", Where: address, Why: why,
 				Remedy: "nothing was told to it; check the address, and make a new token at the primary if its mesh was made anew"}

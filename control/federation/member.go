@@ -144,7 +144,7 @@ func (f *Federation) dialPrimary(ctx context.Context, m Membership) (*grpc.Clien
 	}
 	var first error
 	for _, address := range addresses {
-		conn, err := connect(ctx, f.config.Dial, address, f.config.Settings.TrustDomain, certificate, func(chain []*x509.Certificate) error {
+		conn, err := connect(ctx, f.config.Dial, patience{f.config.Pace.Dial, f.config.Pace.Dial}, address, f.config.Settings.TrustDomain, certificate, func(chain []*x509.Certificate) error {
 			who, err := verify(chain, f.config.Authority.RootPool(), f.config.Now(), f.config.Settings.TrustDomain, x509.ExtKeyUsageServerAuth)
 			if err == nil && (!who.primary || who.cluster != m.Primary) {
 				err = fmt.Errorf("it is %s", who.cluster)
@@ -238,13 +238,13 @@ func (f *Federation) speak(ctx context.Context, call grpc.BidiStreamingClient[pb
 		f.mu.Lock()
 		own := f.own
 		f.mu.Unlock()
-		if sent == nil || !sent.equal(own) {
+		if sent != own {
 			for _, part := range own.parts() {
 				if err := send(&pb.FromMember{Message: &pb.FromMember_State{State: part}}); err != nil {
 					return err
 				}
 			}
-			sent = &own
+			sent = own
 		}
 		now := f.config.Now()
 		if !renewing && !now.Before(f.config.Authority.RenewAt()) && !now.Before(renewAgain) {

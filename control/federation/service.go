@@ -113,7 +113,8 @@ func (f *Federation) admitOnce(ctx context.Context, request *pb.JoinRequest, nam
 	}
 	// The same key proves the same cluster: it joins again, or its answer was lost.
 	repair := existing != nil && existing.Spec.Key == key && !existing.Spec.Primary
-	if token.usedBy != "" && !(repair && token.usedBy == name && token.usedKey == key) {
+	again := repair && token.usedBy == name && token.usedKey == key
+	if token.usedBy != "" && !again {
 		return nil, refuse(pb.Refusal_TOKEN_USED, "the token was used already", fmt.Sprintf("cluster %s used it at %s", token.usedBy, token.usedAt), "`heddle cluster token` at the primary makes a new one")
 	}
 	if existing != nil && !repair {

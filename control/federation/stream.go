@@ -158,7 +158,7 @@ func (f *Federation) note(s *stream, state State) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	e := f.book[s.cluster]
-	if e == nil || f.streams[s.cluster] != s || e.State.equal(state) {
+	if e == nil || f.streams[s.cluster] != s || e.equal(state) {
 		return
 	}
 	e.State = state
@@ -169,7 +169,7 @@ func (f *Federation) note(s *stream, state State) {
 func (f *Federation) tell(ctx context.Context, call grpc.BidiStreamingServer[pb.FromMember, pb.FromPrimary], s *stream, who peerOf) error {
 	alive := time.NewTicker(f.config.Pace.Alive)
 	defer alive.Stop()
-	for {
+	for woken := true; ; {
 		// While the store does not answer, nobody is thrown out.
 		if err := f.authorize(ctx, who); err != nil && !errors.Is(err, store.ErrUnavailable) {
 			if ctx.Err() != nil {
@@ -178,16 +178,20 @@ func (f *Federation) tell(ctx context.Context, call grpc.BidiStreamingServer[pb.
 			f.counters.add(countCallsRefused)
 			return err
 		}
-		for _, u := range f.updates(s) {
-			if err := call.Send(&pb.FromPrimary{Message: &pb.FromPrimary_Update{Update: u}}); err != nil {
-				return ended(err)
+		if woken {
+			for _, u := range f.updates(s) {
+				if err := call.Send(&pb.FromPrimary{Message: &pb.FromPrimary_Update{Update: u}}); err != nil {
+					return ended(err)
+				}
+				f.counters.add(countUpdatesSent)
 			}
-			f.counters.add(countUpdatesSent)
 		}
+		woken = false
 		select {
 		case <-ctx.Done():
 			return ended(context.Cause(ctx))
 		case <-s.wake:
+			woken = true
 		case <-alive.C:
 			if err := call.Send(&pb.FromPrimary{Message: &pb.FromPrimary_Alive{Alive: &pb.Alive{Time: f.config.Now().UnixNano()}}}); err != nil {
 				return ended(err)
@@ -201,7 +205,7 @@ func (f *Federation) updates(s *stream) []*pb.Update {
 	w := updateWriter{current: &pb.Update{Full: !s.begun}}
 	f.mu.Lock()
 	peers := make(map[string]*pb.Peer, len(f.book)+1)
-	peers[f.config.Cluster.Name] = &pb.Peer{Cluster: f.config.Cluster.Name, State: f.stateFor(s.cluster, f.config.Cluster.Name, f.own), Connected: true}
+	peers[f.config.Cluster.Name] = &pb.Peer{Cluster: f.config.Cluster.Name, State: f.stateFor(s.cluster, f.config.Cluster.Name, *f.own), Connected: true}
 	for name, e := range f.book {
 		if name != s.cluster {
 			peers[name] = &pb.Peer{Cluster: name, State: f.stateFor(s.cluster, name, e.State), Connected: e.connected}

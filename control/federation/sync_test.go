@@ -174,9 +174,9 @@ func TestRemovedClusterIsOut(t *testing.T) {
 	if len(a.f.Peers()) != 0 || a.f.Status().Connected || a.f.removed == "" {
 		t.Fatalf("%+v", a.f.Status())
 	}
-	asProblem(t, a.f.Rotate(context.Background()), "the primary is not reached")
+	failsWith(t, a.f.Rotate(context.Background()), "the primary is not reached")
 	// It joins again with a new token, running, and all is as before.
-	asProblem(t, a.f.Join(context.Background(), joinRequest("127.0.0.1:1", p.token())), "cannot be reached")
+	failsWith(t, a.f.Join(context.Background(), joinRequest("127.0.0.1:1", p.token())), "cannot be reached")
 	if err := a.f.Join(context.Background(), joinRequest(p.address, p.token())); err != nil {
 		t.Fatal(err)
 	}
@@ -245,7 +245,7 @@ func TestRotation(t *testing.T) {
 	a.restart()
 	eventually(t, "connected again", func() bool { return a.f.Status().Connected })
 	a.onRotate(func() error { return errors.New("shop/cart-0: away") })
-	asProblem(t, a.f.Rotate(context.Background()), "not all workloads")
+	failsWith(t, a.f.Rotate(context.Background()), "not all workloads")
 	p.stop()
 	eventually(t, "the primary is away", func() bool { return !a.f.Status().Connected })
 	if got := asProblem(t, a.f.Rotate(context.Background()), "the primary is not reached"); got.Status != http.StatusServiceUnavailable {

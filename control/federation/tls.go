@@ -26,6 +26,12 @@ const (
 	callTimeout      = 10 * time.Second
 )
 
+// patience is how long to wait for a connection, and for its handshake.
+type patience struct{ dial, handshake time.Duration }
+
+// human is the patience of who joins, once.
+var human = patience{dialTimeout, handshakeTimeout}
+
 // maxSkew is how far apart the clocks of two clusters may be.
 const maxSkew = time.Minute
 
@@ -98,14 +104,14 @@ func rootOf(chain []*x509.Certificate, rootHash string) *x509.CertPool {
 
 // connect opens a TLS connection to the federation endpoint at an address. check looks at the certificates that the peer
 // shows; its error becomes a problem as it is. Everything is bounded.
-func connect(ctx context.Context, dial dialFunc, address, trustDomain string, certificate *tls.Certificate, check func([]*x509.Certificate) error) (*tls.Conn, error) {
-	dialing, cancel := context.WithTimeout(ctx, dialTimeout)
+func connect(ctx context.Context, dial dialFunc, p patience, address, trustDomain string, certificate *tls.Certificate, check func([]*x509.Certificate) error) (*tls.Conn, error) {
+	dialing, cancel := context.WithTimeout(ctx, p.dial)
 	defer cancel()
 	raw, err := dial(dialing, "tcp", address)
 	if err != nil {
 		why := err.Error()
 		if errors.Is(err, context.DeadlineExceeded) {
-			why = fmt.Sprintf("no answer within %s", dialTimeout)
+			why = fmt.Sprintf("no answer within %s", p.dial)
 		}
 		return nil, &client.Problem{Status: http.StatusBadGateway, What: "the primary cannot be reached", Where: address, Why: clip(why),
 			Remedy: "check the address that `heddle cluster token` prints, the route to it, and firewalls on the way (TCP port 15443)"}
@@ -119,7 +125,7 @@ func connect(ctx context.Context, dial dialFunc, address, trustDomain string, ce
 	if certificate != nil {
 		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return certificate, nil }
 	}
-	shaking, cancel := context.WithTimeout(ctx, handshakeTimeout)
+	shaking, cancel := context.WithTimeout(ctx, p.handshake)
 	defer cancel()
 	conn := tls.Client(raw, config)
 	err = conn.HandshakeContext(shaking)

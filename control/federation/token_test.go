@@ -86,7 +86,7 @@ func TestTokensAreKeptHashedAndBounded(t *testing.T) {
 		p.token()
 	}
 	_, err = p.f.Token(context.Background(), client.TokenRequest{})
-	asProblem(t, err, "64 join tokens that nobody used")
+	failsWith(t, err, "64 join tokens that nobody used")
 	c.advance(defaultTTL + time.Second)
 	response, err := p.f.Token(context.Background(), client.TokenRequest{TTL: 24 * time.Hour})
 	if err != nil || response.Expires.Sub(c.Now()) < 24*time.Hour-time.Minute || response.Address != p.address {
@@ -94,7 +94,7 @@ func TestTokensAreKeptHashedAndBounded(t *testing.T) {
 	}
 	for _, ttl := range []time.Duration{-time.Hour, time.Millisecond, maxTTL + 1} {
 		_, err := p.f.Token(context.Background(), client.TokenRequest{TTL: ttl})
-		asProblem(t, err, "cannot live")
+		failsWith(t, err, "cannot live")
 	}
 }
 
@@ -104,11 +104,11 @@ func TestGuessingIsBounded(t *testing.T) {
 	wrong := spoil(target, 2, strings.Repeat("a", 32))
 	for range maxWrongSecrets {
 		_, err := joinAs(t, p, "x", p.address, wrong)
-		asProblem(t, err, "not known")
+		failsWith(t, err, "not known")
 	}
 	// This one token is locked now, even for who knows its secret.
 	_, err := joinAs(t, p, "x", p.address, target)
-	asProblem(t, err, "locked")
+	failsWith(t, err, "locked")
 	busy := 0
 	for range failureBurst {
 		if _, err := joinAs(t, p, "x", p.address, spoil(wrong, 1, "0123456789abcdef")); strings.Contains(asProblem(t, err, "").What, "too many attempts") {

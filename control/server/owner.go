@@ -77,7 +77,7 @@ func (s *Server) protect(b batch, existing map[objects.Key]*objects.Object) []er
 			continue
 		}
 		before, ok := old.Resource.(*v1alpha1.Cluster)
-		if ok && !(before.Spec.Primary == c.Spec.Primary && before.Spec.Key == c.Spec.Key && before.Spec.Joined.Equal(&c.Spec.Joined)) {
+		if ok && (before.Spec.Primary != c.Spec.Primary || before.Spec.Key != c.Spec.Key || !before.Spec.Joined.Equal(&c.Spec.Joined)) {
 			fail("spec", "is written when a cluster joins and cannot be changed", "leave it as it is; `heddle cluster remove` takes a cluster out of the mesh")
 		}
 	}

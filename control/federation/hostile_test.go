@@ -1,0 +1,437 @@
+package federation
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+
+	pb "heddle.io/heddle/api/federation/federationv1"
+	"heddle.io/heddle/control/ca"
+	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/registry"
+)
+
+// raw opens a connection to a node's federation port, with a certificate or without.
+func raw(t *testing.T, n *node, certificate *tls.Certificate) (pb.FederationClient, net.Conn) {
+	t.Helper()
+	conn, err := connect(context.Background(), n.link.dial, human, n.address, "cluster.local", certificate, func([]*x509.Certificate) error { return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	rpc, err := overConn(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { rpc.Close(); conn.Close() })
+	return pb.NewFederationClient(rpc), conn
+}
+
+func certificateOf(t *testing.T, n *node) *tls.Certificate {
+	t.Helper()
+	c, err := n.authority.Controller()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// saying opens a stream that says these things, and gives how it ended.
+func saying(t *testing.T, api pb.FederationClient, messages ...*pb.FromMember) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	call, err := api.Sync(ctx)
+	if err != nil {
+		return err
+	}
+	for _, m := range messages {
+		if err := call.Send(m); err != nil {
+			break // Why is heard below.
+		}
+	}
+	for {
+		if _, err := call.Recv(); err != nil {
+			return err
+		}
+	}
+}
+
+func begin(protocol uint32) *pb.FromMember {
+	return &pb.FromMember{Message: &pb.FromMember_Begin{Begin: &pb.Begin{Protocol: protocol, Version: "test"}}}
+}
+
+func stating(s *pb.State) *pb.FromMember {
+	return &pb.FromMember{Message: &pb.FromMember_State{State: s}}
+}
+
+func TestStrangersAndImpostorsAreKeptOut(t *testing.T) {
+	p := newNode(t, "cluster1", newLink(), &clock{})
+	a := p.joinMember("cluster2")
+	a.stop()
+	stranger, _ := raw(t, p, nil)
+	if err := saying(t, stranger, begin(newestProtocol)); reasonOf(err) != pb.Refusal_INVALID {
+		t.Errorf("a stranger's stream: %v", err)
+	}
+	if _, err := stranger.Renew(context.Background(), &pb.RenewRequest{}); reasonOf(err) != pb.Refusal_INVALID {
+		t.Errorf("a stranger's renewal: %v", err)
+	}
+	// A workload of a member has a good certificate, and is no controller.
+	identity := ca.Identity{TrustDomain: "cluster.local", Namespace: "shop", ServiceAccount: "cart"}
+	key, request, err := ca.NewRequest(identity, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	issued, err := a.authority.Sign(request, identity, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	workload, err := tls.X509KeyPair(issued.Chain, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inside, _ := raw(t, p, &workload)
+	if err := saying(t, inside, begin(newestProtocol)); reasonOf(err) != pb.Refusal_INVALID {
+		t.Errorf("a workload's stream: %v", err)
+	}
+	// Another mesh's controller does not even get a connection.
+	other := newNode(t, "cluster2", newLink(), &clock{})
+	foreign, _ := raw(t, p, certificateOf(t, other))
+	if _, err := foreign.Hello(context.Background(), &pb.HelloRequest{}); status.Code(err) != codes.Unavailable {
+		t.Errorf("a foreign controller's hello: %v", err)
+	}
+	// The primary's own certificate is not a member's.
+	own, _ := raw(t, p, certificateOf(t, p))
+	if err := saying(t, own, begin(newestProtocol)); reasonOf(err) != pb.Refusal_INVALID && reasonOf(err) != pb.Refusal_REMOVED {
+		t.Errorf("the primary's own stream: %v", err)
+	}
+	if len(p.f.Peers()) != 0 {
+		t.Errorf("%+v", p.f.Peers())
+	}
+}
+
+func TestMembersWordsAreChecked(t *testing.T) {
+	p := newNode(t, "cluster1", newLink(), &clock{})
+	a := p.joinMember("cluster2")
+	a.stop()
+	api, _ := raw(t, p, certificateOf(t, a))
+	port := []*pb.Port{{Number: 80, Protocol: "HTTP"}}
+	good := &pb.Export{Namespace: "shop", Name: "cart", Ports: port}
+	with := func(change func(*pb.Export)) *pb.State {
+		e := &pb.Export{Namespace: "shop", Name: "cart", Ports: port}
+		change(e)
+		return &pb.State{Services: []*pb.Export{e}}
+	}
+	many := func(n int) *pb.State {
+		s := &pb.State{}
+		for range n {
+			s.Services = append(s.Services, good)
+		}
+		return s
+	}
+	for name, state := range map[string]*pb.State{
+		"a gateway that is a name":  {Gateways: []string{"evil.example:15443"}},
+		"a gateway without address": {Gateways: []string{"0.0.0.0:15443"}},
+		"a gateway for all":         {Gateways: []string{"224.0.0.1:15443"}},
+		"a gateway without port":    {Gateways: []string{"10.0.0.1:0"}},
+		"too many gateways":         {Gateways: strings.Split(strings.Repeat("10.0.0.1:1,", maxGateways)+"10.0.0.1:1", ",")},
+		"a long locality":           {Locality: &pb.Locality{Zone: strings.Repeat("x", maxText+1)}},
+		"a service twice":           many(2),
+		"a name with a path":        with(func(e *pb.Export) { e.Name = "../cart" }),
+		"no namespace":              with(func(e *pb.Export) { e.Namespace = "" }),
+		"port zero":                 with(func(e *pb.Export) { e.Ports = []*pb.Port{{Protocol: "HTTP"}} }),
+		"a port out of range":       with(func(e *pb.Export) { e.Ports = []*pb.Port{{Number: 70000, Protocol: "HTTP"}} }),
+		"a protocol that is none":   with(func(e *pb.Export) { e.Ports = []*pb.Port{{Number: 80, Protocol: "UDP"}} }),
+		"too many ports":            with(func(e *pb.Export) { e.Ports = make([]*pb.Port, maxPorts+1) }),
+		"a foreign identity":        with(func(e *pb.Export) { e.Identities = []string{"spiffe://evil.example/ns/a/sa/b"} }),
+		"a long identity":           with(func(e *pb.Export) { e.Identities = []string{"spiffe://cluster.local/" + strings.Repeat("x", maxText)} }),
+		"too many identities":       with(func(e *pb.Export) { e.Identities = make([]string, maxIdentities+1) }),
+		"too many groups":           with(func(e *pb.Export) { e.Groups = make([]*pb.Group, maxGroups+1) }),
+		"a label that is long": with(func(e *pb.Export) {
+			e.Groups = []*pb.Group{{Labels: map[string]string{"a": strings.Repeat("x", maxText+1)}}}
+		}),
+	} {
+		err := saying(t, api, begin(newestProtocol), stating(state))
+		if reasonOf(err) != pb.Refusal_INVALID || !strings.Contains(err.Error(), "state cannot be taken") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if n := p.f.counters.snapshot()[countStatesRefused]; n != 18 {
+		t.Errorf("%d states were refused", n)
+	}
+	// Parts without end, and one part that is too long.
+	endless := []*pb.FromMember{begin(newestProtocol)}
+	for range maxServices/1000 + 1 {
+		s := many(1000)
+		s.More = true
+		endless = append(endless, stating(s))
+	}
+	if err := saying(t, api, endless...); reasonOf(err) != pb.Refusal_INVALID {
+		t.Errorf("parts without end: %v", err)
+	}
+	long := with(func(e *pb.Export) { e.Identities = []string{strings.Repeat("x", maxFromMember)} })
+	if err := saying(t, api, begin(newestProtocol), stating(long)); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("a message that is too long: %v", err)
+	}
+	// How a stream begins.
+	for name, first := range map[string]*pb.FromMember{"a state": stating(&pb.State{}), "nothing": {}} {
+		if err := saying(t, api, first); reasonOf(err) != pb.Refusal_INVALID {
+			t.Errorf("a stream that begins with %s: %v", name, err)
+		}
+	}
+	for _, protocol := range []uint32{0, newestProtocol + 1} {
+		if err := saying(t, api, begin(protocol)); reasonOf(err) != pb.Refusal_UNSUPPORTED || !strings.Contains(err.Error(), "versions do not fit") {
+			t.Errorf("protocol %d: %v", protocol, err)
+		}
+	}
+	if len(p.peer("cluster2").Services) != 0 {
+		t.Error("something of it got through")
+	}
+}
+
+func TestSilentMemberIsLetGo(t *testing.T) {
+	p := newNode(t, "cluster1", newLink(), &clock{})
+	a := p.joinMember("cluster2")
+	a.stop()
+	api, _ := raw(t, p, certificateOf(t, a))
+	if err := saying(t, api, begin(newestProtocol)); err == nil {
+		t.Error("a silent stream ended well")
+	}
+	if n := p.f.counters.snapshot()[countStreamsSilent]; n != 1 {
+		t.Errorf("%d streams were silent", n)
+	}
+}
+
+func TestConnectionsAreBounded(t *testing.T) {
+	p := newNode(t, "cluster1", newLink(), &clock{})
+	a := p.joinMember("cluster2")
+	for range maxStrangers {
+		api, _ := raw(t, p, nil)
+		if _, err := api.Hello(context.Background(), &pb.HelloRequest{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := joinAs(t, p, "x", p.address, p.token())
+	failsWith(t, err, "connection to the primary failed")
+	if n := p.f.counters.snapshot()[countConnectionsRefused]; n == 0 {
+		t.Error("no connection was refused")
+	}
+	// Members are not in strangers' bounds.
+	a.restart()
+	eventually(t, "the member is connected", func() bool { return a.f.Status().Connected })
+	a.stop()
+	for range 2 * maxPerMember {
+		conn, err := connect(context.Background(), p.link.dial, human, p.address, "cluster.local", certificateOf(t, a), func([]*x509.Certificate) error { return nil })
+		if err == nil {
+			defer conn.Close()
+		}
+	}
+	eventually(t, "a member's are bounded too", func() bool { return p.f.counters.snapshot()[countConnectionsRefused] >= maxPerMember })
+}
+
+// falsePrimary has the certificate of a primary, and says what a test says.
+type falsePrimary struct {
+	pb.UnimplementedFederationServer
+	hello   *pb.HelloResponse
+	join    func(*pb.JoinRequest) (*pb.JoinResponse, error)
+	updates []*pb.Update
+}
+
+func (p *falsePrimary) Hello(context.Context, *pb.HelloRequest) (*pb.HelloResponse, error) {
+	return p.hello, nil
+}
+
+func (p *falsePrimary) Join(_ context.Context, r *pb.JoinRequest) (*pb.JoinResponse, error) {
+	return p.join(r)
+}
+
+func (p *falsePrimary) Sync(call grpc.BidiStreamingServer[pb.FromMember, pb.FromPrimary]) error {
+	for _, u := range p.updates {
+		if err := call.Send(&pb.FromPrimary{Message: &pb.FromPrimary_Update{Update: u}}); err != nil {
+			return err
+		}
+	}
+	<-call.Context().Done()
+	return nil
+}
+
+// serveFalse puts a false primary in a true one's place.
+func serveFalse(t *testing.T, p *node, f *falsePrimary) {
+	t.Helper()
+	p.stop()
+	listener, err := net.Listen("tcp", p.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(p.f.tlsConfig())), grpc.MaxSendMsgSize(64<<20))
+	pb.RegisterFederationServer(server, f)
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(server.Stop)
+}
+
+func TestPrimarysWordsAreChecked(t *testing.T) {
+	p := newNode(t, "cluster1", newLink(), &clock{})
+	a := p.joinMember("cluster2")
+	eventually(t, "connected", func() bool { return a.f.Status().Connected })
+	peer := func(name string) *pb.Peer { return &pb.Peer{Cluster: name, State: &pb.State{}} }
+	tooMany := &pb.Update{Full: true}
+	for range maxPeers + 1 {
+		tooMany.Peers = append(tooMany.Peers, peer("x"))
+	}
+	f := &falsePrimary{}
+	serveFalse(t, p, f)
+	for name, test := range map[string]struct {
+		update *pb.Update
+		want   string
+	}{
+		"a change before all":   {&pb.Update{Peers: []*pb.Peer{peer("x")}}, "not a full one"},
+		"a strange name":        {&pb.Update{Full: true, Peers: []*pb.Peer{peer("../x")}}, "not one of a cluster"},
+		"a strange gateway":     {&pb.Update{Full: true, Peers: []*pb.Peer{{Cluster: "x", State: &pb.State{Gateways: []string{"x"}}}}}, "not the address of a gateway"},
+		"too many peers":        {tooMany, "at most"},
+		"a message without end": {&pb.Update{Full: true, Objects: [][]byte{make([]byte, maxFromPrimary+1)}}, "larger than max"},
+	} {
+		f.updates = []*pb.Update{test.update}
+		a.restart()
+		eventually(t, name+" is refused", func() bool { return strings.Contains(a.f.Status().Problem, test.want) })
+		if a.f.Status().Connected || len(a.f.Peers()) != 1 || !a.has(clusterKey("cluster1")) {
+			t.Errorf("%s changed something: %+v", name, a.f.Peers())
+		}
+	}
+	// Objects that are not for it to replicate are passed over; what is good of the update counts.
+	policy, errs := objects.Decode(strings.NewReader("apiVersion: v1\nkind: ServiceAccount\nmetadata: { name: evil, namespace: shop }\n"), "x", "shop")
+	if len(errs) > 0 {
+		t.Fatal(errs)
+	}
+	text, err := replicaText(policy[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := clusterObject("cluster2", clusterSpec())
+	own.Origin.Cluster = "cluster1"
+	ownText, err := replicaText(own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.updates = []*pb.Update{{Full: true, Objects: [][]byte{text, []byte("{"), ownText}, GoneObjects: []*pb.ObjectKey{{Kind: "ServiceAccount", Name: "x"}}, Peers: []*pb.Peer{peer("cluster9")}}}
+	a.restart()
+	eventually(t, "the rest is taken", func() bool { return a.peer("cluster9").Cluster != "" })
+	if a.has(policy[0].Key()) || a.f.counters.snapshot()[countReplicaFailures] != 2 {
+		t.Errorf("an object was taken that is not for the primary to replicate: %v", a.f.counters.snapshot())
+	}
+}
+
+func TestPrimaryOfAnotherVersion(t *testing.T) {
+	p := newNode(t, "cluster1", newLink(), &clock{})
+	token := p.token()
+	f := &falsePrimary{}
+	serveFalse(t, p, f)
+	hello := func() *pb.HelloResponse {
+		return &pb.HelloResponse{Oldest: oldestProtocol, Newest: newestProtocol, Cluster: "cluster1", Primary: "cluster1", TrustDomain: "cluster.local", Time: time.Now().UnixNano()}
+	}
+	for _, test := range []struct {
+		name, want string
+		change     func(*pb.HelloResponse)
+	}{
+		{"newer", "versions do not fit together", func(h *pb.HelloResponse) { h.Oldest, h.Newest, h.Version = 7, 8, "v9" }},
+		{"older", "versions do not fit together", func(h *pb.HelloResponse) { h.Oldest, h.Newest = 0, 0 }},
+		{"another trust domain", "trust domains differ", func(h *pb.HelloResponse) { h.TrustDomain = "other.example" }},
+		{"its clock in our past", "clocks are apart", func(h *pb.HelloResponse) { h.Time = 0 }},
+	} {
+		f.hello = hello()
+		test.change(f.hello)
+		c, err := joinAs(t, p, "x", p.address, token)
+		failsWith(t, err, test.want)
+		nothingLeft(t, c)
+	}
+	// Answers that are of no use.
+	f.hello = hello()
+	stranger, err := ca.Open(ca.Options{Dir: t.TempDir(), Cluster: "cluster1", TrustDomain: "cluster.local"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, issue := range map[string]func(*pb.JoinRequest) (ca.Intermediate, error){
+		"for another key": func(*pb.JoinRequest) (ca.Intermediate, error) {
+			_, request, err := ca.NewIntermediateRequest("x", nil)
+			if err != nil {
+				return ca.Intermediate{}, err
+			}
+			return p.authority.SignIntermediate(request, "x", someHash)
+		},
+		"for another cluster": func(r *pb.JoinRequest) (ca.Intermediate, error) {
+			return p.authority.SignIntermediate(r.GetRequest(), "y", someHash)
+		},
+		"of another root": func(r *pb.JoinRequest) (ca.Intermediate, error) {
+			return stranger.SignIntermediate(r.GetRequest(), "x", someHash)
+		},
+		"empty": func(*pb.JoinRequest) (ca.Intermediate, error) { return ca.Intermediate{}, nil },
+	} {
+		f.join = func(r *pb.JoinRequest) (*pb.JoinResponse, error) {
+			i, err := issue(r)
+			return &pb.JoinResponse{Primary: "cluster1", Issued: message(i)}, err
+		}
+		c, err := joinAs(t, p, "x", p.address, token)
+		failsWith(t, err, "answer is of no use")
+		nothingLeft(t, c)
+		if t.Failed() {
+			t.Fatal(name)
+		}
+	}
+	f.join = func(*pb.JoinRequest) (*pb.JoinResponse, error) {
+		return nil, status.Error(codes.Unavailable, "x\x1b[31m")
+	}
+	c, err := joinAs(t, p, "x", p.address, token)
+	if strings.Contains(asProblem(t, err, "its answer was lost").Error(), "\x1b") {
+		t.Error("control characters of a peer reach the terminal")
+	}
+	if !exists(joiningPath(c)) {
+		t.Error("the key is gone")
+	}
+}
+
+func TestListenerThatIsLostIsOpenedAgain(t *testing.T) {
+	p := newNode(t, "cluster1", newLink(), &clock{})
+	p.stop()
+	var opened []net.Listener
+	failures := 2
+	p.f.config.Listen = func() (net.Listener, error) {
+		if failures > 0 {
+			failures--
+			return nil, errors.New("cannot assign requested address")
+		}
+		l, err := net.Listen("tcp", p.address)
+		if err == nil && len(opened) == 0 {
+			opened = append(opened, l)
+			l.Close()
+		}
+		return l, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); p.f.listenLoop(ctx) }()
+	eventually(t, "it listens", func() bool {
+		conn, err := net.Dial("tcp", p.address)
+		if err == nil {
+			conn.Close()
+		}
+		return err == nil
+	})
+	cancel()
+	<-done
+}
+
+func TestOwnExportsAreBounded(t *testing.T) {
+	p := newNode(t, "cluster1", newLink(), &clock{})
+	p.f.SetOwn(registry.Locality{}, make([]registry.Export, maxServices+1))
+	if len(p.f.own.Services) != maxServices {
+		t.Errorf("%d services are exported", len(p.f.own.Services))
+	}
+}
