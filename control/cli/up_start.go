@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"os"
 	"os/exec"
@@ -12,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"heddle.io/heddle/control/agent"
 	"heddle.io/heddle/control/agent/lock"
@@ -113,6 +116,9 @@ func (b *bringing) awaitPrimary(ctx context.Context) {
 	}
 }
 
+// firstGiven is the first file descriptor after standard input, output and error.
+const firstGiven = 3
+
 // startAgent starts the agent in a session of its own. The channel closes when it ends.
 func (b *bringing) startAgent() (<-chan struct{}, error) {
 	log, err := os.OpenFile(filepath.Join(b.cluster.Logs(), "agent.log"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o640)
@@ -121,6 +127,9 @@ func (b *bringing) startAgent() (<-chan struct{}, error) {
 	}
 	defer log.Close()
 	line := b.agentCommandLine()
+	// Files that this process was given, a lock of the calling script for example, are not for what outlives it. A kernel
+	// before 5.11 cannot say so.
+	_ = unix.CloseRange(firstGiven, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
 	cmd := exec.Command(line[0], line[1:]...)
 	cmd.Stdout, cmd.Stderr, cmd.Dir = log, log, "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
