@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -208,38 +209,45 @@ func (f *Federation) primaryLocked() string {
 	return f.config.Cluster.Name
 }
 
-// Peers are the other clusters, sorted by name, with the services that they export to this one.
-func (f *Federation) Peers() []registry.Peer {
+// snapshot is what is known at a moment. States and objects are replaced, never changed, so it needs no lock.
+type snapshot struct {
+	member  bool
+	own     *State
+	book    map[string]entry
+	objects []*objects.Object
+}
+
+func (f *Federation) snapshot() snapshot {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	out := make([]registry.Peer, 0, len(f.book))
-	for _, name := range f.names() {
-		e := f.book[name]
-		out = append(out, registry.Peer{Cluster: name, Gateways: e.Gateways, Reachable: e.reachable, Locality: e.Locality, Services: f.servicesFor(f.config.Cluster.Name, name)})
+	s := snapshot{member: f.member, own: f.own, book: make(map[string]entry, len(f.book)), objects: f.objects}
+	for name, e := range f.book {
+		s.book[name] = *e
 	}
-	return out
+	return s
 }
 
-// names of the other clusters, sorted. The lock is held.
-func (f *Federation) names() []string {
-	names := make([]string, 0, len(f.book))
-	for name := range f.book {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
-}
+// names of the other clusters, sorted.
+func (s snapshot) names() []string { return slices.Sorted(maps.Keys(s.book)) }
 
-// servicesFor are the services of one other cluster that a cluster may know. A member was told only those that it may.
-func (f *Federation) servicesFor(receiver, of string) []registry.Export {
-	services := f.own.Services
-	if of != f.config.Cluster.Name {
-		services = f.book[of].Services
-	}
-	if f.member {
+// share gives the services of a cluster that another one may know. A member was told only those that it may.
+func (f *Federation) share(s snapshot, services []registry.Export, of, with string) []registry.Export {
+	if s.member {
 		return services
 	}
-	return build.Shared(f.config.Settings, services, f.objects, of, receiver)
+	return build.Shared(f.config.Settings, services, s.objects, of, with)
+}
+
+// Peers are the other clusters, sorted by name, with the services that they export to this one.
+func (f *Federation) Peers() []registry.Peer {
+	s := f.snapshot()
+	out := make([]registry.Peer, 0, len(s.book))
+	for _, name := range s.names() {
+		e := s.book[name]
+		out = append(out, registry.Peer{Cluster: name, Gateways: e.Gateways, Reachable: e.reachable, Locality: e.Locality,
+			Services: f.share(s, e.Services, name, f.config.Cluster.Name)})
+	}
+	return out
 }
 
 // SetOwn says what this cluster exports. It is told to the others when it changed.

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"net"
 	"strings"
 	"testing"
@@ -211,6 +212,40 @@ func TestSilentMemberIsLetGo(t *testing.T) {
 	}
 }
 
+func TestRemovalDoesNotWaitForTheRemoved(t *testing.T) {
+	p := newNode(t, "cluster1", newLink(), &clock{})
+	p.put(globalNamespace("boutique", "*", "shop"))
+	a := p.joinMember("cluster2")
+	eventually(t, "the Cluster is known", func() bool { return p.status("cluster2").Connected })
+	a.stop()
+	// It goes on talking and never listens, so that it can be told nothing.
+	api, _ := raw(t, p, certificateOf(t, a))
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	call, err := api.Sync(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(call.Send(begin(newestProtocol)), call.Send(stating(&pb.State{Services: exportMessages([]registry.Export{export("shop", "cart", 1)})}))); err != nil {
+		t.Fatal(err)
+	}
+	talked := make(chan struct{})
+	go func() {
+		defer close(talked)
+		for wait(ctx, testPace.Alive, nil) && call.Send(&pb.FromMember{Message: &pb.FromMember_Alive{Alive: &pb.Alive{}}}) == nil {
+		}
+	}()
+	eventually(t, "its services are known", func() bool { return len(p.peer("cluster2").Services) == 1 })
+	var large []registry.Export
+	for i := range maxServices {
+		large = append(large, export("shop", fmt.Sprintf("svc%d", i), 1))
+	}
+	p.f.SetOwn(registry.Locality{}, large)
+	p.remove(clusterKey("cluster2"))
+	eventually(t, "it is forgotten", func() bool { return len(p.f.Peers()) == 0 })
+	<-talked
+}
+
 func TestConnectionsAreBounded(t *testing.T) {
 	p := newNode(t, "cluster1", newLink(), &clock{})
 	a := p.joinMember("cluster2")
@@ -284,7 +319,7 @@ func TestPrimarysWordsAreChecked(t *testing.T) {
 	eventually(t, "connected", func() bool { return a.f.Status().Connected })
 	peer := func(name string) *pb.Peer { return &pb.Peer{Cluster: name, State: &pb.State{}} }
 	tooMany := &pb.Update{Full: true}
-	for range maxPeers + 1 {
+	for range maxPieces + 1 {
 		tooMany.Peers = append(tooMany.Peers, peer("x"))
 	}
 	f := &falsePrimary{}
@@ -296,6 +331,8 @@ func TestPrimarysWordsAreChecked(t *testing.T) {
 		"a change before all":   {&pb.Update{Peers: []*pb.Peer{peer("x")}}, "not a full one"},
 		"a strange name":        {&pb.Update{Full: true, Peers: []*pb.Peer{peer("../x")}}, "not one of a cluster"},
 		"a strange gateway":     {&pb.Update{Full: true, Peers: []*pb.Peer{{Cluster: "x", State: &pb.State{Gateways: []string{"x"}}}}}, "not the address of a gateway"},
+		"pieces out of order":   {&pb.Update{Full: true, Peers: []*pb.Peer{{Cluster: "x", Continued: true, State: &pb.State{}}}}, "not in order"},
+		"a cluster twice":       {&pb.Update{Full: true, Peers: []*pb.Peer{peer("x"), peer("x")}}, "not in order"},
 		"too many peers":        {tooMany, "at most"},
 		"a message without end": {&pb.Update{Full: true, Objects: [][]byte{make([]byte, maxFromPrimary+1)}}, "larger than max"},
 	} {

@@ -21,7 +21,8 @@ import (
 
 // Bounds of what a member takes from its primary at once.
 const (
-	maxPeers       = 2 * maxClusters
+	// maxPieces about clusters: each may come in several.
+	maxPieces      = 64 * maxClusters
 	maxUpdateBytes = 128 << 20
 )
 
@@ -219,18 +220,15 @@ var errEnded = errors.New("stream ended")
 
 // speak sends this cluster's state whenever it changes, and signs of life in between.
 func (f *Federation) speak(ctx context.Context, call grpc.BidiStreamingClient[pb.FromMember, pb.FromPrimary], s *session) error {
-	send := func(m *pb.FromMember) error {
-		// What the error hides, listening tells.
-		if err := call.Send(m); err != nil {
-			return errEnded
-		}
-		return nil
+	out := &outgoing[*pb.FromMember]{send: call.Send}
+	if err := out.say(&pb.FromMember{Message: &pb.FromMember_Begin{Begin: &pb.Begin{Protocol: newestProtocol, Version: f.config.Version}}}); err != nil {
+		return errEnded // Why, the one who listens is told.
 	}
-	if err := send(&pb.FromMember{Message: &pb.FromMember_Begin{Begin: &pb.Begin{Protocol: newestProtocol, Version: f.config.Version}}}); err != nil {
-		return err
-	}
-	alive := time.NewTicker(f.config.Pace.Alive)
-	defer alive.Stop()
+	defer out.pulse(ctx, f.config.Pace.Alive, func() *pb.FromMember {
+		// It also has the loop below look at the time.
+		signal(s.wake)
+		return &pb.FromMember{Message: &pb.FromMember_Alive{Alive: &pb.Alive{Time: f.config.Now().UnixNano()}}}
+	})()
 	renewed := make(chan error, 1)
 	renewing, renewAgain := false, time.Time{}
 	var sent *State
@@ -240,8 +238,8 @@ func (f *Federation) speak(ctx context.Context, call grpc.BidiStreamingClient[pb
 		f.mu.Unlock()
 		if sent != own {
 			for _, part := range own.parts() {
-				if err := send(&pb.FromMember{Message: &pb.FromMember_State{State: part}}); err != nil {
-					return err
+				if err := out.say(&pb.FromMember{Message: &pb.FromMember_State{State: part}}); err != nil {
+					return errEnded
 				}
 			}
 			sent = own
@@ -259,10 +257,6 @@ func (f *Federation) speak(ctx context.Context, call grpc.BidiStreamingClient[pb
 			renewing, renewAgain = false, f.config.Now().Add(renewRetry)
 			if err != nil {
 				f.config.Log.Warn("intermediate not renewed", "error", err, "again_in", renewRetry)
-			}
-		case <-alive.C:
-			if err := send(&pb.FromMember{Message: &pb.FromMember_Alive{Alive: &pb.Alive{Time: f.config.Now().UnixNano()}}}); err != nil {
-				return err
 			}
 		}
 	}
@@ -293,11 +287,13 @@ func (f *Federation) listen(ctx context.Context, call grpc.BidiStreamingClient[p
 	var growing *pb.Update
 	size := 0
 	for {
+		watchdog.Reset(f.config.Pace.Silence)
 		m, err := call.Recv()
 		if err != nil {
 			return err
 		}
-		watchdog.Reset(f.config.Pace.Silence)
+		// What takes time here is no silence of the primary's.
+		watchdog.Stop()
 		if a := m.GetAlive(); a != nil {
 			f.noteClock(time.Unix(0, a.GetTime()))
 			continue
@@ -346,11 +342,21 @@ func (f *Federation) noteClock(theirs time.Time) {
 
 // take makes an update this cluster's own: first the objects in the store, then the peers.
 func (f *Federation) take(ctx context.Context, s *session, u *pb.Update) error {
-	if len(u.GetPeers()) > maxPeers || len(u.GetObjects()) > maxObjects {
-		return fmt.Errorf("the primary's update has %d peers and %d objects, at most %d and %d are taken", len(u.GetPeers()), len(u.GetObjects()), maxPeers, maxObjects)
+	if len(u.GetPeers()) > maxPieces || len(u.GetObjects()) > maxObjects {
+		return fmt.Errorf("the primary's update has %d pieces about clusters and %d objects, at most %d and %d are taken", len(u.GetPeers()), len(u.GetObjects()), maxPieces, maxObjects)
 	}
-	peers := make(map[string]*entry, len(u.GetPeers()))
+	whole := map[string]*pb.Peer{}
 	for _, p := range u.GetPeers() {
+		if first := whole[p.GetCluster()]; first != nil && p.GetContinued() {
+			first.State.Services = append(first.State.Services, p.GetState().GetServices()...)
+		} else if first != nil || p.GetContinued() || p.GetState() == nil {
+			return fmt.Errorf("the primary's update about cluster %q is not in order", clip(p.GetCluster()))
+		} else {
+			whole[p.GetCluster()] = p
+		}
+	}
+	peers := make(map[string]*entry, len(whole))
+	for _, p := range whole {
 		state, err := readState(p.GetState(), f.config.Settings.TrustDomain)
 		if err == nil && !labelPattern.MatchString(p.GetCluster()) {
 			err = errors.New("its name is not one of a cluster")

@@ -62,24 +62,33 @@ func (f *Federation) SetObjects(all []*objects.Object) {
 	defer f.mu.Unlock()
 	same := len(replicas) == len(f.replicas)
 	if same {
-		before := make(map[objects.Key][]byte, len(f.replicas))
+		sent := make(map[objects.Key][]byte, len(f.replicas))
 		for _, r := range f.replicas {
-			before[r.key] = r.text
+			sent[r.key] = r.text
 		}
 		for _, r := range replicas {
-			same = same && bytes.Equal(before[r.key], r.text)
+			same = same && bytes.Equal(sent[r.key], r.text)
 		}
 	}
+	before := f.clusters
 	f.objects, f.clusters, f.replicas = namespaces, clusters, replicas
 	if f.member {
 		return
 	}
 	for name := range f.book {
-		// One that has only just joined may be newer than these objects; its own stream looks into the store.
-		if _, there := clusters[name]; !there && f.streams[name] == nil {
-			delete(f.book, name)
-			same = false
+		if _, there := clusters[name]; there {
+			continue
 		}
+		s := f.streams[name]
+		// One that has only just joined may be newer than these objects; its own stream looks into the store.
+		if _, was := before[name]; s != nil && !was {
+			continue
+		}
+		if s != nil {
+			s.end(removedError(name, f.config.Cluster.Name))
+		}
+		delete(f.book, name)
+		same = false
 	}
 	if !same {
 		signal(f.unkept)

@@ -219,10 +219,15 @@ func (f *Federation) authorize(ctx context.Context, who peerOf) error {
 		return err
 	}
 	if c == nil || c.Spec.Primary || c.Spec.Key != who.membership {
-		return refuse(pb.Refusal_REMOVED, fmt.Sprintf("cluster %q is not a member of this mesh any more", who.cluster), "it was removed at the primary "+f.config.Cluster.Name,
-			"join again with a new token: `heddle cluster token` at the primary, then `heddle cluster join`")
+		return removedError(who.cluster, f.config.Cluster.Name)
 	}
 	return nil
+}
+
+// removedError is what a cluster is told that was taken out of the mesh.
+func removedError(name, primary string) error {
+	return refuse(pb.Refusal_REMOVED, fmt.Sprintf("cluster %q is not a member of this mesh any more", name), "it was removed at the primary "+primary,
+		"join again with a new token: `heddle cluster token` at the primary, then `heddle cluster join`")
 }
 
 // Renew implements the service.

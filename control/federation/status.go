@@ -2,17 +2,23 @@ package federation
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
 
 	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/registry"
 	"heddle.io/heddle/control/server/client"
 )
 
 // Status tells how the mesh looks from here.
 func (f *Federation) Status() client.FederationStatus {
 	issuer, expires := f.config.Authority.Issuer()
+	exports := map[string][]registry.Export{}
+	for _, p := range f.Peers() {
+		exports[p.Cluster] = p.Services
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s := client.FederationStatus{
@@ -35,7 +41,7 @@ func (f *Federation) Status() client.FederationStatus {
 		problems = append(problems, "members cannot connect: "+f.deaf)
 	}
 	s.Problem = strings.Join(slices.Compact(slices.DeleteFunc(problems, func(p string) bool { return p == "" })), "; ")
-	names := f.names()
+	names := slices.Collect(maps.Keys(f.book))
 	for name := range f.clusters {
 		if !slices.Contains(names, name) {
 			names = append(names, name)
@@ -46,13 +52,13 @@ func (f *Federation) Status() client.FederationStatus {
 	}
 	slices.Sort(names)
 	for _, name := range names {
-		s.Clusters = append(s.Clusters, f.statusOf(name, s.Connected))
+		s.Clusters = append(s.Clusters, f.statusOf(name, s.Connected, exports[name]))
 	}
 	return s
 }
 
 // statusOf one cluster. The lock is held.
-func (f *Federation) statusOf(name string, connected bool) client.ClusterStatus {
+func (f *Federation) statusOf(name string, connected bool, exports []registry.Export) client.ClusterStatus {
 	info := f.clusters[name]
 	c := client.ClusterStatus{Name: name, Primary: name == f.primaryLocked(), Self: name == f.config.Cluster.Name, Joined: info.joined}
 	if c.Self {
@@ -69,8 +75,7 @@ func (f *Federation) statusOf(name string, connected bool) client.ClusterStatus 
 		// A member knows best whether it hears the primary.
 		c.Connected = connected
 	}
-	c.Exports = f.servicesFor(f.config.Cluster.Name, name)
-	c.Services = len(c.Exports)
+	c.Exports, c.Services = exports, len(exports)
 	return c
 }
 

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"io"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -19,8 +20,11 @@ import (
 type stream struct {
 	cluster string
 	// wake holds one value when there may be something to send.
-	wake   chan struct{}
-	cancel context.CancelCauseFunc
+	wake chan struct{}
+	// look holds one value when it is time to see whether the cluster still is a member.
+	look chan struct{}
+	// end ends it with an error that the member is told, and soon by force if the member does not listen.
+	end func(error)
 
 	// What was sent, by its hash. Only the sender touches it.
 	begun   bool
@@ -57,7 +61,11 @@ func (f *Federation) sync(call grpc.BidiStreamingServer[pb.FromMember, pb.FromPr
 	}
 	ctx, cancel := context.WithCancelCause(call.Context())
 	defer cancel(nil)
-	s := &stream{cluster: who.cluster, wake: make(chan struct{}, 1), cancel: cancel, peers: map[string][32]byte{}, objects: map[objects.Key][32]byte{}}
+	s := &stream{cluster: who.cluster, wake: make(chan struct{}, 1), look: make(chan struct{}, 1), peers: map[string][32]byte{}, objects: map[objects.Key][32]byte{}}
+	s.end = func(cause error) {
+		cancel(cause)
+		time.AfterFunc(f.config.Pace.Silence, func() { _ = connection.conn.Close() })
+	}
 	// Once before it takes the place of another stream, and once in the loop below: a removal in between is seen there.
 	if err := f.authorize(ctx, who); err != nil {
 		f.counters.add(countCallsRefused)
@@ -87,7 +95,7 @@ func (f *Federation) attach(s *stream) {
 	defer f.mu.Unlock()
 	if old := f.streams[s.cluster]; old != nil {
 		f.counters.add(countStreamsReplaced)
-		old.cancel(errReplaced)
+		old.end(errReplaced)
 	}
 	f.streams[s.cluster] = s
 	e := f.book[s.cluster]
@@ -119,11 +127,13 @@ func (f *Federation) detach(s *stream) {
 func (f *Federation) hear(call grpc.BidiStreamingServer[pb.FromMember, pb.FromPrimary], s *stream, watchdog *time.Timer) error {
 	var growing *pb.State
 	for {
+		watchdog.Reset(f.config.Pace.Silence)
 		m, err := call.Recv()
 		if err != nil {
 			return err
 		}
-		watchdog.Reset(f.config.Pace.Silence)
+		// What takes time here is no silence of the member's.
+		watchdog.Stop()
 		f.mu.Lock()
 		if e := f.book[s.cluster]; e != nil && f.streams[s.cluster] == s {
 			e.lastSeen = f.config.Now()
@@ -167,8 +177,12 @@ func (f *Federation) note(s *stream, state State) {
 
 // tell sends what the member has to know whenever that changes, and signs of life in between.
 func (f *Federation) tell(ctx context.Context, call grpc.BidiStreamingServer[pb.FromMember, pb.FromPrimary], s *stream, who peerOf) error {
-	alive := time.NewTicker(f.config.Pace.Alive)
-	defer alive.Stop()
+	out := &outgoing[*pb.FromPrimary]{send: call.Send}
+	defer out.pulse(ctx, f.config.Pace.Alive, func() *pb.FromPrimary {
+		// It also has the loop below look whether the member still is one.
+		signal(s.look)
+		return &pb.FromPrimary{Message: &pb.FromPrimary_Alive{Alive: &pb.Alive{Time: f.config.Now().UnixNano()}}}
+	})()
 	for woken := true; ; {
 		// While the store does not answer, nobody is thrown out.
 		if err := f.authorize(ctx, who); err != nil && !errors.Is(err, store.ErrUnavailable) {
@@ -180,7 +194,7 @@ func (f *Federation) tell(ctx context.Context, call grpc.BidiStreamingServer[pb.
 		}
 		if woken {
 			for _, u := range f.updates(s) {
-				if err := call.Send(&pb.FromPrimary{Message: &pb.FromPrimary_Update{Update: u}}); err != nil {
+				if err := out.say(&pb.FromPrimary{Message: &pb.FromPrimary_Update{Update: u}}); err != nil {
 					return ended(err)
 				}
 				f.counters.add(countUpdatesSent)
@@ -192,28 +206,56 @@ func (f *Federation) tell(ctx context.Context, call grpc.BidiStreamingServer[pb.
 			return ended(context.Cause(ctx))
 		case <-s.wake:
 			woken = true
-		case <-alive.C:
-			if err := call.Send(&pb.FromPrimary{Message: &pb.FromPrimary_Alive{Alive: &pb.Alive{Time: f.config.Now().UnixNano()}}}); err != nil {
-				return ended(err)
-			}
+		case <-s.look:
 		}
 	}
+}
+
+// outgoing is the sending side of a stream. Signs of life go out while what takes longer is being prepared.
+type outgoing[M any] struct {
+	mu   sync.Mutex
+	send func(M) error
+}
+
+func (o *outgoing[M]) say(m M) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.send(m)
+}
+
+// pulse says something every so often, until ctx or the stream ends or the function that it gives is called, which waits
+// for it.
+func (o *outgoing[M]) pulse(ctx context.Context, every time.Duration, what func() M) func() {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		// Why a stream does not take anything any more, its reader knows.
+		for wait(ctx, every, nil) && o.say(what()) == nil {
+		}
+	}()
+	return func() { cancel(); <-done }
 }
 
 // updates says what the member does not know yet, and takes it as sent.
 func (f *Federation) updates(s *stream) []*pb.Update {
 	w := updateWriter{current: &pb.Update{Full: !s.begun}}
 	f.mu.Lock()
-	peers := make(map[string]*pb.Peer, len(f.book)+1)
-	peers[f.config.Cluster.Name] = &pb.Peer{Cluster: f.config.Cluster.Name, State: f.stateFor(s.cluster, f.config.Cluster.Name, *f.own), Connected: true}
-	for name, e := range f.book {
-		if name != s.cluster {
-			peers[name] = &pb.Peer{Cluster: name, State: f.stateFor(s.cluster, name, e.State), Connected: e.connected}
-		}
-	}
 	replicas := f.replicas
 	f.mu.Unlock()
+	known, self := f.snapshot(), f.config.Cluster.Name
+	tell := func(name string, state State, connected bool) *pb.Peer {
+		state.Services = f.share(known, state.Services, name, s.cluster)
+		return &pb.Peer{Cluster: name, State: state.message(), Connected: connected}
+	}
+	peers := map[string]*pb.Peer{self: tell(self, *known.own, true)}
+	for name, e := range known.book {
+		if name != s.cluster {
+			peers[name] = tell(name, e.State, e.connected)
+		}
+	}
 	for name, p := range peers {
+		// Its hash tells whether it was sent.
 		text, err := proto.MarshalOptions{Deterministic: true}.Marshal(p)
 		if err != nil {
 			f.config.Log.Error("peer not told", "peer", name, "error", err)
@@ -221,8 +263,7 @@ func (f *Federation) updates(s *stream) []*pb.Update {
 		}
 		if hash := sha256.Sum256(text); !s.begun || s.peers[name] != hash {
 			s.peers[name] = hash
-			u := w.room(len(text))
-			u.Peers = append(u.Peers, p)
+			w.peer(p)
 		}
 	}
 	for name := range s.peers {
@@ -252,12 +293,6 @@ func (f *Federation) updates(s *stream) []*pb.Update {
 	return w.finish()
 }
 
-// stateFor is one cluster's state as another may know it. The lock is held.
-func (f *Federation) stateFor(receiver, of string, state State) *pb.State {
-	state.Services = f.servicesFor(receiver, of)
-	return state.message()
-}
-
 // updateWriter splits an update into parts of bounded size.
 type updateWriter struct {
 	done    []*pb.Update
@@ -274,6 +309,21 @@ func (w *updateWriter) room(bytes int) *pb.Update {
 	}
 	w.size += bytes
 	return w.current
+}
+
+// peer writes a cluster, in several pieces when it has many services: who hears nothing for long takes the sender for dead.
+func (w *updateWriter) peer(p *pb.Peer) {
+	services := p.State.Services
+	p.State.Services = nil
+	u := w.room(proto.Size(p))
+	u.Peers = append(u.Peers, p)
+	for _, e := range services {
+		if u = w.room(proto.Size(e)); len(u.Peers) == 0 || u.Peers[len(u.Peers)-1].Cluster != p.Cluster {
+			u.Peers = append(u.Peers, &pb.Peer{Cluster: p.Cluster, Continued: true, State: &pb.State{}})
+		}
+		last := u.Peers[len(u.Peers)-1]
+		last.State.Services = append(last.State.Services, e)
+	}
 }
 
 // finish gives all parts; none when there is nothing to say.

@@ -173,6 +173,9 @@ func (f *Federation) Rotate(ctx context.Context) error {
 	defer f.changing.Unlock()
 	f.mu.Lock()
 	isMember, live, why, address := f.member, f.live, f.problem, f.membership.Address
+	if live != nil && !live.heard {
+		live = nil
+	}
 	f.mu.Unlock()
 	var err error
 	switch {

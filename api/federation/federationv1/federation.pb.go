@@ -1261,13 +1261,16 @@ func (x *Update) GetGoneObjects() []*ObjectKey {
 	return nil
 }
 
-// Peer is another cluster, with the services that the receiver may know.
+// Peer is another cluster, with the services that the receiver may know. One with many services comes in several pieces
+// of one update.
 type Peer struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Cluster string                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	State   *State                 `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
 	// Connected says that its stream to the primary stands.
-	Connected     bool `protobuf:"varint,3,opt,name=connected,proto3" json:"connected,omitempty"`
+	Connected bool `protobuf:"varint,3,opt,name=connected,proto3" json:"connected,omitempty"`
+	// Continued says that this has only further services of a cluster that the same update has told of before.
+	Continued     bool `protobuf:"varint,4,opt,name=continued,proto3" json:"continued,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1319,6 +1322,13 @@ func (x *Peer) GetState() *State {
 func (x *Peer) GetConnected() bool {
 	if x != nil {
 		return x.Connected
+	}
+	return false
+}
+
+func (x *Peer) GetContinued() bool {
+	if x != nil {
+		return x.Continued
 	}
 	return false
 }
@@ -1537,11 +1547,12 @@ const file_federation_proto_rawDesc = "" +
 	"\n" +
 	"gone_peers\x18\x04 \x03(\tR\tgonePeers\x12\x18\n" +
 	"\aobjects\x18\x05 \x03(\fR\aobjects\x12B\n" +
-	"\fgone_objects\x18\x06 \x03(\v2\x1f.heddle.federation.v1.ObjectKeyR\vgoneObjects\"q\n" +
+	"\fgone_objects\x18\x06 \x03(\v2\x1f.heddle.federation.v1.ObjectKeyR\vgoneObjects\"\x8f\x01\n" +
 	"\x04Peer\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x121\n" +
 	"\x05state\x18\x02 \x01(\v2\x1b.heddle.federation.v1.StateR\x05state\x12\x1c\n" +
-	"\tconnected\x18\x03 \x01(\bR\tconnected\"I\n" +
+	"\tconnected\x18\x03 \x01(\bR\tconnected\x12\x1c\n" +
+	"\tcontinued\x18\x04 \x01(\bR\tcontinued\"I\n" +
 	"\tObjectKey\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x12\n" +
