@@ -20,9 +20,9 @@ import (
 const (
 	// handshakeTime bounds a handshake that is made for a check.
 	handshakeTime = 5 * time.Second
-	// verdictTime is how long a server may take to refuse the client's certificate, which in TLS 1.3 comes after the
-	// handshake (RFC 8446, section 4.4.2.4).
-	verdictTime = 250 * time.Millisecond
+	// A server may take so long to refuse the client's certificate, which in TLS 1.3 comes after the handshake (RFC
+	// 8446, section 4.4.2.4): the handshake's own time and more, within bounds.
+	leastVerdict, mostVerdict = 50 * time.Millisecond, time.Second
 	// meshProtocol is the ALPN of connections in the mesh, Istio's.
 	meshProtocol = "istio"
 )
@@ -63,16 +63,13 @@ func (r *replica) handshake(ctx context.Context, request client.HandshakeRequest
 	if err != nil {
 		return client.HandshakeResult{}, err
 	}
-	began := time.Now()
 	// The proxy's user: what belongs to others is captured.
 	connection, err := network.DialAs(ctx, r.netns, cluster.ProxyUID, "tcp", request.Address)
 	if err != nil {
 		return client.HandshakeResult{}, err
 	}
 	defer connection.Close()
-	result, err := meet(ctx, connection, pair, roots, request.ServerName)
-	result.Took = time.Since(began)
-	return result, err
+	return meet(ctx, connection, pair, roots, request.ServerName)
 }
 
 // meet shakes hands over a connection and waits for the server's verdict on the client's certificate.
@@ -83,10 +80,12 @@ func meet(ctx context.Context, connection net.Conn, pair tls.Certificate, roots 
 		InsecureSkipVerify: true,
 		VerifyConnection:   func(state tls.ConnectionState) error { return verifyChain(state, roots) },
 	})
+	began := time.Now()
 	if err := secured.HandshakeContext(ctx); err != nil {
 		return client.HandshakeResult{}, fmt.Errorf("TLS: %w", err)
 	}
-	if err := connection.SetReadDeadline(time.Now().Add(verdictTime)); err != nil {
+	took := time.Since(began)
+	if err := connection.SetReadDeadline(time.Now().Add(min(max(2*took, leastVerdict), mostVerdict))); err != nil {
 		return client.HandshakeResult{}, fmt.Errorf("wait for the server's verdict: %w", err)
 	}
 	// Data, silence and an orderly end all mean that it was accepted; a refusal is an alert.
@@ -97,7 +96,7 @@ func meet(ctx context.Context, connection net.Conn, pair tls.Certificate, roots 
 		return client.HandshakeResult{}, fmt.Errorf("the server refused the certificate: %w", err)
 	}
 	leaf := secured.ConnectionState().PeerCertificates[0]
-	result := client.HandshakeResult{Names: leaf.DNSNames, Issuer: leaf.Issuer.CommonName, Expires: leaf.NotAfter}
+	result := client.HandshakeResult{Names: leaf.DNSNames, Issuer: leaf.Issuer.CommonName, Expires: leaf.NotAfter, Took: took}
 	for _, uri := range leaf.URIs {
 		result.Identities = append(result.Identities, uri.String())
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -119,7 +120,10 @@ func failures(found []finding) int {
 }
 
 func (s *session) printFindings(found []finding, names []string) {
-	warnings, last := 0, ""
+	warnings, last, width := 0, "", 0
+	for _, f := range found {
+		width = max(width, utf8.RuneCountInString(f.Subject+" "+f.Name))
+	}
 	for _, f := range found {
 		if len(names) > 1 && f.Cluster != last {
 			if last != "" {
@@ -136,9 +140,9 @@ func (s *session) printFindings(found []finding, names []string) {
 		case !f.OK:
 			mark = "✗"
 		}
-		fmt.Fprintf(s.out, "%s %-44s %s\n", mark, f.Subject+" "+f.Name, strings.ReplaceAll(f.Detail, "\n", "; "))
+		fmt.Fprintf(s.out, "%s %-*s %s\n", mark, width, f.Subject+" "+f.Name, strings.ReplaceAll(f.Detail, "\n", "; "))
 		if !f.OK && f.Remedy != "" {
-			fmt.Fprintf(s.out, "  %-44s → %s\n", "", f.Remedy)
+			fmt.Fprintf(s.out, "  %-*s → %s\n", width, "", f.Remedy)
 		}
 	}
 	where, more := "", ""

@@ -221,9 +221,6 @@ func (v gnsView) problems(s *session) []string {
 			out = append(out, c.Type+": "+strings.ReplaceAll(c.Message, "\n", "; "))
 		}
 	}
-	for _, f := range v.object.Status.Fields {
-		out = append(out, f.Path+": "+f.Message)
-	}
 	problems := s.meshProblems(v.mesh)
 	for _, m := range v.spec.Mappings {
 		if !strings.Contains(m.Cluster, "*") && !slices.ContainsFunc(v.mesh.Clusters, func(c client.ClusterStatus) bool { return c.Name == m.Cluster }) {
@@ -270,6 +267,12 @@ func (s *session) describeGlobalNamespace(v gnsView) error {
 		return err
 	}
 	s.describeOutside(v.spec)
+	for i, f := range v.object.Status.Fields {
+		if i == 0 {
+			fmt.Fprintln(s.out, "\nNotes:")
+		}
+		fmt.Fprintf(s.out, "  %s: %s\n", f.Path, f.Message)
+	}
 	found := v.problems(s)
 	if len(found) == 0 {
 		fmt.Fprintln(s.out, "\nNo problems.")

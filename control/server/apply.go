@@ -298,7 +298,7 @@ func (s *Server) warnings(stored []*objects.Object, writes []store.Write) map[ob
 			}
 			out[w.Key] = append(out[w.Key], f.String())
 		}
-		for _, f := range report.Status(w.Key).Fields {
+		for _, f := range report.Warnings(w.Key) {
 			out[w.Key] = append(out[w.Key], f.Path+": "+f.Message)
 		}
 	}

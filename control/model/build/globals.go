@@ -101,7 +101,7 @@ func (b *builder) summary(g *global, here, there int) {
 		b.report.note(g.key, "spec.mappings", fmt.Sprintf("maps no namespace of %s", b.settings.Cluster))
 		return
 	}
-	b.report.note(g.key, "spec.mappings", fmt.Sprintf("maps these namespaces of %s: %s; services here: %d, in other clusters: %d",
+	b.report.tell(g.key, "spec.mappings", fmt.Sprintf("maps these namespaces of %s: %s; services here: %d, in other clusters: %d",
 		b.settings.Cluster, strings.Join(g.model.Namespaces, ", "), here, there))
 }
 

@@ -38,6 +38,7 @@ type findings struct {
 	refused    []Finding
 	unresolved []Finding
 	fields     []objects.FieldMessage
+	told       []objects.FieldMessage
 	generation int64
 }
 
@@ -81,6 +82,12 @@ func (r *Report) note(key objects.Key, path, message string) {
 	f.fields = append(f.fields, objects.FieldMessage{Path: path, Message: message})
 }
 
+// tell says what a field has come to, which is nothing to warn of.
+func (r *Report) tell(key objects.Key, path, message string) {
+	f := r.of(key)
+	f.told = append(f.told, objects.FieldMessage{Path: path, Message: message})
+}
+
 func (r *Report) ignored(o *objects.Object) {
 	f := r.of(o.Key())
 	f.fields = append(f.fields, objects.IgnoredFields(o)...)
@@ -112,6 +119,14 @@ func (r *Report) Unresolved(key objects.Key) []Finding {
 	return nil
 }
 
+// Warnings are the messages about an object's fields that its author should know of.
+func (r *Report) Warnings(key objects.Key) []objects.FieldMessage {
+	if f, ok := r.objects[key]; ok {
+		return f.fields
+	}
+	return nil
+}
+
 // Status gives an object's conditions Accepted and ResolvedRefs and its field messages. Programmed, Proxies and the
 // workload's state are others' to fill in; transition times too, see [MergeConditions].
 func (r *Report) Status(key objects.Key) objects.Status {
@@ -125,7 +140,7 @@ func (r *Report) Status(key objects.Key) objects.Status {
 			condition(objects.ConditionResolvedRefs, f.generation, f.unresolved, "ResolvedRefs",
 				"everything that it names exists"),
 		},
-		Fields: f.fields,
+		Fields: append(slices.Clip(f.fields), f.told...),
 	}
 }
 

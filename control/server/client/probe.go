@@ -19,6 +19,6 @@ type HandshakeResult struct {
 	// Issuer of the certificate, and its end.
 	Issuer  string    `json:"issuer"`
 	Expires time.Time `json:"expires"`
-	// Took is how long connection and handshake lasted.
+	// Took is how long the handshake lasted.
 	Took time.Duration `json:"took"`
 }
