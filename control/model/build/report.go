@@ -140,7 +140,7 @@ func (r *Report) Status(key objects.Key) objects.Status {
 			condition(objects.ConditionResolvedRefs, f.generation, f.unresolved, "ResolvedRefs",
 				"everything that it names exists"),
 		},
-		Fields: append(slices.Clip(f.fields), f.told...),
+		Fields: append(slices.Clip(f.told), f.fields...),
 	}
 }
 
