@@ -225,9 +225,7 @@ func (r *replica) prepare(ctx context.Context) error {
 		socket.Close()
 		return fmt.Errorf("write proxy bootstrap: %w", err)
 	}
-	r.mu.Lock()
-	r.socket, r.credential = socket, credential
-	r.mu.Unlock()
+	r.set(func() { r.socket, r.credential = socket, credential })
 	return nil
 }
 

@@ -14,7 +14,10 @@ import (
 // rotateTimeout bounds a rotation of all certificates, with time for a signer that is slow.
 const rotateTimeout = 30 * time.Second
 
-// errNoIdentity: the replica is still being prepared, and will be given its first certificate by the issuer of then.
+// preparing is how long a rotation waits for what an agent that has just started prepares: its proxies may run already,
+// with the certificates of the agent before.
+const preparing = 5 * time.Second
+
 var errNoIdentity = errors.New("it has no identity yet")
 
 // rotate renews the certificates of all replicas, and returns when each has been renewed, has failed or has had its time.
@@ -23,6 +26,9 @@ func (a *Agent) rotate(ctx context.Context) client.Rotation {
 	defer cancel()
 	var mu sync.Mutex
 	var result client.Rotation
+	if !a.awaitComplete(ctx) {
+		result.Failed = append(result.Failed, client.RotationFailure{Replica: "*", Problem: errIncomplete.Error()})
+	}
 	var group sync.WaitGroup
 	for _, r := range a.all() {
 		group.Go(func() {
@@ -43,15 +49,35 @@ func (a *Agent) rotate(ctx context.Context) client.Rotation {
 	return result
 }
 
+// awaitComplete waits until all replicas are known.
+func (a *Agent) awaitComplete(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, preparing)
+	defer cancel()
+	for !a.complete() {
+		if !wait(ctx, 20*time.Millisecond) {
+			return false
+		}
+	}
+	return true
+}
+
 // renew gets the replica a new certificate.
 func (r *replica) renew(ctx context.Context) error {
-	r.mu.Lock()
-	credential := r.credential
-	r.mu.Unlock()
-	if credential == nil {
-		return errNoIdentity
+	prepared, cancel := context.WithTimeout(ctx, preparing)
+	defer cancel()
+	for {
+		r.mu.Lock()
+		credential, changed := r.credential, r.changed
+		r.mu.Unlock()
+		if credential != nil {
+			return credential.Renew(ctx)
+		}
+		select {
+		case <-changed:
+		case <-prepared.Done():
+			return errNoIdentity
+		}
 	}
-	return credential.Renew(ctx)
 }
 
 func (a *Agent) handleRotate(w http.ResponseWriter, r *http.Request) {

@@ -282,8 +282,9 @@ func (b *bringing) join(ctx context.Context) error {
 // undo leaves nothing half done: what was there before stays, the rest goes.
 func (b *bringing) undo(ctx context.Context, fresh bool) {
 	c := b.cluster
-	// What a join that may have been accepted left is the key to complete it with.
-	keep := !fresh || exists(filepath.Join(c.Data(), "federation"))
+	// A primary that accepted, or may have, knows this cluster by the key that the join left: with it, up can be repeated.
+	joined := b.flags.join != "" && exists(filepath.Join(c.Data(), "federation"))
+	keep := !fresh || joined
 	if err := agent.Down(context.WithoutCancel(ctx), c, keep, discardLog()); err != nil {
 		fmt.Fprintf(b.err, "warning: cleaning up: %v\n", err)
 	}
@@ -293,6 +294,9 @@ func (b *bringing) undo(ctx context.Context, fresh bool) {
 		}
 	}
 	forgetLock(c)
+	if fresh && joined {
+		fmt.Fprintf(b.err, "The primary may know the cluster already: its key is kept in %s, repeat the command.\n", c.Data())
+	}
 }
 
 // connectPatience is how long `up` waits until a member has its stream to the primary. It starts without, too: the
