@@ -7,8 +7,10 @@ use boring::hash::MessageDigest;
 use boring::nid::Nid;
 use boring::pkey::{PKey, Private};
 use boring::rsa::Rsa;
-use boring::x509::extension::{BasicConstraints, ExtendedKeyUsage, KeyUsage, SubjectAlternativeName};
-use boring::x509::{X509, X509Name};
+use boring::x509::extension::{
+    AuthorityKeyIdentifier, BasicConstraints, ExtendedKeyUsage, KeyUsage, SubjectAlternativeName, SubjectKeyIdentifier,
+};
+use boring::x509::{X509, X509Extension, X509Name};
 
 use crate::params::KeyPair;
 
@@ -93,18 +95,31 @@ fn builder(
     builder
 }
 
+fn append_issuer_key(b: &mut boring::x509::X509Builder, issuer: &Authority) {
+    let key = AuthorityKeyIdentifier::new()
+        .keyid(true)
+        .build(&b.x509v3_context(Some(&issuer.certificate), None));
+    b.append_extension(&key.expect("extension")).expect("extension");
+}
+
 impl Authority {
     /// A root.
     pub fn root(common_name: &str) -> Self {
-        Self::make(common_name, None)
+        Self::make(common_name, None, None)
     }
 
     /// An intermediate under this authority.
     pub fn intermediate(&self, common_name: &str) -> Self {
-        Self::make(common_name, Some(self))
+        Self::make(common_name, Some(self), None)
     }
 
-    fn make(common_name: &str, parent: Option<&Self>) -> Self {
+    /// An intermediate that may issue this DNS name and those below it, and no other (RFC 5280 §4.2.1.10), as the
+    /// intermediates of a mesh's clusters are.
+    pub fn constrained(&self, common_name: &str, dns: &str) -> Self {
+        Self::make(common_name, Some(self), Some(dns))
+    }
+
+    fn make(common_name: &str, parent: Option<&Self>, permitted_dns: Option<&str>) -> Self {
         let key = ec_key();
         let mut b = builder(common_name, parent.map(|p| &p.certificate), &key, -3600, 86_400);
         let constraints = BasicConstraints::new().critical().ca().build().expect("extension");
@@ -116,6 +131,23 @@ impl Authority {
             .build()
             .expect("extension");
         b.append_extension(&usage).expect("extension");
+        // As Go's x509 package does it: authorities of the same name are told apart by their keys.
+        let own = SubjectKeyIdentifier::new().build(&b.x509v3_context(parent.map(|p| &*p.certificate), None));
+        b.append_extension(&own.expect("extension")).expect("extension");
+        if let Some(parent) = parent {
+            append_issuer_key(&mut b, parent);
+        }
+        if let Some(dns) = permitted_dns {
+            // The crate has no builder for this extension.
+            #[allow(deprecated)]
+            let names = X509Extension::new_nid(
+                None,
+                None,
+                Nid::NAME_CONSTRAINTS,
+                &format!("critical,permitted;DNS:{dns}"),
+            );
+            b.append_extension(&names.expect("extension")).expect("extension");
+        }
         b.sign(parent.map_or(&key, |p| &p.key), MessageDigest::sha256())
             .expect("signs");
         let certificate = b.build();
@@ -163,6 +195,7 @@ impl Authority {
             .build()
             .expect("extension");
         b.append_extension(&usage).expect("extension");
+        append_issuer_key(&mut b, self);
         b.sign(&self.key, MessageDigest::sha256()).expect("signs");
         let mut chain_pem = b.build().to_pem().expect("pem");
         chain_pem.extend_from_slice(&self.chain);

@@ -1,5 +1,6 @@
 //! Handshakes and streams over real loopback sockets.
 
+mod clusters;
 mod contexts;
 mod handshakes;
 mod keys;

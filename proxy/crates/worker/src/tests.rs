@@ -1,7 +1,10 @@
 //! A worker on real loopback sockets.
 
 mod capture;
+mod dead_link;
 mod drain;
+mod gateway;
+mod namespace;
 mod sizes;
 mod snapshots;
 mod tcp;

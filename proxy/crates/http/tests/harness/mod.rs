@@ -173,6 +173,21 @@ fn endpoints(addresses: &[SocketAddr]) -> Vec<LocalityEndpoints> {
     }]
 }
 
+/// Clusters with their endpoints.
+pub fn snapshot(clusters: Vec<(Cluster, Vec<SocketAddr>)>) -> Snapshot {
+    let mut snapshot = Snapshot {
+        version: 1,
+        ..Snapshot::default()
+    };
+    for (cluster, addresses) in clusters {
+        snapshot
+            .endpoints
+            .insert(Arc::clone(&cluster.name), Arc::new(endpoints(&addresses)));
+        snapshot.clusters.insert(Arc::clone(&cluster.name), Arc::new(cluster));
+    }
+    snapshot
+}
+
 pub struct Proxy {
     pub address: SocketAddr,
     pub drain: DrainTrigger,
@@ -191,25 +206,24 @@ impl Proxy {
         clusters: Vec<(Cluster, Vec<SocketAddr>)>,
         adorn: impl Fn(&mut ConnectionInfo) + 'static,
     ) -> Self {
+        Self::start_as(TrafficDirection::Outbound, manager, snapshot(clusters), adorn).await
+    }
+
+    /// With a snapshot of the test's own.
+    pub async fn start_as(
+        direction: TrafficDirection,
+        manager: HttpConnectionManager,
+        snapshot: Snapshot,
+        adorn: impl Fn(&mut ConnectionInfo) + 'static,
+    ) -> Self {
         let stats = Stats::new();
         let reader = stats.reader();
-        let mut snapshot = Snapshot {
-            version: 1,
-            ..Snapshot::default()
-        };
-        for (cluster, addresses) in clusters {
-            snapshot
-                .endpoints
-                .insert(Arc::clone(&cluster.name), Arc::new(endpoints(&addresses)));
-            snapshot.clusters.insert(Arc::clone(&cluster.name), Arc::new(cluster));
-        }
         let snapshot = Arc::new(snapshot);
         let clusters: Rc<Clusters> = Rc::new(Clusters::new(Upstreams::new(), stats.clone(), drain_host, 1));
         clusters.update(&snapshot);
         let logs = LogFiles::start().expect("log thread");
         let worker = HttpWorker::new(0, stats, logs, clusters, snapshot);
-        let hcm =
-            HcmRuntime::new(&worker, Arc::new(manager), TrafficDirection::Outbound, &"chain".into()).expect("manager");
+        let hcm = HcmRuntime::new(&worker, Arc::new(manager), direction, &"chain".into()).expect("manager");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
         let address = listener.local_addr().expect("address");
         let drain = DrainTrigger::new();
@@ -231,6 +245,32 @@ impl Proxy {
             worker,
             reader,
         }
+    }
+
+    /// Puts other clusters and endpoints into force.
+    pub fn update(&self, clusters: Vec<(Cluster, Vec<SocketAddr>)>) {
+        let snapshot = Arc::new(snapshot(clusters));
+        self.worker.clusters().update(&snapshot);
+        self.worker.set_snapshot(snapshot);
+    }
+
+    /// Waits until a metric has a value.
+    pub async fn until(&self, name: &str, label: &str, value: i64) {
+        while self.metric(name, label) != value {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    /// A label of the only series of a metric.
+    pub fn label(&self, name: &str, label: &str) -> Option<String> {
+        let mut found = Vec::new();
+        self.reader.visit(|n, labels, _| {
+            if n == name {
+                found.push(labels.iter().find(|(l, _)| *l == label).map(|(_, v)| v.to_string()));
+            }
+        });
+        assert_eq!(found.len(), 1, "{name}: {found:?}");
+        found.pop().flatten()
     }
 
     /// The sum of a counter over all label sets that hold `label` (any when empty).
