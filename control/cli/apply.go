@@ -24,7 +24,7 @@ func (s *session) applyCommand() *cobra.Command {
 		Use: "apply -f FILE", Short: "Create or change objects from files", Args: cobra.NoArgs,
 		Long: "Create or change objects from files, directories or standard input.\n\n" +
 			"Everything given is checked and written as a whole: when anything is wrong, nothing is changed.\n\n" +
-			"An object goes to the cluster that its label " + labelCluster + " names, if that runs on this machine, and otherwise to the\n" +
+			"An object goes to the cluster that its label " + objects.LabelCluster + " names, if that runs on this machine, and otherwise to the\n" +
 			"current context's; a GlobalNamespace to the primary. With several, all of them check first. With --cluster or\n" +
 			"$HEDDLE_CLUSTER, everything goes there, and objects labelled for another cluster are refused. Between machines, run the\n" +
 			"same command with --here on each.",

@@ -9,14 +9,10 @@ import (
 	"slices"
 	"strings"
 
-	"heddle.io/heddle/api/v1alpha1"
 	"heddle.io/heddle/control/cluster"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/server/client"
 )
-
-// labelCluster names the cluster that an object belongs to.
-const labelCluster = "heddle.io/cluster"
 
 // share is what one cluster gets of a batch.
 type share struct {
@@ -100,15 +96,11 @@ func ownersOf(all []*objects.Object) (map[*objects.Object]string, []error) {
 	owners := map[*objects.Object]string{}
 	var errs []error
 	for _, o := range all {
-		label := o.GetLabels()[labelCluster]
-		owners[o] = label
-		if w, ok := o.Resource.(*v1alpha1.Workload); ok && w.Spec.Cluster != "" {
-			if label != "" && label != w.Spec.Cluster {
-				errs = append(errs, &objects.Error{File: o.Origin.File, Line: o.FieldLine("spec.cluster"), Object: o.Key(), Path: "spec.cluster",
-					Problem: fmt.Sprintf("names cluster %q, and the label %s names %q", w.Spec.Cluster, labelCluster, label), Remedy: "let both name the same cluster, or remove one"})
-			}
-			owners[o] = w.Spec.Cluster
+		owner, err := o.Owner()
+		if err != nil {
+			errs = append(errs, err)
 		}
+		owners[o] = owner
 	}
 	return owners, errs
 }
@@ -153,7 +145,7 @@ func unowned(err error, o *objects.Object) error {
 	}
 	out := *problem
 	out.Why = fmt.Sprintf("%s (%s) names no cluster", o.Key(), o.Origin)
-	out.Remedy += ", or give the object the label " + labelCluster
+	out.Remedy += ", or give the object the label " + objects.LabelCluster
 	return &out
 }
 

@@ -51,7 +51,7 @@ func (a *oneOfMany) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 				return
 			}
 			for _, o := range found {
-				if label := o.GetLabels()[labelCluster]; request.SkipOthers && label != "" && label != a.name {
+				if label := o.GetLabels()[objects.LabelCluster]; request.SkipOthers && label != "" && label != a.name {
 					continue
 				}
 				text := fmt.Sprintf("%s:%d %s", filepath.Base(m.File), o.Origin.Line, o.GetName())

@@ -47,7 +47,7 @@ func Decode(r io.Reader, file, namespace string) ([]*Object, []error) {
 	if namespace == "" {
 		namespace = DefaultNamespace
 	}
-	d := &decoder{file: file, namespace: namespace, seen: map[Key]int{}}
+	d := &decoder{file: file, namespace: namespace, seen: map[owned]int{}}
 	documents := 0
 	for _, doc := range splitDocuments(string(data)) {
 		if doc.isEmpty() {
@@ -104,12 +104,18 @@ func splitDocuments(stream string) []document {
 	return append(out, document{stream[start:], startLine})
 }
 
+// owned is an object's key with the cluster that it names as its own.
+type owned struct {
+	key   Key
+	owner string
+}
+
 type decoder struct {
 	file      string
 	namespace string
 	out       []*Object
 	errs      []error
-	seen      map[Key]int
+	seen      map[owned]int
 
 	// Of the document or list item at hand:
 	key    Key
@@ -270,10 +276,13 @@ func (d *decoder) object(n *yaml.Node, kind *Kind) {
 		e.File, e.Line = d.file, d.lineOf(e.Path, n)
 		d.errs = append(d.errs, e)
 	}
-	if first, dup := d.seen[o.Key()]; dup {
+	// Clusters may each have an object of a name: one file may hold both. An owner that contradicts itself is told later.
+	owner, _ := o.Owner()
+	id := owned{o.Key(), owner}
+	if first, dup := d.seen[id]; dup {
 		d.fail(d.line(n), "", fmt.Sprintf("is in the file twice, first on line %d", first), "remove one of the two")
 	} else {
-		d.seen[o.Key()] = d.line(n)
+		d.seen[id] = d.line(n)
 	}
 	if len(d.errs) == before {
 		d.out = append(d.out, o)

@@ -253,3 +253,15 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+// Clusters may each have an object of a name, and one file may hold both.
+func TestOneNameInTwoClusters(t *testing.T) {
+	const text = "apiVersion: v1\nkind: Namespace\nmetadata: {name: a, labels: {heddle.io/cluster: %s}}\n"
+	found, errs := Decode(strings.NewReader(fmt.Sprintf(text, "c1")+"---\n"+fmt.Sprintf(text, "c2")), "in.yaml", "")
+	if len(errs) != 0 || len(found) != 2 {
+		t.Errorf("%d objects, %v", len(found), errs)
+	}
+	if _, errs := Decode(strings.NewReader(fmt.Sprintf(text, "c1")+"---\n"+fmt.Sprintf(text, "c1")), "in.yaml", ""); len(errs) != 1 {
+		t.Errorf("the same cluster's twice: %v", errs)
+	}
+}

@@ -21,9 +21,6 @@ import (
 	"heddle.io/heddle/control/store"
 )
 
-// LabelCluster names the cluster that an object belongs to.
-const LabelCluster = "heddle.io/cluster"
-
 // keptAnnotations belong to commands, not to manifests: applying a file that does not mention them leaves them.
 var keptAnnotations = []string{"heddle.io/stopped", "heddle.io/restarted-at"}
 
@@ -51,12 +48,6 @@ func (s *Server) handleApply(w http.ResponseWriter, r *http.Request) {
 	seen := map[objects.Key]*objects.Object{}
 	var skipped []objects.Key
 	for _, o := range all {
-		if first, twice := seen[o.Key()]; twice {
-			errs = append(errs, &objects.Error{File: o.Origin.File, Line: o.Origin.Line, Object: o.Key(),
-				Problem: "is defined twice, first at " + first.Origin.String(), Remedy: "remove one of the two"})
-			continue
-		}
-		seen[o.Key()] = o
 		o.Origin.Cluster, o.Origin.User = s.config.Cluster, request.User
 		owner, err := s.owner(o)
 		if err != nil {
@@ -71,6 +62,12 @@ func (s *Server) handleApply(w http.ResponseWriter, r *http.Request) {
 			}
 			continue
 		}
+		if first, twice := seen[o.Key()]; twice {
+			errs = append(errs, &objects.Error{File: o.Origin.File, Line: o.Origin.Line, Object: o.Key(),
+				Problem: "is defined twice, first at " + first.Origin.String(), Remedy: "remove one of the two"})
+			continue
+		}
+		seen[o.Key()] = o
 		if request.Delete {
 			b.deletes = append(b.deletes, o.Key())
 		} else {

@@ -20,14 +20,9 @@ func (s *Server) owner(o *objects.Object) (string, error) {
 	if primarys(o.Kind) {
 		return s.config.Federation.Primary(), nil
 	}
-	owner := o.GetLabels()[LabelCluster]
-	w, ok := o.Resource.(*v1alpha1.Workload)
-	if ok && w.Spec.Cluster != "" {
-		if owner != "" && owner != w.Spec.Cluster {
-			return "", &objects.Error{File: o.Origin.File, Line: o.FieldLine("spec.cluster"), Object: o.Key(), Path: "spec.cluster",
-				Problem: fmt.Sprintf("is %q, and the label %s is %q", w.Spec.Cluster, LabelCluster, owner), Remedy: "let both name the same cluster, or remove one"}
-		}
-		owner = w.Spec.Cluster
+	owner, err := o.Owner()
+	if err != nil {
+		return "", err
 	}
 	if owner == "" {
 		return s.config.Cluster, nil
@@ -40,8 +35,8 @@ func (s *Server) foreign(o *objects.Object, owner string) error {
 	if primarys(o.Kind) {
 		return s.belongsToPrimary(o, owner)
 	}
-	path := "metadata.labels[" + LabelCluster + "]"
-	if o.GetLabels()[LabelCluster] == "" {
+	path := "metadata.labels[" + objects.LabelCluster + "]"
+	if o.GetLabels()[objects.LabelCluster] == "" {
 		path = "spec.cluster"
 	}
 	return &objects.Error{File: o.Origin.File, Line: o.FieldLine(path), Object: o.Key(), Path: path,
