@@ -1,12 +1,15 @@
 //! The program as a process: exit codes, readiness, drain, and configuration over a discovery stream.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+mod harness;
+
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
 use std::pin::Pin;
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::time::Instant;
+
+use harness::*;
 
 use heddle_api::envoy::config::core::v3 as core;
 use heddle_api::envoy::config::listener::v3 as listener;
@@ -19,8 +22,7 @@ use heddle_api::envoy::service::discovery::v3::aggregated_discovery_service_serv
 use heddle_api::envoy::service::discovery::v3::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse, Resource,
 };
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use prost::Message;
 use prost_types::Any;
 use tokio::net::UnixListener;
@@ -28,102 +30,6 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
-
-/// How long something that must happen may take. Only a bug waits for it.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// A port that nobody has now.
-fn free_port() -> u16 {
-    let socket = TcpListener::bind("127.0.0.1:0").expect("loopback");
-    socket.local_addr().expect("bound").port()
-}
-
-fn temporary(name: &str) -> PathBuf {
-    std::env::temp_dir().join(format!("heddle-proxy-{}-{name}", std::process::id()))
-}
-
-/// A running proxy, ended when dropped.
-struct Proxy {
-    child: Child,
-    admin: u16,
-}
-
-impl Proxy {
-    fn start(config: &str, admin: u16) -> Self {
-        let child = command(config, &["--concurrency", "2", "--drain-time-s", "60"])
-            .spawn()
-            .expect("the program runs");
-        Self { child, admin }
-    }
-
-    /// Waits until `/ready` answers with this state.
-    fn wait_for(&mut self, state: &str) {
-        let start = Instant::now();
-        let mut last = String::new();
-        while start.elapsed() < PATIENCE {
-            if let Some(status) = self.child.try_wait().expect("a child") {
-                panic!("the proxy ended with {status}");
-            }
-            last = get(self.admin, "/ready").unwrap_or_default();
-            if last.ends_with(&format!("{state}\n")) {
-                return;
-            }
-            std::thread::yield_now();
-        }
-        panic!("never {state}: {last}");
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(i32::try_from(self.child.id()).expect("a pid")), signal).expect("it runs");
-    }
-
-    fn exit(&mut self) -> ExitStatus {
-        let start = Instant::now();
-        while start.elapsed() < PATIENCE {
-            if let Some(status) = self.child.try_wait().expect("a child") {
-                return status;
-            }
-            std::thread::yield_now();
-        }
-        panic!("it does not end");
-    }
-}
-
-impl Drop for Proxy {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn command(config: &str, more: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_heddle-proxy"));
-    command.args(["--config-yaml", config]).args(more).stdin(Stdio::null());
-    command
-}
-
-/// Runs to the end.
-fn output(config: &str, more: &[&str]) -> (Option<i32>, String) {
-    let Output { status, stderr, stdout } = command(config, more).output().expect("the program runs");
-    (
-        status.code(),
-        String::from_utf8_lossy(&stderr).into_owned() + &String::from_utf8_lossy(&stdout),
-    )
-}
-
-/// A whole answer, if there is one.
-fn get(port: u16, path: &str) -> Option<String> {
-    let mut stream = TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], port))).ok()?;
-    stream.set_read_timeout(Some(PATIENCE)).ok()?;
-    write!(
-        stream,
-        "GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n"
-    )
-    .ok()?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).ok()?;
-    Some(answer)
-}
 
 fn static_config(admin: u16, port: u16) -> String {
     format!(

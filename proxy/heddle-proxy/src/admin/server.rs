@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use heddle_config::AdminAddress;
+use heddle_net::ListenOptions;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
 use hyper::header::{CONNECTION, HeaderValue};
@@ -78,8 +79,13 @@ impl AdminServer {
                 if !address.ip().is_loopback() {
                     tracing::warn!(%address, "the admin interface has no login and is not on loopback: anyone who reaches it controls this proxy");
                 }
-                TcpListener::bind(address)
-                    .await
+                // Alone: a second process on the same address is a mistake, and `::` means IPv6 as it does for
+                // listeners.
+                let options = ListenOptions {
+                    reuse_port: false,
+                    ..ListenOptions::new(*address)
+                };
+                heddle_net::listen(&options)
                     .map(Socket::Tcp)
                     .map_err(|source| AdminError {
                         address: address.to_string(),

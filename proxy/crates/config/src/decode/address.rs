@@ -25,28 +25,36 @@ pub(crate) fn socket_address(address: Option<&pb::core::Address>, path: &Path<'_
 /// Envoy binds one socket for both families there. Two sockets accept the same connections, show IPv4 peers by their
 /// IPv4 addresses, as Envoy does, and know the original destination of redirected connections of either family.
 pub(super) fn listening(address: Option<&pb::core::Address>, path: &Path<'_>) -> Result<Vec<SocketAddr>> {
-    let bound = socket_address(address, path)?;
-    let compatible = matches!(
-        address.and_then(|a| a.address.as_ref()),
-        Some(pb::core::address::Address::SocketAddress(socket)) if socket.ipv4_compat
-    );
+    let compatible = match address.and_then(|a| a.address.as_ref()) {
+        Some(pb::core::address::Address::SocketAddress(socket)) if socket.ipv4_compat => socket,
+        _ => return Ok(vec![socket_address(address, path)?]),
+    };
+    let here = path.field("socket_address");
+    let bound = parse(compatible, &here)?;
     match bound.ip() {
-        IpAddr::V4(_) if compatible => Err(path
-            .field("socket_address")
+        IpAddr::V4(_) => Err(here
             .field("ipv4_compat")
             .error("has no meaning with an IPv4 address; remove it")),
-        IpAddr::V6(ip) if compatible && ip.is_unspecified() => {
+        IpAddr::V6(ip) if ip.is_unspecified() => {
             let v4 = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), bound.port());
             Ok(vec![bound, v4])
         }
         // An IPv4 address in IPv6 form is that IPv4 address.
-        IpAddr::V6(ip) if compatible => Ok(vec![SocketAddr::new(ip.to_canonical(), bound.port())]),
-        _ => Ok(vec![bound]),
+        IpAddr::V6(ip) => Ok(vec![SocketAddr::new(ip.to_canonical(), bound.port())]),
     }
 }
 
 /// A `SocketAddress` whose address is an IP address.
 pub(super) fn ip_and_port(socket: &pb::core::SocketAddress, path: &Path<'_>) -> Result<SocketAddr> {
+    if socket.ipv4_compat {
+        return Err(path
+            .field("ipv4_compat")
+            .unsupported("true here", "remove it: it is for the addresses of listeners"));
+    }
+    parse(socket, path)
+}
+
+fn parse(socket: &pb::core::SocketAddress, path: &Path<'_>) -> Result<SocketAddr> {
     let port = tcp_port(socket, path)?;
     let ip: IpAddr = socket.address.parse().map_err(|_| {
         path.field("address").error(format!(

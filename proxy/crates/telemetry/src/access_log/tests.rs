@@ -248,3 +248,24 @@ fn refused() {
     let deep = (0..40).fold(serde_json::json!("x"), |inner, _| serde_json::json!({ "a": inner }));
     assert!(Format::parse_json(&deep).is_err());
 }
+
+#[test]
+fn ipv6_addresses() {
+    let address = |text: &str| text.parse().expect("address");
+    let connection = ConnectionInfo::plain(address("[fd00::2]:15006"), address("[2001:db8::7]:40000"));
+    let context = LogContext {
+        connection: Some(&connection),
+        upstream_host: Some(address("[fd00::3]:8080")),
+        upstream_local: Some(address("[::6]:5000")),
+        ..LogContext::default()
+    };
+    for (format, expected) in [
+        ("%DOWNSTREAM_REMOTE_ADDRESS%", "[2001:db8::7]:40000"),
+        ("%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%", "2001:db8::7"),
+        ("%DOWNSTREAM_LOCAL_ADDRESS%", "[fd00::2]:15006"),
+        ("%UPSTREAM_HOST%", "[fd00::3]:8080"),
+        ("%UPSTREAM_LOCAL_ADDRESS%", "[::6]:5000"),
+    ] {
+        assert_eq!(line(format, &context), expected, "{format}");
+    }
+}

@@ -1,0 +1,117 @@
+//! The program as a process of the test's own.
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// How long something that must happen may take. Only a bug waits for it.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A port that nobody has now.
+pub fn free_port() -> u16 {
+    let socket = TcpListener::bind("127.0.0.1:0").expect("loopback");
+    socket.local_addr().expect("bound").port()
+}
+
+pub fn temporary(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("heddle-proxy-{}-{name}", std::process::id()))
+}
+
+/// A running proxy, ended when dropped.
+pub struct Proxy {
+    child: Child,
+    admin: SocketAddr,
+}
+
+impl Proxy {
+    /// With its admin interface on IPv4 loopback.
+    pub fn start(config: &str, admin: u16) -> Self {
+        Self::start_at(config, SocketAddr::from(([127, 0, 0, 1], admin)))
+    }
+
+    pub fn start_at(config: &str, admin: SocketAddr) -> Self {
+        let child = command(config, &["--concurrency", "2", "--drain-time-s", "60"])
+            .spawn()
+            .expect("the program runs");
+        Self { child, admin }
+    }
+
+    /// Waits until `/ready` answers with this state.
+    pub fn wait_for(&mut self, state: &str) {
+        let start = Instant::now();
+        let mut last = String::new();
+        while start.elapsed() < PATIENCE {
+            if let Some(status) = self.child.try_wait().expect("a child") {
+                panic!("the proxy ended with {status}");
+            }
+            last = get_from(self.admin, "/ready").unwrap_or_default();
+            if last.ends_with(&format!("{state}\n")) {
+                return;
+            }
+            std::thread::yield_now();
+        }
+        panic!("never {state}: {last}");
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(i32::try_from(self.child.id()).expect("a pid")), signal).expect("it runs");
+    }
+
+    pub fn exit(&mut self) -> ExitStatus {
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            if let Some(status) = self.child.try_wait().expect("a child") {
+                return status;
+            }
+            std::thread::yield_now();
+        }
+        panic!("it does not end");
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub fn command(config: &str, more: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_heddle-proxy"));
+    command.args(["--config-yaml", config]).args(more).stdin(Stdio::null());
+    command
+}
+
+/// Runs to the end.
+pub fn output(config: &str, more: &[&str]) -> (Option<i32>, String) {
+    let Output { status, stderr, stdout } = command(config, more).output().expect("the program runs");
+    (
+        status.code(),
+        String::from_utf8_lossy(&stderr).into_owned() + &String::from_utf8_lossy(&stdout),
+    )
+}
+
+/// A whole answer on loopback, if there is one.
+pub fn get(port: u16, path: &str) -> Option<String> {
+    get_from(SocketAddr::from(([127, 0, 0, 1], port)), path)
+}
+
+/// A whole answer, if there is one.
+pub fn get_from(address: SocketAddr, path: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    stream.set_read_timeout(Some(PATIENCE)).ok()?;
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n"
+    )
+    .ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    Some(answer)
+}
