@@ -223,15 +223,19 @@ func (t *Tour) next(made result) {
 		}
 	}
 	fmt.Fprintf(t.Out, "Try next:\n")
-	for _, line := range [][2]string{
+	lines, width := [][2]string{
 		{"open " + made.address, "buy something, and see at the foot of the page who answered"},
 		{heddle + " cluster list --cluster " + first, "the clusters, and whether they reach each other"},
 		{heddle + " gns describe " + globalNamespace + " --cluster " + first, "what runs where, and the names it answers to"},
 		{heddle + " ps --cluster " + second, "the workloads of a cluster"},
 		{heddle + " check", "proves both clusters, from both sides"},
 		{heddle + " logs -n " + namespace + " checkoutservice --cluster " + first, "the order"},
-	} {
-		fmt.Fprintf(t.Out, "  %-58s %s\n", line[0], line[1])
+	}, 0
+	for _, line := range lines {
+		width = max(width, len(line[0]))
+	}
+	for _, line := range lines {
+		fmt.Fprintf(t.Out, "  %-*s   %s\n", width, line[0], line[1])
 	}
 	host, _ := strings.CutPrefix(strings.TrimSuffix(made.address, "/"), "http://")
 	fmt.Fprintf(t.Out, "\nFrom another machine: ssh -L 8080:%s:80 <this machine>, then open http://localhost:8080/\n", host)

@@ -208,6 +208,26 @@ func TestOnceBuysAndRemoves(t *testing.T) {
 	nothingLeft(t, dir)
 }
 
+// The README shows the commands that the tour runs, one of which needs no choice of a cluster when typed by hand.
+func TestReadmeShowsTheCommandsOfTheTour(t *testing.T) {
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tour, out, dir := prepare(t, shop{rows: goodRows})
+	tour.Manifests = "demo/boutique/two-clusters/"
+	if err := tour.Once(t.Context()); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, command := range log(t, dir)[:5] {
+		command = strings.TrimSuffix(command, " --cluster cluster1")
+		command = regexp.MustCompile(`--token \S+`).ReplaceAllString(command, "--token hdl1...")
+		if !strings.Contains(string(readme), "    $ sudo heddle "+command+"\n") {
+			t.Errorf("the README lacks: heddle %s", command)
+		}
+	}
+}
+
 func TestWhatFailsIsSaidAndNothingIsLeft(t *testing.T) {
 	crossing := strings.Split(goodRows, "\n")
 	for name, c := range map[string]struct {
