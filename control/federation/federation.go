@@ -287,9 +287,6 @@ func (f *Federation) changed() {
 // sweepLoop forgets expired tokens.
 func (f *Federation) sweepLoop(ctx context.Context) {
 	for wait(ctx, f.config.Pace.Sweep, nil) {
-		if f.Primary() != f.config.Cluster.Name {
-			continue
-		}
 		_, swept, err := f.tokens.list(ctx)
 		if err != nil && ctx.Err() == nil && !errors.Is(err, store.ErrUnavailable) {
 			f.config.Log.Warn("expired join tokens not swept", "error", err)

@@ -352,16 +352,20 @@ func TestPrimarysWordsAreChecked(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	strange, err := replicaText(globalNamespace("a/b", "*", "shop"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	own := clusterObject("cluster2", clusterSpec())
 	own.Origin.Cluster = "cluster1"
 	ownText, err := replicaText(own)
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.updates = []*pb.Update{{Full: true, Objects: [][]byte{text, []byte("{"), ownText}, GoneObjects: []*pb.ObjectKey{{Kind: "ServiceAccount", Name: "x"}}, Peers: []*pb.Peer{peer("cluster9")}}}
+	f.updates = []*pb.Update{{Full: true, Objects: [][]byte{text, []byte("{"), strange, ownText}, GoneObjects: []*pb.ObjectKey{{Kind: "ServiceAccount", Name: "x"}}, Peers: []*pb.Peer{peer("cluster9")}}}
 	a.restart()
 	eventually(t, "the rest is taken", func() bool { return a.peer("cluster9").Cluster != "" })
-	if a.has(policy[0].Key()) || a.f.counters.snapshot()[countReplicaFailures] != 2 {
+	if a.has(policy[0].Key()) || a.f.counters.snapshot()[countReplicaFailures] != 3 {
 		t.Errorf("an object was taken that is not for the primary to replicate: %v", a.f.counters.snapshot())
 	}
 }

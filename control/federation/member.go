@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/proto"
 
 	pb "heddle.io/heddle/api/federation/federationv1"
 	"heddle.io/heddle/control/ca"
@@ -19,24 +18,8 @@ import (
 	"heddle.io/heddle/control/server/client"
 )
 
-// Bounds of what a member takes from its primary at once.
-const (
-	// maxPieces about clusters: each may come in several.
-	maxPieces      = 64 * maxClusters
-	maxUpdateBytes = 128 << 20
-)
-
 // renewRetry is between attempts to renew the intermediate, which has a month left then.
 const renewRetry = time.Minute
-
-// session is a member's connection to the primary.
-type session struct {
-	api pb.FederationClient
-	// wake holds one value when this cluster's own state may have changed.
-	wake chan struct{}
-	// heard says that the primary has told everything at least once. The federation's lock guards it.
-	heard bool
-}
 
 // memberLoop keeps a member connected. While the primary is away, the cluster goes on with what it knows.
 func (f *Federation) memberLoop(ctx context.Context) {
@@ -97,7 +80,7 @@ func (f *Federation) lost(ctx context.Context, m Membership, err error, pause ti
 	f.problem = p.Error()
 	first := removed && f.removed == "" && f.membership == m
 	if first {
-		f.removed = p.What + ": " + p.Why
+		f.removed = p.What + ": " + p.Why + "; " + p.Remedy
 		clear(f.book)
 		f.changed()
 	}
@@ -215,53 +198,6 @@ func (f *Federation) connectOnce(ctx context.Context, m Membership) (heard bool,
 	return false, context.Cause(ctx)
 }
 
-// errEnded: the stream has ended, and the one who listens knows why.
-var errEnded = errors.New("stream ended")
-
-// speak sends this cluster's state whenever it changes, and signs of life in between.
-func (f *Federation) speak(ctx context.Context, call grpc.BidiStreamingClient[pb.FromMember, pb.FromPrimary], s *session) error {
-	out := &outgoing[*pb.FromMember]{send: call.Send}
-	if err := out.say(&pb.FromMember{Message: &pb.FromMember_Begin{Begin: &pb.Begin{Protocol: newestProtocol, Version: f.config.Version}}}); err != nil {
-		return errEnded // Why, the one who listens is told.
-	}
-	defer out.pulse(ctx, f.config.Pace.Alive, func() *pb.FromMember {
-		// It also has the loop below look at the time.
-		signal(s.wake)
-		return &pb.FromMember{Message: &pb.FromMember_Alive{Alive: &pb.Alive{Time: f.config.Now().UnixNano()}}}
-	})()
-	renewed := make(chan error, 1)
-	renewing, renewAgain := false, time.Time{}
-	var sent *State
-	for {
-		f.mu.Lock()
-		own := f.own
-		f.mu.Unlock()
-		if sent != own {
-			for _, part := range own.parts() {
-				if err := out.say(&pb.FromMember{Message: &pb.FromMember_State{State: part}}); err != nil {
-					return errEnded
-				}
-			}
-			sent = own
-		}
-		now := f.config.Now()
-		if !renewing && !now.Before(f.config.Authority.RenewAt()) && !now.Before(renewAgain) {
-			renewing = true
-			go func() { renewed <- f.renew(ctx, s) }()
-		}
-		select {
-		case <-ctx.Done():
-			return errEnded
-		case <-s.wake:
-		case err := <-renewed:
-			renewing, renewAgain = false, f.config.Now().Add(renewRetry)
-			if err != nil {
-				f.config.Log.Warn("intermediate not renewed", "error", err, "again_in", renewRetry)
-			}
-		}
-	}
-}
-
 // renew gets a new intermediate from the primary.
 func (f *Federation) renew(ctx context.Context, s *session) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
@@ -279,135 +215,5 @@ func (f *Federation) renew(ctx context.Context, s *session) error {
 	f.counters.add(countRenewals)
 	_, expires := f.config.Authority.Issuer()
 	f.config.Log.Info("intermediate renewed", "expires", expires)
-	return nil
-}
-
-// listen takes what the primary says until the stream ends; the error is why.
-func (f *Federation) listen(ctx context.Context, call grpc.BidiStreamingClient[pb.FromMember, pb.FromPrimary], s *session, watchdog *time.Timer) error {
-	var growing *pb.Update
-	size := 0
-	for {
-		watchdog.Reset(f.config.Pace.Silence)
-		m, err := call.Recv()
-		if err != nil {
-			return err
-		}
-		// What takes time here is no silence of the primary's.
-		watchdog.Stop()
-		if a := m.GetAlive(); a != nil {
-			f.noteClock(time.Unix(0, a.GetTime()))
-			continue
-		}
-		part := m.GetUpdate()
-		if part == nil {
-			continue
-		}
-		if size += proto.Size(part); size > maxUpdateBytes {
-			f.counters.add(countUpdatesRefused)
-			return fmt.Errorf("the primary's update is larger than %d MiB", maxUpdateBytes>>20)
-		}
-		if growing == nil {
-			growing = part
-		} else {
-			growing.Peers, growing.GonePeers = append(growing.Peers, part.GetPeers()...), append(growing.GonePeers, part.GetGonePeers()...)
-			growing.Objects, growing.GoneObjects = append(growing.Objects, part.GetObjects()...), append(growing.GoneObjects, part.GetGoneObjects()...)
-		}
-		if part.GetMore() {
-			continue
-		}
-		if !s.heard && !growing.GetFull() {
-			f.counters.add(countUpdatesRefused)
-			return errors.New("the primary's first update is not a full one")
-		}
-		if err := f.take(ctx, s, growing); err != nil {
-			f.counters.add(countUpdatesRefused)
-			return err
-		}
-		f.counters.add(countUpdatesReceived)
-		growing, size = nil, 0
-	}
-}
-
-func (f *Federation) noteClock(theirs time.Time) {
-	ours := f.config.Now()
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.clock = theirs.Sub(ours)
-	if f.clock.Abs() > maxSkew {
-		f.skew = fmt.Sprintf("the clocks are apart: it is %s at the primary and %s here; set both by NTP", theirs.UTC().Format(time.RFC3339), ours.UTC().Format(time.RFC3339))
-	} else {
-		f.skew = ""
-	}
-}
-
-// take makes an update this cluster's own: first the objects in the store, then the peers.
-func (f *Federation) take(ctx context.Context, s *session, u *pb.Update) error {
-	if len(u.GetPeers()) > maxPieces || len(u.GetObjects()) > maxObjects {
-		return fmt.Errorf("the primary's update has %d pieces about clusters and %d objects, at most %d and %d are taken", len(u.GetPeers()), len(u.GetObjects()), maxPieces, maxObjects)
-	}
-	whole := map[string]*pb.Peer{}
-	for _, p := range u.GetPeers() {
-		if first := whole[p.GetCluster()]; first != nil && p.GetContinued() {
-			first.State.Services = append(first.State.Services, p.GetState().GetServices()...)
-		} else if first != nil || p.GetContinued() || p.GetState() == nil {
-			return fmt.Errorf("the primary's update about cluster %q is not in order", clip(p.GetCluster()))
-		} else {
-			whole[p.GetCluster()] = p
-		}
-	}
-	peers := make(map[string]*entry, len(whole))
-	for _, p := range whole {
-		state, err := readState(p.GetState(), f.config.Settings.TrustDomain)
-		if err == nil && !labelPattern.MatchString(p.GetCluster()) {
-			err = errors.New("its name is not one of a cluster")
-		}
-		if err != nil {
-			return fmt.Errorf("the primary's update about cluster %q: %w", clip(p.GetCluster()), err)
-		}
-		if p.GetCluster() != f.config.Cluster.Name {
-			peers[p.GetCluster()] = &entry{State: state, connected: p.GetConnected()}
-		}
-	}
-	fresh := make(map[objects.Key]*objects.Object, len(u.GetObjects()))
-	for _, text := range u.GetObjects() {
-		o, err := readReplica(text)
-		if err != nil {
-			// A newer primary may have kinds that this program does not know; the rest is no worse for it.
-			f.counters.add(countReplicaFailures)
-			f.config.Log.Warn("object of the primary passed over", "error", clip(err.Error()))
-			continue
-		}
-		fresh[o.Key()] = o
-	}
-	var gone []objects.Key
-	for _, k := range u.GetGoneObjects() {
-		if key, ok := keyOf(k); ok {
-			gone = append(gone, key)
-		}
-	}
-	if u.GetFull() || len(fresh) > 0 || len(gone) > 0 {
-		if err := f.replicate(ctx, u.GetFull(), fresh, gone); err != nil {
-			f.counters.add(countReplicaFailures)
-			return err
-		}
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for name, e := range peers {
-		if old := f.book[name]; old != nil {
-			e.reachable, e.unreachable, e.failures = old.reachable, old.unreachable, old.failures
-		}
-		f.book[name] = e
-	}
-	for name := range f.book {
-		if u.GetFull() && peers[name] == nil || slices.Contains(u.GetGonePeers(), name) && peers[name] == nil {
-			delete(f.book, name)
-		}
-	}
-	if !s.heard {
-		f.config.Log.Info("connected to the primary", "primary", f.membership.Primary, "clusters", len(f.book)+1)
-	}
-	s.heard, f.problem, f.removed = true, "", ""
-	f.changed()
 	return nil
 }

@@ -5,9 +5,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	pb "heddle.io/heddle/api/federation/federationv1"
-
 	"heddle.io/heddle/api/v1alpha1"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/store"
@@ -103,13 +105,15 @@ func readReplica(text []byte) (*objects.Object, error) {
 	if err := json.Unmarshal(text, o); err != nil {
 		return nil, err
 	}
-	for _, kind := range Replicated {
-		if o.Kind == kind {
-			o.Status, o.Revision = objects.Status{}, 0
-			return o, nil
-		}
+	if !slices.Contains(Replicated, o.Kind) {
+		return nil, fmt.Errorf("a %s is not for the primary to replicate", o.Kind.Kind)
 	}
-	return nil, fmt.Errorf("a %s is not for the primary to replicate", o.Kind.Kind)
+	// Its name becomes a key of the store. What else may be wrong with it, its status says.
+	if errs := validation.IsDNS1123Subdomain(o.GetName()); len(errs) > 0 || o.GetNamespace() != "" {
+		return nil, fmt.Errorf("%s %q is not named as such objects are", o.Kind.Kind, clip(o.GetNamespace()+"/"+o.GetName()))
+	}
+	o.Status, o.Revision = objects.Status{}, 0
+	return o, nil
 }
 
 // replicate writes the primary's objects into this cluster's store: all there are when full, else those that changed. The

@@ -32,10 +32,13 @@ func (f *Federation) Status() client.FederationStatus {
 	if f.member {
 		s.PrimaryAddress = f.membership.Address
 		s.Connected = f.live != nil && f.live.heard
-		if !s.Connected {
+		switch {
+		case f.removed != "":
+			problems = append(problems, f.removed)
+		case !s.Connected:
 			problems = append(problems, f.problem)
 		}
-		problems = append(problems, f.removed, f.skew)
+		problems = append(problems, f.skew)
 		s.Clock = f.clock
 	} else if f.deaf != "" {
 		problems = append(problems, "members cannot connect: "+f.deaf)
