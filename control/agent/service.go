@@ -38,6 +38,14 @@ func serviceRecordPath(c cluster.Cluster, name string) string {
 	return filepath.Join(c.Run(), "agent", name+".json")
 }
 
+func serviceGroup(c cluster.Cluster, name string) string { return filepath.Join(c.Cgroup(), name) }
+
+// Answering says whether the cluster's DNS process runs, which may be so without an agent.
+func Answering(c cluster.Cluster) bool {
+	hierarchies, err := process.Hierarchy()
+	return err == nil && hierarchies.Populated(serviceGroup(c, "dns"))
+}
+
 // supervise keeps the process running until ctx ends, which leaves it alone. One that an earlier agent started is taken
 // over.
 func (s *service) supervise(ctx context.Context) {
@@ -84,7 +92,10 @@ func (s *service) logPath() string { return filepath.Join(s.cluster.Logs(), s.na
 // start starts the process in a control group of its own, by which `down` finds it when all records are lost. Workloads'
 // groups have a dot in their names, so none is called like it.
 func (s *service) start() (*process.Process, error) {
-	groups, _, err := s.hierarchies().Create(filepath.Join(s.cluster.Cgroup(), s.name), process.Limits{})
+	hierarchies, group := s.hierarchies(), serviceGroup(s.cluster, s.name)
+	// One that an agent started without living to record it holds what this one needs.
+	hierarchies.KillMembers(group)
+	groups, _, err := hierarchies.Create(group, process.Limits{})
 	if err != nil {
 		return nil, err
 	}

@@ -202,11 +202,15 @@ func requirements(c cluster.Cluster, o cluster.Options, flags upOptions) preflig
 	if o.GatewayProxy != "" {
 		r.Proxies = append(r.Proxies, o.GatewayProxy)
 	}
-	if !o.Isolated {
+	if o.Isolated {
+		return r
+	}
+	// Names are answered while the agent is away: then the address is taken by the cluster itself.
+	if !agent.Answering(c) {
 		r.Addresses = append(r.Addresses, hostPort(o.Family.Ranges().Gateway().Addr(), cluster.PortDNS))
-		if o.Advertise.IsValid() {
-			r.Addresses = append(r.Addresses, hostPort(o.Advertise, cluster.PortEastWest))
-		}
+	}
+	if o.Advertise.IsValid() {
+		r.Addresses = append(r.Addresses, hostPort(o.Advertise, cluster.PortEastWest))
 	}
 	return r
 }

@@ -228,6 +228,16 @@ func Members(dir string) []int {
 	return pids
 }
 
+// Populated says whether a group has any process.
+func (h Hierarchies) Populated(group string) bool {
+	for _, root := range h.roots() {
+		if len(Members(filepath.Join(root, group))) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // KillMembers kills every process of a group, in whichever hierarchy it is found.
 func (h Hierarchies) KillMembers(group string) {
 	for _, root := range h.roots() {
