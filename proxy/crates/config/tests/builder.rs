@@ -333,6 +333,38 @@ fn a_listener_waits_for_clusters_on_their_way() {
 }
 
 #[test]
+fn chains_that_stay_are_known_by_their_content() {
+    let mut b = builder();
+    let tcp = |name: &str, cluster: &str, port: u16| {
+        json!({ "name": name, "filter_chain_match": { "destination_port": port }, "filters": [{ "name": "t", "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy",
+            "stat_prefix": "t", "cluster": cluster } }] })
+    };
+    let with = |chains: &[Value], direction: &str| {
+        json!({ "name": "l", "address": { "socket_address": { "address": "127.0.0.1", "port_value": 81 } },
+                "traffic_direction": direction, "filter_chains": chains })
+    };
+    let put = |b: &mut Builder, chains: &[Value], direction: &str| {
+        let s = apply(b, Listener, &[with(chains, direction)]);
+        let l = s.listeners["l"].clone();
+        (
+            l.frame.expect("known"),
+            l.filter_chains
+                .iter()
+                .map(|c| c.identity.expect("known"))
+                .collect::<Vec<_>>(),
+        )
+    };
+    let (frame, chains) = put(&mut b, &[tcp("a", "fixed", 1), tcp("b", "fixed", 2)], "INBOUND");
+    assert_ne!(chains[0], chains[1]);
+    let (same, moved) = put(&mut b, &[tcp("c", "fixed", 3), tcp("a", "fixed", 1)], "INBOUND");
+    assert_eq!((same, moved[1]), (frame, chains[0]));
+    let (other, changed) = put(&mut b, &[tcp("a", "elsewhere", 1)], "OUTBOUND");
+    assert_ne!(other, frame);
+    assert_ne!(changed[0], chains[0]);
+}
+
+#[test]
 fn removed_routes_and_endpoints_stay_while_they_are_in_use() {
     let mut b = builder();
     apply(&mut b, Cluster, &[eds_cluster("c")]);

@@ -154,7 +154,7 @@ impl Served<'_> {
                     } else {
                         Stream::plain_with(stream.into_tcp(), first)
                     };
-                    let drain = self.listener.drain.listener();
+                    let drain = self.chain.drain.listener();
                     let connection = TcpConnection {
                         info: &info,
                         begun: self.begun,
@@ -171,7 +171,7 @@ impl Served<'_> {
                     return proxy.serve(self.state, stream, connection).await;
                 }
                 FilterRuntime::Http(hcm) => {
-                    let drain = self.listener.drain.listener();
+                    let drain = self.chain.drain.listener();
                     return heddle_http::serve(&self.state.http, Rc::clone(hcm), stream, info, first, drain).await;
                 }
             }

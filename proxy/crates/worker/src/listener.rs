@@ -1,11 +1,12 @@
 //! A listener of the snapshot, made ready to serve on one worker.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use heddle_config::snapshot::{FilterChain, Listener, NetworkFilter, TrafficDirection};
+use heddle_config::snapshot::{Digest, FilterChain, Listener, NetworkFilter, TrafficDirection};
 use heddle_http::{DrainTrigger, HcmRuntime};
 use heddle_matching::rbac;
 use heddle_telemetry::Counter;
@@ -21,21 +22,22 @@ use crate::tcp_proxy::TcpProxyRuntime;
 pub(crate) struct ListenerRuntime {
     pub(crate) config: Arc<Listener>,
     pub(crate) stats: ListenerStats,
-    pub(crate) drain: DrainTrigger,
     /// Value of the metrics' label.
     pub(crate) label: String,
     pub(crate) logs: Sinks,
     index: ChainIndex,
-    chains: Vec<ChainRuntime>,
-    default: Option<ChainRuntime>,
+    /// In the order of the configuration.
+    chains: Vec<Rc<ChainRuntime>>,
+    default: Option<Rc<ChainRuntime>>,
     /// Connections on this listener over all workers, for `connection_limit`.
     open: Arc<AtomicU64>,
 }
 
-/// A filter chain with its filters ready.
+/// A filter chain with its filters ready. It outlives a change of its listener that leaves it as it is, and with it its
+/// connections, as in Envoy.
 pub(crate) struct ChainRuntime {
-    /// Position in the listener's configuration.
-    chosen: Chosen,
+    identity: Option<Digest>,
+    pub(crate) drain: DrainTrigger,
     pub(crate) filters: Vec<FilterRuntime>,
 }
 
@@ -63,8 +65,9 @@ pub(crate) struct RbacRuntime {
 }
 
 impl ListenerRuntime {
-    /// Prepares a listener: index, metrics, logs. The error says what is wrong with it.
-    pub(crate) fn new(state: &WorkerState, config: &Arc<Listener>) -> Result<Rc<Self>, String> {
+    /// Prepares a listener: index, metrics, logs. Chains that `before`, its version in force, has already are taken over.
+    /// The error says what is wrong with it.
+    pub(crate) fn new(state: &WorkerState, config: &Arc<Listener>, before: Option<&Self>) -> Result<Rc<Self>, String> {
         let index = ChainIndex::new(&config.filter_chains, config.default_filter_chain.is_some()).map_err(|same| {
             let name = |at: usize| {
                 config
@@ -83,18 +86,18 @@ impl ListenerRuntime {
         })?;
         let label = label(config);
         let stats = ListenerStats::new(&state.stats, &label);
-        let prepare = |chosen, chain: &FilterChain| ChainRuntime::new(state, config, chain, chosen, &stats);
-        let chains = config
-            .filter_chains
-            .iter()
-            .enumerate()
-            .map(|(at, chain)| prepare(Chosen::Chain(at), chain))
-            .collect::<Result<_, _>>()?;
-        let default = config
-            .default_filter_chain
-            .as_ref()
-            .map(|c| prepare(Chosen::Default, c))
-            .transpose()?;
+        let before = before.filter(|before| config.frame.is_some() && before.config.frame == config.frame);
+        let known: HashMap<Digest, &Rc<ChainRuntime>> = before
+            .into_iter()
+            .flat_map(Self::chains)
+            .filter_map(|chain| Some((chain.identity?, chain)))
+            .collect();
+        let prepare = |chain: &FilterChain| match chain.identity.and_then(|identity| known.get(&identity)) {
+            Some(kept) => Ok(Rc::clone(kept)),
+            None => ChainRuntime::new(state, config, chain, &stats).map(Rc::new),
+        };
+        let chains = config.filter_chains.iter().map(prepare).collect::<Result<_, _>>()?;
+        let default = config.default_filter_chain.as_ref().map(prepare).transpose()?;
         Ok(Rc::new(Self {
             index,
             chains,
@@ -103,7 +106,6 @@ impl ListenerRuntime {
             open: state.shared.connections(&config.name),
             stats,
             label,
-            drain: DrainTrigger::new(),
             config: Arc::clone(config),
         }))
     }
@@ -114,11 +116,16 @@ impl ListenerRuntime {
         destination: SocketAddr,
         info: &heddle_net::ConnectionInfo,
     ) -> Option<(&ChainRuntime, &FilterChain)> {
-        let chain = match self.index.find(destination, info)? {
-            Chosen::Chain(at) => self.chains.get(at),
-            Chosen::Default => self.default.as_ref(),
-        }?;
-        Some((chain, chain.config(&self.config)?))
+        let config = &self.config;
+        match self.index.find(destination, info)? {
+            Chosen::Chain(at) => Some((self.chains.get(at)?, config.filter_chains.get(at)?)),
+            Chosen::Default => Some((self.default.as_ref()?, config.default_filter_chain.as_ref()?)),
+        }
+    }
+
+    /// All filter chains.
+    pub(crate) fn chains(&self) -> impl Iterator<Item = &Rc<ChainRuntime>> {
+        self.chains.iter().chain(&self.default)
     }
 
     /// Takes one of the listener's connections; none when `connection_limit` is reached.
@@ -164,7 +171,6 @@ impl ChainRuntime {
         state: &WorkerState,
         listener: &Arc<Listener>,
         chain: &FilterChain,
-        chosen: Chosen,
         stats: &ListenerStats,
     ) -> Result<Self, String> {
         let prepare = |filter: &NetworkFilter| -> Result<FilterRuntime, String> {
@@ -192,16 +198,10 @@ impl ChainRuntime {
             })
         };
         Ok(Self {
-            chosen,
+            identity: chain.identity,
+            drain: DrainTrigger::new(),
             filters: chain.filters.iter().map(prepare).collect::<Result<_, _>>()?,
         })
-    }
-
-    fn config<'l>(&self, listener: &'l Listener) -> Option<&'l FilterChain> {
-        match self.chosen {
-            Chosen::Chain(at) => listener.filter_chains.get(at),
-            Chosen::Default => listener.default_filter_chain.as_ref(),
-        }
     }
 }
 

@@ -13,7 +13,7 @@ use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::sleep;
 
 use crate::accept;
-use crate::listener::ListenerRuntime;
+use crate::listener::{ChainRuntime, ListenerRuntime};
 use crate::params::ListenerFailure;
 use crate::state::WorkerState;
 use crate::stats::LISTENER_LABEL;
@@ -68,13 +68,10 @@ impl ListenerManager {
         let mut configs: Vec<&Arc<Listener>> = snapshot.listeners.values().collect();
         configs.sort_by(|a, b| a.name.cmp(&b.name));
         for config in configs {
-            let unchanged = self
-                .listeners
-                .get(&config.name)
-                .filter(|kept| Arc::ptr_eq(&kept.config, config));
-            let runtime = match unchanged {
+            let before = self.listeners.get(&config.name);
+            let runtime = match before.filter(|kept| Arc::ptr_eq(&kept.config, config)) {
                 Some(kept) => Rc::clone(kept),
-                None => match ListenerRuntime::new(state, config) {
+                None => match ListenerRuntime::new(state, config, before.map(|b| &**b)) {
                     Ok(runtime) => runtime,
                     Err(reason) => {
                         failures.push(ListenerFailure {
@@ -159,11 +156,14 @@ impl ListenerManager {
         let (bound, unbound): (Vec<_>, Vec<_>) = addresses.into_iter().partition(|(_, r)| r.config.bind);
         state.set_addresses(bound.into_iter().chain(unbound));
         for (name, gone) in old {
-            let stays = self.listeners.get(&name).is_some_and(|now| Rc::ptr_eq(now, &gone));
-            if !stays {
-                let label_in_use = self.listeners.values().any(|now| now.label == gone.label);
-                spawn_local(drain(Rc::clone(state), gone, label_in_use));
+            let now = self.listeners.get(&name);
+            if now.is_some_and(|now| Rc::ptr_eq(now, &gone)) {
+                continue;
             }
+            let kept = |chain: &Rc<ChainRuntime>| now.is_some_and(|now| now.chains().any(|c| Rc::ptr_eq(c, chain)));
+            let leaving: Vec<_> = gone.chains().filter(|chain| !kept(chain)).cloned().collect();
+            let label_in_use = self.listeners.values().any(|now| now.label == gone.label);
+            spawn_local(drain(Rc::clone(state), gone, leaving, label_in_use));
         }
     }
 
@@ -179,14 +179,15 @@ impl ListenerManager {
             !close
         });
         for runtime in self.listeners.values().filter(|r| affected(r)) {
-            spawn_local(drain(Rc::clone(state), Rc::clone(runtime), true));
+            let chains = runtime.chains().cloned().collect();
+            spawn_local(drain(Rc::clone(state), Rc::clone(runtime), chains, true));
         }
     }
 
     /// Closes every connection.
     pub(crate) fn close_connections(&self) {
-        for runtime in self.listeners.values() {
-            runtime.drain.close_now();
+        for chain in self.listeners.values().flat_map(|runtime| runtime.chains()) {
+            chain.drain.close_now();
         }
         for open_door in self.doors.values() {
             open_door.task.abort();
@@ -194,11 +195,20 @@ impl ListenerManager {
     }
 }
 
-/// Tells a listener's connections to finish, and closes those that have not when the time is over.
-async fn drain(state: Rc<WorkerState>, listener: Rc<ListenerRuntime>, label_in_use: bool) {
-    listener.drain.start();
+/// Tells the connections on these chains of a listener to finish, and closes those that have not when the time is over.
+async fn drain(
+    state: Rc<WorkerState>,
+    listener: Rc<ListenerRuntime>,
+    chains: Vec<Rc<ChainRuntime>>,
+    label_in_use: bool,
+) {
+    for chain in &chains {
+        chain.drain.start();
+    }
     sleep(state.settings.drain_timeout).await;
-    listener.drain.close_now();
+    for chain in &chains {
+        chain.drain.close_now();
+    }
     if !label_in_use {
         state.stats.remove(LISTENER_LABEL, &listener.label);
     }

@@ -218,6 +218,7 @@ fn chain(filters: Vec<NetworkFilter>) -> FilterChain {
         tls: None,
         handshake_timeout: Duration::from_secs(5),
         filters,
+        identity: None,
     }
 }
 
@@ -238,6 +239,7 @@ fn listener(name: &str, address: SocketAddr, chains: Vec<FilterChain>) -> Listen
         keepalive: None,
         max_connections: None,
         access_logs: Vec::new(),
+        frame: None,
     }
 }
 

@@ -5,12 +5,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use heddle_net::TransportProtocol;
+use prost::Message as _;
+use sha2::{Digest as _, Sha256};
 
 use super::tls::{self, TlsSpec};
 use super::{Result, address, hcm, metadata, pb, positive, rbac, tcp_proxy, unpack};
 use crate::error::ConfigError;
 use crate::path::Path;
-use crate::snapshot::{FilterChain, FilterChainMatch, NetworkFilter, RouteSource, TlsKey};
+use crate::snapshot::{Digest, FilterChain, FilterChainMatch, NetworkFilter, RouteSource, TlsKey};
+
+/// A digest of what makes a difference: metadata makes none, and its maps have no order.
+fn identity(config: &pb::listener::FilterChain) -> Digest {
+    let telling = pb::listener::FilterChain {
+        metadata: None,
+        ..config.clone()
+    };
+    Sha256::digest(telling.encode_to_vec()).into()
+}
 
 /// Decodes the chains of one listener and gathers what they need.
 pub(super) struct Chains {
@@ -94,6 +105,7 @@ impl Chains {
             tls,
             handshake_timeout: positive(timeout, Duration::from_secs(15), &here)?,
             filters: self.filters(&config.filters, path)?,
+            identity: Some(identity(config)),
         })
     }
 

@@ -4,11 +4,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use prost::Message as _;
+use sha2::{Digest as _, Sha256};
+
 use super::chain::Chains;
 use super::tls::TlsSpec;
 use super::{Result, access_log, address, bytes, duration_or, enumeration, keepalive, pb};
 use crate::path::Path;
-use crate::snapshot::{Listener, ListenerFilter, TlsKey, TrafficDirection};
+use crate::snapshot::{Digest, Listener, ListenerFilter, TlsKey, TrafficDirection};
 
 /// A listener with what it needs from elsewhere.
 #[derive(Clone, Debug)]
@@ -92,6 +95,7 @@ pub(crate) fn listener(config: &pb::listener::Listener, path: &Path<'_>) -> Resu
         },
         max_connections: None,
         access_logs: access_log::access_logs(&config.access_log, path)?,
+        frame: Some(frame(config)),
     };
     Ok(ListenerParts {
         listener: Arc::new(listener),
@@ -99,6 +103,15 @@ pub(crate) fn listener(config: &pb::listener::Listener, path: &Path<'_>) -> Resu
         tls: chains.tls,
         clusters: chains.clusters,
     })
+}
+
+/// A digest of what is not a filter chain; as with those, metadata makes no difference.
+fn frame(config: &pb::listener::Listener) -> Digest {
+    let mut frame = config.clone();
+    frame.filter_chains.clear();
+    frame.default_filter_chain = None;
+    frame.metadata = None;
+    Sha256::digest(frame.encode_to_vec()).into()
 }
 
 fn listener_filter(filter: &pb::listener::ListenerFilter, path: &Path<'_>) -> Result<ListenerFilter> {

@@ -23,6 +23,9 @@ pub enum TrafficDirection {
     Outbound,
 }
 
+/// SHA-256 of a message: equal for equal configuration.
+pub type Digest = [u8; 32];
+
 /// `envoy.config.listener.v3.Listener`.
 #[derive(Debug)]
 pub struct Listener {
@@ -57,6 +60,9 @@ pub struct Listener {
     pub max_connections: Option<u64>,
     /// `access_log` of the listener.
     pub access_logs: Vec<AccessLog>,
+    /// Everything but the filter chains: while it stays the same, connections on chains that stay go on. None means
+    /// that it is like no other.
+    pub frame: Option<Digest>,
 }
 
 impl Listener {
@@ -128,6 +134,8 @@ pub struct FilterChain {
     pub handshake_timeout: Duration,
     /// Network filters in order; the last is terminal (HTTP connection manager or TCP proxy).
     pub filters: Vec<NetworkFilter>,
+    /// The whole chain; none means that it is like no other.
+    pub identity: Option<Digest>,
 }
 
 /// Which codec a connection manager speaks.

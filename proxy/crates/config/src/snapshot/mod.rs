@@ -20,7 +20,7 @@ pub use cluster::{
 };
 pub use filter::{HttpFilter, NetworkFilter, TcpProxy};
 pub use listener::{
-    AccessLog, AccessLogSink, Cidr, FilterChain, FilterChainMatch, HttpCodec, HttpConnectionManager, Listener,
+    AccessLog, AccessLogSink, Cidr, Digest, FilterChain, FilterChainMatch, HttpCodec, HttpConnectionManager, Listener,
     ListenerFilter, RouteSource, ServerHeader, TrafficDirection, XfccDetail, XfccMode,
 };
 pub use route::{

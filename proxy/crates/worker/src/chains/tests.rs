@@ -50,6 +50,7 @@ fn chains(criteria_of: &[&str]) -> Vec<FilterChain> {
             tls: None,
             handshake_timeout: Duration::ZERO,
             filters: Vec::new(),
+            identity: None,
         })
         .collect()
 }

@@ -31,6 +31,52 @@ fn unchanged_listeners_keep_their_connections_and_changed_ones_drain() {
 }
 
 #[test]
+fn connections_on_chains_that_stay_outlive_a_change_of_the_listener() {
+    local(async {
+        let (address, echo) = (free_address().await, echo().await);
+        let clusters: &[(&str, &[SocketAddr])] = &[("echo", &[echo])];
+        let settings = WorkerSettings {
+            drain_timeout: Duration::from_millis(50),
+            ..WorkerSettings::default()
+        };
+        let proxied = |identity: u8| FilterChain {
+            identity: Some([identity; 32]),
+            ..chain(vec![NetworkFilter::TcpProxy(Arc::new(tcp_proxy("echo")))])
+        };
+        let other = |identity: u8| {
+            let mut other = proxied(identity);
+            other.matches.destination_port = Some(1);
+            other
+        };
+        let with = |version, frame: u8, chains| {
+            let mut l = listener("l", address, chains);
+            l.frame = Some([frame; 32]);
+            snapshot(version, vec![Arc::new(l)], clusters)
+        };
+        let first = with(1, 1, vec![proxied(1), other(2)]);
+        let mut proxy = Proxy::start_with(first, settings).await;
+        let mut open = TcpStream::connect(address).await.expect("connects");
+        assert_eq!(ask(&mut open, "one").await, "ONE");
+        // Another chain changes, and the order: not this connection's business. A second one tells when a drain would
+        // have been over.
+        proxy.apply(with(2, 1, vec![other(3), proxied(1)])).await;
+        let mut second = TcpStream::connect(address).await.expect("connects");
+        assert_eq!(ask(&mut second, "two").await, "TWO");
+        tokio::time::sleep(2 * settings.drain_timeout).await;
+        assert_eq!(ask(&mut open, "three").await, "THREE");
+        // Its own chain changes.
+        proxy.apply(with(3, 1, vec![other(3), proxied(4)])).await;
+        assert_eq!(open.read(&mut [0; 8]).await.expect("closed"), 0);
+        assert_eq!(second.read(&mut [0; 8]).await.expect("closed"), 0);
+        // What is around the chains changes.
+        let mut third = TcpStream::connect(address).await.expect("connects");
+        assert_eq!(ask(&mut third, "four").await, "FOUR");
+        proxy.apply(with(4, 2, vec![other(3), proxied(4)])).await;
+        assert_eq!(third.read(&mut [0; 8]).await.expect("closed"), 0);
+    });
+}
+
+#[test]
 fn removed_listeners_close_their_sockets() {
     local(async {
         let (a, b, echo) = (free_address().await, free_address().await, echo().await);
