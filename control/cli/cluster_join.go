@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -118,7 +119,19 @@ func (s *session) clusterRemoveCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := c.Delete(cmd.Context(), objects.Cluster, "", args[0]); err != nil {
+			err = c.Delete(cmd.Context(), objects.Cluster, "", args[0])
+			if missing(err) {
+				mesh, err := c.Federation(cmd.Context())
+				if err != nil {
+					return err
+				}
+				var names []string
+				for _, cluster := range mesh.Clusters {
+					names = append(names, cluster.Name)
+				}
+				return noCluster(mesh, args[0], names)
+			}
+			if err != nil {
 				return err
 			}
 			fmt.Fprintf(s.out, "Cluster %q is out of the mesh: its certificates are refused, its services are gone from the global namespaces.\n\n", args[0])
@@ -126,6 +139,12 @@ func (s *session) clusterRemoveCommand() *cobra.Command {
 			fmt.Fprintf(s.out, "To have it join again, make a token here with `heddle cluster token`, and there:\n\n  sudo heddle cluster join ADDRESS --token TOKEN\n")
 			return nil
 		}}
+}
+
+// missing says that a problem is that there is no such object.
+func missing(err error) bool {
+	var problem *client.Problem
+	return errors.As(err, &problem) && problem.Status == http.StatusNotFound
 }
 
 func (s *session) clusterRotateCommand() *cobra.Command {

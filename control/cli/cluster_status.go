@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"net/http"
 	"strings"
 	"time"
 
@@ -120,7 +121,9 @@ func (s *session) printMesh(mesh client.FederationStatus) {
 	s.fact("Cluster", mesh.Cluster)
 	s.printSelf(mesh)
 	if len(mesh.Clusters) < 2 {
-		fmt.Fprintln(s.out, "\nNo other cluster has joined; `heddle cluster token` prints the command for one.")
+		if mesh.Primary == mesh.Cluster {
+			fmt.Fprintln(s.out, "\nNo other cluster has joined; `heddle cluster token` prints the command for one.")
+		}
 		return
 	}
 	fmt.Fprintln(s.out, "\nOther clusters:")
@@ -189,11 +192,16 @@ func (s *session) oneCluster(mesh client.FederationStatus, name, output string) 
 		}
 		return nil
 	}
+	return noCluster(mesh, name, names)
+}
+
+// noCluster says that the mesh has no such cluster, and which ones it has.
+func noCluster(mesh client.FederationStatus, name string, names []string) error {
 	remedy := "`heddle cluster list` shows the clusters"
 	if near := objects.Nearest(name, names); near != "" {
 		remedy = fmt.Sprintf("did you mean %q?", near)
 	}
-	return &client.Problem{What: fmt.Sprintf("no cluster %q belongs to the mesh", name), Where: "mesh of " + orDefault(mesh.Primary, mesh.Cluster),
+	return &client.Problem{Status: http.StatusNotFound, What: fmt.Sprintf("no cluster %q belongs to the mesh", name), Where: "mesh of " + orDefault(mesh.Primary, mesh.Cluster),
 		Why: "its clusters are: " + list(names), Remedy: remedy}
 }
 

@@ -244,7 +244,11 @@ func (s *session) gnsDeleteCommand() *cobra.Command {
 				return err
 			}
 			for _, name := range args {
-				if err := c.Delete(cmd.Context(), objects.GlobalNamespace, "", name); err != nil {
+				err := c.Delete(cmd.Context(), objects.GlobalNamespace, "", name)
+				if missing(err) {
+					return &client.Problem{Status: http.StatusNotFound, What: fmt.Sprintf("there is no global namespace %q", name), Remedy: "`heddle gns get` lists them"}
+				}
+				if err != nil {
 					return err
 				}
 				fmt.Fprintf(s.out, "globalnamespace.heddle.io %q deleted\n", name)

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"slices"
 	"sort"
 	"strings"
@@ -74,6 +75,9 @@ func readGlobalNamespace(ctx context.Context, c *client.Client, name string) (gn
 	var v gnsView
 	var err error
 	if v.object, err = c.Get(ctx, objects.GlobalNamespace, "", name); err != nil {
+		if missing(err) {
+			err = &client.Problem{Status: http.StatusNotFound, What: fmt.Sprintf("there is no global namespace %q", name), Remedy: "`heddle gns get` lists them"}
+		}
 		return v, err
 	}
 	g, ok := v.object.Resource.(*v1alpha1.GlobalNamespace)

@@ -206,14 +206,18 @@ func TestMeshOutputs(t *testing.T) {
 		change func(*meshAPI)
 		code   int
 	}{
-		"cluster-list":               {args: "cluster list"},
-		"cluster-list-wide":          {args: "cluster ls -o wide", change: down},
-		"cluster-list-json":          {args: "cluster list -o json"},
-		"cluster-list-bad-format":    {args: "cluster list -o name", code: exitUsage},
-		"cluster-status":             {args: "cluster status"},
-		"cluster-status-down":        {args: "cluster status", change: down, code: exitError},
-		"cluster-status-member":      {args: "cluster status", change: member, code: exitError},
-		"cluster-status-alone":       {args: "cluster status", change: func(a *meshAPI) { a.mesh.Clusters = a.mesh.Clusters[:1] }},
+		"cluster-list":            {args: "cluster list"},
+		"cluster-list-wide":       {args: "cluster ls -o wide", change: down},
+		"cluster-list-json":       {args: "cluster list -o json"},
+		"cluster-list-bad-format": {args: "cluster list -o name", code: exitUsage},
+		"cluster-status":          {args: "cluster status"},
+		"cluster-status-down":     {args: "cluster status", change: down, code: exitError},
+		"cluster-status-member":   {args: "cluster status", change: member, code: exitError},
+		"cluster-status-alone":    {args: "cluster status", change: func(a *meshAPI) { a.mesh.Clusters = a.mesh.Clusters[:1] }},
+		"cluster-status-removed": {args: "cluster status", code: exitError, change: func(a *meshAPI) {
+			member(a)
+			a.mesh.Clusters, a.mesh.Problem = a.mesh.Clusters[1:], "it was removed"
+		}},
 		"cluster-status-one":         {args: "cluster status cluster2"},
 		"cluster-status-one-down":    {args: "cluster status cluster2", change: down, code: exitError},
 		"cluster-status-self":        {args: "cluster status cluster1"},
