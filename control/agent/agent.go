@@ -118,6 +118,9 @@ func Run(ctx context.Context, config Config) error {
 	}
 	parts.Go(func() { a.followWorkloads(ctx) })
 	parts.Go(func() { a.followNames(ctx) })
+	if a.options.Isolated {
+		parts.Go(func() { a.keepWAN(ctx) })
+	}
 	if a.options.Advertise.IsValid() {
 		parts.Go(func() { a.followGateways(ctx) })
 		parts.Go(func() { a.followGlobalNamespaces(ctx) })

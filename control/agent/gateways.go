@@ -170,6 +170,21 @@ func (a *Agent) readyGateways(kind gatewayKind) []netip.Addr {
 	return out
 }
 
+// keepWAN keeps the cluster reachable after its link was down.
+func (a *Agent) keepWAN(ctx context.Context) {
+	const again = time.Second
+	for {
+		err := network.KeepWAN(ctx, a.options.Advertise)
+		if ctx.Err() != nil {
+			return
+		}
+		a.log.Error("link to other clusters not repaired", "error", err, "again_in", again)
+		if !wait(ctx, again) {
+			return
+		}
+	}
+}
+
 // reexpose says that what is offered may have changed.
 func (a *Agent) reexpose() {
 	select {

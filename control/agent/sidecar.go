@@ -51,8 +51,10 @@ const (
 const (
 	readyPoll    = 100 * time.Millisecond
 	readyTimeout = time.Second
-	// steadyPoll is between looks at a proxy that is ready.
-	steadyPoll = 2 * time.Second
+	// steadyPoll is between looks at a proxy that is ready, and unready how many failures in a row make it not ready.
+	steadyPoll, unready = 2 * time.Second, 3
+	// gatewayPoll and gatewayUnready are the same for gateways, which get new connections from outside until then.
+	gatewayPoll, gatewayUnready = time.Second, 2
 	// proxyFiles bounds a proxy's open files: two sockets per proxied connection.
 	proxyFiles = 1 << 16
 )
@@ -142,7 +144,11 @@ func (r *replica) watchProxy(ctx context.Context, proxy *process.Process) {
 	r.mu.Lock()
 	was := r.proxyReady
 	r.mu.Unlock()
-	state := &thresholds{success: 1, failure: 3, ready: was}
+	steady, failure := steadyPoll, unready
+	if r.spec.Gateway {
+		steady, failure = gatewayPoll, gatewayUnready
+	}
+	state := &thresholds{success: 1, failure: failure, ready: was}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -165,7 +171,7 @@ func (r *replica) watchProxy(ctx context.Context, proxy *process.Process) {
 			})
 		}
 		if ready {
-			timer.Reset(steadyPoll)
+			timer.Reset(steady)
 		} else {
 			timer.Reset(readyPoll)
 		}

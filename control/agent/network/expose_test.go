@@ -1,11 +1,13 @@
 package network
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -206,6 +208,48 @@ func TestIsolatedClustersReachEachOther(t *testing.T) {
 				t.Error("something is left")
 			}
 			expect(t, a, netip.AddrPortFrom(machine, 81).String(), "machine")
+		})
+	}
+}
+
+// A link that was taken down comes back with its address and default route, which the kernel has forgotten.
+func TestTheLinkToOtherClustersIsRepaired(t *testing.T) {
+	for _, f := range []cluster.Family{cluster.IPv4, cluster.IPv6} {
+		t.Run(string(f), func(t *testing.T) {
+			testCluster(t, f)
+			a, machine, own := outside(t, f)
+			ctx, cancel := context.WithCancel(context.Background())
+			ended := make(chan error, 1)
+			go func() { ended <- In(a, func() error { return KeepWAN(ctx, own) }) }()
+			world := netip.AddrPortFrom(machine, 80).String()
+			greet(t, "", world, "machine")
+			// Until the watch stands, a link that comes back is not repaired: it is cut until it is.
+			deadline := time.Now().Add(20 * time.Second)
+			for {
+				if out, err := exec.Command("ip", "-n", a, "link", "set", cluster.WANInside, "down").CombinedOutput(); err != nil {
+					t.Fatalf("%v: %s", err, out)
+				}
+				if _, err := call(a, world); err == nil {
+					t.Fatal("reached over a link that is down")
+				}
+				if out, err := exec.Command("ip", "-n", a, "link", "set", cluster.WANInside, "up").CombinedOutput(); err != nil {
+					t.Fatalf("%v: %s", err, out)
+				}
+				routes, err := exec.Command("ip", "-n", a, "-o", map[cluster.Family]string{cluster.IPv4: "-4", cluster.IPv6: "-6"}[f], "route", "show", "default").Output()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got, err := call(a, world); err == nil && got == "machine" && strings.Contains(string(routes), machine.String()) {
+					break
+				}
+				if time.Now().After(deadline) {
+					t.Fatal("not repaired")
+				}
+			}
+			cancel()
+			if err := <-ended; err != nil {
+				t.Fatal(err)
+			}
 		})
 	}
 }

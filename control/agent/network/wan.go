@@ -1,11 +1,13 @@
 package network
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 	"sigs.k8s.io/knftables"
 
 	"heddle.io/heddle/control/cluster"
@@ -33,6 +35,29 @@ func AttachWAN(c cluster.Cluster, address netip.Addr) error {
 	return In(name, func() error {
 		return configure(name, cluster.WANInside, netip.PrefixFrom(address, ranges.WAN.Bits()), ranges.Host().Addr())
 	})
+}
+
+// KeepWAN repairs the address and the default route of an isolated cluster whenever its cable comes back: the kernel forgets
+// them with a link that is taken down. It works in the calling process's namespace, and returns when ctx ends or the
+// kernel tells nothing any more.
+func KeepWAN(ctx context.Context, address netip.Addr) error {
+	ranges := cluster.FamilyOf(address).Ranges()
+	updates := make(chan netlink.LinkUpdate, 64)
+	if err := netlink.LinkSubscribe(updates, ctx.Done()); err != nil {
+		return fmt.Errorf("watch %s: %w", cluster.WANInside, err)
+	}
+	for u := range updates {
+		if u.Attrs().Name != cluster.WANInside || u.IfInfomsg.Flags&unix.IFF_UP == 0 {
+			continue
+		}
+		if err := configure("this cluster", cluster.WANInside, netip.PrefixFrom(address, ranges.WAN.Bits()), ranges.Host().Addr()); err != nil {
+			return err
+		}
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	return fmt.Errorf("watch %s: ended", cluster.WANInside)
 }
 
 // wanRules bring traffic of isolated clusters to the world. What goes to the gateways of a cluster that runs directly on
