@@ -43,10 +43,19 @@ impl PeerIdentity {
     /// domain is that of the SPIFFE identity beside it. Heddle's authorities are constrained to the name of their own
     /// cluster (RFC 5280 §4.2.1.10), so none can put another's here. None without such a name.
     pub fn cluster(&self) -> Option<&str> {
+        self.cluster_and_name().map(|(cluster, _)| cluster)
+    }
+
+    /// The DNS name that [`PeerIdentity::cluster`] is read from.
+    pub fn cluster_name(&self) -> Option<&str> {
+        self.cluster_and_name().map(|(_, name)| name)
+    }
+
+    fn cluster_and_name(&self) -> Option<(&str, &str)> {
         let (domain, _) = self.uri_sans.first()?.strip_prefix("spiffe://")?.split_once('/')?;
         self.dns_sans.iter().find_map(|name| {
             let cluster = name.strip_suffix(domain)?.strip_suffix(".clusters.")?;
-            (!cluster.is_empty() && !cluster.contains('.')).then_some(cluster)
+            (!cluster.is_empty() && !cluster.contains('.')).then_some((cluster, name.as_str()))
         })
     }
 }

@@ -17,6 +17,7 @@ use crate::certificate::{self, CertificateInfo};
 use crate::error::{HandshakeError, HandshakeErrorKind, TlsConfigError};
 use crate::handshake::{self, Connected};
 use crate::params::{ClientParams, KeyPair, ServerParams, TlsVersion, Trust};
+use crate::san::{SanKind, SanMatcher};
 use crate::stream::Stream;
 use crate::unwrapped::{self, Side};
 use crate::verify;
@@ -38,6 +39,8 @@ pub struct ServerContext {
     trusted: Vec<CertificateInfo>,
     local_identity: Option<Arc<str>>,
     verifies: bool,
+    /// Matchers of client certificates' DNS names; empty when none are asked for.
+    dns: Vec<SanMatcher>,
 }
 
 /// An upstream TLS context. Shared by all workers.
@@ -117,7 +120,19 @@ impl ServerContext {
             certificates,
             trusted,
             verifies: params.trust.is_some(),
+            dns: params
+                .trust
+                .iter()
+                .flat_map(|trust| &trust.sans)
+                .filter(|matcher| matcher.kind() == SanKind::Dns)
+                .cloned()
+                .collect(),
         })
+    }
+
+    /// Whether a client with this DNS name in its certificate may still come in, as far as names decide it.
+    pub fn accepts_dns(&self, name: &str) -> bool {
+        self.dns.is_empty() || self.dns.iter().any(|matcher| matcher.matches(name))
     }
 
     /// The certificates served, leaf of each chain first.

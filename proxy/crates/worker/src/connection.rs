@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use heddle_config::snapshot::FilterChain;
-use heddle_net::{ConnectionInfo, Keepalive};
+use heddle_net::{ConnectionInfo, Keepalive, PeerIdentity};
 use heddle_telemetry::access_log::LogContext;
 use heddle_telemetry::istio::TcpMetrics;
 use heddle_telemetry::{ResponseFlag, ResponseFlags};
@@ -102,6 +102,16 @@ pub(crate) async fn serve(
                 }
                 Ok(Ok(stream)) => {
                     listener.stats.shook_hands(None);
+                    // The chain may have been replaced meanwhile, by one that does not know this client's cluster.
+                    let stranger = chain.is_leaving()
+                        && info
+                            .peer
+                            .as_deref()
+                            .and_then(PeerIdentity::cluster_name)
+                            .is_some_and(|name| state.server_tls(key).is_none_or(|now| !now.accepts_dns(name)));
+                    if stranger {
+                        return log_handshake(&listener, &info, begun, "the client's cluster was removed");
+                    }
                     (stream, BytesMut::new())
                 }
             }
@@ -154,7 +164,7 @@ impl Served<'_> {
                     } else {
                         Stream::plain_with(stream.into_tcp(), first)
                     };
-                    let drain = self.chain.drain.listener();
+                    let drain = self.chain.drain_for(&info);
                     let connection = TcpConnection {
                         info: &info,
                         begun: self.begun,
@@ -171,7 +181,7 @@ impl Served<'_> {
                     return proxy.serve(self.state, stream, connection).await;
                 }
                 FilterRuntime::Http(hcm) => {
-                    let drain = self.chain.drain.listener();
+                    let drain = self.chain.drain_for(&info);
                     return heddle_http::serve(&self.state.http, Rc::clone(hcm), stream, info, first, drain).await;
                 }
             }

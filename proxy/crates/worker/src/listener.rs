@@ -1,5 +1,6 @@
 //! A listener of the snapshot, made ready to serve on one worker.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -7,8 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use heddle_config::snapshot::{Digest, FilterChain, Listener, NetworkFilter, TrafficDirection};
-use heddle_http::{DrainTrigger, HcmRuntime};
+use heddle_http::{Drain, DrainStage, DrainTrigger, HcmRuntime};
 use heddle_matching::rbac;
+use heddle_net::{ConnectionInfo, PeerIdentity};
 use heddle_telemetry::Counter;
 use heddle_telemetry::istio::{Reporter, TcpMetrics};
 
@@ -37,8 +39,58 @@ pub(crate) struct ListenerRuntime {
 /// connections, as in Envoy.
 pub(crate) struct ChainRuntime {
     identity: Option<Digest>,
-    pub(crate) drain: DrainTrigger,
+    drain: DrainTrigger,
+    /// Connections whose clients prove their cluster end by that as well: it may be removed from the mesh. By the DNS
+    /// name in the certificate; there are as many as the mesh has clusters.
+    by_cluster: RefCell<HashMap<Box<str>, DrainTrigger>>,
     pub(crate) filters: Vec<FilterRuntime>,
+}
+
+impl ChainRuntime {
+    /// The signal by which a connection on this chain ends.
+    pub(crate) fn drain_for(&self, info: &ConnectionInfo) -> Drain {
+        let Some(name) = info.peer.as_deref().and_then(PeerIdentity::cluster_name) else {
+            return self.drain.listener();
+        };
+        let mut by_cluster = self.by_cluster.borrow_mut();
+        if let Some(drain) = by_cluster.get(name) {
+            return drain.listener();
+        }
+        let drain = DrainTrigger::new();
+        match self.drain.stage() {
+            DrainStage::Serving => {}
+            DrainStage::Draining => drain.start(),
+            DrainStage::Closing => drain.close_now(),
+        }
+        let listener = drain.listener();
+        by_cluster.insert(name.into(), drain);
+        listener
+    }
+
+    /// Whether the listener is without it from now on.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.drain.stage() != DrainStage::Serving
+    }
+
+    /// Has its connections finish.
+    pub(crate) fn start_drain(&self) {
+        self.drain.start();
+        self.by_cluster.borrow().values().for_each(DrainTrigger::start);
+    }
+
+    /// Closes its connections.
+    pub(crate) fn close_now(&self) {
+        self.drain.close_now();
+        self.by_cluster.borrow().values().for_each(DrainTrigger::close_now);
+    }
+
+    /// Closes connections from clusters whose name does not pass.
+    pub(crate) fn close_strangers(&self, passes: impl Fn(&str) -> bool) {
+        for (name, drain) in self.by_cluster.borrow().iter().filter(|(name, _)| !passes(name)) {
+            tracing::debug!(%name, "connections of a cluster that is no longer accepted are closed");
+            drain.close_now();
+        }
+    }
 }
 
 /// A network filter ready to serve.
@@ -123,6 +175,16 @@ impl ListenerRuntime {
         }
     }
 
+    /// Whether one of its chains lets clients of this cluster in. So it is without any chain that asks for certificates.
+    pub(crate) fn accepts_cluster(&self, state: &WorkerState, name: &str) -> bool {
+        let config = &self.config;
+        let chains = config.filter_chains.iter().chain(&config.default_filter_chain);
+        let mut contexts = chains
+            .filter_map(|chain| state.server_tls(chain.tls.as_ref()?))
+            .peekable();
+        contexts.peek().is_none() || contexts.any(|context| context.accepts_dns(name))
+    }
+
     /// All filter chains.
     pub(crate) fn chains(&self) -> impl Iterator<Item = &Rc<ChainRuntime>> {
         self.chains.iter().chain(&self.default)
@@ -200,6 +262,7 @@ impl ChainRuntime {
         Ok(Self {
             identity: chain.identity,
             drain: DrainTrigger::new(),
+            by_cluster: RefCell::default(),
             filters: chain.filters.iter().map(prepare).collect::<Result<_, _>>()?,
         })
     }

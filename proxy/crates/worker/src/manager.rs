@@ -163,6 +163,11 @@ impl ListenerManager {
             let kept = |chain: &Rc<ChainRuntime>| now.is_some_and(|now| now.chains().any(|c| Rc::ptr_eq(c, chain)));
             let leaving: Vec<_> = gone.chains().filter(|chain| !kept(chain)).cloned().collect();
             let label_in_use = self.listeners.values().any(|now| now.label == gone.label);
+            if let Some(now) = now {
+                for chain in &leaving {
+                    chain.close_strangers(|name| now.accepts_cluster(state, name));
+                }
+            }
             spawn_local(drain(Rc::clone(state), gone, leaving, label_in_use));
         }
     }
@@ -187,7 +192,7 @@ impl ListenerManager {
     /// Closes every connection.
     pub(crate) fn close_connections(&self) {
         for chain in self.listeners.values().flat_map(|runtime| runtime.chains()) {
-            chain.drain.close_now();
+            chain.close_now();
         }
         for open_door in self.doors.values() {
             open_door.task.abort();
@@ -203,11 +208,11 @@ async fn drain(
     label_in_use: bool,
 ) {
     for chain in &chains {
-        chain.drain.start();
+        chain.start_drain();
     }
     sleep(state.settings.drain_timeout).await;
     for chain in &chains {
-        chain.drain.close_now();
+        chain.close_now();
     }
     if !label_in_use {
         state.stats.remove(LISTENER_LABEL, &listener.label);

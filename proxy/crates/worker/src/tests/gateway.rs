@@ -219,6 +219,46 @@ fn a_removed_cluster_gets_through_the_gateway_and_no_further() {
     });
 }
 
+/// Removal of a cluster is a new version of the listener that does not accept its name.
+#[test]
+fn open_connections_of_a_removed_cluster_are_closed_at_once() {
+    local(async {
+        let mesh = Mesh::new();
+        let (address, echo) = (free_address().await, echo().await);
+        let with = |version, clusters: &[&str]| {
+            let mut mutual = chain(vec![NetworkFilter::TcpProxy(Arc::new(tcp_proxy("echo")))]);
+            mutual.tls = Some(TlsKey::from("inbound"));
+            let inbound = listener("virtualInbound", address, vec![mutual]);
+            let mut base = snapshot(version, vec![Arc::new(inbound)], &[("echo", &[echo])]);
+            base.server_tls.insert(TlsKey::from("inbound"), mesh.server(clusters));
+            base
+        };
+        let dial = async |authority: &Authority, cluster: &str| {
+            let params = ClientParams {
+                certificate: Some(Mesh::leaf(authority, CLIENT, cluster)),
+                trust: Some(Trust {
+                    roots_pem: mesh.root.pem(),
+                    sans: vec![SanMatcher::exact(SanKind::Uri, SERVER)],
+                    trust_domains: Vec::new(),
+                }),
+                ..ClientParams::default()
+            };
+            let tcp = TcpStream::connect(address).await.expect("connects");
+            let context = ClientContext::new(&params).expect("context");
+            context.connect(tcp, None, None).await.expect("shakes hands").0
+        };
+        let mut proxy = Proxy::start(with(1, &["c1", "c2"])).await;
+        let (own, foreign) = (dial(&mesh.one, "c1").await, dial(&mesh.two, "c2").await);
+        talk(&own).await.expect("serves");
+        talk(&foreign).await.expect("serves");
+        proxy.apply(with(2, &["c1"])).await;
+        // Long before the drain is over, which is ten minutes.
+        talk(&foreign).await.expect_err("closed");
+        talk(&own).await.expect("finishes in peace");
+        proxy.until("envoy_listener_downstream_cx_active", 1.0).await;
+    });
+}
+
 /// `source.cluster` of an authorization policy, on a TCP port.
 #[test]
 fn policies_know_the_clients_cluster() {
