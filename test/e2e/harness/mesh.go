@@ -89,9 +89,10 @@ func (m Mesh) start() error {
 func (c Cluster) Address(t *testing.T) netip.Addr {
 	t.Helper()
 	var status struct{ Advertise string }
-	out := c.Must(t, "cluster", "status", "-o", "json")
-	if err := json.Unmarshal([]byte(out), &status); err != nil {
-		t.Fatalf("%v in\n%s", err, out)
+	// It fails when anything is wrong with the mesh, and says all the same.
+	out, statusErr := c.Heddle("cluster", "status", "-o", "json")
+	if err := json.NewDecoder(strings.NewReader(out)).Decode(&status); err != nil {
+		t.Fatalf("%v, %v in\n%s", statusErr, err, out)
 	}
 	if a, err := netip.ParseAddrPort(status.Advertise); err == nil {
 		return a.Addr()

@@ -30,8 +30,7 @@ kind: Workload
 metadata: { name: farshop, namespace: pinnacle, labels: { app: farshop, heddle.io/cluster: cluster1 } }
 spec:
   command: [boutique, frontend]
-  serviceAccount: frontend
-  env: [%s]
+  env: [{ name: BOUTIQUE_CLUSTER, value: cluster1 }, %s]
   ports: [{ name: http, port: 8080 }]
   readiness: { http: { port: 8080, path: /healthz } }
 ---
@@ -99,7 +98,7 @@ func (l loads) stop(t *testing.T, windows ...harness.Window) {
 // farEndpoints says whether the member's ingress has an endpoint for the page of the other cluster.
 func farEndpoints(t *testing.T) bool {
 	t.Helper()
-	out := member.Must(t, "proxy", "config", "endpoints", member.Gateways(t, "ingressgateway")[0].State.Name+".istio-system", "-o", "json")
+	out := member.Must(t, "proxy", "config", "-n", "istio-system", "istio-ingressgateway", "endpoints", "-o", "json")
 	return strings.Contains(out, "farshop.pinnacle") && strings.Contains(afterName(out, "farshop.pinnacle"), primary.Address(t).String())
 }
 
@@ -224,6 +223,7 @@ func TestOneOfTwoGatewaysKilledUnderLoad(t *testing.T) {
 func TestIntermediatesRotatedUnderLoad(t *testing.T) {
 	l := startLoads(t)
 	issuer := func(c harness.Cluster) string {
+		t.Helper()
 		return c.Must(t, "cluster", "status", "-o", "json")
 	}
 	for _, c := range []harness.Cluster{member, primary, member} {
@@ -253,6 +253,13 @@ func TestClusterRemovedAndJoinedAgainUnderLoad(t *testing.T) {
 	l := startLoads(t)
 	removed := l.far.Elapsed()
 	primary.Must(t, "cluster", "remove", string(member))
+	rejoined := false
+	t.Cleanup(func() {
+		if !rejoined {
+			address, token := newToken(t)
+			member.Must(t, "cluster", "join", address, "--token", token)
+		}
+	})
 	harness.Eventually(t, 10*time.Second, "the removed cluster's endpoints leave", func() error {
 		if farEndpoints(t) {
 			return errors.New("still there")
@@ -266,6 +273,7 @@ func TestClusterRemovedAndJoinedAgainUnderLoad(t *testing.T) {
 	l.near.WaitFor(t, 2*harness.LoadRate)
 	address, token := newToken(t)
 	member.Must(t, "cluster", "join", address, "--token", token)
+	rejoined = true
 	harness.Eventually(t, 30*time.Second, "the page of the other cluster", harness.Works(l.far.URL()))
 	joined := l.far.Elapsed()
 	l.near.WaitFor(t, 6*harness.LoadRate)
@@ -303,8 +311,7 @@ kind: Workload
 metadata: { name: farshop, namespace: pinnacle, labels: { app: farshop, heddle.io/cluster: cluster2 } }
 spec:
   command: [boutique, frontend]
-  serviceAccount: frontend
-  env: [%s]
+  env: [{ name: BOUTIQUE_CLUSTER, value: cluster2 }, %s]
   ports: [{ name: http, port: 8080 }]
   readiness: { http: { port: 8080, path: /healthz } }
 `

@@ -26,7 +26,6 @@ kind: Workload
 metadata: { name: lonely, namespace: pinnacle, labels: { app: lonely } }
 spec:
   command: [boutique, frontend]
-  serviceAccount: frontend
   env: [%s]
   ports: [{ name: http, port: 8080 }]
   readiness: { http: { port: 8080, path: /healthz } }
@@ -89,10 +88,12 @@ func goesOnAlone(t *testing.T, c harness.Cluster) {
 	c.Must(t, "apply", "--cluster", string(c), "-f", file)
 	t.Cleanup(func() { c.Must(t, "delete", "--cluster", string(c), "-f", file) })
 	harness.Eventually(t, 30*time.Second, "a new workload", func() error {
-		if r := c.ReplicaOf(t, "lonely"); r.State.Phase != "Ready" {
-			return fmt.Errorf("%+v", r.State)
+		for _, r := range c.Replicas(t) {
+			if r.Workload == "lonely" && r.Ready {
+				return nil
+			}
 		}
-		return nil
+		return errors.New(c.Must(t, "ps", "-A"))
 	})
 }
 
