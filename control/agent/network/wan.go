@@ -47,17 +47,17 @@ func KeepWAN(ctx context.Context, address netip.Addr) error {
 		return fmt.Errorf("watch %s: %w", cluster.WANInside, err)
 	}
 	for u := range updates {
-		if u.Attrs().Name != cluster.WANInside || u.IfInfomsg.Flags&unix.IFF_UP == 0 {
+		if u.Attrs().Name != cluster.WANInside || u.Flags&unix.IFF_UP == 0 {
 			continue
 		}
 		if err := configure("this cluster", cluster.WANInside, netip.PrefixFrom(address, ranges.WAN.Bits()), ranges.Host().Addr()); err != nil {
 			return err
 		}
 	}
-	if ctx.Err() != nil {
-		return nil
+	if ctx.Err() == nil {
+		return fmt.Errorf("watch %s: ended", cluster.WANInside)
 	}
-	return fmt.Errorf("watch %s: ended", cluster.WANInside)
+	return nil
 }
 
 // wanRules bring traffic of isolated clusters to the world. What goes to the gateways of a cluster that runs directly on
