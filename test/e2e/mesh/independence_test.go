@@ -267,4 +267,11 @@ spec:
 		t.Errorf("the member knows %+v, %v", clusters, err)
 	}
 	bought(t, "heron-lamp")
+	// Gone from this machine, but not from the mesh: its name is taken until it is removed there.
+	third.Must(t, "down", "--name", string(third))
+	address, token = newToken(t)
+	if out, err := third.Heddle("up", "--name", string(third), "--isolated", "--join", address, "--token", token); err == nil || !strings.Contains(out, `the mesh has a cluster "cluster3" already`) ||
+		!strings.Contains(out, "heddle cluster remove cluster3") {
+		t.Errorf("joining under a name that is taken: %v\n%s", err, out)
+	}
 }
