@@ -22,6 +22,9 @@ pub(crate) enum StreamError {
     /// The peer closed the connection, or it failed.
     #[error("connection closed")]
     Closed,
+    /// The peer had closed the connection, which was kept from an earlier request, before it said a word about this one.
+    #[error("connection closed while it was kept")]
+    Stale,
     /// The peer reset this stream.
     #[error("stream reset")]
     Reset,

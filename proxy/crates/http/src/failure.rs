@@ -101,9 +101,10 @@ impl Failure {
             Self::Timeout | Self::TryTimeout => ResponseFlag::UpstreamRequestTimeout,
             Self::ClientGone => ResponseFlag::DownstreamConnectionTermination,
             Self::Upstream(error) => match error {
-                StreamError::H1(H1Error::Incomplete) | StreamError::Closed | StreamError::GoneAway => {
-                    ResponseFlag::UpstreamConnectionTermination
-                }
+                StreamError::H1(H1Error::Incomplete)
+                | StreamError::Closed
+                | StreamError::Stale
+                | StreamError::GoneAway => ResponseFlag::UpstreamConnectionTermination,
                 StreamError::H1(_) | StreamError::H2 | StreamError::Length => ResponseFlag::UpstreamProtocolError,
                 StreamError::Reset | StreamError::Refused => ResponseFlag::UpstreamRemoteReset,
             },
@@ -120,9 +121,10 @@ impl Failure {
             Self::Connect { timeout: true, .. } => "connection timeout",
             Self::Connect { timeout: false, .. } => "remote connection failure",
             Self::Upstream(error) => match error {
-                StreamError::H1(H1Error::Incomplete) | StreamError::Closed | StreamError::GoneAway => {
-                    "connection termination"
-                }
+                StreamError::H1(H1Error::Incomplete)
+                | StreamError::Closed
+                | StreamError::Stale
+                | StreamError::GoneAway => "connection termination",
                 StreamError::H1(_) | StreamError::H2 | StreamError::Length => "protocol error",
                 StreamError::Reset => "remote reset",
                 StreamError::Refused => "remote refused stream reset",

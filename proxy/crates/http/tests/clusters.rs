@@ -456,3 +456,52 @@ fn the_clients_metrics_know_the_cluster_behind_a_gateway() {
         }
     });
 }
+
+#[test]
+fn a_kept_connection_that_is_closed_as_it_is_used_costs_nothing() {
+    run(async {
+        // Answers the first request of each connection and closes when the second one comes.
+        let up = server(|mut client, connection| async move {
+            if client.request().await.is_some() {
+                let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n{connection}");
+                client.send(&answer).await;
+                client.request().await;
+            }
+        })
+        .await;
+        let proxy = Proxy::start(manager(to("c")), vec![(h1("c"), vec![up])]).await;
+        for connection in 1..=4 {
+            // Sent on the connection of the one before, and again on a new one.
+            assert_eq!(proxy.ask(GET).await.text(), connection.to_string());
+        }
+        assert_eq!(proxy.metric("heddle_cluster_upstream_rq_moved", "c"), 3);
+        assert_eq!(proxy.metric("envoy_cluster_upstream_rq_retry", "c"), 0);
+        // What may change something is not sent twice.
+        let answer = proxy
+            .ask("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n")
+            .await;
+        assert_eq!(answer.status, 503);
+        assert!(answer.text().contains("connection termination"), "{}", answer.text());
+        assert_eq!(proxy.metric("heddle_cluster_upstream_rq_moved", "c"), 3);
+    });
+}
+
+#[test]
+fn a_server_that_answers_nobody_is_asked_once() {
+    run(async {
+        let asked = Rc::new(Cell::new(0));
+        let counter = Rc::clone(&asked);
+        let up = server(move |mut client, _| {
+            let counter = Rc::clone(&counter);
+            async move {
+                client.request().await;
+                counter.set(counter.get() + 1);
+            }
+        })
+        .await;
+        let proxy = Proxy::start(manager(to("c")), vec![(h1("c"), vec![up])]).await;
+        assert_eq!(proxy.ask(GET).await.status, 503);
+        assert_eq!(asked.get(), 1, "the connection was new: the fault is the server's");
+        assert_eq!(proxy.metric("heddle_cluster_upstream_rq_moved", "c"), 0);
+    });
+}

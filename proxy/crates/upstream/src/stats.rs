@@ -92,6 +92,9 @@ cluster_stats! {
         upstream_rq_timeout = "envoy_cluster_upstream_rq_timeout";
         /// Tries whose per-try timeout passed.
         upstream_rq_per_try_timeout = "envoy_cluster_upstream_rq_per_try_timeout";
+        /// Requests sent on another connection without a retry policy: not touched by the upstream, or safe ones on
+        /// a kept connection that it had closed.
+        upstream_rq_moved = "heddle_cluster_upstream_rq_moved";
         /// Streams reset by the upstream.
         upstream_rq_rx_reset = "envoy_cluster_upstream_rq_rx_reset";
         /// Streams reset by this proxy.

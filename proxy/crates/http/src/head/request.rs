@@ -38,6 +38,11 @@ impl Method {
             _ => Self::Other,
         }
     }
+
+    /// Whether asking twice is as good as asking once, of the methods told apart here (RFC 9110 §9.2.1).
+    pub fn is_safe(self) -> bool {
+        matches!(self, Self::Get | Self::Head | Self::Options)
+    }
 }
 
 /// Protocol of a message.

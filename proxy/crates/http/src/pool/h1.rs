@@ -38,6 +38,13 @@ pub(crate) struct Conn {
     _guard: ConnectionGuard,
 }
 
+impl Conn {
+    /// Whether it has carried a request before the present one.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.requests > 1
+    }
+}
+
 /// The idle connections of a host.
 #[derive(Default)]
 pub(super) struct Idle {

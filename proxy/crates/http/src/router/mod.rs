@@ -21,7 +21,7 @@ use crate::failure::Failure;
 use crate::hcm::{
     Environment, Exchange, Facts, IdleWatch, Outcome, Reply, RequestBody, Selected, response_ops, send_head,
 };
-use crate::head::{Known, Protocol};
+use crate::head::{Known, Method, Protocol};
 use crate::pool::{Cluster, UpstreamHost, acquire_h1, acquire_h2};
 use crate::route::{ops, rewrite};
 use crate::timer::{Timer, far_future};
@@ -29,7 +29,7 @@ use drive::{Driven, Parts};
 use replay::ReplayBody;
 use retry::RetryState;
 
-/// Most silent moves of a request that an HTTP/2 upstream provably did not touch.
+/// Most silent moves of a request to another connection.
 const MAX_MOVES: u32 = 3;
 
 /// A request on its way to a cluster.
@@ -261,11 +261,8 @@ pub(crate) async fn run<B: RequestBody, R: Reply>(
         };
         if let Some(failure) = &failure {
             count(&cluster, failure);
-            // Nothing was done with it over there: another connection, without counting as a retry.
-            if matches!(failure, Failure::Upstream(StreamError::GoneAway | StreamError::Refused))
-                && moves < MAX_MOVES
-                && body.rewind()
-            {
+            if moves < MAX_MOVES && may_move(failure, &job.facts, exchange.request.method) && body.rewind() {
+                cluster.stats().upstream_rq_moved.inc();
                 moves += 1;
                 exchange.attempts -= 1;
                 continue;
@@ -303,6 +300,18 @@ pub(crate) async fn run<B: RequestBody, R: Reply>(
             count(&cluster, &failure);
             return Err(failure);
         }
+    }
+}
+
+/// Whether a request that failed so may be sent on another connection without asking a retry policy: the upstream says
+/// that it did nothing with it, or its method is safe and it went to a kept connection that the upstream had closed. The
+/// latter happens without anybody's fault whenever a server closes an idle connection just as it is used again, such as
+/// when it drains (RFC 9112 §9.3.1, RFC 9110 §9.2.2).
+fn may_move(failure: &Failure, facts: &Facts, method: Method) -> bool {
+    match failure {
+        Failure::Upstream(StreamError::GoneAway | StreamError::Refused) => true,
+        Failure::Upstream(StreamError::Stale) => method.is_safe() && !facts.upgrade,
+        _ => false,
     }
 }
 
@@ -439,7 +448,8 @@ fn report(host: &Rc<UpstreamHost>, exchange: &Exchange, result: &Result<Driven, 
         Ok(Driven::Broken) => host.report(HostOutcome::Reset),
         Ok(_) => host.report(HostOutcome::Status(effective_status(exchange))),
         Err(Failure::Timeout | Failure::TryTimeout) => host.report(HostOutcome::RequestTimeout),
-        Err(Failure::Upstream(StreamError::GoneAway | StreamError::Refused)) => {}
+        // An idle connection may be closed at any time.
+        Err(Failure::Upstream(StreamError::GoneAway | StreamError::Refused | StreamError::Stale)) => {}
         Err(Failure::Upstream(_)) => host.report(HostOutcome::Reset),
         // Connecting reports for itself; the client's faults are not the host's.
         Err(_) => {}

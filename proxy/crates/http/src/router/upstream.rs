@@ -43,6 +43,8 @@ struct H1Up<'c> {
     reader: H1Reader<'c>,
     method: Method,
     liveness: Option<Liveness>,
+    /// The upstream has answered something, if only an interim head, or was given up.
+    heard: bool,
 }
 
 impl Source for H1Up<'_> {
@@ -80,6 +82,7 @@ impl Upstream for H1Up<'_> {
             head,
         )?;
         self.reader.half.begin_body(length, head.framing);
+        self.heard = true;
         Poll::Ready(Ok(()))
     }
 
@@ -93,9 +96,12 @@ impl Upstream for H1Up<'_> {
 
     fn is_dead(&mut self, now: Instant) -> bool {
         let tcp = self.reader.stream.tcp();
-        self.liveness
+        let dead = self
+            .liveness
             .as_mut()
-            .is_some_and(|liveness| liveness.is_dead(tcp, now.into_std()))
+            .is_some_and(|liveness| liveness.is_dead(tcp, now.into_std()));
+        self.heard |= dead;
+        dead
     }
 }
 
@@ -169,18 +175,30 @@ pub(super) async fn over_h1<B: RequestBody, R: Reply>(
         let Some(conn) = lease.parts() else {
             return Err(Failure::Upstream(StreamError::Closed));
         };
+        let kept = conn.is_kept();
         let (reader, mut writer) = conn.conn.halves();
         write_head(&parts.exchange.request, &job.facts, &mut writer);
         let mut up = H1Up {
             reader,
             method: parts.exchange.request.method,
             liveness: cluster.config().keepalive.map(|k| Liveness::new(k.patience())),
+            heard: false,
         };
         if let Some(liveness) = &up.liveness {
+            // The request's own clock reading is good enough on the first try.
+            let now = match parts.exchange.attempts {
+                1 => parts.exchange.begun,
+                _ => Instant::now(),
+            };
             parts.deadlines.look_every = liveness.period();
-            parts.deadlines.look = Instant::now() + liveness.period();
+            parts.deadlines.look = now + liveness.period();
         }
-        drive(job, parts, &mut up, &mut writer).await
+        match drive(job, parts, &mut up, &mut writer).await {
+            Err(Failure::Upstream(StreamError::Closed)) if kept && !up.heard => {
+                Err(Failure::Upstream(StreamError::Stale))
+            }
+            driven => driven,
+        }
     };
     parts.deadlines.look = far_future(parts.exchange.begun);
     let reusable = match driven {
