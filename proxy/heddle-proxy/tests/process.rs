@@ -11,6 +11,7 @@ use std::time::Instant;
 
 use harness::*;
 
+use heddle_api::envoy::config::cluster::v3 as cluster;
 use heddle_api::envoy::config::core::v3 as core;
 use heddle_api::envoy::config::listener::v3 as listener;
 use heddle_api::envoy::config::route::v3 as route;
@@ -284,6 +285,46 @@ fn routes(body: &str) -> Vec<u8> {
     .encode_to_vec()
 }
 
+/// A cluster whose endpoints come from EDS.
+fn eds_cluster(name: &str) -> Vec<u8> {
+    let ads = core::ConfigSource {
+        resource_api_version: core::ApiVersion::V3.into(),
+        config_source_specifier: Some(core::config_source::ConfigSourceSpecifier::Ads(Default::default())),
+        ..core::ConfigSource::default()
+    };
+    cluster::Cluster {
+        name: name.into(),
+        cluster_discovery_type: Some(cluster::cluster::ClusterDiscoveryType::Type(
+            cluster::cluster::DiscoveryType::Eds.into(),
+        )),
+        eds_cluster_config: Some(cluster::cluster::EdsClusterConfig {
+            eds_config: Some(ads),
+            ..Default::default()
+        }),
+        ..cluster::Cluster::default()
+    }
+    .encode_to_vec()
+}
+
+/// The routes of [`routes`], and `/late` to a cluster.
+fn routes_with(body: &str, cluster: &str) -> Vec<u8> {
+    let mut table = route::RouteConfiguration::decode(routes(body).as_slice()).expect("just encoded");
+    let to = route::RouteAction {
+        cluster_specifier: Some(route::route_action::ClusterSpecifier::Cluster(cluster.into())),
+        ..route::RouteAction::default()
+    };
+    let late = route::Route {
+        r#match: Some(route::RouteMatch {
+            path_specifier: Some(route::route_match::PathSpecifier::Prefix("/late".into())),
+            ..route::RouteMatch::default()
+        }),
+        action: Some(route::route::Action::Route(to)),
+        ..route::Route::default()
+    };
+    table.virtual_hosts[0].routes.insert(0, late);
+    table.encode_to_vec()
+}
+
 const CDS: &str = "envoy.config.cluster.v3.Cluster";
 const LDS: &str = "envoy.config.listener.v3.Listener";
 const RDS: &str = "envoy.config.route.v3.RouteConfiguration";
@@ -352,6 +393,23 @@ static_resources:
     assert_eq!(peer.request().await.response_nonce, "r2");
     assert!(get(port, "/").expect("an answer").ends_with("two"));
 
+    // Routes to a cluster whose endpoints do not come are accepted, wait for them, and not for ever.
+    peer.respond(CDS, "c2", vec![("late", eds_cluster("late"))]).await;
+    let mut seen = [peer.request().await, peer.request().await];
+    seen.sort_by(|a, b| a.type_url.cmp(&b.type_url));
+    assert_eq!(seen[0].response_nonce, "c2");
+    assert_eq!(seen[1].resource_names_subscribe, ["late"]);
+    peer.respond(RDS, "r3", vec![("routes", routes_with("three", "late"))])
+        .await;
+    assert_eq!(peer.request().await.response_nonce, "r3");
+    assert!(get(port, "/").expect("an answer").ends_with("two"));
+    let start = Instant::now();
+    while !get(port, "/").expect("an answer").ends_with("three") {
+        assert!(start.elapsed() < PATIENCE, "the routes wait for ever");
+        tokio::task::yield_now().await;
+    }
+    assert!(get(port, "/late").expect("an answer").starts_with("HTTP/1.1 503"));
+
     // A taken port is a NACK, and what was there serves on.
     let taken = TcpListener::bind("127.0.0.1:0").expect("loopback");
     let other = taken.local_addr().expect("bound").port();
@@ -363,7 +421,7 @@ static_resources:
         reason.contains(&format!("listeners[front].address: cannot bind 127.0.0.1:{other}")),
         "{reason}"
     );
-    assert!(get(port, "/").expect("an answer").ends_with("two"));
+    assert!(get(port, "/").expect("an answer").ends_with("three"));
     let metrics = get(admin, "/stats/prometheus").expect("metrics");
     assert!(
         metrics.contains("envoy_listener_manager_lds_update_rejected 1"),
@@ -379,14 +437,14 @@ static_resources:
         .await
         .expect("in time")
         .expect("another stream");
-    assert!(get(port, "/").expect("an answer").ends_with("two"));
+    assert!(get(port, "/").expect("an answer").ends_with("three"));
     let again = peer.request().await;
-    assert!(again.type_url.ends_with(CDS) && again.initial_resource_versions.is_empty());
-    let again = peer.request().await;
-    assert_eq!(
-        again.initial_resource_versions.get("front").map(String::as_str),
-        Some("l1")
-    );
+    assert!(again.type_url.ends_with(CDS));
+    let known = |request: &DeltaDiscoveryRequest, name: &str| request.initial_resource_versions.get(name).cloned();
+    assert_eq!(known(&again, "late").as_deref(), Some("c2"));
+    let mut rest = [peer.request().await, peer.request().await];
+    rest.sort_by_key(|request| request.type_url.ends_with(LDS));
+    assert_eq!(known(&rest[1], "front").as_deref(), Some("l1"));
 
     proxy.signal(Signal::SIGTERM);
     assert_eq!(tokio::task::block_in_place(|| proxy.exit()).code(), Some(0));
