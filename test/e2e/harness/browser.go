@@ -76,6 +76,7 @@ func Walk(t *testing.T, browser context.Context, steps ...chromedp.Action[chrome
 	}
 }
 
+// Read looks something up in the page, and fails the test when it cannot.
 func Read[T any](t *testing.T, browser context.Context, what chromedp.Action[T]) T {
 	t.Helper()
 	got, err := chromedp.Run(browser, what)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -34,7 +35,7 @@ func StartCaptureIn(t *testing.T, netns, iface, filter string) *Capture {
 func startCapture(t *testing.T, where []string, iface, filter string) *Capture {
 	t.Helper()
 	c := &Capture{file: filepath.Join(t.TempDir(), "capture.pcap")}
-	argv := append(where, "tcpdump", "-i", iface, "-U", "--immediate-mode", "-s", "0", "-Z", "root", "-w", c.file, filter)
+	argv := slices.Concat(where, []string{"tcpdump", "-i", iface, "-U", "--immediate-mode", "-s", "0", "-Z", "root", "-w", c.file, filter})
 	c.cmd = exec.Command(argv[0], argv[1:]...)
 	stderr, err := c.cmd.StderrPipe()
 	if err != nil {
