@@ -155,8 +155,11 @@ func (o upOptions) address(want cluster.Options, kept bool, m machine) (cluster.
 				return want, err
 			}
 		}
-		var err error
-		want.Advertise, err = m.private(want.Family)
+		found, err := m.private(want.Family)
+		// A kept address whose interface is down for the moment stays: the others know the cluster by it.
+		if err == nil && (found.IsValid() || !kept) {
+			want.Advertise = found
+		}
 		return want, err
 	}
 	if cluster.FamilyOf(want.Advertise) != want.Family {

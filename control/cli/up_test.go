@@ -67,6 +67,7 @@ func TestOptionsAreSettledByFlagsAndWhatWasKept(t *testing.T) {
 	named := shared
 	named.ExposeIngress = true
 	lonely := cluster.Options{Family: cluster.IPv6}
+	away := cluster.Options{Family: cluster.IPv6, Advertise: netip.MustParseAddr("fd00::99"), EastWestGateways: 2}
 	withEnvoy := isolated
 	withEnvoy.GatewayProxy = envoy
 	fresh := cluster.Options{Family: cluster.IPv4}
@@ -92,6 +93,7 @@ func TestOptionsAreSettledByFlagsAndWhatWasKept(t *testing.T) {
 		"repair with the same flags":        {"--isolated --ip-family ipv4", &isolated, false, isolated, ""},
 		"repair while it runs":              {"--isolated", &isolated, true, isolated, ""},
 		"found address has moved":           {"", &gone, false, shared, ""},
+		"found address is away, no other":   {"", &away, false, away, ""},
 		"hidden stays hidden":               {"", &lonely, false, lonely, ""},
 		"another proxy for gateways":        {"--gateway-proxy " + envoy, &isolated, false, withEnvoy, ""},
 		"and back":                          {"--gateway-proxy=", &withEnvoy, false, isolated, ""},

@@ -55,6 +55,9 @@ func New(name string) (Cluster, error) {
 	if CertificateName("", name) == FederationName("") {
 		return Cluster{}, fmt.Errorf("cluster name %q is what clusters find their primary by: use another one, for example \"cluster1\"", name)
 	}
+	if (Cluster{Name: name}).Bridge() == WANBridge {
+		return Cluster{}, fmt.Errorf("cluster name %q: its bridge would be %s, which joins the isolated clusters of a machine; use another one, for example \"cluster1\"", name, WANBridge)
+	}
 	return Cluster{Name: name, DataRoot: DefaultDataRoot, RunRoot: DefaultRunRoot}, nil
 }
 
