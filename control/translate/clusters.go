@@ -86,10 +86,15 @@ func (g *generator) serviceCluster(s *model.Service, p model.ServicePort, policy
 		CircuitBreakers:      circuitBreakers(rules.Pool),
 		Metadata:             serviceMetadata(s),
 	}
+	remote := len(s.Remote) > 0
+	if remote {
+		c.ConnectTimeout = duration(remoteConnectTimeout)
+		c.UpstreamConnectionOptions = &clusterv3.UpstreamConnectionOptions{TcpKeepalive: keepalive()}
+	}
 	if rules.Pool != nil && rules.Pool.ConnectTimeout > 0 {
 		c.ConnectTimeout = duration(rules.Pool.ConnectTimeout)
 	}
-	http2 := g.httpOptions(c, p.Protocol, rules.Pool)
+	http2 := g.httpOptions(c, p.Protocol, rules.Pool, remote)
 	if rules.Outlier == nil {
 		rules.Outlier = s.Outlier
 	}
@@ -166,8 +171,9 @@ func circuitBreakers(p *model.Pool) *clusterv3.CircuitBreakers {
 	}}}
 }
 
-// httpOptions sets the HTTP version towards endpoints and the limits of its connections. It says whether it is HTTP/2.
-func (g *generator) httpOptions(c *clusterv3.Cluster, protocol model.Protocol, pool *model.Pool) (http2 bool) {
+// httpOptions sets the HTTP version towards endpoints and the limits of its connections. Those to other clusters are
+// asked for signs of life: a link that is gone acknowledges nothing and resets nothing. It says whether it is HTTP/2.
+func (g *generator) httpOptions(c *clusterv3.Cluster, protocol model.Protocol, pool *model.Pool, remote bool) (http2 bool) {
 	if !protocol.IsHTTP() {
 		return false
 	}
@@ -177,6 +183,9 @@ func (g *generator) httpOptions(c *clusterv3.Cluster, protocol model.Protocol, p
 	h2 := &corev3.Http2ProtocolOptions{}
 	if pool.MaxConcurrentStreams > 0 {
 		h2.MaxConcurrentStreams = count(pool.MaxConcurrentStreams)
+	}
+	if remote {
+		h2.ConnectionKeepalive = &corev3.KeepaliveSettings{Interval: duration(pingInterval), Timeout: duration(pingTimeout)}
 	}
 	options := &upstreamhttpv3.HttpProtocolOptions{}
 	if pool.HTTPIdleTimeout > 0 || pool.MaxRequestsPerConnection > 0 {

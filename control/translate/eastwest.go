@@ -3,6 +3,7 @@ package translate
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -14,6 +15,9 @@ import (
 	"heddle.io/heddle/control/cluster"
 	"heddle.io/heddle/control/model"
 )
+
+// helloTimeout bounds the arrival of a ClientHello.
+const helloTimeout = 5 * time.Second
 
 // eastWestLabels are Istio's, of the gateways between clusters.
 var eastWestLabels = map[string]string{"istio": "eastwestgateway"}
@@ -41,6 +45,9 @@ func (g *generator) eastWest() {
 		ListenerFilters: []*listenerv3.ListenerFilter{
 			g.listenerFilter(filterTLSInspector, &tlsinspectorv3.TlsInspector{}),
 		},
+		// Proxies send their ClientHello at once; who does not, is none.
+		ListenerFiltersTimeout: duration(helloTimeout),
+		TcpKeepalive:           keepalive(),
 		FilterChains: []*listenerv3.FilterChain{{
 			Name:             chainPassServices,
 			FilterChainMatch: serverNames("*." + g.mesh.Settings.Domain),

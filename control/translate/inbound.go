@@ -81,7 +81,7 @@ func (g *generator) inbound() {
 		g.from(p.service.Source)
 		cluster := g.originalDestination(inboundCluster(p.number), g.passthroughSource())
 		cluster.Metadata = serviceMetadata(p.service)
-		g.httpOptions(cluster, p.port.Protocol, nil)
+		g.httpOptions(cluster, p.port.Protocol, nil, false)
 		g.out.Clusters = append(g.out.Clusters, cluster)
 		listener.FilterChains = append(listener.FilterChains, g.inboundChains(p, policies)...)
 	}

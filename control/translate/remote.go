@@ -2,7 +2,9 @@ package translate
 
 import (
 	"cmp"
+	"time"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 
 	"heddle.io/heddle/control/model"
@@ -15,6 +17,19 @@ const (
 	// maxRemoteReady bounds the endpoints that another cluster counts for.
 	maxRemoteReady = 1 << 20
 )
+
+// How soon the loss of a link between clusters is noticed where nothing resets connections: within four seconds.
+const (
+	remoteConnectTimeout = 3 * time.Second
+	pingInterval         = 2 * time.Second
+	pingTimeout          = 2 * time.Second
+)
+
+// keepalive probes a silent connection after a second, and gives it up when two probes in a row, a second apart, are not
+// answered (tcp(7)).
+func keepalive() *corev3.TcpKeepalive {
+	return &corev3.TcpKeepalive{KeepaliveTime: count(1), KeepaliveInterval: count(1), KeepaliveProbes: count(2)}
+}
 
 // meshTLS says whether clients speak the mesh's mutual TLS. Nothing else passes between clusters: the gateways go by
 // its server name, and it is what keeps the traffic secret on the way.

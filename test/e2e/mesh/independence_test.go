@@ -275,3 +275,66 @@ spec:
 		t.Errorf("joining under a name that is taken: %v\n%s", err, out)
 	}
 }
+
+// A cluster that runs already, with a root of its own and traffic, joins: its certificates change their root under load,
+// and nothing fails.
+func TestRunningClusterJoinsUnderLoad(t *testing.T) {
+	const third = harness.Cluster("cluster3")
+	t.Cleanup(func() {
+		if out, err := primary.Heddle("cluster", "remove", string(third)); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+		third.Must(t, "down", "--name", string(third))
+		checked(t)
+	})
+	if out, err := harness.Step("up", "--name", string(third), "--isolated"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	const stall = `apiVersion: v1
+kind: Namespace
+metadata: { name: market }
+---
+apiVersion: v1
+kind: Service
+metadata: { name: stall, namespace: market }
+spec: { selector: { app: stall }, ports: [{ name: http, port: 80, targetPort: 8080 }] }
+---
+apiVersion: heddle.io/v1alpha1
+kind: Workload
+metadata: { name: stall, namespace: market, labels: { app: stall } }
+spec:
+  command: [boutique, frontend]
+  env: [%s]
+  ports: [{ name: http, port: 8080 }]
+  readiness: { http: { port: 8080, path: /healthz } }
+---
+apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: { name: stall, namespace: market }
+spec:
+  selector: { istio: ingressgateway }
+  servers: [{ port: { number: 80, name: http, protocol: HTTP }, hosts: ["*"] }]
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: { name: stall, namespace: market }
+spec:
+  hosts: ["*"]
+  gateways: [stall]
+  http: [{ retries: { attempts: 0 }, route: [{ destination: { host: stall } }] }]
+`
+	third.Must(t, "apply", "--cluster", string(third), "-f", harness.WriteFile(t, fmt.Sprintf(stall, addresses)))
+	page := "http://" + third.Address(t).String() + "/static/shop.css"
+	harness.Eventually(t, 60*time.Second, "the third cluster's page", harness.Works(page))
+	third.Must(t, "check", "--cluster", string(third), "--wait", "30s")
+	l := harness.StartLoad(t, page, harness.LoadRate)
+	l.WaitFor(t, 2*harness.LoadRate)
+	address, token := newToken(t)
+	if out, err := third.Heddle("cluster", "join", address, "--token", token); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	l.WaitFor(t, 3*harness.LoadRate)
+	l.Stop(t)
+	third.Must(t, "check", "--cluster", string(third), "--wait", "30s")
+	checked(t)
+}
