@@ -53,7 +53,7 @@ test: packages test-go test-rust test-e2e ## everything, from a fresh machine wi
 
 .PHONY: test-go
 test-go: packages ## Go unit tests and golden scenarios
-	gotestsum --format pkgname --hide-summary=output -- ./...
+	gotestsum --format pkgname --hide-summary=skipped -- ./...
 
 .PHONY: test-rust
 test-rust: build-packages ## Rust unit tests, and the golden scenarios read by the proxy
