@@ -167,10 +167,21 @@ func start(t *testing.T, envoy, dir, socket string, node translate.Node) *http.C
 	if err := command.Start(); err != nil {
 		t.Fatal(err)
 	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		// How it ended is in its state.
+		_ = command.Wait()
+	}()
 	t.Cleanup(func() {
+		select {
+		case <-ended:
+			t.Errorf("Envoy ended by itself: %s", command.ProcessState)
+		default:
+		}
 		// It is ours and may be killed at once.
 		_ = command.Process.Kill()
-		_ = command.Wait()
+		<-ended
 		if text, err := os.ReadFile(log.Name()); err == nil && t.Failed() {
 			t.Logf("%s", text)
 		}
