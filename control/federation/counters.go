@@ -20,6 +20,8 @@ const (
 	countStreamsSilent      = "streamsSilent"
 	countStatesReceived     = "statesReceived"
 	countStatesRefused      = "statesRefused"
+	countStatesSkipped      = "statesSkipped"
+	countPeersCut           = "peersCut"
 	countUpdatesSent        = "updatesSent"
 	countUpdatesReceived    = "updatesReceived"
 	countUpdatesRefused     = "updatesRefused"

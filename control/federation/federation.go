@@ -253,9 +253,9 @@ func (f *Federation) Peers() []registry.Peer {
 // SetOwn says what this cluster exports. It is told to the others when it changed.
 func (f *Federation) SetOwn(locality registry.Locality, services []registry.Export) {
 	next := State{Gateways: f.config.Gateways(), Locality: locality, Version: f.config.Version, Services: services}
-	if len(next.Services) > maxServices {
-		f.config.Log.Error("not all services can be exported", "services", len(services), "most", maxServices)
-		next.Services = next.Services[:maxServices]
+	if n := within(services); n < len(services) {
+		f.config.Log.Error("not all services can be exported", "services", len(services), "exported", n, "most", maxServices, "bytes", maxStateBytes)
+		next.Services = services[:n]
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -264,6 +264,20 @@ func (f *Federation) SetOwn(locality registry.Locality, services []registry.Expo
 	}
 	f.own = &next
 	f.wakeAll()
+}
+
+// nearby says whether other clusters may have gateways on the loopback interface: only where this one, or the primary as
+// its member knows it, is there too.
+func (f *Federation) nearby() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, g := range f.own.Gateways {
+		if g.Addr().IsLoopback() {
+			return true
+		}
+	}
+	primary, err := netip.ParseAddrPort(f.membership.Address)
+	return err == nil && primary.Addr().IsLoopback()
 }
 
 // wakeAll has every stream look for what it has not sent yet. The lock is held.

@@ -23,7 +23,7 @@ func FuzzReadState(f *testing.F) {
 		if proto.Unmarshal(bytes, m) != nil {
 			return
 		}
-		state, err := readState(m, "cluster.local")
+		state, err := readState(m, "cluster.local", false)
 		if err != nil {
 			return
 		}
@@ -38,7 +38,7 @@ func FuzzReadState(f *testing.F) {
 			}
 			whole.Services = append(whole.Services, part.Services...)
 		}
-		again, err := readState(whole, "cluster.local")
+		again, err := readState(whole, "cluster.local", false)
 		if err != nil || !again.equal(state) {
 			t.Fatalf("it changes when it is passed on: %v", err)
 		}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	pb "heddle.io/heddle/api/federation/federationv1"
 	"heddle.io/heddle/control/ca"
@@ -143,6 +145,9 @@ func TestMembersWordsAreChecked(t *testing.T) {
 		"a gateway that is a name":  {Gateways: []string{"evil.example:15443"}},
 		"a gateway without address": {Gateways: []string{"0.0.0.0:15443"}},
 		"a gateway for all":         {Gateways: []string{"224.0.0.1:15443"}},
+		"a gateway on a link":       {Gateways: []string{"169.254.1.1:15443"}},
+		"a gateway with a zone":     {Gateways: []string{"[fd00::1%eth0]:15443"}},
+		"a gateway that is mapped":  {Gateways: []string{"[::ffff:10.0.0.1]:15443"}},
 		"a gateway without port":    {Gateways: []string{"10.0.0.1:0"}},
 		"too many gateways":         {Gateways: strings.Split(strings.Repeat("10.0.0.1:1,", maxGateways)+"10.0.0.1:1", ",")},
 		"a long locality":           {Locality: &pb.Locality{Zone: strings.Repeat("x", maxText+1)}},
@@ -166,7 +171,7 @@ func TestMembersWordsAreChecked(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if n := p.f.counters.snapshot()[countStatesRefused]; n != 18 {
+	if n := p.f.counters.snapshot()[countStatesRefused]; n != 21 {
 		t.Errorf("%d states were refused", n)
 	}
 	// Parts without end, and one part that is too long.
@@ -182,6 +187,18 @@ func TestMembersWordsAreChecked(t *testing.T) {
 	long := with(func(e *pb.Export) { e.Identities = []string{strings.Repeat("x", maxFromMember)} })
 	if err := saying(t, api, begin(newestProtocol), stating(long)); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("a message that is too long: %v", err)
+	}
+	// Few services, each of them large.
+	heavy := []*pb.FromMember{begin(newestProtocol)}
+	for range maxStateBytes/partBytes + 1 {
+		s := with(func(e *pb.Export) {
+			e.Identities = slices.Repeat([]string{"spiffe://cluster.local/" + strings.Repeat("x", 1000)}, maxIdentities)
+		})
+		s.More = true
+		heavy = append(heavy, stating(s))
+	}
+	if err := saying(t, api, heavy...); reasonOf(err) != pb.Refusal_INVALID || !strings.Contains(err.Error(), "state cannot be taken") {
+		t.Errorf("a state that is too large: %v", err)
 	}
 	// How a stream begins.
 	for name, first := range map[string]*pb.FromMember{"a state": stating(&pb.State{}), "nothing": {}} {
@@ -469,10 +486,79 @@ func TestListenerThatIsLostIsOpenedAgain(t *testing.T) {
 	<-done
 }
 
+func TestLoopbackGatewaysAreForNeighbours(t *testing.T) {
+	for _, address := range []string{"127.0.0.1:15443", "[::1]:15443"} {
+		m := &pb.State{Gateways: []string{address}}
+		if _, err := readState(m, "cluster.local", false); err == nil {
+			t.Errorf("%s is taken from afar", address)
+		}
+		if _, err := readState(m, "cluster.local", true); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestStatesThatChangeTooOften(t *testing.T) {
+	p := newNode(t, "cluster1", newLink(), &clock{})
+	a := p.joinMember("cluster2")
+	a.stop()
+	api, _ := raw(t, p, certificateOf(t, a))
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	call, err := api.Sync(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	zone := ""
+	send := func(m *pb.FromMember) {
+		t.Helper()
+		if err := call.Send(m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	send(begin(newestProtocol))
+	for i := range 20 * statesBurst {
+		zone = fmt.Sprint("zone-", i)
+		send(stating(&pb.State{Locality: &pb.Locality{Zone: zone}}))
+	}
+	eventually(t, "all are read", func() bool { return p.f.counters.snapshot()[countStatesReceived] >= 20*statesBurst })
+	if p.f.counters.snapshot()[countStatesSkipped] == 0 {
+		t.Error("none was passed over")
+	}
+	eventually(t, "the last one counts", func() bool {
+		send(&pb.FromMember{Message: &pb.FromMember_Alive{Alive: &pb.Alive{}}})
+		return p.peer("cluster2").Locality.Zone == zone
+	})
+}
+
+func TestLargePeersDoNotKeepTheOthersOff(t *testing.T) {
+	p := newNode(t, "cluster1", newLink(), &clock{})
+	large := func(n int) *pb.Peer {
+		s := &pb.State{Version: "v"}
+		for range n {
+			s.Services = append(s.Services, &pb.Export{Name: strings.Repeat("x", 1<<20)})
+		}
+		return &pb.Peer{State: s}
+	}
+	peers := map[string]*pb.Peer{"a": large(maxPeerBytes >> 20), "b": large(3), "c": large(1)}
+	p.f.cut(peers, "d")
+	if len(peers["a"].State.Services) != 0 || peers["a"].State.Version == "" || len(peers["b"].State.Services) != 3 || len(peers["c"].State.Services) != 1 {
+		t.Error("the wrong one was cut")
+	}
+}
+
 func TestOwnExportsAreBounded(t *testing.T) {
 	p := newNode(t, "cluster1", newLink(), &clock{})
 	p.f.SetOwn(registry.Locality{}, make([]registry.Export, maxServices+1))
 	if len(p.f.own.Services) != maxServices {
 		t.Errorf("%d services are exported", len(p.f.own.Services))
+	}
+	p.f.SetOwn(registry.Locality{}, slices.Repeat([]registry.Export{{Name: strings.Repeat("x", 1<<20)}}, 10))
+	size := 0
+	for _, part := range p.f.own.parts() {
+		size += proto.Size(part)
+	}
+	if n := len(p.f.own.Services); n != 7 || size > maxStateBytes {
+		t.Errorf("%d services of %d bytes are exported", n, size)
 	}
 }

@@ -19,6 +19,8 @@ const (
 	// maxPieces about clusters: each may come in several.
 	maxPieces      = 64 * maxClusters
 	maxUpdateBytes = 128 << 20
+	// maxPeerBytes is how much a primary says about clusters at once: it leaves the other half to objects.
+	maxPeerBytes = maxUpdateBytes / 2
 )
 
 // session is a member's connection to the primary.
@@ -154,7 +156,7 @@ func (f *Federation) take(ctx context.Context, s *session, u *pb.Update) error {
 	}
 	peers := make(map[string]*entry, len(whole))
 	for _, p := range whole {
-		state, err := readState(p.GetState(), f.config.Settings.TrustDomain)
+		state, err := readState(p.GetState(), f.config.Settings.TrustDomain, f.nearby())
 		if err == nil && !labelPattern.MatchString(p.GetCluster()) {
 			err = errors.New("its name is not one of a cluster")
 		}

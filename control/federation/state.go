@@ -32,6 +32,8 @@ const (
 	maxGroups     = 256
 	maxLabels     = 64
 	maxText       = 1024
+	// maxStateBytes is how large all parts of a state may be together.
+	maxStateBytes = 8 << 20
 )
 
 var (
@@ -65,8 +67,21 @@ func exportMessages(exports []registry.Export) []*pb.Export {
 	return out
 }
 
+// gateway reads the address of another cluster's gateway. Addresses that mean something else on every machine are none: a
+// peer could have this cluster connect to its own ports by them. loopback says that such addresses are good all the same.
+func gateway(text string, loopback bool) (netip.AddrPort, error) {
+	g, err := netip.ParseAddrPort(text)
+	a := g.Addr()
+	if err != nil || g.Port() == 0 || a.Zone() != "" || a.Is4In6() || a.IsUnspecified() || a.IsMulticast() || a.IsLinkLocalUnicast() ||
+		a == netip.AddrFrom4([4]byte{255, 255, 255, 255}) || a.IsLoopback() && !loopback {
+		return netip.AddrPort{}, fmt.Errorf("%q is not the address of a gateway", clip(text))
+	}
+	return g, nil
+}
+
 // readState checks what another cluster says of itself. Nothing that is malformed or out of bounds gets any further.
-func readState(m *pb.State, trustDomain string) (State, error) {
+// loopback says whether its gateways may have loopback addresses.
+func readState(m *pb.State, trustDomain string, loopback bool) (State, error) {
 	s := State{
 		Locality: registry.Locality{Region: m.GetLocality().GetRegion(), Zone: m.GetLocality().GetZone(), SubZone: m.GetLocality().GetSubZone()},
 		Version:  clip(m.GetVersion()),
@@ -80,9 +95,9 @@ func readState(m *pb.State, trustDomain string) (State, error) {
 		}
 	}
 	for _, text := range m.GetGateways() {
-		g, err := netip.ParseAddrPort(text)
-		if a := g.Addr(); err != nil || a.IsUnspecified() || a.IsMulticast() || g.Port() == 0 {
-			return s, fmt.Errorf("%q is not the address of a gateway", clip(text))
+		g, err := gateway(text, loopback)
+		if err != nil {
+			return s, err
 		}
 		s.Gateways = append(s.Gateways, g)
 	}
@@ -143,6 +158,19 @@ func readExport(m *pb.Export, trustDomain string) (registry.Export, error) {
 
 // partBytes is about how large one part of a message becomes.
 const partBytes = 256 << 10
+
+// within is how many of the services fit into a state that others take.
+func within(services []registry.Export) int {
+	// What is beside the services is far smaller than one part.
+	left := maxStateBytes - partBytes
+	for i, e := range exportMessages(services[:min(len(services), maxServices)]) {
+		// Its tag and its length are before it.
+		if left -= proto.Size(e) + 8; left < 0 {
+			return i
+		}
+	}
+	return min(len(services), maxServices)
+}
 
 // parts splits a state into messages of bounded size.
 func (s State) parts() []*pb.State {

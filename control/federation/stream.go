@@ -1,13 +1,18 @@
 package federation
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
@@ -25,6 +30,8 @@ type stream struct {
 	look chan struct{}
 	// end ends it with an error that the member is told, and soon by force if the member does not listen.
 	end func(error)
+
+	in intake
 
 	// What was sent, by its hash. Only the sender touches it.
 	begun   bool
@@ -62,6 +69,7 @@ func (f *Federation) sync(call grpc.BidiStreamingServer[pb.FromMember, pb.FromPr
 	ctx, cancel := context.WithCancelCause(call.Context())
 	defer cancel(nil)
 	s := &stream{cluster: who.cluster, wake: make(chan struct{}, 1), look: make(chan struct{}, 1), peers: map[string][32]byte{}, objects: map[objects.Key][32]byte{}}
+	s.in.limiter = rate.NewLimiter(statesPerSecond, statesBurst)
 	s.end = func(cause error) {
 		cancel(cause)
 		time.AfterFunc(f.config.Pace.Silence, func() { _ = connection.conn.Close() })
@@ -126,6 +134,7 @@ func (f *Federation) detach(s *stream) {
 // hear takes what the member says until its stream ends; the error is why.
 func (f *Federation) hear(call grpc.BidiStreamingServer[pb.FromMember, pb.FromPrimary], s *stream, watchdog *time.Timer) error {
 	var growing *pb.State
+	size := 0
 	for {
 		watchdog.Reset(f.config.Pace.Silence)
 		m, err := call.Recv()
@@ -144,6 +153,11 @@ func (f *Federation) hear(call grpc.BidiStreamingServer[pb.FromMember, pb.FromPr
 			continue
 		}
 		more := part.GetMore()
+		if size += proto.Size(part); size > maxStateBytes {
+			f.counters.add(countStatesRefused)
+			return refuse(pb.Refusal_INVALID, "the cluster's state cannot be taken", fmt.Sprintf("it is larger than %d MiB", maxStateBytes>>20),
+				"offer fewer services to other clusters, or endpoints with fewer different labels")
+		}
 		if growing == nil {
 			growing = part
 		} else {
@@ -152,15 +166,65 @@ func (f *Federation) hear(call grpc.BidiStreamingServer[pb.FromMember, pb.FromPr
 		if len(growing.GetServices()) <= maxServices && more {
 			continue
 		}
-		state, err := readState(growing, f.config.Settings.TrustDomain)
-		growing = nil
+		state, err := readState(growing, f.config.Settings.TrustDomain, f.nearby())
+		growing, size = nil, 0
 		if err != nil {
 			f.counters.add(countStatesRefused)
 			return refuse(pb.Refusal_INVALID, "the cluster's state cannot be taken", clip(err.Error()), "use the same version of heddle on both sides")
 		}
 		f.counters.add(countStatesReceived)
-		f.note(s, state)
+		f.noteInTime(s, state)
 	}
+}
+
+// A state that differs is work for every cluster of the mesh, so each member may only have so many.
+const (
+	statesPerSecond = 5
+	statesBurst     = 10
+)
+
+// intake holds a member's state back while it says new ones too often.
+type intake struct {
+	mu      sync.Mutex
+	limiter *rate.Limiter
+	// waiting is the latest state, until it is its time.
+	waiting *State
+}
+
+// noteInTime notes a state, at once or when the member may have another one. Of those that come in between, the last one
+// counts. One that waits when its stream ends is said again on the next stream.
+func (f *Federation) noteInTime(s *stream, state State) {
+	s.in.mu.Lock()
+	defer s.in.mu.Unlock()
+	if s.in.waiting != nil {
+		f.counters.add(countStatesSkipped)
+		s.in.waiting = &state
+		return
+	}
+	if !f.differs(s, state) {
+		return
+	}
+	now := f.config.Now()
+	delay := s.in.limiter.ReserveN(now, 1).DelayFrom(now)
+	if delay <= 0 {
+		f.note(s, state)
+		return
+	}
+	s.in.waiting = &state
+	time.AfterFunc(delay, func() {
+		s.in.mu.Lock()
+		defer s.in.mu.Unlock()
+		f.note(s, *s.in.waiting)
+		s.in.waiting = nil
+	})
+}
+
+// differs says whether the book says something else of a member.
+func (f *Federation) differs(s *stream, state State) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	e := f.book[s.cluster]
+	return e == nil || !e.equal(state)
 }
 
 // note writes a member's state into the book.
@@ -254,6 +318,7 @@ func (f *Federation) updates(s *stream) []*pb.Update {
 			peers[name] = tell(name, e.State, e.connected)
 		}
 	}
+	f.cut(peers, s.cluster)
 	for name, p := range peers {
 		// Its hash tells whether it was sent.
 		text, err := proto.MarshalOptions{Deterministic: true}.Marshal(p)
@@ -291,6 +356,24 @@ func (f *Federation) updates(s *stream) []*pb.Update {
 	}
 	s.begun = true
 	return w.finish()
+}
+
+// cut leaves out the services of the largest clusters when all together are more than a member takes, so that these do not
+// keep the others away from it.
+func (f *Federation) cut(peers map[string]*pb.Peer, member string) {
+	sizes := make(map[string]int, len(peers))
+	for name, p := range peers {
+		sizes[name] = proto.Size(p)
+	}
+	names := slices.SortedFunc(maps.Keys(peers), func(a, b string) int { return cmp.Or(cmp.Compare(sizes[a], sizes[b]), cmp.Compare(a, b)) })
+	sum := 0
+	for _, name := range names {
+		if sum += sizes[name]; sum > maxPeerBytes {
+			f.counters.add(countPeersCut)
+			f.config.Log.Error("a cluster's services are not told to a member: all together are too large", "cluster", name, "member", member, "most", maxPeerBytes)
+			peers[name].State.Services = nil
+		}
+	}
 }
 
 // updateWriter splits an update into parts of bounded size.
