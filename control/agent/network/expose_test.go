@@ -219,11 +219,25 @@ func TestTheLinkToOtherClustersIsRepaired(t *testing.T) {
 			testCluster(t, f)
 			a, machine, own := outside(t, f)
 			ctx, cancel := context.WithCancel(context.Background())
-			ended := make(chan error, 1)
-			go func() { ended <- In(a, func() error { return KeepWAN(ctx, own) }) }()
+			defer cancel()
 			world := netip.AddrPortFrom(machine, 80).String()
 			greet(t, "", world, "machine")
-			// Until the watch stands, a link that comes back is not repaired: it is cut until it is.
+			// What was lost before is repaired at once: no event tells of it any more.
+			for _, state := range []string{"down", "up"} {
+				if out, err := exec.Command("ip", "-n", a, "link", "set", cluster.WANInside, state).CombinedOutput(); err != nil {
+					t.Fatalf("%v: %s", err, out)
+				}
+			}
+			ended := make(chan error, 1)
+			go func() { ended <- In(a, func() error { return KeepWAN(ctx, own) }) }()
+			for deadline := time.Now().Add(20 * time.Second); ; {
+				if got, err := call(a, world); err == nil && got == "machine" {
+					break
+				} else if time.Now().After(deadline) {
+					t.Fatalf("what was lost before is not repaired: %v", err)
+				}
+			}
+			// Then it is cut, until it has been repaired once more.
 			deadline := time.Now().Add(20 * time.Second)
 			for {
 				if out, err := exec.Command("ip", "-n", a, "link", "set", cluster.WANInside, "down").CombinedOutput(); err != nil {

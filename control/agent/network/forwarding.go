@@ -141,8 +141,15 @@ func RestoreForwarding(c cluster.Cluster) error {
 			}
 			if err := sysctl(key, value); err != nil && !errors.Is(err, os.ErrNotExist) {
 				errs = append(errs, err)
+				continue
 			}
+			delete(kept.Old, key)
 		}
+	}
+	if len(kept.Old) > 0 {
+		// Kept for the next try, which is another `down`.
+		defer held.Close()
+		return errors.Join(append(errs, writeSettings(c, kept))...)
 	}
 	if err := os.Remove(settingsPath(c)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		errs = append(errs, fmt.Errorf("forget kept settings: %w", err))

@@ -102,14 +102,22 @@ type cable struct {
 // plug makes the cable and joins its outer end to the bridge, or repairs it.
 func (p cable) plug() error {
 	outer, err := netlink.LinkByName(p.outer)
-	if err == nil && !p.complete() {
-		// The other end is in a namespace that had the name before.
-		if err := netlink.LinkDel(outer); err != nil && !errors.Is(err, unix.ENODEV) {
-			return fmt.Errorf("remove veth %s: %w", p.outer, err)
-		}
-		err = netlink.LinkNotFoundError{}
+	there := err == nil
+	if err != nil && !errors.As(err, &netlink.LinkNotFoundError{}) {
+		return fmt.Errorf("find veth %s: %w", p.outer, err)
 	}
-	if err != nil {
+	if there {
+		if there, err = p.complete(); err != nil {
+			return err
+		}
+		if !there {
+			// The other end is in a namespace that had the name before.
+			if err := netlink.LinkDel(outer); err != nil && !errors.Is(err, unix.ENODEV) {
+				return fmt.Errorf("remove veth %s: %w", p.outer, err)
+			}
+		}
+	}
+	if !there {
 		if outer, err = p.add(); err != nil {
 			return err
 		}
@@ -126,12 +134,19 @@ func (p cable) plug() error {
 	return nil
 }
 
-// complete says whether the inner end is where it belongs.
-func (p cable) complete() bool {
-	return In(p.netns, func() error {
+// complete says whether the inner end is where it belongs. A cable of which that cannot be told is not cut.
+func (p cable) complete() (bool, error) {
+	err := In(p.netns, func() error {
 		_, err := netlink.LinkByName(p.inner)
 		return err
-	}) == nil
+	})
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("find %s in %s: %w", p.inner, p.netns, err)
+	}
+	return true, nil
 }
 
 func (p cable) add() (netlink.Link, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
@@ -37,17 +38,32 @@ func AttachWAN(c cluster.Cluster, address netip.Addr) error {
 	})
 }
 
-// KeepWAN repairs the address and the default route of an isolated cluster whenever its cable comes back: the kernel forgets
-// them with a link that is taken down. It works in the calling process's namespace, and returns when ctx ends or the
-// kernel tells nothing any more.
+// KeepWAN repairs the address and the default route of an isolated cluster, at once and whenever its cable comes back: the
+// kernel forgets them with a link that is taken down. It works in the calling process's namespace, and returns when ctx
+// ends, a repair fails or the kernel tells nothing any more.
 func KeepWAN(ctx context.Context, address netip.Addr) error {
 	ranges := cluster.FamilyOf(address).Ranges()
+	// Own, so that the watch ends with this call and not with the caller's context.
+	watch, cancel := context.WithCancel(ctx)
+	defer cancel()
 	updates := make(chan netlink.LinkUpdate, 64)
-	if err := netlink.LinkSubscribe(updates, ctx.Done()); err != nil {
+	// What there is already comes first: after a failure, no event would tell of it again.
+	if err := netlink.LinkSubscribeWithOptions(updates, watch.Done(), netlink.LinkSubscribeOptions{ListExisting: true}); err != nil {
 		return fmt.Errorf("watch %s: %w", cluster.WANInside, err)
 	}
+	// The watch ends only once nobody waits for it to take something.
+	defer func() {
+		go func() {
+			for range updates { //nolint:revive // Nobody wants them any more.
+			}
+		}()
+	}()
 	for u := range updates {
 		if u.Attrs().Name != cluster.WANInside || u.Flags&unix.IFF_UP == 0 {
+			continue
+		}
+		// What was told may be over: a link that was taken down since is not to be started.
+		if now, err := netlink.LinkByIndex(u.Attrs().Index); err == nil && now.Attrs().Flags&net.FlagUp == 0 {
 			continue
 		}
 		if err := configure("this cluster", cluster.WANInside, netip.PrefixFrom(address, ranges.WAN.Bits()), ranges.Host().Addr()); err != nil {
