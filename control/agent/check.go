@@ -12,8 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/miekg/dns"
-
 	"heddle.io/heddle/control/agent/network"
 	"heddle.io/heddle/control/cluster"
 	"heddle.io/heddle/control/server/client"
@@ -85,8 +83,8 @@ func (r *replica) check(ctx context.Context) []Check {
 		return out
 	}
 	add("capture", network.Captured(r.netns, r.agent.options.Family), "rules in place", fmt.Sprintf("`heddle restart -n %s %s` installs them anew", r.spec.Namespace, r.spec.Workload))
-	answered, err := r.checkDNS()
-	add("dns", err, answered, "the agent answers DNS: see "+r.agent.config.Cluster.Logs()+"/agent.log")
+	answered, err := r.checkDNS(ctx)
+	add("dns", err, answered, "names are answered by a process of the cluster: see "+r.agent.config.Cluster.Logs()+"/dns.log")
 	if port := r.plainPort(); port != 0 && notReady == nil {
 		err := r.checkPlaintext(ctx, port)
 		add("plaintext", err, fmt.Sprintf("refused on port %d", port), "set a PeerAuthentication with mode STRICT, or leave it if clients outside of the mesh need it")
@@ -96,51 +94,25 @@ func (r *replica) check(ctx context.Context) []Check {
 }
 
 // checkDNS asks for a known service from inside.
-func (r *replica) checkDNS() (string, error) {
+func (r *replica) checkDNS(ctx context.Context) (string, error) {
 	known := r.agent.knownHost(r.spec.Namespace)
-	question := new(dns.Msg)
-	kind := dns.TypeA
-	if r.agent.options.Family == cluster.IPv6 {
-		kind = dns.TypeAAAA
-	}
-	name := "heddle-check.svc." + cluster.Domain
-	if known != nil {
-		name = known.Name
-	}
-	question.SetQuestion(name+".", kind)
-	connection, err := network.Dial(context.Background(), r.netns, "udp", net.JoinHostPort(r.agent.gateway().String(), "53"))
-	if err != nil {
-		return "", err
-	}
-	defer connection.Close()
-	if err := connection.SetDeadline(time.Now().Add(2 * time.Second)); err != nil {
-		return "", err
-	}
-	c := &dns.Conn{Conn: connection}
-	if err := c.WriteMsg(question); err != nil {
-		return "", fmt.Errorf("ask DNS: %w", err)
-	}
-	answer, err := c.ReadMsg()
-	if err != nil {
-		return "", fmt.Errorf("no answer from DNS: %w", err)
-	}
 	if known == nil {
+		// Any answer will do; that there is no such name is one.
+		_, err := r.resolve(ctx, "heddle-check.svc."+cluster.Domain)
+		if err != nil && !errors.As(err, new(refusedName)) {
+			return "", err
+		}
 		return "answers", nil
 	}
-	want := known.Addresses[0].String()
-	for _, record := range answer.Answer {
-		switch record := record.(type) {
-		case *dns.A:
-			if record.A.String() == want {
-				return name + " is " + want, nil
-			}
-		case *dns.AAAA:
-			if record.AAAA.String() == want {
-				return name + " is " + want, nil
-			}
-		}
+	got, err := r.resolve(ctx, known.Name)
+	if err != nil {
+		return "", err
 	}
-	return "", fmt.Errorf("%s is not answered with %s", name, want)
+	want := known.Addresses[0]
+	if !slices.Contains(got, want) {
+		return "", fmt.Errorf("%s is answered with %v instead of %s", known.Name, got, want)
+	}
+	return known.Name + " is " + want.String(), nil
 }
 
 // knownHost is some host with an address that a namespace sees, or nil.

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -88,12 +89,17 @@ func meet(ctx context.Context, connection net.Conn, pair tls.Certificate, roots 
 	if err := connection.SetReadDeadline(time.Now().Add(min(max(2*took, leastVerdict), mostVerdict))); err != nil {
 		return client.HandshakeResult{}, fmt.Errorf("wait for the server's verdict: %w", err)
 	}
-	// Data, silence and an orderly end all mean that it was accepted; a refusal is an alert.
+	// Data, silence and an orderly end mean that it was accepted. A refusal is an alert, and may get lost in a reset.
 	_, err := secured.Read(make([]byte, 1))
 	var alert tls.AlertError
 	var operation *net.OpError
-	if errors.As(err, &alert) || errors.As(err, &operation) && operation.Op == "remote error" {
+	var silence net.Error
+	switch {
+	case err == nil, errors.Is(err, io.EOF), errors.As(err, &silence) && silence.Timeout():
+	case errors.As(err, &alert), errors.As(err, &operation) && operation.Op == "remote error":
 		return client.HandshakeResult{}, fmt.Errorf("the server refused the certificate: %w", err)
+	default:
+		return client.HandshakeResult{}, fmt.Errorf("the connection broke after the handshake, as when the server refuses the certificate: %w", err)
 	}
 	leaf := secured.ConnectionState().PeerCertificates[0]
 	result := client.HandshakeResult{Names: leaf.DNSNames, Issuer: leaf.Issuer.CommonName, Expires: leaf.NotAfter, Took: took}

@@ -54,6 +54,11 @@ func (r *replica) resolve(ctx context.Context, name string) ([]netip.Addr, error
 	return ask(ctx, connection, name, kind)
 }
 
+// refusedName is an answer without addresses: the response code (RFC 1035 §4.1.1).
+type refusedName int
+
+func (r refusedName) Error() string { return "DNS answers " + dns.RcodeToString[int(r)] }
+
 // ask sends one question and reads its answer.
 func ask(ctx context.Context, connection net.Conn, name string, kind uint16) ([]netip.Addr, error) {
 	if deadline, ok := ctx.Deadline(); ok {
@@ -75,7 +80,7 @@ func ask(ctx context.Context, connection net.Conn, name string, kind uint16) ([]
 		return nil, errors.New("DNS answered another question")
 	}
 	if reply.Rcode != dns.RcodeSuccess {
-		return nil, fmt.Errorf("DNS answers %s", dns.RcodeToString[reply.Rcode])
+		return nil, refusedName(reply.Rcode)
 	}
 	addresses := []netip.Addr{}
 	for _, record := range reply.Answer {
