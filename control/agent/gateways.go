@@ -14,6 +14,8 @@ import (
 	"heddle.io/heddle/api/v1alpha1"
 	"heddle.io/heddle/control/agent/network"
 	"heddle.io/heddle/control/cluster"
+	"heddle.io/heddle/control/model"
+	"heddle.io/heddle/control/model/build"
 	"heddle.io/heddle/control/objects"
 )
 
@@ -87,10 +89,7 @@ func gatewayPorts(known map[objects.Key]*objects.Object) []uint16 {
 		if !ok {
 			continue
 		}
-		selects := true
-		for key, value := range g.Spec.GetSelector() {
-			selects = selects && labels[key] == value
-		}
+		selects := model.Selects(g.Spec.GetSelector(), labels)
 		for _, server := range g.Spec.GetServers() {
 			if number := server.GetPort().GetNumber(); selects && number > 0 && number < 1<<16 {
 				ports = append(ports, uint16(number))
@@ -104,7 +103,7 @@ func gatewayPorts(known map[objects.Key]*objects.Object) []uint16 {
 // followGlobalNamespaces keeps the ports of public services: those of HTTP, and of HTTPS where there is a certificate.
 func (a *Agent) followGlobalNamespaces(ctx context.Context) {
 	a.follow(ctx, objects.GlobalNamespace, func(known map[objects.Key]*objects.Object) {
-		ports := publicPorts(known)
+		ports := publicPorts(known, a.config.Cluster.Name)
 		a.mu.Lock()
 		a.ways.public, a.ways.knowsPublic = ports, true
 		a.mu.Unlock()
@@ -112,11 +111,12 @@ func (a *Agent) followGlobalNamespaces(ctx context.Context) {
 	})
 }
 
-func publicPorts(known map[objects.Key]*objects.Object) []uint16 {
+// publicPorts are those of the global namespaces that a cluster belongs to: others' services are not public there.
+func publicPorts(known map[objects.Key]*objects.Object, own string) []uint16 {
 	var ports []uint16
 	for _, o := range known {
 		g, ok := o.Resource.(*v1alpha1.GlobalNamespace)
-		if !ok {
+		if !ok || !slices.ContainsFunc(g.Spec.Mappings, func(m v1alpha1.NamespaceMapping) bool { return build.Covers(m.Cluster, own) }) {
 			continue
 		}
 		for _, p := range g.Spec.PublicServices {
@@ -152,6 +152,29 @@ func (a *Agent) exposures() ([]network.Exposure, bool) {
 	// A port of the ingress that is the east-west gateways' is theirs: the mesh depends on it.
 	ports = slices.DeleteFunc(slices.Compact(ports), func(p uint16) bool { return p == cluster.PortEastWest && a.options.EastWestGateways > 0 })
 	return []network.Exposure{between, {Ports: ports, Gateways: a.readyGateways(ingress)}}, true
+}
+
+// ownPorts are never taken from the machine's programs: administration by SSH, and what proxies listen on, which would
+// hide a Heddle that runs beside this one.
+var ownPorts = []uint16{
+	22, cluster.PortAdmin, cluster.PortOutbound, cluster.PortInbound, cluster.PortXDS, cluster.PortHealth, cluster.PortDNS, cluster.PortMetrics,
+}
+
+// sharing leaves out of the ingress gateway's ports those that the machine itself needs, and returns these too. The port
+// between clusters stays: that nobody listens there was a condition of the start.
+func sharing(all []network.Exposure, listening map[uint16]bool) (kept []network.Exposure, left []uint16) {
+	for _, e := range all {
+		var ports []uint16
+		for _, p := range e.Ports {
+			if p != cluster.PortEastWest && (slices.Contains(ownPorts, p) || listening[p]) {
+				left = append(left, p)
+			} else {
+				ports = append(ports, p)
+			}
+		}
+		kept = append(kept, network.Exposure{Ports: ports, Gateways: e.Gateways})
+	}
+	return kept, left
 }
 
 // readyGateways are the addresses of the gateway's replicas that may get traffic.
@@ -196,8 +219,10 @@ func (a *Agent) reexpose() {
 // exposeLoop keeps what is offered on the advertised address at what is ready, without delay: until then, new
 // connections go to a gateway that is not there.
 func (a *Agent) exposeLoop(ctx context.Context) {
-	const again = time.Second
+	// Ports that the machine's programs have are looked at again after a while: they may be free then.
+	const again, freed = time.Second, 10 * time.Second
 	var done []network.Exposure
+	var spared []uint16
 	retry := time.NewTimer(0)
 	defer retry.Stop()
 	for {
@@ -208,6 +233,22 @@ func (a *Agent) exposeLoop(ctx context.Context) {
 		case <-retry.C:
 		}
 		want, known := a.exposures()
+		if known && !a.options.Isolated && a.options.ExposeIngress {
+			listening, err := network.Listening(a.options.Advertise)
+			if err != nil {
+				a.log.Error("gateways are not offered to the outside", "address", a.options.Advertise, "error", err, "again_in", again)
+				retry.Reset(again)
+				continue
+			}
+			var left []uint16
+			if want, left = sharing(want, listening); len(left) > 0 {
+				retry.Reset(freed)
+			}
+			if !slices.Equal(left, spared) {
+				a.log.Warn("ports of the ingress gateway that stay the machine's own", "address", a.options.Advertise, "ports", left)
+				spared = left
+			}
+		}
 		if !known || done != nil && reflect.DeepEqual(want, done) {
 			continue
 		}

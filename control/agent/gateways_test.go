@@ -68,14 +68,30 @@ func TestPortsOfTheIngress(t *testing.T) {
 		t.Error(got)
 	}
 	public := func(services ...v1alpha1.PublicService) *objects.Object {
-		return &objects.Object{Kind: objects.GlobalNamespace, Resource: &v1alpha1.GlobalNamespace{Spec: v1alpha1.GlobalNamespaceSpec{PublicServices: services}}}
+		return &objects.Object{Kind: objects.GlobalNamespace, Resource: &v1alpha1.GlobalNamespace{Spec: v1alpha1.GlobalNamespaceSpec{
+			Mappings: []v1alpha1.NamespaceMapping{{Cluster: "west*", Namespace: "shop"}}, PublicServices: services,
+		}}}
 	}
 	plain, secure := v1alpha1.PublicService{Host: "a"}, v1alpha1.PublicService{Host: "b", CredentialName: "c"}
-	if got := publicPorts(known(public(plain, secure), public(secure), public())); !slices.Equal(got, []uint16{80, 443}) {
+	if got := publicPorts(known(public(plain, secure), public(secure), public()), "west1"); !slices.Equal(got, []uint16{80, 443}) {
 		t.Error(got)
 	}
-	if got := publicPorts(known(public())); len(got) != 0 {
+	if got := publicPorts(known(public()), "west1"); len(got) != 0 {
 		t.Error(got)
+	}
+	if got := publicPorts(known(public(plain)), "east"); len(got) != 0 {
+		t.Errorf("open for a global namespace of other clusters: %v", got)
+	}
+}
+
+func TestPortsOfTheMachineAreNotTaken(t *testing.T) {
+	in := []netip.Addr{netip.MustParseAddr("10.244.0.2")}
+	kept, left := sharing([]network.Exposure{{Ports: []uint16{15443}, Gateways: in}, {Ports: []uint16{22, 80, 443, 15000, 15012}, Gateways: in}}, map[uint16]bool{443: true, 15443: true})
+	if !slices.Equal(kept[0].Ports, []uint16{15443}) || !slices.Equal(kept[1].Ports, []uint16{80}) || !slices.Equal(left, []uint16{22, 443, 15000, 15012}) {
+		t.Errorf("%+v, left out %v", kept, left)
+	}
+	if !slices.Equal(kept[0].Gateways, in) || !slices.Equal(kept[1].Gateways, in) {
+		t.Errorf("%+v", kept)
 	}
 }
 

@@ -74,7 +74,7 @@ func (b *builder) mappings(g *global, local []string) {
 			b.report.missing(g.key, "NoCluster", at+".cluster", fmt.Sprintf("there is no cluster %s in the mesh", m.Cluster),
 				"join it, or correct the name")
 		}
-		if !covers(m.Cluster, b.settings.Cluster) {
+		if !Covers(m.Cluster, b.settings.Cluster) {
 			continue
 		}
 		if m.Namespace == b.settings.RootNamespace {

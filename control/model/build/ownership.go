@@ -24,18 +24,18 @@ type global struct {
 // mapping is the first mapping that covers a namespace of a cluster, or -1.
 func (g *global) mapping(cluster, namespace string) int {
 	return slices.IndexFunc(g.spec.Mappings, func(m v1alpha1.NamespaceMapping) bool {
-		return covers(m.Cluster, cluster) && covers(m.Namespace, namespace)
+		return Covers(m.Cluster, cluster) && Covers(m.Namespace, namespace)
 	})
 }
 
 // names says whether a mapping covers any namespace of a cluster.
 func (g *global) names(cluster string) bool {
-	return slices.ContainsFunc(g.spec.Mappings, func(m v1alpha1.NamespaceMapping) bool { return covers(m.Cluster, cluster) })
+	return slices.ContainsFunc(g.spec.Mappings, func(m v1alpha1.NamespaceMapping) bool { return Covers(m.Cluster, cluster) })
 }
 
-// covers says whether a pattern, "*" for any characters, matches a name. The form check lets nothing else that
+// Covers says whether a pattern, "*" for any characters, matches a name. The form check lets nothing else that
 // path.Match takes for special into patterns, and names have no slash.
-func covers(pattern, name string) bool {
+func Covers(pattern, name string) bool {
 	ok, err := path.Match(pattern, name)
 	return ok && err == nil
 }
