@@ -27,6 +27,24 @@ func Running(c cluster.Cluster) (process.Record, bool) {
 	return record, record.Alive()
 }
 
+// Began says whether an agent has started anything of the cluster's since the cluster was last removed.
+func Began(c cluster.Cluster) bool {
+	for _, path := range append([]string{c.AgentSocket()}, recordsOfServices(c)...) {
+		if _, err := os.Lstat(path); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+func recordsOfServices(c cluster.Cluster) []string {
+	var paths []string
+	for _, name := range services {
+		paths = append(paths, serviceRecordPath(c, name))
+	}
+	return paths
+}
+
 // shutdownTimeout is how long an agent may take to stop everything in order, before it is stopped by force.
 const shutdownTimeout = 45 * time.Second
 
@@ -35,7 +53,8 @@ const shutdownTimeout = 45 * time.Second
 // tried even when a part fails; the errors say what is left.
 func Down(ctx context.Context, c cluster.Cluster, keepData bool, log *slog.Logger) error {
 	var errs []error
-	if record, alive := Running(c); alive {
+	// An agent in the calling process, which could not start, is none to stop.
+	if record, alive := Running(c); alive && record.PID != os.Getpid() {
 		agent := process.Adopt(record)
 		if err := askShutdown(ctx, c); err != nil {
 			log.Debug("agent does not take orders; stopping it", "error", err)
@@ -55,9 +74,9 @@ func Down(ctx context.Context, c cluster.Cluster, keepData bool, log *slog.Logge
 			<-agent.Done()
 		}
 	}
-	for _, name := range services {
+	for _, path := range recordsOfServices(c) {
 		var record process.Record
-		if err := process.ReadRecord(serviceRecordPath(c, name), &record); err == nil {
+		if err := process.ReadRecord(path, &record); err == nil {
 			record.Kill(stopGrace)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 
 	"heddle.io/heddle/api/v1alpha1"
 	"heddle.io/heddle/control/model"
+	"heddle.io/heddle/control/model/build"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/server/client"
 )
@@ -103,32 +104,11 @@ func readGlobalNamespace(ctx context.Context, c *client.Client, name string) (gn
 // maps says whether a namespace of a cluster belongs to the global namespace.
 func (v gnsView) maps(cluster, namespace string) bool {
 	for _, m := range v.spec.Mappings {
-		if matchPattern(m.Cluster, cluster) && matchPattern(m.Namespace, namespace) {
+		if build.Covers(m.Cluster, cluster) && build.Covers(m.Namespace, namespace) {
 			return true
 		}
 	}
 	return false
-}
-
-// matchPattern says whether a name fits a pattern in which "*" stands for any characters.
-func matchPattern(pattern, name string) bool {
-	parts := strings.Split(pattern, "*")
-	if len(parts) == 1 {
-		return pattern == name
-	}
-	rest, ok := strings.CutPrefix(name, parts[0])
-	if !ok {
-		return false
-	}
-	last := parts[len(parts)-1]
-	for _, part := range parts[1 : len(parts)-1] {
-		at := strings.Index(rest, part)
-		if at < 0 {
-			return false
-		}
-		rest = rest[at+len(part):]
-	}
-	return strings.HasSuffix(rest, last)
 }
 
 // place is where a service runs.
@@ -232,7 +212,7 @@ func (v gnsView) problems(s *session) []string {
 		}
 	}
 	for _, name := range sortedKeys(problems) {
-		if slices.ContainsFunc(v.spec.Mappings, func(m v1alpha1.NamespaceMapping) bool { return matchPattern(m.Cluster, name) }) {
+		if slices.ContainsFunc(v.spec.Mappings, func(m v1alpha1.NamespaceMapping) bool { return build.Covers(m.Cluster, name) }) {
 			out = append(out, "cluster "+name+": "+strings.Join(problems[name], "; "))
 		}
 	}

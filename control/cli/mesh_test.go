@@ -317,20 +317,6 @@ func TestDryRunMakesNoGlobalNamespace(t *testing.T) {
 	}
 }
 
-func TestMatchPattern(t *testing.T) {
-	for _, c := range []struct {
-		pattern, name string
-		want          bool
-	}{
-		{"a", "a", true}, {"a", "ab", false}, {"*", "", true}, {"*", "x", true}, {"a*", "abc", true}, {"a*", "ba", false}, {"*c", "abc", true}, {"*c", "abcd", false},
-		{"a*c", "abc", true}, {"a*c", "ac", true}, {"a*a", "a", false}, {"a*b*c", "axxbyyc", true}, {"a*b*c", "acb", false}, {"**", "x", true},
-	} {
-		if got := matchPattern(c.pattern, c.name); got != c.want {
-			t.Errorf("%q, %q: %t", c.pattern, c.name, got)
-		}
-	}
-}
-
 func TestDuration(t *testing.T) {
 	for d, want := range map[time.Duration]string{time.Hour: "1h", 10 * time.Minute: "10m", 90 * time.Minute: "1h30m", 45 * time.Second: "45s", time.Hour - time.Millisecond: "1h", 0: "0s"} {
 		if got := duration(d); got != want {

@@ -76,6 +76,11 @@ type bringing struct {
 
 	// options that the cluster is to run with, before those that were kept.
 	options, before cluster.Options
+	// primary is the address to join, completed and, for an isolated cluster, resolved; empty without.
+	primary string
+	// fresh says that there was nothing of the cluster, crashed that there was the rest of one that may still serve: a
+	// repair that fails leaves it alone.
+	fresh, crashed bool
 	// agent is the process id of the running agent, 0 without one.
 	agent int
 	// member says that the cluster belongs to another one's mesh already.
@@ -100,7 +105,7 @@ func (s *session) up(ctx context.Context, c cluster.Cluster, o upOptions, bin, s
 	if record, running := agent.Running(c); running {
 		b.agent = record.PID
 	}
-	if err := b.decide(); err != nil {
+	if err := b.decide(ctx); err != nil {
 		if b.agent == 0 {
 			forgetLock(c)
 		}
@@ -119,9 +124,7 @@ func (s *session) up(ctx context.Context, c cluster.Cluster, o upOptions, bin, s
 	} else if !o.foreground {
 		fmt.Fprintf(s.out, "Starting cluster %q\n", c.Name)
 	}
-	fresh := !exists(c.Data())
-	// The rest of a crashed cluster may still serve: a repair that fails leaves it alone.
-	crashed := exists(c.Run())
+	b.fresh, b.crashed = !exists(c.Data()), exists(c.Run())
 	err = b.prepare(ctx)
 	if err == nil && o.foreground {
 		return b.foreground(ctx, held)
@@ -130,8 +133,8 @@ func (s *session) up(ctx context.Context, c cluster.Cluster, o upOptions, bin, s
 		err = b.start(ctx)
 	}
 	if err != nil {
-		if b.agent == 0 && !crashed {
-			b.undo(ctx, fresh)
+		if b.agent == 0 && !b.crashed {
+			b.undo(ctx)
 		}
 		return err
 	}
@@ -153,7 +156,7 @@ func exists(path string) bool {
 }
 
 // decide settles the options and checks that they can work, without changing anything.
-func (b *bringing) decide() error {
+func (b *bringing) decide(ctx context.Context) error {
 	c := b.cluster
 	var err error
 	if b.before, err = c.Options(); err != nil {
@@ -165,6 +168,11 @@ func (b *bringing) decide() error {
 	}
 	if b.membership, b.member, err = federation.ReadMembership(c); err != nil {
 		return err
+	}
+	if b.flags.join != "" {
+		if b.primary, err = primaryAddress(ctx, b.flags.join, b.options, net.DefaultResolver.LookupNetIP); err != nil {
+			return err
+		}
 	}
 	if err := b.checkJoin(); err != nil {
 		return err
@@ -181,7 +189,7 @@ func (b *bringing) checkJoin() error {
 	switch {
 	case address == "":
 		return nil
-	case b.agent != 0 && b.member && b.membership.Address == withPort(address):
+	case b.agent != 0 && b.member && b.membership.Address == b.primary:
 		return nil
 	case b.agent != 0:
 		return &client.Problem{What: fmt.Sprintf("cluster %q is running already, and up does not have it join", name), Where: fmt.Sprintf("agent pid %d", b.agent),
@@ -265,7 +273,7 @@ func (b *bringing) prepare(ctx context.Context) error {
 func (b *bringing) join(ctx context.Context) error {
 	p := newProgress(b.out)
 	p.begin("join the mesh at " + b.flags.join)
-	o := federation.JoinOptions{Cluster: b.cluster, Address: b.flags.join, Token: b.flags.token, Version: version}
+	o := federation.JoinOptions{Cluster: b.cluster, Address: b.primary, Token: b.flags.token, Version: version}
 	if b.options.Isolated {
 		o.Dial = func(ctx context.Context, protocol, address string) (net.Conn, error) {
 			return network.Dial(ctx, b.cluster.IsolatedNetns(), protocol, address)
@@ -284,21 +292,21 @@ func (b *bringing) join(ctx context.Context) error {
 }
 
 // undo leaves nothing half done: what was there before stays, the rest goes.
-func (b *bringing) undo(ctx context.Context, fresh bool) {
+func (b *bringing) undo(ctx context.Context) {
 	c := b.cluster
 	// A primary that accepted, or may have, knows this cluster by the key that the join left: with it, up can be repeated.
 	joined := b.flags.join != "" && exists(filepath.Join(c.Data(), "federation"))
-	keep := !fresh || joined
+	keep := !b.fresh || joined
 	if err := agent.Down(context.WithoutCancel(ctx), c, keep, discardLog()); err != nil {
 		fmt.Fprintf(b.err, "warning: cleaning up: %v\n", err)
 	}
-	if !fresh && b.before != b.options {
+	if !b.fresh && b.before != b.options {
 		if err := c.Keep(b.before); err != nil {
 			fmt.Fprintf(b.err, "warning: cleaning up: %v\n", err)
 		}
 	}
 	forgetLock(c)
-	if fresh && joined {
+	if b.fresh && joined {
 		fmt.Fprintf(b.err, "The primary may know the cluster already: its key is kept in %s, repeat the command.\n", c.Data())
 	}
 }

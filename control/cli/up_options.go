@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -14,6 +16,7 @@ import (
 
 	"heddle.io/heddle/control/agent/process"
 	"heddle.io/heddle/control/cluster"
+	"heddle.io/heddle/control/federation"
 	"heddle.io/heddle/control/server/client"
 )
 
@@ -205,10 +208,30 @@ func absolute(program, bin string) (string, error) {
 
 func hostPort(a netip.Addr, port int) string { return net.JoinHostPort(a.String(), strconv.Itoa(port)) }
 
-// withPort completes an address that is joined.
-func withPort(address string) string {
-	if _, _, err := net.SplitHostPort(address); err == nil {
-		return address
+// primaryAddress is where the primary is dialled, by this run and later by the controller. An isolated cluster has no
+// resolver of the machine: names are looked up outside of it, and the address is kept instead of the name.
+func primaryAddress(ctx context.Context, text string, o cluster.Options, lookup func(ctx context.Context, network, host string) ([]netip.Addr, error)) (string, error) {
+	complete, err := federation.JoinAddress(text)
+	if err != nil || !o.Isolated {
+		return complete, err
 	}
-	return net.JoinHostPort(strings.Trim(address, "[]"), strconv.Itoa(cluster.PortEastWest))
+	host, port, err := net.SplitHostPort(complete)
+	if err != nil {
+		return "", err
+	}
+	if _, err := netip.ParseAddr(host); err == nil {
+		return complete, nil
+	}
+	network := "ip4"
+	if o.Family == cluster.IPv6 {
+		network = "ip6"
+	}
+	found, err := lookup(ctx, network, host)
+	if err == nil && len(found) == 0 {
+		err = errors.New("it has no such address")
+	}
+	if err != nil {
+		return "", &client.Problem{What: fmt.Sprintf("no %s address of the primary is known", cmp.Or(o.Family, cluster.IPv4)), Where: "--join " + text, Why: err.Error(), Remedy: "give the primary's address in place of its name"}
+	}
+	return net.JoinHostPort(found[0].Unmap().String(), port), nil
 }

@@ -212,7 +212,12 @@ func (b *bringing) printSummary(ctx context.Context) {
 	}
 	fmt.Fprintf(b.out, "  API       unix://%s\n  logs      %s\n", c.APISocket(), c.Logs())
 	if !b.member && o.Advertise.IsValid() {
-		b.printJoin(ctx, api)
+		// A token is a secret, not for a service's journal, and nobody waits for one after a repair.
+		if b.fresh && !b.flags.foreground {
+			b.printJoin(ctx, api)
+		} else {
+			fmt.Fprintf(b.out, "\n`heddle cluster token` makes a join command for another cluster.\n")
+		}
 	}
 	fmt.Fprintf(b.out, "\nNext:\n  heddle apply -f demo/boutique/manifests/    deploy the sample shop\n  heddle check                                prove that everything works\n  heddle down --name %-12s             remove the cluster\n", c.Name)
 }
@@ -273,6 +278,14 @@ func (b *bringing) foreground(ctx context.Context, held *lock.File) error {
 			}
 		}
 	}()
+	err := b.runForeground(ctx)
+	if err != nil && !b.crashed && !agent.Began(b.cluster) {
+		b.undo(ctx)
+	}
+	return err
+}
+
+func (b *bringing) runForeground(ctx context.Context) error {
 	if !b.options.Isolated {
 		return b.runAgent(ctx, b.cluster, b.flags)
 	}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"net/netip"
 	"os"
@@ -133,6 +134,12 @@ func TestWhoCannotJoin(t *testing.T) {
 	c := cluster.Cluster{Name: "c2", DataRoot: t.TempDir(), RunRoot: t.TempDir()}
 	try := func(args string, agent int, membership federation.Membership) error {
 		b := &bringing{cluster: c, flags: upFlags(t, args), agent: agent, membership: membership, member: membership.Primary != ""}
+		if b.flags.join != "" {
+			var err error
+			if b.primary, err = primaryAddress(t.Context(), b.flags.join, cluster.Options{}, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
 		return b.checkJoin()
 	}
 	member := federation.Membership{Primary: "c1", Address: "198.18.0.2:15443"}
@@ -165,12 +172,32 @@ func TestWhoCannotJoin(t *testing.T) {
 }
 
 func TestAddressesThatAreJoined(t *testing.T) {
-	for in, want := range map[string]string{
-		"198.18.0.2": "198.18.0.2:15443", "198.18.0.2:99": "198.18.0.2:99", "host-a": "host-a:15443",
-		"2001:db8::2": "[2001:db8::2]:15443", "[2001:db8::2]": "[2001:db8::2]:15443", "[2001:db8::2]:99": "[2001:db8::2]:99",
+	lookup := func(_ context.Context, network, host string) ([]netip.Addr, error) {
+		if host != "host-a" {
+			return nil, errors.New("no such host")
+		}
+		return map[string][]netip.Addr{"ip4": {netip.MustParseAddr("192.168.1.10")}, "ip6": {netip.MustParseAddr("fd00::10")}}[network], nil
+	}
+	shared, four, six := cluster.Options{Family: cluster.IPv4}, cluster.Options{Family: cluster.IPv4, Isolated: true}, cluster.Options{Family: cluster.IPv6, Isolated: true}
+	for _, c := range []struct {
+		in      string
+		options cluster.Options
+		want    string
+		fails   string
+	}{
+		{"198.18.0.2", shared, "198.18.0.2:15443", ""},
+		{"host-a", shared, "host-a:15443", ""},
+		{"2001:db8::2", shared, "[2001:db8::2]:15443", ""},
+		{"host-a:0", shared, "", "not an address"},
+		{"198.18.0.2:99", four, "198.18.0.2:99", ""},
+		{"[2001:db8::2]:99", six, "[2001:db8::2]:99", ""},
+		{"host-a", four, "192.168.1.10:15443", ""},
+		{"host-a:99", six, "[fd00::10]:99", ""},
+		{"host-b", four, "", "no such host"},
 	} {
-		if got := withPort(in); got != want {
-			t.Errorf("%s: %s, want %s", in, got, want)
+		got, err := primaryAddress(t.Context(), c.in, c.options, lookup)
+		if got != c.want || (err != nil) != (c.fails != "") || err != nil && !strings.Contains(err.Error(), c.fails) {
+			t.Errorf("%s: %s %v, want %s %s", c.in, got, err, c.want, c.fails)
 		}
 	}
 }

@@ -20,8 +20,8 @@ import (
 	"heddle.io/heddle/control/server/client"
 )
 
-// joinAddress completes host, host:port or [ipv6]:port by the default port.
-func joinAddress(text string) (string, error) {
+// JoinAddress completes the address of a primary, host, host:port or [ipv6]:port, by the default port, or says that it is none.
+func JoinAddress(text string) (string, error) {
 	text = strings.TrimSpace(text)
 	host, port, err := net.SplitHostPort(text)
 	if err != nil {

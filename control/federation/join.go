@@ -73,7 +73,7 @@ func join(ctx context.Context, o JoinOptions) (Membership, error) {
 	if s.now == nil {
 		s.now = time.Now
 	}
-	address, err := joinAddress(o.Address)
+	address, err := JoinAddress(o.Address)
 	if err != nil {
 		return Membership{}, err
 	}

@@ -483,12 +483,12 @@ func TestAddresses(t *testing.T) {
 		"host-a": "host-a:15443", "host-a:1": "host-a:1", "198.18.0.2": "198.18.0.2:15443", "\t10.0.0.1:15443\n": "10.0.0.1:15443",
 		"2001:db8::1": "[2001:db8::1]:15443", "[2001:db8::1]": "[2001:db8::1]:15443", "[2001:db8::1]:443": "[2001:db8::1]:443",
 	} {
-		if got, err := joinAddress(text); err != nil || got != want {
+		if got, err := JoinAddress(text); err != nil || got != want {
 			t.Errorf("%q: %q %v", text, got, err)
 		}
 	}
 	for _, text := range []string{"", ":15443", "host:0", "host:99999", "host:x", "a b", "a/b", "user@host", "a:b:c"} {
-		if got, err := joinAddress(text); err == nil {
+		if got, err := JoinAddress(text); err == nil {
 			t.Errorf("%q became %q", text, got)
 		}
 	}

@@ -23,7 +23,7 @@ func (f *Federation) Join(ctx context.Context, request client.JoinRequest) error
 		return &client.Problem{Status: http.StatusConflict, What: "a join or a rotation is under way", Remedy: "wait until it is done"}
 	}
 	defer f.changing.Unlock()
-	address, err := joinAddress(request.Address)
+	address, err := JoinAddress(request.Address)
 	if err != nil {
 		return err
 	}
