@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	securityapi "istio.io/api/security/v1"
+	securityv1 "istio.io/client-go/pkg/apis/security/v1"
 	corev1 "k8s.io/api/core/v1"
 
 	"heddle.io/heddle/api/v1alpha1"
@@ -47,6 +49,8 @@ type offer struct {
 	// not run here, so that only the export tells.
 	known bool
 	ready int
+	// kept says what may keep it from other clusters, rightly; empty for nothing.
+	kept string
 }
 
 func (o offer) name() string { return o.export.Namespace + "/" + o.export.Name }
@@ -80,6 +84,10 @@ func (m meshCheck) offers(ctx context.Context, peer client.ClusterStatus) ([]off
 	if err != nil {
 		return nil, fmt.Errorf("ask %s for its replicas: %w", peer.Name, err)
 	}
+	authentications, err := c.List(ctx, objects.PeerAuthentication, "")
+	if err != nil {
+		return nil, fmt.Errorf("ask %s for its use of mutual TLS: %w", peer.Name, err)
+	}
 	for _, o := range services.Items {
 		svc, ok := o.Resource.(*corev1.Service)
 		if !ok || len(svc.Spec.Selector) == 0 || !m.mapped(peer.Name, svc.Namespace) {
@@ -93,13 +101,37 @@ func (m meshCheck) offers(ctx context.Context, peer client.ClusterStatus) ([]off
 		}
 		at := slices.IndexFunc(out, func(o offer) bool { return o.export.Namespace == svc.Namespace && o.export.Name == svc.Name })
 		if at < 0 {
-			out = append(out, offer{cluster: peer, export: registry.Export{Namespace: svc.Namespace, Name: svc.Name}, ready: ready})
-		} else {
-			out[at].ready = ready
+			out = append(out, offer{cluster: peer, export: registry.Export{Namespace: svc.Namespace, Name: svc.Name}})
+			at = len(out) - 1
 		}
+		out[at].ready, out[at].kept = ready, keptBy(svc, authentications.Items)
 	}
 	slices.SortFunc(out, func(a, b offer) int { return strings.Compare(a.name(), b.name()) })
 	return out, nil
+}
+
+// keptBy says what may keep a service from other clusters: a list of namespaces that see it, or mutual TLS that is off,
+// without which gateways between clusters pass nothing.
+func keptBy(svc *corev1.Service, authentications []*objects.Object) string {
+	const annotation = "networking.istio.io/exportTo"
+	if seen, ok := svc.Annotations[annotation]; ok && !slices.ContainsFunc(strings.Split(seen, ","), func(n string) bool { return strings.TrimSpace(n) == "*" }) {
+		return fmt.Sprintf("its annotation %s: %q", annotation, seen)
+	}
+	const off = securityapi.PeerAuthentication_MutualTLS_DISABLE
+	for _, o := range authentications {
+		p, ok := o.Resource.(*securityv1.PeerAuthentication)
+		if !ok || p.Namespace != svc.Namespace && p.Namespace != cluster.GatewayNamespace {
+			continue
+		}
+		disabled := p.Spec.GetMtls().GetMode() == off
+		for _, port := range p.Spec.GetPortLevelMtls() {
+			disabled = disabled || port.GetMode() == off
+		}
+		if disabled {
+			return fmt.Sprintf("PeerAuthentication %s/%s, which turns mutual TLS off", p.Namespace, p.Name)
+		}
+	}
+	return ""
 }
 
 // imports shakes hands with every service that other clusters offer.
@@ -160,6 +192,8 @@ func (m meshCheck) meet(ctx context.Context, caller client.Replica, o offer) fin
 		ready += int(g.Ready)
 	}
 	switch {
+	case o.kept != "" && (!o.known || ready == 0 && o.ready > 0):
+		return warn(tried(subject, "identity", errors.New("this cluster has not heard of it, or of its endpoints"), "", "it may be meant so, by "+o.kept))
 	case !o.known:
 		return tried(subject, "identity", errors.New("this cluster has not heard of it yet"), "", "`heddle cluster status` shows whether the stream to the primary stands")
 	case ready == 0 && o.ready > 0:

@@ -9,6 +9,11 @@ import (
 	"testing"
 	"time"
 
+	securityapi "istio.io/api/security/v1"
+	securityv1 "istio.io/client-go/pkg/apis/security/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"heddle.io/heddle/control/cluster"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/registry"
 	"heddle.io/heddle/control/server/client"
@@ -113,6 +118,56 @@ func TestCheckOfOneSide(t *testing.T) {
 	got, code := runMany(t, map[string]http.Handler{"cluster1": first}, "", "check")
 	if code != 0 || !strings.Contains(got, "the way back is checked on its own machine") || !strings.Contains(got, "✓ shop/ads@cluster2 identity") {
 		t.Errorf("%d:\n%s", code, got)
+	}
+}
+
+// A service that its owner keeps from other clusters is no failure of theirs.
+func TestCheckOfWhatIsKept(t *testing.T) {
+	first, second := twoClusters()
+	first.mesh.Clusters[1].Exports, second.mesh.Clusters[0].Exports[1].Groups = first.mesh.Clusters[1].Exports[1:], nil
+	for _, s := range []*meshAPI{first, second} {
+		for _, o := range s.services {
+			if o.GetName() != "cart" {
+				o.SetAnnotations(map[string]string{"networking.istio.io/exportTo": "."})
+			}
+		}
+	}
+	got, code := runMany(t, map[string]http.Handler{"cluster1": first, "cluster2": second}, "cluster1", "check")
+	if code != 0 || strings.Count(got, "! shop/ads@cluster2 identity") != 1 || strings.Count(got, "! shop/pay@cluster1 identity") != 1 || !strings.Contains(got, `exportTo: "."`) {
+		t.Errorf("%d:\n%s", code, got)
+	}
+}
+
+func TestWhatKeepsAService(t *testing.T) {
+	authentication := func(namespace string, mode, port securityapi.PeerAuthentication_MutualTLS_Mode) []*objects.Object {
+		p := &securityv1.PeerAuthentication{}
+		p.Namespace, p.Name = namespace, "p"
+		p.Spec.Mtls = &securityapi.PeerAuthentication_MutualTLS{Mode: mode}
+		p.Spec.PortLevelMtls = map[uint32]*securityapi.PeerAuthentication_MutualTLS{80: {Mode: port}}
+		return []*objects.Object{{Kind: objects.PeerAuthentication, Resource: p}}
+	}
+	const on, off = securityapi.PeerAuthentication_MutualTLS_STRICT, securityapi.PeerAuthentication_MutualTLS_DISABLE
+	for name, c := range map[string]struct {
+		exportTo        string
+		authentications []*objects.Object
+		want            string
+	}{
+		"nothing":            {"", authentication("shop", on, on), ""},
+		"all":                {"a, *", nil, ""},
+		"some":               {"a,b", nil, "exportTo"},
+		"off":                {"", authentication("shop", off, on), "shop/p"},
+		"off at a port":      {"", authentication("shop", on, off), "shop/p"},
+		"off everywhere":     {"", authentication(cluster.GatewayNamespace, off, on), "istio-system/p"},
+		"off somewhere else": {"", authentication("other", off, off), ""},
+	} {
+		svc := &corev1.Service{}
+		svc.Namespace = "shop"
+		if c.exportTo != "" {
+			svc.Annotations = map[string]string{"networking.istio.io/exportTo": c.exportTo}
+		}
+		if got := keptBy(svc, c.authentications); (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
 	}
 }
 
