@@ -304,6 +304,14 @@ func TestHalfMadeIsolationIsRemoved(t *testing.T) {
 		"network only": func(c cluster.Cluster, o cluster.Options) error {
 			return network.AttachWAN(c, o.Advertise)
 		},
+		"no way to the machine": func(c cluster.Cluster, o cluster.Options) error {
+			// The machine's address is not in its network.
+			o.Advertise = netip.MustParseAddr("192.0.2.1")
+			if Ensure(c, o, 0) == nil {
+				return errors.New("made")
+			}
+			return nil
+		},
 		"network namespace lost": func(c cluster.Cluster, o cluster.Options) error {
 			return errors.Join(Ensure(c, o, 0), network.Delete(c.IsolatedNetns()))
 		},
@@ -335,6 +343,29 @@ func TestHalfMadeIsolationIsRemoved(t *testing.T) {
 				t.Error("the directory of names is left")
 			}
 		})
+	}
+}
+
+// An interface of somebody else that has the bridge's name is neither used nor removed.
+func TestAForeignInterfaceStays(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("namespaces need root")
+	}
+	machine := t.TempDir()
+	c := cluster.Cluster{Name: "late", RunRoot: filepath.Join(machine, "run"), DataRoot: filepath.Join(machine, "data")}
+	o, err := Reserve(c, cluster.Options{Family: cluster.IPv4, Isolated: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("ip", "link", "add", cluster.WANBridge, "type", "veth", "peer", "name", "foreign").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if err := Ensure(c, o, 0); err == nil || !strings.Contains(err.Error(), "not a bridge") || len(Traces(c)) == 0 {
+		t.Errorf("%v, traces %v", err, Traces(c))
+	}
+	remove(t, c)
+	if out, err := exec.Command("ip", "link", "del", cluster.WANBridge).CombinedOutput(); err != nil {
+		t.Errorf("it is gone: %s", out)
 	}
 }
 

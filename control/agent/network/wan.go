@@ -19,15 +19,16 @@ import (
 func AttachWAN(c cluster.Cluster, address netip.Addr) error {
 	f := cluster.FamilyOf(address)
 	ranges := f.Ranges()
+	// First, as the trace by which a try that failed is found and removed, with what clusters share when it is the only one.
+	name := c.IsolatedNetns()
+	if err := create(name); err != nil {
+		return err
+	}
 	bridge, err := ensureBridge(cluster.WANBridge, ranges.Host(), "remove it")
 	if err != nil {
 		return err
 	}
 	if err := wanRules(f); err != nil {
-		return err
-	}
-	name := c.IsolatedNetns()
-	if err := create(name); err != nil {
 		return err
 	}
 	if err := (cable{outer: c.WANVeth(), inner: cluster.WANInside, netns: name, bridge: bridge}).plug(); err != nil {
@@ -54,7 +55,8 @@ func KeepWAN(ctx context.Context, address netip.Addr) error {
 	// The watch ends only once nobody waits for it to take something.
 	defer func() {
 		go func() {
-			for range updates { //nolint:revive // Nobody wants them any more.
+			for range updates {
+				continue
 			}
 		}()
 	}()
@@ -100,6 +102,9 @@ func DetachWAN(c cluster.Cluster) error {
 		errs = append(errs, removeTable(cluster.WANBridge))
 	case err != nil:
 		errs = append(errs, fmt.Errorf("find bridge %s: %w", cluster.WANBridge, err))
+	case bridge.Type() != "bridge":
+		// Somebody else's, which is why there never was one of ours.
+		errs = append(errs, removeTable(cluster.WANBridge))
 	default:
 		others, err := ports(bridge, "")
 		if err == nil && len(others) == 0 {
