@@ -326,3 +326,38 @@ func TestSettingsAreRestoredByTheLastCluster(t *testing.T) {
 		}
 	})
 }
+
+// What cannot be put back is kept for another try.
+func TestSettingsThatCannotBeRestoredAreKept(t *testing.T) {
+	families(t, func(t *testing.T, f cluster.Family, _ func(int) string, _ func(int, int) string) {
+		if os.Getuid() != 0 {
+			t.Skip("settings of the machine need root")
+		}
+		c := cluster.Cluster{Name: "one", RunRoot: t.TempDir()}
+		if err := Forwarding(c, f); err != nil {
+			t.Fatal(err)
+		}
+		kept, err := readSettings(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		const key = "net/ipv4/ip_forward"
+		kept.Old[key] = "not a number"
+		if err := writeSettings(c, kept); err != nil {
+			t.Fatal(err)
+		}
+		if err := RestoreForwarding(c); err == nil || !strings.Contains(err.Error(), "ip_forward") {
+			t.Errorf("%v", err)
+		}
+		if kept, err = readSettings(c); err != nil || len(kept.Users) != 0 || len(kept.Old) != 1 || kept.Old[key] != "not a number" {
+			t.Fatalf("%+v, %v", kept, err)
+		}
+		kept.Old[key] = "0"
+		if err := errors.Join(writeSettings(c, kept), RestoreForwarding(c)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(settingsPath(c)); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("still kept: %v", err)
+		}
+	})
+}
