@@ -96,6 +96,7 @@ func TestWhatOtherClustersOffer(t *testing.T) {
 		{"no ports", offer("shop", "mail", func(e *registry.Export) { e.Ports = nil }), "", "it has no ports"},
 		{"port zero", offer("shop", "mail", func(e *registry.Export) { e.Ports[0].Number = 0 }), "", "its port 0 cannot be"},
 		{"a port twice", offer("shop", "mail", func(e *registry.Export) { e.Ports = append(e.Ports, e.Ports[0]) }), "", "its port 7070 cannot be"},
+		{"a proxy's port", offer("shop", "mail", func(e *registry.Export) { e.Ports[0].Number = 15006 }), "", "its port 15006 is one of the proxies' own"},
 		{"another protocol", offer("shop", "mail", func(e *registry.Export) { e.Ports[0].Protocol = "UDP" }), "", `its port 7070 speaks "UDP"`},
 		{"a cluster that is not of the mesh", func() registry.Peer { p := offer("shop", "cart"); p.Cluster = "cluster3"; return p }(), "", ""},
 		{"this very cluster", func() registry.Peer { p := offer("shop", "mail"); p.Cluster = "cluster1"; return p }(), "", ""},
@@ -203,6 +204,22 @@ spec: { host: %s, trafficPolicy: { loadBalancer: { simple: RANDOM } } }
 		if d := mesh.Destination("shop", nil, mesh.Service("mail.store.svc.cluster.local")); d == nil || d.Policy.Balance != model.Random {
 			t.Errorf("%s: got %+v: %s", host, d, unresolved(report, objs[len(objs)-1].Key()))
 		}
+	}
+}
+
+func TestPortsThatOnlyAnotherClusterHas(t *testing.T) {
+	more := func(e *registry.Export) { e.Ports = append(e.Ports, registry.ExportPort{Number: 22, Protocol: "TCP"}) }
+	mesh, report := world(decode(t, twoClusters), nil, offer("shop", "cart", more))
+	s := mesh.Service("cart.shop.svc.cluster.local")
+	if s.Port(22) != nil || len(s.Ports) != 1 || len(s.Remote) != 1 || !slices.Equal(s.Remote[0].Ports, []uint16{7070}) {
+		t.Errorf("got %+v", s)
+	}
+	if w := report.Warnings(boutique); len(w) != 1 || !strings.Contains(w[0].Message, "port 22 of cart.shop.svc.cluster.local is there in cluster2 only") {
+		t.Errorf("it is said %+v", w)
+	}
+	mesh, _ = world(decode(t, twoClusters), nil, offer("shop", "mail", more))
+	if s := mesh.Service("mail.shop.svc.cluster.local"); s == nil || s.Port(22) == nil {
+		t.Errorf("got %+v", s)
 	}
 }
 

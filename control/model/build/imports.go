@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"heddle.io/heddle/control/cluster"
 	"heddle.io/heddle/control/model"
 	"heddle.io/heddle/control/registry"
 )
@@ -79,6 +80,12 @@ func (b *builder) offers(g *global, peers []registry.Peer) []place {
 			if b.owners.of(p.Cluster, e.Namespace) != g {
 				continue
 			}
+			if i := slices.IndexFunc(e.Ports, func(p registry.ExportPort) bool { return slices.Contains(proxyPorts, int(p.Number)) }); i >= 0 {
+				b.report.missing(g.key, "BadExport", "spec.mappings",
+					fmt.Sprintf("cluster %s offers the service %q in namespace %q, but its port %d is one of the proxies' own", p.Cluster, e.Name, e.Namespace, e.Ports[i].Number),
+					"choose another port for the service there")
+				continue
+			}
 			if problem := malformed(e); problem != "" {
 				b.report.missing(g.key, "BadExport", "spec.mappings",
 					fmt.Sprintf("cluster %s offers the service %q in namespace %q, but %s", p.Cluster, e.Name, e.Namespace, problem),
@@ -90,6 +97,10 @@ func (b *builder) offers(g *global, peers []registry.Peer) []place {
 	}
 	return out
 }
+
+// proxyPorts are taken in every workload's network namespace: by them, another cluster's service would stand for a
+// sidecar's own listeners.
+var proxyPorts = []int{cluster.PortAdmin, cluster.PortOutbound, cluster.PortInbound, cluster.PortHealth, cluster.PortDNS, cluster.PortMetrics}
 
 // malformed says what is wrong with what another cluster told: it is another party, and its words become configuration.
 func malformed(e *registry.Export) string {
@@ -182,15 +193,21 @@ func (b *builder) imported(g *global, name, namespace string, runtime Runtime) *
 	return s
 }
 
-// remote adds what another cluster offers to a service. The ports of this cluster go first.
+// remote adds what another cluster offers to a service. A service of this cluster has the ports that it has here: another
+// cluster cannot open one more.
 func (b *builder) remote(g *global, s *model.Service, p place) {
 	r := model.Remote{
 		Cluster: p.cluster, Gateways: slices.Clone(p.peer.Gateways), Reachable: p.peer.Reachable,
 		Locality: model.Locality(p.peer.Locality),
 	}
 	for _, port := range p.export.Ports {
-		r.Ports = append(r.Ports, port.Number)
 		known := s.Port(port.Number)
+		if known == nil && s.Local() {
+			b.report.note(g.key, "spec.mappings", fmt.Sprintf("port %d of %s is there in %s only and is ignored; give the service the same ports in all clusters",
+				port.Number, s.Host, p.cluster))
+			continue
+		}
+		r.Ports = append(r.Ports, port.Number)
 		if known == nil {
 			s.Ports = append(s.Ports, model.ServicePort{Name: port.Name, Number: port.Number, Protocol: model.Protocol(port.Protocol)})
 		} else if known.Protocol != model.Protocol(port.Protocol) {
