@@ -140,7 +140,8 @@ func (a *Authority) openOwn() error {
 	a.root = root
 	current, err := load(dir, "intermediate")
 	switch {
-	case errors.Is(err, errNeverMade):
+	case errors.Is(err, errNeverMade), errors.Is(err, errMismatched):
+		// The second is what a renewal leaves that ended between its two files. The root can always make another one.
 		current, err = a.createIntermediate()
 	case err == nil && (a.stale(current.certificate) || !constrained(current.certificate, a.names())):
 		// The second is one from before intermediates were constrained.

@@ -166,6 +166,26 @@ func TestSignRefuses(t *testing.T) {
 	}
 }
 
+// A crash between the two files of a renewal leaves the new key beside the old certificate.
+func TestOpenAfterAnInterruptedRenewal(t *testing.T) {
+	c := &clock{time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
+	dir, other := t.TempDir(), t.TempDir()
+	root := open(t, dir, c).RootHash()
+	open(t, other, c)
+	key, err := os.ReadFile(filepath.Join(other, "intermediate-key.pem"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "intermediate-key.pem"), key, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a := open(t, dir, c)
+	if _, err := a.Controller(); err != nil || a.RootHash() != root {
+		t.Errorf("%v, root %s, want %s", err, a.RootHash(), root)
+	}
+	open(t, dir, c)
+}
+
 func TestOpenNamesWhatIsBroken(t *testing.T) {
 	c := &clock{time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
 	for _, test := range []struct {

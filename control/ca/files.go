@@ -13,6 +13,9 @@ import (
 // errNeverMade: there is no certificate. A certificate without its key is another error.
 var errNeverMade = errors.New("no certificate yet")
 
+// errMismatched: certificate and key do not belong together.
+var errMismatched = errors.New("key and certificate do not belong together")
+
 // load reads a certificate and its key, or says errNeverMade.
 func load(dir, name string) (issuer, error) {
 	path := filepath.Join(dir, name+".pem")
@@ -45,7 +48,7 @@ func load(dir, name string) (issuer, error) {
 		return issuer{}, fmt.Errorf("%s: %w", keyPath, err)
 	}
 	if !belongs(key, certificate) {
-		return issuer{}, fmt.Errorf("%s is not the key of %s; restore the pair that belongs together", keyPath, path)
+		return issuer{}, fmt.Errorf("%w: %s is not the key of %s; restore the pair that belongs together", errMismatched, keyPath, path)
 	}
 	return issuer{certificate: certificate, key: key}, nil
 }

@@ -156,7 +156,7 @@ func (a *Authority) Install(member Issuer, grace time.Duration) error {
 	if err := writeMember(a.options.Dir, member); err != nil {
 		return err
 	}
-	a.root, a.current, a.controller, a.options.Member = issuer{certificate: root}, current, nil, true
+	a.root, a.current, a.controller = issuer{certificate: root}, current, nil
 	return a.setTrusted(trusted)
 }
 
@@ -187,24 +187,46 @@ func writeMember(dir string, member Issuer) error {
 	return writeFile(memberPath(dir), bytes.Join([][]byte{member.Key, member.Certificate, member.Root}, nil), 0o600)
 }
 
-// openMember loads what writeMember wrote.
-func (a *Authority) openMember() error {
-	path := memberPath(a.options.Dir)
+// readMember reads what writeMember wrote.
+func readMember(dir string) (Issuer, error) {
+	path := memberPath(dir)
 	content, err := os.ReadFile(path)
 	if err != nil {
-		return fmt.Errorf("the cluster is a member of a mesh, and its intermediate cannot be read: %w; restore the file from a backup, or join again", err)
+		return Issuer{}, fmt.Errorf("the cluster is a member of a mesh, and its intermediate cannot be read: %w; restore the file from a backup, or join again", err)
 	}
 	var parts [3][]byte
 	for i := range parts {
 		var block *pem.Block
 		if block, content = pem.Decode(content); block == nil {
-			return fmt.Errorf("%s does not hold key, intermediate and root; restore it from a backup, or join again", path)
+			return Issuer{}, fmt.Errorf("%s does not hold key, intermediate and root; restore it from a backup, or join again", path)
 		}
 		parts[i] = pem.EncodeToMemory(block)
 	}
-	root, current, err := checkMember(a.options, Issuer{Key: parts[0], Certificate: parts[1], Root: parts[2]})
+	return Issuer{Key: parts[0], Certificate: parts[1], Root: parts[2]}, nil
+}
+
+// MemberExpires is the end of life of the intermediate of a member that does not run. dir is the one of [Options].
+func MemberExpires(dir string) (time.Time, error) {
+	member, err := readMember(dir)
 	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
+		return time.Time{}, err
+	}
+	certificate, err := parseCertificate(member.Certificate)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("%s: %w", memberPath(dir), err)
+	}
+	return certificate.NotAfter, nil
+}
+
+// openMember loads what writeMember wrote.
+func (a *Authority) openMember() error {
+	member, err := readMember(a.options.Dir)
+	if err != nil {
+		return err
+	}
+	root, current, err := checkMember(a.options, member)
+	if err != nil {
+		return fmt.Errorf("%s: %w", memberPath(a.options.Dir), err)
 	}
 	a.root, a.current = issuer{certificate: root}, current
 	return nil

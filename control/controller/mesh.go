@@ -187,6 +187,8 @@ type meshAPI struct{ c *Controller }
 
 func (m meshAPI) Primary() string { return m.c.federation.Primary() }
 
+func (m meshAPI) Joining() bool { return m.c.federation.Joining() }
+
 func (m meshAPI) Status() client.FederationStatus { return m.c.federation.Status() }
 
 func (m meshAPI) Token(ctx context.Context, r client.TokenRequest) (client.TokenResponse, error) {

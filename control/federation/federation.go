@@ -104,10 +104,14 @@ type Federation struct {
 	keeping                 sync.Mutex
 	// changing is held by what changes the membership or the issuer.
 	changing sync.Mutex
+	// primacy is held, to read, by what only a primary may do, and to write when it begins to join another mesh.
+	primacy sync.RWMutex
 
 	mu         sync.Mutex
 	member     bool
 	membership Membership
+	// joining says that a cluster that was its own primary joins another mesh: it is none any more, and no member yet.
+	joining bool
 	// removed says why the primary took this cluster out of its mesh, empty when it did not.
 	removed string
 	// own is what this cluster says of itself; another one takes its place, it is not changed.
@@ -171,6 +175,10 @@ func Open(config Config) (*Federation, error) {
 	if f.membership, f.member, err = ReadMembership(config.Cluster); err != nil {
 		return nil, err
 	}
+	if _, f.joining, err = unfinished(config.Cluster, f.membership); err != nil {
+		return nil, err
+	}
+	f.joining = f.joining && !f.member
 	known, err := readKept(config.Cluster)
 	if err != nil {
 		// It is a cache. Without it the cluster knows its peers again once it is connected.
@@ -207,6 +215,20 @@ func (f *Federation) primaryLocked() string {
 		return f.membership.Primary
 	}
 	return f.config.Cluster.Name
+}
+
+// Joining says that the cluster is about to leave its own mesh for another one. What belongs to a primary cannot be made
+// here any more.
+func (f *Federation) Joining() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.joining
+}
+
+func (f *Federation) setJoining(joining bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.joining = joining
 }
 
 // snapshot is what is known at a moment. States and objects are replaced, never changed, so it needs no lock.

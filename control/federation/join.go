@@ -54,9 +54,9 @@ func joiningPath(c cluster.Cluster) string { return filepath.Join(dir(c), "joini
 
 // Join makes a cluster that does not run a member of another one's mesh. It checks the primary by the token's hash, has
 // the primary sign an intermediate for a key that is made here, and writes it to Data/ca and the membership to
-// Data/federation. Every failure is a [*client.Problem] and leaves nothing, with one exception: when the primary may have
-// accepted and its answer was lost, the key stays (in Data/federation), so that the same command with the same token
-// completes the join. Do not remove the data directory then.
+// Data/federation. Every failure is a [*client.Problem] and leaves nothing, with one exception: unless the primary has
+// clearly refused, the key stays (in Data/federation), so that the same command with the same token completes the join
+// although an answer was lost. Do not remove the data directory then.
 func Join(ctx context.Context, o JoinOptions) (Membership, error) {
 	m, err := join(ctx, o)
 	if err != nil {
@@ -90,7 +90,7 @@ func join(ctx context.Context, o JoinOptions) (Membership, error) {
 	if isMember {
 		if kept, err := readKept(o.Cluster); err != nil {
 			return Membership{}, err
-		} else if !kept.removedFrom(current) || o.Token == "" {
+		} else if o.Token == "" || !kept.removedFrom(current) && usable(o.Cluster, s.now()) {
 			return s.repair(ctx, current, address, token)
 		}
 	}
@@ -106,7 +106,10 @@ func join(ctx context.Context, o JoinOptions) (Membership, error) {
 		return Membership{}, err
 	}
 	defer clean()
-	j, err := s.obtain(ctx, address, token)
+	j, accepted, err := s.accepted(token, current)
+	if err == nil && !accepted {
+		j, err = s.obtain(ctx, address, token)
+	}
 	if err != nil {
 		return Membership{}, err
 	}
@@ -144,11 +147,44 @@ func (s stranger) repair(ctx context.Context, current Membership, address string
 	return current, nil
 }
 
+// usable says whether a member's intermediate can still issue certificates. With one that cannot, it is no member's
+// controller to its primary either, and has to join again.
+func usable(c cluster.Cluster, now time.Time) bool {
+	expires, err := ca.MemberExpires(AuthorityDir(c))
+	return err == nil && now.Before(expires)
+}
+
+// accepted finds a join that the primary has accepted and that was not completed here, and says whether there is one.
+// Repeating its command completes it, without the primary. Another token is refused: the primary counts on this join.
+func (s stranger) accepted(token Token, current Membership) (joining, bool, error) {
+	j, pending, err := unfinished(s.cluster, current)
+	if err != nil || !pending {
+		return joining{}, false, err
+	}
+	if j.TokenID != token.ID {
+		return joining{}, false, &client.Problem{Status: http.StatusConflict, What: fmt.Sprintf("cluster %q is joining the mesh of %s already, with another token", s.cluster.Name, j.Membership.Primary),
+			Where: joiningPath(s.cluster), Why: "the primary has accepted it, and the join is not complete here yet",
+			Remedy: "repeat the command with that token; a running controller completes the join by itself, `heddle cluster status` shows it"}
+	}
+	return j, true, nil
+}
+
+// unfinished reads a join that was accepted, unless it is the one that made the current membership.
+func unfinished(c cluster.Cluster, current Membership) (joining, bool, error) {
+	var j joining
+	if _, err := readJSON(joiningPath(c), &j); err != nil {
+		return joining{}, false, err
+	}
+	done := j.Membership.RootHash == current.RootHash && j.Membership.Joined.Equal(current.Joined)
+	return j, j.Certificate != "" && !done, nil
+}
+
 // attempts to have a lost answer repeated.
 const attempts = 3
 
 // obtain has the primary accept this cluster, for a token. Before the token's secret is sent, key and request are on disk;
-// when it returns without error, the answer is too. A refusal removes them.
+// when it returns without error, the answer is too. They are removed only when it is certain that the primary has not
+// accepted: when the first attempt that ever was made with them is refused for good.
 func (s stranger) obtain(ctx context.Context, address string, token Token) (joining, error) {
 	path := joiningPath(s.cluster)
 	var j joining
@@ -160,7 +196,8 @@ func (s stranger) obtain(ctx context.Context, address string, token Token) (join
 		return j, err
 	}
 	defer func() { i.close() }()
-	if j.TokenID != token.ID {
+	fresh := j.TokenID != token.ID
+	if fresh {
 		key, request, err := ca.NewIntermediateRequest(s.cluster.Name, nil)
 		if err != nil {
 			return j, err
@@ -181,7 +218,10 @@ func (s stranger) obtain(ctx context.Context, address string, token Token) (join
 			break
 		}
 		if refusalIn(err) != nil {
-			return j, giveUp(path, problem(err, address))
+			if fresh && attempt == 1 && final(reasonOf(err)) {
+				return j, giveUp(path, problem(err, address))
+			}
+			return j, problem(err, address)
 		}
 		lost := problem(err, address)
 		lost.What, lost.Remedy = "the primary may have accepted, and its answer was lost", "repeat the same command: with the same token, it completes the join"
@@ -209,6 +249,12 @@ func (s stranger) obtain(ctx context.Context, address string, token Token) (join
 		return j, err
 	}
 	return j, nil
+}
+
+// final says whether the same request will be refused again. Others may even have been accepted, by a primary that failed
+// afterwards.
+func final(reason pb.Refusal_Reason) bool {
+	return reason != pb.Refusal_FAILED && reason != pb.Refusal_BUSY && reason != pb.Refusal_REASON_UNSPECIFIED
 }
 
 // giveUp forgets a join that cannot be completed.

@@ -21,6 +21,7 @@ import (
 	"heddle.io/heddle/control/cluster"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/server/client"
+	"heddle.io/heddle/control/store"
 )
 
 // joinAs tries to join a fresh cluster of that name, and gives its place.
@@ -476,6 +477,129 @@ func TestJoinOfARunningClusterFailsClearly(t *testing.T) {
 	}
 	_, err := a.f.Token(context.Background(), client.TokenRequest{})
 	failsWith(t, err, "only the primary makes join tokens")
+}
+
+// A primary that cannot answer, or whose answer was lost, may have accepted: the key stays. Another refusal later on does not
+// change that.
+func TestWhatIsKeptOfAJoinThatFailed(t *testing.T) {
+	p := newNode(t, "cluster1", newLink(), &clock{})
+	c := place(t, "cluster2")
+	token := p.token()
+	options := JoinOptions{Cluster: c, Address: p.address, Token: token, Dial: p.link.dial, Now: p.clock.Now}
+	p.store.breakWith(store.ErrUnavailable)
+	_, err := Join(context.Background(), options)
+	failsWith(t, err, "cannot accept a cluster now")
+	first, err := os.ReadFile(joiningPath(c))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.store.breakWith(nil)
+	p.clock.advance(defaultTTL + time.Minute)
+	_, err = Join(context.Background(), options)
+	failsWith(t, err, "token has expired")
+	if again, err := os.ReadFile(joiningPath(c)); err != nil || !bytes.Equal(first, again) {
+		t.Errorf("the key that may have been accepted is gone: %v", err)
+	}
+}
+
+func TestJoinThatWasAcceptedIsCompletedAlone(t *testing.T) {
+	p := newNode(t, "cluster1", newLink(), &clock{})
+	c := place(t, "cluster2")
+	token := p.token()
+	if _, err := makeDirs(AuthorityDir(c), dir(c)); err != nil {
+		t.Fatal(err)
+	}
+	parsed, err := ParseToken(token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := stranger{cluster: c, trustDomain: "cluster.local", dial: p.link.dial, now: p.clock.Now}
+	if _, err := s.obtain(context.Background(), p.address, parsed); err != nil {
+		t.Fatal(err)
+	}
+	// Here it was killed. Another token does not help, the same one does, and without the primary.
+	options := JoinOptions{Cluster: c, Address: p.address, Token: p.token(), Dial: p.link.dial, Now: p.clock.Now}
+	p.stop()
+	_, err = Join(context.Background(), options)
+	failsWith(t, err, "joining the mesh of cluster1 already")
+	options.Token = token
+	if m, err := Join(context.Background(), options); err != nil || m.Primary != "cluster1" || exists(joiningPath(c)) {
+		t.Errorf("%+v %v", m, err)
+	}
+}
+
+// While a cluster goes over to another mesh it is no primary any more.
+func TestJoiningClusterIsNoPrimary(t *testing.T) {
+	l, c := newLink(), &clock{}
+	p, a := newNode(t, "cluster1", l, c), newNode(t, "cluster2", l, c)
+	early := a.token()
+	token := p.token()
+	a.onRotate(func() error { return errors.New("shop/cart-0: no answer") })
+	failsWith(t, a.f.Join(context.Background(), joinRequest(p.address, token)), "not all workloads trust its root yet")
+	for _, when := range []string{"at once", "after a restart"} {
+		if !a.f.Joining() {
+			t.Fatalf("%s: it does not know that it joins", when)
+		}
+		_, err := a.f.Token(context.Background(), client.TokenRequest{})
+		failsWith(t, err, "only the primary makes join tokens")
+		other, err := joinAs(t, a, "cluster3", a.address, early)
+		failsWith(t, err, "joining another mesh")
+		nothingLeft(t, other)
+		failsWith(t, repeatJoin(a, p.address, p.token()), "with another token")
+		a.restart()
+	}
+	// What came in between, whatever way, stops it before its root changes.
+	a.put(globalNamespace("mine", "*", "shop"))
+	a.onRotate(nil)
+	failsWith(t, repeatJoin(a, p.address, token), "global namespaces of its own")
+	if a.authority.RootHash() == p.authority.RootHash() {
+		t.Fatal("the root has changed")
+	}
+	a.remove(namespaceKey("mine"))
+	eventually(t, "the join is completed", func() bool { return a.f.Primary() == "cluster1" && !a.f.Joining() && a.f.Status().Connected })
+}
+
+// repeatJoin joins once the controller's own attempt to complete the join lets it.
+func repeatJoin(n *node, address, token string) error {
+	n.t.Helper()
+	var err error
+	eventually(n.t, "nothing else is under way", func() bool {
+		err = n.f.Join(context.Background(), joinRequest(address, token))
+		return err == nil || !strings.Contains(err.Error(), "under way")
+	})
+	return err
+}
+
+// With an intermediate that has expired, a member is nobody to its primary: a token lets it in again, running or not.
+func TestMemberWhoseIntermediateExpired(t *testing.T) {
+	l, c := newLink(), &clock{}
+	p := newNode(t, "cluster1", l, c)
+	running, off := p.joinMember("cluster2"), p.joinMember("cluster3")
+	eventually(t, "connected", func() bool { return running.f.Status().Connected && off.f.Status().Connected })
+	running.stop()
+	off.stop()
+	p.link.set(p.address, true)
+	c.advance(ca.IntermediateLifetime + time.Hour)
+	running.start()
+	p.link.set(p.address, false)
+	p.restart()
+	for _, n := range []*node{running, off} {
+		join := func() error {
+			if n == running {
+				return n.f.Join(context.Background(), joinRequest(p.address, p.token()))
+			}
+			_, err := Join(context.Background(), JoinOptions{Cluster: n.place, Address: p.address, Token: p.token(), Dial: l.dial, Now: c.Now})
+			return err
+		}
+		// It has no key that the primary knows.
+		failsWith(t, join(), "already")
+		p.remove(clusterKey(n.name))
+		if err := join(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	off.start()
+	eventually(t, "both are back", func() bool { return running.f.Status().Connected && off.f.Status().Connected })
 }
 
 func TestAddresses(t *testing.T) {

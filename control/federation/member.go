@@ -16,6 +16,7 @@ import (
 	"heddle.io/heddle/control/ca"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/server/client"
+	"heddle.io/heddle/control/store"
 )
 
 // renewRetry is between attempts to renew the intermediate, which has a month left then.
@@ -78,7 +79,8 @@ func (f *Federation) lost(ctx context.Context, m Membership, err error, pause ti
 		f.config.Log.Warn("not connected to the primary", "primary", m.Primary, "problem", p.Error())
 	}
 	f.problem = p.Error()
-	first := removed && f.removed == "" && f.membership == m
+	removed = removed && f.membership == m
+	first := removed && f.removed == ""
 	if first {
 		f.removed = p.What + ": " + p.Why + "; " + p.Remedy
 		clear(f.book)
@@ -90,10 +92,11 @@ func (f *Federation) lost(ctx context.Context, m Membership, err error, pause ti
 	}
 	if first {
 		f.keepNow()
-		// What belongs to the mesh goes, but for what this cluster says of itself.
-		if err := f.leaveMesh(ctx); err != nil {
-			f.config.Log.Warn("the primary's objects are still there", "error", err)
-		}
+	}
+	// What belongs to the mesh goes, but for what this cluster says of itself; each time, because the store may have failed
+	// the time before. Where nothing is left of it, nothing is written.
+	if err := f.leaveMesh(ctx); err != nil {
+		f.config.Log.Warn("the primary's objects are still there", "error", err)
 	}
 	return f.config.Pace.RemovedRetry
 }
@@ -102,7 +105,11 @@ func (f *Federation) lost(ctx context.Context, m Membership, err error, pause ti
 func (f *Federation) leaveMesh(ctx context.Context) error {
 	own := objects.Key{Group: objects.Cluster.Group, Kind: objects.Cluster.Kind, Name: f.config.Cluster.Name}
 	rest := map[objects.Key]*objects.Object{}
-	if o, err := f.config.Store.Get(ctx, own); err == nil {
+	o, err := f.config.Store.Get(ctx, own)
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return err
+	}
+	if err == nil {
 		o.Status, o.Revision = objects.Status{}, 0
 		rest[own] = o
 	}

@@ -45,6 +45,9 @@ func (s *service) Hello(context.Context, *pb.HelloRequest) (*pb.HelloResponse, e
 func (f *Federation) mustBePrimary() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.joining {
+		return refuse(pb.Refusal_NOT_PRIMARY, f.config.Cluster.Name+" is joining another mesh", "", "join that mesh, at its primary")
+	}
 	if !f.member {
 		return nil
 	}
@@ -75,9 +78,6 @@ func (s *service) Join(ctx context.Context, request *pb.JoinRequest) (*pb.JoinRe
 
 // admit makes a cluster a member: token and Cluster object change together or not at all.
 func (f *Federation) admit(ctx context.Context, request *pb.JoinRequest) (*pb.JoinResponse, error) {
-	if err := f.mustBePrimary(); err != nil {
-		return nil, err
-	}
 	if err := checkProtocol(request.GetProtocol(), request.GetVersion(), f.config.Version); err != nil {
 		return nil, err
 	}
@@ -103,6 +103,12 @@ func (f *Federation) admit(ctx context.Context, request *pb.JoinRequest) (*pb.Jo
 }
 
 func (f *Federation) admitOnce(ctx context.Context, request *pb.JoinRequest, name, key string) (*pb.JoinResponse, error) {
+	// A cluster that begins to join another mesh must know of the members that it has.
+	f.primacy.RLock()
+	defer f.primacy.RUnlock()
+	if err := f.mustBePrimary(); err != nil {
+		return nil, err
+	}
 	token, err := f.tokens.find(ctx, request.GetTokenId(), request.GetTokenSecret())
 	if err != nil {
 		return nil, err
@@ -119,7 +125,7 @@ func (f *Federation) admitOnce(ctx context.Context, request *pb.JoinRequest, nam
 	}
 	if existing != nil && !repair {
 		return nil, refuse(pb.Refusal_NAME_TAKEN, fmt.Sprintf("the mesh has a cluster %q already", name), "it joined with another key",
-			fmt.Sprintf("join under another name; or, if that cluster is gone for good, take it out first at the primary: `heddle cluster remove %s`", name))
+			fmt.Sprintf("join under another name; or, if that cluster and its keys are gone for good, take it out first at the primary: `heddle cluster remove %s`", name))
 	}
 	// Nothing of it leaves before the store has taken the rest.
 	issued, err := f.config.Authority.SignIntermediate(request.GetRequest(), name, key)
@@ -195,7 +201,8 @@ func isHex(text string, length int) bool {
 	return len(text) == length && strings.Trim(text, "0123456789abcdef") == ""
 }
 
-// member is who calls: the cluster that its certificate is of, if it still is a member.
+// caller is the cluster that a call's certificate is of, which was a member when the certificate was issued: whether it
+// still is one, authorize says.
 func (f *Federation) caller(ctx context.Context) (peerOf, *admitted, error) {
 	caller, ok := callerOf(ctx)
 	if !ok || len(caller.State.VerifiedChains) == 0 {

@@ -85,8 +85,12 @@ func (f *Federation) statusOf(name string, connected bool, exports []registry.Ex
 // Token makes a join token. Its error is a [*client.Problem], or the store's.
 func (f *Federation) Token(ctx context.Context, request client.TokenRequest) (client.TokenResponse, error) {
 	f.mu.Lock()
-	isMember, primary, address, own := f.member, f.membership.Primary, f.membership.Address, f.own
+	isMember, joining, primary, address, own := f.member, f.joining, f.membership.Primary, f.membership.Address, f.own
 	f.mu.Unlock()
+	if joining {
+		return client.TokenResponse{}, &client.Problem{Status: http.StatusConflict, What: "only the primary makes join tokens", Why: "this cluster is joining another mesh",
+			Remedy: "make the token at that mesh's primary"}
+	}
 	if isMember {
 		return client.TokenResponse{}, &client.Problem{Status: http.StatusConflict, What: "only the primary makes join tokens", Where: primary + " at " + address,
 			Remedy: "`heddle cluster token --cluster " + primary + "` there"}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"heddle.io/heddle/control/ca"
+	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/server/client"
 )
 
@@ -34,10 +35,13 @@ func (f *Federation) Join(ctx context.Context, request client.JoinRequest) error
 		}
 	}
 	f.mu.Lock()
-	isMember, current, removed := f.member, f.membership, f.removed != ""
+	isMember, current, again := f.member, f.membership, f.removed != ""
 	f.mu.Unlock()
+	if _, expires := f.config.Authority.Issuer(); !f.config.Now().Before(expires) {
+		again = true // The primary does not know it any more without a certificate.
+	}
 	s := stranger{cluster: f.config.Cluster, trustDomain: f.config.Settings.TrustDomain, version: f.config.Version, dial: f.config.Dial, now: f.config.Now}
-	if isMember && (!removed || request.Token == "") {
+	if isMember && (!again || request.Token == "") {
 		repaired, err := s.repair(ctx, current, address, token)
 		if err != nil {
 			return local(err)
@@ -51,37 +55,65 @@ func (f *Federation) Join(ctx context.Context, request client.JoinRequest) error
 	if request.Token == "" {
 		return &client.Problem{Status: http.StatusBadRequest, What: "joining needs a token", Remedy: "`heddle cluster token` at the primary makes one"}
 	}
-	if token.RootHash == f.config.Authority.RootHash() && !isMember {
-		return &client.Problem{Status: http.StatusConflict, What: "the token is of this very cluster", Remedy: "use it at the cluster that is to join"}
-	}
-	if err := f.mayJoin(isMember); err != nil {
-		return err
-	}
-	j, err := s.obtain(ctx, address, token)
+	j, accepted, err := s.accepted(token, current)
 	if err != nil {
 		return local(err)
 	}
+	if accepted {
+		return f.finish(ctx, j)
+	}
+	if token.RootHash == f.config.Authority.RootHash() && !isMember {
+		return &client.Problem{Status: http.StatusConflict, What: "the token is of this very cluster", Remedy: "use it at the cluster that is to join"}
+	}
+	if !isMember {
+		// Who is being admitted here now is waited for, and nobody is from then on.
+		f.primacy.Lock()
+		f.setJoining(true)
+		f.primacy.Unlock()
+	}
+	if err := f.mayJoin(ctx); err != nil {
+		f.setJoining(false)
+		return local(err)
+	}
+	if j, err = s.obtain(ctx, address, token); err != nil {
+		f.setJoining(false)
+		return local(err)
+	}
+	return f.finish(ctx, j)
+}
+
+// finish completes a join. When it fails, the cluster goes on joining, see resumeLoop.
+func (f *Federation) finish(ctx context.Context, j joining) error {
 	if err := f.complete(ctx, j); err != nil {
 		return local(err)
 	}
 	return nil
 }
 
-// mayJoin refuses clusters that others depend on.
-func (f *Federation) mayJoin(isMember bool) error {
+// mayJoin refuses clusters that others depend on. It asks the store, which knows first.
+func (f *Federation) mayJoin(ctx context.Context) error {
 	f.mu.Lock()
-	defer f.mu.Unlock()
+	isMember := f.member
+	f.mu.Unlock()
 	if isMember {
 		return nil
 	}
-	for name := range f.clusters {
-		if name != f.config.Cluster.Name {
+	clusters, _, err := f.config.Store.List(ctx, objects.Cluster, "")
+	if err != nil {
+		return err
+	}
+	namespaces, _, err := f.config.Store.List(ctx, objects.GlobalNamespace, "")
+	if err != nil {
+		return err
+	}
+	for _, o := range clusters {
+		if name := o.GetName(); name != f.config.Cluster.Name {
 			return &client.Problem{Status: http.StatusConflict, What: fmt.Sprintf("cluster %q is a primary with members itself", f.config.Cluster.Name), Where: "Cluster/" + name,
 				Remedy: fmt.Sprintf("take its members out first: `heddle cluster remove %s`", name)}
 		}
 	}
-	if len(f.objects) > 0 {
-		return &client.Problem{Status: http.StatusConflict, What: fmt.Sprintf("cluster %q has global namespaces of its own", f.config.Cluster.Name), Where: f.objects[0].Key().String(),
+	if len(namespaces) > 0 {
+		return &client.Problem{Status: http.StatusConflict, What: fmt.Sprintf("cluster %q has global namespaces of its own", f.config.Cluster.Name), Where: namespaces[0].Key().String(),
 			Why: "global namespaces belong to the primary", Remedy: "delete them here, and make them at the primary after joining"}
 	}
 	return nil
@@ -104,6 +136,10 @@ func (f *Federation) complete(ctx context.Context, j joining) error {
 			return &client.Problem{Status: http.StatusBadGateway, What: "the primary has accepted, but not all workloads trust its root yet", Why: err.Error(),
 				Remedy: "the join is completed by itself once they do; `heddle cluster status` shows it"}
 		}
+	}
+	// From here on there is no way back, so nobody may have come to depend on this cluster in between.
+	if err := f.mayJoin(ctx); err != nil {
+		return err
 	}
 	if err := authority.Install(j.issuer(), grace); err != nil {
 		return err
@@ -138,7 +174,7 @@ func (f *Federation) rotatePatiently(ctx context.Context) error {
 func (f *Federation) become(m Membership) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.member, f.membership, f.removed, f.problem = true, m, "", ""
+	f.member, f.joining, f.membership, f.removed, f.problem = true, false, m, "", ""
 	clear(f.book)
 	signal(f.redial)
 	f.changed()

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -289,6 +290,18 @@ func TestStoreOfTheMemberFails(t *testing.T) {
 	if p.f.counters.snapshot()[countStreams] != before {
 		t.Error("the stream ended")
 	}
+}
+
+func TestRemovedMemberForgetsWhenItsStoreIsBack(t *testing.T) {
+	p := newNode(t, "cluster1", newLink(), &clock{})
+	p.put(globalNamespace("boutique", "*", "shop"))
+	a := p.joinMember("cluster2")
+	eventually(t, "connected", func() bool { return a.f.Status().Connected && a.has(namespaceKey("boutique")) })
+	a.store.breakWith(store.ErrUnavailable)
+	p.remove(clusterKey("cluster2"))
+	eventually(t, "it is told", func() bool { return strings.Contains(a.f.Status().Problem, "not a member") })
+	a.store.breakWith(nil)
+	eventually(t, "it forgets the mesh's objects", func() bool { return !a.has(namespaceKey("boutique")) && a.has(clusterKey("cluster2")) })
 }
 
 func TestCacheThatIsSpoiledIsNoObstacle(t *testing.T) {

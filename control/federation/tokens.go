@@ -35,12 +35,13 @@ const (
 	maxTokens = 64
 	// tokenMemory is how long an expired token is still called expired and not unknown.
 	tokenMemory = time.Hour
-	// maxWrongSecrets is how often the secret of one token may be wrong before it is locked.
+	// maxWrongSecrets is how often the secret of one token may be wrong before it is locked, until the controller restarts.
+	// Who has a token's id but not its secret can lock that token, and no other.
 	maxWrongSecrets = 10
 )
 
-// Refused attempts are told why up to a rate; beyond it, only that there are too many. A good token is never refused
-// because of others' failures.
+// Attempts with unknown tokens are told so up to a rate; beyond it, only that there are too many. The rate holds back nobody
+// with a good token.
 const (
 	failureBurst    = 20
 	failureInterval = 3 * time.Second

@@ -13,6 +13,8 @@ import (
 type Federation interface {
 	// Primary is the mesh's primary: this cluster, unless it is a member.
 	Primary() string
+	// Joining says that this cluster is about to leave its own mesh for another one.
+	Joining() bool
 	Status() client.FederationStatus
 	// Token makes a join token, Join has this cluster join another one's mesh, Rotate gets it a new intermediate.
 	Token(ctx context.Context, request client.TokenRequest) (client.TokenResponse, error)

@@ -83,7 +83,11 @@ func TestObjectsOfTheMeshAreProtected(t *testing.T) {
 	_, err := applyOthers(c, cluster2, false, false)
 	refused(err, "is made when a cluster joins, not by hand")
 	refused(c.Delete(ctx, objects.Cluster, "", "c"), "not found")
-	federation.primary = "p"
+	// It becomes one.
+	federation.joining = true
+	_, err = applyOthers(c, strings.Replace(boutique, "acme", "other", 1), false, false)
+	refused(err, `"c" is joining another mesh`)
+	federation.primary, federation.joining = "p", false
 	// On a member, whatever the way.
 	changed := strings.Replace(boutique, "acme", "other", 1)
 	_, err = applyOthers(c, changed, false, false)

@@ -3,16 +3,16 @@ package server
 import (
 	"fmt"
 	"net/http"
+	"slices"
 
 	"heddle.io/heddle/api/v1alpha1"
+	"heddle.io/heddle/control/federation"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/server/client"
 )
 
 // primarys says whether objects of a kind belong to the primary and are replicated to every member.
-func primarys(kind *objects.Kind) bool {
-	return kind == objects.Cluster || kind == objects.GlobalNamespace
-}
+func primarys(kind *objects.Kind) bool { return slices.Contains(federation.Replicated, kind) }
 
 // owner is the cluster that an object belongs to: what its label says, for a Workload also spec.cluster; the primary for
 // its kinds; else this one.
@@ -57,6 +57,11 @@ func (s *Server) protect(b batch, existing map[objects.Key]*objects.Object) []er
 		}
 		if primary := s.config.Federation.Primary(); primary != s.config.Cluster {
 			errs = append(errs, s.belongsToPrimary(o, primary))
+			continue
+		}
+		if s.config.Federation.Joining() {
+			errs = append(errs, &objects.Error{File: o.Origin.File, Line: o.Origin.Line, Object: o.Key(),
+				Problem: fmt.Sprintf("belongs to the primary, and %q is joining another mesh", s.config.Cluster), Remedy: "apply it at that mesh's primary, after the join"})
 			continue
 		}
 		c, ok := o.Resource.(*v1alpha1.Cluster)

@@ -50,9 +50,13 @@ func (s *stub) rename(names client.Names) {
 func (s *stub) Runtime() build.Runtime { return build.Runtime{} }
 
 // mesh is a federation that only says who is the primary.
-type mesh struct{ primary string }
+type mesh struct {
+	primary string
+	joining bool
+}
 
 func (m *mesh) Primary() string { return m.primary }
+func (m *mesh) Joining() bool   { return m.joining }
 func (m *mesh) Status() client.FederationStatus {
 	return client.FederationStatus{Cluster: "c", Primary: m.primary}
 }

@@ -131,7 +131,8 @@ func (c *Client) Token(ctx context.Context, request TokenRequest) (TokenResponse
 	return response, err
 }
 
-// Join has the running cluster join another one's mesh, and returns once all its certificates are of that mesh.
+// Join has the running cluster join another one's mesh, and returns once it is a member whose workloads trust the mesh's
+// root. Certificates of the mesh that a workload could not be given at once, the agent goes on asking for.
 func (c *Client) Join(ctx context.Context, request JoinRequest) (FederationStatus, error) {
 	var status FederationStatus
 	err := c.Do(ctx, http.MethodPost, "/heddle/v1/federation/join", request, &status)
