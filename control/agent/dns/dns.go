@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/miekg/dns"
@@ -41,19 +42,15 @@ type Server struct {
 // Listen opens the sockets and serves until Close. upstreams are host:port of the resolvers to forward to; without any,
 // foreign names get SERVFAIL.
 func Listen(address string, upstreams []string) (*Server, error) {
-	packets, err := net.ListenPacket("udp", address)
+	packets, streams, err := sockets(address)
 	if err != nil {
 		return nil, fmt.Errorf("serve DNS: %w", err)
 	}
 	bound, ok := packets.LocalAddr().(*net.UDPAddr)
 	if !ok {
 		packets.Close()
+		streams.Close()
 		return nil, errors.New("serve DNS: not a UDP address")
-	}
-	streams, err := net.Listen("tcp", bound.AddrPort().String())
-	if err != nil {
-		packets.Close()
-		return nil, fmt.Errorf("serve DNS: %w", err)
 	}
 	s := &Server{upstreams: upstreams, forwards: make(chan struct{}, maxForwards), address: bound.AddrPort()}
 	s.Set(Table{})
@@ -68,6 +65,32 @@ func Listen(address string, upstreams []string) (*Server, error) {
 	}
 	return s, nil
 }
+
+// sockets opens both on one port. Where the kernel chooses it (port 0), one that is free for UDP may be taken for TCP;
+// then another is tried.
+func sockets(address string) (net.PacketConn, net.Listener, error) {
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, nil, err
+	}
+	for attempt := 1; ; attempt++ {
+		packets, err := net.ListenPacket("udp", address)
+		if err != nil {
+			return nil, nil, err
+		}
+		streams, err := net.Listen("tcp", packets.LocalAddr().String())
+		if err == nil {
+			return packets, streams, nil
+		}
+		packets.Close()
+		if port != "0" || attempt == maxPorts || !errors.Is(err, syscall.EADDRINUSE) {
+			return nil, nil, err
+		}
+	}
+}
+
+// maxPorts bounds the attempts to find a port that is free for both.
+const maxPorts = 16
 
 // Address is where the server listens.
 func (s *Server) Address() netip.AddrPort { return s.address }
