@@ -91,7 +91,7 @@ func (g *generator) meshIdentity(alpn []string, peers []*tlsv3.SubjectAltNameMat
 
 // inboundTLS accepts mutual TLS from any workload of the clusters of the mesh; policies say who may do what. The DNS name
 // tells whose authority issued a certificate (see [cluster.CertificateName]), so that a cluster that was removed is
-// locked out however long its certificates last.
+// locked out however long its certificates last, unless another one joins under its name before they end.
 func (g *generator) inboundTLS(alpn []string) *corev3.TransportSocket {
 	settings := g.mesh.Settings
 	clusters := settings.Clusters
