@@ -96,6 +96,12 @@ func TestMeet(t *testing.T) {
 				// The other side tells how it ended.
 				_ = accepting.Handshake()
 				asked <- accepting.ConnectionState().ServerName
+				if c.version == tls.VersionTLS13 {
+					// An orderly end; silence otherwise.
+					_ = accepting.CloseWrite()
+				}
+				// Until the other side has heard it.
+				_, _ = accepting.Read(make([]byte, 1))
 			}()
 			result, err := meet(t.Context(), near, c.own.issue(t, client, "near.clusters.d"), c.trusted, "outbound_.80_._.cart.shop.svc.cluster.local")
 			if c.want != "" {
@@ -114,6 +120,36 @@ func TestMeet(t *testing.T) {
 				t.Errorf("SNI %q", got)
 			}
 		})
+	}
+}
+
+// A refusal can be lost in the reset that follows it: a connection that breaks is not accepted.
+func TestMeetIsCutOff(t *testing.T) {
+	mesh := newIssuer(t)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	go func() {
+		far, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		defer far.Close()
+		if tls.Server(far, &tls.Config{Certificates: []tls.Certificate{mesh.issue(t, "spiffe://d/y", "y")}, MinVersion: tls.VersionTLS13}).Handshake() == nil {
+			if connection, ok := far.(*net.TCPConn); ok {
+				_ = connection.SetLinger(0)
+			}
+		}
+	}()
+	near, err := net.Dial("tcp", listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer near.Close()
+	if _, err := meet(t.Context(), near, mesh.issue(t, "spiffe://d/x", "x"), mesh.pool, "x"); err == nil || !strings.Contains(err.Error(), "broke after the handshake") {
+		t.Errorf("%v", err)
 	}
 }
 
