@@ -18,8 +18,9 @@ import (
 const holdLimit = 10 * time.Second
 
 // hold says whether a version of the clusters must wait. It is tried again when the answer is there, or the limit over.
-// What need not wait counts as unanswered from here on: between handing it to the cache and its being sent there must be
-// no gap for a third version.
+// An answer counts once the cache waits for newer clusters on the proxy's behalf: before, it would send newer endpoints
+// and not the clusters that they belong to. What need not wait counts as unanswered from here on: between handing it to
+// the cache and its being sent there must be no gap for a third version.
 func (s *Server) hold(n *node, clusters string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -29,7 +30,7 @@ func (s *Server) hold(n *node, clusters string) bool {
 		return false
 	}
 	left := holdLimit - s.now().Sub(sent.changed)
-	if sent.state == Stale && left > 0 {
+	if (sent.state == Stale || !n.watching) && left > 0 {
 		if !n.held {
 			n.held = true
 			time.AfterFunc(left, func() { s.release(n.id) })
@@ -37,6 +38,13 @@ func (s *Server) hold(n *node, clusters string) bool {
 		return true
 	}
 	n.held = false
+	if n.watching && sent.version == clusters {
+		// The proxy has them already: nothing is sent, and nothing comes back.
+		if sent.state == Stale {
+			sent.state = Synced
+		}
+		return false
+	}
 	sent.state, sent.nonce, sent.changed = Stale, "", s.now()
 	return false
 }
@@ -56,28 +64,41 @@ func (s *Server) release(id string) {
 	}
 }
 
-// watched tells when a proxy waits for clusters again, which it does by answering the last.
+// watches notes whether the cache waits for newer clusters on a proxy's behalf.
+func (s *Server) watches(id string, waiting bool) {
+	s.mu.Lock()
+	if n := s.nodes[id]; n != nil {
+		n.watching = waiting
+	}
+	s.mu.Unlock()
+	if waiting {
+		s.release(id)
+	}
+}
+
+// watched tells when the cache waits for newer clusters for a proxy, which it does once the proxy answered the last.
 type watched struct {
 	cache.SnapshotCache
-	waiting func(node string)
+	waiting func(node string, waiting bool)
 }
 
 // CreateWatch implements [cache.ConfigWatcher].
 func (w watched) CreateWatch(r *cache.Request, sub cache.Subscription, to chan cache.Response) (func(), error) {
 	cancel, err := w.SnapshotCache.CreateWatch(r, sub, to)
-	w.after(r.GetTypeUrl(), r.GetNode())
+	w.after(r.GetTypeUrl(), r.GetNode(), cancel)
 	return cancel, err
 }
 
 // CreateDeltaWatch implements [cache.ConfigWatcher].
 func (w watched) CreateDeltaWatch(r *cache.DeltaRequest, sub cache.Subscription, to chan cache.DeltaResponse) (func(), error) {
 	cancel, err := w.SnapshotCache.CreateDeltaWatch(r, sub, to)
-	w.after(r.GetTypeUrl(), r.GetNode())
+	w.after(r.GetTypeUrl(), r.GetNode(), cancel)
 	return cancel, err
 }
 
-func (w watched) after(typeURL string, node *core.Node) {
+// after looks at a watch that was just made: one that was answered at once cannot be cancelled and waits for nothing.
+func (w watched) after(typeURL string, node *core.Node, cancel func()) {
 	if typeURL == resource.ClusterType {
-		w.waiting(node.GetId())
+		w.waiting(node.GetId(), cancel != nil)
 	}
 }

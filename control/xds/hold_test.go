@@ -58,7 +58,7 @@ func TestEndpointsNeverOvertakeTheirCluster(t *testing.T) {
 	answer(expect(resource.ClusterType))
 	ask(&discovery.DeltaDiscoveryRequest{ResourceNamesSubscribe: []string{"a"}}, resource.EndpointType)
 	answer(expect(resource.EndpointType))
-	until(t, s, func(n NodeStatus) bool { return n.Types[2].State == Synced })
+	until(t, s, func(n NodeStatus) bool { return n.Types[2].State == Synced && watching(s) })
 
 	s.Update(t.Context(), timed(2))
 	late := expect(resource.ClusterType)
@@ -69,7 +69,7 @@ func TestEndpointsNeverOvertakeTheirCluster(t *testing.T) {
 	answer(late)
 	answer(expect(resource.ClusterType))
 	answer(expect(resource.EndpointType))
-	until(t, s, func(n NodeStatus) bool { return n.Synced && n.Revision == 3 })
+	until(t, s, func(n NodeStatus) bool { return n.Synced && n.Revision == 3 && watching(s) })
 
 	// The same without a pause between the versions, so that the second is not even sent when the third is there.
 	for revision := timed(4); revision < 60; revision += 2 {
@@ -81,8 +81,15 @@ func TestEndpointsNeverOvertakeTheirCluster(t *testing.T) {
 		answer(late)
 		answer(expect(resource.ClusterType))
 		answer(expect(resource.EndpointType))
-		until(t, s, func(n NodeStatus) bool { return n.Synced && n.Revision == int64(revision+1) })
+		until(t, s, func(n NodeStatus) bool { return n.Synced && n.Revision == int64(revision+1) && watching(s) })
 	}
+}
+
+// watching says whether the cache waits for newer clusters on the proxy's behalf.
+func watching(s *Server) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.nodes["n"].watching
 }
 
 // until waits for a state of the only proxy.

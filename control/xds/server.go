@@ -61,7 +61,7 @@ type Server struct {
 func New(ctx context.Context, log *slog.Logger, now func() time.Time, onChange func()) *Server {
 	s := &Server{log: log, now: now, onChange: onChange, cache: cache.NewSnapshotCache(true, cache.IDHash{}, nil),
 		nodes: map[string]*node{}, streams: map[int64]string{}}
-	s.server = serverv3.NewServer(ctx, watched{s.cache, s.release}, serverv3.CallbackFuncs{
+	s.server = serverv3.NewServer(ctx, watched{s.cache, s.watches}, serverv3.CallbackFuncs{
 		StreamRequestFunc: func(stream int64, r *discovery.DiscoveryRequest) error {
 			return s.request(stream, exchange{node: r.GetNode(), typeURL: r.GetTypeUrl(), nonce: r.GetResponseNonce(), failure: r.GetErrorDetail().GetMessage(), refused: r.GetErrorDetail() != nil})
 		},
@@ -184,7 +184,7 @@ func (s *Server) attach(stream int64, identity *core.Node) (n *node, generator G
 	}
 	// What is known of answers belongs to a stream, and the newest one counts: an older one that has not been noticed
 	// to be dead answers nothing any more.
-	n.newest, n.types = stream, map[string]*subscription{}
+	n.newest, n.types, n.watching = stream, map[string]*subscription{}, false
 	n.identity = identity
 	n.streams++
 	s.streams[stream] = n.id
@@ -196,6 +196,7 @@ func (s *Server) response(stream int64, typeURL, nonce, version string) {
 	defer s.mu.Unlock()
 	if n := s.nodes[s.streams[stream]]; n != nil && n.newest == stream {
 		n.sent(typeURL, nonce, version, s.now())
+		n.watching = n.watching && typeURL != resource.ClusterType
 	}
 }
 

@@ -69,6 +69,8 @@ type node struct {
 	// clusters is the version of the clusters set last; held says that newer ones wait for these to be answered.
 	clusters string
 	held     bool
+	// watching says that the cache sends newer clusters as soon as it has them.
+	watching bool
 	types    map[string]*subscription
 }
 
