@@ -18,6 +18,9 @@ import (
 // bound is how long after a fault, and after its end, requests to the other cluster may fail.
 const bound = 5 * time.Second
 
+// inFlight is how long before a fault a request may have been asked that the fault meets on its way.
+const inFlight = 500 * time.Millisecond
+
 // Two pages that each cross one hop of the mesh behind the ingress: /static of the member's own frontend, and the same
 // page of a workload that runs in the primary only. No retries anywhere, so that every failure shows.
 const farShop = `apiVersion: v1
@@ -163,7 +166,7 @@ func TestLinkCutAndHealedUnderLoad(t *testing.T) {
 	t.Logf("endpoints returned %.1f s after the link", (l.far.Elapsed() - healed).Seconds())
 	l.near.WaitFor(t, 6*harness.LoadRate)
 	l.far.WaitFor(t, 2*harness.LoadRate)
-	l.stop(t, harness.Window{From: cut, To: healed + bound})
+	l.stop(t, harness.Window{From: cut - inFlight, To: healed + bound})
 	checked(t)
 }
 
@@ -201,7 +204,7 @@ func TestOneOfTwoGatewaysKilledUnderLoad(t *testing.T) {
 	var windows []harness.Window
 	for _, g := range gateways {
 		at := l.far.Elapsed()
-		windows = append(windows, harness.Window{From: at - time.Second, To: at + bound})
+		windows = append(windows, harness.Window{From: at - inFlight, To: at + bound})
 		if err := syscall.Kill(g.State.ProxyPID, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
@@ -282,7 +285,7 @@ func TestClusterRemovedAndJoinedAgainUnderLoad(t *testing.T) {
 	joined := l.far.Elapsed()
 	l.near.WaitFor(t, 6*harness.LoadRate)
 	l.far.WaitFor(t, 3*harness.LoadRate)
-	l.stop(t, harness.Window{From: removed, To: joined + bound})
+	l.stop(t, harness.Window{From: removed - inFlight, To: joined + bound})
 	checked(t)
 	bought(t, "rainy-teapot")
 }
