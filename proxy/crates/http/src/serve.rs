@@ -55,6 +55,7 @@ async fn detect(hcm: &HcmRuntime, stream: &Stream, first: &mut BytesMut, drain: 
     let idle = hcm.config.idle_timeout;
     let mut deadline = if idle.is_zero() { far_future(now) } else { now + idle };
     let mut begun = false;
+    let mut draining = None;
     poll_fn(|cx| {
         loop {
             let n = first.len().min(h2::PREFACE.len());
@@ -80,15 +81,26 @@ async fn detect(hcm: &HcmRuntime, stream: &Stream, first: &mut BytesMut, drain: 
                 Poll::Pending => break,
             }
         }
+        let mut until = deadline;
         if first.is_empty() {
             buffer::give_read(std::mem::take(first));
-            if drain.poll_stage(cx, DrainStage::Draining).is_ready() {
-                hcm.stats.cx_drain_close.inc();
-                return Poll::Ready(None);
+            match drain.stage() {
+                DrainStage::Closing => until = now,
+                // The first request may be on its way; its answer says `connection: close`.
+                DrainStage::Draining => {
+                    let end = *draining.get_or_insert_with(|| Instant::now() + hcm.config.drain_timeout);
+                    until = until.min(end);
+                }
+                DrainStage::Serving => {}
             }
         }
-        if timer.poll_until(cx, deadline).is_ready() {
-            hcm.stats.cx_idle_timeout.inc();
+        drain.register(cx);
+        if timer.poll_until(cx, until).is_ready() {
+            if drain.is_draining() {
+                hcm.stats.cx_drain_close.inc();
+            } else {
+                hcm.stats.cx_idle_timeout.inc();
+            }
             return Poll::Ready(None);
         }
         Poll::Pending
