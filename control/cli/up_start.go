@@ -206,6 +206,8 @@ func (b *bringing) printSummary(ctx context.Context) {
 	}
 	if o.Advertise.IsValid() {
 		fmt.Fprintf(b.out, "  gateways  %s, for other clusters\n", hostPort(o.Advertise, cluster.PortEastWest))
+	} else {
+		fmt.Fprintf(b.out, "  gateways  none for other clusters: no private address was found, and a public one is used only when --advertise names it\n")
 	}
 	if b.member {
 		fmt.Fprintf(b.out, "  mesh      member, primary %s at %s\n", b.membership.Primary, b.membership.Address)
