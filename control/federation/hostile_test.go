@@ -505,31 +505,42 @@ func TestStatesThatChangeTooOften(t *testing.T) {
 	p := newNode(t, "cluster1", newLink(), &clock{})
 	a := p.joinMember("cluster2")
 	a.stop()
-	api, _ := raw(t, p, certificateOf(t, a))
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	call, err := api.Sync(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	zone := ""
-	send := func(m *pb.FromMember) {
+	var call pb.Federation_SyncClient
+	open := func() {
 		t.Helper()
-		if err := call.Send(m); err != nil {
+		api, _ := raw(t, p, certificateOf(t, a))
+		var err error
+		if call, err = api.Sync(ctx); err == nil {
+			err = call.Send(begin(newestProtocol))
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	send(begin(newestProtocol))
-	for i := range 20 * statesBurst {
-		zone = fmt.Sprint("zone-", i)
-		send(stating(&pb.State{Locality: &pb.Locality{Zone: zone}}))
+	open()
+	zone, sent := "", 0
+	state := func() {
+		t.Helper()
+		// A pause of a busy machine is silence to the primary, and ends the stream: then there is another.
+		if call.Send(stating(&pb.State{Locality: &pb.Locality{Zone: zone}})) != nil {
+			open()
+		}
 	}
-	eventually(t, "all are read", func() bool { return p.f.counters.snapshot()[countStatesReceived] >= 20*statesBurst })
+	eventually(t, "many are read", func() bool {
+		for range statesBurst {
+			zone = fmt.Sprint("zone-", sent)
+			sent++
+			state()
+		}
+		return p.f.counters.snapshot()[countStatesReceived] >= 20*statesBurst
+	})
 	if p.f.counters.snapshot()[countStatesSkipped] == 0 {
 		t.Error("none was passed over")
 	}
 	eventually(t, "the last one counts", func() bool {
-		send(&pb.FromMember{Message: &pb.FromMember_Alive{Alive: &pb.Alive{}}})
+		state()
 		return p.peer("cluster2").Locality.Zone == zone
 	})
 }
