@@ -113,13 +113,13 @@ func (a *Agent) followWorkloads(ctx context.Context) {
 		a.mu.Lock()
 		a.knowsWorkloads = true
 		a.mu.Unlock()
-		a.sweep(wanted)
+		a.sweep()
 	})
 }
 
 // sweep removes namespaces of replicas that nobody wants any more: left by an agent that died before their workload
 // was deleted.
-func (a *Agent) sweep(wanted map[string][]replicaSpec) {
+func (a *Agent) sweep() {
 	c := a.config.Cluster
 	names, err := network.Names(c.NetnsPrefix())
 	if err != nil {
@@ -127,11 +127,16 @@ func (a *Agent) sweep(wanted map[string][]replicaSpec) {
 		return
 	}
 	keep := map[string]bool{}
-	for _, specs := range wanted {
-		for _, s := range specs {
+	// What is wanted counts, not only what has been started: the gateways' deployments begin at the same time.
+	a.mu.Lock()
+	for _, d := range a.deployments {
+		d.mu.Lock()
+		for _, s := range d.wanted {
 			keep[c.Netns(s.Namespace, s.Name)] = true
 		}
+		d.mu.Unlock()
 	}
+	a.mu.Unlock()
 	for _, r := range a.all() {
 		keep[r.netns] = true
 	}
