@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use heddle_config::snapshot::{
-    Action, ClusterChoice, Discovery, Dns, DnsFamily, HeaderOp, HeaderValue, HostRewrite, HttpCodec,
+    Action, ClusterChoice, Discovery, Dns, DnsFamily, HeaderOp, HeaderValue, HostRewrite, Http2Options, HttpCodec,
     HttpConnectionManager, HttpFilter, LbPolicy, ListenerFilter, NetworkFilter, PathMatch, PathRewrite, RouteSource,
     RouteTable, ServerHeader, Snapshot, TrafficDirection, UpstreamHttp, UpstreamTransport, XfccMode,
 };
@@ -79,8 +79,20 @@ fn defaults_are_envoys() {
     assert_eq!(m.drain_timeout, Duration::from_secs(5));
     assert_eq!((m.max_headers_bytes, m.max_headers_count), (60 * 1024, 100));
     assert_eq!(
-        (m.h2_max_streams, m.h2_stream_window, m.h2_connection_window),
-        (1024, 16 << 20, 24 << 20)
+        m.http2,
+        Http2Options {
+            max_concurrent_streams: 1024,
+            stream_window: 16 << 20,
+            connection_window: 24 << 20,
+            hpack_table_size: 4096,
+            max_outbound_frames: 10_000,
+            max_outbound_control_frames: 1000,
+            max_consecutive_inbound_frames_with_empty_payload: 1,
+            max_inbound_priority_frames_per_stream: 100,
+            max_inbound_window_update_frames_per_data_frame_sent: 10,
+            stream_error_on_invalid_http_messaging: false,
+            keepalive: None,
+        }
     );
     assert!(m.generate_request_id && !m.preserve_request_id && !m.use_remote_address && !m.normalize_path);
     assert_eq!(m.server_header, ServerHeader::Overwrite("envoy".into()));
@@ -102,6 +114,7 @@ fn defaults_are_envoys() {
     assert!(cluster.outlier_detection.is_none() && cluster.health_checks.is_empty());
     assert!((cluster.panic_threshold - 50.0).abs() < f64::EPSILON);
     assert_eq!(cluster.buffer_limit, 1 << 20);
+    assert_eq!(cluster.http2, Http2Options::default());
 }
 
 #[test]
@@ -114,7 +127,17 @@ fn connection_manager_settings() {
           forward_client_cert_details: SANITIZE_SET
           set_current_client_cert_details: { subject: true, uri: true }
           common_http_protocol_options: { idle_timeout: 5s, max_headers_count: 7 }
-          http2_protocol_options: { max_concurrent_streams: 9 }
+          http2_protocol_options:
+            max_concurrent_streams: 9
+            initial_stream_window_size: 65535
+            initial_connection_window_size: 65536
+            hpack_table_size: 65536
+            max_outbound_frames: 1
+            max_outbound_control_frames: 2
+            max_consecutive_inbound_frames_with_empty_payload: 0
+            max_inbound_priority_frames_per_stream: 3
+            max_inbound_window_update_frames_per_data_frame_sent: 4
+            override_stream_error_on_invalid_http_message: true
           stream_idle_timeout: 0s
           request_headers_timeout: 3s
           max_request_headers_kb: 8
@@ -131,9 +154,22 @@ fn connection_manager_settings() {
         (m.xfcc_detail.subject, m.xfcc_detail.uri, m.xfcc_detail.dns),
         (true, true, false)
     );
+    assert_eq!((m.idle_timeout, m.max_headers_count), (Duration::from_secs(5), 7));
     assert_eq!(
-        (m.idle_timeout, m.max_headers_count, m.h2_max_streams),
-        (Duration::from_secs(5), 7, 9)
+        m.http2,
+        Http2Options {
+            max_concurrent_streams: 9,
+            stream_window: 65_535,
+            connection_window: 65_536,
+            hpack_table_size: 65_536,
+            max_outbound_frames: 1,
+            max_outbound_control_frames: 2,
+            max_consecutive_inbound_frames_with_empty_payload: 0,
+            max_inbound_priority_frames_per_stream: 3,
+            max_inbound_window_update_frames_per_data_frame_sent: 4,
+            stream_error_on_invalid_http_messaging: true,
+            keepalive: None,
+        }
     );
     assert_eq!(
         (m.stream_idle_timeout, m.request_headers_timeout),
@@ -303,7 +339,7 @@ static_resources:
     let c = &s.clusters["a"];
     assert_eq!((&*c.stat_name, c.lb_policy), ("b", LbPolicy::LeastRequest(3)));
     assert_eq!(
-        (c.http, c.h2_max_streams, c.max_requests_per_connection),
+        (c.http, c.http2.max_concurrent_streams, c.max_requests_per_connection),
         (UpstreamHttp::Http2, 10, Some(1))
     );
     assert_eq!(
@@ -438,7 +474,7 @@ static_resources:
     );
     assert_eq!(far.keepalive.map(|k| k.patience()), Some(Duration::from_secs(3)));
     assert_eq!(far.bind_source, Some("::6".parse().expect("address")));
-    let ping = far.h2_keepalive.expect("pings");
+    let ping = far.http2.keepalive.expect("pings");
     assert_eq!(
         (ping.interval, ping.timeout),
         (Duration::from_secs(1), Duration::from_secs(2))
@@ -450,7 +486,7 @@ static_resources:
     assert_eq!((group.priority, group.weight, group.endpoints[0].weight), (1, 3, 2));
     // Zeros turn it off; nothing said is Envoy's default.
     let near = &s.clusters["near"];
-    assert_eq!((near.keepalive, near.h2_keepalive), (None, None));
+    assert_eq!((near.keepalive, near.http2.keepalive), (None, None));
     assert_eq!(near.dns, Dns::default());
     assert_eq!(near.dns.family, DnsFamily::V6Preferred);
     assert_eq!(s.endpoints["near"][0].weight, 0, "no share of locality-weighted load");

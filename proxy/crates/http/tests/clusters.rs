@@ -251,7 +251,7 @@ fn pings_find_a_dead_upstream() {
         });
         let (far, cut) = relay(up).await;
         let mut config = cluster("c", UpstreamHttp::Http2);
-        config.h2_keepalive = pings(50, 100);
+        config.http2.keepalive = pings(50, 100);
         let proxy = Proxy::start(manager(to("c")), vec![(config, vec![far])]).await;
         // Answers that take longer than the timeout are no reason: the pings are answered.
         let mut slow = proxy.connect().await;
@@ -280,7 +280,7 @@ fn pings_find_a_dead_client() {
     run(async {
         let up = named("up").await;
         let mut manager = manager(to("c"));
-        manager.h2_keepalive = pings(50, 100);
+        manager.http2.keepalive = pings(50, 100);
         let proxy = Proxy::start(manager, vec![(h1("c"), vec![up])]).await;
         // This client acknowledges pings, as any does, until its link is cut.
         let (far, cut) = relay(proxy.address).await;

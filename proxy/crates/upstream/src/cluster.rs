@@ -379,10 +379,7 @@ fn pools_survive(old: &Cluster, new: &Cluster) -> bool {
     old.http == new.http
         && old.bind_source == new.bind_source
         && old.keepalive == new.keepalive
-        && old.h2_keepalive == new.h2_keepalive
-        && old.h2_max_streams == new.h2_max_streams
-        && old.h2_stream_window == new.h2_stream_window
-        && old.h2_connection_window == new.h2_connection_window
+        && old.http2 == new.http2
         && old.discovery == new.discovery
         && (new.discovery != Discovery::OriginalDst || old.transport == new.transport)
 }

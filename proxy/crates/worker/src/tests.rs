@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use heddle_config::snapshot::{
     CircuitBreakers, Cluster, ClusterChoice, Discovery, Dns, Endpoint, EndpointHealth, FilterChain, FilterChainMatch,
-    LbPolicy, Listener, ListenerFilter, Locality, LocalityEndpoints, NetworkFilter, Snapshot, TcpProxy,
+    Http2Options, LbPolicy, Listener, ListenerFilter, Locality, LocalityEndpoints, NetworkFilter, Snapshot, TcpProxy,
     TrafficDirection, UpstreamHttp, UpstreamTransport,
 };
 use heddle_telemetry::access_log::LogFiles;
@@ -162,9 +162,12 @@ fn cluster(name: &str) -> Arc<Cluster> {
         http: UpstreamHttp::Http1,
         idle_timeout: Duration::from_secs(60),
         max_requests_per_connection: None,
-        h2_max_streams: 100,
-        h2_stream_window: 1 << 20,
-        h2_connection_window: 1 << 20,
+        http2: Http2Options {
+            max_concurrent_streams: 100,
+            stream_window: 1 << 20,
+            connection_window: 1 << 20,
+            ..Http2Options::default()
+        },
         circuit_breakers: CircuitBreakers {
             max_connections: 1024,
             max_pending_requests: 1024,
@@ -176,7 +179,6 @@ fn cluster(name: &str) -> Arc<Cluster> {
         panic_threshold: 50.0,
         locality_weighted: false,
         keepalive: None,
-        h2_keepalive: None,
         dns: Dns::default(),
         bind_source: None,
         buffer_limit: 1 << 20,

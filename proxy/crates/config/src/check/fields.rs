@@ -220,15 +220,27 @@ pub(super) const TABLE: &[Message] = &[
     message("envoy.config.core.v3.HealthCheck.Payload", &["binary", "text"]),
     message("envoy.config.core.v3.HealthCheck.TcpHealthCheck", &["receive", "send"]),
     message("envoy.config.core.v3.Http1ProtocolOptions", &["accept_http_10", "allow_absolute_url"]),
-    message(
-        "envoy.config.core.v3.Http2ProtocolOptions",
-        &[
+    Message {
+        name: "envoy.config.core.v3.Http2ProtocolOptions",
+        implemented: &[
             "connection_keepalive",
+            "hpack_table_size",
             "initial_connection_window_size",
             "initial_stream_window_size",
             "max_concurrent_streams",
+            "max_consecutive_inbound_frames_with_empty_payload",
+            "max_inbound_priority_frames_per_stream",
+            "max_inbound_window_update_frames_per_data_frame_sent",
+            "max_outbound_control_frames",
+            "max_outbound_frames",
+            "override_stream_error_on_invalid_http_message",
         ],
-    ),
+        ignored: &[],
+        instead: &[(
+            "stream_error_on_invalid_http_messaging",
+            "use override_stream_error_on_invalid_http_message",
+        )],
+    },
     message(
         "envoy.config.core.v3.HttpProtocolOptions",
         &[

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::tls::TlsSpec;
-use super::{Result, address, bytes, dns, duration_or, endpoint, enumeration, keepalive, metadata, outlier, pb};
+use super::{Result, address, bytes, dns, duration_or, endpoint, enumeration, http2, keepalive, metadata, outlier, pb};
 use super::{positive, required, source, tls, unpack};
 use crate::path::Path;
 use crate::snapshot::{
-    CircuitBreakers, Cluster, Discovery, LbPolicy, LocalityEndpoints, TlsKey, TransportSocketMatch, UpstreamHttp,
-    UpstreamTransport,
+    CircuitBreakers, Cluster, Discovery, Http2Options, LbPolicy, LocalityEndpoints, TlsKey, TransportSocketMatch,
+    UpstreamHttp, UpstreamTransport,
 };
 
 const HTTP_OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
@@ -69,9 +69,7 @@ pub(crate) fn cluster(config: &pb::cluster::Cluster, path: &Path<'_>) -> Result<
         http: UpstreamHttp::Http1,
         idle_timeout: Duration::from_secs(3600),
         max_requests_per_connection: None,
-        h2_max_streams: 1024,
-        h2_stream_window: 16 << 20,
-        h2_connection_window: 24 << 20,
+        http2: Http2Options::default(),
         circuit_breakers: circuit_breakers(config, path)?,
         outlier_detection: config
             .outlier_detection
@@ -90,7 +88,6 @@ pub(crate) fn cluster(config: &pb::cluster::Cluster, path: &Path<'_>) -> Result<
             Some(pb::cluster::cluster::common_lb_config::LocalityConfigSpecifier::LocalityWeightedLbConfig(_))
         ),
         keepalive: tcp_keepalive(config, path)?,
-        h2_keepalive: None,
         dns: dns::dns(config, path)?,
         bind_source: bind_source(config, path)?,
         buffer_limit: config.per_connection_buffer_limit_bytes.map_or(1 << 20, bytes),
@@ -251,7 +248,7 @@ fn bind_source(config: &pb::cluster::Cluster, path: &Path<'_>) -> Result<Option<
 fn http_options(config: &pb::cluster::Cluster, out: &mut Cluster, path: &Path<'_>) -> Result<()> {
     if let Some(h2) = &config.http2_protocol_options {
         out.http = UpstreamHttp::Http2;
-        http2(h2, out, &path.field("http2_protocol_options"))?;
+        out.http2 = http2::options(h2, &path.field("http2_protocol_options"))?;
     }
     for (name, any) in &config.typed_extension_protocol_options {
         let here = path.key("typed_extension_protocol_options", name);
@@ -281,7 +278,7 @@ fn upstream_http(options: &pb::upstream_http::HttpProtocolOptions, out: &mut Clu
                 }
                 ProtocolConfig::Http2ProtocolOptions(h2) => {
                     out.http = UpstreamHttp::Http2;
-                    http2(h2, out, &here.field("http2_protocol_options"))?;
+                    out.http2 = http2::options(h2, &here.field("http2_protocol_options"))?;
                 }
                 ProtocolConfig::Http3ProtocolOptions(_) => {
                     return Err(here
@@ -297,7 +294,7 @@ fn upstream_http(options: &pb::upstream_http::HttpProtocolOptions, out: &mut Clu
                 no_http1_options(h1, &here.field("http_protocol_options"))?;
             }
             if let Some(h2) = &both.http2_protocol_options {
-                http2(h2, out, &here.field("http2_protocol_options"))?;
+                out.http2 = http2::options(h2, &here.field("http2_protocol_options"))?;
             }
         }
         Kind::AutoConfig(_) => {
@@ -337,15 +334,5 @@ fn no_http1_options(options: &pb::core::Http1ProtocolOptions, path: &Path<'_>) -
     if options.accept_http_10 || options.allow_absolute_url.is_some() {
         return Err(path.error("accept_http_10 and allow_absolute_url concern requests that come in; remove them"));
     }
-    Ok(())
-}
-
-fn http2(options: &pb::core::Http2ProtocolOptions, out: &mut Cluster, path: &Path<'_>) -> Result<()> {
-    out.h2_keepalive = keepalive::http2(options, path)?;
-    out.h2_max_streams = options.max_concurrent_streams.unwrap_or(out.h2_max_streams);
-    out.h2_stream_window = options.initial_stream_window_size.unwrap_or(out.h2_stream_window);
-    out.h2_connection_window = options
-        .initial_connection_window_size
-        .unwrap_or(out.h2_connection_window);
     Ok(())
 }

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Result, access_log, bytes, chain, duration, duration_or, enumeration, keepalive, pb, rbac, route};
+use super::{Result, access_log, bytes, chain, duration, duration_or, enumeration, http2, pb, rbac, route};
 use super::{source, unpack};
 use crate::path::Path;
-use crate::snapshot::{HttpCodec, HttpConnectionManager, HttpFilter, RouteSource, ServerHeader, XfccDetail, XfccMode};
+use crate::snapshot::{
+    Http2Options, HttpCodec, HttpConnectionManager, HttpFilter, RouteSource, ServerHeader, XfccDetail, XfccMode,
+};
 
 /// Clusters that routes in place name, with the place.
 type NamedClusters = Vec<(Arc<str>, String)>;
@@ -64,7 +66,6 @@ pub(super) fn manager(
         let here = path.field("http_protocol_options");
         return Err(here.field("allow_absolute_url").unsupported("false", "remove it"));
     }
-    let h2 = config.http2_protocol_options.clone().unwrap_or_default();
     let time = |value: Option<&prost_types::Duration>, default: u64, name: &str| {
         duration_or(value, Duration::from_secs(default), &path.field(name))
     };
@@ -104,10 +105,10 @@ pub(super) fn manager(
         drain_timeout: time(config.drain_timeout.as_ref(), 5, "drain_timeout")?,
         max_headers_bytes: bytes(config.max_request_headers_kb.unwrap_or(60)).saturating_mul(1024),
         max_headers_count: bytes(common.max_headers_count.unwrap_or(100)),
-        h2_max_streams: h2.max_concurrent_streams.unwrap_or(1024),
-        h2_stream_window: h2.initial_stream_window_size.unwrap_or(16 << 20),
-        h2_connection_window: h2.initial_connection_window_size.unwrap_or(24 << 20),
-        h2_keepalive: keepalive::http2(&h2, &path.field("http2_protocol_options"))?,
+        http2: match &config.http2_protocol_options {
+            Some(options) => http2::options(options, &path.field("http2_protocol_options"))?,
+            None => Http2Options::default(),
+        },
         accept_http_10: h1.accept_http_10,
         normalize_path: config.normalize_path.unwrap_or(false),
         merge_slashes: config.merge_slashes,

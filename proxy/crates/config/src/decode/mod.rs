@@ -9,6 +9,7 @@ mod dns;
 mod endpoint;
 mod hcm;
 mod headers;
+mod http2;
 mod keepalive;
 mod listener;
 mod matcher;

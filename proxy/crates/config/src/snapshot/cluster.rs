@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::TlsKey;
+use super::http2::Http2Options;
 
 /// How a cluster learns its endpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,17 +124,6 @@ impl Default for Dns {
     }
 }
 
-/// `http2_protocol_options.connection_keepalive`: PING frames that tell whether the peer is still there.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct H2Keepalive {
-    /// `interval` between pings.
-    pub interval: Duration,
-    /// `timeout`: how long the answer, or any other frame, may take.
-    pub timeout: Duration,
-    /// `interval_jitter`: percent of the interval added at random, default 15.
-    pub jitter: f64,
-}
-
 /// `outlier_detection`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OutlierDetection {
@@ -206,12 +196,8 @@ pub struct Cluster {
     pub idle_timeout: Duration,
     /// `max_requests_per_connection`; none by default.
     pub max_requests_per_connection: Option<u32>,
-    /// `http2_protocol_options.max_concurrent_streams` that one connection carries, default 1024.
-    pub h2_max_streams: u32,
-    /// `http2_protocol_options.initial_stream_window_size`, default 16 MiB.
-    pub h2_stream_window: u32,
-    /// `http2_protocol_options.initial_connection_window_size`, default 24 MiB.
-    pub h2_connection_window: u32,
+    /// `http2_protocol_options`, of use when `http` allows HTTP/2.
+    pub http2: Http2Options,
     /// Circuit breakers.
     pub circuit_breakers: CircuitBreakers,
     /// Outlier detection, when on.
@@ -225,8 +211,6 @@ pub struct Cluster {
     /// `upstream_connection_options.tcp_keepalive`. Beyond Envoy, a connection with bytes under way is given up after the
     /// same patience without an acknowledgement ([`heddle_net::Liveness`]).
     pub keepalive: Option<heddle_net::Keepalive>,
-    /// `http2_protocol_options.connection_keepalive`.
-    pub h2_keepalive: Option<H2Keepalive>,
     /// Resolution of names, with STRICT_DNS.
     pub dns: Dns,
     /// `upstream_bind_config.source_address` (inbound passthrough uses 127.0.0.6, or ::6).

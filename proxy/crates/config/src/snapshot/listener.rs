@@ -7,8 +7,8 @@ use std::time::Duration;
 use heddle_telemetry::access_log::Format;
 
 use super::TlsKey;
-use super::cluster::H2Keepalive;
 use super::filter::{HttpFilter, NetworkFilter};
+use super::http2::Http2Options;
 use super::route::{ClusterChoice, RouteTable};
 
 /// `Listener.traffic_direction`.
@@ -264,14 +264,8 @@ pub struct HttpConnectionManager {
     pub max_headers_bytes: usize,
     /// `common_http_protocol_options.max_headers_count`, default 100.
     pub max_headers_count: usize,
-    /// `http2_protocol_options.max_concurrent_streams`, default 1024 (Envoy since 1.36).
-    pub h2_max_streams: u32,
-    /// `http2_protocol_options.initial_stream_window_size`, default 16 MiB.
-    pub h2_stream_window: u32,
-    /// `http2_protocol_options.initial_connection_window_size`, default 24 MiB.
-    pub h2_connection_window: u32,
-    /// `http2_protocol_options.connection_keepalive`.
-    pub h2_keepalive: Option<H2Keepalive>,
+    /// `http2_protocol_options`.
+    pub http2: Http2Options,
     /// `http_protocol_options.accept_http_10`.
     pub accept_http_10: bool,
     /// `normalize_path`.

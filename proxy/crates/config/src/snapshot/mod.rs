@@ -5,6 +5,7 @@
 
 mod cluster;
 mod filter;
+mod http2;
 mod listener;
 mod route;
 
@@ -14,11 +15,11 @@ use std::sync::Arc;
 use heddle_tls::{ClientContext, ServerContext};
 
 pub use cluster::{
-    CircuitBreakers, Cluster, Discovery, Dns, DnsFamily, Endpoint, EndpointHealth, H2Keepalive, HealthCheck,
-    HealthChecker, LbPolicy, Locality, LocalityEndpoints, OutlierDetection, TransportSocketMatch, UpstreamHttp,
-    UpstreamTransport,
+    CircuitBreakers, Cluster, Discovery, Dns, DnsFamily, Endpoint, EndpointHealth, HealthCheck, HealthChecker,
+    LbPolicy, Locality, LocalityEndpoints, OutlierDetection, TransportSocketMatch, UpstreamHttp, UpstreamTransport,
 };
 pub use filter::{HttpFilter, NetworkFilter, TcpProxy};
+pub use http2::{H2Keepalive, Http2Options};
 pub use listener::{
     AccessLog, AccessLogSink, Cidr, Digest, FilterChain, FilterChainMatch, HttpCodec, HttpConnectionManager, Listener,
     ListenerFilter, RouteSource, ServerHeader, TrafficDirection, XfccDetail, XfccMode,

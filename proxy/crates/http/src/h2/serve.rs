@@ -89,9 +89,9 @@ pub(crate) async fn serve(
     let opened = Instant::now();
     let mut timer = Timer::default();
     let handshake = Builder::new()
-        .initial_window_size(config.h2_stream_window)
-        .initial_connection_window_size(config.h2_connection_window)
-        .max_concurrent_streams(config.h2_max_streams)
+        .initial_window_size(config.http2.stream_window)
+        .initial_connection_window_size(config.http2.connection_window)
+        .max_concurrent_streams(config.http2.max_concurrent_streams)
         .max_header_list_size(u32::try_from(hcm.limits.max_bytes).unwrap_or(u32::MAX))
         .max_send_buffer_size(SEND_BUFFER)
         .max_pending_accept_reset_streams(MAX_EARLY_RESETS)
@@ -133,7 +133,8 @@ pub(crate) async fn serve(
     let never = far_future(opened);
     let last = config.max_connection_duration.map_or(never, |max| opened + max);
     let mut keepalive = config
-        .h2_keepalive
+        .http2
+        .keepalive
         .and_then(|settings| Some(KeepAlive::new(settings, driver.ping_pong()?)));
     let mut farewell_sent = false;
     let mut draining = None;

@@ -226,11 +226,11 @@ async fn start(cluster: &Rc<Cluster>, host: &Rc<UpstreamHost>, opened: Connectio
     stats.upstream_cx_http2_total.inc();
     let io = Io::new(opened.stream, BytesMut::new(), true);
     let handshake = Builder::new()
-        .initial_window_size(config.h2_stream_window)
-        .initial_connection_window_size(config.h2_connection_window)
+        .initial_window_size(config.http2.stream_window)
+        .initial_connection_window_size(config.http2.connection_window)
         .max_header_list_size(MAX_HEADER_LIST)
         .max_send_buffer_size(SEND_BUFFER)
-        .initial_max_send_streams((config.h2_max_streams as usize).min(UNANNOUNCED_STREAMS))
+        .initial_max_send_streams((config.http2.max_concurrent_streams as usize).min(UNANNOUNCED_STREAMS))
         .enable_push(false)
         .handshake::<_, Bytes>(Transport(Rc::clone(&io)));
     // Only writes the preface; the peer's settings are not waited for.
@@ -246,7 +246,7 @@ async fn start(cluster: &Rc<Cluster>, host: &Rc<UpstreamHost>, opened: Connectio
         local_identity: opened.local_identity,
         active: Cell::new(0),
         requests: Cell::new(0),
-        max_streams: config.h2_max_streams,
+        max_streams: config.http2.max_concurrent_streams,
         closed: Cell::new(false),
         expires: Cell::new(crate::timer::far_future(Instant::now())),
         idle_timeouts: stats.upstream_cx_idle_timeout.clone(),
@@ -257,7 +257,8 @@ async fn start(cluster: &Rc<Cluster>, host: &Rc<UpstreamHost>, opened: Connectio
     let protocol_errors = stats.upstream_cx_protocol_error.clone();
     let silent = stats.http2_keepalive_timeout.clone();
     let mut keepalive = config
-        .h2_keepalive
+        .http2
+        .keepalive
         .and_then(|settings| Some(KeepAlive::new(settings, driver.ping_pong()?)));
     let mut patience = Patience::new(&config, &stats.upstream_cx_unresponsive);
     tokio::task::spawn_local(async move {

@@ -109,10 +109,12 @@ pub fn manager(routes: RouteTable) -> HttpConnectionManager {
         drain_timeout: Duration::from_secs(5),
         max_headers_bytes: 60 * 1024,
         max_headers_count: 100,
-        h2_max_streams: 100,
-        h2_stream_window: 256 * 1024,
-        h2_connection_window: 1024 * 1024,
-        h2_keepalive: None,
+        http2: Http2Options {
+            max_concurrent_streams: 100,
+            stream_window: 256 * 1024,
+            connection_window: 1024 * 1024,
+            ..Http2Options::default()
+        },
         accept_http_10: false,
         normalize_path: true,
         merge_slashes: false,
@@ -132,9 +134,12 @@ pub fn cluster(name: &str, http: UpstreamHttp) -> Cluster {
         http,
         idle_timeout: Duration::from_secs(3600),
         max_requests_per_connection: None,
-        h2_max_streams: 100,
-        h2_stream_window: 256 * 1024,
-        h2_connection_window: 1024 * 1024,
+        http2: Http2Options {
+            max_concurrent_streams: 100,
+            stream_window: 256 * 1024,
+            connection_window: 1024 * 1024,
+            ..Http2Options::default()
+        },
         circuit_breakers: CircuitBreakers {
             max_connections: 1024,
             max_pending_requests: 1024,
@@ -146,7 +151,6 @@ pub fn cluster(name: &str, http: UpstreamHttp) -> Cluster {
         panic_threshold: 50.0,
         locality_weighted: false,
         keepalive: None,
-        h2_keepalive: None,
         dns: Dns::default(),
         bind_source: None,
         buffer_limit: 1024 * 1024,

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use heddle_config::snapshot::{
-    CircuitBreakers, Cluster, Discovery, Dns, Endpoint, EndpointHealth, LbPolicy, LocalityEndpoints, OutlierDetection,
-    TransportSocketMatch, UpstreamHttp, UpstreamTransport,
+    CircuitBreakers, Cluster, Discovery, Dns, Endpoint, EndpointHealth, Http2Options, LbPolicy, LocalityEndpoints,
+    OutlierDetection, TransportSocketMatch, UpstreamHttp, UpstreamTransport,
 };
 use heddle_telemetry::prometheus::Gathered;
 use tokio::net::TcpListener;
@@ -40,9 +40,7 @@ pub(crate) fn cluster(name: &str) -> Cluster {
         http: UpstreamHttp::Http1,
         idle_timeout: Duration::from_secs(3600),
         max_requests_per_connection: None,
-        h2_max_streams: 1024,
-        h2_stream_window: 1 << 24,
-        h2_connection_window: 1 << 24,
+        http2: Http2Options::default(),
         circuit_breakers: CircuitBreakers {
             max_connections: 2,
             max_pending_requests: 1,
@@ -54,7 +52,6 @@ pub(crate) fn cluster(name: &str) -> Cluster {
         panic_threshold: 50.0,
         locality_weighted: false,
         keepalive: None,
-        h2_keepalive: None,
         dns: Dns::default(),
         bind_source: None,
         buffer_limit: 1 << 20,

@@ -1,8 +1,8 @@
 //! A peer that vanishes without a word, in a network namespace of the test's own where packets can be dropped.
 
 use heddle_config::snapshot::{
-    Action, HeaderOps, HttpCodec, HttpConnectionManager, PathMatch, Route, RouteAction, RouteMatch, RouteSource,
-    RouteTable, ServerHeader, VirtualHost, XfccDetail, XfccMode,
+    Action, HeaderOps, Http2Options, HttpCodec, HttpConnectionManager, PathMatch, Route, RouteAction, RouteMatch,
+    RouteSource, RouteTable, ServerHeader, VirtualHost, XfccDetail, XfccMode,
 };
 use heddle_net::Keepalive;
 
@@ -135,10 +135,12 @@ fn http() -> NetworkFilter {
         drain_timeout: Duration::from_secs(5),
         max_headers_bytes: 60 * 1024,
         max_headers_count: 100,
-        h2_max_streams: 100,
-        h2_stream_window: 1 << 20,
-        h2_connection_window: 1 << 20,
-        h2_keepalive: None,
+        http2: Http2Options {
+            max_concurrent_streams: 100,
+            stream_window: 1 << 20,
+            connection_window: 1 << 20,
+            ..Http2Options::default()
+        },
         accept_http_10: false,
         normalize_path: true,
         merge_slashes: false,
