@@ -91,7 +91,7 @@ fn defaults_are_envoys() {
             max_consecutive_inbound_frames_with_empty_payload: 1,
             max_inbound_priority_frames_per_stream: 100,
             max_inbound_window_update_frames_per_data_frame_sent: 10,
-            stream_error_on_invalid_http_messaging: false,
+            stream_error_on_invalid_http_messaging: true,
             keepalive: None,
         }
     );

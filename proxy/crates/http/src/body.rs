@@ -75,8 +75,6 @@ pub(crate) trait Source {
     fn chunk(&self) -> &[u8];
     /// Drops bytes from the front of the chunk.
     fn consume(&mut self, n: usize);
-    /// Takes bytes from the front of the chunk, without a copy where possible.
-    fn take(&mut self, n: usize) -> Bytes;
     /// Whether the body ends right after `n` bytes of the chunk, without trailers, as far as is known now.
     fn ends_after(&self, n: usize) -> bool;
     /// The trailers, once, after the end.
@@ -173,10 +171,6 @@ impl Source for Static {
     fn consume(&mut self, n: usize) {
         let n = n.min(self.0.len());
         bytes::Buf::advance(&mut self.0, n);
-    }
-
-    fn take(&mut self, n: usize) -> Bytes {
-        self.0.split_to(n.min(self.0.len()))
     }
 
     fn ends_after(&self, n: usize) -> bool {

@@ -44,7 +44,7 @@ pub mod parse {
         ChunkDecoder, ChunkStep, H1Error, HeadScan, Limits, MAX_FIELDS, RequestFacts, parse_request, parse_response,
         parse_trailers,
     };
-    pub use crate::h2::FrameScan;
+    pub use crate::h2::{HpackDecoder, HpackError, HpackField, Receiver};
     pub use crate::hcm::{PathError, forward_client_cert, normalize_path};
     pub use crate::head::{Fields, Framing, Known, Method, Protocol, RequestHead, ResponseHead, Scheme, Span};
 }

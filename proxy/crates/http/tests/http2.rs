@@ -22,6 +22,7 @@ fn h2c(name: &str) -> Cluster {
 
 async fn client(proxy: &Proxy) -> SendRequest<Bytes> {
     let tcp = TcpStream::connect(proxy.address).await.expect("connect");
+    tcp.set_nodelay(true).expect("nodelay");
     let (send, driver) = h2::client::Builder::new()
         .initial_max_send_streams(100)
         .handshake(tcp)
@@ -72,6 +73,7 @@ async fn serve_h2(handler: Handler) -> (SocketAddr, Rc<Cell<usize>>) {
     tokio::task::spawn_local(async move {
         while let Ok((tcp, _)) = listener.accept().await {
             counter.set(counter.get() + 1);
+            tcp.set_nodelay(true).expect("nodelay");
             let handler = Rc::clone(&handler);
             tokio::task::spawn_local(async move {
                 let Ok(mut connection) = h2::server::handshake(tcp).await else {

@@ -64,8 +64,6 @@ cluster_stats! {
         upstream_cx_max_requests = "envoy_cluster_upstream_cx_max_requests";
         /// Connections on which the upstream broke the protocol.
         upstream_cx_protocol_error = "envoy_cluster_upstream_cx_protocol_error";
-        /// HTTP/2 connections closed because `connection_keepalive` had no answer.
-        http2_keepalive_timeout = "envoy_cluster_http2_keepalive_timeout";
         /// Connections given up because their peer acknowledged nothing for the patience of `tcp_keepalive`.
         upstream_cx_unresponsive = "heddle_cluster_upstream_cx_unresponsive";
         /// Bytes received.
@@ -134,6 +132,12 @@ impl ClusterStats {
         {
             class.inc();
         }
+    }
+
+    /// Where the metrics are registered, and the value of their label `cluster_name`, which others of the cluster's
+    /// metrics must have too to go with it.
+    pub fn registry(&self) -> (&Stats, &str) {
+        (&self.stats, &self.name)
     }
 
     /// Takes the metrics out of the registry, when the cluster is gone.

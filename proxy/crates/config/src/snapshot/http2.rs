@@ -4,15 +4,17 @@ use std::time::Duration;
 
 /// `envoy.config.core.v3.Http2ProtocolOptions`, of a connection manager or of a cluster.
 ///
-/// The bounds on frames hold for clients and for upstreams alike. The default is Envoy 1.40's.
+/// The bounds on frames hold for clients and for upstreams alike. The defaults are Envoy 1.40's but for one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Http2Options {
     /// `max_concurrent_streams` of one connection: those that a client may open, or that go to an upstream at once.
     /// From 1, default 1024.
     pub max_concurrent_streams: u32,
-    /// `initial_stream_window_size` in bytes, from 65 535, default 16 MiB.
+    /// `initial_stream_window_size` in bytes, from 65 535, default 16 MiB: what a window may grow to. It begins at
+    /// 256 KiB and grows as its bytes are passed on.
     pub stream_window: u32,
-    /// `initial_connection_window_size` in bytes, from 65 535, default 24 MiB.
+    /// `initial_connection_window_size` in bytes, from 65 535, default 24 MiB: what the window may grow to. It begins at
+    /// 1 MiB; what the windows of all connections of a worker grow by is bounded by 128 MiB.
     pub connection_window: u32,
     /// `hpack_table_size` in bytes, at most [`Self::MAX_HPACK_TABLE_SIZE`], default 4096; zero turns the dynamic
     /// table off.
@@ -29,8 +31,9 @@ pub struct Http2Options {
     /// `max_inbound_window_update_frames_per_data_frame_sent`: `5 + 2 * (streams + this * DATA frames sent)` are
     /// allowed, from 1, default 10.
     pub max_inbound_window_update_frames_per_data_frame_sent: u32,
-    /// `override_stream_error_on_invalid_http_message`: what is not valid HTTP ends its stream only, not the
-    /// connection; default false.
+    /// `override_stream_error_on_invalid_http_message`: a malformed message ends its stream only (RFC 9113 section
+    /// 8.1.1), not the connection. Default true, where Envoy's is false: behind a proxy a connection carries the requests
+    /// of many, and one of them must not end the others'.
     pub stream_error_on_invalid_http_messaging: bool,
     /// `connection_keepalive`; none by default.
     pub keepalive: Option<H2Keepalive>,
@@ -54,7 +57,7 @@ impl Default for Http2Options {
             max_consecutive_inbound_frames_with_empty_payload: 1,
             max_inbound_priority_frames_per_stream: 100,
             max_inbound_window_update_frames_per_data_frame_sent: 10,
-            stream_error_on_invalid_http_messaging: false,
+            stream_error_on_invalid_http_messaging: true,
             keepalive: None,
         }
     }

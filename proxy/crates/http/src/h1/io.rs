@@ -4,7 +4,7 @@
 use std::io::IoSlice;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, BytesMut};
 use heddle_tls::Stream;
 
 use super::chunked::{ChunkDecoder, ChunkStep};
@@ -245,24 +245,6 @@ impl ReadHalf {
         let n = n.min(self.data);
         self.took(n);
         self.skip(n);
-    }
-
-    fn take(&mut self, n: usize) -> Bytes {
-        let n = n.min(self.data);
-        if n < READ_SIZE / 2 {
-            let bytes = Bytes::copy_from_slice(self.buf.get(self.pos..self.pos + n).unwrap_or_default());
-            self.consume(n);
-            return bytes;
-        }
-        self.took(n);
-        self.buf.advance(self.pos);
-        self.pos = 0;
-        let bytes = self.buf.split_to(n).freeze();
-        if self.buf.is_empty() {
-            // What is left shares memory with `bytes`; a pooled buffer must not.
-            self.buf = BytesMut::new();
-        }
-        bytes
     }
 
     fn ends_after(&self, n: usize) -> bool {
@@ -517,10 +499,6 @@ impl Source for H1Reader<'_> {
 
     fn consume(&mut self, n: usize) {
         self.half.consume(n);
-    }
-
-    fn take(&mut self, n: usize) -> Bytes {
-        self.half.take(n)
     }
 
     fn ends_after(&self, n: usize) -> bool {

@@ -381,10 +381,6 @@ impl Source for H1Request<'_> {
         self.reader.consume(n);
     }
 
-    fn take(&mut self, n: usize) -> bytes::Bytes {
-        self.reader.take(n)
-    }
-
     fn ends_after(&self, n: usize) -> bool {
         self.reader.ends_after(n)
     }

@@ -3,16 +3,15 @@
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use h2::{Ping, PingPong};
 use heddle_config::snapshot::H2Keepalive;
 use tokio::time::Instant;
 
+use super::connection::Connection;
 use crate::timer::Timer;
 
 /// The pings of one connection. Poll it after the connection itself, in the same task: that sends what it has to say.
 pub(crate) struct KeepAlive {
     settings: H2Keepalive,
-    pings: PingPong,
     timer: Timer,
     state: State,
 }
@@ -26,36 +25,32 @@ enum State {
 
 impl KeepAlive {
     /// The first ping goes out an interval from now.
-    pub(crate) fn new(settings: H2Keepalive, pings: PingPong) -> Self {
+    pub(crate) fn new(settings: H2Keepalive) -> Self {
         Self {
             settings,
-            pings,
             timer: Timer::default(),
             state: State::Resting(Instant::now() + pause(settings)),
         }
     }
 
-    /// Ready when the peer is to be taken for dead. `received` counts the bytes that have come so far.
-    pub(crate) fn poll_dead(&mut self, cx: &mut Context<'_>, received: u64) -> Poll<()> {
+    /// Ready when the peer is to be taken for dead.
+    pub(crate) fn poll_dead(&mut self, cx: &mut Context<'_>, connection: &Connection) -> Poll<()> {
+        let received = connection.received();
         loop {
             match self.state {
                 State::Resting(due) => {
                     ready!(self.timer.poll_until(cx, due));
-                    let now = Instant::now();
-                    self.state = match self.pings.send_ping(Ping::opaque()) {
-                        Ok(()) => State::Waiting {
-                            until: now + self.settings.timeout,
-                            received,
-                        },
-                        // The connection is closing; its own end will say so.
-                        Err(_) => State::Resting(now + pause(self.settings)),
+                    connection.ping();
+                    self.state = State::Waiting {
+                        until: Instant::now() + self.settings.timeout,
+                        received,
                     };
                 }
                 State::Waiting {
                     until,
                     received: before,
                 } => {
-                    if self.pings.poll_pong(cx).is_ready() {
+                    if connection.is_answered() {
                         self.state = State::Resting(Instant::now() + pause(self.settings));
                         continue;
                     }

@@ -1,23 +1,30 @@
-//! HTTP/2 (RFC 9113) through the `h2` crate, on both sides of the proxy.
+//! HTTP/2 (RFC 9113), a codec of our own for both sides of the proxy.
+//!
+//! `frame` and `hpack` know the bytes, `head` the messages, `flow` and `limits` what a peer may cost. `connection` and
+//! `receive` are a connection's two directions, `stream` is what a request's task has of it, `body` fits it to the pump.
+//! `serve` is the server's side; the client's is in `crate::pool`.
 
 mod body;
-mod convert;
+mod connection;
+mod flow;
+mod frame;
+mod head;
+mod hpack;
 mod keepalive;
-#[cfg_attr(
-    not(test),
-    expect(
-        dead_code,
-        reason = "the `h2` crate has a bound of its own on early resets; for the codec"
-    )
-)]
+mod limits;
 mod premature;
-mod scan;
+mod receive;
+mod receiver;
 mod serve;
-mod transport;
+mod stats;
+mod stream;
 
-pub(crate) use body::{H2Reader, H2Writer, stream_error};
-pub(crate) use convert::{length_of, request_to, response_from};
+pub(crate) use body::{H2Reader, H2Writer};
+pub(crate) use connection::{Connection, End, PREFACE, Role};
+pub(crate) use head::length_of;
+pub use hpack::{Decoder as HpackDecoder, Field as HpackField, HpackError};
 pub(crate) use keepalive::KeepAlive;
-pub use scan::FrameScan;
-pub(crate) use serve::{PREFACE, serve};
-pub(crate) use transport::{Io, Transport};
+pub use receiver::Receiver;
+pub(crate) use serve::serve;
+pub(crate) use stats::CodecStats;
+pub(crate) use stream::Stream;

@@ -42,10 +42,6 @@ pub struct HcmRuntime {
     pub(crate) filters: Vec<Filter>,
     pub(crate) filter_chain: Option<Arc<str>>,
     pub(crate) limits: Limits,
-    #[expect(
-        dead_code,
-        reason = "the `h2` crate has a bound of its own on early resets; for the codec"
-    )]
     pub(crate) premature_resets: PrematureResetLimits,
     logs: Vec<LogSink>,
     inline: Option<Rc<Arc<RouteTable>>>,

@@ -3,6 +3,7 @@
 use heddle_telemetry::{Counter, Gauge, Histogram, Stats};
 
 use crate::h1::H1Error;
+use crate::h2::CodecStats;
 
 /// Statistics under Envoy's names, label `http_conn_manager_prefix`.
 #[derive(Debug)]
@@ -21,10 +22,6 @@ pub(crate) struct HcmStats {
     pub(crate) rq_rx_reset: Counter,
     pub(crate) rq_tx_reset: Counter,
     /// Connections closed because clients reset too many streams early.
-    #[expect(
-        dead_code,
-        reason = "the `h2` crate has a bound of its own on early resets; for the codec"
-    )]
     pub(crate) rq_too_many_premature_resets: Counter,
     pub(crate) rq_completed: Counter,
     pub(crate) no_route: Counter,
@@ -35,7 +32,7 @@ pub(crate) struct HcmStats {
     pub(crate) cx_http1_active: Gauge,
     pub(crate) cx_http2_total: Counter,
     pub(crate) cx_http2_active: Gauge,
-    pub(crate) http2_keepalive_timeout: Counter,
+    pub(crate) http2: CodecStats,
     pub(crate) cx_drain_close: Counter,
     pub(crate) cx_idle_timeout: Counter,
     pub(crate) cx_max_duration: Counter,
@@ -79,7 +76,7 @@ impl HcmStats {
             cx_http1_active: g("envoy_http_downstream_cx_http1_active"),
             cx_http2_total: c("envoy_http_downstream_cx_http2_total"),
             cx_http2_active: g("envoy_http_downstream_cx_http2_active"),
-            http2_keepalive_timeout: c("envoy_http2_keepalive_timeout"),
+            http2: CodecStats::downstream(registry, &labels),
             cx_drain_close: c("envoy_http_downstream_cx_drain_close"),
             cx_idle_timeout: c("envoy_http_downstream_cx_idle_timeout"),
             cx_max_duration: c("envoy_http_downstream_cx_max_duration_reached"),

@@ -49,6 +49,10 @@ pub(crate) trait RequestBody: Source {
 
 /// The answer's way to the client.
 pub(crate) trait Reply: Sink {
+    /// Ready when a head may be sent: what waits before it is within its bound.
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), StreamError>> {
+        Poll::Ready(Ok(()))
+    }
     /// Sends the head. The body follows through [`Sink`], whose `finish` is always called unless the stream fails.
     fn send_head(&mut self, head: &ResponseHead, length: BodyLength) -> Result<(), StreamError>;
     /// Sends an interim (1xx) head.
@@ -264,13 +268,18 @@ async fn send<R: Reply>(
     };
     let sent = exchange.request.method != Method::Head;
     let mut source = Static(if sent { body } else { Bytes::new() });
-    if send_head(env, exchange, reply, length).is_err() {
-        exchange.flag(ResponseFlag::DownstreamConnectionTermination);
-        return Outcome::Aborted;
-    }
     let now = Instant::now();
     let idle = env.hcm.config.stream_idle_timeout;
     let deadline = if idle.is_zero() { far_future(now) } else { now + idle };
+    let ready = poll_fn(|cx| match reply.poll_ready(cx) {
+        Poll::Ready(ready) => Poll::Ready(ready.is_ok()),
+        Poll::Pending => timer.poll_until(cx, deadline).map(|()| false),
+    })
+    .await;
+    if !ready || send_head(env, exchange, reply, length).is_err() {
+        exchange.flag(ResponseFlag::DownstreamConnectionTermination);
+        return Outcome::Aborted;
+    }
     let mut pump = Pump::default();
     let result = poll_fn(|cx| {
         if let Poll::Ready(done) = pump.poll(cx, &mut source, reply, |_| {}) {

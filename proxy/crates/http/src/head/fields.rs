@@ -172,7 +172,11 @@ impl Fields {
 
     /// Adds a field at the end. `name` is lower case.
     pub fn push(&mut self, name: &[u8], value: &[u8]) {
-        let known = Known::of(name);
+        self.push_parsed(Known::of(name), name, value);
+    }
+
+    /// Adds a field whose lower-case name's number is known already.
+    pub(crate) fn push_parsed(&mut self, known: Known, name: &[u8], value: &[u8]) {
         let (name, value) = self.append_line(name, value);
         self.list.push(Field {
             name,

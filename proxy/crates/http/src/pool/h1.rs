@@ -18,7 +18,7 @@ use crate::failure::Failure;
 use crate::h1::{H1Conn, Limits, MAX_FIELDS};
 
 /// Bounds of a response head; Envoy's default for `max_response_headers_kb`.
-const LIMITS: Limits = Limits {
+pub(super) const LIMITS: Limits = Limits {
     max_bytes: 60 * 1024,
     max_count: if MAX_FIELDS < 100 { MAX_FIELDS } else { 100 },
 };

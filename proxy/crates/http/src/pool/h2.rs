@@ -2,63 +2,52 @@
 //! has and gets nothing new.
 
 use std::cell::{Cell, RefCell};
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
-use h2::client::{Builder, SendRequest};
+use bytes::BytesMut;
 use heddle_net::PeerIdentity;
 use heddle_telemetry::Counter;
-use heddle_upstream::{ConnectErrorKind, ConnectOptions, Connection};
+use heddle_upstream::{ConnectErrorKind, ConnectOptions, Connection as Opened};
 use tokio::time::Instant;
 
-use super::h1::connect_failure;
+use super::h1::{LIMITS, connect_failure};
 use super::patience::Patience;
 use super::{Cluster, UpstreamHost, register};
 use crate::body::StreamError;
 use crate::failure::Failure;
-use crate::h2::{Io, KeepAlive, Transport};
-
-/// Most bytes that `h2` holds for one stream before the sender has to wait.
-const SEND_BUFFER: usize = 256 * 1024;
-
-/// Largest response head.
-const MAX_HEADER_LIST: u32 = 60 * 1024;
-
-/// Streams opened before the peer's SETTINGS tell its limit: what RFC 9113 section 6.5.2 says no peer should go below.
-const UNANNOUNCED_STREAMS: usize = 100;
+use crate::h2::{CodecStats, Connection, End, KeepAlive, Role, Stream};
+use crate::head::RequestHead;
 
 /// How long the last frames of a closing connection may take.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// One connection.
 pub(crate) struct H2Conn {
-    send: RefCell<SendRequest<Bytes>>,
-    pub(crate) io: Rc<Io>,
+    connection: Rc<Connection>,
     pub(crate) local: Option<SocketAddr>,
     pub(crate) peer: Option<Arc<PeerIdentity>>,
     pub(crate) local_identity: Option<Arc<str>>,
     active: Cell<u32>,
     requests: Cell<u32>,
-    max_streams: u32,
-    closed: Cell<bool>,
     expires: Cell<Instant>,
     idle_timeouts: Counter,
 }
 
 impl H2Conn {
-    fn usable(&self) -> bool {
-        !self.closed.get() && self.io.goaway().is_none()
-    }
-
     fn has_room(&self) -> bool {
-        let peer = self.send.borrow().current_max_send_streams();
-        self.active.get() < self.max_streams.min(u32::try_from(peer).unwrap_or(u32::MAX)).max(1)
+        self.active.get() < self.connection.max_streams()
+    }
+}
+
+impl Drop for H2Conn {
+    fn drop(&mut self) {
+        // Out of the pool and without requests.
+        self.connection.retire();
     }
 }
 
@@ -86,13 +75,13 @@ impl Shared {
                 conn.idle_timeouts.inc();
                 return false;
             }
-            conn.usable()
+            conn.connection.is_open()
         });
     }
 
     fn find(&self) -> Option<Rc<H2Conn>> {
         let mut conns = self.conns.borrow_mut();
-        conns.retain(|c| c.usable());
+        conns.retain(|c| c.connection.is_open());
         conns.iter().find(|c| c.has_room()).map(Rc::clone)
     }
 
@@ -127,28 +116,14 @@ impl H2Lease {
         }
     }
 
-    /// Opens the stream once the connection allows it.
+    /// Opens a stream with this request's head once the connection has room for it.
     ///
     /// # Errors
     /// [`StreamError::GoneAway`] when the connection takes no more streams: nothing was sent.
-    pub(crate) async fn open(
-        &self,
-        request: http::Request<()>,
-        end: bool,
-    ) -> Result<(h2::client::ResponseFuture, h2::SendStream<Bytes>), StreamError> {
-        // A clone has its own place in the queue for streams.
-        let mut send = self.conn.send.borrow().clone();
-        poll_fn(|cx| send.poll_ready(cx))
-            .await
-            .map_err(|_| StreamError::GoneAway)?;
-        send.send_request(request, end).map_err(|error| {
-            // A head that `h2` itself refuses is no reason to try another connection.
-            if error.is_go_away() || error.is_io() {
-                StreamError::GoneAway
-            } else {
-                StreamError::H2
-            }
-        })
+    pub(crate) async fn open(&self, head: &RequestHead, end: bool) -> Result<Rc<Stream>, StreamError> {
+        let stream = Stream::unopened(&self.conn.connection);
+        poll_fn(|cx| stream.poll_open(cx, head, end)).await?;
+        Ok(Rc::new(stream))
     }
 }
 
@@ -199,7 +174,7 @@ pub(crate) async fn acquire_h2(cluster: &Rc<Cluster>, host: &Rc<UpstreamHost>) -
         let connecting = Connecting(host);
         match host.connect(ConnectOptions::default()).await {
             Ok(opened) => {
-                let conn = start(cluster, host, opened).await?;
+                let conn = start(cluster, host, opened);
                 drop(connecting);
                 if !host.is_draining() {
                     host.pool.h2.conns.borrow_mut().push(Rc::clone(&conn));
@@ -219,86 +194,66 @@ pub(crate) async fn acquire_h2(cluster: &Rc<Cluster>, host: &Rc<UpstreamHost>) -
     }
 }
 
-/// Begins HTTP/2 on a new connection and leaves a task behind that drives it.
-async fn start(cluster: &Rc<Cluster>, host: &Rc<UpstreamHost>, opened: Connection) -> Result<Rc<H2Conn>, Failure> {
+/// Begins HTTP/2 on a new connection and leaves a task behind that drives it. The peer's SETTINGS are not waited for.
+fn start(cluster: &Rc<Cluster>, host: &Rc<UpstreamHost>, opened: Opened) -> Rc<H2Conn> {
     let config = cluster.config();
     let stats = cluster.stats();
     stats.upstream_cx_http2_total.inc();
-    let io = Io::new(opened.stream, BytesMut::new(), true);
-    let handshake = Builder::new()
-        .initial_window_size(config.http2.stream_window)
-        .initial_connection_window_size(config.http2.connection_window)
-        .max_header_list_size(MAX_HEADER_LIST)
-        .max_send_buffer_size(SEND_BUFFER)
-        .initial_max_send_streams((config.http2.max_concurrent_streams as usize).min(UNANNOUNCED_STREAMS))
-        .enable_push(false)
-        .handshake::<_, Bytes>(Transport(Rc::clone(&io)));
-    // Only writes the preface; the peer's settings are not waited for.
-    let (send, mut driver) = handshake.await.map_err(|e| Failure::Connect {
-        timeout: false,
-        reason: format!("HTTP/2 handshake: {e}"),
-    })?;
+    let (registry, name) = stats.registry();
+    let codec_stats = CodecStats::upstream(registry, name);
+    let silent = codec_stats.keepalive_timeout.clone();
+    let connection = Connection::new(
+        Role::Client,
+        opened.stream,
+        BytesMut::new(),
+        config.http2,
+        LIMITS,
+        codec_stats,
+    );
     let conn = Rc::new(H2Conn {
-        send: RefCell::new(send),
-        io: Rc::clone(&io),
+        connection: Rc::clone(&connection),
         local: opened.local,
         peer: opened.peer,
         local_identity: opened.local_identity,
         active: Cell::new(0),
         requests: Cell::new(0),
-        max_streams: config.http2.max_concurrent_streams,
-        closed: Cell::new(false),
         expires: Cell::new(crate::timer::far_future(Instant::now())),
         idle_timeouts: stats.upstream_cx_idle_timeout.clone(),
     });
-    let watched = Rc::downgrade(&conn);
     let owner = Rc::downgrade(host);
     let guard = opened.guard;
     let protocol_errors = stats.upstream_cx_protocol_error.clone();
-    let silent = stats.http2_keepalive_timeout.clone();
-    let mut keepalive = config
-        .http2
-        .keepalive
-        .and_then(|settings| Some(KeepAlive::new(settings, driver.ping_pong()?)));
+    let mut keepalive = config.http2.keepalive.map(KeepAlive::new);
     let mut patience = Patience::new(&config, &stats.upstream_cx_unresponsive);
     tokio::task::spawn_local(async move {
         let _guard = guard;
-        let result = poll_fn(|cx| {
-            let done = Pin::new(&mut driver).poll(cx);
-            // A write error ends the reading side too, and with it the driver.
-            let sent = io.poll_send(cx);
-            match (done, sent) {
-                (Poll::Ready(result), _) => return Poll::Ready(result.err()),
-                (Poll::Pending, Poll::Ready(Err(_))) => return Poll::Ready(None),
-                (Poll::Pending, _) => {}
+        let end = poll_fn(|cx| {
+            if let Poll::Ready(end) = connection.poll_turn(cx) {
+                return Poll::Ready(Some(end));
             }
             if let Some(keepalive) = &mut keepalive
-                && keepalive.poll_dead(cx, io.received()).is_ready()
+                && keepalive.poll_dead(cx, &connection).is_ready()
             {
                 silent.inc();
                 return Poll::Ready(None);
             }
             match &mut patience {
-                Some(patience) => patience.poll_dead(cx, io.stream().tcp()).map(|()| None),
+                Some(patience) => patience.poll_dead(cx, connection.transport().tcp()).map(|()| None),
                 None => Poll::Pending,
             }
         })
         .await;
-        if let Some(error) = result
-            && !error.is_io()
-            && !(error.is_go_away() && error.is_remote())
-        {
-            protocol_errors.inc();
-        }
-        if let Some(conn) = watched.upgrade() {
-            conn.closed.set(true);
+        match end {
+            Some(End::Failed(_)) => protocol_errors.inc(),
+            Some(End::Finished | End::Transport) => {}
+            None => connection.abort(),
         }
         if let Some(host) = owner.upgrade() {
-            host.pool.h2.conns.borrow_mut().retain(|c| !c.closed.get());
+            host.pool.h2.conns.borrow_mut().retain(|c| c.connection.is_open());
             host.pool.changed.notify_waiters();
         }
-        drop(driver);
-        let _ = tokio::time::timeout(FAREWELL, poll_fn(|cx| io.poll_finish(cx))).await;
+        // Who has said GOAWAY or is gone is not waited for.
+        let _ = tokio::time::timeout(FAREWELL, poll_fn(|cx| connection.poll_close(cx))).await;
     });
-    Ok(conn)
+    conn
 }

@@ -141,7 +141,10 @@ pub(super) async fn drive<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink
         parts.exchange.request_done = Some(parts.exchange.begun);
         parts.deadlines.request_done(parts.exchange.begun);
     }
-    let result = answer_head(parts, upstream, sink, &mut upload, wants_tunnel).await;
+    let mut result = answer_head(parts, upstream, sink, &mut upload, wants_tunnel).await;
+    if result.is_ok() {
+        result = until_reply_ready(parts, wants_tunnel).await;
+    }
     parts.exchange.request_bytes = upload.pump.bytes;
     result?;
 
@@ -195,6 +198,18 @@ pub(super) async fn drive<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink
     Ok(driven)
 }
 
+/// Waits until the answer's way can take a head, unless the request ends first.
+async fn until_reply_ready<B: RequestBody, R: Reply>(
+    parts: &mut Parts<'_, '_, '_, B, R>,
+    tunnel: bool,
+) -> Result<(), Failure> {
+    poll_fn(|cx| match parts.reply.poll_ready(cx) {
+        Poll::Ready(ready) => Poll::Ready(ready.map_err(|_| Failure::ClientGone)),
+        Poll::Pending => poll_ends(cx, parts, tunnel).map(Err),
+    })
+    .await
+}
+
 /// Sends the request until the final head of the answer is there, in `exchange.response`.
 async fn answer_head<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink>(
     parts: &mut Parts<'_, '_, '_, B, R>,
@@ -233,6 +248,7 @@ async fn answer_head<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink>(
         }
         // 100 was answered here, before the body was asked for.
         if status != 100 {
+            until_reply_ready(parts, wants_tunnel).await?;
             parts
                 .reply
                 .send_interim(&parts.exchange.response)

@@ -2,8 +2,6 @@
 
 use std::task::{Context, Poll};
 
-use bytes::Bytes;
-
 use crate::body::{BodyLength, Fill, Source, StreamError};
 use crate::hcm::RequestBody;
 use crate::head::Fields;
@@ -125,17 +123,6 @@ impl<B: RequestBody> Source for ReplayBody<'_, B> {
         self.inner.consume(n);
     }
 
-    fn take(&mut self, n: usize) -> Bytes {
-        if self.replaying() {
-            let end = (self.given + n).min(self.kept.len());
-            let bytes = Bytes::copy_from_slice(self.kept.get(self.given..end).unwrap_or_default());
-            self.given = end;
-            return bytes;
-        }
-        self.keep(n);
-        self.inner.take(n)
-    }
-
     fn ends_after(&self, n: usize) -> bool {
         if self.replaying() {
             return self.arrived && self.trailers.is_none() && self.given + n >= self.kept.len();
@@ -156,6 +143,7 @@ impl<B: RequestBody> Source for ReplayBody<'_, B> {
 mod tests {
     use super::*;
     use crate::body::Static;
+    use bytes::Bytes;
     use std::task::Waker;
 
     impl RequestBody for Static {

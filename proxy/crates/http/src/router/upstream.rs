@@ -1,12 +1,8 @@
 //! The upstream's end of a try, over either protocol.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
-use h2::client::ResponseFuture;
 use heddle_net::Liveness;
 use tokio::time::Instant;
 
@@ -15,7 +11,7 @@ use super::{Job, until_ready};
 use crate::body::{BodyLength, Fill, Sink, Source, StreamError};
 use crate::failure::Failure;
 use crate::h1::{H1Reader, H1Writer, parse_response};
-use crate::h2::{H2Reader, H2Writer, length_of, request_to, response_from, stream_error};
+use crate::h2::{H2Reader, H2Writer, Stream, length_of};
 use crate::hcm::{Facts, Outcome, Reply, RequestBody};
 use crate::head::{Fields, Framing, Known, Method, RequestHead, ResponseHead};
 use crate::pool::{Cluster, H1Lease, H2Lease};
@@ -58,10 +54,6 @@ impl Source for H1Up<'_> {
 
     fn consume(&mut self, n: usize) {
         self.reader.consume(n);
-    }
-
-    fn take(&mut self, n: usize) -> Bytes {
-        self.reader.take(n)
     }
 
     fn ends_after(&self, n: usize) -> bool {
@@ -212,17 +204,10 @@ pub(super) async fn over_h1<B: RequestBody, R: Reply>(
 }
 
 struct H2Up {
-    response: Option<ResponseFuture>,
+    stream: Rc<Stream>,
     reader: H2Reader,
-    stream: u32,
-    lease: H2Lease,
     bodyless: bool,
-}
-
-impl H2Up {
-    fn error(&self, error: &h2::Error) -> StreamError {
-        stream_error(error, Some(&self.lease.conn.io), self.stream)
-    }
+    _lease: H2Lease,
 }
 
 impl Source for H2Up {
@@ -238,10 +223,6 @@ impl Source for H2Up {
         self.reader.consume(n);
     }
 
-    fn take(&mut self, n: usize) -> Bytes {
-        self.reader.take(n)
-    }
-
     fn ends_after(&self, n: usize) -> bool {
         self.reader.ends_after(n)
     }
@@ -253,28 +234,7 @@ impl Source for H2Up {
 
 impl Upstream for H2Up {
     fn poll_response(&mut self, cx: &mut Context<'_>, head: &mut ResponseHead) -> Poll<Result<(), StreamError>> {
-        let Some(response) = &mut self.response else {
-            return Poll::Ready(Err(StreamError::H2));
-        };
-        if let Poll::Ready(Some(Ok(interim))) = response.poll_informational(cx) {
-            let (parts, ()) = interim.into_parts();
-            return Poll::Ready(response_from(&parts, head));
-        }
-        match ready!(Pin::new(response).poll(cx)) {
-            Ok(answer) => {
-                self.response = None;
-                let (parts, recv) = answer.into_parts();
-                response_from(&parts, head)?;
-                self.reader.open(recv);
-                let promised = length_of(&head.fields).is_some_and(|n| n > 0);
-                if promised && self.reader.is_end() && !self.bodyless && head.status != 304 {
-                    // Towards HTTP/1.1 the announced length would frame whatever comes next.
-                    return Poll::Ready(Err(StreamError::Length));
-                }
-                Poll::Ready(Ok(()))
-            }
-            Err(e) => Poll::Ready(Err(self.error(&e))),
-        }
+        self.stream.poll_head(cx, head)
     }
 
     fn length(&self, head: &ResponseHead) -> BodyLength {
@@ -305,19 +265,18 @@ pub(super) async fn over_h2<B: RequestBody, R: Reply>(
     lease: H2Lease,
     parts: &mut Parts<'_, '_, '_, B, R>,
 ) -> Result<Driven, Failure> {
-    let request = request_to(&parts.exchange.request).map_err(|_| Failure::BadRequest("http2.invalid_request"))?;
     let end = job.facts.length == BodyLength::Empty;
-    let opening = async { lease.open(request, end).await.map_err(Failure::Upstream) };
-    let (response, send) = until_ready(opening, parts).await?;
-    let stream = send.stream_id().as_u32();
-    let io = Rc::clone(&lease.conn.io);
-    let mut sink = H2Writer::new(send, end, Some(Rc::clone(&io)));
+    // Taken out for the moment: waiting looks at the exchange.
+    let head = std::mem::take(&mut parts.exchange.request);
+    let opened = until_ready(async { lease.open(&head, end).await.map_err(Failure::Upstream) }, parts).await;
+    parts.exchange.request = head;
+    let stream = opened?;
+    let mut sink = H2Writer::new(Rc::clone(&stream), end);
     let mut up = H2Up {
-        response: Some(response),
-        reader: H2Reader::unopened(Some(io)),
+        reader: H2Reader::new(Rc::clone(&stream)),
         stream,
-        lease,
         bodyless: parts.exchange.request.method == Method::Head,
+        _lease: lease,
     };
     drive(job, parts, &mut up, &mut sink).await
 }

@@ -1,0 +1,796 @@
+//! One HTTP/2 connection, of either side: its state, and everything that is sent.
+//!
+//! ```text
+//! socket ─▶ input ─▶ frames (receive) ─▶ streams' inboxes ─▶ requests' tasks
+//! socket ◀─ one write per turn ◀─ output ◀─ frames ◀────────── requests' tasks
+//! ```
+//!
+//! A task of its own drives the connection by [`Connection::poll_turn`]. Body bytes are copied into the output only while
+//! less than [`OUTPUT_ROOM`] waits there and both windows allow it; otherwise their streams stand in line. So what a
+//! connection holds for a peer that does not read is bounded, however many streams it has and however large its windows
+//! are.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::io::{self, IoSlice};
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker, ready};
+
+use bytes::BytesMut;
+use heddle_config::snapshot::Http2Options;
+use heddle_tls::Stream as Transport;
+use tokio::time::Instant;
+
+use super::flow::{CONNECTION_START, Growth, RecvWindow, STREAM_START};
+use super::frame::{self, DEFAULT_WINDOW, MAX_PAYLOAD, Reason, setting};
+use super::head::{HeadReader, encode_fields, encode_request, encode_response};
+use super::hpack::{Decoder, Encoder};
+use super::limits::{Flood, Inbound, Outbound};
+use super::receive::{Accepted, Block, Reading};
+use super::stats::CodecStats;
+use super::stream::{State, Stream};
+use crate::body::StreamError;
+use crate::buffer::{self, READ_SIZE};
+use crate::h1::Limits;
+use crate::head::{Fields, Method, RequestHead, ResponseHead};
+
+/// What a client sends first (RFC 9113 section 3.4).
+pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// Bytes that wait for the socket above which bodies and heads have to wait.
+pub(crate) const OUTPUT_ROOM: usize = 64 * 1024;
+
+/// Most frames handled before other tasks of the worker get their turn. A frame costs between 50 ns and a few
+/// microseconds.
+const TURN: u32 = 64;
+
+/// Least room for another read before the input is tidied.
+const LOW_ROOM: usize = 4 * 1024;
+
+/// Streams that were reset here and whose frames may still be on their way; older ones are taken for closed.
+const REMEMBERED_RESETS: usize = 128;
+
+/// Streams opened before the peer's SETTINGS tell its limit: what RFC 9113 section 6.5.2 says no peer should go below.
+const UNANNOUNCED_STREAMS: u32 = 100;
+
+/// Which end we are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Server,
+    Client,
+}
+
+/// A violation that ends the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ConnectionError {
+    pub(crate) reason: Reason,
+    /// Which bound was crossed, if it is that.
+    pub(crate) flood: Option<Flood>,
+}
+
+impl From<Reason> for ConnectionError {
+    fn from(reason: Reason) -> Self {
+        Self { reason, flood: None }
+    }
+}
+
+impl From<Flood> for ConnectionError {
+    fn from(flood: Flood) -> Self {
+        Self {
+            reason: Reason::ENHANCE_YOUR_CALM,
+            flood: Some(flood),
+        }
+    }
+}
+
+/// Why a connection is over.
+#[derive(Debug)]
+pub(crate) enum End {
+    /// The peer closed it, or all that was announced by GOAWAY is done.
+    Finished,
+    /// The socket failed.
+    Transport,
+    /// The peer broke the protocol, or crossed a bound.
+    Failed(ConnectionError),
+}
+
+/// How far our own GOAWAY has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Farewell {
+    #[default]
+    None,
+    /// Sent with the highest number, so that streams on their way are still taken; a PING tells when they are here.
+    Announced,
+    /// Sent with the last stream taken.
+    Final(u32),
+}
+
+/// The PING that tells when an announced GOAWAY has arrived.
+pub(super) const FAREWELL_PING: [u8; 8] = *b"farewell";
+
+/// The PING of `connection_keepalive`.
+pub(super) const KEEPALIVE_PING: [u8; 8] = *b"are you?";
+
+/// Everything but the socket.
+pub(super) struct Core {
+    pub(super) role: Role,
+    pub(super) options: Http2Options,
+    pub(super) limits: Limits,
+    pub(super) stats: CodecStats,
+    // What comes.
+    pub(super) input: BytesMut,
+    pub(super) reading: Reading,
+    pub(super) received: u64,
+    pub(super) decoder: Decoder,
+    pub(super) heads: HeadReader,
+    /// Memory of a head that was taken, for the next one.
+    pub(super) spare_response: ResponseHead,
+    pub(super) spare_request: RequestHead,
+    pub(super) block: Option<Block>,
+    /// Since when a frame or block has been incomplete.
+    pub(super) partial_since: Option<Instant>,
+    pub(super) accepted: VecDeque<Accepted>,
+    pub(super) inbound: Inbound,
+    pub(super) recv_window: RecvWindow,
+    pub(super) growth: Growth,
+    pub(super) settings_received: bool,
+    pub(super) settings_acknowledged: bool,
+    pub(super) pong: bool,
+    // What goes.
+    out: Vec<u8>,
+    sent: usize,
+    written: u64,
+    outbound: Outbound,
+    pub(super) broken: Option<ConnectionError>,
+    pub(super) send_window: i64,
+    /// SETTINGS_INITIAL_WINDOW_SIZE of the peer.
+    pub(super) peer_window: u32,
+    pub(super) peer_max_streams: Option<u32>,
+    pub(super) reset_table: bool,
+    waiting: VecDeque<Rc<State>>,
+    // Streams.
+    pub(super) streams: HashMap<u32, Rc<State>, ahash::RandomState>,
+    pub(super) last_peer: u32,
+    pub(super) next_local: u32,
+    pub(super) resets: VecDeque<u32>,
+    pub(super) farewell: Farewell,
+    /// The last stream of the peer's GOAWAY.
+    pub(super) goaway: Option<u32>,
+    over: bool,
+    driver: Option<Waker>,
+}
+
+/// A connection, shared by its driver and its streams.
+pub(crate) struct Connection {
+    transport: Transport,
+    pub(super) core: RefCell<Core>,
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connection").finish_non_exhaustive()
+    }
+}
+
+impl Core {
+    pub(super) fn new(role: Role, first: BytesMut, options: Http2Options, limits: Limits, stats: CodecStats) -> Self {
+        let connection_start = options.connection_window.clamp(DEFAULT_WINDOW, CONNECTION_START);
+        let mut core = Self {
+            role,
+            options,
+            limits,
+            stats,
+            received: first.len() as u64,
+            input: first,
+            reading: match role {
+                Role::Server => Reading::Preface,
+                Role::Client => Reading::Frame,
+            },
+            decoder: Decoder::new(options.hpack_table_size as usize),
+            heads: HeadReader::default(),
+            spare_response: ResponseHead::default(),
+            spare_request: RequestHead::default(),
+            block: None,
+            partial_since: None,
+            accepted: VecDeque::new(),
+            inbound: Inbound::new(&options),
+            recv_window: RecvWindow::new(connection_start, options.connection_window),
+            growth: Growth::default(),
+            settings_received: false,
+            settings_acknowledged: false,
+            pong: false,
+            out: Vec::new(),
+            sent: 0,
+            written: 0,
+            outbound: Outbound::new(&options),
+            broken: None,
+            send_window: i64::from(DEFAULT_WINDOW),
+            peer_window: DEFAULT_WINDOW,
+            peer_max_streams: None,
+            reset_table: false,
+            waiting: VecDeque::new(),
+            streams: HashMap::default(),
+            last_peer: 0,
+            next_local: 1,
+            resets: VecDeque::new(),
+            farewell: Farewell::None,
+            goaway: None,
+            over: false,
+            driver: None,
+        };
+        core.greet(connection_start);
+        core
+    }
+
+    /// Our side's first frames.
+    fn greet(&mut self, connection_start: u32) {
+        let mut values = vec![
+            (setting::HEADER_TABLE_SIZE, self.options.hpack_table_size),
+            (setting::INITIAL_WINDOW_SIZE, self.stream_start()),
+            (
+                setting::MAX_HEADER_LIST_SIZE,
+                u32::try_from(self.limits.max_bytes).unwrap_or(u32::MAX),
+            ),
+        ];
+        match self.role {
+            Role::Server => values.push((setting::MAX_CONCURRENT_STREAMS, self.options.max_concurrent_streams)),
+            Role::Client => {
+                values.push((setting::ENABLE_PUSH, 0));
+                self.control(|out| out.extend_from_slice(PREFACE));
+            }
+        }
+        self.control(|out| frame::settings(&values, out));
+        if connection_start > DEFAULT_WINDOW {
+            self.control(|out| frame::window_update(0, connection_start - DEFAULT_WINDOW, out));
+        }
+    }
+
+    /// SETTINGS_INITIAL_WINDOW_SIZE of ours.
+    fn stream_start(&self) -> u32 {
+        self.options.stream_window.min(STREAM_START)
+    }
+
+    pub(super) fn new_window(&self) -> RecvWindow {
+        let start = self.stream_start();
+        if self.settings_acknowledged {
+            RecvWindow::new(start, self.options.stream_window)
+        } else {
+            // The peer may not have seen our SETTINGS yet.
+            RecvWindow::new(start.max(DEFAULT_WINDOW), self.options.stream_window)
+        }
+    }
+
+    fn pending(&self) -> usize {
+        self.out.len() - self.sent
+    }
+
+    fn room(&self) -> usize {
+        OUTPUT_ROOM.saturating_sub(self.pending())
+    }
+
+    fn wake_driver(&self) {
+        if let Some(driver) = &self.driver {
+            driver.wake_by_ref();
+        }
+    }
+
+    /// Appends a frame and counts it.
+    fn append(&mut self, control: bool, write: impl FnOnce(&mut Vec<u8>)) {
+        if self.over {
+            return;
+        }
+        if self.out.capacity() == 0 {
+            self.out = buffer::take_write();
+        }
+        let before = self.out.len();
+        write(&mut self.out);
+        self.written += (self.out.len() - before) as u64;
+        if let Err(flood) = self.outbound.queued(self.written, control) {
+            self.broken.get_or_insert(flood.into());
+        }
+        self.wake_driver();
+    }
+
+    /// Appends a frame that serves no message.
+    pub(super) fn control(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        self.append(true, write);
+    }
+
+    /// Appends a header block as HEADERS and CONTINUATION.
+    fn headers(&mut self, state: &State, end: bool, encode: impl FnOnce(&mut Encoder<'_>)) {
+        let reset_table = std::mem::take(&mut self.reset_table);
+        self.append(false, |out| {
+            let at = frame::begin_headers(out);
+            encode(&mut Encoder::new(out, reset_table));
+            frame::end_headers(at, state.id.get(), end, out);
+        });
+        if end {
+            state.local_end.set(true);
+        }
+    }
+
+    /// Lets as many streams run as there is room for.
+    pub(super) fn wake_waiting(&mut self) {
+        let mut room = self.room().min(usize::try_from(self.send_window).unwrap_or(0));
+        while room > 0
+            && let Some(state) = self.waiting.pop_front()
+        {
+            state.queued.set(false);
+            state.wake();
+            room = room.saturating_sub(MAX_PAYLOAD);
+        }
+    }
+
+    fn wait(&mut self, state: &Rc<State>) {
+        if !state.queued.replace(true) {
+            self.waiting.push_back(Rc::clone(state));
+        }
+    }
+
+    /// Resets a stream; frames of it that come later are no offence.
+    pub(super) fn reset(&mut self, state: &State, reason: Reason, error: StreamError) {
+        if state.error.get().is_some() {
+            return;
+        }
+        self.reset_number(state.id.get(), reason);
+        state.fail(error);
+    }
+
+    /// Resets a stream that has no state.
+    pub(super) fn reset_number(&mut self, id: u32, reason: Reason) {
+        self.stats.tx_reset.inc();
+        if self.resets.len() >= REMEMBERED_RESETS {
+            self.resets.pop_front();
+        }
+        self.resets.push_back(id);
+        self.control(|out| frame::rst_stream(id, reason, out));
+    }
+
+    /// Ends every stream.
+    pub(super) fn fail_streams(&self, error: impl Fn(u32) -> Option<StreamError>) {
+        for state in self.streams.values() {
+            if let Some(error) = error(state.id.get()) {
+                state.fail(error);
+            }
+        }
+    }
+
+    /// Passes credit for received bytes on to the peer.
+    pub(super) fn credit(&mut self, state: Option<&State>, n: usize) {
+        if n == 0 {
+            return;
+        }
+        if let Some(increment) = self.recv_window.consume_shared(n, &mut self.growth) {
+            self.control(|out| frame::window_update(0, increment, out));
+        }
+        let Some(state) = state else { return };
+        let mut inbox = state.inbox.borrow_mut();
+        if inbox.end || state.error.get().is_some() {
+            return;
+        }
+        // What all streams hold together is bounded by the connection's window.
+        let increment = inbox.window.consume(n, |_| true);
+        drop(inbox);
+        if let Some(increment) = increment {
+            self.control(|out| frame::window_update(state.id.get(), increment, out));
+        }
+    }
+
+    /// GOAWAY with the last stream that was taken; nothing newer is.
+    pub(super) fn say_goodbye(&mut self, reason: Reason) {
+        if matches!(self.farewell, Farewell::Final(_)) {
+            return;
+        }
+        let last = self.last_peer;
+        self.farewell = Farewell::Final(last);
+        self.stats.goaway_sent.inc();
+        self.control(|out| frame::goaway(last, reason, out));
+    }
+
+    fn end(&mut self, end: End) -> End {
+        if let End::Failed(error) = &end {
+            self.farewell = Farewell::None;
+            self.say_goodbye(error.reason);
+            if let Some(flood) = error.flood {
+                self.stats.flood(flood);
+            }
+        }
+        let goaway = self.goaway;
+        let failed = matches!(&end, End::Failed(_));
+        self.fail_streams(|id| {
+            Some(match goaway {
+                Some(last) if self.role == Role::Client && id > last => StreamError::GoneAway,
+                _ if failed => StreamError::H2,
+                _ => StreamError::Closed,
+            })
+        });
+        for state in std::mem::take(&mut self.waiting) {
+            state.queued.set(false);
+            // Those not open yet have sent nothing.
+            state.fail(StreamError::GoneAway);
+        }
+        self.over = true;
+        end
+    }
+}
+
+impl Connection {
+    /// A connection of which `first` was read already. It says its own first frames at its first turn.
+    pub(crate) fn new(
+        role: Role,
+        transport: Transport,
+        first: BytesMut,
+        options: Http2Options,
+        limits: Limits,
+        stats: CodecStats,
+    ) -> Rc<Self> {
+        Rc::new(Self {
+            transport,
+            core: RefCell::new(Core::new(role, first, options, limits, stats)),
+        })
+    }
+
+    /// The byte stream below.
+    pub(crate) fn transport(&self) -> &Transport {
+        &self.transport
+    }
+
+    /// Bytes that have come from the peer.
+    pub(crate) fn received(&self) -> u64 {
+        self.core.borrow().received
+    }
+
+    /// Streams open, counting those whose tasks have not ended yet.
+    pub(crate) fn active(&self) -> usize {
+        self.core.borrow().streams.len()
+    }
+
+    /// Since when a frame or a header block has been incomplete.
+    pub(crate) fn partial_since(&self) -> Option<Instant> {
+        self.core.borrow().partial_since
+    }
+
+    /// Whether the client's SETTINGS, or the server's, have come.
+    pub(crate) fn is_greeted(&self) -> bool {
+        self.core.borrow().settings_received
+    }
+
+    /// Does what can be done without waiting: reads and handles frames, a bounded number of them, and sends what has
+    /// gathered. Requests that have come are in [`Connection::next_accepted`].
+    pub(crate) fn poll_turn(&self, cx: &mut Context<'_>) -> Poll<End> {
+        let mut core = self.core.borrow_mut();
+        match &mut core.driver {
+            Some(driver) if driver.will_wake(cx.waker()) => {}
+            driver => *driver = Some(cx.waker().clone()),
+        }
+        let mut left = TURN;
+        let mut closed = None;
+        loop {
+            let handled = core.handle_input(&mut left);
+            if let Err(error) = handled {
+                core.broken.get_or_insert(error);
+            }
+            if core.broken.is_some() {
+                break;
+            }
+            if left == 0 {
+                // The others of this worker first.
+                cx.waker().wake_by_ref();
+                break;
+            }
+            match self.poll_input(cx, &mut core) {
+                Poll::Ready(Ok(n)) if n > 0 => {}
+                Poll::Ready(Ok(_)) => {
+                    closed = Some(End::Finished);
+                    break;
+                }
+                Poll::Ready(Err(_)) => {
+                    closed = Some(End::Transport);
+                    break;
+                }
+                Poll::Pending => break,
+            }
+        }
+        if let Some(error) = core.broken {
+            let end = core.end(End::Failed(error));
+            let _ = self.poll_send(cx, &mut core);
+            return Poll::Ready(end);
+        }
+        if let Poll::Ready(Err(_)) = self.poll_send(cx, &mut core) {
+            closed.get_or_insert(End::Transport);
+        }
+        core.wake_waiting();
+        if closed.is_none() && core.streams.is_empty() && core.accepted.is_empty() {
+            // Nothing may follow, so this was all.
+            let done =
+                matches!(core.farewell, Farewell::Final(_)) || (core.role == Role::Client && core.goaway.is_some());
+            if done {
+                closed = Some(End::Finished);
+            }
+        }
+        match closed {
+            Some(end) => Poll::Ready(core.end(end)),
+            None => Poll::Pending,
+        }
+    }
+
+    fn poll_input(&self, cx: &mut Context<'_>, core: &mut Core) -> Poll<io::Result<usize>> {
+        if core.input.capacity() == 0 {
+            core.input = buffer::take_read();
+        } else if core.input.capacity() - core.input.len() < LOW_ROOM {
+            core.input.reserve(READ_SIZE);
+        }
+        let polled = self.transport.poll_read(cx, &mut core.input);
+        if let Poll::Ready(Ok(n)) = &polled {
+            core.received += *n as u64;
+        }
+        if core.input.is_empty() {
+            buffer::give_read(std::mem::take(&mut core.input));
+        }
+        polled
+    }
+
+    fn poll_send(&self, cx: &mut Context<'_>, core: &mut Core) -> Poll<io::Result<()>> {
+        while core.sent < core.out.len() {
+            let rest = IoSlice::new(core.out.get(core.sent..).unwrap_or_default());
+            let n = match self.transport.poll_write_vectored(cx, &[rest]) {
+                Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Poll::Ready(Ok(n)) => n,
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => break,
+            };
+            core.sent += n;
+        }
+        let sent = core.written - core.pending() as u64;
+        core.outbound.sent(sent);
+        if core.sent < core.out.len() {
+            if core.sent >= OUTPUT_ROOM {
+                core.out.drain(..core.sent);
+                core.sent = 0;
+            }
+            return Poll::Pending;
+        }
+        if core.out.capacity() > 0 {
+            core.sent = 0;
+            buffer::give_write(std::mem::take(&mut core.out));
+        }
+        self.transport.poll_flush(cx)
+    }
+
+    /// Sends what has gathered, ends the sending side, and reads on until the peer closes, so that it gets the last
+    /// frames and not a reset. The caller bounds the time.
+    pub(crate) fn poll_close(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut core = self.core.borrow_mut();
+        if ready!(self.poll_send(cx, &mut core)).is_err() || ready!(self.transport.poll_shutdown(cx)).is_err() {
+            return Poll::Ready(());
+        }
+        core.input.clear();
+        match ready!(self.poll_input(cx, &mut core)) {
+            Ok(n) if n > 0 => {
+                // The others of this worker first.
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            _ => Poll::Ready(()),
+        }
+    }
+
+    /// A request that has come.
+    pub(crate) fn next_accepted(&self) -> Option<Accepted> {
+        self.core.borrow_mut().accepted.pop_front()
+    }
+
+    /// The stream of an accepted request.
+    pub(crate) fn stream(self: &Rc<Self>, accepted: &Accepted) -> Stream {
+        Stream {
+            connection: Rc::clone(self),
+            state: Rc::clone(&accepted.state),
+        }
+    }
+
+    /// Begins a graceful end: GOAWAY, while streams on their way are still taken and those open finish.
+    pub(crate) fn announce_end(&self) {
+        let mut core = self.core.borrow_mut();
+        if core.farewell == Farewell::None {
+            core.farewell = Farewell::Announced;
+            core.stats.goaway_sent.inc();
+            core.control(|out| frame::goaway(0x7fff_ffff, Reason::NO_ERROR, out));
+            core.control(|out| frame::ping(FAREWELL_PING, false, out));
+        }
+    }
+
+    /// Takes no new stream from now on; those open finish. False when that was said before.
+    pub(crate) fn take_no_more(&self, reason: Reason) -> bool {
+        let mut core = self.core.borrow_mut();
+        let news = !core.over && !matches!(core.farewell, Farewell::Final(_));
+        core.say_goodbye(reason);
+        news
+    }
+
+    /// Ends a client's connection once its streams have ended.
+    pub(crate) fn retire(&self) {
+        self.take_no_more(Reason::NO_ERROR);
+    }
+
+    /// Ends the connection for a reason that is not the peer's: GOAWAY, and every stream fails.
+    pub(crate) fn abort(&self) {
+        let mut core = self.core.borrow_mut();
+        core.say_goodbye(Reason::NO_ERROR);
+        core.end(End::Finished);
+    }
+
+    /// Sends the PING of `connection_keepalive`.
+    pub(crate) fn ping(&self) {
+        let mut core = self.core.borrow_mut();
+        core.pong = false;
+        core.control(|out| frame::ping(KEEPALIVE_PING, false, out));
+    }
+
+    /// Whether the last PING was answered.
+    pub(crate) fn is_answered(&self) -> bool {
+        self.core.borrow().pong
+    }
+
+    /// Whether a client may open streams: no GOAWAY has come, numbers are left, and the peer takes any.
+    pub(crate) fn is_open(&self) -> bool {
+        let core = self.core.borrow();
+        !core.over
+            && core.goaway.is_none()
+            && core.farewell == Farewell::None
+            && core.next_local < 0x7fff_ffff
+            && core.peer_max_streams != Some(0)
+    }
+
+    /// How many streams a client may have open.
+    pub(crate) fn max_streams(&self) -> u32 {
+        let core = self.core.borrow();
+        let announced = match core.peer_max_streams {
+            Some(max) => max,
+            None if core.settings_received => u32::MAX,
+            None => UNANNOUNCED_STREAMS,
+        };
+        announced.min(core.options.max_concurrent_streams)
+    }
+
+    pub(super) fn unopened(&self) -> Rc<State> {
+        let core = self.core.borrow();
+        State::new(0, 0, core.new_window())
+    }
+
+    /// Numbers are given as heads are sent: a lower one after a higher one would be taken for closed.
+    pub(super) fn poll_open(
+        &self,
+        state: &Rc<State>,
+        cx: &mut Context<'_>,
+        head: &RequestHead,
+        end: bool,
+    ) -> Poll<Result<(), StreamError>> {
+        if !self.is_open() || self.active() >= self.max_streams() as usize {
+            return Poll::Ready(Err(StreamError::GoneAway));
+        }
+        ready!(self.poll_head_room(state, cx))?;
+        let mut core = self.core.borrow_mut();
+        let id = core.next_local;
+        core.next_local += 2;
+        state.id.set(id);
+        state.send_window.set(i64::from(core.peer_window));
+        state.head_request.set(head.method == Method::Head);
+        core.streams.insert(id, Rc::clone(state));
+        core.inbound.stream_opened();
+        core.headers(state, end, |encoder| encode_request(head, encoder));
+        Poll::Ready(Ok(()))
+    }
+
+    pub(super) fn keep_response(&self, head: ResponseHead) {
+        self.core.borrow_mut().spare_response = head;
+    }
+
+    /// Takes a request head that is not needed any more, for its memory.
+    pub(crate) fn keep_request(&self, head: RequestHead) {
+        self.core.borrow_mut().spare_request = head;
+    }
+
+    pub(super) fn release(&self, state: &State, n: usize) {
+        self.core.borrow_mut().credit(Some(state), n);
+    }
+
+    pub(super) fn poll_room(&self, state: &Rc<State>, cx: &mut Context<'_>) -> Poll<Result<usize, StreamError>> {
+        if let Some(error) = state.error.get() {
+            return Poll::Ready(Err(error));
+        }
+        let mut core = self.core.borrow_mut();
+        let of_stream = usize::try_from(state.send_window.get()).unwrap_or(0);
+        if of_stream == 0 {
+            // Its turn in the line is somebody else's.
+            core.wake_waiting();
+            drop(core);
+            state.register(cx);
+            return Poll::Pending;
+        }
+        let of_connection = usize::try_from(core.send_window).unwrap_or(0).min(core.room());
+        if of_connection == 0 {
+            core.wait(state);
+            drop(core);
+            state.register(cx);
+            return Poll::Pending;
+        }
+        Poll::Ready(Ok(of_stream.min(of_connection).min(MAX_PAYLOAD)))
+    }
+
+    pub(super) fn poll_head_room(&self, state: &Rc<State>, cx: &mut Context<'_>) -> Poll<Result<(), StreamError>> {
+        if let Some(error) = state.error.get() {
+            return Poll::Ready(Err(error));
+        }
+        let mut core = self.core.borrow_mut();
+        if core.room() > 0 {
+            return Poll::Ready(Ok(()));
+        }
+        core.wait(state);
+        drop(core);
+        state.register(cx);
+        Poll::Pending
+    }
+
+    pub(super) fn send_data(&self, state: &State, bytes: &[u8], end: bool) {
+        let mut core = self.core.borrow_mut();
+        core.send_window -= bytes.len() as i64;
+        state.send_window.set(state.send_window.get() - bytes.len() as i64);
+        core.inbound.data_sent();
+        core.append(false, |out| {
+            frame::data_header(state.id.get(), bytes.len(), end, out);
+            out.extend_from_slice(bytes);
+        });
+        if end {
+            state.local_end.set(true);
+        }
+    }
+
+    pub(super) fn send_response(&self, state: &State, head: &ResponseHead, end: bool) {
+        if head.status >= 200 {
+            state.answered.set(true);
+        }
+        self.core
+            .borrow_mut()
+            .headers(state, end, |encoder| encode_response(head, encoder));
+    }
+
+    pub(super) fn send_trailers(&self, state: &State, trailers: &Fields) {
+        self.core
+            .borrow_mut()
+            .headers(state, true, |encoder| encode_fields(trailers, encoder));
+    }
+
+    pub(super) fn reset(&self, state: &State, reason: Reason) {
+        let over = state.local_end.get() && state.inbox.borrow().end;
+        if !over {
+            self.core.borrow_mut().reset(state, reason, StreamError::Reset);
+        }
+    }
+
+    /// The stream's task has let go of it.
+    pub(super) fn end_stream(&self, state: &Rc<State>) {
+        let mut core = self.core.borrow_mut();
+        if state.queued.get() {
+            core.waiting.retain(|other| !Rc::ptr_eq(other, state));
+        }
+        if core.streams.remove(&state.id.get()).is_none() {
+            return;
+        }
+        let (held, ended) = {
+            let inbox = state.inbox.borrow();
+            (inbox.data.len(), inbox.end)
+        };
+        core.credit(None, held);
+        if state.error.get().is_none() && !(ended && state.local_end.get()) {
+            let reason = match core.role {
+                // RFC 9113 section 8.1: the answer is complete without the rest of the request.
+                Role::Server if state.local_end.get() => Reason::NO_ERROR,
+                Role::Server => Reason::INTERNAL_ERROR,
+                Role::Client => Reason::CANCEL,
+            };
+            core.reset(state, reason, StreamError::Reset);
+        }
+        core.wake_waiting();
+        core.wake_driver();
+    }
+}

@@ -1,0 +1,374 @@
+//! Message heads: from decoded fields to ours and back (RFC 9113 section 8).
+
+use super::hpack::{Encoder, Field};
+use crate::failure::Failure;
+use crate::h1::{H1Error, Limits, is_authority, parse_length};
+use crate::head::{Fields, Known, Method, Protocol, RequestHead, ResponseHead, Scheme, Span};
+
+/// Why a head is not passed on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum HeadError {
+    /// Malformed (section 8.1.1): the stream is reset. The word is for the counter.
+    Malformed(&'static str),
+    /// Well-formed, and answered with this.
+    Refused(Failure),
+}
+
+/// What a block of fields is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Section {
+    Request,
+    Response,
+    Trailers,
+    /// Of a stream that is closed or refused: decoded for the table's sake and thrown away.
+    #[default]
+    Discarded,
+}
+
+/// Fields that say how an HTTP/1 connection is used; a message that holds one is malformed (section 8.2.2).
+fn connection_specific(known: Known) -> bool {
+    matches!(
+        known,
+        Known::Connection | Known::KeepAlive | Known::ProxyConnection | Known::TransferEncoding | Known::Upgrade
+    )
+}
+
+/// Collects the fields of one section. One per connection, used again for each section.
+#[derive(Debug, Default)]
+pub(crate) struct HeadReader {
+    section: Section,
+    pub(crate) request: RequestHead,
+    pub(crate) response: ResponseHead,
+    pub(crate) trailers: Fields,
+    cookies: Vec<u8>,
+    host: Option<Span>,
+    hosts: u32,
+    method: bool,
+    path: bool,
+    scheme: bool,
+    authority: bool,
+    status: bool,
+    regular: bool,
+    malformed: Option<&'static str>,
+    bytes: usize,
+    count: usize,
+    limits: Option<Limits>,
+}
+
+impl HeadReader {
+    /// Begins a section. Nothing above `limits` is kept.
+    pub(crate) fn begin(&mut self, section: Section, limits: Limits) {
+        self.section = section;
+        match section {
+            Section::Request => {
+                self.request.clear();
+                self.request.protocol = Protocol::Http2;
+            }
+            Section::Response => {
+                self.response.clear();
+                self.response.protocol = Protocol::Http2;
+            }
+            Section::Trailers => self.trailers.clear(),
+            Section::Discarded => {}
+        }
+        self.cookies.clear();
+        self.host = None;
+        self.hosts = 0;
+        self.method = false;
+        self.path = false;
+        self.scheme = false;
+        self.authority = false;
+        self.status = false;
+        self.regular = false;
+        self.malformed = None;
+        self.bytes = 0;
+        self.count = 0;
+        self.limits = Some(limits);
+    }
+
+    fn overflow(&self) -> Option<H1Error> {
+        let limits = self.limits?;
+        if self.bytes > limits.max_bytes {
+            Some(H1Error::TooLarge)
+        } else if self.count > limits.max_count {
+            Some(H1Error::TooMany)
+        } else {
+            None
+        }
+    }
+
+    /// Takes a field.
+    pub(crate) fn field(&mut self, field: Field<'_>) {
+        if self.section == Section::Discarded || self.malformed.is_some() {
+            return;
+        }
+        self.bytes += field.name.len() + field.value.len() + 4;
+        if !field.valid {
+            self.malformed = Some("invalid_field");
+            return;
+        }
+        if let Some(name) = field.name.strip_prefix(b":") {
+            if self.overflow().is_none() {
+                self.pseudo(name, field.value);
+            }
+            return;
+        }
+        self.regular = true;
+        self.count += 1;
+        if self.overflow().is_some() {
+            return;
+        }
+        if connection_specific(field.known) {
+            self.malformed = Some("connection_field");
+            return;
+        }
+        // White space around a value is no part of it (RFC 9110 section 5.5): what is matched and what is forwarded
+        // must not differ by it.
+        let value = field.value.trim_ascii();
+        match (self.section, field.known) {
+            (_, Known::Te) if !value.eq_ignore_ascii_case(b"trailers") => self.malformed = Some("te"),
+            (_, Known::Http2Settings) => {}
+            (Section::Request, Known::Cookie) => {
+                // Crumbs are joined (section 8.2.3).
+                if !self.cookies.is_empty() {
+                    self.cookies.extend_from_slice(b"; ");
+                }
+                self.cookies.extend_from_slice(value);
+            }
+            (Section::Request, Known::Host) => {
+                self.hosts += 1;
+                self.host = Some(self.request.fields.store(value));
+            }
+            (Section::Request, known) => self.request.fields.push_parsed(known, field.name, value),
+            (Section::Response, Known::Host) => {}
+            (Section::Response, known) => self.response.fields.push_parsed(known, field.name, value),
+            (Section::Trailers, known) => self.trailers.push_parsed(known, field.name, value),
+            (Section::Discarded, _) => {}
+        }
+    }
+
+    fn pseudo(&mut self, name: &[u8], value: &[u8]) {
+        let again = |seen: &mut bool| std::mem::replace(seen, true);
+        if self.regular {
+            self.malformed = Some("pseudo_field_order");
+            return;
+        }
+        let repeated = match (self.section, name) {
+            (Section::Request, b"method") => {
+                self.request.method = Method::of(value);
+                self.request.method_token = self.request.fields.store(value);
+                again(&mut self.method)
+            }
+            (Section::Request, b"path") => {
+                self.request.path = self.request.fields.store(value);
+                again(&mut self.path)
+            }
+            (Section::Request, b"scheme") => {
+                if value.eq_ignore_ascii_case(b"https") {
+                    self.request.scheme = Scheme::Https;
+                }
+                let valid = value.first().is_some_and(u8::is_ascii_alphabetic)
+                    && value
+                        .iter()
+                        .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.'));
+                if !valid {
+                    self.malformed = Some("scheme");
+                }
+                again(&mut self.scheme)
+            }
+            (Section::Request, b"authority") => {
+                self.request.authority = self.request.fields.store(value);
+                again(&mut self.authority)
+            }
+            (Section::Response, b"status") => {
+                match value {
+                    [a @ b'1'..=b'9', b @ b'0'..=b'9', c @ b'0'..=b'9'] => {
+                        let digit = |d: &u8| u16::from(d - b'0');
+                        self.response.status = digit(a) * 100 + digit(b) * 10 + digit(c);
+                    }
+                    _ => self.malformed = Some("status"),
+                }
+                again(&mut self.status)
+            }
+            _ => {
+                self.malformed = Some("pseudo_field");
+                return;
+            }
+        };
+        if repeated {
+            self.malformed = Some("repeated_pseudo_field");
+        }
+    }
+
+    /// The request is whole, in `self.request`. Returns whether its client waits for `100 Continue`.
+    ///
+    /// # Errors
+    /// [`HeadError`].
+    pub(crate) fn finish_request(&mut self, end_stream: bool) -> Result<bool, HeadError> {
+        if let Some(cause) = self.malformed {
+            return Err(HeadError::Malformed(cause));
+        }
+        if let Some(error) = self.overflow() {
+            return Err(HeadError::Refused(Failure::Protocol(error)));
+        }
+        let connect = self.request.method == Method::Connect;
+        let complete = match connect {
+            true => self.authority && !self.path && !self.scheme,
+            false => self.path && self.scheme,
+        };
+        if !self.method || !complete {
+            return Err(HeadError::Malformed("missing_pseudo_field"));
+        }
+        let head = &mut self.request;
+        if !self.authority
+            && let Some(host) = self.host
+        {
+            if self.hosts > 1 {
+                return Err(refused("http2.duplicate_host"));
+            }
+            head.authority = host;
+        }
+        let method = head.fields.slice(head.method_token);
+        if method.is_empty() || !method.iter().all(|b| is_token(*b)) {
+            return Err(HeadError::Malformed("method"));
+        }
+        if head.authority.is_empty() {
+            return Err(refused("missing_host_header"));
+        }
+        if !is_authority(head.fields.slice(head.authority)) {
+            return Err(refused("invalid_host"));
+        }
+        if !connect {
+            let target = head.fields.slice(head.path);
+            if target.is_empty() {
+                return Err(HeadError::Malformed("path"));
+            }
+            let form = target.first() == Some(&b'/') || (target == b"*" && head.method == Method::Options);
+            if !form || target.iter().any(|b| !b.is_ascii_graphic() || *b == b'#') {
+                return Err(refused("http2.invalid_path"));
+            }
+        }
+        if !self.cookies.is_empty() {
+            head.fields.push_known(Known::Cookie, &self.cookies);
+        }
+        let length = single_length(&head.fields).map_err(|cause| {
+            self.malformed = Some(cause);
+            HeadError::Malformed(cause)
+        })?;
+        if end_stream && length.is_some_and(|n| n > 0) {
+            // Towards HTTP/1.1 the announced length would frame whatever comes next.
+            return Err(HeadError::Malformed("content_length"));
+        }
+        let expect_continue = match head.fields.get_known(Known::Expect) {
+            None => false,
+            Some(value) if value.eq_ignore_ascii_case(b"100-continue") => !end_stream,
+            Some(_) => return Err(HeadError::Refused(Failure::Protocol(H1Error::Expectation))),
+        };
+        head.fields.remove_known(Known::Expect);
+        head.classify();
+        Ok(expect_continue)
+    }
+
+    /// The response is whole, in `self.response`.
+    ///
+    /// # Errors
+    /// A word for the counter.
+    pub(crate) fn finish_response(&mut self) -> Result<(), &'static str> {
+        if let Some(cause) = self.malformed {
+            return Err(cause);
+        }
+        if self.overflow().is_some() {
+            return Err("header_overflow");
+        }
+        // RFC 9113 section 8.6: there is no switching of protocols.
+        if !self.status || self.response.status == 101 {
+            return Err("status");
+        }
+        let head = &mut self.response;
+        if head.status < 200 || head.status == 204 {
+            // RFC 9110 section 8.6: no content-length here.
+            head.fields.remove_known(Known::ContentLength);
+        }
+        single_length(&head.fields)?;
+        Ok(())
+    }
+
+    /// The trailers are whole; none when nothing was in them.
+    ///
+    /// # Errors
+    /// A word for the counter.
+    pub(crate) fn finish_trailers(&mut self) -> Result<Option<Fields>, &'static str> {
+        if let Some(cause) = self.malformed {
+            return Err(cause);
+        }
+        if self.overflow().is_some() {
+            return Err("header_overflow");
+        }
+        Ok((!self.trailers.is_empty()).then(|| std::mem::take(&mut self.trailers)))
+    }
+}
+
+fn refused(details: &'static str) -> HeadError {
+    HeadError::Refused(Failure::BadRequest(details))
+}
+
+fn is_token(b: u8) -> bool {
+    b.is_ascii_alphanumeric()
+        || matches!(
+            b,
+            b'!' | b'#' | b'$' | b'%' | b'&' | b'\'' | b'*' | b'+' | b'-' | b'.' | b'^' | b'_' | b'`' | b'|' | b'~'
+        )
+}
+
+/// `content-length`, refused when repeated or malformed: towards HTTP/1.1 it would frame the body.
+fn single_length(fields: &Fields) -> Result<Option<u64>, &'static str> {
+    let mut lengths = fields.all_known(Known::ContentLength);
+    let Some(first) = lengths.next() else {
+        return Ok(None);
+    };
+    if lengths.next().is_some() {
+        return Err("content_length");
+    }
+    parse_length(first).map(Some).map_err(|_| "content_length")
+}
+
+/// The announced length of a body.
+pub(crate) fn length_of(fields: &Fields) -> Option<u64> {
+    fields
+        .get_known(Known::ContentLength)
+        .and_then(|v| parse_length(v).ok())
+}
+
+/// Encodes fields; what cannot stand in HTTP/2 is left out.
+pub(super) fn encode_fields(fields: &Fields, encoder: &mut Encoder<'_>) {
+    for (known, name, value) in fields.iter() {
+        if connection_specific(known)
+            || matches!(known, Known::Http2Settings | Known::Host)
+            || (known == Known::Te && value != b"trailers")
+        {
+            continue;
+        }
+        encoder.field(known, name, value);
+    }
+}
+
+/// Encodes a request head.
+pub(super) fn encode_request(head: &RequestHead, encoder: &mut Encoder<'_>) {
+    encoder.method(head.method_text().as_bytes());
+    if head.method != Method::Connect {
+        encoder.scheme(head.scheme == Scheme::Https);
+        let target = head.target();
+        encoder.path(if target.is_empty() { b"/" } else { target.as_bytes() });
+    }
+    encoder.authority(head.host().as_bytes());
+    encode_fields(&head.fields, encoder);
+}
+
+/// Encodes a response head.
+pub(super) fn encode_response(head: &ResponseHead, encoder: &mut Encoder<'_>) {
+    encoder.status(head.status);
+    encode_fields(&head.fields, encoder);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,238 @@
+//! One stream: what has come and was not taken, what may be sent, and how it ended. The connection's driver fills it, the
+//! task of its request empties it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use bytes::{Bytes, BytesMut};
+
+use super::connection::Connection;
+use super::flow::RecvWindow;
+use super::frame::Reason;
+use crate::body::StreamError;
+use crate::head::{Fields, RequestHead, ResponseHead};
+
+/// Most response heads that wait to be taken: interim ones and the final one. The router gives up before that.
+pub(super) const MAX_HEADS: usize = 34;
+
+/// What has come.
+#[derive(Debug)]
+pub(super) struct Inbox {
+    pub(super) data: BytesMut,
+    pub(super) heads: VecDeque<ResponseHead>,
+    pub(super) trailers: Option<Fields>,
+    /// The peer has ended its side.
+    pub(super) end: bool,
+    pub(super) window: RecvWindow,
+    /// What is missing of the announced length.
+    pub(super) missing: Option<u64>,
+}
+
+/// A stream's state, shared by the connection and its [`Stream`].
+#[derive(Debug)]
+pub(super) struct State {
+    /// Zero before it is opened.
+    pub(super) id: Cell<u32>,
+    pub(super) inbox: RefCell<Inbox>,
+    /// What the peer allows to be sent; below zero after SETTINGS have made it smaller.
+    pub(super) send_window: Cell<i64>,
+    /// We have ended our side.
+    pub(super) local_end: Cell<bool>,
+    /// A response head without a body is expected: the request was HEAD.
+    pub(super) head_request: Cell<bool>,
+    /// A final head was sent or received.
+    pub(super) answered: Cell<bool>,
+    pub(super) error: Cell<Option<StreamError>>,
+    /// The peer has reset it.
+    pub(super) reset_by_peer: Cell<bool>,
+    /// It stands in the queue for room on the connection.
+    pub(super) queued: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl State {
+    pub(super) fn new(id: u32, send_window: i64, window: RecvWindow) -> Rc<Self> {
+        Rc::new(Self {
+            id: Cell::new(id),
+            inbox: RefCell::new(Inbox {
+                data: BytesMut::new(),
+                heads: VecDeque::new(),
+                trailers: None,
+                end: false,
+                window,
+                missing: None,
+            }),
+            send_window: Cell::new(send_window),
+            local_end: Cell::new(false),
+            head_request: Cell::new(false),
+            answered: Cell::new(false),
+            error: Cell::new(None),
+            reset_by_peer: Cell::new(false),
+            queued: Cell::new(false),
+            waker: RefCell::new(None),
+        })
+    }
+
+    /// Lets the request's task run again.
+    pub(super) fn wake(&self) {
+        if let Some(waker) = &*self.waker.borrow() {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// Notes how it ended, unless that is known, and wakes its task.
+    pub(super) fn fail(&self, error: StreamError) {
+        if self.error.get().is_none() {
+            self.error.set(Some(error));
+        }
+        self.wake();
+    }
+
+    pub(super) fn register(&self, cx: &Context<'_>) {
+        let mut waker = self.waker.borrow_mut();
+        if !waker.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
+            *waker = Some(cx.waker().clone());
+        }
+    }
+}
+
+/// A stream as its request's task has it. Dropping it ends the stream: what is not finished is reset.
+pub(crate) struct Stream {
+    pub(super) connection: Rc<Connection>,
+    pub(super) state: Rc<State>,
+}
+
+impl Stream {
+    /// A client's stream that is not open yet.
+    pub(crate) fn unopened(connection: &Rc<Connection>) -> Self {
+        Self {
+            connection: Rc::clone(connection),
+            state: connection.unopened(),
+        }
+    }
+
+    /// Opens the stream with this request head once there is room for it.
+    ///
+    /// # Errors
+    /// [`StreamError::GoneAway`]: the connection takes no more streams; nothing was sent.
+    pub(crate) fn poll_open(
+        &self,
+        cx: &mut Context<'_>,
+        head: &RequestHead,
+        end: bool,
+    ) -> Poll<Result<(), StreamError>> {
+        self.connection.poll_open(&self.state, cx, head, end)
+    }
+
+    /// Ready with the next response head in `head`, interim or final.
+    pub(crate) fn poll_head(&self, cx: &mut Context<'_>, head: &mut ResponseHead) -> Poll<Result<(), StreamError>> {
+        let taken = self.state.inbox.borrow_mut().heads.pop_front();
+        match (taken, self.state.error.get()) {
+            (Some(mut taken), _) => {
+                std::mem::swap(head, &mut taken);
+                self.connection.keep_response(taken);
+                Poll::Ready(Ok(()))
+            }
+            (None, Some(error)) => Poll::Ready(Err(error)),
+            (None, None) => {
+                self.state.register(cx);
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Ready with what has come of the body; none at its end. Call [`Stream::release`] for what was passed on.
+    pub(crate) fn poll_data(&self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, StreamError>> {
+        let mut inbox = self.state.inbox.borrow_mut();
+        if !inbox.data.is_empty() {
+            return Poll::Ready(Ok(Some(std::mem::take(&mut inbox.data).freeze())));
+        }
+        if inbox.end {
+            return Poll::Ready(Ok(None));
+        }
+        if let Some(error) = self.state.error.get() {
+            return Poll::Ready(Err(error));
+        }
+        self.state.register(cx);
+        Poll::Pending
+    }
+
+    /// So many bytes of the body were passed on: the peer may send as many more.
+    pub(crate) fn release(&self, n: usize) {
+        self.connection.release(&self.state, n);
+    }
+
+    /// The trailers, once, after the body's end.
+    pub(crate) fn take_trailers(&self) -> Option<Fields> {
+        self.state.inbox.borrow_mut().trailers.take()
+    }
+
+    /// Whether nothing more comes and nothing is left.
+    pub(crate) fn is_end(&self) -> bool {
+        let inbox = self.state.inbox.borrow();
+        inbox.end && inbox.data.is_empty() && inbox.trailers.is_none()
+    }
+
+    /// Ready with how many bytes may be sent now: one at least.
+    pub(crate) fn poll_room(&self, cx: &mut Context<'_>) -> Poll<Result<usize, StreamError>> {
+        self.connection.poll_room(&self.state, cx)
+    }
+
+    /// Ready when a head may be sent: what waits on the connection is within its bound.
+    pub(crate) fn poll_head_room(&self, cx: &mut Context<'_>) -> Poll<Result<(), StreamError>> {
+        self.connection.poll_head_room(&self.state, cx)
+    }
+
+    /// Sends body bytes, no more than [`Stream::poll_room`] has allowed.
+    pub(crate) fn send_data(&self, bytes: &[u8], end: bool) {
+        self.connection.send_data(&self.state, bytes, end);
+    }
+
+    /// Sends a response head.
+    ///
+    /// # Errors
+    /// How the stream has ended.
+    pub(crate) fn send_response(&self, head: &ResponseHead, end: bool) -> Result<(), StreamError> {
+        match self.state.error.get() {
+            Some(error) => Err(error),
+            None => {
+                self.connection.send_response(&self.state, head, end);
+                Ok(())
+            }
+        }
+    }
+
+    /// Ends our side with trailers.
+    pub(crate) fn send_trailers(&self, trailers: &Fields) {
+        self.connection.send_trailers(&self.state, trailers);
+    }
+
+    /// Resets the stream, unless it is over.
+    pub(crate) fn reset(&self, reason: Reason) {
+        self.connection.reset(&self.state, reason);
+    }
+
+    /// Whether the peer has reset the stream.
+    pub(crate) fn was_reset(&self) -> bool {
+        self.state.reset_by_peer.get()
+    }
+
+    /// Ready when the stream has ended badly.
+    pub(crate) fn poll_reset(&self, cx: &mut Context<'_>) -> Poll<StreamError> {
+        match self.state.error.get() {
+            Some(error) => Poll::Ready(error),
+            None => {
+                self.state.register(cx);
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.connection.end_stream(&self.state);
+    }
+}
