@@ -247,6 +247,13 @@ impl Fields {
             .map(|f| self.slice(f.value))
     }
 
+    /// Shows all values of a lower-case name, in order.
+    pub(crate) fn visit<'s>(&'s self, name: &[u8], see: &mut dyn FnMut(&'s [u8])) {
+        for field in self.list.iter().filter(|f| f.live && self.slice(f.name) == name) {
+            see(self.slice(field.value));
+        }
+    }
+
     /// The first value of a lower-case name.
     pub fn get(&self, name: &[u8]) -> Option<&[u8]> {
         self.list
