@@ -15,10 +15,11 @@ use std::time::Duration;
 
 use heddle_config::snapshot::{AccessLogSink, HttpConnectionManager, RouteSource, RouteTable, TrafficDirection};
 use heddle_net::ConnectionInfo;
+use heddle_telemetry::Counter;
 use heddle_telemetry::access_log::{Destination, LogSink, OpenError};
 use tokio::time::Instant;
 
-pub use path::{PathError, normalize as normalize_path};
+pub use path::{Normalized, PathError, PathRules, normalize as normalize_path};
 pub use xfcc::apply as forward_client_cert;
 
 pub(crate) use exchange::{Exchange, Selected};
@@ -40,6 +41,11 @@ pub struct HcmRuntime {
     pub(crate) filters: Vec<Filter>,
     pub(crate) filter_chain: Option<Arc<str>>,
     pub(crate) limits: Limits,
+    pub(crate) path_rules: PathRules,
+    /// Requests sent to their path with slashes in place of escaped ones.
+    pub(crate) path_redirected: Counter,
+    /// Requests refused for their path.
+    pub(crate) path_refused: Counter,
     logs: Vec<LogSink>,
     inline: Option<Rc<Arc<RouteTable>>>,
     table: RefCell<(u64, Option<Rc<Arc<RouteTable>>>)>,
@@ -64,7 +70,17 @@ impl HcmRuntime {
                 AccessLogSink::File(path) => Destination::File(path.into()),
             })?);
         }
+        let labels = [("http_conn_manager_prefix", &*config.stat_prefix)];
         Ok(Rc::new(Self {
+            path_rules: PathRules {
+                normalize: config.normalize_path,
+                merge_slashes: config.merge_slashes,
+                escaped_slashes: config.escaped_slashes,
+            },
+            path_redirected: worker
+                .stats
+                .counter("envoy_http_downstream_rq_redirected_with_normalized_path", &labels),
+            path_refused: worker.stats.counter("heddle_http_path_refused_total", &labels),
             stats: HcmStats::new(&worker.stats, &config.stat_prefix),
             filters: config
                 .filters
