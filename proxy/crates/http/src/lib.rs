@@ -47,6 +47,7 @@ pub mod parse {
     pub use crate::h2::FrameScan;
     pub use crate::hcm::{Normalized, PathError, PathRules, forward_client_cert, normalize_path};
     pub use crate::head::{
-        Fields, Framing, Known, Method, Protocol, RequestHead, ResponseHead, Scheme, Span
+        Fields, Framing, Known, Method, Protocol, RequestHead, ResponseHead, Scheme, Span, TargetError, check_method,
+        check_target,
     };
 }

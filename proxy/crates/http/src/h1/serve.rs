@@ -17,7 +17,8 @@ use crate::body::{BodyLength, Fill, Sink, Source, StreamError};
 use crate::drain::{Drain, DrainStage};
 use crate::failure::Failure;
 use crate::hcm::{
-    Active, Environment, Exchange, Facts, HcmRuntime, Outcome, Reply, RequestBody, finish_head, handle, local_head,
+    Active, Environment, Exchange, Facts, HcmRuntime, Outcome, Reply, RequestBody, decline_h2c, finish_head, handle,
+    local_head,
 };
 use crate::head::{Fields, Framing, Known, Method, Protocol, ResponseHead};
 use crate::timer::{Timer, far_future};
@@ -167,7 +168,7 @@ async fn one(
             Framing::Length(n) => BodyLength::Known(n),
             Framing::Chunked => BodyLength::Unknown,
         },
-        upgrade: parsed.upgrade && !connect,
+        upgrade: parsed.upgrade && !connect && decline_h2c(env.hcm, &mut exchange.request),
         expect_continue: parsed.expect_continue,
     };
     if facts.upgrade && facts.length != BodyLength::Empty {

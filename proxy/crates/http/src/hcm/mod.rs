@@ -23,6 +23,7 @@ pub use path::{Normalized, PathError, PathRules, normalize as normalize_path};
 pub use xfcc::apply as forward_client_cert;
 
 pub(crate) use exchange::{Exchange, Selected};
+pub(crate) use request::decline_h2c;
 pub(crate) use response::{clean_trailers, finish_head, local_head};
 pub(crate) use stats::{Active, HcmStats};
 pub(crate) use stream::{Environment, Facts, IdleWatch, Outcome, Reply, RequestBody, handle, response_ops, send_head};

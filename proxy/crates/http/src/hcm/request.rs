@@ -175,7 +175,32 @@ pub(super) fn upgrade_allowed(hcm: &HcmRuntime, head: &RequestHead, upgrade: boo
     if !upgrade {
         return true;
     }
+    offers(head).all(allowed)
+}
+
+/// The protocols that a client offers to change to (RFC 9110 section 7.8).
+fn offers(head: &RequestHead) -> impl Iterator<Item = &[u8]> {
     head.fields
-        .get_known(Known::Upgrade)
-        .is_some_and(|token| allowed(token.trim_ascii()))
+        .all_known(Known::Upgrade)
+        .flat_map(|value| value.split(|b| *b == b','))
+        .map(<[u8]>::trim_ascii)
+}
+
+/// Takes the offer of HTTP/2 without TLS (`upgrade: h2c`) out of a request, unless the configuration names it: clients
+/// make it with any request, RFC 9113 has dropped it, and to ignore it is to serve the request as it is. Returns whether
+/// an upgrade is still asked for.
+pub(crate) fn decline_h2c(hcm: &HcmRuntime, head: &mut RequestHead) -> bool {
+    let is_h2c = |token: &&[u8]| token.eq_ignore_ascii_case(b"h2c");
+    let configured = hcm.config.upgrades.iter().any(|u| is_h2c(&u.as_bytes()));
+    if configured || !offers(head).any(|token| is_h2c(&token)) {
+        return true;
+    }
+    let others: Vec<&[u8]> = offers(head).filter(|token| !is_h2c(token)).collect();
+    let others = others.join(&b", "[..]);
+    head.fields.remove_known(Known::Upgrade);
+    if others.is_empty() {
+        return false;
+    }
+    head.fields.push_known(Known::Upgrade, &others);
+    true
 }

@@ -4,12 +4,14 @@ mod fields;
 mod known;
 mod request;
 mod response;
+mod target;
 
 pub use fields::{Fields, Span};
 pub use known::Known;
 pub use request::{Method, Protocol, RequestHead, Scheme};
 pub use response::ResponseHead;
 pub(crate) use response::reason;
+pub use target::{TargetError, check_method, check_target};
 
 /// How a message's body is delimited in HTTP/1.1 (RFC 9112 section 6).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
