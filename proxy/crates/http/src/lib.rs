@@ -48,6 +48,6 @@ pub mod parse {
     pub use crate::hcm::{Normalized, PathError, PathRules, forward_client_cert, normalize_path};
     pub use crate::head::{
         Fields, Framing, Known, Method, Protocol, RequestHead, ResponseHead, Scheme, Span, TargetError, check_method,
-        check_target,
+        check_target, is_forbidden_trailer,
     };
 }

@@ -464,8 +464,8 @@ pub(crate) fn parse_length(value: &[u8]) -> Result<u64, H1Error> {
     Ok(value.iter().fold(0, |n, b| n * 10 + u64::from(b - b'0')))
 }
 
-/// Parses a complete trailer section, its final empty line included. Fields that may not stand in trailers (RFC 9110
-/// section 6.5.1: framing, routing, authentication) are dropped.
+/// Parses a complete trailer section, its final empty line included. What may not stand there is removed where trailers
+/// are passed on, for both protocols ([`crate::head::Fields::remove_forbidden_trailers`]).
 ///
 /// # Errors
 /// [`H1Error::Trailers`] when a line does not parse.
@@ -477,28 +477,6 @@ pub fn parse_trailers(raw: &[u8], fields: &mut crate::head::Fields) -> Result<()
             for field in headers {
                 fields.index(span_of(raw, field.name.as_bytes()), span_of(raw, field.value));
             }
-            fields.remove_where(|k| {
-                matches!(
-                    k,
-                    Known::Host
-                        | Known::Connection
-                        | Known::ContentLength
-                        | Known::ContentType
-                        | Known::TransferEncoding
-                        | Known::Te
-                        | Known::Trailer
-                        | Known::Upgrade
-                        | Known::KeepAlive
-                        | Known::ProxyConnection
-                        | Known::Expect
-                        | Known::Cookie
-                        | Known::ForwardedClientCert
-                        | Known::ForwardedFor
-                        | Known::ForwardedProto
-                )
-            });
-            fields.remove(b"authorization");
-            fields.remove(b"set-cookie");
             Ok(())
         }
         _ => Err(H1Error::Trailers),

@@ -47,6 +47,8 @@ pub struct HcmRuntime {
     pub(crate) path_redirected: Counter,
     /// Requests refused for their path.
     pub(crate) path_refused: Counter,
+    /// Fields that were no trailers.
+    pub(crate) trailers_dropped: Counter,
     logs: Vec<LogSink>,
     inline: Option<Rc<Arc<RouteTable>>>,
     table: RefCell<(u64, Option<Rc<Arc<RouteTable>>>)>,
@@ -82,6 +84,7 @@ impl HcmRuntime {
                 .stats
                 .counter("envoy_http_downstream_rq_redirected_with_normalized_path", &labels),
             path_refused: worker.stats.counter("heddle_http_path_refused_total", &labels),
+            trailers_dropped: worker.stats.counter("heddle_http_trailers_dropped_total", &labels),
             stats: HcmStats::new(&worker.stats, &config.stat_prefix),
             filters: config
                 .filters

@@ -220,6 +220,7 @@ async fn answer<R: Reply>(
         Failure::StreamIdle { .. } => env.hcm.stats.rq_idle_timeout.inc(),
         Failure::RequestTimeout => env.hcm.stats.rq_timeout.inc(),
         Failure::NoCluster(_) => env.hcm.stats.no_cluster.inc(),
+        Failure::Protocol(error) => env.hcm.stats.http1_error(*error),
         _ => {}
     }
     let body = local_head(exchange, failure);

@@ -301,6 +301,19 @@ impl Fields {
         }
     }
 
+    /// Removes every field whose lower-case name is one of these and says how many there were.
+    pub(crate) fn remove_named(&mut self, remove: impl Fn(&[u8]) -> bool) -> usize {
+        let bytes = &self.bytes;
+        let mut removed = 0;
+        for field in self.list.iter_mut().filter(|f| f.live) {
+            if remove(bytes.get(field.name.range()).unwrap_or_default()) {
+                field.live = false;
+                removed += 1;
+            }
+        }
+        removed
+    }
+
     /// Removes every field of a lower-case name.
     pub fn remove(&mut self, name: &[u8]) {
         let bytes = &self.bytes;
