@@ -313,6 +313,9 @@ async fn answer_body<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink>(
         End::Whole => Driven::Finished(Outcome::Complete),
         End::Upstream(error) => {
             let failure = Failure::Upstream(error);
+            if let Some(cluster) = &exchange.cluster {
+                super::count(cluster, &failure);
+            }
             if let Some(flag) = failure.flag() {
                 exchange.flag(flag);
             }
@@ -324,6 +327,9 @@ async fn answer_body<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink>(
                 exchange.flag(flag);
             }
             exchange.details = failure.details();
+            if let Failure::Protocol(error) = &failure {
+                hcm.stats.http1_error(*error);
+            }
             if failure == Failure::Timeout
                 && let Some(cluster) = &exchange.cluster
             {
