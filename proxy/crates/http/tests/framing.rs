@@ -246,6 +246,12 @@ fn an_answer_cut_short_is_passed_on_as_far_as_it_came() {
             assert!(rest.ends_with(end), "{said}: {rest}");
             assert_eq!(requests.get(), 1, "{said}");
             assert_eq!(proxy.metric("envoy_http_downstream_rq_tx_reset", ""), 1, "{said}");
+            let malformed = i64::from(answer.ends_with(b"zz\r\n"));
+            assert_eq!(
+                proxy.metric("envoy_cluster_upstream_cx_protocol_error", "c"),
+                malformed,
+                "{said}"
+            );
         }
         for (answer, expected) in [
             (&b""[..], 503),

@@ -9,6 +9,7 @@ use heddle_config::snapshot::*;
 use heddle_matching::rbac::{self, Action as Rule, Permission, Principal};
 use heddle_matching::{HeaderMatcher, HeaderTest, StringMatcher};
 use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 
 fn h1(name: &str) -> Cluster {
     cluster(name, UpstreamHttp::Http1)
@@ -299,5 +300,47 @@ fn methods_and_targets() {
         assert_eq!(proxy.metric("heddle_http1_protocol_error_total", "invalid_method"), 4);
         assert_eq!(proxy.metric("heddle_http1_protocol_error_total", "invalid_target"), 4);
         assert_eq!(log.borrow()[0].line, "GET /?b HTTP/1.1");
+    });
+}
+
+/// The same over HTTP/2: one function normalizes paths, one matcher reads fields.
+#[test]
+fn http2_gets_past_no_policy_either() {
+    run(async {
+        let role = is("x-role", "admin");
+        let path = Permission::UrlPath(StringMatcher::prefix("/admin"));
+        let (proxy, log) = proxy(ruled(Rule::Deny, Permission::Or(vec![role, path]))).await;
+        let tcp = TcpStream::connect(proxy.address).await.expect("connect");
+        let (send, driver) = h2::client::handshake(tcp).await.expect("handshake");
+        tokio::task::spawn_local(async move {
+            let _ = driver.await;
+        });
+        for (path, roles, expected) in [
+            ("/x/..;/admin", &[][..], 403),
+            ("/x/%2e%2e;/admin", &[], 403),
+            ("//admin", &[], 403),
+            ("/;v/admin", &[], 403),
+            ("/%2Fadmin", &[], 403),
+            ("/x/..%2fadmin", &[], 400),
+            ("/x/..%3b/admin", &[], 400),
+            ("/a", &["user", "admin"], 403),
+            ("/a", &["admin", ""], 403),
+            ("/a;v=1/b", &["user", "other"], 200),
+        ] {
+            let mut request = http::Request::builder().uri(format!("http://shop{path}"));
+            for role in roles {
+                request = request.header("x-role", *role);
+            }
+            let mut ready = send.clone().ready().await.expect("ready");
+            let request = request.body(()).expect("request");
+            let (answer, _) = ready.send_request(request, true).expect("send");
+            let status = answer.await.expect("answer").status().as_u16();
+            assert_eq!(status, expected, "{path} {roles:?}");
+        }
+        let log = log.borrow();
+        assert_eq!(log.len(), 1);
+        assert_eq!(log[0].line, "GET /a;v=1/b HTTP/1.1");
+        let roles: Vec<_> = log[0].headers.iter().filter(|(name, _)| name == "x-role").collect();
+        assert_eq!(roles.len(), 2, "both go on");
     });
 }
