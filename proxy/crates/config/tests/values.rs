@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use heddle_config::snapshot::{
-    Action, ClusterChoice, Discovery, Dns, DnsFamily, HeaderOp, HeaderValue, HostRewrite, Http2Options, HttpCodec,
-    HttpConnectionManager, HttpFilter, LbPolicy, ListenerFilter, NetworkFilter, PathMatch, PathRewrite,
+    Action, ClusterChoice, Discovery, Dns, DnsFamily, EscapedSlashes, HeaderOp, HeaderValue, HostRewrite, Http2Options,
+    HttpCodec, HttpConnectionManager, HttpFilter, LbPolicy, ListenerFilter, NetworkFilter, PathMatch, PathRewrite,
     PrematureResetLimits, RouteSource, RouteTable, Runtime, ServerHeader, Snapshot, TrafficDirection, UpstreamHttp,
     UpstreamTransport, XfccMode,
 };
@@ -98,6 +98,7 @@ fn defaults_are_envoys() {
     assert!(m.generate_request_id && !m.preserve_request_id && !m.use_remote_address && !m.normalize_path);
     assert_eq!(m.server_header, ServerHeader::Overwrite("envoy".into()));
     assert_eq!(m.xfcc_mode, XfccMode::Sanitize);
+    assert_eq!(m.escaped_slashes, EscapedSlashes::Keep);
     let cluster = &s.clusters["a"];
     assert_eq!(cluster.discovery, Discovery::Static);
     assert_eq!(cluster.lb_policy, LbPolicy::RoundRobin);
@@ -116,6 +117,21 @@ fn defaults_are_envoys() {
     assert!((cluster.panic_threshold - 50.0).abs() < f64::EPSILON);
     assert_eq!(cluster.buffer_limit, 1 << 20);
     assert_eq!(cluster.http2, Http2Options::default());
+}
+
+#[test]
+fn escaped_slashes() {
+    for (action, expected) in [
+        ("IMPLEMENTATION_SPECIFIC_DEFAULT", EscapedSlashes::Keep),
+        ("KEEP_UNCHANGED", EscapedSlashes::Keep),
+        ("REJECT_REQUEST", EscapedSlashes::Reject),
+        ("UNESCAPE_AND_REDIRECT", EscapedSlashes::Redirect),
+        ("UNESCAPE_AND_FORWARD", EscapedSlashes::Forward),
+    ] {
+        let setting = format!("path_with_escaped_slashes_action: {action}");
+        let s = snapshot(&http(&setting, "", "name: r"));
+        assert_eq!(manager(&s, "front").escaped_slashes, expected, "{action}");
+    }
 }
 
 #[test]

@@ -45,6 +45,9 @@ pub mod parse {
         parse_trailers,
     };
     pub use crate::h2::{HpackDecoder, HpackError, HpackField, Receiver};
-    pub use crate::hcm::{PathError, forward_client_cert, normalize_path};
-    pub use crate::head::{Fields, Framing, Known, Method, Protocol, RequestHead, ResponseHead, Scheme, Span};
+    pub use crate::hcm::{Normalized, PathError, PathRules, forward_client_cert, normalize_path};
+    pub use crate::head::{
+        Fields, Framing, Known, Method, Protocol, RequestHead, ResponseHead, Scheme, Span, TargetError, check_method,
+        check_target, is_forbidden_trailer,
+    };
 }

@@ -48,7 +48,10 @@ pub async fn serve(
     }
 }
 
-/// Reads until the bytes can, or cannot, be the HTTP/2 preface. None when the connection ended first.
+/// The part of the preface that is the start line and head of a request which no HTTP/1.1 client sends.
+const PRI: &[u8] = b"PRI * HTTP/2.0\r\n\r\n";
+
+/// Reads until the bytes can, or cannot, be the HTTP/2 preface; true when they are to be read as HTTP/2. None when the connection ended first.
 async fn detect(hcm: &HcmRuntime, stream: &Stream, first: &mut BytesMut, drain: &Drain) -> Option<bool> {
     let mut timer = Timer::default();
     let now = Instant::now();
@@ -60,7 +63,9 @@ async fn detect(hcm: &HcmRuntime, stream: &Stream, first: &mut BytesMut, drain: 
         loop {
             let n = first.len().min(h2::PREFACE.len());
             if first.get(..n) != h2::PREFACE.get(..n) {
-                return Poll::Ready(Some(false));
+                // A client that got as far as this speaks HTTP/2, and its preface is wrong: a connection error of that
+                // protocol (RFC 9113 section 3.4), not a request of the other.
+                return Poll::Ready(Some(first.starts_with(PRI)));
             }
             if n == h2::PREFACE.len() {
                 return Poll::Ready(Some(true));

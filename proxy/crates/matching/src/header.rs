@@ -1,6 +1,8 @@
 //! `envoy.config.route.v3.HeaderMatcher`.
 
-use crate::{RequestView, StringMatcher};
+use std::borrow::Cow;
+
+use crate::{Reading, RequestView, StringMatcher};
 
 /// What is asked of a header.
 #[derive(Clone, Debug)]
@@ -18,13 +20,42 @@ pub enum HeaderTest {
     },
 }
 
-/// A test on one header, joined by commas when it came more than once.
+/// A test on one header.
+///
+/// A header that comes more than once has several readings: each of its values, and all of them joined by `,` or `, `
+/// (`; ` for `cookie`). Bytes outside UTF-8 are read as ISO 8859-1 and as replacement characters.
 #[derive(Clone, Debug)]
 pub struct HeaderMatcher {
     name: Box<str>,
     test: HeaderTest,
     invert: bool,
     missing_as_empty: bool,
+}
+
+/// What the test says about the readings of a header.
+#[derive(Clone, Copy, Debug)]
+struct Found {
+    any: bool,
+    every: bool,
+}
+
+impl Found {
+    const NOTHING: Self = Self {
+        any: false,
+        every: true,
+    };
+
+    fn all(matched: bool) -> Self {
+        Self {
+            any: matched,
+            every: matched,
+        }
+    }
+
+    fn add(&mut self, matched: bool) {
+        self.any |= matched;
+        self.every &= matched;
+    }
 }
 
 impl HeaderMatcher {
@@ -46,74 +77,93 @@ impl HeaderMatcher {
         &self.name
     }
 
-    /// Whether the request matches.
+    /// Whether the request matches, where the answer refuses nobody and lets nobody in (routes): one reading is enough,
+    /// and an inverted test holds when none matches.
     pub fn matches(&self, request: &dyn RequestView) -> bool {
-        self.matches_value(request.header(&self.name).as_deref())
+        self.find(request).is_some_and(|found| found.any != self.invert)
     }
 
-    /// Whether a header of this value (none when absent) matches.
-    pub fn matches_value(&self, value: Option<&str>) -> bool {
-        let value = if self.missing_as_empty {
-            Some(value.unwrap_or(""))
-        } else {
-            value
+    /// Whether the request, or a connection without one, matches in any or in every reading. Inverted, the test holds in
+    /// a reading in which it would not otherwise.
+    pub fn matches_in(&self, reading: Reading, request: Option<&dyn RequestView>) -> bool {
+        let found = match request {
+            Some(request) => self.find(request),
+            None => self.absent(),
         };
-        let matched = match (&self.test, value) {
-            (HeaderTest::Present(wanted), value) => value.is_some() == *wanted,
-            (_, None) => return false,
-            (HeaderTest::String(matcher), Some(value)) => matcher.matches(value),
-            (HeaderTest::Range { start, end }, Some(value)) => value
+        found.is_some_and(|found| match (reading, self.invert) {
+            (Reading::Any, false) => found.any,
+            (Reading::Any, true) => !found.every,
+            (Reading::Every, false) => found.every,
+            (Reading::Every, true) => !found.any,
+        })
+    }
+
+    /// None when the header is absent, which matches nothing.
+    fn find(&self, request: &dyn RequestView) -> Option<Found> {
+        let mut count = 0;
+        let mut found = Found::NOTHING;
+        request.visit_header(&self.name, &mut |value| {
+            count += 1;
+            if !matches!(self.test, HeaderTest::Present(_)) {
+                self.read(value, &mut found);
+            }
+        });
+        if count == 0 {
+            return self.absent();
+        }
+        if let HeaderTest::Present(wanted) = self.test {
+            return Some(Found::all(wanted));
+        }
+        if count > 1 {
+            let separators: &[&[u8]] = match &*self.name {
+                "cookie" => &[b"; "],
+                _ => &[b",", b", "],
+            };
+            for separator in separators {
+                let mut joined: Option<Vec<u8>> = None;
+                request.visit_header(&self.name, &mut |value| match &mut joined {
+                    None => joined = Some(value.to_vec()),
+                    Some(all) => {
+                        all.extend_from_slice(separator);
+                        all.extend_from_slice(value);
+                    }
+                });
+                self.read(&joined.unwrap_or_default(), &mut found);
+            }
+        }
+        Some(found)
+    }
+
+    fn absent(&self) -> Option<Found> {
+        match &self.test {
+            HeaderTest::Present(wanted) => Some(Found::all(*wanted == self.missing_as_empty)),
+            _ if self.missing_as_empty => Some(Found::all(self.test(""))),
+            _ => None,
+        }
+    }
+
+    /// Adds what the test says about a value, which has one reading when it is text.
+    fn read(&self, value: &[u8], found: &mut Found) {
+        match String::from_utf8_lossy(value) {
+            Cow::Borrowed(text) => found.add(self.test(text)),
+            Cow::Owned(replaced) => {
+                found.add(self.test(&replaced));
+                let latin: String = value.iter().map(|b| char::from(*b)).collect();
+                found.add(self.test(&latin));
+            }
+        }
+    }
+
+    fn test(&self, value: &str) -> bool {
+        match &self.test {
+            HeaderTest::Present(wanted) => *wanted,
+            HeaderTest::String(matcher) => matcher.matches(value),
+            HeaderTest::Range { start, end } => value
                 .parse::<i64>()
                 .is_ok_and(|number| (*start..*end).contains(&number)),
-        };
-        matched != self.invert
+        }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn exact(value: &str) -> HeaderTest {
-        HeaderTest::String(StringMatcher::exact(value))
-    }
-
-    #[test]
-    fn table() {
-        let range = || HeaderTest::Range { start: 1, end: 10 };
-        for (test, invert, missing_as_empty, value, expected) in [
-            (exact("a"), false, false, Some("a"), true),
-            (exact("a"), false, false, Some("b"), false),
-            (exact("a"), true, false, Some("b"), true),
-            (exact("a"), true, false, Some("a"), false),
-            // Absent: no match either way, unless it counts as empty.
-            (exact("a"), false, false, None, false),
-            (exact("a"), true, false, None, false),
-            (exact("a"), true, true, None, true),
-            (exact(""), false, true, None, true),
-            (HeaderTest::Present(true), false, false, Some(""), true),
-            (HeaderTest::Present(true), false, false, None, false),
-            (HeaderTest::Present(true), true, false, None, true),
-            (HeaderTest::Present(true), true, false, Some("x"), false),
-            (HeaderTest::Present(false), false, false, None, true),
-            (HeaderTest::Present(false), false, false, Some("x"), false),
-            (HeaderTest::Present(false), true, false, Some("x"), true),
-            (HeaderTest::Present(false), false, true, None, false),
-            (range(), false, false, Some("1"), true),
-            (range(), false, false, Some("10"), false),
-            (range(), false, false, Some("-1"), false),
-            (range(), false, false, Some("x"), false),
-            (range(), false, false, Some(""), false),
-            (range(), true, false, Some("x"), true),
-            (range(), false, false, None, false),
-        ] {
-            let said = format!("{test:?} invert={invert} empty={missing_as_empty} on {value:?}");
-            assert_eq!(
-                HeaderMatcher::new("X-A", test, invert, missing_as_empty).matches_value(value),
-                expected,
-                "{said}"
-            );
-        }
-        assert_eq!(HeaderMatcher::new("X-A", exact("a"), false, false).name(), "x-a");
-    }
-}
+mod tests;

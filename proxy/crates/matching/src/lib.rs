@@ -4,15 +4,19 @@
 
 mod address;
 mod header;
+mod path;
 mod query;
 pub mod rbac;
+mod reading;
 mod regex;
 mod string;
 mod view;
 
 pub use address::{Cidr, CidrError};
 pub use header::{HeaderMatcher, HeaderTest};
+pub use path::PathReadings;
 pub use query::{QueryMatcher, QueryTest};
+pub use reading::Reading;
 pub use regex::{MAX_COMPILED, MAX_PATTERN, Regex, RegexError};
 pub use string::{StringMatcher, StringTest};
 pub use view::RequestView;

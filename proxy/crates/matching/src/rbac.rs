@@ -1,12 +1,13 @@
 //! Role-based access control (`envoy.config.rbac.v3.RBAC`), for connections and for requests.
 
+use std::cell::OnceCell;
 use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
 
 use heddle_net::ConnectionInfo;
 
-use crate::{Cidr, HeaderMatcher, RequestView, StringMatcher};
+use crate::{Cidr, HeaderMatcher, PathReadings, Reading, RequestView, StringMatcher};
 
 /// `RBAC.Action`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,9 +145,19 @@ impl Rules {
         &self.policies
     }
 
-    /// Evaluates the rules.
+    /// Evaluates the rules. Where a header or path can be read in more than one way, rules that let in must match in
+    /// every reading and rules that refuse or log in one; a negation turns that around.
     pub fn check(&self, connection: &ConnectionInfo, request: Option<&dyn RequestView>) -> Verdict<'_> {
-        let subject = Subject { connection, request };
+        let path = OnceCell::new();
+        let subject = Subject {
+            connection,
+            request,
+            path: &path,
+            reading: match self.action {
+                Action::Allow => Reading::Every,
+                Action::Deny | Action::Log => Reading::Any,
+            },
+        };
         let policy = self
             .policies
             .iter()
@@ -188,18 +199,28 @@ impl Policies {
 struct Subject<'a> {
     connection: &'a ConnectionInfo,
     request: Option<&'a dyn RequestView>,
+    /// The request's path, read once for all conditions.
+    path: &'a OnceCell<PathReadings<'a>>,
+    reading: Reading,
 }
 
 impl Subject<'_> {
-    fn header(self, matcher: &HeaderMatcher) -> bool {
-        match self.request {
-            Some(request) => matcher.matches(request),
-            None => matcher.matches_value(None),
+    fn negated(self) -> Self {
+        Self {
+            reading: self.reading.negated(),
+            ..self
         }
     }
 
+    fn header(self, matcher: &HeaderMatcher) -> bool {
+        matcher.matches_in(self.reading, self.request)
+    }
+
     fn url_path(self, matcher: &StringMatcher) -> bool {
-        self.request.is_some_and(|request| matcher.matches(request.path()))
+        self.request.is_some_and(|request| {
+            let path = self.path.get_or_init(|| PathReadings::of(request.path()));
+            path.matches(self.reading, matcher)
+        })
     }
 
     fn remote_ip(self) -> IpAddr {
@@ -229,7 +250,7 @@ impl Permission {
             Self::Any => true,
             Self::And(all) => all.iter().all(|p| p.matches(subject)),
             Self::Or(any) => any.iter().any(|p| p.matches(subject)),
-            Self::Not(inner) => !inner.matches(subject),
+            Self::Not(inner) => !inner.matches(subject.negated()),
             Self::Header(matcher) => subject.header(matcher),
             Self::UrlPath(matcher) => subject.url_path(matcher),
             Self::DestinationIp(range) => range.contains(subject.connection.destination.ip()),
@@ -246,7 +267,7 @@ impl Principal {
             Self::Any => true,
             Self::And(all) => all.iter().all(|p| p.matches(subject)),
             Self::Or(any) => any.iter().any(|p| p.matches(subject)),
-            Self::Not(inner) => !inner.matches(subject),
+            Self::Not(inner) => !inner.matches(subject.negated()),
             Self::Authenticated(matcher) => subject.authenticated(matcher.as_ref()),
             Self::DirectRemoteIp(range) => range.contains(subject.connection.remote.ip()),
             Self::RemoteIp(range) => range.contains(subject.remote_ip()),

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-/// A read-only view of a request head. Names given to [`RequestView::header`] are lower case.
+/// A read-only view of a request head. Names of headers are given in lower case.
 pub trait RequestView {
     /// The method, such as `GET`.
     fn method(&self) -> &str;
@@ -13,9 +13,27 @@ pub trait RequestView {
     fn authority(&self) -> &str;
     /// `http` or `https`.
     fn scheme(&self) -> &str;
-    /// The value of a header; several fields of one name are joined with `,` as RFC 9110 section 5.3 says.
+    /// Shows the value of every field of this name, in order, as the bytes that are forwarded.
     /// The pseudo-headers `:method`, `:path`, `:authority` and `:scheme` are answered too.
-    fn header(&self, name: &str) -> Option<Cow<'_, str>>;
+    fn visit_header<'s>(&'s self, name: &str, see: &mut dyn FnMut(&'s [u8]));
+
+    /// The value of a header for printing: several fields of one name are joined with `,` as RFC 9110 section 5.3 says,
+    /// bytes outside UTF-8 are replaced.
+    fn header(&self, name: &str) -> Option<Cow<'_, str>> {
+        let mut joined: Option<Cow<'_, str>> = None;
+        self.visit_header(name, &mut |value| {
+            let value = String::from_utf8_lossy(value);
+            match &mut joined {
+                None => joined = Some(value),
+                Some(before) => {
+                    let before = before.to_mut();
+                    before.push(',');
+                    before.push_str(&value);
+                }
+            }
+        });
+        joined
+    }
 
     /// The client's address as the connection manager worked it out of `X-Forwarded-For`
     /// (`use_remote_address`, `xff_num_trusted_hops`); none means the connection's own remote address.

@@ -7,7 +7,8 @@ use super::{Result, access_log, bytes, chain, duration, duration_or, enumeration
 use super::{source, unpack};
 use crate::path::Path;
 use crate::snapshot::{
-    Http2Options, HttpCodec, HttpConnectionManager, HttpFilter, RouteSource, ServerHeader, XfccDetail, XfccMode,
+    EscapedSlashes, Http2Options, HttpCodec, HttpConnectionManager, HttpFilter, RouteSource, ServerHeader, XfccDetail,
+    XfccMode,
 };
 
 /// Clusters that routes in place name, with the place.
@@ -26,13 +27,14 @@ pub(super) fn manager(
         CodecType::Http3 => return Err(path.field("codec_type").unsupported("HTTP3", "use AUTO")),
     };
     let here = path.field("path_with_escaped_slashes_action");
-    let slashes: PathWithEscapedSlashesAction = enumeration(config.path_with_escaped_slashes_action, &here)?;
-    if !matches!(
-        slashes,
-        PathWithEscapedSlashesAction::ImplementationSpecificDefault | PathWithEscapedSlashesAction::KeepUnchanged
-    ) {
-        return Err(here.unsupported(slashes.as_str_name(), "use KEEP_UNCHANGED"));
-    }
+    let escaped_slashes = match enumeration(config.path_with_escaped_slashes_action, &here)? {
+        PathWithEscapedSlashesAction::ImplementationSpecificDefault | PathWithEscapedSlashesAction::KeepUnchanged => {
+            EscapedSlashes::Keep
+        }
+        PathWithEscapedSlashesAction::RejectRequest => EscapedSlashes::Reject,
+        PathWithEscapedSlashesAction::UnescapeAndRedirect => EscapedSlashes::Redirect,
+        PathWithEscapedSlashesAction::UnescapeAndForward => EscapedSlashes::Forward,
+    };
     let (routes, clusters) = match &config.route_specifier {
         Some(RouteSpecifier::RouteConfig(table)) => {
             let here = path.field("route_config");
@@ -112,6 +114,7 @@ pub(super) fn manager(
         accept_http_10: h1.accept_http_10,
         normalize_path: config.normalize_path.unwrap_or(false),
         merge_slashes: config.merge_slashes,
+        escaped_slashes,
         upgrades: upgrades(config, path)?,
     };
     Ok((manager, clusters))

@@ -161,6 +161,20 @@ pub enum RouteSource {
     Rds(Arc<str>),
 }
 
+/// `path_with_escaped_slashes_action`: what to do with `%2F` and `%5C` in a path, before it is normalized.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EscapedSlashes {
+    /// `KEEP_UNCHANGED`, and `IMPLEMENTATION_SPECIFIC_DEFAULT`.
+    #[default]
+    Keep,
+    /// `REJECT_REQUEST` with 400.
+    Reject,
+    /// `UNESCAPE_AND_REDIRECT`: 307 to the path with slashes in their place; gRPC is refused.
+    Redirect,
+    /// `UNESCAPE_AND_FORWARD`.
+    Forward,
+}
+
 /// `server_header_transformation` with `server_name`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerHeader {
@@ -274,6 +288,8 @@ pub struct HttpConnectionManager {
     pub normalize_path: bool,
     /// `merge_slashes`.
     pub merge_slashes: bool,
+    /// `path_with_escaped_slashes_action`.
+    pub escaped_slashes: EscapedSlashes,
     /// Upgrade types allowed by `upgrade_configs`, lower case, for example `websocket`.
     pub upgrades: Vec<String>,
 }

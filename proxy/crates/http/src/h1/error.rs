@@ -27,7 +27,7 @@ pub enum H1Error {
     /// `content-length` is repeated.
     #[error("repeated content-length")]
     RepeatedLength,
-    /// `content-length` is not a decimal number.
+    /// `content-length` is not a decimal number in its shortest form.
     #[error("invalid content-length")]
     Length,
     /// `content-length` and `transfer-encoding` together.
@@ -45,12 +45,18 @@ pub enum H1Error {
     /// `host` is repeated or not a host.
     #[error("invalid host")]
     Host,
+    /// The method is no token, or a registered one in other letters.
+    #[error("invalid method")]
+    Method,
     /// The request target has none of the four forms, or characters outside of a URI.
     #[error("invalid request target")]
     Target,
     /// `connection` names a field that must not be dropped.
     #[error("invalid connection header")]
     Connection,
+    /// `connection` names more fields than anyone has reason to.
+    #[error("too many connection options")]
+    ConnectionOptions,
     /// An expectation other than `100-continue`.
     #[error("unknown expectation")]
     Expectation,
@@ -67,7 +73,7 @@ pub enum H1Error {
 
 impl H1Error {
     /// Every kind, for counters and tests.
-    pub const ALL: [H1Error; 20] = [
+    pub const ALL: [H1Error; 22] = [
         Self::StartLine,
         Self::Version,
         Self::Http10,
@@ -82,8 +88,10 @@ impl H1Error {
         Self::UnknownEncoding,
         Self::MissingHost,
         Self::Host,
+        Self::Method,
         Self::Target,
         Self::Connection,
+        Self::ConnectionOptions,
         Self::Expectation,
         Self::Chunk,
         Self::Trailers,
@@ -107,8 +115,10 @@ impl H1Error {
             Self::UnknownEncoding => "unsupported_transfer_encoding",
             Self::MissingHost => "missing_host",
             Self::Host => "invalid_host",
+            Self::Method => "invalid_method",
             Self::Target => "invalid_target",
             Self::Connection => "invalid_connection_header",
+            Self::ConnectionOptions => "too_many_connection_options",
             Self::Expectation => "unknown_expectation",
             Self::Chunk => "invalid_chunk",
             Self::Trailers => "invalid_trailers",
@@ -139,7 +149,7 @@ impl H1Error {
             Self::LengthAndEncoding => "http1.content_length_and_chunked_not_allowed",
             Self::Target => "http1.invalid_url",
             Self::HeaderLine => "http1.invalid_characters",
-            Self::Connection => "http1.connection_header_rejected",
+            Self::Connection | Self::ConnectionOptions => "http1.connection_header_rejected",
             Self::Host => "invalid_host",
             _ => "http1.codec_error",
         }

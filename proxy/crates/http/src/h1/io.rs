@@ -44,6 +44,8 @@ pub(crate) struct ReadHalf {
     data: usize,
     trailers: Option<Fields>,
     limits: Limits,
+    /// What every head begins with, as far as it is fixed: tells at once what can never become one.
+    start: &'static [u8],
 }
 
 impl ReadHalf {
@@ -57,6 +59,7 @@ impl ReadHalf {
             data: 0,
             trailers: None,
             limits,
+            start: b"",
         }
     }
 
@@ -121,7 +124,11 @@ impl ReadHalf {
                 self.scan = HeadScan::default();
                 return Poll::Ready(Ok(end));
             }
-            if ready!(self.poll_more(cx, stream, READ_SIZE))? == 0 {
+            let known = self.unread().len().min(self.start.len());
+            if self.unread().get(..known) != self.start.get(..known) {
+                return Poll::Ready(Err(H1Error::StartLine.into()));
+            }
+            if !matches!(ready!(self.poll_more(cx, stream, READ_SIZE)), Ok(1..)) {
                 let cut_short = !self.unread().is_empty();
                 return Poll::Ready(Err(if cut_short {
                     H1Error::Incomplete.into()
@@ -297,6 +304,12 @@ impl WriteHalf {
         self.finished && self.sent == self.out.len()
     }
 
+    /// Whether the reader of the message in progress can tell that its end is missing. The end of the connection, where
+    /// it ends the message too, must not be told politely (TLS's close_notify) when the message is cut short.
+    pub(crate) fn tells_length(&self) -> bool {
+        self.framing != Framing::UntilClose
+    }
+
     /// Bytes waiting to be sent.
     pub(crate) fn pending(&self) -> usize {
         self.out.len() - self.sent
@@ -457,6 +470,13 @@ impl H1Conn {
             read: ReadHalf::new(first, limits),
             write: WriteHalf::default(),
         }
+    }
+
+    /// A connection to a server: what is read are responses (RFC 9112 section 4), of HTTP/1.0 or HTTP/1.1.
+    pub(crate) fn to_server(stream: Stream, limits: Limits) -> Self {
+        let mut conn = Self::new(stream, BytesMut::new(), limits);
+        conn.read.start = b"HTTP/1.";
+        conn
     }
 
     /// The two directions, usable at the same time.

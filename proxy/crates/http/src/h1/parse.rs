@@ -5,7 +5,9 @@ use std::mem::MaybeUninit;
 use httparse::Status;
 
 use super::error::H1Error;
-use crate::head::{Framing, Known, Method, Protocol, RequestHead, ResponseHead, Scheme, Span};
+use crate::head::{
+    Framing, Known, Method, Protocol, RequestHead, ResponseHead, Scheme, Span, TargetError, check_method, check_target,
+};
 
 /// Bounds of one head.
 #[derive(Clone, Copy, Debug)]
@@ -18,6 +20,9 @@ pub struct Limits {
 
 /// Most fields of any configuration; the parser's index lives on the stack.
 pub const MAX_FIELDS: usize = 512;
+
+/// Most fields that `connection` may name besides its own options. Envoy stops at ten; each costs a search of the head.
+const MAX_CONNECTION_OPTIONS: usize = 16;
 
 /// Searches for the end of a head as bytes arrive, so that every byte is looked at once however it is split.
 #[derive(Clone, Copy, Debug, Default)]
@@ -82,6 +87,15 @@ fn span_of(raw: &[u8], part: &[u8]) -> Span {
     )
 }
 
+impl From<TargetError> for H1Error {
+    fn from(error: TargetError) -> Self {
+        match error {
+            TargetError::Method => Self::Method,
+            TargetError::Target => Self::Target,
+        }
+    }
+}
+
 fn map_error(error: httparse::Error) -> H1Error {
     match error {
         httparse::Error::Token | httparse::Error::Status => H1Error::StartLine,
@@ -117,7 +131,7 @@ pub fn parse_request(raw: &[u8], accept_http_10: bool, head: &mut RequestHead) -
     if version == 0 && !accept_http_10 {
         return Err(H1Error::Http10);
     }
-    head.method = Method::of(method.as_bytes());
+    head.method = check_method(method.as_bytes())?;
     head.method_token = span_of(raw, method.as_bytes());
 
     let mut host = None;
@@ -177,9 +191,6 @@ pub fn parse_request(raw: &[u8], accept_http_10: bool, head: &mut RequestHead) -
 /// The four forms of RFC 9112 section 3.2.
 fn set_target(head: &mut RequestHead, raw: &[u8], target: &str) -> Result<(), H1Error> {
     let bytes = target.as_bytes();
-    if bytes.iter().any(|b| !b.is_ascii_graphic() || *b == b'#') {
-        return Err(H1Error::Target);
-    }
     if head.method == Method::Connect {
         head.authority = span_of(raw, bytes);
         return if is_authority(bytes) && has_port(bytes) {
@@ -188,17 +199,10 @@ fn set_target(head: &mut RequestHead, raw: &[u8], target: &str) -> Result<(), H1
             Err(H1Error::Target)
         };
     }
-    if bytes.first() == Some(&b'/') {
+    if matches!(bytes, [b'/', ..] | b"*") {
+        check_target(head.method, bytes)?;
         head.path = span_of(raw, bytes);
         return Ok(());
-    }
-    if bytes == b"*" {
-        head.path = span_of(raw, bytes);
-        return if head.method == Method::Options {
-            Ok(())
-        } else {
-            Err(H1Error::Target)
-        };
     }
     let rest = if let Some(rest) = strip_prefix_ignore_case(bytes, b"http://") {
         head.scheme = Scheme::Http;
@@ -226,6 +230,7 @@ fn set_target(head: &mut RequestHead, raw: &[u8], target: &str) -> Result<(), H1
             head.fields.store(&whole)
         }
     };
+    check_target(head.method, head.fields.slice(head.path))?;
     Ok(())
 }
 
@@ -385,6 +390,9 @@ fn take_connection(fields: &mut crate::head::Fields) -> Result<Connection, H1Err
             } else if token.eq_ignore_ascii_case(b"upgrade") {
                 found.upgrade = true;
             } else if !token.is_empty() {
+                if named.len() == MAX_CONNECTION_OPTIONS {
+                    return Err(H1Error::ConnectionOptions);
+                }
                 named.push(token.iter().map(u8::to_ascii_lowercase).collect());
             }
         }
@@ -444,19 +452,20 @@ fn body_framing(fields: &crate::head::Fields, protocol: Protocol) -> Result<Fram
     }
 }
 
-/// Digits only: no sign, no list, no white space. Bounded so that sums of lengths cannot overflow.
+/// Digits only: no sign, no list, no white space, and no leading zeros, which some readers take for another base.
+/// Bounded so that sums of lengths cannot overflow.
 pub(crate) fn parse_length(value: &[u8]) -> Result<u64, H1Error> {
     if value.contains(&b',') {
         return Err(H1Error::RepeatedLength);
     }
-    if value.is_empty() || value.len() > 18 || !value.iter().all(u8::is_ascii_digit) {
+    if value.is_empty() || value.len() > 18 || !value.iter().all(u8::is_ascii_digit) || matches!(value, [b'0', _, ..]) {
         return Err(H1Error::Length);
     }
     Ok(value.iter().fold(0, |n, b| n * 10 + u64::from(b - b'0')))
 }
 
-/// Parses a complete trailer section, its final empty line included. Fields that may not stand in trailers (RFC 9110
-/// section 6.5.1: framing, routing, authentication) are dropped.
+/// Parses a complete trailer section, its final empty line included. What may not stand there is removed where trailers
+/// are passed on, for both protocols ([`crate::head::Fields::remove_forbidden_trailers`]).
 ///
 /// # Errors
 /// [`H1Error::Trailers`] when a line does not parse.
@@ -468,28 +477,6 @@ pub fn parse_trailers(raw: &[u8], fields: &mut crate::head::Fields) -> Result<()
             for field in headers {
                 fields.index(span_of(raw, field.name.as_bytes()), span_of(raw, field.value));
             }
-            fields.remove_where(|k| {
-                matches!(
-                    k,
-                    Known::Host
-                        | Known::Connection
-                        | Known::ContentLength
-                        | Known::ContentType
-                        | Known::TransferEncoding
-                        | Known::Te
-                        | Known::Trailer
-                        | Known::Upgrade
-                        | Known::KeepAlive
-                        | Known::ProxyConnection
-                        | Known::Expect
-                        | Known::Cookie
-                        | Known::ForwardedClientCert
-                        | Known::ForwardedFor
-                        | Known::ForwardedProto
-                )
-            });
-            fields.remove(b"authorization");
-            fields.remove(b"set-cookie");
             Ok(())
         }
         _ => Err(H1Error::Trailers),

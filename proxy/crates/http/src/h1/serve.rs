@@ -17,7 +17,8 @@ use crate::body::{BodyLength, Fill, Sink, Source, StreamError};
 use crate::drain::{Drain, DrainStage};
 use crate::failure::Failure;
 use crate::hcm::{
-    Active, Environment, Exchange, Facts, HcmRuntime, Outcome, Reply, RequestBody, finish_head, handle, local_head,
+    Active, Environment, Exchange, Facts, HcmRuntime, Outcome, Reply, RequestBody, decline_h2c, finish_head, handle,
+    local_head,
 };
 use crate::head::{Fields, Framing, Known, Method, Protocol, ResponseHead};
 use crate::timer::{Timer, far_future};
@@ -167,7 +168,7 @@ async fn one(
             Framing::Length(n) => BodyLength::Known(n),
             Framing::Chunked => BodyLength::Unknown,
         },
-        upgrade: parsed.upgrade && !connect,
+        upgrade: parsed.upgrade && !connect && decline_h2c(env.hcm, &mut exchange.request),
         expect_continue: parsed.expect_continue,
     };
     if facts.upgrade && facts.length != BodyLength::Empty {
@@ -196,7 +197,7 @@ async fn one(
         started: false,
     };
     let outcome = handle(env, exchange, &mut body, &mut reply, timer, facts).await;
-    let keep_alive = reply.keep_alive;
+    let (keep_alive, started) = (reply.keep_alive, reply.started);
     match outcome {
         Outcome::Complete => {
             if !conn.write.idle() {
@@ -209,8 +210,26 @@ async fn one(
             }
         }
         Outcome::Tunnelled => Kept::Close,
-        Outcome::Aborted => Kept::Abort,
+        // What was received of the answer is the client's: without it, the request would look unanswered, and clients
+        // repeat those. The end of the connection tells that the rest is missing.
+        Outcome::Aborted if started && conn.write.tells_length() => Kept::Close,
+        Outcome::Aborted => {
+            if started {
+                flush(conn, timer).await;
+            }
+            Kept::Abort
+        }
     }
+}
+
+/// Sends what waits, within a bound.
+async fn flush(conn: &mut H1Conn, timer: &mut Timer) {
+    let deadline = Instant::now() + LINGER;
+    poll_fn(|cx| match conn.write.poll_flush(cx, &conn.stream) {
+        Poll::Ready(_) => Poll::Ready(()),
+        Poll::Pending => timer.poll_until(cx, deadline),
+    })
+    .await;
 }
 
 /// Takes the rest of a request's body that is here already, when it is short.

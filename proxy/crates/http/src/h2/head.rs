@@ -3,7 +3,9 @@
 use super::hpack::{Encoder, Field};
 use crate::failure::Failure;
 use crate::h1::{H1Error, Limits, is_authority, parse_length};
-use crate::head::{Fields, Known, Method, Protocol, RequestHead, ResponseHead, Scheme, Span};
+use crate::head::{
+    Fields, Known, Method, Protocol, RequestHead, ResponseHead, Scheme, Span, check_method, check_target,
+};
 
 /// Why a head is not passed on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -228,9 +230,8 @@ impl HeadReader {
             }
             head.authority = host;
         }
-        let method = head.fields.slice(head.method_token);
-        if method.is_empty() || !method.iter().all(|b| is_token(*b)) {
-            return Err(HeadError::Malformed("method"));
+        if check_method(head.fields.slice(head.method_token)).is_err() {
+            return Err(refused("http2.invalid_method"));
         }
         if head.authority.is_empty() {
             return Err(refused("missing_host_header"));
@@ -243,8 +244,7 @@ impl HeadReader {
             if target.is_empty() {
                 return Err(HeadError::Malformed("path"));
             }
-            let form = target.first() == Some(&b'/') || (target == b"*" && head.method == Method::Options);
-            if !form || target.iter().any(|b| !b.is_ascii_graphic() || *b == b'#') {
+            if check_target(head.method, target).is_err() {
                 return Err(refused("http2.invalid_path"));
             }
         }
@@ -310,14 +310,6 @@ impl HeadReader {
 
 fn refused(details: &'static str) -> HeadError {
     HeadError::Refused(Failure::BadRequest(details))
-}
-
-fn is_token(b: u8) -> bool {
-    b.is_ascii_alphanumeric()
-        || matches!(
-            b,
-            b'!' | b'#' | b'$' | b'%' | b'&' | b'\'' | b'*' | b'+' | b'-' | b'.' | b'^' | b'_' | b'`' | b'|' | b'~'
-        )
 }
 
 /// `content-length`, refused when repeated or malformed: towards HTTP/1.1 it would frame the body.

@@ -17,13 +17,15 @@ use heddle_config::snapshot::{
     AccessLogSink, HttpConnectionManager, PrematureResetLimits, RouteSource, RouteTable, TrafficDirection,
 };
 use heddle_net::ConnectionInfo;
+use heddle_telemetry::Counter;
 use heddle_telemetry::access_log::{Destination, LogSink, OpenError};
 use tokio::time::Instant;
 
-pub use path::{PathError, normalize as normalize_path};
+pub use path::{Normalized, PathError, PathRules, normalize as normalize_path};
 pub use xfcc::apply as forward_client_cert;
 
 pub(crate) use exchange::{Exchange, Selected};
+pub(crate) use request::decline_h2c;
 pub(crate) use response::{clean_trailers, finish_head, local_head};
 pub(crate) use stats::{Active, HcmStats};
 pub(crate) use stream::{Environment, Facts, IdleWatch, Outcome, Reply, RequestBody, handle, response_ops, send_head};
@@ -43,6 +45,13 @@ pub struct HcmRuntime {
     pub(crate) filter_chain: Option<Arc<str>>,
     pub(crate) limits: Limits,
     pub(crate) premature_resets: PrematureResetLimits,
+    pub(crate) path_rules: PathRules,
+    /// Requests sent to their path with slashes in place of escaped ones.
+    pub(crate) path_redirected: Counter,
+    /// Requests refused for their path.
+    pub(crate) path_refused: Counter,
+    /// Fields that were no trailers.
+    pub(crate) trailers_dropped: Counter,
     logs: Vec<LogSink>,
     inline: Option<Rc<Arc<RouteTable>>>,
     table: RefCell<(u64, Option<Rc<Arc<RouteTable>>>)>,
@@ -67,7 +76,18 @@ impl HcmRuntime {
                 AccessLogSink::File(path) => Destination::File(path.into()),
             })?);
         }
+        let labels = [("http_conn_manager_prefix", &*config.stat_prefix)];
         Ok(Rc::new(Self {
+            path_rules: PathRules {
+                normalize: config.normalize_path,
+                merge_slashes: config.merge_slashes,
+                escaped_slashes: config.escaped_slashes,
+            },
+            path_redirected: worker
+                .stats
+                .counter("envoy_http_downstream_rq_redirected_with_normalized_path", &labels),
+            path_refused: worker.stats.counter("heddle_http_path_refused_total", &labels),
+            trailers_dropped: worker.stats.counter("heddle_http_trailers_dropped_total", &labels),
             stats: HcmStats::new(&worker.stats, &config.stat_prefix),
             filters: config
                 .filters

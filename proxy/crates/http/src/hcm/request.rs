@@ -46,7 +46,8 @@ fn edge_only(known: Known) -> bool {
     )
 }
 
-/// Checks and completes a request head: forwarding headers, identity, request id, path.
+/// Checks and completes a request head: forwarding headers, identity, request id, path. Answers with a location when the
+/// client is to ask for another path.
 ///
 /// # Errors
 /// The path cannot be normalized.
@@ -56,7 +57,7 @@ pub(super) fn prepare(
     head: &mut RequestHead,
     connection: &ConnectionInfo,
     upgrade: bool,
-) -> Result<(), Failure> {
+) -> Result<Option<String>, Failure> {
     let config = &*hcm.config;
     let edge = config.use_remote_address;
     let trailers_wanted = head.fields.get_known(Known::Te).map(|te| {
@@ -101,14 +102,26 @@ pub(super) fn prepare(
     if let Some(via) = &config.via {
         head.fields.append_known(Known::Via, b", ", via.as_bytes());
     }
-    if (config.normalize_path || config.merge_slashes) && head.method != Method::Connect {
-        match path::normalize(head.target(), config.normalize_path, config.merge_slashes) {
-            Ok(None) => {}
-            Ok(Some(new)) => head.set_target(&new),
-            Err(path::PathError) => return Err(Failure::BadPath),
+    if head.method == Method::Connect {
+        return Ok(None);
+    }
+    match path::normalize(head.target(), hcm.path_rules) {
+        Ok(path::Normalized::Unchanged) => {}
+        Ok(path::Normalized::Changed(new)) => head.set_target(&new),
+        Ok(path::Normalized::Redirect(new)) if !head.grpc => {
+            hcm.path_redirected.inc();
+            // Two slashes in front would name a host to the client.
+            return Ok(Some(match new.starts_with("//") {
+                true => format!("{}://{}{new}", head.scheme.as_str(), head.host()),
+                false => new,
+            }));
+        }
+        Ok(path::Normalized::Redirect(_)) | Err(_) => {
+            hcm.path_refused.inc();
+            return Err(Failure::BadPath);
         }
     }
-    Ok(())
+    Ok(None)
 }
 
 /// `x-forwarded-for` and the client's address worked out of it.
@@ -162,7 +175,32 @@ pub(super) fn upgrade_allowed(hcm: &HcmRuntime, head: &RequestHead, upgrade: boo
     if !upgrade {
         return true;
     }
+    offers(head).all(allowed)
+}
+
+/// The protocols that a client offers to change to (RFC 9110 section 7.8).
+fn offers(head: &RequestHead) -> impl Iterator<Item = &[u8]> {
     head.fields
-        .get_known(Known::Upgrade)
-        .is_some_and(|token| allowed(token.trim_ascii()))
+        .all_known(Known::Upgrade)
+        .flat_map(|value| value.split(|b| *b == b','))
+        .map(<[u8]>::trim_ascii)
+}
+
+/// Takes the offer of HTTP/2 without TLS (`upgrade: h2c`) out of a request, unless the configuration names it: clients
+/// make it with any request, RFC 9113 has dropped it, and to ignore it is to serve the request as it is. Returns whether
+/// an upgrade is still asked for.
+pub(crate) fn decline_h2c(hcm: &HcmRuntime, head: &mut RequestHead) -> bool {
+    let is_h2c = |token: &&[u8]| token.eq_ignore_ascii_case(b"h2c");
+    let configured = hcm.config.upgrades.iter().any(|u| is_h2c(&u.as_bytes()));
+    if configured || !offers(head).any(|token| is_h2c(&token)) {
+        return true;
+    }
+    let others: Vec<&[u8]> = offers(head).filter(|token| !is_h2c(token)).collect();
+    let others = others.join(&b", "[..]);
+    head.fields.remove_known(Known::Upgrade);
+    if others.is_empty() {
+        return false;
+    }
+    head.fields.push_known(Known::Upgrade, &others);
+    true
 }

@@ -85,9 +85,13 @@ fn percent_encode(text: &str) -> String {
     out
 }
 
-/// Trailers that may travel on: everything hop-by-hop is out already, framing never was in.
-pub(crate) fn clean_trailers(trailers: &mut Fields) {
-    trailers.remove_where(|k| matches!(k, Known::PeerMetadata | Known::PeerMetadataId));
+/// Leaves the trailers that may travel on. Every trailer section passes here, whichever protocols it comes by and leaves
+/// by.
+pub(crate) fn clean_trailers(hcm: &HcmRuntime, trailers: &mut Fields) {
+    let dropped = trailers.remove_forbidden_trailers();
+    if dropped > 0 {
+        hcm.trailers_dropped.add(dropped as u64);
+    }
 }
 
 #[cfg(test)]

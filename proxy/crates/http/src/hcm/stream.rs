@@ -116,7 +116,12 @@ async fn decide<B: RequestBody, R: Reply>(
     facts: Facts,
 ) -> Result<Outcome, Failure> {
     let hcm = env.hcm;
-    request::prepare(hcm, env.worker, &mut exchange.request, env.connection, facts.upgrade)?;
+    let moved = request::prepare(hcm, env.worker, &mut exchange.request, env.connection, facts.upgrade)?;
+    if let Some(location) = moved {
+        let outcome = direct(env, exchange, reply, timer, 307, Some(&location), Bytes::new()).await;
+        exchange.details = Failure::BadPath.details();
+        return Ok(outcome);
+    }
     exchange.selected = choose(env, exchange);
     for filter in &hcm.filters {
         if let Verdict::Refuse(failure) = filter.on_request(exchange, env.connection) {
@@ -219,6 +224,7 @@ async fn answer<R: Reply>(
         Failure::StreamIdle { .. } => env.hcm.stats.rq_idle_timeout.inc(),
         Failure::RequestTimeout => env.hcm.stats.rq_timeout.inc(),
         Failure::NoCluster(_) => env.hcm.stats.no_cluster.inc(),
+        Failure::Protocol(error) => env.hcm.stats.http1_error(*error),
         _ => {}
     }
     let body = local_head(exchange, failure);

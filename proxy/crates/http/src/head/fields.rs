@@ -251,6 +251,13 @@ impl Fields {
             .map(|f| self.slice(f.value))
     }
 
+    /// Shows all values of a lower-case name, in order.
+    pub(crate) fn visit<'s>(&'s self, name: &[u8], see: &mut dyn FnMut(&'s [u8])) {
+        for field in self.list.iter().filter(|f| f.live && self.slice(f.name) == name) {
+            see(self.slice(field.value));
+        }
+    }
+
     /// The first value of a lower-case name.
     pub fn get(&self, name: &[u8]) -> Option<&[u8]> {
         self.list
@@ -296,6 +303,19 @@ impl Fields {
                 field.live = false;
             }
         }
+    }
+
+    /// Removes every field whose lower-case name is one of these and says how many there were.
+    pub(crate) fn remove_named(&mut self, remove: impl Fn(&[u8]) -> bool) -> usize {
+        let bytes = &self.bytes;
+        let mut removed = 0;
+        for field in self.list.iter_mut().filter(|f| f.live) {
+            if remove(bytes.get(field.name.range()).unwrap_or_default()) {
+                field.live = false;
+                removed += 1;
+            }
+        }
+        removed
     }
 
     /// Removes every field of a lower-case name.

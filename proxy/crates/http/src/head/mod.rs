@@ -4,12 +4,16 @@ mod fields;
 mod known;
 mod request;
 mod response;
+mod target;
+mod trailers;
 
 pub use fields::{Fields, Span};
 pub use known::Known;
 pub use request::{Method, Protocol, RequestHead, Scheme};
 pub use response::ResponseHead;
 pub(crate) use response::reason;
+pub use target::{TargetError, check_method, check_target};
+pub use trailers::is_forbidden_trailer;
 
 /// How a message's body is delimited in HTTP/1.1 (RFC 9112 section 6).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,6 +1,5 @@
 //! Request heads.
 
-use std::borrow::Cow;
 use std::net::IpAddr;
 
 use heddle_matching::RequestView;
@@ -189,13 +188,17 @@ impl RequestView for RequestHead {
         self.remote_ip
     }
 
-    fn header(&self, name: &str) -> Option<Cow<'_, str>> {
+    fn visit_header<'s>(&'s self, name: &str, see: &mut dyn FnMut(&'s [u8])) {
         match name {
-            ":method" => Some(Cow::Borrowed(self.method_text())),
-            ":path" => Some(Cow::Borrowed(self.target())),
-            ":authority" | "host" => (!self.authority.is_empty()).then(|| Cow::Borrowed(self.host())),
-            ":scheme" => Some(Cow::Borrowed(self.scheme.as_str())),
-            _ => self.fields.joined(name.as_bytes()),
+            ":method" => see(self.fields.slice(self.method_token)),
+            ":path" => see(self.fields.slice(self.path)),
+            ":authority" | "host" => {
+                if !self.authority.is_empty() {
+                    see(self.fields.slice(self.authority));
+                }
+            }
+            ":scheme" => see(self.scheme.as_str().as_bytes()),
+            _ => self.fields.visit(name.as_bytes(), see),
         }
     }
 }

@@ -7,7 +7,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use bytes::BytesMut;
 use heddle_net::PeerIdentity;
 use heddle_telemetry::Counter;
 use heddle_upstream::{ConnectError, ConnectErrorKind, ConnectOptions, ConnectionGuard};
@@ -213,7 +212,7 @@ pub(crate) async fn acquire_h1(
                 stats.upstream_cx_http1_total.inc();
                 opening.0 = None;
                 let conn = Conn {
-                    conn: H1Conn::new(opened.stream, BytesMut::new(), LIMITS),
+                    conn: H1Conn::to_server(opened.stream, LIMITS),
                     local: opened.local,
                     peer: opened.peer,
                     local_identity: opened.local_identity,

@@ -13,7 +13,7 @@ use super::{Deadlines, Job, forward_head};
 use crate::body::{BodyLength, Pump, PumpError, StreamError};
 use crate::failure::Failure;
 use crate::h1::H1Error;
-use crate::hcm::{Exchange, Outcome, Reply, RequestBody, clean_trailers};
+use crate::hcm::{Exchange, HcmRuntime, Outcome, Reply, RequestBody, clean_trailers};
 use crate::head::Method;
 use crate::timer::{Timer, far_future};
 
@@ -54,6 +54,7 @@ impl Upload {
     fn poll<B: RequestBody, K: UpstreamSink>(
         &mut self,
         cx: &mut Context<'_>,
+        hcm: &HcmRuntime,
         body: &mut ReplayBody<'_, B>,
         sink: &mut K,
         deadlines: &mut Deadlines,
@@ -62,7 +63,7 @@ impl Upload {
             return None;
         }
         let before = self.pump.bytes;
-        match self.pump.poll(cx, body, sink, clean_trailers) {
+        match self.pump.poll(cx, body, sink, |trailers| clean_trailers(hcm, trailers)) {
             Poll::Ready(Err(PumpError::Source(error))) => {
                 return Some(match error {
                     StreamError::H1(H1Error::Incomplete) => Failure::ClientGone,
@@ -141,7 +142,8 @@ pub(super) async fn drive<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink
         parts.exchange.request_done = Some(parts.exchange.begun);
         parts.deadlines.request_done(parts.exchange.begun);
     }
-    let mut result = answer_head(parts, upstream, sink, &mut upload, wants_tunnel).await;
+    let hcm = job.env.hcm;
+    let mut result = answer_head(hcm, parts, upstream, sink, &mut upload, wants_tunnel).await;
     if result.is_ok() {
         result = until_reply_ready(parts, wants_tunnel).await;
     }
@@ -187,7 +189,7 @@ pub(super) async fn drive<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink
         upload = Upload::default();
         parts.deadlines.route = far_future(now);
     }
-    let driven = answer_body(parts, upstream, sink, &mut upload, tunnel).await;
+    let driven = answer_body(hcm, parts, upstream, sink, &mut upload, tunnel).await;
     parts.exchange.request_bytes = upload.pump.bytes;
     let ended = Instant::now();
     parts.exchange.ended = Some(ended);
@@ -212,6 +214,7 @@ async fn until_reply_ready<B: RequestBody, R: Reply>(
 
 /// Sends the request until the final head of the answer is there, in `exchange.response`.
 async fn answer_head<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink>(
+    hcm: &HcmRuntime,
     parts: &mut Parts<'_, '_, '_, B, R>,
     upstream: &mut U,
     sink: &mut K,
@@ -221,7 +224,7 @@ async fn answer_head<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink>(
     let mut interim = 0;
     loop {
         poll_fn(|cx| {
-            if let Some(failure) = upload.poll(cx, parts.body, sink, parts.deadlines) {
+            if let Some(failure) = upload.poll(cx, hcm, parts.body, sink, parts.deadlines) {
                 return Poll::Ready(Err(failure));
             }
             match upstream.poll_response(cx, &mut parts.exchange.response) {
@@ -262,6 +265,7 @@ async fn answer_head<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink>(
 
 /// Passes the answer's body on, while the rest of the request goes out.
 async fn answer_body<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink>(
+    hcm: &HcmRuntime,
     parts: &mut Parts<'_, '_, '_, B, R>,
     upstream: &mut U,
     sink: &mut K,
@@ -279,7 +283,7 @@ async fn answer_body<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink>(
     let end = poll_fn(|cx| {
         let before = pump.bytes;
         let download = pump.poll(cx, upstream, parts.reply, |fields| {
-            clean_trailers(fields);
+            clean_trailers(hcm, fields);
             trailers = Some(fields.clone());
         });
         if pump.bytes != before {
@@ -296,7 +300,7 @@ async fn answer_body<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink>(
             }
             Poll::Pending => {}
         }
-        if let Some(failure) = upload.poll(cx, parts.body, sink, parts.deadlines) {
+        if let Some(failure) = upload.poll(cx, hcm, parts.body, sink, parts.deadlines) {
             return Poll::Ready(End::Failure(failure));
         }
         if tunnel {
@@ -325,6 +329,9 @@ async fn answer_body<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink>(
         End::Whole => Driven::Finished(Outcome::Complete),
         End::Upstream(error) => {
             let failure = Failure::Upstream(error);
+            if let Some(cluster) = &exchange.cluster {
+                super::count(cluster, &failure);
+            }
             if let Some(flag) = failure.flag() {
                 exchange.flag(flag);
             }
@@ -336,6 +343,9 @@ async fn answer_body<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink>(
                 exchange.flag(flag);
             }
             exchange.details = failure.details();
+            if let Failure::Protocol(error) = &failure {
+                hcm.stats.http1_error(*error);
+            }
             if failure == Failure::Timeout
                 && let Some(cluster) = &exchange.cluster
             {

@@ -18,6 +18,7 @@ use tokio::time::Instant;
 
 use crate::body::StreamError;
 use crate::failure::Failure;
+use crate::h1::H1Error;
 use crate::hcm::{
     Environment, Exchange, Facts, IdleWatch, Outcome, Reply, RequestBody, Selected, response_ops, send_head,
 };
@@ -333,7 +334,8 @@ fn count(cluster: &Cluster, failure: &Failure) {
             if matches!(error, StreamError::Reset | StreamError::Refused) {
                 stats.upstream_rq_rx_reset.inc();
             }
-            if matches!(error, StreamError::H1(_) | StreamError::H2 | StreamError::Length) {
+            let cut_short = *error == StreamError::H1(H1Error::Incomplete);
+            if !cut_short && matches!(error, StreamError::H1(_) | StreamError::H2 | StreamError::Length) {
                 stats.upstream_cx_protocol_error.inc();
             }
         }

@@ -118,6 +118,7 @@ pub fn manager(routes: RouteTable) -> HttpConnectionManager {
         accept_http_10: false,
         normalize_path: true,
         merge_slashes: false,
+        escaped_slashes: EscapedSlashes::Keep,
         upgrades: vec!["websocket".into()],
     }
 }

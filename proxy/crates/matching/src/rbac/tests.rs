@@ -1,5 +1,3 @@
-use std::borrow::Cow;
-
 use heddle_net::PeerIdentity;
 
 use super::*;
@@ -24,10 +22,12 @@ impl RequestView for Request {
     fn scheme(&self) -> &str {
         "http"
     }
-    fn header(&self, name: &str) -> Option<Cow<'_, str>> {
-        match name {
-            ":method" => Some(self.method().into()),
-            _ => self.headers.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).into()),
+    fn visit_header<'s>(&'s self, name: &str, see: &mut dyn FnMut(&'s [u8])) {
+        if name == ":method" {
+            see(self.method().as_bytes());
+        }
+        for (_, value) in self.headers.iter().filter(|(n, _)| *n == name) {
+            see(value.as_bytes());
         }
     }
     fn remote_ip(&self) -> Option<IpAddr> {
@@ -242,4 +242,60 @@ fn shadow_rules_do_not_decide() {
     let decision = denied.check(&connection, None);
     assert!(!decision.allowed);
     assert_eq!(decision.details(), "rbac_access_denied_matched_policy[watch]");
+}
+
+/// Neither a repeated field nor another reading of the path gets past a DENY, an ALLOW, or their negations.
+#[test]
+fn readings_turn_with_negations() {
+    let role = || Permission::Header(header("x-role", "admin"));
+    let admin = || Permission::UrlPath(StringMatcher::prefix("/admin"));
+    let shop = || Permission::UrlPath(StringMatcher::prefix("/shop"));
+    let not = |inner| Permission::Not(Box::new(inner));
+    let request = |path, headers| Request {
+        path,
+        headers,
+        remote: None,
+    };
+    let two = request("/shop", &[("x-role", "user"), ("x-role", "admin")]);
+    let one = request("/shop", &[("x-role", "admin")]);
+    let none = request("/shop", &[]);
+    let slashes = request("//admin", &[]);
+    for (permission, request, deny, allow) in [
+        (role(), &two, true, false),
+        (role(), &one, true, true),
+        (role(), &none, false, false),
+        // notValues: who is refused unless the role is admin must be admin in every reading.
+        (not(role()), &two, true, false),
+        (not(role()), &one, false, false),
+        (not(role()), &none, true, true),
+        (not(not(role())), &two, true, false),
+        (admin(), &slashes, true, false),
+        (not(admin()), &slashes, true, false),
+        (not(shop()), &slashes, true, true),
+        (Permission::And(vec![role(), not(admin())]), &two, true, false),
+        (Permission::Or(vec![role(), shop()]), &two, true, true),
+    ] {
+        let said = format!("{permission:?} on {:?} {:?}", request.path, request.headers);
+        let refused = |action| {
+            let rules = Rules::new(action, vec![policy("p", permission.clone(), Principal::Any)]);
+            !rules.check(&connection(), Some(request)).allowed
+        };
+        assert_eq!(refused(Action::Deny), deny, "deny: {said}");
+        assert_eq!(!refused(Action::Allow), allow, "allow: {said}");
+        let id = |p: &Permission| match p {
+            Permission::Header(h) => Principal::Header(h.clone()),
+            _ => Principal::Any,
+        };
+        if let Permission::Not(inner) = &permission
+            && matches!(**inner, Permission::Header(_))
+        {
+            let principal = Principal::Not(Box::new(id(inner)));
+            let rules = Rules::new(Action::Deny, vec![policy("p", Permission::Any, principal)]);
+            assert_eq!(
+                !rules.check(&connection(), Some(request)).allowed,
+                deny,
+                "not_id: {said}"
+            );
+        }
+    }
 }

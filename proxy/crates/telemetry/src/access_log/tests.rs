@@ -24,13 +24,16 @@ impl RequestView for Request {
     fn scheme(&self) -> &str {
         "https"
     }
-    fn header(&self, name: &str) -> Option<Cow<'_, str>> {
-        match name {
-            ":method" => Some(self.method().into()),
-            ":path" => Some(self.path_and_query().into()),
-            ":authority" => Some(self.authority().into()),
-            ":scheme" => Some(self.scheme().into()),
-            _ => self.0.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).into()),
+    fn visit_header<'s>(&'s self, name: &str, see: &mut dyn FnMut(&'s [u8])) {
+        let value = match name {
+            ":method" => Some(self.method()),
+            ":path" => Some(self.path_and_query()),
+            ":authority" => Some(self.authority()),
+            ":scheme" => Some(self.scheme()),
+            _ => self.0.iter().find(|(n, _)| *n == name).map(|(_, v)| *v),
+        };
+        if let Some(value) = value {
+            see(value.as_bytes());
         }
     }
 }

@@ -1,8 +1,8 @@
 //! A peer that vanishes without a word, in a network namespace of the test's own where packets can be dropped.
 
 use heddle_config::snapshot::{
-    Action, HeaderOps, Http2Options, HttpCodec, HttpConnectionManager, PathMatch, Route, RouteAction, RouteMatch,
-    RouteSource, RouteTable, ServerHeader, VirtualHost, XfccDetail, XfccMode,
+    Action, EscapedSlashes, HeaderOps, Http2Options, HttpCodec, HttpConnectionManager, PathMatch, Route, RouteAction,
+    RouteMatch, RouteSource, RouteTable, ServerHeader, VirtualHost, XfccDetail, XfccMode,
 };
 use heddle_net::Keepalive;
 
@@ -144,6 +144,7 @@ fn http() -> NetworkFilter {
         accept_http_10: false,
         normalize_path: true,
         merge_slashes: false,
+        escaped_slashes: EscapedSlashes::Keep,
         upgrades: vec![],
     }))
 }

@@ -1,0 +1,186 @@
+//! Method and target of a request, checked alike for both codecs.
+
+use super::request::Method;
+
+/// Why a method or a target is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TargetError {
+    /// Not a token (RFC 9110 section 5.6.2), or a registered method in other letters: methods are case-sensitive, but
+    /// not every server behind knows that. `PRI` belongs to the preface of HTTP/2 (RFC 9113 section 3.4).
+    #[error("invalid method")]
+    Method,
+    /// Neither a path nor the `*` of `OPTIONS`, or with characters that have no place in a URI.
+    #[error("invalid request target")]
+    Target,
+}
+
+/// The methods of IANA's HTTP Method Registry, and `PURGE`.
+const REGISTERED: &[&str] = &[
+    "ACL",
+    "BASELINE-CONTROL",
+    "BIND",
+    "CHECKIN",
+    "CHECKOUT",
+    "CONNECT",
+    "COPY",
+    "DELETE",
+    "GET",
+    "HEAD",
+    "LABEL",
+    "LINK",
+    "LOCK",
+    "MERGE",
+    "MKACTIVITY",
+    "MKCALENDAR",
+    "MKCOL",
+    "MKREDIRECTREF",
+    "MKWORKSPACE",
+    "MOVE",
+    "OPTIONS",
+    "ORDERPATCH",
+    "PATCH",
+    "POST",
+    "PRI",
+    "PROPFIND",
+    "PROPPATCH",
+    "PURGE",
+    "PUT",
+    "QUERY",
+    "REBIND",
+    "REPORT",
+    "SEARCH",
+    "TRACE",
+    "UNBIND",
+    "UNCHECKOUT",
+    "UNLINK",
+    "UNLOCK",
+    "UPDATE",
+    "UPDATEREDIRECTREF",
+    "VERSION-CONTROL",
+];
+
+/// Whether a byte may stand in a token (RFC 9110 section 5.6.2).
+fn is_token_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric()
+        || matches!(
+            byte,
+            b'!' | b'#' | b'$' | b'%' | b'&' | b'\'' | b'*' | b'+' | b'-' | b'.' | b'^' | b'_' | b'`' | b'|' | b'~'
+        )
+}
+
+/// The kind of a method token.
+///
+/// # Errors
+/// [`TargetError::Method`].
+pub fn check_method(token: &[u8]) -> Result<Method, TargetError> {
+    let method = Method::of(token);
+    if method != Method::Other {
+        return Ok(method);
+    }
+    let valid = !token.is_empty() && token.iter().all(|b| is_token_byte(*b));
+    // Registered names are in capitals, so only one with small letters can differ from one in nothing else.
+    let other_letters = token.iter().any(u8::is_ascii_lowercase)
+        && REGISTERED
+            .iter()
+            .any(|name| name.as_bytes().eq_ignore_ascii_case(token));
+    if !valid || other_letters || token == b"PRI" {
+        return Err(TargetError::Method);
+    }
+    Ok(method)
+}
+
+/// Checks the target of a request other than `CONNECT`: HTTP/1.1's origin form and asterisk form, HTTP/2's `:path`
+/// (RFC 9112 section 3.2, RFC 9113 section 8.3.1). A fragment never travels (RFC 9110 section 7.1).
+///
+/// # Errors
+/// [`TargetError::Target`].
+pub fn check_target(method: Method, target: &[u8]) -> Result<(), TargetError> {
+    let form = match target {
+        [b'/', ..] => method != Method::Connect,
+        b"*" => method == Method::Options,
+        _ => false,
+    };
+    if form && target.iter().all(|b| b.is_ascii_graphic() && *b != b'#') {
+        Ok(())
+    } else {
+        Err(TargetError::Target)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn methods() {
+        for (token, kind) in [
+            ("GET", Method::Get),
+            ("POST", Method::Post),
+            ("PATCH", Method::Other),
+            ("PROPFIND", Method::Other),
+            ("REFRESH", Method::Other),
+            ("refresh", Method::Other),
+            ("x-1!~", Method::Other),
+        ] {
+            assert_eq!(check_method(token.as_bytes()), Ok(kind), "{token}");
+        }
+        for bad in [
+            "",
+            "post",
+            "Post",
+            "pOST",
+            "get",
+            "connect",
+            "propfind",
+            "Version-Control",
+            "purge",
+            "PRI",
+            "pri",
+            "PO ST",
+            "POST\t",
+            "GET/",
+            "P(",
+            "PÖST",
+        ] {
+            assert_eq!(check_method(bad.as_bytes()), Err(TargetError::Method), "{bad:?}");
+        }
+        for name in REGISTERED.iter().filter(|n| **n != "PRI") {
+            assert!(check_method(name.as_bytes()).is_ok(), "{name}");
+            assert!(check_method(name.to_lowercase().as_bytes()).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn targets() {
+        for (method, target) in [
+            (Method::Get, "/"),
+            (Method::Get, "/a?b=c&d=/../%zz;[]"),
+            (Method::Options, "*"),
+            (Method::Options, "/x"),
+            (Method::Other, "//x\\y"),
+        ] {
+            assert_eq!(check_target(method, target.as_bytes()), Ok(()), "{target}");
+        }
+        for (method, target) in [
+            (Method::Get, "*"),
+            (Method::Other, "*"),
+            (Method::Options, "**"),
+            (Method::Get, ""),
+            (Method::Get, "a"),
+            (Method::Get, "?a"),
+            (Method::Get, "/a#b"),
+            (Method::Get, "/a?b#c"),
+            (Method::Get, "/a b"),
+            (Method::Get, "/a\u{e9}"),
+            (Method::Get, "/a\x7f"),
+            (Method::Get, "http://h/"),
+            (Method::Connect, "/"),
+        ] {
+            assert_eq!(
+                check_target(method, target.as_bytes()),
+                Err(TargetError::Target),
+                "{method:?} {target:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,157 @@
+use super::*;
+use crate::Regex;
+
+/// A request with nothing but values of one header.
+struct Values<'v>(&'v [&'v [u8]]);
+
+impl RequestView for Values<'_> {
+    fn method(&self) -> &str {
+        "GET"
+    }
+    fn path_and_query(&self) -> &str {
+        "/"
+    }
+    fn authority(&self) -> &str {
+        "a"
+    }
+    fn scheme(&self) -> &str {
+        "http"
+    }
+    fn visit_header<'s>(&'s self, name: &str, see: &mut dyn FnMut(&'s [u8])) {
+        if matches!(name, "x-a" | "cookie") {
+            self.0.iter().for_each(|value| see(value));
+        }
+    }
+}
+
+fn exact(value: &str) -> HeaderTest {
+    HeaderTest::String(StringMatcher::exact(value))
+}
+
+fn regex(pattern: &str) -> HeaderTest {
+    HeaderTest::String(StringMatcher::regex(Regex::new(pattern).expect("pattern")))
+}
+
+const RANGE: HeaderTest = HeaderTest::Range { start: 1, end: 10 };
+
+#[test]
+fn one_value_or_none() {
+    for (test, invert, missing_as_empty, value, expected) in [
+        (exact("a"), false, false, Some("a"), true),
+        (exact("a"), false, false, Some("b"), false),
+        (exact("a"), true, false, Some("b"), true),
+        (exact("a"), true, false, Some("a"), false),
+        // Absent: no match either way, unless it counts as empty.
+        (exact("a"), false, false, None, false),
+        (exact("a"), true, false, None, false),
+        (exact("a"), true, true, None, true),
+        (exact(""), false, true, None, true),
+        (HeaderTest::Present(true), false, false, Some(""), true),
+        (HeaderTest::Present(true), false, false, None, false),
+        (HeaderTest::Present(true), true, false, None, true),
+        (HeaderTest::Present(true), true, false, Some("x"), false),
+        (HeaderTest::Present(false), false, false, None, true),
+        (HeaderTest::Present(false), false, false, Some("x"), false),
+        (HeaderTest::Present(false), true, false, Some("x"), true),
+        (HeaderTest::Present(false), false, true, None, false),
+        (RANGE, false, false, Some("1"), true),
+        (RANGE, false, false, Some("10"), false),
+        (RANGE, false, false, Some("-1"), false),
+        (RANGE, false, false, Some("x"), false),
+        (RANGE, false, false, Some(""), false),
+        (RANGE, true, false, Some("x"), true),
+        (RANGE, false, false, None, false),
+    ] {
+        let said = format!("{test:?} invert={invert} empty={missing_as_empty} on {value:?}");
+        let matcher = HeaderMatcher::new("X-A", test, invert, missing_as_empty);
+        let values: Vec<&[u8]> = value.iter().map(|v| v.as_bytes()).collect();
+        let request = Values(&values);
+        assert_eq!(matcher.matches(&request), expected, "{said}");
+        // One value has one reading.
+        for reading in [Reading::Any, Reading::Every] {
+            assert_eq!(matcher.matches_in(reading, Some(&request)), expected, "{said}");
+            if value.is_none() {
+                assert_eq!(matcher.matches_in(reading, None), expected, "{said}");
+            }
+        }
+    }
+    assert_eq!(HeaderMatcher::new("X-A", exact("a"), false, false).name(), "x-a");
+}
+
+/// For each kind of test: whether a route takes it (Envoy's answer, and joined values besides), whether a DENY does, and
+/// whether an ALLOW does.
+#[test]
+fn repeated_values() {
+    let string = HeaderTest::String;
+    let two: &[&[u8]] = &[b"user", b"admin"];
+    let same: &[&[u8]] = &[b"admin", b"admin"];
+    let empty: &[&[u8]] = &[b"admin", b""];
+    let five: &[&[u8]] = &[b"50", b"5"];
+    for (test, invert, values, route, deny, allow) in [
+        (exact("admin"), false, two, true, true, false),
+        (exact("admin"), false, empty, true, true, false),
+        (exact("admin"), false, same, true, true, false),
+        (exact("user,admin"), false, two, true, true, false),
+        (exact("user, admin"), false, two, true, true, false),
+        (exact("nobody"), false, two, false, false, false),
+        (exact(""), false, empty, true, true, false),
+        (string(StringMatcher::prefix("adm")), false, two, true, true, false),
+        (string(StringMatcher::prefix("adm")), false, same, true, true, true),
+        (string(StringMatcher::suffix("min")), false, two, true, true, false),
+        (string(StringMatcher::suffix("min")), false, same, true, true, true),
+        (string(StringMatcher::contains("dmi")), false, empty, true, true, false),
+        (string(StringMatcher::contains("r,a")), false, two, true, true, false),
+        (regex("admin|user"), false, two, true, true, false),
+        (regex("user,admin"), false, two, true, true, false),
+        (regex("[a-z, ]*"), false, two, true, true, true),
+        (HeaderTest::Present(true), false, two, true, true, true),
+        (HeaderTest::Present(false), false, two, false, false, false),
+        (RANGE, false, five, true, true, false),
+        // Inverted: a route needs that none matches, a DENY that one does not, an ALLOW that none does.
+        (exact("admin"), true, two, false, true, false),
+        (exact("admin"), true, same, false, true, false),
+        (exact("nobody"), true, two, true, true, true),
+        (string(StringMatcher::prefix("adm")), true, same, false, false, false),
+        (RANGE, true, five, false, true, false),
+        (HeaderTest::Present(true), true, two, false, false, false),
+    ] {
+        let said = format!("{test:?} invert={invert} on {values:?}");
+        let matcher = HeaderMatcher::new("x-a", test, invert, false);
+        let request = Values(values);
+        assert_eq!(matcher.matches(&request), route, "route: {said}");
+        assert_eq!(matcher.matches_in(Reading::Any, Some(&request)), deny, "deny: {said}");
+        assert_eq!(
+            matcher.matches_in(Reading::Every, Some(&request)),
+            allow,
+            "allow: {said}"
+        );
+    }
+}
+
+#[test]
+fn cookies_are_joined_as_cookies() {
+    let matcher = HeaderMatcher::new("cookie", exact("a=1; b=2"), false, false);
+    assert!(matcher.matches_in(Reading::Any, Some(&Values(&[b"a=1", b"b=2"]))));
+    let matcher = HeaderMatcher::new("cookie", exact("a=1,b=2"), false, false);
+    assert!(!matcher.matches_in(Reading::Any, Some(&Values(&[b"a=1", b"b=2"]))));
+}
+
+#[test]
+fn bytes_outside_utf8_have_two_readings() {
+    let value: &[&[u8]] = &[b"caf\xe9"];
+    let request = Values(value);
+    for (test, deny, allow) in [
+        (exact("caf\u{e9}"), true, false),
+        (exact("caf\u{fffd}"), true, false),
+        (exact("caf"), false, false),
+        (HeaderTest::String(StringMatcher::prefix("caf")), true, true),
+        (regex("caf."), true, true),
+        (regex("caf"), false, false),
+    ] {
+        let said = format!("{test:?}");
+        let matcher = HeaderMatcher::new("x-a", test, false, false);
+        assert_eq!(matcher.matches_in(Reading::Any, Some(&request)), deny, "{said}");
+        assert_eq!(matcher.matches_in(Reading::Every, Some(&request)), allow, "{said}");
+    }
+    assert_eq!(request.header("x-a").as_deref(), Some("caf\u{fffd}"));
+}
