@@ -439,3 +439,55 @@ fn a_try_that_took_too_long_is_repeated_only_by_policy() {
         }
     });
 }
+
+/// An HTTP/2 server that went away, or reset the stream, and does not say that it left the request alone.
+#[test]
+fn streams_that_may_have_been_processed_are_not_sent_again() {
+    run(async {
+        const SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
+        // GOAWAY, NO_ERROR, with the first stream among those that were taken.
+        const GOAWAY: &[u8] = &[0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0];
+        // RST_STREAM of the first stream, CANCEL.
+        const CANCEL: &[u8] = &[0, 0, 4, 3, 0, 0, 0, 0, 1, 0, 0, 0, 8];
+        const HEADERS: u8 = 1;
+        for frame in [GOAWAY, CANCEL] {
+            let asked = Rc::new(Cell::new(0));
+            let count = Rc::clone(&asked);
+            let up = server(move |mut client, _| {
+                let count = Rc::clone(&count);
+                async move {
+                    let mut seen = Vec::new();
+                    // Frames behind the preface, until the request's head is there.
+                    let has_head = |seen: &[u8]| {
+                        let mut rest = seen.get(24..).unwrap_or_default();
+                        while let Some((head, behind)) = rest.split_at_checked(9) {
+                            if head[3] == HEADERS {
+                                return true;
+                            }
+                            let length = usize::from(head[1]) << 8 | usize::from(head[2]);
+                            rest = behind.get(length..).unwrap_or_default();
+                        }
+                        false
+                    };
+                    while !has_head(&seen) {
+                        let mut block = [0; 4096];
+                        match tokio::io::AsyncReadExt::read(&mut client.tcp, &mut block).await {
+                            Ok(n @ 1..) => seen.extend_from_slice(&block[..n]),
+                            _ => return,
+                        }
+                    }
+                    count.set(count.get() + 1);
+                    let _ = client.tcp.write_all(&[SETTINGS, frame].concat()).await;
+                    let _ = client.tcp.shutdown().await;
+                    client.rest().await;
+                }
+            })
+            .await;
+            let proxy = Proxy::start(manager(to("c")), vec![(cluster("c", UpstreamHttp::Http2), vec![up])]).await;
+            let answer = proxy
+                .ask("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx")
+                .await;
+            assert_eq!((answer.status, asked.get()), (503, 1), "{frame:?}");
+        }
+    });
+}
