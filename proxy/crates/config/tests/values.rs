@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use heddle_config::snapshot::{
     Action, ClusterChoice, Discovery, Dns, DnsFamily, HeaderOp, HeaderValue, HostRewrite, Http2Options, HttpCodec,
-    HttpConnectionManager, HttpFilter, LbPolicy, ListenerFilter, NetworkFilter, PathMatch, PathRewrite, RouteSource,
-    RouteTable, ServerHeader, Snapshot, TrafficDirection, UpstreamHttp, UpstreamTransport, XfccMode,
+    HttpConnectionManager, HttpFilter, LbPolicy, ListenerFilter, NetworkFilter, PathMatch, PathRewrite,
+    PrematureResetLimits, RouteSource, RouteTable, Runtime, ServerHeader, Snapshot, TrafficDirection, UpstreamHttp,
+    UpstreamTransport, XfccMode,
 };
 use heddle_config::{AdminAddress, Bootstrap, Builder, Options, TargetAddress};
 
@@ -585,4 +586,50 @@ fn a_missing_file_says_which() {
             .to_string()
             .contains("--config-path")
     );
+}
+
+#[test]
+fn runtime_keys_and_monitors() {
+    assert_eq!(
+        bootstrap("{}").runtime,
+        Runtime {
+            premature_resets: PrematureResetLimits {
+                total_streams: 500,
+                min_stream_lifetime: Duration::from_secs(1),
+            },
+            max_downstream_connections: None,
+        }
+    );
+    let layers = r#"
+layered_runtime:
+  layers:
+  - name: a
+    static_layer:
+      overload: { global_downstream_max_connections: 5, premature_reset_total_stream_count: 100 }
+  - name: b
+    static_layer:
+      # Istio writes numbers as text.
+      overload.global_downstream_max_connections: "2147483647"
+      overload.premature_reset_min_stream_lifetime_seconds: 0
+"#;
+    let runtime = bootstrap(layers).runtime;
+    assert_eq!(runtime.max_downstream_connections, Some(2_147_483_647));
+    assert_eq!(
+        runtime.premature_resets,
+        PrematureResetLimits {
+            total_streams: 100,
+            min_stream_lifetime: Duration::ZERO,
+        }
+    );
+    assert_eq!(snapshot(layers).runtime, runtime, "every snapshot has them");
+    let monitor = r#"
+overload_manager:
+  resource_monitors:
+  - name: envoy.resource_monitors.global_downstream_max_connections
+    typed_config:
+      "@type": type.googleapis.com/envoy.extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig
+      max_active_downstream_connections: 7
+"#;
+    let both = format!("{layers}{monitor}");
+    assert_eq!(bootstrap(&both).runtime.max_downstream_connections, Some(7));
 }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use heddle_config::snapshot::{Node, RouteTable, Snapshot};
+use heddle_config::snapshot::{Node, RouteTable, Runtime, Snapshot};
 use heddle_telemetry::Stats;
 use heddle_telemetry::access_log::LogFiles;
 use heddle_upstream::ClusterManager;
@@ -23,6 +23,7 @@ pub struct HttpWorker {
     pub(crate) stats: Stats,
     pub(crate) logs: LogFiles,
     node: Arc<Node>,
+    pub(crate) runtime: Runtime,
     tables: RefCell<HashMap<Arc<str>, Rc<Arc<RouteTable>>>>,
     snapshot: RefCell<Arc<Snapshot>>,
     generation: Cell<u64>,
@@ -46,6 +47,7 @@ impl HttpWorker {
             clusters,
             peers: Rc::new(PeerCache::new(&snapshot.node, &stats)),
             node: Arc::clone(&snapshot.node),
+            runtime: snapshot.runtime,
             stats,
             logs,
             tables: RefCell::default(),

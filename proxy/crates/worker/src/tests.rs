@@ -240,6 +240,7 @@ fn listener(name: &str, address: SocketAddr, chains: Vec<FilterChain>) -> Listen
         backlog: 128,
         keepalive: None,
         max_connections: None,
+        ignore_global_connection_limit: false,
         access_logs: Vec::new(),
         frame: None,
     }

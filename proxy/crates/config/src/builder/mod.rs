@@ -201,6 +201,7 @@ impl Builder {
             serial: 0,
             current: Arc::new(Snapshot {
                 node: bootstrap.node.clone(),
+                runtime: bootstrap.runtime,
                 ..Snapshot::default()
             }),
             changed: true,
@@ -282,6 +283,7 @@ impl Builder {
         let mut out = Snapshot {
             version: self.current.version + 1,
             node: self.node.clone(),
+            runtime: self.current.runtime,
             ..Snapshot::default()
         };
         for (name, slot) in &self.state.listeners {

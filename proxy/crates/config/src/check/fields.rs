@@ -68,16 +68,15 @@ pub(super) const TABLE: &[Message] = &[
         implemented: &["access_log", "access_log_path", "address"],
         ignored: &[
             ("profile_path", "there is no profiler to write there"),
-            ("ignore_global_conn_limit", "there is no global connection limit"),
+            ("ignore_global_conn_limit", "the admin interface has a bound of its own"),
         ],
         instead: &[],
     },
     Message {
         name: "envoy.config.bootstrap.v3.Bootstrap",
-        implemented: &["admin", "dynamic_resources", "layered_runtime", "node", "static_resources"],
+        implemented: &["admin", "dynamic_resources", "layered_runtime", "node", "overload_manager", "static_resources"],
         ignored: &[("stats_flush_interval", "there are no statistics sinks to flush to")],
         instead: &[
-            ("overload_manager", "remove it: limits are set per listener, cluster and connection"),
             ("stats_config", "remove it: metrics have fixed names and labels"),
             ("stats_sinks", "remove it and scrape /stats/prometheus"),
             ("tracing", "remove it"),
@@ -337,6 +336,7 @@ pub(super) const TABLE: &[Message] = &[
             "default_filter_chain",
             "enable_reuse_port",
             "filter_chains",
+            "ignore_global_conn_limit",
             "listener_filters",
             "listener_filters_timeout",
             "name",
@@ -349,7 +349,6 @@ pub(super) const TABLE: &[Message] = &[
         ignored: &[
             ("metadata", NOBODY_READS),
             ("stat_prefix", "metrics are labelled with the listener's name"),
-            ("ignore_global_conn_limit", "there is no global connection limit"),
         ],
         instead: &[
             ("deprecated_v1", "use bind_to_port"),
@@ -358,6 +357,15 @@ pub(super) const TABLE: &[Message] = &[
         ],
     },
     message("envoy.config.listener.v3.ListenerFilter", &["name", "typed_config"]),
+    Message {
+        name: "envoy.config.overload.v3.OverloadManager",
+        implemented: &["resource_monitors"],
+        ignored: &[
+            ("refresh_interval", "the number of connections is always up to date"),
+        ],
+        instead: &[],
+    },
+    message("envoy.config.overload.v3.ResourceMonitor", &["name", "typed_config"]),
     message("envoy.config.rbac.v3.Permission", &[
         "and_rules",
         "any",
@@ -603,6 +611,10 @@ pub(super) const TABLE: &[Message] = &[
     ]),
     message("envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy.WeightedCluster", &["clusters"]),
     message("envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy.WeightedCluster.ClusterWeight", &["name", "weight"]),
+    message(
+        "envoy.extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig",
+        &["max_active_downstream_connections"],
+    ),
     message("envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate", &[]),
     message("envoy.extensions.transport_sockets.raw_buffer.v3.RawBuffer", &[]),
     message("envoy.extensions.transport_sockets.tls.v3.CertificateValidationContext", &[

@@ -94,6 +94,7 @@ pub(crate) fn listener(config: &pb::listener::Listener, path: &Path<'_>) -> Resu
             None => None,
         },
         max_connections: None,
+        ignore_global_connection_limit: config.ignore_global_conn_limit,
         access_logs: access_log::access_logs(&config.access_log, path)?,
         frame: Some(frame(config)),
     };

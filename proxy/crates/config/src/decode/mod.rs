@@ -47,6 +47,7 @@ pub(crate) mod pb {
     pub(crate) use heddle_api::envoy::config::core::v3 as core;
     pub(crate) use heddle_api::envoy::config::endpoint::v3 as endpoint;
     pub(crate) use heddle_api::envoy::config::listener::v3 as listener;
+    pub(crate) use heddle_api::envoy::config::overload::v3 as overload;
     pub(crate) use heddle_api::envoy::config::rbac::v3 as rbac;
     pub(crate) use heddle_api::envoy::config::route::v3 as route;
     pub(crate) use heddle_api::envoy::extensions::access_loggers::file::v3 as file_log;
@@ -55,6 +56,7 @@ pub(crate) mod pb {
     pub(crate) use heddle_api::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
     pub(crate) use heddle_api::envoy::extensions::filters::network::rbac::v3 as network_rbac;
     pub(crate) use heddle_api::envoy::extensions::filters::network::tcp_proxy::v3 as tcp_proxy;
+    pub(crate) use heddle_api::envoy::extensions::resource_monitors::downstream_connections::v3 as connections_monitor;
     pub(crate) use heddle_api::envoy::extensions::transport_sockets::tls::v3 as tls;
     pub(crate) use heddle_api::envoy::extensions::upstreams::http::v3 as upstream_http;
     pub(crate) use heddle_api::envoy::r#type::matcher::v3 as matcher;
@@ -99,7 +101,7 @@ fn enumeration<E: TryFrom<i32>>(number: i32, path: &Path<'_>) -> Result<E> {
 }
 
 /// Decodes the message inside a `typed_config`.
-fn unpack<M: prost::Message + Default>(any: &Any, path: &Path<'_>) -> Result<M> {
+pub(crate) fn unpack<M: prost::Message + Default>(any: &Any, path: &Path<'_>) -> Result<M> {
     M::decode(any.value.as_slice()).map_err(|e| path.error(format!("not a valid {}: {e}", any.type_url)))
 }
 

@@ -8,6 +8,7 @@ mod filter;
 mod http2;
 mod listener;
 mod route;
+mod runtime;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -28,6 +29,7 @@ pub use route::{
     Action, ClusterChoice, DirectResponse, HeaderOp, HeaderOps, HeaderValue, HostRewrite, PathMatch, PathRewrite,
     Redirect, RetryOn, RetryPolicy, Route, RouteAction, RouteMatch, RouteTable, VirtualHost,
 };
+pub use runtime::{PrematureResetLimits, Runtime};
 
 /// Name of a TLS context inside a snapshot. It stays the same while certificates rotate behind it.
 pub type TlsKey = Arc<str>;
@@ -53,6 +55,8 @@ pub struct Snapshot {
     pub version: u64,
     /// This proxy.
     pub node: Arc<Node>,
+    /// What the bootstrap's runtime layers set.
+    pub runtime: Runtime,
     /// Listeners by name. Only warm ones: their routes and secrets are here too.
     pub listeners: HashMap<Arc<str>, Arc<Listener>>,
     /// Route tables that listeners name through RDS, by route configuration name.

@@ -3,6 +3,14 @@
 mod body;
 mod convert;
 mod keepalive;
+#[cfg_attr(
+    not(test),
+    expect(
+        dead_code,
+        reason = "the `h2` crate has a bound of its own on early resets; for the codec"
+    )
+)]
+mod premature;
 mod scan;
 mod serve;
 mod transport;

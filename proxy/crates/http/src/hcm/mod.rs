@@ -13,7 +13,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use heddle_config::snapshot::{AccessLogSink, HttpConnectionManager, RouteSource, RouteTable, TrafficDirection};
+use heddle_config::snapshot::{
+    AccessLogSink, HttpConnectionManager, PrematureResetLimits, RouteSource, RouteTable, TrafficDirection,
+};
 use heddle_net::ConnectionInfo;
 use heddle_telemetry::access_log::{Destination, LogSink, OpenError};
 use tokio::time::Instant;
@@ -40,6 +42,11 @@ pub struct HcmRuntime {
     pub(crate) filters: Vec<Filter>,
     pub(crate) filter_chain: Option<Arc<str>>,
     pub(crate) limits: Limits,
+    #[expect(
+        dead_code,
+        reason = "the `h2` crate has a bound of its own on early resets; for the codec"
+    )]
+    pub(crate) premature_resets: PrematureResetLimits,
     logs: Vec<LogSink>,
     inline: Option<Rc<Arc<RouteTable>>>,
     table: RefCell<(u64, Option<Rc<Arc<RouteTable>>>)>,
@@ -76,6 +83,7 @@ impl HcmRuntime {
                 max_bytes: config.max_headers_bytes,
                 max_count: config.max_headers_count.min(crate::h1::MAX_FIELDS),
             },
+            premature_resets: worker.runtime.premature_resets,
             logs,
             inline: match &config.routes {
                 RouteSource::Inline(table) => Some(Rc::new(Arc::clone(table))),

@@ -20,6 +20,12 @@ pub(crate) struct HcmStats {
     pub(crate) rq_idle_timeout: Counter,
     pub(crate) rq_rx_reset: Counter,
     pub(crate) rq_tx_reset: Counter,
+    /// Connections closed because clients reset too many streams early.
+    #[expect(
+        dead_code,
+        reason = "the `h2` crate has a bound of its own on early resets; for the codec"
+    )]
+    pub(crate) rq_too_many_premature_resets: Counter,
     pub(crate) rq_completed: Counter,
     pub(crate) no_route: Counter,
     pub(crate) no_cluster: Counter,
@@ -63,6 +69,7 @@ impl HcmStats {
             rq_idle_timeout: c("envoy_http_downstream_rq_idle_timeout"),
             rq_rx_reset: c("envoy_http_downstream_rq_rx_reset"),
             rq_tx_reset: c("envoy_http_downstream_rq_tx_reset"),
+            rq_too_many_premature_resets: c("envoy_http_downstream_rq_too_many_premature_resets"),
             rq_completed: c("envoy_http_downstream_rq_completed"),
             no_route: c("envoy_http_no_route"),
             no_cluster: c("envoy_http_no_cluster"),

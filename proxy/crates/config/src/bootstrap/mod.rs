@@ -1,5 +1,7 @@
 //! The bootstrap document: who this proxy is, its static resources, and where the rest comes from.
 
+mod runtime;
+
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -16,7 +18,7 @@ use crate::error::{ConfigError, ConfigErrors};
 use crate::json;
 use crate::path::Path;
 use crate::resource::{Resource, ResourceKind, SecretSource, Update};
-use crate::snapshot::{Node, UpstreamHttp, UpstreamTransport};
+use crate::snapshot::{Node, Runtime, UpstreamHttp, UpstreamTransport};
 
 const BOOTSTRAP: &str = "envoy.config.bootstrap.v3.Bootstrap";
 
@@ -81,6 +83,8 @@ pub struct Bootstrap {
     pub dynamic_clusters: bool,
     /// Static clusters that can be called by gRPC, for secrets from a stream of their own.
     pub targets: HashMap<Arc<str>, GrpcTarget>,
+    /// What the runtime layers and the overload manager set for all listeners.
+    pub runtime: Runtime,
     /// `static_resources`, in the order in which they are applied.
     pub(crate) statics: Vec<Update>,
     /// Runtime keys `envoy.resource_limits.listener.<name>.connection_limit`.
@@ -170,6 +174,13 @@ impl Bootstrap {
                 }
             }
         }
+        let layers = runtime::layers(config.layered_runtime.as_ref(), &root.field("layered_runtime"))?;
+        let mut runtime = layers.runtime;
+        if let Some(manager) = &config.overload_manager {
+            let most = runtime::max_downstream_connections(manager, &root.field("overload_manager"))?;
+            // As Envoy: the monitor is asked where there is one, whatever the runtime says.
+            runtime.max_downstream_connections = most.or(runtime.max_downstream_connections);
+        }
         let updates = [
             (ResourceKind::Cluster, clusters),
             (
@@ -201,7 +212,8 @@ impl Bootstrap {
                 .into_iter()
                 .map(|(kind, list)| static_update(kind, list))
                 .collect(),
-            connection_limits: runtime(config.layered_runtime.as_ref(), &root.field("layered_runtime"))?,
+            runtime,
+            connection_limits: layers.connection_limits,
             message,
         })
     }
@@ -426,54 +438,5 @@ fn admin(config: Option<&pb::bootstrap::Admin>, path: &Path<'_>) -> Result<Optio
         None => Ok(None),
         Some(pb::core::address::Address::Pipe(pipe)) => Ok(Some(AdminAddress::Unix(pipe.path.clone().into()))),
         Some(_) => decode::socket_address(config.address.as_ref(), &here).map(|a| Some(AdminAddress::Tcp(a))),
-    }
-}
-
-/// `layered_runtime`: static layers with the keys that mean something here. Later layers win.
-fn runtime(
-    config: Option<&pb::bootstrap::LayeredRuntime>,
-    path: &Path<'_>,
-) -> Result<HashMap<String, u64>, ConfigError> {
-    use pb::bootstrap::runtime_layer::LayerSpecifier;
-    let mut limits = HashMap::new();
-    for (i, layer) in config.iter().flat_map(|c| &c.layers).enumerate() {
-        let here = path.item("layers", i);
-        let Some(LayerSpecifier::StaticLayer(fields)) = &layer.layer_specifier else {
-            continue;
-        };
-        let here = here.field("static_layer");
-        let mut keys = Vec::new();
-        flatten("", &decode::struct_to_json(fields), &mut keys);
-        for (key, value) in keys {
-            let listener = key
-                .strip_prefix("envoy.resource_limits.listener.")
-                .and_then(|rest| rest.strip_suffix(".connection_limit"));
-            match (listener, value.as_u64()) {
-                (Some(name), Some(limit)) => {
-                    limits.insert(name.to_owned(), limit);
-                }
-                (Some(_), None) => return Err(here.field(&key).error("must be a whole number")),
-                // Expressions are bounded by their compiled size instead.
-                (None, _) if key.starts_with("re2.max_program_size.") => {}
-                (None, _) => return Err(here.field(&key).error("this runtime key is not implemented; remove it")),
-            }
-        }
-    }
-    Ok(limits)
-}
-
-fn flatten(prefix: &str, value: &serde_json::Value, out: &mut Vec<(String, serde_json::Value)>) {
-    match value {
-        serde_json::Value::Object(members) => {
-            for (name, member) in members {
-                let key = if prefix.is_empty() {
-                    name.clone()
-                } else {
-                    format!("{prefix}.{name}")
-                };
-                flatten(&key, member, out);
-            }
-        }
-        leaf => out.push((prefix.to_owned(), leaf.clone())),
     }
 }
