@@ -7,13 +7,17 @@ use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Lines that one worker may have waiting for one destination. At 500 bytes a line this is 8 MiB.
-pub const QUEUE_LINES: usize = 16 * 1024;
+/// Lines that one worker may have waiting for one destination.
+const QUEUE_LINES: usize = 16 * 1024;
+
+/// Bytes that these lines may have together. Clients choose how long a line is, as far as the head of a request may be:
+/// by their number alone, lines could fill a gigabyte while a disk is slow.
+const QUEUE_BYTES: usize = 8 * 1024 * 1024;
 
 /// How long a line may wait before it is written.
 pub const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
@@ -50,26 +54,55 @@ struct Counts {
 /// A worker's end of a destination. Not shared between threads: every worker asks for its own.
 pub struct LogSink {
     queue: SyncSender<Vec<u8>>,
+    /// Bytes in the queue.
+    waiting: Arc<AtomicUsize>,
     counts: Arc<Counts>,
+}
+
+/// The writer's end of it.
+struct Queue {
+    lines: Receiver<Vec<u8>>,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl Queue {
+    fn new(max_lines: usize, counts: &Arc<Counts>) -> (LogSink, Self) {
+        let (sender, lines) = sync_channel(max_lines);
+        let waiting = Arc::<AtomicUsize>::default();
+        let sink = LogSink {
+            queue: sender,
+            waiting: Arc::clone(&waiting),
+            counts: Arc::clone(counts),
+        };
+        (sink, Self { lines, waiting })
+    }
+
+    fn take(&self) -> Result<Vec<u8>, TryRecvError> {
+        let line = self.lines.try_recv()?;
+        self.waiting.fetch_sub(line.len(), Ordering::Relaxed);
+        Ok(line)
+    }
 }
 
 impl LogSink {
     /// Hands over one complete line. Never blocks; false when the queue was full and the line was dropped.
     pub fn send(&self, line: Vec<u8>) -> bool {
-        match self.queue.try_send(line) {
-            Ok(()) => true,
-            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
-                self.counts.dropped.fetch_add(1, Ordering::Relaxed);
-                false
-            }
+        let length = line.len();
+        // Counted before it is sent, so that the writer cannot take off what was not put on.
+        let fits = self.waiting.fetch_add(length, Ordering::Relaxed).saturating_add(length) <= QUEUE_BYTES;
+        let sent = fits && self.queue.try_send(line).is_ok();
+        if !sent {
+            self.waiting.fetch_sub(length, Ordering::Relaxed);
+            self.counts.dropped.fetch_add(1, Ordering::Relaxed);
         }
+        sent
     }
 }
 
 struct Target {
     destination: Destination,
     file: Option<File>,
-    queues: Vec<Receiver<Vec<u8>>>,
+    queues: Vec<Queue>,
     batch: Vec<u8>,
 }
 
@@ -118,10 +151,10 @@ impl LogFiles {
     /// never per request.
     pub fn sink(&self, destination: &Destination) -> Result<LogSink, OpenError> {
         let shared = &self.0.shared;
-        let (sender, receiver) = sync_channel(QUEUE_LINES);
+        let (sink, queue) = Queue::new(QUEUE_LINES, &shared.counts);
         let mut state = shared.state.lock().unwrap_or_else(PoisonError::into_inner);
         match state.targets.get_mut(destination) {
-            Some(target) => target.queues.push(receiver),
+            Some(target) => target.queues.push(queue),
             None => {
                 let file = match destination {
                     Destination::File(path) => Some(open(path)?),
@@ -130,16 +163,13 @@ impl LogFiles {
                 let target = Target {
                     destination: destination.clone(),
                     file,
-                    queues: vec![receiver],
+                    queues: vec![queue],
                     batch: Vec::new(),
                 };
                 state.targets.insert(destination.clone(), target);
             }
         }
-        Ok(LogSink {
-            queue: sender,
-            counts: Arc::clone(&shared.counts),
-        })
+        Ok(sink)
     }
 
     /// Closes and opens every file again, after a rotation (SIGHUP, `/reopen_logs`). Returns at once.
@@ -235,7 +265,7 @@ impl Target {
         queues.retain(|queue| {
             // At most one queue's worth, so that one busy worker cannot keep the others waiting for ever.
             for _ in 0..QUEUE_LINES {
-                match queue.try_recv() {
+                match queue.take() {
                     Ok(line) => {
                         self.batch.extend_from_slice(&line);
                         counts.written.fetch_add(1, Ordering::Relaxed);
@@ -316,19 +346,24 @@ mod tests {
 
     #[test]
     fn a_full_queue_drops_and_counts() {
-        let dir = scratch("full");
-        let shared = Counts::default();
-        let (sender, receiver) = sync_channel(2);
-        let sink = LogSink {
-            queue: sender,
-            counts: Arc::new(shared),
-        };
+        let (sink, queue) = Queue::new(2, &Arc::default());
         assert!(sink.send(b"1\n".to_vec()) && sink.send(b"2\n".to_vec()));
         assert!(!sink.send(b"3\n".to_vec()));
         assert_eq!(sink.counts.dropped.load(Ordering::Relaxed), 1);
-        drop(receiver);
+        drop(queue);
         assert!(!sink.send(b"4\n".to_vec()));
-        std::fs::remove_dir_all(dir).expect("clean");
+    }
+
+    #[test]
+    fn long_lines_fill_a_queue_by_their_bytes() {
+        let (sink, queue) = Queue::new(QUEUE_LINES, &Arc::default());
+        let line = vec![b'x'; 64 * 1024];
+        let sent = (0..1000).filter(|_| sink.send(line.clone())).count();
+        assert_eq!(sent, QUEUE_BYTES / line.len());
+        assert_eq!(sink.counts.dropped.load(Ordering::Relaxed), 1000 - sent as u64);
+        assert_eq!(queue.take().expect("a line").len(), line.len());
+        assert!(sink.send(line.clone()), "there is room for one again");
+        assert!(!sink.send(line));
     }
 
     #[test]
@@ -336,23 +371,23 @@ mod tests {
         let dir = scratch("rotate");
         let path = dir.join("a.log");
         let counts = Counts::default();
-        let (sender, receiver) = sync_channel(8);
+        let (sink, queue) = Queue::new(8, &Arc::default());
         let to = Destination::File(path.clone());
         let mut target = Target {
             file: Some(open(&path).expect("open")),
             destination: to,
-            queues: vec![receiver],
+            queues: vec![queue],
             batch: Vec::new(),
         };
-        sender.send(b"old\n".to_vec()).expect("send");
+        assert!(sink.send(b"old\n".to_vec()));
         target.drain(&counts);
         std::fs::rename(&path, dir.join("a.log.1")).expect("rotate");
         target.reopen(&counts);
-        sender.send(b"new\n".to_vec()).expect("send");
+        assert!(sink.send(b"new\n".to_vec()));
         target.drain(&counts);
         assert_eq!(std::fs::read_to_string(dir.join("a.log.1")).expect("old"), "old\n");
         assert_eq!(std::fs::read_to_string(&path).expect("new"), "new\n");
-        drop(sender);
+        drop(sink);
         target.drain(&counts);
         assert!(target.queues.is_empty());
         std::fs::remove_dir_all(dir).expect("clean");
