@@ -27,10 +27,11 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::Instant;
 
-use crate::admin::{AdminServer, AdminState, SetLogLevel};
+use crate::admin::{AdminServer, AdminState};
 use crate::args::{Args, Mode};
 use crate::control::{Control, End, Inputs};
 use crate::discovery::Discovery;
+use crate::logging::Logging;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -40,13 +41,13 @@ const QUEUED_COMMANDS: usize = 16;
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    let set_log_level = match logging::start(&args.log_level) {
-        Ok(set) => set,
+    let logging = match logging::start(&args.log_level) {
+        Ok(logging) => logging,
         Err(problem) => return fail(&problem),
     };
     match args.mode {
         Mode::Validate => validate(&args),
-        Mode::Serve => serve(&args, set_log_level),
+        Mode::Serve => serve(&args, logging),
     }
 }
 
@@ -67,7 +68,7 @@ fn validate(args: &Args) -> ExitCode {
     }
 }
 
-fn serve(args: &Args, set_log_level: SetLogLevel) -> ExitCode {
+fn serve(args: &Args, logging: Logging) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = match runtime {
         Ok(runtime) => runtime,
@@ -77,7 +78,7 @@ fn serve(args: &Args, set_log_level: SetLogLevel) -> ExitCode {
             ));
         }
     };
-    let end = LocalSet::new().block_on(&runtime, run(args, set_log_level));
+    let end = LocalSet::new().block_on(&runtime, run(args, logging));
     // Streams and the admin interface end with the runtime; nothing of theirs is worth waiting for.
     runtime.shutdown_background();
     match end {
@@ -86,7 +87,7 @@ fn serve(args: &Args, set_log_level: SetLogLevel) -> ExitCode {
     }
 }
 
-async fn run(args: &Args, set_log_level: SetLogLevel) -> End {
+async fn run(args: &Args, logging: Logging) -> End {
     let bootstrap = match Bootstrap::load(&args.options()) {
         Ok(bootstrap) => bootstrap,
         Err(errors) => return End::Failed(errors.to_string()),
@@ -147,7 +148,8 @@ async fn run(args: &Args, set_log_level: SetLogLevel) -> End {
             stats: readers,
             logs: logs.clone(),
             config_dump: Box::new(move |endpoints| builder.borrow().config_dump(endpoints)),
-            set_log_level,
+            set_log_level: logging.set_level,
+            suppressed_lines: logging.suppressed,
             commands: command_sender,
             health_check_failed: Cell::new(false),
         };

@@ -10,6 +10,8 @@ use heddle_upstream::Upstreams;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
+use crate::logging::Suppressed;
+
 /// `envoy.admin.v3.ServerInfo.State`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum ServerState {
@@ -92,6 +94,8 @@ pub(crate) struct AdminState {
     pub(crate) config_dump: Box<dyn Fn(bool) -> serde_json::Value>,
     /// `/logging`.
     pub(crate) set_log_level: SetLogLevel,
+    /// Lines of the proxy's own log that were left out.
+    pub(crate) suppressed_lines: Suppressed,
     /// Where commands go. Bounded; a full queue is answered with 503.
     pub(crate) commands: mpsc::Sender<AdminCommand>,
     /// Set by `/healthcheck/fail`.

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::super::state::{AdminCommand, ServerState};
 use super::*;
+use crate::logging::Suppressed;
 
 struct Rig {
     state: Rc<AdminState>,
@@ -45,6 +46,7 @@ fn rig() -> Rig {
                 Ok(level.into())
             }
         }),
+        suppressed_lines: Suppressed::default(),
         commands: commands_tx,
         health_check_failed: Cell::new(false),
     };
