@@ -7,6 +7,7 @@
 mod admin;
 mod args;
 mod control;
+mod descriptors;
 mod discovery;
 mod logging;
 mod workers;
@@ -92,6 +93,10 @@ async fn run(args: &Args, logging: Logging) -> End {
         Ok(bootstrap) => bootstrap,
         Err(errors) => return End::Failed(errors.to_string()),
     };
+    let open_files = match heddle_net::raise_descriptor_limit() {
+        Ok(limit) => limit,
+        Err(e) => return End::Failed(format!("the limit on open files cannot be read: {e}")),
+    };
     let mut builder = match Builder::new(&bootstrap, Box::new(can_listen)) {
         Ok(builder) => builder,
         Err(errors) => return End::Failed(errors.to_string()),
@@ -107,6 +112,13 @@ async fn run(args: &Args, logging: Logging) -> End {
         Ok(logs) => logs,
         Err(e) => return End::Failed(format!("the thread that writes access logs cannot be started: {e}")),
     };
+    let defaults = WorkerSettings::default();
+    let max_connections = descriptors::max_connections(
+        open_files,
+        args.workers(),
+        bootstrap.runtime.max_downstream_connections,
+        defaults.max_connections,
+    );
     let upstreams = Upstreams::new();
     let stats = Stats::new();
     let (snapshot, snapshots) = watch::channel(builder.snapshot());
@@ -122,7 +134,8 @@ async fn run(args: &Args, logging: Logging) -> End {
         upstreams: &upstreams,
         settings: WorkerSettings {
             drain_timeout: args.drain_time(),
-            ..WorkerSettings::default()
+            max_connections,
+            ..defaults
         },
     });
     let workers = match started {
@@ -156,7 +169,7 @@ async fn run(args: &Args, logging: Logging) -> End {
         spawn_local(server.run(Rc::new(state)));
     }
     tracing::info!(
-        "heddle-proxy {} with {} workers",
+        "heddle-proxy {} with {} workers, at most {max_connections} connections of clients ({open_files} open files)",
         env!("CARGO_PKG_VERSION"),
         args.workers()
     );

@@ -7,6 +7,8 @@ use std::time::Duration;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpSocket, TcpStream};
 
+use crate::descriptors::is_spare;
+
 /// `tcp_keepalive` (`envoy.config.core.v3.TcpKeepalive`) of a cluster, or of a listener's accepted sockets. What is none
 /// is as the kernel has it (`net.ipv4.tcp_keepalive_*`: 7200 s, 75 s, 9).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,13 +60,17 @@ pub struct ConnectOptions {
 /// Connects with `TCP_NODELAY`. The caller bounds the time by dropping the future.
 ///
 /// # Errors
-/// The kernel's: refused, unreachable, source address not of this host, no port left.
+/// The kernel's: refused, unreachable, source address not of this host, no port left; `EMFILE` when only spare descriptors
+/// are left.
 pub async fn connect(address: SocketAddr, options: &ConnectOptions) -> io::Result<TcpStream> {
     let socket = if address.is_ipv4() {
         TcpSocket::new_v4()?
     } else {
         TcpSocket::new_v6()?
     };
+    if is_spare(&socket) {
+        return Err(io::Error::from_raw_os_error(libc::EMFILE));
+    }
     socket.set_nodelay(true)?;
     if let Some(keepalive) = options.keepalive {
         keepalive.apply(&SockRef::from(&socket))?;

@@ -4,7 +4,7 @@ use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
 
 use futures_util::FutureExt;
-use heddle_net::{AcceptFailure, ConnectionInfo, tune_accepted};
+use heddle_net::{AcceptFailure, ConnectionInfo, is_spare, tune_accepted};
 use heddle_telemetry::Counter;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::spawn_local;
@@ -32,6 +32,10 @@ pub(crate) async fn run(state: Rc<WorkerState>, socket: TcpListener, door: Rc<Do
             () = door.closing() => break,
         };
         match accepted {
+            Ok((tcp, _)) if is_spare(&tcp) => {
+                exhausted.inc();
+                door.owner().stats.global_cx_overflow.inc();
+            }
             Ok((tcp, peer)) => {
                 starved = false;
                 admit(&state, &door, tcp, peer);
@@ -43,7 +47,11 @@ pub(crate) async fn run(state: Rc<WorkerState>, socket: TcpListener, door: Rc<Do
                     if !std::mem::replace(&mut starved, true) {
                         tracing::warn!(error = %e, address = %door.address, "cannot accept; raise the limit on open files");
                     }
-                    sleep(pause).await;
+                    if state.turn_away(&socket) {
+                        door.owner().stats.global_cx_overflow.inc();
+                    } else {
+                        sleep(pause).await;
+                    }
                 }
                 AcceptFailure::Listener => {
                     tracing::error!(error = %e, address = %door.address, "the listening socket failed");
@@ -63,7 +71,7 @@ pub(crate) async fn run(state: Rc<WorkerState>, socket: TcpListener, door: Rc<Do
 
 fn admit(state: &Rc<WorkerState>, door: &Door, tcp: TcpStream, peer: std::net::SocketAddr) {
     let listener = door.owner();
-    let Some(place) = state.admit() else {
+    let Some(place) = state.admit(!listener.config.ignore_global_connection_limit) else {
         listener.stats.global_cx_overflow.inc();
         return;
     };

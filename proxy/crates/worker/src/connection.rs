@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use crate::inspect::{self, Arriving, Refused};
 use crate::listener::{ChainRuntime, FilterRuntime, ListenerPlace, ListenerRuntime, RbacRuntime};
 use crate::log::Begun;
-use crate::state::{Place, WorkerState};
+use crate::state::{ConnectionPlace, WorkerState};
 use crate::tcp_proxy::TcpConnection;
 
 /// Serves an accepted connection. `place` and `seat` count it until it ends.
@@ -25,7 +25,7 @@ pub(crate) async fn serve(
     listener: Rc<ListenerRuntime>,
     tcp: TcpStream,
     info: ConnectionInfo,
-    place: Place,
+    place: ConnectionPlace,
     seat: ListenerPlace,
 ) {
     let begun = Begun::now();

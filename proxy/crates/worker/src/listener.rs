@@ -155,7 +155,7 @@ impl ListenerRuntime {
             chains,
             default,
             logs: Sinks::open(&state.logs, &config.access_logs)?,
-            open: state.shared.connections(&config.name),
+            open: state.shared.connections_of(&config.name),
             stats,
             label,
             config: Arc::clone(config),

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -45,9 +45,10 @@ pub struct WorkerSettings {
     /// TLS handshakes that may be under way on one worker; a connection above that is closed and counted
     /// (`downstream_cx_pending_handshake_overflow`). Default 4096: about 100 MB at 25 kB each.
     pub max_pending_handshakes: usize,
-    /// Connections that one worker serves at most, over all listeners. Default 250 000: it
-    /// keeps memory bounded when no `connection_limit` is configured.
-    pub max_connections: usize,
+    /// Connections open at once over all workers and listeners but those with `ignore_global_conn_limit`; one above
+    /// is closed and counted (`downstream_global_cx_overflow`). Envoy's
+    /// `envoy.resource_monitors.global_downstream_max_connections`. Default 500 000: about 4 GB of memory when idle.
+    pub max_connections: u64,
 }
 
 impl Default for WorkerSettings {
@@ -55,7 +56,7 @@ impl Default for WorkerSettings {
         Self {
             drain_timeout: Duration::from_secs(600),
             max_pending_handshakes: 4096,
-            max_connections: 250_000,
+            max_connections: 500_000,
         }
     }
 }
@@ -134,7 +135,12 @@ pub enum WorkerError {
 
 /// Counts that hold over all workers together. Cloning shares them.
 #[derive(Clone, Debug, Default)]
-pub struct Shared(Arc<Mutex<HashMap<Arc<str>, Arc<AtomicU64>>>>);
+pub struct Shared {
+    /// Connections by listener.
+    listeners: Arc<Mutex<HashMap<Arc<str>, Arc<AtomicU64>>>>,
+    /// Connections that count among those of all listeners.
+    connections: Arc<AtomicU64>,
+}
 
 impl Shared {
     /// Nothing counted yet.
@@ -144,10 +150,28 @@ impl Shared {
 
     /// Connections open on the listener of that name, over all workers. Takes a lock: once per listener, not per
     /// connection.
-    pub(crate) fn connections(&self, listener: &Arc<str>) -> Arc<AtomicU64> {
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn connections_of(&self, listener: &Arc<str>) -> Arc<AtomicU64> {
+        let mut counts = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
         // Forget listeners that no worker holds any more, so that names that come and go do not pile up.
         counts.retain(|name, count| Arc::strong_count(count) > 1 || name == listener);
         Arc::clone(counts.entry(Arc::clone(listener)).or_default())
+    }
+
+    /// Counts a connection among those of all listeners; none when `most` are open.
+    pub(crate) fn count(&self, most: u64) -> Option<Counted> {
+        if self.connections.fetch_add(1, Ordering::Relaxed) >= most {
+            self.connections.fetch_sub(1, Ordering::Relaxed);
+            return None;
+        }
+        Some(Counted(Arc::clone(&self.connections)))
+    }
+}
+
+/// A connection counted. Given back when dropped.
+pub(crate) struct Counted(Arc<AtomicU64>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }

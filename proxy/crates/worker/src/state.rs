@@ -6,16 +6,19 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use futures_util::FutureExt as _;
 use heddle_config::snapshot::{Snapshot, TlsKey};
 use heddle_http::{Clusters, HttpWorker};
+use heddle_net::Reserve;
 use heddle_telemetry::Stats;
 use heddle_telemetry::access_log::LogFiles;
 use heddle_telemetry::istio::PeerMetadata;
 use heddle_tls::ServerContext;
+use tokio::net::TcpListener;
 use tokio::sync::Notify;
 
 use crate::listener::ListenerRuntime;
-use crate::params::{Shared, WorkerSettings};
+use crate::params::{Counted, Shared, WorkerSettings};
 
 /// One worker's state. Single-threaded.
 pub(crate) struct WorkerState {
@@ -38,6 +41,7 @@ pub(crate) struct WorkerState {
     idle: Rc<Notify>,
     connection_ids: Cell<u64>,
     random: RefCell<fastrand::Rng>,
+    reserve: RefCell<Reserve>,
 }
 
 impl WorkerState {
@@ -73,6 +77,7 @@ impl WorkerState {
             // numbered by the HTTP worker, from the lower half of the range.
             connection_ids: Cell::new(((index as u64) << 48) | (1 << 47)),
             random: RefCell::new(fastrand::Rng::new()),
+            reserve: RefCell::new(Reserve::new()),
         }
     }
 
@@ -106,14 +111,36 @@ impl WorkerState {
             .cloned()
     }
 
-    /// Takes a place among the worker's connections; none when all are taken.
-    pub(crate) fn admit(&self) -> Option<Place> {
-        Place::take(&self.connections, self.settings.max_connections, Some(&self.idle))
+    /// Takes a place for a connection; none when `max_connections` are open and this one counts among them.
+    pub(crate) fn admit(&self, counts: bool) -> Option<ConnectionPlace> {
+        let everywhere = match counts {
+            true => Some(self.shared.count(self.settings.max_connections)?),
+            false => None,
+        };
+        self.connections.set(self.connections.get() + 1);
+        Some(ConnectionPlace {
+            open: Rc::clone(&self.connections),
+            idle: Rc::clone(&self.idle),
+            _everywhere: everywhere,
+        })
+    }
+
+    /// Takes and closes a connection that waits in a socket while the process has no descriptors left, by giving one up
+    /// for the moment. False when it had none to give, or none was waiting.
+    pub(crate) fn turn_away(&self, socket: &TcpListener) -> bool {
+        let mut reserve = self.reserve.borrow_mut();
+        if !reserve.release() {
+            reserve.restore();
+            return false;
+        }
+        let taken = matches!(socket.accept().now_or_never(), Some(Ok(_)));
+        reserve.restore();
+        taken
     }
 
     /// Takes a place among the handshakes under way; none when all are taken.
     pub(crate) fn begin_handshake(&self) -> Option<Place> {
-        Place::take(&self.handshakes, self.settings.max_pending_handshakes, None)
+        Place::take(&self.handshakes, self.settings.max_pending_handshakes)
     }
 
     /// Connections open now.
@@ -145,31 +172,36 @@ impl WorkerState {
 }
 
 /// One taken place of a bounded number. Given back when dropped.
-pub(crate) struct Place {
-    taken: Rc<Cell<usize>>,
-    idle: Option<Rc<Notify>>,
-}
+pub(crate) struct Place(Rc<Cell<usize>>);
 
 impl Place {
-    fn take(taken: &Rc<Cell<usize>>, bound: usize, idle: Option<&Rc<Notify>>) -> Option<Self> {
+    fn take(taken: &Rc<Cell<usize>>, bound: usize) -> Option<Self> {
         if taken.get() >= bound {
             return None;
         }
         taken.set(taken.get() + 1);
-        Some(Self {
-            taken: Rc::clone(taken),
-            idle: idle.map(Rc::clone),
-        })
+        Some(Self(Rc::clone(taken)))
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.taken.set(self.taken.get() - 1);
-        if self.taken.get() == 0
-            && let Some(idle) = &self.idle
-        {
-            idle.notify_waiters();
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+/// A connection's place on its worker, and among those of the process. Given back when dropped.
+pub(crate) struct ConnectionPlace {
+    open: Rc<Cell<usize>>,
+    idle: Rc<Notify>,
+    _everywhere: Option<Counted>,
+}
+
+impl Drop for ConnectionPlace {
+    fn drop(&mut self) {
+        self.open.set(self.open.get() - 1);
+        if self.open.get() == 0 {
+            self.idle.notify_waiters();
         }
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use heddle_config::AdminAddress;
-use heddle_net::ListenOptions;
+use heddle_net::{AcceptFailure, ListenOptions};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
 use hyper::header::{CONNECTION, HeaderValue};
@@ -18,7 +18,7 @@ use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 use tokio::task::LocalSet;
 use tokio::time::{sleep, timeout};
@@ -64,6 +64,20 @@ fn remedy(error: &io::Error) -> &'static str {
 enum Socket {
     Tcp(TcpListener),
     Unix(UnixListener, PathBuf),
+}
+
+impl Socket {
+    async fn accept(&self) -> io::Result<Stream> {
+        match self {
+            Self::Tcp(listener) => listener.accept().await.map(|(stream, _)| Stream::Tcp(stream)),
+            Self::Unix(listener, _) => listener.accept().await.map(|(stream, _)| Stream::Unix(stream)),
+        }
+    }
+}
+
+enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
 }
 
 /// The bound admin interface.
@@ -123,26 +137,25 @@ impl AdminServer {
             let Ok(place) = Rc::clone(&places).acquire_owned_local().await else {
                 return;
             };
-            let accepted = match &self.socket {
-                Socket::Tcp(listener) => listener.accept().await.map(|(stream, _)| {
+            match self.socket.accept().await {
+                Ok(stream) => {
                     let state = Rc::clone(&state);
                     tokio::task::spawn_local(async move {
-                        serve(stream, state, true).await;
+                        serve(stream, state).await;
                         drop(place);
                     });
-                }),
-                Socket::Unix(listener, _) => listener.accept().await.map(|(stream, _)| {
-                    let state = Rc::clone(&state);
-                    tokio::task::spawn_local(async move {
-                        serve(stream, state, false).await;
-                        drop(place);
-                    });
-                }),
-            };
-            if let Err(error) = accepted {
-                // Out of descriptors, most likely: trying again at once would only burn the core.
-                tracing::warn!(%error, "admin interface: accept failed");
-                sleep(Duration::from_millis(100)).await;
+                }
+                Err(error) => match AcceptFailure::of(&error) {
+                    AcceptFailure::Connection => {}
+                    AcceptFailure::Exhausted(pause) => {
+                        tracing::warn!(%error, "admin interface: cannot accept; raise the limit on open files");
+                        sleep(pause).await;
+                    }
+                    AcceptFailure::Listener => {
+                        tracing::error!(%error, "admin interface: the listening socket failed");
+                        return;
+                    }
+                },
             }
         }
     }
@@ -187,7 +200,7 @@ async fn bind_unix(path: &Path) -> io::Result<UnixListener> {
                 "there is a file that is not a socket",
             ));
         }
-        if tokio::net::UnixStream::connect(path).await.is_ok() {
+        if UnixStream::connect(path).await.is_ok() {
             return Err(io::ErrorKind::AddrInUse.into());
         }
         std::fs::remove_file(path)?;
@@ -197,7 +210,14 @@ async fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin + 'static, state: Rc<AdminState>, tcp: bool) {
+async fn serve(stream: Stream, state: Rc<AdminState>) {
+    match stream {
+        Stream::Tcp(stream) => serve_on(stream, state, true).await,
+        Stream::Unix(stream) => serve_on(stream, state, false).await,
+    }
+}
+
+async fn serve_on(stream: impl AsyncRead + AsyncWrite + Unpin + 'static, state: Rc<AdminState>, tcp: bool) {
     let service = service_fn(move |request| {
         let state = Rc::clone(&state);
         async move { Ok::<_, Infallible>(answer(&state, request, tcp).await) }

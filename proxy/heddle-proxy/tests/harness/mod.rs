@@ -42,6 +42,23 @@ impl Proxy {
         Self { child, admin }
     }
 
+    /// With so many descriptors, as soft and as hard limit.
+    pub fn start_with_files(config: &str, admin: u16, files: u32) -> Self {
+        let program = command(config, &["--concurrency", "2", "--drain-time-s", "60"]);
+        let child = Command::new("sh")
+            .arg("-c")
+            .arg(format!("ulimit -n {files} && exec \"$0\" \"$@\""))
+            .arg(program.get_program())
+            .args(program.get_args())
+            .stdin(Stdio::null())
+            .spawn()
+            .expect("a shell");
+        Self {
+            child,
+            admin: SocketAddr::from(([127, 0, 0, 1], admin)),
+        }
+    }
+
     /// Waits until `/ready` answers with this state.
     pub fn wait_for(&mut self, state: &str) {
         let start = Instant::now();

@@ -169,19 +169,42 @@ fn limits_refuse_and_count() {
 }
 
 #[test]
-fn the_workers_own_limit() {
+fn the_limit_over_all_listeners() {
     local(async {
-        let (address, echo) = (free_address().await, echo().await);
+        let (address, other, exempt) = (free_address().await, free_address().await, free_address().await);
+        let echo = echo().await;
         let settings = WorkerSettings {
             max_connections: 1,
             ..WorkerSettings::default()
         };
-        let first = snapshot(1, vec![Arc::new(proxying("l", address))], &[("echo", &[echo])]);
-        let proxy = Proxy::start_with(first, settings).await;
-        let mut first = TcpStream::connect(address).await.expect("connects");
+        let mut ignores = proxying("exempt", exempt);
+        ignores.ignore_global_connection_limit = true;
+        let listeners = vec![
+            Arc::new(proxying("one", address)),
+            Arc::new(proxying("other", other)),
+            Arc::new(ignores),
+        ];
+        let proxy = Proxy::start_with(snapshot(1, listeners, &[("echo", &[echo])]), settings).await;
+        let connect = |to| async move { TcpStream::connect(to).await.expect("connects") };
+        // Does not count, and is not held back.
+        let mut free = connect(exempt).await;
+        assert_eq!(ask(&mut free, "free").await, "FREE");
+        let mut first = connect(address).await;
         assert_eq!(ask(&mut first, "one").await, "ONE");
-        assert!(is_closed(&mut TcpStream::connect(address).await.expect("connects")).await);
-        assert_eq!(proxy.metric("envoy_listener_downstream_global_cx_overflow"), Some(1.0));
+        assert!(is_closed(&mut connect(address).await).await);
+        assert!(is_closed(&mut connect(other).await).await);
+        let label = other.to_string().replace(':', "_");
+        let overflow = format!("envoy_listener_downstream_global_cx_overflow{{listener_address=\"{label}\"}}");
+        assert_eq!(proxy.metric(&overflow), Some(1.0));
+        let mut freer = connect(exempt).await;
+        assert_eq!(ask(&mut freer, "too").await, "TOO");
+        // A place that is given back is there for any listener.
+        drop(first);
+        let label = address.to_string().replace(':', "_");
+        let active = format!("envoy_listener_downstream_cx_active{{listener_address=\"{label}\"}}");
+        proxy.until(&active, 0.0).await;
+        let mut second = connect(other).await;
+        assert_eq!(ask(&mut second, "two").await, "TWO");
     });
 }
 
