@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-var documents = []string{"../../README.md", "../../CONTRIBUTING.md", "../../ARCHITECTURE.md", "../../demo/boutique/README.md", "../../bench/README.md", "../../proxy/fuzz/README.md"}
+var documents = []string{"../../README.md", "../../CONTRIBUTING.md", "../../ARCHITECTURE.md", "../../SECURITY.md", "../../docs/reference/limits.md", "../../demo/boutique/README.md", "../../bench/README.md", "../../proxy/fuzz/README.md"}
 
 func read(t *testing.T, file string) string {
 	t.Helper()

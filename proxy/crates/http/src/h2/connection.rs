@@ -22,7 +22,7 @@ use heddle_tls::Stream as Transport;
 use tokio::time::Instant;
 
 use super::flow::{CONNECTION_START, Growth, RecvWindow, STREAM_START};
-use super::frame::{self, DEFAULT_WINDOW, MAX_PAYLOAD, Reason, setting};
+use super::frame::{self, DEFAULT_WINDOW, MAX_PAYLOAD, Reason, Setting};
 use super::head::{HeadReader, encode_fields, encode_request, encode_response};
 use super::hpack::{Decoder, Encoder};
 use super::limits::{Flood, Inbound, Outbound};
@@ -225,17 +225,17 @@ impl Core {
     /// Our side's first frames.
     fn greet(&mut self, connection_start: u32) {
         let mut values = vec![
-            (setting::HEADER_TABLE_SIZE, self.options.hpack_table_size),
-            (setting::INITIAL_WINDOW_SIZE, self.stream_start()),
+            (Setting::HeaderTableSize, self.options.hpack_table_size),
+            (Setting::InitialWindowSize, self.stream_start()),
             (
-                setting::MAX_HEADER_LIST_SIZE,
+                Setting::MaxHeaderListSize,
                 u32::try_from(self.limits.max_bytes).unwrap_or(u32::MAX),
             ),
         ];
         match self.role {
-            Role::Server => values.push((setting::MAX_CONCURRENT_STREAMS, self.options.max_concurrent_streams)),
+            Role::Server => values.push((Setting::MaxConcurrentStreams, self.options.max_concurrent_streams)),
             Role::Client => {
-                values.push((setting::ENABLE_PUSH, 0));
+                values.push((Setting::EnablePush, 0));
                 self.control(|out| out.extend_from_slice(PREFACE));
             }
         }

@@ -8,7 +8,7 @@ pub(crate) const HEADER: usize = 9;
 pub(crate) const MAX_PAYLOAD: usize = 16_384;
 
 /// The largest flow control window.
-pub(crate) const MAX_WINDOW: i64 = (1 << 31) - 1;
+pub(crate) const LARGEST_WINDOW: i64 = (1 << 31) - 1;
 
 /// Window of connections, and of streams before SETTINGS change it.
 pub(crate) const DEFAULT_WINDOW: u32 = 65_535;
@@ -36,14 +36,30 @@ pub(crate) mod flag {
     pub(crate) const PRIORITY: u8 = 0x20;
 }
 
-/// SETTINGS parameters (section 6.5.2).
-pub(crate) mod setting {
-    pub(crate) const HEADER_TABLE_SIZE: u16 = 0x1;
-    pub(crate) const ENABLE_PUSH: u16 = 0x2;
-    pub(crate) const MAX_CONCURRENT_STREAMS: u16 = 0x3;
-    pub(crate) const INITIAL_WINDOW_SIZE: u16 = 0x4;
-    pub(crate) const MAX_FRAME_SIZE: u16 = 0x5;
-    pub(crate) const MAX_HEADER_LIST_SIZE: u16 = 0x6;
+/// A SETTINGS parameter (section 6.5.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Setting {
+    HeaderTableSize = 0x1,
+    EnablePush = 0x2,
+    MaxConcurrentStreams = 0x3,
+    InitialWindowSize = 0x4,
+    MaxFrameSize = 0x5,
+    MaxHeaderListSize = 0x6,
+}
+
+impl Setting {
+    /// The parameter of a number; none for those that mean nothing here.
+    pub(crate) fn of(number: u16) -> Option<Self> {
+        Some(match number {
+            0x1 => Self::HeaderTableSize,
+            0x2 => Self::EnablePush,
+            0x3 => Self::MaxConcurrentStreams,
+            0x4 => Self::InitialWindowSize,
+            0x5 => Self::MaxFrameSize,
+            0x6 => Self::MaxHeaderListSize,
+            _ => return None,
+        })
+    }
 }
 
 /// An error code (section 7).
@@ -127,10 +143,10 @@ fn head(kind: u8, flags: u8, stream: u32, length: usize, out: &mut Vec<u8>) {
 }
 
 /// Appends SETTINGS.
-pub(crate) fn settings(values: &[(u16, u32)], out: &mut Vec<u8>) {
+pub(crate) fn settings(values: &[(Setting, u32)], out: &mut Vec<u8>) {
     head(kind::SETTINGS, 0, 0, values.len() * 6, out);
-    for (id, value) in values {
-        out.extend_from_slice(&id.to_be_bytes());
+    for (setting, value) in values {
+        out.extend_from_slice(&(*setting as u16).to_be_bytes());
         out.extend_from_slice(&value.to_be_bytes());
     }
 }

@@ -7,7 +7,7 @@ use bytes::Buf;
 use tokio::time::Instant;
 
 use super::connection::{ConnectionError, Core, FAREWELL_PING, Farewell, KEEPALIVE_PING, PREFACE, Role};
-use super::frame::{self, FrameHeader, HEADER, MAX_PAYLOAD, MAX_WINDOW, Reason, flag, kind, setting};
+use super::frame::{self, FrameHeader, HEADER, LARGEST_WINDOW, MAX_PAYLOAD, Reason, Setting, flag, kind};
 use super::head::{HeadError, Section, length_of};
 use super::stream::{MAX_HEADS, State};
 use crate::body::StreamError;
@@ -641,20 +641,20 @@ impl Core {
         let mut window = None;
         for [i0, i1, v0, v1, v2, v3] in values {
             let value = u32::from_be_bytes([*v0, *v1, *v2, *v3]);
-            match u16::from_be_bytes([*i0, *i1]) {
+            match Setting::of(u16::from_be_bytes([*i0, *i1])) {
                 // Our encoder uses no table; a change has to be acknowledged all the same.
-                setting::HEADER_TABLE_SIZE => self.reset_table = true,
-                setting::ENABLE_PUSH if value > 1 || (self.role == Role::Client && value != 0) => {
+                Some(Setting::HeaderTableSize) => self.reset_table = true,
+                Some(Setting::EnablePush) if value > 1 || (self.role == Role::Client && value != 0) => {
                     return Err(Reason::PROTOCOL_ERROR.into());
                 }
-                setting::MAX_CONCURRENT_STREAMS => self.peer_max_streams = Some(value),
-                setting::INITIAL_WINDOW_SIZE => {
-                    if i64::from(value) > MAX_WINDOW {
+                Some(Setting::MaxConcurrentStreams) => self.peer_max_streams = Some(value),
+                Some(Setting::InitialWindowSize) => {
+                    if i64::from(value) > LARGEST_WINDOW {
                         return Err(Reason::FLOW_CONTROL_ERROR.into());
                     }
                     window = Some(value);
                 }
-                setting::MAX_FRAME_SIZE if !(16_384..1 << 24).contains(&value) => {
+                Some(Setting::MaxFrameSize) if !(16_384..1 << 24).contains(&value) => {
                     return Err(Reason::PROTOCOL_ERROR.into());
                 }
                 _ => {}
@@ -668,7 +668,7 @@ impl Core {
             cost = (self.streams.len() / 16) as u32;
             for state in self.streams.values() {
                 let after = state.send_window.get() + change;
-                if after > MAX_WINDOW {
+                if after > LARGEST_WINDOW {
                     return Err(Reason::FLOW_CONTROL_ERROR.into());
                 }
                 state.send_window.set(after);
@@ -731,7 +731,7 @@ impl Core {
                 return Err(Reason::PROTOCOL_ERROR.into());
             }
             self.send_window += increment;
-            if self.send_window > MAX_WINDOW {
+            if self.send_window > LARGEST_WINDOW {
                 return Err(Reason::FLOW_CONTROL_ERROR.into());
             }
             return Ok(());
@@ -747,7 +747,7 @@ impl Core {
             return Ok(());
         }
         let after = state.send_window.get() + increment;
-        if after > MAX_WINDOW {
+        if after > LARGEST_WINDOW {
             self.reset(&state, Reason::FLOW_CONTROL_ERROR, StreamError::H2);
             return Ok(());
         }

@@ -5,7 +5,7 @@ use heddle_telemetry::{Counter, Stats};
 use super::limits::Flood;
 
 macro_rules! codec_stats {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
+    ($($(#[$doc:meta])* $name:ident = $downstream:literal, $upstream:literal;)*) => {
         /// Handles to the counters of a connection manager or of a cluster.
         #[derive(Clone, Debug)]
         pub(crate) struct CodecStats {
@@ -13,18 +13,18 @@ macro_rules! codec_stats {
         }
 
         impl CodecStats {
-            /// Those of a connection manager: `envoy_http2_*`.
+            /// Those of a connection manager.
             pub(crate) fn downstream(stats: &Stats, labels: &[(&'static str, &str)]) -> Self {
                 Self {
-                    $($name: stats.counter(concat!("envoy_http2_", stringify!($name)), labels),)*
+                    $($name: stats.counter($downstream, labels),)*
                 }
             }
 
-            /// Those of a cluster: `envoy_cluster_http2_*`.
+            /// Those of a cluster.
             pub(crate) fn upstream(stats: &Stats, cluster: &str) -> Self {
                 let labels = [("cluster_name", cluster)];
                 Self {
-                    $($name: stats.counter(concat!("envoy_cluster_http2_", stringify!($name)), &labels),)*
+                    $($name: stats.counter($upstream, &labels),)*
                 }
             }
         }
@@ -33,33 +33,33 @@ macro_rules! codec_stats {
 
 codec_stats! {
     /// RST_STREAM received.
-    rx_reset,
+    rx_reset = "envoy_http2_rx_reset", "envoy_cluster_http2_rx_reset";
     /// RST_STREAM sent.
-    tx_reset,
+    tx_reset = "envoy_http2_tx_reset", "envoy_cluster_http2_tx_reset";
     /// Messages that break the protocol.
-    rx_messaging_error,
+    rx_messaging_error = "envoy_http2_rx_messaging_error", "envoy_cluster_http2_rx_messaging_error";
     /// Heads and trailers above the limits.
-    header_overflow,
+    header_overflow = "envoy_http2_header_overflow", "envoy_cluster_http2_header_overflow";
     /// Trailers received.
-    trailers,
+    trailers = "envoy_http2_trailers", "envoy_cluster_http2_trailers";
     /// GOAWAY sent.
-    goaway_sent,
+    goaway_sent = "envoy_http2_goaway_sent", "envoy_cluster_http2_goaway_sent";
     /// Streams refused because too many were open.
-    stream_refused_errors,
+    stream_refused_errors = "envoy_http2_stream_refused_errors", "envoy_cluster_http2_stream_refused_errors";
     /// Connections closed because PING was not answered.
-    keepalive_timeout,
+    keepalive_timeout = "envoy_http2_keepalive_timeout", "envoy_cluster_http2_keepalive_timeout";
     /// Connections closed for frames without payload.
-    inbound_empty_frames_flood,
+    inbound_empty_frames_flood = "envoy_http2_inbound_empty_frames_flood", "envoy_cluster_http2_inbound_empty_frames_flood";
     /// Connections closed for PRIORITY.
-    inbound_priority_frames_flood,
+    inbound_priority_frames_flood = "envoy_http2_inbound_priority_frames_flood", "envoy_cluster_http2_inbound_priority_frames_flood";
     /// Connections closed for WINDOW_UPDATE.
-    inbound_window_update_frames_flood,
+    inbound_window_update_frames_flood = "envoy_http2_inbound_window_update_frames_flood", "envoy_cluster_http2_inbound_window_update_frames_flood";
     /// Connections closed for PING, SETTINGS, or frames on closed streams.
-    inbound_control_frames_flood,
+    inbound_control_frames_flood = "envoy_http2_inbound_control_frames_flood", "envoy_cluster_http2_inbound_control_frames_flood";
     /// Connections closed because too many frames waited to be sent.
-    outbound_flood,
+    outbound_flood = "envoy_http2_outbound_flood", "envoy_cluster_http2_outbound_flood";
     /// The same of PING, SETTINGS, RST_STREAM and WINDOW_UPDATE.
-    outbound_control_flood,
+    outbound_control_flood = "envoy_http2_outbound_control_flood", "envoy_cluster_http2_outbound_control_flood";
 }
 
 impl CodecStats {
