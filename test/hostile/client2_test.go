@@ -138,7 +138,9 @@ func (k *client2) observe(c corpus.Case) corpus.Observed {
 		if err == nil {
 			k.write(b)
 		}
-		followed = k.wait(bound, func() bool { return k.outcome[follow] != "" || strings.HasPrefix(k.ended, "goaway:") && k.ended != "goaway:NO_ERROR" })
+		followed = k.wait(bound, func() bool {
+			return k.outcome[follow] != "" || strings.HasPrefix(k.ended, "goaway:") && k.ended != "goaway:NO_ERROR"
+		})
 	} else {
 		k.wait(bound, func() bool { return k.ended != "" })
 	}

@@ -34,8 +34,8 @@ var flagBits = map[string]byte{"end": 0x1, "ack": 0x1, "headers-end": 0x4, "padd
 type Encoder struct {
 	// Current is the stream that @ stands for.
 	Current uint32
-	block bytes.Buffer
-	hpack *hpack.Encoder
+	block   bytes.Buffer
+	hpack   *hpack.Encoder
 }
 
 // NewEncoder for one connection.
