@@ -131,8 +131,11 @@ func (k *client1) step(s corpus.Step) error {
 func (k *client1) waitInterim(status string) error {
 	_ = k.conn.SetReadDeadline(time.Now().Add(answerBound))
 	first, err := k.reader.ReadString('\n')
-	if err != nil || !strings.HasPrefix(first, "HTTP/1.1 "+status) {
-		return fmt.Errorf("want an interim answer %s, got %q, %v", status, first, err)
+	if err != nil {
+		return fmt.Errorf("no interim answer %s: %w", status, err)
+	}
+	if !strings.HasPrefix(first, "HTTP/1.1 "+status) {
+		return fmt.Errorf("want an interim answer %s, got %q", status, first)
 	}
 	for {
 		l, err := k.reader.ReadString('\n')

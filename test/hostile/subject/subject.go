@@ -29,7 +29,7 @@ import (
 //go:embed envoy.yaml
 var configuration string
 
-// AdminPort, on the subject's address.
+// AdminPort is the admin interface's, on the subject's address.
 const AdminPort = 9901
 
 // Binaries by subject's name.

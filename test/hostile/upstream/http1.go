@@ -17,6 +17,8 @@ import (
 const (
 	maxHead = 1 << 20
 	maxBody = 8 << 20
+	// sendBuffer of the kernel for each connection.
+	sendBuffer = 32 << 10
 )
 
 // Script is what a hostile upstream answers.
@@ -84,6 +86,10 @@ func (u *HTTP1) accept() {
 		u.mu.Lock()
 		u.open[conn] = struct{}{}
 		u.mu.Unlock()
+		if tcp, ok := conn.(*net.TCPConn); ok {
+			// What a proxy does not read must stay here, and not in the kernel's memory a thousand times.
+			_ = tcp.SetWriteBuffer(sendBuffer)
+		}
 		go func() {
 			u.serve(conn, u.connected())
 			_ = conn.Close()
@@ -113,7 +119,11 @@ func (u *HTTP1) serve(conn net.Conn, number int) {
 		case err != nil:
 			return
 		}
-		if _, err := conn.Write(answer(request)); err != nil || len(request.Problems) > 0 {
+		head, body := answer(request)
+		if _, err := conn.Write(head); err != nil {
+			return
+		}
+		if _, err := conn.Write(body); err != nil || len(request.Problems) > 0 {
 			return
 		}
 	}
@@ -162,20 +172,26 @@ func (u *HTTP1) play(conn net.Conn, script *Script) {
 
 // answer tells method and target, so that a client that gets another's answer can see it. /size/N is answered by N
 // bytes.
-func answer(r *Request) []byte {
-	body := r.Method() + " " + r.Target()
+func answer(r *Request) (head, body []byte) {
+	body = []byte(r.Method() + " " + r.Target())
 	if size, found := strings.CutPrefix(r.Target(), "/size/"); found {
 		if n, err := strconv.Atoi(size); err == nil && n <= maxBody {
-			body = strings.Repeat("x", n)
+			body = large[:n]
 		}
 	}
-	var out bytes.Buffer
-	fmt.Fprintf(&out, "HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n", len(body))
-	if r.Method() != "HEAD" {
-		out.WriteString(body)
+	head = fmt.Appendf(nil, "HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n", len(body))
+	if r.Method() == "HEAD" {
+		return head, nil
 	}
-	return out.Bytes()
+	// A small answer goes out in one packet.
+	if len(body) < 1024 {
+		return append(head, body...), nil
+	}
+	return head, body
 }
+
+// large is what all big answers are cut from: a thousand that nobody reads must not fill the memory of the test.
+var large = bytes.Repeat([]byte("x"), maxBody)
 
 // readHead reads up to and with the empty line. A line that ends in a bare LF ends there too: what a lenient upstream
 // would read must be seen.
