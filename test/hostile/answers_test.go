@@ -45,6 +45,7 @@ func testAnswers(t *testing.T, folder, kind string) {
 	}
 	forSubjects(t, true, func(t *testing.T, name string) {
 		runLanes(t, startLanes(t, name), cases, func(t *testing.T, l *lane, c corpus.Case) {
+			counted(t)
 			c.On = kind
 			address := l.at(t, c)
 			e, err := readExchange(c)

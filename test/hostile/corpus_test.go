@@ -25,6 +25,7 @@ func testCorpus(t *testing.T, folder string, drive func(string, corpus.Case) (co
 	}
 	forSubjects(t, true, func(t *testing.T, name string) {
 		runLanes(t, startLanes(t, name), cases, func(t *testing.T, l *lane, c corpus.Case) {
+			counted(t)
 			address := l.at(t, c)
 			seen, err := drive(address, c)
 			if err != nil {

@@ -49,8 +49,9 @@ type flooding struct {
 	oldest time.Duration
 	// most units that it may send.
 	most int64
-	// growth, upstreams bound instead of the constants.
+	// growth, tail, upstreams bound instead of the constants.
 	growth    int64
+	tail      time.Duration
 	upstreams int
 	// twoProxies puts another proxy behind the first, with HTTP/2 between.
 	twoProxies bool
@@ -80,8 +81,9 @@ func floodings() []flooding {
 		flooding{Attack: named(flood.ResetsAtOnce, "resets at once, two proxies"), most: mostResets, upstreams: 4000, twoProxies: true},
 		flooding{Attack: named(flood.ResetsAfter, "resets after 1 ms, two proxies"), most: mostResets, upstreams: 4000, twoProxies: true},
 		flooding{Attack: flood.ConnectionNames},
-		// 1 MiB of answers, which is per_connection_buffer_limit_bytes, and half as much for heads, tables and tasks.
-		flooding{Attack: flood.UnreadStreams, growth: 5*3<<20/2 + growth, upstreams: 5*200 + upstreamConnections},
+		// 1 MiB of answers, which is per_connection_buffer_limit_bytes, and half as much for heads, tables and tasks. A
+		// thousand connections to the upstream are opened in one moment, which the kernel alone takes some time for.
+		flooding{Attack: flood.UnreadStreams, lasts: 3 * time.Second, growth: 5*(3<<20)/2 + growth, tail: 2 * tail, upstreams: 5*200 + upstreamConnections},
 		flooding{Attack: flood.Unread1, growth: 100<<20 + growth, upstreams: 100 + upstreamConnections},
 		flooding{Attack: flood.SlowHeads, lasts: headersTimeout + headersSlack + 500*time.Millisecond, oldest: headersTimeout + headersSlack},
 		flooding{Attack: flood.SlowBodies, upstreams: 200 + upstreamConnections},
@@ -272,8 +274,8 @@ func (f flooding) judge(t *testing.T, m measured) {
 	if bound := max(slower*m.calm.P50, medianFloor); m.flooded.P50 > bound {
 		t.Errorf("the others' median is %v during the flood, %v before; want at most %v", m.flooded.P50, m.calm.P50, bound)
 	}
-	if m.flooded.P99 > tail {
-		t.Errorf("the others' 99th percentile is %v during the flood, want at most %v", m.flooded.P99, tail)
+	if bound := max(f.tail, tail); m.flooded.P99 > bound {
+		t.Errorf("the others' 99th percentile is %v during the flood, want at most %v", m.flooded.P99, bound)
 	}
 	if m.flooded.Failures > 0 {
 		t.Errorf("%d of the others' %d requests failed, want none: %v", m.flooded.Failures, m.flooded.Requests, m.flooded.Failure)

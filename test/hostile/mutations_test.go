@@ -25,6 +25,7 @@ const (
 // TestMutations sends the corpus with random changes. Nobody knows what must be answered, but what never may reach an
 // upstream, and the honest request behind each, hold always.
 func TestMutations(t *testing.T) {
+	counted(t)
 	var cases []corpus.Case
 	for _, folder := range []string{"http1", "http2"} {
 		more, err := corpus.Folder(folder)

