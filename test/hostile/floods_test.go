@@ -64,7 +64,7 @@ func floodings() []flooding {
 		for _, a := range flood.Control {
 			a.TLS = tls
 			if tls {
-				a.Name += ", TLS"
+				a.Name, a.Listener = a.Name+", TLS", "tls"
 			}
 			f := flooding{Attack: a, upstreams: upstreamConnections + a.Connections}
 			if a.Setup != nil {
@@ -88,6 +88,7 @@ func floodings() []flooding {
 		flooding{Attack: flood.SlowHeads, lasts: headersTimeout + headersSlack + 500*time.Millisecond, oldest: headersTimeout + headersSlack},
 		flooding{Attack: flood.SlowBodies, upstreams: 200 + upstreamConnections},
 		flooding{Attack: flood.Silent},
+		flooding{Attack: flood.HalfHello},
 	)
 }
 
@@ -148,9 +149,9 @@ type measured struct {
 
 func one(t *testing.T, name string, f flooding, table *tabwriter.Writer) {
 	up, first, front := startChain(t, name, f.twoProxies)
-	plain, attacked := first.Listeners[0], first.Listeners[1]
-	if !f.TLS {
-		attacked = plain
+	plain, attacked := first.Listeners[0], first.Listeners[0]
+	if f.Listener == "tls" {
+		attacked = first.Listeners[1]
 	}
 	clients := flood.StartClients(first.At(plain))
 	defer clients.Stop()

@@ -37,7 +37,9 @@ type Attack struct {
 	Run func(ctx context.Context, c *Connection) error
 	// Unread leaves alone what the proxy sends.
 	Unread bool
-	// TLS has the attackers, not the other clients, use the listener with TLS.
+	// Listener that the attackers go to, "plain" unless set; the other clients' is always that.
+	Listener string
+	// TLS has the attackers do a handshake first.
 	TLS bool
 }
 

@@ -17,6 +17,9 @@ var Control = []Attack{
 	{Name: "RST_STREAM closed", Connections: 2, Setup: []string{"HEADERS 1 end | @get"}, Repeat: []string{"RST_STREAM 1 | 8"}},
 	{Name: "empty DATA", Connections: 2, Setup: []string{"HEADERS 1 | @post"}, Repeat: []string{"DATA 1"}},
 	{Name: "empty CONTINUATION", Connections: 2, Setup: []string{"HEADERS 1 end more | @get"}, Repeat: []string{"CONTINUATION 1 more"}},
+	// Each asks for an answer, which the attacker does not take.
+	{Name: "PING unread", Connections: 2, Unread: true, Repeat: []string{"PING 0 | hex: 0001020304050607"}},
+	{Name: "SETTINGS unread", Connections: 2, Unread: true, Repeat: []string{"SETTINGS 0"}},
 	{Name: "unknown frames", Connections: 2, Repeat: []string{"FRAME 0xee 0"}},
 }
 
@@ -151,6 +154,16 @@ var (
 	SlowHeads  = slowly("slow heads", "GET / HTTP/1.1\r\nHost: h\r\nX-A: "+strings.Repeat("a", 10_000), 200)
 	SlowBodies = slowly("slow bodies", "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 100000\r\n\r\n"+strings.Repeat("a", 100_000), 200)
 )
+
+// HalfHello begins a TLS handshake that never goes on.
+var HalfHello = Attack{Name: "half a ClientHello", Connections: 200, Listener: "tls", Run: func(ctx context.Context, c *Connection) error {
+	// A record of 512 bytes is announced, and a ClientHello of 508 in it.
+	if _, err := c.Write([]byte("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")); err != nil {
+		return err
+	}
+	c.Count(1)
+	return c.Pause(ctx, time.Hour)
+}}
 
 // Silent connects and says nothing.
 var Silent = Attack{Name: "silent connections", Connections: 500, Run: func(ctx context.Context, c *Connection) error {

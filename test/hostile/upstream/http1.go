@@ -160,6 +160,7 @@ func (u *HTTP1) play(conn net.Conn, script *Script) {
 		if _, err := conn.Write(script.Answer); err != nil || !script.Endless {
 			break
 		}
+		<-time.After(endlessBeat)
 	}
 	switch script.Then {
 	case "rst":

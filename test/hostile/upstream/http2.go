@@ -25,6 +25,13 @@ type Play2 struct {
 	Endless bool
 }
 
+// endlessly many frames are sent each endlessBeat: enough to find what has no bound, and not so many that other cases
+// beside have to wait.
+const (
+	endlessly   = 100
+	endlessBeat = 5 * time.Millisecond
+)
+
 // HTTP2 serves HTTP/2 with prior knowledge.
 type HTTP2 struct {
 	Record
@@ -218,9 +225,12 @@ func (c *connection2) perform(p *Play2) {
 	}
 	for p.Endless {
 		s := p.Steps[len(p.Steps)-1]
-		if c.write(s.Verb, s.Text) != nil {
-			return
+		for range endlessly {
+			if c.write(s.Verb, s.Text) != nil {
+				return
+			}
 		}
+		<-time.After(endlessBeat)
 	}
 }
 
