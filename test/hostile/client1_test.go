@@ -102,13 +102,10 @@ func drive1(address string, c corpus.Case) (corpus.Observed, error) {
 
 func (k *client1) step(s corpus.Step) error {
 	switch s.Verb {
-	case "send", "line":
+	case "send":
 		b, err := corpus.Bytes(s.Text)
 		if err != nil {
 			return err
-		}
-		if s.Verb == "line" {
-			b = append(b, "\r\n"...)
 		}
 		k.written.Write(b)
 		_ = k.conn.SetWriteDeadline(time.Now().Add(answerBound))
@@ -122,7 +119,7 @@ func (k *client1) step(s corpus.Step) error {
 			_ = tcp.CloseWrite()
 		}
 	default:
-		return fmt.Errorf("unknown step %q: want send, line, wait or fin", s.Verb)
+		return fmt.Errorf("unknown step %q: want send, wait or fin", s.Verb)
 	}
 	return nil
 }

@@ -77,8 +77,6 @@ func bytesOf(c corpus.Case) ([]byte, error) {
 		switch {
 		case s.Verb == "send":
 			b, err = corpus.Bytes(s.Text)
-		case s.Verb == "line":
-			b, err = corpus.Bytes(s.Text + `\r\n`)
 		case frame.Known(s.Verb):
 			b, err = encoder.Frame(s.Verb, s.Text)
 		}

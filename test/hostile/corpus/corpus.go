@@ -45,7 +45,8 @@ type Step struct {
 type Outcome struct {
 	// Answers to the client, each an alternative list such as 400|403; "-" stands for none.
 	Answers []string
-	// Connection afterwards: kept, closed, open (nothing happened yet), goaway:CODE or either.
+	// Connection afterwards: kept, closed, open (nothing happened yet), goaway:CODE or either. In the folders of answers it
+	// is the answer that is whole or cut.
 	Connection string
 	// Requests is how many requests the upstream saw; -1 for any number.
 	Requests int
@@ -278,7 +279,7 @@ func outcome(text string) (Outcome, error) {
 	case words[1] == "kept", words[1] == "closed", words[1] == "open", words[1] == "either", words[1] == "cut", words[1] == "whole":
 	case strings.HasPrefix(words[1], "goaway:"):
 	default:
-		return o, fmt.Errorf("%q: want kept, closed, open, either or goaway:CODE", words[1])
+		return o, fmt.Errorf("%q: want kept, closed, open, either, goaway:CODE, whole or cut", words[1])
 	}
 	if words[0] != "-" {
 		o.Answers = strings.Split(words[0], ",")

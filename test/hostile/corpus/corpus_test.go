@@ -13,7 +13,7 @@ case {b} twice {v}
 each b: \x00..\x02 a
 each v: \e \s
 on policy
-line GET / HTTP/1.1
+send GET / HTTP/1.1\r\n
 send x{b}{v}
 want 400 closed 0
 or 200,4xx kept 2
@@ -130,7 +130,7 @@ func TestFolders(t *testing.T) {
 		}
 		for _, c := range cases {
 			for _, s := range c.Steps {
-				if slices.Contains([]string{"send", "line", "raw", "answer"}, s.Verb) {
+				if slices.Contains([]string{"send", "raw", "answer"}, s.Verb) {
 					if _, err := Bytes(s.Text); err != nil {
 						t.Errorf("%s: %v", c.Place, err)
 					}
