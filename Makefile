@@ -49,7 +49,7 @@ demo-binaries: build
 	$(GO_BUILD) -o bin/demo ./demo/cmd/demo
 
 .PHONY: test
-test: packages test-go test-rust test-e2e ## everything, from a fresh machine with the prerequisites
+test: packages test-go test-rust hostile test-e2e ## everything, from a fresh machine with the prerequisites
 
 .PHONY: test-go
 test-go: packages ## Go unit tests and golden scenarios
@@ -62,6 +62,11 @@ test-rust: build-packages ## Rust unit tests, and the golden scenarios read by t
 .PHONY: test-e2e
 test-e2e: packages e2e-binaries ## end to end in network namespaces: real browser, Redis, Envoy (needs root)
 	HEDDLE_E2E_BIN=$(E2E_BIN) gotestsum --format standard-verbose --hide-summary=output -- -tags e2e -count=1 -p 1 -timeout 40m ./test/e2e/...
+
+.PHONY: hostile
+hostile: packages e2e-binaries ## hostile bytes and floods, beside Envoy; make hostile LONG=1 for an hour
+	go test -c -tags hostile -o $(E2E_BIN)/hostile.test ./test/hostile
+	cd test/hostile && HEDDLE_E2E_BIN=$(E2E_BIN) HEDDLE_HOSTILE_LONG=$(LONG) $(E2E_BIN)/hostile.test -test.timeout 100m
 
 .PHONY: e2e-binaries
 e2e-binaries: build-packages

@@ -1,0 +1,96 @@
+package upstream
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestStrict(t *testing.T) {
+	const ok = "GET /a HTTP/1.1\r\nhost: h\r\n"
+	for text, problems := range map[string]int{
+		ok + "\r\n":                                                    0,
+		ok + "content-length: 3\r\n\r\n":                               0,
+		ok + "connection: close\r\n\r\n":                               0,
+		ok + "connection: x\r\n\r\n":                                   1,
+		ok + "host: h\r\n\r\n":                                         1,
+		ok + "a b: c\r\n\r\n":                                          1,
+		ok + "a: \x01\r\n\r\n":                                         1,
+		ok + "content-length: +3\r\n\r\n":                              1,
+		ok + "transfer-encoding: x\r\n\r\n":                            1,
+		"GET /a b HTTP/1.1\r\nhost: h\r\n\r\n":                         1,
+		"GET /a HTTP/1.0\r\nhost: h\r\n\r\n":                           1,
+		"GET /#a HTTP/1.1\r\nhost: h\r\n\r\n":                          1,
+		"GET /a HTTP/1.1\nhost: h\n\n":                                 3,
+		ok + "content-length: 3\r\ntransfer-encoding: chunked\r\n\r\n": 1,
+	} {
+		if r, _ := parse([]byte(text)); len(r.Problems) != problems {
+			t.Errorf("%q: %q, want %d", text, r.Problems, problems)
+		}
+	}
+}
+
+func TestModels(t *testing.T) {
+	for target, servers := range map[string]string{
+		"/admin":          "servlet Go Node nginx",
+		"/admin/x?y":      "servlet Go Node nginx",
+		"http://h/admin":  "servlet Go Node nginx",
+		"/administrator":  "",
+		"/x/..;/admin":    "servlet",
+		"/..;/admin":      "servlet",
+		"/admin;x=y":      "servlet",
+		"/x/%2e%2e/admin": "servlet Go Node nginx",
+		"//admin":         "servlet Go Node nginx",
+		`/\admin`:         "servlet Node",
+		"/%61dmin":        "servlet Go Node nginx",
+		"/x%2f..%2fadmin": "servlet Go nginx",
+		"/x%5c..%5cadmin": "servlet",
+		"/%2561dmin":      "",
+		"/?/admin":        "",
+		"/ADMIN":          "",
+	} {
+		if got := strings.Join(ReadAs(target, "/admin"), " "); got != servers {
+			t.Errorf("%s: read so by %q, want %q", target, got, servers)
+		}
+	}
+}
+
+// TestServer sends requests over one connection and looks at answers and record.
+func TestServer(t *testing.T) {
+	u, err := NewHTTP1("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer u.Close()
+	conn, err := net.Dial("tcp", u.listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	const sent = "POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nHost: evil\r\nx-t: 1\r\n\r\n"
+	if _, err := conn.Write([]byte("GET /size/10 HTTP/1.1\r\nhost: h\r\n\r\n" + sent)); err != nil {
+		t.Fatal(err)
+	}
+	reader := bufio.NewReader(conn)
+	for _, length := range []int64{10, 7} {
+		answer, err := http.ReadResponse(reader, nil)
+		if err != nil || answer.ContentLength != length {
+			t.Fatalf("%v, %v", answer, err)
+		}
+		if _, err := io.Copy(io.Discard, answer.Body); err != nil {
+			t.Fatal(err)
+		}
+		_ = answer.Body.Close()
+	}
+	got := u.Take(time.Second)
+	if len(got) != 2 || string(got[1].Body) != "abc" || len(got[1].Trailers) != 2 || len(got[1].Problems) != 1 || got[1].Connection != 1 {
+		t.Errorf("%+v", got)
+	}
+	if u.Connections() != 1 || len(u.Take(time.Second)) != 0 {
+		t.Error("not taken")
+	}
+}
