@@ -69,8 +69,9 @@ pub(crate) enum BodyLength {
 
 /// Where body bytes come from.
 pub(crate) trait Source {
-    /// Ready when bytes are there or the body is over.
-    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<Fill, StreamError>>;
+    /// Ready when bytes are there or the body is over. So many can be passed on at once as `room` says; what is read
+    /// beyond it has to be held here.
+    fn poll_fill(&mut self, cx: &mut Context<'_>, room: usize) -> Poll<Result<Fill, StreamError>>;
     /// The bytes at the front; empty before [`Source::poll_fill`] said [`Fill::Data`].
     fn chunk(&self) -> &[u8];
     /// Drops bytes from the front of the chunk.
@@ -83,6 +84,10 @@ pub(crate) trait Source {
 
 /// Where body bytes go.
 pub(crate) trait Sink {
+    /// Ready unless so much is held for this sink already that its source should not read.
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamError>>;
+    /// How many bytes it would take now, as far as is known.
+    fn room(&self) -> usize;
     /// Takes bytes from the source's chunk; ready when it took at least one.
     fn poll_put<S: Source>(&mut self, cx: &mut Context<'_>, source: &mut S) -> Poll<Result<usize, StreamError>>;
     /// The body is over. Nothing is put afterwards.
@@ -122,7 +127,11 @@ impl Pump {
         mut on_trailers: impl FnMut(&mut Fields),
     ) -> Poll<Result<(), PumpError>> {
         while !self.finished {
-            match source.poll_fill(cx) {
+            if sink.poll_ready(cx).map_err(PumpError::Sink)?.is_pending() {
+                let _ = sink.poll_flush(cx).map_err(PumpError::Sink)?;
+                return Poll::Pending;
+            }
+            match source.poll_fill(cx, sink.room()) {
                 Poll::Ready(Ok(Fill::Data)) => match sink.poll_put(cx, source) {
                     Poll::Ready(Ok(n)) => self.bytes += n as u64,
                     Poll::Ready(Err(e)) => return Poll::Ready(Err(PumpError::Sink(e))),
@@ -160,7 +169,7 @@ impl Pump {
 pub(crate) struct Static(pub(crate) Bytes);
 
 impl Source for Static {
-    fn poll_fill(&mut self, _: &mut Context<'_>) -> Poll<Result<Fill, StreamError>> {
+    fn poll_fill(&mut self, _: &mut Context<'_>, _: usize) -> Poll<Result<Fill, StreamError>> {
         Poll::Ready(Ok(if self.0.is_empty() { Fill::End } else { Fill::Data }))
     }
 

@@ -18,6 +18,9 @@ use crate::head::{Fields, Framing};
 /// they lie.
 const COALESCE: usize = 8 * 1024;
 
+/// Bytes read of a body although none can be passed on.
+const PEEK: usize = 512;
+
 /// Least room for another read before the buffer is tidied.
 const LOW_ROOM: usize = 4 * 1024;
 
@@ -81,7 +84,11 @@ impl ReadHalf {
         if self.eof {
             return Poll::Ready(Ok(0));
         }
-        if self.buf.capacity() == 0 {
+        if self.buf.is_empty() && room < READ_SIZE {
+            // What is read has to wait: no more than it needs.
+            self.relax();
+            self.buf = BytesMut::with_capacity(room);
+        } else if self.buf.capacity() == 0 {
             self.buf = buffer::take_read();
         }
         if self.buf.capacity() - self.buf.len() < LOW_ROOM.min(room) || (self.buf.is_empty() && room > READ_SIZE) {
@@ -180,7 +187,9 @@ impl ReadHalf {
         }
     }
 
-    fn poll_fill(&mut self, cx: &mut Context<'_>, stream: &Stream) -> Poll<Result<Fill, StreamError>> {
+    fn poll_fill(&mut self, cx: &mut Context<'_>, stream: &Stream, room: usize) -> Poll<Result<Fill, StreamError>> {
+        // The end of the body is looked for even where nothing can be passed on.
+        let most = room.max(PEEK);
         loop {
             if self.data > 0 {
                 return Poll::Ready(Ok(Fill::Data));
@@ -220,7 +229,7 @@ impl ReadHalf {
                     BULK_SIZE
                 }
             };
-            if ready!(self.poll_more(cx, stream, room))? == 0 {
+            if ready!(self.poll_more(cx, stream, room.min(most)))? == 0 {
                 if matches!(self.reading, Reading::UntilClose) {
                     self.reading = Reading::Done;
                     continue;
@@ -509,8 +518,8 @@ pub(crate) struct H1Writer<'c> {
 }
 
 impl Source for H1Reader<'_> {
-    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<Fill, StreamError>> {
-        self.half.poll_fill(cx, self.stream)
+    fn poll_fill(&mut self, cx: &mut Context<'_>, room: usize) -> Poll<Result<Fill, StreamError>> {
+        self.half.poll_fill(cx, self.stream, room)
     }
 
     fn chunk(&self) -> &[u8] {
@@ -531,6 +540,15 @@ impl Source for H1Reader<'_> {
 }
 
 impl Sink for H1Writer<'_> {
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), StreamError>> {
+        // One message at a time: what is held is one read.
+        Poll::Ready(Ok(()))
+    }
+
+    fn room(&self) -> usize {
+        usize::MAX
+    }
+
     fn poll_put<S: Source>(&mut self, cx: &mut Context<'_>, source: &mut S) -> Poll<Result<usize, StreamError>> {
         self.half.poll_put(cx, self.stream, source)
     }

@@ -170,12 +170,7 @@ pub fn parse_request(raw: &[u8], accept_http_10: bool, head: &mut RequestHead) -
         framing => framing,
     };
     head.fields.remove_known(Known::TransferEncoding);
-    let expect_continue = match head.fields.get_known(Known::Expect) {
-        None => false,
-        Some(value) if value.eq_ignore_ascii_case(b"100-continue") => version == 1,
-        Some(_) => return Err(H1Error::Expectation),
-    };
-    head.fields.remove_known(Known::Expect);
+    let expect_continue = take_expectation(&mut head.fields)? && version == 1;
     Ok(RequestFacts {
         framing,
         keep_alive: if version == 1 {
@@ -186,6 +181,21 @@ pub fn parse_request(raw: &[u8], accept_http_10: bool, head: &mut RequestHead) -
         expect_continue: expect_continue && framing != Framing::None,
         upgrade: connection.upgrade && head.fields.has_known(Known::Upgrade),
     })
+}
+
+/// Takes `expect` out and says whether it was there, as `100-continue` only (RFC 9110 section 10.1.1).
+pub(crate) fn take_expectation(fields: &mut crate::head::Fields) -> Result<bool, H1Error> {
+    let mut found = false;
+    for value in fields.all_known(Known::Expect) {
+        if !value.eq_ignore_ascii_case(b"100-continue") {
+            return Err(H1Error::Expectation);
+        }
+        found = true;
+    }
+    if found {
+        fields.remove_known(Known::Expect);
+    }
+    Ok(found)
 }
 
 /// The four forms of RFC 9112 section 3.2.

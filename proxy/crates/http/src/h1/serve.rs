@@ -238,7 +238,7 @@ async fn discard(conn: &mut H1Conn) -> bool {
         let (mut reader, _) = conn.halves();
         let mut left = LINGER_BYTES;
         while left > 0 {
-            match reader.poll_fill(cx) {
+            match reader.poll_fill(cx, usize::MAX) {
                 Poll::Ready(Ok(Fill::Data)) => {
                     let n = reader.chunk().len();
                     reader.consume(n);
@@ -388,8 +388,8 @@ struct H1Request<'c> {
 }
 
 impl Source for H1Request<'_> {
-    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<Fill, StreamError>> {
-        self.reader.poll_fill(cx)
+    fn poll_fill(&mut self, cx: &mut Context<'_>, room: usize) -> Poll<Result<Fill, StreamError>> {
+        self.reader.poll_fill(cx, room)
     }
 
     fn chunk(&self) -> &[u8] {
@@ -519,6 +519,14 @@ impl Reply for H1Reply<'_> {
 }
 
 impl Sink for H1Reply<'_> {
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamError>> {
+        self.writer.poll_ready(cx)
+    }
+
+    fn room(&self) -> usize {
+        self.writer.room()
+    }
+
     fn poll_put<S: Source>(&mut self, cx: &mut Context<'_>, source: &mut S) -> Poll<Result<usize, StreamError>> {
         self.writer.poll_put(cx, source)
     }

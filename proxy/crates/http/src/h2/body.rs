@@ -33,7 +33,7 @@ impl H2Reader {
 }
 
 impl Source for H2Reader {
-    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<Fill, StreamError>> {
+    fn poll_fill(&mut self, cx: &mut Context<'_>, _: usize) -> Poll<Result<Fill, StreamError>> {
         if !self.chunk.is_empty() {
             return Poll::Ready(Ok(Fill::Data));
         }
@@ -92,6 +92,17 @@ impl H2Writer {
 }
 
 impl Sink for H2Writer {
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamError>> {
+        if self.ended {
+            return Poll::Ready(Ok(()));
+        }
+        self.stream.poll_ready(cx)
+    }
+
+    fn room(&self) -> usize {
+        if self.ended { usize::MAX } else { self.stream.room() }
+    }
+
     fn poll_put<S: Source>(&mut self, cx: &mut Context<'_>, source: &mut S) -> Poll<Result<usize, StreamError>> {
         let available = source.chunk().len();
         if self.ended {
@@ -99,7 +110,7 @@ impl Sink for H2Writer {
             source.consume(available);
             return Poll::Ready(Ok(available));
         }
-        let n = ready!(self.stream.poll_room(cx))?.min(available);
+        let n = ready!(self.stream.poll_room(cx, available))?.min(available);
         let end = source.ends_after(n);
         self.stream.send_data(source.chunk().get(..n).unwrap_or_default(), end);
         source.consume(n);

@@ -40,6 +40,10 @@ pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Bytes that wait for the socket above which bodies and heads have to wait.
 pub(crate) const OUTPUT_ROOM: usize = 64 * 1024;
 
+/// Bytes that the tasks of a connection's streams may hold while they stand in line for room; then nothing more is read
+/// for them. Envoy's default for `per_connection_buffer_limit_bytes`.
+const HELD: usize = 1024 * 1024;
+
 /// Most frames handled before other tasks of the worker get their turn. A frame costs between 50 ns and a few
 /// microseconds.
 const TURN: u32 = 64;
@@ -148,6 +152,8 @@ pub(super) struct Core {
     pub(super) peer_max_streams: Option<u32>,
     pub(super) reset_table: bool,
     waiting: VecDeque<Rc<State>>,
+    /// What the tasks of these hold.
+    held: usize,
     // Streams.
     pub(super) streams: HashMap<u32, Rc<State>, ahash::RandomState>,
     pub(super) last_peer: u32,
@@ -209,6 +215,7 @@ impl Core {
             peer_max_streams: None,
             reset_table: false,
             waiting: VecDeque::new(),
+            held: 0,
             streams: HashMap::default(),
             last_peer: 0,
             next_local: 1,
@@ -311,20 +318,33 @@ impl Core {
 
     /// Lets as many streams run as there is room for.
     pub(super) fn wake_waiting(&mut self) {
-        let mut room = self.room().min(usize::try_from(self.send_window).unwrap_or(0));
+        let mut room = self.sendable();
         while room > 0
             && let Some(state) = self.waiting.pop_front()
         {
-            state.queued.set(false);
+            self.unqueue(&state);
             state.wake();
             room = room.saturating_sub(MAX_PAYLOAD);
         }
     }
 
-    fn wait(&mut self, state: &Rc<State>) {
+    /// Puts a stream at the end of the line.
+    fn queue(&mut self, state: &Rc<State>, holding: usize) {
+        self.held = self.held - state.holding.replace(holding) + holding;
         if !state.queued.replace(true) {
             self.waiting.push_back(Rc::clone(state));
         }
+    }
+
+    /// A stream has left the line.
+    fn unqueue(&mut self, state: &State) {
+        state.queued.set(false);
+        self.held -= state.holding.take();
+    }
+
+    /// What may be sent on the connection, whatever the stream.
+    fn sendable(&self) -> usize {
+        self.room().min(usize::try_from(self.send_window).unwrap_or(0))
     }
 
     /// Resets a stream; frames of it that come later are no offence.
@@ -339,10 +359,12 @@ impl Core {
     /// Resets a stream that has no state.
     pub(super) fn reset_number(&mut self, id: u32, reason: Reason) {
         self.stats.tx_reset.inc();
-        if self.resets.len() >= REMEMBERED_RESETS {
-            self.resets.pop_front();
+        if !self.resets.contains(&id) {
+            if self.resets.len() >= REMEMBERED_RESETS {
+                self.resets.pop_front();
+            }
+            self.resets.push_back(id);
         }
-        self.resets.push_back(id);
         self.control(|out| frame::rst_stream(id, reason, out));
     }
 
@@ -405,7 +427,7 @@ impl Core {
             })
         });
         for state in std::mem::take(&mut self.waiting) {
-            state.queued.set(false);
+            self.unqueue(&state);
             // Those not open yet have sent nothing.
             state.fail(StreamError::GoneAway);
         }
@@ -694,27 +716,48 @@ impl Connection {
         self.core.borrow_mut().credit(Some(state), n);
     }
 
-    pub(super) fn poll_room(&self, state: &Rc<State>, cx: &mut Context<'_>) -> Poll<Result<usize, StreamError>> {
+    pub(super) fn poll_room(
+        &self,
+        state: &Rc<State>,
+        cx: &mut Context<'_>,
+        holding: usize,
+    ) -> Poll<Result<usize, StreamError>> {
+        if let Some(error) = state.error.get() {
+            return Poll::Ready(Err(error));
+        }
+        let room = self.room(state);
+        if room > 0 {
+            return Poll::Ready(Ok(room));
+        }
+        state.register(cx);
+        let mut core = self.core.borrow_mut();
+        if state.send_window.get() > 0 {
+            core.queue(state, holding);
+        } else {
+            // Its turn in the line is somebody else's.
+            core.wake_waiting();
+        }
+        Poll::Pending
+    }
+
+    pub(super) fn room(&self, state: &State) -> usize {
+        let of_stream = usize::try_from(state.send_window.get()).unwrap_or(0);
+        self.core.borrow().sendable().min(of_stream).min(MAX_PAYLOAD)
+    }
+
+    /// Streams that wait for their own windows hold little each and do not count: on a connection that many share, some
+    /// that are not read must not hold up the others.
+    pub(super) fn poll_ready(&self, state: &Rc<State>, cx: &mut Context<'_>) -> Poll<Result<(), StreamError>> {
         if let Some(error) = state.error.get() {
             return Poll::Ready(Err(error));
         }
         let mut core = self.core.borrow_mut();
-        let of_stream = usize::try_from(state.send_window.get()).unwrap_or(0);
-        if of_stream == 0 {
-            // Its turn in the line is somebody else's.
-            core.wake_waiting();
-            drop(core);
-            state.register(cx);
-            return Poll::Pending;
+        if core.held < HELD || core.sendable() > 0 {
+            return Poll::Ready(Ok(()));
         }
-        let of_connection = usize::try_from(core.send_window).unwrap_or(0).min(core.room());
-        if of_connection == 0 {
-            core.wait(state);
-            drop(core);
-            state.register(cx);
-            return Poll::Pending;
-        }
-        Poll::Ready(Ok(of_stream.min(of_connection).min(MAX_PAYLOAD)))
+        state.register(cx);
+        core.queue(state, 0);
+        Poll::Pending
     }
 
     pub(super) fn poll_head_room(&self, state: &Rc<State>, cx: &mut Context<'_>) -> Poll<Result<(), StreamError>> {
@@ -725,9 +768,8 @@ impl Connection {
         if core.room() > 0 {
             return Poll::Ready(Ok(()));
         }
-        core.wait(state);
-        drop(core);
         state.register(cx);
+        core.queue(state, 0);
         Poll::Pending
     }
 
@@ -772,6 +814,7 @@ impl Connection {
         let mut core = self.core.borrow_mut();
         if state.queued.get() {
             core.waiting.retain(|other| !Rc::ptr_eq(other, state));
+            core.unqueue(state);
         }
         if core.streams.remove(&state.id.get()).is_none() {
             return;

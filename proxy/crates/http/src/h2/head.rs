@@ -2,7 +2,7 @@
 
 use super::hpack::{Encoder, Field};
 use crate::failure::Failure;
-use crate::h1::{H1Error, Limits, is_authority, parse_length};
+use crate::h1::{H1Error, Limits, is_authority, parse_length, take_expectation};
 use crate::head::{
     Fields, Known, Method, Protocol, RequestHead, ResponseHead, Scheme, Span, check_method, check_target,
 };
@@ -259,14 +259,9 @@ impl HeadReader {
             // Towards HTTP/1.1 the announced length would frame whatever comes next.
             return Err(HeadError::Malformed("content_length"));
         }
-        let expect_continue = match head.fields.get_known(Known::Expect) {
-            None => false,
-            Some(value) if value.eq_ignore_ascii_case(b"100-continue") => !end_stream,
-            Some(_) => return Err(HeadError::Refused(Failure::Protocol(H1Error::Expectation))),
-        };
-        head.fields.remove_known(Known::Expect);
+        let expects = take_expectation(&mut head.fields).map_err(|e| HeadError::Refused(Failure::Protocol(e)))?;
         head.classify();
-        Ok(expect_continue)
+        Ok(expects && !end_stream)
     }
 
     /// The response is whole, in `self.response`.

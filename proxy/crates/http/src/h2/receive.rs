@@ -252,10 +252,7 @@ impl Core {
             return Ok(None);
         };
         if state.error.get().is_some() {
-            if state.reset_by_peer.get() {
-                return Err(Reason::STREAM_CLOSED.into());
-            }
-            self.inbound.control()?;
+            self.behind_reset(&state)?;
             return Ok(None);
         }
         let (ended, allowed) = {
@@ -276,6 +273,14 @@ impl Core {
             return Ok(None);
         }
         Ok(Some(state))
+    }
+
+    /// A frame on a stream that was reset: on its way when we did it, a mistake when the peer did (section 5.1).
+    fn behind_reset(&mut self, state: &State) -> Checked<()> {
+        if state.reset_by_peer.get() {
+            self.reset_number(state.id.get(), Reason::STREAM_CLOSED);
+        }
+        Ok(self.inbound.control()?)
     }
 
     fn after_data(&mut self, pad: usize) {
@@ -437,10 +442,7 @@ impl Core {
 
     fn trailers_of(&mut self, state: Rc<State>, end: bool) -> Checked<(Section, Option<Rc<State>>)> {
         if state.error.get().is_some() {
-            if state.reset_by_peer.get() {
-                return Err(Reason::STREAM_CLOSED.into());
-            }
-            self.inbound.control()?;
+            self.behind_reset(&state)?;
             return Ok((Section::Discarded, None));
         }
         if state.inbox.borrow().end {

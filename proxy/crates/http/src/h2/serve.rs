@@ -296,7 +296,7 @@ async fn refuse(shared: &Shared, exchange: &mut Exchange, reply: &mut H2Reply, t
     let deadline = Instant::now() + hcm.headers_timeout();
     poll_fn(|cx| {
         if !sent {
-            match reply.poll_ready(cx) {
+            match reply.poll_head_ready(cx) {
                 Poll::Ready(Ok(())) if reply.send_head(&exchange.response, length).is_ok() => sent = true,
                 Poll::Ready(_) => return Poll::Ready(()),
                 Poll::Pending => return timer.poll_until(cx, deadline),
@@ -330,7 +330,7 @@ struct H2Reply {
 }
 
 impl Reply for H2Reply {
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamError>> {
+    fn poll_head_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamError>> {
         self.stream.poll_head_room(cx)
     }
 
@@ -355,6 +355,14 @@ impl Reply for H2Reply {
 }
 
 impl Sink for H2Reply {
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamError>> {
+        self.writer.poll_ready(cx)
+    }
+
+    fn room(&self) -> usize {
+        self.writer.room()
+    }
+
     fn poll_put<S: Source>(&mut self, cx: &mut Context<'_>, source: &mut S) -> Poll<Result<usize, StreamError>> {
         self.writer.poll_put(cx, source)
     }

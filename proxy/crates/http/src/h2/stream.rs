@@ -49,6 +49,8 @@ pub(super) struct State {
     pub(super) reset_by_peer: Cell<bool>,
     /// It stands in the queue for room on the connection.
     pub(super) queued: Cell<bool>,
+    /// Bytes that its task holds meanwhile.
+    pub(super) holding: Cell<usize>,
     waker: RefCell<Option<Waker>>,
 }
 
@@ -71,6 +73,7 @@ impl State {
             error: Cell::new(None),
             reset_by_peer: Cell::new(false),
             queued: Cell::new(false),
+            holding: Cell::new(0),
             waker: RefCell::new(None),
         })
     }
@@ -175,9 +178,19 @@ impl Stream {
         inbox.end && inbox.data.is_empty() && inbox.trailers.is_none()
     }
 
-    /// Ready with how many bytes may be sent now: one at least.
-    pub(crate) fn poll_room(&self, cx: &mut Context<'_>) -> Poll<Result<usize, StreamError>> {
-        self.connection.poll_room(&self.state, cx)
+    /// Ready with how many bytes may be sent now: one at least. `holding` so many is what waits with the caller.
+    pub(crate) fn poll_room(&self, cx: &mut Context<'_>, holding: usize) -> Poll<Result<usize, StreamError>> {
+        self.connection.poll_room(&self.state, cx, holding)
+    }
+
+    /// How many bytes may be sent now.
+    pub(crate) fn room(&self) -> usize {
+        self.connection.room(&self.state)
+    }
+
+    /// Ready unless the connection's streams hold too much that cannot be sent.
+    pub(crate) fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<Result<(), StreamError>> {
+        self.connection.poll_ready(&self.state, cx)
     }
 
     /// Ready when a head may be sent: what waits on the connection is within its bound.

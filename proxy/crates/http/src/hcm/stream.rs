@@ -50,7 +50,7 @@ pub(crate) trait RequestBody: Source {
 /// The answer's way to the client.
 pub(crate) trait Reply: Sink {
     /// Ready when a head may be sent: what waits before it is within its bound.
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), StreamError>> {
+    fn poll_head_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), StreamError>> {
         Poll::Ready(Ok(()))
     }
     /// Sends the head. The body follows through [`Sink`], whose `finish` is always called unless the stream fails.
@@ -277,7 +277,7 @@ async fn send<R: Reply>(
     let now = Instant::now();
     let idle = env.hcm.config.stream_idle_timeout;
     let deadline = if idle.is_zero() { far_future(now) } else { now + idle };
-    let ready = poll_fn(|cx| match reply.poll_ready(cx) {
+    let ready = poll_fn(|cx| match reply.poll_head_ready(cx) {
         Poll::Ready(ready) => Poll::Ready(ready.is_ok()),
         Poll::Pending => timer.poll_until(cx, deadline).map(|()| false),
     })

@@ -205,7 +205,7 @@ async fn until_reply_ready<B: RequestBody, R: Reply>(
     parts: &mut Parts<'_, '_, '_, B, R>,
     tunnel: bool,
 ) -> Result<(), Failure> {
-    poll_fn(|cx| match parts.reply.poll_ready(cx) {
+    poll_fn(|cx| match parts.reply.poll_head_ready(cx) {
         Poll::Ready(ready) => Poll::Ready(ready.map_err(|_| Failure::ClientGone)),
         Poll::Pending => poll_ends(cx, parts, tunnel).map(Err),
     })
@@ -227,9 +227,14 @@ async fn answer_head<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink>(
             if let Some(failure) = upload.poll(cx, hcm, parts.body, sink, parts.deadlines) {
                 return Poll::Ready(Err(failure));
             }
-            match upstream.poll_response(cx, &mut parts.exchange.response) {
-                Poll::Ready(Ok(())) => return Poll::Ready(Ok(())),
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(Failure::Upstream(error))),
+            // An answer that has no way to the client yet stays where it is.
+            match parts.reply.poll_head_ready(cx) {
+                Poll::Ready(Ok(())) => match upstream.poll_response(cx, &mut parts.exchange.response) {
+                    Poll::Ready(Ok(())) => return Poll::Ready(Ok(())),
+                    Poll::Ready(Err(error)) => return Poll::Ready(Err(Failure::Upstream(error))),
+                    Poll::Pending => {}
+                },
+                Poll::Ready(Err(_)) => return Poll::Ready(Err(Failure::ClientGone)),
                 Poll::Pending => {}
             }
             if let Poll::Ready(failure) = poll_ends(cx, parts, wants_tunnel) {

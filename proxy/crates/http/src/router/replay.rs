@@ -91,14 +91,14 @@ impl<'b, B: RequestBody> ReplayBody<'b, B> {
 }
 
 impl<B: RequestBody> Source for ReplayBody<'_, B> {
-    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<Fill, StreamError>> {
+    fn poll_fill(&mut self, cx: &mut Context<'_>, room: usize) -> Poll<Result<Fill, StreamError>> {
         if self.replaying() {
             return Poll::Ready(Ok(Fill::Data));
         }
         if self.arrived {
             return Poll::Ready(Ok(Fill::End));
         }
-        let filled = self.inner.poll_fill(cx);
+        let filled = self.inner.poll_fill(cx, room);
         if matches!(filled, Poll::Ready(Ok(Fill::End))) {
             self.arrived = true;
             self.trailers = self.inner.take_trailers();
@@ -157,7 +157,7 @@ mod tests {
     fn read_all<B: RequestBody>(body: &mut ReplayBody<'_, B>, piece: usize) -> Vec<u8> {
         let mut cx = Context::from_waker(Waker::noop());
         let mut all = Vec::new();
-        while let Poll::Ready(Ok(Fill::Data)) = body.poll_fill(&mut cx) {
+        while let Poll::Ready(Ok(Fill::Data)) = body.poll_fill(&mut cx, usize::MAX) {
             let n = piece.min(body.chunk().len());
             all.extend_from_slice(&body.chunk()[..n]);
             body.consume(n);
@@ -170,7 +170,7 @@ mod tests {
         let mut inner = Static(Bytes::from_static(b"hello world"));
         let mut body = ReplayBody::new(&mut inner, 64, BodyLength::Known(11));
         let mut cx = Context::from_waker(Waker::noop());
-        assert!(body.poll_fill(&mut cx).is_ready());
+        assert!(body.poll_fill(&mut cx, usize::MAX).is_ready());
         body.consume(5);
         assert!(body.rewind());
         assert_eq!(read_all(&mut body, 3), b"hello world");

@@ -44,8 +44,8 @@ struct H1Up<'c> {
 }
 
 impl Source for H1Up<'_> {
-    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<Fill, StreamError>> {
-        self.reader.poll_fill(cx)
+    fn poll_fill(&mut self, cx: &mut Context<'_>, room: usize) -> Poll<Result<Fill, StreamError>> {
+        self.reader.poll_fill(cx, room)
     }
 
     fn chunk(&self) -> &[u8] {
@@ -211,8 +211,8 @@ struct H2Up {
 }
 
 impl Source for H2Up {
-    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<Fill, StreamError>> {
-        self.reader.poll_fill(cx)
+    fn poll_fill(&mut self, cx: &mut Context<'_>, room: usize) -> Poll<Result<Fill, StreamError>> {
+        self.reader.poll_fill(cx, room)
     }
 
     fn chunk(&self) -> &[u8] {
