@@ -316,15 +316,18 @@ impl Core {
         }
     }
 
-    /// Lets as many streams run as there is room for.
+    /// Lets as many streams run as there is room for. One that holds nothing may find that it has nothing to send, and
+    /// nobody would come after it: it takes no room.
     pub(super) fn wake_waiting(&mut self) {
         let mut room = self.sendable();
         while room > 0
             && let Some(state) = self.waiting.pop_front()
         {
+            if state.holding.get() > 0 {
+                room = room.saturating_sub(MAX_PAYLOAD);
+            }
             self.unqueue(&state);
             state.wake();
-            room = room.saturating_sub(MAX_PAYLOAD);
         }
     }
 
@@ -835,5 +838,72 @@ impl Connection {
         }
         core.wake_waiting();
         core.wake_driver();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use heddle_telemetry::Stats;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn core() -> Core {
+        let limits = Limits {
+            max_bytes: 1024,
+            max_count: 10,
+        };
+        let stats = CodecStats::downstream(&Stats::new(), &[]);
+        Core::new(Role::Server, BytesMut::new(), Http2Options::default(), limits, stats)
+    }
+
+    fn line_up(core: &mut Core, holding: &[usize], woken: &Arc<Woken>) -> Vec<Rc<State>> {
+        let waker = Waker::from(Arc::clone(woken));
+        let cx = Context::from_waker(&waker);
+        let states = holding.iter().map(|n| {
+            let state = State::new(1, 65_535, core.new_window());
+            state.register(&cx);
+            core.queue(&state, *n);
+            state
+        });
+        states.collect()
+    }
+
+    #[test]
+    fn the_line_moves_past_streams_that_have_nothing_to_send() {
+        let mut core = core();
+        let woken = Arc::new(Woken::default());
+        let _states = line_up(&mut core, &[0; 20], &woken);
+        core.wake_waiting();
+        assert_eq!(woken.0.load(Ordering::Relaxed), 20);
+        assert!(core.waiting.is_empty());
+    }
+
+    #[test]
+    fn those_that_hold_bytes_get_the_room_there_is() {
+        let mut core = core();
+        let woken = Arc::new(Woken::default());
+        let states = line_up(&mut core, &[16_000; 20], &woken);
+        assert_eq!(core.held, 320_000);
+        core.wake_waiting();
+        let sendable = core.sendable();
+        assert_eq!(woken.0.load(Ordering::Relaxed), sendable.div_ceil(MAX_PAYLOAD));
+        assert_eq!(core.held, 16_000 * core.waiting.len());
+        // Without room nobody is woken for nothing.
+        core.send_window = 0;
+        let before = woken.0.load(Ordering::Relaxed);
+        core.wake_waiting();
+        assert_eq!(woken.0.load(Ordering::Relaxed), before);
+        assert!(states.iter().filter(|s| s.queued.get()).count() == core.waiting.len());
     }
 }
