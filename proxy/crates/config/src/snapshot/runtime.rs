@@ -15,8 +15,8 @@ pub struct Runtime {
 /// How many HTTP/2 streams of one connection clients may reset before they were answered (CVE-2023-44487).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrematureResetLimits {
-    /// `overload.premature_reset_total_stream_count`: the connection is closed when half of so many streams were reset
-    /// so; default 500.
+    /// `overload.premature_reset_total_stream_count`: the connection gets GOAWAY when half of so many streams were
+    /// reset so, and takes no new ones; default 500.
     pub total_streams: u64,
     /// `overload.premature_reset_min_stream_lifetime_seconds`: a stream that lived longer does not count; default 1 s.
     pub min_stream_lifetime: Duration,

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 const CONTROL_BURST: u32 = 1000;
 const CONTROL_PER_SECOND: u32 = 100;
 
-/// A bound that was crossed; the connection ends with ENHANCE_YOUR_CALM. The names are those of Envoy's counters.
+/// A bound that was crossed; the connection ends with ENHANCE_YOUR_CALM. Each has a counter in [`super::stats`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flood {
     /// HEADERS, CONTINUATION or DATA without payload, one after the other.

@@ -1,9 +1,10 @@
 //! Streams that a client resets before they were answered: a reset flood (CVE-2023-44487) looks like this.
 //!
 //! The rule is Envoy's (`ConnectionManagerImpl::maybeDrainDueToPrematureResets`). Each stream that ends is counted, and
-//! as premature when it ended young and unanswered. With `total_streams` streams behind it, a connection is closed when
-//! half of them were premature; before that, as soon as so many were that no run of good ones could make it less than
-//! half. With the default of 500 that is the 250th.
+//! as premature when it ended young and unanswered. With `total_streams` streams behind it, a connection has had enough
+//! when half of them were premature; before that, as soon as so many were that no run of good ones could make it less
+//! than half. With the default of 500 that is the 250th. Envoy closes the connection then; here it is drained
+//! (docs/design/0006).
 
 use std::time::Duration;
 
@@ -15,8 +16,8 @@ use heddle_config::snapshot::PrematureResetLimits;
 pub(crate) enum Verdict {
     /// Go on.
     Keep,
-    /// Close the connection at once: too many resets were premature.
-    Close,
+    /// Too many resets were premature: take no more streams, and let those open finish.
+    Drain,
 }
 
 /// The streams that have ended on one connection.
@@ -46,7 +47,7 @@ impl PrematureResets {
         }
         let out_of = self.ended.max(self.limits.total_streams);
         if self.premature > 0 && self.premature >= out_of.div_ceil(2) {
-            Verdict::Close
+            Verdict::Drain
         } else {
             Verdict::Keep
         }
@@ -60,41 +61,41 @@ mod tests {
     const YOUNG: Duration = Duration::from_millis(1999);
     const OLD: Duration = Duration::from_secs(2);
 
-    /// The number of the stream after which the connection is closed, out of the first `most`.
-    fn closed_after(total_streams: u64, most: u64, mut stream: impl FnMut(u64) -> (Duration, bool)) -> Option<u64> {
+    /// The number of the stream after which the connection is drained, out of the first `most`.
+    fn drained_after(total_streams: u64, most: u64, mut stream: impl FnMut(u64) -> (Duration, bool)) -> Option<u64> {
         let mut resets = PrematureResets::new(PrematureResetLimits {
             total_streams,
             ..PrematureResetLimits::default()
         });
         (1..=most).find(|n| {
             let (lifetime, reset) = stream(*n);
-            resets.stream_ended(lifetime, reset) == Verdict::Close
+            resets.stream_ended(lifetime, reset) == Verdict::Drain
         })
     }
 
     #[test]
     fn half_of_the_total_is_too_many_however_early() {
-        assert_eq!(closed_after(500, 1000, |_| (YOUNG, true)), Some(250));
-        assert_eq!(closed_after(501, 1000, |_| (YOUNG, true)), Some(251));
-        assert_eq!(closed_after(100, 1000, |n| (YOUNG, n > 40)), Some(90));
+        assert_eq!(drained_after(500, 1000, |_| (YOUNG, true)), Some(250));
+        assert_eq!(drained_after(501, 1000, |_| (YOUNG, true)), Some(251));
+        assert_eq!(drained_after(100, 1000, |n| (YOUNG, n > 40)), Some(90));
     }
 
     #[test]
     fn later_the_share_of_all_streams_counts() {
         // 400 good ones first: the 250th of 650 is no half any more; the 400th of 800 is.
-        assert_eq!(closed_after(500, 2000, |n| (YOUNG, n > 400)), Some(800));
-        // Every other one: half of them from the start on, and closed when the total is reached.
-        assert_eq!(closed_after(500, 2000, |n| (YOUNG, n % 2 == 1)), Some(499));
-        assert_eq!(closed_after(500, 2000, |n| (YOUNG, n % 2 == 0)), Some(500));
-        assert_eq!(closed_after(500, 20_000, |n| (YOUNG, n % 3 == 0)), None);
+        assert_eq!(drained_after(500, 2000, |n| (YOUNG, n > 400)), Some(800));
+        // Every other one: half of them from the start on, and drained when the total is reached.
+        assert_eq!(drained_after(500, 2000, |n| (YOUNG, n % 2 == 1)), Some(499));
+        assert_eq!(drained_after(500, 2000, |n| (YOUNG, n % 2 == 0)), Some(500));
+        assert_eq!(drained_after(500, 20_000, |n| (YOUNG, n % 3 == 0)), None);
     }
 
     #[test]
     fn old_or_answered_streams_are_not_premature() {
-        assert_eq!(closed_after(500, 20_000, |_| (OLD, true)), None);
-        assert_eq!(closed_after(500, 20_000, |_| (YOUNG, false)), None);
-        assert_eq!(closed_after(1, 20_000, |_| (YOUNG, false)), None);
-        assert_eq!(closed_after(1, 20_000, |_| (YOUNG, true)), Some(1));
+        assert_eq!(drained_after(500, 20_000, |_| (OLD, true)), None);
+        assert_eq!(drained_after(500, 20_000, |_| (YOUNG, false)), None);
+        assert_eq!(drained_after(1, 20_000, |_| (YOUNG, false)), None);
+        assert_eq!(drained_after(1, 20_000, |_| (YOUNG, true)), Some(1));
     }
 
     /// Envoy's form of the rule, as an oracle: twice the premature ones against the total, or against those ended.
@@ -120,7 +121,7 @@ mod tests {
                 }
             }
             let mut streams = streams.iter();
-            let got = closed_after(total, 1500, |_| (YOUNG, *streams.next().expect("as many")));
+            let got = drained_after(total, 1500, |_| (YOUNG, *streams.next().expect("as many")));
             assert_eq!(got, expected, "of {total}");
         }
     }

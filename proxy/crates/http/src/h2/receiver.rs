@@ -21,7 +21,7 @@ impl Receiver {
         Self::new(Role::Server, options, limits)
     }
 
-    /// A client that has asked for so many things.
+    /// A client that has opened so many streams.
     pub fn client(options: Http2Options, limits: Limits, streams: u32) -> Self {
         let mut receiver = Self::new(Role::Client, options, limits);
         for _ in 0..streams {

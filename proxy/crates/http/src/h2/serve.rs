@@ -55,7 +55,7 @@ impl Shared {
     /// connection. What runs on it finishes: behind a proxy, it may be somebody else's.
     fn ended(&self, connection: &Connection, lifetime: Duration, premature: bool) {
         let verdict = self.resets.borrow_mut().stream_ended(lifetime, premature);
-        if verdict == Verdict::Close && connection.take_no_more(Reason::ENHANCE_YOUR_CALM) {
+        if verdict == Verdict::Drain && connection.take_no_more(Reason::ENHANCE_YOUR_CALM) {
             self.hcm.stats.rq_too_many_premature_resets.inc();
             self.hcm.stats.http2_error("flood");
         }

@@ -1,4 +1,5 @@
-//! Counters of the codec, with Envoy's names under `http2.` of a listener and of a cluster.
+//! Counters of the codec, with Envoy's names under `http2.` of a listener and of a cluster;
+//! `inbound_control_frames_flood` is ours in the same form.
 
 use heddle_telemetry::{Counter, Stats};
 

@@ -21,7 +21,7 @@ pub(crate) struct HcmStats {
     pub(crate) rq_idle_timeout: Counter,
     pub(crate) rq_rx_reset: Counter,
     pub(crate) rq_tx_reset: Counter,
-    /// Connections closed because clients reset too many streams early.
+    /// Connections that take no more streams because clients reset too many early.
     pub(crate) rq_too_many_premature_resets: Counter,
     pub(crate) rq_completed: Counter,
     pub(crate) no_route: Counter,
