@@ -91,14 +91,14 @@ type Proxy struct {
 	ended error
 }
 
-// log counts everything and keeps the end.
+// log counts everything and keeps the first MiB.
 type log struct {
 	bytes atomic.Int64
 	file  *os.File
 }
 
 func (l *log) Write(p []byte) (int, error) {
-	// The file keeps the first MiB: enough to see why, and no disk is filled.
+	// Enough to see why, and no disk is filled.
 	if l.bytes.Add(int64(len(p))) < 1<<20 {
 		if _, err := l.file.Write(p); err != nil {
 			return 0, err
@@ -230,7 +230,7 @@ func (p *Proxy) Alive() error {
 // LogBytes that it has written so far.
 func (p *Proxy) LogBytes() int64 { return p.log.bytes.Load() }
 
-// Log is the beginning of what it wrote, cut to what fits in a message.
+// Log is the end of what was kept of its log, as much as fits in a message.
 func (p *Proxy) Log() string {
 	text, err := os.ReadFile(p.log.file.Name())
 	if err != nil {

@@ -39,31 +39,15 @@ type Script struct {
 // HTTP1 serves HTTP/1.1.
 type HTTP1 struct {
 	Record
-	listener net.Listener
-	mu       sync.Mutex
-	script   *Script
-	open     map[net.Conn]struct{}
+	server
+	mu     sync.Mutex
+	script *Script
 }
 
 // NewHTTP1 listens on an address.
 func NewHTTP1(address string) (*HTTP1, error) {
-	listener, err := net.Listen("tcp", address)
-	if err != nil {
-		return nil, err
-	}
-	u := &HTTP1{listener: listener, open: map[net.Conn]struct{}{}}
-	go u.accept()
-	return u, nil
-}
-
-// Close ends it and its connections.
-func (u *HTTP1) Close() {
-	_ = u.listener.Close()
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	for conn := range u.open {
-		_ = conn.Close()
-	}
+	u := &HTTP1{}
+	return u, u.listen(address, u.serve)
 }
 
 // Play makes requests for targets that begin with /case be answered by a script; nil ends that.
@@ -82,31 +66,13 @@ func (u *HTTP1) playing(target string) *Script {
 	return nil
 }
 
-func (u *HTTP1) accept() {
-	for {
-		conn, err := u.listener.Accept()
-		if err != nil {
-			return
-		}
-		u.mu.Lock()
-		u.open[conn] = struct{}{}
-		u.mu.Unlock()
-		if tcp, ok := conn.(*net.TCPConn); ok {
-			// What a proxy does not read must stay here, and not in the kernel's memory a thousand times.
-			_ = tcp.SetWriteBuffer(sendBuffer)
-		}
-		go func() {
-			u.serve(conn, u.connected())
-			_ = conn.Close()
-			u.mu.Lock()
-			delete(u.open, conn)
-			u.mu.Unlock()
-		}()
-	}
-}
-
 // serve reads requests of a connection until one is not understood.
-func (u *HTTP1) serve(conn net.Conn, number int) {
+func (u *HTTP1) serve(conn net.Conn) {
+	number := u.connected()
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		// What a proxy does not read must stay here, and not in the kernel's memory a thousand times.
+		_ = tcp.SetWriteBuffer(sendBuffer)
+	}
 	reader := bufio.NewReaderSize(conn, 64<<10)
 	for {
 		// The end of a kept connection between requests is no request.

@@ -35,36 +35,15 @@ const (
 // HTTP2 serves HTTP/2 with prior knowledge.
 type HTTP2 struct {
 	Record
-	listener net.Listener
-	mu       sync.Mutex
-	play     *Play2
-	open     map[net.Conn]struct{}
+	server
+	mu   sync.Mutex
+	play *Play2
 }
 
 // NewHTTP2 listens on an address.
 func NewHTTP2(address string) (*HTTP2, error) {
-	listener, err := net.Listen("tcp", address)
-	if err != nil {
-		return nil, err
-	}
-	u := &HTTP2{listener: listener, open: map[net.Conn]struct{}{}}
-	go u.accept()
-	return u, nil
-}
-
-// Close ends it and its connections.
-func (u *HTTP2) Close() {
-	_ = u.listener.Close()
-	u.Hangup()
-}
-
-// Hangup ends its connections.
-func (u *HTTP2) Hangup() {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	for conn := range u.open {
-		_ = conn.Close()
-	}
+	u := &HTTP2{}
+	return u, u.listen(address, u.serve)
 }
 
 // Play sets what happens from now on; nil ends that.
@@ -80,24 +59,9 @@ func (u *HTTP2) playing() *Play2 {
 	return u.play
 }
 
-func (u *HTTP2) accept() {
-	for {
-		conn, err := u.listener.Accept()
-		if err != nil {
-			return
-		}
-		u.mu.Lock()
-		u.open[conn] = struct{}{}
-		u.mu.Unlock()
-		go func() {
-			c := &connection2{upstream: u, conn: conn, number: u.connected(), encoder: frame.NewEncoder(), streams: map[uint32]*Request{}}
-			c.serve()
-			_ = conn.Close()
-			u.mu.Lock()
-			delete(u.open, conn)
-			u.mu.Unlock()
-		}()
-	}
+func (u *HTTP2) serve(conn net.Conn) {
+	c := &connection2{upstream: u, conn: conn, number: u.connected(), encoder: frame.NewEncoder(), streams: map[uint32]*Request{}}
+	c.serve()
 }
 
 // connection2 is one connection from a proxy.
