@@ -126,14 +126,9 @@ fn with_retries(policy: Option<RetryOn>) -> HttpConnectionManager {
     let mut action = route_action("c");
     action.retry = policy.map(|on| {
         Arc::new(RetryPolicy {
-            on,
-            num_retries: 2,
-            per_try_timeout: Duration::ZERO,
-            status_codes: vec![],
-            base_interval: Duration::from_millis(1),
-            max_interval: Duration::from_millis(2),
             avoid_previous_hosts: true,
             host_selection_attempts: 5,
+            ..retry_policy(on, 2)
         })
     });
     manager(table(vec![route("/", Action::Route(Box::new(action)))]))

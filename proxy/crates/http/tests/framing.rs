@@ -365,18 +365,7 @@ fn requests_are_repeated_only_where_that_is_safe() {
             let said = format!("{second:?} {retry:?} {}", String::from_utf8_lossy(fate));
             let (up, requests) = once_then(fate).await;
             let mut action = route_action("c");
-            action.retry = retry.map(|on| {
-                Arc::new(RetryPolicy {
-                    on,
-                    num_retries: 2,
-                    per_try_timeout: Duration::ZERO,
-                    status_codes: vec![],
-                    base_interval: Duration::from_millis(1),
-                    max_interval: Duration::from_millis(2),
-                    avoid_previous_hosts: false,
-                    host_selection_attempts: 1,
-                })
-            });
+            action.retry = retry.map(|on| Arc::new(retry_policy(on, 2)));
             let routes = table(vec![route("/", Action::Route(Box::new(action)))]);
             let proxy = Proxy::start(manager(routes), vec![(h1("c"), vec![up])]).await;
             assert_eq!(proxy.ask(get).await.status, 200);
@@ -421,14 +410,8 @@ fn a_try_that_took_too_long_is_repeated_only_by_policy() {
             .await;
             let mut action = route_action("c");
             action.retry = Some(Arc::new(RetryPolicy {
-                on,
-                num_retries: 1,
                 per_try_timeout: Duration::from_millis(100),
-                status_codes: vec![],
-                base_interval: Duration::from_millis(1),
-                max_interval: Duration::from_millis(2),
-                avoid_previous_hosts: false,
-                host_selection_attempts: 1,
+                ..retry_policy(on, 1)
             }));
             let routes = table(vec![route("/", Action::Route(Box::new(action)))]);
             let proxy = Proxy::start(manager(routes), vec![(h1("c"), vec![up])]).await;

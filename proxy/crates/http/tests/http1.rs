@@ -337,14 +337,9 @@ fn upstream_faults_have_envoys_words() {
 fn retrying(on: RetryOn, num_retries: u32) -> RouteAction {
     let mut action = route_action("c");
     action.retry = Some(Arc::new(RetryPolicy {
-        on,
-        num_retries,
-        per_try_timeout: Duration::ZERO,
-        status_codes: vec![],
-        base_interval: Duration::from_millis(1),
-        max_interval: Duration::from_millis(2),
         avoid_previous_hosts: true,
         host_selection_attempts: 3,
+        ..retry_policy(on, num_retries)
     }));
     action
 }

@@ -47,6 +47,20 @@ pub fn route_action(cluster: &str) -> RouteAction {
     }
 }
 
+/// Retries almost at once, wherever the balancer points.
+pub fn retry_policy(on: RetryOn, num_retries: u32) -> RetryPolicy {
+    RetryPolicy {
+        on,
+        num_retries,
+        per_try_timeout: Duration::ZERO,
+        status_codes: vec![],
+        base_interval: Duration::from_millis(1),
+        max_interval: Duration::from_millis(2),
+        avoid_previous_hosts: false,
+        host_selection_attempts: 1,
+    }
+}
+
 pub fn route(prefix: &str, action: Action) -> Route {
     Route {
         name: "r".into(),
