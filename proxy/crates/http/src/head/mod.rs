@@ -12,6 +12,7 @@ pub use known::Known;
 pub use request::{Method, Protocol, RequestHead, Scheme};
 pub use response::ResponseHead;
 pub(crate) use response::reason;
+pub(crate) use target::is_token_byte;
 pub use target::{TargetError, check_method, check_target};
 pub use trailers::is_forbidden_trailer;
 

@@ -60,7 +60,7 @@ const REGISTERED: &[&str] = &[
 ];
 
 /// Whether a byte may stand in a token (RFC 9110 section 5.6.2).
-fn is_token_byte(byte: u8) -> bool {
+pub(crate) fn is_token_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric()
         || matches!(
             byte,

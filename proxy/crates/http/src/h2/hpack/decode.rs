@@ -2,7 +2,7 @@
 
 use super::table::{Field, Table};
 use super::{HpackError, huffman};
-use crate::head::Known;
+use crate::head::{Known, is_token_byte};
 
 /// Longest string literal, as it stands in the block: more than any configured head.
 const MAX_STRING: usize = 256 * 1024;
@@ -92,28 +92,7 @@ fn unpack(coded: bool, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), HpackError
 /// Whether a name is a lower-case token (RFC 9113 section 8.2.1), after the colon of a pseudo-header field.
 fn valid_name(name: &[u8]) -> bool {
     let token = name.strip_prefix(b":").unwrap_or(name);
-    !token.is_empty()
-        && token.iter().all(|b| {
-            b.is_ascii_lowercase()
-                || b.is_ascii_digit()
-                || matches!(
-                    b,
-                    b'!' | b'#'
-                        | b'$'
-                        | b'%'
-                        | b'&'
-                        | b'\''
-                        | b'*'
-                        | b'+'
-                        | b'-'
-                        | b'.'
-                        | b'^'
-                        | b'_'
-                        | b'`'
-                        | b'|'
-                        | b'~'
-                )
-        })
+    !token.is_empty() && token.iter().all(|b| is_token_byte(*b) && !b.is_ascii_uppercase())
 }
 
 /// Whether a value holds no control character but the tab (RFC 9110 section 5.5).
