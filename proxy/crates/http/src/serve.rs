@@ -51,7 +51,8 @@ pub async fn serve(
 /// The part of the preface that is the start line and head of a request which no HTTP/1.1 client sends.
 const PRI: &[u8] = b"PRI * HTTP/2.0\r\n\r\n";
 
-/// Reads until the bytes can, or cannot, be the HTTP/2 preface; true when they are to be read as HTTP/2. None when the connection ended first.
+/// Reads until the bytes can, or cannot, be the HTTP/2 preface; true when they are to be read as HTTP/2. None when the
+/// connection ended first.
 async fn detect(hcm: &HcmRuntime, stream: &Stream, first: &mut BytesMut, drain: &Drain) -> Option<bool> {
     let mut timer = Timer::default();
     let now = Instant::now();

@@ -6,7 +6,11 @@ use super::{Result, duration, pb, positive, required};
 use crate::path::Path;
 use crate::snapshot::{H2Keepalive, Http2Options};
 
-/// `Http2ProtocolOptions`; what is not set is Envoy's default.
+/// `Http2ProtocolOptions`; what is not set is as in [`Http2Options::default`].
+///
+/// # Errors
+/// An `hpack_table_size` above the bound; a `connection_keepalive` without a timeout, or with a jitter that is no
+/// percentage.
 pub(super) fn options(config: &pb::core::Http2ProtocolOptions, path: &Path<'_>) -> Result<Http2Options> {
     let default = Http2Options::default();
     let hpack_table_size = config.hpack_table_size.unwrap_or(default.hpack_table_size);

@@ -1,4 +1,4 @@
-//! Keep-alive of connections: TCP's probes. HTTP/2's pings are among its options.
+//! TCP's keep-alive probes. HTTP/2's pings are in `super::http2`.
 
 use std::time::Duration;
 

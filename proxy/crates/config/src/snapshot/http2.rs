@@ -21,7 +21,7 @@ pub struct Http2Options {
     pub hpack_table_size: u32,
     /// `max_outbound_frames`: frames of all kinds that wait to be written, from 1, default 10 000.
     pub max_outbound_frames: u32,
-    /// `max_outbound_control_frames`: of these PING, SETTINGS and RST_STREAM, from 1, default 1000.
+    /// `max_outbound_control_frames`: of these PING, SETTINGS, RST_STREAM and WINDOW_UPDATE, from 1, default 1000.
     pub max_outbound_control_frames: u32,
     /// `max_consecutive_inbound_frames_with_empty_payload`: HEADERS, CONTINUATION and DATA in a row that hold nothing
     /// and end nothing, default 1.

@@ -251,7 +251,7 @@ impl HeadReader {
         if !self.cookies.is_empty() {
             head.fields.push_known(Known::Cookie, &self.cookies);
         }
-        let length = single_length(&head.fields).map_err(|cause| {
+        let length = single_content_length(&head.fields).map_err(|cause| {
             self.malformed = Some(cause);
             HeadError::Malformed(cause)
         })?;
@@ -284,7 +284,7 @@ impl HeadReader {
             // RFC 9110 section 8.6: no content-length here.
             head.fields.remove_known(Known::ContentLength);
         }
-        single_length(&head.fields)?;
+        single_content_length(&head.fields)?;
         Ok(())
     }
 
@@ -308,7 +308,7 @@ fn refused(details: &'static str) -> HeadError {
 }
 
 /// `content-length`, refused when repeated or malformed: towards HTTP/1.1 it would frame the body.
-fn single_length(fields: &Fields) -> Result<Option<u64>, &'static str> {
+fn single_content_length(fields: &Fields) -> Result<Option<u64>, &'static str> {
     let mut lengths = fields.all_known(Known::ContentLength);
     let Some(first) = lengths.next() else {
         return Ok(None);
@@ -319,8 +319,8 @@ fn single_length(fields: &Fields) -> Result<Option<u64>, &'static str> {
     parse_length(first).map(Some).map_err(|_| "content_length")
 }
 
-/// The announced length of a body.
-pub(crate) fn length_of(fields: &Fields) -> Option<u64> {
+/// The announced length of a body; none when there is none, or it is no number.
+pub(crate) fn content_length(fields: &Fields) -> Option<u64> {
     fields
         .get_known(Known::ContentLength)
         .and_then(|v| parse_length(v).ok())

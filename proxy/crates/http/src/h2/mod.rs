@@ -23,7 +23,7 @@ mod stream;
 
 pub(crate) use body::{H2Reader, H2Writer};
 pub(crate) use connection::{Connection, End, PREFACE, Role};
-pub(crate) use head::length_of;
+pub(crate) use head::content_length;
 pub use hpack::{Decoder as HpackDecoder, Field as HpackField, HpackError};
 pub(crate) use keepalive::KeepAlive;
 pub use receiver::Receiver;

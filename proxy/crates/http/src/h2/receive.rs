@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::connection::{ConnectionError, Core, FAREWELL_PING, Farewell, KEEPALIVE_PING, PREFACE, Role};
 use super::frame::{self, FrameHeader, HEADER, LARGEST_WINDOW, MAX_PAYLOAD, Reason, Setting, flag, kind};
-use super::head::{HeadError, Section, length_of};
+use super::head::{HeadError, Section, content_length};
 use super::stream::{MAX_HEADS, State};
 use crate::body::StreamError;
 use crate::buffer;
@@ -522,7 +522,7 @@ impl Core {
         {
             let mut inbox = state.inbox.borrow_mut();
             inbox.end = end;
-            inbox.missing = length_of(&self.heads.request.fields);
+            inbox.missing = content_length(&self.heads.request.fields);
         }
         self.streams.insert(id, Rc::clone(&state));
         self.inbound.stream_opened();
@@ -549,7 +549,7 @@ impl Core {
         }
         if !interim {
             let bodyless = state.head_request.get() || matches!(self.heads.response.status, 204 | 304);
-            let missing = match (bodyless, length_of(&self.heads.response.fields)) {
+            let missing = match (bodyless, content_length(&self.heads.response.fields)) {
                 (true, _) => None,
                 (false, length) => length,
             };

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::body::{H2Reader, H2Writer};
 use super::connection::{Connection, End, Role};
 use super::frame::Reason;
-use super::head::length_of;
+use super::head::content_length;
 use super::keepalive::KeepAlive;
 use super::premature::{PrematureResets, Verdict};
 use super::receive::Accepted;
@@ -32,7 +32,7 @@ use crate::worker::HttpWorker;
 /// How long the last frames of a closing connection may take.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// Most exchanges kept for later streams.
+/// Most exchanges kept for later streams of the worker.
 const KEEP: usize = 256;
 
 thread_local! {
@@ -46,7 +46,7 @@ struct Shared {
     info: Rc<ConnectionInfo>,
     drain: Drain,
     id: u64,
-    quiet_since: Cell<Instant>,
+    idle_since: Cell<Instant>,
     resets: RefCell<PrematureResets>,
 }
 
@@ -92,7 +92,7 @@ pub(crate) async fn serve(
         info: Rc::clone(info),
         drain: drain.clone(),
         id: worker.next_connection_id(),
-        quiet_since: Cell::new(opened),
+        idle_since: Cell::new(opened),
         resets: RefCell::new(PrematureResets::new(hcm.premature_resets)),
     });
     let mut timer = Timer::default();
@@ -133,7 +133,7 @@ async fn drive(shared: &Rc<Shared>, connection: &Rc<Connection>, timer: &mut Tim
     poll_fn(|cx| {
         let turn = connection.poll_turn(cx);
         while let Some(accepted) = connection.next_accepted() {
-            start(shared, connection, accepted);
+            spawn_stream(shared, connection, accepted);
         }
         if let Poll::Ready(end) = turn {
             return Poll::Ready(Stopped::Ended(end));
@@ -164,7 +164,7 @@ async fn drive(shared: &Rc<Shared>, connection: &Rc<Connection>, timer: &mut Tim
         }
         .map_or(never, |since| since + hcm.headers_timeout());
         let idle = if quiet && !config.idle_timeout.is_zero() {
-            shared.quiet_since.get() + config.idle_timeout
+            shared.idle_since.get() + config.idle_timeout
         } else {
             never
         };
@@ -196,7 +196,7 @@ async fn drive(shared: &Rc<Shared>, connection: &Rc<Connection>, timer: &mut Tim
 }
 
 /// Leaves a task behind for a stream.
-fn start(shared: &Rc<Shared>, connection: &Rc<Connection>, accepted: Accepted) {
+fn spawn_stream(shared: &Rc<Shared>, connection: &Rc<Connection>, accepted: Accepted) {
     let stream = Rc::new(connection.stream(&accepted));
     if stream.was_reset() {
         // Its client has lost interest before anything was done.
@@ -218,7 +218,7 @@ fn start(shared: &Rc<Shared>, connection: &Rc<Connection>, accepted: Accepted) {
         } = accepted;
         std::mem::swap(&mut exchange.request, &mut head);
         connection.keep_request(head);
-        one(&shared, &mut exchange, &stream, result, end).await;
+        serve_stream(&shared, &mut exchange, &stream, result, end).await;
         let ended = exchange.ended.unwrap_or_else(Instant::now);
         let premature = exchange.status == 0 && stream.was_reset();
         shared.ended(&connection, ended.duration_since(exchange.begun), premature);
@@ -230,12 +230,18 @@ fn start(shared: &Rc<Shared>, connection: &Rc<Connection>, accepted: Accepted) {
             }
         });
         if connection.active() == 0 {
-            shared.quiet_since.set(Instant::now());
+            shared.idle_since.set(Instant::now());
         }
     });
 }
 
-async fn one(shared: &Shared, exchange: &mut Exchange, stream: &Rc<Stream>, result: Result<bool, Failure>, end: bool) {
+async fn serve_stream(
+    shared: &Shared,
+    exchange: &mut Exchange,
+    stream: &Rc<Stream>,
+    result: Result<bool, Failure>,
+    end: bool,
+) {
     let hcm = &shared.hcm;
     let env = Environment {
         worker: &shared.worker,
@@ -263,7 +269,7 @@ async fn one(shared: &Shared, exchange: &mut Exchange, stream: &Rc<Stream>, resu
     } else if exchange.request.method == Method::Connect {
         BodyLength::Tunnel
     } else {
-        length_of(&exchange.request.fields).map_or(BodyLength::Unknown, BodyLength::Known)
+        content_length(&exchange.request.fields).map_or(BodyLength::Unknown, BodyLength::Known)
     };
     let mut body = H2Reader::new(Rc::clone(stream));
     let facts = Facts {
@@ -277,7 +283,7 @@ async fn one(shared: &Shared, exchange: &mut Exchange, stream: &Rc<Stream>, resu
     }
 }
 
-/// Answers a request that cannot be served in good conscience.
+/// Answers a request whose head is refused.
 async fn refuse(shared: &Shared, exchange: &mut Exchange, reply: &mut H2Reply, timer: &mut Timer, failure: &Failure) {
     let hcm = &shared.hcm;
     hcm.stats.rq_total.inc();

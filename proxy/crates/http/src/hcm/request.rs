@@ -46,11 +46,11 @@ fn edge_only(known: Known) -> bool {
     )
 }
 
-/// Checks and completes a request head: forwarding headers, identity, request id, path. Answers with a location when the
-/// client is to ask for another path.
+/// Checks and completes a request head: forwarding headers, identity, request id, path. Returns the location
+/// when the client is to ask for another path (`UNESCAPE_AND_REDIRECT`).
 ///
 /// # Errors
-/// The path cannot be normalized.
+/// The path is refused ([`path::PathError`]).
 pub(super) fn prepare(
     hcm: &HcmRuntime,
     worker: &HttpWorker,

@@ -11,7 +11,7 @@ use super::{Job, until_ready};
 use crate::body::{BodyLength, Fill, Sink, Source, StreamError};
 use crate::failure::Failure;
 use crate::h1::{H1Reader, H1Writer, parse_response};
-use crate::h2::{H2Reader, H2Writer, Stream, length_of};
+use crate::h2::{H2Reader, H2Writer, Stream, content_length};
 use crate::hcm::{Facts, Outcome, Reply, RequestBody};
 use crate::head::{Fields, Framing, Known, Method, RequestHead, ResponseHead};
 use crate::pool::{Cluster, H1Lease, H2Lease};
@@ -241,7 +241,7 @@ impl Upstream for H2Up {
         if self.bodyless || self.reader.is_end() || matches!(head.status, 204 | 304) {
             return BodyLength::Empty;
         }
-        length_of(&head.fields).map_or(BodyLength::Unknown, BodyLength::Known)
+        content_length(&head.fields).map_or(BodyLength::Unknown, BodyLength::Known)
     }
 
     fn is_dead(&mut self, _: Instant) -> bool {

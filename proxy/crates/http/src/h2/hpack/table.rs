@@ -1,6 +1,7 @@
 //! The static and the dynamic table (RFC 7541 section 2.3, appendix A).
 
 use std::collections::VecDeque;
+use std::sync::LazyLock;
 
 use crate::head::Known;
 
@@ -89,7 +90,8 @@ pub struct Field<'a> {
 #[derive(Debug)]
 struct Entry {
     bytes: Box<[u8]>,
-    name: usize,
+    /// Length of the name.
+    name_len: usize,
     known: Known,
     valid: bool,
 }
@@ -109,8 +111,7 @@ pub(super) struct Table {
 }
 
 /// The numbers of the static table's names.
-static KNOWN: std::sync::LazyLock<[Known; 61]> =
-    std::sync::LazyLock::new(|| STATIC.map(|(name, _)| Known::of(name.as_bytes())));
+static KNOWN: LazyLock<[Known; 61]> = LazyLock::new(|| STATIC.map(|(name, _)| Known::of(name.as_bytes())));
 
 impl Table {
     pub(super) fn new(max: usize) -> Self {
@@ -133,7 +134,7 @@ impl Table {
             });
         }
         let entry = self.entries.get(at - STATIC.len())?;
-        let (name, value) = entry.bytes.split_at_checked(entry.name)?;
+        let (name, value) = entry.bytes.split_at_checked(entry.name_len)?;
         Some(Field {
             known: entry.known,
             name,
@@ -157,11 +158,11 @@ impl Table {
         }
     }
 
-    /// Adds a field in front. One that is larger than the table empties it (section 4.4).
-    pub(super) fn insert(&mut self, known: Known, name: usize, bytes: Box<[u8]>, valid: bool) {
+    /// Adds a field in front, whose name takes the first `name_len` of `bytes`. One that is larger than the table empties it (section 4.4).
+    pub(super) fn insert(&mut self, known: Known, name_len: usize, bytes: Box<[u8]>, valid: bool) {
         let entry = Entry {
             bytes,
-            name,
+            name_len,
             known,
             valid,
         };
