@@ -7,6 +7,7 @@
 //! Why our own, and what is not there: docs/design/0006-http2-codec.md.
 
 mod body;
+mod close;
 mod connection;
 mod flow;
 mod frame;
@@ -22,6 +23,7 @@ mod stats;
 mod stream;
 
 pub(crate) use body::{H2Reader, H2Writer};
+pub(crate) use close::close;
 pub(crate) use connection::{Connection, End, PREFACE, Role};
 pub(crate) use head::content_length;
 pub use hpack::{Decoder as HpackDecoder, Field as HpackField, HpackError};

@@ -12,6 +12,7 @@ use heddle_tls::Stream as Transport;
 use tokio::time::Instant;
 
 use super::body::{H2Reader, H2Writer};
+use super::close::close;
 use super::connection::{Connection, End, Role};
 use super::frame::Reason;
 use super::head::content_length;
@@ -28,9 +29,6 @@ use crate::hcm::{
 use crate::head::{Fields, Method, ResponseHead};
 use crate::timer::{Timer, far_future};
 use crate::worker::HttpWorker;
-
-/// How long the last frames of a closing connection may take.
-const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Most exchanges kept for later streams of the worker.
 const KEEP: usize = 256;
@@ -95,8 +93,7 @@ pub(crate) async fn serve(
         idle_since: Cell::new(opened),
         resets: RefCell::new(PrematureResets::new(hcm.premature_resets)),
     });
-    let mut timer = Timer::default();
-    let stopped = drive(&shared, &connection, &mut timer, opened).await;
+    let stopped = drive(&shared, &connection, opened).await;
     match &stopped {
         Stopped::Ended(End::Finished | End::Transport) => stats.cx_destroy_remote.inc(),
         Stopped::Ended(End::Failed(error)) => {
@@ -112,16 +109,12 @@ pub(crate) async fn serve(
         stats.cx_destroy_local.inc();
         connection.abort();
     }
-    let deadline = Instant::now() + FAREWELL;
-    poll_fn(|cx| match timer.poll_until(cx, deadline) {
-        Poll::Ready(()) => Poll::Ready(()),
-        Poll::Pending => connection.poll_close(cx),
-    })
-    .await;
+    close(&connection).await;
 }
 
 /// Runs the connection until there is a reason to stop.
-async fn drive(shared: &Rc<Shared>, connection: &Rc<Connection>, timer: &mut Timer, opened: Instant) -> Stopped {
+async fn drive(shared: &Rc<Shared>, connection: &Rc<Connection>, opened: Instant) -> Stopped {
+    let mut timer = Timer::default();
     let hcm = &shared.hcm;
     let config = &hcm.config;
     let drain = &shared.drain;

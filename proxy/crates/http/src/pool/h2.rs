@@ -20,11 +20,8 @@ use super::patience::Patience;
 use super::{Cluster, UpstreamHost, register};
 use crate::body::StreamError;
 use crate::failure::Failure;
-use crate::h2::{CodecStats, Connection, End, KeepAlive, Role, Stream};
+use crate::h2::{CodecStats, Connection, End, KeepAlive, Role, Stream, close};
 use crate::head::RequestHead;
-
-/// How long the last frames of a closing connection may take.
-const FAREWELL: Duration = Duration::from_secs(1);
 
 /// One connection.
 pub(crate) struct H2Conn {
@@ -252,8 +249,7 @@ fn start(cluster: &Rc<Cluster>, host: &Rc<UpstreamHost>, opened: Opened) -> Rc<H
             host.pool.h2.conns.borrow_mut().retain(|c| c.connection.is_open());
             host.pool.changed.notify_waiters();
         }
-        // Who has said GOAWAY or is gone is not waited for.
-        let _ = tokio::time::timeout(FAREWELL, poll_fn(|cx| connection.poll_close(cx))).await;
+        close(&connection).await;
     });
     conn
 }
