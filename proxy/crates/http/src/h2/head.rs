@@ -35,6 +35,26 @@ fn connection_specific(known: Known) -> bool {
     )
 }
 
+/// What a section has held so far.
+#[derive(Debug, Default)]
+struct Seen {
+    method: bool,
+    path: bool,
+    scheme: bool,
+    authority: bool,
+    status: bool,
+    /// A field that is no pseudo-header field.
+    regular: bool,
+    /// The last `host`, and how many there were.
+    host: Option<Span>,
+    hosts: u32,
+    malformed: Option<&'static str>,
+    /// Names and values, and four bytes each for what stands around them in HTTP/1.1.
+    bytes: usize,
+    /// Without pseudo-header fields.
+    count: usize,
+}
+
 /// Collects the fields of one section. One per connection, used again for each section.
 #[derive(Debug, Default)]
 pub(crate) struct HeadReader {
@@ -43,17 +63,7 @@ pub(crate) struct HeadReader {
     pub(crate) response: ResponseHead,
     pub(crate) trailers: Fields,
     cookies: Vec<u8>,
-    host: Option<Span>,
-    hosts: u32,
-    method: bool,
-    path: bool,
-    scheme: bool,
-    authority: bool,
-    status: bool,
-    regular: bool,
-    malformed: Option<&'static str>,
-    bytes: usize,
-    count: usize,
+    seen: Seen,
     limits: Option<Limits>,
 }
 
@@ -74,25 +84,15 @@ impl HeadReader {
             Section::Discarded => {}
         }
         self.cookies.clear();
-        self.host = None;
-        self.hosts = 0;
-        self.method = false;
-        self.path = false;
-        self.scheme = false;
-        self.authority = false;
-        self.status = false;
-        self.regular = false;
-        self.malformed = None;
-        self.bytes = 0;
-        self.count = 0;
+        self.seen = Seen::default();
         self.limits = Some(limits);
     }
 
     fn overflow(&self) -> Option<H1Error> {
         let limits = self.limits?;
-        if self.bytes > limits.max_bytes {
+        if self.seen.bytes > limits.max_bytes {
             Some(H1Error::TooLarge)
-        } else if self.count > limits.max_count {
+        } else if self.seen.count > limits.max_count {
             Some(H1Error::TooMany)
         } else {
             None
@@ -101,12 +101,12 @@ impl HeadReader {
 
     /// Takes a field.
     pub(crate) fn field(&mut self, field: Field<'_>) {
-        if self.section == Section::Discarded || self.malformed.is_some() {
+        if self.section == Section::Discarded || self.seen.malformed.is_some() {
             return;
         }
-        self.bytes += field.name.len() + field.value.len() + 4;
+        self.seen.bytes += field.name.len() + field.value.len() + 4;
         if !field.valid {
-            self.malformed = Some("invalid_field");
+            self.seen.malformed = Some("invalid_field");
             return;
         }
         if let Some(name) = field.name.strip_prefix(b":") {
@@ -115,20 +115,20 @@ impl HeadReader {
             }
             return;
         }
-        self.regular = true;
-        self.count += 1;
+        self.seen.regular = true;
+        self.seen.count += 1;
         if self.overflow().is_some() {
             return;
         }
         if connection_specific(field.known) {
-            self.malformed = Some("connection_field");
+            self.seen.malformed = Some("connection_field");
             return;
         }
         // White space around a value is no part of it (RFC 9110 section 5.5): what is matched and what is forwarded
         // must not differ by it.
         let value = field.value.trim_ascii();
         match (self.section, field.known) {
-            (_, Known::Te) if !value.eq_ignore_ascii_case(b"trailers") => self.malformed = Some("te"),
+            (_, Known::Te) if !value.eq_ignore_ascii_case(b"trailers") => self.seen.malformed = Some("te"),
             (_, Known::Http2Settings) => {}
             (Section::Request, Known::Cookie) => {
                 // Crumbs are joined (section 8.2.3).
@@ -138,8 +138,8 @@ impl HeadReader {
                 self.cookies.extend_from_slice(value);
             }
             (Section::Request, Known::Host) => {
-                self.hosts += 1;
-                self.host = Some(self.request.fields.store(value));
+                self.seen.hosts += 1;
+                self.seen.host = Some(self.request.fields.store(value));
             }
             (Section::Request, known) => self.request.fields.push_parsed(known, field.name, value),
             (Section::Response, Known::Host) => {}
@@ -151,19 +151,19 @@ impl HeadReader {
 
     fn pseudo(&mut self, name: &[u8], value: &[u8]) {
         let again = |seen: &mut bool| std::mem::replace(seen, true);
-        if self.regular {
-            self.malformed = Some("pseudo_field_order");
+        if self.seen.regular {
+            self.seen.malformed = Some("pseudo_field_order");
             return;
         }
         let repeated = match (self.section, name) {
             (Section::Request, b"method") => {
                 self.request.method = Method::of(value);
                 self.request.method_token = self.request.fields.store(value);
-                again(&mut self.method)
+                again(&mut self.seen.method)
             }
             (Section::Request, b"path") => {
                 self.request.path = self.request.fields.store(value);
-                again(&mut self.path)
+                again(&mut self.seen.path)
             }
             (Section::Request, b"scheme") => {
                 if value.eq_ignore_ascii_case(b"https") {
@@ -174,13 +174,13 @@ impl HeadReader {
                         .iter()
                         .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.'));
                 if !valid {
-                    self.malformed = Some("scheme");
+                    self.seen.malformed = Some("scheme");
                 }
-                again(&mut self.scheme)
+                again(&mut self.seen.scheme)
             }
             (Section::Request, b"authority") => {
                 self.request.authority = self.request.fields.store(value);
-                again(&mut self.authority)
+                again(&mut self.seen.authority)
             }
             (Section::Response, b"status") => {
                 match value {
@@ -188,17 +188,17 @@ impl HeadReader {
                         let digit = |d: &u8| u16::from(d - b'0');
                         self.response.status = digit(a) * 100 + digit(b) * 10 + digit(c);
                     }
-                    _ => self.malformed = Some("status"),
+                    _ => self.seen.malformed = Some("status"),
                 }
-                again(&mut self.status)
+                again(&mut self.seen.status)
             }
             _ => {
-                self.malformed = Some("pseudo_field");
+                self.seen.malformed = Some("pseudo_field");
                 return;
             }
         };
         if repeated {
-            self.malformed = Some("repeated_pseudo_field");
+            self.seen.malformed = Some("repeated_pseudo_field");
         }
     }
 
@@ -207,7 +207,7 @@ impl HeadReader {
     /// # Errors
     /// [`HeadError`].
     pub(crate) fn finish_request(&mut self, end_stream: bool) -> Result<bool, HeadError> {
-        if let Some(cause) = self.malformed {
+        if let Some(cause) = self.seen.malformed {
             return Err(HeadError::Malformed(cause));
         }
         if let Some(error) = self.overflow() {
@@ -215,17 +215,17 @@ impl HeadReader {
         }
         let connect = self.request.method == Method::Connect;
         let complete = match connect {
-            true => self.authority && !self.path && !self.scheme,
-            false => self.path && self.scheme,
+            true => self.seen.authority && !self.seen.path && !self.seen.scheme,
+            false => self.seen.path && self.seen.scheme,
         };
-        if !self.method || !complete {
+        if !self.seen.method || !complete {
             return Err(HeadError::Malformed("missing_pseudo_field"));
         }
         let head = &mut self.request;
-        if !self.authority
-            && let Some(host) = self.host
+        if !self.seen.authority
+            && let Some(host) = self.seen.host
         {
-            if self.hosts > 1 {
+            if self.seen.hosts > 1 {
                 return Err(refused("http2.duplicate_host"));
             }
             head.authority = host;
@@ -252,7 +252,7 @@ impl HeadReader {
             head.fields.push_known(Known::Cookie, &self.cookies);
         }
         let length = single_content_length(&head.fields).map_err(|cause| {
-            self.malformed = Some(cause);
+            self.seen.malformed = Some(cause);
             HeadError::Malformed(cause)
         })?;
         if end_stream && length.is_some_and(|n| n > 0) {
@@ -269,14 +269,14 @@ impl HeadReader {
     /// # Errors
     /// A word for the counter.
     pub(crate) fn finish_response(&mut self) -> Result<(), &'static str> {
-        if let Some(cause) = self.malformed {
+        if let Some(cause) = self.seen.malformed {
             return Err(cause);
         }
         if self.overflow().is_some() {
             return Err("header_overflow");
         }
         // RFC 9113 section 8.6: there is no switching of protocols.
-        if !self.status || self.response.status == 101 {
+        if !self.seen.status || self.response.status == 101 {
             return Err("status");
         }
         let head = &mut self.response;
@@ -293,7 +293,7 @@ impl HeadReader {
     /// # Errors
     /// A word for the counter.
     pub(crate) fn finish_trailers(&mut self) -> Result<Option<Fields>, &'static str> {
-        if let Some(cause) = self.malformed {
+        if let Some(cause) = self.seen.malformed {
             return Err(cause);
         }
         if self.overflow().is_some() {
