@@ -402,7 +402,7 @@ impl Core {
     }
 
     /// GOAWAY with the last stream that was taken; nothing newer is.
-    pub(super) fn say_goodbye(&mut self, reason: Reason) {
+    pub(super) fn send_goaway(&mut self, reason: Reason) {
         if matches!(self.farewell, Farewell::Final(_)) {
             return;
         }
@@ -415,7 +415,7 @@ impl Core {
     fn end(&mut self, end: End) -> End {
         if let End::Failed(error) = &end {
             self.farewell = Farewell::None;
-            self.say_goodbye(error.reason);
+            self.send_goaway(error.reason);
             if let Some(flood) = error.flood {
                 self.stats.flood(flood);
             }
@@ -614,7 +614,7 @@ impl Connection {
     }
 
     /// Begins a graceful end: GOAWAY, while streams on their way are still taken and those open finish.
-    pub(crate) fn announce_end(&self) {
+    pub(crate) fn graceful_shutdown(&self) {
         let mut core = self.core.borrow_mut();
         if core.farewell == Farewell::None {
             core.farewell = Farewell::Announced;
@@ -628,7 +628,7 @@ impl Connection {
     pub(crate) fn take_no_more(&self, reason: Reason) -> bool {
         let mut core = self.core.borrow_mut();
         let news = !core.over && !matches!(core.farewell, Farewell::Final(_));
-        core.say_goodbye(reason);
+        core.send_goaway(reason);
         news
     }
 
@@ -640,7 +640,7 @@ impl Connection {
     /// Ends the connection for a reason that is not the peer's: GOAWAY, and every stream fails.
     pub(crate) fn abort(&self) {
         let mut core = self.core.borrow_mut();
-        core.say_goodbye(Reason::NO_ERROR);
+        core.send_goaway(Reason::NO_ERROR);
         core.end(End::Finished);
     }
 

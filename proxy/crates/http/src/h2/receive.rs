@@ -695,7 +695,7 @@ impl Core {
         if !header.has(flag::ACK) {
             self.control(|out| frame::ping(payload, true, out));
         } else if payload == FAREWELL_PING && self.farewell == Farewell::Announced {
-            self.say_goodbye(Reason::NO_ERROR);
+            self.send_goaway(Reason::NO_ERROR);
         } else if payload == KEEPALIVE_PING {
             self.pong = true;
         }

@@ -121,7 +121,7 @@ async fn drive(shared: &Rc<Shared>, connection: &Rc<Connection>, opened: Instant
     let never = far_future(opened);
     let last = config.max_connection_duration.map_or(never, |max| opened + max);
     let mut keepalive = config.http2.keepalive.map(KeepAlive::new);
-    let mut farewell_sent = false;
+    let mut goaway_sent = false;
     let mut draining = None;
     poll_fn(|cx| {
         let turn = connection.poll_turn(cx);
@@ -132,12 +132,12 @@ async fn drive(shared: &Rc<Shared>, connection: &Rc<Connection>, opened: Instant
             return Poll::Ready(Stopped::Ended(end));
         }
         let over = Instant::now() >= last;
-        if (drain.is_draining() || over) && !farewell_sent {
-            farewell_sent = true;
+        if (drain.is_draining() || over) && !goaway_sent {
+            goaway_sent = true;
             if over {
                 hcm.stats.cx_max_duration.inc();
             }
-            connection.announce_end();
+            connection.graceful_shutdown();
         }
         if let Some(keepalive) = &mut keepalive
             && keepalive.poll_dead(cx, connection).is_ready()
@@ -166,14 +166,11 @@ async fn drive(shared: &Rc<Shared>, connection: &Rc<Connection>, opened: Instant
         } else {
             never
         };
-        let deadline = head
-            .min(idle)
-            .min(drained)
-            .min(if farewell_sent { never } else { last });
+        let deadline = head.min(idle).min(drained).min(if goaway_sent { never } else { last });
         if timer.poll_until(cx, deadline).is_pending() {
             return Poll::Pending;
         }
-        if deadline == last && !farewell_sent {
+        if deadline == last && !goaway_sent {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
