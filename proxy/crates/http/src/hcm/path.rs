@@ -181,8 +181,8 @@ fn hides_dots(segment: &str) -> bool {
     let mut name = String::new();
     let mut in_parameters = false;
     loop {
-        let c = rest.chars().next();
-        let read = match (c, escape(rest)) {
+        let (c, escaped) = (rest.chars().next(), escape(rest));
+        let read = match (c, escaped) {
             (None, _) | (_, Some(b'/' | b'\\')) => '/',
             (_, Some(b';')) => ';',
             (Some(c), _) => c,
@@ -198,12 +198,8 @@ fn hides_dots(segment: &str) -> bool {
             _ if in_parameters => {}
             c => name.push(c),
         }
-        let taken = if escape(rest).is_some() {
-            3
-        } else {
-            c.map_or(0, char::len_utf8)
-        };
         // What an escape of something else stands for is no dot and no delimiter; its digits are skipped with it.
+        let taken = escaped.map_or(c.map_or(0, char::len_utf8), |_| 3);
         rest = rest.get(taken..).unwrap_or_default();
     }
 }
