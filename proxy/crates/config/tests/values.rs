@@ -154,7 +154,7 @@ fn connection_manager_settings() {
             max_consecutive_inbound_frames_with_empty_payload: 0
             max_inbound_priority_frames_per_stream: 3
             max_inbound_window_update_frames_per_data_frame_sent: 4
-            override_stream_error_on_invalid_http_message: true
+            override_stream_error_on_invalid_http_message: false
           stream_idle_timeout: 0s
           request_headers_timeout: 3s
           max_request_headers_kb: 8
@@ -184,7 +184,7 @@ fn connection_manager_settings() {
             max_consecutive_inbound_frames_with_empty_payload: 0,
             max_inbound_priority_frames_per_stream: 3,
             max_inbound_window_update_frames_per_data_frame_sent: 4,
-            stream_error_on_invalid_http_messaging: true,
+            stream_error_on_invalid_http_messaging: false,
             keepalive: None,
         }
     );

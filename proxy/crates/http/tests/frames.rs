@@ -496,7 +496,7 @@ fn requests_reset_before_they_were_looked_at_go_nowhere() {
     });
 }
 
-/// An upstream of raw frames: `script` runs for each connection, after both sides' first SETTINGS.
+/// An upstream of raw frames: `script` runs for each connection, after the client's preface and our SETTINGS.
 async fn raw_upstream<F, Fut>(settings: &'static [u8], script: F) -> SocketAddr
 where
     F: Fn(Peer) -> Fut + 'static,
