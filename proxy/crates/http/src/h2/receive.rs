@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::connection::{ConnectionError, Core, FAREWELL_PING, Farewell, KEEPALIVE_PING, PREFACE, Role};
 use super::frame::{self, FrameHeader, HEADER, LARGEST_WINDOW, MAX_PAYLOAD, Reason, Setting, flag, kind};
 use super::head::{HeadError, Section, length_of};
-use super::stream::{MAX_HEADS, State};
+use super::stream::State;
 use crate::body::StreamError;
 use crate::buffer;
 use crate::failure::Failure;
@@ -475,26 +475,26 @@ impl Core {
             return Err(Reason::ENHANCE_YOUR_CALM.into());
         }
         let heads = &mut self.heads;
-        let whole;
-        let bytes = if block.rest.is_empty() {
-            fragment
-        } else {
-            block.rest.extend_from_slice(fragment);
-            whole = std::mem::take(&mut block.rest);
-            &whole[..]
+        let mut decode = |bytes: &[u8]| {
+            self.decoder
+                .decode(bytes, |field| heads.field(field))
+                .map_err(|_| Reason::COMPRESSION_ERROR)
         };
-        let taken = self
-            .decoder
-            .decode(bytes, |field| heads.field(field))
-            .map_err(|_| Reason::COMPRESSION_ERROR)?;
-        let rest = bytes.get(taken..).unwrap_or_default();
+        if block.rest.is_empty() {
+            let taken = decode(fragment)?;
+            block.rest.extend_from_slice(fragment.get(taken..).unwrap_or_default());
+        } else {
+            // In place: a long field may come in many small pieces.
+            block.rest.extend_from_slice(fragment);
+            let taken = decode(&block.rest)?;
+            block.rest.drain(..taken);
+        }
         if last {
-            if !rest.is_empty() {
+            if !block.rest.is_empty() {
                 return Err(Reason::COMPRESSION_ERROR.into());
             }
             return self.block_ended(block);
         }
-        block.rest = rest.to_vec();
         self.block = Some(block);
         Ok(())
     }
@@ -544,7 +544,13 @@ impl Core {
             return self.malformed(state, cause, StreamError::H2);
         }
         let interim = self.heads.response.status < 200;
-        if interim && (end || state.inbox.borrow().heads.len() >= MAX_HEADS) {
+        if interim
+            && (end
+                || !state
+                    .inbox
+                    .borrow()
+                    .has_room_for(&self.heads.response, self.limits.max_bytes))
+        {
             return self.malformed(state, "interim", StreamError::H2);
         }
         if !interim {
@@ -782,3 +788,6 @@ fn depends_on_itself(id: u32, priority: [u8; 5]) -> Checked<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

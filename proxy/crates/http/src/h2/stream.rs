@@ -15,7 +15,7 @@ use crate::body::StreamError;
 use crate::head::{Fields, RequestHead, ResponseHead};
 
 /// Most response heads that wait to be taken: interim ones and the final one. The router gives up before that.
-pub(super) const MAX_HEADS: usize = 34;
+const MAX_HEADS: usize = 34;
 
 /// What has come.
 #[derive(Debug)]
@@ -28,6 +28,15 @@ pub(super) struct Inbox {
     pub(super) window: RecvWindow,
     /// What is missing of the announced length.
     pub(super) missing: Option<u64>,
+}
+
+impl Inbox {
+    /// Whether one more interim head may wait. All of them together take no more than one head may: a few bytes of HPACK
+    /// make a large one.
+    pub(super) fn has_room_for(&self, head: &ResponseHead, max_bytes: usize) -> bool {
+        let waiting: usize = self.heads.iter().map(|head| head.fields.byte_size()).sum();
+        self.heads.len() < MAX_HEADS && waiting + head.fields.byte_size() <= max_bytes
+    }
 }
 
 /// A stream's state, shared by the connection and its [`Stream`].
