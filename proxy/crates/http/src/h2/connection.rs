@@ -28,7 +28,7 @@ use super::hpack::{Decoder, Encoder};
 use super::limits::{Flood, Inbound, Outbound};
 use super::receive::{Accepted, Block, Reading};
 use super::stats::CodecStats;
-use super::stream::{State, Stream};
+use super::stream::{Line, State, Stream};
 use crate::body::StreamError;
 use crate::buffer::{self, READ_SIZE};
 use crate::h1::Limits;
@@ -47,6 +47,9 @@ const HELD: usize = 1024 * 1024;
 /// Most frames handled before other tasks of the worker get their turn. A frame costs between 50 ns and a few
 /// microseconds.
 const TURN: u32 = 64;
+
+/// What a head commonly takes: so many streams are let run at once to send theirs.
+const COMMON_HEAD: usize = 1024;
 
 /// Least room for another read before the input is tidied.
 const LOW_ROOM: usize = 4 * 1024;
@@ -151,8 +154,10 @@ pub(super) struct Core {
     pub(super) peer_window: u32,
     pub(super) peer_max_streams: Option<u32>,
     pub(super) reset_table: bool,
-    waiting: VecDeque<Rc<State>>,
-    /// What the tasks of these hold.
+    /// Streams that wait for room for a head, and for their bodies' turn.
+    waiting_heads: VecDeque<Rc<State>>,
+    waiting_bodies: VecDeque<Rc<State>>,
+    /// What the tasks of the latter hold.
     held: usize,
     // Streams.
     pub(super) streams: HashMap<u32, Rc<State>, ahash::RandomState>,
@@ -214,7 +219,8 @@ impl Core {
             peer_window: DEFAULT_WINDOW,
             peer_max_streams: None,
             reset_table: false,
-            waiting: VecDeque::new(),
+            waiting_heads: VecDeque::new(),
+            waiting_bodies: VecDeque::new(),
             held: 0,
             streams: HashMap::default(),
             last_peer: 0,
@@ -316,11 +322,20 @@ impl Core {
         }
     }
 
-    /// Lets as many streams run as there is room for.
-    pub(super) fn wake_waiting(&mut self) {
+    /// Lets as many streams run as there is room for. Heads need no window: a body that its reader leaves alone must not
+    /// hold them up.
+    fn wake_waiting(&mut self) {
+        let mut room = self.room();
+        while room > 0
+            && let Some(state) = self.waiting_heads.pop_front()
+        {
+            self.unqueue(&state);
+            state.wake();
+            room = room.saturating_sub(COMMON_HEAD);
+        }
         let mut room = self.sendable();
         while room > 0
-            && let Some(state) = self.waiting.pop_front()
+            && let Some(state) = self.waiting_bodies.pop_front()
         {
             self.unqueue(&state);
             state.wake();
@@ -328,17 +343,39 @@ impl Core {
         }
     }
 
-    /// Puts a stream at the end of the line.
-    fn queue(&mut self, state: &Rc<State>, holding: usize) {
-        self.held = self.held - state.holding.replace(holding) + holding;
-        if !state.queued.replace(true) {
-            self.waiting.push_back(Rc::clone(state));
+    /// Whether there is room that streams wait for.
+    fn has_room_for_waiting(&self) -> bool {
+        (!self.waiting_heads.is_empty() && self.room() > 0) || (!self.waiting_bodies.is_empty() && self.sendable() > 0)
+    }
+
+    fn waiting(&mut self, line: Line) -> &mut VecDeque<Rc<State>> {
+        match line {
+            Line::Head => &mut self.waiting_heads,
+            Line::Body => &mut self.waiting_bodies,
         }
     }
 
-    /// A stream has left the line.
+    /// Puts a stream at the end of a line, unless it stands there.
+    fn queue(&mut self, state: &Rc<State>, line: Line, holding: usize) {
+        if state.queued.get() != Some(line) {
+            self.leave(state);
+            state.queued.set(Some(line));
+            self.waiting(line).push_back(Rc::clone(state));
+        }
+        self.held = self.held - state.holding.replace(holding) + holding;
+    }
+
+    /// Takes a stream out of its line.
+    fn leave(&mut self, state: &Rc<State>) {
+        if let Some(line) = state.queued.get() {
+            self.waiting(line).retain(|other| !Rc::ptr_eq(other, state));
+            self.unqueue(state);
+        }
+    }
+
+    /// A stream has left its line.
     fn unqueue(&mut self, state: &State) {
-        state.queued.set(false);
+        state.queued.set(None);
         self.held -= state.holding.take();
     }
 
@@ -426,7 +463,8 @@ impl Core {
                 _ => StreamError::Closed,
             })
         });
-        for state in std::mem::take(&mut self.waiting) {
+        let heads = std::mem::take(&mut self.waiting_heads);
+        for state in heads.into_iter().chain(std::mem::take(&mut self.waiting_bodies)) {
             self.unqueue(&state);
             // Those not open yet have sent nothing.
             state.fail(StreamError::GoneAway);
@@ -522,6 +560,10 @@ impl Connection {
             closed.get_or_insert(End::Transport);
         }
         core.wake_waiting();
+        if core.has_room_for_waiting() {
+            // Those let run need not use it. Who does not get it then stands in line for room that is not there.
+            cx.waker().wake_by_ref();
+        }
         if closed.is_none() && core.streams.is_empty() && core.accepted.is_empty() {
             // Nothing may follow, so this was all.
             let done =
@@ -732,10 +774,7 @@ impl Connection {
         state.register(cx);
         let mut core = self.core.borrow_mut();
         if state.send_window.get() > 0 {
-            core.queue(state, holding);
-        } else {
-            // Its turn in the line is somebody else's.
-            core.wake_waiting();
+            core.queue(state, Line::Body, holding);
         }
         Poll::Pending
     }
@@ -756,7 +795,8 @@ impl Connection {
             return Poll::Ready(Ok(()));
         }
         state.register(cx);
-        core.queue(state, 0);
+        // Woken out of its turn, it holds what it held.
+        core.queue(state, Line::Body, state.holding.get());
         Poll::Pending
     }
 
@@ -769,7 +809,7 @@ impl Connection {
             return Poll::Ready(Ok(()));
         }
         state.register(cx);
-        core.queue(state, 0);
+        core.queue(state, Line::Head, 0);
         Poll::Pending
     }
 
@@ -812,10 +852,7 @@ impl Connection {
     /// The stream's task has let go of it.
     pub(super) fn end_stream(&self, state: &Rc<State>) {
         let mut core = self.core.borrow_mut();
-        if state.queued.get() {
-            core.waiting.retain(|other| !Rc::ptr_eq(other, state));
-            core.unqueue(state);
-        }
+        core.leave(state);
         if core.streams.remove(&state.id.get()).is_none() {
             return;
         }
@@ -833,7 +870,9 @@ impl Connection {
             };
             core.reset(state, reason, StreamError::Reset);
         }
-        core.wake_waiting();
         core.wake_driver();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -17,6 +17,15 @@ use crate::head::{Fields, RequestHead, ResponseHead};
 /// Most response heads that wait to be taken: interim ones and the final one. The router gives up before that.
 const MAX_HEADS: usize = 34;
 
+/// What a stream stands in line for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Line {
+    /// Room in the output.
+    Head,
+    /// That, and what the connection's window allows.
+    Body,
+}
+
 /// What has come.
 #[derive(Debug)]
 pub(super) struct Inbox {
@@ -56,8 +65,8 @@ pub(super) struct State {
     pub(super) error: Cell<Option<StreamError>>,
     /// The peer has reset it.
     pub(super) reset_by_peer: Cell<bool>,
-    /// It stands in the queue for room on the connection.
-    pub(super) queued: Cell<bool>,
+    /// The line that it stands in.
+    pub(super) queued: Cell<Option<Line>>,
     /// Bytes that its task holds meanwhile.
     pub(super) holding: Cell<usize>,
     waker: RefCell<Option<Waker>>,
@@ -81,7 +90,7 @@ impl State {
             answered: Cell::new(false),
             error: Cell::new(None),
             reset_by_peer: Cell::new(false),
-            queued: Cell::new(false),
+            queued: Cell::new(None),
             holding: Cell::new(0),
             waker: RefCell::new(None),
         })
