@@ -438,38 +438,50 @@ async fn counting_upstream() -> (SocketAddr, Rc<Cell<usize>>, Rc<Cell<usize>>) {
 
 #[test]
 fn resets_after_the_request_was_taken_cost_no_upstream_connection_and_end() {
+    type Offence = fn(u32) -> Vec<u8>;
+    let offences: [(&str, Offence); 4] = [
+        ("RST_STREAM", |id| frame(RST_STREAM, 0, id, &CANCEL.to_be_bytes())),
+        // What makes the proxy reset the stream is as cheap.
+        ("no increment", |id| frame(WINDOW_UPDATE, 0, id, &[0; 4])),
+        ("a window too large", |id| {
+            frame(WINDOW_UPDATE, 0, id, &i32::MAX.to_be_bytes())
+        }),
+        ("data behind the end", |id| frame(DATA, 0, id, b"x")),
+    ];
     run(async {
-        let (up, connections, streams) = counting_upstream().await;
-        let proxy = Proxy::start(manager(to("c")), vec![(cluster("c", UpstreamHttp::Http2), vec![up])]).await;
-        let mut peer = Peer::client(&proxy).await;
-        let mut sent = 0;
-        loop {
-            let id = 2 * sent + 1;
-            peer.send(&frame(
-                HEADERS,
-                END_HEADERS | END_STREAM,
-                id,
-                &asks("GET", "/never", &[]),
-            ))
-            .await;
-            let before = streams.get();
-            let mut waited = 0;
-            while streams.get() == before && waited < 1000 {
-                waited += 1;
-                tokio::task::yield_now().await;
+        for (name, offence) in offences {
+            let (up, connections, streams) = counting_upstream().await;
+            let proxy = Proxy::start(manager(to("c")), vec![(cluster("c", UpstreamHttp::Http2), vec![up])]).await;
+            let mut peer = Peer::client(&proxy).await;
+            let mut sent = 0;
+            loop {
+                let id = 2 * sent + 1;
+                peer.send(&frame(
+                    HEADERS,
+                    END_HEADERS | END_STREAM,
+                    id,
+                    &asks("GET", "/never", &[]),
+                ))
+                .await;
+                let before = streams.get();
+                let mut waited = 0;
+                while streams.get() == before && waited < 1000 {
+                    waited += 1;
+                    tokio::task::yield_now().await;
+                }
+                peer.send(&offence(id)).await;
+                sent += 1;
+                if proxy.metric("envoy_http_downstream_rq_too_many_premature_resets", "") > 0 {
+                    break;
+                }
+                assert!(sent < 300, "{name} without end");
             }
-            peer.send(&frame(RST_STREAM, 0, id, &CANCEL.to_be_bytes())).await;
-            sent += 1;
-            if proxy.metric("envoy_http_downstream_rq_too_many_premature_resets", "") > 0 {
-                break;
-            }
-            assert!(sent < 300, "resets without end");
+            assert!((250..=260).contains(&sent), "{name}: {sent}");
+            assert_eq!(peer.next(&[GOAWAY]).await.expect(name).code(), ENHANCE_YOUR_CALM);
+            // The same connection goes on serving others.
+            assert_eq!(proxy.ask("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.status, 200);
+            assert_eq!(connections.get(), 1);
         }
-        assert!((250..=260).contains(&sent), "{sent}");
-        assert_eq!(peer.next(&[GOAWAY]).await.expect("GOAWAY").code(), ENHANCE_YOUR_CALM);
-        // The same connection goes on serving others.
-        assert_eq!(proxy.ask("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.status, 200);
-        assert_eq!(connections.get(), 1);
     });
 }
 

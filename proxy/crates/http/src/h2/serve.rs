@@ -198,7 +198,7 @@ async fn drive(shared: &Rc<Shared>, connection: &Rc<Connection>, timer: &mut Tim
 /// Leaves a task behind for a stream.
 fn start(shared: &Rc<Shared>, connection: &Rc<Connection>, accepted: Accepted) {
     let stream = Rc::new(connection.stream(&accepted));
-    if stream.was_reset() {
+    if stream.was_given_up() {
         // Its client has lost interest before anything was done.
         connection.keep_request(accepted.head);
         shared.ended(connection, Duration::ZERO, true);
@@ -220,7 +220,7 @@ fn start(shared: &Rc<Shared>, connection: &Rc<Connection>, accepted: Accepted) {
         connection.keep_request(head);
         one(&shared, &mut exchange, &stream, result, end).await;
         let ended = exchange.ended.unwrap_or_else(Instant::now);
-        let premature = exchange.status == 0 && stream.was_reset();
+        let premature = exchange.status == 0 && stream.was_given_up();
         shared.ended(&connection, ended.duration_since(exchange.begun), premature);
         drop(stream);
         exchange.reset(exchange.begun);

@@ -245,9 +245,11 @@ impl Stream {
         self.connection.reset(&self.state, reason);
     }
 
-    /// Whether the peer has reset the stream.
-    pub(crate) fn was_reset(&self) -> bool {
-        self.state.reset_by_peer.get()
+    /// Whether the peer has reset the stream, or broken the protocol on it so that it had to be reset here: one costs a
+    /// peer as little as the other.
+    pub(crate) fn was_given_up(&self) -> bool {
+        let broken = matches!(self.state.error.get(), Some(StreamError::H2 | StreamError::Length));
+        self.state.reset_by_peer.get() || broken
     }
 
     /// Ready when the stream has ended badly.
