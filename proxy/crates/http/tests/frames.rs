@@ -609,3 +609,105 @@ fn hostile_upstreams() {
         }
     });
 }
+
+/// Whether the connection still answers.
+async fn is_alive(peer: &mut Peer) -> bool {
+    peer.send(&frame(PING, 0, 0, b"are you?")).await;
+    matches!(peer.next(&[PING, GOAWAY]).await, Some(pong) if pong.kind == PING)
+}
+
+#[test]
+fn data_on_its_way_to_a_stream_that_was_reset_is_no_flood() {
+    run(async {
+        let (proxy, _) = echoing(manager(to("c"))).await;
+        let mut peer = Peer::client(&proxy).await;
+        let post = asks("POST", "/", &[("content-length", "1")]);
+        peer.send(&frame(HEADERS, END_HEADERS, 1, &post)).await;
+        peer.send(&frame(DATA, 0, 1, b"too much")).await;
+        assert_eq!(peer.next(&[RST_STREAM]).await.expect("RST_STREAM").stream, 1);
+        peer.send(&frame(DATA, 0, 1, b"x").repeat(2000)).await;
+        assert!(is_alive(&mut peer).await);
+        // Without a payload nothing bounds them but their number.
+        peer.send(&frame(DATA, END_STREAM, 1, b"").repeat(1200)).await;
+        assert!(!is_alive(&mut peer).await);
+    });
+}
+
+#[test]
+fn trailers_on_their_way_to_a_stream_reset_long_ago_end_nothing() {
+    run(async {
+        let (proxy, _) = echoing(manager(to("c"))).await;
+        let mut peer = Peer::client(&proxy).await;
+        let post = asks("POST", "/", &[("content-length", "1")]);
+        for n in 0..200 {
+            peer.send(&frame(HEADERS, END_HEADERS, 2 * n + 1, &post)).await;
+            peer.send(&frame(DATA, 0, 2 * n + 1, b"too much")).await;
+            assert_eq!(peer.next(&[RST_STREAM]).await.expect("RST_STREAM").stream, 2 * n + 1);
+        }
+        for n in 0..200 {
+            let trailers = block(&[("x-checksum", "1")]);
+            peer.send(&frame(HEADERS, END_HEADERS | END_STREAM, 2 * n + 1, &trailers))
+                .await;
+        }
+        assert!(is_alive(&mut peer).await);
+    });
+}
+
+#[test]
+fn answers_to_a_client_that_has_left_cost_the_others_nothing() {
+    run(async {
+        const LEFT: usize = 600;
+        let connections = Rc::new(Cell::new(0));
+        let (opened, asked) = (Rc::clone(&connections), Rc::new(Cell::new(0)));
+        let arrived = Rc::clone(&asked);
+        let up = raw_upstream(&[], move |mut peer| {
+            opened.set(opened.get() + 1);
+            let first = opened.get() == 1;
+            let asked = Rc::clone(&asked);
+            async move {
+                let answer = |stream| {
+                    [
+                        frame(HEADERS, END_HEADERS, stream, &block(&[(":status", "200")])),
+                        frame(DATA, 0, stream, b"o"),
+                        frame(DATA, END_STREAM, stream, b"k"),
+                    ]
+                    .concat()
+                };
+                let mut held = Vec::new();
+                while let Some(frame) = peer.next(&[HEADERS, RST_STREAM]).await {
+                    match frame.kind {
+                        HEADERS if first && (3..2 * LEFT as u32 + 3).contains(&frame.stream) => {
+                            held.push(frame.stream);
+                            asked.set(held.len());
+                        }
+                        HEADERS => peer.send(&answer(frame.stream)).await,
+                        // These were on their way.
+                        _ => peer.send(&held.drain(..).flat_map(answer).collect::<Vec<_>>()).await,
+                    }
+                }
+            }
+        })
+        .await;
+        let mut manager = manager(to("c"));
+        let mut upstream = cluster("c", UpstreamHttp::Http2);
+        manager.http2.max_concurrent_streams = 1000;
+        upstream.http2.max_concurrent_streams = 1000;
+        let proxy = Proxy::start(manager, vec![(upstream, vec![up])]).await;
+        assert_eq!(proxy.ask("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.status, 200);
+        let mut peer = Peer::client(&proxy).await;
+        for n in 0..LEFT as u32 {
+            let get = asks("GET", "/", &[]);
+            peer.send(&frame(HEADERS, END_HEADERS | END_STREAM, 2 * n + 1, &get))
+                .await;
+        }
+        while arrived.get() < LEFT {
+            tokio::task::yield_now().await;
+        }
+        drop(peer);
+        proxy.until("envoy_http_downstream_cx_http2_active", "", 0).await;
+        for _ in 0..3 {
+            assert_eq!(proxy.ask("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.status, 200);
+        }
+        assert_eq!(connections.get(), 1);
+    });
+}

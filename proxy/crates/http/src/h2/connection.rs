@@ -54,7 +54,8 @@ const COMMON_HEAD: usize = 1024;
 /// Least room for another read before the input is tidied.
 const LOW_ROOM: usize = 4 * 1024;
 
-/// Streams that were reset here and whose frames may still be on their way; older ones are taken for closed.
+/// Streams that were reset here and whose frames may still be on their way. When there were more, any stream up to the
+/// highest forgotten one may have been reset.
 const REMEMBERED_RESETS: usize = 128;
 
 /// Streams opened before the peer's SETTINGS tell its limit: what RFC 9113 section 6.5.2 says no peer should go below.
@@ -164,6 +165,8 @@ pub(super) struct Core {
     pub(super) last_peer: u32,
     pub(super) next_local: u32,
     pub(super) resets: VecDeque<u32>,
+    /// The highest number that was dropped from those.
+    pub(super) forgotten: u32,
     pub(super) farewell: Farewell,
     /// The last stream of the peer's GOAWAY.
     pub(super) goaway: Option<u32>,
@@ -226,6 +229,7 @@ impl Core {
             last_peer: 0,
             next_local: 1,
             resets: VecDeque::new(),
+            forgotten: 0,
             farewell: Farewell::None,
             goaway: None,
             over: false,
@@ -398,7 +402,8 @@ impl Core {
         self.stats.tx_reset.inc();
         if !self.resets.contains(&id) {
             if self.resets.len() >= REMEMBERED_RESETS {
-                self.resets.pop_front();
+                let oldest = self.resets.pop_front().unwrap_or_default();
+                self.forgotten = self.forgotten.max(oldest);
             }
             self.resets.push_back(id);
         }
