@@ -438,38 +438,50 @@ async fn counting_upstream() -> (SocketAddr, Rc<Cell<usize>>, Rc<Cell<usize>>) {
 
 #[test]
 fn resets_after_the_request_was_taken_cost_no_upstream_connection_and_end() {
+    type Offence = fn(u32) -> Vec<u8>;
+    let offences: [(&str, Offence); 4] = [
+        ("RST_STREAM", |id| frame(RST_STREAM, 0, id, &CANCEL.to_be_bytes())),
+        // What makes the proxy reset the stream is as cheap.
+        ("no increment", |id| frame(WINDOW_UPDATE, 0, id, &[0; 4])),
+        ("a window too large", |id| {
+            frame(WINDOW_UPDATE, 0, id, &i32::MAX.to_be_bytes())
+        }),
+        ("data behind the end", |id| frame(DATA, 0, id, b"x")),
+    ];
     run(async {
-        let (up, connections, streams) = counting_upstream().await;
-        let proxy = Proxy::start(manager(to("c")), vec![(cluster("c", UpstreamHttp::Http2), vec![up])]).await;
-        let mut peer = Peer::client(&proxy).await;
-        let mut sent = 0;
-        loop {
-            let id = 2 * sent + 1;
-            peer.send(&frame(
-                HEADERS,
-                END_HEADERS | END_STREAM,
-                id,
-                &asks("GET", "/never", &[]),
-            ))
-            .await;
-            let before = streams.get();
-            let mut waited = 0;
-            while streams.get() == before && waited < 1000 {
-                waited += 1;
-                tokio::task::yield_now().await;
+        for (name, offence) in offences {
+            let (up, connections, streams) = counting_upstream().await;
+            let proxy = Proxy::start(manager(to("c")), vec![(cluster("c", UpstreamHttp::Http2), vec![up])]).await;
+            let mut peer = Peer::client(&proxy).await;
+            let mut sent = 0;
+            loop {
+                let id = 2 * sent + 1;
+                peer.send(&frame(
+                    HEADERS,
+                    END_HEADERS | END_STREAM,
+                    id,
+                    &asks("GET", "/never", &[]),
+                ))
+                .await;
+                let before = streams.get();
+                let mut waited = 0;
+                while streams.get() == before && waited < 1000 {
+                    waited += 1;
+                    tokio::task::yield_now().await;
+                }
+                peer.send(&offence(id)).await;
+                sent += 1;
+                if proxy.metric("envoy_http_downstream_rq_too_many_premature_resets", "") > 0 {
+                    break;
+                }
+                assert!(sent < 300, "{name} without end");
             }
-            peer.send(&frame(RST_STREAM, 0, id, &CANCEL.to_be_bytes())).await;
-            sent += 1;
-            if proxy.metric("envoy_http_downstream_rq_too_many_premature_resets", "") > 0 {
-                break;
-            }
-            assert!(sent < 300, "resets without end");
+            assert!((250..=260).contains(&sent), "{name}: {sent}");
+            assert_eq!(peer.next(&[GOAWAY]).await.expect(name).code(), ENHANCE_YOUR_CALM);
+            // The same connection goes on serving others.
+            assert_eq!(proxy.ask("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.status, 200);
+            assert_eq!(connections.get(), 1);
         }
-        assert!((250..=260).contains(&sent), "{sent}");
-        assert_eq!(peer.next(&[GOAWAY]).await.expect("GOAWAY").code(), ENHANCE_YOUR_CALM);
-        // The same connection goes on serving others.
-        assert_eq!(proxy.ask("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.status, 200);
-        assert_eq!(connections.get(), 1);
     });
 }
 
@@ -595,5 +607,107 @@ fn hostile_upstreams() {
             }
             assert_eq!(answer.status, status, "{name}");
         }
+    });
+}
+
+/// Whether the connection still answers.
+async fn is_alive(peer: &mut Peer) -> bool {
+    peer.send(&frame(PING, 0, 0, b"are you?")).await;
+    matches!(peer.next(&[PING, GOAWAY]).await, Some(pong) if pong.kind == PING)
+}
+
+#[test]
+fn data_on_its_way_to_a_stream_that_was_reset_is_no_flood() {
+    run(async {
+        let (proxy, _) = echoing(manager(to("c"))).await;
+        let mut peer = Peer::client(&proxy).await;
+        let post = asks("POST", "/", &[("content-length", "1")]);
+        peer.send(&frame(HEADERS, END_HEADERS, 1, &post)).await;
+        peer.send(&frame(DATA, 0, 1, b"too much")).await;
+        assert_eq!(peer.next(&[RST_STREAM]).await.expect("RST_STREAM").stream, 1);
+        peer.send(&frame(DATA, 0, 1, b"x").repeat(2000)).await;
+        assert!(is_alive(&mut peer).await);
+        // Without a payload nothing bounds them but their number.
+        peer.send(&frame(DATA, END_STREAM, 1, b"").repeat(1200)).await;
+        assert!(!is_alive(&mut peer).await);
+    });
+}
+
+#[test]
+fn trailers_on_their_way_to_a_stream_reset_long_ago_end_nothing() {
+    run(async {
+        let (proxy, _) = echoing(manager(to("c"))).await;
+        let mut peer = Peer::client(&proxy).await;
+        let post = asks("POST", "/", &[("content-length", "1")]);
+        for n in 0..200 {
+            peer.send(&frame(HEADERS, END_HEADERS, 2 * n + 1, &post)).await;
+            peer.send(&frame(DATA, 0, 2 * n + 1, b"too much")).await;
+            assert_eq!(peer.next(&[RST_STREAM]).await.expect("RST_STREAM").stream, 2 * n + 1);
+        }
+        for n in 0..200 {
+            let trailers = block(&[("x-checksum", "1")]);
+            peer.send(&frame(HEADERS, END_HEADERS | END_STREAM, 2 * n + 1, &trailers))
+                .await;
+        }
+        assert!(is_alive(&mut peer).await);
+    });
+}
+
+#[test]
+fn answers_to_a_client_that_has_left_cost_the_others_nothing() {
+    run(async {
+        const LEFT: usize = 600;
+        let connections = Rc::new(Cell::new(0));
+        let (opened, asked) = (Rc::clone(&connections), Rc::new(Cell::new(0)));
+        let arrived = Rc::clone(&asked);
+        let up = raw_upstream(&[], move |mut peer| {
+            opened.set(opened.get() + 1);
+            let first = opened.get() == 1;
+            let asked = Rc::clone(&asked);
+            async move {
+                let answer = |stream| {
+                    [
+                        frame(HEADERS, END_HEADERS, stream, &block(&[(":status", "200")])),
+                        frame(DATA, 0, stream, b"o"),
+                        frame(DATA, END_STREAM, stream, b"k"),
+                    ]
+                    .concat()
+                };
+                let mut held = Vec::new();
+                while let Some(frame) = peer.next(&[HEADERS, RST_STREAM]).await {
+                    match frame.kind {
+                        HEADERS if first && (3..2 * LEFT as u32 + 3).contains(&frame.stream) => {
+                            held.push(frame.stream);
+                            asked.set(held.len());
+                        }
+                        HEADERS => peer.send(&answer(frame.stream)).await,
+                        // These were on their way.
+                        _ => peer.send(&held.drain(..).flat_map(answer).collect::<Vec<_>>()).await,
+                    }
+                }
+            }
+        })
+        .await;
+        let mut manager = manager(to("c"));
+        let mut upstream = cluster("c", UpstreamHttp::Http2);
+        manager.http2.max_concurrent_streams = 1000;
+        upstream.http2.max_concurrent_streams = 1000;
+        let proxy = Proxy::start(manager, vec![(upstream, vec![up])]).await;
+        assert_eq!(proxy.ask("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.status, 200);
+        let mut peer = Peer::client(&proxy).await;
+        for n in 0..LEFT as u32 {
+            let get = asks("GET", "/", &[]);
+            peer.send(&frame(HEADERS, END_HEADERS | END_STREAM, 2 * n + 1, &get))
+                .await;
+        }
+        while arrived.get() < LEFT {
+            tokio::task::yield_now().await;
+        }
+        drop(peer);
+        proxy.until("envoy_http_downstream_cx_http2_active", "", 0).await;
+        for _ in 0..3 {
+            assert_eq!(proxy.ask("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.status, 200);
+        }
+        assert_eq!(connections.get(), 1);
     });
 }

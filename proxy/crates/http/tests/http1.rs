@@ -99,6 +99,11 @@ fn malformed_requests_are_refused_and_counted() {
             ),
             ("CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\n\r\n", 403, ""),
             (
+                "CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\nContent-Length: 5\r\n\r\n",
+                400,
+                "Bad Request",
+            ),
+            (
                 "GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: other\r\n\r\n",
                 403,
                 "",

@@ -171,8 +171,8 @@ async fn one(
         upgrade: parsed.upgrade && !connect && decline_h2c(env.hcm, &mut exchange.request),
         expect_continue: parsed.expect_continue,
     };
-    if facts.upgrade && facts.length != BodyLength::Empty {
-        // What would follow the upgrade, the body or the new protocol, could be read in two ways.
+    if (facts.upgrade || connect) && facts.length != BodyLength::Empty {
+        // What would follow the upgrade or the tunnel's beginning, the body or the new protocol, could be read in two ways.
         refuse(
             env,
             exchange,

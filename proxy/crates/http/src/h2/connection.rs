@@ -28,7 +28,7 @@ use super::hpack::{Decoder, Encoder};
 use super::limits::{Flood, Inbound, Outbound};
 use super::receive::{Accepted, Block, Reading};
 use super::stats::CodecStats;
-use super::stream::{State, Stream};
+use super::stream::{Line, State, Stream};
 use crate::body::StreamError;
 use crate::buffer::{self, READ_SIZE};
 use crate::h1::Limits;
@@ -48,10 +48,14 @@ const HELD: usize = 1024 * 1024;
 /// microseconds.
 const TURN: u32 = 64;
 
+/// What a head commonly takes: so many streams are let run at once to send theirs.
+const COMMON_HEAD: usize = 1024;
+
 /// Least room for another read before the input is tidied.
 const LOW_ROOM: usize = 4 * 1024;
 
-/// Streams that were reset here and whose frames may still be on their way; older ones are taken for closed.
+/// Streams that were reset here and whose frames may still be on their way. When there were more, any stream up to the
+/// highest forgotten one may have been reset.
 const REMEMBERED_RESETS: usize = 128;
 
 /// Streams opened before the peer's SETTINGS tell its limit: what RFC 9113 section 6.5.2 says no peer should go below.
@@ -151,14 +155,18 @@ pub(super) struct Core {
     pub(super) peer_window: u32,
     pub(super) peer_max_streams: Option<u32>,
     pub(super) reset_table: bool,
-    waiting: VecDeque<Rc<State>>,
-    /// What the tasks of these hold.
+    /// Streams that wait for room for a head, and for their bodies' turn.
+    waiting_heads: VecDeque<Rc<State>>,
+    waiting_bodies: VecDeque<Rc<State>>,
+    /// What the tasks of the latter hold.
     held: usize,
     // Streams.
     pub(super) streams: HashMap<u32, Rc<State>, ahash::RandomState>,
     pub(super) last_peer: u32,
     pub(super) next_local: u32,
     pub(super) resets: VecDeque<u32>,
+    /// The highest number that was dropped from those.
+    pub(super) forgotten: u32,
     pub(super) farewell: Farewell,
     /// The last stream of the peer's GOAWAY.
     pub(super) goaway: Option<u32>,
@@ -214,12 +222,14 @@ impl Core {
             peer_window: DEFAULT_WINDOW,
             peer_max_streams: None,
             reset_table: false,
-            waiting: VecDeque::new(),
+            waiting_heads: VecDeque::new(),
+            waiting_bodies: VecDeque::new(),
             held: 0,
             streams: HashMap::default(),
             last_peer: 0,
             next_local: 1,
             resets: VecDeque::new(),
+            forgotten: 0,
             farewell: Farewell::None,
             goaway: None,
             over: false,
@@ -316,32 +326,60 @@ impl Core {
         }
     }
 
-    /// Lets as many streams run as there is room for. One that holds nothing may find that it has nothing to send, and
-    /// nobody would come after it: it takes no room.
-    pub(super) fn wake_waiting(&mut self) {
-        let mut room = self.sendable();
+    /// Lets as many streams run as there is room for. Heads need no window: a body that its reader leaves alone must not
+    /// hold them up.
+    fn wake_waiting(&mut self) {
+        let mut room = self.room();
         while room > 0
-            && let Some(state) = self.waiting.pop_front()
+            && let Some(state) = self.waiting_heads.pop_front()
         {
-            if state.holding.get() > 0 {
-                room = room.saturating_sub(MAX_PAYLOAD);
-            }
             self.unqueue(&state);
             state.wake();
+            room = room.saturating_sub(COMMON_HEAD);
+        }
+        let mut room = self.sendable();
+        while room > 0
+            && let Some(state) = self.waiting_bodies.pop_front()
+        {
+            self.unqueue(&state);
+            state.wake();
+            room = room.saturating_sub(MAX_PAYLOAD);
         }
     }
 
-    /// Puts a stream at the end of the line.
-    fn queue(&mut self, state: &Rc<State>, holding: usize) {
+    /// Whether there is room that streams wait for.
+    fn has_room_for_waiting(&self) -> bool {
+        (!self.waiting_heads.is_empty() && self.room() > 0) || (!self.waiting_bodies.is_empty() && self.sendable() > 0)
+    }
+
+    fn waiting(&mut self, line: Line) -> &mut VecDeque<Rc<State>> {
+        match line {
+            Line::Head => &mut self.waiting_heads,
+            Line::Body => &mut self.waiting_bodies,
+        }
+    }
+
+    /// Puts a stream at the end of a line, unless it stands there.
+    fn queue(&mut self, state: &Rc<State>, line: Line, holding: usize) {
+        if state.queued.get() != Some(line) {
+            self.leave(state);
+            state.queued.set(Some(line));
+            self.waiting(line).push_back(Rc::clone(state));
+        }
         self.held = self.held - state.holding.replace(holding) + holding;
-        if !state.queued.replace(true) {
-            self.waiting.push_back(Rc::clone(state));
+    }
+
+    /// Takes a stream out of its line.
+    fn leave(&mut self, state: &Rc<State>) {
+        if let Some(line) = state.queued.get() {
+            self.waiting(line).retain(|other| !Rc::ptr_eq(other, state));
+            self.unqueue(state);
         }
     }
 
-    /// A stream has left the line.
+    /// A stream has left its line.
     fn unqueue(&mut self, state: &State) {
-        state.queued.set(false);
+        state.queued.set(None);
         self.held -= state.holding.take();
     }
 
@@ -364,7 +402,8 @@ impl Core {
         self.stats.tx_reset.inc();
         if !self.resets.contains(&id) {
             if self.resets.len() >= REMEMBERED_RESETS {
-                self.resets.pop_front();
+                let oldest = self.resets.pop_front().unwrap_or_default();
+                self.forgotten = self.forgotten.max(oldest);
             }
             self.resets.push_back(id);
         }
@@ -429,7 +468,8 @@ impl Core {
                 _ => StreamError::Closed,
             })
         });
-        for state in std::mem::take(&mut self.waiting) {
+        let heads = std::mem::take(&mut self.waiting_heads);
+        for state in heads.into_iter().chain(std::mem::take(&mut self.waiting_bodies)) {
             self.unqueue(&state);
             // Those not open yet have sent nothing.
             state.fail(StreamError::GoneAway);
@@ -525,6 +565,10 @@ impl Connection {
             closed.get_or_insert(End::Transport);
         }
         core.wake_waiting();
+        if core.has_room_for_waiting() {
+            // Those let run need not use it. Who does not get it then stands in line for room that is not there.
+            cx.waker().wake_by_ref();
+        }
         if closed.is_none() && core.streams.is_empty() && core.accepted.is_empty() {
             // Nothing may follow, so this was all.
             let done =
@@ -735,10 +779,7 @@ impl Connection {
         state.register(cx);
         let mut core = self.core.borrow_mut();
         if state.send_window.get() > 0 {
-            core.queue(state, holding);
-        } else {
-            // Its turn in the line is somebody else's.
-            core.wake_waiting();
+            core.queue(state, Line::Body, holding);
         }
         Poll::Pending
     }
@@ -759,7 +800,8 @@ impl Connection {
             return Poll::Ready(Ok(()));
         }
         state.register(cx);
-        core.queue(state, 0);
+        // Woken out of its turn, it holds what it held.
+        core.queue(state, Line::Body, state.holding.get());
         Poll::Pending
     }
 
@@ -772,7 +814,7 @@ impl Connection {
             return Poll::Ready(Ok(()));
         }
         state.register(cx);
-        core.queue(state, 0);
+        core.queue(state, Line::Head, 0);
         Poll::Pending
     }
 
@@ -815,10 +857,7 @@ impl Connection {
     /// The stream's task has let go of it.
     pub(super) fn end_stream(&self, state: &Rc<State>) {
         let mut core = self.core.borrow_mut();
-        if state.queued.get() {
-            core.waiting.retain(|other| !Rc::ptr_eq(other, state));
-            core.unqueue(state);
-        }
+        core.leave(state);
         if core.streams.remove(&state.id.get()).is_none() {
             return;
         }
@@ -836,74 +875,9 @@ impl Connection {
             };
             core.reset(state, reason, StreamError::Reset);
         }
-        core.wake_waiting();
         core.wake_driver();
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use heddle_telemetry::Stats;
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::task::Wake;
-
-    #[derive(Default)]
-    struct Woken(AtomicUsize);
-
-    impl Wake for Woken {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    fn core() -> Core {
-        let limits = Limits {
-            max_bytes: 1024,
-            max_count: 10,
-        };
-        let stats = CodecStats::downstream(&Stats::new(), &[]);
-        Core::new(Role::Server, BytesMut::new(), Http2Options::default(), limits, stats)
-    }
-
-    fn line_up(core: &mut Core, holding: &[usize], woken: &Arc<Woken>) -> Vec<Rc<State>> {
-        let waker = Waker::from(Arc::clone(woken));
-        let cx = Context::from_waker(&waker);
-        let states = holding.iter().map(|n| {
-            let state = State::new(1, 65_535, core.new_window());
-            state.register(&cx);
-            core.queue(&state, *n);
-            state
-        });
-        states.collect()
-    }
-
-    #[test]
-    fn the_line_moves_past_streams_that_have_nothing_to_send() {
-        let mut core = core();
-        let woken = Arc::new(Woken::default());
-        let _states = line_up(&mut core, &[0; 20], &woken);
-        core.wake_waiting();
-        assert_eq!(woken.0.load(Ordering::Relaxed), 20);
-        assert!(core.waiting.is_empty());
-    }
-
-    #[test]
-    fn those_that_hold_bytes_get_the_room_there_is() {
-        let mut core = core();
-        let woken = Arc::new(Woken::default());
-        let states = line_up(&mut core, &[16_000; 20], &woken);
-        assert_eq!(core.held, 320_000);
-        core.wake_waiting();
-        let sendable = core.sendable();
-        assert_eq!(woken.0.load(Ordering::Relaxed), sendable.div_ceil(MAX_PAYLOAD));
-        assert_eq!(core.held, 16_000 * core.waiting.len());
-        // Without room nobody is woken for nothing.
-        core.send_window = 0;
-        let before = woken.0.load(Ordering::Relaxed);
-        core.wake_waiting();
-        assert_eq!(woken.0.load(Ordering::Relaxed), before);
-        assert!(states.iter().filter(|s| s.queued.get()).count() == core.waiting.len());
-    }
-}
+mod tests;

@@ -255,6 +255,11 @@ impl HeadReader {
             self.seen.malformed = Some(cause);
             HeadError::Malformed(cause)
         })?;
+        if connect && length.is_some() {
+            // It has no content (RFC 9110 section 9.3.6). A server that refuses the tunnel would wait for it, and take the
+            // beginning of the next request on the connection for it.
+            return Err(HeadError::Malformed("content_length"));
+        }
         if end_stream && length.is_some_and(|n| n > 0) {
             // Towards HTTP/1.1 the announced length would frame whatever comes next.
             return Err(HeadError::Malformed("content_length"));

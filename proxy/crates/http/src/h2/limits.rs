@@ -13,6 +13,9 @@ use tokio::time::Instant;
 const CONTROL_BURST: u32 = 1000;
 const CONTROL_PER_SECOND: u32 = 100;
 
+/// Frames that each stream pays for which come after its end here: a head, an end or trailers, RST_STREAM.
+const LATE_FRAMES: u64 = 3;
+
 /// A bound that was crossed; the connection ends with ENHANCE_YOUR_CALM. Each has a counter in [`super::stats`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flood {
@@ -43,6 +46,7 @@ pub(super) struct Inbound {
     data_sent: u64,
     control: u32,
     refilled: Option<Instant>,
+    late: u64,
 }
 
 impl Inbound {
@@ -58,12 +62,14 @@ impl Inbound {
             data_sent: 0,
             control: CONTROL_BURST,
             refilled: None,
+            late: 0,
         }
     }
 
     /// A stream was opened, by either side.
     pub(super) fn stream_opened(&mut self) {
         self.streams += 1;
+        self.late += LATE_FRAMES;
         self.earn();
     }
 
@@ -108,6 +114,18 @@ impl Inbound {
             return Err(Flood::WindowUpdate);
         }
         Ok(())
+    }
+
+    /// A frame has come that may have been on its way when its stream was closed here: one side of a connection that
+    /// many share cannot keep a client from leaving with all that it has asked for.
+    pub(super) fn late(&mut self) -> Result<(), Flood> {
+        match self.late.checked_sub(1) {
+            Some(left) => {
+                self.late = left;
+                Ok(())
+            }
+            None => self.control(),
+        }
     }
 
     /// A frame has come that serves no message.
@@ -218,6 +236,18 @@ mod tests {
             assert_eq!(inbound.control(), Ok(()));
         }
         assert_eq!(inbound.control(), Err(Flood::Control));
+    }
+
+    #[test]
+    fn a_stream_pays_for_what_is_late_of_it() {
+        let mut inbound = Inbound::new(&Http2Options::default());
+        for _ in 0..2000 {
+            inbound.stream_opened();
+        }
+        for _ in 0..2000 * LATE_FRAMES + u64::from(CONTROL_BURST) {
+            assert_eq!(inbound.late(), Ok(()));
+        }
+        assert_eq!(inbound.late(), Err(Flood::Control));
     }
 
     #[test]

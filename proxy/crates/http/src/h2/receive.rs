@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::connection::{ConnectionError, Core, FAREWELL_PING, Farewell, KEEPALIVE_PING, PREFACE, Role};
 use super::frame::{self, FrameHeader, HEADER, LARGEST_WINDOW, MAX_PAYLOAD, Reason, Setting, flag, kind};
 use super::head::{HeadError, Section, content_length};
-use super::stream::{MAX_HEADS, State};
+use super::stream::State;
 use crate::body::StreamError;
 use crate::buffer;
 use crate::failure::Failure;
@@ -218,7 +218,7 @@ impl Core {
         let length = header.length - overhead;
         let end = header.has(flag::END_STREAM);
         self.inbound.message_frame(length, end)?;
-        let state = self.data_stream(header)?;
+        let state = self.data_stream(header, length)?;
         // Padding is used up as it comes.
         self.credit(state.as_deref(), overhead);
         if state.is_some() {
@@ -242,17 +242,22 @@ impl Core {
         Ok(Step::Took(taken, 1))
     }
 
-    /// The stream that takes a DATA frame; none when it is closed.
-    fn data_stream(&mut self, header: FrameHeader) -> Checked<Option<Rc<State>>> {
+    /// The stream that takes a DATA frame with so many bytes; none when it is closed.
+    fn data_stream(&mut self, header: FrameHeader, length: usize) -> Checked<Option<Rc<State>>> {
         let Some(state) = self.streams.get(&header.stream).map(Rc::clone) else {
-            if !self.resets.contains(&header.stream) {
+            if !self.was_reset(header.stream) {
                 self.reset_number(header.stream, Reason::STREAM_CLOSED);
+                self.inbound.control()?;
+            } else if length == 0 {
+                self.inbound.late()?;
             }
-            self.inbound.control()?;
             return Ok(None);
         };
         if state.error.get().is_some() {
-            self.behind_reset(&state)?;
+            // What was on its way is a window full at most, and costs no more than on an open stream.
+            if length == 0 || state.reset_by_peer.get() {
+                self.behind_reset(&state)?;
+            }
             return Ok(None);
         }
         let (ended, allowed) = {
@@ -279,8 +284,17 @@ impl Core {
     fn behind_reset(&mut self, state: &State) -> Checked<()> {
         if state.reset_by_peer.get() {
             self.reset_number(state.id.get(), Reason::STREAM_CLOSED);
+            return Ok(self.inbound.control()?);
         }
-        Ok(self.inbound.control()?)
+        Ok(self.inbound.late()?)
+    }
+
+    /// Whether frames of a stream that is not there any more may have been on their way when it was reset, or left out
+    /// by GOAWAY (section 6.8), here.
+    fn was_reset(&self, id: u32) -> bool {
+        id <= self.forgotten
+            || self.resets.contains(&id)
+            || matches!(self.farewell, Farewell::Final(last) if self.role == Role::Server && id > last)
     }
 
     fn after_data(&mut self, pad: usize) {
@@ -404,15 +418,15 @@ impl Core {
             return self.trailers_of(state, end);
         }
         if id <= self.last_peer {
-            if !self.resets.contains(&id) {
+            if !self.was_reset(id) {
                 return Err(Reason::STREAM_CLOSED.into());
             }
-            self.inbound.control()?;
+            self.inbound.late()?;
             return Ok((Section::Discarded, None));
         }
         self.last_peer = id;
         if matches!(self.farewell, Farewell::Final(_)) {
-            self.inbound.control()?;
+            self.inbound.late()?;
             return Ok((Section::Discarded, None));
         }
         if self.streams.len() >= self.options.max_concurrent_streams as usize {
@@ -431,11 +445,14 @@ impl Core {
         }
         match self.streams.get(&id).map(Rc::clone) {
             None => {
-                self.inbound.control()?;
+                self.inbound.late()?;
                 Ok((Section::Discarded, None))
             }
             Some(state) if state.answered.get() => self.trailers_of(state, end),
-            Some(state) if state.error.get().is_some() => Ok((Section::Discarded, None)),
+            Some(state) if state.error.get().is_some() => {
+                self.inbound.late()?;
+                Ok((Section::Discarded, None))
+            }
             Some(state) => Ok((Section::Response, Some(state))),
         }
     }
@@ -475,26 +492,26 @@ impl Core {
             return Err(Reason::ENHANCE_YOUR_CALM.into());
         }
         let heads = &mut self.heads;
-        let whole;
-        let bytes = if block.rest.is_empty() {
-            fragment
-        } else {
-            block.rest.extend_from_slice(fragment);
-            whole = std::mem::take(&mut block.rest);
-            &whole[..]
+        let mut decode = |bytes: &[u8]| {
+            self.decoder
+                .decode(bytes, |field| heads.field(field))
+                .map_err(|_| Reason::COMPRESSION_ERROR)
         };
-        let taken = self
-            .decoder
-            .decode(bytes, |field| heads.field(field))
-            .map_err(|_| Reason::COMPRESSION_ERROR)?;
-        let rest = bytes.get(taken..).unwrap_or_default();
+        if block.rest.is_empty() {
+            let taken = decode(fragment)?;
+            block.rest.extend_from_slice(fragment.get(taken..).unwrap_or_default());
+        } else {
+            // In place: a long field may come in many small pieces.
+            block.rest.extend_from_slice(fragment);
+            let taken = decode(&block.rest)?;
+            block.rest.drain(..taken);
+        }
         if last {
-            if !rest.is_empty() {
+            if !block.rest.is_empty() {
                 return Err(Reason::COMPRESSION_ERROR.into());
             }
             return self.block_ended(block);
         }
-        block.rest = rest.to_vec();
         self.block = Some(block);
         Ok(())
     }
@@ -544,7 +561,13 @@ impl Core {
             return self.malformed(state, cause, StreamError::H2);
         }
         let interim = self.heads.response.status < 200;
-        if interim && (end || state.inbox.borrow().heads.len() >= MAX_HEADS) {
+        if interim
+            && (end
+                || !state
+                    .inbox
+                    .borrow()
+                    .has_room_for(&self.heads.response, self.limits.max_bytes))
+        {
             return self.malformed(state, "interim", StreamError::H2);
         }
         if !interim {
@@ -603,14 +626,13 @@ impl Core {
         if header.stream == 0 || self.is_idle(header.stream) {
             return Err(Reason::PROTOCOL_ERROR.into());
         }
-        let Some(state) = self.streams.get(&header.stream).map(Rc::clone) else {
-            self.inbound.control()?;
-            return Ok(());
+        let state = match self.streams.get(&header.stream) {
+            Some(state) if state.error.get().is_none() => state,
+            _ => {
+                self.inbound.late()?;
+                return Ok(());
+            }
         };
-        if state.error.get().is_some() {
-            self.inbound.control()?;
-            return Ok(());
-        }
         self.stats.rx_reset.inc();
         state.reset_by_peer.set(true);
         state.fail(match Reason(u32::from_be_bytes(code)) {
@@ -782,3 +804,6 @@ fn depends_on_itself(id: u32, priority: [u8; 5]) -> Checked<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -188,7 +188,7 @@ async fn drive(shared: &Rc<Shared>, connection: &Rc<Connection>, opened: Instant
 /// Leaves a task behind for a stream.
 fn spawn_stream(shared: &Rc<Shared>, connection: &Rc<Connection>, accepted: Accepted) {
     let stream = Rc::new(connection.stream(&accepted));
-    if stream.was_reset() {
+    if stream.was_given_up() {
         // Its client has lost interest before anything was done.
         connection.keep_request(accepted.head);
         shared.ended(connection, Duration::ZERO, true);
@@ -210,7 +210,7 @@ fn spawn_stream(shared: &Rc<Shared>, connection: &Rc<Connection>, accepted: Acce
         connection.keep_request(head);
         serve_stream(&shared, &mut exchange, &stream, result, end).await;
         let ended = exchange.ended.unwrap_or_else(Instant::now);
-        let premature = exchange.status == 0 && stream.was_reset();
+        let premature = exchange.status == 0 && stream.was_given_up();
         shared.ended(&connection, ended.duration_since(exchange.begun), premature);
         drop(stream);
         exchange.reset(exchange.begun);

@@ -15,7 +15,16 @@ use crate::body::StreamError;
 use crate::head::{Fields, RequestHead, ResponseHead};
 
 /// Most response heads that wait to be taken: interim ones and the final one. The router gives up before that.
-pub(super) const MAX_HEADS: usize = 34;
+const MAX_HEADS: usize = 34;
+
+/// What a stream stands in line for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Line {
+    /// Room in the output.
+    Head,
+    /// That, and what the connection's window allows.
+    Body,
+}
 
 /// What has come.
 #[derive(Debug)]
@@ -28,6 +37,15 @@ pub(super) struct Inbox {
     pub(super) window: RecvWindow,
     /// What is missing of the announced length.
     pub(super) missing: Option<u64>,
+}
+
+impl Inbox {
+    /// Whether one more interim head may wait. All of them together take no more than one head may: a few bytes of HPACK
+    /// make a large one.
+    pub(super) fn has_room_for(&self, head: &ResponseHead, max_bytes: usize) -> bool {
+        let waiting: usize = self.heads.iter().map(|head| head.fields.byte_size()).sum();
+        self.heads.len() < MAX_HEADS && waiting + head.fields.byte_size() <= max_bytes
+    }
 }
 
 /// A stream's state, shared by the connection and its [`Stream`].
@@ -47,8 +65,8 @@ pub(super) struct State {
     pub(super) error: Cell<Option<StreamError>>,
     /// The peer has reset it.
     pub(super) reset_by_peer: Cell<bool>,
-    /// It stands in the queue for room on the connection.
-    pub(super) queued: Cell<bool>,
+    /// The line that it stands in.
+    pub(super) queued: Cell<Option<Line>>,
     /// Bytes that its task holds meanwhile.
     pub(super) holding: Cell<usize>,
     waker: RefCell<Option<Waker>>,
@@ -72,7 +90,7 @@ impl State {
             answered: Cell::new(false),
             error: Cell::new(None),
             reset_by_peer: Cell::new(false),
-            queued: Cell::new(false),
+            queued: Cell::new(None),
             holding: Cell::new(0),
             waker: RefCell::new(None),
         })
@@ -227,9 +245,11 @@ impl Stream {
         self.connection.reset(&self.state, reason);
     }
 
-    /// Whether the peer has reset the stream.
-    pub(crate) fn was_reset(&self) -> bool {
-        self.state.reset_by_peer.get()
+    /// Whether the peer has reset the stream, or broken the protocol on it so that it had to be reset here: one costs a
+    /// peer as little as the other.
+    pub(crate) fn was_given_up(&self) -> bool {
+        let broken = matches!(self.state.error.get(), Some(StreamError::H2 | StreamError::Length));
+        self.state.reset_by_peer.get() || broken
     }
 
     /// Ready when the stream has ended badly.

@@ -143,10 +143,7 @@ pub(super) async fn drive<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink
         parts.deadlines.request_done(parts.exchange.begun);
     }
     let hcm = job.env.hcm;
-    let mut result = answer_head(hcm, parts, upstream, sink, &mut upload, wants_tunnel).await;
-    if result.is_ok() {
-        result = until_reply_ready(parts, wants_tunnel).await;
-    }
+    let result = answer_head(hcm, parts, upstream, sink, &mut upload, wants_tunnel).await;
     parts.exchange.request_bytes = upload.pump.bytes;
     result?;
 
@@ -200,19 +197,7 @@ pub(super) async fn drive<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink
     Ok(driven)
 }
 
-/// Waits until the answer's way can take a head, unless the request ends first.
-async fn until_reply_ready<B: RequestBody, R: Reply>(
-    parts: &mut Parts<'_, '_, '_, B, R>,
-    tunnel: bool,
-) -> Result<(), Failure> {
-    poll_fn(|cx| match parts.reply.poll_head_ready(cx) {
-        Poll::Ready(ready) => Poll::Ready(ready.map_err(|_| Failure::ClientGone)),
-        Poll::Pending => poll_ends(cx, parts, tunnel).map(Err),
-    })
-    .await
-}
-
-/// Sends the request until the final head of the answer is there, in `exchange.response`.
+/// Sends the request until the final head of the answer is there, in `exchange.response`, and the reply can take it.
 async fn answer_head<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink>(
     hcm: &HcmRuntime,
     parts: &mut Parts<'_, '_, '_, B, R>,
@@ -256,7 +241,6 @@ async fn answer_head<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink>(
         }
         // 100 was answered here, before the body was asked for.
         if status != 100 {
-            until_reply_ready(parts, wants_tunnel).await?;
             parts
                 .reply
                 .send_interim(&parts.exchange.response)

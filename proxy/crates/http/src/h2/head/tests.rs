@@ -105,6 +105,14 @@ fn malformed_requests() {
         &[BASE, &[("content-length", "5")]].concat(),
     );
     assert_eq!(reader.finish_request(true), Err(HeadError::Malformed("content_length")));
+    let tunnel = [(":method", "CONNECT"), (":authority", "h:1"), ("content-length", "5")];
+    feed(&mut reader, Section::Request, &tunnel);
+    assert_eq!(
+        reader.finish_request(false),
+        Err(HeadError::Malformed("content_length"))
+    );
+    feed(&mut reader, Section::Request, &tunnel[..2]);
+    assert_eq!(reader.finish_request(false), Ok(false));
 }
 
 #[test]

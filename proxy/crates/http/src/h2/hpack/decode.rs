@@ -168,32 +168,28 @@ impl Decoder {
             };
             self.begun = true;
             unpack(coded, bytes, &mut self.value)?;
-            let value_ok = valid_value(&self.value);
-            let (known, valid) = match literal_name {
+            let (known, name_valid) = match literal_name {
                 Some((coded, bytes)) => {
                     unpack(coded, bytes, &mut self.name)?;
-                    (Known::of(&self.name), value_ok && valid_name(&self.name))
+                    (Known::of(&self.name), valid_name(&self.name))
                 }
                 None => {
-                    let field = self.table.get(index).ok_or(HpackError::Index)?;
+                    // An entry's own value may be the invalid part of it; its name was judged when it came.
+                    let (known, name, valid) = self.table.name(index).ok_or(HpackError::Index)?;
                     self.name.clear();
-                    self.name.extend_from_slice(field.name);
-                    // An entry's own value may be the invalid part of it.
-                    let name_ok = field.valid || valid_name(field.name);
-                    (field.known, value_ok && name_ok)
+                    self.name.extend_from_slice(name);
+                    (known, valid)
                 }
             };
-            each(Field {
+            let field = Field {
                 known,
                 name: &self.name,
                 value: &self.value,
-                valid,
-            });
+                valid: name_valid && valid_value(&self.value),
+            };
+            each(field);
             if keep {
-                let mut bytes = Vec::with_capacity(self.name.len() + self.value.len());
-                bytes.extend_from_slice(&self.name);
-                bytes.extend_from_slice(&self.value);
-                self.table.insert(known, self.name.len(), bytes.into(), valid);
+                self.table.insert(field, name_valid);
             }
             // One long string must not stay allocated for the connection's life.
             const KEEP: usize = 4096;

@@ -93,6 +93,7 @@ struct Entry {
     /// Length of the name.
     name_len: usize,
     known: Known,
+    name_valid: bool,
     valid: bool,
 }
 
@@ -143,6 +144,14 @@ impl Table {
         })
     }
 
+    /// The name of an index, and whether it is valid whatever the value is.
+    pub(super) fn name(&self, index: usize) -> Option<(Known, &[u8], bool)> {
+        let field = self.get(index)?;
+        let dynamic = index.checked_sub(STATIC.len() + 1);
+        let valid = dynamic.is_none_or(|at| self.entries.get(at).is_some_and(|entry| entry.name_valid));
+        Some((field.known, field.name, valid))
+    }
+
     /// Changes the bound, and drops what no longer fits.
     pub(super) fn set_max(&mut self, max: usize) {
         self.max = max;
@@ -158,13 +167,14 @@ impl Table {
         }
     }
 
-    /// Adds a field in front, whose name takes the first `name_len` of `bytes`. One that is larger than the table empties it (section 4.4).
-    pub(super) fn insert(&mut self, known: Known, name_len: usize, bytes: Box<[u8]>, valid: bool) {
+    /// Adds a field in front. One that is larger than the table empties it (section 4.4).
+    pub(super) fn insert(&mut self, field: Field<'_>, name_valid: bool) {
         let entry = Entry {
-            bytes,
-            name_len,
-            known,
-            valid,
+            bytes: [field.name, field.value].concat().into(),
+            name_len: field.name.len(),
+            known: field.known,
+            name_valid,
+            valid: field.valid,
         };
         let size = entry.size();
         self.evict(size);

@@ -1,0 +1,129 @@
+use super::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use heddle_telemetry::Stats;
+use tokio::net::{TcpListener, TcpStream};
+
+/// A task that notes whether it was woken.
+#[derive(Default)]
+struct Task(Arc<Woken>);
+
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl std::task::Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Task {
+    fn poll<T>(&self, poll: impl FnOnce(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
+        self.0.0.store(false, Ordering::Relaxed);
+        poll(&mut Context::from_waker(&Waker::from(Arc::clone(&self.0))))
+    }
+
+    fn is_woken(&self) -> bool {
+        self.0.0.load(Ordering::Relaxed)
+    }
+}
+
+const GET: [u8; 5] = [0x82, 0x86, 0x84, 0x41, 0x01];
+
+/// The connection of a client that has sent requests for so many streams, and the client's end of it.
+async fn serving(requests: u32) -> (Rc<Connection>, Vec<Stream>, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
+    let client = TcpStream::connect(listener.local_addr().expect("address")).await;
+    let (tcp, _) = listener.accept().await.expect("accept");
+    let mut first = BytesMut::from(PREFACE);
+    let mut frames = Vec::new();
+    frame::settings(&[], &mut frames);
+    for n in 0..requests {
+        let at = frame::begin_headers(&mut frames);
+        frames.extend_from_slice(&GET);
+        frames.push(b'a');
+        frame::end_headers(at, 2 * n + 1, true, &mut frames);
+    }
+    first.extend_from_slice(&frames);
+    let connection = Connection::new(
+        Role::Server,
+        Transport::plain(tcp),
+        first,
+        Http2Options::default(),
+        Limits {
+            max_bytes: 60 * 1024,
+            max_count: 100,
+        },
+        CodecStats::downstream(&Stats::new(), &[]),
+    );
+    turn(&connection).await;
+    let streams: Vec<_> = std::iter::from_fn(|| connection.next_accepted())
+        .map(|accepted| connection.stream(&accepted))
+        .collect();
+    assert_eq!(streams.len(), requests as usize);
+    (connection, streams, client.expect("connect"))
+}
+
+/// One turn, after which nothing is left to be sent.
+async fn turn(connection: &Connection) {
+    std::future::poll_fn(|cx| {
+        assert!(connection.poll_turn(cx).is_pending());
+        Poll::Ready(())
+    })
+    .await;
+    assert_eq!(connection.core.borrow().pending(), 0, "the socket takes it");
+}
+
+fn head() -> ResponseHead {
+    ResponseHead {
+        status: 204,
+        ..ResponseHead::default()
+    }
+}
+
+/// Uses up the connection's window and the room in the output, which are about the same to begin with.
+async fn exhaust(connection: &Connection, stream: &Stream) {
+    stream.send_response(&head(), false).expect("open");
+    stream.send_data(&[b'x'; 1155], false);
+    turn(connection).await;
+    // The frames' own headers fill what the window leaves.
+    while stream.room() > 0 {
+        stream.send_data(&vec![b'x'; stream.room().min(500)], false);
+    }
+    let core = connection.core.borrow();
+    assert_eq!((core.send_window, core.room()), (0, 0));
+}
+
+#[tokio::test]
+async fn heads_need_no_window() {
+    let (connection, streams, _client) = serving(2).await;
+    exhaust(&connection, &streams[0]).await;
+    let waiting = Task::default();
+    assert!(waiting.poll(|cx| streams[1].poll_head_room(cx)).is_pending());
+    turn(&connection).await;
+    assert!(waiting.is_woken(), "there is room, and a head needs nothing else");
+    assert!(waiting.poll(|cx| streams[1].poll_head_room(cx)).is_ready());
+}
+
+#[tokio::test]
+async fn room_that_one_does_not_use_is_anothers() {
+    let (connection, streams, _client) = serving(32).await;
+    exhaust(&connection, &streams[0]).await;
+    connection.core.borrow_mut().held = HELD;
+    let waiting: Vec<_> = streams[1..].iter().map(|stream| (stream, Task::default())).collect();
+    for (stream, task) in &waiting {
+        assert!(task.poll(|cx| stream.poll_ready(cx)).is_pending());
+    }
+    connection.core.borrow_mut().send_window += 1 << 20;
+    let driver = Task::default();
+    for _ in 0..streams.len() {
+        // None of those let run has anything to send.
+        assert!(driver.poll(|cx| connection.poll_turn(cx)).is_pending());
+        if !driver.is_woken() {
+            break;
+        }
+    }
+    assert!(waiting.iter().all(|(_, task)| task.is_woken()));
+    connection.core.borrow_mut().held = 0;
+}
