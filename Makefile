@@ -24,7 +24,8 @@ help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 .PHONY: build
-build: build-packages ## build bin/heddle, bin/heddle-proxy (release) and bin/boutique
+build: prerequisites ## build bin/heddle, bin/heddle-proxy (release) and bin/boutique, with what they need to run
+	@scripts/packages.sh build run demo
 	$(GO_BUILD) -o bin/heddle ./control/cmd/heddle
 	$(GO_BUILD) -o bin/boutique ./demo/boutique/cmd/boutique
 	$(CARGO) build $(CARGO_FLAGS) --release -p heddle-proxy
@@ -45,7 +46,6 @@ demo-down: ## remove what a demo made, also a killed one
 
 .PHONY: demo-binaries
 demo-binaries: build
-	@scripts/packages.sh run demo
 	$(GO_BUILD) -o bin/demo ./demo/cmd/demo
 
 .PHONY: test
