@@ -76,6 +76,6 @@ impl Receiver {
             .values()
             .map(|state| state.inbox.borrow().data.len())
             .sum();
-        bodies + self.core.input.len() + self.core.block.as_ref().map_or(0, super::receive::Block::held)
+        bodies + self.core.input.len() + self.core.block.as_ref().map_or(0, super::blocks::Block::held)
     }
 }

@@ -11,6 +11,7 @@ use heddle_net::ConnectionInfo;
 use heddle_tls::Stream as Transport;
 use tokio::time::Instant;
 
+use super::blocks::Accepted;
 use super::body::{H2Reader, H2Writer};
 use super::close::close;
 use super::connection::{Connection, End, Role};
@@ -18,7 +19,6 @@ use super::frame::Reason;
 use super::head::content_length;
 use super::keepalive::KeepAlive;
 use super::premature::{PrematureResets, Verdict};
-use super::receive::Accepted;
 use super::stream::Stream;
 use crate::body::{BodyLength, Pump, Sink, Source, Static, StreamError};
 use crate::drain::{Drain, DrainStage};

@@ -1,3 +1,4 @@
+use super::super::send::HELD;
 use super::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -6,7 +6,9 @@ use heddle_telemetry::Stats;
 
 use super::*;
 use crate::h1::Limits;
-use crate::h2::CodecStats;
+use crate::h2::connection::PREFACE;
+use crate::h2::frame::kind;
+use crate::h2::stats::CodecStats;
 
 const LIMITS: Limits = Limits {
     max_bytes: 60 * 1024,
