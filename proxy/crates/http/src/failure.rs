@@ -46,6 +46,8 @@ pub(crate) enum Failure {
     TryTimeout,
     /// The client went away.
     ClientGone,
+    /// The stream was reset here: too much is held that nobody takes.
+    Overload,
 }
 
 /// Which conditions of `retry_on` a failure can meet.
@@ -83,7 +85,7 @@ impl Failure {
             {
                 502
             }
-            Self::NoHealthyUpstream | Self::Overflow | Self::Connect { .. } | Self::Upstream(_) => 503,
+            Self::NoHealthyUpstream | Self::Overflow | Self::Connect { .. } | Self::Upstream(_) | Self::Overload => 503,
             Self::ClientGone => 0,
         }
     }
@@ -100,6 +102,7 @@ impl Failure {
             Self::Connect { .. } => ResponseFlag::UpstreamConnectionFailure,
             Self::Timeout | Self::TryTimeout => ResponseFlag::UpstreamRequestTimeout,
             Self::ClientGone => ResponseFlag::DownstreamConnectionTermination,
+            Self::Overload => ResponseFlag::OverloadManager,
             Self::Upstream(error) => match error {
                 StreamError::H1(H1Error::Incomplete)
                 | StreamError::Closed
@@ -107,6 +110,7 @@ impl Failure {
                 | StreamError::GoneAway => ResponseFlag::UpstreamConnectionTermination,
                 StreamError::H1(_) | StreamError::H2 | StreamError::Length => ResponseFlag::UpstreamProtocolError,
                 StreamError::Reset | StreamError::Refused => ResponseFlag::UpstreamRemoteReset,
+                StreamError::Overload => ResponseFlag::OverloadManager,
             },
             Self::HeaderTimeout | Self::RequestTimeout | Self::UpgradeRefused | Self::BadPath | Self::Denied(_) => {
                 return None;
@@ -128,6 +132,7 @@ impl Failure {
                 StreamError::H1(_) | StreamError::H2 | StreamError::Length => "protocol error",
                 StreamError::Reset => "remote reset",
                 StreamError::Refused => "remote refused stream reset",
+                StreamError::Overload => "overload manager reset",
             },
             _ => return None,
         })
@@ -153,9 +158,12 @@ impl Failure {
             Self::Denied(_) => Cow::Borrowed("RBAC: access denied"),
             Self::NoHealthyUpstream => Cow::Borrowed("no healthy upstream"),
             Self::Timeout | Self::TryTimeout => Cow::Borrowed("upstream request timeout"),
-            Self::UpgradeRefused | Self::BadPath | Self::NoRoute | Self::NoCluster(_) | Self::ClientGone => {
-                Cow::Borrowed("")
-            }
+            Self::UpgradeRefused
+            | Self::BadPath
+            | Self::NoRoute
+            | Self::NoCluster(_)
+            | Self::ClientGone
+            | Self::Overload => Cow::Borrowed(""),
             Self::Overflow | Self::Connect { .. } | Self::Upstream(_) => {
                 let reason = self.reset_reason().unwrap_or_default();
                 let latest = if retried { "retried and the latest " } else { "" };
@@ -188,6 +196,7 @@ impl Failure {
             Self::Timeout => "response_timeout",
             Self::TryTimeout => "upstream_per_try_timeout",
             Self::ClientGone => "downstream_remote_disconnect",
+            Self::Overload => "overload_manager_reset",
             Self::Overflow | Self::Connect { .. } | Self::Upstream(_) => {
                 let mut inside = self.reset_reason().unwrap_or_default().to_owned();
                 if let Some(transport) = self.transport_reason() {

@@ -182,7 +182,9 @@ impl Served<'_> {
                 }
                 FilterRuntime::Http(hcm) => {
                     let drain = self.chain.drain_for(&info);
-                    return heddle_http::serve(&self.state.http, Rc::clone(hcm), stream, info, first, drain).await;
+                    let limit = self.listener.config.buffer_limit;
+                    return heddle_http::serve(&self.state.http, Rc::clone(hcm), stream, info, first, limit, drain)
+                        .await;
                 }
             }
         }

@@ -22,7 +22,8 @@ use heddle_tls::Stream as Transport;
 use tokio::time::Instant;
 
 use super::blocks::{Accepted, Block};
-use super::flow::{CONNECTION_START, Growth, RecvWindow, STREAM_START};
+use super::budget::Share;
+use super::flow::{CONNECTION_START, RecvWindow, STREAM_START, UPSTREAM_STREAM_START};
 use super::frame::{self, DEFAULT_WINDOW, Reason, Setting};
 use super::head::{HeadReader, encode_request};
 use super::hpack::Decoder;
@@ -131,7 +132,11 @@ pub(super) struct Core {
     pub(super) accepted: VecDeque<Accepted>,
     pub(super) inbound: Inbound,
     pub(super) recv_window: RecvWindow,
-    pub(super) growth: Growth,
+    /// Bytes of bodies that have come and were not passed on.
+    pub(super) unread: usize,
+    pub(super) share: Share,
+    /// A stream was reset for it in this turn; what its task holds is not free yet.
+    shed: bool,
     pub(super) settings_received: bool,
     pub(super) settings_acknowledged: bool,
     pub(super) pong: bool,
@@ -151,6 +156,8 @@ pub(super) struct Core {
     pub(super) waiting_bodies: VecDeque<Rc<State>>,
     /// What the tasks of the latter hold.
     pub(super) held: usize,
+    /// Most that they may: `per_connection_buffer_limit_bytes`.
+    pub(super) max_held: usize,
     // Streams.
     pub(super) streams: HashMap<u32, Rc<State>, ahash::RandomState>,
     pub(super) last_peer: u32,
@@ -178,8 +185,19 @@ impl std::fmt::Debug for Connection {
 }
 
 impl Core {
-    pub(super) fn new(role: Role, first: BytesMut, options: Http2Options, limits: Limits, stats: CodecStats) -> Self {
-        let connection_start = options.connection_window.clamp(DEFAULT_WINDOW, CONNECTION_START);
+    pub(super) fn new(
+        role: Role,
+        first: BytesMut,
+        options: Http2Options,
+        limits: Limits,
+        max_held: usize,
+        stats: CodecStats,
+    ) -> Self {
+        let connection_start = options.connection_window.max(DEFAULT_WINDOW);
+        let connection_start = match role {
+            Role::Server => connection_start.min(CONNECTION_START),
+            Role::Client => connection_start,
+        };
         let mut core = Self {
             role,
             options,
@@ -199,8 +217,10 @@ impl Core {
             partial_since: None,
             accepted: VecDeque::new(),
             inbound: Inbound::new(&options),
-            recv_window: RecvWindow::new(connection_start, options.connection_window),
-            growth: Growth::default(),
+            recv_window: RecvWindow::new(connection_start, options.connection_window, role == Role::Server),
+            unread: 0,
+            share: Share::new(),
+            shed: false,
             settings_received: false,
             settings_acknowledged: false,
             pong: false,
@@ -216,6 +236,7 @@ impl Core {
             waiting_heads: VecDeque::new(),
             waiting_bodies: VecDeque::new(),
             held: 0,
+            max_held,
             streams: HashMap::default(),
             last_peer: 0,
             next_local: 1,
@@ -255,17 +276,19 @@ impl Core {
 
     /// SETTINGS_INITIAL_WINDOW_SIZE of ours.
     fn stream_start(&self) -> u32 {
-        self.options.stream_window.min(STREAM_START)
+        self.options.stream_window.min(match self.role {
+            Role::Server => STREAM_START,
+            Role::Client => UPSTREAM_STREAM_START,
+        })
     }
 
     pub(super) fn new_window(&self) -> RecvWindow {
-        let start = self.stream_start();
-        if self.settings_acknowledged {
-            RecvWindow::new(start, self.options.stream_window)
-        } else {
+        let start = match self.settings_acknowledged {
+            true => self.stream_start(),
             // The peer may not have seen our SETTINGS yet.
-            RecvWindow::new(start.max(DEFAULT_WINDOW), self.options.stream_window)
-        }
+            false => self.stream_start().max(DEFAULT_WINDOW),
+        };
+        RecvWindow::new(start, self.options.stream_window, self.role == Role::Client)
     }
 
     pub(super) fn wake_driver(&self) {
@@ -305,24 +328,64 @@ impl Core {
         }
     }
 
-    /// Passes credit for received bytes on to the peer.
-    pub(super) fn credit(&mut self, state: Option<&State>, n: usize) {
-        if n == 0 {
-            return;
-        }
-        if let Some(increment) = self.recv_window.consume_shared(n, &mut self.growth) {
+    /// Says to the peer that it may send so much more on the connection.
+    pub(super) fn credit(&mut self, n: usize) {
+        if n > 0
+            && let Some(increment) = self.recv_window.consume(n)
+        {
             self.control(|out| frame::window_update(0, increment, out));
         }
-        let Some(state) = state else { return };
+    }
+
+    /// The same for a stream.
+    pub(super) fn credit_stream(&mut self, state: &State, n: usize) {
         let mut inbox = state.inbox.borrow_mut();
+        let increment = inbox.window.consume(n);
         if inbox.end || state.error.get().is_some() {
             return;
         }
-        // What all streams hold together is bounded by the connection's window.
-        let increment = inbox.window.consume(n, |_| true);
         drop(inbox);
         if let Some(increment) = increment {
             self.control(|out| frame::window_update(state.id.get(), increment, out));
+        }
+    }
+
+    /// Bytes of a body were kept for a stream. Those of an upstream count against their streams' windows only: a client
+    /// that does not read must not hold up the others whose answers come on the same connection.
+    pub(super) fn kept(&mut self, n: usize) {
+        self.unread += n;
+        if self.role == Role::Client {
+            self.credit(n);
+        }
+        self.share();
+    }
+
+    /// Bytes that were kept are gone.
+    pub(super) fn gone(&mut self, n: usize) {
+        self.unread -= n;
+        if self.role == Role::Server {
+            self.credit(n);
+        }
+        self.share();
+    }
+
+    /// Tells the worker's budget what is held.
+    pub(super) fn share(&mut self) {
+        self.share.set(self.unread + self.held + self.pending());
+    }
+
+    /// Resets the stream that holds most of what has come, one in a turn.
+    pub(super) fn shed(&mut self) {
+        if std::mem::replace(&mut self.shed, true) {
+            return;
+        }
+        let held = |state: &&Rc<State>| state.inbox.borrow().window.held();
+        let open = self.streams.values().filter(|state| state.error.get().is_none());
+        if let Some(state) = open.max_by_key(held).map(Rc::clone) {
+            self.stats.held_bytes_overflow.inc();
+            let data = std::mem::take(&mut state.inbox.borrow_mut().data);
+            self.gone(data.len());
+            self.reset(&state, Reason::ENHANCE_YOUR_CALM, StreamError::Overload);
         }
     }
 
@@ -366,18 +429,20 @@ impl Core {
 }
 
 impl Connection {
-    /// A connection of which `first` was read already. It says its own first frames at its first turn.
+    /// A connection of which `first` was read already. It says its own first frames at its first turn. The tasks of its
+    /// streams may hold `max_held` bytes that cannot be sent.
     pub(crate) fn new(
         role: Role,
         transport: Transport,
         first: BytesMut,
         options: Http2Options,
         limits: Limits,
+        max_held: usize,
         stats: CodecStats,
     ) -> Rc<Self> {
         Rc::new(Self {
             transport,
-            core: RefCell::new(Core::new(role, first, options, limits, stats)),
+            core: RefCell::new(Core::new(role, first, options, limits, max_held, stats)),
         })
     }
 
@@ -414,6 +479,7 @@ impl Connection {
             Some(driver) if driver.will_wake(cx.waker()) => {}
             driver => *driver = Some(cx.waker().clone()),
         }
+        core.shed = false;
         let mut left = TURN;
         let mut closed = None;
         loop {
@@ -450,6 +516,7 @@ impl Connection {
         if let Poll::Ready(Err(_)) = self.poll_send(cx, &mut core) {
             closed.get_or_insert(End::Transport);
         }
+        core.share();
         core.wake_waiting();
         if core.has_room_for_waiting() {
             // Those let run need not use it. Who does not get it then stands in line for room that is not there.
@@ -619,7 +686,9 @@ impl Connection {
     }
 
     pub(super) fn release(&self, state: &State, n: usize) {
-        self.core.borrow_mut().credit(Some(state), n);
+        let mut core = self.core.borrow_mut();
+        core.gone(n);
+        core.credit_stream(state, n);
     }
 
     pub(super) fn reset(&self, state: &State, reason: Reason) {
@@ -640,7 +709,7 @@ impl Connection {
             let inbox = state.inbox.borrow();
             (inbox.data.len(), inbox.end)
         };
-        core.credit(None, held);
+        core.gone(held);
         if state.error.get().is_none() && !(ended && state.local_end.get()) {
             let reason = match core.role {
                 // RFC 9113 section 8.1: the answer is complete without the rest of the request.

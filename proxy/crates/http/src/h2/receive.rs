@@ -183,9 +183,13 @@ impl Core {
         self.inbound.message_frame(length, end)?;
         let state = self.data_stream(header, length)?;
         // Padding is used up as it comes.
-        self.credit(state.as_deref(), overhead);
-        if state.is_some() {
+        self.credit(overhead);
+        if let Some(state) = &state {
+            self.credit_stream(state, overhead);
             self.inbound.earn();
+            if self.share.is_above() {
+                self.shed();
+            }
         }
         if length == 0 {
             if let Some(state) = &state
@@ -283,8 +287,9 @@ impl Core {
                     *missing -= n as u64;
                 }
                 inbox.data.extend_from_slice(bytes);
-                kept = true;
                 drop(inbox);
+                kept = true;
+                self.kept(n);
                 state.wake();
             } else {
                 drop(inbox);
@@ -293,7 +298,7 @@ impl Core {
             }
         }
         if !kept {
-            self.credit(None, n);
+            self.credit(n);
         }
         if let Some(end) = last {
             if let Some(state) = &state
@@ -340,3 +345,6 @@ impl Core {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -37,7 +37,7 @@ impl Receiver {
     fn new(role: Role, options: Http2Options, limits: Limits) -> Self {
         let stats = CodecStats::downstream(&Stats::new(), &[]);
         Self {
-            core: Core::new(role, BytesMut::new(), options, limits, stats),
+            core: Core::new(role, BytesMut::new(), options, limits, usize::MAX, stats),
             requests: Vec::new(),
         }
     }

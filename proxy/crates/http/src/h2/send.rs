@@ -17,10 +17,6 @@ use crate::head::{Fields, ResponseHead};
 /// Bytes that wait for the socket above which bodies and heads have to wait.
 pub(crate) const OUTPUT_ROOM: usize = 64 * 1024;
 
-/// Bytes that the tasks of a connection's streams may hold while they stand in line for room; then nothing more is read
-/// for them. Envoy's default for `per_connection_buffer_limit_bytes`.
-pub(super) const HELD: usize = 1024 * 1024;
-
 /// What a head commonly takes: so many streams are let run at once to send theirs.
 const COMMON_HEAD: usize = 1024;
 
@@ -109,6 +105,7 @@ impl Core {
             self.waiting(line).push_back(Rc::clone(state));
         }
         self.held = self.held - state.holding.replace(holding) + holding;
+        self.share();
     }
 
     /// Takes a stream out of its line.
@@ -123,6 +120,7 @@ impl Core {
     pub(super) fn unqueue(&mut self, state: &State) {
         state.queued.set(None);
         self.held -= state.holding.take();
+        self.share();
     }
 
     /// What may be sent on the connection, whatever the stream.
@@ -192,7 +190,8 @@ impl Connection {
             return Poll::Ready(Err(error));
         }
         let mut core = self.core.borrow_mut();
-        if core.held < HELD || core.sendable() > 0 {
+        let little = core.held < core.max_held && !core.share.is_above();
+        if little || core.sendable() > 0 {
             return Poll::Ready(Ok(()));
         }
         state.register(cx);

@@ -339,7 +339,9 @@ fn count(cluster: &Cluster, failure: &Failure) {
                 stats.upstream_cx_protocol_error.inc();
             }
         }
-        Failure::ClientGone | Failure::StreamIdle { .. } | Failure::RequestTimeout => stats.upstream_rq_tx_reset.inc(),
+        Failure::ClientGone | Failure::StreamIdle { .. } | Failure::RequestTimeout | Failure::Overload => {
+            stats.upstream_rq_tx_reset.inc();
+        }
         _ => {}
     }
     if matches!(failure, Failure::Timeout | Failure::TryTimeout) {

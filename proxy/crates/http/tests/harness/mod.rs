@@ -254,7 +254,16 @@ impl Proxy {
                 let (worker, hcm, drain) = (Rc::clone(&task_worker), Rc::clone(&hcm), task_drain.listener());
                 tokio::task::spawn_local(async move {
                     tcp.set_nodelay(true).expect("nodelay");
-                    serve(&worker, hcm, Stream::plain(tcp), Rc::new(info), BytesMut::new(), drain).await;
+                    serve(
+                        &worker,
+                        hcm,
+                        Stream::plain(tcp),
+                        Rc::new(info),
+                        BytesMut::new(),
+                        1 << 20,
+                        drain,
+                    )
+                    .await;
                 });
             }
         });

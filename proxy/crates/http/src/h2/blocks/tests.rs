@@ -31,7 +31,14 @@ fn framed(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 #[test]
 fn a_long_field_in_small_pieces_is_kept_in_place() {
     let stats = CodecStats::downstream(&Stats::new(), &[]);
-    let mut core = Core::new(Role::Server, BytesMut::new(), Http2Options::default(), LIMITS, stats);
+    let mut core = Core::new(
+        Role::Server,
+        BytesMut::new(),
+        Http2Options::default(),
+        LIMITS,
+        usize::MAX,
+        stats,
+    );
     let mut receive = |bytes: &[u8]| {
         core.input.extend_from_slice(bytes);
         core.handle_input(&mut u32::MAX.clone()).expect("valid so far");
@@ -63,7 +70,14 @@ fn a_long_field_in_small_pieces_is_kept_in_place() {
 #[test]
 fn interim_heads_that_nobody_takes_are_held_up_to_one_heads_size() {
     let stats = CodecStats::downstream(&Stats::new(), &[]);
-    let mut core = Core::new(Role::Client, BytesMut::new(), Http2Options::default(), LIMITS, stats);
+    let mut core = Core::new(
+        Role::Client,
+        BytesMut::new(),
+        Http2Options::default(),
+        LIMITS,
+        usize::MAX,
+        stats,
+    );
     let state = State::new(1, 0, core.new_window());
     core.next_local = 3;
     core.streams.insert(1, Rc::clone(&state));
