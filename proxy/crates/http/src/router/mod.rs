@@ -31,7 +31,7 @@ use replay::ReplayBody;
 use retry::RetryState;
 
 /// Most silent moves of a request to another connection.
-const MAX_MOVES: u32 = 3;
+const MAX_MOVES: u32 = 5;
 
 /// A request on its way to a cluster.
 #[derive(Clone, Copy)]
