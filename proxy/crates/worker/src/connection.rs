@@ -13,9 +13,9 @@ use heddle_tls::Stream;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use crate::begun::Begun;
 use crate::inspect::{self, Arriving, Refused};
 use crate::listener::{ChainRuntime, FilterRuntime, ListenerPlace, ListenerRuntime, RbacRuntime};
-use crate::log::Begun;
 use crate::state::{ConnectionPlace, WorkerState};
 use crate::tcp_proxy::TcpConnection;
 

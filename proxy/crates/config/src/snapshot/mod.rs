@@ -22,8 +22,8 @@ pub use cluster::{
 pub use filter::{HttpFilter, NetworkFilter, TcpProxy};
 pub use http2::{H2Keepalive, Http2Options};
 pub use listener::{
-    AccessLog, AccessLogSink, Cidr, Digest, EscapedSlashes, FilterChain, FilterChainMatch, HttpCodec,
-    HttpConnectionManager, Listener, ListenerFilter, RouteSource, ServerHeader, TrafficDirection, XfccDetail, XfccMode,
+    AccessLog, Cidr, Digest, EscapedSlashes, FilterChain, FilterChainMatch, HttpCodec, HttpConnectionManager, Listener,
+    ListenerFilter, RouteSource, ServerHeader, TrafficDirection, XfccDetail, XfccMode,
 };
 pub use route::{
     Action, ClusterChoice, DirectResponse, HeaderOp, HeaderOps, HeaderValue, HostRewrite, PathMatch, PathRewrite,
