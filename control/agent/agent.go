@@ -24,6 +24,7 @@ import (
 	"heddle.io/heddle/control/agent/network"
 	"heddle.io/heddle/control/agent/process"
 	"heddle.io/heddle/control/cluster"
+	"heddle.io/heddle/control/durable"
 	"heddle.io/heddle/control/server/client"
 )
 
@@ -45,6 +46,9 @@ type Config struct {
 	Node      func(Proxy) (*corev3.Node, error)
 	Log       *slog.Logger
 }
+
+// unfinishedAge is after how long nobody writes a file any more that was begun.
+const unfinishedAge = time.Minute
 
 // maxStarts bounds how many replicas are being prepared at once.
 const maxStarts = 8
@@ -177,6 +181,11 @@ func (a *Agent) prepare() error {
 	var err error
 	if err = os.MkdirAll(c.Logs(), 0o755); err != nil {
 		return fmt.Errorf("make log directory: %w", err)
+	}
+	for _, dir := range []string{c.RunRoot, c.Run(), filepath.Join(c.Run(), "agent"), c.Data(), filepath.Join(c.Data(), "ca"), filepath.Join(c.Data(), "federation")} {
+		if err := durable.Sweep(dir, time.Now().Add(-unfinishedAge)); err != nil {
+			a.log.Warn("files that a killed writer left are still there", "error", err)
+		}
 	}
 	if a.hierarchies, err = process.Hierarchy(); err != nil {
 		return err

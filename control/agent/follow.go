@@ -17,6 +17,7 @@ import (
 	"heddle.io/heddle/control/agent/dns"
 	"heddle.io/heddle/control/agent/network"
 	"heddle.io/heddle/control/cluster"
+	"heddle.io/heddle/control/durable"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/server/client"
 )
@@ -29,18 +30,15 @@ const retryPause = 300 * time.Millisecond
 func (a *Agent) follow(ctx context.Context, kind *objects.Kind, f func(map[objects.Key]*objects.Object)) {
 	path := filepath.Join(a.config.Cluster.Run(), "agent", kind.Plural+".json")
 	known := map[objects.Key]*objects.Object{}
-	if content, err := os.ReadFile(path); err == nil {
-		var list client.List
-		if err := json.Unmarshal(content, &list); err != nil {
-			a.log.Warn("kept objects are unreadable", "file", path, "error", err)
-		} else {
-			for _, o := range list.Items {
-				known[o.Key()] = o
-			}
-			f(known)
+	var kept client.List
+	if err := durable.ReadJSON(path, &kept); err == nil {
+		for _, o := range kept.Items {
+			known[o.Key()] = o
 		}
+		f(known)
 	} else if !errors.Is(err, os.ErrNotExist) {
-		a.log.Warn("kept objects are unreadable", "file", path, "error", err)
+		// Nothing is stopped for want of it: the controller tells what there is.
+		a.log.Warn("kept objects are unreadable", "error", err)
 	}
 	changed := func() {
 		f(known)
@@ -85,10 +83,7 @@ func keepObjects(path string, known map[objects.Key]*objects.Object) error {
 	if err != nil {
 		return fmt.Errorf("encode objects: %w", err)
 	}
-	if err := os.WriteFile(path+".new", content, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(path+".new", path)
+	return durable.Write(path, content, 0o600)
 }
 
 // followWorkloads keeps the deployments at what the Workload objects say.

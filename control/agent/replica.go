@@ -19,6 +19,7 @@ import (
 	"heddle.io/heddle/control/agent/process"
 	"heddle.io/heddle/control/ca"
 	"heddle.io/heddle/control/cluster"
+	"heddle.io/heddle/control/durable"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/server/client"
 )
@@ -195,7 +196,7 @@ func (r *replica) prepare(ctx context.Context) error {
 		return fmt.Errorf("make log directory: %w", err)
 	}
 	resolv := dns.ResolvConf(r.agent.gateway(), r.spec.Namespace, cluster.Domain)
-	if err := os.WriteFile(filepath.Join(r.dir, "resolv.conf"), []byte(resolv), 0o644); err != nil {
+	if err := durable.Write(filepath.Join(r.dir, "resolv.conf"), []byte(resolv), 0o644); err != nil {
 		return fmt.Errorf("write resolv.conf: %w", err)
 	}
 	if r.socket != nil {
@@ -221,7 +222,7 @@ func (r *replica) prepare(ctx context.Context) error {
 		return fmt.Errorf("make proxy bootstrap: %w", err)
 	}
 	path := filepath.Join(r.dir, "bootstrap.yaml")
-	if err := errors.Join(os.WriteFile(path, bootstrap, 0o640), os.Chown(path, cluster.ProxyUID, cluster.ProxyUID)); err != nil {
+	if err := durable.WriteFor(path, bootstrap, 0o640, cluster.ProxyUID, cluster.ProxyUID); err != nil {
 		socket.Close()
 		return fmt.Errorf("write proxy bootstrap: %w", err)
 	}

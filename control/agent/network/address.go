@@ -1,12 +1,13 @@
 package network
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"sync"
+
+	"heddle.io/heddle/control/durable"
 )
 
 // Addresses hands out pod addresses and keeps them: a replica that comes back, after a reboot too, gets the one it had.
@@ -25,15 +26,11 @@ type Addresses struct {
 func OpenAddresses(path string, pool netip.Prefix) (*Addresses, error) {
 	a := &Addresses{path: path, pool: pool.Masked(), owned: map[string]netip.Addr{}, used: map[netip.Addr]bool{}}
 	a.next = a.first()
-	content, err := os.ReadFile(path)
-	switch {
+	switch err := durable.ReadJSON(path, &a.owned); {
 	case errors.Is(err, os.ErrNotExist):
 		return a, nil
 	case err != nil:
-		return nil, fmt.Errorf("read kept addresses: %w", err)
-	}
-	if err := json.Unmarshal(content, &a.owned); err != nil {
-		return nil, fmt.Errorf("kept addresses in %s cannot be read (%w); remove the file to hand out new ones", path, err)
+		return nil, fmt.Errorf("kept addresses cannot be read: %w; remove the file to hand out new ones", err)
 	}
 	for owner, address := range a.owned {
 		if !pool.Contains(address) || a.used[address] {
@@ -89,14 +86,7 @@ func (a *Addresses) Release(owner string) error {
 }
 
 func (a *Addresses) save() error {
-	content, err := json.MarshalIndent(a.owned, "", "  ")
-	if err != nil {
-		return fmt.Errorf("encode kept addresses: %w", err)
-	}
-	if err := os.WriteFile(a.path+".new", content, 0o600); err != nil {
-		return fmt.Errorf("keep addresses: %w", err)
-	}
-	if err := os.Rename(a.path+".new", a.path); err != nil {
+	if err := durable.WriteJSON(a.path, a.owned, 0o600); err != nil {
 		return fmt.Errorf("keep addresses: %w", err)
 	}
 	return nil

@@ -7,13 +7,14 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"heddle.io/heddle/control/durable"
 )
 
 // Record is what identifies a running process after its starter has gone.
@@ -48,7 +49,7 @@ func Start(spec Spec, file, log string, launcher []string) (*Process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode launch file: %w", err)
 	}
-	if err := os.WriteFile(file, content, 0o600); err != nil {
+	if err := durable.Write(file, content, 0o600); err != nil {
 		return nil, fmt.Errorf("write launch file: %w", err)
 	}
 	output, err := os.OpenFile(log, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o640)
@@ -227,29 +228,8 @@ func (r Record) Kill(grace time.Duration) {
 	}
 }
 
-// WriteRecord keeps a record in a file, atomically.
-func WriteRecord(path string, value any) error {
-	content, err := json.MarshalIndent(value, "", "  ")
-	if err != nil {
-		return fmt.Errorf("encode %s: %w", filepath.Base(path), err)
-	}
-	if err := os.WriteFile(path+".new", content, 0o600); err != nil {
-		return fmt.Errorf("keep %s: %w", filepath.Base(path), err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		return fmt.Errorf("keep %s: %w", filepath.Base(path), err)
-	}
-	return nil
-}
+// WriteRecord keeps a record in a file that only root reads.
+func WriteRecord(path string, value any) error { return durable.WriteJSON(path, value, 0o600) }
 
-// ReadRecord reads what WriteRecord kept. A missing file gives os.ErrNotExist.
-func ReadRecord(path string, value any) error {
-	content, err := os.ReadFile(path)
-	if err != nil {
-		return err
-	}
-	if err := json.Unmarshal(content, value); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	return nil
-}
+// ReadRecord reads what WriteRecord kept. A missing file gives os.ErrNotExist, a part of one durable.ErrTorn.
+func ReadRecord(path string, value any) error { return durable.ReadJSON(path, value) }
