@@ -19,6 +19,7 @@ import (
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+
 	"heddle.io/heddle/control/agent/dns"
 	"heddle.io/heddle/control/agent/lock"
 	"heddle.io/heddle/control/agent/network"

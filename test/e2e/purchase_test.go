@@ -85,7 +85,7 @@ func TestStockEnvoyAsSidecar(t *testing.T) {
 	}
 	t.Cleanup(func() {
 		must(t, "apply", "-f", "../../demo/boutique/manifests/")
-		must(t, "check", "--wait", "60s")
+		must(t, "check")
 	})
 	here.SetProxy(t, "checkoutservice", envoy)
 	harness.Eventually(t, 60*time.Second, "checkoutservice behind Envoy", func() error {

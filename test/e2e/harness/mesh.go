@@ -119,8 +119,8 @@ func (c Cluster) Inside(argv ...string) (string, error) {
 // Checked waits until `heddle check` finds nothing wrong in either cluster.
 func (m Mesh) Checked(t *testing.T) {
 	t.Helper()
-	m.Primary.Must(t, "check", "--wait", "60s")
-	m.Member.Must(t, "check", "--wait", "60s")
+	m.Primary.Must(t, "check")
+	m.Member.Must(t, "check")
 }
 
 // AgentState is an agent's own account.
