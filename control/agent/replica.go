@@ -50,9 +50,16 @@ type replica struct {
 	credential *identity.Credential
 	socket     *identity.Socket
 
+	// keeping is held while the state is written; before mu.
+	keeping sync.Mutex
+
 	mu         sync.Mutex
 	address    netip.Addr
 	proxy, app *process.Process
+	// noted are the processes by part, from before they run until it is known that they have ended.
+	noted map[string]*process.Record
+	// ended says that the application ended and its restart policy keeps it so.
+	ended      string
 	proxyReady bool
 	appReady   bool
 	draining   bool
@@ -84,7 +91,7 @@ func (a *Agent) newReplica(spec replicaSpec) *replica {
 		dir:   a.config.Cluster.Workload(spec.Namespace, spec.Name),
 		netns: a.config.Cluster.Netns(spec.Namespace, spec.Name),
 		log:   a.log.With("workload", spec.key()),
-		phase: phasePending, changed: make(chan struct{}), stopped: make(chan struct{}),
+		phase: phasePending, changed: make(chan struct{}), stopped: make(chan struct{}), noted: map[string]*process.Record{},
 	}
 }
 
@@ -99,7 +106,15 @@ func (r *replica) start(ctx context.Context) {
 }
 
 func (r *replica) run(ctx context.Context) {
-	state := r.readKept()
+	state, lost := r.readKept()
+	r.mu.Lock()
+	r.restarts, r.ended = state.Restarts, state.Ended
+	for part, record := range map[string]*process.Record{"app": state.App, "proxy": state.Proxy} {
+		if record != nil {
+			r.noted[part] = record
+		}
+	}
+	r.mu.Unlock()
 	var pauses backoff
 	for {
 		err := r.prepare(ctx)
@@ -114,9 +129,9 @@ func (r *replica) run(ctx context.Context) {
 	}
 	var parts sync.WaitGroup
 	parts.Go(func() { r.credential.Run(ctx) })
-	parts.Go(func() { r.superviseProxy(ctx, state.Proxy) })
+	parts.Go(func() { r.superviseProxy(ctx, state.Proxy, lost) })
 	if !r.spec.Gateway {
-		parts.Go(func() { r.superviseApp(ctx, state) })
+		parts.Go(func() { r.superviseApp(ctx, state, lost) })
 	}
 	parts.Wait()
 }
@@ -124,7 +139,7 @@ func (r *replica) run(ctx context.Context) {
 // resume takes over the readiness of a replica that runs already, before anyone is told of it.
 func (r *replica) resume() {
 	var state kept
-	if process.ReadRecord(filepath.Join(r.dir, "state.json"), &state) != nil || state.Hash != r.hash || !network.Exists(r.netns) {
+	if process.ReadRecord(r.statePath(), &state) != nil || state.Hash != r.hash || !network.Exists(r.netns) {
 		return
 	}
 	address, err := r.agent.addresses.Get(r.spec.key())
@@ -142,26 +157,38 @@ func (r *replica) resume() {
 	}
 }
 
-// readKept returns what an earlier agent kept, with the processes that still run this very spec. Others are stopped.
-func (r *replica) readKept() kept {
-	var state kept
-	err := process.ReadRecord(filepath.Join(r.dir, "state.json"), &state)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		r.log.Warn("kept state is unreadable; starting anew", "error", err)
+// readKept returns what an earlier agent kept of this very spec. Processes of another one are stopped. lost says that it
+// could not be read: what runs is the truth then.
+func (r *replica) readKept() (state kept, lost bool) {
+	if err := durable.Sweep(r.dir, time.Now().Add(-unfinishedAge)); err != nil {
+		r.log.Warn("files that a killed writer left are still there", "error", err)
 	}
-	if err == nil && state.Hash == r.hash && network.Exists(r.netns) {
-		return state
+	err := process.ReadRecord(r.statePath(), &state)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		r.log.Warn("kept state is unreadable; looking for what runs", "error", err)
+		lost, state = true, kept{Hash: r.hash}
+	}
+	if (err == nil || lost) && state.Hash == r.hash && network.Exists(r.netns) {
+		return state, lost
 	}
 	for _, record := range []*process.Record{state.App, state.Proxy} {
 		if record != nil {
 			record.Kill(stopGrace)
 		}
 	}
-	// Processes that were started but not recorded before a crash.
 	r.agent.hierarchies.KillMembers(r.cgroup("app"))
 	r.agent.hierarchies.KillMembers(r.cgroup("proxy"))
-	return kept{}
+	return kept{}, false
 }
+
+func (r *replica) statePath() string { return filepath.Join(r.dir, "state.json") }
+
+// find finds one of the replica's two processes that an earlier agent started; ended says that it has ended since.
+func (r *replica) find(part string, record *process.Record, lost bool) (p *process.Process, ended bool) {
+	return process.Find(process.Search{Hierarchies: r.agent.hierarchies, Group: r.cgroup(part), File: r.launchFile(part), Record: record, Lost: lost, Label: r.hash})
+}
+
+func (r *replica) launchFile(part string) string { return filepath.Join(r.dir, part+".json") }
 
 func (r *replica) cgroup(part string) string {
 	return filepath.Join(r.agent.config.Cluster.Cgroup(), r.spec.Namespace+"."+r.spec.Name, part)
@@ -255,7 +282,7 @@ func (r *replica) set(f func()) {
 	r.changed = make(chan struct{})
 	r.mu.Unlock()
 	if record {
-		r.keep("")
+		r.keep()
 	}
 	r.agent.dirty()
 }
@@ -264,20 +291,33 @@ func (r *replica) readyLocked() bool {
 	return r.proxyReady && (r.appReady || r.spec.Gateway) && !r.draining
 }
 
-// keep writes the records; a failure costs only a restart of the processes under the next agent.
-func (r *replica) keep(ended string) {
+// note keeps that a process is about to run as one of the replica's two, before it does; nil that there is none.
+func (r *replica) note(part string, record *process.Record) error {
 	r.mu.Lock()
-	state := kept{Hash: r.hash, Restarts: r.restarts, Ended: ended, ProxyReady: r.proxyReady, AppReady: r.appReady}
-	if r.app != nil && r.app.Running() {
-		state.App = &r.app.Record
-	}
-	if r.proxy != nil && r.proxy.Running() {
-		state.Proxy = &r.proxy.Record
+	if record == nil {
+		delete(r.noted, part)
+	} else {
+		r.noted[part] = record
 	}
 	r.mu.Unlock()
-	if err := process.WriteRecord(filepath.Join(r.dir, "state.json"), state); err != nil {
-		r.log.Warn("process records not kept", "error", err)
+	return r.save()
+}
+
+// keep writes what the next agent needs. A failure is told; the next change tries again.
+func (r *replica) keep() {
+	if err := r.save(); err != nil {
+		r.log.Warn("the replica's state is not kept", "error", err)
 	}
+}
+
+func (r *replica) save() error {
+	// One at a time, so that the last state is the one that stays.
+	r.keeping.Lock()
+	defer r.keeping.Unlock()
+	r.mu.Lock()
+	state := kept{Hash: r.hash, Restarts: r.restarts, Ended: r.ended, ProxyReady: r.proxyReady, AppReady: r.appReady, App: r.noted["app"], Proxy: r.noted["proxy"]}
+	r.mu.Unlock()
+	return process.WriteRecord(r.statePath(), state)
 }
 
 // ready says whether traffic may come, with a channel that closes at the next change.
@@ -350,9 +390,14 @@ func (r *replica) launch(part string, spec process.Spec, limits process.Limits) 
 			r.notice = fmt.Sprintf("limits without a control group controller on this machine, not enforced: %v", unenforced)
 		})
 	}
-	spec.Cgroups = dirs
+	spec.Cgroups, spec.Label = dirs, r.hash
 	spec.Netns = network.Path(r.netns)
-	return process.Start(spec, filepath.Join(r.dir, part+".json"), filepath.Join(r.logs(), part+".log"), r.agent.config.Launcher)
+	p, err := process.Start(spec, r.launchFile(part), filepath.Join(r.logs(), part+".log"), r.agent.config.Launcher,
+		func(record process.Record) error { return r.note(part, &record) })
+	if err != nil {
+		return nil, errors.Join(err, r.note(part, nil))
+	}
+	return p, nil
 }
 
 // startApp starts the application.
@@ -386,15 +431,15 @@ func (r *replica) startApp() (*process.Process, error) {
 }
 
 // superviseApp keeps the application running as its restart policy says, and probes it.
-func (r *replica) superviseApp(ctx context.Context, state kept) {
-	r.set(func() { r.restarts = state.Restarts })
+func (r *replica) superviseApp(ctx context.Context, state kept, lost bool) {
 	if state.Ended != "" {
 		r.end(state.Ended, r.spec.Restart == v1alpha1.RestartOnFailure)
 		return
 	}
-	var app *process.Process
-	if state.App != nil {
-		app = process.Adopt(*state.App)
+	app, ended := r.find("app", state.App, lost)
+	if ended && r.spec.Restart == v1alpha1.RestartNever {
+		r.finish("application ended while no agent ran, its exit code is unknown", false)
+		return
 	}
 	if app == nil {
 		r.set(func() { r.appReady = false })
@@ -420,7 +465,7 @@ func (r *replica) superviseApp(ctx context.Context, state kept) {
 					r.message = "waiting for the readiness probe"
 				}
 			})
-			r.keep("")
+			r.keep()
 			r.watchApp(ctx, app)
 			if ctx.Err() != nil {
 				return
@@ -432,9 +477,7 @@ func (r *replica) superviseApp(ctx context.Context, state kept) {
 		}
 		r.log.Warn("application is not running", "reason", reason)
 		if app != nil && (r.spec.Restart == v1alpha1.RestartNever || r.spec.Restart == v1alpha1.RestartOnFailure && !failed) {
-			r.set(func() { r.app, r.appReady = nil, false })
-			r.keep(reason)
-			r.end(reason, !failed)
+			r.finish(reason, !failed)
 			return
 		}
 		pause := pauses.next(time.Since(began))
@@ -444,13 +487,24 @@ func (r *replica) superviseApp(ctx context.Context, state kept) {
 			if app != nil {
 				r.restarts++
 			}
+			delete(r.noted, "app")
 		})
-		r.keep("")
+		r.keep()
 		app = nil
 		if !wait(ctx, pause) {
 			return
 		}
 	}
+}
+
+// finish keeps that the application has ended for good.
+func (r *replica) finish(reason string, succeeded bool) {
+	r.set(func() {
+		r.app, r.appReady, r.ended = nil, false, reason
+		delete(r.noted, "app")
+	})
+	r.keep()
+	r.end(reason, succeeded)
 }
 
 func (r *replica) end(reason string, succeeded bool) {
