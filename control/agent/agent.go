@@ -192,7 +192,7 @@ func (a *Agent) prepare() error {
 		return err
 	}
 	family := a.options.Family
-	if a.addresses, err = network.OpenAddresses(filepath.Join(c.Data(), "addresses.json"), family.Ranges().Pods); err != nil {
+	if a.addresses, err = network.OpenAddresses(a.addressesPath(), family.Ranges().Pods); err != nil {
 		return err
 	}
 	if err := network.Forwarding(c, family); err != nil {
@@ -209,6 +209,10 @@ func (a *Agent) prepare() error {
 		return network.Conceal(c)
 	}
 	return nil
+}
+
+func (a *Agent) addressesPath() string {
+	return filepath.Join(a.config.Cluster.Data(), "addresses.json")
 }
 
 // gateway is the cluster's own address on the workloads' bridge.

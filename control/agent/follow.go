@@ -95,26 +95,30 @@ func (a *Agent) followWorkloads(ctx context.Context) {
 				wanted[key.Namespace+"/"+key.Name] = replicas(w, a.config.Cluster.Name)
 			}
 		}
+		var deleted []string
 		a.mu.Lock()
 		for key := range a.deployments {
 			if _, ok := wanted[key]; !ok && !strings.HasPrefix(key, gatewayKeys) {
-				wanted[key] = nil
+				deleted = append(deleted, key)
 			}
 		}
 		a.mu.Unlock()
+		for _, key := range deleted {
+			a.undeploy(ctx, key)
+		}
 		for key, specs := range wanted {
 			a.deploy(ctx, key, specs)
 		}
 		a.mu.Lock()
 		a.knowsWorkloads = true
 		a.mu.Unlock()
-		a.sweep()
+		a.sweep(wanted)
 	})
 }
 
-// sweep removes namespaces of replicas that nobody wants any more: left by an agent that died before their workload
-// was deleted.
-func (a *Agent) sweep() {
+// sweep removes what replicas have left that nobody wants any more, when an agent died before their workload was deleted:
+// namespaces, control groups, and the addresses of workloads that are not known.
+func (a *Agent) sweep(known map[string][]replicaSpec) {
 	c := a.config.Cluster
 	names, err := network.Names(c.NetnsPrefix())
 	if err != nil {
@@ -124,14 +128,23 @@ func (a *Agent) sweep() {
 	keep := map[string]bool{}
 	// What is wanted counts, not only what has been started: the gateways' deployments begin at the same time.
 	a.mu.Lock()
-	for _, d := range a.deployments {
+	deployed := map[string]bool{}
+	for key, d := range a.deployments {
+		deployed[strings.TrimPrefix(key, gatewayKeys)] = true
 		d.mu.Lock()
 		for _, s := range d.wanted {
 			keep[c.Netns(s.Namespace, s.Name)] = true
+			deployed[network.WorkloadOf(s.key())] = true
 		}
 		d.mu.Unlock()
 	}
 	a.mu.Unlock()
+	if err := a.addresses.Keep(func(owner string) bool {
+		_, ok := known[network.WorkloadOf(owner)]
+		return ok || deployed[network.WorkloadOf(owner)]
+	}); err != nil {
+		a.log.Warn("addresses of workloads that are gone are not free yet", "error", err)
+	}
 	for _, r := range a.all() {
 		keep[r.netns] = true
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"strings"
 	"sync"
 
 	"heddle.io/heddle/control/durable"
@@ -72,17 +73,35 @@ func (a *Addresses) Get(owner string) (netip.Addr, error) {
 	return netip.Addr{}, fmt.Errorf("no address left for %s in %s: %d are in use; remove workloads", owner, a.pool, len(a.used))
 }
 
-// Release gives the owner's address back.
-func (a *Addresses) Release(owner string) error {
+// ReleaseOf gives back the addresses of a workload's replicas: namespace/name-0, -1, ….
+func (a *Addresses) ReleaseOf(workload string) error {
+	return a.Keep(func(owner string) bool { return WorkloadOf(owner) != workload })
+}
+
+// Keep gives back the addresses of all owners but those to keep.
+func (a *Addresses) Keep(keep func(owner string) bool) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	address, ok := a.owned[owner]
-	if !ok {
+	changed := false
+	for owner, address := range a.owned {
+		if !keep(owner) {
+			delete(a.owned, owner)
+			delete(a.used, address)
+			changed = true
+		}
+	}
+	if !changed {
 		return nil
 	}
-	delete(a.owned, owner)
-	delete(a.used, address)
 	return a.save()
+}
+
+// WorkloadOf is the workload, namespace/name, of a replica that owns an address, namespace/name-N.
+func WorkloadOf(owner string) string {
+	if i := strings.LastIndexByte(owner, '-'); i > 0 {
+		return owner[:i]
+	}
+	return owner
 }
 
 func (a *Addresses) save() error {
