@@ -28,9 +28,11 @@ import (
 )
 
 const (
-	// callTime bounds a call that is made for a check, countTime the wait for the proxy to count it, and countPoll lies
-	// between two looks.
-	callTime, countTime, countPoll = 10 * time.Second, 2 * time.Second, 20 * time.Millisecond
+	// callTime bounds a call that is made for a check, and countTime the wait for the proxy to count it, which on a busy
+	// machine comes late.
+	callTime, countTime = 20 * time.Second, 5 * time.Second
+	// countPoll lies between two looks at what a proxy counts; it grows, for each look costs the proxy a page of metrics.
+	countPoll, longestCountPoll = 10 * time.Millisecond, 500 * time.Millisecond
 	// maxCallBody bounds what is read of an answer.
 	maxCallBody = 1 << 20
 	// callAgent is the user agent of calls that are made for a check.
@@ -255,9 +257,7 @@ func (c caller) find(ctx context.Context, before map[series]float64, code string
 	}
 	ctx, cancel := context.WithTimeout(ctx, countTime)
 	defer cancel()
-	again := time.NewTicker(countPoll)
-	defer again.Stop()
-	for {
+	for pause := countPoll; ; pause = min(2*pause, longestCountPoll) {
 		after, err := c.counts(ctx)
 		if ctx.Err() != nil {
 			return nil
@@ -279,10 +279,8 @@ func (c caller) find(ctx context.Context, before map[series]float64, code string
 			result.Counted, result.Flags, result.Identity = true, s.flags, s.identity
 			return nil
 		}
-		select {
-		case <-ctx.Done():
+		if !wait(ctx, pause) {
 			return nil
-		case <-again.C:
 		}
 	}
 }

@@ -111,7 +111,7 @@ func (r *replica) refusals(ctx context.Context) (float64, error) {
 func moreThan(ctx context.Context, before float64, count func(context.Context) (float64, error)) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, countTime)
 	defer cancel()
-	for {
+	for pause := countPoll; ; pause = min(2*pause, longestCountPoll) {
 		now, err := count(ctx)
 		if ctx.Err() != nil {
 			return false, nil
@@ -119,7 +119,7 @@ func moreThan(ctx context.Context, before float64, count func(context.Context) (
 		if err != nil || now > before {
 			return err == nil, err
 		}
-		if !wait(ctx, countPoll) {
+		if !wait(ctx, pause) {
 			return false, nil
 		}
 	}
