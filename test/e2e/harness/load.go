@@ -107,6 +107,9 @@ func get(client *http.Client, url string) error {
 		return err
 	}
 	if response.StatusCode != http.StatusOK {
+		if len(body) == 0 {
+			body = []byte("without a body")
+		}
 		return fmt.Errorf("%s: %.200s", response.Status, body)
 	}
 	return nil

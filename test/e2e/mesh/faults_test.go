@@ -104,10 +104,12 @@ func (l loads) stop(t *testing.T, allowed ...harness.Allowance) {
 	l.far.Stop(t, allowed...)
 }
 
-// How a request fails that was on a connection when it broke, and one that found no place to go.
+// How a request fails that was on a connection when it broke, one that found no place to go, and one whose service is not
+// known any more (Envoy's flag NC).
 var (
-	broken = []string{"reset reason: connection termination", "reset reason: remote reset", "unexpected EOF"}
-	nobody = []string{"no healthy upstream"}
+	unknown = []string{"503 Service Unavailable: without a body"}
+	broken  = []string{"reset reason: connection termination", "reset reason: remote reset", "unexpected EOF"}
+	nobody  = []string{"no healthy upstream"}
 )
 
 // farEndpoints says whether the member's ingress has an endpoint for the page of the other cluster.
@@ -393,7 +395,7 @@ func TestClusterRemovedAndJoinedAgainUnderLoad(t *testing.T) {
 	l.near.WaitFor(t, 6*harness.LoadRate)
 	l.far.WaitFor(t, 3*harness.LoadRate)
 	l.stop(t, harness.Allowance{Why: "while the cluster is not of the mesh", From: removed - inFlight, To: joined + settled, AtMost: harness.Any,
-		Like: slices.Concat(broken, nobody)})
+		Like: slices.Concat(broken, nobody, unknown)})
 	for _, service := range primarysServices {
 		if err := attack.meet(service); err != nil {
 			t.Errorf("after joining again: %v", err)
