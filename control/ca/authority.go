@@ -30,7 +30,6 @@ import (
 	"time"
 
 	"heddle.io/heddle/control/cluster"
-	"heddle.io/heddle/control/durable"
 )
 
 // Lifetimes of DESIGN §11. No certificate outlives its issuer.
@@ -249,10 +248,10 @@ func (a *Authority) create(name string, template *x509.Certificate, parent *issu
 		return issuer{}, fmt.Errorf("encode %s key: %w", name, err)
 	}
 	dir := a.options.Dir
-	if err := durable.Write(filepath.Join(dir, name+"-key.pem"), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}), 0o600); err != nil {
+	if err := writeFile(filepath.Join(dir, name+"-key.pem"), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}), 0o600); err != nil {
 		return issuer{}, err
 	}
-	if err := durable.Write(filepath.Join(dir, name+".pem"), encode(der), 0o644); err != nil {
+	if err := writeFile(filepath.Join(dir, name+".pem"), encode(der), 0o644); err != nil {
 		return issuer{}, err
 	}
 	return issuer{certificate: certificate, key: key}, nil

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"heddle.io/heddle/control/durable"
 )
 
 // errNeverMade: there is no certificate. A certificate without its key is another error.
@@ -70,3 +72,11 @@ func belongs(key crypto.Signer, certificate *x509.Certificate) bool {
 	public, ok := key.Public().(interface{ Equal(crypto.PublicKey) bool })
 	return ok && public.Equal(certificate.PublicKey)
 }
+
+// writeFile replaces a file atomically and durably.
+func writeFile(path string, content []byte, mode os.FileMode) error {
+	return durable.Write(path, content, mode)
+}
+
+// syncDir makes a removed file's absence durable.
+func syncDir(path string) error { return durable.SyncDir(path) }

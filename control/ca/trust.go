@@ -11,8 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
-
-	"heddle.io/heddle/control/durable"
 )
 
 // trustedRoot is a root that is trusted beside the current one while a mesh changes its root: the next one, until it
@@ -56,7 +54,7 @@ func (a *Authority) setTrusted(all []trustedRoot) error {
 		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("forget earlier roots: %w", err)
 		}
-		if err := durable.SyncDir(a.options.Dir); err != nil {
+		if err := syncDir(a.options.Dir); err != nil {
 			return fmt.Errorf("forget earlier roots: %w", err)
 		}
 	} else {
@@ -64,7 +62,7 @@ func (a *Authority) setTrusted(all []trustedRoot) error {
 		if err != nil {
 			return fmt.Errorf("encode trusted roots: %w", err)
 		}
-		if err := durable.Write(path, content, 0o644); err != nil {
+		if err := writeFile(path, content, 0o644); err != nil {
 			return err
 		}
 	}
