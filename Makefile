@@ -16,6 +16,8 @@ VERSION := $(shell git describe --always --dirty --tags 2>/dev/null || echo unkn
 GO_BUILD := go build -trimpath -ldflags "-s -w -X heddle.io/heddle/control/cli.version=$(VERSION)"
 # Binaries that the end-to-end tests drive: the same sources, built fast instead of small.
 E2E_BIN := $(CURDIR)/.cache/e2e/bin
+# What the tests of `make test` wrote, for the list of those that were skipped.
+RESULTS := $(CURDIR)/.cache/results
 # Clusters are started by root.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
@@ -50,23 +52,29 @@ demo-binaries: build
 
 .PHONY: test
 test: packages test-go test-rust hostile test-e2e ## everything, from a fresh machine with the prerequisites
+	@go run ./test/skipped $(RESULTS)
 
 .PHONY: test-go
 test-go: packages ## Go unit tests and golden scenarios
-	gotestsum --format pkgname --hide-summary=skipped -- ./...
+	@mkdir -p $(RESULTS)
+	gotestsum --format pkgname --jsonfile $(RESULTS)/go.json -- ./...
 
 .PHONY: test-rust
 test-rust: build-packages ## Rust unit tests, and the golden scenarios read by the proxy
-	$(CARGO) test $(CARGO_FLAGS) --workspace --quiet
+	@mkdir -p $(RESULTS)
+	@# What tests that passed say is for the list of skipped ones alone.
+	$(CARGO) test $(CARGO_FLAGS) --workspace --quiet -- --show-output 2>&1 | tee $(RESULTS)/rust.log | sed '/^successes:$$/,/^\(failures:\|test result\)/{/^\(failures:\|test result\)/!d}'
 
 .PHONY: test-e2e
 test-e2e: packages e2e-binaries ## end to end in network namespaces: real browser, Redis, Envoy (needs root)
-	HEDDLE_E2E_BIN=$(E2E_BIN) gotestsum --format standard-verbose --hide-summary=output -- -tags e2e -count=1 -p 1 -timeout 40m ./test/e2e/...
+	@mkdir -p $(RESULTS)
+	HEDDLE_E2E_BIN=$(E2E_BIN) gotestsum --format standard-verbose --hide-summary=output --jsonfile $(RESULTS)/e2e.json -- -tags e2e -count=1 -p 1 -timeout 40m ./test/e2e/...
 
 .PHONY: hostile
 hostile: packages e2e-binaries ## hostile bytes and floods, beside Envoy; make hostile LONG=1 for an hour
 	go test -c -tags hostile -o $(E2E_BIN)/hostile.test ./test/hostile
-	cd test/hostile && HEDDLE_E2E_BIN=$(E2E_BIN) HEDDLE_HOSTILE_LONG=$(LONG) $(E2E_BIN)/hostile.test -test.timeout 100m
+	@mkdir -p $(RESULTS)
+	cd test/hostile && HEDDLE_E2E_BIN=$(E2E_BIN) HEDDLE_HOSTILE_LONG=$(LONG) $(E2E_BIN)/hostile.test -test.timeout 100m | tee $(RESULTS)/hostile.log
 
 .PHONY: e2e-binaries
 e2e-binaries: build-packages
