@@ -362,7 +362,8 @@ impl Core {
 
     /// Bytes that were kept are gone.
     pub(super) fn gone(&mut self, n: usize) {
-        self.unread -= n;
+        debug_assert!(n <= self.unread, "given back twice");
+        self.unread = self.unread.saturating_sub(n);
         if self.role == Role::Server {
             self.credit(n);
         }
