@@ -30,6 +30,10 @@ pub struct PeerIdentity {
     pub uri_sans: Vec<String>,
     /// DNS subject alternative names.
     pub dns_sans: Vec<String>,
+    /// E-mail subject alternative names.
+    pub email_sans: Vec<String>,
+    /// IP subject alternative names, in canonical text form.
+    pub ip_sans: Vec<String>,
     /// The subject in RFC 2253 form.
     pub subject: String,
     /// Lower-case hex SHA-256 of the leaf certificate's DER form (`Hash=` of X-Forwarded-Client-Cert).
