@@ -103,10 +103,11 @@ spec:
 		checked(t)
 	})
 	harness.Eventually(t, 20*time.Second, "the policy is in force", func() error {
-		if status, err := honest(); err != nil || status != http.StatusForbidden {
-			return fmt.Errorf("%d, %v", status, err)
+		status, err := honest()
+		if err == nil && status != http.StatusForbidden {
+			err = fmt.Errorf("the answer is %d", status)
 		}
-		return nil
+		return err
 	})
 	for what, names := range map[string]struct {
 		uris, dns []string
