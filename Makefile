@@ -82,6 +82,11 @@ e2e-binaries: build-packages
 	$(CARGO) build $(CARGO_FLAGS) -p heddle-proxy
 	install -m 0755 proxy/target/debug/heddle-proxy $(E2E_BIN)/heddle-proxy
 
+.PHONY: impostors
+impostors: packages e2e-binaries ## forged certificates, shown to heddle-proxy and to Envoy
+	HEDDLE_E2E_BIN=$(E2E_BIN) go test -count=1 -run '^TestImpostors$$' ./test/scenarios
+test: impostors
+
 .PHONY: golden
 golden: ## refresh the expected files of test/scenarios
 	go test ./test/scenarios -update

@@ -2,8 +2,8 @@
 // short-lived workload certificates that carry a SPIFFE identity (DESIGN §7, §11).
 //
 // An intermediate can sign any identity of the trust domain, because X.509 name constraints cannot limit SPIFFE paths.
-// So that verifiers, policies and telemetry can tell the issuing cluster all the same, every certificate also carries its
-// cluster's DNS name ([cluster.CertificateName]), to which the cluster's intermediate is constrained (RFC 5280 §4.2.1.10).
+// So that verifiers, policies and telemetry can tell the issuing cluster all the same, every certificate also carries DNS
+// names ([cluster.Issuer]) that the intermediates of other clusters are constrained not to issue (RFC 5280 §4.2.1.10).
 package ca
 
 import (
@@ -71,6 +71,9 @@ type Authority struct {
 	current issuer
 	// trusted are roots beside the current one.
 	trusted []trustedRoot
+	// expected is who this cluster is about to become as an issuer, and former who it was lately.
+	expected *cluster.Issuer
+	former   []formerIssuer
 	// controller is the certificate of this cluster's own controller.
 	controller *tls.Certificate
 }
@@ -112,6 +115,9 @@ func Open(options Options) (*Authority, error) {
 	if a.trusted, err = loadTrusted(options.Dir); err != nil {
 		return nil, fmt.Errorf("certificate authority: %w", err)
 	}
+	if a.former, err = loadFormer(options.Dir); err != nil {
+		return nil, fmt.Errorf("certificate authority: %w", err)
+	}
 	if options.Member {
 		err = a.openMember()
 	} else {
@@ -144,7 +150,7 @@ func (a *Authority) openOwn() error {
 		// The second is what a renewal leaves that ended between its two files. The root can always make another one.
 		current, err = a.createIntermediate()
 	case err == nil && (a.stale(current.certificate) || !constrained(current.certificate, a.names())):
-		// The second is one from before intermediates were constrained.
+		// The second is one that was made for other names.
 		current, err = a.createIntermediate()
 	}
 	if err != nil {
@@ -161,7 +167,7 @@ func (a *Authority) openOwn() error {
 // names are the DNS names that the cluster's own intermediate may issue. Only the holder of the root may answer as the
 // mesh's federation endpoint: no member's intermediate has that name.
 func (a *Authority) names() []string {
-	return []string{cluster.CertificateName(a.options.TrustDomain, a.options.Cluster), cluster.FederationName(a.options.TrustDomain)}
+	return []string{a.options.issuer("").Name(a.options.TrustDomain), cluster.FederationName(a.options.TrustDomain)}
 }
 
 // stale says that less than a third of the intermediate's life is left, so that workload certificates are never cut

@@ -40,7 +40,7 @@ func (a *Authority) Controller() (*tls.Certificate, error) {
 	}
 	names := a.names()
 	if a.root.key == nil {
-		names = names[:1]
+		names = []string{a.options.issuer(MembershipOf(issuer.certificate)).Name(a.options.TrustDomain)}
 	}
 	der, _, err := a.leaf(issuer, ControllerURI(a.options.TrustDomain, a.options.Cluster), names, key.Public(), WorkloadLifetime)
 	if err != nil {
@@ -54,24 +54,21 @@ func (a *Authority) Controller() (*tls.Certificate, error) {
 	return a.controller, nil
 }
 
-// ControllerOf gives the cluster whose controller a certificate names. The certificate's chain must have been verified,
-// by which the DNS name is known to be of the intermediate's cluster; the identity alone proves nothing.
-func ControllerOf(leaf *x509.Certificate, trustDomain string) (string, error) {
+// ControllerOf gives the cluster whose controller a certificate names, and as what it joined. The chain must have been
+// verified, by which the DNS name is known to be of the intermediate's cluster; the identity alone proves nothing.
+func ControllerOf(leaf, intermediate *x509.Certificate, trustDomain string) (cluster.Issuer, error) {
 	if len(leaf.URIs) != 1 {
-		return "", errors.New("the certificate has no single SPIFFE identity")
+		return cluster.Issuer{}, errors.New("the certificate has no single SPIFFE identity")
 	}
 	uri := leaf.URIs[0]
 	name, isController := strings.CutSuffix(strings.TrimPrefix(uri.Path, "/cluster/"), "/controller")
 	if _, err := cluster.New(name); err != nil || !isController || uri.String() != ControllerURI(trustDomain, name).String() {
-		return "", fmt.Errorf("%s is not the identity of a controller of %s", uri, trustDomain)
+		return cluster.Issuer{}, fmt.Errorf("%s is not the identity of a controller of %s", uri, trustDomain)
 	}
-	own := cluster.CertificateName(trustDomain, name)
-	for _, dns := range leaf.DNSNames {
-		if dns == own {
-			return name, nil
-		}
+	if of := (cluster.Issuer{Cluster: name, Membership: MembershipOf(intermediate)}); of.Issued(trustDomain, leaf.DNSNames) {
+		return of, nil
 	}
-	return "", fmt.Errorf("the certificate of %s was not issued in that cluster: its names are %q", uri, leaf.DNSNames)
+	return cluster.Issuer{}, fmt.Errorf("the certificate of %s was not issued in that cluster: its names are %q", uri, leaf.DNSNames)
 }
 
 // IsPrimary says whether a verified controller certificate is of a cluster that holds the mesh's root.

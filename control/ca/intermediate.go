@@ -55,15 +55,14 @@ func RequestKeyHash(requestPEM []byte) (string, error) {
 }
 
 // SignIntermediate issues the intermediate of another cluster of the mesh: it may issue certificates with that cluster's
-// DNS name and none with another's. Of the request (PEM), only the key counts. membership is the hash of the key that the
-// cluster joined with; it is written into the certificate, so that a cluster that joins later under the same name is told
-// apart from this one, see [MembershipOf].
+// DNS names and none with another's. Of the request (PEM), only the key counts. membership is the hash of the key that the
+// cluster joined with. It is written into the certificate, see [MembershipOf], and is part of the names, so that a cluster
+// that joins later under the same name is another issuer.
 func (a *Authority) SignIntermediate(requestPEM []byte, name, membership string) (Intermediate, error) {
 	if _, err := cluster.New(name); err != nil {
 		return Intermediate{}, fmt.Errorf("%w: %w", ErrRefused, err)
 	}
-	own := cluster.CertificateName(a.options.TrustDomain, name)
-	if name == a.options.Cluster || own == cluster.FederationName(a.options.TrustDomain) {
+	if name == a.options.Cluster || cluster.CertificateName(a.options.TrustDomain, name) == cluster.FederationName(a.options.TrustDomain) {
 		return Intermediate{}, fmt.Errorf("%w: the name %q is the mesh's own", ErrRefused, name)
 	}
 	if raw, err := hex.DecodeString(membership); err != nil || len(raw) != 32 {
@@ -81,7 +80,8 @@ func (a *Authority) SignIntermediate(requestPEM []byte, name, membership string)
 	if bytes.Equal(request.RawSubjectPublicKeyInfo, a.root.certificate.RawSubjectPublicKeyInfo) {
 		return Intermediate{}, fmt.Errorf("%w: the key is the root's", ErrRefused)
 	}
-	template := a.intermediateTemplate(name, []string{own})
+	own := cluster.Issuer{Cluster: name, Membership: membership}
+	template := a.intermediateTemplate(name, []string{own.Name(a.options.TrustDomain)})
 	template.Subject.SerialNumber = membership
 	if template.SerialNumber, err = a.serial(); err != nil {
 		return Intermediate{}, err
@@ -96,11 +96,15 @@ func (a *Authority) SignIntermediate(requestPEM []byte, name, membership string)
 // MembershipOf reads what [Authority.SignIntermediate] wrote, from a member's intermediate.
 func MembershipOf(intermediate *x509.Certificate) string { return intermediate.Subject.SerialNumber }
 
-// RenewAt is when the intermediate should be replaced: after two thirds of its life.
+// RenewAt is when the intermediate should be replaced: after two thirds of its life, and at once when it may issue more
+// names than it should.
 func (a *Authority) RenewAt() time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	c := a.current.certificate
+	if a.options.early(c) {
+		return c.NotBefore
+	}
 	return c.NotAfter.Add(-c.NotAfter.Sub(c.NotBefore) / 3)
 }
 
@@ -134,7 +138,8 @@ func (a *Authority) Renew(ctx context.Context, obtain func(ctx context.Context, 
 
 // Install makes an intermediate that the primary of a mesh issued the one that is used from now on; the cluster is a
 // member then. When its root is another than the current one, that stays trusted for the grace, which must cover the lives
-// of the certificates that are out. It is durable when it returns, and whole or not at all.
+// of the certificates that are out; when the cluster joined anew, so do its former names, see [Authority.Issuers]. It is
+// durable when it returns, and whole or not at all.
 func (a *Authority) Install(member Issuer, grace time.Duration) error {
 	root, current, err := checkMember(a.options, member)
 	if err != nil {
@@ -142,6 +147,9 @@ func (a *Authority) Install(member Issuer, grace time.Duration) error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if err := a.leave(MembershipOf(current.certificate), grace); err != nil {
+		return err
+	}
 	trusted := a.without(root)
 	if previous := a.root.certificate; !previous.Equal(root) {
 		trusted = append(trusted, trustedRoot{Certificate: string(encode(previous.Raw)), Until: a.options.Now().Add(grace).UTC(), parsed: previous})
@@ -156,7 +164,7 @@ func (a *Authority) Install(member Issuer, grace time.Duration) error {
 	if err := writeMember(a.options.Dir, member); err != nil {
 		return err
 	}
-	a.root, a.current, a.controller = issuer{certificate: root}, current, nil
+	a.root, a.current, a.controller, a.expected = issuer{certificate: root}, current, nil, nil
 	return a.setTrusted(trusted)
 }
 
@@ -166,16 +174,20 @@ func CheckMember(options Options, member Issuer) error {
 	return err
 }
 
-// CreateMember writes the authority of a cluster that never ran, so that [Open] finds it with Options.Member.
+// CreateMember writes the authority of a cluster that does not run, so that [Open] finds it with Options.Member.
 func CreateMember(options Options, member Issuer) error {
 	if options.Now == nil {
 		options.Now = time.Now
 	}
-	if _, _, err := checkMember(options, member); err != nil {
+	_, next, err := checkMember(options, member)
+	if err != nil {
 		return fmt.Errorf("intermediate from the primary: %w", err)
 	}
 	if err := os.MkdirAll(options.Dir, 0o700); err != nil {
 		return fmt.Errorf("certificate authority: create directory %s: %w", options.Dir, err)
+	}
+	if err := leaveFor(options, MembershipOf(next.certificate)); err != nil {
+		return err
 	}
 	return writeMember(options.Dir, member)
 }
@@ -232,6 +244,18 @@ func (a *Authority) openMember() error {
 	return nil
 }
 
+// ownName is what a member's intermediate must be constrained to.
+func (o Options) ownName(intermediate *x509.Certificate) string {
+	return o.issuer(MembershipOf(intermediate)).Name(o.TrustDomain)
+}
+
+// early says whether a member's intermediate is from before memberships were in names: it may issue the names that it
+// should, and those of every cluster that had or will have the same name too.
+func (o Options) early(intermediate *x509.Certificate) bool {
+	loose := cluster.CertificateName(o.TrustDomain, o.Cluster)
+	return o.ownName(intermediate) != loose && constrained(intermediate, []string{loose})
+}
+
 // checkMember reads a member's intermediate and makes sure that it can do its work. One that expired while the cluster
 // was off is let pass: signing says so, and the cluster can join again.
 func checkMember(options Options, member Issuer) (root *x509.Certificate, current issuer, err error) {
@@ -248,13 +272,13 @@ func checkMember(options Options, member Issuer) (root *x509.Certificate, curren
 	if current.key, err = parseKey(block.Bytes); err != nil {
 		return nil, issuer{}, fmt.Errorf("intermediate key: %w", err)
 	}
-	own := cluster.CertificateName(options.TrustDomain, options.Cluster)
+	own := options.ownName(current.certificate)
 	switch c := current.certificate; {
 	case !belongs(current.key, c):
 		return nil, issuer{}, errors.New("the key is not the intermediate's")
 	case !c.IsCA || c.KeyUsage&x509.KeyUsageCertSign == 0:
 		return nil, issuer{}, errors.New("the intermediate may not sign certificates")
-	case !constrained(c, []string{own}):
+	case !constrained(c, []string{own}) && !options.early(c):
 		return nil, issuer{}, fmt.Errorf("the intermediate may issue %q, this cluster needs %s", c.PermittedDNSDomains, own)
 	default:
 		if err := c.CheckSignatureFrom(root); err != nil {

@@ -15,9 +15,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"heddle.io/heddle/control/cluster"
 )
 
 var start = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -87,6 +90,20 @@ func forge(t *testing.T, a *Authority, dns ...string) []byte {
 	return encode(der)
 }
 
+// signBy signs a certificate with the root itself.
+func signBy(t *testing.T, a *Authority, template *x509.Certificate, key any) []byte {
+	t.Helper()
+	var err error
+	if template.SerialNumber, err = a.serial(); err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.root.certificate, key, a.root.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return encode(der)
+}
+
 // opensslVerify asks the openssl command, with the clock at start.
 func opensslVerify(t *testing.T, root, intermediate, leaf []byte) (string, error) {
 	t.Helper()
@@ -110,8 +127,10 @@ func TestMembersAreConstrainedToTheirOwnName(t *testing.T) {
 	member := openMemberOf(t, dir, "cluster2", c)
 	issued := sign(t, member)
 	l := leaf(t, issued, c.now)
-	if len(l.DNSNames) != 1 || l.DNSNames[0] != "cluster2.clusters.cluster.local" {
-		t.Fatalf("DNS names %v", l.DNSNames)
+	own2 := cluster.Issuer{Cluster: "cluster2", Membership: MembershipOf(member.current.certificate)}
+	if name := own2.Name("cluster.local"); !slices.Equal(l.DNSNames, []string{name, cart.ServiceAccount + "." + cart.Namespace + "." + name}) ||
+		!strings.HasSuffix(name, ".cluster2.clusters.cluster.local") || !slices.Equal(member.Issuers(), []cluster.Issuer{own2}) {
+		t.Fatalf("DNS names %v, issuers %v", l.DNSNames, member.Issuers())
 	}
 	block, rest := pem.Decode(issued.Chain)
 	own := pem.EncodeToMemory(block)
@@ -124,7 +143,13 @@ func TestMembersAreConstrainedToTheirOwnName(t *testing.T) {
 	}{
 		{"its own certificate", "OK", own},
 		{"another cluster's name", "permitted subtree violation", forge(t, member, "cluster1.clusters.cluster.local")},
-		{"both names", "permitted subtree violation", forge(t, member, "cluster2.clusters.cluster.local", "cluster1.clusters.cluster.local")},
+		{"both names", "permitted subtree violation", forge(t, member, own2.Name("cluster.local"), "cluster1.clusters.cluster.local")},
+		{"another account of its own", "OK", forge(t, member, own2.Account("cluster.local", "bank", "teller"))},
+		{"another cluster's account", "permitted subtree violation", forge(t, member, own2.Name("cluster.local"), cluster.Issuer{Cluster: "cluster1"}.Account("cluster.local", "bank", "teller"))},
+		{"its cluster's name without its membership", "permitted subtree violation", forge(t, member, "cluster2.clusters.cluster.local")},
+		{"the same name after it", "permitted subtree violation", forge(t, member, (cluster.Issuer{Cluster: "cluster2", Membership: strings.Repeat("ab", 32)}).Name("cluster.local"))},
+		{"all clusters", "permitted subtree violation", forge(t, member, "*.clusters.cluster.local")},
+		{"all memberships", "permitted subtree violation", forge(t, member, "*.cluster2.clusters.cluster.local")},
 		{"the federation's name", "permitted subtree violation", forge(t, member, "federation.clusters.cluster.local")},
 	} {
 		out, err := opensslVerify(t, primary.Roots(), rest, test.leaf)
@@ -222,8 +247,9 @@ func TestControllerIdentity(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if name, err := ControllerOf(got.Leaf, "cluster.local"); err != nil || name != test.name {
-			t.Errorf("%q, %v", name, err)
+		intermediate := test.a.current.certificate
+		if of, err := ControllerOf(got.Leaf, intermediate, "cluster.local"); err != nil || of.Cluster != test.name || of.Membership != MembershipOf(intermediate) {
+			t.Errorf("%v, %v", of, err)
 		}
 		if IsPrimary(got.Leaf, "cluster.local") != test.primary {
 			t.Errorf("%s: primary is %v", test.name, !test.primary)
@@ -238,20 +264,23 @@ func TestControllerIdentity(t *testing.T) {
 	if second, err := member.Controller(); err != nil || second == first {
 		t.Errorf("not renewed at half its life: %v", err)
 	}
+	membership := MembershipOf(member.current.certificate)
+	dns := cluster.Issuer{Cluster: "cluster2", Membership: membership}.Name("cluster.local")
 	for _, bad := range []struct{ name, uri, dns string }{
-		{"a workload", "spiffe://cluster.local/ns/a/sa/b", "cluster2.clusters.cluster.local"},
-		{"another trust domain", "spiffe://evil.example/cluster/cluster2/controller", "cluster2.clusters.cluster.local"},
-		{"another cluster's DNS name", "spiffe://cluster.local/cluster/cluster1/controller", "cluster2.clusters.cluster.local"},
-		{"a longer path", "spiffe://cluster.local/cluster/cluster2/controller/x", "cluster2.clusters.cluster.local"},
-		{"a path in the name", "spiffe://cluster.local/cluster/a/b/controller", "a/b.clusters.cluster.local"},
-		{"a query", "spiffe://cluster.local/cluster/cluster2/controller?x", "cluster2.clusters.cluster.local"},
+		{"a workload", "spiffe://cluster.local/ns/a/sa/b", dns},
+		{"another trust domain", "spiffe://evil.example/cluster/cluster2/controller", dns},
+		{"another cluster's DNS name", "spiffe://cluster.local/cluster/cluster1/controller", dns},
+		{"the name without membership", "spiffe://cluster.local/cluster/cluster2/controller", "cluster2.clusters.cluster.local"},
+		{"a longer path", "spiffe://cluster.local/cluster/cluster2/controller/x", dns},
+		{"a path in the name", "spiffe://cluster.local/cluster/a/b/controller", cluster.Issuer{Cluster: "a/b", Membership: membership}.Name("cluster.local")},
+		{"a query", "spiffe://cluster.local/cluster/cluster2/controller?x", dns},
 	} {
 		uri, err := url.Parse(bad.uri)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if name, err := ControllerOf(&x509.Certificate{URIs: []*url.URL{uri}, DNSNames: []string{bad.dns}}, "cluster.local"); err == nil {
-			t.Errorf("%s is controller of %q", bad.name, name)
+		if of, err := ControllerOf(&x509.Certificate{URIs: []*url.URL{uri}, DNSNames: []string{bad.dns}}, member.current.certificate, "cluster.local"); err == nil {
+			t.Errorf("%s is controller of %v", bad.name, of)
 		}
 	}
 	// What the workloads' authority signs never is one.

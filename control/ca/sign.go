@@ -13,8 +13,6 @@ import (
 	"net/url"
 	"regexp"
 	"time"
-
-	"heddle.io/heddle/control/cluster"
 )
 
 // MaxRequestBytes bounds a certificate request.
@@ -23,8 +21,11 @@ const MaxRequestBytes = 16 << 10
 // ErrRefused marks a request that the authority will not sign, whoever asks again.
 var ErrRefused = errors.New("certificate request refused")
 
-// label is an RFC 1123 label, which namespaces and service accounts are.
-var label = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$`)
+// Namespaces are RFC 1123 labels, service accounts RFC 1123 subdomains.
+var (
+	label     = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+	subdomain = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$`)
+)
 
 // Identity is a SPIFFE identity in Istio's form.
 type Identity struct {
@@ -47,7 +48,7 @@ func (i Identity) check(trustDomain string) error {
 		return fmt.Errorf("%w: trust domain %q is not %q", ErrRefused, i.TrustDomain, trustDomain)
 	case !label.MatchString(i.Namespace):
 		return fmt.Errorf("%w: namespace %q is not a valid name", ErrRefused, i.Namespace)
-	case !label.MatchString(i.ServiceAccount):
+	case !subdomain.MatchString(i.ServiceAccount):
 		return fmt.Errorf("%w: service account %q is not a valid name", ErrRefused, i.ServiceAccount)
 	}
 	return nil
@@ -80,7 +81,8 @@ func (a *Authority) Sign(requestPEM []byte, identity Identity, lifetime time.Dur
 	if lifetime <= 0 || lifetime > WorkloadLifetime {
 		lifetime = WorkloadLifetime
 	}
-	names := []string{cluster.CertificateName(a.options.TrustDomain, a.options.Cluster)}
+	own := a.options.issuer(MembershipOf(issuer.certificate))
+	names := []string{own.Name(a.options.TrustDomain), own.Account(a.options.TrustDomain, identity.Namespace, identity.ServiceAccount)}
 	der, template, err := a.leaf(issuer, uri, names, request.PublicKey, lifetime)
 	if err != nil {
 		return Certificate{}, fmt.Errorf("sign certificate of %s: %w", identity, err)

@@ -236,8 +236,12 @@ func judgeIdentity(o offer, result client.HandshakeResult) error {
 	if !slices.ContainsFunc(result.Identities, func(i string) bool { return slices.Contains(o.export.Identities, i) }) {
 		return fmt.Errorf("the server proved %s instead of %s", list(result.Identities), list(o.export.Identities))
 	}
-	if want := cluster.CertificateName(cluster.Domain, o.cluster.Name); !slices.Contains(result.Names, want) {
+	issuer := o.cluster.Issuer()
+	if want := issuer.Name(cluster.Domain); !issuer.Issued(cluster.Domain, result.Names) {
 		return fmt.Errorf("the server's certificate names %s, not %s: it was issued by %s", list(result.Names), want, result.Issuer)
+	}
+	if !slices.ContainsFunc(o.export.Identities, func(i string) bool { return issuer.Proves(cluster.Domain, i, result.Names) }) {
+		return fmt.Errorf("the server's certificate names %s, none of which is %s in %s", list(result.Names), list(o.export.Identities), o.cluster.Name)
 	}
 	return nil
 }

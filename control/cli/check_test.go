@@ -49,7 +49,7 @@ func twoClusters() (first, second *meshAPI) {
 			if !ok || !begins {
 				return client.HandshakeResult{}, &client.Problem{Status: http.StatusBadGateway, What: "no such SNI " + r.ServerName}
 			}
-			return client.HandshakeResult{Identities: identity(name), Names: []string{in + ".clusters.cluster.local"}, Took: 3 * time.Millisecond}, nil
+			return client.HandshakeResult{Identities: identity(name), Names: []string{in + ".clusters.cluster.local", name + ".shop." + in + ".clusters.cluster.local"}, Took: 3 * time.Millisecond}, nil
 		}
 	}
 	first.meet, second.meet = proved("cluster2"), proved("cluster1")

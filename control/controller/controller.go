@@ -79,6 +79,8 @@ type Controller struct {
 	report   *build.Report
 	reports  map[string]client.Report
 	problem  string
+	// issuers are who this cluster's own certificates are of, as the proxies were told last.
+	issuers []cluster.Issuer
 	// exports are what this cluster offers to others.
 	exports []registry.Export
 	// advertised are the addresses of the own gateways that were read last.
@@ -284,7 +286,10 @@ func (c *Controller) buildLoop(ctx context.Context) {
 		case <-look.C:
 			// Another `heddle up` may have given the cluster an address for others.
 			c.export()
-			continue
+			if c.issuersInForce() {
+				continue
+			}
+			// Certificates under a former name of this cluster have all expired.
 		case _, ok := <-replicas:
 			if !ok {
 				return
@@ -316,12 +321,17 @@ func (c *Controller) build(ctx context.Context) {
 	c.federation.SetObjects(all)
 	peers := c.federation.Peers()
 	addresses, problem := c.assign(all, peers)
-	mesh, report := build.Mesh(c.settings, all, build.Runtime{Instances: c.instances.Snapshot(), Peers: peers, Addresses: addresses})
+	settings := c.settings
+	settings.Issuers = c.authority.Issuers()
+	mesh, report := build.Mesh(settings, all, build.Runtime{Instances: c.instances.Snapshot(), Peers: peers, Addresses: addresses})
 	c.mu.Lock()
 	c.built, c.report, c.problem, c.exports = revision, report, problem, build.Exports(mesh)
 	c.mu.Unlock()
 	c.setNames(mesh)
 	c.xds.Update(ctx, generator{mesh: mesh, revision: revision, uses: c.uses})
+	c.mu.Lock()
+	c.issuers = settings.Issuers
+	c.mu.Unlock()
 	c.export()
 	signal(c.restatus)
 }

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/netip"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -43,7 +44,7 @@ func (c *Controller) openFederation() error {
 	var err error
 	c.federation, err = federation.Open(federation.Config{
 		Cluster: c.config.Cluster, Settings: c.settings, Version: c.config.Version, Store: c.store, Authority: c.authority,
-		Gateways: c.gateways, Rotate: c.rotateWorkloads, Changed: func() { signal(c.rebuild) }, Log: c.log,
+		Gateways: c.gateways, Rotate: c.rotateWorkloads, Accept: c.acceptIssuers, Changed: func() { signal(c.rebuild) }, Log: c.log,
 		Listen: listen,
 	})
 	return err
@@ -110,6 +111,42 @@ func (c *Controller) ownCluster(ctx context.Context) error {
 		return fmt.Errorf("make %s: %w", key, err)
 	}
 	return nil
+}
+
+// issuersInForce says whether proxies were told who this cluster's own certificates are of now.
+func (c *Controller) issuersInForce() bool {
+	now := c.authority.Issuers()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Equal(now, c.issuers)
+}
+
+// How long proxies may take to acknowledge what they are told, and how often they are looked at.
+const (
+	acceptTimeout = 20 * time.Second
+	acceptLook    = 20 * time.Millisecond
+)
+
+// acceptIssuers returns when all proxies that are connected accept certificates of all that this cluster is as an issuer.
+func (c *Controller) acceptIssuers(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, acceptTimeout)
+	defer cancel()
+	signal(c.rebuild)
+	look := time.NewTicker(acceptLook)
+	defer look.Stop()
+	for {
+		waiting := []string{"the configuration is not made yet"}
+		if c.issuersInForce() {
+			if waiting = c.xds.Unsettled(); len(waiting) == 0 {
+				return nil
+			}
+		}
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return fmt.Errorf("%w; waiting for %s", ctx.Err(), brief(waiting))
+		}
+	}
 }
 
 // rotateTimeout is longer than the agent takes at the most.

@@ -43,6 +43,9 @@ type Config struct {
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Rotate has every workload's certificate renewed. Its error names those that were not.
 	Rotate func(ctx context.Context) error
+	// Accept returns when this cluster's proxies accept certificates of all of [ca.Authority.Issuers]. Its error names
+	// those that do not.
+	Accept func(ctx context.Context) error
 	// Changed is called, and must not block, when peers or the membership have changed.
 	Changed func()
 	Log     *slog.Logger
@@ -147,8 +150,9 @@ type entry struct {
 
 // clusterInfo is what a Cluster object says.
 type clusterInfo struct {
-	primary bool
-	joined  time.Time
+	primary    bool
+	joined     time.Time
+	membership string
 }
 
 // Open reads what was kept. Nothing is connected before [Federation.Run].

@@ -216,6 +216,9 @@ type node struct {
 	rotateMu sync.Mutex
 	rotate   func() error
 	rotated  int
+	// accept is what the proxies say, accepted what they were told, under the same lock.
+	accept   func() error
+	accepted [][]cluster.Issuer
 
 	f    *Federation
 	stop func()
@@ -277,7 +280,7 @@ func (n *node) start() {
 		Cluster: n.place, Settings: model.DefaultSettings(n.name), Version: "test", Store: n.store, Authority: n.authority,
 		Gateways: func() []netip.AddrPort { return []netip.AddrPort{gateway} },
 		Listen:   func() (net.Listener, error) { return net.Listen("tcp", n.address) },
-		Dial:     n.link.dial, Rotate: n.agentRotates, Changed: func() {}, Log: slog.New(slog.DiscardHandler), Now: n.clock.Now, Pace: testPace,
+		Dial:     n.link.dial, Rotate: n.agentRotates, Accept: n.proxiesAccept, Changed: func() {}, Log: slog.New(slog.DiscardHandler), Now: n.clock.Now, Pace: testPace,
 	})
 	if err != nil {
 		n.t.Fatal(err)
@@ -326,6 +329,23 @@ func (n *node) agentRotates(context.Context) error {
 		return nil
 	}
 	return n.rotate()
+}
+
+// proxiesAccept is what the controller does, of whose proxies there are none here.
+func (n *node) proxiesAccept(context.Context) error {
+	n.rotateMu.Lock()
+	defer n.rotateMu.Unlock()
+	n.accepted = append(n.accepted, n.authority.Issuers())
+	if n.accept == nil {
+		return nil
+	}
+	return n.accept()
+}
+
+func (n *node) onAccept(f func() error) {
+	n.rotateMu.Lock()
+	defer n.rotateMu.Unlock()
+	n.accept = f
 }
 
 func (n *node) onRotate(f func() error) {

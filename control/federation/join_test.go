@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -405,9 +406,16 @@ func TestRunningClusterChangesItsRoot(t *testing.T) {
 	if len(seen) != 2 || !bytes.Equal(seen[0], both) || !bytes.Equal(seen[1], swapped) || issuers[0] != "" || issuers[1] == "" {
 		t.Fatalf("the workloads were renewed %d times, by issuers %q", len(seen), issuers)
 	}
+	// Its proxies were told of its names in the mesh while its certificates still had those of before.
+	if len(a.accepted) != 1 || !slices.Equal(a.accepted[0], []cluster.Issuer{{Cluster: "cluster2"}, {Cluster: "cluster2", Membership: issuers[1]}}) {
+		t.Errorf("accepted are %v", a.accepted)
+	}
 	eventually(t, "it is a member", func() bool {
 		return a.f.Status().Connected && a.has(namespaceKey("boutique")) && p.status("cluster2").Connected
 	})
+	if m := p.status("cluster2").Membership; m != issuers[1] {
+		t.Errorf("the primary has the membership %q, it is %q", m, issuers[1])
+	}
 	if a.f.Primary() != "cluster1" {
 		t.Error(a.f.Primary())
 	}
@@ -418,8 +426,8 @@ func TestRunningClusterChangesItsRoot(t *testing.T) {
 	a.restart()
 	eventually(t, "and stays one", func() bool { return a.f.Status().Connected })
 	c.advance(grace + time.Minute)
-	if !bytes.Equal(a.authority.Roots(), mesh) {
-		t.Error("the old root is still trusted")
+	if !bytes.Equal(a.authority.Roots(), mesh) || !slices.Equal(a.authority.Issuers(), []cluster.Issuer{{Cluster: "cluster2", Membership: issuers[1]}}) {
+		t.Error("the old root is still trusted, or its names are accepted")
 	}
 }
 
@@ -439,7 +447,17 @@ func TestJoinGoesOnAfterACrash(t *testing.T) {
 	if a.f.Primary() != "cluster2" {
 		t.Fatal("a restart changed the root")
 	}
+	a.onAccept(func() error { return errors.New("shop/cart-0 has not acknowledged") })
 	a.onRotate(nil)
+	eventually(t, "the proxies are asked", func() bool {
+		a.rotateMu.Lock()
+		defer a.rotateMu.Unlock()
+		return len(a.accepted) > 1
+	})
+	if a.f.Primary() != "cluster2" || a.authority.RootHash() == p.authority.RootHash() {
+		t.Fatal("it shows certificates whose names its proxies do not know")
+	}
+	a.onAccept(nil)
 	eventually(t, "the join is completed", func() bool { return a.f.Primary() == "cluster1" && a.f.Status().Connected })
 	eventually(t, "it is not noted as unfinished any more", func() bool { return !exists(joiningPath(a.place)) })
 }

@@ -46,7 +46,7 @@ func (f *Federation) SetObjects(all []*objects.Object) {
 	for _, o := range all {
 		switch r := o.Resource.(type) {
 		case *v1alpha1.Cluster:
-			clusters[o.GetName()] = clusterInfo{primary: r.Spec.Primary, joined: r.Spec.Joined.Time}
+			clusters[o.GetName()] = clusterInfo{primary: r.Spec.Primary, joined: r.Spec.Joined.Time, membership: r.Spec.Key}
 		case *v1alpha1.GlobalNamespace:
 			namespaces = append(namespaces, o)
 		default:

@@ -216,8 +216,7 @@ func (f *Federation) caller(ctx context.Context) (peerOf, *admitted, error) {
 }
 
 // authorize says whether a cluster is a member now. The store is asked, not what is known of it: a removal counts at once.
-// Who joined under the name of a cluster that was removed has another membership, so the removed one stays out of here.
-// Proxies know only the name: they let both in until the removed one's intermediate expires.
+// Who joined under the name of a cluster that was removed has another membership, so the removed one stays out.
 func (f *Federation) authorize(ctx context.Context, who peerOf) error {
 	if err := f.mustBePrimary(); err != nil {
 		return err

@@ -63,7 +63,7 @@ func (f *Federation) Status() client.FederationStatus {
 // statusOf one cluster. The lock is held.
 func (f *Federation) statusOf(name string, connected bool, exports []registry.Export) client.ClusterStatus {
 	info := f.clusters[name]
-	c := client.ClusterStatus{Name: name, Primary: name == f.primaryLocked(), Self: name == f.config.Cluster.Name, Joined: info.joined}
+	c := client.ClusterStatus{Name: name, Primary: name == f.primaryLocked(), Self: name == f.config.Cluster.Name, Joined: info.joined, Membership: info.membership}
 	if c.Self {
 		c.Connected, c.Reachable, c.Version, c.Gateways = connected, true, f.own.Version, f.own.Gateways
 		return c

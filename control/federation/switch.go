@@ -17,8 +17,8 @@ import (
 const grace = ca.WorkloadLifetime + 10*time.Minute
 
 // Join makes the running cluster a member of another one's mesh, or repairs its membership. Workloads go on: they trust
-// both roots before the first certificate of the new one is shown, and the old root until the last of the old one has
-// expired. Its error is a [*client.Problem].
+// both roots, and accept the names of both, before the first certificate of the new one is shown, and the old ones until
+// the last certificate of the old root has expired. Its error is a [*client.Problem].
 func (f *Federation) Join(ctx context.Context, request client.JoinRequest) error {
 	if !f.changing.TryLock() {
 		return &client.Problem{Status: http.StatusConflict, What: "a join or a rotation is under way", Remedy: "wait until it is done"}
@@ -136,6 +136,14 @@ func (f *Federation) complete(ctx context.Context, j joining) error {
 			return &client.Problem{Status: http.StatusBadGateway, What: "the primary has accepted, but not all workloads trust its root yet", Why: err.Error(),
 				Remedy: "the join is completed by itself once they do; `heddle cluster status` shows it"}
 		}
+	}
+	// The next certificates have other names, which are accepted before the first is shown.
+	if err := authority.Expect([]byte(j.Certificate)); err != nil {
+		return err
+	}
+	if err := f.config.Accept(ctx); err != nil {
+		return &client.Problem{Status: http.StatusBadGateway, What: "the primary has accepted, but not all proxies know the names of its certificates yet", Why: err.Error(),
+			Remedy: "the join is completed by itself once they do; `heddle cluster status` shows it"}
 	}
 	// From here on there is no way back, so nobody may have come to depend on this cluster in between.
 	if err := f.mayJoin(ctx); err != nil {

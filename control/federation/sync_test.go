@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -178,8 +179,13 @@ func TestRemovedClusterIsOut(t *testing.T) {
 	failsWith(t, a.f.Rotate(context.Background()), "the primary is not reached")
 	// It joins again with a new token, running, and all is as before.
 	failsWith(t, a.f.Join(context.Background(), joinRequest("127.0.0.1:1", p.token())), "cannot be reached")
+	former := a.authority.Issuers()
 	if err := a.f.Join(context.Background(), joinRequest(p.address, p.token())); err != nil {
 		t.Fatal(err)
+	}
+	// It is another member now. Of its own workloads, those that have certificates of the one before are let in.
+	if now := a.authority.Issuers(); len(former) != 1 || len(now) != 2 || !slices.Contains(now, former[0]) || p.status("cluster2").Membership == former[0].Membership {
+		t.Errorf("it was %v and is %v", former, now)
 	}
 	a.f.SetOwn(registry.Locality{}, []registry.Export{export("shop", "cart", 1)})
 	eventually(t, "it is back", func() bool {
@@ -218,6 +224,10 @@ func TestRemovedClusterStaysOutWhenItsNameIsUsedAgain(t *testing.T) {
 	eventually(t, "the old one is refused", func() bool { return p.f.counters.snapshot()[countCallsRefused] > before })
 	if old.f.Status().Connected || !fresh.f.Status().Connected {
 		t.Error("the old one is in, or the new one is not")
+	}
+	// To proxies, they are two issuers, of which the mesh has one.
+	if m := p.status("cluster2").Membership; m != fresh.authority.Issuers()[0].Membership || m == old.authority.Issuers()[0].Membership {
+		t.Errorf("the mesh has %q; old %v, new %v", m, old.authority.Issuers(), fresh.authority.Issuers())
 	}
 }
 

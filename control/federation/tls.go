@@ -72,11 +72,11 @@ func identify(verified []*x509.Certificate, trustDomain string) (peerOf, error) 
 	if len(verified) != 3 {
 		return peerOf{}, fmt.Errorf("its chain has %d certificates instead of 3", len(verified))
 	}
-	name, err := ca.ControllerOf(verified[0], trustDomain)
+	of, err := ca.ControllerOf(verified[0], verified[1], trustDomain)
 	if err != nil {
 		return peerOf{}, err
 	}
-	return peerOf{cluster: name, primary: ca.IsPrimary(verified[0], trustDomain), membership: ca.MembershipOf(verified[1]), root: verified[2]}, nil
+	return peerOf{cluster: of.Cluster, primary: ca.IsPrimary(verified[0], trustDomain), membership: of.Membership, root: verified[2]}, nil
 }
 
 // validSometime is a moment at which all certificates of a chain are valid, if there is one: whether they are valid now

@@ -44,8 +44,12 @@ type Settings struct {
 	// Globals is the range of virtual addresses of imported and external services. Default 240.240.0.0/16.
 	Globals netip.Prefix `json:"globals"`
 	// Clusters are the names of the clusters of the mesh, sorted, besides those that have a Cluster object. A built
-	// mesh has all of them here, this one included: their certificates are accepted, no others.
+	// mesh has all of them here, this one included.
 	Clusters []string `json:"clusters,omitempty"`
+	// Issuers are the authorities whose certificates are accepted, sorted by cluster. What a mesh is built from names this
+	// cluster's own here, of which there are several while it joins a mesh; none means one that holds its own root. A
+	// built mesh has those of all its clusters.
+	Issuers []cluster.Issuer `json:"issuers,omitempty"`
 	// Federation is where the controller serves other controllers, as the east-west gateways reach it; invalid when it
 	// does not.
 	Federation netip.AddrPort `json:"federation,omitzero"`
@@ -177,6 +181,17 @@ func Selects(selector, labels map[string]string) bool {
 		}
 	}
 	return true
+}
+
+// IssuersOf are the authorities of a cluster of the mesh; of another one, none.
+func (s Settings) IssuersOf(name string) []cluster.Issuer {
+	var out []cluster.Issuer
+	for _, i := range s.Issuers {
+		if i.Cluster == name {
+			out = append(out, i)
+		}
+	}
+	return out
 }
 
 // Identity is the SPIFFE identity of a service account.

@@ -59,15 +59,23 @@ type Alias struct {
 // Local says that this cluster has a Service object for it, and so may have replicas.
 func (s *Service) Local() bool { return !s.Imported && s.External == nil }
 
-// Answering are the identities that may answer for the service in any cluster, sorted. Clusters that cannot be reached
-// at the moment count too, so that clients' trust does not change with the link.
-func (s *Service) Answering() []string {
-	out := slices.Clone(s.Identities)
-	for _, r := range s.Remote {
-		out = append(out, r.Identities...)
+// Home is a cluster that a service lives in, with the identities that may answer for it there, sorted.
+type Home struct {
+	Cluster    string
+	Identities []string
+}
+
+// Homes are the clusters that the service lives in; own is this one's name. Clusters that cannot be reached at the moment
+// count too, so that clients' trust does not change with the link.
+func (s *Service) Homes(own string) []Home {
+	var out []Home
+	if s.Local() {
+		out = append(out, Home{Cluster: own, Identities: s.Identities})
 	}
-	slices.Sort(out)
-	return slices.Compact(out)
+	for _, r := range s.Remote {
+		out = append(out, Home{Cluster: r.Cluster, Identities: r.Identities})
+	}
+	return out
 }
 
 // Matches says whether a host pattern covers the service under any of its names, and how specifically.

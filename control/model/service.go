@@ -34,7 +34,7 @@ type Service struct {
 	// Selector that replicas' labels must satisfy.
 	Selector map[string]string `json:"selector"`
 	// Identities that may answer for the service in this cluster, sorted: those of the workloads that the selector
-	// selects. See [Service.Answering] for those of all clusters.
+	// selects. See [Service.Homes] for those of all clusters.
 	Identities []string `json:"identities,omitempty"`
 	// Replicas that the selector selects, ready or not, sorted by name.
 	Replicas []*Replica `json:"-"`

@@ -25,11 +25,13 @@ const (
 	// clusterFederation leads to the controller. It is not below the services' domain, so no server name stands for it.
 	clusterFederation = "federation"
 
-	filterHCM          = "envoy.filters.network.http_connection_manager"
-	filterTCPProxy     = "envoy.filters.network.tcp_proxy"
-	filterSNICluster   = "envoy.filters.network.sni_cluster"
-	filterNetworkRBAC  = "envoy.filters.network.rbac"
-	filterHTTPRBAC     = "envoy.filters.http.rbac"
+	filterHCM         = "envoy.filters.network.http_connection_manager"
+	filterTCPProxy    = "envoy.filters.network.tcp_proxy"
+	filterSNICluster  = "envoy.filters.network.sni_cluster"
+	filterNetworkRBAC = "envoy.filters.network.rbac"
+	filterHTTPRBAC    = "envoy.filters.http.rbac"
+	// principalMutualTLS is a principal that compares one kind of subject alternative name.
+	principalMutualTLS = "envoy.rbac.principals.mtls_authenticated"
 	filterRouter       = "envoy.filters.http.router"
 	filterOriginalDst  = "envoy.filters.listener.original_dst"
 	filterTLSInspector = "envoy.filters.listener.tls_inspector"

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"regexp"
+	"slices"
 	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -13,6 +14,7 @@ import (
 	httprbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	networkrbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/rbac/v3"
+	mtlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/rbac/principals/mtls_authenticated/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 
 	"heddle.io/heddle/control/cluster"
@@ -228,14 +230,33 @@ func (g *generator) byAccount(a model.Account) *rbacv3.Principal {
 	return authenticated(exactly(g.mesh.Settings.Identity(a.Namespace, a.Name)))
 }
 
-// byCluster matches the DNS name that says whose authority issued the caller's certificate. Envoy compares a principal
-// with URIs, DNS names and subject alike, and a URI may end in any account's name, so patterns are for the whole name.
+// byCluster matches the DNS name that says whose authority issued the caller's certificate, for every cluster of the mesh
+// that the value means: the same names, compared in the same way, as [generator.callers] demands one of. Envoy's untyped
+// principal would compare URIs and the subject too, which no constraint keeps an authority from choosing.
 func (g *generator) byCluster(v string) *rbacv3.Principal {
-	name := cluster.CertificateName(g.mesh.Settings.TrustDomain, v)
-	if !strings.Contains(v, "*") {
-		return authenticated(exactly(name))
+	before, after, open := strings.Cut(v, "*")
+	meant := slices.DeleteFunc(slices.Clone(g.issuers()), func(i cluster.Issuer) bool {
+		fits := open && len(i.Cluster) >= len(before)+len(after) && strings.HasPrefix(i.Cluster, before) && strings.HasSuffix(i.Cluster, after)
+		return i.Cluster != v && !fits
+	})
+	if len(meant) == 0 {
+		// Nobody can prove to be of a cluster that is none of the mesh's.
+		return &rbacv3.Principal{Identifier: &rbacv3.Principal_NotId{NotId: anyone()}}
 	}
-	return authenticated(matching(strings.ReplaceAll(regexp.QuoteMeta(name), `\*`, "[a-z0-9-]*")))
+	return anyPrincipal(meant, func(i cluster.Issuer) *rbacv3.Principal {
+		return g.provenName(i.Name(g.mesh.Settings.TrustDomain))
+	})
+}
+
+// provenName matches callers whose verified certificate has this DNS name.
+func (g *generator) provenName(name string) *rbacv3.Principal {
+	return &rbacv3.Principal{Identifier: &rbacv3.Principal_Custom{Custom: &corev3.TypedExtensionConfig{
+		Name: principalMutualTLS, TypedConfig: g.pack(&mtlsv3.Config{SanMatcher: dnsMatcher(exactly(name))}),
+	}}}
+}
+
+func anyone() *rbacv3.Principal {
+	return &rbacv3.Principal{Identifier: &rbacv3.Principal_Any{Any: true}}
 }
 
 func byDirectIP(p netip.Prefix) *rbacv3.Principal {
@@ -302,7 +323,7 @@ func anyPrincipal[T any](values []T, make func(T) *rbacv3.Principal) *rbacv3.Pri
 func allPrincipals(all []*rbacv3.Principal) *rbacv3.Principal {
 	switch len(all) {
 	case 0:
-		return &rbacv3.Principal{Identifier: &rbacv3.Principal_Any{Any: true}}
+		return anyone()
 	case 1:
 		return all[0]
 	}

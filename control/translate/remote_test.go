@@ -3,14 +3,16 @@ package translate
 import (
 	"fmt"
 	"net/netip"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
+	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/config/rbac/v3"
+	mtlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/rbac/principals/mtls_authenticated/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 
+	"heddle.io/heddle/control/cluster"
 	"heddle.io/heddle/control/model"
 	"heddle.io/heddle/control/objects"
 )
@@ -23,9 +25,13 @@ func remote(cluster string, ready uint32, gateways int) model.Remote {
 	return r
 }
 
+// joined is the membership of cluster2.
+const joined = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+
 func meshOf(services ...*model.Service) *model.Mesh {
 	settings := model.DefaultSettings("cluster1")
 	settings.Clusters = []string{"cluster1", "cluster2"}
+	settings.Issuers = []cluster.Issuer{{Cluster: "cluster1"}, {Cluster: "cluster2", Membership: joined}}
 	return &model.Mesh{Settings: settings, Services: services}
 }
 
@@ -63,7 +69,7 @@ func TestWeights(t *testing.T) {
 		s.Spread = true
 		s.Remote = []model.Remote{remote("cluster2", 4, 2), remote("cluster3", 1<<32-1, 3)}
 	})
-	g := &generator{mesh: meshOf(s), node: node(), out: &Resources{}}
+	g := &generator{mesh: meshOf(s), node: node(), out: &Resources{sources: map[objects.Key]bool{}}}
 	e := g.endpoints("c", s, s.Ports[0], nil, model.PortPolicy{})
 	var total uint64
 	for _, group := range e.Endpoints {
@@ -82,7 +88,7 @@ func TestWeights(t *testing.T) {
 
 func TestOtherClustersGetMutualTLSOnly(t *testing.T) {
 	s := web(func(s *model.Service) { s.Remote = []model.Remote{remote("cluster2", 1, 1)} })
-	g := &generator{mesh: meshOf(s), node: node(), out: &Resources{}}
+	g := &generator{mesh: meshOf(s), node: node(), out: &Resources{sources: map[objects.Key]bool{}}}
 	for mode, groups := range map[model.TLSMode]int{model.TLSMesh: 2, model.TLSDisable: 1, model.TLSSimple: 1, model.TLSMutual: 1} {
 		if e := g.endpoints("c", s, s.Ports[0], nil, model.PortPolicy{TLS: &model.ClientTLS{Mode: mode}}); len(e.Endpoints) != groups {
 			t.Errorf("%s: %d groups of endpoints, want %d", mode, len(e.Endpoints), groups)
@@ -138,48 +144,131 @@ func TestNothingButExportedServicesPassesTheGateway(t *testing.T) {
 	}
 }
 
-func TestCallersAreToldByTheirCluster(t *testing.T) {
-	g := &generator{mesh: meshOf(), node: node(), out: &Resources{}}
-	if m := g.byCluster("cluster2").GetAuthenticated().GetPrincipalName(); m.GetExact() != "cluster2.clusters.cluster.local" {
-		t.Errorf("got %v", m)
+// provenNames are the names that a principal of a cluster compares, and nil when it is of another form than one of
+// verified DNS names, exactly.
+func provenNames(t *testing.T, p *rbacv3.Principal) []string {
+	t.Helper()
+	if set := p.GetOrIds(); set != nil {
+		var out []string
+		for _, id := range set.Ids {
+			out = append(out, provenNames(t, id)...)
+		}
+		return out
 	}
-	for pattern, names := range map[string]map[string]bool{
-		"*":     {"a.clusters.cluster.local": true, "a.clusters.cluster.localx": false, "spiffe://cluster.local/ns/x/sa/a.clusters.cluster.local": false},
-		"edge*": {"edge-7.clusters.cluster.local": true, "ledge.clusters.cluster.local": false, "edge.x.clusters.cluster.local": false},
-		"*west": {"us-west.clusters.cluster.local": true, "us-west2.clusters.cluster.local": false, "us-westxclusters.cluster.local": false},
-	} {
-		m := g.byCluster(pattern).GetAuthenticated().GetPrincipalName()
-		// Envoy demands that the whole value matches.
-		expression := regexp.MustCompile("^(?:" + m.GetSafeRegex().GetRegex() + ")$")
-		for name, want := range names {
-			if got := expression.MatchString(name); got != want {
-				t.Errorf("%s on %s: %v", pattern, name, got)
-			}
+	config := &mtlsv3.Config{}
+	if err := p.GetCustom().GetTypedConfig().UnmarshalTo(config); err != nil {
+		t.Fatalf("%v: %v", p, err)
+	}
+	if m := config.GetSanMatcher(); m.GetSanType() != tlsv3.SubjectAltNameMatcher_DNS || m.GetMatcher().GetExact() == "" || config.AnyValidatedClientCertificate {
+		t.Errorf("%v does not compare a DNS name exactly", config)
+	}
+	return []string{config.SanMatcher.Matcher.GetExact()}
+}
+
+// issuersOf are authorities of clusters without memberships.
+func issuersOf(clusters ...string) []cluster.Issuer {
+	var out []cluster.Issuer
+	for _, c := range clusters {
+		out = append(out, cluster.Issuer{Cluster: c})
+	}
+	return out
+}
+
+func TestCallersAreToldByTheirCluster(t *testing.T) {
+	mesh := meshOf()
+	all := issuersOf("cluster1", "cluster2", "us-east", "us-west", "us-west2")
+	all = append(all, cluster.Issuer{Cluster: "us-west2", Membership: joined})
+	mesh.Settings.Issuers = all
+	g := &generator{mesh: mesh, node: node(), out: &Resources{sources: map[objects.Key]bool{}}}
+	for value, want := range map[string][]cluster.Issuer{"cluster2": all[1:2], "*": all, "us-*": all[2:], "*west": all[3:4], "us-west*": all[3:], "us-west2": all[4:]} {
+		var names []string
+		for _, i := range want {
+			names = append(names, i.Name("cluster.local"))
+		}
+		if got := provenNames(t, g.byCluster(value)); !slices.Equal(got, names) {
+			t.Errorf("%s: got %v, want %v", value, got, names)
+		}
+	}
+	// What is no cluster of the mesh is nobody, also where a pattern's two ends would overlap.
+	for _, value := range []string{"cluster3", "eu-*", "cluster", "CLUSTER2", "cluster2.clusters.cluster.local", joined[:32]} {
+		if p := g.byCluster(value); !p.GetNotId().GetAny() {
+			t.Errorf("%s is %v", value, p)
 		}
 	}
 }
 
+// matched are the names that a TLS context accepts. All are DNS names, which alone tell who issued a certificate.
+func matched(t *testing.T, common *tlsv3.CommonTlsContext) []string {
+	t.Helper()
+	var out []string
+	for _, m := range common.GetCombinedValidationContext().GetDefaultValidationContext().GetMatchTypedSubjectAltNames() {
+		if m.SanType != tlsv3.SubjectAltNameMatcher_DNS || m.Matcher.IgnoreCase {
+			t.Errorf("%v is no DNS name", m)
+		}
+		out = append(out, m.Matcher.GetExact()+m.Matcher.GetSuffix())
+	}
+	if len(out) == 0 {
+		t.Error("any certificate is accepted")
+	}
+	return out
+}
+
 func TestCertificatesOfKnownClustersAreAccepted(t *testing.T) {
-	for _, c := range []struct {
-		known []string
-		want  []string
-	}{{nil, []string{"cluster1"}}, {[]string{"cluster1", "cluster2"}, []string{"cluster1", "cluster2"}}, {[]string{"cluster2"}, []string{"cluster1", "cluster2"}}} {
+	for _, issuers := range [][]cluster.Issuer{
+		issuersOf("cluster1"), issuersOf("cluster1", "cluster2"), {{Cluster: "cluster1"}, {Cluster: "cluster1", Membership: joined}, {Cluster: "cluster2", Membership: joined}},
+	} {
 		mesh := meshOf()
-		mesh.Settings.Clusters = c.known
+		mesh.Settings.Issuers = issuers
 		g := &generator{mesh: mesh, node: node(), out: &Resources{sources: map[objects.Key]bool{}}}
 		socket := &tlsv3.DownstreamTlsContext{}
 		if err := g.inboundTLS(nil).GetTypedConfig().UnmarshalTo(socket); err != nil {
 			t.Fatal(err)
 		}
-		var got []string
-		for _, m := range socket.CommonTlsContext.GetCombinedValidationContext().DefaultValidationContext.MatchTypedSubjectAltNames {
-			if m.SanType != tlsv3.SubjectAltNameMatcher_DNS {
-				t.Errorf("%v is no DNS name", m)
-			}
-			got = append(got, strings.TrimSuffix(m.Matcher.GetExact(), ".clusters.cluster.local"))
+		var want []string
+		for _, i := range issuers {
+			want = append(want, i.Name("cluster.local"))
 		}
-		if !slices.Equal(got, c.want) {
-			t.Errorf("with %v, certificates of %v are accepted", c.known, got)
+		if got := matched(t, socket.CommonTlsContext); !slices.Equal(got, want) {
+			t.Errorf("of %v, certificates of %v are accepted", issuers, got)
+		}
+	}
+}
+
+// TestServersAreOfAClusterThatHasTheService: an identity counts only with the authority of a cluster that says so.
+func TestServersAreOfAClusterThatHasTheService(t *testing.T) {
+	here, there := []string{"spiffe://cluster.local/ns/shop/sa/here"}, []string{"spiffe://cluster.local/ns/shop/sa/there"}
+	far := func(r model.Remote) model.Remote {
+		r.Identities = there
+		return r
+	}
+	member := joined[:32] + ".cluster2.clusters.cluster.local"
+	local := func(s *model.Service) { s.Identities = here }
+	remotely := func(s *model.Service) { s.Remote = []model.Remote{far(remote("cluster2", 1, 1))} }
+	for _, c := range []struct {
+		name     string
+		changes  []func(*model.Service)
+		subjects []string
+		want     []string
+	}{
+		{"here only", []func(*model.Service){local}, nil, []string{"here.shop.cluster1.clusters.cluster.local"}},
+		{"in both", []func(*model.Service){local, remotely}, nil, []string{"here.shop.cluster1.clusters.cluster.local", "there.shop." + member}},
+		{"there only", []func(*model.Service){remotely, func(s *model.Service) { s.Imported = true }}, nil, []string{"there.shop." + member}},
+		{"there, out of reach", []func(*model.Service){remotely, func(s *model.Service) { s.Imported, s.Remote[0].Reachable = true, false }}, nil, []string{"there.shop." + member}},
+		{"without workloads", nil, nil, []string{".shop.cluster1.clusters.cluster.local"}},
+		{"in a cluster that is gone", []func(*model.Service){func(s *model.Service) {
+			s.Imported, s.Remote = true, []model.Remote{far(remote("cluster3", 1, 1))}
+		}}, nil, []string{nobody}},
+		{"nowhere any more", []func(*model.Service){func(s *model.Service) { s.Imported = true }}, nil, []string{nobody}},
+		{"a policy's identity", []func(*model.Service){local, remotely}, []string{"spiffe://cluster.local/ns/a/sa/b"}, []string{"b.a.cluster1.clusters.cluster.local", "b.a." + member}},
+		{"a policy's other name", []func(*model.Service){local, remotely}, []string{"web.example.com"}, []string{nobody}},
+	} {
+		g := &generator{mesh: meshOf(), node: node(), out: &Resources{sources: map[objects.Key]bool{}}}
+		socket := &tlsv3.UpstreamTlsContext{}
+		if err := g.outboundTLS(web(c.changes...), "sni", false, &model.ClientTLS{Mode: model.TLSMesh, SubjectNames: c.subjects}).GetTypedConfig().UnmarshalTo(socket); err != nil {
+			t.Fatal(err)
+		}
+		if got := matched(t, socket.CommonTlsContext); !slices.Equal(got, c.want) {
+			t.Errorf("%s: accepted are %q, want %q", c.name, got, c.want)
 		}
 	}
 }

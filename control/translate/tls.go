@@ -1,16 +1,12 @@
 package translate
 
 import (
-	"slices"
-
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"heddle.io/heddle/control/cluster"
 	"heddle.io/heddle/control/model"
-	"heddle.io/heddle/control/objects"
 )
 
 // Secrets that the agent serves to each workload's proxy over SDS.
@@ -47,8 +43,8 @@ func agentSecret(name string) *tlsv3.SdsSecretConfig {
 	}}
 }
 
-func uriMatcher(pattern *matcherv3.StringMatcher) *tlsv3.SubjectAltNameMatcher {
-	return &tlsv3.SubjectAltNameMatcher{SanType: tlsv3.SubjectAltNameMatcher_URI, Matcher: pattern}
+func dnsMatcher(pattern *matcherv3.StringMatcher) *tlsv3.SubjectAltNameMatcher {
+	return &tlsv3.SubjectAltNameMatcher{SanType: tlsv3.SubjectAltNameMatcher_DNS, Matcher: pattern}
 }
 
 func exactly(value string) *matcherv3.StringMatcher {
@@ -89,24 +85,11 @@ func (g *generator) meshIdentity(alpn []string, peers []*tlsv3.SubjectAltNameMat
 	}
 }
 
-// inboundTLS accepts mutual TLS from any workload of the clusters of the mesh; policies say who may do what. The DNS name
-// tells whose authority issued a certificate (see [cluster.CertificateName]), so that a cluster that was removed is
-// locked out however long its certificates last, unless another one joins under its name before they end.
+// inboundTLS accepts mutual TLS from any workload of the clusters of the mesh; policies say who may do what. A cluster
+// that was removed is locked out however long its certificates last, and whoever has its name.
 func (g *generator) inboundTLS(alpn []string) *corev3.TransportSocket {
-	settings := g.mesh.Settings
-	clusters := settings.Clusters
-	if !slices.Contains(clusters, settings.Cluster) {
-		clusters = append([]string{settings.Cluster}, clusters...)
-	}
-	peers := make([]*tlsv3.SubjectAltNameMatcher, 0, len(clusters))
-	for _, name := range clusters {
-		g.from(model.Source{Key: objects.Key{Group: objects.Cluster.Group, Kind: objects.Cluster.Kind, Name: name}})
-		peers = append(peers, &tlsv3.SubjectAltNameMatcher{
-			SanType: tlsv3.SubjectAltNameMatcher_DNS, Matcher: exactly(cluster.CertificateName(settings.TrustDomain, name)),
-		})
-	}
 	return g.socket(socketTLS, g.pack(&tlsv3.DownstreamTlsContext{
-		CommonTlsContext:         g.meshIdentity(alpn, peers),
+		CommonTlsContext:         g.meshIdentity(alpn, g.callers()),
 		RequireClientCertificate: flag(true),
 		// A resumed session would outlive the certificate that opened it.
 		SessionTicketKeysType: &tlsv3.DownstreamTlsContext_DisableStatelessSessionResumption{
@@ -117,17 +100,9 @@ func (g *generator) inboundTLS(alpn []string) *corev3.TransportSocket {
 
 // outboundTLS is mutual TLS with the mesh's certificates towards a service.
 func (g *generator) outboundTLS(s *model.Service, sni string, http2 bool, t *model.ClientTLS) *corev3.TransportSocket {
-	var peers []*tlsv3.SubjectAltNameMatcher
-	names := s.Answering()
-	if t != nil && len(t.SubjectNames) > 0 {
-		names = t.SubjectNames
-	}
-	for _, id := range names {
-		peers = append(peers, uriMatcher(exactly(id)))
-	}
-	if len(peers) == 0 {
-		// No workload is known: whoever answers must at least be of the service's namespace.
-		peers = append(peers, uriMatcher(beginning(g.mesh.Settings.Identity(s.Namespace, ""))))
+	var subjects []string
+	if t != nil {
+		subjects = t.SubjectNames
 	}
 	// Gateways between clusters go by the server name; within one, nothing does.
 	if t != nil && t.ServerName != "" && len(s.Remote) == 0 {
@@ -138,7 +113,7 @@ func (g *generator) outboundTLS(s *model.Service, sni string, http2 bool, t *mod
 		alpn = append(alpn, "h2")
 	}
 	return g.socket(socketTLS, g.pack(&tlsv3.UpstreamTlsContext{
-		CommonTlsContext: g.meshIdentity(alpn, peers), Sni: sni,
+		CommonTlsContext: g.meshIdentity(alpn, g.servers(s, subjects)), Sni: sni,
 	}))
 }
 

@@ -132,6 +132,42 @@ func TestSendsOnlyWhatChangedAndTracksAnswers(t *testing.T) {
 	}
 }
 
+// TestUnsettledUntilTheNewestIsAcknowledged: whoever waits for a change must not take the answer to an earlier one for it.
+func TestUnsettledUntilTheNewestIsAcknowledged(t *testing.T) {
+	s, connect, _ := start(t)
+	waiting := func(when string, want bool) {
+		t.Helper()
+		if got := s.Unsettled(); (len(got) > 0) != want {
+			t.Errorf("%s: waited for are %q", when, got)
+		}
+	}
+	s.Update(t.Context(), names{1, []string{"a"}})
+	waiting("no proxy is there", false)
+	p := connect()
+	p.send(&discovery.DeltaDiscoveryRequest{Node: &core.Node{Id: "n"}})
+	first := p.receive()
+	stateOf(t, s, Stale)
+	waiting("the first is sent", true)
+	p.send(&discovery.DeltaDiscoveryRequest{ResponseNonce: first.GetNonce()})
+	stateOf(t, s, Synced)
+	waiting("the first is acknowledged", false)
+	s.Update(t.Context(), names{2, []string{"a", "b"}})
+	waiting("the second was made", true)
+	second := p.receive()
+	waiting("the second arrived", true)
+	s.Update(t.Context(), names{3, []string{"a", "b", "c"}})
+	p.send(&discovery.DeltaDiscoveryRequest{ResponseNonce: second.GetNonce()})
+	third := p.receive()
+	waiting("the second is acknowledged, and there is a third", true)
+	p.send(&discovery.DeltaDiscoveryRequest{ResponseNonce: third.GetNonce()})
+	stateOf(t, s, Synced)
+	waiting("the third is acknowledged", false)
+	s.Update(t.Context(), names{4, []string{"d"}})
+	p.send(&discovery.DeltaDiscoveryRequest{ResponseNonce: p.receive().GetNonce(), ErrorDetail: &rpcstatus.Status{Message: "d"}})
+	stateOf(t, s, Refused)
+	waiting("the fourth is refused", false)
+}
+
 func TestReconnectingProxyIsNotSentWhatItHas(t *testing.T) {
 	s, connect, _ := start(t)
 	s.Update(t.Context(), names{1, []string{"a"}})

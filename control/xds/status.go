@@ -6,6 +6,7 @@ import (
 	"time"
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -139,6 +140,39 @@ func (s *Server) Nodes() []NodeStatus {
 	}
 	slices.SortFunc(all, func(a, b NodeStatus) int { return cmp.Compare(a.ID, b.ID) })
 	return all
+}
+
+// Unsettled lists the connected proxies that have not acknowledged the newest listeners and clusters. A proxy that refused
+// them runs what it had and is not waited for.
+func (s *Server) Unsettled() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []string
+	for _, n := range s.nodes {
+		if !s.settled(n) {
+			out = append(out, n.id)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func (s *Server) settled(n *node) bool {
+	newest, err := s.cache.GetSnapshot(n.id)
+	if n.held || n.failure != "" || err != nil {
+		return false
+	}
+	for _, url := range []string{resource.ClusterType, resource.ListenerType} {
+		t := n.types[url]
+		if t == nil || t.state == Refused || t.state == NotSent && len(n.resources[url]) == 0 {
+			continue
+		}
+		// One that resumed a stream and was sent nothing since has no version.
+		if t.state != Synced || t.version != "" && t.version != newest.GetVersion(url) {
+			return false
+		}
+	}
+	return true
 }
 
 // Config returns what a connected proxy is to run, by short type name; false when no such proxy is connected.

@@ -130,6 +130,9 @@ func TestEnvoyRuns(t *testing.T) {
 				<-time.After(time.Duration(revision%7) * time.Millisecond)
 			}
 			synced(t, server, changed, revision-1)
+			if waiting := server.Unsettled(); len(waiting) > 0 {
+				t.Errorf("%q acknowledged everything and are waited for", waiting)
+			}
 			eventually(t, 5*time.Second, func() string {
 				if warming := get(t, admin, "/config_dump?resource=dynamic_warming_clusters"); strings.Contains(warming, "version_info") {
 					return fmt.Sprintf("clusters are stuck: %.2000s", warming)

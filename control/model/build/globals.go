@@ -8,20 +8,35 @@ import (
 	"time"
 
 	"heddle.io/heddle/api/v1alpha1"
+	"heddle.io/heddle/control/cluster"
 	"heddle.io/heddle/control/model"
 	"heddle.io/heddle/control/objects"
 )
 
-// clusters finds the names of all clusters of the mesh: certificates of others are not accepted.
+// clusters finds all clusters of the mesh, and their authorities: certificates of others are not accepted. Of this
+// cluster's own authority, the cluster itself knows best.
 func (b *builder) clusters(sorted []*objects.Object) {
-	known := append([]string{b.settings.Cluster}, b.settings.Clusters...)
-	for _, o := range sorted {
-		if o.Kind == objects.Cluster {
-			known = append(known, o.GetName())
+	known, issuers := []string{b.settings.Cluster}, slices.Clone(b.settings.Issuers)
+	if len(issuers) == 0 {
+		issuers = []cluster.Issuer{{Cluster: b.settings.Cluster}}
+	}
+	add := func(name, membership string) {
+		if !slices.Contains(known, name) {
+			known = append(known, name)
+			issuers = append(issuers, cluster.Issuer{Cluster: name, Membership: membership})
 		}
 	}
+	for _, o := range sorted {
+		if c, ok := o.Resource.(*v1alpha1.Cluster); ok {
+			add(o.GetName(), c.Spec.Key)
+		}
+	}
+	for _, name := range b.settings.Clusters {
+		add(name, "")
+	}
 	slices.Sort(known)
-	b.mesh.Settings.Clusters = slices.Compact(known)
+	slices.SortFunc(issuers, cluster.Issuer.Compare)
+	b.mesh.Settings.Clusters, b.mesh.Settings.Issuers = known, issuers
 }
 
 // isCluster says whether the mesh has a cluster of that name.

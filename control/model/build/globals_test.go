@@ -126,7 +126,8 @@ func TestAClusterSpeaksForItsOwnNamespaceOnly(t *testing.T) {
 		}
 	}))
 	s := mesh.Service("cart.shop.svc.cluster.local")
-	if got := s.Answering(); !slices.Equal(got, []string{"spiffe://cluster.local/ns/shop/sa/cart", "spiffe://cluster.local/ns/shop/sa/default"}) {
+	if got := s.Homes("cluster1"); len(got) != 2 || got[0].Cluster != "cluster1" || !slices.Equal(got[0].Identities, []string{"spiffe://cluster.local/ns/shop/sa/default"}) ||
+		got[1].Cluster != "cluster2" || !slices.Equal(got[1].Identities, []string{"spiffe://cluster.local/ns/shop/sa/cart"}) {
 		t.Errorf("accepted are %v", got)
 	}
 	// What is told on must not come back as this cluster's own.

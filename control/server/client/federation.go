@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"time"
 
+	"heddle.io/heddle/control/cluster"
 	"heddle.io/heddle/control/registry"
 )
 
@@ -92,8 +93,14 @@ type ClusterStatus struct {
 	Services int               `json:"services"`
 	Exports  []registry.Export `json:"exports,omitempty"`
 	Version  string            `json:"version,omitempty"`
-	// Joined is when it joined.
-	Joined time.Time `json:"joined,omitzero"`
+	// Joined is when it joined, Membership the hash of the key that it joined with; empty for the primary.
+	Joined     time.Time `json:"joined,omitzero"`
+	Membership string    `json:"membership,omitempty"`
+}
+
+// Issuer is the cluster as its certificates name it.
+func (s ClusterStatus) Issuer() cluster.Issuer {
+	return cluster.Issuer{Cluster: s.Name, Membership: s.Membership}
 }
 
 // Names gives what DNS servers answer now.

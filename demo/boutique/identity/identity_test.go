@@ -38,9 +38,11 @@ func TestParseForwarded(t *testing.T) {
 
 func TestTheClientsClusterIsWhatItsCertificateNames(t *testing.T) {
 	for header, want := range map[string]string{
-		`By=s;URI=c;DNS=east.clusters.cluster.local`:                   "east",
-		`By=s;URI=c;DNS=frontend.example.com;DNS=b.clusters.mesh.corp`: "b",
-		`DNS=far.clusters.d,By=s;dns=near.clusters.d`:                  "near",
+		`By=s;URI=c;DNS=east.clusters.cluster.local`:                                                                    "east",
+		`By=s;URI=c;DNS=frontend.example.com;DNS=b.clusters.mesh.corp`:                                                  "b",
+		`DNS=far.clusters.d,By=s;dns=near.clusters.d`:                                                                   "near",
+		`DNS=0123456789abcdef0123456789abcdef.east.clusters.d;DNS=a.b.0123456789abcdef0123456789abcdef.east.clusters.d`: "east",
+		`DNS=a.b.0123456789abcdef0123456789abcdef.east.clusters.d;DNS=0123456789abcdef0123456789abcdef.west.clusters.d`: "west",
 		`DNS=.clusters.d`:            "",
 		`DNS=a.b.clusters.d`:         "",
 		`DNS=east.clusters.`:         "",

@@ -4,7 +4,10 @@
 // returned.
 package identity
 
-import "strings"
+import (
+	"regexp"
+	"strings"
+)
 
 // Header names, lower case as HTTP/2 wants them.
 const (
@@ -57,15 +60,18 @@ func ParseForwarded(header string) Forwarded {
 	return found
 }
 
-// clusterOf returns the cluster of a DNS name <cluster>.clusters.<trust domain>,
-// which a mesh may put into the certificates of each cluster, and "" for any
-// other name.
+// clusterName is <cluster>.clusters.<trust domain>, or
+// <membership>.<cluster>.clusters.<trust domain>, where a membership has 32
+// hexadecimal digits.
+var clusterName = regexp.MustCompile(`^(?:[0-9a-f]{32}\.)?([^.]+)\.clusters\..`)
+
+// clusterOf returns the cluster of such a DNS name, which a mesh may put into the
+// certificates of each cluster, and "" for any other name.
 func clusterOf(name string) string {
-	cluster, domain, found := strings.Cut(name, ".clusters.")
-	if !found || domain == "" || strings.Contains(cluster, ".") {
-		return ""
+	if found := clusterName.FindStringSubmatch(name); found != nil {
+		return found[1]
 	}
-	return cluster
+	return ""
 }
 
 // splitQuoted splits at separators outside double quotes. It always returns at

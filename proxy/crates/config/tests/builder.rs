@@ -123,6 +123,19 @@ fn static_resources_are_there_at_once_and_pipes_are_not_clusters() {
     assert!(!b.is_complete(), "clusters and listeners are still to come");
 }
 
+/// The order in which the bootstrap lists them does not matter.
+#[test]
+fn static_clusters_and_listeners_use_static_secrets() {
+    let mut cluster = tls_cluster("c", "own");
+    let common = &mut cluster["transport_socket"]["typed_config"]["common_tls_context"];
+    common["tls_certificate_sds_secret_configs"] = json!([{ "name": "own" }]);
+    let text = json!({ "static_resources": { "clusters": [cluster], "secrets": [pair("own", "a")] } }).to_string();
+    let bootstrap = Bootstrap::parse([text.as_str()], &Options::default()).unwrap_or_else(|e| panic!("{e}"));
+    let mut b = Builder::new(&bootstrap, Box::new(|_| Ok(()))).unwrap_or_else(|e| panic!("{e}"));
+    assert!(b.is_complete(), "{:?}", b.waiting());
+    assert!(b.snapshot().clusters.contains_key("c"));
+}
+
 #[test]
 fn a_cluster_waits_for_its_endpoints() {
     let mut b = builder();

@@ -9,6 +9,10 @@ use heddle_net::ConnectionInfo;
 
 use crate::{Cidr, HeaderMatcher, PathReadings, Reading, RequestView, StringMatcher};
 
+mod san;
+
+pub use san::{SanMatcher, SanType};
+
 /// `RBAC.Action`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
@@ -59,6 +63,9 @@ pub enum Principal {
     /// `authenticated`: on a TLS connection, any URI subject alternative name of the peer matches, else any DNS name,
     /// else the subject. Without a matcher every TLS connection matches.
     Authenticated(Option<StringMatcher>),
+    /// `custom` with `envoy.rbac.principals.mtls_authenticated`: the peer showed a certificate that was verified, and one
+    /// of its names of the matcher's kind matches. Without a matcher every verified certificate matches.
+    MtlsAuthenticated(Option<SanMatcher>),
     /// `source_ip` and `direct_remote_ip`: the connection's peer.
     DirectRemoteIp(Cidr),
     /// `remote_ip`: the client as `X-Forwarded-For` and the connection manager's settings have it.
@@ -269,6 +276,10 @@ impl Principal {
             Self::Or(any) => any.iter().any(|p| p.matches(subject)),
             Self::Not(inner) => !inner.matches(subject.negated()),
             Self::Authenticated(matcher) => subject.authenticated(matcher.as_ref()),
+            Self::MtlsAuthenticated(matcher) => {
+                let peer = subject.connection.peer.as_deref();
+                peer.is_some_and(|peer| matcher.as_ref().is_none_or(|m| m.matches(peer)))
+            }
             Self::DirectRemoteIp(range) => range.contains(subject.connection.remote.ip()),
             Self::RemoteIp(range) => range.contains(subject.remote_ip()),
             Self::Header(matcher) => subject.header(matcher),

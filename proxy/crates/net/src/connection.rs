@@ -30,6 +30,10 @@ pub struct PeerIdentity {
     pub uri_sans: Vec<String>,
     /// DNS subject alternative names.
     pub dns_sans: Vec<String>,
+    /// E-mail subject alternative names.
+    pub email_sans: Vec<String>,
+    /// IP subject alternative names, in canonical text form.
+    pub ip_sans: Vec<String>,
     /// The subject in RFC 2253 form.
     pub subject: String,
     /// Lower-case hex SHA-256 of the leaf certificate's DER form (`Hash=` of X-Forwarded-Client-Cert).
@@ -39,25 +43,43 @@ pub struct PeerIdentity {
 }
 
 impl PeerIdentity {
-    /// The cluster that vouches for this identity: `c1` of the DNS name `c1.clusters.<trust domain>`, where the trust
-    /// domain is that of the SPIFFE identity beside it. Heddle's authorities are constrained to the name of their own
-    /// cluster (RFC 5280 §4.2.1.10), so none can put another's here. None without such a name.
+    /// The cluster that vouches for this identity: `c1` of the DNS name `c1.clusters.<trust domain>`, or
+    /// `<membership>.c1.clusters.<trust domain>`, where the trust domain is that of the SPIFFE identity beside it and a
+    /// membership has 32 hexadecimal digits. Heddle's authorities are constrained to the name of their own cluster (RFC
+    /// 5280 §4.2.1.10), so none can put another's here. None without such a name, or when it is not in lower case.
     pub fn cluster(&self) -> Option<&str> {
-        self.cluster_and_name().map(|(cluster, _)| cluster)
+        let (cluster, _) = self.cluster_and_name()?;
+        (!cluster.bytes().any(|b| b.is_ascii_uppercase())).then_some(cluster)
     }
 
-    /// The DNS name that [`PeerIdentity::cluster`] is read from.
-    pub fn cluster_name(&self) -> Option<&str> {
-        self.cluster_and_name().map(|(_, name)| name)
+    /// The DNS name that [`PeerIdentity::cluster`] is read from, in lower case: verifiers compare it without regard to
+    /// case, so its spelling is the peer's choice.
+    pub fn cluster_name(&self) -> Option<String> {
+        self.cluster_and_name().map(|(_, name)| name.to_ascii_lowercase())
     }
 
     fn cluster_and_name(&self) -> Option<(&str, &str)> {
         let (domain, _) = self.uri_sans.first()?.strip_prefix("spiffe://")?.split_once('/')?;
         self.dns_sans.iter().find_map(|name| {
-            let cluster = name.strip_suffix(domain)?.strip_suffix(".clusters.")?;
+            let below = before(before(name, domain)?, ".clusters.")?;
+            let cluster = match below.split_once('.') {
+                Some((membership, cluster)) if is_membership(membership) => cluster,
+                Some(_) => return None,
+                None => below,
+            };
             (!cluster.is_empty() && !cluster.contains('.')).then_some((cluster, name.as_str()))
         })
     }
+}
+
+/// What stands before the end of a DNS name, if it ends so.
+fn before<'n>(name: &'n str, end: &str) -> Option<&'n str> {
+    let (start, rest) = name.split_at_checked(name.len().checked_sub(end.len())?)?;
+    rest.eq_ignore_ascii_case(end).then_some(start)
+}
+
+fn is_membership(label: &str) -> bool {
+    label.len() == 32 && label.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
 /// Facts about one downstream connection. Filled by accept, listener filters and the TLS handshake, then shared.
@@ -128,8 +150,20 @@ mod tests {
             cluster(cart, &["cart.shop", "c2.clusters.acme.demo"]).as_deref(),
             Some("c2")
         );
+        let joined = "0123456789abcdef0123456789abcdef.c3.clusters.acme.demo";
+        let account = format!("cart.shop.{joined}");
+        assert_eq!(cluster(cart, &[joined, &account]).as_deref(), Some("c3"));
+        assert_eq!(cluster(cart, &[&account, joined]).as_deref(), Some("c3"));
+        assert_eq!(
+            cluster(cart, &["cart.shop.c1.clusters.acme.demo", "c1.clusters.acme.demo"]).as_deref(),
+            Some("c1")
+        );
         for names in [
-            &["c1.clusters.other.demo"][..],
+            &[account.as_str()][..],
+            &["x0123456789abcdef0123456789abcde.c3.clusters.acme.demo"],
+            &["0123456789abcdef0123456789abcdef.clusters.acme.demo."],
+            &["C1.clusters.acme.demo"],
+            &["c1.clusters.other.demo"],
             &[".clusters.acme.demo"],
             &["a.b.clusters.acme.demo"],
             &["c1.acme.demo"],
@@ -139,5 +173,25 @@ mod tests {
         }
         assert_eq!(cluster("https://acme.demo/x", &["c1.clusters.acme.demo"]), None);
         assert_eq!(PeerIdentity::default().cluster(), None);
+    }
+
+    /// A peer that writes its cluster's name in another way is of the same cluster all the same.
+    #[test]
+    fn the_name_of_the_cluster_has_no_case() {
+        let name = |dns: &str| {
+            let identity = PeerIdentity {
+                uri_sans: vec!["spiffe://td/ns/shop/sa/cart".to_owned()],
+                dns_sans: vec![dns.to_owned()],
+                ..PeerIdentity::default()
+            };
+            identity.cluster_name()
+        };
+        for dns in ["c1.clusters.td", "C1.clusters.td", "c1.Clusters.TD"] {
+            assert_eq!(name(dns).as_deref(), Some("c1.clusters.td"), "{dns}");
+        }
+        let joined = "0123456789ABCDEF0123456789abcdef.c3.clusters.td";
+        assert_eq!(name(joined), Some(joined.to_ascii_lowercase()));
+        assert_eq!(name("ü.clusters.td").as_deref(), Some("ü.clusters.td"));
+        assert_eq!(name("clusters.td"), None);
     }
 }

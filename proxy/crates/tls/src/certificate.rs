@@ -74,7 +74,8 @@ pub(crate) fn identity(leaf: &X509Ref) -> PeerIdentity {
         match kind {
             SanKind::Uri => identity.uri_sans.push(name),
             SanKind::Dns => identity.dns_sans.push(name),
-            SanKind::Ip | SanKind::Email => {}
+            SanKind::Ip => identity.ip_sans.push(name),
+            SanKind::Email => identity.email_sans.push(name),
         }
     }
     identity

@@ -108,7 +108,7 @@ pub(crate) async fn serve(
                             .peer
                             .as_deref()
                             .and_then(PeerIdentity::cluster_name)
-                            .is_some_and(|name| state.server_tls(key).is_none_or(|now| !now.accepts_dns(name)));
+                            .is_some_and(|name| state.server_tls(key).is_none_or(|now| !now.accepts_dns(&name)));
                     if stranger {
                         return log_handshake(&listener, &info, begun, "the client's cluster was removed");
                     }

@@ -52,7 +52,7 @@ impl ChainRuntime {
             return self.drain.listener();
         };
         let mut by_cluster = self.by_cluster.borrow_mut();
-        if let Some(drain) = by_cluster.get(name) {
+        if let Some(drain) = by_cluster.get(name.as_str()) {
             return drain.listener();
         }
         let drain = DrainTrigger::new();
@@ -62,7 +62,7 @@ impl ChainRuntime {
             DrainStage::Closing => drain.close_now(),
         }
         let listener = drain.listener();
-        by_cluster.insert(name.into(), drain);
+        by_cluster.insert(name.into_boxed_str(), drain);
         listener
     }
 

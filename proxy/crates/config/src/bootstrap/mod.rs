@@ -182,7 +182,7 @@ impl Bootstrap {
             runtime.max_downstream_connections = most.or(runtime.max_downstream_connections);
         }
         let updates = [
-            (ResourceKind::Cluster, clusters),
+            // The others may name these, so they come first, as in Envoy.
             (
                 ResourceKind::Secret,
                 statics
@@ -191,6 +191,7 @@ impl Bootstrap {
                     .map(|s| (s.name.clone(), s.encode_to_vec()))
                     .collect(),
             ),
+            (ResourceKind::Cluster, clusters),
             (
                 ResourceKind::Listener,
                 statics

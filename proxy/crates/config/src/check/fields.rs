@@ -384,6 +384,7 @@ pub(super) const TABLE: &[Message] = &[
         "and_ids",
         "any",
         "authenticated",
+        "custom",
         "direct_remote_ip",
         "header",
         "not_id",
@@ -611,6 +612,10 @@ pub(super) const TABLE: &[Message] = &[
     ]),
     message("envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy.WeightedCluster", &["clusters"]),
     message("envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy.WeightedCluster.ClusterWeight", &["name", "weight"]),
+    message("envoy.extensions.rbac.principals.mtls_authenticated.v3.Config", &[
+        "any_validated_client_certificate",
+        "san_matcher",
+    ]),
     message(
         "envoy.extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig",
         &["max_active_downstream_connections"],
@@ -651,7 +656,12 @@ pub(super) const TABLE: &[Message] = &[
     message("envoy.extensions.transport_sockets.tls.v3.SPIFFECertValidatorConfig.TrustDomain", &["name", "trust_bundle"]),
     message("envoy.extensions.transport_sockets.tls.v3.SdsSecretConfig", &["name", "sds_config"]),
     message("envoy.extensions.transport_sockets.tls.v3.Secret", &["name", "tls_certificate", "validation_context"]),
-    message("envoy.extensions.transport_sockets.tls.v3.SubjectAltNameMatcher", &["matcher", "san_type"]),
+    Message {
+        name: "envoy.extensions.transport_sockets.tls.v3.SubjectAltNameMatcher",
+        implemented: &["matcher", "san_type"],
+        ignored: &[],
+        instead: &[("oid", "use san_type URI, DNS, IP_ADDRESS or EMAIL, which have none")],
+    },
     Message {
         name: "envoy.extensions.transport_sockets.tls.v3.TlsCertificate",
         implemented: &["certificate_chain", "private_key"],

@@ -56,6 +56,7 @@ pub(crate) mod pb {
     pub(crate) use heddle_api::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
     pub(crate) use heddle_api::envoy::extensions::filters::network::rbac::v3 as network_rbac;
     pub(crate) use heddle_api::envoy::extensions::filters::network::tcp_proxy::v3 as tcp_proxy;
+    pub(crate) use heddle_api::envoy::extensions::rbac::principals::mtls_authenticated::v3 as mtls_authenticated;
     pub(crate) use heddle_api::envoy::extensions::resource_monitors::downstream_connections::v3 as connections_monitor;
     pub(crate) use heddle_api::envoy::extensions::transport_sockets::tls::v3 as tls;
     pub(crate) use heddle_api::envoy::extensions::upstreams::http::v3 as upstream_http;

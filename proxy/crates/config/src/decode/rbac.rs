@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use heddle_matching::rbac::{Action, Permission, Policies, Policy, Principal, Rules};
+use heddle_matching::rbac::{Action, Permission, Policies, Policy, Principal, Rules, SanMatcher, SanType};
 
-use super::{Result, address, enumeration, matcher, pb, required};
+use super::{Result, address, enumeration, matcher, pb, required, unpack};
 use crate::path::Path;
 
 /// `envoy.filters.http.rbac`.
@@ -127,8 +127,42 @@ fn principal(config: &pb::rbac::Principal, path: &Path<'_>) -> Result<Principal>
         Identifier::RemoteIp(r) => Principal::RemoteIp(address::match_cidr(r, &path.field("remote_ip"))?),
         Identifier::Header(h) => Principal::Header(matcher::header(h, &path.field("header"))?),
         Identifier::UrlPath(p) => Principal::UrlPath(url_path(p, &path.field("url_path"))?),
+        Identifier::Custom(c) => custom(c, &path.field("custom"))?,
         _ => return Err(path.error("this kind of principal is not implemented; use another")),
     })
+}
+
+/// A principal that is an extension.
+fn custom(config: &pb::core::TypedExtensionConfig, path: &Path<'_>) -> Result<Principal> {
+    let here = path.field("typed_config");
+    let any = required(config.typed_config.as_ref(), &here)?;
+    match heddle_api::message_name(&any.type_url) {
+        "envoy.extensions.rbac.principals.mtls_authenticated.v3.Config" => {
+            let config: pb::mtls_authenticated::Config = unpack(any, &here)?;
+            match (&config.san_matcher, config.any_validated_client_certificate) {
+                // The matcher goes before the flag, as in Envoy.
+                (Some(m), _) => Ok(Principal::MtlsAuthenticated(Some(san(m, &here.field("san_matcher"))?))),
+                (None, true) => Ok(Principal::MtlsAuthenticated(None)),
+                (None, false) => Err(here.error("one of san_matcher, any_validated_client_certificate must be set")),
+            }
+        }
+        other => Err(here.unsupported(other, "use envoy.rbac.principals.mtls_authenticated")),
+    }
+}
+
+fn san(config: &pb::tls::SubjectAltNameMatcher, path: &Path<'_>) -> Result<SanMatcher> {
+    use pb::tls::subject_alt_name_matcher::SanType as Kind;
+    let here = path.field("san_type");
+    let kind = match enumeration(config.san_type, &here)? {
+        Kind::Uri => SanType::Uri,
+        Kind::Dns => SanType::Dns,
+        Kind::Email => SanType::Email,
+        Kind::IpAddress => SanType::IpAddress,
+        other => return Err(here.unsupported(other.as_str_name(), "use URI, DNS, IP_ADDRESS or EMAIL")),
+    };
+    let here = path.field("matcher");
+    let matcher = matcher::string(required(config.matcher.as_ref(), &here)?, &here)?;
+    Ok(SanMatcher::new(kind, matcher))
 }
 
 fn url_path(config: &pb::matcher::PathMatcher, path: &Path<'_>) -> Result<heddle_matching::StringMatcher> {

@@ -105,6 +105,112 @@ async fn a_removed_cluster_is_locked_out() {
     assert!(matches!(failure, VerifyFailure::SanMismatch(_)), "{failure}");
 }
 
+/// What a client says of a server.
+async fn opinion(server: &ServerParams, client: &ClientParams) -> Result<(), VerifyFailure> {
+    match handshake(server, client).await.1 {
+        Ok(_) => Ok(()),
+        Err(error) => match error.kind {
+            HandshakeErrorKind::Verify(failure) => Err(failure),
+            other => panic!("{other:?}"),
+        },
+    }
+}
+
+/// A client goes by the one name that says both who a server is and who says so.
+#[tokio::test]
+async fn servers_are_of_one_account_and_one_cluster() {
+    const MEMBER: &str = "0123456789abcdef0123456789abcdef.c2.clusters.cluster.local";
+    const BEFORE: &str = "00000000000000000000000000000000.c2.clusters.cluster.local";
+    let root = Authority::root("root");
+    let (one, two) = (root.constrained("c1", ONE), root.constrained("c2", MEMBER));
+    let removed = root.constrained("c2", BEFORE);
+    let below = |account: &str, issuer: &str| format!("{account}.shop.{issuer}");
+    let wanting = |wanted: &[String]| ClientParams {
+        trust: Some(Trust {
+            roots_pem: root.pem(),
+            sans: wanted
+                .iter()
+                .map(|name| SanMatcher::exact(SanKind::Dns, name))
+                .collect(),
+            trust_domains: Vec::new(),
+        }),
+        ..ClientParams::default()
+    };
+    let showing = |issuer: &Authority, uris: &[&str], dns: &[&str]| ServerParams {
+        certificates: vec![issuer.issue(&Leaf {
+            uris,
+            dns,
+            ..Leaf::default()
+        })],
+        ..ServerParams::default()
+    };
+    let (here, there) = (below("server", ONE), below("server", MEMBER));
+    let one_home = wanting(std::slice::from_ref(&here));
+    let two_homes = wanting(&[here.clone(), there.clone()]);
+    opinion(&showing(&one, &[SERVER], &[ONE, &here]), &one_home)
+        .await
+        .expect("of the cluster that has it");
+    for server in [
+        showing(&one, &[SERVER], &[ONE, &here]),
+        showing(&two, &[SERVER], &[MEMBER, &there]),
+    ] {
+        opinion(&server, &two_homes).await.expect("of either that has it");
+    }
+    let (thief, past) = (below("thief", MEMBER), below("server", BEFORE));
+    for (what, client, server) in [
+        ("the identity", &one_home, showing(&two, &[SERVER], &[MEMBER, &there])),
+        (
+            "a URI that reads like the name",
+            &one_home,
+            showing(&two, &[SERVER, &here], &[MEMBER]),
+        ),
+        ("only such a URI", &one_home, showing(&two, &[&here], &[])),
+        ("the name itself", &one_home, showing(&two, &[SERVER], &[&here])),
+        (
+            "the name beside its own",
+            &one_home,
+            showing(&two, &[SERVER], &[MEMBER, &there, &here]),
+        ),
+        (
+            "a wildcard",
+            &one_home,
+            showing(&two, &[SERVER], &["*.shop.c1.clusters.cluster.local"]),
+        ),
+        (
+            "another account of its own",
+            &two_homes,
+            showing(&two, &[SERVER], &[MEMBER, &thief]),
+        ),
+        (
+            "its cluster's name only",
+            &two_homes,
+            showing(&two, &[SERVER], &[MEMBER]),
+        ),
+        (
+            "a former membership",
+            &two_homes,
+            showing(&removed, &[SERVER], &[BEFORE, &past]),
+        ),
+        (
+            "a former membership, and the name",
+            &two_homes,
+            showing(&removed, &[SERVER, &there], &[&there]),
+        ),
+        (
+            "a former membership, and its cluster",
+            &two_homes,
+            showing(&removed, &[SERVER], &["c2.clusters.cluster.local"]),
+        ),
+    ] {
+        let failure = opinion(&server, client).await.expect_err(what);
+        let said = failure.to_string();
+        assert!(
+            matches!(failure, VerifyFailure::SanMismatch(_)) || said.contains("permitted subtree"),
+            "{what}: {said}"
+        );
+    }
+}
+
 #[tokio::test]
 async fn several_roots_in_one_bundle() {
     // Of the same name, as two meshes' roots are.
