@@ -13,7 +13,7 @@ fn is_protected(name: &str) -> bool {
 }
 
 /// `*_headers_to_add` and `*_headers_to_remove`. `adding` and `removing` are the names of the two fields.
-pub(super) fn operations(
+pub(crate) fn operations(
     add: &[pb::core::HeaderValueOption],
     remove: &[String],
     adding: &str,

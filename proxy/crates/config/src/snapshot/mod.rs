@@ -5,6 +5,7 @@
 
 mod cluster;
 mod filter;
+mod fraction;
 mod http2;
 mod listener;
 mod route;
@@ -15,11 +16,13 @@ use std::sync::Arc;
 
 use heddle_tls::{ClientContext, ServerContext};
 
+pub use crate::filters::{FilterConfig, RouteFilterConfig};
 pub use cluster::{
     CircuitBreakers, Cluster, Discovery, Dns, DnsFamily, Endpoint, EndpointHealth, HealthCheck, HealthChecker,
     LbPolicy, Locality, LocalityEndpoints, OutlierDetection, TransportSocketMatch, UpstreamHttp, UpstreamTransport,
 };
-pub use filter::{HttpFilter, NetworkFilter, TcpProxy};
+pub use filter::{HttpFilter, NetworkFilter, RouteFilter, RouteFilters, TcpProxy};
+pub use fraction::Fraction;
 pub use http2::{H2Keepalive, Http2Options};
 pub use listener::{
     AccessLog, AccessLogSink, Cidr, Digest, EscapedSlashes, FilterChain, FilterChainMatch, HttpCodec,

@@ -94,6 +94,7 @@ fn http() -> NetworkFilter {
             host_rewrite: None,
             retry: None,
             not_found_status: 503,
+            weighted_filters: vec![],
         })),
         request_headers: HeaderOps::default(),
         response_headers: HeaderOps::default(),
