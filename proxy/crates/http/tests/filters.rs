@@ -6,10 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use harness::*;
+use heddle_config::filters::cors::CorsPolicy;
 use heddle_config::filters::fault::{Abort, AbortWith, Delay, Fault};
+use heddle_config::filters::header_mutation::{HeaderMutation, Mutation, Mutations};
+use heddle_config::filters::local_ratelimit::{Descriptor, Limiter, LocalRateLimit, TokenBucket, VirtualHostLimits};
 use heddle_config::filters::rbac::RbacPerRoute;
 use heddle_config::snapshot::*;
 use heddle_matching::rbac::{self, Action as Rule, Permission, Principal};
+use tokio::net::TcpStream;
 
 fn h1(name: &str) -> Cluster {
     cluster(name, UpstreamHttp::Http1)
@@ -79,6 +83,43 @@ fn a_filter_does_not_wait_for_a_client_that_has_gone() {
         }
         assert_eq!(proxy.metric("envoy_http_downstream_rq_rx_reset", ""), 6);
         assert!(log.borrow().is_empty());
+    });
+}
+
+#[test]
+fn a_stream_that_is_reset_ends_the_wait_and_others_go_on() {
+    run(async {
+        let (up, log) = echo().await;
+        let mut manager = manager(speaking(
+            "fault",
+            vec![
+                ("/slow", Some(RouteFilterConfig::Fault(Arc::new(hour()))), false),
+                ("/", None, false),
+            ],
+        ));
+        manager.filters = vec![fault(Fault::default())];
+        let proxy = Proxy::start(manager, vec![(h1("c"), vec![up])]).await;
+        let tcp = TcpStream::connect(proxy.address).await.expect("connect");
+        let (client, driver) = h2::client::handshake(tcp).await.expect("handshake");
+        tokio::task::spawn_local(async move {
+            let _ = driver.await;
+        });
+        let mut client = client.ready().await.expect("ready");
+        let request = |path: &str| {
+            let request = http::Request::builder()
+                .method("POST")
+                .uri(format!("http://shop{path}"));
+            request.body(()).expect("request")
+        };
+        let (_, mut slow) = client.send_request(request("/slow"), false).expect("send");
+        slow.send_data("hel".into(), false).expect("data");
+        proxy.until(WAITING, "", 1).await;
+        let (answer, _) = client.send_request(request("/fast"), true).expect("send");
+        assert_eq!(answer.await.expect("an answer").status(), 200);
+        slow.send_reset(h2::Reason::CANCEL);
+        proxy.until(WAITING, "", 0).await;
+        assert_eq!(log.borrow().len(), 1);
+        drop(client);
     });
 }
 
@@ -190,12 +231,15 @@ fn routes_speak_to_filters() {
         let (up, _) = echo().await;
         let rule = |config: RbacPerRoute| Some(RouteFilterConfig::Rbac(Arc::new(config)));
         let table = || {
-            speaking("rbac", vec![
-                ("/deny", rule(nobody()), false),
-                ("/none", rule(RbacPerRoute::default()), false),
-                ("/off", None, true),
-                ("/", None, false),
-            ])
+            speaking(
+                "rbac",
+                vec![
+                    ("/deny", rule(nobody()), false),
+                    ("/none", rule(RbacPerRoute::default()), false),
+                    ("/off", None, true),
+                    ("/", None, false),
+                ],
+            )
         };
         let own = rbac::Policies {
             rules: Some(rbac::Rules::new(Rule::Allow, vec![])),
@@ -205,7 +249,12 @@ fn routes_speak_to_filters() {
             let proxy = Proxy::start(manager, vec![(h1("c"), vec![up])]).await;
             let mut out = vec![];
             for path in ["/deny", "/none", "/off", "/"] {
-                out.push(proxy.ask(&format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n")).await.status);
+                out.push(
+                    proxy
+                        .ask(&format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"))
+                        .await
+                        .status,
+                );
             }
             out
         };
@@ -234,5 +283,190 @@ fn routes_speak_to_filters() {
             })),
         )];
         assert_eq!(statuses(manager3).await, [418, 418, 418, 418]);
+    });
+}
+
+/// So many tokens, and no more for as long as a test runs.
+fn bucket(tokens: u32) -> TokenBucket {
+    TokenBucket::new(tokens, 1e-6)
+}
+
+fn limit(tokens: u32) -> LocalRateLimit {
+    LocalRateLimit {
+        stat_prefix: "p".into(),
+        status: 429,
+        limiter: Limiter {
+            default: Some(bucket(tokens)),
+            descriptors: vec![],
+            always_default: true,
+        },
+        enabled: Fraction::ALL,
+        enforced: Fraction::ALL,
+        request_headers: HeaderOps::default(),
+        response_headers: HeaderOps::default(),
+        rate_limits: vec![],
+        stage: 0,
+        virtual_host: VirtualHostLimits::Override,
+        per_connection: false,
+        x_ratelimit_headers: false,
+        resource_exhausted: false,
+    }
+}
+
+async fn limited(config: &Arc<LocalRateLimit>) -> Proxy {
+    let (up, _) = echo().await;
+    let mut manager = manager(to("c"));
+    manager.filters = vec![filter("limit", FilterConfig::LocalRateLimit(Arc::clone(config)))];
+    Proxy::start(manager, vec![(h1("c"), vec![up])]).await
+}
+
+const PLAIN: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+
+#[test]
+fn workers_share_a_rate_limit() {
+    run(async {
+        let config = Arc::new(limit(3));
+        let (one, other) = (limited(&config).await, limited(&config).await);
+        assert_eq!(one.ask(PLAIN).await.status, 200);
+        assert_eq!(other.ask(PLAIN).await.status, 200);
+        assert_eq!(one.ask(PLAIN).await.status, 200);
+        let answer = other.ask(PLAIN).await;
+        assert_eq!((answer.status, answer.text().as_str()), (429, "local_rate_limited"));
+        assert_eq!(one.ask(PLAIN).await.status, 429);
+        assert_eq!(one.metric("envoy_http_local_rate_limit_ok", "p"), 2);
+        assert_eq!(other.metric("envoy_http_local_rate_limit_enforced", "p"), 1);
+    });
+}
+
+#[test]
+fn connections_have_rate_limits_of_their_own() {
+    run(async {
+        let config = Arc::new(LocalRateLimit {
+            per_connection: true,
+            ..limit(1)
+        });
+        let proxy = limited(&config).await;
+        // More than are kept before those that are gone are looked for.
+        for _ in 0..70 {
+            let mut client = proxy.connect().await;
+            for status in [200, 429] {
+                client.send(PLAIN).await;
+                assert_eq!(client.answer().await.expect("an answer").status, status);
+            }
+        }
+    });
+}
+
+#[test]
+fn a_descriptor_has_a_bucket_of_its_own() {
+    run(async {
+        let mut config = limit(100);
+        config.limiter.descriptors = vec![Descriptor {
+            entries: vec![("tenant".into(), "small".into())],
+            bucket: bucket(1),
+        }];
+        config.rate_limits = vec![RateLimit {
+            stage: 0,
+            actions: vec![RateLimitAction::Header {
+                name: "x-tenant".into(),
+                key: "tenant".into(),
+                skip_if_absent: false,
+            }],
+        }];
+        let proxy = limited(&Arc::new(config)).await;
+        let ask = async |tenant| {
+            let request = format!("GET / HTTP/1.1\r\nHost: a\r\nX-Tenant: {tenant}\r\n\r\n");
+            proxy.ask(&request).await.status
+        };
+        let got = [
+            ask("small").await,
+            ask("small").await,
+            ask("large").await,
+            ask("large").await,
+        ];
+        assert_eq!(got, [200, 429, 200, 200]);
+    });
+}
+
+#[test]
+fn the_most_specific_cors_policy_that_says_something_counts() {
+    run(async {
+        let (up, log) = echo().await;
+        let policy = |origin: &str, methods: &str| CorsPolicy {
+            origins: match origin {
+                "" => vec![],
+                origin => vec![heddle_matching::StringMatcher::exact(origin)],
+            },
+            methods: methods.into(),
+            headers: "".into(),
+            expose: "".into(),
+            max_age: "".into(),
+            credentials: None,
+            private_network: None,
+            forward_preflights: None,
+            enabled: Fraction::ALL,
+            shadow: Fraction::default(),
+        };
+        let said = |policy: CorsPolicy| Some(RouteFilterConfig::Cors(Arc::new(policy)));
+        let mut table = speaking("cors", vec![("/", said(policy("https://a", "GET")), false)]);
+        let route = &mut table.virtual_hosts[0].routes[0];
+        Arc::make_mut(&mut route.filters).say(0, said(policy("", "PUT")), false);
+        let mut manager = manager(table);
+        manager.filters = vec![filter("cors", FilterConfig::Cors(Arc::default()))];
+        let proxy = Proxy::start(manager, vec![(h1("c"), vec![up])]).await;
+        let answer = proxy
+            .ask("OPTIONS / HTTP/1.1\r\nHost: a\r\nOrigin: https://a\r\nAccess-Control-Request-Method: PUT\r\n\r\n")
+            .await;
+        assert_eq!(answer.header("access-control-allow-origin"), Some("https://a"));
+        assert_eq!(answer.header("access-control-allow-methods"), Some("PUT"));
+        assert!(log.borrow().is_empty());
+        let answer = proxy
+            .ask("GET / HTTP/1.1\r\nHost: a\r\nOrigin: https://b\r\n\r\n")
+            .await;
+        assert_eq!(
+            (answer.status, answer.header("access-control-allow-origin")),
+            (200, None)
+        );
+        assert_eq!(proxy.metric("envoy_http_cors_origin_invalid", ""), 1);
+    });
+}
+
+/// `most_specific_header_mutations_wins` turns the order of levels round.
+#[test]
+fn mutations_come_in_the_order_of_levels() {
+    run(async {
+        let (up, log) = echo().await;
+        let mutations = |value: &str| Mutations {
+            request: vec![Mutation::Change(HeaderOps {
+                remove: vec![],
+                add: vec![("x-order".into(), HeaderValue::Literal(value.into()), HeaderOp::Append)],
+            })],
+            response: vec![],
+        };
+        let said = |value: &str| Some(RouteFilterConfig::HeaderMutation(Arc::new(mutations(value))));
+        for (most_specific_last, order) in [
+            (false, ["filter", "route", "host"]),
+            (true, ["filter", "host", "route"]),
+        ] {
+            let mut table = speaking("m", vec![("/", said("host"), false)]);
+            let route = &mut table.virtual_hosts[0].routes[0];
+            Arc::make_mut(&mut route.filters).say(0, said("route"), false);
+            let mut manager = manager(table);
+            let config = HeaderMutation {
+                mutations: mutations("filter"),
+                most_specific_last,
+            };
+            manager.filters = vec![filter("m", FilterConfig::HeaderMutation(Arc::new(config)))];
+            let proxy = Proxy::start(manager, vec![(h1("c"), vec![up])]).await;
+            assert_eq!(proxy.ask(PLAIN).await.status, 200);
+            let seen = log.borrow_mut().pop().expect("a request");
+            let values: Vec<_> = seen
+                .headers
+                .iter()
+                .filter(|(n, _)| n == "x-order")
+                .map(|(_, v)| v.as_str())
+                .collect();
+            assert_eq!(values, order);
+        }
     });
 }

@@ -34,6 +34,14 @@ pub(crate) fn operations(
     Ok(out)
 }
 
+/// One addition by itself.
+pub(crate) fn one(option: &pb::core::HeaderValueOption, path: &Path<'_>) -> Result<HeaderOps> {
+    Ok(HeaderOps {
+        remove: Vec::new(),
+        add: addition(option, path)?.into_iter().collect(),
+    })
+}
+
 #[expect(deprecated, reason = "`append` is still accepted, as Envoy does")]
 fn addition(
     option: &pb::core::HeaderValueOption,

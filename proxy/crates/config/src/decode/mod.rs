@@ -17,6 +17,7 @@ pub(crate) mod matcher;
 mod metadata;
 mod outlier;
 mod per_filter;
+pub(crate) mod rate_limit;
 pub(crate) mod rbac;
 mod retry;
 mod route;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::per_filter::Slots;
-use super::{Result, enumeration, fraction, headers, matcher, pb, required, retry, route_action};
+use super::{Result, enumeration, fraction, headers, matcher, pb, rate_limit, required, retry, route_action};
 use crate::path::Path;
 use crate::snapshot::{Fraction, PathMatch, Route, RouteFilters, RouteMatch, RouteTable, VirtualHost};
 
@@ -157,6 +157,7 @@ fn virtual_host(
         )?,
         retry: retry::optional(host.retry_policy.as_ref(), path)?,
         include_attempt_count: host.include_request_attempt_count,
+        rate_limits: rate_limit::rate_limits(&host.rate_limits, path)?,
     })
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use heddle_matching::Regex;
 
 use super::route::TableContext;
-use super::{Result, duration, duration_or, enumeration, pb, required, retry, tcp_proxy, tls};
+use super::{Result, duration, duration_or, enumeration, pb, rate_limit, required, retry, tcp_proxy, tls};
 use crate::path::Path;
 use crate::snapshot::{
     Action, ClusterChoice, DirectResponse, HostRewrite, PathRewrite, Redirect, RouteAction, RouteFilters,
@@ -33,6 +33,7 @@ pub(super) fn action(
     }
 }
 
+#[expect(deprecated, reason = "`include_vh_rate_limits` is still accepted, as Envoy does")]
 fn forward(
     config: &pb::route::RouteAction,
     filters: &Arc<RouteFilters>,
@@ -60,6 +61,8 @@ fn forward(
         retry: retry::optional(config.retry_policy.as_ref(), path)?,
         not_found_status,
         weighted_filters: weighted_filters(config, filters, context, path)?,
+        rate_limits: rate_limit::rate_limits(&config.rate_limits, path)?,
+        include_host_rate_limits: config.include_vh_rate_limits.unwrap_or(false),
     })
 }
 

@@ -110,8 +110,14 @@ macro_rules! filters {
 }
 
 filters! {
+    /// `envoy.filters.http.cors`: which origins may read answers.
+    Cors in cors, per route cors::CorsPolicy;
     /// `envoy.filters.http.fault`: delays and aborts.
     Fault in fault, per route fault::Fault;
+    /// `envoy.filters.http.header_mutation`.
+    HeaderMutation in header_mutation, per route header_mutation::Mutations;
+    /// `envoy.filters.http.local_ratelimit`: token buckets of this proxy.
+    LocalRateLimit in local_ratelimit, per route local_ratelimit::LocalRateLimit;
     /// `envoy.filters.http.rbac`.
     Rbac in rbac, per route rbac::RbacPerRoute;
     /// `istio.stats`: Istio's standard metrics for requests.

@@ -8,6 +8,7 @@ mod filter;
 mod fraction;
 mod http2;
 mod listener;
+mod rate_limit;
 mod route;
 mod runtime;
 
@@ -28,6 +29,7 @@ pub use listener::{
     AccessLog, AccessLogSink, Cidr, Digest, EscapedSlashes, FilterChain, FilterChainMatch, HttpCodec,
     HttpConnectionManager, Listener, ListenerFilter, RouteSource, ServerHeader, TrafficDirection, XfccDetail, XfccMode,
 };
+pub use rate_limit::{RateLimit, RateLimitAction};
 pub use route::{
     Action, ClusterChoice, DirectResponse, HeaderOp, HeaderOps, HeaderValue, HostRewrite, PathMatch, PathRewrite,
     Redirect, RetryOn, RetryPolicy, Route, RouteAction, RouteMatch, RouteTable, VirtualHost,

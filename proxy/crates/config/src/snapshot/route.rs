@@ -7,6 +7,7 @@ use std::time::Duration;
 use heddle_matching::{HeaderMatcher, QueryMatcher, Regex};
 
 use super::filter::RouteFilters;
+use super::rate_limit::RateLimit;
 use crate::filters::RouteFilterConfig;
 
 /// `envoy.config.route.v3.RouteConfiguration`.
@@ -69,6 +70,8 @@ pub struct VirtualHost {
     pub retry: Option<Arc<RetryPolicy>>,
     /// `include_request_attempt_count`.
     pub include_attempt_count: bool,
+    /// `rate_limits`.
+    pub rate_limits: Vec<RateLimit>,
 }
 
 /// `envoy.config.route.v3.Route`.
@@ -176,6 +179,10 @@ pub struct RouteAction {
     /// `typed_per_filter_config` of each weighted cluster, with what the levels around it say; empty when no cluster has
     /// one.
     pub weighted_filters: Vec<Arc<RouteFilters>>,
+    /// `rate_limits`.
+    pub rate_limits: Vec<RateLimit>,
+    /// `include_vh_rate_limits`.
+    pub include_host_rate_limits: bool,
 }
 
 /// `prefix_rewrite` or `regex_rewrite`.

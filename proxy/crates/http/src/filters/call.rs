@@ -53,7 +53,10 @@ impl<'c> Call<'c> {
     }
 
     /// The request has become another one: its route is chosen anew when the filter has returned.
-    #[expect(dead_code, reason = "the filters that change what routes match come next")]
+    #[expect(
+        dead_code,
+        reason = "part of what a filter may do; Envoy's header mutation does not, and those that do come later"
+    )]
     pub(crate) fn clear_route(&mut self) {
         self.route_stale = true;
     }

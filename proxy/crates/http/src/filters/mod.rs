@@ -2,8 +2,11 @@
 //! file and a line of `heddle_config::filters`.
 
 mod call;
+mod cors;
 mod fault;
+mod header_mutation;
 mod istio_stats;
+mod local_ratelimit;
 pub(crate) mod peer_metadata;
 mod rbac;
 mod run;
@@ -13,7 +16,7 @@ use std::sync::Arc;
 use heddle_config::filters::{FilterConfig, RouteFilterConfig};
 use heddle_config::snapshot::TrafficDirection;
 
-pub(crate) use call::{Call, End, Verdict};
+pub(crate) use call::{Call, End, RouteConfigs, Verdict};
 pub(crate) use run::{Client, on_end, on_request, on_response};
 
 use crate::worker::HttpWorker;
@@ -33,7 +36,8 @@ pub(crate) trait HttpFilter: Sized {
     type Config;
     /// What `typed_per_filter_config` may say to it.
     type Route: 'static;
-    /// What it keeps for a request, from its head to its end; dropped as soon as the request is over.
+    /// What it keeps for a request, from its head to its end; dropped as soon as the request is over. Every filter's has
+    /// the size of the largest: box what is large.
     type State: Default;
 
     fn new(config: &Arc<Self::Config>, setup: &Setup<'_>) -> Self;
@@ -64,11 +68,8 @@ macro_rules! filters {
         }
 
         /// What a filter keeps for a request.
-        #[derive(Debug, Default)]
+        #[derive(Debug)]
         pub(crate) enum FilterState {
-            /// Nothing yet.
-            #[default]
-            None,
             $($(#[$doc])* $name(<$filter as HttpFilter>::State),)*
         }
 
@@ -110,8 +111,14 @@ macro_rules! filters {
 }
 
 filters! {
+    /// `envoy.filters.http.cors`.
+    Cors(cors::Cors);
     /// `envoy.filters.http.fault`.
     Fault(fault::Fault);
+    /// `envoy.filters.http.header_mutation`.
+    HeaderMutation(header_mutation::HeaderMutation);
+    /// `envoy.filters.http.local_ratelimit`.
+    LocalRateLimit(local_ratelimit::LocalRateLimit);
     /// `envoy.filters.http.rbac`.
     Rbac(rbac::Rbac);
     /// `istio.stats`.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use heddle_net::ConnectionInfo;
 use tokio::time::Instant;
 
-use super::{Call, End, Filter, FilterState, Verdict};
+use super::{Call, End, Filter, Verdict};
 use crate::body::{BodyLength, StreamError};
 use crate::drain::{Drain, DrainStage};
 use crate::failure::Failure;
@@ -35,14 +35,16 @@ pub(crate) async fn on_request<B: RequestBody, R: Reply>(
     client: &mut Client<'_, B, R>,
 ) -> Result<Option<Box<LocalReply>>, Failure> {
     let filters = &env.hcm.filters;
-    exchange.filter_states.extend(filters.iter().map(Filter::state));
+    // Beside the exchange for as long as filters run, so that each gets both.
+    let mut states = std::mem::take(&mut exchange.filter_states);
+    states.extend(filters.iter().map(Filter::state));
     exchange.filters_off = switched_off(env.hcm, exchange);
     let mut idle = idle_timeout(env.hcm, exchange);
-    for (number, filter) in filters.iter().enumerate() {
+    let mut outcome = Ok(None);
+    for (number, (filter, state)) in filters.iter().zip(&mut states).enumerate() {
         if is_off(exchange, number) {
             continue;
         }
-        let mut state = take_state(exchange, number);
         let mut call = Call {
             exchange,
             env,
@@ -52,7 +54,7 @@ pub(crate) async fn on_request<B: RequestBody, R: Reply>(
         let mut watch = None;
         let verdict = {
             let begun = call.exchange.begun;
-            let mut running = pin!(filter.on_request(&mut call, &mut state));
+            let mut running = pin!(filter.on_request(&mut call, state));
             poll_fn(|cx| match running.as_mut().poll(cx) {
                 Poll::Ready(verdict) => Poll::Ready(Ok(verdict)),
                 Poll::Pending => watch
@@ -63,70 +65,69 @@ pub(crate) async fn on_request<B: RequestBody, R: Reply>(
             .await
         };
         let route_stale = call.route_stale;
-        if let Some(slot) = exchange.filter_states.get_mut(number) {
-            *slot = state;
-        }
         if watch.is_some() {
             exchange.passed = Instant::now();
         }
-        if let Verdict::Reply(reply) = verdict? {
-            return Ok(Some(reply));
+        match verdict {
+            Ok(Verdict::Continue) => {}
+            Ok(Verdict::Reply(reply)) => {
+                outcome = Ok(Some(reply));
+                break;
+            }
+            Err(failure) => {
+                outcome = Err(failure);
+                break;
+            }
         }
         if route_stale {
             exchange.selected = choose(env, exchange);
             idle = idle_timeout(env.hcm, exchange);
         }
     }
-    Ok(None)
+    exchange.filter_states = states;
+    outcome
 }
 
-/// Shows the response head to the filters, the last one first.
+/// Shows the response head to the filters, the last one first. An answer to a request that did not come to the filters
+/// does not come to them either, as in Envoy.
 pub(crate) fn on_response(env: Environment<'_>, exchange: &mut Exchange) {
-    for (number, filter) in env.hcm.filters.iter().enumerate().rev() {
+    let mut states = std::mem::take(&mut exchange.filter_states);
+    let filters = env.hcm.filters.iter().zip(&mut states).enumerate();
+    for (number, (filter, state)) in filters.rev() {
         if is_off(exchange, number) {
             continue;
         }
-        let mut state = take_state(exchange, number);
         let mut call = Call {
             exchange,
             env,
             number,
             route_stale: false,
         };
-        filter.on_response(&mut call, &mut state);
-        if let Some(slot) = exchange.filter_states.get_mut(number) {
-            *slot = state;
-        }
+        filter.on_response(&mut call, state);
     }
+    exchange.filter_states = states;
 }
 
 /// Tells the filters that the request is over, and forgets what they kept for it.
 pub(crate) fn on_end(hcm: &HcmRuntime, exchange: &mut Exchange, connection: &ConnectionInfo, now: Instant) {
-    for (number, filter) in hcm.filters.iter().enumerate() {
+    let mut states = std::mem::take(&mut exchange.filter_states);
+    if states.is_empty() {
+        // Answered before it came to the filters.
+        states.extend(hcm.filters.iter().map(Filter::state));
+    }
+    for (number, (filter, state)) in hcm.filters.iter().zip(&mut states).enumerate() {
         if is_off(exchange, number) {
             continue;
-        }
-        let mut state = take_state(exchange, number);
-        if matches!(state, FilterState::None) {
-            // Answered before it came to the filters.
-            state = filter.state();
         }
         let end = End {
             exchange,
             connection,
             now,
         };
-        filter.on_end(end, &mut state);
+        filter.on_end(end, state);
     }
-    exchange.filter_states.clear();
-}
-
-fn take_state(exchange: &mut Exchange, number: usize) -> FilterState {
-    exchange
-        .filter_states
-        .get_mut(number)
-        .map(std::mem::take)
-        .unwrap_or_default()
+    states.clear();
+    exchange.filter_states = states;
 }
 
 fn is_off(exchange: &Exchange, number: usize) -> bool {

@@ -46,6 +46,8 @@ pub fn route_action(cluster: &str) -> RouteAction {
         retry: None,
         not_found_status: 503,
         weighted_filters: vec![],
+        rate_limits: vec![],
+        include_host_rate_limits: false,
     }
 }
 
@@ -92,6 +94,7 @@ pub fn table(routes: Vec<Route>) -> RouteTable {
             response_headers: HeaderOps::default(),
             retry: None,
             include_attempt_count: false,
+            rate_limits: vec![],
         }],
         any: Some(0),
         ..RouteTable::default()
