@@ -49,7 +49,7 @@ demo-binaries: build
 	$(GO_BUILD) -o bin/demo ./demo/cmd/demo
 
 .PHONY: test
-test: packages test-go test-rust hostile test-e2e ## everything, from a fresh machine with the prerequisites
+test: packages test-go test-rust hostile conformance test-e2e ## everything, from a fresh machine with the prerequisites
 
 .PHONY: test-go
 test-go: packages ## Go unit tests and golden scenarios
@@ -67,6 +67,11 @@ test-e2e: packages e2e-binaries ## end to end in network namespaces: real browse
 hostile: packages e2e-binaries ## hostile bytes and floods, beside Envoy; make hostile LONG=1 for an hour
 	go test -c -tags hostile -o $(E2E_BIN)/hostile.test ./test/hostile
 	cd test/hostile && HEDDLE_E2E_BIN=$(E2E_BIN) HEDDLE_HOSTILE_LONG=$(LONG) $(E2E_BIN)/hostile.test -test.timeout 100m
+
+.PHONY: conformance
+conformance: packages e2e-binaries ## requests to the proxy and to Envoy in the same configuration, compared
+	go test -c -tags conformance -o $(E2E_BIN)/conformance.test ./test/conformance
+	cd test/conformance && HEDDLE_E2E_BIN=$(E2E_BIN) $(E2E_BIN)/conformance.test -test.timeout 10m
 
 .PHONY: e2e-binaries
 e2e-binaries: build-packages

@@ -105,7 +105,8 @@ macro_rules! filters {
         }
 
         #[cfg(test)]
-        const TYPES: &[[&str; 2]] = &[$([<$file::$name as Kind>::TYPE, <$file::$name as Kind>::ROUTE_TYPE],)*];
+        const TYPES: &[(&str, [&str; 2])] =
+            &[$((stringify!($file), [<$file::$name as Kind>::TYPE, <$file::$name as Kind>::ROUTE_TYPE]),)*];
     };
 }
 
@@ -134,7 +135,8 @@ mod tests {
     #[test]
     fn every_filter_can_be_configured() {
         let mut seen = std::collections::HashSet::new();
-        for name in TYPES.iter().flatten().filter(|name| !name.is_empty()) {
+        let names = TYPES.iter().flat_map(|(_, names)| names);
+        for name in names.filter(|name| !name.is_empty()) {
             assert!(
                 heddle_api::pool().get_message_by_name(name).is_some(),
                 "{name}: its package is missing in proxy/crates/api/descriptors/main.go"
@@ -146,6 +148,21 @@ mod tests {
             seen.insert(*name);
         }
         assert!(seen.contains("envoy.extensions.filters.http.rbac.v3.RBACPerRoute"));
+    }
+
+    /// Istio's filters have no counterpart in a stock Envoy; all others are compared with it.
+    #[test]
+    fn every_filter_is_compared_with_envoy() {
+        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../..");
+        for (file, [name, _]) in TYPES.iter().filter(|(_, [name, _])| !name.is_empty()) {
+            let cases = format!("{root}/test/conformance/cases/{file}.yaml");
+            let text = std::fs::read_to_string(&cases).unwrap_or_else(|e| panic!("{cases}: {e}"));
+            assert!(text.contains(name), "{cases} does not configure {name}");
+            assert!(
+                text.matches("\n- name: ").count() >= 6,
+                "{cases} has fewer than six cases"
+            );
+        }
     }
 
     /// A file that no list names would be compiled by nobody.

@@ -95,9 +95,9 @@ impl HttpFilter for Fault {
         if !concerns(settings, call.exchange) {
             return Verdict::Continue;
         }
-        let mut dice = || call.env.worker.random().u32(..1_000_000);
+        let dice = || call.env.worker.random().u32(..1_000_000);
         if let Some(delay) = &settings.delay
-            && let Some(time) = delay_of(delay, &call.exchange.request.fields, &mut dice)
+            && let Some(time) = delay_of(delay, &call.exchange.request.fields, dice)
             && self.activate(settings, active)
         {
             call.exchange.flag(ResponseFlag::DelayInjected);
@@ -106,7 +106,7 @@ impl HttpFilter for Fault {
             Box::pin(tokio::time::sleep(time)).await;
         }
         if let Some(abort) = &settings.abort
-            && let Some((status, grpc_status)) = abort_of(abort, &call.exchange.request.fields, &mut dice)
+            && let Some((status, grpc_status)) = abort_of(abort, &call.exchange.request.fields, dice)
             && self.activate(settings, active)
         {
             self.count(settings, call.exchange, |injected| &injected.aborts);

@@ -283,6 +283,8 @@ pub(crate) fn send_head<R: Reply>(
     reply: &mut R,
     length: BodyLength,
 ) -> Result<(), StreamError> {
+    // For what filters write of it; they may change it.
+    exchange.status = exchange.response.status;
     filters::on_response(env, exchange);
     finish_head(env.hcm, env.worker, exchange);
     exchange.status = exchange.response.status;
