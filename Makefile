@@ -16,6 +16,8 @@ VERSION := $(shell git describe --always --dirty --tags 2>/dev/null || echo unkn
 GO_BUILD := go build -trimpath -ldflags "-s -w -X heddle.io/heddle/control/cli.version=$(VERSION)"
 # Binaries that the end-to-end tests drive: the same sources, built fast instead of small.
 E2E_BIN := $(CURDIR)/.cache/e2e/bin
+# What the tests of `make test` wrote, for the list of those that were skipped.
+RESULTS := $(CURDIR)/.cache/results
 # Clusters are started by root.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
@@ -24,7 +26,8 @@ help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 .PHONY: build
-build: build-packages ## build bin/heddle, bin/heddle-proxy (release) and bin/boutique
+build: prerequisites ## build bin/heddle, bin/heddle-proxy (release) and bin/boutique, with what they need to run
+	@scripts/packages.sh build run demo
 	$(GO_BUILD) -o bin/heddle ./control/cmd/heddle
 	$(GO_BUILD) -o bin/boutique ./demo/boutique/cmd/boutique
 	$(CARGO) build $(CARGO_FLAGS) --release -p heddle-proxy
@@ -45,33 +48,39 @@ demo-down: ## remove what a demo made, also a killed one
 
 .PHONY: demo-binaries
 demo-binaries: build
-	@scripts/packages.sh run demo
 	$(GO_BUILD) -o bin/demo ./demo/cmd/demo
 
 .PHONY: test
 test: packages test-go test-rust hostile conformance test-e2e ## everything, from a fresh machine with the prerequisites
+	@go run ./test/skipped $(RESULTS)
 
 .PHONY: test-go
 test-go: packages ## Go unit tests and golden scenarios
-	gotestsum --format pkgname --hide-summary=skipped -- ./...
+	@mkdir -p $(RESULTS)
+	gotestsum --format pkgname --jsonfile $(RESULTS)/go.json -- ./...
 
 .PHONY: test-rust
 test-rust: build-packages ## Rust unit tests, and the golden scenarios read by the proxy
-	$(CARGO) test $(CARGO_FLAGS) --workspace --quiet
+	@mkdir -p $(RESULTS)
+	@# What tests that passed say is for the list of skipped ones alone.
+	$(CARGO) test $(CARGO_FLAGS) --workspace --quiet -- --show-output 2>&1 | tee $(RESULTS)/rust.log | sed '/^successes:$$/,/^\(failures:\|test result\)/{/^\(failures:\|test result\)/!d}'
 
 .PHONY: test-e2e
 test-e2e: packages e2e-binaries ## end to end in network namespaces: real browser, Redis, Envoy (needs root)
-	HEDDLE_E2E_BIN=$(E2E_BIN) gotestsum --format standard-verbose --hide-summary=output -- -tags e2e -count=1 -p 1 -timeout 40m ./test/e2e/...
+	@mkdir -p $(RESULTS)
+	HEDDLE_E2E_BIN=$(E2E_BIN) gotestsum --format standard-verbose --hide-summary=output --jsonfile $(RESULTS)/e2e.json -- -tags e2e -count=1 -p 1 -timeout 40m ./test/e2e/...
 
 .PHONY: hostile
 hostile: packages e2e-binaries ## hostile bytes and floods, beside Envoy; make hostile LONG=1 for an hour
 	go test -c -tags hostile -o $(E2E_BIN)/hostile.test ./test/hostile
-	cd test/hostile && HEDDLE_E2E_BIN=$(E2E_BIN) HEDDLE_HOSTILE_LONG=$(LONG) $(E2E_BIN)/hostile.test -test.timeout 100m
+	@mkdir -p $(RESULTS)
+	cd test/hostile && HEDDLE_E2E_BIN=$(E2E_BIN) HEDDLE_HOSTILE_LONG=$(LONG) $(E2E_BIN)/hostile.test -test.timeout 100m | tee $(RESULTS)/hostile.log
 
 .PHONY: conformance
 conformance: packages e2e-binaries ## requests to the proxy and to Envoy in the same configuration, compared
 	go test -c -tags conformance -o $(E2E_BIN)/conformance.test ./test/conformance
-	cd test/conformance && HEDDLE_E2E_BIN=$(E2E_BIN) $(E2E_BIN)/conformance.test -test.timeout 10m
+	@mkdir -p $(RESULTS)
+	cd test/conformance && HEDDLE_E2E_BIN=$(E2E_BIN) $(E2E_BIN)/conformance.test -test.timeout 10m | tee $(RESULTS)/conformance.log
 
 .PHONY: e2e-binaries
 e2e-binaries: build-packages

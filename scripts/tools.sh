@@ -18,6 +18,8 @@ go_tool gotestsum gotest.tools/gotestsum@v1.13.0
 go_tool golangci-lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 go_tool go-licenses github.com/google/go-licenses@v1.6.0
 go_tool govulncheck golang.org/x/vuln/cmd/govulncheck@v1.1.4
+# Old and without a go.mod: ours pins what it is built of.
+GOBIN=$tools go install github.com/summerwind/h2spec/cmd/h2spec
 
 # cargo-deny is kept like the Go tools, stamped with its version.
 cargo_deny=0.20.2

@@ -19,11 +19,13 @@ import (
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+
 	"heddle.io/heddle/control/agent/dns"
 	"heddle.io/heddle/control/agent/lock"
 	"heddle.io/heddle/control/agent/network"
 	"heddle.io/heddle/control/agent/process"
 	"heddle.io/heddle/control/cluster"
+	"heddle.io/heddle/control/durable"
 	"heddle.io/heddle/control/server/client"
 )
 
@@ -45,6 +47,9 @@ type Config struct {
 	Node      func(Proxy) (*corev3.Node, error)
 	Log       *slog.Logger
 }
+
+// unfinishedAge is after how long nobody writes a file any more that was begun.
+const unfinishedAge = time.Minute
 
 // maxStarts bounds how many replicas are being prepared at once.
 const maxStarts = 8
@@ -178,11 +183,16 @@ func (a *Agent) prepare() error {
 	if err = os.MkdirAll(c.Logs(), 0o755); err != nil {
 		return fmt.Errorf("make log directory: %w", err)
 	}
+	for _, dir := range []string{c.RunRoot, c.Run(), filepath.Join(c.Run(), "agent"), c.Data(), filepath.Join(c.Data(), "ca"), filepath.Join(c.Data(), "federation")} {
+		if err := durable.Sweep(dir, time.Now().Add(-unfinishedAge)); err != nil {
+			a.log.Warn("files that a killed writer left are still there", "error", err)
+		}
+	}
 	if a.hierarchies, err = process.Hierarchy(); err != nil {
 		return err
 	}
 	family := a.options.Family
-	if a.addresses, err = network.OpenAddresses(filepath.Join(c.Data(), "addresses.json"), family.Ranges().Pods); err != nil {
+	if a.addresses, err = network.OpenAddresses(a.addressesPath(), family.Ranges().Pods); err != nil {
 		return err
 	}
 	if err := network.Forwarding(c, family); err != nil {
@@ -199,6 +209,10 @@ func (a *Agent) prepare() error {
 		return network.Conceal(c)
 	}
 	return nil
+}
+
+func (a *Agent) addressesPath() string {
+	return filepath.Join(a.config.Cluster.Data(), "addresses.json")
 }
 
 // gateway is the cluster's own address on the workloads' bridge.

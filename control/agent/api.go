@@ -32,6 +32,7 @@ type Status struct {
 //	POST /v1/rotate                                   renews all certificates, and answers when that is done (client.Rotation)
 //	POST /v1/replicas/{namespace}/{name}/rotate       renews one certificate, and answers when that is done
 //	POST /v1/replicas/{namespace}/{name}/handshake    meets a server with the replica's identity, see reach.go
+//	POST /v1/replicas/{namespace}/{name}/call         calls a service as its application would, see call.go
 //	GET  /v1/replicas/{namespace}/{name}/resolve      what its DNS answers for ?name=, see resolve.go
 //	     /v1/replicas/{namespace}/{name}/admin/{path} the proxy's admin interface
 func (a *Agent) serve() (func(), error) {
@@ -57,6 +58,7 @@ func (a *Agent) serve() (func(), error) {
 	mux.HandleFunc("POST /v1/rotate", func(w http.ResponseWriter, r *http.Request) { answer(w, a.rotate(r.Context())) })
 	mux.HandleFunc("POST /v1/replicas/{namespace}/{name}/rotate", a.handleRotate)
 	mux.HandleFunc("POST /v1/replicas/{namespace}/{name}/handshake", a.handleHandshake)
+	mux.HandleFunc("POST /v1/replicas/{namespace}/{name}/call", a.handleCall)
 	mux.HandleFunc("GET /v1/replicas/{namespace}/{name}/resolve", a.handleResolve)
 	mux.HandleFunc("/v1/replicas/{namespace}/{name}/admin/", a.handleAdmin)
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 64 << 10}

@@ -4,11 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -17,14 +13,26 @@ import (
 	"heddle.io/heddle/control/server/client"
 )
 
-// Check is one thing that was tried.
+// How a check knows.
+const (
+	// Tried says that it was done: a connection, a request, a question.
+	Tried = "tried"
+	// Read says that it is what a part of the cluster says of itself.
+	Read = "read"
+)
+
+// Check is one thing that was tried or read.
 type Check struct {
 	// Subject is what it is about, for example "pinnacle/cartservice-0".
 	Subject string `json:"subject"`
-	// Name is what was tried: ready, certificate, capture, dns, plaintext.
+	// Name is what: ready, certificate, capture, dns, plaintext.
 	Name string `json:"name"`
+	// How it is known: [Tried] or [Read].
+	How string `json:"how"`
 	// OK says whether it holds. For plaintext it means that the connection was refused.
 	OK bool `json:"ok"`
+	// Unknown says that what was tried did not tell: it is neither proved nor refuted, and not OK.
+	Unknown bool `json:"unknown,omitempty"`
 	// Port that a connection was made to, where one was.
 	Port int32 `json:"port,omitempty"`
 	// Detail is the finding, Remedy what to do about a failure.
@@ -57,8 +65,8 @@ func (r *replica) check(ctx context.Context) []Check {
 	report := r.report()
 	subject := r.spec.key()
 	var out []Check
-	add := func(name string, err error, detail, remedy string) {
-		c := Check{Subject: subject, Name: name, OK: err == nil, Detail: detail}
+	add := func(how, name string, err error, detail, remedy string) {
+		c := Check{Subject: subject, Name: name, How: how, OK: err == nil, Detail: detail}
 		if err != nil {
 			c.Detail, c.Remedy = err.Error(), remedy
 		}
@@ -68,7 +76,7 @@ func (r *replica) check(ctx context.Context) []Check {
 	if !report.Ready {
 		notReady = fmt.Errorf("%s: %s", report.State.Phase, report.State.Message)
 	}
-	add("ready", notReady, fmt.Sprintf("pid %d, proxy pid %d, %s", report.State.PID, report.State.ProxyPID, report.State.Address),
+	add(Read, "ready", notReady, fmt.Sprintf("pid %d, proxy pid %d, %s", report.State.PID, report.State.ProxyPID, report.State.Address),
 		fmt.Sprintf("`heddle logs -n %s %s` shows what the application says, --proxy what its proxy says", r.spec.Namespace, r.spec.Workload))
 	var invalid error
 	left := time.Until(report.CertificateExpires)
@@ -78,17 +86,15 @@ func (r *replica) check(ctx context.Context) []Check {
 	case left <= 0:
 		invalid = fmt.Errorf("expired %s ago: %s", -left.Round(time.Second), report.CertificateProblem)
 	}
-	add("certificate", invalid, "valid for "+left.Round(time.Second).String(), "the controller signs certificates: see `heddle logs --controller`")
+	add(Read, "certificate", invalid, "valid for "+left.Round(time.Second).String(), "the controller signs certificates: see `heddle logs --controller`")
 	if r.spec.Gateway {
 		return out
 	}
-	add("capture", network.Captured(r.netns, r.agent.options.Family), "rules in place", fmt.Sprintf("`heddle restart -n %s %s` installs them anew", r.spec.Namespace, r.spec.Workload))
+	add(Read, "capture", network.Captured(r.netns, r.agent.options.Family), "rules in place", fmt.Sprintf("`heddle restart -n %s %s` installs them anew", r.spec.Namespace, r.spec.Workload))
 	answered, err := r.checkDNS(ctx)
-	add("dns", err, answered, "names are answered by a process of the cluster: see "+r.agent.config.Cluster.Logs()+"/dns.log")
+	add(Tried, "dns", err, answered, "names are answered by a process of the cluster: see "+r.agent.config.Cluster.Logs()+"/dns.log")
 	if port := r.plainPort(); port != 0 && notReady == nil {
-		err := r.checkPlaintext(ctx, port)
-		add("plaintext", err, fmt.Sprintf("refused on port %d", port), "set a PeerAuthentication with mode STRICT, or leave it if clients outside of the mesh need it")
-		out[len(out)-1].Port = port
+		out = append(out, r.checkPlaintext(ctx, port))
 	}
 	return out
 }
@@ -143,30 +149,4 @@ func (r *replica) plainPort() int32 {
 		return p.GRPC.Port
 	}
 	return 0
-}
-
-// checkPlaintext calls the application from outside the mesh, without a certificate. It succeeds when nothing comes
-// back.
-func (r *replica) checkPlaintext(ctx context.Context, port int32) error {
-	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
-	defer cancel()
-	connection, err := (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort(r.address.String(), strconv.Itoa(int(port))))
-	if err != nil {
-		return fmt.Errorf("connection to %s:%d failed before the proxy could refuse it: %w", r.address, port, err)
-	}
-	defer connection.Close()
-	if err := connection.SetDeadline(time.Now().Add(3 * time.Second)); err != nil {
-		return err
-	}
-	if _, err := io.WriteString(connection, "GET /heddle-check HTTP/1.1\r\nHost: heddle-check\r\nConnection: close\r\n\r\n"); err != nil {
-		return nil
-	}
-	// Plaintext is accepted when anything comes back that is not a TLS alert.
-	reply := make([]byte, 64)
-	n, _ := connection.Read(reply)
-	if n > 0 && reply[0] != 0x15 {
-		first, _, _ := strings.Cut(string(reply[:n]), "\r\n")
-		return fmt.Errorf("plaintext on port %d was answered: %q", port, first)
-	}
-	return nil
 }

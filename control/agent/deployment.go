@@ -13,6 +13,7 @@ const rolloutTimeout = 60 * time.Second
 // changed ones are replaced one after the other.
 type deployment struct {
 	agent  *Agent
+	key    string
 	cancel context.CancelFunc
 	done   chan struct{}
 	kick   chan struct{}
@@ -20,13 +21,22 @@ type deployment struct {
 	mu      sync.Mutex
 	wanted  []replicaSpec
 	version int
+	// gone says that the workload was deleted: nothing of it is to stay, its addresses included.
+	gone bool
 	// placed says that the first round has put its replicas into running.
 	placed  bool
 	running map[string]*replica
 }
 
-// deploy sets what is wanted of a workload; nothing wanted removes it.
+// deploy sets what is wanted of a workload. Of one that wants nothing, as a stopped one, the addresses are kept.
 func (a *Agent) deploy(ctx context.Context, key string, wanted []replicaSpec) {
+	a.want(ctx, key, wanted, false)
+}
+
+// undeploy removes a workload that was deleted.
+func (a *Agent) undeploy(ctx context.Context, key string) { a.want(ctx, key, nil, true) }
+
+func (a *Agent) want(ctx context.Context, key string, wanted []replicaSpec, gone bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	d := a.deployments[key]
@@ -34,13 +44,13 @@ func (a *Agent) deploy(ctx context.Context, key string, wanted []replicaSpec) {
 		if len(wanted) == 0 {
 			return
 		}
-		d = &deployment{agent: a, kick: make(chan struct{}, 1), done: make(chan struct{}), running: map[string]*replica{}}
+		d = &deployment{agent: a, key: key, kick: make(chan struct{}, 1), done: make(chan struct{}), running: map[string]*replica{}}
 		ctx, d.cancel = context.WithCancel(ctx)
 		a.deployments[key] = d
 		go d.run(ctx)
 	}
 	d.mu.Lock()
-	d.wanted = wanted
+	d.wanted, d.gone = wanted, gone
 	d.version++
 	d.mu.Unlock()
 	select {
@@ -58,7 +68,36 @@ func (d *deployment) run(ctx context.Context) {
 		case <-d.kick:
 		}
 		d.reconcile(ctx)
+		if d.retire() {
+			return
+		}
 	}
+}
+
+// retire forgets a deleted workload once nothing of it runs, and says whether it did. Nobody else starts replicas of it,
+// so their addresses can go first.
+func (d *deployment) retire() bool {
+	finished := func() bool { return d.gone && len(d.running) == 0 }
+	d.mu.Lock()
+	over := finished()
+	d.mu.Unlock()
+	if !over {
+		return false
+	}
+	if err := d.agent.addresses.ReleaseOf(d.key); err != nil {
+		d.agent.log.Error("addresses of a deleted workload are not free yet", "workload", d.key, "error", err)
+	}
+	d.agent.mu.Lock()
+	defer d.agent.mu.Unlock()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !finished() {
+		// It was made again meanwhile.
+		return false
+	}
+	delete(d.agent.deployments, d.key)
+	d.cancel()
+	return true
 }
 
 func (d *deployment) current() []*replica {

@@ -17,6 +17,7 @@ import (
 	"heddle.io/heddle/control/agent/dns"
 	"heddle.io/heddle/control/agent/network"
 	"heddle.io/heddle/control/cluster"
+	"heddle.io/heddle/control/durable"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/server/client"
 )
@@ -29,18 +30,15 @@ const retryPause = 300 * time.Millisecond
 func (a *Agent) follow(ctx context.Context, kind *objects.Kind, f func(map[objects.Key]*objects.Object)) {
 	path := filepath.Join(a.config.Cluster.Run(), "agent", kind.Plural+".json")
 	known := map[objects.Key]*objects.Object{}
-	if content, err := os.ReadFile(path); err == nil {
-		var list client.List
-		if err := json.Unmarshal(content, &list); err != nil {
-			a.log.Warn("kept objects are unreadable", "file", path, "error", err)
-		} else {
-			for _, o := range list.Items {
-				known[o.Key()] = o
-			}
-			f(known)
+	var kept client.List
+	if err := durable.ReadJSON(path, &kept); err == nil {
+		for _, o := range kept.Items {
+			known[o.Key()] = o
 		}
+		f(known)
 	} else if !errors.Is(err, os.ErrNotExist) {
-		a.log.Warn("kept objects are unreadable", "file", path, "error", err)
+		// Nothing is stopped for want of it: the controller tells what there is.
+		a.log.Warn("kept objects are unreadable", "error", err)
 	}
 	changed := func() {
 		f(known)
@@ -85,10 +83,7 @@ func keepObjects(path string, known map[objects.Key]*objects.Object) error {
 	if err != nil {
 		return fmt.Errorf("encode objects: %w", err)
 	}
-	if err := os.WriteFile(path+".new", content, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(path+".new", path)
+	return durable.Write(path, content, 0o600)
 }
 
 // followWorkloads keeps the deployments at what the Workload objects say.
@@ -100,26 +95,30 @@ func (a *Agent) followWorkloads(ctx context.Context) {
 				wanted[key.Namespace+"/"+key.Name] = replicas(w, a.config.Cluster.Name)
 			}
 		}
+		var deleted []string
 		a.mu.Lock()
 		for key := range a.deployments {
 			if _, ok := wanted[key]; !ok && !strings.HasPrefix(key, gatewayKeys) {
-				wanted[key] = nil
+				deleted = append(deleted, key)
 			}
 		}
 		a.mu.Unlock()
+		for _, key := range deleted {
+			a.undeploy(ctx, key)
+		}
 		for key, specs := range wanted {
 			a.deploy(ctx, key, specs)
 		}
 		a.mu.Lock()
 		a.knowsWorkloads = true
 		a.mu.Unlock()
-		a.sweep()
+		a.sweep(wanted)
 	})
 }
 
-// sweep removes namespaces of replicas that nobody wants any more: left by an agent that died before their workload
-// was deleted.
-func (a *Agent) sweep() {
+// sweep removes what replicas have left that nobody wants any more, when an agent died before their workload was deleted:
+// namespaces, control groups, and the addresses of workloads that are not known.
+func (a *Agent) sweep(known map[string][]replicaSpec) {
 	c := a.config.Cluster
 	names, err := network.Names(c.NetnsPrefix())
 	if err != nil {
@@ -129,14 +128,23 @@ func (a *Agent) sweep() {
 	keep := map[string]bool{}
 	// What is wanted counts, not only what has been started: the gateways' deployments begin at the same time.
 	a.mu.Lock()
-	for _, d := range a.deployments {
+	deployed := map[string]bool{}
+	for key, d := range a.deployments {
+		deployed[strings.TrimPrefix(key, gatewayKeys)] = true
 		d.mu.Lock()
 		for _, s := range d.wanted {
 			keep[c.Netns(s.Namespace, s.Name)] = true
+			deployed[network.WorkloadOf(s.key())] = true
 		}
 		d.mu.Unlock()
 	}
 	a.mu.Unlock()
+	if err := a.addresses.Keep(func(owner string) bool {
+		_, ok := known[network.WorkloadOf(owner)]
+		return ok || deployed[network.WorkloadOf(owner)]
+	}); err != nil {
+		a.log.Warn("addresses of workloads that are gone are not free yet", "error", err)
+	}
 	for _, r := range a.all() {
 		keep[r.netns] = true
 	}

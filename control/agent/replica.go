@@ -10,15 +10,14 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"time"
 
-	"heddle.io/heddle/api/v1alpha1"
 	"heddle.io/heddle/control/agent/dns"
 	"heddle.io/heddle/control/agent/identity"
 	"heddle.io/heddle/control/agent/network"
 	"heddle.io/heddle/control/agent/process"
 	"heddle.io/heddle/control/ca"
 	"heddle.io/heddle/control/cluster"
+	"heddle.io/heddle/control/durable"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/server/client"
 )
@@ -49,9 +48,16 @@ type replica struct {
 	credential *identity.Credential
 	socket     *identity.Socket
 
+	// keeping is held while the state is written; before mu.
+	keeping sync.Mutex
+
 	mu         sync.Mutex
 	address    netip.Addr
 	proxy, app *process.Process
+	// noted are the processes by part, from before they run until it is known that they have ended.
+	noted map[string]*process.Record
+	// ended says that the application ended and its restart policy keeps it so.
+	ended      string
 	proxyReady bool
 	appReady   bool
 	draining   bool
@@ -63,27 +69,13 @@ type replica struct {
 	changed    chan struct{}
 }
 
-// kept is what a new agent needs to find the replica again.
-type kept struct {
-	Hash     string          `json:"hash"`
-	App      *process.Record `json:"app,omitempty"`
-	Proxy    *process.Record `json:"proxy,omitempty"`
-	Restarts int             `json:"restarts"`
-	// Ended says that the application ended and its restart policy keeps it so.
-	Ended string `json:"ended,omitempty"`
-	// ProxyReady and AppReady as they were: a new agent goes by them until it has asked itself, so that a replica does
-	// not lose its traffic because its agent was replaced.
-	ProxyReady bool `json:"proxyReady"`
-	AppReady   bool `json:"appReady"`
-}
-
 func (a *Agent) newReplica(spec replicaSpec) *replica {
 	return &replica{
 		agent: a, spec: spec, hash: spec.hash(),
 		dir:   a.config.Cluster.Workload(spec.Namespace, spec.Name),
 		netns: a.config.Cluster.Netns(spec.Namespace, spec.Name),
 		log:   a.log.With("workload", spec.key()),
-		phase: phasePending, changed: make(chan struct{}), stopped: make(chan struct{}),
+		phase: phasePending, changed: make(chan struct{}), stopped: make(chan struct{}), noted: map[string]*process.Record{},
 	}
 }
 
@@ -98,7 +90,15 @@ func (r *replica) start(ctx context.Context) {
 }
 
 func (r *replica) run(ctx context.Context) {
-	state := r.readKept()
+	state, lost := r.readKept()
+	r.mu.Lock()
+	r.restarts, r.ended = state.Restarts, state.Ended
+	for part, record := range map[string]*process.Record{"app": state.App, "proxy": state.Proxy} {
+		if record != nil {
+			r.noted[part] = record
+		}
+	}
+	r.mu.Unlock()
 	var pauses backoff
 	for {
 		err := r.prepare(ctx)
@@ -113,53 +113,11 @@ func (r *replica) run(ctx context.Context) {
 	}
 	var parts sync.WaitGroup
 	parts.Go(func() { r.credential.Run(ctx) })
-	parts.Go(func() { r.superviseProxy(ctx, state.Proxy) })
+	parts.Go(func() { r.superviseProxy(ctx, state.Proxy, lost) })
 	if !r.spec.Gateway {
-		parts.Go(func() { r.superviseApp(ctx, state) })
+		parts.Go(func() { r.superviseApp(ctx, state, lost) })
 	}
 	parts.Wait()
-}
-
-// resume takes over the readiness of a replica that runs already, before anyone is told of it.
-func (r *replica) resume() {
-	var state kept
-	if process.ReadRecord(filepath.Join(r.dir, "state.json"), &state) != nil || state.Hash != r.hash || !network.Exists(r.netns) {
-		return
-	}
-	address, err := r.agent.addresses.Get(r.spec.key())
-	if err != nil {
-		return
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.address = address
-	r.restarts = state.Restarts
-	r.proxyReady = state.ProxyReady && state.Proxy != nil && state.Proxy.Alive()
-	r.appReady = state.AppReady && state.App != nil && state.App.Alive()
-	if r.readyLocked() {
-		r.phase = phaseReady
-	}
-}
-
-// readKept returns what an earlier agent kept, with the processes that still run this very spec. Others are stopped.
-func (r *replica) readKept() kept {
-	var state kept
-	err := process.ReadRecord(filepath.Join(r.dir, "state.json"), &state)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		r.log.Warn("kept state is unreadable; starting anew", "error", err)
-	}
-	if err == nil && state.Hash == r.hash && network.Exists(r.netns) {
-		return state
-	}
-	for _, record := range []*process.Record{state.App, state.Proxy} {
-		if record != nil {
-			record.Kill(stopGrace)
-		}
-	}
-	// Processes that were started but not recorded before a crash.
-	r.agent.hierarchies.KillMembers(r.cgroup("app"))
-	r.agent.hierarchies.KillMembers(r.cgroup("proxy"))
-	return kept{}
 }
 
 func (r *replica) cgroup(part string) string {
@@ -195,7 +153,7 @@ func (r *replica) prepare(ctx context.Context) error {
 		return fmt.Errorf("make log directory: %w", err)
 	}
 	resolv := dns.ResolvConf(r.agent.gateway(), r.spec.Namespace, cluster.Domain)
-	if err := os.WriteFile(filepath.Join(r.dir, "resolv.conf"), []byte(resolv), 0o644); err != nil {
+	if err := durable.Write(filepath.Join(r.dir, "resolv.conf"), []byte(resolv), 0o644); err != nil {
 		return fmt.Errorf("write resolv.conf: %w", err)
 	}
 	if r.socket != nil {
@@ -221,7 +179,7 @@ func (r *replica) prepare(ctx context.Context) error {
 		return fmt.Errorf("make proxy bootstrap: %w", err)
 	}
 	path := filepath.Join(r.dir, "bootstrap.yaml")
-	if err := errors.Join(os.WriteFile(path, bootstrap, 0o640), os.Chown(path, cluster.ProxyUID, cluster.ProxyUID)); err != nil {
+	if err := durable.WriteFor(path, bootstrap, 0o640, cluster.ProxyUID, cluster.ProxyUID); err != nil {
 		socket.Close()
 		return fmt.Errorf("write proxy bootstrap: %w", err)
 	}
@@ -254,29 +212,13 @@ func (r *replica) set(f func()) {
 	r.changed = make(chan struct{})
 	r.mu.Unlock()
 	if record {
-		r.keep("")
+		r.keep()
 	}
 	r.agent.dirty()
 }
 
 func (r *replica) readyLocked() bool {
 	return r.proxyReady && (r.appReady || r.spec.Gateway) && !r.draining
-}
-
-// keep writes the records; a failure costs only a restart of the processes under the next agent.
-func (r *replica) keep(ended string) {
-	r.mu.Lock()
-	state := kept{Hash: r.hash, Restarts: r.restarts, Ended: ended, ProxyReady: r.proxyReady, AppReady: r.appReady}
-	if r.app != nil && r.app.Running() {
-		state.App = &r.app.Record
-	}
-	if r.proxy != nil && r.proxy.Running() {
-		state.Proxy = &r.proxy.Record
-	}
-	r.mu.Unlock()
-	if err := process.WriteRecord(filepath.Join(r.dir, "state.json"), state); err != nil {
-		r.log.Warn("process records not kept", "error", err)
-	}
 }
 
 // ready says whether traffic may come, with a channel that closes at the next change.
@@ -349,174 +291,12 @@ func (r *replica) launch(part string, spec process.Spec, limits process.Limits) 
 			r.notice = fmt.Sprintf("limits without a control group controller on this machine, not enforced: %v", unenforced)
 		})
 	}
-	spec.Cgroups = dirs
+	spec.Cgroups, spec.Label = dirs, r.hash
 	spec.Netns = network.Path(r.netns)
-	return process.Start(spec, filepath.Join(r.dir, part+".json"), filepath.Join(r.logs(), part+".log"), r.agent.config.Launcher)
-}
-
-// startApp starts the application.
-func (r *replica) startApp() (*process.Process, error) {
-	uid, gid, home, err := account(r.spec.User)
+	p, err := process.Start(spec, r.launchFile(part), filepath.Join(r.logs(), part+".log"), r.agent.config.Launcher,
+		func(record process.Record) error { return r.note(part, &record) })
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, r.note(part, nil))
 	}
-	if len(r.spec.Command) == 0 {
-		return nil, errors.New("spec.command is empty")
-	}
-	program, err := process.Resolve(r.spec.Command[0], r.agent.config.Bin)
-	if err != nil {
-		return nil, err
-	}
-	environment := []string{
-		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + home,
-		"HOSTNAME=" + r.spec.Name, "HEDDLE_NAMESPACE=" + r.spec.Namespace, "HEDDLE_WORKLOAD=" + r.spec.Workload,
-		"HEDDLE_POD_IP=" + r.address.String(),
-	}
-	for _, e := range r.spec.Env {
-		environment = append(environment, e.Name+"="+e.Value)
-	}
-	return r.launch("app", process.Spec{
-		Command: append([]string{program}, r.spec.Command[1:]...), Env: environment, UID: uid, GID: gid,
-		// Pods are called by their own name; so are replicas. The kernel takes 64 bytes.
-		Hostname: r.spec.Name[:min(len(r.spec.Name), 63)], Resolv: filepath.Join(r.dir, "resolv.conf"),
-		// The mesh's sockets and keys are nobody's business but the agent's, even if the application is root.
-		Hide: []string{r.agent.config.Cluster.RunRoot, r.agent.config.Cluster.DataRoot},
-	}, r.spec.Limits)
-}
-
-// superviseApp keeps the application running as its restart policy says, and probes it.
-func (r *replica) superviseApp(ctx context.Context, state kept) {
-	r.set(func() { r.restarts = state.Restarts })
-	if state.Ended != "" {
-		r.end(state.Ended, r.spec.Restart == v1alpha1.RestartOnFailure)
-		return
-	}
-	var app *process.Process
-	if state.App != nil {
-		app = process.Adopt(*state.App)
-	}
-	if app == nil {
-		r.set(func() { r.appReady = false })
-		if !r.awaitProxy(ctx) {
-			return
-		}
-	}
-	var pauses backoff
-	for ctx.Err() == nil {
-		began := time.Now()
-		var reason string
-		failed := true
-		if app == nil {
-			var err error
-			if app, err = r.startApp(); err != nil {
-				reason = err.Error()
-			}
-		}
-		if app != nil {
-			r.set(func() {
-				r.app, r.backingOff = app, false
-				if !r.appReady {
-					r.message = "waiting for the readiness probe"
-				}
-			})
-			r.keep("")
-			r.watchApp(ctx, app)
-			if ctx.Err() != nil {
-				return
-			}
-			reason, failed = app.Exit()
-			reason = "application ended: " + reason
-			// Children that outlived the application hold its ports.
-			r.agent.hierarchies.KillMembers(r.cgroup("app"))
-		}
-		r.log.Warn("application is not running", "reason", reason)
-		if app != nil && (r.spec.Restart == v1alpha1.RestartNever || r.spec.Restart == v1alpha1.RestartOnFailure && !failed) {
-			r.set(func() { r.app, r.appReady = nil, false })
-			r.keep(reason)
-			r.end(reason, !failed)
-			return
-		}
-		pause := pauses.next(time.Since(began))
-		r.set(func() {
-			r.app, r.appReady, r.backingOff = nil, false, true
-			r.message = fmt.Sprintf("%s; starting again in %s", reason, pause)
-			if app != nil {
-				r.restarts++
-			}
-		})
-		r.keep("")
-		app = nil
-		if !wait(ctx, pause) {
-			return
-		}
-	}
-}
-
-func (r *replica) end(reason string, succeeded bool) {
-	r.set(func() {
-		r.phase, r.message = phaseFailed, reason
-		if succeeded {
-			r.phase = phaseStopped
-		}
-	})
-}
-
-// awaitProxy blocks until the proxy is ready for the first time.
-func (r *replica) awaitProxy(ctx context.Context) bool {
-	for {
-		r.mu.Lock()
-		ready, changed := r.proxyReady, r.changed
-		r.mu.Unlock()
-		if ready {
-			return true
-		}
-		select {
-		case <-ctx.Done():
-			return false
-		case <-changed:
-		}
-	}
-}
-
-// watchApp probes the application until it ends or ctx does.
-func (r *replica) watchApp(ctx context.Context, app *process.Process) {
-	delay, period, timeout := timing(r.spec.Readiness)
-	state := newThresholds(r.spec.Readiness)
-	if state.ready = r.isAppReady(); state.ready {
-		delay = 0
-	}
-	timer := time.NewTimer(delay)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-app.Done():
-			return
-		case <-timer.C:
-		}
-		probeCtx, cancel := context.WithTimeout(ctx, timeout)
-		err := probe(probeCtx, r.dial, r.address, r.spec.Readiness)
-		cancel()
-		if ready := state.add(err == nil); ready != r.isAppReady() || !ready {
-			r.set(func() {
-				r.appReady = ready
-				if !ready && err != nil {
-					r.message = "not ready: " + err.Error()
-				}
-			})
-		}
-		next := period
-		if !state.ready && err != nil {
-			// A starting application is asked more often, so that it gets traffic as soon as it can.
-			next = min(period, 200*time.Millisecond)
-		}
-		timer.Reset(next)
-	}
-}
-
-func (r *replica) isAppReady() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.appReady
+	return p, nil
 }

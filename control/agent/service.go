@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -49,11 +50,7 @@ func Answering(c cluster.Cluster) bool {
 // supervise keeps the process running until ctx ends, which leaves it alone. One that an earlier agent started is taken
 // over.
 func (s *service) supervise(ctx context.Context) {
-	var running *process.Process
-	var record process.Record
-	if err := process.ReadRecord(serviceRecordPath(s.cluster, s.name), &record); err == nil {
-		running = process.Adopt(record)
-	}
+	running := s.find()
 	var pauses backoff
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -61,8 +58,6 @@ func (s *service) supervise(ctx context.Context) {
 			var err error
 			if running, err = s.start(); err != nil {
 				s.log.Error("cannot be started", "error", err)
-			} else if err := process.WriteRecord(serviceRecordPath(s.cluster, s.name), running.Record); err != nil {
-				s.log.Warn("record not kept", "error", err)
 			}
 		}
 		if running != nil {
@@ -93,14 +88,34 @@ func (s *service) logPath() string { return filepath.Join(s.cluster.Logs(), s.na
 // groups have a dot in their names, so none is called like it.
 func (s *service) start() (*process.Process, error) {
 	hierarchies, group := s.hierarchies(), serviceGroup(s.cluster, s.name)
-	// One that an agent started without living to record it holds what this one needs.
-	hierarchies.KillMembers(group)
 	groups, _, err := hierarchies.Create(group, process.Limits{})
 	if err != nil {
 		return nil, err
 	}
-	return process.Start(process.Spec{Command: s.command, Env: os.Environ(), Files: proxyFiles, Cgroups: groups},
-		filepath.Join(s.cluster.Run(), "agent", s.name+"-launch.json"), s.logPath(), s.launcher)
+	return process.Start(process.Spec{Command: s.command, Env: os.Environ(), Files: proxyFiles, Cgroups: groups, Label: s.name}, s.launchFile(), s.logPath(), s.launcher,
+		func(record process.Record) error {
+			return process.WriteRecord(serviceRecordPath(s.cluster, s.name), record)
+		})
+}
+
+func (s *service) launchFile() string {
+	return filepath.Join(s.cluster.Run(), "agent", s.name+"-launch.json")
+}
+
+// find finds the process that an earlier agent started. What else is in its group holds what a new one needs, and is
+// killed.
+func (s *service) find() *process.Process {
+	search := process.Search{Hierarchies: s.hierarchies(), Group: serviceGroup(s.cluster, s.name), File: s.launchFile(), Label: s.name}
+	var record process.Record
+	switch err := process.ReadRecord(serviceRecordPath(s.cluster, s.name), &record); {
+	case err == nil:
+		search.Record = &record
+	case !errors.Is(err, os.ErrNotExist):
+		s.log.Warn("the record is unreadable; looking for what runs", "error", err)
+		search.Lost = true
+	}
+	running, _ := process.Find(search)
+	return running
 }
 
 func (s *service) set(p *process.Process) {

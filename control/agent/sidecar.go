@@ -89,12 +89,9 @@ func (r *replica) foreign() bool {
 }
 
 // superviseProxy keeps the proxy running.
-func (r *replica) superviseProxy(ctx context.Context, record *process.Record) {
+func (r *replica) superviseProxy(ctx context.Context, record *process.Record, lost bool) {
 	var pauses backoff
-	var proxy *process.Process
-	if record != nil {
-		proxy = process.Adopt(*record)
-	}
+	proxy, _ := r.find("proxy", record, lost)
 	if proxy == nil {
 		r.set(func() { r.proxyReady = false })
 	}
@@ -120,7 +117,7 @@ func (r *replica) superviseProxy(ctx context.Context, record *process.Record) {
 					r.message = "waiting for the proxy to be ready"
 				}
 			})
-			r.keep("")
+			r.keep()
 			r.watchProxy(ctx, proxy)
 			if ctx.Err() != nil {
 				return
@@ -130,8 +127,11 @@ func (r *replica) superviseProxy(ctx context.Context, record *process.Record) {
 		}
 		pause := pauses.next(time.Since(began))
 		r.log.Warn("proxy is not running", "reason", reason, "again_in", pause)
-		r.set(func() { r.proxy, r.proxyReady, r.message = nil, false, reason })
-		r.keep("")
+		r.set(func() {
+			r.proxy, r.proxyReady, r.message = nil, false, reason
+			delete(r.noted, "proxy")
+		})
+		r.keep()
 		proxy = nil
 		if !wait(ctx, pause) {
 			return

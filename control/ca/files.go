@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"heddle.io/heddle/control/durable"
 )
 
 // errNeverMade: there is no certificate. A certificate without its key is another error.
@@ -73,32 +75,8 @@ func belongs(key crypto.Signer, certificate *x509.Certificate) bool {
 
 // writeFile replaces a file atomically and durably.
 func writeFile(path string, content []byte, mode os.FileMode) error {
-	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	_, err = f.Write(content)
-	if err == nil {
-		err = f.Sync()
-	}
-	if closeErr := f.Close(); err == nil {
-		err = closeErr
-	}
-	if err == nil {
-		err = os.Rename(path+".new", path)
-	}
-	if err != nil {
-		_ = os.Remove(path + ".new")
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	return syncDir(filepath.Dir(path))
+	return durable.Write(path, content, mode)
 }
 
-// syncDir makes a renamed or removed file's name durable.
-func syncDir(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
-}
+// syncDir makes a removed file's absence durable.
+func syncDir(path string) error { return durable.SyncDir(path) }

@@ -14,30 +14,47 @@ import (
 	"heddle.io/heddle/control/objects"
 )
 
-// finding is one thing that was tried in a cluster.
+// finding is one thing that was tried or read in a cluster.
 type finding struct {
 	Cluster string `json:"cluster"`
 	agent.Check
 	// Warning says that it does not hold and that this is no failure.
 	Warning bool `json:"warning,omitempty"`
+	// final says that waiting does not heal it.
+	final bool
 }
 
-// checkPause lies between two tries of `check --wait`.
-const checkPause = 200 * time.Millisecond
+const (
+	// checkWait is how long check waits by default for what is still starting.
+	checkWait = 60 * time.Second
+	// checkPause lies between two tries; it grows up to longestCheckPause.
+	checkPause, longestCheckPause = 200 * time.Millisecond, 2 * time.Second
+	// quietWait is how long check waits before it says for what.
+	quietWait = 2 * time.Second
+)
 
 func (s *session) checkCommand() *cobra.Command {
 	var output string
 	var wait time.Duration
 	cmd := &cobra.Command{
 		Use: "check", Short: "Prove that it works: identities, mutual TLS, names, configuration, requests, both directions between clusters", Args: cobra.NoArgs,
-		Long: "Prove that it works, by trying it: every replica's readiness, certificate, capture, names and refusal of plaintext; every\n" +
-			"proxy's configuration; every object's status; requests through the ingress. Between clusters: the stream to the primary, clocks,\n" +
-			"issuers, gateways, and for every imported service a handshake through the other cluster's gateway, with the identity and the\n" +
-			"cluster that the server proves.\n\n" +
+		Long: "Prove that it works. Each line says whether something was tried or only read.\n\n" +
+			"Tried: that controller and agent answer; in every replica a look-up of a name, and a request without TLS from outside the\n" +
+			"mesh, which its proxy has to refuse and count; a request to every port of every service, sent from another replica through\n" +
+			"its own proxy and the service's, with the identity that the server proved; a request through the ingress for every host;\n" +
+			"between clusters, a handshake with every imported service through the other cluster's gateways, with the identity and the\n" +
+			"cluster that the server proves, and a look-up of every global name.\n" +
+			"Read, from what the parts say of themselves: readiness, certificates' ends, capture rules, which configuration every proxy\n" +
+			"runs, the objects' status, and between clusters the stream to the primary, clocks, issuers, versions, whether gateways answer\n" +
+			"the controller's probes.\n\n" +
+			"✓ holds, ✗ does not, ! does not and is no failure, ? was tried and did not tell: silence is no refusal. While something does\n" +
+			"not hold that may be starting, check tries again, for up to a minute or --wait; --wait 0 looks once.\n\n" +
 			"Without --cluster or $HEDDLE_CLUSTER, every cluster that runs on this machine is checked, so that both directions are tried.\n" +
 			"Between two machines, run it on each.\n\n" +
-			"The exit code is 0 when nothing failed (there may be warnings), 1 when something did, 2 for a wrong command line.",
-		Example: "  heddle check\n  heddle check --wait 60s\n  heddle check --cluster cluster2 -o json",
+			"The exit code is 0 when everything holds (there may be warnings), 1 when something does not or is not known, 2 for a wrong\n" +
+			"command line. In -o json and yaml, every element has cluster, subject, name, how (tried or read) and ok; unknown, warning,\n" +
+			"detail, remedy and port where they say something. Only how the details are worded may change.",
+		Example: "  heddle check\n  heddle check --wait 0\n  heddle check --cluster cluster2 -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkFormat(output, "json", "yaml"); err != nil {
 				return err
@@ -46,7 +63,10 @@ func (s *session) checkCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			found := s.checkUntil(cmd.Context(), names, time.Now().Add(wait))
+			if wait < 0 {
+				return usageError{fmt.Errorf("--wait %s is negative; 0 looks once", wait)}
+			}
+			found := s.checkUntil(cmd.Context(), names, wait)
 			if output != "" {
 				if err := objects.EncodeDocument(s.out, output, found); err != nil {
 					return err
@@ -61,7 +81,7 @@ func (s *session) checkCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVarP(&output, "output", "o", "", "json or yaml")
-	cmd.Flags().DurationVar(&wait, "wait", 0, "try again for so long until everything holds")
+	cmd.Flags().DurationVar(&wait, "wait", checkWait, "try again for so long what may still be starting; 0 looks once")
 	return cmd
 }
 
@@ -74,20 +94,45 @@ func (s *session) toCheck() ([]string, error) {
 	return []string{c.Name}, err
 }
 
-// checkUntil checks until everything holds or the deadline has passed.
-func (s *session) checkUntil(ctx context.Context, names []string, deadline time.Time) []finding {
+// checkUntil checks until everything holds, what does not cannot be healed by waiting, or the wait is over. It says on
+// standard error for what it waits.
+func (s *session) checkUntil(ctx context.Context, names []string, wait time.Duration) []finding {
+	began, pause, told := time.Now(), checkPause, ""
 	for {
 		found := s.checkAll(ctx, names)
-		if failures(found) == 0 || !time.Now().Before(deadline) || ctx.Err() != nil {
+		waiting := starting(found)
+		left := wait - time.Since(began)
+		if len(waiting) == 0 || left <= 0 || ctx.Err() != nil {
 			return found
 		}
-		timer := time.NewTimer(checkPause)
+		if first := waiting[0]; time.Since(began) >= quietWait && told != first.Subject+first.Name {
+			told = first.Subject + first.Name
+			fmt.Fprintf(s.err, "waiting for %s, for up to %s: %s %s: %s\n", count(len(waiting), "check"), left.Round(time.Second), first.Subject, first.Name, firstLine(first.Detail))
+		}
+		timer := time.NewTimer(min(pause, left))
+		pause = min(pause*3/2, longestCheckPause)
 		select {
 		case <-ctx.Done():
 		case <-timer.C:
 		}
 		timer.Stop()
 	}
+}
+
+// starting are the findings that do not hold and may yet.
+func starting(found []finding) []finding {
+	var out []finding
+	for _, f := range found {
+		if !f.OK && !f.Warning && !f.final {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+func firstLine(text string) string {
+	first, _, _ := strings.Cut(text, "\n")
+	return first
 }
 
 // checkAll checks clusters, side by side.
@@ -108,7 +153,7 @@ func (s *session) checkAll(ctx context.Context, names []string) []finding {
 	return out
 }
 
-// failures counts what does not hold and is no warning.
+// failures counts what does not hold, or is not known to, and is no warning.
 func failures(found []finding) int {
 	n := 0
 	for _, f := range found {
@@ -120,7 +165,7 @@ func failures(found []finding) int {
 }
 
 func (s *session) printFindings(found []finding, names []string) {
-	warnings, last, width := 0, "", 0
+	warnings, unclear, last, width := 0, 0, "", 0
 	for _, f := range found {
 		width = max(width, utf8.RuneCountInString(f.Subject+" "+f.Name))
 	}
@@ -137,12 +182,15 @@ func (s *session) printFindings(found []finding, names []string) {
 		case !f.OK && f.Warning:
 			mark = "!"
 			warnings++
+		case f.Unknown:
+			mark = "?"
+			unclear++
 		case !f.OK:
 			mark = "✗"
 		}
-		fmt.Fprintf(s.out, "%s %-*s %s\n", mark, width, f.Subject+" "+f.Name, strings.ReplaceAll(f.Detail, "\n", "; "))
+		fmt.Fprintf(s.out, "%s %-5s %-*s %s\n", mark, f.How, width, f.Subject+" "+f.Name, strings.ReplaceAll(f.Detail, "\n", "; "))
 		if !f.OK && f.Remedy != "" {
-			fmt.Fprintf(s.out, "  %-*s → %s\n", width, "", f.Remedy)
+			fmt.Fprintf(s.out, "  %-5s %-*s → %s\n", "", width, "", f.Remedy)
 		}
 	}
 	where, more := "", ""
@@ -153,6 +201,9 @@ func (s *session) printFindings(found []finding, names []string) {
 		more = ", with " + count(warnings, "warning")
 	}
 	if failed := failures(found); failed > 0 {
+		if unclear > 0 {
+			more = fmt.Sprintf(", of which %d did not tell", unclear) + more
+		}
 		fmt.Fprintf(s.out, "\n%d of %d checks failed%s%s.\n", failed, len(found), where, more)
 		return
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 
@@ -16,12 +17,37 @@ import (
 	"heddle.io/heddle/control/server/client"
 )
 
-// tried makes a finding: a failure when there is an error.
+// tried makes a finding of what was done: a failure when there is an error.
 func tried(subject, name string, err error, detail, remedy string) finding {
-	f := finding{Check: agent.Check{Subject: subject, Name: name, OK: err == nil, Detail: detail}}
+	f := finding{Check: agent.Check{Subject: subject, Name: name, How: agent.Tried, OK: err == nil, Detail: detail}}
 	if err != nil {
 		f.Detail, f.Remedy = err.Error(), remedy
 	}
+	return f
+}
+
+// said makes a finding of what a part of the cluster says of itself.
+func said(subject, name string, err error, detail, remedy string) finding {
+	f := tried(subject, name, err, detail, remedy)
+	f.How = agent.Read
+	return f
+}
+
+// warn turns a finding into one that does not count as a failure.
+func warn(f finding) finding {
+	f.Warning = !f.OK
+	return f
+}
+
+// unknown turns a finding that does not hold into one that does not tell.
+func unknown(f finding) finding {
+	f.Unknown = !f.OK
+	return f
+}
+
+// final turns a finding that does not hold into one that waiting does not heal.
+func final(f finding) finding {
+	f.final = !f.OK
 	return f
 }
 
@@ -29,7 +55,7 @@ func tried(subject, name string, err error, detail, remedy string) finding {
 func (s *session) checkCluster(ctx context.Context, name string) []finding {
 	c, err := s.clientOf(name)
 	if err != nil {
-		return []finding{tried("cluster", "name", err, "", "")}
+		return []finding{final(tried("cluster", "name", err, "", ""))}
 	}
 	var out []finding
 	add := func(subject, name string, err error, detail, remedy string) {
@@ -38,6 +64,9 @@ func (s *session) checkCluster(ctx context.Context, name string) []finding {
 	status, err := c.Status(ctx)
 	add("controller", "answers", err, fmt.Sprintf("pid %d, revision %d, %d objects", status.PID, status.Revision, status.Objects), "`sudo heddle up` repairs the cluster")
 	if err != nil {
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
+			out[0] = final(out[0])
+		}
 		return out
 	}
 	var running agent.Status
@@ -61,6 +90,7 @@ func (s *session) checkCluster(ctx context.Context, name string) []finding {
 	}
 	out = append(out, checkProxies(ctx, c)...)
 	out = append(out, checkObjects(ctx, c)...)
+	out = append(out, checkCalls(ctx, c, running.Replicas, modes)...)
 	out = append(out, s.checkMesh(ctx, c, name, running.Replicas)...)
 	return append(out, checkIngress(ctx, c, name, running.Replicas)...)
 }
@@ -73,7 +103,7 @@ func checkProxies(ctx context.Context, c *client.Client) []finding {
 	}
 	var out []finding
 	for _, p := range proxies {
-		check := agent.Check{Subject: p.Namespace + "/" + p.Name, Name: "synced", OK: true, Detail: "runs revision " + strconv.FormatInt(p.Revision, 10)}
+		check := agent.Check{Subject: p.Namespace + "/" + p.Name, Name: "synced", How: agent.Read, OK: true, Detail: "runs revision " + strconv.FormatInt(p.Revision, 10)}
 		var wrong []string
 		for _, kind := range sortedKeys(p.Errors) {
 			wrong = append(wrong, kind+": "+p.Errors[kind])
@@ -108,13 +138,13 @@ func checkObjects(ctx context.Context, c *client.Client) []finding {
 			total++
 			for _, condition := range o.Status.Conditions {
 				if condition.Type != objects.ConditionProgrammed && condition.Status == metav1.ConditionFalse {
-					out = append(out, tried(client.Result{Key: o.Key()}.Name(), condition.Type, errors.New(condition.Message), "", "written at "+o.Origin.String()))
+					out = append(out, said(client.Result{Key: o.Key()}.Name(), condition.Type, errors.New(condition.Message), "", "written at "+o.Origin.String()))
 				}
 			}
 		}
 	}
 	if len(out) == 0 {
-		out = append(out, tried("objects", "accepted", nil, fmt.Sprintf("%d, all that they name exists", total), ""))
+		out = append(out, said("objects", "accepted", nil, fmt.Sprintf("%d, all that they name exists", total), ""))
 	}
 	return out
 }
@@ -125,7 +155,7 @@ func peerModes(ctx context.Context, c *client.Client) ([]*objects.Object, error)
 	return list.Items, err
 }
 
-// judgePlaintext says whether accepting plaintext is what the rules ask for.
+// judgePlaintext says whether not refusing plaintext is what the rules ask for.
 func judgePlaintext(check agent.Check, replicas []client.Replica, modes []*objects.Object) agent.Check {
 	if check.OK {
 		return check
@@ -133,8 +163,8 @@ func judgePlaintext(check agent.Check, replicas []client.Replica, modes []*objec
 	for _, r := range replicas {
 		if r.Namespace+"/"+r.State.Name == check.Subject {
 			if mode := effectiveMode(r, check.Port, modes); mode != model.MTLSStrict {
-				check.OK, check.Remedy = true, ""
-				check.Detail = fmt.Sprintf("accepted, as mode %s allows", mode)
+				check.OK, check.Unknown, check.Remedy = true, false, ""
+				check.Detail += fmt.Sprintf("; mode %s allows it", mode)
 			}
 		}
 	}

@@ -193,13 +193,13 @@ func (m meshCheck) meet(ctx context.Context, caller client.Replica, o offer) fin
 	}
 	switch {
 	case o.kept != "" && (!o.known || ready == 0 && o.ready > 0):
-		return warn(tried(subject, "identity", errors.New("this cluster has not heard of it, or of its endpoints"), "", "it may be meant so, by "+o.kept))
+		return warn(said(subject, "identity", errors.New("this cluster has not heard of it, or of its endpoints"), "", "it may be meant so, by "+o.kept))
 	case !o.known:
-		return tried(subject, "identity", errors.New("this cluster has not heard of it yet"), "", "`heddle cluster status` shows whether the stream to the primary stands")
+		return said(subject, "identity", errors.New("this cluster has not heard of it yet"), "", "`heddle cluster status` shows whether the stream to the primary stands")
 	case ready == 0 && o.ready > 0:
-		return tried(subject, "identity", fmt.Errorf("it has %s, of which this cluster has not heard yet", count(o.ready, "ready endpoint")), "", "`heddle cluster status` shows whether the stream to the primary stands")
+		return said(subject, "identity", fmt.Errorf("it has %s, of which this cluster has not heard yet", count(o.ready, "ready endpoint")), "", "`heddle cluster status` shows whether the stream to the primary stands")
 	case ready == 0:
-		return warn(tried(subject, "identity", errors.New("it has no ready endpoint there"), "", "`heddle ps --cluster "+o.cluster.Name+"` shows why"))
+		return warn(said(subject, "identity", errors.New("it has no ready endpoint there"), "", "`heddle ps --cluster "+o.cluster.Name+"` shows why"))
 	}
 	var slowest time.Duration
 	for _, gateway := range o.cluster.Gateways {
@@ -207,17 +207,23 @@ func (m meshCheck) meet(ctx context.Context, caller client.Replica, o offer) fin
 			request := client.HandshakeRequest{Address: gateway.String(), ServerName: eastWestName(o.export, port.Number)}
 			var result client.HandshakeResult
 			err := m.client.Do(ctx, http.MethodPost, agentPath(caller)+"/handshake", request, &result)
+			impostor := false
 			if err == nil {
 				err = judgeIdentity(o, result)
+				impostor = err != nil
 			}
 			if err != nil {
-				return tried(subject, "identity", fmt.Errorf("port %d through %s: %s", port.Number, gateway, briefly(err)), "",
+				f := tried(subject, "identity", fmt.Errorf("port %d through %s: %s", port.Number, gateway, briefly(err)), "",
 					fmt.Sprintf("`heddle logs -n %s istio-eastwestgateway-0 --proxy --cluster %s` shows what the gateway did", cluster.GatewayNamespace, o.cluster.Name))
+				if impostor {
+					return final(f)
+				}
+				return f
 			}
 			slowest = max(slowest, result.Took)
 		}
 	}
-	return tried(subject, "identity", nil, fmt.Sprintf("%s, issued in %s, through %s in %s", list(o.export.Identities), o.cluster.Name, gatewayText(o.cluster), slowest.Round(time.Millisecond)), "")
+	return tried(subject, "identity", nil, fmt.Sprintf("handshake through %s with the certificate of %s/%s: %s, issued in %s, in %s", gatewayText(o.cluster), caller.Namespace, caller.State.Name, list(o.export.Identities), o.cluster.Name, slowest.Round(time.Millisecond)), "")
 }
 
 // eastWestName is the SNI by which east-west gateways find a service (DESIGN §11).

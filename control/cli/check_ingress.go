@@ -39,7 +39,7 @@ func checkIngress(ctx context.Context, c *client.Client, name string, replicas [
 				continue
 			}
 			for _, server := range g.Spec.Servers {
-				check := agent.Check{Subject: "ingress " + o.GetNamespace() + "/" + o.GetName(), Name: "request", OK: true}
+				check := agent.Check{Subject: "ingress " + o.GetNamespace() + "/" + o.GetName(), Name: "request", How: agent.Tried, OK: true}
 				answer, err := request(ctx, ingressAddress(name, r), server)
 				switch {
 				case errors.Is(err, errNotHTTP):

@@ -20,12 +20,6 @@ const (
 	lateIssuer = 21 * 24 * time.Hour
 )
 
-// warn turns a finding into one that does not count as a failure.
-func warn(f finding) finding {
-	f.Warning = !f.OK
-	return f
-}
-
 // checkMesh tries what a cluster needs of the others. A cluster by itself has nothing to check.
 func (s *session) checkMesh(ctx context.Context, c *client.Client, name string, replicas []client.Replica) []finding {
 	mesh, err := c.Federation(ctx)
@@ -43,7 +37,7 @@ func (s *session) checkMesh(ctx context.Context, c *client.Client, name string, 
 	}
 	list, err := c.List(ctx, objects.GlobalNamespace, "")
 	if err != nil {
-		return append(out, tried("mesh", "global namespaces", err, "", "see `heddle logs --controller`"))
+		return append(out, said("mesh", "global namespaces", err, "", "see `heddle logs --controller`"))
 	}
 	m := meshCheck{session: s, client: c, mesh: mesh, replicas: replicas}
 	for _, o := range list.Items {
@@ -52,7 +46,7 @@ func (s *session) checkMesh(ctx context.Context, c *client.Client, name string, 
 		}
 	}
 	if len(m.global) == 0 {
-		return append(out, warn(tried("mesh", "global namespaces", errors.New("there is none: clusters do not see each other's services"), "", "`heddle gns create --help` shows how to make one")))
+		return append(out, warn(said("mesh", "global namespaces", errors.New("there is none: clusters do not see each other's services"), "", "`heddle gns create --help` shows how to make one")))
 	}
 	out = append(out, m.imports(ctx)...)
 	return append(out, m.names(ctx)...)
@@ -66,22 +60,22 @@ func (s *session) checkOwnPlace(mesh client.FederationStatus) []finding {
 		if !mesh.Connected || mesh.Problem != "" {
 			problem = errors.New(orDefault(mesh.Problem, "no stream to the primary"))
 		}
-		out = append(out, tried("mesh", "primary", problem, "stream to "+mesh.Primary+" at "+mesh.PrimaryAddress, "the cluster goes on with what it knows; `heddle logs --controller` shows why there is no stream"))
+		out = append(out, said("mesh", "primary", problem, "stream to "+mesh.Primary+" at "+mesh.PrimaryAddress, "the cluster goes on with what it knows; `heddle logs --controller` shows why there is no stream"))
 		var apart error
 		if mesh.Clock.Abs() > maxClock {
 			apart = fmt.Errorf("%s's clock is %s", mesh.Primary, ahead(mesh.Clock))
 		}
-		out = append(out, tried("mesh", "clock", apart, fmt.Sprintf("%s's clock is %s", mesh.Primary, ahead(mesh.Clock)), "set both by NTP, for example with `timedatectl set-ntp true`"))
+		out = append(out, said("mesh", "clock", apart, fmt.Sprintf("%s's clock is %s", mesh.Primary, ahead(mesh.Clock)), "set both by NTP, for example with `timedatectl set-ntp true`"))
 	} else if mesh.Problem != "" {
-		out = append(out, tried("mesh", "primary", errors.New(mesh.Problem), "", "see `heddle logs --controller`"))
+		out = append(out, said("mesh", "primary", errors.New(mesh.Problem), "", "see `heddle logs --controller`"))
 	}
 	left := mesh.IssuerExpires.Sub(s.now())
-	issuer := tried("mesh", "issuer", nil, fmt.Sprintf("%s, valid for %s", mesh.Issuer, days(left)), "")
+	issuer := said("mesh", "issuer", nil, fmt.Sprintf("%s, valid for %s", mesh.Issuer, days(left)), "")
 	switch {
 	case left <= 0:
-		issuer = tried("mesh", "issuer", fmt.Errorf("%s expired %s ago", mesh.Issuer, days(-left)), "", "`heddle cluster rotate` gets a new one when the primary can be reached")
+		issuer = said("mesh", "issuer", fmt.Errorf("%s expired %s ago", mesh.Issuer, days(-left)), "", "`heddle cluster rotate` gets a new one when the primary can be reached")
 	case left < lateIssuer:
-		issuer = warn(tried("mesh", "issuer", fmt.Errorf("%s is valid for %s only, and was to be renewed before", mesh.Issuer, days(left)), "", "`heddle cluster rotate` gets a new one when the primary can be reached"))
+		issuer = warn(said("mesh", "issuer", fmt.Errorf("%s is valid for %s only, and was to be renewed before", mesh.Issuer, days(left)), "", "`heddle cluster rotate` gets a new one when the primary can be reached"))
 	}
 	return append(out, issuer)
 }
@@ -117,10 +111,10 @@ func (s *session) checkPeer(mesh client.FederationStatus, peer client.ClusterSta
 				problem = fmt.Errorf("%w, last heard of %s ago", problem, age(peer.LastSeen, s.now()))
 			}
 		}
-		out = append(out, tried(subject, "connected", problem, "its stream to the primary stands", "it goes on with what it knows; see `heddle cluster status` there"))
+		out = append(out, said(subject, "connected", problem, "its stream to the primary stands", "it goes on with what it knows; see `heddle cluster status` there"))
 	}
 	if len(peer.Gateways) == 0 {
-		out = append(out, warn(tried(subject, "reachable", errors.New("it advertises no address, so its services cannot be called"), "", "start it with `heddle up --advertise ADDRESS` or --isolated")))
+		out = append(out, warn(said(subject, "reachable", errors.New("it advertises no address, so its services cannot be called"), "", "start it with `heddle up --advertise ADDRESS` or --isolated")))
 	} else {
 		var problem error
 		if !peer.Reachable {
@@ -130,10 +124,10 @@ func (s *session) checkPeer(mesh client.FederationStatus, peer client.ClusterSta
 		if !slices.Contains(s.contexts.clusters(), peer.Name) {
 			detail += "; the way back is checked on its own machine"
 		}
-		out = append(out, tried(subject, "reachable", problem, detail, "its services are out of rotation; check the network between the machines, TCP port "+portOf(peer)))
+		out = append(out, said(subject, "reachable", problem, detail, "its services are out of rotation; check the network between the machines, TCP port "+portOf(peer)))
 	}
 	if self := selfOf(mesh); peer.Version != "" && self.Version != "" && peer.Version != self.Version {
-		out = append(out, warn(tried(subject, "version", fmt.Errorf("it runs %s, this cluster %s", peer.Version, self.Version), "", "upgrade the older one")))
+		out = append(out, warn(said(subject, "version", fmt.Errorf("it runs %s, this cluster %s", peer.Version, self.Version), "", "upgrade the older one")))
 	}
 	return out
 }

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -9,11 +10,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	securityapi "istio.io/api/security/v1"
 	securityv1 "istio.io/client-go/pkg/apis/security/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"heddle.io/heddle/api/v1alpha1"
+	"heddle.io/heddle/control/agent"
 	"heddle.io/heddle/control/cluster"
+	"heddle.io/heddle/control/model"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/registry"
 	"heddle.io/heddle/control/server/client"
@@ -103,7 +109,7 @@ func TestCheckOverClusters(t *testing.T) {
 			if c.change != nil {
 				c.change(first, second)
 			}
-			got, code := runMany(t, map[string]http.Handler{"cluster1": first, "cluster2": second}, "cluster1", append([]string{"check"}, strings.Fields(c.args)...)...)
+			got, code := runMany(t, map[string]http.Handler{"cluster1": first, "cluster2": second}, "cluster1", append([]string{"check", "--wait", "0"}, strings.Fields(c.args)...)...)
 			if code != c.code {
 				t.Errorf("exit code %d, want %d", code, c.code)
 			}
@@ -116,7 +122,7 @@ func TestCheckOverClusters(t *testing.T) {
 func TestCheckOfOneSide(t *testing.T) {
 	first, _ := twoClusters()
 	got, code := runMany(t, map[string]http.Handler{"cluster1": first}, "", "check")
-	if code != 0 || !strings.Contains(got, "the way back is checked on its own machine") || !strings.Contains(got, "✓ shop/ads@cluster2 identity") {
+	if code != 0 || !strings.Contains(got, "the way back is checked on its own machine") || !strings.Contains(got, "✓ tried shop/ads@cluster2 identity") {
 		t.Errorf("%d:\n%s", code, got)
 	}
 }
@@ -133,7 +139,7 @@ func TestCheckOfWhatIsKept(t *testing.T) {
 		}
 	}
 	got, code := runMany(t, map[string]http.Handler{"cluster1": first, "cluster2": second}, "cluster1", "check")
-	if code != 0 || strings.Count(got, "! shop/ads@cluster2 identity") != 1 || strings.Count(got, "! shop/pay@cluster1 identity") != 1 || !strings.Contains(got, `exportTo: "."`) {
+	if code != 0 || strings.Count(got, "! read  shop/ads@cluster2 identity") != 1 || strings.Count(got, "! read  shop/pay@cluster1 identity") != 1 || !strings.Contains(got, `exportTo: "."`) {
 		t.Errorf("%d:\n%s", code, got)
 	}
 }
@@ -171,7 +177,7 @@ func TestWhatKeepsAService(t *testing.T) {
 	}
 }
 
-// With --wait, check goes on until what was missing is there.
+// Unless told not to, check goes on until what was missing is there.
 func TestCheckWaits(t *testing.T) {
 	first, second := twoClusters()
 	asked := 0
@@ -186,9 +192,110 @@ func TestCheckWaits(t *testing.T) {
 	second.services, second.replicas = second.services[1:], second.replicas[1:]
 	second.mesh.Clusters[0].Exports = nil
 	first.services, first.replicas = nil, first.replicas[:1]
-	got, code := runMany(t, map[string]http.Handler{"cluster1": first, "cluster2": second}, "", "check", "--wait", "1m")
+	got, code := runMany(t, map[string]http.Handler{"cluster1": first, "cluster2": second}, "", "check")
 	if code != 0 || asked < 4 {
 		t.Errorf("%d after %d tries:\n%s", code, asked, got)
+	}
+}
+
+// What waiting does not heal ends it at once: an impostor does not become the service.
+func TestCheckDoesNotWaitForWhatStays(t *testing.T) {
+	first, second := twoClusters()
+	tries := 0
+	first.calls = func(r client.CallRequest) (client.CallResult, *client.Problem) {
+		tries++
+		result, _ := answered(r)
+		result.Identity = "spiffe://cluster.local/ns/shop/sa/thief"
+		return result, nil
+	}
+	got, code := runMany(t, map[string]http.Handler{"cluster1": first, "cluster2": second}, "", "check", "--wait", "1h")
+	if code != exitError || tries != 3 || strings.Count(got, "sa/thief answered instead of") != 3 || strings.Contains(got, "waiting") {
+		t.Errorf("%d after %d calls:\n%s", code, tries, got)
+	}
+	if got, code := runMany(t, map[string]http.Handler{"cluster1": first}, "", "check", "--wait", "-1s"); code != exitUsage || !strings.Contains(got, "negative") {
+		t.Errorf("%d: %s", code, got)
+	}
+}
+
+func TestJudgeCalls(t *testing.T) {
+	const server = "spiffe://cluster.local/ns/shop/sa/cart"
+	for name, c := range map[string]struct {
+		result client.CallResult
+		err    error
+		tcp    bool
+		plain  model.MTLSMode
+		ok     bool
+		other  string
+		want   string
+	}{
+		"proved":             {client.CallResult{Counted: true, Flags: "-", Identity: server, Answer: "404 Not Found"}, nil, false, "", true, "", "404 Not Found in 0s, " + server + " by mutual TLS"},
+		"no connection":      {client.CallResult{}, &client.Problem{What: "the call failed", Why: "EOF"}, false, "", false, "", "from shop/pay-0: the call failed"},
+		"by the proxy":       {client.CallResult{Counted: true, Flags: "UF,URX", Answer: "503"}, nil, false, "", false, "", "by the proxy itself (UF,URX)"},
+		"not counted":        {client.CallResult{Answer: "200 OK"}, nil, false, "", false, "unknown", "did not count it"},
+		"plaintext":          {client.CallResult{Counted: true, Flags: "-"}, nil, false, "", false, "", "in plaintext although"},
+		"plaintext, allowed": {client.CallResult{Counted: true, Flags: "-"}, nil, false, model.MTLSPermissive, true, "", "as mode PERMISSIVE allows"},
+		"impostor":           {client.CallResult{Counted: true, Flags: "-", Identity: server + "x"}, nil, false, "", false, "final", "instead of " + server},
+		"foreign":            {client.CallResult{Foreign: true, Answer: "200 OK"}, nil, false, "", true, "", "does not tell whom it met"},
+		"foreign, TCP":       {client.CallResult{Foreign: true, Answer: "opened"}, nil, true, "", false, "warning", "how far it came"},
+	} {
+		one := call{subject: "shop/cart:80", caller: ready("pay"), identities: []string{server}, plain: c.plain, request: client.CallRequest{Protocol: "HTTP"}}
+		if c.tcp {
+			one.request.Protocol = "TCP"
+		}
+		f := one.judge(c.result, c.err)
+		other := ""
+		switch {
+		case f.Unknown:
+			other = "unknown"
+		case f.Warning:
+			other = "warning"
+		case f.final:
+			other = "final"
+		}
+		if f.OK != c.ok || other != c.other || !strings.Contains(f.Detail, c.want) || f.How != agent.Tried || (f.Remedy == "") != c.ok {
+			t.Errorf("%s: %+v", name, f)
+		}
+	}
+}
+
+func TestCallPlan(t *testing.T) {
+	port := func(svc *objects.Object, ports ...corev1.ServicePort) *objects.Object {
+		s, ok := svc.Resource.(*corev1.Service)
+		if !ok {
+			t.Fatal("no service")
+		}
+		s.Spec.Ports = ports
+		return svc
+	}
+	cart, redis := ready("cart"), ready("redis")
+	cart.Ports = map[string]int32{"web": 8080}
+	asleep, gateway := ready("asleep"), ready("gateway")
+	asleep.Ready, gateway.Gateway = false, true
+	workload := &v1alpha1.Workload{}
+	workload.Namespace, workload.Name = "shop", "cart"
+	workload.Spec.Readiness = &v1alpha1.Readiness{HTTP: &v1alpha1.HTTPProbe{Port: 8080, Path: "/healthz"}}
+	p := newCallPlan([]*objects.Object{
+		port(service("cart"), corev1.ServicePort{Name: "http", Port: 80, TargetPort: intstr.FromString("web")}, corev1.ServicePort{Name: "grpc-admin", Port: 9000}, corev1.ServicePort{Port: 53, Protocol: corev1.ProtocolUDP}),
+		port(service("redis"), corev1.ServicePort{Name: "tcp", Port: 6379}), service("asleep"), service("gateway"),
+	}, []*objects.Object{{Kind: objects.Workload, Resource: workload}}, nil, []client.Replica{cart, redis, asleep, gateway})
+	p.local()
+	ready := []registry.ExportGroup{{Ready: 1}}
+	p.remote("far", registry.Export{Namespace: "shop", Name: "cart", Ports: []registry.ExportPort{{Number: 80}}, Groups: ready})
+	p.remote("far", registry.Export{Namespace: "shop", Name: "asleep", Ports: []registry.ExportPort{{Number: 80, Protocol: "HTTP"}}, Groups: ready, Identities: []string{"spiffe://far"}})
+	p.remote("far", registry.Export{Namespace: "shop", Name: "none", Ports: []registry.ExportPort{{Number: 80}}})
+	p.remote("far", registry.Export{Namespace: "elsewhere", Name: "x", Ports: []registry.ExportPort{{Number: 80}}, Groups: ready})
+	var got []string
+	for _, c := range p.calls {
+		got = append(got, fmt.Sprintf("%s %s->%s:%d %s %q %v", c.subject, c.caller.State.Name, c.request.Host, c.request.Port, c.request.Protocol, c.request.Path, c.identities))
+	}
+	want := []string{
+		`shop/cart:80 redis-0->cart.shop.svc.cluster.local:80 HTTP "/healthz" [spiffe://cluster.local/ns/shop/sa/cart]`,
+		`shop/cart:9000 redis-0->cart.shop.svc.cluster.local:9000 HTTP2 "" [spiffe://cluster.local/ns/shop/sa/cart]`,
+		`shop/redis:6379 cart-0->redis.shop.svc.cluster.local:6379 TCP "" [spiffe://cluster.local/ns/shop/sa/redis]`,
+		`shop/asleep@far:80 redis-0->asleep.shop.svc.cluster.local:80 HTTP "" [spiffe://far]`,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
 	}
 }
 
@@ -197,7 +304,7 @@ func TestCheckWithoutClusters(t *testing.T) {
 	if code != exitError || !strings.Contains(got, "no cluster runs here") {
 		t.Errorf("%d:\n%s", code, got)
 	}
-	got, code = runMany(t, map[string]http.Handler{"gone": http.NotFoundHandler()}, "", "check", "-o", "json")
+	got, code = runMany(t, map[string]http.Handler{"gone": http.NotFoundHandler()}, "", "check", "--wait", "0", "-o", "json")
 	var found []finding
 	if err := json.Unmarshal([]byte(strings.Split(got, "--- stderr")[0]), &found); err != nil || code != exitError || len(found) != 1 || found[0].Cluster != "gone" || found[0].OK {
 		t.Errorf("%d, %v:\n%s", code, err, got)

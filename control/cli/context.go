@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"heddle.io/heddle/control/cluster"
+	"heddle.io/heddle/control/durable"
 	"heddle.io/heddle/control/server/client"
 )
 
@@ -63,7 +64,7 @@ func (f contextFile) write(content contextContent) error {
 		return errors.New("no home directory to keep the context in; use --cluster or set HOME")
 	}
 	if content == (contextContent{}) {
-		if err := os.Remove(f.path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := durable.Remove(f.path); err != nil {
 			return fmt.Errorf("forget context: %w", err)
 		}
 		return nil
@@ -75,10 +76,18 @@ func (f contextFile) write(content contextContent) error {
 	if err := os.MkdirAll(filepath.Dir(f.path), 0o700); err != nil {
 		return fmt.Errorf("keep context: %w", err)
 	}
-	if err := os.WriteFile(f.path, text, 0o600); err != nil {
+	if err := durable.Write(f.target(), text, 0o600); err != nil {
 		return fmt.Errorf("keep context: %w", err)
 	}
 	return nil
+}
+
+// target is the file itself where the path is a link to it, as when people keep their settings elsewhere.
+func (f contextFile) target() string {
+	if real, err := filepath.EvalSymlinks(f.path); err == nil {
+		return real
+	}
+	return f.path
 }
 
 // choose decides which cluster is meant: the flag, the environment, the current context, or the only one here.

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/netip"
 	"os"
@@ -34,7 +35,9 @@ type meshAPI struct {
 	// refuse is the answer to everything that writes.
 	refuse *client.Problem
 	// meet answers handshakes, resolves what DNS knows.
-	meet     func(client.HandshakeRequest) (client.HandshakeResult, *client.Problem)
+	meet func(client.HandshakeRequest) (client.HandshakeResult, *client.Problem)
+	// calls answers calls; the default is that the service answers and proves its name.
+	calls    func(client.CallRequest) (client.CallResult, *client.Problem)
 	resolves []client.NamedHost
 
 	applied []client.ApplyRequest
@@ -51,7 +54,7 @@ func service(name string) *objects.Object {
 }
 
 func ready(name string) client.Replica {
-	return client.Replica{Namespace: "shop", Workload: name, Labels: map[string]string{"app": name}, Ready: true, State: objects.ReplicaState{Name: name + "-0"}}
+	return client.Replica{Namespace: "shop", Workload: name, ServiceAccount: name, Labels: map[string]string{"app": name}, Ready: true, State: objects.ReplicaState{Name: name + "-0"}}
 }
 
 // healthyMesh is the primary's view of two clusters with a shop in both.
@@ -77,6 +80,12 @@ func healthyMesh() *meshAPI {
 			Spec:       v1alpha1.GlobalNamespaceSpec{Domain: "acme.demo", Mappings: []v1alpha1.NamespaceMapping{{Cluster: "cluster*", Namespace: "shop"}}}}},
 		services: []*objects.Object{service("cart")}, replicas: []client.Replica{ready("cart")}, action: client.ActionCreated,
 	}
+}
+
+// answered is how a healthy service ends a call.
+func answered(r client.CallRequest) (client.CallResult, *client.Problem) {
+	name, _, _ := strings.Cut(r.Host, ".")
+	return client.CallResult{Did: fmt.Sprintf("GET / at 10.0.0.1:%d", r.Port), Answer: "200 OK", Identity: "spiffe://cluster.local/ns/shop/sa/" + name, Counted: true, Flags: "-", Took: 2 * time.Millisecond}, nil
 }
 
 func (a *meshAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -133,13 +142,27 @@ func (a *meshAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "GET /heddle/v1/agent/status":
 		send(agent.Status{PID: 8, Replicas: a.replicas})
 	case "GET /heddle/v1/agent/checks":
-		send([]agent.Check{{Subject: "shop/cart-0", Name: "ready", OK: true, Detail: "pid 1"}})
+		send([]agent.Check{{Subject: "shop/cart-0", Name: "ready", How: agent.Read, OK: true, Detail: "pid 1"}})
 	case "GET /heddle/v1/proxies":
 		send([]client.ProxyStatus{{Namespace: "shop", Name: "cart-0", Connected: true, Revision: 3}})
 	case "POST /heddle/v1/agent/replicas/shop/cart-0/handshake":
 		var request client.HandshakeRequest
 		take(&request)
 		result, problem := a.meet(request)
+		if problem != nil {
+			w.WriteHeader(problem.Status)
+			send(problem)
+			return
+		}
+		send(result)
+	case "POST /heddle/v1/agent/replicas/shop/cart-0/call":
+		var request client.CallRequest
+		take(&request)
+		answers := a.calls
+		if answers == nil {
+			answers = answered
+		}
+		result, problem := answers(request)
 		if problem != nil {
 			w.WriteHeader(problem.Status)
 			send(problem)

@@ -19,6 +19,7 @@ import (
 	"heddle.io/heddle/control/agent"
 	"heddle.io/heddle/control/agent/lock"
 	"heddle.io/heddle/control/cluster"
+	"heddle.io/heddle/control/durable"
 	"heddle.io/heddle/control/server/client"
 )
 
@@ -310,7 +311,7 @@ func keptOwner(c cluster.Cluster) (int, error) {
 		if err := os.MkdirAll(c.Run(), 0o711); err != nil {
 			return 0, fmt.Errorf("make runtime directory: %w", err)
 		}
-		if err := os.WriteFile(path, []byte(strconv.Itoa(uid)), 0o600); err != nil {
+		if err := durable.Write(path, []byte(strconv.Itoa(uid)), 0o600); err != nil {
 			return 0, fmt.Errorf("keep owner: %w", err)
 		}
 		return uid, nil

@@ -1,12 +1,13 @@
 package cluster
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
+
+	"heddle.io/heddle/control/durable"
 )
 
 // Options of a cluster are chosen by its first `heddle up` and kept with its data, so that every part, and a later up or
@@ -33,16 +34,13 @@ func (c Cluster) optionsPath() string { return filepath.Join(c.Data(), "cluster.
 
 // Options reads what [Cluster.Keep] kept; without it, the defaults.
 func (c Cluster) Options() (Options, error) {
-	content, err := os.ReadFile(c.optionsPath())
+	var o Options
+	err := durable.ReadJSON(c.optionsPath(), &o)
 	if errors.Is(err, os.ErrNotExist) {
 		return Options{Family: IPv4}, nil
 	}
-	var o Options
-	if err == nil {
-		err = json.Unmarshal(content, &o)
-	}
 	if err != nil {
-		return Options{}, fmt.Errorf("options of cluster %s in %s: %w; remove the cluster with `heddle down --name %s`", c.Name, c.optionsPath(), err, c.Name)
+		return Options{}, fmt.Errorf("options of cluster %s: %w; remove the cluster with `heddle down --name %s`", c.Name, err, c.Name)
 	}
 	return o, nil
 }
@@ -55,14 +53,7 @@ func (c Cluster) Kept() bool {
 
 // Keep writes the options. The data directory must exist.
 func (c Cluster) Keep(o Options) error {
-	content, err := json.MarshalIndent(o, "", "  ")
-	if err == nil {
-		err = os.WriteFile(c.optionsPath()+".new", content, 0o644)
-	}
-	if err == nil {
-		err = os.Rename(c.optionsPath()+".new", c.optionsPath())
-	}
-	if err != nil {
+	if err := durable.WriteJSON(c.optionsPath(), o, 0o644); err != nil {
 		return fmt.Errorf("keep options of cluster %s: %w", c.Name, err)
 	}
 	return nil

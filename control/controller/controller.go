@@ -69,6 +69,9 @@ type Controller struct {
 	rebuild  chan struct{}
 	restatus chan struct{}
 
+	// keeping is held while a report is taken and kept; before mu.
+	keeping sync.Mutex
+
 	mu       sync.Mutex
 	objects  map[objects.Key]*objects.Object
 	revision int64

@@ -12,6 +12,7 @@ import (
 	"reflect"
 	"sort"
 
+	"heddle.io/heddle/control/durable"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/registry"
 	"heddle.io/heddle/control/server/client"
@@ -27,16 +28,11 @@ func (c *Controller) reportsPath() string {
 }
 
 func (c *Controller) loadReports() {
-	content, err := os.ReadFile(c.reportsPath())
-	if err != nil {
+	reports := map[string]client.Report{}
+	if err := durable.ReadJSON(c.reportsPath(), &reports); err != nil {
 		if !errors.Is(err, os.ErrNotExist) {
 			c.log.Warn("kept reports cannot be read; waiting for the agents", "error", err)
 		}
-		return
-	}
-	reports := map[string]client.Report{}
-	if err := json.Unmarshal(content, &reports); err != nil {
-		c.log.Warn("kept reports cannot be read; waiting for the agents", "error", err)
 		return
 	}
 	c.mu.Lock()
@@ -58,6 +54,9 @@ func (c *Controller) Report(_ context.Context, report client.Report) error {
 			return &client.Problem{Status: http.StatusBadRequest, What: "a replica needs namespace, name and address", Where: r.Namespace + "/" + r.State.Name}
 		}
 	}
+	// Until it is written: of two reports, the later one is to be on disk.
+	c.keeping.Lock()
+	defer c.keeping.Unlock()
 	c.mu.Lock()
 	same := reflect.DeepEqual(c.reports[report.Agent], report)
 	c.reports[report.Agent] = report
@@ -67,10 +66,7 @@ func (c *Controller) Report(_ context.Context, report client.Report) error {
 		return nil
 	}
 	if err == nil {
-		err = os.WriteFile(c.reportsPath()+".new", content, 0o600)
-	}
-	if err == nil {
-		err = os.Rename(c.reportsPath()+".new", c.reportsPath())
+		err = durable.Write(c.reportsPath(), content, 0o600)
 	}
 	if err != nil {
 		c.log.Warn("report not kept: a restarted controller waits for the agents", "error", err)

@@ -6,7 +6,6 @@
 package federation
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -14,6 +13,7 @@ import (
 	"time"
 
 	"heddle.io/heddle/control/cluster"
+	"heddle.io/heddle/control/durable"
 )
 
 // Membership says whose mesh a cluster belongs to. A cluster without one is the primary of its own.
@@ -55,57 +55,15 @@ func writeMembership(c cluster.Cluster, m Membership) error {
 
 // readJSON says whether the file was there.
 func readJSON(path string, into any) (bool, error) {
-	content, err := os.ReadFile(path)
+	err := durable.ReadJSON(path, into)
 	if errors.Is(err, os.ErrNotExist) {
 		return false, nil
 	}
-	if err == nil {
-		err = json.Unmarshal(content, into)
-	}
-	if err != nil {
-		return false, fmt.Errorf("%s: %w", path, err)
-	}
-	return true, nil
+	return err == nil, err
 }
 
-// writeJSON replaces a file atomically and durably. Keys may be in it.
-func writeJSON(path string, value any) error {
-	content, err := json.MarshalIndent(value, "", "  ")
-	if err != nil {
-		return fmt.Errorf("encode %s: %w", path, err)
-	}
-	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(append(content, '\n'))
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(path+".new", path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(path+".new"))
-	}
-	return syncDir(filepath.Dir(path))
-}
+// writeJSON replaces a file. Keys may be in it.
+func writeJSON(path string, value any) error { return durable.WriteJSON(path, value, 0o600) }
 
-// removeFile removes a file durably; it need not be there.
-func removeFile(path string) error {
-	if err := os.Remove(path); err != nil {
-		if errors.Is(err, os.ErrNotExist) {
-			return nil
-		}
-		return err
-	}
-	return syncDir(filepath.Dir(path))
-}
-
-func syncDir(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
-}
+// removeFile removes a file for good; it need not be there.
+func removeFile(path string) error { return durable.Remove(path) }

@@ -1,14 +1,14 @@
 package registry
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
+
+	"heddle.io/heddle/control/durable"
 )
 
 // Globals keeps the virtual addresses of imported and external services: a host that once had an address keeps it,
@@ -31,16 +31,13 @@ type globalsFile struct {
 // that holds an address twice or outside the range, is an error: giving other addresses could send traffic elsewhere.
 func OpenGlobals(path string, within netip.Prefix) (*Globals, error) {
 	g := &Globals{path: path, within: within, hosts: map[string]netip.Addr{}}
-	content, err := os.ReadFile(path)
+	var file globalsFile
+	err := durable.ReadJSON(path, &file)
 	if errors.Is(err, os.ErrNotExist) {
 		return g, nil
 	}
-	var file globalsFile
-	if err == nil {
-		err = json.Unmarshal(content, &file)
-	}
 	if err != nil {
-		return nil, fmt.Errorf("addresses of global names in %s: %w; restore the file, or remove it to have new addresses given", path, err)
+		return nil, fmt.Errorf("addresses of global names: %w; restore the file, or remove it to have new addresses given", err)
 	}
 	owner := map[netip.Addr]string{}
 	for host, a := range file.Addresses {
@@ -109,35 +106,5 @@ func (g *Globals) extend(kept map[string]netip.Addr, fresh []string) (map[string
 
 // keep replaces the file at once: after a crash it is the old or the new one.
 func (g *Globals) keep(hosts map[string]netip.Addr) error {
-	content, err := json.MarshalIndent(globalsFile{Addresses: hosts}, "", "  ")
-	if err != nil {
-		return err
-	}
-	f, err := os.CreateTemp(filepath.Dir(g.path), filepath.Base(g.path)+".*.new")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(append(content, '\n'))
-	if err == nil {
-		err = f.Chmod(0o644)
-	}
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), g.path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	return syncDirectory(filepath.Dir(g.path))
-}
-
-// syncDirectory makes the renaming itself survive a power cut.
-func syncDirectory(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return durable.WriteJSON(g.path, globalsFile{Addresses: hosts}, 0o644)
 }

@@ -68,7 +68,7 @@ func TestGlobalAddressesRunOut(t *testing.T) {
 
 func TestGlobalAddressErrors(t *testing.T) {
 	for name, c := range map[string]struct{ content, want string }{
-		"not JSON":    {"{", "unexpected end"},
+		"not JSON":    {"{", "torn"},
 		"not address": {`{"addresses":{"a":"x"}}`, "unable to parse IP"},
 		"outside":     {`{"addresses":{"a":"10.0.0.1"}}`, "10.0.0.1 of a is outside of 240.240.0.0/16"},
 		"twice":       {`{"addresses":{"a":"240.240.1.1","b":"240.240.1.1"}}`, "is also that of"},

@@ -31,8 +31,6 @@ const (
 var clusterRoots = []string{"/run/heddle", "/var/lib/heddle"}
 
 const (
-	// checkTime is how long `heddle check` may try until everything is ready.
-	checkTime = "60s"
 	// endTime is how long a tour that was told to end may take.
 	endTime = 2 * time.Minute
 )
@@ -172,7 +170,7 @@ func (t *Tour) show(ctx context.Context, run *commands, r *record) (result, erro
 	for _, args := range [][]string{
 		{"gns", "create", globalNamespace, "--domain", domain, "--map", first + "/" + namespace, "--map", second + "/" + namespace, "--cluster", first},
 		{"apply", "-f", t.Manifests},
-		{"check", "--wait", checkTime},
+		{"check"},
 	} {
 		if _, err := run.run(ctx, args...); err != nil {
 			return result{}, err

@@ -185,7 +185,7 @@ func TestOnceBuysAndRemoves(t *testing.T) {
 		"up --name cluster2 --isolated --join 198.18.0.2:15443 --token hdl1.aa.bb.cc",
 		"gns create boutique --domain acme.demo --map cluster1/pinnacle --map cluster2/pinnacle --cluster cluster1",
 		"apply -f shop/",
-		"check --wait 60s",
+		"check",
 		"logs -n pinnacle checkoutservice --cluster cluster1",
 		"down --name cluster2",
 		"down --name cluster1",

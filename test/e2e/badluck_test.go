@@ -194,7 +194,7 @@ func TestAgentKilledUnderLoad(t *testing.T) {
 	if now := agentPID(t); now == dead {
 		t.Error("no new agent")
 	}
-	must(t, "check", "--wait", "60s")
+	must(t, "check")
 	l.WaitFor(t, 2*harness.LoadRate)
 	l.Stop(t)
 	if now := controllerPID(t); now != controller {
@@ -279,7 +279,7 @@ func TestCrashLoop(t *testing.T) {
 	if out := must(t, "logs", "broken", "-n", harness.ShopSpace); strings.Count(out, "out of luck") < 3 {
 		t.Error(out)
 	}
-	ask(t, "", "check").refused(t, 1)
+	ask(t, "", "check", "--wait", "0").refused(t, 1)
 }
 
 func TestCommandThatDoesNotExist(t *testing.T) {
@@ -357,7 +357,7 @@ func TestControllerKilledDuringApplies(t *testing.T) {
 		}
 	}
 	t.Logf("%d acknowledged objects are there after 4 kills; %d attempts were refused", len(acknowledged), refused)
-	must(t, "check", "--wait", "60s")
+	must(t, "check")
 }
 
 func TestSocketIsForRootAndTheOwner(t *testing.T) {
@@ -520,7 +520,7 @@ func TestTwoUpsAtOnce(t *testing.T) {
 	if good == 0 {
 		t.Errorf("neither worked: %+v", answers)
 	}
-	must(t, "check", "--wait", "30s")
+	must(t, "check")
 	if out, err := exec.Command("pgrep", "-c", "-f", "heddle agent run --name "+clusterName).Output(); err != nil || strings.TrimSpace(string(out)) != "1" {
 		t.Errorf("agents: %s, %v", out, err)
 	}
@@ -548,7 +548,7 @@ func TestDownAfterCrashes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			must(t, "up", "--name", clusterName)
 			must(t, "apply", "-f", "../../demo/boutique/manifests/")
-			must(t, "check", "--wait", "60s")
+			must(t, "check")
 			if len(processes(t)) < 20 {
 				t.Fatalf("only %d processes run", len(processes(t)))
 			}
@@ -573,7 +573,7 @@ func TestDiskFull(t *testing.T) {
 	})
 	must(t, "up", "--name", clusterName)
 	must(t, "apply", "-f", "../../demo/boutique/manifests/")
-	must(t, "check", "--wait", "60s")
+	must(t, "check")
 	address := shop(t)
 	file := harness.WriteFile(t, service("before"))
 	must(t, "apply", "-f", file)
@@ -612,5 +612,5 @@ func TestDiskFull(t *testing.T) {
 		return nil
 	})
 	must(t, "get", "service", "before", "after", "-n", harness.ShopSpace)
-	must(t, "check", "--wait", "60s")
+	must(t, "check")
 }

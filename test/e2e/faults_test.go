@@ -53,7 +53,7 @@ func retriesOff(t *testing.T) {
 	apply(t, manifest.String())
 	must(t, "apply", "-f", harness.WriteFile(t, noRetriesAtTheEdge))
 	t.Cleanup(func() { must(t, "apply", "-f", "../../demo/boutique/manifests/gateway.yaml") })
-	must(t, "check", "--wait", "30s")
+	must(t, "check")
 }
 
 func TestControllerKilledUnderLoad(t *testing.T) {
@@ -78,7 +78,7 @@ func TestControllerKilledUnderLoad(t *testing.T) {
 	}
 	l.Stop(t)
 	// Nothing acknowledged is lost, and the new controller still configures proxies.
-	must(t, "check", "--wait", "60s")
+	must(t, "check")
 }
 
 func TestCertificatesRotateUnderLoad(t *testing.T) {

@@ -172,7 +172,7 @@ spec:
 		}
 		return nil
 	})
-	ask(t, "", "check").refused(t, 1)
+	ask(t, "", "check", "--wait", "0").refused(t, 1)
 }
 
 func TestDryRunChangesNothing(t *testing.T) {

@@ -77,6 +77,13 @@ func TestIstioMetricsNameBothEnds(t *testing.T) {
 	})
 }
 
+// afterName is the rest of the line that a name stands in.
+func afterName(text, name string) string {
+	_, rest, _ := strings.Cut(text, name)
+	line, _, _ := strings.Cut(rest, "\n")
+	return line
+}
+
 // checkoutservice's sidecar becomes a stock Envoy, driven by the same controller; an order passes through it.
 func TestStockEnvoyAsSidecar(t *testing.T) {
 	envoy := os.Getenv("HEDDLE_TEST_ENVOY")
@@ -85,7 +92,7 @@ func TestStockEnvoyAsSidecar(t *testing.T) {
 	}
 	t.Cleanup(func() {
 		must(t, "apply", "-f", "../../demo/boutique/manifests/")
-		must(t, "check", "--wait", "60s")
+		must(t, "check")
 	})
 	here.SetProxy(t, "checkoutservice", envoy)
 	harness.Eventually(t, 60*time.Second, "checkoutservice behind Envoy", func() error {
@@ -99,6 +106,10 @@ func TestStockEnvoyAsSidecar(t *testing.T) {
 		}
 		return nil
 	})
+	// Envoy refuses plaintext as our proxy does, by the same counter.
+	if out := must(t, "check"); !strings.Contains(afterName(out, "checkoutservice-0 plaintext"), "the proxy counted it as refused") {
+		t.Errorf("plaintext to a stock Envoy:\n%s", out)
+	}
 	bought := harness.Buy(t, harness.OpenBrowser(t), shop(t), "heron-lamp")
 	if log := must(t, "logs", "checkoutservice", "-n", harness.ShopSpace); !strings.Contains(log, bought.Number) {
 		t.Errorf("order %s is not in checkout's log", bought.Number)

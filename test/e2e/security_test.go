@@ -52,7 +52,7 @@ func TestCaptureDoesNotSeeTheMarker(t *testing.T) {
 	must(t, "apply", "-f", harness.WriteFile(t, disableMutualTLS))
 	t.Cleanup(func() {
 		must(t, "apply", "-f", "../../demo/boutique/manifests/")
-		must(t, "check", "--wait", "60s")
+		must(t, "check")
 	})
 	attempt := 0
 	harness.Eventually(t, 30*time.Second, "the marker in the clear", func() error {

@@ -29,8 +29,13 @@ var binaries = subject.Binaries{}
 // tally counts cases.
 var tally struct {
 	sync.Mutex
-	passed, failed, skipped int
+	passed, failed int
+	// skipped by name, with the reason.
+	skipped []string
 }
+
+// noEnvoy is the one reason to skip.
+const noEnvoy = "HEDDLE_TEST_ENVOY names no Envoy to compare with; `make hostile` sets it"
 
 // counted makes a test one of the cases of the last line.
 func counted(t *testing.T) {
@@ -42,7 +47,7 @@ func counted(t *testing.T) {
 		case t.Failed():
 			tally.failed++
 		case t.Skipped():
-			tally.skipped++
+			tally.skipped = append(tally.skipped, t.Name()+": "+noEnvoy)
 		default:
 			tally.passed++
 		}
@@ -72,10 +77,10 @@ func TestMain(m *testing.M) {
 	}
 	fmt.Printf("seed %d (HEDDLE_HOSTILE_SEED)\n", seed)
 	code := m.Run()
-	if tally.skipped > 0 {
-		fmt.Printf("%d skipped\n", tally.skipped)
+	for _, s := range tally.skipped {
+		fmt.Println("skipped: " + s)
 	}
-	fmt.Printf("%d passed, %d failed\n", tally.passed, tally.failed)
+	fmt.Printf("%d passed, %d failed, %d skipped\n", tally.passed, tally.failed, len(tally.skipped))
 	if code == 0 && tally.failed > 0 {
 		code = 1
 	}
@@ -88,7 +93,7 @@ func forSubjects(t *testing.T, parallel bool, test func(t *testing.T, name strin
 		t.Run(name, func(t *testing.T) {
 			if binaries[name] == "" {
 				counted(t)
-				t.Skip("HEDDLE_TEST_ENVOY names no Envoy to compare with; `make hostile` sets it")
+				t.Skip(noEnvoy)
 			}
 			if parallel {
 				t.Parallel()

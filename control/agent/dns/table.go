@@ -4,11 +4,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 
 	"heddle.io/heddle/control/cluster"
+	"heddle.io/heddle/control/durable"
 	"heddle.io/heddle/control/server/client"
 )
 
@@ -24,12 +24,8 @@ type Table struct {
 // ReadTable reads a kept table. A missing file gives os.ErrNotExist.
 func ReadTable(path string) (Table, error) {
 	var t Table
-	content, err := os.ReadFile(path)
-	if err == nil {
-		err = json.Unmarshal(content, &t)
-	}
-	if err != nil {
-		return Table{}, fmt.Errorf("names in %s: %w", path, err)
+	if err := durable.ReadJSON(path, &t); err != nil {
+		return Table{}, fmt.Errorf("kept names: %w", err)
 	}
 	return t, nil
 }
@@ -38,10 +34,7 @@ func ReadTable(path string) (Table, error) {
 func WriteTable(path string, t Table) error {
 	content, err := json.Marshal(t)
 	if err == nil {
-		err = os.WriteFile(path+".new", content, 0o600)
-	}
-	if err == nil {
-		err = os.Rename(path+".new", path)
+		err = durable.Write(path, content, 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("keep names: %w", err)

@@ -1,12 +1,14 @@
 package network
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
 	"os"
+	"strings"
 	"sync"
+
+	"heddle.io/heddle/control/durable"
 )
 
 // Addresses hands out pod addresses and keeps them: a replica that comes back, after a reboot too, gets the one it had.
@@ -25,15 +27,11 @@ type Addresses struct {
 func OpenAddresses(path string, pool netip.Prefix) (*Addresses, error) {
 	a := &Addresses{path: path, pool: pool.Masked(), owned: map[string]netip.Addr{}, used: map[netip.Addr]bool{}}
 	a.next = a.first()
-	content, err := os.ReadFile(path)
-	switch {
+	switch err := durable.ReadJSON(path, &a.owned); {
 	case errors.Is(err, os.ErrNotExist):
 		return a, nil
 	case err != nil:
-		return nil, fmt.Errorf("read kept addresses: %w", err)
-	}
-	if err := json.Unmarshal(content, &a.owned); err != nil {
-		return nil, fmt.Errorf("kept addresses in %s cannot be read (%w); remove the file to hand out new ones", path, err)
+		return nil, fmt.Errorf("kept addresses cannot be read: %w; remove the file to hand out new ones", err)
 	}
 	for owner, address := range a.owned {
 		if !pool.Contains(address) || a.used[address] {
@@ -75,28 +73,39 @@ func (a *Addresses) Get(owner string) (netip.Addr, error) {
 	return netip.Addr{}, fmt.Errorf("no address left for %s in %s: %d are in use; remove workloads", owner, a.pool, len(a.used))
 }
 
-// Release gives the owner's address back.
-func (a *Addresses) Release(owner string) error {
+// ReleaseOf gives back the addresses of a workload's replicas: namespace/name-0, -1, ….
+func (a *Addresses) ReleaseOf(workload string) error {
+	return a.Keep(func(owner string) bool { return WorkloadOf(owner) != workload })
+}
+
+// Keep gives back the addresses of all owners but those to keep.
+func (a *Addresses) Keep(keep func(owner string) bool) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	address, ok := a.owned[owner]
-	if !ok {
+	changed := false
+	for owner, address := range a.owned {
+		if !keep(owner) {
+			delete(a.owned, owner)
+			delete(a.used, address)
+			changed = true
+		}
+	}
+	if !changed {
 		return nil
 	}
-	delete(a.owned, owner)
-	delete(a.used, address)
 	return a.save()
 }
 
+// WorkloadOf is the workload, namespace/name, of a replica that owns an address, namespace/name-N.
+func WorkloadOf(owner string) string {
+	if i := strings.LastIndexByte(owner, '-'); i > 0 {
+		return owner[:i]
+	}
+	return owner
+}
+
 func (a *Addresses) save() error {
-	content, err := json.MarshalIndent(a.owned, "", "  ")
-	if err != nil {
-		return fmt.Errorf("encode kept addresses: %w", err)
-	}
-	if err := os.WriteFile(a.path+".new", content, 0o600); err != nil {
-		return fmt.Errorf("keep addresses: %w", err)
-	}
-	if err := os.Rename(a.path+".new", a.path); err != nil {
+	if err := durable.WriteJSON(a.path, a.owned, 0o600); err != nil {
 		return fmt.Errorf("keep addresses: %w", err)
 	}
 	return nil

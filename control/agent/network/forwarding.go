@@ -1,7 +1,6 @@
 package network
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -12,6 +11,7 @@ import (
 
 	"heddle.io/heddle/control/agent/lock"
 	"heddle.io/heddle/control/cluster"
+	"heddle.io/heddle/control/durable"
 )
 
 // machineSettings are what was changed of the machine (of the network namespace that the run root belongs to) for its
@@ -151,7 +151,7 @@ func RestoreForwarding(c cluster.Cluster) error {
 		defer held.Close()
 		return errors.Join(append(errs, writeSettings(c, kept))...)
 	}
-	if err := os.Remove(settingsPath(c)); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := durable.Remove(settingsPath(c)); err != nil {
 		errs = append(errs, fmt.Errorf("forget kept settings: %w", err))
 	}
 	return errors.Join(append(errs, held.Remove())...)
@@ -159,12 +159,8 @@ func RestoreForwarding(c cluster.Cluster) error {
 
 func readSettings(c cluster.Cluster) (machineSettings, error) {
 	kept := machineSettings{}
-	content, err := os.ReadFile(settingsPath(c))
-	if err == nil {
-		err = json.Unmarshal(content, &kept)
-	}
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return kept, fmt.Errorf("kept settings of this machine in %s: %w; remove the file to leave the machine's settings as they are", settingsPath(c), err)
+	if err := durable.ReadJSON(settingsPath(c), &kept); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return kept, fmt.Errorf("kept settings of this machine: %w; remove the file to leave the machine's settings as they are", err)
 	}
 	if kept.Old == nil {
 		kept.Old = map[string]string{}
@@ -173,14 +169,7 @@ func readSettings(c cluster.Cluster) (machineSettings, error) {
 }
 
 func writeSettings(c cluster.Cluster, kept machineSettings) error {
-	content, err := json.Marshal(kept)
-	if err == nil {
-		err = os.WriteFile(settingsPath(c)+".new", content, 0o600)
-	}
-	if err == nil {
-		err = os.Rename(settingsPath(c)+".new", settingsPath(c))
-	}
-	if err != nil {
+	if err := durable.WriteJSON(settingsPath(c), kept, 0o600); err != nil {
 		return fmt.Errorf("keep the machine's settings: %w", err)
 	}
 	return nil

@@ -396,11 +396,17 @@ func TestAddressesAreKept(t *testing.T) {
 			t.Errorf("%s: %s %v, want %s", owner, address, err, want)
 		}
 	}
-	if err := again.Release("shop/r-2"); err != nil {
+	if err := again.Keep(func(owner string) bool { return owner != "shop/r-2" }); err != nil {
 		t.Fatal(err)
 	}
 	if address, err := again.Get("shop/new"); err != nil || address != got["shop/r-2"] {
 		t.Fatalf("%s %v", address, err)
+	}
+	if err := again.ReleaseOf("shop/r"); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := OpenAddresses(path, pool); err != nil || len(left.owned) != 1 || !left.owned["shop/new"].IsValid() {
+		t.Fatalf("%v, %v", left.owned, err)
 	}
 	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)

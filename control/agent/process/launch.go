@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -41,11 +42,21 @@ type Spec struct {
 	Dir string `json:"dir,omitempty"`
 	// Files is the limit of open files; zero leaves it.
 	Files uint64 `json:"files,omitempty"`
+	// Label says what it is a process of, for an agent that finds it without a record.
+	Label string `json:"label,omitempty"`
+	// Gated says that the launcher waits, before it becomes the program, until its starter has noted it.
+	Gated bool `json:"gated,omitempty"`
 }
 
 // errorDescriptor is where the launcher reports why it could not start the program. It closes by itself when the
 // program starts.
 const errorDescriptor = 3
+
+// gateDescriptor is where a gated launcher is told to go on. When its starter dies before, it ends.
+const gateDescriptor = 4
+
+// errStarterGone: nobody hears it, and nothing has been started.
+var errStarterGone = errors.New("the process that started the launcher is gone")
 
 // Launch turns the calling process into the one that the file describes. It returns only when it failed, having said
 // why to the process that started it.
@@ -70,6 +81,15 @@ func launch(file string) error {
 	}
 	if len(spec.Command) == 0 {
 		return fmt.Errorf("launch file %s names no command", file)
+	}
+	var began *os.File
+	if spec.Gated {
+		unix.CloseOnExec(gateDescriptor)
+		// Opened now: later, the directory is hidden. It closes by itself when the program starts.
+		began, err = os.OpenFile(beganPath(file), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+		if err != nil {
+			return fmt.Errorf("open note of the start: %w", err)
+		}
 	}
 	// Namespaces, groups and the final exec are per thread until exec makes this thread the process.
 	runtime.LockOSThread()
@@ -143,8 +163,30 @@ func launch(file string) error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("forbid new privileges: %w", err)
 	}
+	if spec.Gated {
+		if err := passGate(began); err != nil {
+			return err
+		}
+	}
 	if err := unix.Exec(spec.Command[0], spec.Command, spec.Env); err != nil {
 		return fmt.Errorf("start %s: %w", spec.Command[0], err)
+	}
+	return nil
+}
+
+// passGate waits until the starter has noted the process, and notes itself that the program begins: from here on nothing
+// but the program's own ending keeps it from running.
+func passGate(began io.Writer) error {
+	gate := os.NewFile(gateDescriptor, "gate")
+	if _, err := io.ReadFull(gate, make([]byte, 1)); err != nil {
+		return errStarterGone
+	}
+	self, err := inspect(os.Getpid())
+	if err != nil {
+		return fmt.Errorf("look at own process: %w", err)
+	}
+	if _, err := io.WriteString(began, self.key()); err != nil {
+		return fmt.Errorf("note the start: %w", err)
 	}
 	return nil
 }

@@ -7,13 +7,14 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"heddle.io/heddle/control/durable"
 )
 
 // Record is what identifies a running process after its starter has gone.
@@ -40,17 +41,25 @@ type Process struct {
 // startTimeout bounds how long a launcher may take until its program runs.
 const startTimeout = 30 * time.Second
 
+// reached is called at the points of a start at which tests kill the starter.
+var reached = func(point string) {}
+
 // Start launches a process. The specification is written to file (mode 0600, for it may hold secrets in the
 // environment); log is opened for appending and receives standard output and error. An error means that no process is
 // left behind, and says why.
-func Start(spec Spec, file, log string, launcher []string) (*Process, error) {
+//
+// With note, the program runs only once note has kept its record: a starter that dies before leaves nothing running, and
+// one that dies after is found again by [Find].
+func Start(spec Spec, file, log string, launcher []string, note func(Record) error) (*Process, error) {
+	spec.Gated = note != nil
 	content, err := json.Marshal(spec)
 	if err != nil {
 		return nil, fmt.Errorf("encode launch file: %w", err)
 	}
-	if err := os.WriteFile(file, content, 0o600); err != nil {
+	if err := durable.Write(file, content, 0o600); err != nil {
 		return nil, fmt.Errorf("write launch file: %w", err)
 	}
+	reached("described")
 	output, err := os.OpenFile(log, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o640)
 	if err != nil {
 		return nil, fmt.Errorf("open log: %w", err)
@@ -61,21 +70,43 @@ func Start(spec Spec, file, log string, launcher []string) (*Process, error) {
 		return nil, fmt.Errorf("make pipe: %w", err)
 	}
 	defer reports.Close()
+	waiting, gate, err := os.Pipe()
+	if err != nil {
+		report.Close()
+		return nil, fmt.Errorf("make pipe: %w", err)
+	}
+	defer gate.Close()
 	cmd := exec.Command(launcher[0], append(launcher[1:], file)...)
 	cmd.Stdout, cmd.Stderr = output, output
-	cmd.ExtraFiles = []*os.File{report}
+	cmd.ExtraFiles = []*os.File{report, waiting}
 	cmd.Dir = "/"
 	// A session of its own: signals to the agent's terminal do not reach it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	err = cmd.Start()
 	report.Close()
+	waiting.Close()
 	if err != nil {
 		return nil, fmt.Errorf("start launcher: %w", err)
 	}
-	p := &Process{done: make(chan struct{})}
+	reached("launched")
+	// The launcher keeps id and start time when it becomes the program. It cannot be gone entirely before it is waited for.
+	record, inspectErr := inspect(cmd.Process.Pid)
+	record.PID, record.Started = cmd.Process.Pid, time.Now()
+	p := &Process{Record: record, done: make(chan struct{})}
 	go func() {
 		p.ended(cmd.Wait(), cmd.ProcessState)
 	}()
+	if note != nil && inspectErr == nil {
+		if err := note(record); err != nil {
+			_ = cmd.Process.Kill()
+			<-p.done
+			return nil, fmt.Errorf("note the process before it starts: %w", err)
+		}
+		reached("noted")
+		// A launcher that has failed meanwhile says so below.
+		_, _ = gate.Write([]byte{1})
+		reached("released")
+	}
 	if err := reports.SetReadDeadline(time.Now().Add(startTimeout)); err != nil {
 		// Pipes always support deadlines; without one a launcher that hangs would block.
 		return nil, errors.Join(fmt.Errorf("bound launch: %w", err), cmd.Process.Kill())
@@ -89,13 +120,7 @@ func Start(spec Spec, file, log string, launcher []string) (*Process, error) {
 		}
 		return nil, errors.New(string(message))
 	}
-	record, err := inspect(cmd.Process.Pid)
-	if err != nil {
-		// It ended already: the record is of no use, the process tells why it ended.
-		record = Record{PID: cmd.Process.Pid}
-	}
-	record.Started = time.Now()
-	p.Record = record
+	reached("started")
 	return p, nil
 }
 
@@ -159,15 +184,9 @@ func Self() (Record, error) {
 }
 
 func inspect(pid int) (Record, error) {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	fields, err := stat(pid)
 	if err != nil {
 		return Record{}, err
-	}
-	// The second field is the name in parentheses, which may hold anything; fields are counted from its end.
-	text := string(stat)
-	fields := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
-	if len(fields) < 20 {
-		return Record{}, fmt.Errorf("unexpected /proc/%d/stat", pid)
 	}
 	if fields[0] == "Z" || fields[0] == "X" {
 		return Record{}, fmt.Errorf("process %d has ended", pid)
@@ -227,29 +246,8 @@ func (r Record) Kill(grace time.Duration) {
 	}
 }
 
-// WriteRecord keeps a record in a file, atomically.
-func WriteRecord(path string, value any) error {
-	content, err := json.MarshalIndent(value, "", "  ")
-	if err != nil {
-		return fmt.Errorf("encode %s: %w", filepath.Base(path), err)
-	}
-	if err := os.WriteFile(path+".new", content, 0o600); err != nil {
-		return fmt.Errorf("keep %s: %w", filepath.Base(path), err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		return fmt.Errorf("keep %s: %w", filepath.Base(path), err)
-	}
-	return nil
-}
+// WriteRecord keeps a record in a file that only root reads.
+func WriteRecord(path string, value any) error { return durable.WriteJSON(path, value, 0o600) }
 
-// ReadRecord reads what WriteRecord kept. A missing file gives os.ErrNotExist.
-func ReadRecord(path string, value any) error {
-	content, err := os.ReadFile(path)
-	if err != nil {
-		return err
-	}
-	if err := json.Unmarshal(content, value); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	return nil
-}
+// ReadRecord reads what WriteRecord kept. A missing file gives os.ErrNotExist, a part of one durable.ErrTorn.
+func ReadRecord(path string, value any) error { return durable.ReadJSON(path, value) }

@@ -1,6 +1,8 @@
 package process
 
 import (
+	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,8 +13,20 @@ import (
 	"time"
 )
 
-// TestMain lets the test binary stand in for `heddle launch`.
+// TestMain lets the test binary stand in for `heddle launch`, and for an agent that is killed while it starts something.
 func TestMain(m *testing.M) {
+	if len(os.Args) == 3 && os.Args[1] == "start" {
+		var s starter
+		err := json.Unmarshal([]byte(os.Args[2]), &s)
+		if err == nil {
+			err = s.run()
+		}
+		if err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if len(os.Args) == 3 && os.Args[1] == "launch" {
 		if err := Launch(os.Args[2]); err != nil {
 			os.Exit(127)
@@ -37,7 +51,7 @@ func start(t *testing.T, spec Spec) (*Process, string, error) {
 	t.Helper()
 	dir := t.TempDir()
 	log := filepath.Join(dir, "app.log")
-	p, err := Start(spec, filepath.Join(dir, "app.json"), log, launcher(t))
+	p, err := Start(spec, filepath.Join(dir, "app.json"), log, launcher(t), nil)
 	return p, log, err
 }
 

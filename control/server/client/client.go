@@ -97,7 +97,7 @@ func (c *Client) Open(ctx context.Context, method, path string, in any) (io.Read
 
 // unreachable explains why there was no answer at all.
 func (c *Client) unreachable(err error) error {
-	problem := &Problem{Status: http.StatusServiceUnavailable, What: "the controller cannot be reached", Where: c.socket, Why: err.Error()}
+	problem := &Problem{Status: http.StatusServiceUnavailable, What: "the controller cannot be reached", Where: c.socket, Why: err.Error(), cause: err}
 	switch {
 	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
 		return err

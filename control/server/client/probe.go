@@ -22,3 +22,34 @@ type HandshakeResult struct {
 	// Took is how long the handshake lasted.
 	Took time.Duration `json:"took"`
 }
+
+// CallRequest has a replica call a service as its application would: POST
+// /heddle/v1/agent/replicas/<namespace>/<name>/call. The name is looked up in the cluster's DNS, and the connection is
+// captured by the replica's own proxy.
+type CallRequest struct {
+	// Host is the service's whole name, Port that of the service.
+	Host string `json:"host"`
+	Port uint16 `json:"port"`
+	// Protocol is HTTP, HTTP2 (asked for its gRPC health) or TCP (connected to, nothing is sent).
+	Protocol string `json:"protocol"`
+	// Path of an HTTP request, default "/".
+	Path string `json:"path,omitempty"`
+}
+
+// CallResult is how a call ended: what came back, and what the caller's proxy counted of it.
+type CallResult struct {
+	// Did says what was sent where, Answer what came back.
+	Did    string `json:"did"`
+	Answer string `json:"answer"`
+	// Identity is what the server proved to the caller's proxy, as that proxy counts it in Istio's metrics; empty when
+	// the connection was in plaintext.
+	Identity string `json:"identity,omitempty"`
+	// Counted says that the proxy counted the call within the time that was given to it.
+	Counted bool `json:"counted"`
+	// Flags are Envoy's response flags of the call, "-" for none.
+	Flags string `json:"flags,omitempty"`
+	// Foreign says that the caller's proxy is another program, which does not count by identities.
+	Foreign bool `json:"foreign,omitempty"`
+	// Took is the time from the first byte sent to the answer.
+	Took time.Duration `json:"took"`
+}

@@ -21,7 +21,12 @@ type Problem struct {
 	Remedy string `json:"remedy,omitempty"`
 	// Errors lists every error of a refused batch.
 	Errors []objects.Error `json:"errors,omitempty"`
+	// cause is the error behind it, where it arose on this side.
+	cause error
 }
+
+// Unwrap gives the error behind the problem, for example fs.ErrNotExist when there is no controller's socket.
+func (p *Problem) Unwrap() error { return p.cause }
 
 // Error puts the parts in one line, and the errors of a batch below it.
 func (p *Problem) Error() string {

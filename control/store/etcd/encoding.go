@@ -10,10 +10,10 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
+	"heddle.io/heddle/control/durable"
 	"heddle.io/heddle/control/objects"
 )
 
@@ -64,18 +64,24 @@ func decodeStatus(kv *mvccpb.KeyValue) (objects.Status, error) {
 // Secret's value cannot be put in another's place.
 type seal struct{ aead cipher.AEAD }
 
+// sealKeyBytes is the length of the key of AES-256.
+const sealKeyBytes = 32
+
 // openSeal reads the key file, or makes it at first use.
 func openSeal(file string) (*seal, error) {
 	key, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
-		key = make([]byte, 32)
+		key = make([]byte, sealKeyBytes)
 		if _, err := rand.Read(key); err != nil {
 			return nil, err
 		}
-		err = writeOnce(file, key)
+		err = durable.Write(file, key, 0o600)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("key of the store's secrets: %w", err)
+	}
+	if len(key) != sealKeyBytes {
+		return nil, fmt.Errorf("key of the store's secrets in %s has %d bytes instead of %d: %w; restore the file from a backup", file, len(key), sealKeyBytes, durable.ErrTorn)
 	}
 	block, err := aes.NewCipher(key)
 	if err != nil {
@@ -86,29 +92,6 @@ func openSeal(file string) (*seal, error) {
 		return nil, err
 	}
 	return &seal{aead}, nil
-}
-
-// writeOnce makes the file whole or not at all, and durable: without the key the secrets are lost.
-func writeOnce(file string, data []byte) error {
-	part, err := os.CreateTemp(filepath.Dir(file), ".key-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(part.Name())
-	if _, err := part.Write(data); err != nil {
-		return errors.Join(err, part.Close())
-	}
-	if err := errors.Join(part.Chmod(0o600), part.Sync(), part.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(part.Name(), file); err != nil {
-		return err
-	}
-	dir, err := os.Open(filepath.Dir(file))
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
 }
 
 func (s *seal) close(value []byte, place string) ([]byte, error) {

@@ -8,7 +8,11 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
+	"regexp"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -103,6 +107,9 @@ func get(client *http.Client, url string) error {
 		return err
 	}
 	if response.StatusCode != http.StatusOK {
+		if len(body) == 0 {
+			body = []byte("without a body")
+		}
 		return fmt.Errorf("%s: %.200s", response.Status, body)
 	}
 	return nil
@@ -146,44 +153,92 @@ func (l *Load) WaitFor(t *testing.T, more int64) {
 	})
 }
 
-// Window is a time of the load, counted from its start, in which requests may fail: those asked in it.
-type Window struct{ From, To time.Duration }
+// Any is no bound on how many requests of a class may fail, and is said where it is meant.
+const Any = -1
 
-// Stop ends the load, prints its counts and fails the test unless the rate was held and every request was answered with
-// 200, those asked in one of the windows excepted. It returns how many failed.
-func (l *Load) Stop(t *testing.T, windows ...Window) int {
+// Allowance is a class of requests that a fault may have failed: those asked in a time of the load, counted from its
+// start, that failed in one of the ways. Nothing else may fail.
+type Allowance struct {
+	Why      string
+	From, To time.Duration
+	// Like are parts of the errors' texts, of which one has to be there; none for every text.
+	Like []string
+	// AtMost is how many may have failed.
+	AtMost int
+}
+
+func (a Allowance) covers(f failure) bool {
+	if f.asked < a.From || f.asked > a.To {
+		return false
+	}
+	like := len(a.Like) == 0
+	for _, part := range a.Like {
+		like = like || strings.Contains(f.err.Error(), part)
+	}
+	return like
+}
+
+func (a Allowance) String() string {
+	most := "any number"
+	if a.AtMost != Any {
+		most = fmt.Sprintf("at most %d", a.AtMost)
+	}
+	return fmt.Sprintf("%s, asked %.2f to %.2f s, %s", a.Why, a.From.Seconds(), a.To.Seconds(), most)
+}
+
+// Stop ends the load, prints its counts and fails the test unless the rate was held, every request was sent when it was
+// due, and every one was answered with 200, the allowed ones excepted. It returns how many failed.
+func (l *Load) Stop(t *testing.T, allowed ...Allowance) int {
 	t.Helper()
 	l.cancel()
 	took := time.Since(l.started)
 	l.done.Wait()
 	rate := float64(l.asked.Load()) / took.Seconds()
+	counts := make([]int, len(allowed))
 	var outside []failure
+	kinds := map[string]int{}
 	for _, f := range l.failures {
-		allowed := false
-		for _, w := range windows {
-			allowed = allowed || f.asked >= w.From && f.asked <= w.To
-		}
-		if !allowed {
+		kinds[kind(f.err)]++
+		at := slices.IndexFunc(allowed, func(a Allowance) bool { return a.covers(f) })
+		if at < 0 {
 			outside = append(outside, f)
+			continue
+		}
+		counts[at]++
+	}
+	t.Logf("load on %s: asked for %d/s, sent %d in %.1f s (%.0f/s, %d on new connections), answered well %d, failed %d (%d of them not allowed), not sent for want of answers %d; slowest %.2f s, asked after %.1f s",
+		l.url, l.rate, l.asked.Load(), took.Seconds(), rate, l.onNew.Load(), l.good.Load(), len(l.failures), len(outside), l.behind.Load(),
+		l.slowest.Seconds(), l.slowestAt.Seconds())
+	for i, a := range allowed {
+		t.Logf("  %d failed: %v", counts[i], a)
+		if a.AtMost != Any && counts[i] > a.AtMost {
+			t.Errorf("%d requests failed: %v", counts[i], a)
 		}
 	}
-	t.Logf("load on %s: asked for %d/s, sent %d in %.1f s (%.0f/s, %d on new connections), answered well %d, failed %d (%d outside of the windows %v), not sent for want of answers %d; slowest %.2f s, asked after %.1f s",
-		l.url, l.rate, l.asked.Load(), took.Seconds(), rate, l.onNew.Load(), l.good.Load(), len(l.failures), len(outside), windows, l.behind.Load(),
-		l.slowest.Seconds(), l.slowestAt.Seconds())
+	for _, k := range slices.Sorted(maps.Keys(kinds)) {
+		t.Logf("  %d failed by: %s", kinds[k], k)
+	}
 	if len(outside) > 0 {
 		t.Errorf("%d requests failed that should not, first of them:", len(outside))
 		for _, f := range outside[:min(10, len(outside))] {
 			t.Logf("  asked after %.2f s, failed after %.2f s: %v", f.asked.Seconds(), f.failed.Seconds(), f.err)
 		}
 	}
-	if n := len(l.failures); n > 0 && len(outside) == 0 {
-		t.Logf("  first failure asked after %.2f s, last after %.2f s: %v", l.failures[0].asked.Seconds(), l.failures[n-1].asked.Seconds(), l.failures[n-1].err)
-	}
 	if l.behind.Load() > 0 {
 		t.Errorf("%d requests were not sent: too many were unanswered", l.behind.Load())
+	}
+	// The last ones may be due while the load is being stopped.
+	if due := int64(took.Seconds() * float64(l.rate)); due-l.asked.Load()-l.behind.Load() > int64(l.rate)/10 {
+		t.Errorf("%d of %d requests were not sent when they were due: the test machine is too slow for this result to count", due-l.asked.Load()-l.behind.Load(), due)
 	}
 	if rate < MinimumRate {
 		t.Errorf("sent %.0f requests/s, at least %d are asked for: the test machine is too slow for this result to count", rate, MinimumRate)
 	}
 	return len(l.failures)
 }
+
+// ports are what differs between the same failures.
+var ports = regexp.MustCompile(`:[0-9]{4,5}`)
+
+// kind is a failure's text without what differs each time.
+func kind(err error) string { return ports.ReplaceAllString(err.Error(), ":…") }

@@ -119,8 +119,8 @@ func (c Cluster) Inside(argv ...string) (string, error) {
 // Checked waits until `heddle check` finds nothing wrong in either cluster.
 func (m Mesh) Checked(t *testing.T) {
 	t.Helper()
-	m.Primary.Must(t, "check", "--wait", "60s")
-	m.Member.Must(t, "check", "--wait", "60s")
+	m.Primary.Must(t, "check")
+	m.Member.Must(t, "check")
 }
 
 // AgentState is an agent's own account.
@@ -132,7 +132,7 @@ type AgentState struct {
 // Agent asks the cluster's agent for its own account.
 func (c Cluster) Agent() (AgentState, error) {
 	var s AgentState
-	out, err := c.askAgent("GET", "status")
+	out, err := c.askAgent("GET", "status", nil)
 	if err != nil {
 		return s, err
 	}
@@ -141,12 +141,40 @@ func (c Cluster) Agent() (AgentState, error) {
 
 // Rotate has the cluster's agent renew every certificate now.
 func (c Cluster) Rotate() error {
-	_, err := c.askAgent("POST", "rotate")
+	_, err := c.askAgent("POST", "rotate", nil)
 	return err
 }
 
-func (c Cluster) askAgent(method, path string) ([]byte, error) {
-	out, err := exec.Command("curl", "-sS", "--fail-with-body", "--max-time", "30", "-X", method, "--unix-socket", "/run/heddle/"+string(c)+"/agent.sock", "http://agent/v1/"+path).CombinedOutput()
+// Handshake meets a server from a replica's network with the certificate that the replica has, and waits for the
+// server's verdict on it. An error says that there was no handshake or that the server refused the certificate.
+func (c Cluster) Handshake(r Replica, address, serverName string) error {
+	_, err := c.askAgent("POST", "replicas/"+r.Namespace+"/"+r.State.Name+"/handshake", map[string]string{"address": address, "serverName": serverName})
+	return err
+}
+
+// Call is how a call ended that a replica made as its application would.
+type Call struct{ Did, Answer, Identity, Flags string }
+
+// Call has a replica call a port of a service by HTTP, through its own proxy.
+func (c Cluster) Call(r Replica, host string, port int, path string) (Call, error) {
+	var call Call
+	out, err := c.askAgent("POST", "replicas/"+r.Namespace+"/"+r.State.Name+"/call", map[string]any{"host": host, "port": port, "protocol": "HTTP", "path": path})
+	if err != nil {
+		return call, err
+	}
+	return call, json.Unmarshal(out, &call)
+}
+
+func (c Cluster) askAgent(method, path string, body any) ([]byte, error) {
+	args := []string{"-sS", "--fail-with-body", "--max-time", "30", "-X", method, "--unix-socket", "/run/heddle/" + string(c) + "/agent.sock", "http://agent/v1/" + path}
+	if body != nil {
+		content, err := json.Marshal(body)
+		if err != nil {
+			return nil, err
+		}
+		args = append(args, "--data-binary", string(content))
+	}
+	out, err := exec.Command("curl", args...).CombinedOutput()
 	if err != nil {
 		return nil, fmt.Errorf("ask agent of %s: %w: %s", c, err, out)
 	}

@@ -327,7 +327,7 @@ spec:
 	third.Must(t, "apply", "--cluster", string(third), "-f", harness.WriteFile(t, fmt.Sprintf(stall, addresses)))
 	page := "http://" + third.Address(t).String() + "/"
 	harness.Eventually(t, 60*time.Second, "the third cluster's page", harness.Works(page))
-	third.Must(t, "check", "--cluster", string(third), "--wait", "30s")
+	third.Must(t, "check", "--cluster", string(third))
 	l := harness.StartLoad(t, page, harness.LoadRate)
 	l.WaitFor(t, 2*harness.LoadRate)
 	address, token := newToken(t)
@@ -335,6 +335,6 @@ spec:
 	joined = true
 	l.WaitFor(t, 3*harness.LoadRate)
 	l.Stop(t)
-	third.Must(t, "check", "--cluster", string(third), "--wait", "30s")
+	third.Must(t, "check", "--cluster", string(third))
 	checked(t)
 }

@@ -34,6 +34,9 @@ pub(crate) enum StreamError {
     /// The peer is going away and did nothing with this stream.
     #[error("going away")]
     GoneAway,
+    /// It had to give way: too much is held that nobody takes.
+    #[error("too much is held")]
+    Overload,
     /// A message's body does not have the length that was announced.
     #[error("body length differs from content-length")]
     Length,
@@ -80,6 +83,10 @@ pub(crate) trait Source {
     fn ends_after(&self, n: usize) -> bool;
     /// The trailers, once, after the end.
     fn take_trailers(&mut self) -> Option<Fields>;
+    /// Why what it holds is not to be passed on, however much that is.
+    fn dropped(&self) -> Option<StreamError> {
+        None
+    }
 }
 
 /// Where body bytes go.
@@ -127,6 +134,9 @@ impl Pump {
         mut on_trailers: impl FnMut(&mut Fields),
     ) -> Poll<Result<(), PumpError>> {
         while !self.finished {
+            if let Some(error) = source.dropped() {
+                return Poll::Ready(Err(PumpError::Source(error)));
+            }
             if sink.poll_ready(cx).map_err(PumpError::Sink)?.is_pending() {
                 let _ = sink.poll_flush(cx).map_err(PumpError::Sink)?;
                 return Poll::Pending;

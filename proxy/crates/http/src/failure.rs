@@ -49,6 +49,8 @@ pub(crate) enum Failure {
     ClientGone,
     /// The listener is closing its connections, and a filter was still waiting.
     Closing,
+    /// The stream was reset here: too much is held that nobody takes.
+    Overload,
 }
 
 /// Which conditions of `retry_on` a failure can meet.
@@ -86,7 +88,12 @@ impl Failure {
             {
                 502
             }
-            Self::NoHealthyUpstream | Self::Overflow | Self::Connect { .. } | Self::Upstream(_) | Self::Closing => 503,
+            Self::NoHealthyUpstream
+            | Self::Overflow
+            | Self::Connect { .. }
+            | Self::Upstream(_)
+            | Self::Overload
+            | Self::Closing => 503,
             Self::ClientGone => 0,
         }
     }
@@ -103,6 +110,7 @@ impl Failure {
             Self::Connect { .. } => ResponseFlag::UpstreamConnectionFailure,
             Self::Timeout | Self::TryTimeout => ResponseFlag::UpstreamRequestTimeout,
             Self::ClientGone => ResponseFlag::DownstreamConnectionTermination,
+            Self::Overload => ResponseFlag::OverloadManager,
             Self::Upstream(error) => match error {
                 StreamError::H1(H1Error::Incomplete)
                 | StreamError::Closed
@@ -110,6 +118,7 @@ impl Failure {
                 | StreamError::GoneAway => ResponseFlag::UpstreamConnectionTermination,
                 StreamError::H1(_) | StreamError::H2 | StreamError::Length => ResponseFlag::UpstreamProtocolError,
                 StreamError::Reset | StreamError::Refused => ResponseFlag::UpstreamRemoteReset,
+                StreamError::Overload => ResponseFlag::OverloadManager,
             },
             Self::HeaderTimeout | Self::RequestTimeout | Self::UpgradeRefused | Self::BadPath | Self::Closing => {
                 return None;
@@ -131,6 +140,7 @@ impl Failure {
                 StreamError::H1(_) | StreamError::H2 | StreamError::Length => "protocol error",
                 StreamError::Reset => "remote reset",
                 StreamError::Refused => "remote refused stream reset",
+                StreamError::Overload => "overload manager reset",
             },
             _ => return None,
         })
@@ -160,6 +170,7 @@ impl Failure {
             | Self::NoRoute
             | Self::NoCluster(_)
             | Self::ClientGone
+            | Self::Overload
             | Self::Closing => Cow::Borrowed(""),
             Self::Overflow | Self::Connect { .. } | Self::Upstream(_) => {
                 let reason = self.reset_reason().unwrap_or_default();
@@ -193,6 +204,7 @@ impl Failure {
             Self::Timeout => "response_timeout",
             Self::TryTimeout => "upstream_per_try_timeout",
             Self::ClientGone => "downstream_remote_disconnect",
+            Self::Overload => "overload_manager_reset",
             Self::Overflow | Self::Connect { .. } | Self::Upstream(_) => {
                 let mut inside = self.reset_reason().unwrap_or_default().to_owned();
                 if let Some(transport) = self.transport_reason() {

@@ -17,6 +17,7 @@
     reason = "pooled connections and exchanges are large and move between owners"
 )]
 
+mod access_log;
 mod body;
 mod buffer;
 mod drain;
@@ -34,6 +35,7 @@ mod serve;
 mod timer;
 mod worker;
 
+pub use access_log::AccessLogs;
 pub use drain::{Drain, DrainStage, DrainTrigger};
 pub use hcm::HcmRuntime;
 pub use pool::{HostPool, drain_host, sweep_pools};

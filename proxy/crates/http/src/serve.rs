@@ -17,7 +17,7 @@ use crate::worker::HttpWorker;
 use crate::{buffer, h1, h2};
 
 /// Serves HTTP on an accepted connection until it ends. `first_bytes` were read already and come before what `stream`
-/// has. Must run inside a `tokio::task::LocalSet` (or local runtime): HTTP/2 streams are tasks of their own.
+/// has. `buffer_limit` is the listener's `per_connection_buffer_limit_bytes`. Must run inside a `tokio::task::LocalSet` (or local runtime): HTTP/2 streams are tasks of their own.
 ///
 /// The future holds the connection; dropping it closes the connection at once.
 pub async fn serve(
@@ -26,6 +26,7 @@ pub async fn serve(
     stream: Stream,
     info: Rc<ConnectionInfo>,
     first_bytes: BytesMut,
+    buffer_limit: usize,
     drain: Drain,
 ) {
     hcm.stats.cx_total.inc();
@@ -42,7 +43,7 @@ pub async fn serve(
         },
     };
     if http2 {
-        h2::serve(worker, &hcm, stream, &info, first, &drain).await;
+        h2::serve(worker, &hcm, stream, &info, first, buffer_limit, &drain).await;
     } else {
         h1::serve(worker, &hcm, stream, &info, first, &drain).await;
     }

@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use heddle_config::snapshot::{Node, RouteTable, Runtime, Snapshot};
 use heddle_telemetry::Stats;
-use heddle_telemetry::access_log::LogFiles;
+use heddle_telemetry::access_log::WorkerLogs;
 use heddle_upstream::ClusterManager;
 
 use crate::filters::peer_metadata::PeerCache;
@@ -20,7 +20,7 @@ pub type Clusters = ClusterManager<HostPool>;
 pub struct HttpWorker {
     pub(crate) clusters: Rc<Clusters>,
     pub(crate) stats: Stats,
-    pub(crate) logs: LogFiles,
+    pub(crate) logs: WorkerLogs,
     node: Arc<Node>,
     pub(crate) runtime: Runtime,
     snapshot: RefCell<Arc<Snapshot>>,
@@ -37,7 +37,7 @@ impl HttpWorker {
     pub fn new(
         worker: usize,
         stats: Stats,
-        logs: LogFiles,
+        logs: WorkerLogs,
         clusters: Rc<Clusters>,
         snapshot: Arc<Snapshot>,
     ) -> Rc<Self> {

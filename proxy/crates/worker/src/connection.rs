@@ -13,9 +13,9 @@ use heddle_tls::Stream;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use crate::begun::Begun;
 use crate::inspect::{self, Arriving, Refused};
 use crate::listener::{ChainRuntime, FilterRuntime, ListenerPlace, ListenerRuntime, RbacRuntime};
-use crate::log::Begun;
 use crate::state::{ConnectionPlace, WorkerState};
 use crate::tcp_proxy::TcpConnection;
 
@@ -182,7 +182,9 @@ impl Served<'_> {
                 }
                 FilterRuntime::Http(hcm) => {
                     let drain = self.chain.drain_for(&info);
-                    return heddle_http::serve(&self.state.http, Rc::clone(hcm), stream, info, first, drain).await;
+                    let limit = self.listener.config.buffer_limit;
+                    return heddle_http::serve(&self.state.http, Rc::clone(hcm), stream, info, first, limit, drain)
+                        .await;
                 }
             }
         }

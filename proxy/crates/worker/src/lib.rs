@@ -9,12 +9,12 @@
 #![forbid(unsafe_code)]
 
 mod accept;
+mod begun;
 mod chains;
 mod connection;
 mod copy;
 mod inspect;
 mod listener;
-mod log;
 mod manager;
 mod params;
 mod run;

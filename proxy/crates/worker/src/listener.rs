@@ -8,14 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use heddle_config::snapshot::{Digest, FilterChain, Listener, NetworkFilter, TrafficDirection};
-use heddle_http::{Drain, DrainStage, DrainTrigger, HcmRuntime};
+use heddle_http::{AccessLogs, Drain, DrainStage, DrainTrigger, HcmRuntime};
 use heddle_matching::rbac;
 use heddle_net::{ConnectionInfo, PeerIdentity};
 use heddle_telemetry::Counter;
 use heddle_telemetry::istio::{Reporter, TcpMetrics};
 
 use crate::chains::{ChainIndex, Chosen};
-use crate::log::Sinks;
 use crate::state::WorkerState;
 use crate::stats::ListenerStats;
 use crate::tcp_proxy::TcpProxyRuntime;
@@ -26,7 +25,7 @@ pub(crate) struct ListenerRuntime {
     pub(crate) stats: ListenerStats,
     /// Value of the metrics' label.
     pub(crate) label: String,
-    pub(crate) logs: Sinks,
+    pub(crate) logs: AccessLogs,
     index: ChainIndex,
     /// In the order of the configuration.
     chains: Vec<Rc<ChainRuntime>>,
@@ -154,7 +153,7 @@ impl ListenerRuntime {
             index,
             chains,
             default,
-            logs: Sinks::open(&state.logs, &config.access_logs)?,
+            logs: AccessLogs::open(&state.logs, &config.access_logs).map_err(|e| e.to_string())?,
             open: state.shared.connections_of(&config.name),
             stats,
             label,

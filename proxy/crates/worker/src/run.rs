@@ -63,7 +63,7 @@ pub(crate) async fn serve(params: WorkerParams) {
     let state = Rc::new(WorkerState::new(
         index,
         stats,
-        logs,
+        logs.worker(),
         shared,
         settings,
         clusters,

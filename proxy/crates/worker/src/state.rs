@@ -11,7 +11,7 @@ use heddle_config::snapshot::{Snapshot, TlsKey};
 use heddle_http::{Clusters, HttpWorker};
 use heddle_net::Reserve;
 use heddle_telemetry::Stats;
-use heddle_telemetry::access_log::LogFiles;
+use heddle_telemetry::access_log::WorkerLogs;
 use heddle_telemetry::istio::PeerMetadata;
 use heddle_tls::ServerContext;
 use tokio::net::TcpListener;
@@ -23,7 +23,7 @@ use crate::params::{Counted, Shared, WorkerSettings};
 /// One worker's state. Single-threaded.
 pub(crate) struct WorkerState {
     pub(crate) stats: Stats,
-    pub(crate) logs: LogFiles,
+    pub(crate) logs: WorkerLogs,
     pub(crate) shared: Shared,
     pub(crate) settings: WorkerSettings,
     pub(crate) clusters: Rc<Clusters>,
@@ -48,7 +48,7 @@ impl WorkerState {
     pub(crate) fn new(
         index: usize,
         stats: Stats,
-        logs: LogFiles,
+        logs: WorkerLogs,
         shared: Shared,
         settings: WorkerSettings,
         clusters: Rc<Clusters>,

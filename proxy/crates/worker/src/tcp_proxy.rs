@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use heddle_config::snapshot::{ClusterChoice, TcpProxy, TrafficDirection};
-use heddle_http::{Drain, HostPool};
+use heddle_http::{AccessLogs, Drain, HostPool};
 use heddle_net::{ConnectionInfo, Keepalive, PeerIdentity};
 use heddle_telemetry::access_log::LogContext;
 use heddle_telemetry::istio::{CallParties, PeerMetadata, TcpConnectionMetrics, TcpMetrics, TcpReport};
@@ -15,8 +15,8 @@ use heddle_telemetry::{Counter, ResponseFlag, ResponseFlags};
 use heddle_tls::Stream;
 use heddle_upstream::{ClusterHandle, ConnectOptions, Connection, Host, Outcome, PickContext, RequestGuard};
 
+use crate::begun::Begun;
 use crate::copy::{self, Ended, Limits, Meter};
-use crate::log::{Begun, Sinks};
 use crate::state::WorkerState;
 use crate::stats::{Counted, TcpStats};
 
@@ -24,7 +24,7 @@ use crate::stats::{Counted, TcpStats};
 pub(crate) struct TcpProxyRuntime {
     pub(crate) config: Arc<TcpProxy>,
     stats: TcpStats,
-    logs: Sinks,
+    logs: AccessLogs,
     log_dropped: Counter,
 }
 
@@ -71,7 +71,7 @@ impl TcpProxyRuntime {
     pub(crate) fn new(state: &WorkerState, config: &Arc<TcpProxy>, log_dropped: &Counter) -> Result<Self, String> {
         Ok(Self {
             stats: TcpStats::new(&state.stats, &config.stat_prefix),
-            logs: Sinks::open(&state.logs, &config.access_logs)?,
+            logs: AccessLogs::open(&state.logs, &config.access_logs).map_err(|e| e.to_string())?,
             log_dropped: log_dropped.clone(),
             config: Arc::clone(config),
         })

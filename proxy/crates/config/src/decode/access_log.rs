@@ -1,10 +1,10 @@
 //! Access logs.
 
-use heddle_telemetry::access_log::{ENVOY_DEFAULT, Format};
+use heddle_telemetry::access_log::{Destination, ENVOY_DEFAULT, Format};
 
 use super::{Result, metadata, pb, required, tls, unpack};
 use crate::path::Path;
-use crate::snapshot::{AccessLog, AccessLogSink};
+use crate::snapshot::AccessLog;
 
 /// A list of `AccessLog`.
 pub(super) fn access_logs(logs: &[pb::accesslog::AccessLog], path: &Path<'_>) -> Result<Vec<AccessLog>> {
@@ -24,18 +24,18 @@ fn access_log(log: &pb::accesslog::AccessLog, path: &Path<'_>) -> Result<AccessL
     match heddle_api::message_name(&any.type_url) {
         "envoy.extensions.access_loggers.file.v3.FileAccessLog" => {
             let file: pb::file_log::FileAccessLog = unpack(any, &here)?;
-            let sink = match file.path.as_str() {
-                "/dev/stdout" => AccessLogSink::Stdout,
-                "/dev/stderr" => AccessLogSink::Stderr,
-                _ => AccessLogSink::File(file.path),
+            let destination = match file.path.as_str() {
+                "/dev/stdout" => Destination::Stdout,
+                "/dev/stderr" => Destination::Stderr,
+                _ => Destination::File(file.path.into()),
             };
             match &file.access_log_format {
                 None => Ok(AccessLog {
-                    sink,
+                    destination,
                     format: default_format(&here)?,
                 }),
                 Some(pb::file_log::file_access_log::AccessLogFormat::LogFormat(f)) => Ok(AccessLog {
-                    sink,
+                    destination,
                     format: format(f, &here.field("log_format"))?,
                 }),
                 Some(_) => Err(here.error("use log_format")),
@@ -46,21 +46,21 @@ fn access_log(log: &pb::accesslog::AccessLog, path: &Path<'_>) -> Result<AccessL
             let chosen = log
                 .access_log_format
                 .map(|stdout_access_log::AccessLogFormat::LogFormat(f)| f);
-            stream(AccessLogSink::Stdout, chosen.as_ref(), &here)
+            stream(Destination::Stdout, chosen.as_ref(), &here)
         }
         "envoy.extensions.access_loggers.stream.v3.StderrAccessLog" => {
             let log: pb::stream_log::StderrAccessLog = unpack(any, &here)?;
             let chosen = log
                 .access_log_format
                 .map(|stderr_access_log::AccessLogFormat::LogFormat(f)| f);
-            stream(AccessLogSink::Stderr, chosen.as_ref(), &here)
+            stream(Destination::Stderr, chosen.as_ref(), &here)
         }
         other => Err(here.unsupported(other, "use a file, stdout or stderr access log")),
     }
 }
 
 fn stream(
-    sink: AccessLogSink,
+    destination: Destination,
     chosen: Option<&pb::core::SubstitutionFormatString>,
     path: &Path<'_>,
 ) -> Result<AccessLog> {
@@ -68,7 +68,7 @@ fn stream(
         Some(f) => format(f, &path.field("log_format"))?,
         None => default_format(path)?,
     };
-    Ok(AccessLog { sink, format })
+    Ok(AccessLog { destination, format })
 }
 
 fn default_format(path: &Path<'_>) -> Result<Format> {

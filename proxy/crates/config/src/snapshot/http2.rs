@@ -11,10 +11,11 @@ pub struct Http2Options {
     /// From 1, default 1024.
     pub max_concurrent_streams: u32,
     /// `initial_stream_window_size` in bytes, from 65 535, default 16 MiB: what a window may grow to. It begins at
-    /// 256 KiB and grows as its bytes are passed on.
+    /// 256 KiB (64 KiB towards an upstream) and grows as long as its reader waits for it.
     pub stream_window: u32,
-    /// `initial_connection_window_size` in bytes, from 65 535, default 24 MiB: what the window may grow to. It begins at
-    /// 1 MiB; what the windows of all connections of a worker grow by is bounded by 128 MiB.
+    /// `initial_connection_window_size` in bytes, from 65 535, default 24 MiB: what a client's window may grow to. It
+    /// begins at 1 MiB; what all windows of a worker grow by is bounded by 64 MiB. Towards an upstream it is the window
+    /// from the beginning, given back as bytes come.
     pub connection_window: u32,
     /// `hpack_table_size` in bytes, at most [`Self::MAX_HPACK_TABLE_SIZE`], default 4096; zero turns the dynamic
     /// table off.

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use heddle_telemetry::access_log::Format;
+use heddle_telemetry::access_log::{Destination, Format};
 
 use super::TlsKey;
 use super::filter::{HttpFilter, NetworkFilter};
@@ -213,22 +213,11 @@ pub struct XfccDetail {
     pub dns: bool,
 }
 
-/// Where an access log goes.
-#[derive(Clone, Debug)]
-pub enum AccessLogSink {
-    /// Standard output.
-    Stdout,
-    /// Standard error.
-    Stderr,
-    /// A file, appended to.
-    File(String),
-}
-
 /// One `access_log`.
 #[derive(Debug)]
 pub struct AccessLog {
     /// Where lines go.
-    pub sink: AccessLogSink,
+    pub destination: Destination,
     /// What a line holds.
     pub format: Format,
 }

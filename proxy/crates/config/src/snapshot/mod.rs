@@ -26,8 +26,8 @@ pub use filter::{HttpFilter, NetworkFilter, RouteFilter, RouteFilters, TcpProxy}
 pub use fraction::Fraction;
 pub use http2::{H2Keepalive, Http2Options};
 pub use listener::{
-    AccessLog, AccessLogSink, Cidr, Digest, EscapedSlashes, FilterChain, FilterChainMatch, HttpCodec,
-    HttpConnectionManager, Listener, ListenerFilter, RouteSource, ServerHeader, TrafficDirection, XfccDetail, XfccMode,
+    AccessLog, Cidr, Digest, EscapedSlashes, FilterChain, FilterChainMatch, HttpCodec, HttpConnectionManager, Listener,
+    ListenerFilter, RouteSource, ServerHeader, TrafficDirection, XfccDetail, XfccMode,
 };
 pub use rate_limit::{RateLimit, RateLimitAction};
 pub use route::{

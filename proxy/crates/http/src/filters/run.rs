@@ -184,15 +184,12 @@ impl Watch {
 
     /// Ready when the request is not to be waited for any more.
     fn poll<B: RequestBody, R: Reply>(&mut self, cx: &mut Context<'_>, client: &mut Client<'_, B, R>) -> Poll<Failure> {
-        if client.reply.poll_gone(cx).is_ready() {
-            return Poll::Ready(Failure::ClientGone);
+        if let Poll::Ready(error) = client.reply.poll_gone(cx) {
+            return Poll::Ready(ended_by(error));
         }
         match client.body.watch(cx) {
             Ok(whole) => self.arrived = self.arrived || whole,
-            Err(StreamError::H1(error)) if error != H1Error::Incomplete => {
-                return Poll::Ready(Failure::Protocol(error));
-            }
-            Err(_) => return Poll::Ready(Failure::ClientGone),
+            Err(error) => return Poll::Ready(ended_by(error)),
         }
         if self.drain.poll_stage(cx, DrainStage::Closing).is_ready() {
             return Poll::Ready(Failure::Closing);
@@ -220,5 +217,14 @@ impl Watch {
                 });
             }
         }
+    }
+}
+
+/// What a stream that failed means for its request.
+fn ended_by(error: StreamError) -> Failure {
+    match error {
+        StreamError::H1(error) if error != H1Error::Incomplete => Failure::Protocol(error),
+        StreamError::Overload => Failure::Overload,
+        _ => Failure::ClientGone,
     }
 }

@@ -69,6 +69,10 @@ impl Source for H2Reader {
     fn take_trailers(&mut self) -> Option<Fields> {
         self.trailers.take()
     }
+
+    fn dropped(&self) -> Option<StreamError> {
+        self.stream.dropped()
+    }
 }
 
 impl Drop for H2Reader {

@@ -6,13 +6,13 @@
 //! ```
 //!
 //! A task of its own drives the connection by [`Connection::poll_turn`]. Body bytes are copied into the output only while
-//! less than [`OUTPUT_ROOM`] waits there and both windows allow it; otherwise their streams stand in line. So what a
+//! less than [`super::send::OUTPUT_ROOM`] waits there and both windows allow it; otherwise their streams stand in line. So what a
 //! connection holds for a peer that does not read is bounded, however many streams it has and however large its windows
 //! are.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
-use std::io::{self, IoSlice};
+use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
@@ -21,35 +21,27 @@ use heddle_config::snapshot::Http2Options;
 use heddle_tls::Stream as Transport;
 use tokio::time::Instant;
 
-use super::flow::{CONNECTION_START, Growth, RecvWindow, STREAM_START};
-use super::frame::{self, DEFAULT_WINDOW, MAX_PAYLOAD, Reason, Setting};
-use super::head::{HeadReader, encode_fields, encode_request, encode_response};
-use super::hpack::{Decoder, Encoder};
+use super::blocks::{Accepted, Block};
+use super::budget::Share;
+use super::flow::{CONNECTION_START, RecvWindow, STREAM_START, UPSTREAM_STREAM_START};
+use super::frame::{self, DEFAULT_WINDOW, Reason, Setting};
+use super::head::{HeadReader, encode_request};
+use super::hpack::Decoder;
 use super::limits::{Flood, Inbound, Outbound};
-use super::receive::{Accepted, Block, Reading};
+use super::receive::Reading;
 use super::stats::CodecStats;
-use super::stream::{Line, State, Stream};
+use super::stream::{State, Stream};
 use crate::body::StreamError;
 use crate::buffer::{self, READ_SIZE};
 use crate::h1::Limits;
-use crate::head::{Fields, Method, RequestHead, ResponseHead};
+use crate::head::{Method, RequestHead, ResponseHead};
 
 /// What a client sends first (RFC 9113 section 3.4).
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Bytes that wait for the socket above which bodies and heads have to wait.
-pub(crate) const OUTPUT_ROOM: usize = 64 * 1024;
-
-/// Bytes that the tasks of a connection's streams may hold while they stand in line for room; then nothing more is read
-/// for them. Envoy's default for `per_connection_buffer_limit_bytes`.
-const HELD: usize = 1024 * 1024;
-
 /// Most frames handled before other tasks of the worker get their turn. A frame costs between 50 ns and a few
 /// microseconds.
 const TURN: u32 = 64;
-
-/// What a head commonly takes: so many streams are let run at once to send theirs.
-const COMMON_HEAD: usize = 1024;
 
 /// Least room for another read before the input is tidied.
 const LOW_ROOM: usize = 4 * 1024;
@@ -140,15 +132,19 @@ pub(super) struct Core {
     pub(super) accepted: VecDeque<Accepted>,
     pub(super) inbound: Inbound,
     pub(super) recv_window: RecvWindow,
-    pub(super) growth: Growth,
+    /// Bytes of bodies that have come and were not passed on.
+    pub(super) unread: usize,
+    pub(super) share: Share,
+    /// A stream was reset for it in this turn; what its task holds is not free yet.
+    shed: bool,
     pub(super) settings_received: bool,
     pub(super) settings_acknowledged: bool,
     pub(super) pong: bool,
     // What goes.
-    out: Vec<u8>,
-    sent: usize,
-    written: u64,
-    outbound: Outbound,
+    pub(super) out: Vec<u8>,
+    pub(super) sent: usize,
+    pub(super) written: u64,
+    pub(super) outbound: Outbound,
     pub(super) broken: Option<ConnectionError>,
     pub(super) send_window: i64,
     /// SETTINGS_INITIAL_WINDOW_SIZE of the peer.
@@ -156,10 +152,12 @@ pub(super) struct Core {
     pub(super) peer_max_streams: Option<u32>,
     pub(super) reset_table: bool,
     /// Streams that wait for room for a head, and for their bodies' turn.
-    waiting_heads: VecDeque<Rc<State>>,
-    waiting_bodies: VecDeque<Rc<State>>,
+    pub(super) waiting_heads: VecDeque<Rc<State>>,
+    pub(super) waiting_bodies: VecDeque<Rc<State>>,
     /// What the tasks of the latter hold.
-    held: usize,
+    pub(super) held: usize,
+    /// Most that they may: `per_connection_buffer_limit_bytes`.
+    pub(super) max_held: usize,
     // Streams.
     pub(super) streams: HashMap<u32, Rc<State>, ahash::RandomState>,
     pub(super) last_peer: u32,
@@ -170,13 +168,13 @@ pub(super) struct Core {
     pub(super) farewell: Farewell,
     /// The last stream of the peer's GOAWAY.
     pub(super) goaway: Option<u32>,
-    over: bool,
+    pub(super) over: bool,
     driver: Option<Waker>,
 }
 
 /// A connection, shared by its driver and its streams.
 pub(crate) struct Connection {
-    transport: Transport,
+    pub(super) transport: Transport,
     pub(super) core: RefCell<Core>,
 }
 
@@ -187,8 +185,19 @@ impl std::fmt::Debug for Connection {
 }
 
 impl Core {
-    pub(super) fn new(role: Role, first: BytesMut, options: Http2Options, limits: Limits, stats: CodecStats) -> Self {
-        let connection_start = options.connection_window.clamp(DEFAULT_WINDOW, CONNECTION_START);
+    pub(super) fn new(
+        role: Role,
+        first: BytesMut,
+        options: Http2Options,
+        limits: Limits,
+        max_held: usize,
+        stats: CodecStats,
+    ) -> Self {
+        let connection_start = options.connection_window.max(DEFAULT_WINDOW);
+        let connection_start = match role {
+            Role::Server => connection_start.min(CONNECTION_START),
+            Role::Client => connection_start,
+        };
         let mut core = Self {
             role,
             options,
@@ -208,8 +217,10 @@ impl Core {
             partial_since: None,
             accepted: VecDeque::new(),
             inbound: Inbound::new(&options),
-            recv_window: RecvWindow::new(connection_start, options.connection_window),
-            growth: Growth::default(),
+            recv_window: RecvWindow::new(connection_start, options.connection_window, role == Role::Server),
+            unread: 0,
+            share: Share::new(),
+            shed: false,
             settings_received: false,
             settings_acknowledged: false,
             pong: false,
@@ -225,6 +236,7 @@ impl Core {
             waiting_heads: VecDeque::new(),
             waiting_bodies: VecDeque::new(),
             held: 0,
+            max_held,
             streams: HashMap::default(),
             last_peer: 0,
             next_local: 1,
@@ -264,128 +276,25 @@ impl Core {
 
     /// SETTINGS_INITIAL_WINDOW_SIZE of ours.
     fn stream_start(&self) -> u32 {
-        self.options.stream_window.min(STREAM_START)
+        self.options.stream_window.min(match self.role {
+            Role::Server => STREAM_START,
+            Role::Client => UPSTREAM_STREAM_START,
+        })
     }
 
     pub(super) fn new_window(&self) -> RecvWindow {
-        let start = self.stream_start();
-        if self.settings_acknowledged {
-            RecvWindow::new(start, self.options.stream_window)
-        } else {
+        let start = match self.settings_acknowledged {
+            true => self.stream_start(),
             // The peer may not have seen our SETTINGS yet.
-            RecvWindow::new(start.max(DEFAULT_WINDOW), self.options.stream_window)
-        }
+            false => self.stream_start().max(DEFAULT_WINDOW),
+        };
+        RecvWindow::new(start, self.options.stream_window, self.role == Role::Client)
     }
 
-    fn pending(&self) -> usize {
-        self.out.len() - self.sent
-    }
-
-    fn room(&self) -> usize {
-        OUTPUT_ROOM.saturating_sub(self.pending())
-    }
-
-    fn wake_driver(&self) {
+    pub(super) fn wake_driver(&self) {
         if let Some(driver) = &self.driver {
             driver.wake_by_ref();
         }
-    }
-
-    /// Appends a frame and counts it.
-    fn append(&mut self, control: bool, write: impl FnOnce(&mut Vec<u8>)) {
-        if self.over {
-            return;
-        }
-        if self.out.capacity() == 0 {
-            self.out = buffer::take_write();
-        }
-        let before = self.out.len();
-        write(&mut self.out);
-        self.written += (self.out.len() - before) as u64;
-        if let Err(flood) = self.outbound.queued(self.written, control) {
-            self.broken.get_or_insert(flood.into());
-        }
-        self.wake_driver();
-    }
-
-    /// Appends a frame that serves no message.
-    pub(super) fn control(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
-        self.append(true, write);
-    }
-
-    /// Appends a header block as HEADERS and CONTINUATION.
-    fn headers(&mut self, state: &State, end: bool, encode: impl FnOnce(&mut Encoder<'_>)) {
-        let reset_table = std::mem::take(&mut self.reset_table);
-        self.append(false, |out| {
-            let at = frame::begin_headers(out);
-            encode(&mut Encoder::new(out, reset_table));
-            frame::end_headers(at, state.id.get(), end, out);
-        });
-        if end {
-            state.local_end.set(true);
-        }
-    }
-
-    /// Lets as many streams run as there is room for. Heads need no window: a body that its reader leaves alone must not
-    /// hold them up.
-    fn wake_waiting(&mut self) {
-        let mut room = self.room();
-        while room > 0
-            && let Some(state) = self.waiting_heads.pop_front()
-        {
-            self.unqueue(&state);
-            state.wake();
-            room = room.saturating_sub(COMMON_HEAD);
-        }
-        let mut room = self.sendable();
-        while room > 0
-            && let Some(state) = self.waiting_bodies.pop_front()
-        {
-            self.unqueue(&state);
-            state.wake();
-            room = room.saturating_sub(MAX_PAYLOAD);
-        }
-    }
-
-    /// Whether there is room that streams wait for.
-    fn has_room_for_waiting(&self) -> bool {
-        (!self.waiting_heads.is_empty() && self.room() > 0) || (!self.waiting_bodies.is_empty() && self.sendable() > 0)
-    }
-
-    fn waiting(&mut self, line: Line) -> &mut VecDeque<Rc<State>> {
-        match line {
-            Line::Head => &mut self.waiting_heads,
-            Line::Body => &mut self.waiting_bodies,
-        }
-    }
-
-    /// Puts a stream at the end of a line, unless it stands there.
-    fn queue(&mut self, state: &Rc<State>, line: Line, holding: usize) {
-        if state.queued.get() != Some(line) {
-            self.leave(state);
-            state.queued.set(Some(line));
-            self.waiting(line).push_back(Rc::clone(state));
-        }
-        self.held = self.held - state.holding.replace(holding) + holding;
-    }
-
-    /// Takes a stream out of its line.
-    fn leave(&mut self, state: &Rc<State>) {
-        if let Some(line) = state.queued.get() {
-            self.waiting(line).retain(|other| !Rc::ptr_eq(other, state));
-            self.unqueue(state);
-        }
-    }
-
-    /// A stream has left its line.
-    fn unqueue(&mut self, state: &State) {
-        state.queued.set(None);
-        self.held -= state.holding.take();
-    }
-
-    /// What may be sent on the connection, whatever the stream.
-    fn sendable(&self) -> usize {
-        self.room().min(usize::try_from(self.send_window).unwrap_or(0))
     }
 
     /// Resets a stream; frames of it that come later are no offence.
@@ -419,24 +328,65 @@ impl Core {
         }
     }
 
-    /// Passes credit for received bytes on to the peer.
-    pub(super) fn credit(&mut self, state: Option<&State>, n: usize) {
-        if n == 0 {
-            return;
-        }
-        if let Some(increment) = self.recv_window.consume_shared(n, &mut self.growth) {
+    /// Says to the peer that it may send so much more on the connection.
+    pub(super) fn credit(&mut self, n: usize) {
+        if n > 0
+            && let Some(increment) = self.recv_window.consume(n)
+        {
             self.control(|out| frame::window_update(0, increment, out));
         }
-        let Some(state) = state else { return };
+    }
+
+    /// The same for a stream.
+    pub(super) fn credit_stream(&mut self, state: &State, n: usize) {
         let mut inbox = state.inbox.borrow_mut();
+        let increment = inbox.window.consume(n);
         if inbox.end || state.error.get().is_some() {
             return;
         }
-        // What all streams hold together is bounded by the connection's window.
-        let increment = inbox.window.consume(n, |_| true);
         drop(inbox);
         if let Some(increment) = increment {
             self.control(|out| frame::window_update(state.id.get(), increment, out));
+        }
+    }
+
+    /// Bytes of a body were kept for a stream. Those of an upstream count against their streams' windows only: a client
+    /// that does not read must not hold up the others whose answers come on the same connection.
+    pub(super) fn kept(&mut self, n: usize) {
+        self.unread += n;
+        if self.role == Role::Client {
+            self.credit(n);
+        }
+        self.share();
+    }
+
+    /// Bytes that were kept are gone.
+    pub(super) fn gone(&mut self, n: usize) {
+        debug_assert!(n <= self.unread, "given back twice");
+        self.unread = self.unread.saturating_sub(n);
+        if self.role == Role::Server {
+            self.credit(n);
+        }
+        self.share();
+    }
+
+    /// Tells the worker's budget what is held.
+    pub(super) fn share(&mut self) {
+        self.share.set(self.unread + self.held + self.pending());
+    }
+
+    /// Resets the stream that holds most of what has come, one in a turn.
+    pub(super) fn shed(&mut self) {
+        if std::mem::replace(&mut self.shed, true) {
+            return;
+        }
+        let held = |state: &&Rc<State>| state.inbox.borrow().window.held();
+        let open = self.streams.values().filter(|state| state.error.get().is_none());
+        if let Some(state) = open.max_by_key(held).map(Rc::clone) {
+            self.stats.held_bytes_overflow.inc();
+            let data = std::mem::take(&mut state.inbox.borrow_mut().data);
+            self.gone(data.len());
+            self.reset(&state, Reason::ENHANCE_YOUR_CALM, StreamError::Overload);
         }
     }
 
@@ -480,18 +430,20 @@ impl Core {
 }
 
 impl Connection {
-    /// A connection of which `first` was read already. It says its own first frames at its first turn.
+    /// A connection of which `first` was read already. It says its own first frames at its first turn. The tasks of its
+    /// streams may hold `max_held` bytes that cannot be sent.
     pub(crate) fn new(
         role: Role,
         transport: Transport,
         first: BytesMut,
         options: Http2Options,
         limits: Limits,
+        max_held: usize,
         stats: CodecStats,
     ) -> Rc<Self> {
         Rc::new(Self {
             transport,
-            core: RefCell::new(Core::new(role, first, options, limits, stats)),
+            core: RefCell::new(Core::new(role, first, options, limits, max_held, stats)),
         })
     }
 
@@ -528,6 +480,7 @@ impl Connection {
             Some(driver) if driver.will_wake(cx.waker()) => {}
             driver => *driver = Some(cx.waker().clone()),
         }
+        core.shed = false;
         let mut left = TURN;
         let mut closed = None;
         loop {
@@ -564,6 +517,7 @@ impl Connection {
         if let Poll::Ready(Err(_)) = self.poll_send(cx, &mut core) {
             closed.get_or_insert(End::Transport);
         }
+        core.share();
         core.wake_waiting();
         if core.has_room_for_waiting() {
             // Those let run need not use it. Who does not get it then stands in line for room that is not there.
@@ -597,33 +551,6 @@ impl Connection {
             buffer::give_read(std::mem::take(&mut core.input));
         }
         polled
-    }
-
-    fn poll_send(&self, cx: &mut Context<'_>, core: &mut Core) -> Poll<io::Result<()>> {
-        while core.sent < core.out.len() {
-            let rest = IoSlice::new(core.out.get(core.sent..).unwrap_or_default());
-            let n = match self.transport.poll_write_vectored(cx, &[rest]) {
-                Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                Poll::Ready(Ok(n)) => n,
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                Poll::Pending => break,
-            };
-            core.sent += n;
-        }
-        let sent = core.written - core.pending() as u64;
-        core.outbound.sent(sent);
-        if core.sent < core.out.len() {
-            if core.sent >= OUTPUT_ROOM {
-                core.out.drain(..core.sent);
-                core.sent = 0;
-            }
-            return Poll::Pending;
-        }
-        if core.out.capacity() > 0 {
-            core.sent = 0;
-            buffer::give_write(std::mem::take(&mut core.out));
-        }
-        self.transport.poll_flush(cx)
     }
 
     /// Sends what has gathered, ends the sending side, and reads on until the peer closes, so that it gets the last
@@ -760,91 +687,9 @@ impl Connection {
     }
 
     pub(super) fn release(&self, state: &State, n: usize) {
-        self.core.borrow_mut().credit(Some(state), n);
-    }
-
-    pub(super) fn poll_room(
-        &self,
-        state: &Rc<State>,
-        cx: &mut Context<'_>,
-        holding: usize,
-    ) -> Poll<Result<usize, StreamError>> {
-        if let Some(error) = state.error.get() {
-            return Poll::Ready(Err(error));
-        }
-        let room = self.room(state);
-        if room > 0 {
-            return Poll::Ready(Ok(room));
-        }
-        state.register(cx);
         let mut core = self.core.borrow_mut();
-        if state.send_window.get() > 0 {
-            core.queue(state, Line::Body, holding);
-        }
-        Poll::Pending
-    }
-
-    pub(super) fn room(&self, state: &State) -> usize {
-        let of_stream = usize::try_from(state.send_window.get()).unwrap_or(0);
-        self.core.borrow().sendable().min(of_stream).min(MAX_PAYLOAD)
-    }
-
-    /// Streams that wait for their own windows hold little each and do not count: on a connection that many share, some
-    /// that are not read must not hold up the others.
-    pub(super) fn poll_ready(&self, state: &Rc<State>, cx: &mut Context<'_>) -> Poll<Result<(), StreamError>> {
-        if let Some(error) = state.error.get() {
-            return Poll::Ready(Err(error));
-        }
-        let mut core = self.core.borrow_mut();
-        if core.held < HELD || core.sendable() > 0 {
-            return Poll::Ready(Ok(()));
-        }
-        state.register(cx);
-        // Woken out of its turn, it holds what it held.
-        core.queue(state, Line::Body, state.holding.get());
-        Poll::Pending
-    }
-
-    pub(super) fn poll_head_room(&self, state: &Rc<State>, cx: &mut Context<'_>) -> Poll<Result<(), StreamError>> {
-        if let Some(error) = state.error.get() {
-            return Poll::Ready(Err(error));
-        }
-        let mut core = self.core.borrow_mut();
-        if core.room() > 0 {
-            return Poll::Ready(Ok(()));
-        }
-        state.register(cx);
-        core.queue(state, Line::Head, 0);
-        Poll::Pending
-    }
-
-    pub(super) fn send_data(&self, state: &State, bytes: &[u8], end: bool) {
-        let mut core = self.core.borrow_mut();
-        core.send_window -= bytes.len() as i64;
-        state.send_window.set(state.send_window.get() - bytes.len() as i64);
-        core.inbound.data_sent();
-        core.append(false, |out| {
-            frame::data_header(state.id.get(), bytes.len(), end, out);
-            out.extend_from_slice(bytes);
-        });
-        if end {
-            state.local_end.set(true);
-        }
-    }
-
-    pub(super) fn send_response(&self, state: &State, head: &ResponseHead, end: bool) {
-        if head.status >= 200 {
-            state.answered.set(true);
-        }
-        self.core
-            .borrow_mut()
-            .headers(state, end, |encoder| encode_response(head, encoder));
-    }
-
-    pub(super) fn send_trailers(&self, state: &State, trailers: &Fields) {
-        self.core
-            .borrow_mut()
-            .headers(state, true, |encoder| encode_fields(trailers, encoder));
+        core.gone(n);
+        core.credit_stream(state, n);
     }
 
     pub(super) fn reset(&self, state: &State, reason: Reason) {
@@ -865,7 +710,7 @@ impl Connection {
             let inbox = state.inbox.borrow();
             (inbox.data.len(), inbox.end)
         };
-        core.credit(None, held);
+        core.gone(held);
         if state.error.get().is_none() && !(ended && state.local_end.get()) {
             let reason = match core.role {
                 // RFC 9113 section 8.1: the answer is complete without the rest of the request.

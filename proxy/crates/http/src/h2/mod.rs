@@ -1,14 +1,17 @@
 //! HTTP/2 (RFC 9113), a codec of our own for both sides of the proxy.
 //!
-//! `frame` and `hpack` know the bytes, `head` the messages, `flow`, `limits` and `premature` what a peer may cost.
-//! `connection` and `receive` are a connection's two directions, `stream` is what a request's task has of it, `body` fits
-//! it to the pump. `serve` is the server's side; the client's is in `crate::pool`. `receiver` is for fuzzing.
+//! `frame` and `hpack` know the bytes, `head` the messages, `flow`, `budget`, `limits` and `premature` what a peer may cost.
+//! `connection` is the state of one; `receive`, with `blocks` of headers and `control` frames, and `send` are its two
+//! directions; `stream` is what a request's task has of it, `body` fits it to the pump. `serve` is the server's side; the client's is in `crate::pool`. `receiver` is for fuzzing.
 //!
 //! Why our own, and what is not there: docs/design/0006-http2-codec.md.
 
+mod blocks;
 mod body;
+mod budget;
 mod close;
 mod connection;
+mod control;
 mod flow;
 mod frame;
 mod head;
@@ -18,6 +21,7 @@ mod limits;
 mod premature;
 mod receive;
 mod receiver;
+mod send;
 mod serve;
 mod stats;
 mod stream;

@@ -37,7 +37,7 @@ impl Receiver {
     fn new(role: Role, options: Http2Options, limits: Limits) -> Self {
         let stats = CodecStats::downstream(&Stats::new(), &[]);
         Self {
-            core: Core::new(role, BytesMut::new(), options, limits, stats),
+            core: Core::new(role, BytesMut::new(), options, limits, usize::MAX, stats),
             requests: Vec::new(),
         }
     }
@@ -76,6 +76,6 @@ impl Receiver {
             .values()
             .map(|state| state.inbox.borrow().data.len())
             .sum();
-        bodies + self.core.input.len() + self.core.block.as_ref().map_or(0, super::receive::Block::held)
+        bodies + self.core.input.len() + self.core.block.as_ref().map_or(0, super::blocks::Block::held)
     }
 }

@@ -11,6 +11,7 @@ use heddle_net::ConnectionInfo;
 use heddle_tls::Stream as Transport;
 use tokio::time::Instant;
 
+use super::blocks::Accepted;
 use super::body::{H2Reader, H2Writer};
 use super::close::close;
 use super::connection::{Connection, End, Role};
@@ -18,7 +19,6 @@ use super::frame::Reason;
 use super::head::content_length;
 use super::keepalive::KeepAlive;
 use super::premature::{PrematureResets, Verdict};
-use super::receive::Accepted;
 use super::stream::Stream;
 use crate::body::{BodyLength, Pump, Sink, Source, Static, StreamError};
 use crate::drain::{Drain, DrainStage};
@@ -76,6 +76,7 @@ pub(crate) async fn serve(
     transport: Transport,
     info: &Rc<ConnectionInfo>,
     first: BytesMut,
+    buffer_limit: usize,
     drain: &Drain,
 ) {
     let stats = &hcm.stats;
@@ -83,7 +84,15 @@ pub(crate) async fn serve(
     let _active = Active::enter(&stats.cx_http2_active);
     let opened = Instant::now();
     let options = hcm.config.http2;
-    let connection = Connection::new(Role::Server, transport, first, options, hcm.limits, stats.http2.clone());
+    let connection = Connection::new(
+        Role::Server,
+        transport,
+        first,
+        options,
+        hcm.limits,
+        buffer_limit,
+        stats.http2.clone(),
+    );
     let shared = Rc::new(Shared {
         worker: Rc::clone(worker),
         hcm: Rc::clone(hcm),

@@ -1,5 +1,6 @@
 //! Counters of the codec, with Envoy's names under `http2.` of a listener and of a cluster;
-//! `inbound_control_frames_flood` is ours in the same form.
+//! `inbound_control_frames_flood` and
+//! `held_bytes_overflow` are ours in the same form.
 
 use heddle_telemetry::{Counter, Stats};
 
@@ -57,6 +58,8 @@ codec_stats! {
     inbound_window_update_frames_flood = "envoy_http2_inbound_window_update_frames_flood", "envoy_cluster_http2_inbound_window_update_frames_flood";
     /// Connections closed for PING, SETTINGS, or frames on closed streams.
     inbound_control_frames_flood = "envoy_http2_inbound_control_frames_flood", "envoy_cluster_http2_inbound_control_frames_flood";
+    /// Streams reset because all connections of the worker held too much that nobody took, and this one most of its own.
+    held_bytes_overflow = "envoy_http2_held_bytes_overflow", "envoy_cluster_http2_held_bytes_overflow";
     /// Connections closed because too many frames waited to be sent.
     outbound_flood = "envoy_http2_outbound_flood", "envoy_cluster_http2_outbound_flood";
     /// The same of PING, SETTINGS, RST_STREAM and WINDOW_UPDATE.

@@ -252,6 +252,11 @@ impl Stream {
         self.state.reset_by_peer.get() || broken
     }
 
+    /// [`StreamError::Overload`] when it had to give way.
+    pub(crate) fn dropped(&self) -> Option<StreamError> {
+        self.state.error.get().filter(|error| *error == StreamError::Overload)
+    }
+
     /// Ready when the stream has ended badly.
     pub(crate) fn poll_reset(&self, cx: &mut Context<'_>) -> Poll<StreamError> {
         match self.state.error.get() {

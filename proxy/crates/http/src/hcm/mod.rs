@@ -13,12 +13,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use heddle_config::snapshot::{
-    AccessLogSink, HttpConnectionManager, PrematureResetLimits, RouteSource, TrafficDirection,
-};
+use heddle_config::snapshot::{HttpConnectionManager, PrematureResetLimits, RouteSource, TrafficDirection};
 use heddle_net::ConnectionInfo;
 use heddle_telemetry::Counter;
-use heddle_telemetry::access_log::{Destination, LogSink, OpenError};
+use heddle_telemetry::access_log::OpenError;
 use tokio::time::Instant;
 
 pub use path::{Normalized, PathError, PathRules, normalize as normalize_path};
@@ -32,6 +30,7 @@ pub(crate) use stream::{
     Environment, Facts, IdleWatch, Outcome, Reply, RequestBody, choose, handle, response_ops, send_head,
 };
 
+use crate::access_log::AccessLogs;
 use crate::filters::{self, Filter, Setup};
 use crate::h1::Limits;
 use crate::route::BoundTable;
@@ -55,7 +54,7 @@ pub struct HcmRuntime {
     pub(crate) path_refused: Counter,
     /// Fields that were no trailers.
     pub(crate) trailers_dropped: Counter,
-    logs: Vec<LogSink>,
+    logs: AccessLogs,
     inline: Option<Rc<BoundTable>>,
     table: RefCell<(u64, Option<Rc<BoundTable>>)>,
 }
@@ -71,14 +70,7 @@ impl HcmRuntime {
         direction: TrafficDirection,
         filter_chain: &Arc<str>,
     ) -> Result<Rc<Self>, OpenError> {
-        let mut logs = Vec::with_capacity(config.access_logs.len());
-        for log in &config.access_logs {
-            logs.push(worker.logs.sink(&match &log.sink {
-                AccessLogSink::Stdout => Destination::Stdout,
-                AccessLogSink::Stderr => Destination::Stderr,
-                AccessLogSink::File(path) => Destination::File(path.into()),
-            })?);
-        }
+        let logs = AccessLogs::open(&worker.logs, &config.access_logs)?;
         let labels = [("http_conn_manager_prefix", &*config.stat_prefix)];
         Ok(Rc::new(Self {
             path_rules: PathRules {
@@ -159,12 +151,7 @@ impl HcmRuntime {
             return;
         }
         let context = exchange.log_context(connection, Some(now));
-        for (log, sink) in self.config.access_logs.iter().zip(&self.logs) {
-            let mut line = Vec::with_capacity(512);
-            log.format.write(&context, &mut line);
-            if !sink.send(line) {
-                self.stats.log_dropped.inc();
-            }
-        }
+        self.logs
+            .write(&self.config.access_logs, &context, &self.stats.log_dropped);
     }
 }

@@ -106,6 +106,12 @@ pub(crate) async fn handle<B: RequestBody, R: Reply>(
             exchange.details = Failure::ClientGone.details();
             Outcome::Aborted
         }
+        Err(Failure::Overload) => {
+            // There is nobody to answer: the client's stream was reset, or it does not read.
+            exchange.flag(ResponseFlag::OverloadManager);
+            exchange.details = Failure::Overload.details();
+            Outcome::Aborted
+        }
         Err(failure) => answer(env, exchange, reply, timer, &failure).await,
     };
     if outcome == Outcome::Aborted {

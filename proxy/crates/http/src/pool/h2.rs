@@ -205,6 +205,7 @@ fn start(cluster: &Rc<Cluster>, host: &Rc<UpstreamHost>, opened: Opened) -> Rc<H
         BytesMut::new(),
         config.http2,
         LIMITS,
+        config.buffer_limit,
         codec_stats,
     );
     let conn = Rc::new(H2Conn {

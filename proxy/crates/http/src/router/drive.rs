@@ -68,6 +68,7 @@ impl Upload {
                 return Some(match error {
                     StreamError::H1(H1Error::Incomplete) => Failure::ClientGone,
                     StreamError::H1(error) => Failure::Protocol(error),
+                    StreamError::Overload => Failure::Overload,
                     _ => Failure::ClientGone,
                 });
             }
@@ -100,8 +101,11 @@ pub(super) fn poll_ends<B: RequestBody, R: Reply>(
             return Poll::Ready(Failure::ClientGone);
         }
     }
-    if parts.reply.poll_gone(cx).is_ready() {
-        return Poll::Ready(Failure::ClientGone);
+    if let Poll::Ready(error) = parts.reply.poll_gone(cx) {
+        return Poll::Ready(match error {
+            StreamError::Overload => Failure::Overload,
+            _ => Failure::ClientGone,
+        });
     }
     while parts.timer.poll_until(cx, parts.deadlines.next()).is_ready() {
         if let Some(failure) = parts.deadlines.expired(Instant::now(), parts.body.arrived()) {
@@ -216,6 +220,7 @@ async fn answer_head<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink>(
             match parts.reply.poll_head_ready(cx) {
                 Poll::Ready(Ok(())) => match upstream.poll_response(cx, &mut parts.exchange.response) {
                     Poll::Ready(Ok(())) => return Poll::Ready(Ok(())),
+                    Poll::Ready(Err(StreamError::Overload)) => return Poll::Ready(Err(Failure::Overload)),
                     Poll::Ready(Err(error)) => return Poll::Ready(Err(Failure::Upstream(error))),
                     Poll::Pending => {}
                 },
@@ -280,6 +285,9 @@ async fn answer_body<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink>(
         }
         match download {
             Poll::Ready(Ok(())) => return Poll::Ready(End::Whole),
+            Poll::Ready(Err(PumpError::Source(StreamError::Overload))) => {
+                return Poll::Ready(End::Failure(Failure::Overload));
+            }
             Poll::Ready(Err(PumpError::Source(error))) => return Poll::Ready(End::Upstream(error)),
             Poll::Ready(Err(PumpError::Sink(StreamError::Length))) => {
                 return Poll::Ready(End::Upstream(StreamError::Length));

@@ -29,7 +29,7 @@ use replay::ReplayBody;
 use retry::RetryState;
 
 /// Most silent moves of a request to another connection.
-const MAX_MOVES: u32 = 3;
+const MAX_MOVES: u32 = 5;
 
 /// A request on its way to a cluster.
 #[derive(Clone, Copy)]
@@ -324,7 +324,9 @@ fn count(cluster: &Cluster, failure: &Failure) {
                 stats.upstream_cx_protocol_error.inc();
             }
         }
-        Failure::ClientGone | Failure::StreamIdle { .. } | Failure::RequestTimeout => stats.upstream_rq_tx_reset.inc(),
+        Failure::ClientGone | Failure::StreamIdle { .. } | Failure::RequestTimeout | Failure::Overload => {
+            stats.upstream_rq_tx_reset.inc();
+        }
         _ => {}
     }
     if matches!(failure, Failure::Timeout | Failure::TryTimeout) {

@@ -137,6 +137,10 @@ impl<B: RequestBody> Source for ReplayBody<'_, B> {
             self.trailers.take()
         }
     }
+
+    fn dropped(&self) -> Option<StreamError> {
+        self.inner.dropped()
+    }
 }
 
 #[cfg(test)]

@@ -230,6 +230,10 @@ impl Source for H2Up {
     fn take_trailers(&mut self) -> Option<Fields> {
         self.reader.take_trailers()
     }
+
+    fn dropped(&self) -> Option<StreamError> {
+        self.reader.dropped()
+    }
 }
 
 impl Upstream for H2Up {

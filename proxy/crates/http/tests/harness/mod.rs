@@ -268,7 +268,7 @@ impl Proxy {
         let snapshot = Arc::new(snapshot);
         let clusters: Rc<Clusters> = Rc::new(Clusters::new(Upstreams::new(), stats.clone(), drain_host, 1));
         clusters.update(&snapshot);
-        let logs = LogFiles::start().expect("log thread");
+        let logs = LogFiles::start().expect("log thread").worker();
         let worker = HttpWorker::new(0, stats, logs, clusters, snapshot);
         let hcm = HcmRuntime::new(&worker, Arc::new(manager), direction, &"chain".into()).expect("manager");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
@@ -282,7 +282,16 @@ impl Proxy {
                 let (worker, hcm, drain) = (Rc::clone(&task_worker), Rc::clone(&hcm), task_drain.listener());
                 tokio::task::spawn_local(async move {
                     tcp.set_nodelay(true).expect("nodelay");
-                    serve(&worker, hcm, Stream::plain(tcp), Rc::new(info), BytesMut::new(), drain).await;
+                    serve(
+                        &worker,
+                        hcm,
+                        Stream::plain(tcp),
+                        Rc::new(info),
+                        BytesMut::new(),
+                        1 << 20,
+                        drain,
+                    )
+                    .await;
                 });
             }
         });

@@ -8,7 +8,7 @@ mod time;
 
 pub use context::{HeaderView, LogContext};
 pub use format::{Format, FormatError, MAX_FORMAT};
-pub use sink::{Destination, FLUSH_INTERVAL, LogFiles, LogSink, OpenError};
+pub use sink::{Destination, FLUSH_INTERVAL, LogFiles, LogSink, OpenError, WorkerLogs};
 pub use time::rfc3339;
 
 /// The format used where none is configured (Envoy's default).

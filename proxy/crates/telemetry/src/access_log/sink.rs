@@ -1,29 +1,28 @@
-//! Where log lines go: one writer thread, and a bounded queue from every worker to every destination.
+//! Where log lines go: one writer thread, and one bounded buffer for each worker and destination.
 //!
-//! A worker never waits for a disk: a line that finds its queue full is dropped and counted. The writer looks at the
-//! queues [`FLUSH_INTERVAL`] apart instead of being woken, so sending a line costs no system call.
+//! A worker writes its lines into its buffer and never waits for a disk: a line for which there is no room is dropped and
+//! counted. The writer looks at the buffers [`FLUSH_INTERVAL`] apart instead of being woken, so a line costs no system
+//! call, no allocation and no memory freed by another thread.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::rc::{Rc, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Lines that one worker may have waiting for one destination.
-const QUEUE_LINES: usize = 16 * 1024;
-
-/// Bytes that these lines may have together. Clients choose how long a line is, as far as the head of a request may be:
-/// by their number alone, lines could fill a gigabyte while a disk is slow.
+/// Bytes of lines that one worker may have waiting for one destination. Clients choose how long a line is, as far as the
+/// head of a request may be.
 const QUEUE_BYTES: usize = 8 * 1024 * 1024;
 
 /// How long a line may wait before it is written.
 pub const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Bytes gathered before a write.
-const BATCH: usize = 64 * 1024;
+/// Memory that a buffer keeps when its lines are written.
+const KEPT: usize = 16 * 1024;
 
 /// Where a log goes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -51,51 +50,101 @@ struct Counts {
     failed: AtomicU64,
 }
 
-/// A worker's end of a destination. Not shared between threads: every worker asks for its own.
+/// Lines on their way from one worker to one destination.
+#[derive(Default)]
+struct Buffer {
+    bytes: Vec<u8>,
+    lines: u64,
+    /// Nobody writes them any more.
+    closed: bool,
+}
+
+/// Held for as long as a line takes to be written into memory, or two buffers to be exchanged.
+fn lock(buffer: &Mutex<Buffer>) -> MutexGuard<'_, Buffer> {
+    buffer.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A worker's end of a destination.
 pub struct LogSink {
-    queue: SyncSender<Vec<u8>>,
-    /// Bytes in the queue.
-    waiting: Arc<AtomicUsize>,
+    buffer: Arc<Mutex<Buffer>>,
     counts: Arc<Counts>,
 }
 
 /// The writer's end of it.
-struct Queue {
-    lines: Receiver<Vec<u8>>,
-    waiting: Arc<AtomicUsize>,
-}
+struct Queue(Arc<Mutex<Buffer>>);
 
 impl Queue {
-    fn new(max_lines: usize, counts: &Arc<Counts>) -> (LogSink, Self) {
-        let (sender, lines) = sync_channel(max_lines);
-        let waiting = Arc::<AtomicUsize>::default();
+    fn new(counts: &Arc<Counts>) -> (LogSink, Self) {
+        let buffer = Arc::<Mutex<Buffer>>::default();
         let sink = LogSink {
-            queue: sender,
-            waiting: Arc::clone(&waiting),
+            buffer: Arc::clone(&buffer),
             counts: Arc::clone(counts),
         };
-        (sink, Self { lines, waiting })
+        (sink, Self(buffer))
     }
 
-    fn take(&self) -> Result<Vec<u8>, TryRecvError> {
-        let line = self.lines.try_recv()?;
-        self.waiting.fetch_sub(line.len(), Ordering::Relaxed);
-        Ok(line)
+    /// Exchanges what has come for an empty buffer; false when no more will come.
+    fn take(&self, batch: &mut Vec<u8>, lines: &mut u64) -> bool {
+        // Asked first: what was sent before the sink was dropped is there by then.
+        let open = Arc::strong_count(&self.0) > 1;
+        let mut buffer = lock(&self.0);
+        std::mem::swap(&mut buffer.bytes, batch);
+        *lines = std::mem::take(&mut buffer.lines);
+        open
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        *lock(&self.0) = Buffer {
+            closed: true,
+            ..Buffer::default()
+        };
     }
 }
 
 impl LogSink {
-    /// Hands over one complete line. Never blocks; false when the queue was full and the line was dropped.
-    pub fn send(&self, line: Vec<u8>) -> bool {
-        let length = line.len();
-        // Counted before it is sent, so that the writer cannot take off what was not put on.
-        let fits = self.waiting.fetch_add(length, Ordering::Relaxed).saturating_add(length) <= QUEUE_BYTES;
-        let sent = fits && self.queue.try_send(line).is_ok();
-        if !sent {
-            self.waiting.fetch_sub(length, Ordering::Relaxed);
-            self.counts.dropped.fetch_add(1, Ordering::Relaxed);
+    /// Hands over one complete line, which `write` appends. Never waits for a disk; false when too much waits already
+    /// and the line was dropped.
+    pub fn send(&self, write: impl FnOnce(&mut Vec<u8>)) -> bool {
+        let mut buffer = lock(&self.buffer);
+        let before = buffer.bytes.len();
+        if !buffer.closed && before < QUEUE_BYTES {
+            write(&mut buffer.bytes);
+            if buffer.bytes.len() <= QUEUE_BYTES {
+                buffer.lines += 1;
+                return true;
+            }
+            buffer.bytes.truncate(before);
         }
-        sent
+        self.counts.dropped.fetch_add(1, Ordering::Relaxed);
+        false
+    }
+}
+
+/// The destinations that a worker has open: one buffer for each, however many listeners and filter chains write there.
+/// Cloning shares them.
+#[derive(Clone)]
+pub struct WorkerLogs {
+    files: LogFiles,
+    sinks: Rc<RefCell<HashMap<Destination, Weak<LogSink>>>>,
+}
+
+impl WorkerLogs {
+    /// The way to `destination`, which is opened at its first use. May take a lock and open a file: call it when a
+    /// listener is set up, never per request.
+    ///
+    /// # Errors
+    /// The file cannot be opened.
+    pub fn sink(&self, destination: &Destination) -> Result<Rc<LogSink>, OpenError> {
+        let mut sinks = self.sinks.borrow_mut();
+        if let Some(sink) = sinks.get(destination).and_then(Weak::upgrade) {
+            return Ok(sink);
+        }
+        let sink = Rc::new(self.files.sink(destination)?);
+        sinks.retain(|_, sink| sink.strong_count() > 0);
+        sinks.insert(destination.clone(), Rc::downgrade(&sink));
+        Ok(sink)
     }
 }
 
@@ -147,11 +196,17 @@ impl LogFiles {
         })))
     }
 
-    /// A new queue to `destination`, which is opened at its first use. Takes a lock: call it when a listener is set up,
-    /// never per request.
-    pub fn sink(&self, destination: &Destination) -> Result<LogSink, OpenError> {
+    /// The destinations of one more worker.
+    pub fn worker(&self) -> WorkerLogs {
+        WorkerLogs {
+            files: self.clone(),
+            sinks: Rc::default(),
+        }
+    }
+
+    fn sink(&self, destination: &Destination) -> Result<LogSink, OpenError> {
         let shared = &self.0.shared;
-        let (sink, queue) = Queue::new(QUEUE_LINES, &shared.counts);
+        let (sink, queue) = Queue::new(&shared.counts);
         let mut state = shared.state.lock().unwrap_or_else(PoisonError::into_inner);
         match state.targets.get_mut(destination) {
             Some(target) => target.queues.push(queue),
@@ -249,6 +304,8 @@ fn run(shared: &Shared) {
             }
         }
         if stop {
+            // Closes the buffers.
+            state.targets.clear();
             return;
         }
         state = shared
@@ -263,24 +320,13 @@ impl Target {
     fn drain(&mut self, counts: &Counts) {
         let mut queues = std::mem::take(&mut self.queues);
         queues.retain(|queue| {
-            // At most one queue's worth, so that one busy worker cannot keep the others waiting for ever.
-            for _ in 0..QUEUE_LINES {
-                match queue.take() {
-                    Ok(line) => {
-                        self.batch.extend_from_slice(&line);
-                        counts.written.fetch_add(1, Ordering::Relaxed);
-                        if self.batch.len() >= BATCH {
-                            self.flush(counts);
-                        }
-                    }
-                    Err(TryRecvError::Empty) => return true,
-                    Err(TryRecvError::Disconnected) => return false,
-                }
-            }
-            true
+            let mut lines = 0;
+            let open = queue.take(&mut self.batch, &mut lines);
+            self.flush(counts);
+            counts.written.fetch_add(lines, Ordering::Relaxed);
+            open
         });
         self.queues = queues;
-        self.flush(counts);
     }
 
     fn flush(&mut self, counts: &Counts) {
@@ -304,6 +350,8 @@ impl Target {
             counts.failed.fetch_add(1, Ordering::Relaxed);
         }
         self.batch.clear();
+        // A burst's memory is not kept.
+        self.batch.shrink_to(KEPT);
     }
 
     fn reopen(&mut self, counts: &Counts) {
@@ -321,6 +369,10 @@ impl Target {
 mod tests {
     use super::*;
 
+    fn line(text: &str) -> impl FnOnce(&mut Vec<u8>) {
+        |out| out.extend_from_slice(text.as_bytes())
+    }
+
     fn scratch(name: &str) -> PathBuf {
         let dir = std::env::temp_dir().join(format!("heddle-log-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&dir).expect("scratch folder");
@@ -334,36 +386,49 @@ mod tests {
         let files = LogFiles::start().expect("thread");
         let (one, two) = (files.sink(&to).expect("sink"), files.sink(&to).expect("sink"));
         for i in 0..100 {
-            assert!(one.send(format!("one {i}\n").into_bytes()));
-            assert!(two.send(format!("two {i}\n").into_bytes()));
+            assert!(one.send(line(&format!("one {i}\n"))));
+            assert!(two.send(line(&format!("two {i}\n"))));
         }
         files.stop();
         let text = std::fs::read_to_string(dir.join("a.log")).expect("log");
         assert_eq!(text.lines().count(), 200);
         assert_eq!(files.counts(), (0, 200, 0));
+        assert!(!one.send(line("late\n")), "nobody writes it");
+        assert_eq!(files.counts(), (1, 200, 0));
         std::fs::remove_dir_all(dir).expect("clean");
     }
 
     #[test]
-    fn a_full_queue_drops_and_counts() {
-        let (sink, queue) = Queue::new(2, &Arc::default());
-        assert!(sink.send(b"1\n".to_vec()) && sink.send(b"2\n".to_vec()));
-        assert!(!sink.send(b"3\n".to_vec()));
-        assert_eq!(sink.counts.dropped.load(Ordering::Relaxed), 1);
-        drop(queue);
-        assert!(!sink.send(b"4\n".to_vec()));
+    fn a_workers_chains_share_a_buffer() {
+        let dir = scratch("share");
+        let worker = LogFiles::start().expect("thread").worker();
+        let to = Destination::File(dir.join("a.log"));
+        let one = worker.sink(&to).expect("sink");
+        assert!(Rc::ptr_eq(&one, &worker.clone().sink(&to).expect("sink")));
+        drop(one);
+        assert!(worker.sinks.borrow().values().all(|sink| sink.strong_count() == 0));
+        worker.sink(&Destination::Stdout).expect("sink");
+        assert_eq!(worker.sinks.borrow().len(), 1, "what nobody uses is forgotten");
+        std::fs::remove_dir_all(dir).expect("clean");
     }
 
     #[test]
-    fn long_lines_fill_a_queue_by_their_bytes() {
-        let (sink, queue) = Queue::new(QUEUE_LINES, &Arc::default());
-        let line = vec![b'x'; 64 * 1024];
-        let sent = (0..1000).filter(|_| sink.send(line.clone())).count();
-        assert_eq!(sent, QUEUE_BYTES / line.len());
+    fn a_full_buffer_drops_and_counts() {
+        let (sink, queue) = Queue::new(&Arc::default());
+        let long = "x".repeat(64 * 1024);
+        let sent = (0..1000).filter(|_| sink.send(line(&long))).count();
+        assert_eq!(sent, QUEUE_BYTES / long.len());
         assert_eq!(sink.counts.dropped.load(Ordering::Relaxed), 1000 - sent as u64);
-        assert_eq!(queue.take().expect("a line").len(), line.len());
-        assert!(sink.send(line.clone()), "there is room for one again");
-        assert!(!sink.send(line));
+        let (mut batch, mut lines) = (Vec::new(), 0);
+        assert!(queue.take(&mut batch, &mut lines));
+        assert_eq!((batch.len(), lines), (QUEUE_BYTES, sent as u64));
+        assert!(sink.send(line(&long)), "there is room again");
+        assert!(!sink.send(|out| out.resize(out.len() + QUEUE_BYTES, b'x')));
+        assert!(sink.send(line(&long)), "of what was too long nothing is left");
+        batch.clear();
+        drop(sink);
+        assert!(!queue.take(&mut batch, &mut lines), "no more comes");
+        assert_eq!((batch.len(), lines), (2 * long.len(), 2));
     }
 
     #[test]
@@ -371,7 +436,7 @@ mod tests {
         let dir = scratch("rotate");
         let path = dir.join("a.log");
         let counts = Counts::default();
-        let (sink, queue) = Queue::new(8, &Arc::default());
+        let (sink, queue) = Queue::new(&Arc::default());
         let to = Destination::File(path.clone());
         let mut target = Target {
             file: Some(open(&path).expect("open")),
@@ -379,11 +444,11 @@ mod tests {
             queues: vec![queue],
             batch: Vec::new(),
         };
-        assert!(sink.send(b"old\n".to_vec()));
+        assert!(sink.send(line("old\n")));
         target.drain(&counts);
         std::fs::rename(&path, dir.join("a.log.1")).expect("rotate");
         target.reopen(&counts);
-        assert!(sink.send(b"new\n".to_vec()));
+        assert!(sink.send(line("new\n")));
         target.drain(&counts);
         assert_eq!(std::fs::read_to_string(dir.join("a.log.1")).expect("old"), "old\n");
         assert_eq!(std::fs::read_to_string(&path).expect("new"), "new\n");

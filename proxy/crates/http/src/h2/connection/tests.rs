@@ -29,6 +29,8 @@ impl Task {
     }
 }
 
+const MAX_HELD: usize = 1 << 20;
+
 const GET: [u8; 5] = [0x82, 0x86, 0x84, 0x41, 0x01];
 
 /// The connection of a client that has sent requests for so many streams, and the client's end of it.
@@ -55,6 +57,7 @@ async fn serving(requests: u32) -> (Rc<Connection>, Vec<Stream>, TcpStream) {
             max_bytes: 60 * 1024,
             max_count: 100,
         },
+        MAX_HELD,
         CodecStats::downstream(&Stats::new(), &[]),
     );
     turn(&connection).await;
@@ -110,7 +113,7 @@ async fn heads_need_no_window() {
 async fn room_that_one_does_not_use_is_anothers() {
     let (connection, streams, _client) = serving(32).await;
     exhaust(&connection, &streams[0]).await;
-    connection.core.borrow_mut().held = HELD;
+    connection.core.borrow_mut().held = MAX_HELD;
     let waiting: Vec<_> = streams[1..].iter().map(|stream| (stream, Task::default())).collect();
     for (stream, task) in &waiting {
         assert!(task.poll(|cx| stream.poll_ready(cx)).is_pending());

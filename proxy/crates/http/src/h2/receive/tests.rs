@@ -1,85 +1,146 @@
-use std::collections::HashSet;
+use super::*;
 
 use bytes::BytesMut;
 use heddle_config::snapshot::Http2Options;
 use heddle_telemetry::Stats;
 
-use super::*;
+use super::super::budget::{FLOOR, Share, WORKER_BYTES};
+use super::super::flow::CONNECTION_START;
+use super::super::stats::CodecStats;
 use crate::h1::Limits;
-use crate::h2::CodecStats;
 
 const LIMITS: Limits = Limits {
     max_bytes: 60 * 1024,
     max_count: 100,
 };
 
-fn framed(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let mut out = Vec::new();
-    FrameHeader {
-        length: payload.len(),
-        kind,
-        flags,
-        stream,
-    }
-    .write(&mut out);
-    out.extend_from_slice(payload);
-    out
-}
-
-#[test]
-fn a_long_field_in_small_pieces_is_kept_in_place() {
+/// A connection with so many open streams, whose peer has said its SETTINGS.
+fn core(role: Role, streams: u32) -> (Core, Vec<Rc<State>>) {
     let stats = CodecStats::downstream(&Stats::new(), &[]);
-    let mut core = Core::new(Role::Server, BytesMut::new(), Http2Options::default(), LIMITS, stats);
-    let mut receive = |bytes: &[u8]| {
-        core.input.extend_from_slice(bytes);
-        core.handle_input(&mut u32::MAX.clone()).expect("valid so far");
-        core.block
-            .as_ref()
-            .map_or((0, 0), |block| (block.held(), block.rest.capacity()))
-    };
-    receive(PREFACE);
-    receive(&framed(kind::SETTINGS, 0, 0, &[]));
-    // A name of one byte, and a value of some 100 KiB.
-    receive(&framed(
-        kind::HEADERS,
-        0,
-        1,
-        &[0x00, 0x01, b'a', 0x7f, 0x81, 0x9f, 0x06],
-    ));
-    let mut sizes = HashSet::new();
-    for _ in 0..50_000 {
-        sizes.insert(receive(&framed(kind::CONTINUATION, 0, 1, b"v")).1);
-    }
-    assert_eq!(receive(&[]).0, 50_007);
-    assert!(
-        sizes.len() < 20,
-        "copied as it doubles, not with each piece: {}",
-        sizes.len()
+    let mut core = Core::new(
+        role,
+        BytesMut::new(),
+        Http2Options::default(),
+        LIMITS,
+        usize::MAX,
+        stats,
     );
+    if role == Role::Server {
+        core.input.extend_from_slice(PREFACE);
+    }
+    frames(&mut core, &[(kind::SETTINGS, 0, 0, &[])]).expect("settings");
+    let first = u32::from(role == Role::Server);
+    let states: Vec<_> = (0..streams)
+        .map(|n| {
+            let state = State::new(2 * n + 1, 0, core.new_window());
+            state.answered.set(true);
+            core.streams.insert(2 * n + 1, Rc::clone(&state));
+            state
+        })
+        .collect();
+    core.last_peer = first * (2 * streams + 1);
+    core.next_local = 2 * streams + 3;
+    (core, states)
+}
+
+fn frames(core: &mut Core, frames: &[(u8, u8, u32, &[u8])]) -> Checked<()> {
+    for (kind, flags, stream, payload) in frames {
+        let mut header = Vec::new();
+        FrameHeader {
+            length: payload.len(),
+            kind: *kind,
+            flags: *flags,
+            stream: *stream,
+        }
+        .write(&mut header);
+        core.input.extend_from_slice(&header);
+        core.input.extend_from_slice(payload);
+    }
+    core.handle_input(&mut u32::MAX.clone())
+}
+
+fn data(core: &mut Core, stream: u32, bytes: usize) -> Checked<()> {
+    frames(core, &[(kind::DATA, 0, stream, &vec![b'x'; bytes])])
 }
 
 #[test]
-fn interim_heads_that_nobody_takes_are_held_up_to_one_heads_size() {
-    let stats = CodecStats::downstream(&Stats::new(), &[]);
-    let mut core = Core::new(Role::Client, BytesMut::new(), Http2Options::default(), LIMITS, stats);
-    let state = State::new(1, 0, core.new_window());
-    core.next_local = 3;
-    core.streams.insert(1, Rc::clone(&state));
-    let mut receive = |bytes: &[u8]| {
-        core.input.extend_from_slice(bytes);
-        core.handle_input(&mut u32::MAX.clone())
-            .expect("the connection goes on");
-        let inbox = state.inbox.borrow();
-        inbox.heads.iter().map(|head| head.fields.byte_size()).sum::<usize>()
-    };
-    receive(&framed(kind::SETTINGS, 0, 0, &[]));
-    // A field of 3000 bytes, into the table and out of it again.
-    let status = [&[0x08, 0x03][..], b"103"].concat();
-    let first = [&status[..], &[0x40, 0x01, b'x', 0x7f, 0xb9, 0x16], &[b'v'; 3000]].concat();
-    let later = [&status[..], &[0xbe; 10]].concat();
-    assert!(receive(&framed(kind::HEADERS, flag::END_HEADERS, 1, &first)) > 3000);
-    for _ in 0..33 {
-        assert!(receive(&framed(kind::HEADERS, flag::END_HEADERS, 1, &later)) <= LIMITS.max_bytes);
+fn answers_left_unread_do_not_use_up_an_upstreams_connection() {
+    let (mut core, states) = core(Role::Client, 600);
+    for state in &states {
+        for _ in 0..4 {
+            data(&mut core, state.id.get(), 16 * 1024).expect("within both windows");
+        }
     }
-    assert_eq!(state.error.get(), Some(StreamError::H2));
+    assert_eq!(core.unread, 600 * 64 * 1024, "more than the connection's window");
+    assert_eq!(core.recv_window.held(), 0);
+    data(&mut core, states[0].id.get(), 1).expect("its own window is used up");
+    assert_eq!(states[0].error.get(), Some(StreamError::H2));
+}
+
+#[test]
+fn a_client_may_not_send_more_than_its_connections_window() {
+    let (mut core, states) = core(Role::Server, 600);
+    let mut came = 0;
+    let error = states
+        .iter()
+        .flat_map(|state| std::iter::repeat_n(state.id.get(), 4))
+        .find_map(|id| {
+            came += 16 * 1024;
+            data(&mut core, id, 16 * 1024).err()
+        });
+    assert_eq!(error, Some(Reason::FLOW_CONTROL_ERROR.into()));
+    assert_eq!(came, CONNECTION_START as usize + 16 * 1024);
+}
+
+#[test]
+fn above_the_workers_bound_the_stream_that_holds_most_gives_way() {
+    let (mut core, states) = core(Role::Client, 8);
+    let others: Vec<_> = (0..2000).map(|_| Share::new()).collect();
+    let mut hoarder = Share::new();
+    for state in &states[1..] {
+        data(&mut core, state.id.get(), 16 * 1024).expect("little");
+    }
+    for _ in 0..3 {
+        data(&mut core, states[0].id.get(), 16 * 1024).expect("most");
+    }
+    assert!(core.unread > FLOOR);
+    // Part of it waits with the stream's task.
+    let taken = std::mem::take(&mut states[0].inbox.borrow_mut().data);
+    data(&mut core, states[0].id.get(), 1000).expect("more");
+    hoarder.set(WORKER_BYTES);
+    for _ in 0..2 {
+        data(&mut core, states[1].id.get(), 1).expect("the connection goes on");
+    }
+    let failed: Vec<_> = states.iter().filter(|state| state.error.get().is_some()).collect();
+    assert_eq!(failed.len(), 1, "one in a turn: what its task holds is not free yet");
+    assert_eq!(states[0].error.get(), Some(StreamError::Overload));
+    assert!(states[0].inbox.borrow().data.is_empty());
+    assert_eq!(core.unread, 7 * 16 * 1024 + taken.len() + 2);
+    drop(others);
+}
+
+#[test]
+fn below_its_part_nothing_of_a_connection_gives_way() {
+    let (mut core, states) = core(Role::Client, 1);
+    let mut hoarder = Share::new();
+    hoarder.set(2 * WORKER_BYTES);
+    data(&mut core, 1, 16 * 1024).expect("little");
+    data(&mut core, 1, 16 * 1024).expect("little");
+    assert_eq!(states[0].error.get(), None);
+    assert!(!core.share.is_above() && hoarder.is_above());
+}
+
+#[test]
+fn what_is_held_is_counted_and_given_back() {
+    let worker = Share::held_by_worker();
+    let (mut core, states) = core(Role::Server, 2);
+    data(&mut core, 1, 1000).expect("data");
+    data(&mut core, 3, 500).expect("data");
+    let taken = std::mem::take(&mut states[0].inbox.borrow_mut().data);
+    core.gone(taken.len());
+    core.credit_stream(&states[0], taken.len());
+    assert_eq!((core.unread, core.recv_window.held()), (500, 500));
+    assert!(Share::held_by_worker() >= worker + 500);
+    drop(core);
+    assert_eq!(Share::held_by_worker(), worker);
 }

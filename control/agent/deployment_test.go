@@ -1,0 +1,156 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"heddle.io/heddle/control/agent/network"
+	"heddle.io/heddle/control/agent/process"
+	"heddle.io/heddle/control/cluster"
+	"heddle.io/heddle/control/server/client"
+)
+
+// newAgent makes an agent that has nothing of its machine but control groups: its replicas get an address and wait for
+// their network, which is never there.
+func newAgent(t *testing.T) *Agent {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("control groups need root")
+	}
+	root := t.TempDir()
+	c := cluster.Cluster{Name: fmt.Sprintf("unit%d", os.Getpid()), RunRoot: filepath.Join(root, "run"), DataRoot: filepath.Join(root, "data")}
+	for _, dir := range []string{filepath.Join(c.Run(), "agent"), c.Data(), c.Logs()} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hierarchies, err := process.Hierarchy()
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.NewTextHandler(io.Discard, nil))
+	a := &Agent{config: Config{Cluster: c, Log: log}, options: cluster.Options{Family: cluster.IPv4}, log: log, client: client.New(c.APISocket()), hierarchies: hierarchies,
+		starts: make(chan struct{}, maxStarts), kick: make(chan struct{}, 1), rekick: make(chan struct{}, 1), deployments: map[string]*deployment{}}
+	if a.addresses, err = network.OpenAddresses(a.addressesPath(), a.options.Family.Ranges().Pods); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := hierarchies.Remove(c.Cgroup()); err != nil {
+			t.Error(err)
+		}
+	})
+	return a
+}
+
+// owners are the owners of addresses, as they are on disk.
+func owners(t *testing.T, a *Agent) string {
+	t.Helper()
+	content, err := os.ReadFile(a.addressesPath())
+	if err != nil {
+		return ""
+	}
+	kept := map[string]string{}
+	if err := json.Unmarshal(content, &kept); err != nil {
+		t.Fatal(err)
+	}
+	return strings.Join(slices.Sorted(maps.Keys(kept)), " ")
+}
+
+// Of a deleted workload nothing stays: no goroutine, no entry, no address, no control group, no file. A stopped one keeps
+// its addresses.
+func TestDeletedWorkloadLeavesNothing(t *testing.T) {
+	a := newAgent(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	specs := replicas(workload(), "c")
+	before := runtime.NumGoroutine()
+	groups := func() int {
+		found := 0
+		for _, spec := range specs {
+			matches, err := filepath.Glob("/sys/fs/cgroup/*/" + filepath.Join(a.config.Cluster.Cgroup(), spec.Namespace+"."+spec.Name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			found += len(matches)
+		}
+		return found
+	}
+	for range 3 {
+		a.deploy(ctx, "shop/cart", specs)
+		until(t, "addresses", func() bool { return owners(t, a) == "shop/cart-0 shop/cart-1" })
+		for _, spec := range specs {
+			group := filepath.Join(a.config.Cluster.Cgroup(), spec.Namespace+"."+spec.Name, "app")
+			if _, _, err := a.hierarchies.Create(group, process.Limits{}); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.MkdirAll(a.config.Cluster.Workload(spec.Namespace, spec.Name), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		made := groups()
+		a.deploy(ctx, "shop/cart", nil)
+		until(t, "the stop", func() bool { return len(a.all()) == 0 })
+		if got := owners(t, a); got != "shop/cart-0 shop/cart-1" {
+			t.Errorf("a stopped workload has the addresses %q", got)
+		}
+		a.deploy(ctx, "shop/cart", specs)
+		until(t, "the start", func() bool { return len(a.all()) == 2 })
+		a.undeploy(ctx, "shop/cart")
+		until(t, "the entry's end", func() bool { a.mu.Lock(); defer a.mu.Unlock(); return len(a.deployments) == 0 })
+		if got := owners(t, a); got != "" {
+			t.Errorf("a deleted workload has the addresses %q", got)
+		}
+		if left := groups(); left != 0 {
+			t.Errorf("%d of %d control groups are left", left, made)
+		}
+		if left, err := filepath.Glob(a.config.Cluster.Workload("shop", "*")); err != nil || len(left) > 0 {
+			t.Errorf("%v, %v", left, err)
+		}
+	}
+	until(t, "the goroutines' end", func() bool { return runtime.NumGoroutine() <= before })
+}
+
+// A workload that is deleted and made again at once runs.
+func TestDeletedAndMadeAgain(t *testing.T) {
+	a := newAgent(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	specs := replicas(workload(), "c")
+	for range 20 {
+		a.deploy(ctx, "shop/cart", specs)
+		a.undeploy(ctx, "shop/cart")
+	}
+	a.deploy(ctx, "shop/cart", specs)
+	until(t, "both replicas", func() bool { return len(a.all()) == 2 && owners(t, a) == "shop/cart-0 shop/cart-1" })
+	a.undeploy(ctx, "shop/cart")
+	until(t, "the end", func() bool { return owners(t, a) == "" })
+}
+
+// What an agent before this one has left of a workload that was deleted meanwhile goes.
+func TestSweepFreesAddresses(t *testing.T) {
+	a := newAgent(t)
+	for _, owner := range []string{"shop/cart-0", "shop/cart-7", "shop/gone-0", "istio-system/istio-ingressgateway-0"} {
+		if _, err := a.addresses.Get(owner); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	a.deploy(ctx, ingressKey, ingress.replicas(1, ""))
+	a.sweep(map[string][]replicaSpec{"shop/cart": nil})
+	if got := owners(t, a); got != "istio-system/istio-ingressgateway-0 shop/cart-0 shop/cart-7" {
+		t.Error(got)
+	}
+	a.deploy(ctx, ingressKey, nil)
+	until(t, "the stop", func() bool { return len(a.all()) == 0 })
+}

@@ -1,0 +1,80 @@
+package durable_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// elsewhere lists the functions that write files by other means than this package, and why.
+var elsewhere = map[string]string{
+	"control/agent/isolation/mounts.go pin":         "an empty file to mount on",
+	"control/agent/lock/lock.go Take":               "a lock belongs to the file, which is never replaced",
+	"control/agent/network/namespace.go Adopt":      "an empty file to mount on",
+	"control/agent/network/namespace.go create":     "an empty file to mount on",
+	"control/agent/network/namespace.go sysctl":     "a setting of the kernel",
+	"control/agent/preflight/machine.go forwarding": "tries whether a setting can be written",
+	"control/agent/process/cgroup.go Create":        "a setting of the kernel",
+	"control/agent/process/cgroup.go delegate":      "a setting of the kernel",
+	"control/agent/process/launch.go launch":        "a setting of the kernel",
+	"control/agent/process/log.go rotate":           "logs, which their processes hold open",
+	"control/agent/process/process.go Start":        "a log, appended to",
+	"control/cli/up_start.go startAgent":            "a log, appended to",
+	"control/store/etcd/room.go keepReserve":        "room on the disk, without content",
+	"demo/tour/record.go openRecord":                "locked: the lock belongs to the file, which is never replaced",
+}
+
+var writing = map[string]bool{"WriteFile": true, "Rename": true, "Create": true, "CreateTemp": true, "OpenFile": true, "Truncate": true}
+
+// Whatever keeps something in a file keeps it by this package.
+func TestNobodyWritesOtherwise(t *testing.T) {
+	const root = "../.."
+	found := map[string]bool{}
+	for _, top := range []string{"control", "demo"} {
+		err := filepath.WalkDir(filepath.Join(root, top), func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || strings.Contains(path, "/durable/") {
+				return err
+			}
+			file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+			if err != nil {
+				return err
+			}
+			relative, err := filepath.Rel(root, path)
+			if err != nil {
+				return err
+			}
+			for _, declaration := range file.Decls {
+				function, ok := declaration.(*ast.FuncDecl)
+				if !ok {
+					continue
+				}
+				ast.Inspect(function, func(n ast.Node) bool {
+					if s, ok := n.(*ast.SelectorExpr); ok && writing[s.Sel.Name] {
+						if p, ok := s.X.(*ast.Ident); ok && p.Name == "os" {
+							found[relative+" "+function.Name.Name] = true
+						}
+					}
+					return true
+				})
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for where := range found {
+		if elsewhere[where] == "" {
+			t.Errorf("%s writes a file by itself: use package durable, or list it here with a reason", where)
+		}
+	}
+	for where := range elsewhere {
+		if !found[where] {
+			t.Errorf("%s no longer writes: take it off the list", where)
+		}
+	}
+}
