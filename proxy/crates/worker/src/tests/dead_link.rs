@@ -100,6 +100,7 @@ fn http() -> NetworkFilter {
         })),
         request_headers: HeaderOps::default(),
         response_headers: HeaderOps::default(),
+        filters: Arc::default(),
     };
     let host = VirtualHost {
         name: "v".into(),
