@@ -51,7 +51,7 @@ demo-binaries: build
 	$(GO_BUILD) -o bin/demo ./demo/cmd/demo
 
 .PHONY: test
-test: packages test-go test-rust hostile test-e2e ## everything, from a fresh machine with the prerequisites
+test: packages test-go test-rust hostile conformance test-e2e ## everything, from a fresh machine with the prerequisites
 	@go run ./test/skipped $(RESULTS)
 
 .PHONY: test-go
@@ -75,6 +75,12 @@ hostile: packages e2e-binaries ## hostile bytes and floods, beside Envoy; make h
 	go test -c -tags hostile -o $(E2E_BIN)/hostile.test ./test/hostile
 	@mkdir -p $(RESULTS)
 	cd test/hostile && HEDDLE_E2E_BIN=$(E2E_BIN) HEDDLE_HOSTILE_LONG=$(LONG) $(E2E_BIN)/hostile.test -test.timeout 100m | tee $(RESULTS)/hostile.log
+
+.PHONY: conformance
+conformance: packages e2e-binaries ## requests to the proxy and to Envoy in the same configuration, compared
+	go test -c -tags conformance -o $(E2E_BIN)/conformance.test ./test/conformance
+	@mkdir -p $(RESULTS)
+	cd test/conformance && HEDDLE_E2E_BIN=$(E2E_BIN) $(E2E_BIN)/conformance.test -test.timeout 10m | tee $(RESULTS)/conformance.log
 
 .PHONY: e2e-binaries
 e2e-binaries: build-packages

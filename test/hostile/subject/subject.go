@@ -73,6 +73,8 @@ type Settings struct {
 	// Dir for its files.
 	Dir       string
 	Listeners []Listener
+	// Configuration is a template of its bootstrap over these settings; empty means the one beside this file.
+	Configuration string
 	// OpenFiles is its limit on descriptors; 0 leaves it alone.
 	OpenFiles int
 	// Certificate and Key are filled in by Start.
@@ -122,7 +124,10 @@ func Start(s Settings) (*Proxy, error) {
 		return nil, err
 	}
 	var text bytes.Buffer
-	t, err := template.New("envoy.yaml").Parse(configuration)
+	if s.Configuration == "" {
+		s.Configuration = configuration
+	}
+	t, err := template.New("envoy.yaml").Parse(s.Configuration)
 	if err != nil {
 		return nil, err
 	}
@@ -139,7 +144,8 @@ func Start(s Settings) (*Proxy, error) {
 	}
 	argv := []string{s.Binary, "-c", file, "--concurrency", "1", "-l", "info", "--drain-time-s", "1"}
 	if s.Name == "envoy" {
-		argv = append(argv, "--use-dynamic-base-id")
+		// Access logs are read while it runs.
+		argv = append(argv, "--use-dynamic-base-id", "--file-flush-interval-msec", "20")
 	}
 	if s.OpenFiles > 0 {
 		argv = append([]string{"prlimit", "--nofile=" + strconv.Itoa(s.OpenFiles)}, argv...)

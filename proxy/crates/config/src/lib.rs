@@ -9,6 +9,7 @@ mod builder;
 mod check;
 mod decode;
 mod error;
+pub mod filters;
 mod json;
 mod path;
 mod resource;

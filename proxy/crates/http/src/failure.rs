@@ -4,10 +4,13 @@
 
 use std::borrow::Cow;
 
+use bytes::Bytes;
 use heddle_telemetry::ResponseFlag;
 
 use crate::body::StreamError;
 use crate::h1::H1Error;
+use crate::head::{Fields, Known};
+use crate::local_reply::LocalReply;
 
 /// Why a request was not answered by an upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,8 +33,6 @@ pub(crate) enum Failure {
     NoRoute,
     /// The route's cluster does not exist; answer with this status.
     NoCluster(u16),
-    /// RBAC said no; the details name the policy.
-    Denied(String),
     /// No endpoint may be used.
     NoHealthyUpstream,
     /// A circuit breaker is open.
@@ -46,6 +47,8 @@ pub(crate) enum Failure {
     TryTimeout,
     /// The client went away.
     ClientGone,
+    /// The listener is closing its connections, and a filter was still waiting.
+    Closing,
     /// The stream was reset here: too much is held that nobody takes.
     Overload,
 }
@@ -77,7 +80,7 @@ impl Failure {
                 request_complete: false,
             } => 408,
             Self::StreamIdle { request_complete: true } | Self::Timeout | Self::TryTimeout => 504,
-            Self::UpgradeRefused | Self::Denied(_) => 403,
+            Self::UpgradeRefused => 403,
             Self::NoRoute => 404,
             Self::NoCluster(status) => *status,
             Self::Upstream(StreamError::H1(_) | StreamError::H2 | StreamError::Length)
@@ -85,7 +88,12 @@ impl Failure {
             {
                 502
             }
-            Self::NoHealthyUpstream | Self::Overflow | Self::Connect { .. } | Self::Upstream(_) | Self::Overload => 503,
+            Self::NoHealthyUpstream
+            | Self::Overflow
+            | Self::Connect { .. }
+            | Self::Upstream(_)
+            | Self::Overload
+            | Self::Closing => 503,
             Self::ClientGone => 0,
         }
     }
@@ -112,7 +120,7 @@ impl Failure {
                 StreamError::Reset | StreamError::Refused => ResponseFlag::UpstreamRemoteReset,
                 StreamError::Overload => ResponseFlag::OverloadManager,
             },
-            Self::HeaderTimeout | Self::RequestTimeout | Self::UpgradeRefused | Self::BadPath | Self::Denied(_) => {
+            Self::HeaderTimeout | Self::RequestTimeout | Self::UpgradeRefused | Self::BadPath | Self::Closing => {
                 return None;
             }
         })
@@ -155,7 +163,6 @@ impl Failure {
             Self::HeaderTimeout => Cow::Borrowed("request header timeout"),
             Self::RequestTimeout => Cow::Borrowed("request timeout"),
             Self::StreamIdle { .. } => Cow::Borrowed("stream timeout"),
-            Self::Denied(_) => Cow::Borrowed("RBAC: access denied"),
             Self::NoHealthyUpstream => Cow::Borrowed("no healthy upstream"),
             Self::Timeout | Self::TryTimeout => Cow::Borrowed("upstream request timeout"),
             Self::UpgradeRefused
@@ -163,7 +170,8 @@ impl Failure {
             | Self::NoRoute
             | Self::NoCluster(_)
             | Self::ClientGone
-            | Self::Overload => Cow::Borrowed(""),
+            | Self::Overload
+            | Self::Closing => Cow::Borrowed(""),
             Self::Overflow | Self::Connect { .. } | Self::Upstream(_) => {
                 let reason = self.reset_reason().unwrap_or_default();
                 let latest = if retried { "retried and the latest " } else { "" };
@@ -191,7 +199,7 @@ impl Failure {
             Self::BadPath => "path_normalization_failed",
             Self::NoRoute => "route_not_found",
             Self::NoCluster(_) => "cluster_not_found",
-            Self::Denied(details) => return Cow::Owned(details.replace(' ', "_")),
+            Self::Closing => "listener_closing",
             Self::NoHealthyUpstream => "no_healthy_upstream",
             Self::Timeout => "response_timeout",
             Self::TryTimeout => "upstream_per_try_timeout",
@@ -207,6 +215,25 @@ impl Failure {
                 return Cow::Owned(format!("upstream_reset_before_response_started{{{inside}}}"));
             }
         })
+    }
+
+    /// The answer to it; `retried` says whether it came after other tries.
+    pub(crate) fn reply(&self, retried: bool) -> LocalReply {
+        let mut headers = Fields::new();
+        if *self == Self::Overflow {
+            headers.push_known(Known::Overloaded, b"true");
+        }
+        LocalReply {
+            status: self.status(),
+            headers,
+            body: match self.body(retried) {
+                Cow::Borrowed(text) => Bytes::from_static(text.as_bytes()),
+                Cow::Owned(text) => Bytes::from(text),
+            },
+            grpc_status: None,
+            details: self.details(),
+            flag: self.flag(),
+        }
     }
 
     /// What `retry_on` may do about it.
@@ -242,18 +269,6 @@ impl Failure {
     }
 }
 
-/// gRPC status for an HTTP status (Envoy's mapping, after gRPC's "HTTP to gRPC Status Code Mapping").
-pub(crate) fn grpc_status(http: u16) -> u16 {
-    match http {
-        400 => 13,
-        401 => 16,
-        403 => 7,
-        404 => 12,
-        429 | 502 | 503 | 504 => 14,
-        _ => 2,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -280,7 +295,6 @@ mod tests {
             (Failure::NoCluster(503), 503, Some("NC"), ""),
             (Failure::NoHealthyUpstream, 503, Some("UH"), "no healthy upstream"),
             (Failure::Timeout, 504, Some("UT"), "upstream request timeout"),
-            (Failure::Denied("x".into()), 403, None, "RBAC: access denied"),
             (
                 Failure::Upstream(StreamError::H2),
                 502,
@@ -331,7 +345,5 @@ mod tests {
             assert_eq!(failure.flag().map(ResponseFlag::short), *flag, "{failure:?}");
             assert_eq!(failure.body(false), *body, "{failure:?}");
         }
-        assert_eq!(grpc_status(403), 7);
-        assert_eq!(grpc_status(503), 14);
     }
 }

@@ -5,7 +5,8 @@
 //! ```
 //!
 //! A request head is bytes with an index (`head`), the same for both codecs. A body moves from a `Source` to a `Sink`
-//! (`body`) with backpressure. What goes wrong becomes an answer in one place (`failure`).
+//! (`body`) with backpressure. What goes wrong becomes an answer in one place (`failure`), of the one kind that filters give
+//! too (`local_reply`).
 #![forbid(unsafe_code)]
 #![expect(
     clippy::redundant_allocation,
@@ -26,6 +27,7 @@ mod h1;
 mod h2;
 mod hcm;
 mod head;
+mod local_reply;
 mod pool;
 mod route;
 mod router;

@@ -1,7 +1,6 @@
 //! What all HTTP connections of one worker share.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -24,7 +23,6 @@ pub struct HttpWorker {
     pub(crate) logs: WorkerLogs,
     node: Arc<Node>,
     pub(crate) runtime: Runtime,
-    tables: RefCell<HashMap<Arc<str>, Rc<Arc<RouteTable>>>>,
     snapshot: RefCell<Arc<Snapshot>>,
     generation: Cell<u64>,
     date: RefCell<DateCache>,
@@ -50,7 +48,6 @@ impl HttpWorker {
             runtime: snapshot.runtime,
             stats,
             logs,
-            tables: RefCell::default(),
             snapshot: RefCell::new(snapshot),
             generation: Cell::new(1),
             date: RefCell::default(),
@@ -62,7 +59,6 @@ impl HttpWorker {
     /// Puts a new snapshot in force: requests that come from now on use its route tables. The cluster manager is told
     /// apart from this, before, so that no route points to a cluster that is not there yet.
     pub fn set_snapshot(&self, snapshot: Arc<Snapshot>) {
-        self.tables.borrow_mut().clear();
         *self.snapshot.borrow_mut() = snapshot;
         self.generation.set(self.generation.get() + 1);
     }
@@ -86,14 +82,9 @@ impl HttpWorker {
         self.generation.get()
     }
 
-    /// The route table of that name in force. The `Rc` keeps the shared reference count out of the request path.
-    pub(crate) fn route_table(&self, name: &Arc<str>) -> Option<Rc<Arc<RouteTable>>> {
-        if let Some(table) = self.tables.borrow().get(name) {
-            return Some(Rc::clone(table));
-        }
-        let table = Rc::new(Arc::clone(self.snapshot.borrow().routes.get(name)?));
-        self.tables.borrow_mut().insert(Arc::clone(name), Rc::clone(&table));
-        Some(table)
+    /// The route table of that name in force.
+    pub(crate) fn route_table(&self, name: &Arc<str>) -> Option<Arc<RouteTable>> {
+        self.snapshot.borrow().routes.get(name).cloned()
     }
 
     pub(crate) fn next_connection_id(&self) -> u64 {

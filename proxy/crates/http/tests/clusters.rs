@@ -342,10 +342,10 @@ fn only(name: &str) -> HttpFilter {
         permissions: vec![rbac::Permission::Any],
         principals: vec![rbac::Principal::Authenticated(Some(matcher))],
     };
-    HttpFilter::Rbac(Arc::new(rbac::Policies {
+    harness::rbac(rbac::Policies {
         rules: Some(rbac::Rules::new(rbac::Action::Allow, vec![allow])),
         ..rbac::Policies::default()
-    }))
+    })
 }
 
 #[test]
@@ -388,7 +388,7 @@ fn the_servers_metrics_tell_the_cluster_by_the_certificate() {
         for (header, workload) in [(Some(says_c1), "front"), (None, "unknown")] {
             let (up, _) = echo().await;
             let mut manager = manager(to("c"));
-            manager.filters = vec![HttpFilter::PeerMetadata, HttpFilter::IstioStats];
+            manager.filters = telemetry();
             let base = snapshot(vec![(h1("c"), vec![up])]);
             let proxy = Proxy::start_as(TrafficDirection::Inbound, manager, base, from("c2")).await;
             let extra = header
@@ -431,7 +431,7 @@ fn the_clients_metrics_know_the_cluster_behind_a_gateway() {
         .await;
         for (up, workload) in [(introduces, "cart"), (named("silent").await, "unknown")] {
             let mut manager = manager(to("c"));
-            manager.filters = vec![HttpFilter::PeerMetadata, HttpFilter::IstioStats];
+            manager.filters = telemetry();
             let mut base = snapshot(vec![(h1("c"), vec![up])]);
             let endpoints = base.endpoints.get_mut("c").and_then(Arc::get_mut).expect("unshared");
             endpoints[0].endpoints[0].workload = Some(";;;;c2".into());

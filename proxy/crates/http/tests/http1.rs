@@ -630,10 +630,10 @@ fn rbac_and_client_identity() {
             ))],
             principals: vec![rbac::Principal::Any],
         };
-        manager.filters = vec![HttpFilter::Rbac(Arc::new(rbac::Policies {
+        manager.filters = vec![harness::rbac(rbac::Policies {
             rules: Some(rbac::Rules::new(rbac::Action::Deny, vec![deny])),
             ..rbac::Policies::default()
-        }))];
+        })];
         let proxy = Proxy::start_with(manager, vec![(h1("c"), vec![up])], |info| {
             info.tls_version = Some("TLSv1.3");
             info.local_identity = Some("spiffe://td/ns/shop/sa/cart".into());

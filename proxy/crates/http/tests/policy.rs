@@ -2,8 +2,6 @@
 
 mod harness;
 
-use std::sync::Arc;
-
 use harness::*;
 use heddle_config::snapshot::*;
 use heddle_matching::rbac::{self, Action as Rule, Permission, Principal};
@@ -32,10 +30,10 @@ fn ruled(action: Rule, permission: Permission) -> HttpConnectionManager {
         principals: vec![Principal::Any],
     };
     let mut manager = manager(to("c"));
-    manager.filters = vec![HttpFilter::Rbac(Arc::new(rbac::Policies {
+    manager.filters = vec![harness::rbac(rbac::Policies {
         rules: Some(rbac::Rules::new(action, vec![policy])),
         ..rbac::Policies::default()
-    }))];
+    })];
     manager
 }
 

@@ -2,7 +2,10 @@
 //!
 //! A message that is not in the table is not implemented, nor is a field that is neither in `implemented` nor in
 //! `ignored`. Implemented means: decoded, with the semantics that Envoy documents; the decoder may still refuse single
-//! values, and says so. Ignored means: the field cannot make a difference here, for the reason given.
+//! values, and says so. Ignored means: the field cannot make a difference here, for the reason given. What HTTP filters
+//! are configured by stands in the files of [`crate::filters`].
+
+use crate::filters;
 
 /// What Heddle does with a field that is set.
 #[derive(Debug, PartialEq, Eq)]
@@ -16,13 +19,13 @@ pub(super) enum Status {
 }
 
 /// One message of the API.
-pub(super) struct Message {
-    pub(super) name: &'static str,
-    pub(super) implemented: &'static [&'static str],
+pub(crate) struct Message {
+    pub(crate) name: &'static str,
+    pub(crate) implemented: &'static [&'static str],
     /// Field and why it makes no difference.
-    pub(super) ignored: &'static [(&'static str, &'static str)],
+    pub(crate) ignored: &'static [(&'static str, &'static str)],
     /// Field and what to write instead, where there is something better than removing it.
-    pub(super) instead: &'static [(&'static str, &'static str)],
+    pub(crate) instead: &'static [(&'static str, &'static str)],
 }
 
 impl Message {
@@ -44,10 +47,18 @@ impl Message {
 
 /// The entry of a message.
 pub(super) fn of(name: &str) -> Option<&'static Message> {
-    TABLE.binary_search_by(|m| m.name.cmp(name)).ok().map(|i| &TABLE[i])
+    match TABLE.binary_search_by(|m| m.name.cmp(name)) {
+        Ok(i) => Some(&TABLE[i]),
+        Err(_) => filters::messages().find(|m| m.name == name),
+    }
 }
 
-const fn message(name: &'static str, implemented: &'static [&'static str]) -> Message {
+/// Every entry: of the table and of the HTTP filters.
+pub(super) fn all() -> impl Iterator<Item = &'static Message> {
+    TABLE.iter().chain(filters::messages())
+}
+
+pub(crate) const fn message(name: &'static str, implemented: &'static [&'static str]) -> Message {
     Message {
         name,
         implemented,
@@ -56,12 +67,12 @@ const fn message(name: &'static str, implemented: &'static [&'static str]) -> Me
     }
 }
 
-const NO_RUNTIME: &str = "there are no runtime layers, so the default value always holds";
-const NOBODY_READS: &str = "free-form; no filter reads it";
+pub(crate) const NO_RUNTIME: &str = "there are no runtime layers, so the default value always holds";
+pub(crate) const NOBODY_READS: &str = "free-form; no filter reads it";
 
 /// Sorted by name. Laid out by hand: one field a line would make a table of a thousand lines.
 #[rustfmt::skip]
-pub(super) const TABLE: &[Message] = &[
+const TABLE: &[Message] = &[
     message("envoy.config.accesslog.v3.AccessLog", &["name", "typed_config"]),
     Message {
         name: "envoy.config.bootstrap.v3.Admin",
@@ -406,6 +417,7 @@ pub(super) const TABLE: &[Message] = &[
         instead: &[],
     },
     message("envoy.config.route.v3.DirectResponseAction", &["body", "status"]),
+    message("envoy.config.route.v3.FilterConfig", &["config", "disabled"]),
     message("envoy.config.route.v3.HeaderMatcher", &[
         "contains_match",
         "exact_match",
@@ -420,6 +432,24 @@ pub(super) const TABLE: &[Message] = &[
         "treat_missing_header_as_empty",
     ]),
     message("envoy.config.route.v3.QueryParameterMatcher", &["name", "present_match", "string_match"]),
+    message("envoy.config.route.v3.RateLimit", &["actions", "stage"]),
+    message("envoy.config.route.v3.RateLimit.Action", &[
+        "destination_cluster",
+        "generic_key",
+        "header_value_match",
+        "remote_address",
+        "request_headers",
+        "source_cluster",
+    ]),
+    message("envoy.config.route.v3.RateLimit.Action.DestinationCluster", &[]),
+    message("envoy.config.route.v3.RateLimit.Action.GenericKey", &["descriptor_key", "descriptor_value"]),
+    message(
+        "envoy.config.route.v3.RateLimit.Action.HeaderValueMatch",
+        &["descriptor_key", "descriptor_value", "expect_match", "headers"],
+    ),
+    message("envoy.config.route.v3.RateLimit.Action.RemoteAddress", &[]),
+    message("envoy.config.route.v3.RateLimit.Action.RequestHeaders", &["descriptor_key", "header_name", "skip_if_absent"]),
+    message("envoy.config.route.v3.RateLimit.Action.SourceCluster", &[]),
     message("envoy.config.route.v3.RedirectAction", &[
         "host_redirect",
         "https_redirect",
@@ -454,9 +484,10 @@ pub(super) const TABLE: &[Message] = &[
             "response_headers_to_add",
             "response_headers_to_remove",
             "route",
+            "typed_per_filter_config",
         ],
         ignored: &[("metadata", NOBODY_READS)],
-        instead: &[("typed_per_filter_config", "configure the filter in http_filters")],
+        instead: &[],
     },
     message("envoy.config.route.v3.RouteAction", &[
         "auto_host_rewrite",
@@ -464,9 +495,11 @@ pub(super) const TABLE: &[Message] = &[
         "cluster_not_found_response_code",
         "host_rewrite_literal",
         "idle_timeout",
+        "include_vh_rate_limits",
         "max_stream_duration",
         "prefix_rewrite",
         "priority",
+        "rate_limits",
         "regex_rewrite",
         "retry_policy",
         "timeout",
@@ -484,14 +517,12 @@ pub(super) const TABLE: &[Message] = &[
             "request_headers_to_remove",
             "response_headers_to_add",
             "response_headers_to_remove",
+            "typed_per_filter_config",
             "validate_clusters",
             "virtual_hosts",
         ],
         ignored: &[("metadata", NOBODY_READS)],
-        instead: &[
-            ("typed_per_filter_config", "configure the filter in http_filters"),
-            ("vhds", "list the virtual hosts in virtual_hosts"),
-        ],
+        instead: &[("vhds", "list the virtual hosts in virtual_hosts")],
     },
     message("envoy.config.route.v3.RouteMatch", &[
         "case_sensitive",
@@ -511,6 +542,7 @@ pub(super) const TABLE: &[Message] = &[
             "domains",
             "include_request_attempt_count",
             "name",
+            "rate_limits",
             "request_headers_to_add",
             "request_headers_to_remove",
             "require_tls",
@@ -518,9 +550,10 @@ pub(super) const TABLE: &[Message] = &[
             "response_headers_to_remove",
             "retry_policy",
             "routes",
+            "typed_per_filter_config",
         ],
         ignored: &[("metadata", NOBODY_READS)],
-        instead: &[("typed_per_filter_config", "configure the filter in http_filters")],
+        instead: &[],
     },
     Message {
         name: "envoy.config.route.v3.WeightedCluster",
@@ -528,7 +561,7 @@ pub(super) const TABLE: &[Message] = &[
         ignored: &[("runtime_key_prefix", NO_RUNTIME)],
         instead: &[],
     },
-    message("envoy.config.route.v3.WeightedCluster.ClusterWeight", &["name", "weight"]),
+    message("envoy.config.route.v3.WeightedCluster.ClusterWeight", &["name", "typed_per_filter_config", "weight"]),
     Message {
         name: "envoy.extensions.access_loggers.file.v3.FileAccessLog",
         implemented: &["log_format", "path"],
@@ -541,12 +574,6 @@ pub(super) const TABLE: &[Message] = &[
     },
     message("envoy.extensions.access_loggers.stream.v3.StderrAccessLog", &["log_format"]),
     message("envoy.extensions.access_loggers.stream.v3.StdoutAccessLog", &["log_format"]),
-    message("envoy.extensions.filters.http.rbac.v3.RBAC", &[
-        "rules",
-        "rules_stat_prefix",
-        "shadow_rules",
-        "shadow_rules_stat_prefix",
-    ]),
     message("envoy.extensions.filters.http.router.v3.Router", &[]),
     message("envoy.extensions.filters.listener.original_dst.v3.OriginalDst", &[]),
     message("envoy.extensions.filters.listener.tls_inspector.v3.TlsInspector", &[]),
@@ -592,7 +619,7 @@ pub(super) const TABLE: &[Message] = &[
         "enabled",
         "upgrade_type",
     ]),
-    message("envoy.extensions.filters.network.http_connection_manager.v3.HttpFilter", &["name", "typed_config"]),
+    message("envoy.extensions.filters.network.http_connection_manager.v3.HttpFilter", &["disabled", "name", "typed_config"]),
     message("envoy.extensions.filters.network.http_connection_manager.v3.Rds", &["config_source", "route_config_name"]),
     message("envoy.extensions.filters.network.rbac.v3.RBAC", &[
         "enforcement_type",
@@ -738,7 +765,7 @@ mod tests {
                 pair[1].name
             );
         }
-        for entry in TABLE {
+        for entry in all() {
             let descriptor = heddle_api::pool()
                 .get_message_by_name(entry.name)
                 .unwrap_or_else(|| panic!("{}", entry.name));
@@ -756,7 +783,7 @@ mod tests {
     /// An implemented field that holds a message is useless unless that message is in the table too.
     #[test]
     fn messages_of_implemented_fields_are_in_the_table() {
-        for entry in TABLE {
+        for entry in all() {
             let descriptor = heddle_api::pool()
                 .get_message_by_name(entry.name)
                 .expect("checked above");
@@ -776,8 +803,16 @@ mod tests {
     }
 
     #[test]
+    fn a_message_has_one_entry() {
+        let mut names = std::collections::HashSet::new();
+        for entry in all() {
+            assert!(names.insert(entry.name), "{} has two entries", entry.name);
+        }
+    }
+
+    #[test]
     fn a_field_is_in_one_list_only() {
-        for entry in TABLE {
+        for entry in all() {
             for (field, _) in entry.ignored {
                 assert!(!entry.implemented.contains(field), "{}.{field}", entry.name);
             }

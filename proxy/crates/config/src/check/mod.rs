@@ -4,7 +4,7 @@
 //! the question is asked by reflection: every field that is set, inside every `typed_config` too, is held against the
 //! table in [`fields`]; then the constraints that Envoy's API itself declares are checked by [`rules`].
 
-mod fields;
+pub(crate) mod fields;
 mod rules;
 
 use prost_reflect::{DynamicMessage, FieldDescriptor, MapKey, MessageDescriptor, ReflectMessage, Value};

@@ -237,8 +237,7 @@ fn compiled() -> &'static HashMap<&'static str, MessageRules> {
             return HashMap::new();
         };
         let on_oneof = pool.get_extension_by_name("validate.required");
-        fields::TABLE
-            .iter()
+        fields::all()
             .filter_map(|entry| Some((entry.name, compile(pool, entry.name, &on_field, on_oneof.as_ref())?)))
             .collect()
     })

@@ -3,13 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Result, access_log, bytes, chain, duration, duration_or, enumeration, http2, pb, rbac, route};
-use super::{source, unpack};
+use super::source;
+use super::{Result, access_log, bytes, chain, duration, duration_or, enumeration, http2, pb, route};
 use crate::path::Path;
 use crate::snapshot::{
-    EscapedSlashes, Http2Options, HttpCodec, HttpConnectionManager, HttpFilter, RouteSource, ServerHeader, XfccDetail,
-    XfccMode,
+    EscapedSlashes, FilterConfig, Http2Options, HttpCodec, HttpConnectionManager, HttpFilter, RouteSource, RouteTable,
+    ServerHeader, XfccDetail, XfccMode,
 };
+
+/// Most filters of a connection manager besides the router: which of them run for a request is kept in 64 bits.
+const MAX_FILTERS: usize = 64;
+
+const ROUTER: &str = "envoy.extensions.filters.http.router.v3.Router";
 
 /// Clusters that routes in place name, with the place.
 type NamedClusters = Vec<(Arc<str>, String)>;
@@ -35,10 +40,12 @@ pub(super) fn manager(
         PathWithEscapedSlashesAction::UnescapeAndRedirect => EscapedSlashes::Redirect,
         PathWithEscapedSlashesAction::UnescapeAndForward => EscapedSlashes::Forward,
     };
+    let filters = filters(&config.http_filters, path)?;
     let (routes, clusters) = match &config.route_specifier {
         Some(RouteSpecifier::RouteConfig(table)) => {
             let here = path.field("route_config");
             let (table, clusters) = route::route_table(table, true, &here)?;
+            check_per_filter(&filters, &table, &here)?;
             (RouteSource::Inline(Arc::new(table)), clusters)
         }
         Some(RouteSpecifier::Rds(rds)) => {
@@ -80,7 +87,7 @@ pub(super) fn manager(
         stat_prefix: config.stat_prefix.as_str().into(),
         codec,
         routes,
-        filters: filters(&config.http_filters, path)?,
+        filters,
         access_logs: access_log::access_logs(&config.access_log, path)?,
         use_remote_address: config.use_remote_address.unwrap_or(false),
         xff_trusted_hops: config.xff_num_trusted_hops,
@@ -134,18 +141,26 @@ fn filters(configs: &[pb::hcm::HttpFilter], path: &Path<'_>) -> Result<Vec<HttpF
         let Some(ConfigType::TypedConfig(any)) = &config.config_type else {
             return Err(here.error("must be set"));
         };
-        match heddle_api::message_name(&any.type_url) {
-            "envoy.extensions.filters.http.router.v3.Router" => routed = true,
-            "envoy.extensions.filters.http.rbac.v3.RBAC" => {
-                out.push(HttpFilter::Rbac(rbac::http(&unpack(any, &here)?, &here)?));
+        if heddle_api::message_name(&any.type_url) == ROUTER {
+            if config.disabled {
+                return Err(path.field("disabled").error("the router cannot be disabled; remove it"));
             }
-            _ => out.push(match chain::typed_struct(any, &here)?.as_deref() {
-                Some("stats.PluginConfig") => HttpFilter::IstioStats,
-                Some(name) if is_peer_metadata(name) => HttpFilter::PeerMetadata,
-                Some(other) => return Err(here.field("type_url").unsupported(other, "remove the filter")),
-                None => return Err(here.unsupported(heddle_api::message_name(&any.type_url), "remove the filter")),
-            }),
+            routed = true;
+            continue;
         }
+        out.push(HttpFilter {
+            name: config.name.as_str().into(),
+            disabled: config.disabled,
+            config: match chain::typed_struct(any, &here)? {
+                Some(inner) => FilterConfig::of_struct(&inner, &here)?,
+                None => FilterConfig::decode(any, &here)?,
+            },
+        });
+    }
+    if out.len() > MAX_FILTERS {
+        return Err(path
+            .field("http_filters")
+            .error(format!("has {} filters, at most {MAX_FILTERS} are allowed", out.len())));
     }
     if routed {
         Ok(out)
@@ -156,13 +171,19 @@ fn filters(configs: &[pb::hcm::HttpFilter], path: &Path<'_>) -> Result<Vec<HttpF
     }
 }
 
-/// The names under which Istio has configured the exchange of workload metadata.
-fn is_peer_metadata(name: &str) -> bool {
-    matches!(
-        name,
-        "io.istio.http.peer_metadata.Config" | "envoy.tcp.metadataexchange.config.MetadataExchange"
-    ) || name.ends_with("metadata_exchange.PluginConfig")
-        || name.ends_with("metadata_exchange")
+/// What routes in place say to a filter must be meant for such a filter. For routes from RDS, which belong to any number
+/// of connection managers, it has no effect otherwise, as in Envoy.
+fn check_per_filter(filters: &[HttpFilter], table: &RouteTable, path: &Path<'_>) -> Result<()> {
+    for (name, said) in &table.filters {
+        let Some(said) = said else { continue };
+        let mut named = filters.iter().filter(|f| f.name == *name).peekable();
+        if named.peek().is_some() && !named.any(|f| f.config.takes(said)) {
+            return Err(path.error(format!(
+                "typed_per_filter_config[{name:?}] has a type that the filter of this name does not take"
+            )));
+        }
+    }
+    Ok(())
 }
 
 fn xfcc_mode(config: &pb::hcm::HttpConnectionManager, path: &Path<'_>) -> Result<XfccMode> {

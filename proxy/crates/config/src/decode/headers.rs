@@ -13,7 +13,7 @@ fn is_protected(name: &str) -> bool {
 }
 
 /// `*_headers_to_add` and `*_headers_to_remove`. `adding` and `removing` are the names of the two fields.
-pub(super) fn operations(
+pub(crate) fn operations(
     add: &[pb::core::HeaderValueOption],
     remove: &[String],
     adding: &str,
@@ -32,6 +32,14 @@ pub(super) fn operations(
         out.add.extend(addition(option, &path.item(adding, i))?);
     }
     Ok(out)
+}
+
+/// One addition by itself.
+pub(crate) fn one(option: &pb::core::HeaderValueOption, path: &Path<'_>) -> Result<HeaderOps> {
+    Ok(HeaderOps {
+        remove: Vec::new(),
+        add: addition(option, path)?.into_iter().collect(),
+    })
 }
 
 #[expect(deprecated, reason = "`append` is still accepted, as Envoy does")]

@@ -6,12 +6,12 @@ use super::{Result, pb};
 use crate::path::Path;
 
 /// A regular expression.
-pub(super) fn regex(matcher: &pb::matcher::RegexMatcher, path: &Path<'_>) -> Result<Regex> {
+pub(crate) fn regex(matcher: &pb::matcher::RegexMatcher, path: &Path<'_>) -> Result<Regex> {
     Regex::new(&matcher.regex).map_err(|e| path.field("regex").error(e.to_string()))
 }
 
 /// `StringMatcher`.
-pub(super) fn string(matcher: &pb::matcher::StringMatcher, path: &Path<'_>) -> Result<StringMatcher> {
+pub(crate) fn string(matcher: &pb::matcher::StringMatcher, path: &Path<'_>) -> Result<StringMatcher> {
     use pb::matcher::string_matcher::MatchPattern;
     let test = match &matcher.match_pattern {
         Some(MatchPattern::Exact(s)) => StringTest::Exact(s.as_str().into()),
@@ -34,7 +34,7 @@ pub(super) fn string(matcher: &pb::matcher::StringMatcher, path: &Path<'_>) -> R
 
 /// `HeaderMatcher` of the route API, which RBAC shares.
 #[expect(deprecated, reason = "the older spellings are still accepted, as Envoy does")]
-pub(super) fn header(matcher: &pb::route::HeaderMatcher, path: &Path<'_>) -> Result<HeaderMatcher> {
+pub(crate) fn header(matcher: &pb::route::HeaderMatcher, path: &Path<'_>) -> Result<HeaderMatcher> {
     use pb::route::header_matcher::HeaderMatchSpecifier as Spec;
     let test = match &matcher.header_match_specifier {
         // Envoy: without a test the header must be there.
@@ -62,7 +62,7 @@ pub(super) fn header(matcher: &pb::route::HeaderMatcher, path: &Path<'_>) -> Res
 }
 
 /// `QueryParameterMatcher`.
-pub(super) fn query(matcher: &pb::route::QueryParameterMatcher, path: &Path<'_>) -> Result<QueryMatcher> {
+pub(crate) fn query(matcher: &pb::route::QueryParameterMatcher, path: &Path<'_>) -> Result<QueryMatcher> {
     use pb::route::query_parameter_matcher::QueryParameterMatchSpecifier as Spec;
     let test = match &matcher.query_parameter_match_specifier {
         None => QueryTest::Present(true),

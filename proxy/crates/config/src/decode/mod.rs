@@ -7,15 +7,18 @@ mod chain;
 mod cluster;
 mod dns;
 mod endpoint;
+pub(crate) mod fraction;
 mod hcm;
-mod headers;
+pub(crate) mod headers;
 mod http2;
 mod keepalive;
 mod listener;
-mod matcher;
+pub(crate) mod matcher;
 mod metadata;
 mod outlier;
-mod rbac;
+mod per_filter;
+pub(crate) mod rate_limit;
+pub(crate) mod rbac;
 mod retry;
 mod route;
 mod route_action;
@@ -64,13 +67,13 @@ pub(crate) mod pb {
     pub(crate) use heddle_api::envoy::r#type::v3 as types;
 }
 
-type Result<T> = std::result::Result<T, ConfigError>;
+pub(crate) type Result<T> = std::result::Result<T, ConfigError>;
 
 /// Longest duration that is accepted. Longer ones (Istio writes years for "never") are cut to it: timers need no more.
 const MAX_DURATION: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 /// A duration, or `None` when it is not set.
-fn duration(value: Option<&prost_types::Duration>, path: &Path<'_>) -> Result<Option<Duration>> {
+pub(crate) fn duration(value: Option<&prost_types::Duration>, path: &Path<'_>) -> Result<Option<Duration>> {
     let Some(value) = value else { return Ok(None) };
     match (u64::try_from(value.seconds), u32::try_from(value.nanos)) {
         (Ok(seconds), Ok(nanos)) if nanos < 1_000_000_000 => Ok(Some(Duration::new(seconds, nanos).min(MAX_DURATION))),
@@ -79,12 +82,16 @@ fn duration(value: Option<&prost_types::Duration>, path: &Path<'_>) -> Result<Op
 }
 
 /// A duration with a default.
-fn duration_or(value: Option<&prost_types::Duration>, default: Duration, path: &Path<'_>) -> Result<Duration> {
+pub(crate) fn duration_or(
+    value: Option<&prost_types::Duration>,
+    default: Duration,
+    path: &Path<'_>,
+) -> Result<Duration> {
     Ok(duration(value, path)?.unwrap_or(default))
 }
 
 /// A duration that is not zero, with a default.
-fn positive(value: Option<&prost_types::Duration>, default: Duration, path: &Path<'_>) -> Result<Duration> {
+pub(crate) fn positive(value: Option<&prost_types::Duration>, default: Duration, path: &Path<'_>) -> Result<Duration> {
     match duration_or(value, default, path)? {
         Duration::ZERO => Err(path.error("must be above zero")),
         d => Ok(d),
@@ -92,12 +99,12 @@ fn positive(value: Option<&prost_types::Duration>, default: Duration, path: &Pat
 }
 
 /// What must be there.
-fn required<'m, T>(value: Option<&'m T>, path: &Path<'_>) -> Result<&'m T> {
+pub(crate) fn required<'m, T>(value: Option<&'m T>, path: &Path<'_>) -> Result<&'m T> {
     value.ok_or_else(|| path.error("must be set"))
 }
 
 /// An enum's value by its number.
-fn enumeration<E: TryFrom<i32>>(number: i32, path: &Path<'_>) -> Result<E> {
+pub(crate) fn enumeration<E: TryFrom<i32>>(number: i32, path: &Path<'_>) -> Result<E> {
     E::try_from(number).map_err(|_| path.error(format!("{number} is not a value of this enumeration")))
 }
 
@@ -107,6 +114,6 @@ pub(crate) fn unpack<M: prost::Message + Default>(any: &Any, path: &Path<'_>) ->
 }
 
 /// A byte count that fits this machine.
-fn bytes(value: u32) -> usize {
+pub(crate) fn bytes(value: u32) -> usize {
     usize::try_from(value).unwrap_or(usize::MAX)
 }

@@ -8,7 +8,7 @@ use super::{Result, address, enumeration, matcher, pb, required, unpack};
 use crate::path::Path;
 
 /// `envoy.filters.http.rbac`.
-pub(super) fn http(config: &pb::http_rbac::Rbac, path: &Path<'_>) -> Result<Arc<Policies>> {
+pub(crate) fn http(config: &pb::http_rbac::Rbac, path: &Path<'_>) -> Result<Arc<Policies>> {
     Ok(Arc::new(Policies {
         rules: optional(config.rules.as_ref(), &path.field("rules"))?,
         shadow_rules: optional(config.shadow_rules.as_ref(), &path.field("shadow_rules"))?,

@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::{Result, enumeration, headers, matcher, pb, required, retry, route_action};
+use super::per_filter::Slots;
+use super::{Result, enumeration, fraction, headers, matcher, pb, rate_limit, required, retry, route_action};
 use crate::path::Path;
-use crate::snapshot::{PathMatch, Route, RouteMatch, RouteTable, VirtualHost};
+use crate::snapshot::{Fraction, PathMatch, Route, RouteFilters, RouteMatch, RouteTable, VirtualHost};
 
 /// Largest body of a direct response unless the table says otherwise, as in Envoy.
 const MAX_DIRECT_BODY: u32 = 4096;
@@ -17,6 +18,7 @@ pub(crate) type NamedClusters = Vec<(Arc<str>, String)>;
 pub(super) struct TableContext {
     pub(super) max_direct_body: usize,
     pub(super) clusters: NamedClusters,
+    pub(super) slots: Slots,
 }
 
 /// `RouteConfiguration`. The second part holds the clusters that must exist: those that it names when
@@ -29,6 +31,7 @@ pub(crate) fn route_table(
     let mut context = TableContext {
         max_direct_body: super::bytes(config.max_direct_response_body_size_bytes.unwrap_or(MAX_DIRECT_BODY)),
         clusters: Vec::new(),
+        slots: Slots::default(),
     };
     let mut table = RouteTable {
         name: config.name.as_str().into(),
@@ -54,6 +57,9 @@ pub(crate) fn route_table(
             .collect(),
         ..RouteTable::default()
     };
+    let filters = context
+        .slots
+        .level(&config.typed_per_filter_config, &Arc::default(), path)?;
     let mut names = HashMap::new();
     for (i, host) in config.virtual_hosts.iter().enumerate() {
         let here = path.item("virtual_hosts", i);
@@ -63,10 +69,14 @@ pub(crate) fn route_table(
                 .error(format!("{:?} is virtual_hosts[{other}]'s name too", host.name)));
         }
         index(&mut table, host, i, &here)?;
-        table.virtual_hosts.push(virtual_host(host, &mut context, &here)?);
+        table
+            .virtual_hosts
+            .push(virtual_host(host, &filters, &mut context, &here)?);
     }
     table.suffix.sort_by_key(|(suffix, _)| std::cmp::Reverse(suffix.len()));
     table.prefix.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len()));
+    table.disables_filters = context.slots.disables();
+    table.filters = context.slots.into_names();
     let validate = config.validate_clusters.unwrap_or(validate_by_default);
     Ok((table, if validate { context.clusters } else { Vec::new() }))
 }
@@ -108,7 +118,12 @@ fn index(table: &mut RouteTable, host: &pb::route::VirtualHost, position: usize,
     Ok(())
 }
 
-fn virtual_host(host: &pb::route::VirtualHost, context: &mut TableContext, path: &Path<'_>) -> Result<VirtualHost> {
+fn virtual_host(
+    host: &pb::route::VirtualHost,
+    around: &Arc<RouteFilters>,
+    context: &mut TableContext,
+    path: &Path<'_>,
+) -> Result<VirtualHost> {
     use pb::route::virtual_host::TlsRequirementType;
     let require_tls = match enumeration(host.require_tls, &path.field("require_tls"))? {
         TlsRequirementType::None => false,
@@ -117,9 +132,10 @@ fn virtual_host(host: &pb::route::VirtualHost, context: &mut TableContext, path:
             return Err(path.field("require_tls").unsupported("EXTERNAL_ONLY", "use ALL"));
         }
     };
+    let filters = context.slots.level(&host.typed_per_filter_config, around, path)?;
     let mut routes = Vec::with_capacity(host.routes.len());
     for (i, r) in host.routes.iter().enumerate() {
-        routes.push(route(r, context, &path.item("routes", i))?);
+        routes.push(route(r, &filters, context, &path.item("routes", i))?);
     }
     Ok(VirtualHost {
         name: host.name.as_str().into(),
@@ -141,15 +157,22 @@ fn virtual_host(host: &pb::route::VirtualHost, context: &mut TableContext, path:
         )?,
         retry: retry::optional(host.retry_policy.as_ref(), path)?,
         include_attempt_count: host.include_request_attempt_count,
+        rate_limits: rate_limit::rate_limits(&host.rate_limits, path)?,
     })
 }
 
-fn route(config: &pb::route::Route, context: &mut TableContext, path: &Path<'_>) -> Result<Route> {
+fn route(
+    config: &pb::route::Route,
+    around: &Arc<RouteFilters>,
+    context: &mut TableContext,
+    path: &Path<'_>,
+) -> Result<Route> {
     let here = path.field("match");
+    let filters = context.slots.level(&config.typed_per_filter_config, around, path)?;
     Ok(Route {
         name: config.name.as_str().into(),
         matches: route_match(required(config.r#match.as_ref(), &here)?, &here)?,
-        action: route_action::action(config, context, path)?,
+        action: route_action::action(config, &filters, context, path)?,
         request_headers: headers::operations(
             &config.request_headers_to_add,
             &config.request_headers_to_remove,
@@ -164,6 +187,7 @@ fn route(config: &pb::route::Route, context: &mut TableContext, path: &Path<'_>)
             "response_headers_to_remove",
             path,
         )?,
+        filters,
     })
 }
 
@@ -201,23 +225,11 @@ fn route_match(config: &pb::route::RouteMatch, path: &Path<'_>) -> Result<RouteM
             .map(|(i, q)| matcher::query(q, &path.item("query_parameters", i)))
             .collect::<Result<_>>()?,
         grpc: config.grpc.is_some(),
-        fraction: fraction(config, path)?,
+        fraction: fraction::runtime(
+            config.runtime_fraction.as_ref(),
+            Fraction::ALL,
+            &path.field("runtime_fraction"),
+        )?
+        .millionths(),
     })
-}
-
-/// `runtime_fraction` in millionths.
-fn fraction(config: &pb::route::RouteMatch, path: &Path<'_>) -> Result<u32> {
-    use pb::types::fractional_percent::DenominatorType;
-    let Some(runtime) = &config.runtime_fraction else {
-        return Ok(1_000_000);
-    };
-    let here = path.field("runtime_fraction");
-    let here = here.field("default_value");
-    let percent = required(runtime.default_value.as_ref(), &here)?;
-    let unit = match enumeration(percent.denominator, &here.field("denominator"))? {
-        DenominatorType::Hundred => 10_000,
-        DenominatorType::TenThousand => 100,
-        DenominatorType::Million => 1,
-    };
-    Ok(percent.numerator.saturating_mul(unit).min(1_000_000))
 }

@@ -6,22 +6,40 @@ use std::time::Duration;
 use heddle_matching::Regex;
 
 use super::route::TableContext;
-use super::{Result, duration, duration_or, enumeration, pb, required, retry, tcp_proxy, tls};
+use super::{Result, duration, duration_or, enumeration, pb, rate_limit, required, retry, tcp_proxy, tls};
 use crate::path::Path;
-use crate::snapshot::{Action, ClusterChoice, DirectResponse, HostRewrite, PathRewrite, Redirect, RouteAction};
+use crate::snapshot::{
+    Action, ClusterChoice, DirectResponse, HostRewrite, PathRewrite, Redirect, RouteAction, RouteFilters,
+};
 
 /// The action of a `Route`.
-pub(super) fn action(config: &pb::route::Route, context: &mut TableContext, path: &Path<'_>) -> Result<Action> {
+pub(super) fn action(
+    config: &pb::route::Route,
+    filters: &Arc<RouteFilters>,
+    context: &mut TableContext,
+    path: &Path<'_>,
+) -> Result<Action> {
     use pb::route::route::Action as Kind;
     match required(config.action.as_ref(), path)? {
-        Kind::Route(r) => Ok(Action::Route(Box::new(forward(r, context, &path.field("route"))?))),
+        Kind::Route(r) => Ok(Action::Route(Box::new(forward(
+            r,
+            filters,
+            context,
+            &path.field("route"),
+        )?))),
         Kind::Redirect(r) => Ok(Action::Redirect(Box::new(redirect(r, &path.field("redirect"))?))),
         Kind::DirectResponse(d) => Ok(Action::Direct(direct(d, context, &path.field("direct_response"))?)),
         _ => Err(path.error("this kind of action is not implemented; use route, redirect or direct_response")),
     }
 }
 
-fn forward(config: &pb::route::RouteAction, context: &mut TableContext, path: &Path<'_>) -> Result<RouteAction> {
+#[expect(deprecated, reason = "`include_vh_rate_limits` is still accepted, as Envoy does")]
+fn forward(
+    config: &pb::route::RouteAction,
+    filters: &Arc<RouteFilters>,
+    context: &mut TableContext,
+    path: &Path<'_>,
+) -> Result<RouteAction> {
     use pb::route::route_action::ClusterNotFoundResponseCode as NotFound;
     let here = path.field("priority");
     if enumeration::<pb::core::RoutingPriority>(config.priority, &here)? != pb::core::RoutingPriority::Default {
@@ -42,7 +60,34 @@ fn forward(config: &pb::route::RouteAction, context: &mut TableContext, path: &P
         host_rewrite: host_rewrite(config, path)?,
         retry: retry::optional(config.retry_policy.as_ref(), path)?,
         not_found_status,
+        weighted_filters: weighted_filters(config, filters, context, path)?,
+        rate_limits: rate_limit::rate_limits(&config.rate_limits, path)?,
+        include_host_rate_limits: config.include_vh_rate_limits.unwrap_or(false),
     })
+}
+
+/// What each weighted cluster says to filters, where any says something.
+fn weighted_filters(
+    config: &pb::route::RouteAction,
+    around: &Arc<RouteFilters>,
+    context: &mut TableContext,
+    path: &Path<'_>,
+) -> Result<Vec<Arc<RouteFilters>>> {
+    use pb::route::route_action::ClusterSpecifier;
+    let Some(ClusterSpecifier::WeightedClusters(weighted)) = &config.cluster_specifier else {
+        return Ok(Vec::new());
+    };
+    if weighted.clusters.iter().all(|c| c.typed_per_filter_config.is_empty()) {
+        return Ok(Vec::new());
+    }
+    let here = path.field("weighted_clusters");
+    let clusters = weighted.clusters.iter().enumerate();
+    clusters
+        .map(|(i, c)| {
+            let here = here.item("clusters", i);
+            context.slots.level(&c.typed_per_filter_config, around, &here)
+        })
+        .collect()
 }
 
 fn cluster(config: &pb::route::RouteAction, context: &mut TableContext, path: &Path<'_>) -> Result<ClusterChoice> {

@@ -7,6 +7,7 @@ use heddle_matching::rbac;
 
 use super::listener::{AccessLog, HttpConnectionManager};
 use super::route::ClusterChoice;
+use crate::filters::{FilterConfig, RouteFilterConfig};
 
 /// A network filter in its place in a chain.
 #[derive(Clone, Debug)]
@@ -40,11 +41,48 @@ pub struct TcpProxy {
 
 /// An HTTP filter in its place in a connection manager. The router is implied at the end.
 #[derive(Clone, Debug)]
-pub enum HttpFilter {
-    /// `envoy.filters.http.rbac`.
-    Rbac(Arc<rbac::Policies>),
-    /// `istio.stats`: Istio's standard metrics for requests.
-    IstioStats,
-    /// `istio.metadata_exchange`: swap workload names with the peer in `x-envoy-peer-metadata` headers.
-    PeerMetadata,
+pub struct HttpFilter {
+    /// The name by which `typed_per_filter_config` speaks of it.
+    pub name: Arc<str>,
+    /// `disabled`: it runs on routes only that say something to it.
+    pub disabled: bool,
+    /// What it is and does.
+    pub config: FilterConfig,
+}
+
+/// What one path through a route table says to filters: table, virtual host, route, weighted cluster. Filters are known
+/// by their places in [`super::RouteTable::filters`], so that no name is looked up when a request comes.
+#[derive(Clone, Debug, Default)]
+pub struct RouteFilters {
+    slots: Vec<RouteFilter>,
+}
+
+/// What is said to one filter.
+#[derive(Clone, Debug, Default)]
+pub struct RouteFilter {
+    /// The most specific first; empty when the filter's own configuration holds.
+    pub levels: Vec<RouteFilterConfig>,
+    /// Whether the most specific level switches it off; none when no level says anything.
+    pub disabled: Option<bool>,
+}
+
+impl RouteFilters {
+    /// What is said to the filter in this place.
+    pub fn get(&self, slot: usize) -> Option<&RouteFilter> {
+        self.slots.get(slot)
+    }
+
+    /// Puts a more specific level before those that are there.
+    pub fn say(&mut self, slot: usize, config: Option<RouteFilterConfig>, disabled: bool) {
+        if self.slots.len() <= slot {
+            self.slots.resize_with(slot + 1, RouteFilter::default);
+        }
+        let Some(filter) = self.slots.get_mut(slot) else {
+            return;
+        };
+        if let Some(config) = config {
+            filter.levels.insert(0, config);
+        }
+        filter.disabled = Some(disabled);
+    }
 }

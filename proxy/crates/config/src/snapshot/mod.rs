@@ -5,8 +5,10 @@
 
 mod cluster;
 mod filter;
+mod fraction;
 mod http2;
 mod listener;
+mod rate_limit;
 mod route;
 mod runtime;
 
@@ -15,16 +17,19 @@ use std::sync::Arc;
 
 use heddle_tls::{ClientContext, ServerContext};
 
+pub use crate::filters::{FilterConfig, RouteFilterConfig};
 pub use cluster::{
     CircuitBreakers, Cluster, Discovery, Dns, DnsFamily, Endpoint, EndpointHealth, HealthCheck, HealthChecker,
     LbPolicy, Locality, LocalityEndpoints, OutlierDetection, TransportSocketMatch, UpstreamHttp, UpstreamTransport,
 };
-pub use filter::{HttpFilter, NetworkFilter, TcpProxy};
+pub use filter::{HttpFilter, NetworkFilter, RouteFilter, RouteFilters, TcpProxy};
+pub use fraction::Fraction;
 pub use http2::{H2Keepalive, Http2Options};
 pub use listener::{
     AccessLog, Cidr, Digest, EscapedSlashes, FilterChain, FilterChainMatch, HttpCodec, HttpConnectionManager, Listener,
     ListenerFilter, RouteSource, ServerHeader, TrafficDirection, XfccDetail, XfccMode,
 };
+pub use rate_limit::{RateLimit, RateLimitAction};
 pub use route::{
     Action, ClusterChoice, DirectResponse, HeaderOp, HeaderOps, HeaderValue, HostRewrite, PathMatch, PathRewrite,
     Redirect, RetryOn, RetryPolicy, Route, RouteAction, RouteMatch, RouteTable, VirtualHost,

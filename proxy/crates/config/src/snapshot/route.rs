@@ -6,6 +6,10 @@ use std::time::Duration;
 
 use heddle_matching::{HeaderMatcher, QueryMatcher, Regex};
 
+use super::filter::RouteFilters;
+use super::rate_limit::RateLimit;
+use crate::filters::RouteFilterConfig;
+
 /// `envoy.config.route.v3.RouteConfiguration`.
 #[derive(Debug, Default)]
 pub struct RouteTable {
@@ -29,6 +33,11 @@ pub struct RouteTable {
     pub response_headers: HeaderOps,
     /// `internal_only_headers`, lower case: stripped from requests from outside.
     pub internal_only: Vec<String>,
+    /// The filters that `typed_per_filter_config` speaks of anywhere in the table, by their places in [`RouteFilters`].
+    /// With an example of what is said to the filter; none where it is only switched off.
+    pub filters: Vec<(Arc<str>, Option<RouteFilterConfig>)>,
+    /// Whether a filter is switched off anywhere in the table.
+    pub disables_filters: bool,
 }
 
 impl RouteTable {
@@ -61,6 +70,8 @@ pub struct VirtualHost {
     pub retry: Option<Arc<RetryPolicy>>,
     /// `include_request_attempt_count`.
     pub include_attempt_count: bool,
+    /// `rate_limits`.
+    pub rate_limits: Vec<RateLimit>,
 }
 
 /// `envoy.config.route.v3.Route`.
@@ -76,6 +87,8 @@ pub struct Route {
     pub request_headers: HeaderOps,
     /// Response header changes.
     pub response_headers: HeaderOps,
+    /// `typed_per_filter_config`, with what table and virtual host say.
+    pub filters: Arc<RouteFilters>,
 }
 
 /// How the path is matched.
@@ -126,7 +139,7 @@ pub enum ClusterChoice {
     Single(Arc<str>),
     /// Name and weight; the sum is in `total`.
     Weighted {
-        /// Clusters with their weights and header changes.
+        /// Clusters with their weights.
         clusters: Vec<(Arc<str>, u32)>,
         /// Sum of weights, above zero.
         total: u32,
@@ -163,6 +176,13 @@ pub struct RouteAction {
     pub retry: Option<Arc<RetryPolicy>>,
     /// `cluster_not_found_response_code`: 503 by default, or 404, 500.
     pub not_found_status: u16,
+    /// `typed_per_filter_config` of each weighted cluster, with what the levels around it say; empty when no cluster has
+    /// one.
+    pub weighted_filters: Vec<Arc<RouteFilters>>,
+    /// `rate_limits`.
+    pub rate_limits: Vec<RateLimit>,
+    /// `include_vh_rate_limits`.
+    pub include_host_rate_limits: bool,
 }
 
 /// `prefix_rewrite` or `regex_rewrite`.

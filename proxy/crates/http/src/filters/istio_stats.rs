@@ -2,18 +2,19 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use heddle_config::filters::istio_stats::IstioStats as Config;
 use heddle_config::snapshot::TrafficDirection;
-use heddle_net::{ConnectionInfo, PeerIdentity};
+use heddle_net::PeerIdentity;
 use heddle_telemetry::istio::{CallParties, PeerMetadata, Reporter, RequestMetrics, RequestReport};
 use smallvec::SmallVec;
-use tokio::time::Instant;
 
+use super::{End, HttpFilter, Setup};
 use crate::hcm::Exchange;
 use crate::head::Known;
-use crate::worker::HttpWorker;
 
 /// Most peers kept that were worked out of endpoint metadata or identities.
 const MAX_DERIVED: usize = 1024;
@@ -32,22 +33,6 @@ pub(crate) struct IstioStats {
 }
 
 impl IstioStats {
-    pub(crate) fn new(worker: &HttpWorker, direction: TrafficDirection) -> Self {
-        let inbound = direction == TrafficDirection::Inbound;
-        let reporter = if inbound {
-            Reporter::Destination
-        } else {
-            Reporter::Source
-        };
-        let local = Arc::new(PeerMetadata::from_node(&worker.node().metadata));
-        Self {
-            metrics: RequestMetrics::new(worker.stats.clone(), reporter, local),
-            inbound,
-            unknown: Rc::default(),
-            derived: RefCell::default(),
-        }
-    }
-
     /// What is known of a peer that has not introduced itself.
     fn derive(&self, endpoint: Option<&str>, identity: Option<&str>, cluster: Option<&str>) -> Rc<PeerMetadata> {
         let parts = [endpoint, identity, cluster];
@@ -89,8 +74,35 @@ impl IstioStats {
             (None, cluster) => self.derive(endpoint, proven.and_then(principal), cluster),
         }
     }
+}
 
-    pub(crate) fn on_end(&self, exchange: &Exchange, connection: &ConnectionInfo, now: Instant) {
+impl HttpFilter for IstioStats {
+    type Config = Config;
+    type Route = Infallible;
+    type State = ();
+
+    fn new(_: &Arc<Config>, setup: &Setup<'_>) -> Self {
+        let inbound = setup.direction == TrafficDirection::Inbound;
+        let reporter = if inbound {
+            Reporter::Destination
+        } else {
+            Reporter::Source
+        };
+        let local = Arc::new(PeerMetadata::from_node(&setup.worker.node().metadata));
+        Self {
+            metrics: RequestMetrics::new(setup.worker.stats.clone(), reporter, local),
+            inbound,
+            unknown: Rc::default(),
+            derived: RefCell::default(),
+        }
+    }
+
+    fn on_end(&self, end: End<'_>, (): &mut ()) {
+        let End {
+            exchange,
+            connection,
+            now,
+        } = end;
         // Each side knows its own principal by its own certificate, and the other's by the handshake.
         let (proven, local) = if self.inbound {
             (connection.peer.as_deref(), connection.local_identity.as_deref())

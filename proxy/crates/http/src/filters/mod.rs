@@ -1,69 +1,128 @@
-//! HTTP filters, in the order configured. Adding one: a file here, a variant and its lines in this file, a variant of
-//! `heddle_config::snapshot::HttpFilter`.
+//! HTTP filters, in the order configured. Adding one: a file here and a line in the list below; its configuration is a
+//! file and a line of `heddle_config::filters`.
 
+mod call;
+mod cors;
+mod fault;
+mod header_mutation;
 mod istio_stats;
+mod local_ratelimit;
 pub(crate) mod peer_metadata;
 mod rbac;
+mod run;
 
-use heddle_config::snapshot::{HttpFilter, TrafficDirection};
-use heddle_net::ConnectionInfo;
-use tokio::time::Instant;
+use std::sync::Arc;
 
-use crate::failure::Failure;
-use crate::hcm::Exchange;
+use heddle_config::filters::{FilterConfig, RouteFilterConfig};
+use heddle_config::snapshot::TrafficDirection;
+
+pub(crate) use call::{Call, End, RouteConfigs, Verdict};
+pub(crate) use run::{Client, on_end, on_request, on_response};
+
 use crate::worker::HttpWorker;
 
-/// What a filter decides about a request.
-#[derive(Debug)]
-pub(crate) enum Verdict {
-    /// Go on.
-    Continue,
-    /// Answer with this.
-    Refuse(Failure),
+/// What filters are made with, once per connection manager and worker.
+#[derive(Clone, Copy)]
+pub(crate) struct Setup<'s> {
+    pub(crate) worker: &'s HttpWorker,
+    pub(crate) direction: TrafficDirection,
+    /// The connection manager's `stat_prefix`.
+    pub(crate) stat_prefix: &'s str,
 }
 
-/// A configured filter with its per-worker state.
-pub(crate) enum Filter {
-    /// `envoy.filters.http.rbac`.
-    Rbac(rbac::Rbac),
-    /// `istio.stats`.
-    IstioStats(istio_stats::IstioStats),
-    /// `istio.metadata_exchange`.
-    PeerMetadata(peer_metadata::PeerMetadata),
-}
+/// One kind of filter. What an instance holds belongs to one connection manager on one worker.
+pub(crate) trait HttpFilter: Sized {
+    /// What it is configured by.
+    type Config;
+    /// What `typed_per_filter_config` may say to it.
+    type Route: 'static;
+    /// What it keeps for a request, from its head to its end; dropped as soon as the request is over. Every filter's has
+    /// the size of the largest: box what is large.
+    type State: Default;
 
-impl Filter {
-    /// The list of filters.
-    pub(crate) fn new(config: &HttpFilter, worker: &HttpWorker, direction: TrafficDirection) -> Self {
-        match config {
-            HttpFilter::Rbac(policies) => Self::Rbac(rbac::Rbac::new(policies, worker)),
-            HttpFilter::IstioStats => Self::IstioStats(istio_stats::IstioStats::new(worker, direction)),
-            HttpFilter::PeerMetadata => Self::PeerMetadata(peer_metadata::PeerMetadata::new(worker, direction)),
-        }
+    fn new(config: &Arc<Self::Config>, setup: &Setup<'_>) -> Self;
+
+    /// What a route says to this kind of filter.
+    fn route_config(_config: &RouteFilterConfig) -> Option<&Self::Route> {
+        None
     }
 
-    /// Sees, and may change or refuse, the request head.
-    pub(crate) fn on_request(&self, exchange: &mut Exchange, connection: &ConnectionInfo) -> Verdict {
-        match self {
-            Self::Rbac(filter) => filter.on_request(exchange, connection),
-            Self::IstioStats(_) => Verdict::Continue,
-            Self::PeerMetadata(filter) => filter.on_request(exchange),
-        }
+    /// Sees, and may change, hold up or answer, the request head. While it waits, the client's departure, the stream's
+    /// deadlines and the end of a drain are looked after: then it is dropped where it stands.
+    async fn on_request(&self, _call: &mut Call<'_>, _state: &mut Self::State) -> Verdict {
+        Verdict::Continue
     }
 
-    /// Sees, and may change, the response head. Called in reverse order.
-    pub(crate) fn on_response(&self, exchange: &mut Exchange, _connection: &ConnectionInfo) {
-        match self {
-            Self::Rbac(_) | Self::IstioStats(_) => {}
-            Self::PeerMetadata(filter) => filter.on_response(exchange),
-        }
-    }
+    /// Sees, and may change, the response head, whoever made it. Called in reverse order.
+    fn on_response(&self, _call: &mut Call<'_>, _state: &mut Self::State) {}
 
     /// The request is over.
-    pub(crate) fn on_end(&self, exchange: &Exchange, connection: &ConnectionInfo, now: Instant) {
-        match self {
-            Self::Rbac(_) | Self::PeerMetadata(_) => {}
-            Self::IstioStats(filter) => filter.on_end(exchange, connection, now),
+    fn on_end(&self, _end: End<'_>, _state: &mut Self::State) {}
+}
+
+macro_rules! filters {
+    ($($(#[$doc:meta])* $name:ident($filter:ty);)*) => {
+        /// A configured filter.
+        pub(crate) enum Filter {
+            $($(#[$doc])* $name($filter),)*
         }
-    }
+
+        /// What a filter keeps for a request.
+        #[derive(Debug)]
+        pub(crate) enum FilterState {
+            $($(#[$doc])* $name(<$filter as HttpFilter>::State),)*
+        }
+
+        impl Filter {
+            pub(crate) fn new(config: &FilterConfig, setup: &Setup<'_>) -> Self {
+                match config {
+                    $(FilterConfig::$name(config) => Self::$name(<$filter as HttpFilter>::new(config, setup)),)*
+                }
+            }
+
+            fn state(&self) -> FilterState {
+                match self {
+                    $(Self::$name(_) => FilterState::$name(Default::default()),)*
+                }
+            }
+
+            async fn on_request(&self, call: &mut Call<'_>, state: &mut FilterState) -> Verdict {
+                match (self, state) {
+                    $((Self::$name(filter), FilterState::$name(state)) => filter.on_request(call, state).await,)*
+                    _ => Verdict::Continue,
+                }
+            }
+
+            fn on_response(&self, call: &mut Call<'_>, state: &mut FilterState) {
+                match (self, state) {
+                    $((Self::$name(filter), FilterState::$name(state)) => filter.on_response(call, state),)*
+                    _ => {}
+                }
+            }
+
+            fn on_end(&self, end: End<'_>, state: &mut FilterState) {
+                match (self, state) {
+                    $((Self::$name(filter), FilterState::$name(state)) => filter.on_end(end, state),)*
+                    _ => {}
+                }
+            }
+        }
+    };
+}
+
+filters! {
+    /// `envoy.filters.http.cors`.
+    Cors(cors::Cors);
+    /// `envoy.filters.http.fault`.
+    Fault(fault::Fault);
+    /// `envoy.filters.http.header_mutation`.
+    HeaderMutation(header_mutation::HeaderMutation);
+    /// `envoy.filters.http.local_ratelimit`.
+    LocalRateLimit(local_ratelimit::LocalRateLimit);
+    /// `envoy.filters.http.rbac`.
+    Rbac(rbac::Rbac);
+    /// `istio.stats`.
+    IstioStats(istio_stats::IstioStats);
+    /// `istio.metadata_exchange`.
+    PeerMetadata(peer_metadata::PeerMetadata);
 }

@@ -3,16 +3,18 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::rc::Rc;
+use std::sync::Arc;
 
+use heddle_config::filters::peer_metadata::PeerMetadata as Config;
 use heddle_config::snapshot::{Node, TrafficDirection};
 use heddle_telemetry::istio::{MAX_HEADER, PeerMetadata as Peer};
 use heddle_telemetry::{Counter, Stats};
 
-use super::Verdict;
+use super::{Call, HttpFilter, Setup, Verdict};
 use crate::hcm::Exchange;
 use crate::head::{Fields, Known};
-use crate::worker::HttpWorker;
 
 /// Most parsed headers kept; a mesh has as many as it has workloads.
 const MAX_CACHED: usize = 1024;
@@ -80,40 +82,54 @@ pub(crate) struct PeerMetadata {
     inbound: bool,
 }
 
-impl PeerMetadata {
-    pub(crate) fn new(worker: &HttpWorker, direction: TrafficDirection) -> Self {
+impl HttpFilter for PeerMetadata {
+    type Config = Config;
+    type Route = Infallible;
+    /// Whether the client takes part in the exchange.
+    type State = bool;
+
+    fn new(_: &Arc<Config>, setup: &Setup<'_>) -> Self {
         Self {
-            cache: Rc::clone(&worker.peers),
-            inbound: direction == TrafficDirection::Inbound,
+            cache: Rc::clone(&setup.worker.peers),
+            inbound: setup.direction == TrafficDirection::Inbound,
         }
     }
 
-    /// Inbound: learns who calls. Outbound: says who calls, in place of whatever the application wrote.
-    pub(crate) fn on_request(&self, exchange: &mut Exchange) -> Verdict {
+    async fn on_request(&self, call: &mut Call<'_>, asked: &mut bool) -> Verdict {
+        *asked = self.introduce(call.exchange);
+        Verdict::Continue
+    }
+
+    fn on_response(&self, call: &mut Call<'_>, asked: &mut bool) {
+        self.answer(call.exchange, *asked);
+    }
+}
+
+impl PeerMetadata {
+    /// Inbound: learns who calls. Outbound: says who calls, in place of whatever the application wrote. Returns whether
+    /// the client takes part in the exchange.
+    fn introduce(&self, exchange: &mut Exchange) -> bool {
         let fields = &mut exchange.request.fields;
         let asked = fields.has_known(Known::PeerMetadataId) || fields.has_known(Known::PeerMetadata);
         let peer = self.cache.take(fields);
         if self.inbound {
             exchange.source = peer;
-            exchange.exchange_metadata = asked;
         } else {
             fields.push_known(Known::PeerMetadata, self.cache.own.metadata.as_bytes());
             fields.push_known(Known::PeerMetadataId, self.cache.own.id.as_bytes());
         }
-        Verdict::Continue
+        asked
     }
 
     /// Inbound: answers a caller that said who it is. Outbound: learns who answered.
-    pub(crate) fn on_response(&self, exchange: &mut Exchange) {
-        let peer = self.cache.take(&mut exchange.response.fields);
-        if self.inbound {
-            if exchange.exchange_metadata {
-                let fields = &mut exchange.response.fields;
-                fields.push_known(Known::PeerMetadata, self.cache.own.metadata.as_bytes());
-                fields.push_known(Known::PeerMetadataId, self.cache.own.id.as_bytes());
-            }
-        } else {
+    fn answer(&self, exchange: &mut Exchange, asked: bool) {
+        let fields = &mut exchange.response.fields;
+        let peer = self.cache.take(fields);
+        if !self.inbound {
             exchange.destination = peer;
+        } else if asked {
+            fields.push_known(Known::PeerMetadata, self.cache.own.metadata.as_bytes());
+            fields.push_known(Known::PeerMetadataId, self.cache.own.id.as_bytes());
         }
     }
 }
@@ -146,17 +162,17 @@ mod tests {
             .request
             .fields
             .push_known(Known::PeerMetadata, b"forged by the application");
-        outbound.on_request(&mut exchange);
+        outbound.introduce(&mut exchange);
         assert!(exchange.request.fields.has_known(Known::PeerMetadataId));
-        inbound.on_request(&mut exchange);
+        let asked = inbound.introduce(&mut exchange);
         assert!(
             !exchange.request.fields.has_known(Known::PeerMetadata),
             "the application does not see it"
         );
         assert_eq!(exchange.source.as_ref().map(|p| p.workload.as_str()), Some("cart"));
-        inbound.on_response(&mut exchange);
+        inbound.answer(&mut exchange, asked);
         assert!(exchange.response.fields.has_known(Known::PeerMetadata));
-        outbound.on_response(&mut exchange);
+        outbound.answer(&mut exchange, false);
         assert!(!exchange.response.fields.has_known(Known::PeerMetadata));
         assert_eq!(
             exchange.destination.as_ref().map(|p| p.namespace.as_str()),

@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
+use heddle_config::filters::RouteFilterConfig;
+use heddle_config::filters::rbac::{Rbac as Config, RbacPerRoute};
 use heddle_matching::rbac::Policies;
-use heddle_net::ConnectionInfo;
 use heddle_telemetry::Counter;
 
-use super::Verdict;
-use crate::failure::Failure;
-use crate::hcm::Exchange;
-use crate::worker::HttpWorker;
+use super::{Call, HttpFilter, Setup, Verdict};
+use crate::local_reply::LocalReply;
 
 /// One RBAC filter.
 pub(crate) struct Rbac {
@@ -20,9 +19,14 @@ pub(crate) struct Rbac {
     shadow_denied: Counter,
 }
 
-impl Rbac {
-    pub(crate) fn new(policies: &Arc<Policies>, worker: &HttpWorker) -> Self {
-        let stats = &worker.stats;
+impl HttpFilter for Rbac {
+    type Config = Config;
+    type Route = RbacPerRoute;
+    type State = ();
+
+    fn new(config: &Arc<Config>, setup: &Setup<'_>) -> Self {
+        let stats = &setup.worker.stats;
+        let policies = &config.policies;
         let rules = [("prefix", &*policies.stat_prefix)];
         let shadow = [("prefix", &*policies.shadow_stat_prefix)];
         Self {
@@ -34,8 +38,23 @@ impl Rbac {
         }
     }
 
-    pub(crate) fn on_request(&self, exchange: &Exchange, connection: &ConnectionInfo) -> Verdict {
-        let decision = self.policies.check(connection, Some(&exchange.request));
+    fn route_config(config: &RouteFilterConfig) -> Option<&RbacPerRoute> {
+        match config {
+            RouteFilterConfig::Rbac(config) => Some(config),
+            _ => None,
+        }
+    }
+
+    async fn on_request(&self, call: &mut Call<'_>, (): &mut ()) -> Verdict {
+        let route = call.route_configs::<Self>();
+        let policies = match route.first() {
+            Some(RbacPerRoute { policies: None }) => return Verdict::Continue,
+            Some(RbacPerRoute {
+                policies: Some(policies),
+            }) => policies,
+            None => &self.policies,
+        };
+        let decision = policies.check(call.connection(), Some(&call.exchange.request));
         match decision.shadow.map(|s| s.allowed) {
             Some(true) => self.shadow_allowed.inc(),
             Some(false) => self.shadow_denied.inc(),
@@ -43,10 +62,14 @@ impl Rbac {
         }
         if decision.allowed {
             self.allowed.inc();
-            Verdict::Continue
-        } else {
-            self.denied.inc();
-            Verdict::Refuse(Failure::Denied(decision.details()))
+            return Verdict::Continue;
         }
+        self.denied.inc();
+        Verdict::from(LocalReply {
+            status: 403,
+            body: "RBAC: access denied".into(),
+            details: decision.details().replace(' ', "_").into(),
+            ..LocalReply::default()
+        })
     }
 }

@@ -21,6 +21,9 @@ const COALESCE: usize = 8 * 1024;
 /// Bytes read of a body although none can be passed on.
 const PEEK: usize = 512;
 
+/// Bytes read behind those that wait, to notice the peer's departure.
+const AHEAD: usize = 16 * 1024;
+
 /// Least room for another read before the buffer is tidied.
 const LOW_ROOM: usize = 4 * 1024;
 
@@ -185,6 +188,27 @@ impl ReadHalf {
             0 => Poll::Ready(Err(StreamError::Closed)),
             _ => Poll::Ready(Ok(true)),
         }
+    }
+
+    /// Whether what is unread holds all that is left of a body, as far as its framing tells beforehand.
+    pub(crate) fn holds_rest(&self) -> bool {
+        match &self.reading {
+            Reading::Length(left) => self.unread().len() as u64 >= *left,
+            Reading::Done => true,
+            Reading::Chunked(_) | Reading::UntilClose => false,
+        }
+    }
+
+    /// Reads on behind bytes that nobody takes yet, up to a bound, to notice the peer's departure.
+    pub(crate) fn look_ahead(&mut self, cx: &mut Context<'_>, stream: &Stream) -> Result<(), StreamError> {
+        while self.unread().len() < AHEAD {
+            match self.poll_more(cx, stream, READ_SIZE)? {
+                Poll::Ready(0) => return Err(StreamError::Closed),
+                Poll::Ready(_) => {}
+                Poll::Pending => break,
+            }
+        }
+        Ok(())
     }
 
     fn poll_fill(&mut self, cx: &mut Context<'_>, stream: &Stream, room: usize) -> Poll<Result<Fill, StreamError>> {

@@ -418,6 +418,16 @@ impl RequestBody for H1Request<'_> {
         }
     }
 
+    fn watch(&mut self, cx: &mut Context<'_>) -> Result<bool, StreamError> {
+        let whole = match self.reader.poll_fill(cx, 0)? {
+            Poll::Ready(Fill::End) => true,
+            Poll::Ready(Fill::Data) => self.reader.half.holds_rest(),
+            Poll::Pending => return Ok(false),
+        };
+        self.reader.half.look_ahead(cx, self.reader.stream)?;
+        Ok(whole)
+    }
+
     fn tunnel(&mut self) {
         self.reader.half.begin_body(0, Framing::UntilClose);
     }

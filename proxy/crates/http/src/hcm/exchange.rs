@@ -6,33 +6,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use heddle_config::snapshot::{Route, RouteTable, VirtualHost};
 use heddle_net::{ConnectionInfo, PeerIdentity};
 use heddle_telemetry::access_log::LogContext;
 use heddle_telemetry::istio::PeerMetadata as Peer;
 use heddle_telemetry::{ResponseFlag, ResponseFlags};
 use tokio::time::Instant;
 
+use crate::filters::FilterState;
 use crate::head::{Fields, Known, RequestHead, ResponseHead};
 use crate::pool::Cluster;
-
-/// What was found for a request in the route table in force.
-#[derive(Clone, Debug)]
-pub(crate) struct Selected {
-    pub(crate) table: Rc<Arc<RouteTable>>,
-    pub(crate) host: usize,
-    pub(crate) route: usize,
-}
-
-impl Selected {
-    pub(crate) fn virtual_host(&self) -> Option<&VirtualHost> {
-        self.table.virtual_hosts.get(self.host)
-    }
-
-    pub(crate) fn route(&self) -> Option<&Route> {
-        self.virtual_host()?.routes.get(self.route)
-    }
-}
+use crate::route::Selected;
 
 /// One request and its answer. Kept by an HTTP/1.1 connection and used again for each request, so that its memory is
 /// allocated once.
@@ -43,6 +26,8 @@ pub(crate) struct Exchange {
     pub(crate) trailers: Option<Fields>,
     pub(crate) start: SystemTime,
     pub(crate) begun: Instant,
+    /// When the filters let it pass; the same as `begun` unless one of them waited.
+    pub(crate) passed: Instant,
     pub(crate) request_done: Option<Instant>,
     pub(crate) first_byte: Option<Instant>,
     /// When the answer was passed on whole; one clock reading serves all that follows.
@@ -56,6 +41,12 @@ pub(crate) struct Exchange {
     /// Status sent to the client; zero before that.
     pub(crate) status: u16,
     pub(crate) selected: Option<Selected>,
+    /// The random number that chooses among routes and weighted clusters, the same each time that a route is chosen.
+    pub(crate) dice: Option<u64>,
+    /// What filters keep for this request, in their order; empty before they run.
+    pub(crate) filter_states: Vec<FilterState>,
+    /// Filters that are switched off for this request, a bit each.
+    pub(crate) filters_off: u64,
     pub(crate) cluster: Option<Rc<Cluster>>,
     /// Its configuration when the request was routed.
     pub(crate) cluster_config: Option<Rc<Arc<heddle_config::snapshot::Cluster>>>,
@@ -72,20 +63,20 @@ pub(crate) struct Exchange {
     pub(crate) source: Option<Rc<Peer>>,
     /// The same for the upstream of an outbound request.
     pub(crate) destination: Option<Rc<Peer>>,
-    /// The client takes part in the metadata exchange.
-    pub(crate) exchange_metadata: bool,
     pub(crate) connection_id: u64,
     pub(crate) filter_chain: Option<Arc<str>>,
 }
 
 impl Exchange {
     pub(crate) fn new(connection_id: u64, filter_chain: Option<Arc<str>>) -> Box<Self> {
+        let now = Instant::now();
         Box::new(Self {
             request: RequestHead::default(),
             response: ResponseHead::default(),
             trailers: None,
             start: SystemTime::UNIX_EPOCH,
-            begun: Instant::now(),
+            begun: now,
+            passed: now,
             request_done: None,
             first_byte: None,
             ended: None,
@@ -96,6 +87,9 @@ impl Exchange {
             details: Cow::Borrowed(""),
             status: 0,
             selected: None,
+            dice: None,
+            filter_states: Vec::new(),
+            filters_off: 0,
             cluster: None,
             cluster_config: None,
             upstream_host: None,
@@ -107,7 +101,6 @@ impl Exchange {
             attempts: 0,
             source: None,
             destination: None,
-            exchange_metadata: false,
             connection_id,
             filter_chain,
         })
@@ -120,6 +113,7 @@ impl Exchange {
         self.trailers = None;
         self.start = SystemTime::now();
         self.begun = now;
+        self.passed = now;
         self.request_done = None;
         self.first_byte = None;
         self.ended = None;
@@ -130,6 +124,9 @@ impl Exchange {
         self.details = Cow::Borrowed("");
         self.status = 0;
         self.selected = None;
+        self.dice = None;
+        self.filter_states.clear();
+        self.filters_off = 0;
         self.cluster = None;
         self.cluster_config = None;
         self.upstream_host = None;
@@ -141,7 +138,6 @@ impl Exchange {
         self.attempts = 0;
         self.source = None;
         self.destination = None;
-        self.exchange_metadata = false;
     }
 
     pub(crate) fn flag(&mut self, flag: ResponseFlag) {

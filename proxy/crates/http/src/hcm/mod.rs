@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use heddle_config::snapshot::{HttpConnectionManager, PrematureResetLimits, RouteSource, RouteTable, TrafficDirection};
+use heddle_config::snapshot::{HttpConnectionManager, PrematureResetLimits, RouteSource, TrafficDirection};
 use heddle_net::ConnectionInfo;
 use heddle_telemetry::Counter;
 use heddle_telemetry::access_log::OpenError;
@@ -22,15 +22,18 @@ use tokio::time::Instant;
 pub use path::{Normalized, PathError, PathRules, normalize as normalize_path};
 pub use xfcc::apply as forward_client_cert;
 
-pub(crate) use exchange::{Exchange, Selected};
+pub(crate) use exchange::Exchange;
 pub(crate) use request::decline_h2c;
 pub(crate) use response::{clean_trailers, finish_head, local_head};
 pub(crate) use stats::{Active, HcmStats};
-pub(crate) use stream::{Environment, Facts, IdleWatch, Outcome, Reply, RequestBody, handle, response_ops, send_head};
+pub(crate) use stream::{
+    Environment, Facts, IdleWatch, Outcome, Reply, RequestBody, choose, handle, response_ops, send_head,
+};
 
 use crate::access_log::AccessLogs;
-use crate::filters::Filter;
+use crate::filters::{self, Filter, Setup};
 use crate::h1::Limits;
+use crate::route::BoundTable;
 use crate::worker::HttpWorker;
 
 /// Bound on the arrival of a request head where the configuration names none.
@@ -52,8 +55,8 @@ pub struct HcmRuntime {
     /// Fields that were no trailers.
     pub(crate) trailers_dropped: Counter,
     logs: AccessLogs,
-    inline: Option<Rc<Arc<RouteTable>>>,
-    table: RefCell<(u64, Option<Rc<Arc<RouteTable>>>)>,
+    inline: Option<Rc<BoundTable>>,
+    table: RefCell<(u64, Option<Rc<BoundTable>>)>,
 }
 
 impl HcmRuntime {
@@ -81,11 +84,14 @@ impl HcmRuntime {
             path_refused: worker.stats.counter("heddle_http_path_refused_total", &labels),
             trailers_dropped: worker.stats.counter("heddle_http_trailers_dropped_total", &labels),
             stats: HcmStats::new(&worker.stats, &config.stat_prefix),
-            filters: config
-                .filters
-                .iter()
-                .map(|f| Filter::new(f, worker, direction))
-                .collect(),
+            filters: {
+                let setup = Setup {
+                    worker,
+                    direction,
+                    stat_prefix: &config.stat_prefix,
+                };
+                config.filters.iter().map(|f| Filter::new(&f.config, &setup)).collect()
+            },
             filter_chain: (!filter_chain.is_empty()).then(|| Arc::clone(filter_chain)),
             limits: Limits {
                 max_bytes: config.max_headers_bytes,
@@ -94,7 +100,7 @@ impl HcmRuntime {
             premature_resets: worker.runtime.premature_resets,
             logs,
             inline: match &config.routes {
-                RouteSource::Inline(table) => Some(Rc::new(Arc::clone(table))),
+                RouteSource::Inline(table) => Some(Rc::new(BoundTable::new(Arc::clone(table), &config.filters))),
                 RouteSource::Rds(_) => None,
             },
             table: RefCell::default(),
@@ -108,7 +114,7 @@ impl HcmRuntime {
     }
 
     /// The route table in force.
-    pub(crate) fn routes(&self, worker: &HttpWorker) -> Option<Rc<Arc<RouteTable>>> {
+    pub(crate) fn routes(&self, worker: &HttpWorker) -> Option<Rc<BoundTable>> {
         if let Some(table) = &self.inline {
             return Some(Rc::clone(table));
         }
@@ -117,7 +123,9 @@ impl HcmRuntime {
             let RouteSource::Rds(name) = &self.config.routes else {
                 return None;
             };
-            *cached = (worker.generation(), worker.route_table(name));
+            let table = worker.route_table(name);
+            let bound = table.map(|table| Rc::new(BoundTable::new(table, &self.config.filters)));
+            *cached = (worker.generation(), bound);
         }
         cached.1.clone()
     }
@@ -138,9 +146,7 @@ impl HcmRuntime {
         self.stats
             .rq_time
             .record(now.duration_since(exchange.begun).as_secs_f64() * 1000.0);
-        for filter in &self.filters {
-            filter.on_end(exchange, connection, now);
-        }
+        filters::on_end(self, exchange, connection, now);
         if self.logs.is_empty() {
             return;
         }

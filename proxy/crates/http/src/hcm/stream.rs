@@ -11,13 +11,14 @@ use heddle_net::ConnectionInfo;
 use heddle_telemetry::ResponseFlag;
 use tokio::time::Instant;
 
-use super::{Active, Exchange, HcmRuntime, Selected, finish_head, local_head, request};
-use crate::body::{BodyLength, Pump, Sink, Source, Static, StreamError};
+use super::{Active, Exchange, HcmRuntime, finish_head, local_head, request};
+use crate::body::{BodyLength, Fill, Pump, Sink, Source, Static, StreamError};
 use crate::drain::Drain;
 use crate::failure::Failure;
-use crate::filters::Verdict;
+use crate::filters::{self, Client};
 use crate::head::{Known, Method, ResponseHead};
-use crate::route::{ops, rewrite, select};
+use crate::local_reply::LocalReply;
+use crate::route::{Selected, ops, rewrite, select};
 use crate::router;
 use crate::timer::{Timer, far_future};
 use crate::worker::HttpWorker;
@@ -43,6 +44,18 @@ pub(crate) struct Facts {
 pub(crate) trait RequestBody: Source {
     /// Ready when the client has gone, as far as the reading side can tell. Only asked after the body's end.
     fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<StreamError>;
+    /// While nobody takes the body: whether it is here whole. Looks a little ahead, so that the client's departure is
+    /// noticed behind bytes that wait.
+    ///
+    /// # Errors
+    /// The client has gone, or breaks the protocol.
+    fn watch(&mut self, cx: &mut Context<'_>) -> Result<bool, StreamError> {
+        Ok(match self.poll_fill(cx, 0)? {
+            Poll::Ready(Fill::End) => true,
+            Poll::Ready(Fill::Data) => self.ends_after(self.chunk().len()),
+            Poll::Pending => false,
+        })
+    }
     /// The upgrade was accepted: raw bytes follow.
     fn tunnel(&mut self);
 }
@@ -129,9 +142,16 @@ async fn decide<B: RequestBody, R: Reply>(
         return Ok(outcome);
     }
     exchange.selected = choose(env, exchange);
-    for filter in &hcm.filters {
-        if let Verdict::Refuse(failure) = filter.on_request(exchange, env.connection) {
-            return Err(failure);
+    if !hcm.filters.is_empty() {
+        let mut client = Client {
+            body,
+            reply,
+            timer,
+            facts,
+        };
+        if let Some(local) = filters::on_request(env, exchange, &mut client).await? {
+            let content = local.put(exchange);
+            return Ok(send(env, exchange, reply, timer, content).await);
         }
     }
     if !request::upgrade_allowed(hcm, &exchange.request, facts.upgrade) {
@@ -183,12 +203,21 @@ async fn decide<B: RequestBody, R: Reply>(
     }
 }
 
-fn choose(env: Environment<'_>, exchange: &Exchange) -> Option<Selected> {
+/// The route of a request, by the table in force.
+pub(crate) fn choose(env: Environment<'_>, exchange: &mut Exchange) -> Option<Selected> {
     let table = env.hcm.routes(env.worker)?;
     let host = select::virtual_host(&table, exchange.request.host())?;
     let routes = &table.virtual_hosts.get(host)?.routes;
-    let route = select::route(routes, &exchange.request, || env.worker.random().u32(..1_000_000))?;
-    Some(Selected { table, host, route })
+    let dice = &mut exchange.dice;
+    let mut dice = || *dice.get_or_insert_with(|| env.worker.random().u64(..));
+    let route = select::route(routes, &exchange.request, || (dice() % 1_000_000) as u32)?;
+    let cluster = select::cluster(routes.get(route)?, dice);
+    Some(Selected {
+        table,
+        host,
+        route,
+        cluster,
+    })
 }
 
 /// A response of the route itself.
@@ -201,20 +230,22 @@ async fn direct<R: Reply>(
     location: Option<&str>,
     body: Bytes,
 ) -> Outcome {
-    exchange.details = "direct_response".into();
     exchange.response.clear();
     exchange.response.status = status;
-    let fields = &mut exchange.response.fields;
     if let Some(location) = location {
         // What the client sent is in there; it is graphic ASCII by the parser, but configuration is not.
         let clean: Vec<u8> = location.bytes().filter(u8::is_ascii_graphic).collect();
-        fields.push_known(Known::Location, &clean);
-    }
-    fields.push_number(Known::ContentLength, body.len() as u64);
-    if !body.is_empty() {
-        fields.push_known(Known::ContentType, b"text/plain");
+        exchange.response.fields.push_known(Known::Location, &clean);
     }
     response_ops(exchange, env.connection);
+    let local = LocalReply {
+        status,
+        headers: std::mem::take(&mut exchange.response.fields),
+        body,
+        details: "direct_response".into(),
+        ..LocalReply::default()
+    };
+    let body = local.put(exchange);
     send(env, exchange, reply, timer, body).await
 }
 
@@ -258,9 +289,9 @@ pub(crate) fn send_head<R: Reply>(
     reply: &mut R,
     length: BodyLength,
 ) -> Result<(), StreamError> {
-    for filter in env.hcm.filters.iter().rev() {
-        filter.on_response(exchange, env.connection);
-    }
+    // For what filters write of it; they may change it.
+    exchange.status = exchange.response.status;
+    filters::on_response(env, exchange);
     finish_head(env.hcm, env.worker, exchange);
     exchange.status = exchange.response.status;
     reply.send_head(&exchange.response, length)

@@ -3,3 +3,6 @@
 pub(crate) mod ops;
 pub(crate) mod rewrite;
 pub(crate) mod select;
+mod selected;
+
+pub(crate) use selected::{BoundTable, Selected};

@@ -1,6 +1,6 @@
 //! Which virtual host and route a request belongs to (Envoy's order: exact domain, longest suffix, longest prefix, `*`).
 
-use heddle_config::snapshot::{PathMatch, Route, RouteMatch, RouteTable};
+use heddle_config::snapshot::{Action, ClusterChoice, PathMatch, Route, RouteMatch, RouteTable};
 use heddle_matching::RequestView;
 
 use crate::head::RequestHead;
@@ -55,6 +55,24 @@ pub(crate) fn route(routes: &[Route], request: &RequestHead, dice: impl FnOnce()
             && (route.matches.fraction >= 1_000_000
                 || *rolled.get_or_insert_with(|| dice.take().map_or(0, |d| d())) < route.matches.fraction)
     })
+}
+
+/// Which of the route's weighted clusters, by a random number; zero where there is no choice.
+pub(crate) fn cluster(route: &Route, dice: impl FnOnce() -> u64) -> usize {
+    let Action::Route(action) = &route.action else {
+        return 0;
+    };
+    let ClusterChoice::Weighted { clusters, total } = &action.cluster else {
+        return 0;
+    };
+    let mut left = dice() % u64::from((*total).max(1));
+    let hit = clusters.iter().position(|(_, weight)| {
+        let weight = u64::from(*weight);
+        let hit = left < weight;
+        left = left.saturating_sub(weight);
+        hit
+    });
+    hit.unwrap_or_default()
 }
 
 fn matches(when: &RouteMatch, request: &RequestHead, path: &str) -> bool {

@@ -144,7 +144,7 @@ pub(super) async fn drive<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink
     }
     if job.facts.length == BodyLength::Empty && parts.exchange.request_done.is_none() {
         parts.exchange.request_done = Some(parts.exchange.begun);
-        parts.deadlines.request_done(parts.exchange.begun);
+        parts.deadlines.request_done(parts.exchange.passed);
     }
     let hcm = job.env.hcm;
     let result = answer_head(hcm, parts, upstream, sink, &mut upload, wants_tunnel).await;
@@ -195,7 +195,7 @@ pub(super) async fn drive<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink
     let ended = Instant::now();
     parts.exchange.ended = Some(ended);
     if let Some(cluster) = &parts.exchange.cluster {
-        let took = ended.duration_since(parts.exchange.begun);
+        let took = ended.duration_since(parts.exchange.passed);
         cluster.stats().upstream_rq_time.record(took.as_secs_f64() * 1000.0);
     }
     Ok(driven)

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use heddle_config::snapshot::{ClusterChoice, HostRewrite, Route, RouteAction, UpstreamHttp};
+use heddle_config::snapshot::{HostRewrite, Route, RouteAction, UpstreamHttp};
 use heddle_telemetry::ResponseFlag;
 use heddle_upstream::{Outcome as HostOutcome, PickContext, PickError};
 use tokio::time::Instant;
@@ -19,12 +19,10 @@ use tokio::time::Instant;
 use crate::body::StreamError;
 use crate::failure::Failure;
 use crate::h1::H1Error;
-use crate::hcm::{
-    Environment, Exchange, Facts, IdleWatch, Outcome, Reply, RequestBody, Selected, response_ops, send_head,
-};
+use crate::hcm::{Environment, Exchange, Facts, IdleWatch, Outcome, Reply, RequestBody, response_ops, send_head};
 use crate::head::{Known, Method, Protocol};
 use crate::pool::{Cluster, UpstreamHost, acquire_h1, acquire_h2};
-use crate::route::{ops, rewrite};
+use crate::route::{Selected, ops, rewrite};
 use crate::timer::{Timer, far_future};
 use drive::{Driven, Parts};
 use replay::ReplayBody;
@@ -80,7 +78,7 @@ impl Deadlines {
             look: never,
             look_every: Duration::ZERO,
             look_due: false,
-            idle: IdleWatch::new(idle, now),
+            idle: IdleWatch::new(idle, exchange.passed),
         }
     }
 
@@ -179,21 +177,8 @@ pub(crate) async fn run<B: RequestBody, R: Reply>(
     timer: &mut Timer,
 ) -> Result<Outcome, Failure> {
     let env = job.env;
-    let name = match &job.action.cluster {
-        ClusterChoice::Single(name) => name,
-        ClusterChoice::Weighted { clusters, total } => {
-            let mut dice = env.worker.random().u32(..(*total).max(1));
-            clusters
-                .iter()
-                .find(|(_, weight)| {
-                    let hit = dice < *weight;
-                    dice = dice.saturating_sub(*weight);
-                    hit
-                })
-                .map(|(name, _)| name)
-                .ok_or(Failure::NoCluster(job.action.not_found_status))?
-        }
-    };
+    let not_found = Failure::NoCluster(job.action.not_found_status);
+    let name = job.selected.cluster().ok_or(not_found)?;
     let cluster = env
         .worker
         .clusters
@@ -433,7 +418,7 @@ async fn try_host<B: RequestBody, R: Reply>(
     }
     // The request's own clock reading is good enough to tell an expired connection on the first try.
     let now = if parts.exchange.attempts == 1 {
-        parts.exchange.begun
+        parts.exchange.passed
     } else {
         Instant::now()
     };
@@ -507,9 +492,9 @@ pub(crate) fn forward_head<R: Reply>(
     length: crate::body::BodyLength,
     now: Instant,
 ) -> Result<(), StreamError> {
-    let took = now
-        .duration_since(exchange.request_done.unwrap_or(exchange.begun))
-        .as_millis();
+    // What filters waited is not the upstream's time.
+    let sent = exchange.passed.max(exchange.request_done.unwrap_or(exchange.begun));
+    let took = now.duration_since(sent).as_millis();
     exchange.response.fields.remove_known(Known::UpstreamServiceTime);
     exchange
         .response

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
+use heddle_config::filters;
 use heddle_config::snapshot::*;
 use heddle_http::{Clusters, DrainTrigger, HcmRuntime, HttpWorker, drain_host, serve};
 use heddle_net::ConnectionInfo;
@@ -44,6 +45,9 @@ pub fn route_action(cluster: &str) -> RouteAction {
         host_rewrite: None,
         retry: None,
         not_found_status: 503,
+        weighted_filters: vec![],
+        rate_limits: vec![],
+        include_host_rate_limits: false,
     }
 }
 
@@ -75,6 +79,7 @@ pub fn route(prefix: &str, action: Action) -> Route {
         action,
         request_headers: HeaderOps::default(),
         response_headers: HeaderOps::default(),
+        filters: Arc::default(),
     }
 }
 
@@ -89,6 +94,7 @@ pub fn table(routes: Vec<Route>) -> RouteTable {
             response_headers: HeaderOps::default(),
             retry: None,
             include_attempt_count: false,
+            rate_limits: vec![],
         }],
         any: Some(0),
         ..RouteTable::default()
@@ -135,6 +141,28 @@ pub fn manager(routes: RouteTable) -> HttpConnectionManager {
         escaped_slashes: EscapedSlashes::Keep,
         upgrades: vec!["websocket".into()],
     }
+}
+
+/// A filter that routes speak of by this name.
+pub fn filter(name: &str, config: FilterConfig) -> HttpFilter {
+    HttpFilter {
+        name: name.into(),
+        disabled: false,
+        config,
+    }
+}
+
+pub fn rbac(policies: heddle_matching::rbac::Policies) -> HttpFilter {
+    let policies = Arc::new(policies);
+    filter("rbac", FilterConfig::Rbac(Arc::new(filters::rbac::Rbac { policies })))
+}
+
+/// The filters of Istio's metrics.
+pub fn telemetry() -> Vec<HttpFilter> {
+    vec![
+        filter("exchange", FilterConfig::PeerMetadata(Arc::default())),
+        filter("stats", FilterConfig::IstioStats(Arc::default())),
+    ]
 }
 
 pub fn cluster(name: &str, http: UpstreamHttp) -> Cluster {

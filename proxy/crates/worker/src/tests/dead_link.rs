@@ -94,9 +94,13 @@ fn http() -> NetworkFilter {
             host_rewrite: None,
             retry: None,
             not_found_status: 503,
+            weighted_filters: vec![],
+            rate_limits: vec![],
+            include_host_rate_limits: false,
         })),
         request_headers: HeaderOps::default(),
         response_headers: HeaderOps::default(),
+        filters: Arc::default(),
     };
     let host = VirtualHost {
         name: "v".into(),
@@ -106,6 +110,7 @@ fn http() -> NetworkFilter {
         response_headers: HeaderOps::default(),
         retry: None,
         include_attempt_count: false,
+        rate_limits: vec![],
     };
     let table = RouteTable {
         virtual_hosts: vec![host],

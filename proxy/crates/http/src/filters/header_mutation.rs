@@ -1,0 +1,89 @@
+//! `envoy.filters.http.header_mutation`: changes to fields of requests and responses.
+
+use std::sync::Arc;
+
+use heddle_config::filters::RouteFilterConfig;
+use heddle_config::filters::header_mutation::{HeaderMutation as Config, Mutation, Mutations};
+
+use super::{Call, HttpFilter, RouteConfigs, Setup, Verdict};
+use crate::route::ops;
+
+/// One header mutation filter.
+pub(crate) struct HeaderMutation {
+    config: Arc<Config>,
+}
+
+impl HttpFilter for HeaderMutation {
+    type Config = Config;
+    type Route = Mutations;
+    /// What the route said when the request came: the response is changed by the same, whatever becomes of the route.
+    type State = Option<Box<RouteConfigs<Self>>>;
+
+    fn new(config: &Arc<Config>, _: &Setup<'_>) -> Self {
+        Self {
+            config: Arc::clone(config),
+        }
+    }
+
+    fn route_config(config: &RouteFilterConfig) -> Option<&Mutations> {
+        match config {
+            RouteFilterConfig::HeaderMutation(config) => Some(config),
+            _ => None,
+        }
+    }
+
+    async fn on_request(&self, call: &mut Call<'_>, state: &mut Self::State) -> Verdict {
+        let route = call.route_configs::<Self>();
+        self.each(&route, |mutations| request(&mutations.request, call));
+        *state = route.first().is_some().then(|| Box::new(route));
+        Verdict::Continue
+    }
+
+    fn on_response(&self, call: &mut Call<'_>, state: &mut Self::State) {
+        let route = state
+            .take()
+            .map_or_else(|| call.route_configs::<Self>(), |route| *route);
+        self.each(&route, |mutations| response(&mutations.response, call));
+    }
+}
+
+impl HeaderMutation {
+    /// The filter's own mutations, then those of the route and of what is around it.
+    fn each(&self, route: &RouteConfigs<Self>, mut apply: impl FnMut(&Mutations)) {
+        apply(&self.config.mutations);
+        if self.config.most_specific_last {
+            route.all().rev().for_each(apply);
+        } else {
+            route.all().for_each(apply);
+        }
+    }
+}
+
+fn request(mutations: &[Mutation], call: &mut Call<'_>) {
+    for mutation in mutations {
+        match mutation {
+            Mutation::Change(change) => ops::on_request(change, call.exchange, call.env.connection),
+            Mutation::RemoveMatching(matcher) => {
+                call.exchange.request.fields.remove_named(|name| matches(matcher, name));
+            }
+        }
+    }
+}
+
+fn response(mutations: &[Mutation], call: &mut Call<'_>) {
+    for mutation in mutations {
+        match mutation {
+            Mutation::Change(change) => ops::on_response(change, call.exchange, call.env.connection),
+            Mutation::RemoveMatching(matcher) => {
+                call.exchange
+                    .response
+                    .fields
+                    .remove_named(|name| matches(matcher, name));
+            }
+        }
+    }
+}
+
+fn matches(matcher: &heddle_matching::StringMatcher, name: &[u8]) -> bool {
+    std::str::from_utf8(name).is_ok_and(|name| matcher.matches(name))
+}

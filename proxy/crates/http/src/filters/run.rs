@@ -1,0 +1,230 @@
+//! A request on its way through the filters.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use heddle_net::ConnectionInfo;
+use tokio::time::Instant;
+
+use super::{Call, End, Filter, Verdict};
+use crate::body::{BodyLength, StreamError};
+use crate::drain::{Drain, DrainStage};
+use crate::failure::Failure;
+use crate::h1::H1Error;
+use crate::hcm::{Environment, Exchange, Facts, HcmRuntime, IdleWatch, Reply, RequestBody, choose};
+use crate::local_reply::LocalReply;
+use crate::timer::{Timer, far_future};
+
+/// What the codec knows of a request, for the time that a filter waits.
+pub(crate) struct Client<'c, B, R> {
+    pub(crate) body: &'c mut B,
+    pub(crate) reply: &'c mut R,
+    pub(crate) timer: &'c mut Timer,
+    pub(crate) facts: Facts,
+}
+
+/// Shows a request to the filters. Returns the answer when one of them gives it.
+///
+/// # Errors
+/// The request ended while a filter waited.
+pub(crate) async fn on_request<B: RequestBody, R: Reply>(
+    env: Environment<'_>,
+    exchange: &mut Exchange,
+    client: &mut Client<'_, B, R>,
+) -> Result<Option<Box<LocalReply>>, Failure> {
+    let filters = &env.hcm.filters;
+    // Beside the exchange for as long as filters run, so that each gets both.
+    let mut states = std::mem::take(&mut exchange.filter_states);
+    states.extend(filters.iter().map(Filter::state));
+    exchange.filters_off = switched_off(env.hcm, exchange);
+    let mut idle = idle_timeout(env.hcm, exchange);
+    let mut outcome = Ok(None);
+    for (number, (filter, state)) in filters.iter().zip(&mut states).enumerate() {
+        if is_off(exchange, number) {
+            continue;
+        }
+        let mut call = Call {
+            exchange,
+            env,
+            number,
+            route_stale: false,
+        };
+        let mut watch = None;
+        let verdict = {
+            let begun = call.exchange.begun;
+            let mut running = pin!(filter.on_request(&mut call, state));
+            poll_fn(|cx| match running.as_mut().poll(cx) {
+                Poll::Ready(verdict) => Poll::Ready(Ok(verdict)),
+                Poll::Pending => watch
+                    .get_or_insert_with(|| Watch::new(env, begun, idle, client.facts))
+                    .poll(cx, client)
+                    .map(Err),
+            })
+            .await
+        };
+        let route_stale = call.route_stale;
+        if watch.is_some() {
+            exchange.passed = Instant::now();
+        }
+        match verdict {
+            Ok(Verdict::Continue) => {}
+            Ok(Verdict::Reply(reply)) => {
+                outcome = Ok(Some(reply));
+                break;
+            }
+            Err(failure) => {
+                outcome = Err(failure);
+                break;
+            }
+        }
+        if route_stale {
+            exchange.selected = choose(env, exchange);
+            idle = idle_timeout(env.hcm, exchange);
+        }
+    }
+    exchange.filter_states = states;
+    outcome
+}
+
+/// Shows the response head to the filters, the last one first. An answer to a request that did not come to the filters
+/// does not come to them either, as in Envoy.
+pub(crate) fn on_response(env: Environment<'_>, exchange: &mut Exchange) {
+    let mut states = std::mem::take(&mut exchange.filter_states);
+    let filters = env.hcm.filters.iter().zip(&mut states).enumerate();
+    for (number, (filter, state)) in filters.rev() {
+        if is_off(exchange, number) {
+            continue;
+        }
+        let mut call = Call {
+            exchange,
+            env,
+            number,
+            route_stale: false,
+        };
+        filter.on_response(&mut call, state);
+    }
+    exchange.filter_states = states;
+}
+
+/// Tells the filters that the request is over, and forgets what they kept for it.
+pub(crate) fn on_end(hcm: &HcmRuntime, exchange: &mut Exchange, connection: &ConnectionInfo, now: Instant) {
+    let mut states = std::mem::take(&mut exchange.filter_states);
+    if states.is_empty() {
+        // Answered before it came to the filters.
+        states.extend(hcm.filters.iter().map(Filter::state));
+    }
+    for (number, (filter, state)) in hcm.filters.iter().zip(&mut states).enumerate() {
+        if is_off(exchange, number) {
+            continue;
+        }
+        let end = End {
+            exchange,
+            connection,
+            now,
+        };
+        filter.on_end(end, state);
+    }
+    states.clear();
+    exchange.filter_states = states;
+}
+
+fn is_off(exchange: &Exchange, number: usize) -> bool {
+    exchange.filters_off & (1 << number) != 0
+}
+
+/// The filters that do not run for this request, by the route that it has before the first of them.
+fn switched_off(hcm: &HcmRuntime, exchange: &Exchange) -> u64 {
+    let selected = exchange.selected.as_ref();
+    if selected.is_some_and(|s| !s.table.may_disable) {
+        return 0;
+    }
+    let filters = hcm.config.filters.iter().enumerate();
+    filters
+        .filter(|(number, filter)| {
+            let said = selected.and_then(|s| s.said_to(*number)).and_then(|said| said.disabled);
+            said.unwrap_or(filter.disabled)
+        })
+        .fold(0, |off, (number, _)| off | 1 << number)
+}
+
+/// The route's idle timeout, or the connection manager's.
+fn idle_timeout(hcm: &HcmRuntime, exchange: &Exchange) -> Duration {
+    let route = exchange.selected.as_ref().and_then(|s| s.action());
+    route
+        .and_then(|action| action.idle_timeout)
+        .unwrap_or(hcm.config.stream_idle_timeout)
+}
+
+/// Looks after a request whose filter waits.
+struct Watch {
+    idle: IdleWatch,
+    /// For the whole request to arrive.
+    request: Instant,
+    arrived: bool,
+    drain: Drain,
+}
+
+impl Watch {
+    fn new(env: Environment<'_>, begun: Instant, idle: Duration, facts: Facts) -> Self {
+        let bound = env.hcm.config.request_timeout;
+        Self {
+            idle: IdleWatch::new(idle, begun),
+            request: if bound.is_zero() {
+                far_future(begun)
+            } else {
+                begun + bound
+            },
+            arrived: matches!(facts.length, BodyLength::Empty | BodyLength::Tunnel),
+            // A handle of its own: it keeps one waker, and the connection waits with another.
+            drain: env.drain.clone(),
+        }
+    }
+
+    /// Ready when the request is not to be waited for any more.
+    fn poll<B: RequestBody, R: Reply>(&mut self, cx: &mut Context<'_>, client: &mut Client<'_, B, R>) -> Poll<Failure> {
+        if let Poll::Ready(error) = client.reply.poll_gone(cx) {
+            return Poll::Ready(ended_by(error));
+        }
+        match client.body.watch(cx) {
+            Ok(whole) => self.arrived = self.arrived || whole,
+            Err(error) => return Poll::Ready(ended_by(error)),
+        }
+        if self.drain.poll_stage(cx, DrainStage::Closing).is_ready() {
+            return Poll::Ready(Failure::Closing);
+        }
+        loop {
+            let request = if self.arrived {
+                far_future(self.request)
+            } else {
+                self.request
+            };
+            if client
+                .timer
+                .poll_until(cx, request.min(self.idle.deadline()))
+                .is_pending()
+            {
+                return Poll::Pending;
+            }
+            let now = Instant::now();
+            if now >= request {
+                return Poll::Ready(Failure::RequestTimeout);
+            }
+            if self.idle.expired(now) {
+                return Poll::Ready(Failure::StreamIdle {
+                    request_complete: self.arrived,
+                });
+            }
+        }
+    }
+}
+
+/// What a stream that failed means for its request.
+fn ended_by(error: StreamError) -> Failure {
+    match error {
+        StreamError::H1(error) if error != H1Error::Incomplete => Failure::Protocol(error),
+        StreamError::Overload => Failure::Overload,
+        _ => Failure::ClientGone,
+    }
+}
