@@ -30,7 +30,6 @@ pub(crate) struct Call<'c> {
     pub(crate) exchange: &'c mut Exchange,
     pub(crate) env: Environment<'c>,
     pub(super) number: usize,
-    pub(super) route_stale: bool,
 }
 
 impl<'c> Call<'c> {
@@ -50,15 +49,6 @@ impl<'c> Call<'c> {
             number: self.number,
             filter: PhantomData,
         }
-    }
-
-    /// The request has become another one: its route is chosen anew when the filter has returned.
-    #[expect(
-        dead_code,
-        reason = "part of what a filter may do; Envoy's header mutation does not, and those that do come later"
-    )]
-    pub(crate) fn clear_route(&mut self) {
-        self.route_stale = true;
     }
 }
 

@@ -13,7 +13,7 @@ use crate::body::{BodyLength, StreamError};
 use crate::drain::{Drain, DrainStage};
 use crate::failure::Failure;
 use crate::h1::H1Error;
-use crate::hcm::{Environment, Exchange, Facts, HcmRuntime, IdleWatch, Reply, RequestBody, choose};
+use crate::hcm::{Environment, Exchange, Facts, HcmRuntime, IdleWatch, Reply, RequestBody};
 use crate::local_reply::LocalReply;
 use crate::timer::{Timer, far_future};
 
@@ -39,18 +39,13 @@ pub(crate) async fn on_request<B: RequestBody, R: Reply>(
     let mut states = std::mem::take(&mut exchange.filter_states);
     states.extend(filters.iter().map(Filter::state));
     exchange.filters_off = switched_off(env.hcm, exchange);
-    let mut idle = idle_timeout(env.hcm, exchange);
+    let idle = idle_timeout(env.hcm, exchange);
     let mut outcome = Ok(None);
     for (number, (filter, state)) in filters.iter().zip(&mut states).enumerate() {
         if is_off(exchange, number) {
             continue;
         }
-        let mut call = Call {
-            exchange,
-            env,
-            number,
-            route_stale: false,
-        };
+        let mut call = Call { exchange, env, number };
         let mut watch = None;
         let verdict = {
             let begun = call.exchange.begun;
@@ -64,7 +59,6 @@ pub(crate) async fn on_request<B: RequestBody, R: Reply>(
             })
             .await
         };
-        let route_stale = call.route_stale;
         if watch.is_some() {
             exchange.passed = Instant::now();
         }
@@ -78,10 +72,6 @@ pub(crate) async fn on_request<B: RequestBody, R: Reply>(
                 outcome = Err(failure);
                 break;
             }
-        }
-        if route_stale {
-            exchange.selected = choose(env, exchange);
-            idle = idle_timeout(env.hcm, exchange);
         }
     }
     exchange.filter_states = states;
@@ -97,12 +87,7 @@ pub(crate) fn on_response(env: Environment<'_>, exchange: &mut Exchange) {
         if is_off(exchange, number) {
             continue;
         }
-        let mut call = Call {
-            exchange,
-            env,
-            number,
-            route_stale: false,
-        };
+        let mut call = Call { exchange, env, number };
         filter.on_response(&mut call, state);
     }
     exchange.filter_states = states;

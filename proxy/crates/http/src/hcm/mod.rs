@@ -26,9 +26,7 @@ pub(crate) use exchange::Exchange;
 pub(crate) use request::decline_h2c;
 pub(crate) use response::{clean_trailers, finish_head, local_head};
 pub(crate) use stats::{Active, HcmStats};
-pub(crate) use stream::{
-    Environment, Facts, IdleWatch, Outcome, Reply, RequestBody, choose, handle, response_ops, send_head,
-};
+pub(crate) use stream::{Environment, Facts, IdleWatch, Outcome, Reply, RequestBody, handle, response_ops, send_head};
 
 use crate::access_log::AccessLogs;
 use crate::filters::{self, Filter, Setup};

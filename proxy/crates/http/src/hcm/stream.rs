@@ -204,7 +204,7 @@ async fn decide<B: RequestBody, R: Reply>(
 }
 
 /// The route of a request, by the table in force.
-pub(crate) fn choose(env: Environment<'_>, exchange: &mut Exchange) -> Option<Selected> {
+fn choose(env: Environment<'_>, exchange: &mut Exchange) -> Option<Selected> {
     let table = env.hcm.routes(env.worker)?;
     let host = select::virtual_host(&table, exchange.request.host())?;
     let routes = &table.virtual_hosts.get(host)?.routes;

@@ -99,7 +99,7 @@ mod tests {
             dns_sans: vec!["frontend.shop".to_owned()],
             subject: "O=\"a,b\"".to_owned(),
             sha256: "ab12".to_owned(),
-            issuer: String::new(),
+            ..PeerIdentity::default()
         }));
         connection
     }
