@@ -36,6 +36,8 @@ type HTTPRoute struct {
 	Retry    *Retry    `json:"retry,omitempty"`
 	Request  HeaderOps `json:"request,omitzero"`
 	Response HeaderOps `json:"response,omitzero"`
+	Fault    *Fault    `json:"fault,omitempty"`
+	CORS     *CORS     `json:"cors,omitempty"`
 	Source   Source    `json:"source"`
 }
 

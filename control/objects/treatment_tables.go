@@ -120,15 +120,14 @@ var virtualServiceTreatments = map[string]fields{
 	"istio.networking.v1alpha3.HTTPRoute": {
 		translated: []string{
 			"name", "match", "route", "redirect", "directResponse", "rewrite", "timeout", "retries", "headers",
+			"fault", "corsPolicy",
 		},
 		refused: map[string]string{
 			"delegate":         "write the routes into this VirtualService",
-			"fault":            later + "fault injection",
 			"mirror":           later + "mirroring",
 			"mirrors":          later + "mirroring",
 			"mirrorPercent":    later + "mirroring",
 			"mirrorPercentage": later + "mirroring",
-			"corsPolicy":       later + "CORS filter; let the application answer preflight requests",
 		},
 	},
 	"istio.networking.v1alpha3.HTTPMatchRequest": {
@@ -165,26 +164,22 @@ var virtualServiceTreatments = map[string]fields{
 		translated: []string{"attempts", "perTryTimeout", "retryOn", "retryIgnorePreviousHosts", "backoff"},
 		refused:    map[string]string{"retryRemoteLocalities": later + "localities"},
 	},
-	"istio.networking.v1alpha3.HTTPFaultInjection": {refused: map[string]string{
-		"delay": later + "fault injection", "abort": later + "fault injection",
-	}},
-	"istio.networking.v1alpha3.HTTPFaultInjection.Delay": {refused: map[string]string{
-		"percent": later + "fault injection", "fixedDelay": later + "fault injection",
-		"exponentialDelay": later + "fault injection", "percentage": later + "fault injection",
-	}},
-	"istio.networking.v1alpha3.HTTPFaultInjection.Abort": {refused: map[string]string{
-		"httpStatus": later + "fault injection", "grpcStatus": later + "fault injection",
-		"http2Error": later + "fault injection", "percentage": later + "fault injection",
-	}},
-	"istio.networking.v1alpha3.Percent": {refused: map[string]string{"value": later + "mirroring or faults"}},
+	"istio.networking.v1alpha3.HTTPFaultInjection": {translated: []string{"delay", "abort"}},
+	"istio.networking.v1alpha3.HTTPFaultInjection.Delay": {
+		translated: []string{"percent", "fixedDelay", "percentage"},
+		refused:    map[string]string{"exponentialDelay": "use fixedDelay; Istio has not implemented it either"},
+	},
+	"istio.networking.v1alpha3.HTTPFaultInjection.Abort": {
+		translated: []string{"httpStatus", "grpcStatus", "percentage"},
+		refused:    map[string]string{"http2Error": "use httpStatus or grpcStatus; Istio has not implemented it either"},
+	},
+	"istio.networking.v1alpha3.Percent": {translated: []string{"value"}},
 	"istio.networking.v1alpha3.HTTPMirrorPolicy": {refused: map[string]string{
 		"destination": later + "mirroring", "percentage": later + "mirroring",
 	}},
-	"istio.networking.v1alpha3.CorsPolicy": {refused: map[string]string{
-		"allowOrigin": later + "CORS filter", "allowOrigins": later + "CORS filter",
-		"allowMethods": later + "CORS filter", "allowHeaders": later + "CORS filter",
-		"exposeHeaders": later + "CORS filter", "maxAge": later + "CORS filter",
-		"allowCredentials": later + "CORS filter", "unmatchedPreflights": later + "CORS filter",
+	"istio.networking.v1alpha3.CorsPolicy": {translated: []string{
+		"allowOrigin", "allowOrigins", "allowMethods", "allowHeaders", "exposeHeaders", "maxAge", "allowCredentials",
+		"unmatchedPreflights",
 	}},
 	"istio.networking.v1alpha3.TLSRoute": {refused: map[string]string{
 		"match": later + "routing of TLS by server name", "route": later + "routing of TLS by server name",

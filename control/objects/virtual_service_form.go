@@ -137,6 +137,8 @@ func (c *checker) httpRoute(at string, r *networking.HTTPRoute) {
 		}
 	}
 	c.retries(at+".retries", r.Retries)
+	c.fault(at+".fault", r.Fault)
+	c.cors(at+".corsPolicy", r.CorsPolicy)
 }
 
 func (c *checker) redirect(at string, r *networking.HTTPRedirect) {

@@ -49,14 +49,14 @@ func (g *generator) connectionManager(h *hcmv3.HttpConnectionManager) *listenerv
 	return &listenerv3.Filter{Name: filterHCM, ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: g.pack(h)}}
 }
 
-// httpFilters are the filters of a connection manager, in Istio's order: telemetry's exchange of names, policies,
-// statistics, router.
-func (g *generator) httpFilters(policies ...*hcmv3.HttpFilter) []*hcmv3.HttpFilter {
+// httpFilters are the filters of a connection manager, in Istio's order: telemetry's exchange of names, those given
+// (policies, what routes ask for), statistics, router.
+func (g *generator) httpFilters(given ...*hcmv3.HttpFilter) []*hcmv3.HttpFilter {
 	var out []*hcmv3.HttpFilter
 	if g.node.Heddle {
 		out = append(out, g.httpFilter(filterPeerMetadata, g.typedStruct("io.istio.http.peer_metadata.Config")))
 	}
-	out = append(out, policies...)
+	out = append(out, given...)
 	if g.node.Heddle {
 		out = append(out, g.httpFilter(filterStats, g.typedStruct("stats.PluginConfig")))
 	}

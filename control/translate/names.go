@@ -32,6 +32,8 @@ const (
 	filterHTTPRBAC    = "envoy.filters.http.rbac"
 	// principalMutualTLS is a principal that compares one kind of subject alternative name.
 	principalMutualTLS = "envoy.rbac.principals.mtls_authenticated"
+	filterFault        = "envoy.filters.http.fault"
+	filterCORS         = "envoy.filters.http.cors"
 	filterRouter       = "envoy.filters.http.router"
 	filterOriginalDst  = "envoy.filters.listener.original_dst"
 	filterTLSInspector = "envoy.filters.listener.tls_inspector"

@@ -183,7 +183,9 @@ func everything(m model.HTTPMatch) bool {
 }
 
 func (g *generator) route(h *model.HTTPRoute, m model.HTTPMatch, host string, port uint16) *routev3.Route {
-	out := &routev3.Route{Name: routeName(h.Name, m.Name), Match: routeMatch(m)}
+	out := &routev3.Route{
+		Name: routeName(h.Name, m.Name), Match: routeMatch(m), TypedPerFilterConfig: g.routeFilterConfigs(h),
+	}
 	out.RequestHeadersToAdd, out.RequestHeadersToRemove = headerChanges(h.Request)
 	out.ResponseHeadersToAdd, out.ResponseHeadersToRemove = headerChanges(h.Response)
 	switch {

@@ -130,7 +130,7 @@ func (b *builder) httpRoute(o *objects.Object, at string, r *networking.HTTPRout
 			out.Rewrite.Pattern, out.Rewrite.Substitution = x.UriRegexRewrite.Match, x.UriRegexRewrite.Rewrite
 		}
 	}
-	out.Retry = retry(r.Retries)
+	out.Retry, out.Fault, out.CORS = retry(r.Retries), fault(r.Fault), cors(r.CorsPolicy)
 	return out
 }
 

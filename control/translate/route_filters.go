@@ -1,0 +1,100 @@
+package translate
+
+import (
+	"strconv"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	commonfaultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/common/fault/v3"
+	corsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/cors/v3"
+	faultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/fault/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"heddle.io/heddle/control/model"
+)
+
+// routeFilters are the filters that routes configure, in Istio's order. A proxy has one when a route asks for it that the
+// proxy may get, so that others do not pay for it: unlike in Istio, the first such route changes the listener too, and its
+// open connections are drained.
+func (g *generator) routeFilters() []*hcmv3.HttpFilter {
+	var faults, cors bool
+	for _, r := range g.mesh.Routes {
+		if !r.ExportTo.In(g.node.Namespace) {
+			continue
+		}
+		for i := range r.HTTP {
+			faults = faults || r.HTTP[i].Fault != nil
+			cors = cors || r.HTTP[i].CORS != nil
+		}
+	}
+	var out []*hcmv3.HttpFilter
+	if faults {
+		out = append(out, g.httpFilter(filterFault, &faultv3.HTTPFault{}))
+	}
+	if cors {
+		out = append(out, g.httpFilter(filterCORS, &corsv3.Cors{}))
+	}
+	return out
+}
+
+// routeFilterConfigs is what a route says to them.
+func (g *generator) routeFilterConfigs(h *model.HTTPRoute) map[string]*anypb.Any {
+	out := map[string]*anypb.Any{}
+	if h.Fault != nil {
+		out[filterFault] = g.pack(httpFault(h.Fault))
+	}
+	if h.CORS != nil {
+		out[filterCORS] = g.pack(corsPolicy(h.CORS))
+	}
+	if len(out) == 0 {
+		return nil
+	}
+	return out
+}
+
+func httpFault(f *model.Fault) *faultv3.HTTPFault {
+	out := &faultv3.HTTPFault{}
+	if d := f.Delay; d != nil {
+		out.Delay = &commonfaultv3.FaultDelay{
+			FaultDelaySecifier: &commonfaultv3.FaultDelay_FixedDelay{FixedDelay: duration(d.Time)},
+			Percentage:         ofMillion(d.Share),
+		}
+	}
+	if a := f.Abort; a != nil {
+		out.Abort = &faultv3.FaultAbort{
+			ErrorType:  &faultv3.FaultAbort_HttpStatus{HttpStatus: a.HTTPStatus},
+			Percentage: ofMillion(a.Share),
+		}
+		if a.GRPCStatus != 0 {
+			out.Abort.ErrorType = &faultv3.FaultAbort_GrpcStatus{GrpcStatus: a.GRPCStatus}
+		}
+	}
+	return out
+}
+
+func ofMillion(share uint32) *typev3.FractionalPercent {
+	return &typev3.FractionalPercent{Numerator: share, Denominator: typev3.FractionalPercent_MILLION}
+}
+
+func corsPolicy(c *model.CORS) *corsv3.CorsPolicy {
+	out := &corsv3.CorsPolicy{
+		AllowMethods: strings.Join(c.Methods, ","), AllowHeaders: strings.Join(c.Headers, ","),
+		ExposeHeaders: strings.Join(c.Expose, ","),
+		FilterEnabled: &corev3.RuntimeFractionalPercent{DefaultValue: &typev3.FractionalPercent{Numerator: 100}},
+	}
+	for _, o := range c.Origins {
+		out.AllowOriginStringMatch = append(out.AllowOriginStringMatch, stringMatcher(o))
+	}
+	if c.MaxAge != nil {
+		out.MaxAge = strconv.FormatInt(int64(c.MaxAge.Seconds()), 10)
+	}
+	if c.Credentials != nil {
+		out.AllowCredentials = flag(*c.Credentials)
+	}
+	if c.KeepUnmatched {
+		out.ForwardNotMatchingPreflights = flag(false)
+	}
+	return out
+}
