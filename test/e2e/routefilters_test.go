@@ -59,10 +59,10 @@ spec:
       maxAge: 60s
     route: [{ destination: { host: frontend.pinnacle.svc.cluster.local, port: { number: 80 } } }]
 `)
-	ask := func(method, origin string) (*http.Response, error) {
+	ask := func(method, origin string) (int, http.Header, error) {
 		request, err := http.NewRequestWithContext(t.Context(), method, address+"/", nil)
 		if err != nil {
-			return nil, err
+			return 0, nil, err
 		}
 		request.Host = "api.example.com"
 		request.Header.Set("Origin", origin)
@@ -71,20 +71,19 @@ spec:
 		}
 		answer, err := http.DefaultClient.Do(request)
 		if err != nil {
-			return nil, err
+			return 0, nil, err
 		}
-		return answer, answer.Body.Close()
+		return answer.StatusCode, answer.Header, answer.Body.Close()
 	}
 	const allowed = "Access-Control-Allow-Origin"
 	harness.Eventually(t, 20*time.Second, "a preflight's answer", func() error {
-		answer, err := ask(http.MethodOptions, "https://shop.example.com")
+		status, h, err := ask(http.MethodOptions, "https://shop.example.com")
 		if err != nil {
 			return err
 		}
-		h := answer.Header
-		if answer.StatusCode != 200 || h.Get(allowed) != "https://shop.example.com" ||
+		if status != 200 || h.Get(allowed) != "https://shop.example.com" ||
 			h.Get("Access-Control-Allow-Methods") != "GET,PUT" || h.Get("Access-Control-Max-Age") != "60" {
-			return fmt.Errorf("%s %v", answer.Status, h)
+			return fmt.Errorf("%d %v", status, h)
 		}
 		return nil
 	})
@@ -92,12 +91,12 @@ spec:
 		"https://shop.example.com":  "https://shop.example.com",
 		"https://other.example.com": "",
 	} {
-		answer, err := ask(http.MethodGet, origin)
+		status, h, err := ask(http.MethodGet, origin)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if answer.StatusCode != 200 || answer.Header.Get(allowed) != want {
-			t.Errorf("%s: %s, %s %q; want %q", origin, answer.Status, allowed, answer.Header.Get(allowed), want)
+		if status != 200 || h.Get(allowed) != want {
+			t.Errorf("%s: %d, %s %q; want %q", origin, status, allowed, h.Get(allowed), want)
 		}
 	}
 }
