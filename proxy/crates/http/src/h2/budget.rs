@@ -1,4 +1,5 @@
-//! What the connections of a worker hold together of messages that nobody takes, and who has to give way above the bound.
+//! What the connections of a worker hold together of messages that nobody takes, and who has to give way above the bound;
+//! and what each connection notes as bytes come and go.
 //!
 //! Below it, only the windows and each connection's own bound count. Above it, a connection that holds more than its part
 //! reads no more answers for clients that do not take them, and when such bytes come all the same, the stream that holds
@@ -6,6 +7,12 @@
 //! notice nothing. So a worker holds no more than twice the bound, and [`FLOOR`] for each connection.
 
 use std::cell::Cell;
+use std::rc::Rc;
+
+use super::connection::{Core, Role};
+use super::frame::{self, Reason};
+use super::stream::State;
+use crate::body::StreamError;
 
 /// Bytes that the HTTP/2 connections of a worker may hold together: received and not passed on, standing in line for a
 /// connection's output, or in it.
@@ -75,6 +82,70 @@ impl Drop for Share {
             held.connections -= 1;
             worker.set(held);
         });
+    }
+}
+
+impl Core {
+    /// Says to the peer that it may send so much more on the connection.
+    pub(super) fn credit(&mut self, n: usize) {
+        if n > 0
+            && let Some(increment) = self.recv_window.consume(n)
+        {
+            self.control(|out| frame::window_update(0, increment, out));
+        }
+    }
+
+    /// The same for a stream.
+    pub(super) fn credit_stream(&mut self, state: &State, n: usize) {
+        let mut inbox = state.inbox.borrow_mut();
+        let increment = inbox.window.consume(n);
+        if inbox.end || state.error.get().is_some() {
+            return;
+        }
+        drop(inbox);
+        if let Some(increment) = increment {
+            self.control(|out| frame::window_update(state.id.get(), increment, out));
+        }
+    }
+
+    /// Bytes of a body were kept for a stream. Those of an upstream count against their streams' windows only: a client
+    /// that does not read must not hold up the others whose answers come on the same connection.
+    pub(super) fn kept(&mut self, n: usize) {
+        self.unread += n;
+        if self.role == Role::Client {
+            self.credit(n);
+        }
+        self.share();
+    }
+
+    /// Bytes that were kept are gone.
+    pub(super) fn gone(&mut self, n: usize) {
+        debug_assert!(n <= self.unread, "given back twice");
+        self.unread = self.unread.saturating_sub(n);
+        if self.role == Role::Server {
+            self.credit(n);
+        }
+        self.share();
+    }
+
+    /// Tells the worker's budget what is held.
+    pub(super) fn share(&mut self) {
+        self.share.set(self.unread + self.held + self.pending());
+    }
+
+    /// Resets the stream that holds most of what has come, one in a turn.
+    pub(super) fn shed(&mut self) {
+        if std::mem::replace(&mut self.shed, true) {
+            return;
+        }
+        let held = |state: &&Rc<State>| state.inbox.borrow().window.held();
+        let open = self.streams.values().filter(|state| state.error.get().is_none());
+        if let Some(state) = open.max_by_key(held).map(Rc::clone) {
+            self.stats.held_bytes_overflow.inc();
+            let data = std::mem::take(&mut state.inbox.borrow_mut().data);
+            self.gone(data.len());
+            self.reset(&state, Reason::ENHANCE_YOUR_CALM, StreamError::Overload);
+        }
     }
 }
 

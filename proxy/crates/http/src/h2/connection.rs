@@ -6,9 +6,9 @@
 //! ```
 //!
 //! A task of its own drives the connection by [`Connection::poll_turn`]. Body bytes are copied into the output only while
-//! less than [`super::send::OUTPUT_ROOM`] waits there and both windows allow it; otherwise their streams stand in line. So what a
-//! connection holds for a peer that does not read is bounded, however many streams it has and however large its windows
-//! are.
+//! less than [`super::send::OUTPUT_ROOM`] waits there and both windows allow it; otherwise their streams stand in line. So
+//! what a connection holds for a peer that does not read is bounded, however many streams it has and however large its
+//! windows are.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -136,7 +136,7 @@ pub(super) struct Core {
     pub(super) unread: usize,
     pub(super) share: Share,
     /// A stream was reset for it in this turn; what its task holds is not free yet.
-    shed: bool,
+    pub(super) shed: bool,
     pub(super) settings_received: bool,
     pub(super) settings_acknowledged: bool,
     pub(super) pong: bool,
@@ -325,68 +325,6 @@ impl Core {
             if let Some(error) = error(state.id.get()) {
                 state.fail(error);
             }
-        }
-    }
-
-    /// Says to the peer that it may send so much more on the connection.
-    pub(super) fn credit(&mut self, n: usize) {
-        if n > 0
-            && let Some(increment) = self.recv_window.consume(n)
-        {
-            self.control(|out| frame::window_update(0, increment, out));
-        }
-    }
-
-    /// The same for a stream.
-    pub(super) fn credit_stream(&mut self, state: &State, n: usize) {
-        let mut inbox = state.inbox.borrow_mut();
-        let increment = inbox.window.consume(n);
-        if inbox.end || state.error.get().is_some() {
-            return;
-        }
-        drop(inbox);
-        if let Some(increment) = increment {
-            self.control(|out| frame::window_update(state.id.get(), increment, out));
-        }
-    }
-
-    /// Bytes of a body were kept for a stream. Those of an upstream count against their streams' windows only: a client
-    /// that does not read must not hold up the others whose answers come on the same connection.
-    pub(super) fn kept(&mut self, n: usize) {
-        self.unread += n;
-        if self.role == Role::Client {
-            self.credit(n);
-        }
-        self.share();
-    }
-
-    /// Bytes that were kept are gone.
-    pub(super) fn gone(&mut self, n: usize) {
-        debug_assert!(n <= self.unread, "given back twice");
-        self.unread = self.unread.saturating_sub(n);
-        if self.role == Role::Server {
-            self.credit(n);
-        }
-        self.share();
-    }
-
-    /// Tells the worker's budget what is held.
-    pub(super) fn share(&mut self) {
-        self.share.set(self.unread + self.held + self.pending());
-    }
-
-    /// Resets the stream that holds most of what has come, one in a turn.
-    pub(super) fn shed(&mut self) {
-        if std::mem::replace(&mut self.shed, true) {
-            return;
-        }
-        let held = |state: &&Rc<State>| state.inbox.borrow().window.held();
-        let open = self.streams.values().filter(|state| state.error.get().is_none());
-        if let Some(state) = open.max_by_key(held).map(Rc::clone) {
-            self.stats.held_bytes_overflow.inc();
-            let data = std::mem::take(&mut state.inbox.borrow_mut().data);
-            self.gone(data.len());
-            self.reset(&state, Reason::ENHANCE_YOUR_CALM, StreamError::Overload);
         }
     }
 
