@@ -135,7 +135,7 @@ func (g *generator) outboundHTTP(port uint16, unknown string) {
 	manager := g.connectionManager(&hcmv3.HttpConnectionManager{
 		StatPrefix:                 "outbound_" + name,
 		RouteSpecifier:             rds(fmt.Sprint(port)),
-		HttpFilters:                g.httpFilters(g.routeFilters()...),
+		HttpFilters:                g.httpFilters(g.routeFilters...),
 		ServerHeaderTransformation: hcmv3.HttpConnectionManager_PASS_THROUGH,
 		ForwardClientCertDetails:   hcmv3.HttpConnectionManager_SANITIZE,
 		// As Istio has it: how long a stream may be silent is the application's business.

@@ -12,6 +12,7 @@ import (
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
@@ -38,6 +39,7 @@ func Proxy(mesh *model.Mesh, node Node) (*Resources, error) {
 		mesh: mesh, node: node, out: &Resources{sources: map[objects.Key]bool{}},
 		clusters: map[string]bool{}, portPolicies: map[string]model.PortPolicy{},
 	}
+	g.routeFilters = g.filtersOfRoutes()
 	switch node.Type {
 	case Sidecar:
 		g.sidecar()
@@ -67,6 +69,8 @@ type generator struct {
 	clusters map[string]bool
 	// portPolicies in force, by the name of the cluster.
 	portPolicies map[string]model.PortPolicy
+	// routeFilters are the same for every connection manager of the proxy that has routes.
+	routeFilters []*hcmv3.HttpFilter
 }
 
 // from notes that an object has a part in the configuration.

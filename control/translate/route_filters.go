@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -15,13 +16,13 @@ import (
 	"heddle.io/heddle/control/model"
 )
 
-// routeFilters are the filters that routes configure, in Istio's order. A proxy has one when a route asks for it that the
-// proxy may get, so that others do not pay for it: unlike in Istio, the first such route changes the listener too, and its
-// open connections are drained.
-func (g *generator) routeFilters() []*hcmv3.HttpFilter {
+// filtersOfRoutes are the filters that routes configure, in Istio's order. A proxy has one when a route asks for it that
+// the proxy may get, so that others do not pay for it: unlike in Istio, the first such route changes the listener too, and
+// its open connections are drained.
+func (g *generator) filtersOfRoutes() []*hcmv3.HttpFilter {
 	var faults, cors bool
 	for _, r := range g.mesh.Routes {
-		if !r.ExportTo.In(g.node.Namespace) {
+		if !r.ExportTo.In(g.node.Namespace) || !g.mayBeBound(r) {
 			continue
 		}
 		for i := range r.HTTP {
@@ -37,6 +38,14 @@ func (g *generator) routeFilters() []*hcmv3.HttpFilter {
 		out = append(out, g.httpFilter(filterCORS, &corsv3.Cors{}))
 	}
 	return out
+}
+
+// mayBeBound says whether routes are for this kind of proxy: sidecars, or some gateway.
+func (g *generator) mayBeBound(r *model.Routes) bool {
+	if g.node.Type == Sidecar {
+		return boundToMesh(r)
+	}
+	return slices.ContainsFunc(r.Gateways, func(name string) bool { return name != model.GatewayMesh })
 }
 
 // routeFilterConfigs is what a route says to them.
