@@ -51,7 +51,7 @@ demo-binaries: build
 	$(GO_BUILD) -o bin/demo ./demo/cmd/demo
 
 .PHONY: test
-test: packages test-go test-rust hostile conformance test-e2e ## everything, from a fresh machine with the prerequisites
+test: packages test-go test-rust hostile conformance impostors test-e2e ## everything, from a fresh machine with the prerequisites
 	@go run ./test/skipped $(RESULTS)
 
 .PHONY: test-go
@@ -91,7 +91,6 @@ e2e-binaries: build-packages
 .PHONY: impostors
 impostors: packages e2e-binaries ## forged certificates, shown to heddle-proxy and to Envoy
 	HEDDLE_E2E_BIN=$(E2E_BIN) go test -count=1 -run '^TestImpostors$$' ./test/scenarios
-test: impostors
 
 .PHONY: golden
 golden: ## refresh the expected files of test/scenarios

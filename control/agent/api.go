@@ -84,6 +84,18 @@ func (a *Agent) status() Status {
 	return s
 }
 
+// maxRequest bounds the body of a request to the agent.
+const maxRequest = 4 << 10
+
+// read decodes a request's body; false when it cannot be read, which the client has been told then.
+func read(w http.ResponseWriter, r *http.Request, into any) bool {
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxRequest)).Decode(into); err != nil {
+		refuse(w, &client.Problem{Status: http.StatusBadRequest, What: "the request's body cannot be read", Why: err.Error()})
+		return false
+	}
+	return true
+}
+
 func answer(w http.ResponseWriter, value any) {
 	w.Header().Set("Content-Type", "application/json")
 	// A client that went away cannot be told.

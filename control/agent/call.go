@@ -3,7 +3,6 @@ package agent
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -46,8 +45,7 @@ func (a *Agent) handleCall(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	var request client.CallRequest
-	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 4<<10)).Decode(&request); err != nil {
-		refuse(w, &client.Problem{Status: http.StatusBadRequest, What: "the request's body cannot be read", Why: err.Error()})
+	if !read(w, r, &request) {
 		return
 	}
 	if request.Host == "" || request.Port == 0 || found.spec.Gateway {

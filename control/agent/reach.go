@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -35,8 +34,7 @@ func (a *Agent) handleHandshake(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	var request client.HandshakeRequest
-	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 4<<10)).Decode(&request); err != nil {
-		refuse(w, &client.Problem{Status: http.StatusBadRequest, What: "the request's body cannot be read", Why: err.Error()})
+	if !read(w, r, &request) {
 		return
 	}
 	if _, err := netip.ParseAddrPort(request.Address); err != nil {

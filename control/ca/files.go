@@ -3,6 +3,7 @@ package ca
 import (
 	"crypto"
 	"crypto/x509"
+	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -80,3 +81,16 @@ func writeFile(path string, content []byte, mode os.FileMode) error {
 
 // syncDir makes a removed file's absence durable.
 func syncDir(path string) error { return durable.SyncDir(path) }
+
+// loadList reads a list; none when there is no file.
+func loadList[T any](path string) ([]T, error) {
+	content, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	var all []T
+	if err == nil {
+		err = json.Unmarshal(content, &all)
+	}
+	return all, err
+}

@@ -3,9 +3,7 @@ package ca
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -24,14 +22,7 @@ func formerPath(dir string) string { return filepath.Join(dir, "former-issuers.j
 
 func loadFormer(dir string) ([]formerIssuer, error) {
 	path := formerPath(dir)
-	content, err := os.ReadFile(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
-	}
-	var all []formerIssuer
-	if err == nil {
-		err = json.Unmarshal(content, &all)
-	}
+	all, err := loadList[formerIssuer](path)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w; restore the file from a backup, or remove it when the cluster has not joined a mesh within the last hours", path, err)
 	}

@@ -28,14 +28,7 @@ func trustedPath(dir string) string { return filepath.Join(dir, "trusted-roots.j
 
 func loadTrusted(dir string) ([]trustedRoot, error) {
 	path := trustedPath(dir)
-	content, err := os.ReadFile(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
-	}
-	var all []trustedRoot
-	if err == nil {
-		err = json.Unmarshal(content, &all)
-	}
+	all, err := loadList[trustedRoot](path)
 	for i := range all {
 		if err == nil {
 			all[i].parsed, err = parseCertificate([]byte(all[i].Certificate))
