@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use heddle_config::snapshot::Snapshot;
-use heddle_config::{Builder, Checkpoint, ResourceKind};
-use heddle_worker::{Phase, WorkerReport};
+use heddle_config::{Builder, Checkpoint, ConfigErrors, ResourceKind};
+use heddle_worker::{Phase, Scope, WorkerReport};
 use heddle_xds::Delivery;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::{JoinError, JoinHandle, spawn_blocking};
 use tokio::time::{Instant, interval_at, sleep_until};
 
 use crate::admin::{AdminCommand, ServerState};
@@ -26,8 +27,15 @@ const APPLY_TIMEOUT: Duration = Duration::from_secs(10);
 /// `initial_fetch_timeout`; what keeps the proxy from being ready is logged as often.
 const PATIENCE: Duration = Duration::from_secs(15);
 
+/// Time between looks whether the descriptors of the API are still used.
+const RELEASE: Duration = Duration::from_secs(30);
+
 /// How long workers may take to close everything at the end.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Updates from so many bytes on are decoded on another thread: this one answers probes and scrapes meanwhile. Smaller ones
+/// take a few milliseconds at most.
+const LARGE_UPDATE: usize = 64 * 1024;
 
 /// Most lines about what is waited for in one log entry.
 const MAX_WAITING: usize = 8;
@@ -58,10 +66,13 @@ pub(crate) struct Control {
     pub(crate) state: watch::Sender<ServerState>,
     pub(crate) drain_time: Duration,
     workers: Vec<WorkerView>,
+    decoding: Option<Decoding>,
     in_flight: Option<InFlight>,
     live: bool,
     /// Forces the end of draining.
     deadline: Option<Instant>,
+    /// When which listeners close that drain gracefully.
+    closing: Option<(Instant, Scope)>,
 }
 
 /// What the main thread knows of one worker.
@@ -70,6 +81,16 @@ struct WorkerView {
     version: u64,
     drained: bool,
     ended: bool,
+}
+
+/// The configuration with an update, unless that was refused.
+type Decoded = (Builder, Result<(), ConfigErrors>);
+
+/// A large update that is being decoded on another thread. One at a time.
+struct Decoding {
+    task: JoinHandle<Decoded>,
+    before: Option<Checkpoint>,
+    verdict: oneshot::Sender<Result<(), String>>,
 }
 
 /// An update that workers are putting into force.
@@ -98,13 +119,15 @@ impl Control {
             builder,
             discovery,
             snapshot,
-            phase: watch::channel(Phase::Serving).0,
+            phase: watch::channel(Phase::SERVING).0,
             state: watch::channel(ServerState::PreInitializing).0,
             drain_time,
             workers: vec![WorkerView::default(); workers],
+            decoding: None,
             in_flight: None,
             live: false,
             deadline: None,
+            closing: None,
         }
     }
 
@@ -116,13 +139,15 @@ impl Control {
             (Err(e), _) | (_, Err(e)) => return End::Failed(format!("signals cannot be received: {e}")),
         };
         self.discovery.follow(&self.builder.borrow(), false);
+        let mut release = interval_at(Instant::now() + RELEASE, RELEASE);
         let mut patience = interval_at(Instant::now() + PATIENCE, PATIENCE);
         loop {
             self.show_state();
             let apply_deadline = self.in_flight.as_ref().map(|f| f.deadline);
             let wait_deadline = self.builder.borrow().deadline().map(Instant::from_std);
             tokio::select! {
-                Some(delivery) = inputs.deliveries.recv(), if self.in_flight.is_none() => self.update(delivery),
+                Some(delivery) = inputs.deliveries.recv(), if !self.is_busy() => self.update(delivery),
+                decoded = end_of(&mut self.decoding) => self.decoded(decoded),
                 Some(report) = inputs.reports.recv() => {
                     if let Some(end) = self.report(report) {
                         return self.stop(&mut inputs, end).await;
@@ -138,7 +163,13 @@ impl Control {
                     }
                 }
                 () = until(apply_deadline) => self.give_up_waiting(),
-                () = until(wait_deadline), if self.in_flight.is_none() => self.end_waits(),
+                () = until(wait_deadline), if !self.is_busy() => self.end_waits(),
+                () = until(self.closing.map(|(at, _)| at)) => {
+                    if let Some((_, scope)) = self.closing.take() {
+                        tracing::info!("the drain time is over, closing listeners");
+                        self.advance(Phase::closed(scope));
+                    }
+                }
                 () = until(self.deadline) => {
                     tracing::info!("the drain time is over, closing what is left");
                     return self.stop(&mut inputs, End::Orderly).await;
@@ -148,6 +179,7 @@ impl Control {
                         return self.stop(&mut inputs, End::Orderly).await;
                     }
                 }
+                _ = release.tick() => heddle_config::release_descriptors(),
                 _ = patience.tick(), if !self.live => self.be_patient(),
             }
         }
@@ -160,10 +192,59 @@ impl Control {
         builder.set_time(Instant::now().into_std());
         // Endpoints cannot make a worker refuse a snapshot, and they change most often.
         let before = (update.kind != ResourceKind::Endpoints).then(|| builder.checkpoint());
-        if let Err(errors) = builder.apply(update) {
+        let size: usize = update.resources.iter().map(|resource| resource.body.value.len()).sum();
+        if size >= LARGE_UPDATE {
+            let mut next = builder.clone();
+            let task = spawn_blocking(move || {
+                let result = next.apply(update);
+                if result.is_ok() {
+                    // Made here as well; asking again gives the same one.
+                    next.snapshot();
+                }
+                (next, result)
+            });
+            self.decoding = Some(Decoding { task, before, verdict });
+            return;
+        }
+        let result = builder.apply(update);
+        drop(builder);
+        self.applied(result, before, verdict);
+    }
+
+    /// The thread that has decoded an update is done. What it made of the configuration takes its place.
+    fn decoded(&mut self, (decoding, end): (Decoding, Result<Decoded, JoinError>)) {
+        let Decoding { before, verdict, .. } = decoding;
+        match end {
+            Ok((next, result)) => {
+                if result.is_ok() {
+                    self.builder.replace(next);
+                }
+                self.applied(result, before, verdict);
+            }
+            Err(_) => answer(
+                verdict,
+                Err("decoding it failed, which is a bug; see the proxy's log".to_owned()),
+            ),
+        }
+    }
+
+    /// Whether an update is under way.
+    fn is_busy(&self) -> bool {
+        self.decoding.is_some() || self.in_flight.is_some()
+    }
+
+    /// Hands what an update has made of the configuration to the workers.
+    fn applied(
+        &mut self,
+        result: Result<(), ConfigErrors>,
+        before: Option<Checkpoint>,
+        verdict: oneshot::Sender<Result<(), String>>,
+    ) {
+        if let Err(errors) = result {
             answer(verdict, Err(errors.to_string()));
             return;
         }
+        let mut builder = self.builder.borrow_mut();
         let snapshot = builder.snapshot();
         self.discovery.follow(&builder, false);
         drop(builder);
@@ -173,7 +254,7 @@ impl Control {
             *current = snapshot;
             is_new
         });
-        if is_new && *self.phase.borrow() < Phase::Draining {
+        if is_new && !self.phase.borrow().stopping {
             self.in_flight = Some(InFlight {
                 version,
                 before,
@@ -290,7 +371,7 @@ impl Control {
                 tracing::info!("ready: configuration {version} is in force");
             }
         }
-        let state = if *self.phase.borrow() >= Phase::Draining {
+        let state = if self.phase.borrow().draining == Scope::All {
             ServerState::Draining
         } else if self.live {
             ServerState::Live
@@ -312,11 +393,12 @@ impl Control {
                 skip_exit,
             } => {
                 tracing::info!(graceful, inbound_only, skip_exit, "draining listeners");
-                self.advance(if inbound_only {
-                    Phase::DrainingInbound
+                let scope = if inbound_only { Scope::Inbound } else { Scope::All };
+                if graceful {
+                    self.drain(scope, skip_exit);
                 } else {
-                    Phase::Draining
-                });
+                    self.advance(Phase::closed(scope));
+                }
                 false
             }
             AdminCommand::FailHealthCheck(failed) => {
@@ -327,10 +409,23 @@ impl Control {
         }
     }
 
+    /// Has connections finish while new ones are accepted, and closes the listeners after the drain time unless `stay`. As
+    /// in Envoy, it does nothing more for those that drain already.
+    fn drain(&mut self, scope: Scope, stay: bool) {
+        if self.phase.borrow().draining >= scope {
+            return;
+        }
+        self.advance(Phase::draining(scope));
+        self.closing = match stay {
+            true => self.closing,
+            false => Some((Instant::now() + self.drain_time, scope)),
+        };
+    }
+
     /// A signal: the first drains, the next ends at once; so does the first when draining was asked for before. True
     /// when the process should end now.
     fn asked_to_end(&mut self, name: &str) -> bool {
-        if *self.phase.borrow() >= Phase::Draining {
+        if self.phase.borrow().closed == Scope::All {
             tracing::info!("{name}: ending now");
             return true;
         }
@@ -339,18 +434,17 @@ impl Control {
             self.drain_time.as_secs()
         );
         self.deadline = Some(Instant::now() + self.drain_time);
-        self.advance(Phase::Draining);
+        self.advance(Phase::closed(Scope::All));
         false
     }
 
     fn advance(&mut self, to: Phase) {
         self.phase.send_if_modified(|phase| {
-            let further = to > *phase;
-            *phase = to.max(*phase);
-            further
+            let further = phase.and(to);
+            std::mem::replace(phase, further) != further
         });
-        // Draining workers put no more snapshots into force.
-        if to >= Phase::Draining
+        // Workers that stop put no more snapshots into force.
+        if to.stopping
             && let Some(in_flight) = self.in_flight.take()
         {
             answer(in_flight.verdict, Ok(()));
@@ -359,7 +453,7 @@ impl Control {
 
     /// Has the workers close everything and waits for them.
     async fn stop(&mut self, inputs: &mut Inputs, end: End) -> End {
-        self.advance(Phase::Stopping);
+        self.advance(Phase::STOPPING);
         self.show_state();
         let deadline = Instant::now() + STOP_TIMEOUT;
         let mut running = self.workers.len();
@@ -384,6 +478,18 @@ impl Signals {
             _ = self.terminate.recv() => "SIGTERM",
             _ = self.interrupt.recv() => "SIGINT",
         }
+    }
+}
+
+/// The end of what is being decoded, if there is something: it is taken out then.
+async fn end_of(decoding: &mut Option<Decoding>) -> (Decoding, Result<Decoded, JoinError>) {
+    let Some(current) = decoding else {
+        return pending().await;
+    };
+    let end = (&mut current.task).await;
+    match decoding.take() {
+        Some(done) => (done, end),
+        None => pending().await,
     }
 }
 

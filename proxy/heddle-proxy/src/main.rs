@@ -10,6 +10,7 @@ mod control;
 mod descriptors;
 mod discovery;
 mod logging;
+mod overload;
 mod workers;
 
 use std::cell::{Cell, RefCell};
@@ -19,11 +20,12 @@ use std::rc::Rc;
 
 use clap::Parser;
 use heddle_config::{Bootstrap, Builder};
+use heddle_http::OverloadStates;
 use heddle_net::ListenOptions;
 use heddle_telemetry::Stats;
 use heddle_telemetry::access_log::LogFiles;
 use heddle_upstream::{Supervisor, Upstreams};
-use heddle_worker::WorkerSettings;
+use heddle_worker::{Shared, WorkerSettings};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::Instant;
@@ -33,6 +35,7 @@ use crate::args::{Args, Mode};
 use crate::control::{Control, End, Inputs};
 use crate::discovery::Discovery;
 use crate::logging::Logging;
+use crate::overload::OverloadManager;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -126,15 +129,28 @@ async fn run(args: &Args, logging: Logging) -> End {
     let (updates, deliveries) = mpsc::channel(1);
     let discovery = Discovery::new(&bootstrap, stats.clone(), updates);
     let control = Control::new(builder.clone(), discovery, snapshot, args.workers(), args.drain_time());
+    let shared = Shared::new();
+    let (overload_sender, overload) = watch::channel(OverloadStates::default());
+    if let Some(config) = &bootstrap.overload {
+        let probe = |resource| overload::probe(resource, shared.clone(), max_connections);
+        spawn_local(OverloadManager::new(config, &stats, overload_sender, probe).run());
+    }
     let started = workers::start(&workers::Start {
         count: args.workers(),
         snapshot: &control.snapshot,
         phase: &control.phase,
         logs: &logs,
         upstreams: &upstreams,
+        shared: &shared,
+        overload: &overload,
         settings: WorkerSettings {
             drain_timeout: args.drain_time(),
             max_connections,
+            overload: bootstrap
+                .overload
+                .as_ref()
+                .map(|manager| manager.limits)
+                .unwrap_or_default(),
             ..defaults
         },
     });
@@ -163,6 +179,7 @@ async fn run(args: &Args, logging: Logging) -> End {
             config_dump: Box::new(move |endpoints| builder.borrow().config_dump(endpoints)),
             set_log_level: logging.set_level,
             suppressed_lines: logging.suppressed,
+            panics: logging.panics,
             commands: command_sender,
             health_check_failed: Cell::new(false),
         };
@@ -184,9 +201,9 @@ async fn run(args: &Args, logging: Logging) -> End {
     end
 }
 
-/// Whether a new listener's address can be had. The socket is closed again at once; workers open their own.
+/// Whether a new listener's address can be had. Workers open sockets of their own.
 fn can_listen(address: SocketAddr) -> Result<(), String> {
-    heddle_net::listen(&ListenOptions::new(address)).map(drop).map_err(|e| {
+    heddle_net::bind(&ListenOptions::new(address)).map(drop).map_err(|e| {
         let remedy = match e.kind() {
             std::io::ErrorKind::AddrInUse => "; another process has it: stop that one or choose another port",
             std::io::ErrorKind::PermissionDenied => {

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use heddle_config::snapshot::Snapshot;
+use heddle_http::OverloadStates;
 use heddle_telemetry::access_log::LogFiles;
 use heddle_telemetry::{Stats, StatsReader};
 use heddle_upstream::Upstreams;
@@ -20,6 +21,8 @@ pub(crate) struct Start<'a> {
     pub(crate) phase: &'a watch::Sender<Phase>,
     pub(crate) logs: &'a LogFiles,
     pub(crate) upstreams: &'a Upstreams,
+    pub(crate) shared: &'a Shared,
+    pub(crate) overload: &'a watch::Receiver<OverloadStates>,
     pub(crate) settings: WorkerSettings,
 }
 
@@ -32,7 +35,6 @@ pub(crate) struct Workers {
 
 /// Starts the threads.
 pub(crate) fn start(start: &Start<'_>) -> io::Result<Workers> {
-    let shared = Shared::new();
     // One report per worker and snapshot, and the main thread publishes no snapshot before it has heard of the last.
     let (report_sender, reports) = mpsc::channel(4 * start.count);
     let (end_sender, ended) = mpsc::channel(start.count);
@@ -46,7 +48,8 @@ pub(crate) fn start(start: &Start<'_>) -> io::Result<Workers> {
             stats,
             logs: start.logs.clone(),
             upstreams: start.upstreams.clone(),
-            shared: shared.clone(),
+            shared: start.shared.clone(),
+            overload: start.overload.clone(),
             phase: start.phase.subscribe(),
             reports: report_sender.clone(),
             settings: start.settings,

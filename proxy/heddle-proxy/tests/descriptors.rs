@@ -4,7 +4,6 @@ mod harness;
 
 use std::io::Read;
 use std::net::TcpStream;
-use std::time::Instant;
 
 use harness::*;
 
@@ -30,23 +29,6 @@ static_resources:
           route_config: {{ virtual_hosts: [{{ name: a, domains: ["*"], routes: [{{ match: {{ prefix: / }}, direct_response: {{ status: 200, body: {{ inline_string: hello }} }} }}] }}] }}
 "#
     )
-}
-
-/// The sum over all samples of a counter, by an admin interface that must answer at once.
-fn counter(admin: u16, name: &str) -> u64 {
-    let metrics = get(admin, "/stats/prometheus").expect("the admin interface answers");
-    let samples = metrics.lines().filter(|line| line.starts_with(name));
-    samples
-        .filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok())
-        .sum()
-}
-
-fn wait_until(what: &str, mut happens: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !happens() {
-        assert!(start.elapsed() < PATIENCE, "never: {what}");
-        std::thread::yield_now();
-    }
 }
 
 /// Connections that the proxy neither answers nor is sent anything on.

@@ -3,7 +3,7 @@
 mod harness;
 
 use std::io::Write;
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Mutex;
@@ -114,6 +114,42 @@ fn validate_checks_and_binds_nothing() {
         .0,
         Some(1)
     );
+}
+
+#[test]
+fn a_graceful_drain_takes_new_connections_and_closes_listeners_when_its_time_is_over() {
+    let (admin, port) = (free_port(), free_port());
+    let address = SocketAddr::from(([127, 0, 0, 1], admin));
+    let mut proxy = Proxy::start_with_drain_time(&static_config(admin, port), address, 1);
+    proxy.wait_for("LIVE");
+    assert!(post(admin, "/drain_listeners?graceful").ends_with("OK\n"));
+    proxy.wait_for("DRAINING");
+    wait_until("it does not listen any more", || {
+        TcpStream::connect(("127.0.0.1", port)).is_err()
+    });
+    proxy.wait_for("DRAINING");
+    // What drained already ends at once.
+    proxy.signal(Signal::SIGTERM);
+    assert_eq!(proxy.exit().code(), Some(0));
+}
+
+#[test]
+fn skip_exit_leaves_listeners_open() {
+    let (admin, port) = (free_port(), free_port());
+    let address = SocketAddr::from(([127, 0, 0, 1], admin));
+    // Without a drain time listeners would close at once.
+    let mut proxy = Proxy::start_with_drain_time(&static_config(admin, port), address, 0);
+    proxy.wait_for("LIVE");
+    assert!(post(admin, "/drain_listeners?graceful&skip_exit").ends_with("OK\n"));
+    proxy.wait_for("DRAINING");
+    for _ in 0..20 {
+        let answer = get(port, "/").expect("an answer");
+        assert!(answer.ends_with("hello"), "{answer}");
+    }
+    assert!(post(admin, "/drain_listeners").ends_with("OK\n"));
+    wait_until("it does not listen any more", || {
+        TcpStream::connect(("127.0.0.1", port)).is_err()
+    });
 }
 
 type Reply<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -329,12 +365,9 @@ const CDS: &str = "envoy.config.cluster.v3.Cluster";
 const LDS: &str = "envoy.config.listener.v3.Listener";
 const RDS: &str = "envoy.config.route.v3.RouteConfiguration";
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn configuration_comes_over_the_stream_and_bad_ones_are_refused() {
-    let socket = temporary("ads.sock");
-    let (admin, port) = (free_port(), free_port());
-    let mut peers = serve(&socket);
-    let config = format!(
+/// A bootstrap whose configuration comes from the server at this socket.
+fn discovering(admin: u16, socket: &Path) -> String {
+    format!(
         r#"
 node: {{ id: proxy-1, cluster: test }}
 admin: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: {admin} }} }} }}
@@ -349,7 +382,54 @@ static_resources:
     load_assignment: {{ cluster_name: xds, endpoints: [{{ lb_endpoints: [{{ endpoint: {{ address: {{ pipe: {{ path: {} }} }} }} }}] }}] }}
 "#,
         socket.display()
+    )
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_large_update_holds_up_no_probe() {
+    let socket = temporary("large.sock");
+    let admin = free_port();
+    let mut peers = serve(&socket);
+    let mut proxy = Proxy::start(&discovering(admin, &socket), admin);
+    let mut peer = peers.recv().await.expect("a stream");
+    assert!(peer.request().await.type_url.ends_with(CDS));
+    tokio::task::block_in_place(|| proxy.wait_for("PRE_INITIALIZING"));
+    let names: Vec<String> = (0..10_000).map(|n| format!("cluster-{n}")).collect();
+    let clusters = names.iter().map(|name| (name.as_str(), eds_cluster(name))).collect();
+    peer.respond(CDS, "c1", clusters).await;
+    let begun = Instant::now();
+    let mut longest = std::time::Duration::ZERO;
+    let mut probes = 0;
+    let acknowledged = peer.request();
+    tokio::pin!(acknowledged);
+    let request = loop {
+        tokio::select! {
+            biased;
+            request = &mut acknowledged => break request,
+            () = std::future::ready(()) => {}
+        }
+        let asked = Instant::now();
+        tokio::task::block_in_place(|| get(admin, "/ready")).expect("an answer");
+        longest = longest.max(asked.elapsed());
+        probes += 1;
+        tokio::task::yield_now().await;
+    };
+    let took = begun.elapsed();
+    assert_eq!(request.response_nonce, "c1");
+    assert!(request.error_detail.is_none(), "{:?}", request.error_detail);
+    assert!(
+        longest < took / 2,
+        "of {probes} probes one took {longest:?}, the update {took:?}"
     );
+    let _ = std::fs::remove_file(&socket);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn configuration_comes_over_the_stream_and_bad_ones_are_refused() {
+    let socket = temporary("ads.sock");
+    let (admin, port) = (free_port(), free_port());
+    let mut peers = serve(&socket);
+    let config = discovering(admin, &socket);
     let mut proxy = Proxy::start(&config, admin);
     let mut peer = tokio::time::timeout(PATIENCE, peers.recv())
         .await

@@ -5,7 +5,7 @@
 //! question which fields of a message are set.
 #![forbid(unsafe_code)]
 
-use std::sync::OnceLock;
+use std::sync::{Mutex, PoisonError};
 
 use prost_reflect::DescriptorPool;
 
@@ -19,14 +19,31 @@ pub use generated::{envoy, google, udpa, xds};
 /// The descriptor set as the generator wrote it.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/envoy.bin"));
 
-/// Descriptors of every message that Heddle can read. Loaded at first use, once per process.
-pub fn pool() -> &'static DescriptorPool {
-    static POOL: OnceLock<DescriptorPool> = OnceLock::new();
-    POOL.get_or_init(|| match DescriptorPool::decode(DESCRIPTORS) {
+/// The descriptors while they are loaded, and whether they were used since [`release_pool`] was called last.
+static POOL: Mutex<(Option<DescriptorPool>, bool)> = Mutex::new((None, false));
+
+/// Descriptors of every message that Heddle can read. Loaded when they are not there, which takes some milliseconds.
+pub fn pool() -> DescriptorPool {
+    let mut kept = POOL.lock().unwrap_or_else(PoisonError::into_inner);
+    kept.1 = true;
+    let load = || match DescriptorPool::decode(DESCRIPTORS) {
         Ok(pool) => pool,
         // The bytes are part of the program: a set that does not load is a broken build, not an input.
         Err(e) => unreachable!("the built-in descriptor set does not load: {e}"),
-    })
+    };
+    kept.0.get_or_insert_with(load).clone()
+}
+
+/// Lets go of the descriptors, 7 MB, unless they were used since the last call. To be called now and then: between two
+/// updates of its configuration nobody in a proxy needs them. Messages made with them keep them until they are gone. True when
+/// they are let go.
+pub fn release_pool() -> bool {
+    let mut kept = POOL.lock().unwrap_or_else(PoisonError::into_inner);
+    let unused = !std::mem::take(&mut kept.1);
+    if unused {
+        kept.0 = None;
+    }
+    unused
 }
 
 /// The prefix of every type URL.
@@ -56,6 +73,19 @@ mod tests {
         ] {
             assert!(pool().get_message_by_name(name).is_some(), "{name} is missing");
         }
+    }
+
+    #[test]
+    fn descriptors_are_let_go_when_nobody_used_them_and_come_back() {
+        let name = "envoy.config.cluster.v3.Cluster";
+        let kept = pool().get_message_by_name(name);
+        // Other tests use them as well: until nobody does.
+        while !release_pool() {}
+        assert!(
+            kept.is_some_and(|message| message.fields().len() > 10),
+            "what is held stays whole"
+        );
+        assert!(pool().get_message_by_name(name).is_some());
     }
 
     #[test]

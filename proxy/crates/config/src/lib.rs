@@ -17,5 +17,7 @@ pub mod snapshot;
 
 pub use bootstrap::{AdminAddress, Bootstrap, GrpcTarget, Options, TargetAddress};
 pub use builder::{Builder, Checkpoint, ListenerCheck, Subscriptions};
+pub use check::release_descriptors;
+pub use decode::struct_to_json;
 pub use error::{ConfigError, ConfigErrors};
 pub use resource::{Resource, ResourceKind, SecretSource, Update};

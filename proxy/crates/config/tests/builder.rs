@@ -1,8 +1,6 @@
 //! How updates become snapshots: warming, identity of what did not change, rotation, refusal as a whole.
 
-use std::cell::RefCell;
-use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use heddle_config::snapshot::{RouteSource, Snapshot};
 use heddle_config::{Bootstrap, Builder, Options, Resource, ResourceKind, SecretSource, Update};
@@ -457,10 +455,10 @@ fn a_bad_secret_is_refused_and_the_old_one_serves_on() {
 #[test]
 fn an_address_that_cannot_be_bound_refuses_the_listener() {
     let bootstrap = Bootstrap::parse([BOOTSTRAP], &Options::default()).expect("bootstrap");
-    let asked = Rc::new(RefCell::new(Vec::new()));
+    let asked = Arc::new(Mutex::new(Vec::new()));
     let log = asked.clone();
     let check = move |address: std::net::SocketAddr| {
-        log.borrow_mut().push(address.port());
+        log.lock().expect("not poisoned").push(address.port());
         if address.port() == 81 {
             Err("it is taken".to_owned())
         } else {
@@ -476,7 +474,7 @@ fn an_address_that_cannot_be_bound_refuses_the_listener() {
     assert_eq!(error, "listeners[other].address: cannot bind 127.0.0.1:81: it is taken");
     // An address that is ours already is not tried again.
     apply(&mut b, Listener, &[listener("front", 80, "s")]);
-    assert_eq!(*asked.borrow(), [80, 81]);
+    assert_eq!(*asked.lock().expect("not poisoned"), [80, 81]);
 }
 
 #[test]

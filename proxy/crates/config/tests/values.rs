@@ -653,3 +653,80 @@ overload_manager:
     let both = format!("{layers}{monitor}");
     assert_eq!(bootstrap(&both).runtime.max_downstream_connections, Some(7));
 }
+
+#[test]
+fn an_overload_manager() {
+    use heddle_config::snapshot::{
+        OverloadAction, OverloadActionKind, OverloadLimits, OverloadManager, Resource, ResourceMonitor, ScaledTimer,
+        TimerMinimum, Trigger,
+    };
+    assert_eq!(bootstrap("{}").overload, None);
+    let loaded = bootstrap(
+        r#"
+overload_manager:
+  refresh_interval: 0.25s
+  buffer_factory_config: { minimum_account_to_track_power_of_two: 20 }
+  resource_monitors:
+  - name: heap
+    typed_config:
+      "@type": type.googleapis.com/envoy.extensions.resource_monitors.fixed_heap.v3.FixedHeapConfig
+      max_heap_size_bytes: 1000
+  - name: group
+    typed_config:
+      "@type": type.googleapis.com/envoy.extensions.resource_monitors.cgroup_memory.v3.CgroupMemoryConfig
+  - name: connections
+    typed_config:
+      "@type": type.googleapis.com/envoy.extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig
+      max_active_downstream_connections: 7
+  actions:
+  - name: envoy.overload_actions.reduce_timeouts
+    triggers:
+    - { name: heap, scaled: { scaling_threshold: 0.8, saturation_threshold: 0.9 } }
+    - { name: connections, threshold: { value: 0.5 } }
+    typed_config:
+      "@type": type.googleapis.com/envoy.config.overload.v3.ScaleTimersOverloadActionConfig
+      timer_scale_factors:
+      - { timer: HTTP_DOWNSTREAM_CONNECTION_IDLE, min_timeout: 2s }
+      - { timer: TRANSPORT_SOCKET_CONNECT, min_scale: { value: 10 } }
+  - name: envoy.overload_actions.reset_high_memory_stream
+    triggers: [{ name: group, threshold: { value: 0.95 } }]
+"#,
+    );
+    let monitor = |name: &str, resource| ResourceMonitor {
+        name: name.to_owned(),
+        resource,
+    };
+    let mut limits = OverloadLimits {
+        tracked_stream_power: Some(20),
+        ..OverloadLimits::default()
+    };
+    limits.timers[ScaledTimer::HttpDownstreamConnectionIdle as usize] =
+        Some(TimerMinimum::Timeout(Duration::from_secs(2)));
+    limits.timers[ScaledTimer::TransportSocketConnect as usize] = Some(TimerMinimum::Scale(0.1));
+    let trigger = |monitor, scaling, saturation| Trigger {
+        monitor,
+        scaling,
+        saturation,
+    };
+    let expected = OverloadManager {
+        refresh_interval: Duration::from_millis(250),
+        monitors: vec![
+            monitor("heap", Resource::FixedHeap { max_bytes: 1000 }),
+            monitor("group", Resource::CgroupMemory { max_bytes: None }),
+            monitor("connections", Resource::DownstreamConnections { max: 7 }),
+        ],
+        actions: vec![
+            OverloadAction {
+                kind: OverloadActionKind::ReduceTimeouts,
+                triggers: vec![trigger(0, 0.8, 0.9), trigger(2, 0.5, 0.5)],
+            },
+            OverloadAction {
+                kind: OverloadActionKind::ResetHighMemoryStream,
+                triggers: vec![trigger(1, 0.95, 0.95)],
+            },
+        ],
+        limits,
+    };
+    assert_eq!(loaded.overload, Some(expected));
+    assert_eq!(loaded.runtime.max_downstream_connections, Some(7));
+}

@@ -112,6 +112,13 @@ pub(crate) enum PumpError {
     Sink(StreamError),
 }
 
+/// Bytes moved before other tasks of the worker get their turn. Hundreds of connections may all have a turn before it is
+/// the others: with 200 that nobody reads from, a tenth of a millisecond each is what the others notice.
+const TURN_BYTES: usize = 128 * 1024;
+
+/// What a piece counts besides its bytes: a body of tiny chunks costs by their number.
+const PIECE: usize = 256;
+
 /// Progress of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pump {
@@ -125,15 +132,20 @@ pub(crate) struct Pump {
 
 impl Pump {
     /// Moves what can be moved. The sink is flushed when the source has nothing more for now, so that a head and the
-    /// body bytes already there leave together. Trailers taken from the source are shown to `on_trailers` first.
+    /// body bytes already there leave together. However much the source has, a turn ends after [`TURN_BYTES`].
     pub(crate) fn poll<S: Source, K: Sink>(
         &mut self,
         cx: &mut Context<'_>,
         source: &mut S,
         sink: &mut K,
-        mut on_trailers: impl FnMut(&mut Fields),
     ) -> Poll<Result<(), PumpError>> {
+        let mut left = TURN_BYTES;
         while !self.finished {
+            if left == 0 {
+                // The others of this worker first.
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
             if let Some(error) = source.dropped() {
                 return Poll::Ready(Err(PumpError::Source(error)));
             }
@@ -143,7 +155,10 @@ impl Pump {
             }
             match source.poll_fill(cx, sink.room()) {
                 Poll::Ready(Ok(Fill::Data)) => match sink.poll_put(cx, source) {
-                    Poll::Ready(Ok(n)) => self.bytes += n as u64,
+                    Poll::Ready(Ok(n)) => {
+                        self.bytes += n as u64;
+                        left = left.saturating_sub(n + PIECE);
+                    }
                     Poll::Ready(Err(e)) => return Poll::Ready(Err(PumpError::Sink(e))),
                     Poll::Pending => {
                         // The sink is full: what it holds must be on its way.
@@ -152,10 +167,7 @@ impl Pump {
                     }
                 },
                 Poll::Ready(Ok(Fill::End)) => {
-                    let mut trailers = source.take_trailers();
-                    if let Some(trailers) = &mut trailers {
-                        on_trailers(trailers);
-                    }
+                    let trailers = source.take_trailers();
                     sink.finish(trailers.as_ref()).map_err(PumpError::Sink)?;
                     self.finished = true;
                 }
@@ -198,5 +210,104 @@ impl Source for Static {
 
     fn take_trailers(&mut self) -> Option<Fields> {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::future::poll_fn;
+    use std::rc::Rc;
+
+    use tokio::task::{LocalSet, spawn_local};
+
+    use super::*;
+
+    /// A source of pieces of one size that never has to wait.
+    struct Endless(&'static [u8]);
+
+    impl Source for Endless {
+        fn poll_fill(&mut self, _: &mut Context<'_>, _: usize) -> Poll<Result<Fill, StreamError>> {
+            Poll::Ready(Ok(Fill::Data))
+        }
+
+        fn chunk(&self) -> &[u8] {
+            self.0
+        }
+
+        fn consume(&mut self, _: usize) {}
+
+        fn ends_after(&self, _: usize) -> bool {
+            false
+        }
+
+        fn take_trailers(&mut self) -> Option<Fields> {
+            None
+        }
+    }
+
+    /// A sink that takes everything; it counts pieces.
+    #[derive(Clone, Default)]
+    struct Abyss(Rc<Cell<usize>>);
+
+    impl Sink for Abyss {
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), StreamError>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn room(&self) -> usize {
+            usize::MAX
+        }
+
+        fn poll_put<S: Source>(&mut self, _: &mut Context<'_>, source: &mut S) -> Poll<Result<usize, StreamError>> {
+            let n = source.chunk().len();
+            source.consume(n);
+            self.0.set(self.0.get() + 1);
+            Poll::Ready(Ok(n))
+        }
+
+        fn finish(&mut self, _: Option<&Fields>) -> Result<(), StreamError> {
+            Ok(())
+        }
+
+        fn poll_flush(&mut self, _: &mut Context<'_>) -> Poll<Result<(), StreamError>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    /// A greedy body beside an honest one that needs ten turns: how many pieces the greedy one has moved meanwhile.
+    async fn moved_beside_ten_turns(piece: &'static [u8]) -> usize {
+        let abyss = Abyss::default();
+        let mut sink = abyss.clone();
+        let greedy = spawn_local(async move {
+            let mut pump = Pump::default();
+            poll_fn(|cx| pump.poll(cx, &mut Endless(piece), &mut sink)).await
+        });
+        let mut turns = 0;
+        let honest = spawn_local(poll_fn(move |cx| {
+            turns += 1;
+            if turns > 10 {
+                return Poll::Ready(abyss.0.get());
+            }
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        }));
+        let moved = honest.await.expect("it ends");
+        greedy.abort();
+        moved
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_greedy_body_leaves_turns_to_others() {
+        let test = async {
+            let large = moved_beside_ten_turns(&[0; 64 * 1024]).await;
+            assert!((10..=11 * 2).contains(&large), "{large} pieces of 64 KiB");
+            let tiny = moved_beside_ten_turns(b"x").await;
+            assert!(
+                (10..=11 * TURN_BYTES / PIECE).contains(&tiny),
+                "{tiny} pieces of one byte"
+            );
+        };
+        LocalSet::new().run_until(test).await;
     }
 }

@@ -68,6 +68,13 @@ impl DrainTrigger {
         self.0.stage.get()
     }
 
+    /// Has every listener run again, to look at what else may have changed.
+    pub fn wake(&self) {
+        for (_, waker) in self.0.wakers.borrow().iter() {
+            waker.wake_by_ref();
+        }
+    }
+
     /// Listeners that wait on this signal, which are the connections still open.
     pub fn listeners(&self) -> usize {
         self.0.wakers.borrow().len()
@@ -78,9 +85,7 @@ impl DrainTrigger {
             return;
         }
         self.0.stage.set(stage);
-        for (_, waker) in self.0.wakers.borrow().iter() {
-            waker.wake_by_ref();
-        }
+        self.wake();
     }
 }
 

@@ -47,6 +47,8 @@ pub(crate) enum Failure {
     TryTimeout,
     /// The client went away.
     ClientGone,
+    /// The overload action `stop_accepting_requests`.
+    NotAccepting,
     /// The listener is closing its connections, and a filter was still waiting.
     Closing,
     /// The stream was reset here: too much is held that nobody takes.
@@ -69,6 +71,15 @@ pub(crate) struct RetryClass {
 }
 
 impl Failure {
+    /// What it means for a request that its client's stream failed so.
+    pub(crate) fn of_client(error: StreamError) -> Self {
+        match error {
+            StreamError::H1(error) if error != H1Error::Incomplete => Self::Protocol(error),
+            StreamError::Overload => Self::Overload,
+            _ => Self::ClientGone,
+        }
+    }
+
     /// Status of the local answer.
     pub(crate) fn status(&self) -> u16 {
         match self {
@@ -93,6 +104,7 @@ impl Failure {
             | Self::Connect { .. }
             | Self::Upstream(_)
             | Self::Overload
+            | Self::NotAccepting
             | Self::Closing => 503,
             Self::ClientGone => 0,
         }
@@ -120,9 +132,12 @@ impl Failure {
                 StreamError::Reset | StreamError::Refused => ResponseFlag::UpstreamRemoteReset,
                 StreamError::Overload => ResponseFlag::OverloadManager,
             },
-            Self::HeaderTimeout | Self::RequestTimeout | Self::UpgradeRefused | Self::BadPath | Self::Closing => {
-                return None;
-            }
+            Self::HeaderTimeout
+            | Self::RequestTimeout
+            | Self::UpgradeRefused
+            | Self::BadPath
+            | Self::NotAccepting
+            | Self::Closing => return None,
         })
     }
 
@@ -163,6 +178,7 @@ impl Failure {
             Self::HeaderTimeout => Cow::Borrowed("request header timeout"),
             Self::RequestTimeout => Cow::Borrowed("request timeout"),
             Self::StreamIdle { .. } => Cow::Borrowed("stream timeout"),
+            Self::NotAccepting => Cow::Borrowed("envoy overloaded"),
             Self::NoHealthyUpstream => Cow::Borrowed("no healthy upstream"),
             Self::Timeout | Self::TryTimeout => Cow::Borrowed("upstream request timeout"),
             Self::UpgradeRefused
@@ -199,6 +215,7 @@ impl Failure {
             Self::BadPath => "path_normalization_failed",
             Self::NoRoute => "route_not_found",
             Self::NoCluster(_) => "cluster_not_found",
+            Self::NotAccepting => "overload",
             Self::Closing => "listener_closing",
             Self::NoHealthyUpstream => "no_healthy_upstream",
             Self::Timeout => "response_timeout",
@@ -294,6 +311,7 @@ mod tests {
             (Failure::NoRoute, 404, Some("NR"), ""),
             (Failure::NoCluster(503), 503, Some("NC"), ""),
             (Failure::NoHealthyUpstream, 503, Some("UH"), "no healthy upstream"),
+            (Failure::NotAccepting, 503, None, "envoy overloaded"),
             (Failure::Timeout, 504, Some("UT"), "upstream request timeout"),
             (
                 Failure::Upstream(StreamError::H2),

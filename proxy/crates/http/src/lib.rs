@@ -20,6 +20,7 @@
 mod access_log;
 mod body;
 mod buffer;
+mod callout;
 mod drain;
 mod failure;
 mod filters;
@@ -27,7 +28,9 @@ mod h1;
 mod h2;
 mod hcm;
 mod head;
+mod jwks;
 mod local_reply;
+mod overload;
 mod pool;
 mod route;
 mod router;
@@ -38,9 +41,17 @@ mod worker;
 pub use access_log::AccessLogs;
 pub use drain::{Drain, DrainStage, DrainTrigger};
 pub use hcm::HcmRuntime;
+pub use overload::{Overload, OverloadStates};
 pub use pool::{HostPool, drain_host, sweep_pools};
 pub use serve::serve;
 pub use worker::{Clusters, HttpWorker};
+
+// The harness of the tests names the crate as they do.
+#[cfg(test)]
+extern crate self as heddle_http;
+#[cfg(test)]
+#[path = "../tests/harness/mod.rs"]
+mod harness;
 
 /// Entry points of the parsers, for fuzzing and comparison.
 pub mod parse {

@@ -27,6 +27,16 @@ pub(crate) struct LocalReply {
 }
 
 impl LocalReply {
+    /// The answer to a request whose body is longer than a filter keeps.
+    pub(crate) fn too_large() -> Self {
+        Self {
+            status: 413,
+            body: Bytes::from_static(b"Payload Too Large"),
+            details: "request_payload_too_large".into(),
+            ..Self::default()
+        }
+    }
+
     /// Makes it the exchange's response and returns the body to send.
     pub(crate) fn put(self, exchange: &mut Exchange) -> Bytes {
         exchange.details = self.details;
@@ -46,9 +56,10 @@ impl LocalReply {
             if !self.body.is_empty() {
                 fields.push_known(Known::GrpcMessage, percent_encode(&self.body).as_bytes());
             }
-        } else {
+        } else if !self.body.is_empty() {
+            // Of no body HTTP/1.1 says the length by itself; in HTTP/2 the head ends the stream.
             fields.push_number(Known::ContentLength, self.body.len() as u64);
-            if !self.body.is_empty() && !self.headers.has_known(Known::ContentType) {
+            if !self.headers.has_known(Known::ContentType) {
                 fields.push_known(Known::ContentType, b"text/plain");
             }
         }
@@ -98,11 +109,13 @@ mod tests {
 
     #[test]
     fn an_answer_suits_the_client() {
-        let mut exchange = Exchange::new(1, None);
+        let mut exchange = Exchange::take(1, None, tokio::time::Instant::now());
         let body = Failure::NoHealthyUpstream.reply(false).put(&mut exchange);
         assert_eq!(&body[..], b"no healthy upstream");
         assert_eq!(exchange.response.status, 503);
         assert_eq!(exchange.flags.to_string(), "UH");
+        LocalReply::default().put(&mut exchange);
+        assert!(!exchange.response.fields.has_known(Known::ContentLength));
         exchange.request.grpc = true;
         let limited = || {
             let mut headers = Fields::new();

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use bytes::BytesMut;
-use heddle_config::snapshot::HttpCodec;
+use heddle_config::snapshot::{HttpCodec, ScaledTimer};
 use heddle_net::ConnectionInfo;
 use heddle_tls::Stream;
 use tokio::time::Instant;
@@ -58,8 +58,7 @@ async fn detect(hcm: &HcmRuntime, stream: &Stream, first: &mut BytesMut, drain: 
     let mut timer = Timer::default();
     let now = Instant::now();
     let idle = hcm.config.idle_timeout;
-    let mut deadline = if idle.is_zero() { far_future(now) } else { now + idle };
-    let mut begun = false;
+    let mut begun = None;
     let mut draining = None;
     poll_fn(|cx| {
         loop {
@@ -72,9 +71,8 @@ async fn detect(hcm: &HcmRuntime, stream: &Stream, first: &mut BytesMut, drain: 
             if n == h2::PREFACE.len() {
                 return Poll::Ready(Some(true));
             }
-            if n > 0 && !begun {
-                begun = true;
-                deadline = Instant::now() + hcm.headers_timeout();
+            if n > 0 && begun.is_none() {
+                begun = Some(Instant::now() + hcm.headers_timeout());
             }
             if first.capacity() == 0 {
                 *first = buffer::take_read();
@@ -88,7 +86,11 @@ async fn detect(hcm: &HcmRuntime, stream: &Stream, first: &mut BytesMut, drain: 
                 Poll::Pending => break,
             }
         }
-        let mut until = deadline;
+        let mut until = match begun {
+            Some(deadline) => deadline,
+            None if idle.is_zero() => far_future(now),
+            None => now + hcm.overload.timeout(ScaledTimer::HttpDownstreamConnectionIdle, idle),
+        };
         if first.is_empty() {
             buffer::give_read(std::mem::take(first));
             match drain.stage() {

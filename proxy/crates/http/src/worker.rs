@@ -1,7 +1,7 @@
 //! What all HTTP connections of one worker share.
 
 use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -11,10 +11,16 @@ use heddle_telemetry::access_log::WorkerLogs;
 use heddle_upstream::ClusterManager;
 
 use crate::filters::peer_metadata::PeerCache;
+use crate::jwks::RemoteKeySets;
 use crate::pool::HostPool;
 
 /// The clusters of one worker, with this crate's connection pools in their hosts.
 pub type Clusters = ClusterManager<HostPool>;
+
+const HEX: &[u8; 16] = b"0123456789abcdef";
+
+/// Where the two digits of each byte of a UUID stand in its text (RFC 9562 section 4).
+const UUID_PLACES: [usize; 16] = [0, 2, 4, 6, 9, 11, 14, 16, 19, 21, 24, 26, 28, 30, 32, 34];
 
 /// Per-worker state of the HTTP data path. Not shared between threads.
 pub struct HttpWorker {
@@ -29,6 +35,7 @@ pub struct HttpWorker {
     random: RefCell<fastrand::Rng>,
     connection_ids: Cell<u64>,
     pub(crate) peers: Rc<PeerCache>,
+    pub(crate) jwks: RemoteKeySets,
 }
 
 impl HttpWorker {
@@ -41,9 +48,10 @@ impl HttpWorker {
         clusters: Rc<Clusters>,
         snapshot: Arc<Snapshot>,
     ) -> Rc<Self> {
-        Rc::new(Self {
+        Rc::new_cyclic(|itself| Self {
             clusters,
             peers: Rc::new(PeerCache::new(&snapshot.node, &stats)),
+            jwks: RemoteKeySets::new(Weak::clone(itself)),
             node: Arc::clone(&snapshot.node),
             runtime: snapshot.runtime,
             stats,
@@ -114,15 +122,9 @@ impl HttpWorker {
         bits[6] = bits[6] & 0x0f | 0x40;
         bits[8] = bits[8] & 0x3f | 0x80;
         let mut text = [b'-'; 36];
-        let mut at = 0;
-        for (i, byte) in bits.iter().enumerate() {
-            if matches!(i, 4 | 6 | 8 | 10) {
-                at += 1;
-            }
-            for nibble in [byte >> 4, byte & 15] {
-                text[at] = if nibble < 10 { b'0' + nibble } else { b'a' + nibble - 10 };
-                at += 1;
-            }
+        for (byte, at) in bits.into_iter().zip(UUID_PLACES) {
+            text[at] = HEX[usize::from(byte >> 4)];
+            text[at + 1] = HEX[usize::from(byte & 15)];
         }
         text
     }

@@ -2,6 +2,7 @@
 
 mod harness;
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -664,6 +665,48 @@ fn rbac_and_client_identity() {
     });
 }
 
+/// What is kept of a certificate belongs to one connection.
+#[test]
+fn each_connection_has_its_own_client() {
+    run(async {
+        let (up, log) = echo().await;
+        let mut manager = manager(to("c"));
+        manager.xfcc_mode = XfccMode::AppendForward;
+        let connections = Cell::new(0);
+        let proxy = Proxy::start_with(manager, vec![(h1("c"), vec![up])], move |info| {
+            let number = connections.replace(connections.get() + 1);
+            // The third has no certificate.
+            info.peer = (number < 2).then(|| {
+                Arc::new(PeerIdentity {
+                    sha256: format!("c{number}"),
+                    ..PeerIdentity::default()
+                })
+            });
+        })
+        .await;
+        let mut clients = Vec::new();
+        for _ in 0..3 {
+            let mut client = proxy.connect().await;
+            client.send(GET).await;
+            assert_eq!(client.answer().await.expect("answer").status, 200);
+            clients.push(client);
+        }
+        for _ in 0..2 {
+            for client in &mut clients {
+                client
+                    .send("GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-Client-Cert: Hash=before\r\n\r\n")
+                    .await;
+                assert_eq!(client.answer().await.expect("answer").status, 200);
+            }
+        }
+        let log = log.borrow();
+        let seen: Vec<_> = log.iter().map(|s| s.header("x-forwarded-client-cert")).collect();
+        let appended = [Some("Hash=before,Hash=c0"), Some("Hash=before,Hash=c1"), None];
+        let expected = [[Some("Hash=c0"), Some("Hash=c1"), None], appended, appended];
+        assert_eq!(seen, expected.concat());
+    });
+}
+
 #[test]
 fn the_edge_trusts_nobody() {
     run(async {
@@ -717,5 +760,27 @@ fn circuit_breakers_answer_overflow() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         assert_eq!(proxy.metric("envoy_http_downstream_rq_rx_reset", ""), 1);
+    });
+}
+
+/// Thousands of requests in one packet: another client does not wait for their end.
+#[test]
+fn pipelined_requests_leave_turns_to_others() {
+    run(async {
+        const GREEDY: usize = 2000;
+        let direct = Action::Direct(DirectResponse {
+            status: 200,
+            body: "ok".into(),
+        });
+        let proxy = Proxy::start(manager(table(vec![route("/", direct)])), Vec::new()).await;
+        let (mut greedy, mut honest) = (proxy.connect().await, proxy.connect().await);
+        greedy.send(&"GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(GREEDY)).await;
+        honest.send(GET).await;
+        assert_eq!(honest.answer().await.expect("answer").status, 200);
+        let served = proxy.metric("envoy_http_downstream_rq_total", "");
+        assert!(served < GREEDY as i64 / 2, "{served} were served before");
+        for _ in 0..GREEDY {
+            assert_eq!(greedy.answer().await.expect("answer").status, 200);
+        }
     });
 }

@@ -1,9 +1,10 @@
-//! String, header and path matchers, regular expressions and role-based access control.
+//! String, header, path and metadata matchers, regular expressions and role-based access control.
 //! Everything here is built once per configuration push and then only read.
 #![forbid(unsafe_code)]
 
 mod address;
 mod header;
+mod metadata;
 mod path;
 mod query;
 pub mod rbac;
@@ -14,6 +15,7 @@ mod view;
 
 pub use address::{Cidr, CidrError};
 pub use header::{HeaderMatcher, HeaderTest};
+pub use metadata::{MAX_METADATA, Metadata, MetadataMatcher, MetadataOverflow, ValueMatcher};
 pub use path::PathReadings;
 pub use query::{QueryMatcher, QueryTest};
 pub use reading::Reading;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use heddle_net::ConnectionInfo;
 
-use crate::{Cidr, HeaderMatcher, PathReadings, Reading, RequestView, StringMatcher};
+use crate::{Cidr, HeaderMatcher, MetadataMatcher, PathReadings, Reading, RequestView, StringMatcher};
 
 mod san;
 
@@ -47,6 +47,8 @@ pub enum Permission {
     DestinationPortRange(Range<u32>),
     /// `requested_server_name`: the server name of the ClientHello, empty when there was none.
     RequestedServerName(StringMatcher),
+    /// `metadata`, and `sourced_metadata` of the request.
+    Metadata(MetadataMatcher),
 }
 
 /// Who is doing it.
@@ -74,6 +76,8 @@ pub enum Principal {
     Header(HeaderMatcher),
     /// `url_path`.
     UrlPath(StringMatcher),
+    /// `metadata`, and `sourced_metadata` of the request.
+    Metadata(MetadataMatcher),
 }
 
 /// `Policy`: matches when one of its permissions and one of its principals does.
@@ -230,6 +234,10 @@ impl Subject<'_> {
         })
     }
 
+    fn metadata(self, matcher: &MetadataMatcher) -> bool {
+        matcher.matches(self.request.and_then(|request| request.metadata()))
+    }
+
     fn remote_ip(self) -> IpAddr {
         self.request
             .and_then(|request| request.remote_ip())
@@ -264,6 +272,7 @@ impl Permission {
             Self::DestinationPort(port) => subject.connection.destination.port() == *port,
             Self::DestinationPortRange(ports) => ports.contains(&u32::from(subject.connection.destination.port())),
             Self::RequestedServerName(matcher) => matcher.matches(subject.connection.sni.as_deref().unwrap_or("")),
+            Self::Metadata(matcher) => subject.metadata(matcher),
         }
     }
 }
@@ -284,6 +293,7 @@ impl Principal {
             Self::RemoteIp(range) => range.contains(subject.remote_ip()),
             Self::Header(matcher) => subject.header(matcher),
             Self::UrlPath(matcher) => subject.url_path(matcher),
+            Self::Metadata(matcher) => subject.metadata(matcher),
         }
     }
 }

@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
+use crate::Metadata;
+
 /// A read-only view of a request head. Names of headers are given in lower case.
 pub trait RequestView {
     /// The method, such as `GET`.
@@ -41,9 +43,15 @@ pub trait RequestView {
         None
     }
 
+    /// What filters learned about it; none when no filter wrote anything.
+    fn metadata(&self) -> Option<&Metadata> {
+        None
+    }
+
     /// The path without query and fragment.
     fn path(&self) -> &str {
         let whole = self.path_and_query();
-        &whole[..whole.find(['?', '#']).unwrap_or(whole.len())]
+        let end = whole.bytes().position(|b| matches!(b, b'?' | b'#'));
+        end.map_or(whole, |end| &whole[..end])
     }
 }

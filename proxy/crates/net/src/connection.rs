@@ -124,6 +124,11 @@ impl ConnectionInfo {
         }
     }
 
+    /// Where the peer wanted to go, when a redirect brought it here.
+    pub fn original_destination(&self) -> Option<SocketAddr> {
+        (self.destination != self.local).then_some(self.destination)
+    }
+
     /// The peer's first URI subject alternative name, which is its SPIFFE identity in a mesh.
     pub fn principal(&self) -> Option<&str> {
         self.peer.as_ref().and_then(|p| p.uri_sans.first()).map(String::as_str)

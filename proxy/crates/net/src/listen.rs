@@ -39,6 +39,17 @@ impl ListenOptions {
 /// # Errors
 /// The kernel's: address in use by a process that does not share it, not permitted, not an address of this host.
 pub fn listen(options: &ListenOptions) -> io::Result<TcpListener> {
+    let socket = bind(options)?;
+    socket.listen(i32::try_from(options.backlog).unwrap_or(i32::MAX))?;
+    TcpListener::from_std(socket.into())
+}
+
+/// Binds, and does not listen: whether an address can be had is found out with this, since a socket that listens for a
+/// moment resets whoever connects in it.
+///
+/// # Errors
+/// As [`listen`].
+pub fn bind(options: &ListenOptions) -> io::Result<Socket> {
     let domain = Domain::for_address(options.address);
     let socket = Socket::new(domain, Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
     if domain == Domain::IPV6 {
@@ -57,8 +68,7 @@ pub fn listen(options: &ListenOptions) -> io::Result<TcpListener> {
     }
     socket.set_tcp_nodelay(true)?;
     socket.bind(&options.address.into())?;
-    socket.listen(i32::try_from(options.backlog).unwrap_or(i32::MAX))?;
-    TcpListener::from_std(socket.into())
+    Ok(socket)
 }
 
 #[cfg(test)]
@@ -79,8 +89,26 @@ mod tests {
     #[tokio::test]
     async fn an_address_held_by_another_is_an_error() {
         let other = std::net::TcpListener::bind(loopback()).expect("binds");
-        let taken = listen(&ListenOptions::new(other.local_addr().expect("address")));
+        let options = ListenOptions::new(other.local_addr().expect("address"));
+        let taken = listen(&options);
         assert_eq!(taken.expect_err("must fail").kind(), io::ErrorKind::AddrInUse);
+        let taken = bind(&options);
+        assert_eq!(taken.expect_err("must fail").kind(), io::ErrorKind::AddrInUse);
+    }
+
+    #[tokio::test]
+    async fn what_is_only_bound_takes_no_connection() {
+        let bound = bind(&ListenOptions::new(loopback())).expect("binds");
+        let address = bound.local_addr().expect("address").as_socket().expect("of IP");
+        let refused = std::net::TcpStream::connect(address);
+        assert_eq!(refused.expect_err("must fail").kind(), io::ErrorKind::ConnectionRefused);
+        // Nor does it take a share of the connections of the one that listens.
+        let listener = listen(&ListenOptions::new(address)).expect("binds beside it");
+        for _ in 0..32 {
+            let client = std::net::TcpStream::connect(address).expect("connects");
+            let (_, from) = listener.accept().await.expect("accepts");
+            assert_eq!(from, client.local_addr().expect("address"));
+        }
     }
 
     #[tokio::test]

@@ -5,7 +5,7 @@
 //! them up when it is scraped. Looking a metric up takes the registry's lock: do it once per connection, route or
 //! cluster and keep the handle, never per request.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -128,6 +128,18 @@ pub struct Stats(Arc<Mutex<Families>>);
 /// The reading side of a worker's [`Stats`], for the main thread.
 #[derive(Clone, Debug)]
 pub struct StatsReader(Arc<Mutex<Families>>);
+
+/// A metric's name of configured parts. Each is kept for ever, and once: there are as many as operators think of.
+pub fn name(text: String) -> &'static str {
+    static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(name) = names.get(text.as_str()) {
+        return name;
+    }
+    let name: &'static str = Box::leak(text.into_boxed_str());
+    names.insert(name);
+    name
+}
 
 impl Stats {
     /// An empty registry.

@@ -4,6 +4,7 @@ use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
 
 use futures_util::FutureExt;
+use heddle_config::snapshot::OverloadActionKind;
 use heddle_net::{AcceptFailure, ConnectionInfo, is_spare, tune_accepted};
 use heddle_telemetry::Counter;
 use tokio::net::{TcpListener, TcpStream};
@@ -26,10 +27,14 @@ pub(crate) async fn run(state: Rc<WorkerState>, socket: TcpListener, door: Rc<Do
     // One line per shortage, not one per attempt.
     let mut starved = false;
     loop {
+        // Who waits in the socket meanwhile is served later.
+        let overload = state.overload_of(&door.owner().config);
+        let stopped = overload.is_saturated(OverloadActionKind::StopAcceptingConnections);
         let accepted = tokio::select! {
             biased;
-            accepted = socket.accept() => accepted,
+            accepted = socket.accept(), if !stopped => accepted,
             () = door.closing() => break,
+            () = state.overload.changed() => continue,
         };
         match accepted {
             Ok((tcp, _)) if is_spare(&tcp) => {
@@ -71,6 +76,11 @@ pub(crate) async fn run(state: Rc<WorkerState>, socket: TcpListener, door: Rc<Do
 
 fn admit(state: &Rc<WorkerState>, door: &Door, tcp: TcpStream, peer: std::net::SocketAddr) {
     let listener = door.owner();
+    let overload = state.overload_of(&listener.config);
+    if overload.hits(OverloadActionKind::RejectIncomingConnections, || state.dice()) {
+        listener.stats.overload_reject.inc();
+        return;
+    }
     let Some(place) = state.admit(!listener.config.ignore_global_connection_limit) else {
         listener.stats.global_cx_overflow.inc();
         return;

@@ -4,14 +4,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use heddle_config::snapshot::FilterChain;
+use heddle_config::snapshot::{FilterChain, ScaledTimer};
 use heddle_net::{ConnectionInfo, Keepalive, PeerIdentity};
 use heddle_telemetry::access_log::LogContext;
 use heddle_telemetry::istio::TcpMetrics;
 use heddle_telemetry::{ResponseFlag, ResponseFlags};
 use heddle_tls::Stream;
 use tokio::net::TcpStream;
-use tokio::time::timeout;
 
 use crate::begun::Begun;
 use crate::inspect::{self, Arriving, Refused};
@@ -87,20 +86,24 @@ pub(crate) async fn serve(
                 listener.stats.handshake_overflow.inc();
                 return;
             };
-            let accept = context.accept(stream.into_tcp(), read, &mut info);
-            let accepted = timeout(config.handshake_timeout, accept).await;
+            let overload = state.overload_of(&listener.config);
+            let accepted = tokio::select! {
+                biased;
+                accepted = context.accept(stream.into_tcp(), read, &mut info) => Some(accepted),
+                () = overload.elapsed(ScaledTimer::TransportSocketConnect, config.handshake_timeout) => None,
+            };
             drop(handshake);
             match accepted {
-                Err(_) => {
+                None => {
                     listener.stats.handshake_timeout.inc();
                     return;
                 }
-                Ok(Err(error)) => {
+                Some(Err(error)) => {
                     listener.stats.shook_hands(Some(&error));
                     tracing::debug!(%error, peer = %info.remote, listener = %listener.config.name, "handshake failed");
                     return log_handshake(&listener, &info, begun, &error.to_string());
                 }
-                Ok(Ok(stream)) => {
+                Some(Ok(stream)) => {
                     listener.stats.shook_hands(None);
                     // The chain may have been replaced meanwhile, by one that does not know this client's cluster.
                     let stranger = chain.is_leaving()

@@ -15,6 +15,9 @@ use tokio::time::{Instant, sleep_until};
 /// A read that fills its buffer asks for this much the next time: long transfers take a quarter of the system calls.
 const LARGE: usize = 4 * BUFFER_SIZE;
 
+/// Bytes moved one way before other tasks of the worker get their turn: well below a millisecond, with TLS on both sides.
+const TURN_BYTES: u64 = 128 * 1024;
+
 /// How a copy ended.
 #[derive(Debug)]
 pub(crate) enum Ended {
@@ -52,7 +55,7 @@ enum Side {
 }
 
 impl Direction {
-    /// Moves what can be moved. Ready when the source has ended and the sink has been told.
+    /// Moves what can be moved, up to [`TURN_BYTES`]. Ready when the source has ended and the sink has been told.
     fn poll(
         &mut self,
         from: &Stream,
@@ -83,6 +86,11 @@ impl Direction {
                 ready!(to.poll_shutdown(cx)).map_err(Side::To)?;
                 self.done = true;
                 return Poll::Ready(Ok(()));
+            }
+            if *moved >= TURN_BYTES {
+                // The others of this worker first.
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
             }
             if self.buffer.capacity() == 0 {
                 self.buffer = BufferPool::take();
@@ -206,5 +214,70 @@ async fn watch(downstream: &Stream, upstream: &Stream, limits: &Limits, last: &C
             Some(at) => sleep_until(at).await,
             None => pending().await,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::pin::pin;
+
+    use heddle_http::DrainTrigger;
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Moved(Cell<u64>);
+
+    impl Meter for Moved {
+        fn moved(&self, from_downstream: u64, to_downstream: u64) {
+            self.0.set(self.0.get() + from_downstream + to_downstream);
+        }
+    }
+
+    async fn pair() -> (TcpStream, Stream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
+        let peer = TcpStream::connect(listener.local_addr().expect("address")).await;
+        let (ours, _) = listener.accept().await.expect("accept");
+        (peer.expect("connect"), Stream::plain(ours))
+    }
+
+    /// The client has sent all that the kernel takes, and nothing has to be waited for.
+    #[tokio::test(start_paused = true)]
+    async fn a_greedy_client_leaves_turns_to_others() {
+        let ((client, downstream), (_server, upstream)) = (pair().await, pair().await);
+        let mut sent = 0;
+        client.writable().await.expect("open");
+        while let Ok(n) = client.try_write(&[0; 64 * 1024]) {
+            sent += n as u64;
+        }
+        assert!(sent > TURN_BYTES, "the kernel took {sent}");
+        let limits = Limits {
+            idle: Duration::ZERO,
+            buffer: 1 << 20,
+            downstream_patience: None,
+            upstream_patience: None,
+        };
+        let (drain, moved) = (DrainTrigger::new().listener(), Moved::default());
+        let mut copy = pin!(both_ways(&downstream, &upstream, &limits, &drain, &moved));
+        downstream.tcp().readable().await.expect("open");
+        let mut turns = 0;
+        let mut before = 0;
+        poll_fn(|cx| {
+            assert!(copy.as_mut().poll(cx).is_pending());
+            turns += 1;
+            let now = moved.0.get();
+            assert!(now - before <= TURN_BYTES + LARGE as u64, "{} in a turn", now - before);
+            before = now;
+            // It asks for another turn by itself.
+            if now > TURN_BYTES {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
+        })
+        .await;
+        assert!(turns > 1);
     }
 }

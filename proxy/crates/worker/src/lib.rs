@@ -24,5 +24,5 @@ mod tcp_proxy;
 #[cfg(test)]
 mod tests;
 
-pub use params::{ListenerFailure, Phase, Shared, WorkerError, WorkerParams, WorkerReport, WorkerSettings};
+pub use params::{ListenerFailure, Phase, Scope, Shared, WorkerError, WorkerParams, WorkerReport, WorkerSettings};
 pub use run::Worker;

@@ -15,6 +15,7 @@ use heddle_telemetry::Counter;
 use heddle_telemetry::istio::{Reporter, TcpMetrics};
 
 use crate::chains::{ChainIndex, Chosen};
+use crate::params::Scope;
 use crate::state::WorkerState;
 use crate::stats::ListenerStats;
 use crate::tcp_proxy::TcpProxyRuntime;
@@ -75,6 +76,12 @@ impl ChainRuntime {
     pub(crate) fn start_drain(&self) {
         self.drain.start();
         self.by_cluster.borrow().values().for_each(DrainTrigger::start);
+    }
+
+    /// Has its connections look at their deadlines again.
+    pub(crate) fn wake(&self) {
+        self.drain.wake();
+        self.by_cluster.borrow().values().for_each(DrainTrigger::wake);
     }
 
     /// Closes its connections.
@@ -201,9 +208,13 @@ impl ListenerRuntime {
         Some(ListenerPlace(Rc::clone(self)))
     }
 
-    /// Connections that still run on this listener, on this worker: each holds a reference.
-    pub(crate) fn is_inbound(&self) -> bool {
-        self.config.direction == TrafficDirection::Inbound
+    /// Whether it is one of these.
+    pub(crate) fn is_in(&self, scope: Scope) -> bool {
+        match scope {
+            Scope::None => false,
+            Scope::Inbound => self.config.direction == TrafficDirection::Inbound,
+            Scope::All => true,
+        }
     }
 }
 
@@ -253,8 +264,14 @@ impl ChainRuntime {
                     FilterRuntime::TcpProxy(TcpProxyRuntime::new(state, proxy, &stats.log_dropped)?)
                 }
                 NetworkFilter::Http(hcm) => FilterRuntime::Http(
-                    HcmRuntime::new(&state.http, Arc::clone(hcm), listener.direction, &chain.name)
-                        .map_err(|e| e.to_string())?,
+                    HcmRuntime::new(
+                        &state.http,
+                        Arc::clone(hcm),
+                        listener.direction,
+                        &chain.name,
+                        Rc::clone(state.overload_of(listener)),
+                    )
+                    .map_err(|e| e.to_string())?,
                 ),
             })
         };

@@ -14,7 +14,7 @@ use tokio::time::sleep;
 
 use crate::accept;
 use crate::listener::{ChainRuntime, ListenerRuntime};
-use crate::params::ListenerFailure;
+use crate::params::{ListenerFailure, Scope};
 use crate::state::WorkerState;
 use crate::stats::LISTENER_LABEL;
 
@@ -53,7 +53,8 @@ pub(crate) struct Plan {
 pub(crate) struct ListenerManager {
     listeners: BTreeMap<Arc<str>, Rc<ListenerRuntime>>,
     doors: HashMap<SocketAddr, OpenDoor>,
-    inbound_closed: bool,
+    draining: Scope,
+    closed: Scope,
 }
 
 impl ListenerManager {
@@ -115,12 +116,13 @@ impl ListenerManager {
 
     /// Whether a listener accepts connections of its own.
     fn is_open(&self, runtime: &ListenerRuntime) -> bool {
-        runtime.config.bind && !(self.inbound_closed && runtime.is_inbound())
+        runtime.config.bind && !runtime.is_in(self.closed)
     }
 
     /// Puts a plan in force. Sockets of addresses that stay are kept with the connections that wait in them.
     pub(crate) fn commit(&mut self, state: &Rc<WorkerState>, plan: Plan) {
         let old = std::mem::replace(&mut self.listeners, plan.listeners);
+        self.drain(self.draining);
         let mut sockets = plan.sockets;
         let mut open: HashMap<SocketAddr, Rc<ListenerRuntime>> = HashMap::new();
         for runtime in self.listeners.values().filter(|r| self.is_open(r)) {
@@ -172,20 +174,39 @@ impl ListenerManager {
         }
     }
 
-    /// Closes the sockets of inbound listeners, or of all, and lets their connections finish.
-    pub(crate) fn stop_accepting(&mut self, state: &Rc<WorkerState>, inbound_only: bool) {
-        self.inbound_closed = true;
-        let affected = |runtime: &ListenerRuntime| !inbound_only || runtime.is_inbound();
+    /// Has the connections of these listeners finish, those that come later too. They get no deadline.
+    pub(crate) fn drain(&mut self, scope: Scope) {
+        self.draining = scope;
+        for chain in self
+            .listeners
+            .values()
+            .filter(|r| r.is_in(scope))
+            .flat_map(|r| r.chains())
+        {
+            chain.start_drain();
+        }
+    }
+
+    /// Closes the sockets of these listeners, and lets their connections finish.
+    pub(crate) fn stop_accepting(&mut self, state: &Rc<WorkerState>, scope: Scope) {
+        self.closed = scope;
         self.doors.retain(|_, open_door| {
-            let close = affected(&open_door.door.owner());
+            let close = open_door.door.owner().is_in(scope);
             if close {
                 open_door.door.closing.notify_one();
             }
             !close
         });
-        for runtime in self.listeners.values().filter(|r| affected(r)) {
+        for runtime in self.listeners.values().filter(|r| r.is_in(scope)) {
             let chains = runtime.chains().cloned().collect();
             spawn_local(drain(Rc::clone(state), Rc::clone(runtime), chains, true));
+        }
+    }
+
+    /// Has connections look at their deadlines again. Those of listeners that are gone have one of their own.
+    pub(crate) fn wake_connections(&self) {
+        for chain in self.listeners.values().flat_map(|runtime| runtime.chains()) {
+            chain.wake();
         }
     }
 

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use heddle_config::snapshot::Snapshot;
+use heddle_config::snapshot::{OverloadLimits, Snapshot};
+use heddle_http::OverloadStates;
 use heddle_telemetry::Stats;
 use heddle_telemetry::access_log::LogFiles;
 use heddle_upstream::Upstreams;
@@ -27,6 +28,8 @@ pub struct WorkerParams {
     pub upstreams: Upstreams,
     /// Process-wide state of the listeners.
     pub shared: Shared,
+    /// What the overload manager has the worker do.
+    pub overload: watch::Receiver<OverloadStates>,
     /// What the proxy is doing: serving, draining, stopping.
     pub phase: watch::Receiver<Phase>,
     /// One report per snapshot and one at the end. Bounded by the number of snapshots; a capacity of a few is enough,
@@ -37,7 +40,7 @@ pub struct WorkerParams {
 }
 
 /// Bounds and times that configuration does not set per listener.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WorkerSettings {
     /// How long connections of a removed or changed listener, or of a draining proxy, may take to finish. Envoy's
     /// `--drain-time-s`, default 600 s; Istio sets 45 s.
@@ -49,6 +52,8 @@ pub struct WorkerSettings {
     /// is closed and counted (`downstream_global_cx_overflow`). Envoy's
     /// `envoy.resource_monitors.global_downstream_max_connections`. Default 500 000: about 4 GB of memory when idle.
     pub max_connections: u64,
+    /// What a worker needs to know for the actions of the overload manager. By default there is none.
+    pub overload: OverloadLimits,
 }
 
 impl Default for WorkerSettings {
@@ -57,23 +62,75 @@ impl Default for WorkerSettings {
             drain_timeout: Duration::from_secs(600),
             max_pending_handshakes: 4096,
             max_connections: 500_000,
+            overload: OverloadLimits::default(),
         }
     }
 }
 
-/// What the proxy is doing. Only advances.
+/// Which listeners.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Phase {
-    /// Accepting and serving.
+pub enum Scope {
+    /// None of them.
     #[default]
-    Serving,
-    /// `/drain_listeners?inboundonly`: listeners with traffic direction INBOUND are closed and their connections
-    /// finish; the others serve on.
-    DrainingInbound,
-    /// `/drain_listeners`, SIGTERM: all listeners are closed, connections finish within the drain timeout.
-    Draining,
+    None,
+    /// Those with traffic direction INBOUND.
+    Inbound,
+    /// All.
+    All,
+}
+
+/// What the proxy is doing: how far its listeners have gone away. Only advances, each part for itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Phase {
+    /// `/drain_listeners?graceful`: connections of these are told to finish, and get no deadline; new ones are accepted.
+    pub draining: Scope,
+    /// `/drain_listeners`, SIGTERM: these are closed, and their connections finish within the drain timeout. Snapshots are
+    /// put into force as before, for those.
+    pub closed: Scope,
     /// Connections are closed and [`crate::Worker::run`] returns.
-    Stopping,
+    pub stopping: bool,
+}
+
+impl Phase {
+    /// Accepting and serving.
+    pub const SERVING: Self = Self {
+        draining: Scope::None,
+        closed: Scope::None,
+        stopping: false,
+    };
+
+    /// The end.
+    pub const STOPPING: Self = Self {
+        draining: Scope::All,
+        closed: Scope::All,
+        stopping: true,
+    };
+
+    /// These listeners drain.
+    pub fn draining(scope: Scope) -> Self {
+        Self {
+            draining: scope,
+            ..Self::SERVING
+        }
+    }
+
+    /// These listeners are closed.
+    pub fn closed(scope: Scope) -> Self {
+        Self {
+            draining: scope,
+            closed: scope,
+            stopping: false,
+        }
+    }
+
+    /// Both.
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            draining: self.draining.max(other.draining),
+            closed: self.closed.max(other.closed),
+            stopping: self.stopping || other.stopping,
+        }
+    }
 }
 
 /// Why a listener of a snapshot cannot serve.
@@ -108,7 +165,7 @@ pub enum WorkerReport {
         /// Every listener that cannot serve.
         failures: Vec<ListenerFailure>,
     },
-    /// In [`Phase::Draining`]: the last connection has closed.
+    /// All listeners are closed, and so is the last connection.
     Drained {
         /// Number of the worker.
         worker: usize,
@@ -155,6 +212,11 @@ impl Shared {
         // Forget listeners that no worker holds any more, so that names that come and go do not pile up.
         counts.retain(|name, count| Arc::strong_count(count) > 1 || name == listener);
         Arc::clone(counts.entry(Arc::clone(listener)).or_default())
+    }
+
+    /// Connections open that count among those of all listeners.
+    pub fn open_connections(&self) -> u64 {
+        self.connections.load(Ordering::Relaxed)
     }
 
     /// Counts a connection among those of all listeners; none when `most` are open.

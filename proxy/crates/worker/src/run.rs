@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use heddle_http::{Clusters, drain_host, sweep_pools};
-use tokio::task::{LocalSet, spawn_local};
+use tokio::runtime::Runtime;
+use tokio::task::{JoinError, LocalSet, spawn_local};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::manager::ListenerManager;
-use crate::params::{Phase, WorkerError, WorkerParams, WorkerReport};
+use crate::params::{Phase, Scope, WorkerError, WorkerParams, WorkerReport};
 use crate::state::WorkerState;
 
 /// Time between looks at idle pools and unused hosts.
@@ -22,7 +23,7 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 pub struct Worker;
 
 impl Worker {
-    /// Serves on the calling thread until the phase is [`Phase::Stopping`] or the main thread has gone.
+    /// Serves on the calling thread until the phase is stopping or the main thread has gone.
     ///
     /// # Errors
     /// [`WorkerError`] when the event loop cannot be made; nothing has been served then.
@@ -34,9 +35,18 @@ impl Worker {
                 worker: params.index,
                 source,
             })?;
-        let local = LocalSet::new();
-        local.block_on(&runtime, serve(params));
+        run_until_ended(&runtime, serve(params));
         Ok(())
+    }
+}
+
+/// Runs this, and the tasks that it spawns, until it has ended; its panic is the caller's.
+fn run_until_ended(runtime: &Runtime, main: impl Future<Output = ()> + 'static) {
+    // A task of its own: what a `LocalSet` is run until is polled whenever any connection has something to do.
+    let ended = LocalSet::new().block_on(runtime, async { spawn_local(main).await });
+    // Nobody aborts the task: what is no panic cannot be.
+    if let Err(Ok(panic)) = ended.map_err(JoinError::try_into_panic) {
+        std::panic::resume_unwind(panic);
     }
 }
 
@@ -49,6 +59,7 @@ pub(crate) async fn serve(params: WorkerParams) {
         logs,
         upstreams,
         shared,
+        mut overload,
         mut phase,
         reports,
         settings,
@@ -73,7 +84,7 @@ pub(crate) async fn serve(params: WorkerParams) {
     let mut newest = Some(first);
     let mut housekeeping = interval(HOUSEKEEPING);
     housekeeping.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut reached = Phase::Serving;
+    let mut reached = Phase::SERVING;
     loop {
         if let Some(next) = newest.take() {
             // Refusals leave everything as it was; the main thread decides what comes next.
@@ -97,29 +108,41 @@ pub(crate) async fn serve(params: WorkerParams) {
             }
         }
         let wanted = *phase.borrow_and_update();
-        if wanted > reached {
-            reached = wanted;
-            match reached {
-                Phase::Serving => {}
-                Phase::DrainingInbound => manager.stop_accepting(&state, true),
-                Phase::Draining => {
-                    manager.stop_accepting(&state, false);
-                    let (state, reports) = (Rc::clone(&state), reports.clone());
-                    spawn_local(async move {
-                        state.until_idle().await;
-                        // The main thread may have gone: then nobody waits for this.
-                        let _ = reports.send(WorkerReport::Drained { worker: index }).await;
-                    });
-                }
-                Phase::Stopping => break,
-            }
+        let before = std::mem::replace(&mut reached, wanted);
+        if wanted.stopping {
+            break;
+        }
+        if wanted.draining > before.draining {
+            manager.drain(wanted.draining);
+        }
+        if wanted.closed > before.closed {
+            manager.stop_accepting(&state, wanted.closed);
+        }
+        if wanted.closed == Scope::All && before.closed < Scope::All {
+            let (state, reports) = (Rc::clone(&state), reports.clone());
+            spawn_local(async move {
+                state.until_idle().await;
+                // The main thread may have gone: then nobody waits for this.
+                let _ = reports.send(WorkerReport::Drained { worker: index }).await;
+            });
         }
         tokio::select! {
-            changed = snapshot.changed(), if reached < Phase::Draining => match changed {
+            changed = snapshot.changed() => match changed {
                 Ok(()) => newest = Some(Arc::clone(&snapshot.borrow_and_update())),
                 Err(_) => break,
             },
             changed = phase.changed() => if changed.is_err() { break },
+            // The main thread sends them anew as long as streams are to be reset.
+            Ok(()) = overload.changed() => {
+                let states = *overload.borrow_and_update();
+                if state.overload.set(states) {
+                    manager.wake_connections();
+                }
+                let reset = state.overload.reset_streams();
+                if reset > 0 {
+                    tracing::warn!(worker = index, "memory is short: {reset} HTTP/2 streams were reset");
+                }
+            }
             _ = housekeeping.tick() => {
                 state.clusters.maintain();
                 sweep_pools();
@@ -136,4 +159,54 @@ pub(crate) async fn serve(params: WorkerParams) {
     }
     // Fails only when the main thread has gone already.
     let _ = reports.send(WorkerReport::Stopped { worker: index }).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+
+    fn runtime() -> Runtime {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime")
+    }
+
+    /// Connections are tasks: when the main one ends, those that are left end too.
+    #[test]
+    fn what_was_spawned_ends_with_the_main_task() {
+        struct Ended(Rc<Cell<bool>>);
+        impl Drop for Ended {
+            fn drop(&mut self) {
+                self.0.set(true);
+            }
+        }
+        let (begun, ended) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(false)));
+        let (task_begun, connection) = (Rc::clone(&begun), Ended(Rc::clone(&ended)));
+        run_until_ended(&runtime(), async move {
+            spawn_local(async move {
+                let _connection = connection;
+                task_begun.set(true);
+                std::future::pending::<()>().await;
+            });
+            tokio::task::yield_now().await;
+        });
+        assert!(begun.get() && ended.get());
+    }
+
+    /// A worker whose loop is gone must not look like one that was told to stop.
+    #[test]
+    fn a_panic_of_the_main_task_is_the_threads() {
+        let ended = catch_unwind(AssertUnwindSafe(|| {
+            run_until_ended(&runtime(), async {
+                tokio::task::yield_now().await;
+                panic!("the loop is gone");
+            });
+        }));
+        let panic = ended.expect_err("a panic");
+        assert_eq!(panic.downcast_ref::<&str>(), Some(&"the loop is gone"));
+    }
 }

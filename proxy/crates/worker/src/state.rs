@@ -7,8 +7,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
-use heddle_config::snapshot::{Snapshot, TlsKey};
-use heddle_http::{Clusters, HttpWorker};
+use heddle_config::snapshot::{Listener, Snapshot, TlsKey};
+use heddle_http::{Clusters, HttpWorker, Overload};
 use heddle_net::Reserve;
 use heddle_telemetry::Stats;
 use heddle_telemetry::access_log::WorkerLogs;
@@ -28,6 +28,10 @@ pub(crate) struct WorkerState {
     pub(crate) settings: WorkerSettings,
     pub(crate) clusters: Rc<Clusters>,
     pub(crate) http: Rc<HttpWorker>,
+    /// What the overload manager has this worker do.
+    pub(crate) overload: Rc<Overload>,
+    /// The same of listeners with `bypass_overload_manager`: nothing.
+    bypass: Rc<Overload>,
     /// This workload, as Istio's metrics name it.
     pub(crate) local_peer: Arc<PeerMetadata>,
     snapshot: RefCell<Arc<Snapshot>>,
@@ -54,7 +58,10 @@ impl WorkerState {
         clusters: Rc<Clusters>,
         snapshot: Arc<Snapshot>,
     ) -> Self {
+        let resets = stats.counter("envoy_envoy_overload_actions_reset_high_memory_stream_count", &[]);
         Self {
+            overload: Overload::new(settings.overload, resets),
+            bypass: Rc::default(),
             http: HttpWorker::new(
                 index,
                 stats.clone(),
@@ -78,6 +85,14 @@ impl WorkerState {
             connection_ids: Cell::new(((index as u64) << 48) | (1 << 47)),
             random: RefCell::new(fastrand::Rng::new()),
             reserve: RefCell::new(Reserve::new()),
+        }
+    }
+
+    /// What the overload manager does to a listener.
+    pub(crate) fn overload_of(&self, listener: &Listener) -> &Rc<Overload> {
+        match listener.bypass_overload_manager {
+            true => &self.bypass,
+            false => &self.overload,
         }
     }
 
@@ -159,6 +174,11 @@ impl WorkerState {
         let id = self.connection_ids.get();
         self.connection_ids.set(id.wrapping_add(1));
         id
+    }
+
+    /// A number from 0 to below 1.
+    pub(crate) fn dice(&self) -> f64 {
+        self.random.borrow_mut().f64()
     }
 
     /// A number below `bound`; zero for a bound of zero.

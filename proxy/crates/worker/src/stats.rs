@@ -18,6 +18,8 @@ pub(crate) struct ListenerStats {
     pub(crate) cx_overflow: Counter,
     /// Refused because the worker's own limit is reached.
     pub(crate) global_cx_overflow: Counter,
+    /// Closed by the overload action `reject_incoming_connections`.
+    pub(crate) overload_reject: Counter,
     /// Refused because too many handshakes are under way.
     pub(crate) handshake_overflow: Counter,
     /// Closed because the listener filters took too long.
@@ -62,6 +64,7 @@ impl ListenerStats {
             cx_destroy: c("envoy_listener_downstream_cx_destroy"),
             cx_overflow: c("envoy_listener_downstream_cx_overflow"),
             global_cx_overflow: c("envoy_listener_downstream_global_cx_overflow"),
+            overload_reject: c("envoy_listener_downstream_cx_overload_reject"),
             handshake_overflow: c("envoy_listener_downstream_cx_pending_handshake_overflow"),
             pre_cx_timeout: c("envoy_listener_downstream_pre_cx_timeout"),
             handshake_timeout: c("envoy_listener_downstream_cx_transport_socket_connect_timeout"),

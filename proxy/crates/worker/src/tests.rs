@@ -5,6 +5,7 @@ mod dead_link;
 mod drain;
 mod gateway;
 mod namespace;
+mod overload;
 mod sizes;
 mod snapshots;
 mod tcp;
@@ -21,6 +22,7 @@ use heddle_config::snapshot::{
     Http2Options, LbPolicy, Listener, ListenerFilter, Locality, LocalityEndpoints, NetworkFilter, Snapshot, TcpProxy,
     TrafficDirection, UpstreamHttp, UpstreamTransport,
 };
+use heddle_http::OverloadStates;
 use heddle_telemetry::access_log::LogFiles;
 use heddle_telemetry::prometheus::Gathered;
 use heddle_telemetry::{Stats, StatsReader};
@@ -36,6 +38,7 @@ use crate::*;
 struct Proxy {
     snapshots: watch::Sender<Arc<Snapshot>>,
     phase: watch::Sender<Phase>,
+    overload: watch::Sender<OverloadStates>,
     reports: mpsc::Receiver<WorkerReport>,
     metrics: StatsReader,
     task: JoinHandle<()>,
@@ -68,7 +71,8 @@ impl Proxy {
 
     fn launch(snapshot: Snapshot, settings: WorkerSettings) -> Self {
         let (snapshots, snapshot) = watch::channel(Arc::new(snapshot));
-        let (phase, phases) = watch::channel(Phase::Serving);
+        let (phase, phases) = watch::channel(Phase::SERVING);
+        let (overload, states) = watch::channel(OverloadStates::default());
         let (report_to, reports) = mpsc::channel(4);
         let stats = Stats::new();
         let metrics = stats.reader();
@@ -79,6 +83,7 @@ impl Proxy {
             logs: LogFiles::start().expect("log thread"),
             upstreams: Upstreams::new(),
             shared: Shared::new(),
+            overload: states,
             phase: phases,
             reports: report_to,
             settings,
@@ -86,6 +91,7 @@ impl Proxy {
         Self {
             snapshots,
             phase,
+            overload,
             reports,
             metrics,
             task,
@@ -241,6 +247,7 @@ fn listener(name: &str, address: SocketAddr, chains: Vec<FilterChain>) -> Listen
         keepalive: None,
         max_connections: None,
         ignore_global_connection_limit: false,
+        bypass_overload_manager: false,
         access_logs: Vec::new(),
         frame: None,
     }

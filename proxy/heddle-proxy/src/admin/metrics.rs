@@ -85,6 +85,7 @@ fn gather(state: &AdminState, query: &Query<'_>) -> Result<Gathered, Reply> {
         ("heddle_access_log_lines_written_total", written),
         ("heddle_access_log_write_failures_total", failed),
         ("heddle_log_suppressed_total", state.suppressed_lines.total()),
+        ("heddle_panics_total", state.panics.total()),
     ] {
         if wanted(name) {
             all.set_counter(name, &[], value);

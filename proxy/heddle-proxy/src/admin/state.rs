@@ -10,7 +10,7 @@ use heddle_upstream::Upstreams;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use crate::logging::Suppressed;
+use crate::logging::{Panics, Suppressed};
 
 /// `envoy.admin.v3.ServerInfo.State`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -96,6 +96,8 @@ pub(crate) struct AdminState {
     pub(crate) set_log_level: SetLogLevel,
     /// Lines of the proxy's own log that were left out.
     pub(crate) suppressed_lines: Suppressed,
+    /// Panics so far.
+    pub(crate) panics: Panics,
     /// Where commands go. Bounded; a full queue is answered with 503.
     pub(crate) commands: mpsc::Sender<AdminCommand>,
     /// Set by `/healthcheck/fail`.

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::super::state::{AdminCommand, ServerState};
 use super::*;
-use crate::logging::Suppressed;
+use crate::logging::{Panics, Suppressed};
 
 struct Rig {
     state: Rc<AdminState>,
@@ -47,6 +47,7 @@ fn rig() -> Rig {
             }
         }),
         suppressed_lines: Suppressed::default(),
+        panics: Panics::default(),
         commands: commands_tx,
         health_check_failed: Cell::new(false),
     };

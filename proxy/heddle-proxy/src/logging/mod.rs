@@ -13,6 +13,7 @@ use tracing_subscriber::{EnvFilter, reload};
 use crate::admin::SetLogLevel;
 
 pub(crate) use limit::Suppressed;
+pub(crate) use panics::Panics;
 
 /// What the rest of the program needs of the log.
 pub(crate) struct Logging {
@@ -20,6 +21,8 @@ pub(crate) struct Logging {
     pub(crate) set_level: SetLogLevel,
     /// Lines left out because one place wrote too many.
     pub(crate) suppressed: Suppressed,
+    /// Panics so far.
+    pub(crate) panics: Panics,
 }
 
 /// Checks the name of a level. Envoy's names are accepted; `critical` is the same as `error` here.
@@ -63,7 +66,8 @@ pub(crate) fn start(level: &str) -> Result<Logging, String> {
         .with(lines)
         .try_init()
         .map_err(|e| format!("logging cannot be started: {e}"))?;
-    panics::log();
+    let panics = Panics::default();
+    panics::log(panics.clone());
     let set_level: SetLogLevel = Box::new(move |wanted| {
         let current = || handle.with_current(ToString::to_string).map_err(|e| e.to_string());
         let next = match wanted.split_once(':') {
@@ -76,7 +80,11 @@ pub(crate) fn start(level: &str) -> Result<Logging, String> {
         handle.reload(parsed).map_err(|e| e.to_string())?;
         current()
     });
-    Ok(Logging { set_level, suppressed })
+    Ok(Logging {
+        set_level,
+        suppressed,
+        panics,
+    })
 }
 
 #[cfg(test)]

@@ -36,7 +36,12 @@ impl Proxy {
     }
 
     pub fn start_at(config: &str, admin: SocketAddr) -> Self {
-        let child = command(config, &["--concurrency", "2", "--drain-time-s", "60"])
+        Self::start_with_drain_time(config, admin, 60)
+    }
+
+    /// With a drain time of so many seconds.
+    pub fn start_with_drain_time(config: &str, admin: SocketAddr, seconds: u32) -> Self {
+        let child = command(config, &["--concurrency", "2", "--drain-time-s", &seconds.to_string()])
             .spawn()
             .expect("the program runs");
         Self { child, admin }
@@ -131,4 +136,32 @@ pub fn get_from(address: SocketAddr, path: &str) -> Option<String> {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;
     Some(answer)
+}
+
+/// A whole answer to a POST on loopback.
+pub fn post(port: u16, path: &str) -> String {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+    let request = format!("POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).expect("written");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    answer
+}
+
+/// The sum over all samples of a metric, by an admin interface that must answer at once.
+pub fn counter(admin: u16, name: &str) -> u64 {
+    let metrics = get(admin, "/stats/prometheus").expect("the admin interface answers");
+    let samples = metrics.lines().filter(|line| line.starts_with(name));
+    samples
+        .filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok())
+        .sum()
+}
+
+pub fn wait_until(what: &str, mut happens: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !happens() {
+        assert!(start.elapsed() < PATIENCE, "never: {what}");
+        std::thread::yield_now();
+    }
 }

@@ -1,5 +1,6 @@
 //! The bootstrap document: who this proxy is, its static resources, and where the rest comes from.
 
+mod overload;
 mod runtime;
 
 use std::collections::HashMap;
@@ -18,9 +19,9 @@ use crate::error::{ConfigError, ConfigErrors};
 use crate::json;
 use crate::path::Path;
 use crate::resource::{Resource, ResourceKind, SecretSource, Update};
-use crate::snapshot::{Node, Runtime, UpstreamHttp, UpstreamTransport};
+use crate::snapshot::{Node, OverloadManager, Resource as OverloadResource, Runtime, UpstreamHttp, UpstreamTransport};
 
-const BOOTSTRAP: &str = "envoy.config.bootstrap.v3.Bootstrap";
+pub(crate) const BOOTSTRAP: &str = "envoy.config.bootstrap.v3.Bootstrap";
 
 /// What the command line says about the configuration. The environment is not read.
 #[derive(Clone, Debug, Default)]
@@ -83,14 +84,16 @@ pub struct Bootstrap {
     pub dynamic_clusters: bool,
     /// Static clusters that can be called by gRPC, for secrets from a stream of their own.
     pub targets: HashMap<Arc<str>, GrpcTarget>,
-    /// What the runtime layers and the overload manager set for all listeners.
+    /// What the runtime layers, and the overload manager's monitor of connections, set for all listeners.
     pub runtime: Runtime,
+    /// The overload manager, if there is one.
+    pub overload: Option<OverloadManager>,
     /// `static_resources`, in the order in which they are applied.
     pub(crate) statics: Vec<Update>,
     /// Runtime keys `envoy.resource_limits.listener.<name>.connection_limit`.
     pub(crate) connection_limits: HashMap<String, u64>,
-    /// The document, for `/config_dump`.
-    pub(crate) message: DynamicMessage,
+    /// The document, encoded, for `/config_dump`.
+    pub(crate) document: Arc<[u8]>,
 }
 
 impl Bootstrap {
@@ -176,10 +179,15 @@ impl Bootstrap {
         }
         let layers = runtime::layers(config.layered_runtime.as_ref(), &root.field("layered_runtime"))?;
         let mut runtime = layers.runtime;
-        if let Some(manager) = &config.overload_manager {
-            let most = runtime::max_downstream_connections(manager, &root.field("overload_manager"))?;
+        let manager = config.overload_manager.as_ref();
+        let overload = manager
+            .map(|manager| overload::manager(manager, &root.field("overload_manager")))
+            .transpose()?;
+        for monitor in overload.iter().flat_map(|manager| &manager.monitors) {
             // As Envoy: the monitor is asked where there is one, whatever the runtime says.
-            runtime.max_downstream_connections = most.or(runtime.max_downstream_connections);
+            if let OverloadResource::DownstreamConnections { max } = monitor.resource {
+                runtime.max_downstream_connections = Some(max);
+            }
         }
         let updates = [
             // The others may name these, so they come first, as in Envoy.
@@ -214,8 +222,9 @@ impl Bootstrap {
                 .map(|(kind, list)| static_update(kind, list))
                 .collect(),
             runtime,
+            overload,
             connection_limits: layers.connection_limits,
-            message,
+            document: message.encode_to_vec().into(),
         })
     }
 }

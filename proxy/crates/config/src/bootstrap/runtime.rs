@@ -1,4 +1,4 @@
-//! `layered_runtime` and `overload_manager`: the keys and monitors that mean something here.
+//! `layered_runtime`: the keys that mean something here.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -7,9 +7,6 @@ use crate::decode::{self, pb};
 use crate::error::ConfigError;
 use crate::path::Path;
 use crate::snapshot::Runtime;
-
-const CONNECTIONS_MONITOR: &str =
-    "envoy.extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig";
 
 /// What static layers say. Later layers win.
 #[derive(Debug, Default)]
@@ -81,32 +78,4 @@ fn flatten(prefix: &str, value: &serde_json::Value, out: &mut Vec<(String, serde
         }
         leaf => out.push((prefix.to_owned(), leaf.clone())),
     }
-}
-
-/// The bound that `envoy.resource_monitors.global_downstream_max_connections` sets. Other monitors are refused.
-pub(super) fn max_downstream_connections(
-    config: &pb::overload::OverloadManager,
-    path: &Path<'_>,
-) -> Result<Option<u64>, ConfigError> {
-    use pb::overload::resource_monitor::ConfigType;
-    let mut most = None;
-    for (i, monitor) in config.resource_monitors.iter().enumerate() {
-        let here = path.item("resource_monitors", i);
-        let here = here.field("typed_config");
-        let Some(ConfigType::TypedConfig(any)) = &monitor.config_type else {
-            return Err(here.error("must be set"));
-        };
-        let name = heddle_api::message_name(&any.type_url);
-        if name != CONNECTIONS_MONITOR {
-            return Err(here.unsupported(name, "remove it"));
-        }
-        if most.is_some() {
-            return Err(here.error("this monitor stands there twice"));
-        }
-        let monitor: pb::connections_monitor::DownstreamConnectionsConfig = decode::unpack(any, &here)?;
-        let bound = u64::try_from(monitor.max_active_downstream_connections)
-            .map_err(|_| here.field("max_active_downstream_connections").error("must be above 0"))?;
-        most = Some(bound);
-    }
-    Ok(most)
 }

@@ -15,7 +15,7 @@ pub(super) type Versioned<'s> = (&'s SecretValue, u64);
 /// Client contexts by specification and secret versions. In a mesh most clusters differ in server name only, but
 /// gateways and subsets repeat each other, and a context costs tens of kilobytes. Server contexts are not shared:
 /// sessions belong to one filter chain.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct SharedContexts {
     clients: HashMap<(Identity, Vec<u64>), Weak<ClientContext>>,
     /// Size at which dead entries are swept out.

@@ -4,6 +4,7 @@ use prost_reflect::{DynamicMessage, SerializeOptions};
 use serde_json::{Map, Value, json};
 
 use super::{Builder, Held, Slot};
+use crate::bootstrap::BOOTSTRAP;
 use crate::check;
 use crate::resource::{Resource, SecretSource};
 use crate::snapshot::Discovery;
@@ -23,7 +24,7 @@ impl Builder {
     /// (Envoy's `?include_eds`).
     pub fn config_dump(&self, endpoints: bool) -> Value {
         let mut configs = vec![
-            dump("BootstrapConfigDump", [("bootstrap", message_json(&self.bootstrap))]),
+            dump("BootstrapConfigDump", [("bootstrap", self.dump_bootstrap())]),
             self.dump_clusters(),
             self.dump_listeners(),
             self.dump_routes(),
@@ -33,6 +34,11 @@ impl Builder {
             configs.insert(2, self.dump_endpoints());
         }
         json!({ "configs": configs })
+    }
+
+    fn dump_bootstrap(&self) -> Value {
+        // It was encoded here, so it can be decoded.
+        check::decode(BOOTSTRAP, &self.bootstrap).map_or(Value::Null, |message| message_json(&message))
     }
 
     fn dump_clusters(&self) -> Value {

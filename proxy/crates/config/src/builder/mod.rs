@@ -16,8 +16,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use prost_reflect::DynamicMessage;
-
 use crate::bootstrap::Bootstrap;
 use crate::decode::{ClusterParts, ListenerParts, SecretRef, SecretValue, TlsContext, TlsSpec};
 use crate::error::ConfigErrors;
@@ -29,7 +27,7 @@ use order::Table;
 
 /// Tries an address that a new listener wants to bind. The text of an error says why it cannot be had; it becomes part
 /// of the error that refuses the listener.
-pub type ListenerCheck = Box<dyn Fn(SocketAddr) -> Result<(), String>>;
+pub type ListenerCheck = Box<dyn Fn(SocketAddr) -> Result<(), String> + Send + Sync>;
 
 /// The names that the configuration refers to and that must be asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -150,14 +148,17 @@ struct State {
 #[derive(Debug)]
 pub struct Checkpoint(State);
 
-/// See the module.
+/// See the module. A clone shares what it holds, and goes its own way from there: an update can be applied to it on another
+/// thread, and the clone take its place when that is done.
+#[derive(Clone)]
 pub struct Builder {
     node: Arc<Node>,
-    bootstrap: DynamicMessage,
+    /// The bootstrap document, encoded.
+    bootstrap: Arc<[u8]>,
     has_ads: bool,
-    targets: HashSet<Arc<str>>,
-    connection_limits: HashMap<String, u64>,
-    check_listener: ListenerCheck,
+    targets: Arc<HashSet<Arc<str>>>,
+    connection_limits: Arc<HashMap<String, u64>>,
+    check_listener: Arc<dyn Fn(SocketAddr) -> Result<(), String> + Send + Sync>,
     state: State,
     shared: SharedContexts,
     serial: u64,
@@ -188,11 +189,11 @@ impl Builder {
         }
         let mut builder = Self {
             node: bootstrap.node.clone(),
-            bootstrap: bootstrap.message.clone(),
+            bootstrap: bootstrap.document.clone(),
             has_ads: bootstrap.ads.is_some(),
-            targets: bootstrap.targets.keys().cloned().collect(),
-            connection_limits: bootstrap.connection_limits.clone(),
-            check_listener,
+            targets: Arc::new(bootstrap.targets.keys().cloned().collect()),
+            connection_limits: Arc::new(bootstrap.connection_limits.clone()),
+            check_listener: check_listener.into(),
             state: State {
                 outstanding,
                 ..State::default()

@@ -107,6 +107,13 @@ fn check_any(any: &DynamicMessage, path: &Path<'_>, findings: &mut Vec<ConfigErr
     }
 }
 
+/// Lets go of the API's descriptors, and of what was made of them, unless they were used since the last call.
+pub fn release_descriptors() {
+    if heddle_api::release_pool() {
+        rules::release();
+    }
+}
+
 /// Decodes a message by its type URL.
 pub(crate) fn decode(type_url: &str, body: &[u8]) -> Result<DynamicMessage, String> {
     let name = heddle_api::message_name(type_url);

@@ -2,7 +2,7 @@
 //! and durations, lengths, header syntax. Envoy refuses what breaks them, and so does Heddle.
 
 use std::collections::HashMap;
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use prost_reflect::{
     Cardinality, DescriptorPool, DynamicMessage, EnumDescriptor, ExtensionDescriptor, FieldDescriptor, Kind,
@@ -53,7 +53,8 @@ enum Test {
 
 /// Adds a finding for each broken constraint on the fields of `message` itself.
 pub(super) fn check(message: &DynamicMessage, path: &Path<'_>, findings: &mut Vec<ConfigError>) {
-    let Some(rules) = compiled().get(message.descriptor().full_name()) else {
+    let compiled = compiled();
+    let Some(rules) = compiled.get(message.descriptor().full_name()) else {
         return;
     };
     for oneof in &rules.required_oneofs {
@@ -229,18 +230,29 @@ fn is_header_value(value: &str, strict: bool) -> bool {
     })
 }
 
-fn compiled() -> &'static HashMap<&'static str, MessageRules> {
-    static RULES: OnceLock<HashMap<&'static str, MessageRules>> = OnceLock::new();
-    RULES.get_or_init(|| {
+type Rules = HashMap<&'static str, MessageRules>;
+
+/// The rules of every message. They hold descriptors, so they come and go with the pool.
+static RULES: Mutex<Option<Arc<Rules>>> = Mutex::new(None);
+
+fn compiled() -> Arc<Rules> {
+    let compile_all = || {
         let pool = heddle_api::pool();
         let Some(on_field) = pool.get_extension_by_name("validate.rules") else {
-            return HashMap::new();
+            return Arc::default();
         };
         let on_oneof = pool.get_extension_by_name("validate.required");
-        fields::all()
-            .filter_map(|entry| Some((entry.name, compile(pool, entry.name, &on_field, on_oneof.as_ref())?)))
-            .collect()
-    })
+        let rules = fields::all()
+            .filter_map(|entry| Some((entry.name, compile(&pool, entry.name, &on_field, on_oneof.as_ref())?)));
+        Arc::new(rules.collect())
+    };
+    let mut kept = RULES.lock().unwrap_or_else(PoisonError::into_inner);
+    Arc::clone(kept.get_or_insert_with(compile_all))
+}
+
+/// Forgets the rules until they are needed again.
+pub(super) fn release() {
+    *RULES.lock().unwrap_or_else(PoisonError::into_inner) = None;
 }
 
 fn compile(

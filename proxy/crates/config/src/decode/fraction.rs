@@ -15,6 +15,11 @@ pub(crate) fn percent(config: &pb::types::FractionalPercent, path: &Path<'_>) ->
     Ok(Fraction::new(config.numerator, unit))
 }
 
+/// `RuntimeFeatureFlag`, on unless its default value is off: there are no runtime layers with such keys.
+pub(crate) fn feature(config: Option<&pb::core::RuntimeFeatureFlag>) -> bool {
+    config.and_then(|flag| flag.default_value).unwrap_or(true)
+}
+
 /// `RuntimeFractionalPercent`, whose default value always holds: there are no runtime layers with such keys.
 pub(crate) fn runtime(
     config: Option<&pb::core::RuntimeFractionalPercent>,

@@ -42,6 +42,30 @@ pub(crate) fn one(option: &pb::core::HeaderValueOption, path: &Path<'_>) -> Resu
     })
 }
 
+/// A `HeaderValue` that means what it says: the name in lower case, and the value.
+pub(crate) fn constant(header: &pb::core::HeaderValue, path: &Path<'_>) -> Result<(Box<str>, Box<str>)> {
+    let name = header.key.to_ascii_lowercase();
+    if is_protected(&name) || name.is_empty() {
+        return Err(path
+            .field("key")
+            .error(format!("{:?} cannot be added here", header.key)));
+    }
+    if !header.raw_value.is_empty() {
+        return Err(path.field("raw_value").unsupported("it here", "use value"));
+    }
+    let value = path.field("value");
+    let format = Format::parse_text(&header.value).map_err(|e| value.error(e.to_string()))?;
+    if !format.is_constant() {
+        return Err(value.unsupported("operators here", "write the value itself"));
+    }
+    let mut printed = Vec::new();
+    format.write_header_value(&Default::default(), &mut printed);
+    if printed.iter().any(|b| matches!(b, b'\r' | b'\n' | 0)) {
+        return Err(value.error("holds NUL, CR or LF"));
+    }
+    Ok((name.into(), String::from_utf8_lossy(&printed).as_ref().into()))
+}
+
 #[expect(deprecated, reason = "`append` is still accepted, as Envoy does")]
 fn addition(
     option: &pb::core::HeaderValueOption,

@@ -95,6 +95,7 @@ pub(crate) fn listener(config: &pb::listener::Listener, path: &Path<'_>) -> Resu
         },
         max_connections: None,
         ignore_global_connection_limit: config.ignore_global_conn_limit,
+        bypass_overload_manager: config.bypass_overload_manager,
         access_logs: access_log::access_logs(&config.access_log, path)?,
         frame: Some(frame(config)),
     };

@@ -1,8 +1,10 @@
-//! String, header and query matchers.
+//! String, header, query and metadata matchers.
 
-use heddle_matching::{HeaderMatcher, HeaderTest, QueryMatcher, QueryTest, Regex, StringMatcher, StringTest};
+use heddle_matching::{
+    HeaderMatcher, HeaderTest, MetadataMatcher, QueryMatcher, QueryTest, Regex, StringMatcher, StringTest, ValueMatcher,
+};
 
-use super::{Result, pb};
+use super::{Result, pb, required};
 use crate::path::Path;
 
 /// A regular expression.
@@ -70,4 +72,51 @@ pub(crate) fn query(matcher: &pb::route::QueryParameterMatcher, path: &Path<'_>)
         Some(Spec::StringMatch(m)) => QueryTest::String(string(m, &path.field("string_match"))?),
     };
     Ok(QueryMatcher::new(&matcher.name, test))
+}
+
+/// `MetadataMatcher`.
+pub(crate) fn metadata(matcher: &pb::matcher::MetadataMatcher, path: &Path<'_>) -> Result<MetadataMatcher> {
+    use pb::matcher::metadata_matcher::path_segment::Segment;
+    let names = matcher.path.iter().enumerate().map(|(i, step)| {
+        let Segment::Key(name) = required(step.segment.as_ref(), &path.item("path", i))?;
+        Ok(name.as_str().into())
+    });
+    let here = path.field("value");
+    Ok(MetadataMatcher::new(
+        &matcher.filter,
+        names.collect::<Result<_>>()?,
+        value(required(matcher.value.as_ref(), &here)?, &here)?,
+        matcher.invert,
+    ))
+}
+
+/// `ValueMatcher`.
+fn value(matcher: &pb::matcher::ValueMatcher, path: &Path<'_>) -> Result<ValueMatcher> {
+    use pb::matcher::double_matcher::MatchPattern as Double;
+    use pb::matcher::list_matcher::MatchPattern as List;
+    use pb::matcher::value_matcher::MatchPattern;
+    Ok(match required(matcher.match_pattern.as_ref(), path)? {
+        MatchPattern::NullMatch(_) => ValueMatcher::Null,
+        MatchPattern::DoubleMatch(m) => match required(m.match_pattern.as_ref(), &path.field("double_match"))? {
+            Double::Exact(number) => ValueMatcher::Number(*number),
+            Double::Range(range) => ValueMatcher::Range {
+                start: range.start,
+                end: range.end,
+            },
+        },
+        MatchPattern::StringMatch(m) => ValueMatcher::String(string(m, &path.field("string_match"))?),
+        MatchPattern::BoolMatch(wanted) => ValueMatcher::Bool(*wanted),
+        MatchPattern::PresentMatch(wanted) => ValueMatcher::Present(*wanted),
+        MatchPattern::ListMatch(m) => {
+            let here = path.field("list_match");
+            let List::OneOf(item) = required(m.match_pattern.as_ref(), &here)?;
+            ValueMatcher::OneOf(Box::new(value(item, &here.field("one_of"))?))
+        }
+        MatchPattern::OrMatch(m) => {
+            let here = path.field("or_match");
+            let matchers = m.value_matchers.iter().enumerate();
+            let matchers = matchers.map(|(i, m)| value(m, &here.item("value_matchers", i)));
+            ValueMatcher::Or(matchers.collect::<Result<_>>()?)
+        }
+    })
 }

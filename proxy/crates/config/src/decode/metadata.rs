@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::pb;
 
 /// A `google.protobuf.Struct` as JSON, with members sorted by name.
-pub(crate) fn struct_to_json(fields: &prost_types::Struct) -> Value {
+pub fn struct_to_json(fields: &prost_types::Struct) -> Value {
     Value::Object(
         fields
             .fields
@@ -18,7 +18,8 @@ pub(crate) fn struct_to_json(fields: &prost_types::Struct) -> Value {
     )
 }
 
-fn value_to_json(value: &prost_types::Value) -> Value {
+/// A `google.protobuf.Value` as JSON.
+pub(crate) fn value_to_json(value: &prost_types::Value) -> Value {
     match &value.kind {
         None | Some(Kind::NullValue(_)) => Value::Null,
         Some(Kind::NumberValue(n)) => {

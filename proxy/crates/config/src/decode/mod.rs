@@ -15,6 +15,7 @@ mod keepalive;
 mod listener;
 pub(crate) mod matcher;
 mod metadata;
+mod mirror;
 mod outlier;
 mod per_filter;
 pub(crate) mod rate_limit;
@@ -22,6 +23,7 @@ pub(crate) mod rbac;
 mod retry;
 mod route;
 mod route_action;
+pub(crate) mod service;
 mod source;
 mod tcp_proxy;
 mod tls;
@@ -37,10 +39,11 @@ pub(crate) use address::socket_address;
 pub(crate) use cluster::{ClusterParts, cluster};
 pub(crate) use endpoint::{load_assignment, locality_name};
 pub(crate) use listener::{ListenerParts, listener};
-pub(crate) use metadata::struct_to_json;
-pub(crate) use route::route_table;
+pub use metadata::struct_to_json;
+pub(crate) use metadata::value_to_json;
+pub(crate) use route::{route_match, route_table};
 pub(crate) use source::{api_source, config_source};
-pub(crate) use tls::{Identity, SecretRef, SecretValue, TlsContext, TlsSpec, secret};
+pub(crate) use tls::{Identity, SecretRef, SecretValue, TlsContext, TlsSpec, data_source, secret};
 
 /// The API's packages under short names.
 pub(crate) mod pb {
@@ -60,7 +63,9 @@ pub(crate) mod pb {
     pub(crate) use heddle_api::envoy::extensions::filters::network::rbac::v3 as network_rbac;
     pub(crate) use heddle_api::envoy::extensions::filters::network::tcp_proxy::v3 as tcp_proxy;
     pub(crate) use heddle_api::envoy::extensions::rbac::principals::mtls_authenticated::v3 as mtls_authenticated;
+    pub(crate) use heddle_api::envoy::extensions::resource_monitors::cgroup_memory::v3 as cgroup_memory;
     pub(crate) use heddle_api::envoy::extensions::resource_monitors::downstream_connections::v3 as connections_monitor;
+    pub(crate) use heddle_api::envoy::extensions::resource_monitors::fixed_heap::v3 as fixed_heap;
     pub(crate) use heddle_api::envoy::extensions::transport_sockets::tls::v3 as tls;
     pub(crate) use heddle_api::envoy::extensions::upstreams::http::v3 as upstream_http;
     pub(crate) use heddle_api::envoy::r#type::matcher::v3 as matcher;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use heddle_matching::MetadataMatcher;
 use heddle_matching::rbac::{Action, Permission, Policies, Policy, Principal, Rules, SanMatcher, SanType};
 
 use super::{Result, address, enumeration, matcher, pb, required, unpack};
@@ -68,6 +69,7 @@ fn permissions(list: &[pb::rbac::Permission], field: &str, path: &Path<'_>) -> R
         .collect()
 }
 
+#[expect(deprecated, reason = "`metadata` is still accepted, as Envoy does")]
 fn permission(config: &pb::rbac::Permission, path: &Path<'_>) -> Result<Permission> {
     use pb::rbac::permission::Rule;
     Ok(match required(config.rule.as_ref(), path)? {
@@ -92,6 +94,8 @@ fn permission(config: &pb::rbac::Permission, path: &Path<'_>) -> Result<Permissi
         Rule::RequestedServerName(m) => {
             Permission::RequestedServerName(matcher::string(m, &path.field("requested_server_name"))?)
         }
+        Rule::Metadata(m) => Permission::Metadata(matcher::metadata(m, &path.field("metadata"))?),
+        Rule::SourcedMetadata(m) => Permission::Metadata(sourced_metadata(m, &path.field("sourced_metadata"))?),
         _ => return Err(path.error("this kind of permission is not implemented; use another")),
     })
 }
@@ -103,7 +107,7 @@ fn principals(list: &[pb::rbac::Principal], field: &str, path: &Path<'_>) -> Res
         .collect()
 }
 
-#[expect(deprecated, reason = "`source_ip` is still accepted, as Envoy does")]
+#[expect(deprecated, reason = "`source_ip` and `metadata` are still accepted, as Envoy does")]
 fn principal(config: &pb::rbac::Principal, path: &Path<'_>) -> Result<Principal> {
     use pb::rbac::principal::Identifier;
     Ok(match required(config.identifier.as_ref(), path)? {
@@ -127,9 +131,22 @@ fn principal(config: &pb::rbac::Principal, path: &Path<'_>) -> Result<Principal>
         Identifier::RemoteIp(r) => Principal::RemoteIp(address::match_cidr(r, &path.field("remote_ip"))?),
         Identifier::Header(h) => Principal::Header(matcher::header(h, &path.field("header"))?),
         Identifier::UrlPath(p) => Principal::UrlPath(url_path(p, &path.field("url_path"))?),
+        Identifier::Metadata(m) => Principal::Metadata(matcher::metadata(m, &path.field("metadata"))?),
+        Identifier::SourcedMetadata(m) => Principal::Metadata(sourced_metadata(m, &path.field("sourced_metadata"))?),
         Identifier::Custom(c) => custom(c, &path.field("custom"))?,
         _ => return Err(path.error("this kind of principal is not implemented; use another")),
     })
+}
+
+/// Metadata of the request, which is the default; that of the route is not read.
+fn sourced_metadata(config: &pb::rbac::SourcedMetadata, path: &Path<'_>) -> Result<MetadataMatcher> {
+    let here = path.field("metadata_source");
+    match enumeration(config.metadata_source, &here)? {
+        pb::rbac::MetadataSource::Dynamic => {}
+        pb::rbac::MetadataSource::Route => return Err(here.unsupported("ROUTE", "use DYNAMIC")),
+    }
+    let here = path.field("metadata_matcher");
+    matcher::metadata(required(config.metadata_matcher.as_ref(), &here)?, &here)
 }
 
 /// A principal that is an extension.

@@ -3,11 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Result, duration, duration_or, pb, required};
+use super::{Result, duration, duration_or, pb, positive, required};
 use crate::path::Path;
 use crate::snapshot::{RetryOn, RetryPolicy};
 
 const PREVIOUS_HOSTS: &str = "envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate";
+
+/// First pause before a service is asked again.
+const SERVICE_BACK_OFF: Duration = Duration::from_secs(1);
 
 /// A `retry_policy` that may be absent. A policy that retries on nothing means that nothing is retried, whatever the
 /// virtual host says.
@@ -85,6 +88,39 @@ fn policy(config: &pb::route::RetryPolicy, path: &Path<'_>) -> Result<RetryPolic
         avoid_previous_hosts,
         host_selection_attempts: attempts,
     })
+}
+
+/// The policy of a service that filters call. What it says nothing about is as in Envoy: one retry, after a second or so,
+/// on failures and answers of 5xx.
+pub(super) fn of_service(config: Option<&pb::core::RetryPolicy>, path: &Path<'_>) -> Result<Option<Arc<RetryPolicy>>> {
+    let Some(config) = config else { return Ok(None) };
+    let path = path.field("retry_policy");
+    let here = path.field("retry_back_off");
+    let back_off = config.retry_back_off.as_ref();
+    let base = back_off.and_then(|b| b.base_interval.as_ref());
+    let base_interval = positive(base, SERVICE_BACK_OFF, &here.field("base_interval"))?;
+    let max_interval = duration_or(
+        back_off.and_then(|b| b.max_interval.as_ref()),
+        base_interval.saturating_mul(10),
+        &here.field("max_interval"),
+    )?;
+    if max_interval < base_interval {
+        return Err(here.field("max_interval").error("must not be below base_interval"));
+    }
+    let on = match config.retry_on.as_str() {
+        "" => "5xx,gateway-error,connect-failure,reset",
+        on => on,
+    };
+    Ok(Some(Arc::new(RetryPolicy {
+        on: retry_on(on, &path.field("retry_on"))?,
+        num_retries: config.num_retries.unwrap_or(1),
+        per_try_timeout: Duration::ZERO,
+        status_codes: Vec::new(),
+        base_interval,
+        max_interval,
+        avoid_previous_hosts: false,
+        host_selection_attempts: 1,
+    })))
 }
 
 fn retry_on(text: &str, path: &Path<'_>) -> Result<RetryOn> {

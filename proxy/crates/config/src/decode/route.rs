@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::per_filter::Slots;
-use super::{Result, enumeration, fraction, headers, matcher, pb, rate_limit, required, retry, route_action};
+use super::{Result, enumeration, fraction, headers, matcher, mirror, pb, rate_limit, required, retry, route_action};
 use crate::path::Path;
-use crate::snapshot::{Fraction, PathMatch, Route, RouteFilters, RouteMatch, RouteTable, VirtualHost};
+use crate::snapshot::{Fraction, Mirror, PathMatch, Route, RouteFilters, RouteMatch, RouteTable, VirtualHost};
 
 /// Largest body of a direct response unless the table says otherwise, as in Envoy.
 const MAX_DIRECT_BODY: u32 = 4096;
@@ -19,6 +19,8 @@ pub(super) struct TableContext {
     pub(super) max_direct_body: usize,
     pub(super) clusters: NamedClusters,
     pub(super) slots: Slots,
+    /// What is mirrored around the route or virtual host at hand.
+    pub(super) mirrors: Arc<[Mirror]>,
 }
 
 /// `RouteConfiguration`. The second part holds the clusters that must exist: those that it names when
@@ -32,6 +34,7 @@ pub(crate) fn route_table(
         max_direct_body: super::bytes(config.max_direct_response_body_size_bytes.unwrap_or(MAX_DIRECT_BODY)),
         clusters: Vec::new(),
         slots: Slots::default(),
+        mirrors: Arc::default(),
     };
     let mut table = RouteTable {
         name: config.name.as_str().into(),
@@ -60,6 +63,8 @@ pub(crate) fn route_table(
     let filters = context
         .slots
         .level(&config.typed_per_filter_config, &Arc::default(), path)?;
+    let mirrors = &config.request_mirror_policies;
+    let mirrors = mirror::policies(mirrors, &Arc::default(), &mut context.clusters, path)?;
     let mut names = HashMap::new();
     for (i, host) in config.virtual_hosts.iter().enumerate() {
         let here = path.item("virtual_hosts", i);
@@ -69,6 +74,7 @@ pub(crate) fn route_table(
                 .error(format!("{:?} is virtual_hosts[{other}]'s name too", host.name)));
         }
         index(&mut table, host, i, &here)?;
+        context.mirrors = mirror::policies(&host.request_mirror_policies, &mirrors, &mut context.clusters, &here)?;
         table
             .virtual_hosts
             .push(virtual_host(host, &filters, &mut context, &here)?);
@@ -191,7 +197,8 @@ fn route(
     })
 }
 
-fn route_match(config: &pb::route::RouteMatch, path: &Path<'_>) -> Result<RouteMatch> {
+/// `RouteMatch`.
+pub(crate) fn route_match(config: &pb::route::RouteMatch, path: &Path<'_>) -> Result<RouteMatch> {
     use pb::route::route_match::PathSpecifier;
     let matched = match required(config.path_specifier.as_ref(), path)? {
         PathSpecifier::Prefix(p) => PathMatch::Prefix(p.as_str().into()),
@@ -215,6 +222,7 @@ fn route_match(config: &pb::route::RouteMatch, path: &Path<'_>) -> Result<RouteM
     }
     let headers = config.headers.iter().enumerate();
     let query = config.query_parameters.iter().enumerate();
+    let metadata = config.dynamic_metadata.iter().enumerate();
     Ok(RouteMatch {
         path: matched,
         case_sensitive: config.case_sensitive.unwrap_or(true),
@@ -223,6 +231,9 @@ fn route_match(config: &pb::route::RouteMatch, path: &Path<'_>) -> Result<RouteM
             .collect::<Result<_>>()?,
         query: query
             .map(|(i, q)| matcher::query(q, &path.item("query_parameters", i)))
+            .collect::<Result<_>>()?,
+        metadata: metadata
+            .map(|(i, m)| matcher::metadata(m, &path.item("dynamic_metadata", i)))
             .collect::<Result<_>>()?,
         grpc: config.grpc.is_some(),
         fraction: fraction::runtime(

@@ -6,7 +6,7 @@ use std::time::Duration;
 use heddle_matching::Regex;
 
 use super::route::TableContext;
-use super::{Result, duration, duration_or, enumeration, pb, rate_limit, required, retry, tcp_proxy, tls};
+use super::{Result, duration, duration_or, enumeration, mirror, pb, rate_limit, required, retry, tcp_proxy, tls};
 use crate::path::Path;
 use crate::snapshot::{
     Action, ClusterChoice, DirectResponse, HostRewrite, PathRewrite, Redirect, RouteAction, RouteFilters,
@@ -63,6 +63,12 @@ fn forward(
         weighted_filters: weighted_filters(config, filters, context, path)?,
         rate_limits: rate_limit::rate_limits(&config.rate_limits, path)?,
         include_host_rate_limits: config.include_vh_rate_limits.unwrap_or(false),
+        mirrors: mirror::policies(
+            &config.request_mirror_policies,
+            &context.mirrors,
+            &mut context.clusters,
+            path,
+        )?,
     })
 }
 

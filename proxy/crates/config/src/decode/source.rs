@@ -50,6 +50,17 @@ pub(crate) fn api_source(api: &pb::core::ApiConfigSource, path: &Path<'_>) -> Re
     let here = path.item("grpc_services", 0);
     match &service.target_specifier {
         Some(TargetSpecifier::EnvoyGrpc(grpc)) => {
+            let here = [
+                ("initial_metadata", !service.initial_metadata.is_empty()),
+                ("retry_policy", service.retry_policy.is_some()),
+                ("timeout", service.timeout.is_some()),
+            ];
+            if let Some((field, _)) = here.iter().find(|(_, set)| *set) {
+                return Err(path
+                    .item("grpc_services", 0)
+                    .field(field)
+                    .error("has no meaning for a stream of configuration; remove it"));
+            }
             let authority = (!grpc.authority.is_empty()).then(|| grpc.authority.clone());
             Ok((grpc.cluster_name.as_str().into(), authority))
         }

@@ -473,7 +473,7 @@ pub(crate) fn secret(config: &pb::tls::Secret, path: &Path<'_>) -> Result<Secret
 }
 
 /// The bytes of a `DataSource`.
-pub(super) fn data_source(source: &pb::core::DataSource, path: &Path<'_>) -> Result<Vec<u8>> {
+pub(crate) fn data_source(source: &pb::core::DataSource, path: &Path<'_>) -> Result<Vec<u8>> {
     use pb::core::data_source::Specifier;
     match &source.specifier {
         Some(Specifier::InlineBytes(b)) => Ok(b.clone()),

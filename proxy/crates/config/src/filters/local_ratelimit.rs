@@ -132,7 +132,6 @@ impl Kind for LocalRateLimit {
                 "vh_rate_limits",
             ],
         ),
-        message("envoy.type.v3.HttpStatus", &["code"]),
         message(
             "envoy.type.v3.TokenBucket",
             &["fill_interval", "max_tokens", "tokens_per_fill"],

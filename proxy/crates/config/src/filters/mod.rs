@@ -111,12 +111,24 @@ macro_rules! filters {
 }
 
 filters! {
+    /// `envoy.filters.http.buffer`: waits for the whole request.
+    Buffer in buffer, per route buffer::BufferPerRoute;
+    /// `envoy.filters.http.compressor`: compresses bodies.
+    Compressor in compressor, per route compressor::CompressorPerRoute;
     /// `envoy.filters.http.cors`: which origins may read answers.
     Cors in cors, per route cors::CorsPolicy;
+    /// `envoy.filters.http.decompressor`: decompresses bodies.
+    Decompressor in decompressor, per route Infallible;
+    /// `envoy.filters.http.ext_authz`: a server of its own says who may call what.
+    ExtAuthz in ext_authz, per route ext_authz::ExtAuthzPerRoute;
     /// `envoy.filters.http.fault`: delays and aborts.
     Fault in fault, per route fault::Fault;
     /// `envoy.filters.http.header_mutation`.
     HeaderMutation in header_mutation, per route header_mutation::Mutations;
+    /// `envoy.filters.http.header_to_metadata`: fields as metadata.
+    HeaderToMetadata in header_to_metadata, per route header_to_metadata::HeaderToMetadata;
+    /// `envoy.filters.http.jwt_authn`: tokens that requests must have.
+    JwtAuthn in jwt_authn, per route jwt_authn::JwtAuthnPerRoute;
     /// `envoy.filters.http.local_ratelimit`: token buckets of this proxy.
     LocalRateLimit in local_ratelimit, per route local_ratelimit::LocalRateLimit;
     /// `envoy.filters.http.rbac`.

@@ -60,6 +60,8 @@ pub struct Listener {
     pub max_connections: Option<u64>,
     /// `ignore_global_conn_limit`: its connections do not count among those of all listeners; default false.
     pub ignore_global_connection_limit: bool,
+    /// `bypass_overload_manager`: no overload action touches it; default false.
+    pub bypass_overload_manager: bool,
     /// `access_log` of the listener.
     pub access_logs: Vec<AccessLog>,
     /// Everything but the filter chains: while it stays the same, connections on chains that stay go on. None means

@@ -8,9 +8,11 @@ mod filter;
 mod fraction;
 mod http2;
 mod listener;
+mod overload;
 mod rate_limit;
 mod route;
 mod runtime;
+mod service;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -29,12 +31,17 @@ pub use listener::{
     AccessLog, Cidr, Digest, EscapedSlashes, FilterChain, FilterChainMatch, HttpCodec, HttpConnectionManager, Listener,
     ListenerFilter, RouteSource, ServerHeader, TrafficDirection, XfccDetail, XfccMode,
 };
+pub use overload::{
+    OverloadAction, OverloadActionKind, OverloadLimits, OverloadManager, Resource, ResourceMonitor, ScaledTimer,
+    TimerMinimum, Trigger,
+};
 pub use rate_limit::{RateLimit, RateLimitAction};
 pub use route::{
-    Action, ClusterChoice, DirectResponse, HeaderOp, HeaderOps, HeaderValue, HostRewrite, PathMatch, PathRewrite,
-    Redirect, RetryOn, RetryPolicy, Route, RouteAction, RouteMatch, RouteTable, VirtualHost,
+    Action, ClusterChoice, DirectResponse, HeaderOp, HeaderOps, HeaderValue, HostRewrite, Mirror, MirrorHost, MirrorTo,
+    PathMatch, PathRewrite, Redirect, RetryOn, RetryPolicy, Route, RouteAction, RouteMatch, RouteTable, VirtualHost,
 };
 pub use runtime::{PrematureResetLimits, Runtime};
+pub use service::{GrpcTarget, HttpTarget};
 
 /// Name of a TLS context inside a snapshot. It stays the same while certificates rotate behind it.
 pub type TlsKey = Arc<str>;

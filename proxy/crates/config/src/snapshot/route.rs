@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use heddle_matching::{HeaderMatcher, QueryMatcher, Regex};
+use heddle_matching::{HeaderMatcher, MetadataMatcher, QueryMatcher, Regex};
 
 use super::filter::RouteFilters;
+use super::fraction::Fraction;
 use super::rate_limit::RateLimit;
 use crate::filters::RouteFilterConfig;
 
@@ -115,6 +116,8 @@ pub struct RouteMatch {
     pub headers: Vec<HeaderMatcher>,
     /// All must match.
     pub query: Vec<QueryMatcher>,
+    /// `dynamic_metadata`: all must match.
+    pub metadata: Vec<MetadataMatcher>,
     /// `grpc`: only requests with a gRPC content type.
     pub grpc: bool,
     /// `runtime_fraction.default_value` in millionths of requests, one million being all.
@@ -183,6 +186,39 @@ pub struct RouteAction {
     pub rate_limits: Vec<RateLimit>,
     /// `include_vh_rate_limits`.
     pub include_host_rate_limits: bool,
+    /// `request_mirror_policies` of the route, or else of the virtual host or the table.
+    pub mirrors: Arc<[Mirror]>,
+}
+
+/// `envoy.config.route.v3.RouteAction.RequestMirrorPolicy`: a copy of requests for another cluster.
+#[derive(Debug)]
+pub struct Mirror {
+    /// Where to.
+    pub to: MirrorTo,
+    /// `runtime_fraction`: of which requests, all by default.
+    pub share: Fraction,
+    /// The copy's host.
+    pub host: MirrorHost,
+}
+
+/// The cluster of a copy.
+#[derive(Debug)]
+pub enum MirrorTo {
+    /// `cluster`.
+    Cluster(Arc<str>),
+    /// `cluster_header`: the one that this request header names, in lower case here.
+    Header(Box<str>),
+}
+
+/// The host of a copy.
+#[derive(Debug)]
+pub enum MirrorHost {
+    /// With `-shadow` behind the name.
+    Suffixed,
+    /// `disable_shadow_host_suffix_append`: as it was.
+    Same,
+    /// `host_rewrite_literal`.
+    Literal(Box<str>),
 }
 
 /// `prefix_rewrite` or `regex_rewrite`.
@@ -301,7 +337,7 @@ pub struct RetryOn {
 }
 
 /// `envoy.config.route.v3.RetryPolicy`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RetryPolicy {
     /// When to try again.
     pub on: RetryOn,

@@ -1,12 +1,17 @@
 //! What a filter sees of a request.
 
+use std::future::poll_fn;
 use std::marker::PhantomData;
 
 use heddle_net::ConnectionInfo;
+use serde_json::{Map, Value};
 use tokio::time::Instant;
 
 use super::HttpFilter;
-use crate::hcm::{Environment, Exchange};
+use super::body::{AtLimit, Held, Shared, Transform};
+use crate::body::BodyLength;
+use crate::hcm::{Environment, Exchange, choose};
+use crate::head::Known;
 use crate::local_reply::LocalReply;
 use crate::route::Selected;
 
@@ -30,11 +35,97 @@ pub(crate) struct Call<'c> {
     pub(crate) exchange: &'c mut Exchange,
     pub(crate) env: Environment<'c>,
     pub(super) number: usize,
+    /// None when it is the answer's turn.
+    pub(super) body: Option<&'c Shared<'c>>,
 }
 
 impl<'c> Call<'c> {
     pub(crate) fn connection(&self) -> &'c ConnectionInfo {
         self.env.connection
+    }
+
+    /// Waits for the request's body, as the filters before leave it. It stays where it is, in front of the request: the
+    /// next filter, and the upstream, get it from its beginning. At most `limit` bytes and one read more are held.
+    ///
+    /// # Errors
+    /// It is longer than `limit`, which is to be told with this answer (413).
+    pub(crate) async fn body(&mut self, limit: usize, at_limit: AtLimit) -> Result<Held, Box<LocalReply>> {
+        let nothing = Held {
+            bytes: bytes::Bytes::new(),
+            whole: true,
+        };
+        let Some(body) = self.body.filter(|_| self.has_body()) else {
+            return Ok(nothing);
+        };
+        match poll_fn(|cx| body.borrow_mut().poll_hold(cx, limit, at_limit)).await {
+            Some(held) => Ok(held),
+            None => {
+                self.env.hcm.stats.rq_too_large.inc();
+                Err(Box::new(LocalReply::too_large()))
+            }
+        }
+    }
+
+    /// Whether the request has a body that is the upstream's to read: raw bytes after an upgrade are none.
+    pub(crate) fn has_body(&self) -> bool {
+        !matches!(self.request_length(), BodyLength::Empty | BodyLength::Tunnel)
+    }
+
+    /// The length of the request's body, as the filters before leave it.
+    pub(crate) fn request_length(&self) -> BodyLength {
+        self.body.map_or(BodyLength::Empty, |body| body.borrow().length())
+    }
+
+    /// Says how long the request's body is, where nobody knew.
+    pub(crate) fn set_request_length(&mut self, length: usize) {
+        let Some(body) = self.body.filter(|_| self.has_body()) else {
+            return;
+        };
+        body.borrow_mut().set_length(BodyLength::Known(length as u64));
+        let fields = &mut self.exchange.request.fields;
+        fields.remove_known(Known::ContentLength);
+        fields.push_number(Known::ContentLength, length as u64);
+    }
+
+    /// Has the request's body changed while it streams, after what the filters before do to it.
+    pub(crate) fn change_request(&mut self, transform: Box<dyn Transform>) {
+        if let Some(body) = self.body.filter(|_| self.has_body()) {
+            body.borrow_mut().transform(transform);
+            self.exchange.request.fields.remove_known(Known::ContentLength);
+        }
+    }
+
+    /// The length of the response's body, as the filters before leave it.
+    pub(crate) fn response_length(&self) -> BodyLength {
+        self.exchange.response_content.length
+    }
+
+    /// Has the response's body changed while it streams, after what the filters before do to it.
+    pub(crate) fn change_response(&mut self, transform: Box<dyn Transform>) {
+        let content = &mut self.exchange.response_content;
+        if !matches!(content.length, BodyLength::Empty | BodyLength::Tunnel) {
+            content.stages.push(transform);
+            content.length = BodyLength::Unknown;
+            self.exchange.response.fields.remove_known(Known::ContentLength);
+        }
+    }
+
+    /// Adds fields to the request's dynamic metadata. False, and counted, when there is no room for them.
+    pub(crate) fn merge_metadata(&mut self, namespace: &str, fields: Map<String, Value>) -> bool {
+        if fields.is_empty() {
+            return true;
+        }
+        let metadata = self.exchange.request.metadata.get_or_insert_default();
+        let fits = metadata.merge(namespace, fields).is_ok();
+        if !fits {
+            self.env.hcm.stats.metadata_overflow.inc();
+        }
+        fits
+    }
+
+    /// Chooses the route again, by what the request is like now. The filters that are switched off stay so.
+    pub(crate) fn choose_route(&mut self) {
+        self.exchange.selected = choose(self.env, self.exchange);
     }
 
     /// What the route says to this filter.

@@ -1,11 +1,19 @@
 //! HTTP filters, in the order configured. Adding one: a file here and a line in the list below; its configuration is a
 //! file and a line of `heddle_config::filters`.
 
+mod body;
+mod buffer;
 mod call;
+mod compression;
+mod compressor;
 mod cors;
+mod decompressor;
+mod ext_authz;
 mod fault;
 mod header_mutation;
+mod header_to_metadata;
 mod istio_stats;
+mod jwt_authn;
 mod local_ratelimit;
 pub(crate) mod peer_metadata;
 mod rbac;
@@ -16,6 +24,7 @@ use std::sync::Arc;
 use heddle_config::filters::{FilterConfig, RouteFilterConfig};
 use heddle_config::snapshot::TrafficDirection;
 
+pub(crate) use body::{Filtered, ResponseContent};
 pub(crate) use call::{Call, End, RouteConfigs, Verdict};
 pub(crate) use run::{Client, on_end, on_request, on_response};
 
@@ -111,12 +120,24 @@ macro_rules! filters {
 }
 
 filters! {
+    /// `envoy.filters.http.buffer`.
+    Buffer(buffer::Buffer);
+    /// `envoy.filters.http.compressor`.
+    Compressor(compressor::Compressor);
     /// `envoy.filters.http.cors`.
     Cors(cors::Cors);
+    /// `envoy.filters.http.decompressor`.
+    Decompressor(decompressor::Decompressor);
+    /// `envoy.filters.http.ext_authz`.
+    ExtAuthz(ext_authz::ExtAuthz);
     /// `envoy.filters.http.fault`.
     Fault(fault::Fault);
     /// `envoy.filters.http.header_mutation`.
     HeaderMutation(header_mutation::HeaderMutation);
+    /// `envoy.filters.http.header_to_metadata`.
+    HeaderToMetadata(header_to_metadata::HeaderToMetadata);
+    /// `envoy.filters.http.jwt_authn`.
+    JwtAuthn(jwt_authn::JwtAuthn);
     /// `envoy.filters.http.local_ratelimit`.
     LocalRateLimit(local_ratelimit::LocalRateLimit);
     /// `envoy.filters.http.rbac`.

@@ -157,7 +157,7 @@ mod tests {
             cache: cache(),
             inbound: true,
         };
-        let mut exchange = Exchange::new(1, None);
+        let mut exchange = Exchange::take(1, None, tokio::time::Instant::now());
         exchange
             .request
             .fields

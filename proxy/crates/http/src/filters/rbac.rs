@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use heddle_config::filters::RouteFilterConfig;
 use heddle_config::filters::rbac::{Rbac as Config, RbacPerRoute};
-use heddle_matching::rbac::Policies;
+use heddle_matching::rbac::{Action, Policies};
 use heddle_telemetry::Counter;
+use serde_json::Map;
 
 use super::{Call, HttpFilter, Setup, Verdict};
 use crate::local_reply::LocalReply;
@@ -62,6 +63,15 @@ impl HttpFilter for Rbac {
         }
         if decision.allowed {
             self.allowed.inc();
+            if policies
+                .rules
+                .as_ref()
+                .is_some_and(|rules| rules.action() == Action::Log)
+            {
+                let marked = decision.policy.is_some().into();
+                let hint = Map::from_iter([("access_log_hint".to_owned(), marked)]);
+                call.merge_metadata("envoy.common", hint);
+            }
             return Verdict::Continue;
         }
         self.denied.inc();

@@ -1,5 +1,6 @@
 //! A request on its way through the filters.
 
+use std::cell::RefCell;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::task::{Context, Poll};
@@ -8,21 +9,20 @@ use std::time::Duration;
 use heddle_net::ConnectionInfo;
 use tokio::time::Instant;
 
-use super::{Call, End, Filter, Verdict};
-use crate::body::{BodyLength, StreamError};
+use super::{Call, End, Filter, Filtered, Verdict};
+use crate::body::{BodyLength, Source};
 use crate::drain::{Drain, DrainStage};
 use crate::failure::Failure;
-use crate::h1::H1Error;
-use crate::hcm::{Environment, Exchange, Facts, HcmRuntime, IdleWatch, Reply, RequestBody};
+use crate::hcm::{Environment, Exchange, Facts, HcmRuntime, IdleWatch, Reply, RequestBody, ask_for_body};
 use crate::local_reply::LocalReply;
 use crate::timer::{Timer, far_future};
 
 /// What the codec knows of a request, for the time that a filter waits.
-pub(crate) struct Client<'c, B, R> {
-    pub(crate) body: &'c mut B,
+pub(crate) struct Client<'c, 'b, B, R> {
+    pub(crate) body: RefCell<&'c mut Filtered<'b, B>>,
     pub(crate) reply: &'c mut R,
     pub(crate) timer: &'c mut Timer,
-    pub(crate) facts: Facts,
+    pub(crate) facts: &'c mut Facts,
 }
 
 /// Shows a request to the filters. Returns the answer when one of them gives it.
@@ -32,7 +32,7 @@ pub(crate) struct Client<'c, B, R> {
 pub(crate) async fn on_request<B: RequestBody, R: Reply>(
     env: Environment<'_>,
     exchange: &mut Exchange,
-    client: &mut Client<'_, B, R>,
+    client: &mut Client<'_, '_, B, R>,
 ) -> Result<Option<Box<LocalReply>>, Failure> {
     let filters = &env.hcm.filters;
     // Beside the exchange for as long as filters run, so that each gets both.
@@ -45,17 +45,31 @@ pub(crate) async fn on_request<B: RequestBody, R: Reply>(
         if is_off(exchange, number) {
             continue;
         }
-        let mut call = Call { exchange, env, number };
+        let Client {
+            body,
+            reply,
+            timer,
+            facts,
+        } = &mut *client;
+        let mut call = Call {
+            exchange,
+            env,
+            number,
+            body: Some(&*body),
+        };
         let mut watch = None;
         let verdict = {
             let begun = call.exchange.begun;
             let mut running = pin!(filter.on_request(&mut call, state));
-            poll_fn(|cx| match running.as_mut().poll(cx) {
-                Poll::Ready(verdict) => Poll::Ready(Ok(verdict)),
-                Poll::Pending => watch
-                    .get_or_insert_with(|| Watch::new(env, begun, idle, client.facts))
-                    .poll(cx, client)
-                    .map(Err),
+            poll_fn(|cx| {
+                body.borrow_mut().before_filter();
+                match running.as_mut().poll(cx) {
+                    Poll::Ready(verdict) => Poll::Ready(Ok(verdict)),
+                    Poll::Pending => watch
+                        .get_or_insert_with(|| Watch::new(env, begun, idle, facts.length))
+                        .poll(cx, &mut body.borrow_mut(), *reply, timer, facts)
+                        .map(Err),
+                }
             })
             .await
         };
@@ -87,7 +101,12 @@ pub(crate) fn on_response(env: Environment<'_>, exchange: &mut Exchange) {
         if is_off(exchange, number) {
             continue;
         }
-        let mut call = Call { exchange, env, number };
+        let mut call = Call {
+            exchange,
+            env,
+            number,
+            body: None,
+        };
         filter.on_response(&mut call, state);
     }
     exchange.filter_states = states;
@@ -115,7 +134,8 @@ pub(crate) fn on_end(hcm: &HcmRuntime, exchange: &mut Exchange, connection: &Con
     exchange.filter_states = states;
 }
 
-fn is_off(exchange: &Exchange, number: usize) -> bool {
+/// Whether a filter does not run for this request.
+pub(super) fn is_off(exchange: &Exchange, number: usize) -> bool {
     exchange.filters_off & (1 << number) != 0
 }
 
@@ -148,33 +168,59 @@ struct Watch {
     /// For the whole request to arrive.
     request: Instant,
     arrived: bool,
+    /// Body bytes that a filter had read when this was looked at last.
+    bytes: u64,
     drain: Drain,
 }
 
 impl Watch {
-    fn new(env: Environment<'_>, begun: Instant, idle: Duration, facts: Facts) -> Self {
+    fn new(env: Environment<'_>, begun: Instant, idle: Duration, length: BodyLength) -> Self {
         let bound = env.hcm.config.request_timeout;
         Self {
-            idle: IdleWatch::new(idle, begun),
+            idle: IdleWatch::new(idle, begun, Some(&env.hcm.overload)),
             request: if bound.is_zero() {
                 far_future(begun)
             } else {
                 begun + bound
             },
-            arrived: matches!(facts.length, BodyLength::Empty | BodyLength::Tunnel),
+            arrived: matches!(length, BodyLength::Empty | BodyLength::Tunnel),
+            bytes: 0,
             // A handle of its own: it keeps one waker, and the connection waits with another.
             drain: env.drain.clone(),
         }
     }
 
     /// Ready when the request is not to be waited for any more.
-    fn poll<B: RequestBody, R: Reply>(&mut self, cx: &mut Context<'_>, client: &mut Client<'_, B, R>) -> Poll<Failure> {
-        if let Poll::Ready(error) = client.reply.poll_gone(cx) {
-            return Poll::Ready(ended_by(error));
+    fn poll<B: RequestBody, R: Reply>(
+        &mut self,
+        cx: &mut Context<'_>,
+        body: &mut Filtered<'_, B>,
+        reply: &mut R,
+        timer: &mut Timer,
+        facts: &mut Facts,
+    ) -> Poll<Failure> {
+        if let Poll::Ready(error) = reply.poll_gone(cx) {
+            return Poll::Ready(Failure::of_client(error));
         }
-        match client.body.watch(cx) {
+        if let Some(error) = body.dropped() {
+            return Poll::Ready(Failure::of_client(error));
+        }
+        match body.watch(cx) {
             Ok(whole) => self.arrived = self.arrived || whole,
-            Err(error) => return Poll::Ready(ended_by(error)),
+            Err(error) => return Poll::Ready(Failure::of_client(error)),
+        }
+        if body.is_holding() {
+            let asked = match std::mem::take(&mut facts.expect_continue) {
+                true => ask_for_body(reply),
+                false => Ok(()),
+            };
+            if asked.is_err() || matches!(reply.poll_flush(cx), Poll::Ready(Err(_))) {
+                return Poll::Ready(Failure::ClientGone);
+            }
+        }
+        if body.bytes() != self.bytes {
+            self.bytes = body.bytes();
+            self.idle.touch();
         }
         if self.drain.poll_stage(cx, DrainStage::Closing).is_ready() {
             return Poll::Ready(Failure::Closing);
@@ -185,11 +231,7 @@ impl Watch {
             } else {
                 self.request
             };
-            if client
-                .timer
-                .poll_until(cx, request.min(self.idle.deadline()))
-                .is_pending()
-            {
+            if timer.poll_until(cx, request.min(self.idle.deadline())).is_pending() {
                 return Poll::Pending;
             }
             let now = Instant::now();
@@ -202,14 +244,5 @@ impl Watch {
                 });
             }
         }
-    }
-}
-
-/// What a stream that failed means for its request.
-fn ended_by(error: StreamError) -> Failure {
-    match error {
-        StreamError::H1(error) if error != H1Error::Incomplete => Failure::Protocol(error),
-        StreamError::Overload => Failure::Overload,
-        _ => Failure::ClientGone,
     }
 }

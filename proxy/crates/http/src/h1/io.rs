@@ -87,6 +87,14 @@ impl ReadHalf {
         if self.eof {
             return Poll::Ready(Ok(0));
         }
+        if self.buf.capacity() == 0
+            && !stream.is_tls()
+            && stream.buffered().0 == 0
+            && stream.tcp().poll_read_ready(cx).is_pending()
+        {
+            // Most reads only leave a waker behind: no buffer is taken out for them.
+            return Poll::Pending;
+        }
         if self.buf.is_empty() && room < READ_SIZE {
             // What is read has to wait: no more than it needs.
             self.relax();

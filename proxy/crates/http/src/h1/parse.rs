@@ -6,7 +6,8 @@ use httparse::Status;
 
 use super::error::H1Error;
 use crate::head::{
-    Framing, Known, Method, Protocol, RequestHead, ResponseHead, Scheme, Span, TargetError, check_method, check_target,
+    Framing, Known, KnownSet, Method, Protocol, RequestHead, ResponseHead, Scheme, Span, TargetError, check_method,
+    check_target,
 };
 
 /// Bounds of one head.
@@ -39,8 +40,7 @@ impl HeadScan {
     /// # Errors
     /// A line end without CR, too many lines or bytes.
     pub fn advance(&mut self, buf: &[u8], limits: Limits) -> Result<Option<usize>, H1Error> {
-        while let Some(at) = memchr::memchr(b'\n', buf.get(self.scanned..).unwrap_or_default()) {
-            let at = self.scanned + at;
+        while let Some(at) = next_newline(buf, self.scanned) {
             if at == self.line_start || buf.get(at - 1) != Some(&b'\r') {
                 return Err(H1Error::BareNewline);
             }
@@ -65,6 +65,24 @@ impl HeadScan {
             Ok(None)
         }
     }
+}
+
+/// The first LF of `buf` from `from` on, eight bytes at a time: lines of a head are so short that to begin a vectored
+/// search for each costs more than the search.
+fn next_newline(buf: &[u8], from: usize) -> Option<usize> {
+    const ONES: u64 = u64::from_ne_bytes([1; 8]);
+    let mut at = from;
+    while let Some(bytes) = buf.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
+        let word = u64::from_le_bytes(*bytes) ^ (ONES * b'\n' as u64);
+        // The lowest bit set is that of the first byte that is zero now.
+        let hits = word.wrapping_sub(ONES) & !word & (ONES << 7);
+        if hits != 0 {
+            return Some(at + hits.trailing_zeros() as usize / 8);
+        }
+        at += 8;
+    }
+    let rest = buf.get(at..)?;
+    rest.iter().position(|b| *b == b'\n').map(|n| at + n)
 }
 
 /// What a request head says about the message and the connection.
@@ -156,7 +174,10 @@ pub fn parse_request(raw: &[u8], accept_http_10: bool, head: &mut RequestHead) -
     } else if host.is_none() && version != 0 {
         return Err(H1Error::MissingHost);
     }
-    if host.is_some_and(|h| !is_authority(head.fields.slice(h))) || !is_authority(head.fields.slice(head.authority)) {
+    let differs = host.is_none_or(|host| host != head.authority);
+    if host.is_some_and(|h| !is_authority(head.fields.slice(h)))
+        || (differs && !is_authority(head.fields.slice(head.authority)))
+    {
         return Err(H1Error::Host);
     }
     if version == 1 && head.authority.is_empty() {
@@ -315,7 +336,7 @@ pub(crate) fn is_authority(bytes: &[u8]) -> bool {
     let port_ok = port.is_empty()
         || port.len() <= 5
             && port.iter().all(u8::is_ascii_digit)
-            && std::str::from_utf8(port).is_ok_and(|p| p.parse::<u16>().is_ok());
+            && port.iter().fold(0, |n, digit| n * 10 + u32::from(digit - b'0')) <= u32::from(u16::MAX);
     host_ok && port_ok
 }
 
@@ -423,7 +444,11 @@ fn take_connection(fields: &mut crate::head::Fields) -> Result<Connection, H1Err
         }
         fields.remove_known(Known::Connection);
     }
-    fields.remove_where(|k| matches!(k, Known::KeepAlive | Known::ProxyConnection | Known::Http2Settings));
+    fields.remove_set(KnownSet::of(&[
+        Known::KeepAlive,
+        Known::ProxyConnection,
+        Known::Http2Settings,
+    ]));
     Ok(found)
 }
 
@@ -490,5 +515,78 @@ pub fn parse_trailers(raw: &[u8], fields: &mut crate::head::Fields) -> Result<()
             Ok(())
         }
         _ => Err(H1Error::Trailers),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_newline_is_found_wherever_it_stands() {
+        for other in 0..=u8::MAX {
+            for length in 0..=24 {
+                let mut buf = vec![other; length];
+                // None, then one at each place with what a search by words could take for another behind it.
+                for at in std::iter::once(None).chain((0..length).map(Some)) {
+                    buf.fill(other);
+                    if let Some(at) = at {
+                        buf[at] = b'\n';
+                        if let Some(behind) = buf.get_mut(at + 1) {
+                            *behind = 0x0b;
+                        }
+                    }
+                    for from in 0..=length + 1 {
+                        let plain = (from..length).find(|at| buf[*at] == b'\n');
+                        assert_eq!(next_newline(&buf, from), plain, "{buf:?} from {from}");
+                    }
+                }
+            }
+        }
+    }
+
+    /// However the bytes of a head arrive, its end is where a plain reader finds it.
+    #[test]
+    fn a_head_ends_at_the_first_empty_line() {
+        let limits = Limits {
+            max_bytes: 1 << 16,
+            max_count: 1000,
+        };
+        let mut random = fastrand::Rng::with_seed(2);
+        let alphabet = [b'a', b':', b' ', 0x0b, 0x80, 0x8a, 0xff, 0];
+        for _ in 0..2_000 {
+            let mut head = Vec::new();
+            for _ in 0..random.usize(1..6) {
+                let line = std::iter::repeat_with(|| *random.choice(&alphabet).expect("a byte"));
+                let line: Vec<u8> = line.take(20).collect();
+                head.extend_from_slice(&line[..random.usize(1..=20)]);
+                head.extend_from_slice(b"\r\n");
+            }
+            head.extend_from_slice(b"\r\n");
+            let end = head.len();
+            head.extend_from_slice(b"a body\r\n\r\n");
+            let mut scan = HeadScan::default();
+            let mut arrived = 0;
+            let found = loop {
+                arrived = (arrived + random.usize(1..12)).min(head.len());
+                match scan.advance(&head[..arrived], limits) {
+                    Ok(None) => assert!(arrived < end),
+                    found => break found,
+                }
+            };
+            assert_eq!(found.expect("a head"), Some(end));
+        }
+    }
+
+    #[test]
+    fn ports_have_sixteen_bits() {
+        for port in 0..=100_000_u32 {
+            let valid = port <= u32::from(u16::MAX);
+            assert_eq!(is_authority(format!("h:{port}").as_bytes()), valid, "{port}");
+            assert_eq!(is_authority(format!("[::1]:{port:05}").as_bytes()), valid, "{port}");
+        }
+        for (authority, valid) in [("h:", true), ("h:000001", false), ("h:+1", false), ("h:1a", false)] {
+            assert_eq!(is_authority(authority.as_bytes()), valid, "{authority}");
+        }
     }
 }

@@ -6,6 +6,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::BytesMut;
+use heddle_config::snapshot::{OverloadActionKind, ScaledTimer};
 use heddle_net::ConnectionInfo;
 use heddle_tls::Stream;
 use tokio::time::Instant;
@@ -17,8 +18,8 @@ use crate::body::{BodyLength, Fill, Sink, Source, StreamError};
 use crate::drain::{Drain, DrainStage};
 use crate::failure::Failure;
 use crate::hcm::{
-    Active, Environment, Exchange, Facts, HcmRuntime, Outcome, Reply, RequestBody, decline_h2c, finish_head, handle,
-    local_head,
+    Active, ClientElement, Environment, Exchange, Facts, HcmRuntime, Outcome, Reply, RequestBody, decline_h2c,
+    finish_head, handle, local_head,
 };
 use crate::head::{Fields, Framing, Known, Method, Protocol, ResponseHead};
 use crate::timer::{Timer, far_future};
@@ -54,15 +55,18 @@ pub(crate) async fn serve(
 ) {
     hcm.stats.cx_http1_total.inc();
     let _active = Active::enter(&hcm.stats.cx_http1_active);
+    let client_element = ClientElement::default();
     let env = Environment {
         worker,
         hcm,
         connection,
         drain,
+        client_element: &client_element,
     };
     let mut conn = H1Conn::new(stream, first, hcm.limits);
     let mut timer = Timer::default();
-    let mut exchange = Exchange::new(worker.next_connection_id(), hcm.filter_chain.clone());
+    let id = worker.next_connection_id();
+    let exchange = |now| Exchange::take(id, hcm.filter_chain.as_ref(), now);
     let opened = Instant::now();
     let last = hcm
         .config
@@ -74,13 +78,14 @@ pub(crate) async fn serve(
         let head = match next {
             Next::Head(head) => head,
             Next::Bad(error) => {
-                let failure = Failure::Protocol(error);
-                refuse(env, &mut exchange, &mut conn, &mut timer, failure, None).await;
+                let mut exchange = exchange(Instant::now());
+                refuse(env, &mut exchange, &mut conn, &mut timer, Failure::Protocol(error)).await;
                 return;
             }
             Next::Slow => {
                 hcm.stats.rq_header_timeout.inc();
-                refuse(env, &mut exchange, &mut conn, &mut timer, Failure::HeaderTimeout, None).await;
+                let mut exchange = exchange(Instant::now());
+                refuse(env, &mut exchange, &mut conn, &mut timer, Failure::HeaderTimeout).await;
                 return;
             }
             Next::Closed => {
@@ -99,7 +104,7 @@ pub(crate) async fn serve(
             }
         };
         let now = Instant::now();
-        exchange.reset(now);
+        let mut exchange = exchange(now);
         hcm.stats.rq_http1.inc();
         let raw = conn.read.unread().get(..head).unwrap_or_default();
         let parsed = parse_request(raw, hcm.config.accept_http_10, &mut exchange.request);
@@ -113,20 +118,13 @@ pub(crate) async fn serve(
         let parsed = match parsed {
             Ok(parsed) => parsed,
             Err(error) => {
-                refuse(
-                    env,
-                    &mut exchange,
-                    &mut conn,
-                    &mut timer,
-                    Failure::Protocol(error),
-                    Some(now),
-                )
-                .await;
+                refuse(env, &mut exchange, &mut conn, &mut timer, Failure::Protocol(error)).await;
                 return;
             }
         };
         conn.read.begin_body(head, parsed.framing);
-        let outcome = one(env, &mut exchange, &mut conn, &mut timer, parsed, now >= last).await;
+        // Boxed: a connection at rest should not be as large as one with a request, and most are at rest.
+        let outcome = Box::pin(one(env, &mut exchange, &mut conn, &mut timer, parsed, now >= last)).await;
         match outcome {
             Kept::Open => {}
             Kept::Close => {
@@ -143,6 +141,7 @@ pub(crate) async fn serve(
             }
         }
         idle_since = exchange.ended.unwrap_or_else(Instant::now);
+        exchange.give_back();
     }
 }
 
@@ -173,15 +172,7 @@ async fn one(
     };
     if (facts.upgrade || connect) && facts.length != BodyLength::Empty {
         // What would follow the upgrade or the tunnel's beginning, the body or the new protocol, could be read in two ways.
-        refuse(
-            env,
-            exchange,
-            conn,
-            timer,
-            Failure::Protocol(H1Error::StartLine),
-            Some(exchange.begun),
-        )
-        .await;
+        refuse(env, exchange, conn, timer, Failure::Protocol(H1Error::StartLine)).await;
         return Kept::Abort;
     }
     let method = exchange.request.method;
@@ -193,7 +184,7 @@ async fn one(
         method,
         protocol,
         keep_alive: parsed.keep_alive && !last,
-        drain: env.drain,
+        env,
         started: false,
     };
     let outcome = handle(env, exchange, &mut body, &mut reply, timer, facts).await;
@@ -263,11 +254,6 @@ async fn next_head(
 ) -> Next {
     let config = &env.hcm.config;
     let never = far_future(idle_since);
-    let idle = if config.idle_timeout.is_zero() {
-        never
-    } else {
-        idle_since + config.idle_timeout
-    };
     let mut begun = None;
     let mut draining = None;
     let mut empty_lines = 0;
@@ -294,6 +280,11 @@ async fn next_head(
         let deadline = if partial {
             *begun.get_or_insert_with(|| Instant::now() + env.hcm.headers_timeout())
         } else {
+            let timer = ScaledTimer::HttpDownstreamConnectionIdle;
+            let idle = match env.hcm.overload.timeout(timer, config.idle_timeout) {
+                Duration::ZERO => never,
+                idle => idle_since + idle,
+            };
             match env.drain.stage() {
                 DrainStage::Closing => return Poll::Ready(Next::Drained),
                 DrainStage::Draining => {
@@ -318,17 +309,7 @@ async fn next_head(
 }
 
 /// Answers a request that is not one, then closes.
-async fn refuse(
-    env: Environment<'_>,
-    exchange: &mut Exchange,
-    conn: &mut H1Conn,
-    timer: &mut Timer,
-    failure: Failure,
-    begun: Option<Instant>,
-) {
-    if begun.is_none() {
-        exchange.reset(Instant::now());
-    }
+async fn refuse(env: Environment<'_>, exchange: &mut Exchange, conn: &mut H1Conn, timer: &mut Timer, failure: Failure) {
     exchange.request.grpc = false;
     env.hcm.stats.rq_total.inc();
     if let Failure::Protocol(error) = &failure {
@@ -439,8 +420,27 @@ struct H1Reply<'c> {
     method: Method,
     protocol: Protocol,
     keep_alive: bool,
-    drain: &'c Drain,
+    env: Environment<'c>,
     started: bool,
+}
+
+impl H1Reply<'_> {
+    /// Whether the connection goes on after this answer.
+    fn stays_open(&self) -> bool {
+        if !self.keep_alive || self.env.drain.is_draining() {
+            return false;
+        }
+        let dice = || self.env.worker.random().f64();
+        let hit = self
+            .env
+            .hcm
+            .overload
+            .hits(OverloadActionKind::DisableHttpKeepalive, dice);
+        if hit {
+            self.env.hcm.stats.cx_overload_disable_keepalive.inc();
+        }
+        !hit
+    }
 }
 
 fn write_status(out: &mut Vec<u8>, status: u16) {
@@ -458,7 +458,7 @@ fn write_status(out: &mut Vec<u8>, status: u16) {
 impl Reply for H1Reply<'_> {
     fn send_head(&mut self, head: &ResponseHead, length: BodyLength) -> Result<(), StreamError> {
         self.started = true;
-        self.keep_alive &= !self.drain.is_draining();
+        self.keep_alive = self.stays_open();
         let out = self.writer.half.out();
         write_status(out, head.status);
         head.fields.write(out);

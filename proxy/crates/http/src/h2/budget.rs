@@ -6,10 +6,13 @@
 //! most of them is reset, as Envoy's overload action `reset_high_memory_stream` does. Connections with less than their part
 //! notice nothing. So a worker holds no more than twice the bound, and [`FLOOR`] for each connection.
 
-use std::cell::Cell;
-use std::rc::Rc;
+use std::cell::{Cell, RefCell};
+use std::cmp::Reverse;
+use std::rc::{Rc, Weak};
 
-use super::connection::{Core, Role};
+use slab::Slab;
+
+use super::connection::{Connection, Core, Role};
 use super::frame::{self, Reason};
 use super::stream::State;
 use crate::body::StreamError;
@@ -30,6 +33,48 @@ struct Held {
 
 thread_local! {
     static WORKER: Cell<Held> = const { Cell::new(Held { bytes: 0, connections: 0 }) };
+    static CONNECTIONS: RefCell<Slab<Weak<Connection>>> = const { RefCell::new(Slab::new()) };
+}
+
+/// A connection's place in the worker's list of them.
+#[derive(Debug)]
+pub(super) struct Listed(usize);
+
+impl Listed {
+    pub(super) fn new(connection: &Weak<Connection>) -> Self {
+        Self(CONNECTIONS.with_borrow_mut(|list| list.insert(Weak::clone(connection))))
+    }
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        // The thread's values may be gone when the thread ends.
+        let _ = CONNECTIONS.try_with(|list| list.borrow_mut().try_remove(self.0));
+    }
+}
+
+/// Resets the streams of this worker's connections that hold most, those with `least` bytes or more, but no more than `most`
+/// of them. Returns how many.
+pub(crate) fn reset_largest(least: usize, most: usize) -> usize {
+    let connections: Vec<_> =
+        CONNECTIONS.with_borrow(|list| list.iter().filter_map(|(_, connection)| connection.upgrade()).collect());
+    let mut large = Vec::new();
+    for connection in &connections {
+        let core = connection.core.borrow();
+        let open = core.streams.values().filter(|state| state.error.get().is_none());
+        large.extend(open.filter_map(|state| {
+            let held = state.held();
+            (held >= least).then(|| (held, connection, Rc::clone(state)))
+        }));
+    }
+    large.sort_by_key(|(held, ..)| Reverse(*held));
+    large.truncate(most);
+    for (_, connection, state) in &large {
+        let mut core = connection.core.borrow_mut();
+        core.give_up(state);
+        core.wake_driver();
+    }
+    large.len()
 }
 
 /// What one connection holds of it.
@@ -142,10 +187,15 @@ impl Core {
         let open = self.streams.values().filter(|state| state.error.get().is_none());
         if let Some(state) = open.max_by_key(held).map(Rc::clone) {
             self.stats.held_bytes_overflow.inc();
-            let data = std::mem::take(&mut state.inbox.borrow_mut().data);
-            self.gone(data.len());
-            self.reset(&state, Reason::ENHANCE_YOUR_CALM, StreamError::Overload);
+            self.give_up(&state);
         }
+    }
+
+    /// Resets a stream for what it holds.
+    fn give_up(&mut self, state: &State) {
+        let data = std::mem::take(&mut state.inbox.borrow_mut().data);
+        self.gone(data.len());
+        self.reset(state, Reason::ENHANCE_YOUR_CALM, StreamError::Overload);
     }
 }
 

@@ -22,7 +22,7 @@ use heddle_tls::Stream as Transport;
 use tokio::time::Instant;
 
 use super::blocks::{Accepted, Block};
-use super::budget::Share;
+use super::budget::{Listed, Share};
 use super::flow::{CONNECTION_START, RecvWindow, STREAM_START, UPSTREAM_STREAM_START};
 use super::frame::{self, DEFAULT_WINDOW, Reason, Setting};
 use super::head::{HeadReader, encode_request};
@@ -176,6 +176,7 @@ pub(super) struct Core {
 pub(crate) struct Connection {
     pub(super) transport: Transport,
     pub(super) core: RefCell<Core>,
+    _listed: Listed,
 }
 
 impl std::fmt::Debug for Connection {
@@ -379,9 +380,10 @@ impl Connection {
         max_held: usize,
         stats: CodecStats,
     ) -> Rc<Self> {
-        Rc::new(Self {
+        Rc::new_cyclic(|itself| Self {
             transport,
             core: RefCell::new(Core::new(role, first, options, limits, max_held, stats)),
+            _listed: Listed::new(itself),
         })
     }
 
@@ -553,6 +555,16 @@ impl Connection {
         core.end(End::Finished);
     }
 
+    /// Lets the tasks of all streams run again.
+    pub(crate) fn wake_streams(&self) {
+        self.core.borrow().streams.values().for_each(|state| state.wake());
+    }
+
+    /// To be held by whoever drives the connection: it does not outlive its driver, though it panics or is dropped.
+    pub(crate) fn driver(self: &Rc<Self>) -> Driver {
+        Driver(Rc::clone(self))
+    }
+
     /// Sends the PING of `connection_keepalive`.
     pub(crate) fn ping(&self) {
         let mut core = self.core.borrow_mut();
@@ -659,6 +671,19 @@ impl Connection {
             core.reset(state, reason, StreamError::Reset);
         }
         core.wake_driver();
+    }
+}
+
+/// A connection's driver. When it is gone, so is the connection: its streams would wait for ever.
+pub(crate) struct Driver(Rc<Connection>);
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        if let Ok(mut core) = self.0.core.try_borrow_mut()
+            && !core.over
+        {
+            core.end(End::Finished);
+        }
     }
 }
 

@@ -27,6 +27,7 @@ mod stats;
 mod stream;
 
 pub(crate) use body::{H2Reader, H2Writer};
+pub(crate) use budget::reset_largest;
 pub(crate) use close::close;
 pub(crate) use connection::{Connection, End, PREFACE, Role};
 pub(crate) use head::content_length;

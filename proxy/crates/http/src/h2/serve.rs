@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::BytesMut;
+use heddle_config::snapshot::{OverloadActionKind, ScaledTimer};
 use heddle_net::ConnectionInfo;
 use heddle_tls::Stream as Transport;
 use tokio::time::Instant;
@@ -24,18 +25,12 @@ use crate::body::{BodyLength, Pump, Sink, Source, Static, StreamError};
 use crate::drain::{Drain, DrainStage};
 use crate::failure::Failure;
 use crate::hcm::{
-    Active, Environment, Exchange, Facts, HcmRuntime, Outcome, Reply, RequestBody, finish_head, handle, local_head,
+    Active, ClientElement, Environment, Exchange, Facts, HcmRuntime, Outcome, Reply, RequestBody, finish_head, handle,
+    local_head,
 };
 use crate::head::{Fields, Method, ResponseHead};
 use crate::timer::{Timer, far_future};
 use crate::worker::HttpWorker;
-
-/// Most exchanges kept for later streams of the worker.
-const KEEP: usize = 256;
-
-thread_local! {
-    static EXCHANGES: RefCell<Vec<Box<Exchange>>> = const { RefCell::new(Vec::new()) };
-}
 
 /// What the streams of a connection share with its driver.
 struct Shared {
@@ -43,6 +38,7 @@ struct Shared {
     hcm: Rc<HcmRuntime>,
     info: Rc<ConnectionInfo>,
     drain: Drain,
+    client_element: ClientElement,
     id: u64,
     idle_since: Cell<Instant>,
     resets: RefCell<PrematureResets>,
@@ -98,10 +94,12 @@ pub(crate) async fn serve(
         hcm: Rc::clone(hcm),
         info: Rc::clone(info),
         drain: drain.clone(),
+        client_element: ClientElement::default(),
         id: worker.next_connection_id(),
         idle_since: Cell::new(opened),
         resets: RefCell::new(PrematureResets::new(hcm.premature_resets)),
     });
+    let driver = connection.driver();
     let stopped = drive(&shared, &connection, opened).await;
     match &stopped {
         Stopped::Ended(End::Finished | End::Transport) => stats.cx_destroy_remote.inc(),
@@ -119,6 +117,7 @@ pub(crate) async fn serve(
         connection.abort();
     }
     close(&connection).await;
+    drop(driver);
 }
 
 /// Runs the connection until there is a reason to stop.
@@ -132,6 +131,7 @@ async fn drive(shared: &Rc<Shared>, connection: &Rc<Connection>, opened: Instant
     let mut keepalive = config.http2.keepalive.map(KeepAlive::new);
     let mut goaway_sent = false;
     let mut draining = None;
+    let mut reduced = 0.0;
     poll_fn(|cx| {
         let turn = connection.poll_turn(cx);
         while let Some(accepted) = connection.next_accepted() {
@@ -157,6 +157,10 @@ async fn drive(shared: &Rc<Shared>, connection: &Rc<Connection>, opened: Instant
             return Poll::Ready(Stopped::Drained);
         }
         drain.register(cx);
+        let reduce = hcm.overload.state(OverloadActionKind::ReduceTimeouts);
+        if std::mem::replace(&mut reduced, reduce) != reduce {
+            connection.wake_streams();
+        }
         let quiet = connection.active() == 0;
         // A head that has begun must end in time, and so must the client's preface.
         let head = if connection.is_greeted() {
@@ -166,7 +170,8 @@ async fn drive(shared: &Rc<Shared>, connection: &Rc<Connection>, opened: Instant
         }
         .map_or(never, |since| since + hcm.headers_timeout());
         let idle = if quiet && !config.idle_timeout.is_zero() {
-            shared.idle_since.get() + config.idle_timeout
+            let timer = ScaledTimer::HttpDownstreamConnectionIdle;
+            shared.idle_since.get() + hcm.overload.timeout(timer, config.idle_timeout)
         } else {
             never
         };
@@ -205,13 +210,9 @@ fn spawn_stream(shared: &Rc<Shared>, connection: &Rc<Connection>, accepted: Acce
     }
     let shared = Rc::clone(shared);
     let connection = Rc::clone(connection);
-    tokio::task::spawn_local(async move {
-        let mut exchange = EXCHANGES
-            .with_borrow_mut(Vec::pop)
-            .unwrap_or_else(|| Exchange::new(0, None));
-        exchange.connection_id = shared.id;
-        exchange.filter_chain.clone_from(&shared.hcm.filter_chain);
-        exchange.reset(Instant::now());
+    // Boxed: a task moves its future about, and this one is large.
+    tokio::task::spawn_local(Box::pin(async move {
+        let mut exchange = Exchange::take(shared.id, shared.hcm.filter_chain.as_ref(), Instant::now());
         let Accepted {
             mut head, result, end, ..
         } = accepted;
@@ -222,16 +223,11 @@ fn spawn_stream(shared: &Rc<Shared>, connection: &Rc<Connection>, accepted: Acce
         let premature = exchange.status == 0 && stream.was_given_up();
         shared.ended(&connection, ended.duration_since(exchange.begun), premature);
         drop(stream);
-        exchange.reset(exchange.begun);
-        EXCHANGES.with_borrow_mut(|kept| {
-            if kept.len() < KEEP {
-                kept.push(exchange);
-            }
-        });
+        exchange.give_back();
         if connection.active() == 0 {
             shared.idle_since.set(Instant::now());
         }
-    });
+    }));
 }
 
 async fn serve_stream(
@@ -247,6 +243,7 @@ async fn serve_stream(
         hcm,
         connection: &shared.info,
         drain: &shared.drain,
+        client_element: &shared.client_element,
     };
     hcm.stats.rq_http2.inc();
     let mut timer = Timer::default();
@@ -307,7 +304,7 @@ async fn refuse(shared: &Shared, exchange: &mut Exchange, reply: &mut H2Reply, t
                 Poll::Pending => return timer.poll_until(cx, deadline),
             }
         }
-        match pump.poll(cx, &mut body, reply, |_| {}) {
+        match pump.poll(cx, &mut body, reply) {
             Poll::Ready(_) => Poll::Ready(()),
             Poll::Pending => timer.poll_until(cx, deadline),
         }

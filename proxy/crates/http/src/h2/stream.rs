@@ -96,6 +96,11 @@ impl State {
         })
     }
 
+    /// Bytes that are held for it: received and not passed on, or waiting to be sent.
+    pub(super) fn held(&self) -> usize {
+        self.inbox.borrow().window.held() + self.holding.get()
+    }
+
     /// Lets the request's task run again.
     pub(super) fn wake(&self) {
         if let Some(waker) = &*self.waker.borrow() {

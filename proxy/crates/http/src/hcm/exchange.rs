@@ -1,6 +1,7 @@
 //! One request and its answer: everything that filters, the router, statistics and logs know about it.
 
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,18 +13,27 @@ use heddle_telemetry::istio::PeerMetadata as Peer;
 use heddle_telemetry::{ResponseFlag, ResponseFlags};
 use tokio::time::Instant;
 
-use crate::filters::FilterState;
+use crate::filters::{FilterState, ResponseContent};
 use crate::head::{Fields, Known, RequestHead, ResponseHead};
 use crate::pool::Cluster;
 use crate::route::Selected;
 
-/// One request and its answer. Kept by an HTTP/1.1 connection and used again for each request, so that its memory is
-/// allocated once.
+/// Most exchanges kept for later requests of the worker.
+const KEEP: usize = 256;
+
+thread_local! {
+    static FREE: RefCell<Vec<Box<Exchange>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// One request and its answer. Used again for later requests of the worker, so that its memory is not allocated for each; a
+/// connection at rest has none.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     pub(crate) request: RequestHead,
     pub(crate) response: ResponseHead,
     pub(crate) trailers: Option<Fields>,
+    /// The response's body before the filters.
+    pub(crate) response_content: ResponseContent,
     pub(crate) start: SystemTime,
     pub(crate) begun: Instant,
     /// When the filters let it pass; the same as `begun` unless one of them waited.
@@ -68,12 +78,34 @@ pub(crate) struct Exchange {
 }
 
 impl Exchange {
-    pub(crate) fn new(connection_id: u64, filter_chain: Option<Arc<str>>) -> Box<Self> {
-        let now = Instant::now();
+    /// One for a request of this connection that begins now.
+    pub(crate) fn take(connection_id: u64, filter_chain: Option<&Arc<str>>, now: Instant) -> Box<Self> {
+        let mut taken = FREE.with_borrow_mut(Vec::pop).unwrap_or_else(|| Self::new(now));
+        taken.connection_id = connection_id;
+        // Other workers count the same name: its count is left alone where it is the one of the last request.
+        if taken.filter_chain.as_ref().map(Arc::as_ptr) != filter_chain.map(Arc::as_ptr) {
+            taken.filter_chain = filter_chain.cloned();
+        }
+        taken.begin(now);
+        taken
+    }
+
+    /// Keeps it for a later request.
+    pub(crate) fn give_back(mut self: Box<Self>) {
+        self.clear();
+        FREE.with_borrow_mut(|kept| {
+            if kept.len() < KEEP {
+                kept.push(self);
+            }
+        });
+    }
+
+    fn new(now: Instant) -> Box<Self> {
         Box::new(Self {
             request: RequestHead::default(),
             response: ResponseHead::default(),
             trailers: None,
+            response_content: ResponseContent::default(),
             start: SystemTime::UNIX_EPOCH,
             begun: now,
             passed: now,
@@ -101,19 +133,33 @@ impl Exchange {
             attempts: 0,
             source: None,
             destination: None,
-            connection_id,
-            filter_chain,
+            connection_id: 0,
+            filter_chain: None,
         })
     }
 
-    /// Makes it ready for the next request; the heads keep their memory.
-    pub(crate) fn reset(&mut self, now: Instant) {
-        self.request.clear();
-        self.response.clear();
-        self.trailers = None;
+    /// For a request of the proxy's own, which says that it is one.
+    pub(crate) fn own(mut request: RequestHead) -> Box<Self> {
+        request.fields.set_known(Known::Internal, b"true");
+        request.classify();
+        let mut exchange = Self::take(0, None, Instant::now());
+        exchange.request = request;
+        exchange
+    }
+
+    /// The request has begun.
+    pub(crate) fn begin(&mut self, now: Instant) {
         self.start = SystemTime::now();
         self.begun = now;
         self.passed = now;
+    }
+
+    /// Lets go of everything of its request; the heads keep their memory.
+    fn clear(&mut self) {
+        self.request.clear();
+        self.response.clear();
+        self.trailers = None;
+        self.response_content.stages.clear();
         self.request_done = None;
         self.first_byte = None;
         self.ended = None;

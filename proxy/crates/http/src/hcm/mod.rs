@@ -22,15 +22,20 @@ use tokio::time::Instant;
 pub use path::{Normalized, PathError, PathRules, normalize as normalize_path};
 pub use xfcc::apply as forward_client_cert;
 
+pub(crate) use xfcc::ClientElement;
+
 pub(crate) use exchange::Exchange;
 pub(crate) use request::decline_h2c;
 pub(crate) use response::{clean_trailers, finish_head, local_head};
 pub(crate) use stats::{Active, HcmStats};
-pub(crate) use stream::{Environment, Facts, IdleWatch, Outcome, Reply, RequestBody, handle, response_ops, send_head};
+pub(crate) use stream::{
+    Environment, Facts, IdleWatch, Outcome, Reply, RequestBody, ask_for_body, choose, handle, response_ops, send_head,
+};
 
 use crate::access_log::AccessLogs;
 use crate::filters::{self, Filter, Setup};
 use crate::h1::Limits;
+use crate::overload::Overload;
 use crate::route::BoundTable;
 use crate::worker::HttpWorker;
 
@@ -45,6 +50,7 @@ pub struct HcmRuntime {
     pub(crate) filter_chain: Option<Arc<str>>,
     pub(crate) limits: Limits,
     pub(crate) premature_resets: PrematureResetLimits,
+    pub(crate) overload: Rc<Overload>,
     pub(crate) path_rules: PathRules,
     /// Requests sent to their path with slashes in place of escaped ones.
     pub(crate) path_redirected: Counter,
@@ -58,7 +64,8 @@ pub struct HcmRuntime {
 }
 
 impl HcmRuntime {
-    /// Prepares a connection manager of a filter chain for this worker: looks metrics up, opens access logs.
+    /// Prepares a connection manager of a filter chain for this worker: looks metrics up, opens access logs. `overload` is
+    /// the worker's, or one that nobody sets for a listener with `bypass_overload_manager`.
     ///
     /// # Errors
     /// An access log file cannot be opened.
@@ -67,6 +74,7 @@ impl HcmRuntime {
         config: Arc<HttpConnectionManager>,
         direction: TrafficDirection,
         filter_chain: &Arc<str>,
+        overload: Rc<Overload>,
     ) -> Result<Rc<Self>, OpenError> {
         let logs = AccessLogs::open(&worker.logs, &config.access_logs)?;
         let labels = [("http_conn_manager_prefix", &*config.stat_prefix)];
@@ -96,6 +104,7 @@ impl HcmRuntime {
                 max_count: config.max_headers_count.min(crate::h1::MAX_FIELDS),
             },
             premature_resets: worker.runtime.premature_resets,
+            overload,
             logs,
             inline: match &config.routes {
                 RouteSource::Inline(table) => Some(Rc::new(BoundTable::new(Arc::clone(table), &config.filters))),

@@ -1,78 +1,76 @@
 //! What the connection manager does to a request head before the filters see it.
 
-use std::io::Write as _;
 use std::net::IpAddr;
 
-use heddle_net::ConnectionInfo;
+use heddle_net::{AddressText, ConnectionInfo};
 
-use super::{HcmRuntime, path, xfcc};
+use super::{Environment, HcmRuntime, path, xfcc};
 use crate::failure::Failure;
-use crate::head::{Known, Method, Protocol, RequestHead, Scheme};
-use crate::worker::HttpWorker;
+use crate::head::{Known, KnownSet, Method, Protocol, RequestHead, Scheme};
 
 /// Headers that only a trusted caller may set. No address counts as internal here (Envoy's default without
 /// `internal_address_config`), so they are always removed.
-fn internal_only(known: Known) -> bool {
-    matches!(
-        known,
-        Known::Internal
-            | Known::RetryOn
-            | Known::RetryGrpcOn
-            | Known::MaxRetries
-            | Known::UpstreamAltStatName
-            | Known::UpstreamTimeout
-            | Known::UpstreamTimeoutAlt
-            | Known::UpstreamTryTimeout
-            | Known::ExpectedTimeout
-            | Known::ForceTrace
-            | Known::IpTags
-            | Known::Hedge
-            | Known::RetriableStatusCodes
-            | Known::RetriableHeaderNames
-            | Known::AttemptCount
-            | Known::OriginalPath
-            | Known::OriginalHost
-    )
-}
+const INTERNAL_ONLY: KnownSet = KnownSet::of(&[
+    Known::Internal,
+    Known::RetryOn,
+    Known::RetryGrpcOn,
+    Known::MaxRetries,
+    Known::UpstreamAltStatName,
+    Known::UpstreamTimeout,
+    Known::UpstreamTimeoutAlt,
+    Known::UpstreamTryTimeout,
+    Known::ExpectedTimeout,
+    Known::ForceTrace,
+    Known::IpTags,
+    Known::Hedge,
+    Known::RetriableStatusCodes,
+    Known::RetriableHeaderNames,
+    Known::AttemptCount,
+    Known::OriginalPath,
+    Known::OriginalHost,
+]);
 
 /// Also removed at the edge, where `use_remote_address` is on.
-fn edge_only(known: Known) -> bool {
-    matches!(
-        known,
-        Known::DecoratorOperation
-            | Known::DownstreamServiceCluster
-            | Known::DownstreamServiceNode
-            | Known::ExternalAddress
-    )
-}
+const EDGE_ONLY: KnownSet = KnownSet::of(&[
+    Known::DecoratorOperation,
+    Known::DownstreamServiceCluster,
+    Known::DownstreamServiceNode,
+    Known::ExternalAddress,
+]);
+
+/// About this hop alone.
+const HOP_BY_HOP: KnownSet = KnownSet::of(&[
+    Known::Te,
+    Known::Connection,
+    Known::ProxyConnection,
+    Known::KeepAlive,
+    Known::Http2Settings,
+]);
 
 /// Checks and completes a request head: forwarding headers, identity, request id, path. Returns the location
 /// when the client is to ask for another path (`UNESCAPE_AND_REDIRECT`).
 ///
 /// # Errors
 /// The path is refused ([`path::PathError`]).
-pub(super) fn prepare(
-    hcm: &HcmRuntime,
-    worker: &HttpWorker,
-    head: &mut RequestHead,
-    connection: &ConnectionInfo,
-    upgrade: bool,
-) -> Result<Option<String>, Failure> {
+pub(super) fn prepare(env: Environment<'_>, head: &mut RequestHead, upgrade: bool) -> Result<Option<String>, Failure> {
+    let Environment {
+        worker,
+        hcm,
+        connection,
+        ..
+    } = env;
     let config = &*hcm.config;
     let edge = config.use_remote_address;
     let trailers_wanted = head.fields.get_known(Known::Te).map(|te| {
         te.split(|b| *b == b',')
             .any(|t| t.trim_ascii().eq_ignore_ascii_case(b"trailers"))
     });
-    head.fields.remove_where(|k| {
-        internal_only(k)
-            || (edge && edge_only(k))
-            || matches!(
-                k,
-                Known::Te | Known::Connection | Known::ProxyConnection | Known::KeepAlive | Known::Http2Settings
-            )
-            || (!upgrade && k == Known::Upgrade)
-    });
+    let removed = INTERNAL_ONLY.union(HOP_BY_HOP);
+    let removed = if edge { removed.union(EDGE_ONLY) } else { removed };
+    head.fields.remove_set(removed);
+    if !upgrade {
+        head.fields.remove_known(Known::Upgrade);
+    }
     if trailers_wanted == Some(true) {
         head.fields.push_known(Known::Te, b"trailers");
     }
@@ -91,7 +89,8 @@ pub(super) fn prepare(
         _ => Scheme::Http,
     };
 
-    xfcc::apply(&mut head.fields, config.xfcc_mode, config.xfcc_detail, connection);
+    let (mode, detail) = (config.xfcc_mode, config.xfcc_detail);
+    xfcc::apply_kept(&mut head.fields, mode, detail, connection, env.client_element);
 
     if config.generate_request_id {
         let replace = edge && !config.preserve_request_id;
@@ -143,20 +142,14 @@ fn addresses(hcm: &HcmRuntime, head: &mut RequestHead, connection: &ConnectionIn
     };
     head.remote_ip = client.filter(|ip| *ip != direct);
     if config.use_remote_address {
+        let direct_text = AddressText::of_ip(direct);
         if !config.skip_xff_append {
-            // An address prints in at most 45 characters.
-            let mut text = [0_u8; 48];
-            let mut rest = &mut text[..];
-            if write!(rest, "{direct}").is_ok() {
-                let left = rest.len();
-                let used = text.len() - left;
-                head.fields
-                    .append_known(Known::ForwardedFor, b",", text.get(..used).unwrap_or_default());
-            }
+            head.fields
+                .append_known(Known::ForwardedFor, b",", direct_text.as_bytes());
         }
         if !head.fields.has_known(Known::ExternalAddress) {
-            let address = head.remote_ip.unwrap_or(direct).to_string();
-            head.fields.push_known(Known::ExternalAddress, address.as_bytes());
+            let text = head.remote_ip.map_or(direct_text, AddressText::of_ip);
+            head.fields.push_known(Known::ExternalAddress, text.as_bytes());
         }
     }
 }

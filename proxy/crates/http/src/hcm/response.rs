@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use heddle_config::snapshot::ServerHeader;
+use heddle_telemetry::Counter;
 
 use super::{Exchange, HcmRuntime};
 use crate::failure::Failure;
@@ -41,9 +42,11 @@ pub(crate) fn local_head(exchange: &mut Exchange, failure: &Failure) -> Bytes {
 
 /// Leaves the trailers that may travel on. Every trailer section passes here, whichever protocols it comes by and leaves
 /// by.
-pub(crate) fn clean_trailers(hcm: &HcmRuntime, trailers: &mut Fields) {
-    let dropped = trailers.remove_forbidden_trailers();
-    if dropped > 0 {
-        hcm.trailers_dropped.add(dropped as u64);
+pub(crate) fn clean_trailers(dropped: Option<&Counter>, trailers: &mut Fields) {
+    let n = trailers.remove_forbidden_trailers();
+    if n > 0
+        && let Some(dropped) = dropped
+    {
+        dropped.add(n as u64);
     }
 }

@@ -19,11 +19,15 @@ pub(crate) struct HcmStats {
     pub(crate) rq_timeout: Counter,
     pub(crate) rq_header_timeout: Counter,
     pub(crate) rq_idle_timeout: Counter,
+    /// Requests whose body is longer than a filter keeps.
+    pub(crate) rq_too_large: Counter,
     pub(crate) rq_rx_reset: Counter,
     pub(crate) rq_tx_reset: Counter,
     /// Connections that take no more streams because clients reset too many early.
     pub(crate) rq_too_many_premature_resets: Counter,
     pub(crate) rq_completed: Counter,
+    /// Requests refused by the overload action `stop_accepting_requests`.
+    pub(crate) rq_overload_close: Counter,
     pub(crate) no_route: Counter,
     pub(crate) no_cluster: Counter,
     pub(crate) cx_total: Counter,
@@ -33,6 +37,8 @@ pub(crate) struct HcmStats {
     pub(crate) cx_http2_total: Counter,
     pub(crate) cx_http2_active: Gauge,
     pub(crate) http2: CodecStats,
+    /// Connections closed after an answer by the overload action `disable_http_keepalive`.
+    pub(crate) cx_overload_disable_keepalive: Counter,
     pub(crate) cx_drain_close: Counter,
     pub(crate) cx_idle_timeout: Counter,
     pub(crate) cx_max_duration: Counter,
@@ -40,6 +46,8 @@ pub(crate) struct HcmStats {
     pub(crate) cx_destroy_local: Counter,
     pub(crate) cx_destroy_remote: Counter,
     pub(crate) log_dropped: Counter,
+    /// Times that a filter's metadata did not fit.
+    pub(crate) metadata_overflow: Counter,
 }
 
 const PREFIX: &str = "http_conn_manager_prefix";
@@ -64,10 +72,12 @@ impl HcmStats {
             rq_timeout: c("envoy_http_downstream_rq_timeout"),
             rq_header_timeout: c("envoy_http_downstream_rq_header_timeout"),
             rq_idle_timeout: c("envoy_http_downstream_rq_idle_timeout"),
+            rq_too_large: c("envoy_http_downstream_rq_too_large"),
             rq_rx_reset: c("envoy_http_downstream_rq_rx_reset"),
             rq_tx_reset: c("envoy_http_downstream_rq_tx_reset"),
             rq_too_many_premature_resets: c("envoy_http_downstream_rq_too_many_premature_resets"),
             rq_completed: c("envoy_http_downstream_rq_completed"),
+            rq_overload_close: c("envoy_http_downstream_rq_overload_close"),
             no_route: c("envoy_http_no_route"),
             no_cluster: c("envoy_http_no_cluster"),
             cx_total: c("envoy_http_downstream_cx_total"),
@@ -77,6 +87,7 @@ impl HcmStats {
             cx_http2_total: c("envoy_http_downstream_cx_http2_total"),
             cx_http2_active: g("envoy_http_downstream_cx_http2_active"),
             http2: CodecStats::downstream(registry, &labels),
+            cx_overload_disable_keepalive: c("envoy_http_downstream_cx_overload_disable_keepalive"),
             cx_drain_close: c("envoy_http_downstream_cx_drain_close"),
             cx_idle_timeout: c("envoy_http_downstream_cx_idle_timeout"),
             cx_max_duration: c("envoy_http_downstream_cx_max_duration_reached"),
@@ -84,6 +95,7 @@ impl HcmStats {
             cx_destroy_local: c("envoy_http_downstream_cx_destroy_local"),
             cx_destroy_remote: c("envoy_http_downstream_cx_destroy_remote"),
             log_dropped: c("heddle_access_log_dropped_total"),
+            metadata_overflow: c("heddle_http_dynamic_metadata_overflow_total"),
             registry: registry.clone(),
             prefix: prefix.to_owned(),
         }

@@ -1,23 +1,25 @@
 //! The life of one request: prepare, choose a route, filters, then the route's action. The same for both codecs.
 
+use std::cell::RefCell;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use heddle_config::snapshot::Action;
+use heddle_config::snapshot::{Action, OverloadActionKind, ScaledTimer};
 use heddle_net::ConnectionInfo;
 use heddle_telemetry::ResponseFlag;
 use tokio::time::Instant;
 
-use super::{Active, Exchange, HcmRuntime, finish_head, local_head, request};
+use super::{Active, ClientElement, Exchange, HcmRuntime, finish_head, local_head, request};
 use crate::body::{BodyLength, Fill, Pump, Sink, Source, Static, StreamError};
 use crate::drain::Drain;
 use crate::failure::Failure;
-use crate::filters::{self, Client};
+use crate::filters::{self, Client, Filtered};
 use crate::head::{Known, Method, ResponseHead};
 use crate::local_reply::LocalReply;
+use crate::overload::Overload;
 use crate::route::{Selected, ops, rewrite, select};
 use crate::router;
 use crate::timer::{Timer, far_future};
@@ -30,6 +32,8 @@ pub(crate) struct Environment<'c> {
     pub(crate) hcm: &'c Rc<HcmRuntime>,
     pub(crate) connection: &'c Rc<ConnectionInfo>,
     pub(crate) drain: &'c Drain,
+    /// The connection's.
+    pub(crate) client_element: &'c ClientElement,
 }
 
 /// What the codec found out about a request besides its head.
@@ -98,7 +102,9 @@ pub(crate) async fn handle<B: RequestBody, R: Reply>(
     stats.rq_total.inc();
     let _active = Active::enter(&stats.rq_active);
     exchange.head_bytes = exchange.request.fields.byte_size() as u64;
-    let result = decide(env, exchange, body, reply, timer, facts).await;
+    let mut body = Filtered::request(body, &env.hcm.trailers_dropped, facts.length);
+    let result = decide(env, exchange, &mut body, reply, timer, facts).await;
+    exchange.request_bytes = body.bytes();
     let outcome = match result {
         Ok(outcome) => outcome,
         Err(Failure::ClientGone) => {
@@ -129,13 +135,19 @@ pub(crate) async fn handle<B: RequestBody, R: Reply>(
 async fn decide<B: RequestBody, R: Reply>(
     env: Environment<'_>,
     exchange: &mut Exchange,
-    body: &mut B,
+    body: &mut Filtered<'_, B>,
     reply: &mut R,
     timer: &mut Timer,
-    facts: Facts,
+    mut facts: Facts,
 ) -> Result<Outcome, Failure> {
     let hcm = env.hcm;
-    let moved = request::prepare(hcm, env.worker, &mut exchange.request, env.connection, facts.upgrade)?;
+    // As in Envoy, before anything is done for the request.
+    let dice = || env.worker.random().f64();
+    if hcm.overload.hits(OverloadActionKind::StopAcceptingRequests, dice) {
+        hcm.stats.rq_overload_close.inc();
+        return Err(Failure::NotAccepting);
+    }
+    let moved = request::prepare(env, &mut exchange.request, facts.upgrade)?;
     if let Some(location) = moved {
         let outcome = direct(env, exchange, reply, timer, 307, Some(&location), Bytes::new()).await;
         exchange.details = Failure::BadPath.details();
@@ -144,12 +156,14 @@ async fn decide<B: RequestBody, R: Reply>(
     exchange.selected = choose(env, exchange);
     if !hcm.filters.is_empty() {
         let mut client = Client {
-            body,
-            reply,
-            timer,
-            facts,
+            body: RefCell::new(&mut *body),
+            reply: &mut *reply,
+            timer: &mut *timer,
+            facts: &mut facts,
         };
-        if let Some(local) = filters::on_request(env, exchange, &mut client).await? {
+        let answered = filters::on_request(env, exchange, &mut client).await?;
+        facts.length = body.length();
+        if let Some(local) = answered {
             let content = local.put(exchange);
             return Ok(send(env, exchange, reply, timer, content).await);
         }
@@ -182,31 +196,35 @@ async fn decide<B: RequestBody, R: Reply>(
         Action::Direct(to) => Ok(direct(env, exchange, reply, timer, to.status, None, to.body.clone()).await),
         Action::Route(action) => {
             if facts.expect_continue {
-                let interim = ResponseHead {
-                    status: 100,
-                    ..ResponseHead::default()
-                };
-                reply.send_interim(&interim).map_err(|_| Failure::ClientGone)?;
+                ask_for_body(reply).map_err(|_| Failure::ClientGone)?;
                 poll_fn(|cx| reply.poll_flush(cx))
                     .await
                     .map_err(|_| Failure::ClientGone)?;
             }
-            let job = router::Job {
+            let routed = router::Routed {
                 env,
                 selected: &selected,
                 route,
                 action,
                 facts,
             };
-            router::run(job, exchange, body, reply, timer).await
+            router::run(routed, exchange, body, reply, timer).await
         }
     }
 }
 
+/// Tells a client that waits for it that its request's body is wanted (RFC 9110 section 10.1.1).
+pub(crate) fn ask_for_body<R: Reply>(reply: &mut R) -> Result<(), StreamError> {
+    reply.send_interim(&ResponseHead {
+        status: 100,
+        ..ResponseHead::default()
+    })
+}
+
 /// The route of a request, by the table in force.
-fn choose(env: Environment<'_>, exchange: &mut Exchange) -> Option<Selected> {
+pub(crate) fn choose(env: Environment<'_>, exchange: &mut Exchange) -> Option<Selected> {
     let table = env.hcm.routes(env.worker)?;
-    let host = select::virtual_host(&table, exchange.request.host())?;
+    let host = select::virtual_host(&table, &exchange.request)?;
     let routes = &table.virtual_hosts.get(host)?.routes;
     let dice = &mut exchange.dice;
     let mut dice = || *dice.get_or_insert_with(|| env.worker.random().u64(..));
@@ -291,10 +309,11 @@ pub(crate) fn send_head<R: Reply>(
 ) -> Result<(), StreamError> {
     // For what filters write of it; they may change it.
     exchange.status = exchange.response.status;
+    exchange.response_content.length = length;
     filters::on_response(env, exchange);
     finish_head(env.hcm, env.worker, exchange);
     exchange.status = exchange.response.status;
-    reply.send_head(&exchange.response, length)
+    reply.send_head(&exchange.response, exchange.response_content.length)
 }
 
 async fn send<R: Reply>(
@@ -304,13 +323,12 @@ async fn send<R: Reply>(
     timer: &mut Timer,
     body: Bytes,
 ) -> Outcome {
-    let length = if body.is_empty() {
-        BodyLength::Empty
-    } else {
-        BodyLength::Known(body.len() as u64)
-    };
     let sent = exchange.request.method != Method::Head;
     let mut source = Static(if sent { body } else { Bytes::new() });
+    let length = match source.0.len() {
+        0 => BodyLength::Empty,
+        n => BodyLength::Known(n as u64),
+    };
     let now = Instant::now();
     let idle = env.hcm.config.stream_idle_timeout;
     let deadline = if idle.is_zero() { far_future(now) } else { now + idle };
@@ -323,9 +341,11 @@ async fn send<R: Reply>(
         exchange.flag(ResponseFlag::DownstreamConnectionTermination);
         return Outcome::Aborted;
     }
+    let stages = std::mem::take(&mut exchange.response_content.stages);
+    let mut source = Filtered::response(&mut source, Some(&env.hcm.trailers_dropped), stages);
     let mut pump = Pump::default();
     let result = poll_fn(|cx| {
-        if let Poll::Ready(done) = pump.poll(cx, &mut source, reply, |_| {}) {
+        if let Poll::Ready(done) = pump.poll(cx, &mut source, reply) {
             return Poll::Ready(Some(done));
         }
         if timer.poll_until(cx, deadline).is_ready() {
@@ -350,25 +370,42 @@ async fn send<R: Reply>(
 
 /// Counts quiet periods of a stream without reading the clock at every byte: four quarters of the timeout without a
 /// sign of life are an idle timeout (which is thus up to a quarter late, never early).
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct IdleWatch {
+    timeout: Duration,
     quarter: Option<Duration>,
     next: Instant,
     quiet: u8,
+    /// Of a timeout that may come nearer, with how near it was.
+    scale: Option<(Rc<Overload>, f64)>,
 }
 
 impl IdleWatch {
-    pub(crate) fn new(timeout: Duration, now: Instant) -> Self {
+    /// Under overload the timeout of a client's request may come nearer.
+    pub(crate) fn new(timeout: Duration, now: Instant, overload: Option<&Rc<Overload>>) -> Self {
         let quarter = (!timeout.is_zero()).then_some(timeout / 4);
+        let scaled =
+            overload.filter(|overload| quarter.is_some() && overload.scales(ScaledTimer::HttpDownstreamStreamIdle));
         Self {
+            timeout,
             quarter,
             next: quarter.map_or_else(|| far_future(now), |q| now + q),
             quiet: 0,
+            scale: scaled.map(|overload| (Rc::clone(overload), 0.0)),
         }
     }
 
     /// When to look again.
-    pub(crate) fn deadline(&self) -> Instant {
+    pub(crate) fn deadline(&mut self) -> Instant {
+        if let (Some((overload, before)), Some(quarter)) = (&mut self.scale, &mut self.quarter) {
+            let state = overload.state(OverloadActionKind::ReduceTimeouts);
+            if *before != state {
+                *before = state;
+                let begun = self.next - *quarter;
+                *quarter = overload.timeout(ScaledTimer::HttpDownstreamStreamIdle, self.timeout) / 4;
+                self.next = begun + *quarter;
+            }
+        }
         self.next
     }
 
@@ -394,12 +431,17 @@ impl IdleWatch {
 
 #[cfg(test)]
 mod tests {
+    use heddle_config::snapshot::{OverloadLimits, TimerMinimum};
+    use heddle_telemetry::Counter;
+
     use super::*;
+    use crate::overload::OverloadStates;
 
     #[tokio::test(start_paused = true)]
     async fn idle_is_never_early_and_at_most_a_quarter_late() {
         let start = Instant::now();
-        let mut watch = IdleWatch::new(Duration::from_secs(8), start);
+        let overload = Rc::default();
+        let mut watch = IdleWatch::new(Duration::from_secs(8), start, Some(&overload));
         let mut now = start;
         loop {
             now = watch.deadline().max(now);
@@ -412,7 +454,26 @@ mod tests {
             waited >= Duration::from_secs(8) && waited <= Duration::from_secs(10),
             "{waited:?}"
         );
-        let none = IdleWatch::new(Duration::ZERO, start);
+        let mut none = IdleWatch::new(Duration::ZERO, start, Some(&overload));
         assert!(none.deadline() > start + Duration::from_secs(3600));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_idle_timeout_under_way_is_reduced() {
+        let mut limits = OverloadLimits::default();
+        let minimum = TimerMinimum::Timeout(Duration::from_secs(2));
+        limits.timers[ScaledTimer::HttpDownstreamStreamIdle as usize] = Some(minimum);
+        let overload = Overload::new(limits, Counter::default());
+        let start = Instant::now();
+        let mut watch = IdleWatch::new(Duration::from_secs(400), start, Some(&overload));
+        assert_eq!(watch.deadline(), start + Duration::from_secs(100));
+        let mut states = OverloadStates::default();
+        states.set(OverloadActionKind::ReduceTimeouts, 1.0);
+        overload.set(states);
+        let mut now = start;
+        while !watch.expired(now) {
+            now = watch.deadline().max(now);
+        }
+        assert_eq!(now, start + Duration::from_millis(2500));
     }
 }

@@ -1,12 +1,39 @@
 //! `x-forwarded-client-cert`: who the client is, for the application behind the proxy.
 
+use std::cell::OnceCell;
+
 use heddle_config::snapshot::{XfccDetail, XfccMode};
 use heddle_net::ConnectionInfo;
 
 use crate::head::{Fields, Known};
 
+/// The element of one connection's client, made for the first request that needs it.
+#[derive(Debug, Default)]
+pub(crate) struct ClientElement(OnceCell<Box<[u8]>>);
+
+impl ClientElement {
+    fn get(&self, detail: XfccDetail, connection: &ConnectionInfo) -> &[u8] {
+        self.0.get_or_init(|| {
+            let mut text = Vec::new();
+            element(connection, detail, &mut text);
+            text.into()
+        })
+    }
+}
+
 /// Applies `forward_client_cert_details` to a request.
 pub fn apply(fields: &mut Fields, mode: XfccMode, detail: XfccDetail, connection: &ConnectionInfo) {
+    apply_kept(fields, mode, detail, connection, &ClientElement::default());
+}
+
+/// [`apply`] with the element that is kept for this connection and `detail`.
+pub(super) fn apply_kept(
+    fields: &mut Fields,
+    mode: XfccMode,
+    detail: XfccDetail,
+    connection: &ConnectionInfo,
+    kept: &ClientElement,
+) {
     if mode == XfccMode::AlwaysForwardOnly {
         return;
     }
@@ -14,18 +41,10 @@ pub fn apply(fields: &mut Fields, mode: XfccMode, detail: XfccDetail, connection
     match mode {
         XfccMode::ForwardOnly if mutual => {}
         XfccMode::AppendForward if mutual => {
-            let mut value = Vec::new();
-            for before in fields.all_known(Known::ForwardedClientCert) {
-                value.extend_from_slice(before);
-                value.push(b',');
-            }
-            element(connection, detail, &mut value);
-            fields.set_known(Known::ForwardedClientCert, &value);
+            fields.append_known(Known::ForwardedClientCert, b",", kept.get(detail, connection));
         }
         XfccMode::SanitizeSet if mutual => {
-            let mut value = Vec::new();
-            element(connection, detail, &mut value);
-            fields.set_known(Known::ForwardedClientCert, &value);
+            fields.set_known(Known::ForwardedClientCert, kept.get(detail, connection));
         }
         _ => fields.remove_known(Known::ForwardedClientCert),
     }

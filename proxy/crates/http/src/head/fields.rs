@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 
-use super::known::Known;
+use super::known::{Known, KnownSet};
 
 /// A range of bytes of a [`Fields`] block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,6 +58,8 @@ impl heddle_telemetry::access_log::HeaderView for Fields {
 pub struct Fields {
     bytes: Vec<u8>,
     list: Vec<Field>,
+    /// Names in `list`, and some that were removed: those that are not here need not be looked for.
+    seen: KnownSet,
 }
 
 impl Fields {
@@ -71,6 +73,7 @@ impl Fields {
         const KEEP: usize = 16 * 1024;
         self.bytes.clear();
         self.list.clear();
+        self.seen = KnownSet::default();
         if self.bytes.capacity() > KEEP {
             self.bytes.shrink_to(KEEP);
         }
@@ -124,7 +127,7 @@ impl Fields {
     /// exactly `name: value CR LF` is copied in that form.
     pub(crate) fn index(&mut self, name: Span, value: Span) {
         if let Some(bytes) = self.bytes.get_mut(name.range()) {
-            bytes.make_ascii_lowercase();
+            lower(bytes);
         }
         let known = Known::of(self.slice(name));
         let value_end = value.start as usize + value.len();
@@ -136,6 +139,11 @@ impl Fields {
         } else {
             self.append_line_within(name, value)
         };
+        self.add(known, name, value);
+    }
+
+    fn add(&mut self, known: Known, name: Span, value: Span) {
+        self.seen.add(known);
         self.list.push(Field {
             name,
             value,
@@ -178,23 +186,13 @@ impl Fields {
     /// Adds a field whose lower-case name's number is known already.
     pub(crate) fn push_parsed(&mut self, known: Known, name: &[u8], value: &[u8]) {
         let (name, value) = self.append_line(name, value);
-        self.list.push(Field {
-            name,
-            value,
-            known,
-            live: true,
-        });
+        self.add(known, name, value);
     }
 
     /// Adds a field at the end.
     pub fn push_known(&mut self, known: Known, value: &[u8]) {
         let (name, value) = self.append_line(known.name().as_bytes(), value);
-        self.list.push(Field {
-            name,
-            value,
-            known,
-            live: true,
-        });
+        self.add(known, name, value);
     }
 
     /// Adds a field whose value is a number.
@@ -218,6 +216,9 @@ impl Fields {
     /// The first value of a name.
     #[inline]
     pub fn get_known(&self, known: Known) -> Option<&[u8]> {
+        if !self.seen.has(known) {
+            return None;
+        }
         self.list
             .iter()
             .find(|f| f.known == known && f.live)
@@ -240,7 +241,7 @@ impl Fields {
     /// Whether a name is present.
     #[inline]
     pub fn has_known(&self, known: Known) -> bool {
-        self.list.iter().any(|f| f.known == known && f.live)
+        self.seen.has(known) && self.list.iter().any(|f| f.known == known && f.live)
     }
 
     /// All values of a lower-case name.
@@ -268,19 +269,23 @@ impl Fields {
 
     /// All values of a lower-case name joined by commas (RFC 9110 section 5.3); bytes outside UTF-8 are replaced.
     pub fn joined(&self, name: &[u8]) -> Option<Cow<'_, str>> {
+        let known = Known::of(name);
+        if !self.seen.has(known) {
+            return None;
+        }
         let mut values = self
             .list
             .iter()
-            .filter(|f| f.live && self.slice(f.name) == name)
+            .filter(|f| f.known == known && f.live && (known != Known::Other || self.slice(f.name) == name))
             .map(|f| self.slice(f.value));
-        let first = String::from_utf8_lossy(values.next()?);
+        let first = lossy(values.next()?);
         let Some(second) = values.next() else {
             return Some(first);
         };
         let mut all = first.into_owned();
         for value in std::iter::once(second).chain(values) {
             all.push(',');
-            all.push_str(&String::from_utf8_lossy(value));
+            all.push_str(&lossy(value));
         }
         Some(Cow::Owned(all))
     }
@@ -288,6 +293,9 @@ impl Fields {
     /// Removes every field of a name.
     #[inline]
     pub fn remove_known(&mut self, known: Known) {
+        if !self.seen.has(known) {
+            return;
+        }
         for field in &mut self.list {
             if field.known == known {
                 field.live = false;
@@ -295,11 +303,23 @@ impl Fields {
         }
     }
 
-    /// Removes every field of these names in one pass.
-    #[inline]
+    /// Removes every field of names of which this is true.
     pub fn remove_where(&mut self, remove: impl Fn(Known) -> bool) {
         for field in &mut self.list {
             if remove(field.known) {
+                field.live = false;
+            }
+        }
+    }
+
+    /// Removes every field of these names in one pass.
+    #[inline]
+    pub(crate) fn remove_set(&mut self, names: KnownSet) {
+        if self.seen.is_disjoint(names) {
+            return;
+        }
+        for field in &mut self.list {
+            if names.has(field.known) {
                 field.live = false;
             }
         }
@@ -373,8 +393,30 @@ impl Fields {
     }
 }
 
+/// Lowers ASCII letters, eight bytes at a time: a name is too short for what the library does to a long text.
+fn lower(name: &mut [u8]) {
+    const ONES: u64 = u64::from_ne_bytes([1; 8]);
+    let (words, rest) = name.as_chunks_mut::<8>();
+    for bytes in words {
+        let word = u64::from_le_bytes(*bytes);
+        let low = word & (ONES * 0x7f);
+        // The high bit of each byte: at least `A`, above `Z`, no ASCII.
+        let from_a = low + ONES * (0x80 - b'A' as u64);
+        let above_z = low + ONES * (0x7f - b'Z' as u64);
+        let capital = from_a & !above_z & !word & (ONES << 7);
+        *bytes = (word | capital >> 2).to_le_bytes();
+    }
+    rest.make_ascii_lowercase();
+}
+
+/// As `String::from_utf8_lossy`, which looks at every byte by itself; nearly all values are ASCII.
+pub(super) fn lossy(value: &[u8]) -> Cow<'_, str> {
+    std::str::from_utf8(value).map_or_else(|_| String::from_utf8_lossy(value), Cow::Borrowed)
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::known::ALL;
     use super::*;
 
     fn written(fields: &Fields) -> String {
@@ -398,6 +440,169 @@ mod tests {
         fields.set_known(Known::Host, b"b");
         assert_eq!(written(&fields), "accept: *\r\nx-two: 2\r\nhost: b\r\n");
         assert_eq!(fields.len(), 3);
+    }
+
+    #[test]
+    fn names_are_lowered_as_the_library_does() {
+        let all: Vec<u8> = (0..=u8::MAX).collect();
+        for from in 0..8 {
+            for length in [0, 1, 7, 8, 9, 16, 31, 200] {
+                let mut name = all[from..from + length].to_vec();
+                lower(&mut name);
+                assert_eq!(name, all[from..from + length].to_ascii_lowercase());
+            }
+        }
+        let mut name = all.clone();
+        lower(&mut name);
+        assert_eq!(name, all.to_ascii_lowercase());
+    }
+
+    #[test]
+    fn a_removed_name_can_come_again() {
+        let mut fields = Fields::new();
+        fields.push(b"te", b"trailers");
+        fields.remove_set(KnownSet::of(&[Known::Te, Known::Host]));
+        assert!(!fields.has_known(Known::Te));
+        assert_eq!(fields.joined(b"te"), None);
+        fields.push_known(Known::Te, b"again");
+        assert_eq!(fields.get_known(Known::Te), Some(&b"again"[..]));
+        fields.remove_known(Known::Te);
+        assert_eq!(fields.get_known(Known::Te), None);
+        assert!(fields.is_empty());
+    }
+
+    /// What a list without an index would answer.
+    #[derive(Clone, Default)]
+    struct Plain(Vec<(Vec<u8>, Vec<u8>)>);
+
+    impl Plain {
+        fn values<'p>(&'p self, name: &'p [u8]) -> impl Iterator<Item = &'p [u8]> {
+            self.0.iter().filter(move |(n, _)| n == name).map(|(_, v)| &v[..])
+        }
+
+        fn push(&mut self, name: &[u8], value: &[u8]) {
+            self.0.push((name.to_vec(), value.to_vec()));
+        }
+
+        fn remove(&mut self, name: &[u8]) {
+            self.0.retain(|(n, _)| n != name);
+        }
+
+        fn check(&self, fields: &Fields, names: &[&[u8]]) {
+            for name in names {
+                let values: Vec<_> = self.values(name).collect();
+                let joined =
+                    (!values.is_empty()).then(|| String::from_utf8_lossy(&values.join(&b","[..])).into_owned());
+                assert_eq!(fields.joined(name).as_deref(), joined.as_deref());
+                assert_eq!(fields.get(name), values.first().copied());
+                assert_eq!(fields.all(name).collect::<Vec<_>>(), values);
+                let mut seen = Vec::new();
+                fields.visit(name, &mut |value| seen.push(value));
+                assert_eq!(seen, values);
+                let known = Known::of(name);
+                if known != Known::Other {
+                    assert_eq!(fields.has_known(known), !values.is_empty(), "{known:?}");
+                    assert_eq!(fields.get_known(known), values.first().copied(), "{known:?}");
+                    assert_eq!(fields.all_known(known).collect::<Vec<_>>(), values, "{known:?}");
+                }
+            }
+            let all: Vec<_> = fields.iter().map(|(_, n, v)| (n.to_vec(), v.to_vec())).collect();
+            assert_eq!(all, self.0);
+            assert!(fields.iter().all(|(known, name, _)| known == Known::of(name)));
+            assert_eq!((fields.len(), fields.is_empty()), (all.len(), all.is_empty()));
+        }
+    }
+
+    /// Whoever is told that a field is absent forwards what it should have refused.
+    #[test]
+    fn what_is_known_to_be_absent_is_absent() {
+        let mut names: Vec<&[u8]> = ALL.iter().map(|known| known.name().as_bytes()).collect();
+        names.extend([&b"x-a"[..], b"x-b", b"hos", b"hosts"]);
+        let mut random = fastrand::Rng::with_seed(1);
+        let mut fields = Fields::new();
+        let mut plain = Plain::default();
+        for _ in 0..20_000 {
+            let name = *random.choice(&names).expect("a name");
+            let known = Known::of(name);
+            let other = *random.choice(ALL).expect("a name");
+            let text = format!("v{}", random.u8(..));
+            let value = text.as_bytes();
+            match random.u8(..16) {
+                0 | 1 => {
+                    fields.push(name, value);
+                    plain.push(name, value);
+                }
+                2 => {
+                    fields.push_parsed(known, name, value);
+                    plain.push(name, value);
+                }
+                3 => {
+                    fields.push_number(other, 7);
+                    plain.push(other.name().as_bytes(), b"7");
+                }
+                4 => {
+                    fields.set(name, value);
+                    plain.remove(name);
+                    plain.push(name, value);
+                }
+                5 => {
+                    fields.set_known(other, value);
+                    plain.remove(other.name().as_bytes());
+                    plain.push(other.name().as_bytes(), value);
+                }
+                6 => {
+                    fields.append_known(other, b",", value);
+                    let name = other.name().as_bytes();
+                    let mut values: Vec<_> = plain.values(name).collect();
+                    values.push(value);
+                    let whole = values.join(&b","[..]);
+                    plain.remove(name);
+                    plain.push(name, &whole);
+                }
+                7 => {
+                    fields.remove(name);
+                    plain.remove(name);
+                }
+                8 => {
+                    fields.remove_known(other);
+                    plain.remove(other.name().as_bytes());
+                }
+                9 => {
+                    fields.remove_where(|k| k == known);
+                    plain.0.retain(|(n, _)| Known::of(n) != known);
+                }
+                10 => {
+                    fields.remove_set(KnownSet::of(&[known, other]));
+                    plain.0.retain(|(n, _)| ![known, other].contains(&Known::of(n)));
+                }
+                11 => {
+                    let there = plain.values(name).count();
+                    assert_eq!(fields.remove_named(|n| n == name), there);
+                    plain.remove(name);
+                }
+                12 if random.u8(..8) == 0 => {
+                    fields.clear();
+                    plain.0.clear();
+                }
+                13 if random.u8(..8) == 0 => {
+                    // As a parser does, in the memory of the head before.
+                    let raw = [&name.to_ascii_uppercase()[..], b":", value, b"\r\n"].concat();
+                    fields.load(&raw);
+                    fields.index(Span::new(0, name.len()), Span::new(name.len() + 1, value.len()));
+                    plain.0.clear();
+                    plain.push(name, value);
+                }
+                14 => fields = fields.clone(),
+                15 if random.u8(..8) == 0 => {
+                    let mut into = Fields::new();
+                    into.push(b"te", b"trailers");
+                    into.clone_from(&fields);
+                    fields = into;
+                }
+                _ => {}
+            }
+            plain.check(&fields, &names);
+        }
     }
 
     #[test]

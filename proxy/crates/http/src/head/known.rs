@@ -39,8 +39,11 @@ macro_rules! known {
             }
         }
 
+        // A bit of a `KnownSet` for each, and one for the others.
+        const _: () = assert!([$(Known::$variant,)+].len() < u64::BITS as usize);
+
         #[cfg(test)]
-        const ALL: &[Known] = &[$(Known::$variant,)+];
+        pub(crate) const ALL: &[Known] = &[$(Known::$variant,)+];
     };
 }
 
@@ -115,4 +118,44 @@ mod table {
     }
 }
 
+#[cfg(test)]
+pub(super) use table::ALL;
 pub use table::Known;
+
+/// A set of names, a bit each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct KnownSet(u64);
+
+impl KnownSet {
+    /// These names.
+    pub(crate) const fn of(names: &[Known]) -> Self {
+        let mut set = Self(0);
+        let mut i = 0;
+        while i < names.len() {
+            set.add(names[i]);
+            i += 1;
+        }
+        set
+    }
+
+    #[inline]
+    pub(crate) const fn add(&mut self, known: Known) {
+        self.0 |= 1 << known as u8;
+    }
+
+    #[inline]
+    pub(crate) const fn has(self, known: Known) -> bool {
+        self.0 & (1 << known as u8) != 0
+    }
+
+    /// The names of either.
+    pub(crate) const fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Whether no name is in both.
+    #[inline]
+    pub(crate) const fn is_disjoint(self, other: Self) -> bool {
+        self.0 & other.0 == 0
+    }
+}

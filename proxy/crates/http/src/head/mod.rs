@@ -1,5 +1,6 @@
 //! Message heads: the start line's facts and the header fields, the same for HTTP/1.1 and HTTP/2.
 
+mod cookie;
 mod fields;
 mod known;
 mod request;
@@ -7,8 +8,10 @@ mod response;
 mod target;
 mod trailers;
 
+pub(crate) use cookie::cookie;
 pub use fields::{Fields, Span};
 pub use known::Known;
+pub(crate) use known::KnownSet;
 pub use request::{Method, Protocol, RequestHead, Scheme};
 pub use response::ResponseHead;
 pub(crate) use response::reason;

@@ -1,10 +1,11 @@
 //! Request heads.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 
-use heddle_matching::RequestView;
+use heddle_matching::{Metadata, RequestView};
 
-use super::fields::{Fields, Span};
+use super::fields::{Fields, Span, lossy};
 use super::known::Known;
 
 /// Methods that change how a message is handled.
@@ -105,6 +106,8 @@ pub struct RequestHead {
     pub grpc: bool,
     /// The client's address, where it differs from the connection's.
     pub remote_ip: Option<IpAddr>,
+    /// What filters learned about the request.
+    pub metadata: Option<Box<Metadata>>,
 }
 
 impl RequestHead {
@@ -119,6 +122,7 @@ impl RequestHead {
         self.protocol = Protocol::Http11;
         self.grpc = false;
         self.remote_ip = None;
+        self.metadata = None;
     }
 
     /// The method token.
@@ -188,6 +192,10 @@ impl RequestView for RequestHead {
         self.remote_ip
     }
 
+    fn metadata(&self) -> Option<&Metadata> {
+        self.metadata.as_deref()
+    }
+
     fn visit_header<'s>(&'s self, name: &str, see: &mut dyn FnMut(&'s [u8])) {
         match name {
             ":method" => see(self.fields.slice(self.method_token)),
@@ -200,6 +208,18 @@ impl RequestView for RequestHead {
             ":scheme" => see(self.scheme.as_str().as_bytes()),
             _ => self.fields.visit(name.as_bytes(), see),
         }
+    }
+
+    fn header(&self, name: &str) -> Option<Cow<'_, str>> {
+        let value = match name {
+            ":method" => self.method_token,
+            ":path" => self.path,
+            ":authority" | "host" if self.authority.is_empty() => return None,
+            ":authority" | "host" => self.authority,
+            ":scheme" => return Some(self.scheme.as_str().into()),
+            _ => return self.fields.joined(name.as_bytes()),
+        };
+        Some(lossy(self.fields.slice(value)))
     }
 }
 
@@ -235,5 +255,11 @@ mod tests {
         assert_eq!(RequestView::header(&head, "x-a").as_deref(), Some("1,2"));
         assert_eq!(RequestView::header(&head, "x-b"), None);
         assert_eq!(RequestView::path(&head), "/a");
+        assert_eq!(RequestView::header(&head, ":method").as_deref(), Some("GET"));
+        assert_eq!(RequestView::header(&head, ":scheme").as_deref(), Some("http"));
+        assert_eq!(RequestView::header(&head, "host").as_deref(), Some("h:1"));
+        assert_eq!(RequestView::header(&RequestHead::default(), "host"), None);
+        head.fields.push(b"x-c", b"\xff");
+        assert_eq!(RequestView::header(&head, "x-c").as_deref(), Some("\u{fffd}"));
     }
 }

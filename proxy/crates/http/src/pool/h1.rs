@@ -206,7 +206,8 @@ pub(crate) async fn acquire_h1(
         let pool = &host.pool;
         pool.h1.open.set(pool.h1.open.get() + 1);
         let mut opening = Opening(Some(host));
-        match host.connect(ConnectOptions::default()).await {
+        // Boxed: rare, and a request's future should not be larger for it.
+        match Box::pin(host.connect(ConnectOptions::default())).await {
             Ok(opened) => {
                 let stats = cluster.stats();
                 stats.upstream_cx_http1_total.inc();

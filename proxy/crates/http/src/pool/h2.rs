@@ -169,7 +169,8 @@ pub(crate) async fn acquire_h2(cluster: &Rc<Cluster>, host: &Rc<UpstreamHost>) -
         }
         host.pool.h2.connecting.set(true);
         let connecting = Connecting(host);
-        match host.connect(ConnectOptions::default()).await {
+        // Boxed: rare, and a request's future should not be larger for it.
+        match Box::pin(host.connect(ConnectOptions::default())).await {
             Ok(opened) => {
                 let conn = start(cluster, host, opened);
                 drop(connecting);
@@ -225,6 +226,7 @@ fn start(cluster: &Rc<Cluster>, host: &Rc<UpstreamHost>, opened: Opened) -> Rc<H
     let mut patience = Patience::new(&config, &stats.upstream_cx_unresponsive);
     tokio::task::spawn_local(async move {
         let _guard = guard;
+        let _driver = connection.driver();
         let end = poll_fn(|cx| {
             if let Poll::Ready(end) = connection.poll_turn(cx) {
                 return Poll::Ready(Some(end));

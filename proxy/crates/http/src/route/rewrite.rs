@@ -111,6 +111,7 @@ mod tests {
             case_sensitive: true,
             headers: vec![],
             query: vec![],
+            metadata: Vec::new(),
             grpc: false,
             fraction: 1_000_000,
         }

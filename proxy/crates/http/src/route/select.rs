@@ -5,12 +5,12 @@ use heddle_matching::RequestView;
 
 use crate::head::RequestHead;
 
-/// The virtual host for an authority.
-pub(crate) fn virtual_host(table: &RouteTable, authority: &str) -> Option<usize> {
+/// The virtual host for a request, by its authority.
+pub(crate) fn virtual_host(table: &RouteTable, request: &RequestHead) -> Option<usize> {
     if table.exact.is_empty() && table.suffix.is_empty() && table.prefix.is_empty() {
         return table.any;
     }
-    let mut host = authority;
+    let mut host = request.host();
     if table.ignore_port {
         host = without_port(host);
     }
@@ -75,11 +75,13 @@ pub(crate) fn cluster(route: &Route, dice: impl FnOnce() -> u64) -> usize {
     hit.unwrap_or_default()
 }
 
-fn matches(when: &RouteMatch, request: &RequestHead, path: &str) -> bool {
+/// Whether a request is one of those that a route, or a rule of the JWT filter, is for. `path` is the request's.
+pub(crate) fn matches(when: &RouteMatch, request: &RequestHead, path: &str) -> bool {
     path_matches(&when.path, path, when.case_sensitive)
         && (!when.grpc || request.grpc)
         && when.headers.iter().all(|m| m.matches(request))
         && when.query.iter().all(|m| m.matches(request.target()))
+        && when.metadata.iter().all(|m| m.matches(request.metadata.as_deref()))
 }
 
 fn path_matches(wanted: &PathMatch, path: &str, case_sensitive: bool) -> bool {
@@ -119,6 +121,12 @@ mod tests {
         table
     }
 
+    fn asking(host: &str) -> RequestHead {
+        let mut request = RequestHead::default();
+        request.set_host(host);
+        request
+    }
+
     #[test]
     fn domains() {
         let mut table = table();
@@ -133,12 +141,12 @@ mod tests {
             (".example", 9),
             ("nothing", 9),
         ] {
-            assert_eq!(virtual_host(&table, host), Some(index), "{host}");
+            assert_eq!(virtual_host(&table, &asking(host)), Some(index), "{host}");
         }
         table.any = None;
-        assert_eq!(virtual_host(&table, "nothing"), None);
+        assert_eq!(virtual_host(&table, &asking("nothing")), None);
         table.ignore_port = true;
-        assert_eq!(virtual_host(&table, "shop.example:9"), Some(0));
+        assert_eq!(virtual_host(&table, &asking("shop.example:9")), Some(0));
         assert_eq!(without_port("[::1]"), "[::1]");
         assert_eq!(without_port("[::1]:80"), "[::1]");
     }

@@ -12,8 +12,9 @@ use super::upstream::{Upstream, UpstreamSink};
 use super::{Deadlines, Job, forward_head};
 use crate::body::{BodyLength, Pump, PumpError, StreamError};
 use crate::failure::Failure;
+use crate::filters::Filtered;
 use crate::h1::H1Error;
-use crate::hcm::{Exchange, HcmRuntime, Outcome, Reply, RequestBody, clean_trailers};
+use crate::hcm::{Exchange, Outcome, Reply, RequestBody};
 use crate::head::Method;
 use crate::timer::{Timer, far_future};
 
@@ -54,7 +55,6 @@ impl Upload {
     fn poll<B: RequestBody, K: UpstreamSink>(
         &mut self,
         cx: &mut Context<'_>,
-        hcm: &HcmRuntime,
         body: &mut ReplayBody<'_, B>,
         sink: &mut K,
         deadlines: &mut Deadlines,
@@ -63,15 +63,8 @@ impl Upload {
             return None;
         }
         let before = self.pump.bytes;
-        match self.pump.poll(cx, body, sink, |trailers| clean_trailers(hcm, trailers)) {
-            Poll::Ready(Err(PumpError::Source(error))) => {
-                return Some(match error {
-                    StreamError::H1(H1Error::Incomplete) => Failure::ClientGone,
-                    StreamError::H1(error) => Failure::Protocol(error),
-                    StreamError::Overload => Failure::Overload,
-                    _ => Failure::ClientGone,
-                });
-            }
+        match self.pump.poll(cx, body, sink) {
+            Poll::Ready(Err(PumpError::Source(error))) => return Some(Failure::of_client(error)),
             Poll::Ready(Err(PumpError::Sink(StreamError::Length))) => {
                 return Some(Failure::BadRequest("http.body_length"));
             }
@@ -146,10 +139,7 @@ pub(super) async fn drive<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink
         parts.exchange.request_done = Some(parts.exchange.begun);
         parts.deadlines.request_done(parts.exchange.passed);
     }
-    let hcm = job.env.hcm;
-    let result = answer_head(hcm, parts, upstream, sink, &mut upload, wants_tunnel).await;
-    parts.exchange.request_bytes = upload.pump.bytes;
-    result?;
+    answer_head(parts, upstream, sink, &mut upload, wants_tunnel).await?;
 
     let now = Instant::now();
     parts.exchange.first_byte = Some(now);
@@ -180,7 +170,7 @@ pub(super) async fn drive<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink
     } else {
         upstream.length(&parts.exchange.response)
     };
-    if forward_head(job.env, parts.exchange, parts.reply, length, now).is_err() {
+    if forward_head(job, parts.exchange, parts.reply, length, now).is_err() {
         parts.exchange.flag(ResponseFlag::DownstreamConnectionTermination);
         return Ok(Driven::Finished(Outcome::Aborted));
     }
@@ -190,8 +180,7 @@ pub(super) async fn drive<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink
         upload = Upload::default();
         parts.deadlines.route = far_future(now);
     }
-    let driven = answer_body(hcm, parts, upstream, sink, &mut upload, tunnel).await;
-    parts.exchange.request_bytes = upload.pump.bytes;
+    let driven = answer_body(job, parts, upstream, sink, &mut upload, tunnel).await;
     let ended = Instant::now();
     parts.exchange.ended = Some(ended);
     if let Some(cluster) = &parts.exchange.cluster {
@@ -203,7 +192,6 @@ pub(super) async fn drive<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink
 
 /// Sends the request until the final head of the answer is there, in `exchange.response`, and the reply can take it.
 async fn answer_head<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink>(
-    hcm: &HcmRuntime,
     parts: &mut Parts<'_, '_, '_, B, R>,
     upstream: &mut U,
     sink: &mut K,
@@ -213,7 +201,7 @@ async fn answer_head<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink>(
     let mut interim = 0;
     loop {
         poll_fn(|cx| {
-            if let Some(failure) = upload.poll(cx, hcm, parts.body, sink, parts.deadlines) {
+            if let Some(failure) = upload.poll(cx, parts.body, sink, parts.deadlines) {
                 return Poll::Ready(Err(failure));
             }
             // An answer that has no way to the client yet stays where it is.
@@ -259,7 +247,7 @@ async fn answer_head<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink>(
 
 /// Passes the answer's body on, while the rest of the request goes out.
 async fn answer_body<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink>(
-    hcm: &HcmRuntime,
+    job: &Job<'_>,
     parts: &mut Parts<'_, '_, '_, B, R>,
     upstream: &mut U,
     sink: &mut K,
@@ -272,14 +260,13 @@ async fn answer_body<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink>(
         Failure(Failure),
     }
     let mut pump = Pump::default();
-    let mut trailers = None;
+    let stages = std::mem::take(&mut parts.exchange.response_content.stages);
+    let dropped = job.hcm().map(|hcm| &hcm.trailers_dropped);
+    let mut source = Filtered::response(upstream, dropped, stages);
     let mut half_closed = false;
     let end = poll_fn(|cx| {
         let before = pump.bytes;
-        let download = pump.poll(cx, upstream, parts.reply, |fields| {
-            clean_trailers(hcm, fields);
-            trailers = Some(fields.clone());
-        });
+        let download = pump.poll(cx, &mut source, parts.reply);
         if pump.bytes != before {
             parts.deadlines.idle.touch();
         }
@@ -297,7 +284,7 @@ async fn answer_body<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink>(
             }
             Poll::Pending => {}
         }
-        if let Some(failure) = upload.poll(cx, hcm, parts.body, sink, parts.deadlines) {
+        if let Some(failure) = upload.poll(cx, parts.body, sink, parts.deadlines) {
             return Poll::Ready(End::Failure(failure));
         }
         if tunnel {
@@ -312,7 +299,7 @@ async fn answer_body<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink>(
         if let Poll::Ready(failure) = poll_ends(cx, parts, tunnel) {
             return Poll::Ready(End::Failure(failure));
         }
-        match gave_up(parts, upstream) {
+        match gave_up(parts, source.source()) {
             true => Poll::Ready(End::Upstream(StreamError::Closed)),
             false => Poll::Pending,
         }
@@ -320,7 +307,7 @@ async fn answer_body<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink>(
     .await;
     let exchange = &mut *parts.exchange;
     exchange.response_bytes = pump.bytes;
-    exchange.trailers = trailers;
+    exchange.trailers = source.take_seen();
     match end {
         End::Whole if tunnel => Driven::Finished(Outcome::Tunnelled),
         End::Whole => Driven::Finished(Outcome::Complete),
@@ -340,7 +327,7 @@ async fn answer_body<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink>(
                 exchange.flag(flag);
             }
             exchange.details = failure.details();
-            if let Failure::Protocol(error) = &failure {
+            if let (Failure::Protocol(error), Some(hcm)) = (&failure, job.hcm()) {
                 hcm.stats.http1_error(*error);
             }
             if failure == Failure::Timeout

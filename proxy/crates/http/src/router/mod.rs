@@ -1,6 +1,7 @@
 //! The router: cluster, host, connection, tries.
 
 mod drive;
+mod mirror;
 mod replay;
 mod retry;
 mod upstream;
@@ -8,37 +9,110 @@ mod upstream;
 use std::future::Future;
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use heddle_config::snapshot::{HostRewrite, Route, RouteAction, UpstreamHttp};
+use heddle_config::snapshot::{HostRewrite, RetryPolicy, Route, RouteAction, UpstreamHttp};
 use heddle_telemetry::ResponseFlag;
 use heddle_upstream::{Outcome as HostOutcome, PickContext, PickError};
 use tokio::time::Instant;
 
-use crate::body::StreamError;
+use crate::body::{BodyLength, StreamError};
 use crate::failure::Failure;
 use crate::h1::H1Error;
-use crate::hcm::{Environment, Exchange, Facts, IdleWatch, Outcome, Reply, RequestBody, response_ops, send_head};
-use crate::head::{Known, Method, Protocol};
+use crate::hcm::{
+    Environment, Exchange, Facts, HcmRuntime, IdleWatch, Outcome, Reply, RequestBody, response_ops, send_head,
+};
+use crate::head::{Fields, Known, Method, Protocol};
 use crate::pool::{Cluster, UpstreamHost, acquire_h1, acquire_h2};
 use crate::route::{Selected, ops, rewrite};
 use crate::timer::{Timer, far_future};
+use crate::worker::HttpWorker;
 use drive::{Driven, Parts};
-use replay::ReplayBody;
+use mirror::Copies;
+pub(crate) use replay::ReplayBody;
 use retry::RetryState;
 
 /// Most silent moves of a request to another connection.
 const MAX_MOVES: u32 = 5;
 
-/// A request on its way to a cluster.
+/// A client's request on the route chosen for it.
 #[derive(Clone, Copy)]
-pub(crate) struct Job<'r> {
+pub(crate) struct Routed<'r> {
     pub(crate) env: Environment<'r>,
     pub(crate) selected: &'r Selected,
     pub(crate) route: &'r Route,
     pub(crate) action: &'r RouteAction,
     pub(crate) facts: Facts,
+}
+
+/// A request on its way to a cluster.
+#[derive(Clone, Copy)]
+pub(crate) struct Job<'r> {
+    pub(crate) worker: &'r Rc<HttpWorker>,
+    /// What the request came by; none for one of the proxy's own.
+    pub(crate) client: Option<Environment<'r>>,
+    pub(crate) facts: Facts,
+    pub(crate) retry: Option<&'r Arc<RetryPolicy>>,
+    /// For the whole request to arrive; zero means none.
+    pub(crate) request_timeout: Duration,
+    /// For the answer, from the request's end; zero means none.
+    pub(crate) timeout: Duration,
+    /// Without a byte in either direction; zero means none.
+    pub(crate) idle_timeout: Duration,
+    /// `auto_host_rewrite`.
+    pub(crate) host_of_endpoint: bool,
+    /// `include_request_attempt_count`.
+    pub(crate) count_attempts: bool,
+}
+
+impl<'r> Job<'r> {
+    fn of_client(routed: &Routed<'r>, exchange: &Exchange) -> Self {
+        let config = &routed.env.hcm.config;
+        let action = routed.action;
+        let host = routed.selected.virtual_host();
+        Self {
+            worker: routed.env.worker,
+            client: Some(routed.env),
+            facts: routed.facts,
+            retry: action.retry.as_ref().or(host.and_then(|h| h.retry.as_ref())),
+            request_timeout: config.request_timeout,
+            timeout: route_timeout(action, exchange),
+            idle_timeout: action.idle_timeout.unwrap_or(config.stream_idle_timeout),
+            host_of_endpoint: matches!(action.host_rewrite, Some(HostRewrite::Auto)),
+            count_attempts: host.is_some_and(|h| h.include_attempt_count),
+        }
+    }
+
+    /// A request of the proxy's own; `timeout` of zero means none.
+    pub(crate) fn own(
+        worker: &'r Rc<HttpWorker>,
+        length: BodyLength,
+        timeout: Duration,
+        retry: Option<&'r Arc<RetryPolicy>>,
+    ) -> Self {
+        Self {
+            worker,
+            client: None,
+            facts: Facts {
+                length,
+                upgrade: false,
+                expect_continue: false,
+            },
+            retry,
+            request_timeout: Duration::ZERO,
+            timeout,
+            idle_timeout: Duration::ZERO,
+            host_of_endpoint: false,
+            count_attempts: false,
+        }
+    }
+
+    /// The connection manager; none for a request of the proxy's own.
+    fn hcm(&self) -> Option<&'r HcmRuntime> {
+        self.client.map(|client| &**client.hcm)
+    }
 }
 
 /// The deadlines of a request.
@@ -62,24 +136,26 @@ pub(crate) struct Deadlines {
 impl Deadlines {
     fn new(job: &Job<'_>, exchange: &Exchange) -> Self {
         let now = exchange.begun;
-        let config = &job.env.hcm.config;
         let never = far_future(now);
-        let request = if config.request_timeout.is_zero() {
+        let request = if job.request_timeout.is_zero() {
             never
         } else {
-            now + config.request_timeout
+            now + job.request_timeout
         };
-        let idle = job.action.idle_timeout.unwrap_or(config.stream_idle_timeout);
-        Self {
+        let mut deadlines = Self {
             request,
-            route_timeout: route_timeout(job.action, exchange),
+            route_timeout: job.timeout,
             route: never,
             per_try: never,
             look: never,
             look_every: Duration::ZERO,
             look_due: false,
-            idle: IdleWatch::new(idle, exchange.passed),
+            idle: IdleWatch::new(job.idle_timeout, exchange.passed, job.hcm().map(|hcm| &hcm.overload)),
+        };
+        if exchange.request_done.is_some() {
+            deadlines.request_done(exchange.passed);
         }
+        deadlines
     }
 
     /// The request has arrived whole.
@@ -94,7 +170,7 @@ impl Deadlines {
     }
 
     /// The next moment at which something may be over.
-    pub(crate) fn next(&self) -> Instant {
+    pub(crate) fn next(&mut self) -> Instant {
         self.request
             .min(self.route)
             .min(self.per_try)
@@ -170,42 +246,58 @@ fn parse_grpc_timeout(value: &[u8]) -> Option<Duration> {
 /// # Errors
 /// What to answer when no upstream's answer was begun.
 pub(crate) async fn run<B: RequestBody, R: Reply>(
-    job: Job<'_>,
+    routed: Routed<'_>,
     exchange: &mut Exchange,
     body: &mut B,
     reply: &mut R,
     timer: &mut Timer,
 ) -> Result<Outcome, Failure> {
-    let env = job.env;
-    let not_found = Failure::NoCluster(job.action.not_found_status);
-    let name = job.selected.cluster().ok_or(not_found)?;
-    let cluster = env
-        .worker
-        .clusters
-        .get(name)
-        .ok_or(Failure::NoCluster(job.action.not_found_status))?;
+    let found = match routed.selected.cluster() {
+        Some(name) => enter(routed.env.worker, name, exchange).await,
+        None => None,
+    };
+    let cluster = found.ok_or(Failure::NoCluster(routed.action.not_found_status))?;
+    change_request(&routed, exchange);
+    let job = Job::of_client(&routed, exchange);
+    let copies = if routed.action.mirrors.is_empty() {
+        None
+    } else {
+        Copies::begin(&routed, &job, exchange)
+    };
+    let mut body = ReplayBody::new(body, routed.facts.length).copied_to(copies);
+    send(job, &cluster, exchange, &mut body, reply, timer).await
+}
+
+/// Notes the cluster that a request goes to. None when there is none of that name.
+pub(crate) async fn enter(worker: &HttpWorker, name: &Arc<str>, exchange: &mut Exchange) -> Option<Rc<Cluster>> {
+    let cluster = worker.clusters.get(name)?;
     if cluster.awaits_names() {
         // Boxed: rare, and a request's future should not be larger for it.
         Box::pin(cluster.named()).await;
     }
-    let config = cluster.config();
     exchange.cluster = Some(Rc::clone(&cluster));
-    exchange.cluster_config = Some(Rc::clone(&config));
-    change_request(&job, exchange);
+    exchange.cluster_config = Some(cluster.config());
+    Some(cluster)
+}
 
-    let policy = job
-        .action
-        .retry
-        .as_ref()
-        .or(job.selected.virtual_host().and_then(|h| h.retry.as_ref()));
-    let mut retry = RetryState::new(policy);
+/// Sends a request to a cluster, as often as the retry policy allows, and the answer to `reply`.
+///
+/// # Errors
+/// What went wrong when no answer was begun.
+pub(crate) async fn send<B: RequestBody, R: Reply>(
+    job: Job<'_>,
+    cluster: &Rc<Cluster>,
+    exchange: &mut Exchange,
+    body: &mut ReplayBody<'_, B>,
+    reply: &mut R,
+    timer: &mut Timer,
+) -> Result<Outcome, Failure> {
+    let config = cluster.config();
+    let mut retry = RetryState::new(job.retry);
     let mut deadlines = Deadlines::new(&job, exchange);
-    let replayable = if retry.wanted() || config.http != UpstreamHttp::Http1 {
-        config.buffer_limit
-    } else {
-        0
-    };
-    let mut body = ReplayBody::new(body, replayable, job.facts.length);
+    if retry.wanted() || config.http != UpstreamHttp::Http1 {
+        body.keep_up_to(config.buffer_limit);
+    }
     let expected = if retry.per_try().is_zero() {
         deadlines.route_timeout
     } else {
@@ -216,11 +308,10 @@ pub(crate) async fn run<B: RequestBody, R: Reply>(
         exchange.request.fields.remove_known(Known::ExpectedTimeout);
         exchange.request.fields.push_number(Known::ExpectedTimeout, ms);
     }
-    let count_attempts = job.selected.virtual_host().is_some_and(|h| h.include_attempt_count);
     let mut moves = 0;
     loop {
         exchange.attempts += 1;
-        if count_attempts {
+        if job.count_attempts {
             exchange.request.fields.remove_known(Known::AttemptCount);
             exchange
                 .request
@@ -232,13 +323,13 @@ pub(crate) async fn run<B: RequestBody, R: Reply>(
         }
         let mut parts = Parts {
             exchange,
-            body: &mut body,
+            body: &mut *body,
             reply,
             timer,
             deadlines: &mut deadlines,
             retry: &mut retry,
         };
-        let tried = attempt(&job, &cluster, &mut parts).await;
+        let tried = attempt(&job, cluster, &mut parts).await;
         let failure = match tried {
             Ok(Driven::Finished(outcome)) => return Ok(outcome),
             Ok(Driven::Broken) => return Ok(Outcome::Aborted),
@@ -246,7 +337,7 @@ pub(crate) async fn run<B: RequestBody, R: Reply>(
             Err(failure) => Some(failure),
         };
         if let Some(failure) = &failure {
-            count(&cluster, failure);
+            count(cluster, failure);
             if moves < MAX_MOVES && may_move(failure, &job.facts, exchange.request.method) && body.rewind() {
                 cluster.stats().upstream_rq_moved.inc();
                 moves += 1;
@@ -254,7 +345,7 @@ pub(crate) async fn run<B: RequestBody, R: Reply>(
                 continue;
             }
             if !retry.may_retry_failure(failure) {
-                return Err(exhausted(exchange, &cluster, &retry, failure));
+                return Err(exhausted(exchange, cluster, &retry, failure));
             }
         }
         // `drive` asked the policy about a status already.
@@ -266,11 +357,11 @@ pub(crate) async fn run<B: RequestBody, R: Reply>(
             // The response that was to be retried is gone with its connection.
             return Err(failure.unwrap_or(Failure::Upstream(StreamError::Reset)));
         }
-        let pause = retry.back_off(&mut env.worker.random());
+        let pause = retry.back_off(&mut job.worker.random());
         deadlines.per_try = far_future(exchange.begun);
         let mut parts = Parts {
             exchange,
-            body: &mut body,
+            body: &mut *body,
             reply,
             timer,
             deadlines: &mut deadlines,
@@ -283,7 +374,7 @@ pub(crate) async fn run<B: RequestBody, R: Reply>(
         let waited = until_ready(pausing, &mut parts).await;
         drop(guard);
         if let Err(failure) = waited {
-            count(&cluster, &failure);
+            count(cluster, &failure);
             return Err(failure);
         }
     }
@@ -335,21 +426,21 @@ fn count(cluster: &Cluster, failure: &Failure) {
 }
 
 /// Path, host and header changes of the route, once per request.
-fn change_request(job: &Job<'_>, exchange: &mut Exchange) {
-    let connection = job.env.connection;
-    ops::on_request(&job.route.request_headers, exchange, connection);
-    if let Some(host) = job.selected.virtual_host() {
+fn change_request(routed: &Routed<'_>, exchange: &mut Exchange) {
+    let connection = routed.env.connection;
+    ops::on_request(&routed.route.request_headers, exchange, connection);
+    if let Some(host) = routed.selected.virtual_host() {
         ops::on_request(&host.request_headers, exchange, connection);
     }
-    ops::on_request(&job.selected.table.request_headers, exchange, connection);
-    for name in &job.selected.table.internal_only {
+    ops::on_request(&routed.selected.table.request_headers, exchange, connection);
+    for name in &routed.selected.table.internal_only {
         exchange.request.fields.remove(name.as_bytes());
     }
-    if let Some(HostRewrite::Literal(host)) = &job.action.host_rewrite {
+    if let Some(HostRewrite::Literal(host)) = &routed.action.host_rewrite {
         exchange.request.set_host(host);
     }
-    if let Some(change) = &job.action.path_rewrite
-        && let Some(new) = rewrite::path(change, &job.route.matches, &exchange.request)
+    if let Some(change) = &routed.action.path_rewrite
+        && let Some(new) = rewrite::path(change, &routed.route.matches, &exchange.request)
     {
         rewrite::apply_path(&mut exchange.request, &new);
     }
@@ -362,7 +453,7 @@ async fn attempt<B: RequestBody, R: Reply>(
     parts: &mut Parts<'_, '_, '_, B, R>,
 ) -> Result<Driven, Failure> {
     let wanted = PickContext {
-        original_dst: Some(job.env.connection.destination),
+        original_dst: job.client.and_then(|client| client.connection.original_destination()),
         tried: parts.retry.tried(),
         max_attempts: parts.retry.host_attempts(),
     };
@@ -377,7 +468,7 @@ async fn attempt<B: RequestBody, R: Reply>(
     exchange.upstream_local = None;
     exchange.upstream_peer = None;
     exchange.upstream_local_identity = None;
-    if matches!(job.action.host_rewrite, Some(HostRewrite::Auto))
+    if job.host_of_endpoint
         && let Some(name) = host.hostname()
     {
         exchange.request.set_host(&name);
@@ -451,7 +542,7 @@ fn effective_status(exchange: &Exchange) -> u16 {
     if !exchange.request.grpc || status != 200 {
         return status;
     }
-    let from = |fields: &crate::head::Fields| {
+    let from = |fields: &Fields| {
         fields
             .get_known_text(Known::GrpcStatus)
             .and_then(|s| s.parse::<u16>().ok())
@@ -484,14 +575,18 @@ async fn until_ready<T, B: RequestBody, R: Reply>(
     .await
 }
 
-/// The answer's head on its way to the client: the router's own headers, the route's changes, filters.
+/// The answer's head on its way to the client: the router's own headers, the route's changes, filters. An answer to the
+/// proxy itself goes as it is.
 pub(crate) fn forward_head<R: Reply>(
-    env: Environment<'_>,
+    job: &Job<'_>,
     exchange: &mut Exchange,
     reply: &mut R,
-    length: crate::body::BodyLength,
+    length: BodyLength,
     now: Instant,
 ) -> Result<(), StreamError> {
+    let Some(env) = job.client else {
+        return reply.send_head(&exchange.response, length);
+    };
     // What filters waited is not the upstream's time.
     let sent = exchange.passed.max(exchange.request_done.unwrap_or(exchange.begun));
     let took = now.duration_since(sent).as_millis();

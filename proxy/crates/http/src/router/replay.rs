@@ -2,6 +2,7 @@
 
 use std::task::{Context, Poll};
 
+use super::mirror::Copies;
 use crate::body::{BodyLength, Fill, Source, StreamError};
 use crate::hcm::RequestBody;
 use crate::head::Fields;
@@ -17,20 +18,35 @@ pub(crate) struct ReplayBody<'b, B> {
     lost: bool,
     trailers: Option<Fields>,
     arrived: bool,
+    /// Who else gets it.
+    copies: Option<Copies>,
 }
 
 impl<'b, B: RequestBody> ReplayBody<'b, B> {
-    /// `limit` of zero keeps nothing.
-    pub(crate) fn new(inner: &'b mut B, limit: usize, length: BodyLength) -> Self {
+    /// Keeps nothing yet.
+    pub(crate) fn new(inner: &'b mut B, length: BodyLength) -> Self {
+        let arrived = length == BodyLength::Empty;
         Self {
             inner,
             kept: Vec::new(),
             given: 0,
-            limit,
+            limit: 0,
             lost: false,
             trailers: None,
-            arrived: length == BodyLength::Empty,
+            arrived,
+            copies: None,
         }
+    }
+
+    /// Others get it too.
+    pub(super) fn copied_to(mut self, copies: Option<Copies>) -> Self {
+        self.copies = copies;
+        self
+    }
+
+    /// Keeps what is passed on from now on, up to so many bytes.
+    pub(super) fn keep_up_to(&mut self, limit: usize) {
+        self.limit = limit;
     }
 
     /// Starts over for another try; false when the beginning is gone.
@@ -102,6 +118,9 @@ impl<B: RequestBody> Source for ReplayBody<'_, B> {
         if matches!(filled, Poll::Ready(Ok(Fill::End))) {
             self.arrived = true;
             self.trailers = self.inner.take_trailers();
+            if let Some(copies) = &self.copies {
+                copies.finish(self.trailers.as_ref());
+            }
         }
         filled
     }
@@ -120,6 +139,9 @@ impl<B: RequestBody> Source for ReplayBody<'_, B> {
             return;
         }
         self.keep(n);
+        if let Some(copies) = &self.copies {
+            copies.put(self.inner.chunk().get(..n).unwrap_or_default());
+        }
         self.inner.consume(n);
     }
 
@@ -150,14 +172,6 @@ mod tests {
     use bytes::Bytes;
     use std::task::Waker;
 
-    impl RequestBody for Static {
-        fn poll_gone(&mut self, _: &mut Context<'_>) -> Poll<StreamError> {
-            Poll::Pending
-        }
-
-        fn tunnel(&mut self) {}
-    }
-
     fn read_all<B: RequestBody>(body: &mut ReplayBody<'_, B>, piece: usize) -> Vec<u8> {
         let mut cx = Context::from_waker(Waker::noop());
         let mut all = Vec::new();
@@ -172,7 +186,8 @@ mod tests {
     #[test]
     fn a_body_is_sent_twice_within_the_limit() {
         let mut inner = Static(Bytes::from_static(b"hello world"));
-        let mut body = ReplayBody::new(&mut inner, 64, BodyLength::Known(11));
+        let mut body = ReplayBody::new(&mut inner, BodyLength::Known(11));
+        body.keep_up_to(64);
         let mut cx = Context::from_waker(Waker::noop());
         assert!(body.poll_fill(&mut cx, usize::MAX).is_ready());
         body.consume(5);
@@ -185,7 +200,8 @@ mod tests {
     #[test]
     fn beyond_the_limit_there_is_no_second_try() {
         let mut inner = Static(Bytes::from_static(b"hello world"));
-        let mut body = ReplayBody::new(&mut inner, 4, BodyLength::Known(11));
+        let mut body = ReplayBody::new(&mut inner, BodyLength::Known(11));
+        body.keep_up_to(4);
         assert_eq!(read_all(&mut body, 3), b"hello world");
         assert!(!body.rewind());
     }

@@ -110,15 +110,16 @@ impl UpstreamSink for H1Writer<'_> {
 /// Writes a request head for HTTP/1.1 and prepares for its body.
 fn write_head(head: &RequestHead, facts: &Facts, writer: &mut H1Writer<'_>) {
     let out = writer.half.out();
-    out.extend_from_slice(head.method_text().as_bytes());
+    let host = head.fields.slice(head.authority);
+    let target = match head.method {
+        Method::Connect => host,
+        _ => head.fields.slice(head.path),
+    };
+    out.extend_from_slice(head.fields.slice(head.method_token));
     out.push(b' ');
-    if head.method == Method::Connect {
-        out.extend_from_slice(head.host().as_bytes());
-    } else {
-        out.extend_from_slice(head.target().as_bytes());
-    }
+    out.extend_from_slice(target);
     out.extend_from_slice(b" HTTP/1.1\r\nhost: ");
-    out.extend_from_slice(head.host().as_bytes());
+    out.extend_from_slice(host);
     out.extend_from_slice(b"\r\n");
     head.fields.write(out);
     let mut connection_te = false;

@@ -48,6 +48,7 @@ pub fn route_action(cluster: &str) -> RouteAction {
         weighted_filters: vec![],
         rate_limits: vec![],
         include_host_rate_limits: false,
+        mirrors: Arc::default(),
     }
 }
 
@@ -73,6 +74,7 @@ pub fn route(prefix: &str, action: Action) -> Route {
             case_sensitive: true,
             headers: vec![],
             query: vec![],
+            metadata: Vec::new(),
             grpc: false,
             fraction: 1_000_000,
         },
@@ -270,7 +272,8 @@ impl Proxy {
         clusters.update(&snapshot);
         let logs = LogFiles::start().expect("log thread").worker();
         let worker = HttpWorker::new(0, stats, logs, clusters, snapshot);
-        let hcm = HcmRuntime::new(&worker, Arc::new(manager), direction, &"chain".into()).expect("manager");
+        let hcm =
+            HcmRuntime::new(&worker, Arc::new(manager), direction, &"chain".into(), Rc::default()).expect("manager");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
         let address = listener.local_addr().expect("address");
         let drain = DrainTrigger::new();

@@ -99,19 +99,7 @@ impl Format {
                 for piece in pieces {
                     match piece {
                         JsonPiece::Raw(raw) => out.extend_from_slice(raw.as_bytes()),
-                        JsonPiece::Typed(operator) if operator.is_number() => {
-                            if !operator.write(context, out) {
-                                out.extend_from_slice(b"null");
-                            }
-                        }
-                        JsonPiece::Typed(operator) => {
-                            let mut value = Vec::new();
-                            if operator.write(context, &mut value) {
-                                write_string(&value, out);
-                            } else {
-                                out.extend_from_slice(b"null");
-                            }
-                        }
+                        JsonPiece::Typed(operator) => operator.write_json(context, out),
                         JsonPiece::Joined(pieces) => {
                             let mut value = Vec::new();
                             write_pieces(pieces, context, &mut value, b"-");
@@ -154,7 +142,7 @@ fn write_pieces(pieces: &[Piece], context: &LogContext<'_>, out: &mut Vec<u8>, m
 }
 
 /// Appends a JSON string. Values are UTF-8 by construction.
-fn write_string(value: &[u8], out: &mut Vec<u8>) {
+pub(super) fn write_string(value: &[u8], out: &mut Vec<u8>) {
     let text = String::from_utf8_lossy(value);
     match serde_json::to_string(text.as_ref()) {
         Ok(quoted) => out.extend_from_slice(quoted.as_bytes()),

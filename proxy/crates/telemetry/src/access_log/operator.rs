@@ -5,9 +5,11 @@ use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use heddle_net::PeerIdentity;
+use heddle_net::{AddressText, PeerIdentity};
+use serde_json::Value;
 
 use super::context::LogContext;
+use super::format::write_string;
 use super::time::TimeFormat;
 
 /// Headers, response headers or trailers.
@@ -92,6 +94,11 @@ pub(super) enum Operator {
     DownstreamTlsVersion,
     TerminationDetails,
     ConnectionId,
+    DynamicMetadata {
+        namespace: Box<str>,
+        path: Vec<Box<str>>,
+        max: Option<usize>,
+    },
     GrpcStatus(GrpcStyle),
     /// Known when the format is parsed: host name, environment.
     Fixed(Box<str>),
@@ -146,6 +153,17 @@ impl Operator {
                     return Err(format!("`{other}` is not CAMEL_STRING, SNAKE_STRING or NUMBER"));
                 }
             }),
+            ("DYNAMIC_METADATA", Some(argument)) => {
+                let mut names = argument.split(':').map(Box::from);
+                return Ok(Self::DynamicMetadata {
+                    namespace: names.next().unwrap_or_default(),
+                    path: names.collect(),
+                    max,
+                });
+            }
+            ("DYNAMIC_METADATA", None) => {
+                return Err("it needs a namespace in parentheses".to_owned());
+            }
             ("ENVIRONMENT", Some(variable)) if !variable.is_empty() => {
                 let value = std::env::var(variable).unwrap_or_else(|_| "-".to_owned());
                 let end = max.map_or(value.len(), |max| value.floor_char_boundary(max));
@@ -217,7 +235,7 @@ impl Operator {
     }
 
     /// Whether JSON logs print the value as a number.
-    pub(super) fn is_number(&self) -> bool {
+    fn is_number(&self) -> bool {
         matches!(
             self,
             Self::ResponseCode
@@ -232,6 +250,37 @@ impl Operator {
                 | Self::GrpcStatus(GrpcStyle::Number)
                 | Self::Address(_, AddressPart::Port)
         )
+    }
+
+    /// Appends the value as JSON logs have it: numbers and metadata as they are, all else as text, null for nothing.
+    pub(super) fn write_json(&self, context: &LogContext<'_>, out: &mut Vec<u8>) {
+        let start = out.len();
+        let written = match self {
+            Self::DynamicMetadata { namespace, path, .. } if !path.is_empty() => {
+                let metadata = context.request.and_then(|r| r.metadata());
+                match metadata.and_then(|m| m.get(namespace, path.iter().map(|name| &**name))) {
+                    Some(Value::String(_)) | None => self.write_quoted(context, out),
+                    Some(value) => write!(out, "{value}").is_ok(),
+                }
+            }
+            Self::DynamicMetadata { max: None, .. } => self.write(context, out),
+            _ if self.is_number() => self.write(context, out),
+            _ => self.write_quoted(context, out),
+        };
+        if !written {
+            out.truncate(start);
+            out.extend_from_slice(b"null");
+        }
+    }
+
+    /// Appends the value as a JSON string.
+    fn write_quoted(&self, context: &LogContext<'_>, out: &mut Vec<u8>) -> bool {
+        let mut value = Vec::new();
+        if !self.write(context, &mut value) {
+            return false;
+        }
+        write_string(&value, out);
+        true
     }
 
     /// Appends the value; false, with nothing appended, when there is none.
@@ -260,8 +309,8 @@ impl Operator {
             Self::Protocol => optional(out, context.protocol),
             Self::ResponseCode => number(out, u64::from(context.response_code.unwrap_or(0))),
             Self::ResponseCodeDetails => underscored(out, context.response_code_details),
+            Self::ResponseFlags { .. } if context.flags.is_empty() => text(out, "-"),
             Self::ResponseFlags { long: false } => write!(out, "{}", context.flags).is_ok(),
-            Self::ResponseFlags { long: true } if context.flags.is_empty() => text(out, "-"),
             Self::ResponseFlags { long: true } => text(out, &context.flags.long()),
             Self::BytesReceived => number(out, context.bytes_received),
             Self::BytesSent => number(out, context.bytes_sent),
@@ -295,6 +344,7 @@ impl Operator {
             Self::DownstreamTlsVersion => optional(out, connection.and_then(|c| c.tls_version)),
             Self::TerminationDetails => underscored(out, context.termination_details),
             Self::ConnectionId => number(out, context.connection_id),
+            Self::DynamicMetadata { namespace, path, max } => dynamic_metadata(context, namespace, path, *max, out),
             Self::GrpcStatus(style) => match context.grpc_status {
                 None => false,
                 Some(code) => match (style, GRPC_NAMES.get(usize::from(code))) {
@@ -333,6 +383,33 @@ fn known_plain(name: &str) -> bool {
     Operator::new(name, None, None).is_ok()
 }
 
+/// Text as it is, other values as JSON.
+fn dynamic_metadata(
+    context: &LogContext<'_>,
+    namespace: &str,
+    path: &[Box<str>],
+    max: Option<usize>,
+    out: &mut Vec<u8>,
+) -> bool {
+    let Some(metadata) = context.request.and_then(|r| r.metadata()) else {
+        return false;
+    };
+    let printed = if path.is_empty() {
+        metadata
+            .namespace(namespace)
+            .and_then(|fields| serde_json::to_string(fields).ok())
+    } else {
+        match metadata.get(namespace, path.iter().map(|name| &**name)) {
+            None | Some(Value::Null) => None,
+            Some(Value::String(text)) => Some(text.clone()),
+            Some(value) => Some(value.to_string()),
+        }
+    };
+    let Some(printed) = printed else { return false };
+    let end = max.map_or(printed.len(), |max| printed.floor_char_boundary(max));
+    text(out, &printed[..end])
+}
+
 fn header<'c>(context: &LogContext<'c>, set: HeaderSet, name: &str) -> Option<Cow<'c, str>> {
     match set {
         HeaderSet::Request => context.request.and_then(|r| r.header(name)),
@@ -358,10 +435,11 @@ fn address(context: &LogContext<'_>, which: AddressOf) -> Option<(IpAddr, u16)> 
 
 fn print_address(out: &mut Vec<u8>, ip: IpAddr, port: u16, part: AddressPart) -> bool {
     match part {
-        AddressPart::Whole => write!(out, "{}", SocketAddr::new(ip, port)).is_ok(),
-        AddressPart::WithoutPort => write!(out, "{ip}").is_ok(),
-        AddressPart::Port => number(out, u64::from(port)),
+        AddressPart::Whole => out.extend_from_slice(AddressText::of(SocketAddr::new(ip, port)).as_bytes()),
+        AddressPart::WithoutPort => out.extend_from_slice(AddressText::of_ip(ip).as_bytes()),
+        AddressPart::Port => return number(out, u64::from(port)),
     }
+    true
 }
 
 fn peer_field(out: &mut Vec<u8>, peer: Option<&PeerIdentity>, field: PeerField) -> bool {
@@ -397,7 +475,7 @@ fn optional(out: &mut Vec<u8>, value: Option<&str>) -> bool {
 
 /// Control characters would let a peer forge lines or drive a terminal; they are printed as `\xNN`.
 fn text(out: &mut Vec<u8>, value: &str) -> bool {
-    if !value.bytes().any(|b| b.is_ascii_control()) {
+    if is_plain(value.as_bytes()) {
         out.extend_from_slice(value.as_bytes());
         return true;
     }
@@ -409,6 +487,19 @@ fn text(out: &mut Vec<u8>, value: &str) -> bool {
         }
     }
     true
+}
+
+/// Whether there is no control character, eight bytes at a time: every line has some two hundred to look at.
+fn is_plain(value: &[u8]) -> bool {
+    const ONES: u64 = u64::from_ne_bytes([1; 8]);
+    const HIGH: u64 = ONES << 7;
+    // A byte's high bit is set where the byte is below `n` (at most 128); a borrow can set that of a later byte only.
+    let below = |word: u64, n: u64| word.wrapping_sub(ONES * n) & !word & HIGH;
+    let (words, rest) = value.as_chunks::<8>();
+    words.iter().all(|bytes| {
+        let word = u64::from_le_bytes(*bytes);
+        below(word, 0x20) | below(word ^ (ONES * 0x7f), 1) == 0
+    }) && !rest.iter().any(u8::is_ascii_control)
 }
 
 /// As Envoy: blanks become underscores, so that a text line stays splittable.
@@ -433,4 +524,24 @@ fn host_name() -> String {
         .filter(|name| !name.is_empty())
         .or_else(|| std::env::var("HOSTNAME").ok())
         .unwrap_or_else(|| "-".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_plain;
+
+    #[test]
+    fn a_control_character_is_found_wherever_it_stands() {
+        for length in 0..20 {
+            assert!(is_plain(&vec![0xff; length]));
+            assert!(is_plain(&vec![b' '; length]));
+            for at in 0..length {
+                for byte in 0..=u8::MAX {
+                    let mut value = vec![0x80; length];
+                    value[at] = byte;
+                    assert_eq!(is_plain(&value), !byte.is_ascii_control(), "{byte} at {at} of {length}");
+                }
+            }
+        }
+    }
 }

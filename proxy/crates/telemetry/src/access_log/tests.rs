@@ -3,7 +3,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use heddle_matching::RequestView;
+use heddle_matching::{Metadata, RequestView};
 use heddle_net::{ConnectionInfo, PeerIdentity};
 
 use super::*;
@@ -219,8 +219,8 @@ fn refused() {
     for (format, said) in [
         ("%NOPE%", "operator %NOPE%: this operator is not implemented"),
         (
-            "%DYNAMIC_METADATA(a:b)%",
-            "operator %DYNAMIC_METADATA(a:b)%: this operator is not implemented",
+            "%UPSTREAM_METADATA(a:b)%",
+            "operator %UPSTREAM_METADATA(a:b)%: this operator is not implemented",
         ),
         ("%REQ%", "it needs a header's name"),
         ("%REQ()%", "it needs a header's name"),
@@ -271,4 +271,68 @@ fn ipv6_addresses() {
     ] {
         assert_eq!(line(format, &context), expected, "{format}");
     }
+}
+
+/// A request of which filters learned something.
+struct Learned(Request, Metadata);
+
+impl RequestView for Learned {
+    fn method(&self) -> &str {
+        self.0.method()
+    }
+    fn path_and_query(&self) -> &str {
+        self.0.path_and_query()
+    }
+    fn authority(&self) -> &str {
+        self.0.authority()
+    }
+    fn scheme(&self) -> &str {
+        self.0.scheme()
+    }
+    fn visit_header<'s>(&'s self, name: &str, see: &mut dyn FnMut(&'s [u8])) {
+        self.0.visit_header(name, see);
+    }
+    fn metadata(&self) -> Option<&Metadata> {
+        Some(&self.1)
+    }
+}
+
+#[test]
+fn dynamic_metadata() {
+    let mut metadata = Metadata::default();
+    let payload = serde_json::json!({"payload": {"sub": "a\nb", "aud": ["x", "y"], "exp": 17, "none": null}});
+    metadata
+        .merge("jwt.filter", payload.as_object().expect("an object").clone())
+        .expect("it fits");
+    let request = Learned(Request(&[]), metadata);
+    let context = LogContext {
+        request: Some(&request),
+        ..LogContext::default()
+    };
+    for (format, expected) in [
+        ("%DYNAMIC_METADATA(jwt.filter:payload:sub)%", "a\\x0ab"),
+        ("%DYNAMIC_METADATA(jwt.filter:payload:sub):1%", "a"),
+        ("%DYNAMIC_METADATA(jwt.filter:payload:aud)%", "[\"x\",\"y\"]"),
+        ("%DYNAMIC_METADATA(jwt.filter:payload:exp)%", "17"),
+        ("%DYNAMIC_METADATA(jwt.filter:payload:none)%", "-"),
+        ("%DYNAMIC_METADATA(jwt.filter:payload:other)%", "-"),
+        ("%DYNAMIC_METADATA(other:payload)%", "-"),
+        ("%DYNAMIC_METADATA(jwt.filter):11%", "{\"payload\":"),
+    ] {
+        let mut out = Vec::new();
+        Format::parse_text(format).expect(format).write(&context, &mut out);
+        assert_eq!(String::from_utf8_lossy(&out), expected, "{format}");
+    }
+    let json = serde_json::json!({
+        "sub": "%DYNAMIC_METADATA(jwt.filter:payload:sub)%",
+        "aud": "%DYNAMIC_METADATA(jwt.filter:payload:aud)%",
+        "no": "%DYNAMIC_METADATA(jwt.filter:payload:other)%",
+    });
+    let mut out = Vec::new();
+    Format::parse_json(&json).expect("a format").write(&context, &mut out);
+    assert_eq!(
+        String::from_utf8_lossy(&out),
+        "{\"aud\":[\"x\",\"y\"],\"no\":null,\"sub\":\"a\\\\x0ab\"}\n"
+    );
+    assert!(Format::parse_text("%DYNAMIC_METADATA%").is_err());
 }

@@ -224,6 +224,11 @@ fn flush(literal: &mut String, pieces: &mut Vec<Piece>) {
 }
 
 fn pad(out: &mut Vec<u8>, value: u64, width: usize, with: u8) {
+    if width == 2 && value < 100 {
+        let tens = if value < 10 { with } else { b'0' + (value / 10) as u8 };
+        out.extend_from_slice(&[tens, b'0' + (value % 10) as u8]);
+        return;
+    }
     let mut buffer = itoa::Buffer::new();
     let digits = buffer.format(value).as_bytes();
     out.extend(std::iter::repeat_n(with, width.saturating_sub(digits.len())));

@@ -74,7 +74,7 @@ fn a_dead_upstream_is_noticed_at_rest_and_at_work() {
 }
 
 /// A connection manager that sends everything to the cluster `echo`.
-fn http() -> NetworkFilter {
+pub(super) fn http() -> NetworkFilter {
     let route = Route {
         name: "r".into(),
         matches: RouteMatch {
@@ -82,6 +82,7 @@ fn http() -> NetworkFilter {
             case_sensitive: true,
             headers: vec![],
             query: vec![],
+            metadata: Vec::new(),
             grpc: false,
             fraction: 1_000_000,
         },
@@ -97,6 +98,7 @@ fn http() -> NetworkFilter {
             weighted_filters: vec![],
             rate_limits: vec![],
             include_host_rate_limits: false,
+            mirrors: Arc::default(),
         })),
         request_headers: HeaderOps::default(),
         response_headers: HeaderOps::default(),

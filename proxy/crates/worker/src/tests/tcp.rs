@@ -232,3 +232,30 @@ fn no_chain_no_service() {
         assert_eq!(proxy.metric("envoy_listener_no_filter_chain_match"), Some(1.0));
     });
 }
+
+/// Without a redirect there is no original destination: the listener's own address would lead here again.
+#[test]
+fn an_original_destination_that_is_none_is_refused() {
+    local(async {
+        let (a, b) = (free_address().await, free_address().await);
+        let listeners = vec![
+            Arc::new(proxying("tcp", a)),
+            Arc::new(listener("http", b, vec![chain(vec![super::dead_link::http()])])),
+        ];
+        let mut base = snapshot(1, listeners, &[("echo", &[])]);
+        let mut config = Arc::into_inner(cluster("echo")).expect("unshared");
+        config.discovery = Discovery::OriginalDst;
+        base.clusters.insert(Arc::from("echo"), Arc::new(config));
+        let proxy = Proxy::start(base).await;
+        assert!(is_closed(&mut TcpStream::connect(a).await.expect("connects")).await);
+        let mut tcp = TcpStream::connect(b).await.expect("connects");
+        tcp.write_all(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+            .await
+            .expect("writes");
+        let mut answer = String::new();
+        tcp.read_to_string(&mut answer).await.expect("reads");
+        assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+        assert!(answer.ends_with("no healthy upstream"), "{answer}");
+        assert_eq!(proxy.metric("envoy_cluster_upstream_cx_total{").unwrap_or(0.0), 0.0);
+    });
+}

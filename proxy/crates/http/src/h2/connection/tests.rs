@@ -1,3 +1,4 @@
+use super::super::budget::reset_largest;
 use super::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -129,4 +130,68 @@ async fn room_that_one_does_not_use_is_anothers() {
     }
     assert!(waiting.iter().all(|(_, task)| task.is_woken()));
     connection.core.borrow_mut().held = 0;
+}
+
+#[tokio::test]
+async fn a_driver_that_panics_leaves_no_stream_waiting() {
+    let (connection, streams, client) = serving(2).await;
+    let local = tokio::task::LocalSet::new();
+    let driven = Rc::clone(&connection);
+    let driver = local.spawn_local(async move {
+        let _driver = driven.driver();
+        turn(&driven).await;
+        panic!("on purpose");
+    });
+    assert!(local.run_until(driver).await.expect_err("it panicked").is_panic());
+    for stream in &streams {
+        let task = Task::default();
+        assert!(matches!(
+            task.poll(|cx| stream.poll_reset(cx)),
+            Poll::Ready(StreamError::Closed)
+        ));
+    }
+    // Nothing else holds the socket.
+    drop(streams);
+    drop(connection);
+    let mut rest = Vec::new();
+    let read = tokio::io::AsyncReadExt::read_to_end(&mut { client }, &mut rest).await;
+    assert!(read.is_ok() || read.is_err_and(|e| e.kind() == io::ErrorKind::ConnectionReset));
+}
+
+#[tokio::test]
+async fn a_streams_task_that_panics_resets_its_stream_only() {
+    let (connection, mut streams, _client) = serving(2).await;
+    let broken = streams.remove(0);
+    let local = tokio::task::LocalSet::new();
+    let task = local.spawn_local(async move {
+        let _stream = broken;
+        panic!("on purpose");
+    });
+    assert!(local.run_until(task).await.expect_err("it panicked").is_panic());
+    assert_eq!(connection.active(), 1);
+    let core = connection.core.borrow();
+    assert_eq!(core.stats.tx_reset.get(), 1);
+    assert_eq!(streams[0].state.error.get(), None);
+    assert!(!core.over);
+}
+
+#[tokio::test]
+async fn streams_that_hold_most_are_reset_wherever_they_are() {
+    let (first, a, _client) = serving(2).await;
+    let (second, b, _other) = serving(2).await;
+    let hold = |stream: &Stream, bytes| stream.state.holding.set(bytes);
+    hold(&a[0], 3 << 20);
+    hold(&a[1], (1 << 20) - 1);
+    hold(&b[0], 5 << 20);
+    hold(&b[1], 4 << 20);
+    let failed = || [&a[0], &a[1], &b[0], &b[1]].map(|stream| stream.state.error.get().is_some());
+    assert_eq!(reset_largest(6 << 20, 50), 0);
+    assert_eq!(reset_largest(1 << 20, 1), 1);
+    assert_eq!(failed(), [false, false, true, false]);
+    assert_eq!(reset_largest(1 << 20, 50), 2, "those that are left");
+    assert_eq!(failed(), [true, false, true, true]);
+    assert_eq!(b[0].dropped(), Some(StreamError::Overload));
+    // Their clients hear of it.
+    let resets = |connection: &Rc<Connection>| connection.core.borrow().stats.tx_reset.get();
+    assert_eq!((resets(&first), resets(&second)), (1, 2));
 }

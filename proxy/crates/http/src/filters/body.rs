@@ -1,0 +1,563 @@
+//! A message's body on its way through the filters: held back where a filter waits for it, changed where one asks for
+//! that. Filters that do neither leave the codec's own bytes where they are.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes};
+use heddle_telemetry::Counter;
+
+use crate::body::{BodyLength, Fill, Source, StreamError};
+use crate::hcm::{RequestBody, clean_trailers};
+use crate::head::Fields;
+
+/// Room that a transform has for the output of one step, so that a few bytes that stand for many are taken piece by
+/// piece, as fast as the other side reads.
+pub(crate) const STEP: usize = 16 * 1024;
+
+/// What a transform did in one step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Step {
+    /// Bytes of the input that it took.
+    pub(crate) taken: usize,
+    /// There is more to come of what it took, for which there was no room: the next step comes without new input.
+    pub(crate) more: bool,
+}
+
+/// Changes a body while it streams. Whoever calls it bounds it: it gets its next turn when its output was passed on.
+pub(crate) trait Transform {
+    /// Takes bytes from the front of `input`; it may keep them. What comes of them is appended to `out`, about [`STEP`]
+    /// bytes at most. `input` is empty only where [`Step::more`] was said.
+    ///
+    /// # Errors
+    /// The body cannot be what it should be, and its message ends here.
+    fn data(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<Step, StreamError>;
+
+    /// The input is over. Appends what it still has to `out`, and may change, add or take the trailers. Called until it
+    /// says that this was all.
+    ///
+    /// # Errors
+    /// The body is not whole, and its message ends here.
+    fn end(&mut self, trailers: &mut Option<Fields>, out: &mut Vec<u8>) -> Result<bool, StreamError>;
+}
+
+impl fmt::Debug for dyn Transform {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Transform")
+    }
+}
+
+/// One transform and what it has put out.
+#[derive(Debug, Default)]
+struct Stage {
+    /// None holds bytes and leaves them as they are.
+    transform: Option<Box<dyn Transform>>,
+    /// What a filter has waited for; it comes before `out`.
+    front: Bytes,
+    out: Vec<u8>,
+    /// How much of `out` is gone.
+    gone: usize,
+    /// The next step comes without new input.
+    more: bool,
+    done: bool,
+}
+
+impl Stage {
+    fn chunk(&self) -> &[u8] {
+        match self.front.is_empty() {
+            true => self.out.get(self.gone..).unwrap_or_default(),
+            false => &self.front,
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.front.len() + self.out.len() - self.gone
+    }
+
+    fn consume(&mut self, n: usize) {
+        if !self.front.is_empty() {
+            let n = n.min(self.front.len());
+            self.front.advance(n);
+            return;
+        }
+        self.gone = (self.gone + n).min(self.out.len());
+        if self.gone == self.out.len() {
+            self.gone = 0;
+            self.out.clear();
+            // What was held may have been long.
+            self.out.shrink_to(2 * STEP);
+        }
+    }
+
+    fn data(&mut self, input: &[u8]) -> Result<usize, StreamError> {
+        let Some(transform) = &mut self.transform else {
+            self.out.extend_from_slice(input);
+            return Ok(input.len());
+        };
+        let step = transform.data(input, &mut self.out)?;
+        self.more = step.more;
+        Ok(step.taken)
+    }
+
+    fn end(&mut self, trailers: &mut Option<Fields>) -> Result<(), StreamError> {
+        self.done = match &mut self.transform {
+            Some(transform) => transform.end(trailers, &mut self.out)?,
+            None => true,
+        };
+        Ok(())
+    }
+
+    /// Everything that it has put out, as one piece that stays where it is.
+    fn gather(&mut self) -> Bytes {
+        let out = std::mem::take(&mut self.out);
+        let gone = std::mem::take(&mut self.gone);
+        if self.front.is_empty() {
+            self.front = Bytes::from(out).slice(gone..);
+        } else if gone < out.len() {
+            let both = [&self.front[..], out.get(gone..).unwrap_or_default()].concat();
+            self.front = Bytes::from(both);
+        }
+        self.front.clone()
+    }
+}
+
+/// What filters do to a body, in the order in which it comes to them.
+#[derive(Debug, Default)]
+pub(crate) struct Stages(Vec<Stage>);
+
+impl Stages {
+    pub(crate) fn push(&mut self, transform: Box<dyn Transform>) {
+        self.0.push(Stage {
+            transform: Some(transform),
+            ..Stage::default()
+        });
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+/// What of a body a filter has waited for.
+#[derive(Clone, Debug)]
+pub(crate) struct Held {
+    /// From the body's beginning.
+    pub(crate) bytes: Bytes,
+    /// Whether that is all of it.
+    pub(crate) whole: bool,
+}
+
+/// What a filter that waits for a body does when it is longer than its limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AtLimit {
+    /// It has waited in vain.
+    Refuse,
+    /// It takes what is there (`allow_partial_message`), and waits for no more.
+    Stop,
+}
+
+/// The body as the codec gives it, and what became of it.
+struct Origin<'b, S> {
+    source: &'b mut S,
+    /// Counts fields that were no trailers; none for an answer to the proxy itself.
+    dropped: Option<&'b Counter>,
+    bytes: u64,
+    ended: bool,
+    trailers: Option<Fields>,
+    remember: bool,
+    seen: Option<Fields>,
+}
+
+impl<S: Source> Origin<'_, S> {
+    /// The trailers that may travel on.
+    fn take_trailers(&mut self) -> Option<Fields> {
+        let mut trailers = self.source.take_trailers()?;
+        clean_trailers(self.dropped, &mut trailers);
+        if self.remember {
+            self.seen = Some(trailers.clone());
+        }
+        Some(trailers)
+    }
+
+    fn consume(&mut self, n: usize) {
+        self.bytes += n as u64;
+        self.source.consume(n);
+    }
+}
+
+/// A body as the filters leave it. Every body and every trailer section passes here.
+pub(crate) struct Filtered<'b, S> {
+    origin: Origin<'b, S>,
+    stages: Stages,
+    length: BodyLength,
+    /// A filter waits for it, and reads.
+    holding: bool,
+    /// Why it will never come, which the request's runner is to be told.
+    failed: Option<StreamError>,
+}
+
+impl<'b, S: Source> Filtered<'b, S> {
+    /// A request's body. Fields that were no trailers are added to `dropped`.
+    pub(crate) fn request(source: &'b mut S, dropped: &'b Counter, length: BodyLength) -> Self {
+        Self::new(source, Some(dropped), length)
+    }
+
+    fn new(source: &'b mut S, dropped: Option<&'b Counter>, length: BodyLength) -> Self {
+        Self {
+            origin: Origin {
+                source,
+                dropped,
+                bytes: 0,
+                ended: false,
+                trailers: None,
+                remember: false,
+                seen: None,
+            },
+            stages: Stages::default(),
+            length,
+            holding: false,
+            failed: None,
+        }
+    }
+
+    /// A response's body. Its trailers are remembered as they came.
+    pub(crate) fn response(source: &'b mut S, dropped: Option<&'b Counter>, stages: Stages) -> Self {
+        let mut body = Self::new(source, dropped, BodyLength::Unknown);
+        body.origin.remember = true;
+        body.stages = stages;
+        body
+    }
+
+    /// Where it comes from.
+    pub(crate) fn source(&mut self) -> &mut S {
+        self.origin.source
+    }
+
+    /// Bytes taken from where it comes from.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.origin.bytes
+    }
+
+    /// Its length, as the filters leave it.
+    pub(crate) fn length(&self) -> BodyLength {
+        self.length
+    }
+
+    /// A response's trailers, before filters changed them.
+    pub(crate) fn take_seen(&mut self) -> Option<Fields> {
+        self.origin.seen.take()
+    }
+
+    /// Whether a filter waits for it.
+    pub(crate) fn is_holding(&self) -> bool {
+        self.holding
+    }
+
+    /// A filter is about to run: whether it waits for the body is to be seen.
+    pub(crate) fn before_filter(&mut self) {
+        self.holding = false;
+    }
+}
+
+/// Ready when the last stage, or the source where there is none, has bytes or is at its end.
+fn poll_fill<S: Source>(
+    stages: &mut [Stage],
+    origin: &mut Origin<'_, S>,
+    cx: &mut Context<'_>,
+    room: usize,
+) -> Poll<Result<Fill, StreamError>> {
+    loop {
+        let Some(last) = stages.last() else {
+            let fill = ready!(origin.source.poll_fill(cx, room))?;
+            if fill == Fill::End && !origin.ended {
+                origin.ended = true;
+                origin.trailers = origin.take_trailers();
+            }
+            return Poll::Ready(Ok(fill));
+        };
+        if last.len() > 0 {
+            return Poll::Ready(Ok(Fill::Data));
+        }
+        if last.done {
+            return Poll::Ready(Ok(Fill::End));
+        }
+        ready!(poll_step(stages, origin, cx, room))?;
+    }
+}
+
+/// Gives the last stage a piece of its input, or tells it that there is no more.
+fn poll_step<S: Source>(
+    stages: &mut [Stage],
+    origin: &mut Origin<'_, S>,
+    cx: &mut Context<'_>,
+    room: usize,
+) -> Poll<Result<(), StreamError>> {
+    let Some((last, before)) = stages.split_last_mut() else {
+        return Poll::Ready(Ok(()));
+    };
+    // A turn of the task is so many steps, and no more: a peer's bytes may stand for a thousand times as many.
+    let turn = ready!(tokio::task::coop::poll_proceed(cx));
+    if last.more {
+        turn.made_progress();
+        last.data(&[])?;
+        return Poll::Ready(Ok(()));
+    }
+    let fill = ready!(poll_fill(before, origin, cx, room))?;
+    turn.made_progress();
+    match (fill, before.last_mut()) {
+        (Fill::End, _) => last.end(&mut origin.trailers)?,
+        (Fill::Data, Some(input)) => {
+            let n = last.data(input.chunk())?;
+            input.consume(n);
+        }
+        (Fill::Data, None) => {
+            let n = last.data(origin.source.chunk())?;
+            origin.consume(n);
+        }
+    }
+    Poll::Ready(Ok(()))
+}
+
+impl<S: Source> Source for Filtered<'_, S> {
+    fn poll_fill(&mut self, cx: &mut Context<'_>, room: usize) -> Poll<Result<Fill, StreamError>> {
+        if self.stages.0.is_empty() {
+            return self.origin.source.poll_fill(cx, room);
+        }
+        poll_fill(&mut self.stages.0, &mut self.origin, cx, room)
+    }
+
+    fn chunk(&self) -> &[u8] {
+        match self.stages.0.last() {
+            None => self.origin.source.chunk(),
+            Some(last) => last.chunk(),
+        }
+    }
+
+    fn consume(&mut self, n: usize) {
+        match self.stages.0.last_mut() {
+            None => self.origin.consume(n),
+            Some(last) => last.consume(n),
+        }
+    }
+
+    fn ends_after(&self, n: usize) -> bool {
+        match self.stages.0.last() {
+            None => self.origin.source.ends_after(n),
+            Some(last) => last.done && last.len() <= n && self.origin.trailers.is_none(),
+        }
+    }
+
+    fn take_trailers(&mut self) -> Option<Fields> {
+        match self.stages.0.is_empty() {
+            true => self.origin.take_trailers(),
+            false => self.origin.trailers.take(),
+        }
+    }
+
+    fn dropped(&self) -> Option<StreamError> {
+        self.origin.source.dropped()
+    }
+}
+
+impl<B: RequestBody> RequestBody for Filtered<'_, B> {
+    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<StreamError> {
+        self.origin.source.poll_gone(cx)
+    }
+
+    fn watch(&mut self, cx: &mut Context<'_>) -> Result<bool, StreamError> {
+        match self.failed {
+            Some(error) => Err(error),
+            // The filter reads, and learns whatever there is to learn.
+            None if self.holding => Ok(false),
+            None => self.origin.source.watch(cx),
+        }
+    }
+
+    fn tunnel(&mut self) {
+        self.stages.clear();
+        self.origin.source.tunnel();
+    }
+}
+
+/// A request's body before a filter.
+pub(crate) trait RequestContent {
+    /// Its length, as the filters before leave it.
+    fn length(&self) -> BodyLength;
+    /// Says what its length has become.
+    fn set_length(&mut self, length: BodyLength);
+    /// Has it changed, after what the filters before do.
+    fn transform(&mut self, transform: Box<dyn Transform>);
+    /// Ready when it is there whole, or longer than a filter wants to wait for. None when it is too long.
+    fn poll_hold(&mut self, cx: &mut Context<'_>, limit: usize, at_limit: AtLimit) -> Poll<Option<Held>>;
+}
+
+impl<B: RequestBody> RequestContent for &mut Filtered<'_, B> {
+    fn length(&self) -> BodyLength {
+        self.length
+    }
+
+    fn set_length(&mut self, length: BodyLength) {
+        self.length = length;
+    }
+
+    fn transform(&mut self, transform: Box<dyn Transform>) {
+        self.length = BodyLength::Unknown;
+        self.stages.push(transform);
+    }
+
+    fn poll_hold(&mut self, cx: &mut Context<'_>, limit: usize, at_limit: AtLimit) -> Poll<Option<Held>> {
+        if self.stages.0.is_empty() {
+            self.stages.0.push(Stage::default());
+        }
+        loop {
+            let Some(last) = self.stages.0.last_mut() else {
+                return Poll::Ready(None);
+            };
+            let len = last.len();
+            if last.done && len <= limit {
+                let bytes = last.gather();
+                return Poll::Ready(Some(Held { bytes, whole: true }));
+            }
+            match at_limit {
+                AtLimit::Refuse if len > limit => return Poll::Ready(None),
+                AtLimit::Stop if len >= limit => {
+                    let bytes = last.gather().slice(..limit);
+                    return Poll::Ready(Some(Held { bytes, whole: false }));
+                }
+                _ => {}
+            }
+            let room = limit.saturating_sub(len).saturating_add(1);
+            match poll_step(&mut self.stages.0, &mut self.origin, cx, room) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(error)) => {
+                    // The request is over, and the filter with it.
+                    self.failed = Some(error);
+                    return Poll::Pending;
+                }
+                Poll::Pending => {
+                    self.holding = true;
+                    return Poll::Pending;
+                }
+            }
+        }
+    }
+}
+
+/// A request's body for as long as filters run: a filter that waits and who looks after it both look at it.
+pub(crate) type Shared<'c> = RefCell<dyn RequestContent + 'c>;
+
+/// A response's body before the filters.
+#[derive(Debug)]
+pub(crate) struct ResponseContent {
+    /// Its length, as the filters before leave it.
+    pub(crate) length: BodyLength,
+    /// What they do to it.
+    pub(crate) stages: Stages,
+}
+
+impl Default for ResponseContent {
+    fn default() -> Self {
+        Self {
+            length: BodyLength::Empty,
+            stages: Stages::default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::body::Static;
+    use std::task::Waker;
+
+    /// Says everything twice, a byte a step, and adds a trailer.
+    struct Twice(Vec<u8>);
+
+    impl Transform for Twice {
+        fn data(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<Step, StreamError> {
+            let taken = if self.0.is_empty() { 1 } else { 0 };
+            self.0.extend_from_slice(input.get(..taken).unwrap_or_default());
+            out.extend(self.0.first());
+            let more = taken > 0;
+            if !more {
+                self.0.clear();
+            }
+            Ok(Step { taken, more })
+        }
+
+        fn end(&mut self, trailers: &mut Option<Fields>, out: &mut Vec<u8>) -> Result<bool, StreamError> {
+            out.push(b'.');
+            trailers.get_or_insert_with(Fields::new).push(b"x-envoy-twice", b"yes");
+            Ok(true)
+        }
+    }
+
+    fn read(body: &mut impl Source) -> Vec<u8> {
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut all = Vec::new();
+        while let Poll::Ready(Ok(Fill::Data)) = body.poll_fill(&mut cx, usize::MAX) {
+            let n = body.chunk().len().min(3);
+            all.extend_from_slice(&body.chunk()[..n]);
+            body.consume(n);
+        }
+        all
+    }
+
+    fn hold(body: &mut Filtered<'_, Static>, limit: usize, at_limit: AtLimit) -> Option<(Bytes, bool)> {
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut body = body;
+        match body.poll_hold(&mut cx, limit, at_limit) {
+            Poll::Ready(held) => held.map(|h| (h.bytes, h.whole)),
+            Poll::Pending => panic!("it waits for a body that is there"),
+        }
+    }
+
+    #[test]
+    fn without_filters_the_source_shows_its_own_bytes() {
+        let (mut source, dropped) = (Static("hello".into()), Counter::default());
+        let at = source.0.as_ptr();
+        let mut body = Filtered::request(&mut source, &dropped, BodyLength::Known(5));
+        assert_eq!(body.chunk().as_ptr(), at);
+        assert!(body.ends_after(5) && !body.ends_after(4));
+        assert_eq!(read(&mut body), b"hello");
+        assert_eq!(body.bytes(), 5);
+        assert!(body.take_trailers().is_none());
+    }
+
+    #[test]
+    fn transforms_come_one_after_the_other() {
+        let (mut source, dropped) = (Static("ab".into()), Counter::default());
+        let mut body = Filtered::request(&mut source, &dropped, BodyLength::Known(2));
+        (&mut body).transform(Box::new(Twice(vec![])));
+        (&mut body).transform(Box::new(Twice(vec![])));
+        assert_eq!(body.length(), BodyLength::Unknown);
+        assert_eq!(read(&mut body), b"aaaabbbb...");
+        assert_eq!(body.bytes(), 2);
+        let trailers = body.take_trailers().expect("trailers");
+        assert_eq!(trailers.joined(b"x-envoy-twice").as_deref(), Some("yes,yes"));
+    }
+
+    #[test]
+    fn what_was_waited_for_stays_in_front() {
+        let (mut source, dropped) = (Static("hello".into()), Counter::default());
+        let mut body = Filtered::request(&mut source, &dropped, BodyLength::Known(5));
+        assert_eq!(hold(&mut body, 5, AtLimit::Refuse), Some(("hello".into(), true)));
+        assert!(body.ends_after(5) && !body.ends_after(4));
+        (&mut body).transform(Box::new(Twice(vec![])));
+        assert_eq!(hold(&mut body, 5, AtLimit::Refuse), None);
+        assert_eq!(hold(&mut body, 4, AtLimit::Stop), Some(("hhee".into(), false)));
+        assert_eq!(hold(&mut body, 100, AtLimit::Stop), Some(("hheelllloo.".into(), true)));
+        assert_eq!(read(&mut body), b"hheelllloo.");
+    }
+
+    #[test]
+    fn a_body_that_is_too_long_may_still_be_read() {
+        for (at_limit, held) in [(AtLimit::Refuse, None), (AtLimit::Stop, Some(("hell".into(), false)))] {
+            let (mut source, dropped) = (Static("hello".into()), Counter::default());
+            let mut body = Filtered::request(&mut source, &dropped, BodyLength::Known(5));
+            assert_eq!(hold(&mut body, 4, at_limit), held);
+            assert_eq!(read(&mut body), b"hello");
+        }
+    }
+}

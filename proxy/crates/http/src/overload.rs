@@ -1,0 +1,187 @@
+//! What the overload manager has a worker do: its actions' states, and the questions that the data path asks of them.
+//!
+//! The main thread measures and decides; the worker's loop writes the states down here when they change. So a question costs
+//! a read of this thread's memory. Without an overload manager nothing is ever written.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use heddle_config::snapshot::{OverloadActionKind, OverloadLimits, ScaledTimer};
+use heddle_telemetry::Counter;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+
+use crate::h2;
+
+/// How far each action is on, from 0 to 1, by [`OverloadActionKind`]. All off to begin with.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct OverloadStates([f64; OverloadActionKind::ALL.len()]);
+
+impl OverloadStates {
+    /// How far an action is on.
+    pub fn get(&self, action: OverloadActionKind) -> f64 {
+        self.0[action as usize]
+    }
+
+    /// Switches an action on so far.
+    pub fn set(&mut self, action: OverloadActionKind, state: f64) {
+        self.0[action as usize] = state;
+    }
+}
+
+/// Most streams that one worker resets in one look at the pressure, as in Envoy.
+const MAX_RESETS: usize = 50;
+
+/// Classes of streams by what they hold, each twice the one before, as in Envoy.
+const CLASSES: u32 = 8;
+
+/// One worker's view.
+#[derive(Debug, Default)]
+pub struct Overload {
+    limits: OverloadLimits,
+    states: [Cell<f64>; OverloadActionKind::ALL.len()],
+    /// Told after every change.
+    changed: Notify,
+    /// `envoy.overload_actions.reset_high_memory_stream.count`.
+    resets: Counter,
+}
+
+impl Overload {
+    /// All actions are off. `resets` counts streams that are reset for the memory that they hold.
+    pub fn new(limits: OverloadLimits, resets: Counter) -> Rc<Self> {
+        Rc::new(Self {
+            limits,
+            resets,
+            ..Self::default()
+        })
+    }
+
+    /// Puts the actions in this state. True when timers run at another speed now: whoever waits must look at its deadline
+    /// again.
+    pub fn set(&self, states: OverloadStates) -> bool {
+        let timers = self.state(OverloadActionKind::ReduceTimeouts);
+        for (now, next) in self.states.iter().zip(states.0) {
+            now.set(next);
+        }
+        self.changed.notify_waiters();
+        timers != self.state(OverloadActionKind::ReduceTimeouts)
+    }
+
+    /// Returns at the next change.
+    pub async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    /// How far an action is on, from 0 to 1.
+    #[inline]
+    pub fn state(&self, action: OverloadActionKind) -> f64 {
+        self.states[action as usize].get()
+    }
+
+    /// Whether an action is on in full.
+    #[inline]
+    pub fn is_saturated(&self, action: OverloadActionKind) -> bool {
+        self.state(action) >= 1.0
+    }
+
+    /// Whether an action that is on by and by hits this one: `random` is a number from 0 to below 1.
+    #[inline]
+    pub fn hits(&self, action: OverloadActionKind, random: impl FnOnce() -> f64) -> bool {
+        let state = self.state(action);
+        state > 0.0 && (state >= 1.0 || random() < state)
+    }
+
+    /// A timeout as it is now. Zero, which means none, stays so.
+    #[inline]
+    pub(crate) fn timeout(&self, timer: ScaledTimer, timeout: Duration) -> Duration {
+        match self.limits.timers[timer as usize] {
+            Some(minimum) if !timeout.is_zero() => {
+                let scaled = minimum.apply(timeout, self.state(OverloadActionKind::ReduceTimeouts));
+                scaled.max(Duration::from_nanos(1))
+            }
+            _ => timeout,
+        }
+    }
+
+    /// Whether `reduce_timeouts` may change a timer.
+    pub(crate) fn scales(&self, timer: ScaledTimer) -> bool {
+        self.limits.timers[timer as usize].is_some()
+    }
+
+    /// Returns when the timeout is over, which may come nearer meanwhile.
+    pub async fn elapsed(&self, timer: ScaledTimer, timeout: Duration) {
+        let begun = Instant::now();
+        loop {
+            tokio::select! {
+                () = sleep_until(begun + self.timeout(timer, timeout)) => return,
+                () = self.changed(), if self.scales(timer) => {}
+            }
+        }
+    }
+
+    /// Resets the HTTP/2 streams of this worker that hold most, as far as `reset_high_memory_stream` is on. As in Envoy,
+    /// streams are in classes by what they hold, the more of which are hit the higher the pressure is. Returns how many.
+    pub fn reset_streams(&self) -> usize {
+        let state = self.state(OverloadActionKind::ResetHighMemoryStream);
+        let Some(power) = self.limits.tracked_stream_power.filter(|_| state > 0.0) else {
+            return 0;
+        };
+        let hit = ((state * f64::from(CLASSES)) as u32 + 1).min(CLASSES);
+        let least = 1_usize.checked_shl(power + CLASSES - hit).unwrap_or(usize::MAX);
+        let reset = h2::reset_largest(least, MAX_RESETS);
+        self.resets.add(reset as u64);
+        reset
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use heddle_config::snapshot::TimerMinimum;
+
+    use super::*;
+
+    #[test]
+    fn a_scaled_action_hits_its_part() {
+        let overload = Overload::default();
+        let action = OverloadActionKind::StopAcceptingRequests;
+        assert!(!overload.hits(action, || unreachable!("off: no dice")));
+        let mut states = OverloadStates::default();
+        states.set(action, 0.25);
+        overload.set(states);
+        assert!(overload.hits(action, || 0.24));
+        assert!(!overload.hits(action, || 0.25));
+        assert!(!overload.is_saturated(action));
+        states.set(action, 1.0);
+        overload.set(states);
+        assert!(overload.hits(action, || unreachable!("on in full: no dice")));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_timeout_under_way_becomes_shorter_and_longer() {
+        let mut limits = OverloadLimits::default();
+        limits.timers[ScaledTimer::TransportSocketConnect as usize] = Some(TimerMinimum::Scale(0.1));
+        let overload = Overload::new(limits, Counter::default());
+        let begun = Instant::now();
+        let timeout = Duration::from_secs(10);
+        let waits = overload.elapsed(ScaledTimer::TransportSocketConnect, timeout);
+        let changes = async {
+            let mut states = OverloadStates::default();
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            states.set(OverloadActionKind::ReduceTimeouts, 0.5);
+            assert!(overload.set(states));
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            states.set(OverloadActionKind::ReduceTimeouts, 1.0);
+            assert!(overload.set(states));
+        };
+        tokio::join!(waits, changes);
+        assert_eq!(
+            begun.elapsed(),
+            Duration::from_millis(2500),
+            "over as soon as it was shortened"
+        );
+        // Others stay as they are.
+        overload.elapsed(ScaledTimer::HttpDownstreamStreamIdle, timeout).await;
+        assert_eq!(begun.elapsed(), Duration::from_millis(12_500));
+    }
+}

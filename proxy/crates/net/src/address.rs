@@ -1,0 +1,128 @@
+//! Addresses as text, printed without the machinery of `fmt`: headers and access logs hold several per request.
+
+use std::fmt::Write as _;
+use std::net::{IpAddr, SocketAddr};
+
+/// Longest text: `[`, an IPv6 address of 45 characters, `%` and a scope of 10 digits, `]:` and a port of 5 digits.
+const MAX: usize = 64;
+
+/// An address as its `Display` prints it.
+#[derive(Clone, Copy, Debug)]
+pub struct AddressText {
+    bytes: [u8; MAX],
+    len: usize,
+}
+
+impl AddressText {
+    /// An address without a port.
+    pub fn of_ip(ip: IpAddr) -> Self {
+        let mut text = Self {
+            bytes: [0; MAX],
+            len: 0,
+        };
+        match ip {
+            IpAddr::V4(ip) => {
+                let [first, rest @ ..] = ip.octets();
+                text.number(u16::from(first));
+                for octet in rest {
+                    text.push(b'.');
+                    text.number(u16::from(octet));
+                }
+            }
+            // Fits.
+            IpAddr::V6(ip) => _ = write!(text, "{ip}"),
+        }
+        text
+    }
+
+    /// An address with its port.
+    pub fn of(address: SocketAddr) -> Self {
+        match address {
+            SocketAddr::V4(v4) => {
+                let mut text = Self::of_ip(IpAddr::V4(*v4.ip()));
+                text.push(b':');
+                text.number(v4.port());
+                text
+            }
+            SocketAddr::V6(v6) => {
+                let mut text = Self {
+                    bytes: [0; MAX],
+                    len: 0,
+                };
+                _ = write!(text, "{v6}"); // Fits.
+                text
+            }
+        }
+    }
+
+    /// The text, ASCII.
+    pub fn as_bytes(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or_default()
+    }
+
+    fn push(&mut self, byte: u8) {
+        if let Some(place) = self.bytes.get_mut(self.len) {
+            *place = byte;
+            self.len += 1;
+        }
+    }
+
+    fn number(&mut self, n: u16) {
+        if n >= 10 {
+            self.number(n / 10);
+        }
+        self.push(b'0' + (n % 10) as u8);
+    }
+}
+
+impl std::fmt::Write for AddressText {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        let end = self.len + text.len();
+        let place = self.bytes.get_mut(self.len..end).ok_or(std::fmt::Error)?;
+        place.copy_from_slice(text.as_bytes());
+        self.len = end;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddrV6;
+
+    use super::*;
+
+    #[test]
+    fn prints_what_display_prints() {
+        let longest = SocketAddrV6::new(
+            "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff".parse().expect("ip"),
+            65535,
+            0,
+            u32::MAX,
+        );
+        let mut addresses = vec![SocketAddr::V6(longest)];
+        for text in [
+            "0.0.0.0:0",
+            "1.20.255.99:1",
+            "100.101.200.9:10",
+            "255.255.255.255:65535",
+            "10.0.0.1:999",
+            "10.0.0.1:10000",
+            "[::1]:80",
+            "[::ffff:1.2.3.4]:8080",
+            "[2001:db8::1]:443",
+        ] {
+            addresses.push(text.parse().expect(text));
+        }
+        for address in addresses {
+            assert_eq!(AddressText::of(address).as_bytes(), address.to_string().as_bytes());
+            assert_eq!(
+                AddressText::of_ip(address.ip()).as_bytes(),
+                address.ip().to_string().as_bytes()
+            );
+        }
+        for port in 0..=u16::MAX {
+            let address = SocketAddr::new(IpAddr::from([127, 0, 0, 1]), port);
+            assert_eq!(AddressText::of(address).as_bytes(), address.to_string().as_bytes());
+        }
+    }
+}
