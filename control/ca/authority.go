@@ -56,6 +56,10 @@ type Options struct {
 	Member bool
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
+	// Record is told of each certificate that the authority makes for the cluster itself (root, intermediate, controller,
+	// API), before it is used; its error refuses the certificate. nil means nobody is told. Whoever has others signed knows
+	// for whom, and records it.
+	Record func(name, serial string, expires time.Time) error
 	// Random is the source of keys and serial numbers; nil means crypto/rand.
 	Random io.Reader
 }
@@ -76,6 +80,8 @@ type Authority struct {
 	former   []formerIssuer
 	// controller is the certificate of this cluster's own controller.
 	controller *tls.Certificate
+	// api is the certificate of this cluster's API.
+	api *tls.Certificate
 }
 
 // issuer is a certificate that signs others. A member's root has no key.
@@ -106,6 +112,9 @@ func Open(options Options) (*Authority, error) {
 	}
 	if options.Random == nil {
 		options.Random = rand.Reader
+	}
+	if options.Record == nil {
+		options.Record = func(string, string, time.Time) error { return nil }
 	}
 	if err := os.MkdirAll(options.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("certificate authority: create directory %s: %w", options.Dir, err)
@@ -249,6 +258,9 @@ func (a *Authority) create(name string, template *x509.Certificate, parent *issu
 	if err != nil {
 		return issuer{}, fmt.Errorf("read back %s certificate: %w", name, err)
 	}
+	if err := a.record(certificate.Subject.CommonName, certificate); err != nil {
+		return issuer{}, fmt.Errorf("%s certificate: %w", name, err)
+	}
 	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
 		return issuer{}, fmt.Errorf("encode %s key: %w", name, err)
@@ -261,6 +273,11 @@ func (a *Authority) create(name string, template *x509.Certificate, parent *issu
 		return issuer{}, err
 	}
 	return issuer{certificate: certificate, key: key}, nil
+}
+
+// record tells of a certificate of the cluster's own.
+func (a *Authority) record(name string, c *x509.Certificate) error {
+	return a.options.Record(name, c.SerialNumber.Text(16), c.NotAfter)
 }
 
 func (a *Authority) serial() (*big.Int, error) {

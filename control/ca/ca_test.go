@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -211,5 +212,52 @@ func TestOpenNamesWhatIsBroken(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: %v", test.name, err)
 		}
+	}
+}
+
+// What the authority makes for the cluster itself is told of before it is used, and not used when that cannot be.
+func TestOwnCertificatesAreRecorded(t *testing.T) {
+	var told []string
+	var refuse error
+	options := Options{Dir: filepath.Join(t.TempDir(), "ca"), Cluster: "c", TrustDomain: "cluster.local",
+		Record: func(name, serial string, expires time.Time) error {
+			if serial == "" || expires.Before(time.Now()) {
+				t.Errorf("%s: %q %s", name, serial, expires)
+			}
+			told = append(told, name)
+			return refuse
+		}}
+	a, err := Open(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	refuse = errors.New("the disk is full")
+	if _, err := a.Controller(); !errors.Is(err, refuse) {
+		t.Error(err)
+	}
+	if _, err := a.API(nil); !errors.Is(err, refuse) {
+		t.Error(err)
+	}
+	refuse = nil
+	for range 2 {
+		if _, err := a.Controller(); err != nil {
+			t.Error(err)
+		}
+		if _, err := a.API(nil); err != nil {
+			t.Error(err)
+		}
+	}
+	want := []string{"Heddle root", "Heddle intermediate c", "spiffe://cluster.local/cluster/c/controller", "spiffe://cluster.local/cluster/c/api",
+		"spiffe://cluster.local/cluster/c/controller", "spiffe://cluster.local/cluster/c/api"}
+	if !slices.Equal(told, want) {
+		t.Errorf("%q", told)
+	}
+	refuse = errors.New("the disk is full")
+	options.Dir = filepath.Join(t.TempDir(), "ca")
+	if _, err := Open(options); !errors.Is(err, refuse) {
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(options.Dir, "root-key.pem")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the key of a root that was refused is there: %v", err)
 	}
 }

@@ -42,13 +42,16 @@ func (a *Authority) Controller() (*tls.Certificate, error) {
 	if a.root.key == nil {
 		names = []string{a.options.issuer(MembershipOf(issuer.certificate)).Name(a.options.TrustDomain)}
 	}
-	der, _, err := a.leaf(issuer, ControllerURI(a.options.TrustDomain, a.options.Cluster), names, key.Public(), WorkloadLifetime)
+	der, _, err := a.leaf(issuer, x509.Certificate{URIs: []*url.URL{ControllerURI(a.options.TrustDomain, a.options.Cluster)}, DNSNames: names}, key.Public(), WorkloadLifetime)
 	if err != nil {
 		return nil, fmt.Errorf("sign the controller's certificate: %w", err)
 	}
 	leaf, err := x509.ParseCertificate(der)
 	if err != nil {
 		return nil, fmt.Errorf("read back the controller's certificate: %w", err)
+	}
+	if err := a.record(leaf.URIs[0].String(), leaf); err != nil {
+		return nil, fmt.Errorf("the controller's certificate: %w", err)
 	}
 	a.controller = &tls.Certificate{Certificate: [][]byte{der, issuer.certificate.Raw, a.root.certificate.Raw}, PrivateKey: key, Leaf: leaf}
 	return a.controller, nil

@@ -83,7 +83,7 @@ func (a *Authority) Sign(requestPEM []byte, identity Identity, lifetime time.Dur
 	}
 	own := a.options.issuer(MembershipOf(issuer.certificate))
 	names := []string{own.Name(a.options.TrustDomain), own.Account(a.options.TrustDomain, identity.Namespace, identity.ServiceAccount)}
-	der, template, err := a.leaf(issuer, uri, names, request.PublicKey, lifetime)
+	der, template, err := a.leaf(issuer, x509.Certificate{URIs: []*url.URL{uri}, DNSNames: names}, request.PublicKey, lifetime)
 	if err != nil {
 		return Certificate{}, fmt.Errorf("sign certificate of %s: %w", identity, err)
 	}
@@ -96,8 +96,8 @@ func (a *Authority) Sign(requestPEM []byte, identity Identity, lifetime time.Dur
 	}, nil
 }
 
-// leaf issues an end entity's certificate. It ends with its issuer at the latest.
-func (a *Authority) leaf(issuer issuer, uri *url.URL, names []string, key crypto.PublicKey, lifetime time.Duration) ([]byte, *x509.Certificate, error) {
+// leaf issues an end entity's certificate with the names of a template. It ends with its issuer at the latest.
+func (a *Authority) leaf(issuer issuer, of x509.Certificate, key crypto.PublicKey, lifetime time.Duration) ([]byte, *x509.Certificate, error) {
 	now := a.options.Now()
 	expires := earlier(now.Add(lifetime), issuer.certificate.NotAfter)
 	if expires.Sub(now) < minimumLifetime && lifetime >= minimumLifetime {
@@ -119,8 +119,9 @@ func (a *Authority) leaf(issuer issuer, uri *url.URL, names []string, key crypto
 		KeyUsage:              x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 		BasicConstraintsValid: true,
-		URIs:                  []*url.URL{uri},
-		DNSNames:              names,
+		URIs:                  of.URIs,
+		DNSNames:              of.DNSNames,
+		IPAddresses:           of.IPAddresses,
 	}
 	der, err := x509.CreateCertificate(a.options.Random, template, issuer.certificate, key, issuer.key)
 	return der, template, err

@@ -7,6 +7,7 @@ import (
 	"flag"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -88,6 +89,43 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "GET /heddle/v1/proxies":
 		send([]client.ProxyStatus{{Name: "cart-0", Namespace: "shop", Type: "sidecar", Connected: true, Since: noon.Add(-3 * time.Minute),
 			Types: map[string]string{"CDS": "SYNCED", "LDS": "NACK", "EDS": "SYNCED", "RDS": "SYNCED"}, Errors: map[string]string{"LDS": "listener x: no"}}})
+	case "PUT /apis/heddle.io/v1alpha1/accessbindings/editor.user.alice.in.shop":
+		o := &objects.Object{}
+		if err := json.NewDecoder(r.Body).Decode(o); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		a.put = append(a.put, o)
+		send(client.Result{Key: o.Key(), Action: client.ActionCreated})
+	case "DELETE /apis/heddle.io/v1alpha1/accessbindings/editor.user.alice.in.shop":
+		send(client.Result{})
+	case "GET /apis/heddle.io/v1alpha1/accessbindings":
+		send(client.List{Items: []*objects.Object{{Kind: objects.AccessBinding, Resource: &v1alpha1.AccessBinding{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "heddle.io/v1alpha1", Kind: "AccessBinding"},
+			ObjectMeta: metav1.ObjectMeta{Name: "team", CreationTimestamp: metav1.NewTime(noon.Add(-time.Hour))},
+			Spec: v1alpha1.AccessBindingSpec{Role: "editor", Namespaces: []string{"shop", "bank"}, Subjects: []v1alpha1.AccessSubject{
+				{Kind: "Group", Name: "developers"}, {Kind: "ServiceAccount", Namespace: "ci", Name: "deployer"}}}}}}})
+	case "GET /heddle/v1/ca":
+		send(client.APIServer{Cluster: "shop-cluster", ServerName: "api.shop-cluster.clusters.cluster.local", Roots: "PEM\n", Address: netip.MustParseAddrPort("192.0.2.10:6443")})
+	case "GET /heddle/v1/whoami":
+		send(client.Who{Caller: "user alice", From: "unix pid 7", Grants: []client.Grant{{Role: "editor", Namespace: "shop"}}})
+	case "POST /heddle/v1/tokens":
+		var request client.APITokenRequest
+		if err := json.NewDecoder(r.Body).Decode(&request); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		send(client.APITokenResponse{Token: "hda1.0123456789abcdef.secret", APIToken: client.APIToken{ID: "0123456789abcdef", Role: request.Role, Namespace: request.Namespace,
+			Note: request.Note, Made: noon, Expires: noon.Add(request.TTL)}})
+	case "GET /heddle/v1/tokens":
+		send([]client.APIToken{{ID: "0123456789abcdef", Note: "pipeline", Role: "editor", Namespace: "shop", MadeBy: "user root", Made: noon, Expires: noon.Add(time.Hour)},
+			{ID: "fedcba9876543210", Role: "viewer", Namespace: "*", MadeBy: "user alice", Made: noon, Expires: noon.Add(-time.Minute)}})
+	case "DELETE /heddle/v1/tokens/0123456789abcdef":
+		send(client.APIToken{})
+	case "GET /heddle/v1/audit":
+		_, _ = w.Write([]byte(`{"time":"2030-01-01T11:59:00Z","id":"A","who":"user root","from":"unix pid 7","for":"alice","action":"apply","objects":[{"name":"Service/shop/cart","action":"created"}],"result":"begun"}` + "\n" +
+			`{"time":"2030-01-01T11:59:01Z","id":"A","who":"user root","from":"unix pid 7","for":"alice","action":"apply","detail":"revision 7","result":"done"}` + "\n" +
+			`{"time":"2030-01-01T11:59:02Z","id":"B","who":"unknown","from":"192.0.2.7:4711","action":"` + r.URL.RawQuery + `","result":"refused","why":"the token is not known","unrecorded":3}` + "\n"))
 	case "GET /heddle/v1/logs/shop/cart-0/app":
 		_, _ = w.Write([]byte("line one\nline two\n"))
 	case "GET /heddle/v1/proxies/n/config":
@@ -161,6 +199,25 @@ func TestOutputs(t *testing.T) {
 		"proxy-config-bad-part":   {args: "proxy config cart -n shop rotues", code: exitUsage},
 		"stop":                    {args: "stop cart -n shop"},
 		"start-not-stopped":       {args: "start cart -n shop"},
+		"access-grant":            {args: "access grant editor --user alice -n shop"},
+		"access-grant-nowhere":    {args: "access grant editor --user alice", code: exitUsage},
+		"access-grant-nobody":     {args: "access grant editor -A", code: exitUsage},
+		"access-grant-no-role":    {args: "access grant king --user alice -A", code: exitUsage},
+		"access-revoke":           {args: "access revoke editor --user alice -n shop"},
+		"access-revoke-missing":   {args: "access revoke viewer --user alice -n shop", code: exitError},
+		"access-list":             {args: "access list"},
+		"access-whoami":           {args: "access whoami"},
+		"context-ca":              {args: "context ca"},
+		"context-add-nobody":      {args: "context add far --server 192.0.2.10:6443 --ca-file x", code: exitUsage},
+		"context-add-nowhere":     {args: "context add far --token x", code: exitUsage},
+		"token-create":            {args: "token create --role editor -n shop --name pipeline --ttl 1h"},
+		"token-create-nowhere":    {args: "token create --role editor", code: exitUsage},
+		"token-list":              {args: "token list"},
+		"token-revoke":            {args: "token revoke 0123456789abcdef"},
+		"token-revoke-missing":    {args: "token revoke fedcba9876543210", code: exitError},
+		"audit":                   {args: "audit --who root --since 1h"},
+		"audit-json":              {args: "audit --refused --limit 7 -o json"},
+		"audit-bad-since":         {args: "audit --since yesterday", code: exitUsage},
 		"unknown-command":         {args: "aply", code: exitUsage},
 		"bad-cluster-name":        {args: "up --name Shop_1", code: exitUsage},
 	} {

@@ -8,7 +8,6 @@ import (
 	"sort"
 	"strings"
 
-	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
 	"heddle.io/heddle/control/cluster"
@@ -33,7 +32,10 @@ func (f contextFile) clusters() []string {
 
 // contextContent is the file's content.
 type contextContent struct {
+	// Current is the name of a cluster of this machine, or of one of the contexts.
 	Current string `json:"current,omitempty"`
+	// Contexts are clusters of other machines.
+	Contexts []remoteContext `json:"contexts,omitempty"`
 }
 
 func contextPath() string {
@@ -63,7 +65,7 @@ func (f contextFile) write(content contextContent) error {
 	if f.path == "" {
 		return errors.New("no home directory to keep the context in; use --cluster or set HOME")
 	}
-	if content == (contextContent{}) {
+	if content.Current == "" && len(content.Contexts) == 0 {
 		if err := durable.Remove(f.path); err != nil {
 			return fmt.Errorf("forget context: %w", err)
 		}
@@ -128,64 +130,4 @@ func clustersHere() []string {
 	}
 	sort.Strings(names)
 	return names
-}
-
-func (s *session) contextCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "context", Short: "Choose the cluster that commands are about", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
-	cmd.AddCommand(
-		&cobra.Command{Use: "use NAME", Short: "Make a cluster the current one", Args: cobra.ExactArgs(1),
-			ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-				return clustersHere(), cobra.ShellCompDirectiveNoFileComp
-			},
-			RunE: func(_ *cobra.Command, args []string) error {
-				if _, err := cluster.New(args[0]); err != nil {
-					return err
-				}
-				here := clustersHere()
-				found := false
-				for _, name := range here {
-					found = found || name == args[0]
-				}
-				if !found {
-					return &client.Problem{What: fmt.Sprintf("no cluster %q runs here", args[0]), Where: cluster.DefaultRunRoot, Why: "there are: " + strings.Join(here, ", "),
-						Remedy: "start it with `sudo heddle up --name " + args[0] + "`"}
-				}
-				if err := s.contexts.write(contextContent{Current: args[0]}); err != nil {
-					return err
-				}
-				fmt.Fprintf(s.out, "Switched to cluster %q.\n", args[0])
-				return nil
-			}},
-		&cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List the clusters of this machine", Args: cobra.NoArgs,
-			RunE: func(*cobra.Command, []string) error {
-				content, err := s.contexts.read()
-				if err != nil {
-					return err
-				}
-				t := newTable("CURRENT", "NAME", "SOCKET")
-				for _, name := range clustersHere() {
-					c, err := cluster.New(name)
-					if err != nil {
-						continue
-					}
-					mark := ""
-					if name == content.Current {
-						mark = "*"
-					}
-					t.row(mark, name, c.APISocket())
-				}
-				return t.print(s.out)
-			}},
-		&cobra.Command{Use: "current", Short: "Print the current cluster's name", Args: cobra.NoArgs,
-			RunE: func(*cobra.Command, []string) error {
-				c, err := s.cluster()
-				if err != nil {
-					return err
-				}
-				_, err = fmt.Fprintln(s.out, c.Name)
-				return err
-			}},
-	)
-	return cmd
 }

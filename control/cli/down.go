@@ -26,6 +26,13 @@ func (s *session) downCommand() *cobra.Command {
 		Example: "  sudo heddle down --name cluster1\n  sudo heddle down --name cluster1 --keep-data",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if name == "" {
+				remote, err := s.remote()
+				if err != nil {
+					return err
+				}
+				if remote != nil {
+					return &client.Problem{What: fmt.Sprintf("the context %q is of a cluster of another machine, which cannot be removed from here", remote.Name), Remedy: "name a cluster of this machine with --name"}
+				}
 				chosen, err := s.cluster()
 				if err != nil {
 					return err
@@ -66,7 +73,7 @@ func (s *session) downCommand() *cobra.Command {
 			// The roots go with the last cluster.
 			forgetLock(c)
 			if content, err := s.contexts.read(); err == nil && content.Current == c.Name {
-				if err := s.contexts.write(contextContent{}); err != nil {
+				if err := s.contexts.write(contextContent{Contexts: content.Contexts}); err != nil {
 					fmt.Fprintf(s.err, "warning: %v\n", err)
 				}
 			}

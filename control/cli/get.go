@@ -299,6 +299,17 @@ func columnsOf(kind *objects.Kind) columns {
 			}
 			return []string{""}
 		}
+	case objects.RequestAuthentication:
+		configured.head = []string{"ISSUERS"}
+		configured.cells = func(o *objects.Object) []string {
+			var issuers []string
+			if r, ok := o.Resource.(*securityv1.RequestAuthentication); ok {
+				for _, rule := range r.Spec.GetJwtRules() {
+					issuers = append(issuers, rule.GetIssuer())
+				}
+			}
+			return []string{list(issuers)}
+		}
 	case objects.AuthorizationPolicy:
 		configured.head = []string{"ACTION"}
 		configured.cells = func(o *objects.Object) []string {

@@ -22,11 +22,24 @@ type share struct {
 	others bool
 }
 
-// chosen says that the user chose a cluster for this command.
-func (s *session) chosen() bool { return s.clusterName != "" || os.Getenv("HEDDLE_CLUSTER") != "" }
+// chosen says that the user chose a cluster for this command, or works with one of another machine.
+func (s *session) chosen() bool {
+	if s.clusterName != "" || s.contextChosen() != "" || os.Getenv("HEDDLE_CLUSTER") != "" {
+		return true
+	}
+	remote, err := s.remote()
+	return err == nil && remote != nil
+}
 
-// clientOf talks to a cluster of this machine.
+// clientOf talks to a cluster: that of the current context when it is a remote one, else one of this machine.
 func (s *session) clientOf(name string) (*client.Client, error) {
+	remote, err := s.remote()
+	if err != nil {
+		return nil, err
+	}
+	if remote != nil && remote.Cluster == name {
+		return remote.client()
+	}
 	c, err := cluster.New(name)
 	if err != nil {
 		return nil, err

@@ -2,6 +2,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,6 +36,7 @@ type session struct {
 	in          io.Reader
 	out, err    io.Writer
 	clusterName string
+	contextName string
 	namespace   string
 	contexts    contextFile
 	// connect makes the client of a controller's socket.
@@ -128,6 +130,7 @@ func (s *session) root() *cobra.Command {
 	root.SetOut(s.out)
 	root.SetErr(s.err)
 	root.PersistentFlags().StringVar(&s.clusterName, "cluster", "", "cluster to talk to (default: $HEDDLE_CLUSTER, the current context, or the only cluster here)")
+	root.PersistentFlags().StringVar(&s.contextName, "context", "", "context to use: a cluster of this machine, or one that `heddle context add` added (default: $HEDDLE_CONTEXT)")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		hint := ""
 		var unknown *pflag.NotExistError
@@ -143,7 +146,7 @@ func (s *session) root() *cobra.Command {
 		return usageError{fmt.Errorf("%w%s; see '%s --help'", err, hint, cmd.CommandPath())}
 	})
 	root.AddGroup(&cobra.Group{ID: "cluster", Title: "Clusters:"}, &cobra.Group{ID: "objects", Title: "Objects:"},
-		&cobra.Group{ID: "workloads", Title: "Workloads:"}, &cobra.Group{ID: "look", Title: "Looking closer:"})
+		&cobra.Group{ID: "workloads", Title: "Workloads:"}, &cobra.Group{ID: "access", Title: "Access:"}, &cobra.Group{ID: "look", Title: "Looking closer:"})
 	add := func(group string, commands ...*cobra.Command) {
 		for _, c := range commands {
 			c.GroupID = group
@@ -151,6 +154,7 @@ func (s *session) root() *cobra.Command {
 		}
 	}
 	add("cluster", s.upCommand(), s.downCommand(), s.clusterCommand(), s.gnsCommand(), s.contextCommand())
+	add("access", s.accessCommand(), s.tokenCommand(), s.auditCommand())
 	add("objects", s.applyCommand(), s.getCommand(), s.describeCommand(), s.deleteCommand())
 	add("workloads", s.psCommand(), s.logsCommand(), s.stopCommand(), s.startCommand(), s.restartCommand())
 	add("look", s.checkCommand(), s.proxyCommand())
@@ -176,7 +180,13 @@ func wrapArgs(cmd *cobra.Command) {
 
 // cluster is the one that the command is about.
 func (s *session) cluster() (cluster.Cluster, error) {
-	name, err := s.contexts.choose(s.clusterName, os.Getenv("HEDDLE_CLUSTER"))
+	if remote, err := s.remote(); err != nil || remote != nil {
+		if err != nil {
+			return cluster.Cluster{}, err
+		}
+		return cluster.New(remote.Cluster)
+	}
+	name, err := s.contexts.choose(cmp.Or(s.contextChosen(), s.clusterName), os.Getenv("HEDDLE_CLUSTER"))
 	if err != nil {
 		return cluster.Cluster{}, err
 	}
@@ -189,7 +199,7 @@ func (s *session) client() (*client.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.connect(c.APISocket()), nil
+	return s.clientOf(c.Name)
 }
 
 // namespaceFlag adds -n to a command.

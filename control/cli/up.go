@@ -139,7 +139,8 @@ func (s *session) up(ctx context.Context, c cluster.Cluster, o upOptions, bin, s
 		return err
 	}
 	if content, err := s.contexts.read(); err == nil && content.Current == "" {
-		if err := s.contexts.write(contextContent{Current: c.Name}); err != nil {
+		content.Current = c.Name
+		if err := s.contexts.write(content); err != nil {
 			fmt.Fprintf(s.err, "warning: current context not kept: %v\n", err)
 		}
 	}

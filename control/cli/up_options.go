@@ -3,10 +3,12 @@ package cli
 import (
 	"cmp"
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -36,6 +38,8 @@ type upOptions struct {
 	advertise    string
 	gatewayProxy string
 	join, token  string
+	apiAddress   string
+	apiClientCA  string
 	// given says whether the user set a flag.
 	given func(flag string) bool
 }
@@ -47,6 +51,8 @@ func (o *upOptions) register(flags *pflag.FlagSet) {
 	flags.StringVar(&o.advertise, "advertise", "", "this machine's address for other clusters and for the ingress gateway's ports (default: the private address of the default route's interface, without the ingress)")
 	flags.StringVar(&o.join, "join", "", "become a member of the mesh whose primary is at this address")
 	flags.StringVar(&o.token, "token", "", "the join token, from the primary's `heddle up` or `heddle cluster token`")
+	flags.StringVar(&o.apiAddress, "api-address", "", "serve the API over TLS here too, for command lines on other machines: PORT (on loopback), ADDRESS:PORT, or none")
+	flags.StringVar(&o.apiClientCA, "api-client-ca", "", "a file (PEM) with the authority whose client certificates name users of the API: the common name the user, organizations the groups")
 	flags.StringVar(&o.proxy, "proxy", "heddle-proxy", "the proxy program: a path, or a name looked up beside this program and in PATH")
 	flags.BoolVar(&o.foreign, "foreign-proxy", false, "the proxy takes a stock Envoy's arguments")
 	flags.StringVar(&o.gatewayProxy, "gateway-proxy", "", "another proxy program for the gateways, which takes a stock Envoy's arguments")
@@ -66,6 +72,9 @@ func (o upOptions) check() error {
 		if o.isolated {
 			return errors.New("--advertise and --isolated contradict each other: an isolated cluster has an address of its own")
 		}
+	}
+	if _, err := apiAddress(o.apiAddress, cluster.IPv4); err != nil {
+		return err
 	}
 	if o.token != "" && o.join == "" {
 		return errors.New("--token goes with --join ADDRESS")
@@ -111,6 +120,16 @@ func (o upOptions) settle(c cluster.Cluster, before cluster.Options, kept, runni
 	if o.given("gateway-proxy") {
 		if want.GatewayProxy, err = absolute(o.gatewayProxy, m.bin); err != nil {
 			return want, &client.Problem{What: "the gateways' proxy program is missing", Where: "--gateway-proxy " + o.gatewayProxy, Why: err.Error(), Remedy: "give the path of a stock Envoy"}
+		}
+	}
+	if o.given("api-address") {
+		if want.APIAddress, err = apiAddress(o.apiAddress, want.Family); err != nil {
+			return want, usageError{err}
+		}
+	}
+	if o.given("api-client-ca") {
+		if want.APIClientCA, err = clientAuthority(o.apiClientCA); err != nil {
+			return want, err
 		}
 	}
 	if want.Isolated {
@@ -179,12 +198,50 @@ func (o upOptions) address(want cluster.Options, kept bool, m machine) (cluster.
 // changing names the flags that a running cluster cannot heed.
 func (o upOptions) changing() string {
 	var names []string
-	for _, flag := range []string{"advertise", "gateway-proxy"} {
+	for _, flag := range []string{"advertise", "gateway-proxy", "api-address", "api-client-ca"} {
 		if o.given(flag) {
 			names = append(names, "--"+flag)
 		}
 	}
 	return strings.Join(names, " ")
+}
+
+// apiAddress reads --api-address. A port alone is on loopback: nobody opens it to others by accident.
+func apiAddress(text string, family cluster.Family) (netip.AddrPort, error) {
+	if text == "" || text == "none" {
+		return netip.AddrPort{}, nil
+	}
+	if port, err := strconv.ParseUint(strings.TrimPrefix(text, ":"), 10, 16); err == nil && port > 0 {
+		loopback := netip.AddrFrom4([4]byte{127, 0, 0, 1})
+		if family == cluster.IPv6 {
+			loopback = netip.IPv6Loopback()
+		}
+		return netip.AddrPortFrom(loopback, uint16(port)), nil
+	}
+	address, err := netip.ParseAddrPort(text)
+	if err != nil || address.Port() == 0 {
+		return netip.AddrPort{}, fmt.Errorf("--api-address %q: give a port (then it is on loopback), or an IP address and a port, for example 6443 or 192.0.2.10:6443", text)
+	}
+	return address, nil
+}
+
+// clientAuthority is the whole path of a file with certificates.
+func clientAuthority(path string) (string, error) {
+	if path == "" {
+		return "", nil
+	}
+	whole, err := filepath.Abs(path)
+	var content []byte
+	if err == nil {
+		content, err = os.ReadFile(whole)
+	}
+	if err == nil && !x509.NewCertPool().AppendCertsFromPEM(content) {
+		err = errors.New("it holds no certificate in PEM")
+	}
+	if err != nil {
+		return "", &client.Problem{What: "the API's client authority cannot be used", Where: "--api-client-ca " + path, Why: err.Error(), Remedy: "give a file with its certificates (PEM), which only root can write"}
+	}
+	return whole, nil
 }
 
 func contradiction(c cluster.Cluster, flag, why, remedy string) error {

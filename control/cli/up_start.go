@@ -213,7 +213,11 @@ func (b *bringing) printSummary(ctx context.Context) {
 	if b.member {
 		fmt.Fprintf(b.out, "  mesh      member, primary %s at %s\n", b.membership.Primary, b.membership.Address)
 	}
-	fmt.Fprintf(b.out, "  API       unix://%s\n  logs      %s\n", c.APISocket(), c.Logs())
+	fmt.Fprintf(b.out, "  API       unix://%s\n", c.APISocket())
+	if o.APIAddress.IsValid() {
+		fmt.Fprintf(b.out, "            https://%s, see `heddle context --help`\n", o.APIAddress)
+	}
+	fmt.Fprintf(b.out, "  logs      %s\n", c.Logs())
 	if !b.member && o.Advertise.IsValid() {
 		// A token is a secret, not for a service's journal, and nobody waits for one after a repair.
 		if b.fresh && !b.flags.foreground {

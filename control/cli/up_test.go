@@ -213,3 +213,18 @@ func TestTheAgentOfAnIsolatedClusterStartsInside(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+func TestAPIAddresses(t *testing.T) {
+	for text, want := range map[string]string{
+		"": "", "none": "", "6443": "127.0.0.1:6443", ":6443": "127.0.0.1:6443", "192.0.2.10:6443": "192.0.2.10:6443", "0.0.0.0:1": "0.0.0.0:1", "[2001:db8::1]:6443": "[2001:db8::1]:6443",
+		"0": "error", "65536": "error", "host:6443": "error", "192.0.2.10": "error", "192.0.2.10:0": "error", "-1": "error",
+	} {
+		got, err := apiAddress(text, cluster.IPv4)
+		if (err != nil) != (want == "error") || err == nil && want != "" && got.String() != want || want == "" && got.IsValid() {
+			t.Errorf("%q: %v %v", text, got, err)
+		}
+	}
+	if got, err := apiAddress("6443", cluster.IPv6); err != nil || got.String() != "[::1]:6443" {
+		t.Errorf("%v %v", got, err)
+	}
+}

@@ -70,6 +70,9 @@ func (c Cluster) Run() string { return filepath.Join(c.RunRoot, c.Name) }
 // Logs is the directory of all log files: controller.log, agent.log, and <namespace>/<replica>/{app,proxy}.log.
 func (c Cluster) Logs() string { return filepath.Join(c.Data(), "logs") }
 
+// Audit is the directory of the audit log, which only root can read.
+func (c Cluster) Audit() string { return filepath.Join(c.Data(), "audit") }
+
 // APISocket serves the REST API.
 func (c Cluster) APISocket() string { return filepath.Join(c.Run(), "api.sock") }
 

@@ -28,6 +28,10 @@ type Options struct {
 	// GatewayProxy is another proxy program for the gateways, one that takes a stock Envoy's arguments; empty for the
 	// cluster's own.
 	GatewayProxy string `json:"gatewayProxy,omitempty"`
+	// APIAddress is where the API is served over TLS beside its socket; invalid for nowhere.
+	APIAddress netip.AddrPort `json:"apiAddress,omitzero"`
+	// APIClientCA is a file (PEM) with the authority whose client certificates name users of the API; empty for none.
+	APIClientCA string `json:"apiClientCA,omitempty"`
 }
 
 func (c Cluster) optionsPath() string { return filepath.Join(c.Data(), "cluster.json") }

@@ -21,16 +21,21 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/protobuf/proto"
 
+	"heddle.io/heddle/control/audit"
 	"heddle.io/heddle/control/ca"
 	"heddle.io/heddle/control/cluster"
 	"heddle.io/heddle/control/federation"
 	"heddle.io/heddle/control/model"
 	"heddle.io/heddle/control/model/build"
 	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/push"
 	"heddle.io/heddle/control/registry"
 	"heddle.io/heddle/control/server"
 	"heddle.io/heddle/control/server/client"
@@ -55,15 +60,18 @@ type Config struct {
 type Controller struct {
 	config    Config
 	settings  model.Settings
+	remote    server.Remote
 	log       *slog.Logger
 	store     store.Store
 	authority *ca.Authority
-	instances *registry.Memory
+	instances *registry.Instances
 	// globals are the virtual addresses of imported and external services.
 	globals    *registry.Globals
 	federation *federation.Federation
+	pusher     *push.Pusher
 	xds        *xds.Server
-	uses       *uses
+	audit      *audit.Log
+	metrics    prometheus.Gatherer
 	started    time.Time
 	// rebuild and restatus each hold one value when there is work.
 	rebuild  chan struct{}
@@ -96,7 +104,7 @@ type Controller struct {
 func Run(ctx context.Context, config Config) error {
 	c := &Controller{
 		config: config, log: config.Log, started: time.Now(),
-		instances: registry.NewInstances(), uses: newUses(), rebuild: make(chan struct{}, 1), restatus: make(chan struct{}, 1),
+		instances: registry.NewInstances(), rebuild: make(chan struct{}, 1), restatus: make(chan struct{}, 1),
 		objects: map[objects.Key]*objects.Object{}, reports: map[string]client.Report{}, renamed: make(chan struct{}),
 	}
 	for _, dir := range []string{config.Cluster.Data(), config.Cluster.Run()} {
@@ -109,12 +117,22 @@ func Run(ctx context.Context, config Config) error {
 		return err
 	}
 	c.settings = model.SettingsFor(config.Cluster.Name, options.Family)
+	c.remote = server.Remote{Address: options.APIAddress, ClientCA: options.APIClientCA}
 	c.settings.Federation = netip.AddrPortFrom(options.Family.Ranges().Gateway().Addr(), cluster.PortXDS)
 	_, isMember, err := federation.ReadMembership(config.Cluster)
 	if err != nil {
 		return err
 	}
-	if c.authority, err = ca.Open(ca.Options{Dir: federation.AuthorityDir(config.Cluster), Cluster: config.Cluster.Name, TrustDomain: c.settings.TrustDomain, Member: isMember}); err != nil {
+	if c.audit, err = audit.Open(audit.Options{Dir: config.Cluster.Audit(), Log: c.log}); err != nil {
+		return err
+	}
+	defer func() {
+		if err := c.audit.Close(); err != nil {
+			c.log.Warn("audit log closed with an error", "error", err)
+		}
+	}()
+	if c.authority, err = ca.Open(ca.Options{Dir: federation.AuthorityDir(config.Cluster), Cluster: config.Cluster.Name, TrustDomain: c.settings.TrustDomain, Member: isMember,
+		Record: c.audit.SignedOwn}); err != nil {
 		return err
 	}
 	if c.globals, err = registry.OpenGlobals(filepath.Join(config.Cluster.Data(), "globals.json"), c.settings.Globals); err != nil {
@@ -142,9 +160,17 @@ func Run(ctx context.Context, config Config) error {
 	if err := c.load(ctx); err != nil {
 		return err
 	}
-	c.loadReports()
-	c.xds = xds.New(ctx, c.log, time.Now, func() { signal(c.restatus) })
-	c.build(ctx)
+	if err := c.loadReports(); err != nil {
+		return err
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	c.metrics = registry
+	c.pusher = push.New(c.log, func(source xds.Source) *xds.Server {
+		return xds.New(ctx, c.log, time.Now, registry, source, func() { signal(c.restatus) })
+	})
+	c.xds = c.pusher.Server()
+	c.build()
 	return c.serve(ctx)
 }
 
@@ -156,22 +182,18 @@ func (c *Controller) serve(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("serve xDS: %w", err)
 	}
-	apiListener, err := server.Listen(c.config.Cluster.APISocket())
+	apiListener, err := server.ListenAPI(c.config.Cluster.APISocket())
 	if err != nil {
 		xdsListener.Close()
 		return fmt.Errorf("serve API: %w", err)
-	}
-	if c.config.Owner != 0 {
-		if err := os.Chown(c.config.Cluster.APISocket(), c.config.Owner, -1); err != nil {
-			return errors.Join(fmt.Errorf("give the API's socket to user %d: %w", c.config.Owner, err), xdsListener.Close(), apiListener.Close())
-		}
 	}
 	discovery := grpc.NewServer(grpc.MaxConcurrentStreams(1<<16), grpc.MaxRecvMsgSize(8<<20),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}))
 	c.xds.Register(discovery)
 	api := server.New(server.Config{
 		Cluster: c.config.Cluster.Name, Settings: c.settings, Store: c.store, Authority: c.authority, Controller: c,
-		Federation: meshAPI{c}, AgentSocket: c.config.Cluster.AgentSocket(), Logs: c.config.Cluster.Logs(), Log: c.log,
+		Federation: meshAPI{c}, Owner: c.config.Owner, Remote: c.remote, Audit: c.audit, AgentSocket: c.config.Cluster.AgentSocket(), Logs: c.config.Cluster.Logs(), Log: c.log,
+		Metrics: promhttp.HandlerFor(c.metrics, promhttp.HandlerOpts{MaxRequestsInFlight: 4}),
 	})
 	var parts sync.WaitGroup
 	part := func(name string, f func() error) {
@@ -187,6 +209,9 @@ func (c *Controller) serve(ctx context.Context) error {
 	part("federation", func() error { c.federation.Run(ctx); return nil })
 	part("xDS", func() error { return discovery.Serve(xdsListener) })
 	part("API", func() error { return api.Serve(ctx, apiListener) })
+	if c.remote.Address.IsValid() {
+		part("API over TLS", func() error { return api.ServeRemote(ctx) })
+	}
 	c.log.Info("controller ready", "cluster", c.config.Cluster.Name, "pid", os.Getpid(), "revision", c.revisionNow())
 	<-ctx.Done()
 	// Streams never end by themselves.
@@ -273,9 +298,9 @@ func (c *Controller) follow(ctx context.Context) error {
 // settle is how long changes may gather before the model is built once for all of them.
 const settle = 10 * time.Millisecond
 
-// buildLoop builds the model whenever objects or replicas changed.
+// buildLoop builds the model whenever objects or replicas changed. Changes of replicas that concern endpoints alone are put
+// into force without that, and at once.
 func (c *Controller) buildLoop(ctx context.Context) {
-	replicas := c.instances.Subscribe(ctx)
 	look := time.NewTicker(optionsInterval)
 	defer look.Stop()
 	for {
@@ -290,9 +315,9 @@ func (c *Controller) buildLoop(ctx context.Context) {
 				continue
 			}
 			// Certificates under a former name of this cluster have all expired.
-		case _, ok := <-replicas:
-			if !ok {
-				return
+		case <-c.instances.Changed():
+			if c.moveEndpoints(c.instances.Changes()) {
+				continue
 			}
 		}
 		timer := time.NewTimer(settle)
@@ -302,19 +327,47 @@ func (c *Controller) buildLoop(ctx context.Context) {
 			return
 		case <-timer.C:
 		}
-		c.build(ctx)
+		c.build()
 	}
+}
+
+// moveEndpoints puts changes of replicas into force when they concern endpoints alone, and says whether they did.
+func (c *Controller) moveEndpoints(changes []registry.Change) bool {
+	if len(changes) == 0 {
+		return true // A model was built of them meanwhile.
+	}
+	replicas := make([]*model.Replica, 0, len(changes))
+	for _, change := range changes {
+		if change.Before == nil || change.After == nil || !change.Before.SameShape(*change.After) ||
+			!change.Before.Address.IsValid() || !change.After.Address.IsValid() {
+			return false
+		}
+		replicas = append(replicas, build.Replica(*change.After))
+	}
+	mesh := c.pusher.Replicas(replicas)
+	if len(mesh.Globals) > 0 {
+		// Other clusters count them.
+		c.mu.Lock()
+		c.exports = build.Exports(mesh)
+		c.mu.Unlock()
+		c.export()
+	}
+	return true
 }
 
 // optionsInterval is how often it is looked whether the cluster's options have changed.
 const optionsInterval = 5 * time.Second
 
 // build makes the model and puts it into force.
-func (c *Controller) build(ctx context.Context) {
+func (c *Controller) build() {
+	// What changes from here on is seen once more.
+	c.instances.Changes()
 	c.mu.Lock()
 	all := make([]*objects.Object, 0, len(c.objects))
-	for _, o := range c.objects {
+	revisions := make(map[objects.Key]int64, len(c.objects))
+	for key, o := range c.objects {
 		all = append(all, o)
+		revisions[key] = o.Revision
 	}
 	revision := c.revision
 	c.mu.Unlock()
@@ -328,7 +381,7 @@ func (c *Controller) build(ctx context.Context) {
 	c.built, c.report, c.problem, c.exports = revision, report, problem, build.Exports(mesh)
 	c.mu.Unlock()
 	c.setNames(mesh)
-	c.xds.Update(ctx, generator{mesh: mesh, revision: revision, uses: c.uses})
+	c.pusher.Update(mesh, revision, func(key objects.Key) int64 { return revisions[key] })
 	c.mu.Lock()
 	c.issuers = settings.Issuers
 	c.mu.Unlock()
@@ -348,7 +401,7 @@ func (c *Controller) Status(context.Context) (client.Status, error) {
 	defer c.mu.Unlock()
 	return client.Status{
 		Cluster: c.config.Cluster.Name, Version: c.config.Version, Started: c.started, PID: os.Getpid(), Revision: c.revision,
-		ModelRevision: c.built, RootHash: c.authority.RootHash(), Objects: len(c.objects), Proxies: len(c.xds.Nodes()), Problem: c.problem,
+		ModelRevision: c.built, RootHash: c.authority.RootHash(), Objects: len(c.objects), Proxies: c.xds.Connected(), Problem: c.problem,
 	}, nil
 }
 

@@ -43,7 +43,7 @@ func (c *Controller) openFederation() error {
 	}
 	var err error
 	c.federation, err = federation.Open(federation.Config{
-		Cluster: c.config.Cluster, Settings: c.settings, Version: c.config.Version, Store: c.store, Authority: c.authority,
+		Cluster: c.config.Cluster, Settings: c.settings, Version: c.config.Version, Store: c.store, Authority: c.authority, Audit: c.audit,
 		Gateways: c.gateways, Rotate: c.rotateWorkloads, Accept: c.acceptIssuers, Changed: func() { signal(c.rebuild) }, Log: c.log,
 		Listen: listen,
 	})

@@ -2,8 +2,9 @@ package controller
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -21,24 +22,34 @@ import (
 // maxReplicas bounds one agent's report.
 const maxReplicas = 10000
 
-// reportsPath keeps what agents reported: a controller that was killed comes back knowing every endpoint, so that the
-// proxies do not lose them before the agents report again.
-func (c *Controller) reportsPath() string {
-	return filepath.Join(c.config.Cluster.Run(), "reports.json")
+// reportsDir keeps what agents reported, a file for each: a controller that was killed comes back knowing every endpoint, so
+// that the proxies do not lose them before the agents report again.
+func (c *Controller) reportsDir() string { return filepath.Join(c.config.Cluster.Run(), "reports") }
+
+// reportPath is an agent's file. Agents' names are their own choice.
+func (c *Controller) reportPath(agent string) string {
+	digest := sha256.Sum256([]byte(agent))
+	return filepath.Join(c.reportsDir(), hex.EncodeToString(digest[:16])+".json")
 }
 
-func (c *Controller) loadReports() {
-	reports := map[string]client.Report{}
-	if err := durable.ReadJSON(c.reportsPath(), &reports); err != nil {
-		if !errors.Is(err, os.ErrNotExist) {
-			c.log.Warn("kept reports cannot be read; waiting for the agents", "error", err)
-		}
-		return
+func (c *Controller) loadReports() error {
+	if err := os.MkdirAll(c.reportsDir(), 0o700); err != nil {
+		return fmt.Errorf("make directory: %w", err)
 	}
-	c.mu.Lock()
-	c.reports = reports
-	c.mu.Unlock()
-	c.register()
+	files, err := filepath.Glob(filepath.Join(c.reportsDir(), "*.json"))
+	if err != nil {
+		return fmt.Errorf("look for reports: %w", err)
+	}
+	for _, file := range files {
+		var report client.Report
+		if err := durable.ReadJSON(file, &report); err != nil {
+			c.log.Warn("a kept report cannot be read; waiting for the agent", "error", err)
+			continue
+		}
+		c.reports[report.Agent] = report
+		c.instances.Report(report.Agent, c.instancesOf(report))
+	}
+	return nil
 }
 
 // Report implements [server.Controller].
@@ -60,26 +71,27 @@ func (c *Controller) Report(_ context.Context, report client.Report) error {
 	c.mu.Lock()
 	same := reflect.DeepEqual(c.reports[report.Agent], report)
 	c.reports[report.Agent] = report
-	content, err := json.Marshal(c.reports)
 	c.mu.Unlock()
 	if same {
 		return nil
 	}
+	// Proxies first: who reads a file afterwards is not in a hurry.
+	c.instances.Report(report.Agent, c.instancesOf(report))
+	content, err := json.Marshal(report)
 	if err == nil {
-		err = durable.Write(c.reportsPath(), content, 0o600)
+		err = durable.Write(c.reportPath(report.Agent), content, 0o600)
 	}
 	if err != nil {
-		c.log.Warn("report not kept: a restarted controller waits for the agents", "error", err)
+		c.log.Warn("report not kept: a restarted controller waits for the agent", "error", err)
 	}
-	c.register()
 	signal(c.restatus)
 	return nil
 }
 
-// register tells the registry every replica that has an address.
-func (c *Controller) register() {
-	var all []registry.Instance
-	for _, r := range c.Replicas() {
+// instancesOf are the replicas of a report that have an address.
+func (c *Controller) instancesOf(report client.Report) []registry.Instance {
+	all := make([]registry.Instance, 0, len(report.Replicas))
+	for _, r := range report.Replicas {
 		address, err := netip.ParseAddr(r.State.Address)
 		if err != nil {
 			continue
@@ -95,7 +107,7 @@ func (c *Controller) register() {
 		sort.Slice(instance.Ports, func(i, j int) bool { return instance.Ports[i].Name < instance.Ports[j].Name })
 		all = append(all, instance)
 	}
-	c.instances.Replace(all)
+	return all
 }
 
 // Replicas implements [server.Controller].

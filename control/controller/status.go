@@ -1,10 +1,13 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,9 +15,9 @@ import (
 
 	"heddle.io/heddle/control/model/build"
 	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/push"
 	"heddle.io/heddle/control/server/client"
 	"heddle.io/heddle/control/store"
-	"heddle.io/heddle/control/xds"
 )
 
 // statusPause is the least time between two rounds of statuses: they follow the proxies' answers, which come in bursts.
@@ -23,18 +26,39 @@ const statusPause = 250 * time.Millisecond
 // statusRetry is between attempts while the store takes no writes.
 const statusRetry = 2 * time.Second
 
+// Bounds of writing statuses: those that a round writes at the most, and how long a status may differ in nothing but the
+// number of proxies. Each is a write that the store syncs, and that all who watch hear of.
+const (
+	statusBatch   = 50
+	countsDelayed = 10 * time.Second
+)
+
 // statusLoop writes statuses whenever the model, a proxy's answer or a report may have changed them.
 func (c *Controller) statusLoop(ctx context.Context) {
+	w := statusWriter{c: c}
 	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-c.restatus:
+		if w.busy() {
+			select {
+			case <-c.restatus:
+				w.again = true
+			default:
+			}
+		} else {
+			var counts <-chan time.Time
+			if w.late {
+				counts = time.After(time.Until(w.counted.Add(countsDelayed)))
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-c.restatus:
+			case <-counts:
+			}
+			w.again = true
 		}
 		pause := statusPause
-		if !c.writeStatuses(ctx) {
+		if err := w.round(ctx); err != nil {
 			pause = statusRetry
-			signal(c.restatus)
 		}
 		timer := time.NewTimer(pause)
 		select {
@@ -46,55 +70,83 @@ func (c *Controller) statusLoop(ctx context.Context) {
 	}
 }
 
-// writeStatuses returns false when the store did not take them.
-func (c *Controller) writeStatuses(ctx context.Context) bool {
+// statusWriter writes statuses in rounds.
+type statusWriter struct {
+	c *Controller
+	// counted is when the numbers of proxies were written last; late says that some have changed since.
+	counted time.Time
+	late    bool
+	// left are the objects that are still to be looked at since something changed last; again says that something did after
+	// that.
+	left  []objects.Key
+	again bool
+	// counts says that numbers of proxies are written this time.
+	counts bool
+}
+
+// busy says that there is something left to do.
+func (w *statusWriter) busy() bool { return w.again || len(w.left) > 0 }
+
+// round writes what differs, as far as one round goes. The error is that the store takes no writes.
+func (w *statusWriter) round(ctx context.Context) error {
+	c := w.c
 	c.mu.Lock()
 	report := c.report
-	all := make([]*objects.Object, 0, len(c.objects))
-	for _, o := range c.objects {
-		all = append(all, o)
+	if len(w.left) == 0 && w.again {
+		w.left = slices.AppendSeq(w.left, maps.Keys(c.objects))
+		w.again, w.late, w.counts = false, false, time.Since(w.counted) >= countsDelayed
+		if w.counts {
+			w.counted = time.Now()
+		}
 	}
 	c.mu.Unlock()
 	if report == nil {
-		return true
+		return nil
 	}
-	replicas := c.Replicas()
-	nodes := map[string]xds.NodeStatus{}
-	for _, n := range c.xds.Nodes() {
-		nodes[n.ID] = n
-	}
-	c.uses.keep(nodes)
+	states := c.workloadStates()
+	progress := c.pusher.Progress()
 	clusters := map[string]client.ClusterStatus{}
 	for _, s := range c.federation.Status().Clusters {
 		clusters[s.Name] = s
 	}
 	now := metav1.NewTime(time.Now().UTC().Truncate(time.Second))
-	for _, o := range all {
-		status := report.Status(o.Key())
-		programmed, proxies := c.programmed(o, replicas, nodes)
-		if programmed != nil {
-			status.Conditions = append(status.Conditions, *programmed)
+	for written := 0; len(w.left) > 0 && written < statusBatch; w.left = w.left[1:] {
+		c.mu.Lock()
+		o := c.objects[w.left[0]]
+		c.mu.Unlock()
+		if o == nil {
+			continue
 		}
-		status.Proxies = proxies
+		status := report.Status(o.Key())
+		if programmed := programmed(o, progress[o.Key()]); programmed != nil {
+			status.Conditions = append(status.Conditions, *programmed)
+			status.Proxies = progress[o.Key()].Running()
+		}
 		if o.Kind == objects.Cluster {
 			status.Conditions = append(status.Conditions, clusterConditions(o, clusters[o.GetName()])...)
 		}
 		status.Conditions = build.MergeConditions(o.Status.Conditions, status.Conditions, now)
 		if o.Kind == objects.Workload {
-			status.Workload = workloadState(o, replicas)
+			status.Workload = &objects.WorkloadState{Replicas: states[o.Key()]}
 		}
-		if reflect.DeepEqual(normal(status), normal(o.Status)) {
+		is, was := normal(status), normal(o.Status)
+		if reflect.DeepEqual(is, was) {
 			continue
 		}
+		if is.Proxies = was.Proxies; !w.counts && reflect.DeepEqual(is, was) {
+			w.late = true
+			continue
+		}
+		written++
 		if err := c.store.SetStatus(ctx, o.Key(), status); err != nil && ctx.Err() == nil && !errors.Is(err, store.ErrNotFound) {
 			c.log.Warn("status not written", "object", o.Key().String(), "error", err)
 			if errors.Is(err, store.ErrUnavailable) {
 				// The others would not be, either.
-				return false
+				return err
 			}
 		}
 	}
-	return true
+	return nil
 }
 
 // normal makes statuses that say the same equal: times with and without location, empty and missing lists.
@@ -123,63 +175,61 @@ func normal(s objects.Status) objects.Status {
 	return s
 }
 
-func workloadState(o *objects.Object, replicas []client.Replica) *objects.WorkloadState {
-	state := &objects.WorkloadState{}
-	for _, r := range replicas {
-		if !r.Gateway && r.Namespace == o.GetNamespace() && r.Workload == o.GetName() {
-			state.Replicas = append(state.Replicas, r.State)
+// workloadStates are the states of all workloads' replicas.
+func (c *Controller) workloadStates() map[objects.Key][]objects.ReplicaState {
+	out := map[objects.Key][]objects.ReplicaState{}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, report := range c.reports {
+		for _, r := range report.Replicas {
+			if !r.Gateway {
+				key := objects.Key{Group: objects.Workload.Group, Kind: objects.Workload.Kind, Namespace: r.Namespace, Name: r.Workload}
+				out[key] = append(out[key], r.State)
+			}
 		}
 	}
-	return state
+	for _, states := range out {
+		slices.SortFunc(states, func(a, b objects.ReplicaState) int { return cmp.Compare(a.Name, b.Name) })
+	}
+	return out
 }
 
-// programmed says whether every proxy that the object concerns runs it, and how many do. Kinds that no proxy sees have
-// no such condition.
-func (c *Controller) programmed(o *objects.Object, replicas []client.Replica, nodes map[string]xds.NodeStatus) (*metav1.Condition, int) {
+// programmed says whether every proxy that uses the object runs it. Kinds that no proxy sees have no such condition. The
+// message says nothing that changes while the answer is the same.
+func programmed(o *objects.Object, p push.Progress) *metav1.Condition {
 	switch o.Kind {
-	case objects.Namespace, objects.ServiceAccount, objects.Secret, objects.Workload, objects.Cluster:
-		return nil, 0
+	case objects.Namespace, objects.ServiceAccount, objects.Secret, objects.Workload, objects.Cluster, objects.AccessBinding:
+		return nil
 	}
 	condition := &metav1.Condition{Type: objects.ConditionProgrammed, ObservedGeneration: o.GetGeneration()}
-	wanted, running := 0, 0
-	var refused, waiting []string
-	for _, r := range replicas {
-		n, connected := nodes[r.NodeID]
-		if !connected || n.Failure == "" && !c.uses.of(r.NodeID, o.Key()) {
-			continue
-		}
-		wanted++
-		name := r.Namespace + "/" + r.State.Name
-		switch {
-		case n.Failure != "":
-			refused = append(refused, name+": "+n.Failure)
-		case n.Synced && n.Revision >= o.Revision:
-			running++
-		default:
-			var reasons []string
-			for _, t := range n.Types {
-				if t.State == xds.Refused {
-					reasons = append(reasons, t.Type+": "+t.Reason)
-				}
-			}
-			if len(reasons) > 0 {
-				refused = append(refused, name+" refused "+strings.Join(reasons, ", "))
-			} else {
-				waiting = append(waiting, name+" has not acknowledged it yet")
-			}
-		}
+	var refused []string
+	if p.Failure != "" {
+		refused = append(refused, p.Failure)
+	}
+	for _, r := range p.Refused {
+		refused = append(refused, proxyName(r.Proxy)+" refused "+r.Reason)
 	}
 	switch {
-	case wanted == 0:
-		condition.Status, condition.Reason, condition.Message = metav1.ConditionUnknown, "NoProxies", "no connected proxy uses it"
 	case len(refused) > 0:
 		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, "Refused", brief(refused)
-	case len(waiting) > 0:
-		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, "Pending", brief(waiting)
+	case p.Proxies == 0:
+		condition.Status, condition.Reason, condition.Message = metav1.ConditionUnknown, "NoProxies", "no connected proxy uses it"
+	case p.Waiting > 0 || p.Revision < o.Revision:
+		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, "Pending", "proxies have not acknowledged it yet"
 	default:
-		condition.Status, condition.Reason, condition.Message = metav1.ConditionTrue, "Programmed", fmt.Sprintf("%d proxies run it", running)
+		condition.Status, condition.Reason, condition.Message = metav1.ConditionTrue, "Programmed", "every connected proxy that uses it runs it"
 	}
-	return condition, running
+	return condition
+}
+
+// proxyName is namespace/name of a node's identifier, type~address~name.namespace~domain.
+func proxyName(id string) string {
+	if parts := strings.Split(id, "~"); len(parts) == 4 {
+		if cut := strings.LastIndexByte(parts[2], '.'); cut > 0 {
+			return parts[2][cut+1:] + "/" + parts[2][:cut]
+		}
+	}
+	return id
 }
 
 // brief bounds the length of a message.

@@ -23,6 +23,8 @@ var elsewhere = map[string]string{
 	"control/agent/process/launch.go launch":        "a setting of the kernel",
 	"control/agent/process/log.go rotate":           "logs, which their processes hold open",
 	"control/agent/process/process.go Start":        "a log, appended to",
+	"control/audit/file.go open":                    "the audit log, appended to and synced",
+	"control/audit/file.go rotate":                  "the audit log's older files",
 	"control/cli/up_start.go startAgent":            "a log, appended to",
 	"control/store/etcd/room.go keepReserve":        "room on the disk, without content",
 	"demo/tour/record.go openRecord":                "locked: the lock belongs to the file, which is never replaced",

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"heddle.io/heddle/control/audit"
 	"heddle.io/heddle/control/ca"
 	"heddle.io/heddle/control/cluster"
 	"heddle.io/heddle/control/model"
@@ -33,6 +34,8 @@ type Config struct {
 	Version   string
 	Store     store.Store
 	Authority *ca.Authority
+	// Audit records who joined and whose intermediates were signed, before they are handed out.
+	Audit *audit.Log
 	// Gateways gives the addresses by which others reach this cluster's east-west gateways now; none when it has no
 	// address to advertise.
 	Gateways func() []netip.AddrPort

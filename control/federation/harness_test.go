@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"heddle.io/heddle/api/v1alpha1"
+	"heddle.io/heddle/control/audit"
 	"heddle.io/heddle/control/ca"
 	"heddle.io/heddle/control/cluster"
 	"heddle.io/heddle/control/model"
@@ -208,6 +209,7 @@ type node struct {
 	place     cluster.Cluster
 	store     *memory
 	authority *ca.Authority
+	audit     *audit.Log
 	clock     *clock
 	link      *link
 	// address of its gateway, which here is its federation port itself.
@@ -240,6 +242,9 @@ func place(t *testing.T, name string) cluster.Cluster {
 	c.DataRoot, c.RunRoot = filepath.Join(t.TempDir(), "lib"), filepath.Join(t.TempDir(), "run")
 	return c
 }
+
+// auditSize is small: its room is taken at once.
+const auditSize = 64 << 10
 
 // newNode starts a cluster: a primary, or the member that its directory says it is.
 func newNode(t *testing.T, name string, l *link, c *clock) *node {
@@ -274,10 +279,13 @@ func (n *node) start() {
 	if !isMember {
 		n.put(clusterObject(n.name, v1alpha1.ClusterSpec{Primary: true}))
 	}
+	if n.audit, err = audit.Open(audit.Options{Dir: n.place.Audit(), Size: auditSize, Now: n.clock.Now, Log: slog.New(slog.DiscardHandler)}); err != nil {
+		n.t.Fatal(err)
+	}
 	gateway := netip.MustParseAddrPort(n.address)
 	follow := make(chan struct{}, 1)
 	n.f, err = Open(Config{
-		Cluster: n.place, Settings: model.DefaultSettings(n.name), Version: "test", Store: n.store, Authority: n.authority,
+		Cluster: n.place, Settings: model.DefaultSettings(n.name), Version: "test", Store: n.store, Authority: n.authority, Audit: n.audit,
 		Gateways: func() []netip.AddrPort { return []netip.AddrPort{gateway} },
 		Listen:   func() (net.Listener, error) { return net.Listen("tcp", n.address) },
 		Dial:     n.link.dial, Rotate: n.agentRotates, Accept: n.proxiesAccept, Changed: func() {}, Log: slog.New(slog.DiscardHandler), Now: n.clock.Now, Pace: testPace,
@@ -303,7 +311,8 @@ func (n *node) start() {
 			}
 		}
 	})
-	n.stop = sync.OnceFunc(func() { cancel(); parts.Wait() })
+	log := n.audit
+	n.stop = sync.OnceFunc(func() { cancel(); parts.Wait(); log.Close() })
 	eventually(n.t, n.name+" listens", func() bool {
 		conn, err := net.Dial("tcp", n.address)
 		if err == nil {

@@ -9,6 +9,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -269,28 +270,111 @@ func TestRemovalDoesNotWaitForTheRemoved(t *testing.T) {
 func TestConnectionsAreBounded(t *testing.T) {
 	p := newNode(t, "cluster1", newLink(), &clock{})
 	a := p.joinMember("cluster2")
+	first, _ := raw(t, p, nil)
 	for range maxStrangers {
 		api, _ := raw(t, p, nil)
 		if _, err := api.Hello(context.Background(), &pb.HelloRequest{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	_, err := joinAs(t, p, "x", p.address, p.token())
-	failsWith(t, err, "connection to the primary failed")
+	// Who said nothing since lost its place to one that came later.
+	if _, err := first.Hello(context.Background(), &pb.HelloRequest{}); err == nil {
+		t.Error("the first stranger is still heard")
+	}
 	if n := p.f.counters.snapshot()[countConnectionsRefused]; n == 0 {
-		t.Error("no connection was refused")
+		t.Error("no connection was ended")
+	}
+	// All places are taken, and a cluster can join all the same.
+	if _, err := joinAs(t, p, "x", p.address, p.token()); err != nil {
+		t.Error(err)
 	}
 	// Members are not in strangers' bounds.
 	a.restart()
 	eventually(t, "the member is connected", func() bool { return a.f.Status().Connected })
 	a.stop()
+	before := p.f.counters.snapshot()[countConnectionsRefused]
 	for range 2 * maxPerMember {
 		conn, err := connect(context.Background(), p.link.dial, human, p.address, "cluster.local", certificateOf(t, a), func([]*x509.Certificate) error { return nil })
 		if err == nil {
 			defer conn.Close()
 		}
 	}
-	eventually(t, "a member's are bounded too", func() bool { return p.f.counters.snapshot()[countConnectionsRefused] >= maxPerMember })
+	eventually(t, "a member's are bounded too", func() bool { return p.f.counters.snapshot()[countConnectionsRefused] >= before+maxPerMember })
+}
+
+// silentStrangers hold connections without a word.
+func silentStrangers(t *testing.T, n *node, count int) {
+	t.Helper()
+	for range count {
+		conn, err := net.Dial("tcp", n.address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+	}
+}
+
+// A stranger who holds hundreds of connections without a word keeps nobody out: neither a member that comes back, from the
+// same address, nor a cluster that joins.
+func TestSilentStrangersKeepNobodyOut(t *testing.T) {
+	p := newNode(t, "cluster1", newLink(), &clock{})
+	a := p.joinMember("cluster2")
+	a.stop()
+	silentStrangers(t, p, 300)
+	for range 2 * maxStrangers {
+		raw(t, p, nil)
+	}
+	eventually(t, "all are accepted", func() bool { return p.f.counters.snapshot()[countConnections] >= 300+2*maxStrangers })
+	failed := p.f.counters.snapshot()[countHandshakesFailed]
+	began := time.Now()
+	a.start()
+	t.Cleanup(a.stop)
+	eventually(t, "the member is connected", func() bool { return a.f.Status().Connected })
+	if took := time.Since(began); took > handshakeTimeout/2 {
+		t.Errorf("it took %s", took)
+	}
+	if n := a.f.counters.snapshot()[countAttemptsFailed]; n != 0 {
+		t.Errorf("%d attempts of the member failed", n)
+	}
+	if _, err := joinAs(t, p, "cluster3", p.address, p.token()); err != nil {
+		t.Error(err)
+	}
+	// It was not for want of strangers.
+	if n := p.f.counters.snapshot()[countHandshakesFailed]; n > failed+2*maxHandshakes {
+		t.Errorf("%d handshakes ended: the strangers had gone by themselves", n-failed)
+	}
+}
+
+// A stranger that goes on connecting, as fast as it can, takes places from itself only.
+func TestAFloodFromOneAddressTakesItsOwnPlaces(t *testing.T) {
+	p := newNode(t, "cluster1", newLink(), &clock{})
+	a := p.joinMember("cluster2")
+	a.stop()
+	ctx, cancel := context.WithCancel(context.Background())
+	var flood sync.WaitGroup
+	defer flood.Wait()
+	defer cancel()
+	flood.Go(func() {
+		dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 9)}}
+		var held []net.Conn
+		for ctx.Err() == nil {
+			conn, err := dialer.DialContext(ctx, "tcp", p.address)
+			if err != nil {
+				continue
+			}
+			if held = append(held, conn); len(held) > 4*maxHandshakes {
+				held[0].Close()
+				held = held[1:]
+			}
+		}
+		for _, conn := range held {
+			conn.Close()
+		}
+	})
+	eventually(t, "the flood has begun", func() bool { return p.f.counters.snapshot()[countConnections] > 4*maxHandshakes })
+	a.start()
+	t.Cleanup(a.stop)
+	eventually(t, "the member is connected", func() bool { return a.f.Status().Connected })
 }
 
 // falsePrimary has the certificate of a primary, and says what a test says.

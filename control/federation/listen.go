@@ -19,7 +19,7 @@ import (
 // Bounds of the federation port. Whoever reaches the gateways reaches it, so all of them hold before anybody is known.
 const (
 	// maxHandshakes are under way at a time, maxStrangers are connected without a certificate, each for strangerTime at
-	// the most, and maxPerMember are connections of one member.
+	// the most, and maxPerMember are connections of one member. One more takes the place of another, see seats.
 	maxHandshakes = 64
 	maxStrangers  = 32
 	strangerTime  = time.Minute
@@ -29,8 +29,6 @@ const (
 	// maxCalls run on one connection at a time.
 	maxCalls = 4
 )
-
-var errFull = errors.New("too many connections")
 
 // listenLoop serves other controllers. The address exists only once the agent made the bridge, so opening it is tried
 // until it succeeds, and again if it should ever be lost.
@@ -101,15 +99,15 @@ func (f *Federation) tlsConfig() *tls.Config {
 type admission struct {
 	credentials.TransportCredentials
 	f          *Federation
-	handshakes chan struct{}
+	handshakes *seats
+	strangers  *seats
 
-	mu        sync.Mutex
-	strangers int
-	members   map[string]int
+	mu      sync.Mutex
+	members map[string]*seats
 }
 
 func newAdmission(f *Federation) *admission {
-	return &admission{TransportCredentials: credentials.NewTLS(f.tlsConfig()), f: f, handshakes: make(chan struct{}, maxHandshakes), members: map[string]int{}}
+	return &admission{TransportCredentials: credentials.NewTLS(f.tlsConfig()), f: f, handshakes: newSeats(maxHandshakes), strangers: newSeats(maxStrangers), members: map[string]*seats{}}
 }
 
 // admitted is a caller's connection: what TLS says of it, and how to end it.
@@ -121,22 +119,17 @@ type admitted struct {
 // ServerHandshake implements [credentials.TransportCredentials].
 func (a *admission) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	a.f.counters.add(countConnections)
-	select {
-	case a.handshakes <- struct{}{}:
-		defer func() { <-a.handshakes }()
-	default:
-		a.f.counters.add(countConnectionsRefused)
-		raw.Close()
-		return nil, nil, errFull
-	}
-	conn, info, err := a.TransportCredentials.ServerHandshake(raw)
+	conn := newSeat(raw, a.f.config.Now)
+	a.evict(a.handshakes.take(conn))
+	defer a.handshakes.leave(conn)
+	secured, info, err := a.TransportCredentials.ServerHandshake(conn)
 	if err != nil {
 		a.f.counters.add(countHandshakesFailed)
 		return nil, nil, err
 	}
 	tlsInfo, ok := info.(credentials.TLSInfo)
 	if !ok {
-		conn.Close()
+		secured.Close()
 		return nil, nil, errors.New("not a TLS connection")
 	}
 	who := ""
@@ -145,12 +138,7 @@ func (a *admission) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInf
 			who = known.cluster
 		}
 	}
-	if !a.enter(who) {
-		a.f.counters.add(countConnectionsRefused)
-		conn.Close()
-		return nil, nil, errFull
-	}
-	guest := &guest{Conn: conn, leave: func() { a.leave(who) }}
+	guest := &guest{Conn: secured, leave: a.enter(who, conn)}
 	if who == "" {
 		guest.timer = time.AfterFunc(strangerTime, func() { _ = guest.Close() })
 	}
@@ -160,32 +148,34 @@ func (a *admission) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInf
 // Clone implements [credentials.TransportCredentials]; the bounds are shared.
 func (a *admission) Clone() credentials.TransportCredentials { return a }
 
-func (a *admission) enter(who string) bool {
+// enter gives a connection of a cluster, or of a stranger, its place, and returns what gives the place back.
+func (a *admission) enter(who string, conn *seat) (leave func()) {
+	if who == "" {
+		a.evict(a.strangers.take(conn))
+		return func() { a.strangers.leave(conn) }
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if who == "" {
-		if a.strangers == maxStrangers {
-			return false
+	own := a.members[who]
+	if own == nil {
+		own = newSeats(maxPerMember)
+		a.members[who] = own
+	}
+	a.evict(own.take(conn))
+	return func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if own.leave(conn) == 0 && a.members[who] == own {
+			delete(a.members, who)
 		}
-		a.strangers++
-		return true
 	}
-	if a.members[who] == maxPerMember {
-		return false
-	}
-	a.members[who]++
-	return true
 }
 
-func (a *admission) leave(who string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if who == "" {
-		a.strangers--
-		return
-	}
-	if a.members[who]--; a.members[who] == 0 {
-		delete(a.members, who)
+// evict ends a connection whose place was taken. What reads from it ends, and gives up what else it holds.
+func (a *admission) evict(s *seat) {
+	if s != nil {
+		a.f.counters.add(countConnectionsRefused)
+		_ = s.Close()
 	}
 }
 

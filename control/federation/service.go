@@ -8,13 +8,16 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/peer"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	pb "heddle.io/heddle/api/federation/federationv1"
 	"heddle.io/heddle/api/v1alpha1"
+	"heddle.io/heddle/control/audit"
 	"heddle.io/heddle/control/ca"
 	"heddle.io/heddle/control/cluster"
 	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/server/client"
 	"heddle.io/heddle/control/store"
 )
 
@@ -163,10 +166,17 @@ func (f *Federation) admitOnce(ctx context.Context, request *pb.JoinRequest, nam
 		objects.SetCreated(o, nil, metav1.NewTime(now), request.GetTokenId()+"-"+key[:16], true)
 		writes = append(writes, store.Write{Key: o.Key(), Object: o, IfRevision: -1})
 	}
+	ended, err := f.config.Audit.Begin(audit.Record{Who: "join token " + request.GetTokenId(), From: addressOf(ctx), Action: "cluster.join", Objects: []audit.Object{{Name: "Cluster/" + name}},
+		Detail: fmt.Sprintf("intermediate for the key %s, signed until %s, again %t", key, issued.Expires.UTC().Format(time.RFC3339), repair)})
+	if err != nil {
+		return nil, unrecorded(err)
+	}
 	if len(writes) > 0 {
-		if _, err := f.config.Store.Apply(ctx, writes); err != nil {
-			return nil, err
-		}
+		_, err = f.config.Store.Apply(ctx, writes)
+	}
+	ended("", err)
+	if err != nil {
+		return nil, err
 	}
 	if repair {
 		f.counters.add(countRepairs)
@@ -258,9 +268,31 @@ func (s *service) Renew(ctx context.Context, request *pb.RenewRequest) (*pb.Rene
 		}
 		return nil, f.sayable(err)
 	}
+	if err := f.config.Audit.Signed(audit.Record{Who: "cluster " + who.cluster, From: addressOf(ctx), Action: "sign", Objects: []audit.Object{{Name: "Cluster/" + who.cluster}},
+		Detail: fmt.Sprintf("intermediate of the membership %s, until %s", who.membership, issued.Expires.UTC().Format(time.RFC3339))}); err != nil {
+		f.counters.add(countCallsRefused)
+		return nil, unrecorded(err)
+	}
 	f.counters.add(countRenewals)
 	f.config.Log.Info("intermediate renewed", "cluster", who.cluster, "expires", issued.Expires)
 	return &pb.RenewResponse{Issued: message(issued)}, nil
+}
+
+// unrecorded is what a cluster is told whose call could not be recorded; where the log is, is not its business.
+func unrecorded(err error) error {
+	var p *client.Problem
+	if errors.As(err, &p) {
+		return refuse(pb.Refusal_FAILED, p.What, "", p.Remedy)
+	}
+	return err
+}
+
+// addressOf is where a call came from: for what east-west gateways pass on, the gateway.
+func addressOf(ctx context.Context) string {
+	if p, ok := peer.FromContext(ctx); ok {
+		return p.Addr.String()
+	}
+	return ""
 }
 
 // sayable makes any error one that may be told to the caller.

@@ -82,7 +82,11 @@ func (f *Federation) sync(call grpc.BidiStreamingServer[pb.FromMember, pb.FromPr
 	defer f.detach(s)
 	f.counters.add(countStreams)
 	f.config.Log.Info("member connected", "cluster", who.cluster, "version", clip(first.GetBegin().GetVersion()))
-	go func() { cancel(f.hear(call, s, watchdog)) }()
+	go func() {
+		// hear winds the watchdog up, so that it is hear's end that stops it for good.
+		defer watchdog.Stop()
+		cancel(f.hear(call, s, watchdog))
+	}()
 	err = f.tell(ctx, call, s, who)
 	f.config.Log.Info("member's stream ended", "cluster", who.cluster, "reason", err)
 	return err

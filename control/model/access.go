@@ -9,6 +9,8 @@ type AccessAction string
 const (
 	Allow AccessAction = "ALLOW"
 	Deny  AccessAction = "DENY"
+	// Audit marks a request for logs and lets it through.
+	Audit AccessAction = "AUDIT"
 )
 
 // AccessPolicy says who may call a workload, and what.
@@ -53,7 +55,12 @@ type AccessFrom struct {
 	Accounts   Values[Account]      `json:"accounts,omitzero"`
 	IPs        Values[netip.Prefix] `json:"ips,omitzero"`
 	RemoteIPs  Values[netip.Prefix] `json:"remoteIPs,omitzero"`
+	// RequestPrincipals are issuer/subject of verified tokens.
+	RequestPrincipals Values[string] `json:"requestPrincipals,omitzero"`
 }
+
+// NeedsHTTP says whether any of it can be told of requests only.
+func (f AccessFrom) NeedsHTTP() bool { return !f.RequestPrincipals.Empty() }
 
 // AccessTo matches a request or a connection.
 type AccessTo struct {
@@ -82,6 +89,11 @@ const (
 	OnServerName      ConditionKind = "connection.sni"
 	// OnCluster looks at the cluster whose authority issued the caller's certificate.
 	OnCluster ConditionKind = "source.cluster"
+	// Of verified tokens: issuer/subject, who it is for, who it was issued to, any claim.
+	OnRequestPrincipal ConditionKind = "request.auth.principal"
+	OnAudiences        ConditionKind = "request.auth.audiences"
+	OnPresenter        ConditionKind = "request.auth.presenter"
+	OnClaim            ConditionKind = "request.auth.claims"
 )
 
 // Condition is one further demand. The values' form follows the kind and has been checked.
@@ -89,6 +101,8 @@ type Condition struct {
 	Kind ConditionKind `json:"kind"`
 	// Header's name, for OnHeader.
 	Header string `json:"header,omitempty"`
+	// Claim, for OnClaim: its name, within those of the claims around it.
+	Claim []string `json:"claim,omitempty"`
 	// Values for the kinds with patterns.
 	Values Values[string] `json:"values,omitzero"`
 	// IPs for the kinds with addresses.
@@ -100,7 +114,13 @@ type Condition struct {
 }
 
 // NeedsHTTP says whether it can be told of requests only.
-func (c Condition) NeedsHTTP() bool { return c.Kind == OnHeader }
+func (c Condition) NeedsHTTP() bool {
+	switch c.Kind {
+	case OnHeader, OnRequestPrincipal, OnAudiences, OnPresenter, OnClaim:
+		return true
+	}
+	return false
+}
 
 // AccessFor lists the policies for a workload, those of the root namespace included.
 func (m *Mesh) AccessFor(namespace string, labels map[string]string) []*AccessPolicy {

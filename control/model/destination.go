@@ -170,6 +170,12 @@ func MatchesHost(pattern, host string) (specificity int, ok bool) {
 // first policies of the client's namespace, then of the service's, then of the root namespace; within one namespace
 // the most specific host wins, then the oldest; policies are not merged.
 func (m *Mesh) Destination(clientNamespace string, clientLabels map[string]string, s *Service) *DestinationPolicy {
+	return m.DestinationAmong(m.Destinations, clientNamespace, clientLabels, s)
+}
+
+// DestinationAmong is [Mesh.Destination] for whoever knows which policies may be for the service; they are in the mesh's
+// order.
+func (m *Mesh) DestinationAmong(all []*DestinationPolicy, clientNamespace string, clientLabels map[string]string, s *Service) *DestinationPolicy {
 	namespaces := []string{clientNamespace, s.Namespace, m.Settings.RootNamespace}
 	if clientNamespace == m.Settings.RootNamespace {
 		namespaces = namespaces[1:]
@@ -177,7 +183,7 @@ func (m *Mesh) Destination(clientNamespace string, clientLabels map[string]strin
 	for _, ns := range namespaces {
 		var best *DestinationPolicy
 		bestRank := 0
-		for _, d := range m.Destinations {
+		for _, d := range all {
 			if d.Namespace != ns || !d.ExportTo.In(clientNamespace) {
 				continue
 			}

@@ -96,6 +96,8 @@ type Mesh struct {
 	PeerModes []*PeerMode `json:"peerModes,omitempty"`
 	// Access are the rules for who may call what, sorted by namespace and name.
 	Access []*AccessPolicy `json:"access,omitempty"`
+	// Authentications are the rules for whose tokens are taken, sorted by age, then by namespace and name.
+	Authentications []*Authentication `json:"authentications,omitempty"`
 	// Credentials are gateways' certificates, sorted by namespace and name.
 	Credentials []*Credential `json:"credentials,omitempty"`
 }
@@ -121,6 +123,19 @@ func (m *Mesh) Service(host string) *Service {
 	return nil
 }
 
+// ServicesIn are the services of a namespace.
+func (m *Mesh) ServicesIn(namespace string) []*Service {
+	from, to := m.servicesIn(namespace)
+	return m.Services[from:to]
+}
+
+func (m *Mesh) servicesIn(namespace string) (from, to int) {
+	from, _ = slices.BinarySearchFunc(m.Services, namespace, func(s *Service, want string) int { return strings.Compare(s.Namespace, want) })
+	for to = from; to < len(m.Services) && m.Services[to].Namespace == namespace; to++ {
+	}
+	return from, to
+}
+
 // Global finds a global namespace, or nil.
 func (m *Mesh) Global(name string) *GlobalNamespace {
 	for _, g := range m.Globals {
@@ -139,16 +154,16 @@ func splitHost(host string) (namespace, name string) {
 
 // Replica finds a replica, or nil.
 func (m *Mesh) Replica(namespace, name string) *Replica {
-	i, ok := slices.BinarySearchFunc(m.Replicas, name, func(r *Replica, want string) int {
-		if c := strings.Compare(r.Namespace, namespace); c != 0 {
-			return c
-		}
-		return strings.Compare(r.Name, want)
-	})
-	if !ok {
-		return nil
+	if i, ok := m.replica(namespace, name); ok {
+		return m.Replicas[i]
 	}
-	return m.Replicas[i]
+	return nil
+}
+
+func (m *Mesh) replica(namespace, name string) (int, bool) {
+	return slices.BinarySearchFunc(m.Replicas, name, func(r *Replica, want string) int {
+		return cmp.Or(strings.Compare(r.Namespace, namespace), strings.Compare(r.Name, want))
+	})
 }
 
 // Credential finds a gateway's certificate, or nil.

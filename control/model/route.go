@@ -38,7 +38,9 @@ type HTTPRoute struct {
 	Response HeaderOps `json:"response,omitzero"`
 	Fault    *Fault    `json:"fault,omitempty"`
 	CORS     *CORS     `json:"cors,omitempty"`
-	Source   Source    `json:"source"`
+	// Mirrors get copies of the requests; their answers are dropped.
+	Mirrors []Mirror `json:"mirrors,omitempty"`
+	Source  Source   `json:"source"`
 }
 
 // MatchKind is how a string is compared.
@@ -68,6 +70,15 @@ type NamedMatch struct {
 	Not bool `json:"not,omitempty"`
 }
 
+// ClaimMatch compares a claim of a verified token: its text, or a text of its list.
+type ClaimMatch struct {
+	// Claim is its name, within those of the claims around it.
+	Claim []string    `json:"claim"`
+	Match StringMatch `json:"match"`
+	// Not inverts the match.
+	Not bool `json:"not,omitempty"`
+}
+
 // HTTPMatch holds when all that it sets holds.
 type HTTPMatch struct {
 	Name string `json:"name,omitempty"`
@@ -77,7 +88,9 @@ type HTTPMatch struct {
 	// Headers, pseudo headers (:method, :scheme, :authority) included.
 	Headers []NamedMatch `json:"headers,omitempty"`
 	Query   []NamedMatch `json:"query,omitempty"`
-	Scope   Scope        `json:"scope,omitzero"`
+	// Claims can hold at gateways only, which choose the route again once tokens are verified.
+	Claims []ClaimMatch `json:"claims,omitempty"`
+	Scope  Scope        `json:"scope,omitzero"`
 }
 
 // Scope is where a match holds at all; it is decided when the configuration is made, not per request.

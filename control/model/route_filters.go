@@ -24,6 +24,13 @@ type FaultAbort struct {
 	Share uint32 `json:"share"`
 }
 
+// Mirror copies some of a route's requests to a service, to see how it does with them.
+type Mirror struct {
+	To Destination `json:"to"`
+	// Share of a million requests.
+	Share uint32 `json:"share"`
+}
+
 // CORS lets pages of other origins use a route (https://fetch.spec.whatwg.org/#http-cors-protocol): the proxy answers
 // their preflight requests and marks the answers to the others.
 type CORS struct {

@@ -48,6 +48,8 @@ func CheckForm(o *Object) []*Error {
 		c.cluster(r)
 	case *v1alpha1.GlobalNamespace:
 		c.globalNamespace(r)
+	case *v1alpha1.AccessBinding:
+		c.accessBinding(r)
 	case *networkingv1.Gateway:
 		c.gateway(r)
 	case *networkingv1.VirtualService:
@@ -58,6 +60,8 @@ func CheckForm(o *Object) []*Error {
 		c.peerAuthentication(r)
 	case *securityv1.AuthorizationPolicy:
 		c.authorizationPolicy(r)
+	case *securityv1.RequestAuthentication:
+		c.requestAuthentication(r)
 	default:
 		c.fail("", fmt.Sprintf("kind %s has no form check", o.Kind.Kind), "this is a fault of Heddle; report it")
 	}

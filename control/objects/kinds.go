@@ -39,12 +39,17 @@ var (
 		func() Resource { return &securityv1.PeerAuthentication{} }, "pa")
 	AuthorizationPolicy = securityKind("AuthorizationPolicy", "authorizationpolicies",
 		func() Resource { return &securityv1.AuthorizationPolicy{} }, "ap")
+	RequestAuthentication = securityKind("RequestAuthentication", "requestauthentications",
+		func() Resource { return &securityv1.RequestAuthentication{} }, "ra")
 
 	Workload = heddleKind("Workload", "workloads", true, func() Resource { return &v1alpha1.Workload{} }, "wl")
 
 	Cluster         = heddleKind("Cluster", "clusters", false, func() Resource { return &v1alpha1.Cluster{} }, "cl")
 	GlobalNamespace = heddleKind("GlobalNamespace", "globalnamespaces", false,
 		func() Resource { return &v1alpha1.GlobalNamespace{} }, "gns")
+
+	AccessBinding = heddleKind("AccessBinding", "accessbindings", false,
+		func() Resource { return &v1alpha1.AccessBinding{} }, "ab")
 )
 
 // Kinds is the list of all kinds that Heddle accepts, in the order in which a batch is shown. A new kind is one line
@@ -52,6 +57,7 @@ var (
 var Kinds = []*Kind{
 	Cluster,
 	GlobalNamespace,
+	AccessBinding,
 	Namespace,
 	ServiceAccount,
 	Secret,
@@ -61,6 +67,7 @@ var Kinds = []*Kind{
 	VirtualService,
 	DestinationRule,
 	PeerAuthentication,
+	RequestAuthentication,
 	AuthorizationPolicy,
 }
 

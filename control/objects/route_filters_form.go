@@ -52,6 +52,31 @@ func (c *checker) fault(at string, f *networking.HTTPFaultInjection) {
 	}
 }
 
+func (c *checker) mirrors(at string, r *networking.HTTPRoute) {
+	if r.Mirror == nil && len(r.Mirrors) == 0 {
+		return
+	}
+	if len(r.Route) == 0 {
+		c.fail(at, "mirrors, but has no route", "remove the mirrors, or route to a destination")
+	}
+	if r.Mirror != nil {
+		c.destination(at+".mirror", r.Mirror)
+		if len(r.Mirrors) > 0 {
+			c.fail(at+".mirrors", "is there beside mirror", "leave one")
+		}
+	}
+	c.percentage(at+".mirrorPercentage", r.MirrorPercentage)
+	//nolint:staticcheck // Deprecated in Istio, and still read there.
+	if p := r.MirrorPercent.GetValue(); p > 100 {
+		c.fail(at+".mirrorPercent", fmt.Sprintf("%d is not a percentage", p), "use 0 to 100")
+	}
+	for i, m := range r.Mirrors {
+		path := fmt.Sprintf("%s.mirrors[%d]", at, i)
+		c.destination(path+".destination", m.GetDestination())
+		c.percentage(path+".percentage", m.GetPercentage())
+	}
+}
+
 func (c *checker) percentage(at string, p *networking.Percent) {
 	if v := p.GetValue(); math.IsNaN(v) || v < 0 || v > 100 {
 		c.fail(at+".value", fmt.Sprintf("%g is not a percentage", v), "use 0 to 100")

@@ -27,18 +27,19 @@ func (c *checker) peerAuthentication(p *securityv1.PeerAuthentication) {
 	}
 }
 
-// ConditionKeys are the keys that when[].key may hold, besides request.headers[name].
+// ConditionKeys are the keys that when[].key may hold, besides request.headers[name] and request.auth.claims[name].
 var ConditionKeys = []string{
 	"source.ip", "remote.ip", "source.namespace", "source.principal", "source.serviceAccount", "destination.ip",
-	"destination.port", "connection.sni", "source.cluster",
+	"destination.port", "connection.sni", "source.cluster", "request.auth.principal", "request.auth.audiences",
+	"request.auth.presenter",
 }
 
 func (c *checker) authorizationPolicy(p *securityv1.AuthorizationPolicy) {
 	c.labels("spec.selector.matchLabels", p.Spec.GetSelector().GetMatchLabels())
 	switch p.Spec.Action {
-	case security.AuthorizationPolicy_ALLOW, security.AuthorizationPolicy_DENY:
+	case security.AuthorizationPolicy_ALLOW, security.AuthorizationPolicy_DENY, security.AuthorizationPolicy_AUDIT:
 	default:
-		c.fail("spec.action", fmt.Sprintf("action %s is not supported", p.Spec.Action), "use ALLOW or DENY")
+		c.fail("spec.action", fmt.Sprintf("action %s is not supported", p.Spec.Action), "use ALLOW, DENY or AUDIT")
 	}
 	if p.Spec.Action == security.AuthorizationPolicy_DENY && len(p.Spec.Rules) == 0 {
 		c.fail("spec.rules", "missing: a DENY policy without rules never matches",
@@ -66,6 +67,7 @@ func (c *checker) rule(at string, r *security.Rule) {
 			{"namespaces", s.Namespaces, c.wildcard}, {"notNamespaces", s.NotNamespaces, c.wildcard},
 			{"serviceAccounts", s.ServiceAccounts, c.serviceAccount},
 			{"notServiceAccounts", s.NotServiceAccounts, c.serviceAccount},
+			{"requestPrincipals", s.RequestPrincipals, c.wildcard}, {"notRequestPrincipals", s.NotRequestPrincipals, c.wildcard},
 			{"ipBlocks", s.IpBlocks, c.ipBlock}, {"notIpBlocks", s.NotIpBlocks, c.ipBlock},
 			{"remoteIpBlocks", s.RemoteIpBlocks, c.ipBlock}, {"notRemoteIpBlocks", s.NotRemoteIpBlocks, c.ipBlock},
 		} {
@@ -126,11 +128,12 @@ func (c *checker) condition(at string, w *security.Condition) {
 	switch {
 	case strings.HasPrefix(key, "request.headers[") && strings.HasSuffix(key, "]"):
 		c.headerName(at+".key", key[len("request.headers["):len(key)-1])
-	case strings.HasPrefix(key, "request.auth"):
-		c.fail(at+".key", fmt.Sprintf("%q needs verified JWTs, which are not supported", key),
-			"remove the condition")
+	case strings.HasPrefix(key, "request.auth.claims"):
+		if _, ok := ClaimPath(strings.TrimPrefix(key, "request.auth.claims")); !ok {
+			c.fail(at+".key", fmt.Sprintf("%q names no claim", key), "write request.auth.claims[name]")
+		}
 	case !slices.Contains(ConditionKeys, key):
-		remedy := "use request.headers[name], " + strings.Join(ConditionKeys, ", ")
+		remedy := "use request.headers[name], request.auth.claims[name], " + strings.Join(ConditionKeys, ", ")
 		if near := Nearest(key, ConditionKeys); near != "" {
 			remedy = fmt.Sprintf("did you mean %q?", near)
 		}

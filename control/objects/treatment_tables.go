@@ -60,11 +60,13 @@ var heddleTreatments = map[string]fields{
 		"tcp", "http", "grpc", "initialDelaySeconds", "periodSeconds", "timeoutSeconds", "successThreshold",
 		"failureThreshold",
 	}},
-	"v1alpha1.TCPProbe":    {translated: []string{"port"}},
-	"v1alpha1.HTTPProbe":   {translated: []string{"port", "path"}},
-	"v1alpha1.GRPCProbe":   {translated: []string{"port", "service"}},
-	"v1alpha1.Resources":   {translated: []string{"cpu", "memory"}},
-	"v1alpha1.ClusterSpec": {translated: []string{"primary", "key", "joined"}},
+	"v1alpha1.TCPProbe":          {translated: []string{"port"}},
+	"v1alpha1.HTTPProbe":         {translated: []string{"port", "path"}},
+	"v1alpha1.GRPCProbe":         {translated: []string{"port", "service"}},
+	"v1alpha1.Resources":         {translated: []string{"cpu", "memory"}},
+	"v1alpha1.ClusterSpec":       {translated: []string{"primary", "key", "joined"}},
+	"v1alpha1.AccessBindingSpec": {translated: []string{"role", "namespaces", "subjects"}},
+	"v1alpha1.AccessSubject":     {translated: []string{"kind", "name", "namespace"}},
 	"v1alpha1.GlobalNamespaceSpec": {translated: []string{
 		"domain", "mappings", "externalServices", "publicServices", "defaultDeny", "resilience",
 	}},
@@ -120,15 +122,9 @@ var virtualServiceTreatments = map[string]fields{
 	"istio.networking.v1alpha3.HTTPRoute": {
 		translated: []string{
 			"name", "match", "route", "redirect", "directResponse", "rewrite", "timeout", "retries", "headers",
-			"fault", "corsPolicy",
+			"fault", "corsPolicy", "mirror", "mirrors", "mirrorPercent", "mirrorPercentage",
 		},
-		refused: map[string]string{
-			"delegate":         "write the routes into this VirtualService",
-			"mirror":           later + "mirroring",
-			"mirrors":          later + "mirroring",
-			"mirrorPercent":    later + "mirroring",
-			"mirrorPercentage": later + "mirroring",
-		},
+		refused: map[string]string{"delegate": "write the routes into this VirtualService"},
 	},
 	"istio.networking.v1alpha3.HTTPMatchRequest": {
 		translated: []string{
@@ -173,10 +169,8 @@ var virtualServiceTreatments = map[string]fields{
 		translated: []string{"httpStatus", "grpcStatus", "percentage"},
 		refused:    map[string]string{"http2Error": "use httpStatus or grpcStatus; Istio has not implemented it either"},
 	},
-	"istio.networking.v1alpha3.Percent": {translated: []string{"value"}},
-	"istio.networking.v1alpha3.HTTPMirrorPolicy": {refused: map[string]string{
-		"destination": later + "mirroring", "percentage": later + "mirroring",
-	}},
+	"istio.networking.v1alpha3.Percent":          {translated: []string{"value"}},
+	"istio.networking.v1alpha3.HTTPMirrorPolicy": {translated: []string{"destination", "percentage"}},
 	"istio.networking.v1alpha3.CorsPolicy": {translated: []string{
 		"allowOrigin", "allowOrigins", "allowMethods", "allowHeaders", "exposeHeaders", "maxAge", "allowCredentials",
 		"unmatchedPreflights",
@@ -336,18 +330,31 @@ var securityTreatments = map[string]fields{
 	"istio.type.v1beta1.PolicyTargetReference": {refused: map[string]string{
 		"group": "use selector", "kind": "use selector", "name": "use selector", "namespace": "use selector",
 	}},
-	"istio.security.v1beta1.Rule":      {translated: []string{"from", "to", "when"}},
-	"istio.security.v1beta1.Rule.From": {translated: []string{"source"}},
+	"istio.security.v1beta1.RequestAuthentication": {
+		translated: []string{"selector", "jwtRules"},
+		refused: map[string]string{
+			"targetRef":  "use selector",
+			"targetRefs": "use selector",
+		},
+	},
+	"istio.security.v1beta1.JWTRule": {
+		translated: []string{
+			"issuer", "audiences", "jwks", "jwksUri", "timeout", "fromHeaders", "fromParams", "fromCookies", "outputPayloadToHeader",
+			"forwardOriginalToken", "outputClaimToHeaders", "spaceDelimitedClaims",
+		},
+	},
+	"istio.security.v1beta1.JWTHeader":     {translated: []string{"name", "prefix"}},
+	"istio.security.v1beta1.ClaimToHeader": {translated: []string{"header", "claim"}},
+	"istio.security.v1beta1.Rule":          {translated: []string{"from", "to", "when"}},
+	"istio.security.v1beta1.Rule.From":     {translated: []string{"source"}},
 	"istio.security.v1beta1.Source": {
 		translated: []string{
-			"principals", "notPrincipals", "namespaces", "notNamespaces", "serviceAccounts", "notServiceAccounts",
+			"principals", "notPrincipals", "requestPrincipals", "notRequestPrincipals", "namespaces", "notNamespaces", "serviceAccounts", "notServiceAccounts",
 			"ipBlocks", "notIpBlocks", "remoteIpBlocks", "notRemoteIpBlocks",
 		},
 		refused: map[string]string{
-			"requestPrincipals":    later + "verification of JWTs",
-			"notRequestPrincipals": later + "verification of JWTs",
-			"trustDomains":         `use principals, for example "other.domain/*"`,
-			"notTrustDomains":      `use notPrincipals, for example "other.domain/*"`,
+			"trustDomains":    `use principals, for example "other.domain/*"`,
+			"notTrustDomains": `use notPrincipals, for example "other.domain/*"`,
 		},
 	},
 	"istio.security.v1beta1.Rule.To": {translated: []string{"operation"}},

@@ -139,6 +139,7 @@ func (c *checker) httpRoute(at string, r *networking.HTTPRoute) {
 	c.retries(at+".retries", r.Retries)
 	c.fault(at+".fault", r.Fault)
 	c.cors(at+".corsPolicy", r.CorsPolicy)
+	c.mirrors(at, r)
 }
 
 func (c *checker) redirect(at string, r *networking.HTTPRedirect) {
@@ -173,11 +174,11 @@ func (c *checker) httpMatch(at string, m *networking.HTTPMatchRequest) {
 	c.stringMatch(at+".method", m.Method)
 	c.stringMatch(at+".authority", m.Authority)
 	for _, name := range sortedKeys(m.Headers) {
-		c.headerName(joinKey(at+".headers", name), name)
+		c.matchedHeader(joinKey(at+".headers", name), name)
 		c.stringMatch(joinKey(at+".headers", name), m.Headers[name])
 	}
 	for _, name := range sortedKeys(m.WithoutHeaders) {
-		c.headerName(joinKey(at+".withoutHeaders", name), name)
+		c.matchedHeader(joinKey(at+".withoutHeaders", name), name)
 		c.stringMatch(joinKey(at+".withoutHeaders", name), m.WithoutHeaders[name])
 	}
 	for _, name := range sortedKeys(m.QueryParams) {
@@ -226,6 +227,15 @@ var headerName = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
 func (c *checker) headerName(path, name string) {
 	if !headerName.MatchString(name) && !slices.Contains([]string{":method", ":authority", ":path", ":scheme"}, name) {
 		c.fail(path, fmt.Sprintf("%q is not a header name", name), "use letters, digits and '-'")
+	}
+}
+
+// matchedHeader is a header that a match looks at, or a claim that stands in its place.
+func (c *checker) matchedHeader(path, name string) {
+	if !strings.HasPrefix(name, "@") {
+		c.headerName(path, name)
+	} else if _, ok := RoutingClaim(name); !ok {
+		c.fail(path, fmt.Sprintf("%q names no claim", name), "write @request.auth.claims.name or @request.auth.claims[name]")
 	}
 }
 

@@ -3,7 +3,6 @@
 package registry
 
 import (
-	"context"
 	"maps"
 	"net/netip"
 	"slices"
@@ -57,6 +56,12 @@ func (i Instance) Namespace() string { return i.Workload.Namespace }
 // ID names the replica in the cluster: namespace/name.
 func (i Instance) ID() string { return i.Workload.Namespace + "/" + i.Name }
 
+// SameShape says whether two states of a replica differ in nothing but whether it is ready, where it is and its locality.
+func (i Instance) SameShape(o Instance) bool {
+	i.Ready, i.Address, i.Locality = o.Ready, o.Address, o.Locality
+	return i.equal(o)
+}
+
 func (i Instance) clone() Instance {
 	i.Labels = maps.Clone(i.Labels)
 	i.Ports = slices.Clone(i.Ports)
@@ -69,104 +74,87 @@ func (i Instance) equal(o Instance) bool {
 		i.Cluster == o.Cluster && i.Locality == o.Locality && i.HasProxy == o.HasProxy
 }
 
-// Instances holds the replicas known at the moment. Implementations are safe for concurrent use.
-type Instances interface {
-	// Set adds a replica or replaces what is known of it.
-	Set(Instance)
-	// Delete forgets a replica.
-	Delete(namespace, name string)
-	// Replace sets all replicas at once and forgets all others; for an agent that reports anew after a restart.
-	Replace([]Instance)
-	// Snapshot gives all replicas, sorted by namespace and name.
-	Snapshot() []Instance
-	// Subscribe gives a channel that gets a value after one or more changes, until ctx ends; then it is closed.
-	Subscribe(ctx context.Context) <-chan struct{}
+// Change is what became of a replica; nil is one that was not or is not there.
+type Change struct {
+	Before, After *Instance
 }
 
-// Memory keeps replicas in memory: agents report them again after a restart of the controller.
-type Memory struct {
-	mu          sync.Mutex
-	instances   map[string]Instance
-	subscribers map[chan struct{}]struct{}
+// Instances holds the replicas known at the moment, in memory: agents report them again after a restart of the controller.
+// It is safe for concurrent use. What it gives out is shared and must not be changed.
+type Instances struct {
+	mu        sync.Mutex
+	instances map[string]*Instance
+	// reporters are who reported each.
+	reporters map[string]string
+	// changes since they were taken last; before is what was known then.
+	before map[string]*Instance
+	wake   chan struct{}
 }
-
-var _ Instances = (*Memory)(nil)
 
 // NewInstances makes an empty registry.
-func NewInstances() *Memory {
-	return &Memory{instances: map[string]Instance{}, subscribers: map[chan struct{}]struct{}{}}
+func NewInstances() *Instances {
+	return &Instances{instances: map[string]*Instance{}, reporters: map[string]string{}, before: map[string]*Instance{}, wake: make(chan struct{}, 1)}
 }
 
-// Set implements [Instances].
-func (m *Memory) Set(i Instance) {
+// Report sets all replicas that a reporter knows. Those that it alone reported before and does not now are forgotten.
+func (m *Instances) Report(reporter string, all []Instance) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if old, ok := m.instances[i.ID()]; ok && old.equal(i) {
-		return
-	}
-	m.instances[i.ID()] = i.clone()
-	m.notify()
-}
-
-// Delete implements [Instances].
-func (m *Memory) Delete(namespace, name string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	id := namespace + "/" + name
-	if _, ok := m.instances[id]; !ok {
-		return
-	}
-	delete(m.instances, id)
-	m.notify()
-}
-
-// Replace implements [Instances].
-func (m *Memory) Replace(all []Instance) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	next := make(map[string]Instance, len(all))
+	told := make(map[string]bool, len(all))
 	for _, i := range all {
-		next[i.ID()] = i.clone()
+		id := i.ID()
+		told[id] = true
+		m.reporters[id] = reporter
+		if old := m.instances[id]; old == nil || !old.equal(i) {
+			now := i.clone()
+			m.set(id, &now)
+		}
 	}
-	if maps.EqualFunc(m.instances, next, Instance.equal) {
-		return
+	for id, by := range m.reporters {
+		if by == reporter && !told[id] {
+			delete(m.reporters, id)
+			m.set(id, nil)
+		}
 	}
-	m.instances = next
-	m.notify()
 }
 
-// Snapshot implements [Instances].
-func (m *Memory) Snapshot() []Instance {
+func (m *Instances) set(id string, now *Instance) {
+	if _, noted := m.before[id]; !noted {
+		m.before[id] = m.instances[id]
+	}
+	if now == nil {
+		delete(m.instances, id)
+	} else {
+		m.instances[id] = now
+	}
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Changed gets a value after one or more changes.
+func (m *Instances) Changed() <-chan struct{} { return m.wake }
+
+// Changes are what changed since the last call.
+func (m *Instances) Changes() []Change {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := make([]Change, 0, len(m.before))
+	for id, before := range m.before {
+		out = append(out, Change{Before: before, After: m.instances[id]})
+	}
+	clear(m.before)
+	return out
+}
+
+// Snapshot gives all replicas, sorted by namespace and name.
+func (m *Instances) Snapshot() []Instance {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	out := make([]Instance, 0, len(m.instances))
 	for _, id := range slices.Sorted(maps.Keys(m.instances)) {
-		out = append(out, m.instances[id].clone())
+		out = append(out, *m.instances[id])
 	}
 	return out
-}
-
-// Subscribe implements [Instances].
-func (m *Memory) Subscribe(ctx context.Context) <-chan struct{} {
-	// One waiting value is enough: whoever gets it takes a snapshot of everything.
-	ch := make(chan struct{}, 1)
-	m.mu.Lock()
-	m.subscribers[ch] = struct{}{}
-	m.mu.Unlock()
-	context.AfterFunc(ctx, func() {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		delete(m.subscribers, ch)
-		close(ch)
-	})
-	return ch
-}
-
-func (m *Memory) notify() {
-	for ch := range m.subscribers {
-		select {
-		case ch <- struct{}{}:
-		default:
-		}
-	}
 }

@@ -1,9 +1,10 @@
 package registry
 
 import (
-	"context"
 	"errors"
+	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -127,33 +128,55 @@ func TestAddressesOfIPv6(t *testing.T) {
 
 func TestInstances(t *testing.T) {
 	m := NewInstances()
-	ctx, cancel := context.WithCancel(context.Background())
-	changes := m.Subscribe(ctx)
+	changed := func(want ...string) {
+		t.Helper()
+		select {
+		case <-m.Changed():
+		default:
+		}
+		var got []string
+		for _, c := range m.Changes() {
+			text := fmt.Sprint(c.Before != nil, c.After != nil)
+			if c.Before != nil && c.After != nil {
+				text = fmt.Sprint("same shape ", c.Before.SameShape(*c.After))
+			}
+			got = append(got, text)
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
 	i := Instance{Workload: objects.Key{Kind: "Workload", Namespace: "shop", Name: "cart"}, Name: "cart-0", Ready: true}
-	m.Set(i)
-	<-changes
-	m.Set(i)
+	m.Report("one", []Instance{i})
+	changed("false true")
+	m.Report("one", []Instance{i})
 	select {
-	case <-changes:
+	case <-m.Changed():
 		t.Error("the same again is no change")
 	default:
 	}
+	changed()
 	i.Ready = false
-	m.Set(i)
-	m.Delete("shop", "nobody")
-	<-changes
-	if got := m.Snapshot(); len(got) != 1 || got[0].Ready {
+	m.Report("one", []Instance{i})
+	i.Address = netip.MustParseAddr("10.0.0.1")
+	m.Report("one", []Instance{i})
+	changed("same shape true")
+	i.Labels = map[string]string{"app": "cart"}
+	m.Report("one", []Instance{i})
+	changed("same shape false")
+	// Another reporter's are its own, and one may take over.
+	m.Report("two", []Instance{{Workload: i.Workload, Name: "cart-1"}})
+	m.Report("two", []Instance{{Workload: i.Workload, Name: "cart-1"}, i})
+	changed("false true")
+	m.Report("one", nil)
+	changed()
+	if got := m.Snapshot(); len(got) != 2 || got[0].ID() != "shop/cart-0" || got[1].ID() != "shop/cart-1" {
 		t.Errorf("got %+v", got)
 	}
-	m.Replace([]Instance{{Workload: i.Workload, Name: "cart-1"}})
-	<-changes
-	if got := m.Snapshot(); len(got) != 1 || got[0].ID() != "shop/cart-1" {
+	m.Report("two", nil)
+	changed("true false", "true false")
+	if got := m.Snapshot(); len(got) != 0 {
 		t.Errorf("got %+v", got)
-	}
-	m.Delete("shop", "cart-1")
-	<-changes
-	cancel()
-	if _, open := <-changes; open {
-		t.Error("the channel is still open")
 	}
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -14,6 +15,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"heddle.io/heddle/control/access"
+	"heddle.io/heddle/control/audit"
 	"heddle.io/heddle/control/cluster"
 	"heddle.io/heddle/control/model/build"
 	"heddle.io/heddle/control/objects"
@@ -44,11 +47,15 @@ func (s *Server) handleApply(w http.ResponseWriter, r *http.Request) {
 		refuse(w, invalid(errs))
 		return
 	}
-	b := batch{dryRun: request.DryRun, ignoreMissing: request.IgnoreNotFound}
+	caller := access.From(r.Context())
+	b := batch{verb: "apply", claimed: claimed(caller, request.User), dryRun: request.DryRun, ignoreMissing: request.IgnoreNotFound}
 	seen := map[objects.Key]*objects.Object{}
 	var skipped []objects.Key
+	if request.Delete {
+		b.verb = "delete"
+	}
 	for _, o := range all {
-		o.Origin.Cluster, o.Origin.User = s.config.Cluster, request.User
+		o.Origin.Cluster = s.config.Cluster
 		owner, err := s.owner(o)
 		if err != nil {
 			errs = append(errs, err)
@@ -84,7 +91,7 @@ func (s *Server) handleApply(w http.ResponseWriter, r *http.Request) {
 	}
 	response, err := s.write(r.Context(), b)
 	if err != nil {
-		refuseError(w, "nothing was changed", "", err)
+		s.refuseWrite(w, r, "nothing was changed", "", err)
 		return
 	}
 	response.Skipped = skipped
@@ -93,8 +100,10 @@ func (s *Server) handleApply(w http.ResponseWriter, r *http.Request) {
 
 // batch is a set of changes that are made together.
 type batch struct {
-	objects []*objects.Object
-	deletes []objects.Key
+	// verb is what is done, and claimed whom the caller says to act for, for the audit log.
+	verb, claimed string
+	objects       []*objects.Object
+	deletes       []objects.Key
 	// revisions that objects must have, as [store.Write] takes them.
 	revisions     map[objects.Key]int64
 	dryRun        bool
@@ -116,6 +125,13 @@ func (s *Server) write(ctx context.Context, b batch) (client.ApplyResponse, erro
 		existing[o.Key()] = o
 	}
 	response := client.ApplyResponse{DryRun: b.dryRun, Revision: revision}
+	caller := access.From(ctx)
+	if problem := permit(caller, b, existing); problem != nil {
+		return response, problem
+	}
+	for _, o := range b.objects {
+		o.Origin.User = cmp.Or(b.claimed, caller.Name)
+	}
 	if errs := s.protect(b, existing); len(errs) > 0 {
 		return response, invalid(errs)
 	}
@@ -165,12 +181,47 @@ func (s *Server) write(ctx context.Context, b batch) (client.ApplyResponse, erro
 	if b.dryRun || len(made) == 0 {
 		return response, nil
 	}
-	response.Revision, err = s.config.Store.Apply(ctx, made)
+	err = s.recorded(ctx, audit.Record{Action: b.verb, For: b.claimed, Objects: changesOf(made, response.Results)}, func() (string, error) {
+		var err error
+		response.Revision, err = s.config.Store.Apply(ctx, made)
+		return fmt.Sprintf("revision %d", response.Revision), err
+	})
 	if err != nil {
 		return response, err
 	}
 	s.config.Log.Info("objects written", "changes", len(made), "revision", response.Revision)
 	return response, nil
+}
+
+// changesOf gives the changes of a batch, for the audit log.
+func changesOf(made []store.Write, results []client.Result) []audit.Object {
+	of := make(map[objects.Key]string, len(results))
+	for _, r := range results {
+		of[r.Key] = r.Action
+	}
+	out := make([]audit.Object, 0, len(made))
+	for _, w := range made {
+		out = append(out, audit.Object{Name: w.Key.String(), Action: of[w.Key]})
+	}
+	return out
+}
+
+// claimed is whom a caller says to act for. Only root is believed, as far as to write it down: the user behind sudo.
+func claimed(caller *access.Caller, user string) string {
+	if caller.Agent() {
+		return user
+	}
+	return ""
+}
+
+// refuseWrite answers a change that was not made, and records it when the caller has not the role.
+func (s *Server) refuseWrite(w http.ResponseWriter, r *http.Request, what, where string, err error) {
+	var problem *client.Problem
+	if errors.As(err, &problem) && problem.Status == http.StatusForbidden {
+		s.deny(w, r, problem)
+		return
+	}
+	refuseError(w, what, where, err)
 }
 
 // deletions expands a batch's deletions: a namespace takes what is in it along.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 
+	"heddle.io/heddle/control/audit"
 	"heddle.io/heddle/control/server/client"
 )
 
@@ -62,7 +63,11 @@ func (s *Server) handleToken(w http.ResponseWriter, r *http.Request) {
 	err := decode(r, &request)
 	var response client.TokenResponse
 	if err == nil {
-		response, err = s.config.Federation.Token(r.Context(), request)
+		err = s.recorded(r.Context(), audit.Record{Action: "jointoken.create"}, func() (string, error) {
+			var err error
+			response, err = s.config.Federation.Token(r.Context(), request)
+			return "", err
+		})
 	}
 	if err != nil {
 		refuseError(w, "no join token was made", "", err)
@@ -77,7 +82,11 @@ func (s *Server) handleJoin(w http.ResponseWriter, r *http.Request) {
 	var status client.FederationStatus
 	if err == nil {
 		// Who asked may go away; a join that has begun is finished all the same.
-		status, err = s.config.Federation.Join(context.WithoutCancel(r.Context()), request)
+		err = s.recorded(r.Context(), audit.Record{Action: "mesh.join", Detail: "primary at " + request.Address}, func() (string, error) {
+			var err error
+			status, err = s.config.Federation.Join(context.WithoutCancel(r.Context()), request)
+			return "", err
+		})
 	}
 	if err != nil {
 		refuseError(w, "not joined", request.Address, err)
@@ -87,7 +96,12 @@ func (s *Server) handleJoin(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) handleRotate(w http.ResponseWriter, r *http.Request) {
-	status, err := s.config.Federation.Rotate(context.WithoutCancel(r.Context()))
+	var status client.FederationStatus
+	err := s.recorded(r.Context(), audit.Record{Action: "intermediate.rotate"}, func() (string, error) {
+		var err error
+		status, err = s.config.Federation.Rotate(context.WithoutCancel(r.Context()))
+		return status.Issuer, err
+	})
 	if err != nil {
 		refuseError(w, "intermediate not rotated", "", err)
 		return

@@ -68,7 +68,8 @@ func TestObjectsOfOtherClusters(t *testing.T) {
 }
 
 func TestObjectsOfTheMeshAreProtected(t *testing.T) {
-	c, _, _, federation := startWith(t)
+	w := startAll(t)
+	c, federation := w.client, w.mesh
 	ctx := context.Background()
 	if r, err := applyOthers(c, boutique, false, false); err != nil || len(r.Results) != 1 {
 		t.Fatalf("%+v %v", r, err)
@@ -107,7 +108,8 @@ func TestObjectsOfTheMeshAreProtected(t *testing.T) {
 }
 
 func TestNames(t *testing.T) {
-	c, _, known, _ := startWith(t)
+	w := startAll(t)
+	c, known := w.client, w.known
 	known.rename(client.Names{Domain: "cluster.local"})
 	names, err := c.Names(context.Background())
 	if err != nil || names.Domain != "cluster.local" {

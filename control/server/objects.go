@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"heddle.io/heddle/control/access"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/server/client"
 	"heddle.io/heddle/control/store"
@@ -67,6 +68,35 @@ func (t target) key() objects.Key {
 	return objects.Key{Group: t.kind.Group, Kind: t.kind.Kind, Namespace: t.namespace, Name: t.name}
 }
 
+// needOfObjects is what a request for objects needs by its path. Changes may need more, which depends on what is in them:
+// see permit.
+func needOfObjects(r *http.Request) access.Need {
+	t, err := parsePath(r.URL.Path)
+	switch {
+	case err != nil:
+		return access.Need{Role: access.Viewer, Somewhere: true, To: "use objects"}
+	case r.Method == http.MethodGet:
+		return t.toRead()
+	case r.Method == http.MethodDelete:
+		return needOf(t.key(), "delete")
+	case t.kind.Namespaced && t.namespace == "":
+		return access.Need{Role: access.Editor, Somewhere: true, To: "write " + t.kind.Plural}
+	}
+	return needOf(t.key(), "write")
+}
+
+// toRead is what reading it needs.
+func (t target) toRead() access.Need {
+	n := access.Need{Role: access.Viewer, Namespace: t.namespace, To: "read " + t.kind.Plural}
+	if t.kind == objects.Namespace && t.name != "" {
+		n.Namespace = t.name
+	}
+	if n.Namespace == "" {
+		n.Namespace, n.To = access.Everywhere, n.To+" of all namespaces"
+	}
+	return n
+}
+
 func (s *Server) handleObjects(w http.ResponseWriter, r *http.Request) {
 	t, err := parsePath(r.URL.Path)
 	if err != nil {
@@ -83,9 +113,9 @@ func (s *Server) handleObjects(w http.ResponseWriter, r *http.Request) {
 	case (r.Method == http.MethodPut && t.name != "") || (r.Method == http.MethodPost && t.name == ""):
 		s.put(w, r, t)
 	case r.Method == http.MethodDelete && t.name != "":
-		response, err := s.write(r.Context(), batch{deletes: []objects.Key{t.key()}})
+		response, err := s.write(r.Context(), batch{verb: "delete", deletes: []objects.Key{t.key()}})
 		if err != nil {
-			refuseError(w, "not deleted", t.key().String(), err)
+			s.refuseWrite(w, r, "not deleted", t.key().String(), err)
 			return
 		}
 		reply(w, response.Results[0])
@@ -106,7 +136,7 @@ func (s *Server) get(w http.ResponseWriter, r *http.Request, t target) {
 		refuseError(w, fmt.Sprintf("%s %q not found", t.kind.Plural, t.name), t.namespace, err)
 		return
 	}
-	object = object.Redacted()
+	object = shown(access.From(r.Context()), object)
 	if wantsWire(r) {
 		reply(w, object)
 		return
@@ -128,7 +158,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, t target) {
 	list := client.List{Items: []*objects.Object{}, Revision: revision}
 	documents := []map[string]any{}
 	for _, o := range items {
-		o = o.Redacted()
+		o = shown(access.From(r.Context()), o)
 		list.Items = append(list.Items, o)
 		if !wantsWire(r) {
 			document, err := o.Document()
@@ -176,7 +206,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, t target) {
 			if event.Key.Group != t.kind.Group || event.Key.Kind != t.kind.Kind || event.StatusOnly || t.namespace != "" && event.Key.Namespace != t.namespace {
 				continue
 			}
-			if err := encoder.Encode(change(event, wantsWire(r))); err != nil {
+			if err := encoder.Encode(change(event, access.From(r.Context()), wantsWire(r))); err != nil {
 				return
 			}
 		}
@@ -192,7 +222,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, t target) {
 	}
 }
 
-func change(event store.Event, wire bool) any {
+func change(event store.Event, caller *access.Caller, wire bool) any {
 	kind := "MODIFIED"
 	switch {
 	case event.Object == nil:
@@ -203,13 +233,13 @@ func change(event store.Event, wire bool) any {
 	if wire {
 		c := client.Change{Type: kind, Key: event.Key, Revision: event.Revision}
 		if event.Object != nil {
-			c.Object = event.Object.Redacted()
+			c.Object = shown(caller, event.Object)
 		}
 		return c
 	}
 	var document any
 	if event.Object != nil {
-		if d, err := event.Object.Redacted().Document(); err == nil {
+		if d, err := shown(caller, event.Object).Document(); err == nil {
 			document = d
 		}
 	} else {
@@ -261,13 +291,13 @@ func (s *Server) put(w http.ResponseWriter, r *http.Request, t target) {
 		refuse(w, &client.Problem{Status: http.StatusBadRequest, What: fmt.Sprintf("the path names %s, the body %s", want, object.Key())})
 		return
 	}
-	b := batch{objects: []*objects.Object{object}, replace: true, revisions: map[objects.Key]int64{object.Key(): object.Revision}}
+	b := batch{verb: "put", objects: []*objects.Object{object}, replace: true, revisions: map[objects.Key]int64{object.Key(): object.Revision}}
 	if r.Method == http.MethodPost {
 		b.revisions[object.Key()] = -1
 	}
 	response, err := s.write(r.Context(), b)
 	if err != nil {
-		refuseError(w, "not written", want.String(), err)
+		s.refuseWrite(w, r, "not written", want.String(), err)
 		return
 	}
 	reply(w, response.Results[0])

@@ -1,8 +1,10 @@
 // Package server is a controller's REST API on its unix socket: objects in Kubernetes' paths, batches that are applied
 // whole or not at all, watches, statuses, proxies, workload certificates, logs.
 //
-// Only root, and the user behind sudo who started the cluster, may open the socket: whoever can, is trusted to administer
-// the cluster and, as its agent, to attest workloads. Bodies, waits and streams are bounded all the same.
+// Everybody on the machine may open the socket, and is known by what the kernel says of the process at the other end, or by
+// a token. What callers may do, package access and the table of routes say: root and the user behind sudo who started the
+// cluster everything, others nothing until an admin binds a role to them. Only root, as the cluster's agent, attests
+// workloads. Who has no role is refused before any of the body is read.
 package server
 
 import (
@@ -11,20 +13,28 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httputil"
+	"net/http/pprof"
 	"net/url"
 	"os"
+	"path"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"heddle.io/heddle/control/access"
+	"heddle.io/heddle/control/audit"
 	"heddle.io/heddle/control/ca"
+	"heddle.io/heddle/control/connlimit"
 	"heddle.io/heddle/control/model"
 	"heddle.io/heddle/control/model/build"
 	"heddle.io/heddle/control/server/client"
@@ -35,6 +45,9 @@ import (
 const (
 	maxBody    = 32 << 20
 	maxWatches = 256
+	// maxPerCaller connections are open at a time of one user of this machine or one source address, maxCallers of all.
+	maxPerCaller = 64
+	maxCallers   = 512
 )
 
 // Controller is what the API needs of the controller that it belongs to.
@@ -62,8 +75,16 @@ type Config struct {
 	Authority  *ca.Authority
 	Controller Controller
 	Federation Federation
+	// Owner, when not zero, is the user of this machine who started the cluster: an admin, as root is.
+	Owner int
+	// Remote is where the API is served over TLS too, by ServeRemote; the zero value for nowhere.
+	Remote Remote
+	// Audit records every change and signing before it is made.
+	Audit *audit.Log
 	// AgentSocket is where requests for the agent are passed on to.
 	AgentSocket string
+	// Metrics of the controller, in Prometheus' formats.
+	Metrics http.Handler
 	// Logs is the directory of log files.
 	Logs string
 	Log  *slog.Logger
@@ -72,11 +93,20 @@ type Config struct {
 
 // Server is the API.
 type Server struct {
-	config  Config
-	handler http.Handler
+	config        Config
+	handler       http.Handler
+	authenticator *access.Authenticator
 	// writing serialises batches: each is checked against what the one before it left.
 	writing sync.Mutex
 	watches chan struct{}
+	// lookAgain is [lookAgain] but in tests.
+	lookAgain time.Duration
+	// refusals count requests without a role, and without any caller; listeners count connections.
+	forbidden, unauthenticated atomic.Uint64
+	// remoteProblem is why the port is not open (string).
+	remoteProblem atomic.Value
+	listenersMu   sync.Mutex
+	listeners     []*connlimit.Listener
 }
 
 // New makes the API.
@@ -84,37 +114,75 @@ func New(config Config) *Server {
 	if config.Now == nil {
 		config.Now = time.Now
 	}
-	s := &Server{config: config, watches: make(chan struct{}, maxWatches)}
+	s := &Server{config: config, watches: make(chan struct{}, maxWatches), lookAgain: lookAgain}
+	s.authenticator = &access.Authenticator{Store: config.Store, Tokens: &access.Tokens{Store: config.Store, Now: config.Now}, Owner: config.Owner,
+		TrustDomain: config.Settings.TrustDomain, Issuers: config.Authority.Issuers}
 	mux := http.NewServeMux()
-	mux.HandleFunc("/api/{rest...}", s.handleObjects)
-	mux.HandleFunc("/apis/{rest...}", s.handleObjects)
-	mux.HandleFunc("POST /heddle/v1/apply", s.handleApply)
-	mux.HandleFunc("POST /heddle/v1/certificates", s.handleSign)
-	mux.HandleFunc("PUT /heddle/v1/report", s.handleReport)
-	mux.HandleFunc("GET /heddle/v1/replicas", func(w http.ResponseWriter, _ *http.Request) { reply(w, config.Controller.Replicas()) })
-	mux.HandleFunc("GET /heddle/v1/status", s.handleStatus)
-	mux.HandleFunc("GET /heddle/v1/proxies", func(w http.ResponseWriter, _ *http.Request) { reply(w, config.Controller.Proxies()) })
-	mux.HandleFunc("GET /heddle/v1/proxies/{node}/config", s.handleProxyConfig)
-	mux.HandleFunc("GET /heddle/v1/logs/{namespace}/{replica}/{part}", s.handleLogs)
-	mux.HandleFunc("GET /heddle/v1/logs/{part}", s.handleLogs)
-	mux.HandleFunc("GET /heddle/v1/names", s.handleNames)
-	mux.HandleFunc("GET /heddle/v1/federation", func(w http.ResponseWriter, _ *http.Request) { reply(w, config.Federation.Status()) })
-	mux.HandleFunc("POST /heddle/v1/federation/tokens", s.handleToken)
-	mux.HandleFunc("POST /heddle/v1/federation/join", s.handleJoin)
-	mux.HandleFunc("POST /heddle/v1/federation/rotate", s.handleRotate)
-	mux.Handle("/heddle/v1/agent/", s.agent())
-	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+	route := func(pattern string, n need, f http.HandlerFunc) { mux.HandleFunc(pattern, s.guarded(n, f)) }
+	route("/api/{rest...}", needOfObjects, s.handleObjects)
+	route("/apis/{rest...}", needOfObjects, s.handleObjects)
+	// What this needs depends on the objects that are in it, see permit.
+	route("POST /heddle/v1/apply", somewhere(access.Viewer, "apply objects"), s.handleApply)
+	mux.HandleFunc("POST /heddle/v1/certificates", s.agentsOnly("have certificates of workloads signed", s.handleSign))
+	mux.HandleFunc("PUT /heddle/v1/report", s.agentsOnly("report what runs", s.handleReport))
+	route("GET /heddle/v1/replicas", somewhere(access.Viewer, "list replicas"), s.handleReplicas)
+	route("GET /heddle/v1/status", somewhere(access.Viewer, "see the cluster's status"), s.handleStatus)
+	route("GET /heddle/v1/proxies", somewhere(access.Viewer, "list proxies"), s.handleProxies)
+	route("GET /heddle/v1/proxies/{node}/config", somewhere(access.Viewer, "see the configuration of proxies"), s.handleProxyConfig)
+	route("GET /heddle/v1/logs/{namespace}/{replica}/{part}", within(access.Viewer, "read logs"), s.handleLogs)
+	route("GET /heddle/v1/logs/{part}", everywhere(access.Admin, "read the logs of the controller and the agent"), s.handleLogs)
+	route("GET /heddle/v1/names", everywhere(access.Viewer, "see all names"), s.handleNames)
+	route("GET /heddle/v1/federation", everywhere(access.Viewer, "see the mesh of clusters"), func(w http.ResponseWriter, _ *http.Request) { reply(w, config.Federation.Status()) })
+	route("POST /heddle/v1/federation/tokens", everywhere(access.Admin, "make join tokens"), s.handleToken)
+	route("POST /heddle/v1/federation/join", everywhere(access.Admin, "have the cluster join a mesh"), s.handleJoin)
+	route("POST /heddle/v1/federation/rotate", everywhere(access.Admin, "rotate the cluster's intermediate"), s.handleRotate)
+	route("GET /heddle/v1/ca", anybody, s.handleCA)
+	route("GET /heddle/v1/whoami", anybody, s.handleWhoAmI)
+	route("POST /heddle/v1/tokens", somewhere(access.Admin, "make tokens"), s.handleMakeToken)
+	route("GET /heddle/v1/tokens", somewhere(access.Admin, "list tokens"), s.handleTokens)
+	route("DELETE /heddle/v1/tokens/{id}", somewhere(access.Admin, "revoke tokens"), s.handleRevokeToken)
+	route("GET /heddle/v1/audit", everywhere(access.Admin, "read the audit log"), s.handleAudit)
+	mux.HandleFunc(agentPrefix, s.handleAgent(s.agent()))
+	if config.Metrics != nil {
+		route("GET /metrics", everywhere(access.Viewer, "read the controller's metrics"), config.Metrics.ServeHTTP)
+	}
+	// As net/http/pprof has it, so that `go tool pprof` finds it.
+	route("GET /debug/pprof/", everywhere(access.Admin, "profile the controller"), pprof.Index)
+	route("GET /debug/pprof/profile", everywhere(access.Admin, "profile the controller"), pprof.Profile)
+	route("GET /debug/pprof/trace", everywhere(access.Admin, "profile the controller"), pprof.Trace)
+	route("/", somewhere(access.Viewer, "use the API"), func(w http.ResponseWriter, r *http.Request) {
 		refuse(w, &client.Problem{Status: http.StatusNotFound, What: "the API has no such path", Where: r.URL.Path})
 	})
-	s.handler = http.MaxBytesHandler(mux, maxBody)
+	s.handler = http.MaxBytesHandler(s.authenticated(mux), maxBody)
 	return s
 }
 
 // Handler is the API without a socket.
 func (s *Server) Handler() http.Handler { return s.handler }
 
-// Listen opens the API's socket, for root only. A file left by a controller that was killed is replaced.
-func Listen(path string) (net.Listener, error) {
+// Listen opens a socket for root only. A file left by a controller that was killed is replaced.
+func Listen(path string) (net.Listener, error) { return listen(path, 0o600) }
+
+// ListenAPI opens the API's socket, for everybody on this machine: who it is, each connection is asked. A file left by a
+// controller that was killed is replaced.
+func ListenAPI(path string) (net.Listener, error) {
+	listener, err := listen(path, 0o666)
+	if err != nil {
+		return nil, err
+	}
+	return connlimit.New(listener, maxPerCaller, maxCallers, peers), nil
+}
+
+// peers counts by user of this machine. Root is not counted: the agent is never kept out by others.
+func peers(conn net.Conn) (any, bool) {
+	peer, err := access.PeerOf(conn)
+	if err != nil {
+		return -1, true
+	}
+	return peer.UID, peer.UID != 0
+}
+
+func listen(path string, mode fs.FileMode) (net.Listener, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("replace socket: %w", err)
 	}
@@ -122,7 +190,7 @@ func Listen(path string) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen: %w", err)
 	}
-	if err := os.Chmod(path, 0o600); err != nil {
+	if err := os.Chmod(path, mode); err != nil {
 		listener.Close()
 		return nil, fmt.Errorf("guard socket: %w", err)
 	}
@@ -131,8 +199,23 @@ func Listen(path string) (net.Listener, error) {
 
 // Serve answers until ctx ends.
 func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
-	server := &http.Server{Handler: s.handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
-		BaseContext: func(net.Listener) context.Context { return ctx }}
+	if c, ok := listener.(*connlimit.Listener); ok {
+		s.count(c)
+	}
+	return s.serve(ctx, listener, s.handler)
+}
+
+// count has a listener's connections counted.
+func (s *Server) count(c *connlimit.Listener) {
+	s.listenersMu.Lock()
+	defer s.listenersMu.Unlock()
+	s.listeners = append(s.listeners, c)
+}
+
+func (s *Server) serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+		BaseContext: func(net.Listener) context.Context { return ctx }, ConnContext: withPeer,
+		ErrorLog: slog.NewLogLogger(s.config.Log.Handler(), slog.LevelDebug)}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -212,6 +295,12 @@ func (s *Server) handleSign(w http.ResponseWriter, r *http.Request) {
 	}
 	identity := ca.Identity{TrustDomain: s.config.Settings.TrustDomain, Namespace: request.Namespace, ServiceAccount: request.ServiceAccount}
 	issued, err := s.config.Authority.Sign([]byte(request.Request), identity, 0)
+	if err == nil {
+		caller := access.From(r.Context())
+		// Nothing of it has left yet.
+		err = s.config.Audit.Signed(audit.Record{Who: caller.String(), From: caller.From, Action: "sign", Objects: []audit.Object{{Name: identity.String()}},
+			Detail: "serial " + issued.Serial + ", issuer " + issued.Issuer + ", until " + issued.Expires.UTC().Format(time.RFC3339)})
+	}
 	if err != nil {
 		refuseError(w, "certificate not signed", identity.String(), err)
 		return
@@ -235,14 +324,59 @@ func (s *Server) handleReport(w http.ResponseWriter, r *http.Request) {
 
 func (s *Server) handleStatus(w http.ResponseWriter, r *http.Request) {
 	status, err := s.config.Controller.Status(r.Context())
+	if problem := s.config.Audit.Problem(); err == nil && problem != "" {
+		status.Problem = strings.TrimPrefix(status.Problem+"; "+problem, "; ")
+	}
 	if err != nil {
 		refuseError(w, "status not known", "", err)
 		return
 	}
+	if problem, _ := s.remoteProblem.Load().(string); problem != "" {
+		status.Problem = strings.TrimPrefix(status.Problem+"; "+problem, "; ")
+	}
+	status.Counters = s.counters()
 	reply(w, status)
 }
 
+// counters are what happened at the API since the controller started.
+func (s *Server) counters() map[string]uint64 {
+	out := map[string]uint64{"requestsForbidden": s.forbidden.Load(), "requestsUnauthenticated": s.unauthenticated.Load(), "connections": 0, "connectionsRefused": 0}
+	s.listenersMu.Lock()
+	defer s.listenersMu.Unlock()
+	for _, c := range s.listeners {
+		out["connections"] += c.Accepted.Load()
+		out["connectionsRefused"] += c.Refused.Load()
+	}
+	return out
+}
+
+// handleReplicas lists the replicas that the caller may see.
+func (s *Server) handleReplicas(w http.ResponseWriter, r *http.Request) {
+	grants := access.From(r.Context()).Grants
+	reply(w, slices.DeleteFunc(slices.Clone(s.config.Controller.Replicas()), func(replica client.Replica) bool { return grants.In(replica.Namespace) < access.Viewer }))
+}
+
+// handleProxies lists the proxies that the caller may see.
+func (s *Server) handleProxies(w http.ResponseWriter, r *http.Request) {
+	grants := access.From(r.Context()).Grants
+	reply(w, slices.DeleteFunc(slices.Clone(s.config.Controller.Proxies()), func(p client.ProxyStatus) bool { return grants.In(p.Namespace) < access.Viewer }))
+}
+
+// namespaceOf is the namespace of a proxy, by which it is decided who may see its configuration.
+func (s *Server) namespaceOf(node string) string {
+	for _, p := range s.config.Controller.Proxies() {
+		if p.NodeID == node {
+			return p.Namespace
+		}
+	}
+	// One that no agent reported may be of any namespace.
+	return access.Everywhere
+}
+
 func (s *Server) handleProxyConfig(w http.ResponseWriter, r *http.Request) {
+	if !s.may(w, r, access.Need{Role: access.Viewer, Namespace: s.namespaceOf(r.PathValue("node")), To: "see the configuration of this proxy"}) {
+		return
+	}
 	config, ok := s.config.Controller.ProxyConfig(r.PathValue("node"))
 	if !ok {
 		refuse(w, &client.Problem{Status: http.StatusNotFound, What: "no such proxy is connected", Where: r.PathValue("node"),
@@ -266,6 +400,61 @@ func (s *Server) handleProxyConfig(w http.ResponseWriter, r *http.Request) {
 	reply(w, out)
 }
 
+// agentPrefix is where requests for the agent are.
+const agentPrefix = "/heddle/v1/agent/"
+
+// handleAgent decides and records what is passed on to the agent. It goes by the path that the agent will see.
+func (s *Server) handleAgent(next http.Handler) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != path.Clean(r.URL.Path) && r.URL.Path != path.Clean(r.URL.Path)+"/" {
+			refuse(w, &client.Problem{Status: http.StatusBadRequest, What: "the path is not clean", Where: r.URL.Path})
+			return
+		}
+		n, action := needOfAgent(r.Method, r.URL.Path)
+		if !s.may(w, r, n) {
+			return
+		}
+		if action == "" {
+			next.ServeHTTP(w, r)
+			return
+		}
+		answer := &statusWriter{ResponseWriter: w}
+		err := s.recorded(r.Context(), audit.Record{Action: action, Objects: []audit.Object{{Name: attempted(r)}}}, func() (string, error) {
+			next.ServeHTTP(answer, r)
+			if answer.status >= http.StatusBadRequest {
+				return "", fmt.Errorf("answered with %d", answer.status)
+			}
+			return "", nil
+		})
+		if err != nil && answer.status == 0 {
+			refuseError(w, "the agent was not told", "", err)
+		}
+	}
+}
+
+// statusWriter remembers the status of an answer.
+type statusWriter struct {
+	http.ResponseWriter
+	status int
+}
+
+// WriteHeader implements [http.ResponseWriter].
+func (w *statusWriter) WriteHeader(status int) {
+	w.status = status
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements [http.ResponseWriter].
+func (w *statusWriter) Write(b []byte) (int, error) {
+	if w.status == 0 {
+		w.status = http.StatusOK
+	}
+	return w.ResponseWriter.Write(b)
+}
+
+// Unwrap is for http.ResponseController, by which answers are flushed.
+func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
 // agent passes requests on to the agent of this machine.
 func (s *Server) agent() http.Handler {
 	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -274,8 +463,10 @@ func (s *Server) agent() http.Handler {
 	return &httputil.ReverseProxy{
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.SetURL(&url.URL{Scheme: "http", Host: "agent"})
-			p.Out.URL.Path = "/v1/" + strings.TrimPrefix(p.In.URL.Path, "/heddle/v1/agent/")
+			p.Out.URL.Path = "/v1/" + strings.TrimPrefix(p.In.URL.Path, agentPrefix)
 			p.Out.URL.RawPath = ""
+			// The agent has no use for it, and it is nobody else's.
+			p.Out.Header.Del("Authorization")
 		},
 		Transport: transport, FlushInterval: -1,
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {

@@ -11,12 +11,15 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
+	"heddle.io/heddle/control/audit"
 	"heddle.io/heddle/control/ca"
+	"heddle.io/heddle/control/connlimit"
 	"heddle.io/heddle/control/model"
 	"heddle.io/heddle/control/model/build"
 	"heddle.io/heddle/control/objects"
@@ -26,7 +29,10 @@ import (
 
 // stub is a controller that only remembers.
 type stub struct {
-	report client.Report
+	report  client.Report
+	proxies []client.ProxyStatus
+	// config of the proxy n.
+	config map[string][]proto.Message
 
 	mu      sync.Mutex
 	names   client.Names
@@ -79,21 +85,52 @@ func (s *stub) Replicas() []client.Replica                      { return s.repor
 func (s *stub) Status(context.Context) (client.Status, error) {
 	return client.Status{Cluster: "c"}, nil
 }
-func (s *stub) Proxies() []client.ProxyStatus { return nil }
-func (s *stub) ProxyConfig(string) (map[string][]proto.Message, bool) {
-	return nil, false
+func (s *stub) Proxies() []client.ProxyStatus { return s.proxies }
+func (s *stub) ProxyConfig(node string) (map[string][]proto.Message, bool) {
+	return s.config, s.config != nil && node == "n"
 }
+
+// owner is the user who started the cluster of the tests.
+const owner = 60001
+
+// world is an API on a socket in a directory of the test.
+type world struct {
+	// client is root's.
+	client *client.Client
+	dir    string
+	known  *stub
+	mesh   *mesh
+	audit  *audit.Log
+	server *Server
+	conns  *connlimit.Listener
+	clock  *clock
+	ctx    context.Context
+	// address of the API over TLS.
+	address string
+}
+
+// clock runs with the real one, ahead by what tests say.
+type clock struct{ ahead atomic.Int64 }
+
+func (c *clock) Now() time.Time { return time.Now().Add(time.Duration(c.ahead.Load())) }
 
 // start runs the API on a socket in a directory of the test.
 func start(t *testing.T) (*client.Client, string) {
 	t.Helper()
-	c, dir, _, _ := startWith(t)
-	return c, dir
+	w := startAll(t)
+	return w.client, w.dir
 }
 
-func startWith(t *testing.T) (*client.Client, string, *stub, *mesh) {
+// startAll is start with everything around it, and with a server that is changed before it serves.
+func startAll(t *testing.T, change ...func(*Server)) *world {
 	t.Helper()
 	dir := t.TempDir()
+	// Other users pass through to the socket.
+	for _, d := range []string{dir, filepath.Dir(dir)} {
+		if err := os.Chmod(d, 0o711); err != nil {
+			t.Fatal(err)
+		}
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	store, err := etcd.OpenEmbedded(ctx, filepath.Join(dir, "store"), nil)
 	if err != nil {
@@ -108,25 +145,35 @@ func startWith(t *testing.T) (*client.Client, string, *stub, *mesh) {
 		t.Fatal(err)
 	}
 	socket := filepath.Join(dir, "api.sock")
-	listener, err := Listen(socket)
+	listener, err := ListenAPI(socket)
 	if err != nil {
 		t.Fatal(err)
 	}
-	known, federation := &stub{renamed: make(chan struct{})}, &mesh{primary: "c"}
-	s := New(Config{Cluster: "c", Settings: model.DefaultSettings("c"), Store: store, Authority: authority, Controller: known, Federation: federation,
-		AgentSocket: filepath.Join(dir, "agent.sock"), Logs: logs, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	conns, ok := listener.(*connlimit.Listener)
+	if !ok {
+		t.Fatal("the API's connections have no bound")
+	}
+	w := &world{conns: conns, client: client.New(socket), dir: dir, known: &stub{renamed: make(chan struct{})}, mesh: &mesh{primary: "c"}, clock: &clock{}, ctx: ctx}
+	if w.audit, err = audit.Open(audit.Options{Dir: filepath.Join(dir, "audit"), Size: 1 << 20, Log: slog.New(slog.DiscardHandler)}); err != nil {
+		t.Fatal(err)
+	}
+	w.server = New(Config{Cluster: "c", Settings: model.DefaultSettings("c"), Store: store, Authority: authority, Controller: w.known, Federation: w.mesh,
+		Owner: owner, Audit: w.audit, AgentSocket: filepath.Join(dir, "agent.sock"), Logs: logs, Log: slog.New(slog.DiscardHandler), Now: w.clock.Now})
+	for _, f := range change {
+		f(w.server)
+	}
 	served := make(chan error, 1)
-	go func() { served <- s.Serve(ctx, listener) }()
+	go func() { served <- w.server.Serve(ctx, listener) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-served; err != nil {
 			t.Error(err)
 		}
-		if err := store.Close(); err != nil {
+		if err := errors.Join(store.Close(), w.audit.Close()); err != nil {
 			t.Error(err)
 		}
 	})
-	return client.New(socket), dir, known, federation
+	return w
 }
 
 const shop = `apiVersion: v1

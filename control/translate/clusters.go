@@ -7,6 +7,7 @@ import (
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	rawv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/raw_buffer/v3"
 	upstreamhttpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
@@ -22,7 +23,7 @@ const connectTimeout = 10 * time.Second
 
 // serviceClusters makes the clusters of a service: one per port, and one per port and subset of the policy in force.
 func (g *generator) serviceClusters(s *model.Service) {
-	policy := g.mesh.Destination(g.node.Namespace, g.node.Labels, s)
+	policy := g.destination(s)
 	for _, p := range s.Ports {
 		g.serviceCluster(s, p, policy, nil)
 		if policy == nil {
@@ -45,7 +46,7 @@ func (g *generator) destinationClusters(all []model.Destination) {
 		if p == nil {
 			continue
 		}
-		policy := g.mesh.Destination(g.node.Namespace, g.node.Labels, s)
+		policy := g.destination(s)
 		var subset *model.Subset
 		if d.Subset != "" {
 			// A subset of a policy that is not in force for this client: no cluster, so 503, as in Istio.
@@ -59,24 +60,34 @@ func (g *generator) destinationClusters(all []model.Destination) {
 }
 
 func (g *generator) serviceCluster(s *model.Service, p model.ServicePort, policy *model.DestinationPolicy, subset *model.Subset) {
+	key := clusterKey{port: p.Number, policy: policy}
+	if subset != nil {
+		key.subset = subset.Name
+	}
+	name := outboundCluster(s.Host, p.Number, key.subset)
+	if g.clusters[name] {
+		return
+	}
+	g.clusters[name] = true
+	part := g.clusterPart(s, key, func() *clusterPart { return g.clientCluster(name, s, p, policy, subset) })
+	g.portPolicies[name] = part.rules
+}
+
+// clientCluster makes a cluster as clients use it under a policy, nil for none.
+func (g *generator) clientCluster(name string, s *model.Service, p model.ServicePort, policy *model.DestinationPolicy, subset *model.Subset) *clusterPart {
+	out := &clusterPart{}
+	g.from(s.Source)
 	subsetName := ""
 	var labels map[string]string
 	var overlay *model.TrafficPolicy
 	if subset != nil {
 		subsetName, labels, overlay = subset.Name, subset.Labels, &subset.Policy
 	}
-	name := outboundCluster(s.Host, p.Number, subsetName)
-	if g.clusters[name] {
-		return
-	}
-	g.clusters[name] = true
-	g.from(s.Source)
-	var rules model.PortPolicy
 	if policy != nil {
 		g.from(policy.Source)
-		rules = policy.Policy.ForPort(p.Number, overlay)
+		out.rules = policy.Policy.ForPort(p.Number, overlay)
 	}
-	g.portPolicies[name] = rules
+	rules := out.rules
 	c := &clusterv3.Cluster{
 		Name:                 name,
 		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_EDS},
@@ -86,6 +97,7 @@ func (g *generator) serviceCluster(s *model.Service, p model.ServicePort, policy
 		CircuitBreakers:      circuitBreakers(rules.Pool),
 		Metadata:             serviceMetadata(s),
 	}
+	out.cluster = c
 	remote := len(s.Remote) > 0
 	if remote {
 		c.ConnectTimeout = duration(remoteConnectTimeout)
@@ -104,12 +116,14 @@ func (g *generator) serviceCluster(s *model.Service, p model.ServicePort, policy
 	}
 	if s.External != nil {
 		g.externalCluster(c, s, p, http2, rules.TLS)
-		g.out.Clusters = append(g.out.Clusters, c)
-		return
+		return out
 	}
 	g.clientSocket(c, s, serverName(s.Host, p.Number, subsetName), http2, rules.TLS)
-	g.out.Clusters = append(g.out.Clusters, c)
-	g.out.Endpoints = append(g.out.Endpoints, g.endpoints(name, s, p, labels, rules))
+	out.assign = func(g *generator, s *model.Service) *endpointv3.ClusterLoadAssignment {
+		return g.endpoints(name, s, p, labels, rules)
+	}
+	out.endpoints = out.assign(g, s)
+	return out
 }
 
 // clientSocket chooses how bytes travel: as a policy says, or by itself mutual TLS wherever the endpoint speaks it.
@@ -292,10 +306,12 @@ func serviceMetadata(s *model.Service) *corev3.Metadata {
 
 // blackhole has no endpoints: what goes there is refused.
 func (g *generator) blackhole() {
-	g.out.Clusters = append(g.out.Clusters, &clusterv3.Cluster{
-		Name:                 clusterBlackhole,
-		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
-		ConnectTimeout:       duration(connectTimeout),
+	g.fixedCluster(clusterBlackhole, func() *clusterv3.Cluster {
+		return &clusterv3.Cluster{
+			Name:                 clusterBlackhole,
+			ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
+			ConnectTimeout:       duration(connectTimeout),
+		}
 	})
 }
 
@@ -319,13 +335,15 @@ func (g *generator) originalDestination(name, source string) *clusterv3.Cluster 
 
 // passthrough is for destinations that the mesh does not know; it speaks what the client speaks.
 func (g *generator) passthrough() {
-	c := g.originalDestination(clusterPassthrough, "")
-	c.TypedExtensionProtocolOptions = map[string]*anypb.Any{
-		upstreamHTTPOptions: g.pack(&upstreamhttpv3.HttpProtocolOptions{
-			UpstreamProtocolOptions: asClient(&corev3.Http2ProtocolOptions{}),
-		}),
-	}
-	g.out.Clusters = append(g.out.Clusters, c)
+	g.fixedCluster(clusterPassthrough, func() *clusterv3.Cluster {
+		c := g.originalDestination(clusterPassthrough, "")
+		c.TypedExtensionProtocolOptions = map[string]*anypb.Any{
+			upstreamHTTPOptions: g.pack(&upstreamhttpv3.HttpProtocolOptions{
+				UpstreamProtocolOptions: asClient(&corev3.Http2ProtocolOptions{}),
+			}),
+		}
+		return c
+	})
 }
 
 func isURI(name string) bool { return strings.Contains(name, "://") }

@@ -126,27 +126,30 @@ func (g *generator) allSubsets(s *model.Service) []model.Subset {
 
 func (g *generator) exportedCluster(s *model.Service, p model.ServicePort, subset string, labels map[string]string) {
 	name := serverName(s.Host, p.Number, subset)
-	c := &clusterv3.Cluster{
-		Name:                 name,
-		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_EDS},
-		EdsClusterConfig:     &clusterv3.Cluster_EdsClusterConfig{EdsConfig: ads(), ServiceName: name},
-		ConnectTimeout:       duration(connectTimeout),
-		// Bounds of policies are for single clients; those of all clients of a cluster come through here.
-		LbPolicy:        lbPolicy(""),
-		CircuitBreakers: circuitBreakers(nil),
-		Metadata:        serviceMetadata(s),
-	}
-	g.out.Clusters = append(g.out.Clusters, c)
-	// Replicas that do not terminate mutual TLS could not read what comes.
-	speaking := *s
-	speaking.Replicas = nil
-	for _, r := range s.Replicas {
-		if port, ok := p.TargetOn(r); ok && g.mesh.MutualTLS(r, port) {
-			speaking.Replicas = append(speaking.Replicas, r)
+	// Labels may be those of any policy for the service; they make no difference to the cluster, but to its endpoints.
+	key := clusterKey{port: p.Number, subset: subset, labels: fmt.Sprint(labels), exported: true}
+	g.clusterPart(s, key, func() *clusterPart {
+		assign := func(g *generator, s *model.Service) *endpointv3.ClusterLoadAssignment {
+			// Replicas that do not terminate mutual TLS could not read what comes.
+			speaking := *s
+			speaking.Replicas = nil
+			for _, r := range s.Replicas {
+				if port, ok := p.TargetOn(r); ok && g.mesh.MutualTLS(r, port) {
+					speaking.Replicas = append(speaking.Replicas, r)
+				}
+			}
+			return &endpointv3.ClusterLoadAssignment{ClusterName: name, Endpoints: g.localEndpoints(&speaking, p, labels, 1)}
 		}
-	}
-	g.out.Endpoints = append(g.out.Endpoints, &endpointv3.ClusterLoadAssignment{
-		ClusterName: name, Endpoints: g.localEndpoints(&speaking, p, labels, 1),
+		return &clusterPart{assign: assign, endpoints: assign(g, s), cluster: &clusterv3.Cluster{
+			Name:                 name,
+			ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_EDS},
+			EdsClusterConfig:     &clusterv3.Cluster_EdsClusterConfig{EdsConfig: ads(), ServiceName: name},
+			ConnectTimeout:       duration(connectTimeout),
+			// Bounds of policies are for single clients; those of all clients of a cluster come through here.
+			LbPolicy:        lbPolicy(""),
+			CircuitBreakers: circuitBreakers(nil),
+			Metadata:        serviceMetadata(s),
+		}}
 	})
 }
 

@@ -97,7 +97,7 @@ func (g *generator) edgeManager(listener, routes string) *listenerv3.Filter {
 	return g.connectionManager(&hcmv3.HttpConnectionManager{
 		StatPrefix:       "outbound_" + listener,
 		RouteSpecifier:   rds(routes),
-		HttpFilters:      g.httpFilters(append(g.httpRBAC(policies), g.routeFilters...)...),
+		HttpFilters:      g.httpFilters(slices.Concat(g.authentication(), g.httpRBAC(policies), g.routeFilters)...),
 		UseRemoteAddress: flag(true),
 		// What clients say about certificates is not believed.
 		ForwardClientCertDetails: hcmv3.HttpConnectionManager_SANITIZE_SET,
@@ -280,7 +280,7 @@ func coversHost(pattern, host string) bool {
 // catchAll is 1 for a route that matches everything.
 func catchAll(r *routev3.Route) int {
 	m := r.Match
-	if m.GetPrefix() == "/" && len(m.Headers) == 0 && len(m.QueryParameters) == 0 {
+	if m.GetPrefix() == "/" && len(m.Headers) == 0 && len(m.QueryParameters) == 0 && len(m.DynamicMetadata) == 0 {
 		return 1
 	}
 	return 0

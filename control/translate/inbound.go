@@ -25,14 +25,10 @@ type inboundPort struct {
 // inboundPorts are the workload's ports that services lead to. When two services lead to one port, one that says the
 // protocol is HTTP goes before one that does not, then the first by name.
 func (g *generator) inboundPorts() []inboundPort {
-	replica := g.mesh.Replica(g.node.Namespace, g.node.Name)
-	if replica == nil {
-		// It has not been reported yet; what the node says of itself has no ports, so named target ports wait.
-		replica = &model.Replica{Namespace: g.node.Namespace, Labels: g.node.Labels}
-	}
+	replica := &model.Replica{Namespace: g.node.Namespace, Labels: g.node.Labels, Ports: g.ports}
 	found := map[uint16]inboundPort{}
-	for _, s := range g.mesh.Services {
-		if !s.Local() || s.Namespace != g.node.Namespace || !model.Selects(s.Selector, g.node.Labels) {
+	for _, s := range g.mesh.ServicesIn(g.node.Namespace) {
+		if !s.Local() || !model.Selects(s.Selector, g.node.Labels) {
 			continue
 		}
 		for _, p := range s.Ports {
@@ -188,7 +184,7 @@ func (g *generator) inboundHTTP(p inboundPort, policies []*model.AccessPolicy) *
 				}},
 			}},
 		}},
-		HttpFilters:                g.httpFilters(g.httpRBAC(policies)...),
+		HttpFilters:                g.httpFilters(append(g.authentication(), g.httpRBAC(policies)...)...),
 		ServerHeaderTransformation: hcmv3.HttpConnectionManager_PASS_THROUGH,
 		ForwardClientCertDetails:   hcmv3.HttpConnectionManager_APPEND_FORWARD,
 		SetCurrentClientCertDetails: &hcmv3.HttpConnectionManager_SetCurrentClientCertDetails{

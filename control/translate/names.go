@@ -32,6 +32,7 @@ const (
 	filterHTTPRBAC    = "envoy.filters.http.rbac"
 	// principalMutualTLS is a principal that compares one kind of subject alternative name.
 	principalMutualTLS = "envoy.rbac.principals.mtls_authenticated"
+	filterJWT          = "envoy.filters.http.jwt_authn"
 	filterFault        = "envoy.filters.http.fault"
 	filterCORS         = "envoy.filters.http.cors"
 	filterRouter       = "envoy.filters.http.router"

@@ -13,8 +13,8 @@ import (
 	"heddle.io/heddle/control/model"
 )
 
-// sidecar makes the configuration of a sidecar.
-func (g *generator) sidecar() {
+// client makes what a sidecar needs to call services.
+func (g *generator) client() {
 	g.blackhole()
 	g.passthrough()
 	visible := g.visibleServices()
@@ -22,7 +22,6 @@ func (g *generator) sidecar() {
 		g.serviceClusters(s)
 	}
 	g.outbound(visible)
-	g.inbound()
 }
 
 // visibleServices are those whose configuration the node can use.
@@ -43,21 +42,23 @@ func (g *generator) outbound(services []*model.Service) {
 	if g.mesh.Settings.BlockUnknown {
 		unknown = clusterBlackhole
 	}
-	g.out.Listeners = append(g.out.Listeners, &listenerv3.Listener{
-		Name: listenerOutbound,
-		// Redirected connections of the host itself arrive on loopback; nobody else may use the proxy as a relay.
-		Address:          socketAddress(g.loopback(), PortOutbound),
-		UseOriginalDst:   flag(true),
-		TrafficDirection: corev3.TrafficDirection_OUTBOUND,
-		FilterChains: []*listenerv3.FilterChain{{
-			Name:             chainOutboundBlackhole,
-			FilterChainMatch: &listenerv3.FilterChainMatch{DestinationPort: count(PortOutbound)},
-			Filters:          g.tcpFilters(clusterBlackhole, nil, clusterBlackhole),
-		}},
-		DefaultFilterChain: &listenerv3.FilterChain{
-			Name:    chainOutboundCatchAll,
-			Filters: g.tcpFilters(unknown, nil, unknown),
-		},
+	g.clientListener(listenerOutbound, func() *listenerv3.Listener {
+		return &listenerv3.Listener{
+			Name: listenerOutbound,
+			// Redirected connections of the host itself arrive on loopback; nobody else may use the proxy as a relay.
+			Address:          socketAddress(g.loopback(), PortOutbound),
+			UseOriginalDst:   flag(true),
+			TrafficDirection: corev3.TrafficDirection_OUTBOUND,
+			FilterChains: []*listenerv3.FilterChain{{
+				Name:             chainOutboundBlackhole,
+				FilterChainMatch: &listenerv3.FilterChainMatch{DestinationPort: count(PortOutbound)},
+				Filters:          g.tcpFilters(clusterBlackhole, nil, clusterBlackhole),
+			}},
+			DefaultFilterChain: &listenerv3.FilterChain{
+				Name:    chainOutboundCatchAll,
+				Filters: g.tcpFilters(unknown, nil, unknown),
+			},
+		}
 	})
 	httpPorts := map[uint16]bool{}
 	for _, s := range services {
@@ -82,23 +83,41 @@ func (g *generator) outbound(services []*model.Service) {
 
 // outboundTCP listens on a service's virtual address and port.
 func (g *generator) outboundTCP(s *model.Service, p model.ServicePort) {
-	to := []model.Destination{{Host: s.Host, Port: p.Number, Weight: 1}}
 	if r := g.meshRoutes(s); r != nil {
 		if chosen := g.tcpRoute(r, p.Number, model.GatewayMesh); chosen != nil {
-			to = chosen.Forward
 			g.from(r.Source)
-			g.destinationClusters(to)
+			g.destinationClusters(chosen.Forward)
+			g.out.Listeners = append(g.out.Listeners, g.tcpListener(s, p, chosen.Forward))
+			return
 		}
 	}
-	g.out.Listeners = append(g.out.Listeners, &listenerv3.Listener{
-		Name:             fmt.Sprintf("%s_%d", s.Address, p.Number),
+	policy := g.portPolicies[outboundCluster(s.Host, p.Number, "")]
+	g.clientListener(tcpListenerName(s, p), func() *listenerv3.Listener {
+		return g.tcpListener(s, p, []model.Destination{{Host: s.Host, Port: p.Number, Weight: 1}})
+	}, s.Host, policy.Pool)
+}
+
+// clientListener gives a sidecar's listener, and adds it to what is made. Beside its name, the kind of proxy and what holds
+// for the whole mesh, it depends on the inputs.
+func (g *generator) clientListener(name string, produce func() *listenerv3.Listener, inputs ...any) {
+	key := listenerKey{name: name, heddle: g.node.Heddle, ipv6: g.node.Address.Is6()}
+	g.out.Listeners = append(g.out.Listeners, memo(g, g.cache.listeners, key, inputs, produce))
+}
+
+func tcpListenerName(s *model.Service, p model.ServicePort) string {
+	return fmt.Sprintf("%s_%d", s.Address, p.Number)
+}
+
+func (g *generator) tcpListener(s *model.Service, p model.ServicePort, to []model.Destination) *listenerv3.Listener {
+	return &listenerv3.Listener{
+		Name:             tcpListenerName(s, p),
 		Address:          socketAddress(s.Address.String(), p.Number),
 		BindToPort:       flag(false),
 		TrafficDirection: corev3.TrafficDirection_OUTBOUND,
 		FilterChains: []*listenerv3.FilterChain{{
 			Filters: g.tcpFilters(outboundCluster(s.Host, p.Number, ""), to, ""),
 		}},
-	})
+	}
 }
 
 // tcpRoute finds the first TCP route that holds for the node, or nil.
@@ -132,33 +151,41 @@ func (g *generator) inScope(m model.Scope, r *model.Routes, port uint16, gateway
 // TLS, and so cannot be read, is passed on as the policy for unknown destinations says.
 func (g *generator) outboundHTTP(port uint16, unknown string) {
 	name := g.wildcardName(port)
-	manager := g.connectionManager(&hcmv3.HttpConnectionManager{
-		StatPrefix:                 "outbound_" + name,
-		RouteSpecifier:             rds(fmt.Sprint(port)),
-		HttpFilters:                g.httpFilters(g.routeFilters...),
-		ServerHeaderTransformation: hcmv3.HttpConnectionManager_PASS_THROUGH,
-		ForwardClientCertDetails:   hcmv3.HttpConnectionManager_SANITIZE,
-		// As Istio has it: how long a stream may be silent is the application's business.
-		StreamIdleTimeout: duration(0),
-	})
-	g.out.Listeners = append(g.out.Listeners, &listenerv3.Listener{
-		Name:             name,
-		Address:          socketAddress(g.wildcard(), port),
-		BindToPort:       flag(false),
-		TrafficDirection: corev3.TrafficDirection_OUTBOUND,
-		ListenerFilters: []*listenerv3.ListenerFilter{
-			g.listenerFilter(filterTLSInspector, &tlsinspectorv3.TlsInspector{}),
-		},
-		ContinueOnListenerFiltersTimeout: true,
-		FilterChains: []*listenerv3.FilterChain{{
-			FilterChainMatch: &listenerv3.FilterChainMatch{TransportProtocol: "raw_buffer"},
-			Filters:          []*listenerv3.Filter{manager},
-		}},
-		DefaultFilterChain: &listenerv3.FilterChain{
-			Name:    chainPassthrough,
-			Filters: g.tcpFilters(unknown, nil, unknown),
-		},
-	})
+	g.clientListener(name, func() *listenerv3.Listener {
+		manager := g.connectionManager(&hcmv3.HttpConnectionManager{
+			StatPrefix:                 "outbound_" + name,
+			RouteSpecifier:             rds(fmt.Sprint(port)),
+			HttpFilters:                g.httpFilters(g.routeFilters...),
+			ServerHeaderTransformation: hcmv3.HttpConnectionManager_PASS_THROUGH,
+			ForwardClientCertDetails:   hcmv3.HttpConnectionManager_SANITIZE,
+			// As Istio has it: how long a stream may be silent is the application's business.
+			StreamIdleTimeout: duration(0),
+		})
+		return &listenerv3.Listener{
+			Name:             name,
+			Address:          socketAddress(g.wildcard(), port),
+			BindToPort:       flag(false),
+			TrafficDirection: corev3.TrafficDirection_OUTBOUND,
+			ListenerFilters: []*listenerv3.ListenerFilter{
+				g.listenerFilter(filterTLSInspector, &tlsinspectorv3.TlsInspector{}),
+			},
+			ContinueOnListenerFiltersTimeout: true,
+			FilterChains: []*listenerv3.FilterChain{{
+				FilterChainMatch: &listenerv3.FilterChainMatch{TransportProtocol: "raw_buffer"},
+				Filters:          []*listenerv3.Filter{manager},
+			}},
+			DefaultFilterChain: &listenerv3.FilterChain{
+				Name:    chainPassthrough,
+				Filters: g.tcpFilters(unknown, nil, unknown),
+			},
+		}
+	}, g.filterFingerprint())
+}
+
+// filterFingerprint tells filters of routes apart.
+func (g *generator) filterFingerprint() string {
+	all := &hcmv3.HttpConnectionManager{HttpFilters: g.routeFilters}
+	return string(g.pack(all).GetValue())
 }
 
 // loopback is the address of the node's own host in its family.

@@ -21,8 +21,8 @@ import (
 	"heddle.io/heddle/control/model"
 )
 
-// httpRBAC makes the filters that enforce policies on requests: first what is denied, then what is allowed. Where any
-// policy allows something, everything else is refused.
+// httpRBAC makes the filters that enforce policies on requests: first what is marked for logs, then what is denied, then
+// what is allowed. Where any policy allows something, everything else is refused.
 func (g *generator) httpRBAC(policies []*model.AccessPolicy) []*hcmv3.HttpFilter {
 	var out []*hcmv3.HttpFilter
 	for _, rules := range g.rules(policies, false) {
@@ -47,7 +47,7 @@ func (g *generator) rules(policies []*model.AccessPolicy, tcp bool) []*rbacv3.RB
 	for _, a := range []struct {
 		action model.AccessAction
 		rbac   rbacv3.RBAC_Action
-	}{{model.Deny, rbacv3.RBAC_DENY}, {model.Allow, rbacv3.RBAC_ALLOW}} {
+	}{{model.Audit, rbacv3.RBAC_LOG}, {model.Deny, rbacv3.RBAC_DENY}, {model.Allow, rbacv3.RBAC_ALLOW}} {
 		rules, any := &rbacv3.RBAC{Action: a.rbac, Policies: map[string]*rbacv3.Policy{}}, false
 		for _, p := range policies {
 			if p.Action != a.action {
@@ -74,7 +74,18 @@ func (g *generator) rules(policies []*model.AccessPolicy, tcp bool) []*rbacv3.RB
 // forTCP makes of a rule what can be told of a connection, as Istio does: a rule to allow that asks for something of
 // requests never holds; one to deny holds without it, since the stricter reading is the safe one.
 func forTCP(r model.AccessRule, action model.AccessAction) (model.AccessRule, bool) {
-	out := model.AccessRule{From: r.From}
+	out := model.AccessRule{}
+	for _, f := range r.From {
+		if !f.NeedsHTTP() {
+			out.From = append(out.From, f)
+		} else if action != model.Allow {
+			f.RequestPrincipals = model.Values[string]{}
+			out.From = append(out.From, f)
+		}
+	}
+	if len(r.From) > 0 && len(out.From) == 0 {
+		return out, false
+	}
 	for _, t := range r.To {
 		if !t.NeedsHTTP() {
 			out.To = append(out.To, t)
@@ -130,6 +141,7 @@ func (g *generator) principals(f model.AccessFrom) []*rbacv3.Principal {
 	out = append(out, principalValues(f.Principals, g.byPrincipal)...)
 	out = append(out, principalValues(f.Namespaces, g.byNamespace)...)
 	out = append(out, principalValues(f.Accounts, g.byAccount)...)
+	out = append(out, principalValues(f.RequestPrincipals, byRequestPrincipal)...)
 	out = append(out, principalValues(f.IPs, byDirectIP)...)
 	return append(out, principalValues(f.RemoteIPs, byRemoteIP)...)
 }
@@ -152,6 +164,14 @@ func (g *generator) conditionPrincipals(c model.Condition) []*rbacv3.Principal {
 		return principalValues(c.Accounts, g.byAccount)
 	case model.OnCluster:
 		return principalValues(c.Values, g.byCluster)
+	case model.OnRequestPrincipal:
+		return principalValues(c.Values, byRequestPrincipal)
+	case model.OnAudiences:
+		return claimValues([]string{"aud"}, c.Values)
+	case model.OnPresenter:
+		return claimValues([]string{"azp"}, c.Values)
+	case model.OnClaim:
+		return claimValues(c.Claim, c.Values)
 	}
 	return nil
 }

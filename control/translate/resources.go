@@ -6,6 +6,7 @@ package translate
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
@@ -14,8 +15,6 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
-	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
-	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 
 	"heddle.io/heddle/control/model"
 	"heddle.io/heddle/control/objects"
@@ -35,36 +34,46 @@ type Resources struct {
 
 // Proxy makes the configuration of one proxy.
 func Proxy(mesh *model.Mesh, node Node) (*Resources, error) {
-	g := &generator{
-		mesh: mesh, node: node, out: &Resources{sources: map[objects.Key]bool{}},
-		clusters: map[string]bool{}, portPolicies: map[string]model.PortPolicy{},
+	kinds, err := Kinds(mesh, node)
+	if err != nil {
+		return nil, err
 	}
-	g.routeFilters = g.filtersOfRoutes()
-	switch node.Type {
-	case Sidecar:
-		g.sidecar()
-	case Router:
-		g.gateway()
-		if g.isEastWest() {
-			g.eastWest()
+	all, cache := newResources(), NewCache()
+	for _, k := range kinds {
+		r, err := cache.Make(mesh, k)
+		if err != nil {
+			return nil, fmt.Errorf("node %s: %w", node.ID(), err)
 		}
-	default:
-		return nil, fmt.Errorf("node %s: type %q is neither %s nor %s", node.ID(), node.Type, Sidecar, Router)
+		all.add(r)
 	}
-	if g.err != nil {
-		return nil, fmt.Errorf("node %s: %w", node.ID(), g.err)
-	}
-	g.out.sort()
-	return g.out, nil
+	all.sort()
+	return all, nil
 }
 
-// generator makes the configuration of one proxy. The first error ends it: messages that cannot be packed are faults of
+func newResources() *Resources { return &Resources{sources: map[objects.Key]bool{}} }
+
+// add takes over what other resources hold.
+func (r *Resources) add(o *Resources) {
+	r.Listeners, r.Clusters, r.Routes = append(r.Listeners, o.Listeners...), append(r.Clusters, o.Clusters...), append(r.Routes, o.Routes...)
+	r.Endpoints, r.Secrets = append(r.Endpoints, o.Endpoints...), append(r.Secrets, o.Secrets...)
+	maps.Copy(r.sources, o.sources)
+}
+
+// generator makes the configuration of one kind of proxy. The first error ends it: messages that cannot be packed are faults of
 // this package, since the model is valid.
 type generator struct {
 	mesh *model.Mesh
 	node Node
-	out  *Resources
-	err  error
+	// kind's ID.
+	kind string
+	// ports that the workload names.
+	ports []model.ReplicaPort
+	out   *Resources
+	err   error
+	cache *Cache
+	// Indexes that are made when they are needed.
+	routesByHost   *byHost[*model.Routes]
+	policiesByHost *byHost[*model.DestinationPolicy]
 	// clusters made so far, by name.
 	clusters map[string]bool
 	// portPolicies in force, by the name of the cluster.
@@ -89,29 +98,6 @@ func (r *Resources) sort() {
 	})
 	slices.SortFunc(r.Secrets, func(a, b *tlsv3.Secret) int { return cmp.Compare(a.Name, b.Name) })
 }
-
-// ByType lists the resources by type URL, as the xDS server takes them.
-func (r *Resources) ByType() map[resource.Type][]types.Resource {
-	return map[resource.Type][]types.Resource{
-		resource.ListenerType: widen(r.Listeners),
-		resource.ClusterType:  widen(r.Clusters),
-		resource.RouteType:    widen(r.Routes),
-		resource.EndpointType: widen(r.Endpoints),
-		resource.SecretType:   widen(r.Secrets),
-	}
-}
-
-func widen[T types.Resource](in []T) []types.Resource {
-	out := make([]types.Resource, len(in))
-	for i, r := range in {
-		out[i] = r
-	}
-	return out
-}
-
-// Uses says whether an object has a part in the proxy's configuration: it is programmed there once the proxy has
-// acknowledged this configuration.
-func (r *Resources) Uses(key objects.Key) bool { return r.sources[key] }
 
 // Sources lists the objects that have a part in the configuration, in no order.
 func (r *Resources) Sources() []objects.Key {

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	commonfaultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/common/fault/v3"
 	corsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/cors/v3"
 	faultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/fault/v3"
@@ -85,6 +86,19 @@ func httpFault(f *model.Fault) *faultv3.HTTPFault {
 
 func ofMillion(share uint32) *typev3.FractionalPercent {
 	return &typev3.FractionalPercent{Numerator: share, Denominator: typev3.FractionalPercent_MILLION}
+}
+
+func (g *generator) mirrors(all []model.Mirror) []*routev3.RouteAction_RequestMirrorPolicy {
+	out := make([]*routev3.RouteAction_RequestMirrorPolicy, 0, len(all))
+	for _, m := range all {
+		g.destinationClusters([]model.Destination{m.To})
+		out = append(out, &routev3.RouteAction_RequestMirrorPolicy{
+			Cluster:         destinationCluster(m.To),
+			RuntimeFraction: &corev3.RuntimeFractionalPercent{DefaultValue: ofMillion(m.Share)},
+			TraceSampled:    flag(false),
+		})
+	}
+	return out
 }
 
 func corsPolicy(c *model.CORS) *corsv3.CorsPolicy {

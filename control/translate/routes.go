@@ -13,66 +13,104 @@ import (
 	"heddle.io/heddle/control/model"
 )
 
-// meshRoutes finds the routes for a service that hold for sidecars of the node's namespace: the most specific host wins,
-// then the oldest.
-func (g *generator) meshRoutes(s *model.Service) *model.Routes {
-	var best *model.Routes
-	bestRank := 0
-	for _, r := range g.mesh.Routes {
-		if !r.ExportTo.In(g.node.Namespace) || !boundToMesh(r) {
-			continue
-		}
-		for _, h := range r.Hosts {
-			if rank, ok := s.Matches(h); ok && rank > bestRank {
-				best, bestRank = r, rank
-			}
-		}
-	}
-	return best
-}
-
 // boundToMesh says whether any of the routes can hold for sidecars.
 func boundToMesh(r *model.Routes) bool { return slices.Contains(r.Gateways, model.GatewayMesh) }
 
 // sidecarRoutes makes the route table of an outbound HTTP port.
 func (g *generator) sidecarRoutes(port uint16, services []*model.Service) {
-	table := &routev3.RouteConfiguration{
-		Name:                           fmt.Sprint(port),
-		ValidateClusters:               flag(false),
-		MaxDirectResponseBodySizeBytes: count(maxDirectBody),
-	}
 	taken := map[string]bool{}
+	var hosts []*routev3.VirtualHost
 	for _, s := range services {
 		p := s.Port(port)
 		if p == nil || !p.Protocol.IsHTTP() {
 			continue
 		}
 		g.from(s.Source)
-		host := &routev3.VirtualHost{
-			Name:                       fmt.Sprintf("%s:%d", s.Host, port),
-			IncludeRequestAttemptCount: true,
+		hosts = append(hosts, withoutTaken(g.serviceHost(s, port), taken))
+	}
+	// Hosts that are no services get their routes on port 80, as in Istio.
+	if port == 80 {
+		hosts = append(hosts, g.foreignHosts(taken)...)
+	}
+	inputs := make([]any, 0, len(hosts))
+	for _, h := range hosts {
+		inputs = append(inputs, h)
+	}
+	g.out.Routes = append(g.out.Routes, memo(g, g.cache.tables, tableKey{g.kind, port}, inputs, func() *routev3.RouteConfiguration {
+		return &routev3.RouteConfiguration{
+			Name:                           fmt.Sprint(port),
+			ValidateClusters:               flag(false),
+			MaxDirectResponseBodySizeBytes: count(maxDirectBody),
+			VirtualHosts:                   append(hosts, g.unknownHost()),
 		}
-		for _, d := range g.domains(s, port) {
-			// Two names may only clash when a service is called like a namespace's path; the first keeps it.
-			if !taken[d] {
-				taken[d] = true
-				host.Domains = append(host.Domains, d)
+	}))
+}
+
+// serviceHost is the virtual host of a service: with the routes that hold for it, or one that leads to it.
+func (g *generator) serviceHost(s *model.Service, port uint16) *routev3.VirtualHost {
+	r := g.meshRoutes(s)
+	if r != nil && len(r.HTTP) == 0 {
+		r = nil
+	}
+	key, inputs := hostKey{port: port, own: s.Namespace == g.node.Namespace}, []any{s}
+	if r != nil {
+		g.from(r.Source)
+		inputs = append(inputs, r)
+		// The clusters that the routes lead to are made for each kind that has them.
+		for i := range r.HTTP {
+			if g.anyInScope(&r.HTTP[i], r, port, model.GatewayMesh) {
+				g.destinationClusters(r.HTTP[i].Forward)
+				for _, d := range r.HTTP[i].Forward {
+					inputs = append(inputs, g.mesh.Service(d.Host))
+				}
 			}
 		}
-		if r := g.meshRoutes(s); r != nil && len(r.HTTP) > 0 {
-			g.from(r.Source)
+	}
+	if r != nil || len(s.Aliases) > 0 {
+		key.kind = g.kind
+	}
+	return memo(g, within(g.cache.hosts, s.Host), key, inputs, func() *routev3.VirtualHost {
+		host := &routev3.VirtualHost{
+			Name:                       fmt.Sprintf("%s:%d", s.Host, port),
+			Domains:                    distinct(g.domains(s, port)),
+			IncludeRequestAttemptCount: true,
+		}
+		if r != nil {
 			host.Routes = g.routes(r, port, model.GatewayMesh, s.Host)
 		} else {
 			host.Routes = []*routev3.Route{g.defaultRoute(s, port)}
 		}
-		table.VirtualHosts = append(table.VirtualHosts, host)
+		return host
+	})
+}
+
+// distinct leaves out names that a service has twice.
+func distinct(names []string) []string {
+	seen := map[string]bool{}
+	return slices.DeleteFunc(names, func(n string) bool {
+		again := seen[n]
+		seen[n] = true
+		return again
+	})
+}
+
+// withoutTaken leaves out the names that an earlier virtual host has: two names may only clash when a service is called like
+// a namespace's path, and the first keeps it.
+func withoutTaken(host *routev3.VirtualHost, taken map[string]bool) *routev3.VirtualHost {
+	clash := false
+	for _, d := range host.Domains {
+		clash = clash || taken[d]
 	}
-	// Hosts that are no services get their routes on port 80, as in Istio.
-	if port == 80 {
-		table.VirtualHosts = append(table.VirtualHosts, g.foreignHosts(taken)...)
+	if clash {
+		free := slices.DeleteFunc(slices.Clone(host.Domains), func(d string) bool { return taken[d] })
+		host = &routev3.VirtualHost{
+			Name: host.Name, Domains: free, Routes: host.Routes, IncludeRequestAttemptCount: host.IncludeRequestAttemptCount,
+		}
 	}
-	table.VirtualHosts = append(table.VirtualHosts, g.unknownHost())
-	g.out.Routes = append(g.out.Routes, table)
+	for _, d := range host.Domains {
+		taken[d] = true
+	}
+	return host
 }
 
 // maxDirectBody is Istio's bound on the body of a direct response.
@@ -177,8 +215,14 @@ func (g *generator) routes(r *model.Routes, port uint16, gateway, host string) [
 	return out
 }
 
+// anyInScope says whether a route can hold at all for this node, port and gateway.
+func (g *generator) anyInScope(h *model.HTTPRoute, r *model.Routes, port uint16, gateway string) bool {
+	return len(h.Matches) == 0 && g.inScope(model.Scope{}, r, port, gateway) ||
+		slices.ContainsFunc(h.Matches, func(m model.HTTPMatch) bool { return g.inScope(m.Scope, r, port, gateway) })
+}
+
 func everything(m model.HTTPMatch) bool {
-	return len(m.Headers) == 0 && len(m.Query) == 0 &&
+	return len(m.Headers) == 0 && len(m.Claims) == 0 && len(m.Query) == 0 &&
 		(m.Path == nil || m.Path.Kind == model.Prefix && m.Path.Value == "/")
 }
 
@@ -233,6 +277,7 @@ func (g *generator) forward(h *model.HTTPRoute) *routev3.RouteAction {
 		}
 		out.ClusterSpecifier = &routev3.RouteAction_WeightedClusters{WeightedClusters: split}
 	}
+	out.RequestMirrorPolicies = g.mirrors(h.Mirrors)
 	if w := h.Rewrite; w != nil {
 		if w.Pattern != "" {
 			out.RegexRewrite = &matcherv3.RegexMatchAndSubstitute{
@@ -289,6 +334,9 @@ func routeMatch(m model.HTTPMatch) *routev3.RouteMatch {
 	}
 	for _, h := range m.Headers {
 		out.Headers = append(out.Headers, headerMatcher(h))
+	}
+	for _, c := range m.Claims {
+		out.DynamicMetadata = append(out.DynamicMetadata, claimMatch(c))
 	}
 	for _, q := range m.Query {
 		qm := &routev3.QueryParameterMatcher{Name: q.Name}

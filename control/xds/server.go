@@ -3,6 +3,10 @@
 //
 // The caller proves who a proxy is before its stream reaches this server (the agent forwards each proxy's stream with the
 // node that it attested), so the node in the first request of a stream is believed.
+//
+// Resources are shared: proxies are members of groups, a group holds references to resources, and a change tells the
+// members which names changed. Each stream has a goroutine of its own that keeps what is still to be sent as a set of
+// names, so that many changes for a slow proxy become one, and sends in the order that [Proxy] describes.
 package xds
 
 import (
@@ -14,207 +18,260 @@ import (
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
-	"github.com/envoyproxy/go-control-plane/pkg/cache/v3"
-	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
-	serverv3 "github.com/envoyproxy/go-control-plane/pkg/server/v3"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
-// Resources are what one proxy is to run, by type URL.
-type Resources map[resource.Type][]types.Resource
+// Bounds of what is on its way to proxies: the bytes of large responses that are not answered yet, all proxies' together,
+// and the part of them that one counts for at the most, so that it takes several slow proxies to hold up the others. A proxy
+// has one large response on its way at a time. One that does not answer in time has its stream ended: it keeps what it has
+// and connects again.
+const (
+	maxInFlight   = 64 << 20
+	maxWeight     = 8 << 20
+	largeResponse = 64 << 10
+	answerTimeout = 60 * time.Second
+)
 
-// Generator makes the configuration of one proxy from the model in force.
-type Generator interface {
-	// Generate is a pure function of the model and the node. An error leaves the proxy with what it has; it is
-	// shown by [Server.Nodes].
-	Generate(node *core.Node) (Resources, error)
-	// Revision of the store that the model was made from.
-	Revision() int64
-}
-
-// typeNames are the types served, with the short names that `proxy status` shows, in that order.
-var typeNames = []struct{ url, short string }{
-	{resource.ClusterType, "CDS"}, {resource.ListenerType, "LDS"}, {resource.EndpointType, "EDS"},
-	{resource.RouteType, "RDS"}, {resource.SecretType, "SDS"},
-}
+// maxNames bounds the names of one type that a stream may subscribe to.
+const maxNames = 1 << 18
 
 // Server is the discovery service of a controller. Create it with [New].
 type Server struct {
+	discovery.UnimplementedAggregatedDiscoveryServiceServer
+	ctx      context.Context
 	log      *slog.Logger
 	now      func() time.Time
-	cache    cache.SnapshotCache
-	server   serverv3.Server
+	source   Source
 	onChange func()
+	inFlight *semaphore.Weighted
+	metrics  metrics
 
-	// programming is held while a proxy's configuration is made, so that an older one never follows a newer.
-	programming sync.Mutex
-
-	mu        sync.Mutex
-	generator Generator
-	nodes     map[string]*node
-	streams   map[int64]string
+	// mu guards groups and who is in them. It is held while names and references are read or changed, never while
+	// anything is translated, marshalled or sent.
+	mu       sync.RWMutex
+	version  int64
+	revision int64
+	// proxies are the newest streams by node.
+	proxies map[string]*Proxy
 }
 
-// New makes a server without configuration: proxies that connect wait until [Server.Update]. onChange is called, without
-// locks held, after a proxy connected, left, acknowledged or refused something; it must not block.
-func New(ctx context.Context, log *slog.Logger, now func() time.Time, onChange func()) *Server {
-	s := &Server{log: log, now: now, onChange: onChange, cache: cache.NewSnapshotCache(true, cache.IDHash{}, nil),
-		nodes: map[string]*node{}, streams: map[int64]string{}}
-	s.server = serverv3.NewServer(ctx, watched{s.cache, s.watches}, serverv3.CallbackFuncs{
-		StreamRequestFunc: func(stream int64, r *discovery.DiscoveryRequest) error {
-			return s.request(stream, exchange{node: r.GetNode(), typeURL: r.GetTypeUrl(), nonce: r.GetResponseNonce(), failure: r.GetErrorDetail().GetMessage(), refused: r.GetErrorDetail() != nil})
-		},
-		StreamDeltaRequestFunc: func(stream int64, r *discovery.DeltaDiscoveryRequest) error {
-			return s.request(stream, exchange{node: r.GetNode(), typeURL: r.GetTypeUrl(), nonce: r.GetResponseNonce(), failure: r.GetErrorDetail().GetMessage(), refused: r.GetErrorDetail() != nil, resumes: len(r.GetInitialResourceVersions()) > 0})
-		},
-		StreamResponseFunc: func(_ context.Context, stream int64, _ *discovery.DiscoveryRequest, r *discovery.DiscoveryResponse) {
-			s.response(stream, r.GetTypeUrl(), r.GetNonce(), r.GetVersionInfo())
-		},
-		StreamDeltaResponseFunc: func(stream int64, _ *discovery.DeltaDiscoveryRequest, r *discovery.DeltaDiscoveryResponse) {
-			s.response(stream, r.GetTypeUrl(), r.GetNonce(), r.GetSystemVersionInfo())
-		},
-		StreamClosedFunc:      func(stream int64, _ *core.Node) { s.closed(stream) },
-		DeltaStreamClosedFunc: func(stream int64, _ *core.Node) { s.closed(stream) },
-	})
+// New makes a server that serves until ctx ends. onChange is called, without locks held, after a proxy connected, left,
+// acknowledged or refused something; it must not block. What the server counts is in the registry.
+func New(ctx context.Context, log *slog.Logger, now func() time.Time, registry prometheus.Registerer, source Source, onChange func()) *Server {
+	s := &Server{ctx: ctx, log: log, now: now, source: source, onChange: onChange,
+		inFlight: semaphore.NewWeighted(maxInFlight), proxies: map[string]*Proxy{}}
+	s.metrics = newMetrics(s, registry)
 	return s
 }
 
 // Register offers the aggregated discovery service on a gRPC server.
 func (s *Server) Register(g *grpc.Server) {
-	discovery.RegisterAggregatedDiscoveryServiceServer(g, s.server)
+	discovery.RegisterAggregatedDiscoveryServiceServer(g, s)
 }
 
-// Update puts a new model into force: every connected proxy's configuration is made anew, and what changed is sent.
-// Revisions must not decrease.
-func (s *Server) Update(ctx context.Context, generator Generator) {
-	s.mu.Lock()
-	s.generator = generator
-	connected := make([]*node, 0, len(s.nodes))
-	for _, n := range s.nodes {
-		connected = append(connected, n)
-	}
-	s.mu.Unlock()
-	for _, n := range connected {
-		s.program(ctx, n, generator)
-	}
-	s.onChange()
-}
-
-// program makes one proxy's configuration and hands it to the cache, which sends what differs.
-func (s *Server) program(ctx context.Context, n *node, generator Generator) {
-	s.programming.Lock()
-	defer s.programming.Unlock()
-	s.mu.Lock()
-	identity, revision := n.identity, n.revision
-	s.mu.Unlock()
-	if generator.Revision() < revision {
-		return
-	}
-	resources, err := generator.Generate(identity)
-	var snapshot *cache.Snapshot
-	if err == nil {
-		snapshot, err = cache.NewSnapshot(fmt.Sprint(generator.Revision()), resources)
-	}
-	if err == nil {
-		err = keepVersions(snapshot)
-	}
-	if err == nil && s.hold(n, snapshot.GetVersion(resource.ClusterType)) {
-		return
-	}
-	if err == nil {
-		err = s.cache.SetSnapshot(ctx, n.id, snapshot)
-	}
+// Update changes groups and who is in them, all at once: no proxy is sent a part of it in which something is named that has
+// not come before. It gives the change its version, which is one more than that of the last. Revision is that of the store
+// from which everything is made now.
+func (s *Server) Update(revision int64, changes []Change, moves []Move) (version int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n.failure = ""
-	if err != nil {
-		n.failure = err.Error()
-		s.log.Error("proxy keeps its configuration: the new one could not be made", "proxy", n.id, "error", err)
-		return
+	s.version++
+	s.revision = revision
+	for _, c := range changes {
+		c.Group.apply(c, s.version)
 	}
-	n.resources, n.revision, n.clusters = resources, generator.Revision(), snapshot.GetVersion(resource.ClusterType)
+	for _, m := range moves {
+		// One that has left meanwhile is in no group.
+		if m.Proxy.joined {
+			m.Proxy.move(m.Groups, s.version)
+		}
+	}
+	return s.version
 }
 
-// exchange is what the server reads from a request of either protocol variant.
-type exchange struct {
-	node    *core.Node
-	typeURL string
-	nonce   string
-	failure string
-	refused bool
-	// resumes says that the proxy has resources of the type from an earlier stream: it is sent what differs only.
-	resumes bool
+// Revision of the store from which everything is made now.
+func (s *Server) Revision() int64 {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.revision
 }
 
-func (s *Server) request(stream int64, r exchange) error {
-	n, generator, fresh, err := s.attach(stream, r.node)
-	if err != nil {
+// StreamAggregatedResources serves the state of the world.
+func (s *Server) StreamAggregatedResources(stream discovery.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+	return serve(s, stream.Context(), stream.Recv, func(p *Proxy, r *response) error { return stream.Send(p.wholeResponse(r)) }, (*Proxy).wholeRequest)
+}
+
+// DeltaAggregatedResources serves increments.
+func (s *Server) DeltaAggregatedResources(stream discovery.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
+	return serve(s, stream.Context(), stream.Recv, func(p *Proxy, r *response) error { return stream.Send(r.delta()) }, (*Proxy).deltaRequest)
+}
+
+// request of either variant of the protocol.
+type request interface {
+	GetNode() *core.Node
+	GetTypeUrl() string
+}
+
+// serve runs a stream of either variant.
+func serve[R request](s *Server, ctx context.Context, receive func() (R, error), send func(*Proxy, *response) error, handle func(*Proxy, Type, R) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	requests, ended := make(chan R), make(chan error, 1)
+	go func() {
+		defer close(requests)
+		for {
+			r, err := receive()
+			if err != nil {
+				return
+			}
+			select {
+			case requests <- r:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	// Sending may block for as long as the proxy does not read: returning from here ends that too.
+	go func() { ended <- exchange(s, ctx, cancel, requests, send, handle) }()
+	select {
+	case err := <-ended:
 		return err
+	case <-s.ctx.Done():
+		return status.Error(codes.Unavailable, "the controller ends")
+	case <-ctx.Done():
+		// The proxy went away, or did not answer.
+		return status.Error(codes.Unavailable, context.Cause(ctx).Error())
 	}
-	if fresh && generator != nil {
-		s.program(context.Background(), n, generator)
+}
+
+// exchange answers a stream's requests and sends what changes, until either ends.
+func exchange[R request](s *Server, ctx context.Context, cancel context.CancelCauseFunc, requests <-chan R, send func(*Proxy, *response) error, handle func(*Proxy, Type, R) error) error {
+	var p *Proxy
+	defer func() {
+		if p != nil {
+			s.leave(p)
+		}
+	}()
+	again := time.NewTimer(0)
+	defer again.Stop()
+	var wake <-chan struct{}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case r, more := <-requests:
+			if !more {
+				return nil
+			}
+			if p == nil {
+				var err error
+				if p, err = s.join(r.GetNode()); err != nil {
+					return err
+				}
+				wake = p.wake
+			}
+			if r.GetTypeUrl() == "" {
+				return status.Error(codes.InvalidArgument, "a request on an aggregated stream must say its type")
+			}
+			t, served := typeOf(r.GetTypeUrl())
+			if !served {
+				s.log.Debug("proxy asks for a type that is not served", "proxy", p.id, "type", r.GetTypeUrl())
+				continue
+			}
+			if err := handle(p, t, r); err != nil {
+				return err
+			}
+			s.onChange()
+		case <-wake:
+		case <-again.C:
+		}
+		for p != nil {
+			r, wait := p.next()
+			if r == nil {
+				if wait > 0 {
+					again.Reset(wait)
+				}
+				break
+			}
+			if err := s.reserve(ctx, cancel, p, r.size); err != nil {
+				return err
+			}
+			if err := send(p, r); err != nil {
+				return err
+			}
+			s.metrics.pushes.WithLabelValues(r.typ.String()).Inc()
+		}
 	}
-	s.mu.Lock()
-	if n.newest == stream {
-		n.answered(r, s.now())
+}
+
+// reserve waits until a response may be on its way, if it is a large one. Its weight is given back when it is answered.
+func (s *Server) reserve(ctx context.Context, cancel context.CancelCauseFunc, p *Proxy, size int) error {
+	if size <= largeResponse {
+		return nil
 	}
-	s.mu.Unlock()
-	if r.refused {
-		s.log.Warn("proxy refused configuration", "proxy", n.id, "type", shortName(r.typeURL), "reason", r.failure)
+	weight := int64(min(size, maxWeight))
+	// Who waits holds nothing that others wait for.
+	p.mu.Lock()
+	if p.giveBack != nil {
+		p.giveBack()
+		p.giveBack = nil
 	}
-	s.onChange()
+	p.mu.Unlock()
+	if err := s.inFlight.Acquire(ctx, weight); err != nil {
+		return status.FromContextError(err).Err()
+	}
+	late := time.AfterFunc(answerTimeout, func() { cancel(fmt.Errorf("the proxy has not answered a response within %s", answerTimeout)) })
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.giveBack = func() {
+		late.Stop()
+		s.inFlight.Release(weight)
+	}
 	return nil
 }
 
-// attach finds the proxy of a stream; the stream's first request names it.
-func (s *Server) attach(stream int64, identity *core.Node) (n *node, generator Generator, fresh bool, err error) {
+// join makes the proxy of a stream; the stream's first request names it.
+func (s *Server) join(node *core.Node) (*Proxy, error) {
+	if node.GetId() == "" {
+		return nil, status.Error(codes.InvalidArgument, "the first request of a stream names no node: set node.id in the proxy's bootstrap")
+	}
+	p := &Proxy{server: s, id: node.GetId(), connected: s.now(), unsettled: s.now(), wake: make(chan struct{}, 1)}
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if id, known := s.streams[stream]; known {
-		return s.nodes[id], nil, false, nil
+	// What is known of answers belongs to a stream, and the newest one counts: an older one that has not been noticed to be
+	// dead answers nothing any more.
+	s.proxies[p.id] = p
+	p.joined = true
+	s.mu.Unlock()
+	if err := s.source.Attach(p, node, func(groups []*Group) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		p.move(groups, s.version)
+	}); err != nil {
+		s.log.Error("a proxy gets no configuration", "proxy", p.id, "error", err)
+		p.mu.Lock()
+		p.failure = err.Error()
+		p.mu.Unlock()
 	}
-	if identity.GetId() == "" {
-		return nil, nil, false, fmt.Errorf("the first request of a stream names no node: set node.id in the proxy's bootstrap")
-	}
-	n = s.nodes[identity.GetId()]
-	if n == nil {
-		n = newNode(identity, s.now())
-		s.nodes[n.id] = n
-	}
-	// What is known of answers belongs to a stream, and the newest one counts: an older one that has not been noticed
-	// to be dead answers nothing any more.
-	n.newest, n.types, n.watching = stream, map[string]*subscription{}, false
-	n.identity = identity
-	n.streams++
-	s.streams[stream] = n.id
-	return n, s.generator, true, nil
+	return p, nil
 }
 
-func (s *Server) response(stream int64, typeURL, nonce, version string) {
+func (s *Server) leave(p *Proxy) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if n := s.nodes[s.streams[stream]]; n != nil && n.newest == stream {
-		n.sent(typeURL, nonce, version, s.now())
-		n.watching = n.watching && typeURL != resource.ClusterType
+	p.joined = false
+	for _, g := range p.groups {
+		delete(g.members, p)
 	}
-}
-
-func (s *Server) closed(stream int64) {
-	s.mu.Lock()
-	id := s.streams[stream]
-	delete(s.streams, stream)
-	gone := false
-	if n := s.nodes[id]; n != nil {
-		n.streams--
-		gone = n.streams == 0
-		if gone {
-			delete(s.nodes, id)
-		}
+	if s.proxies[p.id] == p {
+		delete(s.proxies, p.id)
 	}
 	s.mu.Unlock()
-	if gone {
-		s.cache.ClearSnapshot(id)
-		s.onChange()
-	}
+	p.mu.Lock()
+	p.lighten()
+	p.mu.Unlock()
+	s.source.Detach(p)
+	s.onChange()
 }

@@ -2,37 +2,90 @@ package xds
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	cluster "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpoint "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	listener "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	route "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	"github.com/prometheus/client_golang/prometheus"
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/proto"
 )
 
-// names is a generator of clusters with these names.
-type names struct {
-	revision int64
-	clusters []string
+// world is a source that puts all proxies into one group.
+type world struct {
+	t      *testing.T
+	server *Server
+	group  *Group
 }
 
-func (n names) Revision() int64 { return n.revision }
+// Attach implements [Source].
+func (w *world) Attach(_ *Proxy, node *core.Node, join func([]*Group)) error {
+	if node.GetId() == "nobody" {
+		return errors.New("nobody knows it")
+	}
+	join([]*Group{w.group})
+	return nil
+}
 
-func (n names) Generate(*core.Node) (Resources, error) {
-	var all []types.Resource
-	for _, name := range n.clusters {
+// Detach implements [Source].
+func (w *world) Detach(*Proxy) {}
+
+// has changes the group to these messages, and gives the version of the change.
+func (w *world) has(messages ...proto.Message) int64 {
+	w.t.Helper()
+	return w.server.Update(1, []Change{w.group.Change(w.resources(messages...))}, nil)
+}
+
+func (w *world) resources(messages ...proto.Message) []*Resource {
+	w.t.Helper()
+	clusters := map[string]*Resource{}
+	var all []*Resource
+	for _, m := range messages {
+		var r *Resource
+		var err error
+		switch m := m.(type) {
+		case *cluster.Cluster:
+			r, err = NewResource(Clusters, m.Name, m, nil)
+			clusters[m.Name] = r
+		case *endpoint.ClusterLoadAssignment:
+			r, err = NewResource(Endpoints, m.ClusterName, m, clusters[m.ClusterName])
+		case *listener.Listener:
+			r, err = NewResource(Listeners, m.Name, m, nil)
+		case *route.RouteConfiguration:
+			r, err = NewResource(Routes, m.Name, m, nil)
+		default:
+			err = fmt.Errorf("a %T", m)
+		}
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
+// clusters of these names.
+func clusters(names ...string) []proto.Message {
+	var all []proto.Message
+	for _, name := range names {
 		all = append(all, &cluster.Cluster{Name: name})
 	}
-	return Resources{resource.ClusterType: all}, nil
+	return all
 }
 
 // proxy is a test client on the incremental protocol.
@@ -41,19 +94,21 @@ type proxy struct {
 	stream discovery.AggregatedDiscoveryService_DeltaAggregatedResourcesClient
 }
 
-func start(t *testing.T) (*Server, func() proxy, *atomic.Int64) {
+func start(t *testing.T) (*world, func() proxy, *atomic.Int64) {
 	t.Helper()
 	changes := new(atomic.Int64)
 	ctx, cancel := context.WithCancel(t.Context())
-	s := New(ctx, slog.New(slog.DiscardHandler), func() time.Time { return time.Unix(1, 0) }, func() { changes.Add(1) })
-	listener := bufconn.Listen(1 << 16)
+	w := &world{t: t, group: NewGroup(nil, "")}
+	s := New(ctx, slog.New(slog.DiscardHandler), func() time.Time { return time.Unix(1, 0) }, prometheus.NewRegistry(), w, func() { changes.Add(1) })
+	w.server = s
+	conns := bufconn.Listen(1 << 16)
 	g := grpc.NewServer()
 	s.Register(g)
-	go func() { _ = g.Serve(listener) }()
+	go func() { _ = g.Serve(conns) }()
 	t.Cleanup(func() { cancel(); g.Stop() })
-	return s, func() proxy {
+	return w, func() proxy {
 		conn, err := grpc.NewClient("passthrough:///xds", grpc.WithTransportCredentials(insecure.NewCredentials()),
-			grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
+			grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return conns.DialContext(ctx) }))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -85,46 +140,54 @@ func (p proxy) receive() *discovery.DeltaDiscoveryResponse {
 	return r
 }
 
-func stateOf(t *testing.T, s *Server, want State) TypeStatus {
+func stateOf(t *testing.T, w *world, want State) TypeStatus {
 	t.Helper()
 	deadline := time.After(5 * time.Second)
 	for {
-		if nodes := s.Nodes(); len(nodes) == 1 && nodes[0].Types[0].State == want {
+		if nodes := w.server.Nodes(); len(nodes) == 1 && nodes[0].Types[0].State == want {
 			return nodes[0].Types[0]
 		}
 		select {
 		case <-deadline:
-			t.Fatalf("no proxy became %s: %+v", want, s.Nodes())
+			t.Fatalf("no proxy became %s: %+v", want, w.server.Nodes())
 		case <-time.After(time.Millisecond):
 		}
 	}
 }
 
 func TestSendsOnlyWhatChangedAndTracksAnswers(t *testing.T) {
-	s, connect, changes := start(t)
-	s.Update(t.Context(), names{1, []string{"a", "b"}})
+	w, connect, changes := start(t)
+	w.has(clusters("a", "b")...)
 	p := connect()
 	p.send(&discovery.DeltaDiscoveryRequest{Node: &core.Node{Id: "sidecar~10.0.0.1~a.b~c"}})
 	first := p.receive()
 	if len(first.GetResources()) != 2 {
 		t.Fatalf("got %d resources, want 2", len(first.GetResources()))
 	}
-	stateOf(t, s, Stale)
+	stateOf(t, w, Stale)
 	p.send(&discovery.DeltaDiscoveryRequest{ResponseNonce: first.GetNonce()})
-	if got := stateOf(t, s, Synced); got.Resources != 2 || got.Version == "" {
+	if got := stateOf(t, w, Synced); got.Resources != 2 || got.Version == "" {
 		t.Errorf("synced status %+v", got)
 	}
 
-	s.Update(t.Context(), names{2, []string{"b", "c"}})
+	w.has(clusters("b", "c")...)
 	second := p.receive()
-	if len(second.GetResources()) != 1 || second.GetResources()[0].GetName() != "c" || len(second.GetRemovedResources()) != 1 {
-		t.Fatalf("sent %v, removed %v: want c and a", second.GetResources(), second.GetRemovedResources())
+	if len(second.GetResources()) != 1 || second.GetResources()[0].GetName() != "c" || len(second.GetRemovedResources()) != 0 {
+		t.Fatalf("sent %v, removed %v: want c", second.GetResources(), second.GetRemovedResources())
 	}
+	p.send(&discovery.DeltaDiscoveryRequest{ResponseNonce: second.GetNonce()})
+	if last := p.receive(); len(last.GetResources()) != 0 || !slices.Equal(last.GetRemovedResources(), []string{"a"}) {
+		t.Fatalf("sent %v, removed %v: want a removed", last.GetResources(), last.GetRemovedResources())
+	} else {
+		p.send(&discovery.DeltaDiscoveryRequest{ResponseNonce: last.GetNonce()})
+	}
+	w.has(clusters("b", "c", "d")...)
+	second = p.receive()
 	p.send(&discovery.DeltaDiscoveryRequest{ResponseNonce: second.GetNonce(), ErrorDetail: &rpcstatus.Status{Message: "c: no such policy"}})
-	if got := stateOf(t, s, Refused); got.Reason != "c: no such policy" {
+	if got := stateOf(t, w, Refused); got.Reason != "c: no such policy" {
 		t.Errorf("refused status %+v", got)
 	}
-	if s.Nodes()[0].Synced {
+	if w.server.Nodes()[0].Synced {
 		t.Error("a proxy that refused counts as synced")
 	}
 	if changes.Load() == 0 {
@@ -134,50 +197,50 @@ func TestSendsOnlyWhatChangedAndTracksAnswers(t *testing.T) {
 
 // TestUnsettledUntilTheNewestIsAcknowledged: whoever waits for a change must not take the answer to an earlier one for it.
 func TestUnsettledUntilTheNewestIsAcknowledged(t *testing.T) {
-	s, connect, _ := start(t)
+	w, connect, _ := start(t)
 	waiting := func(when string, want bool) {
 		t.Helper()
-		if got := s.Unsettled(); (len(got) > 0) != want {
+		if got := w.server.Unsettled(); (len(got) > 0) != want {
 			t.Errorf("%s: waited for are %q", when, got)
 		}
 	}
-	s.Update(t.Context(), names{1, []string{"a"}})
+	w.has(clusters("a")...)
 	waiting("no proxy is there", false)
 	p := connect()
 	p.send(&discovery.DeltaDiscoveryRequest{Node: &core.Node{Id: "n"}})
 	first := p.receive()
-	stateOf(t, s, Stale)
+	stateOf(t, w, Stale)
 	waiting("the first is sent", true)
 	p.send(&discovery.DeltaDiscoveryRequest{ResponseNonce: first.GetNonce()})
-	stateOf(t, s, Synced)
+	stateOf(t, w, Synced)
 	waiting("the first is acknowledged", false)
-	s.Update(t.Context(), names{2, []string{"a", "b"}})
+	w.has(clusters("a", "b")...)
 	waiting("the second was made", true)
 	second := p.receive()
 	waiting("the second arrived", true)
-	s.Update(t.Context(), names{3, []string{"a", "b", "c"}})
+	w.has(clusters("a", "b", "c")...)
 	p.send(&discovery.DeltaDiscoveryRequest{ResponseNonce: second.GetNonce()})
 	third := p.receive()
 	waiting("the second is acknowledged, and there is a third", true)
 	p.send(&discovery.DeltaDiscoveryRequest{ResponseNonce: third.GetNonce()})
-	stateOf(t, s, Synced)
+	stateOf(t, w, Synced)
 	waiting("the third is acknowledged", false)
-	s.Update(t.Context(), names{4, []string{"d"}})
+	w.has(clusters("d")...)
 	p.send(&discovery.DeltaDiscoveryRequest{ResponseNonce: p.receive().GetNonce(), ErrorDetail: &rpcstatus.Status{Message: "d"}})
-	stateOf(t, s, Refused)
+	stateOf(t, w, Refused)
 	waiting("the fourth is refused", false)
 }
 
 func TestReconnectingProxyIsNotSentWhatItHas(t *testing.T) {
-	s, connect, _ := start(t)
-	s.Update(t.Context(), names{1, []string{"a"}})
+	w, connect, _ := start(t)
+	w.has(clusters("a")...)
 	p := connect()
 	node := &core.Node{Id: "n"}
 	p.send(&discovery.DeltaDiscoveryRequest{Node: node})
 	had := p.receive().GetResources()[0]
 	again := connect()
 	again.send(&discovery.DeltaDiscoveryRequest{Node: node, InitialResourceVersions: map[string]string{"a": had.GetVersion(), "gone": "1"}})
-	s.Update(t.Context(), names{2, []string{"a", "d"}})
+	w.has(clusters("a", "d")...)
 	for {
 		r := again.receive()
 		for _, sent := range r.GetResources() {
@@ -193,8 +256,8 @@ func TestReconnectingProxyIsNotSentWhatItHas(t *testing.T) {
 }
 
 func TestRefusesStreamsWithoutNode(t *testing.T) {
-	s, connect, _ := start(t)
-	s.Update(t.Context(), names{1, nil})
+	w, connect, _ := start(t)
+	w.has()
 	p := connect()
 	p.send(&discovery.DeltaDiscoveryRequest{})
 	if _, err := p.stream.Recv(); err == nil {
@@ -203,26 +266,26 @@ func TestRefusesStreamsWithoutNode(t *testing.T) {
 }
 
 func TestForgetsProxiesThatLeft(t *testing.T) {
-	s, connect, _ := start(t)
-	s.Update(t.Context(), names{1, []string{"a"}})
+	w, connect, _ := start(t)
+	w.has(clusters("a")...)
 	p := connect()
 	p.send(&discovery.DeltaDiscoveryRequest{Node: &core.Node{Id: "n"}})
 	p.receive()
-	if _, ok := s.Config("n"); !ok {
+	if _, ok := w.server.Config("n"); !ok {
 		t.Error("no configuration for a connected proxy")
 	}
 	if err := p.stream.CloseSend(); err != nil {
 		t.Fatal(err)
 	}
 	deadline := time.After(5 * time.Second)
-	for len(s.Nodes()) > 0 {
+	for len(w.server.Nodes()) > 0 {
 		select {
 		case <-deadline:
 			t.Fatal("the proxy is still listed")
 		case <-time.After(time.Millisecond):
 		}
 	}
-	if _, ok := s.Config("n"); ok {
+	if _, ok := w.server.Config("n"); ok {
 		t.Error("a configuration is kept for a proxy that left")
 	}
 }

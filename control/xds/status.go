@@ -2,11 +2,11 @@ package xds
 
 import (
 	"cmp"
+	"maps"
 	"slices"
+	"strconv"
 	"time"
 
-	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -47,7 +47,7 @@ type TypeStatus struct {
 	// Type is CDS, LDS, EDS, RDS or SDS.
 	Type  string `json:"type"`
 	State State  `json:"state"`
-	// Version acknowledged last.
+	// Version acknowledged last, a number that is one more with each change of the mesh.
 	Version string `json:"version,omitempty"`
 	// Resources of this type that the proxy is to run.
 	Resources int `json:"resources"`
@@ -57,72 +57,23 @@ type TypeStatus struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// node is a connected proxy. The server's lock guards it.
-type node struct {
-	id        string
-	identity  *core.Node
-	connected time.Time
-	streams   int
-	newest    int64
-	revision  int64
-	failure   string
-	resources Resources
-	// clusters is the version of the clusters set last; held says that newer ones wait for these to be answered.
-	clusters string
-	held     bool
-	// watching says that the cache sends newer clusters as soon as it has them.
-	watching bool
-	types    map[string]*subscription
-}
-
-// subscription is what was sent of one type, and what came back.
-type subscription struct {
-	nonce, pending, version, reason string
-	state                           State
-	changed                         time.Time
-}
-
-func newNode(identity *core.Node, now time.Time) *node {
-	return &node{id: identity.GetId(), identity: identity, connected: now, types: map[string]*subscription{}}
-}
-
-func (n *node) sent(typeURL, nonce, version string, now time.Time) {
-	t := n.types[typeURL]
-	if t == nil {
-		t = &subscription{}
-		n.types[typeURL] = t
-	}
-	t.nonce, t.pending, t.state, t.changed = nonce, version, Stale, now
-}
-
-func (n *node) answered(r exchange, now time.Time) {
-	t := n.types[r.typeURL]
-	if t == nil {
-		t = &subscription{state: NotSent, changed: now}
-		if r.resumes {
-			// What differs follows, and makes it stale until it is acknowledged.
-			t.state = Synced
+// status of a proxy. The server's lock is held.
+func (p *Proxy) status() NodeStatus {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	status := NodeStatus{ID: p.id, Connected: p.connected, Revision: p.server.revision, Failure: p.problem()}
+	status.Synced = status.Failure == "" && p.behind() == 0
+	for _, t := range statusOrder {
+		sub := &p.types[t]
+		one := TypeStatus{Type: t.String(), State: NotAsked}
+		for _, g := range p.groups {
+			one.Resources += len(g.resources[t])
 		}
-		n.types[r.typeURL] = t
-		return
-	}
-	if r.nonce == "" || r.nonce != t.nonce {
-		return // A new subscription, or an answer to something older than what was sent last.
-	}
-	t.changed = now
-	if r.refused {
-		t.state, t.reason = Refused, r.failure
-		return
-	}
-	t.state, t.reason, t.version = Synced, "", t.pending
-}
-
-func (n *node) status() NodeStatus {
-	status := NodeStatus{ID: n.id, Connected: n.connected, Revision: n.revision, Failure: n.failure, Synced: n.failure == ""}
-	for _, name := range typeNames {
-		one := TypeStatus{Type: name.short, State: NotAsked, Resources: len(n.resources[name.url])}
-		if t := n.types[name.url]; t != nil {
-			one.State, one.Version, one.Changed, one.Reason = t.state, t.version, t.changed, t.reason
+		if sub.asked {
+			one.State, one.Changed, one.Reason = sub.state, sub.changed, sub.refused.reason
+			if sub.version != 0 {
+				one.Version = strconv.FormatInt(sub.version, 10)
+			}
 		}
 		status.Synced = status.Synced && one.State != Stale && one.State != Refused
 		status.Types = append(status.Types, one)
@@ -130,45 +81,65 @@ func (n *node) status() NodeStatus {
 	return status
 }
 
+// problem says why its configuration could not be made.
+func (p *Proxy) problem() string {
+	if p.failure != "" {
+		return p.failure
+	}
+	for _, g := range p.groups {
+		if g.failure != "" {
+			return g.failure
+		}
+	}
+	return ""
+}
+
 // Nodes lists the connected proxies, sorted by identifier.
 func (s *Server) Nodes() []NodeStatus {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	all := make([]NodeStatus, 0, len(s.nodes))
-	for _, n := range s.nodes {
-		all = append(all, n.status())
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	all := make([]NodeStatus, 0, len(s.proxies))
+	for _, id := range sortedKeys(s.proxies) {
+		all = append(all, s.proxies[id].status())
 	}
-	slices.SortFunc(all, func(a, b NodeStatus) int { return cmp.Compare(a.ID, b.ID) })
 	return all
+}
+
+// Connected is the number of connected proxies.
+func (s *Server) Connected() int {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return len(s.proxies)
 }
 
 // Unsettled lists the connected proxies that have not acknowledged the newest listeners and clusters. A proxy that refused
 // them runs what it had and is not waited for.
 func (s *Server) Unsettled() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.mu.RLock()
+	defer s.mu.RUnlock()
 	var out []string
-	for _, n := range s.nodes {
-		if !s.settled(n) {
-			out = append(out, n.id)
+	for _, id := range sortedKeys(s.proxies) {
+		if !s.proxies[id].settled() {
+			out = append(out, id)
 		}
 	}
-	slices.Sort(out)
 	return out
 }
 
-func (s *Server) settled(n *node) bool {
-	newest, err := s.cache.GetSnapshot(n.id)
-	if n.held || n.failure != "" || err != nil {
+func (p *Proxy) settled() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.problem() != "" {
 		return false
 	}
-	for _, url := range []string{resource.ClusterType, resource.ListenerType} {
-		t := n.types[url]
-		if t == nil || t.state == Refused || t.state == NotSent && len(n.resources[url]) == 0 {
+	p.absorb()
+	for _, t := range []Type{Clusters, Listeners} {
+		sub := &p.types[t]
+		if len(sub.refused.names) > 0 {
 			continue
 		}
-		// One that resumed a stream and was sent nothing since has no version.
-		if t.state != Synced || t.version != "" && t.version != newest.GetVersion(url) {
+		set, removed := p.due(t)
+		if sub.unansweredNow() || len(set) > 0 || len(removed) > 0 && !p.refuses() {
 			return false
 		}
 	}
@@ -177,26 +148,107 @@ func (s *Server) settled(n *node) bool {
 
 // Config returns what a connected proxy is to run, by short type name; false when no such proxy is connected.
 func (s *Server) Config(id string) (map[string][]proto.Message, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n := s.nodes[id]
-	if n == nil {
+	s.mu.RLock()
+	p := s.proxies[id]
+	var all [typeCount][]*Resource
+	if p != nil {
+		for t := range all {
+			for _, g := range p.groups {
+				all[t] = slices.AppendSeq(all[t], maps.Values(g.resources[t]))
+			}
+		}
+	}
+	s.mu.RUnlock()
+	if p == nil {
 		return nil, false
 	}
 	config := map[string][]proto.Message{}
-	for _, name := range typeNames {
-		for _, r := range n.resources[name.url] {
-			config[name.short] = append(config[name.short], r)
+	for t, resources := range all {
+		slices.SortFunc(resources, func(a, b *Resource) int { return cmp.Compare(a.Name(), b.Name()) })
+		for _, r := range resources {
+			m, err := r.Message()
+			if err != nil {
+				s.log.Error("a resource cannot be shown", "name", r.Name(), "error", err)
+				continue
+			}
+			config[Type(t).String()] = append(config[Type(t).String()], m)
 		}
 	}
 	return config, true
 }
 
-func shortName(url string) string {
-	for _, name := range typeNames {
-		if name.url == url {
-			return name.short
+// Progress is how far the proxies of a group are. Those that have not acknowledged everything once, since they connected, do
+// not count: they run nothing of ours yet.
+type Progress struct {
+	// Proxies of the group that count.
+	Proxies int
+	// behind are the oldest changes that proxies have not answered, sorted.
+	behind []int64
+	// refusals of changes.
+	refusals []refused
+	failure  string
+}
+
+type refused struct {
+	proxy       string
+	typ         Type
+	reason      string
+	since, last int64
+}
+
+// Progress tells how far the proxies of a group are.
+func (s *Server) Progress(g *Group) Progress {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	out := Progress{failure: g.failure}
+	for p := range g.members {
+		if s.proxies[p.id] != p {
+			continue
+		}
+		p.mu.Lock()
+		for t := range p.types {
+			if r := p.types[t].refused; len(r.names) > 0 {
+				out.refusals = append(out.refusals, refused{p.id, Type(t), r.reason, r.since, r.last})
+			}
+		}
+		if p.synced {
+			out.Proxies++
+			if b := p.behind(); b != 0 {
+				out.behind = append(out.behind, b)
+			}
+		}
+		p.mu.Unlock()
+	}
+	slices.Sort(out.behind)
+	slices.SortFunc(out.refusals, func(a, b refused) int { return cmp.Or(cmp.Compare(a.proxy, b.proxy), cmp.Compare(a.typ, b.typ)) })
+	return out
+}
+
+// Waiting is how many proxies have not answered a change yet.
+func (p Progress) Waiting(version int64) int {
+	i, _ := slices.BinarySearch(p.behind, version+1)
+	return i
+}
+
+// Refused gives, by proxy, the words in which a change was refused.
+func (p Progress) Refused(version int64) []Refusal {
+	var out []Refusal
+	for _, r := range p.refusals {
+		if r.since <= version && version <= r.last {
+			out = append(out, Refusal{Proxy: r.proxy, Reason: r.typ.String() + ": " + r.reason})
 		}
 	}
-	return url
+	return out
 }
+
+// Failure says why the group does not have what it should have; empty when it has.
+func (p Progress) Failure() string { return p.failure }
+
+// Refusal is a proxy's no to a change.
+type Refusal struct {
+	// Proxy is its node's identifier.
+	Proxy  string
+	Reason string
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -14,12 +14,18 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"heddle.io/heddle/control/connlimit"
 )
 
-// Bounds: each forwarded question holds a socket and a goroutine while it waits.
+// Bounds: each forwarded question holds a socket and a goroutine while it waits, each connection a descriptor. No workload
+// can take all of them.
 const (
-	maxForwards    = 256
-	forwardTimeout = 2 * time.Second
+	maxForwards         = 256
+	maxForwardsOfOne    = 64
+	maxConnections      = 1024
+	maxConnectionsOfOne = 32
+	forwardTimeout      = 2 * time.Second
 	// ttl is short, because services come and go; clients ask again over loopback-fast paths.
 	ttl = 5
 )
@@ -33,7 +39,8 @@ type Counters struct {
 type Server struct {
 	table     atomic.Pointer[index]
 	upstreams []string
-	forwards  chan struct{}
+	forwards  *places
+	streams   *connlimit.Listener
 	servers   []*dns.Server
 	address   netip.AddrPort
 	Counters  Counters
@@ -52,12 +59,13 @@ func Listen(address string, upstreams []string) (*Server, error) {
 		streams.Close()
 		return nil, errors.New("serve DNS: not a UDP address")
 	}
-	s := &Server{upstreams: upstreams, forwards: make(chan struct{}, maxForwards), address: bound.AddrPort()}
+	s := &Server{upstreams: upstreams, forwards: newPlaces(maxForwards, maxForwardsOfOne), address: bound.AddrPort(),
+		streams: connlimit.New(streams, maxConnectionsOfOne, maxConnections, nil)}
 	s.Set(Table{})
 	handler := dns.HandlerFunc(s.handle)
 	s.servers = []*dns.Server{
 		{PacketConn: packets, Handler: handler, UDPSize: 4096},
-		{Listener: streams, Handler: handler, ReadTimeout: 5 * time.Second, WriteTimeout: 5 * time.Second, MaxTCPQueries: 128},
+		{Listener: s.streams, Handler: handler, ReadTimeout: 5 * time.Second, WriteTimeout: 5 * time.Second, MaxTCPQueries: 128},
 	}
 	for _, server := range s.servers {
 		// Ends with an error only when Close shut its socket.
@@ -143,7 +151,7 @@ func (s *Server) handle(w dns.ResponseWriter, question *dns.Msg) {
 			Mbox: "hostmaster." + table.domain + ".", Serial: 1, Refresh: 7200, Retry: 1800, Expire: 86400, Minttl: ttl}}
 		s.Counters.Negative.Add(1)
 	default:
-		if forwarded := s.forward(question); forwarded != nil {
+		if forwarded := s.forward(asker, question); forwarded != nil {
 			forwarded.Id = question.Id
 			answer = forwarded
 			s.Counters.Forwarded.Add(1)
@@ -180,7 +188,7 @@ func (s *Server) resolveAlias(table *index, asker netip.Addr, answer *dns.Msg, q
 	further.SetQuestion(target, q.Qtype)
 	if host := table.find(strings.TrimSuffix(target, "."), asker); host != nil {
 		answer.Answer = append(answer.Answer, records(target, q.Qtype, host.Addresses)...)
-	} else if forwarded := s.forward(further); forwarded != nil {
+	} else if forwarded := s.forward(asker, further); forwarded != nil {
 		answer.Answer = append(answer.Answer, forwarded.Answer...)
 	}
 }
@@ -199,14 +207,13 @@ func (s *Server) write(w dns.ResponseWriter, question, answer *dns.Msg) {
 	}
 }
 
-// forward asks the machine's resolvers in turn. It returns nil when none answers or too many questions wait already.
-func (s *Server) forward(question *dns.Msg) *dns.Msg {
-	select {
-	case s.forwards <- struct{}{}:
-		defer func() { <-s.forwards }()
-	default:
+// forward asks the machine's resolvers in turn. It returns nil when none answers or too many questions wait already, of who
+// asks or of all.
+func (s *Server) forward(asker netip.Addr, question *dns.Msg) *dns.Msg {
+	if !s.forwards.take(asker) {
 		return nil
 	}
+	defer s.forwards.leave(asker)
 	ctx, cancel := context.WithTimeout(context.Background(), forwardTimeout)
 	defer cancel()
 	for _, upstream := range s.upstreams {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -275,5 +276,41 @@ func TestResolversOfAnotherHostDoNotCount(t *testing.T) {
 		if failure && (err == nil || !strings.Contains(err.Error(), wanted)) || !failure && (err != nil || got != c.want) {
 			t.Errorf("%s: %q %v, want %q", name, got, err, c.want)
 		}
+	}
+}
+
+// A workload that waits for names which nobody answers, or holds connections, keeps no other from asking.
+func TestOneAskerKeepsNoOtherOut(t *testing.T) {
+	hole, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hole.Close()
+	s := serve(t, hole.LocalAddr().String())
+	greedy, other := netip.MustParseAddr("127.0.0.2"), netip.MustParseAddr("127.0.0.3")
+	for i := range maxForwardsOfOne + 1 {
+		if s.forwards.take(greedy) != (i < maxForwardsOfOne) {
+			t.Errorf("%d", i)
+		}
+	}
+	for range 3 * maxConnectionsOfOne {
+		conn, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: greedy.AsSlice()}}).Dial("tcp", s.Address().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+	}
+	question := new(dns.Msg)
+	question.SetQuestion("cart.pinnacle.svc.cluster.local.", dns.TypeA)
+	s.Set(table())
+	c := &dns.Client{Net: "tcp", Dialer: &net.Dialer{LocalAddr: &net.TCPAddr{IP: other.AsSlice()}}}
+	if answer, _, err := c.Exchange(question, s.Address().String()); err != nil || len(answer.Answer) != 1 {
+		t.Errorf("%v %v", answer, err)
+	}
+	if refused := s.streams.Refused.Load(); refused != 2*maxConnectionsOfOne {
+		t.Errorf("%d connections were refused", refused)
+	}
+	if !s.forwards.take(other) {
+		t.Error("there is no place for another one")
 	}
 }

@@ -65,9 +65,9 @@ func Run(ctx context.Context, config Config) error {
 			load()
 		case <-ticker.C:
 			c := &server.Counters
-			if lost := c.Failed.Load() + c.Refused.Load(); lost != told {
+			if lost := c.Failed.Load() + c.Refused.Load() + server.streams.Refused.Load(); lost != told {
 				told = lost
-				config.Log.Warn("questions without an answer", "failed", c.Failed.Load(), "refused", c.Refused.Load(),
+				config.Log.Warn("questions without an answer", "failed", c.Failed.Load(), "refused", c.Refused.Load(), "connections_refused", server.streams.Refused.Load(),
 					"answered", c.Answered.Load(), "negative", c.Negative.Load(), "forwarded", c.Forwarded.Load())
 			}
 		}

@@ -29,7 +29,9 @@ type builder struct {
 	namespaces map[string]bool
 	accounts   map[objects.Key]bool
 	secrets    map[objects.Key]*objects.Object
-	workloads  []*v1alpha1.Workload
+	// workloads and replicas by what selects them.
+	workloads *selection[*v1alpha1.Workload]
+	replicas  *selection[*model.Replica]
 
 	owners *ownership
 	// canonical names of services by alias.
@@ -82,6 +84,8 @@ func Mesh(settings model.Settings, objs []*objects.Object, runtime Runtime) (*mo
 			b.peerMode(o, r)
 		case *securityv1.AuthorizationPolicy:
 			b.access(o, r)
+		case *securityv1.RequestAuthentication:
+			b.authentication(o, r)
 		}
 		b.namespace(o)
 	}
@@ -100,6 +104,7 @@ func Mesh(settings model.Settings, objs []*objects.Object, runtime Runtime) (*mo
 	}
 	byAge(b, b.mesh.Routes, func(r *model.Routes) objects.Key { return r.Source.Key })
 	byAge(b, b.mesh.Destinations, func(d *model.DestinationPolicy) objects.Key { return d.Source.Key })
+	byAge(b, b.mesh.Authentications, func(a *model.Authentication) objects.Key { return a.Source.Key })
 	byAge(b, b.mesh.PeerModes, func(p *model.PeerMode) objects.Key { return p.Source.Key })
 	b.conflicts()
 	return b.mesh, b.report
@@ -117,6 +122,7 @@ func (b *builder) admit(objs []*objects.Object) []*objects.Object {
 		}
 		return len(errs) > 0
 	})
+	var workloads []*v1alpha1.Workload
 	for _, o := range sorted {
 		b.created[o.Key()] = o.GetCreationTimestamp().Time
 		b.report.ignored(o)
@@ -129,9 +135,10 @@ func (b *builder) admit(objs []*objects.Object) []*objects.Object {
 			b.secrets[o.Key()] = o
 		}
 		if w, ok := o.Resource.(*v1alpha1.Workload); ok {
-			b.workloads = append(b.workloads, w)
+			workloads = append(workloads, w)
 		}
 	}
+	b.workloads = newSelection(workloads, (*v1alpha1.Workload).GetNamespace, (*v1alpha1.Workload).GetLabels)
 	return sorted
 }
 

@@ -56,10 +56,8 @@ func (b *builder) acrossClusters(o *objects.Object, d *model.DestinationPolicy) 
 func (b *builder) subsets(o *objects.Object, d *model.DestinationPolicy, svc *model.Service) {
 	for i, s := range d.Subsets {
 		found := false
-		for _, w := range b.workloads {
-			if w.Namespace == svc.Namespace && model.Selects(svc.Selector, w.Labels) && model.Selects(s.Labels, w.Labels) {
-				found = true
-			}
+		for _, w := range b.workloads.in(svc.Namespace, svc.Selector) {
+			found = found || model.Selects(s.Labels, w.Labels)
 		}
 		for _, r := range svc.Replicas {
 			found = found || model.Selects(s.Labels, r.Labels)

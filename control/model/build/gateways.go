@@ -66,12 +66,7 @@ func (b *builder) selectsGateway(selector map[string]string) bool {
 			return true
 		}
 	}
-	for _, r := range b.mesh.Replicas {
-		if model.Selects(selector, r.Labels) {
-			return true
-		}
-	}
-	return false
+	return b.replicas.any(selector)
 }
 
 // builtinGateways are the labels of the gateways that the agent starts, the same as Istio's.

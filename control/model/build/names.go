@@ -13,6 +13,9 @@ import (
 // GlobalHosts are the full host names that need a virtual address of [model.Settings].Globals: imported services that
 // have no Service object here, and external services. They are sorted.
 func GlobalHosts(settings model.Settings, objs []*objects.Object, peers []registry.Peer) []string {
+	if !slices.ContainsFunc(objs, func(o *objects.Object) bool { return o.Kind == objects.GlobalNamespace }) {
+		return nil
+	}
 	relevant := slices.DeleteFunc(slices.Clone(objs), func(o *objects.Object) bool {
 		switch o.Kind {
 		case objects.Namespace, objects.Service, objects.Workload, objects.Cluster, objects.GlobalNamespace:

@@ -1,6 +1,7 @@
 package build
 
 import (
+	"fmt"
 	"math"
 	"strconv"
 
@@ -8,6 +9,7 @@ import (
 	networking "istio.io/api/networking/v1"
 
 	"heddle.io/heddle/control/model"
+	"heddle.io/heddle/control/objects"
 )
 
 func fault(f *networking.HTTPFaultInjection) *model.Fault {
@@ -37,6 +39,34 @@ func fault(f *networking.HTTPFaultInjection) *model.Fault {
 
 // share is a percentage as a share of a million; none without one, as in Istio.
 func share(p *networking.Percent) uint32 { return uint32(math.Round(p.GetValue() * 10_000)) }
+
+// mirrors of a route: `mirrors`, or the one that `mirror` and its percentage are; all requests without one, as in Istio.
+func (b *builder) mirrors(o *objects.Object, at string, r *networking.HTTPRoute) []model.Mirror {
+	var out []model.Mirror
+	add := func(at string, d *networking.Destination, percentage *networking.Percent) {
+		m := model.Mirror{To: b.target(o, at, d, 1, 1, "nothing is mirrored there"), Share: million}
+		if percentage != nil {
+			m.Share = share(percentage)
+		}
+		if m.Share > 0 && !m.To.Missing {
+			out = append(out, m)
+		}
+	}
+	for i, m := range r.Mirrors {
+		add(fmt.Sprintf("%s.mirrors[%d].destination", at, i), m.Destination, m.Percentage)
+	}
+	if r.Mirror != nil {
+		percentage := r.MirrorPercentage
+		//nolint:staticcheck // Deprecated in Istio, and still read there.
+		if old := r.MirrorPercent; percentage == nil && old != nil {
+			percentage = &networking.Percent{Value: float64(old.Value)}
+		}
+		add(at+".mirror", r.Mirror, percentage)
+	}
+	return out
+}
+
+const million = 1_000_000
 
 func cors(c *networking.CorsPolicy) *model.CORS {
 	if c == nil {

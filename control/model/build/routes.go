@@ -40,7 +40,7 @@ func (b *builder) routes(o *objects.Object, v *networkingv1.VirtualService) {
 		}
 		for j, d := range r.Route {
 			route.Forward = append(route.Forward,
-				b.target(o, fmt.Sprintf("%s.route[%d].destination", at, j), d.Destination, d.Weight, len(r.Route)))
+				b.target(o, fmt.Sprintf("%s.route[%d].destination", at, j), d.Destination, d.Weight, len(r.Route), answered503))
 		}
 		out.TCP = append(out.TCP, route)
 	}
@@ -102,7 +102,7 @@ func (b *builder) httpRoute(o *objects.Object, at string, r *networking.HTTPRout
 	}
 	for i, d := range r.Route {
 		out.Forward = append(out.Forward,
-			b.target(o, fmt.Sprintf("%s.route[%d].destination", at, i), d.Destination, d.Weight, len(r.Route)))
+			b.target(o, fmt.Sprintf("%s.route[%d].destination", at, i), d.Destination, d.Weight, len(r.Route), answered503))
 		// Only a single destination may have header changes of its own, so they are the route's.
 		if d.Headers != nil {
 			out.Request = joinOps(out.Request, headerOps(d.Headers.Request))
@@ -131,6 +131,7 @@ func (b *builder) httpRoute(o *objects.Object, at string, r *networking.HTTPRout
 		}
 	}
 	out.Retry, out.Fault, out.CORS = retry(r.Retries), fault(r.Fault), cors(r.CorsPolicy)
+	out.Mirrors = b.mirrors(o, at, r)
 	return out
 }
 
@@ -182,11 +183,19 @@ func httpMatch(m *networking.HTTPMatchRequest, namespace string) model.HTTPMatch
 		}
 	}
 	for _, name := range sortedKeys(m.GetHeaders()) {
+		if claim, ok := objects.RoutingClaim(name); ok {
+			out.Claims = append(out.Claims, model.ClaimMatch{Claim: claim, Match: stringMatch(m.Headers[name])})
+			continue
+		}
 		out.Headers = append(out.Headers, model.NamedMatch{
 			Name: strings.ToLower(name), Match: stringMatch(m.Headers[name]),
 		})
 	}
 	for _, name := range sortedKeys(m.GetWithoutHeaders()) {
+		if claim, ok := objects.RoutingClaim(name); ok {
+			out.Claims = append(out.Claims, model.ClaimMatch{Claim: claim, Match: stringMatch(m.WithoutHeaders[name]), Not: true})
+			continue
+		}
 		out.Headers = append(out.Headers, model.NamedMatch{
 			Name: strings.ToLower(name), Match: stringMatch(m.WithoutHeaders[name]), Not: true,
 		})
@@ -240,7 +249,12 @@ func sortedKeys[V any](m map[string]V) []string {
 }
 
 // target resolves a destination. What does not exist is accepted, since it may come later, and answered with 503.
-func (b *builder) target(o *objects.Object, at string, d *networking.Destination, weight int32, of int) model.Destination {
+// answered503 is what becomes of requests to a destination that is not there.
+const answered503 = "requests are answered with 503"
+
+func (b *builder) target(
+	o *objects.Object, at string, d *networking.Destination, weight int32, of int, until string,
+) model.Destination {
 	out := model.Destination{
 		Host: b.fullName(d.Host, o.GetNamespace()), Port: uint16(d.GetPort().GetNumber()), Subset: d.Subset,
 		Weight: uint32(weight),
@@ -252,7 +266,7 @@ func (b *builder) target(o *objects.Object, at string, d *networking.Destination
 	if svc == nil || !svc.ExportTo.In(o.GetNamespace()) {
 		out.Missing = true
 		b.report.missing(o.Key(), "NoService", at+".host", fmt.Sprintf("there is no service %s", out.Host),
-			"apply the Service, or correct the host; until then requests are answered with 503")
+			"apply the Service, or correct the host; until then "+until)
 		return out
 	}
 	switch {
@@ -273,7 +287,7 @@ func (b *builder) target(o *objects.Object, at string, d *networking.Destination
 		out.Missing = true
 		b.report.missing(o.Key(), "NoSubset", at+".subset",
 			fmt.Sprintf("no DestinationRule of %s has a subset %s", svc.Host, out.Subset),
-			"add the subset; until then requests are answered with 503")
+			"add the subset; until then "+until)
 	}
 	return out
 }

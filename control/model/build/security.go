@@ -46,19 +46,11 @@ func mtlsMode(m *security.PeerAuthentication_MutualTLS) model.MTLSMode {
 // selectsWorkload says whether a policy's selector selects a workload or a running replica. Policies of the root
 // namespace select in all namespaces.
 func (b *builder) selectsWorkload(namespace string, selector map[string]string) bool {
-	all := namespace == b.settings.RootNamespace
-	for _, w := range b.workloads {
-		if (all || w.Namespace == namespace) && model.Selects(selector, w.Labels) {
-			return true
-		}
-	}
-	for _, r := range b.mesh.Replicas {
-		if (all || r.Namespace == namespace) && model.Selects(selector, r.Labels) {
-			return true
-		}
+	if namespace != b.settings.RootNamespace {
+		return len(b.workloads.in(namespace, selector)) > 0 || len(b.replicas.in(namespace, selector)) > 0
 	}
 	// Gateways are no workloads of the store.
-	return all && b.selectsGateway(selector)
+	return b.workloads.any(selector) || b.selectsGateway(selector)
 }
 
 func (b *builder) access(o *objects.Object, p *securityv1.AuthorizationPolicy) {
@@ -67,8 +59,11 @@ func (b *builder) access(o *objects.Object, p *securityv1.AuthorizationPolicy) {
 		Namespace: ns, Name: o.GetName(), Selector: p.Spec.GetSelector().GetMatchLabels(),
 		Action: model.Allow, Source: source(o),
 	}
-	if p.Spec.Action == security.AuthorizationPolicy_DENY {
+	switch p.Spec.Action {
+	case security.AuthorizationPolicy_DENY:
 		out.Action = model.Deny
+	case security.AuthorizationPolicy_AUDIT:
+		out.Action = model.Audit
 	}
 	if len(out.Selector) > 0 && !b.selectsWorkload(ns, out.Selector) {
 		b.report.missing(o.Key(), "NoWorkload", "spec.selector", "selects no workload",
@@ -79,11 +74,12 @@ func (b *builder) access(o *objects.Object, p *securityv1.AuthorizationPolicy) {
 		for _, f := range r.GetFrom() {
 			s := f.Source
 			rule.From = append(rule.From, model.AccessFrom{
-				Principals: model.Values[string]{In: s.Principals, Not: s.NotPrincipals},
-				Namespaces: model.Values[string]{In: s.Namespaces, Not: s.NotNamespaces},
-				Accounts:   model.Values[model.Account]{In: accounts(s.ServiceAccounts, ns), Not: accounts(s.NotServiceAccounts, ns)},
-				IPs:        model.Values[netip.Prefix]{In: prefixes(s.IpBlocks), Not: prefixes(s.NotIpBlocks)},
-				RemoteIPs:  model.Values[netip.Prefix]{In: prefixes(s.RemoteIpBlocks), Not: prefixes(s.NotRemoteIpBlocks)},
+				Principals:        model.Values[string]{In: s.Principals, Not: s.NotPrincipals},
+				Namespaces:        model.Values[string]{In: s.Namespaces, Not: s.NotNamespaces},
+				Accounts:          model.Values[model.Account]{In: accounts(s.ServiceAccounts, ns), Not: accounts(s.NotServiceAccounts, ns)},
+				IPs:               model.Values[netip.Prefix]{In: prefixes(s.IpBlocks), Not: prefixes(s.NotIpBlocks)},
+				RemoteIPs:         model.Values[netip.Prefix]{In: prefixes(s.RemoteIpBlocks), Not: prefixes(s.NotRemoteIpBlocks)},
+				RequestPrincipals: model.Values[string]{In: s.RequestPrincipals, Not: s.NotRequestPrincipals},
 			})
 		}
 		for _, t := range r.GetTo() {
@@ -123,6 +119,9 @@ func whenCondition(w *security.Condition, ns string) model.Condition {
 	c := model.Condition{Kind: model.ConditionKind(w.Key)}
 	if rest, ok := strings.CutPrefix(w.Key, "request.headers["); ok {
 		c.Kind, c.Header = model.OnHeader, strings.ToLower(strings.TrimSuffix(rest, "]"))
+	}
+	if claim, ok := claimsOf(w.Key); ok {
+		c.Kind, c.Claim = model.OnClaim, claim
 	}
 	switch c.Kind {
 	case model.OnSourceIP, model.OnRemoteIP, model.OnDestinationIP:

@@ -17,13 +17,14 @@ import (
 
 // services makes the services: this cluster's own, and what global namespaces bring.
 func (b *builder) services(sorted []*objects.Object, runtime Runtime) {
-	b.replicas(runtime.Instances)
+	b.instances(runtime.Instances)
 	b.clusters(sorted)
 	for _, o := range sorted {
 		if s, ok := o.Resource.(*corev1.Service); ok {
 			b.service(o, s)
 		}
 	}
+	b.sortServices()
 	b.globals(sorted, runtime)
 	for _, s := range b.idle {
 		if len(s.Remote) == 0 {
@@ -40,24 +41,30 @@ func (b *builder) sortServices() {
 	})
 }
 
-func (b *builder) replicas(instances []registry.Instance) {
+func (b *builder) instances(instances []registry.Instance) {
 	for _, i := range instances {
-		r := &model.Replica{
-			Namespace: i.Namespace(), Name: i.Name, Workload: i.Workload.Name, Address: i.Address, Labels: i.Labels,
-			Account: cmp.Or(i.ServiceAccount, "default"), Ready: i.Ready, Cluster: i.Cluster,
-			Locality: model.Locality(i.Locality), HasProxy: i.HasProxy,
+		if i.Address.IsValid() { // The agent will tell.
+			b.mesh.Replicas = append(b.mesh.Replicas, Replica(i))
 		}
-		for _, p := range i.Ports {
-			r.Ports = append(r.Ports, model.ReplicaPort(p))
-		}
-		if !r.Address.IsValid() {
-			continue // It has no address yet; the agent will tell.
-		}
-		b.mesh.Replicas = append(b.mesh.Replicas, r)
 	}
 	slices.SortFunc(b.mesh.Replicas, func(x, y *model.Replica) int {
 		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
 	})
+	b.replicas = newSelection(b.mesh.Replicas, func(r *model.Replica) string { return r.Namespace },
+		func(r *model.Replica) map[string]string { return r.Labels })
+}
+
+// Replica is an instance as the model has it.
+func Replica(i registry.Instance) *model.Replica {
+	r := &model.Replica{
+		Namespace: i.Namespace(), Name: i.Name, Workload: i.Workload.Name, Address: i.Address, Labels: i.Labels,
+		Account: cmp.Or(i.ServiceAccount, "default"), Ready: i.Ready, Cluster: i.Cluster,
+		Locality: model.Locality(i.Locality), HasProxy: i.HasProxy,
+	}
+	for _, p := range i.Ports {
+		r.Ports = append(r.Ports, model.ReplicaPort(p))
+	}
+	return r
 }
 
 const unknownProtocol = "neither the name nor appProtocol says the protocol, so the port is plain TCP; " +
@@ -97,7 +104,6 @@ func (b *builder) service(o *objects.Object, s *corev1.Service) {
 	}
 	b.endpoints(o, svc)
 	b.mesh.Services = append(b.mesh.Services, svc)
-	b.sortServices()
 }
 
 // endpoints finds a service's replicas and who may answer for it. Identities come from workloads too, not only from
@@ -105,20 +111,15 @@ func (b *builder) service(o *objects.Object, s *corev1.Service) {
 func (b *builder) endpoints(o *objects.Object, svc *model.Service) {
 	identities := map[string]bool{}
 	selected := false
-	for _, w := range b.workloads {
-		if w.Namespace != svc.Namespace || !model.Selects(svc.Selector, w.Labels) {
-			continue
-		}
+	for _, w := range b.workloads.in(svc.Namespace, svc.Selector) {
 		selected = true
 		identities[b.settings.Identity(w.Namespace, cmp.Or(w.Spec.ServiceAccount, "default"))] = true
 		b.targets(o, svc, w)
 	}
-	for _, r := range b.mesh.Replicas {
-		if r.Namespace == svc.Namespace && model.Selects(svc.Selector, r.Labels) {
-			selected = true
-			svc.Replicas = append(svc.Replicas, r)
-			identities[b.settings.Identity(r.Namespace, r.Account)] = true
-		}
+	for _, r := range b.replicas.in(svc.Namespace, svc.Selector) {
+		selected = true
+		svc.Replicas = append(svc.Replicas, r)
+		identities[b.settings.Identity(r.Namespace, r.Account)] = true
 	}
 	for id := range identities {
 		svc.Identities = append(svc.Identities, id)

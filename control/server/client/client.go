@@ -3,6 +3,8 @@ package client
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -24,21 +26,49 @@ import (
 // in Kubernetes' form.
 const WireType = "application/vnd.heddle.object+json"
 
-// Client talks to a controller over its unix socket. It is safe for concurrent use.
+// Client talks to a controller over its unix socket, or by its address. It is safe for concurrent use.
 type Client struct {
-	socket string
-	http   *http.Client
+	// where is the socket or the URL, for messages; base is before all paths.
+	where, base string
+	remote      bool
+	token       string
+	http        *http.Client
+}
+
+// Options of a client.
+type Options struct {
+	// Socket is the path of the API's unix socket.
+	Socket string
+	// URL of an API over TLS, in place of Socket: https://host:port. TLS says what is trusted and shown.
+	URL string
+	TLS *tls.Config
+	// Token to show, empty to be known by what the socket or the certificate says.
+	Token string
+	// Dial connects; nil means an ordinary dialer.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // New makes a client for a socket. Nothing is connected yet.
-func New(socket string) *Client {
-	return &Client{socket: socket, http: &http.Client{Transport: &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "unix", socket)
-		},
-		MaxIdleConns: 8, IdleConnTimeout: time.Minute,
-	}}}
+func New(socket string) *Client { return With(Options{Socket: socket}) }
+
+// With makes a client. Nothing is connected yet.
+func With(o Options) *Client {
+	if o.Dial == nil {
+		o.Dial = (&net.Dialer{Timeout: dialTimeout}).DialContext
+	}
+	transport := &http.Transport{MaxIdleConns: 8, IdleConnTimeout: time.Minute,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return o.Dial(ctx, "unix", o.Socket) }}
+	if o.URL != "" {
+		transport.DialContext, transport.TLSClientConfig, transport.TLSHandshakeTimeout = o.Dial, o.TLS, dialTimeout
+		return &Client{where: o.URL, base: strings.TrimSuffix(o.URL, "/"), remote: true, token: o.Token, http: &http.Client{Transport: transport, CheckRedirect: stay}}
+	}
+	return &Client{where: o.Socket, base: "http://heddle", token: o.Token, http: &http.Client{Transport: transport}}
 }
+
+// stay follows no redirect: a token is for one server.
+func stay(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+
+const dialTimeout = 5 * time.Second
 
 // Path of a kind's objects in the API: Kubernetes' paths.
 func Path(kind *objects.Kind, namespace, name string) string {
@@ -69,7 +99,7 @@ func (c *Client) Open(ctx context.Context, method, path string, in any) (io.Read
 		}
 		body = bytes.NewReader(content)
 	}
-	request, err := http.NewRequestWithContext(ctx, method, "http://heddle"+path, body)
+	request, err := http.NewRequestWithContext(ctx, method, c.base+path, body)
 	if err != nil {
 		return nil, fmt.Errorf("make request: %w", err)
 	}
@@ -78,6 +108,9 @@ func (c *Client) Open(ctx context.Context, method, path string, in any) (io.Read
 		request.Header.Set("Content-Type", WireType)
 	}
 	request.Header.Set("Accept", WireType)
+	if c.token != "" {
+		request.Header.Set("Authorization", "Bearer "+c.token)
+	}
 	response, err := c.http.Do(request)
 	if err != nil {
 		return nil, c.unreachable(err)
@@ -97,16 +130,26 @@ func (c *Client) Open(ctx context.Context, method, path string, in any) (io.Read
 
 // unreachable explains why there was no answer at all.
 func (c *Client) unreachable(err error) error {
-	problem := &Problem{Status: http.StatusServiceUnavailable, What: "the controller cannot be reached", Where: c.socket, Why: err.Error(), cause: err}
+	problem := &Problem{Status: http.StatusServiceUnavailable, What: "the controller cannot be reached", Where: c.where, Why: err.Error(), cause: err}
 	switch {
 	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
 		return err
+	case c.remote:
+		problem.What, problem.Remedy = "the cluster's API cannot be reached", "check the address of the context (`heddle context list`), the network, and that the cluster was started with --api-address"
+		var invalid *tls.CertificateVerificationError
+		var name x509.HostnameError
+		if errors.As(err, &name) && name.Certificate != nil {
+			problem.What, problem.Why = "another cluster, or none, answers there", fmt.Sprintf("it is %s, not %s", strings.Join(name.Certificate.DNSNames, ", "), name.Host)
+			problem.Remedy = "if it is the one that you mean, name it: `heddle context add … --tls-server-name`"
+		} else if errors.As(err, &invalid) {
+			problem.What, problem.Remedy = "what answers there is not trusted", "give the cluster's own root with --ca-file: `heddle context ca` prints it there"
+		}
 	case errors.Is(err, fs.ErrNotExist):
 		problem.Why, problem.Remedy = "there is no such socket", "start the cluster with `sudo heddle up --name <cluster>`, or choose another one with --cluster or `heddle context use`"
 	case errors.Is(err, syscall.ECONNREFUSED):
 		problem.Why, problem.Remedy = "nobody listens on it", "the controller is restarting or was killed: try again, or run `sudo heddle up` to repair the cluster"
 	case errors.Is(err, fs.ErrPermission):
-		problem.Why, problem.Remedy = "only root may use it", "run the command with sudo"
+		problem.Why, problem.Remedy = "its directory is closed to this user", "run the command with sudo"
 	}
 	return problem
 }

@@ -199,6 +199,8 @@ type Status struct {
 	Proxies       int    `json:"proxies"`
 	// Problem says why the configuration could not be computed, empty when it could.
 	Problem string `json:"problem,omitempty"`
+	// Counters of the API since the controller started, by name.
+	Counters map[string]uint64 `json:"counters,omitempty"`
 }
 
 func (k Change) String() string { return fmt.Sprintf("%s %s @%d", k.Type, k.Key, k.Revision) }

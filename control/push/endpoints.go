@@ -1,0 +1,58 @@
+package push
+
+import (
+	"time"
+
+	"heddle.io/heddle/control/model"
+	"heddle.io/heddle/control/translate"
+	"heddle.io/heddle/control/xds"
+)
+
+// Replicas puts other states of replicas into force and returns the model with them. All that may differ is whether a
+// replica is ready, where it is, and its locality: then nothing changes but the endpoints of the services that select it.
+func (p *Pusher) Replicas(replicas []*model.Replica) *model.Mesh {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	started := time.Now()
+	mesh, before, after := p.mesh.WithReplicas(replicas)
+	p.mesh = mesh
+	// renewed are resources in force and what is to take their place.
+	renewed := map[*xds.Resource]*xds.Resource{}
+	for i := range before {
+		for _, a := range p.cache.Assign(mesh, before[i], after[i]) {
+			was, used := p.packed[a.Before]
+			if !used {
+				continue
+			}
+			now, err := xds.NewResource(xds.Endpoints, a.After.ClusterName, a.After, was.cluster)
+			if err != nil {
+				p.log.Error("proxies keep their endpoints: the new ones could not be made", "error", err)
+				continue
+			}
+			delete(p.packed, a.Before)
+			p.packed[a.After] = packed{resource: now, cluster: was.cluster}
+			renewed[was.resource] = now
+		}
+	}
+	var changes []xds.Change
+	for _, g := range p.groups {
+		if g.kind.Role == translate.Inbound {
+			continue // Servers have no endpoints.
+		}
+		change := xds.Change{Group: g.group, Failure: g.group.Failed()}
+		for was, now := range renewed {
+			// Each group has the endpoints under the policy that holds for it.
+			if g.group.Resource(xds.Endpoints, was.Name()) == was {
+				change.Set = append(change.Set, now)
+			}
+		}
+		if len(change.Set) > 0 {
+			changes = append(changes, change)
+		}
+	}
+	if len(changes) > 0 {
+		version := p.server.Update(p.server.Revision(), changes, nil)
+		p.trace("endpoints", version, changes, 0, started)
+	}
+	return p.mesh
+}

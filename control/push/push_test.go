@@ -1,0 +1,361 @@
+package push
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/protobuf/proto"
+
+	"heddle.io/heddle/control/model"
+	"heddle.io/heddle/control/model/build"
+	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/registry"
+	"heddle.io/heddle/control/translate"
+	"heddle.io/heddle/control/xds"
+)
+
+func newPusher(t *testing.T) *Pusher {
+	t.Helper()
+	return New(slog.New(slog.DiscardHandler), func(source xds.Source) *xds.Server {
+		return xds.New(t.Context(), slog.New(slog.DiscardHandler), time.Now, prometheus.NewRegistry(), source, func() {})
+	})
+}
+
+// attached is a proxy as the server would attach it, with the groups that it was put into.
+type attached struct {
+	node  translate.Node
+	proxy *xds.Proxy
+}
+
+func (p *Pusher) attach(t *testing.T, node translate.Node) attached {
+	t.Helper()
+	a := attached{node: node, proxy: &xds.Proxy{}}
+	if err := p.Attach(a.proxy, node.Proto(), func([]*xds.Group) {}); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// config is what a proxy is to be sent, by type and name: version and bytes.
+func (p *Pusher) config(t *testing.T, a attached) map[string]string {
+	t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	out := map[string]string{}
+	for _, g := range p.proxies[a.proxy].groups {
+		if g.group.Failed() != "" {
+			t.Fatal(g.group.Failed())
+		}
+		made, err := translate.NewCache().Make(p.mesh, g.kind)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for typ, names := range map[xds.Type][]string{
+			xds.Clusters: names(made.Clusters), xds.Endpoints: names(made.Endpoints), xds.Listeners: names(made.Listeners),
+			xds.Routes: names(made.Routes), xds.Secrets: names(made.Secrets),
+		} {
+			for _, name := range names {
+				r := g.group.Resource(typ, name)
+				if r == nil {
+					t.Fatalf("%s %s is missing", typ, name)
+				}
+				m, err := r.Message()
+				if err != nil {
+					t.Fatal(err)
+				}
+				text, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+				if err != nil {
+					t.Fatal(err)
+				}
+				out[typ.String()+" "+name] = r.Version() + " " + string(text)
+			}
+		}
+		// And nothing else.
+		if c := g.group.Change(nil); len(c.Removed) != len(made.Clusters)+len(made.Endpoints)+len(made.Listeners)+len(made.Routes)+len(made.Secrets) {
+			t.Fatalf("%s has %d resources", g.kind.ID(), len(c.Removed))
+		}
+	}
+	return out
+}
+
+func names[T proto.Message](all []T) []string {
+	var out []string
+	for _, m := range all {
+		switch m := any(m).(type) {
+		case interface{ GetName() string }:
+			out = append(out, m.GetName())
+		case interface{ GetClusterName() string }:
+			out = append(out, m.GetClusterName())
+		}
+	}
+	return out
+}
+
+// town is a changing mesh.
+type town struct {
+	t        *testing.T
+	random   *rand.Rand
+	settings model.Settings
+	objects  map[objects.Key]*objects.Object
+	replicas map[string]registry.Instance
+	revision int64
+}
+
+var spaces = []string{"red", "green", "istio-system"}
+
+func (w *town) put(text string) {
+	w.t.Helper()
+	decoded, errs := objects.Decode(strings.NewReader(text), "town.yaml", "")
+	if len(errs) > 0 {
+		w.t.Fatalf("%s: %v", text, errs)
+	}
+	w.revision++
+	for _, o := range decoded {
+		o.Revision = w.revision
+		o.SetCreationTimestamp(metav1.Unix(1, 0))
+		if s, ok := o.Resource.(*corev1.Service); ok && s.Spec.ClusterIP == "" {
+			s.Spec.ClusterIP = netip.AddrFrom4([4]byte{10, 96, byte(len(s.Namespace)), s.Name[len(s.Name)-1]}).String()
+		}
+		w.objects[o.Key()] = o
+	}
+}
+
+func (w *town) pick(from ...string) string { return from[w.random.IntN(len(from))] }
+
+func (w *town) service() string { return w.pick("s-0", "s-1", "s-2", "s-3") }
+
+// change makes one at random, and says which replica it was if it was one's state.
+func (w *town) change() (moved *registry.Instance) {
+	ns, s := w.pick(spaces...), w.service()
+	host := s + "." + w.pick(spaces...) + ".svc.cluster.local"
+	switch w.random.IntN(16) {
+	case 0:
+		w.put(fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: %s, namespace: %s, annotations: {networking.istio.io/exportTo: %q}}\n"+
+			"spec: {selector: {app: %s}, ports: [{name: %s, port: %s, targetPort: %s}]}\n",
+			s, ns, w.pick("*", ".", "red", "*"), s, w.pick("http", "tcp", "grpc"), w.pick("80", "90"), w.pick("8080", "web")))
+	case 1:
+		w.put(fmt.Sprintf("apiVersion: heddle.io/v1alpha1\nkind: Workload\nmetadata: {name: %s, namespace: %s, labels: {app: %s}}\n"+
+			"spec: {serviceAccount: %s, command: [x], ports: [{name: web, port: 8080}]}\n", s, ns, s, w.pick("default", s)))
+	case 2, 3:
+		match := w.pick("", "match: [{sourceLabels: {app: s-1}}], ", "match: [{sourceNamespace: red}], ", "match: [{uri: {prefix: /x}}], ")
+		w.put(fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: %s, namespace: %s}\n"+
+			"spec: {hosts: [%q], gateways: [%s], exportTo: [%q], http: [{%stimeout: %ds, %s route: [{destination: {host: %s, subset: %q}}]}]}\n",
+			s, ns, w.pick(host, "www.example.com", "*.green.svc.cluster.local"), w.pick("mesh", "istio-system/edge", "mesh, istio-system/edge"), w.pick("*", "."), match,
+			w.random.IntN(3), w.pick("", "fault: {abort: {httpStatus: 500, percentage: {value: 1}}},"), s+"."+ns+".svc.cluster.local", w.pick("", "", "v1")))
+	case 4, 5:
+		w.put(fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: %s, namespace: %s}\n"+
+			"spec: {host: %q, exportTo: [%q], %s trafficPolicy: {connectionPool: {tcp: {maxConnections: %d}}}, subsets: [{name: v1, labels: {version: v1}}]}\n",
+			s, ns, w.pick(host, "*.red.svc.cluster.local"), w.pick("*", "."), w.pick("", "workloadSelector: {matchLabels: {app: s-2}},"), 1+w.random.IntN(3)))
+	case 6:
+		w.put(fmt.Sprintf("apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: %s, namespace: %s}\nspec: {%s mtls: {mode: %s}}\n",
+			s, ns, w.pick("", "selector: {matchLabels: {app: s-0}},"), w.pick("STRICT", "PERMISSIVE", "DISABLE")))
+	case 7:
+		w.put(fmt.Sprintf("apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: %s, namespace: %s}\nspec: {selector: {matchLabels: {app: %s}}, action: %s, rules: [{}]}\n",
+			s, ns, w.service(), w.pick("ALLOW", "DENY")))
+	case 8:
+		w.put("apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: edge, namespace: istio-system}\n" +
+			"spec: {selector: {istio: ingressgateway}, servers: [{port: {number: " + w.pick("80", "8080") + ", name: http, protocol: HTTP}, hosts: ['*']}]}\n")
+	case 9:
+		w.put("apiVersion: heddle.io/v1alpha1\nkind: GlobalNamespace\nmetadata: {name: g}\nspec: {domain: acme.demo, mappings: [{cluster: '*', namespace: " + w.pick("red", "green") + "}]}\n")
+	case 10:
+		if keys := slices.Collect(maps.Keys(w.objects)); len(keys) > 0 {
+			slices.SortFunc(keys, func(a, b objects.Key) int { return strings.Compare(a.String(), b.String()) })
+			delete(w.objects, keys[w.random.IntN(len(keys))])
+			w.revision++
+		}
+	case 11:
+		i := w.instance(ns, s, w.random.IntN(3))
+		w.replicas[i.ID()] = i
+	case 12:
+		delete(w.replicas, ns+"/"+fmt.Sprintf("%s-%d", s, w.random.IntN(3)))
+	default:
+		i, known := w.replicas[ns+"/"+fmt.Sprintf("%s-%d", s, w.random.IntN(3))]
+		if !known {
+			return nil
+		}
+		i.Ready = !i.Ready
+		i.Locality.Zone = w.pick("", "east")
+		w.replicas[i.ID()] = i
+		return &i
+	}
+	return nil
+}
+
+func (w *town) instance(ns, s string, n int) registry.Instance {
+	return registry.Instance{
+		Workload: objects.Key{Group: "heddle.io", Kind: "Workload", Namespace: ns, Name: s}, Name: fmt.Sprintf("%s-%d", s, n),
+		Address: netip.AddrFrom4([4]byte{10, 244, byte(len(ns)), byte(10*int(s[2]-'0') + n)}), Ready: true, HasProxy: true, Cluster: "one",
+		Labels: map[string]string{"app": s, "version": w.pick("v1", "v2")}, ServiceAccount: "default", Ports: []registry.Port{{Name: "web", Number: 8080}},
+	}
+}
+
+func (w *town) mesh() *model.Mesh {
+	runtime := build.Runtime{Addresses: map[string]netip.Addr{}}
+	for _, id := range slices.Sorted(maps.Keys(w.replicas)) {
+		runtime.Instances = append(runtime.Instances, w.replicas[id])
+	}
+	mesh, _ := build.Mesh(w.settings, slices.Collect(maps.Values(w.objects)), runtime)
+	return mesh
+}
+
+// revisions of the objects as they are now.
+func (w *town) revisions() func(objects.Key) int64 {
+	all := map[objects.Key]int64{}
+	for key, o := range w.objects {
+		all[key] = o.Revision
+	}
+	return func(key objects.Key) int64 { return all[key] }
+}
+
+// TestChangesGiveWhatAFreshStartGives makes changes of all sorts at random. After each, what proxies are sent must be, byte by
+// byte, what a pusher that has never seen anything else sends.
+func TestChangesGiveWhatAFreshStartGives(t *testing.T) {
+	rounds := 3000
+	if testing.Short() {
+		rounds = 500
+	}
+	w := &town{t: t, random: rand.New(rand.NewPCG(1, 2)), settings: model.DefaultSettings("one"), objects: map[objects.Key]*objects.Object{}, replicas: map[string]registry.Instance{}}
+	p := newPusher(t)
+	var nodes []translate.Node
+	for _, ns := range spaces[:2] {
+		for _, s := range []string{"s-0", "s-1", "s-2"} {
+			nodes = append(nodes, translate.Node{
+				Type: translate.Sidecar, Address: netip.MustParseAddr("10.0.0.1"), Name: s + "-0", Namespace: ns, Domain: "cluster.local",
+				Labels: map[string]string{"app": s, "version": "v1"}, Heddle: s != "s-2",
+			})
+		}
+	}
+	for _, labels := range []map[string]string{{"istio": "ingressgateway"}, {"istio": "eastwestgateway"}} {
+		nodes = append(nodes, translate.Node{
+			Type: translate.Router, Address: netip.MustParseAddr("10.0.0.2"), Name: labels["istio"], Namespace: "istio-system", Domain: "cluster.local",
+			Labels: labels, Heddle: true,
+		})
+	}
+	var all []attached
+	for _, n := range nodes {
+		all = append(all, p.attach(t, n))
+	}
+	alone := 0
+	for round := range rounds {
+		if moved := w.change(); moved != nil {
+			alone++
+			p.Replicas([]*model.Replica{build.Replica(*moved)})
+		} else {
+			p.Update(w.mesh(), w.revision, w.revisions())
+			// Moves are the server's to make, and these proxies are not its own; who is where is known all the same.
+		}
+		if round%10 != 0 {
+			continue
+		}
+		fresh := newPusher(t)
+		fresh.Update(w.mesh(), w.revision, w.revisions())
+		for _, a := range all {
+			got, want := p.config(t, a), fresh.config(t, fresh.attach(t, a.node))
+			if !maps.Equal(got, want) {
+				for key := range want {
+					if got[key] != want[key] {
+						t.Errorf("%s is\n%q\nwant\n%q", key, got[key], want[key])
+					}
+				}
+				t.Fatalf("after %d changes, %s is sent %d resources, want %d", round, a.node.ID(), len(got), len(want))
+			}
+		}
+	}
+	if alone < rounds/50 {
+		t.Errorf("only %d changes were of endpoints alone", alone)
+	}
+}
+
+// thousand is a mesh of a thousand services with three endpoints each, and a pusher with one proxy.
+func thousand(b *testing.B) (*town, *Pusher) {
+	b.Helper()
+	w := &town{settings: model.DefaultSettings("one"), objects: map[objects.Key]*objects.Object{}, replicas: map[string]registry.Instance{}}
+	for i := range 1000 {
+		s := &corev1.Service{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}, ObjectMeta: metav1.ObjectMeta{Namespace: "red", Name: fmt.Sprintf("s-%d", i)}}
+		s.Spec.Type, s.Spec.ClusterIP, s.Spec.Selector = corev1.ServiceTypeClusterIP, netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}).String(), map[string]string{"app": s.Name}
+		s.Spec.Ports = []corev1.ServicePort{{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP, TargetPort: intstr.FromInt32(8080)}}
+		o := &objects.Object{Kind: objects.Service, Resource: s}
+		if errs := objects.CheckForm(o); len(errs) > 0 {
+			b.Fatal(errs)
+		}
+		w.objects[o.Key()] = o
+		for n := range 3 {
+			r := registry.Instance{
+				Workload: objects.Key{Namespace: "red", Name: s.Name}, Name: fmt.Sprintf("%s-%d", s.Name, n), Labels: s.Spec.Selector,
+				Address: netip.AddrFrom4([4]byte{10, 100 + byte(n), byte(i >> 8), byte(i)}), Ready: true,
+			}
+			w.replicas[r.ID()] = r
+		}
+	}
+	p := New(slog.New(slog.DiscardHandler), func(source xds.Source) *xds.Server {
+		return xds.New(context.Background(), slog.New(slog.DiscardHandler), time.Now, prometheus.NewRegistry(), source, func() {})
+	})
+	node := translate.Node{Type: translate.Sidecar, Address: netip.MustParseAddr("10.0.0.1"), Name: "s-0-0", Namespace: "red", Domain: "cluster.local", Heddle: true}
+	if err := p.Attach(&xds.Proxy{}, node.Proto(), func([]*xds.Group) {}); err != nil {
+		b.Fatal(err)
+	}
+	mesh := w.mesh()
+	if len(mesh.Services) != 1000 || len(mesh.Services[7].Replicas) != 3 {
+		b.Fatalf("%d services", len(mesh.Services))
+	}
+	p.Update(mesh, 1, w.revisions())
+	return w, p
+}
+
+// BenchmarkEndpoint is one endpoint's change.
+func BenchmarkEndpoint(b *testing.B) {
+	w, p := thousand(b)
+	r := w.replicas["red/s-7-0"]
+	b.ReportAllocs()
+	for b.Loop() {
+		r.Ready = !r.Ready
+		p.Replicas([]*model.Replica{build.Replica(r)})
+	}
+}
+
+// BenchmarkBuild is building the model.
+func BenchmarkBuild(b *testing.B) {
+	w, _ := thousand(b)
+	b.ReportAllocs()
+	for b.Loop() {
+		w.mesh()
+	}
+}
+
+// BenchmarkModel is putting a model into force that says the same.
+func BenchmarkModel(b *testing.B) {
+	w, p := thousand(b)
+	b.ReportAllocs()
+	for b.Loop() {
+		b.StopTimer()
+		mesh := w.mesh()
+		b.StartTimer()
+		p.Update(mesh, 1, w.revisions())
+	}
+}
+
+// BenchmarkFirst is translating everything for the first time.
+func BenchmarkFirst(b *testing.B) {
+	w, p := thousand(b)
+	b.ReportAllocs()
+	for b.Loop() {
+		b.StopTimer()
+		mesh := w.mesh()
+		p.mesh, p.cache, p.packed = nil, translate.NewCache(), map[proto.Message]packed{}
+		b.StartTimer()
+		p.Update(mesh, 1, w.revisions())
+	}
+}

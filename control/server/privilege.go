@@ -1,0 +1,211 @@
+package server
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"heddle.io/heddle/api/v1alpha1"
+	"heddle.io/heddle/control/access"
+	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/server/client"
+)
+
+// LabelPrivileged with the value "true" on a Namespace allows editors to start privileged workloads in it: as root, as
+// other users of the machine, with another proxy program. Only an admin of all namespaces may set or remove it.
+const LabelPrivileged = "heddle.io/privileged"
+
+// permit says whether a caller may make a batch of changes: nil, or what it may not, with status 403.
+func permit(caller *access.Caller, b batch, existing map[objects.Key]*objects.Object) *client.Problem {
+	var refused []*client.Problem
+	for _, o := range b.objects {
+		refused = append(refused, permitWrite(caller, o, existing[o.Key()], existing)...)
+	}
+	for _, key := range b.deletes {
+		n := needOf(key, "delete")
+		if old := existing[key]; old != nil && systems(old) {
+			n.Role, n.Namespace = access.Admin, access.Everywhere
+		}
+		if p := caller.May(n); p != nil {
+			refused = append(refused, p)
+		}
+	}
+	switch len(refused) {
+	case 0:
+		return nil
+	case 1:
+		return refused[0]
+	}
+	all := &client.Problem{Status: http.StatusForbidden, What: fmt.Sprintf("nothing was changed: %s may not make %d of the changes", caller, len(refused)),
+		Why: "it has " + caller.Grants.String(), Remedy: refused[0].Remedy}
+	const most = 20
+	for _, p := range refused[:min(len(refused), most)] {
+		all.Errors = append(all.Errors, objects.Error{Problem: p.What + ": " + p.Why, Remedy: p.Remedy})
+	}
+	return all
+}
+
+// needOf is what the change of an object needs, whatever is in it.
+func needOf(key objects.Key, verb string) access.Need {
+	n := access.Need{Role: access.Editor, Namespace: key.Namespace, To: verb + " " + key.String()}
+	// Whatever namespace is written into an object that is in none.
+	if kind := objects.KindOf(key.Group, key.Kind); kind == nil || !kind.Namespaced || key.Namespace == "" {
+		n.Namespace = access.Everywhere
+	}
+	switch key.Kind {
+	case objects.AccessBinding.Kind, objects.Cluster.Kind:
+		n.Role = access.Admin
+	}
+	return n
+}
+
+func permitWrite(caller *access.Caller, o, old *objects.Object, existing map[objects.Key]*objects.Object) []*client.Problem {
+	verb := "create"
+	if old != nil {
+		verb = "change"
+	}
+	n := needOf(o.Key(), verb)
+	if systems(o) || old != nil && systems(old) {
+		n.Role, n.Namespace = access.Admin, access.Everywhere
+	}
+	if p := caller.May(n); p != nil {
+		return []*client.Problem{p}
+	}
+	if caller.Grants.In(access.Everywhere) >= access.Admin {
+		return nil
+	}
+	switch {
+	case o.Kind == objects.Namespace && privilegedValue(o) != privilegedValue(old):
+		if p := caller.May(access.Need{Role: access.Admin, Namespace: access.Everywhere, To: "set " + LabelPrivileged + " on " + o.Key().String()}); p != nil {
+			return []*client.Problem{p}
+		}
+	case o.Kind == objects.Workload && !privilegedNamespace(o.GetNamespace(), existing):
+		return permitWorkload(caller, o, old)
+	}
+	return nil
+}
+
+// systems says whether an object is what the cluster itself keeps: tokens, which are as good as the roles that they give.
+func systems(o *objects.Object) bool {
+	secret, ok := o.Resource.(*corev1.Secret)
+	return ok && strings.HasPrefix(string(secret.Type), "heddle.io/")
+}
+
+func privilegedNamespace(name string, existing map[objects.Key]*objects.Object) bool {
+	return privilegedValue(existing[objects.Key{Kind: objects.Namespace.Kind, Name: name}]) == "true"
+}
+
+// privilegedValue is what a Namespace says; other parts of Heddle may look at the annotation, so it is guarded alike.
+func privilegedValue(o *objects.Object) string {
+	if o == nil {
+		return ""
+	}
+	return o.GetLabels()[LabelPrivileged] + o.GetAnnotations()[LabelPrivileged]
+}
+
+// permitWorkload says what of a workload is privileged. One that is stored already, as it is, may be stopped, started and
+// deleted by every editor.
+func permitWorkload(caller *access.Caller, o, old *objects.Object) []*client.Problem {
+	w, ok := o.Resource.(*v1alpha1.Workload)
+	if !ok {
+		return nil
+	}
+	before := map[string]string{}
+	if old != nil {
+		if was, ok := old.Resource.(*v1alpha1.Workload); ok && sameSpec(w, was) {
+			before = privileges(was)
+		}
+	}
+	var out []*client.Problem
+	for _, path := range sortedNames(privileges(w)) {
+		value := privileges(w)[path]
+		if before[path] == value {
+			continue
+		}
+		out = append(out, &client.Problem{Status: http.StatusForbidden,
+			What:   fmt.Sprintf("%s may not start %s with %s: %s", caller, o.Key(), path, value),
+			Why:    fmt.Sprintf("it is privileged, for which an admin of all namespaces is needed, or a namespace that allows it; %s has %s", caller, caller.Grants),
+			Remedy: fmt.Sprintf("leave %s out; or an admin labels the namespace %s: \"true\"", path, LabelPrivileged)})
+	}
+	return out
+}
+
+// unprivilegedUsers may be whoever workloads run as by default. Every other user of the machine may have a role in this
+// API, files, or processes.
+var unprivilegedUsers = []string{"", "nobody", "65534"}
+
+// ordinary are the fields of a Workload that give its processes nothing that an ordinary program of the user nobody has
+// not. A field that is not listed is privileged, so that a new one is refused until somebody thought about it.
+var ordinary = map[string]bool{
+	"cluster": true, "replicas": true, "serviceAccount": true, "command": true, "args": true, "env": true, "ports": true, "readiness": true,
+	"resources": true, "restart": true,
+}
+
+// ordinaryAnnotations are those of the annotations that Heddle heeds which are not privileged.
+var ordinaryAnnotations = []string{"heddle.io/stopped", "heddle.io/restarted-at"}
+
+// privileges are the parts of a workload that are privileged, by path, with their values.
+func privileges(w *v1alpha1.Workload) map[string]string {
+	out := map[string]string{}
+	content, err := json.Marshal(w.Spec)
+	var fields map[string]json.RawMessage
+	if err == nil {
+		err = json.Unmarshal(content, &fields)
+	}
+	if err != nil {
+		out["spec"] = err.Error()
+	}
+	for name, value := range fields {
+		if !ordinary[name] && (name != "user" || !slices.Contains(unprivilegedUsers, w.Spec.User)) {
+			out["spec."+name] = string(value)
+		}
+	}
+	for name, value := range w.Annotations {
+		if strings.HasPrefix(name, "heddle.io/") && !slices.Contains(ordinaryAnnotations, name) {
+			out["metadata.annotations["+name+"]"] = value
+		}
+	}
+	return out
+}
+
+func sameSpec(a, b *v1alpha1.Workload) bool {
+	x, xErr := json.Marshal(a.Spec)
+	y, yErr := json.Marshal(b.Spec)
+	return xErr == nil && yErr == nil && string(x) == string(y)
+}
+
+func sortedNames(m map[string]string) []string {
+	out := make([]string, 0, len(m))
+	for name := range m {
+		out = append(out, name)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// shown is an object as its reader may see it: secrets nobody, the environment of workloads, in which passwords are,
+// only those who may change it.
+func shown(caller *access.Caller, o *objects.Object) *objects.Object {
+	o = o.Redacted()
+	w, ok := o.Resource.(*v1alpha1.Workload)
+	if !ok || len(w.Spec.Env) == 0 || caller.Grants.In(o.GetNamespace()) >= access.Editor {
+		return o
+	}
+	hidden := o.DeepCopy()
+	copied, ok := hidden.Resource.(*v1alpha1.Workload)
+	if !ok {
+		return hidden
+	}
+	for i := range copied.Spec.Env {
+		copied.Spec.Env[i].Value = hiddenValue
+	}
+	delete(copied.Annotations, corev1.LastAppliedConfigAnnotation)
+	return hidden
+}
+
+// hiddenValue stands for what the reader may not see.
+const hiddenValue = "<hidden from viewers>"

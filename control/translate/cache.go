@@ -1,0 +1,242 @@
+package translate
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	"google.golang.org/protobuf/proto"
+
+	"heddle.io/heddle/control/model"
+	"heddle.io/heddle/control/objects"
+)
+
+// Cache keeps the parts of configurations under what they were made of, so that all kinds of proxies share them, and a new
+// model costs what differs in it. Parts of the model are compared by pointer: a model that replaces another must have the
+// same parts where nothing changed (see [model.Mesh.Reuse]). What a part is made of beside its key and inputs must be the
+// same for the whole mesh; when that changes, everything is made anew.
+//
+// A message that the cache gave out is shared and must not be changed; as long as nothing changes, it is the same message.
+// A cache is used by one goroutine at a time.
+type Cache struct {
+	mesh *model.Mesh
+	// epoch is one more with each change of what holds for the whole mesh; round with each [Cache.Sweep].
+	epoch, round int
+
+	// clusters and virtual hosts of each service, by its host.
+	clusters  map[string]memories[clusterKey, *clusterPart]
+	hosts     map[string]memories[hostKey, *routev3.VirtualHost]
+	listeners memories[listenerKey, *listenerv3.Listener]
+	tables    memories[tableKey, *routev3.RouteConfiguration]
+	// fixed clusters have no service.
+	fixed memories[string, *clusterv3.Cluster]
+	// servers are all of an inbound kind.
+	servers memories[string, *Resources]
+}
+
+// NewCache makes an empty cache.
+func NewCache() *Cache {
+	return &Cache{
+		clusters: map[string]memories[clusterKey, *clusterPart]{}, hosts: map[string]memories[hostKey, *routev3.VirtualHost]{},
+		listeners: memories[listenerKey, *listenerv3.Listener]{}, tables: memories[tableKey, *routev3.RouteConfiguration]{},
+		fixed: memories[string, *clusterv3.Cluster]{}, servers: memories[string, *Resources]{},
+	}
+}
+
+type memories[K comparable, V any] map[K]*memory[V]
+
+// memory is one part, with what it was made of.
+type memory[V any] struct {
+	epoch, round int
+	inputs       []any
+	value        V
+	sources      []objects.Key
+}
+
+// clusterKey is one of a service's clusters: for clients, under the policy that is in force for them, or for the gateways
+// between clusters.
+type clusterKey struct {
+	port     uint16
+	subset   string
+	policy   *model.DestinationPolicy
+	labels   string
+	exported bool
+}
+
+// clusterPart is a cluster with its endpoints; nil for one that needs none.
+type clusterPart struct {
+	cluster   *clusterv3.Cluster
+	endpoints *endpointv3.ClusterLoadAssignment
+	// assign makes the endpoints anew, of the service as it is then.
+	assign func(*generator, *model.Service) *endpointv3.ClusterLoadAssignment
+	// rules of the port.
+	rules model.PortPolicy
+}
+
+type listenerKey struct {
+	name         string
+	heddle, ipv6 bool
+}
+
+type hostKey struct {
+	port uint16
+	// kind, when not empty, is the only one that the virtual host is for; else it is for all namespaces but the
+	// service's own, or for that one.
+	kind string
+	own  bool
+}
+
+type tableKey struct {
+	kind string
+	port uint16
+}
+
+// memo gives a part that was made of the same, or makes it. The objects behind it become sources.
+func memo[K comparable, V any](g *generator, of memories[K, V], key K, inputs []any, produce func() V) V {
+	c := g.cache
+	m := of[key]
+	if m == nil || m.epoch != c.epoch || !slices.Equal(m.inputs, inputs) {
+		before := g.out.sources
+		g.out.sources = map[objects.Key]bool{}
+		m = &memory[V]{epoch: c.epoch, inputs: inputs, value: produce(), sources: slices.Collect(maps.Keys(g.out.sources))}
+		g.out.sources = before
+		of[key] = m
+	}
+	m.round = c.round
+	for _, key := range m.sources {
+		g.out.sources[key] = true
+	}
+	return m.value
+}
+
+// enter notes which model is translated now.
+func (c *Cache) enter(mesh *model.Mesh) {
+	if c.mesh == mesh {
+		return
+	}
+	if c.mesh == nil || !reflect.DeepEqual(c.mesh.Settings, mesh.Settings) || !slices.Equal(c.mesh.PeerModes, mesh.PeerModes) {
+		c.epoch++
+	}
+	c.mesh = mesh
+}
+
+// Make makes the resources of one kind of proxy.
+func (c *Cache) Make(mesh *model.Mesh, k Kind) (*Resources, error) {
+	c.enter(mesh)
+	g := &generator{
+		mesh: mesh, node: k.node(), kind: k.ID(), ports: k.Ports, cache: c, out: newResources(),
+		clusters: map[string]bool{}, portPolicies: map[string]model.PortPolicy{},
+	}
+	switch k.Role {
+	case Outbound:
+		g.routeFilters = g.filtersOfRoutes()
+		g.client()
+	case Inbound:
+		g.out.add(memo(g, c.servers, g.kind, g.serverInputs(), func() *Resources {
+			g.inbound()
+			made := g.out
+			g.out = newResources()
+			return made
+		}))
+	case Edge:
+		g.routeFilters = g.filtersOfRoutes()
+		g.gateway()
+		if g.isEastWest() {
+			g.eastWest()
+		}
+	}
+	if g.err != nil {
+		// Nothing of it may be taken for good.
+		c.epoch++
+		return nil, fmt.Errorf("%s: %w", g.kind, g.err)
+	}
+	g.out.sort()
+	return g.out, nil
+}
+
+// Assignment is what became of the endpoints of a cluster.
+type Assignment struct {
+	Before, After *endpointv3.ClusterLoadAssignment
+}
+
+// Assign makes the endpoints anew of a service whose replicas changed, for all kinds of proxies. The mesh must be the last
+// one with the service after the change in place of the one before it, which differ in their replicas only.
+func (c *Cache) Assign(mesh *model.Mesh, before, after *model.Service) []Assignment {
+	c.enter(mesh)
+	g := &generator{mesh: mesh, cache: c}
+	var out []Assignment
+	for _, m := range c.clusters[before.Host] {
+		m.replace(before, after)
+		if p := m.value; p.assign != nil {
+			if now := p.assign(g, after); !proto.Equal(p.endpoints, now) {
+				out = append(out, Assignment{Before: p.endpoints, After: now})
+				p.endpoints = now
+			}
+		}
+	}
+	for _, m := range c.hosts[before.Host] {
+		m.replace(before, after)
+	}
+	return out
+}
+
+// replace says that a part would be made of the other service just the same.
+func (m *memory[V]) replace(before, after *model.Service) {
+	for i, input := range m.inputs {
+		if input == any(before) {
+			m.inputs[i] = after
+		}
+	}
+}
+
+// Sweep forgets what nobody asked for since the last call.
+func (c *Cache) Sweep() {
+	for host, of := range c.clusters {
+		if of.sweep(c.round); len(of) == 0 {
+			delete(c.clusters, host)
+		}
+	}
+	for host, of := range c.hosts {
+		if of.sweep(c.round); len(of) == 0 {
+			delete(c.hosts, host)
+		}
+	}
+	c.listeners.sweep(c.round)
+	c.tables.sweep(c.round)
+	c.fixed.sweep(c.round)
+	c.servers.sweep(c.round)
+	c.round++
+}
+
+func (of memories[K, V]) sweep(round int) {
+	maps.DeleteFunc(of, func(_ K, m *memory[V]) bool { return m.round != round })
+}
+
+// within gives a service's memories.
+func within[K comparable, V any](of map[string]memories[K, V], host string) memories[K, V] {
+	if of[host] == nil {
+		of[host] = memories[K, V]{}
+	}
+	return of[host]
+}
+
+// clusterPart gives a cluster of a service with its endpoints, and adds both to what is made.
+func (g *generator) clusterPart(s *model.Service, key clusterKey, produce func() *clusterPart) *clusterPart {
+	p := memo(g, within(g.cache.clusters, s.Host), key, []any{s, g.mesh.Global(s.Global)}, produce)
+	g.out.Clusters = append(g.out.Clusters, p.cluster)
+	if p.endpoints != nil {
+		g.out.Endpoints = append(g.out.Endpoints, p.endpoints)
+	}
+	return p
+}
+
+// fixedCluster gives a cluster that has no service, and adds it to what is made. The name tells all that it depends on
+// beside what holds for the whole mesh.
+func (g *generator) fixedCluster(name string, produce func() *clusterv3.Cluster) {
+	g.out.Clusters = append(g.out.Clusters, memo(g, g.cache.fixed, name, nil, produce))
+}

@@ -1,0 +1,129 @@
+package translate
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"heddle.io/heddle/control/model"
+)
+
+// Role is the part of a proxy's configuration that a [Kind] is about.
+type Role string
+
+// Roles. A sidecar has the first two, a gateway has the last.
+const (
+	// Outbound is what a sidecar needs as a client.
+	Outbound Role = "outbound"
+	// Inbound is what a sidecar needs as a server.
+	Inbound Role = "inbound"
+	// Edge is everything of a gateway.
+	Edge Role = "gateway"
+)
+
+// Kind is all of a proxy, and nothing else of it, that a role's configuration depends on. Proxies of one kind get the
+// same resources, which are made once.
+type Kind struct {
+	Role      Role
+	Namespace string
+	// Labels of the workload. As a client, only those that a route's source labels or a destination policy's selector in
+	// force ask for.
+	Labels map[string]string
+	// Ports that the workload names, as a server: services' target ports go by them.
+	Ports []model.ReplicaPort
+	// IPv6 says which family's addresses are listened on.
+	IPv6 bool
+	// Heddle says that the proxy is heddle-proxy (see [Node]).
+	Heddle bool
+}
+
+// ID tells kinds apart.
+func (k Kind) ID() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %s", k.Role, k.Namespace)
+	for _, key := range slices.Sorted(maps.Keys(k.Labels)) {
+		fmt.Fprintf(&b, " %q=%q", key, k.Labels[key])
+	}
+	for _, p := range k.Ports {
+		fmt.Fprintf(&b, " %q:%d", p.Name, p.Number)
+	}
+	if k.IPv6 {
+		b.WriteString(" IPv6")
+	}
+	if !k.Heddle {
+		b.WriteString(" stock")
+	}
+	return b.String()
+}
+
+// Kinds are the kinds that a proxy is of; what it gets is what they all get, and no two of them have a resource of the same
+// type and name.
+func Kinds(mesh *model.Mesh, node Node) ([]Kind, error) {
+	all := Kind{Namespace: node.Namespace, Labels: node.Labels, IPv6: node.Address.Is6(), Heddle: node.Heddle}
+	switch node.Type {
+	case Sidecar:
+		client, server := all, all
+		client.Role, client.Labels = Outbound, clientLabels(mesh, node)
+		server.Role = Inbound
+		// One that has not been reported yet names no ports, so that services with named target ports wait.
+		if r := mesh.Replica(node.Namespace, node.Name); r != nil {
+			server.Ports = slices.Clone(r.Ports)
+			slices.SortFunc(server.Ports, func(a, b model.ReplicaPort) int {
+				return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Number, b.Number))
+			})
+		}
+		return []Kind{client, server}, nil
+	case Router:
+		all.Role = Edge
+		return []Kind{all}, nil
+	}
+	return nil, fmt.Errorf("node %s: type %q is neither %s nor %s", node.ID(), node.Type, Sidecar, Router)
+}
+
+// clientLabels are the labels of a sidecar that make a difference to it as a client.
+func clientLabels(mesh *model.Mesh, node Node) map[string]string {
+	out := map[string]string{}
+	keep := func(selector map[string]string) {
+		for key := range selector {
+			if value, ok := node.Labels[key]; ok {
+				out[key] = value
+			}
+		}
+	}
+	for _, d := range mesh.Destinations {
+		if d.Namespace == node.Namespace {
+			keep(d.Clients)
+		}
+	}
+	for _, r := range mesh.Routes {
+		if !boundToMesh(r) || !r.ExportTo.In(node.Namespace) {
+			continue
+		}
+		for i := range r.HTTP {
+			for _, m := range r.HTTP[i].Matches {
+				keep(m.Scope.SourceLabels)
+			}
+		}
+		for i := range r.TCP {
+			for _, m := range r.TCP[i].Matches {
+				keep(m.SourceLabels)
+			}
+		}
+	}
+	return out
+}
+
+// node is a proxy of the kind. Nothing but what is set here may make a difference to the role's configuration.
+func (k Kind) node() Node {
+	n := Node{Type: Sidecar, Namespace: k.Namespace, Labels: k.Labels, Address: netip.IPv4Unspecified(), Heddle: k.Heddle}
+	if k.Role == Edge {
+		n.Type = Router
+	}
+	if k.IPv6 {
+		n.Address = netip.IPv6Unspecified()
+	}
+	return n
+}

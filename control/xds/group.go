@@ -1,0 +1,175 @@
+package xds
+
+import (
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+)
+
+// Group is a set of resources that the same proxies get. A proxy is in one group or several, which have no name of a type
+// in common. Make one with [NewGroup]; [Server.Update] changes it.
+type Group struct {
+	// The server's lock guards these.
+	resources [typeCount]map[string]*Resource
+	members   map[*Proxy]struct{}
+	failure   string
+}
+
+// NewGroup makes a group with these resources; failure is as in [Change].
+func NewGroup(resources []*Resource, failure string) *Group {
+	g := &Group{members: map[*Proxy]struct{}{}, failure: failure}
+	for t := range g.resources {
+		g.resources[t] = map[string]*Resource{}
+	}
+	for _, r := range resources {
+		g.resources[r.typ][r.Name()] = r
+	}
+	return g
+}
+
+// Resource finds a resource, or nil. Only who calls [Server.Update] may ask.
+func (g *Group) Resource(t Type, name string) *Resource { return g.resources[t][name] }
+
+// Change is what has to become of the group for it to have these resources, and no others. Only who calls [Server.Update]
+// may ask.
+func (g *Group) Change(resources []*Resource) Change {
+	out := Change{Group: g}
+	var count [typeCount]int
+	for _, r := range resources {
+		count[r.typ]++
+		switch old := g.resources[r.typ][r.Name()]; {
+		case old == r:
+		case old == nil:
+			count[r.typ]--
+			out.Set = append(out.Set, r)
+		case old.Version() != r.Version():
+			out.Set = append(out.Set, r)
+		default:
+			out.Same = append(out.Same, r)
+		}
+	}
+	for t, had := range g.resources {
+		// As many as before of those before: none is gone.
+		if count[t] == len(had) {
+			continue
+		}
+		kept := make(map[string]bool, len(had))
+		for _, r := range resources {
+			if r.typ == Type(t) {
+				kept[r.Name()] = true
+			}
+		}
+		for name, r := range had {
+			if !kept[name] {
+				out.Removed = append(out.Removed, r)
+			}
+		}
+	}
+	return out
+}
+
+// Failed says whether the group does not have what it should have. Only who calls [Server.Update] may ask.
+func (g *Group) Failed() string { return g.failure }
+
+// Nothing says whether the change makes no difference.
+func (c Change) Nothing() bool {
+	return len(c.Set)+len(c.Removed)+len(c.Same) == 0 && c.Failure == c.Group.failure
+}
+
+// Change is what becomes of a group.
+type Change struct {
+	Group *Group
+	// Set are resources that are new or differ from those of their name.
+	Set []*Resource
+	// Removed are gone.
+	Removed []*Resource
+	// Same say what those of their name said, and take their place without being sent.
+	Same []*Resource
+	// Failure, when not empty, says why the group does not have what it should have; it keeps what it had.
+	Failure string
+}
+
+// Move puts a proxy into other groups.
+type Move struct {
+	Proxy  *Proxy
+	Groups []*Group
+}
+
+// Source knows which groups a proxy belongs to. The server calls it for each stream.
+type Source interface {
+	// Attach finds the groups of a proxy that connected and passes them to join once; until join has returned, none of
+	// them may change. An error leaves the proxy without configuration; it is shown by [Server.Nodes].
+	Attach(p *Proxy, node *core.Node, join func([]*Group)) error
+	// Detach says that a proxy left. It is called once, also after an error.
+	Detach(p *Proxy)
+}
+
+// changed are the names of what changed in a group; all its members share it.
+type changed struct {
+	version int64
+	names   [typeCount][]string
+}
+
+// note tells a group's members. The server's lock is held for writing.
+func (g *Group) note(c *changed) {
+	for p := range g.members {
+		p.note(c)
+	}
+}
+
+// apply puts a change into force. The server's lock is held for writing.
+func (g *Group) apply(change Change, version int64) {
+	c := &changed{version: version}
+	for _, r := range change.Set {
+		g.resources[r.typ][r.Name()] = r
+		c.names[r.typ] = append(c.names[r.typ], r.Name())
+	}
+	for _, r := range change.Removed {
+		delete(g.resources[r.typ], r.Name())
+		c.names[r.typ] = append(c.names[r.typ], r.Name())
+	}
+	for _, r := range change.Same {
+		g.resources[r.typ][r.Name()] = r
+	}
+	g.failure = change.Failure
+	if len(change.Set)+len(change.Removed) > 0 {
+		g.note(c)
+	}
+}
+
+// move puts a proxy into other groups, and tells it what is different there. The server's lock is held for writing.
+func (p *Proxy) move(groups []*Group, version int64) {
+	c := &changed{version: version}
+	before := p.groups
+	for _, g := range before {
+		delete(g.members, p)
+	}
+	p.groups = groups
+	for _, g := range groups {
+		g.members[p] = struct{}{}
+	}
+	for t := range typeCount {
+		for _, g := range groups {
+			for name, r := range g.resources[t] {
+				if old := find(before, t, name); old == nil || old.Version() != r.Version() {
+					c.names[t] = append(c.names[t], name)
+				}
+			}
+		}
+		for _, g := range before {
+			for name := range g.resources[t] {
+				if find(groups, t, name) == nil {
+					c.names[t] = append(c.names[t], name)
+				}
+			}
+		}
+	}
+	p.note(c)
+}
+
+func find(groups []*Group, t Type, name string) *Resource {
+	for _, g := range groups {
+		if r := g.resources[t][name]; r != nil {
+			return r
+		}
+	}
+	return nil
+}

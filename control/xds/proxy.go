@@ -1,0 +1,357 @@
+package xds
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// holdLimit is how long newer resources of a type wait for the answer to those sent before: a proxy that takes longer is
+// stuck already.
+const holdLimit = 10 * time.Second
+
+// warmLimit is how long routes wait until a proxy asks for the endpoints of clusters that it was just sent. One that does
+// not ask by then does not need them.
+const warmLimit = time.Second
+
+// maxNotes is how many changes are kept one by one for a proxy before they are put together.
+const maxNotes = 32
+
+// Proxy is one stream of a proxy. What is sent over it has this order, so that nothing names what is not there:
+//
+//   - Of one type, one response at a time is unanswered; meanwhile further changes gather.
+//   - Clusters go before endpoints, these before secrets, listeners and routes. Endpoints of clusters that still wait are
+//     held back with them; those of other clusters are not. Listeners and routes wait until the clusters sent before are
+//     acknowledged, and the proxy was sent the endpoints of new ones.
+//   - Clusters and endpoints are removed last, when listeners and routes are acknowledged. A proxy that refused some of
+//     these goes on with older ones, and so keeps the clusters, too.
+type Proxy struct {
+	server    *Server
+	id        string
+	connected time.Time
+	wake      chan struct{}
+
+	// The server's lock guards these.
+	groups []*Group
+	joined bool
+
+	mu      sync.Mutex
+	failure string
+	// whole says that it speaks the state-of-the-world protocol.
+	whole bool
+	// notes are changes that are not in the subscriptions yet.
+	notes  []*changed
+	types  [typeCount]subscription
+	nonces int64
+	// heavy is the type of the large response that is not answered; giveBack ends its reservation.
+	heavy    *Type
+	giveBack func()
+	// warming are clusters whose endpoints the proxy has not asked for, until warmUntil.
+	warming   map[string]struct{}
+	warmUntil time.Time
+	// synced says that the proxy once acknowledged everything there was; unsettled since when there is something that it has
+	// not, zero when there is nothing.
+	synced    bool
+	unsettled time.Time
+}
+
+// note has the proxy's goroutine look at a change. The server's lock is held for writing.
+func (p *Proxy) note(c *changed) {
+	p.mu.Lock()
+	p.notes = append(p.notes, c)
+	if p.unsettled.IsZero() {
+		p.unsettled = p.server.now()
+	}
+	if len(p.notes) > maxNotes {
+		p.absorb()
+	}
+	p.mu.Unlock()
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// absorb makes of changes names that are to be sent.
+func (p *Proxy) absorb() {
+	for _, c := range p.notes {
+		for t := range p.types {
+			sub := &p.types[t]
+			for _, name := range c.names[t] {
+				if sub.wants(name) {
+					sub.mark(name, c.version)
+				}
+			}
+		}
+	}
+	p.notes = nil
+}
+
+// response is what is sent.
+type response struct {
+	typ       Type
+	nonce     string
+	version   string
+	resources []*Resource
+	removed   []string
+	size      int
+}
+
+// next is what is to be sent now, or nil; then wait, when not zero, is after which time to look again.
+func (p *Proxy) next() (r *response, wait time.Duration) {
+	p.server.mu.RLock()
+	defer p.server.mu.RUnlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.absorb()
+	now := p.server.now()
+	var set, removed [typeCount][]string
+	var busy [typeCount]bool
+	idle := true
+	for t := range typeCount {
+		set[t], removed[t] = p.due(t)
+		left := p.types[t].sent.Add(holdLimit).Sub(now)
+		if busy[t] = p.types[t].unansweredNow() && left > 0; busy[t] {
+			wait = sooner(wait, left)
+		}
+		// While a large response is on its way, others wait.
+		busy[t] = busy[t] || p.heavy != nil && p.weight(t, set[t]) > largeResponse
+		idle = idle && !p.types[t].greet && len(set[t])+len(removed[t]) == 0
+	}
+	if idle {
+		if p.synced && p.behind() == 0 {
+			// What changed is nothing that the proxy asked for.
+			p.unsettled = time.Time{}
+		}
+		return nil, 0
+	}
+	can := func(t Type) bool { return !busy[t] && (p.types[t].greet || len(set[t]) > 0) }
+	if can(Clusters) {
+		return p.respond(Clusters, set[Clusters], nil, now), 0
+	}
+	if can(Endpoints) {
+		return p.respond(Endpoints, set[Endpoints], nil, now), 0
+	}
+	if can(Secrets) || !busy[Secrets] && len(removed[Secrets]) > 0 {
+		return p.respond(Secrets, set[Secrets], removed[Secrets], now), 0
+	}
+	if len(p.warming) > 0 {
+		if left := p.warmUntil.Sub(now); left > 0 {
+			return nil, sooner(wait, left)
+		}
+		p.warming = nil
+	}
+	if busy[Clusters] || len(set[Clusters])+len(set[Endpoints]) > 0 {
+		return nil, wait
+	}
+	for t := Listeners; t <= Routes; t++ {
+		if can(t) || !busy[t] && len(removed[t]) > 0 {
+			return p.respond(t, set[t], removed[t], now), 0
+		}
+	}
+	if busy[Listeners] || busy[Routes] || p.refuses() {
+		return nil, wait
+	}
+	for t := Clusters; t <= Endpoints; t++ {
+		if len(removed[t]) > 0 {
+			if busy[t] {
+				return nil, wait
+			}
+			return p.respond(t, nil, removed[t], now), 0
+		}
+	}
+	return nil, wait
+}
+
+// sooner is the shorter of two times, of which zero is none; a bit of it is left.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b < a {
+		a = b
+	}
+	return max(a, time.Millisecond)
+}
+
+// due are the names of a type that are to be sent, and those that are to be removed. Endpoints wait for the clusters of
+// their name.
+func (p *Proxy) due(t Type) (set, removed []string) {
+	sub := &p.types[t]
+	for name := range sub.dirty {
+		if find(p.groups, t, name) == nil {
+			if p.whole && t != Clusters && t != Listeners {
+				// The state of the world has no word for it.
+				delete(sub.dirty, name)
+				continue
+			}
+			removed = append(removed, name)
+			continue
+		}
+		if _, waits := p.types[Clusters].dirty[name]; waits && t == Endpoints {
+			continue
+		}
+		set = append(set, name)
+	}
+	if len(sub.dirty) == 0 {
+		sub.unsent = 0
+	}
+	return set, removed
+}
+
+// respond makes a response and takes note of it.
+func (p *Proxy) respond(t Type, set, removed []string, now time.Time) *response {
+	sub := &p.types[t]
+	// A refused response was refused as a whole: what else was in it comes again together with what may mend it.
+	if slices.ContainsFunc(set, func(name string) bool { _, was := sub.refused.names[name]; return was }) {
+		for name := range sub.refused.names {
+			if !slices.Contains(set, name) && find(p.groups, t, name) != nil {
+				set = append(set, name)
+			}
+		}
+	}
+	p.nonces++
+	sub.nonce, sub.answered, sub.sent, sub.greet = strconv.FormatInt(p.nonces, 10), false, now, false
+	for _, name := range set {
+		delete(sub.dirty, name)
+	}
+	for _, name := range removed {
+		delete(sub.dirty, name)
+	}
+	if sub.unanswered == 0 {
+		sub.unanswered = sub.unsent
+	}
+	if len(sub.dirty) == 0 {
+		sub.unsent, sub.dirty = 0, nil
+	}
+	sub.batch, sub.latest, sub.state, sub.changed = slices.Concat(set, removed), p.server.version, Stale, now
+	r := &response{typ: t, nonce: sub.nonce, version: strconv.FormatInt(p.server.version, 10)}
+	if p.whole {
+		p.wholeWorld(r, set, len(removed) > 0)
+	} else {
+		slices.Sort(set)
+		slices.Sort(removed)
+		r.removed = removed
+		for _, name := range set {
+			r.resources = append(r.resources, find(p.groups, t, name))
+		}
+		p.warm(t, set, now)
+	}
+	for _, one := range r.resources {
+		r.size += one.size()
+	}
+	if r.size > largeResponse {
+		p.heavy = &t
+	}
+	return r
+}
+
+// weight is about the size of a response with these.
+func (p *Proxy) weight(t Type, set []string) int {
+	size := 0
+	for _, name := range set {
+		size += find(p.groups, t, name).size()
+	}
+	return size
+}
+
+// lighten says that the large response is answered, or will never be.
+func (p *Proxy) lighten() {
+	if p.giveBack != nil {
+		p.giveBack()
+	}
+	p.heavy, p.giveBack = nil, nil
+}
+
+// warm notes new clusters: the proxy will ask for their endpoints, and must have them before routes lead there.
+func (p *Proxy) warm(t Type, clusters []string, now time.Time) {
+	if t != Clusters || !p.types[Endpoints].asked {
+		return
+	}
+	for _, name := range clusters {
+		if !p.types[Endpoints].wants(name) && find(p.groups, Endpoints, name) != nil {
+			if p.warming == nil {
+				p.warming = map[string]struct{}{}
+			}
+			p.warming[name] = struct{}{}
+			p.warmUntil = now.Add(warmLimit)
+		}
+	}
+}
+
+// answer takes the answer to a response; failure is empty when the proxy accepts.
+func (p *Proxy) answer(t Type, nonce string, refused bool, failure string) {
+	sub := &p.types[t]
+	if nonce == "" || nonce != sub.nonce || sub.answered {
+		return // A new subscription, or an answer to something older than what was sent last.
+	}
+	sub.answered, sub.changed = true, p.server.now()
+	if p.heavy != nil && *p.heavy == t {
+		p.lighten()
+	}
+	if refused {
+		r := &sub.refused
+		if r.names == nil {
+			r.names, r.since = map[string]struct{}{}, sub.unanswered
+		}
+		for _, name := range sub.batch {
+			r.names[name] = struct{}{}
+		}
+		r.reason, r.last = failure, sub.latest
+		p.server.metrics.rejects.WithLabelValues(t.String()).Inc()
+		p.server.log.Warn("proxy refused configuration", "proxy", p.id, "type", t.String(), "reason", failure)
+	} else {
+		sub.version = sub.latest
+		left := maps.Clone(sub.refused.names)
+		for _, name := range sub.batch {
+			delete(left, name)
+		}
+		if len(left) == 0 {
+			sub.refused = refusal{}
+		}
+	}
+	sub.state = Synced
+	if len(sub.refused.names) > 0 {
+		sub.state = Refused
+	}
+	sub.unanswered, sub.batch = 0, nil
+}
+
+// settle notes when there is nothing left to do.
+func (p *Proxy) settle() {
+	if p.unsettled.IsZero() || !p.types[Clusters].asked || !p.types[Listeners].asked || p.behind() != 0 {
+		return
+	}
+	p.server.metrics.convergence.Observe(p.server.now().Sub(p.unsettled).Seconds())
+	p.synced, p.unsettled = true, time.Time{}
+}
+
+// behind is the oldest change that the proxy has not answered; zero when there is none.
+func (p *Proxy) behind() int64 {
+	var oldest int64
+	look := func(version int64) {
+		if version != 0 && (oldest == 0 || version < oldest) {
+			oldest = version
+		}
+	}
+	if len(p.notes) > 0 {
+		look(p.notes[0].version)
+	}
+	refuses := p.refuses()
+	for t := range typeCount {
+		sub := &p.types[t]
+		look(sub.unanswered)
+		if refuses && t <= Endpoints && sub.unsent != 0 {
+			// What it goes on using, because it refused what was to replace it, is not waited for.
+			if set, _ := p.due(t); len(set) == 0 {
+				continue
+			}
+		}
+		look(sub.unsent)
+	}
+	return oldest
+}
+
+// refuses says whether the proxy goes on with older clusters, listeners or routes.
+func (p *Proxy) refuses() bool {
+	return len(p.types[Clusters].refused.names)+len(p.types[Listeners].refused.names)+len(p.types[Routes].refused.names) > 0
+}

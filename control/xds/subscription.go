@@ -1,0 +1,300 @@
+package xds
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"slices"
+	"time"
+
+	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/anypb"
+)
+
+// everything is the name that stands for all (xDS protocol, "How the client specifies what resources to return").
+const everything = "*"
+
+// subscription is what a proxy wants of one type, and what is still to be done for that. Versions are those of
+// [Server.Update]; zero stands for none.
+type subscription struct {
+	asked    bool
+	wildcard bool
+	// names that were subscribed to.
+	names map[string]struct{}
+	// dirty names are to be sent, or to be removed if there is no such resource.
+	dirty map[string]struct{}
+	// greet says that a response is due although there may be nothing to send: proxies wait for the first one.
+	greet bool
+	// unsent is the oldest change among the dirty ones; unanswered that among those sent and not answered, the newest of
+	// which is latest.
+	unsent, unanswered, latest int64
+	// nonce and time of the last response.
+	nonce    string
+	sent     time.Time
+	answered bool
+	// batch are the names in the response that is not answered yet.
+	batch []string
+	// world is what a proxy on the state-of-the-world protocol was sent last of its clusters.
+	world map[string]*Resource
+
+	state   State
+	changed time.Time
+	// version is the newest change that was acknowledged.
+	version int64
+	refused refusal
+}
+
+// refusal is what a proxy refused and has not taken since; of the changes from the first to the last it is not known which.
+type refusal struct {
+	names       map[string]struct{}
+	reason      string
+	since, last int64
+}
+
+func (s *subscription) unansweredNow() bool { return s.nonce != "" && !s.answered }
+
+func (s *subscription) wants(name string) bool {
+	if s.wildcard {
+		return true
+	}
+	_, ok := s.names[name]
+	return ok
+}
+
+func (s *subscription) mark(name string, version int64) {
+	if s.dirty == nil {
+		s.dirty = map[string]struct{}{}
+	}
+	s.dirty[name] = struct{}{}
+	if s.unsent == 0 || version < s.unsent {
+		// Before the first change there is one as well: what was there when the proxy came.
+		s.unsent = max(version, 1)
+	}
+}
+
+// subscribe adds a name. The name's own text is used when there is a resource of it: a request's would keep the whole request.
+func (p *Proxy) subscribe(t Type, name string) {
+	sub := &p.types[t]
+	if r := find(p.groups, t, name); r != nil {
+		name = r.Name()
+		sub.mark(name, p.server.version)
+	}
+	if sub.names == nil {
+		sub.names = map[string]struct{}{}
+	}
+	sub.names[name] = struct{}{}
+	if t == Endpoints {
+		delete(p.warming, name)
+	}
+}
+
+// begin takes the first request of a type.
+func (p *Proxy) begin(t Type, names []string, resumes bool) {
+	sub := &p.types[t]
+	sub.asked, sub.state, sub.changed = true, NotSent, p.server.now()
+	if resumes {
+		// What differs follows, and makes it stale until it is acknowledged.
+		sub.state = Synced
+	}
+	if sub.wildcard = len(names) == 0 || slices.Contains(names, everything); sub.wildcard {
+		sub.greet = true
+		p.markAll(t)
+	}
+}
+
+func (p *Proxy) markAll(t Type) {
+	for _, g := range p.groups {
+		for name := range g.resources[t] {
+			p.types[t].mark(name, p.server.version)
+		}
+	}
+}
+
+var errTooManyNames = status.Errorf(codes.ResourceExhausted, "a stream may subscribe to %d resources of a type", maxNames)
+
+// deltaRequest takes a request of the incremental protocol.
+func (p *Proxy) deltaRequest(t Type, r *discovery.DeltaDiscoveryRequest) error {
+	p.server.mu.RLock()
+	defer p.server.mu.RUnlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.absorb()
+	defer p.settle()
+	p.answer(t, r.GetResponseNonce(), r.GetErrorDetail() != nil, r.GetErrorDetail().GetMessage())
+	sub := &p.types[t]
+	if len(sub.names)+len(r.GetResourceNamesSubscribe()) > maxNames {
+		return errTooManyNames
+	}
+	known := r.GetInitialResourceVersions()
+	if first := !sub.asked; first {
+		p.begin(t, r.GetResourceNamesSubscribe(), len(known) > 0)
+	} else {
+		known = nil
+		if slices.Contains(r.GetResourceNamesSubscribe(), everything) && !sub.wildcard {
+			sub.wildcard, sub.greet = true, true
+			p.markAll(t)
+		}
+	}
+	for _, name := range r.GetResourceNamesSubscribe() {
+		if name != everything {
+			p.subscribe(t, name)
+		}
+	}
+	for _, name := range r.GetResourceNamesUnsubscribe() {
+		switch _, named := sub.names[name]; {
+		case name == everything:
+			sub.wildcard = false
+		case named && sub.wildcard:
+			// It is still among everything, and the proxy is to be told whether it exists.
+			delete(sub.names, name)
+			sub.mark(name, p.server.version)
+		default:
+			delete(sub.names, name)
+			delete(sub.dirty, name)
+		}
+	}
+	for name, version := range known {
+		switch has := find(p.groups, t, name); {
+		case !sub.wants(name):
+		case has == nil:
+			sub.mark(name, p.server.version)
+		case has.Version() == version:
+			delete(sub.dirty, name)
+		}
+	}
+	if len(sub.dirty) == 0 {
+		sub.unsent, sub.dirty = 0, nil
+	}
+	return nil
+}
+
+// delta is the response in the incremental protocol.
+func (r *response) delta() *discovery.DeltaDiscoveryResponse {
+	out := &discovery.DeltaDiscoveryResponse{
+		TypeUrl: typeNames[r.typ].url, Nonce: r.nonce, SystemVersionInfo: r.version, RemovedResources: r.removed,
+		Resources: make([]*discovery.Resource, 0, len(r.resources)),
+	}
+	for _, one := range r.resources {
+		out.Resources = append(out.Resources, one.wire)
+	}
+	return out
+}
+
+// wholeRequest takes a request of the state-of-the-world protocol.
+func (p *Proxy) wholeRequest(t Type, r *discovery.DiscoveryRequest) error {
+	p.server.mu.RLock()
+	defer p.server.mu.RUnlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.whole = true
+	p.absorb()
+	defer p.settle()
+	sub := &p.types[t]
+	if len(r.GetResourceNames()) > maxNames {
+		return errTooManyNames
+	}
+	if first := !sub.asked; first {
+		p.begin(t, r.GetResourceNames(), r.GetVersionInfo() != "")
+	} else {
+		if r.GetResponseNonce() != sub.nonce {
+			return nil // It was sent before the proxy had heard the last response, and another follows.
+		}
+		p.answer(t, r.GetResponseNonce(), r.GetErrorDetail() != nil, r.GetErrorDetail().GetMessage())
+	}
+	before := sub.names
+	sub.names = nil
+	for _, name := range r.GetResourceNames() {
+		if name == everything {
+			continue
+		}
+		if _, had := before[name]; had {
+			if sub.names == nil {
+				sub.names = map[string]struct{}{}
+			}
+			sub.names[name] = struct{}{}
+			continue
+		}
+		p.subscribe(t, name)
+	}
+	if len(r.GetResourceNames()) > 0 && !slices.Contains(r.GetResourceNames(), everything) {
+		sub.wildcard = false
+	}
+	for name := range sub.dirty {
+		if !sub.wants(name) {
+			delete(sub.dirty, name)
+		}
+	}
+	if sub.nonce == "" && r.GetVersionInfo() != "" && r.GetVersionInfo() == p.digest(t) {
+		// It has all of that from another stream.
+		sub.dirty, sub.greet = nil, false
+	}
+	if len(sub.dirty) == 0 {
+		sub.unsent, sub.dirty = 0, nil
+	}
+	return nil
+}
+
+// wholeWorld fills a response in the state-of-the-world protocol. Of clusters and listeners, what is not in it is removed, so
+// all are in it; clusters that are to be removed are too, until it is their turn.
+func (p *Proxy) wholeWorld(r *response, set []string, remove bool) {
+	sub := &p.types[r.typ]
+	r.version = p.digest(r.typ)
+	if r.typ != Clusters && r.typ != Listeners {
+		slices.Sort(set)
+		for _, name := range set {
+			r.resources = append(r.resources, find(p.groups, r.typ, name))
+		}
+		return
+	}
+	world := map[string]*Resource{}
+	for _, g := range p.groups {
+		for name, one := range g.resources[r.typ] {
+			if sub.wants(name) {
+				world[name] = one
+			}
+		}
+	}
+	if r.typ == Clusters {
+		if !remove {
+			for name, one := range sub.world {
+				if _, there := world[name]; !there && sub.wants(name) {
+					world[name] = one
+				}
+			}
+		}
+		sub.world = world
+	}
+	for _, name := range sortedKeys(world) {
+		r.resources = append(r.resources, world[name])
+	}
+}
+
+// digest is a version of all that a proxy is to have of a type. It is the same in another controller.
+func (p *Proxy) digest(t Type) string {
+	versions := map[string]string{}
+	for _, g := range p.groups {
+		for name, r := range g.resources[t] {
+			if p.types[t].wants(name) {
+				versions[name] = r.Version()
+			}
+		}
+	}
+	digest := sha256.New()
+	for _, name := range sortedKeys(versions) {
+		fmt.Fprintf(digest, "%q %q\n", name, versions[name])
+	}
+	return base64.RawURLEncoding.EncodeToString(digest.Sum(nil)[:versionBytes])
+}
+
+// wholeResponse is the response in the state-of-the-world protocol.
+func (p *Proxy) wholeResponse(r *response) *discovery.DiscoveryResponse {
+	out := &discovery.DiscoveryResponse{
+		TypeUrl: typeNames[r.typ].url, Nonce: r.nonce, VersionInfo: r.version, Resources: make([]*anypb.Any, 0, len(r.resources)),
+	}
+	for _, one := range r.resources {
+		out.Resources = append(out.Resources, one.wire.GetResource())
+	}
+	return out
+}
