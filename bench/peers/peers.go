@@ -15,8 +15,10 @@ import (
 	"fmt"
 	"math/big"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"text/template"
 	"time"
@@ -34,6 +36,8 @@ var Names = []string{"heddle", "nginx", "haproxy", "envoy"}
 type Binaries struct {
 	// Heddle and Envoy are paths of heddle-proxy and of a stock Envoy.
 	Heddle, Envoy string
+	// Under is what heddle-proxy is started by, such as a profiler with its arguments; nothing by default.
+	Under []string
 }
 
 // Work says what the proxies have to do.
@@ -42,13 +46,20 @@ type Work struct {
 	TLS string
 	// HTTP2 speaks HTTP/2 to the client (over TLS) and HTTP/1.1 to the backend.
 	HTTP2 bool
+	// Mesh adds what a sidecar does to a request that comes in: a client certificate is asked for (the server's own will
+	// do) and its name tested by a policy, the peer's metadata exchanged, Istio's metrics counted, an access log written.
+	// Needs TLS, and only heddle-proxy has all of it.
+	Mesh bool
 }
+
+// AdminPort of a subject that has one, by the port that it serves.
+func AdminPort(port int) int { return port + 1000 }
 
 // settings fill the configuration templates.
 type settings struct {
 	Dir, Address, Host, Backend, BackendHost, Certificate, Key, Bundle string
 	Port, BackendPort, AdminPort                                       int
-	HTTP2                                                              bool
+	HTTP2, Mesh                                                        bool
 }
 
 // Backend starts the server behind the proxies: nginx answering 64 bytes.
@@ -66,15 +77,18 @@ func Backend(dir string, cpu int, address string) (*process.Process, error) {
 
 // Start starts one subject with one worker on that processor, in front of backend.
 func Start(name, dir string, cpu int, work Work, address, backend string, binaries Binaries) (*process.Process, error) {
-	s := settings{Dir: dir, Address: address, Backend: backend, HTTP2: work.HTTP2}
+	s := settings{Dir: dir, Address: address, Backend: backend, HTTP2: work.HTTP2, Mesh: work.Mesh}
 	var err error
 	if s.Host, s.Port, err = split(address); err != nil {
 		return nil, err
 	}
+	if work.Mesh && (name != "heddle" || work.TLS == "") {
+		return nil, fmt.Errorf("%s with TLS %q: a sidecar's work is heddle's alone, with TLS", name, work.TLS)
+	}
 	if s.BackendHost, s.BackendPort, err = split(backend); err != nil {
 		return nil, err
 	}
-	s.AdminPort = s.Port + 1000
+	s.AdminPort = AdminPort(s.Port)
 	if work.TLS != "" {
 		if s.Certificate, s.Key, s.Bundle, err = certificate(dir, work.TLS); err != nil {
 			return nil, err
@@ -92,7 +106,7 @@ func Start(name, dir string, cpu int, work Work, address, backend string, binari
 		"nginx":   {"nginx", "-p", dir, "-e", filepath.Join(dir, "nginx.error.log"), "-c", config},
 		"haproxy": {"haproxy", "-db", "-f", config},
 		"envoy":   {binaries.Envoy, "-c", config, "--concurrency", "1", "-l", "warn", "--use-dynamic-base-id"},
-		"heddle":  {binaries.Heddle, "-c", config, "--concurrency", "1", "-l", "warn"},
+		"heddle":  append(slices.Clone(binaries.Under), binaries.Heddle, "-c", config, "--concurrency", "1", "-l", "warn"),
 	}[name]
 	p, err := process.Start(name, cpu, argv...)
 	if err != nil {
@@ -155,8 +169,8 @@ func certificate(dir, kind string) (cert, key, bundle string, err error) {
 		return "", "", "", err
 	}
 	leaf := &x509.Certificate{SerialNumber: serial, Subject: pkix.Name{CommonName: "localhost"}, DNSNames: []string{"localhost"},
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(24 * time.Hour),
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageKeyEncipherment, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
+		URIs: []*url.URL{{Scheme: "spiffe", Host: "cluster.local", Path: "/ns/shop/sa/web"}}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(24 * time.Hour),
+		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageKeyEncipherment, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
 	der, err := x509.CreateCertificate(rand.Reader, leaf, leaf, private.Public(), private)
 	if err != nil {
 		return "", "", "", err

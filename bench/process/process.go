@@ -66,6 +66,16 @@ func (p *Process) WaitReady(address string) error {
 	}
 }
 
+// WaitEnd waits until the program has ended by itself, for at most that long.
+func (p *Process) WaitEnd(bound time.Duration) error {
+	select {
+	case <-p.done:
+		return nil
+	case <-time.After(bound):
+		return fmt.Errorf("%s still runs after %v:\n%s", p.name, bound, p.log)
+	}
+}
+
 // Stop ends the program and its children and waits for it.
 func (p *Process) Stop() {
 	_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGTERM)

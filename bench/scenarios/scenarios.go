@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"heddle.io/heddle/bench/controlplane"
 	"heddle.io/heddle/bench/peers"
 	"heddle.io/heddle/bench/results"
 )
@@ -21,8 +22,18 @@ type Options struct {
 	Subjects []string
 	// Binaries that are not on the path.
 	Binaries peers.Binaries
+	// Mesh is what the controller is measured with.
+	Mesh Mesh
 	// Progress is told what happens.
 	Progress io.Writer
+}
+
+// Mesh is a mesh, and the numbers of proxies that it is measured with.
+type Mesh struct {
+	Size    controlplane.Size
+	Proxies []int
+	// Changes of endpoints.
+	Changes int
 }
 
 // Scenario is one benchmark.
@@ -42,6 +53,7 @@ var All = []Scenario{
 	proxyScenario("h2", "HTTP/2 over TLS to HTTP/1.1, 8 connections with 32 streams each", proxyWork{Work: peers.Work{TLS: "ecdsa", HTTP2: true}, connections: 8, streams: 32}),
 	proxyScenario("tls-rsa-new", "HTTPS, RSA-2048, a new connection for each request, 32 at a time", proxyWork{Work: peers.Work{TLS: "rsa"}, connections: 32, closing: true}),
 	proxyScenario("tls-ecdsa-new", "HTTPS, ECDSA P-256, a new connection for each request, 32 at a time", proxyWork{Work: peers.Work{TLS: "ecdsa"}, connections: 32, closing: true}),
+	{Name: "p8", Summary: "the controller: from a change to the last proxy's acknowledgement, connecting, memory", Run: controlPlane},
 }
 
 // Find gives the scenario of that name.

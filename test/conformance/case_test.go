@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strings"
 	"testing"
@@ -46,12 +47,22 @@ type testCase struct {
 	Send     lines    `json:"send"`
 	Fields   []string `json:"fields"`
 	Body     string   `json:"body"`
+	Body64   []byte   `json:"body64"`
+	Chunks   []string `json:"chunks"`
+	Trailers []string `json:"trailers"`
 	Want     statuses `json:"want"`
 	Takes    []int    `json:"takes"`
 	Answer   string   `json:"answer"`
+	Answer64 []byte   `json:"answer64"`
 	Counters []string `json:"counters"`
 	Grows    []string `json:"grows"`
 	Together bool     `json:"together"`
+	// Only is a protocol that the case can be asked by; empty for all.
+	Only   string `json:"only"`
+	Copies int    `json:"copies"`
+	// Authz is what the authorization server answers by HTTP, Check by gRPC.
+	Authz string         `json:"authz"`
+	Check map[string]any `json:"check"`
 }
 
 // caseFile is a file of cases.
@@ -96,6 +107,9 @@ func load(t *testing.T) []*caseFile {
 		}
 		names := map[string]bool{}
 		for _, c := range file.Cases {
+			if c.Only != "" && !slices.Contains(protocols, c.Only) {
+				t.Fatalf("%s: %q asks by %q, which is none of %q", path, c.Name, c.Only, protocols)
+			}
 			if c.Name == "" || len(c.Send) == 0 || len(c.Want) != len(c.Send) || names[c.Name] {
 				t.Fatalf("%s: %q needs a name of its own, send, and a status in want for each request", path, c.Name)
 			}
@@ -148,6 +162,7 @@ func (f *caseFile) manager(dir string) map[string]any {
 		"stat_prefix":           f.name,
 		"stream_idle_timeout":   "2s",
 		"delayed_close_timeout": "0.05s",
+		"http_protocol_options": map[string]any{"enable_trailers": true},
 		"access_log": []any{map[string]any{
 			"name": "envoy.access_loggers.file",
 			"typed_config": map[string]any{
@@ -183,14 +198,30 @@ func bootstrap(files []*caseFile, address, dir string, admin, first, upstream in
 			}}}},
 		})
 	}
-	clusters := make([]any, 0, 2)
-	for _, name := range []string{"up", "up2"} {
-		clusters = append(clusters, map[string]any{
-			"name": name, "type": "STATIC", "connect_timeout": "1s",
+	// Without this Envoy drops the trailers of HTTP/1.1.
+	options := map[string]any{"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": map[string]any{
+		"@type":                "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+		"explicit_http_config": map[string]any{"http_protocol_options": map[string]any{"enable_trailers": true}},
+	}}
+	cluster := func(name string, port int) map[string]any {
+		return map[string]any{
+			"name": name, "type": "STATIC", "connect_timeout": "1s", "typed_extension_protocol_options": options,
 			"load_assignment": map[string]any{"cluster_name": name, "endpoints": []any{map[string]any{
-				"lb_endpoints": []any{map[string]any{"endpoint": map[string]any{"address": at(upstream)}}},
+				"lb_endpoints": []any{map[string]any{"endpoint": map[string]any{"address": at(port)}}},
 			}}},
-		})
+		}
+	}
+	grpc := cluster("authz_grpc", authzGRPCPort)
+	grpc["typed_extension_protocol_options"] = map[string]any{
+		"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": map[string]any{
+			"@type":                "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+			"explicit_http_config": map[string]any{"http2_protocol_options": map[string]any{}},
+		},
+	}
+	clusters := []any{
+		cluster("up", upstream), cluster("up2", upstream), cluster("authz", authzPort), grpc,
+		// Nobody listens there.
+		cluster("nobody", upstream+10),
 	}
 	text, err := yaml.Marshal(map[string]any{
 		"admin":            map[string]any{"address": at(admin)},

@@ -360,6 +360,7 @@ func TestControllerKilledDuringApplies(t *testing.T) {
 	must(t, "check")
 }
 
+// Everybody may open the socket, and only root and who started the cluster may do anything.
 func TestSocketIsForRootAndTheOwner(t *testing.T) {
 	withoutCluster(t)
 	program := copyForAll(t)
@@ -372,7 +373,7 @@ func TestSocketIsForRootAndTheOwner(t *testing.T) {
 	if a := as("12345", "get", "namespaces"); a.code != 0 || !strings.Contains(a.out, "istio-system") {
 		t.Errorf("the owner: %+v", a)
 	}
-	as("12346", "get", "namespaces").refused(t, 1, "cannot be reached", "only root may use it", "sudo")
+	as("12346", "get", "namespaces").refused(t, 1, "user 12346 may not read namespaces", "needs the role viewer", "no role", "heddle access grant viewer --user 12346 -A")
 	// The owner stays the owner when the controller is another process.
 	before := controllerPID(t)
 	kill(t, before)

@@ -108,8 +108,8 @@ func TestBadManifests(t *testing.T) {
 		},
 		"refused feature": {
 			bad: "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: { name: bad, namespace: pinnacle }\nspec:\n  hosts: [cartservice]\n  http:\n" +
-				"  - mirror: { host: adservice }\n    route: [{ destination: { host: cartservice } }]\n",
-			says: []string{"manifest.yaml:7", "VirtualService/pinnacle/bad", "spec.http[0].mirror"},
+				"  - delegate: { name: others }\n    route: [{ destination: { host: cartservice } }]\n",
+			says: []string{"manifest.yaml:7", "VirtualService/pinnacle/bad", "spec.http[0].delegate"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

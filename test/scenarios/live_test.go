@@ -30,32 +30,17 @@ import (
 	"github.com/envoyproxy/go-control-plane/pkg/cache/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	serverv3 "github.com/envoyproxy/go-control-plane/pkg/server/v3"
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 
-	"heddle.io/heddle/control/model"
+	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/push"
 	"heddle.io/heddle/control/translate"
 	"heddle.io/heddle/control/xds"
 )
 
-// fixed makes configuration from one model.
-type fixed struct {
-	mesh     *model.Mesh
-	revision int64
-}
-
-func (f fixed) Revision() int64 { return f.revision }
-
-func (f fixed) Generate(node *core.Node) (xds.Resources, error) {
-	parsed, err := translate.ParseNode(node)
-	if err != nil {
-		return nil, err
-	}
-	r, err := translate.Proxy(f.mesh, parsed)
-	if err != nil {
-		return nil, err
-	}
-	return r.ByType(), nil
-}
+// nobodys is the revision of objects where nothing asks for it.
+func nobodys(objects.Key) int64 { return 0 }
 
 // lively are scenarios whose proxies are run: sidecars and gateways, alone and among several clusters, of either family.
 var lively = []string{"boutique", "global-subsets", "eastwest-gateway-receiver", "global-ipv6"}
@@ -89,13 +74,17 @@ func TestEnvoyRuns(t *testing.T) {
 			ctx, cancel := context.WithCancel(context.Background())
 			defer cancel()
 			changed := make(chan struct{}, 1)
-			server := xds.New(ctx, slog.New(slog.NewTextHandler(io.Discard, nil)), time.Now, func() {
-				select {
-				case changed <- struct{}{}:
-				default:
-				}
+			log := slog.New(slog.DiscardHandler)
+			pusher := push.New(log, func(source xds.Source) *xds.Server {
+				return xds.New(ctx, log, time.Now, prometheus.NewRegistry(), source, func() {
+					select {
+					case changed <- struct{}{}:
+					default:
+					}
+				})
 			})
-			server.Update(ctx, fixed{s.mesh, 1})
+			server := pusher.Server()
+			pusher.Update(s.mesh, 1, nobodys)
 			agent := grpc.NewServer()
 			server.Register(agent)
 			secretservice.RegisterSecretDiscoveryServiceServer(agent, serverv3.NewServer(ctx, secrets(t, node), nil))
@@ -116,7 +105,7 @@ func TestEnvoyRuns(t *testing.T) {
 			// Removing the rule for mutual TLS everywhere changes every cluster and no endpoint.
 			before := *s.mesh
 			before.Destinations = nil
-			server.Update(ctx, fixed{&before, 2})
+			pusher.Update(&before, 2, nobodys)
 			synced(t, server, changed, 2)
 			// So does having it back and removing it in quick succession.
 			revision := int64(3)
@@ -125,7 +114,7 @@ func TestEnvoyRuns(t *testing.T) {
 				if revision%2 == 0 {
 					mesh = &before
 				}
-				server.Update(ctx, fixed{mesh, revision})
+				pusher.Update(mesh, revision, nobodys)
 				// Each push meets the proxy in another state of the one before: that is what this is about.
 				<-time.After(time.Duration(revision%7) * time.Millisecond)
 			}

@@ -2,13 +2,18 @@
 package main
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
+	"heddle.io/heddle/bench/controlplane"
 	"heddle.io/heddle/bench/peers"
 	"heddle.io/heddle/bench/report"
 	"heddle.io/heddle/bench/results"
@@ -16,6 +21,10 @@ import (
 )
 
 func main() {
+	if len(os.Args) == 3 && os.Args[1] == scenarios.ControllerFlag {
+		serveController(os.Args[2])
+		return
+	}
 	scenario := flag.String("scenario", "", "scenario to run; all by default")
 	runs := flag.Int("runs", 5, "counted runs of each subject, interleaved")
 	duration := flag.Duration("duration", 5*time.Second, "length of one run, whole seconds")
@@ -23,12 +32,36 @@ func main() {
 	heddle := flag.String("heddle-proxy", "bin/heddle-proxy", "path of heddle-proxy, a release build")
 	envoy := flag.String("envoy", "envoy", "path of a stock Envoy")
 	out := flag.String("out", "bench/results/latest", "folder for the results")
+	var mesh scenarios.Mesh
+	flag.IntVar(&mesh.Size.Services, "services", 1000, "p8: services of the mesh")
+	flag.IntVar(&mesh.Size.Endpoints, "endpoints", 3, "p8: endpoints of each service")
+	flag.IntVar(&mesh.Size.Namespaces, "namespaces", 10, "p8: namespaces that the services are spread over")
+	flag.IntVar(&mesh.Size.ReplicasPerAgent, "replicas-per-agent", 1000, "p8: replicas that one agent reports")
+	flag.IntVar(&mesh.Changes, "changes", 50, "p8: how often an endpoint's readiness changes")
+	proxies := flag.String("proxies", "20,100", "p8: numbers of proxies, each measured with a controller of its own")
 	flag.Parse()
-	options := scenarios.Options{Runs: *runs, Duration: *duration, Subjects: strings.Split(*subjects, ","), Progress: os.Stderr,
+	for number := range strings.SplitSeq(*proxies, ",") {
+		n, err := strconv.Atoi(number)
+		if err != nil || n < 1 {
+			fmt.Fprintf(os.Stderr, "bench: -proxies: %q is no number of proxies\n", number)
+			os.Exit(2)
+		}
+		mesh.Proxies = append(mesh.Proxies, n)
+	}
+	options := scenarios.Options{Runs: *runs, Duration: *duration, Subjects: strings.Split(*subjects, ","), Progress: os.Stderr, Mesh: mesh,
 		Binaries: peers.Binaries{Heddle: *heddle, Envoy: *envoy}}
 	if err := run(*scenario, *out, options); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
+	}
+}
+
+// serveController runs the controller that a scenario measures, until it is stopped.
+func serveController(dir string) {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	if err := controlplane.Serve(ctx, dir); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"strconv"
 	"strings"
 	"sync"
@@ -38,7 +37,6 @@ type Script struct {
 
 // HTTP1 serves HTTP/1.1.
 type HTTP1 struct {
-	Record
 	server
 	mu     sync.Mutex
 	script *Script
@@ -67,12 +65,10 @@ func (u *HTTP1) playing(target string) *Script {
 }
 
 // serve reads requests of a connection until one is not understood.
-func (u *HTTP1) serve(conn net.Conn) {
+func (u *HTTP1) serve(conn *conn) {
 	number := u.connected()
-	if tcp, ok := conn.(*net.TCPConn); ok {
-		// What a proxy does not read must stay here, and not in the kernel's memory a thousand times.
-		_ = tcp.SetWriteBuffer(sendBuffer)
-	}
+	// What a proxy does not read must stay here, and not in the kernel's memory a thousand times.
+	_ = conn.SetWriteBuffer(sendBuffer)
 	reader := bufio.NewReaderSize(conn, 64<<10)
 	for {
 		// The end of a kept connection between requests is no request.
@@ -121,7 +117,7 @@ func (u *HTTP1) read(reader *bufio.Reader) (*Request, *Script, error) {
 	return request, nil, nil
 }
 
-func (u *HTTP1) play(conn net.Conn, script *Script) {
+func (u *HTTP1) play(conn *conn, script *Script) {
 	for {
 		if _, err := conn.Write(script.Answer); err != nil || !script.Endless {
 			break
@@ -130,16 +126,12 @@ func (u *HTTP1) play(conn net.Conn, script *Script) {
 	}
 	switch script.Then {
 	case "rst":
-		if tcp, ok := conn.(*net.TCPConn); ok {
-			_ = tcp.SetLinger(0)
-		}
+		_ = conn.SetLinger(0)
 	case "open":
 		_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
 		_, _ = io.Copy(io.Discard, conn)
 	default:
-		if tcp, ok := conn.(*net.TCPConn); ok {
-			_ = tcp.CloseWrite()
-		}
+		_ = conn.CloseWrite()
 		// What the proxy still sends must not turn the FIN into a reset.
 		_ = conn.SetReadDeadline(time.Now().Add(time.Second))
 		_, _ = io.Copy(io.Discard, conn)

@@ -3,7 +3,6 @@ package upstream
 import (
 	"fmt"
 	"io"
-	"net"
 	"strings"
 	"sync"
 	"time"
@@ -34,7 +33,6 @@ const (
 
 // HTTP2 serves HTTP/2 with prior knowledge.
 type HTTP2 struct {
-	Record
 	server
 	mu   sync.Mutex
 	play *Play2
@@ -59,7 +57,7 @@ func (u *HTTP2) playing() *Play2 {
 	return u.play
 }
 
-func (u *HTTP2) serve(conn net.Conn) {
+func (u *HTTP2) serve(conn *conn) {
 	c := &connection2{upstream: u, conn: conn, number: u.connected(), encoder: frame.NewEncoder(), streams: map[uint32]*Request{}}
 	c.serve()
 }
@@ -67,7 +65,7 @@ func (u *HTTP2) serve(conn net.Conn) {
 // connection2 is one connection from a proxy.
 type connection2 struct {
 	upstream *HTTP2
-	conn     net.Conn
+	conn     *conn
 	number   int
 	encoder  *frame.Encoder
 	writing  sync.Mutex

@@ -94,22 +94,26 @@ func (r *Record) connected() int {
 	return r.connections
 }
 
-// Take returns the requests since the last call, in the order in which they were complete. It waits, for at most so
-// long, until none is unfinished.
-func (r *Record) Take(bound time.Duration) []*Request {
+// whole waits until no request is unfinished.
+func (r *Record) whole(deadline <-chan time.Time) {
 	r.mu.Lock()
-	if r.unfinished > 0 {
-		if r.quiet == nil {
-			r.quiet = make(chan struct{})
-		}
-		quiet := r.quiet
+	if r.unfinished == 0 {
 		r.mu.Unlock()
-		select {
-		case <-quiet:
-		case <-time.After(bound):
-		}
-		r.mu.Lock()
+		return
 	}
+	if r.quiet == nil {
+		r.quiet = make(chan struct{})
+	}
+	quiet := r.quiet
+	r.mu.Unlock()
+	select {
+	case <-quiet:
+	case <-deadline:
+	}
+}
+
+func (r *Record) take() []*Request {
+	r.mu.Lock()
 	defer r.mu.Unlock()
 	out := r.requests
 	r.requests = nil

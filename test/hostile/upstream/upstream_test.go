@@ -94,3 +94,39 @@ func TestServer(t *testing.T) {
 		t.Error("not taken")
 	}
 }
+
+// TestTakeWaits for what has been sent and not been read: by new connections, by one that is kept, whole or cut.
+func TestTakeWaits(t *testing.T) {
+	u, err := NewHTTP1("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer u.Close()
+	kept, err := net.Dial("tcp", u.listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer kept.Close()
+	for i := range 200 {
+		cut, err := net.Dial("tcp", u.listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = cut.Write([]byte("POST / HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n"))
+		if err == nil {
+			err = cut.Close()
+		}
+		if err == nil {
+			_, err = kept.Write([]byte("GET / HTTP/1.1\r\nhost: h\r\n\r\n"))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := u.Take(10 * time.Second); len(got) != 2 {
+			t.Fatalf("round %d: %d requests, want 2", i, len(got))
+		}
+	}
+	if n := u.Connections(); n != 201 {
+		t.Errorf("%d connections, want 201", n)
+	}
+}

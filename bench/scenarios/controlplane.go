@@ -1,0 +1,40 @@
+package scenarios
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"heddle.io/heddle/bench/controlplane"
+	"heddle.io/heddle/bench/results"
+)
+
+// ControllerFlag has the program run the controller that a scenario measures, in the folder that follows.
+const ControllerFlag = "-serve-controller"
+
+// controlPlane measures the controller with each number of proxies.
+func controlPlane(o Options) (results.Result, error) {
+	result := results.New("p8", 1, time.Now())
+	self, err := os.Executable()
+	if err != nil {
+		return result, fmt.Errorf("find this program: %w", err)
+	}
+	for _, proxies := range o.Mesh.Proxies {
+		size := o.Mesh.Size
+		size.Proxies = proxies
+		subject := fmt.Sprintf("%dx%d, %d proxies", size.Services, size.Endpoints, proxies)
+		fmt.Fprintf(o.Progress, "%s\n", subject)
+		f, err := controlplane.Measure(context.Background(), size, o.Mesh.Changes, o.Progress, self, ControllerFlag)
+		if err != nil {
+			return result, fmt.Errorf("%s: %w", subject, err)
+		}
+		ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+		result.Subjects[subject] = map[string]float64{
+			"endpoint_p50_ms": ms(f.EndpointP50), "endpoint_p99_ms": ms(f.EndpointP99), "virtualservice_ms": ms(f.Routes),
+			"connect_ms": ms(f.Connect), "rss_mb": float64(f.Memory) / (1 << 20), "highest_rss_mb": float64(f.Highest) / (1 << 20),
+			"bytes_per_endpoint_change": f.Bytes,
+		}
+	}
+	return result, nil
+}
