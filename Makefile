@@ -51,7 +51,7 @@ demo-binaries: build
 	$(GO_BUILD) -o bin/demo ./demo/cmd/demo
 
 .PHONY: test
-test: packages test-go test-rust hostile conformance impostors test-e2e ## everything, from a fresh machine with the prerequisites
+test: packages test-go test-rust hostile conformance interop instructions impostors test-e2e ## everything, from a fresh machine with the prerequisites
 	@go run ./test/skipped $(RESULTS)
 
 .PHONY: test-go
@@ -81,6 +81,15 @@ conformance: packages e2e-binaries ## requests to the proxy and to Envoy in the 
 	go test -c -tags conformance -o $(E2E_BIN)/conformance.test ./test/conformance
 	@mkdir -p $(RESULTS)
 	cd test/conformance && HEDDLE_E2E_BIN=$(E2E_BIN) $(E2E_BIN)/conformance.test -test.timeout 10m | tee $(RESULTS)/conformance.log
+
+.PHONY: interop
+interop: packages e2e-binaries ## HTTP/2 with clients and servers of others, heddle-proxy between them
+	@mkdir -p $(RESULTS)
+	HEDDLE_E2E_BIN=$(E2E_BIN) gotestsum --format pkgname --jsonfile $(RESULTS)/interop.json -- -tags interop -count=1 -timeout 10m ./test/interop
+
+.PHONY: instructions
+instructions: packages $(if $(RELEASE),build,e2e-binaries) ## instructions per request, held against those kept; make instructions RELEASE=1 of the release build, UPDATE=1 to keep them, PROFILES=/folder for callgrind_annotate
+	cd test/instructions && HEDDLE_INSTRUCTIONS_PROXY=$(if $(RELEASE),$(CURDIR)/bin,$(E2E_BIN))/heddle-proxy HEDDLE_INSTRUCTIONS_KEPT=$(if $(RELEASE),release,dev) HEDDLE_INSTRUCTIONS_UPDATE=$(UPDATE) HEDDLE_INSTRUCTIONS_PROFILES=$(PROFILES) go test -tags instructions -count=1 -v .
 
 .PHONY: e2e-binaries
 e2e-binaries: build-packages
