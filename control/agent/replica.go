@@ -159,8 +159,12 @@ func (r *replica) prepare(ctx context.Context) error {
 	if r.socket != nil {
 		return nil
 	}
+	kind, err := ca.ParseKeyType(r.agent.options.WorkloadKeyType)
+	if err != nil {
+		return fmt.Errorf("keys of workloads: %w", err)
+	}
 	credential := identity.NewCredential(ca.Identity{TrustDomain: cluster.Domain, Namespace: r.spec.Namespace,
-		ServiceAccount: r.spec.ServiceAccount}, r.agent.client, r.log)
+		ServiceAccount: r.spec.ServiceAccount}, kind, r.agent.client, r.log)
 	description := r.description()
 	node, err := r.agent.config.Node(description)
 	if err != nil {

@@ -45,8 +45,9 @@ const (
 
 // Options of an authority.
 type Options struct {
-	// Dir holds root.pem, root-key.pem, intermediate.pem and intermediate-key.pem; on a member, member.pem instead; and
-	// trusted-roots.json while there are more roots than one. Keys have mode 0600.
+	// Dir holds root.pem, root-key.pem, root-chain.pem (of a root that was made elsewhere), intermediate.pem and
+	// intermediate-key.pem; on a member, member.pem instead; trusted-roots.json while there are more roots than one,
+	// change.json while the mesh changes its root, and request.json after [Authority.Request]. Keys have mode 0600.
 	Dir string
 	// Cluster that the certificates are issued in.
 	Cluster string
@@ -73,8 +74,12 @@ type Authority struct {
 	mu      sync.Mutex
 	root    issuer
 	current issuer
-	// trusted are roots beside the current one.
+	// trusted are roots beside the current one, while this cluster joins a mesh.
 	trusted []trustedRoot
+	// change of the mesh's root that is under way, or nil.
+	change *changeFile
+	// outside is until when certificates live that the agent does not renew, or did.
+	outside time.Time
 	// expected is who this cluster is about to become as an issuer, and former who it was lately.
 	expected *cluster.Issuer
 	former   []formerIssuer
@@ -88,11 +93,14 @@ type Authority struct {
 type issuer struct {
 	certificate *x509.Certificate
 	key         crypto.Signer
+	// above leads from the issuer of a root that was made elsewhere to the root that signs itself.
+	above []*x509.Certificate
 }
 
 // Certificate is an issued certificate.
 type Certificate struct {
-	// Chain is the leaf and the intermediate, PEM.
+	// Chain is the leaf and the intermediate, PEM; and what leads to a root that was made elsewhere, for verifiers outside of
+	// the mesh that know that one only.
 	Chain []byte
 	// Roots is what verifiers trust, PEM.
 	Roots []byte
@@ -127,6 +135,12 @@ func Open(options Options) (*Authority, error) {
 	if a.former, err = loadFormer(options.Dir); err != nil {
 		return nil, fmt.Errorf("certificate authority: %w", err)
 	}
+	if a.change, err = loadChange(options.Dir); err != nil {
+		return nil, fmt.Errorf("certificate authority: %w", err)
+	}
+	if a.outside, err = loadOutside(options.Dir); err != nil {
+		return nil, fmt.Errorf("certificate authority: %w", err)
+	}
 	if options.Member {
 		err = a.openMember()
 	} else {
@@ -141,12 +155,21 @@ func Open(options Options) (*Authority, error) {
 // openOwn loads or makes a root and its intermediate.
 func (a *Authority) openOwn() error {
 	dir := a.options.Dir
+	if a.change != nil && a.change.Phase != Trusting && a.change.Key != "" {
+		// It ended in the middle of taking the next root into use.
+		return a.adopt()
+	}
 	root, err := load(dir, "root")
 	if errors.Is(err, errNeverMade) {
 		root, err = a.createRoot()
 	}
 	if err != nil {
 		return err
+	}
+	if !selfSigned(root.certificate) {
+		if root.above, err = loadAbove(dir); err != nil {
+			return err
+		}
 	}
 	if now := a.options.Now(); now.After(root.certificate.NotAfter) {
 		return fmt.Errorf("root certificate %s expired on %s; the mesh needs a new root",
@@ -187,21 +210,11 @@ func (a *Authority) stale(c *x509.Certificate) bool {
 }
 
 func (a *Authority) createRoot() (issuer, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), a.options.Random)
+	root, err := a.newRoot()
 	if err != nil {
-		return issuer{}, fmt.Errorf("make root key: %w", err)
+		return issuer{}, err
 	}
-	now := a.options.Now()
-	template := &x509.Certificate{
-		Subject:               pkix.Name{CommonName: "Heddle root", Organization: []string{a.options.TrustDomain}},
-		NotBefore:             now.Add(-backdate),
-		NotAfter:              now.Add(RootLifetime),
-		IsCA:                  true,
-		BasicConstraintsValid: true,
-		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
-		URIs:                  []*url.URL{{Scheme: "spiffe", Host: a.options.TrustDomain}},
-	}
-	return a.create("root", template, nil, key)
+	return root, writeRoot(a.options.Dir, root)
 }
 
 func (a *Authority) createIntermediate() (issuer, error) {
@@ -209,7 +222,7 @@ func (a *Authority) createIntermediate() (issuer, error) {
 	if err != nil {
 		return issuer{}, fmt.Errorf("make intermediate key: %w", err)
 	}
-	return a.create("intermediate", a.intermediateTemplate(a.options.Cluster, a.names()), &a.root, key)
+	return a.create("intermediate", a.intermediateTemplate(a.options.Cluster, a.names()), a.root, key)
 }
 
 // intermediateTemplate is the intermediate of a cluster that may issue these DNS names.
@@ -238,25 +251,29 @@ func constrained(c *x509.Certificate, names []string) bool {
 	return c.PermittedDNSDomainsCritical && slices.Equal(c.PermittedDNSDomains, names)
 }
 
-// create signs a CA certificate and writes it. The key goes first: a certificate without its key is an error that
-// needs a person, a key without certificate is only a creation that did not finish.
-func (a *Authority) create(name string, template *x509.Certificate, parent *issuer, key *ecdsa.PrivateKey) (issuer, error) {
-	serial, err := a.serial()
-	if err != nil {
-		return issuer{}, err
+// sign issues the certificate of an authority.
+func (a *Authority) sign(template *x509.Certificate, parent issuer, public crypto.PublicKey) (*x509.Certificate, error) {
+	var err error
+	if template.SerialNumber, err = a.serial(); err != nil {
+		return nil, err
 	}
-	template.SerialNumber = serial
-	signer := issuer{certificate: template, key: key}
-	if parent != nil {
-		signer = *parent
-	}
-	der, err := x509.CreateCertificate(a.options.Random, template, signer.certificate, key.Public(), signer.key)
+	der, err := x509.CreateCertificate(a.options.Random, template, parent.certificate, public, parent.key)
 	if err != nil {
-		return issuer{}, fmt.Errorf("sign %s certificate: %w", name, err)
+		return nil, fmt.Errorf("sign: %w", err)
 	}
 	certificate, err := x509.ParseCertificate(der)
 	if err != nil {
-		return issuer{}, fmt.Errorf("read back %s certificate: %w", name, err)
+		return nil, fmt.Errorf("read back: %w", err)
+	}
+	return certificate, nil
+}
+
+// create signs a CA certificate and writes it. The key goes first: a certificate without its key is an error that
+// needs a person, a key without certificate is only a creation that did not finish.
+func (a *Authority) create(name string, template *x509.Certificate, parent issuer, key *ecdsa.PrivateKey) (issuer, error) {
+	certificate, err := a.sign(template, parent, key.Public())
+	if err != nil {
+		return issuer{}, fmt.Errorf("%s certificate: %w", name, err)
 	}
 	if err := a.record(certificate.Subject.CommonName, certificate); err != nil {
 		return issuer{}, fmt.Errorf("%s certificate: %w", name, err)
@@ -269,7 +286,7 @@ func (a *Authority) create(name string, template *x509.Certificate, parent *issu
 	if err := writeFile(filepath.Join(dir, name+"-key.pem"), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}), 0o600); err != nil {
 		return issuer{}, err
 	}
-	if err := writeFile(filepath.Join(dir, name+".pem"), encode(der), 0o644); err != nil {
+	if err := writeFile(filepath.Join(dir, name+".pem"), encode(certificate.Raw), 0o644); err != nil {
 		return issuer{}, err
 	}
 	return issuer{certificate: certificate, key: key}, nil
@@ -313,10 +330,11 @@ func (a *Authority) Issuer() (name string, expires time.Time) {
 
 // issuerNow returns the intermediate and the roots. With a root of its own, the authority renews the intermediate when a
 // third of its life is left; a member's comes from its primary, see [Authority.Renew].
-func (a *Authority) issuerNow() (issuer, []byte, error) {
+func (a *Authority) issuerNow() (current, root issuer, roots []byte, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.issuerLocked()
+	current, roots, err = a.issuerLocked()
+	return current, a.root, roots, err
 }
 
 func (a *Authority) issuerLocked() (issuer, []byte, error) {

@@ -37,7 +37,7 @@ type Issuer struct {
 // NewIntermediateRequest makes a P-256 key (PKCS#8 PEM) and a request (PEM) for a cluster's intermediate. A nil random
 // means crypto/rand.
 func NewIntermediateRequest(name string, random io.Reader) (keyPEM, requestPEM []byte, err error) {
-	keyPEM, requestPEM, err = newRequest(&x509.CertificateRequest{Subject: pkix.Name{CommonName: intermediatePrefix + name}}, random)
+	keyPEM, requestPEM, err = newRequest(&x509.CertificateRequest{Subject: pkix.Name{CommonName: intermediatePrefix + name}}, ECDSAP256, random)
 	if err != nil {
 		return nil, nil, fmt.Errorf("request for the intermediate of %s: %w", name, err)
 	}
@@ -83,14 +83,11 @@ func (a *Authority) SignIntermediate(requestPEM []byte, name, membership string)
 	own := cluster.Issuer{Cluster: name, Membership: membership}
 	template := a.intermediateTemplate(name, []string{own.Name(a.options.TrustDomain)})
 	template.Subject.SerialNumber = membership
-	if template.SerialNumber, err = a.serial(); err != nil {
-		return Intermediate{}, err
-	}
-	der, err := x509.CreateCertificate(a.options.Random, template, a.root.certificate, request.PublicKey, a.root.key)
+	certificate, err := a.sign(template, a.root, request.PublicKey)
 	if err != nil {
-		return Intermediate{}, fmt.Errorf("sign intermediate of %s: %w", name, err)
+		return Intermediate{}, fmt.Errorf("intermediate of %s: %w", name, err)
 	}
-	return Intermediate{Certificate: encode(der), Root: encode(a.root.certificate.Raw), Expires: template.NotAfter}, nil
+	return Intermediate{Certificate: encode(certificate.Raw), Root: encode(a.root.certificate.Raw), Expires: template.NotAfter}, nil
 }
 
 // MembershipOf reads what [Authority.SignIntermediate] wrote, from a member's intermediate.
@@ -121,7 +118,7 @@ func (a *Authority) Renew(ctx context.Context, obtain func(ctx context.Context, 
 		if err != nil {
 			return fmt.Errorf("renew intermediate: %w", err)
 		}
-		a.current, a.controller = renewed, nil
+		a.current, a.controller, a.api = renewed, nil, nil
 		return nil
 	}
 	a.mu.Unlock()
@@ -147,11 +144,14 @@ func (a *Authority) Install(member Issuer, grace time.Duration) error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if MembershipOf(current.certificate) == MembershipOf(a.current.certificate) && !a.announced(root) {
+		return errors.New("intermediate from the primary: its root has not been announced, so that this cluster's proxies do not trust it")
+	}
 	if err := a.leave(MembershipOf(current.certificate), grace); err != nil {
 		return err
 	}
 	trusted := a.without(root)
-	if previous := a.root.certificate; !previous.Equal(root) {
+	if previous := a.root.certificate; !previous.Equal(root) && !a.changes(previous) {
 		trusted = append(trusted, trustedRoot{Certificate: string(encode(previous.Raw)), Until: a.options.Now().Add(grace).UTC(), parsed: previous})
 	}
 	// First the trust: whatever happens in between, both roots are.
@@ -164,7 +164,7 @@ func (a *Authority) Install(member Issuer, grace time.Duration) error {
 	if err := writeMember(a.options.Dir, member); err != nil {
 		return err
 	}
-	a.root, a.current, a.controller, a.expected = issuer{certificate: root}, current, nil, nil
+	a.root, a.current, a.controller, a.api, a.expected = issuer{certificate: root}, current, nil, nil, nil
 	return a.setTrusted(trusted)
 }
 

@@ -63,7 +63,7 @@ func openMemberOf(t *testing.T, dir, name string, c *clock) *Authority {
 
 func sign(t *testing.T, a *Authority) Certificate {
 	t.Helper()
-	_, request, err := NewRequest(cart, nil)
+	_, request, err := NewRequest(cart, ECDSAP256, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -218,7 +218,7 @@ func TestIntermediateWithoutConstraintIsReplaced(t *testing.T) {
 	key := a.current.key.(*ecdsa.PrivateKey)
 	template := a.intermediateTemplate("cluster1", nil)
 	template.PermittedDNSDomainsCritical = false
-	old, err := a.create("intermediate", template, &a.root, key)
+	old, err := a.create("intermediate", template, a.root, key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -284,7 +284,7 @@ func TestControllerIdentity(t *testing.T) {
 		}
 	}
 	// What the workloads' authority signs never is one.
-	_, request, _ := NewRequest(cart, nil)
+	_, request, _ := NewRequest(cart, ECDSAP256, nil)
 	for _, account := range []string{"../../cluster/cluster1/controller", "controller/"} {
 		if _, err := primary.Sign(request, Identity{TrustDomain: "cluster.local", Namespace: "cluster", ServiceAccount: account}, 0); !errors.Is(err, ErrRefused) {
 			t.Errorf("signed account %q: %v", account, err)
@@ -317,22 +317,22 @@ func TestMemberRenewsThroughThePrimary(t *testing.T) {
 	if got, want := member.RenewAt(), start.Add(IntermediateLifetime*2/3); got.Sub(want).Abs() > backdate {
 		t.Fatalf("renewal at %s, want about %s", got, want)
 	}
-	before := member.current
+	before := member.current.certificate
 	lost := errors.New("the primary is away")
 	if err := member.Renew(context.Background(), func(context.Context, []byte) (Intermediate, error) { return Intermediate{}, lost }); !errors.Is(err, lost) {
 		t.Fatal(err)
 	}
-	if member.current != before {
+	if member.current.certificate != before {
 		t.Fatal("a failed renewal changed the intermediate")
 	}
-	membership := MembershipOf(before.certificate)
+	membership := MembershipOf(before)
 	c.now = member.RenewAt()
 	if err := member.Renew(context.Background(), func(_ context.Context, request []byte) (Intermediate, error) {
 		return primary.SignIntermediate(request, "cluster2", membership)
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if belongs(member.current.key, before.certificate) || MembershipOf(member.current.certificate) != membership {
+	if belongs(member.current.key, before) || MembershipOf(member.current.certificate) != membership {
 		t.Fatal("the key is the old one, or the membership is lost")
 	}
 	leaf(t, sign(t, member), c.now)
@@ -466,7 +466,7 @@ func TestExpiredIntermediateOfAMember(t *testing.T) {
 	join(t, primary, "cluster2", dir, c)
 	c.now = c.now.Add(IntermediateLifetime + time.Hour)
 	member := openMemberOf(t, dir, "cluster2", c)
-	_, request, _ := NewRequest(cart, nil)
+	_, request, _ := NewRequest(cart, ECDSAP256, nil)
 	if _, err := member.Sign(request, cart, 0); err == nil || !strings.Contains(err.Error(), "new token") {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/rsa"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
@@ -74,7 +75,7 @@ func (a *Authority) Sign(requestPEM []byte, identity Identity, lifetime time.Dur
 			return Certificate{}, fmt.Errorf("%w: it asks for %s, the workload is %s", ErrRefused, asked, uri)
 		}
 	}
-	issuer, roots, err := a.issuerNow()
+	issuer, root, roots, err := a.issuerNow()
 	if err != nil {
 		return Certificate{}, err
 	}
@@ -87,13 +88,31 @@ func (a *Authority) Sign(requestPEM []byte, identity Identity, lifetime time.Dur
 	if err != nil {
 		return Certificate{}, fmt.Errorf("sign certificate of %s: %w", identity, err)
 	}
+	chain := append(encode(der), encode(issuer.certificate.Raw)...)
+	if len(root.above) > 0 {
+		chain = append(chain, encode(root.certificate.Raw)...)
+		// Who does not have the root above would not trust it for being shown.
+		for _, c := range root.above[:len(root.above)-1] {
+			chain = append(chain, encode(c.Raw)...)
+		}
+	}
 	return Certificate{
-		Chain:   append(encode(der), encode(issuer.certificate.Raw)...),
+		Chain:   chain,
 		Roots:   roots,
 		Expires: template.NotAfter,
 		Serial:  template.SerialNumber.Text(16),
 		Issuer:  issuer.certificate.Subject.CommonName,
 	}, nil
+}
+
+// SignOutside is [Authority.Sign] for somebody who renews by themselves: a change of the mesh's root waits until the last such
+// certificate of the previous root has ended.
+func (a *Authority) SignOutside(requestPEM []byte, identity Identity, lifetime time.Duration) (Certificate, error) {
+	// Noted before: the root may change in between.
+	if err := a.noteOutside(a.options.Now().Add(WorkloadLifetime)); err != nil {
+		return Certificate{}, err
+	}
+	return a.Sign(requestPEM, identity, lifetime)
 }
 
 // leaf issues an end entity's certificate with the names of a template. It ends with its issuer at the latest.
@@ -149,20 +168,48 @@ func parseRequest(requestPEM []byte) (*x509.CertificateRequest, error) {
 	return request, nil
 }
 
-// NewRequest makes a P-256 key (PKCS#8 PEM) and a request (PEM) for an identity. A nil random means crypto/rand.
-func NewRequest(identity Identity, random io.Reader) (keyPEM, requestPEM []byte, err error) {
-	keyPEM, requestPEM, err = newRequest(&x509.CertificateRequest{URIs: []*url.URL{identity.URI()}}, random)
+// KeyType is the kind of key that a workload's certificate is for.
+type KeyType string
+
+// Kinds of keys.
+const (
+	// ECDSAP256 is the default.
+	ECDSAP256 KeyType = "ecdsa-p256"
+	RSA2048   KeyType = "rsa-2048"
+)
+
+// ParseKeyType reads a kind of key; empty is the default.
+func ParseKeyType(text string) (KeyType, error) {
+	switch t := KeyType(text); t {
+	case "":
+		return ECDSAP256, nil
+	case ECDSAP256, RSA2048:
+		return t, nil
+	}
+	return "", fmt.Errorf("no kind of key is called %q; use %s or %s", text, ECDSAP256, RSA2048)
+}
+
+func (t KeyType) generate(random io.Reader) (crypto.Signer, error) {
+	if t == RSA2048 {
+		return rsa.GenerateKey(random, 2048)
+	}
+	return ecdsa.GenerateKey(elliptic.P256(), random)
+}
+
+// NewRequest makes a key (PKCS#8 PEM) and a request (PEM) for an identity. A nil random means crypto/rand.
+func NewRequest(identity Identity, kind KeyType, random io.Reader) (keyPEM, requestPEM []byte, err error) {
+	keyPEM, requestPEM, err = newRequest(&x509.CertificateRequest{URIs: []*url.URL{identity.URI()}}, kind, random)
 	if err != nil {
 		return nil, nil, fmt.Errorf("certificate request of %s: %w", identity, err)
 	}
 	return keyPEM, requestPEM, nil
 }
 
-func newRequest(template *x509.CertificateRequest, random io.Reader) (keyPEM, requestPEM []byte, err error) {
+func newRequest(template *x509.CertificateRequest, kind KeyType, random io.Reader) (keyPEM, requestPEM []byte, err error) {
 	if random == nil {
 		random = rand.Reader
 	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), random)
+	key, err := kind.generate(random)
 	if err != nil {
 		return nil, nil, fmt.Errorf("make key: %w", err)
 	}

@@ -115,13 +115,25 @@ func (a *Authority) RootPool() *x509.CertPool {
 func (a *Authority) roots() []byte {
 	var b bytes.Buffer
 	b.Write(encode(a.root.certificate.Raw))
+	if c := a.change; c != nil && c.Phase != Retiring {
+		for _, other := range []*x509.Certificate{c.next, c.previous} {
+			if !other.Equal(a.root.certificate) {
+				b.Write(encode(other.Raw))
+			}
+		}
+	}
 	now := a.options.Now()
 	for _, t := range a.trusted {
-		if !t.parsed.Equal(a.root.certificate) && (t.Until.IsZero() || !now.After(t.Until)) {
+		if !t.parsed.Equal(a.root.certificate) && !a.changes(t.parsed) && (t.Until.IsZero() || !now.After(t.Until)) {
 			b.Write(encode(t.parsed.Raw))
 		}
 	}
 	return b.Bytes()
+}
+
+// changes says whether a change under way decides about a root. The lock is held.
+func (a *Authority) changes(root *x509.Certificate) bool {
+	return a.change != nil && (root.Equal(a.change.next) || root.Equal(a.change.previous))
 }
 
 // parseCertificate reads exactly one PEM certificate.
@@ -133,13 +145,17 @@ func parseCertificate(text []byte) (*x509.Certificate, error) {
 	return x509.ParseCertificate(block.Bytes)
 }
 
-// ParseRoot reads exactly one PEM certificate, which must sign itself and may sign others.
+// ParseRoot reads exactly one PEM certificate, which may sign intermediates. It need not sign itself: what a mesh trusts may
+// have been signed by somebody above, whom it does not trust.
 func ParseRoot(text []byte) (*x509.Certificate, error) {
 	root, err := parseCertificate(text)
-	if err == nil && !root.IsCA {
+	switch {
+	case err != nil:
+	case !root.BasicConstraintsValid || !root.IsCA || root.KeyUsage&x509.KeyUsageCertSign == 0:
 		err = errors.New("it may not sign certificates")
-	}
-	if err == nil {
+	case root.MaxPathLen == 0 && root.MaxPathLenZero:
+		err = errors.New("it may not sign intermediates: its path length is 0")
+	case bytes.Equal(root.RawSubject, root.RawIssuer):
 		err = root.CheckSignatureFrom(root)
 	}
 	if err != nil {

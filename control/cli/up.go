@@ -16,6 +16,7 @@ import (
 	"heddle.io/heddle/control/agent/lock"
 	"heddle.io/heddle/control/agent/network"
 	"heddle.io/heddle/control/agent/preflight"
+	"heddle.io/heddle/control/ca"
 	"heddle.io/heddle/control/cluster"
 	"heddle.io/heddle/control/federation"
 	"heddle.io/heddle/control/server/client"
@@ -30,6 +31,7 @@ func (s *session) upCommand() *cobra.Command {
 			"Prerequisites are checked first; nothing is changed unless all are met. On a cluster that runs, up repairs what is broken. What the\n" +
 			"first up chose (isolation, IP family, address) is kept with the cluster's data and need not be repeated.",
 		Example: "  sudo heddle up --name cluster1\n" +
+			"  sudo heddle up --name cluster1 --ca-cert mesh-ca.pem --ca-key mesh-ca-key.pem\n" +
 			"  sudo heddle up --name cluster2 --isolated\n" +
 			"  sudo heddle up --name cluster2 --join 192.168.1.10:15443 --token hdl1.…",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -78,6 +80,8 @@ type bringing struct {
 	options, before cluster.Options
 	// primary is the address to join, completed and, for an isolated cluster, resolved; empty without.
 	primary string
+	// external is the certificate authority that was made elsewhere, nil without.
+	external *ca.External
 	// fresh says that there was nothing of the cluster, crashed that there was the rest of one that may still serve: a
 	// repair that fails leaves it alone.
 	fresh, crashed bool
@@ -178,10 +182,37 @@ func (b *bringing) decide(ctx context.Context) error {
 	if err := b.checkJoin(); err != nil {
 		return err
 	}
+	if err := b.checkAuthority(); err != nil {
+		return err
+	}
 	if b.agent != 0 {
 		return nil
 	}
 	return b.refuse(preflight.Check(preflight.Machine(c, b.options, b.bin), requirements(c, b.options, b.flags)))
+}
+
+// authority is where the cluster's certificate authority is kept, and what it is for.
+func (b *bringing) authority() ca.Options {
+	return ca.Options{Dir: federation.AuthorityDir(b.cluster), Cluster: b.cluster.Name, TrustDomain: cluster.Domain, Now: b.now}
+}
+
+// checkAuthority reads the certificate authority that was made elsewhere, and says why the cluster cannot have it.
+func (b *bringing) checkAuthority() error {
+	if b.flags.caCert == "" {
+		return nil
+	}
+	external, err := b.flags.external(b.authority())
+	if err != nil {
+		return err
+	}
+	if b.member {
+		return contradiction(b.cluster, "--ca-cert "+b.flags.caCert, "it is a member of the mesh of "+b.membership.Primary, "leave the flags out; the mesh's authority is at the primary")
+	}
+	if err := ca.CheckProvided(b.authority(), external); err != nil {
+		return contradiction(b.cluster, "--ca-cert "+b.flags.caCert, err.Error(), "leave the flags out, and replace the authority with `heddle ca csr` and `heddle ca install` while the cluster runs")
+	}
+	b.external = &external
+	return nil
 }
 
 // checkJoin says why the cluster cannot join in the way that was asked for.
@@ -264,7 +295,15 @@ func (b *bringing) prepare(ctx context.Context) error {
 			return err
 		}
 	}
-	if b.flags.join == "" || b.agent != 0 {
+	if b.agent != 0 {
+		return nil
+	}
+	if b.external != nil {
+		if err := ca.Provide(b.authority(), *b.external); err != nil {
+			return &client.Problem{What: "the certificate authority cannot be kept", Where: federation.AuthorityDir(c), Why: reason(err), Remedy: "make its file system writable"}
+		}
+	}
+	if b.flags.join == "" {
 		return nil
 	}
 	return b.join(ctx)

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"heddle.io/heddle/control/agent/process"
+	"heddle.io/heddle/control/ca"
 	"heddle.io/heddle/control/cluster"
 	"heddle.io/heddle/control/federation"
 	"heddle.io/heddle/control/server/client"
@@ -40,6 +41,9 @@ type upOptions struct {
 	join, token  string
 	apiAddress   string
 	apiClientCA  string
+	// caCert and caKey are files with a certificate authority that was made elsewhere.
+	caCert, caKey   string
+	workloadKeyType string
 	// given says whether the user set a flag.
 	given func(flag string) bool
 }
@@ -53,6 +57,9 @@ func (o *upOptions) register(flags *pflag.FlagSet) {
 	flags.StringVar(&o.token, "token", "", "the join token, from the primary's `heddle up` or `heddle cluster token`")
 	flags.StringVar(&o.apiAddress, "api-address", "", "serve the API over TLS here too, for command lines on other machines: PORT (on loopback), ADDRESS:PORT, or none")
 	flags.StringVar(&o.apiClientCA, "api-client-ca", "", "a file (PEM) with the authority whose client certificates name users of the API: the common name the user, organizations the groups")
+	flags.StringVar(&o.caCert, "ca-cert", "", "a file (PEM) with the mesh's certificate authority, made elsewhere: a root, or an intermediate and its chain up to the root")
+	flags.StringVar(&o.caKey, "ca-key", "", "a file (PEM) with the private key of --ca-cert, which others cannot read; it is copied to the cluster's data")
+	flags.StringVar(&o.workloadKeyType, "workload-key-type", "", `the keys of workloads' certificates: ecdsa-p256 or rsa-2048 (default "ecdsa-p256")`)
 	flags.StringVar(&o.proxy, "proxy", "heddle-proxy", "the proxy program: a path, or a name looked up beside this program and in PATH")
 	flags.BoolVar(&o.foreign, "foreign-proxy", false, "the proxy takes a stock Envoy's arguments")
 	flags.StringVar(&o.gatewayProxy, "gateway-proxy", "", "another proxy program for the gateways, which takes a stock Envoy's arguments")
@@ -75,6 +82,15 @@ func (o upOptions) check() error {
 	}
 	if _, err := apiAddress(o.apiAddress, cluster.IPv4); err != nil {
 		return err
+	}
+	if _, err := ca.ParseKeyType(o.workloadKeyType); err != nil {
+		return fmt.Errorf("--workload-key-type: %w", err)
+	}
+	if (o.caCert == "") != (o.caKey == "") {
+		return errors.New("--ca-cert and --ca-key go together: the certificate authority and its key")
+	}
+	if o.caCert != "" && o.join != "" {
+		return errors.New("--ca-cert and --join contradict each other: a member has its intermediate from its primary")
 	}
 	if o.token != "" && o.join == "" {
 		return errors.New("--token goes with --join ADDRESS")
@@ -130,6 +146,15 @@ func (o upOptions) settle(c cluster.Cluster, before cluster.Options, kept, runni
 	if o.given("api-client-ca") {
 		if want.APIClientCA, err = clientAuthority(o.apiClientCA); err != nil {
 			return want, err
+		}
+	}
+	if o.given("workload-key-type") {
+		kind, err := ca.ParseKeyType(o.workloadKeyType)
+		if err != nil {
+			return want, usageError{err}
+		}
+		if want.WorkloadKeyType = string(kind); kind == ca.ECDSAP256 {
+			want.WorkloadKeyType = ""
 		}
 	}
 	if want.Isolated {
@@ -198,7 +223,7 @@ func (o upOptions) address(want cluster.Options, kept bool, m machine) (cluster.
 // changing names the flags that a running cluster cannot heed.
 func (o upOptions) changing() string {
 	var names []string
-	for _, flag := range []string{"advertise", "gateway-proxy", "api-address", "api-client-ca"} {
+	for _, flag := range []string{"advertise", "gateway-proxy", "api-address", "api-client-ca", "workload-key-type"} {
 		if o.given(flag) {
 			names = append(names, "--"+flag)
 		}

@@ -32,6 +32,9 @@ type Options struct {
 	APIAddress netip.AddrPort `json:"apiAddress,omitzero"`
 	// APIClientCA is a file (PEM) with the authority whose client certificates name users of the API; empty for none.
 	APIClientCA string `json:"apiClientCA,omitempty"`
+	// WorkloadKeyType is the kind of key that workloads' certificates are for, as ca.ParseKeyType reads it; empty for the
+	// default, ecdsa-p256.
+	WorkloadKeyType string `json:"workloadKeyType,omitempty"`
 }
 
 func (c Cluster) optionsPath() string { return filepath.Join(c.Data(), "cluster.json") }

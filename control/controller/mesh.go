@@ -246,6 +246,20 @@ func (m meshAPI) Rotate(ctx context.Context) (client.FederationStatus, error) {
 	return m.c.federation.Status(), nil
 }
 
+func (m meshAPI) RootStatus() client.AuthorityStatus { return m.c.federation.RootStatus() }
+
+func (m meshAPI) RotateRoot(ctx context.Context) error { return m.c.federation.RotateRoot(ctx) }
+
+func (m meshAPI) RequestRoot(another bool) ([]byte, error) {
+	return m.c.federation.RequestRoot(another)
+}
+
+func (m meshAPI) InstallRoot(ctx context.Context, certificates, chain []byte) error {
+	return m.c.federation.InstallRoot(ctx, certificates, chain)
+}
+
+func (m meshAPI) AbortRoot(ctx context.Context) error { return m.c.federation.AbortRoot(ctx) }
+
 // clusterConditions say how a cluster of the mesh is seen from here.
 func clusterConditions(o *objects.Object, s client.ClusterStatus) []metav1.Condition {
 	condition := func(kind string, is bool, good, bad, problem string) metav1.Condition {

@@ -33,6 +33,7 @@ const (
 	countTokensSwept        = "tokensSwept"
 	countReplicaFailures    = "replicationsFailed"
 	countNotKept            = "statesNotKept"
+	countRootSteps          = "rootChangeSteps"
 )
 
 // counters count what happened since the controller started.

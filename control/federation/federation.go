@@ -78,8 +78,11 @@ type Pace struct {
 	Keep time.Duration
 	// Sweep is the time between two looks for expired tokens, default 1m.
 	Sweep time.Duration
-	// Resume is the time between attempts to complete a change of roots, default 5s.
+	// Resume is the time between attempts to complete a join or a change of the root, default 5s.
 	Resume time.Duration
+	// Overlap is how long everybody has had what a phase of a change of the root demands before the next one begins, default
+	// 5s: longer than a handshake takes that began before.
+	Overlap time.Duration
 	// Look is the time between two looks at what commands may have changed on disk, default 2s.
 	Look time.Duration
 }
@@ -92,7 +95,7 @@ func (p *Pace) complete() {
 		{&p.Alive, time.Second}, {&p.Silence, 3 * time.Second}, {&p.Probe, time.Second}, {&p.ProbeTimeout, time.Second},
 		{&p.FirstRetry, 100 * time.Millisecond}, {&p.LastRetry, 2 * time.Second}, {&p.RemovedRetry, 30 * time.Second}, {&p.Dial, 2 * time.Second},
 		{&p.Listen, 500 * time.Millisecond}, {&p.Keep, 200 * time.Millisecond}, {&p.Sweep, time.Minute}, {&p.Resume, 5 * time.Second},
-		{&p.Look, 2 * time.Second},
+		{&p.Look, 2 * time.Second}, {&p.Overlap, 5 * time.Second},
 	} {
 		if *d.value == 0 {
 			*d.value = d.usual
@@ -105,9 +108,10 @@ type Federation struct {
 	config   Config
 	counters *counters
 	tokens   *tokens
-	// Each holds one value when there is work: to write what is known, to look at the peers to probe, to dial.
-	unkept, reprobe, redial chan struct{}
-	keeping                 sync.Mutex
+	// Each holds one value when there is work: to write what is known, to look at the peers to probe, to dial, to bring a
+	// change of the mesh's root further.
+	unkept, reprobe, redial, reroot chan struct{}
+	keeping                         sync.Mutex
 	// changing is held by what changes the membership or the issuer.
 	changing sync.Mutex
 	// primacy is held, to read, by what only a primary may do, and to write when it begins to join another mesh.
@@ -135,6 +139,8 @@ type Federation struct {
 	problem, skew string
 	// clock is by how much the primary's clock is ahead.
 	clock time.Duration
+	// root is how far a change of the mesh's root is.
+	root rootState
 	// deaf says why nobody can reach this cluster's federation port.
 	deaf string
 }
@@ -172,7 +178,7 @@ func Open(config Config) (*Federation, error) {
 	config.Pace.complete()
 	f := &Federation{
 		config: config, counters: newCounters(), tokens: newTokens(config.Store, config.Now, config.Random),
-		unkept: make(chan struct{}, 1), reprobe: make(chan struct{}, 1), redial: make(chan struct{}, 1),
+		unkept: make(chan struct{}, 1), reprobe: make(chan struct{}, 1), redial: make(chan struct{}, 1), reroot: make(chan struct{}, 1),
 		own: &State{}, book: map[string]*entry{}, clusters: map[string]clusterInfo{}, streams: map[string]*stream{},
 	}
 	if err := os.MkdirAll(dir(config.Cluster), 0o700); err != nil {
@@ -204,7 +210,7 @@ func Open(config Config) (*Federation, error) {
 // Run connects, listens, relays and probes until ctx ends. Nothing that others do or leave undone ends it.
 func (f *Federation) Run(ctx context.Context) {
 	var parts sync.WaitGroup
-	for _, part := range []func(context.Context){f.listenLoop, f.memberLoop, f.probeLoop, f.keepLoop, f.sweepLoop, f.resumeLoop} {
+	for _, part := range []func(context.Context){f.listenLoop, f.memberLoop, f.probeLoop, f.keepLoop, f.sweepLoop, f.resumeLoop, f.rootLoop} {
 		parts.Go(func() { part(ctx) })
 	}
 	parts.Wait()

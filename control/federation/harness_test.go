@@ -229,7 +229,7 @@ type node struct {
 var testPace = Pace{
 	Alive: 20 * time.Millisecond, Silence: 400 * time.Millisecond, Probe: 20 * time.Millisecond, ProbeTimeout: 200 * time.Millisecond,
 	FirstRetry: 5 * time.Millisecond, LastRetry: 50 * time.Millisecond, RemovedRetry: 100 * time.Millisecond, Listen: 10 * time.Millisecond, Dial: 300 * time.Millisecond,
-	Keep: 5 * time.Millisecond, Sweep: 20 * time.Millisecond, Resume: 20 * time.Millisecond, Look: 10 * time.Millisecond,
+	Keep: 5 * time.Millisecond, Sweep: 20 * time.Millisecond, Resume: 20 * time.Millisecond, Look: 10 * time.Millisecond, Overlap: 5 * time.Millisecond,
 }
 
 // place makes a cluster's directories' names below a directory of the test.

@@ -91,7 +91,7 @@ func TestStrangersAndImpostorsAreKeptOut(t *testing.T) {
 	}
 	// A workload of a member has a good certificate, and is no controller.
 	identity := ca.Identity{TrustDomain: "cluster.local", Namespace: "shop", ServiceAccount: "cart"}
-	key, request, err := ca.NewRequest(identity, nil)
+	key, request, err := ca.NewRequest(identity, ca.ECDSAP256, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -134,7 +134,7 @@ func (a *admission) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInf
 	}
 	who := ""
 	if chains := tlsInfo.State.VerifiedChains; len(chains) > 0 {
-		if known, err := identify(chains[0], a.f.config.Settings.TrustDomain); err == nil {
+		if known, err := identify(chains, a.f.config.Settings.TrustDomain); err == nil {
 			who = known.cluster
 		}
 	}

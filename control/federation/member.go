@@ -180,7 +180,8 @@ func (f *Federation) connectOnce(ctx context.Context, m Membership) (heard bool,
 		return false, err
 	}
 	f.mu.Lock()
-	f.live = s
+	// What it said over another connection may not hold any more; it says it again.
+	f.live, f.root.wanted, f.root.progress = s, nil, nil
 	f.mu.Unlock()
 	defer func() {
 		f.mu.Lock()

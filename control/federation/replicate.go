@@ -93,6 +93,7 @@ func (f *Federation) SetObjects(all []*objects.Object) {
 		same = false
 	}
 	if !same {
+		signal(f.reroot)
 		signal(f.unkept)
 		signal(f.reprobe)
 		f.wakeAll()

@@ -112,6 +112,9 @@ func (f *Federation) admitOnce(ctx context.Context, request *pb.JoinRequest, nam
 	if err := f.mustBePrimary(); err != nil {
 		return nil, err
 	}
+	if _, changing := f.config.Authority.Change(); changing {
+		return nil, refuse(pb.Refusal_BUSY, "the mesh is changing its root, and takes no cluster until that is done", "", "try again later, with a new token: `heddle ca status` at the primary shows how far it is")
+	}
 	token, err := f.tokens.find(ctx, request.GetTokenId(), request.GetTokenSecret())
 	if err != nil {
 		return nil, err
@@ -218,7 +221,7 @@ func (f *Federation) caller(ctx context.Context) (peerOf, *admitted, error) {
 	if !ok || len(caller.State.VerifiedChains) == 0 {
 		return peerOf{}, nil, refuse(pb.Refusal_INVALID, "this needs the certificate of a member's controller", "", "join first")
 	}
-	who, err := identify(caller.State.VerifiedChains[0], f.config.Settings.TrustDomain)
+	who, err := identify(caller.State.VerifiedChains, f.config.Settings.TrustDomain)
 	if err != nil {
 		return peerOf{}, nil, refuse(pb.Refusal_INVALID, "the certificate is not of a member's controller", clip(err.Error()), "join first")
 	}

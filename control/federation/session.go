@@ -49,12 +49,19 @@ func (f *Federation) speak(ctx context.Context, call grpc.BidiStreamingClient[pb
 	renewed := make(chan error, 1)
 	renewing, renewAgain := false, time.Time{}
 	var sent *State
+	var said *pb.RootProgress
 	for {
 		// A command may have changed the primary's address, for the next connection.
 		f.refresh()
 		f.mu.Lock()
-		own := f.own
+		own, progress := f.own, f.root.progress
 		f.mu.Unlock()
+		if said != progress && progress != nil {
+			if err := out.say(&pb.FromMember{Message: &pb.FromMember_RootProgress{RootProgress: progress}}); err != nil {
+				return errEnded
+			}
+			said = progress
+		}
 		if sent != own {
 			for _, part := range own.parts() {
 				if err := out.say(&pb.FromMember{Message: &pb.FromMember_State{State: part}}); err != nil {
@@ -95,6 +102,13 @@ func (f *Federation) listen(ctx context.Context, call grpc.BidiStreamingClient[p
 		watchdog.Stop()
 		if a := m.GetAlive(); a != nil {
 			f.noteClock(time.Unix(0, a.GetTime()))
+			continue
+		}
+		if r := m.GetRoot(); r != nil {
+			if err := f.followRoot(r); err != nil {
+				f.counters.add(countUpdatesRefused)
+				return err
+			}
 			continue
 		}
 		part := m.GetUpdate()

@@ -151,6 +151,10 @@ func (f *Federation) hear(call grpc.BidiStreamingServer[pb.FromMember, pb.FromPr
 			e.lastSeen = f.config.Now()
 		}
 		f.mu.Unlock()
+		if p := m.GetRootProgress(); p != nil {
+			f.hearProgress(s, p)
+			continue
+		}
 		part := m.GetState()
 		if part == nil {
 			continue
@@ -188,6 +192,7 @@ func (f *Federation) tell(ctx context.Context, call grpc.BidiStreamingServer[pb.
 		signal(s.look)
 		return &pb.FromPrimary{Message: &pb.FromPrimary_Alive{Alive: &pb.Alive{Time: f.config.Now().UnixNano()}}}
 	})()
+	var root *pb.Root
 	for woken := true; ; {
 		// While the store does not answer, nobody is thrown out.
 		if err := f.authorize(ctx, who); err != nil && !errors.Is(err, store.ErrUnavailable) {
@@ -198,6 +203,12 @@ func (f *Federation) tell(ctx context.Context, call grpc.BidiStreamingServer[pb.
 			return err
 		}
 		if woken {
+			if now := f.rootMessage(); !proto.Equal(now, root) {
+				if err := out.say(&pb.FromPrimary{Message: &pb.FromPrimary_Root{Root: now}}); err != nil {
+					return ended(err)
+				}
+				root = now
+			}
 			for _, u := range f.updates(s) {
 				if err := out.say(&pb.FromPrimary{Message: &pb.FromPrimary_Update{Update: u}}); err != nil {
 					return ended(err)

@@ -98,6 +98,9 @@ func (f *Federation) mayJoin(ctx context.Context) error {
 	if isMember {
 		return nil
 	}
+	if _, changing := f.config.Authority.Change(); changing {
+		return &client.Problem{Status: http.StatusConflict, What: "this cluster is changing its root", Remedy: "wait until that is done (`heddle ca status`), or take it back with `heddle ca abort`"}
+	}
 	clusters, _, err := f.config.Store.List(ctx, objects.Cluster, "")
 	if err != nil {
 		return err

@@ -48,7 +48,6 @@ type peerOf struct {
 	primary bool
 	// membership, on members, is the hash of the key that the cluster joined with.
 	membership string
-	root       *x509.Certificate
 }
 
 // verify checks a controller's certificate chain (leaf first) against the roots as of a time.
@@ -64,19 +63,22 @@ func verify(chain []*x509.Certificate, roots *x509.CertPool, at time.Time, trust
 	if err != nil {
 		return peerOf{}, err
 	}
-	return identify(verified[0], trustDomain)
+	return identify(verified, trustDomain)
 }
 
-// identify reads a verified chain: leaf, intermediate, root.
-func identify(verified []*x509.Certificate, trustDomain string) (peerOf, error) {
-	if len(verified) != 3 {
-		return peerOf{}, fmt.Errorf("its chain has %d certificates instead of 3", len(verified))
+// identify reads verified chains: leaf, intermediate, root. While the mesh changes its root to one that the previous root has
+// signed too, there may be a longer one beside.
+func identify(verified [][]*x509.Certificate, trustDomain string) (peerOf, error) {
+	i := slices.IndexFunc(verified, func(chain []*x509.Certificate) bool { return len(chain) == 3 })
+	if i < 0 {
+		return peerOf{}, errors.New("its chain is not one of leaf, intermediate and root")
 	}
-	of, err := ca.ControllerOf(verified[0], verified[1], trustDomain)
+	chain := verified[i]
+	of, err := ca.ControllerOf(chain[0], chain[1], trustDomain)
 	if err != nil {
 		return peerOf{}, err
 	}
-	return peerOf{cluster: of.Cluster, primary: ca.IsPrimary(verified[0], trustDomain), membership: of.Membership, root: verified[2]}, nil
+	return peerOf{cluster: of.Cluster, primary: ca.IsPrimary(chain[0], trustDomain), membership: of.Membership}, nil
 }
 
 // validSometime is a moment at which all certificates of a chain are valid, if there is one: whether they are valid now

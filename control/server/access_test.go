@@ -112,7 +112,8 @@ var everything = []struct{ method, path string }{
 	{"POST", "/heddle/v1/apply"}, {"POST", "/heddle/v1/certificates"}, {"PUT", "/heddle/v1/report"}, {"GET", "/heddle/v1/replicas"}, {"GET", "/heddle/v1/status"},
 	{"GET", "/heddle/v1/proxies"}, {"GET", "/heddle/v1/proxies/n/config"}, {"GET", "/heddle/v1/logs/shop/cart-0/app"}, {"GET", "/heddle/v1/logs/controller"},
 	{"GET", "/heddle/v1/names"}, {"GET", "/heddle/v1/names?watch=1"}, {"GET", "/heddle/v1/federation"}, {"POST", "/heddle/v1/federation/tokens"},
-	{"POST", "/heddle/v1/federation/join"}, {"POST", "/heddle/v1/federation/rotate"}, {"POST", "/heddle/v1/tokens"}, {"GET", "/heddle/v1/tokens"},
+	{"POST", "/heddle/v1/federation/join"}, {"POST", "/heddle/v1/federation/rotate"}, {"GET", "/heddle/v1/ca/status"},
+	{"POST", "/heddle/v1/ca/rotate"}, {"POST", "/heddle/v1/ca/csr"}, {"POST", "/heddle/v1/ca/install"}, {"POST", "/heddle/v1/ca/abort"}, {"POST", "/heddle/v1/tokens"}, {"GET", "/heddle/v1/tokens"},
 	{"DELETE", "/heddle/v1/tokens/0123456789abcdef"}, {"GET", "/heddle/v1/audit"}, {"GET", "/heddle/v1/agent/status"}, {"GET", "/heddle/v1/agent/checks"},
 	{"POST", "/heddle/v1/agent/shutdown"}, {"POST", "/heddle/v1/agent/rotate"}, {"POST", "/heddle/v1/agent/replicas/shop/cart-0/rotate"},
 	{"POST", "/heddle/v1/agent/replicas/shop/cart-0/handshake"}, {"POST", "/heddle/v1/agent/replicas/shop/cart-0/call"},
@@ -178,7 +179,7 @@ func TestTheOwnerIsAdminAndNoAgent(t *testing.T) {
 		t.Error(err)
 	}
 	identity := ca.Identity{TrustDomain: "cluster.local", Namespace: "shop", ServiceAccount: "cart"}
-	_, request, err := ca.NewRequest(identity, nil)
+	_, request, err := ca.NewRequest(identity, ca.ECDSAP256, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -600,7 +601,7 @@ func TestWhatCannotBeRecordedIsNotDone(t *testing.T) {
 		t.Errorf("it was changed all the same: %+v %v", o, err)
 	}
 	identity := ca.Identity{TrustDomain: "cluster.local", Namespace: "shop", ServiceAccount: "cart"}
-	_, request, err := ca.NewRequest(identity, nil)
+	_, request, err := ca.NewRequest(identity, ca.ECDSAP256, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

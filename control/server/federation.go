@@ -12,6 +12,7 @@ import (
 
 // Federation is what the API needs of the mesh of clusters.
 type Federation interface {
+	Authority
 	// Primary is the mesh's primary: this cluster, unless it is a member.
 	Primary() string
 	// Joining says that this cluster is about to leave its own mesh for another one.

@@ -137,6 +137,11 @@ func New(config Config) *Server {
 	route("POST /heddle/v1/federation/join", everywhere(access.Admin, "have the cluster join a mesh"), s.handleJoin)
 	route("POST /heddle/v1/federation/rotate", everywhere(access.Admin, "rotate the cluster's intermediate"), s.handleRotate)
 	route("GET /heddle/v1/ca", anybody, s.handleCA)
+	route("GET /heddle/v1/ca/status", everywhere(access.Viewer, "see the mesh's certificate authority"), s.handleAuthority)
+	route("POST /heddle/v1/ca/rotate", everywhere(access.Admin, "rotate the mesh's root"), s.handleRotateRoot)
+	route("POST /heddle/v1/ca/csr", everywhere(access.Admin, "request a certificate for the mesh's authority"), s.handleRequestRoot)
+	route("POST /heddle/v1/ca/install", everywhere(access.Admin, "install a certificate authority"), s.handleInstallRoot)
+	route("POST /heddle/v1/ca/abort", everywhere(access.Admin, "take back a change of the mesh's root"), s.handleAbortRoot)
 	route("GET /heddle/v1/whoami", anybody, s.handleWhoAmI)
 	route("POST /heddle/v1/tokens", somewhere(access.Admin, "make tokens"), s.handleMakeToken)
 	route("GET /heddle/v1/tokens", somewhere(access.Admin, "list tokens"), s.handleTokens)
@@ -294,7 +299,11 @@ func (s *Server) handleSign(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	identity := ca.Identity{TrustDomain: s.config.Settings.TrustDomain, Namespace: request.Namespace, ServiceAccount: request.ServiceAccount}
-	issued, err := s.config.Authority.Sign([]byte(request.Request), identity, 0)
+	sign := s.config.Authority.Sign
+	if request.Outside {
+		sign = s.config.Authority.SignOutside
+	}
+	issued, err := sign([]byte(request.Request), identity, request.Lifetime)
 	if err == nil {
 		caller := access.From(r.Context())
 		// Nothing of it has left yet.

@@ -57,6 +57,8 @@ func (s *stub) Runtime() build.Runtime { return build.Runtime{} }
 
 // mesh is a federation that only says who is the primary.
 type mesh struct {
+	// Authority is of tests that need one.
+	Authority
 	primary string
 	joining bool
 }
@@ -357,7 +359,7 @@ func TestSecretsAreNeverShown(t *testing.T) {
 func TestCertificates(t *testing.T) {
 	c, _ := start(t)
 	identity := ca.Identity{TrustDomain: "cluster.local", Namespace: "shop", ServiceAccount: "cart"}
-	_, request, err := ca.NewRequest(identity, nil)
+	_, request, err := ca.NewRequest(identity, ca.ECDSAP256, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -102,7 +102,7 @@ func (w *world) remote(t *testing.T, clients people) func(certificate *tls.Certi
 func of(t *testing.T, authority *ca.Authority, namespace, account string) *tls.Certificate {
 	t.Helper()
 	identity := ca.Identity{TrustDomain: "cluster.local", Namespace: namespace, ServiceAccount: account}
-	key, request, err := ca.NewRequest(identity, nil)
+	key, request, err := ca.NewRequest(identity, ca.ECDSAP256, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

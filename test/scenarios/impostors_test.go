@@ -117,7 +117,7 @@ func (f thief) issue(t *testing.T, names forged) tls.Certificate {
 func honest(t *testing.T, a *ca.Authority, account string) (tls.Certificate, *tlsv3.TlsCertificate) {
 	t.Helper()
 	id := ca.Identity{TrustDomain: "cluster.local", Namespace: "shop", ServiceAccount: account}
-	key, request, err := ca.NewRequest(id, nil)
+	key, request, err := ca.NewRequest(id, ca.ECDSAP256, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

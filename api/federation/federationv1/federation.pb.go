@@ -27,6 +27,62 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// RootPhase of a change. A member answers each by RootProgress once it is done with it.
+type RootPhase int32
+
+const (
+	RootPhase_ROOT_PHASE_UNSPECIFIED RootPhase = 0
+	// ROOT_PHASE_TRUST: trust the next root beside the previous one.
+	RootPhase_ROOT_PHASE_TRUST RootPhase = 1
+	// ROOT_PHASE_SIGN: have an intermediate of the next root, and renew every certificate by it.
+	RootPhase_ROOT_PHASE_SIGN RootPhase = 2
+	// ROOT_PHASE_RETIRE: do not trust the previous root any more.
+	RootPhase_ROOT_PHASE_RETIRE RootPhase = 3
+)
+
+// Enum value maps for RootPhase.
+var (
+	RootPhase_name = map[int32]string{
+		0: "ROOT_PHASE_UNSPECIFIED",
+		1: "ROOT_PHASE_TRUST",
+		2: "ROOT_PHASE_SIGN",
+		3: "ROOT_PHASE_RETIRE",
+	}
+	RootPhase_value = map[string]int32{
+		"ROOT_PHASE_UNSPECIFIED": 0,
+		"ROOT_PHASE_TRUST":       1,
+		"ROOT_PHASE_SIGN":        2,
+		"ROOT_PHASE_RETIRE":      3,
+	}
+)
+
+func (x RootPhase) Enum() *RootPhase {
+	p := new(RootPhase)
+	*p = x
+	return p
+}
+
+func (x RootPhase) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (RootPhase) Descriptor() protoreflect.EnumDescriptor {
+	return file_federation_proto_enumTypes[0].Descriptor()
+}
+
+func (RootPhase) Type() protoreflect.EnumType {
+	return &file_federation_proto_enumTypes[0]
+}
+
+func (x RootPhase) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use RootPhase.Descriptor instead.
+func (RootPhase) EnumDescriptor() ([]byte, []int) {
+	return file_federation_proto_rawDescGZIP(), []int{0}
+}
+
 type Refusal_Reason int32
 
 const (
@@ -94,11 +150,11 @@ func (x Refusal_Reason) String() string {
 }
 
 func (Refusal_Reason) Descriptor() protoreflect.EnumDescriptor {
-	return file_federation_proto_enumTypes[0].Descriptor()
+	return file_federation_proto_enumTypes[1].Descriptor()
 }
 
 func (Refusal_Reason) Type() protoreflect.EnumType {
-	return &file_federation_proto_enumTypes[0]
+	return &file_federation_proto_enumTypes[1]
 }
 
 func (x Refusal_Reason) Number() protoreflect.EnumNumber {
@@ -107,7 +163,7 @@ func (x Refusal_Reason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Refusal_Reason.Descriptor instead.
 func (Refusal_Reason) EnumDescriptor() ([]byte, []int) {
-	return file_federation_proto_rawDescGZIP(), []int{19, 0}
+	return file_federation_proto_rawDescGZIP(), []int{22, 0}
 }
 
 type HelloRequest struct {
@@ -564,6 +620,7 @@ type FromMember struct {
 	//	*FromMember_Begin
 	//	*FromMember_State
 	//	*FromMember_Alive
+	//	*FromMember_RootProgress
 	Message       isFromMember_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -633,6 +690,15 @@ func (x *FromMember) GetAlive() *Alive {
 	return nil
 }
 
+func (x *FromMember) GetRootProgress() *RootProgress {
+	if x != nil {
+		if x, ok := x.Message.(*FromMember_RootProgress); ok {
+			return x.RootProgress
+		}
+	}
+	return nil
+}
+
 type isFromMember_Message interface {
 	isFromMember_Message()
 }
@@ -652,11 +718,18 @@ type FromMember_Alive struct {
 	Alive *Alive `protobuf:"bytes,3,opt,name=alive,proto3,oneof"`
 }
 
+type FromMember_RootProgress struct {
+	// RootProgress says how far the member is with the change of the mesh's root.
+	RootProgress *RootProgress `protobuf:"bytes,4,opt,name=root_progress,json=rootProgress,proto3,oneof"`
+}
+
 func (*FromMember_Begin) isFromMember_Message() {}
 
 func (*FromMember_State) isFromMember_Message() {}
 
 func (*FromMember_Alive) isFromMember_Message() {}
+
+func (*FromMember_RootProgress) isFromMember_Message() {}
 
 type FromPrimary struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -664,6 +737,7 @@ type FromPrimary struct {
 	//
 	//	*FromPrimary_Update
 	//	*FromPrimary_Alive
+	//	*FromPrimary_Root
 	Message       isFromPrimary_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -724,6 +798,15 @@ func (x *FromPrimary) GetAlive() *Alive {
 	return nil
 }
 
+func (x *FromPrimary) GetRoot() *Root {
+	if x != nil {
+		if x, ok := x.Message.(*FromPrimary_Root); ok {
+			return x.Root
+		}
+	}
+	return nil
+}
+
 type isFromPrimary_Message interface {
 	isFromPrimary_Message()
 }
@@ -736,9 +819,203 @@ type FromPrimary_Alive struct {
 	Alive *Alive `protobuf:"bytes,2,opt,name=alive,proto3,oneof"`
 }
 
+type FromPrimary_Root struct {
+	// Root is sent once the stream begins, and whenever it changes.
+	Root *Root `protobuf:"bytes,3,opt,name=root,proto3,oneof"`
+}
+
 func (*FromPrimary_Update) isFromPrimary_Message() {}
 
 func (*FromPrimary_Alive) isFromPrimary_Message() {}
+
+func (*FromPrimary_Root) isFromPrimary_Message() {}
+
+// Root says which root the mesh has. Only the primary says it; what members say of theirs holds no certificate.
+type Root struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The root that signs, PEM.
+	Current []byte `protobuf:"bytes,1,opt,name=current,proto3" json:"current,omitempty"`
+	// Change that is under way, absent when there is none.
+	Change        *RootChange `protobuf:"bytes,2,opt,name=change,proto3" json:"change,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Root) Reset() {
+	*x = Root{}
+	mi := &file_federation_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Root) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Root) ProtoMessage() {}
+
+func (x *Root) ProtoReflect() protoreflect.Message {
+	mi := &file_federation_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Root.ProtoReflect.Descriptor instead.
+func (*Root) Descriptor() ([]byte, []int) {
+	return file_federation_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Root) GetCurrent() []byte {
+	if x != nil {
+		return x.Current
+	}
+	return nil
+}
+
+func (x *Root) GetChange() *RootChange {
+	if x != nil {
+		return x.Change
+	}
+	return nil
+}
+
+// RootChange is a change of the mesh's root.
+type RootChange struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Phase RootPhase              `protobuf:"varint,1,opt,name=phase,proto3,enum=heddle.federation.v1.RootPhase" json:"phase,omitempty"`
+	// Next and previous roots, PEM.
+	Next          []byte `protobuf:"bytes,2,opt,name=next,proto3" json:"next,omitempty"`
+	Previous      []byte `protobuf:"bytes,3,opt,name=previous,proto3" json:"previous,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RootChange) Reset() {
+	*x = RootChange{}
+	mi := &file_federation_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RootChange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RootChange) ProtoMessage() {}
+
+func (x *RootChange) ProtoReflect() protoreflect.Message {
+	mi := &file_federation_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RootChange.ProtoReflect.Descriptor instead.
+func (*RootChange) Descriptor() ([]byte, []int) {
+	return file_federation_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *RootChange) GetPhase() RootPhase {
+	if x != nil {
+		return x.Phase
+	}
+	return RootPhase_ROOT_PHASE_UNSPECIFIED
+}
+
+func (x *RootChange) GetNext() []byte {
+	if x != nil {
+		return x.Next
+	}
+	return nil
+}
+
+func (x *RootChange) GetPrevious() []byte {
+	if x != nil {
+		return x.Previous
+	}
+	return nil
+}
+
+type RootProgress struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// SHA-256 of the next root's certificate, hexadecimal: which change.
+	Change string    `protobuf:"bytes,1,opt,name=change,proto3" json:"change,omitempty"`
+	Phase  RootPhase `protobuf:"varint,2,opt,name=phase,proto3,enum=heddle.federation.v1.RootPhase" json:"phase,omitempty"`
+	Done   bool      `protobuf:"varint,3,opt,name=done,proto3" json:"done,omitempty"`
+	// Awaited is who keeps the member from being done, for people.
+	Awaited       []string `protobuf:"bytes,4,rep,name=awaited,proto3" json:"awaited,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RootProgress) Reset() {
+	*x = RootProgress{}
+	mi := &file_federation_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RootProgress) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RootProgress) ProtoMessage() {}
+
+func (x *RootProgress) ProtoReflect() protoreflect.Message {
+	mi := &file_federation_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RootProgress.ProtoReflect.Descriptor instead.
+func (*RootProgress) Descriptor() ([]byte, []int) {
+	return file_federation_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *RootProgress) GetChange() string {
+	if x != nil {
+		return x.Change
+	}
+	return ""
+}
+
+func (x *RootProgress) GetPhase() RootPhase {
+	if x != nil {
+		return x.Phase
+	}
+	return RootPhase_ROOT_PHASE_UNSPECIFIED
+}
+
+func (x *RootProgress) GetDone() bool {
+	if x != nil {
+		return x.Done
+	}
+	return false
+}
+
+func (x *RootProgress) GetAwaited() []string {
+	if x != nil {
+		return x.Awaited
+	}
+	return nil
+}
 
 // Begin is a stream's first message.
 type Begin struct {
@@ -751,7 +1028,7 @@ type Begin struct {
 
 func (x *Begin) Reset() {
 	*x = Begin{}
-	mi := &file_federation_proto_msgTypes[9]
+	mi := &file_federation_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -763,7 +1040,7 @@ func (x *Begin) String() string {
 func (*Begin) ProtoMessage() {}
 
 func (x *Begin) ProtoReflect() protoreflect.Message {
-	mi := &file_federation_proto_msgTypes[9]
+	mi := &file_federation_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -776,7 +1053,7 @@ func (x *Begin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Begin.ProtoReflect.Descriptor instead.
 func (*Begin) Descriptor() ([]byte, []int) {
-	return file_federation_proto_rawDescGZIP(), []int{9}
+	return file_federation_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Begin) GetProtocol() uint32 {
@@ -804,7 +1081,7 @@ type Alive struct {
 
 func (x *Alive) Reset() {
 	*x = Alive{}
-	mi := &file_federation_proto_msgTypes[10]
+	mi := &file_federation_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -816,7 +1093,7 @@ func (x *Alive) String() string {
 func (*Alive) ProtoMessage() {}
 
 func (x *Alive) ProtoReflect() protoreflect.Message {
-	mi := &file_federation_proto_msgTypes[10]
+	mi := &file_federation_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -829,7 +1106,7 @@ func (x *Alive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Alive.ProtoReflect.Descriptor instead.
 func (*Alive) Descriptor() ([]byte, []int) {
-	return file_federation_proto_rawDescGZIP(), []int{10}
+	return file_federation_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Alive) GetTime() int64 {
@@ -857,7 +1134,7 @@ type State struct {
 
 func (x *State) Reset() {
 	*x = State{}
-	mi := &file_federation_proto_msgTypes[11]
+	mi := &file_federation_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -869,7 +1146,7 @@ func (x *State) String() string {
 func (*State) ProtoMessage() {}
 
 func (x *State) ProtoReflect() protoreflect.Message {
-	mi := &file_federation_proto_msgTypes[11]
+	mi := &file_federation_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -882,7 +1159,7 @@ func (x *State) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use State.ProtoReflect.Descriptor instead.
 func (*State) Descriptor() ([]byte, []int) {
-	return file_federation_proto_rawDescGZIP(), []int{11}
+	return file_federation_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *State) GetGateways() []string {
@@ -931,7 +1208,7 @@ type Locality struct {
 
 func (x *Locality) Reset() {
 	*x = Locality{}
-	mi := &file_federation_proto_msgTypes[12]
+	mi := &file_federation_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -943,7 +1220,7 @@ func (x *Locality) String() string {
 func (*Locality) ProtoMessage() {}
 
 func (x *Locality) ProtoReflect() protoreflect.Message {
-	mi := &file_federation_proto_msgTypes[12]
+	mi := &file_federation_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -956,7 +1233,7 @@ func (x *Locality) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Locality.ProtoReflect.Descriptor instead.
 func (*Locality) Descriptor() ([]byte, []int) {
-	return file_federation_proto_rawDescGZIP(), []int{12}
+	return file_federation_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Locality) GetRegion() string {
@@ -995,7 +1272,7 @@ type Export struct {
 
 func (x *Export) Reset() {
 	*x = Export{}
-	mi := &file_federation_proto_msgTypes[13]
+	mi := &file_federation_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1007,7 +1284,7 @@ func (x *Export) String() string {
 func (*Export) ProtoMessage() {}
 
 func (x *Export) ProtoReflect() protoreflect.Message {
-	mi := &file_federation_proto_msgTypes[13]
+	mi := &file_federation_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1020,7 +1297,7 @@ func (x *Export) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Export.ProtoReflect.Descriptor instead.
 func (*Export) Descriptor() ([]byte, []int) {
-	return file_federation_proto_rawDescGZIP(), []int{13}
+	return file_federation_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Export) GetNamespace() string {
@@ -1070,7 +1347,7 @@ type Port struct {
 
 func (x *Port) Reset() {
 	*x = Port{}
-	mi := &file_federation_proto_msgTypes[14]
+	mi := &file_federation_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1082,7 +1359,7 @@ func (x *Port) String() string {
 func (*Port) ProtoMessage() {}
 
 func (x *Port) ProtoReflect() protoreflect.Message {
-	mi := &file_federation_proto_msgTypes[14]
+	mi := &file_federation_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1095,7 +1372,7 @@ func (x *Port) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Port.ProtoReflect.Descriptor instead.
 func (*Port) Descriptor() ([]byte, []int) {
-	return file_federation_proto_rawDescGZIP(), []int{14}
+	return file_federation_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Port) GetName() string {
@@ -1130,7 +1407,7 @@ type Group struct {
 
 func (x *Group) Reset() {
 	*x = Group{}
-	mi := &file_federation_proto_msgTypes[15]
+	mi := &file_federation_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1142,7 +1419,7 @@ func (x *Group) String() string {
 func (*Group) ProtoMessage() {}
 
 func (x *Group) ProtoReflect() protoreflect.Message {
-	mi := &file_federation_proto_msgTypes[15]
+	mi := &file_federation_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1155,7 +1432,7 @@ func (x *Group) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Group.ProtoReflect.Descriptor instead.
 func (*Group) Descriptor() ([]byte, []int) {
-	return file_federation_proto_rawDescGZIP(), []int{15}
+	return file_federation_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Group) GetLabels() map[string]string {
@@ -1191,7 +1468,7 @@ type Update struct {
 
 func (x *Update) Reset() {
 	*x = Update{}
-	mi := &file_federation_proto_msgTypes[16]
+	mi := &file_federation_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1203,7 +1480,7 @@ func (x *Update) String() string {
 func (*Update) ProtoMessage() {}
 
 func (x *Update) ProtoReflect() protoreflect.Message {
-	mi := &file_federation_proto_msgTypes[16]
+	mi := &file_federation_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1216,7 +1493,7 @@ func (x *Update) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Update.ProtoReflect.Descriptor instead.
 func (*Update) Descriptor() ([]byte, []int) {
-	return file_federation_proto_rawDescGZIP(), []int{16}
+	return file_federation_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Update) GetFull() bool {
@@ -1277,7 +1554,7 @@ type Peer struct {
 
 func (x *Peer) Reset() {
 	*x = Peer{}
-	mi := &file_federation_proto_msgTypes[17]
+	mi := &file_federation_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1289,7 +1566,7 @@ func (x *Peer) String() string {
 func (*Peer) ProtoMessage() {}
 
 func (x *Peer) ProtoReflect() protoreflect.Message {
-	mi := &file_federation_proto_msgTypes[17]
+	mi := &file_federation_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1302,7 +1579,7 @@ func (x *Peer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peer.ProtoReflect.Descriptor instead.
 func (*Peer) Descriptor() ([]byte, []int) {
-	return file_federation_proto_rawDescGZIP(), []int{17}
+	return file_federation_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Peer) GetCluster() string {
@@ -1344,7 +1621,7 @@ type ObjectKey struct {
 
 func (x *ObjectKey) Reset() {
 	*x = ObjectKey{}
-	mi := &file_federation_proto_msgTypes[18]
+	mi := &file_federation_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1356,7 +1633,7 @@ func (x *ObjectKey) String() string {
 func (*ObjectKey) ProtoMessage() {}
 
 func (x *ObjectKey) ProtoReflect() protoreflect.Message {
-	mi := &file_federation_proto_msgTypes[18]
+	mi := &file_federation_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1369,7 +1646,7 @@ func (x *ObjectKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectKey.ProtoReflect.Descriptor instead.
 func (*ObjectKey) Descriptor() ([]byte, []int) {
-	return file_federation_proto_rawDescGZIP(), []int{18}
+	return file_federation_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ObjectKey) GetGroup() string {
@@ -1406,7 +1683,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_federation_proto_msgTypes[19]
+	mi := &file_federation_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1418,7 +1695,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_federation_proto_msgTypes[19]
+	mi := &file_federation_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1431,7 +1708,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_federation_proto_rawDescGZIP(), []int{19}
+	return file_federation_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Refusal) GetReason() Refusal_Reason {
@@ -1496,17 +1773,32 @@ const file_federation_proto_rawDesc = "" +
 	"\x06issued\x18\x01 \x01(\v2\x1c.heddle.federation.v1.IssuedR\x06issued\">\n" +
 	"\x06Issued\x12 \n" +
 	"\vcertificate\x18\x01 \x01(\fR\vcertificate\x12\x12\n" +
-	"\x04root\x18\x02 \x01(\fR\x04root\"\xb6\x01\n" +
+	"\x04root\x18\x02 \x01(\fR\x04root\"\x81\x02\n" +
 	"\n" +
 	"FromMember\x123\n" +
 	"\x05begin\x18\x01 \x01(\v2\x1b.heddle.federation.v1.BeginH\x00R\x05begin\x123\n" +
 	"\x05state\x18\x02 \x01(\v2\x1b.heddle.federation.v1.StateH\x00R\x05state\x123\n" +
-	"\x05alive\x18\x03 \x01(\v2\x1b.heddle.federation.v1.AliveH\x00R\x05aliveB\t\n" +
-	"\amessage\"\x85\x01\n" +
+	"\x05alive\x18\x03 \x01(\v2\x1b.heddle.federation.v1.AliveH\x00R\x05alive\x12I\n" +
+	"\rroot_progress\x18\x04 \x01(\v2\".heddle.federation.v1.RootProgressH\x00R\frootProgressB\t\n" +
+	"\amessage\"\xb7\x01\n" +
 	"\vFromPrimary\x126\n" +
 	"\x06update\x18\x01 \x01(\v2\x1c.heddle.federation.v1.UpdateH\x00R\x06update\x123\n" +
-	"\x05alive\x18\x02 \x01(\v2\x1b.heddle.federation.v1.AliveH\x00R\x05aliveB\t\n" +
-	"\amessage\"=\n" +
+	"\x05alive\x18\x02 \x01(\v2\x1b.heddle.federation.v1.AliveH\x00R\x05alive\x120\n" +
+	"\x04root\x18\x03 \x01(\v2\x1a.heddle.federation.v1.RootH\x00R\x04rootB\t\n" +
+	"\amessage\"Z\n" +
+	"\x04Root\x12\x18\n" +
+	"\acurrent\x18\x01 \x01(\fR\acurrent\x128\n" +
+	"\x06change\x18\x02 \x01(\v2 .heddle.federation.v1.RootChangeR\x06change\"s\n" +
+	"\n" +
+	"RootChange\x125\n" +
+	"\x05phase\x18\x01 \x01(\x0e2\x1f.heddle.federation.v1.RootPhaseR\x05phase\x12\x12\n" +
+	"\x04next\x18\x02 \x01(\fR\x04next\x12\x1a\n" +
+	"\bprevious\x18\x03 \x01(\fR\bprevious\"\x8b\x01\n" +
+	"\fRootProgress\x12\x16\n" +
+	"\x06change\x18\x01 \x01(\tR\x06change\x125\n" +
+	"\x05phase\x18\x02 \x01(\x0e2\x1f.heddle.federation.v1.RootPhaseR\x05phase\x12\x12\n" +
+	"\x04done\x18\x03 \x01(\bR\x04done\x12\x18\n" +
+	"\aawaited\x18\x04 \x03(\tR\aawaited\"=\n" +
 	"\x05Begin\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\"\x1b\n" +
@@ -1578,7 +1870,12 @@ const file_federation_proto_rawDesc = "" +
 	"\n" +
 	"\x06FAILED\x10\n" +
 	"\x12\f\n" +
-	"\bREPLACED\x10\v2\xd0\x02\n" +
+	"\bREPLACED\x10\v*i\n" +
+	"\tRootPhase\x12\x1a\n" +
+	"\x16ROOT_PHASE_UNSPECIFIED\x10\x00\x12\x14\n" +
+	"\x10ROOT_PHASE_TRUST\x10\x01\x12\x13\n" +
+	"\x0fROOT_PHASE_SIGN\x10\x02\x12\x15\n" +
+	"\x11ROOT_PHASE_RETIRE\x10\x032\xd0\x02\n" +
 	"\n" +
 	"Federation\x12P\n" +
 	"\x05Hello\x12\".heddle.federation.v1.HelloRequest\x1a#.heddle.federation.v1.HelloResponse\x12M\n" +
@@ -1598,62 +1895,71 @@ func file_federation_proto_rawDescGZIP() []byte {
 	return file_federation_proto_rawDescData
 }
 
-var file_federation_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_federation_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_federation_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_federation_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_federation_proto_goTypes = []any{
-	(Refusal_Reason)(0),   // 0: heddle.federation.v1.Refusal.Reason
-	(*HelloRequest)(nil),  // 1: heddle.federation.v1.HelloRequest
-	(*HelloResponse)(nil), // 2: heddle.federation.v1.HelloResponse
-	(*JoinRequest)(nil),   // 3: heddle.federation.v1.JoinRequest
-	(*JoinResponse)(nil),  // 4: heddle.federation.v1.JoinResponse
-	(*RenewRequest)(nil),  // 5: heddle.federation.v1.RenewRequest
-	(*RenewResponse)(nil), // 6: heddle.federation.v1.RenewResponse
-	(*Issued)(nil),        // 7: heddle.federation.v1.Issued
-	(*FromMember)(nil),    // 8: heddle.federation.v1.FromMember
-	(*FromPrimary)(nil),   // 9: heddle.federation.v1.FromPrimary
-	(*Begin)(nil),         // 10: heddle.federation.v1.Begin
-	(*Alive)(nil),         // 11: heddle.federation.v1.Alive
-	(*State)(nil),         // 12: heddle.federation.v1.State
-	(*Locality)(nil),      // 13: heddle.federation.v1.Locality
-	(*Export)(nil),        // 14: heddle.federation.v1.Export
-	(*Port)(nil),          // 15: heddle.federation.v1.Port
-	(*Group)(nil),         // 16: heddle.federation.v1.Group
-	(*Update)(nil),        // 17: heddle.federation.v1.Update
-	(*Peer)(nil),          // 18: heddle.federation.v1.Peer
-	(*ObjectKey)(nil),     // 19: heddle.federation.v1.ObjectKey
-	(*Refusal)(nil),       // 20: heddle.federation.v1.Refusal
-	nil,                   // 21: heddle.federation.v1.Group.LabelsEntry
+	(RootPhase)(0),        // 0: heddle.federation.v1.RootPhase
+	(Refusal_Reason)(0),   // 1: heddle.federation.v1.Refusal.Reason
+	(*HelloRequest)(nil),  // 2: heddle.federation.v1.HelloRequest
+	(*HelloResponse)(nil), // 3: heddle.federation.v1.HelloResponse
+	(*JoinRequest)(nil),   // 4: heddle.federation.v1.JoinRequest
+	(*JoinResponse)(nil),  // 5: heddle.federation.v1.JoinResponse
+	(*RenewRequest)(nil),  // 6: heddle.federation.v1.RenewRequest
+	(*RenewResponse)(nil), // 7: heddle.federation.v1.RenewResponse
+	(*Issued)(nil),        // 8: heddle.federation.v1.Issued
+	(*FromMember)(nil),    // 9: heddle.federation.v1.FromMember
+	(*FromPrimary)(nil),   // 10: heddle.federation.v1.FromPrimary
+	(*Root)(nil),          // 11: heddle.federation.v1.Root
+	(*RootChange)(nil),    // 12: heddle.federation.v1.RootChange
+	(*RootProgress)(nil),  // 13: heddle.federation.v1.RootProgress
+	(*Begin)(nil),         // 14: heddle.federation.v1.Begin
+	(*Alive)(nil),         // 15: heddle.federation.v1.Alive
+	(*State)(nil),         // 16: heddle.federation.v1.State
+	(*Locality)(nil),      // 17: heddle.federation.v1.Locality
+	(*Export)(nil),        // 18: heddle.federation.v1.Export
+	(*Port)(nil),          // 19: heddle.federation.v1.Port
+	(*Group)(nil),         // 20: heddle.federation.v1.Group
+	(*Update)(nil),        // 21: heddle.federation.v1.Update
+	(*Peer)(nil),          // 22: heddle.federation.v1.Peer
+	(*ObjectKey)(nil),     // 23: heddle.federation.v1.ObjectKey
+	(*Refusal)(nil),       // 24: heddle.federation.v1.Refusal
+	nil,                   // 25: heddle.federation.v1.Group.LabelsEntry
 }
 var file_federation_proto_depIdxs = []int32{
-	7,  // 0: heddle.federation.v1.JoinResponse.issued:type_name -> heddle.federation.v1.Issued
-	7,  // 1: heddle.federation.v1.RenewResponse.issued:type_name -> heddle.federation.v1.Issued
-	10, // 2: heddle.federation.v1.FromMember.begin:type_name -> heddle.federation.v1.Begin
-	12, // 3: heddle.federation.v1.FromMember.state:type_name -> heddle.federation.v1.State
-	11, // 4: heddle.federation.v1.FromMember.alive:type_name -> heddle.federation.v1.Alive
-	17, // 5: heddle.federation.v1.FromPrimary.update:type_name -> heddle.federation.v1.Update
-	11, // 6: heddle.federation.v1.FromPrimary.alive:type_name -> heddle.federation.v1.Alive
-	13, // 7: heddle.federation.v1.State.locality:type_name -> heddle.federation.v1.Locality
-	14, // 8: heddle.federation.v1.State.services:type_name -> heddle.federation.v1.Export
-	15, // 9: heddle.federation.v1.Export.ports:type_name -> heddle.federation.v1.Port
-	16, // 10: heddle.federation.v1.Export.groups:type_name -> heddle.federation.v1.Group
-	21, // 11: heddle.federation.v1.Group.labels:type_name -> heddle.federation.v1.Group.LabelsEntry
-	18, // 12: heddle.federation.v1.Update.peers:type_name -> heddle.federation.v1.Peer
-	19, // 13: heddle.federation.v1.Update.gone_objects:type_name -> heddle.federation.v1.ObjectKey
-	12, // 14: heddle.federation.v1.Peer.state:type_name -> heddle.federation.v1.State
-	0,  // 15: heddle.federation.v1.Refusal.reason:type_name -> heddle.federation.v1.Refusal.Reason
-	1,  // 16: heddle.federation.v1.Federation.Hello:input_type -> heddle.federation.v1.HelloRequest
-	3,  // 17: heddle.federation.v1.Federation.Join:input_type -> heddle.federation.v1.JoinRequest
-	5,  // 18: heddle.federation.v1.Federation.Renew:input_type -> heddle.federation.v1.RenewRequest
-	8,  // 19: heddle.federation.v1.Federation.Sync:input_type -> heddle.federation.v1.FromMember
-	2,  // 20: heddle.federation.v1.Federation.Hello:output_type -> heddle.federation.v1.HelloResponse
-	4,  // 21: heddle.federation.v1.Federation.Join:output_type -> heddle.federation.v1.JoinResponse
-	6,  // 22: heddle.federation.v1.Federation.Renew:output_type -> heddle.federation.v1.RenewResponse
-	9,  // 23: heddle.federation.v1.Federation.Sync:output_type -> heddle.federation.v1.FromPrimary
-	20, // [20:24] is the sub-list for method output_type
-	16, // [16:20] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	8,  // 0: heddle.federation.v1.JoinResponse.issued:type_name -> heddle.federation.v1.Issued
+	8,  // 1: heddle.federation.v1.RenewResponse.issued:type_name -> heddle.federation.v1.Issued
+	14, // 2: heddle.federation.v1.FromMember.begin:type_name -> heddle.federation.v1.Begin
+	16, // 3: heddle.federation.v1.FromMember.state:type_name -> heddle.federation.v1.State
+	15, // 4: heddle.federation.v1.FromMember.alive:type_name -> heddle.federation.v1.Alive
+	13, // 5: heddle.federation.v1.FromMember.root_progress:type_name -> heddle.federation.v1.RootProgress
+	21, // 6: heddle.federation.v1.FromPrimary.update:type_name -> heddle.federation.v1.Update
+	15, // 7: heddle.federation.v1.FromPrimary.alive:type_name -> heddle.federation.v1.Alive
+	11, // 8: heddle.federation.v1.FromPrimary.root:type_name -> heddle.federation.v1.Root
+	12, // 9: heddle.federation.v1.Root.change:type_name -> heddle.federation.v1.RootChange
+	0,  // 10: heddle.federation.v1.RootChange.phase:type_name -> heddle.federation.v1.RootPhase
+	0,  // 11: heddle.federation.v1.RootProgress.phase:type_name -> heddle.federation.v1.RootPhase
+	17, // 12: heddle.federation.v1.State.locality:type_name -> heddle.federation.v1.Locality
+	18, // 13: heddle.federation.v1.State.services:type_name -> heddle.federation.v1.Export
+	19, // 14: heddle.federation.v1.Export.ports:type_name -> heddle.federation.v1.Port
+	20, // 15: heddle.federation.v1.Export.groups:type_name -> heddle.federation.v1.Group
+	25, // 16: heddle.federation.v1.Group.labels:type_name -> heddle.federation.v1.Group.LabelsEntry
+	22, // 17: heddle.federation.v1.Update.peers:type_name -> heddle.federation.v1.Peer
+	23, // 18: heddle.federation.v1.Update.gone_objects:type_name -> heddle.federation.v1.ObjectKey
+	16, // 19: heddle.federation.v1.Peer.state:type_name -> heddle.federation.v1.State
+	1,  // 20: heddle.federation.v1.Refusal.reason:type_name -> heddle.federation.v1.Refusal.Reason
+	2,  // 21: heddle.federation.v1.Federation.Hello:input_type -> heddle.federation.v1.HelloRequest
+	4,  // 22: heddle.federation.v1.Federation.Join:input_type -> heddle.federation.v1.JoinRequest
+	6,  // 23: heddle.federation.v1.Federation.Renew:input_type -> heddle.federation.v1.RenewRequest
+	9,  // 24: heddle.federation.v1.Federation.Sync:input_type -> heddle.federation.v1.FromMember
+	3,  // 25: heddle.federation.v1.Federation.Hello:output_type -> heddle.federation.v1.HelloResponse
+	5,  // 26: heddle.federation.v1.Federation.Join:output_type -> heddle.federation.v1.JoinResponse
+	7,  // 27: heddle.federation.v1.Federation.Renew:output_type -> heddle.federation.v1.RenewResponse
+	10, // 28: heddle.federation.v1.Federation.Sync:output_type -> heddle.federation.v1.FromPrimary
+	25, // [25:29] is the sub-list for method output_type
+	21, // [21:25] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_federation_proto_init() }
@@ -1665,18 +1971,20 @@ func file_federation_proto_init() {
 		(*FromMember_Begin)(nil),
 		(*FromMember_State)(nil),
 		(*FromMember_Alive)(nil),
+		(*FromMember_RootProgress)(nil),
 	}
 	file_federation_proto_msgTypes[8].OneofWrappers = []any{
 		(*FromPrimary_Update)(nil),
 		(*FromPrimary_Alive)(nil),
+		(*FromPrimary_Root)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_federation_proto_rawDesc), len(file_federation_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   21,
+			NumEnums:      2,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

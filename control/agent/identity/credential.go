@@ -30,16 +30,20 @@ const (
 // Signer has a request signed for an attested identity.
 type Signer interface {
 	Sign(ctx context.Context, identity ca.Identity, request []byte) (ca.Certificate, error)
+	// SignOutside signs for a program that renews its certificate by itself, with the lifetime that it wants if it can be had.
+	SignOutside(ctx context.Context, identity ca.Identity, request []byte, lifetime time.Duration) (ca.Certificate, error)
 }
 
 // Credential keeps one workload's certificate fresh and hands it to whoever subscribes to its secrets.
 type Credential struct {
 	Identity ca.Identity
 	signer   Signer
-	log      *slog.Logger
-	random   io.Reader
-	secrets  *cache.LinearCache
-	now      func() time.Time
+	// kind of the keys that are made.
+	kind    ca.KeyType
+	log     *slog.Logger
+	random  io.Reader
+	secrets *cache.LinearCache
+	now     func() time.Time
 	// jitter is a number in [0,1).
 	jitter func() float64
 	after  func(time.Duration) <-chan time.Time
@@ -65,11 +69,11 @@ type Validity struct {
 	Renewals int `json:"renewals"`
 }
 
-// NewCredential makes a credential without a certificate yet; Run gets one.
-func NewCredential(identity ca.Identity, signer Signer, log *slog.Logger) *Credential {
+// NewCredential makes a credential without a certificate yet, for keys of a kind; Run gets one.
+func NewCredential(identity ca.Identity, kind ca.KeyType, signer Signer, log *slog.Logger) *Credential {
 	now := time.Now()
 	return &Credential{
-		Identity: identity, signer: signer, log: log,
+		Identity: identity, signer: signer, kind: kind, log: log,
 		// The prefix keeps versions of different agents apart: a proxy that reconnects names the last one it saw.
 		secrets: cache.NewLinearCache(resource.SecretType, cache.WithVersionPrefix(fmt.Sprintf("%d-", now.UnixNano()))),
 		now:     time.Now, jitter: rand.Float64, after: time.After,
@@ -159,7 +163,7 @@ func (c *Credential) Run(ctx context.Context) {
 
 // renew gets a certificate for a new key and publishes both. It returns when to renew next.
 func (c *Credential) renew(ctx context.Context) (time.Duration, error) {
-	key, request, err := ca.NewRequest(c.Identity, c.random)
+	key, request, err := ca.NewRequest(c.Identity, c.kind, c.random)
 	if err != nil {
 		return 0, err
 	}

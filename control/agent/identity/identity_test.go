@@ -34,6 +34,10 @@ func (a authority) Sign(_ context.Context, identity ca.Identity, request []byte)
 	return a.Authority.Sign(request, identity, 0)
 }
 
+func (a authority) SignOutside(_ context.Context, identity ca.Identity, request []byte, lifetime time.Duration) (ca.Certificate, error) {
+	return a.Authority.SignOutside(request, identity, lifetime)
+}
+
 func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
 
 // controllerStub answers ADS with the node id that it was told.
@@ -82,7 +86,7 @@ func socket(t *testing.T) (*Credential, *grpc.ClientConn, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	credential := NewCredential(payments, authority{a}, quiet())
+	credential := NewCredential(payments, ca.ECDSAP256, authority{a}, quiet())
 	path, controller := filepath.Join(dir, "agent.sock"), filepath.Join(dir, "xds.sock")
 	s, err := Listen(Config{Path: path, Netns: "/proc/self/ns/net", Credential: credential,
 		Node: &corev3.Node{Id: "sidecar~10.0.0.1~payments-0.pinnacle~pinnacle.svc.cluster.local"}, Controller: controller, Log: quiet()})
@@ -217,9 +221,13 @@ func (b broken) Sign(context.Context, ca.Identity, []byte) (ca.Certificate, erro
 	return ca.Certificate{}, io.ErrUnexpectedEOF
 }
 
+func (b broken) SignOutside(ctx context.Context, identity ca.Identity, request []byte, _ time.Duration) (ca.Certificate, error) {
+	return b.Sign(ctx, identity, request)
+}
+
 func TestRenewalBacksOff(t *testing.T) {
 	b := broken{make(chan struct{}, 16)}
-	c := NewCredential(payments, b, quiet())
+	c := NewCredential(payments, ca.ECDSAP256, b, quiet())
 	waits, clock := make(chan time.Duration, 16), make(chan time.Time)
 	c.after = func(d time.Duration) <-chan time.Time { waits <- d; return clock }
 	ctx, cancel := context.WithCancel(context.Background())
@@ -241,7 +249,7 @@ func TestRenewalBacksOff(t *testing.T) {
 
 func TestWhoeverAsksForARenewalHearsOfItsEnd(t *testing.T) {
 	b := broken{make(chan struct{}, 16)}
-	c := NewCredential(payments, b, quiet())
+	c := NewCredential(payments, ca.ECDSAP256, b, quiet())
 	c.after = func(time.Duration) <-chan time.Time { return nil }
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -256,7 +264,7 @@ func TestWhoeverAsksForARenewalHearsOfItsEnd(t *testing.T) {
 	cancel()
 	short, stop := context.WithTimeout(context.Background(), time.Millisecond)
 	defer stop()
-	idle := NewCredential(payments, b, quiet())
+	idle := NewCredential(payments, ca.ECDSAP256, b, quiet())
 	if err := idle.Renew(short); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatal(err)
 	}

@@ -232,10 +232,18 @@ func (c *Client) Watch(ctx context.Context, kind *objects.Kind, after int64, f f
 
 // Sign has a certificate request signed; it makes the client an identity.Signer.
 func (c *Client) Sign(ctx context.Context, identity ca.Identity, request []byte) (ca.Certificate, error) {
+	return c.sign(ctx, identity, SigningRequest{Request: string(request)})
+}
+
+// SignOutside has a certificate request signed for a program that renews its certificate by itself.
+func (c *Client) SignOutside(ctx context.Context, identity ca.Identity, request []byte, lifetime time.Duration) (ca.Certificate, error) {
+	return c.sign(ctx, identity, SigningRequest{Request: string(request), Lifetime: lifetime, Outside: true})
+}
+
+func (c *Client) sign(ctx context.Context, identity ca.Identity, request SigningRequest) (ca.Certificate, error) {
+	request.Namespace, request.ServiceAccount = identity.Namespace, identity.ServiceAccount
 	var response SigningResponse
-	err := c.Do(ctx, http.MethodPost, "/heddle/v1/certificates", SigningRequest{
-		Namespace: identity.Namespace, ServiceAccount: identity.ServiceAccount, Request: string(request)}, &response)
-	if err != nil {
+	if err := c.Do(ctx, http.MethodPost, "/heddle/v1/certificates", request, &response); err != nil {
 		return ca.Certificate{}, fmt.Errorf("have certificate of %s signed: %w", identity, err)
 	}
 	return ca.Certificate{Chain: []byte(response.Chain), Roots: []byte(response.Roots), Expires: response.Expires,

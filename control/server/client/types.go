@@ -129,6 +129,10 @@ type SigningRequest struct {
 	ServiceAccount string `json:"serviceAccount"`
 	// Request is the PEM certificate request.
 	Request string `json:"request"`
+	// Lifetime that is wanted; zero and more than the authority's own mean that one.
+	Lifetime time.Duration `json:"lifetime,omitempty"`
+	// Outside says that the agent does not renew the certificate: a change of the mesh's root waits for its end.
+	Outside bool `json:"outside,omitempty"`
 }
 
 // SigningResponse is the issued certificate.
