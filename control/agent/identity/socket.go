@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
+	securityv1alpha1 "istio.io/api/security/v1alpha1"
 
 	"heddle.io/heddle/control/agent/network"
 	"heddle.io/heddle/control/cluster"
@@ -88,6 +89,7 @@ func Listen(config Config) (*Socket, error) {
 	)
 	secretv3.RegisterSecretDiscoveryServiceServer(s.server, serverv3.NewServer(ctx, config.Credential.secrets, config.Credential.delivered.callbacks()))
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(s.server, s.relay)
+	securityv1alpha1.RegisterIstioCertificateServiceServer(s.server, newIstio(config.Credential, config.Log, &s.Refused))
 	guarded := &guardedListener{UnixListener: listener, namespace: namespace, slots: make(chan struct{}, maxConnections), refused: &s.Refused, log: config.Log}
 	// Ends when the server stops.
 	go func() { _ = s.server.Serve(guarded) }()
