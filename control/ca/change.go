@@ -396,9 +396,9 @@ func (a *Authority) announced(root *x509.Certificate) bool {
 	return root.Equal(a.root.certificate) || a.change != nil && a.change.Phase != Retiring && (root.Equal(a.change.next) || root.Equal(a.change.previous))
 }
 
-// outsideMargin is how much later than necessary the end of the last certificate for outsiders is noted, so that not each
-// signing writes to the disk.
-const outsideMargin = 5 * time.Minute
+// outsideMargin is the part of its life by which the end of the last certificate for outsiders is noted later than necessary,
+// so that not each signing writes to the disk.
+const outsideMargin = 12
 
 func outsidePath(dir string) string { return filepath.Join(dir, "outside.json") }
 
@@ -409,7 +409,7 @@ func (a *Authority) noteOutside(expires time.Time) error {
 	if !expires.After(a.outside) {
 		return nil
 	}
-	until := expires.Add(outsideMargin).UTC()
+	until := expires.Add(expires.Sub(a.options.Now()) / outsideMargin).UTC()
 	if err := durable.WriteJSON(outsidePath(a.options.Dir), until, 0o600); err != nil {
 		return fmt.Errorf("note how long the certificate lives: %w", err)
 	}

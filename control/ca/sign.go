@@ -108,8 +108,11 @@ func (a *Authority) Sign(requestPEM []byte, identity Identity, lifetime time.Dur
 // SignOutside is [Authority.Sign] for somebody who renews by themselves: a change of the mesh's root waits until the last such
 // certificate of the previous root has ended.
 func (a *Authority) SignOutside(requestPEM []byte, identity Identity, lifetime time.Duration) (Certificate, error) {
+	if lifetime <= 0 || lifetime > WorkloadLifetime {
+		lifetime = WorkloadLifetime
+	}
 	// Noted before: the root may change in between.
-	if err := a.noteOutside(a.options.Now().Add(WorkloadLifetime)); err != nil {
+	if err := a.noteOutside(a.options.Now().Add(lifetime)); err != nil {
 		return Certificate{}, err
 	}
 	return a.Sign(requestPEM, identity, lifetime)
