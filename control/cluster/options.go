@@ -32,6 +32,10 @@ type Options struct {
 	APIAddress netip.AddrPort `json:"apiAddress,omitzero"`
 	// APIClientCA is a file (PEM) with the authority whose client certificates name users of the API; empty for none.
 	APIClientCA string `json:"apiClientCA,omitempty"`
+	// UserBlock is the block of user ids that is the cluster's alone on this machine (package users).
+	UserBlock int `json:"userBlock,omitempty"`
+	// PrivilegedWorkloads runs workloads without sandboxes, as whichever user they name.
+	PrivilegedWorkloads bool `json:"privilegedWorkloads,omitempty"`
 }
 
 func (c Cluster) optionsPath() string { return filepath.Join(c.Data(), "cluster.json") }
