@@ -254,6 +254,9 @@ func (r *replica) report() client.Replica {
 	if out.State.Message == "" {
 		out.State.Message = r.notice
 	}
+	if out.State.Message == "" && r.spec.Unconfined {
+		out.State.Message = "runs without a sandbox (--privileged-workloads)"
+	}
 	if r.address.IsValid() {
 		out.State.Address = r.address.String()
 	}
