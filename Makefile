@@ -26,9 +26,10 @@ help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 .PHONY: build
-build: prerequisites ## build bin/heddle, bin/heddle-proxy (release) and bin/boutique, with what they need to run
+build: prerequisites ## build bin/heddle, bin/heddle-launch, bin/heddle-proxy (release) and bin/boutique, with what they need to run
 	@scripts/packages.sh build run demo
 	$(GO_BUILD) -o bin/heddle ./control/cmd/heddle
+	$(GO_BUILD) -o bin/heddle-launch ./control/cmd/heddle-launch
 	$(GO_BUILD) -o bin/boutique ./demo/boutique/cmd/boutique
 	$(CARGO) build $(CARGO_FLAGS) --release -p heddle-proxy
 	install -m 0755 proxy/target/release/heddle-proxy bin/heddle-proxy
@@ -93,7 +94,7 @@ instructions: packages $(if $(RELEASE),build,e2e-binaries) ## instructions per r
 
 .PHONY: e2e-binaries
 e2e-binaries: build-packages
-	go build -o $(E2E_BIN)/ ./control/cmd/heddle ./demo/boutique/cmd/boutique ./demo/cmd/demo
+	go build -o $(E2E_BIN)/ ./control/cmd/heddle ./control/cmd/heddle-launch ./demo/boutique/cmd/boutique ./demo/cmd/demo
 	$(CARGO) build $(CARGO_FLAGS) -p heddle-proxy
 	install -m 0755 proxy/target/debug/heddle-proxy $(E2E_BIN)/heddle-proxy
 

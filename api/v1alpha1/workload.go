@@ -29,8 +29,12 @@ type WorkloadSpec struct {
 	Args []string `json:"args,omitempty"`
 	// Env are environment variables, in order; a later one of the same name is refused.
 	Env []EnvVar `json:"env,omitempty"`
-	// User that the application runs as. Default "nobody".
+	// User of the machine that the application runs as, by name or number. Default is one that is the replica's alone; any
+	// other one needs a namespace with the label heddle.io/privileged: "true".
 	User string `json:"user,omitempty"`
+	// Capabilities that the application has, without CAP_: NET_BIND_SERVICE, for example. Default none. They need a namespace
+	// with the label heddle.io/privileged: "true".
+	Capabilities []string `json:"capabilities,omitempty"`
 	// Ports that the application listens on. Services may name them in targetPort.
 	Ports []WorkloadPort `json:"ports,omitempty"`
 	// Readiness says when a replica may get traffic. Without it, a replica is ready once its process runs.
@@ -39,6 +43,13 @@ type WorkloadSpec struct {
 	Resources Resources `json:"resources,omitempty"`
 	// Restart says what happens when the application ends: Always (default), OnFailure or Never.
 	Restart RestartPolicy `json:"restart,omitempty"`
+}
+
+// Capabilities are those that a workload may be given: they leave it in its namespaces. CAP_SYS_ADMIN and others, which give
+// the machine, are not among them.
+var Capabilities = []string{
+	"AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "IPC_LOCK", "KILL", "NET_ADMIN", "NET_BIND_SERVICE", "NET_RAW", "SETGID",
+	"SETUID", "SYS_CHROOT", "SYS_NICE", "SYS_RESOURCE",
 }
 
 // EnvVar is one environment variable.
@@ -148,6 +159,7 @@ func (s *WorkloadSpec) DeepCopy() *WorkloadSpec {
 	}
 	out.Command = append([]string(nil), s.Command...)
 	out.Args = append([]string(nil), s.Args...)
+	out.Capabilities = append([]string(nil), s.Capabilities...)
 	out.Env = append([]EnvVar(nil), s.Env...)
 	out.Ports = append([]WorkloadPort(nil), s.Ports...)
 	out.Readiness = s.Readiness.DeepCopy()

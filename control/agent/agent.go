@@ -24,6 +24,7 @@ import (
 	"heddle.io/heddle/control/agent/lock"
 	"heddle.io/heddle/control/agent/network"
 	"heddle.io/heddle/control/agent/process"
+	"heddle.io/heddle/control/agent/users"
 	"heddle.io/heddle/control/cluster"
 	"heddle.io/heddle/control/durable"
 	"heddle.io/heddle/control/server/client"
@@ -61,6 +62,7 @@ type Agent struct {
 	log         *slog.Logger
 	client      *client.Client
 	addresses   *network.Addresses
+	users       *users.Users
 	hierarchies process.Hierarchies
 	controller  *service
 	dns         *service
@@ -193,6 +195,9 @@ func (a *Agent) prepare() error {
 	}
 	family := a.options.Family
 	if a.addresses, err = network.OpenAddresses(a.addressesPath(), family.Ranges().Pods); err != nil {
+		return err
+	}
+	if a.users, err = users.Open(filepath.Join(c.Data(), "users.json"), a.options.UserBlock, a.usersOfReplicas); err != nil {
 		return err
 	}
 	if err := network.Forwarding(c, family); err != nil {

@@ -29,7 +29,7 @@ func workload() *v1alpha1.Workload {
 }
 
 func TestReplicasOfAWorkload(t *testing.T) {
-	specs := replicas(workload(), "cluster1")
+	specs := replicas(workload(), "cluster1", false)
 	if len(specs) != 2 || specs[1].Name != "cart-1" || specs[0].ServiceAccount != "default" || specs[0].Limits.MilliCPU != 250 ||
 		strings.Join(specs[0].Command, " ") != "boutique cart" {
 		t.Fatalf("%+v", specs)
@@ -39,15 +39,15 @@ func TestReplicasOfAWorkload(t *testing.T) {
 	stopped := workload()
 	stopped.Annotations[AnnotationStopped] = "true"
 	for name, w := range map[string]*v1alpha1.Workload{"elsewhere": elsewhere, "stopped": stopped} {
-		if got := replicas(w, "cluster1"); len(got) != 0 {
+		if got := replicas(w, "cluster1", false); len(got) != 0 {
 			t.Errorf("%s: %d replicas", name, len(got))
 		}
 	}
 }
 
 func TestHashChangesWithWhatMatters(t *testing.T) {
-	base := replicas(workload(), "c")[0].hash()
-	if again := replicas(workload(), "c")[0].hash(); again != base {
+	base := replicas(workload(), "c", false)[0].hash()
+	if again := replicas(workload(), "c", false)[0].hash(); again != base {
 		t.Fatal("the same workload hashes differently")
 	}
 	for name, change := range map[string]func(*v1alpha1.Workload){
@@ -59,24 +59,24 @@ func TestHashChangesWithWhatMatters(t *testing.T) {
 	} {
 		w := workload()
 		change(w)
-		if replicas(w, "c")[0].hash() == base {
+		if replicas(w, "c", false)[0].hash() == base {
 			t.Errorf("%s does not change the hash", name)
 		}
 	}
 	scaled := workload()
 	three := int32(3)
 	scaled.Spec.Replicas = &three
-	if replicas(scaled, "c")[0].hash() != base {
+	if replicas(scaled, "c", false)[0].hash() != base {
 		t.Error("scaling would replace running replicas")
 	}
 }
 
 func TestAccountsThatBypassTheMeshAreRefused(t *testing.T) {
-	if uid, _, _, err := account("root"); err != nil || uid != 0 {
-		t.Errorf("root: %d %v", uid, err)
+	if who, err := account("root"); err != nil || who.uid != 0 {
+		t.Errorf("root: %+v %v", who, err)
 	}
-	for name, want := range map[string]string{"1337": "bypasses the mesh", "no-such-user-here": "does not exist"} {
-		if _, _, _, err := account(name); err == nil || !strings.Contains(err.Error(), want) {
+	for name, want := range map[string]string{"1879048192": "bypasses the mesh", "no-such-user-here": "does not exist"} {
+		if _, err := account(name); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 
 // startApp starts the application.
 func (r *replica) startApp() (*process.Process, error) {
-	uid, gid, home, err := account(r.spec.User)
+	who, err := r.account()
 	if err != nil {
 		return nil, err
 	}
@@ -25,7 +25,7 @@ func (r *replica) startApp() (*process.Process, error) {
 		return nil, err
 	}
 	environment := []string{
-		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + home,
+		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + who.home,
 		"HOSTNAME=" + r.spec.Name, "HEDDLE_NAMESPACE=" + r.spec.Namespace, "HEDDLE_WORKLOAD=" + r.spec.Workload,
 		"HEDDLE_POD_IP=" + r.address.String(),
 	}
@@ -33,12 +33,24 @@ func (r *replica) startApp() (*process.Process, error) {
 		environment = append(environment, e.Name+"="+e.Value)
 	}
 	return r.launch("app", process.Spec{
-		Command: append([]string{program}, r.spec.Command[1:]...), Env: environment, UID: uid, GID: gid,
+		Command: append([]string{program}, r.spec.Command[1:]...), Env: environment, UID: who.uid, GID: who.gid,
 		// Pods are called by their own name; so are replicas. The kernel takes 64 bytes.
 		Hostname: r.spec.Name[:min(len(r.spec.Name), 63)], Resolv: filepath.Join(r.dir, "resolv.conf"),
-		// The mesh's sockets and keys are nobody's business but the agent's, even if the application is root.
-		Hide: []string{r.agent.config.Cluster.RunRoot, r.agent.config.Cluster.DataRoot},
+		Hide: r.agent.secretPlaces(), Sandbox: r.sandbox(),
 	}, r.spec.Limits)
+}
+
+// secretPlaces hold the mesh's sockets and keys: nobody's business but the agent's, even if the application is root.
+func (a *Agent) secretPlaces() []string {
+	return []string{a.config.Cluster.RunRoot, a.config.Cluster.DataRoot}
+}
+
+// sandbox of the application, nil without.
+func (r *replica) sandbox() *process.Sandbox {
+	if r.spec.Unconfined {
+		return nil
+	}
+	return &process.Sandbox{Capabilities: r.spec.Capabilities, PIDs: maxReplicaPIDs}
 }
 
 // superviseApp keeps the application running as its restart policy says, and probes it.

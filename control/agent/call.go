@@ -64,7 +64,7 @@ func (a *Agent) handleCall(w http.ResponseWriter, r *http.Request) {
 
 // call makes one call and finds it in what the replica's proxy counts.
 func (r *replica) call(ctx context.Context, request client.CallRequest) (client.CallResult, error) {
-	uid, _, _, err := account(r.spec.User)
+	who, err := r.account()
 	if err != nil {
 		return client.CallResult{}, err
 	}
@@ -79,7 +79,7 @@ func (r *replica) call(ctx context.Context, request client.CallRequest) (client.
 	c := caller{request: request, target: target,
 		// The application's user: what belongs to the proxy's is not captured.
 		dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return network.DialAs(ctx, r.netns, uid, "tcp", target)
+			return network.DialAs(ctx, r.netns, who.uid, "tcp", target)
 		}}
 	if !r.foreign() {
 		c.metrics = r.metrics

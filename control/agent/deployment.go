@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 )
@@ -84,8 +85,8 @@ func (d *deployment) retire() bool {
 	if !over {
 		return false
 	}
-	if err := d.agent.addresses.ReleaseOf(d.key); err != nil {
-		d.agent.log.Error("addresses of a deleted workload are not free yet", "workload", d.key, "error", err)
+	if err := errors.Join(d.agent.addresses.ReleaseOf(d.key), d.agent.users.Keep(func(owner string) bool { return workloadOfUser(owner) != d.key })); err != nil {
+		d.agent.log.Error("addresses or user ids of a deleted workload are not free yet", "workload", d.key, "error", err)
 	}
 	d.agent.mu.Lock()
 	defer d.agent.mu.Unlock()

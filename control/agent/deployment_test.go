@@ -16,6 +16,7 @@ import (
 
 	"heddle.io/heddle/control/agent/network"
 	"heddle.io/heddle/control/agent/process"
+	"heddle.io/heddle/control/agent/users"
 	"heddle.io/heddle/control/cluster"
 	"heddle.io/heddle/control/server/client"
 )
@@ -44,6 +45,9 @@ func newAgent(t *testing.T) *Agent {
 	if a.addresses, err = network.OpenAddresses(a.addressesPath(), a.options.Family.Ranges().Pods); err != nil {
 		t.Fatal(err)
 	}
+	if a.users, err = users.Open(filepath.Join(c.Data(), "users.json"), 1, a.usersOfReplicas); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
 		if err := hierarchies.Remove(c.Cgroup()); err != nil {
 			t.Error(err)
@@ -66,13 +70,13 @@ func owners(t *testing.T, a *Agent) string {
 	return strings.Join(slices.Sorted(maps.Keys(kept)), " ")
 }
 
-// Of a deleted workload nothing stays: no goroutine, no entry, no address, no control group, no file. A stopped one keeps
+// Of a deleted workload nothing stays: no goroutine, no entry, no address, no user id, no control group, no file. A stopped one keeps
 // its addresses.
 func TestDeletedWorkloadLeavesNothing(t *testing.T) {
 	a := newAgent(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	specs := replicas(workload(), "c")
+	specs := replicas(workload(), "c", false)
 	before := runtime.NumGoroutine()
 	groups := func() int {
 		found := 0
@@ -103,10 +107,16 @@ func TestDeletedWorkloadLeavesNothing(t *testing.T) {
 		if got := owners(t, a); got != "shop/cart-0 shop/cart-1" {
 			t.Errorf("a stopped workload has the addresses %q", got)
 		}
+		if n := a.users.Count(); n != 2*len(specs) {
+			t.Errorf("a stopped workload has %d user ids", n)
+		}
 		a.deploy(ctx, "shop/cart", specs)
 		until(t, "the start", func() bool { return len(a.all()) == 2 })
 		a.undeploy(ctx, "shop/cart")
 		until(t, "the entry's end", func() bool { a.mu.Lock(); defer a.mu.Unlock(); return len(a.deployments) == 0 })
+		if n := a.users.Count(); n != 0 {
+			t.Errorf("a deleted workload has %d user ids", n)
+		}
 		if got := owners(t, a); got != "" {
 			t.Errorf("a deleted workload has the addresses %q", got)
 		}
@@ -125,7 +135,7 @@ func TestDeletedAndMadeAgain(t *testing.T) {
 	a := newAgent(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	specs := replicas(workload(), "c")
+	specs := replicas(workload(), "c", false)
 	for range 20 {
 		a.deploy(ctx, "shop/cart", specs)
 		a.undeploy(ctx, "shop/cart")
@@ -133,7 +143,10 @@ func TestDeletedAndMadeAgain(t *testing.T) {
 	a.deploy(ctx, "shop/cart", specs)
 	until(t, "both replicas", func() bool { return len(a.all()) == 2 && owners(t, a) == "shop/cart-0 shop/cart-1" })
 	a.undeploy(ctx, "shop/cart")
-	until(t, "the end", func() bool { return owners(t, a) == "" })
+	until(t, "the end", func() bool { a.mu.Lock(); defer a.mu.Unlock(); return len(a.deployments) == 0 })
+	if got := owners(t, a); got != "" || a.users.Count() != 0 {
+		t.Errorf("addresses of %q and %d user ids are left", got, a.users.Count())
+	}
 }
 
 // What an agent before this one has left of a workload that was deleted meanwhile goes.

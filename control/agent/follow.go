@@ -92,7 +92,7 @@ func (a *Agent) followWorkloads(ctx context.Context) {
 		wanted := map[string][]replicaSpec{}
 		for key, o := range known {
 			if w, ok := o.Resource.(*v1alpha1.Workload); ok {
-				wanted[key.Namespace+"/"+key.Name] = replicas(w, a.config.Cluster.Name)
+				wanted[key.Namespace+"/"+key.Name] = replicas(w, a.config.Cluster.Name, a.options.PrivilegedWorkloads)
 			}
 		}
 		var deleted []string
@@ -139,11 +139,13 @@ func (a *Agent) sweep(known map[string][]replicaSpec) {
 		d.mu.Unlock()
 	}
 	a.mu.Unlock()
-	if err := a.addresses.Keep(func(owner string) bool {
-		_, ok := known[network.WorkloadOf(owner)]
-		return ok || deployed[network.WorkloadOf(owner)]
-	}); err != nil {
-		a.log.Warn("addresses of workloads that are gone are not free yet", "error", err)
+	wanted := func(workload string) bool {
+		_, ok := known[workload]
+		return ok || deployed[workload]
+	}
+	if err := errors.Join(a.addresses.Keep(func(owner string) bool { return wanted(network.WorkloadOf(owner)) }),
+		a.users.Keep(func(owner string) bool { return wanted(workloadOfUser(owner)) })); err != nil {
+		a.log.Warn("addresses or user ids of workloads that are gone are not free yet", "error", err)
 	}
 	for _, r := range a.all() {
 		keep[r.netns] = true

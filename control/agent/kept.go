@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"heddle.io/heddle/control/agent/network"
@@ -23,6 +24,37 @@ type kept struct {
 	// not lose its traffic because its agent was replaced.
 	ProxyReady bool `json:"proxyReady"`
 	AppReady   bool `json:"appReady"`
+	// User and ProxyUser are the replica's user ids.
+	User      int `json:"user"`
+	ProxyUser int `json:"proxyUser"`
+}
+
+// Owners of a replica's two user ids.
+func (s replicaSpec) userOwner() string      { return s.key() }
+func (s replicaSpec) proxyUserOwner() string { return s.key() + "/proxy" }
+
+// workloadOfUser is the workload, namespace/name, of a user id's owner.
+func workloadOfUser(owner string) string {
+	return network.WorkloadOf(strings.TrimSuffix(owner, "/proxy"))
+}
+
+// usersOfReplicas are the user ids that replicas on this machine have, by owner: what they kept themselves.
+func (a *Agent) usersOfReplicas() map[string]int {
+	known := map[string]int{}
+	files, err := filepath.Glob(filepath.Join(a.config.Cluster.Workload("*", "*"), "state.json"))
+	if err != nil {
+		return known
+	}
+	for _, file := range files {
+		var state kept
+		if process.ReadRecord(file, &state) != nil {
+			continue
+		}
+		dir := filepath.Dir(file)
+		s := replicaSpec{Namespace: filepath.Base(filepath.Dir(dir)), Name: filepath.Base(dir)}
+		known[s.userOwner()], known[s.proxyUserOwner()] = state.User, state.ProxyUser
+	}
+	return known
 }
 
 // resume takes over the readiness of a replica that runs already, before anyone is told of it.
@@ -38,6 +70,7 @@ func (r *replica) resume() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.address = address
+	r.user, r.proxyUser = state.User, state.ProxyUser
 	r.restarts = state.Restarts
 	r.proxyReady = state.ProxyReady && state.Proxy != nil && state.Proxy.Alive()
 	r.appReady = state.AppReady && state.App != nil && state.App.Alive()
@@ -103,7 +136,8 @@ func (r *replica) save() error {
 	r.keeping.Lock()
 	defer r.keeping.Unlock()
 	r.mu.Lock()
-	state := kept{Hash: r.hash, Restarts: r.restarts, Ended: r.ended, ProxyReady: r.proxyReady, AppReady: r.appReady, App: r.noted["app"], Proxy: r.noted["proxy"]}
+	state := kept{Hash: r.hash, Restarts: r.restarts, Ended: r.ended, ProxyReady: r.proxyReady, AppReady: r.appReady, App: r.noted["app"], Proxy: r.noted["proxy"],
+		User: r.user, ProxyUser: r.proxyUser}
 	r.mu.Unlock()
 	return process.WriteRecord(r.statePath(), state)
 }

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"heddle.io/heddle/control/agent/network"
-	"heddle.io/heddle/control/cluster"
 	"heddle.io/heddle/control/server/client"
 )
 
@@ -53,7 +52,7 @@ func (a *Agent) handleHandshake(w http.ResponseWriter, r *http.Request) {
 
 func (r *replica) handshake(ctx context.Context, request client.HandshakeRequest) (client.HandshakeResult, error) {
 	r.mu.Lock()
-	credential := r.credential
+	credential, user := r.credential, r.proxyUser
 	r.mu.Unlock()
 	if credential == nil {
 		return client.HandshakeResult{}, errNoIdentity
@@ -63,7 +62,7 @@ func (r *replica) handshake(ctx context.Context, request client.HandshakeRequest
 		return client.HandshakeResult{}, err
 	}
 	// The proxy's user: what belongs to others is captured.
-	connection, err := network.DialAs(ctx, r.netns, cluster.ProxyUID, "tcp", request.Address)
+	connection, err := network.DialAs(ctx, r.netns, user, "tcp", request.Address)
 	if err != nil {
 		return client.HandshakeResult{}, err
 	}

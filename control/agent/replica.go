@@ -51,9 +51,11 @@ type replica struct {
 	// keeping is held while the state is written; before mu.
 	keeping sync.Mutex
 
-	mu         sync.Mutex
-	address    netip.Addr
-	proxy, app *process.Process
+	mu      sync.Mutex
+	address netip.Addr
+	// user and proxyUser are the ids that its application, unless it names a user, and its proxy run as.
+	user, proxyUser int
+	proxy, app      *process.Process
 	// noted are the processes by part, from before they run until it is known that they have ended.
 	noted map[string]*process.Record
 	// ended says that the application ended and its restart policy keeps it so.
@@ -136,12 +138,17 @@ func (r *replica) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.set(func() { r.address = address })
+	user, userErr := r.agent.users.Get(r.spec.userOwner())
+	proxyUser, proxyErr := r.agent.users.Get(r.spec.proxyUserOwner())
+	if err := errors.Join(userErr, proxyErr); err != nil {
+		return err
+	}
+	r.set(func() { r.address, r.user, r.proxyUser = address, user, proxyUser })
 	if err := network.Attach(c, r.spec.Namespace, r.spec.Name, address); err != nil {
 		return err
 	}
 	if !r.spec.Gateway {
-		if err := network.Capture(r.netns, r.agent.options.Family); err != nil {
+		if err := network.Capture(r.netns, r.agent.options.Family, proxyUser); err != nil {
 			return err
 		}
 	}
@@ -171,7 +178,7 @@ func (r *replica) prepare(ctx context.Context) error {
 		return fmt.Errorf("describe proxy: %w", err)
 	}
 	socket, err := identity.Listen(identity.Config{
-		Path: filepath.Join(r.dir, "agent.sock"), Netns: network.Path(r.netns), Credential: credential, Node: node,
+		Path: filepath.Join(r.dir, "agent.sock"), User: proxyUser, Netns: network.Path(r.netns), Credential: credential, Node: node,
 		Controller: c.XDSSocket(), Log: r.log,
 	})
 	if err != nil {
@@ -183,7 +190,7 @@ func (r *replica) prepare(ctx context.Context) error {
 		return fmt.Errorf("make proxy bootstrap: %w", err)
 	}
 	path := filepath.Join(r.dir, "bootstrap.yaml")
-	if err := durable.WriteFor(path, bootstrap, 0o640, cluster.ProxyUID, cluster.ProxyUID); err != nil {
+	if err := durable.WriteFor(path, bootstrap, 0o640, proxyUser, proxyUser); err != nil {
 		socket.Close()
 		return fmt.Errorf("write proxy bootstrap: %w", err)
 	}
@@ -250,6 +257,9 @@ func (r *replica) report() client.Replica {
 	}
 	if out.State.Message == "" {
 		out.State.Message = r.notice
+	}
+	if out.State.Message == "" && r.spec.Unconfined {
+		out.State.Message = "runs without a sandbox (--privileged-workloads)"
 	}
 	if r.address.IsValid() {
 		out.State.Address = r.address.String()

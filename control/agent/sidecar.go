@@ -79,7 +79,9 @@ func (r *replica) startProxy() (*process.Process, error) {
 		command = append(command, "--disable-hot-restart", "--log-level", "warning")
 	}
 	return r.launch("proxy", process.Spec{
-		Command: command, Env: []string{"PATH=/usr/bin:/bin", "HOME=/"}, UID: cluster.ProxyUID, GID: cluster.ProxyUID, Files: proxyFiles,
+		Command: command, Env: []string{"PATH=/usr/bin:/bin", "HOME=/"}, UID: r.proxyUser, GID: r.proxyUser, Files: proxyFiles, Hide: r.agent.secretPlaces(),
+		// Its configuration and its agent's socket, and no other's. What else is in the directory is root's.
+		Sandbox: &process.Sandbox{Keep: []string{r.dir}, PIDs: maxReplicaPIDs},
 	}, process.Limits{PIDs: maxReplicaPIDs})
 }
 

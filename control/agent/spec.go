@@ -11,7 +11,7 @@ import (
 
 	"heddle.io/heddle/api/v1alpha1"
 	"heddle.io/heddle/control/agent/process"
-	"heddle.io/heddle/control/cluster"
+	"heddle.io/heddle/control/agent/users"
 )
 
 // Annotations of a Workload that the agent heeds.
@@ -41,6 +41,10 @@ type replicaSpec struct {
 	Restart        v1alpha1.RestartPolicy
 	ProxyPath      string
 	RestartedAt    string
+	// Capabilities of the application, without CAP_.
+	Capabilities []string
+	// Unconfined runs the application without a sandbox.
+	Unconfined bool
 }
 
 // hash changes when a running replica must be replaced.
@@ -61,7 +65,7 @@ func (s replicaSpec) key() string { return s.Namespace + "/" + s.Name }
 const maxReplicaPIDs = 4096
 
 // replicas of a workload that this cluster is to run: none when it is another cluster's or stopped.
-func replicas(w *v1alpha1.Workload, clusterName string) []replicaSpec {
+func replicas(w *v1alpha1.Workload, clusterName string, unconfined bool) []replicaSpec {
 	if w.Spec.Cluster != "" && w.Spec.Cluster != clusterName || w.Annotations[AnnotationStopped] == "true" {
 		return nil
 	}
@@ -84,17 +88,35 @@ func replicas(w *v1alpha1.Workload, clusterName string) []replicaSpec {
 			Command: append(append([]string(nil), w.Spec.Command...), w.Spec.Args...), Env: w.Spec.Env, User: w.Spec.User,
 			Ports: w.Spec.Ports, Readiness: w.Spec.Readiness, Limits: limits, Restart: w.Spec.Restart,
 			ProxyPath: w.Annotations[AnnotationProxyPath], RestartedAt: w.Annotations[AnnotationRestarted],
+			Capabilities: w.Spec.Capabilities, Unconfined: unconfined,
 		})
 	}
 	return specs
 }
 
-// account resolves a user name or number. The proxy's own is refused: capture leaves its traffic alone, so an
-// application running as it would bypass the mesh.
-func account(name string) (uid, gid int, home string, err error) {
-	if name == "" {
-		name = "nobody"
+// owner is whom an application runs as.
+type owner struct {
+	uid, gid int
+	home     string
+}
+
+// account is whom the application runs as: the replica's own user, unless the workload names one.
+func (r *replica) account() (owner, error) {
+	switch {
+	case r.spec.User != "":
+		return account(r.spec.User)
+	case r.spec.Unconfined:
+		return account("nobody")
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	// Its home is the only directory that it may write to.
+	return owner{uid: r.user, gid: r.user, home: "/tmp"}, nil
+}
+
+// account resolves a user name or number. Those of the cluster's own range are refused: they are replicas', and capture
+// leaves the traffic of proxies' alone.
+func account(name string) (owner, error) {
 	u, err := user.Lookup(name)
 	if err != nil {
 		if u, err = user.LookupId(name); err != nil {
@@ -105,15 +127,15 @@ func account(name string) (uid, gid int, home string, err error) {
 		}
 	}
 	if err != nil {
-		return 0, 0, "", fmt.Errorf("user %q does not exist on this machine; create it or change spec.user", name)
+		return owner{}, fmt.Errorf("user %q does not exist on this machine; create it or change spec.user", name)
 	}
 	uid, uidErr := strconv.Atoi(u.Uid)
 	gid, gidErr := strconv.Atoi(u.Gid)
 	if err := errors.Join(uidErr, gidErr); err != nil {
-		return 0, 0, "", fmt.Errorf("user %q: %w", name, err)
+		return owner{}, fmt.Errorf("user %q: %w", name, err)
 	}
-	if uid == cluster.ProxyUID || gid == cluster.ProxyUID {
-		return 0, 0, "", fmt.Errorf("user %q has the id %d, which is the proxies' and bypasses the mesh; use another one in spec.user", name, cluster.ProxyUID)
+	if users.Ours(uid) || users.Ours(gid) {
+		return owner{}, fmt.Errorf("user %q has an id that Heddle gives to replicas and proxies, whose traffic bypasses the mesh; use another one in spec.user, or none", name)
 	}
-	return uid, gid, u.HomeDir, nil
+	return owner{uid: uid, gid: gid, home: u.HomeDir}, nil
 }

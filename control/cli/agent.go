@@ -74,8 +74,12 @@ func (s *session) runAgent(ctx context.Context, c cluster.Cluster, o upOptions) 
 	if options.Family == cluster.IPv6 {
 		public = netip.IPv6Unspecified()
 	}
+	launcher, err := process.Resolve("heddle-launch", bin)
+	if err != nil {
+		return err
+	}
 	err = agent.Run(ctx, agent.Config{
-		Cluster: c, Launcher: []string{self, "launch"}, Controller: controller, DNS: []string{self, "agent", "dns", "--name", c.Name},
+		Cluster: c, Launcher: []string{launcher}, Controller: controller, DNS: []string{self, "agent", "dns", "--name", c.Name},
 		Proxy: o.proxy, ForeignProxy: o.foreign, Bin: bin,
 		Bootstrap: func(p agent.Proxy) ([]byte, error) {
 			return translate.Bootstrap(translate.BootstrapParams{Node: node(p, o.foreign), Socket: p.Socket, Public: public})

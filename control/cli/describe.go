@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"heddle.io/heddle/api/v1alpha1"
 	"heddle.io/heddle/control/objects"
 )
 
@@ -55,6 +56,7 @@ func (s *session) describe(o *objects.Object) error {
 	line("Kind", o.Kind.Kind+" ("+o.Kind.APIVersion()+")")
 	pairs("Labels", o.GetLabels(), line)
 	pairs("Annotations", o.GetAnnotations(), line)
+	line("Runs as", runsAs(o))
 	line("Created", o.GetCreationTimestamp().Format(time.RFC3339))
 	origin := o.Origin.String()
 	if o.Origin.User != "" && o.Origin.File != "" {
@@ -110,6 +112,22 @@ func (s *session) describe(o *objects.Object) error {
 		return t.print(s.out)
 	}
 	return nil
+}
+
+// runsAs says what a workload may do on its machine.
+func runsAs(o *objects.Object) string {
+	w, ok := o.Resource.(*v1alpha1.Workload)
+	if !ok {
+		return ""
+	}
+	who := "a user of its own"
+	if w.Spec.User != "" {
+		who = "user " + w.Spec.User + " (privileged)"
+	}
+	if len(w.Spec.Capabilities) == 0 {
+		return who + ", without capabilities"
+	}
+	return who + ", with capabilities " + strings.Join(w.Spec.Capabilities, ", ") + " (privileged)"
 }
 
 func pairs(name string, values map[string]string, line func(string, string)) {

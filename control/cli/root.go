@@ -158,7 +158,7 @@ func (s *session) root() *cobra.Command {
 	add("objects", s.applyCommand(), s.getCommand(), s.describeCommand(), s.deleteCommand())
 	add("workloads", s.psCommand(), s.logsCommand(), s.stopCommand(), s.startCommand(), s.restartCommand())
 	add("look", s.checkCommand(), s.proxyCommand())
-	root.AddCommand(s.versionCommand(), s.agentCommand(), s.controllerCommand(), s.launchCommand())
+	root.AddCommand(s.versionCommand(), s.agentCommand(), s.controllerCommand())
 	wrapArgs(root)
 	return root
 }

@@ -291,7 +291,8 @@ func (b *bringing) prepare(ctx context.Context) error {
 		}
 		p.done()
 	} else if b.agent == 0 {
-		if err := c.Keep(b.options); err != nil {
+		var err error
+		if b.options, err = isolation.Reserve(c, b.options); err != nil {
 			return err
 		}
 	}

@@ -44,6 +44,7 @@ type upOptions struct {
 	// caCert and caKey are files with a certificate authority that was made elsewhere.
 	caCert, caKey   string
 	workloadKeyType string
+	privileged   bool
 	// given says whether the user set a flag.
 	given func(flag string) bool
 }
@@ -63,6 +64,7 @@ func (o *upOptions) register(flags *pflag.FlagSet) {
 	flags.StringVar(&o.proxy, "proxy", "heddle-proxy", "the proxy program: a path, or a name looked up beside this program and in PATH")
 	flags.BoolVar(&o.foreign, "foreign-proxy", false, "the proxy takes a stock Envoy's arguments")
 	flags.StringVar(&o.gatewayProxy, "gateway-proxy", "", "another proxy program for the gateways, which takes a stock Envoy's arguments")
+	flags.BoolVar(&o.privileged, "privileged-workloads", false, "run workloads without sandboxes, as whichever user they name: each has what that user has on this machine")
 	flags.BoolVar(&o.foreground, "foreground", false, "stay in the foreground, as systemd units want it")
 	flags.DurationVar(&o.timeout, "timeout", 90*time.Second, "how long to wait until the cluster is ready")
 }
@@ -157,6 +159,9 @@ func (o upOptions) settle(c cluster.Cluster, before cluster.Options, kept, runni
 			want.WorkloadKeyType = ""
 		}
 	}
+	if o.given("privileged-workloads") {
+		want.PrivilegedWorkloads = o.privileged
+	}
 	if want.Isolated {
 		if o.advertise != "" {
 			return want, contradiction(c, "--advertise "+o.advertise, "it is isolated and has an address of its own", "leave the flag out")
@@ -223,7 +228,7 @@ func (o upOptions) address(want cluster.Options, kept bool, m machine) (cluster.
 // changing names the flags that a running cluster cannot heed.
 func (o upOptions) changing() string {
 	var names []string
-	for _, flag := range []string{"advertise", "gateway-proxy", "api-address", "api-client-ca", "workload-key-type"} {
+	for _, flag := range []string{"advertise", "gateway-proxy", "api-address", "api-client-ca", "workload-key-type", "privileged-workloads"} {
 		if o.given(flag) {
 			names = append(names, "--"+flag)
 		}

@@ -21,8 +21,6 @@ const (
 	Domain = "cluster.local"
 	// GatewayNamespace is where gateways live.
 	GatewayNamespace = "istio-system"
-	// ProxyUID is the user and group that proxies run as; capture leaves its traffic alone.
-	ProxyUID = 1337
 )
 
 // Ports are Istio's (DESIGN §11).

@@ -35,6 +35,10 @@ type Options struct {
 	// WorkloadKeyType is the kind of key that workloads' certificates are for, as ca.ParseKeyType reads it; empty for the
 	// default, ecdsa-p256.
 	WorkloadKeyType string `json:"workloadKeyType,omitempty"`
+	// UserBlock is the block of user ids that is the cluster's alone on this machine (package users).
+	UserBlock int `json:"userBlock,omitempty"`
+	// PrivilegedWorkloads runs workloads without sandboxes, as whichever user they name.
+	PrivilegedWorkloads bool `json:"privilegedWorkloads,omitempty"`
 }
 
 func (c Cluster) optionsPath() string { return filepath.Join(c.Data(), "cluster.json") }

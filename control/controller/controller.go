@@ -58,13 +58,15 @@ type Config struct {
 
 // Controller of one cluster. Make one with [Run].
 type Controller struct {
-	config    Config
-	settings  model.Settings
-	remote    server.Remote
-	log       *slog.Logger
-	store     store.Store
-	authority *ca.Authority
-	instances *registry.Instances
+	config   Config
+	settings model.Settings
+	remote   server.Remote
+	// privilegedWorkloads as the options say.
+	privilegedWorkloads bool
+	log                 *slog.Logger
+	store               store.Store
+	authority           *ca.Authority
+	instances           *registry.Instances
 	// globals are the virtual addresses of imported and external services.
 	globals    *registry.Globals
 	federation *federation.Federation
@@ -116,6 +118,7 @@ func Run(ctx context.Context, config Config) error {
 	if err != nil {
 		return err
 	}
+	c.privilegedWorkloads = options.PrivilegedWorkloads
 	c.settings = model.SettingsFor(config.Cluster.Name, options.Family)
 	c.remote = server.Remote{Address: options.APIAddress, ClientCA: options.APIClientCA}
 	c.settings.Federation = netip.AddrPortFrom(options.Family.Ranges().Gateway().Addr(), cluster.PortXDS)
@@ -192,7 +195,7 @@ func (c *Controller) serve(ctx context.Context) error {
 	c.xds.Register(discovery)
 	api := server.New(server.Config{
 		Cluster: c.config.Cluster.Name, Settings: c.settings, Store: c.store, Authority: c.authority, Controller: c,
-		Federation: meshAPI{c}, Owner: c.config.Owner, Remote: c.remote, Audit: c.audit, AgentSocket: c.config.Cluster.AgentSocket(), Logs: c.config.Cluster.Logs(), Log: c.log,
+		Federation: meshAPI{c}, Owner: c.config.Owner, PrivilegedWorkloads: c.privilegedWorkloads, Remote: c.remote, Audit: c.audit, AgentSocket: c.config.Cluster.AgentSocket(), Logs: c.config.Cluster.Logs(), Log: c.log,
 		Metrics: promhttp.HandlerFor(c.metrics, promhttp.HandlerOpts{MaxRequestsInFlight: 4}),
 	})
 	var parts sync.WaitGroup

@@ -51,7 +51,7 @@ var coreTreatments = map[string]fields{
 
 var heddleTreatments = map[string]fields{
 	"v1alpha1.WorkloadSpec": {translated: []string{
-		"cluster", "replicas", "serviceAccount", "command", "args", "env", "user", "ports", "readiness", "resources",
+		"cluster", "replicas", "serviceAccount", "command", "args", "env", "user", "capabilities", "ports", "readiness", "resources",
 		"restart",
 	}},
 	"v1alpha1.EnvVar":       {translated: []string{"name", "value"}},

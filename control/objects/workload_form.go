@@ -2,6 +2,7 @@ package objects
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -21,9 +22,6 @@ func defaultWorkload(w *v1alpha1.Workload) {
 	}
 	if s.ServiceAccount == "" {
 		s.ServiceAccount = "default"
-	}
-	if s.User == "" {
-		s.User = "nobody"
 	}
 	if s.Restart == "" {
 		s.Restart = v1alpha1.RestartAlways
@@ -77,8 +75,19 @@ func (c *checker) workload(w *v1alpha1.Workload) {
 		}
 		names[e.Name] = true
 	}
-	if s.User == "" || strings.ContainsAny(s.User, ":/ \x00") {
-		c.fail("spec.user", fmt.Sprintf("%q is not a user name", s.User), "use a user of this host, such as nobody")
+	if strings.ContainsAny(s.User, ":/ \x00") {
+		c.fail("spec.user", fmt.Sprintf("%q is not a user name", s.User), "leave it out, or name a user of this host")
+	}
+	given := map[string]bool{}
+	for i, name := range s.Capabilities {
+		at := fmt.Sprintf("spec.capabilities[%d]", i)
+		switch {
+		case !slices.Contains(v1alpha1.Capabilities, name):
+			c.fail(at, fmt.Sprintf("%q cannot be given to a workload", name), "use "+strings.Join(v1alpha1.Capabilities, ", ")+"; others give the machine, which only `heddle up --privileged-workloads` does")
+		case given[name]:
+			c.fail(at, fmt.Sprintf("%q is there twice", name), "remove one of the two")
+		}
+		given[name] = true
 	}
 	c.workloadPorts(s.Ports)
 	c.readiness(s.Readiness)

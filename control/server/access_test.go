@@ -309,20 +309,34 @@ func TestWhatAnEditorMayStart(t *testing.T) {
 		t.Error(err)
 	}
 	// What an admin has started, an editor may restart and delete, but not turn into something else.
-	if _, err := apply(t, w.client, rooted, false); err != nil {
+	proxied := strings.Replace(plain, "name: cart,", "name: cart, annotations: { heddle.io/proxy-path: /opt/proxy },", 1)
+	if _, err := apply(t, w.client, proxied, false); err != nil {
 		t.Fatal(err)
 	}
-	annotated := strings.Replace(rooted, "name: cart,", `name: cart, annotations: { heddle.io/stopped: "true" },`, 1)
-	if _, err := apply(t, c, annotated, false); err != nil {
+	if _, err := apply(t, c, strings.Replace(proxied, "/opt/proxy", `/opt/proxy, heddle.io/stopped: "true"`, 1), false); err != nil {
 		t.Error(err)
 	}
-	_, err = apply(t, c, strings.Replace(rooted, "[cart]", "[sh]", 1), false)
-	wants(t, "another command", err, http.StatusForbidden, "spec.user")
-	if _, err := apply(t, w.client, "apiVersion: v1\nkind: Namespace\nmetadata: { name: shop, labels: { heddle.io/privileged: \"true\" } }\n", false); err != nil {
+	_, err = apply(t, c, strings.Replace(proxied, "[cart]", "[sh]", 1), false)
+	wants(t, "another command", err, http.StatusForbidden, "heddle.io/proxy-path")
+	// An admin has to say that the namespace may, first or at once; and that it may not any more, last.
+	const allowing = "apiVersion: v1\nkind: Namespace\nmetadata: { name: shop, labels: { heddle.io/privileged: \"true\" } }\n"
+	capable := strings.Replace(plain, "[cart]", "[cart], capabilities: [NET_RAW]", 1)
+	for content, path := range map[string]string{rooted: "spec.user", strings.Replace(rooted, "root", "nobody", 1): "spec.user", capable: "spec.capabilities"} {
+		_, err = apply(t, w.client, content, false)
+		wants(t, content, err, http.StatusUnprocessableEntity, path, "does not allow it", LabelPrivileged)
+	}
+	if _, err := apply(t, w.client, rooted+"---\n"+allowing, false); err != nil {
 		t.Fatal(err)
 	}
+	forbidding := strings.Replace(allowing, "true", "false", 1)
+	_, err = apply(t, w.client, forbidding, false)
+	wants(t, "a namespace that ceases to allow it", err, http.StatusUnprocessableEntity, LabelPrivileged, "shop/cart needs it")
+	wants(t, "a namespace that goes", w.client.Delete(context.Background(), objects.Namespace, "", "shop"), http.StatusUnprocessableEntity, "shop/cart needs it")
 	if _, err := apply(t, c, strings.Replace(rooted, "[cart]", "[sh]", 1), false); err != nil {
 		t.Errorf("in a privileged namespace: %v", err)
+	}
+	if _, err := apply(t, w.client, plain+"---\n"+forbidding, false); err != nil {
+		t.Error(err)
 	}
 	// An editor of everything may make namespaces, but not privileged ones, and no access.
 	w.binds(t, "editor", "*")

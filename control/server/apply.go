@@ -132,7 +132,7 @@ func (s *Server) write(ctx context.Context, b batch) (client.ApplyResponse, erro
 	for _, o := range b.objects {
 		o.Origin.User = cmp.Or(b.claimed, caller.Name)
 	}
-	if errs := s.protect(b, existing); len(errs) > 0 {
+	if errs := append(s.protect(b, existing), s.confine(b, existing)...); len(errs) > 0 {
 		return response, invalid(errs)
 	}
 	writes, results, err := s.deletions(b, existing)

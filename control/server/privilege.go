@@ -15,8 +15,8 @@ import (
 	"heddle.io/heddle/control/server/client"
 )
 
-// LabelPrivileged with the value "true" on a Namespace allows editors to start privileged workloads in it: as root, as
-// other users of the machine, with another proxy program. Only an admin of all namespaces may set or remove it.
+// LabelPrivileged with the value "true" on a Namespace allows privileged workloads in it: as root, as other users of the
+// machine, with capabilities; and has editors start them, and those with another proxy program. Only an admin of all namespaces may set or remove it.
 const LabelPrivileged = "heddle.io/privileged"
 
 // permit says whether a caller may make a batch of changes: nil, or what it may not, with status 403.
@@ -134,12 +134,7 @@ func permitWorkload(caller *access.Caller, o, old *objects.Object) []*client.Pro
 	return out
 }
 
-// unprivilegedUsers may be whoever workloads run as by default. Every other user of the machine may have a role in this
-// API, files, or processes.
-var unprivilegedUsers = []string{"", "nobody", "65534"}
-
-// ordinary are the fields of a Workload that give its processes nothing that an ordinary program of the user nobody has
-// not. A field that is not listed is privileged, so that a new one is refused until somebody thought about it.
+// ordinary are the fields of a Workload that give its processes nothing that an ordinary program in a sandbox has not. A field that is not listed is privileged, so that a new one is refused until somebody thought about it.
 var ordinary = map[string]bool{
 	"cluster": true, "replicas": true, "serviceAccount": true, "command": true, "args": true, "env": true, "ports": true, "readiness": true,
 	"resources": true, "restart": true,
@@ -160,7 +155,7 @@ func privileges(w *v1alpha1.Workload) map[string]string {
 		out["spec"] = err.Error()
 	}
 	for name, value := range fields {
-		if !ordinary[name] && (name != "user" || !slices.Contains(unprivilegedUsers, w.Spec.User)) {
+		if !ordinary[name] {
 			out["spec."+name] = string(value)
 		}
 	}

@@ -77,6 +77,8 @@ type Config struct {
 	Federation Federation
 	// Owner, when not zero, is the user of this machine who started the cluster: an admin, as root is.
 	Owner int
+	// PrivilegedWorkloads allows workloads to name any user in every namespace: they run without sandboxes.
+	PrivilegedWorkloads bool
 	// Remote is where the API is served over TLS too, by ServeRemote; the zero value for nowhere.
 	Remote Remote
 	// Audit records every change and signing before it is made.

@@ -20,7 +20,6 @@ import (
 	securityv1alpha1 "istio.io/api/security/v1alpha1"
 
 	"heddle.io/heddle/control/agent/network"
-	"heddle.io/heddle/control/cluster"
 )
 
 // maxConnections of one socket; a proxy needs two or three.
@@ -44,6 +43,8 @@ type Socket struct {
 type Config struct {
 	// Path of the socket. Its directory exists.
 	Path string
+	// User and group of the proxy: no other process of the machine has it.
+	User int
 	// Netns is the file of the workload's network namespace: a peer outside of it is refused.
 	Netns string
 	// Credential whose secrets are served.
@@ -64,7 +65,7 @@ func Listen(config Config) (*Socket, error) {
 	if err != nil {
 		return nil, fmt.Errorf("serve identity: %w", err)
 	}
-	if err := errors.Join(os.Chown(config.Path, cluster.ProxyUID, cluster.ProxyUID), os.Chmod(config.Path, 0o600)); err != nil {
+	if err := errors.Join(os.Chown(config.Path, config.User, config.User), os.Chmod(config.Path, 0o600)); err != nil {
 		listener.Close()
 		return nil, fmt.Errorf("guard socket: %w", err)
 	}
@@ -90,7 +91,7 @@ func Listen(config Config) (*Socket, error) {
 	secretv3.RegisterSecretDiscoveryServiceServer(s.server, serverv3.NewServer(ctx, config.Credential.secrets, config.Credential.delivered.callbacks()))
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(s.server, s.relay)
 	securityv1alpha1.RegisterIstioCertificateServiceServer(s.server, newIstio(config.Credential, config.Log, &s.Refused))
-	guarded := &guardedListener{UnixListener: listener, namespace: namespace, slots: make(chan struct{}, maxConnections), refused: &s.Refused, log: config.Log}
+	guarded := &guardedListener{UnixListener: listener, user: config.User, namespace: namespace, slots: make(chan struct{}, maxConnections), refused: &s.Refused, log: config.Log}
 	// Ends when the server stops.
 	go func() { _ = s.server.Serve(guarded) }()
 	return s, nil
@@ -106,10 +107,11 @@ func (s *Socket) Close() {
 	s.relay.close()
 }
 
-// guardedListener accepts only root and the proxy's user, and the latter only from inside the workload's network
-// namespace: all proxies of a host run as the same user, and must not get at each other's identities.
+// guardedListener accepts only the proxy's user from inside the workload's network namespace, and root from where the agent
+// is: a workload that runs as root is in another namespace of processes.
 type guardedListener struct {
 	*net.UnixListener
+	user      int
 	namespace uint64
 	slots     chan struct{}
 	refused   *atomic.Uint64
@@ -151,10 +153,10 @@ func (l *guardedListener) admit(c *net.UnixConn) error {
 		return fmt.Errorf("look at peer: %w", errors.Join(err, peerErr))
 	}
 	if peer.Uid == 0 {
-		return nil
+		return machines(peer.Pid)
 	}
-	if peer.Uid != cluster.ProxyUID {
-		return fmt.Errorf("peer runs as user %d, not as the proxy's user %d", peer.Uid, cluster.ProxyUID)
+	if int(peer.Uid) != l.user {
+		return fmt.Errorf("peer runs as user %d, not as the proxy's user %d", peer.Uid, l.user)
 	}
 	namespace, err := network.Inode(fmt.Sprintf("/proc/%d/ns/net", peer.Pid))
 	if err != nil {
@@ -162,6 +164,22 @@ func (l *guardedListener) admit(c *net.UnixConn) error {
 	}
 	if namespace != l.namespace {
 		return fmt.Errorf("process %d is not in this workload's network namespace", peer.Pid)
+	}
+	return nil
+}
+
+// machines says whether a process is one of the machine's, not of a sandbox.
+func machines(pid int32) error {
+	theirs, err := network.Inode(fmt.Sprintf("/proc/%d/ns/pid", pid))
+	if err != nil {
+		return err
+	}
+	own, err := network.Inode("/proc/self/ns/pid")
+	if err != nil {
+		return err
+	}
+	if theirs != own {
+		return fmt.Errorf("process %d runs as root of a sandbox", pid)
 	}
 	return nil
 }

@@ -18,24 +18,34 @@ import (
 	"golang.org/x/sys/unix"
 
 	"heddle.io/heddle/control/agent/network"
+	"heddle.io/heddle/control/agent/users"
 	"heddle.io/heddle/control/cluster"
 )
 
-// Reserve chooses the cluster's address among the isolated ones and keeps it with the options, so that it is the same
-// after a restart of the cluster or the machine. An address that the options name already stays, unless another cluster
-// has it.
+// Reserve chooses what no other cluster of this machine has: the block of user ids, and of an isolated cluster the address
+// among the isolated ones. It keeps both with the options, so that they are the same after a restart of the cluster or the
+// machine. What the options name already stays, unless another cluster has it.
 func Reserve(c cluster.Cluster, o cluster.Options) (cluster.Options, error) {
 	held, err := network.LockMachine(c)
 	if err != nil {
 		return o, err
 	}
 	defer held.Close()
-	taken, err := reserved(c)
+	taken, blocks, err := reserved(c)
 	if err != nil {
 		return o, err
 	}
+	if o.UserBlock == 0 || blocks[o.UserBlock] != "" {
+		o.UserBlock = 1
+		for blocks[o.UserBlock] != "" {
+			o.UserBlock++
+		}
+		if o.UserBlock >= users.Blocks {
+			return o, fmt.Errorf("no user ids are left for cluster %s: %d clusters of this machine have some; remove some with `heddle down`", c.Name, len(blocks))
+		}
+	}
 	ranges := o.Family.Ranges()
-	if !ranges.WAN.Contains(o.Advertise) || taken[o.Advertise] != "" {
+	if o.Isolated && (!ranges.WAN.Contains(o.Advertise) || taken[o.Advertise] != "") {
 		address := ranges.Host().Addr().Next()
 		for taken[address] != "" {
 			address = address.Next()
@@ -52,13 +62,14 @@ func Reserve(c cluster.Cluster, o cluster.Options) (cluster.Options, error) {
 	return o, c.Keep(o)
 }
 
-// reserved are the addresses of the other isolated clusters of this machine, running or not.
-func reserved(c cluster.Cluster) (map[netip.Addr]string, error) {
+// reserved are the addresses of the other isolated clusters of this machine, and the blocks of user ids of all others,
+// running or not.
+func reserved(c cluster.Cluster) (addresses map[netip.Addr]string, blocks map[int]string, err error) {
 	entries, err := os.ReadDir(c.DataRoot)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("look for other clusters: %w", err)
+		return nil, nil, fmt.Errorf("look for other clusters: %w", err)
 	}
-	taken := map[netip.Addr]string{}
+	addresses, blocks = map[netip.Addr]string{}, map[int]string{}
 	for _, e := range entries {
 		other, err := cluster.New(e.Name())
 		if err != nil || other.Name == c.Name || !e.IsDir() {
@@ -67,13 +78,16 @@ func reserved(c cluster.Cluster) (map[netip.Addr]string, error) {
 		other.DataRoot = c.DataRoot
 		o, err := other.Options()
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if o.Isolated && o.Advertise.IsValid() {
-			taken[o.Advertise] = other.Name
+			addresses[o.Advertise] = other.Name
+		}
+		if o.UserBlock != 0 {
+			blocks[o.UserBlock] = other.Name
 		}
 	}
-	return taken, nil
+	return addresses, blocks, nil
 }
 
 // Ensure makes the namespaces of a cluster whose options were reserved, or repairs them; processes inside notice nothing.

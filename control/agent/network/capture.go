@@ -17,12 +17,12 @@ const captureTable = "heddle"
 // transaction, so traffic never passes uncaptured in between.
 //
 //   - what the application sends goes to the proxy's outbound port, loopback and DNS excepted
-//   - what the proxy sends is left alone, unless it calls its own workload's address: that comes in again by the
+//   - what the proxy sends, which is the only one to run as user, is left alone, unless it calls its own workload's address: that comes in again by the
 //     inbound port, so that identity is checked there too (the proxy's own last leg comes from 127.0.0.6 or ::6)
 //   - what arrives goes to the inbound port, except to the proxy's own health, metrics and gateway-less ports
 //   - the capture ports cannot be dialled directly: the proxy could not tell the original destination, and with port
 //     15001 a stranger could use it as an open relay
-func Capture(netns string, f cluster.Family) error {
+func Capture(netns string, f cluster.Family, user int) error {
 	return In(netns, func() error {
 		r, err := newRules(f, captureTable, "Heddle: brings traffic to the sidecar")
 		if err != nil {
@@ -36,10 +36,9 @@ func Capture(netns string, f cluster.Family) error {
 		r.chain("output", knftables.NATType, knftables.OutputHook, knftables.DNATPriority,
 			fmt.Sprintf("oifname lo %s saddr %s return", ip, passthrough.Addr()),
 			fmt.Sprintf("oifname lo %s daddr %s return", ip, loopback),
-			fmt.Sprintf("oifname lo meta skuid %d meta l4proto tcp redirect to :%d", cluster.ProxyUID, cluster.PortInbound),
+			fmt.Sprintf("oifname lo meta skuid %d meta l4proto tcp redirect to :%d", user, cluster.PortInbound),
 			"oifname lo return",
-			fmt.Sprintf("meta skuid %d return", cluster.ProxyUID),
-			fmt.Sprintf("meta skgid %d return", cluster.ProxyUID),
+			fmt.Sprintf("meta skuid %d return", user),
 			fmt.Sprintf("%s daddr %s tcp dport 53 return", ip, dns),
 			fmt.Sprintf("meta l4proto tcp redirect to :%d", cluster.PortOutbound),
 		)

@@ -235,7 +235,7 @@ func TestCaptureBringsTrafficToTheProxy(t *testing.T) {
 		if err := Captured(app, f); err == nil {
 			t.Fatal("capture reported before it was made")
 		}
-		if err := Capture(app, f); err != nil {
+		if err := Capture(app, f, proxyUser); err != nil {
 			t.Fatal(err)
 		}
 		if err := Captured(app, f); err != nil {
@@ -279,7 +279,7 @@ func TestTheProxysOwnTraffic(t *testing.T) {
 	families(t, func(t *testing.T, f cluster.Family, at func(int) string, to func(int, int) string) {
 		c := testCluster(t, f)
 		app, peer := attach(t, c, "app-0", at(2)), attach(t, c, "peer-0", at(3))
-		if err := Capture(app, f); err != nil {
+		if err := Capture(app, f, proxyUser); err != nil {
 			t.Fatal(err)
 		}
 		passthrough := "127.0.0.6"
@@ -301,13 +301,16 @@ func TestTheProxysOwnTraffic(t *testing.T) {
 	})
 }
 
+// proxyUser is whom the proxies of these tests run as.
+const proxyUser = 1879048199
+
 // callAsProxy calls as the proxy's user, from an address.
 func callAsProxy(netns, source, address string) (string, error) {
 	var out []byte
 	err := In(netns, func() error {
 		cmd := exec.Command("/proc/self/exe")
 		cmd.Env = []string{"HEDDLE_TEST_CALL=" + address, "HEDDLE_TEST_SOURCE=" + source}
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: cluster.ProxyUID, Gid: cluster.ProxyUID}}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: proxyUser, Gid: proxyUser}}
 		var err error
 		out, err = cmd.Output()
 		return err
@@ -319,7 +322,7 @@ func TestDNSReachesTheAgent(t *testing.T) {
 	families(t, func(t *testing.T, f cluster.Family, at func(int) string, to func(int, int) string) {
 		c := testCluster(t, f)
 		app := attach(t, c, "app-0", at(2))
-		if err := Capture(app, f); err != nil {
+		if err := Capture(app, f, proxyUser); err != nil {
 			t.Fatal(err)
 		}
 		server, err := net.ListenPacket("udp", to(1, 15053))

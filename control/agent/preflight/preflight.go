@@ -36,8 +36,8 @@ type Requirements struct {
 const (
 	// minimumDisk is for the store, whose log alone is preallocated with 64 MB, keys and rotated logs.
 	minimumDisk = 512 << 20
-	// Oldest kernel: pidfd_open(2), with which processes are found again, came with 5.3.
-	minimumMajor, minimumMinor = 5, 3
+	// Oldest kernel: mount_setattr(2), by which all that a workload sees is made read-only at once, came with 5.12.
+	minimumMajor, minimumMinor = 5, 12
 )
 
 // Probes look at the machine. Tests put in others; [Machine] gives the real ones.
@@ -135,7 +135,7 @@ func kernel(p Probes) []Finding {
 		return []Finding{{"the kernel's release is unknown", "uname", fmt.Sprintf("%q is not a version", release), "run Heddle on Linux"}}
 	}
 	if major < minimumMajor || major == minimumMajor && minor < minimumMinor {
-		return []Finding{{"the kernel is too old", strings.TrimSpace(release), fmt.Sprintf("Linux %d.%d is the oldest that can follow processes safely (pidfd_open)", minimumMajor, minimumMinor), "boot a newer kernel"}}
+		return []Finding{{"the kernel is too old", strings.TrimSpace(release), fmt.Sprintf("Linux %d.%d is the oldest that can make all of a workload's view read-only (mount_setattr)", minimumMajor, minimumMinor), "boot a newer kernel"}}
 	}
 	return nil
 }

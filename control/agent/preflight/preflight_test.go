@@ -84,8 +84,8 @@ func TestEachFindingIsComplete(t *testing.T) {
 
 func TestOldestKernel(t *testing.T) {
 	for release, fine := range map[string]bool{
-		"2.6.32-754.el6.x86_64": false, "4.19.0-26-amd64": false, "5.2.21": false,
-		"5.3.0": true, "5.10.0-28-arm64": true, "6.1.0-18-amd64": true, "10.0.0": true,
+		"2.6.32-754.el6.x86_64": false, "4.19.0-26-amd64": false, "5.2.21": false, "5.10.0-28-arm64": false, "5.11.22": false,
+		"5.12.0": true, "6.1.0-18-amd64": true, "10.0.0": true,
 	} {
 		p := good()
 		p.Kernel = func() (string, error) { return release, nil }

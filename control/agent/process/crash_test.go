@@ -22,6 +22,8 @@ type starter struct {
 	Dir, Group string
 	Command    []string
 	Launcher   []string
+	// Confined says that the program runs in a sandbox.
+	Confined bool
 	// Point at which it is killed; "" lets it end by itself.
 	Point string
 }
@@ -63,7 +65,11 @@ func (s starter) run() error {
 	if err != nil {
 		return err
 	}
-	_, err = Start(Spec{Command: s.Command, Env: []string{"PATH=/bin:/usr/bin"}, Cgroups: dirs, Label: label}, s.path("app.json"), s.path("app.log"), s.Launcher,
+	spec := Spec{Command: s.Command, Env: []string{"PATH=/bin:/usr/bin"}, Cgroups: dirs, Label: label}
+	if s.Confined {
+		spec.UID, spec.GID, spec.Sandbox = someone, someone, &Sandbox{}
+	}
+	_, err = Start(spec, s.path("app.json"), s.path("app.log"), s.Launcher,
 		func(r Record) error { return WriteRecord(s.path("record.json"), r) })
 	if err == nil {
 		fmt.Println("started")
@@ -89,11 +95,11 @@ func (s starter) live(t *testing.T) string {
 // ran counts how often the program has begun.
 func (s starter) ran(t *testing.T) int {
 	t.Helper()
-	content, err := os.ReadFile(s.path("ran"))
+	content, err := os.ReadFile(s.path("app.log"))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		t.Fatal(err)
 	}
-	return strings.Count(string(content), "\n")
+	return strings.Count(string(content), "it begins")
 }
 
 // newStarter makes one whose program writes a line when it begins, and then stays or ends.
@@ -104,7 +110,7 @@ func newStarter(t *testing.T, stays bool) starter {
 	if stays {
 		then = "exec sleep 1000"
 	}
-	s.Command = []string{"/bin/sh", "-c", "echo $$ >>" + s.path("ran") + "; " + then}
+	s.Command = []string{"/bin/sh", "-c", "echo it begins; " + then}
 	h, err := Hierarchy()
 	if err != nil {
 		t.Fatal(err)
@@ -142,37 +148,36 @@ var points = []struct{ name, stays, ends string }{
 
 // A starter that is killed anywhere leaves a program that runs once: the next one finds it, or starts it when it never ran.
 func TestKilledAtEachPointOfAStart(t *testing.T) {
-	for _, point := range points {
-		for _, stays := range []bool{true, false} {
-			t.Run(fmt.Sprintf("%s, stays %v", point.name, stays), func(t *testing.T) {
-				s := newStarter(t, stays)
-				s.Point = point.name
-				s.live(t)
-				want := point.stays
-				if !stays {
-					want = point.ends
-					if want == "ended" {
-						settle(t, "the program's end", func() bool { return s.ran(t) == 1 && !s.runs(t) })
-					}
+	for i := range 4 * len(points) {
+		point, stays, confined := points[i/4], i%2 == 0, i/2%2 == 0
+		t.Run(fmt.Sprintf("%s, stays %v, confined %v", point.name, stays, confined), func(t *testing.T) {
+			s := newStarter(t, stays)
+			s.Point, s.Confined = point.name, confined
+			s.live(t)
+			want := point.stays
+			if !stays {
+				want = point.ends
+				if want == "ended" {
+					settle(t, "the program's end", func() bool { return s.ran(t) == 1 && !s.runs(t) })
 				}
-				s.Point = ""
-				if got := s.live(t); got != want {
-					t.Errorf("the next one: %s, want %s", got, want)
-				}
-				settle(t, "the program's beginning", func() bool { return s.ran(t) > 0 })
-				after := "found"
-				if !stays {
-					settle(t, "the program's end", func() bool { return !s.runs(t) })
-					after = "ended"
-				}
-				if got := s.live(t); got != after {
-					t.Errorf("the one after: %s, want %s", got, after)
-				}
-				if n := s.ran(t); n != 1 {
-					t.Errorf("it ran %d times", n)
-				}
-			})
-		}
+			}
+			s.Point = ""
+			if got := s.live(t); got != want {
+				t.Errorf("the next one: %s, want %s", got, want)
+			}
+			settle(t, "the program's beginning", func() bool { return s.ran(t) > 0 })
+			after := "found"
+			if !stays {
+				settle(t, "the program's end", func() bool { return !s.runs(t) })
+				after = "ended"
+			}
+			if got := s.live(t); got != after {
+				t.Errorf("the one after: %s, want %s", got, after)
+			}
+			if n := s.ran(t); n != 1 {
+				t.Errorf("it ran %d times", n)
+			}
+		})
 	}
 }
 
@@ -188,9 +193,11 @@ func (s starter) runs(t *testing.T) bool {
 
 // A record that is torn is repaired from what runs: the group's members, and the launcher's note of those that have ended.
 func TestTornRecordIsRepairedFromWhatRuns(t *testing.T) {
-	for _, stays := range []bool{true, false} {
-		t.Run(fmt.Sprintf("stays %v", stays), func(t *testing.T) {
+	for i := range 4 {
+		stays, confined := i%2 == 0, i/2 == 0
+		t.Run(fmt.Sprintf("stays %v, confined %v", stays, confined), func(t *testing.T) {
 			s := newStarter(t, stays)
+			s.Confined = confined
 			if got := s.live(t); got != "started" {
 				t.Fatal(got)
 			}

@@ -12,11 +12,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"heddle.io/heddle/control/agent/sandbox"
 )
 
 // Spec says how to start a process.
@@ -36,6 +37,8 @@ type Spec struct {
 	Resolv string `json:"resolv,omitempty"`
 	// Hide lists directories that look empty to the process.
 	Hide []string `json:"hide,omitempty"`
+	// Sandbox confines the process; nil runs it with what its user may do on this machine.
+	Sandbox *Sandbox `json:"sandbox,omitempty"`
 	// Cgroups lists the control group directories to join.
 	Cgroups []string `json:"cgroups,omitempty"`
 	// Dir is the working directory; "/" when empty.
@@ -48,12 +51,26 @@ type Spec struct {
 	Gated bool `json:"gated,omitempty"`
 }
 
+// Sandbox is what differs between sandboxes; package sandbox says what they have in common.
+type Sandbox struct {
+	// Keep lists directories that the process sees, read-only, although they are below a hidden one.
+	Keep []string `json:"keep,omitempty"`
+	// Capabilities that the process has, without CAP_.
+	Capabilities []string `json:"capabilities,omitempty"`
+	// PIDs bounds the processes of the user, where no control group does; zero leaves it. Root has no such bound.
+	PIDs uint64 `json:"pids,omitempty"`
+}
+
 // errorDescriptor is where the launcher reports why it could not start the program. It closes by itself when the
 // program starts.
 const errorDescriptor = 3
 
 // gateDescriptor is where a gated launcher is told to go on. When its starter dies before, it ends.
 const gateDescriptor = 4
+
+// beganDescriptor is where a gated launcher notes that it becomes the program. The starter opens it: a file that is open for
+// writing in the launcher's own mount namespace would keep that from being made read-only.
+const beganDescriptor = 5
 
 // errStarterGone: nobody hears it, and nothing has been started.
 var errStarterGone = errors.New("the process that started the launcher is gone")
@@ -67,6 +84,25 @@ func Launch(file string) error {
 		_, _ = fmt.Fprint(report, err)
 	}
 	return err
+}
+
+// InitArgument has the launcher's program be the first process of a sandbox.
+const InitArgument = "init"
+
+// Init is the first process of a sandbox that [Launch] became; the result is its exit code.
+func Init(command []string) int {
+	report := os.NewFile(errorDescriptor, "report")
+	unix.CloseOnExec(errorDescriptor)
+	return sandbox.Init(command, os.Environ(), func(err error) {
+		if err != nil {
+			_, _ = fmt.Fprint(report, startError(command[0], err))
+		}
+		report.Close()
+	})
+}
+
+func startError(program string, err error) error {
+	return fmt.Errorf("start %s: %w", program, err)
 }
 
 func launch(file string) error {
@@ -83,19 +119,57 @@ func launch(file string) error {
 		return fmt.Errorf("launch file %s names no command", file)
 	}
 	var began *os.File
+	var self Record
 	if spec.Gated {
 		unix.CloseOnExec(gateDescriptor)
-		// Opened now: later, the directory is hidden. It closes by itself when the program starts.
-		began, err = os.OpenFile(beganPath(file), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-		if err != nil {
-			return fmt.Errorf("open note of the start: %w", err)
+		unix.CloseOnExec(beganDescriptor)
+		began = os.NewFile(beganDescriptor, "began")
+		// By the number that the starter knows: in a sandbox, this process has another one.
+		if self, err = myself(); err != nil {
+			return fmt.Errorf("look at own process: %w", err)
 		}
 	}
 	// Namespaces, groups and the final exec are per thread until exec makes this thread the process.
 	runtime.LockOSThread()
+	if err := enter(spec); err != nil {
+		return err
+	}
+	if spec.Sandbox != nil {
+		err = confine(spec)
+	} else {
+		err = become(spec)
+	}
+	if err != nil {
+		return err
+	}
+	if spec.Gated {
+		if err := passGate(began, self); err != nil {
+			return err
+		}
+	}
+	if spec.Sandbox != nil {
+		// The report goes on to the sandbox's first process, which starts the program.
+		if _, err := unix.FcntlInt(errorDescriptor, unix.F_SETFD, 0); err != nil {
+			return fmt.Errorf("hand down the report: %w", err)
+		}
+		if err := sandbox.Filter(spec.Sandbox.Capabilities); err != nil {
+			return err
+		}
+		err = unix.Exec("/proc/self/exe", append(initCommand(), spec.Command...), spec.Env)
+	} else {
+		err = unix.Exec(spec.Command[0], spec.Command, spec.Env)
+	}
+	return startError(spec.Command[0], err)
+}
+
+// initCommand is how this program becomes the first process of a sandbox.
+func initCommand() []string { return []string{filepath.Base(os.Args[0]), InitArgument} }
+
+// enter joins what has a name: control groups and the network namespace.
+func enter(spec Spec) error {
 	for _, dir := range spec.Cgroups {
-		path := filepath.Join(dir, "cgroup.procs")
-		if err := os.WriteFile(path, []byte(strconv.Itoa(os.Getpid())), 0); err != nil {
+		// 0 is the writer, whatever number it has where.
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte("0"), 0); err != nil {
 			return fmt.Errorf("join control group: %w", err)
 		}
 	}
@@ -109,6 +183,39 @@ func launch(file string) error {
 		}
 		target.Close()
 	}
+	if spec.Files > 0 {
+		return limitFiles(spec.Files)
+	}
+	return nil
+}
+
+// confine makes the sandbox around the calling thread, but for the filter of system calls.
+func confine(spec Spec) error {
+	// A namespace of control groups shows the groups that it is made in as the roots.
+	if err := unix.Unshare(unix.CLONE_NEWCGROUP); err != nil {
+		return fmt.Errorf("make namespace of control groups: %w", err)
+	}
+	if spec.Hostname != "" {
+		if err := unix.Sethostname([]byte(spec.Hostname)); err != nil {
+			return fmt.Errorf("set host name %s: %w", spec.Hostname, err)
+		}
+	}
+	if err := sandbox.Furnish(sandbox.Config{Program: spec.Command[0], Hide: spec.Hide, Keep: spec.Sandbox.Keep, Resolv: spec.Resolv}); err != nil {
+		return err
+	}
+	if n := spec.Sandbox.PIDs; n > 0 {
+		if err := unix.Setrlimit(unix.RLIMIT_NPROC, &unix.Rlimit{Cur: n, Max: n}); err != nil {
+			return fmt.Errorf("set limit of processes to %d: %w", n, err)
+		}
+	}
+	if err := os.Chdir(spec.directory()); err != nil {
+		return fmt.Errorf("enter working directory: %w", err)
+	}
+	return sandbox.Become(spec.UID, spec.GID, spec.Sandbox.Capabilities)
+}
+
+// become changes the calling thread to what the process is to be without a sandbox.
+func become(spec Spec) error {
 	if spec.Hostname != "" {
 		if err := unix.Unshare(unix.CLONE_NEWUTS); err != nil {
 			return fmt.Errorf("make namespace of host names: %w", err)
@@ -139,16 +246,7 @@ func launch(file string) error {
 			}
 		}
 	}
-	if spec.Files > 0 {
-		if err := limitFiles(spec.Files); err != nil {
-			return err
-		}
-	}
-	dir := spec.Dir
-	if dir == "" {
-		dir = "/"
-	}
-	if err := os.Chdir(dir); err != nil {
+	if err := os.Chdir(spec.directory()); err != nil {
 		return fmt.Errorf("enter working directory: %w", err)
 	}
 	if err := unix.Setgroups(nil); err != nil {
@@ -163,27 +261,22 @@ func launch(file string) error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("forbid new privileges: %w", err)
 	}
-	if spec.Gated {
-		if err := passGate(began); err != nil {
-			return err
-		}
-	}
-	if err := unix.Exec(spec.Command[0], spec.Command, spec.Env); err != nil {
-		return fmt.Errorf("start %s: %w", spec.Command[0], err)
-	}
 	return nil
+}
+
+func (s Spec) directory() string {
+	if s.Dir == "" {
+		return "/"
+	}
+	return s.Dir
 }
 
 // passGate waits until the starter has noted the process, and notes itself that the program begins: from here on nothing
 // but the program's own ending keeps it from running.
-func passGate(began io.Writer) error {
+func passGate(began io.Writer, self Record) error {
 	gate := os.NewFile(gateDescriptor, "gate")
 	if _, err := io.ReadFull(gate, make([]byte, 1)); err != nil {
 		return errStarterGone
-	}
-	self, err := inspect(os.Getpid())
-	if err != nil {
-		return fmt.Errorf("look at own process: %w", err)
 	}
 	if _, err := io.WriteString(began, self.key()); err != nil {
 		return fmt.Errorf("note the start: %w", err)

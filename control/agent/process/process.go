@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"heddle.io/heddle/control/agent/sandbox"
 	"heddle.io/heddle/control/durable"
 )
 
@@ -33,6 +34,8 @@ type Record struct {
 type Process struct {
 	Record Record
 	done   chan struct{}
+	// confined says that its exit code is that of a sandbox's first process, which cannot be killed by a signal from inside.
+	confined bool
 	// reason is set before done closes.
 	reason string
 	failed bool
@@ -79,9 +82,22 @@ func Start(spec Spec, file, log string, launcher []string, note func(Record) err
 	cmd := exec.Command(launcher[0], append(launcher[1:], file)...)
 	cmd.Stdout, cmd.Stderr = output, output
 	cmd.ExtraFiles = []*os.File{report, waiting}
+	if spec.Gated {
+		began, err := os.OpenFile(beganPath(file), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+		if err != nil {
+			report.Close()
+			waiting.Close()
+			return nil, fmt.Errorf("open note of the start: %w", err)
+		}
+		defer began.Close()
+		cmd.ExtraFiles = append(cmd.ExtraFiles, began)
+	}
 	cmd.Dir = "/"
 	// A session of its own: signals to the agent's terminal do not reach it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if spec.Sandbox != nil {
+		cmd.SysProcAttr.Cloneflags = sandbox.Namespaces
+	}
 	err = cmd.Start()
 	report.Close()
 	waiting.Close()
@@ -92,7 +108,7 @@ func Start(spec Spec, file, log string, launcher []string, note func(Record) err
 	// The launcher keeps id and start time when it becomes the program. It cannot be gone entirely before it is waited for.
 	record, inspectErr := inspect(cmd.Process.Pid)
 	record.PID, record.Started = cmd.Process.Pid, time.Now()
-	p := &Process{Record: record, done: make(chan struct{})}
+	p := &Process{Record: record, done: make(chan struct{}), confined: spec.Sandbox != nil}
 	go func() {
 		p.ended(cmd.Wait(), cmd.ProcessState)
 	}()
@@ -130,8 +146,16 @@ func (p *Process) ended(err error, state *os.ProcessState) {
 		p.reason, p.failed = fmt.Sprint(err), true
 		return
 	}
-	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
-		p.reason, p.failed = "killed by signal "+unix.SignalName(status.Signal()), true
+	status, ok := state.Sys().(syscall.WaitStatus)
+	killer := syscall.Signal(0)
+	switch {
+	case ok && status.Signaled():
+		killer = status.Signal()
+	case p.confined:
+		killer = sandbox.KilledBy(state.ExitCode())
+	}
+	if killer != 0 {
+		p.reason, p.failed = "killed by signal "+unix.SignalName(killer), true
 		return
 	}
 	p.reason, p.failed = "exit code "+strconv.Itoa(state.ExitCode()), state.ExitCode() != 0
@@ -178,9 +202,22 @@ func (r Record) Alive() bool {
 
 // Self is the record of the calling process.
 func Self() (Record, error) {
-	r, err := inspect(os.Getpid())
+	r, err := myself()
 	r.Started = time.Now()
 	return r, err
+}
+
+// myself looks at the calling process as /proc knows it, which need not be by the number that it has itself.
+func myself() (Record, error) {
+	link, err := os.Readlink("/proc/self")
+	if err != nil {
+		return Record{}, err
+	}
+	pid, err := strconv.Atoi(link)
+	if err != nil {
+		return Record{}, err
+	}
+	return inspect(pid)
 }
 
 func inspect(pid int) (Record, error) {

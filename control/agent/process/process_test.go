@@ -27,6 +27,9 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	if len(os.Args) > 2 && os.Args[1] == InitArgument {
+		os.Exit(Init(os.Args[2:]))
+	}
 	if len(os.Args) == 3 && os.Args[1] == "launch" {
 		if err := Launch(os.Args[2]); err != nil {
 			os.Exit(127)

@@ -1,0 +1,282 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Namespaces that a launcher must have been born into (clone flags): others' processes, mounts, shared memory and host name
+// do not exist there. The network namespace is entered by name.
+const Namespaces = unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
+
+// Places that are never shown: sockets of the machine's services, and what only its administrators read. A workload that
+// runs as root owns most of these files, so that their mode alone does not keep it out.
+var (
+	hiddenDirs = []string{
+		"/run", "/root", "/boot", "/etc/ssh", "/etc/ssl/private", "/etc/sudoers.d", "/etc/kubernetes", "/etc/wireguard", "/etc/NetworkManager",
+		"/var/lib/docker", "/var/lib/containerd", "/var/lib/kubelet", "/var/lib/etcd", "/var/lib/libvirt", "/var/lib/lxd", "/var/lib/rancher",
+		"/var/lib/private", "/var/lib/systemd", "/var/spool/cron", "/var/log/journal", "/var/log/audit", "/lost+found",
+	}
+	hiddenFiles = []string{"/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/sudoers", "/etc/krb5.keytab", "/etc/security/opasswd"}
+	// What the kernel shows of the whole machine, as Docker masks it, with what it tells of others' memory.
+	maskedProc = []string{
+		"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/key-users", "/proc/kmsg", "/proc/kpagecgroup",
+		"/proc/kpagecount", "/proc/kpageflags", "/proc/latency_stats", "/proc/sched_debug", "/proc/scsi", "/proc/slabinfo", "/proc/timer_list",
+		"/proc/timer_stats", "/proc/vmallocinfo", "/proc/dynamic_debug",
+	}
+	readOnlyProc = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger", "/proc/mtrr", "/proc/pressure"}
+	maskedSys    = []string{"/sys/firmware", "/sys/devices/virtual/powercap"}
+)
+
+// tree is a part of the machine's files that is to be seen where it is, once what is above it is hidden.
+type tree struct {
+	path string
+	fd   int
+	dir  bool
+}
+
+// Furnish changes the mount namespace of the calling thread, which must be its own.
+func Furnish(c Config) error {
+	// Slave, not private: what the machine unmounts must not be kept alive here.
+	if err := unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("detach mounts: %w", err)
+	}
+	trees, resolv, err := take(c)
+	if err != nil {
+		return err
+	}
+	if err := restrict(unix.AT_FDCWD, "/", unix.AT_RECURSIVE, unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV); err != nil {
+		return err
+	}
+	// Before what is hidden, for /run may hold the file that it is a link to.
+	link, err := filepath.EvalSymlinks("/etc/resolv.conf")
+	if err != nil && c.Resolv != "" {
+		return fmt.Errorf("look for /etc/resolv.conf: %w", err)
+	}
+	if err := private(); err != nil {
+		return err
+	}
+	hidden, err := hide(c.Hide)
+	if err != nil {
+		return err
+	}
+	if c.Resolv != "" {
+		trees = append(trees, tree{path: link, fd: resolv})
+	}
+	for _, t := range trees {
+		if err := t.show(); err != nil {
+			return err
+		}
+	}
+	for _, dir := range hidden {
+		if err := restrict(unix.AT_FDCWD, dir, 0, unix.MOUNT_ATTR_RDONLY); err != nil {
+			return err
+		}
+	}
+	return errors.Join(devices(), kernel())
+}
+
+// take takes what must stay visible, before it is hidden.
+func take(c Config) (trees []tree, resolv int, err error) {
+	covers := append([]string{"/tmp", "/var/tmp"}, hiddenDirs...)
+	if program, err := filepath.EvalSymlinks(c.Program); err == nil {
+		for _, path := range []string{c.Program, program} {
+			// Whatever is configured, the cluster's own files are not shown.
+			if below(path, covers) && !below(path, c.Hide) {
+				t, err := clone(program)
+				if err != nil {
+					return nil, 0, err
+				}
+				t.path = path
+				trees = append(trees, t)
+			}
+		}
+	}
+	for _, dir := range c.Keep {
+		t, err := clone(dir)
+		if err != nil {
+			return nil, 0, err
+		}
+		t.dir = true
+		trees = append(trees, t)
+	}
+	if c.Resolv != "" {
+		t, err := clone(c.Resolv)
+		if err != nil {
+			return nil, 0, err
+		}
+		resolv = t.fd
+	}
+	return trees, resolv, nil
+}
+
+func below(path string, dirs []string) bool {
+	for _, dir := range dirs {
+		if strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+func clone(path string) (tree, error) {
+	fd, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		return tree{}, fmt.Errorf("take %s: %w", path, err)
+	}
+	return tree{path: path, fd: fd}, restrict(fd, "", unix.AT_EMPTY_PATH, unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV)
+}
+
+// show puts the tree where it was. There is nothing there, or only what hides it.
+func (t tree) show() error {
+	defer unix.Close(t.fd)
+	dir := t.path
+	if !t.dir {
+		dir = filepath.Dir(t.path)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("make place for %s: %w", t.path, err)
+	}
+	if _, err := os.Lstat(t.path); errors.Is(err, os.ErrNotExist) {
+		if err := os.WriteFile(t.path, nil, 0o644); err != nil {
+			return fmt.Errorf("make place for %s: %w", t.path, err)
+		}
+	}
+	if err := unix.MoveMount(t.fd, "", unix.AT_FDCWD, t.path, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return fmt.Errorf("show %s: %w", t.path, err)
+	}
+	return nil
+}
+
+// restrict adds attributes to a mount.
+func restrict(fd int, path string, flags uint, attributes uint64) error {
+	if err := unix.MountSetattr(fd, path, flags, &unix.MountAttr{Attr_set: attributes}); err != nil {
+		return fmt.Errorf("restrict mount %s: %w", path, err)
+	}
+	return nil
+}
+
+// hide covers directories by empty ones, and files by nothing. It returns the directories, which can still be written to.
+func hide(more []string) ([]string, error) {
+	var hidden []string
+	for _, dir := range append(append([]string(nil), hiddenDirs...), more...) {
+		info, err := os.Lstat(dir)
+		if errors.Is(err, os.ErrNotExist) || err == nil && !info.IsDir() {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("hide %s: %w", dir, err)
+		}
+		if err := unix.Mount("none", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "size=64k,nr_inodes=64,mode=0755"); err != nil {
+			return nil, fmt.Errorf("hide %s: %w", dir, err)
+		}
+		hidden = append(hidden, dir)
+	}
+	return hidden, mask(hiddenFiles)
+}
+
+// mask covers what is there of the paths: files by /dev/null, directories by empty ones.
+func mask(paths []string) error {
+	for _, path := range paths {
+		info, err := os.Stat(path)
+		if err != nil {
+			// Not on this machine.
+			continue
+		}
+		if info.IsDir() {
+			err = unix.Mount("none", path, "tmpfs", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "size=0,nr_inodes=1,mode=0555")
+		} else {
+			err = unix.Mount("/dev/null", path, "", unix.MS_BIND, "")
+		}
+		if err != nil {
+			return fmt.Errorf("mask %s: %w", path, err)
+		}
+	}
+	return nil
+}
+
+// private makes the directories that a process may write to.
+func private() error {
+	options := "mode=1777,size=" + strconv.Itoa(TmpBytes) + ",nr_inodes=" + strconv.Itoa(TmpFiles)
+	if err := unix.Mount("none", "/tmp", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
+		return fmt.Errorf("make /tmp: %w", err)
+	}
+	if _, err := os.Stat("/var/tmp"); err == nil {
+		if err := unix.Mount("/tmp", "/var/tmp", "", unix.MS_BIND, ""); err != nil {
+			return fmt.Errorf("make /var/tmp: %w", err)
+		}
+	}
+	return nil
+}
+
+// devices makes /dev.
+func devices() error {
+	if err := unix.Mount("none", "/dev", "tmpfs", unix.MS_NOSUID|unix.MS_NOEXEC, "mode=0755,size=64k,nr_inodes=64"); err != nil {
+		return fmt.Errorf("make /dev: %w", err)
+	}
+	before := unix.Umask(0)
+	defer unix.Umask(before)
+	for name, number := range map[string]uint64{
+		"null": unix.Mkdev(1, 3), "zero": unix.Mkdev(1, 5), "full": unix.Mkdev(1, 7), "random": unix.Mkdev(1, 8), "urandom": unix.Mkdev(1, 9), "tty": unix.Mkdev(5, 0),
+	} {
+		if err := unix.Mknod("/dev/"+name, unix.S_IFCHR|0o666, int(number)); err != nil {
+			return fmt.Errorf("make /dev/%s: %w", name, err)
+		}
+	}
+	for name, target := range map[string]string{"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2", "ptmx": "pts/ptmx"} {
+		if err := os.Symlink(target, "/dev/"+name); err != nil {
+			return fmt.Errorf("make /dev/%s: %w", name, err)
+		}
+	}
+	for _, m := range []struct{ dir, kind, options string }{
+		{"/dev/pts", "devpts", "newinstance,ptmxmode=0666,mode=0620"}, {"/dev/shm", "tmpfs", "mode=1777,size=" + strconv.Itoa(ShmBytes)},
+	} {
+		if err := os.Mkdir(m.dir, 0o755); err != nil {
+			return fmt.Errorf("make %s: %w", m.dir, err)
+		}
+		flags := uintptr(unix.MS_NOSUID | unix.MS_NOEXEC)
+		if m.kind == "tmpfs" {
+			flags |= unix.MS_NODEV
+		}
+		if err := unix.Mount("none", m.dir, m.kind, flags, m.options); err != nil {
+			return fmt.Errorf("make %s: %w", m.dir, err)
+		}
+	}
+	return restrict(unix.AT_FDCWD, "/dev", 0, unix.MOUNT_ATTR_RDONLY)
+}
+
+// kernel makes /proc and /sys: of this namespace's processes and interfaces, and without the machine's control groups,
+// tracing and file systems of other kinds that are mounted below.
+func kernel() error {
+	const flags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
+	if err := unix.Mount("proc", "/proc", "proc", flags, ""); err != nil {
+		return fmt.Errorf("make /proc: %w", err)
+	}
+	// The kernel mounts no file system on itself, which it would be without a network namespace of the process's own.
+	if err := unix.Mount("none", "/sys", "tmpfs", flags, "size=0,nr_inodes=1"); err != nil {
+		return fmt.Errorf("cover /sys: %w", err)
+	}
+	if err := unix.Mount("sysfs", "/sys", "sysfs", flags|unix.MS_RDONLY, ""); err != nil {
+		return fmt.Errorf("make /sys: %w", err)
+	}
+	for _, path := range readOnlyProc {
+		if _, err := os.Stat(path); err != nil {
+			continue
+		}
+		if err := unix.Mount(path, path, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+			return fmt.Errorf("protect %s: %w", path, err)
+		}
+		if err := restrict(unix.AT_FDCWD, path, 0, unix.MOUNT_ATTR_RDONLY|flagsAttr); err != nil {
+			return err
+		}
+	}
+	return errors.Join(mask(maskedProc), mask(maskedSys))
+}
+
+const flagsAttr = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC

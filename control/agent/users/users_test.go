@@ -1,0 +1,93 @@
+package users
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func open(t *testing.T, path string, known map[string]int) *Users {
+	t.Helper()
+	u, err := Open(path, 3, func() map[string]int { return known })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u
+}
+
+func get(t *testing.T, u *Users, owner string) int {
+	t.Helper()
+	id, err := u.Get(owner)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !Ours(id) {
+		t.Errorf("%d is not in the range", id)
+	}
+	return id
+}
+
+func TestIdsAreKept(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "users.json")
+	u := open(t, path, nil)
+	a, b := get(t, u, "shop/cart-0"), get(t, u, "shop/cart-0/proxy")
+	if a == b || get(t, u, "shop/cart-0") != a || a < first+3*BlockSize || a >= first+4*BlockSize {
+		t.Errorf("%d, %d", a, b)
+	}
+	again := open(t, path, nil)
+	if get(t, again, "shop/cart-0/proxy") != b || again.Count() != 2 {
+		t.Error("an id changed when the agent was replaced")
+	}
+	if err := again.Keep(func(owner string) bool { return owner == "shop/cart-0" }); err != nil || again.Count() != 1 {
+		t.Error(err)
+	}
+	if kept := open(t, path, nil); kept.Count() != 1 || get(t, kept, "shop/cart-0") != a {
+		t.Error("what was given back is still kept, or the rest is not")
+	}
+}
+
+// What is given back is not the next one's: a file or a process of the one before may still be there for a moment.
+func TestIdsAreUsedAgainLast(t *testing.T) {
+	u := open(t, filepath.Join(t.TempDir(), "users.json"), nil)
+	a := get(t, u, "a")
+	if err := u.Keep(func(string) bool { return false }); err != nil {
+		t.Fatal(err)
+	}
+	if get(t, u, "b") == a {
+		t.Error("used again at once")
+	}
+}
+
+func TestTornFileIsRepaired(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "users.json")
+	u := open(t, path, nil)
+	a, b := get(t, u, "a"), get(t, u, "b")
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, whole[:len(whole)/2], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	u = open(t, path, map[string]int{"a": a, "b": b, "of another block": 7, "twice": a})
+	if u.Count() < 2 || u.Count() > 3 || get(t, u, "b") != b {
+		t.Errorf("%d known", u.Count())
+	}
+	if id := get(t, u, "c"); id == a || id == b {
+		t.Error("an id of what runs was handed out")
+	}
+}
+
+func TestIdsEnd(t *testing.T) {
+	u := open(t, filepath.Join(t.TempDir(), "users.json"), nil)
+	for i := range BlockSize {
+		u.owned[fmt.Sprint(i)], u.used[u.first+i] = u.first+i, true
+	}
+	if _, err := u.Get("one more"); err == nil {
+		t.Error("an id was handed out twice")
+	}
+	if _, err := Open("", Blocks, nil); err == nil {
+		t.Error("a block beyond the range")
+	}
+}
