@@ -55,7 +55,9 @@ func (s *session) describe(o *objects.Object) error {
 	line("Kind", o.Kind.Kind+" ("+o.Kind.APIVersion()+")")
 	pairs("Labels", o.GetLabels(), line)
 	pairs("Annotations", o.GetAnnotations(), line)
-	line("Created", o.GetCreationTimestamp().Format(time.RFC3339))
+	if created := o.GetCreationTimestamp(); !created.IsZero() {
+		line("Created", created.Format(time.RFC3339))
+	}
 	origin := o.Origin.String()
 	if o.Origin.User != "" && o.Origin.File != "" {
 		origin += " by " + o.Origin.User

@@ -154,7 +154,7 @@ func (s *session) root() *cobra.Command {
 		}
 	}
 	add("cluster", s.upCommand(), s.downCommand(), s.clusterCommand(), s.gnsCommand(), s.contextCommand())
-	add("access", s.accessCommand(), s.tokenCommand(), s.auditCommand())
+	add("access", s.accessCommand(), s.tokenCommand(), s.auditCommand(), s.secretsCommand())
 	add("objects", s.applyCommand(), s.getCommand(), s.describeCommand(), s.deleteCommand())
 	add("workloads", s.psCommand(), s.logsCommand(), s.stopCommand(), s.startCommand(), s.restartCommand())
 	add("look", s.checkCommand(), s.proxyCommand())

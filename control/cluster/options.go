@@ -32,9 +32,22 @@ type Options struct {
 	APIAddress netip.AddrPort `json:"apiAddress,omitzero"`
 	// APIClientCA is a file (PEM) with the authority whose client certificates name users of the API; empty for none.
 	APIClientCA string `json:"apiClientCA,omitempty"`
+	// SecretsKeyFile holds the keys that Secrets are encrypted with; empty for [Cluster.SecretsKey] in the cluster's data.
+	SecretsKeyFile string `json:"secretsKeyFile,omitempty"`
+	// KMSCommand is a program that wraps these keys with a key management service; empty leaves them in the file as they
+	// are.
+	KMSCommand string `json:"kmsCommand,omitempty"`
 }
 
 func (c Cluster) optionsPath() string { return filepath.Join(c.Data(), "cluster.json") }
+
+// SecretsKey is the file with the keys that Secrets are encrypted with.
+func (c Cluster) SecretsKey(o Options) string {
+	if o.SecretsKeyFile != "" {
+		return o.SecretsKeyFile
+	}
+	return filepath.Join(c.Data(), "store", "secrets.key")
+}
 
 // Options reads what [Cluster.Keep] kept; without it, the defaults.
 func (c Cluster) Options() (Options, error) {
