@@ -147,6 +147,12 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // run runs a command line against the API and gives its output and exit code as one text.
 func run(t *testing.T, a http.Handler, stdin string, args ...string) (string, int) {
 	t.Helper()
+	return runAs(t, a, stdin, append(args, "--cluster", "test")...)
+}
+
+// runAs is run without a cluster in the command line.
+func runAs(t *testing.T, a http.Handler, stdin string, args ...string) (string, int) {
+	t.Helper()
 	dir := t.TempDir()
 	socket := filepath.Join(dir, "api.sock")
 	listener, err := net.Listen("unix", socket)
@@ -159,7 +165,7 @@ func run(t *testing.T, a http.Handler, stdin string, args ...string) (string, in
 	var out, errs bytes.Buffer
 	s := &session{in: strings.NewReader(stdin), out: &out, err: &errs, contexts: contextFile{path: filepath.Join(dir, "config.yaml")},
 		connect: func(string) *client.Client { return client.New(socket) }, now: func() time.Time { return noon }}
-	code := s.main(context.Background(), append(args, "--cluster", "test"))
+	code := s.main(context.Background(), args)
 	text := out.String()
 	if errs.Len() > 0 {
 		text += "--- stderr\n" + errs.String()

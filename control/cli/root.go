@@ -130,7 +130,7 @@ func (s *session) root() *cobra.Command {
 	root.SetOut(s.out)
 	root.SetErr(s.err)
 	root.PersistentFlags().StringVar(&s.clusterName, "cluster", "", "cluster to talk to (default: $HEDDLE_CLUSTER, the current context, or the only cluster here)")
-	root.PersistentFlags().StringVar(&s.contextName, "context", "", "context to use: a cluster of this machine, or one that `heddle context add` added (default: $HEDDLE_CONTEXT)")
+	root.PersistentFlags().StringVar(&s.contextName, "context", "", "context to use: a cluster of this machine, or one that 'heddle context add' added (default: $HEDDLE_CONTEXT)")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		hint := ""
 		var unknown *pflag.NotExistError

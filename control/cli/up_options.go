@@ -53,7 +53,7 @@ func (o *upOptions) register(flags *pflag.FlagSet) {
 	flags.StringVar(&o.family, "ip-family", "", `addresses of workloads, gateways and links: ipv4 or ipv6 (default "ipv4")`)
 	flags.StringVar(&o.advertise, "advertise", "", "this machine's address for other clusters and for the ingress gateway's ports (default: the private address of the default route's interface, without the ingress)")
 	flags.StringVar(&o.join, "join", "", "become a member of the mesh whose primary is at this address")
-	flags.StringVar(&o.token, "token", "", "the join token, from the primary's `heddle up` or `heddle cluster token`")
+	flags.StringVar(&o.token, "token", "", "the join token, from the primary's 'heddle up' or 'heddle cluster token'")
 	flags.StringVar(&o.apiAddress, "api-address", "", "serve the API over TLS here too, for command lines on other machines: PORT (on loopback), ADDRESS:PORT, or none")
 	flags.StringVar(&o.apiClientCA, "api-client-ca", "", "a file (PEM) with the authority whose client certificates name users of the API: the common name the user, organizations the groups")
 	flags.StringVar(&o.secretsKey, "secrets-key-file", "", "the file with the keys that Secrets are encrypted with, made when it is not there; down leaves it alone (default: a file in the cluster's data)")
