@@ -90,6 +90,7 @@ func (s *session) checkCluster(ctx context.Context, name string) []finding {
 	}
 	out = append(out, checkProxies(ctx, c)...)
 	out = append(out, checkObjects(ctx, c)...)
+	out = append(out, checkSecrets(ctx, c)...)
 	out = append(out, checkCalls(ctx, c, running.Replicas, modes)...)
 	out = append(out, s.checkMesh(ctx, c, name, running.Replicas)...)
 	return append(out, checkIngress(ctx, c, name, running.Replicas)...)
@@ -147,6 +148,27 @@ func checkObjects(ctx context.Context, c *client.Client) []finding {
 		out = append(out, said("objects", "accepted", nil, fmt.Sprintf("%d, all that they name exists", total), ""))
 	}
 	return out
+}
+
+// checkSecrets has every Secret decrypted, where the cluster encrypts them by itself.
+func checkSecrets(ctx context.Context, c *client.Client) []finding {
+	status, err := c.Secrets(ctx)
+	var problem *client.Problem
+	if errors.As(err, &problem) && problem.Status == http.StatusNotImplemented {
+		return nil
+	}
+	remedy := "`heddle secrets status` shows the keys"
+	switch {
+	case err == nil && status.Secrets == 0:
+		return nil
+	case err != nil:
+	case len(status.Unreadable) > 0:
+		first := status.Unreadable[0]
+		err = fmt.Errorf("%s cannot be decrypted; %s: %s", count(len(status.Unreadable), "Secret"), first.Secret, first.Why)
+	case status.Unsealed > 0:
+		err, remedy = fmt.Errorf("%s not encrypted in the store", areIs(status.Unsealed, "Secret")), "run `heddle secrets rotate`"
+	}
+	return []finding{tried("secrets", "decrypted", err, fmt.Sprintf("%d, all encrypted in the store", status.Secrets), remedy)}
 }
 
 // peerModes reads the rules for mutual TLS.

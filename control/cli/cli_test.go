@@ -21,6 +21,7 @@ import (
 	"heddle.io/heddle/api/v1alpha1"
 	"heddle.io/heddle/control/agent"
 	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/seal"
 	"heddle.io/heddle/control/server/client"
 )
 
@@ -126,6 +127,13 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_, _ = w.Write([]byte(`{"time":"2030-01-01T11:59:00Z","id":"A","who":"user root","from":"unix pid 7","for":"alice","action":"apply","objects":[{"name":"Service/shop/cart","action":"created"}],"result":"begun"}` + "\n" +
 			`{"time":"2030-01-01T11:59:01Z","id":"A","who":"user root","from":"unix pid 7","for":"alice","action":"apply","detail":"revision 7","result":"done"}` + "\n" +
 			`{"time":"2030-01-01T11:59:02Z","id":"B","who":"unknown","from":"192.0.2.7:4711","action":"` + r.URL.RawQuery + `","result":"refused","why":"the token is not known","unrecorded":3}` + "\n"))
+	case "GET /heddle/v1/secrets":
+		send(seal.Status{File: "/var/lib/heddle/test/store/secrets.key", Command: "/usr/local/bin/kms", Secrets: 4, Unsealed: 1, Rotating: true, Keys: []seal.KeyStatus{
+			{ID: "3f2a91c0", Created: noon.Add(-72 * time.Hour), Secrets: 2},
+			{ID: "77aa0012", Created: noon.Add(-time.Minute), Secrets: 1, Primary: true, Command: "/usr/local/bin/kms", Problem: "KMS command /usr/local/bin/kms unwrap: no answer within 10s"}},
+			Unreadable: []seal.Unreadable{{Secret: "Secret/shop/tls", Why: "the Secret cannot be decrypted: its key 77aa0012 is not to be had"}}})
+	case "POST /heddle/v1/secrets/rotate":
+		send(seal.Status{File: "/var/lib/heddle/test/store/secrets.key", Secrets: 4, Keys: []seal.KeyStatus{{ID: "1c0ffee1", Created: noon, Secrets: 4, Primary: true}}})
 	case "GET /heddle/v1/logs/shop/cart-0/app":
 		_, _ = w.Write([]byte("line one\nline two\n"))
 	case "GET /heddle/v1/proxies/n/config":
@@ -139,6 +147,12 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // run runs a command line against the API and gives its output and exit code as one text.
 func run(t *testing.T, a http.Handler, stdin string, args ...string) (string, int) {
 	t.Helper()
+	return runAs(t, a, stdin, append(args, "--cluster", "test")...)
+}
+
+// runAs is run without a cluster in the command line.
+func runAs(t *testing.T, a http.Handler, stdin string, args ...string) (string, int) {
+	t.Helper()
 	dir := t.TempDir()
 	socket := filepath.Join(dir, "api.sock")
 	listener, err := net.Listen("unix", socket)
@@ -151,7 +165,7 @@ func run(t *testing.T, a http.Handler, stdin string, args ...string) (string, in
 	var out, errs bytes.Buffer
 	s := &session{in: strings.NewReader(stdin), out: &out, err: &errs, contexts: contextFile{path: filepath.Join(dir, "config.yaml")},
 		connect: func(string) *client.Client { return client.New(socket) }, now: func() time.Time { return noon }}
-	code := s.main(context.Background(), append(args, "--cluster", "test"))
+	code := s.main(context.Background(), args)
 	text := out.String()
 	if errs.Len() > 0 {
 		text += "--- stderr\n" + errs.String()
@@ -215,6 +229,9 @@ func TestOutputs(t *testing.T) {
 		"token-list":              {args: "token list"},
 		"token-revoke":            {args: "token revoke 0123456789abcdef"},
 		"token-revoke-missing":    {args: "token revoke fedcba9876543210", code: exitError},
+		"secrets-status":          {args: "secrets status", code: exitError},
+		"secrets-status-json":     {args: "secrets status -o json", code: exitError},
+		"secrets-rotate":          {args: "secrets rotate"},
 		"audit":                   {args: "audit --who root --since 1h"},
 		"audit-json":              {args: "audit --refused --limit 7 -o json"},
 		"audit-bad-since":         {args: "audit --since yesterday", code: exitUsage},

@@ -57,7 +57,9 @@ func (s *session) describe(o *objects.Object) error {
 	pairs("Labels", o.GetLabels(), line)
 	pairs("Annotations", o.GetAnnotations(), line)
 	line("Runs as", runsAs(o))
-	line("Created", o.GetCreationTimestamp().Format(time.RFC3339))
+	if created := o.GetCreationTimestamp(); !created.IsZero() {
+		line("Created", created.Format(time.RFC3339))
+	}
 	origin := o.Origin.String()
 	if o.Origin.User != "" && o.Origin.File != "" {
 		origin += " by " + o.Origin.User

@@ -257,6 +257,9 @@ func columnsOf(kind *objects.Kind) columns {
 			}}
 	case objects.Secret:
 		return columns{head: []string{"TYPE", "DATA"}, cells: func(o *objects.Object) []string {
+			if text := conditionText(o, objects.ConditionAccepted); strings.HasPrefix(text, "False") {
+				return []string{"<unknown>", text}
+			}
 			if secret, ok := o.Resource.(*corev1.Secret); ok {
 				return []string{string(secret.Type), strconv.Itoa(len(secret.Data) + len(secret.StringData))}
 			}

@@ -20,6 +20,7 @@ import (
 	"heddle.io/heddle/control/agent"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/registry"
+	"heddle.io/heddle/control/seal"
 	"heddle.io/heddle/control/server/client"
 )
 
@@ -39,6 +40,8 @@ type meshAPI struct {
 	// calls answers calls; the default is that the service answers and proves its name.
 	calls    func(client.CallRequest) (client.CallResult, *client.Problem)
 	resolves []client.NamedHost
+	// secrets is how Secrets are encrypted.
+	secrets seal.Status
 
 	applied []client.ApplyRequest
 	deleted []string
@@ -137,6 +140,8 @@ func (a *meshAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "DELETE /apis/heddle.io/v1alpha1/globalnamespaces/boutique", "DELETE /apis/heddle.io/v1alpha1/clusters/cluster2":
 		a.deleted = append(a.deleted, r.URL.Path)
 		send(client.Result{Action: client.ActionDeleted})
+	case "GET /heddle/v1/secrets":
+		send(a.secrets)
 	case "GET /heddle/v1/status":
 		send(client.Status{Cluster: a.mesh.Cluster, PID: 7, Revision: 3, Objects: 4})
 	case "GET /heddle/v1/agent/status":

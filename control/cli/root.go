@@ -130,7 +130,7 @@ func (s *session) root() *cobra.Command {
 	root.SetOut(s.out)
 	root.SetErr(s.err)
 	root.PersistentFlags().StringVar(&s.clusterName, "cluster", "", "cluster to talk to (default: $HEDDLE_CLUSTER, the current context, or the only cluster here)")
-	root.PersistentFlags().StringVar(&s.contextName, "context", "", "context to use: a cluster of this machine, or one that `heddle context add` added (default: $HEDDLE_CONTEXT)")
+	root.PersistentFlags().StringVar(&s.contextName, "context", "", "context to use: a cluster of this machine, or one that 'heddle context add' added (default: $HEDDLE_CONTEXT)")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		hint := ""
 		var unknown *pflag.NotExistError
@@ -154,7 +154,7 @@ func (s *session) root() *cobra.Command {
 		}
 	}
 	add("cluster", s.upCommand(), s.downCommand(), s.clusterCommand(), s.caCommand(), s.gnsCommand(), s.contextCommand())
-	add("access", s.accessCommand(), s.tokenCommand(), s.auditCommand())
+	add("access", s.accessCommand(), s.tokenCommand(), s.auditCommand(), s.secretsCommand())
 	add("objects", s.applyCommand(), s.getCommand(), s.describeCommand(), s.deleteCommand())
 	add("workloads", s.psCommand(), s.logsCommand(), s.stopCommand(), s.startCommand(), s.restartCommand())
 	add("look", s.checkCommand(), s.proxyCommand())

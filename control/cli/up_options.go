@@ -20,6 +20,7 @@ import (
 	"heddle.io/heddle/control/ca"
 	"heddle.io/heddle/control/cluster"
 	"heddle.io/heddle/control/federation"
+	"heddle.io/heddle/control/seal"
 	"heddle.io/heddle/control/server/client"
 )
 
@@ -44,7 +45,9 @@ type upOptions struct {
 	// caCert and caKey are files with a certificate authority that was made elsewhere.
 	caCert, caKey   string
 	workloadKeyType string
-	privileged   bool
+	privileged      bool
+	secretsKey      string
+	kmsCommand      string
 	// given says whether the user set a flag.
 	given func(flag string) bool
 }
@@ -55,12 +58,14 @@ func (o *upOptions) register(flags *pflag.FlagSet) {
 	flags.StringVar(&o.family, "ip-family", "", `addresses of workloads, gateways and links: ipv4 or ipv6 (default "ipv4")`)
 	flags.StringVar(&o.advertise, "advertise", "", "this machine's address for other clusters and for the ingress gateway's ports (default: the private address of the default route's interface, without the ingress)")
 	flags.StringVar(&o.join, "join", "", "become a member of the mesh whose primary is at this address")
-	flags.StringVar(&o.token, "token", "", "the join token, from the primary's `heddle up` or `heddle cluster token`")
+	flags.StringVar(&o.token, "token", "", "the join token, from the primary's 'heddle up' or 'heddle cluster token'")
 	flags.StringVar(&o.apiAddress, "api-address", "", "serve the API over TLS here too, for command lines on other machines: PORT (on loopback), ADDRESS:PORT, or none")
 	flags.StringVar(&o.apiClientCA, "api-client-ca", "", "a file (PEM) with the authority whose client certificates name users of the API: the common name the user, organizations the groups")
 	flags.StringVar(&o.caCert, "ca-cert", "", "a file (PEM) with the mesh's certificate authority, made elsewhere: a root, or an intermediate and its chain up to the root")
 	flags.StringVar(&o.caKey, "ca-key", "", "a file (PEM) with the private key of --ca-cert, which others cannot read; it is copied to the cluster's data")
 	flags.StringVar(&o.workloadKeyType, "workload-key-type", "", `the keys of workloads' certificates: ecdsa-p256 or rsa-2048 (default "ecdsa-p256")`)
+	flags.StringVar(&o.secretsKey, "secrets-key-file", "", "the file with the keys that Secrets are encrypted with, made when it is not there; down leaves it alone (default: a file in the cluster's data)")
+	flags.StringVar(&o.kmsCommand, "kms-command", "", "a program that wraps these keys with a key management service (see the note on secrets at rest), or none")
 	flags.StringVar(&o.proxy, "proxy", "heddle-proxy", "the proxy program: a path, or a name looked up beside this program and in PATH")
 	flags.BoolVar(&o.foreign, "foreign-proxy", false, "the proxy takes a stock Envoy's arguments")
 	flags.StringVar(&o.gatewayProxy, "gateway-proxy", "", "another proxy program for the gateways, which takes a stock Envoy's arguments")
@@ -162,6 +167,9 @@ func (o upOptions) settle(c cluster.Cluster, before cluster.Options, kept, runni
 	if o.given("privileged-workloads") {
 		want.PrivilegedWorkloads = o.privileged
 	}
+	if want, err = o.sealing(c, want, kept); err != nil {
+		return want, err
+	}
 	if want.Isolated {
 		if o.advertise != "" {
 			return want, contradiction(c, "--advertise "+o.advertise, "it is isolated and has an address of its own", "leave the flag out")
@@ -228,7 +236,7 @@ func (o upOptions) address(want cluster.Options, kept bool, m machine) (cluster.
 // changing names the flags that a running cluster cannot heed.
 func (o upOptions) changing() string {
 	var names []string
-	for _, flag := range []string{"advertise", "gateway-proxy", "api-address", "api-client-ca", "workload-key-type", "privileged-workloads"} {
+	for _, flag := range []string{"advertise", "gateway-proxy", "api-address", "api-client-ca", "workload-key-type", "privileged-workloads", "secrets-key-file", "kms-command"} {
 		if o.given(flag) {
 			names = append(names, "--"+flag)
 		}
@@ -253,6 +261,38 @@ func apiAddress(text string, family cluster.Family) (netip.AddrPort, error) {
 		return netip.AddrPort{}, fmt.Errorf("--api-address %q: give a port (then it is on loopback), or an IP address and a port, for example 6443 or 192.0.2.10:6443", text)
 	}
 	return address, nil
+}
+
+// sealing decides how Secrets are encrypted. The file of a cluster that has one stays where it is: another would open none
+// of its Secrets.
+func (o upOptions) sealing(c cluster.Cluster, want cluster.Options, kept bool) (cluster.Options, error) {
+	if o.given("secrets-key-file") {
+		path, err := filepath.Abs(o.secretsKey)
+		if err != nil || o.secretsKey == "" {
+			return want, usageError{fmt.Errorf("--secrets-key-file %q: give the path of a file", o.secretsKey)}
+		}
+		if now := c.SecretsKey(want); kept && path != now && exists(now) {
+			if _, err := os.Stat(path); err != nil {
+				return want, &client.Problem{What: "the cluster's Secrets are encrypted with keys of another file", Where: "--secrets-key-file " + o.secretsKey, Why: now + " holds the keys, and the new file is not there",
+					Remedy: fmt.Sprintf("move it: stop the cluster with `heddle down --name %s --keep-data`, then `mv %s %s`", c.Name, now, path)}
+			}
+		}
+		want.SecretsKeyFile = path
+	}
+	if o.given("kms-command") {
+		want.KMSCommand = ""
+		if o.kmsCommand != "" && o.kmsCommand != "none" {
+			path, err := filepath.Abs(o.kmsCommand)
+			if err == nil {
+				err = seal.CheckCommand(path)
+			}
+			if err != nil {
+				return want, &client.Problem{What: "the KMS command cannot be used", Where: "--kms-command " + o.kmsCommand, Why: err.Error(), Remedy: "give a program that only root can write"}
+			}
+			want.KMSCommand = path
+		}
+	}
+	return want, nil
 }
 
 // clientAuthority is the whole path of a file with certificates.

@@ -39,9 +39,22 @@ type Options struct {
 	UserBlock int `json:"userBlock,omitempty"`
 	// PrivilegedWorkloads runs workloads without sandboxes, as whichever user they name.
 	PrivilegedWorkloads bool `json:"privilegedWorkloads,omitempty"`
+	// SecretsKeyFile holds the keys that Secrets are encrypted with; empty for [Cluster.SecretsKey] in the cluster's data.
+	SecretsKeyFile string `json:"secretsKeyFile,omitempty"`
+	// KMSCommand is a program that wraps these keys with a key management service; empty leaves them in the file as they
+	// are.
+	KMSCommand string `json:"kmsCommand,omitempty"`
 }
 
 func (c Cluster) optionsPath() string { return filepath.Join(c.Data(), "cluster.json") }
+
+// SecretsKey is the file with the keys that Secrets are encrypted with.
+func (c Cluster) SecretsKey(o Options) string {
+	if o.SecretsKeyFile != "" {
+		return o.SecretsKeyFile
+	}
+	return filepath.Join(c.Data(), "store", "secrets.key")
+}
 
 // Options reads what [Cluster.Keep] kept; without it, the defaults.
 func (c Cluster) Options() (Options, error) {

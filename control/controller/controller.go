@@ -37,6 +37,7 @@ import (
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/push"
 	"heddle.io/heddle/control/registry"
+	"heddle.io/heddle/control/seal"
 	"heddle.io/heddle/control/server"
 	"heddle.io/heddle/control/server/client"
 	"heddle.io/heddle/control/store"
@@ -78,6 +79,8 @@ type Controller struct {
 	// rebuild and restatus each hold one value when there is work.
 	rebuild  chan struct{}
 	restatus chan struct{}
+	// reread holds one value when everything in the store is to be read anew.
+	reread chan struct{}
 
 	// keeping is held while a report is taken and kept; before mu.
 	keeping sync.Mutex
@@ -106,7 +109,7 @@ type Controller struct {
 func Run(ctx context.Context, config Config) error {
 	c := &Controller{
 		config: config, log: config.Log, started: time.Now(),
-		instances: registry.NewInstances(), rebuild: make(chan struct{}, 1), restatus: make(chan struct{}, 1),
+		instances: registry.NewInstances(), rebuild: make(chan struct{}, 1), restatus: make(chan struct{}, 1), reread: make(chan struct{}, 1),
 		objects: map[objects.Key]*objects.Object{}, reports: map[string]client.Report{}, renamed: make(chan struct{}),
 	}
 	for _, dir := range []string{config.Cluster.Data(), config.Cluster.Run()} {
@@ -141,7 +144,11 @@ func Run(ctx context.Context, config Config) error {
 	if c.globals, err = registry.OpenGlobals(filepath.Join(config.Cluster.Data(), "globals.json"), c.settings.Globals); err != nil {
 		return err
 	}
-	if c.store, err = etcd.OpenEmbedded(ctx, filepath.Join(config.Cluster.Data(), "store"), nil); err != nil {
+	keys, err := seal.Open(ctx, seal.Options{File: config.Cluster.SecretsKey(options), Command: options.KMSCommand})
+	if err != nil {
+		return err
+	}
+	if c.store, err = etcd.OpenEmbedded(ctx, filepath.Join(config.Cluster.Data(), "store"), keys, nil); err != nil {
 		return err
 	}
 	defer func() {
@@ -209,6 +216,7 @@ func (c *Controller) serve(ctx context.Context) error {
 	part("follow store", func() error { return c.follow(ctx) })
 	part("build", func() error { c.buildLoop(ctx); return nil })
 	part("statuses", func() error { c.statusLoop(ctx); return nil })
+	part("secrets", func() error { c.secretsLoop(ctx); return nil })
 	part("federation", func() error { c.federation.Run(ctx); return nil })
 	part("xDS", func() error { return discovery.Serve(xdsListener) })
 	part("API", func() error { return api.Serve(ctx, apiListener) })
@@ -267,33 +275,58 @@ func (c *Controller) load(ctx context.Context) error {
 // follow keeps the objects at what the store holds, from what load read.
 func (c *Controller) follow(ctx context.Context) error {
 	for {
-		events, ended := c.store.Watch(ctx, c.revisionNow())
-		for group := range events {
-			specs := false
-			c.mu.Lock()
-			for _, e := range group {
-				if e.Object == nil {
-					delete(c.objects, e.Key)
-				} else {
-					c.objects[e.Key] = e.Object
-				}
-				c.revision = e.Revision
-				specs = specs || !e.StatusOnly
-			}
-			c.mu.Unlock()
-			if specs {
-				signal(c.rebuild)
-			}
-		}
-		switch err := ended(); {
+		err := c.followUntil(ctx)
+		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case !errors.Is(err, store.ErrCompacted):
+		case err != nil && !errors.Is(err, store.ErrCompacted):
 			return fmt.Errorf("watch store: %w", err)
 		}
 		if err := c.load(ctx); err != nil {
 			return err
 		}
+		signal(c.rebuild)
+	}
+}
+
+// followUntil follows the store until that fails, or everything is to be read anew.
+func (c *Controller) followUntil(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	events, ended := c.store.Watch(ctx, c.revisionNow())
+	for {
+		select {
+		case <-c.reread:
+			cancel()
+			for range events {
+				// Until it has ended: what it would tell is read anew.
+				continue
+			}
+			return nil
+		case group, ok := <-events:
+			if !ok {
+				return ended()
+			}
+			c.take(group)
+		}
+	}
+}
+
+// take puts a change of the store into force.
+func (c *Controller) take(group []store.Event) {
+	specs := false
+	c.mu.Lock()
+	for _, e := range group {
+		if e.Object == nil {
+			delete(c.objects, e.Key)
+		} else {
+			c.objects[e.Key] = e.Object
+		}
+		c.revision = e.Revision
+		specs = specs || !e.StatusOnly
+	}
+	c.mu.Unlock()
+	if specs {
 		signal(c.rebuild)
 	}
 }

@@ -145,9 +145,21 @@ type Object struct {
 	Status Status
 	// Revision is the store's revision of the last write to this object; zero when it is not stored yet.
 	Revision int64
+	// Unreadable is why the store cannot give the object's content, of which it then has nothing but kind and name; mostly
+	// empty. It is never stored.
+	Unreadable string
 
 	// lines are the lines of the fields in Origin.File, by field path; only where the object was decoded.
 	lines map[string]int
+}
+
+// Unknown is an object of which no more than its name can be read, and why.
+func Unknown(kind *Kind, key Key, why string) *Object {
+	o := &Object{Resource: kind.New(), Kind: kind, Unreadable: why}
+	setTypeMeta(o)
+	o.SetNamespace(key.Namespace)
+	o.SetName(key.Name)
+	return o
 }
 
 // FieldLine gives the line of a field, or of what encloses it, in the file that the object was decoded from, and

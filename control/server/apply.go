@@ -159,12 +159,16 @@ func (s *Server) write(ctx context.Context, b batch) (client.ApplyResponse, erro
 			continue
 		}
 		old := existing[w.Key]
-		changed := old == nil || !same(old, w.Object)
+		changed := old == nil || old.Unreadable != "" || !same(old, w.Object)
 		uid, err := newUID()
 		if err != nil {
 			return response, err
 		}
-		objects.SetCreated(w.Object, old, now, uid, changed)
+		known := old
+		if old != nil && old.Unreadable != "" {
+			known = nil
+		}
+		objects.SetCreated(w.Object, known, now, uid, changed)
 		result := client.Result{Key: w.Key, Action: client.ActionUnchanged, Warnings: warnings[w.Key]}
 		switch {
 		case old == nil:

@@ -148,6 +148,8 @@ func New(config Config) *Server {
 	route("POST /heddle/v1/tokens", somewhere(access.Admin, "make tokens"), s.handleMakeToken)
 	route("GET /heddle/v1/tokens", somewhere(access.Admin, "list tokens"), s.handleTokens)
 	route("DELETE /heddle/v1/tokens/{id}", somewhere(access.Admin, "revoke tokens"), s.handleRevokeToken)
+	route("GET /heddle/v1/secrets", everywhere(access.Viewer, "see how Secrets are encrypted"), s.handleSecrets)
+	route("POST /heddle/v1/secrets/rotate", everywhere(access.Admin, "encrypt Secrets with a new key"), s.handleRotateSecrets)
 	route("GET /heddle/v1/audit", everywhere(access.Admin, "read the audit log"), s.handleAudit)
 	mux.HandleFunc(agentPrefix, s.handleAgent(s.agent()))
 	if config.Metrics != nil {

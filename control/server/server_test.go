@@ -23,6 +23,7 @@ import (
 	"heddle.io/heddle/control/model"
 	"heddle.io/heddle/control/model/build"
 	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/seal"
 	"heddle.io/heddle/control/server/client"
 	"heddle.io/heddle/control/store/etcd"
 )
@@ -134,7 +135,11 @@ func startAll(t *testing.T, change ...func(*Server)) *world {
 		}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	store, err := etcd.OpenEmbedded(ctx, filepath.Join(dir, "store"), nil)
+	keys, err := seal.Open(ctx, seal.Options{File: filepath.Join(dir, "store", "secrets.key")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := etcd.OpenEmbedded(ctx, filepath.Join(dir, "store"), keys, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

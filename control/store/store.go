@@ -6,6 +6,7 @@ import (
 	"errors"
 
 	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/seal"
 )
 
 // Errors that every store returns, to be tested with errors.Is.
@@ -58,4 +59,15 @@ type Store interface {
 	SetStatus(ctx context.Context, key objects.Key, status objects.Status) error
 	// Close releases the store.
 	Close() error
+}
+
+// Sealing is implemented by stores that encrypt Secrets by themselves.
+type Sealing interface {
+	// SecretsStatus says with which keys Secrets are sealed, and which cannot be decrypted.
+	SecretsStatus(ctx context.Context) (seal.Status, error)
+	// RotateSecrets has every Secret sealed with the newest key, forgets what older revisions held, and then the older
+	// keys. It makes a new key if anew, unless a rotation is left to be finished.
+	RotateSecrets(ctx context.Context, anew bool) (seal.Status, error)
+	// ReloadKeys reads the keys again and says whether others can be used than before.
+	ReloadKeys(ctx context.Context) (bool, error)
 }

@@ -116,6 +116,13 @@ func (b *builder) admit(objs []*objects.Object) []*objects.Object {
 	sorted := slices.Clone(objs)
 	slices.SortStableFunc(sorted, func(x, y *objects.Object) int { return compareKeys(x.Key(), y.Key()) })
 	sorted = slices.DeleteFunc(sorted, func(o *objects.Object) bool {
+		if o.Unreadable != "" {
+			b.report.refuse(o.Key(), "Undecryptable", "", o.Unreadable, "until then it is as if it were not there")
+			if o.Kind == objects.Secret {
+				b.secrets[o.Key()] = o
+			}
+			return true
+		}
 		errs := objects.CheckForm(o)
 		for _, e := range errs {
 			b.report.refuse(o.Key(), "Invalid", e.Path, e.Problem, e.Remedy)

@@ -114,6 +114,9 @@ func (b *builder) credential(of objects.Key, path, name string, client bool) {
 
 // readCredential reads a Secret as Istio does: tls.crt, tls.key and ca.crt, or cert, key and cacert.
 func readCredential(o *objects.Object, client bool) (*model.Credential, string) {
+	if o.Unreadable != "" {
+		return nil, "cannot be read: " + o.Unreadable
+	}
 	secret, ok := o.Resource.(*corev1.Secret)
 	if !ok {
 		return nil, "is not a Secret"

@@ -4,6 +4,7 @@ package etcd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -14,6 +15,8 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+
+	"heddle.io/heddle/control/seal"
 )
 
 const (
@@ -29,10 +32,10 @@ const (
 	history = "10m"
 )
 
-// OpenEmbedded starts an etcd member in this process with its data below dir, and opens the store on it. The member
-// listens on no port: clients in this process are its only ones. Without a log, what ends the process is said on standard
-// error.
-func OpenEmbedded(ctx context.Context, dir string, log *zap.Logger) (*Store, error) {
+// OpenEmbedded starts an etcd member in this process with its data below dir, and opens the store on it, which seals
+// Secrets with the keys. The member listens on no port: clients in this process are its only ones. Without a log, what ends
+// the process is said on standard error.
+func OpenEmbedded(ctx context.Context, dir string, keys *seal.Ring, log *zap.Logger) (*Store, error) {
 	if log == nil {
 		// etcd ends the process by its log: why it did must not be lost.
 		log = zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(zap.NewProductionEncoderConfig()), zapcore.Lock(os.Stderr), zap.DPanicLevel))
@@ -42,10 +45,6 @@ func OpenEmbedded(ctx context.Context, dir string, log *zap.Logger) (*Store, err
 	}
 	place := newDisk(dir)
 	if err := place.prepare(); err != nil {
-		return nil, err
-	}
-	seal, err := openSeal(filepath.Join(dir, "secrets.key"))
-	if err != nil {
 		return nil, err
 	}
 	config := embed.NewConfig()
@@ -77,5 +76,10 @@ func OpenEmbedded(ctx context.Context, dir string, log *zap.Logger) (*Store, err
 		member.Close()
 		return nil, fmt.Errorf("etcd in %s is not ready after %v: check that the disk answers", config.Dir, startLimit)
 	}
-	return &Store{client: v3client.New(member.Server), seal: seal, stop: member.Close, room: place.room}, nil
+	s := &Store{client: v3client.New(member.Server), keys: keys, stop: member.Close, room: place.room,
+		defragment: func(context.Context) error { return member.Server.Backend().Defrag() }}
+	if err := s.firstKey(ctx); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
 }

@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/seal"
 	"heddle.io/heddle/control/store"
 )
 
@@ -25,13 +27,23 @@ const (
 // Store implements [store.Store] on etcd.
 type Store struct {
 	client *clientv3.Client
-	seal   *seal
-	stop   func()
+	keys   *seal.Ring
+	// rotating is held by the one rotation of keys that is under way.
+	rotating sync.Mutex
+	// writing is held for reading from when Secrets are sealed until they are stored: a rotation waits for those that were
+	// sealed with the key of before.
+	writing sync.RWMutex
+	stop    func()
+	// defragment rewrites the database without what is no longer in it.
+	defragment func(ctx context.Context) error
 	// room says why the disk has no space for a write; nil without an embedded member.
 	room func() error
 }
 
-var _ store.Store = (*Store)(nil)
+var (
+	_ store.Store   = (*Store)(nil)
+	_ store.Sealing = (*Store)(nil)
+)
 
 // Close ends the store and the embedded member.
 func (s *Store) Close() error {
@@ -128,6 +140,8 @@ func (s *Store) Apply(ctx context.Context, writes []store.Write) (int64, error) 
 	if err := s.hasRoom(); err != nil {
 		return 0, err
 	}
+	s.writing.RLock()
+	defer s.writing.RUnlock()
 	var conditions []clientv3.Cmp
 	var changes []clientv3.Op
 	for _, w := range writes {

@@ -1,0 +1,257 @@
+// Package seal encrypts Secrets before they are stored: each by itself, with AES-256 in Galois/counter mode (NIST SP
+// 800-38D), under a key that the record names, and bound to the object's place, so that one Secret's record is of no use in
+// another's. The keys are in a file that only root reads, as they are or wrapped by a command that asks a key management
+// service. It knows neither stores nor objects.
+package seal
+
+import (
+	"bytes"
+	"context"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Errors to be tested with errors.Is.
+var (
+	// ErrNoKey: there is no key to seal with.
+	ErrNoKey = errors.New("there is no key to encrypt Secrets with")
+	// ErrClosed: a record does not open, for want of its key or because it was changed.
+	ErrClosed = errors.New("the Secret cannot be decrypted")
+)
+
+// prefix begins a sealed record, "sealed:<key id>:<nonce, ciphertext, tag>"; a JSON document never begins like this.
+var prefix = []byte("sealed:")
+
+// keyBytes is the length of a key of AES-256, and maxID that of a key's identifier.
+const (
+	keyBytes = 32
+	maxID    = 16
+)
+
+// Options of a [Ring].
+type Options struct {
+	// File holds the keys, see [Open].
+	File string
+	// Command wraps new keys; empty leaves them in the file as they are. See [command] for what it must do.
+	Command string
+	// Now is the clock; nil for the system's.
+	Now func() time.Time
+}
+
+// Ring are the keys that records are sealed with: one for new records, others that older ones still name. It is safe for
+// concurrent use.
+type Ring struct {
+	options Options
+
+	mu   sync.RWMutex
+	keys keyFile
+	// open are the keys that can be used, by their identifier, and shut why others cannot.
+	open map[string]cipher.AEAD
+	shut map[string]error
+}
+
+// Open reads the keys. Without the file the ring is empty until [Ring.Add]. A file that others than its owner may read is
+// an error, and so is one that is damaged; a key that its command does not unwrap is none, but opens nothing until
+// [Ring.Reload] has better luck.
+func Open(ctx context.Context, o Options) (*Ring, error) {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Command != "" {
+		if err := (command{path: o.Command}).check(); err != nil {
+			return nil, err
+		}
+	}
+	r := &Ring{options: o}
+	_, err := r.Reload(ctx)
+	return r, err
+}
+
+// Reload reads the file again, and has wrapped keys unwrapped that were not before. It says whether other keys can be used
+// than before.
+func (r *Ring) Reload(ctx context.Context) (changed bool, err error) {
+	keys, err := readKeys(r.options.File)
+	if err != nil {
+		return false, err
+	}
+	r.mu.RLock()
+	before, had := r.keys, r.open
+	r.mu.RUnlock()
+	open, shut := map[string]cipher.AEAD{}, map[string]error{}
+	for _, k := range keys.Keys {
+		if old := before.find(k.ID); old != nil && old.same(k) && had[k.ID] != nil {
+			// What is open needs no command once more.
+			open[k.ID] = had[k.ID]
+			continue
+		}
+		secret, err := k.secret(ctx)
+		if err == nil {
+			open[k.ID], err = newAEAD(secret)
+		}
+		if err != nil {
+			delete(open, k.ID)
+			shut[k.ID] = err
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	changed = !slices.Equal(slices.Sorted(maps.Keys(open)), slices.Sorted(maps.Keys(r.open))) || keys.Primary != r.keys.Primary
+	r.keys, r.open, r.shut = keys, open, shut
+	return changed, nil
+}
+
+func newAEAD(key []byte) (cipher.AEAD, error) {
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		return nil, err
+	}
+	// A nonce of 96 random bits: good for 2^32 records under a key (SP 800-38D, section 8.3), which a store never has.
+	return cipher.NewGCMWithRandomNonce(block)
+}
+
+// Empty says that there is no key at all.
+func (r *Ring) Empty() bool {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return len(r.keys.Keys) == 0
+}
+
+// Primary is the identifier of the key that new records are sealed with, empty without one.
+func (r *Ring) Primary() string {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.keys.Primary
+}
+
+// Usable says that new records can be sealed.
+func (r *Ring) Usable() bool {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.open[r.keys.Primary] != nil
+}
+
+// Several says that there are keys beside the primary: a rotation has not come to its end.
+func (r *Ring) Several() bool {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return len(r.keys.Keys) > 1
+}
+
+// File is where the keys are.
+func (r *Ring) File() string { return r.options.File }
+
+// Add makes a key, on the disk before it is used, and has new records sealed with it. Older ones stay as they are.
+func (r *Ring) Add(ctx context.Context) error {
+	secret, id := make([]byte, keyBytes), make([]byte, 4)
+	for _, random := range [][]byte{secret, id} {
+		if _, err := rand.Read(random); err != nil {
+			return fmt.Errorf("make a key: %w", err)
+		}
+	}
+	k := key{ID: hex.EncodeToString(id), Created: r.options.Now().UTC().Truncate(time.Second)}
+	if err := k.keep(ctx, secret, r.options.Command); err != nil {
+		return err
+	}
+	aead, err := newAEAD(secret)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	next := keyFile{Primary: k.ID, Keys: append(slices.Clone(r.keys.Keys), k)}
+	if err := next.write(r.options.File); err != nil {
+		return err
+	}
+	r.keys, r.open[k.ID] = next, aead
+	return nil
+}
+
+// Retain forgets every key but the primary and those named.
+func (r *Ring) Retain(ids ...string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	next := keyFile{Primary: r.keys.Primary}
+	for _, k := range r.keys.Keys {
+		if k.ID == next.Primary || slices.Contains(ids, k.ID) {
+			next.Keys = append(next.Keys, k)
+		}
+	}
+	if len(next.Keys) == len(r.keys.Keys) {
+		return nil
+	}
+	if err := next.write(r.options.File); err != nil {
+		return err
+	}
+	r.keys = next
+	kept := func(id string) bool { return next.find(id) != nil }
+	maps.DeleteFunc(r.open, func(id string, _ cipher.AEAD) bool { return !kept(id) })
+	maps.DeleteFunc(r.shut, func(id string, _ error) bool { return !kept(id) })
+	return nil
+}
+
+// Seal encrypts a value that is to lie at a place.
+func (r *Ring) Seal(value []byte, place string) ([]byte, error) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	id := r.keys.Primary
+	aead := r.open[id]
+	if aead == nil {
+		if why := r.shut[id]; why != nil {
+			return nil, fmt.Errorf("%w: key %s of %s: %w", ErrNoKey, id, r.options.File, why)
+		}
+		return nil, fmt.Errorf("%w: %s holds none; restore the file, or run `heddle secrets rotate` to go on with a new key", ErrNoKey, r.options.File)
+	}
+	out := append(bytes.Clone(prefix), id+":"...)
+	return aead.Seal(out, nil, value, []byte(place)), nil
+}
+
+// Open gives the value of a sealed record. The errors are of [ErrClosed] and say what to do.
+func (r *Ring) Open(record []byte, place string) ([]byte, error) {
+	id, box, ok := split(record)
+	if !ok {
+		return nil, fmt.Errorf("%w: its record is damaged; apply it again", ErrClosed)
+	}
+	r.mu.RLock()
+	aead, why := r.open[id], r.shut[id]
+	r.mu.RUnlock()
+	if aead == nil {
+		if why != nil {
+			return nil, fmt.Errorf("%w: its key %s in %s: %w", ErrClosed, id, r.options.File, why)
+		}
+		return nil, fmt.Errorf("%w: its key %s is not in %s; restore the file from the backup that goes with the data, or apply the Secret again", ErrClosed, id, r.options.File)
+	}
+	value, err := aead.Open(nil, nil, box, []byte(place))
+	if err != nil {
+		return nil, fmt.Errorf("%w: its record was changed, moved from another Secret's place, or sealed with another key that is called %s too; apply it again", ErrClosed, id)
+	}
+	return value, nil
+}
+
+// KeyOf is the identifier of the key that a stored value is sealed with; false when the value is not sealed.
+func KeyOf(value []byte) (id string, sealed bool) {
+	if !bytes.HasPrefix(value, prefix) {
+		return "", false
+	}
+	id, _, _ = split(value)
+	return id, true
+}
+
+func split(record []byte) (id string, box []byte, ok bool) {
+	rest, ok := bytes.CutPrefix(record, prefix)
+	if !ok {
+		return "", nil, false
+	}
+	name, box, ok := bytes.Cut(rest, []byte(":"))
+	if !ok || len(name) == 0 || len(name) > maxID {
+		return "", nil, false
+	}
+	return string(name), box, true
+}

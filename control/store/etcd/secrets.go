@@ -1,0 +1,213 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/seal"
+	"heddle.io/heddle/control/store"
+)
+
+// secretsPage is how many Secrets are read at a time: each may have a mebibyte.
+const secretsPage = 64
+
+// rotateAttempts is how often a Secret is read again that somebody writes at the same time. What they write is sealed with
+// the new key by itself.
+const rotateAttempts = 5
+
+// firstKey makes the first key, unless the store holds sealed Secrets: theirs must have been lost, and is not to be
+// replaced without a word.
+func (s *Store) firstKey(ctx context.Context) error {
+	if !s.keys.Empty() {
+		return nil
+	}
+	lost := false
+	if err := s.eachSecret(ctx, func(kv *mvccpb.KeyValue) error {
+		_, sealed := seal.KeyOf(kv.Value)
+		lost = lost || sealed
+		return nil
+	}); err != nil || lost {
+		return err
+	}
+	return s.keys.Add(ctx)
+}
+
+// eachSecret reads all Secrets as they are stored.
+func (s *Store) eachSecret(ctx context.Context, do func(*mvccpb.KeyValue) error) error {
+	prefix := specs + strings.TrimSuffix(path(objects.Key{Kind: objects.Secret.Kind}), "_/")
+	from, end := prefix, clientv3.GetPrefixRangeEnd(prefix)
+	for {
+		got, err := s.client.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(secretsPage))
+		if err != nil {
+			return translate(err)
+		}
+		for _, kv := range got.Kvs {
+			if err := do(kv); err != nil {
+				return err
+			}
+		}
+		if !got.More {
+			return nil
+		}
+		from = string(got.Kvs[len(got.Kvs)-1].Key) + "\x00"
+	}
+}
+
+// SecretsStatus implements [store.Sealing].
+func (s *Store) SecretsStatus(ctx context.Context) (seal.Status, error) {
+	status := s.keys.Status()
+	with := map[string]int{}
+	err := s.eachSecret(ctx, func(kv *mvccpb.KeyValue) error {
+		status.Secrets++
+		id, sealed := seal.KeyOf(kv.Value)
+		if !sealed {
+			status.Unsealed++
+			return nil
+		}
+		with[id]++
+		place := string(kv.Key[len(specs):])
+		if _, err := s.keys.Open(kv.Value, place); err != nil {
+			status.Unreadable = append(status.Unreadable, seal.Unreadable{Secret: parsePath(place).String(), Why: err.Error()})
+		}
+		return nil
+	})
+	for i := range status.Keys {
+		status.Keys[i].Secrets = with[status.Keys[i].ID]
+	}
+	return status, err
+}
+
+// ReloadKeys implements [store.Sealing].
+func (s *Store) ReloadKeys(ctx context.Context) (bool, error) { return s.keys.Reload(ctx) }
+
+// RotateSecrets implements [store.Sealing]. A key is on the disk before it seals anything, and forgotten only when nothing
+// names it any more; so it may end anywhere, and the next one goes on from there.
+func (s *Store) RotateSecrets(ctx context.Context, anew bool) (seal.Status, error) {
+	s.rotating.Lock()
+	defer s.rotating.Unlock()
+	fail := func(err error) (seal.Status, error) { return seal.Status{}, err }
+	// As others may have left the file.
+	if _, err := s.keys.Reload(ctx); err != nil {
+		return fail(err)
+	}
+	left, err := s.toReseal(ctx)
+	if err != nil {
+		return fail(err)
+	}
+	if anew && (len(left) == 0 || !s.keys.Usable() || !s.keys.Several()) {
+		if err := s.keys.Add(ctx); err != nil {
+			return fail(err)
+		}
+	}
+	//nolint:staticcheck // Nothing is done under the lock: it is had once all writes of before are at their end.
+	s.writing.Lock()
+	s.writing.Unlock()
+	if left, err = s.toReseal(ctx); err != nil {
+		return fail(err)
+	}
+	for _, key := range left {
+		if err := s.reseal(ctx, key); err != nil {
+			return fail(err)
+		}
+	}
+	if err := s.forgetHistory(ctx); err != nil {
+		return fail(err)
+	}
+	named := map[string]bool{}
+	if err := s.eachSecret(ctx, func(kv *mvccpb.KeyValue) error {
+		if id, sealed := seal.KeyOf(kv.Value); sealed {
+			named[id] = true
+		}
+		return nil
+	}); err != nil {
+		return fail(err)
+	}
+	ids := make([]string, 0, len(named))
+	for id := range named {
+		ids = append(ids, id)
+	}
+	if err := s.keys.Retain(ids...); err != nil {
+		return fail(err)
+	}
+	return s.SecretsStatus(ctx)
+}
+
+// toReseal are the keys of the Secrets that can be read and are not sealed with the primary key.
+func (s *Store) toReseal(ctx context.Context) ([]string, error) {
+	var left []string
+	primary := s.keys.Primary()
+	err := s.eachSecret(ctx, func(kv *mvccpb.KeyValue) error {
+		if id, sealed := seal.KeyOf(kv.Value); sealed {
+			if id == primary {
+				return nil
+			}
+			if _, err := s.keys.Open(kv.Value, string(kv.Key[len(specs):])); err != nil {
+				return nil //nolint:nilerr // It stays as it is, and the status says so.
+			}
+		}
+		left = append(left, string(kv.Key))
+		return nil
+	})
+	return left, err
+}
+
+// reseal writes one Secret anew, with the primary key.
+func (s *Store) reseal(ctx context.Context, key string) error {
+	for range rotateAttempts {
+		if err := s.hasRoom(); err != nil {
+			return err
+		}
+		got, err := s.client.Get(ctx, key)
+		if err != nil {
+			return translate(err)
+		}
+		if len(got.Kvs) == 0 {
+			return nil // Deleted meanwhile.
+		}
+		kv, place := got.Kvs[0], key[len(specs):]
+		value := kv.Value
+		if id, sealed := seal.KeyOf(value); sealed {
+			if id == s.keys.Primary() {
+				return nil
+			}
+			if value, err = s.keys.Open(value, place); err != nil {
+				return fmt.Errorf("%s: %w", parsePath(place), err)
+			}
+		}
+		if value, err = s.keys.Seal(value, place); err != nil {
+			return err
+		}
+		done, err := s.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", kv.ModRevision)).Then(clientv3.OpPut(key, string(value))).Commit()
+		if err != nil {
+			return translate(err)
+		}
+		if done.Succeeded {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s: %w; run `heddle secrets rotate` again", parsePath(key[len(specs):]), store.ErrConflict)
+}
+
+// forgetHistory drops the revisions before now, which hold Secrets as they were sealed, and the room they took in the
+// database. Whoever watches from before lists anew.
+func (s *Store) forgetHistory(ctx context.Context) error {
+	got, err := s.client.Get(ctx, specs, clientv3.WithCountOnly(), clientv3.WithPrefix())
+	if err != nil {
+		return translate(err)
+	}
+	if _, err := s.client.Compact(ctx, got.Header.Revision, clientv3.WithCompactPhysical()); err != nil {
+		if err = translate(err); !errors.Is(err, store.ErrCompacted) {
+			return err
+		}
+	}
+	if err := s.defragment(ctx); err != nil {
+		return fmt.Errorf("%w: rewrite the database: %w", store.ErrUnavailable, err)
+	}
+	return nil
+}

@@ -1,0 +1,332 @@
+package etcd
+
+import (
+	"bytes"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/seal"
+	"heddle.io/heddle/control/store"
+)
+
+const password = "open-sesame-4711"
+
+func secret(t *testing.T, name string) *objects.Object {
+	t.Helper()
+	return decode(t, fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: %s, namespace: shop}\nstringData: {key: %s}\n", name, password))
+}
+
+// clear says whether a text holds the password, as it is or in any of the three alignments of base64.
+func clear(text []byte) bool {
+	for shift := range 3 {
+		encoded := base64.StdEncoding.EncodeToString([]byte(strings.Repeat("x", shift) + password))
+		if bytes.Contains(text, []byte(encoded[4:len(encoded)-4])) {
+			return true
+		}
+	}
+	return bytes.Contains(text, []byte(password))
+}
+
+// filesWith are the files below a directory whose content does something.
+func filesWith(t *testing.T, dir string, does func([]byte) bool) []string {
+	t.Helper()
+	var found []string
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		if err == nil && does(content) {
+			found = append(found, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// record is a Secret as it is stored.
+func record(t *testing.T, s *Store, key objects.Key) []byte {
+	t.Helper()
+	got, err := s.client.Get(t.Context(), specs+path(key))
+	if err != nil || len(got.Kvs) != 1 {
+		t.Fatalf("%v %v", got, err)
+	}
+	return got.Kvs[0].Value
+}
+
+// Neither the database nor the log that is written before it has a Secret's value in it.
+func TestSecretsAreSealed(t *testing.T) {
+	dir := t.TempDir()
+	s, ctx := open(t, dir), t.Context()
+	one := secret(t, "one")
+	if _, err := s.Apply(ctx, []store.Write{put(one), put(account(t, "canary-of-the-log"))}); err != nil {
+		t.Fatal(err)
+	}
+	got, err := s.Get(ctx, one.Key())
+	if err != nil || got.Unreadable != "" {
+		t.Fatal(got.Unreadable, err)
+	}
+	if text, err := got.Document(); err != nil || !clear([]byte(fmt.Sprint(text))) {
+		t.Errorf("what was read is not what was written: %v", err)
+	}
+	if found := filesWith(t, dir, func(b []byte) bool { return bytes.Contains(b, []byte("canary-of-the-log")) }); len(found) == 0 {
+		t.Fatal("the test does not find what is surely there")
+	}
+	if found := filesWith(t, dir, clear); len(found) > 0 {
+		t.Errorf("the Secret is in the clear in %v", found)
+	}
+	info, err := os.Stat(filepath.Join(dir, "secrets.key"))
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("key file: %v, %v", info.Mode(), err)
+	}
+}
+
+// A record in another Secret's place opens nothing, and keeps nothing else from being read.
+func TestUndecryptableSecretSaysSo(t *testing.T) {
+	s, ctx := open(t, t.TempDir()), t.Context()
+	one := secret(t, "one")
+	start, err := s.Apply(ctx, []store.Write{put(one), put(account(t, "a"))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	events, _ := s.Watch(ctx, start)
+	other := objects.Key{Kind: "Secret", Namespace: "shop", Name: "other"}
+	if _, err := s.client.Put(ctx, specs+path(other), string(record(t, s, one.Key()))); err != nil {
+		t.Fatal(err)
+	}
+	got, err := s.Get(ctx, other)
+	if err != nil || !strings.Contains(got.Unreadable, "moved from another Secret's place") || got.Key() != other || got.Revision == 0 {
+		t.Fatalf("%+v %v", got, err)
+	}
+	if document, err := got.Document(); err != nil || clear([]byte(fmt.Sprint(document))) {
+		t.Errorf("%v %v", document, err)
+	}
+	if batch := <-events; len(batch) != 1 || batch[0].Object == nil || batch[0].Object.Unreadable == "" {
+		t.Errorf("the watch told %+v", batch)
+	}
+	if all, _, err := s.List(ctx, nil, ""); err != nil || len(all) != 3 {
+		t.Errorf("list: %v, %v", all, err)
+	}
+	status, err := s.SecretsStatus(ctx)
+	if err != nil || status.Secrets != 2 || len(status.Unreadable) != 1 || status.Unreadable[0].Secret != other.String() {
+		t.Errorf("%+v %v", status, err)
+	}
+	// What could not be read must not be written back, with the content gone for good.
+	if _, err := s.Apply(ctx, []store.Write{put(got)}); err == nil || !strings.Contains(err.Error(), "cannot be written as it was read") {
+		t.Errorf("%v", err)
+	}
+	// Its status can be told, and it can be applied anew.
+	if err := s.SetStatus(ctx, other, objects.Status{Proxies: 1}); err != nil {
+		t.Error(err)
+	}
+	if _, err := s.Apply(ctx, []store.Write{put(secret(t, "other"))}); err != nil {
+		t.Error(err)
+	}
+	if status, err := s.SecretsStatus(ctx); err != nil || len(status.Unreadable) != 0 {
+		t.Errorf("%+v %v", status, err)
+	}
+}
+
+// A key that is lost is not replaced without a word: Secrets of before say that they are lost, none can be written, and
+// the file comes back as it went.
+func TestLostKey(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "secrets.key")
+	s, ctx := open(t, dir), t.Context()
+	one := secret(t, "one")
+	if _, err := s.Apply(ctx, []store.Write{put(one)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(file, file+".away"); err != nil {
+		t.Fatal(err)
+	}
+	if changed, err := s.ReloadKeys(ctx); err != nil || !changed {
+		t.Fatal(changed, err)
+	}
+	if err := s.firstKey(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a lost key was replaced: %v", err)
+	}
+	got, err := s.Get(ctx, one.Key())
+	if err != nil || !strings.Contains(got.Unreadable, "is not in "+file+"; restore the file") {
+		t.Errorf("%q %v", got.Unreadable, err)
+	}
+	if _, err := s.Apply(ctx, []store.Write{put(secret(t, "two"))}); !errors.Is(err, seal.ErrNoKey) || !strings.Contains(err.Error(), "heddle secrets rotate") {
+		t.Errorf("%v", err)
+	}
+	if err := os.Rename(file+".away", file); err != nil {
+		t.Fatal(err)
+	}
+	if changed, err := s.ReloadKeys(ctx); err != nil || !changed {
+		t.Fatal(changed, err)
+	}
+	if got, err := s.Get(ctx, one.Key()); err != nil || got.Unreadable != "" {
+		t.Errorf("%q %v", got.Unreadable, err)
+	}
+	// Whoever has no copy goes on with a new key; the Secret stays lost and is told of, until it is applied again.
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	status, err := s.RotateSecrets(ctx, true)
+	if err != nil || len(status.Keys) != 1 || len(status.Unreadable) != 1 {
+		t.Errorf("%+v %v", status, err)
+	}
+	if _, err := s.Apply(ctx, []store.Write{put(one)}); err != nil {
+		t.Error(err)
+	}
+}
+
+// A rotation leaves one key, no record under another one, no revision from before, and nobody who cannot read on.
+func TestRotation(t *testing.T) {
+	dir := t.TempDir()
+	s, ctx := open(t, dir), t.Context()
+	var writes []store.Write
+	for n := range 3*secretsPage + 1 {
+		writes = append(writes, put(secret(t, fmt.Sprintf("s%d", n))))
+	}
+	start, err := s.Apply(ctx, writes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := s.keys.Primary()
+	status, err := s.RotateSecrets(ctx, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(status.Keys) != 1 || status.Keys[0].ID == before || status.Keys[0].Secrets != len(writes) || status.Rotating || len(status.Unreadable) > 0 {
+		t.Errorf("%+v", status)
+	}
+	if id, sealed := seal.KeyOf(record(t, s, writes[0].Key)); !sealed || id != s.keys.Primary() {
+		t.Errorf("sealed with %s", id)
+	}
+	if _, err := s.client.Get(ctx, specs, clientv3.WithPrefix(), clientv3.WithRev(start)); err == nil {
+		t.Error("the revision from before can still be read")
+	}
+	events, failure := s.Watch(ctx, start)
+	for range events {
+		t.Error("an event of a revision that is gone")
+	}
+	if err := failure(); !errors.Is(err, store.ErrCompacted) {
+		t.Errorf("%v", err)
+	}
+}
+
+// A Secret that was stored as it is, whoever did so, is sealed by a rotation, and gone from the database.
+func TestRotationSealsWhatWasNot(t *testing.T) {
+	dir := t.TempDir()
+	s, ctx := open(t, dir), t.Context()
+	one := secret(t, "one")
+	plain, err := one.MarshalJSON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.client.Put(ctx, specs+path(one.Key()), string(plain)); err != nil {
+		t.Fatal(err)
+	}
+	if status, err := s.SecretsStatus(ctx); err != nil || status.Unsealed != 1 {
+		t.Errorf("%+v %v", status, err)
+	}
+	if status, err := s.RotateSecrets(ctx, true); err != nil || status.Unsealed != 0 || status.Secrets != 1 {
+		t.Errorf("%+v %v", status, err)
+	}
+	if got, err := s.Get(ctx, one.Key()); err != nil || got.Unreadable != "" {
+		t.Errorf("%q %v", got.Unreadable, err)
+	}
+	for _, file := range filesWith(t, dir, clear) {
+		// etcd's log keeps what was written until it has turned over: the note on secrets at rest says what to do.
+		if !strings.HasSuffix(file, ".wal") {
+			t.Errorf("%s still holds the Secret", file)
+		}
+	}
+}
+
+// A rotation that ends anywhere is finished by the next one, with the key that it began with.
+func TestRotationGoesOn(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "secrets.key")
+	ctx := t.Context()
+	s, err := OpenEmbedded(ctx, dir, openKeys(t, dir), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := []string{"a", "b", "c", "d"}
+	for _, name := range names {
+		if _, err := s.Apply(ctx, []store.Write{put(secret(t, name))}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.keys.Add(ctx); err != nil {
+		t.Fatal(err)
+	}
+	begun := s.keys.Primary()
+	if err := s.reseal(ctx, specs+path(secret(t, "b").Key())); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	again := open(t, dir)
+	status, err := again.SecretsStatus(ctx)
+	if err != nil || !status.Rotating || len(status.Unreadable) != 0 || status.Keys[0].Secrets != 3 || status.Keys[1].Secrets != 1 {
+		t.Errorf("%+v %v", status, err)
+	}
+	for _, anew := range []bool{true, false} {
+		status, err = again.RotateSecrets(ctx, anew)
+		if err != nil || status.Rotating || len(status.Keys) != 1 || status.Keys[0].ID != begun || status.Keys[0].Secrets != len(names) {
+			t.Errorf("%+v %v", status, err)
+		}
+	}
+	if content, err := os.ReadFile(file); err != nil || strings.Count(string(content), `"id"`) != 1 {
+		t.Errorf("%d bytes %v", len(content), err)
+	}
+}
+
+// Who writes a Secret while it is rotated wins, and reads it.
+func TestRotationAndWriters(t *testing.T) {
+	s, ctx := open(t, t.TempDir()), t.Context()
+	if _, err := s.Apply(ctx, []store.Write{put(secret(t, "one"))}); err != nil {
+		t.Fatal(err)
+	}
+	failed := make(chan error, 1)
+	stop := make(chan struct{})
+	go func() {
+		defer close(failed)
+		for n := 0; ; n++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if _, err := s.Apply(ctx, []store.Write{put(secret(t, fmt.Sprintf("w%d", n%3)))}); err != nil {
+				failed <- err
+				return
+			}
+		}
+	}()
+	for range 5 {
+		if status, err := s.RotateSecrets(ctx, true); err != nil || len(status.Unreadable) > 0 {
+			t.Errorf("%+v %v", status, err)
+		}
+	}
+	close(stop)
+	if err := <-failed; err != nil {
+		t.Error(err)
+	}
+	if status, err := s.RotateSecrets(ctx, false); err != nil || len(status.Keys) != 1 || len(status.Unreadable) > 0 {
+		t.Errorf("%+v %v", status, err)
+	}
+}
