@@ -61,24 +61,37 @@ func (a *Agent) awaitComplete(ctx context.Context) bool {
 	return true
 }
 
-// renew gets the replica a new certificate.
+var errProxyAway = errors.New("its proxy runs, and has not come back to the agent yet")
+
+// renew gets the replica a new certificate. A proxy that runs has to be connected: one that an agent before this one left
+// behind has what that one gave it, and would not be waited for.
 func (r *replica) renew(ctx context.Context) error {
 	prepared, cancel := context.WithTimeout(ctx, preparing)
 	defer cancel()
 	for {
 		r.mu.Lock()
 		credential, changed := r.credential, r.changed
+		away := r.proxy != nil && r.proxy.Running() && (r.socket == nil || !r.socket.Connected())
 		r.mu.Unlock()
+		missing := errNoIdentity
 		if credential != nil {
-			return credential.Renew(ctx)
+			if !away {
+				return credential.Renew(ctx)
+			}
+			missing = errProxyAway
 		}
 		select {
 		case <-changed:
+		case <-time.After(lookAgain):
+			// Connections change nothing of the replica.
 		case <-prepared.Done():
-			return errNoIdentity
+			return missing
 		}
 	}
 }
+
+// lookAgain is how often it is looked whether a proxy has come back.
+const lookAgain = 20 * time.Millisecond
 
 func (a *Agent) handleRotate(w http.ResponseWriter, r *http.Request) {
 	found := a.replicaOf(w, r)

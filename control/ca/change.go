@@ -284,7 +284,7 @@ func (a *Authority) Advance(id string, to Phase) error {
 	if to.order() != a.change.Phase.order()+1 {
 		return fmt.Errorf("the change is in the phase %s, %s is not the next one", a.change.Phase, to)
 	}
-	if to == Retiring && !a.root.certificate.Equal(a.change.next) {
+	if to == Retiring && (!a.root.certificate.Equal(a.change.next) || a.change.Key != "") {
 		return errors.New("the next root does not sign here yet")
 	}
 	c := *a.change
@@ -301,24 +301,32 @@ func (a *Authority) Advance(id string, to Phase) error {
 	return nil
 }
 
+// Complete takes the next root of a change into use where [Authority.Advance] could not, for want of room on the disk for
+// example.
+func (a *Authority) Complete(id string) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.change == nil || a.change.ID != id || a.change.Phase == Trusting || a.change.Key == "" {
+		return nil
+	}
+	return a.adopt()
+}
+
 // adopt makes the next root of a change the one that signs. It may run again after a crash at any point. The lock is held,
 // or nobody else knows the authority yet.
 func (a *Authority) adopt() error {
 	c := *a.change
-	if c.Key != "" {
-		e, err := parseExternal([]byte(c.Next), []byte(c.Above))
-		if err != nil {
-			return fmt.Errorf("next root: %w", err)
-		}
-		if e.key, err = parseExternalKey([]byte(c.Key)); err != nil {
-			return fmt.Errorf("next root's key: %w", err)
-		}
-		if err := writeRoot(a.options.Dir, e.issuer()); err != nil {
-			return err
-		}
-		root := e.issuer()
-		a.root = root
+	e, err := parseExternal([]byte(c.Next), []byte(c.Above))
+	if err != nil {
+		return fmt.Errorf("next root: %w", err)
 	}
+	if e.key, err = parseExternalKey([]byte(c.Key)); err != nil {
+		return fmt.Errorf("next root's key: %w", err)
+	}
+	if err := writeRoot(a.options.Dir, e.issuer()); err != nil {
+		return err
+	}
+	a.root = e.issuer()
 	current, err := a.createIntermediate()
 	if err != nil {
 		return err

@@ -132,6 +132,41 @@ func TestRotationIsCompletedAfterACrash(t *testing.T) {
 	}
 }
 
+// What cannot be recorded, or written, is tried again: until then, nothing is retired.
+func TestNextRootThatCannotBeTakenIntoUse(t *testing.T) {
+	c := &clock{start}
+	a := open(t, t.TempDir(), c)
+	change, err := a.BeginRotation()
+	if err != nil {
+		t.Fatal(err)
+	}
+	full := errors.New("the disk is full")
+	record := a.options.Record
+	a.options.Record = func(string, string, time.Time) error { return full }
+	if err := a.Advance(change.ID, Signing); !errors.Is(err, full) {
+		t.Fatal(err)
+	}
+	if err := a.Complete(change.ID); !errors.Is(err, full) {
+		t.Error(err)
+	}
+	if err := a.Advance(change.ID, Retiring); err == nil {
+		t.Error("the root of the intermediate in use is retired")
+	}
+	leaf(t, sign(t, a), c.now)
+	a.options.Record = record
+	for range 2 {
+		if err := a.Complete(change.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	advance(t, a, change.ID, Retiring)
+	if issued := sign(t, a); string(issued.Roots) != change.Next {
+		t.Error("the previous root is trusted")
+	} else {
+		leaf(t, issued, c.now)
+	}
+}
+
 func TestTornChangeIsNoRoot(t *testing.T) {
 	c := &clock{start}
 	dir := t.TempDir()

@@ -26,11 +26,14 @@ import (
 
 // meshAPI is the API of a cluster that belongs to a mesh. Tests change what it answers.
 type meshAPI struct {
-	mesh     client.FederationStatus
-	names    client.Names
-	gns      *objects.Object
-	services []*objects.Object
-	replicas []client.Replica
+	mesh client.FederationStatus
+	// authority is the mesh's, installed what was to be taken into use as it.
+	authority client.AuthorityStatus
+	installed client.AuthorityInstall
+	names     client.Names
+	gns       *objects.Object
+	services  []*objects.Object
+	replicas  []client.Replica
 	// action that applying has.
 	action string
 	// refuse is the answer to everything that writes.
@@ -68,7 +71,9 @@ func healthyMesh() *meshAPI {
 	host := func(name string) client.NamedHost {
 		return client.NamedHost{Name: name, Addresses: []netip.Addr{netip.MustParseAddr("240.240.0.1")}}
 	}
+	root := client.Root{Subject: "CN=Heddle root 0a1b2c3d,O=cluster.local", Hash: strings.Repeat("ab", 32), Expires: noon.Add(365 * 24 * time.Hour)}
 	return &meshAPI{
+		authority: client.AuthorityStatus{Cluster: "cluster1", Primary: "cluster1", Root: root, Trusted: []client.Root{root}, Issuer: "Heddle intermediate cluster1", IssuerExpires: noon.Add(90 * 24 * time.Hour)},
 		mesh: client.FederationStatus{Cluster: "cluster1", Primary: "cluster1", Advertise: "198.18.0.2", Connected: true,
 			Issuer: "Heddle intermediate cluster1", IssuerExpires: noon.Add(90 * 24 * time.Hour),
 			Clusters: []client.ClusterStatus{
@@ -83,6 +88,14 @@ func healthyMesh() *meshAPI {
 			Spec:       v1alpha1.GlobalNamespaceSpec{Domain: "acme.demo", Mappings: []v1alpha1.NamespaceMapping{{Cluster: "cluster*", Namespace: "shop"}}}}},
 		services: []*objects.Object{service("cart")}, replicas: []client.Replica{ready("cart")}, action: client.ActionCreated,
 	}
+}
+
+// changing has the root replaced, and somebody who is awaited.
+func changing(a *meshAPI) {
+	next := client.Root{Subject: "CN=Heddle root 4e5f6071,O=cluster.local", Hash: strings.Repeat("cd", 32), Expires: noon.Add(2 * 365 * 24 * time.Hour)}
+	a.authority.Trusted = append(a.authority.Trusted, next)
+	a.authority.Change = &client.RootChange{ID: strings.Repeat("ef", 32), Kind: "rotate", Phase: "trust", Began: noon, Since: noon,
+		Awaited: []string{"cluster2: shop/cart-0: the proxy goes on with an earlier one"}}
 }
 
 // answered is how a healthy service ends a call.
@@ -108,6 +121,13 @@ func (a *meshAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch key := r.Method + " " + path; key {
 	case "GET /heddle/v1/federation", "POST /heddle/v1/federation/rotate":
 		send(a.mesh)
+	case "GET /heddle/v1/ca/status", "POST /heddle/v1/ca/rotate", "POST /heddle/v1/ca/install", "POST /heddle/v1/ca/abort":
+		if r.URL.Path == "/heddle/v1/ca/install" {
+			take(&a.installed)
+		}
+		send(a.authority)
+	case "POST /heddle/v1/ca/csr":
+		send(client.AuthorityRequested{Request: "-----BEGIN CERTIFICATE REQUEST-----\n"})
 	case "POST /heddle/v1/federation/tokens":
 		var request client.TokenRequest
 		take(&request)
@@ -263,9 +283,22 @@ func TestMeshOutputs(t *testing.T) {
 		"cluster-remove-unknown":     {args: "cluster remove cluster3", code: exitError},
 		"cluster-remove-bad-name":    {args: "cluster remove Cluster_2", code: exitUsage},
 		"cluster-rotate":             {args: "cluster rotate"},
-		"gns-create":                 {args: "gns create boutique --domain acme.demo --map cluster1/shop --map cluster2/shop"},
-		"gns-create-again":           {args: "gns create boutique --domain acme.demo --map cluster1/shop", change: func(a *meshAPI) { a.action = client.ActionUnchanged }},
-		"gns-create-other":           {args: "gns create boutique --domain other.demo --map cluster1/shop", change: func(a *meshAPI) { a.action = client.ActionConfigured }, code: exitError},
+		"ca-status":                  {args: "ca status"},
+		"ca-status-changing":         {args: "ca status", change: changing},
+		"ca-status-external": {args: "ca status", change: func(a *meshAPI) {
+			a.authority.Elsewhere, a.authority.Above, a.authority.Requested = true, "CN=Corporate root", true
+		}},
+		"ca-status-json":       {args: "ca status -o json", change: changing},
+		"ca-status-bad-format": {args: "ca status -o wide", code: exitUsage},
+		"ca-rotate-in-time":    {args: "ca rotate --wait 1ns", change: changing, code: exitError},
+		"ca-rotate-later":      {args: "ca rotate --wait 0", change: changing},
+		"ca-csr":               {args: "ca csr"},
+		"ca-install-without":   {args: "ca install", code: exitUsage},
+		"ca-install-no-file":   {args: "ca install --cert /does/not/exist", code: exitError},
+		"ca-abort":             {args: "ca abort"},
+		"gns-create":           {args: "gns create boutique --domain acme.demo --map cluster1/shop --map cluster2/shop"},
+		"gns-create-again":     {args: "gns create boutique --domain acme.demo --map cluster1/shop", change: func(a *meshAPI) { a.action = client.ActionUnchanged }},
+		"gns-create-other":     {args: "gns create boutique --domain other.demo --map cluster1/shop", change: func(a *meshAPI) { a.action = client.ActionConfigured }, code: exitError},
 		"gns-create-yaml": {args: "gns create boutique --domain acme.demo --map */shop --default-deny --no-failover --public frontend:8080=www.acme.demo --public ads=ads.acme.demo " +
 			"--external rates=https://api.example.com:443 --external db=10.0.0.1:5432 --external db=10.0.0.2:5432 --external six=tls://[2001:db8::1]:99 --dry-run -o yaml"},
 		"gns-create-without-domain":   {args: "gns create boutique --map cluster1/shop", code: exitUsage},

@@ -37,6 +37,10 @@ func TestFlagsThatNeverWork(t *testing.T) {
 		"--advertise 10.0.0.1 --isolated": "contradict",
 		"--token hdl1.x":                  "--join",
 		"--isolated --ip-family ipv6":     "",
+		"--workload-key-type rsa-1024":    "rsa-2048",
+		"--ca-cert a":                     "go together",
+		"--ca-key a":                      "go together",
+		"--ca-cert a --ca-key b --join c": "contradict",
 		"--join a --token b":              "",
 	} {
 		if err := upFlags(t, args).check(); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
@@ -103,6 +107,9 @@ func TestOptionsAreSettledByFlagsAndWhatWasKept(t *testing.T) {
 		"isolated now":                      {"--isolated", &shared, false, fresh, "made without isolation"},
 		"not isolated any more":             {"--isolated=false", &isolated, false, fresh, "made isolated"},
 		"address of an isolated one":        {"--advertise 192.168.1.10", &isolated, false, fresh, "address of its own"},
+		"keys of another kind":              {"--workload-key-type rsa-2048", &isolated, false, with(isolated, func(o *cluster.Options) { o.WorkloadKeyType = "rsa-2048" }), ""},
+		"and the default again":             {"--workload-key-type ecdsa-p256", ptr(with(isolated, func(o *cluster.Options) { o.WorkloadKeyType = "rsa-2048" })), false, isolated, ""},
+		"keys while it runs":                {"--workload-key-type rsa-2048", &isolated, true, fresh, "--keep-data"},
 		"proxy while it runs":               {"--gateway-proxy " + envoy, &isolated, true, fresh, "--keep-data"},
 		"address while it runs":             {"--advertise 192.168.1.10", &shared, true, fresh, "--keep-data"},
 		"named address of another machine":  {"", ptr(with(named, func(o *cluster.Options) { o.Advertise = netip.MustParseAddr("192.0.2.1") })), false, fresh, "no interface has it"},

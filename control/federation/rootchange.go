@@ -157,6 +157,10 @@ func (f *Federation) stepPrimary(ctx context.Context) error {
 	if !changing {
 		return f.settleNothing(ctx)
 	}
+	if err := f.config.Authority.Complete(c.ID); err != nil {
+		f.await(c, []string{f.config.Cluster.Name + ": " + clip(err.Error())})
+		return err
+	}
 	if ok, err := f.settleRoot(ctx, c); err != nil || !ok {
 		return err
 	}

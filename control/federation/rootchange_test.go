@@ -229,7 +229,9 @@ func TestRotationIsTakenBack(t *testing.T) {
 	}
 	failsWith(t, p.f.RotateRoot(t.Context()), "not changed")
 	failsWith(t, m.f.RotateRoot(t.Context()), "only the primary")
-	eventually(t, "the member is awaited", func() bool { return strings.Contains(awaited(p), "cluster2: it does not answer") && phaseOf(m) == "trust" })
+	eventually(t, "the member is awaited", func() bool {
+		return strings.Contains(awaited(p), "cluster2: it does not answer") && phaseOf(m) == "trust"
+	})
 	if bytes.Equal(m.authority.Roots(), before) {
 		t.Error("the member does not trust the next root")
 	}

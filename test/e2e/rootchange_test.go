@@ -69,7 +69,7 @@ func TestRootRotatedTwiceUnderLoad(t *testing.T) {
 	first := authorityOf(t)
 	stolen := here.Stolen(t, harness.ShopSpace, "frontend")
 	cart := sidecar(t, "cartservice", 7070)
-	if err := harness.Shows(stolen, cart); err != nil {
+	if err := harness.Shows(stolen, "", cart); err != nil {
 		t.Fatalf("before the rotation: %v", err)
 	}
 	l := harness.StartLoad(t, shop(t)+lightPath, harness.LoadRate)
@@ -85,7 +85,7 @@ func TestRootRotatedTwiceUnderLoad(t *testing.T) {
 		}
 		seen[now.Root.Hash] = true
 		l.WaitFor(t, 2*harness.LoadRate)
-		err := harness.Shows(stolen, cart)
+		err := harness.Shows(stolen, "", cart)
 		if err == nil {
 			t.Error("a certificate of the retired root is accepted")
 		}
@@ -172,10 +172,10 @@ func TestExternalIntermediateInstalledUnderLoad(t *testing.T) {
 	t.Log(must(t, "ca", "install", "--cert", certificate, "--chain", chain))
 	l.WaitFor(t, 2*harness.LoadRate)
 	l.Stop(t)
-	if err := harness.Shows(stolen, cart); err == nil {
+	if err := harness.Shows(stolen, "", cart); err == nil {
 		t.Error("a certificate of the root before is accepted")
 	}
-	if err := harness.Shows(here.Stolen(t, harness.ShopSpace, "frontend"), cart); err != nil {
+	if err := harness.Shows(here.Stolen(t, harness.ShopSpace, "frontend"), "", cart); err != nil {
 		t.Errorf("a certificate of the new authority: %v", err)
 	}
 	out := must(t, "ca", "status")

@@ -3,6 +3,7 @@
 package harness
 
 import (
+	"context"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -19,6 +20,8 @@ import (
 	"os/exec"
 	"testing"
 	"time"
+
+	"heddle.io/heddle/control/agent/network"
 )
 
 // Stolen has a certificate of a workload signed whose key is the test's: what somebody has who got at a workload's key.
@@ -57,14 +60,22 @@ func (c Cluster) Stolen(t *testing.T, namespace, account string) tls.Certificate
 	}
 }
 
-// Shows connects to a sidecar from this machine with a certificate, sends a request and returns the error with which that was
-// refused, nil when there was an answer.
-func Shows(pair tls.Certificate, address string) error {
-	conn, err := tls.DialWithDialer(&net.Dialer{Timeout: 5 * time.Second}, "tcp", address, &tls.Config{Certificates: []tls.Certificate{pair},
-		NextProtos: []string{"istio"}, InsecureSkipVerify: true}) //nolint:gosec // It is the server's verdict that is asked for.
+// Shows connects to a sidecar with a certificate, from this machine or from inside of a named network namespace, sends a request
+// and returns the error with which that was refused, nil when there was an answer.
+func Shows(pair tls.Certificate, netns, address string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	dial := (&net.Dialer{}).DialContext
+	if netns != "" {
+		dial = func(ctx context.Context, protocol, address string) (net.Conn, error) {
+			return network.Dial(ctx, netns, protocol, address)
+		}
+	}
+	raw, err := dial(ctx, "tcp", address)
 	if err != nil {
 		return err
 	}
+	conn := tls.Client(raw, &tls.Config{Certificates: []tls.Certificate{pair}, NextProtos: []string{"istio"}, InsecureSkipVerify: true}) //nolint:gosec // It is the server's verdict that is asked for.
 	defer conn.Close()
 	if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
 		return err
