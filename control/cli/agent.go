@@ -74,7 +74,7 @@ func (s *session) runAgent(ctx context.Context, c cluster.Cluster, o upOptions) 
 	if options.Family == cluster.IPv6 {
 		public = netip.IPv6Unspecified()
 	}
-	launcher, err := process.Resolve("heddle-launch", bin)
+	launcher, err := process.Resolve(process.Launcher, bin)
 	if err != nil {
 		return err
 	}

@@ -19,12 +19,12 @@ import (
 const starts = `apiVersion: heddle.io/v1alpha1
 kind: Workload
 metadata: { name: stays, namespace: pinnacle, labels: { app: stays } }
-spec: { replicas: 4, user: root, command: [/bin/sh, -c, "echo $HOSTNAME >>%[1]s; exec sleep 100000"] }
+spec: { replicas: 4, command: [/bin/sh, -c, "echo started $HOSTNAME in %[1]s; exec sleep 100000"] }
 ---
 apiVersion: heddle.io/v1alpha1
 kind: Workload
 metadata: { name: once, namespace: pinnacle, labels: { app: once } }
-spec: { replicas: 4, user: root, restart: Never, command: [/bin/sh, -c, "echo $HOSTNAME >>%[1]s"] }
+spec: { replicas: 4, restart: Never, command: [/bin/sh, -c, "echo started $HOSTNAME in %[1]s"] }
 `
 
 // The agent is killed again and again while it starts workloads: each replica starts once all the same, and of those that
@@ -32,15 +32,9 @@ spec: { replicas: 4, user: root, restart: Never, command: [/bin/sh, -c, "echo $H
 func TestAgentKilledWhileItStarts(t *testing.T) {
 	for _, begun := range []int{0, 1, 3, 6} {
 		t.Run(fmt.Sprintf("after %d of 8", begun), func(t *testing.T) {
-			written := filepath.Join(t.TempDir(), "starts")
-			lines := func() []string {
-				content, err := os.ReadFile(written)
-				if err != nil && !os.IsNotExist(err) {
-					t.Fatal(err)
-				}
-				return strings.Fields(string(content))
-			}
-			file := harness.WriteFile(t, fmt.Sprintf(starts, written))
+			round := fmt.Sprintf("round-%d", begun)
+			lines := func() []string { return started(t, round) }
+			file := harness.WriteFile(t, fmt.Sprintf(starts, round))
 			must(t, "apply", "-f", file)
 			deleted := false
 			t.Cleanup(func() {
@@ -89,6 +83,32 @@ func TestAgentKilledWhileItStarts(t *testing.T) {
 	must(t, "check")
 }
 
+// started are the names of the replicas that began, in their logs: once for each time.
+func started(t *testing.T, round string) []string {
+	t.Helper()
+	c, err := cluster.New(clusterName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	logs, err := filepath.Glob(filepath.Join(c.Logs(), harness.ShopSpace, "*", "app.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, log := range logs {
+		content, err := os.ReadFile(log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(content)) {
+			if rest, ok := strings.CutPrefix(strings.TrimSpace(line), "started "); ok && strings.HasSuffix(rest, " in "+round) {
+				names = append(names, strings.TrimSuffix(rest, " in "+round))
+			}
+		}
+	}
+	return names
+}
+
 // leftOf says what this machine still has of workloads that were deleted.
 func leftOf(t *testing.T, workloads ...string) error {
 	t.Helper()
@@ -101,6 +121,10 @@ func leftOf(t *testing.T, workloads ...string) error {
 	if err != nil {
 		t.Fatal(err)
 	}
+	users, err := os.ReadFile(filepath.Join(c.Data(), "users.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	namespaces, err := exec.Command("ip", "netns", "list").CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, namespaces)
@@ -108,6 +132,9 @@ func leftOf(t *testing.T, workloads ...string) error {
 	for _, w := range workloads {
 		if strings.Contains(string(addresses), harness.ShopSpace+"/"+w+"-") {
 			left = append(left, "addresses of "+w)
+		}
+		if strings.Contains(string(users), harness.ShopSpace+"/"+w+"-") {
+			left = append(left, "user ids of "+w)
 		}
 		if strings.Contains(string(namespaces), c.Netns(harness.ShopSpace, w+"-")) {
 			left = append(left, "network namespaces of "+w)

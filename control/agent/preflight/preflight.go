@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"heddle.io/heddle/control/agent/process"
 	"heddle.io/heddle/control/cluster"
 )
 
@@ -100,6 +101,8 @@ func Check(p Probes, r Requirements) []Finding {
 		}
 		add(err, "control groups are missing", "/proc/self/mountinfo", "workloads are bounded and found again by control groups", "mount cgroup2 on /sys/fs/cgroup")
 	}
+	_, launcherErr := p.Program(process.Launcher)
+	add(launcherErr, "the program "+process.Launcher+" is missing", "beside heddle, and PATH", "it starts workloads and proxies, and is the first process of their sandboxes", "install it beside heddle: `make build` puts both into bin/")
 	for _, proxy := range r.Proxies {
 		_, err := p.Program(proxy)
 		add(err, "the proxy program is missing", proxy, "every workload and gateway has one", "build it with `make build`, or name it with --proxy or --gateway-proxy")

@@ -48,6 +48,14 @@ func TestEachFindingIsComplete(t *testing.T) {
 				return n, nil
 			}
 		}, "apt-get install nftables"},
+		"launcher": {func(p *Probes) {
+			p.Program = func(n string) (string, error) {
+				if n == "heddle-launch" {
+					return "", broken
+				}
+				return n, nil
+			}
+		}, "beside heddle"},
 		"proxy": {func(p *Probes) {
 			p.Program = func(n string) (string, error) {
 				if n == "heddle-proxy" {

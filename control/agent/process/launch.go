@@ -86,6 +86,9 @@ func Launch(file string) error {
 	return err
 }
 
+// Launcher is the name of the launcher's program.
+const Launcher = "heddle-launch"
+
 // InitArgument has the launcher's program be the first process of a sandbox.
 const InitArgument = "init"
 

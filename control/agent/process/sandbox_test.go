@@ -139,3 +139,27 @@ func TestSandboxSaysWhyNot(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// What a start costs, until the program runs: without a sandbox and in one.
+func BenchmarkStart(b *testing.B) {
+	if os.Getuid() != 0 {
+		b.Skip("starting processes as other users needs root")
+	}
+	launcher := []string{filepath.Join(os.Getenv("HEDDLE_E2E_BIN"), Launcher)}
+	if _, err := os.Stat(launcher[0]); err != nil {
+		b.Skip("HEDDLE_E2E_BIN names no directory with " + Launcher)
+	}
+	for name, sandbox := range map[string]*Sandbox{"plain": nil, "sandbox": {}} {
+		b.Run(name, func(b *testing.B) {
+			dir := b.TempDir()
+			for b.Loop() {
+				p, err := Start(Spec{Command: []string{"/bin/true"}, Hostname: "cart-0", UID: someone, GID: someone, Hide: []string{dir}, Sandbox: sandbox},
+					filepath.Join(dir, "app.json"), filepath.Join(dir, "app.log"), launcher, nil)
+				if err != nil {
+					b.Fatal(err)
+				}
+				<-p.Done()
+			}
+		})
+	}
+}

@@ -1,0 +1,222 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"heddle.io/heddle/control/cluster"
+	"heddle.io/heddle/test/e2e/harness"
+)
+
+// inThread runs f on a thread of its own, which ends with it.
+func inThread(f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		done <- f()
+	}()
+	return <-done
+}
+
+const attacked = `apiVersion: v1
+kind: Namespace
+metadata: { name: attacked, labels: { heddle.io/privileged: "true" } }
+---
+apiVersion: heddle.io/v1alpha1
+kind: Workload
+metadata: { name: victim, namespace: attacked }
+spec: { command: [sleep, "100000"], env: [{ name: PASSWORD, value: %s }] }
+---
+apiVersion: heddle.io/v1alpha1
+kind: Workload
+metadata: { name: attacker, namespace: attacked, labels: { round: %q }, annotations: { heddle.io/stopped: %q } }
+spec: { command: [%s], restart: Never, env: [{ name: %s, value: %s }]%s }
+`
+
+// A workload that was taken over gets nothing of another one's, of a proxy's or of the machine's: neither with a user of its
+// own nor as root. Most of what it tries is shown to work without a sandbox.
+func TestAttacksFromInside(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := cluster.New(clusterName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := targets{Marker: "xyzzy4planted", Run: c.Run(), Data: c.Data(), Shared: 0x68656464, Secret: filepath.Join(t.TempDir(), "secret"),
+		Agent: agentPID(t), Controller: controllerPID(t), OwnSocket: filepath.Join(c.Workload("attacked", "attacker-0"), "agent.sock")}
+	if err := os.WriteFile(at.Secret, []byte("secret"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	shared, err := unix.SysvShmGet(at.Shared, 4096, unix.IPC_CREAT|0o666)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if _, err := unix.SysvShmCtl(shared, unix.IPC_RMID, nil); err != nil {
+			t.Error(err)
+		}
+	})
+	manifest := func(stopped bool, round, user string) string {
+		knowledge, err := json.Marshal(at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		value, err := json.Marshal(string(knowledge))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprintf(attacked, at.Marker, round, strconv.FormatBool(stopped), self, attackEnvironment, value, user)
+	}
+	first := harness.WriteFile(t, manifest(true, "none", ""))
+	must(t, "apply", "-f", first)
+	t.Cleanup(func() { must(t, "delete", "-f", first) })
+	victim := awaitReplica(t, "attacked", "victim")
+	at.Application, at.Proxy = program(t, victim.State.PID), program(t, victim.State.ProxyPID)
+	at.Gateway = program(t, gateway(t).State.ProxyPID)
+	at.User = userOf(t, at.Application)
+	directory := c.Workload("attacked", "victim-0")
+	at.Socket, at.Launch, at.Log = filepath.Join(directory, "agent.sock"), filepath.Join(directory, "app.json"), filepath.Join(c.Logs(), "attacked", "victim-0", "proxy.log")
+	at.Admin = "http://" + victim.State.Address + ":15000"
+
+	for name, user := range map[string]string{"a user of its own": "", "root": ", user: root"} {
+		t.Run(name, func(t *testing.T) {
+			must(t, "apply", "-f", harness.WriteFile(t, manifest(false, strings.Fields(name)[0], user)))
+			t.Cleanup(func() { must(t, "apply", "-f", harness.WriteFile(t, manifest(true, "pause", ""))) })
+			log := filepath.Join(c.Logs(), "attacked", "attacker-0", "app.log")
+			before := size(log)
+			var said string
+			harness.Eventually(t, 120*time.Second, "the attacker's end", func() error {
+				content, err := os.ReadFile(log)
+				if err != nil || int64(len(content)) < before {
+					return fmt.Errorf("%d bytes: %w", len(content), err)
+				}
+				if said = string(content[before:]); !strings.Contains(said, "\ndone\n") {
+					return errors.New("it is at work: " + said[max(0, len(said)-300):])
+				}
+				return nil
+			})
+			found := verdicts(t, said)
+			if len(found) != len(attempts) || len(found) < 40 {
+				t.Errorf("%d attempts of %d", len(found), len(attempts))
+			}
+			for _, a := range attempts {
+				if refusal, made := found[a.name]; !made || refusal == "" {
+					t.Errorf("%s: succeeded", a.name)
+				} else {
+					t.Logf("%-50s %s", a.name, refusal)
+				}
+			}
+		})
+	}
+	t.Run("without a sandbox", func(t *testing.T) {
+		knowledge, err := json.Marshal(at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Of its own: what these attempts change. Processes, files and users are the machine's.
+		cmd := exec.Command("unshare", "--mount", "--net", "--uts", self)
+		cmd.Env = append(os.Environ(), attackEnvironment+"="+string(knowledge), attackEnvironment+"_CONTROL=1")
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		found := verdicts(t, string(out))
+		shown := 0
+		for _, a := range attempts {
+			if !a.control {
+				continue
+			}
+			if refusal, made := found[a.name]; !made || refusal != "" {
+				t.Errorf("%s proves nothing: root without a sandbox is refused as well: %s", a.name, refusal)
+			}
+			shown++
+		}
+		t.Logf("%d of %d attempts are shown to work without a sandbox", shown, len(attempts))
+	})
+	must(t, "check")
+}
+
+func verdicts(t *testing.T, said string) map[string]string {
+	t.Helper()
+	found := map[string]string{}
+	for line := range strings.Lines(said) {
+		text, ok := strings.CutPrefix(line, "verdict ")
+		if !ok {
+			continue
+		}
+		var v verdict
+		if err := json.Unmarshal([]byte(text), &v); err != nil {
+			t.Fatalf("%v in %s", err, line)
+		}
+		found[v.Name] = v.Refusal
+	}
+	return found
+}
+
+func size(path string) int64 {
+	info, err := os.Stat(path)
+	if err != nil {
+		return 0
+	}
+	return info.Size()
+}
+
+// awaitReplica waits until the first replica of a workload is ready.
+func awaitReplica(t *testing.T, namespace, workload string) harness.Replica {
+	t.Helper()
+	var found harness.Replica
+	harness.Eventually(t, 60*time.Second, workload, func() error {
+		for _, r := range here.Replicas(t) {
+			if r.Namespace == namespace && r.Workload == workload && r.Ready {
+				found = r
+				return nil
+			}
+		}
+		return errors.New("not ready")
+	})
+	return found
+}
+
+// program is the process that a sandbox's first one started.
+func program(t *testing.T, pid int) int {
+	t.Helper()
+	out, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+	children := strings.Fields(string(out))
+	if err != nil || len(children) == 0 {
+		// The first process's thread that started it may be another one.
+		out, err = exec.Command("pgrep", "-P", strconv.Itoa(pid)).Output()
+		children = strings.Fields(string(out))
+	}
+	if err != nil || len(children) == 0 {
+		t.Fatalf("process %d started nothing: %v", pid, err)
+	}
+	child, err := strconv.Atoi(children[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return child
+}
+
+func userOf(t *testing.T, pid int) int {
+	t.Helper()
+	var st unix.Stat_t
+	if err := unix.Stat(fmt.Sprintf("/proc/%d", pid), &st); err != nil {
+		t.Fatal(err)
+	}
+	return int(st.Uid)
+}
