@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -48,10 +49,40 @@ func recordsOfServices(c cluster.Cluster) []string {
 // shutdownTimeout is how long an agent may take to stop everything in order, before it is stopped by force.
 const shutdownTimeout = 45 * time.Second
 
-// Down stops a cluster and removes everything that it made on this machine, with its data unless keepData. It works on
+// Keep says what [Down] leaves of a cluster's data.
+type Keep int
+
+const (
+	// KeepKeys leaves the keys of Secrets if the Secrets themselves are elsewhere, see [KeysOfOthers].
+	KeepKeys Keep = iota
+	// KeepNothing removes all of it.
+	KeepNothing
+	// KeepData leaves all of it.
+	KeepData
+)
+
+// KeysOfOthers is the file with the keys of Secrets, if it is in the cluster's data and what it encrypts is not: the
+// objects are in a store that outlives the cluster on this machine, and without the keys its Secrets are lost. It is empty
+// otherwise.
+func KeysOfOthers(c cluster.Cluster) string {
+	o, err := c.Options()
+	if err != nil {
+		o = cluster.Options{}
+	}
+	file := c.SecretsKey(o)
+	if _, err := os.Stat(file); err != nil || !strings.HasPrefix(file, c.Data()+"/") {
+		return ""
+	}
+	if _, err := os.Stat(filepath.Join(c.Data(), "store", "etcd")); err == nil {
+		return ""
+	}
+	return file
+}
+
+// Down stops a cluster and removes everything that it made on this machine, with its data but for what is to be kept. It works on
 // whatever is there: a running cluster, the rest of a crashed or half-started one, or nothing at all. Everything is
 // tried even when a part fails; the errors say what is left.
-func Down(ctx context.Context, c cluster.Cluster, keepData bool, log *slog.Logger) error {
+func Down(ctx context.Context, c cluster.Cluster, keep Keep, log *slog.Logger) error {
 	var errs []error
 	// An agent in the calling process, which could not start, is none to stop.
 	if record, alive := Running(c); alive && record.PID != os.Getpid() {
@@ -80,10 +111,10 @@ func Down(ctx context.Context, c cluster.Cluster, keepData bool, log *slog.Logge
 			record.Kill(stopGrace)
 		}
 	}
-	return errors.Join(append(errs, removeAll(c, keepData))...)
+	return errors.Join(append(errs, removeAll(c, keep))...)
 }
 
-func removeAll(c cluster.Cluster, keepData bool) error {
+func removeAll(c cluster.Cluster, keep Keep) error {
 	var errs []error
 	hierarchies, err := process.Hierarchy()
 	if err != nil {
@@ -107,11 +138,39 @@ func removeAll(c cluster.Cluster, keepData bool) error {
 		errs = append(errs, network.Delete(name))
 	}
 	errs = append(errs, network.RemoveBridge(c), network.RemoveHost(c), isolation.Remove(c), network.RestoreForwarding(c), os.RemoveAll(c.Run()))
-	if !keepData {
-		errs = append(errs, os.RemoveAll(c.Data()))
-	}
+	errs = append(errs, removeData(c, keep))
 	// The roots go with the last cluster; while others have something there, they stay.
 	_ = os.Remove(c.DataRoot)
+	return errors.Join(errs...)
+}
+
+func removeData(c cluster.Cluster, keep Keep) error {
+	keys := KeysOfOthers(c)
+	switch {
+	case keep == KeepData:
+		return nil
+	case keep == KeepKeys && keys != "":
+		return removeBut(c.Data(), keys)
+	}
+	return os.RemoveAll(c.Data())
+}
+
+// removeBut removes what is in a directory, but for one file below it.
+func removeBut(dir, file string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		switch path := filepath.Join(dir, e.Name()); {
+		case path == file:
+		case strings.HasPrefix(file, path+"/"):
+			errs = append(errs, removeBut(path, file))
+		default:
+			errs = append(errs, os.RemoveAll(path))
+		}
+	}
 	return errors.Join(errs...)
 }
 
@@ -128,6 +187,9 @@ func Traces(c cluster.Cluster) []string {
 	}
 	out = append(out, isolation.Traces(c)...)
 	for _, dir := range []string{c.Run(), c.Data()} {
+		if dir == c.Data() && !c.Kept() && KeysOfOthers(c) != "" {
+			continue // What an earlier one left on purpose.
+		}
 		if _, err := os.Stat(dir); err == nil {
 			out = append(out, dir)
 		}

@@ -39,3 +39,60 @@ func TestWhetherAnAgentBegan(t *testing.T) {
 		}
 	}
 }
+
+// The keys of Secrets in a store elsewhere outlive the cluster on this machine, unless they are to go too.
+func TestKeysOfAStoreElsewhereStay(t *testing.T) {
+	for _, c := range []struct {
+		name         string
+		keep         Keep
+		embedded     bool
+		key, another bool
+	}{
+		{"elsewhere", KeepKeys, false, true, false}, {"elsewhere, purged", KeepNothing, false, false, false}, {"elsewhere, all kept", KeepData, false, true, true},
+		{"embedded", KeepKeys, true, false, false}, {"embedded, kept", KeepData, true, true, true},
+	} {
+		here := cluster.Cluster{Name: "keys", RunRoot: t.TempDir(), DataRoot: t.TempDir()}
+		key, another := here.SecretsKey(cluster.Options{}), filepath.Join(here.Data(), "ca", "root.key")
+		files := []string{key, another, filepath.Join(here.Data(), "cluster.json")}
+		if c.embedded {
+			files = append(files, filepath.Join(here.Data(), "store", "etcd", "member"))
+		}
+		for _, path := range files {
+			if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, []byte("{}"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := removeData(here, c.keep); err != nil {
+			t.Error(c.name, err)
+		}
+		for path, want := range map[string]bool{key: c.key, another: c.another} {
+			if _, err := os.Stat(path); (err == nil) != want {
+				t.Errorf("%s: %s: %v", c.name, path, err)
+			}
+		}
+		if left := Traces(here); c.keep == KeepKeys && len(left) > 0 {
+			t.Errorf("%s: a second down would find %v", c.name, left)
+		}
+	}
+	// What the user named is the user's.
+	here := cluster.Cluster{Name: "keys", RunRoot: t.TempDir(), DataRoot: t.TempDir()}
+	if err := os.MkdirAll(here.Data(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	mine := filepath.Join(t.TempDir(), "mine.key")
+	if err := os.WriteFile(mine, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := here.Keep(cluster.Options{SecretsKeyFile: mine}); err != nil {
+		t.Fatal(err)
+	}
+	if err := removeData(here, KeepNothing); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(mine); err != nil {
+		t.Error(err)
+	}
+}

@@ -39,8 +39,8 @@ func (s *session) checkCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "check", Short: "Prove that it works: identities, mutual TLS, names, configuration, requests, both directions between clusters", Args: cobra.NoArgs,
 		Long: "Prove that it works. Each line says whether something was tried or only read.\n\n" +
-			"Tried: that controller and agent answer; in every replica a look-up of a name, and a request without TLS from outside the\n" +
-			"mesh, which its proxy has to refuse and count; a request to every port of every service, sent from another replica through\n" +
+			"Tried: that controller and agent answer; that every Secret can be decrypted; in every replica a look-up of a name, and a\n" +
+			"request without TLS from outside the mesh, which its proxy has to refuse and count; a request to every port of every service, sent from another replica through\n" +
 			"its own proxy and the service's, with the identity that the server proved; a request through the ingress for every host;\n" +
 			"between clusters, a handshake with every imported service through the other cluster's gateways, with the identity and the\n" +
 			"cluster that the server proves, and a look-up of every global name.\n" +

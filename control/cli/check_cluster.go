@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,9 +21,15 @@ import (
 // tried makes a finding of what was done: a failure when there is an error.
 func tried(subject, name string, err error, detail, remedy string) finding {
 	f := finding{Check: agent.Check{Subject: subject, Name: name, How: agent.Tried, OK: err == nil, Detail: detail}}
-	if err != nil {
-		f.Detail, f.Remedy = err.Error(), remedy
+	if err == nil {
+		return f
 	}
+	// What was asked often knows the remedy, and nothing fails without one.
+	var problem *client.Problem
+	if errors.As(err, &problem) {
+		remedy = cmp.Or(remedy, problem.Remedy)
+	}
+	f.Detail, f.Remedy = err.Error(), cmp.Or(remedy, "`heddle logs --controller` shows what the controller says")
 	return f
 }
 

@@ -22,6 +22,7 @@ import (
 	"heddle.io/heddle/control/model"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/registry"
+	"heddle.io/heddle/control/seal"
 	"heddle.io/heddle/control/server/client"
 )
 
@@ -317,5 +318,65 @@ func TestAllKindsAreWalked(t *testing.T) {
 	got, _ := runMany(t, map[string]http.Handler{"cluster1": first, "cluster2": second}, "", "check", "--cluster", "cluster1")
 	if strings.Contains(got, "objects list") || len(objects.Kinds) < 10 {
 		t.Errorf("%s", got)
+	}
+}
+
+// A lost key of Secrets fails the check, and nothing that fails is without a remedy.
+func TestCheckOfSecrets(t *testing.T) {
+	for name, c := range map[string]struct {
+		status     seal.Status
+		ok         bool
+		want, then string
+	}{
+		"sealed":   {seal.Status{Secrets: 3}, true, "3, all encrypted", ""},
+		"lost":     {seal.Status{Secrets: 3, Unreadable: []seal.Unreadable{{Secret: "Secret/shop/tls", Why: "its key is gone"}}}, false, "1 Secret cannot be decrypted; Secret/shop/tls: its key is gone", "heddle secrets status"},
+		"unsealed": {seal.Status{Secrets: 3, Unsealed: 2}, false, "2 Secrets are not encrypted", "heddle secrets rotate"},
+	} {
+		mesh, _ := twoClusters()
+		mesh.secrets = c.status
+		got, code := run(t, mesh, "", "check", "--wait", "0", "-o", "json")
+		var found []finding
+		if err := json.Unmarshal([]byte(got), &found); err != nil {
+			t.Fatalf("%s: %v\n%s", name, err, got)
+		}
+		i := slices.IndexFunc(found, func(f finding) bool { return f.Subject == "secrets" })
+		if i < 0 || found[i].OK != c.ok || found[i].How != agent.Tried || !strings.Contains(found[i].Detail, c.want) || !strings.Contains(found[i].Remedy, c.then) || !c.ok && code == 0 {
+			t.Errorf("%s: %d %s", name, code, got)
+		}
+	}
+}
+
+// Whatever the API answers, no finding that fails is without a remedy.
+func TestEveryFailureHasARemedy(t *testing.T) {
+	for _, broken := range []string{"", "/heddle/v1/status", "/heddle/v1/agent/status", "/heddle/v1/agent/checks", "/heddle/v1/proxies", "/heddle/v1/secrets", "/heddle/v1/federation",
+		"/heddle/v1/names", "/api/v1/services", "/apis/heddle.io/v1alpha1/workloads", "/apis/networking.istio.io/v1/gateways", "/call", "/resolve"} {
+		mesh, _ := twoClusters()
+		handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if broken != "" && strings.HasSuffix(r.URL.Path, broken) {
+				http.Error(w, "broken", http.StatusInternalServerError)
+				return
+			}
+			mesh.ServeHTTP(w, r)
+		})
+		got, _ := run(t, handler, "", "check", "--wait", "0", "-o", "json")
+		var found []finding
+		if err := json.Unmarshal([]byte(got), &found); err != nil {
+			t.Fatalf("%s: %v\n%s", broken, err, got)
+		}
+		failed := 0
+		for _, f := range found {
+			if f.How != agent.Tried && f.How != agent.Read {
+				t.Errorf("%s: %+v does not say what was done", broken, f)
+			}
+			if !f.OK {
+				failed++
+				if f.Remedy == "" {
+					t.Errorf("%s: %+v has no remedy", broken, f)
+				}
+			}
+		}
+		if broken != "" && failed == 0 {
+			t.Errorf("%q: nothing failed", broken)
+		}
 	}
 }

@@ -22,7 +22,8 @@ func (s *session) downCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "down", Short: "Stop a cluster and remove everything that it made on this machine", Args: cobra.NoArgs,
 		Long: "Stop a cluster and remove everything that it made on this machine: processes, network namespaces, interfaces, packet filter\n" +
-			"rules, control groups, runtime files and, unless --keep-data is given, its store and keys. Works after crashes too, and twice.",
+			"rules, control groups, runtime files and, unless --keep-data is given, its store and keys. Works after crashes too, and twice.\n\n" +
+			"The keys of Secrets stay when the Secrets do: in a store elsewhere, or in a file that --secrets-key-file named.",
 		Example: "  sudo heddle down --name cluster1\n  sudo heddle down --name cluster1 --keep-data",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if name == "" {
@@ -59,12 +60,23 @@ func (s *session) downCommand() *cobra.Command {
 			defer held.Close()
 			// A removal that has begun is ended, whatever the terminal says.
 			ctx := context.WithoutCancel(cmd.Context())
-			traces := agent.Traces(c)
+			keep := agent.KeepKeys
+			switch {
+			case keepData:
+				keep = agent.KeepData
+			case purge:
+				keep = agent.KeepNothing
+			}
+			traces, keys := agent.Traces(c), agent.KeysOfOthers(c)
+			if purge && keys != "" {
+				// There is nothing else left of the cluster, perhaps.
+				traces = append(traces, keys)
+			}
 			p := newProgress(s.out)
 			if len(traces) > 0 {
 				p.begin("stop and remove cluster " + c.Name)
 			}
-			if err := agent.Down(ctx, c, keepData, discardLog()); err != nil {
+			if err := agent.Down(ctx, c, keep, discardLog()); err != nil {
 				if len(traces) > 0 {
 					p.fail()
 				}
@@ -82,15 +94,19 @@ func (s *session) downCommand() *cobra.Command {
 				return nil
 			}
 			p.done()
-			if keepData {
+			switch {
+			case keepData:
 				fmt.Fprintf(s.out, "Its data is kept in %s.\n", c.Data())
+			case keys != "" && !purge:
+				fmt.Fprintf(s.out, "The keys of Secrets are kept in %s: the cluster's objects are in a store elsewhere, whose Secrets nobody can read without them.\n"+
+					"`heddle down --name %s --purge` removes them too.\n", keys, c.Name)
 			}
 			return nil
 		},
 	}
 	cmd.Flags().StringVar(&name, "name", "", "the cluster's name (default: the current one)")
 	cmd.Flags().BoolVar(&keepData, "keep-data", false, "keep store, keys and logs for the next up")
-	cmd.Flags().BoolVar(&purge, "purge", false, "remove the data too, which is the default")
+	cmd.Flags().BoolVar(&purge, "purge", false, "remove the keys of Secrets too that are in a store elsewhere")
 	return cmd
 }
 

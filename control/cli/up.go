@@ -337,7 +337,10 @@ func (b *bringing) undo(ctx context.Context) {
 	c := b.cluster
 	// A primary that accepted, or may have, knows this cluster by the key that the join left: with it, up can be repeated.
 	joined := b.flags.join != "" && exists(filepath.Join(c.Data(), "federation"))
-	keep := !b.fresh || joined
+	keep := agent.KeepNothing
+	if !b.fresh || joined {
+		keep = agent.KeepData
+	}
 	if err := agent.Down(context.WithoutCancel(ctx), c, keep, discardLog()); err != nil {
 		fmt.Fprintf(b.err, "warning: cleaning up: %v\n", err)
 	}
