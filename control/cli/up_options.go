@@ -40,6 +40,7 @@ type upOptions struct {
 	join, token  string
 	apiAddress   string
 	apiClientCA  string
+	etcd         cluster.Etcd
 	// given says whether the user set a flag.
 	given func(flag string) bool
 }
@@ -53,6 +54,10 @@ func (o *upOptions) register(flags *pflag.FlagSet) {
 	flags.StringVar(&o.token, "token", "", "the join token, from the primary's `heddle up` or `heddle cluster token`")
 	flags.StringVar(&o.apiAddress, "api-address", "", "serve the API over TLS here too, for command lines on other machines: PORT (on loopback), ADDRESS:PORT, or none")
 	flags.StringVar(&o.apiClientCA, "api-client-ca", "", "a file (PEM) with the authority whose client certificates name users of the API: the common name the user, organizations the groups")
+	flags.StringVar(&o.etcd.Endpoints, "etcd-endpoints", "", "keep objects in an external etcd cluster: its members' client URLs, separated by commas (https://HOST:PORT)")
+	flags.StringVar(&o.etcd.CACert, "etcd-cacert", "", "a file (PEM) with the authority of the etcd members' certificates")
+	flags.StringVar(&o.etcd.Cert, "etcd-cert", "", "a file (PEM) with the controller's certificate for etcd")
+	flags.StringVar(&o.etcd.Key, "etcd-key", "", "a file (PEM) with that certificate's key")
 	flags.StringVar(&o.proxy, "proxy", "heddle-proxy", "the proxy program: a path, or a name looked up beside this program and in PATH")
 	flags.BoolVar(&o.foreign, "foreign-proxy", false, "the proxy takes a stock Envoy's arguments")
 	flags.StringVar(&o.gatewayProxy, "gateway-proxy", "", "another proxy program for the gateways, which takes a stock Envoy's arguments")
@@ -132,6 +137,9 @@ func (o upOptions) settle(c cluster.Cluster, before cluster.Options, kept, runni
 			return want, err
 		}
 	}
+	if want.Etcd, err = o.store(c, before.Etcd, kept); err != nil {
+		return want, err
+	}
 	if want.Isolated {
 		if o.advertise != "" {
 			return want, contradiction(c, "--advertise "+o.advertise, "it is isolated and has an address of its own", "leave the flag out")
@@ -198,7 +206,7 @@ func (o upOptions) address(want cluster.Options, kept bool, m machine) (cluster.
 // changing names the flags that a running cluster cannot heed.
 func (o upOptions) changing() string {
 	var names []string
-	for _, flag := range []string{"advertise", "gateway-proxy", "api-address", "api-client-ca"} {
+	for _, flag := range []string{"advertise", "gateway-proxy", "api-address", "api-client-ca", "etcd-endpoints", "etcd-cacert", "etcd-cert", "etcd-key"} {
 		if o.given(flag) {
 			names = append(names, "--"+flag)
 		}

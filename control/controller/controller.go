@@ -40,7 +40,7 @@ import (
 	"heddle.io/heddle/control/server"
 	"heddle.io/heddle/control/server/client"
 	"heddle.io/heddle/control/store"
-	"heddle.io/heddle/control/store/etcd"
+	"heddle.io/heddle/control/store/cache"
 	"heddle.io/heddle/control/xds"
 )
 
@@ -62,7 +62,7 @@ type Controller struct {
 	settings  model.Settings
 	remote    server.Remote
 	log       *slog.Logger
-	store     store.Store
+	store     *cache.Cache
 	authority *ca.Authority
 	instances *registry.Instances
 	// globals are the virtual addresses of imported and external services.
@@ -138,7 +138,7 @@ func Run(ctx context.Context, config Config) error {
 	if c.globals, err = registry.OpenGlobals(filepath.Join(config.Cluster.Data(), "globals.json"), c.settings.Globals); err != nil {
 		return err
 	}
-	if c.store, err = etcd.OpenEmbedded(ctx, filepath.Join(config.Cluster.Data(), "store"), nil); err != nil {
+	if c.store, err = c.openStore(ctx); err != nil {
 		return err
 	}
 	defer func() {
@@ -155,9 +155,6 @@ func Run(ctx context.Context, config Config) error {
 		}
 	}
 	if err := c.openFederation(); err != nil {
-		return err
-	}
-	if err := c.load(ctx); err != nil {
 		return err
 	}
 	if err := c.loadReports(); err != nil {
@@ -203,7 +200,7 @@ func (c *Controller) serve(ctx context.Context) error {
 			}
 		})
 	}
-	part("follow store", func() error { return c.follow(ctx) })
+	part("follow store", func() error { c.store.Run(ctx); return nil })
 	part("build", func() error { c.buildLoop(ctx); return nil })
 	part("statuses", func() error { c.statusLoop(ctx); return nil })
 	part("federation", func() error { c.federation.Run(ctx); return nil })
@@ -238,61 +235,11 @@ func (c *Controller) builtins(ctx context.Context) error {
 			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
 			ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(time.Now().UTC().Truncate(time.Second)), Generation: 1},
 		}, Origin: objects.Origin{Cluster: c.config.Cluster.Name, User: "heddle"}}
-		if _, err := c.store.Apply(ctx, []store.Write{{Key: key, Object: o, IfRevision: -1}}); err != nil && !errors.Is(err, store.ErrConflict) {
+		if err := c.store.Apply(ctx, []store.Write{{Key: key, Object: o, IfVersion: store.Absent}}); err != nil && !errors.Is(err, store.ErrConflict) {
 			return fmt.Errorf("make namespace %s: %w", name, err)
 		}
 	}
 	return nil
-}
-
-// load reads everything.
-func (c *Controller) load(ctx context.Context) error {
-	all, revision, err := c.store.List(ctx, nil, "")
-	if err != nil {
-		return fmt.Errorf("read store: %w", err)
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	clear(c.objects)
-	for _, o := range all {
-		c.objects[o.Key()] = o
-	}
-	c.revision = revision
-	return nil
-}
-
-// follow keeps the objects at what the store holds, from what load read.
-func (c *Controller) follow(ctx context.Context) error {
-	for {
-		events, ended := c.store.Watch(ctx, c.revisionNow())
-		for group := range events {
-			specs := false
-			c.mu.Lock()
-			for _, e := range group {
-				if e.Object == nil {
-					delete(c.objects, e.Key)
-				} else {
-					c.objects[e.Key] = e.Object
-				}
-				c.revision = e.Revision
-				specs = specs || !e.StatusOnly
-			}
-			c.mu.Unlock()
-			if specs {
-				signal(c.rebuild)
-			}
-		}
-		switch err := ended(); {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case !errors.Is(err, store.ErrCompacted):
-			return fmt.Errorf("watch store: %w", err)
-		}
-		if err := c.load(ctx); err != nil {
-			return err
-		}
-		signal(c.rebuild)
-	}
 }
 
 // settle is how long changes may gather before the model is built once for all of them.
@@ -364,10 +311,10 @@ func (c *Controller) build() {
 	c.instances.Changes()
 	c.mu.Lock()
 	all := make([]*objects.Object, 0, len(c.objects))
-	revisions := make(map[objects.Key]int64, len(c.objects))
+	versions := make(map[objects.Key]objects.Version, len(c.objects))
 	for key, o := range c.objects {
 		all = append(all, o)
-		revisions[key] = o.Revision
+		versions[key] = o.Version
 	}
 	revision := c.revision
 	c.mu.Unlock()
@@ -381,7 +328,7 @@ func (c *Controller) build() {
 	c.built, c.report, c.problem, c.exports = revision, report, problem, build.Exports(mesh)
 	c.mu.Unlock()
 	c.setNames(mesh)
-	c.pusher.Update(mesh, revision, func(key objects.Key) int64 { return revisions[key] })
+	c.pusher.Update(mesh, revision, func(key objects.Key) objects.Version { return versions[key] })
 	c.mu.Lock()
 	c.issuers = settings.Issuers
 	c.mu.Unlock()

@@ -24,6 +24,7 @@ import (
 	"heddle.io/heddle/control/model/build"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/server/client"
+	"heddle.io/heddle/control/store/cache"
 	"heddle.io/heddle/control/store/etcd"
 )
 
@@ -132,7 +133,11 @@ func startAll(t *testing.T, change ...func(*Server)) *world {
 		}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	store, err := etcd.OpenEmbedded(ctx, filepath.Join(dir, "store"), nil)
+	kept, err := etcd.OpenEmbedded(ctx, filepath.Join(dir, "store"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := cache.Open(ctx, cache.Options{Store: kept, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -287,7 +292,7 @@ func TestWatchSeesChangesInOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	changes := make(chan client.Change, 8)
-	go func() { _ = c.Watch(ctx, objects.Service, list.Revision, func(x client.Change) { changes <- x }) }()
+	go func() { _ = c.Watch(ctx, objects.Service, list.Position, func(x client.Change) { changes <- x }) }()
 	if _, err := apply(t, c, shop, false); err != nil {
 		t.Fatal(err)
 	}

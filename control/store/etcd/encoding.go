@@ -23,7 +23,7 @@ var sealed = []byte("sealed:1:")
 // encode writes an object for the store; a Secret is encrypted.
 func (s *Store) encode(o *objects.Object) ([]byte, error) {
 	bare := *o.WithoutLines()
-	bare.Status, bare.Revision = objects.Status{}, 0
+	bare.Status, bare.Version, bare.StatusVersion = objects.Status{}, "", ""
 	value, err := json.Marshal(&bare)
 	if err != nil {
 		return nil, err
@@ -38,7 +38,7 @@ func (s *Store) decode(kv *mvccpb.KeyValue) (*objects.Object, error) {
 	value := kv.Value
 	if box, ok := bytes.CutPrefix(value, sealed); ok {
 		var err error
-		if value, err = s.seal.open(box, string(kv.Key[len(specs):])); err != nil {
+		if value, err = s.seal.open(box, path(parseKey(string(kv.Key)).key)); err != nil {
 			return nil, fmt.Errorf("%s: %w", kv.Key, err)
 		}
 	}
@@ -46,7 +46,7 @@ func (s *Store) decode(kv *mvccpb.KeyValue) (*objects.Object, error) {
 	if err := json.Unmarshal(value, o); err != nil {
 		return nil, fmt.Errorf("%s in the store: %w", kv.Key, err)
 	}
-	o.Revision = kv.ModRevision
+	o.Version, o.StatusVersion = version(kv.ModRevision), noStatus
 	return o, nil
 }
 
