@@ -85,12 +85,12 @@ func openEmbedded(ctx context.Context, dir string, log *zap.Logger, quota int64)
 		return nil, fmt.Errorf("etcd in %s is not ready after %v: check that the disk answers", config.Dir, startLimit)
 	}
 	s := &Store{client: v3client.New(member.Server), seal: seal, stop: member.Close, room: place.room}
-	return s.opened(ctx)
+	return s.opened(ctx, func(context.Context, string) error { return member.Server.Backend().Defrag() })
 }
 
 // opened checks what is in the store, and closes it when that cannot be used.
-func (s *Store) opened(ctx context.Context) (*Store, error) {
-	s.full = newAlarm(s.client, slog.Default())
+func (s *Store) opened(ctx context.Context, defragment func(ctx context.Context, endpoint string) error) (*Store, error) {
+	s.full = newAlarm(s.client, slog.Default(), defragment)
 	if err := s.checkFormat(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}

@@ -77,7 +77,10 @@ func OpenExternal(ctx context.Context, dir string, external External) (*Store, e
 	s := &Store{client: client, seal: seal, limit: requestLimit}
 	started, cancel := context.WithTimeout(ctx, dialLimit)
 	defer cancel()
-	opened, err := s.opened(started)
+	opened, err := s.opened(started, func(ctx context.Context, endpoint string) error {
+		_, err := client.Defragment(ctx, endpoint)
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("etcd at %v: %w; check that a majority of its members runs and that the certificates fit", external.Endpoints, err)
 	}

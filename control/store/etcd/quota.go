@@ -17,6 +17,8 @@ import (
 type alarm struct {
 	client *clientv3.Client
 	log    *slog.Logger
+	// defragment a member.
+	defragment func(ctx context.Context, endpoint string) error
 	// work holds a value when room is to be made; deleted one when something was deleted.
 	work, deleted chan struct{}
 	stop          context.CancelFunc
@@ -32,9 +34,9 @@ const (
 	alarmLimit = 2 * time.Minute
 )
 
-func newAlarm(client *clientv3.Client, log *slog.Logger) *alarm {
+func newAlarm(client *clientv3.Client, log *slog.Logger, defragment func(ctx context.Context, endpoint string) error) *alarm {
 	ctx, stop := context.WithCancel(context.Background())
-	a := &alarm{client: client, log: log, work: make(chan struct{}, 1), deleted: make(chan struct{}, 1), stop: stop, done: make(chan struct{})}
+	a := &alarm{client: client, log: log, defragment: defragment, work: make(chan struct{}, 1), deleted: make(chan struct{}, 1), stop: stop, done: make(chan struct{})}
 	go a.run(ctx)
 	// One that stands since before this process: what was deleted then may have made no room yet.
 	a.raise()
@@ -128,7 +130,7 @@ func (a *alarm) makeRoom(ctx context.Context) (standing bool, err error) {
 	}
 	used := 0.0
 	for _, endpoint := range endpoints {
-		if _, err := a.client.Defragment(ctx, endpoint); err != nil {
+		if err := a.defragment(ctx, endpoint); err != nil {
 			return true, fmt.Errorf("defragment %s: %w", endpoint, err)
 		}
 		status, err := a.client.Status(ctx, endpoint)

@@ -48,27 +48,7 @@ func account(t *testing.T, name string) *objects.Object {
 func put(o *objects.Object) store.Write { return store.Write{Key: o.Key(), Object: o} }
 
 func TestEmbeddedKeepsTheContract(t *testing.T) {
-	s := open(t, t.TempDir())
-	storetest.Run(t, storetest.Subject{
-		Open: func(t *testing.T) store.Store {
-			// The next test finds it empty.
-			for _, prefix := range []string{objectsPrefix, recordsPrefix} {
-				if _, err := s.client.Delete(t.Context(), prefix, clientv3.WithPrefix()); err != nil {
-					t.Fatal(err)
-				}
-			}
-			return shared{s}
-		},
-		Forget: func(t *testing.T) {
-			got, err := s.client.Get(t.Context(), formatKey)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := s.client.Compact(t.Context(), got.Header.Revision); err != nil {
-				t.Fatal(err)
-			}
-		},
-	})
+	storetest.Run(t, subject(open(t, t.TempDir())))
 }
 
 // shared is a store that outlives who closes it.
