@@ -11,7 +11,7 @@ import (
 
 // Authenticator tells who calls.
 type Authenticator struct {
-	Store  store.Store
+	Store  store.Batch
 	Tokens *Tokens
 	// Owner, when not zero, is the user of this machine who started the cluster: an admin, as root is.
 	Owner int

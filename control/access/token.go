@@ -67,16 +67,15 @@ func tokenKey(id string) objects.Key {
 
 // Tokens are the API's tokens, in the store.
 type Tokens struct {
-	Store store.Store
+	Store store.Batch
 	Now   func() time.Time
 }
 
 // kept is what is kept of a token.
 type kept struct {
 	client.APIToken
-	hash     []byte
-	revision int64
-	role     Role
+	hash []byte
+	role Role
 }
 
 func readToken(o *objects.Object) (kept, error) {
@@ -85,7 +84,7 @@ func readToken(o *objects.Object) (kept, error) {
 		return kept{}, fmt.Errorf("%s is no API token", o.Key())
 	}
 	text := func(field string) string { return string(secret.Data[field]) }
-	k := kept{hash: secret.Data[fieldHash], revision: o.Revision, APIToken: client.APIToken{
+	k := kept{hash: secret.Data[fieldHash], APIToken: client.APIToken{
 		ID: strings.TrimPrefix(o.GetName(), tokenNamePrefix), Note: text(fieldNote), Role: text(fieldRole), Namespace: text(fieldNamespace),
 		MadeBy: text(fieldMaker), Made: o.GetCreationTimestamp().UTC(),
 	}}
@@ -154,7 +153,7 @@ func (t *Tokens) Make(ctx context.Context, request client.APITokenRequest, maker
 			fieldExpires: []byte(expires.Format(time.RFC3339)), fieldNote: []byte(request.Note), fieldMaker: []byte(maker)},
 	}}
 	objects.SetCreated(o, nil, metav1.NewTime(now), name, true)
-	if _, err := t.Store.Apply(ctx, []store.Write{{Key: o.Key(), Object: o, IfRevision: -1}}); err != nil {
+	if err := t.Store.Apply(ctx, []store.Write{{Key: o.Key(), Object: o, IfVersion: store.Absent}}); err != nil {
 		return none, fmt.Errorf("keep token: %w", err)
 	}
 	made := client.APIToken{ID: name, Note: request.Note, Role: request.Role, Namespace: request.Namespace, MadeBy: maker, Made: now, Expires: expires}
@@ -189,7 +188,7 @@ func (t *Tokens) list(ctx context.Context) ([]kept, error) {
 		k, err := readToken(o)
 		if err != nil || t.Now().After(k.Expires.Add(tokenMemory)) {
 			// One that cannot be read admits nobody, either.
-			writes = append(writes, store.Write{Key: o.Key(), IfRevision: o.Revision})
+			writes = append(writes, store.Write{Key: o.Key(), IfVersion: o.Version})
 			continue
 		}
 		out = append(out, k)
@@ -198,7 +197,7 @@ func (t *Tokens) list(ctx context.Context) ([]kept, error) {
 		return out, nil
 	}
 	// What cannot be removed now is removed the next time: it is of no use to anybody.
-	if _, err := t.Store.Apply(ctx, writes); err != nil && !errors.Is(err, store.ErrConflict) && !errors.Is(err, store.ErrUnavailable) {
+	if err := t.Store.Apply(ctx, writes); err != nil && !errors.Is(err, store.ErrConflict) && !errors.Is(err, store.ErrUnavailable) {
 		return nil, fmt.Errorf("remove expired tokens: %w", err)
 	}
 	return out, nil
@@ -223,8 +222,7 @@ func (t *Tokens) Find(ctx context.Context, id string) (client.APIToken, error) {
 
 // Revoke ends a token at once.
 func (t *Tokens) Revoke(ctx context.Context, id string) error {
-	_, err := t.Store.Apply(ctx, []store.Write{{Key: tokenKey(id)}})
-	return err
+	return t.Store.Apply(ctx, []store.Write{{Key: tokenKey(id)}})
 }
 
 func isID(id string) bool {

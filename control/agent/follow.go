@@ -55,7 +55,7 @@ func (a *Agent) follow(ctx context.Context, kind *objects.Kind, f func(map[objec
 			}
 			changed()
 			// Everything that the next watch brings is newer than this list.
-			err = a.client.Watch(ctx, kind, list.Revision, func(c client.Change) {
+			err = a.client.Watch(ctx, kind, list.Position, func(c client.Change) {
 				if c.Object == nil {
 					delete(known, c.Key)
 				} else {

@@ -43,25 +43,25 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		send(a.refuse)
 		return
 	}
-	service := &objects.Object{Kind: objects.Service, Revision: 7, Origin: objects.Origin{File: "shop.yaml", Line: 3, User: "me"},
+	service := &objects.Object{Kind: objects.Service, Version: "7", Origin: objects.Origin{File: "shop.yaml", Line: 3, User: "me"},
 		Resource: &corev1.Service{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
 			ObjectMeta: metav1.ObjectMeta{Name: "cart", Namespace: "shop", Labels: map[string]string{"app": "cart"}, CreationTimestamp: metav1.NewTime(noon.Add(-90 * time.Minute))},
 			Spec:       corev1.ServiceSpec{ClusterIP: "10.96.1.2", Selector: map[string]string{"app": "cart"}, Ports: []corev1.ServicePort{{Name: "http", Port: 80}}}},
 		Status: objects.Status{Proxies: 2, Conditions: []metav1.Condition{{Type: "Accepted", Status: "True", Reason: "Accepted", Message: "in force", LastTransitionTime: metav1.NewTime(noon.Add(-time.Hour))}}}}
-	workload := &objects.Object{Kind: objects.Workload, Revision: 8, Resource: &v1alpha1.Workload{
+	workload := &objects.Object{Kind: objects.Workload, Version: "8", Resource: &v1alpha1.Workload{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "heddle.io/v1alpha1", Kind: "Workload"},
 		ObjectMeta: metav1.ObjectMeta{Name: "cart", Namespace: "shop", CreationTimestamp: metav1.NewTime(noon.Add(-5 * time.Minute))},
 		Spec:       v1alpha1.WorkloadSpec{Command: []string{"boutique", "cart"}, ServiceAccount: "cart"}},
 		Status: objects.Status{Workload: &objects.WorkloadState{Replicas: []objects.ReplicaState{{Name: "cart-0", Phase: "Ready", Address: "10.244.0.5", Restarts: 1}}}}}
 	switch key := r.Method + " " + r.URL.Path; key {
 	case "GET /api/v1/services", "GET /api/v1/namespaces/shop/services":
-		send(client.List{Items: []*objects.Object{service}, Revision: 9})
+		send(client.List{Items: []*objects.Object{service}, Position: "9"})
 	case "GET /api/v1/namespaces/shop/services/cart":
 		send(service)
 	case "GET /api/v1/namespaces/empty/services":
-		send(client.List{Revision: 9})
+		send(client.List{Position: "9"})
 	case "GET /apis/heddle.io/v1alpha1/namespaces/shop/workloads":
-		send(client.List{Items: []*objects.Object{workload}, Revision: 9})
+		send(client.List{Items: []*objects.Object{workload}, Position: "9"})
 	case "GET /apis/heddle.io/v1alpha1/namespaces/shop/workloads/cart":
 		send(workload)
 	case "PUT /apis/heddle.io/v1alpha1/namespaces/shop/workloads/cart":
@@ -313,7 +313,7 @@ func TestStopMarksTheWorkload(t *testing.T) {
 	if got, code := run(t, a, "", "stop", "cart", "-n", "shop"); code != 0 {
 		t.Fatal(got)
 	}
-	if len(a.put) != 1 || a.put[0].GetAnnotations()[agent.AnnotationStopped] != "true" || a.put[0].Revision != 8 {
+	if len(a.put) != 1 || a.put[0].GetAnnotations()[agent.AnnotationStopped] != "true" || a.put[0].Version != "8" {
 		t.Fatalf("%+v", a.put)
 	}
 }

@@ -67,7 +67,7 @@ func (s *session) describe(o *objects.Object) error {
 	if origin != "/" {
 		line("Origin", origin)
 	}
-	line("Revision", fmt.Sprint(o.Revision))
+	line("Version", string(o.Version))
 	document, err := o.Document()
 	if err != nil {
 		return err

@@ -83,7 +83,7 @@ func healthyMesh() *meshAPI {
 					Gateways: []netip.AddrPort{netip.MustParseAddrPort("198.18.0.3:15443")}, Exports: []registry.Export{export("cart", 2), export("ads", 1)}},
 			}},
 		names: client.Names{Domain: "cluster.local", Hosts: []client.NamedHost{host("ads.acme.demo"), host("ads.shop.svc.cluster.local"), host("cart.acme.demo"), host("cart.shop.svc.cluster.local")}},
-		gns: &objects.Object{Kind: objects.GlobalNamespace, Revision: 5, Resource: &v1alpha1.GlobalNamespace{
+		gns: &objects.Object{Kind: objects.GlobalNamespace, Version: "5", Resource: &v1alpha1.GlobalNamespace{
 			ObjectMeta: metav1.ObjectMeta{Name: "boutique", CreationTimestamp: metav1.NewTime(noon.Add(-10 * time.Minute))},
 			Spec:       v1alpha1.GlobalNamespaceSpec{Domain: "acme.demo", Mappings: []v1alpha1.NamespaceMapping{{Cluster: "cluster*", Namespace: "shop"}}}}},
 		services: []*objects.Object{service("cart")}, replicas: []client.Replica{ready("cart")}, action: client.ActionCreated,

@@ -48,6 +48,7 @@ type upOptions struct {
 	privileged      bool
 	secretsKey      string
 	kmsCommand      string
+	etcd            cluster.Etcd
 	// given says whether the user set a flag.
 	given func(flag string) bool
 }
@@ -66,6 +67,10 @@ func (o *upOptions) register(flags *pflag.FlagSet) {
 	flags.StringVar(&o.workloadKeyType, "workload-key-type", "", `the keys of workloads' certificates: ecdsa-p256 or rsa-2048 (default "ecdsa-p256")`)
 	flags.StringVar(&o.secretsKey, "secrets-key-file", "", "the file with the keys that Secrets are encrypted with, made when it is not there; down leaves it alone (default: a file in the cluster's data)")
 	flags.StringVar(&o.kmsCommand, "kms-command", "", "a program that wraps these keys with a key management service (see the note on secrets at rest), or none")
+	flags.StringVar(&o.etcd.Endpoints, "etcd-endpoints", "", "keep objects in an external etcd cluster: its members' client URLs, separated by commas (https://HOST:PORT)")
+	flags.StringVar(&o.etcd.CACert, "etcd-cacert", "", "a file (PEM) with the authority of the etcd members' certificates")
+	flags.StringVar(&o.etcd.Cert, "etcd-cert", "", "a file (PEM) with the controller's certificate for etcd")
+	flags.StringVar(&o.etcd.Key, "etcd-key", "", "a file (PEM) with that certificate's key")
 	flags.StringVar(&o.proxy, "proxy", "heddle-proxy", "the proxy program: a path, or a name looked up beside this program and in PATH")
 	flags.BoolVar(&o.foreign, "foreign-proxy", false, "the proxy takes a stock Envoy's arguments")
 	flags.StringVar(&o.gatewayProxy, "gateway-proxy", "", "another proxy program for the gateways, which takes a stock Envoy's arguments")
@@ -170,6 +175,9 @@ func (o upOptions) settle(c cluster.Cluster, before cluster.Options, kept, runni
 	if want, err = o.sealing(c, want, kept); err != nil {
 		return want, err
 	}
+	if want.Etcd, err = o.store(c, before.Etcd, kept); err != nil {
+		return want, err
+	}
 	if want.Isolated {
 		if o.advertise != "" {
 			return want, contradiction(c, "--advertise "+o.advertise, "it is isolated and has an address of its own", "leave the flag out")
@@ -236,7 +244,7 @@ func (o upOptions) address(want cluster.Options, kept bool, m machine) (cluster.
 // changing names the flags that a running cluster cannot heed.
 func (o upOptions) changing() string {
 	var names []string
-	for _, flag := range []string{"advertise", "gateway-proxy", "api-address", "api-client-ca", "workload-key-type", "privileged-workloads", "secrets-key-file", "kms-command"} {
+	for _, flag := range []string{"advertise", "gateway-proxy", "api-address", "api-client-ca", "workload-key-type", "privileged-workloads", "secrets-key-file", "kms-command", "etcd-endpoints", "etcd-cacert", "etcd-cert", "etcd-key"} {
 		if o.given(flag) {
 			names = append(names, "--"+flag)
 		}

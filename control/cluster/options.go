@@ -44,6 +44,18 @@ type Options struct {
 	// KMSCommand is a program that wraps these keys with a key management service; empty leaves them in the file as they
 	// are.
 	KMSCommand string `json:"kmsCommand,omitempty"`
+	// Etcd is the external cluster that objects are kept in; empty for a member inside the controller.
+	Etcd Etcd `json:"etcd,omitzero"`
+}
+
+// Etcd names an external etcd cluster, which is spoken to over TLS.
+type Etcd struct {
+	// Endpoints are the members' client URLs, separated by commas.
+	Endpoints string `json:"endpoints"`
+	// CACert, Cert and Key are PEM files: who signs the members' certificates, and the controller's own certificate and key.
+	CACert string `json:"caCert"`
+	Cert   string `json:"cert"`
+	Key    string `json:"key"`
 }
 
 func (c Cluster) optionsPath() string { return filepath.Join(c.Data(), "cluster.json") }

@@ -37,11 +37,10 @@ import (
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/push"
 	"heddle.io/heddle/control/registry"
-	"heddle.io/heddle/control/seal"
 	"heddle.io/heddle/control/server"
 	"heddle.io/heddle/control/server/client"
 	"heddle.io/heddle/control/store"
-	"heddle.io/heddle/control/store/etcd"
+	"heddle.io/heddle/control/store/cache"
 	"heddle.io/heddle/control/xds"
 )
 
@@ -65,9 +64,11 @@ type Controller struct {
 	// privilegedWorkloads as the options say.
 	privilegedWorkloads bool
 	log                 *slog.Logger
-	store               store.Store
-	authority           *ca.Authority
-	instances           *registry.Instances
+	store               *cache.Cache
+	// sealing is the store, if it encrypts Secrets by itself.
+	sealing   store.Sealing
+	authority *ca.Authority
+	instances *registry.Instances
 	// globals are the virtual addresses of imported and external services.
 	globals    *registry.Globals
 	federation *federation.Federation
@@ -79,8 +80,6 @@ type Controller struct {
 	// rebuild and restatus each hold one value when there is work.
 	rebuild  chan struct{}
 	restatus chan struct{}
-	// reread holds one value when everything in the store is to be read anew.
-	reread chan struct{}
 
 	// keeping is held while a report is taken and kept; before mu.
 	keeping sync.Mutex
@@ -109,7 +108,7 @@ type Controller struct {
 func Run(ctx context.Context, config Config) error {
 	c := &Controller{
 		config: config, log: config.Log, started: time.Now(),
-		instances: registry.NewInstances(), rebuild: make(chan struct{}, 1), restatus: make(chan struct{}, 1), reread: make(chan struct{}, 1),
+		instances: registry.NewInstances(), rebuild: make(chan struct{}, 1), restatus: make(chan struct{}, 1),
 		objects: map[objects.Key]*objects.Object{}, reports: map[string]client.Report{}, renamed: make(chan struct{}),
 	}
 	for _, dir := range []string{config.Cluster.Data(), config.Cluster.Run()} {
@@ -144,11 +143,7 @@ func Run(ctx context.Context, config Config) error {
 	if c.globals, err = registry.OpenGlobals(filepath.Join(config.Cluster.Data(), "globals.json"), c.settings.Globals); err != nil {
 		return err
 	}
-	keys, err := seal.Open(ctx, seal.Options{File: config.Cluster.SecretsKey(options), Command: options.KMSCommand})
-	if err != nil {
-		return err
-	}
-	if c.store, err = etcd.OpenEmbedded(ctx, filepath.Join(config.Cluster.Data(), "store"), keys, nil); err != nil {
+	if c.store, err = c.openStore(ctx); err != nil {
 		return err
 	}
 	defer func() {
@@ -165,9 +160,6 @@ func Run(ctx context.Context, config Config) error {
 		}
 	}
 	if err := c.openFederation(); err != nil {
-		return err
-	}
-	if err := c.load(ctx); err != nil {
 		return err
 	}
 	if err := c.loadReports(); err != nil {
@@ -201,7 +193,7 @@ func (c *Controller) serve(ctx context.Context) error {
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}))
 	c.xds.Register(discovery)
 	api := server.New(server.Config{
-		Cluster: c.config.Cluster.Name, Settings: c.settings, Store: c.store, Authority: c.authority, Controller: c,
+		Cluster: c.config.Cluster.Name, Settings: c.settings, Store: c.store, Sealing: c.sealing, Authority: c.authority, Controller: c,
 		Federation: meshAPI{c}, Owner: c.config.Owner, PrivilegedWorkloads: c.privilegedWorkloads, Remote: c.remote, Audit: c.audit, AgentSocket: c.config.Cluster.AgentSocket(), Logs: c.config.Cluster.Logs(), Log: c.log,
 		Metrics: promhttp.HandlerFor(c.metrics, promhttp.HandlerOpts{MaxRequestsInFlight: 4}),
 	})
@@ -213,7 +205,7 @@ func (c *Controller) serve(ctx context.Context) error {
 			}
 		})
 	}
-	part("follow store", func() error { return c.follow(ctx) })
+	part("follow store", func() error { c.store.Run(ctx); return nil })
 	part("build", func() error { c.buildLoop(ctx); return nil })
 	part("statuses", func() error { c.statusLoop(ctx); return nil })
 	part("secrets", func() error { c.secretsLoop(ctx); return nil })
@@ -249,86 +241,11 @@ func (c *Controller) builtins(ctx context.Context) error {
 			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
 			ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(time.Now().UTC().Truncate(time.Second)), Generation: 1},
 		}, Origin: objects.Origin{Cluster: c.config.Cluster.Name, User: "heddle"}}
-		if _, err := c.store.Apply(ctx, []store.Write{{Key: key, Object: o, IfRevision: -1}}); err != nil && !errors.Is(err, store.ErrConflict) {
+		if err := c.store.Apply(ctx, []store.Write{{Key: key, Object: o, IfVersion: store.Absent}}); err != nil && !errors.Is(err, store.ErrConflict) {
 			return fmt.Errorf("make namespace %s: %w", name, err)
 		}
 	}
 	return nil
-}
-
-// load reads everything.
-func (c *Controller) load(ctx context.Context) error {
-	all, revision, err := c.store.List(ctx, nil, "")
-	if err != nil {
-		return fmt.Errorf("read store: %w", err)
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	clear(c.objects)
-	for _, o := range all {
-		c.objects[o.Key()] = o
-	}
-	c.revision = revision
-	return nil
-}
-
-// follow keeps the objects at what the store holds, from what load read.
-func (c *Controller) follow(ctx context.Context) error {
-	for {
-		err := c.followUntil(ctx)
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case err != nil && !errors.Is(err, store.ErrCompacted):
-			return fmt.Errorf("watch store: %w", err)
-		}
-		if err := c.load(ctx); err != nil {
-			return err
-		}
-		signal(c.rebuild)
-	}
-}
-
-// followUntil follows the store until that fails, or everything is to be read anew.
-func (c *Controller) followUntil(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	events, ended := c.store.Watch(ctx, c.revisionNow())
-	for {
-		select {
-		case <-c.reread:
-			cancel()
-			for range events {
-				// Until it has ended: what it would tell is read anew.
-				continue
-			}
-			return nil
-		case group, ok := <-events:
-			if !ok {
-				return ended()
-			}
-			c.take(group)
-		}
-	}
-}
-
-// take puts a change of the store into force.
-func (c *Controller) take(group []store.Event) {
-	specs := false
-	c.mu.Lock()
-	for _, e := range group {
-		if e.Object == nil {
-			delete(c.objects, e.Key)
-		} else {
-			c.objects[e.Key] = e.Object
-		}
-		c.revision = e.Revision
-		specs = specs || !e.StatusOnly
-	}
-	c.mu.Unlock()
-	if specs {
-		signal(c.rebuild)
-	}
 }
 
 // settle is how long changes may gather before the model is built once for all of them.
@@ -400,10 +317,10 @@ func (c *Controller) build() {
 	c.instances.Changes()
 	c.mu.Lock()
 	all := make([]*objects.Object, 0, len(c.objects))
-	revisions := make(map[objects.Key]int64, len(c.objects))
+	versions := make(map[objects.Key]objects.Version, len(c.objects))
 	for key, o := range c.objects {
 		all = append(all, o)
-		revisions[key] = o.Revision
+		versions[key] = o.Version
 	}
 	revision := c.revision
 	c.mu.Unlock()
@@ -417,7 +334,7 @@ func (c *Controller) build() {
 	c.built, c.report, c.problem, c.exports = revision, report, problem, build.Exports(mesh)
 	c.mu.Unlock()
 	c.setNames(mesh)
-	c.pusher.Update(mesh, revision, func(key objects.Key) int64 { return revisions[key] })
+	c.pusher.Update(mesh, revision, func(key objects.Key) objects.Version { return versions[key] })
 	c.mu.Lock()
 	c.issuers = settings.Issuers
 	c.mu.Unlock()

@@ -107,7 +107,7 @@ func (c *Controller) ownCluster(ctx context.Context) error {
 		ObjectMeta: metav1.ObjectMeta{Name: key.Name, CreationTimestamp: now, Generation: 1},
 		Spec:       v1alpha1.ClusterSpec{Primary: true, Joined: now},
 	}}
-	if _, err := c.store.Apply(ctx, []store.Write{{Key: key, Object: o, IfRevision: -1}}); err != nil && !errors.Is(err, store.ErrConflict) {
+	if err := c.store.Apply(ctx, []store.Write{{Key: key, Object: o, IfVersion: store.Absent}}); err != nil && !errors.Is(err, store.ErrConflict) {
 		return fmt.Errorf("make %s: %w", key, err)
 	}
 	return nil

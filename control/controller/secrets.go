@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"heddle.io/heddle/control/store"
+	"heddle.io/heddle/control/objects"
 )
 
 // keysInterval is how often keys are read again while there are Secrets that cannot be decrypted.
@@ -13,8 +13,8 @@ const keysInterval = 5 * time.Second
 // secretsLoop ends a rotation of keys that an earlier controller began, and looks for the keys of Secrets that cannot be
 // decrypted: their file is restored, or the service that unwraps them answers again.
 func (c *Controller) secretsLoop(ctx context.Context) {
-	sealing, ok := c.store.(store.Sealing)
-	if !ok {
+	sealing := c.sealing
+	if sealing == nil {
 		return
 	}
 	if status, err := sealing.SecretsStatus(ctx); err == nil && status.Rotating {
@@ -38,8 +38,11 @@ func (c *Controller) secretsLoop(ctx context.Context) {
 			c.log.Warn("the keys of Secrets cannot be read", "error", err)
 			continue
 		}
-		if changed {
-			signal(c.reread)
+		if !changed {
+			continue
+		}
+		if err := c.store.Reread(ctx, objects.Secret); err != nil {
+			c.log.Warn("Secrets are not read with the keys that were found; trying again", "error", err)
 		}
 	}
 }

@@ -138,7 +138,7 @@ func (w *statusWriter) round(ctx context.Context) error {
 			continue
 		}
 		written++
-		if err := c.store.SetStatus(ctx, o.Key(), status); err != nil && ctx.Err() == nil && !errors.Is(err, store.ErrNotFound) {
+		if _, err := c.store.SetStatus(ctx, o.Key(), status, o.StatusVersion); err != nil && ctx.Err() == nil && !errors.Is(err, store.ErrNotFound) && !errors.Is(err, store.ErrConflict) {
 			c.log.Warn("status not written", "object", o.Key().String(), "error", err)
 			if errors.Is(err, store.ErrUnavailable) {
 				// The others would not be, either.
@@ -214,7 +214,7 @@ func programmed(o *objects.Object, p push.Progress) *metav1.Condition {
 		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, "Refused", brief(refused)
 	case p.Proxies == 0:
 		condition.Status, condition.Reason, condition.Message = metav1.ConditionUnknown, "NoProxies", "no connected proxy uses it"
-	case p.Waiting > 0 || p.Revision < o.Revision:
+	case p.Waiting > 0 || p.Version != o.Version:
 		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, "Pending", "proxies have not acknowledged it yet"
 	default:
 		condition.Status, condition.Reason, condition.Message = metav1.ConditionTrue, "Programmed", "every connected proxy that uses it runs it"

@@ -20,15 +20,15 @@ func TestProgrammed(t *testing.T) {
 		reason   string
 		message  string
 	}{
-		{"nobody uses it", push.Progress{Revision: 7}, metav1.ConditionUnknown, "NoProxies", "no connected proxy uses it"},
-		{"all run it", push.Progress{Revision: 7, Proxies: 2}, metav1.ConditionTrue, "Programmed", "every connected proxy that uses it runs it"},
-		{"one has not answered", push.Progress{Revision: 7, Proxies: 2, Waiting: 1}, metav1.ConditionFalse, "Pending", "proxies have not acknowledged it yet"},
-		{"the model has an older one", push.Progress{Revision: 6, Proxies: 2}, metav1.ConditionFalse, "Pending", "proxies have not acknowledged it yet"},
-		{"one refused it", push.Progress{Revision: 7, Proxies: 2, Refused: []xds.Refusal{{Proxy: proxy, Reason: "CDS: no"}}}, metav1.ConditionFalse, "Refused", "shop/cart-0 refused CDS: no"},
-		{"it could not be made", push.Progress{Revision: 7, Failure: "too large"}, metav1.ConditionFalse, "Refused", "too large"},
+		{"nobody uses it", push.Progress{Version: "7"}, metav1.ConditionUnknown, "NoProxies", "no connected proxy uses it"},
+		{"all run it", push.Progress{Version: "7", Proxies: 2}, metav1.ConditionTrue, "Programmed", "every connected proxy that uses it runs it"},
+		{"one has not answered", push.Progress{Version: "7", Proxies: 2, Waiting: 1}, metav1.ConditionFalse, "Pending", "proxies have not acknowledged it yet"},
+		{"the model has an older one", push.Progress{Version: "6", Proxies: 2}, metav1.ConditionFalse, "Pending", "proxies have not acknowledged it yet"},
+		{"one refused it", push.Progress{Version: "7", Proxies: 2, Refused: []xds.Refusal{{Proxy: proxy, Reason: "CDS: no"}}}, metav1.ConditionFalse, "Refused", "shop/cart-0 refused CDS: no"},
+		{"it could not be made", push.Progress{Version: "7", Failure: "too large"}, metav1.ConditionFalse, "Refused", "too large"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got := programmed(&objects.Object{Kind: objects.Service, Revision: 7, Resource: &corev1.Service{}}, c.progress)
+			got := programmed(&objects.Object{Kind: objects.Service, Version: "7", Resource: &corev1.Service{}}, c.progress)
 			if got == nil || got.Status != c.status || got.Reason != c.reason || got.Message != c.message {
 				t.Errorf("got %+v", got)
 			}

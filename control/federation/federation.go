@@ -32,7 +32,7 @@ type Config struct {
 	Settings model.Settings
 	// Version of this program.
 	Version   string
-	Store     store.Store
+	Store     store.Batch
 	Authority *ca.Authority
 	// Audit records who joined and whose intermediates were signed, before they are handed out.
 	Audit *audit.Log

@@ -60,7 +60,7 @@ func FuzzReadReplica(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if o.Kind != objects.Cluster && o.Kind != objects.GlobalNamespace || o.Revision != 0 {
+		if o.Kind != objects.Cluster && o.Kind != objects.GlobalNamespace || o.Version != "" {
 			t.Fatalf("%s was taken", o.Key())
 		}
 		if _, err := replicaText(o); err != nil {

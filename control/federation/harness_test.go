@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -25,83 +24,46 @@ import (
 	"heddle.io/heddle/control/registry"
 	"heddle.io/heddle/control/server/client"
 	"heddle.io/heddle/control/store"
+	"heddle.io/heddle/control/store/cache"
+	"heddle.io/heddle/control/store/storetest"
 )
 
-// memory is a store in memory, with the same rules for conditions.
+// memory is a store in memory that says when something changed.
 type memory struct {
-	mu       sync.Mutex
-	objects  map[objects.Key]*objects.Object
-	revision int64
-	broken   error
-	changed  func()
+	*cache.Cache
+	kept    *storetest.Memory
+	mu      sync.Mutex
+	changed func()
 }
 
-var _ store.Store = (*memory)(nil)
+func newMemory(t *testing.T) *memory {
+	t.Helper()
+	m := &memory{kept: storetest.NewMemory(), changed: func() {}}
+	var err error
+	m.Cache, err = cache.Open(t.Context(), cache.Options{Store: m.kept, Log: slog.New(slog.DiscardHandler), Changed: func([]store.Event) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.changed()
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
 
-func (m *memory) Get(_ context.Context, key objects.Key) (*objects.Object, error) {
+func (m *memory) onChange(f func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.broken != nil {
-		return nil, m.broken
-	}
-	if o := m.objects[key]; o != nil {
-		return o.DeepCopy(), nil
-	}
-	return nil, store.ErrNotFound
+	m.changed = f
 }
 
-func (m *memory) List(_ context.Context, kind *objects.Kind, namespace string) ([]*objects.Object, int64, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.broken != nil {
-		return nil, 0, m.broken
-	}
-	var out []*objects.Object
-	for _, o := range m.objects {
-		if (kind == nil || o.Kind == kind) && (namespace == "" || o.GetNamespace() == namespace) {
-			out = append(out, o.DeepCopy())
-		}
-	}
-	slices.SortFunc(out, func(a, b *objects.Object) int { return strings.Compare(a.Key().String(), b.Key().String()) })
-	return out, m.revision, nil
-}
-
-func (m *memory) Apply(_ context.Context, writes []store.Write) (int64, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.broken != nil {
-		return 0, m.broken
-	}
-	for _, w := range writes {
-		old := m.objects[w.Key]
-		if w.IfRevision < 0 && old != nil || w.IfRevision > 0 && (old == nil || old.Revision != w.IfRevision) {
-			return 0, store.ErrConflict
-		}
-	}
-	m.revision++
-	for _, w := range writes {
-		if w.Object == nil {
-			delete(m.objects, w.Key)
-			continue
-		}
-		o := w.Object.DeepCopy()
-		o.Revision = m.revision
-		m.objects[w.Key] = o
-	}
-	m.changed()
-	return m.revision, nil
-}
-
-func (m *memory) Watch(context.Context, int64) (<-chan []store.Event, func() error) {
-	return nil, func() error { return errors.ErrUnsupported }
-}
-func (m *memory) SetStatus(context.Context, objects.Key, objects.Status) error { return nil }
-func (m *memory) Close() error                                                 { return nil }
-
+// breakWith has every operation fail; nil ends that.
 func (m *memory) breakWith(err error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.broken = err
+	if err == nil {
+		m.kept.Fail(nil)
+		return
+	}
+	m.kept.Fail(func(storetest.Operation) error { return err })
 }
 
 // clock runs with the real one, ahead by what tests say.
@@ -249,7 +211,7 @@ const auditSize = 64 << 10
 // newNode starts a cluster: a primary, or the member that its directory says it is.
 func newNode(t *testing.T, name string, l *link, c *clock) *node {
 	t.Helper()
-	n := &node{t: t, name: name, place: place(t, name), link: l, clock: c, store: &memory{objects: map[objects.Key]*objects.Object{}, changed: func() {}}}
+	n := &node{t: t, name: name, place: place(t, name), link: l, clock: c, store: newMemory(t)}
 	n.reserve()
 	n.start()
 	t.Cleanup(func() { n.stop() })
@@ -293,9 +255,7 @@ func (n *node) start() {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	n.store.mu.Lock()
-	n.store.changed = func() { signal(follow) }
-	n.store.mu.Unlock()
+	n.store.onChange(func() { signal(follow) })
 	n.setObjects()
 	n.f.SetOwn(registry.Locality{}, nil)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -364,10 +324,7 @@ func (n *node) onRotate(f func() error) {
 }
 
 func (n *node) setObjects() {
-	all, _, err := n.store.List(context.Background(), nil, "")
-	if err == nil {
-		n.f.SetObjects(all)
-	}
+	n.f.SetObjects(n.store.Objects())
 }
 
 func (n *node) put(o *objects.Object) {
@@ -375,14 +332,14 @@ func (n *node) put(o *objects.Object) {
 	if o.Origin.Cluster == "" {
 		o.Origin.Cluster = n.name
 	}
-	if _, err := n.store.Apply(context.Background(), []store.Write{{Key: o.Key(), Object: o}}); err != nil {
+	if err := n.store.Apply(context.Background(), []store.Write{{Key: o.Key(), Object: o}}); err != nil {
 		n.t.Fatal(err)
 	}
 }
 
 func (n *node) remove(key objects.Key) {
 	n.t.Helper()
-	if _, err := n.store.Apply(context.Background(), []store.Write{{Key: key}}); err != nil {
+	if err := n.store.Apply(context.Background(), []store.Write{{Key: key}}); err != nil {
 		n.t.Fatal(err)
 	}
 }
@@ -404,7 +361,7 @@ func (n *node) token() string {
 // joinMember makes and starts a member of a primary.
 func (n *node) joinMember(name string) *node {
 	n.t.Helper()
-	m := &node{t: n.t, name: name, place: place(n.t, name), link: n.link, clock: n.clock, store: &memory{objects: map[objects.Key]*objects.Object{}, changed: func() {}}}
+	m := &node{t: n.t, name: name, place: place(n.t, name), link: n.link, clock: n.clock, store: newMemory(n.t)}
 	m.reserve()
 	if _, err := Join(context.Background(), JoinOptions{Cluster: m.place, Address: n.address, Token: n.token(), Version: "test", Dial: n.link.dial, Now: n.clock.Now}); err != nil {
 		n.t.Fatal(err)

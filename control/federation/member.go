@@ -110,7 +110,7 @@ func (f *Federation) leaveMesh(ctx context.Context) error {
 		return err
 	}
 	if err == nil {
-		o.Status, o.Revision = objects.Status{}, 0
+		o.Status, o.Version = objects.Status{}, ""
 		rest[own] = o
 	}
 	return f.replicate(ctx, true, rest, nil)

@@ -30,10 +30,10 @@ const maxObjects = 20000
 // batchSize is how many objects are written at once.
 const batchSize = 1000
 
-// replicaText is an object without what differs between clusters: its revision in the store, and its status.
+// replicaText is an object without what differs between clusters: its version in the store, and its status.
 func replicaText(o *objects.Object) ([]byte, error) {
 	bare := *o.WithoutLines()
-	bare.Status, bare.Revision = objects.Status{}, 0
+	bare.Status, bare.Version = objects.Status{}, ""
 	return json.Marshal(&bare)
 }
 
@@ -113,7 +113,7 @@ func readReplica(text []byte) (*objects.Object, error) {
 	if errs := validation.IsDNS1123Subdomain(o.GetName()); len(errs) > 0 || o.GetNamespace() != "" {
 		return nil, fmt.Errorf("%s %q is not named as such objects are", o.Kind.Kind, clip(o.GetNamespace()+"/"+o.GetName()))
 	}
-	o.Status, o.Revision = objects.Status{}, 0
+	o.Status, o.Version = objects.Status{}, ""
 	return o, nil
 }
 
@@ -158,7 +158,7 @@ func (f *Federation) replicate(ctx context.Context, full bool, fresh map[objects
 		}
 	}
 	for from := 0; from < len(writes); from += batchSize {
-		if _, err := f.config.Store.Apply(ctx, writes[from:min(from+batchSize, len(writes))]); err != nil {
+		if err := f.config.Store.Apply(ctx, writes[from:min(from+batchSize, len(writes))]); err != nil {
 			return fmt.Errorf("write the primary's objects: %w", err)
 		}
 	}

@@ -167,7 +167,7 @@ func (f *Federation) admitOnce(ctx context.Context, request *pb.JoinRequest, nam
 			Spec:       v1alpha1.ClusterSpec{Key: key, Joined: metav1.NewTime(now)},
 		}}
 		objects.SetCreated(o, nil, metav1.NewTime(now), request.GetTokenId()+"-"+key[:16], true)
-		writes = append(writes, store.Write{Key: o.Key(), Object: o, IfRevision: -1})
+		writes = append(writes, store.Write{Key: o.Key(), Object: o, IfVersion: store.Absent})
 	}
 	ended, err := f.config.Audit.Begin(audit.Record{Who: "join token " + request.GetTokenId(), From: addressOf(ctx), Action: "cluster.join", Objects: []audit.Object{{Name: "Cluster/" + name}},
 		Detail: fmt.Sprintf("intermediate for the key %s, signed until %s, again %t", key, issued.Expires.UTC().Format(time.RFC3339), repair)})
@@ -175,7 +175,7 @@ func (f *Federation) admitOnce(ctx context.Context, request *pb.JoinRequest, nam
 		return nil, unrecorded(err)
 	}
 	if len(writes) > 0 {
-		_, err = f.config.Store.Apply(ctx, writes)
+		err = f.config.Store.Apply(ctx, writes)
 	}
 	ended("", err)
 	if err != nil {

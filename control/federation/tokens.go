@@ -58,7 +58,7 @@ const (
 
 // tokens are a primary's join tokens.
 type tokens struct {
-	store    store.Store
+	store    store.Batch
 	now      func() time.Time
 	random   io.Reader
 	failures *rate.Limiter
@@ -68,7 +68,7 @@ type tokens struct {
 	wrong map[string]int
 }
 
-func newTokens(s store.Store, now func() time.Time, random io.Reader) *tokens {
+func newTokens(s store.Batch, now func() time.Time, random io.Reader) *tokens {
 	if random == nil {
 		random = rand.Reader
 	}
@@ -116,7 +116,7 @@ func (t *tokens) list(ctx context.Context) (all []keptToken, swept int, err erro
 		kept, err := readToken(o)
 		if err != nil || t.now().After(kept.expires.Add(tokenMemory)) {
 			// One that cannot be read can admit nobody, either.
-			writes = append(writes, store.Write{Key: o.Key(), IfRevision: o.Revision})
+			writes = append(writes, store.Write{Key: o.Key(), IfVersion: o.Version})
 			continue
 		}
 		all = append(all, kept)
@@ -124,7 +124,7 @@ func (t *tokens) list(ctx context.Context) (all []keptToken, swept int, err erro
 	if len(writes) == 0 {
 		return all, 0, nil
 	}
-	if _, err := t.store.Apply(ctx, writes); err != nil {
+	if err := t.store.Apply(ctx, writes); err != nil {
 		if errors.Is(err, store.ErrConflict) {
 			return all, 0, nil // One of them was used or deleted meanwhile; the next sweep sees.
 		}
@@ -168,7 +168,7 @@ func (t *tokens) mint(ctx context.Context, rootHash string, ttl time.Duration, o
 		Data:       map[string][]byte{fieldHash: token.hash(), fieldExpires: []byte(expires.Format(time.RFC3339))},
 	}}
 	objects.SetCreated(o, nil, metav1.NewTime(now), token.ID, true)
-	if _, err := t.store.Apply(ctx, []store.Write{{Key: o.Key(), Object: o, IfRevision: -1}}); err != nil {
+	if err := t.store.Apply(ctx, []store.Write{{Key: o.Key(), Object: o, IfVersion: store.Absent}}); err != nil {
 		return Token{}, time.Time{}, fmt.Errorf("keep join token: %w", err)
 	}
 	return token, expires, nil
@@ -216,5 +216,5 @@ func (k keptToken) used(name, key string, at time.Time) (store.Write, error) {
 	}
 	secret.Data[fieldUsedBy], secret.Data[fieldUsedKey], secret.Data[fieldUsedAt] = []byte(name), []byte(key), []byte(at.UTC().Format(time.RFC3339))
 	o.SetGeneration(o.GetGeneration() + 1)
-	return store.Write{Key: o.Key(), Object: o, IfRevision: k.object.Revision}, nil
+	return store.Write{Key: o.Key(), Object: o, IfVersion: k.object.Version}, nil
 }

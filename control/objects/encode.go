@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
@@ -40,8 +39,8 @@ func (o *Object) Document() (map[string]any, error) {
 	if meta["creationTimestamp"] == nil {
 		delete(meta, "creationTimestamp")
 	}
-	if o.Revision > 0 {
-		meta["resourceVersion"] = strconv.FormatInt(o.Revision, 10)
+	if o.Version != "" {
+		meta["resourceVersion"] = string(o.Version)
 	}
 	delete(doc, "status")
 	if status, err := statusDocument(o.Status); err != nil {
@@ -135,7 +134,7 @@ type wire struct {
 	Resource   json.RawMessage `json:"resource"`
 	Origin     Origin          `json:"origin"`
 	Status     *Status         `json:"status,omitempty"`
-	Revision   int64           `json:"revision,omitempty"`
+	Version    Version         `json:"version,omitempty"`
 	Lines      map[string]int  `json:"lines,omitempty"`
 }
 
@@ -147,7 +146,7 @@ func (o *Object) MarshalJSON() ([]byte, error) {
 		return nil, fmt.Errorf("writing %s: %w", o.Key(), err)
 	}
 	w := wire{
-		APIVersion: o.Kind.APIVersion(), Kind: o.Kind.Kind, Resource: res, Origin: o.Origin, Revision: o.Revision,
+		APIVersion: o.Kind.APIVersion(), Kind: o.Kind.Kind, Resource: res, Origin: o.Origin, Version: o.Version,
 		Lines: o.lines,
 	}
 	if o.Status.Conditions != nil || o.Status.Fields != nil || o.Status.Workload != nil || o.Status.Proxies != 0 {
@@ -170,7 +169,7 @@ func (o *Object) UnmarshalJSON(text []byte) error {
 	if err := json.Unmarshal(w.Resource, res); err != nil {
 		return fmt.Errorf("reading a %s: %w", kind.Kind, err)
 	}
-	*o = Object{Resource: res, Kind: kind, Origin: w.Origin, Revision: w.Revision, lines: w.Lines}
+	*o = Object{Resource: res, Kind: kind, Origin: w.Origin, Version: w.Version, lines: w.Lines}
 	if w.Status != nil {
 		o.Status = *w.Status
 	}

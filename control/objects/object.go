@@ -3,8 +3,10 @@
 package objects
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -61,6 +63,12 @@ func (k Key) String() string {
 		return k.Kind + "/" + k.Name
 	}
 	return k.Kind + "/" + k.Namespace + "/" + k.Name
+}
+
+// Compare orders keys by group, kind, namespace and name.
+func (k Key) Compare(other Key) int {
+	return cmp.Or(strings.Compare(k.Group, other.Group), strings.Compare(k.Kind, other.Kind),
+		strings.Compare(k.Namespace, other.Namespace), strings.Compare(k.Name, other.Name))
 }
 
 // Origin says where an object came from.
@@ -136,6 +144,9 @@ type ReplicaState struct {
 	Message string `json:"message,omitempty"`
 }
 
+// Version is a store's name for a state of an object. Two can be equal or not; nothing else may be read from them.
+type Version string
+
 // Object is a resource with what the store and the controller know about it. Objects are not changed once shared:
 // copy with DeepCopyObject first.
 type Object struct {
@@ -143,8 +154,11 @@ type Object struct {
 	Kind   *Kind
 	Origin Origin
 	Status Status
-	// Revision is the store's revision of the last write to this object; zero when it is not stored yet.
-	Revision int64
+	// Version is the store's name for this content; empty when it is not stored yet. It is another one after every write,
+	// and the same after a change of the status.
+	Version Version
+	// StatusVersion is the store's name for this status; empty when it is not stored yet.
+	StatusVersion Version
 	// Unreadable is why the store cannot give the object's content, of which it then has nothing but kind and name; mostly
 	// empty. It is never stored.
 	Unreadable string

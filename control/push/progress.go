@@ -10,11 +10,11 @@ import (
 
 // Progress is how far one object got.
 type Progress struct {
-	// Revision of the object that the model in force was made of.
-	Revision int64
+	// Version of the object that the model in force was made of.
+	Version objects.Version
 	// Proxies that use it and have acknowledged all there was once since they connected.
 	Proxies int
-	// Waiting of them have not acknowledged the object's revision yet.
+	// Waiting of them have not acknowledged this version of the object yet.
 	Waiting int
 	// Refused are proxies that refused the change that brought it, in their words; at most [maxRefused] of them.
 	Refused []xds.Refusal
@@ -28,7 +28,7 @@ func (p Progress) Running() int { return max(p.Proxies-p.Waiting-len(p.Refused),
 // maxRefused bounds the refusals that are kept for one object.
 const maxRefused = 10
 
-// Progress tells how far all objects got that any connected proxy uses, each in the revision that the model in force was
+// Progress tells how far all objects got that any connected proxy uses, each in the version that the model in force was
 // made of. An object counts as soon as the proxies that use it have acknowledged the version that brought it, whatever has
 // been sent since.
 func (p *Pusher) Progress() map[objects.Key]Progress {
@@ -71,7 +71,7 @@ func (p *Pusher) Progress() map[objects.Key]Progress {
 	}
 	out := make(map[objects.Key]Progress, len(p.carried))
 	for i, c := range p.carried {
-		all[i].Revision = c.revision
+		all[i].Version = c.of
 		out[c.key] = all[i]
 	}
 	return out

@@ -41,7 +41,7 @@ func TestProgressOfObjects(t *testing.T) {
 	update := func(text string) {
 		t.Helper()
 		w.put(text)
-		p.Update(w.mesh(), w.revision, w.revisions())
+		p.Update(w.mesh(), w.revision, w.versions())
 	}
 	update("apiVersion: v1\nkind: Service\nmetadata: {name: s-0, namespace: red}\nspec: {selector: {app: s-0}, ports: [{name: http, port: 80, targetPort: 8080}]}\n")
 	conns := bufconn.Listen(1 << 16)
@@ -84,7 +84,7 @@ func TestProgressOfObjects(t *testing.T) {
 	service := objects.Key{Kind: "Service", Namespace: "red", Name: "s-0"}
 	policy := objects.Key{Group: "security.istio.io", Kind: "AuthorizationPolicy", Namespace: "red", Name: "p"}
 	routes := objects.Key{Group: "networking.istio.io", Kind: "VirtualService", Namespace: "red", Name: "r"}
-	reached("both run the service", func(p Progress) bool { return p.Running() == 2 && p.Revision == 1 }, service)
+	reached("both run the service", func(p Progress) bool { return p.Running() == 2 && p.Version == "1" }, service)
 	update("apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: p, namespace: red}\nspec: {selector: {matchLabels: {app: s-0}}, action: ALLOW, rules: [{}]}\n")
 	reached("one runs the policy", func(p Progress) bool { return p.Running() == 1 && p.Proxies == 1 }, policy)
 	// Labels count from now on, and who has them moves.

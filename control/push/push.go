@@ -32,8 +32,8 @@ type Pusher struct {
 	// numbers stand for the objects that have a part in anything, in the order of carried.
 	numbers map[objects.Key]int32
 	carried []carried
-	// revisionOf gives the revision of an object that the model in force was made of.
-	revisionOf func(objects.Key) int64
+	// versionOf gives the version of an object that the model in force was made of.
+	versionOf func(objects.Key) objects.Version
 }
 
 // group is what the proxies of one kind get.
@@ -56,10 +56,11 @@ type packed struct {
 	resource, cluster *xds.Resource
 }
 
-// carried is since which version a revision of an object is in what proxies are sent.
+// carried is since which version of the configuration a version of an object is in what proxies are sent.
 type carried struct {
-	key               objects.Key
-	revision, version int64
+	key     objects.Key
+	of      objects.Version
+	version int64
 }
 
 // New makes a pusher without a model: proxies that connect to its server wait for the first. Its server is made by start.
@@ -73,14 +74,13 @@ func New(log *slog.Logger, start func(xds.Source) *xds.Server) *Pusher {
 // Server that the proxies connect to.
 func (p *Pusher) Server() *xds.Server { return p.server }
 
-// Update puts a model into force. It is made of the store's revision, and of each object's as revisionOf says, which is
-// asked as long as the model is in force. The parts
-// that it has in common with the one before are replaced by those.
-func (p *Pusher) Update(mesh *model.Mesh, revision int64, revisionOf func(objects.Key) int64) {
+// Update puts a model into force. It is made of so many changes as revision counts, and of each object's version as versionOf
+// says, which is asked as long as the model is in force. The parts that it has in common with the one before are replaced by those.
+func (p *Pusher) Update(mesh *model.Mesh, revision int64, versionOf func(objects.Key) objects.Version) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	started := time.Now()
-	p.mesh, p.revisionOf = mesh.Reuse(p.mesh), revisionOf
+	p.mesh, p.versionOf = mesh.Reuse(p.mesh), versionOf
 	before, numbers := p.packed, p.numbers
 	p.packed, p.numbers = make(map[proto.Message]packed, len(before)), make(map[objects.Key]int32, len(numbers))
 	old := p.carried
@@ -122,7 +122,7 @@ func (p *Pusher) Update(mesh *model.Mesh, revision int64, revisionOf func(object
 	for i := range p.carried {
 		c := &p.carried[i]
 		c.version = version
-		if n, known := numbers[c.key]; known && old[n].revision == c.revision {
+		if n, known := numbers[c.key]; known && old[n].of == c.of {
 			c.version = old[n].version
 		}
 	}
@@ -160,7 +160,7 @@ func (p *Pusher) number(sources []objects.Key) []int32 {
 		if !known {
 			n = int32(len(p.carried))
 			p.numbers[key] = n
-			p.carried = append(p.carried, carried{key: key, revision: p.revisionOf(key)})
+			p.carried = append(p.carried, carried{key: key, of: p.versionOf(key)})
 		}
 		out = append(out, n)
 	}

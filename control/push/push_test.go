@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -124,7 +125,7 @@ func (w *town) put(text string) {
 	}
 	w.revision++
 	for _, o := range decoded {
-		o.Revision = w.revision
+		o.Version = objects.Version(strconv.FormatInt(w.revision, 10))
 		o.SetCreationTimestamp(metav1.Unix(1, 0))
 		if s, ok := o.Resource.(*corev1.Service); ok && s.Spec.ClusterIP == "" {
 			s.Spec.ClusterIP = netip.AddrFrom4([4]byte{10, 96, byte(len(s.Namespace)), s.Name[len(s.Name)-1]}).String()
@@ -211,13 +212,13 @@ func (w *town) mesh() *model.Mesh {
 	return mesh
 }
 
-// revisions of the objects as they are now.
-func (w *town) revisions() func(objects.Key) int64 {
-	all := map[objects.Key]int64{}
+// versions of the objects as they are now.
+func (w *town) versions() func(objects.Key) objects.Version {
+	all := map[objects.Key]objects.Version{}
 	for key, o := range w.objects {
-		all[key] = o.Revision
+		all[key] = o.Version
 	}
-	return func(key objects.Key) int64 { return all[key] }
+	return func(key objects.Key) objects.Version { return all[key] }
 }
 
 // TestChangesGiveWhatAFreshStartGives makes changes of all sorts at random. After each, what proxies are sent must be, byte by
@@ -254,14 +255,14 @@ func TestChangesGiveWhatAFreshStartGives(t *testing.T) {
 			alone++
 			p.Replicas([]*model.Replica{build.Replica(*moved)})
 		} else {
-			p.Update(w.mesh(), w.revision, w.revisions())
+			p.Update(w.mesh(), w.revision, w.versions())
 			// Moves are the server's to make, and these proxies are not its own; who is where is known all the same.
 		}
 		if round%10 != 0 {
 			continue
 		}
 		fresh := newPusher(t)
-		fresh.Update(w.mesh(), w.revision, w.revisions())
+		fresh.Update(w.mesh(), w.revision, w.versions())
 		for _, a := range all {
 			got, want := p.config(t, a), fresh.config(t, fresh.attach(t, a.node))
 			if !maps.Equal(got, want) {
@@ -311,7 +312,7 @@ func thousand(b *testing.B) (*town, *Pusher) {
 	if len(mesh.Services) != 1000 || len(mesh.Services[7].Replicas) != 3 {
 		b.Fatalf("%d services", len(mesh.Services))
 	}
-	p.Update(mesh, 1, w.revisions())
+	p.Update(mesh, 1, w.versions())
 	return w, p
 }
 
@@ -343,7 +344,7 @@ func BenchmarkModel(b *testing.B) {
 		b.StopTimer()
 		mesh := w.mesh()
 		b.StartTimer()
-		p.Update(mesh, 1, w.revisions())
+		p.Update(mesh, 1, w.versions())
 	}
 }
 
@@ -356,6 +357,6 @@ func BenchmarkFirst(b *testing.B) {
 		mesh := w.mesh()
 		p.mesh, p.cache, p.packed = nil, translate.NewCache(), map[proto.Message]packed{}
 		b.StartTimer()
-		p.Update(mesh, 1, w.revisions())
+		p.Update(mesh, 1, w.versions())
 	}
 }

@@ -187,15 +187,15 @@ func TestProxiesThatComeAndGoEndWithWhatAFreshOneGets(t *testing.T) {
 		if moved := w.change(); moved != nil {
 			p.Replicas([]*model.Replica{build.Replica(*moved)})
 		} else {
-			p.Update(w.mesh(), w.revision, w.revisions())
+			p.Update(w.mesh(), w.revision, w.versions())
 		}
 	}
 	close(stay)
 	// Those that wait for a response before they leave are woken by one more change.
 	w.put("apiVersion: v1\nkind: Service\nmetadata: {name: s-9, namespace: red}\nspec: {selector: {app: s-0}, ports: [{name: http, port: 80, targetPort: 8080}]}\n")
-	p.Update(w.mesh(), w.revision, w.revisions())
+	p.Update(w.mesh(), w.revision, w.versions())
 	fresh := newPusher(t)
-	fresh.Update(w.mesh(), w.revision, w.revisions())
+	fresh.Update(w.mesh(), w.revision, w.versions())
 	for _, one := range all {
 		want := fresh.config(t, fresh.attach(t, one.node))
 		look := time.NewTicker(10 * time.Millisecond)

@@ -414,10 +414,7 @@ func TestTokens(t *testing.T) {
 		wants(t, "wrong", client.With(client.Options{Socket: filepath.Join(w.dir, "api.sock"), Token: token}).Do(ctx, "GET", "/heddle/v1/status", nil, nil), http.StatusUnauthorized, "token")
 	}
 	secret := strings.Split(made.Token, ".")[2]
-	all, _, err := w.server.config.Store.List(ctx, nil, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := w.server.config.Store.Objects()
 	if text, err := json.Marshal(all); err != nil || strings.Contains(string(text), secret) {
 		t.Errorf("the token is in the store: %v", err)
 	}

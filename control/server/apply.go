@@ -10,7 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"sort"
+	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -104,8 +104,8 @@ type batch struct {
 	verb, claimed string
 	objects       []*objects.Object
 	deletes       []objects.Key
-	// revisions that objects must have, as [store.Write] takes them.
-	revisions     map[objects.Key]int64
+	// versions that objects must have, as [store.Write] takes them.
+	versions      map[objects.Key]objects.Version
 	dryRun        bool
 	ignoreMissing bool
 	// replace takes the objects as they are, without keeping annotations that commands made.
@@ -116,15 +116,12 @@ type batch struct {
 func (s *Server) write(ctx context.Context, b batch) (client.ApplyResponse, error) {
 	s.writing.Lock()
 	defer s.writing.Unlock()
-	stored, revision, err := s.config.Store.List(ctx, nil, "")
-	if err != nil {
-		return client.ApplyResponse{}, err
-	}
+	stored := s.config.Store.Objects()
 	existing := make(map[objects.Key]*objects.Object, len(stored))
 	for _, o := range stored {
 		existing[o.Key()] = o
 	}
-	response := client.ApplyResponse{DryRun: b.dryRun, Revision: revision}
+	response := client.ApplyResponse{DryRun: b.dryRun}
 	caller := access.From(ctx)
 	if problem := permit(caller, b, existing); problem != nil {
 		return response, problem
@@ -144,7 +141,7 @@ func (s *Server) write(ctx context.Context, b batch) (client.ApplyResponse, erro
 		if old := existing[o.Key()]; old != nil && !b.replace {
 			keepAnnotations(o, old)
 		}
-		writes = append(writes, store.Write{Key: o.Key(), Object: o, IfRevision: b.revisions[o.Key()]})
+		writes = append(writes, store.Write{Key: o.Key(), Object: o, IfVersion: b.versions[o.Key()]})
 	}
 	writes, errs := build.Check(s.config.Settings, stored, writes)
 	if len(errs) > 0 {
@@ -186,14 +183,12 @@ func (s *Server) write(ctx context.Context, b batch) (client.ApplyResponse, erro
 		return response, nil
 	}
 	err = s.recorded(ctx, audit.Record{Action: b.verb, For: b.claimed, Objects: changesOf(made, response.Results)}, func() (string, error) {
-		var err error
-		response.Revision, err = s.config.Store.Apply(ctx, made)
-		return fmt.Sprintf("revision %d", response.Revision), err
+		return "", s.config.Store.Apply(ctx, made)
 	})
 	if err != nil {
 		return response, err
 	}
-	s.config.Log.Info("objects written", "changes", len(made), "revision", response.Revision)
+	s.config.Log.Info("objects written", "changes", len(made))
 	return response, nil
 }
 
@@ -272,17 +267,8 @@ func sorted(all map[objects.Key]*objects.Object) []*objects.Object {
 	for _, o := range all {
 		out = append(out, o)
 	}
-	sort.Slice(out, func(i, j int) bool { return less(out[i].Key(), out[j].Key()) })
+	slices.SortFunc(out, func(a, b *objects.Object) int { return a.Key().Compare(b.Key()) })
 	return out
-}
-
-func less(a, b objects.Key) bool {
-	for _, pair := range [][2]string{{a.Group, b.Group}, {a.Kind, b.Kind}, {a.Namespace, b.Namespace}} {
-		if pair[0] != pair[1] {
-			return pair[0] < pair[1]
-		}
-	}
-	return a.Name < b.Name
 }
 
 func keepAnnotations(o, old *objects.Object) {

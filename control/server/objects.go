@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 
 	"heddle.io/heddle/control/access"
@@ -150,12 +149,12 @@ func (s *Server) get(w http.ResponseWriter, r *http.Request, t target) {
 }
 
 func (s *Server) list(w http.ResponseWriter, r *http.Request, t target) {
-	items, revision, err := s.config.Store.List(r.Context(), t.kind, t.namespace)
+	items, position, err := s.config.Store.List(r.Context(), t.kind, t.namespace)
 	if err != nil {
 		refuseError(w, "objects not listed", t.kind.Plural, err)
 		return
 	}
-	list := client.List{Items: []*objects.Object{}, Revision: revision}
+	list := client.List{Items: []*objects.Object{}, Position: string(position)}
 	documents := []map[string]any{}
 	for _, o := range items {
 		o = shown(access.From(r.Context()), o)
@@ -174,14 +173,14 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, t target) {
 		return
 	}
 	reply(w, map[string]any{"apiVersion": t.kind.APIVersion(), "kind": t.kind.Kind + "List",
-		"metadata": map[string]any{"resourceVersion": strconv.FormatInt(revision, 10)}, "items": documents})
+		"metadata": map[string]any{"resourceVersion": string(position)}, "items": documents})
 }
 
 // watch streams one JSON value per line and change. Changes of statuses are not sent: what follows objects would
 // otherwise follow its own reports.
 func (s *Server) watch(w http.ResponseWriter, r *http.Request, t target) {
-	after, err := strconv.ParseInt(r.URL.Query().Get("resourceVersion"), 10, 64)
-	if err != nil {
+	after := store.Position(r.URL.Query().Get("resourceVersion"))
+	if after == "" {
 		refuse(w, &client.Problem{Status: http.StatusBadRequest, What: "a watch needs resourceVersion", Remedy: "list first, and watch from the list's resourceVersion"})
 		return
 	}
@@ -192,7 +191,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, t target) {
 		refuse(w, &client.Problem{Status: http.StatusTooManyRequests, What: "too many watches", Remedy: fmt.Sprintf("close some: %d are the limit", maxWatches)})
 		return
 	}
-	events, ended := s.config.Store.Watch(r.Context(), after)
+	events, ended := s.config.Store.Watch(r.Context(), t.kind, after)
 	flusher, ok := w.(http.Flusher)
 	if !ok {
 		refuse(w, &client.Problem{Status: http.StatusInternalServerError, What: "this connection cannot stream"})
@@ -201,20 +200,20 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, t target) {
 	w.Header().Set("Content-Type", "application/json")
 	flusher.Flush()
 	encoder := json.NewEncoder(w)
-	for group := range events {
-		for _, event := range group {
-			if event.Key.Group != t.kind.Group || event.Key.Kind != t.kind.Kind || event.StatusOnly || t.namespace != "" && event.Key.Namespace != t.namespace {
-				continue
-			}
-			if err := encoder.Encode(change(event, access.From(r.Context()), wantsWire(r))); err != nil {
-				return
-			}
+	for event := range events {
+		if event.StatusOnly || t.namespace != "" && event.Key.Namespace != t.namespace {
+			continue
 		}
-		flusher.Flush()
+		if err := encoder.Encode(change(event, access.From(r.Context()), wantsWire(r))); err != nil {
+			return
+		}
+		if len(events) == 0 {
+			flusher.Flush()
+		}
 	}
 	if err := ended(); err != nil {
 		problem := &client.Problem{Status: http.StatusInternalServerError, What: "watch ended", Why: err.Error()}
-		if errors.Is(err, store.ErrCompacted) {
+		if errors.Is(err, store.ErrExpired) {
 			problem.Status = http.StatusGone
 		}
 		// The client hears of it, or has gone.
@@ -231,7 +230,7 @@ func change(event store.Event, caller *access.Caller, wire bool) any {
 		kind = "ADDED"
 	}
 	if wire {
-		c := client.Change{Type: kind, Key: event.Key, Revision: event.Revision}
+		c := client.Change{Type: kind, Key: event.Key, Position: string(event.Position)}
 		if event.Object != nil {
 			c.Object = shown(caller, event.Object)
 		}
@@ -291,9 +290,9 @@ func (s *Server) put(w http.ResponseWriter, r *http.Request, t target) {
 		refuse(w, &client.Problem{Status: http.StatusBadRequest, What: fmt.Sprintf("the path names %s, the body %s", want, object.Key())})
 		return
 	}
-	b := batch{verb: "put", objects: []*objects.Object{object}, replace: true, revisions: map[objects.Key]int64{object.Key(): object.Revision}}
+	b := batch{verb: "put", objects: []*objects.Object{object}, replace: true, versions: map[objects.Key]objects.Version{object.Key(): object.Version}}
 	if r.Method == http.MethodPost {
-		b.revisions[object.Key()] = -1
+		b.versions[object.Key()] = store.Absent
 	}
 	response, err := s.write(r.Context(), b)
 	if err != nil {

@@ -13,12 +13,11 @@ import (
 
 // sealing is the store, if it encrypts Secrets by itself; otherwise it is said who does.
 func (s *Server) sealing(w http.ResponseWriter) (store.Sealing, bool) {
-	sealing, ok := s.config.Store.(store.Sealing)
-	if !ok {
+	if s.config.Sealing == nil {
 		refuse(w, &client.Problem{Status: http.StatusNotImplemented, What: "this cluster does not encrypt Secrets by itself", Why: "its objects are in a store that does, or does not",
 			Remedy: "see the store's own documentation on encryption at rest"})
 	}
-	return sealing, ok
+	return s.config.Sealing, s.config.Sealing != nil
 }
 
 // handleSecrets says with which keys Secrets are sealed.

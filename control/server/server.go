@@ -70,8 +70,10 @@ type Controller interface {
 type Config struct {
 	Cluster string
 	// Settings of the mesh, against which writes are checked.
-	Settings   model.Settings
-	Store      store.Store
+	Settings model.Settings
+	Store    store.Batch
+	// Sealing is the store, if it encrypts Secrets by itself; otherwise nil.
+	Sealing    store.Sealing
 	Authority  *ca.Authority
 	Controller Controller
 	Federation Federation
@@ -265,12 +267,19 @@ func refuseError(w http.ResponseWriter, what, where string, err error) {
 		problem = ready
 	case errors.As(err, &tooLarge):
 		problem.Status, problem.Remedy = http.StatusRequestEntityTooLarge, fmt.Sprintf("send at most %d MiB at once", tooLarge.Limit>>20)
+	case errors.Is(err, store.ErrInterrupted):
+		problem.Status, problem.What = http.StatusServiceUnavailable, "a part of the objects is written, and the rest is not yet"
+		problem.Remedy = "nothing needs to be repeated: the rest is written as soon as the store answers; `heddle ps` says when"
 	case errors.Is(err, store.ErrNotFound):
 		problem.Status = http.StatusNotFound
 	case errors.Is(err, store.ErrConflict):
 		problem.Status, problem.Remedy = http.StatusConflict, "read the object again and repeat the change"
-	case errors.Is(err, store.ErrCompacted):
+	case errors.Is(err, store.ErrExpired):
 		problem.Status, problem.Remedy = http.StatusGone, "list and watch anew"
+	case errors.Is(err, store.ErrTooLarge):
+		problem.Status, problem.Remedy = http.StatusRequestEntityTooLarge, "nothing was changed; apply less at once, or smaller objects"
+	case errors.Is(err, store.ErrFull):
+		problem.Status, problem.Remedy = http.StatusInsufficientStorage, "nothing was changed; delete objects that are not needed: a few seconds later there is room again"
 	case errors.Is(err, store.ErrUnavailable):
 		problem.Status, problem.Remedy = http.StatusServiceUnavailable, "nothing was changed; see `heddle logs --controller`, and make room if the disk is full"
 	case errors.Is(err, ca.ErrRefused):

@@ -25,6 +25,7 @@ import (
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/seal"
 	"heddle.io/heddle/control/server/client"
+	"heddle.io/heddle/control/store/cache"
 	"heddle.io/heddle/control/store/etcd"
 )
 
@@ -139,7 +140,11 @@ func startAll(t *testing.T, change ...func(*Server)) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	store, err := etcd.OpenEmbedded(ctx, filepath.Join(dir, "store"), keys, nil)
+	kept, err := etcd.OpenEmbedded(ctx, filepath.Join(dir, "store"), keys, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := cache.Open(ctx, cache.Options{Store: kept, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -294,7 +299,7 @@ func TestWatchSeesChangesInOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	changes := make(chan client.Change, 8)
-	go func() { _ = c.Watch(ctx, objects.Service, list.Revision, func(x client.Change) { changes <- x }) }()
+	go func() { _ = c.Watch(ctx, objects.Service, list.Position, func(x client.Change) { changes <- x }) }()
 	if _, err := apply(t, c, shop, false); err != nil {
 		t.Fatal(err)
 	}

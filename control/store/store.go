@@ -1,4 +1,11 @@
-// Package store is the one interface behind which objects are kept: get, list, watch, write, status.
+// Package store is the contract behind which objects are kept. etcd and the Kubernetes API server can both keep it, so it
+// promises no more than both do:
+//
+//   - an object has a version, which says nothing but whether two are the same; there is no revision of the whole store;
+//   - one write changes one object. Several are a [Batch], which package journal finishes or reports when it is
+//     interrupted;
+//   - a status is apart from what it is about, and has versions and conflicts of its own;
+//   - a watch is of one kind, may break at any time, and goes on from where it was, or says that it cannot.
 package store
 
 import (
@@ -13,50 +20,74 @@ import (
 var (
 	// ErrNotFound: no object of that key.
 	ErrNotFound = errors.New("not found")
-	// ErrConflict: the object changed since the revision that the write names.
+	// ErrConflict: the object, or its status, has another version than the write names. Nothing was written.
 	ErrConflict = errors.New("changed by someone else meanwhile")
-	// ErrUnavailable: the store cannot be reached or cannot write (no quorum, disk full).
+	// ErrUnavailable: the store cannot be reached or cannot write (no quorum, disk full). The write may have been made all
+	// the same, unless the error is [ErrFull] too.
 	ErrUnavailable = errors.New("store unavailable")
-	// ErrCompacted: the watch's revision is gone; list and watch anew.
-	ErrCompacted = errors.New("revision compacted")
+	// ErrFull: there is no room for what is written. Nothing was written; reading and deleting go on.
+	ErrFull = errors.New("store full")
+	// ErrExpired: a watch cannot go on from its position, because that is too old or its reader too slow; list and watch
+	// anew.
+	ErrExpired = errors.New("position of the watch expired")
+	// ErrTooLarge: one object, or one record, is larger than the store takes. Nothing was written.
+	ErrTooLarge = errors.New("too large for the store")
 )
 
-// Write is one change in a batch.
+// Absent as the version that a write demands: the object must not exist.
+const Absent objects.Version = "absent"
+
+// Write is one change of one object.
 type Write struct {
 	// Key of the object.
 	Key objects.Key
-	// Object is the new content; nil deletes.
+	// Object is the new content; nil deletes, with the status. Its own versions and status are passed over.
 	Object *objects.Object
-	// IfRevision, when not zero, makes the batch fail with ErrConflict unless the object has this revision;
-	// -1 demands that it does not exist.
-	IfRevision int64
+	// IfVersion, when not empty, makes the write fail with ErrConflict unless the object has this version; [Absent] demands
+	// that it does not exist.
+	IfVersion objects.Version
 }
+
+// Position is where in the changes of one kind a list or an event stands. It is opaque, and of use to the store alone that
+// gave it.
+type Position string
 
 // Event is one change seen by a watch.
 type Event struct {
 	Key objects.Key
-	// Object is nil when it was deleted.
+	// Object with its status after the change; nil when it was deleted.
 	Object *objects.Object
-	// Revision of the store after the change.
-	Revision int64
+	// Position to watch on from.
+	Position Position
 	// StatusOnly says that only the status changed.
 	StatusOnly bool
 }
 
-// Store keeps objects. Implementations are safe for concurrent use. Each write is durable before it returns.
+// QueueLength is how many events a watch keeps for a reader that is slow; one that falls further behind hears
+// [ErrExpired].
+const QueueLength = 8192
+
+// Store keeps objects. Implementations are safe for concurrent use. Each write is durable before it returns. All reads see
+// every write that returned before they began.
 type Store interface {
 	// Get returns one object, or ErrNotFound.
 	Get(ctx context.Context, key objects.Key) (*objects.Object, error)
-	// List returns the objects of a kind (nil: all kinds) in a namespace (empty: all), sorted by key, and the
-	// revision of the store they were read at.
-	List(ctx context.Context, kind *objects.Kind, namespace string) ([]*objects.Object, int64, error)
-	// Watch sends every change after the revision, in order, in batches of one revision, until ctx ends; then the
-	// channel is closed. An error before that arrives through the returned function once the channel is closed.
-	Watch(ctx context.Context, after int64) (<-chan []Event, func() error)
-	// Apply makes all changes or none and returns the new revision.
-	Apply(ctx context.Context, writes []Write) (int64, error)
-	// SetStatus changes only an object's status.
-	SetStatus(ctx context.Context, key objects.Key, status objects.Status) error
+	// List returns the objects of a kind in a namespace (empty: all), sorted by key, and where a watch of that kind that
+	// misses nothing begins.
+	List(ctx context.Context, kind *objects.Kind, namespace string) ([]*objects.Object, Position, error)
+	// Watch sends the changes of a kind after a position until ctx ends or the watch breaks; then the channel is closed and
+	// the returned function says why, nil for the end of ctx. Changes of one object arrive in order, and each of them;
+	// those of several objects in any order.
+	Watch(ctx context.Context, kind *objects.Kind, after Position) (<-chan Event, func() error)
+	// Write makes one change and returns the object's version after it, empty when it was deleted. To delete what is not
+	// there is no error, but with a version demanded a conflict.
+	Write(ctx context.Context, write Write) (objects.Version, error)
+	// SetStatus changes only an object's status, if it has this version (empty: whatever it has), and returns the status's
+	// version after it. It is ErrConflict when it has not, and ErrNotFound without the object. Stores may take a change of
+	// the object for one of its status here.
+	SetStatus(ctx context.Context, key objects.Key, status objects.Status, ifVersion objects.Version) (objects.Version, error)
+	// Records are what package journal keeps beside the objects. They may hold secrets, and are kept as those are.
+	Records() Records
 	// Close releases the store.
 	Close() error
 }
@@ -71,3 +102,31 @@ type Sealing interface {
 	// ReloadKeys reads the keys again and says whether others can be used than before.
 	ReloadKeys(ctx context.Context) (bool, error)
 }
+
+// Records keeps texts of up to [MaxRecordBytes] by name (letters, digits and hyphens), whole or not at all.
+type Records interface {
+	// Put keeps a record that is not there yet, durably.
+	Put(ctx context.Context, name string, content []byte) error
+	// All returns the records that are whole, and removes what is left of others, which nobody was told of.
+	All(ctx context.Context) (map[string][]byte, error)
+	// Delete removes a record, durably; it need not be there.
+	Delete(ctx context.Context, name string) error
+}
+
+// MaxRecordBytes is the size of a record that every store must be able to keep.
+const MaxRecordBytes = 64 << 20
+
+// Batch is what the parts of the controller write through: a store, and changes of several objects.
+type Batch interface {
+	Store
+	// Apply makes all changes. The versions that they demand are all looked at before the first is made; when one does not
+	// hold, it is ErrConflict and nothing is written. An error that is [ErrInterrupted] too says that some are made, and
+	// that the rest is made or reported later.
+	Apply(ctx context.Context, writes []Write) error
+	// Objects are all objects, with everything that was written through this interface, in no order. They are shared and
+	// must not be changed.
+	Objects() []*objects.Object
+}
+
+// ErrInterrupted: a batch was begun and is not finished. It is kept, and finished or reported.
+var ErrInterrupted = errors.New("interrupted, and to be finished")

@@ -32,7 +32,7 @@ type NodeStatus struct {
 	ID string `json:"id"`
 	// Connected since.
 	Connected time.Time `json:"connected"`
-	// Revision of the store that its configuration was made from.
+	// Revision is the controller's count of changes that its configuration was made from.
 	Revision int64 `json:"revision"`
 	// Synced says that the proxy acknowledged everything that was sent to it.
 	Synced bool `json:"synced"`

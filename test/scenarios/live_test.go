@@ -39,8 +39,8 @@ import (
 	"heddle.io/heddle/control/xds"
 )
 
-// nobodys is the revision of objects where nothing asks for it.
-func nobodys(objects.Key) int64 { return 0 }
+// nobodys is the version of objects where nothing asks for it.
+func nobodys(objects.Key) objects.Version { return "" }
 
 // lively are scenarios whose proxies are run: sidecars and gateways, alone and among several clusters, of either family.
 var lively = []string{"boutique", "global-subsets", "eastwest-gateway-receiver", "global-ipv6"}

@@ -13,7 +13,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -187,7 +186,7 @@ func (c *Client) List(ctx context.Context, kind *objects.Kind, namespace string)
 	return list, err
 }
 
-// Put writes one object; IfRevision comes from its Revision when that is not zero.
+// Put writes one object, on condition that it has its Version when that is not empty.
 func (c *Client) Put(ctx context.Context, object *objects.Object) (Result, error) {
 	var result Result
 	err := c.Do(ctx, http.MethodPut, Path(object.Kind, object.GetNamespace(), object.GetName()), object, &result)
@@ -206,9 +205,9 @@ func (c *Client) Apply(ctx context.Context, request ApplyRequest) (ApplyResponse
 	return response, err
 }
 
-// Watch calls f for every change of a kind after a revision, until ctx ends or the stream breaks; it never returns nil.
-func (c *Client) Watch(ctx context.Context, kind *objects.Kind, after int64, f func(Change)) error {
-	query := url.Values{"watch": {"1"}, "resourceVersion": {strconv.FormatInt(after, 10)}}
+// Watch calls f for every change of a kind after a position, until ctx ends or the stream breaks; it never returns nil.
+func (c *Client) Watch(ctx context.Context, kind *objects.Kind, after string, f func(Change)) error {
+	query := url.Values{"watch": {"1"}, "resourceVersion": {after}}
 	body, err := c.Open(ctx, http.MethodGet, Path(kind, "", "")+"?"+query.Encode(), nil)
 	if err != nil {
 		return err

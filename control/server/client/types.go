@@ -100,17 +100,17 @@ func (r Result) Name() string {
 
 // ApplyResponse lists the results in the order of the manifests.
 type ApplyResponse struct {
-	Results  []Result `json:"results"`
-	Revision int64    `json:"revision"`
-	DryRun   bool     `json:"dryRun,omitempty"`
+	Results []Result `json:"results"`
+	DryRun  bool     `json:"dryRun,omitempty"`
 	// Skipped are the objects that belong to other clusters, see [ApplyRequest.SkipOthers].
 	Skipped []objects.Key `json:"skipped,omitempty"`
 }
 
 // List is the answer to a list.
 type List struct {
-	Items    []*objects.Object `json:"items"`
-	Revision int64             `json:"revision"`
+	Items []*objects.Object `json:"items"`
+	// Position that a watch goes on from. It is opaque.
+	Position string `json:"position"`
 }
 
 // Change is one line of a watch.
@@ -119,7 +119,7 @@ type Change struct {
 	Type     string          `json:"type"`
 	Key      objects.Key     `json:"key"`
 	Object   *objects.Object `json:"object,omitempty"`
-	Revision int64           `json:"revision"`
+	Position string          `json:"position,omitempty"`
 	Problem  *Problem        `json:"problem,omitempty"`
 }
 
@@ -180,7 +180,7 @@ type ProxyStatus struct {
 	Type      string `json:"type"`
 	Version   string `json:"version,omitempty"`
 	Connected bool   `json:"connected"`
-	// Revision of the store that its configuration was made from.
+	// Revision is the controller's count of changes that its configuration was made from.
 	Revision int64     `json:"revision,omitempty"`
 	Since    time.Time `json:"since,omitzero"`
 	// Types maps LDS, RDS, CDS, EDS, SDS to SYNCED, STALE, NOT SENT or ERROR.
@@ -191,11 +191,12 @@ type ProxyStatus struct {
 
 // Status of the controller.
 type Status struct {
-	Cluster  string    `json:"cluster"`
-	Version  string    `json:"version"`
-	Started  time.Time `json:"started"`
-	PID      int       `json:"pid"`
-	Revision int64     `json:"revision"`
+	Cluster string    `json:"cluster"`
+	Version string    `json:"version"`
+	Started time.Time `json:"started"`
+	PID     int       `json:"pid"`
+	// Revision counts the changes of objects that this controller has seen.
+	Revision int64 `json:"revision"`
 	// ModelRevision is the newest revision that the proxies' configuration was computed from.
 	ModelRevision int64  `json:"modelRevision"`
 	RootHash      string `json:"rootHash"`
@@ -207,4 +208,4 @@ type Status struct {
 	Counters map[string]uint64 `json:"counters,omitempty"`
 }
 
-func (k Change) String() string { return fmt.Sprintf("%s %s @%d", k.Type, k.Key, k.Revision) }
+func (k Change) String() string { return fmt.Sprintf("%s %s @%s", k.Type, k.Key, k.Position) }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -22,10 +23,11 @@ import (
 const (
 	// startLimit bounds the wait for the embedded member, which needs well under a second unless the disk is stuck.
 	startLimit = 30 * time.Second
-	// maxBatch is the largest number of objects in one write.
-	maxBatch = 4096
-	// maxRequestBytes is the largest write.
-	maxRequestBytes = 16 << 20
+	// maxObjectBytes is the largest object: what etcd takes by default (1.5 MiB) without the request around it, and what
+	// Kubernetes takes.
+	maxObjectBytes = 1400 << 10
+	// maxRequestBytes is etcd's own default: an object that fits here fits into any cluster.
+	maxRequestBytes = 1536 << 10
 	// quotaBytes is the size at which etcd stops taking writes.
 	quotaBytes = 2 << 30
 	// history is how long old revisions are kept for watches that fell behind.
@@ -36,6 +38,10 @@ const (
 // Secrets with the keys. The member listens on no port: clients in this process are its only ones. Without a log, what ends
 // the process is said on standard error.
 func OpenEmbedded(ctx context.Context, dir string, keys *seal.Ring, log *zap.Logger) (*Store, error) {
+	return openEmbedded(ctx, dir, keys, log, quotaBytes)
+}
+
+func openEmbedded(ctx context.Context, dir string, keys *seal.Ring, log *zap.Logger, quota int64) (*Store, error) {
 	if log == nil {
 		// etcd ends the process by its log: why it did must not be lost.
 		log = zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(zap.NewProductionEncoderConfig()), zapcore.Lock(os.Stderr), zap.DPanicLevel))
@@ -52,7 +58,7 @@ func OpenEmbedded(ctx context.Context, dir string, keys *seal.Ring, log *zap.Log
 	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(log)
 	// One member elects itself: short ticks only shorten the start.
 	config.TickMs, config.ElectionMs = 10, 100
-	config.MaxTxnOps, config.MaxRequestBytes, config.QuotaBackendBytes = 2*maxBatch, maxRequestBytes, quotaBytes
+	config.MaxRequestBytes, config.QuotaBackendBytes = maxRequestBytes, quota
 	config.AutoCompactionMode, config.AutoCompactionRetention = "periodic", history
 	config.ListenPeerUrls, config.ListenClientUrls = nil, nil
 	// A name for the member list only; nothing listens there.
@@ -76,8 +82,17 @@ func OpenEmbedded(ctx context.Context, dir string, keys *seal.Ring, log *zap.Log
 		member.Close()
 		return nil, fmt.Errorf("etcd in %s is not ready after %v: check that the disk answers", config.Dir, startLimit)
 	}
-	s := &Store{client: v3client.New(member.Server), keys: keys, stop: member.Close, room: place.room,
-		defragment: func(context.Context) error { return member.Server.Backend().Defrag() }}
+	s := &Store{client: v3client.New(member.Server), keys: keys, stop: member.Close, room: place.room, endpoints: []string{""}}
+	return s.opened(ctx, func(context.Context, string) error { return member.Server.Backend().Defrag() })
+}
+
+// opened checks what is in the store, and closes it when that cannot be used.
+func (s *Store) opened(ctx context.Context, defragment func(ctx context.Context, endpoint string) error) (*Store, error) {
+	s.defragment = defragment
+	s.full = newAlarm(s.client, slog.Default(), defragment)
+	if err := s.checkFormat(ctx); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
 	if err := s.firstKey(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}

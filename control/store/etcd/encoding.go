@@ -17,7 +17,7 @@ func (s *Store) encode(o *objects.Object) ([]byte, error) {
 		return nil, fmt.Errorf("%s cannot be written as it was read: %s", o.Key(), o.Unreadable)
 	}
 	bare := *o.WithoutLines()
-	bare.Status, bare.Revision = objects.Status{}, 0
+	bare.Status, bare.Version, bare.StatusVersion = objects.Status{}, "", ""
 	value, err := json.Marshal(&bare)
 	if err != nil {
 		return nil, err
@@ -33,11 +33,12 @@ func (s *Store) encode(o *objects.Object) ([]byte, error) {
 func (s *Store) decode(kv *mvccpb.KeyValue) (*objects.Object, error) {
 	value := kv.Value
 	if _, sealed := seal.KeyOf(value); sealed {
-		place := string(kv.Key[len(specs):])
+		key := parseKey(string(kv.Key)).key
+		place := path(key)
 		var err error
 		if value, err = s.keys.Open(value, place); errors.Is(err, seal.ErrClosed) {
-			o := objects.Unknown(objects.Secret, parsePath(place), err.Error())
-			o.Revision = kv.ModRevision
+			o := objects.Unknown(objects.Secret, key, err.Error())
+			o.Version, o.StatusVersion = version(kv.ModRevision), noStatus
 			return o, nil
 		}
 		if err != nil {
@@ -48,7 +49,7 @@ func (s *Store) decode(kv *mvccpb.KeyValue) (*objects.Object, error) {
 	if err := json.Unmarshal(value, o); err != nil {
 		return nil, fmt.Errorf("%s in the store: %w", kv.Key, err)
 	}
-	o.Revision = kv.ModRevision
+	o.Version, o.StatusVersion = version(kv.ModRevision), noStatus
 	return o, nil
 }
 

@@ -15,13 +15,16 @@ import (
 // etcd ends its process when a write to the disk fails, and needs space to start again. So that a full disk costs no
 // more than writes:
 //
-//   - writes are refused while less than reserveBytes is free;
+//   - writes are refused while less than reserveBytes is free, and deletions while less than deletingBytes is;
 //   - a file of the same size is kept aside. When something else fills the disk to the last byte, etcd ends, and the file
 //     is given up for it to start again: what was acknowledged can be read.
 //
 // The reserve holds another segment of etcd's log (64 MiB), what its database grows by at a time (16 MiB), and the writes
 // that are under way.
 const reserveBytes = 128 << 20
+
+// deletingBytes holds the log of the deletions that make room: some hundred bytes each.
+const deletingBytes = 32 << 20
 
 // disk is the file system that the store lies on.
 type disk struct {
@@ -57,15 +60,15 @@ func (d disk) prepare() error {
 	return nil
 }
 
-// room says why there is too little space for a write, if so. It makes the reserve when there is plenty.
-func (d disk) room() error {
+// room says why there is too little space for a write that needs so much, if so. It makes the reserve when there is plenty.
+func (d disk) room(needed uint64) error {
 	free, err := d.free(d.dir)
 	if err != nil {
 		return fmt.Errorf("%w: free space of %s: %w", store.ErrUnavailable, d.dir, err)
 	}
-	if free < reserveBytes {
+	if free < needed {
 		return fmt.Errorf("%w: the disk is full: %d MiB are free in %s, and %d must stay free for what was written to be safe",
-			store.ErrUnavailable, free>>20, d.dir, reserveBytes>>20)
+			store.ErrUnavailable, free>>20, d.dir, needed>>20)
 	}
 	if free >= 2*reserveBytes {
 		d.keepReserve()

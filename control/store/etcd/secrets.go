@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -40,12 +39,12 @@ func (s *Store) firstKey(ctx context.Context) error {
 
 // eachSecret reads all Secrets as they are stored.
 func (s *Store) eachSecret(ctx context.Context, do func(*mvccpb.KeyValue) error) error {
-	prefix := specs + strings.TrimSuffix(path(objects.Key{Kind: objects.Secret.Kind}), "_/")
+	prefix := kindPrefix(objects.Secret) + specPart
 	from, end := prefix, clientv3.GetPrefixRangeEnd(prefix)
 	for {
 		got, err := s.client.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(secretsPage))
 		if err != nil {
-			return translate(err)
+			return s.translate(err)
 		}
 		for _, kv := range got.Kvs {
 			if err := do(kv); err != nil {
@@ -71,9 +70,9 @@ func (s *Store) SecretsStatus(ctx context.Context) (seal.Status, error) {
 			return nil
 		}
 		with[id]++
-		place := string(kv.Key[len(specs):])
-		if _, err := s.keys.Open(kv.Value, place); err != nil {
-			status.Unreadable = append(status.Unreadable, seal.Unreadable{Secret: parsePath(place).String(), Why: err.Error()})
+		key := parseKey(string(kv.Key)).key
+		if _, err := s.keys.Open(kv.Value, path(key)); err != nil {
+			status.Unreadable = append(status.Unreadable, seal.Unreadable{Secret: key.String(), Why: err.Error()})
 		}
 		return nil
 	})
@@ -128,7 +127,11 @@ func (s *Store) RotateSecrets(ctx context.Context, anew bool) (seal.Status, erro
 	}); err != nil {
 		return fail(err)
 	}
-	ids := make([]string, 0, len(named))
+	// Records of batches are short-lived: their key stays until a rotation that finds none.
+	ids, err := records{s}.keys(ctx)
+	if err != nil {
+		return fail(err)
+	}
 	for id := range named {
 		ids = append(ids, id)
 	}
@@ -147,7 +150,7 @@ func (s *Store) toReseal(ctx context.Context) ([]string, error) {
 			if id == primary {
 				return nil
 			}
-			if _, err := s.keys.Open(kv.Value, string(kv.Key[len(specs):])); err != nil {
+			if _, err := s.keys.Open(kv.Value, path(parseKey(string(kv.Key)).key)); err != nil {
 				return nil //nolint:nilerr // It stays as it is, and the status says so.
 			}
 		}
@@ -160,54 +163,57 @@ func (s *Store) toReseal(ctx context.Context) ([]string, error) {
 // reseal writes one Secret anew, with the primary key.
 func (s *Store) reseal(ctx context.Context, key string) error {
 	for range rotateAttempts {
-		if err := s.hasRoom(); err != nil {
-			return err
-		}
 		got, err := s.client.Get(ctx, key)
 		if err != nil {
-			return translate(err)
+			return s.translate(err)
 		}
 		if len(got.Kvs) == 0 {
 			return nil // Deleted meanwhile.
 		}
-		kv, place := got.Kvs[0], key[len(specs):]
+		kv, object := got.Kvs[0], parseKey(key).key
+		place := path(object)
 		value := kv.Value
 		if id, sealed := seal.KeyOf(value); sealed {
 			if id == s.keys.Primary() {
 				return nil
 			}
 			if value, err = s.keys.Open(value, place); err != nil {
-				return fmt.Errorf("%s: %w", parsePath(place), err)
+				return fmt.Errorf("%s: %w", object, err)
 			}
 		}
 		if value, err = s.keys.Seal(value, place); err != nil {
 			return err
 		}
+		if err := s.hasRoom(len(value)); err != nil {
+			return err
+		}
 		done, err := s.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", kv.ModRevision)).Then(clientv3.OpPut(key, string(value))).Commit()
 		if err != nil {
-			return translate(err)
+			return s.translate(err)
 		}
 		if done.Succeeded {
 			return nil
 		}
 	}
-	return fmt.Errorf("%s: %w; run `heddle secrets rotate` again", parsePath(key[len(specs):]), store.ErrConflict)
+	return fmt.Errorf("%s: %w; run `heddle secrets rotate` again", parseKey(key).key, store.ErrConflict)
 }
 
 // forgetHistory drops the revisions before now, which hold Secrets as they were sealed, and the room they took in the
 // database. Whoever watches from before lists anew.
 func (s *Store) forgetHistory(ctx context.Context) error {
-	got, err := s.client.Get(ctx, specs, clientv3.WithCountOnly(), clientv3.WithPrefix())
+	got, err := s.client.Get(ctx, root, clientv3.WithCountOnly(), clientv3.WithPrefix())
 	if err != nil {
-		return translate(err)
+		return s.translate(err)
 	}
 	if _, err := s.client.Compact(ctx, got.Header.Revision, clientv3.WithCompactPhysical()); err != nil {
-		if err = translate(err); !errors.Is(err, store.ErrCompacted) {
+		if err = s.translate(err); !errors.Is(err, store.ErrExpired) {
 			return err
 		}
 	}
-	if err := s.defragment(ctx); err != nil {
-		return fmt.Errorf("%w: rewrite the database: %w", store.ErrUnavailable, err)
+	for _, endpoint := range s.endpoints {
+		if err := s.defragment(ctx, endpoint); err != nil {
+			return fmt.Errorf("%w: rewrite the database: %w", store.ErrUnavailable, err)
+		}
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -56,10 +57,17 @@ func filesWith(t *testing.T, dir string, does func([]byte) bool) []string {
 	return found
 }
 
+func write(t *testing.T, s *Store, o *objects.Object) {
+	t.Helper()
+	if _, err := s.Write(t.Context(), put(o)); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // record is a Secret as it is stored.
 func record(t *testing.T, s *Store, key objects.Key) []byte {
 	t.Helper()
-	got, err := s.client.Get(t.Context(), specs+path(key))
+	got, err := s.client.Get(t.Context(), specKey(key))
 	if err != nil || len(got.Kvs) != 1 {
 		t.Fatalf("%v %v", got, err)
 	}
@@ -71,8 +79,14 @@ func TestSecretsAreSealed(t *testing.T) {
 	dir := t.TempDir()
 	s, ctx := open(t, dir), t.Context()
 	one := secret(t, "one")
-	if _, err := s.Apply(ctx, []store.Write{put(one), put(account(t, "canary-of-the-log"))}); err != nil {
+	write(t, s, one)
+	write(t, s, account(t, "canary-of-the-log"))
+	// A batch that was interrupted is kept with the Secrets in it.
+	if err := s.Records().Put(ctx, "batch-1", []byte("it holds "+password)); err != nil {
 		t.Fatal(err)
+	}
+	if all, err := s.Records().All(ctx); err != nil || !clear(all["batch-1"]) {
+		t.Errorf("%d records, %v", len(all), err)
 	}
 	got, err := s.Get(ctx, one.Key())
 	if err != nil || got.Unreadable != "" {
@@ -97,26 +111,27 @@ func TestSecretsAreSealed(t *testing.T) {
 func TestUndecryptableSecretSaysSo(t *testing.T) {
 	s, ctx := open(t, t.TempDir()), t.Context()
 	one := secret(t, "one")
-	start, err := s.Apply(ctx, []store.Write{put(one), put(account(t, "a"))})
+	write(t, s, one)
+	_, start, err := s.List(ctx, objects.Secret, "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	events, _ := s.Watch(ctx, start)
+	events, _ := s.Watch(ctx, objects.Secret, start)
 	other := objects.Key{Kind: "Secret", Namespace: "shop", Name: "other"}
-	if _, err := s.client.Put(ctx, specs+path(other), string(record(t, s, one.Key()))); err != nil {
+	if _, err := s.client.Put(ctx, specKey(other), string(record(t, s, one.Key()))); err != nil {
 		t.Fatal(err)
 	}
 	got, err := s.Get(ctx, other)
-	if err != nil || !strings.Contains(got.Unreadable, "moved from another Secret's place") || got.Key() != other || got.Revision == 0 {
+	if err != nil || !strings.Contains(got.Unreadable, "moved from another Secret's place") || got.Key() != other || got.Version == "" {
 		t.Fatalf("%+v %v", got, err)
 	}
 	if document, err := got.Document(); err != nil || clear([]byte(fmt.Sprint(document))) {
 		t.Errorf("%v %v", document, err)
 	}
-	if batch := <-events; len(batch) != 1 || batch[0].Object == nil || batch[0].Object.Unreadable == "" {
-		t.Errorf("the watch told %+v", batch)
+	if e := <-events; e.Object == nil || e.Object.Unreadable == "" {
+		t.Errorf("the watch told %+v", e)
 	}
-	if all, _, err := s.List(ctx, nil, ""); err != nil || len(all) != 3 {
+	if all, _, err := s.List(ctx, objects.Secret, ""); err != nil || len(all) != 2 {
 		t.Errorf("list: %v, %v", all, err)
 	}
 	status, err := s.SecretsStatus(ctx)
@@ -124,14 +139,14 @@ func TestUndecryptableSecretSaysSo(t *testing.T) {
 		t.Errorf("%+v %v", status, err)
 	}
 	// What could not be read must not be written back, with the content gone for good.
-	if _, err := s.Apply(ctx, []store.Write{put(got)}); err == nil || !strings.Contains(err.Error(), "cannot be written as it was read") {
+	if _, err := s.Write(ctx, put(got)); err == nil || !strings.Contains(err.Error(), "cannot be written as it was read") {
 		t.Errorf("%v", err)
 	}
 	// Its status can be told, and it can be applied anew.
-	if err := s.SetStatus(ctx, other, objects.Status{Proxies: 1}); err != nil {
+	if _, err := s.SetStatus(ctx, other, objects.Status{Proxies: 1}, ""); err != nil {
 		t.Error(err)
 	}
-	if _, err := s.Apply(ctx, []store.Write{put(secret(t, "other"))}); err != nil {
+	if _, err := s.Write(ctx, put(secret(t, "other"))); err != nil {
 		t.Error(err)
 	}
 	if status, err := s.SecretsStatus(ctx); err != nil || len(status.Unreadable) != 0 {
@@ -146,7 +161,7 @@ func TestLostKey(t *testing.T) {
 	file := filepath.Join(dir, "secrets.key")
 	s, ctx := open(t, dir), t.Context()
 	one := secret(t, "one")
-	if _, err := s.Apply(ctx, []store.Write{put(one)}); err != nil {
+	if _, err := s.Write(ctx, put(one)); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Rename(file, file+".away"); err != nil {
@@ -165,7 +180,7 @@ func TestLostKey(t *testing.T) {
 	if err != nil || !strings.Contains(got.Unreadable, "is not in "+file+"; restore the file") {
 		t.Errorf("%q %v", got.Unreadable, err)
 	}
-	if _, err := s.Apply(ctx, []store.Write{put(secret(t, "two"))}); !errors.Is(err, seal.ErrNoKey) || !strings.Contains(err.Error(), "heddle secrets rotate") {
+	if _, err := s.Write(ctx, put(secret(t, "two"))); !errors.Is(err, seal.ErrNoKey) || !strings.Contains(err.Error(), "heddle secrets rotate") {
 		t.Errorf("%v", err)
 	}
 	if err := os.Rename(file+".away", file); err != nil {
@@ -185,7 +200,7 @@ func TestLostKey(t *testing.T) {
 	if err != nil || len(status.Keys) != 1 || len(status.Unreadable) != 1 {
 		t.Errorf("%+v %v", status, err)
 	}
-	if _, err := s.Apply(ctx, []store.Write{put(one)}); err != nil {
+	if _, err := s.Write(ctx, put(one)); err != nil {
 		t.Error(err)
 	}
 }
@@ -194,11 +209,15 @@ func TestLostKey(t *testing.T) {
 func TestRotation(t *testing.T) {
 	dir := t.TempDir()
 	s, ctx := open(t, dir), t.Context()
-	var writes []store.Write
-	for n := range 3*secretsPage + 1 {
-		writes = append(writes, put(secret(t, fmt.Sprintf("s%d", n))))
+	const secrets = 3*secretsPage + 1
+	for n := range secrets {
+		write(t, s, secret(t, fmt.Sprintf("s%d", n)))
 	}
-	start, err := s.Apply(ctx, writes)
+	_, start, err := s.List(ctx, objects.Secret, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	revision, err := strconv.ParseInt(string(start), 10, 64)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -207,20 +226,20 @@ func TestRotation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(status.Keys) != 1 || status.Keys[0].ID == before || status.Keys[0].Secrets != len(writes) || status.Rotating || len(status.Unreadable) > 0 {
+	if len(status.Keys) != 1 || status.Keys[0].ID == before || status.Keys[0].Secrets != secrets || status.Rotating || len(status.Unreadable) > 0 {
 		t.Errorf("%+v", status)
 	}
-	if id, sealed := seal.KeyOf(record(t, s, writes[0].Key)); !sealed || id != s.keys.Primary() {
+	if id, sealed := seal.KeyOf(record(t, s, secret(t, "s0").Key())); !sealed || id != s.keys.Primary() {
 		t.Errorf("sealed with %s", id)
 	}
-	if _, err := s.client.Get(ctx, specs, clientv3.WithPrefix(), clientv3.WithRev(start)); err == nil {
+	if _, err := s.client.Get(ctx, kindPrefix(objects.Secret), clientv3.WithPrefix(), clientv3.WithRev(revision)); err == nil {
 		t.Error("the revision from before can still be read")
 	}
-	events, failure := s.Watch(ctx, start)
+	events, failure := s.Watch(ctx, objects.Secret, start)
 	for range events {
 		t.Error("an event of a revision that is gone")
 	}
-	if err := failure(); !errors.Is(err, store.ErrCompacted) {
+	if err := failure(); !errors.Is(err, store.ErrExpired) {
 		t.Errorf("%v", err)
 	}
 }
@@ -234,7 +253,7 @@ func TestRotationSealsWhatWasNot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.client.Put(ctx, specs+path(one.Key()), string(plain)); err != nil {
+	if _, err := s.client.Put(ctx, specKey(one.Key()), string(plain)); err != nil {
 		t.Fatal(err)
 	}
 	if status, err := s.SecretsStatus(ctx); err != nil || status.Unsealed != 1 {
@@ -265,7 +284,7 @@ func TestRotationGoesOn(t *testing.T) {
 	}
 	names := []string{"a", "b", "c", "d"}
 	for _, name := range names {
-		if _, err := s.Apply(ctx, []store.Write{put(secret(t, name))}); err != nil {
+		if _, err := s.Write(ctx, put(secret(t, name))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -273,7 +292,7 @@ func TestRotationGoesOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	begun := s.keys.Primary()
-	if err := s.reseal(ctx, specs+path(secret(t, "b").Key())); err != nil {
+	if err := s.reseal(ctx, specKey(secret(t, "b").Key())); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Close(); err != nil {
@@ -298,7 +317,7 @@ func TestRotationGoesOn(t *testing.T) {
 // Who writes a Secret while it is rotated wins, and reads it.
 func TestRotationAndWriters(t *testing.T) {
 	s, ctx := open(t, t.TempDir()), t.Context()
-	if _, err := s.Apply(ctx, []store.Write{put(secret(t, "one"))}); err != nil {
+	if _, err := s.Write(ctx, put(secret(t, "one"))); err != nil {
 		t.Fatal(err)
 	}
 	failed := make(chan error, 1)
@@ -311,7 +330,7 @@ func TestRotationAndWriters(t *testing.T) {
 				return
 			default:
 			}
-			if _, err := s.Apply(ctx, []store.Write{put(secret(t, fmt.Sprintf("w%d", n%3)))}); err != nil {
+			if _, err := s.Write(ctx, put(secret(t, fmt.Sprintf("w%d", n%3)))); err != nil {
 				failed <- err
 				return
 			}

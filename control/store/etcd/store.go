@@ -4,12 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
+	"strconv"
 	"sync"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"heddle.io/heddle/control/objects"
@@ -17,12 +16,8 @@ import (
 	"heddle.io/heddle/control/store"
 )
 
-// An object lies under specs, its status under statuses with the same ending, so that a status never changes the
-// object's revision.
-const (
-	specs    = "/heddle/objects/"
-	statuses = "/heddle/statuses/"
-)
+// noStatus is the version of a status that was never written.
+const noStatus objects.Version = "0"
 
 // Store implements [store.Store] on etcd.
 type Store struct {
@@ -34,10 +29,15 @@ type Store struct {
 	// sealed with the key of before.
 	writing sync.RWMutex
 	stop    func()
-	// defragment rewrites the database without what is no longer in it.
-	defragment func(ctx context.Context) error
+	// endpoints of the members; defragment rewrites the database of one, without what is no longer in it.
+	endpoints  []string
+	defragment func(ctx context.Context, endpoint string) error
 	// room says why the disk has no space for a write; nil without an embedded member.
-	room func() error
+	room func(needed uint64) error
+	// limit bounds requests whose callers set none; zero without a bound.
+	limit time.Duration
+	// full is set while the store's quota is used up.
+	full *alarm
 }
 
 var (
@@ -47,6 +47,7 @@ var (
 
 // Close ends the store and the embedded member.
 func (s *Store) Close() error {
+	s.full.close()
 	err := s.client.Close()
 	if s.stop != nil {
 		s.stop()
@@ -57,161 +58,172 @@ func (s *Store) Close() error {
 	return err
 }
 
-// path is the end of an object's two keys. No part can hold a slash: names are DNS names.
-func path(key objects.Key) string {
-	group, namespace := key.Group, key.Namespace
-	if group == "" {
-		group = "core"
+func version(revision int64) objects.Version { return objects.Version(strconv.FormatInt(revision, 10)) }
+
+func position(revision int64) store.Position { return store.Position(strconv.FormatInt(revision, 10)) }
+
+// bound gives requests the store's limit.
+func (s *Store) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	if s.limit == 0 {
+		return context.WithCancel(ctx)
 	}
-	if namespace == "" {
-		namespace = "_"
-	}
-	return group + "/" + key.Kind + "/" + namespace + "/" + key.Name
+	return context.WithTimeout(ctx, s.limit)
 }
 
 // Get implements [store.Store].
 func (s *Store) Get(ctx context.Context, key objects.Key) (*objects.Object, error) {
-	return s.at(ctx, path(key), 0)
+	return s.at(ctx, key, 0)
 }
 
 // at reads an object and its status as of one revision; zero means now.
-func (s *Store) at(ctx context.Context, path string, revision int64) (*objects.Object, error) {
+func (s *Store) at(ctx context.Context, key objects.Key, revision int64) (*objects.Object, error) {
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
 	got, err := s.client.Txn(ctx).Then(
-		clientv3.OpGet(specs+path, clientv3.WithRev(revision)), clientv3.OpGet(statuses+path, clientv3.WithRev(revision))).Commit()
+		clientv3.OpGet(specKey(key), clientv3.WithRev(revision)), clientv3.OpGet(statusKey(key), clientv3.WithRev(revision))).Commit()
 	if err != nil {
-		return nil, translate(err)
+		return nil, s.translate(err)
 	}
 	spec, status := got.Responses[0].GetResponseRange().Kvs, got.Responses[1].GetResponseRange().Kvs
 	if len(spec) == 0 {
-		return nil, fmt.Errorf("%s: %w", path, store.ErrNotFound)
+		return nil, fmt.Errorf("%s: %w", key, store.ErrNotFound)
 	}
 	o, err := s.decode(spec[0])
 	if err != nil {
 		return nil, err
 	}
 	if len(status) == 1 {
-		o.Status, err = decodeStatus(status[0])
+		err = withStatus(o, status[0])
 	}
 	return o, err
 }
 
+func withStatus(o *objects.Object, kv *mvccpb.KeyValue) (err error) {
+	o.Status, err = decodeStatus(kv)
+	o.StatusVersion = version(kv.ModRevision)
+	return err
+}
+
 // List implements [store.Store].
-func (s *Store) List(ctx context.Context, kind *objects.Kind, namespace string) ([]*objects.Object, int64, error) {
-	prefix := ""
-	if kind != nil {
-		prefix = path(objects.Key{Group: kind.Group, Kind: kind.Kind, Namespace: namespace})
-		if namespace == "" {
-			prefix = strings.TrimSuffix(prefix, "_/")
-		}
-	}
+func (s *Store) List(ctx context.Context, kind *objects.Kind, namespace string) ([]*objects.Object, store.Position, error) {
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
+	prefix := kindPrefix(kind)
 	got, err := s.client.Txn(ctx).Then(
-		clientv3.OpGet(specs+prefix, clientv3.WithPrefix()), clientv3.OpGet(statuses+prefix, clientv3.WithPrefix())).Commit()
+		clientv3.OpGet(prefix+specPart+below(namespace), clientv3.WithPrefix()), clientv3.OpGet(prefix+statusPart+below(namespace), clientv3.WithPrefix())).Commit()
 	if err != nil {
-		return nil, 0, translate(err)
+		return nil, "", s.translate(err)
 	}
-	status := map[string]*mvccpb.KeyValue{}
+	status := map[objects.Key]*mvccpb.KeyValue{}
 	for _, kv := range got.Responses[1].GetResponseRange().Kvs {
-		status[strings.TrimPrefix(string(kv.Key), statuses)] = kv
+		status[parseKey(string(kv.Key)).key] = kv
 	}
 	var all []*objects.Object
 	for _, kv := range got.Responses[0].GetResponseRange().Kvs {
 		o, err := s.decode(kv)
 		if err != nil {
-			return nil, 0, err
+			return nil, "", err
 		}
-		if kind == nil && namespace != "" && o.GetNamespace() != namespace {
-			continue
-		}
-		if kv := status[strings.TrimPrefix(string(kv.Key), specs)]; kv != nil {
-			if o.Status, err = decodeStatus(kv); err != nil {
-				return nil, 0, err
+		if kv := status[o.Key()]; kv != nil {
+			if err := withStatus(o, kv); err != nil {
+				return nil, "", err
 			}
 		}
 		all = append(all, o)
 	}
-	return all, got.Header.Revision, nil
+	return all, position(got.Header.Revision), nil
 }
 
-// Apply implements [store.Store].
-func (s *Store) Apply(ctx context.Context, writes []store.Write) (int64, error) {
-	if len(writes) > maxBatch {
-		return 0, fmt.Errorf("%d objects in one write: the most is %d; apply them in parts", len(writes), maxBatch)
-	}
-	if err := s.hasRoom(); err != nil {
-		return 0, err
-	}
+// Write implements [store.Store].
+func (s *Store) Write(ctx context.Context, w store.Write) (objects.Version, error) {
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
+	key := specKey(w.Key)
 	s.writing.RLock()
 	defer s.writing.RUnlock()
 	var conditions []clientv3.Cmp
+	switch {
+	case w.IfVersion == store.Absent:
+		conditions = append(conditions, clientv3.Compare(clientv3.ModRevision(key), "=", 0))
+	case w.IfVersion != "":
+		revision, err := strconv.ParseInt(string(w.IfVersion), 10, 64)
+		if err != nil || revision <= 0 {
+			return "", fmt.Errorf("%s: %q is no version of this store: %w", w.Key, w.IfVersion, store.ErrConflict)
+		}
+		conditions = append(conditions, clientv3.Compare(clientv3.ModRevision(key), "=", revision))
+	}
 	var changes []clientv3.Op
-	for _, w := range writes {
-		key := specs + path(w.Key)
-		switch {
-		case w.IfRevision > 0:
-			conditions = append(conditions, clientv3.Compare(clientv3.ModRevision(key), "=", w.IfRevision))
-		case w.IfRevision < 0:
-			conditions = append(conditions, clientv3.Compare(clientv3.ModRevision(key), "=", 0))
+	if w.Object == nil {
+		if s.room != nil {
+			if err := s.room(deletingBytes); err != nil {
+				return "", err
+			}
 		}
-		if w.Object == nil {
-			changes = append(changes, clientv3.OpDelete(key), clientv3.OpDelete(statuses+path(w.Key)))
-			continue
-		}
+		changes = append(changes, clientv3.OpDelete(key), clientv3.OpDelete(statusKey(w.Key)))
+	} else {
 		value, err := s.encode(w.Object)
 		if err != nil {
-			return 0, err
+			return "", err
+		}
+		if err := s.hasRoom(len(value)); err != nil {
+			return "", err
 		}
 		changes = append(changes, clientv3.OpPut(key, string(value)))
 	}
 	got, err := s.client.Txn(ctx).If(conditions...).Then(changes...).Commit()
 	if err != nil {
-		return 0, translate(err)
+		return "", fmt.Errorf("%s: %w", w.Key, s.translate(err))
 	}
 	if !got.Succeeded {
-		return 0, store.ErrConflict
+		return "", fmt.Errorf("%s: %w", w.Key, store.ErrConflict)
 	}
-	return got.Header.Revision, nil
+	if w.Object == nil {
+		s.full.freed()
+		return "", nil
+	}
+	return version(got.Header.Revision), nil
 }
 
 // SetStatus implements [store.Store].
-func (s *Store) SetStatus(ctx context.Context, key objects.Key, status objects.Status) error {
+func (s *Store) SetStatus(ctx context.Context, key objects.Key, status objects.Status, ifVersion objects.Version) (objects.Version, error) {
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
 	value, err := encodeStatus(status)
 	if err != nil {
-		return err
+		return "", err
 	}
-	if err := s.hasRoom(); err != nil {
-		return err
+	if err := s.hasRoom(len(value)); err != nil {
+		return "", err
 	}
 	// Only while the object is there: a status must not outlive it.
-	got, err := s.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(specs+path(key)), ">", 0)).
-		Then(clientv3.OpPut(statuses+path(key), string(value))).Commit()
+	conditions := []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(specKey(key)), ">", 0)}
+	if ifVersion != "" {
+		revision, err := strconv.ParseInt(string(ifVersion), 10, 64)
+		if err != nil || revision < 0 {
+			return "", fmt.Errorf("status of %s: %q is no version of this store: %w", key, ifVersion, store.ErrConflict)
+		}
+		conditions = append(conditions, clientv3.Compare(clientv3.ModRevision(statusKey(key)), "=", revision))
+	}
+	got, err := s.client.Txn(ctx).If(conditions...).Then(clientv3.OpPut(statusKey(key), string(value))).
+		Else(clientv3.OpGet(specKey(key), clientv3.WithCountOnly())).Commit()
 	if err != nil {
-		return translate(err)
+		return "", fmt.Errorf("status of %s: %w", key, s.translate(err))
 	}
-	if !got.Succeeded {
-		return fmt.Errorf("%s: %w", key, store.ErrNotFound)
+	switch {
+	case got.Succeeded:
+		return version(got.Header.Revision), nil
+	case got.Responses[0].GetResponseRange().Count == 0:
+		return "", fmt.Errorf("%s: %w", key, store.ErrNotFound)
 	}
-	return nil
+	return "", fmt.Errorf("status of %s: %w", key, store.ErrConflict)
 }
 
-func (s *Store) hasRoom() error {
+func (s *Store) hasRoom(size int) error {
+	if size > maxObjectBytes {
+		return fmt.Errorf("%w: it has %d KiB, and the most is %d", store.ErrTooLarge, size>>10, maxObjectBytes>>10)
+	}
 	if s.room == nil {
 		return nil
 	}
-	return s.room()
-}
-
-// translate gives etcd's errors the store's names.
-func translate(err error) error {
-	switch {
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return err
-	case errors.Is(err, rpctypes.ErrCompacted):
-		return store.ErrCompacted
-	case errors.Is(err, rpctypes.ErrNoSpace):
-		return fmt.Errorf("%w: the store is full (%d MiB): delete objects that are not needed, then restart the controller", store.ErrUnavailable, quotaBytes>>20)
-	case slices.ContainsFunc([]error{rpctypes.ErrRequestTooLarge, rpctypes.ErrTooManyOps}, func(known error) bool { return errors.Is(err, known) }):
-		return fmt.Errorf("the write is larger than %d MiB: apply the objects in parts: %w", maxRequestBytes>>20, err)
-	default:
-		return fmt.Errorf("%w: %w", store.ErrUnavailable, err)
-	}
+	return s.room(reserveBytes)
 }

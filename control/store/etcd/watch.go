@@ -3,7 +3,8 @@ package etcd
 import (
 	"context"
 	"errors"
-	"strings"
+	"fmt"
+	"strconv"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -12,50 +13,54 @@ import (
 )
 
 // Watch implements [store.Store].
-func (s *Store) Watch(ctx context.Context, after int64) (<-chan []store.Event, func() error) {
-	events := make(chan []store.Event)
+func (s *Store) Watch(ctx context.Context, kind *objects.Kind, after store.Position) (<-chan store.Event, func() error) {
+	events := make(chan store.Event, store.QueueLength)
 	var failure error
 	go func() {
 		defer close(events)
-		failure = s.follow(ctx, after, events)
+		failure = s.follow(ctx, kind, after, events)
 	}()
 	// The channel's end orders the write of failure before its reading.
 	return events, func() error { return failure }
 }
 
-func (s *Store) follow(ctx context.Context, after int64, events chan<- []store.Event) error {
+func (s *Store) follow(ctx context.Context, kind *objects.Kind, after store.Position, events chan<- store.Event) error {
+	revision, err := strconv.ParseInt(string(after), 10, 64)
+	if err != nil || revision < 0 {
+		return fmt.Errorf("%q is no position of this store: %w", after, store.ErrExpired)
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	changes := s.client.Watch(clientv3.WithRequireLeader(ctx), "/heddle/", clientv3.WithPrefix(), clientv3.WithRev(after+1))
+	changes := s.client.Watch(clientv3.WithRequireLeader(ctx), kindPrefix(kind), clientv3.WithPrefix(), clientv3.WithRev(revision+1))
 	for response := range changes {
 		if err := response.Err(); err != nil {
 			if ctx.Err() != nil {
 				return nil
 			}
-			return translate(err)
+			return s.translate(err)
 		}
-		// etcd may put several revisions into one response; each is a batch of its own.
-		for from := 0; from < len(response.Events); {
-			revision := response.Events[from].Kv.ModRevision
-			to := from
-			for to < len(response.Events) && response.Events[to].Kv.ModRevision == revision {
-				to++
-			}
-			batch, err := s.batch(ctx, revision, response.Events[from:to])
+		for n, change := range response.Events {
+			// A deleted object's status goes in the same revision, and says nothing of its own.
+			e, ok, err := s.event(ctx, change)
 			if err != nil {
 				if ctx.Err() != nil {
 					return nil
 				}
 				return err
 			}
-			from = to
-			if len(batch) == 0 {
+			if !ok {
 				continue
 			}
+			// In the midst of a revision that changed several keys, one would not be seen again; one at its beginning would
+			// be seen twice, which does no harm.
+			e.Position = position(change.Kv.ModRevision)
+			if n+1 < len(response.Events) && response.Events[n+1].Kv.ModRevision == change.Kv.ModRevision {
+				e.Position = position(change.Kv.ModRevision - 1)
+			}
 			select {
-			case events <- batch:
-			case <-ctx.Done():
-				return nil
+			case events <- e:
+			default:
+				return fmt.Errorf("the reader is %d events behind: %w", store.QueueLength, store.ErrExpired)
 			}
 		}
 	}
@@ -65,52 +70,26 @@ func (s *Store) follow(ctx context.Context, after int64, events chan<- []store.E
 	return store.ErrUnavailable
 }
 
-// batch turns the changes of one revision into events, one for each object.
-func (s *Store) batch(ctx context.Context, revision int64, changes []*clientv3.Event) ([]store.Event, error) {
-	var order []string
-	specChanged := map[string]bool{}
-	for _, change := range changes {
-		key := string(change.Kv.Key)
-		path, spec := strings.CutPrefix(key, specs)
-		if !spec {
-			var status bool
-			if path, status = strings.CutPrefix(key, statuses); !status {
-				continue
-			}
-		}
-		if _, seen := specChanged[path]; !seen {
-			order = append(order, path)
-		}
-		specChanged[path] = specChanged[path] || spec
+// event makes one of a change of etcd's.
+func (s *Store) event(ctx context.Context, change *clientv3.Event) (store.Event, bool, error) {
+	at := parseKey(string(change.Kv.Key))
+	if at.key.Kind == "" {
+		return store.Event{}, false, nil
 	}
-	var batch []store.Event
-	for _, path := range order {
-		event := store.Event{Key: parsePath(path), Revision: revision, StatusOnly: !specChanged[path]}
-		o, err := s.at(ctx, path, revision)
-		switch {
-		case err == nil:
-			event.Object = o
-		case !errors.Is(err, store.ErrNotFound):
-			return nil, err
-		case event.StatusOnly:
-			continue // A status that went with its object.
-		}
-		batch = append(batch, event)
+	e := store.Event{Key: at.key, StatusOnly: at.status}
+	switch {
+	case change.Type == clientv3.EventTypeDelete:
+		return e, !at.status, nil
+	case change.IsCreate() && !at.status:
+		// It has no status yet.
+		var err error
+		e.Object, err = s.decode(change.Kv)
+		return e, true, err
 	}
-	return batch, nil
-}
-
-func parsePath(path string) objects.Key {
-	parts := strings.SplitN(path, "/", 4)
-	for len(parts) < 4 {
-		parts = append(parts, "")
+	o, err := s.at(ctx, at.key, change.Kv.ModRevision)
+	if errors.Is(err, store.ErrNotFound) {
+		return e, false, nil
 	}
-	key := objects.Key{Group: parts[0], Kind: parts[1], Namespace: parts[2], Name: parts[3]}
-	if key.Group == "core" {
-		key.Group = ""
-	}
-	if key.Namespace == "_" {
-		key.Namespace = ""
-	}
-	return key
+	e.Object = o
+	return e, true, err
 }

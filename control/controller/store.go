@@ -1,0 +1,61 @@
+package controller
+
+import (
+	"context"
+	"path/filepath"
+
+	"heddle.io/heddle/control/seal"
+	"heddle.io/heddle/control/store"
+	"heddle.io/heddle/control/store/cache"
+	"heddle.io/heddle/control/store/etcd"
+)
+
+// openStore opens the store and reads everything; changed is told of all there is before it returns.
+func (c *Controller) openStore(ctx context.Context) (*cache.Cache, error) {
+	options, err := c.config.Cluster.Options()
+	if err != nil {
+		return nil, err
+	}
+	keys, err := seal.Open(ctx, seal.Options{File: c.config.Cluster.SecretsKey(options), Command: options.KMSCommand})
+	if err != nil {
+		return nil, err
+	}
+	dir := filepath.Join(c.config.Cluster.Data(), "store")
+	var s *etcd.Store
+	if options.Etcd.Endpoints != "" {
+		s, err = etcd.OpenExternal(ctx, keys, etcd.ExternalOf(c.config.Cluster.Name, options.Etcd))
+	} else {
+		s, err = etcd.OpenEmbedded(ctx, dir, keys, nil)
+	}
+	if err != nil {
+		return nil, err
+	}
+	all, err := cache.Open(ctx, cache.Options{Store: s, Log: c.log, Changed: c.changed})
+	if err != nil {
+		if err := s.Close(); err != nil {
+			c.log.Warn("store closed with an error", "error", err)
+		}
+		return nil, err
+	}
+	c.sealing = s
+	return all, nil
+}
+
+// changed keeps the objects at what the store holds. A batch of this controller's arrives whole.
+func (c *Controller) changed(events []store.Event) {
+	specs := false
+	c.mu.Lock()
+	for _, e := range events {
+		if e.Object == nil {
+			delete(c.objects, e.Key)
+		} else {
+			c.objects[e.Key] = e.Object
+		}
+		specs = specs || !e.StatusOnly
+	}
+	c.revision += int64(len(events))
+	c.mu.Unlock()
+	if specs {
+		signal(c.rebuild)
+	}
+}

@@ -1,0 +1,340 @@
+// Package cache is what a controller knows of a store: every object, held in memory, kept up to date by a watch per kind
+// and by the controller's own writes.
+//
+// What the controller wrote is in the cache before the write returns, whatever the watch has brought by then: until the
+// watch brings that version too, what it says of the object is older and passed over. What a batch changes appears in the
+// cache at once, when the whole batch is made; so nobody acts on a half of one.
+package cache
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/store"
+	"heddle.io/heddle/control/store/journal"
+)
+
+// Cache of a store. It implements [store.Batch]: whoever writes through it is seen in it.
+type Cache struct {
+	store.Store
+	journal *journal.Journal
+	log     *slog.Logger
+	now     func() time.Time
+	changed func([]store.Event)
+
+	mu      sync.Mutex
+	objects map[objects.Key]*objects.Object
+	// positions are where the watch of each kind goes on.
+	positions map[*objects.Kind]store.Position
+	// unseen are the objects whose own writes the watch has not brought yet.
+	unseen map[objects.Key]*unseen
+	// sequence counts own writes, to tell which are older than a list.
+	sequence uint64
+}
+
+// unseen is an object that this controller writes, or has written.
+type unseen struct {
+	// writing is set until the batch that writes it is made or given up. Until then the newest state that the watch brought
+	// is kept here, and the versions that it brought.
+	writing bool
+	newest  *store.Event
+	brought map[objects.Version]bool
+	// awaits is the version that the watch is to bring; empty for a deletion.
+	awaits   objects.Version
+	sequence uint64
+	since    time.Time
+}
+
+// gone is the version of an object that is not there.
+const gone objects.Version = ""
+
+// Options of a cache.
+type Options struct {
+	Store store.Store
+	Log   *slog.Logger
+	// Now is the clock; nil means time.Now.
+	Now func() time.Time
+	// Changed is told of every change that the cache sees, in order; a batch's all together. It must not call the cache.
+	Changed func([]store.Event)
+}
+
+// Open finishes what was interrupted, and reads everything.
+func Open(ctx context.Context, o Options) (*Cache, error) {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Changed == nil {
+		o.Changed = func([]store.Event) {}
+	}
+	c := &Cache{Store: o.Store, log: o.Log, now: o.Now, changed: o.Changed, objects: map[objects.Key]*objects.Object{},
+		positions: map[*objects.Kind]store.Position{}, unseen: map[objects.Key]*unseen{}}
+	var err error
+	if c.journal, err = journal.Open(ctx, o.Store, o.Now, uuid.NewString); err != nil {
+		return nil, err
+	}
+	if n := c.journal.Unfinished(); n > 0 {
+		c.log.Info("finishing batches that were interrupted", "batches", n)
+		if err := c.journal.Finish(ctx, func(store.Write, objects.Version, error) {}); err != nil {
+			// Reading goes on without; the objects in it are as they are until it is finished.
+			c.log.Error("an interrupted batch is not finished yet", "error", err)
+		}
+	}
+	for _, kind := range objects.Kinds {
+		if err := c.list(ctx, kind); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// Objects implements [store.Batch]: all objects, in no order. They are shared, and must not be changed.
+func (c *Cache) Objects() []*objects.Object {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Collect(maps.Values(c.objects))
+}
+
+// Reports are the batches that could not be made as they were meant.
+func (c *Cache) Reports() []journal.Report { return c.journal.Reports() }
+
+// Unfinished is how many batches were interrupted and are still to be finished.
+func (c *Cache) Unfinished() int { return c.journal.Unfinished() }
+
+// Unseen is how many own writes the watch has not brought yet.
+func (c *Cache) Unseen() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.unseen)
+}
+
+// Apply implements [store.Batch].
+func (c *Cache) Apply(ctx context.Context, writes []store.Write) error {
+	c.mu.Lock()
+	for _, w := range writes {
+		c.begin(w.Key)
+	}
+	c.mu.Unlock()
+	return c.written(writes, func(written journal.Written) error { return c.journal.Apply(ctx, writes, written) })
+}
+
+// Write implements [store.Store].
+func (c *Cache) Write(ctx context.Context, w store.Write) (objects.Version, error) {
+	c.mu.Lock()
+	c.begin(w.Key)
+	c.mu.Unlock()
+	var version objects.Version
+	err := c.written([]store.Write{w}, func(written journal.Written) error {
+		return c.journal.Apply(ctx, []store.Write{w}, func(is store.Write, v objects.Version, left error) {
+			if is.Key == w.Key {
+				version = v // An older batch's may come before; the last is this one's.
+			}
+			written(is, v, left)
+		})
+	})
+	return version, err
+}
+
+// Finish makes what is left of interrupted batches.
+func (c *Cache) Finish(ctx context.Context) error {
+	return c.written(nil, func(written journal.Written) error { return c.journal.Finish(ctx, written) })
+}
+
+// SetStatus implements [store.Store].
+func (c *Cache) SetStatus(ctx context.Context, key objects.Key, status objects.Status, ifVersion objects.Version) (objects.Version, error) {
+	version, err := c.Store.SetStatus(ctx, key, status, ifVersion)
+	if errors.Is(err, store.ErrConflict) {
+		c.reread(ctx, key)
+	}
+	if err != nil {
+		return "", err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	// Without this, the next round would be compared with the status before.
+	if o := c.objects[key]; o != nil {
+		updated := *o
+		updated.Status, updated.StatusVersion = status, version
+		c.objects[key] = &updated
+		c.changed([]store.Event{{Key: key, Object: &updated, StatusOnly: true}})
+	}
+	return version, nil
+}
+
+// reread takes the status of an object that is not what was thought.
+func (c *Cache) reread(ctx context.Context, key objects.Key) {
+	o, err := c.Get(ctx, key)
+	if err != nil {
+		return // It is tried again with the status.
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if old := c.objects[key]; old != nil && old.Version == o.Version {
+		c.objects[key] = o
+		c.changed([]store.Event{{Key: key, Object: o, StatusOnly: true}})
+	}
+}
+
+// made is one write that the journal made.
+type made struct {
+	write   store.Write
+	version objects.Version
+	left    error
+}
+
+// written runs what writes, and shows what it made.
+func (c *Cache) written(writes []store.Write, run func(journal.Written) error) error {
+	all := map[objects.Key]made{}
+	err := run(func(w store.Write, v objects.Version, left error) { all[w.Key] = made{w, v, left} })
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var events []store.Event
+	for key, m := range all {
+		if m.left != nil {
+			events = c.release(key, events)
+		} else if e, ok := c.made(key, m); ok {
+			events = append(events, e)
+		}
+	}
+	for _, w := range writes {
+		// What is interrupted is shown with the rest of its batch.
+		if _, ok := all[w.Key]; !ok && !errors.Is(err, store.ErrInterrupted) {
+			events = c.release(w.Key, events)
+		}
+	}
+	c.tell(events)
+	return err
+}
+
+// release shows what the watch brought of an object that was not written after all.
+func (c *Cache) release(key objects.Key, events []store.Event) []store.Event {
+	u := c.unseen[key]
+	delete(c.unseen, key)
+	if u != nil && u.newest != nil && c.take(*u.newest) {
+		return append(events, *u.newest)
+	}
+	return events
+}
+
+func (c *Cache) tell(events []store.Event) {
+	if len(events) > 0 {
+		slices.SortFunc(events, func(a, b store.Event) int { return a.Key.Compare(b.Key) })
+		c.changed(events)
+	}
+}
+
+// begin says that an object is about to be written.
+func (c *Cache) begin(key objects.Key) {
+	u := c.unseen[key]
+	if u == nil {
+		u = &unseen{since: c.now()}
+		c.unseen[key] = u
+	}
+	u.writing, u.brought = true, map[objects.Version]bool{}
+}
+
+// made shows an own write, unless the watch has brought it already.
+func (c *Cache) made(key objects.Key, m made) (store.Event, bool) {
+	u := c.unseen[key]
+	if u == nil {
+		u = &unseen{}
+		c.unseen[key] = u
+	}
+	version := m.version
+	if m.write.Object == nil {
+		version = gone
+	}
+	if u.brought[version] {
+		delete(c.unseen, key)
+		if u.newest == nil {
+			return store.Event{}, false
+		}
+		return *u.newest, c.take(*u.newest)
+	}
+	c.sequence++
+	*u = unseen{awaits: version, sequence: c.sequence, since: c.now()}
+	old := c.objects[key]
+	if m.write.Object == nil {
+		if old == nil {
+			// Nothing was there to delete, and nothing will be brought.
+			delete(c.unseen, key)
+			return store.Event{}, false
+		}
+		delete(c.objects, key)
+		return store.Event{Key: key}, true
+	}
+	o, err := stored(m.write.Object)
+	if err != nil {
+		// It was written in this form. The watch brings it.
+		c.log.Error("own write not shown", "object", key.String(), "error", err)
+		delete(c.unseen, key)
+		return store.Event{}, false
+	}
+	o.Version = version
+	if old != nil {
+		o.Status, o.StatusVersion = old.Status, old.StatusVersion
+	}
+	c.objects[key] = o
+	return store.Event{Key: key, Object: o}, true
+}
+
+// stored is an object as the store would give it back; it shares nothing with what was written.
+func stored(o *objects.Object) (*objects.Object, error) {
+	text, err := json.Marshal(o.WithoutLines())
+	if err != nil {
+		return nil, fmt.Errorf("encode: %w", err)
+	}
+	out := new(objects.Object)
+	if err := json.Unmarshal(text, out); err != nil {
+		return nil, fmt.Errorf("decode: %w", err)
+	}
+	out.Status, out.Version, out.StatusVersion = objects.Status{}, "", ""
+	return out, nil
+}
+
+// take makes an event's object the cached one, and says whether that changed anything.
+func (c *Cache) take(e store.Event) bool {
+	old := c.objects[e.Key]
+	if e.Object == nil {
+		delete(c.objects, e.Key)
+		return old != nil
+	}
+	c.objects[e.Key] = e.Object
+	return old == nil || old.Version != e.Object.Version || old.StatusVersion != e.Object.StatusVersion || old.Unreadable != e.Object.Unreadable
+}
+
+// bring takes what the watch, or a list, says of an object, and says whether that is news.
+func (c *Cache) bring(e store.Event) bool {
+	version := gone
+	if e.Object != nil {
+		version = e.Object.Version
+	}
+	u := c.unseen[e.Key]
+	switch {
+	case u == nil:
+	case u.writing:
+		u.newest, u.brought[version] = &e, true
+		return false
+	case u.awaits != version:
+		return false
+	default:
+		delete(c.unseen, e.Key)
+		if e.Object != nil && e.StatusOnly {
+			break
+		}
+		if old := c.objects[e.Key]; old != nil && e.Object != nil && old.Version == version {
+			// Its status may be newer here.
+			return false
+		}
+	}
+	return c.take(e)
+}

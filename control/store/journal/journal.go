@@ -1,0 +1,418 @@
+// Package journal makes changes of several objects in a store that changes one at a time. What a batch is to do is kept in
+// the store before its first write and removed after its last, so that an interrupted one is finished:
+//
+//	looked at ──▶ kept ──▶ written, one by one ──▶ removed
+//	    │           └── stopped here: finished by [Journal.Finish], at the latest when the controller starts
+//	    └── a version that does not hold: refused, nothing is written
+//
+// An object that somebody else changed in between is left as it is; the batch goes on without it, and a [Report] says so
+// until the object is written again.
+package journal
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/store"
+)
+
+const (
+	// MaxBatch is the largest number of changes in one batch: four times what the largest meshes we measure apply at once.
+	MaxBatch = 20000
+	// writers is how many objects are written at a time. etcd syncs those that arrive together at once.
+	writers = 64
+	// getsAtMost is how many objects of a kind are read one by one before listing the kind costs less.
+	getsAtMost = 16
+	// writeLimit is how long a batch may take before it counts as interrupted.
+	writeLimit = time.Minute
+	// maxReports bounds the reports that are kept; the oldest goes first.
+	maxReports = 100
+)
+
+// Names of the records.
+const (
+	batchPrefix  = "batch-"
+	reportPrefix = "report-"
+)
+
+// Report is what became of a batch that could not be finished as it was meant.
+type Report struct {
+	// ID of the batch.
+	ID string `json:"id"`
+	// Begun is when.
+	Begun time.Time `json:"begun"`
+	// Left are the objects that are not as the batch would have them.
+	Left []Left `json:"left"`
+}
+
+// Left is one object that a batch did not change.
+type Left struct {
+	Key objects.Key `json:"key"`
+	// Why not.
+	Why string `json:"why"`
+}
+
+// record is a batch as it is kept.
+type record struct {
+	ID     string    `json:"id"`
+	Begun  time.Time `json:"begun"`
+	Writes []change  `json:"writes"`
+	// begun says that some of it may be written. It is so for all that were read from the store.
+	begun bool
+	// outcomes of the writes, by index.
+	outcomes []outcome
+}
+
+// outcome is what became of one write of a batch.
+type outcome struct {
+	done    bool
+	version objects.Version
+	// left says why the object is not as the batch would have it.
+	left error
+}
+
+// tell says what became of the writes that are done.
+func (r *record) tell(written Written) {
+	for i, o := range r.outcomes {
+		if o.done {
+			written(r.Writes[i].write, o.version, o.left)
+		}
+	}
+}
+
+// left are the objects that are not as the batch would have them.
+func (r *record) left() []Left {
+	var out []Left
+	for i, o := range r.outcomes {
+		if o.left != nil {
+			out = append(out, Left{Key: r.Writes[i].Key, Why: o.left.Error()})
+		}
+	}
+	return out
+}
+
+// change is one write, with the version that the object had when the batch was looked at.
+type change struct {
+	Key    objects.Key     `json:"key"`
+	Object json.RawMessage `json:"object,omitempty"`
+	Before objects.Version `json:"before"`
+	// Demanded says that whoever made the batch wants none of it without this version.
+	Demanded bool `json:"demanded,omitempty"`
+	write    store.Write
+}
+
+// Written is told of each change that is made, with the object's version after it, and of each that is given up, with the
+// reason, once the whole batch is settled.
+type Written func(write store.Write, version objects.Version, left error)
+
+// Journal makes batches in a store. It is safe for concurrent use; batches are made one after the other.
+type Journal struct {
+	store store.Store
+	now   func() time.Time
+	id    func() string
+
+	mu sync.Mutex
+	// unfinished are the batches that are kept and not finished, oldest first.
+	unfinished []*record
+
+	reporting sync.Mutex
+	reports   []Report
+}
+
+// Open reads what was left. IDs are unique names.
+func Open(ctx context.Context, s store.Store, now func() time.Time, id func() string) (*Journal, error) {
+	j := &Journal{store: s, now: now, id: id}
+	records, err := s.Records().All(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read the journal: %w", err)
+	}
+	for name, content := range records {
+		switch {
+		case strings.HasPrefix(name, batchPrefix):
+			r := &record{begun: true}
+			if err := json.Unmarshal(content, r); err != nil {
+				return nil, fmt.Errorf("read the journal: %s: %w", name, err)
+			}
+			for i := range r.Writes {
+				c := &r.Writes[i]
+				c.write.Key = c.Key
+				if c.Object == nil {
+					continue
+				}
+				c.write.Object = new(objects.Object)
+				if err := json.Unmarshal(c.Object, c.write.Object); err != nil {
+					return nil, fmt.Errorf("read the journal: %s: %s: %w", name, c.Key, err)
+				}
+			}
+			r.outcomes = make([]outcome, len(r.Writes))
+			j.unfinished = append(j.unfinished, r)
+		case strings.HasPrefix(name, reportPrefix):
+			var r Report
+			if err := json.Unmarshal(content, &r); err != nil {
+				return nil, fmt.Errorf("read the journal: %s: %w", name, err)
+			}
+			j.reports = append(j.reports, r)
+		}
+	}
+	slices.SortFunc(j.unfinished, func(a, b *record) int { return a.Begun.Compare(b.Begun) })
+	slices.SortFunc(j.reports, func(a, b Report) int { return a.Begun.Compare(b.Begun) })
+	return j, nil
+}
+
+// Reports are the batches that were not finished as they were meant, oldest first.
+func (j *Journal) Reports() []Report {
+	j.reporting.Lock()
+	defer j.reporting.Unlock()
+	return slices.Clone(j.reports)
+}
+
+// Unfinished is how many batches wait to be finished.
+func (j *Journal) Unfinished() int {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return len(j.unfinished)
+}
+
+// Apply implements [store.Batch.Apply].
+func (j *Journal) Apply(ctx context.Context, writes []store.Write, written Written) error {
+	if len(writes) == 0 {
+		return nil
+	}
+	if len(writes) > MaxBatch {
+		return fmt.Errorf("%w: %d objects in one batch, and the most is %d: apply them in parts", store.ErrTooLarge, len(writes), MaxBatch)
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	// What is older comes first. Room is made even when there is none to finish it.
+	if err := j.finish(ctx, written); err != nil && (!errors.Is(err, store.ErrFull) || slices.ContainsFunc(writes, func(w store.Write) bool { return w.Object != nil })) {
+		return fmt.Errorf("an earlier batch is not finished: %w", err)
+	}
+	if len(writes) == 1 {
+		version, err := j.store.Write(ctx, writes[0])
+		if err != nil {
+			return err
+		}
+		written(writes[0], version, nil)
+		return j.supersede(ctx, writes)
+	}
+	r, err := j.look(ctx, writes)
+	if err != nil {
+		return err
+	}
+	content, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("keep the batch: %w", err)
+	}
+	if len(content) > store.MaxRecordBytes {
+		return fmt.Errorf("%w: the batch has %d MiB, and the most is %d: apply it in parts", store.ErrTooLarge, len(content)>>20, store.MaxRecordBytes>>20)
+	}
+	if err := j.store.Records().Put(ctx, batchPrefix+r.ID, content); err != nil {
+		if !errors.Is(err, store.ErrFull) || slices.ContainsFunc(writes, func(w store.Write) bool { return w.Object != nil }) {
+			return j.forget(ctx, r, fmt.Errorf("keep the batch: %w", err))
+		}
+		// Deleting is what makes room. A part of the deletions is as good as the whole, and can be given again.
+		err := j.pump(ctx, r)
+		r.tell(written)
+		return err
+	}
+	// From here on it is finished, whether or not somebody still waits for it.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeLimit)
+	defer cancel()
+	err = j.make(ctx, r, written)
+	if err == nil {
+		return errors.Join(j.supersede(ctx, writes), r.conflict())
+	}
+	return err
+}
+
+// forget gives up a batch of which nothing was written.
+func (j *Journal) forget(ctx context.Context, r *record, because error) error {
+	if err := j.store.Records().Delete(context.WithoutCancel(ctx), batchPrefix+r.ID); err != nil {
+		// Whether it is kept is not known, so it may be made later.
+		r.begun = true
+		j.unfinished = append(j.unfinished, r)
+		return fmt.Errorf("%w: %w", store.ErrInterrupted, because)
+	}
+	return because
+}
+
+// look reads which versions the objects have, and refuses the batch when a demanded one does not hold.
+func (j *Journal) look(ctx context.Context, writes []store.Write) (*record, error) {
+	r := &record{ID: j.id(), Begun: j.now().UTC(), outcomes: make([]outcome, len(writes))}
+	byKind := map[[2]string][]int{}
+	for i, w := range writes {
+		kind := [2]string{w.Key.Group, w.Key.Kind}
+		byKind[kind] = append(byKind[kind], i)
+	}
+	before := make([]objects.Version, len(writes))
+	for _, indices := range byKind {
+		first := writes[indices[0]].Key
+		kind := objects.KindOf(first.Group, first.Kind)
+		if kind == nil {
+			return nil, fmt.Errorf("%s: there is no such kind", first)
+		}
+		if len(indices) <= getsAtMost {
+			for _, i := range indices {
+				o, err := j.store.Get(ctx, writes[i].Key)
+				switch {
+				case errors.Is(err, store.ErrNotFound):
+					before[i] = store.Absent
+				case err != nil:
+					return nil, err
+				default:
+					before[i] = o.Version
+				}
+			}
+			continue
+		}
+		all, _, err := j.store.List(ctx, kind, "")
+		if err != nil {
+			return nil, err
+		}
+		versions := make(map[objects.Key]objects.Version, len(all))
+		for _, o := range all {
+			versions[o.Key()] = o.Version
+		}
+		for _, i := range indices {
+			before[i] = cmp.Or(versions[writes[i].Key], store.Absent)
+		}
+	}
+	seen := make(map[objects.Key]bool, len(writes))
+	for i, w := range writes {
+		if seen[w.Key] {
+			return nil, fmt.Errorf("%s is in the batch twice", w.Key)
+		}
+		seen[w.Key] = true
+		if w.IfVersion != "" && w.IfVersion != before[i] {
+			return nil, fmt.Errorf("%s: %w", w.Key, store.ErrConflict)
+		}
+		c := change{Key: w.Key, Before: before[i], Demanded: w.IfVersion != "", write: w}
+		if w.Object != nil {
+			var err error
+			if c.Object, err = content(w.Object); err != nil {
+				return nil, err
+			}
+		}
+		r.Writes = append(r.Writes, c)
+	}
+	return r, nil
+}
+
+// content is an object without what the store adds to it.
+func content(o *objects.Object) ([]byte, error) {
+	bare := *o.WithoutLines()
+	bare.Status, bare.Version, bare.StatusVersion = objects.Status{}, "", ""
+	return json.Marshal(&bare)
+}
+
+// make writes a batch that is kept, and takes it off the journal.
+func (j *Journal) make(ctx context.Context, r *record, written Written) error {
+	if err := j.pump(ctx, r); err != nil {
+		if errors.Is(err, errNothingWritten) {
+			return j.forget(ctx, r, err)
+		}
+		r.begun = true
+		j.unfinished = append(j.unfinished, r)
+		return fmt.Errorf("%w: %w", store.ErrInterrupted, err)
+	}
+	if err := j.settle(ctx, r); err != nil {
+		r.begun = true
+		j.unfinished = append(j.unfinished, r)
+		return fmt.Errorf("%w: %w", store.ErrInterrupted, err)
+	}
+	r.tell(written)
+	return nil
+}
+
+// settle takes a batch off the journal that is written, and keeps a report when something of it is left.
+func (j *Journal) settle(ctx context.Context, r *record) error {
+	if left := r.left(); len(left) > 0 {
+		if err := j.report(ctx, Report{ID: r.ID, Begun: r.Begun, Left: left}); err != nil {
+			return err
+		}
+	}
+	if err := j.store.Records().Delete(ctx, batchPrefix+r.ID); err != nil {
+		return fmt.Errorf("take the batch off the journal: %w", err)
+	}
+	return nil
+}
+
+func (r *record) conflict() error {
+	left := r.left()
+	if len(left) == 0 {
+		return nil
+	}
+	var names []string
+	for _, l := range left[:min(len(left), 5)] {
+		names = append(names, l.Key.String())
+	}
+	return fmt.Errorf("%d objects were left out of the batch, %s: %w; the others are written: apply those again", len(left), strings.Join(names, ", "), store.ErrConflict)
+}
+
+// Finish makes what is left of interrupted batches.
+func (j *Journal) Finish(ctx context.Context, written Written) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.finish(ctx, written)
+}
+
+func (j *Journal) finish(ctx context.Context, written Written) error {
+	for len(j.unfinished) > 0 {
+		r := j.unfinished[0]
+		if err := j.pump(ctx, r); err != nil {
+			return err
+		}
+		if err := j.settle(ctx, r); err != nil {
+			return err
+		}
+		j.unfinished = j.unfinished[1:]
+		r.tell(written)
+	}
+	return nil
+}
+
+// supersede takes objects that were written since out of what is left of older batches and of reports.
+func (j *Journal) supersede(ctx context.Context, writes []store.Write) error {
+	keys := make(map[objects.Key]bool, len(writes))
+	for _, w := range writes {
+		keys[w.Key] = true
+	}
+	for i, r := range j.unfinished {
+		rest := slices.DeleteFunc(slices.Clone(r.Writes), func(c change) bool { return keys[c.Key] })
+		if len(rest) == len(r.Writes) {
+			continue
+		}
+		next := &record{ID: j.id(), Begun: r.Begun, Writes: rest, begun: true, outcomes: make([]outcome, len(rest))}
+		text, err := json.Marshal(next)
+		if err == nil {
+			err = j.store.Records().Put(ctx, batchPrefix+next.ID, text)
+		}
+		if err == nil {
+			err = j.store.Records().Delete(ctx, batchPrefix+r.ID)
+		}
+		if err != nil {
+			return fmt.Errorf("%w: the change is made, but an older batch that names the object still waits: %w", store.ErrInterrupted, err)
+		}
+		j.unfinished[i] = next
+	}
+	return j.resolve(ctx, keys)
+}
+
+// same says whether an object in the store is what a change would make of it.
+func (c *change) same(o *objects.Object) bool {
+	text, err := content(o)
+	if err != nil {
+		return false
+	}
+	want, err := content(c.write.Object)
+	return err == nil && bytes.Equal(text, want)
+}
