@@ -153,7 +153,7 @@ func (s *session) root() *cobra.Command {
 			root.AddCommand(c)
 		}
 	}
-	add("cluster", s.upCommand(), s.downCommand(), s.clusterCommand(), s.caCommand(), s.gnsCommand(), s.contextCommand())
+	add("cluster", s.upCommand(), s.downCommand(), s.clusterCommand(), s.caCommand(), s.gnsCommand(), s.contextCommand(), s.backupCommand(), s.restoreCommand())
 	add("access", s.accessCommand(), s.tokenCommand(), s.auditCommand(), s.secretsCommand())
 	add("objects", s.applyCommand(), s.getCommand(), s.describeCommand(), s.deleteCommand())
 	add("workloads", s.psCommand(), s.logsCommand(), s.stopCommand(), s.startCommand(), s.restartCommand())

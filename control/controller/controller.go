@@ -193,7 +193,7 @@ func (c *Controller) serve(ctx context.Context) error {
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}))
 	c.xds.Register(discovery)
 	api := server.New(server.Config{
-		Cluster: c.config.Cluster.Name, Settings: c.settings, Store: c.store, Sealing: c.sealing, Authority: c.authority, Controller: c,
+		Cluster: c.config.Cluster.Name, Version: c.config.Version, Settings: c.settings, Store: c.store, Sealing: c.sealing, Authority: c.authority, Controller: c,
 		Federation: meshAPI{c}, Owner: c.config.Owner, PrivilegedWorkloads: c.privilegedWorkloads, Remote: c.remote, Audit: c.audit, AgentSocket: c.config.Cluster.AgentSocket(), Logs: c.config.Cluster.Logs(), Log: c.log,
 		Metrics: promhttp.HandlerFor(c.metrics, promhttp.HandlerOpts{MaxRequestsInFlight: 4}),
 	})
@@ -354,7 +354,7 @@ func (c *Controller) Status(context.Context) (client.Status, error) {
 	defer c.mu.Unlock()
 	return client.Status{
 		Cluster: c.config.Cluster.Name, Version: c.config.Version, Started: c.started, PID: os.Getpid(), Revision: c.revision,
-		ModelRevision: c.built, RootHash: c.authority.RootHash(), Objects: len(c.objects), Proxies: c.xds.Connected(), Problem: c.problem,
+		ModelRevision: c.built, RootHash: c.authority.RootHash(), Objects: len(c.objects), Proxies: c.xds.Connected(), Problem: c.problems(),
 	}, nil
 }
 

@@ -2,7 +2,9 @@ package controller
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
+	"strings"
 
 	"heddle.io/heddle/control/seal"
 	"heddle.io/heddle/control/store"
@@ -58,4 +60,25 @@ func (c *Controller) changed(events []store.Event) {
 	if specs {
 		signal(c.rebuild)
 	}
+}
+
+// problems are what keeps configuration or objects from being as they were asked for; c.mu is held.
+func (c *Controller) problems() string {
+	var all []string
+	if c.problem != "" {
+		all = append(all, c.problem)
+	}
+	if n := c.store.Unfinished(); n > 0 {
+		all = append(all, fmt.Sprintf("%d interrupted batches wait for the store to be finished", n))
+	}
+	for _, r := range c.store.Reports() {
+		for i, left := range r.Left {
+			if i == 3 {
+				all = append(all, fmt.Sprintf("and %d more of that batch", len(r.Left)-i))
+				break
+			}
+			all = append(all, fmt.Sprintf("a batch of %s left %s as it is: %s; apply it again", r.Begun.Format("2006-01-02 15:04:05"), left.Key, left.Why))
+		}
+	}
+	return strings.Join(all, "; ")
 }

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/google/uuid"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"heddle.io/heddle/control/access"
@@ -157,15 +156,15 @@ func (s *Server) write(ctx context.Context, b batch) (client.ApplyResponse, erro
 		}
 		old := existing[w.Key]
 		changed := old == nil || old.Unreadable != "" || !same(old, w.Object)
-		uid, err := newUID()
+		uid, err := uuid.NewRandom()
 		if err != nil {
-			return response, err
+			return response, fmt.Errorf("make identifier: %w", err)
 		}
 		known := old
 		if old != nil && old.Unreadable != "" {
 			known = nil
 		}
-		objects.SetCreated(w.Object, known, now, uid, changed)
+		objects.SetCreated(w.Object, known, now, uid.String(), changed)
 		result := client.Result{Key: w.Key, Action: client.ActionUnchanged, Warnings: warnings[w.Key]}
 		switch {
 		case old == nil:
@@ -305,17 +304,6 @@ func content(o *objects.Object) ([]byte, error) {
 		bare.SetLabels(nil)
 	}
 	return json.Marshal(bare.Resource)
-}
-
-func newUID() (string, error) {
-	b := make([]byte, 16)
-	if _, err := rand.Read(b); err != nil {
-		return "", fmt.Errorf("make identifier: %w", err)
-	}
-	// RFC 9562 §5.4: version 4, variant 10.
-	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
-	h := hex.EncodeToString(b)
-	return strings.Join([]string{h[:8], h[8:12], h[12:16], h[16:20], h[20:]}, "-"), nil
 }
 
 // reasonNoAddress is how the model says that a global name waits for its virtual address.

@@ -69,6 +69,8 @@ type Controller interface {
 // Config of a server.
 type Config struct {
 	Cluster string
+	// Version of the program.
+	Version string
 	// Settings of the mesh, against which writes are checked.
 	Settings model.Settings
 	Store    store.Batch
@@ -153,6 +155,8 @@ func New(config Config) *Server {
 	route("GET /heddle/v1/secrets", everywhere(access.Viewer, "see how Secrets are encrypted"), s.handleSecrets)
 	route("POST /heddle/v1/secrets/rotate", everywhere(access.Admin, "encrypt Secrets with a new key"), s.handleRotateSecrets)
 	route("GET /heddle/v1/audit", everywhere(access.Admin, "read the audit log"), s.handleAudit)
+	route("GET /heddle/v1/backup", everywhere(access.Admin, "take a backup"), s.handleBackup)
+	route("POST /heddle/v1/restore", everywhere(access.Admin, "restore a backup"), s.handleRestore)
 	mux.HandleFunc(agentPrefix, s.handleAgent(s.agent()))
 	if config.Metrics != nil {
 		route("GET /metrics", everywhere(access.Viewer, "read the controller's metrics"), config.Metrics.ServeHTTP)
@@ -269,7 +273,7 @@ func refuseError(w http.ResponseWriter, what, where string, err error) {
 		problem.Status, problem.Remedy = http.StatusRequestEntityTooLarge, fmt.Sprintf("send at most %d MiB at once", tooLarge.Limit>>20)
 	case errors.Is(err, store.ErrInterrupted):
 		problem.Status, problem.What = http.StatusServiceUnavailable, "a part of the objects is written, and the rest is not yet"
-		problem.Remedy = "nothing needs to be repeated: the rest is written as soon as the store answers; `heddle ps` says when"
+		problem.Remedy = "nothing needs to be repeated: the rest is written as soon as the store answers; `heddle check` says whether it is"
 	case errors.Is(err, store.ErrNotFound):
 		problem.Status = http.StatusNotFound
 	case errors.Is(err, store.ErrConflict):

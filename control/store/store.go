@@ -63,6 +63,13 @@ type Event struct {
 	StatusOnly bool
 }
 
+// Exported is an object as a store keeps it.
+type Exported struct {
+	Key objects.Key `json:"key"`
+	// Content is of use to a store of the same sort alone.
+	Content []byte `json:"content"`
+}
+
 // QueueLength is how many events a watch keeps for a reader that is slow; one that falls further behind hears
 // [ErrExpired].
 const QueueLength = 8192
@@ -86,6 +93,10 @@ type Store interface {
 	// version after it. It is ErrConflict when it has not, and ErrNotFound without the object. Stores may take a change of
 	// the object for one of its status here.
 	SetStatus(ctx context.Context, key objects.Key, status objects.Status, ifVersion objects.Version) (objects.Version, error)
+	// Export gives every object as it is kept, secrets sealed, without statuses, as of one moment for each kind.
+	Export(ctx context.Context, f func(Exported) error) error
+	// Import reads what Export gave. It writes nothing; the error says so when what is sealed does not open.
+	Import(e Exported) (*objects.Object, error)
 	// Records are what package journal keeps beside the objects. They may hold secrets, and are kept as those are.
 	Records() Records
 	// Close releases the store.
@@ -128,5 +139,5 @@ type Batch interface {
 	Objects() []*objects.Object
 }
 
-// ErrInterrupted: a batch was begun and is not finished. It is kept, and finished or reported.
+// ErrInterrupted says that a batch was begun and is not finished. It is kept, and finished or reported.
 var ErrInterrupted = errors.New("interrupted, and to be finished")

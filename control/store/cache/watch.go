@@ -34,7 +34,7 @@ func (c *Cache) list(ctx context.Context, kind *objects.Kind) error {
 	c.mu.Lock()
 	before := c.sequence
 	c.mu.Unlock()
-	all, position, err := c.Store.List(ctx, kind, "")
+	all, position, err := c.List(ctx, kind, "")
 	if err != nil {
 		return fmt.Errorf("read the store: %w", err)
 	}
@@ -134,7 +134,7 @@ func (c *Cache) watch(ctx context.Context, kind *objects.Kind) (heard bool, err 
 	c.mu.Lock()
 	position := c.positions[kind]
 	c.mu.Unlock()
-	events, ended := c.Store.Watch(ctx, kind, position)
+	events, ended := c.Watch(ctx, kind, position)
 	look := time.NewTicker(unseenLimit / 3)
 	defer look.Stop()
 	for {

@@ -17,7 +17,7 @@ import (
 	"heddle.io/heddle/control/store/storetest"
 )
 
-func openKeys(t *testing.T, dir string) *seal.Ring {
+func openKeys(t testing.TB, dir string) *seal.Ring {
 	t.Helper()
 	keys, err := seal.Open(t.Context(), seal.Options{File: filepath.Join(dir, "secrets.key")})
 	if err != nil {

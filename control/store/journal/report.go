@@ -48,7 +48,7 @@ func (j *Journal) resolve(ctx context.Context, keys map[objects.Key]bool) error 
 			continue
 		}
 		if err := j.store.Records().Delete(ctx, reportPrefix+r.ID); err != nil {
-			return nil //nolint:nilerr // The change itself is made.
+			return nil // The change itself is made.
 		}
 		if len(rest) == 0 {
 			j.reports = slices.Delete(slices.Clone(j.reports), i, i+1)
@@ -60,7 +60,7 @@ func (j *Journal) resolve(ctx context.Context, keys map[objects.Key]bool) error 
 			err = j.store.Records().Put(ctx, reportPrefix+r.ID, text)
 		}
 		if err != nil {
-			return nil //nolint:nilerr // As above.
+			return nil
 		}
 		j.reports = slices.Clone(j.reports)
 		j.reports[i] = r

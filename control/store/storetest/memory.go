@@ -271,6 +271,34 @@ func (m *Memory) SetStatus(_ context.Context, key objects.Key, status objects.St
 	return o.StatusVersion, nil
 }
 
+// Export implements [store.Store].
+func (m *Memory) Export(_ context.Context, f func(store.Exported) error) error {
+	if err := m.failing(Operation{Name: "list"}); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	all := slices.SortedFunc(maps.Values(m.objects), func(a, b *objects.Object) int { return a.Key().Compare(b.Key()) })
+	m.mu.Unlock()
+	for _, o := range all {
+		bare := *o
+		bare.Status, bare.Version, bare.StatusVersion = objects.Status{}, "", ""
+		text, err := json.Marshal(&bare)
+		if err != nil {
+			return err
+		}
+		if err := f(store.Exported{Key: o.Key(), Content: text}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Import implements [store.Store].
+func (m *Memory) Import(e store.Exported) (*objects.Object, error) {
+	o := new(objects.Object)
+	return o, json.Unmarshal(e.Content, o)
+}
+
 // Records implements [store.Store].
 func (m *Memory) Records() store.Records { return memoryRecords{m} }
 

@@ -1,0 +1,113 @@
+package server
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+
+	"heddle.io/heddle/control/audit"
+	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/server/client"
+	"heddle.io/heddle/control/store"
+	"heddle.io/heddle/control/store/backup"
+)
+
+// handleBackup answers with a file as package backup has it.
+func (s *Server) handleBackup(w http.ResponseWriter, r *http.Request) {
+	var file bytes.Buffer
+	err := s.recorded(r.Context(), audit.Record{Action: "backup"}, func() (string, error) {
+		n, err := backup.Write(r.Context(), &file, s.config.Store, backup.Header{Cluster: s.config.Cluster, Version: s.config.Version, Taken: s.config.Now().UTC()})
+		return fmt.Sprintf("%d objects", n), err
+	})
+	if err != nil {
+		refuseError(w, "no backup was taken", "", err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/octet-stream")
+	w.Header().Set("Content-Length", strconv.Itoa(file.Len()))
+	// A client that went away sees by the digest that its file is cut.
+	_, _ = w.Write(file.Bytes())
+}
+
+// handleRestore makes the objects what a backup says: what is not in it is deleted.
+func (s *Server) handleRestore(w http.ResponseWriter, r *http.Request) {
+	const what = "nothing was restored"
+	var request client.RestoreRequest
+	if err := decode(r, &request); err != nil {
+		refuseError(w, what, "", err)
+		return
+	}
+	header, exported, err := backup.Read(request.Backup)
+	if err != nil {
+		refuse(w, &client.Problem{Status: http.StatusUnprocessableEntity, What: what, Why: err.Error(), Remedy: "give a file that `heddle backup` wrote, as it was written"})
+		return
+	}
+	if header.Cluster != s.config.Cluster {
+		refuse(w, &client.Problem{Status: http.StatusConflict, What: what, Why: fmt.Sprintf("the backup is of cluster %q, and this is %q", header.Cluster, s.config.Cluster), Remedy: "make a cluster of that name: `heddle up --name " + header.Cluster + "`"})
+		return
+	}
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	writes, response, err := s.restoring(exported)
+	if err != nil {
+		refuse(w, &client.Problem{Status: http.StatusUnprocessableEntity, What: what, Why: err.Error(), Remedy: "secrets open only with the key of the store that they were backed up from: put its store/secrets.key into this cluster's data directory while it is stopped"})
+		return
+	}
+	if response.Changed+response.Deleted > 0 && !request.Replace {
+		refuse(w, &client.Problem{Status: http.StatusConflict, What: what, Why: fmt.Sprintf("the cluster has objects: %d would be changed and %d deleted", response.Changed, response.Deleted), Remedy: "take a backup of them, and say --replace"})
+		return
+	}
+	response.Taken, response.Version = header.Taken, header.Version
+	if len(writes) > 0 {
+		err = s.recorded(r.Context(), audit.Record{Action: "restore", Detail: fmt.Sprintf("backup of %s; %d created, %d changed, %d deleted", header.Taken.Format("2006-01-02T15:04:05Z07:00"), response.Created, response.Changed, response.Deleted)}, func() (string, error) {
+			return "", s.config.Store.Apply(r.Context(), writes)
+		})
+	}
+	if err != nil {
+		refuseError(w, what, "", err)
+		return
+	}
+	reply(w, response)
+}
+
+// restoring says what to write to have what was exported. The cluster itself, and its own namespaces, are never deleted.
+func (s *Server) restoring(exported []store.Exported) ([]store.Write, client.RestoreResponse, error) {
+	var response client.RestoreResponse
+	existing := map[objects.Key]*objects.Object{}
+	for _, o := range s.config.Store.Objects() {
+		existing[o.Key()] = o
+	}
+	own := objects.Key{Group: objects.Cluster.Group, Kind: objects.Cluster.Kind, Name: s.config.Cluster}
+	builtin := func(key objects.Key) bool {
+		return key == own || key.Group == objects.Namespace.Group && key.Kind == objects.Namespace.Kind && slices.Contains(builtinNamespaces, key.Name)
+	}
+	var writes []store.Write
+	wanted := map[objects.Key]bool{}
+	for _, e := range exported {
+		o, err := s.config.Store.Import(e)
+		if err != nil {
+			return nil, response, err
+		}
+		key := o.Key()
+		wanted[key] = true
+		old := existing[key]
+		switch {
+		case old != nil && same(o, old):
+			continue
+		case old == nil:
+			response.Created++
+		case !builtin(key):
+			response.Changed++
+		}
+		writes = append(writes, store.Write{Key: key, Object: o})
+	}
+	for _, o := range sorted(existing) {
+		if key := o.Key(); !wanted[key] && !builtin(key) {
+			response.Deleted++
+			writes = append(writes, store.Write{Key: key})
+		}
+	}
+	return writes, response, nil
+}

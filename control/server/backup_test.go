@@ -1,0 +1,88 @@
+package server
+
+import (
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"heddle.io/heddle/control/access"
+	"heddle.io/heddle/control/server/client"
+)
+
+func TestBackupAndRestore(t *testing.T) {
+	w := startAll(t)
+	apply := func(content string, remove bool) {
+		t.Helper()
+		if _, err := w.client.Apply(w.ctx, client.ApplyRequest{Manifests: []client.Manifest{{File: "m.yaml", Content: content}}, Delete: remove}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const account = "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: kept, namespace: shop, labels: {l: before}}\n"
+	const secret = "apiVersion: v1\nkind: Secret\nmetadata: {name: tls, namespace: shop}\nstringData: {key: open-sesame}\n"
+	apply("apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n---\n"+account+"---\n"+secret, false)
+	file, err := w.client.Backup(w.ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(file), "open-sesame") || strings.Contains(string(file), "b3Blbi1zZXNhbWU") {
+		t.Error("the secret is in the backup in the clear")
+	}
+	apply(secret, true)
+	apply(strings.Replace(account, "before", "after", 1), false)
+	apply(strings.Replace(account, "kept", "later", 1), false)
+	restore := func(content []byte, replace bool) (client.RestoreResponse, error) {
+		return w.client.Restore(w.ctx, client.RestoreRequest{Backup: content, Replace: replace})
+	}
+	// It is said before objects are overwritten.
+	_, err = restore(file, false)
+	wants(t, "without --replace", err, http.StatusConflict, "1 would be changed and 1 deleted")
+	damaged := []byte(strings.Replace(string(file), "kept", "keep", 1))
+	_, err = restore(damaged, true)
+	wants(t, "a damaged file", err, http.StatusUnprocessableEntity, "damaged")
+	r, err := restore(file, true)
+	if err != nil || r.Created != 1 || r.Changed != 1 || r.Deleted != 1 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	again, err := w.client.Backup(w.ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, err := restore(again, false); err != nil || r.Created+r.Changed+r.Deleted != 0 {
+		t.Errorf("what is there already: %+v, %v", r, err)
+	}
+	var names []string
+	for _, o := range w.server.config.Store.Objects() {
+		if o.GetNamespace() == "shop" {
+			names = append(names, o.GetName()+o.GetLabels()["l"])
+		}
+	}
+	if len(names) != 2 || !strings.Contains(strings.Join(names, " "), "keptbefore") {
+		t.Errorf("%v", names)
+	}
+	log := read(t, filepath.Join(w.dir, "audit", "audit.log"))
+	if !strings.Contains(log, `"backup"`) || !strings.Contains(log, `"restore"`) {
+		t.Errorf("not recorded: %s", log)
+	}
+	// Another cluster's, and one whose secrets another key sealed.
+	w.server.config.Cluster = "d"
+	_, err = restore(file, true)
+	wants(t, "another cluster's", err, http.StatusConflict, `of cluster "c"`)
+	w.server.config.Cluster = "c"
+	_, err = startAll(t).client.Restore(w.ctx, client.RestoreRequest{Backup: file, Replace: true})
+	wants(t, "another key", err, http.StatusUnprocessableEntity, "secrets.key")
+}
+
+// Only who may do everything may take everything away.
+func TestBackupsAreForAdmins(t *testing.T) {
+	for _, path := range []string{"GET /heddle/v1/backup", "POST /heddle/v1/restore"} {
+		w := startAll(t)
+		made, err := w.client.MakeAPIToken(w.ctx, client.APITokenRequest{Role: access.Editor.String(), Namespace: access.Everywhere})
+		if err != nil {
+			t.Fatal(err)
+		}
+		method, where, _ := strings.Cut(path, " ")
+		editor := client.With(client.Options{Socket: filepath.Join(w.dir, "api.sock"), Token: made.Token})
+		wants(t, path, editor.Do(w.ctx, method, where, nil, nil), http.StatusForbidden)
+	}
+}

@@ -1,0 +1,44 @@
+package etcd
+
+import (
+	"fmt"
+	"log/slog"
+	"testing"
+
+	"heddle.io/heddle/control/store"
+	"heddle.io/heddle/control/store/cache"
+	"heddle.io/heddle/control/store/storetest"
+)
+
+// What 5000 objects in one batch cost, and one object among them; through the cache, each synced.
+func BenchmarkApply(b *testing.B) {
+	s, err := OpenEmbedded(b.Context(), b.TempDir(), openKeys(b, b.TempDir()), nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	c, err := cache.Open(b.Context(), cache.Options{Store: s, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		b.Fatal(err)
+	}
+	generation := 0
+	writes := func(n int) (out []store.Write) {
+		generation++
+		for i := range n {
+			out = append(out, storetest.Put(storetest.Account(b, fmt.Sprintf("a%d", i), fmt.Sprint(generation))))
+		}
+		return out
+	}
+	for _, size := range []int{5000, 1} {
+		b.Run(fmt.Sprintf("objects=%d", size), func(b *testing.B) {
+			for b.Loop() {
+				b.StopTimer()
+				w := writes(size)
+				b.StartTimer()
+				if err := c.Apply(b.Context(), w); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
