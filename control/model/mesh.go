@@ -100,6 +100,8 @@ type Mesh struct {
 	Authentications []*Authentication `json:"authentications,omitempty"`
 	// Credentials are gateways' certificates, sorted by namespace and name.
 	Credentials []*Credential `json:"credentials,omitempty"`
+	// Accepted are former meshes that clients may still go by, so that servers take their connections as well.
+	Accepted []*Mesh `json:"-"`
 }
 
 // Service finds a service by its full name, not by an alias, or nil.

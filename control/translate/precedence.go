@@ -75,9 +75,16 @@ func (g *generator) destination(s *model.Service) *model.DestinationPolicy {
 // serverInputs are the parts of the model that a sidecar's inbound configuration is made of.
 func (g *generator) serverInputs() []any {
 	var out []any
-	for _, s := range g.mesh.ServicesIn(g.node.Namespace) {
-		if s.Local() && model.Selects(s.Selector, g.node.Labels) {
+	for _, services := range g.servedServices() {
+		// Whose services they are makes a difference.
+		out = append(out, len(services))
+		for _, s := range services {
 			out = append(out, s)
+		}
+	}
+	for _, former := range g.mesh.Accepted {
+		for _, p := range former.PeerModes {
+			out = append(out, p)
 		}
 	}
 	for _, p := range g.mesh.AccessFor(g.node.Namespace, g.node.Labels) {

@@ -241,6 +241,37 @@ func (p Progress) Refused(version int64) []Refusal {
 	return out
 }
 
+// Owed gives, by node, the oldest change that a connected proxy has not taken, be it that it has not answered or that it
+// refused; zero when it has taken all. One that has not acknowledged everything once, since it connected, may run whatever
+// it ran before, and owes the first change, 1.
+func (s *Server) Owed() map[string]int64 {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	out := make(map[string]int64, len(s.proxies))
+	for id, p := range s.proxies {
+		out[id] = p.owed()
+	}
+	return out
+}
+
+// owed is what [Server.Owed] says of a proxy. The server's lock is held.
+func (p *Proxy) owed() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	// What is not for it is nothing that it owes.
+	p.absorb()
+	if !p.synced || p.problem() != "" {
+		return 1
+	}
+	oldest := p.behind()
+	for t := range p.types {
+		if r := p.types[t].refused; len(r.names) > 0 && (oldest == 0 || r.since < oldest) {
+			oldest = max(r.since, 1)
+		}
+	}
+	return oldest
+}
+
 // Failure says why the group does not have what it should have; empty when it has.
 func (p Progress) Failure() string { return p.failure }
 
