@@ -20,6 +20,7 @@ import (
 	"heddle.io/heddle/control/cluster"
 	"heddle.io/heddle/control/federation"
 	"heddle.io/heddle/control/server/client"
+	"heddle.io/heddle/control/stage"
 )
 
 // eastWestGateways is how many run where other clusters can reach them: one may be lost.
@@ -40,6 +41,7 @@ type upOptions struct {
 	join, token  string
 	apiAddress   string
 	apiClientCA  string
+	stageLimit   time.Duration
 	// given says whether the user set a flag.
 	given func(flag string) bool
 }
@@ -53,12 +55,16 @@ func (o *upOptions) register(flags *pflag.FlagSet) {
 	flags.StringVar(&o.token, "token", "", "the join token, from the primary's `heddle up` or `heddle cluster token`")
 	flags.StringVar(&o.apiAddress, "api-address", "", "serve the API over TLS here too, for command lines on other machines: PORT (on loopback), ADDRESS:PORT, or none")
 	flags.StringVar(&o.apiClientCA, "api-client-ca", "", "a file (PEM) with the authority whose client certificates name users of the API: the common name the user, organizations the groups")
+	flags.DurationVar(&o.stageLimit, "stage-limit", stage.DefaultLimit, "how long a change of what servers accept waits for a proxy that does not take it, before it goes on without")
 	flags.StringVar(&o.proxy, "proxy", "heddle-proxy", "the proxy program: a path, or a name looked up beside this program and in PATH")
 	flags.BoolVar(&o.foreign, "foreign-proxy", false, "the proxy takes a stock Envoy's arguments")
 	flags.StringVar(&o.gatewayProxy, "gateway-proxy", "", "another proxy program for the gateways, which takes a stock Envoy's arguments")
 	flags.BoolVar(&o.foreground, "foreground", false, "stay in the foreground, as systemd units want it")
 	flags.DurationVar(&o.timeout, "timeout", 90*time.Second, "how long to wait until the cluster is ready")
 }
+
+// minStageLimit is the least that may be asked for: proxies take a change within some 100 ms, on a busy machine longer.
+const minStageLimit = time.Second
 
 // check finds flags that are wrong whatever there is.
 func (o upOptions) check() error {
@@ -78,6 +84,9 @@ func (o upOptions) check() error {
 	}
 	if o.token != "" && o.join == "" {
 		return errors.New("--token goes with --join ADDRESS")
+	}
+	if o.given("stage-limit") && o.stageLimit < minStageLimit {
+		return fmt.Errorf("--stage-limit %s: give at least %s, in which a proxy that is well takes a change", o.stageLimit, minStageLimit)
 	}
 	return nil
 }
@@ -131,6 +140,9 @@ func (o upOptions) settle(c cluster.Cluster, before cluster.Options, kept, runni
 		if want.APIClientCA, err = clientAuthority(o.apiClientCA); err != nil {
 			return want, err
 		}
+	}
+	if o.given("stage-limit") {
+		want.StageLimit = o.stageLimit
 	}
 	if want.Isolated {
 		if o.advertise != "" {
@@ -198,7 +210,7 @@ func (o upOptions) address(want cluster.Options, kept bool, m machine) (cluster.
 // changing names the flags that a running cluster cannot heed.
 func (o upOptions) changing() string {
 	var names []string
-	for _, flag := range []string{"advertise", "gateway-proxy", "api-address", "api-client-ca"} {
+	for _, flag := range []string{"advertise", "gateway-proxy", "api-address", "api-client-ca", "stage-limit"} {
 		if o.given(flag) {
 			names = append(names, "--"+flag)
 		}

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"time"
 
 	"heddle.io/heddle/control/durable"
 )
@@ -32,6 +33,8 @@ type Options struct {
 	APIAddress netip.AddrPort `json:"apiAddress,omitzero"`
 	// APIClientCA is a file (PEM) with the authority whose client certificates name users of the API; empty for none.
 	APIClientCA string `json:"apiClientCA,omitempty"`
+	// StageLimit is how long a change that concerns two ends waits for a proxy that does not take it; zero for the default.
+	StageLimit time.Duration `json:"stageLimit,omitempty"`
 }
 
 func (c Cluster) optionsPath() string { return filepath.Join(c.Data(), "cluster.json") }

@@ -30,23 +30,60 @@ func (m *Mesh) Accepts(namespace string, labels map[string]string, port uint16) 
 // ConcernsServers says whether servers may have to take connections otherwise for clients of this mesh than for those of a
 // former one: by other rules for mutual TLS, or on other ports.
 func (m *Mesh) ConcernsServers(former *Mesh) bool {
-	same := func(a, b *PeerMode) bool {
-		return a == b || a.Namespace == b.Namespace && a.Mode == b.Mode && maps.Equal(a.Selector, b.Selector) && maps.Equal(a.Ports, b.Ports)
-	}
-	if !slices.EqualFunc(m.PeerModes, former.PeerModes, same) {
+	if !slices.EqualFunc(m.PeerModes, former.PeerModes, samePeerMode) {
 		return true
 	}
-	if slices.Equal(m.Services, former.Services) {
-		return false
+	i, j := 0, 0
+	for {
+		a, b := nextLocal(m.Services, &i), nextLocal(former.Services, &j)
+		switch {
+		case a == nil && b == nil:
+			return false
+		case a == nil || b == nil:
+			return true
+		case a != b && (a.Host != b.Host || !maps.Equal(a.Selector, b.Selector) || !slices.Equal(a.Ports, b.Ports)):
+			return true
+		}
 	}
-	return !slices.EqualFunc(m.local(), former.local(), func(a, b *Service) bool {
-		return a == b || a.Host == b.Host && maps.Equal(a.Selector, b.Selector) && slices.Equal(a.Ports, b.Ports)
-	})
 }
 
-// local are the services that replicas of this cluster serve.
-func (m *Mesh) local() []*Service {
-	return slices.DeleteFunc(slices.Clone(m.Services), func(s *Service) bool { return !s.Local() })
+func samePeerMode(a, b *PeerMode) bool {
+	return a == b || a.Namespace == b.Namespace && a.Mode == b.Mode && maps.Equal(a.Selector, b.Selector) && maps.Equal(a.Ports, b.Ports)
+}
+
+// Covers says that servers take the connections of clients who go by a former mesh without accepting that one: whatever
+// leads to them there leads to them here, and the rules for mutual TLS are the same.
+func (m *Mesh) Covers(former *Mesh) bool {
+	if !slices.EqualFunc(m.PeerModes, former.PeerModes, samePeerMode) {
+		return false
+	}
+	i := 0
+	for was := nextLocal(former.Services, &i); was != nil; was = nextLocal(former.Services, &i) {
+		is := m.Service(was.Host)
+		if is == was {
+			continue
+		}
+		if is == nil || !is.Local() || !maps.Equal(is.Selector, was.Selector) {
+			return false
+		}
+		for _, p := range was.Ports {
+			if now := is.Port(p.Number); now == nil || *now != p {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// nextLocal is the first service from there on that replicas of this cluster serve, or nil.
+func nextLocal(all []*Service, at *int) *Service {
+	for *at < len(all) {
+		*at++
+		if s := all[*at-1]; s.Local() {
+			return s
+		}
+	}
+	return nil
 }
 
 // AsClientsOf is the mesh as clients see it who still go by a former one: its services, routes and policies towards

@@ -42,22 +42,33 @@ func TestWhatConcernsServers(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*Mesh)
 		want   bool
+		// covers says that what was before is still taken.
+		covers bool
 	}{
-		"the same, built anew":     {nil, false},
-		"a replica":                {func(m *Mesh) { m.Services[1].Replicas = nil }, false},
-		"routes":                   {func(m *Mesh) { m.Routes = []*Routes{{Namespace: "shop", Name: "r"}} }, false},
-		"a service of others":      {func(m *Mesh) { m.Services = m.Services[1:] }, false},
-		"the mode":                 {func(m *Mesh) { m.PeerModes[0].Mode = MTLSDisable }, true},
-		"the mode of a port":       {func(m *Mesh) { m.PeerModes[0].Ports = map[uint16]MTLSMode{1: MTLSDisable} }, true},
-		"who a rule is for":        {func(m *Mesh) { m.PeerModes[0].Selector = map[string]string{"a": "b"} }, true},
-		"a rule less":              {func(m *Mesh) { m.PeerModes = nil }, true},
-		"the port of the replicas": {func(m *Mesh) { m.Services[1].Ports[0].Target = 9090 }, true},
-		"the protocol":             {func(m *Mesh) { m.Services[1].Ports[0].Protocol = TCP }, true},
-		"who is selected":          {func(m *Mesh) { m.Services[1].Selector = map[string]string{"app": "new"} }, true},
-		"a service less":           {func(m *Mesh) { m.Services = nil }, true},
+		"the same, built anew":     {nil, false, true},
+		"a replica":                {func(m *Mesh) { m.Services[1].Replicas = nil }, false, true},
+		"routes":                   {func(m *Mesh) { m.Routes = []*Routes{{Namespace: "shop", Name: "r"}} }, false, true},
+		"a service of others":      {func(m *Mesh) { m.Services = m.Services[1:] }, false, true},
+		"the mode":                 {func(m *Mesh) { m.PeerModes[0].Mode = MTLSDisable }, true, false},
+		"the mode of a port":       {func(m *Mesh) { m.PeerModes[0].Ports = map[uint16]MTLSMode{1: MTLSDisable} }, true, false},
+		"who a rule is for":        {func(m *Mesh) { m.PeerModes[0].Selector = map[string]string{"a": "b"} }, true, false},
+		"a rule less":              {func(m *Mesh) { m.PeerModes = nil }, true, false},
+		"the port of the replicas": {func(m *Mesh) { m.Services[1].Ports[0].Target = 9090 }, true, false},
+		"the protocol":             {func(m *Mesh) { m.Services[1].Ports[0].Protocol = TCP }, true, false},
+		"who is selected":          {func(m *Mesh) { m.Services[1].Selector = map[string]string{"app": "new"} }, true, false},
+		"a service less":           {func(m *Mesh) { m.Services = nil }, true, false},
+		"a service more": {func(m *Mesh) {
+			m.Services = append(m.Services, &Service{Namespace: "shop", Name: "new", Host: "new.shop.svc.cluster.local"})
+		}, true, true},
+		"a port more": {func(m *Mesh) {
+			m.Services[1].Ports = append(m.Services[1].Ports, ServicePort{Number: 81, Protocol: HTTP, Target: 8081})
+		}, true, true},
 	} {
 		if got := shopMesh(c.change).ConcernsServers(shopMesh(nil)); got != c.want {
 			t.Errorf("%s: %v", name, got)
+		}
+		if got := shopMesh(c.change).Covers(shopMesh(nil)); got != c.covers {
+			t.Errorf("%s: covers what was before: %v", name, got)
 		}
 	}
 }

@@ -15,6 +15,28 @@ import (
 // DefaultLimit is how long a proxy that answers nothing is waited for, unless told otherwise.
 const DefaultLimit = 30 * time.Second
 
+// Limits of a [Machine].
+type Limits struct {
+	// Answer is how long a proxy that takes nothing is waited for.
+	Answer time.Duration
+	// Connect is how long a connection may take that a client began before it switched: it sits in the server's queue, or in
+	// the middle of its handshake, and must find what the client knew.
+	Connect time.Duration
+}
+
+// Effect is what a change makes necessary.
+type Effect int
+
+// Effects of a change, compared with what clients go by.
+const (
+	// Alone concerns no server, or changes nothing back: clients may have it at once.
+	Alone Effect = iota
+	// Adds has servers accept more, and all that they did before.
+	Adds
+	// Replaces has servers accept something else.
+	Replaces
+)
+
 // Generation numbers what was wanted; a later one has a higher number. Zero stands for none.
 type Generation int64
 
@@ -39,20 +61,28 @@ type Proxy struct {
 	Owes int64
 	// Serves says that it is a server of other proxies in the mesh, as sidecars are.
 	Serves bool
+	// Lag is how long after its answer it may still go by what was before: some say yes first, and have their threads follow.
+	Lag time.Duration
 }
 
 // Machine says what is in force. It starts with [New]; [Machine.Want] and [Machine.Look] say what happened, and return
 // true when [Machine.InForce] has changed, which is then to be pushed to the proxies and said by [Machine.Pushed]. The same
 // calls have the same results. It is used by one goroutine at a time.
 type Machine struct {
-	limit time.Duration
+	limits Limits
 	// wanted is the newest generation, clients what clients go by now, and former what some of them may still go by.
 	wanted, clients, former Generation
 	// accepted is the change since which servers accept clients' generation and the wanted one; switched is that since which
 	// clients go by theirs. Both are zero until they are pushed.
 	accepted, switched int64
+	// adds says that servers that go by the wanted generation accept clients' generation by that.
+	adds bool
 	// debts are of proxies that owe something.
 	debts map[string]debt
+	// over is since when nobody is waited for in this step, zero while somebody is; the step ends when what clients or servers
+	// lag behind has passed, too.
+	over                 time.Time
+	clientLag, serverLag time.Duration
 	// without are those that a step of this change did not wait for any longer.
 	without map[string]struct{}
 }
@@ -66,8 +96,8 @@ type debt struct {
 
 // New makes a machine for proxies that go by a generation already, and may, after a restart, be on the way to it from a
 // former one. A proxy that does not take anything for as long as the limit is not waited for until it does.
-func New(limit time.Duration, clients, former Generation) *Machine {
-	return &Machine{limit: limit, wanted: clients, clients: clients, former: former, debts: map[string]debt{}, without: map[string]struct{}{}}
+func New(limits Limits, clients, former Generation) *Machine {
+	return &Machine{limits: limits, wanted: clients, clients: clients, former: former, debts: map[string]debt{}, without: map[string]struct{}{}}
 }
 
 // InForce is what proxies are to be sent.
@@ -92,16 +122,16 @@ func (m *Machine) InForce() InForce {
 	return out
 }
 
-// Want has another generation in place of the one that was wanted. both says that it concerns both ends, compared with
-// what clients go by ([InForce.Clients]): if it does not, they have it at once.
-func (m *Machine) Want(g Generation, both bool) {
+// Want has another generation in place of the one that was wanted; the effect is that compared with what clients go by
+// ([InForce.Clients]).
+func (m *Machine) Want(g Generation, effect Effect) {
 	m.wanted = g
-	if both {
-		m.accepted = 0
-		clear(m.without)
+	if effect == Alone {
+		m.clients = g
 		return
 	}
-	m.clients = g
+	m.accepted, m.over, m.adds = 0, time.Time{}, effect == Adds
+	clear(m.without)
 }
 
 // Pushed says that what is in force has been sent as this change.
@@ -119,7 +149,12 @@ func (m *Machine) Pushed(change int64) {
 func (m *Machine) Look(now time.Time, proxies []Proxy) bool {
 	before := m.debts
 	m.debts = make(map[string]debt, len(before))
+	m.clientLag, m.serverLag = 0, 0
 	for _, p := range proxies {
+		m.clientLag = max(m.clientLag, p.Lag+m.limits.Connect)
+		if p.Serves {
+			m.serverLag = max(m.serverLag, p.Lag)
+		}
 		if p.Owes == 0 {
 			continue
 		}
@@ -130,37 +165,68 @@ func (m *Machine) Look(now time.Time, proxies []Proxy) bool {
 		}
 		m.debts[p.ID] = d
 	}
-	changed := false
-	if m.former != 0 && m.left(now) {
-		m.former, changed = 0, true
+	if step := m.step(); step == Settled || !m.done(now) {
+		return false
 	}
-	if m.clients != m.wanted && m.former == 0 && m.ready(now) {
-		m.former, m.clients, m.switched, changed = m.clients, m.wanted, 0, true
+	m.over = time.Time{}
+	if m.former != 0 {
+		m.former = 0
+	} else {
+		if !m.adds {
+			m.former = m.clients
+		}
+		m.clients, m.switched = m.wanted, 0
 	}
-	return changed
+	return true
 }
 
-// left says whether clients have left the former generation.
-func (m *Machine) left(now time.Time) bool {
-	return m.switched != 0 && m.over(now, func(d debt) bool { return d.change <= m.switched })
+func (m *Machine) step() Step {
+	switch {
+	case m.former != 0:
+		return Switching
+	case m.clients != m.wanted:
+		return Accepting
+	}
+	return Settled
 }
 
-// ready says whether servers accept the wanted generation.
-func (m *Machine) ready(now time.Time) bool {
-	return m.accepted != 0 && m.over(now, func(d debt) bool { return d.serves && d.change <= m.accepted })
+// awaits says whether the step waits for who owes this.
+func (m *Machine) awaits(d debt) bool {
+	if m.step() == Switching {
+		return d.change <= m.switched
+	}
+	return d.serves && d.change <= m.accepted
 }
 
-// over says whether nobody is waited for any more, of those that a step waits for.
-func (m *Machine) over(now time.Time, awaited func(debt) bool) bool {
+// lag of those that the step waits for.
+func (m *Machine) lag() time.Duration {
+	if m.step() == Switching {
+		return m.clientLag
+	}
+	return m.serverLag
+}
+
+// done says whether the step waits for nobody any more.
+func (m *Machine) done(now time.Time) bool {
+	if m.step() == Switching && m.switched == 0 || m.step() == Accepting && m.accepted == 0 {
+		return false
+	}
 	late := map[string]struct{}{}
 	for id, d := range m.debts {
 		switch {
-		case !awaited(d):
-		case now.Before(d.since.Add(m.limit)):
+		case !m.awaits(d):
+		case now.Before(d.since.Add(m.limits.Answer)):
+			m.over = time.Time{}
 			return false
 		default:
 			late[id] = struct{}{}
 		}
+	}
+	if m.over.IsZero() {
+		m.over = now
+	}
+	if now.Before(m.over.Add(m.lag())) {
+		return false
 	}
 	maps.Copy(m.without, late)
 	return true
@@ -174,25 +240,23 @@ type Status struct {
 	// Without are those that the change went on without, after the limit, sorted. They stay named until the next change
 	// that concerns both ends.
 	Without []string
-	// Look is when the first of those awaited is not waited for any more; zero when none is.
+	// Look is when to look again though nothing happens: the first of those awaited is not waited for any more, or those that
+	// lag behind their answers do so no more. Zero for no such time.
 	Look time.Time
 }
 
 // Status says how far the change is.
 func (m *Machine) Status(now time.Time) Status {
-	out := Status{Step: Settled, Without: slices.Sorted(maps.Keys(m.without))}
-	awaited := func(debt) bool { return false }
-	switch {
-	case m.former != 0:
-		out.Step = Switching
-		awaited = func(d debt) bool { return m.switched != 0 && d.change <= m.switched }
-	case m.clients != m.wanted:
-		out.Step = Accepting
-		awaited = func(d debt) bool { return m.accepted != 0 && d.serves && d.change <= m.accepted }
+	out := Status{Step: m.step(), Without: slices.Sorted(maps.Keys(m.without))}
+	if out.Step == Settled {
+		return out
+	}
+	if !m.over.IsZero() {
+		out.Look = m.over.Add(m.lag())
 	}
 	for id, d := range m.debts {
-		end := d.since.Add(m.limit)
-		if !awaited(d) || !now.Before(end) {
+		end := d.since.Add(m.limits.Answer)
+		if !m.awaits(d) || !now.Before(end) {
 			continue
 		}
 		out.Awaited = append(out.Awaited, id)

@@ -27,6 +27,17 @@ func (p plan) takes(w way) bool {
 	return w.port == p.port && (p.mode == "PERMISSIVE" || w.tls == (p.mode == "STRICT"))
 }
 
+// effect of a plan in place of another.
+func effect(now, was plan) Effect {
+	switch {
+	case now == was:
+		return Alone
+	case now.port == was.port && now.mode == "PERMISSIVE":
+		return Adds
+	}
+	return Replaces
+}
+
 // takes says whether a server that goes by several plans takes a connection. What one says of the mode holds for all ports.
 func takes(plans []plan, w way) bool {
 	for _, port := range plans {
@@ -63,10 +74,11 @@ type mesh struct {
 	excepted map[string]bool
 }
 
+// limit of answers; connections are made at once.
 const limit = 30 * time.Second
 
 func newMesh(t *testing.T, first plan, peers ...string) *mesh {
-	m := &mesh{t: t, now: time.Unix(0, 0), plans: map[Generation]plan{1: first}, newest: 1, machine: New(limit, 1, 0), excepted: map[string]bool{}}
+	m := &mesh{t: t, now: time.Unix(0, 0), plans: map[Generation]plan{1: first}, newest: 1, machine: New(Limits{Answer: limit}, 1, 0), excepted: map[string]bool{}}
 	m.push()
 	for _, id := range peers {
 		m.peers = append(m.peers, &peer{id: id, connected: true, gateway: id == "gateway", runs: m.machine.InForce()})
@@ -96,7 +108,7 @@ func (m *mesh) send(p *peer) {
 func (m *mesh) want(p plan) {
 	m.newest++
 	m.plans[m.newest] = p
-	m.machine.Want(m.newest, m.plans[m.newest] != m.plans[m.machine.InForce().Clients])
+	m.machine.Want(m.newest, effect(m.plans[m.newest], m.plans[m.machine.InForce().Clients]))
 	m.push()
 	m.look()
 }
@@ -162,12 +174,12 @@ func (m *mesh) restart() {
 			former = g
 		}
 	}
-	m.machine = New(limit, m.kept.Clients, former)
+	m.machine = New(Limits{Answer: limit}, m.kept.Clients, former)
 	m.change = 0
 	for _, p := range m.peers {
 		p.connected = false
 	}
-	m.machine.Want(m.newest, m.plans[m.newest] != m.plans[m.kept.Clients])
+	m.machine.Want(m.newest, effect(m.plans[m.newest], m.plans[m.kept.Clients]))
 	m.push()
 	m.look()
 }
@@ -208,23 +220,31 @@ func TestServersThenClientsThenServers(t *testing.T) {
 }
 
 func TestWhatConcernsOneEndIsNotStaged(t *testing.T) {
-	m := New(limit, 1, 0)
+	m := New(Limits{Answer: limit}, 1, 0)
 	m.Pushed(1)
-	m.Want(2, false)
+	m.Want(2, Alone)
 	if got := m.InForce(); got.Clients != 2 || got.Wanted != 2 || got.Accepted != nil {
 		t.Errorf("in force %+v", got)
 	}
 	// In the middle of a change, clients have it at once as well, and what they leave is accepted as long as before.
-	m.Want(3, true)
+	m.Want(3, Replaces)
 	m.Pushed(2)
 	if !m.Look(time.Unix(0, 0), nil) {
 		t.Error("nobody is there, and still waited for")
 	}
 	m.Pushed(3)
-	m.Want(4, false)
+	m.Want(4, Alone)
 	if got := m.InForce(); got.Clients != 4 || got.Wanted != 4 || !slices.Equal(got.Accepted, []Generation{2}) {
 		t.Errorf("in force %+v", got)
 	}
+}
+
+func TestWhatIsOnlyAddedIsNotTakenBack(t *testing.T) {
+	m := newMesh(t, plan{"STRICT", 80}, "a")
+	m.want(plan{"PERMISSIVE", 80})
+	m.status(Accepting, []string{"a"}, nil)
+	m.take(m.peers[0])
+	m.status(Settled, nil, nil)
 }
 
 func TestGatewaysAreClientsOnly(t *testing.T) {
@@ -264,7 +284,7 @@ func TestTheLimitIsForEachProxyAndSaid(t *testing.T) {
 	m.take(a)
 	m.status(Settled, nil, []string{"dead"})
 	// The next change does not wait for it again.
-	m.want(plan{"PERMISSIVE", 80})
+	m.want(plan{"STRICT", 90})
 	m.take(a)
 	m.take(a)
 	m.status(Settled, nil, []string{"dead"})
@@ -275,6 +295,34 @@ func TestTheLimitIsForEachProxyAndSaid(t *testing.T) {
 	m.want(plan{"DISABLE", 80})
 	m.take(a)
 	m.status(Accepting, []string{"dead"}, nil)
+}
+
+func TestSomeLagBehindTheirAnswers(t *testing.T) {
+	m := New(Limits{Answer: limit, Connect: time.Hour}, 1, 0)
+	m.Want(2, Replaces)
+	m.Pushed(1)
+	now := time.Unix(0, 0)
+	slow := func(owes int64) []Proxy {
+		return []Proxy{{ID: "a", Owes: owes, Serves: true, Lag: time.Second}, {ID: "gateway", Lag: time.Minute}}
+	}
+	for _, c := range []struct {
+		after time.Duration
+		owes  int64
+		want  bool
+	}{{0, 1, false}, {time.Second, 0, false}, {time.Second / 2, 1, false}, {time.Second, 0, false}, {time.Second - 1, 0, false}, {1, 0, true}} {
+		now = now.Add(c.after)
+		if got := m.Look(now, slow(c.owes)); got != c.want {
+			t.Fatalf("after %s: %v", now.Sub(time.Unix(0, 0)), got)
+		}
+	}
+	// As clients, the slowest of all counts, and then the connections that it was about to make.
+	m.Pushed(2)
+	if m.Look(now, slow(0)) || !m.Status(now).Look.Equal(now.Add(time.Hour+time.Minute)) {
+		t.Errorf("to be looked at again at %v", m.Status(now).Look)
+	}
+	if !m.Look(now.Add(time.Hour+time.Minute), slow(0)) || m.Status(now).Step != Settled {
+		t.Errorf("%+v", m.Status(now))
+	}
 }
 
 func TestOneThatRefusesIsWaitedForUntilTheLimit(t *testing.T) {

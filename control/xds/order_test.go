@@ -444,7 +444,7 @@ func TestWhatIsOwed(t *testing.T) {
 	w, c := connected(t, "a", "b")
 	owes := func(want int64) {
 		t.Helper()
-		if got := w.server.Owed()["n"]; got != want {
+		if got, current := w.server.Owes(c.p); got != want || !current {
 			t.Errorf("owes %d, want %d", got, want)
 		}
 	}
@@ -462,9 +462,13 @@ func TestWhatIsOwed(t *testing.T) {
 	c.answers(Endpoints)
 	owes(0)
 	// One that comes back may run anything, however new the change is that it is to have.
-	later := newTalk(t, w)
+	before := c.p
+	c = newTalk(t, w)
+	if _, current := w.server.Owes(before); current {
+		t.Error("a stream counts that has another in its place")
+	}
 	owes(1)
-	later.asks(Clusters)
-	later.hears("CDS a b")
+	c.asks(Clusters)
+	c.hears("CDS a b")
 	owes(1)
 }

@@ -241,27 +241,21 @@ func (p Progress) Refused(version int64) []Refusal {
 	return out
 }
 
-// Owed gives, by node, the oldest change that a connected proxy has not taken, be it that it has not answered or that it
-// refused; zero when it has taken all. One that has not acknowledged everything once, since it connected, may run whatever
-// it ran before, and owes the first change, 1.
-func (s *Server) Owed() map[string]int64 {
+// Owes is the oldest change that a proxy has not taken, be it that it has not answered or that it refused; zero when it has
+// taken all. One that has not acknowledged everything once, since it connected, may run whatever it ran before, and owes
+// the first change, 1. current is false for a stream in whose place the proxy has another.
+func (s *Server) Owes(p *Proxy) (change int64, current bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	out := make(map[string]int64, len(s.proxies))
-	for id, p := range s.proxies {
-		out[id] = p.owed()
+	if s.proxies[p.id] != p {
+		return 0, false
 	}
-	return out
-}
-
-// owed is what [Server.Owed] says of a proxy. The server's lock is held.
-func (p *Proxy) owed() int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	// What is not for it is nothing that it owes.
 	p.absorb()
 	if !p.synced || p.problem() != "" {
-		return 1
+		return 1, true
 	}
 	oldest := p.behind()
 	for t := range p.types {
@@ -269,7 +263,7 @@ func (p *Proxy) owed() int64 {
 			oldest = max(r.since, 1)
 		}
 	}
-	return oldest
+	return oldest, true
 }
 
 // Failure says why the group does not have what it should have; empty when it has.
