@@ -11,10 +11,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -73,8 +75,8 @@ type Controller struct {
 	audit      *audit.Log
 	metrics    prometheus.Gatherer
 	started    time.Time
-	// rebuild and restatus each hold one value when there is work.
-	rebuild  chan struct{}
+	// changed and restatus each hold one value when there is work.
+	changed  chan struct{}
 	restatus chan struct{}
 
 	// keeping is held while a report is taken and kept; before mu.
@@ -83,8 +85,21 @@ type Controller struct {
 	mu       sync.Mutex
 	objects  map[objects.Key]*objects.Object
 	revision int64
-	built    int64
-	report   *build.Report
+	updated  int64
+	model    *build.Model
+	// absorbing is held while objects are put into the model; before mu.
+	absorbing sync.Mutex
+	// inForce is what proxies are told; the loop's own.
+	inForce *model.Mesh
+	// pending are objects that the model does not have yet, revised those that it has and proxies have not, with their
+	// revisions, zero for one that is gone; absorbed is the store's revision that the model has.
+	pending  map[objects.Key]bool
+	revised  map[objects.Key]int64
+	absorbed int64
+	// remesh says that clusters or global namespaces are among them.
+	remesh bool
+	// advanced is closed when more of the store has been read.
+	advanced chan struct{}
 	reports  map[string]client.Report
 	problem  string
 	// issuers are who this cluster's own certificates are of, as the proxies were told last.
@@ -104,8 +119,8 @@ type Controller struct {
 func Run(ctx context.Context, config Config) error {
 	c := &Controller{
 		config: config, log: config.Log, started: time.Now(),
-		instances: registry.NewInstances(), rebuild: make(chan struct{}, 1), restatus: make(chan struct{}, 1),
-		objects: map[objects.Key]*objects.Object{}, reports: map[string]client.Report{}, renamed: make(chan struct{}),
+		instances: registry.NewInstances(), changed: make(chan struct{}, 1), restatus: make(chan struct{}, 1),
+		objects: map[objects.Key]*objects.Object{}, pending: map[objects.Key]bool{}, revised: map[objects.Key]int64{}, remesh: true, advanced: make(chan struct{}), reports: map[string]client.Report{}, renamed: make(chan struct{}),
 	}
 	for _, dir := range []string{config.Cluster.Data(), config.Cluster.Run()} {
 		if err := os.MkdirAll(dir, 0o711); err != nil {
@@ -170,7 +185,8 @@ func Run(ctx context.Context, config Config) error {
 		return xds.New(ctx, c.log, time.Now, registry, source, func() { signal(c.restatus) })
 	})
 	c.xds = c.pusher.Server()
-	c.build()
+	c.model = build.New(c.settings)
+	c.update(nil)
 	return c.serve(ctx)
 }
 
@@ -204,7 +220,7 @@ func (c *Controller) serve(ctx context.Context) error {
 		})
 	}
 	part("follow store", func() error { return c.follow(ctx) })
-	part("build", func() error { c.buildLoop(ctx); return nil })
+	part("update", func() error { c.updateLoop(ctx); return nil })
 	part("statuses", func() error { c.statusLoop(ctx); return nil })
 	part("federation", func() error { c.federation.Run(ctx); return nil })
 	part("xDS", func() error { return discovery.Serve(xdsListener) })
@@ -253,11 +269,16 @@ func (c *Controller) load(ctx context.Context) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	for key := range c.objects {
+		c.pending[key] = true
+	}
 	clear(c.objects)
 	for _, o := range all {
-		c.objects[o.Key()] = o
+		c.objects[o.Key()], c.pending[o.Key()] = o, true
 	}
 	c.revision = revision
+	close(c.advanced)
+	c.advanced = make(chan struct{})
 	return nil
 }
 
@@ -275,11 +296,15 @@ func (c *Controller) follow(ctx context.Context) error {
 					c.objects[e.Key] = e.Object
 				}
 				c.revision = e.Revision
-				specs = specs || !e.StatusOnly
+				if !e.StatusOnly {
+					c.pending[e.Key], specs = true, true
+				}
 			}
+			close(c.advanced)
+			c.advanced = make(chan struct{})
 			c.mu.Unlock()
 			if specs {
-				signal(c.rebuild)
+				signal(c.changed)
 			}
 		}
 		switch err := ended(); {
@@ -291,23 +316,24 @@ func (c *Controller) follow(ctx context.Context) error {
 		if err := c.load(ctx); err != nil {
 			return err
 		}
-		signal(c.rebuild)
+		signal(c.changed)
 	}
 }
 
-// settle is how long changes may gather before the model is built once for all of them.
+// settle is how long changes may gather before the model is changed once for all of them.
 const settle = 10 * time.Millisecond
 
-// buildLoop builds the model whenever objects or replicas changed. Changes of replicas that concern endpoints alone are put
-// into force without that, and at once.
-func (c *Controller) buildLoop(ctx context.Context) {
+// updateLoop changes the model whenever objects or replicas changed. Changes of replicas that concern endpoints alone are put
+// into force at once.
+func (c *Controller) updateLoop(ctx context.Context) {
 	look := time.NewTicker(optionsInterval)
 	defer look.Stop()
 	for {
+		var replicas []registry.Change
 		select {
 		case <-ctx.Done():
 			return
-		case <-c.rebuild:
+		case <-c.changed:
 		case <-look.C:
 			// Another `heddle up` may have given the cluster an address for others.
 			c.export()
@@ -316,7 +342,8 @@ func (c *Controller) buildLoop(ctx context.Context) {
 			}
 			// Certificates under a former name of this cluster have all expired.
 		case <-c.instances.Changed():
-			if c.moveEndpoints(c.instances.Changes()) {
+			if replicas = c.instances.Changes(); endpointsAlone(replicas) {
+				c.update(replicas)
 				continue
 			}
 		}
@@ -327,66 +354,111 @@ func (c *Controller) buildLoop(ctx context.Context) {
 			return
 		case <-timer.C:
 		}
-		c.build()
+		c.update(replicas)
 	}
 }
 
-// moveEndpoints puts changes of replicas into force when they concern endpoints alone, and says whether they did.
-func (c *Controller) moveEndpoints(changes []registry.Change) bool {
-	if len(changes) == 0 {
-		return true // A model was built of them meanwhile.
-	}
-	replicas := make([]*model.Replica, 0, len(changes))
-	for _, change := range changes {
-		if change.Before == nil || change.After == nil || !change.Before.SameShape(*change.After) ||
-			!change.Before.Address.IsValid() || !change.After.Address.IsValid() {
-			return false
-		}
-		replicas = append(replicas, build.Replica(*change.After))
-	}
-	mesh := c.pusher.Replicas(replicas)
-	if len(mesh.Globals) > 0 {
-		// Other clusters count them.
-		c.mu.Lock()
-		c.exports = build.Exports(mesh)
-		c.mu.Unlock()
-		c.export()
-	}
-	return true
+// endpointsAlone says whether all that changed is where replicas are and whether they are ready.
+func endpointsAlone(changes []registry.Change) bool {
+	return !slices.ContainsFunc(changes, func(c registry.Change) bool {
+		return c.Before == nil || c.After == nil || !c.Before.SameShape(*c.After)
+	})
 }
 
 // optionsInterval is how often it is looked whether the cluster's options have changed.
 const optionsInterval = 5 * time.Second
 
-// build makes the model and puts it into force.
-func (c *Controller) build() {
-	// What changes from here on is seen once more.
-	c.instances.Changes()
+// absorb brings the kept model up to date with the objects as they were read last.
+func (c *Controller) absorb() {
+	c.absorbing.Lock()
+	defer c.absorbing.Unlock()
+	change := build.Change{Objects: map[objects.Key]*objects.Object{}}
 	c.mu.Lock()
-	all := make([]*objects.Object, 0, len(c.objects))
-	revisions := make(map[objects.Key]int64, len(c.objects))
-	for key, o := range c.objects {
-		all = append(all, o)
-		revisions[key] = o.Revision
+	for key := range c.pending {
+		o := c.objects[key]
+		change.Objects[key], c.revised[key] = o, 0
+		if o != nil {
+			c.revised[key] = o.Revision
+		}
+		c.remesh = c.remesh || key.Kind == objects.Cluster.Kind || key.Kind == objects.GlobalNamespace.Kind
 	}
-	revision := c.revision
+	clear(c.pending)
+	c.absorbed = c.revision
 	c.mu.Unlock()
-	c.federation.SetObjects(all)
-	peers := c.federation.Peers()
-	addresses, problem := c.assign(all, peers)
-	settings := c.settings
-	settings.Issuers = c.authority.Issuers()
-	mesh, report := build.Mesh(settings, all, build.Runtime{Instances: c.instances.Snapshot(), Peers: peers, Addresses: addresses})
+	c.model.Update(change)
+}
+
+// update brings the model up to date with objects, replicas and other clusters, and puts it into force. Only the loop may
+// call it.
+func (c *Controller) update(replicas []registry.Change) {
+	c.absorb()
+	change := build.Change{Instances: map[string]*registry.Instance{}}
+	for _, r := range slices.Concat(replicas, c.instances.Changes()) {
+		if r.After != nil {
+			change.Instances[r.After.ID()] = r.After
+		} else if r.Before != nil {
+			change.Instances[r.Before.ID()] = nil
+		}
+	}
 	c.mu.Lock()
-	c.built, c.report, c.problem, c.exports = revision, report, problem, build.Exports(mesh)
+	revised, revision := c.revised, c.absorbed
+	c.revised = map[objects.Key]int64{}
+	var all []*objects.Object
+	remesh := c.remesh
+	if c.remesh = false; remesh {
+		all = slices.Collect(maps.Values(c.objects))
+	}
 	c.mu.Unlock()
-	c.setNames(mesh)
-	c.pusher.Update(mesh, revision, func(key objects.Key) int64 { return revisions[key] })
+	if remesh {
+		c.federation.SetObjects(all)
+	}
+	peers, issuers := c.federation.Peers(), c.authority.Issuers()
+	change.Peers, change.Issuers = &peers, &issuers
+	c.model.Update(change)
+	addresses, problem := c.assign(c.model.GlobalHosts())
+	before, mesh := c.inForce, c.model.Update(build.Change{Addresses: addresses})
+	c.inForce = mesh
+	c.pusher.Update(mesh, revision, revised)
 	c.mu.Lock()
-	c.issuers = settings.Issuers
+	c.updated, c.problem, c.issuers = revision, problem, issuers
+	if before == nil || len(mesh.Globals)+len(before.Globals) > 0 {
+		c.exports = build.Exports(mesh)
+	}
 	c.mu.Unlock()
+	if before == nil || !model.SameNames(before, mesh) {
+		c.setNames(mesh)
+	}
 	c.export()
 	signal(c.restatus)
+}
+
+// Stored implements [server.Controller].
+func (c *Controller) Stored(ctx context.Context, revision int64) (map[objects.Key]*objects.Object, int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, storedTimeout)
+	defer cancel()
+	for {
+		c.mu.Lock()
+		if c.revision >= revision {
+			defer c.mu.Unlock()
+			return maps.Clone(c.objects), c.revision, nil
+		}
+		advanced := c.advanced
+		c.mu.Unlock()
+		select {
+		case <-advanced:
+		case <-ctx.Done():
+			return nil, 0, fmt.Errorf("%w: what was written last has not been read back: %w", store.ErrUnavailable, ctx.Err())
+		}
+	}
+}
+
+// storedTimeout bounds waiting for the store to tell of what was written.
+const storedTimeout = 10 * time.Second
+
+// Admit implements [server.Controller].
+func (c *Controller) Admit(writes []store.Write) ([]store.Write, map[objects.Key]build.Warnings, []error) {
+	c.absorb()
+	return c.model.Admit(writes)
 }
 
 func (c *Controller) revisionNow() int64 {
@@ -401,7 +473,7 @@ func (c *Controller) Status(context.Context) (client.Status, error) {
 	defer c.mu.Unlock()
 	return client.Status{
 		Cluster: c.config.Cluster.Name, Version: c.config.Version, Started: c.started, PID: os.Getpid(), Revision: c.revision,
-		ModelRevision: c.built, RootHash: c.authority.RootHash(), Objects: len(c.objects), Proxies: c.xds.Connected(), Problem: c.problem,
+		ModelRevision: c.updated, RootHash: c.authority.RootHash(), Objects: len(c.objects), Proxies: c.xds.Connected(), Problem: c.problem,
 	}, nil
 }
 

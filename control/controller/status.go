@@ -91,7 +91,7 @@ func (w *statusWriter) busy() bool { return w.again || len(w.left) > 0 }
 func (w *statusWriter) round(ctx context.Context) error {
 	c := w.c
 	c.mu.Lock()
-	report := c.report
+	report := c.model.Report()
 	if len(w.left) == 0 && w.again {
 		w.left = slices.AppendSeq(w.left, maps.Keys(c.objects))
 		w.again, w.late, w.counts = false, false, time.Since(w.counted) >= countsDelayed
@@ -100,9 +100,6 @@ func (w *statusWriter) round(ctx context.Context) error {
 		}
 	}
 	c.mu.Unlock()
-	if report == nil {
-		return nil
-	}
 	states := c.workloadStates()
 	progress := c.pusher.Progress()
 	clusters := map[string]client.ClusterStatus{}

@@ -1,6 +1,7 @@
 package push
 
 import (
+	"maps"
 	"slices"
 
 	"heddle.io/heddle/control/objects"
@@ -41,11 +42,13 @@ func (p *Pusher) Progress() map[objects.Key]Progress {
 			continue
 		}
 		uses := make([]bool, len(p.carried))
-		for _, n := range g.sources {
+		sources := make([]int32, 0, len(g.sources))
+		for n := range g.sources {
 			uses[n] = true
+			sources = append(sources, n)
 		}
 		clients[g] = uses
-		p.count(all, g, g.sources)
+		p.count(all, g, sources)
 	}
 	// A sidecar has two groups, and counts once.
 	others := map[*group]map[*group]bool{}
@@ -59,7 +62,7 @@ func (p *Pusher) Progress() map[objects.Key]Progress {
 		}
 	}
 	for server, with := range others {
-		rest := slices.DeleteFunc(slices.Clone(server.sources), func(n int32) bool {
+		rest := slices.DeleteFunc(slices.Collect(maps.Keys(server.sources)), func(n int32) bool {
 			for client := range with {
 				if !clients[client][n] {
 					return false

@@ -116,13 +116,9 @@ type batch struct {
 func (s *Server) write(ctx context.Context, b batch) (client.ApplyResponse, error) {
 	s.writing.Lock()
 	defer s.writing.Unlock()
-	stored, revision, err := s.config.Store.List(ctx, nil, "")
+	existing, revision, err := s.config.Controller.Stored(ctx, s.written)
 	if err != nil {
 		return client.ApplyResponse{}, err
-	}
-	existing := make(map[objects.Key]*objects.Object, len(stored))
-	for _, o := range stored {
-		existing[o.Key()] = o
 	}
 	response := client.ApplyResponse{DryRun: b.dryRun, Revision: revision}
 	caller := access.From(ctx)
@@ -146,11 +142,11 @@ func (s *Server) write(ctx context.Context, b batch) (client.ApplyResponse, erro
 		}
 		writes = append(writes, store.Write{Key: o.Key(), Object: o, IfRevision: b.revisions[o.Key()]})
 	}
-	writes, errs := build.Check(s.config.Settings, stored, writes)
+	writes, found, errs := s.config.Controller.Admit(writes)
 	if len(errs) > 0 {
 		return response, invalid(errs)
 	}
-	warnings := s.warnings(stored, writes)
+	warnings := warningTexts(found)
 	now := metav1.NewTime(s.config.Now().UTC().Truncate(1e9))
 	made := writes[:0:0]
 	for _, w := range writes {
@@ -184,6 +180,7 @@ func (s *Server) write(ctx context.Context, b batch) (client.ApplyResponse, erro
 	err = s.recorded(ctx, audit.Record{Action: b.verb, For: b.claimed, Objects: changesOf(made, response.Results)}, func() (string, error) {
 		var err error
 		response.Revision, err = s.config.Store.Apply(ctx, made)
+		s.written = max(s.written, response.Revision)
 		return fmt.Sprintf("revision %d", response.Revision), err
 	})
 	if err != nil {
@@ -331,23 +328,19 @@ func newUID() (string, error) {
 // reasonNoAddress is how the model says that a global name waits for its virtual address.
 const reasonNoAddress = "NoAddress"
 
-// warnings says, by object, what works less than its author may think: names of objects that do not exist, and fields
+// warningTexts say, by object, what works less than its author may think: names of objects that do not exist, and fields
 // without effect.
-func (s *Server) warnings(stored []*objects.Object, writes []store.Write) map[objects.Key][]string {
-	_, report := build.Mesh(s.config.Settings, build.Merge(stored, writes), s.config.Controller.Runtime())
+func warningTexts(found map[objects.Key]build.Warnings) map[objects.Key][]string {
 	out := map[objects.Key][]string{}
-	for _, w := range writes {
-		if w.Object == nil {
-			continue
-		}
-		for _, f := range report.Unresolved(w.Key) {
+	for key, w := range found {
+		for _, f := range w.Unresolved {
 			if f.Reason == reasonNoAddress {
 				continue // It gets one when it is stored.
 			}
-			out[w.Key] = append(out[w.Key], f.String())
+			out[key] = append(out[key], f.String())
 		}
-		for _, f := range report.Warnings(w.Key) {
-			out[w.Key] = append(out[w.Key], f.Path+": "+f.Message)
+		for _, f := range w.Fields {
+			out[key] = append(out[key], f.Path+": "+f.Message)
 		}
 	}
 	return out

@@ -37,6 +37,7 @@ import (
 	"heddle.io/heddle/control/connlimit"
 	"heddle.io/heddle/control/model"
 	"heddle.io/heddle/control/model/build"
+	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/server/client"
 	"heddle.io/heddle/control/store"
 )
@@ -62,8 +63,11 @@ type Controller interface {
 	ProxyConfig(nodeID string) (map[string][]proto.Message, bool)
 	// Names is what DNS servers answer; the channel is closed once there is something else.
 	Names() (client.Names, <-chan struct{})
-	// Runtime is what the model is built of beside the objects.
-	Runtime() build.Runtime
+	// Stored are all objects as they are in the store, at this revision of it or a later one, which it returns. Objects are
+	// shared and must not be changed.
+	Stored(ctx context.Context, revision int64) (map[objects.Key]*objects.Object, int64, error)
+	// Admit checks a batch as a whole against what is stored (see [build.Model.Admit]).
+	Admit(writes []store.Write) ([]store.Write, map[objects.Key]build.Warnings, []error)
 }
 
 // Config of a server.
@@ -98,6 +102,8 @@ type Server struct {
 	authenticator *access.Authenticator
 	// writing serialises batches: each is checked against what the one before it left.
 	writing sync.Mutex
+	// written is the revision of the last.
+	written int64
 	watches chan struct{}
 	// lookAgain is [lookAgain] but in tests.
 	lookAgain time.Duration

@@ -24,11 +24,13 @@ import (
 	"heddle.io/heddle/control/model/build"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/server/client"
+	contract "heddle.io/heddle/control/store"
 	"heddle.io/heddle/control/store/etcd"
 )
 
 // stub is a controller that only remembers.
 type stub struct {
+	store   contract.Store
 	report  client.Report
 	proxies []client.ProxyStatus
 	// config of the proxy n.
@@ -53,7 +55,24 @@ func (s *stub) rename(names client.Names) {
 	s.renamed = make(chan struct{})
 }
 
-func (s *stub) Runtime() build.Runtime { return build.Runtime{} }
+func (s *stub) Stored(ctx context.Context, _ int64) (map[objects.Key]*objects.Object, int64, error) {
+	all, revision, err := s.store.List(ctx, nil, "")
+	out := map[objects.Key]*objects.Object{}
+	for _, o := range all {
+		out[o.Key()] = o
+	}
+	return out, revision, err
+}
+
+func (s *stub) Admit(writes []contract.Write) ([]contract.Write, map[objects.Key]build.Warnings, []error) {
+	all, _, err := s.Stored(context.Background(), 0)
+	if err != nil {
+		return nil, nil, []error{err}
+	}
+	m := build.New(model.DefaultSettings("c"))
+	m.Update(build.Change{Objects: all})
+	return m.Admit(writes)
+}
 
 // mesh is a federation that only says who is the primary.
 type mesh struct {
@@ -153,7 +172,7 @@ func startAll(t *testing.T, change ...func(*Server)) *world {
 	if !ok {
 		t.Fatal("the API's connections have no bound")
 	}
-	w := &world{conns: conns, client: client.New(socket), dir: dir, known: &stub{renamed: make(chan struct{})}, mesh: &mesh{primary: "c"}, clock: &clock{}, ctx: ctx}
+	w := &world{conns: conns, client: client.New(socket), dir: dir, known: &stub{store: store, renamed: make(chan struct{})}, mesh: &mesh{primary: "c"}, clock: &clock{}, ctx: ctx}
 	if w.audit, err = audit.Open(audit.Options{Dir: filepath.Join(dir, "audit"), Size: 1 << 20, Log: slog.New(slog.DiscardHandler)}); err != nil {
 		t.Fatal(err)
 	}

@@ -38,7 +38,7 @@ func (g *generator) serviceClusters(s *model.Service) {
 // destinationClusters makes the clusters that destinations name.
 func (g *generator) destinationClusters(all []model.Destination) {
 	for _, d := range all {
-		s := g.mesh.Service(d.Host)
+		s := g.service(d.Host)
 		if d.Missing || s == nil {
 			continue
 		}

@@ -11,7 +11,7 @@ import (
 	"heddle.io/heddle/control/objects"
 )
 
-func (b *builder) authentication(o *objects.Object, r *securityv1.RequestAuthentication) {
+func (b *builder) authentication(o *objects.Object, r *securityv1.RequestAuthentication) *model.Authentication {
 	out := &model.Authentication{
 		Namespace: o.GetNamespace(), Name: o.GetName(), Selector: r.Spec.GetSelector().GetMatchLabels(), Source: source(o),
 	}
@@ -26,7 +26,7 @@ func (b *builder) authentication(o *objects.Object, r *securityv1.RequestAuthent
 		}
 		out.Issuers = append(out.Issuers, issuer)
 	}
-	b.mesh.Authentications = append(b.mesh.Authentications, out)
+	return out
 }
 
 func tokenIssuer(r *security.JWTRule) model.TokenIssuer {
@@ -55,7 +55,7 @@ func (b *builder) keysSource(o *objects.Object, rule *security.JWTRule, path str
 	out := &model.KeysSource{
 		URI: rule.JwksUri, Service: b.fullName(uri.Host, o.GetNamespace()), Port: uri.Port, Timeout: rule.Timeout.AsDuration(),
 	}
-	service := b.mesh.Service(out.Service)
+	service := b.serviceOf(out.Service)
 	inMesh := service != nil || strings.HasSuffix(out.Service, ".svc."+b.settings.Domain)
 	refused := "until then tokens of " + rule.Issuer + " are refused"
 	switch {

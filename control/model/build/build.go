@@ -11,6 +11,7 @@ import (
 
 	networkingv1 "istio.io/client-go/pkg/apis/networking/v1"
 	securityv1 "istio.io/client-go/pkg/apis/security/v1"
+	corev1 "k8s.io/api/core/v1"
 
 	"heddle.io/heddle/api/v1alpha1"
 	"heddle.io/heddle/control/model"
@@ -18,38 +19,16 @@ import (
 	"heddle.io/heddle/control/registry"
 )
 
-// builder collects the model of one build.
+// builder works out an object, or a step that concerns several, and takes note of what it looks up.
 type builder struct {
+	m        *Model
 	settings model.Settings
-	mesh     *model.Mesh
-	report   *Report
-	// created says when an object was made, for precedence.
-	created map[objects.Key]time.Time
-
-	namespaces map[string]bool
-	accounts   map[objects.Key]bool
-	secrets    map[objects.Key]*objects.Object
-	// workloads and replicas by what selects them.
-	workloads *selection[*v1alpha1.Workload]
-	replicas  *selection[*model.Replica]
-
-	owners *ownership
-	// canonical names of services by alias.
-	canonical map[string]string
-	// wanted are the hosts that need a virtual address of the global range.
-	wanted []string
-	// idle are services whose selector selects nothing here.
-	idle []*model.Service
-	// publicHosts are the hosts of public services, and whose they are.
-	publicHosts map[string]objects.Key
-}
-
-func newBuilder(settings model.Settings, objs []*objects.Object) *builder {
-	return &builder{
-		settings: settings, mesh: &model.Mesh{Settings: settings}, report: newReport(objs),
-		created: map[objects.Key]time.Time{}, namespaces: map[string]bool{}, accounts: map[objects.Key]bool{},
-		secrets: map[objects.Key]*objects.Object{}, canonical: map[string]string{}, publicHosts: map[string]objects.Key{},
-	}
+	report   recorder
+	read     []fact
+	// credentials that are needed.
+	credentials []*model.Credential
+	// working are, while global namespaces are put into force, the services that they have to do with, by host.
+	working map[string]*model.Service
 }
 
 // Runtime is what is known of the running world, beside the objects. The zero value knows nothing.
@@ -62,84 +41,83 @@ type Runtime struct {
 	Addresses map[string]netip.Addr
 }
 
-// Mesh builds the model. Objects that contradict others or cannot work are left out and said so in the report; the
-// model that comes out is valid whatever goes in.
+// Mesh makes a model of objects once. Objects that contradict others or cannot work are left out and said so in the report;
+// the mesh that comes out is valid whatever goes in.
 func Mesh(settings model.Settings, objs []*objects.Object, runtime Runtime) (*model.Mesh, *Report) {
-	b := newBuilder(settings, objs)
-	sorted := b.admit(objs)
-	b.services(sorted, runtime)
-	// Destinations are checked against services, routes against both.
-	for _, o := range sorted {
-		if d, ok := o.Resource.(*networkingv1.DestinationRule); ok {
-			b.destination(o, d)
-		}
-	}
-	for _, o := range sorted {
-		switch r := o.Resource.(type) {
-		case *v1alpha1.Workload:
-			b.workload(o, r)
-		case *networkingv1.Gateway:
-			b.gateway(o, r)
-		case *securityv1.PeerAuthentication:
-			b.peerMode(o, r)
-		case *securityv1.AuthorizationPolicy:
-			b.access(o, r)
-		case *securityv1.RequestAuthentication:
-			b.authentication(o, r)
-		}
-		b.namespace(o)
-	}
-	for _, g := range b.owners.globals {
-		b.publicServices(g)
-		b.defaultDeny(g)
-	}
-	slices.SortStableFunc(b.mesh.Access, func(x, y *model.AccessPolicy) int {
-		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
-	})
-	byAge(b, b.mesh.Gateways, func(g *model.Gateway) objects.Key { return g.Source.Key })
-	for _, o := range sorted {
-		if v, ok := o.Resource.(*networkingv1.VirtualService); ok {
-			b.routes(o, v)
-		}
-	}
-	byAge(b, b.mesh.Routes, func(r *model.Routes) objects.Key { return r.Source.Key })
-	byAge(b, b.mesh.Destinations, func(d *model.DestinationPolicy) objects.Key { return d.Source.Key })
-	byAge(b, b.mesh.Authentications, func(a *model.Authentication) objects.Key { return a.Source.Key })
-	byAge(b, b.mesh.PeerModes, func(p *model.PeerMode) objects.Key { return p.Source.Key })
-	b.conflicts()
-	return b.mesh, b.report
+	m := New(settings)
+	m.Update(Change{Objects: byKey(objs), Instances: byID(runtime.Instances), Peers: &runtime.Peers, Addresses: runtime.Addresses})
+	return m.Mesh(), m.Report()
 }
 
-// admit sorts the objects, and leaves out and reports those that are not of good form: none may reach the model, however
-// it came into the store.
-func (b *builder) admit(objs []*objects.Object) []*objects.Object {
-	sorted := slices.Clone(objs)
-	slices.SortStableFunc(sorted, func(x, y *objects.Object) int { return compareKeys(x.Key(), y.Key()) })
-	sorted = slices.DeleteFunc(sorted, func(o *objects.Object) bool {
-		errs := objects.CheckForm(o)
-		for _, e := range errs {
-			b.report.refuse(o.Key(), "Invalid", e.Path, e.Problem, e.Remedy)
-		}
-		return len(errs) > 0
-	})
-	var workloads []*v1alpha1.Workload
-	for _, o := range sorted {
-		b.created[o.Key()] = o.GetCreationTimestamp().Time
-		b.report.ignored(o)
-		switch o.Kind {
-		case objects.Namespace:
-			b.namespaces[o.GetName()] = true
-		case objects.ServiceAccount:
-			b.accounts[o.Key()] = true
-		case objects.Secret:
-			b.secrets[o.Key()] = o
-		}
-		if w, ok := o.Resource.(*v1alpha1.Workload); ok {
-			workloads = append(workloads, w)
-		}
+func byKey(objs []*objects.Object) map[objects.Key]*objects.Object {
+	out := make(map[objects.Key]*objects.Object, len(objs))
+	for _, o := range objs {
+		out[o.Key()] = o
 	}
-	b.workloads = newSelection(workloads, (*v1alpha1.Workload).GetNamespace, (*v1alpha1.Workload).GetLabels)
-	return sorted
+	return out
+}
+
+func byID(instances []registry.Instance) map[string]*registry.Instance {
+	out := make(map[string]*registry.Instance, len(instances))
+	for _, i := range instances {
+		out[i.ID()] = &i
+	}
+	return out
+}
+
+// part is the part of the mesh that an object makes, nil for none.
+func (b *builder) part(o *objects.Object) any {
+	switch r := o.Resource.(type) {
+	case *corev1.Service:
+		if s := b.service(o, r); s != nil {
+			return s
+		}
+	case *networkingv1.DestinationRule:
+		return b.destination(o, r)
+	case *v1alpha1.Workload:
+		b.workload(o, r)
+	case *networkingv1.Gateway:
+		return b.gateway(o, r)
+	case *securityv1.PeerAuthentication:
+		return b.peerMode(o, r)
+	case *securityv1.AuthorizationPolicy:
+		return b.access(o, r)
+	case *securityv1.RequestAuthentication:
+		return b.authentication(o, r)
+	case *networkingv1.VirtualService:
+		return b.routes(o, r)
+	}
+	return nil
+}
+
+func (b *builder) look(kind factKind, a, s, c string) {
+	b.read = append(b.read, fact{kind: kind, a: a, b: s, c: c})
+}
+
+// serviceOf finds a service by its full name, not by an alias, or nil.
+func (b *builder) serviceOf(host string) *model.Service {
+	host = strings.ToLower(strings.TrimSuffix(host, "."))
+	if b.working != nil {
+		if s := b.working[host]; s != nil {
+			return s
+		}
+		return b.m.localByHost(host)
+	}
+	b.look(factService, host, "", "")
+	return b.m.services[host]
+}
+
+// workloadsIn and replicasIn are what a selector selects in a namespace, or with an empty one in all.
+func (b *builder) workloadsIn(namespace string, selector map[string]string) []*v1alpha1.Workload {
+	out, by := b.m.workloads.in(namespace, selector)
+	b.look(factWorkload, by.namespace, by.key, by.value)
+	return out
+}
+
+func (b *builder) replicasIn(namespace string, selector map[string]string) []*model.Replica {
+	out, by := b.m.replicas.in(namespace, selector)
+	b.look(factReplica, by.namespace, by.key, by.value)
+	return out
 }
 
 func compareKeys(x, y objects.Key) int {
@@ -147,15 +125,6 @@ func compareKeys(x, y objects.Key) int {
 		cmp.Compare(x.Group, y.Group), cmp.Compare(x.Kind, y.Kind),
 		cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name),
 	)
-}
-
-// byAge sorts the oldest first: where two objects want the same, the older has it, as in Istio. An object that is not
-// stored yet has no age and is the youngest.
-func byAge[T any](b *builder, items []T, key func(T) objects.Key) {
-	slices.SortStableFunc(items, func(x, y T) int {
-		kx, ky := key(x), key(y)
-		return cmp.Or(compareAge(b.created[kx], b.created[ky]), compareKeys(kx, ky))
-	})
 }
 
 func compareAge(x, y time.Time) int {
@@ -175,7 +144,10 @@ func source(o *objects.Object) model.Source {
 // namespace notes objects whose namespace is not declared: they work, and the note helps whoever mistyped it.
 func (b *builder) namespace(o *objects.Object) {
 	ns := o.GetNamespace()
-	if !o.Kind.Namespaced || ns == objects.DefaultNamespace || ns == b.settings.RootNamespace || b.namespaces[ns] {
+	if !o.Kind.Namespaced || ns == objects.DefaultNamespace || ns == b.settings.RootNamespace {
+		return
+	}
+	if b.look(factNamespace, ns, "", ""); b.m.namespaces[ns] {
 		return
 	}
 	b.report.note(o.Key(), "metadata.namespace",
@@ -186,7 +158,7 @@ func (b *builder) namespace(o *objects.Object) {
 // is called by its own name, not by an alias.
 func (b *builder) fullName(host, namespace string) string {
 	full := b.qualified(strings.ToLower(strings.TrimSuffix(host, ".")), namespace)
-	if own, ok := b.canonical[full]; ok {
+	if own := b.canonical(full); own != "" {
 		return own
 	}
 	return full
@@ -205,7 +177,13 @@ func (b *builder) qualified(host, namespace string) string {
 }
 
 func (b *builder) isService(host string) bool {
-	return b.canonical[host] != "" || b.mesh.Service(host) != nil
+	return b.canonical(host) != "" || b.serviceOf(host) != nil
+}
+
+// canonical is the name of the service that an alias stands for, empty for none.
+func (b *builder) canonical(alias string) string {
+	b.look(factName, alias, "", "")
+	return b.m.global.canonical[alias]
 }
 
 // visibility reads an exportTo list of an object in a namespace.

@@ -10,14 +10,93 @@ import (
 	"heddle.io/heddle/control/store"
 )
 
-// Check validates a batch of writes as a whole against what exists: it returns the writes as they are to be stored
-// (services with their addresses) and everything that is wrong, each an [*objects.Error] with object, field path and
-// remedy, and file and line where the object has them. When there is any error, nothing of the batch may be stored.
+// Check is [Model.Admit] for objects of which no model is kept.
+func Check(settings model.Settings, existing []*objects.Object, writes []store.Write) ([]store.Write, []error) {
+	m := New(settings)
+	m.Update(Change{Objects: byKey(existing)})
+	writes, _, errs := m.Admit(writes)
+	return writes, errs
+}
+
+// Admit validates a batch of writes as a whole against what exists: it returns the writes as they are to be stored
+// (services with their addresses), what works less in them than their author may think, by object, and everything that is
+// wrong, each an [*objects.Error] with object, field path and remedy, and file and line where the object has them. When there
+// is any error, nothing of the batch may be stored. The model is as before when it returns: the batch is put into it and
+// taken out again, so that it costs what the batch changes, whatever the size of the mesh.
 //
 // Refused is what can never work: bad form, fields that are not supported, addresses that are taken, an object that
 // contradicts an older one. What names objects that do not exist is accepted, as kubectl and Istio do, since they may
 // come later; its status says so.
-func Check(settings model.Settings, existing []*objects.Object, writes []store.Write) ([]store.Write, []error) {
+func (m *Model) Admit(writes []store.Write) ([]store.Write, map[objects.Key]Warnings, []error) {
+	if errs := checkForms(writes); len(errs) > 0 {
+		return nil, nil, errs
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	writes, err := registry.AssignAddresses(m.settings.Services, m.servicesFor(writes), writes)
+	if err != nil {
+		return nil, nil, unjoin(err)
+	}
+	trial, back := make(map[objects.Key]*objects.Object, len(writes)), make(map[objects.Key]*objects.Object, len(writes))
+	known := make(map[objects.Key][]Finding, len(writes))
+	for _, w := range writes {
+		trial[w.Key], back[w.Key] = w.Object, nil
+		if e := m.entries[w.Key]; e != nil {
+			back[w.Key], known[w.Key] = e.object, m.found(w.Key).refused
+			trial[w.Key] = aged(w.Object, e.object)
+		}
+	}
+	m.before = map[any]any{}
+	m.update(Change{Objects: trial})
+	var errs []error
+	warnings := make(map[objects.Key]Warnings, len(writes))
+	for _, w := range writes {
+		if w.Object == nil {
+			continue
+		}
+		found := m.found(w.Key)
+		warnings[w.Key] = Warnings{Unresolved: found.unresolved, Fields: found.fields}
+		for _, f := range found.refused {
+			// What was wrong before this batch is not the batch's fault, and must not stop what repairs other things.
+			if slices.Contains(known[w.Key], f) {
+				continue
+			}
+			errs = append(errs, at(w.Object, &objects.Error{
+				Object: w.Key, Path: f.Path, Problem: f.Problem, Remedy: f.Remedy,
+			}))
+		}
+	}
+	m.update(Change{Objects: back})
+	m.before = nil
+	if len(errs) > 0 {
+		return nil, nil, errs
+	}
+	return writes, warnings, nil
+}
+
+// Warnings are what works less in an object than its author may think.
+type Warnings struct {
+	// Unresolved is what it names and does not exist.
+	Unresolved []Finding
+	// Fields that have no effect, or not the expected one.
+	Fields []objects.FieldMessage
+}
+
+// servicesFor are the objects that virtual addresses are assigned beside; none when the writes have no service.
+func (m *Model) servicesFor(writes []store.Write) []*objects.Object {
+	if !slices.ContainsFunc(writes, func(w store.Write) bool { return w.Key.Kind == objects.Service.Kind }) {
+		return nil
+	}
+	var out []*objects.Object
+	for key, e := range m.entries {
+		if key.Kind == objects.Service.Kind {
+			out = append(out, e.object)
+		}
+	}
+	return out
+}
+
+func checkForms(writes []store.Write) []error {
 	var errs []error
 	batch := map[objects.Key]bool{}
 	for _, w := range writes {
@@ -38,35 +117,19 @@ func Check(settings model.Settings, existing []*objects.Object, writes []store.W
 			errs = append(errs, at(w.Object, e))
 		}
 	}
-	if len(errs) > 0 {
-		return nil, errs
+	return errs
+}
+
+// aged is an object that replaces another: age decides precedence, and an update keeps it.
+func aged(o, old *objects.Object) *objects.Object {
+	if o == nil {
+		return nil
 	}
-	writes, err := registry.AssignAddresses(settings.Services, existing, writes)
-	if err != nil {
-		return nil, unjoin(err)
+	if created := o.GetCreationTimestamp(); created.IsZero() {
+		o = o.DeepCopy()
+		o.SetCreationTimestamp(old.GetCreationTimestamp())
 	}
-	after := Merge(existing, writes)
-	_, before := Mesh(settings, existing, Runtime{})
-	_, report := Mesh(settings, after, Runtime{})
-	for _, w := range writes {
-		if w.Object == nil {
-			continue
-		}
-		known := before.Refused(w.Key)
-		for _, f := range report.Refused(w.Key) {
-			// What was wrong before this batch is not the batch's fault, and must not stop what repairs other things.
-			if slices.Contains(known, f) {
-				continue
-			}
-			errs = append(errs, at(w.Object, &objects.Error{
-				Object: w.Key, Path: f.Path, Problem: f.Problem, Remedy: f.Remedy,
-			}))
-		}
-	}
-	if len(errs) > 0 {
-		return nil, errs
-	}
-	return writes, nil
+	return o
 }
 
 func at(o *objects.Object, e *objects.Error) *objects.Error {
@@ -96,12 +159,7 @@ func Merge(existing []*objects.Object, writes []store.Write) []*objects.Object {
 		case !isChanged:
 			out = append(out, o)
 		case n != nil:
-			// Age decides precedence, and an update keeps it.
-			if created := n.GetCreationTimestamp(); created.IsZero() {
-				n = n.DeepCopy()
-				n.SetCreationTimestamp(o.GetCreationTimestamp())
-			}
-			out = append(out, n)
+			out = append(out, aged(n, o))
 		}
 		delete(changed, o.Key())
 	}

@@ -2,6 +2,7 @@ package build
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -12,7 +13,7 @@ import (
 	"heddle.io/heddle/control/objects"
 )
 
-func (b *builder) destination(o *objects.Object, d *networkingv1.DestinationRule) {
+func (b *builder) destination(o *objects.Object, d *networkingv1.DestinationRule) *model.DestinationPolicy {
 	ns := o.GetNamespace()
 	out := &model.DestinationPolicy{
 		Namespace: ns, Name: o.GetName(), Host: b.fullName(d.Spec.Host, ns),
@@ -25,7 +26,7 @@ func (b *builder) destination(o *objects.Object, d *networkingv1.DestinationRule
 		})
 	}
 	if !strings.HasPrefix(out.Host, "*") {
-		svc := b.mesh.Service(out.Host)
+		svc := b.serviceOf(out.Host)
 		if svc == nil {
 			b.report.missing(o.Key(), "NoService", "spec.host", fmt.Sprintf("there is no service %s", out.Host),
 				"apply the Service, or correct the host")
@@ -35,7 +36,7 @@ func (b *builder) destination(o *objects.Object, d *networkingv1.DestinationRule
 		}
 	}
 	b.acrossClusters(o, out)
-	b.mesh.Destinations = append(b.mesh.Destinations, out)
+	return out
 }
 
 // acrossClusters notes a policy that keeps its clients from other clusters.
@@ -43,8 +44,14 @@ func (b *builder) acrossClusters(o *objects.Object, d *model.DestinationPolicy) 
 	if t := d.Policy.TLS; t == nil || t.Mode == model.TLSMesh {
 		return
 	}
-	for _, s := range b.mesh.Services {
-		if _, covered := s.Matches(d.Host); covered && len(s.Remote) > 0 {
+	b.look(factRemotes, "", "", "")
+	all := make([]*model.Service, 0, len(b.m.remotes))
+	for host := range b.m.remotes {
+		all = append(all, b.m.services[host])
+	}
+	slices.SortFunc(all, compareServices)
+	for _, s := range all {
+		if _, covered := s.Matches(d.Host); covered {
 			b.report.note(o.Key(), "spec.trafficPolicy.tls", fmt.Sprintf("with mode %s, %s is not reached in other clusters: "+
 				"only the mesh's mutual TLS (ISTIO_MUTUAL, or no tls at all) passes between clusters", d.Policy.TLS.Mode, s.Host))
 			return
@@ -56,7 +63,7 @@ func (b *builder) acrossClusters(o *objects.Object, d *model.DestinationPolicy) 
 func (b *builder) subsets(o *objects.Object, d *model.DestinationPolicy, svc *model.Service) {
 	for i, s := range d.Subsets {
 		found := false
-		for _, w := range b.workloads.in(svc.Namespace, svc.Selector) {
+		for _, w := range b.workloadsIn(svc.Namespace, svc.Selector) {
 			found = found || model.Selects(s.Labels, w.Labels)
 		}
 		for _, r := range svc.Replicas {

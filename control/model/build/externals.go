@@ -16,7 +16,7 @@ func (g *global) hasExternal(name string) bool {
 }
 
 // externals makes the services outside of the mesh known to the namespaces that a global namespace maps here.
-func (b *builder) externals(g *global, addresses map[string]netip.Addr) {
+func (b *builder) externals(g *global) {
 	if len(g.model.Namespaces) == 0 {
 		return
 	}
@@ -27,7 +27,7 @@ func (b *builder) externals(g *global, addresses map[string]netip.Addr) {
 			b.report.missing(g.key, "Collision", at+".name",
 				fmt.Sprintf("%s is this external service, and so %s does not answer to it", host, s.Host), "rename one of the two")
 		}
-		address, ok := b.address(g, host, at, addresses)
+		address, ok := b.address(g, host, at)
 		if !ok {
 			continue
 		}
@@ -47,8 +47,7 @@ func (b *builder) externals(g *global, addresses map[string]netip.Addr) {
 				Name: p.Name, Number: uint16(p.Port), Protocol: protocol, Target: uint16(p.TargetPort), TLS: p.TLS,
 			})
 		}
-		b.mesh.Services = append(b.mesh.Services, s)
-		b.sortServices()
+		b.working[host] = s
 	}
 }
 

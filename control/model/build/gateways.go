@@ -15,7 +15,7 @@ import (
 	"heddle.io/heddle/control/objects"
 )
 
-func (b *builder) gateway(o *objects.Object, g *networkingv1.Gateway) {
+func (b *builder) gateway(o *objects.Object, g *networkingv1.Gateway) *model.Gateway {
 	gw := &model.Gateway{
 		Namespace: o.GetNamespace(), Name: o.GetName(), Selector: g.Spec.Selector, Source: source(o),
 	}
@@ -56,7 +56,7 @@ func (b *builder) gateway(o *objects.Object, g *networkingv1.Gateway) {
 		b.report.missing(o.Key(), "NoGatewayProxy", "spec.selector", "no gateway has these labels",
 			"use {istio: ingressgateway}, the labels of the gateway that `heddle up` starts")
 	}
-	b.mesh.Gateways = append(b.mesh.Gateways, gw)
+	return gw
 }
 
 // selectsGateway says whether a selector selects the gateways that every cluster has, or any running replica.
@@ -66,7 +66,7 @@ func (b *builder) selectsGateway(selector map[string]string) bool {
 			return true
 		}
 	}
-	return b.replicas.any(selector)
+	return len(b.replicasIn("", selector)) > 0
 }
 
 // builtinGateways are the labels of the gateways that the agent starts, the same as Istio's.
@@ -89,7 +89,8 @@ func (b *builder) serverTLS(o *objects.Object, at string, t *networking.ServerTL
 func (b *builder) credential(of objects.Key, path, name string, client bool) {
 	// Gateways run in the root namespace and read their secrets there (DESIGN, decisions).
 	namespace := b.settings.RootNamespace
-	secret, ok := b.secrets[objects.Key{Kind: objects.Secret.Kind, Namespace: namespace, Name: name}]
+	b.look(factSecret, namespace, name, "")
+	secret, ok := b.m.secrets[objects.Key{Kind: objects.Secret.Kind, Namespace: namespace, Name: name}]
 	if !ok {
 		b.report.missing(of, "NoSecret", path, fmt.Sprintf("there is no Secret %s in namespace %s", name, namespace),
 			"until it is applied, this server refuses connections")
@@ -101,15 +102,7 @@ func (b *builder) credential(of objects.Key, path, name string, client bool) {
 			"until it is right, this server refuses connections")
 		return
 	}
-	for i, c := range b.mesh.Credentials {
-		if c.Namespace == credential.Namespace && c.Name == credential.Name {
-			if len(credential.Authorities) > 0 {
-				b.mesh.Credentials[i] = credential
-			}
-			return
-		}
-	}
-	b.mesh.Credentials = append(b.mesh.Credentials, credential)
+	b.credentials = append(b.credentials, credential)
 }
 
 // readCredential reads a Secret as Istio does: tls.crt, tls.key and ca.crt, or cert, key and cacert.

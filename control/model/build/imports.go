@@ -28,11 +28,11 @@ func (p place) String() string { return p.cluster + "/" + p.namespace }
 // imports brings the services of a global namespace together. The same name in namespaces of the same name is one
 // service. The same name in namespaces of different names are different services, so that neither has the short name
 // everywhere, nor the one in the domain.
-func (b *builder) imports(g *global, runtime Runtime) {
+func (b *builder) imports(g *global) {
 	found := map[string][]place{}
 	here, there := 0, 0
-	for _, s := range b.mesh.Services {
-		if s.Local() && slices.Contains(g.model.Namespaces, s.Namespace) {
+	for _, ns := range g.model.Namespaces {
+		for _, s := range b.localIn(ns) {
 			s.Global = g.key.Name
 			found[s.Name] = append(found[s.Name], place{cluster: b.settings.Cluster, namespace: s.Namespace, local: s})
 			here++
@@ -43,7 +43,7 @@ func (b *builder) imports(g *global, runtime Runtime) {
 		}
 	}
 	if len(g.model.Namespaces) > 0 {
-		for _, p := range b.offers(g, runtime.Peers) {
+		for _, p := range b.offers(g, b.m.peers) {
 			found[p.export.Name] = append(found[p.export.Name], p)
 			there++
 		}
@@ -56,7 +56,7 @@ func (b *builder) imports(g *global, runtime Runtime) {
 			byNamespace[p.namespace] = append(byNamespace[p.namespace], p)
 		}
 		for _, ns := range sortedKeys(byNamespace) {
-			s := b.join(g, name, ns, byNamespace[ns], runtime)
+			s := b.join(g, name, ns, byNamespace[ns])
 			if s != nil && unique {
 				g.services[name] = s
 				b.aliases(g, s)
@@ -77,7 +77,7 @@ func (b *builder) offers(g *global, peers []registry.Peer) []place {
 		}
 		for j := range p.Services {
 			e := &p.Services[j]
-			if b.owners.of(p.Cluster, e.Namespace) != g {
+			if b.m.global.owners.of(p.Cluster, e.Namespace) != g {
 				continue
 			}
 			if i := slices.IndexFunc(e.Ports, func(p registry.ExportPort) bool { return slices.Contains(proxyPorts, int(p.Number)) }); i >= 0 {
@@ -145,7 +145,7 @@ func (b *builder) unique(g *global, name string, places []place) bool {
 }
 
 // join makes one service of all places in namespaces of one name, or nil when it cannot be here.
-func (b *builder) join(g *global, name, namespace string, places []place, runtime Runtime) *model.Service {
+func (b *builder) join(g *global, name, namespace string, places []place) *model.Service {
 	var s *model.Service
 	for _, p := range places {
 		if p.local != nil {
@@ -153,7 +153,7 @@ func (b *builder) join(g *global, name, namespace string, places []place, runtim
 		}
 	}
 	if s == nil {
-		if s = b.imported(g, name, namespace, runtime); s == nil {
+		if s = b.imported(g, name, namespace); s == nil {
 			return nil
 		}
 	}
@@ -172,15 +172,15 @@ func (b *builder) join(g *global, name, namespace string, places []place, runtim
 }
 
 // imported makes a service that only other clusters have.
-func (b *builder) imported(g *global, name, namespace string, runtime Runtime) *model.Service {
+func (b *builder) imported(g *global, name, namespace string) *model.Service {
 	host := name + "." + namespace + ".svc." + b.settings.Domain
-	if other := b.mesh.Service(host); other != nil {
+	if other := b.serviceOf(host); other != nil {
 		b.report.missing(g.key, "Collision", "spec.mappings",
 			fmt.Sprintf("%s of another cluster has the name of %s, whose namespace is not mapped here", host, other.Source.Key),
 			fmt.Sprintf("map namespace %s of %s as well, or rename one of the two services", namespace, b.settings.Cluster))
 		return nil
 	}
-	address, ok := b.address(g, host, "spec.mappings", runtime.Addresses)
+	address, ok := b.address(g, host, "spec.mappings")
 	if !ok {
 		return nil
 	}
@@ -188,8 +188,7 @@ func (b *builder) imported(g *global, name, namespace string, runtime Runtime) *
 		Namespace: namespace, Name: name, Host: host, Address: address, Imported: true, Global: g.key.Name,
 		ExportTo: b.members(g), Source: g.model.Source,
 	}
-	b.mesh.Services = append(b.mesh.Services, s)
-	b.sortServices()
+	b.working[host] = s
 	return s
 }
 

@@ -16,17 +16,16 @@ func GlobalHosts(settings model.Settings, objs []*objects.Object, peers []regist
 	if !slices.ContainsFunc(objs, func(o *objects.Object) bool { return o.Kind == objects.GlobalNamespace }) {
 		return nil
 	}
-	relevant := slices.DeleteFunc(slices.Clone(objs), func(o *objects.Object) bool {
-		switch o.Kind {
-		case objects.Namespace, objects.Service, objects.Workload, objects.Cluster, objects.GlobalNamespace:
-			return false
-		}
-		return true
-	})
-	b := newBuilder(settings, relevant)
-	b.services(b.admit(relevant), Runtime{Peers: peers})
-	slices.Sort(b.wanted)
-	return b.wanted
+	m := New(settings)
+	m.Update(Change{Objects: byKey(objs), Peers: &peers})
+	return m.GlobalHosts()
+}
+
+// GlobalHosts are the hosts of the model that need a virtual address of the global range, sorted.
+func (m *Model) GlobalHosts() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.global.wanted
 }
 
 // Names are all full host names that workloads of this cluster may look up, sorted.
@@ -48,9 +47,9 @@ func Names(mesh *model.Mesh) []model.Name {
 }
 
 // address is the virtual address of an imported or external service. Without one, the service has to wait.
-func (b *builder) address(g *global, host, path string, known map[string]netip.Addr) (netip.Addr, bool) {
-	b.wanted = append(b.wanted, host)
-	a, ok := known[host]
+func (b *builder) address(g *global, host, path string) (netip.Addr, bool) {
+	b.m.global.wanted = append(b.m.global.wanted, host)
+	a, ok := b.m.addresses[host]
 	if !ok {
 		b.report.missing(g.key, "NoAddress", path, host+" has no virtual address yet", "it gets one; if this stays, read the controller's log")
 	}
@@ -63,7 +62,7 @@ func (b *builder) aliases(g *global, s *model.Service) {
 	visible := b.members(g)
 	add := func(host string) {
 		s.Aliases = append(s.Aliases, model.Alias{Host: host, Visible: visible})
-		b.canonical[host] = s.Host
+		b.m.global.canonical[host] = s.Host
 	}
 	if !g.hasExternal(s.Name) {
 		add(s.Name + "." + g.spec.Domain)

@@ -2,6 +2,7 @@ package build
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -33,111 +34,134 @@ func (f Finding) String() string {
 	return s
 }
 
-// findings of one object.
+// findings of one object in one step.
 type findings struct {
 	refused    []Finding
 	unresolved []Finding
 	fields     []objects.FieldMessage
 	told       []objects.FieldMessage
-	generation int64
 }
 
-// Report says what was found out about each object of a build.
-type Report struct {
-	objects map[objects.Key]*findings
+// Steps in which something is said about an object, in the order in which it is read.
+const (
+	saidForm = iota
+	saidSelf
+	saidGlobal
+	saidIdle
+	saidNamespace
+	saidPublic
+	saidConflict
+	segments
+)
+
+// recorder takes note of what is found out in a step.
+type recorder struct {
+	m       *Model
+	segment int
 }
 
-func newReport(objs []*objects.Object) *Report {
-	r := &Report{objects: make(map[objects.Key]*findings, len(objs))}
-	for _, o := range objs {
-		r.objects[o.Key()] = &findings{generation: o.GetGeneration()}
+func (r recorder) of(key objects.Key) *findings {
+	e := r.m.entries[key]
+	if e == nil {
+		return &findings{} // Gone: nobody asks.
 	}
-	return r
-}
-
-func (r *Report) of(key objects.Key) *findings {
-	f, ok := r.objects[key]
-	if !ok {
-		f = &findings{}
-		r.objects[key] = f
+	if e.said[r.segment] == nil {
+		e.said[r.segment] = &findings{}
+		if r.segment == saidGlobal || r.segment == saidPublic {
+			r.m.global.concerned[r.segment] = append(r.m.global.concerned[r.segment], key)
+		}
 	}
-	return f
+	return e.said[r.segment]
 }
 
 // refuse says that the object, or a part of it, is not in force.
-func (r *Report) refuse(key objects.Key, reason, path, problem, remedy string) {
+func (r recorder) refuse(key objects.Key, reason, path, problem, remedy string) {
 	f := r.of(key)
 	f.refused = append(f.refused, Finding{Reason: reason, Path: path, Problem: problem, Remedy: remedy})
 }
 
 // missing says that the object names something that does not exist (yet).
-func (r *Report) missing(key objects.Key, reason, path, problem, remedy string) {
+func (r recorder) missing(key objects.Key, reason, path, problem, remedy string) {
 	f := r.of(key)
 	f.unresolved = append(f.unresolved, Finding{Reason: reason, Path: path, Problem: problem, Remedy: remedy})
 }
 
 // note says something about a field that does not stop the object.
-func (r *Report) note(key objects.Key, path, message string) {
+func (r recorder) note(key objects.Key, path, message string) {
 	f := r.of(key)
 	f.fields = append(f.fields, objects.FieldMessage{Path: path, Message: message})
 }
 
 // tell says what a field has come to, which is nothing to warn of.
-func (r *Report) tell(key objects.Key, path, message string) {
+func (r recorder) tell(key objects.Key, path, message string) {
 	f := r.of(key)
 	f.told = append(f.told, objects.FieldMessage{Path: path, Message: message})
 }
 
-func (r *Report) ignored(o *objects.Object) {
-	f := r.of(o.Key())
-	f.fields = append(f.fields, objects.IgnoredFields(o)...)
-}
+// Report says what was found out about each object of a model, as it is when it is asked. It is safe for concurrent use.
+type Report struct{ m *Model }
 
-// Keys of all objects of the build, sorted.
+// Report of the model.
+func (m *Model) Report() *Report { return &Report{m} }
+
+// Keys of all objects of the model, sorted.
 func (r *Report) Keys() []objects.Key {
-	keys := make([]objects.Key, 0, len(r.objects))
-	for k := range r.objects {
-		keys = append(keys, k)
-	}
-	slices.SortFunc(keys, compareKeys)
-	return keys
+	r.m.mu.Lock()
+	defer r.m.mu.Unlock()
+	return slices.SortedFunc(maps.Keys(r.m.entries), compareKeys)
 }
 
 // Refused are the reasons why an object or a part of it is not in force; none when it is accepted.
 func (r *Report) Refused(key objects.Key) []Finding {
-	if f, ok := r.objects[key]; ok {
-		return f.refused
-	}
-	return nil
+	r.m.mu.Lock()
+	defer r.m.mu.Unlock()
+	return r.m.found(key).refused
 }
 
 // Unresolved lists what an object names and does not exist.
 func (r *Report) Unresolved(key objects.Key) []Finding {
-	if f, ok := r.objects[key]; ok {
-		return f.unresolved
-	}
-	return nil
+	r.m.mu.Lock()
+	defer r.m.mu.Unlock()
+	return r.m.found(key).unresolved
 }
 
 // Warnings are the messages about an object's fields that its author should know of.
 func (r *Report) Warnings(key objects.Key) []objects.FieldMessage {
-	if f, ok := r.objects[key]; ok {
-		return f.fields
+	r.m.mu.Lock()
+	defer r.m.mu.Unlock()
+	return r.m.found(key).fields
+}
+
+// found is all that was said about an object.
+func (m *Model) found(key objects.Key) findings {
+	var out findings
+	e := m.entries[key]
+	if e == nil {
+		return out
 	}
-	return nil
+	for _, f := range e.said {
+		if f != nil {
+			out.refused, out.unresolved = append(out.refused, f.refused...), append(out.unresolved, f.unresolved...)
+			out.fields, out.told = append(out.fields, f.fields...), append(out.told, f.told...)
+		}
+	}
+	return out
 }
 
 // Status gives an object's conditions Accepted and ResolvedRefs and its field messages. Programmed, Proxies and the
 // workload's state are others' to fill in; transition times too, see [MergeConditions].
 func (r *Report) Status(key objects.Key) objects.Status {
-	f, ok := r.objects[key]
-	if !ok {
+	r.m.mu.Lock()
+	defer r.m.mu.Unlock()
+	e := r.m.entries[key]
+	if e == nil {
 		return objects.Status{}
 	}
+	f, generation := r.m.found(key), e.object.GetGeneration()
 	return objects.Status{
 		Conditions: []metav1.Condition{
-			condition(objects.ConditionAccepted, f.generation, f.refused, "Accepted", "in force"),
-			condition(objects.ConditionResolvedRefs, f.generation, f.unresolved, "ResolvedRefs",
+			condition(objects.ConditionAccepted, generation, f.refused, "Accepted", "in force"),
+			condition(objects.ConditionResolvedRefs, generation, f.unresolved, "ResolvedRefs",
 				"everything that it names exists"),
 		},
 		Fields: append(slices.Clip(f.told), f.fields...),

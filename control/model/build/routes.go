@@ -13,7 +13,7 @@ import (
 	"heddle.io/heddle/control/objects"
 )
 
-func (b *builder) routes(o *objects.Object, v *networkingv1.VirtualService) {
+func (b *builder) routes(o *objects.Object, v *networkingv1.VirtualService) *model.Routes {
 	ns := o.GetNamespace()
 	out := &model.Routes{
 		Namespace: ns, Name: o.GetName(), Gateways: gatewayNames(v.Spec.Gateways, ns),
@@ -44,7 +44,7 @@ func (b *builder) routes(o *objects.Object, v *networkingv1.VirtualService) {
 		}
 		out.TCP = append(out.TCP, route)
 	}
-	b.mesh.Routes = append(b.mesh.Routes, out)
+	return out
 }
 
 // gatewayNames gives full names: a name without a namespace is of the object's own.
@@ -73,14 +73,15 @@ func (b *builder) boundTo(o *objects.Object, v *networkingv1.VirtualService, r *
 			continue
 		}
 		at := fmt.Sprintf("spec.gateways[%d]", i)
-		j := slices.IndexFunc(b.mesh.Gateways, func(g *model.Gateway) bool { return g.FullName() == full })
-		if j < 0 {
+		b.look(factGateway, full, "", "")
+		gateway := b.m.gateways[full]
+		if gateway == nil {
 			b.report.missing(o.Key(), "NoGateway", at, fmt.Sprintf("there is no Gateway %s", full),
 				"apply it, or correct the name (name, or namespace/name)")
 			continue
 		}
 		for k, h := range r.Hosts {
-			served := slices.ContainsFunc(b.mesh.Gateways[j].Servers, func(s model.Server) bool {
+			served := slices.ContainsFunc(gateway.Servers, func(s model.Server) bool {
 				return s.Serves(r.Namespace, h) != ""
 			})
 			if !served {
@@ -262,7 +263,7 @@ func (b *builder) target(
 	if of == 1 {
 		out.Weight = 1
 	}
-	svc := b.mesh.Service(out.Host)
+	svc := b.serviceOf(out.Host)
 	if svc == nil || !svc.ExportTo.In(o.GetNamespace()) {
 		out.Missing = true
 		b.report.missing(o.Key(), "NoService", at+".host", fmt.Sprintf("there is no service %s", out.Host),
@@ -293,41 +294,58 @@ func (b *builder) target(
 }
 
 func (b *builder) hasSubset(svc *model.Service, name string) bool {
-	return slices.ContainsFunc(b.mesh.Destinations, func(d *model.DestinationPolicy) bool {
-		_, matches := model.MatchesHost(d.Host, svc.Host)
-		return matches && d.Subset(name) != nil
-	})
+	b.look(factDestinations, "", "", "")
+	for _, host := range patternsOf(svc.Host) {
+		b.look(factDestinations, host, "", "")
+		for _, d := range b.m.destinations[host] {
+			if d.Subset(name) != nil {
+				return true
+			}
+		}
+	}
+	return false
 }
 
-// conflicts notes routes that an older set for the same host keeps out: within the mesh a host has one set.
-func (b *builder) conflicts() {
-	owner := map[string]*model.Routes{}
-	for _, r := range b.mesh.Routes {
-		if !slices.Contains(r.Gateways, model.GatewayMesh) {
-			continue
+// patternsOf are a host and all patterns that cover it.
+func patternsOf(host string) []string {
+	out := []string{host}
+	for i := range len(host) {
+		if host[i] == '.' {
+			out = append(out, "*"+host[i:])
 		}
-		for i, h := range r.Hosts {
-			if first, taken := owner[h]; taken && first.Source.Key != r.Source.Key && overlaps(first.ExportTo, r.ExportTo) {
-				b.report.refuse(r.Source.Key, "Conflict", fmt.Sprintf("spec.hosts[%d]", i),
-					fmt.Sprintf("%s has routes already, from the older %s", h, first.Source.Key),
-					"put the routes into one VirtualService")
-				continue
+	}
+	return append(out, "*")
+}
+
+// keptOut is the older of all routes for a host, the oldest first, that keeps some out of force; nil when none does.
+func keptOut(all []*model.Routes, some *model.Routes) *model.Routes {
+	var owner *model.Routes
+	for _, r := range all {
+		kept := owner != nil && overlaps(owner.ExportTo, r.ExportTo)
+		if r == some {
+			if kept {
+				return owner
 			}
-			owner[h] = r
+			return nil
+		}
+		if !kept {
+			owner = r
 		}
 	}
-	seen := map[string]objects.Key{}
-	for _, p := range b.mesh.PeerModes {
-		if len(p.Selector) > 0 {
-			continue
-		}
-		if first, dup := seen[p.Namespace]; dup {
-			b.report.refuse(p.Source.Key, "Conflict", "spec",
-				fmt.Sprintf("the older %s is for the whole namespace already", first), "delete one of the two")
-			continue
-		}
-		seen[p.Namespace] = p.Source.Key
-	}
+	return nil
+}
+
+// conflict says that a host's routes are kept out by older ones.
+func (r recorder) conflict(routes *model.Routes, host int, older *model.Routes) {
+	r.refuse(routes.Source.Key, "Conflict", fmt.Sprintf("spec.hosts[%d]", host),
+		fmt.Sprintf("%s has routes already, from the older %s", routes.Hosts[host], older.Source.Key),
+		"put the routes into one VirtualService")
+}
+
+// twice says that a namespace has an older rule of mutual TLS.
+func (r recorder) twice(p, older *model.PeerMode) {
+	r.refuse(p.Source.Key, "Conflict", "spec",
+		fmt.Sprintf("the older %s is for the whole namespace already", older.Source.Key), "delete one of the two")
 }
 
 func overlaps(a, b model.Visibility) bool {

@@ -13,7 +13,7 @@ import (
 	"heddle.io/heddle/control/objects"
 )
 
-func (b *builder) peerMode(o *objects.Object, p *securityv1.PeerAuthentication) {
+func (b *builder) peerMode(o *objects.Object, p *securityv1.PeerAuthentication) *model.PeerMode {
 	out := &model.PeerMode{
 		Namespace: o.GetNamespace(), Name: o.GetName(), Selector: p.Spec.GetSelector().GetMatchLabels(),
 		Mode: mtlsMode(p.Spec.Mtls), Source: source(o),
@@ -28,7 +28,7 @@ func (b *builder) peerMode(o *objects.Object, p *securityv1.PeerAuthentication) 
 		b.report.missing(o.Key(), "NoWorkload", "spec.selector", "selects no workload",
 			"correct the labels, or apply the Workload")
 	}
-	b.mesh.PeerModes = append(b.mesh.PeerModes, out)
+	return out
 }
 
 func mtlsMode(m *security.PeerAuthentication_MutualTLS) model.MTLSMode {
@@ -47,13 +47,13 @@ func mtlsMode(m *security.PeerAuthentication_MutualTLS) model.MTLSMode {
 // namespace select in all namespaces.
 func (b *builder) selectsWorkload(namespace string, selector map[string]string) bool {
 	if namespace != b.settings.RootNamespace {
-		return len(b.workloads.in(namespace, selector)) > 0 || len(b.replicas.in(namespace, selector)) > 0
+		return len(b.workloadsIn(namespace, selector)) > 0 || len(b.replicasIn(namespace, selector)) > 0
 	}
 	// Gateways are no workloads of the store.
-	return b.workloads.any(selector) || b.selectsGateway(selector)
+	return len(b.workloadsIn("", selector)) > 0 || b.selectsGateway(selector)
 }
 
-func (b *builder) access(o *objects.Object, p *securityv1.AuthorizationPolicy) {
+func (b *builder) access(o *objects.Object, p *securityv1.AuthorizationPolicy) *model.AccessPolicy {
 	ns := o.GetNamespace()
 	out := &model.AccessPolicy{
 		Namespace: ns, Name: o.GetName(), Selector: p.Spec.GetSelector().GetMatchLabels(),
@@ -102,7 +102,7 @@ func (b *builder) access(o *objects.Object, p *securityv1.AuthorizationPolicy) {
 		}
 		out.Rules = append(out.Rules, rule)
 	}
-	b.mesh.Access = append(b.mesh.Access, out)
+	return out
 }
 
 // namesClusters notes clusters that the mesh does not have.

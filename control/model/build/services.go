@@ -15,47 +15,8 @@ import (
 	"heddle.io/heddle/control/registry"
 )
 
-// services makes the services: this cluster's own, and what global namespaces bring.
-func (b *builder) services(sorted []*objects.Object, runtime Runtime) {
-	b.instances(runtime.Instances)
-	b.clusters(sorted)
-	for _, o := range sorted {
-		if s, ok := o.Resource.(*corev1.Service); ok {
-			b.service(o, s)
-		}
-	}
-	b.sortServices()
-	b.globals(sorted, runtime)
-	for _, s := range b.idle {
-		if len(s.Remote) == 0 {
-			b.report.missing(s.Source.Key, "NoWorkload", "spec.selector", "selects no workload",
-				"apply a Workload whose labels it selects, in the same namespace")
-		}
-	}
-}
-
-// sortServices keeps them sorted as they become more: services are looked up all the time.
-func (b *builder) sortServices() {
-	slices.SortFunc(b.mesh.Services, func(x, y *model.Service) int {
-		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name), cmp.Compare(x.Host, y.Host))
-	})
-}
-
-func (b *builder) instances(instances []registry.Instance) {
-	for _, i := range instances {
-		if i.Address.IsValid() { // The agent will tell.
-			b.mesh.Replicas = append(b.mesh.Replicas, Replica(i))
-		}
-	}
-	slices.SortFunc(b.mesh.Replicas, func(x, y *model.Replica) int {
-		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
-	})
-	b.replicas = newSelection(b.mesh.Replicas, func(r *model.Replica) string { return r.Namespace },
-		func(r *model.Replica) map[string]string { return r.Labels })
-}
-
-// Replica is an instance as the model has it.
-func Replica(i registry.Instance) *model.Replica {
+// replicaOf is an instance as the model has it.
+func replicaOf(i registry.Instance) *model.Replica {
 	r := &model.Replica{
 		Namespace: i.Namespace(), Name: i.Name, Workload: i.Workload.Name, Address: i.Address, Labels: i.Labels,
 		Account: cmp.Or(i.ServiceAccount, "default"), Ready: i.Ready, Cluster: i.Cluster,
@@ -73,12 +34,12 @@ const unknownProtocol = "neither the name nor appProtocol says the protocol, so 
 // exportAnnotation is Istio's annotation of Services for their visibility.
 const exportAnnotation = "networking.istio.io/exportTo"
 
-func (b *builder) service(o *objects.Object, s *corev1.Service) {
+func (b *builder) service(o *objects.Object, s *corev1.Service) *model.Service {
 	address, err := netip.ParseAddr(s.Spec.ClusterIP)
 	if err != nil {
 		b.report.refuse(o.Key(), "NoAddress", "spec.clusterIP", "the service has no virtual address",
 			"apply it again to get one")
-		return
+		return nil
 	}
 	svc := &model.Service{
 		Namespace: o.GetNamespace(), Name: o.GetName(), Address: address, Selector: s.Spec.Selector,
@@ -103,7 +64,7 @@ func (b *builder) service(o *objects.Object, s *corev1.Service) {
 		svc.Ports = append(svc.Ports, port)
 	}
 	b.endpoints(o, svc)
-	b.mesh.Services = append(b.mesh.Services, svc)
+	return svc
 }
 
 // endpoints finds a service's replicas and who may answer for it. Identities come from workloads too, not only from
@@ -111,12 +72,12 @@ func (b *builder) service(o *objects.Object, s *corev1.Service) {
 func (b *builder) endpoints(o *objects.Object, svc *model.Service) {
 	identities := map[string]bool{}
 	selected := false
-	for _, w := range b.workloads.in(svc.Namespace, svc.Selector) {
+	for _, w := range b.workloadsIn(svc.Namespace, svc.Selector) {
 		selected = true
 		identities[b.settings.Identity(w.Namespace, cmp.Or(w.Spec.ServiceAccount, "default"))] = true
 		b.targets(o, svc, w)
 	}
-	for _, r := range b.replicas.in(svc.Namespace, svc.Selector) {
+	for _, r := range b.replicasIn(svc.Namespace, svc.Selector) {
 		selected = true
 		svc.Replicas = append(svc.Replicas, r)
 		identities[b.settings.Identity(r.Namespace, r.Account)] = true
@@ -125,8 +86,8 @@ func (b *builder) endpoints(o *objects.Object, svc *model.Service) {
 		svc.Identities = append(svc.Identities, id)
 	}
 	slices.Sort(svc.Identities)
-	if !selected {
-		b.idle = append(b.idle, svc)
+	if delete(b.m.idle, o.Key()); !selected {
+		b.m.idle[o.Key()] = true
 	}
 }
 
@@ -146,7 +107,7 @@ func (b *builder) targets(o *objects.Object, svc *model.Service, w *v1alpha1.Wor
 func (b *builder) workload(o *objects.Object, w *v1alpha1.Workload) {
 	account := cmp.Or(w.Spec.ServiceAccount, "default")
 	key := objects.Key{Kind: objects.ServiceAccount.Kind, Namespace: w.Namespace, Name: account}
-	if account != "default" && !b.accounts[key] {
+	if b.look(factAccount, key.Namespace, key.Name, ""); account != "default" && !b.m.accounts[key] {
 		b.report.missing(o.Key(), "NoServiceAccount", "spec.serviceAccount",
 			fmt.Sprintf("there is no ServiceAccount %s in namespace %s", account, w.Namespace),
 			"apply it, or leave serviceAccount out")
