@@ -75,6 +75,8 @@ type Controller struct {
 	audit      *audit.Log
 	metrics    prometheus.Gatherer
 	started    time.Time
+	// answered holds one value when a proxy has answered, come or gone.
+	answered chan struct{}
 	// changed and restatus each hold one value when there is work.
 	changed  chan struct{}
 	restatus chan struct{}
@@ -89,8 +91,13 @@ type Controller struct {
 	model    *build.Model
 	// absorbing is held while objects are put into the model; before mu.
 	absorbing sync.Mutex
-	// inForce is what proxies are told; the loop's own.
-	inForce *model.Mesh
+	// wanted is what the objects come to, and staging takes it to the proxies in steps; both are the loop's own. staged is how
+	// far that is.
+	wanted *model.Mesh
+	// shown is what clients go by, whose names DNS servers answer; the loop's own, too.
+	shown   *model.Mesh
+	staging *staging
+	staged  stageView
 	// pending are objects that the model does not have yet, revised those that it has and proxies have not, with their
 	// revisions, zero for one that is gone; absorbed is the store's revision that the model has.
 	pending  map[objects.Key]bool
@@ -119,7 +126,7 @@ type Controller struct {
 func Run(ctx context.Context, config Config) error {
 	c := &Controller{
 		config: config, log: config.Log, started: time.Now(),
-		instances: registry.NewInstances(), changed: make(chan struct{}, 1), restatus: make(chan struct{}, 1),
+		instances: registry.NewInstances(), answered: make(chan struct{}, 1), changed: make(chan struct{}, 1), restatus: make(chan struct{}, 1),
 		objects: map[objects.Key]*objects.Object{}, pending: map[objects.Key]bool{}, revised: map[objects.Key]int64{}, remesh: true, advanced: make(chan struct{}), reports: map[string]client.Report{}, renamed: make(chan struct{}),
 	}
 	for _, dir := range []string{config.Cluster.Data(), config.Cluster.Run()} {
@@ -182,10 +189,14 @@ func Run(ctx context.Context, config Config) error {
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	c.metrics = registry
 	c.pusher = push.New(c.log, func(source xds.Source) *xds.Server {
-		return xds.New(ctx, c.log, time.Now, registry, source, func() { signal(c.restatus) })
+		return xds.New(ctx, c.log, time.Now, registry, source, func() {
+			signal(c.restatus)
+			signal(c.answered)
+		})
 	})
 	c.xds = c.pusher.Server()
 	c.model = build.New(c.settings)
+	c.staging = newStaging(filepath.Join(config.Cluster.Data(), "stage.json"), options.StageLimit, c.log)
 	c.update(nil)
 	return c.serve(ctx)
 }
@@ -328,11 +339,22 @@ const settle = 10 * time.Millisecond
 func (c *Controller) updateLoop(ctx context.Context) {
 	look := time.NewTicker(optionsInterval)
 	defer look.Stop()
+	step := time.NewTimer(0)
+	defer step.Stop()
 	for {
+		if at := c.stagedNow().Look; !at.IsZero() {
+			step.Reset(time.Until(at))
+		}
 		var replicas []registry.Change
 		select {
 		case <-ctx.Done():
 			return
+		case <-c.answered:
+			c.step()
+			continue
+		case <-step.C:
+			c.step()
+			continue
 		case <-c.changed:
 		case <-look.C:
 			// Another `heddle up` may have given the cluster an address for others.
@@ -416,18 +438,17 @@ func (c *Controller) update(replicas []registry.Change) {
 	change.Peers, change.Issuers = &peers, &issuers
 	c.model.Update(change)
 	addresses, problem := c.assign(c.model.GlobalHosts())
-	before, mesh := c.inForce, c.model.Update(build.Change{Addresses: addresses})
-	c.inForce = mesh
-	c.pusher.Update(mesh, revision, revised)
+	before, mesh := c.wanted, c.model.Update(build.Change{Addresses: addresses})
+	c.wanted = mesh
+	c.stage(mesh, revised)
+	c.push(push.Update{Revision: revision, Revised: revised})
+	c.step()
 	c.mu.Lock()
 	c.updated, c.problem, c.issuers = revision, problem, issuers
 	if before == nil || len(mesh.Globals)+len(before.Globals) > 0 {
 		c.exports = build.Exports(mesh)
 	}
 	c.mu.Unlock()
-	if before == nil || !model.SameNames(before, mesh) {
-		c.setNames(mesh)
-	}
 	c.export()
 	signal(c.restatus)
 }

@@ -15,6 +15,7 @@ import (
 	"heddle.io/heddle/control/durable"
 	"heddle.io/heddle/control/model"
 	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/push"
 	"heddle.io/heddle/control/stage"
 	"heddle.io/heddle/control/translate"
 )
@@ -23,9 +24,9 @@ import (
 // what the objects came to at a time, and its clients go by that until servers accept the next one. Only the loop that
 // puts models into force may use it, [staging.view] apart.
 type staging struct {
-	file  string
-	limit time.Duration
-	log   *slog.Logger
+	file   string
+	limits stage.Limits
+	log    *slog.Logger
 
 	machine *stage.Machine
 	newest  stage.Generation
@@ -39,8 +40,79 @@ type staging struct {
 	written []byte
 }
 
-func (s *staging) limits() stage.Limits {
-	return stage.Limits{Answer: s.limit, Connect: translate.ConnectTimeout}
+func newStaging(file string, limit time.Duration, log *slog.Logger) *staging {
+	if limit == 0 {
+		limit = stage.DefaultLimit
+	}
+	return &staging{file: file, limits: stage.Limits{Answer: limit, Connect: translate.ConnectTimeout}, log: log}
+}
+
+// stage has what the objects come to take its way to the proxies. Only the loop may call it, as all of the following.
+func (c *Controller) stage(mesh *model.Mesh, revised map[objects.Key]int64) {
+	c.mu.Lock()
+	all := c.objects
+	if c.staging.machine != nil {
+		all = make(map[objects.Key]*objects.Object, len(revised))
+		for key := range revised {
+			all[key] = c.objects[key]
+		}
+	}
+	defer c.mu.Unlock()
+	if c.staging.machine != nil {
+		c.staging.want(mesh, all)
+		return
+	}
+	c.staging.start(mesh, all, c.model.With)
+}
+
+// push sends what is in force.
+func (c *Controller) push(u push.Update) {
+	c.staging.keep()
+	u.Clients, u.Servers = c.staging.inForce()
+	if c.shown == nil || !model.SameNames(c.shown, u.Clients) {
+		c.setNames(u.Clients)
+	}
+	c.shown = u.Clients
+	c.staging.machine.Pushed(c.pusher.Update(u))
+}
+
+// step goes on with a change that is under way, as far as proxies have answered.
+func (c *Controller) step() {
+	now := time.Now()
+	if c.staging.underWay() {
+		proxies := c.proxiesOwing()
+		for c.staging.look(now, proxies) {
+			c.push(push.Update{Revision: c.xds.Revision(), Again: slices.Collect(maps.Keys(c.stagedNow().objects))})
+			proxies = c.proxiesOwing()
+		}
+	}
+	view := c.staging.view(now)
+	c.mu.Lock()
+	c.staged = view
+	c.mu.Unlock()
+	signal(c.restatus)
+}
+
+// stagedNow is how far the change is that is under way.
+func (c *Controller) stagedNow() stageView {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.staged
+}
+
+// proxiesOwing are all proxies, with what they have not taken. Those that run without a stream go on with what they have.
+func (c *Controller) proxiesOwing() []stage.Proxy {
+	out := c.pusher.Owed()
+	connected := make(map[string]bool, len(out))
+	for _, p := range out {
+		connected[p.ID] = true
+	}
+	for _, r := range c.Replicas() {
+		if !connected[r.NodeID] && r.State.ProxyPID != 0 {
+			out = append(out, stage.Proxy{ID: r.NodeID, Owes: 1, Serves: !r.Gateway})
+		}
+	}
+	return out
 }
 
 // effect that a mesh has in place of the one that clients go by.
@@ -82,7 +154,7 @@ func (s *staging) start(mesh *model.Mesh, all map[objects.Key]*objects.Object, r
 	s.objects = maps.Clone(all)
 	maps.DeleteFunc(s.objects, func(key objects.Key, _ *objects.Object) bool { return !goneBy(key) })
 	s.newest, s.meshes, s.before = 1, map[stage.Generation]*model.Mesh{1: mesh}, map[stage.Generation]map[objects.Key]*objects.Object{}
-	s.machine = stage.New(s.limits(), s.newest, 0)
+	s.machine = stage.New(s.limits, s.newest, 0)
 	var left kept
 	if err := durable.ReadJSON(s.file, &left); err != nil {
 		if !errors.Is(err, os.ErrNotExist) {
@@ -116,10 +188,10 @@ func (s *staging) start(mesh *model.Mesh, all map[objects.Key]*objects.Object, r
 	s.newest = wantedOne
 	s.meshes = map[stage.Generation]*model.Mesh{clientsOne: going, wantedOne: mesh}
 	s.before[clientsOne] = clients
-	s.machine = stage.New(s.limits(), clientsOne, 0)
+	s.machine = stage.New(s.limits, clientsOne, 0)
 	if len(left.Former) > 0 {
 		s.meshes[formerOne], s.before[formerOne] = gone, former
-		s.machine = stage.New(s.limits(), clientsOne, formerOne)
+		s.machine = stage.New(s.limits, clientsOne, formerOne)
 	}
 	s.machine.Want(wantedOne, effect(mesh, going))
 	s.tidy()
@@ -182,10 +254,10 @@ func (s *staging) inForce() (clients, servers *model.Mesh) {
 	return clients, &both
 }
 
-// settled says whether nothing is under way.
-func (s *staging) settled() bool {
+// underWay says whether a change is.
+func (s *staging) underWay() bool {
 	in := s.machine.InForce()
-	return in.Clients == in.Wanted && len(in.Accepted) == 0
+	return in.Clients != in.Wanted || len(in.Accepted) > 0
 }
 
 // look takes note of what proxies owe, and says whether something else is in force by that.
@@ -197,7 +269,7 @@ func (s *staging) look(now time.Time, proxies []stage.Proxy) bool {
 	}
 	after := s.machine.Status(now)
 	if without := slices.DeleteFunc(slices.Clone(after.Without), func(id string) bool { return slices.Contains(before.Without, id) }); len(without) > 0 {
-		s.log.Warn("a change goes on without proxies that do not take it", "limit", s.limit, "proxies", without)
+		s.log.Warn("a change goes on without proxies that do not take it", "limit", s.limits.Answer, "proxies", without)
 	}
 	if before.Step != after.Step {
 		s.log.Info("change of what servers accept", "step", after.Step)
@@ -261,7 +333,7 @@ type stageView struct {
 }
 
 func (s *staging) view(now time.Time) stageView {
-	v := stageView{Status: s.machine.Status(now), limit: s.limit, objects: map[objects.Key]bool{}}
+	v := stageView{Status: s.machine.Status(now), limit: s.limits.Answer, objects: map[objects.Key]bool{}}
 	for _, before := range s.before {
 		for key, o := range before {
 			v.objects[key] = v.objects[key] || !sameRevision(s.objects[key], o)

@@ -100,6 +100,7 @@ func (w *statusWriter) round(ctx context.Context) error {
 		}
 	}
 	c.mu.Unlock()
+	staged := c.stagedNow()
 	states := c.workloadStates()
 	progress := c.pusher.Progress()
 	clusters := map[string]client.ClusterStatus{}
@@ -115,7 +116,7 @@ func (w *statusWriter) round(ctx context.Context) error {
 			continue
 		}
 		status := report.Status(o.Key())
-		if programmed := programmed(o, progress[o.Key()]); programmed != nil {
+		if programmed := programmed(o, progress[o.Key()], staged); programmed != nil {
 			status.Conditions = append(status.Conditions, *programmed)
 			status.Proxies = progress[o.Key()].Running()
 		}
@@ -193,7 +194,7 @@ func (c *Controller) workloadStates() map[objects.Key][]objects.ReplicaState {
 
 // programmed says whether every proxy that uses the object runs it. Kinds that no proxy sees have no such condition. The
 // message says nothing that changes while the answer is the same.
-func programmed(o *objects.Object, p push.Progress) *metav1.Condition {
+func programmed(o *objects.Object, p push.Progress, staged stageView) *metav1.Condition {
 	switch o.Kind {
 	case objects.Namespace, objects.ServiceAccount, objects.Secret, objects.Workload, objects.Cluster, objects.AccessBinding:
 		return nil
@@ -211,8 +212,10 @@ func programmed(o *objects.Object, p push.Progress) *metav1.Condition {
 		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, "Refused", brief(refused)
 	case p.Proxies == 0:
 		condition.Status, condition.Reason, condition.Message = metav1.ConditionUnknown, "NoProxies", "no connected proxy uses it"
+	case staged.objects[o.Key()]:
+		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, "Staged", staged.message()
 	case p.Waiting > 0 || p.Revision < o.Revision:
-		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, "Pending", "proxies have not acknowledged it yet"
+		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, "Pending", "proxies have not acknowledged it yet"+staged.without()
 	default:
 		condition.Status, condition.Reason, condition.Message = metav1.ConditionTrue, "Programmed", "every connected proxy that uses it runs it"
 	}

@@ -25,12 +25,15 @@ type Pusher struct {
 	server *xds.Server
 
 	// mu is held while resources are made, by whoever changes the model or makes the first group of a kind.
-	mu      sync.Mutex
-	mesh    *model.Mesh
-	cache   *translate.Cache
-	groups  map[string]*group
-	proxies map[*xds.Proxy]*proxy
-	packed  map[proto.Message]packed
+	mu sync.Mutex
+	// mesh is what clients and gateways go by, served what servers do. Each has a cache, for they differ while a change is
+	// staged.
+	mesh, served   *model.Mesh
+	cache, inbound *translate.Cache
+	version        int64
+	groups         map[string]*group
+	proxies        map[*xds.Proxy]*proxy
+	packed         map[proto.Message]packed
 	// numbers stand for the objects that have a part in anything, in the order of carried.
 	numbers map[objects.Key]int32
 	carried []carried
@@ -69,7 +72,7 @@ type carried struct {
 
 // New makes a pusher without a model: proxies that connect to its server wait for the first. Its server is made by start.
 func New(log *slog.Logger, start func(xds.Source) *xds.Server) *Pusher {
-	p := &Pusher{log: log, cache: translate.NewCache(), groups: map[string]*group{}, proxies: map[*xds.Proxy]*proxy{},
+	p := &Pusher{log: log, cache: translate.NewCache(), inbound: translate.NewCache(), groups: map[string]*group{}, proxies: map[*xds.Proxy]*proxy{},
 		packed: map[proto.Message]packed{}, numbers: map[objects.Key]int32{}, revisions: map[objects.Key]int64{}}
 	p.server = start(p)
 	return p
@@ -78,61 +81,90 @@ func New(log *slog.Logger, start func(xds.Source) *xds.Server) *Pusher {
 // Server that the proxies connect to.
 func (p *Pusher) Server() *xds.Server { return p.server }
 
-// Update puts a model into force. It is made of the store's revision; revised are the objects that changed since the model
-// before, with their revisions, zero for one that is gone. Both models must be of one kept model: parts that they have in
-// common are the same pointers.
-func (p *Pusher) Update(mesh *model.Mesh, revision int64, revised map[objects.Key]int64) {
+// Update is a change of what is in force.
+type Update struct {
+	// Clients is what clients and gateways go by, Servers what servers do. Each, and the one before it, must be of one kept
+	// model: parts that they have in common are the same pointers.
+	Clients, Servers *model.Mesh
+	// Revision of the store that they were made of.
+	Revision int64
+	// Revised are the objects that changed since the update before, with their revisions, zero for one that is gone.
+	Revised map[objects.Key]int64
+	// Again are objects that come into force for further proxies, though they have not changed.
+	Again []objects.Key
+}
+
+// Update puts a change into force, and gives its version.
+func (p *Pusher) Update(u Update) int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	started := time.Now()
-	for key, r := range revised {
+	for key, r := range u.Revised {
 		if p.revisions[key] = r; r == 0 {
 			delete(p.revisions, key)
 		}
 	}
-	before := p.mesh
-	p.mesh = mesh
+	before, servedBefore := p.mesh, p.served
+	p.mesh, p.served = u.Clients, u.Servers
 	known := len(p.carried)
 	var changes []xds.Change
 	var moves []xds.Move
 	cause := "change"
-	d := &model.Difference{}
-	if whole := before == nil || p.cache.Crowded() || !reflect.DeepEqual(before.Settings, mesh.Settings); whole {
+	crowded := p.cache.Crowded() || p.inbound.Crowded()
+	if whole := before == nil || crowded || !reflect.DeepEqual(before.Settings, p.mesh.Settings); whole {
 		cause = "model"
-		changes, moves = p.changeAll(nil), p.regroup(nil)
-	} else if diff := model.Differ(before, mesh); diff.EndpointsAlone() {
-		cause = "endpoints"
-		changes = p.moveEndpoints(&diff)
-		if len(changes) == 0 && len(revised) == 0 && revision == p.server.Revision() {
-			return
-		}
+		changes, moves = p.changeAll(nil, nil), p.regroup(nil)
 	} else {
-		d = &diff
-		changes = p.changeAll(d)
-		moves = p.regroup(d)
+		clients, servers := model.Differ(before, p.mesh), model.Differ(servedBefore, p.served)
+		accepted := slices.Equal(servedBefore.Accepted, p.served.Accepted)
+		switch {
+		case accepted && clients.EndpointsAlone() && servers.EndpointsAlone():
+			cause = "endpoints"
+			changes = p.moveEndpoints(&clients)
+			if len(changes) == 0 && len(u.Revised)+len(u.Again) == 0 {
+				return p.version
+			}
+		case accepted:
+			changes = p.changeAll(&clients, &servers)
+			moves = p.regroup(&clients)
+		default:
+			// Whom servers accept besides is a part of all that they have.
+			changes = p.changeAll(&clients, nil)
+			moves = p.regroup(&clients)
+		}
 	}
-	version := p.server.Update(revision, changes, moves)
+	p.version = p.server.Update(u.Revision, changes, moves)
 	for i := range p.carried[known:] {
-		p.carried[known+i].version = version
+		p.carried[known+i].version = p.version
 	}
-	for key, r := range revised {
+	for key, r := range u.Revised {
 		if n, used := p.numbers[key]; used && p.carried[n].revision != r {
-			p.carried[n].revision, p.carried[n].version = r, version
+			p.carried[n].revision, p.carried[n].version = r, p.version
+		}
+	}
+	for _, key := range u.Again {
+		if n, used := p.numbers[key]; used {
+			p.carried[n].version = p.version
 		}
 	}
 	if cause == "model" {
 		p.sweep()
 	}
-	p.trace(cause, version, changes, len(moves), started)
+	p.trace(cause, p.version, changes, len(moves), started)
+	return p.version
 }
 
-// changeAll makes what a change makes a difference to, in all groups; everything with nil.
-func (p *Pusher) changeAll(d *model.Difference) []xds.Change {
+// changeAll makes what changes of what clients and servers go by make a difference to, in all groups; everything with nil.
+func (p *Pusher) changeAll(clients, servers *model.Difference) []xds.Change {
 	var changes []xds.Change
 	for id, g := range p.groups {
 		if g.proxies == 0 {
 			delete(p.groups, id)
 			continue
+		}
+		d := clients
+		if g.kind.Role == translate.Inbound {
+			d = servers
 		}
 		if change := p.changeOf(g, d); !change.Nothing() {
 			changes = append(changes, change)
@@ -238,6 +270,7 @@ func (p *Pusher) regroup(d *model.Difference) []xds.Move {
 // sweep forgets what nobody has any more. Everything has just been asked for.
 func (p *Pusher) sweep() {
 	p.cache.Sweep()
+	p.inbound.Sweep()
 	used := make(map[proto.Message]packed, len(p.packed))
 	for _, g := range p.groups {
 		made := g.made
@@ -292,7 +325,11 @@ func (p *Pusher) make(g *group) ([]*xds.Resource, []objects.Key, error) {
 		g.client, made = client, client.Resources()
 	} else {
 		var err error
-		if made, err = p.cache.Make(p.mesh, g.kind); err != nil {
+		cache, mesh := p.cache, p.mesh
+		if g.kind.Role == translate.Inbound {
+			cache, mesh = p.inbound, p.served
+		}
+		if made, err = cache.Make(mesh, g.kind); err != nil {
 			return nil, nil, err
 		}
 		g.made = made

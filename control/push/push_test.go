@@ -57,7 +57,11 @@ func (p *Pusher) config(t *testing.T, a attached) map[string]string {
 		if g.group.Failed() != "" {
 			t.Fatal(g.group.Failed())
 		}
-		made, err := translate.NewCache().Make(p.mesh, g.kind)
+		mesh := p.mesh
+		if g.kind.Role == translate.Inbound {
+			mesh = p.served
+		}
+		made, err := translate.NewCache().Make(mesh, g.kind)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -114,6 +118,9 @@ type town struct {
 	kept    *build.Model
 	changed build.Change
 	revised map[objects.Key]int64
+	// former is what clients go by while a change is staged, or went by before.
+	former   *model.Mesh
+	switched bool
 }
 
 func newTown(t *testing.T, seed uint64) *town {
@@ -133,7 +140,22 @@ func (w *town) settled() (build.Change, map[objects.Key]int64) {
 // update has a pusher send what changed.
 func (w *town) update(p *Pusher) {
 	c, revised := w.settled()
-	p.Update(w.kept.Update(c), w.revision, revised)
+	u := w.staged(w.kept.Update(c))
+	u.Revision, u.Revised = w.revision, revised
+	p.Update(u)
+}
+
+// staged is what is in force of a mesh.
+func (w *town) staged(mesh *model.Mesh) Update {
+	if w.former == nil {
+		return Update{Clients: mesh, Servers: mesh}
+	}
+	servers := *mesh
+	servers.Accepted = []*model.Mesh{w.former}
+	if w.switched {
+		return Update{Clients: mesh, Servers: &servers}
+	}
+	return Update{Clients: mesh.AsClientsOf(w.former), Servers: &servers}
 }
 
 // fresh is what a controller sends that has never seen anything else.
@@ -143,7 +165,9 @@ func (w *town) fresh(t *testing.T) *Pusher {
 	for key, o := range w.objects {
 		revised[key] = o.Revision
 	}
-	p.Update(w.mesh(), w.revision, revised)
+	u := w.staged(w.mesh())
+	u.Revision, u.Revised = w.revision, revised
+	p.Update(u)
 	return p
 }
 
@@ -279,8 +303,22 @@ func TestChangesGiveWhatAFreshStartGives(t *testing.T) {
 	for _, n := range nodes {
 		all = append(all, p.attach(t, n))
 	}
-	alone := 0
+	alone, staged := 0, 0
 	for round := range rounds {
+		// Every other change or so, one that is staged begins, goes on, or is over.
+		if w.random.IntN(4) == 0 {
+			switch {
+			case w.former == nil:
+				w.former, w.switched = w.kept.Mesh(), false
+			case !w.switched:
+				w.switched = true
+			default:
+				w.former = nil
+			}
+		}
+		if w.former != nil {
+			staged++
+		}
 		if w.change() {
 			alone++
 		}
@@ -302,7 +340,7 @@ func TestChangesGiveWhatAFreshStartGives(t *testing.T) {
 			}
 		}
 	}
-	if alone < rounds/50 {
-		t.Errorf("only %d changes were of endpoints alone", alone)
+	if alone < rounds/50 || staged < rounds/3 || staged > rounds*9/10 {
+		t.Errorf("%d changes were of endpoints alone, %d staged", alone, staged)
 	}
 }

@@ -80,7 +80,7 @@ func TestEnvoyRuns(t *testing.T) {
 				})
 			})
 			server := pusher.Server()
-			pusher.Update(s.mesh, 1, nil)
+			pusher.Update(push.Update{Clients: s.mesh, Servers: s.mesh, Revision: 1})
 			agent := grpc.NewServer()
 			server.Register(agent)
 			secretservice.RegisterSecretDiscoveryServiceServer(agent, serverv3.NewServer(ctx, secrets(t, node), nil))
@@ -101,7 +101,7 @@ func TestEnvoyRuns(t *testing.T) {
 			// Removing the rule for mutual TLS everywhere changes every cluster and no endpoint.
 			before := *s.mesh
 			before.Destinations = nil
-			pusher.Update(&before, 2, nil)
+			pusher.Update(push.Update{Clients: &before, Servers: &before, Revision: 2})
 			synced(t, server, changed, 2)
 			// So does having it back and removing it in quick succession.
 			revision := int64(3)
@@ -110,7 +110,7 @@ func TestEnvoyRuns(t *testing.T) {
 				if revision%2 == 0 {
 					mesh = &before
 				}
-				pusher.Update(mesh, revision, nil)
+				pusher.Update(push.Update{Clients: mesh, Servers: mesh, Revision: revision})
 				// Each push meets the proxy in another state of the one before: that is what this is about.
 				<-time.After(time.Duration(revision%7) * time.Millisecond)
 			}

@@ -74,6 +74,25 @@ func (m *Model) Admit(writes []store.Write) ([]store.Write, map[objects.Key]Warn
 	return writes, warnings, nil
 }
 
+// With is the mesh as it would be with these objects in place of those of their keys; nil for none.
+func (m *Model) With(objs map[objects.Key]*objects.Object) *model.Mesh {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	back := make(map[objects.Key]*objects.Object, len(objs))
+	for key := range objs {
+		back[key] = nil
+		if e := m.entries[key]; e != nil {
+			back[key] = e.object
+		}
+	}
+	m.before = map[any]any{}
+	m.update(Change{Objects: objs})
+	with := m.mesh
+	m.update(Change{Objects: back})
+	m.before = nil
+	return with
+}
+
 // Warnings are what works less in an object than its author may think.
 type Warnings struct {
 	// Unresolved is what it names and does not exist.
