@@ -17,7 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"heddle.io/heddle/control/model"
-	"heddle.io/heddle/control/model/build"
+	"heddle.io/heddle/control/model/resolve"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/registry"
 	"heddle.io/heddle/control/translate"
@@ -35,7 +35,7 @@ func benchSpace(i int) string { return fmt.Sprintf("ns-%02d", i%benchSpaces) }
 func large(b *testing.B, services int) (*town, *Pusher) {
 	b.Helper()
 	w := &town{settings: model.DefaultSettings("one"), objects: map[objects.Key]*objects.Object{}, replicas: map[string]registry.Instance{}}
-	w.kept = build.New(w.settings)
+	w.kept = resolve.New(w.settings)
 	w.settled()
 	for i := range services {
 		s := &corev1.Service{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}, ObjectMeta: metav1.ObjectMeta{Namespace: benchSpace(i), Name: fmt.Sprintf("s-%d", i)}}
