@@ -35,7 +35,7 @@ import (
 	"heddle.io/heddle/control/cluster"
 	"heddle.io/heddle/control/federation"
 	"heddle.io/heddle/control/model"
-	"heddle.io/heddle/control/model/build"
+	"heddle.io/heddle/control/model/resolve"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/push"
 	"heddle.io/heddle/control/registry"
@@ -88,7 +88,7 @@ type Controller struct {
 	objects  map[objects.Key]*objects.Object
 	revision int64
 	updated  int64
-	model    *build.Model
+	model    *resolve.Model
 	// absorbing is held while objects are put into the model; before mu.
 	absorbing sync.Mutex
 	// wanted is what the objects come to, and staging takes it to the proxies in steps; both are the loop's own. staged is how
@@ -195,7 +195,7 @@ func Run(ctx context.Context, config Config) error {
 		})
 	})
 	c.xds = c.pusher.Server()
-	c.model = build.New(c.settings)
+	c.model = resolve.New(c.settings)
 	c.staging = newStaging(filepath.Join(config.Cluster.Data(), "stage.json"), options.StageLimit, c.log)
 	c.update(nil)
 	return c.serve(ctx)
@@ -394,7 +394,7 @@ const optionsInterval = 5 * time.Second
 func (c *Controller) absorb() {
 	c.absorbing.Lock()
 	defer c.absorbing.Unlock()
-	change := build.Change{Objects: map[objects.Key]*objects.Object{}}
+	change := resolve.Change{Objects: map[objects.Key]*objects.Object{}}
 	c.mu.Lock()
 	for key := range c.pending {
 		o := c.objects[key]
@@ -414,7 +414,7 @@ func (c *Controller) absorb() {
 // call it.
 func (c *Controller) update(replicas []registry.Change) {
 	c.absorb()
-	change := build.Change{Instances: map[string]*registry.Instance{}}
+	change := resolve.Change{Instances: map[string]*registry.Instance{}}
 	for _, r := range slices.Concat(replicas, c.instances.Changes()) {
 		if r.After != nil {
 			change.Instances[r.After.ID()] = r.After
@@ -438,7 +438,7 @@ func (c *Controller) update(replicas []registry.Change) {
 	change.Peers, change.Issuers = &peers, &issuers
 	c.model.Update(change)
 	addresses, problem := c.assign(c.model.GlobalHosts())
-	before, mesh := c.wanted, c.model.Update(build.Change{Addresses: addresses})
+	before, mesh := c.wanted, c.model.Update(resolve.Change{Addresses: addresses})
 	c.wanted = mesh
 	c.stage(mesh, revised)
 	c.push(push.Update{Revision: revision, Revised: revised})
@@ -446,7 +446,7 @@ func (c *Controller) update(replicas []registry.Change) {
 	c.mu.Lock()
 	c.updated, c.problem, c.issuers = revision, problem, issuers
 	if before == nil || len(mesh.Globals)+len(before.Globals) > 0 {
-		c.exports = build.Exports(mesh)
+		c.exports = resolve.Exports(mesh)
 	}
 	c.mu.Unlock()
 	c.export()
@@ -477,7 +477,7 @@ func (c *Controller) Stored(ctx context.Context, revision int64) (map[objects.Ke
 const storedTimeout = 10 * time.Second
 
 // Admit implements [server.Controller].
-func (c *Controller) Admit(writes []store.Write) ([]store.Write, map[objects.Key]build.Warnings, []error) {
+func (c *Controller) Admit(writes []store.Write) ([]store.Write, map[objects.Key]resolve.Warnings, []error) {
 	c.absorb()
 	return c.model.Admit(writes)
 }

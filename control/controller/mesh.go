@@ -20,7 +20,7 @@ import (
 	"heddle.io/heddle/control/cluster"
 	"heddle.io/heddle/control/federation"
 	"heddle.io/heddle/control/model"
-	"heddle.io/heddle/control/model/build"
+	"heddle.io/heddle/control/model/resolve"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/registry"
 	"heddle.io/heddle/control/server/client"
@@ -191,7 +191,7 @@ func (c *Controller) rotateWorkloads(ctx context.Context) error {
 // setNames makes the names of a model what DNS servers answer.
 func (c *Controller) setNames(mesh *model.Mesh) {
 	names := client.Names{Domain: mesh.Settings.Domain, Hosts: []client.NamedHost{}}
-	for _, n := range build.Names(mesh) {
+	for _, n := range resolve.Names(mesh) {
 		names.Hosts = append(names.Hosts, client.NamedHost{Name: n.Host, Addresses: n.Addresses, Limited: n.Visible.Limited, Namespaces: n.Visible.Namespaces})
 	}
 	c.mu.Lock()

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"heddle.io/heddle/control/model"
-	"heddle.io/heddle/control/model/build"
+	"heddle.io/heddle/control/model/resolve"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/stage"
 )
@@ -25,7 +25,7 @@ type brain struct {
 	objects map[objects.Key]*objects.Object
 	// revision of the store.
 	revision int64
-	model    *build.Model
+	model    *resolve.Model
 	staging  *staging
 	pushed   int64
 }
@@ -68,10 +68,10 @@ func (b *brain) store(text string) *objects.Object {
 
 // start is a controller that has just come, with what is stored and what the one before it kept.
 func (b *brain) start() {
-	b.model = build.New(model.DefaultSettings("c"))
+	b.model = resolve.New(model.DefaultSettings("c"))
 	b.staging = newStaging(b.file, 0, slog.New(slog.DiscardHandler))
 	b.pushed = 0
-	b.staging.start(b.model.Update(build.Change{Objects: b.objects}), b.objects, b.model.With)
+	b.staging.start(b.model.Update(resolve.Change{Objects: b.objects}), b.objects, b.model.With)
 	b.push()
 }
 
@@ -86,7 +86,7 @@ func (b *brain) apply(text string) {
 	b.t.Helper()
 	o := b.store(text)
 	changed := map[objects.Key]*objects.Object{o.Key(): o}
-	b.staging.want(b.model.Update(build.Change{Objects: changed}), changed)
+	b.staging.want(b.model.Update(resolve.Change{Objects: changed}), changed)
 	b.push()
 }
 

@@ -13,7 +13,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"heddle.io/heddle/control/model/build"
+	"heddle.io/heddle/control/model/resolve"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/push"
 	"heddle.io/heddle/control/server/client"
@@ -123,7 +123,7 @@ func (w *statusWriter) round(ctx context.Context) error {
 		if o.Kind == objects.Cluster {
 			status.Conditions = append(status.Conditions, clusterConditions(o, clusters[o.GetName()])...)
 		}
-		status.Conditions = build.MergeConditions(o.Status.Conditions, status.Conditions, now)
+		status.Conditions = resolve.MergeConditions(o.Status.Conditions, status.Conditions, now)
 		if o.Kind == objects.Workload {
 			status.Workload = &objects.WorkloadState{Replicas: states[o.Key()]}
 		}

@@ -1,5 +1,5 @@
 // Package model is Heddle's neutral picture of a mesh: services, routes, policies, gateways. It knows neither xDS nor
-// Kubernetes. It is built by control/model/build, which lets nothing in that cannot work, so translation needs no
+// Kubernetes. It is built by control/model/resolve, which lets nothing in that cannot work, so translation needs no
 // checks. Every part keeps the object and field that it comes from.
 package model
 

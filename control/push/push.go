@@ -11,6 +11,7 @@ import (
 	"time"
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"google.golang.org/protobuf/proto"
 
 	"heddle.io/heddle/control/model"
@@ -34,6 +35,10 @@ type Pusher struct {
 	groups         map[string]*group
 	proxies        map[*xds.Proxy]*proxy
 	packed         map[proto.Message]packed
+	// hosts are marshalled virtual hosts.
+	hosts map[*routev3.VirtualHost][]byte
+	// swept is how many of both there were when those without use were forgotten last.
+	swept int
 	// numbers stand for the objects that have a part in anything, in the order of carried.
 	numbers map[objects.Key]int32
 	carried []carried
@@ -73,7 +78,7 @@ type carried struct {
 // New makes a pusher without a model: proxies that connect to its server wait for the first. Its server is made by start.
 func New(log *slog.Logger, start func(xds.Source) *xds.Server) *Pusher {
 	p := &Pusher{log: log, cache: translate.NewCache(), inbound: translate.NewCache(), groups: map[string]*group{}, proxies: map[*xds.Proxy]*proxy{},
-		packed: map[proto.Message]packed{}, numbers: map[objects.Key]int32{}, revisions: map[objects.Key]int64{}}
+		packed: map[proto.Message]packed{}, hosts: map[*routev3.VirtualHost][]byte{}, numbers: map[objects.Key]int32{}, revisions: map[objects.Key]int64{}}
 	p.server = start(p)
 	return p
 }
@@ -110,7 +115,7 @@ func (p *Pusher) Update(u Update) int64 {
 	var changes []xds.Change
 	var moves []xds.Move
 	cause := "change"
-	crowded := p.cache.Crowded() || p.inbound.Crowded()
+	crowded := p.cache.Crowded() || p.inbound.Crowded() || p.crowded()
 	if whole := before == nil || crowded || !reflect.DeepEqual(before.Settings, p.mesh.Settings); whole {
 		cause = "model"
 		changes, moves = p.changeAll(nil, nil), p.regroup(nil)
@@ -267,11 +272,14 @@ func (p *Pusher) regroup(d *model.Difference) []xds.Move {
 	return moves
 }
 
+// crowded says that many messages have been packed since the last sweep, and most may be of no use any more.
+func (p *Pusher) crowded() bool { return len(p.packed)+len(p.hosts) > 2*p.swept+10000 }
+
 // sweep forgets what nobody has any more. Everything has just been asked for.
 func (p *Pusher) sweep() {
 	p.cache.Sweep()
 	p.inbound.Sweep()
-	used := make(map[proto.Message]packed, len(p.packed))
+	used, hosts := make(map[proto.Message]packed, len(p.packed)), make(map[*routev3.VirtualHost][]byte, len(p.hosts))
 	for _, g := range p.groups {
 		made := g.made
 		if g.client != nil {
@@ -284,9 +292,16 @@ func (p *Pusher) sweep() {
 			if one, is := p.packed[m]; is {
 				used[m] = one
 			}
+			if table, is := m.(*routev3.RouteConfiguration); is {
+				for _, h := range table.VirtualHosts {
+					if one, is := p.hosts[h]; is {
+						hosts[h] = one
+					}
+				}
+			}
 		})
 	}
-	p.packed = used
+	p.packed, p.hosts, p.swept = used, hosts, len(used)+len(hosts)
 	old := p.carried
 	p.carried, p.numbers = nil, map[objects.Key]int32{}
 	for _, g := range p.groups {
@@ -392,9 +407,12 @@ func (p *Pusher) pack(made *translate.Resources) ([]*xds.Resource, error) {
 		}
 	}
 	for _, m := range made.Routes {
-		if _, err := one(xds.Routes, m.Name, m, nil); err != nil {
+		// Each kind has its own, and a new one with each change: it is not worth keeping.
+		r, err := p.packTable(m)
+		if err != nil {
 			return nil, err
 		}
+		out = append(out, r)
 	}
 	return out, nil
 }

@@ -18,7 +18,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"heddle.io/heddle/control/model"
-	"heddle.io/heddle/control/model/build"
+	"heddle.io/heddle/control/model/resolve"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/registry"
 	"heddle.io/heddle/control/translate"
@@ -115,8 +115,8 @@ type town struct {
 	replicas map[string]registry.Instance
 	revision int64
 	// kept is what a controller keeps, with what changed since it was asked last.
-	kept    *build.Model
-	changed build.Change
+	kept    *resolve.Model
+	changed resolve.Change
 	revised map[objects.Key]int64
 	// former is what clients go by while a change is staged, or went by before.
 	former   *model.Mesh
@@ -125,15 +125,15 @@ type town struct {
 
 func newTown(t *testing.T, seed uint64) *town {
 	w := &town{t: t, random: rand.New(rand.NewPCG(seed, seed+1)), settings: model.DefaultSettings("one"), objects: map[objects.Key]*objects.Object{}, replicas: map[string]registry.Instance{}}
-	w.kept = build.New(w.settings)
+	w.kept = resolve.New(w.settings)
 	w.settled()
 	return w
 }
 
 // settled is what changed; nothing has afterwards.
-func (w *town) settled() (build.Change, map[objects.Key]int64) {
+func (w *town) settled() (resolve.Change, map[objects.Key]int64) {
 	c, revised := w.changed, w.revised
-	w.changed, w.revised = build.Change{Objects: map[objects.Key]*objects.Object{}, Instances: map[string]*registry.Instance{}}, map[objects.Key]int64{}
+	w.changed, w.revised = resolve.Change{Objects: map[objects.Key]*objects.Object{}, Instances: map[string]*registry.Instance{}}, map[objects.Key]int64{}
 	return c, revised
 }
 
@@ -267,11 +267,11 @@ func (w *town) instance(ns, s string, n int) registry.Instance {
 }
 
 func (w *town) mesh() *model.Mesh {
-	runtime := build.Runtime{Addresses: map[string]netip.Addr{}}
+	runtime := resolve.Runtime{Addresses: map[string]netip.Addr{}}
 	for _, id := range slices.Sorted(maps.Keys(w.replicas)) {
 		runtime.Instances = append(runtime.Instances, w.replicas[id])
 	}
-	mesh, _ := build.Mesh(w.settings, slices.Collect(maps.Values(w.objects)), runtime)
+	mesh, _ := resolve.Mesh(w.settings, slices.Collect(maps.Values(w.objects)), runtime)
 	return mesh
 }
 

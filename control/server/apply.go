@@ -18,7 +18,7 @@ import (
 	"heddle.io/heddle/control/access"
 	"heddle.io/heddle/control/audit"
 	"heddle.io/heddle/control/cluster"
-	"heddle.io/heddle/control/model/build"
+	"heddle.io/heddle/control/model/resolve"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/server/client"
 	"heddle.io/heddle/control/store"
@@ -330,7 +330,7 @@ const reasonNoAddress = "NoAddress"
 
 // warningTexts say, by object, what works less than its author may think: names of objects that do not exist, and fields
 // without effect.
-func warningTexts(found map[objects.Key]build.Warnings) map[objects.Key][]string {
+func warningTexts(found map[objects.Key]resolve.Warnings) map[objects.Key][]string {
 	out := map[objects.Key][]string{}
 	for key, w := range found {
 		for _, f := range w.Unresolved {

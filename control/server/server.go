@@ -36,7 +36,7 @@ import (
 	"heddle.io/heddle/control/ca"
 	"heddle.io/heddle/control/connlimit"
 	"heddle.io/heddle/control/model"
-	"heddle.io/heddle/control/model/build"
+	"heddle.io/heddle/control/model/resolve"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/server/client"
 	"heddle.io/heddle/control/store"
@@ -66,8 +66,8 @@ type Controller interface {
 	// Stored are all objects as they are in the store, at this revision of it or a later one, which it returns. Objects are
 	// shared and must not be changed.
 	Stored(ctx context.Context, revision int64) (map[objects.Key]*objects.Object, int64, error)
-	// Admit checks a batch as a whole against what is stored (see [build.Model.Admit]).
-	Admit(writes []store.Write) ([]store.Write, map[objects.Key]build.Warnings, []error)
+	// Admit checks a batch as a whole against what is stored (see [resolve.Model.Admit]).
+	Admit(writes []store.Write) ([]store.Write, map[objects.Key]resolve.Warnings, []error)
 }
 
 // Config of a server.

@@ -21,7 +21,7 @@ import (
 	"heddle.io/heddle/control/ca"
 	"heddle.io/heddle/control/connlimit"
 	"heddle.io/heddle/control/model"
-	"heddle.io/heddle/control/model/build"
+	"heddle.io/heddle/control/model/resolve"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/server/client"
 	contract "heddle.io/heddle/control/store"
@@ -64,13 +64,13 @@ func (s *stub) Stored(ctx context.Context, _ int64) (map[objects.Key]*objects.Ob
 	return out, revision, err
 }
 
-func (s *stub) Admit(writes []contract.Write) ([]contract.Write, map[objects.Key]build.Warnings, []error) {
+func (s *stub) Admit(writes []contract.Write) ([]contract.Write, map[objects.Key]resolve.Warnings, []error) {
 	all, _, err := s.Stored(context.Background(), 0)
 	if err != nil {
 		return nil, nil, []error{err}
 	}
-	m := build.New(model.DefaultSettings("c"))
-	m.Update(build.Change{Objects: all})
+	m := resolve.New(model.DefaultSettings("c"))
+	m.Update(resolve.Change{Objects: all})
 	return m.Admit(writes)
 }
 

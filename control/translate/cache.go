@@ -39,6 +39,8 @@ type Cache struct {
 	// routes bound to sidecars and policies, by host.
 	routes   byHost[model.Routes]
 	policies byHost[model.DestinationPolicy]
+	// unknown is the virtual host for hosts that nobody has a route for.
+	unknown *routev3.VirtualHost
 	// servers are all of an inbound kind.
 	servers memories[string, *Resources]
 }
@@ -134,6 +136,7 @@ func (c *Cache) enter(mesh *model.Mesh) {
 	c.policies.apply(mesh.Destinations, d.Destinations, func(p *model.DestinationPolicy) []string { return []string{p.Host} })
 	if !reflect.DeepEqual(c.mesh.Settings, mesh.Settings) || !slices.Equal(c.mesh.PeerModes, mesh.PeerModes) {
 		c.epoch++
+		c.unknown = nil
 	}
 	c.mesh = mesh
 }

@@ -468,7 +468,10 @@ func (g *generator) routeTable(port uint16, rows []row, foreign []*routev3.Virtu
 	for _, r := range rows {
 		hosts = append(hosts, r.host)
 	}
-	hosts = append(append(hosts, foreign...), g.unknownHost())
+	if g.cache.unknown == nil {
+		g.cache.unknown = g.unknownHost()
+	}
+	hosts = append(append(hosts, foreign...), g.cache.unknown)
 	return &routev3.RouteConfiguration{
 		Name:                           fmt.Sprint(port),
 		ValidateClusters:               flag(false),

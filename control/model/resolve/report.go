@@ -1,4 +1,4 @@
-package build
+package resolve
 
 import (
 	"fmt"

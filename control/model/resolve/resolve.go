@@ -1,6 +1,6 @@
-// Package build makes the model from objects and replicas, and says of every object whether it is accepted, whether
+// Package resolve makes the model from objects and replicas by resolving what they name, keeps it up to date, and says of every object whether it is accepted, whether
 // what it names exists, and which of its fields have no effect.
-package build
+package resolve
 
 import (
 	"cmp"
