@@ -73,7 +73,8 @@ func KeysOfOthers(c cluster.Cluster) string {
 	if _, err := os.Stat(file); err != nil || !strings.HasPrefix(file, c.Data()+"/") {
 		return ""
 	}
-	if _, err := os.Stat(filepath.Join(c.Data(), "store", "etcd")); err == nil {
+	// A cluster that was given an external store keeps what it had before.
+	if _, err := os.Stat(filepath.Join(c.Data(), "store", "etcd")); err == nil && o.Etcd.Endpoints == "" {
 		return ""
 	}
 	return file

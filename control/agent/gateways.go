@@ -15,7 +15,7 @@ import (
 	"heddle.io/heddle/control/agent/network"
 	"heddle.io/heddle/control/cluster"
 	"heddle.io/heddle/control/model"
-	"heddle.io/heddle/control/model/build"
+	"heddle.io/heddle/control/model/resolve"
 	"heddle.io/heddle/control/objects"
 )
 
@@ -116,7 +116,7 @@ func publicPorts(known map[objects.Key]*objects.Object, own string) []uint16 {
 	var ports []uint16
 	for _, o := range known {
 		g, ok := o.Resource.(*v1alpha1.GlobalNamespace)
-		if !ok || !slices.ContainsFunc(g.Spec.Mappings, func(m v1alpha1.NamespaceMapping) bool { return build.Covers(m.Cluster, own) }) {
+		if !ok || !slices.ContainsFunc(g.Spec.Mappings, func(m v1alpha1.NamespaceMapping) bool { return resolve.Covers(m.Cluster, own) }) {
 			continue
 		}
 		for _, p := range g.Spec.PublicServices {

@@ -19,7 +19,7 @@ import (
 	"heddle.io/heddle/api/v1alpha1"
 	"heddle.io/heddle/control/cluster"
 	"heddle.io/heddle/control/model"
-	"heddle.io/heddle/control/model/build"
+	"heddle.io/heddle/control/model/resolve"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/registry"
 	"heddle.io/heddle/control/server/client"
@@ -59,7 +59,7 @@ func (o offer) name() string { return o.export.Namespace + "/" + o.export.Name }
 func (m meshCheck) mapped(cluster, namespace string) bool {
 	return slices.ContainsFunc(m.global, func(g *v1alpha1.GlobalNamespace) bool {
 		v := gnsView{spec: &g.Spec}
-		return v.maps(cluster, namespace) && slices.ContainsFunc(g.Spec.Mappings, func(mapping v1alpha1.NamespaceMapping) bool { return build.Covers(mapping.Cluster, m.mesh.Cluster) })
+		return v.maps(cluster, namespace) && slices.ContainsFunc(g.Spec.Mappings, func(mapping v1alpha1.NamespaceMapping) bool { return resolve.Covers(mapping.Cluster, m.mesh.Cluster) })
 	})
 }
 

@@ -14,7 +14,7 @@ import (
 
 	"heddle.io/heddle/api/v1alpha1"
 	"heddle.io/heddle/control/model"
-	"heddle.io/heddle/control/model/build"
+	"heddle.io/heddle/control/model/resolve"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/server/client"
 )
@@ -104,7 +104,7 @@ func readGlobalNamespace(ctx context.Context, c *client.Client, name string) (gn
 // maps says whether a namespace of a cluster belongs to the global namespace.
 func (v gnsView) maps(cluster, namespace string) bool {
 	for _, m := range v.spec.Mappings {
-		if build.Covers(m.Cluster, cluster) && build.Covers(m.Namespace, namespace) {
+		if resolve.Covers(m.Cluster, cluster) && resolve.Covers(m.Namespace, namespace) {
 			return true
 		}
 	}
@@ -212,7 +212,7 @@ func (v gnsView) problems(s *session) []string {
 		}
 	}
 	for _, name := range sortedKeys(problems) {
-		if slices.ContainsFunc(v.spec.Mappings, func(m v1alpha1.NamespaceMapping) bool { return build.Covers(m.Cluster, name) }) {
+		if slices.ContainsFunc(v.spec.Mappings, func(m v1alpha1.NamespaceMapping) bool { return resolve.Covers(m.Cluster, name) }) {
 			out = append(out, "cluster "+name+": "+strings.Join(problems[name], "; "))
 		}
 	}

@@ -22,6 +22,7 @@ import (
 	"heddle.io/heddle/control/federation"
 	"heddle.io/heddle/control/seal"
 	"heddle.io/heddle/control/server/client"
+	"heddle.io/heddle/control/stage"
 )
 
 // eastWestGateways is how many run where other clusters can reach them: one may be lost.
@@ -49,6 +50,7 @@ type upOptions struct {
 	secretsKey      string
 	kmsCommand      string
 	etcd            cluster.Etcd
+	stageLimit      time.Duration
 	// given says whether the user set a flag.
 	given func(flag string) bool
 }
@@ -67,6 +69,7 @@ func (o *upOptions) register(flags *pflag.FlagSet) {
 	flags.StringVar(&o.workloadKeyType, "workload-key-type", "", `the keys of workloads' certificates: ecdsa-p256 or rsa-2048 (default "ecdsa-p256")`)
 	flags.StringVar(&o.secretsKey, "secrets-key-file", "", "the file with the keys that Secrets are encrypted with, made when it is not there; down leaves it alone (default: a file in the cluster's data)")
 	flags.StringVar(&o.kmsCommand, "kms-command", "", "a program that wraps these keys with a key management service (see the note on secrets at rest), or none")
+	flags.DurationVar(&o.stageLimit, "stage-limit", stage.DefaultLimit, "how long a change of what servers accept waits for a proxy that does not take it, before it goes on without")
 	flags.StringVar(&o.etcd.Endpoints, "etcd-endpoints", "", "keep objects in an external etcd cluster: its members' client URLs, separated by commas (https://HOST:PORT)")
 	flags.StringVar(&o.etcd.CACert, "etcd-cacert", "", "a file (PEM) with the authority of the etcd members' certificates")
 	flags.StringVar(&o.etcd.Cert, "etcd-cert", "", "a file (PEM) with the controller's certificate for etcd")
@@ -78,6 +81,9 @@ func (o *upOptions) register(flags *pflag.FlagSet) {
 	flags.BoolVar(&o.foreground, "foreground", false, "stay in the foreground, as systemd units want it")
 	flags.DurationVar(&o.timeout, "timeout", 90*time.Second, "how long to wait until the cluster is ready")
 }
+
+// minStageLimit is the least that may be asked for: proxies take a change within some 100 ms, on a busy machine longer.
+const minStageLimit = time.Second
 
 // check finds flags that are wrong whatever there is.
 func (o upOptions) check() error {
@@ -106,6 +112,9 @@ func (o upOptions) check() error {
 	}
 	if o.token != "" && o.join == "" {
 		return errors.New("--token goes with --join ADDRESS")
+	}
+	if o.given("stage-limit") && o.stageLimit < minStageLimit {
+		return fmt.Errorf("--stage-limit %s: give at least %s, in which a proxy that is well takes a change", o.stageLimit, minStageLimit)
 	}
 	return nil
 }
@@ -168,6 +177,9 @@ func (o upOptions) settle(c cluster.Cluster, before cluster.Options, kept, runni
 		if want.WorkloadKeyType = string(kind); kind == ca.ECDSAP256 {
 			want.WorkloadKeyType = ""
 		}
+	}
+	if o.given("stage-limit") {
+		want.StageLimit = o.stageLimit
 	}
 	if o.given("privileged-workloads") {
 		want.PrivilegedWorkloads = o.privileged
@@ -244,7 +256,7 @@ func (o upOptions) address(want cluster.Options, kept bool, m machine) (cluster.
 // changing names the flags that a running cluster cannot heed.
 func (o upOptions) changing() string {
 	var names []string
-	for _, flag := range []string{"advertise", "gateway-proxy", "api-address", "api-client-ca", "workload-key-type", "privileged-workloads", "secrets-key-file", "kms-command", "etcd-endpoints", "etcd-cacert", "etcd-cert", "etcd-key"} {
+	for _, flag := range []string{"advertise", "gateway-proxy", "api-address", "api-client-ca", "stage-limit", "workload-key-type", "privileged-workloads", "secrets-key-file", "kms-command", "etcd-endpoints", "etcd-cacert", "etcd-cert", "etcd-key"} {
 		if o.given(flag) {
 			names = append(names, "--"+flag)
 		}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -36,6 +37,7 @@ func TestFlagsThatNeverWork(t *testing.T) {
 		"--advertise here":                "IP address",
 		"--advertise 10.0.0.1 --isolated": "contradict",
 		"--token hdl1.x":                  "--join",
+		"--stage-limit 10ms":              "at least 1s",
 		"--isolated --ip-family ipv6":     "",
 		"--workload-key-type rsa-1024":    "rsa-2048",
 		"--ca-cert a":                     "go together",
@@ -102,6 +104,8 @@ func TestOptionsAreSettledByFlagsAndWhatWasKept(t *testing.T) {
 		"hidden stays hidden":               {"", &lonely, false, lonely, ""},
 		"another proxy for gateways":        {"--gateway-proxy " + envoy, &isolated, false, withEnvoy, ""},
 		"and back":                          {"--gateway-proxy=", &withEnvoy, false, isolated, ""},
+		"another limit for stages":          {"--stage-limit 5s", &isolated, false, with(isolated, func(o *cluster.Options) { o.StageLimit = 5 * time.Second }), ""},
+		"a limit while it runs":             {"--stage-limit 5s", &isolated, true, fresh, "--keep-data"},
 		"another address":                   {"--advertise 192.168.1.10", &shared, false, named, ""},
 		"other family":                      {"--ip-family ipv6", &isolated, false, fresh, "made with ipv4"},
 		"isolated now":                      {"--isolated", &shared, false, fresh, "made without isolation"},

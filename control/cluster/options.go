@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"time"
 
 	"heddle.io/heddle/control/durable"
 )
@@ -44,6 +45,8 @@ type Options struct {
 	// KMSCommand is a program that wraps these keys with a key management service; empty leaves them in the file as they
 	// are.
 	KMSCommand string `json:"kmsCommand,omitempty"`
+	// StageLimit is how long a change that concerns two ends waits for a proxy that does not take it; zero for the default.
+	StageLimit time.Duration `json:"stageLimit,omitempty"`
 	// Etcd is the external cluster that objects are kept in; empty for a member inside the controller.
 	Etcd Etcd `json:"etcd,omitzero"`
 }

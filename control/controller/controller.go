@@ -11,10 +11,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -33,7 +35,7 @@ import (
 	"heddle.io/heddle/control/cluster"
 	"heddle.io/heddle/control/federation"
 	"heddle.io/heddle/control/model"
-	"heddle.io/heddle/control/model/build"
+	"heddle.io/heddle/control/model/resolve"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/push"
 	"heddle.io/heddle/control/registry"
@@ -77,8 +79,10 @@ type Controller struct {
 	audit      *audit.Log
 	metrics    prometheus.Gatherer
 	started    time.Time
-	// rebuild and restatus each hold one value when there is work.
-	rebuild  chan struct{}
+	// answered holds one value when a proxy has answered, come or gone.
+	answered chan struct{}
+	// changed and restatus each hold one value when there is work.
+	changed  chan struct{}
 	restatus chan struct{}
 
 	// keeping is held while a report is taken and kept; before mu.
@@ -87,10 +91,26 @@ type Controller struct {
 	mu       sync.Mutex
 	objects  map[objects.Key]*objects.Object
 	revision int64
-	built    int64
-	report   *build.Report
-	reports  map[string]client.Report
-	problem  string
+	updated  int64
+	model    *resolve.Model
+	// absorbing is held while objects are put into the model; before mu.
+	absorbing sync.Mutex
+	// wanted is what the objects come to, and staging takes it to the proxies in steps; both are the loop's own. staged is how
+	// far that is.
+	wanted *model.Mesh
+	// shown is what clients go by, whose names DNS servers answer; the loop's own, too.
+	shown   *model.Mesh
+	staging *staging
+	staged  stageView
+	// pending are objects that the model does not have yet, revised those that it has and proxies have not, with their
+	// versions, empty for one that is gone; absorbed is how many changes the model has.
+	pending  map[objects.Key]bool
+	revised  map[objects.Key]objects.Version
+	absorbed int64
+	// remesh says that clusters or global namespaces are among them.
+	remesh  bool
+	reports map[string]client.Report
+	problem string
 	// issuers are who this cluster's own certificates are of, as the proxies were told last.
 	issuers []cluster.Issuer
 	// exports are what this cluster offers to others.
@@ -108,8 +128,8 @@ type Controller struct {
 func Run(ctx context.Context, config Config) error {
 	c := &Controller{
 		config: config, log: config.Log, started: time.Now(),
-		instances: registry.NewInstances(), rebuild: make(chan struct{}, 1), restatus: make(chan struct{}, 1),
-		objects: map[objects.Key]*objects.Object{}, reports: map[string]client.Report{}, renamed: make(chan struct{}),
+		instances: registry.NewInstances(), answered: make(chan struct{}, 1), changed: make(chan struct{}, 1), restatus: make(chan struct{}, 1),
+		objects: map[objects.Key]*objects.Object{}, pending: map[objects.Key]bool{}, revised: map[objects.Key]objects.Version{}, remesh: true, reports: map[string]client.Report{}, renamed: make(chan struct{}),
 	}
 	for _, dir := range []string{config.Cluster.Data(), config.Cluster.Run()} {
 		if err := os.MkdirAll(dir, 0o711); err != nil {
@@ -169,10 +189,15 @@ func Run(ctx context.Context, config Config) error {
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	c.metrics = registry
 	c.pusher = push.New(c.log, func(source xds.Source) *xds.Server {
-		return xds.New(ctx, c.log, time.Now, registry, source, func() { signal(c.restatus) })
+		return xds.New(ctx, c.log, time.Now, registry, source, func() {
+			signal(c.restatus)
+			signal(c.answered)
+		})
 	})
 	c.xds = c.pusher.Server()
-	c.build()
+	c.model = resolve.New(c.settings)
+	c.staging = newStaging(filepath.Join(config.Cluster.Data(), "stage.json"), options.StageLimit, c.log)
+	c.update(nil)
 	return c.serve(ctx)
 }
 
@@ -206,7 +231,7 @@ func (c *Controller) serve(ctx context.Context) error {
 		})
 	}
 	part("follow store", func() error { c.store.Run(ctx); return nil })
-	part("build", func() error { c.buildLoop(ctx); return nil })
+	part("update", func() error { c.updateLoop(ctx); return nil })
 	part("statuses", func() error { c.statusLoop(ctx); return nil })
 	part("secrets", func() error { c.secretsLoop(ctx); return nil })
 	part("federation", func() error { c.federation.Run(ctx); return nil })
@@ -248,19 +273,31 @@ func (c *Controller) builtins(ctx context.Context) error {
 	return nil
 }
 
-// settle is how long changes may gather before the model is built once for all of them.
+// settle is how long changes may gather before the model is changed once for all of them.
 const settle = 10 * time.Millisecond
 
-// buildLoop builds the model whenever objects or replicas changed. Changes of replicas that concern endpoints alone are put
-// into force without that, and at once.
-func (c *Controller) buildLoop(ctx context.Context) {
+// updateLoop changes the model whenever objects or replicas changed. Changes of replicas that concern endpoints alone are put
+// into force at once.
+func (c *Controller) updateLoop(ctx context.Context) {
 	look := time.NewTicker(optionsInterval)
 	defer look.Stop()
+	step := time.NewTimer(0)
+	defer step.Stop()
 	for {
+		if at := c.stagedNow().Look; !at.IsZero() {
+			step.Reset(time.Until(at))
+		}
+		var replicas []registry.Change
 		select {
 		case <-ctx.Done():
 			return
-		case <-c.rebuild:
+		case <-c.answered:
+			c.step()
+			continue
+		case <-step.C:
+			c.step()
+			continue
+		case <-c.changed:
 		case <-look.C:
 			// Another `heddle up` may have given the cluster an address for others.
 			c.export()
@@ -269,7 +306,8 @@ func (c *Controller) buildLoop(ctx context.Context) {
 			}
 			// Certificates under a former name of this cluster have all expired.
 		case <-c.instances.Changed():
-			if c.moveEndpoints(c.instances.Changes()) {
+			if replicas = c.instances.Changes(); endpointsAlone(replicas) {
+				c.update(replicas)
 				continue
 			}
 		}
@@ -280,66 +318,94 @@ func (c *Controller) buildLoop(ctx context.Context) {
 			return
 		case <-timer.C:
 		}
-		c.build()
+		c.update(replicas)
 	}
 }
 
-// moveEndpoints puts changes of replicas into force when they concern endpoints alone, and says whether they did.
-func (c *Controller) moveEndpoints(changes []registry.Change) bool {
-	if len(changes) == 0 {
-		return true // A model was built of them meanwhile.
-	}
-	replicas := make([]*model.Replica, 0, len(changes))
-	for _, change := range changes {
-		if change.Before == nil || change.After == nil || !change.Before.SameShape(*change.After) ||
-			!change.Before.Address.IsValid() || !change.After.Address.IsValid() {
-			return false
-		}
-		replicas = append(replicas, build.Replica(*change.After))
-	}
-	mesh := c.pusher.Replicas(replicas)
-	if len(mesh.Globals) > 0 {
-		// Other clusters count them.
-		c.mu.Lock()
-		c.exports = build.Exports(mesh)
-		c.mu.Unlock()
-		c.export()
-	}
-	return true
+// endpointsAlone says whether all that changed is where replicas are and whether they are ready.
+func endpointsAlone(changes []registry.Change) bool {
+	return !slices.ContainsFunc(changes, func(c registry.Change) bool {
+		return c.Before == nil || c.After == nil || !c.Before.SameShape(*c.After)
+	})
 }
 
 // optionsInterval is how often it is looked whether the cluster's options have changed.
 const optionsInterval = 5 * time.Second
 
-// build makes the model and puts it into force.
-func (c *Controller) build() {
-	// What changes from here on is seen once more.
-	c.instances.Changes()
+// absorb brings the kept model up to date with the objects as they were read last.
+func (c *Controller) absorb() {
+	c.absorbing.Lock()
+	defer c.absorbing.Unlock()
+	change := resolve.Change{Objects: map[objects.Key]*objects.Object{}}
 	c.mu.Lock()
-	all := make([]*objects.Object, 0, len(c.objects))
-	versions := make(map[objects.Key]objects.Version, len(c.objects))
-	for key, o := range c.objects {
-		all = append(all, o)
-		versions[key] = o.Version
+	for key := range c.pending {
+		o := c.objects[key]
+		change.Objects[key], c.revised[key] = o, ""
+		if o != nil {
+			c.revised[key] = o.Version
+		}
+		c.remesh = c.remesh || key.Kind == objects.Cluster.Kind || key.Kind == objects.GlobalNamespace.Kind
 	}
-	revision := c.revision
+	clear(c.pending)
+	c.absorbed = c.revision
 	c.mu.Unlock()
-	c.federation.SetObjects(all)
-	peers := c.federation.Peers()
-	addresses, problem := c.assign(all, peers)
-	settings := c.settings
-	settings.Issuers = c.authority.Issuers()
-	mesh, report := build.Mesh(settings, all, build.Runtime{Instances: c.instances.Snapshot(), Peers: peers, Addresses: addresses})
+	c.model.Update(change)
+}
+
+// update brings the model up to date with objects, replicas and other clusters, and puts it into force. Only the loop may
+// call it.
+func (c *Controller) update(replicas []registry.Change) {
+	c.absorb()
+	change := resolve.Change{Instances: map[string]*registry.Instance{}}
+	for _, r := range slices.Concat(replicas, c.instances.Changes()) {
+		if r.After != nil {
+			change.Instances[r.After.ID()] = r.After
+		} else if r.Before != nil {
+			change.Instances[r.Before.ID()] = nil
+		}
+	}
 	c.mu.Lock()
-	c.built, c.report, c.problem, c.exports = revision, report, problem, build.Exports(mesh)
+	revised, revision := c.revised, c.absorbed
+	c.revised = map[objects.Key]objects.Version{}
+	var all []*objects.Object
+	remesh := c.remesh
+	if c.remesh = false; remesh {
+		all = slices.Collect(maps.Values(c.objects))
+	}
 	c.mu.Unlock()
-	c.setNames(mesh)
-	c.pusher.Update(mesh, revision, func(key objects.Key) objects.Version { return versions[key] })
+	if remesh {
+		c.federation.SetObjects(all)
+	}
+	peers, issuers := c.federation.Peers(), c.authority.Issuers()
+	change.Peers, change.Issuers = &peers, &issuers
+	c.model.Update(change)
+	addresses, problem := c.assign(c.model.GlobalHosts())
+	before, mesh := c.wanted, c.model.Update(resolve.Change{Addresses: addresses})
+	c.wanted = mesh
+	c.stage(mesh, revised)
+	c.push(push.Update{Revision: revision, Revised: revised})
+	c.step()
 	c.mu.Lock()
-	c.issuers = settings.Issuers
+	c.updated, c.problem, c.issuers = revision, problem, issuers
+	if before == nil || len(mesh.Globals)+len(before.Globals) > 0 {
+		c.exports = resolve.Exports(mesh)
+	}
 	c.mu.Unlock()
 	c.export()
 	signal(c.restatus)
+}
+
+// Stored implements [server.Controller].
+func (c *Controller) Stored() map[objects.Key]*objects.Object {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return maps.Clone(c.objects)
+}
+
+// Admit implements [server.Controller].
+func (c *Controller) Admit(writes []store.Write) ([]store.Write, map[objects.Key]resolve.Warnings, []error) {
+	c.absorb()
+	return c.model.Admit(writes)
 }
 
 func (c *Controller) revisionNow() int64 {
@@ -354,7 +420,7 @@ func (c *Controller) Status(context.Context) (client.Status, error) {
 	defer c.mu.Unlock()
 	return client.Status{
 		Cluster: c.config.Cluster.Name, Version: c.config.Version, Started: c.started, PID: os.Getpid(), Revision: c.revision,
-		ModelRevision: c.built, RootHash: c.authority.RootHash(), Objects: len(c.objects), Proxies: c.xds.Connected(), Problem: c.problems(),
+		ModelRevision: c.updated, RootHash: c.authority.RootHash(), Objects: len(c.objects), Proxies: c.xds.Connected(), Problem: c.problems(),
 	}, nil
 }
 

@@ -20,7 +20,7 @@ import (
 	"heddle.io/heddle/control/cluster"
 	"heddle.io/heddle/control/federation"
 	"heddle.io/heddle/control/model"
-	"heddle.io/heddle/control/model/build"
+	"heddle.io/heddle/control/model/resolve"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/registry"
 	"heddle.io/heddle/control/server/client"
@@ -44,7 +44,7 @@ func (c *Controller) openFederation() error {
 	var err error
 	c.federation, err = federation.Open(federation.Config{
 		Cluster: c.config.Cluster, Settings: c.settings, Version: c.config.Version, Store: c.store, Authority: c.authority, Audit: c.audit,
-		Gateways: c.gateways, Rotate: c.rotateWorkloads, Accept: c.acceptIssuers, Changed: func() { signal(c.rebuild) }, Log: c.log,
+		Gateways: c.gateways, Rotate: c.rotateWorkloads, Accept: c.acceptIssuers, Changed: func() { signal(c.changed) }, Log: c.log,
 		Listen: listen,
 	})
 	return err
@@ -79,8 +79,8 @@ func (c *Controller) export() {
 
 // assign gives hosts of other clusters and of external services their virtual addresses. When no more can be given, those
 // that have one keep it.
-func (c *Controller) assign(all []*objects.Object, peers []registry.Peer) (map[string]netip.Addr, string) {
-	addresses, err := c.globals.Assign(build.GlobalHosts(c.settings, all, peers))
+func (c *Controller) assign(hosts []string) (map[string]netip.Addr, string) {
+	addresses, err := c.globals.Assign(hosts)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err != nil {
@@ -131,7 +131,7 @@ const (
 func (c *Controller) acceptIssuers(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, acceptTimeout)
 	defer cancel()
-	signal(c.rebuild)
+	signal(c.changed)
 	look := time.NewTicker(acceptLook)
 	defer look.Stop()
 	for {
@@ -191,7 +191,7 @@ func (c *Controller) rotateWorkloads(ctx context.Context) error {
 // setNames makes the names of a model what DNS servers answer.
 func (c *Controller) setNames(mesh *model.Mesh) {
 	names := client.Names{Domain: mesh.Settings.Domain, Hosts: []client.NamedHost{}}
-	for _, n := range build.Names(mesh) {
+	for _, n := range resolve.Names(mesh) {
 		names.Hosts = append(names.Hosts, client.NamedHost{Name: n.Host, Addresses: n.Addresses, Limited: n.Visible.Limited, Namespaces: n.Visible.Namespaces})
 	}
 	c.mu.Lock()
@@ -209,14 +209,6 @@ func (c *Controller) Names() (client.Names, <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.names, c.renamed
-}
-
-// Runtime implements [server.Controller].
-func (c *Controller) Runtime() build.Runtime {
-	c.mu.Lock()
-	addresses := c.addresses
-	c.mu.Unlock()
-	return build.Runtime{Instances: c.instances.Snapshot(), Peers: c.federation.Peers(), Addresses: addresses}
 }
 
 // meshAPI is the API's view of the mesh: each change answers with the status after it.

@@ -13,7 +13,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"heddle.io/heddle/control/model/build"
+	"heddle.io/heddle/control/model/resolve"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/push"
 	"heddle.io/heddle/control/server/client"
@@ -91,7 +91,7 @@ func (w *statusWriter) busy() bool { return w.again || len(w.left) > 0 }
 func (w *statusWriter) round(ctx context.Context) error {
 	c := w.c
 	c.mu.Lock()
-	report := c.report
+	report := c.model.Report()
 	if len(w.left) == 0 && w.again {
 		w.left = slices.AppendSeq(w.left, maps.Keys(c.objects))
 		w.again, w.late, w.counts = false, false, time.Since(w.counted) >= countsDelayed
@@ -100,9 +100,7 @@ func (w *statusWriter) round(ctx context.Context) error {
 		}
 	}
 	c.mu.Unlock()
-	if report == nil {
-		return nil
-	}
+	staged := c.stagedNow()
 	states := c.workloadStates()
 	progress := c.pusher.Progress()
 	clusters := map[string]client.ClusterStatus{}
@@ -118,14 +116,14 @@ func (w *statusWriter) round(ctx context.Context) error {
 			continue
 		}
 		status := report.Status(o.Key())
-		if programmed := programmed(o, progress[o.Key()]); programmed != nil {
+		if programmed := programmed(o, progress[o.Key()], staged); programmed != nil {
 			status.Conditions = append(status.Conditions, *programmed)
 			status.Proxies = progress[o.Key()].Running()
 		}
 		if o.Kind == objects.Cluster {
 			status.Conditions = append(status.Conditions, clusterConditions(o, clusters[o.GetName()])...)
 		}
-		status.Conditions = build.MergeConditions(o.Status.Conditions, status.Conditions, now)
+		status.Conditions = resolve.MergeConditions(o.Status.Conditions, status.Conditions, now)
 		if o.Kind == objects.Workload {
 			status.Workload = &objects.WorkloadState{Replicas: states[o.Key()]}
 		}
@@ -196,7 +194,7 @@ func (c *Controller) workloadStates() map[objects.Key][]objects.ReplicaState {
 
 // programmed says whether every proxy that uses the object runs it. Kinds that no proxy sees have no such condition. The
 // message says nothing that changes while the answer is the same.
-func programmed(o *objects.Object, p push.Progress) *metav1.Condition {
+func programmed(o *objects.Object, p push.Progress, staged stageView) *metav1.Condition {
 	switch o.Kind {
 	case objects.Namespace, objects.ServiceAccount, objects.Secret, objects.Workload, objects.Cluster, objects.AccessBinding:
 		return nil
@@ -214,8 +212,10 @@ func programmed(o *objects.Object, p push.Progress) *metav1.Condition {
 		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, "Refused", brief(refused)
 	case p.Proxies == 0:
 		condition.Status, condition.Reason, condition.Message = metav1.ConditionUnknown, "NoProxies", "no connected proxy uses it"
+	case staged.objects[o.Key()]:
+		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, "Staged", staged.message()
 	case p.Waiting > 0 || p.Version != o.Version:
-		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, "Pending", "proxies have not acknowledged it yet"
+		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, "Pending", "proxies have not acknowledged it yet"+staged.without()
 	default:
 		condition.Status, condition.Reason, condition.Message = metav1.ConditionTrue, "Programmed", "every connected proxy that uses it runs it"
 	}

@@ -28,13 +28,13 @@ func TestProgrammed(t *testing.T) {
 		{"it could not be made", push.Progress{Version: "7", Failure: "too large"}, metav1.ConditionFalse, "Refused", "too large"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got := programmed(&objects.Object{Kind: objects.Service, Version: "7", Resource: &corev1.Service{}}, c.progress)
+			got := programmed(&objects.Object{Kind: objects.Service, Version: "7", Resource: &corev1.Service{}}, c.progress, stageView{})
 			if got == nil || got.Status != c.status || got.Reason != c.reason || got.Message != c.message {
 				t.Errorf("got %+v", got)
 			}
 		})
 	}
-	if got := programmed(&objects.Object{Kind: objects.Secret, Resource: &corev1.Secret{}}, push.Progress{}); got != nil {
+	if got := programmed(&objects.Object{Kind: objects.Secret, Resource: &corev1.Secret{}}, push.Progress{}, stageView{}); got != nil {
 		t.Errorf("a kind that no proxy sees has %+v", got)
 	}
 	if got := (push.Progress{Proxies: 3, Waiting: 1, Refused: make([]xds.Refusal, 1)}).Running(); got != 1 {

@@ -12,7 +12,7 @@ import (
 	"heddle.io/heddle/control/store/etcd"
 )
 
-// openStore opens the store and reads everything; changed is told of all there is before it returns.
+// openStore opens the store and reads everything; take is told of all there is before it returns.
 func (c *Controller) openStore(ctx context.Context) (*cache.Cache, error) {
 	options, err := c.config.Cluster.Options()
 	if err != nil {
@@ -32,7 +32,7 @@ func (c *Controller) openStore(ctx context.Context) (*cache.Cache, error) {
 	if err != nil {
 		return nil, err
 	}
-	all, err := cache.Open(ctx, cache.Options{Store: s, Log: c.log, Changed: c.changed})
+	all, err := cache.Open(ctx, cache.Options{Store: s, Log: c.log, Changed: c.take})
 	if err != nil {
 		if err := s.Close(); err != nil {
 			c.log.Warn("store closed with an error", "error", err)
@@ -43,8 +43,8 @@ func (c *Controller) openStore(ctx context.Context) (*cache.Cache, error) {
 	return all, nil
 }
 
-// changed keeps the objects at what the store holds. A batch of this controller's arrives whole.
-func (c *Controller) changed(events []store.Event) {
+// take keeps the objects at what the store holds. A batch of this controller's arrives whole.
+func (c *Controller) take(events []store.Event) {
 	specs := false
 	c.mu.Lock()
 	for _, e := range events {
@@ -53,12 +53,14 @@ func (c *Controller) changed(events []store.Event) {
 		} else {
 			c.objects[e.Key] = e.Object
 		}
-		specs = specs || !e.StatusOnly
+		if !e.StatusOnly {
+			c.pending[e.Key], specs = true, true
+		}
 	}
 	c.revision += int64(len(events))
 	c.mu.Unlock()
 	if specs {
-		signal(c.rebuild)
+		signal(c.changed)
 	}
 }
 

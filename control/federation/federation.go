@@ -19,7 +19,7 @@ import (
 	"heddle.io/heddle/control/ca"
 	"heddle.io/heddle/control/cluster"
 	"heddle.io/heddle/control/model"
-	"heddle.io/heddle/control/model/build"
+	"heddle.io/heddle/control/model/resolve"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/registry"
 	"heddle.io/heddle/control/store"
@@ -270,7 +270,7 @@ func (f *Federation) share(s snapshot, services []registry.Export, of, with stri
 	if s.member {
 		return services
 	}
-	return build.Shared(f.config.Settings, services, s.objects, of, with)
+	return resolve.Shared(f.config.Settings, services, s.objects, of, with)
 }
 
 // Peers are the other clusters, sorted by name, with the services that they export to this one.

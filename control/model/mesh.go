@@ -1,5 +1,5 @@
 // Package model is Heddle's neutral picture of a mesh: services, routes, policies, gateways. It knows neither xDS nor
-// Kubernetes. It is built by control/model/build, which lets nothing in that cannot work, so translation needs no
+// Kubernetes. It is built by control/model/resolve, which lets nothing in that cannot work, so translation needs no
 // checks. Every part keeps the object and field that it comes from.
 package model
 
@@ -100,6 +100,8 @@ type Mesh struct {
 	Authentications []*Authentication `json:"authentications,omitempty"`
 	// Credentials are gateways' certificates, sorted by namespace and name.
 	Credentials []*Credential `json:"credentials,omitempty"`
+	// Accepted are former meshes that clients may still go by, so that servers take their connections as well.
+	Accepted []*Mesh `json:"-"`
 }
 
 // Service finds a service by its full name, not by an alias, or nil.

@@ -1,25 +1,18 @@
 package push
 
 import (
-	"time"
-
 	"heddle.io/heddle/control/model"
 	"heddle.io/heddle/control/translate"
 	"heddle.io/heddle/control/xds"
 )
 
-// Replicas puts other states of replicas into force and returns the model with them. All that may differ is whether a
-// replica is ready, where it is, and its locality: then nothing changes but the endpoints of the services that select it.
-func (p *Pusher) Replicas(replicas []*model.Replica) *model.Mesh {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	started := time.Now()
-	mesh, before, after := p.mesh.WithReplicas(replicas)
-	p.mesh = mesh
+// moveEndpoints makes the endpoints anew of services whose replicas changed. All that may differ is whether a replica is ready,
+// where it is, and its locality: then nothing changes but the endpoints of the services that select it.
+func (p *Pusher) moveEndpoints(d *model.Difference) []xds.Change {
 	// renewed are resources in force and what is to take their place.
 	renewed := map[*xds.Resource]*xds.Resource{}
-	for i := range before {
-		for _, a := range p.cache.Assign(mesh, before[i], after[i]) {
+	for _, s := range d.Services {
+		for _, a := range p.cache.Assign(p.mesh, s.Before, s.After) {
 			was, used := p.packed[a.Before]
 			if !used {
 				continue
@@ -50,9 +43,5 @@ func (p *Pusher) Replicas(replicas []*model.Replica) *model.Mesh {
 			changes = append(changes, change)
 		}
 	}
-	if len(changes) > 0 {
-		version := p.server.Update(p.server.Revision(), changes, nil)
-		p.trace("endpoints", version, changes, 0, started)
-	}
-	return p.mesh
+	return changes
 }

@@ -1,9 +1,12 @@
 package push
 
 import (
+	"maps"
 	"slices"
+	"time"
 
 	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/stage"
 	"heddle.io/heddle/control/translate"
 	"heddle.io/heddle/control/xds"
 )
@@ -41,11 +44,13 @@ func (p *Pusher) Progress() map[objects.Key]Progress {
 			continue
 		}
 		uses := make([]bool, len(p.carried))
-		for _, n := range g.sources {
+		sources := make([]int32, 0, len(g.sources))
+		for n := range g.sources {
 			uses[n] = true
+			sources = append(sources, n)
 		}
 		clients[g] = uses
-		p.count(all, g, g.sources)
+		p.count(all, g, sources)
 	}
 	// A sidecar has two groups, and counts once.
 	others := map[*group]map[*group]bool{}
@@ -59,7 +64,7 @@ func (p *Pusher) Progress() map[objects.Key]Progress {
 		}
 	}
 	for server, with := range others {
-		rest := slices.DeleteFunc(slices.Clone(server.sources), func(n int32) bool {
+		rest := slices.DeleteFunc(slices.Collect(maps.Keys(server.sources)), func(n int32) bool {
 			for client := range with {
 				if !clients[client][n] {
 					return false
@@ -76,6 +81,30 @@ func (p *Pusher) Progress() map[objects.Key]Progress {
 	}
 	return out
 }
+
+// Owed is what the connected proxies have not taken yet.
+func (p *Pusher) Owed() []stage.Proxy {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	out := make([]stage.Proxy, 0, len(p.proxies))
+	for connected, member := range p.proxies {
+		owes, current := p.server.Owes(connected)
+		if !current {
+			continue
+		}
+		one := stage.Proxy{ID: member.node.ID(), Owes: owes, Serves: member.node.Type == translate.Sidecar}
+		if !member.node.Heddle {
+			one.Lag = stockLag
+		}
+		out = append(out, one)
+	}
+	return out
+}
+
+// stockLag is how long a stock Envoy may go on with what it had after it has acknowledged something else: it answers once
+// the main thread has read it, before listeners have the secrets that they wait for, and before its workers have it. It
+// says nowhere when that is over. heddle-proxy answers when its workers have it.
+const stockLag = time.Second
 
 // count adds how far the proxies of a group are with these objects.
 func (p *Pusher) count(all []Progress, g *group, sources []int32) {

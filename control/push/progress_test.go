@@ -3,7 +3,6 @@ package push
 import (
 	"context"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"net/netip"
 	"strings"
@@ -18,9 +17,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/test/bufconn"
 
-	"heddle.io/heddle/control/model"
 	"heddle.io/heddle/control/objects"
-	"heddle.io/heddle/control/registry"
 	"heddle.io/heddle/control/translate"
 	"heddle.io/heddle/control/xds"
 )
@@ -37,11 +34,11 @@ func TestProgressOfObjects(t *testing.T) {
 			}
 		})
 	})
-	w := &town{t: t, random: rand.New(rand.NewPCG(1, 2)), settings: model.DefaultSettings("one"), objects: map[objects.Key]*objects.Object{}, replicas: map[string]registry.Instance{}}
+	w := newTown(t, 1)
 	update := func(text string) {
 		t.Helper()
 		w.put(text)
-		p.Update(w.mesh(), w.revision, w.versions())
+		w.update(p)
 	}
 	update("apiVersion: v1\nkind: Service\nmetadata: {name: s-0, namespace: red}\nspec: {selector: {app: s-0}, ports: [{name: http, port: 80, targetPort: 8080}]}\n")
 	conns := bufconn.Listen(1 << 16)

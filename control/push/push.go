@@ -5,10 +5,13 @@ package push
 
 import (
 	"log/slog"
+	"reflect"
+	"slices"
 	"sync"
 	"time"
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"google.golang.org/protobuf/proto"
 
 	"heddle.io/heddle/control/model"
@@ -23,17 +26,24 @@ type Pusher struct {
 	server *xds.Server
 
 	// mu is held while resources are made, by whoever changes the model or makes the first group of a kind.
-	mu      sync.Mutex
-	mesh    *model.Mesh
-	cache   *translate.Cache
-	groups  map[string]*group
-	proxies map[*xds.Proxy]*proxy
-	packed  map[proto.Message]packed
+	mu sync.Mutex
+	// mesh is what clients and gateways go by, served what servers do. Each has a cache, for they differ while a change is
+	// staged.
+	mesh, served   *model.Mesh
+	cache, inbound *translate.Cache
+	version        int64
+	groups         map[string]*group
+	proxies        map[*xds.Proxy]*proxy
+	packed         map[proto.Message]packed
+	// hosts are marshalled virtual hosts.
+	hosts map[*routev3.VirtualHost][]byte
+	// swept is how many of both there were when those without use were forgotten last.
+	swept int
 	// numbers stand for the objects that have a part in anything, in the order of carried.
 	numbers map[objects.Key]int32
 	carried []carried
-	// versionOf gives the version of an object that the model in force was made of.
-	versionOf func(objects.Key) objects.Version
+	// versions of the objects that the model in force was made of.
+	versions map[objects.Key]objects.Version
 }
 
 // group is what the proxies of one kind get.
@@ -41,8 +51,11 @@ type group struct {
 	kind    translate.Kind
 	group   *xds.Group
 	proxies int
+	// client is what an outbound kind has, made what another has; nil after a failure.
+	client *translate.Client
+	made   *translate.Resources
 	// sources are the numbers of the objects that have a part in it.
-	sources []int32
+	sources map[int32]bool
 }
 
 // proxy is a connected one.
@@ -65,8 +78,8 @@ type carried struct {
 
 // New makes a pusher without a model: proxies that connect to its server wait for the first. Its server is made by start.
 func New(log *slog.Logger, start func(xds.Source) *xds.Server) *Pusher {
-	p := &Pusher{log: log, cache: translate.NewCache(), groups: map[string]*group{}, proxies: map[*xds.Proxy]*proxy{},
-		packed: map[proto.Message]packed{}, numbers: map[objects.Key]int32{}}
+	p := &Pusher{log: log, cache: translate.NewCache(), inbound: translate.NewCache(), groups: map[string]*group{}, proxies: map[*xds.Proxy]*proxy{},
+		packed: map[proto.Message]packed{}, hosts: map[*routev3.VirtualHost][]byte{}, numbers: map[objects.Key]int32{}, versions: map[objects.Key]objects.Version{}}
 	p.server = start(p)
 	return p
 }
@@ -74,60 +87,237 @@ func New(log *slog.Logger, start func(xds.Source) *xds.Server) *Pusher {
 // Server that the proxies connect to.
 func (p *Pusher) Server() *xds.Server { return p.server }
 
-// Update puts a model into force. It is made of so many changes as revision counts, and of each object's version as versionOf
-// says, which is asked as long as the model is in force. The parts that it has in common with the one before are replaced by those.
-func (p *Pusher) Update(mesh *model.Mesh, revision int64, versionOf func(objects.Key) objects.Version) {
+// Update is a change of what is in force.
+type Update struct {
+	// Clients is what clients and gateways go by, Servers what servers do. Each, and the one before it, must be of one kept
+	// model: parts that they have in common are the same pointers.
+	Clients, Servers *model.Mesh
+	// Revision counts the changes that they were made of.
+	Revision int64
+	// Revised are the objects that changed since the update before, with their versions, empty for one that is gone.
+	Revised map[objects.Key]objects.Version
+	// Again are objects that come into force for further proxies, though they have not changed.
+	Again []objects.Key
+}
+
+// Update puts a change into force, and gives its version.
+func (p *Pusher) Update(u Update) int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	started := time.Now()
-	p.mesh, p.versionOf = mesh.Reuse(p.mesh), versionOf
-	before, numbers := p.packed, p.numbers
-	p.packed, p.numbers = make(map[proto.Message]packed, len(before)), make(map[objects.Key]int32, len(numbers))
-	old := p.carried
-	p.carried = make([]carried, 0, len(old))
+	for key, r := range u.Revised {
+		if p.versions[key] = r; r == "" {
+			delete(p.versions, key)
+		}
+	}
+	before, servedBefore := p.mesh, p.served
+	p.mesh, p.served = u.Clients, u.Servers
+	known := len(p.carried)
+	var changes []xds.Change
+	var moves []xds.Move
+	cause := "change"
+	crowded := p.cache.Crowded() || p.inbound.Crowded() || p.crowded()
+	if whole := before == nil || crowded || !reflect.DeepEqual(before.Settings, p.mesh.Settings); whole {
+		cause = "model"
+		changes, moves = p.changeAll(nil, nil), p.regroup(nil)
+	} else {
+		clients, servers := model.Differ(before, p.mesh), model.Differ(servedBefore, p.served)
+		accepted := slices.Equal(servedBefore.Accepted, p.served.Accepted)
+		switch {
+		case accepted && clients.EndpointsAlone() && servers.EndpointsAlone():
+			cause = "endpoints"
+			changes = p.moveEndpoints(&clients)
+			if len(changes) == 0 && len(u.Revised)+len(u.Again) == 0 {
+				return p.version
+			}
+		case accepted:
+			changes = p.changeAll(&clients, &servers)
+			moves = p.regroup(&clients)
+		default:
+			// Whom servers accept besides is a part of all that they have.
+			changes = p.changeAll(&clients, nil)
+			moves = p.regroup(&clients)
+		}
+	}
+	p.version = p.server.Update(u.Revision, changes, moves)
+	for i := range p.carried[known:] {
+		p.carried[known+i].version = p.version
+	}
+	for key, r := range u.Revised {
+		if n, used := p.numbers[key]; used && p.carried[n].of != r {
+			p.carried[n].of, p.carried[n].version = r, p.version
+		}
+	}
+	for _, key := range u.Again {
+		if n, used := p.numbers[key]; used {
+			p.carried[n].version = p.version
+		}
+	}
+	if cause == "model" {
+		p.sweep()
+	}
+	p.trace(cause, p.version, changes, len(moves), started)
+	return p.version
+}
+
+// changeAll makes what changes of what clients and servers go by make a difference to, in all groups; everything with nil.
+func (p *Pusher) changeAll(clients, servers *model.Difference) []xds.Change {
 	var changes []xds.Change
 	for id, g := range p.groups {
 		if g.proxies == 0 {
 			delete(p.groups, id)
 			continue
 		}
-		change := xds.Change{Group: g.group}
-		resources, sources, failure := p.make(g.kind, before)
-		if failure == "" {
-			change = g.group.Change(resources)
-		} else {
-			p.log.Error("proxies keep their configuration: the new one could not be made", "kind", id, "error", failure)
-			for _, n := range g.sources {
-				sources = append(sources, old[n].key)
-			}
+		d := clients
+		if g.kind.Role == translate.Inbound {
+			d = servers
 		}
-		g.sources, change.Failure = p.number(sources), failure
-		if !change.Nothing() {
+		if change := p.changeOf(g, d); !change.Nothing() {
 			changes = append(changes, change)
 		}
 	}
-	var moves []xds.Move
-	for connected, member := range p.proxies {
-		groups := p.groupsOf(member.node)
-		same := len(groups) == len(member.groups)
-		for i := range groups {
-			same = same && groups[i] == member.groups[i]
+	return changes
+}
+
+// changeOf makes what a change makes a difference to in a group.
+func (p *Pusher) changeOf(g *group, d *model.Difference) xds.Change {
+	failed := func(err error) xds.Change {
+		p.log.Error("proxies keep their configuration: the new one could not be made", "kind", g.kind.ID(), "error", err)
+		// What it has is not what the model says: it is made from nothing the next time.
+		g.client, g.made = nil, nil
+		return xds.Change{Group: g.group, Failure: err.Error()}
+	}
+	if d != nil && g.client != nil {
+		delta, ok, err := p.cache.Apply(g.client, p.mesh, d)
+		if err != nil {
+			return failed(err)
 		}
-		if !same {
+		if ok {
+			change, err := p.apply(g, delta)
+			if err != nil {
+				return failed(err)
+			}
+			return change
+		}
+	}
+	if d != nil && g.made != nil && !g.made.Concerns(g.kind, p.mesh.Settings.RootNamespace, d) {
+		return xds.Change{Group: g.group, Failure: g.group.Failed()}
+	}
+	resources, sources, err := p.make(g)
+	if err != nil {
+		return failed(err)
+	}
+	g.sources = map[int32]bool{}
+	p.number(g, sources)
+	return g.group.Change(resources)
+}
+
+// apply makes of what became of a configuration what becomes of its group.
+func (p *Pusher) apply(g *group, delta translate.Delta) (xds.Change, error) {
+	change := xds.Change{Group: g.group}
+	resources, err := p.pack(delta.Set)
+	if err != nil {
+		return change, err
+	}
+	for _, r := range resources {
+		switch old := g.group.Resource(r.Type(), r.Name()); {
+		case old == r:
+		case old != nil && old.Version() == r.Version():
+			change.Same = append(change.Same, r)
+		default:
+			change.Set = append(change.Set, r)
+		}
+	}
+	remove := func(t xds.Type, names []string) {
+		for _, name := range names {
+			if r := g.group.Resource(t, name); r != nil {
+				change.Removed = append(change.Removed, r)
+			}
+		}
+	}
+	remove(xds.Clusters, delta.Clusters)
+	remove(xds.Endpoints, delta.Clusters)
+	remove(xds.Listeners, delta.Listeners)
+	remove(xds.Routes, delta.Routes)
+	for _, key := range delta.Dropped {
+		if n, known := p.numbers[key]; known {
+			delete(g.sources, n)
+		}
+	}
+	p.number(g, delta.Added)
+	return change, nil
+}
+
+// regroup puts proxies into other groups that a change made to be of other kinds; all are looked at with nil.
+func (p *Pusher) regroup(d *model.Difference) []xds.Move {
+	var moves []xds.Move
+	replicas := map[string]bool{}
+	if d != nil {
+		for _, r := range model.Both(d.Replicas) {
+			replicas[r.Namespace+"/"+r.Name] = true
+		}
+		if len(replicas) == 0 && !translate.Regroups(d) {
+			return nil
+		}
+	}
+	all := d == nil || translate.Regroups(d)
+	for connected, member := range p.proxies {
+		if !all && !replicas[member.node.Namespace+"/"+member.node.Name] {
+			continue
+		}
+		if groups := p.groupsOf(member.node); !slices.Equal(groups, member.groups) {
 			p.enter(member, groups)
 			moves = append(moves, xds.Move{Proxy: connected, Groups: shared(groups)})
 		}
 	}
-	version := p.server.Update(revision, changes, moves)
-	for i := range p.carried {
-		c := &p.carried[i]
-		c.version = version
-		if n, known := numbers[c.key]; known && old[n].of == c.of {
-			c.version = old[n].version
-		}
-	}
+	return moves
+}
+
+// crowded says that many messages have been packed since the last sweep, and most may be of no use any more.
+func (p *Pusher) crowded() bool { return len(p.packed)+len(p.hosts) > 2*p.swept+10000 }
+
+// sweep forgets what nobody has any more. Everything has just been asked for.
+func (p *Pusher) sweep() {
 	p.cache.Sweep()
-	p.trace("model", version, changes, len(moves), started)
+	p.inbound.Sweep()
+	used, hosts := make(map[proto.Message]packed, len(p.packed)), make(map[*routev3.VirtualHost][]byte, len(p.hosts))
+	for _, g := range p.groups {
+		made := g.made
+		if g.client != nil {
+			made = g.client.Resources()
+		}
+		if made == nil {
+			continue
+		}
+		made.Each(func(m proto.Message) {
+			if one, is := p.packed[m]; is {
+				used[m] = one
+			}
+			if table, is := m.(*routev3.RouteConfiguration); is {
+				for _, h := range table.VirtualHosts {
+					if one, is := p.hosts[h]; is {
+						hosts[h] = one
+					}
+				}
+			}
+		})
+	}
+	p.packed, p.hosts, p.swept = used, hosts, len(used)+len(hosts)
+	old := p.carried
+	p.carried, p.numbers = nil, map[objects.Key]int32{}
+	for _, g := range p.groups {
+		sources := make(map[int32]bool, len(g.sources))
+		for n := range g.sources {
+			c := old[n]
+			to, known := p.numbers[c.key]
+			if !known {
+				to = int32(len(p.carried))
+				p.numbers[c.key], p.carried = to, append(p.carried, c)
+			}
+			sources[to] = true
+		}
+		g.sources = sources
+	}
 }
 
 // trace says what a push was for and about.
@@ -140,42 +330,49 @@ func (p *Pusher) trace(cause string, version int64, changes []xds.Change, moves 
 		"moved", moves, "took", time.Since(started))
 }
 
-// make makes the resources of a kind; failure says why it could not.
-func (p *Pusher) make(k translate.Kind, before map[proto.Message]packed) (resources []*xds.Resource, sources []objects.Key, failure string) {
-	made, err := p.cache.Make(p.mesh, k)
-	if err == nil {
-		resources, err = p.pack(made, before)
+// make makes all resources of a group.
+func (p *Pusher) make(g *group) ([]*xds.Resource, []objects.Key, error) {
+	var made *translate.Resources
+	if g.kind.Role == translate.Outbound {
+		client, err := p.cache.Client(p.mesh, g.kind)
+		if err != nil {
+			return nil, nil, err
+		}
+		g.client, made = client, client.Resources()
+	} else {
+		var err error
+		cache, mesh := p.cache, p.mesh
+		if g.kind.Role == translate.Inbound {
+			cache, mesh = p.inbound, p.served
+		}
+		if made, err = cache.Make(mesh, g.kind); err != nil {
+			return nil, nil, err
+		}
+		g.made = made
 	}
-	if err != nil {
-		return nil, nil, err.Error()
-	}
-	return resources, made.Sources(), ""
+	resources, err := p.pack(made)
+	return resources, made.Sources(), err
 }
 
-// number gives objects their numbers.
-func (p *Pusher) number(sources []objects.Key) []int32 {
-	out := make([]int32, 0, len(sources))
+// number notes objects that have a part in a group.
+func (p *Pusher) number(g *group, sources []objects.Key) {
 	for _, key := range sources {
 		n, known := p.numbers[key]
 		if !known {
 			n = int32(len(p.carried))
 			p.numbers[key] = n
-			p.carried = append(p.carried, carried{key: key, of: p.versionOf(key)})
+			p.carried = append(p.carried, carried{key: key, of: p.versions[key]})
 		}
-		out = append(out, n)
+		g.sources[n] = true
 	}
-	return out
 }
 
 // pack gives messages as resources: those of messages that were packed before, and else new ones.
-func (p *Pusher) pack(made *translate.Resources, before map[proto.Message]packed) ([]*xds.Resource, error) {
+func (p *Pusher) pack(made *translate.Resources) ([]*xds.Resource, error) {
 	var out []*xds.Resource
 	clusters := make(map[string]*xds.Resource, len(made.Clusters))
 	one := func(t xds.Type, name string, m proto.Message, cluster *xds.Resource) (*xds.Resource, error) {
 		got, ok := p.packed[m]
-		if !ok {
-			got, ok = before[m]
-		}
 		if !ok || got.cluster != cluster {
 			r, err := xds.NewResource(t, name, m, cluster)
 			if err != nil {
@@ -211,9 +408,12 @@ func (p *Pusher) pack(made *translate.Resources, before map[proto.Message]packed
 		}
 	}
 	for _, m := range made.Routes {
-		if _, err := one(xds.Routes, m.Name, m, nil); err != nil {
+		// Each kind has its own, and a new one with each change: it is not worth keeping.
+		r, err := p.packTable(m)
+		if err != nil {
 			return nil, err
 		}
+		out = append(out, r)
 	}
 	return out, nil
 }
@@ -226,8 +426,15 @@ func (p *Pusher) groupsOf(node translate.Node) []*group {
 	for _, k := range kinds {
 		g := p.groups[k.ID()]
 		if g == nil {
-			resources, sources, failure := p.make(k, p.packed)
-			g = &group{kind: k, group: xds.NewGroup(resources, failure), sources: p.number(sources)}
+			g = &group{kind: k, sources: map[int32]bool{}}
+			failure := ""
+			resources, sources, err := p.make(g)
+			if err != nil {
+				p.log.Error("proxies get no configuration: it could not be made", "kind", k.ID(), "error", err)
+				g.client, g.made, failure = nil, nil, err.Error()
+			}
+			g.group = xds.NewGroup(resources, failure)
+			p.number(g, sources)
 			p.groups[k.ID()] = g
 		}
 		groups = append(groups, g)

@@ -1,7 +1,6 @@
 package push
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -15,13 +14,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/protobuf/proto"
 
 	"heddle.io/heddle/control/model"
-	"heddle.io/heddle/control/model/build"
+	"heddle.io/heddle/control/model/resolve"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/registry"
 	"heddle.io/heddle/control/translate"
@@ -60,7 +58,11 @@ func (p *Pusher) config(t *testing.T, a attached) map[string]string {
 		if g.group.Failed() != "" {
 			t.Fatal(g.group.Failed())
 		}
-		made, err := translate.NewCache().Make(p.mesh, g.kind)
+		mesh := p.mesh
+		if g.kind.Role == translate.Inbound {
+			mesh = p.served
+		}
+		made, err := translate.NewCache().Make(mesh, g.kind)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -113,6 +115,65 @@ type town struct {
 	objects  map[objects.Key]*objects.Object
 	replicas map[string]registry.Instance
 	revision int64
+	// kept is what a controller keeps, with what changed since it was asked last.
+	kept    *resolve.Model
+	changed resolve.Change
+	revised map[objects.Key]objects.Version
+	// former is what clients go by while a change is staged, or went by before.
+	former   *model.Mesh
+	switched bool
+}
+
+func newTown(t *testing.T, seed uint64) *town {
+	w := &town{t: t, random: rand.New(rand.NewPCG(seed, seed+1)), settings: model.DefaultSettings("one"), objects: map[objects.Key]*objects.Object{}, replicas: map[string]registry.Instance{}}
+	w.kept = resolve.New(w.settings)
+	w.settled()
+	return w
+}
+
+// settled is what changed; nothing has afterwards.
+func (w *town) settled() (resolve.Change, map[objects.Key]objects.Version) {
+	c, revised := w.changed, w.revised
+	w.changed, w.revised = resolve.Change{Objects: map[objects.Key]*objects.Object{}, Instances: map[string]*registry.Instance{}}, map[objects.Key]objects.Version{}
+	return c, revised
+}
+
+// update has a pusher send what changed.
+func (w *town) update(p *Pusher) {
+	c, revised := w.settled()
+	u := w.staged(w.kept.Update(c))
+	u.Revision, u.Revised = w.revision, revised
+	p.Update(u)
+}
+
+// staged is what is in force of a mesh.
+func (w *town) staged(mesh *model.Mesh) Update {
+	if w.former == nil {
+		return Update{Clients: mesh, Servers: mesh}
+	}
+	servers := *mesh
+	servers.Accepted = []*model.Mesh{w.former}
+	if w.switched {
+		return Update{Clients: mesh, Servers: &servers}
+	}
+	return Update{Clients: mesh.AsClientsOf(w.former), Servers: &servers}
+}
+
+// fresh is what a controller sends that has never seen anything else.
+func (w *town) fresh(t *testing.T) *Pusher {
+	p := newPusher(t)
+	revised := map[objects.Key]objects.Version{}
+	for key, o := range w.objects {
+		revised[key] = o.Version
+	}
+	u := w.staged(w.mesh())
+	u.Revision, u.Revised = w.revision, revised
+	p.Update(u)
+	return p
+}
+
+func (w *town) setReplica(i registry.Instance) {
+	w.replicas[i.ID()], w.changed.Instances[i.ID()] = i, &i
 }
 
 var spaces = []string{"red", "green", "istio-system"}
@@ -130,7 +191,7 @@ func (w *town) put(text string) {
 		if s, ok := o.Resource.(*corev1.Service); ok && s.Spec.ClusterIP == "" {
 			s.Spec.ClusterIP = netip.AddrFrom4([4]byte{10, 96, byte(len(s.Namespace)), s.Name[len(s.Name)-1]}).String()
 		}
-		w.objects[o.Key()] = o
+		w.objects[o.Key()], w.changed.Objects[o.Key()], w.revised[o.Key()] = o, o, o.Version
 	}
 }
 
@@ -138,8 +199,8 @@ func (w *town) pick(from ...string) string { return from[w.random.IntN(len(from)
 
 func (w *town) service() string { return w.pick("s-0", "s-1", "s-2", "s-3") }
 
-// change makes one at random, and says which replica it was if it was one's state.
-func (w *town) change() (moved *registry.Instance) {
+// change makes one at random, and says whether it was one of endpoints alone.
+func (w *town) change() bool {
 	ns, s := w.pick(spaces...), w.service()
 	host := s + "." + w.pick(spaces...) + ".svc.cluster.local"
 	switch w.random.IntN(16) {
@@ -174,25 +235,28 @@ func (w *town) change() (moved *registry.Instance) {
 	case 10:
 		if keys := slices.Collect(maps.Keys(w.objects)); len(keys) > 0 {
 			slices.SortFunc(keys, func(a, b objects.Key) int { return strings.Compare(a.String(), b.String()) })
-			delete(w.objects, keys[w.random.IntN(len(keys))])
+			key := keys[w.random.IntN(len(keys))]
+			delete(w.objects, key)
+			w.changed.Objects[key], w.revised[key] = nil, ""
 			w.revision++
 		}
 	case 11:
-		i := w.instance(ns, s, w.random.IntN(3))
-		w.replicas[i.ID()] = i
+		w.setReplica(w.instance(ns, s, w.random.IntN(3)))
 	case 12:
-		delete(w.replicas, ns+"/"+fmt.Sprintf("%s-%d", s, w.random.IntN(3)))
+		id := ns + "/" + fmt.Sprintf("%s-%d", s, w.random.IntN(3))
+		delete(w.replicas, id)
+		w.changed.Instances[id] = nil
 	default:
 		i, known := w.replicas[ns+"/"+fmt.Sprintf("%s-%d", s, w.random.IntN(3))]
 		if !known {
-			return nil
+			return false
 		}
 		i.Ready = !i.Ready
 		i.Locality.Zone = w.pick("", "east")
-		w.replicas[i.ID()] = i
-		return &i
+		w.setReplica(i)
+		return true
 	}
-	return nil
+	return false
 }
 
 func (w *town) instance(ns, s string, n int) registry.Instance {
@@ -204,21 +268,12 @@ func (w *town) instance(ns, s string, n int) registry.Instance {
 }
 
 func (w *town) mesh() *model.Mesh {
-	runtime := build.Runtime{Addresses: map[string]netip.Addr{}}
+	runtime := resolve.Runtime{Addresses: map[string]netip.Addr{}}
 	for _, id := range slices.Sorted(maps.Keys(w.replicas)) {
 		runtime.Instances = append(runtime.Instances, w.replicas[id])
 	}
-	mesh, _ := build.Mesh(w.settings, slices.Collect(maps.Values(w.objects)), runtime)
+	mesh, _ := resolve.Mesh(w.settings, slices.Collect(maps.Values(w.objects)), runtime)
 	return mesh
-}
-
-// versions of the objects as they are now.
-func (w *town) versions() func(objects.Key) objects.Version {
-	all := map[objects.Key]objects.Version{}
-	for key, o := range w.objects {
-		all[key] = o.Version
-	}
-	return func(key objects.Key) objects.Version { return all[key] }
 }
 
 // TestChangesGiveWhatAFreshStartGives makes changes of all sorts at random. After each, what proxies are sent must be, byte by
@@ -228,7 +283,7 @@ func TestChangesGiveWhatAFreshStartGives(t *testing.T) {
 	if testing.Short() {
 		rounds = 500
 	}
-	w := &town{t: t, random: rand.New(rand.NewPCG(1, 2)), settings: model.DefaultSettings("one"), objects: map[objects.Key]*objects.Object{}, replicas: map[string]registry.Instance{}}
+	w := newTown(t, 1)
 	p := newPusher(t)
 	var nodes []translate.Node
 	for _, ns := range spaces[:2] {
@@ -249,20 +304,31 @@ func TestChangesGiveWhatAFreshStartGives(t *testing.T) {
 	for _, n := range nodes {
 		all = append(all, p.attach(t, n))
 	}
-	alone := 0
+	alone, staged := 0, 0
 	for round := range rounds {
-		if moved := w.change(); moved != nil {
-			alone++
-			p.Replicas([]*model.Replica{build.Replica(*moved)})
-		} else {
-			p.Update(w.mesh(), w.revision, w.versions())
-			// Moves are the server's to make, and these proxies are not its own; who is where is known all the same.
+		// Every other change or so, one that is staged begins, goes on, or is over.
+		if w.random.IntN(4) == 0 {
+			switch {
+			case w.former == nil:
+				w.former, w.switched = w.kept.Mesh(), false
+			case !w.switched:
+				w.switched = true
+			default:
+				w.former = nil
+			}
 		}
+		if w.former != nil {
+			staged++
+		}
+		if w.change() {
+			alone++
+		}
+		// Moves are the server's to make, and these proxies are not its own; who is where is known all the same.
+		w.update(p)
 		if round%10 != 0 {
 			continue
 		}
-		fresh := newPusher(t)
-		fresh.Update(w.mesh(), w.revision, w.versions())
+		fresh := w.fresh(t)
 		for _, a := range all {
 			got, want := p.config(t, a), fresh.config(t, fresh.attach(t, a.node))
 			if !maps.Equal(got, want) {
@@ -275,88 +341,7 @@ func TestChangesGiveWhatAFreshStartGives(t *testing.T) {
 			}
 		}
 	}
-	if alone < rounds/50 {
-		t.Errorf("only %d changes were of endpoints alone", alone)
-	}
-}
-
-// thousand is a mesh of a thousand services with three endpoints each, and a pusher with one proxy.
-func thousand(b *testing.B) (*town, *Pusher) {
-	b.Helper()
-	w := &town{settings: model.DefaultSettings("one"), objects: map[objects.Key]*objects.Object{}, replicas: map[string]registry.Instance{}}
-	for i := range 1000 {
-		s := &corev1.Service{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}, ObjectMeta: metav1.ObjectMeta{Namespace: "red", Name: fmt.Sprintf("s-%d", i)}}
-		s.Spec.Type, s.Spec.ClusterIP, s.Spec.Selector = corev1.ServiceTypeClusterIP, netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}).String(), map[string]string{"app": s.Name}
-		s.Spec.Ports = []corev1.ServicePort{{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP, TargetPort: intstr.FromInt32(8080)}}
-		o := &objects.Object{Kind: objects.Service, Resource: s}
-		if errs := objects.CheckForm(o); len(errs) > 0 {
-			b.Fatal(errs)
-		}
-		w.objects[o.Key()] = o
-		for n := range 3 {
-			r := registry.Instance{
-				Workload: objects.Key{Namespace: "red", Name: s.Name}, Name: fmt.Sprintf("%s-%d", s.Name, n), Labels: s.Spec.Selector,
-				Address: netip.AddrFrom4([4]byte{10, 100 + byte(n), byte(i >> 8), byte(i)}), Ready: true,
-			}
-			w.replicas[r.ID()] = r
-		}
-	}
-	p := New(slog.New(slog.DiscardHandler), func(source xds.Source) *xds.Server {
-		return xds.New(context.Background(), slog.New(slog.DiscardHandler), time.Now, prometheus.NewRegistry(), source, func() {})
-	})
-	node := translate.Node{Type: translate.Sidecar, Address: netip.MustParseAddr("10.0.0.1"), Name: "s-0-0", Namespace: "red", Domain: "cluster.local", Heddle: true}
-	if err := p.Attach(&xds.Proxy{}, node.Proto(), func([]*xds.Group) {}); err != nil {
-		b.Fatal(err)
-	}
-	mesh := w.mesh()
-	if len(mesh.Services) != 1000 || len(mesh.Services[7].Replicas) != 3 {
-		b.Fatalf("%d services", len(mesh.Services))
-	}
-	p.Update(mesh, 1, w.versions())
-	return w, p
-}
-
-// BenchmarkEndpoint is one endpoint's change.
-func BenchmarkEndpoint(b *testing.B) {
-	w, p := thousand(b)
-	r := w.replicas["red/s-7-0"]
-	b.ReportAllocs()
-	for b.Loop() {
-		r.Ready = !r.Ready
-		p.Replicas([]*model.Replica{build.Replica(r)})
-	}
-}
-
-// BenchmarkBuild is building the model.
-func BenchmarkBuild(b *testing.B) {
-	w, _ := thousand(b)
-	b.ReportAllocs()
-	for b.Loop() {
-		w.mesh()
-	}
-}
-
-// BenchmarkModel is putting a model into force that says the same.
-func BenchmarkModel(b *testing.B) {
-	w, p := thousand(b)
-	b.ReportAllocs()
-	for b.Loop() {
-		b.StopTimer()
-		mesh := w.mesh()
-		b.StartTimer()
-		p.Update(mesh, 1, w.versions())
-	}
-}
-
-// BenchmarkFirst is translating everything for the first time.
-func BenchmarkFirst(b *testing.B) {
-	w, p := thousand(b)
-	b.ReportAllocs()
-	for b.Loop() {
-		b.StopTimer()
-		mesh := w.mesh()
-		p.mesh, p.cache, p.packed = nil, translate.NewCache(), map[proto.Message]packed{}
-		b.StartTimer()
-		p.Update(mesh, 1, w.versions())
+	if alone < rounds/50 || staged < rounds/3 || staged > rounds*9/10 {
+		t.Errorf("%d changes were of endpoints alone, %d staged", alone, staged)
 	}
 }

@@ -17,10 +17,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/test/bufconn"
 
-	"heddle.io/heddle/control/model"
-	"heddle.io/heddle/control/model/build"
-	"heddle.io/heddle/control/objects"
-	"heddle.io/heddle/control/registry"
 	"heddle.io/heddle/control/translate"
 )
 
@@ -182,20 +178,16 @@ func TestProxiesThatComeAndGoEndWithWhatAFreshOneGets(t *testing.T) {
 			}
 		}()
 	}
-	w := &town{t: t, random: rand.New(rand.NewPCG(4, 5)), settings: model.DefaultSettings("one"), objects: map[objects.Key]*objects.Object{}, replicas: map[string]registry.Instance{}}
+	w := newTown(t, 4)
 	for range 300 {
-		if moved := w.change(); moved != nil {
-			p.Replicas([]*model.Replica{build.Replica(*moved)})
-		} else {
-			p.Update(w.mesh(), w.revision, w.versions())
-		}
+		w.change()
+		w.update(p)
 	}
 	close(stay)
 	// Those that wait for a response before they leave are woken by one more change.
 	w.put("apiVersion: v1\nkind: Service\nmetadata: {name: s-9, namespace: red}\nspec: {selector: {app: s-0}, ports: [{name: http, port: 80, targetPort: 8080}]}\n")
-	p.Update(w.mesh(), w.revision, w.versions())
-	fresh := newPusher(t)
-	fresh.Update(w.mesh(), w.revision, w.versions())
+	w.update(p)
+	fresh := w.fresh(t)
 	for _, one := range all {
 		want := fresh.config(t, fresh.attach(t, one.node))
 		look := time.NewTicker(10 * time.Millisecond)

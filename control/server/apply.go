@@ -17,7 +17,7 @@ import (
 	"heddle.io/heddle/control/access"
 	"heddle.io/heddle/control/audit"
 	"heddle.io/heddle/control/cluster"
-	"heddle.io/heddle/control/model/build"
+	"heddle.io/heddle/control/model/resolve"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/server/client"
 	"heddle.io/heddle/control/store"
@@ -115,11 +115,7 @@ type batch struct {
 func (s *Server) write(ctx context.Context, b batch) (client.ApplyResponse, error) {
 	s.writing.Lock()
 	defer s.writing.Unlock()
-	stored := s.config.Store.Objects()
-	existing := make(map[objects.Key]*objects.Object, len(stored))
-	for _, o := range stored {
-		existing[o.Key()] = o
-	}
+	existing := s.config.Controller.Stored()
 	response := client.ApplyResponse{DryRun: b.dryRun}
 	caller := access.From(ctx)
 	if problem := permit(caller, b, existing); problem != nil {
@@ -142,11 +138,11 @@ func (s *Server) write(ctx context.Context, b batch) (client.ApplyResponse, erro
 		}
 		writes = append(writes, store.Write{Key: o.Key(), Object: o, IfVersion: b.versions[o.Key()]})
 	}
-	writes, errs := build.Check(s.config.Settings, stored, writes)
+	writes, found, errs := s.config.Controller.Admit(writes)
 	if len(errs) > 0 {
 		return response, invalid(errs)
 	}
-	warnings := s.warnings(stored, writes)
+	warnings := warningTexts(found)
 	now := metav1.NewTime(s.config.Now().UTC().Truncate(1e9))
 	made := writes[:0:0]
 	for _, w := range writes {
@@ -309,23 +305,19 @@ func content(o *objects.Object) ([]byte, error) {
 // reasonNoAddress is how the model says that a global name waits for its virtual address.
 const reasonNoAddress = "NoAddress"
 
-// warnings says, by object, what works less than its author may think: names of objects that do not exist, and fields
+// warningTexts say, by object, what works less than its author may think: names of objects that do not exist, and fields
 // without effect.
-func (s *Server) warnings(stored []*objects.Object, writes []store.Write) map[objects.Key][]string {
-	_, report := build.Mesh(s.config.Settings, build.Merge(stored, writes), s.config.Controller.Runtime())
+func warningTexts(found map[objects.Key]resolve.Warnings) map[objects.Key][]string {
 	out := map[objects.Key][]string{}
-	for _, w := range writes {
-		if w.Object == nil {
-			continue
-		}
-		for _, f := range report.Unresolved(w.Key) {
+	for key, w := range found {
+		for _, f := range w.Unresolved {
 			if f.Reason == reasonNoAddress {
 				continue // It gets one when it is stored.
 			}
-			out[w.Key] = append(out[w.Key], f.String())
+			out[key] = append(out[key], f.String())
 		}
-		for _, f := range report.Warnings(w.Key) {
-			out[w.Key] = append(out[w.Key], f.Path+": "+f.Message)
+		for _, f := range w.Fields {
+			out[key] = append(out[key], f.Path+": "+f.Message)
 		}
 	}
 	return out

@@ -36,7 +36,8 @@ import (
 	"heddle.io/heddle/control/ca"
 	"heddle.io/heddle/control/connlimit"
 	"heddle.io/heddle/control/model"
-	"heddle.io/heddle/control/model/build"
+	"heddle.io/heddle/control/model/resolve"
+	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/server/client"
 	"heddle.io/heddle/control/store"
 )
@@ -62,8 +63,11 @@ type Controller interface {
 	ProxyConfig(nodeID string) (map[string][]proto.Message, bool)
 	// Names is what DNS servers answer; the channel is closed once there is something else.
 	Names() (client.Names, <-chan struct{})
-	// Runtime is what the model is built of beside the objects.
-	Runtime() build.Runtime
+	// Stored are all objects, with everything that was written through the controller's store before. Objects are shared and
+	// must not be changed.
+	Stored() map[objects.Key]*objects.Object
+	// Admit checks a batch as a whole against what is stored (see [resolve.Model.Admit]).
+	Admit(writes []store.Write) ([]store.Write, map[objects.Key]resolve.Warnings, []error)
 }
 
 // Config of a server.

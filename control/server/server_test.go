@@ -21,16 +21,18 @@ import (
 	"heddle.io/heddle/control/ca"
 	"heddle.io/heddle/control/connlimit"
 	"heddle.io/heddle/control/model"
-	"heddle.io/heddle/control/model/build"
+	"heddle.io/heddle/control/model/resolve"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/seal"
 	"heddle.io/heddle/control/server/client"
+	contract "heddle.io/heddle/control/store"
 	"heddle.io/heddle/control/store/cache"
 	"heddle.io/heddle/control/store/etcd"
 )
 
 // stub is a controller that only remembers.
 type stub struct {
+	store   contract.Batch
 	report  client.Report
 	proxies []client.ProxyStatus
 	// config of the proxy n.
@@ -55,7 +57,19 @@ func (s *stub) rename(names client.Names) {
 	s.renamed = make(chan struct{})
 }
 
-func (s *stub) Runtime() build.Runtime { return build.Runtime{} }
+func (s *stub) Stored() map[objects.Key]*objects.Object {
+	out := map[objects.Key]*objects.Object{}
+	for _, o := range s.store.Objects() {
+		out[o.Key()] = o
+	}
+	return out
+}
+
+func (s *stub) Admit(writes []contract.Write) ([]contract.Write, map[objects.Key]resolve.Warnings, []error) {
+	m := resolve.New(model.DefaultSettings("c"))
+	m.Update(resolve.Change{Objects: s.Stored()})
+	return m.Admit(writes)
+}
 
 // mesh is a federation that only says who is the primary.
 type mesh struct {
@@ -165,7 +179,7 @@ func startAll(t *testing.T, change ...func(*Server)) *world {
 	if !ok {
 		t.Fatal("the API's connections have no bound")
 	}
-	w := &world{conns: conns, client: client.New(socket), dir: dir, known: &stub{renamed: make(chan struct{})}, mesh: &mesh{primary: "c"}, clock: &clock{}, ctx: ctx}
+	w := &world{conns: conns, client: client.New(socket), dir: dir, known: &stub{store: store, renamed: make(chan struct{})}, mesh: &mesh{primary: "c"}, clock: &clock{}, ctx: ctx}
 	if w.audit, err = audit.Open(audit.Options{Dir: filepath.Join(dir, "audit"), Size: 1 << 20, Log: slog.New(slog.DiscardHandler)}); err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -36,11 +37,15 @@ func TestTokenRulesReachRunningSidecars(t *testing.T) {
 	with := func(before *model.Mesh, issuers ...string) *model.Mesh {
 		mesh := meshOf(before.Services...)
 		for _, issuer := range issuers {
+			if i := slices.IndexFunc(before.Authentications, func(a *model.Authentication) bool { return a.Name == issuer }); i >= 0 {
+				mesh.Authentications = append(mesh.Authentications, before.Authentications[i])
+				continue
+			}
 			mesh.Authentications = append(mesh.Authentications, &model.Authentication{
 				Namespace: "shop", Name: issuer, Issuers: []model.TokenIssuer{{Issuer: issuer, Keys: `{"keys":[]}`}},
 			})
 		}
-		return mesh.Reuse(before)
+		return mesh
 	}
 	none := meshOf(web(func(s *model.Service) { s.Replicas = nil }))
 	if text, _ := inbound(none); strings.Contains(text, filterJWT) {

@@ -18,7 +18,7 @@ import (
 
 // Cache keeps the parts of configurations under what they were made of, so that all kinds of proxies share them, and a new
 // model costs what differs in it. Parts of the model are compared by pointer: a model that replaces another must have the
-// same parts where nothing changed (see [model.Mesh.Reuse]). What a part is made of beside its key and inputs must be the
+// same parts where nothing changed (see [model.Differ]). What a part is made of beside its key and inputs must be the
 // same for the whole mesh; when that changes, everything is made anew.
 //
 // A message that the cache gave out is shared and must not be changed; as long as nothing changes, it is the same message.
@@ -27,14 +27,20 @@ type Cache struct {
 	mesh *model.Mesh
 	// epoch is one more with each change of what holds for the whole mesh; round with each [Cache.Sweep].
 	epoch, round int
+	// misses are parts that were made under a new key since then.
+	misses int
 
 	// clusters and virtual hosts of each service, by its host.
 	clusters  map[string]memories[clusterKey, *clusterPart]
 	hosts     map[string]memories[hostKey, *routev3.VirtualHost]
 	listeners memories[listenerKey, *listenerv3.Listener]
-	tables    memories[tableKey, *routev3.RouteConfiguration]
 	// fixed clusters have no service.
 	fixed memories[string, *clusterv3.Cluster]
+	// routes bound to sidecars and policies, by host.
+	routes   byHost[model.Routes]
+	policies byHost[model.DestinationPolicy]
+	// unknown is the virtual host for hosts that nobody has a route for.
+	unknown *routev3.VirtualHost
 	// servers are all of an inbound kind.
 	servers memories[string, *Resources]
 }
@@ -43,8 +49,8 @@ type Cache struct {
 func NewCache() *Cache {
 	return &Cache{
 		clusters: map[string]memories[clusterKey, *clusterPart]{}, hosts: map[string]memories[hostKey, *routev3.VirtualHost]{},
-		listeners: memories[listenerKey, *listenerv3.Listener]{}, tables: memories[tableKey, *routev3.RouteConfiguration]{},
-		fixed: memories[string, *clusterv3.Cluster]{}, servers: memories[string, *Resources]{},
+		listeners: memories[listenerKey, *listenerv3.Listener]{},
+		fixed:     memories[string, *clusterv3.Cluster]{}, servers: memories[string, *Resources]{},
 	}
 }
 
@@ -91,15 +97,13 @@ type hostKey struct {
 	own  bool
 }
 
-type tableKey struct {
-	kind string
-	port uint16
-}
-
 // memo gives a part that was made of the same, or makes it. The objects behind it become sources.
 func memo[K comparable, V any](g *generator, of memories[K, V], key K, inputs []any, produce func() V) V {
 	c := g.cache
 	m := of[key]
+	if m == nil {
+		c.misses++
+	}
 	if m == nil || m.epoch != c.epoch || !slices.Equal(m.inputs, inputs) {
 		before := g.out.sources
 		g.out.sources = map[objects.Key]bool{}
@@ -119,8 +123,20 @@ func (c *Cache) enter(mesh *model.Mesh) {
 	if c.mesh == mesh {
 		return
 	}
-	if c.mesh == nil || !reflect.DeepEqual(c.mesh.Settings, mesh.Settings) || !slices.Equal(c.mesh.PeerModes, mesh.PeerModes) {
+	if c.mesh == nil {
+		c.mesh = &model.Mesh{}
+	}
+	d := model.Differ(c.mesh, mesh)
+	c.routes.apply(mesh.Routes, d.Routes, func(r *model.Routes) []string {
+		if !boundToMesh(r) {
+			return nil
+		}
+		return r.Hosts
+	})
+	c.policies.apply(mesh.Destinations, d.Destinations, func(p *model.DestinationPolicy) []string { return []string{p.Host} })
+	if !reflect.DeepEqual(c.mesh.Settings, mesh.Settings) || !slices.Equal(c.mesh.PeerModes, mesh.PeerModes) {
 		c.epoch++
+		c.unknown = nil
 	}
 	c.mesh = mesh
 }
@@ -128,14 +144,14 @@ func (c *Cache) enter(mesh *model.Mesh) {
 // Make makes the resources of one kind of proxy.
 func (c *Cache) Make(mesh *model.Mesh, k Kind) (*Resources, error) {
 	c.enter(mesh)
-	g := &generator{
-		mesh: mesh, node: k.node(), kind: k.ID(), ports: k.Ports, cache: c, out: newResources(),
-		clusters: map[string]bool{}, portPolicies: map[string]model.PortPolicy{},
-	}
+	g := c.generator(mesh, k)
 	switch k.Role {
 	case Outbound:
-		g.routeFilters = g.filtersOfRoutes()
-		g.client()
+		client, err := c.Client(mesh, k)
+		if err != nil {
+			return nil, err
+		}
+		g.out = client.Resources()
 	case Inbound:
 		g.out.add(memo(g, c.servers, g.kind, g.serverInputs(), func() *Resources {
 			g.inbound()
@@ -156,8 +172,12 @@ func (c *Cache) Make(mesh *model.Mesh, k Kind) (*Resources, error) {
 		return nil, fmt.Errorf("%s: %w", g.kind, g.err)
 	}
 	g.out.sort()
+	g.out.reads = g.reads
 	return g.out, nil
 }
+
+// Crowded says that many parts have been made since [Cache.Sweep], and most of what is kept may be of no use any more.
+func (c *Cache) Crowded() bool { return c.misses > 1000+2*len(c.clusters) }
 
 // Assignment is what became of the endpoints of a cluster.
 type Assignment struct {
@@ -207,10 +227,10 @@ func (c *Cache) Sweep() {
 		}
 	}
 	c.listeners.sweep(c.round)
-	c.tables.sweep(c.round)
 	c.fixed.sweep(c.round)
 	c.servers.sweep(c.round)
 	c.round++
+	c.misses = 0
 }
 
 func (of memories[K, V]) sweep(round int) {
@@ -228,10 +248,8 @@ func within[K comparable, V any](of map[string]memories[K, V], host string) memo
 // clusterPart gives a cluster of a service with its endpoints, and adds both to what is made.
 func (g *generator) clusterPart(s *model.Service, key clusterKey, produce func() *clusterPart) *clusterPart {
 	p := memo(g, within(g.cache.clusters, s.Host), key, []any{s, g.mesh.Global(s.Global)}, produce)
-	g.out.Clusters = append(g.out.Clusters, p.cluster)
-	if p.endpoints != nil {
-		g.out.Endpoints = append(g.out.Endpoints, p.endpoints)
-	}
+	g.parts = append(g.parts, p)
+	g.out.addCluster(p)
 	return p
 }
 

@@ -18,8 +18,8 @@ import (
 	"heddle.io/heddle/control/model"
 )
 
-// connectTimeout is Istio's default.
-const connectTimeout = 10 * time.Second
+// ConnectTimeout is Istio's default.
+const ConnectTimeout = 10 * time.Second
 
 // serviceClusters makes the clusters of a service: one per port, and one per port and subset of the policy in force.
 func (g *generator) serviceClusters(s *model.Service) {
@@ -38,7 +38,7 @@ func (g *generator) serviceClusters(s *model.Service) {
 // destinationClusters makes the clusters that destinations name.
 func (g *generator) destinationClusters(all []model.Destination) {
 	for _, d := range all {
-		s := g.mesh.Service(d.Host)
+		s := g.service(d.Host)
 		if d.Missing || s == nil {
 			continue
 		}
@@ -92,7 +92,7 @@ func (g *generator) clientCluster(name string, s *model.Service, p model.Service
 		Name:                 name,
 		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_EDS},
 		EdsClusterConfig:     &clusterv3.Cluster_EdsClusterConfig{EdsConfig: ads(), ServiceName: name},
-		ConnectTimeout:       duration(connectTimeout),
+		ConnectTimeout:       duration(ConnectTimeout),
 		LbPolicy:             lbPolicy(rules.Balance),
 		CircuitBreakers:      circuitBreakers(rules.Pool),
 		Metadata:             serviceMetadata(s),
@@ -310,7 +310,7 @@ func (g *generator) blackhole() {
 		return &clusterv3.Cluster{
 			Name:                 clusterBlackhole,
 			ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
-			ConnectTimeout:       duration(connectTimeout),
+			ConnectTimeout:       duration(ConnectTimeout),
 		}
 	})
 }
@@ -322,7 +322,7 @@ func (g *generator) originalDestination(name, source string) *clusterv3.Cluster 
 		Name:                 name,
 		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_ORIGINAL_DST},
 		LbPolicy:             clusterv3.Cluster_CLUSTER_PROVIDED,
-		ConnectTimeout:       duration(connectTimeout),
+		ConnectTimeout:       duration(ConnectTimeout),
 		CircuitBreakers:      circuitBreakers(nil),
 	}
 	if source != "" {

@@ -144,7 +144,7 @@ func (g *generator) exportedCluster(s *model.Service, p model.ServicePort, subse
 			Name:                 name,
 			ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_EDS},
 			EdsClusterConfig:     &clusterv3.Cluster_EdsClusterConfig{EdsConfig: ads(), ServiceName: name},
-			ConnectTimeout:       duration(connectTimeout),
+			ConnectTimeout:       duration(ConnectTimeout),
 			// Bounds of policies are for single clients; those of all clients of a cluster come through here.
 			LbPolicy:        lbPolicy(""),
 			CircuitBreakers: circuitBreakers(nil),

@@ -3,6 +3,7 @@ package translate
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -23,22 +24,23 @@ type inboundPort struct {
 }
 
 // inboundPorts are the workload's ports that services lead to. When two services lead to one port, one that says the
-// protocol is HTTP goes before one that does not, then the first by name.
+// protocol is HTTP goes before one that does not, then the first by name. Ports that only clients of a former mesh go to
+// come last.
 func (g *generator) inboundPorts() []inboundPort {
 	replica := &model.Replica{Namespace: g.node.Namespace, Labels: g.node.Labels, Ports: g.ports}
 	found := map[uint16]inboundPort{}
-	for _, s := range g.mesh.ServicesIn(g.node.Namespace) {
-		if !s.Local() || !model.Selects(s.Selector, g.node.Labels) {
-			continue
-		}
-		for _, p := range s.Ports {
-			target, ok := p.TargetOn(replica)
-			if !ok {
-				continue
-			}
-			first, taken := found[target]
-			if !taken || p.Protocol.IsHTTP() && !first.port.Protocol.IsHTTP() {
-				found[target] = inboundPort{target, s, p}
+	for _, services := range g.servedServices() {
+		before := maps.Clone(found)
+		for _, s := range services {
+			for _, p := range s.Ports {
+				target, ok := p.TargetOn(replica)
+				if _, decided := before[target]; !ok || decided {
+					continue
+				}
+				first, taken := found[target]
+				if !taken || p.Protocol.IsHTTP() && !first.port.Protocol.IsHTTP() {
+					found[target] = inboundPort{target, s, p}
+				}
 			}
 		}
 	}
@@ -47,6 +49,18 @@ func (g *generator) inboundPorts() []inboundPort {
 		out = append(out, p)
 	}
 	slices.SortFunc(out, func(a, b inboundPort) int { return cmp.Compare(a.number, b.number) })
+	return out
+}
+
+// servedServices are the services that the workload is behind, for clients of the mesh and of each former one that is
+// accepted.
+func (g *generator) servedServices() [][]*model.Service {
+	var out [][]*model.Service
+	for _, mesh := range append([]*model.Mesh{g.mesh}, g.mesh.Accepted...) {
+		out = append(out, slices.DeleteFunc(slices.Clone(mesh.ServicesIn(g.node.Namespace)), func(s *model.Service) bool {
+			return !s.Local() || !model.Selects(s.Selector, g.node.Labels)
+		}))
+	}
 	return out
 }
 
@@ -86,7 +100,7 @@ func (g *generator) inbound() {
 }
 
 func (g *generator) mode(port uint16) model.MTLSMode {
-	mode, by := g.mesh.InboundMode(g.node.Namespace, g.node.Labels, port)
+	mode, by := g.mesh.Accepts(g.node.Namespace, g.node.Labels, port)
 	if by != nil {
 		g.from(by.Source)
 	}

@@ -83,6 +83,18 @@ func Kinds(mesh *model.Mesh, node Node) ([]Kind, error) {
 	return nil, fmt.Errorf("node %s: type %q is neither %s nor %s", node.ID(), node.Type, Sidecar, Router)
 }
 
+// Regroups says whether a change of the model may put proxies into other kinds, besides those whose replicas changed.
+func Regroups(d *model.Difference) bool {
+	return slices.ContainsFunc(model.Both(d.Destinations), func(p *model.DestinationPolicy) bool { return len(p.Clients) > 0 }) ||
+		slices.ContainsFunc(model.Both(d.Routes), func(r *model.Routes) bool {
+			return slices.ContainsFunc(r.HTTP, func(h model.HTTPRoute) bool {
+				return slices.ContainsFunc(h.Matches, func(m model.HTTPMatch) bool { return len(m.Scope.SourceLabels) > 0 })
+			}) || slices.ContainsFunc(r.TCP, func(t model.TCPRoute) bool {
+				return slices.ContainsFunc(t.Matches, func(m model.Scope) bool { return len(m.SourceLabels) > 0 })
+			})
+		})
+}
+
 // clientLabels are the labels of a sidecar that make a difference to it as a client.
 func clientLabels(mesh *model.Mesh, node Node) map[string]string {
 	out := map[string]string{}

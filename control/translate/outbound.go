@@ -1,7 +1,6 @@
 package translate
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 
@@ -12,74 +11,6 @@ import (
 
 	"heddle.io/heddle/control/model"
 )
-
-// client makes what a sidecar needs to call services.
-func (g *generator) client() {
-	g.blackhole()
-	g.passthrough()
-	visible := g.visibleServices()
-	for _, s := range visible {
-		g.serviceClusters(s)
-	}
-	g.outbound(visible)
-}
-
-// visibleServices are those whose configuration the node can use.
-func (g *generator) visibleServices() []*model.Service {
-	var out []*model.Service
-	for _, s := range g.mesh.Services {
-		if s.ExportTo.In(g.node.Namespace) {
-			out = append(out, s)
-		}
-	}
-	return out
-}
-
-// outbound makes the listeners for what the application sends. virtualOutbound accepts everything that is captured and
-// hands it to the listener of its original destination; those are never bound.
-func (g *generator) outbound(services []*model.Service) {
-	unknown := clusterPassthrough
-	if g.mesh.Settings.BlockUnknown {
-		unknown = clusterBlackhole
-	}
-	g.clientListener(listenerOutbound, func() *listenerv3.Listener {
-		return &listenerv3.Listener{
-			Name: listenerOutbound,
-			// Redirected connections of the host itself arrive on loopback; nobody else may use the proxy as a relay.
-			Address:          socketAddress(g.loopback(), PortOutbound),
-			UseOriginalDst:   flag(true),
-			TrafficDirection: corev3.TrafficDirection_OUTBOUND,
-			FilterChains: []*listenerv3.FilterChain{{
-				Name:             chainOutboundBlackhole,
-				FilterChainMatch: &listenerv3.FilterChainMatch{DestinationPort: count(PortOutbound)},
-				Filters:          g.tcpFilters(clusterBlackhole, nil, clusterBlackhole),
-			}},
-			DefaultFilterChain: &listenerv3.FilterChain{
-				Name:    chainOutboundCatchAll,
-				Filters: g.tcpFilters(unknown, nil, unknown),
-			},
-		}
-	})
-	httpPorts := map[uint16]bool{}
-	for _, s := range services {
-		for _, p := range s.Ports {
-			if p.Protocol.IsHTTP() {
-				httpPorts[p.Number] = true
-				continue
-			}
-			g.outboundTCP(s, p)
-		}
-	}
-	ports := make([]uint16, 0, len(httpPorts))
-	for p := range httpPorts {
-		ports = append(ports, p)
-	}
-	slices.SortFunc(ports, cmp.Compare)
-	for _, p := range ports {
-		g.outboundHTTP(p, unknown)
-		g.sidecarRoutes(p, services)
-	}
-}
 
 // outboundTCP listens on a service's virtual address and port.
 func (g *generator) outboundTCP(s *model.Service, p model.ServicePort) {
@@ -100,8 +31,11 @@ func (g *generator) outboundTCP(s *model.Service, p model.ServicePort) {
 // clientListener gives a sidecar's listener, and adds it to what is made. Beside its name, the kind of proxy and what holds
 // for the whole mesh, it depends on the inputs.
 func (g *generator) clientListener(name string, produce func() *listenerv3.Listener, inputs ...any) {
-	key := listenerKey{name: name, heddle: g.node.Heddle, ipv6: g.node.Address.Is6()}
-	g.out.Listeners = append(g.out.Listeners, memo(g, g.cache.listeners, key, inputs, produce))
+	g.out.Listeners = append(g.out.Listeners, g.sharedListener(name, produce, inputs...))
+}
+
+func (g *generator) sharedListener(name string, produce func() *listenerv3.Listener, inputs ...any) *listenerv3.Listener {
+	return memo(g, g.cache.listeners, listenerKey{name: name, heddle: g.node.Heddle, ipv6: g.node.Address.Is6()}, inputs, produce)
 }
 
 func tcpListenerName(s *model.Service, p model.ServicePort) string {
@@ -149,9 +83,9 @@ func (g *generator) inScope(m model.Scope, r *model.Routes, port uint16, gateway
 
 // outboundHTTP listens on a port for all HTTP services that use it; the host of each request tells them apart. What is
 // TLS, and so cannot be read, is passed on as the policy for unknown destinations says.
-func (g *generator) outboundHTTP(port uint16, unknown string) {
-	name := g.wildcardName(port)
-	g.clientListener(name, func() *listenerv3.Listener {
+func (g *generator) outboundHTTP(port uint16) *listenerv3.Listener {
+	name, unknown := g.wildcardName(port), g.unknown()
+	return g.sharedListener(name, func() *listenerv3.Listener {
 		manager := g.connectionManager(&hcmv3.HttpConnectionManager{
 			StatPrefix:                 "outbound_" + name,
 			RouteSpecifier:             rds(fmt.Sprint(port)),

@@ -10,51 +10,74 @@ import (
 // byHost finds the parts of a model that are for a service without going over all of them: those for its names, and those
 // for patterns, in the model's order.
 type byHost[T any] struct {
-	all      []T
-	names    map[string][]int
-	patterns []int
+	all      []*T
+	names    map[string][]*T
+	patterns []*T
 }
 
-func indexByHost[T any](all []T, hosts func(T) []string) *byHost[T] {
-	out := &byHost[T]{all: all, names: map[string][]int{}}
-	for i, one := range all {
-		for _, h := range hosts(one) {
-			if strings.HasPrefix(h, "*") {
-				out.patterns = append(out.patterns, i)
-			} else {
-				out.names[h] = append(out.names[h], i)
+// apply makes a change of the parts; all are those after it.
+func (b *byHost[T]) apply(all []*T, change []model.Pair[T], hosts func(*T) []string) {
+	if b.names == nil {
+		b.names = map[string][]*T{}
+	}
+	b.all = all
+	for _, p := range change {
+		if p.Before != nil {
+			for _, h := range hosts(p.Before) {
+				without := func(list []*T) []*T {
+					return slices.DeleteFunc(slices.Clone(list), func(one *T) bool { return one == p.Before })
+				}
+				if strings.HasPrefix(h, "*") {
+					b.patterns = without(b.patterns)
+				} else if b.names[h] = without(b.names[h]); len(b.names[h]) == 0 {
+					delete(b.names, h)
+				}
 			}
 		}
 	}
-	return out
+	for _, p := range change {
+		if p.After != nil {
+			for _, h := range hosts(p.After) {
+				if strings.HasPrefix(h, "*") {
+					b.patterns = append(slices.Clip(b.patterns), p.After)
+				} else {
+					b.names[h] = append(slices.Clip(b.names[h]), p.After)
+				}
+			}
+		}
+	}
 }
 
-func (b *byHost[T]) of(s *model.Service) []T {
+func (b *byHost[T]) of(s *model.Service) []*T {
 	found := slices.Concat(b.patterns, b.names[s.Host])
 	for _, a := range s.Aliases {
 		found = append(found, b.names[a.Host]...)
 	}
-	slices.Sort(found)
-	found = slices.Compact(found)
-	out := make([]T, len(found))
-	for i, n := range found {
-		out[i] = b.all[n]
+	if len(found) < 2 {
+		return found
 	}
-	return out
+	at := make(map[*T]int, len(found))
+	for _, one := range found {
+		at[one] = -1
+	}
+	for i, one := range b.all {
+		if _, is := at[one]; is {
+			at[one] = i
+		}
+	}
+	slices.SortFunc(found, func(x, y *T) int { return at[x] - at[y] })
+	return slices.Compact(found)
 }
 
 // meshRoutes finds the routes for a service that hold for sidecars of the node's namespace: the most specific host wins,
 // then the oldest.
 func (g *generator) meshRoutes(s *model.Service) *model.Routes {
-	if g.routesByHost == nil {
-		usable := slices.DeleteFunc(slices.Clone(g.mesh.Routes), func(r *model.Routes) bool {
-			return !r.ExportTo.In(g.node.Namespace) || !boundToMesh(r)
-		})
-		g.routesByHost = indexByHost(usable, func(r *model.Routes) []string { return r.Hosts })
-	}
 	var best *model.Routes
 	bestRank := 0
-	for _, r := range g.routesByHost.of(s) {
+	for _, r := range g.cache.routes.of(s) {
+		if !r.ExportTo.In(g.node.Namespace) {
+			continue
+		}
 		for _, h := range r.Hosts {
 			if rank, ok := s.Matches(h); ok && rank > bestRank {
 				best, bestRank = r, rank
@@ -66,18 +89,30 @@ func (g *generator) meshRoutes(s *model.Service) *model.Routes {
 
 // destination finds the policy in force for the node towards a service, or nil.
 func (g *generator) destination(s *model.Service) *model.DestinationPolicy {
-	if g.policiesByHost == nil {
-		g.policiesByHost = indexByHost(g.mesh.Destinations, func(d *model.DestinationPolicy) []string { return []string{d.Host} })
+	return g.mesh.DestinationAmong(g.cache.policies.of(s), g.node.Namespace, g.node.Labels, s)
+}
+
+// service finds a service of another name than that which is worked on.
+func (g *generator) service(host string) *model.Service {
+	if g.reads != nil {
+		g.reads[host] = true
 	}
-	return g.mesh.DestinationAmong(g.policiesByHost.of(s), g.node.Namespace, g.node.Labels, s)
+	return g.mesh.Service(host)
 }
 
 // serverInputs are the parts of the model that a sidecar's inbound configuration is made of.
 func (g *generator) serverInputs() []any {
 	var out []any
-	for _, s := range g.mesh.ServicesIn(g.node.Namespace) {
-		if s.Local() && model.Selects(s.Selector, g.node.Labels) {
+	for _, services := range g.servedServices() {
+		// Whose services they are makes a difference.
+		out = append(out, len(services))
+		for _, s := range services {
 			out = append(out, s)
+		}
+	}
+	for _, former := range g.mesh.Accepted {
+		for _, p := range former.PeerModes {
+			out = append(out, p)
 		}
 	}
 	for _, p := range g.mesh.AccessFor(g.node.Namespace, g.node.Labels) {

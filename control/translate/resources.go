@@ -15,6 +15,7 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	"google.golang.org/protobuf/proto"
 
 	"heddle.io/heddle/control/model"
 	"heddle.io/heddle/control/objects"
@@ -30,6 +31,8 @@ type Resources struct {
 
 	// sources are the objects that have a part in the configuration.
 	sources map[objects.Key]bool
+	// reads are the hosts of the services that a gateway's routes lead to.
+	reads map[string]bool
 }
 
 // Proxy makes the configuration of one proxy.
@@ -71,9 +74,10 @@ type generator struct {
 	out   *Resources
 	err   error
 	cache *Cache
-	// Indexes that are made when they are needed.
-	routesByHost   *byHost[*model.Routes]
-	policiesByHost *byHost[*model.DestinationPolicy]
+	// reads are the hosts of services that were looked up, nil for nobody to ask.
+	reads map[string]bool
+	// parts are the clusters made so far, with their endpoints.
+	parts []*clusterPart
 	// clusters made so far, by name.
 	clusters map[string]bool
 	// portPolicies in force, by the name of the cluster.
@@ -106,4 +110,19 @@ func (r *Resources) Sources() []objects.Key {
 		keys = append(keys, k)
 	}
 	return keys
+}
+
+// Each visits all resources.
+func (r *Resources) Each(visit func(proto.Message)) {
+	each(r.Clusters, visit)
+	each(r.Endpoints, visit)
+	each(r.Secrets, visit)
+	each(r.Listeners, visit)
+	each(r.Routes, visit)
+}
+
+func each[M proto.Message](all []M, visit func(proto.Message)) {
+	for _, m := range all {
+		visit(m)
+	}
 }

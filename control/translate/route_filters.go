@@ -41,6 +41,11 @@ func (g *generator) filtersOfRoutes() []*hcmv3.HttpFilter {
 	return out
 }
 
+// asksForFilters says whether any of the routes needs a filter.
+func asksForFilters(r *model.Routes) bool {
+	return slices.ContainsFunc(r.HTTP, func(h model.HTTPRoute) bool { return h.Fault != nil || h.CORS != nil })
+}
+
 // mayBeBound says whether routes are for this kind of proxy: sidecars, or some gateway.
 func (g *generator) mayBeBound(r *model.Routes) bool {
 	if g.node.Type == Sidecar {

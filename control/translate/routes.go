@@ -16,36 +16,6 @@ import (
 // boundToMesh says whether any of the routes can hold for sidecars.
 func boundToMesh(r *model.Routes) bool { return slices.Contains(r.Gateways, model.GatewayMesh) }
 
-// sidecarRoutes makes the route table of an outbound HTTP port.
-func (g *generator) sidecarRoutes(port uint16, services []*model.Service) {
-	taken := map[string]bool{}
-	var hosts []*routev3.VirtualHost
-	for _, s := range services {
-		p := s.Port(port)
-		if p == nil || !p.Protocol.IsHTTP() {
-			continue
-		}
-		g.from(s.Source)
-		hosts = append(hosts, withoutTaken(g.serviceHost(s, port), taken))
-	}
-	// Hosts that are no services get their routes on port 80, as in Istio.
-	if port == 80 {
-		hosts = append(hosts, g.foreignHosts(taken)...)
-	}
-	inputs := make([]any, 0, len(hosts))
-	for _, h := range hosts {
-		inputs = append(inputs, h)
-	}
-	g.out.Routes = append(g.out.Routes, memo(g, g.cache.tables, tableKey{g.kind, port}, inputs, func() *routev3.RouteConfiguration {
-		return &routev3.RouteConfiguration{
-			Name:                           fmt.Sprint(port),
-			ValidateClusters:               flag(false),
-			MaxDirectResponseBodySizeBytes: count(maxDirectBody),
-			VirtualHosts:                   append(hosts, g.unknownHost()),
-		}
-	}))
-}
-
 // serviceHost is the virtual host of a service: with the routes that hold for it, or one that leads to it.
 func (g *generator) serviceHost(s *model.Service, port uint16) *routev3.VirtualHost {
 	r := g.meshRoutes(s)
@@ -59,9 +29,9 @@ func (g *generator) serviceHost(s *model.Service, port uint16) *routev3.VirtualH
 		// The clusters that the routes lead to are made for each kind that has them.
 		for i := range r.HTTP {
 			if g.anyInScope(&r.HTTP[i], r, port, model.GatewayMesh) {
-				g.destinationClusters(r.HTTP[i].Forward)
-				for _, d := range r.HTTP[i].Forward {
-					inputs = append(inputs, g.mesh.Service(d.Host))
+				for _, d := range destinations(&r.HTTP[i]) {
+					g.destinationClusters([]model.Destination{d})
+					inputs = append(inputs, g.service(d.Host))
 				}
 			}
 		}
@@ -82,6 +52,15 @@ func (g *generator) serviceHost(s *model.Service, port uint16) *routev3.VirtualH
 		}
 		return host
 	})
+}
+
+// destinations are all that a route sends requests to, copies included.
+func destinations(h *model.HTTPRoute) []model.Destination {
+	out := slices.Clone(h.Forward)
+	for _, m := range h.Mirrors {
+		out = append(out, m.To)
+	}
+	return out
 }
 
 // distinct leaves out names that a service has twice.
@@ -116,22 +95,23 @@ func withoutTaken(host *routev3.VirtualHost, taken map[string]bool) *routev3.Vir
 // maxDirectBody is Istio's bound on the body of a direct response.
 const maxDirectBody = 1 << 20
 
-// foreignHosts are the virtual hosts of routes for hosts that are no services.
-func (g *generator) foreignHosts(taken map[string]bool) []*routev3.VirtualHost {
+// foreignHosts are the virtual hosts of routes for hosts that are no services. Of routes for one host, the oldest hold.
+func (g *generator) foreignHosts() []*routev3.VirtualHost {
+	taken := map[string]bool{}
 	var out []*routev3.VirtualHost
 	for _, r := range g.mesh.Routes {
 		if !boundToMesh(r) || !r.ExportTo.In(g.node.Namespace) || len(r.HTTP) == 0 {
 			continue
 		}
 		for _, h := range r.Hosts {
-			if g.mesh.Service(h) != nil || taken[h] {
+			if g.service(h) != nil || taken[h] {
 				continue
 			}
 			taken[h] = true
 			g.from(r.Source)
 			out = append(out, &routev3.VirtualHost{
-				Name: h + ":80", Domains: withPort([]string{h}, 80), IncludeRequestAttemptCount: true,
-				Routes: g.routes(r, 80, model.GatewayMesh, h),
+				Name: h + ":80", Domains: withPort([]string{h}, foreignPort), IncludeRequestAttemptCount: true,
+				Routes: g.routes(r, foreignPort, model.GatewayMesh, h),
 			})
 		}
 	}
@@ -265,7 +245,7 @@ func (g *generator) forward(h *model.HTTPRoute) *routev3.RouteAction {
 	}
 	if used := weighted(h.Forward); len(used) == 1 {
 		out.ClusterSpecifier = &routev3.RouteAction_Cluster{Cluster: destinationCluster(used[0])}
-		if s := g.mesh.Service(used[0].Host); s != nil && hasOwnNames(s) {
+		if s := g.service(used[0].Host); s != nil && hasOwnNames(s) {
 			out.HostRewriteSpecifier = &routev3.RouteAction_AutoHostRewrite{AutoHostRewrite: flag(true)}
 		}
 	} else {

@@ -438,3 +438,37 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 }
+
+// TestWhatIsOwed: a change is owed until it is answered, and for longer when the answer is no.
+func TestWhatIsOwed(t *testing.T) {
+	w, c := connected(t, "a", "b")
+	owes := func(want int64) {
+		t.Helper()
+		if got, current := w.server.Owes(c.p); got != want || !current {
+			t.Errorf("owes %d, want %d", got, want)
+		}
+	}
+	owes(0)
+	bad := w.has(mesh("a=bad", "b")...)
+	owes(bad)
+	c.hears("CDS a", "EDS a")
+	c.answers(Endpoints)
+	c.refuses(Clusters, "bad")
+	owes(bad)
+	w.has(mesh("a=mended", "b@2")...)
+	c.hears("CDS a", "EDS a b")
+	c.answers(Clusters)
+	owes(bad + 1)
+	c.answers(Endpoints)
+	owes(0)
+	// One that comes back may run anything, however new the change is that it is to have.
+	before := c.p
+	c = newTalk(t, w)
+	if _, current := w.server.Owes(before); current {
+		t.Error("a stream counts that has another in its place")
+	}
+	owes(1)
+	c.asks(Clusters)
+	c.hears("CDS a b")
+	owes(1)
+}

@@ -64,12 +64,21 @@ func NewResource(t Type, name string, m proto.Message, cluster *Resource) (*Reso
 	if err := anypb.MarshalFrom(packed, m, proto.MarshalOptions{Deterministic: true}); err != nil {
 		return nil, fmt.Errorf("marshal %s %s: %w", t, name, err)
 	}
+	return newResource(t, name, packed, cluster), nil
+}
+
+// NewPackedResource is [NewResource] for a message that is marshalled already, and is not endpoints.
+func NewPackedResource(t Type, name string, packed *anypb.Any) *Resource {
+	return newResource(t, name, packed, nil)
+}
+
+func newResource(t Type, name string, packed *anypb.Any, cluster *Resource) *Resource {
 	digest := sha256.Sum256(packed.GetValue())
 	version := base64.RawURLEncoding.EncodeToString(digest[:versionBytes])
 	if cluster != nil {
 		version += "-" + cluster.Version()
 	}
-	return &Resource{typ: t, wire: &discovery.Resource{Name: name, Version: version, Resource: packed}}, nil
+	return &Resource{typ: t, wire: &discovery.Resource{Name: name, Version: version, Resource: packed}}
 }
 
 // Type of the resource.

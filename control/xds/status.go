@@ -241,6 +241,31 @@ func (p Progress) Refused(version int64) []Refusal {
 	return out
 }
 
+// Owes is the oldest change that a proxy has not taken, be it that it has not answered or that it refused; zero when it has
+// taken all. One that has not acknowledged everything once, since it connected, may run whatever it ran before, and owes
+// the first change, 1. current is false for a stream in whose place the proxy has another.
+func (s *Server) Owes(p *Proxy) (change int64, current bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.proxies[p.id] != p {
+		return 0, false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	// What is not for it is nothing that it owes.
+	p.absorb()
+	if !p.synced || p.problem() != "" {
+		return 1, true
+	}
+	oldest := p.behind()
+	for t := range p.types {
+		if r := p.types[t].refused; len(r.names) > 0 && (oldest == 0 || r.since < oldest) {
+			oldest = max(r.since, 1)
+		}
+	}
+	return oldest, true
+}
+
 // Failure says why the group does not have what it should have; empty when it has.
 func (p Progress) Failure() string { return p.failure }
 

@@ -39,7 +39,7 @@ import (
 	"heddle.io/heddle/control/ca"
 	"heddle.io/heddle/control/cluster"
 	"heddle.io/heddle/control/model"
-	"heddle.io/heddle/control/model/build"
+	"heddle.io/heddle/control/model/resolve"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/registry"
 	"heddle.io/heddle/control/store"
@@ -199,17 +199,17 @@ spec: { key: %s }
 		writes = append(writes, store.Write{Key: o.Key(), Object: o})
 	}
 	existing := []*objects.Object{namespace("default"), namespace(settings.RootNamespace)}
-	writes, errs = build.Check(settings, existing, writes)
+	writes, errs = resolve.Check(settings, existing, writes)
 	if len(errs) > 0 {
 		t.Fatal(errors.Join(errs...))
 	}
-	objs = build.Merge(existing, writes)
+	objs = resolve.Merge(existing, writes)
 	replicas := instances(objs, settings, nil)
 	peers := []registry.Peer{{Cluster: other.Cluster, Reachable: true, Services: []registry.Export{{
 		Namespace: "shop", Name: "far", Identities: []string{"spiffe://cluster.local/ns/shop/sa/far"},
 		Ports: []registry.ExportPort{{Name: "http", Number: 80, Protocol: "HTTP"}}, Groups: []registry.ExportGroup{{Ready: 1}},
 	}}}}
-	mesh, _ := build.Mesh(settings, objs, build.Runtime{Instances: replicas, Peers: peers, Addresses: addresses(settings, objs, peers)})
+	mesh, _ := resolve.Mesh(settings, objs, resolve.Runtime{Instances: replicas, Peers: peers, Addresses: addresses(settings, objs, peers)})
 	return mesh, nodes(t, text, settings, replicas)[0]
 }
 

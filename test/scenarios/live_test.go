@@ -33,14 +33,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 
-	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/push"
 	"heddle.io/heddle/control/translate"
 	"heddle.io/heddle/control/xds"
 )
-
-// nobodys is the version of objects where nothing asks for it.
-func nobodys(objects.Key) objects.Version { return "" }
 
 // lively are scenarios whose proxies are run: sidecars and gateways, alone and among several clusters, of either family.
 var lively = []string{"boutique", "global-subsets", "eastwest-gateway-receiver", "global-ipv6"}
@@ -84,7 +80,7 @@ func TestEnvoyRuns(t *testing.T) {
 				})
 			})
 			server := pusher.Server()
-			pusher.Update(s.mesh, 1, nobodys)
+			pusher.Update(push.Update{Clients: s.mesh, Servers: s.mesh, Revision: 1})
 			agent := grpc.NewServer()
 			server.Register(agent)
 			secretservice.RegisterSecretDiscoveryServiceServer(agent, serverv3.NewServer(ctx, secrets(t, node), nil))
@@ -105,7 +101,7 @@ func TestEnvoyRuns(t *testing.T) {
 			// Removing the rule for mutual TLS everywhere changes every cluster and no endpoint.
 			before := *s.mesh
 			before.Destinations = nil
-			pusher.Update(&before, 2, nobodys)
+			pusher.Update(push.Update{Clients: &before, Servers: &before, Revision: 2})
 			synced(t, server, changed, 2)
 			// So does having it back and removing it in quick succession.
 			revision := int64(3)
@@ -114,7 +110,7 @@ func TestEnvoyRuns(t *testing.T) {
 				if revision%2 == 0 {
 					mesh = &before
 				}
-				pusher.Update(mesh, revision, nobodys)
+				pusher.Update(push.Update{Clients: mesh, Servers: mesh, Revision: revision})
 				// Each push meets the proxy in another state of the one before: that is what this is about.
 				<-time.After(time.Duration(revision%7) * time.Millisecond)
 			}

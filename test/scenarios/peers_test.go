@@ -11,7 +11,7 @@ import (
 
 	"heddle.io/heddle/control/cluster"
 	"heddle.io/heddle/control/model"
-	"heddle.io/heddle/control/model/build"
+	"heddle.io/heddle/control/model/resolve"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/registry"
 )
@@ -59,7 +59,7 @@ func (w world) settings(t *testing.T) model.Settings {
 func addresses(settings model.Settings, objs []*objects.Object, peers []registry.Peer) map[string]netip.Addr {
 	out := map[string]netip.Addr{}
 	next := settings.Globals.Addr()
-	for _, host := range build.GlobalHosts(settings, objs, peers) {
+	for _, host := range resolve.GlobalHosts(settings, objs, peers) {
 		next = next.Next()
 		out[host] = next
 	}

@@ -22,7 +22,7 @@ import (
 
 	"heddle.io/heddle/api/v1alpha1"
 	"heddle.io/heddle/control/model"
-	"heddle.io/heddle/control/model/build"
+	"heddle.io/heddle/control/model/resolve"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/registry"
 	"heddle.io/heddle/control/store"
@@ -40,7 +40,7 @@ type scenario struct {
 	// errors when the batch is refused; then nothing else is set.
 	errors []error
 	mesh   *model.Mesh
-	report *build.Report
+	report *resolve.Report
 	nodes  []translate.Node
 }
 
@@ -63,14 +63,14 @@ func load(t *testing.T, name string) *scenario {
 		writes = append(writes, store.Write{Key: o.Key(), Object: o})
 	}
 	existing := []*objects.Object{namespace("default"), namespace(settings.RootNamespace)}
-	writes, errs = build.Check(settings, existing, writes)
+	writes, errs = resolve.Check(settings, existing, writes)
 	if len(errs) > 0 {
 		s.errors = errs
 		return s
 	}
-	all := build.Merge(existing, writes)
+	all := resolve.Merge(existing, writes)
 	replicas := instances(all, settings, world.NotReady)
-	s.mesh, s.report = build.Mesh(settings, all, build.Runtime{
+	s.mesh, s.report = resolve.Mesh(settings, all, resolve.Runtime{
 		Instances: replicas, Peers: world.Peers, Addresses: addresses(settings, all, world.Peers),
 	})
 	s.nodes = nodes(t, string(text), settings, replicas)

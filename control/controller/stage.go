@@ -1,0 +1,382 @@
+package controller
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"heddle.io/heddle/control/durable"
+	"heddle.io/heddle/control/model"
+	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/push"
+	"heddle.io/heddle/control/stage"
+	"heddle.io/heddle/control/translate"
+)
+
+// staging takes changes that concern clients and servers through the mesh in steps (see [stage.Machine]). A generation is
+// what the objects came to at a time, and its clients go by that until servers accept the next one. Only the loop that
+// puts models into force may use it, [staging.view] apart.
+type staging struct {
+	file   string
+	limits stage.Limits
+	log    *slog.Logger
+
+	machine *stage.Machine
+	newest  stage.Generation
+	meshes  map[stage.Generation]*model.Mesh
+	// before are objects as they were in a generation that some clients still go by, of those that have changed since; nil for
+	// one that there was not.
+	before map[stage.Generation]map[objects.Key]*objects.Object
+	// objects are those that the newest generation is made of, of the kinds that clients go by.
+	objects map[objects.Key]*objects.Object
+	// written is what the file holds.
+	written []byte
+}
+
+func newStaging(file string, limit time.Duration, log *slog.Logger) *staging {
+	if limit == 0 {
+		limit = stage.DefaultLimit
+	}
+	return &staging{file: file, limits: stage.Limits{Answer: limit, Connect: translate.ConnectTimeout}, log: log}
+}
+
+// stage has what the objects come to take its way to the proxies. Only the loop may call it, as all of the following.
+func (c *Controller) stage(mesh *model.Mesh, revised map[objects.Key]objects.Version) {
+	c.mu.Lock()
+	all := c.objects
+	if c.staging.machine != nil {
+		all = make(map[objects.Key]*objects.Object, len(revised))
+		for key := range revised {
+			all[key] = c.objects[key]
+		}
+	}
+	defer c.mu.Unlock()
+	if c.staging.machine != nil {
+		c.staging.want(mesh, all)
+		return
+	}
+	c.staging.start(mesh, all, c.model.With)
+}
+
+// push sends what is in force.
+func (c *Controller) push(u push.Update) {
+	c.staging.keep()
+	u.Clients, u.Servers = c.staging.inForce()
+	if c.shown == nil || !model.SameNames(c.shown, u.Clients) {
+		c.setNames(u.Clients)
+	}
+	c.shown = u.Clients
+	c.staging.machine.Pushed(c.pusher.Update(u))
+}
+
+// step goes on with a change that is under way, as far as proxies have answered.
+func (c *Controller) step() {
+	now := time.Now()
+	if c.staging.underWay() {
+		proxies := c.proxiesOwing()
+		for c.staging.look(now, proxies) {
+			c.push(push.Update{Revision: c.xds.Revision(), Again: slices.Collect(maps.Keys(c.stagedNow().objects))})
+			proxies = c.proxiesOwing()
+		}
+	}
+	view := c.staging.view(now)
+	c.mu.Lock()
+	c.staged = view
+	c.mu.Unlock()
+	signal(c.restatus)
+}
+
+// stagedNow is how far the change is that is under way.
+func (c *Controller) stagedNow() stageView {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.staged
+}
+
+// proxiesOwing are all proxies, with what they have not taken. Those that run without a stream go on with what they have.
+func (c *Controller) proxiesOwing() []stage.Proxy {
+	out := c.pusher.Owed()
+	connected := make(map[string]bool, len(out))
+	for _, p := range out {
+		connected[p.ID] = true
+	}
+	for _, r := range c.Replicas() {
+		if !connected[r.NodeID] && r.State.ProxyPID != 0 {
+			out = append(out, stage.Proxy{ID: r.NodeID, Owes: 1, Serves: !r.Gateway})
+		}
+	}
+	return out
+}
+
+// effect that a mesh has in place of the one that clients go by.
+func effect(mesh, clients *model.Mesh) stage.Effect {
+	switch {
+	case !mesh.ConcernsServers(clients):
+		return stage.Alone
+	case mesh.Covers(clients):
+		return stage.Adds
+	}
+	return stage.Replaces
+}
+
+// goneBy are the kinds that make up what [model.Mesh.AsClientsOf] takes from a former mesh.
+func goneBy(key objects.Key) bool {
+	return slices.ContainsFunc([]*objects.Kind{
+		objects.Service, objects.PeerAuthentication, objects.DestinationRule, objects.VirtualService, objects.Gateway, objects.GlobalNamespace,
+	}, func(k *objects.Kind) bool { return k.Group == key.Group && k.Kind == key.Kind })
+}
+
+// kept is what a controller that was killed leaves to the next one: what differs between what clients go by and what is
+// wanted. Besides, it is every rule for mutual TLS that they go by, so that one which was changed while no controller
+// looked is a change like any other.
+type kept struct {
+	Rules   []*objects.Object `json:"rules"`
+	Clients []keptObject      `json:"clients,omitempty"`
+	Former  []keptObject      `json:"former,omitempty"`
+}
+
+// keptObject is an object as it was; nil for one that there was not.
+type keptObject struct {
+	Key    objects.Key     `json:"key"`
+	Object *objects.Object `json:"object"`
+}
+
+// start begins with what is wanted now and the objects that it is made of. What a former controller left is made into a mesh
+// by rebuild, which is given objects to have in place of those that are there; nil for none.
+func (s *staging) start(mesh *model.Mesh, all map[objects.Key]*objects.Object, rebuild func(map[objects.Key]*objects.Object) *model.Mesh) {
+	s.objects = maps.Clone(all)
+	maps.DeleteFunc(s.objects, func(key objects.Key, _ *objects.Object) bool { return !goneBy(key) })
+	s.newest, s.meshes, s.before = 1, map[stage.Generation]*model.Mesh{1: mesh}, map[stage.Generation]map[objects.Key]*objects.Object{}
+	s.machine = stage.New(s.limits, s.newest, 0)
+	var left kept
+	if err := durable.ReadJSON(s.file, &left); err != nil {
+		if !errors.Is(err, os.ErrNotExist) {
+			s.log.Error("changes that were under way go into force at once: what was kept of them cannot be read", "error", err)
+		}
+		return
+	}
+	clients := map[objects.Key]*objects.Object{}
+	for key, o := range s.objects {
+		if o.Kind == objects.PeerAuthentication {
+			clients[key] = nil
+		}
+	}
+	for _, o := range left.Rules {
+		clients[o.Key()] = o
+	}
+	overlay(clients, left.Clients)
+	former := maps.Clone(clients)
+	overlay(former, left.Former)
+	for _, was := range []map[objects.Key]*objects.Object{clients, former} {
+		maps.DeleteFunc(was, func(key objects.Key, o *objects.Object) bool { return sameVersion(o, s.objects[key]) })
+	}
+	if len(clients)+len(left.Former) == 0 {
+		return
+	}
+	gone, going := rebuild(former), rebuild(clients)
+	if len(left.Former) == 0 && !mesh.ConcernsServers(going) {
+		return
+	}
+	const formerOne, clientsOne, wantedOne = 1, 2, 3
+	s.newest = wantedOne
+	s.meshes = map[stage.Generation]*model.Mesh{clientsOne: going, wantedOne: mesh}
+	s.before[clientsOne] = clients
+	s.machine = stage.New(s.limits, clientsOne, 0)
+	if len(left.Former) > 0 {
+		s.meshes[formerOne], s.before[formerOne] = gone, former
+		s.machine = stage.New(s.limits, clientsOne, formerOne)
+	}
+	s.machine.Want(wantedOne, effect(mesh, going))
+	s.tidy()
+}
+
+// sameVersion says whether two objects are the same one, unchanged, or neither is there.
+func sameVersion(a, b *objects.Object) bool {
+	return a == nil && b == nil || a != nil && b != nil && a.Version == b.Version
+}
+
+func overlay(onto map[objects.Key]*objects.Object, objs []keptObject) {
+	for _, o := range objs {
+		onto[o.Key] = o.Object
+	}
+}
+
+// want has another mesh in place of the one that was wanted; changed are the objects that make the difference as they are
+// now, nil for those that are gone.
+func (s *staging) want(mesh *model.Mesh, changed map[objects.Key]*objects.Object) {
+	wanted := s.machine.InForce().Wanted
+	if mesh.ConcernsServers(s.meshes[wanted]) {
+		s.newest++
+		s.meshes[s.newest] = mesh
+		s.machine.Want(s.newest, effect(mesh, s.meshes[s.machine.InForce().Clients]))
+	} else {
+		// It takes the place of the generation: nothing is to be waited for that is not already.
+		s.meshes[wanted] = mesh
+	}
+	in := s.machine.InForce()
+	for key, o := range changed {
+		if !goneBy(key) {
+			continue
+		}
+		for _, g := range in.Accepted {
+			if s.before[g] == nil {
+				s.before[g] = map[objects.Key]*objects.Object{}
+			}
+			if _, known := s.before[g][key]; !known {
+				s.before[g][key] = s.objects[key]
+			}
+		}
+		if s.objects[key] = o; o == nil {
+			delete(s.objects, key)
+		}
+	}
+	s.tidy()
+}
+
+// inForce gives the meshes that clients and servers go by.
+func (s *staging) inForce() (clients, servers *model.Mesh) {
+	in := s.machine.InForce()
+	clients = s.meshes[in.Wanted]
+	if in.Clients != in.Wanted {
+		clients = clients.AsClientsOf(s.meshes[in.Clients])
+	}
+	both := *s.meshes[in.Wanted]
+	for _, g := range in.Accepted {
+		both.Accepted = append(both.Accepted, s.meshes[g])
+	}
+	return clients, &both
+}
+
+// underWay says whether a change is.
+func (s *staging) underWay() bool {
+	in := s.machine.InForce()
+	return in.Clients != in.Wanted || len(in.Accepted) > 0
+}
+
+// look takes note of what proxies owe, and says whether something else is in force by that.
+func (s *staging) look(now time.Time, proxies []stage.Proxy) bool {
+	before := s.machine.Status(now)
+	changed := s.machine.Look(now, proxies)
+	if changed {
+		s.tidy()
+	}
+	after := s.machine.Status(now)
+	if without := slices.DeleteFunc(slices.Clone(after.Without), func(id string) bool { return slices.Contains(before.Without, id) }); len(without) > 0 {
+		s.log.Warn("a change goes on without proxies that do not take it", "limit", s.limits.Answer, "proxies", without)
+	}
+	if before.Step != after.Step {
+		s.log.Info("change of what servers accept", "step", after.Step)
+	}
+	return changed
+}
+
+// tidy forgets generations that nobody goes by.
+func (s *staging) tidy() {
+	in := s.machine.InForce()
+	live := append([]stage.Generation{in.Wanted}, in.Accepted...)
+	maps.DeleteFunc(s.meshes, func(g stage.Generation, _ *model.Mesh) bool { return !slices.Contains(live, g) })
+	maps.DeleteFunc(s.before, func(g stage.Generation, _ map[objects.Key]*objects.Object) bool {
+		return !slices.Contains(in.Accepted, g)
+	})
+}
+
+// keep writes what the next controller needs to know, before proxies are sent what it is about.
+func (s *staging) keep() {
+	in := s.machine.InForce()
+	var now kept
+	list := func(g stage.Generation) []keptObject {
+		out := make([]keptObject, 0, len(s.before[g]))
+		for key, o := range s.before[g] {
+			out = append(out, keptObject{key, o})
+		}
+		slices.SortFunc(out, func(a, b keptObject) int { return strings.Compare(a.Key.String(), b.Key.String()) })
+		return out
+	}
+	clients := map[objects.Key]*objects.Object{}
+	for _, g := range in.Accepted {
+		if g == in.Clients {
+			now.Clients, clients = list(g), s.before[g]
+		} else {
+			now.Former = list(g)
+		}
+	}
+	for key, o := range s.objects {
+		if _, other := clients[key]; !other && o.Kind == objects.PeerAuthentication {
+			now.Rules = append(now.Rules, o)
+		}
+	}
+	slices.SortFunc(now.Rules, func(a, b *objects.Object) int { return strings.Compare(a.Key().String(), b.Key().String()) })
+	content, err := json.Marshal(now)
+	if err == nil && !bytes.Equal(content, s.written) {
+		err = durable.Write(s.file, content, 0o600)
+	}
+	if err != nil {
+		s.log.Warn("a restart would put the change that is under way into force at once: it cannot be kept", "error", err)
+		return
+	}
+	s.written = content
+}
+
+// stageView is what statuses say of a change.
+type stageView struct {
+	stage.Status
+	limit time.Duration
+	// objects are those that the change is about.
+	objects map[objects.Key]bool
+}
+
+func (s *staging) view(now time.Time) stageView {
+	v := stageView{Status: s.machine.Status(now), limit: s.limits.Answer, objects: map[objects.Key]bool{}}
+	for _, before := range s.before {
+		for key, o := range before {
+			v.objects[key] = v.objects[key] || !sameVersion(s.objects[key], o)
+		}
+	}
+	return v
+}
+
+// message says how far the change is, empty when nothing is under way.
+func (v stageView) message() string {
+	var text string
+	switch v.Step {
+	case stage.Accepting:
+		text = "servers accept it as well, and clients go by what was before until all of them do"
+	case stage.Switching:
+		text = "clients go by it, and servers accept what was before as well until all of them do, and connections that were begun before are made"
+	default:
+		return ""
+	}
+	if len(v.Awaited) > 0 {
+		text += fmt.Sprintf("; for at most %s, this waits for %s", v.limit, names(v.Awaited))
+	}
+	return text + v.without()
+}
+
+// without says whom the change did not wait for.
+func (v stageView) without() string {
+	if len(v.Without) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; it went on after %s without %s", v.limit, names(v.Without))
+}
+
+// names bounds a list of proxies.
+func names(ids []string) string {
+	const most = 5
+	out := make([]string, 0, most)
+	for _, id := range ids[:min(len(ids), most)] {
+		out = append(out, proxyName(id))
+	}
+	text := strings.Join(out, ", ")
+	if len(ids) > most {
+		text += fmt.Sprintf(" and %d more", len(ids)-most)
+	}
+	return text
+}

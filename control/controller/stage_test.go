@@ -1,0 +1,234 @@
+package controller
+
+import (
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"heddle.io/heddle/control/model"
+	"heddle.io/heddle/control/model/resolve"
+	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/stage"
+)
+
+// brain is what a controller keeps of a mesh with one service, without its processes.
+type brain struct {
+	t       *testing.T
+	file    string
+	now     time.Time
+	objects map[objects.Key]*objects.Object
+	// revision of the store.
+	revision int64
+	model    *resolve.Model
+	staging  *staging
+	pushed   int64
+}
+
+var (
+	ruleKey    = objects.Key{Group: "security.istio.io", Kind: "PeerAuthentication", Namespace: "shop", Name: "p"}
+	serviceKey = objects.Key{Kind: "Service", Namespace: "shop", Name: "cart"}
+)
+
+func rule(mode string) string {
+	return "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: p, namespace: shop}\nspec: {mtls: {mode: " + mode + "}}\n"
+}
+
+func service(target int) string {
+	return fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: cart, namespace: shop}\nspec: {selector: {app: cart}, clusterIP: 10.96.0.7, ports: [{name: http, port: 80, targetPort: %d}]}\n", target)
+}
+
+func newBrain(t *testing.T) *brain {
+	b := &brain{t: t, file: filepath.Join(t.TempDir(), "stage.json"), now: time.Unix(0, 0), objects: map[objects.Key]*objects.Object{}}
+	b.store(rule("STRICT"))
+	b.store(service(8080))
+	b.start()
+	return b
+}
+
+// store has the store hold an object.
+func (b *brain) store(text string) *objects.Object {
+	b.t.Helper()
+	decoded, errs := objects.Decode(strings.NewReader(text), "test.yaml", "")
+	if len(errs) > 0 {
+		b.t.Fatal(errs)
+	}
+	b.revision++
+	o := decoded[0]
+	objects.Default(o)
+	o.Version = objects.Version(strconv.FormatInt(b.revision, 10))
+	b.objects[o.Key()] = o
+	return o
+}
+
+// start is a controller that has just come, with what is stored and what the one before it kept.
+func (b *brain) start() {
+	b.model = resolve.New(model.DefaultSettings("c"))
+	b.staging = newStaging(b.file, 0, slog.New(slog.DiscardHandler))
+	b.pushed = 0
+	b.staging.start(b.model.Update(resolve.Change{Objects: b.objects}), b.objects, b.model.With)
+	b.push()
+}
+
+func (b *brain) push() {
+	b.staging.keep()
+	b.pushed++
+	b.staging.machine.Pushed(b.pushed)
+}
+
+// apply changes an object.
+func (b *brain) apply(text string) {
+	b.t.Helper()
+	o := b.store(text)
+	changed := map[objects.Key]*objects.Object{o.Key(): o}
+	b.staging.want(b.model.Update(resolve.Change{Objects: changed}), changed)
+	b.push()
+}
+
+// answers has a sidecar take everything but this; zero for all.
+func (b *brain) answers(owes int64) {
+	for b.staging.look(b.now, []stage.Proxy{{ID: "sidecar~10.0.0.1~cart-0.shop~shop.svc.cluster.local", Owes: owes, Serves: true}}) {
+		b.push()
+		owes = b.pushed
+	}
+}
+
+// holds checks what clients do, the mode and the port that they go by, and what servers take on ports.
+func (b *brain) holds(mode model.MTLSMode, port uint16, takes model.MTLSMode, ports ...uint16) {
+	b.t.Helper()
+	clients, servers := b.staging.inForce()
+	if got, _ := clients.InboundMode("shop", nil, 80); got != mode || clients.Services[0].Ports[0].Target != port {
+		b.t.Errorf("clients go by %s on port %d, want %s on %d", got, clients.Services[0].Ports[0].Target, mode, port)
+	}
+	got := []uint16{servers.Services[0].Ports[0].Target}
+	for _, former := range servers.Accepted {
+		got = append(got, former.Services[0].Ports[0].Target)
+	}
+	slices.Sort(got)
+	if accepted, _ := servers.Accepts("shop", nil, 80); accepted != takes || !slices.Equal(slices.Compact(got), ports) {
+		b.t.Errorf("servers take %s on ports %v, want %s on %v", accepted, got, takes, ports)
+	}
+}
+
+func TestAChangeTakesItsStepsAcrossRestarts(t *testing.T) {
+	for _, restarts := range []bool{false, true} {
+		t.Run(fmt.Sprintf("restarts=%v", restarts), func(t *testing.T) {
+			b := newBrain(t)
+			again := func() {
+				if restarts {
+					b.start()
+				}
+			}
+			b.holds(model.MTLSStrict, 8080, model.MTLSStrict, 8080)
+			b.apply(rule("DISABLE"))
+			b.apply(service(9090))
+			for range 2 {
+				b.holds(model.MTLSStrict, 8080, model.MTLSPermissive, 8080, 9090)
+				if v := b.staging.view(b.now); !v.objects[ruleKey] || !v.objects[serviceKey] || !strings.Contains(v.message(), "clients go by what was before") {
+					t.Errorf("%+v: %s", v, v.message())
+				}
+				again()
+			}
+			b.answers(b.pushed)
+			if got := b.staging.view(b.now).message(); !strings.Contains(got, "for at most 30s, this waits for shop/cart-0") {
+				t.Error(got)
+			}
+			b.answers(0)
+			for range 2 {
+				b.holds(model.MTLSDisable, 9090, model.MTLSPermissive, 8080, 9090)
+				again()
+			}
+			if v := b.staging.view(b.now); v.Step != stage.Switching || !v.objects[ruleKey] {
+				t.Errorf("%+v", v)
+			}
+			// A change in the middle is added to that.
+			b.apply(rule("STRICT"))
+			for range 2 {
+				b.holds(model.MTLSDisable, 9090, model.MTLSPermissive, 8080, 9090)
+				again()
+			}
+			// Then, clients leave what was first, and after that go by the newest.
+			for _, want := range []func(){
+				func() { b.holds(model.MTLSStrict, 9090, model.MTLSPermissive, 9090) },
+				func() { b.holds(model.MTLSStrict, 9090, model.MTLSStrict, 9090) },
+			} {
+				b.answers(0)
+				b.now = b.now.Add(b.staging.limits.Connect)
+				b.answers(0)
+				want()
+				again()
+				want()
+			}
+			if b.staging.underWay() || len(b.staging.before) > 0 || len(b.staging.view(b.now).objects) > 0 {
+				t.Errorf("%+v is left", b.staging.view(b.now))
+			}
+		})
+	}
+}
+
+func TestARuleThatChangedWhileNoControllerLooked(t *testing.T) {
+	b := newBrain(t)
+	b.store(rule("DISABLE"))
+	b.start()
+	b.holds(model.MTLSStrict, 8080, model.MTLSPermissive, 8080)
+	// So is one that is gone, or new.
+	b = newBrain(t)
+	delete(b.objects, ruleKey)
+	b.start()
+	if clients, _ := b.staging.inForce(); len(clients.PeerModes) != 1 {
+		t.Errorf("clients go by %+v", clients.PeerModes)
+	}
+	b = newBrain(t)
+	b.store(strings.Replace(rule("DISABLE"), "name: p", "name: q", 1))
+	b.start()
+	if clients, servers := b.staging.inForce(); len(clients.PeerModes) != 1 || len(servers.PeerModes) != 2 {
+		t.Errorf("clients go by %+v, servers by %+v", clients.PeerModes, servers.PeerModes)
+	}
+}
+
+func TestWhatConcernsNoServerIsInForceAtOnce(t *testing.T) {
+	b := newBrain(t)
+	before := maps.Clone(b.staging.meshes)
+	b.apply("apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: d, namespace: shop}\nspec: {host: cart, trafficPolicy: {loadBalancer: {simple: RANDOM}}}\n")
+	if clients, servers := b.staging.inForce(); len(clients.Destinations) != 1 || len(servers.Accepted) != 0 || len(before) != 1 {
+		t.Errorf("clients go by %+v", clients.Destinations)
+	}
+	// While another change is staged, it waits with that: clients go by one whole.
+	b.apply(rule("DISABLE"))
+	b.apply("apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: d, namespace: shop}\nspec: {host: cart, trafficPolicy: {loadBalancer: {simple: ROUND_ROBIN}}}\n")
+	if clients, _ := b.staging.inForce(); clients.Destinations[0].Policy.Balance != model.Random {
+		t.Errorf("clients go by %+v", clients.Destinations[0])
+	}
+	b.answers(0)
+	if clients, _ := b.staging.inForce(); clients.Destinations[0].Policy.Balance != model.RoundRobin {
+		t.Errorf("clients go by %+v", clients.Destinations[0])
+	}
+}
+
+func TestWhomAChangeWentOnWithoutIsSaid(t *testing.T) {
+	b := newBrain(t)
+	b.apply(rule("DISABLE"))
+	b.answers(1)
+	b.now = b.now.Add(stage.DefaultLimit)
+	b.answers(1)
+	b.holds(model.MTLSDisable, 8080, model.MTLSPermissive, 8080)
+	if got := b.staging.view(b.now).without(); got != "; it went on after 30s without shop/cart-0" {
+		t.Error(got)
+	}
+}
+
+func TestWhatWasKeptAndCannotBeRead(t *testing.T) {
+	b := newBrain(t)
+	b.apply(rule("DISABLE"))
+	if err := os.WriteFile(b.file, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.start()
+	b.holds(model.MTLSDisable, 8080, model.MTLSDisable, 8080)
+}

@@ -1,0 +1,125 @@
+package model
+
+import (
+	"maps"
+	"reflect"
+	"slices"
+)
+
+// What concerns two ends of a connection: how servers take connections, and how clients make them.
+
+// Or accepts what either mode accepts.
+func (m MTLSMode) Or(other MTLSMode) MTLSMode {
+	if m == other {
+		return m
+	}
+	return MTLSPermissive
+}
+
+// Accepts is what a server takes on a port: what the rules say ([Mesh.InboundMode]), and what clients do who still go by a
+// former mesh.
+func (m *Mesh) Accepts(namespace string, labels map[string]string, port uint16) (MTLSMode, *PeerMode) {
+	mode, by := m.InboundMode(namespace, labels, port)
+	for _, former := range m.Accepted {
+		other, _ := former.InboundMode(namespace, labels, port)
+		mode = mode.Or(other)
+	}
+	return mode, by
+}
+
+// ConcernsServers says whether servers may have to take connections otherwise for clients of this mesh than for those of a
+// former one: by other rules for mutual TLS, or on other ports.
+func (m *Mesh) ConcernsServers(former *Mesh) bool {
+	if !slices.EqualFunc(m.PeerModes, former.PeerModes, samePeerMode) {
+		return true
+	}
+	i, j := 0, 0
+	for {
+		a, b := nextLocal(m.Services, &i), nextLocal(former.Services, &j)
+		switch {
+		case a == nil && b == nil:
+			return false
+		case a == nil || b == nil:
+			return true
+		case a != b && (a.Host != b.Host || !maps.Equal(a.Selector, b.Selector) || !slices.Equal(a.Ports, b.Ports)):
+			return true
+		}
+	}
+}
+
+func samePeerMode(a, b *PeerMode) bool {
+	return a == b || a.Namespace == b.Namespace && a.Mode == b.Mode && maps.Equal(a.Selector, b.Selector) && maps.Equal(a.Ports, b.Ports)
+}
+
+// Covers says that servers take the connections of clients who go by a former mesh without accepting that one: whatever
+// leads to them there leads to them here, and the rules for mutual TLS are the same.
+func (m *Mesh) Covers(former *Mesh) bool {
+	if !slices.EqualFunc(m.PeerModes, former.PeerModes, samePeerMode) {
+		return false
+	}
+	i := 0
+	for was := nextLocal(former.Services, &i); was != nil; was = nextLocal(former.Services, &i) {
+		is := m.Service(was.Host)
+		if is == was {
+			continue
+		}
+		if is == nil || !is.Local() || !maps.Equal(is.Selector, was.Selector) {
+			return false
+		}
+		for _, p := range was.Ports {
+			if now := is.Port(p.Number); now == nil || *now != p {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// nextLocal is the first service from there on that replicas of this cluster serve, or nil.
+func nextLocal(all []*Service, at *int) *Service {
+	for *at < len(all) {
+		*at++
+		if s := all[*at-1]; s.Local() {
+			return s
+		}
+	}
+	return nil
+}
+
+// AsClientsOf is the mesh as clients see it who still go by a former one: its services, routes and policies towards
+// services, with the replicas there are now, and with what holds for who calls whom as it is now. Both meshes stay as they
+// are, and what is the same in both is shared.
+func (m *Mesh) AsClientsOf(former *Mesh) *Mesh {
+	out := *m
+	out.Routes, out.Gateways, out.Destinations, out.PeerModes = former.Routes, former.Gateways, former.Destinations, former.PeerModes
+	out.Globals = former.Globals
+	out.Services = make([]*Service, len(former.Services))
+	for i, s := range former.Services {
+		out.Services[i] = m.replicasFor(s)
+	}
+	return &out
+}
+
+// replicasFor is a former service with what runs behind it now.
+func (m *Mesh) replicasFor(s *Service) *Service {
+	now := m.Service(s.Host)
+	if now == s {
+		return s
+	}
+	is := *s
+	switch {
+	case now != nil && maps.Equal(now.Selector, s.Selector):
+		is.Replicas, is.Identities, is.Remote = now.Replicas, now.Identities, now.Remote
+	case s.Local():
+		is.Replicas = nil
+		for _, r := range m.Replicas {
+			if r.Namespace == s.Namespace && Selects(s.Selector, r.Labels) {
+				is.Replicas = append(is.Replicas, r)
+			}
+		}
+	}
+	if reflect.DeepEqual(&is, s) {
+		return s
+	}
+	return &is
+}

@@ -1,0 +1,105 @@
+package model
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+)
+
+func TestServersAcceptWhatFormerClientsDo(t *testing.T) {
+	mode := func(m MTLSMode) *Mesh {
+		return &Mesh{Settings: DefaultSettings("c"), PeerModes: []*PeerMode{{Namespace: "shop", Mode: m}}}
+	}
+	for _, c := range []struct{ wanted, former, want MTLSMode }{
+		{MTLSStrict, MTLSStrict, MTLSStrict}, {MTLSDisable, MTLSDisable, MTLSDisable}, {MTLSStrict, MTLSDisable, MTLSPermissive},
+		{MTLSDisable, MTLSStrict, MTLSPermissive}, {MTLSPermissive, MTLSStrict, MTLSPermissive}, {MTLSStrict, MTLSPermissive, MTLSPermissive},
+	} {
+		m := mode(c.wanted)
+		m.Accepted = []*Mesh{mode(c.former)}
+		got, by := m.Accepts("shop", nil, 80)
+		if got != c.want || by != m.PeerModes[0] {
+			t.Errorf("%s after %s: servers accept %s by %+v, want %s by the wanted rule", c.wanted, c.former, got, by, c.want)
+		}
+	}
+}
+
+// shopMesh has a service and, by itself, a replica behind it.
+func shopMesh(change func(*Mesh)) *Mesh {
+	r := &Replica{Namespace: "shop", Name: "cart-0", Labels: map[string]string{"app": "cart"}, Address: netip.MustParseAddr("10.244.0.1"), Ready: true}
+	m := &Mesh{Settings: DefaultSettings("c"), Replicas: []*Replica{r}}
+	m.Services = []*Service{
+		{Host: "outside.example.com", External: &External{}},
+		{Namespace: "shop", Name: "cart", Host: "cart.shop.svc.cluster.local", Selector: r.Labels, Ports: []ServicePort{{Number: 80, Protocol: HTTP, Target: 8080}}, Replicas: m.Replicas},
+	}
+	m.PeerModes = []*PeerMode{{Namespace: "shop", Name: "p", Mode: MTLSStrict}}
+	if change != nil {
+		change(m)
+	}
+	return m
+}
+
+func TestWhatConcernsServers(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*Mesh)
+		want   bool
+		// covers says that what was before is still taken.
+		covers bool
+	}{
+		"the same, built anew":     {nil, false, true},
+		"a replica":                {func(m *Mesh) { m.Services[1].Replicas = nil }, false, true},
+		"routes":                   {func(m *Mesh) { m.Routes = []*Routes{{Namespace: "shop", Name: "r"}} }, false, true},
+		"a service of others":      {func(m *Mesh) { m.Services = m.Services[1:] }, false, true},
+		"the mode":                 {func(m *Mesh) { m.PeerModes[0].Mode = MTLSDisable }, true, false},
+		"the mode of a port":       {func(m *Mesh) { m.PeerModes[0].Ports = map[uint16]MTLSMode{1: MTLSDisable} }, true, false},
+		"who a rule is for":        {func(m *Mesh) { m.PeerModes[0].Selector = map[string]string{"a": "b"} }, true, false},
+		"a rule less":              {func(m *Mesh) { m.PeerModes = nil }, true, false},
+		"the port of the replicas": {func(m *Mesh) { m.Services[1].Ports[0].Target = 9090 }, true, false},
+		"the protocol":             {func(m *Mesh) { m.Services[1].Ports[0].Protocol = TCP }, true, false},
+		"who is selected":          {func(m *Mesh) { m.Services[1].Selector = map[string]string{"app": "new"} }, true, false},
+		"a service less":           {func(m *Mesh) { m.Services = nil }, true, false},
+		"a service more": {func(m *Mesh) {
+			m.Services = append(m.Services, &Service{Namespace: "shop", Name: "new", Host: "new.shop.svc.cluster.local"})
+		}, true, true},
+		"a port more": {func(m *Mesh) {
+			m.Services[1].Ports = append(m.Services[1].Ports, ServicePort{Number: 81, Protocol: HTTP, Target: 8081})
+		}, true, true},
+	} {
+		if got := shopMesh(c.change).ConcernsServers(shopMesh(nil)); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+		if got := shopMesh(c.change).Covers(shopMesh(nil)); got != c.covers {
+			t.Errorf("%s: covers what was before: %v", name, got)
+		}
+	}
+}
+
+func TestClientsOfAFormerMeshSeeTheReplicasOfNow(t *testing.T) {
+	former := shopMesh(nil)
+	now := shopMesh(func(m *Mesh) {
+		m.PeerModes[0].Mode = MTLSDisable
+		m.Services[1].Ports[0].Target = 9090
+		m.Services = append(m.Services, &Service{Namespace: "shop", Name: "new", Host: "new.shop.svc.cluster.local"})
+		m.Routes = []*Routes{{Namespace: "shop", Name: "r"}}
+		m.Access = []*AccessPolicy{{Namespace: "shop", Name: "deny"}}
+	})
+	seen := now.AsClientsOf(former)
+	// Nothing behind the services has changed, so they stay what they were.
+	if !slices.Equal(seen.Services, former.Services) || seen.PeerModes[0].Mode != MTLSStrict || len(seen.Routes) != 0 || len(seen.Access) != 1 {
+		t.Errorf("clients see %+v", seen)
+	}
+	moved := &Replica{Namespace: "shop", Name: "cart-0", Labels: map[string]string{"app": "cart"}, Address: netip.MustParseAddr("10.244.0.2"), Ready: true}
+	now.Replicas, now.Services[1].Replicas = []*Replica{moved}, []*Replica{moved}
+	if s := now.AsClientsOf(former).Services[1]; !slices.Equal(s.Replicas, now.Replicas) || s.Ports[0].Target != 8080 {
+		t.Errorf("clients see %+v", s)
+	}
+	// So they do when the service selects others now, or is gone.
+	for _, change := range []func(){func() { now.Services[1].Selector, now.Services[1].Replicas = map[string]string{"app": "other"}, nil }, func() { now.Services = nil }} {
+		change()
+		if s := now.AsClientsOf(former).Services[1]; !slices.Equal(s.Replicas, now.Replicas) {
+			t.Errorf("clients see %+v", s)
+		}
+	}
+	if former.Services[1].Replicas[0].Address == moved.Address {
+		t.Error("the former mesh was changed")
+	}
+}

@@ -1,0 +1,191 @@
+package resolve
+
+import (
+	"fmt"
+	"slices"
+
+	"heddle.io/heddle/control/model"
+	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/registry"
+	"heddle.io/heddle/control/store"
+)
+
+// Check is [Model.Admit] for objects of which no model is kept.
+func Check(settings model.Settings, existing []*objects.Object, writes []store.Write) ([]store.Write, []error) {
+	m := New(settings)
+	m.Update(Change{Objects: byKey(existing)})
+	writes, _, errs := m.Admit(writes)
+	return writes, errs
+}
+
+// Admit validates a batch of writes as a whole against what exists: it returns the writes as they are to be stored
+// (services with their addresses), what works less in them than their author may think, by object, and everything that is
+// wrong, each an [*objects.Error] with object, field path and remedy, and file and line where the object has them. When there
+// is any error, nothing of the batch may be stored. The model is as before when it returns: the batch is put into it and
+// taken out again, so that it costs what the batch changes, whatever the size of the mesh.
+//
+// Refused is what can never work: bad form, fields that are not supported, addresses that are taken, an object that
+// contradicts an older one. What names objects that do not exist is accepted, as kubectl and Istio do, since they may
+// come later; its status says so.
+func (m *Model) Admit(writes []store.Write) ([]store.Write, map[objects.Key]Warnings, []error) {
+	if errs := checkForms(writes); len(errs) > 0 {
+		return nil, nil, errs
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	writes, err := registry.AssignAddresses(m.settings.Services, m.servicesFor(writes), writes)
+	if err != nil {
+		return nil, nil, unjoin(err)
+	}
+	trial, back := make(map[objects.Key]*objects.Object, len(writes)), make(map[objects.Key]*objects.Object, len(writes))
+	known := make(map[objects.Key][]Finding, len(writes))
+	for _, w := range writes {
+		trial[w.Key], back[w.Key] = w.Object, nil
+		if e := m.entries[w.Key]; e != nil {
+			back[w.Key], known[w.Key] = e.object, m.found(w.Key).refused
+			trial[w.Key] = aged(w.Object, e.object)
+		}
+	}
+	m.before = map[any]any{}
+	m.update(Change{Objects: trial})
+	var errs []error
+	warnings := make(map[objects.Key]Warnings, len(writes))
+	for _, w := range writes {
+		if w.Object == nil {
+			continue
+		}
+		found := m.found(w.Key)
+		warnings[w.Key] = Warnings{Unresolved: found.unresolved, Fields: found.fields}
+		for _, f := range found.refused {
+			// What was wrong before this batch is not the batch's fault, and must not stop what repairs other things.
+			if slices.Contains(known[w.Key], f) {
+				continue
+			}
+			errs = append(errs, at(w.Object, &objects.Error{
+				Object: w.Key, Path: f.Path, Problem: f.Problem, Remedy: f.Remedy,
+			}))
+		}
+	}
+	m.update(Change{Objects: back})
+	m.before = nil
+	if len(errs) > 0 {
+		return nil, nil, errs
+	}
+	return writes, warnings, nil
+}
+
+// With is the mesh as it would be with these objects in place of those of their keys; nil for none.
+func (m *Model) With(objs map[objects.Key]*objects.Object) *model.Mesh {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	back := make(map[objects.Key]*objects.Object, len(objs))
+	for key := range objs {
+		back[key] = nil
+		if e := m.entries[key]; e != nil {
+			back[key] = e.object
+		}
+	}
+	m.before = map[any]any{}
+	m.update(Change{Objects: objs})
+	with := m.mesh
+	m.update(Change{Objects: back})
+	m.before = nil
+	return with
+}
+
+// Warnings are what works less in an object than its author may think.
+type Warnings struct {
+	// Unresolved is what it names and does not exist.
+	Unresolved []Finding
+	// Fields that have no effect, or not the expected one.
+	Fields []objects.FieldMessage
+}
+
+// servicesFor are the objects that virtual addresses are assigned beside; none when the writes have no service.
+func (m *Model) servicesFor(writes []store.Write) []*objects.Object {
+	if !slices.ContainsFunc(writes, func(w store.Write) bool { return w.Key.Kind == objects.Service.Kind }) {
+		return nil
+	}
+	var out []*objects.Object
+	for key, e := range m.entries {
+		if key.Kind == objects.Service.Kind {
+			out = append(out, e.object)
+		}
+	}
+	return out
+}
+
+func checkForms(writes []store.Write) []error {
+	var errs []error
+	batch := map[objects.Key]bool{}
+	for _, w := range writes {
+		if batch[w.Key] {
+			errs = append(errs, at(w.Object, &objects.Error{Object: w.Key, Problem: "is in the batch twice",
+				Remedy: "remove one of the two"}))
+		}
+		batch[w.Key] = true
+		if w.Object == nil {
+			continue
+		}
+		if w.Object.Key() != w.Key {
+			errs = append(errs, at(w.Object, &objects.Error{Object: w.Key,
+				Problem: fmt.Sprintf("holds the object %s", w.Object.Key()), Remedy: "use the object's own name"}))
+			continue
+		}
+		for _, e := range objects.CheckForm(w.Object) {
+			errs = append(errs, at(w.Object, e))
+		}
+	}
+	return errs
+}
+
+// aged is an object that replaces another: age decides precedence, and an update keeps it.
+func aged(o, old *objects.Object) *objects.Object {
+	if o == nil {
+		return nil
+	}
+	if created := o.GetCreationTimestamp(); created.IsZero() {
+		o = o.DeepCopy()
+		o.SetCreationTimestamp(old.GetCreationTimestamp())
+	}
+	return o
+}
+
+func at(o *objects.Object, e *objects.Error) *objects.Error {
+	if o != nil && o.Origin.File != "" {
+		e.File, e.Line = o.Origin.File, o.FieldLine(e.Path)
+	}
+	return e
+}
+
+func unjoin(err error) []error {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		return joined.Unwrap()
+	}
+	return []error{err}
+}
+
+// Merge gives the objects as they are after the writes.
+func Merge(existing []*objects.Object, writes []store.Write) []*objects.Object {
+	changed := make(map[objects.Key]*objects.Object, len(writes))
+	for _, w := range writes {
+		changed[w.Key] = w.Object
+	}
+	out := make([]*objects.Object, 0, len(existing)+len(writes))
+	for _, o := range existing {
+		n, isChanged := changed[o.Key()]
+		switch {
+		case !isChanged:
+			out = append(out, o)
+		case n != nil:
+			out = append(out, aged(n, o))
+		}
+		delete(changed, o.Key())
+	}
+	for _, w := range writes {
+		if o := changed[w.Key]; o != nil {
+			out = append(out, o)
+		}
+	}
+	return out
+}

@@ -1,0 +1,66 @@
+package resolve
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"heddle.io/heddle/control/model"
+	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/store"
+)
+
+// manifests are so many objects: services with their workloads.
+func manifests(b *testing.B, from, count int) []store.Write {
+	b.Helper()
+	var text strings.Builder
+	for i := from; i < from+count/2; i++ {
+		fmt.Fprintf(&text, "---\napiVersion: v1\nkind: Service\nmetadata: {name: s-%[1]d, namespace: ns-%[2]d}\nspec: {selector: {app: s-%[1]d}, ports: [{name: http, port: 80}]}\n"+
+			"---\napiVersion: heddle.io/v1alpha1\nkind: Workload\nmetadata: {name: s-%[1]d, namespace: ns-%[2]d, labels: {app: s-%[1]d}}\nspec: {command: [x], ports: [{name: http, port: 80}]}\n", i, i%20)
+	}
+	all, errs := objects.Decode(strings.NewReader(text.String()), "bench.yaml", "")
+	if len(errs) > 0 {
+		b.Fatal(errs)
+	}
+	out := make([]store.Write, 0, len(all))
+	for _, o := range all {
+		out = append(out, store.Write{Key: o.Key(), Object: o})
+	}
+	return out
+}
+
+func admitted(b *testing.B, m *Model, writes []store.Write) []store.Write {
+	b.Helper()
+	made, _, errs := m.Admit(writes)
+	if len(errs) > 0 {
+		b.Fatal(errs[0])
+	}
+	return made
+}
+
+// BenchmarkApplyOne is admitting one VirtualService to a mesh of five thousand objects.
+func BenchmarkApplyOne(b *testing.B) {
+	m := New(model.DefaultSettings("one"))
+	change := Change{Objects: map[objects.Key]*objects.Object{}}
+	for _, w := range admitted(b, m, manifests(b, 0, 5000)) {
+		change.Objects[w.Key] = w.Object
+	}
+	m.Update(change)
+	all, errs := objects.Decode(strings.NewReader("apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: r, namespace: ns-7}\nspec: {hosts: [s-7], http: [{route: [{destination: {host: s-7}}]}]}\n"), "bench.yaml", "")
+	if len(errs) > 0 {
+		b.Fatal(errs)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		admitted(b, m, []store.Write{{Key: all[0].Key(), Object: all[0]}})
+	}
+}
+
+// BenchmarkApplyBatch is admitting five thousand objects at once to an empty mesh.
+func BenchmarkApplyBatch(b *testing.B) {
+	m, writes := New(model.DefaultSettings("one")), manifests(b, 0, 5000)
+	b.ReportAllocs()
+	for b.Loop() {
+		admitted(b, m, writes)
+	}
+}

@@ -1,0 +1,91 @@
+package resolve
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"heddle.io/heddle/control/model"
+	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/registry"
+)
+
+// Exports are the services that this cluster offers to any other cluster: those of the namespaces that global
+// namespaces map, sorted by namespace and name. What it imports itself is not among them, nor what is kept to some
+// namespaces (networking.istio.io/exportTo).
+func Exports(mesh *model.Mesh) []registry.Export {
+	var out []registry.Export
+	for _, s := range mesh.Services {
+		if !s.Exported() {
+			continue
+		}
+		e := registry.Export{Namespace: s.Namespace, Name: s.Name, Identities: slices.Clone(s.Identities)}
+		for _, p := range s.Ports {
+			if p.Target != 0 || p.TargetName != "" {
+				e.Ports = append(e.Ports, registry.ExportPort{Name: p.Name, Number: p.Number, Protocol: string(p.Protocol)})
+			}
+		}
+		e.Groups = groups(mesh, s)
+		out = append(out, e)
+	}
+	return out
+}
+
+// groups counts the replicas of a service that clients of other clusters can use: ready ones whose proxy terminates
+// mutual TLS, because the gateways between the clusters pass nothing else.
+func groups(mesh *model.Mesh, s *model.Service) []registry.ExportGroup {
+	found := map[string]*registry.ExportGroup{}
+	for _, r := range s.Replicas {
+		usable := slices.ContainsFunc(s.Ports, func(p model.ServicePort) bool {
+			target, ok := p.TargetOn(r)
+			return ok && mesh.MutualTLS(r, target)
+		})
+		if !r.Ready || !usable {
+			continue
+		}
+		var text strings.Builder
+		for _, k := range sortedKeys(r.Labels) {
+			fmt.Fprintf(&text, "%s=%s,", k, r.Labels[k])
+		}
+		g := found[text.String()]
+		if g == nil {
+			g = &registry.ExportGroup{Labels: r.Labels}
+			found[text.String()] = g
+		}
+		g.Ready++
+	}
+	out := make([]registry.ExportGroup, 0, len(found))
+	for _, k := range sortedKeys(found) {
+		out = append(out, *found[k])
+	}
+	if len(out) == 0 {
+		return nil
+	}
+	return out
+}
+
+// ExportsTo is the part of the exports of this cluster, from, that another cluster may know.
+func ExportsTo(mesh *model.Mesh, objs []*objects.Object, from, to string) []registry.Export {
+	return Shared(mesh.Settings, Exports(mesh), objs, from, to)
+}
+
+// Shared is the part of one cluster's exports that another cluster may know: the services of namespaces that belong to
+// a global namespace which maps a namespace of the other cluster too. objs are all objects; GlobalNamespaces matter.
+// The primary relays by it, without believing what members say about who shall know of them.
+func Shared(settings model.Settings, exports []registry.Export, objs []*objects.Object, from, to string) []registry.Export {
+	valid := slices.DeleteFunc(slices.Clone(objs), func(o *objects.Object) bool {
+		return o.Kind != objects.GlobalNamespace || len(objects.CheckForm(o)) > 0
+	})
+	owners := newOwnership(settings, valid)
+	var out []registry.Export
+	for _, e := range exports {
+		if g := owners.of(from, e.Namespace); g != nil && g.names(to) {
+			out = append(out, e)
+		}
+	}
+	slices.SortFunc(out, func(x, y registry.Export) int {
+		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
+	})
+	return out
+}

@@ -1,0 +1,155 @@
+package resolve
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"strings"
+
+	networking "istio.io/api/networking/v1"
+	networkingv1 "istio.io/client-go/pkg/apis/networking/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"heddle.io/heddle/control/model"
+	"heddle.io/heddle/control/objects"
+)
+
+func (b *builder) gateway(o *objects.Object, g *networkingv1.Gateway) *model.Gateway {
+	gw := &model.Gateway{
+		Namespace: o.GetNamespace(), Name: o.GetName(), Selector: g.Spec.Selector, Source: source(o),
+	}
+	for i, s := range g.Spec.Servers {
+		at := fmt.Sprintf("spec.servers[%d]", i)
+		server := model.Server{
+			Port: uint16(s.Port.Number), PortName: s.Port.Name, Source: source(o).At(at),
+			RedirectHTTPS: s.GetTls().GetHttpsRedirect(),
+		}
+		switch strings.ToUpper(s.Port.Protocol) {
+		case "HTTPS":
+			server.Protocol = model.ServerHTTPS
+			server.TLS = b.serverTLS(o, at, s.Tls)
+		case "TCP":
+			server.Protocol = model.ServerTCP
+		default:
+			server.Protocol = model.ServerHTTP
+		}
+		for _, h := range s.Hosts {
+			ns, host, ok := strings.Cut(h, "/")
+			if !ok {
+				ns, host = "*", h
+			}
+			switch ns {
+			case "*":
+				ns = ""
+			case ".":
+				ns = gw.Namespace
+			}
+			if !strings.Contains(host, ".") && host != "*" {
+				host = b.fullName(host, gw.Namespace)
+			}
+			server.Hosts = append(server.Hosts, model.ServerHost{Namespace: ns, Host: strings.ToLower(host)})
+		}
+		gw.Servers = append(gw.Servers, server)
+	}
+	if !b.selectsGateway(gw.Selector) {
+		b.report.missing(o.Key(), "NoGatewayProxy", "spec.selector", "no gateway has these labels",
+			"use {istio: ingressgateway}, the labels of the gateway that `heddle up` starts")
+	}
+	return gw
+}
+
+// selectsGateway says whether a selector selects the gateways that every cluster has, or any running replica.
+func (b *builder) selectsGateway(selector map[string]string) bool {
+	for _, labels := range builtinGateways {
+		if model.Selects(selector, labels) {
+			return true
+		}
+	}
+	return len(b.replicasIn("", selector)) > 0
+}
+
+// builtinGateways are the labels of the gateways that the agent starts, the same as Istio's.
+var builtinGateways = []map[string]string{
+	{"app": "istio-ingressgateway", "istio": "ingressgateway"},
+	{"app": "istio-eastwestgateway", "istio": "eastwestgateway"},
+}
+
+func (b *builder) serverTLS(o *objects.Object, at string, t *networking.ServerTLSSettings) *model.ServerTLS {
+	out := &model.ServerTLS{
+		Credential: t.CredentialName, SubjectNames: t.SubjectAltNames, Ciphers: t.CipherSuites,
+		ClientCertificate: t.Mode == networking.ServerTLSSettings_MUTUAL,
+		Min:               tlsVersion(t.MinProtocolVersion), Max: tlsVersion(t.MaxProtocolVersion),
+	}
+	b.credential(o.Key(), at+".tls.credentialName", t.CredentialName, out.ClientCertificate)
+	return out
+}
+
+// credential reads the Secret that a server names.
+func (b *builder) credential(of objects.Key, path, name string, client bool) {
+	// Gateways run in the root namespace and read their secrets there (DESIGN, decisions).
+	namespace := b.settings.RootNamespace
+	b.look(factSecret, namespace, name, "")
+	secret, ok := b.m.secrets[objects.Key{Kind: objects.Secret.Kind, Namespace: namespace, Name: name}]
+	if !ok {
+		b.report.missing(of, "NoSecret", path, fmt.Sprintf("there is no Secret %s in namespace %s", name, namespace),
+			"until it is applied, this server refuses connections")
+		return
+	}
+	credential, problem := readCredential(secret, client)
+	if problem != "" {
+		b.report.missing(of, "BadSecret", path, fmt.Sprintf("Secret %s/%s %s", namespace, name, problem),
+			"until it is right, this server refuses connections")
+		return
+	}
+	b.credentials = append(b.credentials, credential)
+}
+
+// readCredential reads a Secret as Istio does: tls.crt, tls.key and ca.crt, or cert, key and cacert.
+func readCredential(o *objects.Object, client bool) (*model.Credential, string) {
+	if o.Unreadable != "" {
+		return nil, "cannot be read: " + o.Unreadable
+	}
+	secret, ok := o.Resource.(*corev1.Secret)
+	if !ok {
+		return nil, "is not a Secret"
+	}
+	first := func(names ...string) []byte {
+		for _, n := range names {
+			if v := bytes.TrimSpace(secret.Data[n]); len(v) > 0 {
+				return append(v, '\n')
+			}
+		}
+		return nil
+	}
+	c := &model.Credential{
+		Namespace: o.GetNamespace(), Name: o.GetName(), Source: source(o),
+		Chain: first("tls.crt", "cert"), Key: first("tls.key", "key"),
+	}
+	if c.Chain == nil || c.Key == nil {
+		return nil, "has no tls.crt and tls.key"
+	}
+	if _, err := tls.X509KeyPair(c.Chain, c.Key); err != nil {
+		return nil, "cannot be used: " + err.Error()
+	}
+	if !client {
+		return c, ""
+	}
+	if c.Authorities = first("ca.crt", "cacert"); c.Authorities == nil {
+		return nil, "has no ca.crt to verify clients with"
+	}
+	if !x509.NewCertPool().AppendCertsFromPEM(c.Authorities) {
+		return nil, "has a ca.crt without a certificate"
+	}
+	return c, ""
+}
+
+func tlsVersion(v networking.ServerTLSSettings_TLSProtocol) model.TLSVersion {
+	switch v {
+	case networking.ServerTLSSettings_TLSV1_2:
+		return model.TLS12
+	case networking.ServerTLSSettings_TLSV1_3:
+		return model.TLS13
+	}
+	return ""
+}

@@ -1,0 +1,259 @@
+package resolve
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"heddle.io/heddle/control/cluster"
+	"heddle.io/heddle/control/model"
+	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/registry"
+	"heddle.io/heddle/control/store"
+)
+
+// changing is a mesh that changes at random, in all that a model is made of.
+type changing struct {
+	t         *testing.T
+	random    *rand.Rand
+	settings  model.Settings
+	objects   map[objects.Key]*objects.Object
+	instances map[string]registry.Instance
+	peers     []registry.Peer
+	addresses map[string]netip.Addr
+}
+
+func (w *changing) pick(from ...string) string { return from[w.random.IntN(len(from))] }
+
+func (w *changing) some() string { return w.pick("a", "b", "c", "d") }
+
+func (w *changing) space() string { return w.pick("red", "green", "blue", "istio-system") }
+
+// host is a name as people write it: short, of another namespace, full, of a global namespace, a pattern, a foreign one.
+func (w *changing) host() string {
+	return w.pick(w.some(), w.some()+"."+w.space(), w.some()+"."+w.space()+".svc.cluster.local", w.some()+".acme.demo", w.some()+".other.demo", "www.example.com")
+}
+
+func (w *changing) covered() string {
+	return w.pick(w.host(), w.host(), "*."+w.space()+".svc.cluster.local", "*.acme.demo")
+}
+
+// manifest of one object, of any kind.
+func (w *changing) manifest() string {
+	ns, name := w.space(), w.some()
+	selector := w.pick("", "selector: {matchLabels: {app: "+w.some()+"}},", "selector: {matchLabels: {app: "+w.some()+", version: v1}},", "selector: {matchLabels: {istio: ingressgateway}},")
+	head := func(api, kind string) string {
+		return fmt.Sprintf("apiVersion: %s\nkind: %s\nmetadata: {name: %s, namespace: %s}\n", api, kind, name, ns)
+	}
+	switch w.random.IntN(16) {
+	case 0:
+		return "apiVersion: v1\nkind: Namespace\nmetadata: {name: " + ns + "}\n"
+	case 1:
+		return head("v1", "ServiceAccount")
+	case 2:
+		return fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: %s, namespace: istio-system}\nstringData: {tls.crt: %s, tls.key: %s}\n", name, w.pick("x", "y"), "z")
+	case 3, 4:
+		return fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: %s, namespace: %s, annotations: {networking.istio.io/exportTo: %q}}\nspec: {clusterIP: 10.96.%d.%d, selector: {app: %s}, ports: [{name: %s, port: %s, targetPort: %s}%s]}\n",
+			name, ns, w.pick("*", ".", "red", "*"), len(ns), name[0], w.some(), w.pick("http", "tcp", "x"), w.pick("80", "90"), w.pick("8080", "web"), w.pick("", ", {name: grpc, port: 7000}"))
+	case 5, 6:
+		return fmt.Sprintf("apiVersion: heddle.io/v1alpha1\nkind: Workload\nmetadata: {name: %s, namespace: %s, labels: {app: %s, version: %s}}\nspec: {serviceAccount: %s, command: [x], ports: [{name: %s, port: 8080}]}\n",
+			name, ns, w.some(), w.pick("v1", "v2"), w.pick("default", name), w.pick("web", "http"))
+	case 7, 8:
+		return head("networking.istio.io/v1", "VirtualService") + fmt.Sprintf("spec: {hosts: [%q, %q], gateways: [%s], exportTo: [%q], http: [{%s route: [{destination: {host: %s, subset: %q, %s}}]}]}\n",
+			w.covered(), "x."+w.host(), w.pick("mesh", "istio-system/a", "mesh, b", "istio-system/globalnamespace-g"), w.pick("*", ".", "red"), w.pick("", "mirror: {host: "+w.host()+"},"),
+			w.host(), w.pick("", "v1", "v2"), w.pick("", "port: {number: 80}"))
+	case 9, 10:
+		return head("networking.istio.io/v1", "DestinationRule") + fmt.Sprintf("spec: {host: %q, exportTo: [%q], %s trafficPolicy: {%s}, subsets: [{name: %s, labels: {version: v1}}]}\n",
+			w.covered(), w.pick("*", "."), w.pick("", "workloadSelector: {matchLabels: {app: "+w.some()+"}},"), w.pick("", "tls: {mode: DISABLE}", "tls: {mode: ISTIO_MUTUAL}", "portLevelSettings: [{port: {number: 80}}]"), w.pick("v1", "v2"))
+	case 11:
+		return head("security.istio.io/v1", "PeerAuthentication") + fmt.Sprintf("spec: {%s mtls: {mode: %s}}\n", selector, w.pick("STRICT", "PERMISSIVE", "DISABLE"))
+	case 12:
+		return head("security.istio.io/v1", "AuthorizationPolicy") + fmt.Sprintf("spec: {%s action: %s, rules: [{when: [{key: source.cluster, values: [%s]}]}]}\n", selector, w.pick("ALLOW", "DENY"), w.pick("one", "two", "three"))
+	case 13:
+		return head("security.istio.io/v1", "RequestAuthentication") + fmt.Sprintf("spec: {%s jwtRules: [{issuer: i, jwksUri: %q}]}\n", selector, w.pick("http://", "https://")+w.host()+w.pick("", ":80")+"/keys")
+	case 14:
+		return fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: %s, namespace: istio-system}\nspec: {selector: {%s}, servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: [%q]}, {port: {number: 443, name: https, protocol: HTTPS}, tls: {mode: SIMPLE, credentialName: %s}, hosts: ['*.example.com']}]}\n",
+			name, w.pick("istio: ingressgateway", "app: "+w.some(), "app: nobody"), w.pick("*.example.com", "red/*", "*.example.com"), w.some())
+	}
+	if w.random.IntN(4) == 0 {
+		return "apiVersion: heddle.io/v1alpha1\nkind: Cluster\nmetadata: {name: " + w.pick("two", "three") + "}\nspec: {key: " + strings.Repeat(w.pick("a", "b"), 64) + "}\n"
+	}
+	return fmt.Sprintf("apiVersion: heddle.io/v1alpha1\nkind: GlobalNamespace\nmetadata: {name: %s}\nspec: {domain: %s, %s mappings: [{cluster: %q, namespace: %s}, {cluster: one, namespace: %s}], publicServices: [{service: %s, host: %s.example.com, credentialName: %s}], externalServices: [{name: %s, hosts: [mail.example.com], ports: [{name: http, port: 80, targetPort: 80}]}]}\n",
+		w.pick("g", "h"), w.pick("acme.demo", "other.demo"), w.pick("", "defaultDeny: true,"), w.pick("*", "one", "two"), w.pick("red", "green", "b*"), w.space(), w.some(), w.some(), w.some(), w.pick("mail", "a"))
+}
+
+// object decodes a manifest that the form check lets through.
+func (w *changing) object() *objects.Object {
+	decoded, errs := objects.Decode(strings.NewReader(w.manifest()), "world.yaml", "")
+	for tries := 0; len(errs) > 0; tries++ {
+		if tries > 100 {
+			w.t.Fatal(errs)
+		}
+		decoded, errs = objects.Decode(strings.NewReader(w.manifest()), "world.yaml", "")
+	}
+	o := decoded[0]
+	if w.random.IntN(3) > 0 {
+		o.SetCreationTimestamp(metav1.Unix(int64(1+w.random.IntN(5)), 0))
+	}
+	o.SetGeneration(int64(w.random.IntN(100)))
+	return o
+}
+
+func (w *changing) change() Change {
+	c := Change{Objects: map[objects.Key]*objects.Object{}, Instances: map[string]*registry.Instance{}}
+	for range 1 + w.random.IntN(3) {
+		switch w.random.IntN(12) {
+		case 0, 1:
+			if keys := slices.SortedFunc(maps.Keys(w.objects), compareKeys); len(keys) > 0 {
+				key := keys[w.random.IntN(len(keys))]
+				delete(w.objects, key)
+				c.Objects[key] = nil
+			}
+		case 2, 3:
+			name, ns := fmt.Sprintf("%s-%d", w.some(), w.random.IntN(2)), w.space()
+			i := registry.Instance{
+				Workload: objects.Key{Group: "heddle.io", Kind: "Workload", Namespace: ns, Name: name[:1]}, Name: name, Address: netip.AddrFrom4([4]byte{10, 244, byte(len(ns)), name[0]}),
+				Ready: w.random.IntN(2) == 0, HasProxy: true, Labels: map[string]string{"app": w.some(), "version": w.pick("v1", "v2")}, ServiceAccount: w.pick("", "x"),
+			}
+			if w.random.IntN(3) == 0 {
+				delete(w.instances, i.ID())
+				c.Instances[i.ID()] = nil
+				break
+			}
+			w.instances[i.ID()], c.Instances[i.ID()] = i, &i
+		case 4:
+			w.peers = nil
+			for _, name := range []string{"three", "two"} {
+				p := registry.Peer{Cluster: name, Reachable: w.random.IntN(2) == 0}
+				for range w.random.IntN(3) {
+					e := registry.Export{Namespace: w.pick("red", "green", "blue"), Name: w.some(), Ports: []registry.ExportPort{{Number: 80, Protocol: w.pick("HTTP", "TCP")}}}
+					if !slices.ContainsFunc(p.Services, func(o registry.Export) bool { return o.Namespace == e.Namespace && o.Name == e.Name }) {
+						p.Services = append(p.Services, e)
+					}
+				}
+				w.peers = append(w.peers, p)
+			}
+			c.Peers = &w.peers
+		default:
+			o := w.object()
+			w.objects[o.Key()], c.Objects[o.Key()] = o, o
+		}
+	}
+	if w.random.IntN(40) == 0 {
+		w.settings.Issuers = []cluster.Issuer{{Cluster: "one", Membership: w.pick("m", "n")}}
+		c.Issuers = &w.settings.Issuers
+	}
+	return c
+}
+
+// assign gives the hosts addresses that need some, but for some that wait.
+func (w *changing) assign(hosts []string) map[string]netip.Addr {
+	w.addresses = map[string]netip.Addr{}
+	for _, h := range hosts {
+		if h[0] != 'd' || w.random.IntN(2) == 0 {
+			w.addresses[h] = netip.AddrFrom4([4]byte{240, 240, h[0], byte(len(h))})
+		}
+	}
+	return w.addresses
+}
+
+// TestAKeptModelIsAFreshOne makes changes of every kind at random. After each, the kept model must be what a fresh one is,
+// all that is said about objects included; a batch that was only tried must leave no trace, not even another pointer.
+func TestAKeptModelIsAFreshOne(t *testing.T) {
+	rounds := 1500
+	if testing.Short() {
+		rounds = 300
+	}
+	w := &changing{t: t, random: rand.New(rand.NewPCG(7, 8)), settings: model.DefaultSettings("one"), objects: map[objects.Key]*objects.Object{}, instances: map[string]registry.Instance{}}
+	m := New(w.settings)
+	said := map[string]bool{}
+	for round := range rounds {
+		m.Update(w.change())
+		if w.random.IntN(3) > 0 {
+			m.Update(Change{Addresses: w.assign(m.GlobalHosts())})
+		}
+		runtime := Runtime{Peers: w.peers, Addresses: w.addresses}
+		for _, i := range w.instances {
+			runtime.Instances = append(runtime.Instances, i)
+		}
+		mesh, report := Mesh(w.settings, slices.Collect(maps.Values(w.objects)), runtime)
+		equal(t, round, m, mesh, report, said)
+		before := m.Mesh()
+		var trial []store.Write
+		for range 1 + w.random.IntN(4) {
+			o := w.object()
+			if s, ok := o.Resource.(*corev1.Service); ok && w.random.IntN(2) == 0 {
+				s.Spec.ClusterIP = ""
+			}
+			if !slices.ContainsFunc(trial, func(w store.Write) bool { return w.Key == o.Key() }) {
+				trial = append(trial, store.Write{Key: o.Key(), Object: o})
+			}
+		}
+		for key := range w.objects {
+			if !slices.ContainsFunc(trial, func(w store.Write) bool { return w.Key == key }) {
+				trial = append(trial, store.Write{Key: key})
+				break
+			}
+		}
+		m.Admit(trial)
+		equal(t, round, m, mesh, report, nil)
+		after := m.Mesh()
+		if !slices.Equal(before.Services, after.Services) || !slices.Equal(before.Routes, after.Routes) || !slices.Equal(before.Gateways, after.Gateways) ||
+			!slices.Equal(before.Destinations, after.Destinations) || !slices.Equal(before.PeerModes, after.PeerModes) || !slices.Equal(before.Access, after.Access) ||
+			!slices.Equal(before.Authentications, after.Authentications) || !slices.Equal(before.Globals, after.Globals) {
+			t.Fatalf("round %d: a trial left other pointers", round)
+		}
+	}
+	// What the changes are for: everything that can be said about references was.
+	for _, reason := range []string{"Conflict", "NoService", "NoPort", "NoSubset", "NoWorkload", "NoGateway", "HostNotServed", "EmptySubset", "NoCluster", "NoNamespace", "AlreadyMapped",
+		"Collision", "NoAddress", "NoSecret", "BadSecret", "NoServiceAccount", "NoGatewayProxy"} {
+		if !said[reason] {
+			t.Errorf("%s was never said", reason)
+		}
+	}
+}
+
+func equal(t *testing.T, round int, m *Model, mesh *model.Mesh, report *Report, said map[string]bool) {
+	t.Helper()
+	kept, of := m.Mesh(), m.Report()
+	if !reflect.DeepEqual(kept, mesh) {
+		a, b := reflect.ValueOf(*kept), reflect.ValueOf(*mesh)
+		for i := range a.NumField() {
+			if !reflect.DeepEqual(a.Field(i).Interface(), b.Field(i).Interface()) {
+				t.Errorf("%s: kept %s, fresh %s", a.Type().Field(i).Name, text(a.Field(i).Interface()), text(b.Field(i).Interface()))
+			}
+		}
+		t.Fatalf("round %d: the kept model is another", round)
+	}
+	if !slices.Equal(of.Keys(), report.Keys()) {
+		t.Fatalf("round %d: the kept model has objects %v, a fresh one %v", round, of.Keys(), report.Keys())
+	}
+	for _, key := range report.Keys() {
+		if got, want := of.Status(key), report.Status(key); !reflect.DeepEqual(got, want) {
+			t.Fatalf("round %d: of %s is said\n%+v\nwant\n%+v", round, key, got, want)
+		}
+		for _, f := range slices.Concat(report.Refused(key), report.Unresolved(key)) {
+			if said != nil {
+				said[f.Reason] = true
+			}
+		}
+	}
+}
+
+// text shows parts of a mesh.
+func text(v any) string {
+	out, err := json.Marshal(v)
+	if err != nil {
+		return err.Error()
+	}
+	return string(out)
+}

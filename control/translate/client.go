@@ -1,0 +1,532 @@
+package translate
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+
+	"heddle.io/heddle/control/model"
+	"heddle.io/heddle/control/objects"
+)
+
+// Client is what sidecars of one kind need to call services, kept by service, so that a change is made where it matters and
+// nothing else is looked at. Make one with [Cache.Client]; it belongs to that cache.
+type Client struct {
+	kind Kind
+	// fixed is what does not come from any service: the listener for what is captured and the clusters behind it.
+	fixed *Resources
+	// shares are by the host of the service that brings them; foreign routes, for hosts that are no services, have "".
+	shares map[string]*share
+	// readers are the hosts whose shares were made of a service of another name.
+	readers map[string]map[string]bool
+	// clusters and listeners by name, with how many shares have them.
+	clusters  map[string]*counted[*clusterPart]
+	listeners map[string]*counted[*listenerv3.Listener]
+	// tables are the routes of HTTP ports.
+	tables map[uint16]*table
+	// sources are the objects that have a part in it, with the number of shares.
+	sources map[objects.Key]int
+	filters string
+}
+
+// share is what one service brings to clients.
+type share struct {
+	service   *model.Service
+	clusters  []*clusterPart
+	listeners []*listenerv3.Listener
+	// hosts are its virtual hosts by port.
+	hosts   map[uint16]*routev3.VirtualHost
+	foreign []*routev3.VirtualHost
+	reads   []string
+	sources []objects.Key
+}
+
+type counted[T any] struct {
+	value T
+	count int
+}
+
+// table is the route table of a port.
+type table struct {
+	// rows are in the order of services.
+	rows []row
+	// mixed says that names of virtual hosts may clash: some stand for more than a service of this cluster.
+	mixed bool
+	// foreign are virtual hosts of no service.
+	foreign  []*routev3.VirtualHost
+	listener *listenerv3.Listener
+	routes   *routev3.RouteConfiguration
+}
+
+type row struct {
+	service *model.Service
+	// own is the virtual host of the service, host what is left of it where older ones have some of its names.
+	own, host *routev3.VirtualHost
+}
+
+// Delta is what became of a configuration.
+type Delta struct {
+	// Set is new or takes the place of what had its name; endpoints are here with their cluster, whichever of both it is.
+	Set *Resources
+	// Clusters, Listeners and Routes are the names of those that are gone; endpoints go with their clusters.
+	Clusters, Listeners, Routes []string
+	// Added and Dropped are objects that have a part in the configuration now, and that had.
+	Added, Dropped []objects.Key
+}
+
+// generator for one kind.
+func (c *Cache) generator(mesh *model.Mesh, k Kind) *generator {
+	return &generator{
+		mesh: mesh, node: k.node(), kind: k.ID(), ports: k.Ports, cache: c, out: newResources(), reads: map[string]bool{},
+		clusters: map[string]bool{}, portPolicies: map[string]model.PortPolicy{},
+	}
+}
+
+// Client makes all of an [Outbound] kind.
+func (c *Cache) Client(mesh *model.Mesh, k Kind) (*Client, error) {
+	c.enter(mesh)
+	out := &Client{
+		kind: k, shares: map[string]*share{}, readers: map[string]map[string]bool{}, clusters: map[string]*counted[*clusterPart]{},
+		listeners: map[string]*counted[*listenerv3.Listener]{}, tables: map[uint16]*table{}, sources: map[objects.Key]int{},
+	}
+	g := c.generator(mesh, k)
+	g.routeFilters = g.filtersOfRoutes()
+	out.filters = g.filterFingerprint()
+	g.blackhole()
+	g.passthrough()
+	g.outboundListener()
+	out.fixed = g.out
+	concerned := map[string]bool{"": true}
+	for _, s := range mesh.Services {
+		concerned[s.Host] = true
+	}
+	if _, err := out.remake(g, concerned); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// Apply makes a change of the model in the configuration. ok is false when that has to be made anew, because the change is of
+// what concerns all of it; then nothing of it is changed.
+func (c *Cache) Apply(to *Client, mesh *model.Mesh, d *model.Difference) (delta Delta, ok bool, err error) {
+	c.enter(mesh)
+	if to.concernedWholly(d) {
+		return Delta{}, false, nil
+	}
+	concerned := map[string]bool{}
+	for _, s := range model.Both(d.Services) {
+		concerned[s.Host] = true
+		// Routes for a host that is no service have another place than those for one.
+		if len(c.routes.names[s.Host]) > 0 {
+			concerned[""] = true
+		}
+	}
+	filtered := false
+	for _, p := range d.Routes {
+		for _, r := range model.Both([]model.Pair[model.Routes]{p}) {
+			if !boundToMesh(r) || !r.ExportTo.In(to.kind.Namespace) {
+				continue
+			}
+			filtered = filtered || asksForFilters(r)
+			for _, h := range r.Hosts {
+				if mesh.Service(h) == nil {
+					concerned[""] = true
+				}
+				concerned[h] = true
+			}
+		}
+	}
+	for _, p := range model.Both(d.Destinations) {
+		concerned[p.Host] = true
+	}
+	for host := range maps.Clone(concerned) {
+		for reader := range to.readers[host] {
+			concerned[reader] = true
+		}
+	}
+	g := c.generator(mesh, to.kind)
+	if filtered {
+		g.routeFilters = g.filtersOfRoutes()
+		if g.filterFingerprint() != to.filters {
+			return Delta{}, false, nil
+		}
+	}
+	delta, err = to.remake(g, concerned)
+	return delta, true, err
+}
+
+// concernedWholly says whether a change is of what concerns more than single hosts.
+func (c *Client) concernedWholly(d *model.Difference) bool {
+	return len(d.Globals) > 0 || len(d.PeerModes) > 0 ||
+		slices.ContainsFunc(model.Both(d.Destinations), func(p *model.DestinationPolicy) bool { return strings.HasPrefix(p.Host, "*") }) ||
+		slices.ContainsFunc(model.Both(d.Routes), func(r *model.Routes) bool {
+			return boundToMesh(r) && r.ExportTo.In(c.kind.Namespace) && slices.ContainsFunc(r.Hosts, func(h string) bool { return strings.HasPrefix(h, "*") })
+		})
+}
+
+// remake makes the shares of these hosts anew.
+func (c *Client) remake(g *generator, concerned map[string]bool) (Delta, error) {
+	delta := Delta{Set: newResources()}
+	made := map[string]*share{}
+	for host := range concerned {
+		if host == "" {
+			continue
+		}
+		var now *share
+		if s := g.mesh.Service(host); s != nil && s.ExportTo.In(g.node.Namespace) {
+			now = g.share(s)
+		}
+		if now != nil || c.shares[host] != nil {
+			made[host] = now
+		}
+	}
+	if concerned[""] {
+		made[""] = g.foreignShare()
+	}
+	if g.err != nil {
+		// Nothing of it may be taken for good.
+		g.cache.epoch++
+		return delta, fmt.Errorf("%s: %w", g.kind, g.err)
+	}
+	clusters, listeners := map[string]*clusterPart{}, map[string]*listenerv3.Listener{}
+	sources, ports := map[objects.Key]bool{}, map[uint16]bool{}
+	for host := range made {
+		old := c.shares[host]
+		if old == nil {
+			continue
+		}
+		for _, p := range old.clusters {
+			if _, noted := clusters[p.cluster.Name]; !noted {
+				clusters[p.cluster.Name] = c.clusters[p.cluster.Name].value
+			}
+			c.clusters[p.cluster.Name].count--
+		}
+		for _, l := range old.listeners {
+			if _, noted := listeners[l.Name]; !noted {
+				listeners[l.Name] = c.listeners[l.Name].value
+			}
+			c.listeners[l.Name].count--
+		}
+		for _, key := range old.sources {
+			if c.sources[key]--; c.sources[key] == 0 {
+				sources[key] = true
+			}
+		}
+		for _, read := range old.reads {
+			if delete(c.readers[read], host); len(c.readers[read]) == 0 {
+				delete(c.readers, read)
+			}
+		}
+	}
+	for host, now := range made {
+		if now == nil {
+			continue
+		}
+		for _, p := range now.clusters {
+			acquire(c.clusters, clusters, p.cluster.Name, p)
+		}
+		for _, l := range now.listeners {
+			acquire(c.listeners, listeners, l.Name, l)
+		}
+		for _, key := range now.sources {
+			if c.sources[key]++; c.sources[key] == 1 {
+				if sources[key] {
+					delete(sources, key)
+				} else {
+					delta.Added = append(delta.Added, key)
+				}
+			}
+		}
+		for _, read := range now.reads {
+			if c.readers[read] == nil {
+				c.readers[read] = map[string]bool{}
+			}
+			c.readers[read][host] = true
+		}
+	}
+	for key := range sources {
+		delete(c.sources, key)
+		delta.Dropped = append(delta.Dropped, key)
+	}
+	for name, was := range clusters {
+		if now := c.clusters[name]; now.count == 0 {
+			delete(c.clusters, name)
+			delta.Clusters = append(delta.Clusters, name)
+		} else if now.value != was {
+			delta.Set.addCluster(now.value)
+		}
+	}
+	for name, was := range listeners {
+		if now := c.listeners[name]; now.count == 0 {
+			delete(c.listeners, name)
+			delta.Listeners = append(delta.Listeners, name)
+		} else if now.value != was {
+			delta.Set.Listeners = append(delta.Set.Listeners, now.value)
+		}
+	}
+	c.settleTables(g, made, ports, &delta)
+	for host, now := range made {
+		if delete(c.shares, host); now != nil {
+			c.shares[host] = now
+		}
+	}
+	// A table that is made of all shares needs them as they are now.
+	for port := range ports {
+		c.remakeTable(g, port, &delta)
+	}
+	return delta, nil
+}
+
+func acquire[T any](all map[string]*counted[T], noted map[string]T, name string, value T) {
+	one := all[name]
+	if one == nil {
+		one = &counted[T]{}
+		all[name] = one
+	}
+	if _, known := noted[name]; !known {
+		noted[name] = one.value
+	}
+	one.value = value
+	one.count++
+}
+
+func (r *Resources) addCluster(p *clusterPart) {
+	r.Clusters = append(r.Clusters, p.cluster)
+	if p.endpoints != nil {
+		r.Endpoints = append(r.Endpoints, p.endpoints)
+	}
+}
+
+// share makes what a service brings.
+func (g *generator) share(s *model.Service) *share {
+	g.begin()
+	out := &share{service: s, hosts: map[uint16]*routev3.VirtualHost{}}
+	g.serviceClusters(s)
+	for _, p := range s.Ports {
+		if p.Protocol.IsHTTP() {
+			g.from(s.Source)
+			out.hosts[p.Number] = g.serviceHost(s, p.Number)
+		} else {
+			g.outboundTCP(s, p)
+		}
+	}
+	g.end(out)
+	return out
+}
+
+// foreignShare makes what routes for hosts bring that are no services.
+func (g *generator) foreignShare() *share {
+	g.begin()
+	out := &share{foreign: g.foreignHosts()}
+	g.end(out)
+	return out
+}
+
+// begin has what is made from here on belong to a share.
+func (g *generator) begin() {
+	g.out, g.parts = newResources(), nil
+	clear(g.clusters)
+	clear(g.reads)
+}
+
+func (g *generator) end(s *share) {
+	s.clusters, s.listeners = g.parts, g.out.Listeners
+	s.sources = slices.Collect(maps.Keys(g.out.sources))
+	for host := range g.reads {
+		if s.service == nil || host != s.service.Host {
+			s.reads = append(s.reads, host)
+		}
+	}
+}
+
+// settleTables changes the tables that virtual hosts changed in. Tables that must be gone through as a whole are added to
+// ports.
+func (c *Client) settleTables(g *generator, made map[string]*share, ports map[uint16]bool, delta *Delta) {
+	_, foreign := made[""]
+	changed := map[uint16][]row{}
+	for host, now := range made {
+		old := c.shares[host]
+		if now != nil {
+			for port, h := range now.hosts {
+				if old == nil || old.hosts[port] != h || old.service != now.service {
+					changed[port] = append(changed[port], row{service: now.service, own: h})
+				}
+			}
+		}
+		if old != nil {
+			for port := range old.hosts {
+				if now == nil || now.hosts[port] == nil {
+					changed[port] = append(changed[port], row{service: old.service})
+				}
+			}
+		}
+	}
+	for port, rows := range changed {
+		t := c.tables[port]
+		if t == nil || len(rows) > len(t.rows)/4 {
+			ports[port] = true
+			continue
+		}
+		t.rows = slices.Clone(t.rows)
+		same := true
+		for _, r := range rows {
+			at, known := slices.BinarySearchFunc(t.rows, r.service, func(x row, s *model.Service) int { return compareServices(x.service, s) })
+			mixed := t.mixed || r.own != nil && isMixed(r.service)
+			switch {
+			case known && r.own != nil && t.rows[at].own == t.rows[at].host && slices.Equal(t.rows[at].own.Domains, r.own.Domains):
+				same = same && t.rows[at].own == r.own
+				t.rows[at] = row{r.service, r.own, r.own}
+			case mixed:
+				ports[port] = true
+			case known && r.own == nil:
+				same, t.rows = false, slices.Delete(t.rows, at, at+1)
+			case known:
+				same, t.rows[at] = false, row{r.service, r.own, r.own}
+			default:
+				same, t.rows = false, slices.Insert(t.rows, at, row{r.service, r.own, r.own})
+			}
+		}
+		if len(t.rows) == 0 {
+			ports[port] = true
+		}
+		if !ports[port] && !same && !(foreign && port == foreignPort) {
+			t.routes = g.routeTable(port, t.rows, t.foreign)
+			delta.Set.Routes = append(delta.Set.Routes, t.routes)
+		}
+	}
+	if foreign && c.tables[foreignPort] != nil {
+		ports[foreignPort] = true
+	}
+}
+
+// remakeTable goes through all virtual hosts of a port.
+func (c *Client) remakeTable(g *generator, port uint16, delta *Delta) {
+	t := &table{}
+	for _, s := range c.shares {
+		if h := s.hosts[port]; h != nil {
+			t.rows = append(t.rows, row{service: s.service, own: h})
+		}
+	}
+	name := fmt.Sprint(port)
+	if len(t.rows) == 0 {
+		if old := c.tables[port]; old != nil {
+			delete(c.tables, port)
+			delta.Routes, delta.Listeners = append(delta.Routes, name), append(delta.Listeners, g.wildcardName(port))
+		}
+		return
+	}
+	slices.SortFunc(t.rows, func(x, y row) int { return compareServices(x.service, y.service) })
+	taken := map[string]bool{}
+	for i := range t.rows {
+		r := &t.rows[i]
+		r.host = withoutTaken(r.own, taken)
+		t.mixed = t.mixed || r.host != r.own || isMixed(r.service)
+	}
+	if port == foreignPort && c.shares[""] != nil {
+		for _, h := range c.shares[""].foreign {
+			if !taken[h.Domains[0]] {
+				taken[h.Domains[0]] = true
+				t.foreign = append(t.foreign, h)
+			}
+		}
+		t.mixed = t.mixed || len(c.shares[""].foreign) > 0
+	}
+	old := c.tables[port]
+	if old == nil {
+		if g.routeFilters == nil {
+			g.routeFilters = g.filtersOfRoutes()
+		}
+		t.listener = g.outboundHTTP(port)
+		delta.Set.Listeners = append(delta.Set.Listeners, t.listener)
+	} else {
+		t.listener = old.listener
+	}
+	t.routes = g.routeTable(port, t.rows, t.foreign)
+	delta.Set.Routes = append(delta.Set.Routes, t.routes)
+	c.tables[port] = t
+}
+
+// isMixed says whether a service has names besides those of a service of this cluster, which may be others' names too.
+func isMixed(s *model.Service) bool { return s.External != nil || len(s.Aliases) > 0 }
+
+func compareServices(x, y *model.Service) int {
+	return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name), cmp.Compare(x.Host, y.Host))
+}
+
+// foreignPort is where hosts that are no services get their routes, as in Istio.
+const foreignPort = 80
+
+// routeTable makes the route table of an outbound HTTP port.
+func (g *generator) routeTable(port uint16, rows []row, foreign []*routev3.VirtualHost) *routev3.RouteConfiguration {
+	hosts := make([]*routev3.VirtualHost, 0, len(rows)+len(foreign)+1)
+	for _, r := range rows {
+		hosts = append(hosts, r.host)
+	}
+	if g.cache.unknown == nil {
+		g.cache.unknown = g.unknownHost()
+	}
+	hosts = append(append(hosts, foreign...), g.cache.unknown)
+	return &routev3.RouteConfiguration{
+		Name:                           fmt.Sprint(port),
+		ValidateClusters:               flag(false),
+		MaxDirectResponseBodySizeBytes: count(maxDirectBody),
+		VirtualHosts:                   hosts,
+	}
+}
+
+// unknown is where connections to unknown destinations go.
+func (g *generator) unknown() string {
+	if g.mesh.Settings.BlockUnknown {
+		return clusterBlackhole
+	}
+	return clusterPassthrough
+}
+
+// outboundListener makes the listener for what the application sends. It accepts everything that is captured and hands it to
+// the listener of its original destination; those are never bound.
+func (g *generator) outboundListener() {
+	unknown := g.unknown()
+	g.clientListener(listenerOutbound, func() *listenerv3.Listener {
+		return &listenerv3.Listener{
+			Name: listenerOutbound,
+			// Redirected connections of the host itself arrive on loopback; nobody else may use the proxy as a relay.
+			Address:          socketAddress(g.loopback(), PortOutbound),
+			UseOriginalDst:   flag(true),
+			TrafficDirection: corev3.TrafficDirection_OUTBOUND,
+			FilterChains: []*listenerv3.FilterChain{{
+				Name:             chainOutboundBlackhole,
+				FilterChainMatch: &listenerv3.FilterChainMatch{DestinationPort: count(PortOutbound)},
+				Filters:          g.tcpFilters(clusterBlackhole, nil, clusterBlackhole),
+			}},
+			DefaultFilterChain: &listenerv3.FilterChain{
+				Name:    chainOutboundCatchAll,
+				Filters: g.tcpFilters(unknown, nil, unknown),
+			},
+		}
+	})
+}
+
+// Resources are all of the configuration, in no order.
+func (c *Client) Resources() *Resources {
+	out := newResources()
+	out.add(c.fixed)
+	for _, p := range c.clusters {
+		out.addCluster(p.value)
+	}
+	for _, l := range c.listeners {
+		out.Listeners = append(out.Listeners, l.value)
+	}
+	for _, t := range c.tables {
+		out.Listeners, out.Routes = append(out.Listeners, t.listener), append(out.Routes, t.routes)
+	}
+	for key := range c.sources {
+		out.sources[key] = true
+	}
+	return out
+}
