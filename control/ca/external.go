@@ -282,9 +282,7 @@ func verifyBelow(leaf, anchor *x509.Certificate, between []*x509.Certificate, no
 	return nil
 }
 
-func (e External) issuer() issuer {
-	return issuer{certificate: e.certificate, key: e.key, above: e.above}
-}
+func (e External) issuer() issuer { return issuer(e) }
 
 // CheckProvided says why [Provide] would refuse: the cluster has another root already.
 func CheckProvided(options Options, e External) error {

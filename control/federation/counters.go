@@ -34,6 +34,7 @@ const (
 	countReplicaFailures    = "replicationsFailed"
 	countNotKept            = "statesNotKept"
 	countRootSteps          = "rootChangeSteps"
+	countProgressDelayed    = "rootProgressDelayed"
 )
 
 // counters count what happened since the controller started.

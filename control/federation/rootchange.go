@@ -22,6 +22,8 @@ const (
 	maxAwaited = 16
 	// maxRootBytes of one root from the primary, PEM.
 	maxRootBytes = ca.MaxExternalBytes
+	// progressRate (per second) and progressBurst are how often a member's word has the primary look at once.
+	progressRate, progressBurst = 2, 20
 )
 
 // rootState is how far this cluster is with a change of the mesh's root, beside what the authority keeps: who has been told
@@ -280,7 +282,12 @@ func (f *Federation) hearProgress(s *stream, p *pb.RootProgress) {
 		f.root.members = map[string]*pb.RootProgress{}
 	}
 	f.root.members[s.cluster] = clean
-	signal(f.reroot)
+	if s.progress.AllowN(f.config.Now(), 1) {
+		signal(f.reroot)
+	} else {
+		// It is looked at all the same, with the next tick.
+		f.counters.add(countProgressDelayed)
+	}
 }
 
 // followRoot takes what the primary says, at a member.

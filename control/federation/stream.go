@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
@@ -31,6 +32,8 @@ type stream struct {
 	end func(error)
 
 	in intake
+	// progress bounds how often the member's word on a change of the root is looked at.
+	progress *rate.Limiter
 
 	// What was sent, by its hash. Only the sender touches it.
 	begun   bool
@@ -68,7 +71,7 @@ func (f *Federation) sync(call grpc.BidiStreamingServer[pb.FromMember, pb.FromPr
 	ctx, cancel := context.WithCancelCause(call.Context())
 	defer cancel(nil)
 	s := &stream{cluster: who.cluster, wake: make(chan struct{}, 1), look: make(chan struct{}, 1), peers: map[string][32]byte{}, objects: map[objects.Key][32]byte{}}
-	s.in.limiter = newStateLimiter()
+	s.in.limiter, s.progress = newStateLimiter(), rate.NewLimiter(progressRate, progressBurst)
 	s.end = func(cause error) {
 		cancel(cause)
 		time.AfterFunc(f.config.Pace.Silence, func() { _ = connection.conn.Close() })

@@ -63,6 +63,12 @@ func (c Cluster) Stolen(t *testing.T, namespace, account string) tls.Certificate
 // Shows connects to a sidecar with a certificate, from this machine or from inside of a named network namespace, sends a request
 // and returns the error with which that was refused, nil when there was an answer.
 func Shows(pair tls.Certificate, netns, address string) error {
+	_, err := Meets(pair, netns, address)
+	return err
+}
+
+// Meets is [Shows], and tells whom it met.
+func Meets(pair tls.Certificate, netns, address string) (tls.ConnectionState, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	dial := (&net.Dialer{}).DialContext
@@ -73,18 +79,19 @@ func Shows(pair tls.Certificate, netns, address string) error {
 	}
 	raw, err := dial(ctx, "tcp", address)
 	if err != nil {
-		return err
+		return tls.ConnectionState{}, err
 	}
-	conn := tls.Client(raw, &tls.Config{Certificates: []tls.Certificate{pair}, NextProtos: []string{"istio"}, InsecureSkipVerify: true}) //nolint:gosec // It is the server's verdict that is asked for.
+	//nolint:gosec // It is the server's verdict that is asked for.
+	conn := tls.Client(raw, &tls.Config{Certificates: []tls.Certificate{pair}, NextProtos: []string{"istio"}, InsecureSkipVerify: true})
 	defer conn.Close()
 	if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
-		return err
+		return tls.ConnectionState{}, err
 	}
 	if _, err := fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"); err != nil {
-		return err
+		return tls.ConnectionState{}, err
 	}
 	_, err = conn.Read(make([]byte, 1))
-	return err
+	return conn.ConnectionState(), err
 }
 
 // Corporate is a certificate authority outside of the mesh.
@@ -136,4 +143,33 @@ func (c Corporate) Sign(t *testing.T, requestPEM string, pathLen int) string {
 		t.Fatal(err)
 	}
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+}
+
+// Impostor makes a certificate with the names of another one, by another intermediate of the company.
+func (c Corporate) Impostor(t *testing.T, of *x509.Certificate) tls.Certificate {
+	t.Helper()
+	intermediateKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(3), Subject: pkix.Name{CommonName: "Another department"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
+	intermediate, err := x509.CreateCertificate(rand.Reader, template, c.root, intermediateKey.Public(), c.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	parent, err := x509.ParseCertificate(intermediate)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{SerialNumber: big.NewInt(4), NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(time.Hour),
+		URIs: of.URIs, DNSNames: of.DNSNames, KeyUsage: of.KeyUsage, ExtKeyUsage: of.ExtKeyUsage}, parent, key.Public(), intermediateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tls.Certificate{Certificate: [][]byte{leaf, intermediate, c.root.Raw}, PrivateKey: key}
 }
