@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -237,5 +238,45 @@ func TestAPIAddresses(t *testing.T) {
 	}
 	if got, err := apiAddress("6443", cluster.IPv6); err != nil || got.String() != "[::1]:6443" {
 		t.Errorf("%v %v", got, err)
+	}
+}
+
+// Another file for the keys of Secrets is taken where it has them already; a program that others can write is not run.
+func TestWhereKeysOfSecretsAre(t *testing.T) {
+	c := cluster.Cluster{Name: "keys", RunRoot: t.TempDir(), DataRoot: t.TempDir()}
+	other, program, loose := filepath.Join(t.TempDir(), "other.key"), filepath.Join(t.TempDir(), "kms"), filepath.Join(t.TempDir(), "loose")
+	write := func(path string, mode os.FileMode) {
+		t.Helper()
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte("#!/bin/sh\n"), mode), os.Chmod(path, mode)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(program, 0o755)
+	write(loose, 0o777)
+	settle := func(key, kms string, kept bool) (cluster.Options, error) {
+		o := upOptions{secretsKey: key, kmsCommand: kms, given: func(flag string) bool {
+			return flag == "secrets-key-file" && key != "" || flag == "kms-command" && kms != ""
+		}}
+		return o.sealing(c, cluster.Options{KMSCommand: "/before"}, kept)
+	}
+	if got, err := settle(other, program, false); err != nil || got.SecretsKeyFile != other || got.KMSCommand != program {
+		t.Errorf("%+v %v", got, err)
+	}
+	if got, err := settle("", "none", true); err != nil || got.SecretsKeyFile != "" || got.KMSCommand != "" {
+		t.Errorf("%+v %v", got, err)
+	}
+	if got, err := settle("", "", true); err != nil || got.KMSCommand != "/before" {
+		t.Errorf("%+v %v", got, err)
+	}
+	if _, err := settle("", loose, true); err == nil || !strings.Contains(fmt.Sprintf("%+v", err), "only root can write") {
+		t.Errorf("%v", err)
+	}
+	write(c.SecretsKey(cluster.Options{}), 0o600)
+	if _, err := settle(other, "", true); err == nil || !strings.Contains(fmt.Sprintf("%+v", err), "mv "+c.SecretsKey(cluster.Options{})+" "+other) {
+		t.Errorf("keys were left behind: %v", err)
+	}
+	write(other, 0o600)
+	if got, err := settle(other, "", true); err != nil || got.SecretsKeyFile != other {
+		t.Errorf("%+v %v", got, err)
 	}
 }

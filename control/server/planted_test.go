@@ -58,7 +58,7 @@ func tells(text string, secrets ...string) string {
 }
 
 // Nothing that the API shows to anybody, logs or records has a Secret's value, a token or a key in it; what viewers are
-// shown has no environment either. The store alone has Secrets' values.
+// shown has no environment either, which the store alone has.
 func TestPlantedSecretsAreNowhere(t *testing.T) {
 	var log lines
 	w := startAll(t, func(s *Server) {
@@ -143,7 +143,7 @@ spec: { command: [cart], env: [{ name: PASSWORD, value: environment-4711 }] }
 			return err
 		}
 		inStore := strings.HasPrefix(path, filepath.Join(w.dir, "store"))
-		if form := tells(string(content), secret); form != "" || !inStore && tells(string(content), planted, "environment-4711") != "" {
+		if form := tells(string(content), secret, planted); form != "" || !inStore && tells(string(content), "environment-4711") != "" {
 			t.Errorf("%s tells %s", path, form)
 		}
 		return nil

@@ -116,7 +116,15 @@ kind: Gateway
 metadata: { name: planted, namespace: istio-system }
 spec:
   selector: { istio: ingressgateway }
-  servers: [{ port: { number: 8443, name: https, protocol: HTTPS }, hosts: [%s], tls: { mode: SIMPLE, credentialName: planted } }]
+  servers: [{ port: { number: 8443, name: https, protocol: HTTPS }, hosts: [%[6]s], tls: { mode: SIMPLE, credentialName: planted } }]
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: { name: planted, namespace: istio-system }
+spec:
+  hosts: [%[6]s]
+  gateways: [planted]
+  http: [{ route: [{ destination: { host: frontend.%[3]s.svc.cluster.local, port: { number: 80 } } }] }]
 `, indent(certificate), indent(key), harness.ShopSpace, password, canary, host))
 	must(t, "access", "grant", "viewer", "--user", viewer, "-A")
 	t.Cleanup(func() { must(t, "access", "revoke", "viewer", "--user", viewer, "-A") })

@@ -104,10 +104,11 @@ func (s *Store) RotateSecrets(ctx context.Context, anew bool) (seal.Status, erro
 			return fail(err)
 		}
 	}
-	//nolint:staticcheck // Nothing is done under the lock: it is had once all writes of before are at their end.
+	// Once this is had, all writes of before are at their end.
 	s.writing.Lock()
+	left, err = s.toReseal(ctx)
 	s.writing.Unlock()
-	if left, err = s.toReseal(ctx); err != nil {
+	if err != nil {
 		return fail(err)
 	}
 	for _, key := range left {

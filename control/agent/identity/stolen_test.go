@@ -1,0 +1,132 @@
+package identity
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	secretv3 "github.com/envoyproxy/go-control-plane/envoy/service/secret/v3"
+	statusv3 "github.com/envoyproxy/go-control-plane/envoy/service/status/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// names that a thief asks for beside the two that there are.
+var coveted = []string{"*", "", "spiffe://cluster.local/ns/pinnacle/sa/frontend", "kubernetes://shop-cert", "default-2", "file-cert:/var/lib/heddle/c/ca/root-key.pem~/etc/shadow", "../../frontend-0/agent.sock"}
+
+// identities are those of the certificates among secrets. Whatever is neither the certificate nor the roots is told.
+func identities(t *testing.T, all []*tlsv3.Secret) []string {
+	t.Helper()
+	var out []string
+	for _, secret := range all {
+		chain := secret.GetTlsCertificate().GetCertificateChain().GetInlineBytes()
+		if chain == nil {
+			if secret.Name != SecretRoots {
+				t.Errorf("the socket gave %s", secret.Name)
+			}
+			continue
+		}
+		block, _ := pem.Decode(chain)
+		leaf, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, uri := range leaf.URIs {
+			out = append(out, uri.String())
+		}
+		if secret.Name != SecretCertificate {
+			t.Errorf("a certificate under the name %q", secret.Name)
+		}
+	}
+	return out
+}
+
+// Who has stolen a proxy's socket is that workload and nobody else, whatever node it says it is and whatever it asks for, in
+// both forms of discovery and over all services.
+func TestAStolenSocketIsOneWorkload(t *testing.T) {
+	credential, connection, controller := socket(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	go credential.Run(ctx)
+	<-credential.Ready()
+	stub, _ := serveController(t, controller)
+	liar := &corev3.Node{Id: "sidecar~10.0.0.9~frontend-0.pinnacle~pinnacle.svc.cluster.local", Cluster: "frontend.pinnacle"}
+
+	delta, err := secretv3.NewSecretDiscoveryServiceClient(connection).DeltaSecrets(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := delta.Send(&discoveryv3.DeltaDiscoveryRequest{Node: liar, TypeUrl: resource.SecretType, ResourceNamesSubscribe: append([]string{SecretCertificate, SecretRoots}, coveted...)}); err != nil {
+		t.Fatal(err)
+	}
+	var all []*tlsv3.Secret
+	for _, secret := range secrets(t, delta) {
+		all = append(all, secret)
+	}
+	if got := identities(t, all); len(got) != 1 || got[0] != payments.String() {
+		t.Errorf("the socket gave the identities %v", got)
+	}
+
+	whole, err := secretv3.NewSecretDiscoveryServiceClient(connection).StreamSecrets(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := whole.Send(&discoveryv3.DiscoveryRequest{Node: liar, TypeUrl: resource.SecretType, ResourceNames: append([]string{SecretCertificate}, coveted...)}); err != nil {
+		t.Fatal(err)
+	}
+	response, err := whole.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all = nil
+	for _, r := range response.Resources {
+		secret := &tlsv3.Secret{}
+		if err := r.UnmarshalTo(secret); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, secret)
+	}
+	if got := identities(t, all); len(got) != 1 || got[0] != payments.String() {
+		t.Errorf("the socket gave the identities %v", got)
+	}
+
+	// A stream that began honestly cannot change its mind.
+	ads, err := discoveryv3.NewAggregatedDiscoveryServiceClient(connection).DeltaAggregatedResources(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, node := range []*corev3.Node{nil, liar, liar} {
+		if err := ads.Send(&discoveryv3.DeltaDiscoveryRequest{Node: node, TypeUrl: resource.ClusterType}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ads.Recv(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stub.mu.Lock()
+	defer stub.mu.Unlock()
+	if len(stub.nodes) != 3 {
+		t.Errorf("%d requests came to the controller", len(stub.nodes))
+	}
+	for i, node := range stub.nodes {
+		if node != nil && node.Id != "sidecar~10.0.0.1~payments-0.pinnacle~pinnacle.svc.cluster.local" || node == nil && i == 0 || node.GetCluster() == liar.Cluster && node.GetId() == liar.Id {
+			t.Errorf("request %d came to the controller as of %v", i, node)
+		}
+	}
+
+	// What the agent can do for the controller, and what a proxy is asked by others, is not served here.
+	answers, err := statusv3.NewClientStatusDiscoveryServiceClient(connection).FetchClientStatus(ctx, &statusv3.ClientStatusRequest{})
+	if status.Code(err) != codes.Unimplemented {
+		t.Errorf("%v %v", answers, err)
+	}
+	if err := connection.Invoke(ctx, "/v1/shutdown", &statusv3.ClientStatusRequest{}, &statusv3.ClientStatusResponse{}, grpc.WaitForReady(true)); status.Code(err) != codes.Unimplemented {
+		t.Errorf("%v", err)
+	}
+}
