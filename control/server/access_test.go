@@ -364,6 +364,17 @@ func TestWhatAnEditorMayStart(t *testing.T) {
 	wants(t, "admin of a namespace", err, http.StatusForbidden, "spec.user")
 }
 
+// Where workloads run without sandboxes anyway, no namespace has to allow it; editors are held back all the same.
+func TestPrivilegedWorkloads(t *testing.T) {
+	w := startAll(t, func(s *Server) { s.config.PrivilegedWorkloads = true })
+	if _, err := apply(t, w.client, shop+"---\n"+rooted, false); err != nil {
+		t.Error(err)
+	}
+	w.binds(t, "editor", "shop")
+	_, err := apply(t, w.as(t, bob, ""), strings.Replace(rooted, "name: cart", "name: other", 1), false)
+	wants(t, "an editor", err, http.StatusForbidden, "spec.user")
+}
+
 // A secret of the cluster's own cannot be replaced under its name by one of another type.
 func TestTokensOfOthersCannotBeTouched(t *testing.T) {
 	w := startAll(t)

@@ -409,3 +409,27 @@ func TestAddressesAreKeptAndNotSharedOut(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// The user ids of a cluster are its own on its machine, isolated or not, and stay so.
+func TestUserIdsAreNotSharedOut(t *testing.T) {
+	root := t.TempDir()
+	taken := map[int]bool{}
+	for i := range 6 {
+		c := cluster.Cluster{Name: fmt.Sprint("c", i), RunRoot: filepath.Join(root, "run"), DataRoot: filepath.Join(root, "data")}
+		o, err := Reserve(c, cluster.Options{Family: cluster.IPv4, Isolated: i%2 == 0})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o.UserBlock == 0 || taken[o.UserBlock] {
+			t.Errorf("%s has block %d", c.Name, o.UserBlock)
+		}
+		taken[o.UserBlock] = true
+		again, err := c.Options()
+		if err == nil {
+			again, err = Reserve(c, again)
+		}
+		if err != nil || again.UserBlock != o.UserBlock {
+			t.Errorf("%s had block %d and has %d: %v", c.Name, o.UserBlock, again.UserBlock, err)
+		}
+	}
+}

@@ -20,8 +20,10 @@ type Config struct {
 
 // Bounds of what a process can write to outside of its own memory. The pages count against its memory limit, too.
 const (
-	// TmpBytes bounds /tmp and /var/tmp together, TmpFiles the files in them.
-	TmpBytes, TmpFiles = 256 << 20, 1 << 16
+	// TmpBytes bounds /tmp and /var/tmp together.
+	TmpBytes = 256 << 20
+	// TmpFiles bounds the files in them.
+	TmpFiles = 1 << 16
 	// ShmBytes bounds /dev/shm, as Docker does.
 	ShmBytes = 64 << 20
 )

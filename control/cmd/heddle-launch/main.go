@@ -18,8 +18,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "heddle-launch is started by Heddle's agent")
 		os.Exit(2)
 	}
-	if process.Launch(os.Args[1]) != nil {
-		// Said to the agent.
-		os.Exit(127)
-	}
+	// It returns only with an error, which it has told the agent.
+	_ = process.Launch(os.Args[1])
+	os.Exit(127)
 }
