@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"os"
 	"time"
 
 	"heddle.io/heddle/control/ca"
@@ -194,7 +195,8 @@ func (f *Federation) become(m Membership) {
 // resumeLoop completes a join that a crash, or workloads that could not be renewed, have interrupted.
 func (f *Federation) resumeLoop(ctx context.Context) {
 	for {
-		if f.changing.TryLock() {
+		// Mostly there is none, and nobody must be told that a join is under way.
+		if _, err := os.Stat(joiningPath(f.config.Cluster)); err == nil && f.changing.TryLock() {
 			var j joining
 			found, err := readJSON(joiningPath(f.config.Cluster), &j)
 			if err == nil && found && j.Certificate != "" {

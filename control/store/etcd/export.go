@@ -37,6 +37,9 @@ func (s *Store) Import(e store.Exported) (*objects.Object, error) {
 	if err != nil {
 		return nil, err
 	}
+	if o.Unreadable != "" {
+		return nil, fmt.Errorf("%s: %s", e.Key, o.Unreadable)
+	}
 	if o.Key() != e.Key {
 		return nil, fmt.Errorf("%s holds %s", e.Key, o.Key())
 	}
