@@ -11,6 +11,7 @@ import (
 
 	networkingv1 "istio.io/client-go/pkg/apis/networking/v1"
 	securityv1 "istio.io/client-go/pkg/apis/security/v1"
+	corev1 "k8s.io/api/core/v1"
 
 	"heddle.io/heddle/api/v1alpha1"
 	"heddle.io/heddle/control/model"
@@ -29,6 +30,8 @@ type builder struct {
 	namespaces map[string]bool
 	accounts   map[objects.Key]bool
 	secrets    map[objects.Key]*objects.Object
+	// authorizers by the names that policies use.
+	authorizers map[string]*model.Authorizer
 	// workloads and replicas by what selects them.
 	workloads *selection[*v1alpha1.Workload]
 	replicas  *selection[*model.Replica]
@@ -48,7 +51,7 @@ func newBuilder(settings model.Settings, objs []*objects.Object) *builder {
 	return &builder{
 		settings: settings, mesh: &model.Mesh{Settings: settings}, report: newReport(objs),
 		created: map[objects.Key]time.Time{}, namespaces: map[string]bool{}, accounts: map[objects.Key]bool{},
-		secrets: map[objects.Key]*objects.Object{}, canonical: map[string]string{}, publicHosts: map[string]objects.Key{},
+		secrets: map[objects.Key]*objects.Object{}, authorizers: map[string]*model.Authorizer{}, canonical: map[string]string{}, publicHosts: map[string]objects.Key{},
 	}
 }
 
@@ -72,6 +75,11 @@ func Mesh(settings model.Settings, objs []*objects.Object, runtime Runtime) (*mo
 	for _, o := range sorted {
 		if d, ok := o.Resource.(*networkingv1.DestinationRule); ok {
 			b.destination(o, d)
+		}
+	}
+	for _, o := range sorted {
+		if m, ok := o.Resource.(*corev1.ConfigMap); ok {
+			b.readAuthorizers(o, m)
 		}
 	}
 	for _, o := range sorted {

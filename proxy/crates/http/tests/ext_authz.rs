@@ -28,6 +28,7 @@ fn settings(service: Service) -> ExtAuthz {
         status_on_error: 403,
         clear_route_cache: false,
         enabled: Fraction::ALL,
+        enabled_metadata: None,
         deny_at_disable: false,
         metadata_namespaces: Vec::new(),
         tls_session: false,

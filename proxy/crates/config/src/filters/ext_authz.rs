@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use heddle_api::envoy::extensions::filters::http::ext_authz::v3 as pb;
-use heddle_matching::StringMatcher;
+use heddle_matching::{MetadataMatcher, StringMatcher};
 use prost_types::Any;
 
 use super::Kind;
@@ -39,6 +39,8 @@ pub struct ExtAuthz {
     pub clear_route_cache: bool,
     /// `filter_enabled`: which requests are checked; default all.
     pub enabled: Fraction,
+    /// `filter_enabled_metadata`: which requests are checked, by what filters before have said of them; default all.
+    pub enabled_metadata: Option<MetadataMatcher>,
     /// `deny_at_disable`: what becomes of the others; they pass by default.
     pub deny_at_disable: bool,
     /// `metadata_context_namespaces` (gRPC): whose dynamic metadata the server is shown.
@@ -176,6 +178,7 @@ impl Kind for ExtAuthz {
                 "failure_mode_allow",
                 "failure_mode_allow_header_add",
                 "filter_enabled",
+                "filter_enabled_metadata",
                 "grpc_service",
                 "http_service",
                 "include_tls_session",
@@ -249,6 +252,11 @@ impl Kind for ExtAuthz {
                 Fraction::ALL,
                 &path.field("filter_enabled"),
             )?,
+            enabled_metadata: config
+                .filter_enabled_metadata
+                .as_ref()
+                .map(|m| matcher::metadata(m, &path.field("filter_enabled_metadata")))
+                .transpose()?,
             deny_at_disable: match &config.deny_at_disable {
                 None => false,
                 Some(flag) => {
