@@ -14,6 +14,7 @@ pub use known::Known;
 pub(crate) use known::KnownSet;
 pub use request::{Method, Protocol, RequestHead, Scheme};
 pub use response::ResponseHead;
+pub(crate) use request::is_grpc;
 pub(crate) use response::reason;
 pub(crate) use target::is_token_byte;
 pub use target::{TargetError, check_method, check_target};
