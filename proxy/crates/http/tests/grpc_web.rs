@@ -129,7 +129,8 @@ fn an_answer_that_is_no_grpc_becomes_a_status() {
         }
         assert_eq!(log.borrow()[1].connection, 1);
 
-        let long: &'static str = format!("HTTP/1.1 404 No\r\ncontent-length: 40000\r\n\r\n{}", "x".repeat(40_000)).leak();
+        let long: &'static str =
+            format!("HTTP/1.1 404 No\r\ncontent-length: 40000\r\n\r\n{}", "x".repeat(40_000)).leak();
         let (up, log) = answering(long.as_bytes()).await;
         let proxy = Proxy::start(browsers(), vec![(cluster("c", UpstreamHttp::Http1), vec![up])]).await;
         let mut client = proxy.connect().await;

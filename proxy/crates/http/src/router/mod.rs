@@ -21,9 +21,7 @@ use tokio::time::Instant;
 use crate::body::{BodyLength, StreamError};
 use crate::failure::Failure;
 use crate::h1::H1Error;
-use crate::hcm::{
-    Environment, Exchange, Facts, HcmRuntime, IdleWatch, Outcome, Reply, RequestBody, response_ops,
-};
+use crate::hcm::{Environment, Exchange, Facts, HcmRuntime, IdleWatch, Outcome, Reply, RequestBody, response_ops};
 use crate::head::{Fields, Known, Method, Protocol};
 use crate::pool::{Cluster, UpstreamHost, acquire_h1, acquire_h2};
 use crate::route::{Selected, ops, rewrite};

@@ -19,7 +19,8 @@ impl Transform for DecodeText {
     fn data(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<Step, StreamError> {
         let mut rest = input.get(..input.len().min(STEP)).unwrap_or_default();
         let taken = rest.len();
-        while self.have > 0 && self.have < 4
+        while self.have > 0
+            && self.have < 4
             && let Some((first, others)) = rest.split_first()
         {
             self.keep(&[*first]);
@@ -172,7 +173,14 @@ mod tests {
 
     #[test]
     fn what_is_no_base64() {
-        for pieces in [&["!!!!"][..], &["aG=s"], &["a", "G=s"], &["===="], &["aB=="], &["aGVs\r\n\r\n"]] {
+        for pieces in [
+            &["!!!!"][..],
+            &["aG=s"],
+            &["a", "G=s"],
+            &["===="],
+            &["aB=="],
+            &["aGVs\r\n\r\n"],
+        ] {
             assert_eq!(
                 decoded(pieces),
                 Err(StreamError::Content(ContentError::Base64)),
