@@ -47,6 +47,8 @@ pub struct ExtAuthz {
     pub metadata_namespaces: Vec<Box<str>>,
     /// `include_tls_session` (gRPC).
     pub tls_session: bool,
+    /// `include_peer_certificate` (gRPC): the server is shown the client's certificate, if it was verified.
+    pub peer_certificate: bool,
     /// `stat_prefix`.
     pub stat_prefix: Arc<str>,
     /// `charge_cluster_response_stats`, default true: a denial is one of the route's cluster's answers in the statistics.
@@ -181,6 +183,7 @@ impl Kind for ExtAuthz {
                 "filter_enabled_metadata",
                 "grpc_service",
                 "http_service",
+                "include_peer_certificate",
                 "include_tls_session",
                 "max_denied_response_body_bytes",
                 "metadata_context_namespaces",
@@ -270,6 +273,7 @@ impl Kind for ExtAuthz {
                 .map(|name| name.as_str().into())
                 .collect(),
             tls_session: config.include_tls_session,
+            peer_certificate: config.include_peer_certificate,
             stat_prefix: config.stat_prefix.as_str().into(),
             charge_cluster: config.charge_cluster_response_stats.unwrap_or(true),
             max_denied_body: match config.max_denied_response_body_bytes {
