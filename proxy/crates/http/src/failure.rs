@@ -49,8 +49,10 @@ pub(crate) enum Failure {
     TryTimeout,
     /// The client went away.
     ClientGone,
-    /// The overload action `stop_accepting_requests`.
+    /// The overload action `stop_accepting_requests`, or load that is shed where heads are decoded.
     NotAccepting,
+    /// Load that is shed before HTTP/1 is read.
+    Shed,
     /// The listener is closing its connections, and a filter was still waiting.
     Closing,
     /// The stream was reset here: too much is held that nobody takes.
@@ -109,6 +111,7 @@ impl Failure {
             | Self::Overload
             | Self::NotAccepting
             | Self::Closing => 503,
+            Self::Shed => 500,
             Self::ClientGone => 0,
         }
     }
@@ -125,7 +128,7 @@ impl Failure {
             Self::Connect { .. } => ResponseFlag::UpstreamConnectionFailure,
             Self::Timeout | Self::TryTimeout => ResponseFlag::UpstreamRequestTimeout,
             Self::ClientGone => ResponseFlag::DownstreamConnectionTermination,
-            Self::Overload => ResponseFlag::OverloadManager,
+            Self::Overload | Self::Shed => ResponseFlag::OverloadManager,
             Self::Upstream(error) => match error {
                 StreamError::H1(H1Error::Incomplete)
                 | StreamError::Closed
@@ -187,6 +190,7 @@ impl Failure {
             Self::RequestTimeout => Cow::Borrowed("request timeout"),
             Self::StreamIdle { .. } => Cow::Borrowed("stream timeout"),
             Self::NotAccepting => Cow::Borrowed("envoy overloaded"),
+            Self::Shed => Cow::Borrowed("Internal Server Error"),
             Self::NoHealthyUpstream => Cow::Borrowed("no healthy upstream"),
             Self::Timeout | Self::TryTimeout => Cow::Borrowed("upstream request timeout"),
             Self::UpgradeRefused
@@ -225,6 +229,7 @@ impl Failure {
             Self::NoRoute => "route_not_found",
             Self::NoCluster(_) => "cluster_not_found",
             Self::NotAccepting => "overload",
+            Self::Shed => "overload_error:envoy_overloaded",
             Self::Closing => "listener_closing",
             Self::NoHealthyUpstream => "no_healthy_upstream",
             Self::Timeout => "response_timeout",

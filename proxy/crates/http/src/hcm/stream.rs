@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use heddle_config::snapshot::{Action, OverloadActionKind, ScaledTimer};
+use heddle_config::snapshot::{Action, LoadShedPoint, OverloadActionKind, ScaledTimer};
 use heddle_net::ConnectionInfo;
 use heddle_telemetry::ResponseFlag;
 use tokio::time::Instant;
@@ -142,10 +142,14 @@ async fn decide<B: RequestBody, R: Reply>(
 ) -> Result<Outcome, Failure> {
     let hcm = env.hcm;
     // As in Envoy, before anything is done for the request.
-    let dice = || env.worker.random().f64();
-    if hcm.overload.hits(OverloadActionKind::StopAcceptingRequests, dice) {
-        hcm.stats.rq_overload_close.inc();
-        return Err(Failure::NotAccepting);
+    if hcm.overload.is_refusing() {
+        let dice = || env.worker.random().f64();
+        if hcm.overload.hits(OverloadActionKind::StopAcceptingRequests, dice)
+            || hcm.overload.sheds(LoadShedPoint::DecodeHeaders, dice)
+        {
+            hcm.stats.rq_overload_close.inc();
+            return Err(Failure::NotAccepting);
+        }
     }
     let moved = request::prepare(env, &mut exchange.request, facts.upgrade)?;
     if let Some(location) = moved {
@@ -350,9 +354,9 @@ async fn send<R: Reply>(
         let answer = RefCell::new(&mut source);
         let look = |cx: &mut Context<'_>| match reply.poll_gone(cx) {
             Poll::Ready(error) => Poll::Ready(Failure::of_client(error)),
-            Poll::Pending => timer.poll_until(cx, deadline).map(|()| Failure::StreamIdle {
-                request_complete: true,
-            }),
+            Poll::Pending => timer
+                .poll_until(cx, deadline)
+                .map(|()| Failure::StreamIdle { request_complete: true }),
         };
         // Boxed: rare, and a request's future should not be larger for it.
         let waited = Box::pin(filters::on_response_waiting(env, exchange, waiting, &answer, look)).await;
@@ -464,10 +468,9 @@ impl IdleWatch {
 #[cfg(test)]
 mod tests {
     use heddle_config::snapshot::{OverloadLimits, TimerMinimum};
-    use heddle_telemetry::Counter;
 
     use super::*;
-    use crate::overload::OverloadStates;
+    use crate::overload::{OverloadCounters, OverloadStates};
 
     #[tokio::test(start_paused = true)]
     async fn idle_is_never_early_and_at_most_a_quarter_late() {
@@ -495,7 +498,7 @@ mod tests {
         let mut limits = OverloadLimits::default();
         let minimum = TimerMinimum::Timeout(Duration::from_secs(2));
         limits.timers[ScaledTimer::HttpDownstreamStreamIdle as usize] = Some(minimum);
-        let overload = Overload::new(limits, Counter::default());
+        let overload = Overload::new(limits, OverloadCounters::default());
         let start = Instant::now();
         let mut watch = IdleWatch::new(Duration::from_secs(400), start, Some(&overload));
         assert_eq!(watch.deadline(), start + Duration::from_secs(100));

@@ -42,10 +42,11 @@ pub(super) const TABLE: &[Message] = &[
         ],
     },
     message("envoy.config.overload.v3.BufferFactoryConfig", &["minimum_account_to_track_power_of_two"]),
+    message("envoy.config.overload.v3.LoadShedPoint", &["name", "triggers"]),
     message("envoy.config.overload.v3.OverloadAction", &["name", "triggers", "typed_config"]),
     message(
         "envoy.config.overload.v3.OverloadManager",
-        &["actions", "buffer_factory_config", "refresh_interval", "resource_monitors"],
+        &["actions", "buffer_factory_config", "loadshed_points", "refresh_interval", "resource_monitors"],
     ),
     message("envoy.config.overload.v3.ResourceMonitor", &["name", "typed_config"]),
     message("envoy.config.overload.v3.ScaleTimersOverloadActionConfig", &["timer_scale_factors"]),
