@@ -11,6 +11,8 @@ const (
 	Deny  AccessAction = "DENY"
 	// Audit marks a request for logs and lets it through.
 	Audit AccessAction = "AUDIT"
+	// Custom leaves the decision to an authorizer, before all others.
+	Custom AccessAction = "CUSTOM"
 )
 
 // AccessPolicy says who may call a workload, and what.
@@ -21,8 +23,10 @@ type AccessPolicy struct {
 	Selector map[string]string `json:"selector,omitempty"`
 	Action   AccessAction      `json:"action"`
 	// Rules, of which one must match; none never matches.
-	Rules  []AccessRule `json:"rules,omitempty"`
-	Source Source       `json:"source"`
+	Rules []AccessRule `json:"rules,omitempty"`
+	// Authorizer decides about what a [Custom] policy matches; nil refuses it.
+	Authorizer *Authorizer `json:"authorizer,omitempty"`
+	Source     Source      `json:"source"`
 }
 
 // AccessRule matches when one of From (if any), one of To (if any) and all of When do.

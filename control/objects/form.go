@@ -40,6 +40,8 @@ func CheckForm(o *Object) []*Error {
 	case *corev1.ServiceAccount:
 	case *corev1.Secret:
 		c.secret(r)
+	case *corev1.ConfigMap:
+		c.configMap(r)
 	case *corev1.Service:
 		c.service(r)
 	case *v1alpha1.Workload:

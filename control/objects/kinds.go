@@ -26,7 +26,8 @@ var (
 	Service        = coreKind("Service", "services", true, func() Resource { return &corev1.Service{} }, "svc")
 	ServiceAccount = coreKind("ServiceAccount", "serviceaccounts", true,
 		func() Resource { return &corev1.ServiceAccount{} }, "sa")
-	Secret = coreKind("Secret", "secrets", true, func() Resource { return &corev1.Secret{} })
+	Secret    = coreKind("Secret", "secrets", true, func() Resource { return &corev1.Secret{} })
+	ConfigMap = coreKind("ConfigMap", "configmaps", true, func() Resource { return &corev1.ConfigMap{} }, "cm")
 
 	Gateway = networkingKind("Gateway", "gateways", func() Resource { return &networkingv1.Gateway{} }, "gw")
 
@@ -61,6 +62,7 @@ var Kinds = []*Kind{
 	Namespace,
 	ServiceAccount,
 	Secret,
+	ConfigMap,
 	Service,
 	Workload,
 	Gateway,

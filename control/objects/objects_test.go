@@ -66,6 +66,7 @@ func TestEveryFieldHasATreatment(t *testing.T) {
 	}
 	all["v1.ServiceAccount"] = []string{"secrets", "imagePullSecrets", "automountServiceAccountToken"}
 	all["v1.Secret"] = []string{"immutable"}
+	all["v1.ConfigMap"] = []string{"immutable", "binaryData"}
 
 	for name, fieldNames := range all {
 		table, ok := treatments[name]

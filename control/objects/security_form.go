@@ -36,17 +36,43 @@ var ConditionKeys = []string{
 
 func (c *checker) authorizationPolicy(p *securityv1.AuthorizationPolicy) {
 	c.labels("spec.selector.matchLabels", p.Spec.GetSelector().GetMatchLabels())
-	switch p.Spec.Action {
-	case security.AuthorizationPolicy_ALLOW, security.AuthorizationPolicy_DENY, security.AuthorizationPolicy_AUDIT:
-	default:
-		c.fail("spec.action", fmt.Sprintf("action %s is not supported", p.Spec.Action), "use ALLOW, DENY or AUDIT")
+	custom := p.Spec.Action == security.AuthorizationPolicy_CUSTOM
+	switch provider := p.Spec.GetProvider(); {
+	case custom && provider.GetName() == "":
+		c.fail("spec.provider.name", "missing", "name an extension provider of the mesh's configuration")
+	case !custom && provider != nil:
+		c.fail("spec.provider", fmt.Sprintf("has no meaning for action %s", p.Spec.Action), "use action CUSTOM, or remove it")
+	}
+	if custom && len(p.Spec.Rules) == 0 {
+		c.fail("spec.rules", "missing: a CUSTOM policy without rules never matches",
+			"write rules: [{}] to have every request decided by the provider")
 	}
 	if p.Spec.Action == security.AuthorizationPolicy_DENY && len(p.Spec.Rules) == 0 {
 		c.fail("spec.rules", "missing: a DENY policy without rules never matches",
 			"write rules: [{}] to deny everything")
 	}
 	for i, r := range p.Spec.Rules {
-		c.rule(fmt.Sprintf("spec.rules[%d]", i), r)
+		at := fmt.Sprintf("spec.rules[%d]", i)
+		c.rule(at, r)
+		if custom {
+			c.asksNoToken(at, r)
+		}
+	}
+}
+
+// asksNoToken refuses what a CUSTOM rule cannot know: providers are asked before tokens are verified, as in Istio, so that
+// they may bring one.
+func (c *checker) asksNoToken(at string, r *security.Rule) {
+	remedy := "let the provider look at the token, or write an ALLOW or DENY policy beside this one"
+	for i, f := range r.GetFrom() {
+		if s := f.GetSource(); len(s.GetRequestPrincipals())+len(s.GetNotRequestPrincipals()) > 0 {
+			c.fail(fmt.Sprintf("%s.from[%d].source", at, i), "requestPrincipals are not known yet to CUSTOM policies", remedy)
+		}
+	}
+	for i, w := range r.GetWhen() {
+		if strings.HasPrefix(w.GetKey(), "request.auth.") {
+			c.fail(fmt.Sprintf("%s.when[%d].key", at, i), w.GetKey()+" is not known yet to CUSTOM policies", remedy)
+		}
 	}
 }
 

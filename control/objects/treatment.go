@@ -42,7 +42,7 @@ func (c *checker) treatments(o *Object) {
 	v := reflect.ValueOf(o.Resource).Elem()
 	for _, part := range []struct{ field, path string }{
 		{"Spec", "spec"}, {"Secrets", ""}, {"ImagePullSecrets", ""}, {"AutomountServiceAccountToken", ""},
-		{"Immutable", ""},
+		{"Immutable", ""}, {"BinaryData", ""},
 	} {
 		f := v.FieldByName(part.field)
 		if !f.IsValid() || f.IsZero() && f.Kind() != reflect.Struct {

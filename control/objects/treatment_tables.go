@@ -18,6 +18,10 @@ var coreTreatments = map[string]fields{
 		},
 	},
 	"v1.Secret": {ignored: map[string]string{"immutable": "the secret can still be changed"}},
+	"v1.ConfigMap": {
+		ignored: map[string]string{"immutable": "the configuration can still be changed"},
+		refused: map[string]string{"binaryData": "write text into data"},
+	},
 	"v1.NamespaceSpec": {ignored: map[string]string{
 		"finalizers": "a namespace is deleted at once",
 	}},
@@ -317,16 +321,13 @@ var securityTreatments = map[string]fields{
 		translated: []string{"mode"},
 	},
 	"istio.security.v1beta1.AuthorizationPolicy": {
-		translated: []string{"selector", "rules", "action"},
+		translated: []string{"selector", "rules", "action", "provider"},
 		refused: map[string]string{
 			"targetRef":  "use selector",
 			"targetRefs": "use selector",
-			"provider":   later + "external authorization",
 		},
 	},
-	"istio.security.v1beta1.AuthorizationPolicy.ExtensionProvider": {refused: map[string]string{
-		"name": later + "external authorization",
-	}},
+	"istio.security.v1beta1.AuthorizationPolicy.ExtensionProvider": {translated: []string{"name"}},
 	"istio.type.v1beta1.PolicyTargetReference": {refused: map[string]string{
 		"group": "use selector", "kind": "use selector", "name": "use selector", "namespace": "use selector",
 	}},

@@ -107,11 +107,7 @@ func (g *generator) remoteKeys(s *model.KeysSource) *jwtv3.RemoteJwks {
 // keysCluster makes the cluster of an issuer's keys, if it is not there for another reason, and names it.
 func (g *generator) keysCluster(s *model.KeysSource) string {
 	if s.Service != "" {
-		if g.node.Type == Router {
-			g.destinationClusters([]model.Destination{{Host: s.Service, Port: s.Port}})
-		}
-		// A sidecar has the clusters of all services that its workload may use.
-		return outboundCluster(s.Service, s.Port, "")
+		return g.ownCluster(s.Service, s.Port)
 	}
 	name := fmt.Sprintf("jwks|%d||%s", s.Port, s.Host)
 	if g.clusters[name] {
@@ -127,6 +123,15 @@ func (g *generator) keysCluster(s *model.KeysSource) string {
 	port := model.ServicePort{Number: s.Port, Target: s.Port, Protocol: model.HTTP, TLS: true}
 	g.fixedCluster(name, func() *clusterv3.Cluster { return g.clientCluster(name, outside, port, nil, nil).cluster })
 	return name
+}
+
+// ownCluster names the cluster of a service that the proxy itself calls, and makes it at a gateway: a sidecar has the
+// clusters of all services that its workload may use.
+func (g *generator) ownCluster(host string, port uint16) string {
+	if g.node.Type == Router {
+		g.destinationClusters([]model.Destination{{Host: host, Port: port}})
+	}
+	return outboundCluster(host, port, "")
 }
 
 func ofProvider(name string) *jwtv3.JwtRequirement {

@@ -97,7 +97,7 @@ func (g *generator) edgeManager(listener, routes string) *listenerv3.Filter {
 	return g.connectionManager(&hcmv3.HttpConnectionManager{
 		StatPrefix:       "outbound_" + listener,
 		RouteSpecifier:   rds(routes),
-		HttpFilters:      g.httpFilters(slices.Concat(g.authentication(), g.httpRBAC(policies), g.routeFilters)...),
+		HttpFilters:      g.httpFilters(slices.Concat(g.custom(policies), g.authentication(), g.httpRBAC(policies), g.routeFilters)...),
 		UseRemoteAddress: flag(true),
 		// What clients say about certificates is not believed.
 		ForwardClientCertDetails: hcmv3.HttpConnectionManager_SANITIZE_SET,

@@ -198,7 +198,7 @@ func (g *generator) inboundHTTP(p inboundPort, policies []*model.AccessPolicy) *
 				}},
 			}},
 		}},
-		HttpFilters:                g.httpFilters(append(g.authentication(), g.httpRBAC(policies)...)...),
+		HttpFilters:                g.httpFilters(slices.Concat(g.custom(policies), g.authentication(), g.httpRBAC(policies))...),
 		ServerHeaderTransformation: hcmv3.HttpConnectionManager_PASS_THROUGH,
 		ForwardClientCertDetails:   hcmv3.HttpConnectionManager_APPEND_FORWARD,
 		SetCurrentClientCertDetails: &hcmv3.HttpConnectionManager_SetCurrentClientCertDetails{

@@ -30,6 +30,7 @@ const (
 	filterSNICluster  = "envoy.filters.network.sni_cluster"
 	filterNetworkRBAC = "envoy.filters.network.rbac"
 	filterHTTPRBAC    = "envoy.filters.http.rbac"
+	filterExtAuthz    = "envoy.filters.http.ext_authz"
 	// principalMutualTLS is a principal that compares one kind of subject alternative name.
 	principalMutualTLS = "envoy.rbac.principals.mtls_authenticated"
 	filterJWT          = "envoy.filters.http.jwt_authn"

@@ -22,7 +22,8 @@ import (
 )
 
 // httpRBAC makes the filters that enforce policies on requests: first what is marked for logs, then what is denied, then
-// what is allowed. Where any policy allows something, everything else is refused.
+// what is allowed. Where any policy allows something, everything else is refused. What authorizers decide comes before,
+// see [generator.custom].
 func (g *generator) httpRBAC(policies []*model.AccessPolicy) []*hcmv3.HttpFilter {
 	var out []*hcmv3.HttpFilter
 	for _, rules := range g.rules(policies, false) {
@@ -34,7 +35,7 @@ func (g *generator) httpRBAC(policies []*model.AccessPolicy) []*hcmv3.HttpFilter
 // networkRBAC makes the filters that enforce policies on connections whose requests are not read.
 func (g *generator) networkRBAC(policies []*model.AccessPolicy) []*listenerv3.Filter {
 	var out []*listenerv3.Filter
-	for _, rules := range g.rules(policies, true) {
+	for _, rules := range slices.Concat(g.customTCP(policies), g.rules(policies, true)) {
 		out = append(out, &listenerv3.Filter{Name: filterNetworkRBAC, ConfigType: &listenerv3.Filter_TypedConfig{
 			TypedConfig: g.pack(&networkrbacv3.RBAC{Rules: rules, StatPrefix: "tcp."}),
 		}})
@@ -61,7 +62,7 @@ func (g *generator) rules(policies []*model.AccessPolicy, tcp bool) []*rbacv3.RB
 						continue
 					}
 				}
-				rules.Policies[fmt.Sprintf("ns[%s]-policy[%s]-rule[%d]", p.Namespace, p.Name, i)] = g.policy(r)
+				rules.Policies[policyName(p, i)] = g.policy(r)
 			}
 		}
 		if any {
@@ -69,6 +70,10 @@ func (g *generator) rules(policies []*model.AccessPolicy, tcp bool) []*rbacv3.RB
 		}
 	}
 	return out
+}
+
+func policyName(p *model.AccessPolicy, rule int) string {
+	return fmt.Sprintf("ns[%s]-policy[%s]-rule[%d]", p.Namespace, p.Name, rule)
 }
 
 // forTCP makes of a rule what can be told of a connection, as Istio does: a rule to allow that asks for something of

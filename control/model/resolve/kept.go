@@ -58,6 +58,8 @@ type Model struct {
 	destinations hostIndex[*model.DestinationPolicy]
 	routes       hostIndex[*model.Routes]
 	peerModes    map[string]map[objects.Key]*model.PeerMode
+	// authorizers of the mesh's configuration, nil for none.
+	authorizers *authorizers
 	// rehosted and remoded are hosts whose routes, and namespaces whose rules of mutual TLS, may conflict anew.
 	rehosted, remoded map[string]bool
 
@@ -87,6 +89,7 @@ type entry struct {
 // Objects are worked out in this order: each stratum looks up what those before it make.
 const (
 	stratumServices = iota
+	// stratumDestinations has the mesh's configuration too, whose providers policies name.
 	stratumDestinations
 	stratumPolicies
 	stratumRoutes
@@ -97,7 +100,7 @@ func stratumOf(kind string) int {
 	switch kind {
 	case objects.Service.Kind:
 		return stratumServices
-	case objects.DestinationRule.Kind:
+	case objects.DestinationRule.Kind, objects.ConfigMap.Kind:
 		return stratumDestinations
 	case objects.VirtualService.Kind:
 		return stratumRoutes
@@ -124,6 +127,8 @@ const (
 	factNamespace
 	factAccount
 	factSecret
+	// factAuthorizer is a provider of the mesh's configuration.
+	factAuthorizer
 	factGateway
 	// factDestinations are the destination policies for a host, "" for those for patterns.
 	factDestinations
@@ -516,6 +521,13 @@ func (m *Model) replacePart(was, now any) {
 				m.remoded[p.Namespace] = true
 			}
 			m.say(p.Source.Key, saidConflict, nil)
+		case *authorizers:
+			if m.authorizers = nil; side.there {
+				m.authorizers = p
+			}
+			for name := range p.by {
+				m.touch(fact{kind: factAuthorizer, a: name})
+			}
 		case *model.AccessPolicy:
 			m.changed.access.set(p, side.there)
 		case *model.Authentication:

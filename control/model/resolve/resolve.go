@@ -78,6 +78,10 @@ func (b *builder) part(o *objects.Object) any {
 		b.workload(o, r)
 	case *networkingv1.Gateway:
 		return b.gateway(o, r)
+	case *corev1.ConfigMap:
+		if a := b.authorizers(o, r); a != nil {
+			return a
+		}
 	case *securityv1.PeerAuthentication:
 		return b.peerMode(o, r)
 	case *securityv1.AuthorizationPolicy:

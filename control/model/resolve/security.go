@@ -64,6 +64,8 @@ func (b *builder) access(o *objects.Object, p *securityv1.AuthorizationPolicy) *
 		out.Action = model.Deny
 	case security.AuthorizationPolicy_AUDIT:
 		out.Action = model.Audit
+	case security.AuthorizationPolicy_CUSTOM:
+		out.Action, out.Authorizer = model.Custom, b.custom(o, p.Spec.GetProvider().GetName())
 	}
 	if len(out.Selector) > 0 && !b.selectsWorkload(ns, out.Selector) {
 		b.report.missing(o.Key(), "NoWorkload", "spec.selector", "selects no workload",

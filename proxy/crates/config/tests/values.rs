@@ -657,8 +657,8 @@ overload_manager:
 #[test]
 fn an_overload_manager() {
     use heddle_config::snapshot::{
-        OverloadAction, OverloadActionKind, OverloadLimits, OverloadManager, Resource, ResourceMonitor, ScaledTimer,
-        TimerMinimum, Trigger,
+        LoadShedPoint, OverloadAction, OverloadActionKind, OverloadLimits, OverloadManager, Resource, ResourceMonitor,
+        ScaledTimer, ShedPoint, TimerMinimum, Trigger,
     };
     assert_eq!(bootstrap("{}").overload, None);
     let loaded = bootstrap(
@@ -690,6 +690,9 @@ overload_manager:
       - { timer: TRANSPORT_SOCKET_CONNECT, min_scale: { value: 10 } }
   - name: envoy.overload_actions.reset_high_memory_stream
     triggers: [{ name: group, threshold: { value: 0.95 } }]
+  loadshed_points:
+  - name: envoy.load_shed_points.http_connection_manager_decode_headers
+    triggers: [{ name: heap, scaled: { scaling_threshold: 0.5, saturation_threshold: 0.75 } }]
 "#,
     );
     let monitor = |name: &str, resource| ResourceMonitor {
@@ -725,6 +728,10 @@ overload_manager:
                 triggers: vec![trigger(1, 0.95, 0.95)],
             },
         ],
+        shed_points: vec![ShedPoint {
+            point: LoadShedPoint::DecodeHeaders,
+            triggers: vec![trigger(0, 0.5, 0.75)],
+        }],
         limits,
     };
     assert_eq!(loaded.overload, Some(expected));

@@ -40,6 +40,37 @@ pub(crate) enum StreamError {
     /// A message's body does not have the length that was announced.
     #[error("body length differs from content-length")]
     Length,
+    /// A filter cannot read a request's body.
+    #[error("{0}")]
+    Content(ContentError),
+}
+
+/// What is wrong with a request's body, for the filter that reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ContentError {
+    /// It ends within four characters of base64.
+    #[error("base64 that ends too early")]
+    Base64Length,
+    /// It holds what is no base64.
+    #[error("no base64")]
+    Base64,
+}
+
+impl ContentError {
+    /// What a client is told, with status 400.
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Self::Base64Length | Self::Base64 => "Bad gRPC-web request, invalid base64 data.",
+        }
+    }
+
+    /// `%RESPONSE_CODE_DETAILS%`.
+    pub(crate) fn details(self) -> &'static str {
+        match self {
+            Self::Base64Length => "grpc_base_64_decode_failed_bad_size",
+            Self::Base64 => "grpc_base_64_decode_failed",
+        }
+    }
 }
 
 impl From<std::io::Error> for StreamError {

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use heddle_telemetry::ResponseFlag;
 
-use crate::body::StreamError;
+use crate::body::{ContentError, StreamError};
 use crate::h1::H1Error;
 use crate::head::{Fields, Known};
 use crate::local_reply::LocalReply;
@@ -19,6 +19,8 @@ pub(crate) enum Failure {
     Protocol(H1Error),
     /// The client's HTTP/2 request head was not acceptable.
     BadRequest(&'static str),
+    /// A filter cannot read the request's body.
+    BadContent(ContentError),
     /// The head did not arrive in time.
     HeaderTimeout,
     /// The whole request did not arrive in time.
@@ -47,8 +49,10 @@ pub(crate) enum Failure {
     TryTimeout,
     /// The client went away.
     ClientGone,
-    /// The overload action `stop_accepting_requests`.
+    /// The overload action `stop_accepting_requests`, or load that is shed where heads are decoded.
     NotAccepting,
+    /// Load that is shed before HTTP/1 is read.
+    Shed,
     /// The listener is closing its connections, and a filter was still waiting.
     Closing,
     /// The stream was reset here: too much is held that nobody takes.
@@ -75,6 +79,7 @@ impl Failure {
     pub(crate) fn of_client(error: StreamError) -> Self {
         match error {
             StreamError::H1(error) if error != H1Error::Incomplete => Self::Protocol(error),
+            StreamError::Content(error) => Self::BadContent(error),
             StreamError::Overload => Self::Overload,
             _ => Self::ClientGone,
         }
@@ -84,7 +89,7 @@ impl Failure {
     pub(crate) fn status(&self) -> u16 {
         match self {
             Self::Protocol(e) => e.status(),
-            Self::BadRequest(_) | Self::BadPath => 400,
+            Self::BadRequest(_) | Self::BadContent(_) | Self::BadPath => 400,
             Self::HeaderTimeout
             | Self::RequestTimeout
             | Self::StreamIdle {
@@ -106,6 +111,7 @@ impl Failure {
             | Self::Overload
             | Self::NotAccepting
             | Self::Closing => 503,
+            Self::Shed => 500,
             Self::ClientGone => 0,
         }
     }
@@ -122,7 +128,7 @@ impl Failure {
             Self::Connect { .. } => ResponseFlag::UpstreamConnectionFailure,
             Self::Timeout | Self::TryTimeout => ResponseFlag::UpstreamRequestTimeout,
             Self::ClientGone => ResponseFlag::DownstreamConnectionTermination,
-            Self::Overload => ResponseFlag::OverloadManager,
+            Self::Overload | Self::Shed => ResponseFlag::OverloadManager,
             Self::Upstream(error) => match error {
                 StreamError::H1(H1Error::Incomplete)
                 | StreamError::Closed
@@ -131,10 +137,13 @@ impl Failure {
                 StreamError::H1(_) | StreamError::H2 | StreamError::Length => ResponseFlag::UpstreamProtocolError,
                 StreamError::Reset | StreamError::Refused => ResponseFlag::UpstreamRemoteReset,
                 StreamError::Overload => ResponseFlag::OverloadManager,
+                // Of the client's request, see `Failure::of_client`.
+                StreamError::Content(_) => return None,
             },
             Self::HeaderTimeout
             | Self::RequestTimeout
             | Self::UpgradeRefused
+            | Self::BadContent(_)
             | Self::BadPath
             | Self::NotAccepting
             | Self::Closing => return None,
@@ -156,6 +165,7 @@ impl Failure {
                 StreamError::Reset => "remote reset",
                 StreamError::Refused => "remote refused stream reset",
                 StreamError::Overload => "overload manager reset",
+                StreamError::Content(_) => return None,
             },
             _ => return None,
         })
@@ -175,10 +185,12 @@ impl Failure {
             Self::Protocol(H1Error::Http10 | H1Error::MissingHost) => Cow::Borrowed(""),
             Self::Protocol(e) => Cow::Borrowed(crate::head::reason(e.status())),
             Self::BadRequest(_) => Cow::Borrowed("Bad Request"),
+            Self::BadContent(error) => Cow::Borrowed(error.text()),
             Self::HeaderTimeout => Cow::Borrowed("request header timeout"),
             Self::RequestTimeout => Cow::Borrowed("request timeout"),
             Self::StreamIdle { .. } => Cow::Borrowed("stream timeout"),
             Self::NotAccepting => Cow::Borrowed("envoy overloaded"),
+            Self::Shed => Cow::Borrowed("Internal Server Error"),
             Self::NoHealthyUpstream => Cow::Borrowed("no healthy upstream"),
             Self::Timeout | Self::TryTimeout => Cow::Borrowed("upstream request timeout"),
             Self::UpgradeRefused
@@ -208,6 +220,7 @@ impl Failure {
         Cow::Borrowed(match self {
             Self::Protocol(e) => e.details(),
             Self::BadRequest(details) => details,
+            Self::BadContent(error) => error.details(),
             Self::HeaderTimeout => "request_header_timeout",
             Self::RequestTimeout => "request_overall_timeout",
             Self::StreamIdle { .. } => "stream_idle_timeout",
@@ -216,6 +229,7 @@ impl Failure {
             Self::NoRoute => "route_not_found",
             Self::NoCluster(_) => "cluster_not_found",
             Self::NotAccepting => "overload",
+            Self::Shed => "overload_error:envoy_overloaded",
             Self::Closing => "listener_closing",
             Self::NoHealthyUpstream => "no_healthy_upstream",
             Self::Timeout => "response_timeout",

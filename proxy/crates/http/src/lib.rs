@@ -41,7 +41,7 @@ mod worker;
 pub use access_log::AccessLogs;
 pub use drain::{Drain, DrainStage, DrainTrigger};
 pub use hcm::HcmRuntime;
-pub use overload::{Overload, OverloadStates};
+pub use overload::{Overload, OverloadCounters, OverloadStates};
 pub use pool::{HostPool, drain_host, sweep_pools};
 pub use serve::serve;
 pub use worker::{Clusters, HttpWorker};

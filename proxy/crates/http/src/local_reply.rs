@@ -43,7 +43,7 @@ impl LocalReply {
         if let Some(flag) = self.flag {
             exchange.flag(flag);
         }
-        let grpc = exchange.request.grpc;
+        let grpc = exchange.request.grpc && !exchange.plain_replies;
         let response = &mut exchange.response;
         response.clear();
         response.status = self.status;
@@ -72,7 +72,7 @@ impl LocalReply {
 }
 
 /// gRPC status for an HTTP status (Envoy's mapping, after gRPC's "HTTP to gRPC Status Code Mapping").
-fn grpc_status(http: u16) -> u32 {
+pub(crate) fn grpc_status(http: u16) -> u32 {
     match http {
         400 => 13,
         401 => 16,
@@ -84,7 +84,7 @@ fn grpc_status(http: u16) -> u32 {
 }
 
 /// gRPC's encoding of `grpc-message`: printable ASCII except the percent sign stays.
-fn percent_encode(text: &[u8]) -> String {
+pub(crate) fn percent_encode(text: &[u8]) -> String {
     let mut out = String::with_capacity(text.len());
     for &byte in text {
         if (b' '..=b'~').contains(&byte) && byte != b'%' {

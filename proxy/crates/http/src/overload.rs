@@ -7,26 +7,34 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use heddle_config::snapshot::{OverloadActionKind, OverloadLimits, ScaledTimer};
-use heddle_telemetry::Counter;
+use heddle_config::snapshot::{LoadShedPoint, OverloadActionKind, OverloadLimits, ScaledTimer};
+use heddle_telemetry::{Counter, Stats};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use crate::h2;
 
-/// How far each action is on, from 0 to 1, by [`OverloadActionKind`]. All off to begin with.
+/// How far each action is on, and how much is shed at each point, from 0 to 1. All off to begin with.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct OverloadStates([f64; OverloadActionKind::ALL.len()]);
+pub struct OverloadStates {
+    actions: [f64; OverloadActionKind::ALL.len()],
+    points: [f64; LoadShedPoint::ALL.len()],
+}
 
 impl OverloadStates {
     /// How far an action is on.
     pub fn get(&self, action: OverloadActionKind) -> f64 {
-        self.0[action as usize]
+        self.actions[action as usize]
     }
 
     /// Switches an action on so far.
     pub fn set(&mut self, action: OverloadActionKind, state: f64) {
-        self.0[action as usize] = state;
+        self.actions[action as usize] = state;
+    }
+
+    /// Has so much shed at a point.
+    pub fn shed(&mut self, point: LoadShedPoint, state: f64) {
+        self.points[point as usize] = state;
     }
 }
 
@@ -41,18 +49,56 @@ const CLASSES: u32 = 8;
 pub struct Overload {
     limits: OverloadLimits,
     states: [Cell<f64>; OverloadActionKind::ALL.len()],
+    points: [Cell<f64>; LoadShedPoint::ALL.len()],
+    /// Whether any of what refuses requests is on: one look for each request while nothing is.
+    refusing: Cell<bool>,
     /// Told after every change.
     changed: Notify,
+    counters: OverloadCounters,
+}
+
+/// What a worker counts of it.
+#[derive(Clone, Debug, Default)]
+pub struct OverloadCounters {
     /// `envoy.overload_actions.reset_high_memory_stream.count`.
     resets: Counter,
+    /// `shed_load_count` of each [`LoadShedPoint`].
+    shed: [Counter; LoadShedPoint::ALL.len()],
+}
+
+impl OverloadCounters {
+    /// A worker's counters, in Envoy's names.
+    pub fn new(stats: &Stats) -> Self {
+        let shed = |point| match point {
+            LoadShedPoint::TcpListenerAccept => {
+                "envoy_overload_envoy_load_shed_points_tcp_listener_accept_shed_load_count"
+            }
+            LoadShedPoint::CreatingCodec => {
+                "envoy_overload_envoy_load_shed_points_hcm_ondata_creating_codec_shed_load_count"
+            }
+            LoadShedPoint::DecodeHeaders => {
+                "envoy_overload_envoy_load_shed_points_http_connection_manager_decode_headers_shed_load_count"
+            }
+            LoadShedPoint::Http1AbortDispatch => {
+                "envoy_overload_envoy_load_shed_points_http1_server_abort_dispatch_shed_load_count"
+            }
+            LoadShedPoint::Http2GoAway => {
+                "envoy_overload_envoy_load_shed_points_http2_server_go_away_on_dispatch_shed_load_count"
+            }
+        };
+        Self {
+            resets: stats.counter("envoy_envoy_overload_actions_reset_high_memory_stream_count", &[]),
+            shed: LoadShedPoint::ALL.map(|point| stats.counter(shed(point), &[])),
+        }
+    }
 }
 
 impl Overload {
-    /// All actions are off. `resets` counts streams that are reset for the memory that they hold.
-    pub fn new(limits: OverloadLimits, resets: Counter) -> Rc<Self> {
+    /// All actions are off.
+    pub fn new(limits: OverloadLimits, counters: OverloadCounters) -> Rc<Self> {
         Rc::new(Self {
             limits,
-            resets,
+            counters,
             ..Self::default()
         })
     }
@@ -61,9 +107,16 @@ impl Overload {
     /// again.
     pub fn set(&self, states: OverloadStates) -> bool {
         let timers = self.state(OverloadActionKind::ReduceTimeouts);
-        for (now, next) in self.states.iter().zip(states.0) {
+        for (now, next) in self.states.iter().zip(states.actions) {
             now.set(next);
         }
+        for (now, next) in self.points.iter().zip(states.points) {
+            now.set(next);
+        }
+        self.refusing.set(
+            self.state(OverloadActionKind::StopAcceptingRequests) > 0.0
+                || states.points.iter().any(|state| *state > 0.0),
+        );
         self.changed.notify_waiters();
         timers != self.state(OverloadActionKind::ReduceTimeouts)
     }
@@ -88,8 +141,23 @@ impl Overload {
     /// Whether an action that is on by and by hits this one: `random` is a number from 0 to below 1.
     #[inline]
     pub fn hits(&self, action: OverloadActionKind, random: impl FnOnce() -> f64) -> bool {
-        let state = self.state(action);
-        state > 0.0 && (state >= 1.0 || random() < state)
+        is_hit(self.state(action), random)
+    }
+
+    /// Whether a request may have to be refused.
+    #[inline]
+    pub(crate) fn is_refusing(&self) -> bool {
+        self.refusing.get()
+    }
+
+    /// Whether this one is shed at a point, which is counted. `random` as for [`Overload::hits`].
+    #[inline]
+    pub fn sheds(&self, point: LoadShedPoint, random: impl FnOnce() -> f64) -> bool {
+        let shed = is_hit(self.points[point as usize].get(), random);
+        if shed {
+            self.counters.shed[point as usize].inc();
+        }
+        shed
     }
 
     /// A timeout as it is now. Zero, which means none, stays so.
@@ -130,9 +198,14 @@ impl Overload {
         let hit = ((state * f64::from(CLASSES)) as u32 + 1).min(CLASSES);
         let least = 1_usize.checked_shl(power + CLASSES - hit).unwrap_or(usize::MAX);
         let reset = h2::reset_largest(least, MAX_RESETS);
-        self.resets.add(reset as u64);
+        self.counters.resets.add(reset as u64);
         reset
     }
+}
+
+#[inline]
+fn is_hit(state: f64, random: impl FnOnce() -> f64) -> bool {
+    state > 0.0 && (state >= 1.0 || random() < state)
 }
 
 #[cfg(test)]
@@ -157,11 +230,29 @@ mod tests {
         assert!(overload.hits(action, || unreachable!("on in full: no dice")));
     }
 
+    #[test]
+    fn what_is_shed_is_counted() {
+        let overload = Overload::new(OverloadLimits::default(), OverloadCounters::default());
+        assert!(!overload.is_refusing());
+        let point = LoadShedPoint::DecodeHeaders;
+        assert!(!overload.sheds(point, || unreachable!("off: no dice")));
+        let mut states = OverloadStates::default();
+        states.shed(point, 0.5);
+        overload.set(states);
+        assert!(overload.is_refusing());
+        assert!(overload.sheds(point, || 0.4));
+        assert!(!overload.sheds(point, || 0.5));
+        assert!(!overload.sheds(LoadShedPoint::TcpListenerAccept, || unreachable!("off: no dice")));
+        assert_eq!(overload.counters.shed[point as usize].get(), 1);
+        overload.set(OverloadStates::default());
+        assert!(!overload.is_refusing());
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_timeout_under_way_becomes_shorter_and_longer() {
         let mut limits = OverloadLimits::default();
         limits.timers[ScaledTimer::TransportSocketConnect as usize] = Some(TimerMinimum::Scale(0.1));
-        let overload = Overload::new(limits, Counter::default());
+        let overload = Overload::new(limits, OverloadCounters::default());
         let begun = Instant::now();
         let timeout = Duration::from_secs(10);
         let waits = overload.elapsed(ScaledTimer::TransportSocketConnect, timeout);

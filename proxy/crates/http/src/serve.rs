@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use bytes::BytesMut;
-use heddle_config::snapshot::{HttpCodec, ScaledTimer};
+use heddle_config::snapshot::{HttpCodec, LoadShedPoint, ScaledTimer};
 use heddle_net::ConnectionInfo;
 use heddle_tls::Stream;
 use tokio::time::Instant;
@@ -42,6 +42,13 @@ pub async fn serve(
             None => return,
         },
     };
+    if hcm
+        .overload
+        .sheds(LoadShedPoint::CreatingCodec, || worker.random().f64())
+    {
+        hcm.stats.rq_overload_close.inc();
+        return;
+    }
     if http2 {
         h2::serve(worker, &hcm, stream, &info, first, buffer_limit, &drain).await;
     } else {

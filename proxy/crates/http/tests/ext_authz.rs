@@ -2,6 +2,8 @@
 
 mod harness;
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,9 +30,11 @@ fn settings(service: Service) -> ExtAuthz {
         status_on_error: 403,
         clear_route_cache: false,
         enabled: Fraction::ALL,
+        enabled_metadata: None,
         deny_at_disable: false,
         metadata_namespaces: Vec::new(),
         tls_session: false,
+        peer_certificate: false,
         stat_prefix: "".into(),
         charge_cluster: true,
         max_denied_body: None,
@@ -193,16 +197,35 @@ fn bodies_are_shown() {
 
 /// A gRPC server that answers every call with these bytes.
 async fn grpc(answer: Bytes) -> std::net::SocketAddr {
+    grpc_noting(answer).await.0
+}
+
+type Asked = Rc<RefCell<Vec<auth::CheckRequest>>>;
+
+/// The same with what it was asked.
+async fn grpc_noting(answer: Bytes) -> (std::net::SocketAddr, Asked) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
     let address = listener.local_addr().expect("address");
+    let asked = Asked::default();
+    let noted = Rc::clone(&asked);
     tokio::task::spawn_local(async move {
         while let Ok((tcp, _)) = listener.accept().await {
-            let answer = answer.clone();
+            let (answer, noted) = (answer.clone(), Rc::clone(&noted));
             tokio::task::spawn_local(async move {
                 let Ok(mut connection) = h2::server::handshake(tcp).await else {
                     return;
                 };
-                while let Some(Ok((_, mut respond))) = connection.accept().await {
+                while let Some(Ok((request, mut respond))) = connection.accept().await {
+                    let mut body = request.into_body();
+                    let noted = Rc::clone(&noted);
+                    tokio::task::spawn_local(async move {
+                        let mut all = Vec::new();
+                        while let Some(Ok(piece)) = body.data().await {
+                            all.extend_from_slice(&piece);
+                        }
+                        let message = all.get(5..).unwrap_or_default();
+                        noted.borrow_mut().extend(auth::CheckRequest::decode(message));
+                    });
                     let mut trailers = http::HeaderMap::new();
                     trailers.insert("grpc-status", "0".parse().expect("value"));
                     let Ok(mut send) = respond.send_response(http::Response::new(()), false) else {
@@ -214,7 +237,7 @@ async fn grpc(answer: Bytes) -> std::net::SocketAddr {
             });
         }
     });
-    address
+    (address, asked)
 }
 
 fn frame(message: &impl Message) -> Bytes {
@@ -267,6 +290,43 @@ fn a_grpc_server_is_not_trusted_either() {
             if let Some(seen) = log.borrow().first() {
                 assert_eq!(seen.header("x-admin"), None);
             }
+        }
+    });
+}
+
+/// The certificate is shown where that is configured, in the form that the API wants.
+#[test]
+fn a_clients_certificate_is_shown() {
+    run(async {
+        for shown in [true, false] {
+            let (server, asked) = grpc_noting(Bytes::from_static(b"\0\0\0\0\0")).await;
+            let (up, _) = echo().await;
+            let config = ExtAuthz {
+                peer_certificate: shown,
+                ..by_grpc()
+            };
+            let mut manager = manager(to("c"));
+            manager.filters = vec![filter("authz", FilterConfig::ExtAuthz(Arc::new(config)))];
+            let clusters = vec![
+                (cluster("c", UpstreamHttp::Http1), vec![up]),
+                (cluster("authz", UpstreamHttp::Http2), vec![server]),
+            ];
+            let proxy = Proxy::start_with(manager, clusters, |info| {
+                info.peer_certificate = Some("-----BEGIN CERTIFICATE-----\na+/=\n".into());
+            })
+            .await;
+            assert_eq!(proxy.ask(GET).await.status, 200);
+            while asked.borrow().is_empty() {
+                tokio::task::yield_now().await;
+            }
+            let source = asked.borrow()[0].attributes.clone().and_then(|a| a.source);
+            let certificate = source.map(|s| s.certificate);
+            let wanted = if shown {
+                "-----BEGIN%20CERTIFICATE-----%0Aa%2B%2F%3D%0A"
+            } else {
+                ""
+            };
+            assert_eq!(certificate.as_deref(), Some(wanted));
         }
     });
 }

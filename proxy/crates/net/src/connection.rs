@@ -101,6 +101,8 @@ pub struct ConnectionInfo {
     pub transport: TransportProtocol,
     /// The peer's identity, when it presented a certificate that was verified.
     pub peer: Option<Arc<PeerIdentity>>,
+    /// The certificate of `peer` in PEM, where a filter asks for it.
+    pub peer_certificate: Option<Box<str>>,
     /// Identity that this side presented (first URI subject alternative name), for `By=` and `%DOWNSTREAM_LOCAL_URI_SAN%`.
     pub local_identity: Option<Arc<str>>,
     /// Negotiated TLS version (`TLSv1.3`), when TLS was terminated here.
@@ -119,6 +121,7 @@ impl ConnectionInfo {
             alpn: None,
             transport: TransportProtocol::RawBuffer,
             peer: None,
+            peer_certificate: None,
             local_identity: None,
             tls_version: None,
         }

@@ -83,6 +83,13 @@ impl Stream {
         }
     }
 
+    /// The peer's leaf certificate in PEM (RFC 7468), made anew at each call; none without TLS or a certificate. Whether it
+    /// was verified is not said here.
+    pub fn peer_certificate_pem(&self) -> Option<String> {
+        let pem = self.with_ssl(|ssl| ssl.peer_certificate()?.to_pem().ok());
+        String::from_utf8(pem.flatten()?).ok()
+    }
+
     /// Whether bytes are encrypted on the wire.
     pub fn is_tls(&self) -> bool {
         matches!(self.kind, Kind::Tls(_))

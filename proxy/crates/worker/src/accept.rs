@@ -4,7 +4,7 @@ use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
 
 use futures_util::FutureExt;
-use heddle_config::snapshot::OverloadActionKind;
+use heddle_config::snapshot::{LoadShedPoint, OverloadActionKind};
 use heddle_net::{AcceptFailure, ConnectionInfo, is_spare, tune_accepted};
 use heddle_telemetry::Counter;
 use tokio::net::{TcpListener, TcpStream};
@@ -77,7 +77,9 @@ pub(crate) async fn run(state: Rc<WorkerState>, socket: TcpListener, door: Rc<Do
 fn admit(state: &Rc<WorkerState>, door: &Door, tcp: TcpStream, peer: std::net::SocketAddr) {
     let listener = door.owner();
     let overload = state.overload_of(&listener.config);
-    if overload.hits(OverloadActionKind::RejectIncomingConnections, || state.dice()) {
+    if overload.hits(OverloadActionKind::RejectIncomingConnections, || state.dice())
+        || overload.sheds(LoadShedPoint::TcpListenerAccept, || state.dice())
+    {
         listener.stats.overload_reject.inc();
         return;
     }

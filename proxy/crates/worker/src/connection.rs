@@ -105,6 +105,9 @@ pub(crate) async fn serve(
                 }
                 Some(Ok(stream)) => {
                     listener.stats.shook_hands(None);
+                    if chain.keeps_certificate && info.peer.is_some() {
+                        info.peer_certificate = stream.peer_certificate_pem().map(String::into_boxed_str);
+                    }
                     // The chain may have been replaced meanwhile, by one that does not know this client's cluster.
                     let stranger = chain.is_leaving()
                         && info

@@ -44,6 +44,8 @@ pub(crate) struct ChainRuntime {
     /// name in the certificate; there are as many as the mesh has clusters.
     by_cluster: RefCell<HashMap<Box<str>, DrainTrigger>>,
     pub(crate) filters: Vec<FilterRuntime>,
+    /// A filter asks for the client's certificate.
+    pub(crate) keeps_certificate: bool,
 }
 
 impl ChainRuntime {
@@ -279,6 +281,7 @@ impl ChainRuntime {
             identity: chain.identity,
             drain: DrainTrigger::new(),
             by_cluster: RefCell::default(),
+            keeps_certificate: chain.filters.iter().any(NetworkFilter::shows_peer_certificate),
             filters: chain.filters.iter().map(prepare).collect::<Result<_, _>>()?,
         })
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use heddle_config::snapshot::{Listener, Snapshot, TlsKey};
-use heddle_http::{Clusters, HttpWorker, Overload};
+use heddle_http::{Clusters, HttpWorker, Overload, OverloadCounters};
 use heddle_net::Reserve;
 use heddle_telemetry::Stats;
 use heddle_telemetry::access_log::WorkerLogs;
@@ -58,9 +58,8 @@ impl WorkerState {
         clusters: Rc<Clusters>,
         snapshot: Arc<Snapshot>,
     ) -> Self {
-        let resets = stats.counter("envoy_envoy_overload_actions_reset_high_memory_stream_count", &[]);
         Self {
-            overload: Overload::new(settings.overload, resets),
+            overload: Overload::new(settings.overload, OverloadCounters::new(&stats)),
             bypass: Rc::default(),
             http: HttpWorker::new(
                 index,

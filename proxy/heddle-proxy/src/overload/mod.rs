@@ -7,7 +7,9 @@ mod probe;
 
 use std::time::Duration;
 
-use heddle_config::snapshot::{OverloadAction, OverloadActionKind, OverloadManager as Config, Resource};
+use heddle_config::snapshot::{
+    LoadShedPoint, OverloadAction, OverloadActionKind, OverloadManager as Config, Resource, ShedPoint, Trigger,
+};
 use heddle_http::OverloadStates;
 use heddle_telemetry::{Counter, Gauge, Stats};
 use tokio::sync::watch;
@@ -20,7 +22,14 @@ pub(crate) struct OverloadManager {
     refresh_interval: Duration,
     monitors: Vec<Monitor>,
     actions: Vec<Action>,
+    points: Vec<Point>,
     states: watch::Sender<OverloadStates>,
+}
+
+/// Where load is shed.
+struct Point {
+    config: ShedPoint,
+    scale_percent: Gauge,
 }
 
 /// A resource that is measured.
@@ -67,10 +76,15 @@ impl OverloadManager {
                 scale_percent: stats.gauge(scale_percent, &[]),
             }
         });
+        let points = config.shed_points.iter().map(|point| Point {
+            config: point.clone(),
+            scale_percent: stats.gauge(point_metric(point.point), &[]),
+        });
         Self {
             refresh_interval: config.refresh_interval,
             monitors: monitors.collect(),
             actions: actions.collect(),
+            points: points.collect(),
             states,
         }
     }
@@ -109,13 +123,19 @@ impl OverloadManager {
             }
         }
         let mut states = OverloadStates::default();
+        let monitors = &self.monitors;
+        let strongest = |triggers: &[Trigger]| {
+            let pressure = |trigger: &Trigger| monitors.get(trigger.monitor).map_or(0.0, |monitor| monitor.pressure);
+            let states = triggers.iter().map(|trigger| trigger.state(pressure(trigger)));
+            states.fold(0.0, f64::max)
+        };
+        for point in &self.points {
+            let state = strongest(&point.config.triggers);
+            states.shed(point.config.point, state);
+            point.scale_percent.set((state * 100.0) as i64);
+        }
         for action in &self.actions {
-            let monitors = &self.monitors;
-            let triggered = |trigger: &heddle_config::snapshot::Trigger| {
-                let pressure = monitors.get(trigger.monitor).map_or(0.0, |monitor| monitor.pressure);
-                trigger.state(pressure)
-            };
-            let state = action.config.triggers.iter().map(triggered).fold(0.0, f64::max);
+            let state = strongest(&action.config.triggers);
             states.set(action.config.kind, state);
             let active = i64::from(state >= 1.0);
             if action.active.get() != active {
@@ -153,6 +173,23 @@ fn monitor_metrics(resource: Resource) -> [&'static str; 3] {
             "envoy_overload_envoy_resource_monitors_global_downstream_max_connections_failed_updates",
             "envoy_overload_envoy_resource_monitors_global_downstream_max_connections_skipped_updates",
         ],
+    }
+}
+
+/// Name of `scale_percent`.
+fn point_metric(point: LoadShedPoint) -> &'static str {
+    match point {
+        LoadShedPoint::TcpListenerAccept => "envoy_overload_envoy_load_shed_points_tcp_listener_accept_scale_percent",
+        LoadShedPoint::CreatingCodec => "envoy_overload_envoy_load_shed_points_hcm_ondata_creating_codec_scale_percent",
+        LoadShedPoint::DecodeHeaders => {
+            "envoy_overload_envoy_load_shed_points_http_connection_manager_decode_headers_scale_percent"
+        }
+        LoadShedPoint::Http1AbortDispatch => {
+            "envoy_overload_envoy_load_shed_points_http1_server_abort_dispatch_scale_percent"
+        }
+        LoadShedPoint::Http2GoAway => {
+            "envoy_overload_envoy_load_shed_points_http2_server_go_away_on_dispatch_scale_percent"
+        }
     }
 }
 

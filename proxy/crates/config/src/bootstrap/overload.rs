@@ -6,8 +6,8 @@ use crate::decode::{self, enumeration, pb, positive, required};
 use crate::error::ConfigError;
 use crate::path::Path;
 use crate::snapshot::{
-    OverloadAction, OverloadActionKind, OverloadLimits, OverloadManager, Resource, ResourceMonitor, ScaledTimer,
-    TimerMinimum, Trigger,
+    LoadShedPoint, OverloadAction, OverloadActionKind, OverloadLimits, OverloadManager, Resource, ResourceMonitor,
+    ScaledTimer, ShedPoint, TimerMinimum, Trigger,
 };
 
 const TIMERS: &str = "envoy.config.overload.v3.ScaleTimersOverloadActionConfig";
@@ -25,6 +25,7 @@ pub(super) fn manager(config: &pb::overload::OverloadManager, path: &Path<'_>) -
         )?,
         monitors: Vec::new(),
         actions: Vec::new(),
+        shed_points: Vec::new(),
         limits: OverloadLimits::default(),
     };
     for (i, item) in config.resource_monitors.iter().enumerate() {
@@ -59,6 +60,17 @@ pub(super) fn manager(config: &pb::overload::OverloadManager, path: &Path<'_>) -
             out.limits.tracked_stream_power = Some(power);
         }
         out.actions.push(action);
+    }
+    for (i, item) in config.loadshed_points.iter().enumerate() {
+        let here = path.item("loadshed_points", i);
+        let point = LoadShedPoint::ALL.into_iter().find(|point| point.name() == item.name);
+        let name = here.field("name");
+        let point = point.ok_or_else(|| name.error(format!("{:?} is not implemented; remove it", item.name)))?;
+        if out.shed_points.iter().any(|other| other.point == point) {
+            return Err(name.error(format!("{:?} stands there twice", item.name)));
+        }
+        let triggers = triggers(&item.triggers, &out.monitors, &here)?;
+        out.shed_points.push(ShedPoint { point, triggers });
     }
     Ok(out)
 }
@@ -139,8 +151,17 @@ fn action(
         (Some(_), _) => return Err(here.error("this action has none; remove it")),
         (None, _) => {}
     }
+    let triggers = triggers(&config.triggers, monitors, path)?;
+    Ok(OverloadAction { kind, triggers })
+}
+
+fn triggers(
+    config: &[pb::overload::Trigger],
+    monitors: &[ResourceMonitor],
+    path: &Path<'_>,
+) -> Result<Vec<Trigger>, ConfigError> {
     let mut triggers: Vec<Trigger> = Vec::new();
-    for (i, item) in config.triggers.iter().enumerate() {
+    for (i, item) in config.iter().enumerate() {
         let here = path.item("triggers", i);
         let trigger = trigger(item, monitors, &here)?;
         if triggers.iter().any(|other| other.monitor == trigger.monitor) {
@@ -148,7 +169,7 @@ fn action(
         }
         triggers.push(trigger);
     }
-    Ok(OverloadAction { kind, triggers })
+    Ok(triggers)
 }
 
 fn trigger(

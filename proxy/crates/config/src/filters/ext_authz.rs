@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use heddle_api::envoy::extensions::filters::http::ext_authz::v3 as pb;
-use heddle_matching::StringMatcher;
+use heddle_matching::{MetadataMatcher, StringMatcher};
 use prost_types::Any;
 
 use super::Kind;
@@ -39,12 +39,16 @@ pub struct ExtAuthz {
     pub clear_route_cache: bool,
     /// `filter_enabled`: which requests are checked; default all.
     pub enabled: Fraction,
+    /// `filter_enabled_metadata`: which requests are checked, by what filters before have said of them; default all.
+    pub enabled_metadata: Option<MetadataMatcher>,
     /// `deny_at_disable`: what becomes of the others; they pass by default.
     pub deny_at_disable: bool,
     /// `metadata_context_namespaces` (gRPC): whose dynamic metadata the server is shown.
     pub metadata_namespaces: Vec<Box<str>>,
     /// `include_tls_session` (gRPC).
     pub tls_session: bool,
+    /// `include_peer_certificate` (gRPC): the server is shown the client's certificate, if it was verified.
+    pub peer_certificate: bool,
     /// `stat_prefix`.
     pub stat_prefix: Arc<str>,
     /// `charge_cluster_response_stats`, default true: a denial is one of the route's cluster's answers in the statistics.
@@ -176,8 +180,10 @@ impl Kind for ExtAuthz {
                 "failure_mode_allow",
                 "failure_mode_allow_header_add",
                 "filter_enabled",
+                "filter_enabled_metadata",
                 "grpc_service",
                 "http_service",
+                "include_peer_certificate",
                 "include_tls_session",
                 "max_denied_response_body_bytes",
                 "metadata_context_namespaces",
@@ -249,6 +255,11 @@ impl Kind for ExtAuthz {
                 Fraction::ALL,
                 &path.field("filter_enabled"),
             )?,
+            enabled_metadata: config
+                .filter_enabled_metadata
+                .as_ref()
+                .map(|m| matcher::metadata(m, &path.field("filter_enabled_metadata")))
+                .transpose()?,
             deny_at_disable: match &config.deny_at_disable {
                 None => false,
                 Some(flag) => {
@@ -262,6 +273,7 @@ impl Kind for ExtAuthz {
                 .map(|name| name.as_str().into())
                 .collect(),
             tls_session: config.include_tls_session,
+            peer_certificate: config.include_peer_certificate,
             stat_prefix: config.stat_prefix.as_str().into(),
             charge_cluster: config.charge_cluster_response_stats.unwrap_or(true),
             max_denied_body: match config.max_denied_response_body_bytes {

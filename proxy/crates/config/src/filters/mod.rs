@@ -123,6 +123,8 @@ filters! {
     ExtAuthz in ext_authz, per route ext_authz::ExtAuthzPerRoute;
     /// `envoy.filters.http.fault`: delays and aborts.
     Fault in fault, per route fault::Fault;
+    /// `envoy.filters.http.grpc_web`: gRPC for browsers.
+    GrpcWeb in grpc_web, per route Infallible;
     /// `envoy.filters.http.header_mutation`.
     HeaderMutation in header_mutation, per route header_mutation::Mutations;
     /// `envoy.filters.http.header_to_metadata`: fields as metadata.

@@ -24,6 +24,20 @@ pub enum NetworkFilter {
     SniCluster,
 }
 
+impl NetworkFilter {
+    /// Whether one of its HTTP filters shows the client's certificate to somebody (`include_peer_certificate`).
+    pub fn shows_peer_certificate(&self) -> bool {
+        let Self::Http(manager) = self else { return false };
+        let filters = manager.filters.iter();
+        filters
+            .filter_map(|filter| match &filter.config {
+                FilterConfig::ExtAuthz(config) => Some(config),
+                _ => None,
+            })
+            .any(|config| config.peer_certificate)
+    }
+}
+
 /// `envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy`.
 #[derive(Debug)]
 pub struct TcpProxy {

@@ -32,8 +32,8 @@ pub use listener::{
     ListenerFilter, RouteSource, ServerHeader, TrafficDirection, XfccDetail, XfccMode,
 };
 pub use overload::{
-    OverloadAction, OverloadActionKind, OverloadLimits, OverloadManager, Resource, ResourceMonitor, ScaledTimer,
-    TimerMinimum, Trigger,
+    LoadShedPoint, OverloadAction, OverloadActionKind, OverloadLimits, OverloadManager, Resource, ResourceMonitor,
+    ScaledTimer, ShedPoint, TimerMinimum, Trigger,
 };
 pub use rate_limit::{RateLimit, RateLimitAction};
 pub use route::{

@@ -11,6 +11,8 @@ pub struct OverloadManager {
     pub monitors: Vec<ResourceMonitor>,
     /// `actions`, each kind once.
     pub actions: Vec<OverloadAction>,
+    /// `loadshed_points`, each once.
+    pub shed_points: Vec<ShedPoint>,
     /// What the actions need to know besides their triggers.
     pub limits: OverloadLimits,
 }
@@ -104,6 +106,54 @@ pub struct OverloadAction {
     pub kind: OverloadActionKind,
     /// `triggers`, each of another monitor.
     pub triggers: Vec<Trigger>,
+}
+
+/// A point with what has load shed there. The strongest of its triggers counts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ShedPoint {
+    /// Where.
+    pub point: LoadShedPoint,
+    /// `triggers`, each of another monitor.
+    pub triggers: Vec<Trigger>,
+}
+
+/// Where load is shed: what comes there is refused, each by itself and by chance where a trigger is scaled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoadShedPoint {
+    /// `envoy.load_shed_points.tcp_listener_accept`: new connections are closed.
+    TcpListenerAccept,
+    /// `envoy.load_shed_points.hcm_ondata_creating_codec`: new connections are closed when their first bytes come.
+    CreatingCodec,
+    /// `envoy.load_shed_points.http_connection_manager_decode_headers`: requests are answered with 503.
+    DecodeHeaders,
+    /// `envoy.load_shed_points.http1_server_abort_dispatch`: HTTP/1 requests are answered with 500 and their connections
+    /// closed.
+    Http1AbortDispatch,
+    /// `envoy.load_shed_points.http2_server_go_away_on_dispatch`: HTTP/2 clients are told to open another connection; what
+    /// they have asked is answered.
+    Http2GoAway,
+}
+
+impl LoadShedPoint {
+    /// Every point.
+    pub const ALL: [Self; 5] = [
+        Self::TcpListenerAccept,
+        Self::CreatingCodec,
+        Self::DecodeHeaders,
+        Self::Http1AbortDispatch,
+        Self::Http2GoAway,
+    ];
+
+    /// Envoy's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::TcpListenerAccept => "envoy.load_shed_points.tcp_listener_accept",
+            Self::CreatingCodec => "envoy.load_shed_points.hcm_ondata_creating_codec",
+            Self::DecodeHeaders => "envoy.load_shed_points.http_connection_manager_decode_headers",
+            Self::Http1AbortDispatch => "envoy.load_shed_points.http1_server_abort_dispatch",
+            Self::Http2GoAway => "envoy.load_shed_points.http2_server_go_away_on_dispatch",
+        }
+    }
 }
 
 /// What pressure means for an action.

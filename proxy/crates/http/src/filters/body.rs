@@ -222,11 +222,20 @@ impl<'b, S: Source> Filtered<'b, S> {
     }
 
     /// A response's body. Its trailers are remembered as they came.
-    pub(crate) fn response(source: &'b mut S, dropped: Option<&'b Counter>, stages: Stages) -> Self {
+    pub(crate) fn response(source: &'b mut S, dropped: Option<&'b Counter>) -> Self {
         let mut body = Self::new(source, dropped, BodyLength::Unknown);
         body.origin.remember = true;
-        body.stages = stages;
         body
+    }
+
+    /// Every filter has seen the head: what they do to the body.
+    pub(crate) fn set_stages(&mut self, stages: Stages) {
+        self.stages = stages;
+    }
+
+    /// Why it will never come, where a filter has found that out while it waited.
+    pub(crate) fn failed(&self) -> Option<StreamError> {
+        self.failed
     }
 
     /// Where it comes from.
@@ -407,42 +416,87 @@ impl<B: RequestBody> RequestContent for &mut Filtered<'_, B> {
     }
 
     fn poll_hold(&mut self, cx: &mut Context<'_>, limit: usize, at_limit: AtLimit) -> Poll<Option<Held>> {
-        if self.stages.0.is_empty() {
-            self.stages.0.push(Stage::default());
-        }
-        loop {
-            let Some(last) = self.stages.0.last_mut() else {
-                return Poll::Ready(None);
-            };
-            let len = last.len();
-            if last.done && len <= limit {
-                let bytes = last.gather();
-                return Poll::Ready(Some(Held { bytes, whole: true }));
+        match hold(&mut self.stages, &mut self.origin, cx, limit, at_limit) {
+            Poll::Ready(Ok(held)) => Poll::Ready(held),
+            Poll::Ready(Err(error)) => {
+                // The request is over, and the filter with it.
+                self.failed = Some(error);
+                Poll::Pending
             }
-            match at_limit {
-                AtLimit::Refuse if len > limit => return Poll::Ready(None),
-                AtLimit::Stop if len >= limit => {
-                    let bytes = last.gather().slice(..limit);
-                    return Poll::Ready(Some(Held { bytes, whole: false }));
-                }
-                _ => {}
-            }
-            let room = limit.saturating_sub(len).saturating_add(1);
-            match poll_step(&mut self.stages.0, &mut self.origin, cx, room) {
-                Poll::Ready(Ok(())) => {}
-                Poll::Ready(Err(error)) => {
-                    // The request is over, and the filter with it.
-                    self.failed = Some(error);
-                    return Poll::Pending;
-                }
-                Poll::Pending => {
-                    self.holding = true;
-                    return Poll::Pending;
-                }
+            Poll::Pending => {
+                self.holding = true;
+                Poll::Pending
             }
         }
     }
 }
+
+/// Ready when a body is there whole, or longer than a filter wants to wait for: none when it is too long.
+fn hold<S: Source>(
+    stages: &mut Stages,
+    origin: &mut Origin<'_, S>,
+    cx: &mut Context<'_>,
+    limit: usize,
+    at_limit: AtLimit,
+) -> Poll<Result<Option<Held>, StreamError>> {
+    if stages.0.is_empty() {
+        stages.0.push(Stage::default());
+    }
+    loop {
+        let Some(last) = stages.0.last_mut() else {
+            return Poll::Ready(Ok(None));
+        };
+        let len = last.len();
+        if last.done && len <= limit {
+            let bytes = last.gather();
+            return Poll::Ready(Ok(Some(Held { bytes, whole: true })));
+        }
+        match at_limit {
+            AtLimit::Refuse if len > limit => return Poll::Ready(Ok(None)),
+            AtLimit::Stop if len >= limit => {
+                let bytes = last.gather().slice(..limit);
+                return Poll::Ready(Ok(Some(Held { bytes, whole: false })));
+            }
+            _ => {}
+        }
+        let room = limit.saturating_sub(len).saturating_add(1);
+        ready!(poll_step(&mut stages.0, origin, cx, room))?;
+    }
+}
+
+/// A response's body before a filter that waits for it.
+pub(crate) trait ResponseSource {
+    /// Ready when it is there, behind what the filters before do to it, as for a request's.
+    fn poll_hold_response(
+        &mut self,
+        stages: &mut Stages,
+        cx: &mut Context<'_>,
+        limit: usize,
+        at_limit: AtLimit,
+    ) -> Poll<Option<Held>>;
+}
+
+impl<S: Source> ResponseSource for &mut Filtered<'_, S> {
+    fn poll_hold_response(
+        &mut self,
+        stages: &mut Stages,
+        cx: &mut Context<'_>,
+        limit: usize,
+        at_limit: AtLimit,
+    ) -> Poll<Option<Held>> {
+        match hold(stages, &mut self.origin, cx, limit, at_limit) {
+            Poll::Ready(Ok(held)) => Poll::Ready(held),
+            Poll::Ready(Err(error)) => {
+                self.failed = Some(error);
+                Poll::Pending
+            }
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+/// The same for a response's, for as long as a filter waits.
+pub(crate) type SharedResponse<'c> = RefCell<dyn ResponseSource + 'c>;
 
 /// A request's body for as long as filters run: a filter that waits and who looks after it both look at it.
 pub(crate) type Shared<'c> = RefCell<dyn RequestContent + 'c>;
@@ -454,6 +508,15 @@ pub(crate) struct ResponseContent {
     pub(crate) length: BodyLength,
     /// What they do to it.
     pub(crate) stages: Stages,
+}
+
+impl ResponseContent {
+    /// Lets go of what was done to a response.
+    pub(crate) fn clear(&mut self) {
+        let Self { length, stages } = self;
+        *length = BodyLength::Empty;
+        stages.clear();
+    }
 }
 
 impl Default for ResponseContent {

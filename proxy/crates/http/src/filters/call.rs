@@ -8,10 +8,10 @@ use serde_json::{Map, Value};
 use tokio::time::Instant;
 
 use super::HttpFilter;
-use super::body::{AtLimit, Held, Shared, Transform};
-use crate::body::BodyLength;
+use super::body::{AtLimit, Held, Shared, SharedResponse, Step, Transform};
+use crate::body::{BodyLength, StreamError};
 use crate::hcm::{Environment, Exchange, choose};
-use crate::head::Known;
+use crate::head::{Fields, Known};
 use crate::local_reply::LocalReply;
 use crate::route::Selected;
 
@@ -37,6 +37,10 @@ pub(crate) struct Call<'c> {
     pub(super) number: usize,
     /// None when it is the answer's turn.
     pub(super) body: Option<&'c Shared<'c>>,
+    /// Where the answer's body comes from, while a filter waits before it.
+    pub(super) answer: Option<&'c SharedResponse<'c>>,
+    /// The filter waits before the answer.
+    pub(super) waits: bool,
 }
 
 impl<'c> Call<'c> {
@@ -76,6 +80,13 @@ impl<'c> Call<'c> {
         self.body.map_or(BodyLength::Empty, |body| body.borrow().length())
     }
 
+    /// Says that nobody knows how long the request's body is, where its head said it.
+    pub(crate) fn forget_request_length(&mut self) {
+        if let Some(body) = self.body.filter(|_| self.has_body()) {
+            body.borrow_mut().set_length(BodyLength::Unknown);
+        }
+    }
+
     /// Says how long the request's body is, where nobody knew.
     pub(crate) fn set_request_length(&mut self, length: usize) {
         let Some(body) = self.body.filter(|_| self.has_body()) else {
@@ -110,6 +121,39 @@ impl<'c> Call<'c> {
         }
     }
 
+    /// This filter has to wait before the response's head may go: [`HttpFilter::on_response_waiting`] is next.
+    pub(crate) fn wait(&mut self) {
+        self.waits = true;
+    }
+
+    /// Waits for the response's body, as the filters before leave it, or for the first `limit` bytes of it. It stays
+    /// where it is. Only where a filter waits; elsewhere, and where there is no body, it is empty.
+    pub(crate) async fn response_body(&mut self, limit: usize) -> Held {
+        let content = &mut self.exchange.response_content;
+        let there = !matches!(content.length, BodyLength::Empty | BodyLength::Tunnel);
+        let held = match self.answer.filter(|_| there) {
+            None => None,
+            Some(answer) => {
+                let stages = &mut content.stages;
+                poll_fn(|cx| answer.borrow_mut().poll_hold_response(stages, cx, limit, AtLimit::Stop)).await
+            }
+        };
+        held.unwrap_or(Held {
+            bytes: bytes::Bytes::new(),
+            whole: true,
+        })
+    }
+
+    /// The response goes without its body, and without trailers. What comes of it is read and forgotten, so that its
+    /// connection can be used again.
+    pub(crate) fn drop_response_body(&mut self) {
+        let content = &mut self.exchange.response_content;
+        if !matches!(content.length, BodyLength::Empty | BodyLength::Tunnel) {
+            content.stages.push(Box::new(Forget));
+        }
+        content.length = BodyLength::Empty;
+    }
+
     /// Adds fields to the request's dynamic metadata. False, and counted, when there is no room for them.
     pub(crate) fn merge_metadata(&mut self, namespace: &str, fields: Map<String, Value>) -> bool {
         if fields.is_empty() {
@@ -140,6 +184,23 @@ impl<'c> Call<'c> {
             number: self.number,
             filter: PhantomData,
         }
+    }
+}
+
+/// Makes nothing of a body.
+struct Forget;
+
+impl Transform for Forget {
+    fn data(&mut self, input: &[u8], _: &mut Vec<u8>) -> Result<Step, StreamError> {
+        Ok(Step {
+            taken: input.len(),
+            more: false,
+        })
+    }
+
+    fn end(&mut self, trailers: &mut Option<Fields>, _: &mut Vec<u8>) -> Result<bool, StreamError> {
+        *trailers = None;
+        Ok(true)
     }
 }
 

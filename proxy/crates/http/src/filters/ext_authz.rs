@@ -11,7 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use heddle_config::filters::RouteFilterConfig;
 use heddle_config::filters::ext_authz::{BodyOverride, BodySettings, ExtAuthz as Config, ExtAuthzPerRoute, Service};
-use heddle_matching::StringMatcher;
+use heddle_matching::{MetadataMatcher, StringMatcher};
 use heddle_telemetry::{Counter, ResponseFlag};
 use serde_json::{Map, Value};
 
@@ -98,7 +98,11 @@ impl HttpFilter for ExtAuthz {
         if call.exchange.selected.is_none() || matches!(route.first(), Some(ExtAuthzPerRoute::Disabled)) {
             return Verdict::Continue;
         }
-        if !self.config.enabled.holds(|| call.env.worker.random().u32(..1_000_000)) {
+        let metadata = call.exchange.request.metadata.as_deref();
+        let meant = |m: &MetadataMatcher| m.matches(metadata);
+        if !self.config.enabled.holds(|| call.env.worker.random().u32(..1_000_000))
+            || !self.config.enabled_metadata.as_ref().is_none_or(meant)
+        {
             self.disabled.inc();
             return match self.config.deny_at_disable {
                 true => refusal(self.config.status_on_error, "ext_authz_error"),

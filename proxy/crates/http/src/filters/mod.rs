@@ -10,6 +10,7 @@ mod cors;
 mod decompressor;
 mod ext_authz;
 mod fault;
+mod grpc_web;
 mod header_mutation;
 mod header_to_metadata;
 mod istio_stats;
@@ -26,7 +27,7 @@ use heddle_config::snapshot::TrafficDirection;
 
 pub(crate) use body::{Filtered, ResponseContent};
 pub(crate) use call::{Call, End, RouteConfigs, Verdict};
-pub(crate) use run::{Client, on_end, on_request, on_response};
+pub(crate) use run::{Client, on_end, on_request, on_response, on_response_waiting};
 
 use crate::worker::HttpWorker;
 
@@ -62,8 +63,13 @@ pub(crate) trait HttpFilter: Sized {
         Verdict::Continue
     }
 
-    /// Sees, and may change, the response head, whoever made it. Called in reverse order.
+    /// Sees, and may change, the response head, whoever made it. Called in reverse order. A filter that has to wait
+    /// before the head goes out says so ([`Call::wait`]), and goes on in [`HttpFilter::on_response_waiting`].
     fn on_response(&self, _call: &mut Call<'_>, _state: &mut Self::State) {}
+
+    /// The rest of [`HttpFilter::on_response`] for a filter that waits: for the response's body, or for whatever else.
+    /// Looked after as in [`HttpFilter::on_request`].
+    async fn on_response_waiting(&self, _call: &mut Call<'_>, _state: &mut Self::State) {}
 
     /// The request is over.
     fn on_end(&self, _end: End<'_>, _state: &mut Self::State) {}
@@ -109,6 +115,13 @@ macro_rules! filters {
                 }
             }
 
+            async fn on_response_waiting(&self, call: &mut Call<'_>, state: &mut FilterState) {
+                match (self, state) {
+                    $((Self::$name(filter), FilterState::$name(state)) => filter.on_response_waiting(call, state).await,)*
+                    _ => {}
+                }
+            }
+
             fn on_end(&self, end: End<'_>, state: &mut FilterState) {
                 match (self, state) {
                     $((Self::$name(filter), FilterState::$name(state)) => filter.on_end(end, state),)*
@@ -132,6 +145,8 @@ filters! {
     ExtAuthz(ext_authz::ExtAuthz);
     /// `envoy.filters.http.fault`.
     Fault(fault::Fault);
+    /// `envoy.filters.http.grpc_web`.
+    GrpcWeb(grpc_web::GrpcWeb);
     /// `envoy.filters.http.header_mutation`.
     HeaderMutation(header_mutation::HeaderMutation);
     /// `envoy.filters.http.header_to_metadata`.

@@ -4,12 +4,15 @@ use std::sync::Arc;
 
 use heddle_config::filters::RouteFilterConfig;
 use heddle_config::filters::rbac::{Rbac as Config, RbacPerRoute};
-use heddle_matching::rbac::{Action, Policies};
+use heddle_matching::rbac::{Action, Policies, Verdict as Outcome};
 use heddle_telemetry::Counter;
-use serde_json::Map;
+use serde_json::{Map, Value};
 
 use super::{Call, HttpFilter, Setup, Verdict};
 use crate::local_reply::LocalReply;
+
+/// Where the shadow rules' outcome is for the filters behind.
+const NAMESPACE: &str = "envoy.filters.http.rbac";
 
 /// One RBAC filter.
 pub(crate) struct Rbac {
@@ -56,10 +59,19 @@ impl HttpFilter for Rbac {
             None => &self.policies,
         };
         let decision = policies.check(call.connection(), Some(&call.exchange.request));
-        match decision.shadow.map(|s| s.allowed) {
-            Some(true) => self.shadow_allowed.inc(),
-            Some(false) => self.shadow_denied.inc(),
-            None => {}
+        if let Some(shadow) = decision.shadow {
+            match shadow.allowed {
+                true => self.shadow_allowed.inc(),
+                false => self.shadow_denied.inc(),
+            }
+            if !call.merge_metadata(NAMESPACE, said(&policies.shadow_stat_prefix, shadow)) {
+                // Whoever reads it would take the request for one that no policy concerns.
+                return Verdict::from(LocalReply {
+                    status: 500,
+                    details: "rbac_metadata_overflow".into(),
+                    ..LocalReply::default()
+                });
+            }
         }
         if decision.allowed {
             self.allowed.inc();
@@ -82,4 +94,15 @@ impl HttpFilter for Rbac {
             ..LocalReply::default()
         })
     }
+}
+
+/// What shadow rules have come to, for dynamic metadata: `shadow_engine_result` and, where a policy matched,
+/// `shadow_effective_policy_id`, behind `shadow_rules_stat_prefix`.
+fn said(prefix: &str, outcome: Outcome<'_>) -> Map<String, Value> {
+    let result = if outcome.allowed { "allowed" } else { "denied" };
+    let mut said = Map::from_iter([(format!("{prefix}shadow_engine_result"), result.into())]);
+    if let Some(policy) = outcome.policy {
+        said.insert(format!("{prefix}shadow_effective_policy_id"), policy.into());
+    }
+    said
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use heddle_net::ConnectionInfo;
 use tokio::time::Instant;
 
+use super::body::SharedResponse;
 use super::{Call, End, Filter, Filtered, Verdict};
 use crate::body::{BodyLength, Source};
 use crate::drain::{Drain, DrainStage};
@@ -56,6 +57,8 @@ pub(crate) async fn on_request<B: RequestBody, R: Reply>(
             env,
             number,
             body: Some(&*body),
+            answer: None,
+            waits: false,
         };
         let mut watch = None;
         let verdict = {
@@ -92,12 +95,14 @@ pub(crate) async fn on_request<B: RequestBody, R: Reply>(
     outcome
 }
 
-/// Shows the response head to the filters, the last one first. An answer to a request that did not come to the filters
-/// does not come to them either, as in Envoy.
-pub(crate) fn on_response(env: Environment<'_>, exchange: &mut Exchange) {
+/// Shows the response head to the filters before the one with number `before`, the last one first. Returns the number of
+/// one that waits ([`on_response_waiting`] is next); it is the next `before`. An answer to a request that did not come to
+/// the filters does not come to them either, as in Envoy.
+pub(crate) fn on_response(env: Environment<'_>, exchange: &mut Exchange, before: usize) -> Option<usize> {
     let mut states = std::mem::take(&mut exchange.filter_states);
     let filters = env.hcm.filters.iter().zip(&mut states).enumerate();
-    for (number, (filter, state)) in filters.rev() {
+    let mut waits = None;
+    for (number, (filter, state)) in filters.take(before).rev() {
         if is_off(exchange, number) {
             continue;
         }
@@ -106,10 +111,65 @@ pub(crate) fn on_response(env: Environment<'_>, exchange: &mut Exchange) {
             env,
             number,
             body: None,
+            answer: None,
+            waits: false,
         };
         filter.on_response(&mut call, state);
+        if call.waits {
+            waits = Some(number);
+            break;
+        }
     }
     exchange.filter_states = states;
+    waits
+}
+
+/// Runs the filter that waits, and those before it, some of which may wait too. Whoever answers looks after the request
+/// meanwhile: `look` is asked whenever a filter waits, and its answer ends the wait.
+///
+/// # Errors
+/// The request ended while a filter waited.
+pub(crate) async fn on_response_waiting<E: From<Failure>>(
+    env: Environment<'_>,
+    exchange: &mut Exchange,
+    first: usize,
+    answer: &SharedResponse<'_>,
+    mut look: impl FnMut(&mut Context<'_>) -> Poll<E>,
+) -> Result<(), E> {
+    // A handle of its own: it keeps one waker, and the connection waits with another.
+    let drain = env.drain.clone();
+    let mut next = Some(first);
+    while let Some(number) = next {
+        let mut states = std::mem::take(&mut exchange.filter_states);
+        let waited = {
+            let mut call = Call {
+                exchange,
+                env,
+                number,
+                body: None,
+                answer: Some(answer),
+                waits: false,
+            };
+            let both = env.hcm.filters.get(number).zip(states.get_mut(number));
+            let mut running = pin!(async {
+                if let Some((filter, state)) = both {
+                    filter.on_response_waiting(&mut call, state).await;
+                }
+            });
+            poll_fn(|cx| match running.as_mut().poll(cx) {
+                Poll::Ready(()) => Poll::Ready(Ok(())),
+                Poll::Pending => match drain.poll_stage(cx, DrainStage::Closing) {
+                    Poll::Ready(()) => Poll::Ready(Err(Failure::Closing.into())),
+                    Poll::Pending => look(cx).map(Err),
+                },
+            })
+            .await
+        };
+        exchange.filter_states = states;
+        waited?;
+        next = on_response(env, exchange, number);
+    }
+    Ok(())
 }
 
 /// Tells the filters that the request is over, and forgets what they kept for it.

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use heddle_config::snapshot::{OverloadActionKind, ScaledTimer};
+use heddle_config::snapshot::{LoadShedPoint, OverloadActionKind, ScaledTimer};
 use heddle_net::ConnectionInfo;
 use heddle_tls::Stream;
 use tokio::time::Instant;
@@ -106,6 +106,12 @@ pub(crate) async fn serve(
         let now = Instant::now();
         let mut exchange = exchange(now);
         hcm.stats.rq_http1.inc();
+        let dice = || worker.random().f64();
+        if hcm.overload.is_refusing() && hcm.overload.sheds(LoadShedPoint::Http1AbortDispatch, dice) {
+            hcm.stats.rq_overload_close.inc();
+            refuse(env, &mut exchange, &mut conn, &mut timer, Failure::Shed).await;
+            return;
+        }
         let raw = conn.read.unread().get(..head).unwrap_or_default();
         let parsed = parse_request(raw, hcm.config.accept_http_10, &mut exchange.request);
         let parsed = parsed.and_then(|facts| {

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use heddle_config::snapshot::{OverloadActionKind, ScaledTimer};
+use heddle_config::snapshot::{LoadShedPoint, OverloadActionKind, ScaledTimer};
 use heddle_net::ConnectionInfo;
 use heddle_tls::Stream as Transport;
 use tokio::time::Instant;
@@ -136,6 +136,11 @@ async fn drive(shared: &Rc<Shared>, connection: &Rc<Connection>, opened: Instant
         let turn = connection.poll_turn(cx);
         while let Some(accepted) = connection.next_accepted() {
             spawn_stream(shared, connection, accepted);
+            let dice = || shared.worker.random().f64();
+            if hcm.overload.is_refusing() && hcm.overload.sheds(LoadShedPoint::Http2GoAway, dice) && !goaway_sent {
+                goaway_sent = true;
+                connection.graceful_shutdown();
+            }
         }
         if let Poll::Ready(end) = turn {
             return Poll::Ready(Stopped::Ended(end));

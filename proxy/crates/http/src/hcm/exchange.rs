@@ -50,6 +50,8 @@ pub(crate) struct Exchange {
     pub(crate) details: Cow<'static, str>,
     /// Status sent to the client; zero before that.
     pub(crate) status: u16,
+    /// Answers of the proxy's own are no gRPC, although the request is by now: it came as something else.
+    pub(crate) plain_replies: bool,
     pub(crate) selected: Option<Selected>,
     /// The random number that chooses among routes and weighted clusters, the same each time that a route is chosen.
     pub(crate) dice: Option<u64>,
@@ -118,6 +120,7 @@ impl Exchange {
             flags: ResponseFlags::NONE,
             details: Cow::Borrowed(""),
             status: 0,
+            plain_replies: false,
             selected: None,
             dice: None,
             filter_states: Vec::new(),
@@ -154,36 +157,76 @@ impl Exchange {
         self.passed = now;
     }
 
-    /// Lets go of everything of its request; the heads keep their memory.
+    /// Lets go of everything of its request; the heads keep their memory. Every field is named here, so that one more
+    /// cannot leak from a request into the next.
     fn clear(&mut self) {
-        self.request.clear();
-        self.response.clear();
-        self.trailers = None;
-        self.response_content.stages.clear();
-        self.request_done = None;
-        self.first_byte = None;
-        self.ended = None;
-        self.request_bytes = 0;
-        self.response_bytes = 0;
-        self.head_bytes = 0;
-        self.flags = ResponseFlags::NONE;
-        self.details = Cow::Borrowed("");
-        self.status = 0;
-        self.selected = None;
-        self.dice = None;
-        self.filter_states.clear();
-        self.filters_off = 0;
-        self.cluster = None;
-        self.cluster_config = None;
-        self.upstream_host = None;
-        self.upstream_local = None;
-        self.upstream_peer = None;
-        self.upstream_local_identity = None;
-        self.upstream_failure = None;
-        self.upstream_workload = None;
-        self.attempts = 0;
-        self.source = None;
-        self.destination = None;
+        let Self {
+            request,
+            response,
+            trailers,
+            response_content,
+            // Written when the next request begins.
+            start: _,
+            begun: _,
+            passed: _,
+            request_done,
+            first_byte,
+            ended,
+            request_bytes,
+            response_bytes,
+            head_bytes,
+            flags,
+            details,
+            status,
+            plain_replies,
+            selected,
+            dice,
+            filter_states,
+            filters_off,
+            cluster,
+            cluster_config,
+            upstream_host,
+            upstream_local,
+            upstream_peer,
+            upstream_local_identity,
+            upstream_failure,
+            upstream_workload,
+            attempts,
+            source,
+            destination,
+            // The next request's connection has its own, which `take` writes.
+            connection_id: _,
+            filter_chain: _,
+        } = self;
+        request.clear();
+        response.clear();
+        *trailers = None;
+        response_content.clear();
+        *request_done = None;
+        *first_byte = None;
+        *ended = None;
+        *request_bytes = 0;
+        *response_bytes = 0;
+        *head_bytes = 0;
+        *flags = ResponseFlags::NONE;
+        *details = Cow::Borrowed("");
+        *status = 0;
+        *plain_replies = false;
+        *selected = None;
+        *dice = None;
+        filter_states.clear();
+        *filters_off = 0;
+        *cluster = None;
+        *cluster_config = None;
+        *upstream_host = None;
+        *upstream_local = None;
+        *upstream_peer = None;
+        *upstream_local_identity = None;
+        *upstream_failure = None;
+        *upstream_workload = None;
+        *attempts = 0;
+        *source = None;
+        *destination = None;
     }
 
     pub(crate) fn flag(&mut self, flag: ResponseFlag) {

@@ -29,7 +29,8 @@ pub(crate) use request::decline_h2c;
 pub(crate) use response::{clean_trailers, finish_head, local_head};
 pub(crate) use stats::{Active, HcmStats};
 pub(crate) use stream::{
-    Environment, Facts, IdleWatch, Outcome, Reply, RequestBody, ask_for_body, choose, handle, response_ops, send_head,
+    Environment, Facts, IdleWatch, Outcome, Reply, RequestBody, ask_for_body, choose, filter_head, handle,
+    response_ops, send_head,
 };
 
 use crate::access_log::AccessLogs;

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use heddle_config::snapshot::{Action, OverloadActionKind, ScaledTimer};
+use heddle_config::snapshot::{Action, LoadShedPoint, OverloadActionKind, ScaledTimer};
 use heddle_net::ConnectionInfo;
 use heddle_telemetry::ResponseFlag;
 use tokio::time::Instant;
@@ -142,10 +142,14 @@ async fn decide<B: RequestBody, R: Reply>(
 ) -> Result<Outcome, Failure> {
     let hcm = env.hcm;
     // As in Envoy, before anything is done for the request.
-    let dice = || env.worker.random().f64();
-    if hcm.overload.hits(OverloadActionKind::StopAcceptingRequests, dice) {
-        hcm.stats.rq_overload_close.inc();
-        return Err(Failure::NotAccepting);
+    if hcm.overload.is_refusing() {
+        let dice = || env.worker.random().f64();
+        if hcm.overload.hits(OverloadActionKind::StopAcceptingRequests, dice)
+            || hcm.overload.sheds(LoadShedPoint::DecodeHeaders, dice)
+        {
+            hcm.stats.rq_overload_close.inc();
+            return Err(Failure::NotAccepting);
+        }
     }
     let moved = request::prepare(env, &mut exchange.request, facts.upgrade)?;
     if let Some(location) = moved {
@@ -300,17 +304,21 @@ pub(crate) fn response_ops(exchange: &mut Exchange, connection: &ConnectionInfo)
     ops::on_response(&selected.table.response_headers, exchange, connection);
 }
 
-/// Filters' and the connection manager's last changes; then the head goes out.
+/// Shows the response head to the filters. Returns the number of one that waits: then
+/// [`filters::on_response_waiting`] comes before [`send_head`].
+pub(crate) fn filter_head(env: Environment<'_>, exchange: &mut Exchange, length: BodyLength) -> Option<usize> {
+    // For what filters write of it; they may change it.
+    exchange.status = exchange.response.status;
+    exchange.response_content.length = length;
+    filters::on_response(env, exchange, usize::MAX)
+}
+
+/// The connection manager's last changes; then the head goes out, as the filters left it.
 pub(crate) fn send_head<R: Reply>(
     env: Environment<'_>,
     exchange: &mut Exchange,
     reply: &mut R,
-    length: BodyLength,
 ) -> Result<(), StreamError> {
-    // For what filters write of it; they may change it.
-    exchange.status = exchange.response.status;
-    exchange.response_content.length = length;
-    filters::on_response(env, exchange);
     finish_head(env.hcm, env.worker, exchange);
     exchange.status = exchange.response.status;
     reply.send_head(&exchange.response, exchange.response_content.length)
@@ -337,12 +345,30 @@ async fn send<R: Reply>(
         Poll::Pending => timer.poll_until(cx, deadline).map(|()| false),
     })
     .await;
-    if !ready || send_head(env, exchange, reply, length).is_err() {
+    if !ready {
         exchange.flag(ResponseFlag::DownstreamConnectionTermination);
         return Outcome::Aborted;
     }
-    let stages = std::mem::take(&mut exchange.response_content.stages);
-    let mut source = Filtered::response(&mut source, Some(&env.hcm.trailers_dropped), stages);
+    let mut source = Filtered::response(&mut source, Some(&env.hcm.trailers_dropped));
+    if let Some(waiting) = filter_head(env, exchange, length) {
+        let answer = RefCell::new(&mut source);
+        let look = |cx: &mut Context<'_>| match reply.poll_gone(cx) {
+            Poll::Ready(error) => Poll::Ready(Failure::of_client(error)),
+            Poll::Pending => timer
+                .poll_until(cx, deadline)
+                .map(|()| Failure::StreamIdle { request_complete: true }),
+        };
+        // Boxed: rare, and a request's future should not be larger for it.
+        let waited = Box::pin(filters::on_response_waiting(env, exchange, waiting, &answer, look)).await;
+        if let Err(failure) = waited {
+            return unsent(exchange, &failure);
+        }
+    }
+    if send_head(env, exchange, reply).is_err() {
+        exchange.flag(ResponseFlag::DownstreamConnectionTermination);
+        return Outcome::Aborted;
+    }
+    source.set_stages(std::mem::take(&mut exchange.response_content.stages));
     let mut pump = Pump::default();
     let result = poll_fn(|cx| {
         if let Poll::Ready(done) = pump.poll(cx, &mut source, reply) {
@@ -366,6 +392,16 @@ async fn send<R: Reply>(
             Outcome::Aborted
         }
     }
+}
+
+/// The request ended while a filter waited before its answer.
+fn unsent(exchange: &mut Exchange, failure: &Failure) -> Outcome {
+    exchange.status = 0;
+    exchange.details = failure.details();
+    if let Some(flag) = failure.flag() {
+        exchange.flag(flag);
+    }
+    Outcome::Aborted
 }
 
 /// Counts quiet periods of a stream without reading the clock at every byte: four quarters of the timeout without a
@@ -432,10 +468,9 @@ impl IdleWatch {
 #[cfg(test)]
 mod tests {
     use heddle_config::snapshot::{OverloadLimits, TimerMinimum};
-    use heddle_telemetry::Counter;
 
     use super::*;
-    use crate::overload::OverloadStates;
+    use crate::overload::{OverloadCounters, OverloadStates};
 
     #[tokio::test(start_paused = true)]
     async fn idle_is_never_early_and_at_most_a_quarter_late() {
@@ -463,7 +498,7 @@ mod tests {
         let mut limits = OverloadLimits::default();
         let minimum = TimerMinimum::Timeout(Duration::from_secs(2));
         limits.timers[ScaledTimer::HttpDownstreamStreamIdle as usize] = Some(minimum);
-        let overload = Overload::new(limits, Counter::default());
+        let overload = Overload::new(limits, OverloadCounters::default());
         let start = Instant::now();
         let mut watch = IdleWatch::new(Duration::from_secs(400), start, Some(&overload));
         assert_eq!(watch.deadline(), start + Duration::from_secs(100));

@@ -12,6 +12,7 @@ pub(crate) use cookie::cookie;
 pub use fields::{Fields, Span};
 pub use known::Known;
 pub(crate) use known::KnownSet;
+pub(crate) use request::is_grpc;
 pub use request::{Method, Protocol, RequestHead, Scheme};
 pub use response::ResponseHead;
 pub(crate) use response::reason;

@@ -113,16 +113,28 @@ pub struct RequestHead {
 impl RequestHead {
     /// Forgets everything and keeps the memory.
     pub fn clear(&mut self) {
-        self.fields.clear();
-        self.method = Method::Get;
-        self.method_token = Span::default();
-        self.path = Span::default();
-        self.authority = Span::default();
-        self.scheme = Scheme::Http;
-        self.protocol = Protocol::Http11;
-        self.grpc = false;
-        self.remote_ip = None;
-        self.metadata = None;
+        let Self {
+            fields,
+            method,
+            method_token,
+            path,
+            authority,
+            scheme,
+            protocol,
+            grpc,
+            remote_ip,
+            metadata,
+        } = self;
+        fields.clear();
+        *method = Method::Get;
+        *method_token = Span::default();
+        *path = Span::default();
+        *authority = Span::default();
+        *scheme = Scheme::Http;
+        *protocol = Protocol::Http11;
+        *grpc = false;
+        *remote_ip = None;
+        *metadata = None;
     }
 
     /// The method token.

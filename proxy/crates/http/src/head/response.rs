@@ -22,11 +22,18 @@ pub struct ResponseHead {
 impl ResponseHead {
     /// Forgets everything and keeps the memory.
     pub fn clear(&mut self) {
-        self.fields.clear();
-        self.status = 0;
-        self.protocol = Protocol::Http11;
-        self.framing = Framing::None;
-        self.keep_alive = false;
+        let Self {
+            fields,
+            status,
+            protocol,
+            framing,
+            keep_alive,
+        } = self;
+        fields.clear();
+        *status = 0;
+        *protocol = Protocol::Http11;
+        *framing = Framing::None;
+        *keep_alive = false;
     }
 }
 

@@ -1,6 +1,8 @@
 //! One try on an open stream: the request goes out while the answer comes in, both under the request's deadlines.
 
+use std::cell::RefCell;
 use std::future::poll_fn;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use heddle_telemetry::ResponseFlag;
@@ -9,13 +11,14 @@ use tokio::time::Instant;
 use super::replay::ReplayBody;
 use super::retry::RetryState;
 use super::upstream::{Upstream, UpstreamSink};
-use super::{Deadlines, Job, forward_head};
+use super::{Deadlines, Job, change_answer};
 use crate::body::{BodyLength, Pump, PumpError, StreamError};
 use crate::failure::Failure;
-use crate::filters::Filtered;
+use crate::filters::{Filtered, on_response_waiting};
 use crate::h1::H1Error;
-use crate::hcm::{Exchange, Outcome, Reply, RequestBody};
+use crate::hcm::{Environment, Exchange, Outcome, Reply, RequestBody, filter_head, send_head};
 use crate::head::Method;
+use crate::pool::Cluster;
 use crate::timer::{Timer, far_future};
 
 /// Most interim (1xx) heads before an answer; more is a peer that never answers.
@@ -78,45 +81,80 @@ impl Upload {
     }
 }
 
+/// What ends a request from outside.
+struct Ends<'a, 'b, B, R> {
+    body: &'a mut ReplayBody<'b, B>,
+    reply: &'a mut R,
+    timer: &'a mut Timer,
+    deadlines: &'a mut Deadlines,
+    request_done: &'a mut Option<Instant>,
+}
+
+impl<B: RequestBody, R: Reply> Ends<'_, '_, B, R> {
+    fn poll(&mut self, cx: &mut Context<'_>, tunnel: bool) -> Poll<Failure> {
+        if self.body.arrived() {
+            if self.request_done.is_none() {
+                let now = Instant::now();
+                *self.request_done = Some(now);
+                self.deadlines.request_done(now);
+            }
+            if !tunnel && self.body.poll_gone(cx).is_ready() {
+                return Poll::Ready(Failure::ClientGone);
+            }
+        }
+        if let Poll::Ready(error) = self.reply.poll_gone(cx) {
+            return Poll::Ready(match error {
+                StreamError::Overload => Failure::Overload,
+                _ => Failure::ClientGone,
+            });
+        }
+        while self.timer.poll_until(cx, self.deadlines.next()).is_ready() {
+            if let Some(failure) = self.deadlines.expired(Instant::now(), self.body.arrived()) {
+                return Poll::Ready(failure);
+            }
+        }
+        Poll::Pending
+    }
+}
+
 /// Deadlines and the client's departure; the last thing a turn looks at.
 pub(super) fn poll_ends<B: RequestBody, R: Reply>(
     cx: &mut Context<'_>,
     parts: &mut Parts<'_, '_, '_, B, R>,
     tunnel: bool,
 ) -> Poll<Failure> {
-    if parts.body.arrived() {
-        if parts.exchange.request_done.is_none() {
-            let now = Instant::now();
-            parts.exchange.request_done = Some(now);
-            parts.deadlines.request_done(now);
-        }
-        if !tunnel && parts.body.poll_gone(cx).is_ready() {
-            return Poll::Ready(Failure::ClientGone);
-        }
-    }
-    if let Poll::Ready(error) = parts.reply.poll_gone(cx) {
-        return Poll::Ready(match error {
-            StreamError::Overload => Failure::Overload,
-            _ => Failure::ClientGone,
-        });
-    }
-    while parts.timer.poll_until(cx, parts.deadlines.next()).is_ready() {
-        if let Some(failure) = parts.deadlines.expired(Instant::now(), parts.body.arrived()) {
-            return Poll::Ready(failure);
-        }
-    }
-    Poll::Pending
+    let mut ends = Ends {
+        body: parts.body,
+        reply: parts.reply,
+        timer: parts.timer,
+        deadlines: parts.deadlines,
+        request_done: &mut parts.exchange.request_done,
+    };
+    ends.poll(cx, tunnel)
 }
 
 /// Whether it was time to look after the upstream, and nobody is there any more.
-fn gave_up<B: RequestBody, R: Reply>(parts: &mut Parts<'_, '_, '_, B, R>, upstream: &mut impl Upstream) -> bool {
-    if !parts.deadlines.take_look() || !upstream.is_dead(Instant::now()) {
+fn gave_up(deadlines: &mut Deadlines, cluster: Option<&Rc<Cluster>>, upstream: &mut impl Upstream) -> bool {
+    if !deadlines.take_look() || !upstream.is_dead(Instant::now()) {
         return false;
     }
-    if let Some(cluster) = &parts.exchange.cluster {
+    if let Some(cluster) = cluster {
         cluster.stats().upstream_cx_unresponsive.inc();
     }
     true
+}
+
+/// How the way of an answer to its client ended.
+enum End {
+    Whole,
+    Upstream(StreamError),
+    Failure(Failure),
+}
+
+impl From<Failure> for End {
+    fn from(failure: Failure) -> Self {
+        Self::Failure(failure)
+    }
 }
 
 /// Runs a try. The request's head is with `sink` already, unsent.
@@ -170,17 +208,36 @@ pub(super) async fn drive<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink
     } else {
         upstream.length(&parts.exchange.response)
     };
-    if forward_head(job, parts.exchange, parts.reply, length, now).is_err() {
+    let dropped = job.hcm().map(|hcm| &hcm.trailers_dropped);
+    let mut source = Filtered::response(upstream, dropped);
+    let sent = match job.client {
+        None => parts.reply.send_head(&parts.exchange.response, length),
+        Some(env) => {
+            change_answer(env, parts.exchange, now);
+            if let Some(waiting) = filter_head(env, parts.exchange, length) {
+                // Boxed: rare, and a request's future should not be larger for it.
+                let waited = Box::pin(wait_for_filters(env, waiting, parts, &mut source, sink, &mut upload));
+                if let Err(end) = waited.await {
+                    let driven = ended(job, parts.exchange, end, tunnel);
+                    parts.exchange.status = 0;
+                    return Ok(driven);
+                }
+            }
+            send_head(env, parts.exchange, parts.reply)
+        }
+    };
+    if sent.is_err() {
         parts.exchange.flag(ResponseFlag::DownstreamConnectionTermination);
         return Ok(Driven::Finished(Outcome::Aborted));
     }
+    source.set_stages(std::mem::take(&mut parts.exchange.response_content.stages));
     if tunnel {
         parts.body.tunnel();
         sink.tunnel();
         upload = Upload::default();
         parts.deadlines.route = far_future(now);
     }
-    let driven = answer_body(job, parts, upstream, sink, &mut upload, tunnel).await;
+    let driven = answer_body(job, parts, &mut source, sink, &mut upload, tunnel).await;
     let ended = Instant::now();
     parts.exchange.ended = Some(ended);
     if let Some(cluster) = &parts.exchange.cluster {
@@ -218,7 +275,7 @@ async fn answer_head<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink>(
             if let Poll::Ready(failure) = poll_ends(cx, parts, wants_tunnel) {
                 return Poll::Ready(Err(failure));
             }
-            match gave_up(parts, upstream) {
+            match gave_up(parts.deadlines, parts.exchange.cluster.as_ref(), upstream) {
                 true => Poll::Ready(Err(Failure::Upstream(StreamError::Closed))),
                 false => Poll::Pending,
             }
@@ -245,28 +302,71 @@ async fn answer_head<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink>(
     }
 }
 
+/// Runs filters that wait before the answer, while the rest of the request goes out.
+///
+/// # Errors
+/// The request ended meanwhile.
+async fn wait_for_filters<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink>(
+    env: Environment<'_>,
+    waiting: usize,
+    parts: &mut Parts<'_, '_, '_, B, R>,
+    source: &mut Filtered<'_, U>,
+    sink: &mut K,
+    upload: &mut Upload,
+) -> Result<(), End> {
+    // The filters have the exchange meanwhile.
+    let mut request_done = parts.exchange.request_done;
+    let cluster = parts.exchange.cluster.clone();
+    let answer = RefCell::new(source);
+    let mut ends = Ends {
+        body: &mut *parts.body,
+        reply: &mut *parts.reply,
+        timer: &mut *parts.timer,
+        deadlines: &mut *parts.deadlines,
+        request_done: &mut request_done,
+    };
+    let mut bytes = 0;
+    let look = |cx: &mut Context<'_>| {
+        let mut source = answer.borrow_mut();
+        if source.bytes() != bytes {
+            bytes = source.bytes();
+            ends.deadlines.idle.touch();
+        }
+        match source.failed() {
+            Some(StreamError::Overload) => return Poll::Ready(End::Failure(Failure::Overload)),
+            Some(error) => return Poll::Ready(End::Upstream(error)),
+            None => {}
+        }
+        if let Some(failure) = upload.poll(cx, ends.body, sink, ends.deadlines) {
+            return Poll::Ready(End::Failure(failure));
+        }
+        if let Poll::Ready(failure) = ends.poll(cx, false) {
+            return Poll::Ready(End::Failure(failure));
+        }
+        match gave_up(ends.deadlines, cluster.as_ref(), source.source()) {
+            true => Poll::Ready(End::Upstream(StreamError::Closed)),
+            false => Poll::Pending,
+        }
+    };
+    let waited = on_response_waiting(env, parts.exchange, waiting, &answer, look).await;
+    parts.exchange.request_done = request_done;
+    waited
+}
+
 /// Passes the answer's body on, while the rest of the request goes out.
 async fn answer_body<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink>(
     job: &Job<'_>,
     parts: &mut Parts<'_, '_, '_, B, R>,
-    upstream: &mut U,
+    source: &mut Filtered<'_, U>,
     sink: &mut K,
     upload: &mut Upload,
     tunnel: bool,
 ) -> Driven {
-    enum End {
-        Whole,
-        Upstream(StreamError),
-        Failure(Failure),
-    }
     let mut pump = Pump::default();
-    let stages = std::mem::take(&mut parts.exchange.response_content.stages);
-    let dropped = job.hcm().map(|hcm| &hcm.trailers_dropped);
-    let mut source = Filtered::response(upstream, dropped, stages);
     let mut half_closed = false;
     let end = poll_fn(|cx| {
         let before = pump.bytes;
-        let download = pump.poll(cx, &mut source, parts.reply);
+        let download = pump.poll(cx, source, parts.reply);
         if pump.bytes != before {
             parts.deadlines.idle.touch();
         }
@@ -299,15 +399,19 @@ async fn answer_body<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink>(
         if let Poll::Ready(failure) = poll_ends(cx, parts, tunnel) {
             return Poll::Ready(End::Failure(failure));
         }
-        match gave_up(parts, source.source()) {
+        match gave_up(parts.deadlines, parts.exchange.cluster.as_ref(), source.source()) {
             true => Poll::Ready(End::Upstream(StreamError::Closed)),
             false => Poll::Pending,
         }
     })
     .await;
-    let exchange = &mut *parts.exchange;
-    exchange.response_bytes = pump.bytes;
-    exchange.trailers = source.take_seen();
+    parts.exchange.response_bytes = pump.bytes;
+    parts.exchange.trailers = source.take_seen();
+    ended(job, parts.exchange, end, tunnel)
+}
+
+/// Notes how an answer ended.
+fn ended(job: &Job<'_>, exchange: &mut Exchange, end: End, tunnel: bool) -> Driven {
     match end {
         End::Whole if tunnel => Driven::Finished(Outcome::Tunnelled),
         End::Whole => Driven::Finished(Outcome::Complete),

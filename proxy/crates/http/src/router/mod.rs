@@ -21,9 +21,7 @@ use tokio::time::Instant;
 use crate::body::{BodyLength, StreamError};
 use crate::failure::Failure;
 use crate::h1::H1Error;
-use crate::hcm::{
-    Environment, Exchange, Facts, HcmRuntime, IdleWatch, Outcome, Reply, RequestBody, response_ops, send_head,
-};
+use crate::hcm::{Environment, Exchange, Facts, HcmRuntime, IdleWatch, Outcome, Reply, RequestBody, response_ops};
 use crate::head::{Fields, Known, Method, Protocol};
 use crate::pool::{Cluster, UpstreamHost, acquire_h1, acquire_h2};
 use crate::route::{Selected, ops, rewrite};
@@ -575,18 +573,8 @@ async fn until_ready<T, B: RequestBody, R: Reply>(
     .await
 }
 
-/// The answer's head on its way to the client: the router's own headers, the route's changes, filters. An answer to the
-/// proxy itself goes as it is.
-pub(crate) fn forward_head<R: Reply>(
-    job: &Job<'_>,
-    exchange: &mut Exchange,
-    reply: &mut R,
-    length: BodyLength,
-    now: Instant,
-) -> Result<(), StreamError> {
-    let Some(env) = job.client else {
-        return reply.send_head(&exchange.response, length);
-    };
+/// What the router and the route change of the answer's head on its way to a client.
+fn change_answer(env: Environment<'_>, exchange: &mut Exchange, now: Instant) {
     // What filters waited is not the upstream's time.
     let sent = exchange.passed.max(exchange.request_done.unwrap_or(exchange.begun));
     let took = now.duration_since(sent).as_millis();
@@ -600,7 +588,6 @@ pub(crate) fn forward_head<R: Reply>(
     }
     response_ops(exchange, env.connection);
     exchange.details = "via_upstream".into();
-    send_head(env, exchange, reply, length)
 }
 
 #[cfg(test)]

@@ -122,15 +122,8 @@ fn write_head(head: &RequestHead, facts: &Facts, writer: &mut H1Writer<'_>) {
     out.extend_from_slice(host);
     out.extend_from_slice(b"\r\n");
     head.fields.write(out);
-    let mut connection_te = false;
-    if head.fields.has_known(Known::Te) {
-        // RFC 9110 section 10.1.4: a sender of `te` names it in `connection`.
-        connection_te = true;
-    }
-    match (facts.upgrade, connection_te) {
-        (true, _) => out.extend_from_slice(b"connection: upgrade\r\n"),
-        (false, true) => out.extend_from_slice(b"connection: te\r\n"),
-        (false, false) => {}
+    if facts.upgrade {
+        out.extend_from_slice(b"connection: upgrade\r\n");
     }
     let framing = match facts.length {
         BodyLength::Empty | BodyLength::Tunnel => {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use heddle_config::filters;
 use heddle_config::snapshot::*;
-use heddle_http::{Clusters, DrainTrigger, HcmRuntime, HttpWorker, drain_host, serve};
+use heddle_http::{Clusters, DrainTrigger, HcmRuntime, HttpWorker, Overload, OverloadCounters, drain_host, serve};
 use heddle_net::ConnectionInfo;
 use heddle_telemetry::access_log::LogFiles;
 use heddle_telemetry::stats::Metric;
@@ -241,6 +241,7 @@ pub struct Proxy {
     pub address: SocketAddr,
     pub drain: DrainTrigger,
     pub worker: Rc<HttpWorker>,
+    pub overload: Rc<Overload>,
     reader: StatsReader,
 }
 
@@ -271,9 +272,10 @@ impl Proxy {
         let clusters: Rc<Clusters> = Rc::new(Clusters::new(Upstreams::new(), stats.clone(), drain_host, 1));
         clusters.update(&snapshot);
         let logs = LogFiles::start().expect("log thread").worker();
+        let overload = Overload::new(OverloadLimits::default(), OverloadCounters::new(&stats));
         let worker = HttpWorker::new(0, stats, logs, clusters, snapshot);
-        let hcm =
-            HcmRuntime::new(&worker, Arc::new(manager), direction, &"chain".into(), Rc::default()).expect("manager");
+        let shared = Rc::clone(&overload);
+        let hcm = HcmRuntime::new(&worker, Arc::new(manager), direction, &"chain".into(), shared).expect("manager");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
         let address = listener.local_addr().expect("address");
         let drain = DrainTrigger::new();
@@ -302,6 +304,7 @@ impl Proxy {
             address,
             drain,
             worker,
+            overload,
             reader,
         }
     }

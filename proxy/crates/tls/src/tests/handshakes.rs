@@ -6,9 +6,16 @@ async fn mutual_tls_fills_the_facts() {
     let root = Authority::root("root");
     let (server, client) = mutual(&root);
     let (accepted, dialled) = handshake(&server, &client).await;
-    let (_, facts) = accepted.expect("server side");
+    let (serving, facts) = accepted.expect("server side");
     let (stream, agreed) = dialled.expect("client side");
     assert!(stream.is_tls());
+    let pem = serving.peer_certificate_pem().expect("the client's certificate");
+    assert!(pem.starts_with("-----BEGIN CERTIFICATE-----\n"), "{pem}");
+    assert_ne!(
+        stream.peer_certificate_pem(),
+        Some(pem),
+        "each side's peer is the other"
+    );
     assert_eq!(facts.principal(), Some(CLIENT));
     let peer = facts.peer.expect("peer");
     assert_eq!(peer.subject, "CN=leaf");

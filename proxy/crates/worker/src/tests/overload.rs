@@ -1,4 +1,4 @@
-use heddle_config::snapshot::OverloadActionKind;
+use heddle_config::snapshot::{LoadShedPoint, OverloadActionKind};
 
 use super::*;
 
@@ -6,6 +6,10 @@ use super::*;
 async fn set(proxy: &Proxy, action: OverloadActionKind, state: f64) {
     let mut states = OverloadStates::default();
     states.set(action, state);
+    set_all(proxy, states).await;
+}
+
+async fn set_all(proxy: &Proxy, states: OverloadStates) {
     proxy.overload.send_replace(states);
     // One turn of each task is enough; nothing here waits for the clock.
     for _ in 0..100 {
@@ -39,6 +43,24 @@ fn connections_wait_while_none_are_accepted() {
         assert_eq!(of(&proxy, "envoy_listener_downstream_cx_total", address), Some(0.0));
         set(&proxy, OverloadActionKind::StopAcceptingConnections, 0.5).await;
         assert_eq!(ask(&mut waiting, "two").await, "TWO");
+    });
+}
+
+#[test]
+fn connections_are_shed() {
+    local(async {
+        let (proxy, address, bypassing) = proxy().await;
+        let mut states = OverloadStates::default();
+        states.shed(LoadShedPoint::TcpListenerAccept, 1.0);
+        set_all(&proxy, states).await;
+        let mut shed = TcpStream::connect(address).await.expect("connects");
+        assert!(is_closed(&mut shed).await);
+        assert_eq!(
+            of(&proxy, "envoy_listener_downstream_cx_overload_reject", address),
+            Some(1.0)
+        );
+        let mut other = TcpStream::connect(bypassing).await.expect("connects");
+        assert_eq!(ask(&mut other, "one").await, "ONE");
     });
 }
 

@@ -67,6 +67,10 @@ fn check_request(
         address: Some(address(connection.remote)),
         service: service.unwrap_or_default().to_owned(),
         principal: principal.unwrap_or_default(),
+        certificate: match &connection.peer_certificate {
+            Some(pem) if config.peer_certificate => url_encoded(pem),
+            _ => String::new(),
+        },
         ..attributes::Peer::default()
     };
     let destination = attributes::Peer {
@@ -97,6 +101,22 @@ fn check_request(
     pb::CheckRequest {
         attributes: Some(attributes),
     }
+}
+
+/// A certificate in PEM with whatever else is in there than letters, digits and dashes escaped, as the API wants it.
+fn url_encoded(pem: &str) -> String {
+    let mut out = String::with_capacity(pem.len() + pem.len() / 8);
+    for c in pem.chars() {
+        match c {
+            '\n' => out.push_str("%0A"),
+            ' ' => out.push_str("%20"),
+            '+' => out.push_str("%2B"),
+            '/' => out.push_str("%2F"),
+            '=' => out.push_str("%3D"),
+            c => out.push(c),
+        }
+    }
+    out
 }
 
 fn shown_metadata(config: &Config, request: &RequestHead) -> HashMap<String, Struct> {

@@ -1,0 +1,163 @@
+package objects
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	mesh "istio.io/api/mesh/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+
+	"heddle.io/heddle/control/cluster"
+)
+
+// The one ConfigMap that Heddle reads, in the root namespace, as Istio's.
+const (
+	MeshConfigName = "istio"
+	MeshConfigKey  = "mesh"
+)
+
+// maxMeshConfig bounds the text of the mesh's configuration, in bytes.
+const maxMeshConfig = 256 << 10
+
+func (c *checker) configMap(m *corev1.ConfigMap) {
+	if c.key.Namespace != cluster.GatewayNamespace || c.key.Name != MeshConfigName {
+		c.fail("metadata.name", "is not the mesh's configuration, which is the only ConfigMap that is read",
+			fmt.Sprintf("call it %s in namespace %s, or leave it out", MeshConfigName, cluster.GatewayNamespace))
+		return
+	}
+	for _, key := range sortedKeys(m.Data) {
+		if key != MeshConfigKey {
+			c.fail(joinKey("data", key), "is not supported", "remove it; the mesh's configuration is in data."+MeshConfigKey)
+		}
+	}
+	config, err := MeshConfig(m)
+	if err != nil {
+		c.fail("data."+MeshConfigKey, err.Error(), "write Istio's MeshConfig, for example extensionProviders: [...]")
+		return
+	}
+	config.ProtoReflect().Range(func(f protoreflect.FieldDescriptor, _ protoreflect.Value) bool {
+		if f.Name() != "extension_providers" {
+			c.fail("data."+MeshConfigKey+"."+f.JSONName(), "is not supported",
+				"remove it; of the mesh's configuration extensionProviders is read")
+		}
+		return true
+	})
+	seen := map[string]bool{}
+	for i, p := range config.ExtensionProviders {
+		at := fmt.Sprintf("data.%s.extensionProviders[%d]", MeshConfigKey, i)
+		switch {
+		case p.GetName() == "":
+			c.fail(at+".name", "missing", "give it the name that policies use")
+		case seen[p.GetName()]:
+			c.fail(at+".name", fmt.Sprintf("%q is another provider's name too", p.GetName()), "use another name")
+		}
+		seen[p.GetName()] = true
+		c.extensionProvider(at, p)
+	}
+}
+
+func (c *checker) extensionProvider(at string, p *mesh.MeshConfig_ExtensionProvider) {
+	switch {
+	case p.GetEnvoyExtAuthzHttp() != nil:
+		at, h := at+".envoyExtAuthzHttp", p.GetEnvoyExtAuthzHttp()
+		c.authorizer(at, h)
+		if h.PathPrefix != "" && !strings.HasPrefix(h.PathPrefix, "/") {
+			c.fail(at+".pathPrefix", fmt.Sprintf("%q does not begin with /", h.PathPrefix), "write a path")
+		}
+		for _, l := range []struct {
+			name   string
+			values []string
+		}{
+			{"includeHeadersInCheck", h.IncludeHeadersInCheck}, //nolint:staticcheck // Deprecated, and still Istio's.
+			{"includeRequestHeadersInCheck", h.IncludeRequestHeadersInCheck},
+			{"headersToUpstreamOnAllow", h.HeadersToUpstreamOnAllow},
+			{"headersToDownstreamOnDeny", h.HeadersToDownstreamOnDeny},
+			{"headersToDownstreamOnAllow", h.HeadersToDownstreamOnAllow},
+		} {
+			for i, v := range l.values {
+				c.wildcard(fmt.Sprintf("%s.%s[%d]", at, l.name, i), v)
+			}
+		}
+		for _, name := range sortedKeys(h.IncludeAdditionalHeadersInCheck) {
+			c.headerName(joinKey(at+".includeAdditionalHeadersInCheck", name), name)
+		}
+	case p.GetEnvoyExtAuthzGrpc() != nil:
+		c.authorizer(at+".envoyExtAuthzGrpc", p.GetEnvoyExtAuthzGrpc())
+	default:
+		c.fail(at, "is no provider that is supported", "use envoyExtAuthzHttp or envoyExtAuthzGrpc")
+	}
+}
+
+// authorizer is what both kinds of authorization servers have.
+type authorizer interface {
+	GetService() string
+	GetPort() uint32
+	GetStatusOnError() string
+	GetIncludeRequestBodyInCheck() *mesh.MeshConfig_ExtensionProvider_EnvoyExternalAuthorizationRequestBody
+}
+
+func (c *checker) authorizer(at string, a authorizer) {
+	switch namespace, host, two := strings.Cut(a.GetService(), "/"); {
+	case a.GetService() == "":
+		c.fail(at+".service", "missing", "name the service of the authorization server")
+	case strings.Contains(a.GetService(), "*") || two && (namespace == "" || host == "" || strings.Contains(host, "/")):
+		c.fail(at+".service", fmt.Sprintf("%q is not a service", a.GetService()), "write its host, or namespace/host")
+	}
+	c.port(at+".port", int64(a.GetPort()))
+	if s := a.GetStatusOnError(); s != "" {
+		if n, err := strconv.Atoi(s); err != nil || http.StatusText(n) == "" || n < 200 {
+			c.fail(at+".statusOnError", fmt.Sprintf("%q is not an HTTP status", s), "write for example 503")
+		}
+	}
+	if b := a.GetIncludeRequestBodyInCheck(); b != nil && b.MaxRequestBytes == 0 {
+		c.fail(at+".includeRequestBodyInCheck.maxRequestBytes", "missing", "say how much of a body the server is shown")
+	}
+}
+
+// MeshConfig reads the configuration of the mesh. Errors say what is wrong with the text.
+func MeshConfig(m *corev1.ConfigMap) (*mesh.MeshConfig, error) {
+	text := m.Data[MeshConfigKey]
+	if len(text) > maxMeshConfig {
+		return nil, fmt.Errorf("is larger than %d bytes", maxMeshConfig)
+	}
+	out := &mesh.MeshConfig{}
+	var node yaml.Node
+	if err := yaml.Unmarshal([]byte(text), &node); err != nil {
+		return nil, fmt.Errorf("is no YAML: %w", err)
+	}
+	if node.Kind == 0 {
+		return out, nil
+	}
+	if hasAliases(&node) {
+		// A few lines of them can stand for gigabytes.
+		return nil, fmt.Errorf("has aliases")
+	}
+	var value any
+	if err := node.Decode(&value); err != nil {
+		return nil, fmt.Errorf("is no YAML: %w", err)
+	}
+	converted, err := json.Marshal(value)
+	if err != nil {
+		return nil, fmt.Errorf("cannot be written as JSON: %w", err)
+	}
+	if err := protojson.Unmarshal(converted, out); err != nil {
+		// The library changes blanks at random, so that nobody compares the text, and counts lines of the JSON.
+		problem := strings.ReplaceAll(strings.TrimPrefix(err.Error(), "proto:"), "\u00a0", " ")
+		if _, after, found := strings.Cut(problem, "): "); found {
+			problem = after
+		}
+		return nil, fmt.Errorf("is no MeshConfig: %s", strings.TrimSpace(problem))
+	}
+	return out, nil
+}
+
+func hasAliases(n *yaml.Node) bool {
+	return n.Kind == yaml.AliasNode || slices.ContainsFunc(n.Content, hasAliases)
+}
