@@ -103,6 +103,8 @@ type Controller struct {
 	pending  map[objects.Key]bool
 	revised  map[objects.Key]int64
 	absorbed int64
+	// taken are the objects behind revised, as the model has them.
+	taken map[objects.Key]*objects.Object
 	// remesh says that clusters or global namespaces are among them.
 	remesh bool
 	// advanced is closed when more of the store has been read.
@@ -127,7 +129,7 @@ func Run(ctx context.Context, config Config) error {
 	c := &Controller{
 		config: config, log: config.Log, started: time.Now(),
 		instances: registry.NewInstances(), answered: make(chan struct{}, 1), changed: make(chan struct{}, 1), restatus: make(chan struct{}, 1),
-		objects: map[objects.Key]*objects.Object{}, pending: map[objects.Key]bool{}, revised: map[objects.Key]int64{}, remesh: true, advanced: make(chan struct{}), reports: map[string]client.Report{}, renamed: make(chan struct{}),
+		objects: map[objects.Key]*objects.Object{}, pending: map[objects.Key]bool{}, revised: map[objects.Key]int64{}, taken: map[objects.Key]*objects.Object{}, remesh: true, advanced: make(chan struct{}), reports: map[string]client.Report{}, renamed: make(chan struct{}),
 	}
 	for _, dir := range []string{config.Cluster.Data(), config.Cluster.Run()} {
 		if err := os.MkdirAll(dir, 0o711); err != nil {
@@ -398,7 +400,7 @@ func (c *Controller) absorb() {
 	c.mu.Lock()
 	for key := range c.pending {
 		o := c.objects[key]
-		change.Objects[key], c.revised[key] = o, 0
+		change.Objects[key], c.taken[key], c.revised[key] = o, o, 0
 		if o != nil {
 			c.revised[key] = o.Revision
 		}
@@ -423,8 +425,8 @@ func (c *Controller) update(replicas []registry.Change) {
 		}
 	}
 	c.mu.Lock()
-	revised, revision := c.revised, c.absorbed
-	c.revised = map[objects.Key]int64{}
+	revised, taken, revision := c.revised, c.taken, c.absorbed
+	c.revised, c.taken = map[objects.Key]int64{}, map[objects.Key]*objects.Object{}
 	var all []*objects.Object
 	remesh := c.remesh
 	if c.remesh = false; remesh {
@@ -440,7 +442,7 @@ func (c *Controller) update(replicas []registry.Change) {
 	addresses, problem := c.assign(c.model.GlobalHosts())
 	before, mesh := c.wanted, c.model.Update(resolve.Change{Addresses: addresses})
 	c.wanted = mesh
-	c.stage(mesh, revised)
+	c.stage(mesh, taken)
 	c.push(push.Update{Revision: revision, Revised: revised})
 	c.step()
 	c.mu.Lock()
