@@ -107,6 +107,8 @@ type Controller struct {
 	pending  map[objects.Key]bool
 	revised  map[objects.Key]objects.Version
 	absorbed int64
+	// taken are the objects behind revised, as the model has them.
+	taken map[objects.Key]*objects.Object
 	// remesh says that clusters or global namespaces are among them.
 	remesh  bool
 	reports map[string]client.Report
@@ -129,7 +131,7 @@ func Run(ctx context.Context, config Config) error {
 	c := &Controller{
 		config: config, log: config.Log, started: time.Now(),
 		instances: registry.NewInstances(), answered: make(chan struct{}, 1), changed: make(chan struct{}, 1), restatus: make(chan struct{}, 1),
-		objects: map[objects.Key]*objects.Object{}, pending: map[objects.Key]bool{}, revised: map[objects.Key]objects.Version{}, remesh: true, reports: map[string]client.Report{}, renamed: make(chan struct{}),
+		objects: map[objects.Key]*objects.Object{}, pending: map[objects.Key]bool{}, revised: map[objects.Key]objects.Version{}, taken: map[objects.Key]*objects.Object{}, remesh: true, reports: map[string]client.Report{}, renamed: make(chan struct{}),
 	}
 	for _, dir := range []string{config.Cluster.Data(), config.Cluster.Run()} {
 		if err := os.MkdirAll(dir, 0o711); err != nil {
@@ -340,7 +342,7 @@ func (c *Controller) absorb() {
 	c.mu.Lock()
 	for key := range c.pending {
 		o := c.objects[key]
-		change.Objects[key], c.revised[key] = o, ""
+		change.Objects[key], c.taken[key], c.revised[key] = o, o, ""
 		if o != nil {
 			c.revised[key] = o.Version
 		}
@@ -365,8 +367,8 @@ func (c *Controller) update(replicas []registry.Change) {
 		}
 	}
 	c.mu.Lock()
-	revised, revision := c.revised, c.absorbed
-	c.revised = map[objects.Key]objects.Version{}
+	revised, taken, revision := c.revised, c.taken, c.absorbed
+	c.revised, c.taken = map[objects.Key]objects.Version{}, map[objects.Key]*objects.Object{}
 	var all []*objects.Object
 	remesh := c.remesh
 	if c.remesh = false; remesh {
@@ -382,7 +384,7 @@ func (c *Controller) update(replicas []registry.Change) {
 	addresses, problem := c.assign(c.model.GlobalHosts())
 	before, mesh := c.wanted, c.model.Update(resolve.Change{Addresses: addresses})
 	c.wanted = mesh
-	c.stage(mesh, revised)
+	c.stage(mesh, taken)
 	c.push(push.Update{Revision: revision, Revised: revised})
 	c.step()
 	c.mu.Lock()

@@ -1,8 +1,6 @@
 package controller
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -36,8 +34,8 @@ type staging struct {
 	before map[stage.Generation]map[objects.Key]*objects.Object
 	// objects are those that the newest generation is made of, of the kinds that clients go by.
 	objects map[objects.Key]*objects.Object
-	// written is what the file holds.
-	written []byte
+	// unkept says that the file may not hold what it should.
+	unkept bool
 }
 
 func newStaging(file string, limit time.Duration, log *slog.Logger) *staging {
@@ -47,22 +45,14 @@ func newStaging(file string, limit time.Duration, log *slog.Logger) *staging {
 	return &staging{file: file, limits: stage.Limits{Answer: limit, Connect: translate.ConnectTimeout}, log: log}
 }
 
-// stage has what the objects come to take its way to the proxies. Only the loop may call it, as all of the following.
-func (c *Controller) stage(mesh *model.Mesh, revised map[objects.Key]objects.Version) {
-	c.mu.Lock()
-	all := c.objects
-	if c.staging.machine != nil {
-		all = make(map[objects.Key]*objects.Object, len(revised))
-		for key := range revised {
-			all[key] = c.objects[key]
-		}
-	}
-	defer c.mu.Unlock()
-	if c.staging.machine != nil {
-		c.staging.want(mesh, all)
+// stage has what the objects come to take its way to the proxies; changed are those that changed, nil for one that is gone.
+// Only the loop may call it, as all of the following.
+func (c *Controller) stage(mesh *model.Mesh, changed map[objects.Key]*objects.Object) {
+	if c.staging.machine == nil {
+		c.staging.start(mesh, changed, c.model.With)
 		return
 	}
-	c.staging.start(mesh, all, c.model.With)
+	c.staging.want(mesh, changed)
 }
 
 // push sends what is in force.
@@ -152,7 +142,8 @@ type keptObject struct {
 // by rebuild, which is given objects to have in place of those that are there; nil for none.
 func (s *staging) start(mesh *model.Mesh, all map[objects.Key]*objects.Object, rebuild func(map[objects.Key]*objects.Object) *model.Mesh) {
 	s.objects = maps.Clone(all)
-	maps.DeleteFunc(s.objects, func(key objects.Key, _ *objects.Object) bool { return !goneBy(key) })
+	maps.DeleteFunc(s.objects, func(key objects.Key, o *objects.Object) bool { return o == nil || !goneBy(key) })
+	s.unkept = true
 	s.newest, s.meshes, s.before = 1, map[stage.Generation]*model.Mesh{1: mesh}, map[stage.Generation]map[objects.Key]*objects.Object{}
 	s.machine = stage.New(s.limits, s.newest, 0)
 	var left kept
@@ -222,9 +213,10 @@ func (s *staging) want(mesh *model.Mesh, changed map[objects.Key]*objects.Object
 	}
 	in := s.machine.InForce()
 	for key, o := range changed {
-		if !goneBy(key) {
+		if !goneBy(key) || sameVersion(o, s.objects[key]) {
 			continue
 		}
+		s.unkept = true
 		for _, g := range in.Accepted {
 			if s.before[g] == nil {
 				s.before[g] = map[objects.Key]*objects.Object{}
@@ -247,7 +239,11 @@ func (s *staging) inForce() (clients, servers *model.Mesh) {
 	if in.Clients != in.Wanted {
 		clients = clients.AsClientsOf(s.meshes[in.Clients])
 	}
-	both := *s.meshes[in.Wanted]
+	servers = s.meshes[in.Wanted]
+	if len(in.Accepted) == 0 {
+		return clients, servers
+	}
+	both := *servers
 	for _, g := range in.Accepted {
 		both.Accepted = append(both.Accepted, s.meshes[g])
 	}
@@ -265,6 +261,7 @@ func (s *staging) look(now time.Time, proxies []stage.Proxy) bool {
 	before := s.machine.Status(now)
 	changed := s.machine.Look(now, proxies)
 	if changed {
+		s.unkept = true
 		s.tidy()
 	}
 	after := s.machine.Status(now)
@@ -289,6 +286,9 @@ func (s *staging) tidy() {
 
 // keep writes what the next controller needs to know, before proxies are sent what it is about.
 func (s *staging) keep() {
+	if !s.unkept {
+		return
+	}
 	in := s.machine.InForce()
 	var now kept
 	list := func(g stage.Generation) []keptObject {
@@ -313,15 +313,11 @@ func (s *staging) keep() {
 		}
 	}
 	slices.SortFunc(now.Rules, func(a, b *objects.Object) int { return strings.Compare(a.Key().String(), b.Key().String()) })
-	content, err := json.Marshal(now)
-	if err == nil && !bytes.Equal(content, s.written) {
-		err = durable.Write(s.file, content, 0o600)
-	}
-	if err != nil {
+	if err := durable.WriteJSON(s.file, now, 0o600); err != nil {
 		s.log.Warn("a restart would put the change that is under way into force at once: it cannot be kept", "error", err)
 		return
 	}
-	s.written = content
+	s.unkept = false
 }
 
 // stageView is what statuses say of a change.

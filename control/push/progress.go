@@ -92,19 +92,16 @@ func (p *Pusher) Owed() []stage.Proxy {
 		if !current {
 			continue
 		}
-		one := stage.Proxy{ID: member.node.ID(), Owes: owes, Serves: member.node.Type == translate.Sidecar}
-		if !member.node.Heddle {
-			one.Lag = stockLag
-		}
+		one := stage.Proxy{ID: member.node.ID(), Owes: owes, Serves: member.node.Type == translate.Sidecar, Lag: secretsLag}
 		out = append(out, one)
 	}
 	return out
 }
 
-// stockLag is how long a stock Envoy may go on with what it had after it has acknowledged something else: it answers once
-// the main thread has read it, before listeners have the secrets that they wait for, and before its workers have it. It
-// says nowhere when that is over. heddle-proxy answers when its workers have it.
-const stockLag = time.Second
+// secretsLag is how long a proxy may go on with what it had after it has acknowledged something else. Both heddle-proxy and a
+// stock Envoy acknowledge a listener that waits for secrets which its agent is still to give it, as the first one with TLS
+// does; a stock Envoy, besides, acknowledges before its workers have it. Neither says when that is over.
+const secretsLag = time.Second
 
 // count adds how far the proxies of a group are with these objects.
 func (p *Pusher) count(all []Progress, g *group, sources []int32) {

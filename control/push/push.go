@@ -121,7 +121,11 @@ func (p *Pusher) Update(u Update) int64 {
 		cause = "model"
 		changes, moves = p.changeAll(nil, nil), p.regroup(nil)
 	} else {
-		clients, servers := model.Differ(before, p.mesh), model.Differ(servedBefore, p.served)
+		clients := model.Differ(before, p.mesh)
+		servers := clients
+		if before != servedBefore || p.mesh != p.served {
+			servers = model.Differ(servedBefore, p.served)
+		}
 		accepted := slices.Equal(servedBefore.Accepted, p.served.Accepted)
 		switch {
 		case accepted && clients.EndpointsAlone() && servers.EndpointsAlone():

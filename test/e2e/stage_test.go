@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -146,6 +147,34 @@ func TestMutualTLSSwitchedUnderLoad(t *testing.T) {
 				change(t, fmt.Sprintf(mutualTLS, modes[n]), switched(n, "peerauthentication/mtls-pinnacle")...)
 			})
 		})
+	})
+}
+
+// The controller is killed at once after each switch, and again a little later: the next one goes on where it was.
+func TestControllerKilledWhileMutualTLSIsSwitched(t *testing.T) {
+	t.Cleanup(func() {
+		must(t, "apply", "-f", "../../demo/boutique/manifests/")
+		must(t, "check", "--wait", "90s")
+	})
+	withoutLimits(t)
+	retriesOff(t)
+	modes := []string{"DISABLE", "STRICT"}
+	underLoad(t, len(modes), func(n int) {
+		client := map[string]string{"DISABLE": "DISABLE", "STRICT": "ISTIO_MUTUAL"}[modes[n]]
+		change(t, fmt.Sprintf(mutualTLS+mutualTLSRule, modes[n], client))
+		for range 2 {
+			before := controllerPID(t)
+			if err := syscall.Kill(before, syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			harness.Eventually(t, 30*time.Second, "another controller", func() error {
+				_, err := heddle("get", "services", "-n", harness.ShopSpace)
+				return err
+			})
+		}
+		for _, name := range []string{"peerauthentication/mtls-pinnacle", "destinationrule/mtls-pinnacle-rule"} {
+			harness.Eventually(t, 60*time.Second, name+" is programmed", func() error { return programmed(name) })
+		}
 	})
 }
 
