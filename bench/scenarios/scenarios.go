@@ -53,6 +53,7 @@ var All = []Scenario{
 	proxyScenario("h2", "HTTP/2 over TLS to HTTP/1.1, 8 connections with 32 streams each", proxyWork{Work: peers.Work{TLS: "ecdsa", HTTP2: true}, connections: 8, streams: 32}),
 	proxyScenario("tls-rsa-new", "HTTPS, RSA-2048, a new connection for each request, 32 at a time", proxyWork{Work: peers.Work{TLS: "rsa"}, connections: 32, closing: true}),
 	proxyScenario("tls-ecdsa-new", "HTTPS, ECDSA P-256, a new connection for each request, 32 at a time", proxyWork{Work: peers.Work{TLS: "ecdsa"}, connections: 32, closing: true}),
+	{Name: "kernels", Summary: "private RSA operations per second of one thread, eight at a time, against BoringSSL, AWS-LC and OpenSSL", Run: kernels},
 	{Name: "p8", Summary: "the controller: from a change to the last proxy's acknowledgement, connecting, memory", Run: controlPlane},
 }
 

@@ -1,0 +1,55 @@
+//! Which kernels run, decided once.
+
+#[cfg(target_arch = "x86_64")]
+use crate::ifma::Ifma;
+use crate::portable::Portable;
+use crate::rsa::{self, BatchError, Operation, OperationError};
+
+/// The kernels of one kind of processor.
+#[derive(Clone, Copy, Debug)]
+pub struct Engine(Kind);
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    #[cfg(target_arch = "x86_64")]
+    Ifma(Ifma),
+    Portable(Portable),
+}
+
+impl Engine {
+    /// The vector kernels, or none where the processor or the operating system lacks AVX-512 IFMA.
+    pub fn detect() -> Option<Self> {
+        #[cfg(target_arch = "x86_64")]
+        {
+            Ifma::detect().map(|kernels| Self(Kind::Ifma(kernels)))
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        {
+            None
+        }
+    }
+
+    /// The twin on plain integers, for tests: it is correct anywhere, and slow.
+    pub fn portable() -> Self {
+        Self(Kind::Portable(Portable))
+    }
+
+    /// Raises each input to its key's private exponent (RSASP1 and RSADP of RFC 8017), in constant time for the key and
+    /// the input's value. Results are in the order of `operations` and as long as the modulus.
+    ///
+    /// `random` must fill its argument from a cryptographically secure source; blinding is drawn from it.
+    ///
+    /// # Errors
+    /// [`BatchError`] when the batch as a whole cannot be done; [`OperationError`] for single operations.
+    pub fn private_operations(
+        &self,
+        operations: &[Operation<'_>],
+        random: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<Vec<Result<Vec<u8>, OperationError>>, BatchError> {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Kind::Ifma(kernels) => rsa::run(kernels, operations, random),
+            Kind::Portable(kernels) => rsa::run(kernels, operations, random),
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! Eight private RSA operations side by side: the vector arithmetic behind a TLS handshake's signature.
+//!
+//! A batch of one to eight operations, with any keys of one size, costs the same: each has a 64-bit lane of AVX-512
+//! vectors for itself, and numbers are kept in 52-bit digits, which is what the IFMA instructions multiply. Where the
+//! processor has no IFMA the same code runs on plain integers ([`Engine::portable`]), much slower than a software library:
+//! it is there for tests.
+//!
+//! No branch and no address depends on a secret: table look-ups read the whole table, inputs and exponents are blinded.
+//! Each result is raised to the public exponent and compared before it is given out. The decisions are in
+//! `docs/design/0017-multibuffer-rsa.md`.
+
+mod engine;
+#[cfg(target_arch = "x86_64")]
+mod ifma;
+mod kernels;
+mod lanes;
+mod limbs;
+mod montgomery;
+mod portable;
+mod rsa;
+#[cfg(test)]
+mod twins;
+
+pub use engine::Engine;
+pub use lanes::LANES;
+pub use rsa::{BatchError, KeyError, KeySize, Operation, OperationError, RsaComponents, RsaPrivateKey};

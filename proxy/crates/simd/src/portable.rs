@@ -1,0 +1,95 @@
+//! The kernels on any processor, a lane at a time: the twin that tests hold the vector code against.
+
+use crate::kernels::{Kernels, Scratch};
+use crate::lanes::{DIGIT_BITS, DIGIT_MASK, Lanes};
+use crate::montgomery::{self, Modulus, Vector};
+
+#[derive(Clone, Copy)]
+struct Words([u64; 8]);
+
+impl Words {
+    #[inline(always)]
+    fn each(self, f: impl Fn(usize, u64) -> u64) -> Self {
+        Self(std::array::from_fn(|lane| f(lane, self.0[lane])))
+    }
+}
+
+fn product(a: u64, b: u64) -> u128 {
+    u128::from(a & DIGIT_MASK) * u128::from(b & DIGIT_MASK)
+}
+
+impl Vector for Words {
+    const WRITTEN_OUT: usize = 0;
+
+    fn splat(word: u64) -> Self {
+        Self([word; 8])
+    }
+
+    fn load(from: &Lanes) -> Self {
+        Self(from.0)
+    }
+
+    fn store(self, to: &mut Lanes) {
+        to.0 = self.0;
+    }
+
+    fn add(self, other: Self) -> Self {
+        self.each(|lane, word| word.wrapping_add(other.0[lane]))
+    }
+
+    fn add_low(self, a: Self, b: Self) -> Self {
+        self.each(|lane, word| word.wrapping_add(product(a.0[lane], b.0[lane]) as u64 & DIGIT_MASK))
+    }
+
+    fn add_high(self, a: Self, b: Self) -> Self {
+        self.each(|lane, word| word.wrapping_add((product(a.0[lane], b.0[lane]) >> DIGIT_BITS) as u64))
+    }
+
+    fn carry(self) -> Self {
+        self.each(|_, word| word >> DIGIT_BITS)
+    }
+
+    fn digit(self) -> Self {
+        self.each(|_, word| word & DIGIT_MASK)
+    }
+
+    fn select(self, other: Self, index: Self, position: u64) -> Self {
+        self.each(|lane, word| {
+            let difference = index.0[lane] ^ position;
+            // All ones when the difference is zero: only then does its negative have no top bit of the two.
+            let equal = ((difference | difference.wrapping_neg()) >> 63).wrapping_sub(1);
+            word ^ ((word ^ other.0[lane]) & equal)
+        })
+    }
+}
+
+/// The portable kernels.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Portable;
+
+impl Kernels for Portable {
+    fn multiply<const N: usize>(
+        self,
+        out: &mut [Lanes; N],
+        a: &[Lanes; N],
+        b: &[Lanes; N],
+        modulus: &Modulus<N>,
+        scratch: &mut Scratch<N>,
+    ) {
+        montgomery::multiply::<Words, N>(out, a, b, modulus, scratch);
+    }
+
+    fn square<const N: usize>(
+        self,
+        out: &mut [Lanes; N],
+        a: &[Lanes; N],
+        modulus: &Modulus<N>,
+        scratch: &mut Scratch<N>,
+    ) {
+        montgomery::square::<Words, N>(out, a, modulus, scratch);
+    }
+
+    fn pick<const N: usize>(self, out: &mut [Lanes; N], table: &[[Lanes; N]], index: &Lanes, part: usize) {
+        montgomery::pick::<Words, N>(out, table, index, part);
+    }
+}

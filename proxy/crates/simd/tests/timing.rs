@@ -1,0 +1,98 @@
+//! Looks for timing that depends on secrets, by the method of dudect (Reparaz, Balasch, Verbauwhede 2017): two classes of
+//! inputs in random order, Welch's t-test on their times, the slowest measurements cropped.
+//!
+//! It needs a quiet machine and minutes, so it runs on demand:
+//! `HEDDLE_RSA_TIMING=20000 cargo test --release -p heddle-simd --test timing -- --nocapture`, with the number of batches
+//! per comparison.
+
+mod support;
+
+use std::time::Instant;
+
+use heddle_simd::{Engine, KeySize, Operation, RsaPrivateKey};
+use support::{Pair, blinding};
+
+/// The method's bound: over it there is certainly a difference.
+const CERTAIN: f64 = 10.0;
+
+#[test]
+fn time_does_not_depend_on_input_or_key() {
+    let Ok(batches) = std::env::var("HEDDLE_RSA_TIMING") else {
+        println!("skipped: set HEDDLE_RSA_TIMING to a number of batches, on a quiet machine");
+        return;
+    };
+    let batches: usize = batches.parse().expect("HEDDLE_RSA_TIMING is a number");
+    let engine = Engine::detect().expect("timing is a promise of the AVX-512 IFMA kernels; this processor has none");
+    let mut random = fastrand::Rng::with_seed(7);
+    let keys = [Pair::new(KeySize::Rsa2048, 65537), Pair::new(KeySize::Rsa2048, 65537)];
+    let bytes = KeySize::Rsa2048.bytes();
+    // The class is fixed or random; only what is measured between the two clock readings differs with it.
+    let inputs = compare(engine, batches, |fixed| {
+        let input = if fixed {
+            vec![0; bytes]
+        } else {
+            keys[0].input(&mut random)
+        };
+        (&keys[0].key, input)
+    });
+    let mut random = fastrand::Rng::with_seed(8);
+    let other_key = compare(engine, batches, |first| {
+        let pair = &keys[usize::from(!first)];
+        let mut input = keys[0].input(&mut random);
+        input[0] = 0;
+        (&pair.key, input)
+    });
+    println!("t: zero against random inputs {inputs:.2}, one key against another {other_key:.2}");
+    assert!(inputs.abs() < CERTAIN && other_key.abs() < CERTAIN);
+}
+
+fn compare<'a>(engine: Engine, batches: usize, mut class: impl FnMut(bool) -> (&'a RsaPrivateKey, Vec<u8>)) -> f64 {
+    let mut order = fastrand::Rng::with_seed(9);
+    let mut draw = blinding(10);
+    let mut times = Vec::with_capacity(batches);
+    for _ in 0..batches {
+        let first = order.bool();
+        let (key, input) = class(first);
+        let operations = [Operation { key, input: &input }; 8];
+        let begin = Instant::now();
+        let results = engine.private_operations(&operations, &mut draw).expect("a good batch");
+        let time = begin.elapsed().as_secs_f64();
+        assert!(results.iter().all(Result::is_ok));
+        times.push((first, time));
+    }
+    // What an interrupt, or a fresh pair of blinding factors, stretched says nothing.
+    let mut sorted: Vec<_> = times.iter().map(|(_, time)| *time).collect();
+    sorted.sort_by(f64::total_cmp);
+    let limit = sorted[sorted.len() * 9 / 10];
+    let of = |class| {
+        times
+            .iter()
+            .filter(move |(c, t)| *c == class && *t <= limit)
+            .map(|(_, t)| *t)
+    };
+    welch(of(true), of(false))
+}
+
+fn welch(a: impl Iterator<Item = f64>, b: impl Iterator<Item = f64>) -> f64 {
+    let ((mean_a, error_a), (mean_b, error_b)) = (moments(a), moments(b));
+    (mean_a - mean_b) / (error_a + error_b).sqrt()
+}
+
+/// Mean, and variance of the mean.
+fn moments(values: impl Iterator<Item = f64>) -> (f64, f64) {
+    let values: Vec<_> = values.collect();
+    let count = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (count - 1.0);
+    (mean, variance / count)
+}
+
+/// The test can fail: it finds a difference of a thousandth in noise ten times as large.
+#[test]
+fn the_statistic_finds_a_difference() {
+    let mut random = fastrand::Rng::with_seed(11);
+    let mut noisy = |mean: f64| (0..20_000).map(|_| mean + random.f64() * 0.01).collect::<Vec<_>>();
+    let (a, b, c) = (noisy(1.0), noisy(1.001), noisy(1.0));
+    assert!(welch(a.iter().copied(), b.iter().copied()).abs() > CERTAIN);
+    assert!(welch(a.iter().copied(), c.iter().copied()).abs() < 5.0);
+}
