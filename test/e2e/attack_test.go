@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -95,34 +96,15 @@ func TestAttacksFromInside(t *testing.T) {
 
 	for name, user := range map[string]string{"a user of its own": "", "root": ", user: root"} {
 		t.Run(name, func(t *testing.T) {
-			must(t, "apply", "-f", harness.WriteFile(t, manifest(false, strings.Fields(name)[0], user)))
-			t.Cleanup(func() { must(t, "apply", "-f", harness.WriteFile(t, manifest(true, "pause", ""))) })
 			log := filepath.Join(c.Logs(), "attacked", "attacker-0", "app.log")
 			before := size(log)
-			var said string
-			harness.Eventually(t, 120*time.Second, "the attacker's end", func() error {
-				content, err := os.ReadFile(log)
-				if err != nil || int64(len(content)) < before {
-					return fmt.Errorf("%d bytes: %w", len(content), err)
-				}
-				if said = string(content[before:]); !strings.Contains(said, "\ndone\n") {
-					return errors.New("it is at work: " + said[max(0, len(said)-300):])
-				}
-				return nil
-			})
-			found := verdicts(t, said)
-			if len(found) != len(attempts) || len(found) < 40 {
-				t.Errorf("%d attempts of %d", len(found), len(attempts))
-			}
-			for _, a := range attempts {
-				if refusal, made := found[a.name]; !made || refusal == "" {
-					t.Errorf("%s: succeeded", a.name)
-				} else {
-					t.Logf("%-50s %s", a.name, refusal)
-				}
-			}
+			must(t, "apply", "-f", harness.WriteFile(t, manifest(false, strings.Fields(name)[0], user)))
+			t.Cleanup(func() { must(t, "apply", "-f", harness.WriteFile(t, manifest(true, "pause", ""))) })
+			said := awaitDone(t, log, before)
+			judge(t, said)
 		})
 	}
+	t.Run("a proxy", func(t *testing.T) { proxyAttacks(t, c, at, self) })
 	t.Run("without a sandbox", func(t *testing.T) {
 		knowledge, err := json.Marshal(at)
 		if err != nil {
@@ -149,6 +131,77 @@ func TestAttacksFromInside(t *testing.T) {
 		t.Logf("%d of %d attempts are shown to work without a sandbox", shown, len(attempts))
 	})
 	must(t, "check")
+}
+
+// proxyAttacks has the attacker stand in for its workload's proxy, as one that was taken over. Its own socket is its own.
+func proxyAttacks(t *testing.T, c cluster.Cluster, at targets, self string) {
+	// Proxies get no environment: a script sets it, in a directory that they see.
+	dir, err := os.MkdirTemp("/opt", "heddle-e2e-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	knowledge, err := json.Marshal(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, copied := filepath.Join(dir, "proxy"), filepath.Join(dir, "attacker")
+	content, err := os.ReadFile(self)
+	if err != nil {
+		t.Fatal(err)
+	}
+	script := fmt.Sprintf("#!/bin/sh\n%s='%s' exec %s\n", attackEnvironment, knowledge, copied)
+	if err := errors.Join(os.Chmod(dir, 0o755), os.WriteFile(program, []byte(script), 0o755), os.WriteFile(copied, content, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	log := filepath.Join(c.Logs(), "attacked", "attacker-0", "proxy.log")
+	before := size(log)
+	must(t, "apply", "-f", harness.WriteFile(t, fmt.Sprintf(`apiVersion: heddle.io/v1alpha1
+kind: Workload
+metadata: { name: attacker, namespace: attacked, annotations: { heddle.io/proxy-path: %s, heddle.io/stopped: "false" } }
+spec: { command: [sleep, "100000"] }
+`, program)))
+	said := awaitDone(t, log, before)
+	judge(t, said, "connect to the own proxy's socket of the agent")
+}
+
+// awaitDone returns what an attacker has said behind what was in its log before.
+func awaitDone(t *testing.T, log string, before int64) string {
+	t.Helper()
+	var said string
+	harness.Eventually(t, 120*time.Second, "the attacker's end", func() error {
+		content, err := os.ReadFile(log)
+		if err != nil || int64(len(content)) < before {
+			return fmt.Errorf("%d bytes: %w", len(content), err)
+		}
+		if said = string(content[before:]); !strings.Contains(said, "\ndone\n") {
+			return errors.New("it is at work: " + said[max(0, len(said)-300):])
+		}
+		return nil
+	})
+	return said
+}
+
+// judge holds what an attacker said against what it may: nothing but its own.
+func judge(t *testing.T, said string, own ...string) {
+	t.Helper()
+	found := verdicts(t, said)
+	if len(found) != len(attempts) || len(found) < 40 {
+		t.Errorf("%d attempts of %d", len(found), len(attempts))
+	}
+	for _, a := range attempts {
+		refusal, made := found[a.name]
+		switch {
+		case slices.Contains(own, a.name):
+			if !made || refusal != "" {
+				t.Errorf("%s: %s", a.name, refusal)
+			}
+		case !made || refusal == "":
+			t.Errorf("%s: succeeded", a.name)
+		default:
+			t.Logf("%-50s %s", a.name, refusal)
+		}
+	}
 }
 
 func verdicts(t *testing.T, said string) map[string]string {

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -88,13 +89,19 @@ func reads(path func(targets) string) func(targets) error {
 	}
 }
 
-func lists(path func(targets) string) func(targets) error {
+// lists says whether a directory can be listed and has something in it, but the way to what is the attacker's.
+func lists(path func(targets) string, own ...string) func(targets) error {
 	return func(at targets) error {
 		entries, err := os.ReadDir(path(at))
-		if err == nil && len(entries) == 0 {
-			return errNothing
+		if err != nil {
+			return err
 		}
-		return err
+		for _, e := range entries {
+			if !slices.Contains(own, e.Name()) {
+				return nil
+			}
+		}
+		return errNothing
 	}
 }
 
@@ -308,7 +315,8 @@ var attempts = []attempt{
 		return nil
 	}, false},
 
-	{"list the cluster's runtime directory", lists(func(at targets) string { return at.Run }), true},
+	{"list the cluster's runtime directory", lists(func(at targets) string { return at.Run }, "workloads"), true},
+	{"list the others' directories", lists(func(at targets) string { return at.Run + "/workloads/attacked" }, "attacker-0"), true},
 	{"list the cluster's data", lists(func(at targets) string { return at.Data }), true},
 	{"list the keys of the authority", lists(func(at targets) string { return at.Data + "/ca" }), true},
 	{"list the store", lists(func(at targets) string { return at.Data + "/store" }), false},
@@ -317,7 +325,7 @@ var attempts = []attempt{
 	{"read another's log", reads(func(at targets) string { return at.Log }), true},
 	{"read the machine's passwords", reads(func(targets) string { return "/etc/shadow" }), true},
 	{"list root's home", lists(func(targets) string { return "/root" }), true},
-	{"list the machine's runtime directory", lists(func(targets) string { return "/run" }), true},
+	{"list the machine's runtime directory", lists(func(targets) string { return "/run" }, "heddle"), true},
 	{"read a file in the machine's /tmp", reads(func(at targets) string { return at.Secret }), true},
 	{"read it below the first process's root", reads(func(at targets) string { return "/proc/1/root" + at.Secret }), false},
 	{"read the machine's memory", opens("/proc/kcore", unix.O_RDONLY), false},
