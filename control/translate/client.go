@@ -395,7 +395,7 @@ func (c *Client) settleTables(g *generator, made map[string]*share, ports map[ui
 		if len(t.rows) == 0 {
 			ports[port] = true
 		}
-		if !ports[port] && !same && !(foreign && port == foreignPort) {
+		if !ports[port] && !same && (!foreign || port != foreignPort) {
 			t.routes = g.routeTable(port, t.rows, t.foreign)
 			delta.Set.Routes = append(delta.Set.Routes, t.routes)
 		}

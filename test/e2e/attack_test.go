@@ -104,7 +104,11 @@ func TestAttacksFromInside(t *testing.T) {
 			judge(t, said)
 		})
 	}
-	t.Run("a proxy", func(t *testing.T) { proxyAttacks(t, c, at, self) })
+	t.Run("a proxy", func(t *testing.T) {
+		proxyAttacks(t, c, at, self)
+		// With a proxy of its own again, and at rest.
+		must(t, "apply", "-f", harness.WriteFile(t, manifest(true, "pause", "")))
+	})
 	t.Run("without a sandbox", func(t *testing.T) {
 		knowledge, err := json.Marshal(at)
 		if err != nil {
@@ -248,17 +252,7 @@ func awaitReplica(t *testing.T, namespace, workload string) harness.Replica {
 // program is the process that a sandbox's first one started.
 func program(t *testing.T, pid int) int {
 	t.Helper()
-	out, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
-	children := strings.Fields(string(out))
-	if err != nil || len(children) == 0 {
-		// The first process's thread that started it may be another one.
-		out, err = exec.Command("pgrep", "-P", strconv.Itoa(pid)).Output()
-		children = strings.Fields(string(out))
-	}
-	if err != nil || len(children) == 0 {
-		t.Fatalf("process %d started nothing: %v", pid, err)
-	}
-	child, err := strconv.Atoi(children[0])
+	child, err := harness.StartedBy(pid)
 	if err != nil {
 		t.Fatal(err)
 	}

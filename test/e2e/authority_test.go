@@ -166,7 +166,7 @@ func TestUpWithACompanysAuthority(t *testing.T) {
 		if err := ready(); err != nil {
 			return err
 		}
-		program, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", c.ReplicaOf(t, "page").State.ProxyPID))
+		program, err := c.ReplicaOf(t, "page").ProxyProgram()
 		if err != nil {
 			return err
 		}

@@ -118,7 +118,7 @@ func rotate(t *testing.T, r harness.Replica) {
 // and go on serving.
 func TestHostileBytes(t *testing.T) {
 	cart := here.ReplicaOf(t, "cartservice")
-	before := residentMiB(t, cart.State.ProxyPID)
+	before := residentMiB(t, program(t, cart.State.ProxyPID))
 	targets := []string{net.JoinHostPort(cart.State.Address, "7070"), net.JoinHostPort(cart.State.Address, "15021"), net.JoinHostPort(cart.State.Address, "15090"), net.JoinHostPort(gateway(t).State.Address, "80")}
 	heads := [][]byte{nil, []byte("GET / HTTP/1.1\r\n"), []byte("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n"),
 		[]byte("\x16\x03\x01\xff\xff\x01\x00\xff\xff"), []byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")}
@@ -145,7 +145,7 @@ func TestHostileBytes(t *testing.T) {
 	if now := here.ReplicaOf(t, "cartservice"); now.State.ProxyPID != cart.State.ProxyPID {
 		t.Errorf("the sidecar was restarted: %d, then %d", cart.State.ProxyPID, now.State.ProxyPID)
 	}
-	if after := residentMiB(t, cart.State.ProxyPID); after > before+50 {
+	if after := residentMiB(t, program(t, cart.State.ProxyPID)); after > before+50 {
 		t.Errorf("the sidecar grew from %d to %d MiB", before, after)
 	}
 }

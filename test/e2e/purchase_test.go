@@ -97,7 +97,7 @@ func TestStockEnvoyAsSidecar(t *testing.T) {
 	here.SetProxy(t, "checkoutservice", envoy)
 	harness.Eventually(t, 60*time.Second, "checkoutservice behind Envoy", func() error {
 		r := here.ReplicaOf(t, "checkoutservice")
-		program, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", r.State.ProxyPID))
+		program, err := r.ProxyProgram()
 		if err != nil {
 			return err
 		}

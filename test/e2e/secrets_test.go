@@ -236,7 +236,7 @@ spec:
 	harness.Eventually(t, 30*time.Second, "the loss is told of", func() error {
 		out, err := heddle("check", "--wait", "0")
 		if err == nil || !strings.Contains(out, "cannot be decrypted") {
-			return fmt.Errorf("%v\n%s", err, out)
+			return fmt.Errorf("%w\n%s", err, out)
 		}
 		if out, _ := heddle("describe", "secret", "planted-password", "-n", harness.ShopSpace); !strings.Contains(out, "Undecryptable") {
 			return errors.New(out)

@@ -221,7 +221,7 @@ func TestStockEnvoyAsGatewayOfAThirdCluster(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	for _, g := range third.Gateways(t, "eastwestgateway") {
-		if program, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", g.State.ProxyPID)); err != nil || !strings.HasSuffix(program, "/envoy") {
+		if program, err := g.ProxyProgram(); err != nil || !strings.HasSuffix(program, "/envoy") {
 			t.Errorf("%s is %s, %v", g.State.Name, program, err)
 		}
 	}

@@ -122,7 +122,7 @@ func TestStockEnvoyAsSidecarOnBothSides(t *testing.T) {
 		side.cluster.SetProxy(t, side.workload, envoy)
 		harness.Eventually(t, 60*time.Second, side.workload+" behind Envoy", func() error {
 			r := side.cluster.ReplicaOf(t, side.workload)
-			program, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", r.State.ProxyPID))
+			program, err := r.ProxyProgram()
 			if err == nil && (!strings.HasSuffix(program, "/envoy") || r.State.Phase != "Ready") {
 				err = fmt.Errorf("proxy is %s, phase %s", program, r.State.Phase)
 			}
