@@ -243,10 +243,14 @@ spec:
 		}
 		return nil
 	})
-	if err := serves(); err != nil {
-		t.Errorf("proxies do not go on with what they have: %v", err)
-	}
+	harness.Eventually(t, 10*time.Second, "nothing else is served in the certificate's place", func() error {
+		if err := serves(); err == nil {
+			return errors.New("the ingress serves a certificate that nobody can read")
+		}
+		return nil
+	})
 	back()
+	harness.Eventually(t, 30*time.Second, "the ingress serves the certificate again", serves)
 	must(t, "check", "--wait", "60s")
 }
 
