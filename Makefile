@@ -67,9 +67,9 @@ test-rust: build-packages ## Rust unit tests, and the golden scenarios read by t
 	$(CARGO) test $(CARGO_FLAGS) --workspace --quiet -- --show-output 2>&1 | tee $(RESULTS)/rust.log | sed '/^successes:$$/,/^\(failures:\|test result\)/{/^\(failures:\|test result\)/!d}'
 
 .PHONY: test-e2e
-test-e2e: packages e2e-binaries ## end to end in network namespaces: real browser, Redis, Envoy (needs root)
+test-e2e: packages e2e-binaries ## end to end in network namespaces: real browser, Redis, Envoy (needs root); LONG=1 for every way of each proxy
 	@mkdir -p $(RESULTS)
-	HEDDLE_E2E_BIN=$(E2E_BIN) gotestsum --format standard-verbose --hide-summary=output --jsonfile $(RESULTS)/e2e.json -- -tags e2e -count=1 -p 1 -timeout 40m ./test/e2e/...
+	HEDDLE_E2E_BIN=$(E2E_BIN) HEDDLE_E2E_LONG=$(LONG) gotestsum --format standard-verbose --hide-summary=output --jsonfile $(RESULTS)/e2e.json -- -tags e2e -count=1 -p 1 -timeout 40m ./test/e2e/...
 
 .PHONY: hostile
 hostile: packages e2e-binaries ## hostile bytes and floods, beside Envoy; make hostile LONG=1 for an hour
