@@ -36,9 +36,12 @@ impl Method {
     }
 }
 
+/// A cluster's name, and the method that was called there.
+type Called = (Box<str>, Method);
+
 /// The calls of a connection manager.
 pub(crate) struct MethodStats {
-    counters: RefCell<HashMap<(Box<str>, Method), Rc<Counters>>>,
+    counters: RefCell<HashMap<Called, Rc<Counters>>>,
     not_counted: Counter,
 }
 
@@ -55,7 +58,7 @@ impl MethodStats {
     pub(super) fn of(&self, exchange: &Exchange, method: Option<&Method>) -> Option<Rc<Counters>> {
         let (cluster, method) = (exchange.cluster.as_ref()?, method?);
         let (registry, name) = cluster.stats().registry();
-        let key = (name.into(), method.clone());
+        let key: Called = (name.into(), method.clone());
         let mut counters = self.counters.borrow_mut();
         if let Some(found) = counters.get(&key) {
             return Some(Rc::clone(found));
