@@ -8,18 +8,18 @@ use heddle_simd::{Engine, KeyError, KeySize, RsaComponents, RsaPrivateKey};
 
 /// A key's numbers, to be damaged.
 #[derive(Clone)]
-pub struct Parts {
-    pub modulus: Vec<u8>,
-    pub public_exponent: Vec<u8>,
-    pub prime1: Vec<u8>,
-    pub prime2: Vec<u8>,
-    pub exponent1: Vec<u8>,
-    pub exponent2: Vec<u8>,
-    pub coefficient: Vec<u8>,
+pub(crate) struct Parts {
+    pub(crate) modulus: Vec<u8>,
+    pub(crate) public_exponent: Vec<u8>,
+    pub(crate) prime1: Vec<u8>,
+    pub(crate) prime2: Vec<u8>,
+    pub(crate) exponent1: Vec<u8>,
+    pub(crate) exponent2: Vec<u8>,
+    pub(crate) coefficient: Vec<u8>,
 }
 
 impl Parts {
-    pub fn of(key: &Rsa<Private>) -> Self {
+    pub(crate) fn of(key: &Rsa<Private>) -> Self {
         let part = |number: Option<&BigNumRef>| number.expect("a whole key").to_vec();
         Self {
             modulus: key.n().to_vec(),
@@ -32,7 +32,7 @@ impl Parts {
         }
     }
 
-    pub fn key(&self) -> Result<RsaPrivateKey, KeyError> {
+    pub(crate) fn key(&self) -> Result<RsaPrivateKey, KeyError> {
         RsaPrivateKey::new(&RsaComponents {
             modulus: &self.modulus,
             public_exponent: &self.public_exponent,
@@ -46,13 +46,13 @@ impl Parts {
 }
 
 /// One key in both forms.
-pub struct Pair {
-    pub boring: Rsa<Private>,
-    pub key: RsaPrivateKey,
+pub(crate) struct Pair {
+    pub(crate) boring: Rsa<Private>,
+    pub(crate) key: RsaPrivateKey,
 }
 
 impl Pair {
-    pub fn new(size: KeySize, e: u32) -> Self {
+    pub(crate) fn new(size: KeySize, e: u32) -> Self {
         let e = BigNum::from_u32(e).expect("e");
         let bits = u32::try_from(size.bits()).expect("bits");
         let boring = Rsa::generate_with_e(bits, &e).expect("key");
@@ -61,7 +61,7 @@ impl Pair {
     }
 
     /// What BoringSSL says.
-    pub fn expected(&self, input: &[u8]) -> Vec<u8> {
+    pub(crate) fn expected(&self, input: &[u8]) -> Vec<u8> {
         let mut plain = vec![0; self.key.size().bytes()];
         let length = self
             .boring
@@ -72,7 +72,7 @@ impl Pair {
     }
 
     /// A random input below the modulus.
-    pub fn input(&self, random: &mut fastrand::Rng) -> Vec<u8> {
+    pub(crate) fn input(&self, random: &mut fastrand::Rng) -> Vec<u8> {
         let mut input = vec![0; self.key.size().bytes()];
         random.fill(&mut input);
         if input >= self.boring.n().to_vec() {
@@ -83,7 +83,7 @@ impl Pair {
 }
 
 /// The engines of this processor: the portable one, and the vector one where there is one.
-pub fn engines() -> Vec<(&'static str, Engine)> {
+pub(crate) fn engines() -> Vec<(&'static str, Engine)> {
     let vector = Engine::detect().map(|engine| ("ifma", engine));
     if vector.is_none() {
         println!("no AVX-512 IFMA here: only the portable kernels are tested");
@@ -92,7 +92,7 @@ pub fn engines() -> Vec<(&'static str, Engine)> {
 }
 
 /// Blinding drawn from a seed, so that a failure repeats.
-pub fn blinding(seed: u64) -> impl FnMut(&mut [u8]) {
+pub(crate) fn blinding(seed: u64) -> impl FnMut(&mut [u8]) {
     let mut random = fastrand::Rng::with_seed(seed);
     move |bytes| random.fill(bytes)
 }
