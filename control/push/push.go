@@ -131,7 +131,7 @@ func (p *Pusher) Update(u Update) int64 {
 		case accepted && clients.EndpointsAlone() && servers.EndpointsAlone():
 			cause = "endpoints"
 			changes = p.moveEndpoints(&clients)
-			if len(changes) == 0 && len(u.Revised)+len(u.Again) == 0 {
+			if len(changes) == 0 && len(u.Revised)+len(u.Again) == 0 && u.Revision == p.server.Revision() {
 				return p.version
 			}
 		case accepted:
