@@ -13,6 +13,9 @@ fn flipped(number: &[u8]) -> Vec<u8> {
     damaged
 }
 
+/// What is done to a good key, and what is said of it then.
+type Damage<'a> = (&'a str, KeyError, &'a dyn Fn(&mut Parts));
+
 #[test]
 fn damaged_keys_are_refused() {
     let good = Parts::of(&Rsa::generate(2048).expect("key"));
@@ -23,7 +26,7 @@ fn damaged_keys_are_refused() {
         change(&mut parts);
         parts.key().map(|_| ()).expect_err("the key is damaged")
     };
-    let cases: [(&str, KeyError, &dyn Fn(&mut Parts)); 17] = [
+    let cases: [Damage<'_>; 17] = [
         ("no modulus", KeyError::Size, &|k| k.modulus.clear()),
         ("short modulus", KeyError::Size, &|k| k.modulus.truncate(128)),
         ("2047 bits", KeyError::Size, &|k| k.modulus[0] &= 0x7f),

@@ -48,6 +48,7 @@ fn start() -> Rig {
                 triggers: vec![trigger(0, 0.8, 1.0)],
             },
         ],
+        shed_points: Vec::new(),
         limits: OverloadLimits::default(),
     };
     let readings: Readings = Rc::new(RefCell::new([Some(0.0); 2]));
