@@ -30,31 +30,30 @@ func (c *Controller) secretsLoop(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		if !c.unreadable() {
+		known := c.unreadable()
+		if known == 0 {
 			continue
 		}
-		changed, err := sealing.ReloadKeys(ctx)
-		if err != nil {
+		if _, err := sealing.ReloadKeys(ctx); err != nil {
 			c.log.Warn("the keys of Secrets cannot be read", "error", err)
 			continue
 		}
-		if !changed {
-			continue
-		}
-		if err := c.store.Reread(ctx, objects.Secret); err != nil {
-			c.log.Warn("Secrets are not read with the keys that were found; trying again", "error", err)
+		// What can be read counts, whoever found the keys.
+		if status, err := sealing.SecretsStatus(ctx); err == nil && len(status.Unreadable) < known {
+			c.store.Reread(objects.Secret)
 		}
 	}
 }
 
-// unreadable says that an object's content cannot be read.
-func (c *Controller) unreadable() bool {
+// unreadable counts the objects whose content cannot be read.
+func (c *Controller) unreadable() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	n := 0
 	for _, o := range c.objects {
 		if o.Unreadable != "" {
-			return true
+			n++
 		}
 	}
-	return false
+	return n
 }

@@ -51,6 +51,9 @@ type Options struct {
 type Ring struct {
 	options Options
 
+	// changing is held over every change of the keys, with the reading and the writing of the file; before mu.
+	changing sync.Mutex
+
 	mu   sync.RWMutex
 	keys keyFile
 	// open are the keys that can be used, by their identifier, and shut why others cannot.
@@ -78,6 +81,8 @@ func Open(ctx context.Context, o Options) (*Ring, error) {
 // Reload reads the file again, and has wrapped keys unwrapped that were not before. It says whether other keys can be used
 // than before.
 func (r *Ring) Reload(ctx context.Context) (changed bool, err error) {
+	r.changing.Lock()
+	defer r.changing.Unlock()
 	keys, err := readKeys(r.options.File)
 	if err != nil {
 		return false, err
@@ -164,20 +169,37 @@ func (r *Ring) Add(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	r.changing.Lock()
+	defer r.changing.Unlock()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	next := keyFile{Primary: k.ID, Keys: append(slices.Clone(r.keys.Keys), k)}
 	if err := next.write(r.options.File); err != nil {
 		return err
 	}
-	r.keys, r.open[k.ID] = next, aead
+	// Another map: a reload may be reading the one before.
+	open := maps.Clone(r.open)
+	open[k.ID] = aead
+	r.keys, r.open = next, open
 	return nil
 }
 
 // Retain forgets every key but the primary and those named.
 func (r *Ring) Retain(ids ...string) error {
+	r.changing.Lock()
+	defer r.changing.Unlock()
+	// As others may have left the file: a key that is named there and not known here is not to be forgotten.
+	there, err := readKeys(r.options.File)
+	if err != nil {
+		return err
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	for _, k := range there.Keys {
+		if r.keys.find(k.ID) == nil {
+			return fmt.Errorf("key %s in %s is not one that this controller knows: run `heddle secrets rotate` again", k.ID, r.options.File)
+		}
+	}
 	next := keyFile{Primary: r.keys.Primary}
 	for _, k := range r.keys.Keys {
 		if k.ID == next.Primary || slices.Contains(ids, k.ID) {
@@ -190,10 +212,11 @@ func (r *Ring) Retain(ids ...string) error {
 	if err := next.write(r.options.File); err != nil {
 		return err
 	}
-	r.keys = next
-	kept := func(id string) bool { return next.find(id) != nil }
-	maps.DeleteFunc(r.open, func(id string, _ cipher.AEAD) bool { return !kept(id) })
-	maps.DeleteFunc(r.shut, func(id string, _ error) bool { return !kept(id) })
+	// Other maps: a reload may be reading those before.
+	open, shut := maps.Clone(r.open), maps.Clone(r.shut)
+	maps.DeleteFunc(open, func(id string, _ cipher.AEAD) bool { return next.find(id) == nil })
+	maps.DeleteFunc(shut, func(id string, _ error) bool { return next.find(id) == nil })
+	r.keys, r.open, r.shut = next, open, shut
 	return nil
 }
 

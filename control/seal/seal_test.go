@@ -333,3 +333,39 @@ func TestWhichProgramsAreRun(t *testing.T) {
 		}
 	}
 }
+
+// Keys are made, forgotten and read again at once: what is in memory is what is in the file.
+func TestKeysChangeWhileTheyAreRead(t *testing.T) {
+	o := inFile(t)
+	r := ring(t, o)
+	if err := r.Add(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range 50 {
+			if _, err := r.Reload(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+	}()
+	for range 50 {
+		if err := r.Add(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Retain(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-done
+	box := sealed(t, r)
+	opens(t, ring(t, o), box)
+	// What another controller left in the file is not forgotten.
+	if err := ring(t, o).Add(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Retain(); err == nil || !strings.Contains(err.Error(), "heddle secrets rotate") {
+		t.Errorf("%v", err)
+	}
+}

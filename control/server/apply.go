@@ -115,6 +115,10 @@ type batch struct {
 func (s *Server) write(ctx context.Context, b batch) (client.ApplyResponse, error) {
 	s.writing.Lock()
 	defer s.writing.Unlock()
+	// A store that is full has room again once something is deleted.
+	if err := s.config.Store.Finish(ctx); err != nil && (len(b.objects) > 0 || !errors.Is(err, store.ErrFull)) {
+		return client.ApplyResponse{}, err
+	}
 	existing := s.config.Controller.Stored()
 	response := client.ApplyResponse{DryRun: b.dryRun}
 	caller := access.From(ctx)

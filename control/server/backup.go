@@ -50,6 +50,10 @@ func (s *Server) handleRestore(w http.ResponseWriter, r *http.Request) {
 	}
 	s.writing.Lock()
 	defer s.writing.Unlock()
+	if err := s.config.Store.Finish(r.Context()); err != nil {
+		refuseError(w, what, "", err)
+		return
+	}
 	writes, response, err := s.restoring(exported)
 	if err != nil {
 		refuse(w, &client.Problem{Status: http.StatusUnprocessableEntity, What: what, Why: err.Error(), Remedy: "secrets open only with the key of the store that they were backed up from: put its store/secrets.key into this cluster's data directory while it is stopped"})
@@ -72,7 +76,8 @@ func (s *Server) handleRestore(w http.ResponseWriter, r *http.Request) {
 	reply(w, response)
 }
 
-// restoring says what to write to have what was exported. The cluster itself, and its own namespaces, are never deleted.
+// restoring says what to write to have what was exported. The cluster itself, and its own namespaces, are never deleted, and
+// tokens stay as they are.
 func (s *Server) restoring(exported []store.Exported) ([]store.Write, client.RestoreResponse, error) {
 	var response client.RestoreResponse
 	existing := map[objects.Key]*objects.Object{}
@@ -94,6 +99,9 @@ func (s *Server) restoring(exported []store.Exported) ([]store.Write, client.Res
 		wanted[key] = true
 		old := existing[key]
 		switch {
+		case systems(o):
+			// A token that was revoked, or used, since then is not to come back to life.
+			continue
 		case old != nil && same(o, old):
 			continue
 		case old == nil:
@@ -104,7 +112,7 @@ func (s *Server) restoring(exported []store.Exported) ([]store.Write, client.Res
 		writes = append(writes, store.Write{Key: key, Object: o})
 	}
 	for _, o := range sorted(existing) {
-		if key := o.Key(); !wanted[key] && !builtin(key) {
+		if key := o.Key(); !wanted[key] && !builtin(key) && !systems(o) {
 			response.Deleted++
 			writes = append(writes, store.Write{Key: key})
 		}

@@ -86,3 +86,32 @@ func TestBackupsAreForAdmins(t *testing.T) {
 		wants(t, path, editor.Do(w.ctx, method, where, nil, nil), http.StatusForbidden)
 	}
 }
+
+// A token that was revoked after the backup stays revoked, and one that was made since then stays.
+func TestRestoreLeavesTokensAlone(t *testing.T) {
+	w := startAll(t)
+	token := func() client.APITokenResponse {
+		t.Helper()
+		made, err := w.client.MakeAPIToken(w.ctx, client.APITokenRequest{Role: access.Viewer.String(), Namespace: access.Everywhere})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return made
+	}
+	before := token()
+	file, err := w.client.Backup(w.ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.client.RevokeAPIToken(w.ctx, before.ID); err != nil {
+		t.Fatal(err)
+	}
+	since := token()
+	if _, err := w.client.Restore(w.ctx, client.RestoreRequest{Backup: file, Replace: true}); err != nil {
+		t.Fatal(err)
+	}
+	all, err := w.client.APITokens(w.ctx)
+	if err != nil || len(all) != 1 || all[0].ID != since.ID {
+		t.Errorf("%+v, %v", all, err)
+	}
+}

@@ -134,6 +134,8 @@ type Batch interface {
 	// hold, it is ErrConflict and nothing is written. An error that is [ErrInterrupted] too says that some are made, and
 	// that the rest is made or reported later.
 	Apply(ctx context.Context, writes []Write) error
+	// Finish makes what is left of batches that were interrupted, before anything is checked against what is there.
+	Finish(ctx context.Context) error
 	// Objects are all objects, with everything that was written through this interface, in no order. They are shared and
 	// must not be changed.
 	Objects() []*objects.Object

@@ -38,6 +38,8 @@ type Cache struct {
 	positions map[*objects.Kind]store.Position
 	// unseen are the objects whose own writes the watch has not brought yet.
 	unseen map[objects.Key]*unseen
+	// again holds one value for a kind that is to be read anew.
+	again map[*objects.Kind]chan struct{}
 	// sequence counts own writes, to tell which are older than a list.
 	sequence uint64
 }
@@ -77,7 +79,10 @@ func Open(ctx context.Context, o Options) (*Cache, error) {
 		o.Changed = func([]store.Event) {}
 	}
 	c := &Cache{Store: o.Store, log: o.Log, now: o.Now, changed: o.Changed, objects: map[objects.Key]*objects.Object{},
-		positions: map[*objects.Kind]store.Position{}, unseen: map[objects.Key]*unseen{}}
+		positions: map[*objects.Kind]store.Position{}, unseen: map[objects.Key]*unseen{}, again: map[*objects.Kind]chan struct{}{}}
+	for _, kind := range objects.Kinds {
+		c.again[kind] = make(chan struct{}, 1)
+	}
 	var err error
 	if c.journal, err = journal.Open(ctx, o.Store, o.Now, uuid.NewString); err != nil {
 		return nil, err

@@ -25,9 +25,14 @@ const (
 	gather = 512
 )
 
-// Reread reads a kind anew, where what the store holds is the same and what can be read of it is not: the keys of Secrets
-// are back. The watch may then bring what is older, and ends at the same.
-func (c *Cache) Reread(ctx context.Context, kind *objects.Kind) error { return c.list(ctx, kind) }
+// Reread has a kind read anew, where what the store holds is the same and what can be read of it is not: the keys of
+// Secrets are back. Who follows the kind does it, between two watches, and again until it succeeds.
+func (c *Cache) Reread(kind *objects.Kind) {
+	select {
+	case c.again[kind] <- struct{}{}:
+	default:
+	}
+}
 
 // list reads a kind anew.
 func (c *Cache) list(ctx context.Context, kind *objects.Kind) error {
@@ -101,14 +106,19 @@ func (c *Cache) finishing(ctx context.Context) {
 
 // follow keeps the objects of a kind at what the store holds.
 func (c *Cache) follow(ctx context.Context, kind *objects.Kind) {
-	pause := retryLeast
+	pause, expired := retryLeast, false
 	for ctx.Err() == nil {
-		heard, err := c.watch(ctx, kind)
+		heard, err := false, error(nil)
+		if !expired {
+			heard, err = c.watch(ctx, kind)
+			expired = errors.Is(err, store.ErrExpired)
+		}
 		if ctx.Err() != nil {
 			return
 		}
-		if errors.Is(err, store.ErrExpired) {
+		if expired {
 			err = c.list(ctx, kind)
+			expired = err != nil
 		}
 		if heard || err == nil {
 			pause = retryLeast
@@ -149,6 +159,8 @@ func (c *Cache) watch(ctx context.Context, kind *objects.Kind) (heard bool, err 
 			if c.overdue(kind) {
 				return heard, store.ErrExpired
 			}
+		case <-c.again[kind]:
+			return heard, store.ErrExpired
 		}
 	}
 }

@@ -104,11 +104,8 @@ func (s *Store) RotateSecrets(ctx context.Context, anew bool) (seal.Status, erro
 			return fail(err)
 		}
 	}
-	// Once this is had, all writes of before are at their end.
-	s.writing.Lock()
-	left, err = s.toReseal(ctx)
-	s.writing.Unlock()
-	if err != nil {
+	s.written()
+	if left, err = s.toReseal(ctx); err != nil {
 		return fail(err)
 	}
 	for _, key := range left {
@@ -140,6 +137,12 @@ func (s *Store) RotateSecrets(ctx context.Context, anew bool) (seal.Status, erro
 		return fail(err)
 	}
 	return s.SecretsStatus(ctx)
+}
+
+// written returns once all writes of before are at their end.
+func (s *Store) written() {
+	s.writing.Lock()
+	defer s.writing.Unlock()
 }
 
 // toReseal are the keys of the Secrets that can be read and are not sealed with the primary key.
