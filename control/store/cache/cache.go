@@ -44,17 +44,21 @@ type Cache struct {
 	sequence uint64
 }
 
-// unseen is an object that this controller writes, or has written.
+// unseen is an object that this controller writes, or has written. It is kept while it is written or awaited.
 type unseen struct {
-	// writing is set until the batch that writes it is made or given up. Until then the newest state that the watch brought
-	// is kept here, and the versions that it brought.
-	writing bool
+	// writing counts the batches that write it and are neither made nor given up. While there are any, the newest state that
+	// the watch brought is kept here, and the versions that it brought.
+	writing int
 	newest  *store.Event
 	brought map[objects.Version]bool
-	// awaits is the version that the watch is to bring; empty for a deletion.
+	// awaited says that the watch is to bring the version awaits, which is empty for a deletion. What it brings before is
+	// older than what is shown.
+	awaited  bool
 	awaits   objects.Version
 	sequence uint64
 	since    time.Time
+	// number is the journal's of the own write that is shown.
+	number uint64
 }
 
 // gone is the version of an object that is not there.
@@ -89,7 +93,7 @@ func Open(ctx context.Context, o Options) (*Cache, error) {
 	}
 	if n := c.journal.Unfinished(); n > 0 {
 		c.log.Info("finishing batches that were interrupted", "batches", n)
-		if err := c.journal.Finish(ctx, func(store.Write, objects.Version, error) {}); err != nil {
+		if err := c.journal.Finish(ctx, func(journal.Change) {}); err != nil {
 			// Reading goes on without; the objects in it are as they are until it is finished.
 			c.log.Error("an interrupted batch is not finished yet", "error", err)
 		}
@@ -98,6 +102,9 @@ func Open(ctx context.Context, o Options) (*Cache, error) {
 		if err := c.list(ctx, kind); err != nil {
 			return nil, err
 		}
+	}
+	for _, key := range c.journal.Waiting() {
+		c.begin(key)
 	}
 	return c, nil
 }
@@ -139,11 +146,11 @@ func (c *Cache) Write(ctx context.Context, w store.Write) (objects.Version, erro
 	c.mu.Unlock()
 	var version objects.Version
 	err := c.written([]store.Write{w}, func(written journal.Written) error {
-		return c.journal.Apply(ctx, []store.Write{w}, func(is store.Write, v objects.Version, left error) {
-			if is.Key == w.Key {
-				version = v // An older batch's may come before; the last is this one's.
+		return c.journal.Apply(ctx, []store.Write{w}, func(change journal.Change) {
+			if !change.Earlier {
+				version = change.Version
 			}
-			written(is, v, left)
+			written(change)
 		})
 	})
 	return version, err
@@ -189,30 +196,25 @@ func (c *Cache) reread(ctx context.Context, key objects.Key) {
 	}
 }
 
-// made is one write that the journal made.
-type made struct {
-	write   store.Write
-	version objects.Version
-	left    error
-}
-
-// written runs what writes, and shows what it made.
+// written runs what writes, and shows what it made. Each of the writes was begun.
 func (c *Cache) written(writes []store.Write, run func(journal.Written) error) error {
-	all := map[objects.Key]made{}
-	err := run(func(w store.Write, v objects.Version, left error) { all[w.Key] = made{w, v, left} })
+	var all []journal.Change
+	err := run(func(change journal.Change) { all = append(all, change) })
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var events []store.Event
-	for key, m := range all {
-		if m.left != nil {
-			events = c.release(key, events)
-		} else if e, ok := c.made(key, m); ok {
-			events = append(events, e)
+	own := map[objects.Key]bool{}
+	for _, change := range all {
+		own[change.Write.Key] = own[change.Write.Key] || !change.Earlier
+		if change.Left != nil {
+			events = c.release(change.Write.Key, events)
+		} else {
+			events = c.made(change, events)
 		}
 	}
 	for _, w := range writes {
 		// What is interrupted is shown with the rest of its batch.
-		if _, ok := all[w.Key]; !ok && !errors.Is(err, store.ErrInterrupted) {
+		if !own[w.Key] && !errors.Is(err, store.ErrInterrupted) {
 			events = c.release(w.Key, events)
 		}
 	}
@@ -220,76 +222,111 @@ func (c *Cache) written(writes []store.Write, run func(journal.Written) error) e
 	return err
 }
 
-// release shows what the watch brought of an object that was not written after all.
-func (c *Cache) release(key objects.Key, events []store.Event) []store.Event {
-	u := c.unseen[key]
-	delete(c.unseen, key)
-	if u != nil && u.newest != nil && c.take(*u.newest) {
-		return append(events, *u.newest)
-	}
-	return events
-}
-
 func (c *Cache) tell(events []store.Event) {
 	if len(events) > 0 {
-		slices.SortFunc(events, func(a, b store.Event) int { return a.Key.Compare(b.Key) })
+		slices.SortStableFunc(events, func(a, b store.Event) int { return a.Key.Compare(b.Key) })
 		c.changed(events)
 	}
 }
 
-// begin says that an object is about to be written.
+// begin says that a batch is about to write an object.
 func (c *Cache) begin(key objects.Key) {
-	u := c.unseen[key]
-	if u == nil {
-		u = &unseen{since: c.now()}
-		c.unseen[key] = u
-	}
-	u.writing, u.brought = true, map[objects.Version]bool{}
-}
-
-// made shows an own write, unless the watch has brought it already.
-func (c *Cache) made(key objects.Key, m made) (store.Event, bool) {
 	u := c.unseen[key]
 	if u == nil {
 		u = &unseen{}
 		c.unseen[key] = u
 	}
-	version := m.version
-	if m.write.Object == nil {
+	if u.writing == 0 {
+		u.brought = map[objects.Version]bool{}
+	}
+	u.writing++
+}
+
+// release says that a batch did not write an object after all.
+func (c *Cache) release(key objects.Key, events []store.Event) []store.Event {
+	return c.settle(key, c.end(key), events)
+}
+
+// end says that one batch does not write an object any more.
+func (c *Cache) end(key objects.Key) *unseen {
+	u := c.unseen[key]
+	if u == nil {
+		u = &unseen{}
+		c.unseen[key] = u
+	}
+	u.writing = max(u.writing-1, 0)
+	return u
+}
+
+// settle shows what the watch brought of an object, when nobody writes it any more and that is newer than what is shown.
+func (c *Cache) settle(key objects.Key, u *unseen, events []store.Event) []store.Event {
+	if u.writing > 0 {
+		return events
+	}
+	newest := u.newest
+	u.newest, u.brought = nil, nil
+	if u.awaited {
+		return events
+	}
+	delete(c.unseen, key)
+	if newest == nil {
+		return events
+	}
+	old := c.objects[key]
+	// What came before it was not shown, and may have changed more.
+	newest.StatusOnly = newest.StatusOnly && old != nil && newest.Object != nil && old.Version == newest.Object.Version
+	if c.take(*newest) {
+		events = append(events, *newest)
+	}
+	return events
+}
+
+// made shows an own write, unless the watch has brought it already or a later one is shown.
+func (c *Cache) made(change journal.Change, events []store.Event) []store.Event {
+	key, object, version := change.Write.Key, change.Write.Object, change.Version
+	u := c.end(key)
+	if change.Number < u.number {
+		return c.settle(key, u, events)
+	}
+	u.number = change.Number
+	if object == nil {
 		version = gone
 	}
-	if u.brought[version] {
-		delete(c.unseen, key)
-		if u.newest == nil {
-			return store.Event{}, false
+	brought := u.brought[version]
+	if brought {
+		u.awaited = false
+		if u.writing == 0 {
+			return c.settle(key, u, events)
 		}
-		return *u.newest, c.take(*u.newest)
+		// The newest may be of a batch that is not whole yet. This one is.
 	}
-	c.sequence++
-	*u = unseen{awaits: version, sequence: c.sequence, since: c.now()}
 	old := c.objects[key]
-	if m.write.Object == nil {
-		if old == nil {
-			// Nothing was there to delete, and nothing will be brought.
-			delete(c.unseen, key)
-			return store.Event{}, false
-		}
+	if object == nil && old == nil || object != nil && old != nil && old.Version == version {
+		// It is as it was: nothing was there to delete, or a list brought it. Nothing more will be brought.
+		return c.settle(key, u, events)
+	}
+	event := store.Event{Key: key}
+	if object == nil {
 		delete(c.objects, key)
-		return store.Event{Key: key}, true
+	} else {
+		o, err := stored(object)
+		if err != nil {
+			// It was written in this form. The watch brings it.
+			c.log.Error("own write not shown", "object", key.String(), "error", err)
+			u.awaited = false
+			return c.settle(key, u, events)
+		}
+		o.Version = version
+		if old != nil {
+			o.Status, o.StatusVersion = old.Status, old.StatusVersion
+		}
+		c.objects[key], event.Object = o, o
 	}
-	o, err := stored(m.write.Object)
-	if err != nil {
-		// It was written in this form. The watch brings it.
-		c.log.Error("own write not shown", "object", key.String(), "error", err)
-		delete(c.unseen, key)
-		return store.Event{}, false
+	if !brought {
+		c.sequence++
+		u.awaited, u.awaits, u.sequence, u.since = true, version, c.sequence, c.now()
 	}
-	o.Version = version
-	if old != nil {
-		o.Status, o.StatusVersion = old.Status, old.StatusVersion
-	}
-	c.objects[key] = o
-	return store.Event{Key: key, Object: o}, true
+	return c.settle(key, u, append(events, event))
 }
 
 // stored is an object as the store would give it back; it shares nothing with what was written.
@@ -324,22 +361,24 @@ func (c *Cache) bring(e store.Event) bool {
 		version = e.Object.Version
 	}
 	u := c.unseen[e.Key]
+	if u == nil {
+		return c.take(e)
+	}
+	came := u.awaited && u.awaits == version
+	if came {
+		u.awaited = false
+	}
 	switch {
-	case u == nil:
-	case u.writing:
+	case u.writing > 0:
 		u.newest, u.brought[version] = &e, true
 		return false
-	case u.awaits != version:
+	case !came:
 		return false
-	default:
-		delete(c.unseen, e.Key)
-		if e.Object != nil && e.StatusOnly {
-			break
-		}
-		if old := c.objects[e.Key]; old != nil && e.Object != nil && old.Version == version {
-			// Its status may be newer here.
-			return false
-		}
+	}
+	delete(c.unseen, e.Key)
+	if old := c.objects[e.Key]; old != nil && e.Object != nil && !e.StatusOnly && old.Version == version {
+		// Its status may be newer here.
+		return false
 	}
 	return c.take(e)
 }

@@ -47,7 +47,11 @@ func (c *Cache) list(ctx context.Context, kind *objects.Kind) error {
 	defer c.mu.Unlock()
 	// What was written before the list began is in it, whatever the watch has brought.
 	maps.DeleteFunc(c.unseen, func(key objects.Key, u *unseen) bool {
-		return key.Group == kind.Group && key.Kind == kind.Kind && !u.writing && u.sequence <= before
+		if key.Group != kind.Group || key.Kind != kind.Kind {
+			return false
+		}
+		u.awaited = u.awaited && u.sequence > before
+		return u.writing == 0 && !u.awaited
 	})
 	var events []store.Event
 	there := make(map[objects.Key]bool, len(all))
@@ -60,6 +64,12 @@ func (c *Cache) list(ctx context.Context, kind *objects.Kind) error {
 	var missing []objects.Key
 	for key := range c.objects {
 		if key.Group == kind.Group && key.Kind == kind.Kind && !there[key] {
+			missing = append(missing, key)
+		}
+	}
+	for key := range c.unseen {
+		// What the watch brought of it may be kept, and not shown yet.
+		if key.Group == kind.Group && key.Kind == kind.Kind && !there[key] && c.objects[key] == nil {
 			missing = append(missing, key)
 		}
 	}
@@ -197,7 +207,7 @@ func (c *Cache) overdue(kind *objects.Kind) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for key, u := range c.unseen {
-		if key.Group == kind.Group && key.Kind == kind.Kind && !u.writing && c.now().Sub(u.since) > unseenLimit {
+		if key.Group == kind.Group && key.Kind == kind.Kind && u.awaited && c.now().Sub(u.since) > unseenLimit {
 			return true
 		}
 	}

@@ -80,15 +80,6 @@ type outcome struct {
 	left error
 }
 
-// tell says what became of the writes that are done.
-func (r *record) tell(written Written) {
-	for i, o := range r.outcomes {
-		if o.done {
-			written(r.Writes[i].write, o.version, o.left)
-		}
-	}
-}
-
 // left are the objects that are not as the batch would have them.
 func (r *record) left() []Left {
 	var out []Left
@@ -110,10 +101,6 @@ type change struct {
 	write    store.Write
 }
 
-// Written is told of each change that is made, with the object's version after it, and of each that is given up, with the
-// reason, once the whole batch is settled.
-type Written func(write store.Write, version objects.Version, left error)
-
 // Journal makes batches in a store. It is safe for concurrent use; batches are made one after the other.
 type Journal struct {
 	store store.Store
@@ -123,6 +110,8 @@ type Journal struct {
 	mu sync.Mutex
 	// unfinished are the batches that are kept and not finished, oldest first.
 	unfinished []*record
+	// told counts the changes that somebody was told of.
+	told uint64
 
 	reporting sync.Mutex
 	reports   []Report
@@ -201,8 +190,8 @@ func (j *Journal) Apply(ctx context.Context, writes []store.Write, written Writt
 		if err != nil {
 			return err
 		}
-		written(writes[0], version, nil)
-		return j.supersede(ctx, writes)
+		j.tell(Change{Write: writes[0], Version: version}, written)
+		return j.supersede(ctx, writes, written)
 	}
 	r, err := j.look(ctx, writes)
 	if err != nil {
@@ -221,7 +210,7 @@ func (j *Journal) Apply(ctx context.Context, writes []store.Write, written Writt
 		}
 		// Deleting is what makes room. A part of the deletions is as good as the whole, and can be given again.
 		err := j.pump(ctx, r)
-		r.tell(written)
+		j.tellOf(r, false, written)
 		return err
 	}
 	// From here on it is finished, whether or not somebody still waits for it.
@@ -229,7 +218,7 @@ func (j *Journal) Apply(ctx context.Context, writes []store.Write, written Writt
 	defer cancel()
 	err = j.make(ctx, r, written)
 	if err == nil {
-		return errors.Join(j.supersede(ctx, writes), r.conflict())
+		return errors.Join(j.supersede(ctx, writes, written), r.conflict())
 	}
 	return err
 }
@@ -329,7 +318,7 @@ func (j *Journal) make(ctx context.Context, r *record, written Written) error {
 		j.unfinished = append(j.unfinished, r)
 		return fmt.Errorf("%w: %w", store.ErrInterrupted, err)
 	}
-	r.tell(written)
+	j.tellOf(r, false, written)
 	return nil
 }
 
@@ -375,13 +364,13 @@ func (j *Journal) finish(ctx context.Context, written Written) error {
 			return err
 		}
 		j.unfinished = j.unfinished[1:]
-		r.tell(written)
+		j.tellOf(r, true, written)
 	}
 	return nil
 }
 
 // supersede takes objects that were written since out of what is left of older batches and of reports.
-func (j *Journal) supersede(ctx context.Context, writes []store.Write) error {
+func (j *Journal) supersede(ctx context.Context, writes []store.Write, written Written) error {
 	keys := make(map[objects.Key]bool, len(writes))
 	for _, w := range writes {
 		keys[w.Key] = true
@@ -403,6 +392,7 @@ func (j *Journal) supersede(ctx context.Context, writes []store.Write) error {
 			return fmt.Errorf("%w: the change is made, but an older batch that names the object still waits: %w", store.ErrInterrupted, err)
 		}
 		j.unfinished[i] = next
+		j.tellSuperseded(r, keys, written)
 	}
 	return j.resolve(ctx, keys)
 }
