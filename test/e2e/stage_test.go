@@ -220,7 +220,8 @@ func TestPortMovedUnderLoad(t *testing.T) {
 		must(t, "apply", "-f", harness.WriteFile(t, fmt.Sprintf(twoPorts, filepath.Join(harness.Binaries, "boutique"))))
 		t.Cleanup(func() {
 			must(t, "delete", "authorizationpolicy", "currency-by-path", "-n", harness.ShopSpace)
-			must(t, "apply", "-f", "../../demo/boutique/manifests/workloads.yaml", "-f", "../../demo/boutique/manifests/services.yaml")
+			must(t, "apply", "-f", "../../demo/boutique/manifests/services.yaml")
+			withoutLimits(t)
 		})
 		harness.Eventually(t, 30*time.Second, "the currency service on both ports", harness.Works(shop(t)+loadPath))
 		must(t, "check", "--wait", "90s")
