@@ -74,6 +74,10 @@ func (c *Controller) problems() string {
 		all = append(all, fmt.Sprintf("%d interrupted batches wait for the store to be finished", n))
 	}
 	for _, r := range c.store.Reports() {
+		if r.Waits != "" {
+			all = append(all, fmt.Sprintf("interrupted batch %s waits: %s", r.ID, r.Waits))
+			continue
+		}
 		for i, left := range r.Left {
 			if i == 3 {
 				all = append(all, fmt.Sprintf("and %d more of that batch", len(r.Left)-i))

@@ -19,6 +19,7 @@ import (
 	"heddle.io/heddle/control/cluster"
 	"heddle.io/heddle/control/model/resolve"
 	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/seal"
 	"heddle.io/heddle/control/server/client"
 	"heddle.io/heddle/control/store"
 )
@@ -111,13 +112,22 @@ type batch struct {
 	replace bool
 }
 
+// finish makes what is left of interrupted batches, before anything is checked against what is there. One that waits for the
+// keys of its Secrets keeps nobody else from writing.
+func (s *Server) finish(ctx context.Context) error {
+	err := s.config.Store.Finish(ctx)
+	if errors.Is(err, seal.ErrNoKey) || errors.Is(err, seal.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
 // write checks a batch against what is stored and makes it, whole or not at all.
 func (s *Server) write(ctx context.Context, b batch) (client.ApplyResponse, error) {
 	s.writing.Lock()
 	defer s.writing.Unlock()
-	// A store that is full has room again once something is deleted.
-	if err := s.config.Store.Finish(ctx); err != nil && (len(b.objects) > 0 || !errors.Is(err, store.ErrFull)) {
-		return client.ApplyResponse{}, err
+	if err := s.finish(ctx); err != nil && (len(b.objects) > 0 || !errors.Is(err, store.ErrFull)) {
+		return client.ApplyResponse{}, err // A store that is full has room again once something is deleted.
 	}
 	existing := s.config.Controller.Stored()
 	response := client.ApplyResponse{DryRun: b.dryRun}

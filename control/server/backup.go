@@ -50,7 +50,7 @@ func (s *Server) handleRestore(w http.ResponseWriter, r *http.Request) {
 	}
 	s.writing.Lock()
 	defer s.writing.Unlock()
-	if err := s.config.Store.Finish(r.Context()); err != nil {
+	if err := s.finish(r.Context()); err != nil {
 		refuseError(w, what, "", err)
 		return
 	}

@@ -97,7 +97,7 @@ type Store interface {
 	Export(ctx context.Context, f func(Exported) error) error
 	// Import reads what Export gave. It writes nothing; the error says so when what is sealed does not open.
 	Import(e Exported) (*objects.Object, error)
-	// Records are what package journal keeps beside the objects. They may hold secrets, and are kept as those are.
+	// Records are what package journal keeps beside the objects.
 	Records() Records
 	// Close releases the store.
 	Close() error
@@ -116,10 +116,14 @@ type Sealing interface {
 
 // Records keeps texts of up to [MaxRecordBytes] by name (letters, digits and hyphens), whole or not at all.
 type Records interface {
-	// Put keeps a record that is not there yet, durably.
-	Put(ctx context.Context, name string, content []byte) error
-	// All returns the records that are whole, and removes what is left of others, which nobody was told of.
-	All(ctx context.Context) (map[string][]byte, error)
+	// Put keeps a record that is not there yet, durably. One with the content of Secrets in it is kept as those are, and is
+	// [seal.ErrNoKey] when they could not be; others need no key.
+	Put(ctx context.Context, name string, content []byte, secret bool) error
+	// Get returns a record, or ErrNotFound. It is [seal.ErrClosed] when the record cannot be decrypted now.
+	Get(ctx context.Context, name string) ([]byte, error)
+	// All returns the records that are whole, and why those cannot be read that are [seal.ErrClosed]. It removes what is
+	// left of records that are not whole, which nobody was told of.
+	All(ctx context.Context) (read map[string][]byte, closed map[string]error, err error)
 	// Delete removes a record, durably; it need not be there.
 	Delete(ctx context.Context, name string) error
 }

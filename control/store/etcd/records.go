@@ -6,7 +6,9 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -16,7 +18,8 @@ import (
 )
 
 // A record lies in pieces, because etcd takes requests of 1.5 MiB by default: <name>/<digest>/<number>, and last, when all
-// are there, <name>/head. Pieces without a head are what an interrupted write left.
+// are there, <name>/head. Pieces without a head are what an interrupted write left. A record with the content of Secrets in
+// it is sealed as a whole; one without lies there as it is, so that it neither needs a key nor keeps one.
 const (
 	recordsPrefix = root + "records/"
 	pieceBytes    = 1 << 20
@@ -34,7 +37,7 @@ type records struct{ s *Store }
 func (s *Store) Records() store.Records { return records{s} }
 
 // Put implements [store.Records].
-func (r records) Put(ctx context.Context, name string, content []byte) error {
+func (r records) Put(ctx context.Context, name string, content []byte, secret bool) error {
 	ctx, cancel := r.s.bound(ctx)
 	defer cancel()
 	if len(content) > store.MaxRecordBytes {
@@ -45,9 +48,13 @@ func (r records) Put(ctx context.Context, name string, content []byte) error {
 	}
 	r.s.writing.RLock()
 	defer r.s.writing.RUnlock()
-	box, err := r.s.keys.Seal(content, "records/"+name)
-	if err != nil {
-		return err
+	box := content
+	// What looks sealed would be opened.
+	if _, sealed := seal.KeyOf(content); secret || sealed {
+		var err error
+		if box, err = r.s.keys.Seal(content, "records/"+name); err != nil {
+			return err
+		}
 	}
 	digest := sha256.Sum256(box)
 	h := head{Digest: hex.EncodeToString(digest[:])}
@@ -74,10 +81,10 @@ func pieceKey(name, digest string, n int) string {
 }
 
 // All implements [store.Records].
-func (r records) All(ctx context.Context) (map[string][]byte, error) {
+func (r records) All(ctx context.Context) (read map[string][]byte, closed map[string]error, err error) {
 	keys, err := r.s.client.Get(ctx, recordsPrefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
 	if err != nil {
-		return nil, r.s.translate(err)
+		return nil, nil, r.s.translate(err)
 	}
 	whole, all := map[string]bool{}, map[string]bool{}
 	for _, kv := range keys.Kvs {
@@ -85,22 +92,40 @@ func (r records) All(ctx context.Context) (map[string][]byte, error) {
 		all[name] = true
 		whole[name] = whole[name] || rest == "head"
 	}
-	out := map[string][]byte{}
+	read, closed = map[string][]byte{}, map[string]error{}
 	for name := range all {
 		if !whole[name] {
 			if err := r.Delete(ctx, name); err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 			continue
 		}
-		if out[name], err = r.read(ctx, name); err != nil {
-			return nil, fmt.Errorf("record %s: %w", name, err)
+		content, err := r.read(ctx, name)
+		switch {
+		case errors.Is(err, seal.ErrClosed):
+			closed[name] = fmt.Errorf("record %s: %w", name, err)
+		case err != nil:
+			return nil, nil, fmt.Errorf("record %s: %w", name, err)
+		default:
+			read[name] = content
 		}
 	}
-	return out, nil
+	return read, closed, nil
+}
+
+// Get implements [store.Records].
+func (r records) Get(ctx context.Context, name string) ([]byte, error) {
+	ctx, cancel := r.s.bound(ctx)
+	defer cancel()
+	content, err := r.read(ctx, name)
+	if err != nil {
+		return nil, fmt.Errorf("record %s: %w", name, err)
+	}
+	return content, nil
 }
 
 func (r records) read(ctx context.Context, name string) ([]byte, error) {
+	place := "records/" + name
 	got, err := r.s.client.Get(ctx, recordsPrefix+name+"/head")
 	if err != nil {
 		return nil, r.s.translate(err)
@@ -121,13 +146,27 @@ func (r records) read(ctx context.Context, name string) ([]byte, error) {
 		if len(got.Kvs) != 1 {
 			return nil, fmt.Errorf("piece %d of %d is missing", n+1, h.Pieces)
 		}
-		box.Write(got.Kvs[0].Value)
+		piece := got.Kvs[0].Value
+		if id, sealed := seal.KeyOf(piece); n == 0 && sealed && !r.opens(id) {
+			// The others are not worth reading: a record that waits for its key is looked at often. The ring says why.
+			_, err := r.s.keys.Open(piece, place)
+			return nil, err
+		}
+		box.Write(piece)
 	}
 	digest := sha256.Sum256(box.Bytes())
 	if hex.EncodeToString(digest[:]) != h.Digest {
 		return nil, fmt.Errorf("its pieces do not fit together")
 	}
-	return r.s.keys.Open(box.Bytes(), "records/"+name)
+	if _, sealed := seal.KeyOf(box.Bytes()); !sealed {
+		return box.Bytes(), nil
+	}
+	return r.s.keys.Open(box.Bytes(), place)
+}
+
+// opens says whether a key can be used.
+func (r records) opens(id string) bool {
+	return slices.ContainsFunc(r.s.keys.Status().Keys, func(k seal.KeyStatus) bool { return k.ID == id && k.Problem == "" })
 }
 
 // keys are the ids of those that records are sealed with.

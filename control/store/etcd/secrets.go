@@ -20,8 +20,8 @@ const secretsPage = 64
 // the new key by itself.
 const rotateAttempts = 5
 
-// firstKey makes the first key, unless the store holds sealed Secrets: theirs must have been lost, and is not to be
-// replaced without a word.
+// firstKey makes the first key, unless the store holds what is sealed, Secrets or records: its key must have been lost, and
+// is not to be replaced without a word.
 func (s *Store) firstKey(ctx context.Context) error {
 	if !s.keys.Empty() {
 		return nil
@@ -32,6 +32,9 @@ func (s *Store) firstKey(ctx context.Context) error {
 		lost = lost || sealed
 		return nil
 	}); err != nil || lost {
+		return err
+	}
+	if ids, err := (records{s}).keys(ctx); err != nil || len(ids) > 0 {
 		return err
 	}
 	return s.keys.Add(ctx)

@@ -82,10 +82,10 @@ func TestSecretsAreSealed(t *testing.T) {
 	write(t, s, one)
 	write(t, s, account(t, "canary-of-the-log"))
 	// A batch that was interrupted is kept with the Secrets in it.
-	if err := s.Records().Put(ctx, "batch-1", []byte("it holds "+password)); err != nil {
+	if err := s.Records().Put(ctx, "batch-1", []byte("it holds "+password), true); err != nil {
 		t.Fatal(err)
 	}
-	if all, err := s.Records().All(ctx); err != nil || !clear(all["batch-1"]) {
+	if all, _, err := s.Records().All(ctx); err != nil || !clear(all["batch-1"]) {
 		t.Errorf("%d records, %v", len(all), err)
 	}
 	got, err := s.Get(ctx, one.Key())

@@ -68,13 +68,13 @@ func (shared) Close() error { return nil }
 // What an interrupted writer of records left is no record, and goes.
 func TestHalfARecordIsNone(t *testing.T) {
 	s, ctx := open(t, t.TempDir()), t.Context()
-	if err := s.Records().Put(ctx, "whole", bytes.Repeat([]byte("x"), 2*pieceBytes)); err != nil {
+	if err := s.Records().Put(ctx, "whole", bytes.Repeat([]byte("x"), 2*pieceBytes), true); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.client.Put(ctx, pieceKey("half", "digest", 0), "x"); err != nil {
 		t.Fatal(err)
 	}
-	all, err := s.Records().All(ctx)
+	all, _, err := s.Records().All(ctx)
 	if err != nil || len(all) != 1 || len(all["whole"]) != 2*pieceBytes {
 		t.Errorf("%d records, %v", len(all), err)
 	}

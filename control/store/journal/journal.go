@@ -7,6 +7,9 @@
 //
 // An object that somebody else changed in between is left as it is; the batch goes on without it, and a [Report] says so
 // until the object is written again.
+//
+// A batch whose record, or whose Secrets, want a key that cannot be used waits for it, and keeps no other from being made;
+// a [Report] says why.
 package journal
 
 import (
@@ -16,12 +19,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/seal"
 	"heddle.io/heddle/control/store"
 )
 
@@ -52,6 +58,9 @@ type Report struct {
 	Begun time.Time `json:"begun"`
 	// Left are the objects that are not as the batch would have them.
 	Left []Left `json:"left"`
+	// Waits is why the batch, or the report of it, cannot be read or made now; it is looked at again with every
+	// [Journal.Finish]. Begun is zero when it cannot be read. Empty for a batch that is settled.
+	Waits string `json:"-"`
 }
 
 // Left is one object that a batch did not change.
@@ -70,6 +79,8 @@ type record struct {
 	begun bool
 	// outcomes of the writes, by index.
 	outcomes []outcome
+	// waits is why it could not be made when that was tried last, when others need not wait for it.
+	waits error
 }
 
 // outcome is what became of one write of a batch.
@@ -91,6 +102,11 @@ func (r *record) left() []Left {
 	return out
 }
 
+// secret says whether the content of a Secret is in it.
+func (r *record) secret() bool {
+	return slices.ContainsFunc(r.Writes, func(c change) bool { return c.write.Object != nil && c.write.Object.Kind == objects.Secret })
+}
+
 // change is one write, with the version that the object had when the batch was looked at.
 type change struct {
 	Key    objects.Key     `json:"key"`
@@ -107,69 +123,123 @@ type Journal struct {
 	now   func() time.Time
 	id    func() string
 
+	// mu is held while a batch is made, for as long as the store takes.
 	mu sync.Mutex
 	// unfinished are the batches that are kept and not finished, oldest first.
 	unfinished []*record
 	// told counts the changes that somebody was told of.
 	told uint64
+	// closed are the records that cannot be decrypted, by name, and why.
+	closed  map[string]error
+	reports []Report
 
-	reporting sync.Mutex
-	reports   []Report
+	// shown is what can be asked while a batch is made. It is replaced, never changed.
+	shown atomic.Pointer[shown]
+}
+
+// shown is how the journal stands.
+type shown struct {
+	unfinished int
+	reports    []Report
 }
 
 // Open reads what was left. IDs are unique names.
 func Open(ctx context.Context, s store.Store, now func() time.Time, id func() string) (*Journal, error) {
 	j := &Journal{store: s, now: now, id: id}
-	records, err := s.Records().All(ctx)
+	records, closed, err := s.Records().All(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read the journal: %w", err)
 	}
+	j.closed = closed
 	for name, content := range records {
-		switch {
-		case strings.HasPrefix(name, batchPrefix):
-			r := &record{begun: true}
-			if err := json.Unmarshal(content, r); err != nil {
-				return nil, fmt.Errorf("read the journal: %s: %w", name, err)
-			}
-			for i := range r.Writes {
-				c := &r.Writes[i]
-				c.write.Key = c.Key
-				if c.Object == nil {
-					continue
-				}
-				c.write.Object = new(objects.Object)
-				if err := json.Unmarshal(c.Object, c.write.Object); err != nil {
-					return nil, fmt.Errorf("read the journal: %s: %s: %w", name, c.Key, err)
-				}
-			}
-			r.outcomes = make([]outcome, len(r.Writes))
-			j.unfinished = append(j.unfinished, r)
-		case strings.HasPrefix(name, reportPrefix):
-			var r Report
-			if err := json.Unmarshal(content, &r); err != nil {
-				return nil, fmt.Errorf("read the journal: %s: %w", name, err)
-			}
-			j.reports = append(j.reports, r)
+		if err := j.take(name, content); err != nil {
+			return nil, fmt.Errorf("read the journal: %s: %w", name, err)
 		}
 	}
-	slices.SortFunc(j.unfinished, func(a, b *record) int { return a.Begun.Compare(b.Begun) })
-	slices.SortFunc(j.reports, func(a, b Report) int { return a.Begun.Compare(b.Begun) })
+	j.show()
 	return j, nil
 }
 
-// Reports are the batches that were not finished as they were meant, oldest first.
-func (j *Journal) Reports() []Report {
-	j.reporting.Lock()
-	defer j.reporting.Unlock()
-	return slices.Clone(j.reports)
+// take takes up a record that was read.
+func (j *Journal) take(name string, content []byte) error {
+	switch {
+	case strings.HasPrefix(name, batchPrefix):
+		r := &record{begun: true}
+		if err := json.Unmarshal(content, r); err != nil {
+			return err
+		}
+		for i := range r.Writes {
+			c := &r.Writes[i]
+			c.write.Key = c.Key
+			if c.Object == nil {
+				continue
+			}
+			c.write.Object = new(objects.Object)
+			if err := json.Unmarshal(c.Object, c.write.Object); err != nil {
+				return fmt.Errorf("%s: %w", c.Key, err)
+			}
+		}
+		r.outcomes = make([]outcome, len(r.Writes))
+		j.unfinished = append(j.unfinished, r)
+		slices.SortFunc(j.unfinished, func(a, b *record) int { return a.Begun.Compare(b.Begun) })
+	case strings.HasPrefix(name, reportPrefix):
+		var r Report
+		if err := json.Unmarshal(content, &r); err != nil {
+			return err
+		}
+		j.reports = append(j.reports, r)
+		slices.SortFunc(j.reports, func(a, b Report) int { return a.Begun.Compare(b.Begun) })
+	}
+	return nil
 }
 
-// Unfinished is how many batches wait to be finished.
-func (j *Journal) Unfinished() int {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return len(j.unfinished)
+// reopen looks again at the records that could not be decrypted.
+func (j *Journal) reopen(ctx context.Context) error {
+	for _, name := range slices.Sorted(maps.Keys(j.closed)) {
+		content, err := j.store.Records().Get(ctx, name)
+		switch {
+		case errors.Is(err, seal.ErrClosed):
+			j.closed[name] = err
+			continue
+		case errors.Is(err, store.ErrNotFound):
+		case err != nil:
+			return fmt.Errorf("read the journal: %w", err)
+		default:
+			if err := j.take(name, content); err != nil {
+				j.closed[name] = fmt.Errorf("%s: %w", name, err)
+				continue
+			}
+		}
+		delete(j.closed, name)
+	}
+	j.show()
+	return nil
 }
+
+// show has [Journal.Reports] and [Journal.Unfinished] say how the journal stands now.
+func (j *Journal) show() {
+	s := &shown{unfinished: len(j.unfinished), reports: slices.Clone(j.reports)}
+	for _, r := range j.unfinished {
+		if r.waits != nil {
+			s.reports = append(s.reports, Report{ID: r.ID, Begun: r.Begun, Waits: r.waits.Error()})
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(j.closed)) {
+		id, batch := strings.CutPrefix(name, batchPrefix)
+		if batch {
+			s.unfinished++
+		}
+		s.reports = append(s.reports, Report{ID: strings.TrimPrefix(id, reportPrefix), Waits: j.closed[name].Error()})
+	}
+	j.shown.Store(s)
+}
+
+// Reports are the batches that were not finished as they were meant, oldest first, and then those that wait for a key. It
+// does not wait for the store.
+func (j *Journal) Reports() []Report { return slices.Clone(j.shown.Load().reports) }
+
+// Unfinished is how many batches wait to be finished. It does not wait for the store.
+func (j *Journal) Unfinished() int { return j.shown.Load().unfinished }
 
 // Apply implements [store.Batch.Apply].
 func (j *Journal) Apply(ctx context.Context, writes []store.Write, written Written) error {
@@ -181,6 +251,7 @@ func (j *Journal) Apply(ctx context.Context, writes []store.Write, written Writt
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	defer j.show()
 	// What is older comes first. Room is made even when there is none to finish it.
 	if err := j.finish(ctx, written); err != nil && (!errors.Is(err, store.ErrFull) || slices.ContainsFunc(writes, func(w store.Write) bool { return w.Object != nil })) {
 		return fmt.Errorf("an earlier batch is not finished: %w", err)
@@ -204,7 +275,7 @@ func (j *Journal) Apply(ctx context.Context, writes []store.Write, written Writt
 	if len(content) > store.MaxRecordBytes {
 		return fmt.Errorf("%w: the batch has %d MiB, and the most is %d: apply it in parts", store.ErrTooLarge, len(content)>>20, store.MaxRecordBytes>>20)
 	}
-	if err := j.store.Records().Put(ctx, batchPrefix+r.ID, content); err != nil {
+	if err := j.store.Records().Put(ctx, batchPrefix+r.ID, content, r.secret()); err != nil {
 		if !errors.Is(err, store.ErrFull) || slices.ContainsFunc(writes, func(w store.Write) bool { return w.Object != nil }) {
 			return j.forget(ctx, r, fmt.Errorf("keep the batch: %w", err))
 		}
@@ -347,23 +418,51 @@ func (r *record) conflict() error {
 	return fmt.Errorf("%d objects were left out of the batch, %s: %w; the others are written: apply those again", len(left), strings.Join(names, ", "), store.ErrConflict)
 }
 
-// Finish makes what is left of interrupted batches.
+// Finish makes what is left of interrupted batches. It is an error when some still wait, of [seal.ErrClosed] or
+// [seal.ErrNoKey] when that is for a key.
 func (j *Journal) Finish(ctx context.Context, written Written) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.finish(ctx, written)
+	defer j.show()
+	if err := j.reopen(ctx); err != nil {
+		return err
+	}
+	if err := j.finish(ctx, written); err != nil {
+		return err
+	}
+	var waits []error
+	for _, r := range j.unfinished {
+		waits = append(waits, r.waits)
+	}
+	for _, name := range slices.Sorted(maps.Keys(j.closed)) {
+		waits = append(waits, j.closed[name])
+	}
+	if len(waits) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%d interrupted batches wait for a key: %w", len(waits), waits[0])
 }
 
+// finish makes what can be made. What waits for a key is passed over: what else is changed does not depend on it, and a
+// change that comes before it is one that somebody made in between.
 func (j *Journal) finish(ctx context.Context, written Written) error {
-	for len(j.unfinished) > 0 {
-		r := j.unfinished[0]
-		if err := j.pump(ctx, r); err != nil {
+	for i := 0; i < len(j.unfinished); {
+		r := j.unfinished[i]
+		err := j.pump(ctx, r)
+		r.waits = nil
+		if errors.Is(err, seal.ErrNoKey) {
+			r.waits = err
+			i++
+			continue
+		}
+		if err == nil {
+			err = j.settle(ctx, r)
+		}
+		if err != nil {
 			return err
 		}
-		if err := j.settle(ctx, r); err != nil {
-			return err
-		}
-		j.unfinished = j.unfinished[1:]
+		j.unfinished = slices.Delete(j.unfinished, i, i+1)
+		j.show()
 		j.tellOf(r, true, written)
 	}
 	return nil
@@ -383,10 +482,14 @@ func (j *Journal) supersede(ctx context.Context, writes []store.Write, written W
 		next := &record{ID: j.id(), Begun: r.Begun, Writes: rest, begun: true, outcomes: make([]outcome, len(rest))}
 		text, err := json.Marshal(next)
 		if err == nil {
-			err = j.store.Records().Put(ctx, batchPrefix+next.ID, text)
+			err = j.store.Records().Put(ctx, batchPrefix+next.ID, text, next.secret())
 		}
 		if err == nil {
 			err = j.store.Records().Delete(ctx, batchPrefix+r.ID)
+		}
+		if errors.Is(err, seal.ErrNoKey) {
+			// What is kept stays; whoever reads it again finds another version of the object.
+			next.ID, next.waits, err = r.ID, r.waits, nil
 		}
 		if err != nil {
 			return fmt.Errorf("%w: the change is made, but an older batch that names the object still waits: %w", store.ErrInterrupted, err)

@@ -19,16 +19,15 @@ func (j *Journal) report(ctx context.Context, r Report) error {
 	if err := j.store.Records().Delete(ctx, reportPrefix+r.ID); err != nil {
 		return fmt.Errorf("keep the report: %w", err)
 	}
-	if err := j.store.Records().Put(ctx, reportPrefix+r.ID, text); err != nil {
+	if err := j.store.Records().Put(ctx, reportPrefix+r.ID, text, false); err != nil {
 		return fmt.Errorf("keep the report: %w", err)
 	}
-	j.reporting.Lock()
 	j.reports = append(slices.DeleteFunc(j.reports, func(old Report) bool { return old.ID == r.ID }), r)
 	var oldest string
 	if len(j.reports) > maxReports {
-		oldest, j.reports = j.reports[0].ID, slices.Clone(j.reports[1:])
+		oldest, j.reports = j.reports[0].ID, slices.Delete(j.reports, 0, 1)
 	}
-	j.reporting.Unlock()
+	j.show()
 	if oldest != "" {
 		return j.store.Records().Delete(ctx, reportPrefix+oldest)
 	}
@@ -38,8 +37,6 @@ func (j *Journal) report(ctx context.Context, r Report) error {
 // resolve takes objects off the reports that were written since. A report that stays by mistake is taken off the next
 // time.
 func (j *Journal) resolve(ctx context.Context, keys map[objects.Key]bool) error {
-	j.reporting.Lock()
-	defer j.reporting.Unlock()
 	for i := 0; i < len(j.reports); {
 		r := j.reports[i]
 		rest := slices.DeleteFunc(slices.Clone(r.Left), func(l Left) bool { return keys[l.Key] })
@@ -51,19 +48,20 @@ func (j *Journal) resolve(ctx context.Context, keys map[objects.Key]bool) error 
 			return nil // The change itself is made.
 		}
 		if len(rest) == 0 {
-			j.reports = slices.Delete(slices.Clone(j.reports), i, i+1)
+			j.reports = slices.Delete(j.reports, i, i+1)
+			j.show()
 			continue
 		}
 		r.Left = rest
 		text, err := json.Marshal(r)
 		if err == nil {
-			err = j.store.Records().Put(ctx, reportPrefix+r.ID, text)
+			err = j.store.Records().Put(ctx, reportPrefix+r.ID, text, false)
 		}
 		if err != nil {
 			return nil
 		}
-		j.reports = slices.Clone(j.reports)
 		j.reports[i] = r
+		j.show()
 		i++
 	}
 	return nil

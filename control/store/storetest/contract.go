@@ -374,20 +374,26 @@ func recordsKept(t *testing.T, s store.Store, _ Subject) {
 	r := s.Records()
 	large := bytes.Repeat([]byte("0123456789abcdef"), 3<<16)
 	for name, content := range map[string][]byte{"one": []byte("1"), "large": large, "empty": {}} {
-		if err := r.Put(t.Context(), name, content); err != nil {
+		if err := r.Put(t.Context(), name, content, name == "large"); err != nil {
 			t.Fatal(err)
 		}
 	}
-	all, err := r.All(t.Context())
-	if err != nil || len(all) != 3 || string(all["one"]) != "1" || !bytes.Equal(all["large"], large) || len(all["empty"]) != 0 {
+	all, closed, err := r.All(t.Context())
+	if err != nil || len(all) != 3 || len(closed) != 0 || string(all["one"]) != "1" || !bytes.Equal(all["large"], large) || len(all["empty"]) != 0 {
 		t.Errorf("%d records, %v", len(all), err)
+	}
+	if one, err := r.Get(t.Context(), "large"); err != nil || !bytes.Equal(one, large) {
+		t.Errorf("%d bytes, %v", len(one), err)
 	}
 	for range 2 {
 		if err := r.Delete(t.Context(), "large"); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if all, err := r.All(t.Context()); err != nil || len(all) != 2 {
+	if _, err := r.Get(t.Context(), "large"); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("a record that is gone: %v", err)
+	}
+	if all, _, err := r.All(t.Context()); err != nil || len(all) != 2 {
 		t.Errorf("%d records, %v", len(all), err)
 	}
 	if objects, _ := list(t, s, ""); len(objects) != 0 {

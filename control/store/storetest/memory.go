@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -12,14 +13,15 @@ import (
 	"sync"
 
 	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/seal"
 	"heddle.io/heddle/control/store"
 )
 
 // maxBytes is the largest object, as etcd and Kubernetes have it.
 const maxBytes = 1536 << 10
 
-// kept is how many changes of a kind the memory remembers for watches.
-const kept = 2 * store.QueueLength
+// remembered is how many changes of a kind the memory remembers for watches.
+const remembered = 2 * store.QueueLength
 
 // Memory is a store in memory. It keeps the contract as narrowly as it can: versions say nothing, positions are of one
 // kind, and watches break when a test says so.
@@ -27,7 +29,7 @@ type Memory struct {
 	mu      sync.Mutex
 	count   int
 	objects map[objects.Key]*objects.Object
-	records map[string][]byte
+	records map[string]kept
 	kinds   map[string]*history
 	fail    func(Operation) error
 }
@@ -46,19 +48,21 @@ type history struct {
 
 // Operation is what a store is about to do, or has done.
 type Operation struct {
-	// Name is get, list, watch, write, status, put, all or delete; the last three are of records.
+	// Name is get, list, watch, write, status, put, all, open or delete; the last four are of records. Open is asked, by
+	// those that hold Secrets alone, whether they can be decrypted: seal.ErrClosed says no.
 	Name string
 	// Key of the object, where it is one.
 	Key objects.Key
-	// Record's name, where it is one.
+	// Record's name, where it is one, and whether it holds Secrets.
 	Record string
+	Secret bool
 	// Done says that it is done and will be said to have failed if the test says so.
 	Done bool
 }
 
 // NewMemory makes an empty one.
 func NewMemory() *Memory {
-	return &Memory{objects: map[objects.Key]*objects.Object{}, records: map[string][]byte{}, kinds: map[string]*history{}}
+	return &Memory{objects: map[objects.Key]*objects.Object{}, records: map[string]kept{}, kinds: map[string]*history{}}
 }
 
 // Fail has every operation ask f, before and after it is done, whether it fails; nil ends that. f may be called at any
@@ -110,7 +114,7 @@ func (m *Memory) record(e store.Event) {
 	h := m.history(e.Key.Group, e.Key.Kind)
 	e.Position = store.Position(strconv.Itoa(h.first + len(h.events)))
 	h.events = append(h.events, e)
-	if len(h.events) > kept {
+	if len(h.events) > remembered {
 		h.first, h.events = h.first+1, slices.Clone(h.events[1:])
 	}
 	close(h.changed)
@@ -307,23 +311,57 @@ func (m *Memory) Close() error { return nil }
 
 type memoryRecords struct{ m *Memory }
 
-func (r memoryRecords) Put(_ context.Context, name string, content []byte) error {
-	if err := r.m.failing(Operation{Name: "put", Record: name}); err != nil {
+// kept is a record.
+type kept struct {
+	content []byte
+	secret  bool
+}
+
+func (r memoryRecords) Put(_ context.Context, name string, content []byte, secret bool) error {
+	if err := r.m.failing(Operation{Name: "put", Record: name, Secret: secret}); err != nil {
 		return err
 	}
 	r.m.mu.Lock()
-	r.m.records[name] = bytes.Clone(content)
+	r.m.records[name] = kept{bytes.Clone(content), secret}
 	r.m.mu.Unlock()
-	return r.m.failing(Operation{Name: "put", Record: name, Done: true})
+	return r.m.failing(Operation{Name: "put", Record: name, Secret: secret, Done: true})
 }
 
-func (r memoryRecords) All(context.Context) (map[string][]byte, error) {
+func (r memoryRecords) Get(_ context.Context, name string) ([]byte, error) {
+	r.m.mu.Lock()
+	k, ok := r.m.records[name]
+	r.m.mu.Unlock()
+	if !ok {
+		return nil, fmt.Errorf("record %s: %w", name, store.ErrNotFound)
+	}
+	if k.secret {
+		if err := r.m.failing(Operation{Name: "open", Record: name, Secret: true}); err != nil {
+			return nil, fmt.Errorf("record %s: %w", name, err)
+		}
+	}
+	return bytes.Clone(k.content), nil
+}
+
+func (r memoryRecords) All(ctx context.Context) (read map[string][]byte, closed map[string]error, err error) {
 	if err := r.m.failing(Operation{Name: "all"}); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	r.m.mu.Lock()
-	defer r.m.mu.Unlock()
-	return maps.Clone(r.m.records), nil
+	names := slices.Sorted(maps.Keys(r.m.records))
+	r.m.mu.Unlock()
+	read, closed = map[string][]byte{}, map[string]error{}
+	for _, name := range names {
+		content, err := r.Get(ctx, name)
+		switch {
+		case errors.Is(err, seal.ErrClosed):
+			closed[name] = err
+		case err != nil:
+			return nil, nil, err
+		default:
+			read[name] = content
+		}
+	}
+	return read, closed, nil
 }
 
 func (r memoryRecords) Delete(_ context.Context, name string) error {
