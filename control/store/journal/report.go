@@ -45,7 +45,7 @@ func (j *Journal) resolve(ctx context.Context, keys map[objects.Key]bool) error 
 			continue
 		}
 		if err := j.store.Records().Delete(ctx, reportPrefix+r.ID); err != nil {
-			return nil // The change itself is made.
+			return nil //nolint:nilerr // The change itself is made.
 		}
 		if len(rest) == 0 {
 			j.reports = slices.Delete(j.reports, i, i+1)
@@ -58,7 +58,7 @@ func (j *Journal) resolve(ctx context.Context, keys map[objects.Key]bool) error 
 			err = j.store.Records().Put(ctx, reportPrefix+r.ID, text, false)
 		}
 		if err != nil {
-			return nil
+			return nil //nolint:nilerr // As above.
 		}
 		j.reports[i] = r
 		j.show()
