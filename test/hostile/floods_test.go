@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"testing"
 	"text/tabwriter"
@@ -84,6 +85,7 @@ func floodings() []flooding {
 		flooding{Attack: named(flood.ResetsAtOnce, "resets at once, two proxies"), most: mostResets, upstreams: 4000, twoProxies: true},
 		flooding{Attack: named(flood.ResetsAfter, "resets after 1 ms, two proxies"), most: mostResets, upstreams: 4000, twoProxies: true},
 		flooding{Attack: flood.ConnectionNames},
+		flooding{Attack: flood.RepeatedField},
 		// 1 MiB of answers, which is per_connection_buffer_limit_bytes, and half as much for heads, tables and tasks. A
 		// thousand connections to the upstream are opened in one moment, which the kernel alone takes some time for.
 		flooding{Attack: flood.UnreadStreams, fixed: true, lasts: 3 * time.Second, growth: 5*(3<<20)/2 + growth, tail: 2 * tail, upstreams: 5*200 + upstreamConnections},
@@ -159,8 +161,8 @@ type measured struct {
 func one(t *testing.T, name string, f flooding, table *tabwriter.Writer) {
 	up, first, front := startChain(t, name, f.twoProxies)
 	plain, attacked := first.Listeners[0], first.Listeners[0]
-	if f.Listener == "tls" {
-		attacked = first.Listeners[1]
+	if at := slices.IndexFunc(first.Listeners, func(l subject.Listener) bool { return l.Name == f.Listener }); at >= 0 {
+		attacked = first.Listeners[at]
 	}
 	clients := flood.StartClients(first.At(plain))
 	defer clients.Stop()
@@ -207,6 +209,7 @@ func startChain(t *testing.T, name string, two bool) (*upstream.HTTP1, *subject.
 		p, err := subject.Start(subject.Settings{Name: name, Binary: binaries[name], Address: address, Dir: t.TempDir(), Listeners: []subject.Listener{
 			{Name: "plain", Kind: "plain", Port: 10000, Upstream: to, Upstream2: http2},
 			{Name: "tls", Kind: "plain", Port: 10001, Upstream: to, Upstream2: http2, TLS: true},
+			{Name: "policies", Kind: "policies", Port: 10002, Upstream: to, Upstream2: http2},
 		}})
 		if err != nil {
 			t.Fatal(err)

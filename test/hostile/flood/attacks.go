@@ -104,6 +104,26 @@ var ConnectionNames = Attack{Name: "57 kB of connection names", Connections: 4, 
 	}
 }}
 
+// RepeatedField sends heads of 58 kB that have one field ninety times, which a thousand policies look at. Each time it is
+// another value, so that nothing can be taken for the same.
+var RepeatedField = Attack{Name: "a field ninety times, 1000 policies", Listener: "policies", Connections: 4, Run: func(ctx context.Context, c *Connection) error {
+	var fields strings.Builder
+	for i := range 90 {
+		fmt.Fprintf(&fields, "X-Role: %s%d\r\n", strings.Repeat("nobody", 105), i)
+	}
+	request := []byte("GET /roles HTTP/1.1\r\nHost: h\r\n" + fields.String() + "\r\n")
+	for {
+		if _, err := c.Write(request); err != nil {
+			return err
+		}
+		c.Count(1)
+		// As above: more bytes than the others send, not more requests than can be served.
+		if err := c.Pause(ctx, 10*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}}
+
 // UnreadStreams asks for 200 answers of 1 MiB on each connection, gives windows for all of them, and reads nothing.
 var UnreadStreams = Attack{Name: "200 streams unread", Connections: 5, Unread: true, Run: func(ctx context.Context, c *Connection) error {
 	if err := c.Preface(" | 4=16777216"); err != nil {

@@ -39,7 +39,7 @@ type Binaries map[string]string
 type Listener struct {
 	// Name is unique.
 	Name string
-	// Kind is what a case's `on` names: plain, policy, http10, upstream2.
+	// Kind is what a case's `on` names: plain, policy, policies, http10, upstream2.
 	Kind string
 	Port int
 	// Upstream is the host and port of the only endpoint.
@@ -52,6 +52,15 @@ type Listener struct {
 
 // Policy is whether the DENY rules are in force.
 func (l Listener) Policy() bool { return l.Kind == "policy" }
+
+// Policies are as many DENY rules as a large mesh may have for one workload, all on one field, none of which matches an
+// honest request.
+func (l Listener) Policies() int {
+	if l.Kind == "policies" {
+		return 1000
+	}
+	return 0
+}
 
 // HTTP10 is whether HTTP/1.0 is accepted.
 func (l Listener) HTTP10() bool { return l.Kind == "http10" }

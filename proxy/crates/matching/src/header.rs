@@ -1,8 +1,10 @@
 //! `envoy.config.route.v3.HeaderMatcher`.
 
-use std::borrow::Cow;
+mod readings;
 
-use crate::{Reading, RequestView, StringMatcher};
+pub use readings::HeaderReadings;
+
+use crate::{Reading, StringMatcher};
 
 /// What is asked of a header.
 #[derive(Clone, Debug)]
@@ -20,10 +22,7 @@ pub enum HeaderTest {
     },
 }
 
-/// A test on one header.
-///
-/// A header that comes more than once has several readings: each of its values, and all of them joined by `,` or `, `
-/// (`; ` for `cookie`). Bytes outside UTF-8 are read as ISO 8859-1 and as replacement characters.
+/// A test on one header, in each of its [readings](HeaderReadings).
 #[derive(Clone, Debug)]
 pub struct HeaderMatcher {
     name: Box<str>,
@@ -79,15 +78,15 @@ impl HeaderMatcher {
 
     /// Whether the request matches, where the answer refuses nobody and lets nobody in (routes): one reading is enough,
     /// and an inverted test holds when none matches.
-    pub fn matches(&self, request: &dyn RequestView) -> bool {
-        self.find(request).is_some_and(|found| found.any != self.invert)
+    pub fn matches(&self, headers: &HeaderReadings<'_>) -> bool {
+        self.find(headers).is_some_and(|found| found.any != self.invert)
     }
 
     /// Whether the request, or a connection without one, matches in any or in every reading. Inverted, the test holds in
     /// a reading in which it would not otherwise.
-    pub fn matches_in(&self, reading: Reading, request: Option<&dyn RequestView>) -> bool {
-        let found = match request {
-            Some(request) => self.find(request),
+    pub fn matches_in(&self, reading: Reading, headers: Option<&HeaderReadings<'_>>) -> bool {
+        let found = match headers {
+            Some(headers) => self.find(headers),
             None => self.absent(),
         };
         found.is_some_and(|found| match (reading, self.invert) {
@@ -99,39 +98,16 @@ impl HeaderMatcher {
     }
 
     /// None when the header is absent, which matches nothing.
-    fn find(&self, request: &dyn RequestView) -> Option<Found> {
-        let mut count = 0;
+    fn find(&self, headers: &HeaderReadings<'_>) -> Option<Found> {
         let mut found = Found::NOTHING;
-        request.visit_header(&self.name, &mut |value| {
-            count += 1;
-            if !matches!(self.test, HeaderTest::Present(_)) {
-                self.read(value, &mut found);
+        let is_there = match self.test {
+            HeaderTest::Present(wanted) => {
+                found = Found::all(wanted);
+                headers.has(&self.name)
             }
-        });
-        if count == 0 {
-            return self.absent();
-        }
-        if let HeaderTest::Present(wanted) = self.test {
-            return Some(Found::all(wanted));
-        }
-        if count > 1 {
-            let separators: &[&[u8]] = match &*self.name {
-                "cookie" => &[b"; "],
-                _ => &[b",", b", "],
-            };
-            for separator in separators {
-                let mut joined: Option<Vec<u8>> = None;
-                request.visit_header(&self.name, &mut |value| match &mut joined {
-                    None => joined = Some(value.to_vec()),
-                    Some(all) => {
-                        all.extend_from_slice(separator);
-                        all.extend_from_slice(value);
-                    }
-                });
-                self.read(&joined.unwrap_or_default(), &mut found);
-            }
-        }
-        Some(found)
+            _ => headers.visit(&self.name, &mut |value| found.add(self.test(value))),
+        };
+        if is_there { Some(found) } else { self.absent() }
     }
 
     fn absent(&self) -> Option<Found> {
@@ -139,18 +115,6 @@ impl HeaderMatcher {
             HeaderTest::Present(wanted) => Some(Found::all(*wanted == self.missing_as_empty)),
             _ if self.missing_as_empty => Some(Found::all(self.test(""))),
             _ => None,
-        }
-    }
-
-    /// Adds what the test says about a value, which has one reading when it is text.
-    fn read(&self, value: &[u8], found: &mut Found) {
-        match String::from_utf8_lossy(value) {
-            Cow::Borrowed(text) => found.add(self.test(text)),
-            Cow::Owned(replaced) => {
-                found.add(self.test(&replaced));
-                let latin: String = value.iter().map(|b| char::from(*b)).collect();
-                found.add(self.test(&latin));
-            }
         }
     }
 

@@ -14,7 +14,7 @@ mod string;
 mod view;
 
 pub use address::{Cidr, CidrError};
-pub use header::{HeaderMatcher, HeaderTest};
+pub use header::{HeaderMatcher, HeaderReadings, HeaderTest};
 pub use metadata::{MAX_METADATA, Metadata, MetadataMatcher, MetadataOverflow, ValueMatcher};
 pub use path::PathReadings;
 pub use query::{QueryMatcher, QueryTest};

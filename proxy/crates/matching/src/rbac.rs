@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use heddle_net::ConnectionInfo;
 
-use crate::{Cidr, HeaderMatcher, MetadataMatcher, PathReadings, Reading, RequestView, StringMatcher};
+use crate::{Cidr, HeaderMatcher, HeaderReadings, MetadataMatcher, PathReadings, Reading, RequestView, StringMatcher};
 
 mod san;
 
@@ -159,10 +159,11 @@ impl Rules {
     /// Evaluates the rules. Where a header or path can be read in more than one way, rules that let in must match in
     /// every reading and rules that refuse or log in one; a negation turns that around.
     pub fn check(&self, connection: &ConnectionInfo, request: Option<&dyn RequestView>) -> Verdict<'_> {
+        let headers = request.map(HeaderReadings::of);
         let path = OnceCell::new();
         let subject = Subject {
             connection,
-            request,
+            headers: headers.as_ref(),
             path: &path,
             reading: match self.action {
                 Action::Allow => Reading::Every,
@@ -209,13 +210,18 @@ impl Policies {
 #[derive(Clone, Copy)]
 struct Subject<'a> {
     connection: &'a ConnectionInfo,
-    request: Option<&'a dyn RequestView>,
+    /// The request's headers, each read once for all conditions.
+    headers: Option<&'a HeaderReadings<'a>>,
     /// The request's path, read once for all conditions.
     path: &'a OnceCell<PathReadings<'a>>,
     reading: Reading,
 }
 
-impl Subject<'_> {
+impl<'a> Subject<'a> {
+    fn request(self) -> Option<&'a dyn RequestView> {
+        self.headers.map(HeaderReadings::request)
+    }
+
     fn negated(self) -> Self {
         Self {
             reading: self.reading.negated(),
@@ -224,22 +230,22 @@ impl Subject<'_> {
     }
 
     fn header(self, matcher: &HeaderMatcher) -> bool {
-        matcher.matches_in(self.reading, self.request)
+        matcher.matches_in(self.reading, self.headers)
     }
 
     fn url_path(self, matcher: &StringMatcher) -> bool {
-        self.request.is_some_and(|request| {
+        self.request().is_some_and(|request| {
             let path = self.path.get_or_init(|| PathReadings::of(request.path()));
             path.matches(self.reading, matcher)
         })
     }
 
     fn metadata(self, matcher: &MetadataMatcher) -> bool {
-        matcher.matches(self.request.and_then(|request| request.metadata()))
+        matcher.matches(self.request().and_then(|request| request.metadata()))
     }
 
     fn remote_ip(self) -> IpAddr {
-        self.request
+        self.request()
             .and_then(|request| request.remote_ip())
             .unwrap_or_else(|| self.connection.remote.ip())
     }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use heddle_config::filters::RouteFilterConfig;
 use heddle_config::filters::fault::{Abort, AbortWith, Delay, Fault as Config};
 use heddle_config::snapshot::Fraction;
+use heddle_matching::HeaderReadings;
 use heddle_telemetry::{Counter, Gauge, ResponseFlag, Stats};
 
 use super::{Call, HttpFilter, Setup, Verdict};
@@ -174,7 +175,10 @@ fn concerns(settings: &Config, exchange: &Exchange) -> bool {
         .is_none_or(|c| cluster() == Some(&**c))
         && (settings.downstream_nodes.is_empty()
             || node().is_some_and(|node| settings.downstream_nodes.iter().any(|n| **n == *node)))
-        && settings.headers.iter().all(|m| m.matches(request))
+        && {
+            let headers = HeaderReadings::of(request);
+            settings.headers.iter().all(|m| m.matches(&headers))
+        }
 }
 
 fn number<N: std::str::FromStr>(fields: &Fields, name: &str) -> Option<N> {

@@ -139,8 +139,9 @@ impl JwtAuthn {
     fn by_rules(&self, exchange: &Exchange) -> Option<&Requirement> {
         let request = &exchange.request;
         let path = heddle_matching::RequestView::path(request);
+        let headers = heddle_matching::HeaderReadings::of(request);
         let mut rules = self.config.rules.iter();
-        let rule = rules.find(|rule| select::matches(&rule.matches, request, path))?;
+        let rule = rules.find(|rule| select::matches(&rule.matches, request, path, &headers))?;
         self.config.requirement_of(rule)
     }
 

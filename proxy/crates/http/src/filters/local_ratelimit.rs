@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use heddle_config::filters::RouteFilterConfig;
 use heddle_config::filters::local_ratelimit::{Limiter, LocalRateLimit as Config, TokenBucket, VirtualHostLimits};
 use heddle_config::snapshot::{RateLimit, RateLimitAction};
-use heddle_matching::RequestView;
+use heddle_matching::{HeaderReadings, RequestView};
 use heddle_net::ConnectionInfo;
 use heddle_telemetry::{Counter, ResponseFlag, Stats};
 use smallvec::SmallVec;
@@ -254,6 +254,7 @@ fn descriptors<'c>(config: &'c Config, call: &'c Call<'_>) -> SmallVec<[Entries<
 /// One descriptor; none when an action has nothing to say.
 fn entries<'c>(limit: &'c RateLimit, call: &'c Call<'_>) -> Option<Entries<'c>> {
     let exchange = &*call.exchange;
+    let request = HeaderReadings::of(&exchange.request);
     let mut out = Entries::new();
     for action in &limit.actions {
         match action {
@@ -290,7 +291,7 @@ fn entries<'c>(limit: &'c RateLimit, call: &'c Call<'_>) -> Option<Entries<'c>> 
                 expect,
                 headers,
             } => {
-                if headers.iter().all(|m| m.matches(&exchange.request)) != *expect {
+                if headers.iter().all(|m| m.matches(&request)) != *expect {
                     return None;
                 }
                 out.push((key, (&**value).into()));

@@ -1,7 +1,7 @@
 //! Which virtual host and route a request belongs to (Envoy's order: exact domain, longest suffix, longest prefix, `*`).
 
 use heddle_config::snapshot::{Action, ClusterChoice, PathMatch, Route, RouteMatch, RouteTable};
-use heddle_matching::RequestView;
+use heddle_matching::{HeaderReadings, RequestView};
 
 use crate::head::RequestHead;
 
@@ -48,10 +48,11 @@ pub(crate) fn without_port(host: &str) -> &str {
 /// The first route that matches. `dice` gives a number below one million for fractional routes.
 pub(crate) fn route(routes: &[Route], request: &RequestHead, dice: impl FnOnce() -> u32) -> Option<usize> {
     let path = request.path();
+    let headers = HeaderReadings::of(request);
     let mut dice = Some(dice);
     let mut rolled = None;
     routes.iter().position(|route| {
-        matches(&route.matches, request, path)
+        matches(&route.matches, request, path, &headers)
             && (route.matches.fraction >= 1_000_000
                 || *rolled.get_or_insert_with(|| dice.take().map_or(0, |d| d())) < route.matches.fraction)
     })
@@ -75,11 +76,12 @@ pub(crate) fn cluster(route: &Route, dice: impl FnOnce() -> u64) -> usize {
     hit.unwrap_or_default()
 }
 
-/// Whether a request is one of those that a route, or a rule of the JWT filter, is for. `path` is the request's.
-pub(crate) fn matches(when: &RouteMatch, request: &RequestHead, path: &str) -> bool {
+/// Whether a request is one of those that a route, or a rule of the JWT filter, is for. `path` and `headers` are the
+/// request's.
+pub(crate) fn matches(when: &RouteMatch, request: &RequestHead, path: &str, headers: &HeaderReadings<'_>) -> bool {
     path_matches(&when.path, path, when.case_sensitive)
         && (!when.grpc || request.grpc)
-        && when.headers.iter().all(|m| m.matches(request))
+        && when.headers.iter().all(|m| m.matches(headers))
         && when.query.iter().all(|m| m.matches(request.target()))
         && when.metadata.iter().all(|m| m.matches(request.metadata.as_deref()))
 }

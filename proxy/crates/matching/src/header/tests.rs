@@ -1,5 +1,7 @@
+use std::cell::Cell;
+
 use super::*;
-use crate::Regex;
+use crate::{Regex, RequestView};
 
 /// A request with nothing but values of one header.
 struct Values<'v>(&'v [&'v [u8]]);
@@ -66,10 +68,11 @@ fn one_value_or_none() {
         let matcher = HeaderMatcher::new("X-A", test, invert, missing_as_empty);
         let values: Vec<&[u8]> = value.iter().map(|v| v.as_bytes()).collect();
         let request = Values(&values);
-        assert_eq!(matcher.matches(&request), expected, "{said}");
+        let headers = HeaderReadings::of(&request);
+        assert_eq!(matcher.matches(&headers), expected, "{said}");
         // One value has one reading.
         for reading in [Reading::Any, Reading::Every] {
-            assert_eq!(matcher.matches_in(reading, Some(&request)), expected, "{said}");
+            assert_eq!(matcher.matches_in(reading, Some(&headers)), expected, "{said}");
             if value.is_none() {
                 assert_eq!(matcher.matches_in(reading, None), expected, "{said}");
             }
@@ -118,10 +121,11 @@ fn repeated_values() {
         let said = format!("{test:?} invert={invert} on {values:?}");
         let matcher = HeaderMatcher::new("x-a", test, invert, false);
         let request = Values(values);
-        assert_eq!(matcher.matches(&request), route, "route: {said}");
-        assert_eq!(matcher.matches_in(Reading::Any, Some(&request)), deny, "deny: {said}");
+        let headers = HeaderReadings::of(&request);
+        assert_eq!(matcher.matches(&headers), route, "route: {said}");
+        assert_eq!(matcher.matches_in(Reading::Any, Some(&headers)), deny, "deny: {said}");
         assert_eq!(
-            matcher.matches_in(Reading::Every, Some(&request)),
+            matcher.matches_in(Reading::Every, Some(&headers)),
             allow,
             "allow: {said}"
         );
@@ -131,15 +135,16 @@ fn repeated_values() {
 #[test]
 fn cookies_are_joined_as_cookies() {
     let matcher = HeaderMatcher::new("cookie", exact("a=1; b=2"), false, false);
-    assert!(matcher.matches_in(Reading::Any, Some(&Values(&[b"a=1", b"b=2"]))));
+    assert!(matcher.matches_in(Reading::Any, Some(&HeaderReadings::of(&Values(&[b"a=1", b"b=2"])))));
     let matcher = HeaderMatcher::new("cookie", exact("a=1,b=2"), false, false);
-    assert!(!matcher.matches_in(Reading::Any, Some(&Values(&[b"a=1", b"b=2"]))));
+    assert!(!matcher.matches_in(Reading::Any, Some(&HeaderReadings::of(&Values(&[b"a=1", b"b=2"])))));
 }
 
 #[test]
 fn bytes_outside_utf8_have_two_readings() {
     let value: &[&[u8]] = &[b"caf\xe9"];
     let request = Values(value);
+    let headers = HeaderReadings::of(&request);
     for (test, deny, allow) in [
         (exact("caf\u{e9}"), true, false),
         (exact("caf\u{fffd}"), true, false),
@@ -150,8 +155,53 @@ fn bytes_outside_utf8_have_two_readings() {
     ] {
         let said = format!("{test:?}");
         let matcher = HeaderMatcher::new("x-a", test, false, false);
-        assert_eq!(matcher.matches_in(Reading::Any, Some(&request)), deny, "{said}");
-        assert_eq!(matcher.matches_in(Reading::Every, Some(&request)), allow, "{said}");
+        assert_eq!(matcher.matches_in(Reading::Any, Some(&headers)), deny, "{said}");
+        assert_eq!(matcher.matches_in(Reading::Every, Some(&headers)), allow, "{said}");
     }
     assert_eq!(request.header("x-a").as_deref(), Some("caf\u{fffd}"));
+}
+
+/// A request whose one header says how often it was looked through.
+struct Counted<'v>(&'v [&'v [u8]], Cell<usize>);
+
+impl RequestView for Counted<'_> {
+    fn method(&self) -> &str {
+        "GET"
+    }
+    fn path_and_query(&self) -> &str {
+        "/"
+    }
+    fn authority(&self) -> &str {
+        "a"
+    }
+    fn scheme(&self) -> &str {
+        "http"
+    }
+    fn visit_header<'s>(&'s self, _: &str, see: &mut dyn FnMut(&'s [u8])) {
+        self.1.set(self.1.get() + 1);
+        self.0.iter().for_each(|value| see(value));
+    }
+}
+
+#[test]
+fn what_is_dear_to_read_is_read_once_for_all_conditions() {
+    let long = [b'v'; 300];
+    for values in [&[b"a".as_slice(), b"b"][..], &[&[0xff, 0xfe]], &[&long]] {
+        let request = Counted(values, Cell::new(0));
+        let headers = HeaderReadings::of(&request);
+        for i in 0..1000 {
+            let matcher = HeaderMatcher::new("x-a", exact(&i.to_string()), false, false);
+            assert!(!matcher.matches(&headers));
+        }
+        assert_eq!(request.1.get(), 1, "{values:?}");
+    }
+}
+
+#[test]
+fn equal_values_are_one_reading() {
+    let mut seen = Vec::new();
+    let values = [b"user".as_slice(); 500];
+    HeaderReadings::of(&Values(&values)).visit("x-a", &mut |text| seen.push(text.len()));
+    seen.sort_unstable();
+    assert_eq!(seen, [4, 500 * 4 + 499, 500 * 4 + 499 * 2]);
 }
