@@ -76,8 +76,9 @@ type row struct {
 type Delta struct {
 	// Set is new or takes the place of what had its name; endpoints are here with their cluster, whichever of both it is.
 	Set *Resources
-	// Clusters, Listeners and Routes are the names of those that are gone; endpoints go with their clusters.
-	Clusters, Listeners, Routes []string
+	// Clusters, Endpoints, Listeners and Routes are the names of those that are gone. Endpoints go with their clusters; here
+	// are those whose cluster stays and has none any more.
+	Clusters, Endpoints, Listeners, Routes []string
 	// Added and Dropped are objects that have a part in the configuration now, and that had.
 	Added, Dropped []objects.Key
 }
@@ -265,7 +266,9 @@ func (c *Client) remake(g *generator, concerned map[string]bool) (Delta, error) 
 			delete(c.clusters, name)
 			delta.Clusters = append(delta.Clusters, name)
 		} else if now.value != was {
-			delta.Set.addCluster(now.value)
+			if delta.Set.addCluster(now.value); now.value.endpoints == nil {
+				delta.Endpoints = append(delta.Endpoints, name)
+			}
 		}
 	}
 	for name, was := range listeners {
