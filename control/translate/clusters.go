@@ -132,8 +132,8 @@ func (g *generator) clientCluster(name string, s *model.Service, p model.Service
 
 // clientSocket chooses how bytes travel: as a policy says, or by itself mutual TLS wherever the endpoint speaks it.
 func (g *generator) clientSocket(c *clusterv3.Cluster, s *model.Service, sni string, http2 bool, t *model.ClientTLS) {
-	if t == nil && !s.MeshEndpoints() {
-		return
+	if !s.MeshEndpoints() && (t == nil || t.Mode == model.TLSMesh) {
+		return // Nobody there has an identity of the mesh: a policy for all hosts does not mean them.
 	}
 	if t == nil {
 		c.TransportSocketMatches = []*clusterv3.Cluster_TransportSocketMatch{

@@ -58,6 +58,9 @@ func (g *generator) entryCluster(c *clusterv3.Cluster, s *model.Service, p model
 		case model.TLSSimple, model.TLSMutual:
 			c.TransportSocket = g.originatedTLS(entryTLS(s, t), http2)
 		case model.TLSMesh:
+			if !e.Mesh {
+				break // As for endpoints that are known.
+			}
 			c.TransportSocket = g.outboundTLS(s, serverName(s.Host, p.Number, ""), http2, t)
 		}
 	}

@@ -70,13 +70,15 @@ func resolverOf(key objects.Key) *resolver {
 	return resolversByKind[objects.Key{Group: key.Group, Kind: key.Kind}]
 }
 
-var resolversByKind = func() map[objects.Key]*resolver {
-	out := map[objects.Key]*resolver{}
-	for i := range resolvers {
-		out[objects.Key{Group: resolvers[i].kind.Group, Kind: resolvers[i].kind.Kind}] = &resolvers[i]
+var resolversByKind = index(resolvers)
+
+func index(all []resolver) map[objects.Key]*resolver {
+	out := make(map[objects.Key]*resolver, len(all))
+	for i := range all {
+		out[objects.Key{Group: all[i].kind.Group, Kind: all[i].kind.Kind}] = &all[i]
 	}
 	return out
-}()
+}
 
 func stratumOf(key objects.Key) int {
 	if r := resolverOf(key); r != nil {
