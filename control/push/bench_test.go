@@ -190,6 +190,11 @@ func BenchmarkEntries(b *testing.B) {
 			w.entry(b, i, 0, false)
 		}
 		w.update(p)
+		// After so much at once, the pusher makes everything anew once, to forget what is of no use.
+		for i := range 2 {
+			w.entry(b, 7, i+1, false)
+			w.resend(p)
+		}
 		hosts := w.kept.GlobalHosts()
 		if got := len(p.mesh.Services); got != n+100 || len(hosts) != n {
 			b.Fatalf("%d services, %d addresses", got, len(hosts))

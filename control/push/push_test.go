@@ -152,13 +152,17 @@ func (w *town) update(p *Pusher) {
 	p.Update(u)
 }
 
-// addressed gives hosts their virtual addresses.
+// addressed gives hosts, which are sorted, their virtual addresses.
 func addressed(hosts []string) map[string]netip.Addr {
-	out := map[string]netip.Addr{}
+	out, taken := map[string]netip.Addr{}, map[uint16]bool{}
 	for _, h := range hosts {
 		sum := fnv.New32a()
 		_, _ = sum.Write([]byte(h)) // A hash never fails to write.
-		n := sum.Sum32()
+		n := uint16(sum.Sum32())
+		for taken[n] {
+			n++
+		}
+		taken[n] = true
 		out[h] = netip.AddrFrom4([4]byte{240, 240, byte(n >> 8), byte(n)})
 	}
 	return out
