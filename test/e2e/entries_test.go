@@ -306,8 +306,8 @@ spec: { selector: { app: far }, ports: [{ name: http, port: 80, targetPort: 8080
 			return err
 		}
 		request.Header.Set("Content-Type", "application/json")
-		transport := &http.Transport{Dial: func(string, string) (net.Conn, error) {
-			return net.Dial("unix", "/run/heddle/"+clusterName+"/api.sock")
+		transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", "/run/heddle/"+clusterName+"/api.sock")
 		}}
 		defer transport.CloseIdleConnections()
 		answer, err := transport.RoundTrip(request)
