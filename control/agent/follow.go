@@ -231,10 +231,10 @@ func (a *Agent) dirty() {
 	}
 }
 
-// reportLoop tells the controller what runs whenever that changes, and now and then in any case: a controller that was
-// restarted knows only what it kept.
+// reportLoop tells the controller what runs whenever that changes, and every second in any case: a controller that was
+// restarted knows only what it kept, and one that hears nothing takes the replicas out of rotation.
 func (a *Agent) reportLoop(ctx context.Context) {
-	const interval = 5 * time.Second
+	const interval = time.Second
 	timer := time.NewTimer(interval)
 	defer timer.Stop()
 	for {

@@ -281,6 +281,22 @@ func columnsOf(kind *objects.Kind) columns {
 			}
 			return []string{""}
 		}
+	case objects.ServiceEntry:
+		configured.head = []string{"HOSTS", "LOCATION", "RESOLUTION"}
+		configured.cells = func(o *objects.Object) []string {
+			if r, ok := o.Resource.(*networkingv1.ServiceEntry); ok {
+				return []string{list(r.Spec.Hosts), r.Spec.Location.String(), r.Spec.Resolution.String()}
+			}
+			return []string{"", "", ""}
+		}
+	case objects.WorkloadEntry:
+		configured.head = []string{"ADDRESS"}
+		configured.cells = func(o *objects.Object) []string {
+			if r, ok := o.Resource.(*networkingv1.WorkloadEntry); ok {
+				return []string{r.Spec.Address}
+			}
+			return []string{""}
+		}
 	case objects.Gateway:
 		configured.head = []string{"SELECTOR", "PORTS"}
 		configured.cells = func(o *objects.Object) []string {

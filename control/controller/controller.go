@@ -102,6 +102,8 @@ type Controller struct {
 	shown   *model.Mesh
 	staging *staging
 	staged  stageView
+	// addressed are the hosts that addresses were assigned to last; the loop's own, too.
+	addressed []string
 	// pending are objects that the model does not have yet, revised those that it has and proxies have not, with their
 	// versions, empty for one that is gone; absorbed is how many changes the model has.
 	pending  map[objects.Key]bool
@@ -130,7 +132,7 @@ type Controller struct {
 func Run(ctx context.Context, config Config) error {
 	c := &Controller{
 		config: config, log: config.Log, started: time.Now(),
-		instances: registry.NewInstances(), answered: make(chan struct{}, 1), changed: make(chan struct{}, 1), restatus: make(chan struct{}, 1),
+		instances: registry.NewInstances(registry.DefaultSilence), answered: make(chan struct{}, 1), changed: make(chan struct{}, 1), restatus: make(chan struct{}, 1),
 		objects: map[objects.Key]*objects.Object{}, pending: map[objects.Key]bool{}, revised: map[objects.Key]objects.Version{}, taken: map[objects.Key]*objects.Object{}, remesh: true, reports: map[string]client.Report{}, renamed: make(chan struct{}),
 	}
 	for _, dir := range []string{config.Cluster.Data(), config.Cluster.Run()} {
@@ -234,6 +236,7 @@ func (c *Controller) serve(ctx context.Context) error {
 	}
 	part("follow store", func() error { c.store.Run(ctx); return nil })
 	part("update", func() error { c.updateLoop(ctx); return nil })
+	part("silence", func() error { c.silenceLoop(ctx); return nil })
 	part("statuses", func() error { c.statusLoop(ctx); return nil })
 	part("secrets", func() error { c.secretsLoop(ctx); return nil })
 	part("federation", func() error { c.federation.Run(ctx); return nil })
@@ -381,8 +384,14 @@ func (c *Controller) update(replicas []registry.Change) {
 	peers, issuers := c.federation.Peers(), c.authority.Issuers()
 	change.Peers, change.Issuers = &peers, &issuers
 	c.model.Update(change)
-	addresses, problem := c.assign(c.model.GlobalHosts())
-	before, mesh := c.wanted, c.model.Update(resolve.Change{Addresses: addresses})
+	before, mesh, problem := c.wanted, c.model.Mesh(), ""
+	if hosts := c.model.GlobalHosts(); !slices.Equal(hosts, c.addressed) || c.problem != "" {
+		var addresses map[string]netip.Addr
+		if addresses, problem = c.assign(hosts); problem == "" {
+			c.addressed = hosts
+		}
+		mesh = c.model.Update(resolve.Change{Addresses: addresses})
+	}
 	c.wanted = mesh
 	c.stage(mesh, taken)
 	c.push(push.Update{Revision: revision, Revised: revised})

@@ -5,13 +5,16 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"sort"
+	"time"
 
 	"heddle.io/heddle/control/durable"
 	"heddle.io/heddle/control/objects"
@@ -47,9 +50,48 @@ func (c *Controller) loadReports() error {
 			continue
 		}
 		c.reports[report.Agent] = report
-		c.instances.Report(report.Agent, c.instancesOf(report))
+		c.instances.Report(report.Agent, c.instancesOf(report), time.Now())
 	}
 	return nil
+}
+
+// silenceLook is how often it is looked who is silent.
+const silenceLook = time.Second
+
+// silenceLoop takes the replicas of agents that are not heard of out of rotation, and in the end forgets them.
+func (c *Controller) silenceLoop(ctx context.Context) {
+	look := time.NewTicker(silenceLook)
+	defer look.Stop()
+	var silent []string
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-look.C:
+			for _, agent := range c.instances.Expire(now) {
+				c.log.Warn("an agent was silent for long: its replicas are forgotten", "agent", agent)
+				c.forgetAgent(agent)
+			}
+		}
+		if now := c.instances.Silent(); !slices.Equal(now, silent) {
+			c.log.Warn("agents whose replicas get no traffic, for nothing is heard of them", "before", silent, "now", now)
+			silent = now
+			signal(c.restatus)
+		}
+	}
+}
+
+// forgetAgent forgets what an agent reported; it may come back as a new one.
+func (c *Controller) forgetAgent(agent string) {
+	c.keeping.Lock()
+	defer c.keeping.Unlock()
+	c.mu.Lock()
+	delete(c.reports, agent)
+	c.mu.Unlock()
+	if err := os.Remove(c.reportPath(agent)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		c.log.Warn("a kept report cannot be removed; it is read again by the next controller", "error", err)
+	}
+	signal(c.restatus)
 }
 
 // Report implements [server.Controller].
@@ -73,10 +115,11 @@ func (c *Controller) Report(_ context.Context, report client.Report) error {
 	c.reports[report.Agent] = report
 	c.mu.Unlock()
 	if same {
+		c.instances.Renew(report.Agent, time.Now())
 		return nil
 	}
 	// Proxies first: who reads a file afterwards is not in a hurry.
-	c.instances.Report(report.Agent, c.instancesOf(report))
+	c.instances.Report(report.Agent, c.instancesOf(report), time.Now())
 	content, err := json.Marshal(report)
 	if err == nil {
 		err = durable.Write(c.reportPath(report.Agent), content, 0o600)
@@ -110,13 +153,20 @@ func (c *Controller) instancesOf(report client.Report) []registry.Instance {
 	return all
 }
 
-// Replicas implements [server.Controller].
+// Replicas implements [server.Controller]. Those of a silent agent are not ready, whatever it said last.
 func (c *Controller) Replicas() []client.Replica {
+	silent := c.instances.Silent()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	out := []client.Replica{}
 	for _, report := range c.reports {
+		from := len(out)
 		out = append(out, report.Replicas...)
+		if slices.Contains(silent, report.Agent) {
+			for i := range out[from:] {
+				out[from+i].Ready = false
+			}
+		}
 	}
 	sort.Slice(out, func(i, j int) bool {
 		if out[i].Namespace != out[j].Namespace {

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+	"sort"
 	"strings"
 
 	"heddle.io/heddle/control/cluster"
@@ -82,7 +83,7 @@ type Mesh struct {
 	Settings Settings `json:"settings"`
 	// Globals are the global namespaces in force, sorted by age, then by name.
 	Globals []*GlobalNamespace `json:"globals,omitempty"`
-	// Services sorted by namespace, name and host; external services, which have no namespace, are the first.
+	// Services in the order of [CompareServices].
 	Services []*Service `json:"services,omitempty"`
 	// Replicas sorted by namespace and name.
 	Replicas []*Replica `json:"replicas,omitempty"`
@@ -98,6 +99,8 @@ type Mesh struct {
 	Access []*AccessPolicy `json:"access,omitempty"`
 	// Authentications are the rules for whose tokens are taken, sorted by age, then by namespace and name.
 	Authentications []*Authentication `json:"authentications,omitempty"`
+	// Sidecars limit what workloads' proxies get, sorted by age, then by namespace and name.
+	Sidecars []*Sidecar `json:"sidecars,omitempty"`
 	// Credentials are gateways' certificates, sorted by namespace and name.
 	Credentials []*Credential `json:"credentials,omitempty"`
 	// Accepted are former meshes that clients may still go by, so that servers take their connections as well.
@@ -109,30 +112,47 @@ func (m *Mesh) Service(host string) *Service {
 	host = strings.ToLower(strings.TrimSuffix(host, "."))
 	namespace, name := splitHost(host)
 	i, ok := slices.BinarySearchFunc(m.Services, host, func(s *Service, _ string) int {
+		if s.External != nil {
+			return -1
+		}
 		return cmp.Or(strings.Compare(s.Namespace, namespace), strings.Compare(s.Name, name))
 	})
 	if ok && m.Services[i].Host == host {
 		return m.Services[i]
 	}
-	for _, s := range m.Services {
-		if s.External == nil {
-			break
-		}
-		if s.Host == host {
-			return s
-		}
+	i = sort.Search(len(m.Services), func(i int) bool { return m.Services[i].External == nil || m.Services[i].Host >= host })
+	if i < len(m.Services) && m.Services[i].External != nil && m.Services[i].Host == host {
+		return m.Services[i]
 	}
 	return nil
 }
 
-// ServicesIn are the services of a namespace.
+// CompareServices orders services: external ones first, by host; the others by namespace, name and host.
+func CompareServices(x, y *Service) int {
+	switch {
+	case x.External != nil && y.External != nil:
+		return strings.Compare(x.Host, y.Host)
+	case x.External != nil:
+		return -1
+	case y.External != nil:
+		return 1
+	}
+	return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name), cmp.Compare(x.Host, y.Host))
+}
+
+// ServicesIn are the services of a namespace, without external ones.
 func (m *Mesh) ServicesIn(namespace string) []*Service {
 	from, to := m.servicesIn(namespace)
 	return m.Services[from:to]
 }
 
 func (m *Mesh) servicesIn(namespace string) (from, to int) {
-	from, _ = slices.BinarySearchFunc(m.Services, namespace, func(s *Service, want string) int { return strings.Compare(s.Namespace, want) })
+	from, _ = slices.BinarySearchFunc(m.Services, namespace, func(s *Service, want string) int {
+		if s.External != nil {
+			return -1
+		}
+		return strings.Compare(s.Namespace, want)
+	})
 	for to = from; to < len(m.Services) && m.Services[to].Namespace == namespace; to++ {
 	}
 	return from, to

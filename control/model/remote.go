@@ -41,12 +41,15 @@ func (r *Remote) Ready(port uint16, labels map[string]string) uint64 {
 	return n
 }
 
-// External is a service outside of the mesh. It has either names or addresses.
+// External is a service without a Service object: one of a global namespace, which has either names or addresses, or one of
+// a ServiceEntry.
 type External struct {
 	// Names are resolved by the proxies, again and again.
 	Names []string `json:"names,omitempty"`
 	// Addresses of its hosts.
 	Addresses []netip.Addr `json:"addresses,omitempty"`
+	// Entry is set for a service of a ServiceEntry.
+	Entry *Entry `json:"entry,omitempty"`
 }
 
 // Alias is another full name of a service.
@@ -69,7 +72,7 @@ type Home struct {
 // count too, so that clients' trust does not change with the link.
 func (s *Service) Homes(own string) []Home {
 	var out []Home
-	if s.Local() {
+	if s.Local() || s.External != nil && len(s.Identities) > 0 {
 		out = append(out, Home{Cluster: own, Identities: s.Identities})
 	}
 	for _, r := range s.Remote {

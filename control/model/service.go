@@ -27,8 +27,8 @@ type Service struct {
 	Name      string `json:"name"`
 	// Host is the full name, for example cart.shop.svc.cluster.local.
 	Host string `json:"host"`
-	// Address is the virtual address.
-	Address netip.Addr `json:"address"`
+	// Address is the virtual address; invalid for an external service that has none.
+	Address netip.Addr `json:"address,omitzero"`
 	// Ports in the order of the object.
 	Ports []ServicePort `json:"ports"`
 	// Selector that replicas' labels must satisfy.
@@ -52,7 +52,7 @@ type Service struct {
 	Spread bool `json:"spread,omitempty"`
 	// Outlier is used by clients whose destination policy says nothing of failing endpoints.
 	Outlier *Outlier `json:"outlier,omitempty"`
-	// External is set for a service outside of the mesh; it has no namespace then.
+	// External is set for a service that is no Service object's. One of a global namespace has no namespace.
 	External *External `json:"external,omitempty"`
 	Source   Source    `json:"source"`
 }
@@ -67,6 +67,8 @@ type ServicePort struct {
 	TargetName string `json:"targetName,omitempty"`
 	// TLS has clients of an external service speak TLS on this port.
 	TLS bool `json:"tls,omitempty"`
+	// Sealed says that applications speak TLS themselves, and so tell a server name (protocols TLS and HTTPS).
+	Sealed bool `json:"sealed,omitempty"`
 }
 
 // Port finds a port by number, or nil.
@@ -81,6 +83,9 @@ func (s *Service) Port(number uint16) *ServicePort {
 
 // TargetOn is the port of a replica behind a service's port; false when the replica has no port of that name.
 func (p *ServicePort) TargetOn(r *Replica) (uint16, bool) {
+	if n, ok := r.ServicePorts[p.Name]; ok {
+		return n, true
+	}
 	if p.Target != 0 || p.TargetName == "" {
 		return p.Target, p.Target != 0
 	}
@@ -113,11 +118,17 @@ type Replica struct {
 	Workload string            `json:"workload"`
 	Address  netip.Addr        `json:"address"`
 	Labels   map[string]string `json:"labels,omitempty"`
-	Account  string            `json:"account"`
-	Ports    []ReplicaPort     `json:"ports,omitempty"`
-	Ready    bool              `json:"ready"`
-	Cluster  string            `json:"cluster"`
-	Locality Locality          `json:"locality,omitzero"`
+	// Account is its identity; empty for an endpoint outside of the mesh, which has none.
+	Account string        `json:"account"`
+	Ports   []ReplicaPort `json:"ports,omitempty"`
+	// ServicePorts are the replica's ports by the name of the service's port; they go before the service's target
+	// (Istio's WorkloadEntry.ports).
+	ServicePorts map[string]uint16 `json:"servicePorts,omitempty"`
+	// Weight among the others of its locality; 0 is 1.
+	Weight   uint32   `json:"weight,omitempty"`
+	Ready    bool     `json:"ready"`
+	Cluster  string   `json:"cluster"`
+	Locality Locality `json:"locality,omitzero"`
 	// HasProxy says that a sidecar terminates mutual TLS for it.
 	HasProxy bool `json:"hasProxy"`
 }

@@ -10,8 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"heddle.io/heddle/api/v1alpha1"
-	networkingv1 "istio.io/client-go/pkg/apis/networking/v1"
-	securityv1 "istio.io/client-go/pkg/apis/security/v1"
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -35,40 +33,24 @@ func Default(o *Object) {
 func CheckForm(o *Object) []*Error {
 	c := &checker{key: o.Key()}
 	c.metadata(o)
-	switch r := o.Resource.(type) {
-	case *corev1.Namespace:
-	case *corev1.ServiceAccount:
-	case *corev1.Secret:
-		c.secret(r)
-	case *corev1.ConfigMap:
-		c.configMap(r)
-	case *corev1.Service:
-		c.service(r)
-	case *v1alpha1.Workload:
-		c.workload(r)
-	case *v1alpha1.Cluster:
-		c.cluster(r)
-	case *v1alpha1.GlobalNamespace:
-		c.globalNamespace(r)
-	case *v1alpha1.AccessBinding:
-		c.accessBinding(r)
-	case *networkingv1.Gateway:
-		c.gateway(r)
-	case *networkingv1.VirtualService:
-		c.virtualService(r)
-	case *networkingv1.DestinationRule:
-		c.destinationRule(r)
-	case *securityv1.PeerAuthentication:
-		c.peerAuthentication(r)
-	case *securityv1.AuthorizationPolicy:
-		c.authorizationPolicy(r)
-	case *securityv1.RequestAuthentication:
-		c.requestAuthentication(r)
-	default:
-		c.fail("", fmt.Sprintf("kind %s has no form check", o.Kind.Kind), "this is a fault of Heddle; report it")
+	if o.Kind.check != nil {
+		o.Kind.check(c, o.Resource)
 	}
 	c.treatments(o)
 	return c.errs
+}
+
+// checked has a kind checked, and says what becomes of the fields of the types that only it has.
+func checked[R Resource](k *Kind, check func(*checker, R), treatments ...map[string]fields) *Kind {
+	k.check = func(c *checker, r Resource) {
+		if of, is := r.(R); is {
+			check(c, of)
+		} else {
+			c.fail("", fmt.Sprintf("is a %T", r), "this is a fault of Heddle; report it")
+		}
+	}
+	k.treatments = mergeTables(treatments...)
+	return k
 }
 
 // IgnoredFields lists the fields of an object that are set and have no effect, with the reason, for its status.

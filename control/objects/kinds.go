@@ -23,38 +23,38 @@ const (
 // The kinds, by name, for code that needs one of them.
 var (
 	Namespace      = coreKind("Namespace", "namespaces", false, func() Resource { return &corev1.Namespace{} }, "ns")
-	Service        = coreKind("Service", "services", true, func() Resource { return &corev1.Service{} }, "svc")
+	Service        = checked(coreKind("Service", "services", true, func() Resource { return &corev1.Service{} }, "svc"), (*checker).service)
 	ServiceAccount = coreKind("ServiceAccount", "serviceaccounts", true,
 		func() Resource { return &corev1.ServiceAccount{} }, "sa")
-	Secret    = coreKind("Secret", "secrets", true, func() Resource { return &corev1.Secret{} })
-	ConfigMap = coreKind("ConfigMap", "configmaps", true, func() Resource { return &corev1.ConfigMap{} }, "cm")
+	Secret    = checked(coreKind("Secret", "secrets", true, func() Resource { return &corev1.Secret{} }), (*checker).secret)
+	ConfigMap = checked(coreKind("ConfigMap", "configmaps", true, func() Resource { return &corev1.ConfigMap{} }, "cm"), (*checker).configMap)
 
-	Gateway = networkingKind("Gateway", "gateways", func() Resource { return &networkingv1.Gateway{} }, "gw")
+	Gateway = checked(networkingKind("Gateway", "gateways", func() Resource { return &networkingv1.Gateway{} }, "gw"), (*checker).gateway)
 
-	VirtualService = networkingKind("VirtualService", "virtualservices",
-		func() Resource { return &networkingv1.VirtualService{} }, "vs")
-	DestinationRule = networkingKind("DestinationRule", "destinationrules",
-		func() Resource { return &networkingv1.DestinationRule{} }, "dr")
+	VirtualService = checked(networkingKind("VirtualService", "virtualservices",
+		func() Resource { return &networkingv1.VirtualService{} }, "vs"), (*checker).virtualService)
+	DestinationRule = checked(networkingKind("DestinationRule", "destinationrules",
+		func() Resource { return &networkingv1.DestinationRule{} }, "dr"), (*checker).destinationRule)
 
-	PeerAuthentication = securityKind("PeerAuthentication", "peerauthentications",
-		func() Resource { return &securityv1.PeerAuthentication{} }, "pa")
-	AuthorizationPolicy = securityKind("AuthorizationPolicy", "authorizationpolicies",
-		func() Resource { return &securityv1.AuthorizationPolicy{} }, "ap")
-	RequestAuthentication = securityKind("RequestAuthentication", "requestauthentications",
-		func() Resource { return &securityv1.RequestAuthentication{} }, "ra")
+	PeerAuthentication = checked(securityKind("PeerAuthentication", "peerauthentications",
+		func() Resource { return &securityv1.PeerAuthentication{} }, "pa"), (*checker).peerAuthentication)
+	AuthorizationPolicy = checked(securityKind("AuthorizationPolicy", "authorizationpolicies",
+		func() Resource { return &securityv1.AuthorizationPolicy{} }, "ap"), (*checker).authorizationPolicy)
+	RequestAuthentication = checked(securityKind("RequestAuthentication", "requestauthentications",
+		func() Resource { return &securityv1.RequestAuthentication{} }, "ra"), (*checker).requestAuthentication)
 
-	Workload = heddleKind("Workload", "workloads", true, func() Resource { return &v1alpha1.Workload{} }, "wl")
+	Workload = checked(heddleKind("Workload", "workloads", true, func() Resource { return &v1alpha1.Workload{} }, "wl"), (*checker).workload)
 
-	Cluster         = heddleKind("Cluster", "clusters", false, func() Resource { return &v1alpha1.Cluster{} }, "cl")
-	GlobalNamespace = heddleKind("GlobalNamespace", "globalnamespaces", false,
-		func() Resource { return &v1alpha1.GlobalNamespace{} }, "gns")
+	Cluster         = checked(heddleKind("Cluster", "clusters", false, func() Resource { return &v1alpha1.Cluster{} }, "cl"), (*checker).cluster)
+	GlobalNamespace = checked(heddleKind("GlobalNamespace", "globalnamespaces", false,
+		func() Resource { return &v1alpha1.GlobalNamespace{} }, "gns"), (*checker).globalNamespace)
 
-	AccessBinding = heddleKind("AccessBinding", "accessbindings", false,
-		func() Resource { return &v1alpha1.AccessBinding{} }, "ab")
+	AccessBinding = checked(heddleKind("AccessBinding", "accessbindings", false,
+		func() Resource { return &v1alpha1.AccessBinding{} }, "ab"), (*checker).accessBinding)
 )
 
 // Kinds is the list of all kinds that Heddle accepts, in the order in which a batch is shown. A new kind is one line
-// here, one file with its form check, and its fields in the tables of treatment.
+// here and one file, with its declaration, its form check and what becomes of its fields.
 var Kinds = []*Kind{
 	Cluster,
 	GlobalNamespace,
@@ -65,6 +65,10 @@ var Kinds = []*Kind{
 	ConfigMap,
 	Service,
 	Workload,
+	WorkloadGroup,
+	WorkloadEntry,
+	ServiceEntry,
+	Sidecar,
 	Gateway,
 	VirtualService,
 	DestinationRule,

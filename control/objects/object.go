@@ -31,6 +31,11 @@ type Kind struct {
 	Namespaced bool
 	// New makes an empty resource of this kind.
 	New func() Resource
+
+	// check says what is wrong with a resource of this kind by itself; nil for a kind of which nothing can be.
+	check func(*checker, Resource)
+	// treatments of the fields of the kind's own types.
+	treatments map[string]fields
 }
 
 // APIVersion is the value of the manifest's apiVersion field, for example "networking.istio.io/v1".

@@ -22,10 +22,16 @@ type fields struct {
 }
 
 // treatments holds the tables by type: protobuf messages by full name, Go structs by package and name.
-var treatments = mergeTables(
-	coreTreatments, heddleTreatments, gatewayTreatments, virtualServiceTreatments, destinationRuleTreatments,
-	securityTreatments,
-)
+var treatments = func() map[string]fields {
+	tables := []map[string]fields{
+		coreTreatments, heddleTreatments, gatewayTreatments, virtualServiceTreatments, destinationRuleTreatments,
+		securityTreatments,
+	}
+	for _, k := range Kinds {
+		tables = append(tables, k.treatments)
+	}
+	return mergeTables(tables...)
+}()
 
 func mergeTables(tables ...map[string]fields) map[string]fields {
 	out := map[string]fields{}

@@ -155,3 +155,78 @@ func BenchmarkEndpoint(b *testing.B) {
 		})
 	}
 }
+
+// entry changes one of so many ServiceEntries: its endpoints, or with whole all that proxies know of it.
+func (w *town) entry(b *testing.B, i, n int, whole bool) {
+	b.Helper()
+	port := 443
+	if whole {
+		port += n % 2
+	}
+	w.take(b, fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: e-%[1]d, namespace: %[2]s}\nspec: {hosts: [e-%[1]d.example.com], resolution: STATIC, ports: [{number: %[3]d, name: tls, protocol: TLS}], endpoints: [{address: 203.0.113.%[4]d}]}\n",
+		i, benchSpace(i), port, n%250))
+}
+
+// take has one object changed.
+func (w *town) take(b *testing.B, text string) {
+	b.Helper()
+	decoded, errs := objects.Decode(strings.NewReader(text), "bench.yaml", "")
+	if len(errs) > 0 {
+		b.Fatal(errs)
+	}
+	w.revision++
+	o := decoded[0]
+	o.Version = objects.Version(strconv.FormatInt(w.revision, 10))
+	o.SetCreationTimestamp(metav1.Unix(1, 0))
+	w.objects[o.Key()], w.changed.Objects[o.Key()], w.revised[o.Key()] = o, o, o.Version
+}
+
+// BenchmarkEntries is one ServiceEntry's change among many, until everything that it makes is in the groups of a hundred proxies:
+// of its endpoints, of its port, and of the Sidecar of a namespace.
+func BenchmarkEntries(b *testing.B) {
+	for _, n := range sizes {
+		w, p := large(b, 100)
+		for i := range n {
+			w.entry(b, i, 0, false)
+		}
+		w.update(p)
+		// After so much at once, the pusher makes everything anew once, to forget what is of no use.
+		for i := range 2 {
+			w.entry(b, 7, i+1, false)
+			w.resend(p)
+		}
+		hosts := w.kept.GlobalHosts()
+		if got := len(p.mesh.Services); got != n+100 || len(hosts) != n {
+			b.Fatalf("%d services, %d addresses", got, len(hosts))
+		}
+		b.Run(fmt.Sprintf("endpoints/%d", n), func(b *testing.B) {
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				w.entry(b, 7, i+1, false)
+				w.resend(p)
+			}
+		})
+		b.Run(fmt.Sprintf("port/%d", n), func(b *testing.B) {
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				w.entry(b, 7, i+1, true)
+				w.resend(p)
+			}
+		})
+		b.Run(fmt.Sprintf("sidecar/%d", n), func(b *testing.B) {
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				w.take(b, fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {name: s, namespace: %s}\nspec: {egress: [{hosts: [\"./*\", \"*/e-%d.example.com\"]}]}\n", benchSpace(7), i%100))
+				w.resend(p)
+			}
+		})
+	}
+}
+
+// resend has a pusher send what changed, where no host came or went.
+func (w *town) resend(p *Pusher) {
+	c, revised := w.settled()
+	u := w.staged(w.kept.Update(c))
+	u.Revision, u.Revised = w.revision, revised
+	p.Update(u)
+}

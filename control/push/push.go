@@ -240,7 +240,7 @@ func (p *Pusher) apply(g *group, delta translate.Delta) (xds.Change, error) {
 		}
 	}
 	remove(xds.Clusters, delta.Clusters)
-	remove(xds.Endpoints, delta.Clusters)
+	remove(xds.Endpoints, slices.Concat(delta.Clusters, delta.Endpoints))
 	remove(xds.Listeners, delta.Listeners)
 	remove(xds.Routes, delta.Routes)
 	for _, key := range delta.Dropped {

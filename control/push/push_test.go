@@ -2,6 +2,7 @@ package push
 
 import (
 	"fmt"
+	"hash/fnv"
 	"log/slog"
 	"maps"
 	"math/rand/v2"
@@ -88,7 +89,11 @@ func (p *Pusher) config(t *testing.T, a attached) map[string]string {
 		}
 		// And nothing else.
 		if c := g.group.Change(nil); len(c.Removed) != len(made.Clusters)+len(made.Endpoints)+len(made.Listeners)+len(made.Routes)+len(made.Secrets) {
-			t.Fatalf("%s has %d resources", g.kind.ID(), len(c.Removed))
+			var has []string
+			for _, r := range c.Removed {
+				has = append(has, r.Type().String()+" "+r.Name())
+			}
+			t.Fatalf("%s has %d resources: %q", g.kind.ID(), len(c.Removed), has)
 		}
 	}
 	return out
@@ -141,9 +146,26 @@ func (w *town) settled() (resolve.Change, map[objects.Key]objects.Version) {
 // update has a pusher send what changed.
 func (w *town) update(p *Pusher) {
 	c, revised := w.settled()
-	u := w.staged(w.kept.Update(c))
+	w.kept.Update(c)
+	u := w.staged(w.kept.Update(resolve.Change{Addresses: addressed(w.kept.GlobalHosts())}))
 	u.Revision, u.Revised = w.revision, revised
 	p.Update(u)
+}
+
+// addressed gives hosts, which are sorted, their virtual addresses.
+func addressed(hosts []string) map[string]netip.Addr {
+	out, taken := map[string]netip.Addr{}, map[uint16]bool{}
+	for _, h := range hosts {
+		sum := fnv.New32a()
+		_, _ = sum.Write([]byte(h)) // A hash never fails to write.
+		n := uint16(sum.Sum32())
+		for taken[n] {
+			n++
+		}
+		taken[n] = true
+		out[h] = netip.AddrFrom4([4]byte{240, 240, byte(n >> 8), byte(n)})
+	}
+	return out
 }
 
 // staged is what is in force of a mesh.
@@ -203,7 +225,18 @@ func (w *town) service() string { return w.pick("s-0", "s-1", "s-2", "s-3") }
 func (w *town) change() bool {
 	ns, s := w.pick(spaces...), w.service()
 	host := s + "." + w.pick(spaces...) + ".svc.cluster.local"
-	switch w.random.IntN(16) {
+	switch w.random.IntN(20) {
+	case 16, 17:
+		w.put(fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: %s, namespace: %s}\nspec: {hosts: [%s], exportTo: [%q], location: MESH_INTERNAL, %s ports: [{name: http, number: %s, protocol: HTTP}, {name: tls, number: 443, protocol: %s}], %s}\n",
+			s, ns, w.pick("www.example.com", s+".example.com", host, "'*.example.com', www.example.com"), w.pick("*", ".", "green"), w.pick("", "addresses: [192.0.2.7],", "addresses: [198.51.100.0/24],"), w.pick("80", "90"), w.pick("TLS", "HTTPS"),
+			w.pick("resolution: NONE", "resolution: DNS, endpoints: [{address: a.example.net}]", "resolution: STATIC, endpoints: [{address: 203.0.113.1}]", "resolution: STATIC, workloadSelector: {labels: {app: "+s+"}}")))
+	case 18:
+		w.put(fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {name: %s, namespace: %s}\nspec: {address: 203.0.113.%d, labels: {app: %s}, serviceAccount: %q}\n",
+			s, ns, w.random.IntN(9), s, w.pick("", "x")))
+	case 19:
+		w.put(fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {name: %s, namespace: %s}\nspec: {%s egress: [{hosts: [%q, %q]}], outboundTrafficPolicy: {mode: %s}}\n",
+			s, ns, w.pick("", "workloadSelector: {labels: {app: "+s+"}},", "workloadSelector: {labels: {app: "+s+"}}, ingress: [{port: {number: 8080, protocol: "+w.pick("HTTP", "TCP")+", name: web}, defaultEndpoint: '127.0.0.1:9090'}],"),
+			w.pick("./*", "*/*", "green/*", "*/"+host), w.pick("istio-system/*", "*/*.example.com"), w.pick("ALLOW_ANY", "REGISTRY_ONLY")))
 	case 0:
 		w.put(fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: %s, namespace: %s, annotations: {networking.istio.io/exportTo: %q}}\n"+
 			"spec: {selector: {app: %s}, ports: [{name: %s, port: %s, targetPort: %s}]}\n",
@@ -268,11 +301,12 @@ func (w *town) instance(ns, s string, n int) registry.Instance {
 }
 
 func (w *town) mesh() *model.Mesh {
-	runtime := resolve.Runtime{Addresses: map[string]netip.Addr{}}
+	all := slices.Collect(maps.Values(w.objects))
+	runtime := resolve.Runtime{Addresses: addressed(resolve.GlobalHosts(w.settings, all, nil))}
 	for _, id := range slices.Sorted(maps.Keys(w.replicas)) {
 		runtime.Instances = append(runtime.Instances, w.replicas[id])
 	}
-	mesh, _ := resolve.Mesh(w.settings, slices.Collect(maps.Values(w.objects)), runtime)
+	mesh, _ := resolve.Mesh(w.settings, all, runtime)
 	return mesh
 }
 

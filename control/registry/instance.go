@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 
 	"heddle.io/heddle/control/objects"
 )
@@ -79,40 +80,152 @@ type Change struct {
 	Before, After *Instance
 }
 
+// Silence is how long a reporter may say nothing.
+type Silence struct {
+	// NotReady is when its replicas get no traffic any more, Gone when they are forgotten.
+	NotReady, Gone time.Duration
+}
+
+// DefaultSilence has replicas out of rotation after five seconds, and forgotten after ten minutes.
+var DefaultSilence = Silence{NotReady: 5 * time.Second, Gone: 10 * time.Minute}
+
 // Instances holds the replicas known at the moment, in memory: agents report them again after a restart of the controller.
 // It is safe for concurrent use. What it gives out is shared and must not be changed.
 type Instances struct {
+	silence Silence
+
 	mu        sync.Mutex
 	instances map[string]*Instance
-	// reporters are who reported each.
-	reporters map[string]string
+	// reporters by name; owners are the names of who reported each replica.
+	reporters map[string]*reporter
+	owners    map[string]string
+	// expired is when Expire was called last.
+	expired time.Time
 	// changes since they were taken last; before is what was known then.
 	before map[string]*Instance
 	wake   chan struct{}
 }
 
+// reporter is one source of replicas.
+type reporter struct {
+	heard  time.Time
+	silent bool
+	// ready are the replicas that it reported as ready.
+	ready map[string]bool
+}
+
 // NewInstances makes an empty registry.
-func NewInstances() *Instances {
-	return &Instances{instances: map[string]*Instance{}, reporters: map[string]string{}, before: map[string]*Instance{}, wake: make(chan struct{}, 1)}
+func NewInstances(silence Silence) *Instances {
+	return &Instances{
+		silence: silence, instances: map[string]*Instance{}, reporters: map[string]*reporter{}, owners: map[string]string{},
+		before: map[string]*Instance{}, wake: make(chan struct{}, 1),
+	}
 }
 
 // Report sets all replicas that a reporter knows. Those that it alone reported before and does not now are forgotten.
-func (m *Instances) Report(reporter string, all []Instance) {
+func (m *Instances) Report(name string, all []Instance, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	by := &reporter{heard: now, ready: map[string]bool{}}
+	m.reporters[name] = by
 	told := make(map[string]bool, len(all))
 	for _, i := range all {
 		id := i.ID()
-		told[id] = true
-		m.reporters[id] = reporter
+		told[id], by.ready[id] = true, i.Ready
+		m.owners[id] = name
 		if old := m.instances[id]; old == nil || !old.equal(i) {
 			now := i.clone()
 			m.set(id, &now)
 		}
 	}
-	for id, by := range m.reporters {
-		if by == reporter && !told[id] {
-			delete(m.reporters, id)
+	m.forget(name, func(id string) bool { return !told[id] })
+}
+
+// Renew says that a reporter has nothing new to report.
+func (m *Instances) Renew(name string, now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	by := m.reporters[name]
+	if by == nil {
+		return
+	}
+	if by.heard = now; by.silent {
+		by.silent = false
+		m.rotate(name, by)
+	}
+}
+
+// Expire takes the replicas of reporters that have been silent out of rotation, and in the end forgets them; it gives the
+// names of reporters that are forgotten. It is to be called about every second. When all reporters are silent, or it was not
+// called for long itself, nobody is taken to be gone: then it is rather this process that hears nothing.
+func (m *Instances) Expire(now time.Time) []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	late := m.expired.IsZero() || now.Sub(m.expired) > m.silence.NotReady/2
+	m.expired = now
+	if late {
+		for _, by := range m.reporters {
+			if !by.silent {
+				by.heard = now
+			}
+		}
+		return nil
+	}
+	heard := false
+	for _, by := range m.reporters {
+		heard = heard || now.Sub(by.heard) < m.silence.NotReady
+	}
+	if !heard {
+		return nil
+	}
+	var gone []string
+	for name, by := range m.reporters {
+		switch quiet := now.Sub(by.heard); {
+		case quiet >= m.silence.Gone:
+			delete(m.reporters, name)
+			m.forget(name, func(string) bool { return true })
+			gone = append(gone, name)
+		case quiet >= m.silence.NotReady && !by.silent:
+			by.silent = true
+			m.rotate(name, by)
+		}
+	}
+	slices.Sort(gone)
+	return gone
+}
+
+// Silent are the names of reporters whose replicas are out of rotation because nothing is heard of them, sorted.
+func (m *Instances) Silent() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var out []string
+	for name, by := range m.reporters {
+		if by.silent {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// rotate puts a reporter's replicas into rotation, or out of it.
+func (m *Instances) rotate(name string, by *reporter) {
+	for id, ready := range by.ready {
+		if old := m.instances[id]; old != nil && m.owners[id] == name {
+			if now := ready && !by.silent; old.Ready != now {
+				is := old.clone()
+				is.Ready = now
+				m.set(id, &is)
+			}
+		}
+	}
+}
+
+// forget forgets replicas of a reporter.
+func (m *Instances) forget(name string, which func(id string) bool) {
+	for id, by := range m.owners {
+		if by == name && which(id) {
+			delete(m.owners, id)
 			m.set(id, nil)
 		}
 	}

@@ -39,8 +39,8 @@ type Cache struct {
 	// routes bound to sidecars and policies, by host.
 	routes   byHost[model.Routes]
 	policies byHost[model.DestinationPolicy]
-	// unknown is the virtual host for hosts that nobody has a route for.
-	unknown *routev3.VirtualHost
+	// unknown are the virtual hosts for hosts that nobody has a route for: refused, and passed through.
+	unknown map[bool]*routev3.VirtualHost
 	// servers are all of an inbound kind.
 	servers memories[string, *Resources]
 }
@@ -48,6 +48,7 @@ type Cache struct {
 // NewCache makes an empty cache.
 func NewCache() *Cache {
 	return &Cache{
+		unknown:  map[bool]*routev3.VirtualHost{},
 		clusters: map[string]memories[clusterKey, *clusterPart]{}, hosts: map[string]memories[hostKey, *routev3.VirtualHost]{},
 		listeners: memories[listenerKey, *listenerv3.Listener]{},
 		fixed:     memories[string, *clusterv3.Cluster]{}, servers: memories[string, *Resources]{},
@@ -87,6 +88,8 @@ type clusterPart struct {
 type listenerKey struct {
 	name         string
 	heddle, ipv6 bool
+	// blocks says that unknown destinations are refused.
+	blocks bool
 }
 
 type hostKey struct {
@@ -136,7 +139,7 @@ func (c *Cache) enter(mesh *model.Mesh) {
 	c.policies.apply(mesh.Destinations, d.Destinations, func(p *model.DestinationPolicy) []string { return []string{p.Host} })
 	if !reflect.DeepEqual(c.mesh.Settings, mesh.Settings) || !slices.Equal(c.mesh.PeerModes, mesh.PeerModes) {
 		c.epoch++
-		c.unknown = nil
+		clear(c.unknown)
 	}
 	c.mesh = mesh
 }

@@ -1,7 +1,6 @@
 package translate
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -40,8 +39,9 @@ type share struct {
 	service   *model.Service
 	clusters  []*clusterPart
 	listeners []*listenerv3.Listener
-	// hosts are its virtual hosts by port.
+	// hosts are its virtual hosts by port, chains those of listeners on all addresses.
 	hosts   map[uint16]*routev3.VirtualHost
+	chains  map[uint16][]*listenerv3.FilterChain
 	foreign []*routev3.VirtualHost
 	reads   []string
 	sources []objects.Key
@@ -59,7 +59,9 @@ type table struct {
 	// mixed says that names of virtual hosts may clash: some stand for more than a service of this cluster.
 	mixed bool
 	// foreign are virtual hosts of no service.
-	foreign  []*routev3.VirtualHost
+	foreign []*routev3.VirtualHost
+	// chains of the listener beside that for HTTP.
+	chains   []*listenerv3.FilterChain
 	listener *listenerv3.Listener
 	routes   *routev3.RouteConfiguration
 }
@@ -74,8 +76,9 @@ type row struct {
 type Delta struct {
 	// Set is new or takes the place of what had its name; endpoints are here with their cluster, whichever of both it is.
 	Set *Resources
-	// Clusters, Listeners and Routes are the names of those that are gone; endpoints go with their clusters.
-	Clusters, Listeners, Routes []string
+	// Clusters, Endpoints, Listeners and Routes are the names of those that are gone. Endpoints go with their clusters; here
+	// are those whose cluster stays and has none any more.
+	Clusters, Endpoints, Listeners, Routes []string
 	// Added and Dropped are objects that have a part in the configuration now, and that had.
 	Added, Dropped []objects.Key
 }
@@ -83,7 +86,7 @@ type Delta struct {
 // generator for one kind.
 func (c *Cache) generator(mesh *model.Mesh, k Kind) *generator {
 	return &generator{
-		mesh: mesh, node: k.node(), kind: k.ID(), ports: k.Ports, cache: c, out: newResources(), reads: map[string]bool{},
+		mesh: mesh, node: k.node(), kind: k.ID(), scope: mesh.Sidecar(k.Scope), ports: k.Ports, cache: c, out: newResources(), reads: map[string]bool{},
 		clusters: map[string]bool{}, portPolicies: map[string]model.PortPolicy{},
 	}
 }
@@ -98,6 +101,9 @@ func (c *Cache) Client(mesh *model.Mesh, k Kind) (*Client, error) {
 	g := c.generator(mesh, k)
 	g.routeFilters = g.filtersOfRoutes()
 	out.filters = g.filterFingerprint()
+	if g.scope != nil {
+		g.from(g.scope.Source)
+	}
 	g.blackhole()
 	g.passthrough()
 	g.outboundListener()
@@ -164,6 +170,7 @@ func (c *Cache) Apply(to *Client, mesh *model.Mesh, d *model.Difference) (delta 
 // concernedWholly says whether a change is of what concerns more than single hosts.
 func (c *Client) concernedWholly(d *model.Difference) bool {
 	return len(d.Globals) > 0 || len(d.PeerModes) > 0 ||
+		slices.ContainsFunc(model.Both(d.Sidecars), func(s *model.Sidecar) bool { return s.FullName() == c.kind.Scope }) ||
 		slices.ContainsFunc(model.Both(d.Destinations), func(p *model.DestinationPolicy) bool { return strings.HasPrefix(p.Host, "*") }) ||
 		slices.ContainsFunc(model.Both(d.Routes), func(r *model.Routes) bool {
 			return boundToMesh(r) && r.ExportTo.In(c.kind.Namespace) && slices.ContainsFunc(r.Hosts, func(h string) bool { return strings.HasPrefix(h, "*") })
@@ -179,7 +186,7 @@ func (c *Client) remake(g *generator, concerned map[string]bool) (Delta, error) 
 			continue
 		}
 		var now *share
-		if s := g.mesh.Service(host); s != nil && s.ExportTo.In(g.node.Namespace) {
+		if s := g.mesh.Service(host); s != nil && g.visible(s) {
 			now = g.share(s)
 		}
 		if now != nil || c.shares[host] != nil {
@@ -259,7 +266,9 @@ func (c *Client) remake(g *generator, concerned map[string]bool) (Delta, error) 
 			delete(c.clusters, name)
 			delta.Clusters = append(delta.Clusters, name)
 		} else if now.value != was {
-			delta.Set.addCluster(now.value)
+			if delta.Set.addCluster(now.value); now.value.endpoints == nil {
+				delta.Endpoints = append(delta.Endpoints, name)
+			}
 		}
 	}
 	for name, was := range listeners {
@@ -330,13 +339,13 @@ func (g *generator) foreignShare() *share {
 
 // begin has what is made from here on belong to a share.
 func (g *generator) begin() {
-	g.out, g.parts = newResources(), nil
+	g.out, g.parts, g.chains = newResources(), nil, nil
 	clear(g.clusters)
 	clear(g.reads)
 }
 
 func (g *generator) end(s *share) {
-	s.clusters, s.listeners = g.parts, g.out.Listeners
+	s.clusters, s.listeners, s.chains = g.parts, g.out.Listeners, g.chains
 	s.sources = slices.Collect(maps.Keys(g.out.sources))
 	for host := range g.reads {
 		if s.service == nil || host != s.service.Host {
@@ -365,6 +374,14 @@ func (c *Client) settleTables(g *generator, made map[string]*share, ports map[ui
 					changed[port] = append(changed[port], row{service: old.service})
 				}
 			}
+			for port := range old.chains {
+				ports[port] = true
+			}
+		}
+		if now != nil {
+			for port := range now.chains {
+				ports[port] = true
+			}
 		}
 	}
 	for port, rows := range changed {
@@ -376,7 +393,7 @@ func (c *Client) settleTables(g *generator, made map[string]*share, ports map[ui
 		t.rows = slices.Clone(t.rows)
 		same := true
 		for _, r := range rows {
-			at, known := slices.BinarySearchFunc(t.rows, r.service, func(x row, s *model.Service) int { return compareServices(x.service, s) })
+			at, known := slices.BinarySearchFunc(t.rows, r.service, func(x row, s *model.Service) int { return model.CompareServices(x.service, s) })
 			mixed := t.mixed || r.own != nil && isMixed(r.service)
 			switch {
 			case known && r.own != nil && t.rows[at].own == t.rows[at].host && slices.Equal(t.rows[at].own.Domains, r.own.Domains):
@@ -408,20 +425,31 @@ func (c *Client) settleTables(g *generator, made map[string]*share, ports map[ui
 // remakeTable goes through all virtual hosts of a port.
 func (c *Client) remakeTable(g *generator, port uint16, delta *Delta) {
 	t := &table{}
+	var chained []*share
 	for _, s := range c.shares {
 		if h := s.hosts[port]; h != nil {
 			t.rows = append(t.rows, row{service: s.service, own: h})
 		}
+		if len(s.chains[port]) > 0 {
+			chained = append(chained, s)
+		}
 	}
-	name := fmt.Sprint(port)
-	if len(t.rows) == 0 {
-		if old := c.tables[port]; old != nil {
+	slices.SortFunc(chained, func(x, y *share) int { return model.CompareServices(x.service, y.service) })
+	for _, s := range chained {
+		t.chains = append(t.chains, s.chains[port]...)
+	}
+	name, old := fmt.Sprint(port), c.tables[port]
+	if len(t.rows) == 0 && old != nil && old.routes != nil {
+		delta.Routes = append(delta.Routes, name)
+	}
+	if len(t.rows)+len(t.chains) == 0 {
+		if old != nil {
 			delete(c.tables, port)
-			delta.Routes, delta.Listeners = append(delta.Routes, name), append(delta.Listeners, g.wildcardName(port))
+			delta.Listeners = append(delta.Listeners, g.wildcardName(port))
 		}
 		return
 	}
-	slices.SortFunc(t.rows, func(x, y row) int { return compareServices(x.service, y.service) })
+	slices.SortFunc(t.rows, func(x, y row) int { return model.CompareServices(x.service, y.service) })
 	taken := map[string]bool{}
 	for i := range t.rows {
 		r := &t.rows[i]
@@ -437,27 +465,24 @@ func (c *Client) remakeTable(g *generator, port uint16, delta *Delta) {
 		}
 		t.mixed = t.mixed || len(c.shares[""].foreign) > 0
 	}
-	old := c.tables[port]
-	if old == nil {
+	if old == nil || (len(old.rows) == 0) != (len(t.rows) == 0) || !slices.Equal(old.chains, t.chains) {
 		if g.routeFilters == nil {
 			g.routeFilters = g.filtersOfRoutes()
 		}
-		t.listener = g.outboundHTTP(port)
+		t.listener = g.outboundPort(port, len(t.rows) > 0, t.chains)
 		delta.Set.Listeners = append(delta.Set.Listeners, t.listener)
 	} else {
 		t.listener = old.listener
 	}
-	t.routes = g.routeTable(port, t.rows, t.foreign)
-	delta.Set.Routes = append(delta.Set.Routes, t.routes)
+	if len(t.rows) > 0 {
+		t.routes = g.routeTable(port, t.rows, t.foreign)
+		delta.Set.Routes = append(delta.Set.Routes, t.routes)
+	}
 	c.tables[port] = t
 }
 
 // isMixed says whether a service has names besides those of a service of this cluster, which may be others' names too.
 func isMixed(s *model.Service) bool { return s.External != nil || len(s.Aliases) > 0 }
-
-func compareServices(x, y *model.Service) int {
-	return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name), cmp.Compare(x.Host, y.Host))
-}
 
 // foreignPort is where hosts that are no services get their routes, as in Istio.
 const foreignPort = 80
@@ -468,10 +493,11 @@ func (g *generator) routeTable(port uint16, rows []row, foreign []*routev3.Virtu
 	for _, r := range rows {
 		hosts = append(hosts, r.host)
 	}
-	if g.cache.unknown == nil {
-		g.cache.unknown = g.unknownHost()
+	block := g.blocksUnknown()
+	if g.cache.unknown[block] == nil {
+		g.cache.unknown[block] = g.unknownHost()
 	}
-	hosts = append(append(hosts, foreign...), g.cache.unknown)
+	hosts = append(append(hosts, foreign...), g.cache.unknown[block])
 	return &routev3.RouteConfiguration{
 		Name:                           fmt.Sprint(port),
 		ValidateClusters:               flag(false),
@@ -480,9 +506,22 @@ func (g *generator) routeTable(port uint16, rows []row, foreign []*routev3.Virtu
 	}
 }
 
+// visible says whether the node's clients get a service.
+func (g *generator) visible(s *model.Service) bool {
+	return s.ExportTo.In(g.node.Namespace) && g.scope.Sees(g.node.Namespace, s)
+}
+
+// blocksUnknown says whether what goes to unknown destinations is refused.
+func (g *generator) blocksUnknown() bool {
+	if g.scope != nil && g.scope.BlockUnknown != nil {
+		return *g.scope.BlockUnknown
+	}
+	return g.mesh.Settings.BlockUnknown
+}
+
 // unknown is where connections to unknown destinations go.
 func (g *generator) unknown() string {
-	if g.mesh.Settings.BlockUnknown {
+	if g.blocksUnknown() {
 		return clusterBlackhole
 	}
 	return clusterPassthrough
@@ -523,7 +562,9 @@ func (c *Client) Resources() *Resources {
 		out.Listeners = append(out.Listeners, l.value)
 	}
 	for _, t := range c.tables {
-		out.Listeners, out.Routes = append(out.Listeners, t.listener), append(out.Routes, t.routes)
+		if out.Listeners = append(out.Listeners, t.listener); t.routes != nil {
+			out.Routes = append(out.Routes, t.routes)
+		}
 	}
 	for key := range c.sources {
 		out.sources[key] = true

@@ -114,8 +114,12 @@ func (g *generator) clientCluster(name string, s *model.Service, p model.Service
 	if global := g.mesh.Global(s.Global); global != nil {
 		g.from(global.Source)
 	}
-	if s.External != nil {
+	switch {
+	case s.External != nil && s.External.Entry == nil:
 		g.externalCluster(c, s, p, http2, rules.TLS)
+		return out
+	case !s.UsesEndpoints():
+		g.entryCluster(c, s, p, labels, http2, rules)
 		return out
 	}
 	g.clientSocket(c, s, serverName(s.Host, p.Number, subsetName), http2, rules.TLS)
@@ -128,6 +132,9 @@ func (g *generator) clientCluster(name string, s *model.Service, p model.Service
 
 // clientSocket chooses how bytes travel: as a policy says, or by itself mutual TLS wherever the endpoint speaks it.
 func (g *generator) clientSocket(c *clusterv3.Cluster, s *model.Service, sni string, http2 bool, t *model.ClientTLS) {
+	if !s.MeshEndpoints() && (t == nil || t.Mode == model.TLSMesh) {
+		return // Nobody there has an identity of the mesh: a policy for all hosts does not mean them.
+	}
 	if t == nil {
 		c.TransportSocketMatches = []*clusterv3.Cluster_TransportSocketMatch{
 			{
@@ -147,7 +154,7 @@ func (g *generator) clientSocket(c *clusterv3.Cluster, s *model.Service, sni str
 	case model.TLSMesh:
 		c.TransportSocket = g.outboundTLS(s, sni, http2, t)
 	case model.TLSSimple, model.TLSMutual:
-		c.TransportSocket = g.originatedTLS(t, http2)
+		c.TransportSocket = g.originatedTLS(entryTLS(s, t), http2)
 	}
 }
 

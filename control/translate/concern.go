@@ -20,6 +20,9 @@ func (r *Resources) Concerns(k Kind, root string, d *model.Difference) bool {
 		slices.ContainsFunc(model.Both(d.Authentications), func(a *model.Authentication) bool { return selected(a.Namespace, a.Selector) }) {
 		return true
 	}
+	if slices.ContainsFunc(model.Both(d.Sidecars), func(s *model.Sidecar) bool { return s.FullName() == k.Scope }) {
+		return true
+	}
 	if k.Role == Inbound {
 		return slices.ContainsFunc(model.Both(d.Services), func(s *model.Service) bool {
 			return s.Namespace == k.Namespace && s.Local() && model.Selects(s.Selector, k.Labels)

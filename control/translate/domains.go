@@ -23,6 +23,9 @@ func (g *generator) domains(s *model.Service, port uint16) []string {
 			names = g.shortNames(names, name, namespace)
 		}
 	}
+	if !s.Address.IsValid() {
+		return withPort(names, port)
+	}
 	if s.Address.Is6() {
 		// As a literal stands in an authority (RFC 3986, section 3.2.2).
 		return withPort(append(names, "["+s.Address.String()+"]"), port)

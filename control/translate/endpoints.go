@@ -44,13 +44,15 @@ func (g *generator) endpoints(cluster string, s *model.Service, p model.ServiceP
 }
 
 func (g *generator) localEndpoints(s *model.Service, p model.ServicePort, labels map[string]string, weight uint32) []*endpointv3.LocalityLbEndpoints {
-	byLocality := map[model.Locality][]*endpointv3.LbEndpoint{}
+	byLocality, weights := map[model.Locality][]*endpointv3.LbEndpoint{}, map[model.Locality]uint32{}
 	for _, r := range s.Replicas {
 		if !r.Ready || !model.Selects(labels, r.Labels) {
 			continue
 		}
 		if port, ok := p.TargetOn(r); ok {
-			byLocality[r.Locality] = append(byLocality[r.Locality], g.endpoint(r, port, weight))
+			of := weight * max(r.Weight, 1)
+			byLocality[r.Locality] = append(byLocality[r.Locality], g.endpoint(s, r, port, of))
+			weights[r.Locality] += of
 		}
 	}
 	localities := make([]model.Locality, 0, len(byLocality))
@@ -63,7 +65,7 @@ func (g *generator) localEndpoints(s *model.Service, p model.ServicePort, labels
 	out := make([]*endpointv3.LocalityLbEndpoints, 0, len(localities))
 	for _, l := range localities {
 		out = append(out, &endpointv3.LocalityLbEndpoints{
-			Locality: locality(l), LbEndpoints: byLocality[l], LoadBalancingWeight: count(weight * uint32(len(byLocality[l]))),
+			Locality: locality(l), LbEndpoints: byLocality[l], LoadBalancingWeight: count(weights[l]),
 		})
 	}
 	return out
@@ -76,9 +78,9 @@ func locality(l model.Locality) *corev3.Locality {
 	return &corev3.Locality{Region: l.Region, Zone: l.Zone, SubZone: l.SubZone}
 }
 
-func (g *generator) endpoint(r *model.Replica, port uint16, weight uint32) *endpointv3.LbEndpoint {
+func (g *generator) endpoint(s *model.Service, r *model.Replica, port uint16, weight uint32) *endpointv3.LbEndpoint {
 	meta := workloadMetadata(r.Workload, r.Namespace, r.CanonicalName(), r.CanonicalRevision(), r.Cluster)
-	if g.mesh.MutualTLS(r, port) {
+	if s.MeshEndpoints() && g.mesh.MutualTLS(r, port) {
 		meta[metadataSocketMatch] = socketMatch(tlsModeKey, tlsModeMesh)
 	}
 	return lbEndpoint(socketAddress(r.Address.String(), port), weight, meta)

@@ -6,7 +6,9 @@ import (
 	"maps"
 	"slices"
 
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	originaldstv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/original_dst/v3"
@@ -21,6 +23,8 @@ type inboundPort struct {
 	number  uint16
 	service *model.Service
 	port    model.ServicePort
+	// target is the port of the workload's loopback that connections are handed to; 0 for where they were going.
+	target uint16
 }
 
 // inboundPorts are the workload's ports that services lead to. When two services lead to one port, one that says the
@@ -39,16 +43,39 @@ func (g *generator) inboundPorts() []inboundPort {
 				}
 				first, taken := found[target]
 				if !taken || p.Protocol.IsHTTP() && !first.port.Protocol.IsHTTP() {
-					found[target] = inboundPort{target, s, p}
+					found[target] = inboundPort{number: target, service: s, port: p}
 				}
 			}
 		}
+	}
+	if g.scope != nil && g.scope.Ingress != nil {
+		found = g.ingressPorts(found)
 	}
 	out := make([]inboundPort, 0, len(found))
 	for _, p := range found {
 		out = append(out, p)
 	}
 	slices.SortFunc(out, func(a, b inboundPort) int { return cmp.Compare(a.number, b.number) })
+	return out
+}
+
+// ingressPorts are the ports that a Sidecar lists, with the services that lead to them; one that none leads to has the
+// workload's own name.
+func (g *generator) ingressPorts(led map[uint16]inboundPort) map[uint16]inboundPort {
+	g.from(g.scope.Source)
+	out := map[uint16]inboundPort{}
+	for _, i := range g.scope.Ingress {
+		p, led := led[i.Number]
+		if !led {
+			name := model.CanonicalName(g.node.Labels, g.scope.Name)
+			p.service = &model.Service{
+				Namespace: g.node.Namespace, Name: name, Host: name + "." + g.node.Namespace + ".svc." + g.mesh.Settings.Domain, Source: g.scope.Source,
+			}
+		}
+		p.number, p.target = i.Number, i.Target
+		p.port = model.ServicePort{Name: i.Name, Number: i.Number, Protocol: i.Protocol}
+		out[i.Number] = p
+	}
 	return out
 }
 
@@ -90,6 +117,9 @@ func (g *generator) inbound() {
 	for _, p := range g.inboundPorts() {
 		g.from(p.service.Source)
 		cluster := g.originalDestination(inboundCluster(p.number), g.passthroughSource())
+		if p.target != 0 {
+			g.handTo(cluster, p.target)
+		}
 		cluster.Metadata = serviceMetadata(p.service)
 		g.httpOptions(cluster, p.port.Protocol, nil, false)
 		g.out.Clusters = append(g.out.Clusters, cluster)
@@ -97,6 +127,16 @@ func (g *generator) inbound() {
 	}
 	listener.FilterChains = append(listener.FilterChains, g.inboundCatchAll(policies)...)
 	g.out.Listeners = append(g.out.Listeners, listener)
+}
+
+// handTo has a cluster hand connections to a port of the workload's loopback.
+func (g *generator) handTo(c *clusterv3.Cluster, port uint16) {
+	c.ClusterDiscoveryType, c.LbPolicy = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC}, clusterv3.Cluster_ROUND_ROBIN
+	c.LoadAssignment = &endpointv3.ClusterLoadAssignment{ClusterName: c.Name, Endpoints: []*endpointv3.LocalityLbEndpoints{{
+		LbEndpoints: []*endpointv3.LbEndpoint{{HostIdentifier: &endpointv3.LbEndpoint_Endpoint{
+			Endpoint: &endpointv3.Endpoint{Address: socketAddress(g.loopback(), port)},
+		}}},
+	}}}
 }
 
 func (g *generator) mode(port uint16) model.MTLSMode {

@@ -34,6 +34,8 @@ type Kind struct {
 	Labels map[string]string
 	// Ports that the workload names, as a server: services' target ports go by them.
 	Ports []model.ReplicaPort
+	// Scope is the full name of the Sidecar that holds for the workload, empty for none.
+	Scope string
 	// IPv6 says which family's addresses are listened on.
 	IPv6 bool
 	// Heddle says that the proxy is heddle-proxy (see [Node]).
@@ -50,6 +52,9 @@ func (k Kind) ID() string {
 	for _, p := range k.Ports {
 		fmt.Fprintf(&b, " %q:%d", p.Name, p.Number)
 	}
+	if k.Scope != "" {
+		fmt.Fprintf(&b, " scope %s", k.Scope)
+	}
 	if k.IPv6 {
 		b.WriteString(" IPv6")
 	}
@@ -65,6 +70,9 @@ func Kinds(mesh *model.Mesh, node Node) ([]Kind, error) {
 	all := Kind{Namespace: node.Namespace, Labels: node.Labels, IPv6: node.Address.Is6(), Heddle: node.Heddle}
 	switch node.Type {
 	case Sidecar:
+		if scope := mesh.SidecarFor(node.Namespace, node.Labels); scope != nil {
+			all.Scope = scope.FullName()
+		}
 		client, server := all, all
 		client.Role, client.Labels = Outbound, clientLabels(mesh, node)
 		server.Role = Inbound
@@ -85,7 +93,8 @@ func Kinds(mesh *model.Mesh, node Node) ([]Kind, error) {
 
 // Regroups says whether a change of the model may put proxies into other kinds, besides those whose replicas changed.
 func Regroups(d *model.Difference) bool {
-	return slices.ContainsFunc(model.Both(d.Destinations), func(p *model.DestinationPolicy) bool { return len(p.Clients) > 0 }) ||
+	return len(d.Sidecars) > 0 ||
+		slices.ContainsFunc(model.Both(d.Destinations), func(p *model.DestinationPolicy) bool { return len(p.Clients) > 0 }) ||
 		slices.ContainsFunc(model.Both(d.Routes), func(r *model.Routes) bool {
 			return slices.ContainsFunc(r.HTTP, func(h model.HTTPRoute) bool {
 				return slices.ContainsFunc(h.Matches, func(m model.HTTPMatch) bool { return len(m.Scope.SourceLabels) > 0 })

@@ -2,6 +2,7 @@ package translate
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -14,17 +15,26 @@ import (
 
 // outboundTCP listens on a service's virtual address and port.
 func (g *generator) outboundTCP(s *model.Service, p model.ServicePort) {
+	to := []model.Destination{{Host: s.Host, Port: p.Number, Weight: 1}}
+	routed := false
 	if r := g.meshRoutes(s); r != nil {
 		if chosen := g.tcpRoute(r, p.Number, model.GatewayMesh); chosen != nil {
 			g.from(r.Source)
 			g.destinationClusters(chosen.Forward)
-			g.out.Listeners = append(g.out.Listeners, g.tcpListener(s, p, chosen.Forward))
-			return
+			to, routed = chosen.Forward, true
 		}
+	}
+	if s.External != nil && s.External.Entry != nil {
+		g.entryListeners(s, p, to, routed)
+		return
+	}
+	if routed {
+		g.out.Listeners = append(g.out.Listeners, g.tcpListener(s, p, to))
+		return
 	}
 	policy := g.portPolicies[outboundCluster(s.Host, p.Number, "")]
 	g.clientListener(tcpListenerName(s, p), func() *listenerv3.Listener {
-		return g.tcpListener(s, p, []model.Destination{{Host: s.Host, Port: p.Number, Weight: 1}})
+		return g.tcpListener(s, p, to)
 	}, s.Host, policy.Pool)
 }
 
@@ -35,17 +45,24 @@ func (g *generator) clientListener(name string, produce func() *listenerv3.Liste
 }
 
 func (g *generator) sharedListener(name string, produce func() *listenerv3.Listener, inputs ...any) *listenerv3.Listener {
-	return memo(g, g.cache.listeners, listenerKey{name: name, heddle: g.node.Heddle, ipv6: g.node.Address.Is6()}, inputs, produce)
+	return memo(g, g.cache.listeners, listenerKey{name: name, heddle: g.node.Heddle, ipv6: g.node.Address.Is6(), blocks: g.blocksUnknown()}, inputs, produce)
 }
 
 func tcpListenerName(s *model.Service, p model.ServicePort) string {
-	return fmt.Sprintf("%s_%d", s.Address, p.Number)
+	return addressName(s.Address, p.Number)
 }
 
+func addressName(a netip.Addr, port uint16) string { return fmt.Sprintf("%s_%d", a, port) }
+
 func (g *generator) tcpListener(s *model.Service, p model.ServicePort, to []model.Destination) *listenerv3.Listener {
+	return g.listenerOn(s.Address, s, p, to)
+}
+
+// listenerOn listens on one address for a service.
+func (g *generator) listenerOn(a netip.Addr, s *model.Service, p model.ServicePort, to []model.Destination) *listenerv3.Listener {
 	return &listenerv3.Listener{
-		Name:             tcpListenerName(s, p),
-		Address:          socketAddress(s.Address.String(), p.Number),
+		Name:             addressName(a, p.Number),
+		Address:          socketAddress(a.String(), p.Number),
 		BindToPort:       flag(false),
 		TrafficDirection: corev3.TrafficDirection_OUTBOUND,
 		FilterChains: []*listenerv3.FilterChain{{
@@ -81,8 +98,24 @@ func (g *generator) inScope(m model.Scope, r *model.Routes, port uint16, gateway
 		model.Selects(m.SourceLabels, g.node.Labels)
 }
 
-// outboundHTTP listens on a port for all HTTP services that use it; the host of each request tells them apart. What is
-// TLS, and so cannot be read, is passed on as the policy for unknown destinations says.
+// outboundPort listens on a port of all addresses. With HTTP, the host of each request tells services apart; chains are for
+// those that other things tell apart. What is neither is passed on as the policy for unknown destinations says.
+func (g *generator) outboundPort(port uint16, http bool, chains []*listenerv3.FilterChain) *listenerv3.Listener {
+	if len(chains) == 0 {
+		return g.outboundHTTP(port)
+	}
+	out := g.outboundHTTP(port)
+	whole := &listenerv3.Listener{
+		Name: out.Name, Address: out.Address, BindToPort: out.BindToPort, TrafficDirection: out.TrafficDirection, ListenerFilters: out.ListenerFilters,
+		ContinueOnListenerFiltersTimeout: out.ContinueOnListenerFiltersTimeout, FilterChains: slices.Clone(chains), DefaultFilterChain: out.DefaultFilterChain,
+	}
+	if http {
+		whole.FilterChains = append(whole.FilterChains, out.FilterChains...)
+	}
+	return whole
+}
+
+// outboundHTTP listens on a port for all HTTP services that use it.
 func (g *generator) outboundHTTP(port uint16) *listenerv3.Listener {
 	name, unknown := g.wildcardName(port), g.unknown()
 	return g.sharedListener(name, func() *listenerv3.Listener {

@@ -102,7 +102,7 @@ func (g *generator) service(host string) *model.Service {
 
 // serverInputs are the parts of the model that a sidecar's inbound configuration is made of.
 func (g *generator) serverInputs() []any {
-	var out []any
+	out := []any{g.scope}
 	for _, services := range g.servedServices() {
 		// Whose services they are makes a difference.
 		out = append(out, len(services))

@@ -69,6 +69,10 @@ type generator struct {
 	node Node
 	// kind's ID.
 	kind string
+	// scope limits what the proxy gets, nil for nothing.
+	scope *model.Sidecar
+	// chains are for listeners on all addresses, by port.
+	chains map[uint16][]*listenerv3.FilterChain
 	// ports that the workload names.
 	ports []model.ReplicaPort
 	out   *Resources

@@ -104,7 +104,7 @@ func (g *generator) foreignHosts() []*routev3.VirtualHost {
 			continue
 		}
 		for _, h := range r.Hosts {
-			if g.service(h) != nil || taken[h] {
+			if g.service(h) != nil || taken[h] || !g.scope.SeesHost(g.node.Namespace, r.Namespace, h) {
 				continue
 			}
 			taken[h] = true
@@ -120,7 +120,7 @@ func (g *generator) foreignHosts() []*routev3.VirtualHost {
 
 // unknownHost is for requests to hosts that nobody has a route for.
 func (g *generator) unknownHost() *routev3.VirtualHost {
-	if g.mesh.Settings.BlockUnknown {
+	if g.blocksUnknown() {
 		return &routev3.VirtualHost{
 			Name: "block_all", Domains: []string{"*"},
 			Routes: []*routev3.Route{{

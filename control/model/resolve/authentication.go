@@ -56,6 +56,10 @@ func (b *builder) keysSource(o *objects.Object, rule *security.JWTRule, path str
 		URI: rule.JwksUri, Service: b.fullName(uri.Host, o.GetNamespace()), Port: uri.Port, Timeout: rule.Timeout.AsDuration(),
 	}
 	service := b.serviceOf(out.Service)
+	if service != nil && service.External != nil && service.External.Entry != nil && uri.TLS {
+		// Keys come from who proves to have the name, not from where a ServiceEntry leads.
+		service = nil
+	}
 	inMesh := service != nil || strings.HasSuffix(out.Service, ".svc."+b.settings.Domain)
 	refused := "until then tokens of " + rule.Issuer + " are refused"
 	switch {

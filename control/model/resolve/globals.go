@@ -89,6 +89,10 @@ func (m *Model) settleGlobals() {
 	}
 	m.globalsChanged, m.reshaped = false, false
 	clear(m.relocal)
+	for host := range m.external.changed {
+		concerned[host] = true
+	}
+	clear(m.external.changed)
 	for host := range concerned {
 		m.settleService(host)
 	}
@@ -99,6 +103,12 @@ func (m *Model) settleService(host string) {
 	was, now := m.services[host], m.global.made[host]
 	if now == nil {
 		now = m.localByHost(host)
+	}
+	if len(m.external.byHost[host]) > 0 {
+		m.external.contested[host] = true
+	}
+	if now == nil {
+		now = m.entryFor(host)
 	}
 	if now = same(m, "service "+host, was, now); was == now {
 		return
@@ -189,15 +199,23 @@ func (m *Model) applyGlobals() {
 	g.wanted = slices.Compact(g.wanted)
 	for alias, host := range g.canonical {
 		if before[alias] != host {
-			m.touch(fact{kind: factName, a: alias})
+			m.renamed(alias)
 		}
 	}
 	for alias := range before {
 		if g.canonical[alias] == "" {
-			m.touch(fact{kind: factName, a: alias})
+			m.renamed(alias)
 		}
 	}
 	m.publicChanged = true
+}
+
+// renamed says that a name stands for something else than before.
+func (m *Model) renamed(alias string) {
+	m.touch(fact{kind: factName, a: alias})
+	if len(m.external.byHost[alias]) > 0 {
+		m.external.changed[alias] = true
+	}
 }
 
 // localIn are this cluster's services in a namespace, sorted, to be added to.

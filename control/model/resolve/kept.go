@@ -2,6 +2,7 @@ package resolve
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -58,10 +59,18 @@ type Model struct {
 	destinations hostIndex[*model.DestinationPolicy]
 	routes       hostIndex[*model.Routes]
 	peerModes    map[string]map[objects.Key]*model.PeerMode
+	// entries are the services of ServiceEntries.
+	external entryState
+	// groups are WorkloadGroups.
+	groups map[objects.Key]*objects.Object
+	// sidecars are Sidecars for whole namespaces.
+	sidecars map[string]map[objects.Key]*model.Sidecar
 	// authorizers of the mesh's configuration, nil for none.
 	authorizers *authorizers
 	// rehosted and remoded are hosts whose routes, and namespaces whose rules of mutual TLS, may conflict anew.
 	rehosted, remoded map[string]bool
+	// rescoped are namespaces whose Sidecars may conflict anew.
+	rescoped map[string]bool
 
 	changed changedParts
 	// clustersChanged, globalsChanged and publicChanged say that these have to be worked out again.
@@ -84,28 +93,6 @@ type entry struct {
 	part any
 	// credentials that it needs.
 	credentials []*model.Credential
-}
-
-// Objects are worked out in this order: each stratum looks up what those before it make.
-const (
-	stratumServices = iota
-	// stratumDestinations has the mesh's configuration too, whose providers policies name.
-	stratumDestinations
-	stratumPolicies
-	stratumRoutes
-	strata
-)
-
-func stratumOf(kind string) int {
-	switch kind {
-	case objects.Service.Kind:
-		return stratumServices
-	case objects.DestinationRule.Kind, objects.ConfigMap.Kind:
-		return stratumDestinations
-	case objects.VirtualService.Kind:
-		return stratumRoutes
-	}
-	return stratumPolicies
 }
 
 // fact is something that is looked up while an object is worked out.
@@ -135,6 +122,9 @@ const (
 	factClusters
 	// factRemotes are the services of other clusters.
 	factRemotes
+	// factGroup is a WorkloadGroup, factAddress the virtual address of a host.
+	factGroup
+	factAddress
 )
 
 // Change is what is different; what is nil is as before.
@@ -161,7 +151,8 @@ func New(settings model.Settings) *Model {
 		local: map[string]map[string]*model.Service{}, idle: map[objects.Key]bool{}, services: map[string]*model.Service{}, remotes: map[string]bool{},
 		gateways: map[string]*model.Gateway{}, destinations: hostIndex[*model.DestinationPolicy]{}, routes: hostIndex[*model.Routes]{},
 		peerModes: map[string]map[objects.Key]*model.PeerMode{}, rehosted: map[string]bool{}, remoded: map[string]bool{},
-		relocal: map[string]bool{}, clustersChanged: true,
+		relocal: map[string]bool{}, clustersChanged: true, external: newEntryState(), groups: map[objects.Key]*objects.Object{},
+		sidecars: map[string]map[objects.Key]*model.Sidecar{}, rescoped: map[string]bool{},
 	}
 	for i := range m.dirty {
 		m.dirty[i] = map[objects.Key]struct{}{}
@@ -195,8 +186,8 @@ func (m *Model) update(c Change) {
 	if c.Peers != nil && !reflect.DeepEqual(m.peers, *c.Peers) {
 		m.peers, m.globalsChanged = *c.Peers, true
 	}
-	if c.Addresses != nil && !reflect.DeepEqual(m.addresses, c.Addresses) {
-		m.addresses, m.globalsChanged = c.Addresses, true
+	if c.Addresses != nil && !maps.Equal(m.addresses, c.Addresses) {
+		m.setAddresses(c.Addresses)
 	}
 	if c.Issuers != nil && !slices.Equal(m.settings.Issuers, *c.Issuers) {
 		m.settings.Issuers, m.clustersChanged = *c.Issuers, true
@@ -265,7 +256,7 @@ func (m *Model) setObject(key objects.Key, o *objects.Object) {
 		e.said[saidForm] = &findings{fields: ignored}
 	}
 	m.declare(o, 1)
-	m.dirty[stratumOf(key.Kind)][key] = struct{}{}
+	m.dirty[stratumOf(key)][key] = struct{}{}
 }
 
 // forget takes back all that an object came to.
@@ -278,7 +269,7 @@ func (m *Model) forget(key objects.Key, e *entry) {
 	m.setCredentials(e, nil)
 	clear(e.said[:])
 	delete(m.idle, key)
-	delete(m.dirty[stratumOf(key.Kind)], key)
+	delete(m.dirty[stratumOf(key)], key)
 }
 
 // declare takes note of what an object says by being there, or with -1 by being gone.
@@ -309,6 +300,11 @@ func (m *Model) declare(o *objects.Object, by int) {
 		}
 		m.touch(fact{kind: factSecret, a: key.Namespace, b: key.Name})
 		m.publicChanged = true
+	case objects.WorkloadGroup:
+		if delete(m.groups, key); there {
+			m.groups[key] = o
+		}
+		m.touch(fact{kind: factGroup, a: key.Namespace, b: key.Name})
 	case objects.Cluster:
 		if delete(m.clusterObjects, key); there {
 			m.clusterObjects[key] = o
@@ -341,21 +337,24 @@ func (m *Model) setInstance(id string, i *registry.Instance) {
 	case old == nil && r == nil || old != nil && r != nil && reflect.DeepEqual(old, r):
 		return
 	case old != nil:
-		m.replicas.set(old.Namespace, old.Name, old, false)
-		m.touchLabels(factReplica, old.Namespace, old.Labels)
-		m.changed.replicas.drop(old)
+		m.setReplica(old, false)
 	}
 	if r != nil {
-		m.replicas.set(r.Namespace, r.Name, r, true)
-		m.touchLabels(factReplica, r.Namespace, r.Labels)
-		m.changed.replicas.add(r)
+		m.setReplica(r, true)
 	}
+}
+
+// setReplica takes note of a replica that is there, or not any more.
+func (m *Model) setReplica(r *model.Replica, there bool) {
+	m.replicas.set(r.Namespace, r.Name, r, there)
+	m.touchLabels(factReplica, r.Namespace, r.Labels)
+	m.changed.replicas.set(r, there)
 }
 
 // touch has the objects worked out again that a fact was looked up for.
 func (m *Model) touch(f fact) {
 	for key := range m.readers[f] {
-		m.dirty[stratumOf(key.Kind)][key] = struct{}{}
+		m.dirty[stratumOf(key)][key] = struct{}{}
 	}
 }
 
@@ -397,6 +396,7 @@ func (m *Model) settle() {
 			m.globalsChanged = true
 		}
 	}
+	m.settleStratum(stratumEndpoints)
 	m.settleStratum(stratumServices)
 	m.settleGlobals()
 	m.settleStratum(stratumDestinations)
@@ -429,7 +429,7 @@ func (m *Model) settleStratum(s int) {
 func (m *Model) evaluate(key objects.Key, e *entry) {
 	e.said[saidSelf], e.said[saidNamespace] = nil, nil
 	b := &builder{m: m, settings: m.settings, report: recorder{m, saidSelf}}
-	part := b.part(e.object)
+	part := b.part(key, e.object)
 	b.report.segment = saidNamespace
 	b.namespace(e.object)
 	m.setReads(key, e, b.read)
@@ -495,6 +495,12 @@ func (m *Model) replacePart(was, now any) {
 		switch p := side.part.(type) {
 		case *model.Service:
 			m.setLocal(p, side.there)
+		case *entryServices:
+			m.setEntry(p, side.there)
+		case *entryReplica:
+			m.setReplica(p.Replica, side.there)
+		case *model.Sidecar:
+			m.setSidecar(p, side.there)
 		case *model.DestinationPolicy:
 			m.changed.destinations.set(p, side.there)
 			m.destinations.set(p.Host, p.Source.Key, p, side.there)
@@ -644,4 +650,6 @@ func (m *Model) settleConflicts() {
 		}
 	}
 	clear(m.remoded)
+	m.settleSidecarConflicts()
+	m.settleEntryConflicts()
 }

@@ -54,7 +54,22 @@ func (w *changing) manifest() string {
 	head := func(api, kind string) string {
 		return fmt.Sprintf("apiVersion: %s\nkind: %s\nmetadata: {name: %s, namespace: %s}\n", api, kind, name, ns)
 	}
-	switch w.random.IntN(16) {
+	switch w.random.IntN(20) {
+	case 16:
+		return head("networking.istio.io/v1", "ServiceEntry") + fmt.Sprintf("spec: {hosts: [%q, %q], exportTo: [%q], location: %s, %s ports: [{name: http, number: 80, protocol: HTTP}, {name: tls, number: %s, protocol: %s}], %s}\n",
+			w.pick("www.example.com", w.some()+".acme.demo", w.some()+"."+w.space()+".svc.cluster.local"), w.pick("*.example.com", w.some()+".example.com"), w.pick("*", ".", "red"), w.pick("MESH_INTERNAL", "MESH_EXTERNAL"),
+			w.pick("", "addresses: [192.0.2.1],", "addresses: [192.0.2.1, 192.0.2.2],", "addresses: [198.51.100.0/24],", "addresses: [10.96.0.7],"), w.pick("443", "8443"), w.pick("TLS", "HTTPS", "TCP"),
+			w.pick("resolution: NONE", "resolution: DNS", "resolution: DNS, endpoints: [{address: a.example.net, labels: {version: v1}}]", "resolution: DNS_ROUND_ROBIN, endpoints: [{address: b.example.net}]",
+				"resolution: STATIC, endpoints: [{address: 203.0.113.1, ports: {http: 8080}}, {address: 'fd00::1'}]", "resolution: STATIC, workloadSelector: {labels: {app: "+w.some()+"}}"))
+	case 17:
+		return fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {name: %s, namespace: %s, annotations: {%s}}\nspec: {address: %q, labels: {app: %s, version: %s}, serviceAccount: %q, weight: %s}\n",
+			name, ns, w.pick("", "istio.io/autoRegistrationGroup: "+w.some()), w.pick("203.0.113.2", "203.0.113.3", "fd00::2"), w.some(), w.pick("v1", "v2"), w.pick("", "x"), w.pick("1", "2"))
+	case 18:
+		return head("networking.istio.io/v1", "WorkloadGroup") + fmt.Sprintf("spec: {metadata: {labels: {app: %s, %s: x}}, template: {serviceAccount: %s, ports: {http: %s}}}\n", w.some(), w.some(), w.some(), w.pick("8080", "8081"))
+	case 19:
+		return head("networking.istio.io/v1", "Sidecar") + fmt.Sprintf("spec: {%s egress: [{hosts: [%q, %q]}], outboundTrafficPolicy: {mode: %s}}\n",
+			w.pick("", "", "workloadSelector: {labels: {app: "+w.some()+"}},", "workloadSelector: {labels: {app: "+w.some()+"}}, ingress: [{port: {number: 8080, protocol: HTTP, name: http}, defaultEndpoint: '127.0.0.1:9090'}],"),
+			w.pick("./*", "*/*", "~/*", "red/a.red.svc.cluster.local"), w.pick("istio-system/*", "*/*.example.com", "*/www.example.com"), w.pick("ALLOW_ANY", "REGISTRY_ONLY"))
 	case 0:
 		return "apiVersion: v1\nkind: Namespace\nmetadata: {name: " + ns + "}\n"
 	case 1:
@@ -209,13 +224,13 @@ func TestAKeptModelIsAFreshOne(t *testing.T) {
 		after := m.Mesh()
 		if !slices.Equal(before.Services, after.Services) || !slices.Equal(before.Routes, after.Routes) || !slices.Equal(before.Gateways, after.Gateways) ||
 			!slices.Equal(before.Destinations, after.Destinations) || !slices.Equal(before.PeerModes, after.PeerModes) || !slices.Equal(before.Access, after.Access) ||
-			!slices.Equal(before.Authentications, after.Authentications) || !slices.Equal(before.Globals, after.Globals) {
+			!slices.Equal(before.Authentications, after.Authentications) || !slices.Equal(before.Sidecars, after.Sidecars) || !slices.Equal(before.Replicas, after.Replicas) || !slices.Equal(before.Globals, after.Globals) {
 			t.Fatalf("round %d: a trial left other pointers", round)
 		}
 	}
 	// What the changes are for: everything that can be said about references was.
 	for _, reason := range []string{"Conflict", "NoService", "NoPort", "NoSubset", "NoWorkload", "NoGateway", "HostNotServed", "EmptySubset", "NoCluster", "NoNamespace", "AlreadyMapped",
-		"Collision", "NoAddress", "NoSecret", "BadSecret", "NoServiceAccount", "NoGatewayProxy"} {
+		"Collision", "NoAddress", "NoSecret", "BadSecret", "NoServiceAccount", "NoGatewayProxy", "NoGroup", "OtherFamily", "AddressTaken"} {
 		if !said[reason] {
 			t.Errorf("%s was never said", reason)
 		}

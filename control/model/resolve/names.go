@@ -13,7 +13,9 @@ import (
 // GlobalHosts are the full host names that need a virtual address of [model.Settings].Globals: imported services that
 // have no Service object here, and external services. They are sorted.
 func GlobalHosts(settings model.Settings, objs []*objects.Object, peers []registry.Peer) []string {
-	if !slices.ContainsFunc(objs, func(o *objects.Object) bool { return o.Kind == objects.GlobalNamespace }) {
+	if !slices.ContainsFunc(objs, func(o *objects.Object) bool {
+		return o.Kind == objects.GlobalNamespace || o.Kind == objects.ServiceEntry
+	}) {
 		return nil
 	}
 	m := New(settings)
@@ -25,7 +27,7 @@ func GlobalHosts(settings model.Settings, objs []*objects.Object, peers []regist
 func (m *Model) GlobalHosts() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.global.wanted
+	return m.external.hostsBeside(m.global.wanted)
 }
 
 // Names are all full host names that workloads of this cluster may look up, sorted.
@@ -37,7 +39,13 @@ func Names(mesh *model.Mesh) []model.Name {
 			// As in Kubernetes, the name resolves everywhere, whoever may use the service.
 			visible = model.Visibility{}
 		}
-		out = append(out, model.Name{Host: s.Host, Addresses: []netip.Addr{s.Address}, Visible: visible})
+		addresses := []netip.Addr{s.Address}
+		if s.External != nil && s.External.Entry != nil {
+			if addresses = s.External.Entry.Addresses; len(addresses) == 0 {
+				continue
+			}
+		}
+		out = append(out, model.Name{Host: s.Host, Addresses: addresses, Visible: visible})
 		for _, a := range s.Aliases {
 			out = append(out, model.Name{Host: a.Host, Addresses: []netip.Addr{s.Address}, Visible: a.Visible})
 		}

@@ -110,6 +110,7 @@ type changedParts struct {
 	peerModes       difference[model.PeerMode]
 	access          difference[model.AccessPolicy]
 	authentications difference[model.Authentication]
+	sidecars        difference[model.Sidecar]
 }
 
 // assemble makes the mesh of the parts as they are now.
@@ -117,7 +118,7 @@ func (m *Model) assemble(settings model.Settings) {
 	mesh := m.meshWith(settings)
 	c := &m.changed
 	mesh.Globals = m.global.models
-	mesh.Services = c.services.apply(mesh.Services, compareServices)
+	mesh.Services = c.services.apply(mesh.Services, model.CompareServices)
 	mesh.Replicas = c.replicas.apply(mesh.Replicas, func(x, y *model.Replica) int {
 		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
 	})
@@ -129,15 +130,12 @@ func (m *Model) assemble(settings model.Settings) {
 		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
 	})
 	mesh.Authentications = c.authentications.apply(mesh.Authentications, func(x, y *model.Authentication) int { return m.age(x.Source.Key, y.Source.Key) })
+	mesh.Sidecars = c.sidecars.apply(mesh.Sidecars, func(x, y *model.Sidecar) int { return m.age(x.Source.Key, y.Source.Key) })
 	if m.credentialsChanged {
 		m.credentialsChanged = false
 		mesh.Credentials = m.credentials(mesh.Credentials)
 	}
 	m.mesh = mesh
-}
-
-func compareServices(x, y *model.Service) int {
-	return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name), cmp.Compare(x.Host, y.Host))
 }
 
 // credentials are those that gateways need, sorted; one that verifies clients serves those that do not as well.

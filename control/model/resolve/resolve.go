@@ -9,10 +9,6 @@ import (
 	"strings"
 	"time"
 
-	networkingv1 "istio.io/client-go/pkg/apis/networking/v1"
-	securityv1 "istio.io/client-go/pkg/apis/security/v1"
-	corev1 "k8s.io/api/core/v1"
-
 	"heddle.io/heddle/api/v1alpha1"
 	"heddle.io/heddle/control/model"
 	"heddle.io/heddle/control/objects"
@@ -63,35 +59,6 @@ func byID(instances []registry.Instance) map[string]*registry.Instance {
 		out[i.ID()] = &i
 	}
 	return out
-}
-
-// part is the part of the mesh that an object makes, nil for none.
-func (b *builder) part(o *objects.Object) any {
-	switch r := o.Resource.(type) {
-	case *corev1.Service:
-		if s := b.service(o, r); s != nil {
-			return s
-		}
-	case *networkingv1.DestinationRule:
-		return b.destination(o, r)
-	case *v1alpha1.Workload:
-		b.workload(o, r)
-	case *networkingv1.Gateway:
-		return b.gateway(o, r)
-	case *corev1.ConfigMap:
-		if a := b.authorizers(o, r); a != nil {
-			return a
-		}
-	case *securityv1.PeerAuthentication:
-		return b.peerMode(o, r)
-	case *securityv1.AuthorizationPolicy:
-		return b.access(o, r)
-	case *securityv1.RequestAuthentication:
-		return b.authentication(o, r)
-	case *networkingv1.VirtualService:
-		return b.routes(o, r)
-	}
-	return nil
 }
 
 func (b *builder) look(kind factKind, a, s, c string) {

@@ -80,6 +80,9 @@ func (b *builder) endpoints(o *objects.Object, svc *model.Service) {
 	for _, r := range b.replicasIn(svc.Namespace, svc.Selector) {
 		selected = true
 		svc.Replicas = append(svc.Replicas, r)
+		if r.Account == "" {
+			continue // Outside of the mesh nobody has an identity.
+		}
 		identities[b.settings.Identity(r.Namespace, r.Account)] = true
 	}
 	for id := range identities {
