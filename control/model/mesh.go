@@ -98,6 +98,9 @@ type Mesh struct {
 	Access []*AccessPolicy `json:"access,omitempty"`
 	// Authentications are the rules for whose tokens are taken, sorted by age, then by namespace and name.
 	Authentications []*Authentication `json:"authentications,omitempty"`
+	// EnvoyFilters are changes of what proxies are sent, in the order in which they are made: by priority, those of the root
+	// namespace first, then by age, name and namespace.
+	EnvoyFilters []*EnvoyFilter `json:"envoyFilters,omitempty"`
 	// Credentials are gateways' certificates, sorted by namespace and name.
 	Credentials []*Credential `json:"credentials,omitempty"`
 	// Accepted are former meshes that clients may still go by, so that servers take their connections as well.

@@ -11,6 +11,7 @@ import (
 
 	"heddle.io/heddle/api/v1alpha1"
 	networkingv1 "istio.io/client-go/pkg/apis/networking/v1"
+	networkingv1alpha3 "istio.io/client-go/pkg/apis/networking/v1alpha3"
 	securityv1 "istio.io/client-go/pkg/apis/security/v1"
 	corev1 "k8s.io/api/core/v1"
 )
@@ -64,6 +65,8 @@ func CheckForm(o *Object) []*Error {
 		c.authorizationPolicy(r)
 	case *securityv1.RequestAuthentication:
 		c.requestAuthentication(r)
+	case *networkingv1alpha3.EnvoyFilter:
+		c.envoyFilter(r)
 	default:
 		c.fail("", fmt.Sprintf("kind %s has no form check", o.Kind.Kind), "this is a fault of Heddle; report it")
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	networkingv1 "istio.io/client-go/pkg/apis/networking/v1"
+	networkingv1alpha3 "istio.io/client-go/pkg/apis/networking/v1alpha3"
 	securityv1 "istio.io/client-go/pkg/apis/security/v1"
 	corev1 "k8s.io/api/core/v1"
 
@@ -35,6 +36,11 @@ var (
 		func() Resource { return &networkingv1.VirtualService{} }, "vs")
 	DestinationRule = networkingKind("DestinationRule", "destinationrules",
 		func() Resource { return &networkingv1.DestinationRule{} }, "dr")
+
+	EnvoyFilter = &Kind{
+		Group: GroupNetworking, Version: "v1alpha3", Versions: []string{"v1alpha3"}, Kind: "EnvoyFilter", Plural: "envoyfilters",
+		Short: []string{"ef"}, Namespaced: true, New: func() Resource { return &networkingv1alpha3.EnvoyFilter{} },
+	}
 
 	PeerAuthentication = securityKind("PeerAuthentication", "peerauthentications",
 		func() Resource { return &securityv1.PeerAuthentication{} }, "pa")
@@ -71,6 +77,7 @@ var Kinds = []*Kind{
 	PeerAuthentication,
 	RequestAuthentication,
 	AuthorizationPolicy,
+	EnvoyFilter,
 }
 
 func coreKind(kind, plural string, namespaced bool, make func() Resource, short ...string) *Kind {

@@ -24,7 +24,7 @@ type fields struct {
 // treatments holds the tables by type: protobuf messages by full name, Go structs by package and name.
 var treatments = mergeTables(
 	coreTreatments, heddleTreatments, gatewayTreatments, virtualServiceTreatments, destinationRuleTreatments,
-	securityTreatments,
+	securityTreatments, envoyFilterTreatments,
 )
 
 func mergeTables(tables ...map[string]fields) map[string]fields {

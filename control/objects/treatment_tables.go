@@ -328,9 +328,8 @@ var securityTreatments = map[string]fields{
 		},
 	},
 	"istio.security.v1beta1.AuthorizationPolicy.ExtensionProvider": {translated: []string{"name"}},
-	"istio.type.v1beta1.PolicyTargetReference": {refused: map[string]string{
-		"group": "use selector", "kind": "use selector", "name": "use selector", "namespace": "use selector",
-	}},
+	// Policies refuse the field that holds it.
+	"istio.type.v1beta1.PolicyTargetReference": {translated: []string{"group", "kind", "name", "namespace"}},
 	"istio.security.v1beta1.RequestAuthentication": {
 		translated: []string{"selector", "jwtRules"},
 		refused: map[string]string{

@@ -203,7 +203,7 @@ func (w *town) service() string { return w.pick("s-0", "s-1", "s-2", "s-3") }
 func (w *town) change() bool {
 	ns, s := w.pick(spaces...), w.service()
 	host := s + "." + w.pick(spaces...) + ".svc.cluster.local"
-	switch w.random.IntN(16) {
+	switch w.random.IntN(17) {
 	case 0:
 		w.put(fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: %s, namespace: %s, annotations: {networking.istio.io/exportTo: %q}}\n"+
 			"spec: {selector: {app: %s}, ports: [{name: %s, port: %s, targetPort: %s}]}\n",
@@ -242,6 +242,9 @@ func (w *town) change() bool {
 		}
 	case 11:
 		w.setReplica(w.instance(ns, s, w.random.IntN(3)))
+	case 13:
+		w.put(fmt.Sprintf("apiVersion: networking.istio.io/v1alpha3\nkind: EnvoyFilter\nmetadata: {name: %s, namespace: %s}\nspec: {%s priority: %s, configPatches: [%s, %s]}\n",
+			s, ns, w.pick("", "workloadSelector: {labels: {app: "+w.service()+"}},", "workloadSelector: {labels: {istio: ingressgateway}},"), w.pick("0", "1"), w.patch(host), w.patch(host)))
 	case 12:
 		id := ns + "/" + fmt.Sprintf("%s-%d", s, w.random.IntN(3))
 		delete(w.replicas, id)
@@ -257,6 +260,23 @@ func (w *town) change() bool {
 		return true
 	}
 	return false
+}
+
+// patch of an EnvoyFilter; some of them break what they change.
+func (w *town) patch(host string) string {
+	return w.pick(
+		"{applyTo: CLUSTER, match: {cluster: {service: "+host+"}}, patch: {operation: MERGE, value: {connect_timeout: "+w.pick("1s", "2s")+"}}}",
+		"{applyTo: CLUSTER, match: {context: SIDECAR_OUTBOUND, cluster: {service: "+host+"}}, patch: {operation: REMOVE}}",
+		"{applyTo: CLUSTER, match: {context: "+w.pick("ANY", "SIDECAR_OUTBOUND")+"}, patch: {operation: ADD, value: {name: "+w.pick("more", "outbound|80||"+host)+", connect_timeout: 1s}}}",
+		"{applyTo: CLUSTER, patch: {operation: MERGE, value: {name: "+w.pick("broken", "other")+"}}}",
+		"{applyTo: HTTP_FILTER, match: {context: "+w.pick("ANY", "SIDECAR_INBOUND", "GATEWAY")+", listener: {filterChain: {filter: {name: envoy.filters.network.http_connection_manager, subFilter: {name: envoy.filters.http.router}}}}}, "+
+			"patch: {operation: "+w.pick("INSERT_BEFORE", "INSERT_AFTER")+", value: {name: envoy.filters.http.cors, typed_config: {'@type': type.googleapis.com/envoy.extensions.filters.http.cors.v3.Cors}}}}",
+		"{applyTo: LISTENER, match: {listener: {portNumber: "+w.pick("80", "90")+"}}, patch: {operation: "+w.pick("REMOVE", "MERGE, value: {per_connection_buffer_limit_bytes: 5}")+"}}",
+		"{applyTo: VIRTUAL_HOST, match: {routeConfiguration: {vhost: {name: '"+host+":80'}}}, patch: {operation: "+w.pick("REMOVE", "MERGE, value: {include_request_attempt_count: true}")+"}}",
+		"{applyTo: VIRTUAL_HOST, match: {routeConfiguration: {name: '80'}}, patch: {operation: ADD, value: {name: more, domains: ["+w.pick("more.example", host)+"]}}}",
+		"{applyTo: HTTP_ROUTE, match: {routeConfiguration: {vhost: {route: {action: ROUTE}}}}, patch: {operation: INSERT_FIRST, value: {name: early, match: {path: /early}, direct_response: {status: 418}}}}",
+		"{applyTo: ROUTE_CONFIGURATION, patch: {operation: MERGE, value: {most_specific_header_mutations_wins: true}}}",
+	)
 }
 
 func (w *town) instance(ns, s string, n int) registry.Instance {

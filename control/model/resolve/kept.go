@@ -532,6 +532,8 @@ func (m *Model) replacePart(was, now any) {
 			m.changed.access.set(p, side.there)
 		case *model.Authentication:
 			m.changed.authentications.set(p, side.there)
+		case *model.EnvoyFilter:
+			m.changed.envoyFilters.set(p, side.there)
 		case *model.Routes:
 			m.changed.routes.set(p, side.there)
 			if slices.Contains(p.Gateways, model.GatewayMesh) {

@@ -110,6 +110,7 @@ type changedParts struct {
 	peerModes       difference[model.PeerMode]
 	access          difference[model.AccessPolicy]
 	authentications difference[model.Authentication]
+	envoyFilters    difference[model.EnvoyFilter]
 }
 
 // assemble makes the mesh of the parts as they are now.
@@ -129,6 +130,7 @@ func (m *Model) assemble(settings model.Settings) {
 		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
 	})
 	mesh.Authentications = c.authentications.apply(mesh.Authentications, func(x, y *model.Authentication) int { return m.age(x.Source.Key, y.Source.Key) })
+	mesh.EnvoyFilters = c.envoyFilters.apply(mesh.EnvoyFilters, m.inOrder)
 	if m.credentialsChanged {
 		m.credentialsChanged = false
 		mesh.Credentials = m.credentials(mesh.Credentials)

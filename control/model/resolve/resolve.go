@@ -10,6 +10,7 @@ import (
 	"time"
 
 	networkingv1 "istio.io/client-go/pkg/apis/networking/v1"
+	networkingv1alpha3 "istio.io/client-go/pkg/apis/networking/v1alpha3"
 	securityv1 "istio.io/client-go/pkg/apis/security/v1"
 	corev1 "k8s.io/api/core/v1"
 
@@ -90,6 +91,8 @@ func (b *builder) part(o *objects.Object) any {
 		return b.authentication(o, r)
 	case *networkingv1.VirtualService:
 		return b.routes(o, r)
+	case *networkingv1alpha3.EnvoyFilter:
+		return b.envoyFilter(o, r)
 	}
 	return nil
 }
