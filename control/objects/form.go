@@ -31,9 +31,20 @@ func Default(o *Object) {
 	}
 }
 
-// CheckForm says what is wrong with an object by itself: names, ranges, contradictions, fields that are refused. What
-// it names elsewhere is not looked at. The errors have a path but neither file nor line.
-func CheckForm(o *Object) []*Error {
+// Form is what is to be said of an object by itself.
+type Form struct {
+	// Errors are what is wrong with it: names, ranges, contradictions, fields that are refused. What it names elsewhere is not
+	// looked at. They have a path but neither file nor line.
+	Errors []*Error
+	// Ignored are the fields that are set and have no effect, with the reason, for its status.
+	Ignored []FieldMessage
+}
+
+// CheckForm says what is wrong with an object by itself, as [FormOf] does.
+func CheckForm(o *Object) []*Error { return FormOf(o).Errors }
+
+// FormOf looks at an object by itself.
+func FormOf(o *Object) Form {
 	c := &checker{key: o.Key()}
 	c.metadata(o)
 	switch r := o.Resource.(type) {
@@ -71,14 +82,7 @@ func CheckForm(o *Object) []*Error {
 		c.fail("", fmt.Sprintf("kind %s has no form check", o.Kind.Kind), "this is a fault of Heddle; report it")
 	}
 	c.treatments(o)
-	return c.errs
-}
-
-// IgnoredFields lists the fields of an object that are set and have no effect, with the reason, for its status.
-func IgnoredFields(o *Object) []FieldMessage {
-	c := &checker{key: o.Key()}
-	c.treatments(o)
-	return c.ignored
+	return Form{Errors: c.errs, Ignored: c.ignored}
 }
 
 type checker struct {

@@ -71,6 +71,8 @@ type Model struct {
 	reshaped bool
 	// before are parts as they were before a trial, which are to come back as the same pointers.
 	before map[any]any
+	// forms are what is known of the objects of a batch that is tried.
+	forms map[*objects.Object]objects.Form
 }
 
 // entry is an object with what it comes to.
@@ -245,7 +247,11 @@ func (m *Model) setObject(key objects.Key, o *objects.Object) {
 		}
 		return
 	}
-	errs := objects.CheckForm(o)
+	form, known := m.forms[o]
+	if !known {
+		form = objects.FormOf(o)
+	}
+	errs := form.Errors
 	created := o.GetCreationTimestamp().Time
 	if e.valid = len(errs) == 0; !e.valid {
 		m.forget(key, e)
@@ -261,8 +267,8 @@ func (m *Model) setObject(key objects.Key, o *objects.Object) {
 		e.created = created
 		m.global.reordered = m.global.reordered || key.Kind == objects.GlobalNamespace.Kind
 	}
-	if ignored := objects.IgnoredFields(o); len(ignored) > 0 {
-		e.said[saidForm] = &findings{fields: ignored}
+	if len(form.Ignored) > 0 {
+		e.said[saidForm] = &findings{fields: form.Ignored}
 	}
 	m.declare(o, 1)
 	m.dirty[stratumOf(key.Kind)][key] = struct{}{}
