@@ -5,6 +5,7 @@ package envoyapi
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -164,8 +165,11 @@ func unpack(packed *anypb.Any) (proto.Message, error) {
 		return inner, nil
 	}
 	named, err := protoregistry.GlobalTypes.FindMessageByURL(typeURL)
-	if err != nil {
+	if errors.Is(err, protoregistry.NotFound) {
 		return inner, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %s", typeURL, reason(err))
 	}
 	text, err := value.MarshalJSON()
 	if err != nil {

@@ -72,11 +72,12 @@ func TestRoutesLeadToWhatIsThere(t *testing.T) {
 		var ask []string
 		for _, one := range r.Resources {
 			has[r.TypeUrl][one.Name] = true
-			if r.TypeUrl == resource.ClusterType {
+			switch {
+			case r.TypeUrl == resource.ClusterType:
 				ask = append(ask, one.Name)
-			} else if r.TypeUrl == resource.ListenerType && one.Name == "0.0.0.0_80" {
+			case r.TypeUrl == resource.ListenerType && one.Name == "0.0.0.0_80":
 				ask = append(ask, "80")
-			} else if r.TypeUrl == resource.RouteType {
+			case r.TypeUrl == resource.RouteType:
 				table := &routev3.RouteConfiguration{}
 				if err := proto.Unmarshal(one.Resource.Value, table); err != nil {
 					t.Fatal(err)

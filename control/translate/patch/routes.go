@@ -24,7 +24,7 @@ func routes(a *attempt, gateway bool, table *routev3.RouteConfiguration) error {
 			kept = append(kept, h)
 		}
 	}
-	table.VirtualHosts = append(kept, added(a, gateway, name)...)
+	table.VirtualHosts = slices.Concat(kept, added(a, gateway, name))
 	return nil
 }
 
