@@ -169,7 +169,11 @@ func TestProxiesThatComeAndGoEndWithWhatAFreshOneGets(t *testing.T) {
 	p.Server().Register(g)
 	go func() { _ = g.Serve(conns) }()
 	defer g.Stop()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	bound := 2 * time.Minute
+	if *long {
+		bound = 30 * time.Minute
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
 	stay := make(chan struct{})
 	var all []*wanderer
