@@ -80,7 +80,7 @@ func Measure(ctx context.Context, size Size, changes int, progress io.Writer, ar
 	}
 	slices.Sort(times)
 	f.EndpointP50, f.EndpointP99 = times[len(times)/2], times[min(len(times)*99/100, len(times)-1)]
-	f.Bytes = float64(sent) / float64(changes) / float64(size.Proxies)
+	f.Bytes = float64(sent) / float64(changes) / float64(all.count)
 	fmt.Fprintf(progress, "  %d endpoint changes: p50 %s, p99 %s, %.0f bytes each\n", changes, f.EndpointP50, f.EndpointP99, f.Bytes)
 	times = times[:0]
 	for i := range routeChanges {

@@ -27,6 +27,34 @@ type Size struct {
 	Proxies int
 	// ReplicasPerAgent is how many replicas one agent reports.
 	ReplicasPerAgent int
+	// Disturbed has every tenth proxy wait before it acknowledges, and another tenth leave and come back with nothing. What is
+	// measured is how long the others wait.
+	Disturbed bool
+}
+
+// manner is how a proxy behaves.
+type manner uint8
+
+const (
+	steady manner = iota
+	slow
+	leaving
+)
+
+// How slow the slow ones are, and how long those stay who leave.
+const (
+	slowAnswer = 500 * time.Millisecond
+	shortStay  = 3 * time.Second
+)
+
+func (s Size) manner(proxy int) manner {
+	switch {
+	case s.Disturbed && proxy%10 == 3:
+		return slow
+	case s.Disturbed && proxy%10 == 7:
+		return leaving
+	}
+	return steady
 }
 
 const (

@@ -16,8 +16,9 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// proxies take their configuration and acknowledge it at once.
+// proxies take their configuration and acknowledge it.
 type proxies struct {
+	// count is how many acknowledge at once, which is what is measured.
 	count int
 	// received counts the bytes of all responses.
 	received atomic.Int64
@@ -42,8 +43,13 @@ const streamsPerConnection = 50
 
 // connect starts the proxies of the first endpoints and returns once all have everything.
 func connect(ctx context.Context, size Size, socket string) (*proxies, error) {
-	all := &proxies{count: size.Proxies, ended: make(chan error, size.Proxies)}
-	all.connects.Add(size.Proxies)
+	all := &proxies{ended: make(chan error, size.Proxies)}
+	for i := range size.Proxies {
+		if size.manner(i) == steady {
+			all.count++
+		}
+	}
+	all.connects.Add(all.count)
 	var connection *grpc.ClientConn
 	for i := range size.Proxies {
 		if i%streamsPerConnection == 0 {
@@ -55,9 +61,18 @@ func connect(ctx context.Context, size Size, socket string) (*proxies, error) {
 			}
 			context.AfterFunc(ctx, func() { connection.Close() })
 		}
+		number, as := i*size.Endpoints%(size.Services*size.Endpoints)+i/size.Services, size.manner(i)
 		go func() {
-			err := all.run(ctx, connection, size, i*size.Endpoints%(size.Services*size.Endpoints)+i/size.Services)
-			if ctx.Err() == nil {
+			for as == leaving && ctx.Err() == nil {
+				visit, leave := context.WithTimeout(ctx, shortStay)
+				// That the stay ends is what it is for.
+				_ = all.run(visit, connection, size, number, as)
+				leave()
+			}
+			if ctx.Err() != nil {
+				return
+			}
+			if err := all.run(ctx, connection, size, number, as); ctx.Err() == nil {
 				all.ended <- err
 			}
 		}()
@@ -75,7 +90,7 @@ func connect(ctx context.Context, size Size, socket string) (*proxies, error) {
 }
 
 // run is one proxy.
-func (all *proxies) run(ctx context.Context, connection *grpc.ClientConn, size Size, number int) error {
+func (all *proxies) run(ctx context.Context, connection *grpc.ClientConn, size Size, number int, as manner) error {
 	stream, err := discovery.NewAggregatedDiscoveryServiceClient(connection).DeltaAggregatedResources(ctx)
 	if err != nil {
 		return err
@@ -96,7 +111,9 @@ func (all *proxies) run(ctx context.Context, connection *grpc.ClientConn, size S
 		if err != nil {
 			return err
 		}
-		all.received.Add(int64(proto.Size(r)))
+		if as == steady {
+			all.received.Add(int64(proto.Size(r)))
+		}
 		heard[r.GetTypeUrl()] = true
 		var ask []string
 		kind, name := follows(r.GetTypeUrl())
@@ -116,6 +133,15 @@ func (all *proxies) run(ctx context.Context, connection *grpc.ClientConn, size S
 				}
 			}
 		}
+		if as == slow {
+			wait := time.NewTimer(slowAnswer)
+			select {
+			case <-wait.C:
+			case <-ctx.Done():
+				wait.Stop()
+				return ctx.Err()
+			}
+		}
 		if err := stream.Send(&discovery.DeltaDiscoveryRequest{TypeUrl: r.GetTypeUrl(), ResponseNonce: r.GetNonce()}); err != nil {
 			return err
 		}
@@ -124,11 +150,11 @@ func (all *proxies) run(ctx context.Context, connection *grpc.ClientConn, size S
 				return err
 			}
 		}
-		if !connected && missing == 0 && heard[resource.ClusterType] && heard[resource.ListenerType] {
+		if as == steady && !connected && missing == 0 && heard[resource.ClusterType] && heard[resource.ListenerType] {
 			connected = true
 			all.connects.Done()
 		}
-		if e := all.expected.Load(); e != nil && e != last && e.in(r) {
+		if e := all.expected.Load(); as == steady && e != nil && e != last && e.in(r) {
 			last = e
 			if e.missing.Add(-1) == 0 {
 				close(e.done)

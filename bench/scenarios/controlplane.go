@@ -20,10 +20,13 @@ func controlPlane(o Options) (results.Result, error) {
 	if err != nil {
 		return result, fmt.Errorf("find this program: %w", err)
 	}
-	for _, proxies := range o.Mesh.Proxies {
+	for i := range 2 * len(o.Mesh.Proxies) {
 		size := o.Mesh.Size
-		size.Proxies = proxies
-		subject := fmt.Sprintf("%dx%d, %d proxies", size.Services, size.Endpoints, proxies)
+		size.Proxies, size.Disturbed = o.Mesh.Proxies[i/2], i%2 == 1
+		subject := fmt.Sprintf("%dx%d, %d proxies", size.Services, size.Endpoints, size.Proxies)
+		if size.Disturbed {
+			subject += ", some slow, some leaving"
+		}
 		fmt.Fprintf(o.Progress, "%s\n", subject)
 		f, err := controlplane.Measure(context.Background(), size, o.Mesh.Changes, o.Progress, self, ControllerFlag)
 		if err != nil {

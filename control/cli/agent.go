@@ -117,6 +117,7 @@ func node(p agent.Proxy, foreign bool) translate.Node {
 	n := translate.Node{
 		Type: translate.Sidecar, Address: p.Address, Name: p.Name, Namespace: p.Namespace, Domain: cluster.Domain, Workload: p.Workload,
 		Account: p.ServiceAccount, Labels: p.Labels, Cluster: p.Cluster, TrustDomain: cluster.Domain, Heddle: !p.Foreign && !foreign,
+		Version: translate.IstioVersion,
 	}
 	if p.Gateway {
 		n.Type = translate.Router

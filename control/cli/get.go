@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 	networkingv1 "istio.io/client-go/pkg/apis/networking/v1"
+	networkingv1alpha3 "istio.io/client-go/pkg/apis/networking/v1alpha3"
 	securityv1 "istio.io/client-go/pkg/apis/security/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -328,6 +329,14 @@ func columnsOf(kind *objects.Kind) columns {
 				}
 			}
 			return []string{list(issuers)}
+		}
+	case objects.EnvoyFilter:
+		configured.head = []string{"PATCHES", "PRIORITY"}
+		configured.cells = func(o *objects.Object) []string {
+			if r, ok := o.Resource.(*networkingv1alpha3.EnvoyFilter); ok {
+				return []string{fmt.Sprint(len(r.Spec.GetConfigPatches())), fmt.Sprint(r.Spec.GetPriority())}
+			}
+			return []string{"", ""}
 		}
 	case objects.AuthorizationPolicy:
 		configured.head = []string{"ACTION"}

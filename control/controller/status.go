@@ -120,6 +120,7 @@ func (w *statusWriter) round(ctx context.Context) error {
 			status.Conditions = append(status.Conditions, *programmed)
 			status.Proxies = progress[o.Key()].Running()
 		}
+		status.Fields = append(slices.Clip(status.Fields), patchFields(progress[o.Key()])...)
 		if o.Kind == objects.Cluster {
 			status.Conditions = append(status.Conditions, clusterConditions(o, clusters[o.GetName()])...)
 		}
@@ -204,6 +205,9 @@ func programmed(o *objects.Object, p push.Progress, staged stageView) *metav1.Co
 	if p.Failure != "" {
 		refused = append(refused, p.Failure)
 	}
+	for _, path := range slices.Sorted(maps.Keys(p.Broken)) {
+		refused = append(refused, path+" is left out, because proxies would refuse the result: "+p.Broken[path][0])
+	}
 	for _, r := range p.Refused {
 		refused = append(refused, proxyName(r.Proxy)+" refused "+r.Reason)
 	}
@@ -220,6 +224,20 @@ func programmed(o *objects.Object, p push.Progress, staged stageView) *metav1.Co
 		condition.Status, condition.Reason, condition.Message = metav1.ConditionTrue, "Programmed", "every connected proxy that uses it runs it"
 	}
 	return condition
+}
+
+// patchFields says of patches which change nothing, and which are left out.
+func patchFields(p push.Progress) []objects.FieldMessage {
+	var out []objects.FieldMessage
+	for _, path := range p.Idle {
+		out = append(out, objects.FieldMessage{Path: path, Message: "changes nothing in any connected proxy: compare match and context with `heddle proxy config`"})
+	}
+	for _, path := range slices.Sorted(maps.Keys(p.Broken)) {
+		for _, why := range p.Broken[path] {
+			out = append(out, objects.FieldMessage{Path: path, Message: "left out: " + why})
+		}
+	}
+	return out
 }
 
 // proxyName is namespace/name of a node's identifier, type~address~name.namespace~domain.

@@ -21,6 +21,7 @@ type Difference struct {
 	Authentications []Pair[Authentication]
 	Credentials     []Pair[Credential]
 	Sidecars        []Pair[Sidecar]
+	EnvoyFilters    []Pair[EnvoyFilter]
 }
 
 // Differ compares two meshes of one kept model: a part that is the same in both, and has the same place among its like, is the
@@ -39,6 +40,7 @@ func Differ(before, after *Mesh) Difference {
 		Authentications: pairs(before.Authentications, after.Authentications, func(a *Authentication) name { return name{namespace: a.Namespace, name: a.Name} }),
 		Sidecars:        pairs(before.Sidecars, after.Sidecars, func(s *Sidecar) name { return name{namespace: s.Namespace, name: s.Name} }),
 		Credentials:     pairs(before.Credentials, after.Credentials, func(c *Credential) name { return name{namespace: c.Namespace, name: c.Name} }),
+		EnvoyFilters:    pairs(before.EnvoyFilters, after.EnvoyFilters, func(f *EnvoyFilter) name { return name{namespace: f.Namespace, name: f.Name} }),
 	}
 }
 
@@ -113,7 +115,7 @@ func sameVisibility(x, y Visibility) bool {
 // EndpointsAlone says whether all that differs is which replicas are ready, where they are and their locality, and so nothing
 // of services but their replicas.
 func (d *Difference) EndpointsAlone() bool {
-	if len(d.Globals)+len(d.Routes)+len(d.Gateways)+len(d.Destinations)+len(d.PeerModes)+len(d.Access)+len(d.Authentications)+len(d.Credentials)+len(d.Sidecars) > 0 {
+	if len(d.Globals)+len(d.Routes)+len(d.Gateways)+len(d.Destinations)+len(d.PeerModes)+len(d.Access)+len(d.Authentications)+len(d.Credentials)+len(d.Sidecars)+len(d.EnvoyFilters) > 0 {
 		return false
 	}
 	for _, p := range d.Replicas {

@@ -101,6 +101,9 @@ type Mesh struct {
 	Authentications []*Authentication `json:"authentications,omitempty"`
 	// Sidecars limit what workloads' proxies get, sorted by age, then by namespace and name.
 	Sidecars []*Sidecar `json:"sidecars,omitempty"`
+	// EnvoyFilters are changes of what proxies are sent, in the order in which they are made: by priority, those of the root
+	// namespace first, then by age, name and namespace.
+	EnvoyFilters []*EnvoyFilter `json:"envoyFilters,omitempty"`
 	// Credentials are gateways' certificates, sorted by namespace and name.
 	Credentials []*Credential `json:"credentials,omitempty"`
 	// Accepted are former meshes that clients may still go by, so that servers take their connections as well.

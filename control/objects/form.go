@@ -28,16 +28,27 @@ func Default(o *Object) {
 	}
 }
 
-// CheckForm says what is wrong with an object by itself: names, ranges, contradictions, fields that are refused. What
-// it names elsewhere is not looked at. The errors have a path but neither file nor line.
-func CheckForm(o *Object) []*Error {
+// Form is what is to be said of an object by itself.
+type Form struct {
+	// Errors are what is wrong with it: names, ranges, contradictions, fields that are refused. What it names elsewhere is not
+	// looked at. They have a path but neither file nor line.
+	Errors []*Error
+	// Ignored are the fields that are set and have no effect, with the reason, for its status.
+	Ignored []FieldMessage
+}
+
+// CheckForm says what is wrong with an object by itself, as [FormOf] does.
+func CheckForm(o *Object) []*Error { return FormOf(o).Errors }
+
+// FormOf looks at an object by itself.
+func FormOf(o *Object) Form {
 	c := &checker{key: o.Key()}
 	c.metadata(o)
 	if o.Kind.check != nil {
 		o.Kind.check(c, o.Resource)
 	}
 	c.treatments(o)
-	return c.errs
+	return Form{Errors: c.errs, Ignored: c.ignored}
 }
 
 // checked has a kind checked, and says what becomes of the fields of the types that only it has.
@@ -51,13 +62,6 @@ func checked[R Resource](k *Kind, check func(*checker, R), treatments ...map[str
 	}
 	k.treatments = mergeTables(treatments...)
 	return k
-}
-
-// IgnoredFields lists the fields of an object that are set and have no effect, with the reason, for its status.
-func IgnoredFields(o *Object) []FieldMessage {
-	c := &checker{key: o.Key()}
-	c.treatments(o)
-	return c.ignored
 }
 
 type checker struct {

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	networkingv1 "istio.io/client-go/pkg/apis/networking/v1"
+	networkingv1alpha3 "istio.io/client-go/pkg/apis/networking/v1alpha3"
 	securityv1 "istio.io/client-go/pkg/apis/security/v1"
 	corev1 "k8s.io/api/core/v1"
 
@@ -43,6 +44,11 @@ var (
 	RequestAuthentication = checked(securityKind("RequestAuthentication", "requestauthentications",
 		func() Resource { return &securityv1.RequestAuthentication{} }, "ra"), (*checker).requestAuthentication)
 
+	EnvoyFilter = checked(&Kind{
+		Group: GroupNetworking, Version: "v1alpha3", Versions: []string{"v1alpha3"}, Kind: "EnvoyFilter", Plural: "envoyfilters",
+		Short: []string{"ef"}, Namespaced: true, New: func() Resource { return &networkingv1alpha3.EnvoyFilter{} },
+	}, (*checker).envoyFilter, envoyFilterTreatments)
+
 	Workload = checked(heddleKind("Workload", "workloads", true, func() Resource { return &v1alpha1.Workload{} }, "wl"), (*checker).workload)
 
 	Cluster         = checked(heddleKind("Cluster", "clusters", false, func() Resource { return &v1alpha1.Cluster{} }, "cl"), (*checker).cluster)
@@ -75,6 +81,7 @@ var Kinds = []*Kind{
 	PeerAuthentication,
 	RequestAuthentication,
 	AuthorizationPolicy,
+	EnvoyFilter,
 }
 
 func coreKind(kind, plural string, namespaced bool, make func() Resource, short ...string) *Kind {

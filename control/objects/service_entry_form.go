@@ -18,9 +18,6 @@ var ServiceEntry = checked(networkingKind("ServiceEntry", "serviceentries", func
 			"hosts", "addresses", "ports", "location", "resolution", "endpoints", "workloadSelector", "exportTo", "subjectAltNames",
 		}},
 		"istio.networking.v1alpha3.ServicePort": {translated: []string{"number", "protocol", "name", "targetPort"}},
-		"istio.networking.v1alpha3.WorkloadSelector": {translated: []string{
-			"labels",
-		}},
 	})
 
 // Bounds of one ServiceEntry.

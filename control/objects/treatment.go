@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -43,21 +44,50 @@ func mergeTables(tables ...map[string]fields) map[string]fields {
 	return out
 }
 
+// looked are the fields of objects that are held against the tables, with the path of what stands in them; what else there is
+// belongs to the object itself.
+var looked = []struct{ field, path string }{
+	{"Spec", "spec"}, {"Secrets", ""}, {"ImagePullSecrets", ""}, {"AutomountServiceAccountToken", ""},
+	{"Immutable", ""}, {"BinaryData", ""},
+}
+
+// lookedIn are those of a type, found once: looking for fields by name is slow.
+var lookedIn sync.Map
+
+type lookedField struct {
+	index []int
+	// name in JSON.
+	name string
+	path string
+}
+
+func lookedFields(t reflect.Type) []lookedField {
+	if known, ok := lookedIn.Load(t); ok {
+		if out, ok := known.([]lookedField); ok {
+			return out
+		}
+	}
+	var out []lookedField
+	for _, l := range looked {
+		if f, ok := t.FieldByName(l.field); ok {
+			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			out = append(out, lookedField{index: f.Index, name: name, path: l.path})
+		}
+	}
+	lookedIn.Store(t, out)
+	return out
+}
+
 // treatments walks the fields that are set and holds each against the tables.
 func (c *checker) treatments(o *Object) {
 	v := reflect.ValueOf(o.Resource).Elem()
-	for _, part := range []struct{ field, path string }{
-		{"Spec", "spec"}, {"Secrets", ""}, {"ImagePullSecrets", ""}, {"AutomountServiceAccountToken", ""},
-		{"Immutable", ""}, {"BinaryData", ""},
-	} {
-		f := v.FieldByName(part.field)
-		if !f.IsValid() || f.IsZero() && f.Kind() != reflect.Struct {
+	for _, part := range lookedFields(v.Type()) {
+		f := v.FieldByIndex(part.index)
+		if f.IsZero() && f.Kind() != reflect.Struct {
 			continue
 		}
 		if part.path == "" {
-			sf, _ := v.Type().FieldByName(part.field)
-			name, _, _ := strings.Cut(sf.Tag.Get("json"), ",")
-			c.treat(typeName(v.Type()), name, name)
+			c.treat(typeName(v.Type()), part.name, part.name)
 			continue
 		}
 		c.walkGo(f, part.path)

@@ -309,7 +309,8 @@ var destinationRuleTreatments = map[string]fields{
 		"percent": later + "retry budget", "minRetryConcurrency": later + "retry budget",
 		"budgetInterval": later + "retry budget",
 	}},
-	"istio.networking.v1alpha3.Subset": {translated: []string{"name", "labels", "trafficPolicy"}},
+	"istio.networking.v1alpha3.Subset":           {translated: []string{"name", "labels", "trafficPolicy"}},
+	"istio.networking.v1alpha3.WorkloadSelector": {translated: []string{"labels"}},
 	"istio.type.v1beta1.WorkloadSelector": {
 		translated: []string{"matchLabels"},
 	},
@@ -328,9 +329,8 @@ var securityTreatments = map[string]fields{
 		},
 	},
 	"istio.security.v1beta1.AuthorizationPolicy.ExtensionProvider": {translated: []string{"name"}},
-	"istio.type.v1beta1.PolicyTargetReference": {refused: map[string]string{
-		"group": "use selector", "kind": "use selector", "name": "use selector", "namespace": "use selector",
-	}},
+	// Policies refuse the field that holds it.
+	"istio.type.v1beta1.PolicyTargetReference": {translated: []string{"group", "kind", "name", "namespace"}},
 	"istio.security.v1beta1.RequestAuthentication": {
 		translated: []string{"selector", "jwtRules"},
 		refused: map[string]string{

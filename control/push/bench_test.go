@@ -104,7 +104,7 @@ func BenchmarkFirst(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				mesh := p.mesh
-				p.mesh, p.cache, p.packed = nil, translate.NewCache(), map[proto.Message]packed{}
+				p.mesh, p.cache, p.packed = nil, translate.NewCache(), map[proto.Message][]packed{}
 				p.Update(Update{Clients: mesh, Servers: mesh, Revision: 1})
 			}
 		})

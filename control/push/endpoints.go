@@ -13,18 +13,16 @@ func (p *Pusher) moveEndpoints(d *model.Difference) []xds.Change {
 	renewed := map[*xds.Resource]*xds.Resource{}
 	for _, s := range d.Services {
 		for _, a := range p.cache.Assign(p.mesh, s.Before, s.After) {
-			was, used := p.packed[a.Before]
-			if !used {
-				continue
-			}
-			now, err := xds.NewResource(xds.Endpoints, a.After.ClusterName, a.After, was.cluster)
-			if err != nil {
-				p.log.Error("proxies keep their endpoints: the new ones could not be made", "error", err)
-				continue
+			for _, was := range p.packed[a.Before] {
+				now, err := xds.NewResource(xds.Endpoints, a.After.ClusterName, a.After, was.cluster)
+				if err != nil {
+					p.log.Error("proxies keep their endpoints: the new ones could not be made", "error", err)
+					continue
+				}
+				p.packed[a.After] = append(p.packed[a.After], packed{resource: now, cluster: was.cluster})
+				renewed[was.resource] = now
 			}
 			delete(p.packed, a.Before)
-			p.packed[a.After] = packed{resource: now, cluster: was.cluster}
-			renewed[was.resource] = now
 		}
 	}
 	var changes []xds.Change

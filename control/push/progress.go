@@ -23,6 +23,9 @@ type Progress struct {
 	Refused []xds.Refusal
 	// Failure says why the configuration with it could not be made; empty when it could.
 	Failure string
+	// Idle are the fields of patches that change nothing in any proxy, Broken what is left out and why, by field.
+	Idle   []string
+	Broken map[string][]string
 }
 
 // Running is how many proxies run it.
@@ -74,6 +77,7 @@ func (p *Pusher) Progress() map[objects.Key]Progress {
 		})
 		p.count(all, server, rest)
 	}
+	p.countPatches(all)
 	out := make(map[objects.Key]Progress, len(p.carried))
 	for i, c := range p.carried {
 		all[i].Version = c.of

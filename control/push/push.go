@@ -34,7 +34,8 @@ type Pusher struct {
 	version        int64
 	groups         map[string]*group
 	proxies        map[*xds.Proxy]*proxy
-	packed         map[proto.Message]packed
+	// packed are the resources made of a message: of endpoints, one for each cluster that they are of.
+	packed map[proto.Message][]packed
 	// hosts are marshalled virtual hosts.
 	hosts map[*routev3.VirtualHost][]byte
 	// swept is how many of both there were when those without use were forgotten last.
@@ -79,7 +80,7 @@ type carried struct {
 // New makes a pusher without a model: proxies that connect to its server wait for the first. Its server is made by start.
 func New(log *slog.Logger, start func(xds.Source) *xds.Server) *Pusher {
 	p := &Pusher{log: log, cache: translate.NewCache(), inbound: translate.NewCache(), groups: map[string]*group{}, proxies: map[*xds.Proxy]*proxy{},
-		packed: map[proto.Message]packed{}, hosts: map[*routev3.VirtualHost][]byte{}, numbers: map[objects.Key]int32{}, versions: map[objects.Key]objects.Version{}}
+		packed: map[proto.Message][]packed{}, hosts: map[*routev3.VirtualHost][]byte{}, numbers: map[objects.Key]int32{}, versions: map[objects.Key]objects.Version{}}
 	p.server = start(p)
 	return p
 }
@@ -284,7 +285,7 @@ func (p *Pusher) crowded() bool { return len(p.packed)+len(p.hosts) > 2*p.swept+
 func (p *Pusher) sweep() {
 	p.cache.Sweep()
 	p.inbound.Sweep()
-	used, hosts := make(map[proto.Message]packed, len(p.packed)), make(map[*routev3.VirtualHost][]byte, len(p.hosts))
+	used, hosts := make(map[proto.Message][]packed, len(p.packed)), make(map[*routev3.VirtualHost][]byte, len(p.hosts))
 	for _, g := range p.groups {
 		made := g.made
 		if g.client != nil {
@@ -294,8 +295,13 @@ func (p *Pusher) sweep() {
 			continue
 		}
 		made.Each(func(m proto.Message) {
-			if one, is := p.packed[m]; is {
-				used[m] = one
+			for _, one := range p.packed[m] {
+				// Endpoints stay as long as some group has them with that cluster.
+				if one.cluster == nil || g.group.Resource(xds.Clusters, one.cluster.Name()) == one.cluster {
+					if !slices.Contains(used[m], one) {
+						used[m] = append(used[m], one)
+					}
+				}
 			}
 			if table, is := m.(*routev3.RouteConfiguration); is {
 				for _, h := range table.VirtualHosts {
@@ -376,17 +382,18 @@ func (p *Pusher) pack(made *translate.Resources) ([]*xds.Resource, error) {
 	var out []*xds.Resource
 	clusters := make(map[string]*xds.Resource, len(made.Clusters))
 	one := func(t xds.Type, name string, m proto.Message, cluster *xds.Resource) (*xds.Resource, error) {
-		got, ok := p.packed[m]
-		if !ok || got.cluster != cluster {
+		all := p.packed[m]
+		at := slices.IndexFunc(all, func(one packed) bool { return one.cluster == cluster })
+		if at < 0 {
 			r, err := xds.NewResource(t, name, m, cluster)
 			if err != nil {
 				return nil, err
 			}
-			got = packed{resource: r, cluster: cluster}
+			at, all = len(all), append(all, packed{resource: r, cluster: cluster})
+			p.packed[m] = all
 		}
-		p.packed[m] = got
-		out = append(out, got.resource)
-		return got.resource, nil
+		out = append(out, all[at].resource)
+		return all[at].resource, nil
 	}
 	for _, m := range made.Clusters {
 		r, err := one(xds.Clusters, m.Name, m, nil)

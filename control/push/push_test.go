@@ -225,7 +225,7 @@ func (w *town) service() string { return w.pick("s-0", "s-1", "s-2", "s-3") }
 func (w *town) change() bool {
 	ns, s := w.pick(spaces...), w.service()
 	host := s + "." + w.pick(spaces...) + ".svc.cluster.local"
-	switch w.random.IntN(20) {
+	switch w.random.IntN(21) {
 	case 16, 17:
 		w.put(fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: %s, namespace: %s}\nspec: {hosts: [%s], exportTo: [%q], location: MESH_INTERNAL, %s ports: [{name: http, number: %s, protocol: HTTP}, {name: tls, number: 443, protocol: %s}], %s}\n",
 			s, ns, w.pick("www.example.com", s+".example.com", host, "'*.example.com', www.example.com"), w.pick("*", ".", "green"), w.pick("", "addresses: [192.0.2.7],", "addresses: [198.51.100.0/24],"), w.pick("80", "90"), w.pick("TLS", "HTTPS"),
@@ -275,6 +275,9 @@ func (w *town) change() bool {
 		}
 	case 11:
 		w.setReplica(w.instance(ns, s, w.random.IntN(3)))
+	case 13:
+		w.put(fmt.Sprintf("apiVersion: networking.istio.io/v1alpha3\nkind: EnvoyFilter\nmetadata: {name: %s, namespace: %s}\nspec: {%s priority: %s, configPatches: [%s, %s]}\n",
+			s, ns, w.pick("", "workloadSelector: {labels: {app: "+w.service()+"}},", "workloadSelector: {labels: {istio: ingressgateway}},"), w.pick("0", "1"), w.patch(host), w.patch(host)))
 	case 12:
 		id := ns + "/" + fmt.Sprintf("%s-%d", s, w.random.IntN(3))
 		delete(w.replicas, id)
@@ -290,6 +293,23 @@ func (w *town) change() bool {
 		return true
 	}
 	return false
+}
+
+// patch of an EnvoyFilter; some of them break what they change.
+func (w *town) patch(host string) string {
+	return w.pick(
+		"{applyTo: CLUSTER, match: {cluster: {service: "+host+"}}, patch: {operation: MERGE, value: {connect_timeout: "+w.pick("1s", "2s")+"}}}",
+		"{applyTo: CLUSTER, match: {context: SIDECAR_OUTBOUND, cluster: {service: "+host+"}}, patch: {operation: REMOVE}}",
+		"{applyTo: CLUSTER, match: {context: "+w.pick("ANY", "SIDECAR_OUTBOUND")+"}, patch: {operation: ADD, value: {name: "+w.pick("more", "outbound|80||"+host)+", connect_timeout: 1s}}}",
+		"{applyTo: CLUSTER, patch: {operation: MERGE, value: {name: "+w.pick("broken", "other")+"}}}",
+		"{applyTo: HTTP_FILTER, match: {context: "+w.pick("ANY", "SIDECAR_INBOUND", "GATEWAY")+", listener: {filterChain: {filter: {name: envoy.filters.network.http_connection_manager, subFilter: {name: envoy.filters.http.router}}}}}, "+
+			"patch: {operation: "+w.pick("INSERT_BEFORE", "INSERT_AFTER")+", value: {name: envoy.filters.http.cors, typed_config: {'@type': type.googleapis.com/envoy.extensions.filters.http.cors.v3.Cors}}}}",
+		"{applyTo: LISTENER, match: {listener: {portNumber: "+w.pick("80", "90")+"}}, patch: {operation: "+w.pick("REMOVE", "MERGE, value: {per_connection_buffer_limit_bytes: 5}")+"}}",
+		"{applyTo: VIRTUAL_HOST, match: {routeConfiguration: {vhost: {name: '"+host+":80'}}}, patch: {operation: "+w.pick("REMOVE", "MERGE, value: {include_request_attempt_count: true}")+"}}",
+		"{applyTo: VIRTUAL_HOST, match: {routeConfiguration: {name: '80'}}, patch: {operation: ADD, value: {name: more, domains: ["+w.pick("more.example", host)+"]}}}",
+		"{applyTo: HTTP_ROUTE, match: {routeConfiguration: {vhost: {route: {action: ROUTE}}}}, patch: {operation: INSERT_FIRST, value: {name: early, match: {path: /early}, direct_response: {status: 418}}}}",
+		"{applyTo: ROUTE_CONFIGURATION, patch: {operation: MERGE, value: {most_specific_header_mutations_wins: true}}}",
+	)
 }
 
 func (w *town) instance(ns, s string, n int) registry.Instance {

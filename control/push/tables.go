@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"heddle.io/heddle/control/translate/patch"
 	"heddle.io/heddle/control/xds"
 )
 
@@ -19,11 +20,7 @@ const virtualHostsField = 2
 // fields, whose order is free (https://protobuf.dev/programming-guides/encoding/#order).
 func (p *Pusher) packTable(table *routev3.RouteConfiguration) (*xds.Resource, error) {
 	options := proto.MarshalOptions{Deterministic: true}
-	head := &routev3.RouteConfiguration{
-		Name: table.Name, ValidateClusters: table.ValidateClusters, MaxDirectResponseBodySizeBytes: table.MaxDirectResponseBodySizeBytes,
-		IgnorePortInHostMatching: table.IgnorePortInHostMatching,
-	}
-	text, err := options.Marshal(head)
+	text, err := options.Marshal(patch.WithoutHosts(table))
 	if err != nil {
 		return nil, fmt.Errorf("marshal routes %s: %w", table.Name, err)
 	}

@@ -279,6 +279,7 @@ spec: { command: [cart], user: root }
 `
 
 func TestWhatAnEditorMayStart(t *testing.T) {
+	const scripted = "apiVersion: networking.istio.io/v1alpha3\nkind: EnvoyFilter\nmetadata: { name: own, namespace: shop }\nspec: { configPatches: [{ applyTo: CLUSTER, patch: { operation: REMOVE } }] }\n"
 	w := startAll(t)
 	if _, err := apply(t, w.client, shop, false); err != nil {
 		t.Fatal(err)
@@ -298,6 +299,7 @@ func TestWhatAnEditorMayStart(t *testing.T) {
 		"apiVersion: heddle.io/v1alpha1\nkind: AccessBinding\nmetadata: { name: me }\nspec: { role: admin, namespaces: [\"*\"], subjects: [{ kind: User, name: \"60002\" }] }\n": {"admin in all namespaces"},
 		"apiVersion: v1\nkind: Secret\ntype: heddle.io/api-token\nmetadata: { name: api-token-0123456789abcdef, namespace: istio-system }\n":                                     {"admin in all namespaces"},
 		"apiVersion: v1\nkind: Secret\ntype: heddle.io/join-token\nmetadata: { name: forged, namespace: shop }\n":                                                                {"admin in all namespaces"},
+		scripted: {"admin in all namespaces", "EnvoyFilter/shop/own"},
 	} {
 		_, err := apply(t, c, content, false)
 		wants(t, content, err, http.StatusForbidden, append(parts, "user 60002 may not")...)
@@ -334,6 +336,9 @@ func TestWhatAnEditorMayStart(t *testing.T) {
 	wants(t, "a namespace that goes", w.client.Delete(context.Background(), objects.Namespace, "", "shop"), http.StatusUnprocessableEntity, "shop/cart needs it")
 	if _, err := apply(t, c, strings.Replace(rooted, "[cart]", "[sh]", 1), false); err != nil {
 		t.Errorf("in a privileged namespace: %v", err)
+	}
+	if _, err := apply(t, c, scripted, false); err != nil {
+		t.Errorf("an EnvoyFilter in a privileged namespace: %v", err)
 	}
 	if _, err := apply(t, w.client, plain+"---\n"+forbidding, false); err != nil {
 		t.Error(err)

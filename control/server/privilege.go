@@ -17,7 +17,7 @@ import (
 )
 
 // LabelPrivileged with the value "true" on a Namespace allows privileged workloads in it: as root, as other users of the
-// machine, with capabilities; and has editors start them, and those with another proxy program. Only an admin of all namespaces may set or remove it.
+// machine, with capabilities; and has editors start them, those with another proxy program, and write EnvoyFilters. Only an admin of all namespaces may set or remove it.
 const LabelPrivileged = "heddle.io/privileged"
 
 // permit says whether a caller may make a batch of changes: nil, or what it may not, with status 403.
@@ -82,6 +82,11 @@ func permitWrite(caller *access.Caller, o, old *objects.Object, existing map[obj
 	switch {
 	case o.Kind == objects.Namespace && privilegedValue(o) != privilegedValue(old):
 		if p := caller.May(access.Need{Role: access.Admin, Namespace: access.Everywhere, To: "set " + LabelPrivileged + " on " + o.Key().String()}); p != nil {
+			return []*client.Problem{p}
+		}
+	case o.Kind == objects.EnvoyFilter && !privilegedNamespace(o.GetNamespace(), existing):
+		// It has the proxy read files, run scripts and pass policies over: as much as another proxy program would.
+		if p := caller.May(access.Need{Role: access.Admin, Namespace: access.Everywhere, To: verb + " " + o.Key().String()}); p != nil {
 			return []*client.Problem{p}
 		}
 	case o.Kind == objects.Workload && !privilegedNamespace(o.GetNamespace(), existing):

@@ -14,6 +14,7 @@ import (
 
 	"heddle.io/heddle/control/model"
 	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/translate/patch"
 )
 
 // Cache keeps the parts of configurations under what they were made of, so that all kinds of proxies share them, and a new
@@ -41,6 +42,8 @@ type Cache struct {
 	policies byHost[model.DestinationPolicy]
 	// unknown are the virtual hosts for hosts that nobody has a route for: refused, and passed through.
 	unknown map[bool]*routev3.VirtualHost
+	// patches of EnvoyFilters.
+	patches patch.Sets
 	// servers are all of an inbound kind.
 	servers memories[string, *Resources]
 }
@@ -174,13 +177,20 @@ func (c *Cache) Make(mesh *model.Mesh, k Kind) (*Resources, error) {
 		c.epoch++
 		return nil, fmt.Errorf("%s: %w", g.kind, g.err)
 	}
+	if k.Role != Outbound {
+		patched, err := c.patchedFor(mesh, k)
+		if err != nil {
+			return nil, err
+		}
+		patched.all(g.out)
+	}
 	g.out.sort()
 	g.out.reads = g.reads
 	return g.out, nil
 }
 
 // Crowded says that many parts have been made since [Cache.Sweep], and most of what is kept may be of no use any more.
-func (c *Cache) Crowded() bool { return c.misses > 1000+2*len(c.clusters) }
+func (c *Cache) Crowded() bool { return c.misses > 1000+2*len(c.clusters) || c.patches.Crowded() }
 
 // Assignment is what became of the endpoints of a cluster.
 type Assignment struct {
@@ -232,6 +242,7 @@ func (c *Cache) Sweep() {
 	c.listeners.sweep(c.round)
 	c.fixed.sweep(c.round)
 	c.servers.sweep(c.round)
+	c.patches.Sweep()
 	c.round++
 	c.misses = 0
 }

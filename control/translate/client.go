@@ -32,6 +32,7 @@ type Client struct {
 	// sources are the objects that have a part in it, with the number of shares.
 	sources map[objects.Key]int
 	filters string
+	patched *patched
 }
 
 // share is what one service brings to clients.
@@ -115,11 +116,13 @@ func (c *Cache) Client(mesh *model.Mesh, k Kind) (*Client, error) {
 	if _, err := out.remake(g, concerned); err != nil {
 		return nil, err
 	}
-	return out, nil
+	var err error
+	out.patched, err = c.patchedFor(mesh, k)
+	return out, err
 }
 
 // Apply makes a change of the model in the configuration. ok is false when that has to be made anew, because the change is of
-// what concerns all of it; then nothing of it is changed.
+// what concerns all of it; then the configuration is of no more use.
 func (c *Cache) Apply(to *Client, mesh *model.Mesh, d *model.Difference) (delta Delta, ok bool, err error) {
 	c.enter(mesh)
 	if to.concernedWholly(d) {
@@ -163,13 +166,16 @@ func (c *Cache) Apply(to *Client, mesh *model.Mesh, d *model.Difference) (delta 
 			return Delta{}, false, nil
 		}
 	}
-	delta, err = to.remake(g, concerned)
-	return delta, true, err
+	if delta, err = to.remake(g, concerned); err != nil {
+		return delta, true, err
+	}
+	ok = to.patched.delta(&delta)
+	return delta, ok, nil
 }
 
 // concernedWholly says whether a change is of what concerns more than single hosts.
 func (c *Client) concernedWholly(d *model.Difference) bool {
-	return len(d.Globals) > 0 || len(d.PeerModes) > 0 ||
+	return len(d.Globals) > 0 || len(d.PeerModes) > 0 || concernsFilters(c.kind, d) ||
 		slices.ContainsFunc(model.Both(d.Sidecars), func(s *model.Sidecar) bool { return s.FullName() == c.kind.Scope }) ||
 		slices.ContainsFunc(model.Both(d.Destinations), func(p *model.DestinationPolicy) bool { return strings.HasPrefix(p.Host, "*") }) ||
 		slices.ContainsFunc(model.Both(d.Routes), func(r *model.Routes) bool {
@@ -569,5 +575,6 @@ func (c *Client) Resources() *Resources {
 	for key := range c.sources {
 		out.sources[key] = true
 	}
+	c.patched.all(out)
 	return out
 }

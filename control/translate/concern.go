@@ -10,7 +10,7 @@ import (
 // Concerns says whether a change of the model may make a difference to what a kind of proxy got as a server or gateway. When
 // it says no, there is none.
 func (r *Resources) Concerns(k Kind, root string, d *model.Difference) bool {
-	if len(d.Globals)+len(d.PeerModes) > 0 {
+	if len(d.Globals)+len(d.PeerModes) > 0 || concernsFilters(k, d) {
 		return true
 	}
 	selected := func(namespace string, selector map[string]string) bool {

@@ -40,6 +40,8 @@ type Kind struct {
 	IPv6 bool
 	// Heddle says that the proxy is heddle-proxy (see [Node]).
 	Heddle bool
+	// Filters are the EnvoyFilters that have patches for the role, in order.
+	Filters []FilterRef
 }
 
 // ID tells kinds apart.
@@ -61,6 +63,9 @@ func (k Kind) ID() string {
 	if !k.Heddle {
 		b.WriteString(" stock")
 	}
+	for _, f := range k.Filters {
+		fmt.Fprintf(&b, " %s", f)
+	}
 	return b.String()
 }
 
@@ -76,6 +81,7 @@ func Kinds(mesh *model.Mesh, node Node) ([]Kind, error) {
 		client, server := all, all
 		client.Role, client.Labels = Outbound, clientLabels(mesh, node)
 		server.Role = Inbound
+		client.Filters, server.Filters = filtersFor(mesh, node, Outbound), filtersFor(mesh, node, Inbound)
 		// One that has not been reported yet names no ports, so that services with named target ports wait.
 		if r := mesh.Replica(node.Namespace, node.Name); r != nil {
 			server.Ports = slices.Clone(r.Ports)
@@ -85,7 +91,7 @@ func Kinds(mesh *model.Mesh, node Node) ([]Kind, error) {
 		}
 		return []Kind{client, server}, nil
 	case Router:
-		all.Role = Edge
+		all.Role, all.Filters = Edge, filtersFor(mesh, node, Edge)
 		return []Kind{all}, nil
 	}
 	return nil, fmt.Errorf("node %s: type %q is neither %s nor %s", node.ID(), node.Type, Sidecar, Router)
@@ -93,7 +99,7 @@ func Kinds(mesh *model.Mesh, node Node) ([]Kind, error) {
 
 // Regroups says whether a change of the model may put proxies into other kinds, besides those whose replicas changed.
 func Regroups(d *model.Difference) bool {
-	return len(d.Sidecars) > 0 ||
+	return len(d.Sidecars)+len(d.EnvoyFilters) > 0 ||
 		slices.ContainsFunc(model.Both(d.Destinations), func(p *model.DestinationPolicy) bool { return len(p.Clients) > 0 }) ||
 		slices.ContainsFunc(model.Both(d.Routes), func(r *model.Routes) bool {
 			return slices.ContainsFunc(r.HTTP, func(h model.HTTPRoute) bool {

@@ -3,6 +3,7 @@ package translate
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -39,7 +40,14 @@ type Node struct {
 	Locality    model.Locality
 	// Heddle says that the proxy is heddle-proxy, which has Istio's telemetry filters built in; a stock Envoy has not.
 	Heddle bool
+	// Version is the version of Istio whose configuration the proxy asks for, "1.31.1", told as ISTIO_VERSION; empty for none.
+	Version string
+	// Metadata are further texts of the node.
+	Metadata map[string]string
 }
+
+// IstioVersion is the version of Istio's API that Heddle translates.
+const IstioVersion = "1.31.1"
 
 // ID is the xDS node id in Istio's form: type~address~name.namespace~namespace.svc.domain.
 func (n Node) ID() string {
@@ -56,8 +64,14 @@ const (
 	metaMesh      = "MESH_ID"
 	metaLabels    = "LABELS"
 	metaAddresses = "INSTANCE_IPS"
+	metaVersion   = "ISTIO_VERSION"
 	metaHeddle    = "HEDDLE_PROXY"
 )
+
+// ownMetadata are the keys that a [Node] has fields for.
+var ownMetadata = []string{
+	metaName, metaNamespace, metaWorkload, metaAccount, metaCluster, metaMesh, metaLabels, metaAddresses, metaVersion, metaHeddle,
+}
 
 // Proto is the node as a proxy introduces itself.
 func (n Node) Proto() *corev3.Node {
@@ -73,6 +87,14 @@ func (n Node) Proto() *corev3.Node {
 	}
 	if n.Heddle {
 		meta[metaHeddle] = text("true")
+	}
+	if n.Version != "" {
+		meta[metaVersion] = text(n.Version)
+	}
+	for k, v := range n.Metadata {
+		if meta[k] == nil {
+			meta[k] = text(v)
+		}
 	}
 	out := &corev3.Node{
 		Id:       n.ID(),
@@ -115,6 +137,15 @@ func ParseNode(p *corev3.Node) (Node, error) {
 	n.Cluster = fields[metaCluster].GetStringValue()
 	n.TrustDomain = fields[metaMesh].GetStringValue()
 	n.Heddle = fields[metaHeddle].GetStringValue() == "true"
+	n.Version = fields[metaVersion].GetStringValue()
+	for k, v := range fields {
+		if further := v.GetStringValue(); further != "" && !slices.Contains(ownMetadata, k) {
+			if n.Metadata == nil {
+				n.Metadata = map[string]string{}
+			}
+			n.Metadata[k] = further
+		}
+	}
 	n.Labels = map[string]string{}
 	for k, v := range fields[metaLabels].GetStructValue().GetFields() {
 		n.Labels[k] = v.GetStringValue()

@@ -33,6 +33,8 @@ type Resources struct {
 	sources map[objects.Key]bool
 	// reads are the hosts of the services that a gateway's routes lead to.
 	reads map[string]bool
+	// patched is what became of the patches of EnvoyFilters, in each role.
+	patched []*patched
 }
 
 // Proxy makes the configuration of one proxy.
@@ -60,6 +62,7 @@ func (r *Resources) add(o *Resources) {
 	r.Listeners, r.Clusters, r.Routes = append(r.Listeners, o.Listeners...), append(r.Clusters, o.Clusters...), append(r.Routes, o.Routes...)
 	r.Endpoints, r.Secrets = append(r.Endpoints, o.Endpoints...), append(r.Secrets, o.Secrets...)
 	maps.Copy(r.sources, o.sources)
+	r.patched = append(r.patched, o.patched...)
 }
 
 // generator makes the configuration of one kind of proxy. The first error ends it: messages that cannot be packed are faults of

@@ -32,7 +32,7 @@ import (
 var update = flag.Bool("update", false, "write the expected files anew")
 
 // minimum of scenarios that must exist, so that none disappears unnoticed.
-const minimum = 95
+const minimum = 110
 
 // scenario is what came of one folder.
 type scenario struct {
@@ -124,7 +124,7 @@ func nodes(t *testing.T, text string, settings model.Settings, replicas []regist
 		ns, name, _ := strings.Cut(strings.TrimSpace(full), "/")
 		node := translate.Node{
 			Type: translate.Sidecar, Namespace: ns, Name: name, Domain: settings.Domain, Cluster: settings.Cluster,
-			TrustDomain: settings.TrustDomain, Heddle: true,
+			TrustDomain: settings.TrustDomain, Heddle: true, Version: translate.IstioVersion,
 		}
 		if full := ns + "/" + name; full == "istio-system/ingressgateway" || full == "istio-system/eastwestgateway" {
 			node.Type, node.Workload, node.Account = translate.Router, "istio-"+name, "istio-"+name
@@ -160,17 +160,44 @@ func (s *scenario) files(t *testing.T) map[string][]byte {
 	}
 	return map[string][]byte{
 		"model.yaml":  toYAML(t, s.mesh),
-		"status.yaml": toYAML(t, s.statuses()),
+		"status.yaml": toYAML(t, s.statuses(t)),
 		"xds.yaml":    toYAML(t, s.xds(t)),
 	}
 }
 
-func (s *scenario) statuses() map[string]any {
+func (s *scenario) statuses(t *testing.T) map[string]any {
+	t.Helper()
 	out := map[string]any{}
 	for _, key := range s.report.Keys() {
 		out[key.String()] = s.report.Status(key)
 	}
-	return map[string]any{"objects": out}
+	all := map[string]any{"objects": out}
+	if len(s.mesh.EnvoyFilters) > 0 {
+		all["patches"] = s.patches(t)
+	}
+	return all
+}
+
+// patches says of each proxy how many resources each patch changes, and which are left out.
+func (s *scenario) patches(t *testing.T) map[string]any {
+	t.Helper()
+	out := map[string]any{}
+	for _, node := range s.nodes {
+		r, err := translate.Proxy(s.mesh, node)
+		if err != nil {
+			t.Fatal(err)
+		}
+		of := map[string]any{}
+		for _, p := range r.Patches() {
+			one := map[string]any{"changed": p.Changed}
+			if len(p.Broken) > 0 {
+				one["leftOut"] = p.Broken
+			}
+			of[p.Patch.Source.Key.String()+" "+p.Patch.Source.Path] = one
+		}
+		out[node.ID()] = of
+	}
+	return out
 }
 
 func (s *scenario) xds(t *testing.T) map[string]any {

@@ -28,11 +28,14 @@ func Check(settings model.Settings, existing []*objects.Object, writes []store.W
 // contradicts an older one. What names objects that do not exist is accepted, as kubectl and Istio do, since they may
 // come later; its status says so.
 func (m *Model) Admit(writes []store.Write) ([]store.Write, map[objects.Key]Warnings, []error) {
-	if errs := checkForms(writes); len(errs) > 0 {
+	forms, errs := checkForms(writes)
+	if len(errs) > 0 {
 		return nil, nil, errs
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.forms = forms
+	defer func() { m.forms = nil }()
 	writes, err := registry.AssignAddresses(m.settings.Services, m.servicesFor(writes), writes)
 	if err != nil {
 		return nil, nil, unjoin(err)
@@ -48,7 +51,6 @@ func (m *Model) Admit(writes []store.Write) ([]store.Write, map[objects.Key]Warn
 	}
 	m.before = map[any]any{}
 	m.update(Change{Objects: trial})
-	var errs []error
 	warnings := make(map[objects.Key]Warnings, len(writes))
 	for _, w := range writes {
 		if w.Object == nil {
@@ -115,9 +117,10 @@ func (m *Model) servicesFor(writes []store.Write) []*objects.Object {
 	return out
 }
 
-func checkForms(writes []store.Write) []error {
-	var errs []error
-	batch := map[objects.Key]bool{}
+// checkForms looks at each object of a batch by itself.
+func checkForms(writes []store.Write) (forms map[*objects.Object]objects.Form, errs []error) {
+	forms = make(map[*objects.Object]objects.Form, len(writes))
+	batch := make(map[objects.Key]bool, len(writes))
 	for _, w := range writes {
 		if batch[w.Key] {
 			errs = append(errs, at(w.Object, &objects.Error{Object: w.Key, Problem: "is in the batch twice",
@@ -132,11 +135,13 @@ func checkForms(writes []store.Write) []error {
 				Problem: fmt.Sprintf("holds the object %s", w.Object.Key()), Remedy: "use the object's own name"}))
 			continue
 		}
-		for _, e := range objects.CheckForm(w.Object) {
+		form := objects.FormOf(w.Object)
+		forms[w.Object] = form
+		for _, e := range form.Errors {
 			errs = append(errs, at(w.Object, e))
 		}
 	}
-	return errs
+	return forms, errs
 }
 
 // aged is an object that replaces another: age decides precedence, and an update keeps it.

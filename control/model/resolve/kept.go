@@ -80,6 +80,8 @@ type Model struct {
 	reshaped bool
 	// before are parts as they were before a trial, which are to come back as the same pointers.
 	before map[any]any
+	// forms are what is known of the objects of a batch that is tried.
+	forms map[*objects.Object]objects.Form
 }
 
 // entry is an object with what it comes to.
@@ -236,7 +238,11 @@ func (m *Model) setObject(key objects.Key, o *objects.Object) {
 		}
 		return
 	}
-	errs := objects.CheckForm(o)
+	form, known := m.forms[o]
+	if !known {
+		form = objects.FormOf(o)
+	}
+	errs := form.Errors
 	created := o.GetCreationTimestamp().Time
 	if e.valid = len(errs) == 0; !e.valid {
 		m.forget(key, e)
@@ -252,8 +258,8 @@ func (m *Model) setObject(key objects.Key, o *objects.Object) {
 		e.created = created
 		m.global.reordered = m.global.reordered || key.Kind == objects.GlobalNamespace.Kind
 	}
-	if ignored := objects.IgnoredFields(o); len(ignored) > 0 {
-		e.said[saidForm] = &findings{fields: ignored}
+	if len(form.Ignored) > 0 {
+		e.said[saidForm] = &findings{fields: form.Ignored}
 	}
 	m.declare(o, 1)
 	m.dirty[stratumOf(key)][key] = struct{}{}
@@ -538,6 +544,8 @@ func (m *Model) replacePart(was, now any) {
 			m.changed.access.set(p, side.there)
 		case *model.Authentication:
 			m.changed.authentications.set(p, side.there)
+		case *model.EnvoyFilter:
+			m.changed.envoyFilters.set(p, side.there)
 		case *model.Routes:
 			m.changed.routes.set(p, side.there)
 			if slices.Contains(p.Gateways, model.GatewayMesh) {

@@ -54,7 +54,7 @@ func (w *changing) manifest() string {
 	head := func(api, kind string) string {
 		return fmt.Sprintf("apiVersion: %s\nkind: %s\nmetadata: {name: %s, namespace: %s}\n", api, kind, name, ns)
 	}
-	switch w.random.IntN(20) {
+	switch w.random.IntN(21) {
 	case 16:
 		return head("networking.istio.io/v1", "ServiceEntry") + fmt.Sprintf("spec: {hosts: [%q, %q], exportTo: [%q], location: %s, %s ports: [{name: http, number: 80, protocol: HTTP}, {name: tls, number: %s, protocol: %s}], %s}\n",
 			w.pick("www.example.com", w.some()+".acme.demo", w.some()+"."+w.space()+".svc.cluster.local"), w.pick("*.example.com", w.some()+".example.com"), w.pick("*", ".", "red"), w.pick("MESH_INTERNAL", "MESH_EXTERNAL"),
@@ -95,6 +95,9 @@ func (w *changing) manifest() string {
 		return head("security.istio.io/v1", "AuthorizationPolicy") + fmt.Sprintf("spec: {%s action: %s, rules: [{when: [{key: source.cluster, values: [%s]}]}]}\n", selector, w.pick("ALLOW", "DENY"), w.pick("one", "two", "three"))
 	case 13:
 		return head("security.istio.io/v1", "RequestAuthentication") + fmt.Sprintf("spec: {%s jwtRules: [{issuer: i, jwksUri: %q}]}\n", selector, w.pick("http://", "https://")+w.host()+w.pick("", ":80")+"/keys")
+	case 15:
+		return head("networking.istio.io/v1alpha3", "EnvoyFilter") + fmt.Sprintf("spec: {%s priority: %s, configPatches: [{applyTo: CLUSTER, match: {context: %s, cluster: {service: %s.%s.svc.cluster.local}}, patch: {operation: %s, value: {name: x, connect_timeout: %ss}}}]}\n",
+			w.pick("", "workloadSelector: {labels: {app: "+w.some()+"}},", "workloadSelector: {labels: {istio: ingressgateway}},"), w.pick("-1", "0", "5"), w.pick("ANY", "GATEWAY", "SIDECAR_OUTBOUND"), w.some(), w.space(), w.pick("MERGE", "ADD"), w.pick("1", "2"))
 	case 14:
 		return fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: %s, namespace: istio-system}\nspec: {selector: {%s}, servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: [%q]}, {port: {number: 443, name: https, protocol: HTTPS}, tls: {mode: SIMPLE, credentialName: %s}, hosts: ['*.example.com']}]}\n",
 			name, w.pick("istio: ingressgateway", "app: "+w.some(), "app: nobody"), w.pick("*.example.com", "red/*", "*.example.com"), w.some())
@@ -103,7 +106,7 @@ func (w *changing) manifest() string {
 		return "apiVersion: heddle.io/v1alpha1\nkind: Cluster\nmetadata: {name: " + w.pick("two", "three") + "}\nspec: {key: " + strings.Repeat(w.pick("a", "b"), 64) + "}\n"
 	}
 	return fmt.Sprintf("apiVersion: heddle.io/v1alpha1\nkind: GlobalNamespace\nmetadata: {name: %s}\nspec: {domain: %s, %s mappings: [{cluster: %q, namespace: %s}, {cluster: one, namespace: %s}], publicServices: [{service: %s, host: %s.example.com, credentialName: %s}], externalServices: [{name: %s, hosts: [mail.example.com], ports: [{name: http, port: 80, targetPort: 80}]}]}\n",
-		w.pick("g", "h"), w.pick("acme.demo", "other.demo"), w.pick("", "defaultDeny: true,"), w.pick("*", "one", "two"), w.pick("red", "green", "b*"), w.space(), w.some(), w.some(), w.some(), w.pick("mail", "a"))
+		w.pick("g", "h"), w.pick("acme.demo", "other.demo"), w.pick("", "defaultDeny: true,"), w.pick("*", "one", "two"), w.pick("red", "green", "b*", "nobodys"), w.space(), w.some(), w.some(), w.some(), w.pick("mail", "a"))
 }
 
 // object decodes a manifest that the form check lets through.
@@ -224,7 +227,7 @@ func TestAKeptModelIsAFreshOne(t *testing.T) {
 		after := m.Mesh()
 		if !slices.Equal(before.Services, after.Services) || !slices.Equal(before.Routes, after.Routes) || !slices.Equal(before.Gateways, after.Gateways) ||
 			!slices.Equal(before.Destinations, after.Destinations) || !slices.Equal(before.PeerModes, after.PeerModes) || !slices.Equal(before.Access, after.Access) ||
-			!slices.Equal(before.Authentications, after.Authentications) || !slices.Equal(before.Sidecars, after.Sidecars) || !slices.Equal(before.Replicas, after.Replicas) || !slices.Equal(before.Globals, after.Globals) {
+			!slices.Equal(before.Authentications, after.Authentications) || !slices.Equal(before.Sidecars, after.Sidecars) || !slices.Equal(before.EnvoyFilters, after.EnvoyFilters) || !slices.Equal(before.Replicas, after.Replicas) || !slices.Equal(before.Globals, after.Globals) {
 			t.Fatalf("round %d: a trial left other pointers", round)
 		}
 	}

@@ -35,6 +35,7 @@ var resolvers = []resolver{
 	examined(objects.Workload, stratumPolicies, (*builder).workload),
 	resolved(objects.Gateway, stratumPolicies, (*builder).gateway),
 	resolved(objects.Sidecar, stratumPolicies, (*builder).sidecar),
+	resolved(objects.EnvoyFilter, stratumPolicies, (*builder).envoyFilter),
 	resolved(objects.PeerAuthentication, stratumPolicies, (*builder).peerMode),
 	resolved(objects.AuthorizationPolicy, stratumPolicies, (*builder).access),
 	resolved(objects.RequestAuthentication, stratumPolicies, (*builder).authentication),

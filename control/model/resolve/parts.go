@@ -111,6 +111,7 @@ type changedParts struct {
 	access          difference[model.AccessPolicy]
 	authentications difference[model.Authentication]
 	sidecars        difference[model.Sidecar]
+	envoyFilters    difference[model.EnvoyFilter]
 }
 
 // assemble makes the mesh of the parts as they are now.
@@ -131,6 +132,7 @@ func (m *Model) assemble(settings model.Settings) {
 	})
 	mesh.Authentications = c.authentications.apply(mesh.Authentications, func(x, y *model.Authentication) int { return m.age(x.Source.Key, y.Source.Key) })
 	mesh.Sidecars = c.sidecars.apply(mesh.Sidecars, func(x, y *model.Sidecar) int { return m.age(x.Source.Key, y.Source.Key) })
+	mesh.EnvoyFilters = c.envoyFilters.apply(mesh.EnvoyFilters, m.inOrder)
 	if m.credentialsChanged {
 		m.credentialsChanged = false
 		mesh.Credentials = m.credentials(mesh.Credentials)

@@ -1,0 +1,110 @@
+package patch
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"heddle.io/heddle/control/model"
+)
+
+// TestTableNames: tables of sidecars are called after their port, those of gateways after the server, those of servers after the
+// cluster.
+func TestTableNames(t *testing.T) {
+	for _, c := range []struct {
+		match   model.PatchRoutes
+		gateway bool
+		table   string
+		want    bool
+	}{
+		{model.PatchRoutes{}, false, "80", true},
+		{model.PatchRoutes{Port: 80}, false, "80", true},
+		{model.PatchRoutes{Port: 81}, false, "80", false},
+		{model.PatchRoutes{Port: 8080}, false, "inbound|8080||", true},
+		{model.PatchRoutes{Name: "inbound|8080||"}, false, "inbound|8080||", true},
+		{model.PatchRoutes{Port: 80, PortName: "not of sidecars"}, false, "80", true},
+		{model.PatchRoutes{Port: 80}, true, "http.80", true},
+		{model.PatchRoutes{PortName: "web"}, true, "http.80", false},
+		{model.PatchRoutes{Port: 443, PortName: "web", Gateway: "shop/edge"}, true, "https.443.web.edge.shop", true},
+		{model.PatchRoutes{Gateway: "shop/edge.v2"}, true, "https.443.web.edge.v2.shop", true},
+		{model.PatchRoutes{Gateway: "shop/other"}, true, "https.443.web.edge.shop", false},
+	} {
+		if got := matchesTable(&Patch{Patch: &model.Patch{Routes: &c.match}}, c.gateway, c.table); got != c.want {
+			t.Errorf("%+v, %s: %v", c.match, c.table, got)
+		}
+	}
+}
+
+func merge(value string) *model.Patch {
+	return &model.Patch{ApplyTo: "CLUSTER", Context: "ANY", Operation: "MERGE", Value: []byte(value)}
+}
+
+// TestWhatBreaksIsLeftOut: of several patches, those that make a resource one that a proxy would refuse; the resource stays as
+// it was where nothing is left.
+func TestWhatBreaksIsLeftOut(t *testing.T) {
+	good, bad := merge(`{"connect_timeout": "3s"}`), merge(`{"connect_timeout": "-1s"}`)
+	var sets Sets
+	set, err := sets.Of(Gateway, []*model.Patch{good, bad})
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := &clusterv3.Cluster{Name: "c", ConnectTimeout: durationpb.New(1e9)}
+	r := set.Cluster(before)
+	if r.Message.ConnectTimeout.AsDuration() != 3e9 || !slices.Equal(r.Changed, []*model.Patch{good}) || !strings.Contains(r.Broken[bad], "ConnectTimeout") {
+		t.Errorf("%+v", r)
+	}
+	if before.ConnectTimeout.AsDuration() != 1e9 {
+		t.Error("the message before was changed, which others share")
+	}
+	if again := set.Cluster(before); again != r {
+		t.Error("it was made twice")
+	}
+	if set, err = sets.Of(Gateway, []*model.Patch{bad}); err != nil {
+		t.Fatal(err)
+	}
+	if r := set.Cluster(before); r.Message != before || len(r.Broken) != 1 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestSetsOfOneContext: patches of other contexts do not count, whole resources are added to a sidecar once, and what has the
+// same patches has the same results until it is swept.
+func TestSetsOfOneContext(t *testing.T) {
+	var sets Sets
+	inbound := &model.Patch{ApplyTo: "CLUSTER", Context: "SIDECAR_INBOUND", Operation: "REMOVE"}
+	if set, err := sets.Of(SidecarOutbound, []*model.Patch{inbound}); err != nil || set != nil {
+		t.Errorf("%v %v", set, err)
+	}
+	add := &model.Patch{ApplyTo: "CLUSTER", Context: "ANY", Operation: "ADD", Value: []byte(`{"name": "more"}`)}
+	for context, want := range map[Context]int{SidecarInbound: 0, SidecarOutbound: 1, Gateway: 1} {
+		set, err := sets.Of(context, []*model.Patch{add})
+		if err != nil || set == nil != (want == 0) || set != nil && len(set.Clusters()) != want {
+			t.Errorf("%s: %v %v", context, set, err)
+		}
+	}
+	if _, err := sets.Of(Gateway, []*model.Patch{merge(`{"name": 5}`)}); err == nil {
+		t.Error("a value that is no cluster was taken")
+	}
+	table := &routev3.RouteConfiguration{Name: "80", VirtualHosts: []*routev3.VirtualHost{{Name: "a", Domains: []string{"a"}}, {Name: "b", Domains: []string{"b"}}}}
+	remove := &model.Patch{ApplyTo: "VIRTUAL_HOST", Context: "ANY", Operation: "REMOVE", Routes: &model.PatchRoutes{Host: "a"}}
+	set, err := sets.Of(SidecarOutbound, []*model.Patch{remove})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := set.Table(table); len(r.Message.VirtualHosts) != 1 || r.Message.VirtualHosts[0] != table.VirtualHosts[1] {
+		t.Errorf("%v", r.Message)
+	}
+	if len(table.VirtualHosts) != 2 {
+		t.Error("the table before was changed")
+	}
+	if sets.Sweep(); sets.results() == 0 {
+		t.Error("what was asked for since the last sweep is gone")
+	}
+	if sets.Sweep(); sets.results() != 0 || len(sets.decoded) != 0 {
+		t.Errorf("%d results that nobody asked for are kept", sets.results())
+	}
+}

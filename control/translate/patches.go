@@ -1,0 +1,316 @@
+package translate
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	"google.golang.org/protobuf/proto"
+
+	"heddle.io/heddle/control/model"
+	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/translate/patch"
+)
+
+// FilterRef is an EnvoyFilter as far as it is for a kind of proxy.
+type FilterRef struct {
+	Namespace, Name string
+	// Without are the numbers of its patches that are for other proxies.
+	Without []int
+}
+
+// String tells them apart.
+func (f FilterRef) String() string {
+	out := "filter=" + f.Namespace + "/" + f.Name
+	for _, n := range f.Without {
+		out += fmt.Sprintf("-%d", n)
+	}
+	return out
+}
+
+// context of a role, in the words of EnvoyFilter.
+func (r Role) context() patch.Context {
+	switch r {
+	case Inbound:
+		return patch.SidecarInbound
+	case Edge:
+		return patch.Gateway
+	}
+	return patch.SidecarOutbound
+}
+
+// filtersFor are the EnvoyFilters that are for a proxy in a role, in the order in which they are applied.
+func filtersFor(mesh *model.Mesh, node Node, role Role) []FilterRef {
+	var out []FilterRef
+	for _, f := range mesh.EnvoyFilters {
+		if !f.Selects(mesh.Settings.RootNamespace, node.Namespace, node.Labels) {
+			continue
+		}
+		ref := FilterRef{Namespace: f.Namespace, Name: f.Name}
+		for i, p := range f.Patches {
+			if p.Context != "ANY" && p.Context != string(role.context()) || !node.matches(p.Proxy) {
+				ref.Without = append(ref.Without, i)
+			}
+		}
+		if len(ref.Without) < len(f.Patches) {
+			out = append(out, ref)
+		}
+	}
+	return out
+}
+
+// matches compares what the node says of itself. A proxy that tells no version matches none.
+func (n Node) matches(m *model.PatchProxy) bool {
+	if m == nil {
+		return true
+	}
+	if m.Version != "" {
+		version, err := regexp.Compile(m.Version)
+		if err != nil || n.Version == "" || !version.MatchString(n.Version) {
+			return false
+		}
+	}
+	if len(m.Metadata) == 0 {
+		return true
+	}
+	told := n.Proto().GetMetadata().GetFields()
+	for key, value := range m.Metadata {
+		if got, known := told[key]; !known || got.GetStringValue() != value {
+			return false
+		}
+	}
+	return true
+}
+
+// concernsFilters says whether a change is of EnvoyFilters that a kind has.
+func concernsFilters(k Kind, d *model.Difference) bool {
+	return slices.ContainsFunc(model.Both(d.EnvoyFilters), func(f *model.EnvoyFilter) bool {
+		return slices.ContainsFunc(k.Filters, func(r FilterRef) bool { return r.Namespace == f.Namespace && r.Name == f.Name })
+	})
+}
+
+// patched makes the patches of a kind in its resources, and keeps what became of each. nil makes none.
+type patched struct {
+	set *patch.Set
+	// patches are all of the kind, sources their objects.
+	patches []*model.Patch
+	sources []objects.Key
+	// outcomes of resources that patches had to do with, by type and name.
+	outcomes map[string]patch.Outcome
+	// added are the names of resources that patches add.
+	added map[string]bool
+}
+
+func (c *Cache) patchedFor(mesh *model.Mesh, k Kind) (*patched, error) {
+	if len(k.Filters) == 0 {
+		return nil, nil
+	}
+	out := &patched{outcomes: map[string]patch.Outcome{}, added: map[string]bool{}}
+	for _, ref := range k.Filters {
+		f := mesh.EnvoyFilter(ref.Namespace, ref.Name)
+		if f == nil {
+			// The proxies of the kind are about to be of another.
+			continue
+		}
+		out.sources = append(out.sources, f.Source.Key)
+		for i, p := range f.Patches {
+			if !slices.Contains(ref.Without, i) {
+				out.patches = append(out.patches, p)
+			}
+		}
+	}
+	var err error
+	out.set, err = c.patches.Of(k.Role.context(), out.patches)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", k.ID(), err)
+	}
+	return out, nil
+}
+
+func (p *patched) keep(id string, outcome patch.Outcome) {
+	if outcome.Nothing() {
+		delete(p.outcomes, id)
+		return
+	}
+	p.outcomes[id] = outcome
+}
+
+// all makes the patches in all resources.
+func (p *patched) all(r *Resources) {
+	if p == nil {
+		return
+	}
+	clear(p.outcomes)
+	clear(p.added)
+	for _, key := range p.sources {
+		r.sources[key] = true
+	}
+	r.patched = append(r.patched, p)
+	if p.set == nil {
+		return
+	}
+	gone := p.existing(r)
+	r.dropEndpoints(gone)
+	clusters := names(r.Clusters)
+	for _, a := range p.set.Clusters() {
+		r.Clusters = addNew(p, r.Clusters, a, clusters, "cluster ")
+	}
+	listeners := names(r.Listeners)
+	for _, a := range p.set.Listeners() {
+		r.Listeners = addNew(p, r.Listeners, a, listeners, "listener ")
+	}
+}
+
+type named interface {
+	proto.Message
+	GetName() string
+}
+
+func names[M named](all []M) map[string]bool {
+	out := make(map[string]bool, len(all))
+	for _, m := range all {
+		out[m.GetName()] = true
+	}
+	return out
+}
+
+// addNew adds a resource, unless there is one of its name.
+func addNew[M named](p *patched, all []M, a patch.Addition[M], taken map[string]bool, kind string) []M {
+	id, name := kind+a.Message.GetName(), a.Message.GetName()
+	p.added[id] = true
+	outcome := p.outcomes[id]
+	if taken[name] {
+		broken := maps.Clone(outcome.Broken)
+		if broken == nil {
+			broken = map[*model.Patch]string{}
+		}
+		broken[a.Patch] = fmt.Sprintf("there is a %s%s already", kind, name)
+		outcome.Broken = broken
+		p.keep(id, outcome)
+		return all
+	}
+	taken[name] = true
+	outcome.Changed = append(slices.Clip(outcome.Changed), a.Patch)
+	p.keep(id, outcome)
+	return append(all, a.Message)
+}
+
+// existing makes the patches in resources that are there, and gives the names of the clusters, listeners and tables that went.
+func (p *patched) existing(r *Resources) (clusters []string) {
+	keptClusters := r.Clusters[:0:0]
+	for _, c := range r.Clusters {
+		result := p.set.Cluster(c)
+		if p.keep("cluster "+c.GetName(), result.Outcome); result.Removed {
+			clusters = append(clusters, c.GetName())
+		} else {
+			keptClusters = append(keptClusters, result.Message)
+		}
+	}
+	keptListeners := r.Listeners[:0:0]
+	for _, l := range r.Listeners {
+		result := p.set.Listener(l)
+		if p.keep("listener "+l.GetName(), result.Outcome); !result.Removed {
+			keptListeners = append(keptListeners, result.Message)
+		}
+	}
+	keptRoutes := r.Routes[:0:0]
+	for _, t := range r.Routes {
+		result := p.set.Table(t)
+		p.keep("routes "+t.GetName(), result.Outcome)
+		keptRoutes = append(keptRoutes, result.Message)
+	}
+	r.Clusters, r.Listeners, r.Routes = keptClusters, keptListeners, keptRoutes
+	return clusters
+}
+
+// dropEndpoints takes away the endpoints of clusters that went.
+func (r *Resources) dropEndpoints(clusters []string) {
+	if len(clusters) == 0 {
+		return
+	}
+	kept := r.Endpoints[:0:0]
+	for _, e := range r.Endpoints {
+		if !slices.Contains(clusters, e.GetClusterName()) {
+			kept = append(kept, e)
+		}
+	}
+	r.Endpoints = kept
+}
+
+// delta makes the patches in what changed. It is false when that has to do with resources that patches add: all is made anew
+// then.
+func (p *patched) delta(d *Delta) bool {
+	if p == nil || p.set == nil {
+		return true
+	}
+	touched := func(kind string, all []string) bool {
+		return slices.ContainsFunc(all, func(name string) bool {
+			delete(p.outcomes, kind+name)
+			return p.added[kind+name]
+		})
+	}
+	listeners := names(d.Set.Listeners)
+	if touched("cluster ", d.Clusters) || touched("listener ", d.Listeners) || touched("routes ", d.Routes) ||
+		touched("cluster ", slices.Collect(maps.Keys(names(d.Set.Clusters)))) || touched("listener ", slices.Collect(maps.Keys(listeners))) {
+		return false
+	}
+	gone := p.existing(d.Set)
+	d.Set.dropEndpoints(gone)
+	d.Clusters = append(d.Clusters, gone...)
+	for name := range listeners {
+		if !slices.ContainsFunc(d.Set.Listeners, func(l *listenerv3.Listener) bool { return l.GetName() == name }) {
+			d.Listeners = append(d.Listeners, name)
+		}
+	}
+	return true
+}
+
+// PatchState is what became of a patch in the configuration of a kind of proxy.
+type PatchState struct {
+	Patch *model.Patch
+	// Changed counts the resources that it changed.
+	Changed int
+	// Broken says why it was left out, of a few resources.
+	Broken []string
+}
+
+// maxBroken bounds what is said of one patch.
+const maxBroken = 3
+
+// Patches says what became of the patches that the configuration was made with.
+func (r *Resources) Patches() []PatchState { return states(r.patched) }
+
+// Patches says what became of the patches that the configuration was made with.
+func (c *Client) Patches() []PatchState {
+	if c.patched == nil {
+		return nil
+	}
+	return states([]*patched{c.patched})
+}
+
+func states(all []*patched) []PatchState {
+	at := map[*model.Patch]int{}
+	var out []PatchState
+	for _, p := range all {
+		for _, one := range p.patches {
+			if _, known := at[one]; !known {
+				at[one] = len(out)
+				out = append(out, PatchState{Patch: one})
+			}
+		}
+		for _, id := range slices.Sorted(maps.Keys(p.outcomes)) {
+			o := p.outcomes[id]
+			for _, one := range o.Changed {
+				out[at[one]].Changed++
+			}
+			for one, why := range o.Broken {
+				if s := &out[at[one]]; len(s.Broken) < maxBroken {
+					s.Broken = append(s.Broken, why)
+				}
+			}
+		}
+	}
+	return out
+}

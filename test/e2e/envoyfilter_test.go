@@ -1,0 +1,123 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"heddle.io/heddle/test/e2e/harness"
+)
+
+// rateLimit is the example of Istio's documentation, for the shop's pages, and beside it a patch that matches nothing.
+const rateLimit = `apiVersion: networking.istio.io/v1alpha3
+kind: EnvoyFilter
+metadata: { name: filter-local-ratelimit-svc, namespace: pinnacle }
+spec:
+  workloadSelector: { labels: { app: frontend } }
+  configPatches:
+  - applyTo: HTTP_FILTER
+    match:
+      context: SIDECAR_INBOUND
+      listener: { filterChain: { filter: { name: envoy.filters.network.http_connection_manager } } }
+    patch:
+      operation: INSERT_BEFORE
+      value:
+        name: envoy.filters.http.local_ratelimit
+        typed_config:
+          "@type": type.googleapis.com/udpa.type.v1.TypedStruct
+          type_url: type.googleapis.com/envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit
+          value:
+            stat_prefix: http_local_rate_limiter
+            token_bucket: { max_tokens: 4, tokens_per_fill: 4, fill_interval: 3600s }
+            filter_enabled: { runtime_key: local_rate_limit_enabled, default_value: { numerator: 100, denominator: HUNDRED } }
+            filter_enforced: { runtime_key: local_rate_limit_enforced, default_value: { numerator: 100, denominator: HUNDRED } }
+            response_headers_to_add:
+            - append_action: OVERWRITE_IF_EXISTS_OR_ADD
+              header: { key: x-local-rate-limit, value: "true" }
+  - applyTo: CLUSTER
+    match: { context: SIDECAR_OUTBOUND, cluster: { service: nowhere.example.com } }
+    patch: { operation: MERGE, value: { connect_timeout: 1s } }
+`
+
+// A limit that is put into a sidecar by an EnvoyFilter holds, is gone with it, and the status names the patch that changes
+// nothing.
+func TestLocalRateLimitByEnvoyFilter(t *testing.T) {
+	bothProxies(t, func(t *testing.T) {
+		address := shop(t)
+		ask := func() (int, string, error) {
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address+"/_healthz", nil)
+			if err != nil {
+				return 0, "", err
+			}
+			answer, err := http.DefaultClient.Do(request)
+			if err != nil {
+				return 0, "", err
+			}
+			return answer.StatusCode, answer.Header.Get("X-Local-Rate-Limit"), answer.Body.Close()
+		}
+		// Connections that were begun before a change go on as they were for a while.
+		steady := func(what string, want int, header string) {
+			t.Helper()
+			harness.Eventually(t, 60*time.Second, what, func() error {
+				for i := range 20 {
+					if status, got, err := ask(); err != nil || status != want || got != header {
+						return fmt.Errorf("request %d: status %d, header %q, %v", i, status, got, err)
+					}
+				}
+				return nil
+			})
+		}
+		apply(t, rateLimit)
+		steady("requests above the limit are refused", http.StatusTooManyRequests, "true")
+		harness.Eventually(t, 30*time.Second, "the status names the patch that changes nothing", func() error {
+			out := must(t, "get", "envoyfilter", "filter-local-ratelimit-svc", "-n", "pinnacle", "-o", "yaml")
+			if !strings.Contains(out, "path: spec.configPatches[1]") || !strings.Contains(out, "changes nothing in any connected proxy") ||
+				strings.Contains(out, "path: spec.configPatches[0]") || !strings.Contains(out, "reason: Programmed") {
+				return fmt.Errorf("%s", out)
+			}
+			return nil
+		})
+		// It goes for good when the test is over.
+		must(t, "apply", "-f", harness.WriteFile(t, rateLimit[:strings.Index(rateLimit, "  configPatches:")]+"  priority: 1\n"))
+		steady("requests are answered without the limit", http.StatusOK, "")
+	})
+}
+
+// What a proxy refuses that a patch put into it is told with the EnvoyFilter, and it goes on with what it had.
+func TestEnvoyFilterThatAProxyRefuses(t *testing.T) {
+	address := shop(t)
+	t.Cleanup(func() { must(t, "check", "--wait", "90s") })
+	apply(t, `apiVersion: networking.istio.io/v1alpha3
+kind: EnvoyFilter
+metadata: { name: lua, namespace: pinnacle }
+spec:
+  workloadSelector: { labels: { app: frontend } }
+  configPatches:
+  - applyTo: HTTP_FILTER
+    match:
+      context: SIDECAR_INBOUND
+      listener: { filterChain: { filter: { name: envoy.filters.network.http_connection_manager } } }
+    patch:
+      operation: INSERT_FIRST
+      value:
+        name: lua
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua
+          default_source_code: { inline_string: "function envoy_on_request(h) end" }
+`)
+	harness.Eventually(t, 30*time.Second, "the status says who refused it", func() error {
+		out := must(t, "get", "envoyfilter", "lua", "-n", "pinnacle", "-o", "yaml")
+		if !strings.Contains(out, "reason: Refused") || !strings.Contains(out, "pinnacle/frontend-0 refused") {
+			return fmt.Errorf("%s", out)
+		}
+		return nil
+	})
+	answer, err := http.Get(address + "/_healthz")
+	if err != nil || answer.StatusCode != http.StatusOK {
+		t.Errorf("the shop answers %v: %v", answer, err)
+	}
+}
