@@ -13,6 +13,7 @@ import (
 	networkingv1 "istio.io/client-go/pkg/apis/networking/v1"
 	securityv1 "istio.io/client-go/pkg/apis/security/v1"
 	corev1 "k8s.io/api/core/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
 // Default fills in the defaults that are written into stored objects, as Kubernetes does for its kinds. Istio's
@@ -58,6 +59,22 @@ func CheckForm(o *Object) []*Error {
 		c.virtualService(r)
 	case *networkingv1.DestinationRule:
 		c.destinationRule(r)
+	case *gatewayv1.GatewayClass:
+		c.gatewayClass(r)
+	case *gatewayv1.Gateway:
+		c.kubernetesGateway(r)
+	case *gatewayv1.HTTPRoute:
+		c.gatewayHTTPRoute(r)
+	case *gatewayv1.GRPCRoute:
+		c.gatewayGRPCRoute(r)
+	case *gatewayv1.TLSRoute:
+		c.gatewayTLSRoute(r)
+	case *gatewayv1.TCPRoute:
+		c.gatewayTCPRoute(r)
+	case *gatewayv1.ReferenceGrant:
+		c.referenceGrant(r)
+	case *gatewayv1.BackendTLSPolicy:
+		c.backendTLSPolicy(r)
 	case *securityv1.PeerAuthentication:
 		c.peerAuthentication(r)
 	case *securityv1.AuthorizationPolicy:

@@ -8,6 +8,7 @@ import (
 	networkingv1 "istio.io/client-go/pkg/apis/networking/v1"
 	securityv1 "istio.io/client-go/pkg/apis/security/v1"
 	corev1 "k8s.io/api/core/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"heddle.io/heddle/api/v1alpha1"
 )
@@ -17,6 +18,7 @@ const (
 	GroupCore       = ""
 	GroupNetworking = "networking.istio.io"
 	GroupSecurity   = "security.istio.io"
+	GroupGatewayAPI = gatewayv1.GroupName
 	GroupHeddle     = v1alpha1.Group
 )
 
@@ -35,6 +37,24 @@ var (
 		func() Resource { return &networkingv1.VirtualService{} }, "vs")
 	DestinationRule = networkingKind("DestinationRule", "destinationrules",
 		func() Resource { return &networkingv1.DestinationRule{} }, "dr")
+
+	GatewayClass = gatewayAPIKind("GatewayClass", "gatewayclasses", false,
+		func() Resource { return &gatewayv1.GatewayClass{} }, []string{"v1", "v1beta1"}, "gc")
+	// KubernetesGateway is Gateway API's Gateway, which has the name of Istio's kind.
+	KubernetesGateway = gatewayAPIKind("Gateway", "gateways", true,
+		func() Resource { return &gatewayv1.Gateway{} }, []string{"v1", "v1beta1"}, "gtw")
+	HTTPRoute = gatewayAPIKind("HTTPRoute", "httproutes", true,
+		func() Resource { return &gatewayv1.HTTPRoute{} }, []string{"v1", "v1beta1"})
+	GRPCRoute = gatewayAPIKind("GRPCRoute", "grpcroutes", true,
+		func() Resource { return &gatewayv1.GRPCRoute{} }, []string{"v1", "v1alpha2"})
+	TLSRoute = gatewayAPIKind("TLSRoute", "tlsroutes", true,
+		func() Resource { return &gatewayv1.TLSRoute{} }, []string{"v1", "v1alpha3", "v1alpha2"})
+	TCPRoute = gatewayAPIKind("TCPRoute", "tcproutes", true,
+		func() Resource { return &gatewayv1.TCPRoute{} }, []string{"v1", "v1alpha2"})
+	ReferenceGrant = gatewayAPIKind("ReferenceGrant", "referencegrants", true,
+		func() Resource { return &gatewayv1.ReferenceGrant{} }, []string{"v1", "v1beta1"}, "refgrant")
+	BackendTLSPolicy = gatewayAPIKind("BackendTLSPolicy", "backendtlspolicies", true,
+		func() Resource { return &gatewayv1.BackendTLSPolicy{} }, []string{"v1", "v1alpha3"}, "btlspolicy")
 
 	PeerAuthentication = securityKind("PeerAuthentication", "peerauthentications",
 		func() Resource { return &securityv1.PeerAuthentication{} }, "pa")
@@ -68,6 +88,14 @@ var Kinds = []*Kind{
 	Gateway,
 	VirtualService,
 	DestinationRule,
+	GatewayClass,
+	KubernetesGateway,
+	HTTPRoute,
+	GRPCRoute,
+	TLSRoute,
+	TCPRoute,
+	ReferenceGrant,
+	BackendTLSPolicy,
 	PeerAuthentication,
 	RequestAuthentication,
 	AuthorizationPolicy,
@@ -91,6 +119,13 @@ func securityKind(kind, plural string, make func() Resource, short ...string) *K
 	return &Kind{
 		Group: GroupSecurity, Version: "v1", Versions: []string{"v1", "v1beta1"},
 		Kind: kind, Plural: plural, Short: short, Namespaced: true, New: make,
+	}
+}
+
+func gatewayAPIKind(kind, plural string, namespaced bool, make func() Resource, versions []string, short ...string) *Kind {
+	return &Kind{
+		Group: GroupGatewayAPI, Version: "v1", Versions: versions,
+		Kind: kind, Plural: plural, Short: short, Namespaced: namespaced, New: make,
 	}
 }
 

@@ -64,6 +64,12 @@ func TestEveryFieldHasATreatment(t *testing.T) {
 			all[typeName(typ)] = append(all[typeName(typ)], name)
 		}
 	}
+	for _, k := range Kinds {
+		if k.Group == GroupGatewayAPI {
+			spec, _ := reflect.TypeOf(k.New()).Elem().FieldByName("Spec")
+			structFields(all, spec.Type)
+		}
+	}
 	all["v1.ServiceAccount"] = []string{"secrets", "imagePullSecrets", "automountServiceAccountToken"}
 	all["v1.Secret"] = []string{"immutable"}
 	all["v1.ConfigMap"] = []string{"immutable", "binaryData"}
@@ -98,6 +104,28 @@ func TestEveryFieldHasATreatment(t *testing.T) {
 	for name := range treatments {
 		if !strings.HasPrefix(name, "v1") && !strings.HasPrefix(name, "istio") {
 			t.Errorf("table for unknown type %s", name)
+		}
+	}
+}
+
+// structFields lists the fields of a type of Gateway API and of the types within, which are looked into unless they are
+// refused.
+func structFields(all map[string][]string, typ reflect.Type) {
+	for typ.Kind() == reflect.Pointer || typ.Kind() == reflect.Slice {
+		typ = typ.Elem()
+	}
+	if _, seen := all[typeName(typ)]; seen || typ.Kind() != reflect.Struct || !strings.HasSuffix(typ.PkgPath(), "gateway-api/apis/v1") {
+		return
+	}
+	all[typeName(typ)] = []string{}
+	for i := range typ.NumField() {
+		f := typ.Field(i)
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if name != "" {
+			all[typeName(typ)] = append(all[typeName(typ)], name)
+		}
+		if _, refused := treatments[typeName(typ)].refused[name]; !refused {
+			structFields(all, f.Type)
 		}
 	}
 }

@@ -24,7 +24,7 @@ type fields struct {
 // treatments holds the tables by type: protobuf messages by full name, Go structs by package and name.
 var treatments = mergeTables(
 	coreTreatments, heddleTreatments, gatewayTreatments, virtualServiceTreatments, destinationRuleTreatments,
-	securityTreatments,
+	gatewayAPITreatments, securityTreatments,
 )
 
 func mergeTables(tables ...map[string]fields) map[string]fields {
@@ -102,7 +102,13 @@ func (c *checker) walkGo(v reflect.Value, path string) {
 			return
 		}
 		for i := range v.NumField() {
-			name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
+			sf := v.Type().Field(i)
+			name, _, _ := strings.Cut(sf.Tag.Get("json"), ",")
+			// The fields of an embedded struct are those of the one around it.
+			if name == "" && sf.Anonymous {
+				c.walkGo(v.Field(i), path)
+				continue
+			}
 			if name == "" || name == "-" || v.Field(i).IsZero() {
 				continue
 			}

@@ -54,7 +54,7 @@ func (w *changing) manifest() string {
 	head := func(api, kind string) string {
 		return fmt.Sprintf("apiVersion: %s\nkind: %s\nmetadata: {name: %s, namespace: %s}\n", api, kind, name, ns)
 	}
-	switch w.random.IntN(16) {
+	switch w.random.IntN(22) {
 	case 0:
 		return "apiVersion: v1\nkind: Namespace\nmetadata: {name: " + ns + "}\n"
 	case 1:
@@ -80,6 +80,8 @@ func (w *changing) manifest() string {
 		return head("security.istio.io/v1", "AuthorizationPolicy") + fmt.Sprintf("spec: {%s action: %s, rules: [{when: [{key: source.cluster, values: [%s]}]}]}\n", selector, w.pick("ALLOW", "DENY"), w.pick("one", "two", "three"))
 	case 13:
 		return head("security.istio.io/v1", "RequestAuthentication") + fmt.Sprintf("spec: {%s jwtRules: [{issuer: i, jwksUri: %q}]}\n", selector, w.pick("http://", "https://")+w.host()+w.pick("", ":80")+"/keys")
+	case 15, 16, 17, 18, 19:
+		return w.gatewayAPI(head)
 	case 14:
 		return fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: %s, namespace: istio-system}\nspec: {selector: {%s}, servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: [%q]}, {port: {number: 443, name: https, protocol: HTTPS}, tls: {mode: SIMPLE, credentialName: %s}, hosts: ['*.example.com']}]}\n",
 			name, w.pick("istio: ingressgateway", "app: "+w.some(), "app: nobody"), w.pick("*.example.com", "red/*", "*.example.com"), w.some())
@@ -89,6 +91,35 @@ func (w *changing) manifest() string {
 	}
 	return fmt.Sprintf("apiVersion: heddle.io/v1alpha1\nkind: GlobalNamespace\nmetadata: {name: %s}\nspec: {domain: %s, %s mappings: [{cluster: %q, namespace: %s}, {cluster: one, namespace: %s}], publicServices: [{service: %s, host: %s.example.com, credentialName: %s}], externalServices: [{name: %s, hosts: [mail.example.com], ports: [{name: http, port: 80, targetPort: 80}]}]}\n",
 		w.pick("g", "h"), w.pick("acme.demo", "other.demo"), w.pick("", "defaultDeny: true,"), w.pick("*", "one", "two"), w.pick("red", "green", "b*"), w.space(), w.some(), w.some(), w.some(), w.pick("mail", "a"))
+}
+
+// gatewayAPI is a manifest of one of Gateway API's kinds.
+func (w *changing) gatewayAPI(head func(api, kind string) string) string {
+	const api = "gateway.networking.k8s.io/v1"
+	backends := func() string {
+		return fmt.Sprintf("backendRefs: [{name: %s, port: %s, weight: %s}, {name: %s, %s port: 80}]", w.some(), w.pick("80", "90", "7000"), w.pick("0", "1", "3"), w.some(), w.pick("", "namespace: "+w.space()+","))
+	}
+	parents := func() string {
+		return fmt.Sprintf("parentRefs: [{name: %s, %s namespace: %s}, {name: b, namespace: red}]", w.some(), w.pick("", "sectionName: web,", "port: 443,"), w.space())
+	}
+	switch w.random.IntN(9) {
+	case 0:
+		return fmt.Sprintf("apiVersion: %s\nkind: GatewayClass\nmetadata: {name: %s}\nspec: {controllerName: %s}\n", api, w.pick("heddle", "other"), w.pick("heddle.io/gateway-controller", "example.com/other"))
+	case 1, 2:
+		return head(api, "Gateway") + fmt.Sprintf("spec: {gatewayClassName: %s, %s listeners: [{name: web, port: %s, protocol: HTTP, hostname: %q, allowedRoutes: {namespaces: {from: %s, selector: {matchLabels: {kubernetes.io/metadata.name: %s}}}}}, {name: tls, port: %s, hostname: '*.example.com', %s}]}\n",
+			w.pick("heddle", "heddle", "other"), w.pick("", "", "addresses: [{type: Hostname, value: "+w.host()+"}],"), w.pick("80", "81"), w.pick("", "*.example.com", "www.example.com"), w.pick("All", "Same", "Selector", "None"), w.space(), w.pick("443", "443", "81"),
+			w.pick("protocol: HTTPS, tls: {certificateRefs: [{name: "+w.some()+", namespace: istio-system}]}", "protocol: TLS, tls: {mode: Passthrough}", "protocol: TLS, tls: {mode: Passthrough}, allowedRoutes: {namespaces: {from: All}}"))
+	case 3, 4:
+		return head(api, "HTTPRoute") + fmt.Sprintf("spec: {%s, hostnames: [%q], rules: [{matches: [{path: {value: /%s}}], filters: [{type: RequestMirror, requestMirror: {backendRef: {name: %s, port: 80}}}], %s}]}\n",
+			parents(), w.pick("*.example.com", "www.example.com", "www.example.org"), w.some(), w.some(), backends())
+	case 5:
+		return head(api, "GRPCRoute") + fmt.Sprintf("spec: {%s, rules: [{%s}]}\n", parents(), backends())
+	case 6:
+		return head(api, w.pick("TLSRoute", "TLSRoute", "TCPRoute")) + fmt.Sprintf("spec: {%s, hostnames: [%s.example.com], rules: [{%s}]}\n", parents(), w.some(), backends())
+	case 7:
+		return head(api, "ReferenceGrant") + fmt.Sprintf("spec: {from: [{group: gateway.networking.k8s.io, kind: %s, namespace: %s}], to: [{group: '', kind: %s}]}\n", w.pick("HTTPRoute", "Gateway"), w.space(), w.pick("Service", "Secret"))
+	}
+	return head(api, "BackendTLSPolicy") + fmt.Sprintf("spec: {targetRefs: [{group: '', kind: Service, name: %s%s}], validation: {hostname: a.example.com, caCertificateRefs: [{group: '', kind: ConfigMap, name: %s}]}}\n", w.some(), w.pick("", ", sectionName: http"), w.some())
 }
 
 // object decodes a manifest that the form check lets through.
@@ -208,13 +239,13 @@ func TestAKeptModelIsAFreshOne(t *testing.T) {
 		equal(t, round, m, mesh, report, nil)
 		after := m.Mesh()
 		if !slices.Equal(before.Services, after.Services) || !slices.Equal(before.Routes, after.Routes) || !slices.Equal(before.Gateways, after.Gateways) ||
-			!slices.Equal(before.Destinations, after.Destinations) || !slices.Equal(before.PeerModes, after.PeerModes) || !slices.Equal(before.Access, after.Access) ||
+			!slices.Equal(before.Destinations, after.Destinations) || !slices.Equal(before.BackendTLS, after.BackendTLS) || !slices.Equal(before.PeerModes, after.PeerModes) || !slices.Equal(before.Access, after.Access) ||
 			!slices.Equal(before.Authentications, after.Authentications) || !slices.Equal(before.Globals, after.Globals) {
 			t.Fatalf("round %d: a trial left other pointers", round)
 		}
 	}
 	// What the changes are for: everything that can be said about references was.
-	for _, reason := range []string{"Conflict", "NoService", "NoPort", "NoSubset", "NoWorkload", "NoGateway", "HostNotServed", "EmptySubset", "NoCluster", "NoNamespace", "AlreadyMapped",
+	for _, reason := range []string{"Conflict", "NoService", "NoPort", "NoSubset", "NoWorkload", "NoGateway", "HostNotServed", "EmptySubset", "NoCluster", "NoNamespace", "AlreadyMapped", "Waiting", "NoGatewayClass", "AddressNotAssigned", "RefNotPermitted", "BackendNotFound", "NoMatchingParent", "NotAllowedByListeners", "NoMatchingListenerHostname", "HostnameConflict", "ProtocolConflict", "TargetNotFound", "InvalidCACertificateRef",
 		"Collision", "NoAddress", "NoSecret", "BadSecret", "NoServiceAccount", "NoGatewayProxy"} {
 		if !said[reason] {
 			t.Errorf("%s was never said", reason)

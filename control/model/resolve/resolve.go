@@ -12,6 +12,7 @@ import (
 	networkingv1 "istio.io/client-go/pkg/apis/networking/v1"
 	securityv1 "istio.io/client-go/pkg/apis/security/v1"
 	corev1 "k8s.io/api/core/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"heddle.io/heddle/api/v1alpha1"
 	"heddle.io/heddle/control/model"
@@ -27,6 +28,10 @@ type builder struct {
 	read     []fact
 	// credentials that are needed.
 	credentials []*model.Credential
+	// said is what is found out beside the report, for a status in the form of Gateway API.
+	said sections
+	// unresolved is the first destination of Gateway API that cannot be used.
+	unresolved *Finding
 	// working are, while global namespaces are put into force, the services that they have to do with, by host.
 	working map[string]*model.Service
 }
@@ -79,8 +84,8 @@ func (b *builder) part(o *objects.Object) any {
 	case *networkingv1.Gateway:
 		return b.gateway(o, r)
 	case *corev1.ConfigMap:
-		if a := b.authorizers(o, r); a != nil {
-			return a
+		if objects.IsMeshConfig(o.Key()) {
+			return some(b.authorizers(o, r))
 		}
 	case *securityv1.PeerAuthentication:
 		return b.peerMode(o, r)
@@ -90,8 +95,30 @@ func (b *builder) part(o *objects.Object) any {
 		return b.authentication(o, r)
 	case *networkingv1.VirtualService:
 		return b.routes(o, r)
+	case *gatewayv1.GatewayClass:
+		b.gatewayClass(o, r)
+	case *gatewayv1.Gateway:
+		return some(b.kubernetesGateway(o, r))
+	case *gatewayv1.HTTPRoute:
+		return some(b.gatewayHTTPRoute(o, r))
+	case *gatewayv1.GRPCRoute:
+		return some(b.gatewayGRPCRoute(o, r))
+	case *gatewayv1.TLSRoute:
+		return some(b.tlsRoute(o, r))
+	case *gatewayv1.TCPRoute:
+		return some(b.tcpRoute(o, r))
+	case *gatewayv1.BackendTLSPolicy:
+		return some(b.backendTLS(o, r))
 	}
 	return nil
+}
+
+// some is a part, or nil for none.
+func some[T any](part *T) any {
+	if part == nil {
+		return nil
+	}
+	return part
 }
 
 func (b *builder) look(kind factKind, a, s, c string) {
