@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	networkingv1 "istio.io/client-go/pkg/apis/networking/v1"
 	securityv1 "istio.io/client-go/pkg/apis/security/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -294,6 +295,30 @@ func columnsOf(kind *objects.Kind) columns {
 			}
 			return []string{labels.FormatLabels(r.Spec.Selector), list(ports)}
 		}
+	case objects.GatewayClass:
+		configured.head = []string{"CONTROLLER"}
+		configured.cells = func(o *objects.Object) []string {
+			if r, ok := o.Resource.(*gatewayv1.GatewayClass); ok {
+				return []string{string(r.Spec.ControllerName)}
+			}
+			return []string{""}
+		}
+	case objects.KubernetesGateway:
+		configured.head = []string{"CLASS", "PORTS"}
+		configured.cells = func(o *objects.Object) []string {
+			r, ok := o.Resource.(*gatewayv1.Gateway)
+			if !ok {
+				return []string{"", ""}
+			}
+			var ports []string
+			for _, l := range r.Spec.Listeners {
+				ports = append(ports, fmt.Sprintf("%d/%s", l.Port, l.Protocol))
+			}
+			return []string{string(r.Spec.GatewayClassName), list(ports)}
+		}
+	case objects.HTTPRoute, objects.GRPCRoute, objects.TLSRoute, objects.TCPRoute:
+		configured.head = []string{"PARENTS", "HOSTNAMES"}
+		configured.cells = routeCells
 	case objects.PeerAuthentication:
 		configured.head = []string{"MODE"}
 		configured.cells = func(o *objects.Object) []string {
@@ -448,4 +473,28 @@ func (s *session) completeObjects(cmd *cobra.Command, args []string, _ string) (
 		out = append(out, o.GetName())
 	}
 	return out, cobra.ShellCompDirectiveNoFileComp
+}
+
+// routeCells are the parents and hostnames of a route of Gateway API.
+func routeCells(o *objects.Object) []string {
+	var parents []gatewayv1.ParentReference
+	var hostnames []gatewayv1.Hostname
+	switch r := o.Resource.(type) {
+	case *gatewayv1.HTTPRoute:
+		parents, hostnames = r.Spec.ParentRefs, r.Spec.Hostnames
+	case *gatewayv1.GRPCRoute:
+		parents, hostnames = r.Spec.ParentRefs, r.Spec.Hostnames
+	case *gatewayv1.TLSRoute:
+		parents, hostnames = r.Spec.ParentRefs, r.Spec.Hostnames
+	case *gatewayv1.TCPRoute:
+		parents = r.Spec.ParentRefs
+	}
+	var names, hosts []string
+	for _, p := range parents {
+		names = append(names, string(p.Name))
+	}
+	for _, h := range hostnames {
+		hosts = append(hosts, string(h))
+	}
+	return []string{list(names), list(hosts)}
 }
