@@ -8,26 +8,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
-
-	"heddle.io/heddle/api/v1alpha1"
-	networkingv1 "istio.io/client-go/pkg/apis/networking/v1"
-	securityv1 "istio.io/client-go/pkg/apis/security/v1"
-	corev1 "k8s.io/api/core/v1"
-	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
 // Default fills in the defaults that are written into stored objects, as Kubernetes does for its kinds. Istio's
 // fields stay as they were written; their defaults are the model's.
 func Default(o *Object) {
-	switch r := o.Resource.(type) {
-	case *corev1.Service:
-		defaultService(r)
-	case *corev1.Secret:
-		defaultSecret(r)
-	case *v1alpha1.Workload:
-		defaultWorkload(r)
-	case *v1alpha1.GlobalNamespace:
-		defaultGlobalNamespace(r)
+	if fill := defined[o.Kind].defaults; fill != nil {
+		fill(o.Resource)
 	}
 }
 
@@ -36,53 +23,11 @@ func Default(o *Object) {
 func CheckForm(o *Object) []*Error {
 	c := &checker{key: o.Key()}
 	c.metadata(o)
-	switch r := o.Resource.(type) {
-	case *corev1.Namespace:
-	case *corev1.ServiceAccount:
-	case *corev1.Secret:
-		c.secret(r)
-	case *corev1.ConfigMap:
-		c.configMap(r)
-	case *corev1.Service:
-		c.service(r)
-	case *v1alpha1.Workload:
-		c.workload(r)
-	case *v1alpha1.Cluster:
-		c.cluster(r)
-	case *v1alpha1.GlobalNamespace:
-		c.globalNamespace(r)
-	case *v1alpha1.AccessBinding:
-		c.accessBinding(r)
-	case *networkingv1.Gateway:
-		c.gateway(r)
-	case *networkingv1.VirtualService:
-		c.virtualService(r)
-	case *networkingv1.DestinationRule:
-		c.destinationRule(r)
-	case *gatewayv1.GatewayClass:
-		c.gatewayClass(r)
-	case *gatewayv1.Gateway:
-		c.kubernetesGateway(r)
-	case *gatewayv1.HTTPRoute:
-		c.gatewayHTTPRoute(r)
-	case *gatewayv1.GRPCRoute:
-		c.gatewayGRPCRoute(r)
-	case *gatewayv1.TLSRoute:
-		c.gatewayTLSRoute(r)
-	case *gatewayv1.TCPRoute:
-		c.gatewayTCPRoute(r)
-	case *gatewayv1.ReferenceGrant:
-		c.referenceGrant(r)
-	case *gatewayv1.BackendTLSPolicy:
-		c.backendTLSPolicy(r)
-	case *securityv1.PeerAuthentication:
-		c.peerAuthentication(r)
-	case *securityv1.AuthorizationPolicy:
-		c.authorizationPolicy(r)
-	case *securityv1.RequestAuthentication:
-		c.requestAuthentication(r)
-	default:
-		c.fail("", fmt.Sprintf("kind %s has no form check", o.Kind.Kind), "this is a fault of Heddle; report it")
+	d, known := defined[o.Kind]
+	if !known {
+		c.fail("", fmt.Sprintf("kind %s is not defined", o.Kind.Kind), "this is a fault of Heddle; report it")
+	} else if d.form != nil {
+		d.form(c, o.Resource)
 	}
 	c.treatments(o)
 	return c.errs

@@ -2,6 +2,7 @@ package objects
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -73,32 +74,94 @@ var (
 		func() Resource { return &v1alpha1.AccessBinding{} }, "ab")
 )
 
-// Kinds is the list of all kinds that Heddle accepts, in the order in which a batch is shown. A new kind is one line
-// here, one file with its form check, and its fields in the tables of treatment.
-var Kinds = []*Kind{
-	Cluster,
-	GlobalNamespace,
-	AccessBinding,
-	Namespace,
-	ServiceAccount,
-	Secret,
-	ConfigMap,
-	Service,
-	Workload,
-	Gateway,
-	VirtualService,
-	DestinationRule,
-	GatewayClass,
-	KubernetesGateway,
-	HTTPRoute,
-	GRPCRoute,
-	TLSRoute,
-	TCPRoute,
-	ReferenceGrant,
-	BackendTLSPolicy,
-	PeerAuthentication,
-	RequestAuthentication,
-	AuthorizationPolicy,
+// definition is all that this package knows of a kind.
+type definition struct {
+	kind *Kind
+	// form checks an object by itself; nil for nothing to check beyond what all kinds have in common.
+	form func(*checker, Resource)
+	// fields says what becomes of the fields of the kind's types.
+	fields map[string]fields
+	// defaults fills in what is written into stored objects; nil for nothing.
+	defaults func(Resource)
+}
+
+// definitions of all kinds, in the order in which a batch is shown. A new kind is a file, with its [Kind], its form and its
+// fields, and a line here. What it means for the mesh is a file and a line of control/model/resolve.
+var definitions = []definition{
+	{Cluster, formOf((*checker).cluster), heddleTreatments, nil},
+	{GlobalNamespace, formOf((*checker).globalNamespace), heddleTreatments, defaultsOf(defaultGlobalNamespace)},
+	{AccessBinding, formOf((*checker).accessBinding), heddleTreatments, nil},
+	{Namespace, nil, coreTreatments, nil},
+	{ServiceAccount, nil, coreTreatments, nil},
+	{Secret, formOf((*checker).secret), coreTreatments, defaultsOf(defaultSecret)},
+	{ConfigMap, formOf((*checker).configMap), coreTreatments, nil},
+	{Service, formOf((*checker).service), coreTreatments, defaultsOf(defaultService)},
+	{Workload, formOf((*checker).workload), heddleTreatments, defaultsOf(defaultWorkload)},
+	{Gateway, formOf((*checker).gateway), gatewayTreatments, nil},
+	{VirtualService, formOf((*checker).virtualService), virtualServiceTreatments, nil},
+	{DestinationRule, formOf((*checker).destinationRule), destinationRuleTreatments, nil},
+	{GatewayClass, formOf((*checker).gatewayClass), gatewayAPITreatments, nil},
+	{KubernetesGateway, formOf((*checker).kubernetesGateway), gatewayAPITreatments, nil},
+	{HTTPRoute, formOf((*checker).gatewayHTTPRoute), gatewayAPITreatments, nil},
+	{GRPCRoute, formOf((*checker).gatewayGRPCRoute), gatewayAPITreatments, nil},
+	{TLSRoute, formOf((*checker).gatewayTLSRoute), gatewayAPITreatments, nil},
+	{TCPRoute, formOf((*checker).gatewayTCPRoute), gatewayAPITreatments, nil},
+	{ReferenceGrant, formOf((*checker).referenceGrant), gatewayAPITreatments, nil},
+	{BackendTLSPolicy, formOf((*checker).backendTLSPolicy), gatewayAPITreatments, nil},
+	{PeerAuthentication, formOf((*checker).peerAuthentication), securityTreatments, nil},
+	{RequestAuthentication, formOf((*checker).requestAuthentication), securityTreatments, nil},
+	{AuthorizationPolicy, formOf((*checker).authorizationPolicy), securityTreatments, nil},
+}
+
+// Kinds are all kinds that Heddle accepts, defined what is known of each, treatments the tables of their fields by type:
+// protobuf messages by full name, Go structs by package and name.
+var (
+	Kinds      = kindsOf(definitions)
+	defined    = definedBy(definitions)
+	treatments = treatmentsOf(definitions)
+)
+
+// formOf is the form check of one type of resource for any.
+func formOf[R Resource](check func(*checker, R)) func(*checker, Resource) {
+	return func(c *checker, r Resource) {
+		if typed, ok := r.(R); ok {
+			check(c, typed)
+			return
+		}
+		c.fail("", fmt.Sprintf("is a %T inside", r), "this is a fault of Heddle; report it")
+	}
+}
+
+func defaultsOf[R Resource](fill func(R)) func(Resource) {
+	return func(r Resource) {
+		if typed, ok := r.(R); ok {
+			fill(typed)
+		}
+	}
+}
+
+func kindsOf(all []definition) []*Kind {
+	out := make([]*Kind, 0, len(all))
+	for _, d := range all {
+		out = append(out, d.kind)
+	}
+	return out
+}
+
+func definedBy(all []definition) map[*Kind]definition {
+	out := make(map[*Kind]definition, len(all))
+	for _, d := range all {
+		out[d.kind] = d
+	}
+	return out
+}
+
+func treatmentsOf(all []definition) map[string]fields {
+	out := map[string]fields{}
+	for _, d := range all {
+		maps.Copy(out, d.fields)
+	}
+	return out
 }
 
 func coreKind(kind, plural string, namespaced bool, make func() Resource, short ...string) *Kind {

@@ -21,22 +21,6 @@ type fields struct {
 	refused map[string]string
 }
 
-// treatments holds the tables by type: protobuf messages by full name, Go structs by package and name.
-var treatments = mergeTables(
-	coreTreatments, heddleTreatments, gatewayTreatments, virtualServiceTreatments, destinationRuleTreatments,
-	gatewayAPITreatments, securityTreatments,
-)
-
-func mergeTables(tables ...map[string]fields) map[string]fields {
-	out := map[string]fields{}
-	for _, table := range tables {
-		for name, f := range table {
-			out[name] = f
-		}
-	}
-	return out
-}
-
 // treatments walks the fields that are set and holds each against the tables.
 func (c *checker) treatments(o *Object) {
 	v := reflect.ValueOf(o.Resource).Elem()

@@ -17,6 +17,7 @@ import (
 // GatewayClassName is the class that exists without an object.
 const GatewayClassName = "heddle"
 
+// gatewayClass says whose a class is; it is no part of the mesh.
 func (b *builder) gatewayClass(o *objects.Object, g *gatewayv1.GatewayClass) {
 	if g.Spec.ControllerName != objects.GatewayController {
 		b.report.missing(o.Key(), "Waiting", "spec.controllerName", fmt.Sprintf("no controller here is called %s", g.Spec.ControllerName),

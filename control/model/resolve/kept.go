@@ -97,28 +97,6 @@ type entry struct {
 	credentials []*model.Credential
 }
 
-// Objects are worked out in this order: each stratum looks up what those before it make.
-const (
-	stratumServices = iota
-	// stratumDestinations has the mesh's configuration too, whose providers policies name.
-	stratumDestinations
-	stratumPolicies
-	stratumRoutes
-	strata
-)
-
-func stratumOf(kind string) int {
-	switch kind {
-	case objects.Service.Kind:
-		return stratumServices
-	case objects.DestinationRule.Kind, objects.ConfigMap.Kind, objects.BackendTLSPolicy.Kind:
-		return stratumDestinations
-	case objects.VirtualService.Kind, objects.HTTPRoute.Kind, objects.GRPCRoute.Kind, objects.TLSRoute.Kind, objects.TCPRoute.Kind:
-		return stratumRoutes
-	}
-	return stratumPolicies
-}
-
 // fact is something that is looked up while an object is worked out.
 type fact struct {
 	kind factKind
@@ -281,7 +259,7 @@ func (m *Model) setObject(key objects.Key, o *objects.Object) {
 		e.said[saidForm] = &findings{fields: ignored}
 	}
 	m.declare(o, 1)
-	m.dirty[stratumOf(key.Kind)][key] = struct{}{}
+	m.dirty[stratumOf(key)][key] = struct{}{}
 }
 
 // forget takes back all that an object came to.
@@ -295,7 +273,7 @@ func (m *Model) forget(key objects.Key, e *entry) {
 	clear(e.said[:])
 	e.sections = sections{}
 	delete(m.idle, key)
-	delete(m.dirty[stratumOf(key.Kind)], key)
+	delete(m.dirty[stratumOf(key)], key)
 }
 
 // declare takes note of what an object says by being there, or with -1 by being gone.
@@ -378,7 +356,7 @@ func (m *Model) setInstance(id string, i *registry.Instance) {
 // touch has the objects worked out again that a fact was looked up for.
 func (m *Model) touch(f fact) {
 	for key := range m.readers[f] {
-		m.dirty[stratumOf(key.Kind)][key] = struct{}{}
+		m.dirty[stratumOf(key)][key] = struct{}{}
 	}
 }
 

@@ -9,11 +9,6 @@ import (
 	"strings"
 	"time"
 
-	networkingv1 "istio.io/client-go/pkg/apis/networking/v1"
-	securityv1 "istio.io/client-go/pkg/apis/security/v1"
-	corev1 "k8s.io/api/core/v1"
-	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
-
 	"heddle.io/heddle/api/v1alpha1"
 	"heddle.io/heddle/control/model"
 	"heddle.io/heddle/control/objects"
@@ -72,53 +67,10 @@ func byID(instances []registry.Instance) map[string]*registry.Instance {
 
 // part is the part of the mesh that an object makes, nil for none.
 func (b *builder) part(o *objects.Object) any {
-	switch r := o.Resource.(type) {
-	case *corev1.Service:
-		if s := b.service(o, r); s != nil {
-			return s
-		}
-	case *networkingv1.DestinationRule:
-		return b.destination(o, r)
-	case *v1alpha1.Workload:
-		b.workload(o, r)
-	case *networkingv1.Gateway:
-		return b.gateway(o, r)
-	case *corev1.ConfigMap:
-		if objects.IsMeshConfig(o.Key()) {
-			return some(b.authorizers(o, r))
-		}
-	case *securityv1.PeerAuthentication:
-		return b.peerMode(o, r)
-	case *securityv1.AuthorizationPolicy:
-		return b.access(o, r)
-	case *securityv1.RequestAuthentication:
-		return b.authentication(o, r)
-	case *networkingv1.VirtualService:
-		return b.routes(o, r)
-	case *gatewayv1.GatewayClass:
-		b.gatewayClass(o, r)
-	case *gatewayv1.Gateway:
-		return some(b.kubernetesGateway(o, r))
-	case *gatewayv1.HTTPRoute:
-		return some(b.gatewayHTTPRoute(o, r))
-	case *gatewayv1.GRPCRoute:
-		return some(b.gatewayGRPCRoute(o, r))
-	case *gatewayv1.TLSRoute:
-		return some(b.tlsRoute(o, r))
-	case *gatewayv1.TCPRoute:
-		return some(b.tcpRoute(o, r))
-	case *gatewayv1.BackendTLSPolicy:
-		return some(b.backendTLS(o, r))
+	if r, ok := resolverOf[groupKind{o.Kind.Group, o.Kind.Kind}]; ok {
+		return r.part(b, o)
 	}
 	return nil
-}
-
-// some is a part, or nil for none.
-func some[T any](part *T) any {
-	if part == nil {
-		return nil
-	}
-	return part
 }
 
 func (b *builder) look(kind factKind, a, s, c string) {
