@@ -124,6 +124,8 @@ type Destination struct {
 	// Missing says that the service, port or subset does not exist, or may not be used: requests are answered with 503, or
 	// as the route says.
 	Missing bool `json:"missing,omitempty"`
+	// NotGranted says that it is missing because the routes may not use it, though others may.
+	NotGranted bool `json:"notGranted,omitempty"`
 	// Request and Response headers of what goes to this destination; for HTTP only, and where there are several.
 	Request  HeaderOps `json:"request,omitzero"`
 	Response HeaderOps `json:"response,omitzero"`

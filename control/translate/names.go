@@ -20,6 +20,7 @@ const (
 	chainFederation   = "eastwest-federation"
 
 	clusterBlackhole          = "BlackHoleCluster"
+	clusterNotGranted         = "NotGrantedCluster"
 	clusterPassthrough        = "PassthroughCluster"
 	clusterInboundPassthrough = "InboundPassthroughCluster"
 	// clusterFederation leads to the controller. It is not below the services' domain, so no server name stands for it.
@@ -79,4 +80,11 @@ func serverName(host string, port uint16, subset string) string {
 	return fmt.Sprintf("outbound_.%d_.%s_.%s", port, subset, host)
 }
 
-func destinationCluster(d model.Destination) string { return outboundCluster(d.Host, d.Port, d.Subset) }
+// destinationCluster names a destination's cluster, or where the routes may not use it one that is never there: others may have
+// the destination's own.
+func destinationCluster(d model.Destination) string {
+	if d.NotGranted {
+		return clusterNotGranted
+	}
+	return outboundCluster(d.Host, d.Port, d.Subset)
+}

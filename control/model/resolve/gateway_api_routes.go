@@ -168,11 +168,13 @@ func (b *builder) backend(o *objects.Object, at string, r *gatewayv1.BackendObje
 		until = "; until then connections are closed"
 	}
 	if !b.granted(o, namespace, objects.Service, string(r.Name)) {
+		out.NotGranted = true
 		wrong(gatewayv1.RouteReasonRefNotPermitted, at+".namespace", fmt.Sprintf("Service %s/%s is in another namespace", namespace, r.Name),
 			fmt.Sprintf("apply a ReferenceGrant in namespace %s, from %ss of %s to Services%s", namespace, o.Kind.Kind, o.GetNamespace(), until))
 		return out
 	}
 	s := b.serviceOf(out.Host)
+	out.NotGranted = s != nil && !s.ExportTo.In(o.GetNamespace())
 	switch {
 	case s == nil || !s.ExportTo.In(o.GetNamespace()):
 		wrong(gatewayv1.RouteReasonBackendNotFound, at+".name", fmt.Sprintf("there is no service %s", out.Host), "apply the Service, or correct the name"+until)
