@@ -26,7 +26,7 @@ func (s *session) getCommand() *cobra.Command {
 	var all bool
 	names := make([]string, 0, len(objects.Kinds))
 	for _, k := range objects.Kinds {
-		names = append(names, k.Plural)
+		names = append(names, k.Typed())
 	}
 	cmd := &cobra.Command{
 		Use: "get KIND[,KIND...] [NAME...]", Short: "List objects",
@@ -453,7 +453,7 @@ func (s *session) completeObjects(cmd *cobra.Command, args []string, _ string) (
 	var out []string
 	if len(args) == 0 {
 		for _, k := range objects.Kinds {
-			out = append(out, k.Plural)
+			out = append(out, k.Typed())
 		}
 		return out, cobra.ShellCompDirectiveNoFileComp
 	}

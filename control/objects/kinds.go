@@ -209,6 +209,19 @@ func KindOf(group, kind string) *Kind {
 	return nil
 }
 
+// Typed is what people type for the kind: its plural, with the group where another kind of that name comes first.
+func (k *Kind) Typed() string {
+	for _, other := range Kinds {
+		if other == k {
+			break
+		}
+		if other.Plural == k.Plural {
+			return k.Plural + "." + k.Group
+		}
+	}
+	return k.Plural
+}
+
 // FindKind finds a kind by what people type: kind, singular, plural or short name in any case, with or without the
 // group after a dot ("vs", "virtualservices.networking.istio.io"). The error lists the kinds there are.
 func FindKind(name string) (*Kind, error) {
@@ -224,7 +237,7 @@ func FindKind(name string) (*Kind, error) {
 	}
 	names := make([]string, 0, len(Kinds))
 	for _, k := range Kinds {
-		names = append(names, k.Plural)
+		names = append(names, k.Typed())
 	}
 	hint := ""
 	if near := Nearest(short, names); near != "" {

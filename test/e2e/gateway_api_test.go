@@ -262,10 +262,13 @@ func gatewayAPI(t *testing.T, flags []string) {
 		}
 		return nil
 	})
-	routes := c.Must(t, "get", "httproute", "one", "-n", "shop", "-o", "yaml")
-	if !strings.Contains(routes, "controllerName: heddle.io/gateway-controller") || strings.Contains(routes, `status: "False"`) {
-		t.Errorf("the route's status:\n%s", routes)
-	}
+	harness.Eventually(t, 30*time.Second, "the route's status", func() error {
+		out, err := c.Heddle("get", "httproute", "one", "-n", "shop", "-o", "yaml")
+		if err == nil && (!strings.Contains(out, "controllerName: heddle.io/gateway-controller") || strings.Contains(out, `status: "False"`)) {
+			err = errors.New(out)
+		}
+		return err
+	})
 	// Without the route nothing is served any more.
 	c.Must(t, "delete", "tlsroute", "bank", "-n", "shop")
 	harness.Eventually(t, 30*time.Second, "the bank is gone", func() error {
