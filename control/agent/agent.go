@@ -130,6 +130,7 @@ func Run(ctx context.Context, config Config) error {
 	}
 	if a.options.Advertise.IsValid() {
 		parts.Go(func() { a.followGateways(ctx) })
+		parts.Go(func() { a.followKubernetesGateways(ctx) })
 		parts.Go(func() { a.followGlobalNamespaces(ctx) })
 		parts.Go(func() { a.exposeLoop(ctx) })
 	}

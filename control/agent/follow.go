@@ -25,10 +25,18 @@ import (
 // retryPause is between attempts to reach the controller.
 const retryPause = 300 * time.Millisecond
 
+// keptName is the file of a kind. Two groups may have kinds of one name, of which Istio's came first.
+func keptName(kind *objects.Kind) string {
+	if kind.Group == objects.GroupGatewayAPI {
+		return kind.Plural + "." + kind.Group + ".json"
+	}
+	return kind.Plural + ".json"
+}
+
 // follow calls f with every object of a kind, now and after each change, for as long as ctx lives. While the controller
 // is away, what was last known stays; it is kept on disk, so that it is known to the next agent too.
 func (a *Agent) follow(ctx context.Context, kind *objects.Kind, f func(map[objects.Key]*objects.Object)) {
-	path := filepath.Join(a.config.Cluster.Run(), "agent", kind.Plural+".json")
+	path := filepath.Join(a.config.Cluster.Run(), "agent", keptName(kind))
 	known := map[objects.Key]*objects.Object{}
 	var kept client.List
 	if err := durable.ReadJSON(path, &kept); err == nil {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	networkingv1 "istio.io/client-go/pkg/apis/networking/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"heddle.io/heddle/api/v1alpha1"
 	"heddle.io/heddle/control/agent/network"
@@ -63,11 +64,12 @@ func gateways(o cluster.Options) map[string][]replicaSpec {
 
 // waysIn are the ports of the ingress gateway, as far as they are known.
 type waysIn struct {
-	// gateways are those of Gateway objects, public those of the public services of global namespaces.
-	gateways, public []uint16
-	// Both kinds of objects must have been told, by the controller or by what the agent before kept: before, nothing that
+	// gateways are those of Gateway objects of Istio and of Gateway API, public those of the public services of global
+	// namespaces.
+	gateways, kubernetes, public []uint16
+	// All kinds of objects must have been told, by the controller or by what the agent before kept: before, nothing that
 	// is open may be closed.
-	knowsGateways, knowsPublic bool
+	knowsGateways, knowsKubernetes, knowsPublic bool
 }
 
 // followGateways keeps the ports of Gateway objects that are for the ingress gateway.
@@ -79,6 +81,35 @@ func (a *Agent) followGateways(ctx context.Context) {
 		a.mu.Unlock()
 		a.reexpose()
 	})
+}
+
+// followKubernetesGateways keeps the ports of the Gateways of Gateway API that are for the ingress gateway.
+func (a *Agent) followKubernetesGateways(ctx context.Context) {
+	a.follow(ctx, objects.KubernetesGateway, func(known map[objects.Key]*objects.Object) {
+		ports := listenerPorts(known)
+		a.mu.Lock()
+		a.ways.kubernetes, a.ways.knowsKubernetes = ports, true
+		a.mu.Unlock()
+		a.reexpose()
+	})
+}
+
+// listenerPorts are those that the ingress gateway may serve: of which class a Gateway is, the controller knows.
+func listenerPorts(known map[objects.Key]*objects.Object) []uint16 {
+	var ports []uint16
+	for _, o := range known {
+		g, ok := o.Resource.(*gatewayv1.Gateway)
+		if !ok || !resolve.ServedByIngress(g, cluster.Domain) {
+			continue
+		}
+		for _, l := range g.Spec.Listeners {
+			if l.Port > 0 && l.Port < 1<<16 {
+				ports = append(ports, uint16(l.Port))
+			}
+		}
+	}
+	slices.Sort(ports)
+	return slices.Compact(ports)
 }
 
 func gatewayPorts(known map[objects.Key]*objects.Object) []uint16 {
@@ -140,14 +171,14 @@ func (a *Agent) exposures() ([]network.Exposure, bool) {
 		placed = placed && (!strings.HasPrefix(key, gatewayKeys) || d.isPlaced())
 	}
 	a.mu.Unlock()
-	if !placed || !ways.knowsGateways || !ways.knowsPublic {
+	if !placed || !ways.knowsGateways || !ways.knowsKubernetes || !ways.knowsPublic {
 		return nil, false
 	}
 	between := network.Exposure{Ports: []uint16{cluster.PortEastWest}, Gateways: a.readyGateways(eastWest)}
 	if !a.options.ExposeIngress {
 		return []network.Exposure{between}, true
 	}
-	ports := slices.Concat(ways.gateways, ways.public)
+	ports := slices.Concat(ways.gateways, ways.kubernetes, ways.public)
 	slices.Sort(ports)
 	// A port of the ingress that is the east-west gateways' is theirs: the mesh depends on it.
 	ports = slices.DeleteFunc(slices.Compact(ports), func(p uint16) bool { return p == cluster.PortEastWest && a.options.EastWestGateways > 0 })

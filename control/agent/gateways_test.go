@@ -116,7 +116,7 @@ func TestOnlyReadyGatewaysAreOffered(t *testing.T) {
 	if _, known := a.exposures(); known {
 		t.Fatal("offered before the ports are known: what is open would be closed")
 	}
-	a.ways = waysIn{gateways: []uint16{80, 15443}, public: []uint16{80, 443}, knowsGateways: true, knowsPublic: true}
+	a.ways = waysIn{gateways: []uint16{80, 15443}, public: []uint16{80, 443}, kubernetes: []uint16{443, 8443}, knowsGateways: true, knowsKubernetes: true, knowsPublic: true}
 	check := func(eastWest, ingress string, ports ...uint16) {
 		t.Helper()
 		got, known := a.exposures()
@@ -137,11 +137,11 @@ func TestOnlyReadyGatewaysAreOffered(t *testing.T) {
 			t.Errorf("from outside: %+v", got)
 		}
 	}
-	check("10.244.0.4", "10.244.0.2", 80, 443)
+	check("10.244.0.4", "10.244.0.2", 80, 443, 8443)
 	// One that drains gets nothing new, though its proxy is still ready.
 	a.deployments[ingressKey].running["istio-ingressgateway-0"].draining = true
 	a.deployments[eastWestKey].running["istio-eastwestgateway-0"].proxyReady = true
-	check("10.244.0.3 10.244.0.4", "", 80, 443)
+	check("10.244.0.3 10.244.0.4", "", 80, 443, 8443)
 	// A user who did not name the address has not asked for an open ingress.
 	a.options.ExposeIngress = false
 	check("10.244.0.3 10.244.0.4", "")

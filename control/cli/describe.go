@@ -96,6 +96,9 @@ func (s *session) describe(o *objects.Object) error {
 			return err
 		}
 	}
+	if err := s.describeSections(&o.Status); err != nil {
+		return err
+	}
 	if o.Status.Proxies > 0 {
 		line("Proxies", fmt.Sprintf("%d run it", o.Status.Proxies))
 	}

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"heddle.io/heddle/api/v1alpha1"
 	"heddle.io/heddle/control/objects"
@@ -26,7 +27,7 @@ func (s *session) getCommand() *cobra.Command {
 	var all bool
 	names := make([]string, 0, len(objects.Kinds))
 	for _, k := range objects.Kinds {
-		names = append(names, k.Plural)
+		names = append(names, k.Typed())
 	}
 	cmd := &cobra.Command{
 		Use: "get KIND[,KIND...] [NAME...]", Short: "List objects",
@@ -311,6 +312,30 @@ func columnsOf(kind *objects.Kind) columns {
 			}
 			return []string{labels.FormatLabels(r.Spec.Selector), list(ports)}
 		}
+	case objects.GatewayClass:
+		configured.head = []string{"CONTROLLER"}
+		configured.cells = func(o *objects.Object) []string {
+			if r, ok := o.Resource.(*gatewayv1.GatewayClass); ok {
+				return []string{string(r.Spec.ControllerName)}
+			}
+			return []string{""}
+		}
+	case objects.KubernetesGateway:
+		configured.head = []string{"CLASS", "PORTS"}
+		configured.cells = func(o *objects.Object) []string {
+			r, ok := o.Resource.(*gatewayv1.Gateway)
+			if !ok {
+				return []string{"", ""}
+			}
+			var ports []string
+			for _, l := range r.Spec.Listeners {
+				ports = append(ports, fmt.Sprintf("%d/%s", l.Port, l.Protocol))
+			}
+			return []string{string(r.Spec.GatewayClassName), list(ports)}
+		}
+	case objects.HTTPRoute, objects.GRPCRoute, objects.TLSRoute, objects.TCPRoute:
+		configured.head = []string{"PARENTS", "HOSTNAMES"}
+		configured.cells = routeCells
 	case objects.PeerAuthentication:
 		configured.head = []string{"MODE"}
 		configured.cells = func(o *objects.Object) []string {
@@ -453,7 +478,7 @@ func (s *session) completeObjects(cmd *cobra.Command, args []string, _ string) (
 	var out []string
 	if len(args) == 0 {
 		for _, k := range objects.Kinds {
-			out = append(out, k.Plural)
+			out = append(out, k.Typed())
 		}
 		return out, cobra.ShellCompDirectiveNoFileComp
 	}
@@ -473,4 +498,28 @@ func (s *session) completeObjects(cmd *cobra.Command, args []string, _ string) (
 		out = append(out, o.GetName())
 	}
 	return out, cobra.ShellCompDirectiveNoFileComp
+}
+
+// routeCells are the parents and hostnames of a route of Gateway API.
+func routeCells(o *objects.Object) []string {
+	var parents []gatewayv1.ParentReference
+	var hostnames []gatewayv1.Hostname
+	switch r := o.Resource.(type) {
+	case *gatewayv1.HTTPRoute:
+		parents, hostnames = r.Spec.ParentRefs, r.Spec.Hostnames
+	case *gatewayv1.GRPCRoute:
+		parents, hostnames = r.Spec.ParentRefs, r.Spec.Hostnames
+	case *gatewayv1.TLSRoute:
+		parents, hostnames = r.Spec.ParentRefs, r.Spec.Hostnames
+	case *gatewayv1.TCPRoute:
+		parents = r.Spec.ParentRefs
+	}
+	var names, hosts []string
+	for _, p := range parents {
+		names = append(names, string(p.Name))
+	}
+	for _, h := range hostnames {
+		hosts = append(hosts, string(h))
+	}
+	return []string{list(names), list(hosts)}
 }

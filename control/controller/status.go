@@ -118,13 +118,14 @@ func (w *statusWriter) round(ctx context.Context) error {
 		status := report.Status(o.Key())
 		if programmed := programmed(o, progress[o.Key()], staged); programmed != nil {
 			status.Conditions = append(status.Conditions, *programmed)
+			resolve.Programmed(&status, programmed)
 			status.Proxies = progress[o.Key()].Running()
 		}
 		status.Fields = append(slices.Clip(status.Fields), patchFields(progress[o.Key()])...)
 		if o.Kind == objects.Cluster {
 			status.Conditions = append(status.Conditions, clusterConditions(o, clusters[o.GetName()])...)
 		}
-		status.Conditions = resolve.MergeConditions(o.Status.Conditions, status.Conditions, now)
+		status = resolve.MergeStatus(o.Status, status, now)
 		if o.Kind == objects.Workload {
 			status.Workload = &objects.WorkloadState{Replicas: states[o.Key()]}
 		}
@@ -150,12 +151,15 @@ func (w *statusWriter) round(ctx context.Context) error {
 
 // normal makes statuses that say the same equal: times with and without location, empty and missing lists.
 func normal(s objects.Status) objects.Status {
-	conditions := make([]metav1.Condition, 0, len(s.Conditions))
-	for _, c := range s.Conditions {
-		c.LastTransitionTime = metav1.Time{}
-		conditions = append(conditions, c)
-	}
-	s.Conditions = conditions
+	s = s.DeepCopy()
+	s.EachConditions(func(list *[]metav1.Condition) {
+		if *list = slices.Clip(*list); *list == nil {
+			*list = []metav1.Condition{}
+		}
+		for i := range *list {
+			(*list)[i].LastTransitionTime = metav1.Time{}
+		}
+	})
 	if len(s.Fields) == 0 {
 		s.Fields = nil
 	}
@@ -197,7 +201,8 @@ func (c *Controller) workloadStates() map[objects.Key][]objects.ReplicaState {
 // message says nothing that changes while the answer is the same.
 func programmed(o *objects.Object, p push.Progress, staged stageView) *metav1.Condition {
 	switch o.Kind {
-	case objects.Namespace, objects.ServiceAccount, objects.Secret, objects.Workload, objects.Cluster, objects.AccessBinding:
+	case objects.Namespace, objects.ServiceAccount, objects.Secret, objects.Workload, objects.Cluster, objects.AccessBinding,
+		objects.GatewayClass, objects.ReferenceGrant:
 		return nil
 	}
 	condition := &metav1.Condition{Type: objects.ConditionProgrammed, ObservedGeneration: o.GetGeneration()}

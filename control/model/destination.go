@@ -144,11 +144,15 @@ const (
 type ClientTLS struct {
 	Mode TLSMode `json:"mode"`
 	// CertificateFile, KeyFile and AuthorityFile are absolute paths on the host of the client's proxy.
-	CertificateFile string   `json:"certificateFile,omitempty"`
-	KeyFile         string   `json:"keyFile,omitempty"`
-	AuthorityFile   string   `json:"authorityFile,omitempty"`
-	ServerName      string   `json:"serverName,omitempty"`
-	SubjectNames    []string `json:"subjectNames,omitempty"`
+	CertificateFile string `json:"certificateFile,omitempty"`
+	KeyFile         string `json:"keyFile,omitempty"`
+	AuthorityFile   string `json:"authorityFile,omitempty"`
+	// Authorities are PEM, in place of AuthorityFile. Without either, the system's are trusted.
+	Authorities  []byte   `json:"authorities,omitempty"`
+	ServerName   string   `json:"serverName,omitempty"`
+	SubjectNames []string `json:"subjectNames,omitempty"`
+	// Untrusted says that there is no authority to verify servers with, though one is asked for: nothing is sent.
+	Untrusted bool `json:"untrusted,omitempty"`
 	// SkipVerify accepts any certificate of the server.
 	SkipVerify bool `json:"skipVerify,omitempty"`
 }

@@ -16,6 +16,7 @@ type Difference struct {
 	Routes          []Pair[Routes]
 	Gateways        []Pair[Gateway]
 	Destinations    []Pair[DestinationPolicy]
+	BackendTLS      []Pair[BackendTLS]
 	PeerModes       []Pair[PeerMode]
 	Access          []Pair[AccessPolicy]
 	Authentications []Pair[Authentication]
@@ -32,9 +33,10 @@ func Differ(before, after *Mesh) Difference {
 		Globals:         pairs(before.Globals, after.Globals, func(g *GlobalNamespace) name { return name{name: g.Name} }),
 		Services:        pairs(before.Services, after.Services, func(s *Service) name { return name{s.Namespace, s.Name, s.Host} }),
 		Replicas:        pairs(before.Replicas, after.Replicas, func(r *Replica) name { return name{namespace: r.Namespace, name: r.Name} }),
-		Routes:          pairs(before.Routes, after.Routes, func(r *Routes) name { return name{namespace: r.Namespace, name: r.Name} }),
-		Gateways:        pairs(before.Gateways, after.Gateways, func(g *Gateway) name { return name{namespace: g.Namespace, name: g.Name} }),
+		Routes:          pairs(before.Routes, after.Routes, func(r *Routes) name { return name{r.Namespace, r.Name, r.Source.Key.Kind} }),
+		Gateways:        pairs(before.Gateways, after.Gateways, func(g *Gateway) name { return name{g.Namespace, g.Name, g.Group} }),
 		Destinations:    pairs(before.Destinations, after.Destinations, func(d *DestinationPolicy) name { return name{namespace: d.Namespace, name: d.Name} }),
+		BackendTLS:      pairs(before.BackendTLS, after.BackendTLS, func(b *BackendTLS) name { return name{namespace: b.Namespace, name: b.Name} }),
 		PeerModes:       pairs(before.PeerModes, after.PeerModes, func(p *PeerMode) name { return name{namespace: p.Namespace, name: p.Name} }),
 		Access:          pairs(before.Access, after.Access, func(p *AccessPolicy) name { return name{namespace: p.Namespace, name: p.Name} }),
 		Authentications: pairs(before.Authentications, after.Authentications, func(a *Authentication) name { return name{namespace: a.Namespace, name: a.Name} }),
@@ -115,7 +117,7 @@ func sameVisibility(x, y Visibility) bool {
 // EndpointsAlone says whether all that differs is which replicas are ready, where they are and their locality, and so nothing
 // of services but their replicas.
 func (d *Difference) EndpointsAlone() bool {
-	if len(d.Globals)+len(d.Routes)+len(d.Gateways)+len(d.Destinations)+len(d.PeerModes)+len(d.Access)+len(d.Authentications)+len(d.Credentials)+len(d.Sidecars)+len(d.EnvoyFilters) > 0 {
+	if len(d.Globals)+len(d.Routes)+len(d.Gateways)+len(d.Destinations)+len(d.BackendTLS)+len(d.PeerModes)+len(d.Access)+len(d.Authentications)+len(d.Credentials)+len(d.Sidecars)+len(d.EnvoyFilters) > 0 {
 		return false
 	}
 	for _, p := range d.Replicas {

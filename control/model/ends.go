@@ -92,7 +92,7 @@ func nextLocal(all []*Service, at *int) *Service {
 func (m *Mesh) AsClientsOf(former *Mesh) *Mesh {
 	out := *m
 	out.Routes, out.Gateways, out.Destinations, out.PeerModes = former.Routes, former.Gateways, former.Destinations, former.PeerModes
-	out.Globals = former.Globals
+	out.Globals, out.BackendTLS = former.Globals, former.BackendTLS
 	out.Services = make([]*Service, len(former.Services))
 	for i, s := range former.Services {
 		out.Services[i] = m.replicasFor(s)

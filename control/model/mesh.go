@@ -93,6 +93,8 @@ type Mesh struct {
 	Gateways []*Gateway `json:"gateways,omitempty"`
 	// Destinations are the policies towards services, sorted by age, then by namespace and name.
 	Destinations []*DestinationPolicy `json:"destinations,omitempty"`
+	// BackendTLS are the policies for TLS from gateways to services, sorted by age, then by namespace and name.
+	BackendTLS []*BackendTLS `json:"backendTLS,omitempty"`
 	// PeerModes are the rules for mutual TLS, sorted by age, then by namespace and name.
 	PeerModes []*PeerMode `json:"peerModes,omitempty"`
 	// Access are the rules for who may call what, sorted by namespace and name.

@@ -13,8 +13,11 @@ type Routes struct {
 	Name      string `json:"name"`
 	// Hosts are full names, "*.suffix" or "*".
 	Hosts []string `json:"hosts"`
-	// Gateways that the routes are bound to: namespace/name, or "mesh" for sidecars.
-	Gateways []string    `json:"gateways"`
+	// Gateways that the routes are bound to: namespace/name, "mesh" for sidecars, or the names of servers (see
+	// [Gateway.ServerName]).
+	Gateways []string `json:"gateways"`
+	// Ranked says that the most specific match of all such sets for a host holds (see [CompareMatches]), not the first.
+	Ranked   bool        `json:"ranked,omitempty"`
 	HTTP     []HTTPRoute `json:"http,omitempty"`
 	TCP      []TCPRoute  `json:"tcp,omitempty"`
 	ExportTo Visibility  `json:"exportTo,omitzero"`
@@ -40,7 +43,9 @@ type HTTPRoute struct {
 	CORS     *CORS     `json:"cors,omitempty"`
 	// Mirrors get copies of the requests; their answers are dropped.
 	Mirrors []Mirror `json:"mirrors,omitempty"`
-	Source  Source   `json:"source"`
+	// MissingStatus answers requests to destinations that are missing; zero means 503, the other is 500.
+	MissingStatus uint32 `json:"missingStatus,omitempty"`
+	Source        Source `json:"source"`
 }
 
 // MatchKind is how a string is compared.
@@ -50,6 +55,8 @@ type MatchKind string
 const (
 	Exact  MatchKind = "exact"
 	Prefix MatchKind = "prefix"
+	// Segments is a prefix of whole path segments, without a slash at the end: /a covers /a and /a/b, not /ab.
+	Segments MatchKind = "segments"
 	// Regex is RE2 and must match the whole value.
 	Regex MatchKind = "regex"
 	// Present matches any value.
@@ -114,8 +121,19 @@ type Destination struct {
 	Subset string `json:"subset,omitempty"`
 	// Weight relative to the other destinations' weights; at least one is above zero.
 	Weight uint32 `json:"weight"`
-	// Missing says that the service, port or subset does not exist: requests are answered with 503.
+	// Missing says that the service, port or subset does not exist, or may not be used: requests are answered with 503, or
+	// as the route says.
 	Missing bool `json:"missing,omitempty"`
+	// NotGranted says that it is missing because the routes may not use it, though others may.
+	NotGranted bool `json:"notGranted,omitempty"`
+	// Request and Response headers of what goes to this destination; for HTTP only, and where there are several.
+	Request  HeaderOps `json:"request,omitzero"`
+	Response HeaderOps `json:"response,omitzero"`
+}
+
+// ChangesHeaders says whether the destination has header changes of its own.
+func (d *Destination) ChangesHeaders() bool {
+	return !d.Request.Empty() || !d.Response.Empty()
 }
 
 // Redirect answers with a Location.
@@ -125,6 +143,8 @@ type Redirect struct {
 	Authority  string `json:"authority,omitempty"`
 	Scheme     string `json:"scheme,omitempty"`
 	Port       uint16 `json:"port,omitempty"`
+	// SamePort keeps the port that the client dialled, where the scheme leaves it open.
+	SamePort bool `json:"samePort,omitempty"`
 	// Status is 301, 302, 303, 307 or 308.
 	Status uint32 `json:"status"`
 }
@@ -167,6 +187,9 @@ type HeaderOps struct {
 	Add    []Header `json:"add,omitempty"`
 	Remove []string `json:"remove,omitempty"`
 }
+
+// Empty says that nothing is changed.
+func (o HeaderOps) Empty() bool { return len(o.Set)+len(o.Add)+len(o.Remove) == 0 }
 
 // Header is a name and a value.
 type Header struct {

@@ -17,7 +17,7 @@ import (
 	"heddle.io/heddle/control/cluster"
 )
 
-// The one ConfigMap that Heddle reads, in the root namespace, as Istio's.
+// The mesh's configuration is this ConfigMap of the root namespace, as Istio's.
 const (
 	MeshConfigName = "istio"
 	MeshConfigKey  = "mesh"
@@ -26,10 +26,31 @@ const (
 // maxMeshConfig bounds the text of the mesh's configuration, in bytes.
 const maxMeshConfig = 256 << 10
 
+// AuthoritiesKey is where a ConfigMap or Secret has the certificates of authorities, in PEM.
+const AuthoritiesKey = "ca.crt"
+
+// IsMeshConfig says whether a ConfigMap is the mesh's configuration.
+func IsMeshConfig(key Key) bool {
+	return key.Namespace == cluster.GatewayNamespace && key.Name == MeshConfigName
+}
+
+// authorities checks a ConfigMap that is not the mesh's configuration: it can hold what a BackendTLSPolicy trusts.
+func (c *checker) authorities(m *corev1.ConfigMap) {
+	if m.Data[AuthoritiesKey] == "" {
+		c.fail("metadata.name", "is neither the mesh's configuration nor authorities of a BackendTLSPolicy, which are the ConfigMaps that are read",
+			fmt.Sprintf("call it %s in namespace %s, or give data[%q]", MeshConfigName, cluster.GatewayNamespace, AuthoritiesKey))
+		return
+	}
+	for _, key := range sortedKeys(m.Data) {
+		if key != AuthoritiesKey {
+			c.fail(joinKey("data", key), "is not supported", "remove it; the certificates are in data of "+AuthoritiesKey)
+		}
+	}
+}
+
 func (c *checker) configMap(m *corev1.ConfigMap) {
-	if c.key.Namespace != cluster.GatewayNamespace || c.key.Name != MeshConfigName {
-		c.fail("metadata.name", "is not the mesh's configuration, which is the only ConfigMap that is read",
-			fmt.Sprintf("call it %s in namespace %s, or leave it out", MeshConfigName, cluster.GatewayNamespace))
+	if !IsMeshConfig(c.key) {
+		c.authorities(m)
 		return
 	}
 	for _, key := range sortedKeys(m.Data) {

@@ -8,23 +8,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
-
-	"heddle.io/heddle/api/v1alpha1"
-	corev1 "k8s.io/api/core/v1"
 )
 
 // Default fills in the defaults that are written into stored objects, as Kubernetes does for its kinds. Istio's
 // fields stay as they were written; their defaults are the model's.
 func Default(o *Object) {
-	switch r := o.Resource.(type) {
-	case *corev1.Service:
-		defaultService(r)
-	case *corev1.Secret:
-		defaultSecret(r)
-	case *v1alpha1.Workload:
-		defaultWorkload(r)
-	case *v1alpha1.GlobalNamespace:
-		defaultGlobalNamespace(r)
+	if fill := defined[o.Kind].defaults; fill != nil {
+		fill(o.Resource)
 	}
 }
 
@@ -44,24 +34,14 @@ func CheckForm(o *Object) []*Error { return FormOf(o).Errors }
 func FormOf(o *Object) Form {
 	c := &checker{key: o.Key()}
 	c.metadata(o)
-	if o.Kind.check != nil {
-		o.Kind.check(c, o.Resource)
+	d, known := defined[o.Kind]
+	if !known {
+		c.fail("", fmt.Sprintf("kind %s is not defined", o.Kind.Kind), "this is a fault of Heddle; report it")
+	} else if d.form != nil {
+		d.form(c, o.Resource)
 	}
 	c.treatments(o)
 	return Form{Errors: c.errs, Ignored: c.ignored}
-}
-
-// checked has a kind checked, and says what becomes of the fields of the types that only it has.
-func checked[R Resource](k *Kind, check func(*checker, R), treatments ...map[string]fields) *Kind {
-	k.check = func(c *checker, r Resource) {
-		if of, is := r.(R); is {
-			check(c, of)
-		} else {
-			c.fail("", fmt.Sprintf("is a %T", r), "this is a fault of Heddle; report it")
-		}
-	}
-	k.treatments = mergeTables(treatments...)
-	return k
 }
 
 type checker struct {

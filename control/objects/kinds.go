@@ -2,6 +2,7 @@ package objects
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -9,6 +10,7 @@ import (
 	networkingv1alpha3 "istio.io/client-go/pkg/apis/networking/v1alpha3"
 	securityv1 "istio.io/client-go/pkg/apis/security/v1"
 	corev1 "k8s.io/api/core/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"heddle.io/heddle/api/v1alpha1"
 )
@@ -18,70 +20,166 @@ const (
 	GroupCore       = ""
 	GroupNetworking = "networking.istio.io"
 	GroupSecurity   = "security.istio.io"
+	GroupGatewayAPI = gatewayv1.GroupName
 	GroupHeddle     = v1alpha1.Group
 )
 
 // The kinds, by name, for code that needs one of them.
 var (
 	Namespace      = coreKind("Namespace", "namespaces", false, func() Resource { return &corev1.Namespace{} }, "ns")
-	Service        = checked(coreKind("Service", "services", true, func() Resource { return &corev1.Service{} }, "svc"), (*checker).service)
+	Service        = coreKind("Service", "services", true, func() Resource { return &corev1.Service{} }, "svc")
 	ServiceAccount = coreKind("ServiceAccount", "serviceaccounts", true,
 		func() Resource { return &corev1.ServiceAccount{} }, "sa")
-	Secret    = checked(coreKind("Secret", "secrets", true, func() Resource { return &corev1.Secret{} }), (*checker).secret)
-	ConfigMap = checked(coreKind("ConfigMap", "configmaps", true, func() Resource { return &corev1.ConfigMap{} }, "cm"), (*checker).configMap)
+	Secret    = coreKind("Secret", "secrets", true, func() Resource { return &corev1.Secret{} })
+	ConfigMap = coreKind("ConfigMap", "configmaps", true, func() Resource { return &corev1.ConfigMap{} }, "cm")
 
-	Gateway = checked(networkingKind("Gateway", "gateways", func() Resource { return &networkingv1.Gateway{} }, "gw"), (*checker).gateway)
+	Gateway = networkingKind("Gateway", "gateways", func() Resource { return &networkingv1.Gateway{} }, "gw")
 
-	VirtualService = checked(networkingKind("VirtualService", "virtualservices",
-		func() Resource { return &networkingv1.VirtualService{} }, "vs"), (*checker).virtualService)
-	DestinationRule = checked(networkingKind("DestinationRule", "destinationrules",
-		func() Resource { return &networkingv1.DestinationRule{} }, "dr"), (*checker).destinationRule)
+	VirtualService = networkingKind("VirtualService", "virtualservices",
+		func() Resource { return &networkingv1.VirtualService{} }, "vs")
+	DestinationRule = networkingKind("DestinationRule", "destinationrules",
+		func() Resource { return &networkingv1.DestinationRule{} }, "dr")
 
-	PeerAuthentication = checked(securityKind("PeerAuthentication", "peerauthentications",
-		func() Resource { return &securityv1.PeerAuthentication{} }, "pa"), (*checker).peerAuthentication)
-	AuthorizationPolicy = checked(securityKind("AuthorizationPolicy", "authorizationpolicies",
-		func() Resource { return &securityv1.AuthorizationPolicy{} }, "ap"), (*checker).authorizationPolicy)
-	RequestAuthentication = checked(securityKind("RequestAuthentication", "requestauthentications",
-		func() Resource { return &securityv1.RequestAuthentication{} }, "ra"), (*checker).requestAuthentication)
-
-	EnvoyFilter = checked(&Kind{
+	ServiceEntry = networkingKind("ServiceEntry", "serviceentries",
+		func() Resource { return &networkingv1.ServiceEntry{} }, "se")
+	WorkloadEntry = networkingKind("WorkloadEntry", "workloadentries",
+		func() Resource { return &networkingv1.WorkloadEntry{} }, "we")
+	WorkloadGroup = networkingKind("WorkloadGroup", "workloadgroups",
+		func() Resource { return &networkingv1.WorkloadGroup{} }, "wg")
+	Sidecar     = networkingKind("Sidecar", "sidecars", func() Resource { return &networkingv1.Sidecar{} })
+	EnvoyFilter = &Kind{
 		Group: GroupNetworking, Version: "v1alpha3", Versions: []string{"v1alpha3"}, Kind: "EnvoyFilter", Plural: "envoyfilters",
 		Short: []string{"ef"}, Namespaced: true, New: func() Resource { return &networkingv1alpha3.EnvoyFilter{} },
-	}, (*checker).envoyFilter, envoyFilterTreatments)
+	}
 
-	Workload = checked(heddleKind("Workload", "workloads", true, func() Resource { return &v1alpha1.Workload{} }, "wl"), (*checker).workload)
+	GatewayClass = gatewayAPIKind("GatewayClass", "gatewayclasses", false,
+		func() Resource { return &gatewayv1.GatewayClass{} }, []string{"v1", "v1beta1"}, "gc")
+	// KubernetesGateway is Gateway API's Gateway, which has the name of Istio's kind.
+	KubernetesGateway = gatewayAPIKind("Gateway", "gateways", true,
+		func() Resource { return &gatewayv1.Gateway{} }, []string{"v1", "v1beta1"}, "gtw")
+	HTTPRoute = gatewayAPIKind("HTTPRoute", "httproutes", true,
+		func() Resource { return &gatewayv1.HTTPRoute{} }, []string{"v1", "v1beta1"})
+	GRPCRoute = gatewayAPIKind("GRPCRoute", "grpcroutes", true,
+		func() Resource { return &gatewayv1.GRPCRoute{} }, []string{"v1", "v1alpha2"})
+	TLSRoute = gatewayAPIKind("TLSRoute", "tlsroutes", true,
+		func() Resource { return &gatewayv1.TLSRoute{} }, []string{"v1", "v1alpha3", "v1alpha2"})
+	TCPRoute = gatewayAPIKind("TCPRoute", "tcproutes", true,
+		func() Resource { return &gatewayv1.TCPRoute{} }, []string{"v1", "v1alpha2"})
+	ReferenceGrant = gatewayAPIKind("ReferenceGrant", "referencegrants", true,
+		func() Resource { return &gatewayv1.ReferenceGrant{} }, []string{"v1", "v1beta1"}, "refgrant")
+	BackendTLSPolicy = gatewayAPIKind("BackendTLSPolicy", "backendtlspolicies", true,
+		func() Resource { return &gatewayv1.BackendTLSPolicy{} }, []string{"v1", "v1alpha3"}, "btlspolicy")
 
-	Cluster         = checked(heddleKind("Cluster", "clusters", false, func() Resource { return &v1alpha1.Cluster{} }, "cl"), (*checker).cluster)
-	GlobalNamespace = checked(heddleKind("GlobalNamespace", "globalnamespaces", false,
-		func() Resource { return &v1alpha1.GlobalNamespace{} }, "gns"), (*checker).globalNamespace)
+	PeerAuthentication = securityKind("PeerAuthentication", "peerauthentications",
+		func() Resource { return &securityv1.PeerAuthentication{} }, "pa")
+	AuthorizationPolicy = securityKind("AuthorizationPolicy", "authorizationpolicies",
+		func() Resource { return &securityv1.AuthorizationPolicy{} }, "ap")
+	RequestAuthentication = securityKind("RequestAuthentication", "requestauthentications",
+		func() Resource { return &securityv1.RequestAuthentication{} }, "ra")
 
-	AccessBinding = checked(heddleKind("AccessBinding", "accessbindings", false,
-		func() Resource { return &v1alpha1.AccessBinding{} }, "ab"), (*checker).accessBinding)
+	Workload = heddleKind("Workload", "workloads", true, func() Resource { return &v1alpha1.Workload{} }, "wl")
+
+	Cluster         = heddleKind("Cluster", "clusters", false, func() Resource { return &v1alpha1.Cluster{} }, "cl")
+	GlobalNamespace = heddleKind("GlobalNamespace", "globalnamespaces", false,
+		func() Resource { return &v1alpha1.GlobalNamespace{} }, "gns")
+
+	AccessBinding = heddleKind("AccessBinding", "accessbindings", false,
+		func() Resource { return &v1alpha1.AccessBinding{} }, "ab")
 )
 
-// Kinds is the list of all kinds that Heddle accepts, in the order in which a batch is shown. A new kind is one line
-// here and one file, with its declaration, its form check and what becomes of its fields.
-var Kinds = []*Kind{
-	Cluster,
-	GlobalNamespace,
-	AccessBinding,
-	Namespace,
-	ServiceAccount,
-	Secret,
-	ConfigMap,
-	Service,
-	Workload,
-	WorkloadGroup,
-	WorkloadEntry,
-	ServiceEntry,
-	Sidecar,
-	Gateway,
-	VirtualService,
-	DestinationRule,
-	PeerAuthentication,
-	RequestAuthentication,
-	AuthorizationPolicy,
-	EnvoyFilter,
+// definition is all that this package knows of a kind.
+type definition struct {
+	kind *Kind
+	// form checks an object by itself; nil for nothing to check beyond what all kinds have in common.
+	form func(*checker, Resource)
+	// fields says what becomes of the fields of the kind's types.
+	fields map[string]fields
+	// defaults fills in what is written into stored objects; nil for nothing.
+	defaults func(Resource)
+}
+
+// definitions of all kinds, in the order in which a batch is shown. A new kind is a file, with its [Kind], its form and its
+// fields, and a line here. What it means for the mesh is a file and a line of control/model/resolve.
+var definitions = []definition{
+	{Cluster, formOf((*checker).cluster), heddleTreatments, nil},
+	{GlobalNamespace, formOf((*checker).globalNamespace), heddleTreatments, defaultsOf(defaultGlobalNamespace)},
+	{AccessBinding, formOf((*checker).accessBinding), heddleTreatments, nil},
+	{Namespace, nil, coreTreatments, nil},
+	{ServiceAccount, nil, coreTreatments, nil},
+	{Secret, formOf((*checker).secret), coreTreatments, defaultsOf(defaultSecret)},
+	{ConfigMap, formOf((*checker).configMap), coreTreatments, nil},
+	{Service, formOf((*checker).service), coreTreatments, defaultsOf(defaultService)},
+	{Workload, formOf((*checker).workload), heddleTreatments, defaultsOf(defaultWorkload)},
+	{WorkloadGroup, formOf((*checker).workloadGroup), workloadGroupTreatments, nil},
+	{WorkloadEntry, formOf((*checker).workloadEntry), workloadEntryTreatments, nil},
+	{ServiceEntry, formOf((*checker).serviceEntry), serviceEntryTreatments, nil},
+	{Sidecar, formOf((*checker).sidecar), sidecarTreatments, nil},
+	{Gateway, formOf((*checker).gateway), gatewayTreatments, nil},
+	{VirtualService, formOf((*checker).virtualService), virtualServiceTreatments, nil},
+	{DestinationRule, formOf((*checker).destinationRule), destinationRuleTreatments, nil},
+	{GatewayClass, formOf((*checker).gatewayClass), gatewayAPITreatments, nil},
+	{KubernetesGateway, formOf((*checker).kubernetesGateway), gatewayAPITreatments, nil},
+	{HTTPRoute, formOf((*checker).gatewayHTTPRoute), gatewayAPITreatments, nil},
+	{GRPCRoute, formOf((*checker).gatewayGRPCRoute), gatewayAPITreatments, nil},
+	{TLSRoute, formOf((*checker).gatewayTLSRoute), gatewayAPITreatments, nil},
+	{TCPRoute, formOf((*checker).gatewayTCPRoute), gatewayAPITreatments, nil},
+	{ReferenceGrant, formOf((*checker).referenceGrant), gatewayAPITreatments, nil},
+	{BackendTLSPolicy, formOf((*checker).backendTLSPolicy), gatewayAPITreatments, nil},
+	{PeerAuthentication, formOf((*checker).peerAuthentication), securityTreatments, nil},
+	{RequestAuthentication, formOf((*checker).requestAuthentication), securityTreatments, nil},
+	{AuthorizationPolicy, formOf((*checker).authorizationPolicy), securityTreatments, nil},
+	{EnvoyFilter, formOf((*checker).envoyFilter), envoyFilterTreatments, nil},
+}
+
+// Kinds are all kinds that Heddle accepts, defined what is known of each, treatments the tables of their fields by type:
+// protobuf messages by full name, Go structs by package and name.
+var (
+	Kinds      = kindsOf(definitions)
+	defined    = definedBy(definitions)
+	treatments = treatmentsOf(definitions)
+)
+
+// formOf is the form check of one type of resource for any.
+func formOf[R Resource](check func(*checker, R)) func(*checker, Resource) {
+	return func(c *checker, r Resource) {
+		if typed, ok := r.(R); ok {
+			check(c, typed)
+			return
+		}
+		c.fail("", fmt.Sprintf("is a %T inside", r), "this is a fault of Heddle; report it")
+	}
+}
+
+func defaultsOf[R Resource](fill func(R)) func(Resource) {
+	return func(r Resource) {
+		if typed, ok := r.(R); ok {
+			fill(typed)
+		}
+	}
+}
+
+func kindsOf(all []definition) []*Kind {
+	out := make([]*Kind, 0, len(all))
+	for _, d := range all {
+		out = append(out, d.kind)
+	}
+	return out
+}
+
+func definedBy(all []definition) map[*Kind]definition {
+	out := make(map[*Kind]definition, len(all))
+	for _, d := range all {
+		out[d.kind] = d
+	}
+	return out
+}
+
+func treatmentsOf(all []definition) map[string]fields {
+	out := map[string]fields{}
+	for _, d := range all {
+		maps.Copy(out, d.fields)
+	}
+	return out
 }
 
 func coreKind(kind, plural string, namespaced bool, make func() Resource, short ...string) *Kind {
@@ -105,6 +203,13 @@ func securityKind(kind, plural string, make func() Resource, short ...string) *K
 	}
 }
 
+func gatewayAPIKind(kind, plural string, namespaced bool, make func() Resource, versions []string, short ...string) *Kind {
+	return &Kind{
+		Group: GroupGatewayAPI, Version: "v1", Versions: versions,
+		Kind: kind, Plural: plural, Short: short, Namespaced: namespaced, New: make,
+	}
+}
+
 func heddleKind(kind, plural string, namespaced bool, make func() Resource, short ...string) *Kind {
 	return &Kind{
 		Group: GroupHeddle, Version: v1alpha1.Version, Versions: []string{v1alpha1.Version},
@@ -122,6 +227,19 @@ func KindOf(group, kind string) *Kind {
 	return nil
 }
 
+// Typed is what people type for the kind: its plural, with the group where another kind of that name comes first.
+func (k *Kind) Typed() string {
+	for _, other := range Kinds {
+		if other == k {
+			break
+		}
+		if other.Plural == k.Plural {
+			return k.Plural + "." + k.Group
+		}
+	}
+	return k.Plural
+}
+
 // FindKind finds a kind by what people type: kind, singular, plural or short name in any case, with or without the
 // group after a dot ("vs", "virtualservices.networking.istio.io"). The error lists the kinds there are.
 func FindKind(name string) (*Kind, error) {
@@ -137,7 +255,7 @@ func FindKind(name string) (*Kind, error) {
 	}
 	names := make([]string, 0, len(Kinds))
 	for _, k := range Kinds {
-		names = append(names, k.Plural)
+		names = append(names, k.Typed())
 	}
 	hint := ""
 	if near := Nearest(short, names); near != "" {

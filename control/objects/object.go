@@ -11,6 +11,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
 // Kind describes one kind of object. The list of all kinds is [Kinds].
@@ -31,11 +32,6 @@ type Kind struct {
 	Namespaced bool
 	// New makes an empty resource of this kind.
 	New func() Resource
-
-	// check says what is wrong with a resource of this kind by itself; nil for a kind of which nothing can be.
-	check func(*checker, Resource)
-	// treatments of the fields of the kind's own types.
-	treatments map[string]fields
 }
 
 // APIVersion is the value of the manifest's apiVersion field, for example "networking.istio.io/v1".
@@ -113,6 +109,10 @@ type Status struct {
 	Proxies int `json:"proxies,omitempty"`
 	// Fields lists fields that are set but ignored or changed in meaning, each with its reason.
 	Fields []FieldMessage `json:"fields,omitempty"`
+	// Listeners of a Gateway of Gateway API, Parents of its routes, Ancestors of its policies, as the API has them.
+	Listeners []gatewayv1.ListenerStatus       `json:"listeners,omitempty"`
+	Parents   []gatewayv1.RouteParentStatus    `json:"parents,omitempty"`
+	Ancestors []gatewayv1.PolicyAncestorStatus `json:"ancestors,omitempty"`
 	// Workload is set for workloads only.
 	Workload *WorkloadState `json:"workload,omitempty"`
 }
@@ -202,10 +202,26 @@ func (o *Object) DeepCopy() *Object {
 func (s Status) DeepCopy() Status {
 	s.Conditions = slices.Clone(s.Conditions)
 	s.Fields = slices.Clone(s.Fields)
+	s.Listeners, s.Parents, s.Ancestors = slices.Clone(s.Listeners), slices.Clone(s.Parents), slices.Clone(s.Ancestors)
+	s.EachConditions(func(list *[]metav1.Condition) { *list = slices.Clone(*list) })
 	if s.Workload != nil {
 		s.Workload = &WorkloadState{Replicas: slices.Clone(s.Workload.Replicas)}
 	}
 	return s
+}
+
+// EachConditions visits the lists of conditions of the status: its own, then those of its sections, in order.
+func (s *Status) EachConditions(visit func(*[]metav1.Condition)) {
+	visit(&s.Conditions)
+	for i := range s.Listeners {
+		visit(&s.Listeners[i].Conditions)
+	}
+	for i := range s.Parents {
+		visit(&s.Parents[i].Conditions)
+	}
+	for i := range s.Ancestors {
+		visit(&s.Ancestors[i].Conditions)
+	}
 }
 
 // Key names the object.

@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	corev1 "k8s.io/api/core/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"heddle.io/heddle/api/v1alpha1"
 )
@@ -64,6 +66,12 @@ func TestEveryFieldHasATreatment(t *testing.T) {
 			all[typeName(typ)] = append(all[typeName(typ)], name)
 		}
 	}
+	for _, k := range Kinds {
+		if k.Group == GroupGatewayAPI {
+			spec, _ := reflect.TypeOf(k.New()).Elem().FieldByName("Spec")
+			structFields(all, spec.Type)
+		}
+	}
 	all["v1.ServiceAccount"] = []string{"secrets", "imagePullSecrets", "automountServiceAccountToken"}
 	all["v1.Secret"] = []string{"immutable"}
 	all["v1.ConfigMap"] = []string{"immutable", "binaryData"}
@@ -98,6 +106,28 @@ func TestEveryFieldHasATreatment(t *testing.T) {
 	for name := range treatments {
 		if !strings.HasPrefix(name, "v1") && !strings.HasPrefix(name, "istio") {
 			t.Errorf("table for unknown type %s", name)
+		}
+	}
+}
+
+// structFields lists the fields of a type of Gateway API and of the types within, which are looked into unless they are
+// refused.
+func structFields(all map[string][]string, typ reflect.Type) {
+	for typ.Kind() == reflect.Pointer || typ.Kind() == reflect.Slice {
+		typ = typ.Elem()
+	}
+	if _, seen := all[typeName(typ)]; seen || typ.Kind() != reflect.Struct || !strings.HasSuffix(typ.PkgPath(), "gateway-api/apis/v1") {
+		return
+	}
+	all[typeName(typ)] = []string{}
+	for i := range typ.NumField() {
+		f := typ.Field(i)
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if name != "" {
+			all[typeName(typ)] = append(all[typeName(typ)], name)
+		}
+		if _, refused := treatments[typeName(typ)].refused[name]; !refused {
+			structFields(all, f.Type)
 		}
 	}
 }
@@ -264,5 +294,37 @@ func TestOneNameInTwoClusters(t *testing.T) {
 	}
 	if _, errs := Decode(strings.NewReader(fmt.Sprintf(text, "c1")+"---\n"+fmt.Sprintf(text, "c1")), "in.yaml", ""); len(errs) != 1 {
 		t.Errorf("the same cluster's twice: %v", errs)
+	}
+}
+
+// TestANewKind is the recipe of ARCHITECTURE.md: a kind is its file, which this test stands for, and one definition.
+func TestANewKind(t *testing.T) {
+	route := &Kind{
+		Group: "example.com", Version: "v1", Versions: []string{"v1"}, Kind: "ExampleRoute", Plural: "exampleroutes", Namespaced: true,
+		New: func() Resource { return &gatewayv1.TCPRoute{} },
+	}
+	with := func(all []definition) { Kinds, defined, treatments = kindsOf(all), definedBy(all), treatmentsOf(all) }
+	t.Cleanup(func() { with(definitions) })
+	with(append(slices.Clone(definitions), definition{
+		kind: route, fields: gatewayAPITreatments,
+		form: formOf(func(c *checker, r *gatewayv1.TCPRoute) {
+			if len(r.Spec.Rules) == 0 {
+				c.fail("spec.rules", "missing", "give one")
+			}
+		}),
+		defaults: defaultsOf(func(r *gatewayv1.TCPRoute) { r.Labels = map[string]string{"filled": "in"} }),
+	}))
+	if k, err := FindKind("exampleroutes.example.com"); k != route || err != nil {
+		t.Errorf("found %v, %v", k, err)
+	}
+	const head = "apiVersion: example.com/v1\nkind: ExampleRoute\nmetadata: {name: a}\n"
+	o := decodeAll(t, head+"spec: {rules: [{backendRefs: [{name: b}]}]}\n")[0]
+	if o.Key() != (Key{"example.com", "ExampleRoute", "default", "a"}) || o.GetLabels()["filled"] != "in" {
+		t.Errorf("decoded %v with %v", o.Key(), o.GetLabels())
+	}
+	for spec, want := range map[string]string{"{}": "spec.rules: missing", "{useDefaultGateways: All, rules: [{}]}": "spec.useDefaultGateways: is not supported", "{rule: 1}": "unknown field"} {
+		if _, errs := Decode(strings.NewReader(head+"spec: "+spec+"\n"), "in.yaml", ""); len(errs) == 0 || !strings.Contains(errs[0].Error(), want) {
+			t.Errorf("%s: %v, want %q", spec, errs, want)
+		}
 	}
 }

@@ -11,14 +11,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// ServiceEntry is Istio's kind for services outside of the mesh, and for some inside that have no Service.
-var ServiceEntry = checked(networkingKind("ServiceEntry", "serviceentries", func() Resource { return &networkingv1.ServiceEntry{} }, "se"),
-	(*checker).serviceEntry, map[string]fields{
-		"istio.networking.v1alpha3.ServiceEntry": {translated: []string{
-			"hosts", "addresses", "ports", "location", "resolution", "endpoints", "workloadSelector", "exportTo", "subjectAltNames",
-		}},
-		"istio.networking.v1alpha3.ServicePort": {translated: []string{"number", "protocol", "name", "targetPort"}},
-	})
+// serviceEntryTreatments are what becomes of the fields of ServiceEntry, Istio's kind for services outside of the mesh, and for some inside that have no Service.
+var serviceEntryTreatments = map[string]fields{
+	"istio.networking.v1alpha3.ServiceEntry": {translated: []string{
+		"hosts", "addresses", "ports", "location", "resolution", "endpoints", "workloadSelector", "exportTo", "subjectAltNames",
+	}},
+	"istio.networking.v1alpha3.ServicePort": {translated: []string{"number", "protocol", "name", "targetPort"}},
+}
 
 // Bounds of one ServiceEntry.
 const (

@@ -12,34 +12,33 @@ import (
 
 const allPorts = "remove it; all ports of the hosts are reached"
 
-// Sidecar is Istio's kind for what a workload's proxy gets, as a client and as a server.
-var Sidecar = checked(networkingKind("Sidecar", "sidecars", func() Resource { return &networkingv1.Sidecar{} }),
-	(*checker).sidecar, map[string]fields{
-		"istio.networking.v1alpha3.Sidecar": {
-			translated: []string{"workloadSelector", "ingress", "egress", "outboundTrafficPolicy"},
-			refused:    map[string]string{"inboundConnectionPool": later + "bounds on inbound connections by Sidecar"},
+// sidecarTreatments are what becomes of the fields of Sidecar, Istio's kind for what a workload's proxy gets, as a client and as a server.
+var sidecarTreatments = map[string]fields{
+	"istio.networking.v1alpha3.Sidecar": {
+		translated: []string{"workloadSelector", "ingress", "egress", "outboundTrafficPolicy"},
+		refused:    map[string]string{"inboundConnectionPool": later + "bounds on inbound connections by Sidecar"},
+	},
+	"istio.networking.v1alpha3.IstioIngressListener": {
+		translated: []string{"port", "defaultEndpoint", "captureMode"},
+		refused: map[string]string{
+			"bind":           "remove it; what is captured is for the workload's own address",
+			"tls":            later + "TLS of its own on a sidecar's port",
+			"connectionPool": later + "bounds on inbound connections by Sidecar",
 		},
-		"istio.networking.v1alpha3.IstioIngressListener": {
-			translated: []string{"port", "defaultEndpoint", "captureMode"},
-			refused: map[string]string{
-				"bind":           "remove it; what is captured is for the workload's own address",
-				"tls":            later + "TLS of its own on a sidecar's port",
-				"connectionPool": later + "bounds on inbound connections by Sidecar",
-			},
-		},
-		"istio.networking.v1alpha3.IstioEgressListener": {
-			translated: []string{"hosts", "captureMode"},
-			refused:    map[string]string{"port": allPorts, "bind": allPorts},
-		},
-		"istio.networking.v1alpha3.SidecarPort": {
-			translated: []string{"number", "protocol", "name"},
-			ignored:    map[string]string{"targetPort": "deprecated and unused in Istio as well"},
-		},
-		"istio.networking.v1alpha3.OutboundTrafficPolicy": {
-			translated: []string{"mode"},
-			refused:    map[string]string{"egressProxy": later + "proxy for unknown destinations"},
-		},
-	})
+	},
+	"istio.networking.v1alpha3.IstioEgressListener": {
+		translated: []string{"hosts", "captureMode"},
+		refused:    map[string]string{"port": allPorts, "bind": allPorts},
+	},
+	"istio.networking.v1alpha3.SidecarPort": {
+		translated: []string{"number", "protocol", "name"},
+		ignored:    map[string]string{"targetPort": "deprecated and unused in Istio as well"},
+	},
+	"istio.networking.v1alpha3.OutboundTrafficPolicy": {
+		translated: []string{"mode"},
+		refused:    map[string]string{"egressProxy": later + "proxy for unknown destinations"},
+	},
+}
 
 func (c *checker) sidecar(s *networkingv1.Sidecar) {
 	if s.Spec.WorkloadSelector != nil {

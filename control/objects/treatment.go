@@ -22,28 +22,6 @@ type fields struct {
 	refused map[string]string
 }
 
-// treatments holds the tables by type: protobuf messages by full name, Go structs by package and name.
-var treatments = func() map[string]fields {
-	tables := []map[string]fields{
-		coreTreatments, heddleTreatments, gatewayTreatments, virtualServiceTreatments, destinationRuleTreatments,
-		securityTreatments,
-	}
-	for _, k := range Kinds {
-		tables = append(tables, k.treatments)
-	}
-	return mergeTables(tables...)
-}()
-
-func mergeTables(tables ...map[string]fields) map[string]fields {
-	out := map[string]fields{}
-	for _, table := range tables {
-		for name, f := range table {
-			out[name] = f
-		}
-	}
-	return out
-}
-
 // looked are the fields of objects that are held against the tables, with the path of what stands in them; what else there is
 // belongs to the object itself.
 var looked = []struct{ field, path string }{
@@ -138,7 +116,13 @@ func (c *checker) walkGo(v reflect.Value, path string) {
 			return
 		}
 		for i := range v.NumField() {
-			name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
+			sf := v.Type().Field(i)
+			name, _, _ := strings.Cut(sf.Tag.Get("json"), ",")
+			// The fields of an embedded struct are those of the one around it.
+			if name == "" && sf.Anonymous {
+				c.walkGo(v.Field(i), path)
+				continue
+			}
 			if name == "" || name == "-" || v.Field(i).IsZero() {
 				continue
 			}

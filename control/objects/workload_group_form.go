@@ -11,29 +11,28 @@ const GroupAnnotation = "istio.io/autoRegistrationGroup"
 
 const noProbe = "remove it; nobody of the mesh runs at the endpoint who could probe it. Eject endpoints that fail by a DestinationRule with outlierDetection"
 
-// WorkloadGroup is Istio's kind for what workload entries have in common.
-var WorkloadGroup = checked(networkingKind("WorkloadGroup", "workloadgroups", func() Resource { return &networkingv1.WorkloadGroup{} }, "wg"),
-	(*checker).workloadGroup, map[string]fields{
-		"istio.networking.v1alpha3.WorkloadGroup": {
-			translated: []string{"metadata", "template"},
-			refused:    map[string]string{"probe": noProbe},
-		},
-		"istio.networking.v1alpha3.WorkloadGroup.ObjectMeta": {
-			translated: []string{"labels"},
-			ignored:    map[string]string{"annotations": "entries are written by hand and have their own"},
-		},
-		"istio.networking.v1alpha3.ReadinessProbe": {refused: map[string]string{
-			"initialDelaySeconds": noProbe, "timeoutSeconds": noProbe, "periodSeconds": noProbe, "successThreshold": noProbe,
-			"failureThreshold": noProbe, "httpGet": noProbe, "tcpSocket": noProbe, "exec": noProbe, "grpc": noProbe,
-		}},
-		"istio.networking.v1alpha3.HTTPHealthCheckConfig": {refused: map[string]string{
-			"path": noProbe, "port": noProbe, "host": noProbe, "scheme": noProbe, "httpHeaders": noProbe,
-		}},
-		"istio.networking.v1alpha3.HTTPHeader":            {refused: map[string]string{"name": noProbe, "value": noProbe}},
-		"istio.networking.v1alpha3.TCPHealthCheckConfig":  {refused: map[string]string{"host": noProbe, "port": noProbe}},
-		"istio.networking.v1alpha3.ExecHealthCheckConfig": {refused: map[string]string{"command": noProbe}},
-		"istio.networking.v1alpha3.GrpcHealthCheckConfig": {refused: map[string]string{"port": noProbe, "service": noProbe}},
-	})
+// workloadGroupTreatments are what becomes of the fields of WorkloadGroup, Istio's kind for what workload entries have in common.
+var workloadGroupTreatments = map[string]fields{
+	"istio.networking.v1alpha3.WorkloadGroup": {
+		translated: []string{"metadata", "template"},
+		refused:    map[string]string{"probe": noProbe},
+	},
+	"istio.networking.v1alpha3.WorkloadGroup.ObjectMeta": {
+		translated: []string{"labels"},
+		ignored:    map[string]string{"annotations": "entries are written by hand and have their own"},
+	},
+	"istio.networking.v1alpha3.ReadinessProbe": {refused: map[string]string{
+		"initialDelaySeconds": noProbe, "timeoutSeconds": noProbe, "periodSeconds": noProbe, "successThreshold": noProbe,
+		"failureThreshold": noProbe, "httpGet": noProbe, "tcpSocket": noProbe, "exec": noProbe, "grpc": noProbe,
+	}},
+	"istio.networking.v1alpha3.HTTPHealthCheckConfig": {refused: map[string]string{
+		"path": noProbe, "port": noProbe, "host": noProbe, "scheme": noProbe, "httpHeaders": noProbe,
+	}},
+	"istio.networking.v1alpha3.HTTPHeader":            {refused: map[string]string{"name": noProbe, "value": noProbe}},
+	"istio.networking.v1alpha3.TCPHealthCheckConfig":  {refused: map[string]string{"host": noProbe, "port": noProbe}},
+	"istio.networking.v1alpha3.ExecHealthCheckConfig": {refused: map[string]string{"command": noProbe}},
+	"istio.networking.v1alpha3.GrpcHealthCheckConfig": {refused: map[string]string{"port": noProbe, "service": noProbe}},
+}
 
 func (c *checker) workloadGroup(g *networkingv1.WorkloadGroup) {
 	if g.Spec.Template == nil {

@@ -121,7 +121,7 @@ func (g *generator) keysCluster(s *model.KeysSource) string {
 		outside.External.Names = []string{s.Host}
 	}
 	port := model.ServicePort{Number: s.Port, Target: s.Port, Protocol: model.HTTP, TLS: true}
-	g.fixedCluster(name, func() *clusterv3.Cluster { return g.clientCluster(name, outside, port, nil, nil).cluster })
+	g.fixedCluster(name, func() *clusterv3.Cluster { return g.clientCluster(name, outside, port, clusterKey{}, nil).cluster })
 	return name
 }
 

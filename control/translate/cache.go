@@ -74,6 +74,7 @@ type clusterKey struct {
 	port     uint16
 	subset   string
 	policy   *model.DestinationPolicy
+	tls      *model.BackendTLS
 	labels   string
 	exported bool
 }

@@ -42,6 +42,10 @@ func (g *generator) destinationClusters(all []model.Destination) {
 		if d.Missing || s == nil {
 			continue
 		}
+		if b := g.backendTLS(s, d.Port); b != nil && b.TLS.Untrusted {
+			g.from(b.Source)
+			continue
+		}
 		p := s.Port(d.Port)
 		if p == nil {
 			continue
@@ -60,7 +64,7 @@ func (g *generator) destinationClusters(all []model.Destination) {
 }
 
 func (g *generator) serviceCluster(s *model.Service, p model.ServicePort, policy *model.DestinationPolicy, subset *model.Subset) {
-	key := clusterKey{port: p.Number, policy: policy}
+	key := clusterKey{port: p.Number, policy: policy, tls: g.backendTLS(s, p.Number)}
 	if subset != nil {
 		key.subset = subset.Name
 	}
@@ -69,12 +73,21 @@ func (g *generator) serviceCluster(s *model.Service, p model.ServicePort, policy
 		return
 	}
 	g.clusters[name] = true
-	part := g.clusterPart(s, key, func() *clusterPart { return g.clientCluster(name, s, p, policy, subset) })
+	part := g.clusterPart(s, key, func() *clusterPart { return g.clientCluster(name, s, p, key, subset) })
 	g.portPolicies[name] = part.rules
 }
 
-// clientCluster makes a cluster as clients use it under a policy, nil for none.
-func (g *generator) clientCluster(name string, s *model.Service, p model.ServicePort, policy *model.DestinationPolicy, subset *model.Subset) *clusterPart {
+// backendTLS is how a gateway speaks TLS with a service's port by a policy of its own, nil for none.
+func (g *generator) backendTLS(s *model.Service, port uint16) *model.BackendTLS {
+	if g.node.Type != Router || len(g.mesh.BackendTLS) == 0 {
+		return nil
+	}
+	return g.mesh.BackendTLSFor(s.Host, port)
+}
+
+// clientCluster makes a cluster as clients use it under the policies of its key.
+func (g *generator) clientCluster(name string, s *model.Service, p model.ServicePort, key clusterKey, subset *model.Subset) *clusterPart {
+	policy := key.policy
 	out := &clusterPart{}
 	g.from(s.Source)
 	subsetName := ""
@@ -86,6 +99,10 @@ func (g *generator) clientCluster(name string, s *model.Service, p model.Service
 	if policy != nil {
 		g.from(policy.Source)
 		out.rules = policy.Policy.ForPort(p.Number, overlay)
+	}
+	if key.tls != nil {
+		g.from(key.tls.Source)
+		out.rules.TLS = &key.tls.TLS
 	}
 	rules := out.rules
 	c := &clusterv3.Cluster{

@@ -36,6 +36,9 @@ func (r *Resources) Concerns(k Kind, root string, d *model.Difference) bool {
 					return slices.ContainsFunc(h.Matches, func(m model.HTTPMatch) bool { return len(m.Scope.Gateways) > 0 })
 				})
 		}) ||
+		slices.ContainsFunc(model.Both(d.BackendTLS), func(b *model.BackendTLS) bool {
+			return slices.ContainsFunc(b.Targets, func(t model.BackendTarget) bool { return r.reads[t.Host] })
+		}) ||
 		slices.ContainsFunc(model.Both(d.Services), func(s *model.Service) bool { return r.reads[s.Host] || between && s.Exported() }) ||
 		slices.ContainsFunc(model.Both(d.Destinations), func(p *model.DestinationPolicy) bool {
 			return between || strings.HasPrefix(p.Host, "*") || r.reads[p.Host]

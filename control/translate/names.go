@@ -20,6 +20,7 @@ const (
 	chainFederation   = "eastwest-federation"
 
 	clusterBlackhole          = "BlackHoleCluster"
+	clusterNotGranted         = "NotGrantedCluster"
 	clusterPassthrough        = "PassthroughCluster"
 	clusterInboundPassthrough = "InboundPassthroughCluster"
 	// clusterFederation leads to the controller. It is not below the services' domain, so no server name stands for it.
@@ -32,15 +33,16 @@ const (
 	filterHTTPRBAC    = "envoy.filters.http.rbac"
 	filterExtAuthz    = "envoy.filters.http.ext_authz"
 	// principalMutualTLS is a principal that compares one kind of subject alternative name.
-	principalMutualTLS = "envoy.rbac.principals.mtls_authenticated"
-	filterJWT          = "envoy.filters.http.jwt_authn"
-	filterFault        = "envoy.filters.http.fault"
-	filterCORS         = "envoy.filters.http.cors"
-	filterRouter       = "envoy.filters.http.router"
-	filterOriginalDst  = "envoy.filters.listener.original_dst"
-	filterTLSInspector = "envoy.filters.listener.tls_inspector"
-	filterStats        = "istio.stats"
-	filterPeerMetadata = "istio.metadata_exchange"
+	principalMutualTLS   = "envoy.rbac.principals.mtls_authenticated"
+	filterJWT            = "envoy.filters.http.jwt_authn"
+	filterFault          = "envoy.filters.http.fault"
+	filterCORS           = "envoy.filters.http.cors"
+	filterHeaderMutation = "envoy.filters.http.header_mutation"
+	filterRouter         = "envoy.filters.http.router"
+	filterOriginalDst    = "envoy.filters.listener.original_dst"
+	filterTLSInspector   = "envoy.filters.listener.tls_inspector"
+	filterStats          = "istio.stats"
+	filterPeerMetadata   = "istio.metadata_exchange"
 
 	socketTLS = "envoy.transport_sockets.tls"
 	socketRaw = "envoy.transport_sockets.raw_buffer"
@@ -78,4 +80,11 @@ func serverName(host string, port uint16, subset string) string {
 	return fmt.Sprintf("outbound_.%d_.%s_.%s", port, subset, host)
 }
 
-func destinationCluster(d model.Destination) string { return outboundCluster(d.Host, d.Port, d.Subset) }
+// destinationCluster names a destination's cluster, or where the routes may not use it one that is never there: others may have
+// the destination's own.
+func destinationCluster(d model.Destination) string {
+	if d.NotGranted {
+		return clusterNotGranted
+	}
+	return outboundCluster(d.Host, d.Port, d.Subset)
+}

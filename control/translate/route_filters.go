@@ -5,11 +5,13 @@ import (
 	"strconv"
 	"strings"
 
+	rulesv3 "github.com/envoyproxy/go-control-plane/envoy/config/common/mutation_rules/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	commonfaultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/common/fault/v3"
 	corsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/cors/v3"
 	faultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/fault/v3"
+	mutationv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/header_mutation/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -21,7 +23,7 @@ import (
 // the proxy may get, so that others do not pay for it: unlike in Istio, the first such route changes the listener too, and
 // its open connections are drained.
 func (g *generator) filtersOfRoutes() []*hcmv3.HttpFilter {
-	var faults, cors bool
+	var faults, cors, changes bool
 	for _, r := range g.mesh.Routes {
 		if !r.ExportTo.In(g.node.Namespace) || !g.mayBeBound(r) {
 			continue
@@ -29,6 +31,7 @@ func (g *generator) filtersOfRoutes() []*hcmv3.HttpFilter {
 		for i := range r.HTTP {
 			faults = faults || r.HTTP[i].Fault != nil
 			cors = cors || r.HTTP[i].CORS != nil
+			changes = changes || changesHeaders(&r.HTTP[i])
 		}
 	}
 	var out []*hcmv3.HttpFilter
@@ -38,12 +41,42 @@ func (g *generator) filtersOfRoutes() []*hcmv3.HttpFilter {
 	if cors {
 		out = append(out, g.httpFilter(filterCORS, &corsv3.Cors{}))
 	}
+	if changes {
+		out = append(out, g.httpFilter(filterHeaderMutation, &mutationv3.HeaderMutation{}))
+	}
 	return out
 }
 
 // asksForFilters says whether any of the routes needs a filter.
 func asksForFilters(r *model.Routes) bool {
-	return slices.ContainsFunc(r.HTTP, func(h model.HTTPRoute) bool { return h.Fault != nil || h.CORS != nil })
+	return slices.ContainsFunc(r.HTTP, func(h model.HTTPRoute) bool { return h.Fault != nil || h.CORS != nil || changesHeaders(&h) })
+}
+
+// changesHeaders says whether a destination of the route has header changes of its own.
+func changesHeaders(h *model.HTTPRoute) bool {
+	return slices.ContainsFunc(h.Forward, func(d model.Destination) bool { return d.ChangesHeaders() })
+}
+
+// destinationConfigs is what a destination says to filters.
+func (g *generator) destinationConfigs(d *model.Destination) map[string]*anypb.Any {
+	if !d.ChangesHeaders() {
+		return nil
+	}
+	return map[string]*anypb.Any{filterHeaderMutation: g.pack(&mutationv3.HeaderMutationPerRoute{
+		Mutations: &mutationv3.Mutations{RequestMutations: mutations(d.Request), ResponseMutations: mutations(d.Response)},
+	})}
+}
+
+func mutations(ops model.HeaderOps) []*rulesv3.HeaderMutation {
+	var out []*rulesv3.HeaderMutation
+	changes, removed := headerChanges(ops)
+	for _, name := range removed {
+		out = append(out, &rulesv3.HeaderMutation{Action: &rulesv3.HeaderMutation_Remove{Remove: name}})
+	}
+	for _, c := range changes {
+		out = append(out, &rulesv3.HeaderMutation{Action: &rulesv3.HeaderMutation_Append{Append: c}})
+	}
+	return out
 }
 
 // mayBeBound says whether routes are for this kind of proxy: sidecars, or some gateway.

@@ -214,7 +214,7 @@ func (g *generator) route(h *model.HTTPRoute, m model.HTTPMatch, host string, po
 	out.ResponseHeadersToAdd, out.ResponseHeadersToRemove = headerChanges(h.Response)
 	switch {
 	case h.Redirect != nil:
-		out.Action = redirect(h.Redirect)
+		out.Action = redirect(h.Redirect, port)
 	case h.Direct != nil:
 		action := &routev3.DirectResponseAction{Status: h.Direct.Status}
 		if len(h.Direct.Body) > 0 {
@@ -252,10 +252,13 @@ func (g *generator) forward(h *model.HTTPRoute) *routev3.RouteAction {
 		split := &routev3.WeightedCluster{}
 		for _, d := range used {
 			split.Clusters = append(split.Clusters, &routev3.WeightedCluster_ClusterWeight{
-				Name: destinationCluster(d), Weight: count(d.Weight),
+				Name: destinationCluster(d), Weight: count(d.Weight), TypedPerFilterConfig: g.destinationConfigs(&d),
 			})
 		}
 		out.ClusterSpecifier = &routev3.RouteAction_WeightedClusters{WeightedClusters: split}
+	}
+	if h.MissingStatus == 500 {
+		out.ClusterNotFoundResponseCode = routev3.RouteAction_INTERNAL_SERVER_ERROR
 	}
 	out.RequestMirrorPolicies = g.mirrors(h.Mirrors)
 	if w := h.Rewrite; w != nil {
@@ -273,8 +276,12 @@ func (g *generator) forward(h *model.HTTPRoute) *routev3.RouteAction {
 	return out
 }
 
-func redirect(r *model.Redirect) *routev3.Route_Redirect {
+// redirect of a request that came on a port.
+func redirect(r *model.Redirect, port uint16) *routev3.Route_Redirect {
 	out := &routev3.RedirectAction{HostRedirect: r.Authority, PortRedirect: uint32(r.Port)}
+	if r.SamePort && port != 80 && port != 443 {
+		out.PortRedirect = uint32(port)
+	}
 	switch {
 	case r.Path != "":
 		out.PathRewriteSpecifier = &routev3.RedirectAction_PathRedirect{PathRedirect: r.Path}
@@ -305,6 +312,8 @@ func routeMatch(m model.HTTPMatch) *routev3.RouteMatch {
 			out.PathSpecifier = &routev3.RouteMatch_Path{Path: m.Path.Value}
 		case model.Prefix:
 			out.PathSpecifier = &routev3.RouteMatch_Prefix{Prefix: m.Path.Value}
+		case model.Segments:
+			out.PathSpecifier = &routev3.RouteMatch_PathSeparatedPrefix{PathSeparatedPrefix: m.Path.Value}
 		case model.Regex:
 			out.PathSpecifier = &routev3.RouteMatch_SafeRegex{SafeRegex: &matcherv3.RegexMatcher{Regex: m.Path.Value}}
 		}

@@ -135,6 +135,9 @@ func (g *generator) originatedTLS(t *model.ClientTLS, http2 bool) *corev3.Transp
 			roots = systemRoots
 		}
 		validation.TrustedCa = fileSource(roots)
+		if len(t.Authorities) > 0 {
+			validation.TrustedCa = bytesSource(t.Authorities)
+		}
 		for _, name := range t.SubjectNames {
 			kind := tlsv3.SubjectAltNameMatcher_DNS
 			if isURI(name) {

@@ -17,6 +17,14 @@ type authorizers struct{ by map[string]*model.Authorizer }
 
 // authorizers reads the extension providers of the mesh's configuration, before the policies that name them. What cannot
 // be resolved is said of the configuration, and left in: who cannot be asked lets nothing pass unless it says otherwise.
+// configMap makes the mesh's configuration; other ConfigMaps are looked up by those who name them.
+func (b *builder) configMap(o *objects.Object, m *corev1.ConfigMap) *authorizers {
+	if !objects.IsMeshConfig(o.Key()) {
+		return nil
+	}
+	return b.authorizers(o, m)
+}
+
 func (b *builder) authorizers(o *objects.Object, m *corev1.ConfigMap) *authorizers {
 	config, err := objects.MeshConfig(m)
 	if err != nil {

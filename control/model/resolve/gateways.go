@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"slices"
 	"strings"
 
 	networking "istio.io/api/networking/v1"
@@ -77,7 +78,7 @@ var builtinGateways = []map[string]string{
 
 func (b *builder) serverTLS(o *objects.Object, at string, t *networking.ServerTLSSettings) *model.ServerTLS {
 	out := &model.ServerTLS{
-		Credential: t.CredentialName, SubjectNames: t.SubjectAltNames, Ciphers: t.CipherSuites,
+		Certificates: []model.Certificate{{Namespace: b.settings.RootNamespace, Name: t.CredentialName}}, SubjectNames: t.SubjectAltNames, Ciphers: t.CipherSuites,
 		ClientCertificate: t.Mode == networking.ServerTLSSettings_MUTUAL,
 		Min:               tlsVersion(t.MinProtocolVersion), Max: tlsVersion(t.MaxProtocolVersion),
 	}
@@ -88,21 +89,42 @@ func (b *builder) serverTLS(o *objects.Object, at string, t *networking.ServerTL
 // credential reads the Secret that a server names.
 func (b *builder) credential(of objects.Key, path, name string, client bool) {
 	// Gateways run in the root namespace and read their secrets there (DESIGN, decisions).
-	namespace := b.settings.RootNamespace
+	b.credentialIn(of, path, b.settings.RootNamespace, name, client)
+}
+
+// credentialIn reads the Secret that a server names, or says what is wrong with it.
+func (b *builder) credentialIn(of objects.Key, path, namespace, name string, client bool) (*model.Credential, *Finding) {
+	missing := func(reason, problem, remedy string) (*model.Credential, *Finding) {
+		b.report.missing(of, reason, path, problem, remedy)
+		return nil, &Finding{Reason: reason, Path: path, Problem: problem, Remedy: remedy}
+	}
 	b.look(factSecret, namespace, name, "")
 	secret, ok := b.m.secrets[objects.Key{Kind: objects.Secret.Kind, Namespace: namespace, Name: name}]
 	if !ok {
-		b.report.missing(of, "NoSecret", path, fmt.Sprintf("there is no Secret %s in namespace %s", name, namespace),
+		return missing("NoSecret", fmt.Sprintf("there is no Secret %s in namespace %s", name, namespace),
 			"until it is applied, this server refuses connections")
-		return
 	}
 	credential, problem := readCredential(secret, client)
 	if problem != "" {
-		b.report.missing(of, "BadSecret", path, fmt.Sprintf("Secret %s/%s %s", namespace, name, problem),
+		return missing("BadSecret", fmt.Sprintf("Secret %s/%s %s", namespace, name, problem),
 			"until it is right, this server refuses connections")
-		return
 	}
 	b.credentials = append(b.credentials, credential)
+	return credential, nil
+}
+
+// certificateNames are the hosts that a credential's certificate is for.
+func certificateNames(c *model.Credential) []string {
+	pair, err := tls.X509KeyPair(c.Chain, c.Key)
+	if err != nil || pair.Leaf == nil {
+		return nil
+	}
+	names := make([]string, 0, len(pair.Leaf.DNSNames))
+	for _, n := range pair.Leaf.DNSNames {
+		names = append(names, strings.ToLower(n))
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // readCredential reads a Secret as Istio does: tls.crt, tls.key and ca.crt, or cert, key and cacert.

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
 	"heddle.io/heddle/api/v1alpha1"
 	"heddle.io/heddle/control/cluster"
 	"heddle.io/heddle/control/model"
@@ -35,6 +37,8 @@ type Model struct {
 	namespaces map[string]bool
 	accounts   map[objects.Key]bool
 	secrets    map[objects.Key]*objects.Object
+	// grants are the ReferenceGrants of each namespace.
+	grants map[string]map[objects.Key]*gatewayv1.ReferenceGrant
 	// clusterObjects and globalObjects are all Clusters and GlobalNamespaces.
 	clusterObjects, globalObjects map[objects.Key]*objects.Object
 	// inhabited counts what makes a namespace one of this cluster: its declaration, services and workloads.
@@ -58,7 +62,12 @@ type Model struct {
 	gateways     map[string]*model.Gateway
 	destinations hostIndex[*model.DestinationPolicy]
 	routes       hostIndex[*model.Routes]
-	peerModes    map[string]map[objects.Key]*model.PeerMode
+	// bound are the routes of the servers that say which they take.
+	bound hostIndex[*model.Routes]
+	// servers are the gateways with a server on a port, and reserved the ports whose servers may conflict anew.
+	servers   map[uint16]map[string]*model.Gateway
+	reserved  map[uint16]bool
+	peerModes map[string]map[objects.Key]*model.PeerMode
 	// entries are the services of ServiceEntries.
 	external entryState
 	// groups are WorkloadGroups.
@@ -93,6 +102,8 @@ type entry struct {
 	reads   []fact
 	// part of the mesh that it makes, nil for none.
 	part any
+	// sections of its status in the form of Gateway API.
+	sections sections
 	// credentials that it needs.
 	credentials []*model.Credential
 }
@@ -119,6 +130,10 @@ const (
 	// factAuthorizer is a provider of the mesh's configuration.
 	factAuthorizer
 	factGateway
+	// factClass is a GatewayClass, factGrants the ReferenceGrants of a namespace.
+	factClass
+	factGrants
+	factConfigMap
 	// factDestinations are the destination policies for a host, "" for those for patterns.
 	factDestinations
 	factClusters
@@ -148,10 +163,11 @@ func New(settings model.Settings) *Model {
 	m := &Model{
 		settings: settings, mesh: &model.Mesh{Settings: settings}, entries: map[objects.Key]*entry{},
 		readers: map[fact]map[objects.Key]struct{}{}, namespaces: map[string]bool{}, accounts: map[objects.Key]bool{},
-		secrets: map[objects.Key]*objects.Object{}, clusterObjects: map[objects.Key]*objects.Object{}, globalObjects: map[objects.Key]*objects.Object{}, inhabited: map[string]int{},
+		secrets: map[objects.Key]*objects.Object{}, grants: map[string]map[objects.Key]*gatewayv1.ReferenceGrant{}, clusterObjects: map[objects.Key]*objects.Object{}, globalObjects: map[objects.Key]*objects.Object{}, inhabited: map[string]int{},
 		workloads: newSelection((*v1alpha1.Workload).GetLabels), replicas: newSelection(func(r *model.Replica) map[string]string { return r.Labels }),
 		local: map[string]map[string]*model.Service{}, idle: map[objects.Key]bool{}, services: map[string]*model.Service{}, remotes: map[string]bool{},
 		gateways: map[string]*model.Gateway{}, destinations: hostIndex[*model.DestinationPolicy]{}, routes: hostIndex[*model.Routes]{},
+		bound: hostIndex[*model.Routes]{}, servers: map[uint16]map[string]*model.Gateway{}, reserved: map[uint16]bool{},
 		peerModes: map[string]map[objects.Key]*model.PeerMode{}, rehosted: map[string]bool{}, remoded: map[string]bool{},
 		relocal: map[string]bool{}, clustersChanged: true, external: newEntryState(), groups: map[objects.Key]*objects.Object{},
 		sidecars: map[string]map[objects.Key]*model.Sidecar{}, rescoped: map[string]bool{},
@@ -274,6 +290,7 @@ func (m *Model) forget(key objects.Key, e *entry) {
 	m.setPart(key, e, nil)
 	m.setCredentials(e, nil)
 	clear(e.said[:])
+	e.sections = sections{}
 	delete(m.idle, key)
 	delete(m.dirty[stratumOf(key)], key)
 }
@@ -311,6 +328,12 @@ func (m *Model) declare(o *objects.Object, by int) {
 			m.groups[key] = o
 		}
 		m.touch(fact{kind: factGroup, a: key.Namespace, b: key.Name})
+	case objects.ConfigMap:
+		m.touch(fact{kind: factConfigMap, a: key.Namespace, b: key.Name})
+	case objects.GatewayClass:
+		m.touch(fact{kind: factClass, a: key.Name})
+	case objects.ReferenceGrant:
+		m.grant(key, o, there)
 	case objects.Cluster:
 		if delete(m.clusterObjects, key); there {
 			m.clusterObjects[key] = o
@@ -435,10 +458,13 @@ func (m *Model) settleStratum(s int) {
 func (m *Model) evaluate(key objects.Key, e *entry) {
 	e.said[saidSelf], e.said[saidNamespace] = nil, nil
 	b := &builder{m: m, settings: m.settings, report: recorder{m, saidSelf}}
-	part := b.part(key, e.object)
+	part := b.part(e.object)
 	b.report.segment = saidNamespace
 	b.namespace(e.object)
 	m.setReads(key, e, b.read)
+	// Conflicts are found again when the part is another.
+	b.said.conflicts = e.sections.conflicts
+	e.sections = b.said
 	m.setPart(key, e, part)
 	m.setCredentials(e, b.credentials)
 }
@@ -520,7 +546,11 @@ func (m *Model) replacePart(was, now any) {
 			if delete(m.gateways, p.FullName()); side.there {
 				m.gateways[p.FullName()] = p
 			}
+			m.setServers(p, side.there)
+			m.say(p.Source.Key, saidConflict, nil)
 			m.touch(fact{kind: factGateway, a: p.FullName()})
+		case *model.BackendTLS:
+			m.changed.backendTLS.set(p, side.there)
 		case *model.PeerMode:
 			m.changed.peerModes.set(p, side.there)
 			if len(p.Selector) == 0 {
@@ -548,6 +578,12 @@ func (m *Model) replacePart(was, now any) {
 			m.changed.envoyFilters.set(p, side.there)
 		case *model.Routes:
 			m.changed.routes.set(p, side.there)
+			if p.Ranked {
+				for _, server := range p.Gateways {
+					m.bound.set(server, p.Source.Key, p, side.there)
+				}
+				continue
+			}
 			if slices.Contains(p.Gateways, model.GatewayMesh) {
 				for _, h := range p.Hosts {
 					m.routes.set(h, p.Source.Key, p, side.there)
@@ -660,4 +696,5 @@ func (m *Model) settleConflicts() {
 	clear(m.remoded)
 	m.settleSidecarConflicts()
 	m.settleEntryConflicts()
+	m.settleServers()
 }

@@ -54,7 +54,7 @@ func (w *changing) manifest() string {
 	head := func(api, kind string) string {
 		return fmt.Sprintf("apiVersion: %s\nkind: %s\nmetadata: {name: %s, namespace: %s}\n", api, kind, name, ns)
 	}
-	switch w.random.IntN(21) {
+	switch w.random.IntN(27) {
 	case 16:
 		return head("networking.istio.io/v1", "ServiceEntry") + fmt.Sprintf("spec: {hosts: [%q, %q], exportTo: [%q], location: %s, %s ports: [{name: http, number: 80, protocol: HTTP}, {name: tls, number: %s, protocol: %s}], %s}\n",
 			w.pick("www.example.com", w.some()+".acme.demo", w.some()+"."+w.space()+".svc.cluster.local"), w.pick("*.example.com", w.some()+".example.com"), w.pick("*", ".", "red"), w.pick("MESH_INTERNAL", "MESH_EXTERNAL"),
@@ -98,6 +98,8 @@ func (w *changing) manifest() string {
 	case 15:
 		return head("networking.istio.io/v1alpha3", "EnvoyFilter") + fmt.Sprintf("spec: {%s priority: %s, configPatches: [{applyTo: CLUSTER, match: {context: %s, cluster: {service: %s.%s.svc.cluster.local}}, patch: {operation: %s, value: {name: x, connect_timeout: %ss}}}]}\n",
 			w.pick("", "workloadSelector: {labels: {app: "+w.some()+"}},", "workloadSelector: {labels: {istio: ingressgateway}},"), w.pick("-1", "0", "5"), w.pick("ANY", "GATEWAY", "SIDECAR_OUTBOUND"), w.some(), w.space(), w.pick("MERGE", "ADD"), w.pick("1", "2"))
+	case 20, 21, 22, 23, 24:
+		return w.gatewayAPI(head)
 	case 14:
 		return fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: %s, namespace: istio-system}\nspec: {selector: {%s}, servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: [%q]}, {port: {number: 443, name: https, protocol: HTTPS}, tls: {mode: SIMPLE, credentialName: %s}, hosts: ['*.example.com']}]}\n",
 			name, w.pick("istio: ingressgateway", "app: "+w.some(), "app: nobody"), w.pick("*.example.com", "red/*", "*.example.com"), w.some())
@@ -107,6 +109,35 @@ func (w *changing) manifest() string {
 	}
 	return fmt.Sprintf("apiVersion: heddle.io/v1alpha1\nkind: GlobalNamespace\nmetadata: {name: %s}\nspec: {domain: %s, %s mappings: [{cluster: %q, namespace: %s}, {cluster: one, namespace: %s}], publicServices: [{service: %s, host: %s.example.com, credentialName: %s}], externalServices: [{name: %s, hosts: [mail.example.com], ports: [{name: http, port: 80, targetPort: 80}]}]}\n",
 		w.pick("g", "h"), w.pick("acme.demo", "other.demo"), w.pick("", "defaultDeny: true,"), w.pick("*", "one", "two"), w.pick("red", "green", "b*", "nobodys"), w.space(), w.some(), w.some(), w.some(), w.pick("mail", "a"))
+}
+
+// gatewayAPI is a manifest of one of Gateway API's kinds.
+func (w *changing) gatewayAPI(head func(api, kind string) string) string {
+	const api = "gateway.networking.k8s.io/v1"
+	backends := func() string {
+		return fmt.Sprintf("backendRefs: [{name: %s, port: %s, weight: %s}, {name: %s, %s port: 80}]", w.some(), w.pick("80", "90", "7000"), w.pick("0", "1", "3"), w.some(), w.pick("", "namespace: "+w.space()+","))
+	}
+	parents := func() string {
+		return fmt.Sprintf("parentRefs: [{name: %s, %s namespace: %s}, {name: b, namespace: red}]", w.some(), w.pick("", "sectionName: web,", "port: 443,"), w.space())
+	}
+	switch w.random.IntN(9) {
+	case 0:
+		return fmt.Sprintf("apiVersion: %s\nkind: GatewayClass\nmetadata: {name: %s}\nspec: {controllerName: %s}\n", api, w.pick("heddle", "other"), w.pick("heddle.io/gateway-controller", "example.com/other"))
+	case 1, 2:
+		return head(api, "Gateway") + fmt.Sprintf("spec: {gatewayClassName: %s, %s listeners: [{name: web, port: %s, protocol: HTTP, hostname: %q, allowedRoutes: {namespaces: {from: %s, selector: {matchLabels: {kubernetes.io/metadata.name: %s}}}}}, {name: tls, port: %s, hostname: '*.example.com', %s}]}\n",
+			w.pick("heddle", "heddle", "other"), w.pick("", "", "addresses: [{type: Hostname, value: "+w.host()+"}],"), w.pick("80", "81"), w.pick("", "*.example.com", "www.example.com"), w.pick("All", "Same", "Selector", "None"), w.space(), w.pick("443", "443", "81"),
+			w.pick("protocol: HTTPS, tls: {certificateRefs: [{name: "+w.some()+", namespace: istio-system}]}", "protocol: TLS, tls: {mode: Passthrough}", "protocol: TLS, tls: {mode: Passthrough}, allowedRoutes: {namespaces: {from: All}}"))
+	case 3, 4:
+		return head(api, "HTTPRoute") + fmt.Sprintf("spec: {%s, hostnames: [%q], rules: [{matches: [{path: {value: /%s}}], filters: [{type: RequestMirror, requestMirror: {backendRef: {name: %s, port: 80}}}], %s}]}\n",
+			parents(), w.pick("*.example.com", "www.example.com", "www.example.org"), w.some(), w.some(), backends())
+	case 5:
+		return head(api, "GRPCRoute") + fmt.Sprintf("spec: {%s, rules: [{%s}]}\n", parents(), backends())
+	case 6:
+		return head(api, w.pick("TLSRoute", "TLSRoute", "TCPRoute")) + fmt.Sprintf("spec: {%s, hostnames: [%s.example.com], rules: [{%s}]}\n", parents(), w.some(), backends())
+	case 7:
+		return head(api, "ReferenceGrant") + fmt.Sprintf("spec: {from: [{group: gateway.networking.k8s.io, kind: %s, namespace: %s}], to: [{group: '', kind: %s}]}\n", w.pick("HTTPRoute", "Gateway"), w.space(), w.pick("Service", "Secret"))
+	}
+	return head(api, "BackendTLSPolicy") + fmt.Sprintf("spec: {targetRefs: [{group: '', kind: Service, name: %s%s}], validation: {hostname: a.example.com, caCertificateRefs: [{group: '', kind: ConfigMap, name: %s}]}}\n", w.some(), w.pick("", ", sectionName: http"), w.some())
 }
 
 // object decodes a manifest that the form check lets through.
@@ -226,13 +257,13 @@ func TestAKeptModelIsAFreshOne(t *testing.T) {
 		equal(t, round, m, mesh, report, nil)
 		after := m.Mesh()
 		if !slices.Equal(before.Services, after.Services) || !slices.Equal(before.Routes, after.Routes) || !slices.Equal(before.Gateways, after.Gateways) ||
-			!slices.Equal(before.Destinations, after.Destinations) || !slices.Equal(before.PeerModes, after.PeerModes) || !slices.Equal(before.Access, after.Access) ||
+			!slices.Equal(before.Destinations, after.Destinations) || !slices.Equal(before.BackendTLS, after.BackendTLS) || !slices.Equal(before.PeerModes, after.PeerModes) || !slices.Equal(before.Access, after.Access) ||
 			!slices.Equal(before.Authentications, after.Authentications) || !slices.Equal(before.Sidecars, after.Sidecars) || !slices.Equal(before.EnvoyFilters, after.EnvoyFilters) || !slices.Equal(before.Replicas, after.Replicas) || !slices.Equal(before.Globals, after.Globals) {
 			t.Fatalf("round %d: a trial left other pointers", round)
 		}
 	}
 	// What the changes are for: everything that can be said about references was.
-	for _, reason := range []string{"Conflict", "NoService", "NoPort", "NoSubset", "NoWorkload", "NoGateway", "HostNotServed", "EmptySubset", "NoCluster", "NoNamespace", "AlreadyMapped",
+	for _, reason := range []string{"Conflict", "NoService", "NoPort", "NoSubset", "NoWorkload", "NoGateway", "HostNotServed", "EmptySubset", "NoCluster", "NoNamespace", "AlreadyMapped", "Waiting", "NoGatewayClass", "AddressNotAssigned", "RefNotPermitted", "BackendNotFound", "NoMatchingParent", "NotAllowedByListeners", "NoMatchingListenerHostname", "HostnameConflict", "ProtocolConflict", "TargetNotFound", "InvalidCACertificateRef",
 		"Collision", "NoAddress", "NoSecret", "BadSecret", "NoServiceAccount", "NoGatewayProxy", "NoGroup", "OtherFamily", "AddressTaken"} {
 		if !said[reason] {
 			t.Errorf("%s was never said", reason)

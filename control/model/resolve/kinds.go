@@ -1,8 +1,6 @@
 package resolve
 
-import (
-	"heddle.io/heddle/control/objects"
-)
+import "heddle.io/heddle/control/objects"
 
 // Objects are worked out in this order: each stratum looks up what those before it make.
 const (
@@ -16,82 +14,78 @@ const (
 	strata
 )
 
-// resolver makes of the objects of a kind what the model has of them.
+// resolver works out what objects of a kind come to.
 type resolver struct {
 	kind    *objects.Kind
 	stratum int
-	// part is the part of the mesh that an object makes, nil for none.
+	// part of the mesh that an object makes, nil for none.
 	part func(*builder, *objects.Object) any
 }
 
-// resolvers are those of all kinds that make a part of the mesh, or of which more is said than their form. A new one is a file
-// and a line here.
+// resolvers of the kinds that are worked out, in no order. Other kinds are said by being there (see [Model.declare]). A new
+// kind is a file with what makes its part, and a line here.
 var resolvers = []resolver{
-	resolved(objects.WorkloadEntry, stratumEndpoints, (*builder).workloadEntry),
-	resolved(objects.Service, stratumServices, (*builder).service),
-	resolved(objects.ServiceEntry, stratumServices, (*builder).serviceEntry),
-	resolved(objects.DestinationRule, stratumDestinations, (*builder).destination),
-	resolved(objects.ConfigMap, stratumDestinations, (*builder).authorizers),
-	examined(objects.Workload, stratumPolicies, (*builder).workload),
-	resolved(objects.Gateway, stratumPolicies, (*builder).gateway),
-	resolved(objects.Sidecar, stratumPolicies, (*builder).sidecar),
-	resolved(objects.EnvoyFilter, stratumPolicies, (*builder).envoyFilter),
-	resolved(objects.PeerAuthentication, stratumPolicies, (*builder).peerMode),
-	resolved(objects.AuthorizationPolicy, stratumPolicies, (*builder).access),
-	resolved(objects.RequestAuthentication, stratumPolicies, (*builder).authentication),
-	resolved(objects.VirtualService, stratumRoutes, (*builder).routes),
+	{objects.WorkloadEntry, stratumEndpoints, partOf((*builder).workloadEntry)},
+	{objects.Service, stratumServices, partOf((*builder).service)},
+	{objects.ServiceEntry, stratumServices, partOf((*builder).serviceEntry)},
+	{objects.DestinationRule, stratumDestinations, partOf((*builder).destination)},
+	{objects.ConfigMap, stratumDestinations, partOf((*builder).configMap)},
+	{objects.BackendTLSPolicy, stratumDestinations, partOf((*builder).backendTLS)},
+	{objects.Workload, stratumPolicies, saysOf((*builder).workload)},
+	{objects.Gateway, stratumPolicies, partOf((*builder).gateway)},
+	{objects.GatewayClass, stratumPolicies, saysOf((*builder).gatewayClass)},
+	{objects.KubernetesGateway, stratumPolicies, partOf((*builder).kubernetesGateway)},
+	{objects.Sidecar, stratumPolicies, partOf((*builder).sidecar)},
+	{objects.EnvoyFilter, stratumPolicies, partOf((*builder).envoyFilter)},
+	{objects.PeerAuthentication, stratumPolicies, partOf((*builder).peerMode)},
+	{objects.AuthorizationPolicy, stratumPolicies, partOf((*builder).access)},
+	{objects.RequestAuthentication, stratumPolicies, partOf((*builder).authentication)},
+	{objects.VirtualService, stratumRoutes, partOf((*builder).routes)},
+	{objects.HTTPRoute, stratumRoutes, partOf((*builder).gatewayHTTPRoute)},
+	{objects.GRPCRoute, stratumRoutes, partOf((*builder).gatewayGRPCRoute)},
+	{objects.TLSRoute, stratumRoutes, partOf((*builder).tlsRoute)},
+	{objects.TCPRoute, stratumRoutes, partOf((*builder).tcpRoute)},
 }
 
-// resolved has a kind's objects worked out by a function that gives a part, nil for none.
-func resolved[R, P any](kind *objects.Kind, stratum int, of func(*builder, *objects.Object, R) *P) resolver {
-	return resolver{kind, stratum, func(b *builder, o *objects.Object) any {
-		r, is := any(o.Resource).(R)
-		if !is {
-			return nil
-		}
-		if p := of(b, o, r); p != nil {
-			return p
-		}
-		return nil
-	}}
-}
+// resolverOf are the resolvers by group and kind.
+var resolverOf = byKind(resolvers)
 
-// examined has a function look at a kind's objects, which make no part.
-func examined[R any](kind *objects.Kind, stratum int, look func(*builder, *objects.Object, R)) resolver {
-	return resolver{kind, stratum, func(b *builder, o *objects.Object) any {
-		if r, is := any(o.Resource).(R); is {
-			look(b, o, r)
-		}
-		return nil
-	}}
-}
+type groupKind struct{ group, kind string }
 
-// resolverOf is that of a kind; of one that makes no part, it is nil.
-func resolverOf(key objects.Key) *resolver {
-	return resolversByKind[objects.Key{Group: key.Group, Kind: key.Kind}]
-}
-
-var resolversByKind = index(resolvers)
-
-func index(all []resolver) map[objects.Key]*resolver {
-	out := make(map[objects.Key]*resolver, len(all))
-	for i := range all {
-		out[objects.Key{Group: all[i].kind.Group, Kind: all[i].kind.Kind}] = &all[i]
+func byKind(all []resolver) map[groupKind]resolver {
+	out := make(map[groupKind]resolver, len(all))
+	for _, r := range all {
+		out[groupKind{r.kind.Group, r.kind.Kind}] = r
 	}
 	return out
 }
 
+// partOf is what makes the part of one type of resource, for any.
+func partOf[R objects.Resource, P any](make func(*builder, *objects.Object, R) *P) func(*builder, *objects.Object) any {
+	return func(b *builder, o *objects.Object) any {
+		if r, ok := o.Resource.(R); ok {
+			if part := make(b, o, r); part != nil {
+				return part
+			}
+		}
+		return nil
+	}
+}
+
+// saysOf is for a type of resource that is no part of the mesh, and of which something is to be said.
+func saysOf[R objects.Resource](say func(*builder, *objects.Object, R)) func(*builder, *objects.Object) any {
+	return func(b *builder, o *objects.Object) any {
+		if r, ok := o.Resource.(R); ok {
+			say(b, o, r)
+		}
+		return nil
+	}
+}
+
+// stratumOf says when objects of a kind are worked out.
 func stratumOf(key objects.Key) int {
-	if r := resolverOf(key); r != nil {
+	if r, ok := resolverOf[groupKind{key.Group, key.Kind}]; ok {
 		return r.stratum
 	}
 	return stratumPolicies
-}
-
-// part is the part of the mesh that an object makes, nil for none.
-func (b *builder) part(key objects.Key, o *objects.Object) any {
-	if r := resolverOf(key); r != nil {
-		return r.part(b, o)
-	}
-	return nil
 }

@@ -107,6 +107,7 @@ type changedParts struct {
 	routes          difference[model.Routes]
 	gateways        difference[model.Gateway]
 	destinations    difference[model.DestinationPolicy]
+	backendTLS      difference[model.BackendTLS]
 	peerModes       difference[model.PeerMode]
 	access          difference[model.AccessPolicy]
 	authentications difference[model.Authentication]
@@ -126,6 +127,7 @@ func (m *Model) assemble(settings model.Settings) {
 	mesh.Routes = c.routes.apply(mesh.Routes, func(x, y *model.Routes) int { return m.age(x.Source.Key, y.Source.Key) })
 	mesh.Gateways = c.gateways.apply(mesh.Gateways, func(x, y *model.Gateway) int { return m.age(x.Source.Key, y.Source.Key) })
 	mesh.Destinations = c.destinations.apply(mesh.Destinations, func(x, y *model.DestinationPolicy) int { return m.age(x.Source.Key, y.Source.Key) })
+	mesh.BackendTLS = c.backendTLS.apply(mesh.BackendTLS, func(x, y *model.BackendTLS) int { return m.age(x.Source.Key, y.Source.Key) })
 	mesh.PeerModes = c.peerModes.apply(mesh.PeerModes, func(x, y *model.PeerMode) int { return m.age(x.Source.Key, y.Source.Key) })
 	mesh.Access = c.access.apply(mesh.Access, func(x, y *model.AccessPolicy) int {
 		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))

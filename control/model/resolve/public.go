@@ -108,7 +108,7 @@ func (b *builder) publicServices(to *publicParts, g *global) {
 		}
 		if p.CredentialName != "" {
 			server.Port, server.PortName, server.Protocol = 443, fmt.Sprintf("https-%d", i), model.ServerHTTPS
-			server.TLS = &model.ServerTLS{Credential: p.CredentialName}
+			server.TLS = &model.ServerTLS{Certificates: []model.Certificate{{Namespace: root, Name: p.CredentialName}}}
 			b.credential(g.key, at+".credentialName", p.CredentialName, false)
 		}
 		gateway.Servers = append(gateway.Servers, server)

@@ -158,7 +158,7 @@ func (r *Report) Status(key objects.Key) objects.Status {
 		return objects.Status{}
 	}
 	f, generation := r.m.found(key), e.object.GetGeneration()
-	return objects.Status{
+	status := objects.Status{
 		Conditions: []metav1.Condition{
 			condition(objects.ConditionAccepted, generation, f.refused, "Accepted", "in force"),
 			condition(objects.ConditionResolvedRefs, generation, f.unresolved, "ResolvedRefs",
@@ -166,6 +166,8 @@ func (r *Report) Status(key objects.Key) objects.Status {
 		},
 		Fields: append(slices.Clip(f.told), f.fields...),
 	}
+	r.m.addSections(e, &status)
+	return status
 }
 
 func condition(typ string, generation int64, problems []Finding, good, message string) metav1.Condition {

@@ -23,6 +23,10 @@ type builder struct {
 	read     []fact
 	// credentials that are needed.
 	credentials []*model.Credential
+	// said is what is found out beside the report, for a status in the form of Gateway API.
+	said sections
+	// unresolved is the first destination of Gateway API that cannot be used.
+	unresolved *Finding
 	// working are, while global namespaces are put into force, the services that they have to do with, by host.
 	working map[string]*model.Service
 }
@@ -59,6 +63,14 @@ func byID(instances []registry.Instance) map[string]*registry.Instance {
 		out[i.ID()] = &i
 	}
 	return out
+}
+
+// part is the part of the mesh that an object makes, nil for none.
+func (b *builder) part(o *objects.Object) any {
+	if r, ok := resolverOf[groupKind{o.Kind.Group, o.Kind.Kind}]; ok {
+		return r.part(b, o)
+	}
+	return nil
 }
 
 func (b *builder) look(kind factKind, a, s, c string) {

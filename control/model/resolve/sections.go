@@ -1,0 +1,224 @@
+package resolve
+
+import (
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"heddle.io/heddle/control/model"
+	"heddle.io/heddle/control/objects"
+)
+
+// sections of a status that Gateway API's kinds have beside the conditions that all have.
+type sections struct {
+	Listeners []gatewayv1.ListenerStatus
+	Parents   []gatewayv1.RouteParentStatus
+	Ancestors []gatewayv1.PolicyAncestorStatus
+	// conflicts of listeners with older Gateways' on the same port, by listener.
+	conflicts map[string]Finding
+}
+
+// addSections completes a status with what only others' objects tell: how many routes each listener has, and conflicts.
+func (m *Model) addSections(e *entry, to *objects.Status) {
+	s := &e.sections
+	to.Listeners, to.Parents, to.Ancestors = slices.Clone(s.Listeners), s.Parents, s.Ancestors
+	if problems := m.found(e.object.Key()).unresolved; e.valid && e.part == nil && makesPart(e.object.Kind) && len(problems) > 0 {
+		// It names nothing that would use it, or that it could use.
+		to.Conditions[0] = condition(objects.ConditionAccepted, e.object.GetGeneration(), problems[:1], "", "")
+	}
+	gateway, ok := e.part.(*model.Gateway)
+	if !ok || len(s.Listeners) == 0 {
+		return // Of what nothing serves, nothing is attached.
+	}
+	for i := range to.Listeners {
+		l := &to.Listeners[i]
+		l.AttachedRoutes = int32(len(m.bound[gateway.ServerName(&gateway.Servers[i])]))
+		conflict, is := s.conflicts[string(l.Name)]
+		if !is {
+			continue
+		}
+		l.Conditions = slices.Clone(l.Conditions)
+		for j := range l.Conditions {
+			c := &l.Conditions[j]
+			switch c.Type {
+			case string(gatewayv1.ListenerConditionAccepted):
+				*c = said(c.ObservedGeneration, c.Type, &conflict, "")
+			case string(gatewayv1.ListenerConditionConflicted):
+				c.Status, c.Reason, c.Message = metav1.ConditionTrue, conflict.Reason, conflict.String()
+			}
+		}
+	}
+}
+
+// makesPart says whether objects of a kind of Gateway API are parts of the mesh once they are accepted. A GatewayClass is none,
+// and is not accepted when it is another controller's.
+func makesPart(k *objects.Kind) bool {
+	return k.Group == objects.GroupGatewayAPI && k != objects.ReferenceGrant
+}
+
+// grant takes note of a ReferenceGrant that is there, or not any more.
+func (m *Model) grant(key objects.Key, o *objects.Object, there bool) {
+	in := m.grants[key.Namespace]
+	if delete(in, key); there {
+		if in == nil {
+			in = map[objects.Key]*gatewayv1.ReferenceGrant{}
+			m.grants[key.Namespace] = in
+		}
+		if g, ok := o.Resource.(*gatewayv1.ReferenceGrant); ok {
+			in[key] = g
+		}
+	}
+	if len(in) == 0 {
+		delete(m.grants, key.Namespace)
+	}
+	m.touch(fact{kind: factGrants, a: key.Namespace})
+}
+
+// setServers takes note of the ports of a gateway that is there, or not any more.
+func (m *Model) setServers(g *model.Gateway, there bool) {
+	for i := range g.Servers {
+		port := g.Servers[i].Port
+		of := m.servers[port]
+		if delete(of, g.FullName()); there {
+			if of == nil {
+				of = map[string]*model.Gateway{}
+				m.servers[port] = of
+			}
+			of[g.FullName()] = g
+		}
+		if len(of) == 0 {
+			delete(m.servers, port)
+		}
+		m.reserved[port] = true
+	}
+}
+
+// settleServers says which listeners an older gateway keeps out: one port speaks one protocol, and one certificate is shown
+// for a host. Which gateways share proxies is told by their selectors alone.
+func (m *Model) settleServers() {
+	concerned := map[string]*model.Gateway{}
+	for port := range m.reserved {
+		maps.Copy(concerned, m.servers[port])
+	}
+	clear(m.reserved)
+	for _, g := range concerned {
+		e := m.entries[g.Source.Key]
+		if g.Group == "" || e == nil || e.part != any(g) {
+			continue
+		}
+		e.said[saidConflict], e.sections.conflicts = nil, nil
+		report := recorder{m, saidConflict}
+		for i := range g.Servers {
+			s := &g.Servers[i]
+			conflict := m.serverConflict(g, s)
+			if conflict == nil {
+				continue
+			}
+			report.missing(g.Source.Key, conflict.Reason, conflict.Path, conflict.Problem, conflict.Remedy)
+			if e.sections.conflicts == nil {
+				e.sections.conflicts = map[string]Finding{}
+			}
+			e.sections.conflicts[s.PortName] = *conflict
+		}
+	}
+}
+
+func (m *Model) serverConflict(g *model.Gateway, s *model.Server) *Finding {
+	older := slices.SortedFunc(maps.Values(m.servers[s.Port]), func(x, y *model.Gateway) int { return m.age(x.Source.Key, y.Source.Key) })
+	for _, o := range older {
+		if o == g {
+			return nil
+		}
+		if !compatible(o.Selector, g.Selector) {
+			continue
+		}
+		for i := range o.Servers {
+			other := &o.Servers[i]
+			switch {
+			case other.Port != s.Port:
+			case !other.Protocol.SharesPort(s.Protocol):
+				return &Finding{
+					Reason: string(gatewayv1.ListenerReasonProtocolConflict), Path: s.Source.Path + ".protocol",
+					Problem: "the port is " + string(other.Protocol) + " in the older " + named(o), Remedy: "use another port",
+				}
+			case s.Protocol == model.ServerTCP || s.Protocol != model.ServerHTTP && sharesHost(s, other):
+				return &Finding{
+					Reason: string(gatewayv1.ListenerReasonHostnameConflict), Path: s.Source.Path + ".hostname",
+					Problem: "the older " + named(o) + " has the same port and host", Remedy: "use another hostname or port",
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func named(g *model.Gateway) string {
+	return strings.TrimSuffix("Gateway "+g.Namespace+"/"+g.Name+" of "+g.Source.Key.Group, " of ")
+}
+
+func sharesHost(a, b *model.Server) bool {
+	return slices.ContainsFunc(a.Hosts, func(x model.ServerHost) bool {
+		return slices.ContainsFunc(b.Hosts, func(y model.ServerHost) bool { return x.Host == y.Host })
+	})
+}
+
+// compatible says whether something can have the labels of both selectors.
+func compatible(a, b map[string]string) bool {
+	for k, v := range a {
+		if other, ok := b[k]; ok && other != v {
+			return false
+		}
+	}
+	return true
+}
+
+// MergeStatus puts a new status in place of an old one. A condition whose status did not change keeps its transition time.
+func MergeStatus(old, fresh objects.Status, now metav1.Time) objects.Status {
+	fresh = fresh.DeepCopy()
+	fresh.Conditions = MergeConditions(old.Conditions, fresh.Conditions, now)
+	for i := range fresh.Listeners {
+		l := &fresh.Listeners[i]
+		of := find(old.Listeners, func(o gatewayv1.ListenerStatus) bool { return o.Name == l.Name })
+		l.Conditions = MergeConditions(of.Conditions, l.Conditions, now)
+	}
+	for i := range fresh.Parents {
+		p := &fresh.Parents[i]
+		of := find(old.Parents, func(o gatewayv1.RouteParentStatus) bool { return reflect.DeepEqual(o.ParentRef, p.ParentRef) })
+		p.Conditions = MergeConditions(of.Conditions, p.Conditions, now)
+	}
+	for i := range fresh.Ancestors {
+		a := &fresh.Ancestors[i]
+		of := find(old.Ancestors, func(o gatewayv1.PolicyAncestorStatus) bool { return reflect.DeepEqual(o.AncestorRef, a.AncestorRef) })
+		a.Conditions = MergeConditions(of.Conditions, a.Conditions, now)
+	}
+	return fresh
+}
+
+func find[T any](all []T, is func(T) bool) T {
+	var none T
+	if i := slices.IndexFunc(all, is); i >= 0 {
+		return all[i]
+	}
+	return none
+}
+
+// Programmed completes the sections of a Gateway's status with the condition that holds for all of it; nil for none.
+func Programmed(to *objects.Status, programmed *metav1.Condition) {
+	if programmed == nil {
+		return
+	}
+	for i := range to.Listeners {
+		l, c := &to.Listeners[i], *programmed
+		for _, other := range l.Conditions {
+			wanted := other.Type == string(gatewayv1.ListenerConditionAccepted) || other.Type == string(gatewayv1.ListenerConditionResolvedRefs)
+			if wanted && other.Status != metav1.ConditionTrue {
+				c.Status, c.Reason, c.Message = metav1.ConditionFalse, string(gatewayv1.ListenerReasonInvalid), other.Message
+			}
+		}
+		l.Conditions = append(slices.Clip(l.Conditions), c)
+	}
+}
