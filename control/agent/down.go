@@ -17,6 +17,7 @@ import (
 	"heddle.io/heddle/control/agent/network"
 	"heddle.io/heddle/control/agent/process"
 	"heddle.io/heddle/control/cluster"
+	"heddle.io/heddle/control/seal"
 )
 
 // Running returns the record of the cluster's agent, or false when none runs.
@@ -61,9 +62,9 @@ const (
 	KeepData
 )
 
-// KeysOfOthers is the file with the keys of Secrets, if it is in the cluster's data and what it encrypts is not: the
-// objects are in a store that outlives the cluster on this machine, and without the keys its Secrets are lost. It is empty
-// otherwise.
+// KeysOfOthers is the file with the keys of Secrets, if it is in the cluster's data and some of what it encrypts is not: the
+// objects are, or were before a cluster of that name was made anew, in a store that outlives the cluster on this machine,
+// and without the keys its Secrets are lost. It is empty otherwise.
 func KeysOfOthers(c cluster.Cluster) string {
 	o, err := c.Options()
 	if err != nil {
@@ -73,8 +74,8 @@ func KeysOfOthers(c cluster.Cluster) string {
 	if _, err := os.Stat(file); err != nil || !strings.HasPrefix(file, c.Data()+"/") {
 		return ""
 	}
-	// A cluster that was given an external store keeps what it had before.
-	if _, err := os.Stat(filepath.Join(c.Data(), "store", "etcd")); err == nil && o.Etcd.Endpoints == "" {
+	// The store of its own goes with it. An external one that the cluster had before, or has now, is said by the keys.
+	if _, err := os.Stat(filepath.Join(c.Data(), "store", "etcd")); err == nil && o.Etcd.Endpoints == "" && !seal.ForOthers(file) {
 		return ""
 	}
 	return file

@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -73,7 +74,7 @@ func (s *session) secretsRotateCommand() *cobra.Command {
 // printSecrets prints the status; the error is silent and says that not all is well.
 func (s *session) printSecrets(status seal.Status, output string) error {
 	var result error
-	if len(status.Unreadable) > 0 || status.Unsealed > 0 {
+	if len(status.Unreadable) > 0 || status.Unsealed > 0 || status.Problem != "" {
 		result = silentError{}
 	}
 	if output != "" {
@@ -92,6 +93,9 @@ func (s *session) printSecrets(status seal.Status, output string) error {
 		if k.Primary {
 			state = "in use"
 		}
+		if len(k.Stores) > 0 {
+			kept += ", for " + strings.Join(k.Stores, ", ")
+		}
 		if k.Problem != "" {
 			state = "cannot be used: " + k.Problem
 		}
@@ -99,6 +103,9 @@ func (s *session) printSecrets(status seal.Status, output string) error {
 	}
 	if err := t.print(s.out); err != nil {
 		return err
+	}
+	if status.Problem != "" {
+		fmt.Fprintf(s.out, "\nWarning: %s.\n", status.Problem)
 	}
 	if status.Command != "" && len(status.Keys) > 0 && status.Keys[len(status.Keys)-1].Command != status.Command {
 		fmt.Fprintf(s.out, "\nNew keys are wrapped by %s: `heddle secrets rotate` makes one.\n", status.Command)

@@ -337,7 +337,8 @@ func (b *bringing) undo(ctx context.Context) {
 	c := b.cluster
 	// A primary that accepted, or may have, knows this cluster by the key that the join left: with it, up can be repeated.
 	joined := b.flags.join != "" && exists(filepath.Join(c.Data(), "federation"))
-	keep := agent.KeepNothing
+	// Keys of a store elsewhere may be there from before, and are not this command's to lose.
+	keep := agent.KeepKeys
 	if !b.fresh || joined {
 		keep = agent.KeepData
 	}

@@ -17,11 +17,16 @@ func (c *Controller) secretsLoop(ctx context.Context) {
 	if sealing == nil {
 		return
 	}
-	if status, err := sealing.SecretsStatus(ctx); err == nil && status.Rotating {
+	goOn := func() {
+		if status, err := sealing.SecretsStatus(ctx); err != nil || !status.Rotating {
+			return
+		}
 		if _, err := sealing.RotateSecrets(ctx, false); err != nil && ctx.Err() == nil {
 			c.log.Warn("an earlier rotation of the keys of Secrets is not at its end", "error", err, "remedy", "heddle secrets rotate")
 		}
 	}
+	goOn()
+	held := false
 	tick := time.NewTicker(keysInterval)
 	defer tick.Stop()
 	for {
@@ -29,6 +34,14 @@ func (c *Controller) secretsLoop(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+		}
+		// A rotation keeps the key of a batch that waits, and ends with it.
+		switch waiting := c.store.Unfinished() > 0; {
+		case waiting:
+			held = true
+		case held:
+			held = false
+			goOn()
 		}
 		known := c.unreadable()
 		if known == 0 {

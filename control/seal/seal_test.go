@@ -369,3 +369,86 @@ func TestKeysChangeWhileTheyAreRead(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// The keys of a store elsewhere are kept for it, whoever uses their file meanwhile, and whoever rotates.
+func TestKeysAreKeptForStoresElsewhere(t *testing.T) {
+	o := inFile(t)
+	if ForOthers(o.File) {
+		t.Error("of a file that is not there")
+	}
+	first := ring(t, o)
+	if err := first.Add(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if ForOthers(o.File) {
+		t.Error("of the cluster's own")
+	}
+	// Two stores elsewhere, the second of which goes on with the key of the first.
+	if err := first.Claim("etcd a/clusters/c"); err != nil {
+		t.Fatal(err)
+	}
+	box := sealed(t, first)
+	second := ring(t, o)
+	if err := second.Claim("etcd b/clusters/c"); err != nil || !ForOthers(o.File) {
+		t.Fatal(err)
+	}
+	for _, r := range []*Ring{second, ring(t, o)} {
+		if err := errors.Join(r.Add(t.Context()), r.Retain()); err != nil || r.Several() || r.Status().Rotating {
+			t.Errorf("%+v %v", r.Status(), err)
+		}
+		opens(t, ring(t, o), box)
+	}
+	back := ring(t, o)
+	if err := back.Claim("etcd a/clusters/c"); err != nil || !back.Several() {
+		t.Errorf("%+v %v", back.Status(), err)
+	}
+	opens(t, back, box)
+	if err := back.Retain(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := back.Open(box, place); !errors.Is(err, ErrClosed) {
+		t.Errorf("%v", err)
+	}
+	if err := os.WriteFile(o.File, []byte("{"), 0o600); err != nil || !ForOthers(o.File) {
+		t.Errorf("a damaged file may hold such keys: %v", err)
+	}
+}
+
+// Who has the keys does not lose them with the file, and writes it again with the next change.
+func TestKeysOutliveTheirFile(t *testing.T) {
+	o := inFile(t)
+	r := ring(t, o)
+	if err := r.Add(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	box := sealed(t, r)
+	older, err := os.ReadFile(o.File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Add(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	newer := sealed(t, r)
+	for name, lose := range map[string]func() error{
+		"removed": func() error { return os.Remove(o.File) }, "an older copy": func() error { return os.WriteFile(o.File, older, 0o600) },
+	} {
+		if err := lose(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.Reload(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if missing := r.Status().Problem != ""; missing != (name == "removed") {
+			t.Errorf("%s: %+v", name, r.Status())
+		}
+		opens(t, r, box)
+		opens(t, r, newer)
+		if err := r.Retain(r.Status().Keys[0].ID, r.Status().Keys[1].ID); err != nil {
+			t.Fatal(err)
+		}
+		again := ring(t, o)
+		opens(t, again, box)
+		opens(t, again, newer)
+	}
+}

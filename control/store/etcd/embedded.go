@@ -93,6 +93,9 @@ func (s *Store) opened(ctx context.Context, defragment func(ctx context.Context,
 	if err := s.checkFormat(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
+	if err := s.claimKeys(ctx); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
 	if err := s.firstKey(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}

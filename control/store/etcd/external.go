@@ -67,7 +67,7 @@ func OpenExternal(ctx context.Context, keys *seal.Ring, external External) (*Sto
 	}
 	prefix := "/clusters/" + external.Cluster
 	client.KV, client.Watcher = namespace.NewKV(client.KV, prefix), namespace.NewWatcher(client.Watcher, prefix)
-	s := &Store{client: client, keys: keys, endpoints: external.Endpoints, limit: requestLimit}
+	s := &Store{client: client, keys: keys, endpoints: external.Endpoints, limit: requestLimit, prefix: prefix}
 	started, cancel := context.WithTimeout(ctx, dialLimit)
 	defer cancel()
 	opened, err := s.opened(started, func(ctx context.Context, endpoint string) error {
