@@ -354,6 +354,28 @@ func (c *Controller) absorb() {
 	c.model.Update(change)
 }
 
+// absorbed is what of the objects is new in a mesh.
+type absorbed struct {
+	// revised and taken are as those of [Controller], revision is how many changes the mesh has.
+	revised  map[objects.Key]objects.Version
+	taken    map[objects.Key]*objects.Object
+	revision int64
+}
+
+// wants makes the last change of the model before it is put into force, and says what is new since the mesh before. An
+// admission may absorb objects at any time: those that the mesh has are all said to be new with it, so that none goes to the
+// proxies unstaged, or into force unsaid.
+func (c *Controller) wants(change resolve.Change) (*model.Mesh, absorbed) {
+	c.absorbing.Lock()
+	defer c.absorbing.Unlock()
+	mesh := c.model.Update(change)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	news := absorbed{revised: c.revised, taken: c.taken, revision: c.absorbed}
+	c.revised, c.taken = map[objects.Key]objects.Version{}, map[objects.Key]*objects.Object{}
+	return mesh, news
+}
+
 // update brings the model up to date with objects, replicas and other clusters, and puts it into force. Only the loop may
 // call it.
 func (c *Controller) update(replicas []registry.Change) {
@@ -367,8 +389,6 @@ func (c *Controller) update(replicas []registry.Change) {
 		}
 	}
 	c.mu.Lock()
-	revised, taken, revision := c.revised, c.taken, c.absorbed
-	c.revised, c.taken = map[objects.Key]objects.Version{}, map[objects.Key]*objects.Object{}
 	var all []*objects.Object
 	remesh := c.remesh
 	if c.remesh = false; remesh {
@@ -382,13 +402,14 @@ func (c *Controller) update(replicas []registry.Change) {
 	change.Peers, change.Issuers = &peers, &issuers
 	c.model.Update(change)
 	addresses, problem := c.assign(c.model.GlobalHosts())
-	before, mesh := c.wanted, c.model.Update(resolve.Change{Addresses: addresses})
+	before := c.wanted
+	mesh, absorbed := c.wants(resolve.Change{Addresses: addresses})
 	c.wanted = mesh
-	c.stage(mesh, taken)
-	c.push(push.Update{Revision: revision, Revised: revised})
+	c.stage(mesh, absorbed.taken)
+	c.push(push.Update{Revision: absorbed.revision, Revised: absorbed.revised})
 	c.step()
 	c.mu.Lock()
-	c.updated, c.problem, c.issuers = revision, problem, issuers
+	c.updated, c.problem, c.issuers = absorbed.revision, problem, issuers
 	if before == nil || len(mesh.Globals)+len(before.Globals) > 0 {
 		c.exports = resolve.Exports(mesh)
 	}

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"net/netip"
 	"strings"
 )
@@ -55,6 +56,11 @@ type Service struct {
 	// External is set for a service outside of the mesh; it has no namespace then.
 	External *External `json:"external,omitempty"`
 	Source   Source    `json:"source"`
+}
+
+// CompareServices is the order of [Mesh.Services].
+func CompareServices(a, b *Service) int {
+	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Host, b.Host))
 }
 
 // ServicePort is one port of a service.

@@ -49,7 +49,7 @@ func (b *builder) acrossClusters(o *objects.Object, d *model.DestinationPolicy) 
 	for host := range b.m.remotes {
 		all = append(all, b.m.services[host])
 	}
-	slices.SortFunc(all, compareServices)
+	slices.SortFunc(all, model.CompareServices)
 	for _, s := range all {
 		if _, covered := s.Matches(d.Host); covered {
 			b.report.note(o.Key(), "spec.trafficPolicy.tls", fmt.Sprintf("with mode %s, %s is not reached in other clusters: "+

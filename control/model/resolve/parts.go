@@ -117,7 +117,7 @@ func (m *Model) assemble(settings model.Settings) {
 	mesh := m.meshWith(settings)
 	c := &m.changed
 	mesh.Globals = m.global.models
-	mesh.Services = c.services.apply(mesh.Services, compareServices)
+	mesh.Services = c.services.apply(mesh.Services, model.CompareServices)
 	mesh.Replicas = c.replicas.apply(mesh.Replicas, func(x, y *model.Replica) int {
 		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
 	})
@@ -134,10 +134,6 @@ func (m *Model) assemble(settings model.Settings) {
 		mesh.Credentials = m.credentials(mesh.Credentials)
 	}
 	m.mesh = mesh
-}
-
-func compareServices(x, y *model.Service) int {
-	return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name), cmp.Compare(x.Host, y.Host))
 }
 
 // credentials are those that gateways need, sorted; one that verifies clients serves those that do not as well.
