@@ -73,6 +73,9 @@ type Agent struct {
 	shutdown    chan struct{}
 	once        sync.Once
 
+	// wishes are what is to run, as far as it is known; before mu.
+	wishes wishes
+
 	// dnsWriting guards dnsWritten, the table that is in force.
 	dnsWriting sync.Mutex
 	dnsWritten dns.Table
@@ -124,6 +127,7 @@ func Run(ctx context.Context, config Config) error {
 		a.deploy(ctx, key, specs)
 	}
 	parts.Go(func() { a.followWorkloads(ctx) })
+	parts.Go(func() { a.followNamespaces(ctx) })
 	parts.Go(func() { a.followNames(ctx) })
 	if a.options.Isolated {
 		parts.Go(func() { a.keepWAN(ctx) })

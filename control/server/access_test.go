@@ -287,7 +287,7 @@ func TestWhatAnEditorMayStart(t *testing.T) {
 	c := w.as(t, bob, "")
 	plain := strings.Replace(rooted, ", user: root", "", 1)
 	for content, parts := range map[string][]string{
-		rooted: {"spec.user", `"root"`, LabelPrivileged},
+		rooted: {"spec.user", `"root"`, access.LabelPrivileged},
 		strings.Replace(rooted, "user: root", `user: "0"`, 1):                                                      {"spec.user"},
 		strings.Replace(rooted, "user: root", `user: "60001"`, 1):                                                  {"spec.user"},
 		strings.Replace(plain, "name: cart,", "name: cart, annotations: { heddle.io/proxy-path: /tmp/proxy },", 1): {"metadata.annotations[heddle.io/proxy-path]"},
@@ -323,14 +323,14 @@ func TestWhatAnEditorMayStart(t *testing.T) {
 	capable := strings.Replace(plain, "[cart]", "[cart], capabilities: [NET_RAW]", 1)
 	for content, path := range map[string]string{rooted: "spec.user", strings.Replace(rooted, "root", "nobody", 1): "spec.user", capable: "spec.capabilities"} {
 		_, err = apply(t, w.client, content, false)
-		wants(t, content, err, http.StatusUnprocessableEntity, path, "does not allow it", LabelPrivileged)
+		wants(t, content, err, http.StatusUnprocessableEntity, path, "does not allow it", access.LabelPrivileged)
 	}
 	if _, err := apply(t, w.client, rooted+"---\n"+allowing, false); err != nil {
 		t.Fatal(err)
 	}
 	forbidding := strings.Replace(allowing, "true", "false", 1)
 	_, err = apply(t, w.client, forbidding, false)
-	wants(t, "a namespace that ceases to allow it", err, http.StatusUnprocessableEntity, LabelPrivileged, "shop/cart needs it")
+	wants(t, "a namespace that ceases to allow it", err, http.StatusUnprocessableEntity, access.LabelPrivileged, "shop/cart needs it")
 	wants(t, "a namespace that goes", w.client.Delete(context.Background(), objects.Namespace, "", "shop"), http.StatusUnprocessableEntity, "shop/cart needs it")
 	if _, err := apply(t, c, strings.Replace(rooted, "[cart]", "[sh]", 1), false); err != nil {
 		t.Errorf("in a privileged namespace: %v", err)
@@ -345,7 +345,7 @@ func TestWhatAnEditorMayStart(t *testing.T) {
 	}
 	for _, where := range []string{"labels", "annotations"} {
 		_, err = apply(t, c, "apiVersion: v1\nkind: Namespace\nmetadata: { name: own, "+where+": { heddle.io/privileged: \"true\" } }\n", false)
-		wants(t, where, err, http.StatusForbidden, LabelPrivileged, "admin in all namespaces")
+		wants(t, where, err, http.StatusForbidden, access.LabelPrivileged, "admin in all namespaces")
 	}
 	wants(t, "access", c.Delete(context.Background(), objects.AccessBinding, "", "bob"), http.StatusForbidden, "admin")
 	// What is in no namespace is in none whatever is written into it.
