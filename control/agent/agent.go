@@ -84,8 +84,10 @@ type Agent struct {
 	deployments map[string]*deployment
 	// knowsWorkloads is set once the workloads were told, by the controller or by what the agent before kept.
 	knowsWorkloads bool
-	names          client.Names
-	ways           waysIn
+	// placed is closed, and another takes its place, when a workload was told or its replicas were placed.
+	placed chan struct{}
+	names  client.Names
+	ways   waysIn
 }
 
 // Run runs the agent until ctx ends, which leaves everything else running, or until it is told to shut down, which
@@ -94,7 +96,7 @@ func Run(ctx context.Context, config Config) error {
 	a := &Agent{
 		config: config, log: config.Log, client: client.New(config.Cluster.APISocket()),
 		starts: make(chan struct{}, maxStarts), kick: make(chan struct{}, 1), rekick: make(chan struct{}, 1),
-		shutdown: make(chan struct{}), deployments: map[string]*deployment{},
+		shutdown: make(chan struct{}), deployments: map[string]*deployment{}, placed: make(chan struct{}),
 	}
 	a.controller, a.dns = a.newService("controller", config.Controller), a.newService("dns", config.DNS)
 	var err error
@@ -254,16 +256,24 @@ func (a *Agent) all() []*replica {
 }
 
 // complete says whether all() is everything that there is to run. Before, a report would take endpoints away that an
-// agent before this one reported rightly.
-func (a *Agent) complete() bool {
+// agent before this one reported rightly. The channel is closed when that may be otherwise.
+func (a *Agent) complete() (bool, <-chan struct{}) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, d := range a.deployments {
 		if !d.isPlaced() {
-			return false
+			return false, a.placed
 		}
 	}
-	return a.knowsWorkloads
+	return a.knowsWorkloads, a.placed
+}
+
+// place tells who waits for [Agent.complete] to look again.
+func (a *Agent) place() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	close(a.placed)
+	a.placed = make(chan struct{})
 }
 
 // find returns one replica, or nil.

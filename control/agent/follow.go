@@ -138,6 +138,7 @@ func (a *Agent) wish(ctx context.Context, change func(*wishes)) {
 	a.mu.Lock()
 	a.knowsWorkloads = true
 	a.mu.Unlock()
+	a.place()
 	a.sweep(wanted)
 }
 
@@ -308,7 +309,7 @@ var errIncomplete = errors.New("not all workloads are known yet")
 func (a *Agent) reportNow(ctx context.Context) error {
 	a.reporting.Lock()
 	defer a.reporting.Unlock()
-	if !a.complete() {
+	if complete, _ := a.complete(); !complete {
 		return errIncomplete
 	}
 	host, err := os.Hostname()

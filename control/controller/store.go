@@ -75,7 +75,7 @@ func (c *Controller) problems() string {
 	}
 	for _, r := range c.store.Reports() {
 		if r.Waits != "" {
-			all = append(all, fmt.Sprintf("interrupted batch %s waits: %s", r.ID, r.Waits))
+			all = append(all, fmt.Sprintf("interrupted batch %s waits: %s; if the key is lost for good, `heddle secrets discard %[1]s` gives the batch up", r.ID, r.Waits))
 			continue
 		}
 		for i, left := range r.Left {

@@ -28,8 +28,8 @@ func TestRecordsUnderALostKey(t *testing.T) {
 	}
 	// As a controller that starts now.
 	s.keys = openKeys(t, dir)
-	if err := s.firstKey(ctx); err != nil || !s.keys.Empty() {
-		t.Errorf("a lost key was replaced: %v", err)
+	if first, err := s.wantsFirstKey(ctx); err != nil || first {
+		t.Errorf("a lost key would be replaced: %v", err)
 	}
 	read, closed, err := r.All(ctx)
 	if err != nil || len(read) != 1 || !bytes.Equal(read["plain"], large) || len(closed) != 1 || !errors.Is(closed["sealed"], seal.ErrClosed) {

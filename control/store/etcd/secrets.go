@@ -33,11 +33,11 @@ func (s *Store) claimKeys(ctx context.Context) error {
 	return s.keys.Claim(fmt.Sprintf("etcd %x%s", got.Header.ClusterId, s.prefix))
 }
 
-// firstKey makes the first key, unless the store holds what is sealed, Secrets or records: its key must have been lost, and
-// is not to be replaced without a word.
-func (s *Store) firstKey(ctx context.Context) error {
+// wantsFirstKey says that a first key is to be made: there is none, and the store holds nothing that is sealed, Secrets or
+// records. Otherwise its key must have been lost, and is not to be replaced without a word.
+func (s *Store) wantsFirstKey(ctx context.Context) (bool, error) {
 	if !s.keys.Empty() {
-		return nil
+		return false, nil
 	}
 	lost := false
 	if err := s.eachSecret(ctx, func(kv *mvccpb.KeyValue) error {
@@ -46,12 +46,10 @@ func (s *Store) firstKey(ctx context.Context) error {
 		lost = lost || sealed
 		return nil
 	}); err != nil || lost {
-		return err
+		return false, err
 	}
-	if ids, err := (records{s}).keys(ctx); err != nil || len(ids) > 0 {
-		return err
-	}
-	return s.keys.Add(ctx)
+	ids, err := records{s}.keys(ctx)
+	return len(ids) == 0, err
 }
 
 // eachSecret reads all Secrets as they are stored.
