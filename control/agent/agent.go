@@ -99,6 +99,9 @@ func Run(ctx context.Context, config Config) error {
 		shutdown: make(chan struct{}), deployments: map[string]*deployment{}, placed: make(chan struct{}),
 	}
 	a.controller, a.dns = a.newService("controller", config.Controller), a.newService("dns", config.DNS)
+	var keys keyMemory
+	defer keys.close()
+	a.controller.environment, a.controller.adopted = keys.environment, keys.take
 	var err error
 	if a.options, err = config.Cluster.Options(); err != nil {
 		return err

@@ -118,6 +118,9 @@ func (s *session) printSecrets(status seal.Status, output string) error {
 		if len(k.Stores) > 0 {
 			kept += ", for " + strings.Join(k.Stores, ", ")
 		}
+		if k.Kept != "" {
+			state += ", from memory until the cluster's agent is started again: " + k.Kept
+		}
 		if k.Problem != "" {
 			state = "cannot be used: " + k.Problem
 		}

@@ -39,6 +39,7 @@ import (
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/push"
 	"heddle.io/heddle/control/registry"
+	"heddle.io/heddle/control/seal"
 	"heddle.io/heddle/control/server"
 	"heddle.io/heddle/control/server/client"
 	"heddle.io/heddle/control/store"
@@ -54,6 +55,8 @@ type Config struct {
 	// Owner, when not zero, is the user who may use the API besides root.
 	Owner int
 	Log   *slog.Logger
+	// KeyMemory keeps the keys of Secrets for the next controller, see [seal.Memory]; nil for none.
+	KeyMemory *os.File
 	// Listen opens the port for other controllers; nil means port 15012 of the bridge's address.
 	Listen func() (net.Listener, error)
 }
@@ -68,7 +71,9 @@ type Controller struct {
 	log                 *slog.Logger
 	store               *cache.Cache
 	// sealing is the store, if it encrypts Secrets by itself.
-	sealing   store.Sealing
+	sealing store.Sealing
+	// keys are those of Secrets.
+	keys      *seal.Ring
 	authority *ca.Authority
 	instances *registry.Instances
 	// globals are the virtual addresses of imported and external services.

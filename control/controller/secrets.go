@@ -2,9 +2,11 @@ package controller
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/seal"
 )
 
 // keysInterval is how often keys are read again while there are Secrets that cannot be decrypted.
@@ -44,7 +46,7 @@ func (c *Controller) secretsLoop(ctx context.Context) {
 			goOn()
 		}
 		known := c.unreadable()
-		if known == 0 {
+		if known == 0 && !slices.ContainsFunc(c.keys.Status().Keys, func(k seal.KeyStatus) bool { return k.Kept != "" }) {
 			continue
 		}
 		if _, err := sealing.ReloadKeys(ctx); err != nil {
@@ -52,6 +54,9 @@ func (c *Controller) secretsLoop(ctx context.Context) {
 			continue
 		}
 		// What can be read counts, whoever found the keys.
+		if known == 0 {
+			continue
+		}
 		if status, err := sealing.SecretsStatus(ctx); err == nil && len(status.Unreadable) < known {
 			c.store.Reread(objects.Secret)
 		}

@@ -452,3 +452,73 @@ func TestKeysOutliveTheirFile(t *testing.T) {
 		opens(t, again, newer)
 	}
 }
+
+// Who is started again has the keys that the process before could use, from memory that outlives it, and says so until file and
+// command give them again.
+func TestKeysOutliveTheirProcess(t *testing.T) {
+	o := inFile(t)
+	o.Command = kms(t, reverse)
+	var err error
+	if o.Memory, err = Memory(); err != nil {
+		t.Fatal(err)
+	}
+	defer o.Memory.Close()
+	r := ring(t, o)
+	if err := r.Add(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	box := sealed(t, r)
+	away := o.Command + ".away"
+	for name, c := range map[string]struct{ lose, back func() error }{
+		"the service is away": {func() error { return os.WriteFile(away, nil, 0o600) }, func() error { return os.Remove(away) }},
+		"the file is lost":    {func() error { return os.Rename(o.File, o.File+".away") }, func() error { return os.Rename(o.File+".away", o.File) }},
+	} {
+		if err := c.lose(); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			next := ring(t, o)
+			opens(t, next, box)
+			if status := next.Status(); len(status.Keys) != 1 || status.Keys[0].Kept == "" || status.Keys[0].Problem != "" {
+				t.Errorf("%s: %+v", name, status)
+			}
+			opens(t, next, sealed(t, next))
+			r = next
+		}
+		if _, err := r.Reload(t.Context()); err != nil || r.Status().Keys[0].Kept == "" {
+			t.Errorf("%s: %v %+v", name, err, r.Status())
+		}
+		if err := c.back(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.Reload(t.Context()); err != nil || r.Status().Keys[0].Kept != "" {
+			t.Errorf("%s: %v %+v", name, err, r.Status())
+		}
+	}
+	// What was forgotten stays so, and the memory is found by the process that has it and taken for nothing else.
+	if err := errors.Join(r.Add(t.Context()), r.Retain()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ring(t, o).Open(box, place); !errors.Is(err, ErrClosed) {
+		t.Errorf("%v", err)
+	}
+	found := FindMemory(os.Getpid())
+	if found == nil {
+		t.Fatal("not found")
+	}
+	defer found.Close()
+	if _, err := OpenMemory(o.File); err == nil {
+		t.Error("a file is taken for memory")
+	}
+	o.Memory = found
+	if err := os.Remove(o.File); err != nil {
+		t.Fatal(err)
+	}
+	opens(t, ring(t, o), sealed(t, r))
+	if err := found.Truncate(7); err != nil {
+		t.Fatal(err)
+	}
+	if torn := ring(t, o); !torn.Empty() {
+		t.Errorf("%+v", torn.Status())
+	}
+}

@@ -37,6 +37,8 @@ type KeyStatus struct {
 	Secrets int `json:"secrets"`
 	// Stores are those outside of the cluster's data that it is kept for.
 	Stores []string `json:"stores,omitempty"`
+	// Kept is why the key is the one that is kept in memory: the next start of the machine has it no more.
+	Kept string `json:"kept,omitempty"`
 	// Problem is why it cannot be used.
 	Problem string `json:"problem,omitempty"`
 }
@@ -57,6 +59,9 @@ func (r *Ring) Status() Status {
 	}
 	for _, k := range r.keys.Keys {
 		key := KeyStatus{ID: k.ID, Created: k.Created, Primary: k.ID == r.keys.Primary, Command: k.Command, Stores: slices.Clone(k.Stores)}
+		if why := r.open[k.ID].kept; why != nil {
+			key.Kept = why.Error()
+		}
 		if why := r.shut[k.ID]; why != nil {
 			key.Problem = why.Error()
 		}
