@@ -159,6 +159,9 @@ func Run(ctx context.Context, config Config) error {
 	return nil
 }
 
+// lockPatience is how long the files of an agent that was killed may stay open: until its last child has become its program.
+const lockPatience = 5 * time.Second
+
 // claim makes this process the cluster's only agent.
 func (a *Agent) claim() (func(), error) {
 	run := a.config.Cluster.Run()
@@ -171,7 +174,8 @@ func (a *Agent) claim() (func(), error) {
 			return nil, fmt.Errorf("open runtime directory: %w", err)
 		}
 	}
-	held, err := lock.Take(filepath.Join(run, "agent", "lock"))
+	// An agent that was killed while it started something leaves a child that is not that program yet, and has the agent's files.
+	held, err := lock.Wait(filepath.Join(run, "agent", "lock"), lockPatience)
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
@@ -38,7 +39,11 @@ var asVersion = []byte("as:")
 func stored(kv *mvccpb.KeyValue) (record []byte, v objects.Version) {
 	if rest, again := bytes.CutPrefix(kv.Value, asVersion); again {
 		if as, record, ok := bytes.Cut(rest, []byte(":")); ok {
-			return record, objects.Version(as)
+			// Whoever else may write to the store does not choose what versions look like.
+			if n, err := strconv.ParseInt(string(as), 10, 64); err == nil && n > 0 && n < kv.ModRevision {
+				return record, version(n)
+			}
+			return record, version(kv.ModRevision)
 		}
 	}
 	return kv.Value, version(kv.ModRevision)

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"testing"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"heddle.io/heddle/control/objects"
@@ -434,6 +435,19 @@ func TestRotationChangesNoVersion(t *testing.T) {
 		if _, err := s.Write(ctx, change(name)); !errors.Is(err, store.ErrConflict) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// What stands before a record is a version of this store that is older than the record, or nothing.
+func TestVersionsBeforeRecordsAreNotBelieved(t *testing.T) {
+	for as, want := range map[string]objects.Version{"5": "5", "05": "5", "": "9", "0": "9", "-1": "9", "9": "9", "10": "9", "absent": "9", "99999999999999999999": "9"} {
+		record, got := stored(&mvccpb.KeyValue{ModRevision: 9, Value: []byte("as:" + as + ":sealed:k:box")})
+		if got != want || string(record) != "sealed:k:box" {
+			t.Errorf("%q: version %q of %q", as, got, record)
+		}
+	}
+	if record, got := stored(&mvccpb.KeyValue{ModRevision: 9, Value: []byte("as:5")}); got != "9" || string(record) != "as:5" {
+		t.Errorf("version %q of %q", got, record)
 	}
 }
 
