@@ -111,6 +111,9 @@ func Run(ctx context.Context, config Config) error {
 		return err
 	}
 	defer unlock()
+	if err := config.Cluster.KeepRunning(a.options); err != nil {
+		return err
+	}
 	if err := a.prepare(); err != nil {
 		return err
 	}
