@@ -29,6 +29,31 @@ func Running(c cluster.Cluster) (process.Record, bool) {
 	return record, record.Alive()
 }
 
+// dying is how long an agent that was killed may take to be gone: its memory is given back first.
+const dying = 2 * time.Second
+
+// Serving is [Running], but for an agent that is about to be gone: one that takes no orders has a moment to end.
+func Serving(ctx context.Context, c cluster.Cluster) (process.Record, bool) {
+	record, alive := Running(c)
+	if !alive {
+		return record, false
+	}
+	if connection, err := (&net.Dialer{}).DialContext(ctx, "unix", c.AgentSocket()); err == nil {
+		// Only whether it is taken counts.
+		_ = connection.Close()
+		return record, true
+	}
+	if agent := process.Adopt(record); agent != nil {
+		ctx, cancel := context.WithTimeout(ctx, dying)
+		defer cancel()
+		select {
+		case <-agent.Done():
+		case <-ctx.Done():
+		}
+	}
+	return Running(c)
+}
+
 // Began says whether an agent has started anything of the cluster's since the cluster was last removed.
 func Began(c cluster.Cluster) bool {
 	for _, path := range append([]string{c.AgentSocket()}, recordsOfServices(c)...) {

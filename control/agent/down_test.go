@@ -114,3 +114,32 @@ func TestKeysOfAStoreElsewhereStay(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// An agent that takes no orders because it is ending is none that runs; one that goes on is.
+func TestAgentThatIsEnding(t *testing.T) {
+	c := cluster.Cluster{Name: "ending", RunRoot: t.TempDir(), DataRoot: t.TempDir()}
+	if err := os.MkdirAll(filepath.Join(c.Run(), "agent"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, running := Serving(t.Context(), c); running {
+		t.Error("one that there is not")
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for command, goesOn := range map[string]bool{"0.1": false, "1000": true} {
+		p, err := process.Start(process.Spec{Command: []string{"/bin/sleep", command}, Env: os.Environ()}, filepath.Join(c.Run(), "launch.json"), filepath.Join(c.Run(), "log"), []string{self, "launch"}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := process.WriteRecord(recordPath(c), p.Record); err != nil {
+			t.Fatal(err)
+		}
+		if _, running := Serving(t.Context(), c); running != goesOn {
+			t.Errorf("sleep %s: running %v", command, running)
+		}
+		p.Record.Kill(0)
+		<-p.Done()
+	}
+}

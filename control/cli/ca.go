@@ -80,8 +80,7 @@ func (s *session) printAuthority(a client.AuthorityStatus) error {
 // followRoot waits until a change is complete, for a while.
 func (s *session) followRoot(ctx context.Context, c *client.Client, status client.AuthorityStatus, patience time.Duration) error {
 	if status.Change == nil || patience == 0 {
-		s.printAuthority(status)
-		return nil
+		return s.printAuthority(status)
 	}
 	id := status.Change.ID
 	p := newProgress(s.out)

@@ -106,7 +106,7 @@ func (s *session) up(ctx context.Context, c cluster.Cluster, o upOptions, bin, s
 	}
 	defer held.Close()
 	b := &bringing{session: s, cluster: c, flags: o, bin: bin, self: self}
-	if record, running := agent.Running(c); running {
+	if record, running := agent.Serving(ctx, c); running {
 		b.agent = record.PID
 	}
 	if err := b.decide(ctx); err != nil {
