@@ -78,6 +78,9 @@ func (s *session) checkCluster(ctx context.Context, name string) []finding {
 		}
 		return out
 	}
+	if status.Problem != "" {
+		out = append(out, said("controller", "state", errors.New(status.Problem), "", "see `heddle logs --controller`"))
+	}
 	var running agent.Status
 	err = c.Do(ctx, http.MethodGet, "/heddle/v1/agent/status", nil, &running)
 	add("agent", "answers", err, fmt.Sprintf("pid %d, %d replicas", running.PID, len(running.Replicas)), "`sudo heddle up` starts it again")
