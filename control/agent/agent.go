@@ -73,6 +73,9 @@ type Agent struct {
 	shutdown    chan struct{}
 	once        sync.Once
 
+	// wishes are what is to run, as far as it is known; before mu.
+	wishes wishes
+
 	// dnsWriting guards dnsWritten, the table that is in force.
 	dnsWriting sync.Mutex
 	dnsWritten dns.Table
@@ -81,8 +84,10 @@ type Agent struct {
 	deployments map[string]*deployment
 	// knowsWorkloads is set once the workloads were told, by the controller or by what the agent before kept.
 	knowsWorkloads bool
-	names          client.Names
-	ways           waysIn
+	// placed is closed, and another takes its place, when a workload was told or its replicas were placed.
+	placed chan struct{}
+	names  client.Names
+	ways   waysIn
 }
 
 // Run runs the agent until ctx ends, which leaves everything else running, or until it is told to shut down, which
@@ -91,9 +96,12 @@ func Run(ctx context.Context, config Config) error {
 	a := &Agent{
 		config: config, log: config.Log, client: client.New(config.Cluster.APISocket()),
 		starts: make(chan struct{}, maxStarts), kick: make(chan struct{}, 1), rekick: make(chan struct{}, 1),
-		shutdown: make(chan struct{}), deployments: map[string]*deployment{},
+		shutdown: make(chan struct{}), deployments: map[string]*deployment{}, placed: make(chan struct{}),
 	}
 	a.controller, a.dns = a.newService("controller", config.Controller), a.newService("dns", config.DNS)
+	var keys keyMemory
+	defer keys.close()
+	a.controller.environment, a.controller.adopted = keys.environment, keys.take
 	var err error
 	if a.options, err = config.Cluster.Options(); err != nil {
 		return err
@@ -103,6 +111,9 @@ func Run(ctx context.Context, config Config) error {
 		return err
 	}
 	defer unlock()
+	if err := config.Cluster.KeepRunning(a.options); err != nil {
+		return err
+	}
 	if err := a.prepare(); err != nil {
 		return err
 	}
@@ -124,6 +135,7 @@ func Run(ctx context.Context, config Config) error {
 		a.deploy(ctx, key, specs)
 	}
 	parts.Go(func() { a.followWorkloads(ctx) })
+	parts.Go(func() { a.followNamespaces(ctx) })
 	parts.Go(func() { a.followNames(ctx) })
 	if a.options.Isolated {
 		parts.Go(func() { a.keepWAN(ctx) })
@@ -151,6 +163,9 @@ func Run(ctx context.Context, config Config) error {
 	return nil
 }
 
+// lockPatience is how long the files of an agent that was killed may stay open: until its last child has become its program.
+const lockPatience = 5 * time.Second
+
 // claim makes this process the cluster's only agent.
 func (a *Agent) claim() (func(), error) {
 	run := a.config.Cluster.Run()
@@ -163,7 +178,8 @@ func (a *Agent) claim() (func(), error) {
 			return nil, fmt.Errorf("open runtime directory: %w", err)
 		}
 	}
-	held, err := lock.Take(filepath.Join(run, "agent", "lock"))
+	// An agent that was killed while it started something leaves a child that is not that program yet, and has the agent's files.
+	held, err := lock.Wait(filepath.Join(run, "agent", "lock"), lockPatience)
 	if err != nil {
 		return nil, err
 	}
@@ -251,16 +267,24 @@ func (a *Agent) all() []*replica {
 }
 
 // complete says whether all() is everything that there is to run. Before, a report would take endpoints away that an
-// agent before this one reported rightly.
-func (a *Agent) complete() bool {
+// agent before this one reported rightly. The channel is closed when that may be otherwise.
+func (a *Agent) complete() (bool, <-chan struct{}) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, d := range a.deployments {
 		if !d.isPlaced() {
-			return false
+			return false, a.placed
 		}
 	}
-	return a.knowsWorkloads
+	return a.knowsWorkloads, a.placed
+}
+
+// place tells who waits for [Agent.complete] to look again.
+func (a *Agent) place() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	close(a.placed)
+	a.placed = make(chan struct{})
 }
 
 // find returns one replica, or nil.

@@ -141,6 +141,7 @@ func (d *deployment) reconcile(ctx context.Context) {
 	}
 	d.placed = true
 	d.mu.Unlock()
+	d.agent.place()
 	var stops sync.WaitGroup
 	for _, r := range surplus {
 		stops.Go(func() { d.remove(ctx, r) })

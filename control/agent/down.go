@@ -17,6 +17,7 @@ import (
 	"heddle.io/heddle/control/agent/network"
 	"heddle.io/heddle/control/agent/process"
 	"heddle.io/heddle/control/cluster"
+	"heddle.io/heddle/control/seal"
 )
 
 // Running returns the record of the cluster's agent, or false when none runs.
@@ -26,6 +27,31 @@ func Running(c cluster.Cluster) (process.Record, bool) {
 		return process.Record{}, false
 	}
 	return record, record.Alive()
+}
+
+// dying is how long an agent that was killed may take to be gone: its memory is given back first.
+const dying = 2 * time.Second
+
+// Serving is [Running], but for an agent that is about to be gone: one that takes no orders has a moment to end.
+func Serving(ctx context.Context, c cluster.Cluster) (process.Record, bool) {
+	record, alive := Running(c)
+	if !alive {
+		return record, false
+	}
+	if connection, err := (&net.Dialer{}).DialContext(ctx, "unix", c.AgentSocket()); err == nil {
+		// Only whether it is taken counts.
+		_ = connection.Close()
+		return record, true
+	}
+	if agent := process.Adopt(record); agent != nil {
+		ctx, cancel := context.WithTimeout(ctx, dying)
+		defer cancel()
+		select {
+		case <-agent.Done():
+		case <-ctx.Done():
+		}
+	}
+	return Running(c)
 }
 
 // Began says whether an agent has started anything of the cluster's since the cluster was last removed.
@@ -61,9 +87,9 @@ const (
 	KeepData
 )
 
-// KeysOfOthers is the file with the keys of Secrets, if it is in the cluster's data and what it encrypts is not: the
-// objects are in a store that outlives the cluster on this machine, and without the keys its Secrets are lost. It is empty
-// otherwise.
+// KeysOfOthers is the file with the keys of Secrets, if it is in the cluster's data and some of what it encrypts is not: the
+// objects are, or were before a cluster of that name was made anew, in a store that outlives the cluster on this machine,
+// and without the keys its Secrets are lost. It is empty otherwise.
 func KeysOfOthers(c cluster.Cluster) string {
 	o, err := c.Options()
 	if err != nil {
@@ -73,8 +99,8 @@ func KeysOfOthers(c cluster.Cluster) string {
 	if _, err := os.Stat(file); err != nil || !strings.HasPrefix(file, c.Data()+"/") {
 		return ""
 	}
-	// A cluster that was given an external store keeps what it had before.
-	if _, err := os.Stat(filepath.Join(c.Data(), "store", "etcd")); err == nil && o.Etcd.Endpoints == "" {
+	// The store of its own goes with it. An external one that the cluster had before, or has now, is said by the keys.
+	if _, err := os.Stat(filepath.Join(c.Data(), "store", "etcd")); err == nil && o.Etcd.Endpoints == "" && !seal.ForOthers(file) {
 		return ""
 	}
 	return file

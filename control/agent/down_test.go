@@ -1,12 +1,14 @@
 package agent
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"heddle.io/heddle/control/agent/process"
 	"heddle.io/heddle/control/cluster"
+	"heddle.io/heddle/control/seal"
 )
 
 func TestWhetherAnAgentBegan(t *testing.T) {
@@ -77,8 +79,24 @@ func TestKeysOfAStoreElsewhereStay(t *testing.T) {
 			t.Errorf("%s: a second down would find %v", c.name, left)
 		}
 	}
-	// What the user named is the user's.
+	// An external store's key that a cluster of its own store has gone on with.
 	here := cluster.Cluster{Name: "keys", RunRoot: t.TempDir(), DataRoot: t.TempDir()}
+	file := here.SecretsKey(cluster.Options{})
+	keys, err := seal.Open(t.Context(), seal.Options{File: file})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(keys.Add(t.Context()), keys.Claim("etcd 1/clusters/keys"), os.MkdirAll(filepath.Join(here.Data(), "store", "etcd"), 0o700), here.Keep(cluster.Options{Family: cluster.IPv4})); err != nil {
+		t.Fatal(err)
+	}
+	if err := removeData(here, KeepKeys); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(file); err != nil || here.Kept() {
+		t.Errorf("the external store's key: %v", err)
+	}
+	// What the user named is the user's.
+	here = cluster.Cluster{Name: "keys", RunRoot: t.TempDir(), DataRoot: t.TempDir()}
 	if err := os.MkdirAll(here.Data(), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -94,5 +112,34 @@ func TestKeysOfAStoreElsewhereStay(t *testing.T) {
 	}
 	if _, err := os.Stat(mine); err != nil {
 		t.Error(err)
+	}
+}
+
+// An agent that takes no orders because it is ending is none that runs; one that goes on is.
+func TestAgentThatIsEnding(t *testing.T) {
+	c := cluster.Cluster{Name: "ending", RunRoot: t.TempDir(), DataRoot: t.TempDir()}
+	if err := os.MkdirAll(filepath.Join(c.Run(), "agent"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, running := Serving(t.Context(), c); running {
+		t.Error("one that there is not")
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for command, goesOn := range map[string]bool{"0.1": false, "1000": true} {
+		p, err := process.Start(process.Spec{Command: []string{"/bin/sleep", command}, Env: os.Environ()}, filepath.Join(c.Run(), "launch.json"), filepath.Join(c.Run(), "log"), []string{self, "launch"}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := process.WriteRecord(recordPath(c), p.Record); err != nil {
+			t.Fatal(err)
+		}
+		if _, running := Serving(t.Context(), c); running != goesOn {
+			t.Errorf("sleep %s: running %v", command, running)
+		}
+		p.Record.Kill(0)
+		<-p.Done()
 	}
 }

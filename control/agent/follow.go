@@ -5,15 +5,18 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
 	"sort"
 	"strings"
+	"sync"
 	"time"
 
 	"heddle.io/heddle/api/v1alpha1"
+	"heddle.io/heddle/control/access"
 	"heddle.io/heddle/control/agent/dns"
 	"heddle.io/heddle/control/agent/network"
 	"heddle.io/heddle/control/cluster"
@@ -94,34 +97,79 @@ func keepObjects(path string, known map[objects.Key]*objects.Object) error {
 	return durable.Write(path, content, 0o600)
 }
 
+// wishes are what the cluster's objects say is to run. A map that is nil was not told yet.
+type wishes struct {
+	// mu is held while deployments are brought to them, too.
+	mu                    sync.Mutex
+	workloads, namespaces map[objects.Key]*objects.Object
+}
+
 // followWorkloads keeps the deployments at what the Workload objects say.
 func (a *Agent) followWorkloads(ctx context.Context) {
 	a.follow(ctx, objects.Workload, func(known map[objects.Key]*objects.Object) {
-		wanted := map[string][]replicaSpec{}
-		for key, o := range known {
-			if w, ok := o.Resource.(*v1alpha1.Workload); ok {
-				wanted[key.Namespace+"/"+key.Name] = replicas(w, a.config.Cluster.Name, a.options.PrivilegedWorkloads)
-			}
-		}
-		var deleted []string
-		a.mu.Lock()
-		for key := range a.deployments {
-			if _, ok := wanted[key]; !ok && !strings.HasPrefix(key, gatewayKeys) {
-				deleted = append(deleted, key)
-			}
-		}
-		a.mu.Unlock()
-		for _, key := range deleted {
-			a.undeploy(ctx, key)
-		}
-		for key, specs := range wanted {
-			a.deploy(ctx, key, specs)
-		}
-		a.mu.Lock()
-		a.knowsWorkloads = true
-		a.mu.Unlock()
-		a.sweep(wanted)
+		a.wish(ctx, func(w *wishes) { w.workloads = maps.Clone(known) })
 	})
+}
+
+// followNamespaces keeps them at what the namespaces allow.
+func (a *Agent) followNamespaces(ctx context.Context) {
+	a.follow(ctx, objects.Namespace, func(known map[objects.Key]*objects.Object) {
+		a.wish(ctx, func(w *wishes) { w.namespaces = maps.Clone(known) })
+	})
+}
+
+// wish has something else wanted, and brings the deployments to it.
+func (a *Agent) wish(ctx context.Context, change func(*wishes)) {
+	a.wishes.mu.Lock()
+	defer a.wishes.mu.Unlock()
+	if change(&a.wishes); a.wishes.workloads == nil {
+		return
+	}
+	wanted, unclear := a.wishes.place(a.config.Cluster.Name, a.options.PrivilegedWorkloads)
+	var deleted []string
+	a.mu.Lock()
+	for key := range a.deployments {
+		if _, ok := wanted[key]; !ok && !unclear[key] && !strings.HasPrefix(key, gatewayKeys) {
+			deleted = append(deleted, key)
+		}
+	}
+	a.mu.Unlock()
+	for _, key := range deleted {
+		a.undeploy(ctx, key)
+	}
+	for key, specs := range wanted {
+		a.deploy(ctx, key, specs)
+	}
+	if len(unclear) > 0 {
+		return // What runs of those is neither taken up nor swept away.
+	}
+	a.mu.Lock()
+	a.knowsWorkloads = true
+	a.mu.Unlock()
+	a.place()
+	a.sweep(wanted)
+}
+
+// place is what is to run of each workload, by namespace and name. One that asks for more than its namespace allows is not
+// run, whatever it was when it was stored: the cluster may have allowed it then. Without the namespaces it is unclear.
+func (w *wishes) place(clusterName string, unconfined bool) (wanted map[string][]replicaSpec, unclear map[string]bool) {
+	wanted, unclear = map[string][]replicaSpec{}, map[string]bool{}
+	for key, o := range w.workloads {
+		workload, ok := o.Resource.(*v1alpha1.Workload)
+		if !ok {
+			continue
+		}
+		name := key.Namespace + "/" + key.Name
+		switch privileged := !unconfined && len(access.Beyond(workload)) > 0; {
+		case privileged && w.namespaces == nil:
+			unclear[name] = true
+		case privileged && !access.AllowsPrivileged(w.namespaces[objects.Key{Kind: objects.Namespace.Kind, Name: key.Namespace}]):
+			wanted[name] = nil
+		default:
+			wanted[name] = replicas(workload, clusterName, unconfined)
+		}
+	}
+	return wanted, unclear
 }
 
 // sweep removes what replicas have left that nobody wants any more, when an agent died before their workload was deleted:
@@ -269,7 +317,7 @@ var errIncomplete = errors.New("not all workloads are known yet")
 func (a *Agent) reportNow(ctx context.Context) error {
 	a.reporting.Lock()
 	defer a.reporting.Unlock()
-	if !a.complete() {
+	if complete, _ := a.complete(); !complete {
 		return errIncomplete
 	}
 	host, err := os.Hostname()

@@ -97,7 +97,7 @@ func TestPortsOfTheMachineAreNotTaken(t *testing.T) {
 
 // exposing is an agent with gateways in the given states.
 func exposing(o cluster.Options, ready map[string]bool) *Agent {
-	a := &Agent{options: o, rekick: make(chan struct{}, 1), kick: make(chan struct{}, 1), deployments: map[string]*deployment{}, log: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	a := &Agent{options: o, rekick: make(chan struct{}, 1), kick: make(chan struct{}, 1), deployments: map[string]*deployment{}, placed: make(chan struct{}), log: slog.New(slog.NewTextHandler(io.Discard, nil))}
 	address := netip.MustParseAddr("10.244.0.2")
 	for _, key := range []string{ingressKey, eastWestKey} {
 		d := &deployment{placed: true, running: map[string]*replica{}}

@@ -53,12 +53,17 @@ func (a *Agent) rotate(ctx context.Context) client.Rotation {
 func (a *Agent) awaitComplete(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, preparing)
 	defer cancel()
-	for !a.complete() {
-		if !wait(ctx, 20*time.Millisecond) {
+	for {
+		complete, changed := a.complete()
+		if complete {
+			return true
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
 			return false
 		}
 	}
-	return true
 }
 
 var errProxyAway = errors.New("its proxy runs, and has not come back to the agent yet")
@@ -71,7 +76,13 @@ func (r *replica) renew(ctx context.Context) error {
 	for {
 		r.mu.Lock()
 		credential, changed := r.credential, r.changed
-		away := r.proxy != nil && r.proxy.Running() && (r.socket == nil || !r.socket.Connected())
+		away := r.proxy != nil && r.proxy.Running()
+		var streams <-chan struct{}
+		if r.socket != nil {
+			var connected bool
+			connected, streams = r.socket.Connected()
+			away = away && !connected
+		}
 		r.mu.Unlock()
 		missing := errNoIdentity
 		if credential != nil {
@@ -82,16 +93,13 @@ func (r *replica) renew(ctx context.Context) error {
 		}
 		select {
 		case <-changed:
-		case <-time.After(lookAgain):
-			// Connections change nothing of the replica.
+		case <-streams:
+			// They change nothing of the replica.
 		case <-prepared.Done():
 			return missing
 		}
 	}
 }
-
-// lookAgain is how often it is looked whether a proxy has come back.
-const lookAgain = 20 * time.Millisecond
 
 func (a *Agent) handleRotate(w http.ResponseWriter, r *http.Request) {
 	found := a.replicaOf(w, r)

@@ -22,6 +22,10 @@ type service struct {
 	launcher    []string
 	log         *slog.Logger
 	hierarchies func() process.Hierarchies
+	// environment is what the process has besides the agent's own; adopted is told of one that an earlier agent started.
+	// Either may be nil.
+	environment func() ([]string, error)
+	adopted     func(pid int)
 
 	mu      sync.Mutex
 	process *process.Process
@@ -51,6 +55,9 @@ func Answering(c cluster.Cluster) bool {
 // over.
 func (s *service) supervise(ctx context.Context) {
 	running := s.find()
+	if running != nil && s.adopted != nil {
+		s.adopted(running.Record.PID)
+	}
 	var pauses backoff
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -92,7 +99,15 @@ func (s *service) start() (*process.Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	return process.Start(process.Spec{Command: s.command, Env: os.Environ(), Files: proxyFiles, Cgroups: groups, Label: s.name}, s.launchFile(), s.logPath(), s.launcher,
+	environment := os.Environ()
+	if s.environment != nil {
+		more, err := s.environment()
+		if err != nil {
+			return nil, err
+		}
+		environment = append(environment, more...)
+	}
+	return process.Start(process.Spec{Command: s.command, Env: environment, Files: proxyFiles, Cgroups: groups, Label: s.name}, s.launchFile(), s.logPath(), s.launcher,
 		func(record process.Record) error {
 			return process.WriteRecord(serviceRecordPath(s.cluster, s.name), record)
 		})

@@ -31,7 +31,7 @@ func load(dir, name string) (issuer, error) {
 	}
 	block, _ := pem.Decode(certPEM)
 	if block == nil || block.Type != "CERTIFICATE" {
-		return issuer{}, fmt.Errorf("%s holds no PEM certificate; restore it from a backup, or start the mesh anew with `heddle down`", path)
+		return issuer{}, fmt.Errorf("%s holds no PEM certificate; restore it from a backup", path)
 	}
 	certificate, err := x509.ParseCertificate(block.Bytes)
 	if err != nil {

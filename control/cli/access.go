@@ -1,8 +1,10 @@
 package cli
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -154,31 +156,37 @@ func (s *session) accessRevokeCommand() *cobra.Command {
 	return cmd
 }
 
+// bindings are AccessBindings, of which the specs are shown.
+type bindings []*v1alpha1.AccessBinding
+
+// MarshalJSON implements [json.Marshaler].
+func (all bindings) MarshalJSON() ([]byte, error) {
+	specs := make([]v1alpha1.AccessBindingSpec, 0, len(all))
+	for _, b := range all {
+		specs = append(specs, b.Spec)
+	}
+	return json.Marshal(specs)
+}
+
+func listBindings(c *client.Client, ctx context.Context) (bindings, error) {
+	list, err := c.List(ctx, objects.AccessBinding, "")
+	var all bindings
+	for _, o := range list.Items {
+		if b, ok := o.Resource.(*v1alpha1.AccessBinding); ok {
+			all = append(all, b)
+		}
+	}
+	return all, err
+}
+
 func (s *session) accessListCommand() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List who was given which role", Args: cobra.NoArgs,
 		Long: "List who was given which role by AccessBindings. Root and the user who started the cluster are admin besides, and tokens have\n" +
 			"roles of their own: `heddle token list`.",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkFormat(output, "json", "yaml"); err != nil {
-				return err
-			}
-			c, err := s.client()
-			if err != nil {
-				return err
-			}
-			all, err := c.List(cmd.Context(), objects.AccessBinding, "")
-			if err != nil {
-				return err
-			}
+		RunE: show(s, &output, listBindings, func(all bindings) error {
 			t := newTable("SUBJECT", "ROLE", "NAMESPACES", "BINDING", "AGE")
-			specs := []v1alpha1.AccessBindingSpec{}
-			for _, o := range all.Items {
-				b, ok := o.Resource.(*v1alpha1.AccessBinding)
-				if !ok {
-					continue
-				}
-				specs = append(specs, b.Spec)
+			for _, b := range all {
 				for _, who := range b.Spec.Subjects {
 					name := who.Name
 					if who.Namespace != "" {
@@ -187,15 +195,12 @@ func (s *session) accessListCommand() *cobra.Command {
 					t.row(strings.ToLower(who.Kind)+" "+name, b.Spec.Role, strings.Join(b.Spec.Namespaces, ","), b.Name, age(b.CreationTimestamp.Time, s.now()))
 				}
 			}
-			if output != "" {
-				return objects.EncodeDocument(s.out, output, specs)
-			}
 			if len(t.rows) == 0 {
 				_, err := fmt.Fprintln(s.err, "Nobody was given a role. Root and the user who started the cluster are admin.")
 				return err
 			}
 			return t.print(s.out)
-		}}
+		})}
 	cmd.Flags().StringVarP(&output, "output", "o", "", "json or yaml")
 	return cmd
 }
@@ -203,21 +208,7 @@ func (s *session) accessListCommand() *cobra.Command {
 func (s *session) whoAmICommand() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{Use: "whoami", Short: "Tell how the cluster knows you, and what you may do", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkFormat(output, "json", "yaml"); err != nil {
-				return err
-			}
-			c, err := s.client()
-			if err != nil {
-				return err
-			}
-			who, err := c.WhoAmI(cmd.Context())
-			if err != nil {
-				return err
-			}
-			if output != "" {
-				return objects.EncodeDocument(s.out, output, who)
-			}
+		RunE: show(s, &output, (*client.Client).WhoAmI, func(who client.Who) error {
 			fmt.Fprintf(s.out, "You are %s, from %s.\n", who.Caller, who.From)
 			if len(who.Grants) == 0 {
 				_, err := fmt.Fprintln(s.out, "You have no role.")
@@ -228,7 +219,7 @@ func (s *session) whoAmICommand() *cobra.Command {
 				t.row(g.Role, g.Namespace)
 			}
 			return t.print(s.out)
-		}}
+		})}
 	cmd.Flags().StringVarP(&output, "output", "o", "", "json or yaml")
 	return cmd
 }

@@ -24,14 +24,11 @@ func (s *session) auditCommand() *cobra.Command {
 			"cannot be recorded is refused. --refused shows what callers tried without having the role for it.",
 		Example: "  heddle audit --since 1h\n  heddle audit --who alice --what Service/shop\n  heddle audit --refused\n  heddle audit --limit 0 -o json > audit.jsonl",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkFormat(output, "json"); err != nil {
-				return err
-			}
 			var err error
 			if filter.Since, err = sinceFlag(since, s.now()); err != nil {
 				return err
 			}
-			c, err := s.client()
+			c, err := s.asking(output, "json")
 			if err != nil {
 				return err
 			}

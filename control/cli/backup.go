@@ -40,12 +40,16 @@ func (s *session) backupCommand() *cobra.Command {
 }
 
 func (s *session) restoreCommand() *cobra.Command {
-	var replace bool
+	var replace, force bool
 	cmd := &cobra.Command{Use: "restore FILE", Short: "Make the cluster's objects what a backup says", Args: cobra.ExactArgs(1),
 		Long: "Make the cluster's objects what a backup says: those that differ are changed, those that are not in it are deleted. Without\n" +
 			"--replace, only what is missing is created, and a cluster that has other objects is refused. The file is checked as a whole\n" +
-			"before anything is written, and what is interrupted is finished. The cluster must have the name of the one that was backed\n" +
-			"up, and its store the same secrets.key. Admins only.",
+			"before anything is written, its objects as `heddle apply` checks them, and what is interrupted is finished. The cluster must\n" +
+			"have the name of the one that was backed up, and its store the same secrets.key. Tokens stay as they are, and no cluster\n" +
+			"leaves the mesh. Admins only.\n\n" +
+			"What would be refused if it were applied now stops the restore. With --force it is stored all the same: it is in force as far as\n" +
+			"it can be, its status says why, and clusters that were removed from the mesh since are members again. Workloads that are\n" +
+			"privileged where that is not allowed are refused in any case.",
 		Example: "  heddle up && heddle restore monday.heddle\n  heddle restore monday.heddle --replace",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			content, err := os.ReadFile(args[0])
@@ -59,7 +63,7 @@ func (s *session) restoreCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			r, err := c.Restore(cmd.Context(), client.RestoreRequest{Backup: content, Replace: replace})
+			r, err := c.Restore(cmd.Context(), client.RestoreRequest{Backup: content, Replace: replace, Force: force})
 			if err != nil {
 				return err
 			}
@@ -67,5 +71,6 @@ func (s *session) restoreCommand() *cobra.Command {
 			return nil
 		}}
 	cmd.Flags().BoolVar(&replace, "replace", false, "change and delete objects that are there")
+	cmd.Flags().BoolVar(&force, "force", false, "restore objects too that would be refused if they were applied now")
 	return cmd
 }

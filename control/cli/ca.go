@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"heddle.io/heddle/control/ca"
-	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/server/client"
 )
 
@@ -42,29 +41,12 @@ func (s *session) caStatusCommand() *cobra.Command {
 		Long: "Show which root the chosen cluster's certificates hang on, which ones it trusts, and, while the root is being replaced, the phase\n" +
 			"and who has not acknowledged it yet.",
 		Example: "  heddle ca status\n  heddle ca status -o json",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkFormat(output, "json", "yaml"); err != nil {
-				return err
-			}
-			c, err := s.client()
-			if err != nil {
-				return err
-			}
-			status, err := c.Authority(cmd.Context())
-			if err != nil {
-				return err
-			}
-			if output != "" {
-				return objects.EncodeDocument(s.out, output, status)
-			}
-			s.printAuthority(status)
-			return nil
-		}}
+		RunE:    show(s, &output, (*client.Client).Authority, s.printAuthority)}
 	cmd.Flags().StringVarP(&output, "output", "o", "", "json or yaml")
 	return cmd
 }
 
-func (s *session) printAuthority(a client.AuthorityStatus) {
+func (s *session) printAuthority(a client.AuthorityStatus) error {
 	until := func(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 	fmt.Fprintf(s.out, "primary       %s\n", a.Primary)
 	fmt.Fprintf(s.out, "root          %s, until %s\n", a.Root.Subject, until(a.Root.Expires))
@@ -86,19 +68,19 @@ func (s *session) printAuthority(a client.AuthorityStatus) {
 	}
 	if a.Change == nil {
 		fmt.Fprintf(s.out, "change        none\n")
-		return
+		return nil
 	}
 	fmt.Fprintf(s.out, "change        %s, phase %s since %s\n", orDefault(a.Change.Kind, "of the primary"), a.Change.Phase, until(a.Change.Since))
 	for _, who := range a.Change.Awaited {
 		fmt.Fprintf(s.out, "awaited       %s\n", who)
 	}
+	return nil
 }
 
 // followRoot waits until a change is complete, for a while.
 func (s *session) followRoot(ctx context.Context, c *client.Client, status client.AuthorityStatus, patience time.Duration) error {
 	if status.Change == nil || patience == 0 {
-		s.printAuthority(status)
-		return nil
+		return s.printAuthority(status)
 	}
 	id := status.Change.ID
 	p := newProgress(s.out)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -15,6 +16,7 @@ import (
 	"heddle.io/heddle/control/agent"
 	"heddle.io/heddle/control/model"
 	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/seal"
 	"heddle.io/heddle/control/server/client"
 )
 
@@ -75,6 +77,9 @@ func (s *session) checkCluster(ctx context.Context, name string) []finding {
 			out[0] = final(out[0])
 		}
 		return out
+	}
+	if status.Problem != "" {
+		out = append(out, said("controller", "state", errors.New(status.Problem), "", "see `heddle logs --controller`"))
 	}
 	var running agent.Status
 	err = c.Do(ctx, http.MethodGet, "/heddle/v1/agent/status", nil, &running)
@@ -172,6 +177,10 @@ func checkSecrets(ctx context.Context, c *client.Client) []finding {
 	case len(status.Unreadable) > 0:
 		first := status.Unreadable[0]
 		err = fmt.Errorf("%s cannot be decrypted; %s: %s", count(len(status.Unreadable), "Secret"), first.Secret, first.Why)
+	case status.Problem != "":
+		err, remedy = errors.New(status.Problem), "restore "+status.File+", or run `heddle secrets rotate`"
+	case slices.ContainsFunc(status.Keys, func(k seal.KeyStatus) bool { return k.Kept != "" }):
+		err = errors.New("a key of Secrets is in memory only, and lost when the cluster's agent is started again")
 	case status.Unsealed > 0:
 		err, remedy = fmt.Errorf("%s not encrypted in the store", areIs(status.Unsealed, "Secret")), "run `heddle secrets rotate`"
 	}

@@ -2,11 +2,13 @@ package cli
 
 import (
 	"fmt"
+	"os"
 
 	"github.com/spf13/cobra"
 
 	"heddle.io/heddle/control/cluster"
 	"heddle.io/heddle/control/controller"
+	"heddle.io/heddle/control/seal"
 )
 
 // controllerCommand is what the agent starts.
@@ -21,7 +23,17 @@ func (s *session) controllerCommand() *cobra.Command {
 			if err != nil {
 				return usageError{err}
 			}
-			if err := controller.Run(cmd.Context(), controller.Config{Cluster: c, Version: version, Owner: owner, Log: s.log()}); err != nil {
+			log := s.log()
+			var memory *os.File
+			if path := os.Getenv(seal.MemoryVariable); path != "" {
+				// Without, everything works but the next start when the keys are lost.
+				if memory, err = seal.OpenMemory(path); err != nil {
+					log.Warn("keys of Secrets are not kept for the next controller", "error", err)
+				} else {
+					defer memory.Close()
+				}
+			}
+			if err := controller.Run(cmd.Context(), controller.Config{Cluster: c, Version: version, Owner: owner, Log: log, KeyMemory: memory}); err != nil {
 				return fmt.Errorf("controller: %w", err)
 			}
 			return nil

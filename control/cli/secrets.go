@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -19,7 +20,7 @@ func (s *session) secretsCommand() *cobra.Command {
 			"(The Secrets themselves are objects: `heddle get secrets`.)",
 		Example: "  heddle secrets status\n  sudo heddle secrets rotate",
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
-	cmd.AddCommand(s.secretsStatusCommand(), s.secretsRotateCommand())
+	cmd.AddCommand(s.secretsStatusCommand(), s.secretsRotateCommand(), s.secretsDiscardCommand())
 	return cmd
 }
 
@@ -29,10 +30,7 @@ func (s *session) secretsStatusCommand() *cobra.Command {
 		Long: "Show the keys that Secrets are encrypted with, without what makes them secret, how many Secrets are encrypted with each, and\n" +
 			"those that cannot be decrypted.\n\nThe exit code is 1 when there are Secrets that cannot be decrypted or are not encrypted.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkFormat(output, "json", "yaml"); err != nil {
-				return err
-			}
-			c, err := s.client()
+			c, err := s.asking(output, "json", "yaml")
 			if err != nil {
 				return err
 			}
@@ -53,10 +51,7 @@ func (s *session) secretsRotateCommand() *cobra.Command {
 			"meanwhile. A rotation that ended early is finished by the next one, or by the controller when it starts.\n\n" +
 			"Backups of the store from before need the key file from before.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkFormat(output, "json", "yaml"); err != nil {
-				return err
-			}
-			c, err := s.client()
+			c, err := s.asking(output, "json", "yaml")
 			if err != nil {
 				return err
 			}
@@ -70,10 +65,38 @@ func (s *session) secretsRotateCommand() *cobra.Command {
 	return cmd
 }
 
+func (s *session) secretsDiscardCommand() *cobra.Command {
+	return &cobra.Command{Use: "discard BATCH", Short: "Give up an interrupted batch of changes whose key is lost", Args: cobra.ExactArgs(1),
+		Long: "Give up an interrupted batch of changes that waits for its key, because the key is lost for good. `heddle check` names such a\n" +
+			"batch. What of it was written stays; the rest is not written any more: apply those manifests again. There is no way back, also\n" +
+			"not with the key. Admins only, and recorded in the audit log.",
+		Example: "  heddle secrets discard 4f6ad0f2-5d55-4f0e-9a8e-6c1b3f6f2f1e",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := s.client()
+			if err != nil {
+				return err
+			}
+			r, err := c.Discard(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(s.out, "Batch %s is given up.\n", r.ID)
+			if len(r.Left) == 0 {
+				fmt.Fprintln(s.out, "What was in it could not be read: apply again what was applied then.")
+				return nil
+			}
+			fmt.Fprintf(s.out, "%s not as it would have them; apply again:\n", areIs(len(r.Left), "object"))
+			for _, o := range r.Left {
+				fmt.Fprintf(s.out, "  %s\n", o)
+			}
+			return nil
+		}}
+}
+
 // printSecrets prints the status; the error is silent and says that not all is well.
 func (s *session) printSecrets(status seal.Status, output string) error {
 	var result error
-	if len(status.Unreadable) > 0 || status.Unsealed > 0 {
+	if len(status.Unreadable) > 0 || status.Unsealed > 0 || status.Problem != "" {
 		result = silentError{}
 	}
 	if output != "" {
@@ -92,6 +115,12 @@ func (s *session) printSecrets(status seal.Status, output string) error {
 		if k.Primary {
 			state = "in use"
 		}
+		if len(k.Stores) > 0 {
+			kept += ", for " + strings.Join(k.Stores, ", ")
+		}
+		if k.Kept != "" {
+			state += ", from memory until the cluster's agent is started again: " + k.Kept
+		}
 		if k.Problem != "" {
 			state = "cannot be used: " + k.Problem
 		}
@@ -99,6 +128,9 @@ func (s *session) printSecrets(status seal.Status, output string) error {
 	}
 	if err := t.print(s.out); err != nil {
 		return err
+	}
+	if status.Problem != "" {
+		fmt.Fprintf(s.out, "\nWarning: %s.\n", status.Problem)
 	}
 	if status.Command != "" && len(status.Keys) > 0 && status.Keys[len(status.Keys)-1].Command != status.Command {
 		fmt.Fprintf(s.out, "\nNew keys are wrapped by %s: `heddle secrets rotate` makes one.\n", status.Command)

@@ -82,21 +82,7 @@ func inWords(namespace string) string {
 func (s *session) tokenListCommand() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List the tokens that you may revoke", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkFormat(output, "json", "yaml"); err != nil {
-				return err
-			}
-			c, err := s.client()
-			if err != nil {
-				return err
-			}
-			tokens, err := c.APITokens(cmd.Context())
-			if err != nil {
-				return err
-			}
-			if output != "" {
-				return objects.EncodeDocument(s.out, output, tokens)
-			}
+		RunE: show(s, &output, (*client.Client).APITokens, func(tokens []client.APIToken) error {
 			t := newTable("ID", "NAME", "ROLE", "NAMESPACE", "EXPIRES", "MADE BY")
 			for _, token := range tokens {
 				expires := "expired"
@@ -106,7 +92,7 @@ func (s *session) tokenListCommand() *cobra.Command {
 				t.row(token.ID, token.Note, token.Role, token.Namespace, expires, token.MadeBy)
 			}
 			return t.print(s.out)
-		}}
+		})}
 	cmd.Flags().StringVarP(&output, "output", "o", "", "json or yaml")
 	return cmd
 }

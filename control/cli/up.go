@@ -106,7 +106,7 @@ func (s *session) up(ctx context.Context, c cluster.Cluster, o upOptions, bin, s
 	}
 	defer held.Close()
 	b := &bringing{session: s, cluster: c, flags: o, bin: bin, self: self}
-	if record, running := agent.Running(c); running {
+	if record, running := agent.Serving(ctx, c); running {
 		b.agent = record.PID
 	}
 	if err := b.decide(ctx); err != nil {
@@ -337,7 +337,8 @@ func (b *bringing) undo(ctx context.Context) {
 	c := b.cluster
 	// A primary that accepted, or may have, knows this cluster by the key that the join left: with it, up can be repeated.
 	joined := b.flags.join != "" && exists(filepath.Join(c.Data(), "federation"))
-	keep := agent.KeepNothing
+	// Keys of a store elsewhere may be there from before, and are not this command's to lose.
+	keep := agent.KeepKeys
 	if !b.fresh || joined {
 		keep = agent.KeepData
 	}

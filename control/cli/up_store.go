@@ -16,6 +16,11 @@ import (
 // store decides where objects are kept. A cluster that was made stays with its kind of store: what is in one is not in the
 // other.
 func (o upOptions) store(c cluster.Cluster, before cluster.Etcd, kept bool) (cluster.Etcd, error) {
+	for _, flag := range []struct{ name, value string }{{"etcd-endpoints", o.etcd.Endpoints}, {"etcd-cacert", o.etcd.CACert}, {"etcd-cert", o.etcd.Cert}, {"etcd-key", o.etcd.Key}} {
+		if o.given(flag.name) && flag.value == "" {
+			return cluster.Etcd{}, usageError{fmt.Errorf("--%s is empty: a variable that is not set? Leave the flag out to keep what the cluster has", flag.name)}
+		}
+	}
 	want := cluster.Etcd{Endpoints: cmp.Or(o.etcd.Endpoints, before.Endpoints)}
 	for _, file := range []struct {
 		given, before string

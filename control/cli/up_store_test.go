@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -34,12 +35,23 @@ func TestExternalStoreIsChecked(t *testing.T) {
 		{"a cluster with a store of its own", external, cluster.Etcd{}, true, "heddle restore"},
 		{"other members", cluster.Etcd{Endpoints: "https://192.0.2.2:2379"}, external, true, "etcd cluster cannot be used"},
 	} {
-		got, err := upOptions{etcd: test.given}.store(c, test.before, test.kept)
+		got, err := upOptions{etcd: test.given, given: func(string) bool { return false }}.store(c, test.before, test.kept)
 		switch {
 		case test.problem == "" && (err != nil || got != test.before):
 			t.Errorf("%s: %+v, %v", test.name, got, err)
 		case test.problem != "" && (err == nil || !strings.Contains(err.Error(), test.problem)):
 			t.Errorf("%s: %v, want %q", test.name, err, test.problem)
+		}
+	}
+}
+
+// An empty value is a variable that was not set, and not "no external store".
+func TestEmptyStoreFlagsAreRefused(t *testing.T) {
+	for _, flag := range []string{"etcd-endpoints", "etcd-cacert", "etcd-cert", "etcd-key"} {
+		_, err := upOptions{given: func(name string) bool { return name == flag }}.store(cluster.Cluster{Name: "c"}, cluster.Etcd{}, false)
+		var usage usageError
+		if !errors.As(err, &usage) || !strings.Contains(err.Error(), "--"+flag+" is empty") {
+			t.Errorf("--%s \"\": %v", flag, err)
 		}
 	}
 }

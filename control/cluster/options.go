@@ -71,15 +71,24 @@ func (c Cluster) SecretsKey(o Options) string {
 	return filepath.Join(c.Data(), "store", "secrets.key")
 }
 
-// Options reads what [Cluster.Keep] kept; without it, the defaults.
+// runningPath is a second copy of the options, of what the agent runs by. It goes with a restart of the machine.
+func (c Cluster) runningPath() string { return filepath.Join(c.Run(), "agent", "cluster.json") }
+
+// Options reads what [Cluster.Keep] kept; without it, the defaults. Of a torn file, it is what the cluster's agent runs by.
 func (c Cluster) Options() (Options, error) {
 	var o Options
 	err := durable.ReadJSON(c.optionsPath(), &o)
 	if errors.Is(err, os.ErrNotExist) {
 		return Options{Family: IPv4}, nil
 	}
+	if errors.Is(err, durable.ErrTorn) {
+		var running Options
+		if durable.ReadJSON(c.runningPath(), &running) == nil {
+			return running, nil
+		}
+	}
 	if err != nil {
-		return Options{}, fmt.Errorf("options of cluster %s: %w; remove the cluster with `heddle down --name %s`", c.Name, err, c.Name)
+		return Options{}, fmt.Errorf("options of cluster %s: %w; restore the file from a backup", c.Name, err)
 	}
 	return o, nil
 }
@@ -94,6 +103,19 @@ func (c Cluster) Kept() bool {
 func (c Cluster) Keep(o Options) error {
 	if err := durable.WriteJSON(c.optionsPath(), o, 0o644); err != nil {
 		return fmt.Errorf("keep options of cluster %s: %w", c.Name, err)
+	}
+	return nil
+}
+
+// KeepRunning writes the options that the cluster's agent runs by, and repairs what [Cluster.Keep] kept if that is torn. The
+// agent's runtime directory must exist.
+func (c Cluster) KeepRunning(o Options) error {
+	if err := durable.WriteJSON(c.runningPath(), o, 0o600); err != nil {
+		return fmt.Errorf("keep options of cluster %s for repairs: %w", c.Name, err)
+	}
+	var kept Options
+	if err := durable.ReadJSON(c.optionsPath(), &kept); errors.Is(err, durable.ErrTorn) {
+		return c.Keep(o)
 	}
 	return nil
 }

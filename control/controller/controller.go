@@ -39,6 +39,7 @@ import (
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/push"
 	"heddle.io/heddle/control/registry"
+	"heddle.io/heddle/control/seal"
 	"heddle.io/heddle/control/server"
 	"heddle.io/heddle/control/server/client"
 	"heddle.io/heddle/control/store"
@@ -54,6 +55,8 @@ type Config struct {
 	// Owner, when not zero, is the user who may use the API besides root.
 	Owner int
 	Log   *slog.Logger
+	// KeyMemory keeps the keys of Secrets for the next controller, see [seal.Memory]; nil for none.
+	KeyMemory *os.File
 	// Listen opens the port for other controllers; nil means port 15012 of the bridge's address.
 	Listen func() (net.Listener, error)
 }
@@ -68,7 +71,9 @@ type Controller struct {
 	log                 *slog.Logger
 	store               *cache.Cache
 	// sealing is the store, if it encrypts Secrets by itself.
-	sealing   store.Sealing
+	sealing store.Sealing
+	// keys are those of Secrets.
+	keys      *seal.Ring
 	authority *ca.Authority
 	instances *registry.Instances
 	// globals are the virtual addresses of imported and external services.
@@ -357,6 +362,28 @@ func (c *Controller) absorb() {
 	c.model.Update(change)
 }
 
+// absorbed is what of the objects is new in a mesh.
+type absorbed struct {
+	// revised and taken are as those of [Controller], revision is how many changes the mesh has.
+	revised  map[objects.Key]objects.Version
+	taken    map[objects.Key]*objects.Object
+	revision int64
+}
+
+// wants makes the last change of the model before it is put into force, and says what is new since the mesh before. An
+// admission may absorb objects at any time: those that the mesh has are all said to be new with it, so that none goes to the
+// proxies unstaged, or into force unsaid.
+func (c *Controller) wants(change resolve.Change) (*model.Mesh, absorbed) {
+	c.absorbing.Lock()
+	defer c.absorbing.Unlock()
+	mesh := c.model.Update(change)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	news := absorbed{revised: c.revised, taken: c.taken, revision: c.absorbed}
+	c.revised, c.taken = map[objects.Key]objects.Version{}, map[objects.Key]*objects.Object{}
+	return mesh, news
+}
+
 // update brings the model up to date with objects, replicas and other clusters, and puts it into force. Only the loop may
 // call it.
 func (c *Controller) update(replicas []registry.Change) {
@@ -370,8 +397,6 @@ func (c *Controller) update(replicas []registry.Change) {
 		}
 	}
 	c.mu.Lock()
-	revised, taken, revision := c.revised, c.taken, c.absorbed
-	c.revised, c.taken = map[objects.Key]objects.Version{}, map[objects.Key]*objects.Object{}
 	var all []*objects.Object
 	remesh := c.remesh
 	if c.remesh = false; remesh {
@@ -384,20 +409,21 @@ func (c *Controller) update(replicas []registry.Change) {
 	peers, issuers := c.federation.Peers(), c.authority.Issuers()
 	change.Peers, change.Issuers = &peers, &issuers
 	c.model.Update(change)
-	before, mesh, problem := c.wanted, c.model.Mesh(), ""
+	var addresses map[string]netip.Addr
+	problem := ""
 	if hosts := c.model.GlobalHosts(); !slices.Equal(hosts, c.addressed) || c.problem != "" {
-		var addresses map[string]netip.Addr
 		if addresses, problem = c.assign(hosts); problem == "" {
 			c.addressed = hosts
 		}
-		mesh = c.model.Update(resolve.Change{Addresses: addresses})
 	}
+	before := c.wanted
+	mesh, absorbed := c.wants(resolve.Change{Addresses: addresses})
 	c.wanted = mesh
-	c.stage(mesh, taken)
-	c.push(push.Update{Revision: revision, Revised: revised})
+	c.stage(mesh, absorbed.taken)
+	c.push(push.Update{Revision: absorbed.revision, Revised: absorbed.revised})
 	c.step()
 	c.mu.Lock()
-	c.updated, c.problem, c.issuers = revision, problem, issuers
+	c.updated, c.problem, c.issuers = absorbed.revision, problem, issuers
 	if before == nil || len(mesh.Globals)+len(before.Globals) > 0 {
 		c.exports = resolve.Exports(mesh)
 	}

@@ -2,9 +2,11 @@ package controller
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/seal"
 )
 
 // keysInterval is how often keys are read again while there are Secrets that cannot be decrypted.
@@ -17,11 +19,16 @@ func (c *Controller) secretsLoop(ctx context.Context) {
 	if sealing == nil {
 		return
 	}
-	if status, err := sealing.SecretsStatus(ctx); err == nil && status.Rotating {
+	goOn := func() {
+		if status, err := sealing.SecretsStatus(ctx); err != nil || !status.Rotating {
+			return
+		}
 		if _, err := sealing.RotateSecrets(ctx, false); err != nil && ctx.Err() == nil {
 			c.log.Warn("an earlier rotation of the keys of Secrets is not at its end", "error", err, "remedy", "heddle secrets rotate")
 		}
 	}
+	goOn()
+	held := false
 	tick := time.NewTicker(keysInterval)
 	defer tick.Stop()
 	for {
@@ -30,8 +37,16 @@ func (c *Controller) secretsLoop(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
+		// A rotation keeps the key of a batch that waits, and ends with it.
+		switch waiting := c.store.Unfinished() > 0; {
+		case waiting:
+			held = true
+		case held:
+			held = false
+			goOn()
+		}
 		known := c.unreadable()
-		if known == 0 {
+		if known == 0 && !slices.ContainsFunc(c.keys.Status().Keys, func(k seal.KeyStatus) bool { return k.Kept != "" }) {
 			continue
 		}
 		if _, err := sealing.ReloadKeys(ctx); err != nil {
@@ -39,6 +54,9 @@ func (c *Controller) secretsLoop(ctx context.Context) {
 			continue
 		}
 		// What can be read counts, whoever found the keys.
+		if known == 0 {
+			continue
+		}
 		if status, err := sealing.SecretsStatus(ctx); err == nil && len(status.Unreadable) < known {
 			c.store.Reread(objects.Secret)
 		}

@@ -16,6 +16,7 @@ import (
 	"heddle.io/heddle/control/model/resolve"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/stage"
+	"heddle.io/heddle/control/store"
 )
 
 // brain is what a controller keeps of a mesh with one service, without its processes.
@@ -231,4 +232,91 @@ func TestWhatWasKeptAndCannotBeRead(t *testing.T) {
 	}
 	b.start()
 	b.holds(model.MTLSDisable, 8080, model.MTLSDisable, 8080)
+}
+
+// Whom a policy asks is there for who asks, at every step: with failOpen, requests would pass unasked otherwise.
+func TestAuthorizersAreThereBeforeTheirPolicies(t *testing.T) {
+	b := newBrain(t)
+	asked := func(when string) {
+		t.Helper()
+		clients, servers := b.staging.inForce()
+		policies := 0
+		for _, p := range servers.Access {
+			policies++
+			if s := clients.Service(p.Authorizer.Service); s == nil || s.Port(p.Authorizer.Port) == nil {
+				t.Errorf("%s: %s asks %s on port %d, which proxies do not have", when, p.Name, p.Authorizer.Service, p.Authorizer.Port)
+			}
+		}
+		if policies != 1 {
+			t.Errorf("%s: %d policies", when, policies)
+		}
+	}
+	changed := map[objects.Key]*objects.Object{}
+	for _, text := range []string{
+		"apiVersion: v1\nkind: Service\nmetadata: {name: authz, namespace: auth}\nspec: {selector: {app: authz}, clusterIP: 10.96.0.9, ports: [{name: grpc, port: 9000}]}\n",
+		"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata:\n  mesh: |\n    extensionProviders:\n    - name: ask\n      envoyExtAuthzGrpc: {service: authz.auth.svc.cluster.local, port: 9000, failOpen: true}\n",
+		"apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: ask, namespace: shop}\nspec: {action: CUSTOM, provider: {name: ask}, rules: [{}]}\n",
+	} {
+		o := b.store(text)
+		changed[o.Key()] = o
+	}
+	b.staging.want(b.model.Update(resolve.Change{Objects: changed}), changed)
+	b.push()
+	if in := b.staging.machine.InForce(); in.Clients == in.Wanted {
+		t.Fatal("nothing is staged")
+	}
+	asked("while servers are prepared")
+	// Another port, in the middle of that.
+	b.apply("apiVersion: v1\nkind: Service\nmetadata: {name: authz, namespace: auth}\nspec: {selector: {app: authz}, clusterIP: 10.96.0.9, ports: [{name: grpc, port: 9000}, {name: grpc-new, port: 9001}]}\n")
+	b.apply("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata:\n  mesh: |\n    extensionProviders:\n    - name: ask\n      envoyExtAuthzGrpc: {service: authz.auth.svc.cluster.local, port: 9001, failOpen: true}\n")
+	asked("when it asks another port")
+	b.start()
+	asked("after a restart")
+	b.answers(0)
+	b.now = b.now.Add(b.staging.limits.Connect)
+	b.answers(0)
+	asked("settled")
+}
+
+// Admissions put objects into the model at any time. Of each mesh it is said which of them are new in it.
+func TestAMeshSaysWhatIsNewInIt(t *testing.T) {
+	c := &Controller{objects: map[objects.Key]*objects.Object{}, pending: map[objects.Key]bool{}, revised: map[objects.Key]objects.Version{}, taken: map[objects.Key]*objects.Object{},
+		changed: make(chan struct{}, 1), model: resolve.New(model.DefaultSettings("c"))}
+	const services = 500
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for n := range services {
+			decoded, errs := objects.Decode(strings.NewReader(strings.ReplaceAll(service(8080), "name: cart", fmt.Sprintf("name: s%d", n))), "test.yaml", "")
+			if len(errs) > 0 {
+				t.Error(errs)
+				return
+			}
+			o := decoded[0]
+			objects.Default(o)
+			o.Version = objects.Version(strconv.Itoa(n + 1))
+			c.take([]store.Event{{Key: o.Key(), Object: o}})
+			c.Admit(nil)
+		}
+	}()
+	known := map[string]bool{}
+	for last := false; !last; {
+		select {
+		case <-done:
+			last = true
+		default:
+		}
+		mesh, news := c.wants(resolve.Change{})
+		for key := range news.taken {
+			known[key.Name] = true
+		}
+		for _, s := range mesh.Services {
+			if !known[s.Name] {
+				t.Fatalf("%s is in force, and nobody was told", s.Name)
+			}
+		}
+	}
+	if len(known) != services {
+		t.Errorf("%d of %d services", len(known), services)
+	}
 }

@@ -13,6 +13,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"heddle.io/heddle/api/v1alpha1"
+	"heddle.io/heddle/control/access"
 	"heddle.io/heddle/control/model/resolve"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/push"
@@ -116,6 +118,10 @@ func (w *statusWriter) round(ctx context.Context) error {
 			continue
 		}
 		status := report.Status(o.Key())
+		if refused := c.confined(o); refused != nil {
+			// In the place of what the model says, which knows nothing of users and capabilities.
+			status.Conditions = resolve.MergeConditions(status.Conditions, []metav1.Condition{*refused}, now)
+		}
 		if programmed := programmed(o, progress[o.Key()], staged); programmed != nil {
 			status.Conditions = append(status.Conditions, *programmed)
 			resolve.Programmed(&status, programmed)
@@ -147,6 +153,28 @@ func (w *statusWriter) round(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// confined says of a workload that asks for more than its namespace allows that it is not run; nil for all others. It was
+// stored when the cluster allowed it.
+func (c *Controller) confined(o *objects.Object) *metav1.Condition {
+	w, ok := o.Resource.(*v1alpha1.Workload)
+	if !ok || c.privilegedWorkloads {
+		return nil
+	}
+	asked := access.Beyond(w)
+	c.mu.Lock()
+	namespace := c.objects[objects.Key{Kind: objects.Namespace.Kind, Name: o.GetNamespace()}]
+	c.mu.Unlock()
+	if len(asked) == 0 || access.AllowsPrivileged(namespace) {
+		return nil
+	}
+	var texts []string
+	for _, path := range slices.Sorted(maps.Keys(asked)) {
+		texts = append(texts, fmt.Sprintf("%s: %s is privileged", path, asked[path]))
+	}
+	return &metav1.Condition{Type: objects.ConditionAccepted, Status: metav1.ConditionFalse, Reason: "Privileged", ObservedGeneration: o.GetGeneration(),
+		Message: fmt.Sprintf("it is not run: %s, and namespace %q does not allow it; leave that out, or have an admin of all namespaces label the Namespace %s: \"true\"", strings.Join(texts, ", "), o.GetNamespace(), access.LabelPrivileged)}
 }
 
 // normal makes statuses that say the same equal: times with and without location, empty and missing lists.

@@ -1,11 +1,14 @@
 package controller
 
 import (
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"heddle.io/heddle/api/v1alpha1"
+	"heddle.io/heddle/control/access"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/push"
 	"heddle.io/heddle/control/xds"
@@ -39,5 +42,38 @@ func TestProgrammed(t *testing.T) {
 	}
 	if got := (push.Progress{Proxies: 3, Waiting: 1, Refused: make([]xds.Refusal, 1)}).Running(); got != 1 {
 		t.Errorf("%d proxies run it", got)
+	}
+}
+
+// A workload that was stored when the cluster allowed it says why it is not run any more.
+func TestPrivilegedWorkloadsThatAreNotAllowedAnyMore(t *testing.T) {
+	namespace := func(labels map[string]string) *objects.Object {
+		return &objects.Object{Kind: objects.Namespace, Resource: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Labels: labels}}}
+	}
+	workload := func(spec v1alpha1.WorkloadSpec) *objects.Object {
+		return &objects.Object{Kind: objects.Workload, Resource: &v1alpha1.Workload{ObjectMeta: metav1.ObjectMeta{Name: "cart", Namespace: "shop"}, Spec: spec}}
+	}
+	rooted := workload(v1alpha1.WorkloadSpec{User: "root", Capabilities: []string{"NET_RAW"}})
+	for name, c := range map[string]struct {
+		o         *objects.Object
+		labels    map[string]string
+		everybody bool
+		refused   bool
+	}{
+		"refused":            {rooted, nil, false, true},
+		"a label that is no": {rooted, map[string]string{access.LabelPrivileged: "false"}, false, true},
+		"by its namespace":   {rooted, map[string]string{access.LabelPrivileged: "true"}, false, false},
+		"by the cluster":     {rooted, nil, true, false},
+		"an ordinary one":    {workload(v1alpha1.WorkloadSpec{}), nil, false, false},
+		"another kind":       {namespace(nil), nil, false, false},
+	} {
+		n := namespace(c.labels)
+		got := (&Controller{privilegedWorkloads: c.everybody, objects: map[objects.Key]*objects.Object{n.Key(): n}}).confined(c.o)
+		if (got != nil) != c.refused {
+			t.Errorf("%s: %+v", name, got)
+		}
+		if got != nil && (got.Status != metav1.ConditionFalse || got.Reason != "Privileged" || !strings.Contains(got.Message, `user "root"`) || !strings.Contains(got.Message, "NET_RAW")) {
+			t.Errorf("%s: %+v", name, got)
+		}
 	}
 }

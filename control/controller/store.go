@@ -18,7 +18,7 @@ func (c *Controller) openStore(ctx context.Context) (*cache.Cache, error) {
 	if err != nil {
 		return nil, err
 	}
-	keys, err := seal.Open(ctx, seal.Options{File: c.config.Cluster.SecretsKey(options), Command: options.KMSCommand})
+	keys, err := seal.Open(ctx, seal.Options{File: c.config.Cluster.SecretsKey(options), Command: options.KMSCommand, Memory: c.config.KeyMemory})
 	if err != nil {
 		return nil, err
 	}
@@ -39,7 +39,7 @@ func (c *Controller) openStore(ctx context.Context) (*cache.Cache, error) {
 		}
 		return nil, err
 	}
-	c.sealing = s
+	c.sealing, c.keys = s, keys
 	return all, nil
 }
 
@@ -70,12 +70,21 @@ func (c *Controller) problems() string {
 	if c.problem != "" {
 		all = append(all, c.problem)
 	}
+	keys := c.keys.Status()
+	if keys.Problem != "" {
+		all = append(all, "keys of Secrets: "+keys.Problem)
+	}
+	for _, k := range keys.Keys {
+		if k.Kept != "" && keys.Problem == "" {
+			all = append(all, fmt.Sprintf("key %s of Secrets is in memory only, and lost when the cluster's agent is started again: %s", k.ID, k.Kept))
+		}
+	}
 	if n := c.store.Unfinished(); n > 0 {
 		all = append(all, fmt.Sprintf("%d interrupted batches wait for the store to be finished", n))
 	}
 	for _, r := range c.store.Reports() {
 		if r.Waits != "" {
-			all = append(all, fmt.Sprintf("interrupted batch %s waits: %s", r.ID, r.Waits))
+			all = append(all, fmt.Sprintf("interrupted batch %s waits: %s; if the key is lost for good, `heddle secrets discard %[1]s` gives the batch up", r.ID, r.Waits))
 			continue
 		}
 		for i, left := range r.Left {

@@ -27,6 +27,7 @@ var elsewhere = map[string]string{
 	"control/audit/file.go open":                    "the audit log, appended to and synced",
 	"control/audit/file.go rotate":                  "the audit log's older files",
 	"control/cli/up_start.go startAgent":            "a log, appended to",
+	"control/seal/memory.go OpenMemory":             "memory, which no file is",
 	"control/store/etcd/room.go keepReserve":        "room on the disk, without content",
 	"demo/tour/record.go openRecord":                "locked: the lock belongs to the file, which is never replaced",
 }

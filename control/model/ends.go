@@ -87,8 +87,9 @@ func nextLocal(all []*Service, at *int) *Service {
 }
 
 // AsClientsOf is the mesh as clients see it who still go by a former one: its services, routes and policies towards
-// services, with the replicas there are now, and with what holds for who calls whom as it is now. Both meshes stay as they
-// are, and what is the same in both is shared.
+// services, with the replicas there are now, and with what holds for who calls whom as it is now. Policies ask services: one
+// that a policy of now names and the former mesh has not is there besides, or requests would pass unasked until
+// clients have switched. Both meshes stay as they are, and what is the same in both is shared.
 func (m *Mesh) AsClientsOf(former *Mesh) *Mesh {
 	out := *m
 	out.Routes, out.Gateways, out.Destinations, out.PeerModes = former.Routes, former.Gateways, former.Destinations, former.PeerModes
@@ -97,7 +98,53 @@ func (m *Mesh) AsClientsOf(former *Mesh) *Mesh {
 	for i, s := range former.Services {
 		out.Services[i] = m.replicasFor(s)
 	}
+	for _, asked := range m.asked() {
+		now := m.Service(asked.host)
+		if now == nil || now.Port(asked.port) == nil {
+			continue
+		}
+		i := slices.IndexFunc(out.Services, func(s *Service) bool { return s.Host == now.Host })
+		switch {
+		case i < 0:
+			// Where it stands in the mesh of now: services are sorted there by the same names.
+			at, _ := slices.BinarySearchFunc(out.Services, now, CompareServices)
+			out.Services = slices.Insert(out.Services, at, now)
+		case out.Services[i].Port(asked.port) == nil:
+			more := *out.Services[i]
+			more.Ports = append(slices.Clone(more.Ports), *now.Port(asked.port))
+			out.Services[i] = &more
+		}
+	}
 	return &out
+}
+
+// askedPort is a service that proxies ask by themselves.
+type askedPort struct {
+	host string
+	port uint16
+}
+
+// asked are the services that policies have proxies ask: authorizers, and servers of keys.
+func (m *Mesh) asked() []askedPort {
+	var out []askedPort
+	add := func(host string, port uint16) {
+		if one := (askedPort{host, port}); host != "" && !slices.Contains(out, one) {
+			out = append(out, one)
+		}
+	}
+	for _, p := range m.Access {
+		if p.Authorizer != nil {
+			add(p.Authorizer.Service, p.Authorizer.Port)
+		}
+	}
+	for _, a := range m.Authentications {
+		for _, i := range a.Issuers {
+			if i.Fetch != nil {
+				add(i.Fetch.Service, i.Fetch.Port)
+			}
+		}
+	}
+	return out
 }
 
 // replicasFor is a former service with what runs behind it now.

@@ -103,3 +103,36 @@ func TestClientsOfAFormerMeshSeeTheReplicasOfNow(t *testing.T) {
 		t.Error("the former mesh was changed")
 	}
 }
+
+// What policies have proxies ask is there for clients of a former mesh too, in its place.
+func TestClientsOfAFormerMeshHaveWhomPoliciesAsk(t *testing.T) {
+	former := shopMesh(nil)
+	asks := func(service string, port uint16) *AccessPolicy {
+		return &AccessPolicy{Namespace: "shop", Name: service, Action: Custom, Authorizer: &Authorizer{Name: service, Service: service, Port: port, FailOpen: true}}
+	}
+	now := shopMesh(func(m *Mesh) {
+		m.Services[1].Ports = append(m.Services[1].Ports, ServicePort{Number: 81, Protocol: HTTP2, Target: 8081})
+		m.Services[1].Ports[0].Target = 9090
+		for _, name := range []string{"authz", "keys", "other"} {
+			m.Services = append(m.Services, &Service{Namespace: "auth", Name: name, Host: name + ".auth.svc.cluster.local", Ports: []ServicePort{{Number: 9000, Protocol: HTTP2, Target: 9000}}})
+		}
+		slices.SortFunc(m.Services, CompareServices)
+		m.Access = []*AccessPolicy{asks("authz.auth.svc.cluster.local", 9000), asks("cart.shop.svc.cluster.local", 81), asks("gone.shop.svc.cluster.local", 1), {Namespace: "shop", Name: "deny"}}
+		m.Authentications = []*Authentication{{Issuers: []TokenIssuer{{Keys: "{}"}, {Fetch: &KeysSource{Service: "keys.auth.svc.cluster.local", Port: 9000}}, {Fetch: &KeysSource{Host: "outside.example.com", Port: 443}}}}}
+	})
+	seen := now.AsClientsOf(former)
+	var hosts []string
+	for _, s := range seen.Services {
+		hosts = append(hosts, s.Host)
+	}
+	if want := []string{"outside.example.com", "authz.auth.svc.cluster.local", "keys.auth.svc.cluster.local", "cart.shop.svc.cluster.local"}; !slices.Equal(hosts, want) {
+		t.Fatalf("clients see %q", hosts)
+	}
+	// What was there stays as it was.
+	if cart := seen.Service("cart.shop.svc.cluster.local"); cart.Port(80).Target != 8080 || cart.Port(81) == nil || cart.Port(81).Target != 8081 {
+		t.Errorf("%+v", cart.Ports)
+	}
+	if len(former.Services) != 2 || len(former.Services[1].Ports) != 1 {
+		t.Error("the former mesh was changed")
+	}
+}

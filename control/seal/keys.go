@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"heddle.io/heddle/control/durable"
@@ -28,6 +29,9 @@ type key struct {
 	Wrapped string    `json:"wrapped,omitempty"`
 	// Command wrapped the key and unwraps it, whichever wraps new ones.
 	Command string `json:"command,omitempty"`
+	// Stores are those outside of the cluster's data that may hold records under the key. While there is one, the key is
+	// neither forgotten by a rotation in another store nor removed with the cluster.
+	Stores []string `json:"stores,omitempty"`
 }
 
 // String and GoString keep a key out of whatever prints one.
@@ -36,6 +40,33 @@ func (k key) GoString() string { return k.String() }
 
 func (k key) same(other key) bool {
 	return k.Key == other.Key && k.Wrapped == other.Wrapped && k.Command == other.Command
+}
+
+// claim notes that a store may hold records under its own keys: those that no store named so far, and the one that seals
+// new records. It says whether that is news.
+func (f *keyFile) claim(store string) bool {
+	changed := false
+	for i := range f.Keys {
+		k := &f.Keys[i]
+		if (len(k.Stores) == 0 || k.ID == f.Primary) && !slices.Contains(k.Stores, store) {
+			k.Stores, changed = append(slices.Clone(k.Stores), store), true
+		}
+	}
+	return changed
+}
+
+// ForOthers says whether a file has keys that stores elsewhere may need: those that claimed one ([Ring.Claim]). A file that
+// cannot be read may have some; one that is not there has none.
+func ForOthers(file string) bool {
+	f, err := readKeys(file)
+	return err != nil || slices.ContainsFunc(f.Keys, func(k key) bool { return len(k.Stores) > 0 })
+}
+
+// equal says whether two files say the same.
+func (f keyFile) equal(other keyFile) bool {
+	return f.Primary == other.Primary && slices.EqualFunc(f.Keys, other.Keys, func(a, b key) bool {
+		return a.ID == b.ID && a.Created.Equal(b.Created) && a.same(b) && slices.Equal(a.Stores, b.Stores)
+	})
 }
 
 func (f keyFile) find(id string) *key {

@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -42,6 +43,8 @@ type Options struct {
 	File string
 	// Command wraps new keys; empty leaves them in the file as they are. See [command] for what it must do.
 	Command string
+	// Memory outlives the process that uses the ring and nothing else, see [Memory]; nil for none.
+	Memory *os.File
 	// Now is the clock; nil for the system's.
 	Now func() time.Time
 }
@@ -56,9 +59,19 @@ type Ring struct {
 
 	mu   sync.RWMutex
 	keys keyFile
+	// store is whose records are sealed, empty for one in the cluster's data.
+	store string
 	// open are the keys that can be used, by their identifier, and shut why others cannot.
-	open map[string]cipher.AEAD
+	open map[string]opened
 	shut map[string]error
+}
+
+// opened is a key that can be used.
+type opened struct {
+	cipher.AEAD
+	secret []byte
+	// kept says why it is the one of [Options.Memory], nil when file and command give it.
+	kept error
 }
 
 // Open reads the keys. Without the file the ring is empty until [Ring.Add]. A file that others than its owner may read is
@@ -79,10 +92,15 @@ func Open(ctx context.Context, o Options) (*Ring, error) {
 }
 
 // Reload reads the file again, and has wrapped keys unwrapped that were not before. It says whether other keys can be used
-// than before.
+// than before. A key that is not in the file any more stays in use until [Ring.Retain] forgets it: a file that is lost, or
+// that an older copy has replaced, takes no Secret with it while somebody still has its key.
 func (r *Ring) Reload(ctx context.Context) (changed bool, err error) {
 	r.changing.Lock()
 	defer r.changing.Unlock()
+	return r.reload(ctx)
+}
+
+func (r *Ring) reload(ctx context.Context) (changed bool, err error) {
 	keys, err := readKeys(r.options.File)
 	if err != nil {
 		return false, err
@@ -90,19 +108,50 @@ func (r *Ring) Reload(ctx context.Context) (changed bool, err error) {
 	r.mu.RLock()
 	before, had := r.keys, r.open
 	r.mu.RUnlock()
-	open, shut := map[string]cipher.AEAD{}, map[string]error{}
-	for _, k := range keys.Keys {
-		if old := before.find(k.ID); old != nil && old.same(k) && had[k.ID] != nil {
+	if had == nil {
+		before, had = r.recall()
+	}
+	var missing []key
+	for _, k := range before.Keys {
+		if _, usable := had[k.ID]; usable && keys.find(k.ID) == nil {
+			missing = append(missing, k)
+		}
+	}
+	keys.Keys = append(missing, keys.Keys...)
+	if keys.Primary == "" {
+		keys.Primary = before.Primary
+	}
+	if keys.find(keys.Primary) == nil {
+		keys.Primary = "" // It never opened, and is gone.
+	}
+	open, shut := map[string]opened{}, map[string]error{}
+	for n, k := range keys.Keys {
+		old, known := had[k.ID]
+		if was := before.find(k.ID); was == nil || !was.same(k) {
+			known = false
+		}
+		if n < len(missing) {
+			old.kept = errNotInFile
+			open[k.ID] = old
+			continue
+		}
+		if known && old.kept == nil {
 			// What is open needs no command once more.
-			open[k.ID] = had[k.ID]
+			open[k.ID] = old
 			continue
 		}
 		secret, err := k.secret(ctx)
+		var aead cipher.AEAD
 		if err == nil {
-			open[k.ID], err = newAEAD(secret)
+			aead, err = newAEAD(secret)
 		}
-		if err != nil {
-			delete(open, k.ID)
+		switch {
+		case err == nil:
+			open[k.ID] = opened{AEAD: aead, secret: secret}
+		case known:
+			old.kept = err
+			open[k.ID] = old
+		default:
 			shut[k.ID] = err
 		}
 	}
@@ -110,7 +159,45 @@ func (r *Ring) Reload(ctx context.Context) (changed bool, err error) {
 	defer r.mu.Unlock()
 	changed = !slices.Equal(slices.Sorted(maps.Keys(open)), slices.Sorted(maps.Keys(r.open))) || keys.Primary != r.keys.Primary
 	r.keys, r.open, r.shut = keys, open, shut
-	return changed, nil
+	return changed, r.remember()
+}
+
+// Claim says whose records are sealed from now on: those of a store outside of the cluster's data, by a name that is its
+// own. The file says so on the disk before it returns, and the keys that the store may need are kept for it, whoever
+// uses the file meanwhile.
+func (r *Ring) Claim(store string) error {
+	r.changing.Lock()
+	defer r.changing.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.store = store
+	if err := r.write(r.keys); err != nil {
+		return err
+	}
+	return r.remember()
+}
+
+// write has these keys, with what the store claims of them, in the file and in memory; changing and mu are held.
+func (r *Ring) write(next keyFile) error {
+	next.Keys = slices.Clone(next.Keys)
+	claimed := r.store != "" && next.claim(r.store)
+	if there, err := readKeys(r.options.File); err != nil {
+		return err
+	} else if claimed || !there.equal(next) {
+		if err := next.write(r.options.File); err != nil {
+			return err
+		}
+	}
+	r.keys = next
+	// Another map, as in [Ring.Add]: what was not in the file is.
+	r.open = maps.Clone(r.open)
+	for id, k := range r.open {
+		if errors.Is(k.kept, errNotInFile) {
+			k.kept = nil
+			r.open[id] = k
+		}
+	}
+	return nil
 }
 
 func newAEAD(key []byte) (cipher.AEAD, error) {
@@ -140,14 +227,22 @@ func (r *Ring) Primary() string {
 func (r *Ring) Usable() bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return r.open[r.keys.Primary] != nil
+	_, usable := r.open[r.keys.Primary]
+	return usable
 }
 
-// Several says that there are keys beside the primary: a rotation has not come to its end.
+// Several says that the store has keys beside the primary: a rotation has not come to its end.
 func (r *Ring) Several() bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return len(r.keys.Keys) > 1
+	return r.several()
+}
+
+// several is [Ring.Several] with mu held. Keys that are kept for other stores alone are none of this one's.
+func (r *Ring) several() bool {
+	return slices.ContainsFunc(r.keys.Keys, func(k key) bool {
+		return k.ID != r.keys.Primary && (len(k.Stores) == 0 || slices.Contains(k.Stores, r.store))
+	})
 }
 
 // File is where the keys are.
@@ -171,20 +266,25 @@ func (r *Ring) Add(ctx context.Context) error {
 	}
 	r.changing.Lock()
 	defer r.changing.Unlock()
+	// As others may have left the file.
+	if _, err := r.reload(ctx); err != nil {
+		return err
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	next := keyFile{Primary: k.ID, Keys: append(slices.Clone(r.keys.Keys), k)}
-	if err := next.write(r.options.File); err != nil {
+	if err := r.write(next); err != nil {
 		return err
 	}
 	// Another map: a reload may be reading the one before.
 	open := maps.Clone(r.open)
-	open[k.ID] = aead
-	r.keys, r.open = next, open
-	return nil
+	open[k.ID] = opened{AEAD: aead, secret: secret}
+	r.open = open
+	return r.remember()
 }
 
-// Retain forgets every key but the primary and those named.
+// Retain forgets every key but the primary, those named, and those that other stores may need; the file is written again if
+// it is not what it should be.
 func (r *Ring) Retain(ids ...string) error {
 	r.changing.Lock()
 	defer r.changing.Unlock()
@@ -202,22 +302,25 @@ func (r *Ring) Retain(ids ...string) error {
 	}
 	next := keyFile{Primary: r.keys.Primary}
 	for _, k := range r.keys.Keys {
-		if k.ID == next.Primary || slices.Contains(ids, k.ID) {
-			next.Keys = append(next.Keys, k)
+		named := k.ID == next.Primary || slices.Contains(ids, k.ID)
+		if !named {
+			// A key of nobody but this store is of nobody now.
+			others := slices.DeleteFunc(slices.Clone(k.Stores), func(s string) bool { return s == r.store })
+			if k.Stores = others; len(others) == 0 {
+				continue
+			}
 		}
+		next.Keys = append(next.Keys, k)
 	}
-	if len(next.Keys) == len(r.keys.Keys) {
-		return nil
-	}
-	if err := next.write(r.options.File); err != nil {
+	if err := r.write(next); err != nil {
 		return err
 	}
 	// Other maps: a reload may be reading those before.
 	open, shut := maps.Clone(r.open), maps.Clone(r.shut)
-	maps.DeleteFunc(open, func(id string, _ cipher.AEAD) bool { return next.find(id) == nil })
-	maps.DeleteFunc(shut, func(id string, _ error) bool { return next.find(id) == nil })
-	r.keys, r.open, r.shut = next, open, shut
-	return nil
+	maps.DeleteFunc(open, func(id string, _ opened) bool { return r.keys.find(id) == nil })
+	maps.DeleteFunc(shut, func(id string, _ error) bool { return r.keys.find(id) == nil })
+	r.open, r.shut = open, shut
+	return r.remember()
 }
 
 // Seal encrypts a value that is to lie at a place.
@@ -225,8 +328,8 @@ func (r *Ring) Seal(value []byte, place string) ([]byte, error) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	id := r.keys.Primary
-	aead := r.open[id]
-	if aead == nil {
+	aead, usable := r.open[id]
+	if !usable {
 		if why := r.shut[id]; why != nil {
 			return nil, fmt.Errorf("%w: key %s of %s: %w", ErrNoKey, id, r.options.File, why)
 		}
@@ -243,9 +346,10 @@ func (r *Ring) Open(record []byte, place string) ([]byte, error) {
 		return nil, fmt.Errorf("%w: its record is damaged; apply it again", ErrClosed)
 	}
 	r.mu.RLock()
-	aead, why := r.open[id], r.shut[id]
+	aead, usable := r.open[id]
+	why := r.shut[id]
 	r.mu.RUnlock()
-	if aead == nil {
+	if !usable {
 		if why != nil {
 			return nil, fmt.Errorf("%w: its key %s in %s: %w", ErrClosed, id, r.options.File, why)
 		}

@@ -369,3 +369,156 @@ func TestKeysChangeWhileTheyAreRead(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// The keys of a store elsewhere are kept for it, whoever uses their file meanwhile, and whoever rotates.
+func TestKeysAreKeptForStoresElsewhere(t *testing.T) {
+	o := inFile(t)
+	if ForOthers(o.File) {
+		t.Error("of a file that is not there")
+	}
+	first := ring(t, o)
+	if err := first.Add(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if ForOthers(o.File) {
+		t.Error("of the cluster's own")
+	}
+	// Two stores elsewhere, the second of which goes on with the key of the first.
+	if err := first.Claim("etcd a/clusters/c"); err != nil {
+		t.Fatal(err)
+	}
+	box := sealed(t, first)
+	second := ring(t, o)
+	if err := second.Claim("etcd b/clusters/c"); err != nil || !ForOthers(o.File) {
+		t.Fatal(err)
+	}
+	for _, r := range []*Ring{second, ring(t, o)} {
+		if err := errors.Join(r.Add(t.Context()), r.Retain()); err != nil || r.Several() || r.Status().Rotating {
+			t.Errorf("%+v %v", r.Status(), err)
+		}
+		opens(t, ring(t, o), box)
+	}
+	back := ring(t, o)
+	if err := back.Claim("etcd a/clusters/c"); err != nil || !back.Several() {
+		t.Errorf("%+v %v", back.Status(), err)
+	}
+	opens(t, back, box)
+	if err := back.Retain(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := back.Open(box, place); !errors.Is(err, ErrClosed) {
+		t.Errorf("%v", err)
+	}
+	if err := os.WriteFile(o.File, []byte("{"), 0o600); err != nil || !ForOthers(o.File) {
+		t.Errorf("a damaged file may hold such keys: %v", err)
+	}
+}
+
+// Who has the keys does not lose them with the file, and writes it again with the next change.
+func TestKeysOutliveTheirFile(t *testing.T) {
+	o := inFile(t)
+	r := ring(t, o)
+	if err := r.Add(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	box := sealed(t, r)
+	older, err := os.ReadFile(o.File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Add(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	newer := sealed(t, r)
+	for name, lose := range map[string]func() error{
+		"removed": func() error { return os.Remove(o.File) }, "an older copy": func() error { return os.WriteFile(o.File, older, 0o600) },
+	} {
+		if err := lose(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.Reload(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if missing := r.Status().Problem != ""; missing != (name == "removed") {
+			t.Errorf("%s: %+v", name, r.Status())
+		}
+		opens(t, r, box)
+		opens(t, r, newer)
+		if err := r.Retain(r.Status().Keys[0].ID, r.Status().Keys[1].ID); err != nil {
+			t.Fatal(err)
+		}
+		again := ring(t, o)
+		opens(t, again, box)
+		opens(t, again, newer)
+	}
+}
+
+// Who is started again has the keys that the process before could use, from memory that outlives it, and says so until file and
+// command give them again.
+func TestKeysOutliveTheirProcess(t *testing.T) {
+	o := inFile(t)
+	o.Command = kms(t, reverse)
+	var err error
+	if o.Memory, err = Memory(); err != nil {
+		t.Fatal(err)
+	}
+	defer o.Memory.Close()
+	r := ring(t, o)
+	if err := r.Add(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	box := sealed(t, r)
+	away := o.Command + ".away"
+	for name, c := range map[string]struct{ lose, back func() error }{
+		"the service is away": {func() error { return os.WriteFile(away, nil, 0o600) }, func() error { return os.Remove(away) }},
+		"the file is lost":    {func() error { return os.Rename(o.File, o.File+".away") }, func() error { return os.Rename(o.File+".away", o.File) }},
+	} {
+		if err := c.lose(); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			next := ring(t, o)
+			opens(t, next, box)
+			if status := next.Status(); len(status.Keys) != 1 || status.Keys[0].Kept == "" || status.Keys[0].Problem != "" {
+				t.Errorf("%s: %+v", name, status)
+			}
+			opens(t, next, sealed(t, next))
+			r = next
+		}
+		if _, err := r.Reload(t.Context()); err != nil || r.Status().Keys[0].Kept == "" {
+			t.Errorf("%s: %v %+v", name, err, r.Status())
+		}
+		if err := c.back(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.Reload(t.Context()); err != nil || r.Status().Keys[0].Kept != "" {
+			t.Errorf("%s: %v %+v", name, err, r.Status())
+		}
+	}
+	// What was forgotten stays so, and the memory is found by the process that has it and taken for nothing else.
+	if err := errors.Join(r.Add(t.Context()), r.Retain()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ring(t, o).Open(box, place); !errors.Is(err, ErrClosed) {
+		t.Errorf("%v", err)
+	}
+	found := FindMemory(os.Getpid())
+	if found == nil {
+		t.Fatal("not found")
+	}
+	defer found.Close()
+	if _, err := OpenMemory(o.File); err == nil {
+		t.Error("a file is taken for memory")
+	}
+	o.Memory = found
+	if err := os.Remove(o.File); err != nil {
+		t.Fatal(err)
+	}
+	opens(t, ring(t, o), sealed(t, r))
+	if err := found.Truncate(7); err != nil {
+		t.Fatal(err)
+	}
+	if torn := ring(t, o); !torn.Empty() {
+		t.Errorf("%+v", torn.Status())
+	}
+}

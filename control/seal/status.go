@@ -1,6 +1,12 @@
 package seal
 
-import "time"
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"slices"
+	"time"
+)
 
 // Status says how Secrets are sealed.
 type Status struct {
@@ -14,6 +20,8 @@ type Status struct {
 	Unsealed int `json:"unsealed"`
 	// Unreadable are those that cannot be decrypted.
 	Unreadable []Unreadable `json:"unreadable,omitempty"`
+	// Problem is what is wrong with the file, empty for nothing.
+	Problem string `json:"problem,omitempty"`
 	// Rotating says that a rotation began and did not come to its end.
 	Rotating bool `json:"rotating,omitempty"`
 }
@@ -27,6 +35,10 @@ type KeyStatus struct {
 	Command string `json:"command,omitempty"`
 	// Secrets that are sealed with it.
 	Secrets int `json:"secrets"`
+	// Stores are those outside of the cluster's data that it is kept for.
+	Stores []string `json:"stores,omitempty"`
+	// Kept is why the key is the one that is kept in memory: the next start of the machine has it no more.
+	Kept string `json:"kept,omitempty"`
 	// Problem is why it cannot be used.
 	Problem string `json:"problem,omitempty"`
 }
@@ -37,13 +49,19 @@ type Unreadable struct {
 	Why    string `json:"why"`
 }
 
-// Status is what the ring knows: File, Command, Keys and Rotating.
+// Status is what the ring knows: File, Command, Keys, Problem and Rotating.
 func (r *Ring) Status() Status {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	s := Status{File: r.options.File, Command: r.options.Command, Keys: []KeyStatus{}, Rotating: len(r.keys.Keys) > 1}
+	s := Status{File: r.options.File, Command: r.options.Command, Keys: []KeyStatus{}, Rotating: r.several()}
+	if _, err := os.Stat(s.File); errors.Is(err, fs.ErrNotExist) && len(r.keys.Keys) > 0 {
+		s.Problem = "the file is missing, and a controller that starts has none of the keys: restore it, or run `heddle secrets rotate`, which writes it again"
+	}
 	for _, k := range r.keys.Keys {
-		key := KeyStatus{ID: k.ID, Created: k.Created, Primary: k.ID == r.keys.Primary, Command: k.Command}
+		key := KeyStatus{ID: k.ID, Created: k.Created, Primary: k.ID == r.keys.Primary, Command: k.Command, Stores: slices.Clone(k.Stores)}
+		if why := r.open[k.ID].kept; why != nil {
+			key.Kept = why.Error()
+		}
 		if why := r.shut[k.ID]; why != nil {
 			key.Problem = why.Error()
 		}

@@ -114,7 +114,7 @@ var everything = []struct{ method, path string }{
 	{"GET", "/heddle/v1/names"}, {"GET", "/heddle/v1/names?watch=1"}, {"GET", "/heddle/v1/federation"}, {"POST", "/heddle/v1/federation/tokens"},
 	{"POST", "/heddle/v1/federation/join"}, {"POST", "/heddle/v1/federation/rotate"}, {"GET", "/heddle/v1/ca/status"},
 	{"POST", "/heddle/v1/ca/rotate"}, {"POST", "/heddle/v1/ca/csr"}, {"POST", "/heddle/v1/ca/install"}, {"POST", "/heddle/v1/ca/abort"}, {"POST", "/heddle/v1/tokens"}, {"GET", "/heddle/v1/tokens"},
-	{"DELETE", "/heddle/v1/tokens/0123456789abcdef"}, {"GET", "/heddle/v1/audit"}, {"GET", "/heddle/v1/secrets"}, {"POST", "/heddle/v1/secrets/rotate"}, {"GET", "/heddle/v1/agent/status"}, {"GET", "/heddle/v1/agent/checks"},
+	{"DELETE", "/heddle/v1/tokens/0123456789abcdef"}, {"GET", "/heddle/v1/audit"}, {"GET", "/heddle/v1/secrets"}, {"POST", "/heddle/v1/secrets/rotate"}, {"DELETE", "/heddle/v1/batches/1"}, {"GET", "/heddle/v1/agent/status"}, {"GET", "/heddle/v1/agent/checks"},
 	{"POST", "/heddle/v1/agent/shutdown"}, {"POST", "/heddle/v1/agent/rotate"}, {"POST", "/heddle/v1/agent/replicas/shop/cart-0/rotate"},
 	{"POST", "/heddle/v1/agent/replicas/shop/cart-0/handshake"}, {"POST", "/heddle/v1/agent/replicas/shop/cart-0/call"},
 	{"GET", "/heddle/v1/agent/replicas/shop/cart-0/resolve"}, {"GET", "/heddle/v1/agent/replicas/shop/cart-0/admin/config_dump"},
@@ -288,7 +288,7 @@ func TestWhatAnEditorMayStart(t *testing.T) {
 	c := w.as(t, bob, "")
 	plain := strings.Replace(rooted, ", user: root", "", 1)
 	for content, parts := range map[string][]string{
-		rooted: {"spec.user", `"root"`, LabelPrivileged},
+		rooted: {"spec.user", `"root"`, access.LabelPrivileged},
 		strings.Replace(rooted, "user: root", `user: "0"`, 1):                                                      {"spec.user"},
 		strings.Replace(rooted, "user: root", `user: "60001"`, 1):                                                  {"spec.user"},
 		strings.Replace(plain, "name: cart,", "name: cart, annotations: { heddle.io/proxy-path: /tmp/proxy },", 1): {"metadata.annotations[heddle.io/proxy-path]"},
@@ -325,14 +325,14 @@ func TestWhatAnEditorMayStart(t *testing.T) {
 	capable := strings.Replace(plain, "[cart]", "[cart], capabilities: [NET_RAW]", 1)
 	for content, path := range map[string]string{rooted: "spec.user", strings.Replace(rooted, "root", "nobody", 1): "spec.user", capable: "spec.capabilities"} {
 		_, err = apply(t, w.client, content, false)
-		wants(t, content, err, http.StatusUnprocessableEntity, path, "does not allow it", LabelPrivileged)
+		wants(t, content, err, http.StatusUnprocessableEntity, path, "does not allow it", access.LabelPrivileged)
 	}
 	if _, err := apply(t, w.client, rooted+"---\n"+allowing, false); err != nil {
 		t.Fatal(err)
 	}
 	forbidding := strings.Replace(allowing, "true", "false", 1)
 	_, err = apply(t, w.client, forbidding, false)
-	wants(t, "a namespace that ceases to allow it", err, http.StatusUnprocessableEntity, LabelPrivileged, "shop/cart needs it")
+	wants(t, "a namespace that ceases to allow it", err, http.StatusUnprocessableEntity, access.LabelPrivileged, "shop/cart needs it")
 	wants(t, "a namespace that goes", w.client.Delete(context.Background(), objects.Namespace, "", "shop"), http.StatusUnprocessableEntity, "shop/cart needs it")
 	if _, err := apply(t, c, strings.Replace(rooted, "[cart]", "[sh]", 1), false); err != nil {
 		t.Errorf("in a privileged namespace: %v", err)
@@ -350,7 +350,7 @@ func TestWhatAnEditorMayStart(t *testing.T) {
 	}
 	for _, where := range []string{"labels", "annotations"} {
 		_, err = apply(t, c, "apiVersion: v1\nkind: Namespace\nmetadata: { name: own, "+where+": { heddle.io/privileged: \"true\" } }\n", false)
-		wants(t, where, err, http.StatusForbidden, LabelPrivileged, "admin in all namespaces")
+		wants(t, where, err, http.StatusForbidden, access.LabelPrivileged, "admin in all namespaces")
 	}
 	wants(t, "access", c.Delete(context.Background(), objects.AccessBinding, "", "bob"), http.StatusForbidden, "admin")
 	// What is in no namespace is in none whatever is written into it.

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 
+	"heddle.io/heddle/control/access"
 	"heddle.io/heddle/control/audit"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/server/client"
@@ -63,9 +64,13 @@ func (s *Server) handleRestore(w http.ResponseWriter, r *http.Request) {
 		refuse(w, &client.Problem{Status: http.StatusConflict, What: what, Why: fmt.Sprintf("the cluster has objects: %d would be changed and %d deleted", response.Changed, response.Deleted), Remedy: "take a backup of them, and say --replace"})
 		return
 	}
+	if writes, err = s.admitRestore(writes, request.Force); err != nil {
+		refuseError(w, what, "", err)
+		return
+	}
 	response.Taken, response.Version = header.Taken, header.Version
 	if len(writes) > 0 {
-		err = s.recorded(r.Context(), audit.Record{Action: "restore", Detail: fmt.Sprintf("backup of %s; %d created, %d changed, %d deleted", header.Taken.Format("2006-01-02T15:04:05Z07:00"), response.Created, response.Changed, response.Deleted)}, func() (string, error) {
+		err = s.recorded(r.Context(), audit.Record{Action: "restore", Detail: fmt.Sprintf("backup of %s; %d created, %d changed, %d deleted%s", header.Taken.Format("2006-01-02T15:04:05Z07:00"), response.Created, response.Changed, response.Deleted, forced(request.Force))}, func() (string, error) {
 			return "", s.config.Store.Apply(r.Context(), writes)
 		})
 	}
@@ -76,8 +81,53 @@ func (s *Server) handleRestore(w http.ResponseWriter, r *http.Request) {
 	reply(w, response)
 }
 
-// restoring says what to write to have what was exported. The cluster itself, and its own namespaces, are never deleted, and
-// tokens stay as they are.
+func forced(force bool) string {
+	if force {
+		return ", forced"
+	}
+	return ""
+}
+
+// admitRestore checks what is restored as what is applied is: the whole as one batch, against what is there. A backup may hold
+// what would be refused today, because others have come between or another version of Heddle took it; with force, such an
+// object is stored as it is, in force only as far as it can be, and its status says why. What runs as whom is not forced: who
+// has not allowed it today has not.
+func (s *Server) admitRestore(writes []store.Write, force bool) ([]store.Write, error) {
+	var b batch
+	for _, w := range writes {
+		if w.Object == nil {
+			b.deletes = append(b.deletes, w.Key)
+		} else {
+			b.objects = append(b.objects, w.Object)
+		}
+	}
+	existing := s.config.Controller.Stored()
+	if errs := s.confine(b, existing); len(errs) > 0 {
+		return nil, refusedRestore(errs, "allow it first: apply the Namespace with the label "+access.LabelPrivileged+": \"true\", or start the cluster with --privileged-workloads; --force does not")
+	}
+	admitted, _, found := s.config.Controller.Admit(writes)
+	if errs := append(s.protect(b, existing), found...); len(errs) > 0 {
+		if !force {
+			return nil, refusedRestore(errs, "take care of what is in its way, or say --force: then these objects are stored too, not in force as far as they are refused, and their statuses say why")
+		}
+		return writes, nil
+	}
+	return admitted, nil
+}
+
+func refusedRestore(errs []error, remedy string) *client.Problem {
+	problem := invalid(errs)
+	problem.What = fmt.Sprintf("nothing was restored: %d objects of the backup would be refused", len(errs))
+	if len(errs) == 1 {
+		problem.What = "nothing was restored: 1 object of the backup would be refused"
+	}
+	problem.Remedy = remedy
+	return problem
+}
+
+// restoring says what to write to have what was exported. The cluster itself, and its own namespaces, are never deleted.
+// Tokens stay as they are, and so do the mesh's members, but for those that are missing; on a member, everything that
+// belongs to the primary.
 func (s *Server) restoring(exported []store.Exported) ([]store.Write, client.RestoreResponse, error) {
 	var response client.RestoreResponse
 	existing := map[objects.Key]*objects.Object{}
@@ -102,6 +152,11 @@ func (s *Server) restoring(exported []store.Exported) ([]store.Write, client.Res
 		case systems(o):
 			// A token that was revoked, or used, since then is not to come back to life.
 			continue
+		case key == own && old != nil:
+			continue
+		case primarys(o.Kind) && s.config.Federation.Primary() != s.config.Cluster:
+			// The primary tells it.
+			continue
 		case old != nil && same(o, old):
 			continue
 		case old == nil:
@@ -112,7 +167,11 @@ func (s *Server) restoring(exported []store.Exported) ([]store.Write, client.Res
 		writes = append(writes, store.Write{Key: key, Object: o})
 	}
 	for _, o := range sorted(existing) {
-		if key := o.Key(); !wanted[key] && !builtin(key) && !systems(o) {
+		key := o.Key()
+		if o.Kind == objects.Cluster || primarys(o.Kind) && s.config.Federation.Primary() != s.config.Cluster {
+			continue // Who joined since then has not left by that.
+		}
+		if !wanted[key] && !builtin(key) && !systems(o) {
 			response.Deleted++
 			writes = append(writes, store.Write{Key: key})
 		}

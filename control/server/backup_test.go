@@ -1,13 +1,19 @@
 package server
 
 import (
+	"errors"
 	"net/http"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"heddle.io/heddle/api/v1alpha1"
 	"heddle.io/heddle/control/access"
+	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/server/client"
+	"heddle.io/heddle/control/store"
 )
 
 func TestBackupAndRestore(t *testing.T) {
@@ -113,5 +119,63 @@ func TestRestoreLeavesTokensAlone(t *testing.T) {
 	all, err := w.client.APITokens(w.ctx)
 	if err != nil || len(all) != 1 || all[0].ID != since.ID {
 		t.Errorf("%+v, %v", all, err)
+	}
+}
+
+// What is restored is checked as what is applied is: who would be refused today stops it, and what is privileged is not
+// forced either.
+func TestRestoreIsAdmitted(t *testing.T) {
+	w := startAll(t)
+	restored := func(file []byte, force bool) error {
+		t.Helper()
+		_, err := w.client.Restore(w.ctx, client.RestoreRequest{Backup: file, Replace: true, Force: force})
+		return err
+	}
+	backup := func(content string) []byte {
+		t.Helper()
+		if _, err := apply(t, w.client, content, false); err != nil {
+			t.Fatal(err)
+		}
+		file, err := w.client.Backup(w.ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.client.Apply(w.ctx, client.ApplyRequest{Manifests: []client.Manifest{{File: "shop.yaml", Content: content}}, Delete: true}); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	w.server.config.PrivilegedWorkloads = true
+	privileged := backup(shop + "---\n" + rooted)
+	w.server.config.PrivilegedWorkloads = false
+	for _, force := range []bool{false, true} {
+		wants(t, "privileged", restored(privileged, force), http.StatusUnprocessableEntity, "nothing was restored", "does not allow it", access.LabelPrivileged)
+	}
+	if _, err := w.server.config.Store.Get(w.ctx, objects.Key{Kind: "Namespace", Name: "shop"}); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("something was restored: %v", err)
+	}
+	// A cluster that was removed from the mesh since is a member again only when somebody says so.
+	file := backup(shop)
+	member := &objects.Object{Kind: objects.Cluster, Resource: &v1alpha1.Cluster{TypeMeta: metav1.TypeMeta{APIVersion: "heddle.io/v1alpha1", Kind: "Cluster"}, ObjectMeta: metav1.ObjectMeta{Name: "removed"}, Spec: v1alpha1.ClusterSpec{Key: "k"}}}
+	if err := w.server.config.Store.Apply(w.ctx, []store.Write{{Key: member.Key(), Object: member}}); err != nil {
+		t.Fatal(err)
+	}
+	with := backup("apiVersion: v1\nkind: Namespace\nmetadata: {name: other}\n")
+	if err := w.server.config.Store.Apply(w.ctx, []store.Write{{Key: member.Key()}}); err != nil {
+		t.Fatal(err)
+	}
+	wants(t, "a member that was removed", restored(with, false), http.StatusUnprocessableEntity, "Cluster/removed", "--force")
+	if err := restored(with, true); err != nil {
+		t.Fatal(err)
+	}
+	// Nor is one removed that has joined since.
+	if err := restored(file, true); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.server.config.Store.Get(w.ctx, member.Key()); err != nil {
+		t.Errorf("a member that has joined since: %v", err)
+	}
+	if log := read(t, filepath.Join(w.dir, "audit", "audit.log")); !strings.Contains(log, "deleted, forced") {
+		t.Errorf("not recorded: %s", log)
 	}
 }

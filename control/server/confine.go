@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"heddle.io/heddle/api/v1alpha1"
+	"heddle.io/heddle/control/access"
 	"heddle.io/heddle/control/objects"
 )
 
@@ -46,11 +46,11 @@ func (s *Server) confine(b batch, existing map[objects.Key]*objects.Object) []er
 				continue
 			}
 		}
-		asked := beyond(w)
+		asked := access.Beyond(w)
 		for _, path := range sortedNames(asked) {
 			errs = append(errs, &objects.Error{File: o.Origin.File, Line: o.FieldLine(path), Object: o.Key(), Path: path,
 				Problem: fmt.Sprintf("%s is privileged, and namespace %q does not allow it", asked[path], o.GetNamespace()),
-				Remedy:  fmt.Sprintf("leave it out: the workload then runs as a user of its own without capabilities; or have an admin of all namespaces apply the Namespace with the label %s: \"true\"", LabelPrivileged)})
+				Remedy:  fmt.Sprintf("leave it out: the workload then runs as a user of its own without capabilities; or have an admin of all namespaces apply the Namespace with the label %s: \"true\"", access.LabelPrivileged)})
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(changed)) {
@@ -61,23 +61,11 @@ func (s *Server) confine(b batch, existing map[objects.Key]*objects.Object) []er
 		for _, in := range sorted(after) {
 			key := in.Key()
 			w, ok := in.Resource.(*v1alpha1.Workload)
-			if ok && key.Namespace == name && len(beyond(w)) > 0 && existing[key] == in {
-				errs = append(errs, &objects.Error{File: o.Origin.File, Line: o.Origin.Line, Object: o.Key(), Path: "metadata.labels[" + LabelPrivileged + "]",
+			if ok && key.Namespace == name && len(access.Beyond(w)) > 0 && existing[key] == in {
+				errs = append(errs, &objects.Error{File: o.Origin.File, Line: o.Origin.Line, Object: o.Key(), Path: "metadata.labels[" + access.LabelPrivileged + "]",
 					Problem: fmt.Sprintf("%s needs it: it is privileged", key), Remedy: "delete or change that workload first, or in the same command"})
 			}
 		}
 	}
 	return errs
-}
-
-// beyond is what a workload asks for beyond a user of its own without capabilities, by field.
-func beyond(w *v1alpha1.Workload) map[string]string {
-	out := map[string]string{}
-	if w.Spec.User != "" {
-		out["spec.user"] = fmt.Sprintf("user %q", w.Spec.User)
-	}
-	if len(w.Spec.Capabilities) > 0 {
-		out["spec.capabilities"] = "capability " + strings.Join(w.Spec.Capabilities, ", ")
-	}
-	return out
 }

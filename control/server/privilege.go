@@ -16,10 +16,6 @@ import (
 	"heddle.io/heddle/control/server/client"
 )
 
-// LabelPrivileged with the value "true" on a Namespace allows privileged workloads in it: as root, as other users of the
-// machine, with capabilities; and has editors start them, those with another proxy program, and write EnvoyFilters. Only an admin of all namespaces may set or remove it.
-const LabelPrivileged = "heddle.io/privileged"
-
 // permit says whether a caller may make a batch of changes: nil, or what it may not, with status 403.
 func permit(caller *access.Caller, b batch, existing map[objects.Key]*objects.Object) *client.Problem {
 	var refused []*client.Problem
@@ -80,8 +76,8 @@ func permitWrite(caller *access.Caller, o, old *objects.Object, existing map[obj
 		return nil
 	}
 	switch {
-	case o.Kind == objects.Namespace && privilegedValue(o) != privilegedValue(old):
-		if p := caller.May(access.Need{Role: access.Admin, Namespace: access.Everywhere, To: "set " + LabelPrivileged + " on " + o.Key().String()}); p != nil {
+	case o.Kind == objects.Namespace && access.PrivilegedValue(o) != access.PrivilegedValue(old):
+		if p := caller.May(access.Need{Role: access.Admin, Namespace: access.Everywhere, To: "set " + access.LabelPrivileged + " on " + o.Key().String()}); p != nil {
 			return []*client.Problem{p}
 		}
 	case o.Kind == objects.EnvoyFilter && !privilegedNamespace(o.GetNamespace(), existing):
@@ -105,15 +101,7 @@ func systems(o *objects.Object) bool {
 }
 
 func privilegedNamespace(name string, existing map[objects.Key]*objects.Object) bool {
-	return privilegedValue(existing[objects.Key{Kind: objects.Namespace.Kind, Name: name}]) == "true"
-}
-
-// privilegedValue is what a Namespace says; other parts of Heddle may look at the annotation, so it is guarded alike.
-func privilegedValue(o *objects.Object) string {
-	if o == nil {
-		return ""
-	}
-	return o.GetLabels()[LabelPrivileged] + o.GetAnnotations()[LabelPrivileged]
+	return access.AllowsPrivileged(existing[objects.Key{Kind: objects.Namespace.Kind, Name: name}])
 }
 
 // permitWorkload says what of a workload is privileged. One that is stored already, as it is, may be stopped, started and
@@ -138,7 +126,7 @@ func permitWorkload(caller *access.Caller, o, old *objects.Object) []*client.Pro
 		out = append(out, &client.Problem{Status: http.StatusForbidden,
 			What:   fmt.Sprintf("%s may not start %s with %s: %s", caller, o.Key(), path, value),
 			Why:    fmt.Sprintf("it is privileged, for which an admin of all namespaces is needed, or a namespace that allows it; %s has %s", caller, caller.Grants),
-			Remedy: fmt.Sprintf("leave %s out; or an admin labels the namespace %s: \"true\"", path, LabelPrivileged)})
+			Remedy: fmt.Sprintf("leave %s out; or an admin labels the namespace %s: \"true\"", path, access.LabelPrivileged)})
 	}
 	return out
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 
@@ -56,4 +57,26 @@ func (s *Server) handleRotateSecrets(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	reply(w, status)
+}
+
+// handleDiscard gives up a batch that waits for a key which is lost.
+func (s *Server) handleDiscard(w http.ResponseWriter, r *http.Request) {
+	id := r.PathValue("id")
+	response := client.DiscardResponse{ID: id, Left: []string{}}
+	err := s.recorded(r.Context(), audit.Record{Action: "batch.discard", Detail: "batch " + id}, func() (string, error) {
+		left, err := s.config.Store.Discard(r.Context(), id)
+		for _, key := range left {
+			response.Left = append(response.Left, key.String())
+		}
+		return fmt.Sprintf("%d objects left out", len(left)), err
+	})
+	if errors.Is(err, store.ErrNotFound) {
+		refuse(w, &client.Problem{Status: http.StatusNotFound, What: "nothing was given up", Where: "batch " + id, Why: "no batch of that name waits for a key", Remedy: "`heddle check` names those that do; others are finished by themselves"})
+		return
+	}
+	if err != nil {
+		refuseError(w, "nothing was given up", "batch "+id, err)
+		return
+	}
+	reply(w, response)
 }

@@ -158,6 +158,7 @@ func New(config Config) *Server {
 	route("DELETE /heddle/v1/tokens/{id}", somewhere(access.Admin, "revoke tokens"), s.handleRevokeToken)
 	route("GET /heddle/v1/secrets", everywhere(access.Viewer, "see how Secrets are encrypted"), s.handleSecrets)
 	route("POST /heddle/v1/secrets/rotate", everywhere(access.Admin, "encrypt Secrets with a new key"), s.handleRotateSecrets)
+	route("DELETE /heddle/v1/batches/{id}", everywhere(access.Admin, "give up interrupted batches"), s.handleDiscard)
 	route("GET /heddle/v1/audit", everywhere(access.Admin, "read the audit log"), s.handleAudit)
 	route("GET /heddle/v1/backup", everywhere(access.Admin, "take a backup"), s.handleBackup)
 	route("POST /heddle/v1/restore", everywhere(access.Admin, "restore a backup"), s.handleRestore)

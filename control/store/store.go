@@ -140,6 +140,9 @@ type Batch interface {
 	Apply(ctx context.Context, writes []Write) error
 	// Finish makes what is left of batches that were interrupted, before anything is checked against what is there.
 	Finish(ctx context.Context) error
+	// Discard gives up a batch that waits for a key, by its identifier, and returns the objects that are not as it would have
+	// them, as far as they can be read. It is ErrNotFound when none of that name waits.
+	Discard(ctx context.Context, id string) ([]objects.Key, error)
 	// Objects are all objects, with everything that was written through this interface, in no order. They are shared and
 	// must not be changed.
 	Objects() []*objects.Object

@@ -7,7 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -31,7 +31,29 @@ type relay struct {
 	node       *corev3.Node
 	connection *grpc.ClientConn
 	log        *slog.Logger
-	streams    atomic.Int64
+	streams    streams
+}
+
+// streams counts those that are open, and tells who waits when there are others.
+type streams struct {
+	mu      sync.Mutex
+	open    int
+	changed chan struct{}
+}
+
+func (s *streams) add(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.open += n
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// now says whether there are any; the channel is closed when that may be otherwise.
+func (s *streams) now() (bool, <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.open > 0, s.changed
 }
 
 func newRelay(controller string, node *corev3.Node, log *slog.Logger) (*relay, error) {
@@ -47,7 +69,7 @@ func newRelay(controller string, node *corev3.Node, log *slog.Logger) (*relay, e
 	if err != nil {
 		return nil, fmt.Errorf("reach controller: %w", err)
 	}
-	return &relay{node: node, connection: connection, log: log}, nil
+	return &relay{node: node, connection: connection, log: log, streams: streams{changed: make(chan struct{})}}, nil
 }
 
 func (r *relay) close() {
@@ -101,8 +123,8 @@ func (r *relay) identify(said *corev3.Node) *corev3.Node {
 func forward[Request, Response any](r *relay, cancel context.CancelFunc,
 	downRecv func() (Request, error), upSend func(Request) error, upClose func() error,
 	upRecv func() (Response, error), downSend func(Response) error, edit func(Request)) error {
-	r.streams.Add(1)
-	defer r.streams.Add(-1)
+	r.streams.add(1)
+	defer r.streams.add(-1)
 	requests := make(chan error, 1)
 	go func() {
 		first := true

@@ -97,8 +97,9 @@ func Listen(config Config) (*Socket, error) {
 	return s, nil
 }
 
-// Connected says whether the proxy has a configuration stream to the controller now.
-func (s *Socket) Connected() bool { return s.relay.streams.Load() > 0 }
+// Connected says whether the proxy has a configuration stream to the controller now; the channel is closed when that may be
+// otherwise.
+func (s *Socket) Connected() (bool, <-chan struct{}) { return s.relay.streams.now() }
 
 // Close stops serving and removes the socket.
 func (s *Socket) Close() {

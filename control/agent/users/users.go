@@ -41,19 +41,37 @@ func Open(path string, block int, known func() map[string]int) (*Users, error) {
 	}
 	u := &Users{path: path, first: first + block*BlockSize, owned: map[string]int{}, used: map[int]bool{}}
 	u.next = u.first
-	kept := map[string]int{}
-	switch err := durable.ReadJSON(path, &kept); {
-	case errors.Is(err, durable.ErrTorn):
-		kept = known()
-	case err != nil && !errors.Is(err, os.ErrNotExist):
+	var kept table
+	err := durable.ReadJSON(path, &kept)
+	if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, durable.ErrTorn) {
 		return nil, fmt.Errorf("kept user ids cannot be read: %w", err)
 	}
-	for owner, id := range kept {
-		if id >= u.first && id < u.first+BlockSize && !u.used[id] {
+	if kept.Owned == nil && !errors.Is(err, os.ErrNotExist) {
+		kept.Owned = known()
+	}
+	ours := func(id int) bool { return id >= u.first && id < u.first+BlockSize }
+	for owner, id := range kept.Owned {
+		if ours(id) && !u.used[id] {
 			u.owned[owner], u.used[id] = id, true
+			// Without a better word, those after the last one have rested longest.
+			u.next = max(u.next, id+1)
 		}
 	}
+	if ours(kept.Next) {
+		u.next = kept.Next
+	}
+	if !ours(u.next) {
+		u.next = u.first
+	}
 	return u, nil
+}
+
+// table is what the file holds.
+type table struct {
+	// Next is the id that is handed out next if nobody has it: an agent that was replaced does not begin again with those
+	// that were given back last.
+	Next  int            `json:"next"`
+	Owned map[string]int `json:"owned"`
 }
 
 // Get returns the owner's id, allocating and keeping one when it has none. An id that was given back is handed out again
@@ -109,7 +127,7 @@ func (u *Users) Count() int {
 }
 
 func (u *Users) save() error {
-	if err := durable.WriteJSON(u.path, u.owned, 0o600); err != nil {
+	if err := durable.WriteJSON(u.path, table{Next: u.next, Owned: u.owned}, 0o600); err != nil {
 		return fmt.Errorf("keep user ids: %w", err)
 	}
 	return nil

@@ -59,6 +59,26 @@ func TestIdsAreUsedAgainLast(t *testing.T) {
 	}
 }
 
+// Nor is it when the agent was replaced in between.
+func TestIdsAreUsedAgainLastByTheNextAgent(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "users.json")
+	u := open(t, path, nil)
+	a, b := get(t, u, "a"), get(t, u, "b")
+	if err := u.Keep(func(string) bool { return false }); err != nil {
+		t.Fatal(err)
+	}
+	if c := get(t, open(t, path, nil), "c"); c == a || c == b {
+		t.Error("used again at once")
+	}
+	// After the last of a block comes the first.
+	u = open(t, path, nil)
+	u.next = u.first + BlockSize - 1
+	last := get(t, u, "last")
+	if d := get(t, open(t, path, nil), "d"); d != u.first || last != u.first+BlockSize-1 {
+		t.Errorf("%d after %d", d, last)
+	}
+}
+
 func TestTornFileIsRepaired(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "users.json")
 	u := open(t, path, nil)

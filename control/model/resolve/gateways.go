@@ -105,6 +105,15 @@ func (b *builder) credentialIn(of objects.Key, path, namespace, name string, cli
 			"until it is applied, this server refuses connections")
 	}
 	credential, problem := readCredential(secret, client)
+	if secret.Unreadable != "" {
+		// What nobody can read just now has not changed by that.
+		if last := b.m.lastCredential(namespace, name); last != nil && (!client || len(last.Authorities) > 0) {
+			b.report.missing(of, "BadSecret", path, fmt.Sprintf("Secret %s/%s %s", namespace, name, problem),
+				"until it is right, this server goes on with the certificate that it had")
+			b.credentials = append(b.credentials, last)
+			return
+		}
+	}
 	if problem != "" {
 		return missing("BadSecret", fmt.Sprintf("Secret %s/%s %s", namespace, name, problem),
 			"until it is right, this server refuses connections")
@@ -125,6 +134,14 @@ func certificateNames(c *model.Credential) []string {
 	}
 	slices.Sort(names)
 	return slices.Compact(names)
+}
+
+// lastCredential is a certificate of the mesh before, or nil.
+func (m *Model) lastCredential(namespace, name string) *model.Credential {
+	if m.mesh == nil {
+		return nil
+	}
+	return m.mesh.Credential(namespace, name)
 }
 
 // readCredential reads a Secret as Istio does: tls.crt, tls.key and ca.crt, or cert, key and cacert.

@@ -14,6 +14,9 @@ type RestoreRequest struct {
 	Backup []byte `json:"backup"`
 	// Replace says that objects may be changed and deleted that are there.
 	Replace bool `json:"replace,omitempty"`
+	// Force says that objects are stored that would be refused if they were applied now, workloads apart that ask for more than
+	// their namespaces allow.
+	Force bool `json:"force,omitempty"`
 }
 
 // RestoreResponse says what was restored.

@@ -47,10 +47,12 @@ type Cache struct {
 // unseen is an object that this controller writes, or has written. It is kept while it is written or awaited.
 type unseen struct {
 	// writing counts the batches that write it and are neither made nor given up. While there are any, the newest state that
-	// the watch brought is kept here, and the versions that it brought.
+	// the watch brought is kept here, and the last versions that it brought. forgot says that there were more of them: the
+	// own write may have been one.
 	writing int
 	newest  *store.Event
-	brought map[objects.Version]bool
+	brought []objects.Version
+	forgot  bool
 	// awaited says that the watch is to bring the version awaits, which is empty for a deletion. What it brings before is
 	// older than what is shown.
 	awaited  bool
@@ -59,6 +61,21 @@ type unseen struct {
 	since    time.Time
 	// number is the journal's of the own write that is shown.
 	number uint64
+}
+
+// maxBrought is how many versions of an object are kept while it is written. The own write is among the last few, unless its
+// batch is interrupted for long and others write the object all the time.
+const maxBrought = 64
+
+// bring notes what the watch brought of an object that is written.
+func (u *unseen) bring(e store.Event, version objects.Version) {
+	if u.newest = &e; slices.Contains(u.brought, version) {
+		return
+	}
+	if len(u.brought) == maxBrought {
+		u.brought, u.forgot = u.brought[1:], true
+	}
+	u.brought = append(u.brought, version)
 }
 
 // gone is the version of an object that is not there.
@@ -161,6 +178,15 @@ func (c *Cache) Finish(ctx context.Context) error {
 	return c.written(nil, func(written journal.Written) error { return c.journal.Finish(ctx, written) })
 }
 
+// Discard implements [store.Batch].
+func (c *Cache) Discard(ctx context.Context, id string) (left []objects.Key, err error) {
+	err = c.written(nil, func(written journal.Written) error {
+		left, err = c.journal.Discard(ctx, id, written)
+		return err
+	})
+	return left, err
+}
+
 // SetStatus implements [store.Store].
 func (c *Cache) SetStatus(ctx context.Context, key objects.Key, status objects.Status, ifVersion objects.Version) (objects.Version, error) {
 	version, err := c.Store.SetStatus(ctx, key, status, ifVersion)
@@ -237,7 +263,7 @@ func (c *Cache) begin(key objects.Key) {
 		c.unseen[key] = u
 	}
 	if u.writing == 0 {
-		u.brought = map[objects.Version]bool{}
+		u.brought, u.forgot = nil, false
 	}
 	u.writing++
 }
@@ -292,7 +318,7 @@ func (c *Cache) made(change journal.Change, events []store.Event) []store.Event 
 	if object == nil {
 		version = gone
 	}
-	brought := u.brought[version]
+	brought := slices.Contains(u.brought, version)
 	if brought {
 		u.awaited = false
 		if u.writing == 0 {
@@ -323,6 +349,12 @@ func (c *Cache) made(change journal.Change, events []store.Event) []store.Event 
 		c.objects[key], event.Object = o, o
 	}
 	if !brought {
+		if u.forgot {
+			// It may have been brought already. A list tells.
+			if kind := objects.KindOf(key.Group, key.Kind); kind != nil {
+				c.Reread(kind)
+			}
+		}
 		c.sequence++
 		u.awaited, u.awaits, u.sequence, u.since = true, version, c.sequence, c.now()
 	}
@@ -370,7 +402,7 @@ func (c *Cache) bring(e store.Event) bool {
 	}
 	switch {
 	case u.writing > 0:
-		u.newest, u.brought[version] = &e, true
+		u.bring(e, version)
 		return false
 	case !came:
 		return false

@@ -3,8 +3,10 @@ package cache
 import (
 	"errors"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/store"
@@ -273,5 +275,60 @@ func TestBatchesLeftBehindAreHeld(t *testing.T) {
 	expect(t, c, "finished", "a=other b=2")
 	if n := c.Unseen(); n != 0 {
 		t.Errorf("%d own writes are not seen", n)
+	}
+}
+
+// What is kept of an object whose batch is interrupted does not grow with what others do to it; the own write that is
+// forgotten by that is found by a list.
+func TestWhatOthersWriteMeanwhileIsBounded(t *testing.T) {
+	m := storetest.NewMemory()
+	c := openOn(t, m, nil)
+	bring := watcher(t, m, c)
+	without(m, store.ErrUnavailable, "b")
+	if err := c.Apply(t.Context(), pair(t, "1")); !errors.Is(err, store.ErrInterrupted) {
+		t.Fatal(err)
+	}
+	m.Fail(nil)
+	const changes = 3 * maxBrought
+	for n := range changes {
+		other(t, m, "other"+strconv.Itoa(n))
+	}
+	bring(1 + changes)
+	for key, u := range c.unseen {
+		if len(u.brought) > maxBrought {
+			t.Errorf("%d versions of %s are kept", len(u.brought), key)
+		}
+	}
+	if err := c.Finish(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-c.again[objects.ServiceAccount]:
+	default:
+		t.Error("the kind is not read anew")
+	}
+	if err := c.list(t.Context(), objects.ServiceAccount); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, c, "read anew", "a=other"+strconv.Itoa(changes-1)+" b=1")
+	bring(1)
+	if n := c.Unseen(); n != 0 {
+		t.Errorf("%d own writes are not seen", n)
+	}
+}
+
+// A batch that waits is told of once, and then when something else is wrong, or every minute.
+func TestWhatIsSaidOfABatchThatWaits(t *testing.T) {
+	var s saying
+	now := time.Unix(1, 0)
+	lines := 0
+	for range 120 {
+		if s.news("no key", now) {
+			lines++
+		}
+		now = now.Add(finishPause)
+	}
+	if lines != 2 || !s.news("another", now) || s.news("another", now) {
+		t.Errorf("%d lines in two minutes", lines)
 	}
 }

@@ -16,8 +16,10 @@ const (
 	// retryLeast and retryMost are between attempts to watch a store that does not answer; the pause doubles.
 	retryLeast = 50 * time.Millisecond
 	retryMost  = 5 * time.Second
-	// finishPause is between attempts to finish interrupted batches.
+	// finishPause is between attempts to finish interrupted batches, and sayAgain between two log lines that say the same of
+	// them.
 	finishPause = time.Second
+	sayAgain    = time.Minute
 	// unseenLimit is how long the watch may take to bring an own write before its kind is listed anew. It takes
 	// milliseconds; longer when somebody else's write hid it.
 	unseenLimit = 30 * time.Second
@@ -97,6 +99,7 @@ func (c *Cache) Run(ctx context.Context) {
 func (c *Cache) finishing(ctx context.Context) {
 	look := time.NewTicker(finishPause)
 	defer look.Stop()
+	var say saying
 	for {
 		select {
 		case <-ctx.Done():
@@ -106,12 +109,28 @@ func (c *Cache) finishing(ctx context.Context) {
 		if c.journal.Unfinished() == 0 {
 			continue
 		}
-		if err := c.Finish(ctx); err != nil {
-			c.log.Warn("an interrupted batch is not finished yet", "error", err)
-		} else {
+		if err := c.Finish(ctx); err == nil {
 			c.log.Info("interrupted batches are finished")
+			say = saying{}
+		} else if say.news(err.Error(), c.now()) {
+			c.log.Warn("an interrupted batch is not finished yet", "error", err)
 		}
 	}
+}
+
+// saying is what was logged last, and when.
+type saying struct {
+	text string
+	at   time.Time
+}
+
+// news says whether a text is to be logged: it is another one, or a minute has gone.
+func (s *saying) news(text string, now time.Time) bool {
+	if text == s.text && now.Sub(s.at) < sayAgain {
+		return false
+	}
+	s.text, s.at = text, now
+	return true
 }
 
 // follow keeps the objects of a kind at what the store holds.

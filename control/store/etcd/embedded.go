@@ -83,18 +83,37 @@ func openEmbedded(ctx context.Context, dir string, keys *seal.Ring, log *zap.Log
 		return nil, fmt.Errorf("etcd in %s is not ready after %v: check that the disk answers", config.Dir, startLimit)
 	}
 	s := &Store{client: v3client.New(member.Server), keys: keys, stop: member.Close, room: place.room, endpoints: []string{""}}
-	return s.opened(ctx, func(context.Context, string) error { return member.Server.Backend().Defrag() })
+	return s.opened(ctx, 0, func(context.Context, string) error { return member.Server.Backend().Defrag() })
 }
 
-// opened checks what is in the store, and closes it when that cannot be used.
-func (s *Store) opened(ctx context.Context, defragment func(ctx context.Context, endpoint string) error) (*Store, error) {
+// opened checks what is in the store within a time, zero for any, and closes it when that cannot be used. The first key is
+// made after that: a key management service has a time of its own (package seal).
+func (s *Store) opened(ctx context.Context, limit time.Duration, defragment func(ctx context.Context, endpoint string) error) (*Store, error) {
 	s.defragment = defragment
 	s.full = newAlarm(s.client, slog.Default(), defragment)
-	if err := s.checkFormat(ctx); err != nil {
+	checking, cancel := ctx, context.CancelFunc(func() {})
+	if limit > 0 {
+		checking, cancel = context.WithTimeout(ctx, limit)
+	}
+	defer cancel()
+	err := s.checkFormat(checking)
+	if err == nil {
+		err = s.claimKeys(checking)
+	}
+	var first bool
+	if err == nil {
+		first, err = s.wantsFirstKey(checking)
+	}
+	if err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	if err := s.firstKey(ctx); err != nil {
-		return nil, errors.Join(err, s.Close())
+	if first {
+		if err := s.keys.Add(ctx); err != nil {
+			return nil, errors.Join(fmt.Errorf("%w: %w", errFirstKey, err), s.Close())
+		}
 	}
 	return s, nil
 }
+
+// errFirstKey: the store answers, and there is no key to seal Secrets with.
+var errFirstKey = errors.New("the first key of Secrets cannot be made")

@@ -23,7 +23,8 @@ func (s *Store) Export(ctx context.Context, f func(store.Exported) error) error 
 			revision = got.Header.Revision
 		}
 		for _, kv := range got.Kvs {
-			if err := f(store.Exported{Key: parseKey(string(kv.Key)).key, Content: kv.Value}); err != nil {
+			record, _ := stored(kv)
+			if err := f(store.Exported{Key: parseKey(string(kv.Key)).key, Content: record}); err != nil {
 				return err
 			}
 		}

@@ -42,7 +42,7 @@ func (e External) Check() error {
 }
 
 const (
-	// dialLimit bounds the wait for a first answer.
+	// dialLimit bounds the wait for a first answer, and the look at what is there.
 	dialLimit = 10 * time.Second
 	// requestLimit bounds a request whose caller sets no limit: a member that is cut off must not hold it for ever. An
 	// election takes a second or two.
@@ -67,13 +67,14 @@ func OpenExternal(ctx context.Context, keys *seal.Ring, external External) (*Sto
 	}
 	prefix := "/clusters/" + external.Cluster
 	client.KV, client.Watcher = namespace.NewKV(client.KV, prefix), namespace.NewWatcher(client.Watcher, prefix)
-	s := &Store{client: client, keys: keys, endpoints: external.Endpoints, limit: requestLimit}
-	started, cancel := context.WithTimeout(ctx, dialLimit)
-	defer cancel()
-	opened, err := s.opened(started, func(ctx context.Context, endpoint string) error {
+	s := &Store{client: client, keys: keys, endpoints: external.Endpoints, limit: requestLimit, prefix: prefix}
+	opened, err := s.opened(ctx, dialLimit, func(ctx context.Context, endpoint string) error {
 		_, err := client.Defragment(ctx, endpoint)
 		return err
 	})
+	if errors.Is(err, errFirstKey) {
+		return nil, err
+	}
 	if err != nil {
 		return nil, fmt.Errorf("etcd at %v: %w; check that a majority of its members runs and that the certificates fit", external.Endpoints, err)
 	}

@@ -314,7 +314,28 @@ func TestMembersAreShared(t *testing.T) {
 	if all, _, err := o.List(t.Context(), objects.ServiceAccount, ""); err != nil || len(all) != 0 {
 		t.Errorf("another cluster's: %v, %v", all, err)
 	}
-	for _, s := range []*Store{s, o} {
+	// Keys are kept for a store elsewhere, whoever uses their file after it.
+	write(t, s, secret(t, "one"))
+	file := filepath.Dir(s.keys.File())
+	own := open(t, file)
+	write(t, own, secret(t, "own"))
+	for range 2 {
+		if status, err := own.RotateSecrets(t.Context(), true); err != nil || len(status.Keys) != 2 || status.Rotating || status.Keys[1].Secrets != 1 {
+			t.Errorf("%+v %v", status, err)
+		}
+	}
+	back, err := OpenExternal(t.Context(), openKeys(t, file), m.External)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o, err := back.Get(t.Context(), secret(t, "one").Key()); err != nil || o.Unreadable != "" {
+		t.Errorf("%s %v", o.Unreadable, err)
+	}
+	// Its own rotation forgets them, and nothing else does.
+	if status, err := back.RotateSecrets(t.Context(), true); err != nil || len(status.Keys) != 1 || status.Keys[0].Secrets != 1 || len(status.Keys[0].Stores) != 1 {
+		t.Errorf("%+v %v", status, err)
+	}
+	for _, s := range []*Store{s, o, back} {
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}

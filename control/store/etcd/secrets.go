@@ -20,24 +20,36 @@ const secretsPage = 64
 // the new key by itself.
 const rotateAttempts = 5
 
-// firstKey makes the first key, unless the store holds what is sealed, Secrets or records: its key must have been lost, and
-// is not to be replaced without a word.
-func (s *Store) firstKey(ctx context.Context) error {
-	if !s.keys.Empty() {
+// claimKeys has the keys kept for an external store, which outlives the cluster's data on this machine. Members come and go;
+// the cluster of members has an identifier.
+func (s *Store) claimKeys(ctx context.Context) error {
+	if s.prefix == "" {
 		return nil
+	}
+	got, err := s.client.Get(ctx, formatKey, clientv3.WithCountOnly())
+	if err != nil {
+		return s.translate(err)
+	}
+	return s.keys.Claim(fmt.Sprintf("etcd %x%s", got.Header.ClusterId, s.prefix))
+}
+
+// wantsFirstKey says that a first key is to be made: there is none, and the store holds nothing that is sealed, Secrets or
+// records. Otherwise its key must have been lost, and is not to be replaced without a word.
+func (s *Store) wantsFirstKey(ctx context.Context) (bool, error) {
+	if !s.keys.Empty() {
+		return false, nil
 	}
 	lost := false
 	if err := s.eachSecret(ctx, func(kv *mvccpb.KeyValue) error {
-		_, sealed := seal.KeyOf(kv.Value)
+		record, _ := stored(kv)
+		_, sealed := seal.KeyOf(record)
 		lost = lost || sealed
 		return nil
 	}); err != nil || lost {
-		return err
+		return false, err
 	}
-	if ids, err := (records{s}).keys(ctx); err != nil || len(ids) > 0 {
-		return err
-	}
-	return s.keys.Add(ctx)
+	ids, err := records{s}.keys(ctx)
+	return len(ids) == 0, err
 }
 
 // eachSecret reads all Secrets as they are stored.
@@ -67,14 +79,15 @@ func (s *Store) SecretsStatus(ctx context.Context) (seal.Status, error) {
 	with := map[string]int{}
 	err := s.eachSecret(ctx, func(kv *mvccpb.KeyValue) error {
 		status.Secrets++
-		id, sealed := seal.KeyOf(kv.Value)
+		record, _ := stored(kv)
+		id, sealed := seal.KeyOf(record)
 		if !sealed {
 			status.Unsealed++
 			return nil
 		}
 		with[id]++
 		key := parseKey(string(kv.Key)).key
-		if _, err := s.keys.Open(kv.Value, path(key)); err != nil {
+		if _, err := s.keys.Open(record, path(key)); err != nil {
 			status.Unreadable = append(status.Unreadable, seal.Unreadable{Secret: key.String(), Why: err.Error()})
 		}
 		return nil
@@ -121,7 +134,8 @@ func (s *Store) RotateSecrets(ctx context.Context, anew bool) (seal.Status, erro
 	}
 	named := map[string]bool{}
 	if err := s.eachSecret(ctx, func(kv *mvccpb.KeyValue) error {
-		if id, sealed := seal.KeyOf(kv.Value); sealed {
+		record, _ := stored(kv)
+		if id, sealed := seal.KeyOf(record); sealed {
 			named[id] = true
 		}
 		return nil
@@ -153,11 +167,12 @@ func (s *Store) toReseal(ctx context.Context) ([]string, error) {
 	var left []string
 	primary := s.keys.Primary()
 	err := s.eachSecret(ctx, func(kv *mvccpb.KeyValue) error {
-		if id, sealed := seal.KeyOf(kv.Value); sealed {
+		record, _ := stored(kv)
+		if id, sealed := seal.KeyOf(record); sealed {
 			if id == primary {
 				return nil
 			}
-			if _, err := s.keys.Open(kv.Value, path(parseKey(string(kv.Key)).key)); err != nil {
+			if _, err := s.keys.Open(record, path(parseKey(string(kv.Key)).key)); err != nil {
 				return nil //nolint:nilerr // It stays as it is, and the status says so.
 			}
 		}
@@ -167,7 +182,8 @@ func (s *Store) toReseal(ctx context.Context) ([]string, error) {
 	return left, err
 }
 
-// reseal writes one Secret anew, with the primary key.
+// reseal writes one Secret anew, with the primary key. Its version stays: nobody who has read it finds it changed, a batch that
+// is under way least of all.
 func (s *Store) reseal(ctx context.Context, key string) error {
 	for range rotateAttempts {
 		got, err := s.client.Get(ctx, key)
@@ -179,7 +195,7 @@ func (s *Store) reseal(ctx context.Context, key string) error {
 		}
 		kv, object := got.Kvs[0], parseKey(key).key
 		place := path(object)
-		value := kv.Value
+		value, version := stored(kv)
 		if id, sealed := seal.KeyOf(value); sealed {
 			if id == s.keys.Primary() {
 				return nil
@@ -191,6 +207,7 @@ func (s *Store) reseal(ctx context.Context, key string) error {
 		if value, err = s.keys.Seal(value, place); err != nil {
 			return err
 		}
+		value = withVersion(value, version)
 		if err := s.hasRoom(len(value)); err != nil {
 			return err
 		}

@@ -2,21 +2,26 @@ package etcd
 
 import (
 	"bytes"
+	"context"
 	"encoding/base64"
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/seal"
 	"heddle.io/heddle/control/store"
+	"heddle.io/heddle/control/store/cache"
 )
 
 const password = "open-sesame-4711"
@@ -71,7 +76,8 @@ func record(t *testing.T, s *Store, key objects.Key) []byte {
 	if err != nil || len(got.Kvs) != 1 {
 		t.Fatalf("%v %v", got, err)
 	}
-	return got.Kvs[0].Value
+	value, _ := stored(got.Kvs[0])
+	return value
 }
 
 // Neither the database nor the log that is written before it has a Secret's value in it.
@@ -167,14 +173,10 @@ func TestLostKey(t *testing.T) {
 	if err := os.Rename(file, file+".away"); err != nil {
 		t.Fatal(err)
 	}
-	if changed, err := s.ReloadKeys(ctx); err != nil || !changed {
-		t.Fatal(changed, err)
-	}
-	if err := s.firstKey(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a lost key was replaced: %v", err)
+	// As a controller that starts now.
+	s.keys = openKeys(t, dir)
+	if first, err := s.wantsFirstKey(ctx); err != nil || first {
+		t.Errorf("a lost key would be replaced: %v", err)
 	}
 	got, err := s.Get(ctx, one.Key())
 	if err != nil || !strings.Contains(got.Unreadable, "is not in "+file+"; restore the file") {
@@ -196,6 +198,7 @@ func TestLostKey(t *testing.T) {
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
+	s.keys = openKeys(t, dir)
 	status, err := s.RotateSecrets(ctx, true)
 	if err != nil || len(status.Keys) != 1 || len(status.Unreadable) != 1 {
 		t.Errorf("%+v %v", status, err)
@@ -346,6 +349,148 @@ func TestRotationAndWriters(t *testing.T) {
 		t.Error(err)
 	}
 	if status, err := s.RotateSecrets(ctx, false); err != nil || len(status.Keys) != 1 || len(status.Unreadable) > 0 {
+		t.Errorf("%+v %v", status, err)
+	}
+}
+
+// A file that goes while its keys are in use takes no Secret with it: they stay in use, it is told of, and a rotation writes
+// it again.
+func TestRotationWithoutTheFile(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "secrets.key")
+	s, ctx := open(t, dir), t.Context()
+	write(t, s, secret(t, "one"))
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	if changed, err := s.ReloadKeys(ctx); err != nil || changed {
+		t.Fatal(changed, err)
+	}
+	write(t, s, secret(t, "two"))
+	if status, err := s.SecretsStatus(ctx); err != nil || !strings.Contains(status.Problem, "the file is missing") || len(status.Unreadable) > 0 {
+		t.Errorf("%+v %v", status, err)
+	}
+	for _, anew := range []bool{true, false} {
+		status, err := s.RotateSecrets(ctx, anew)
+		if err != nil || status.Problem != "" || len(status.Keys) != 1 || status.Keys[0].Secrets != 2 || len(status.Unreadable) > 0 {
+			t.Errorf("%+v %v", status, err)
+		}
+		s.keys = openKeys(t, dir)
+		if status, err := s.SecretsStatus(ctx); err != nil || len(status.Unreadable) > 0 {
+			t.Errorf("a controller that starts reads %+v %v", status, err)
+		}
+		// Of a rotation that goes on, too.
+		if err := os.Remove(file); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Whoever read a Secret before it was sealed anew finds it as it was: a write on condition of its version is made, by a watch
+// it has not changed, and so a batch that a rotation comes into leaves nothing out.
+func TestRotationChangesNoVersion(t *testing.T) {
+	s, ctx := open(t, t.TempDir()), t.Context()
+	for _, name := range []string{"a", "b", "gone"} {
+		write(t, s, secret(t, name))
+	}
+	before := map[string]objects.Version{}
+	all, _, err := s.List(ctx, objects.Secret, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range all {
+		before[o.GetName()] = o.Version
+	}
+	for range 2 {
+		if _, err := s.RotateSecrets(ctx, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if all, _, err = s.List(ctx, objects.Secret, ""); err != nil || len(all) != 3 {
+		t.Fatal(all, err)
+	}
+	for _, o := range all {
+		if o.Version != before[o.GetName()] || o.Unreadable != "" {
+			t.Errorf("%s has version %s, had %s: %s", o.Key(), o.Version, before[o.GetName()], o.Unreadable)
+		}
+	}
+	if err := s.Export(ctx, func(e store.Exported) error { _, err := s.Import(e); return err }); err != nil {
+		t.Error(err)
+	}
+	change := func(name string) store.Write {
+		w := put(secret(t, name))
+		w.IfVersion = before[name]
+		return w
+	}
+	version, err := s.Write(ctx, change("a"))
+	if err != nil || version == before["a"] {
+		t.Errorf("%q %v", version, err)
+	}
+	if _, err := s.Write(ctx, store.Write{Key: secret(t, "gone").Key(), IfVersion: before["gone"]}); err != nil {
+		t.Error(err)
+	}
+	// What somebody wrote is another one.
+	write(t, s, secret(t, "b"))
+	for _, name := range []string{"a", "b", "gone"} {
+		if _, err := s.Write(ctx, change(name)); !errors.Is(err, store.ErrConflict) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// What stands before a record is a version of this store that is older than the record, or nothing.
+func TestVersionsBeforeRecordsAreNotBelieved(t *testing.T) {
+	for as, want := range map[string]objects.Version{"5": "5", "05": "5", "": "9", "0": "9", "-1": "9", "9": "9", "10": "9", "absent": "9", "99999999999999999999": "9"} {
+		record, got := stored(&mvccpb.KeyValue{ModRevision: 9, Value: []byte("as:" + as + ":sealed:k:box")})
+		if got != want || string(record) != "sealed:k:box" {
+			t.Errorf("%q: version %q of %q", as, got, record)
+		}
+	}
+	if record, got := stored(&mvccpb.KeyValue{ModRevision: 9, Value: []byte("as:5")}); got != "9" || string(record) != "as:5" {
+		t.Errorf("version %q of %q", got, record)
+	}
+}
+
+// between rotates the keys after the first write of a batch that changes Secrets.
+type between struct {
+	*Store
+	t    *testing.T
+	once sync.Once
+}
+
+func (b *between) Write(ctx context.Context, w store.Write) (objects.Version, error) {
+	version, err := b.Store.Write(ctx, w)
+	b.once.Do(func() {
+		if _, err := b.RotateSecrets(ctx, true); err != nil {
+			b.t.Error(err)
+		}
+	})
+	return version, err
+}
+
+func TestRotationInABatch(t *testing.T) {
+	s, ctx := open(t, t.TempDir()), t.Context()
+	var writes []store.Write
+	for _, name := range []string{"a", "b", "c"} {
+		write(t, s, secret(t, name))
+		o := secret(t, name)
+		o.SetLabels(map[string]string{"by": "batch"})
+		writes = append(writes, put(o))
+	}
+	c, err := cache.Open(ctx, cache.Options{Store: &between{Store: s, t: t}, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Apply(ctx, writes); err != nil || len(c.Reports()) > 0 {
+		t.Fatalf("%v %+v", err, c.Reports())
+	}
+	for _, w := range writes {
+		if o, err := s.Get(ctx, w.Key); err != nil || o.GetLabels()["by"] != "batch" {
+			t.Errorf("%s: %v", w.Key, err)
+		}
+	}
+	// The record of the batch named the older key; nothing does now.
+	if status, err := s.RotateSecrets(ctx, false); err != nil || len(status.Keys) != 1 || status.Keys[0].Secrets != 3 {
 		t.Errorf("%+v %v", status, err)
 	}
 }

@@ -36,6 +36,8 @@ type Store struct {
 	room func(needed uint64) error
 	// limit bounds requests whose callers set none; zero without a bound.
 	limit time.Duration
+	// prefix is below what an external cluster has the keys; empty for a member of this process.
+	prefix string
 	// full is set while the store's quota is used up.
 	full *alarm
 }
@@ -170,7 +172,22 @@ func (s *Store) Write(ctx context.Context, w store.Write) (objects.Version, erro
 		}
 		changes = append(changes, clientv3.OpPut(key, string(value)))
 	}
-	got, err := s.client.Txn(ctx).If(conditions...).Then(changes...).Commit()
+	got, err := s.client.Txn(ctx).If(conditions...).Then(changes...).Else(clientv3.OpGet(key)).Commit()
+	for range rotateAttempts {
+		if err != nil || got.Succeeded {
+			break
+		}
+		there := got.Responses[0].GetResponseRange().Kvs
+		if len(there) == 0 {
+			break
+		}
+		if _, v := stored(there[0]); v != w.IfVersion {
+			break
+		}
+		// It is what the writer has read, sealed anew since.
+		is := clientv3.Compare(clientv3.ModRevision(key), "=", there[0].ModRevision)
+		got, err = s.client.Txn(ctx).If(is).Then(changes...).Else(clientv3.OpGet(key)).Commit()
+	}
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", w.Key, s.translate(err))
 	}

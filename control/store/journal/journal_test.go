@@ -196,3 +196,48 @@ func TestABatchWhoseSecretsCannotBeWrittenWaits(t *testing.T) {
 		t.Errorf("left: %v, %v, %v", read, closed, err)
 	}
 }
+
+// A batch whose key is lost for good can be given up, whether or not it was read, and one that goes on by itself cannot.
+func TestABatchIsGivenUp(t *testing.T) {
+	a, s, b := account(t, "a", "1"), secret(t, "s"), account(t, "b", "1")
+	for _, read := range []bool{true, false} {
+		m := storetest.NewMemory()
+		j := interrupted(t, m, a, s, b)
+		id := fmt.Sprint(ids.Load())
+		var told []objects.Key
+		discard := func() ([]objects.Key, error) {
+			return j.Discard(t.Context(), id, func(c Change) {
+				if c.Left != nil {
+					told = append(told, c.Write.Key)
+				}
+			})
+		}
+		if _, err := discard(); !errors.Is(err, store.ErrNotFound) || j.Unfinished() != 1 {
+			t.Errorf("one that waits for the store: %v", err)
+		}
+		m.Fail(without)
+		if !read {
+			j = openOn(t, m)
+		} else if err := finish(t, j); !errors.Is(err, seal.ErrNoKey) {
+			t.Fatal(err)
+		}
+		left, err := discard()
+		if err != nil || j.Unfinished() != 0 {
+			t.Fatalf("%v, %d unfinished", err, j.Unfinished())
+		}
+		if reports := j.Reports(); read && (len(left) == 0 || len(told) != len(left) || len(reports) != 1 || len(reports[0].Left) != len(left)) || !read && len(left)+len(reports) != 0 {
+			t.Errorf("read %v: left %v, told %v, reports %+v", read, left, told, reports)
+		}
+		// With the key, nothing of it is made any more.
+		m.Fail(nil)
+		if again := openOn(t, m); again.Unfinished() != 0 || finish(t, again) != nil {
+			t.Errorf("%d unfinished", again.Unfinished())
+		}
+		if _, err := m.Get(t.Context(), s.Key); !errors.Is(err, store.ErrNotFound) {
+			t.Errorf("%v", err)
+		}
+		if _, err := discard(); !errors.Is(err, store.ErrNotFound) {
+			t.Errorf("a second time: %v", err)
+		}
+	}
+}

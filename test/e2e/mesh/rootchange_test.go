@@ -4,9 +4,11 @@ package mesh
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -33,15 +35,11 @@ spec:
 // rootOf is the hash of a cluster's root, and how many it trusts.
 func rootOf(t *testing.T, c harness.Cluster) (hash string, trusted int) {
 	t.Helper()
-	var status struct {
-		Root    struct{ Hash string }
-		Trusted []struct{ Hash string }
+	a, err := authorityOf(c)
+	if err != nil {
+		t.Fatal(err)
 	}
-	out := c.Must(t, "ca", "status", "-o", "json")
-	if err := json.Unmarshal([]byte(out), &status); err != nil {
-		t.Fatalf("%v in\n%s", err, out)
-	}
-	return status.Root.Hash, len(status.Trusted)
+	return a.Root.Hash, len(a.Trusted)
 }
 
 // The root is rotated twice while pages of both clusters are asked for: the member follows the primary, and no request of
@@ -100,4 +98,94 @@ func TestRootRotatedOverBothClustersUnderLoad(t *testing.T) {
 	if err := attack.meet(primarysServices[0]); err == nil {
 		t.Error("the removed member's certificate is accepted after another rotation")
 	}
+}
+
+// The controllers of both clusters are killed in each phase of a rotation, the primary's and the member's in turn: their
+// successors go on where they were, both end with the new root alone, and no request of either cluster is lost.
+func TestRotationOverBothClustersGoesOnAfterControllersAreKilled(t *testing.T) {
+	l := startLoads(t)
+	member.Must(t, "apply", "-f", harness.WriteFile(t, fewPerConnection))
+	t.Cleanup(func() {
+		member.Must(t, "delete", "destinationrule/few-per-connection", "destinationrule/few-per-connection-far", "-n", harness.ShopSpace)
+	})
+	before, _ := rootOf(t, primary)
+	primary.Must(t, "ca", "rotate", "--wait", "0")
+	killed := map[string]bool{}
+	deadline := time.Now().Add(3 * time.Minute)
+	for {
+		if time.Now().After(deadline) {
+			t.Fatalf("the rotation does not end:\n%s\n%s", primary.Must(t, "ca", "status"), member.Must(t, "ca", "status"))
+		}
+		a, err := authorityOf(primary)
+		if err != nil {
+			continue // Its controller is being started anew.
+		}
+		if a.Change == nil {
+			break
+		}
+		for _, c := range []harness.Cluster{primary, member} {
+			name := string(c) + " in " + a.Change.Phase
+			if killed[name] {
+				continue
+			}
+			agent, err := c.Agent()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if agent.ControllerPID == 0 {
+				continue // It has just been killed, and is looked for again.
+			}
+			if err := syscall.Kill(agent.ControllerPID, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+				t.Fatal(err)
+			}
+			killed[name] = true
+			t.Logf("killed the controller of %s after %.1f s", name, l.near.Elapsed().Seconds())
+		}
+	}
+	for _, phase := range []string{"trust", "sign", "retire"} {
+		for _, c := range []harness.Cluster{primary, member} {
+			if name := string(c) + " in " + phase; !killed[name] {
+				t.Errorf("the controller of %s was not killed: %v", name, killed)
+			}
+		}
+	}
+	harness.Eventually(t, 30*time.Second, "both clusters have the new root alone", func() error {
+		var roots []string
+		for _, c := range []harness.Cluster{primary, member} {
+			a, err := authorityOf(c)
+			if err != nil {
+				return err
+			}
+			if len(a.Trusted) != 1 || a.Root.Hash == before {
+				return fmt.Errorf("%s has the root %s, and trusts %d", c, a.Root.Hash, len(a.Trusted))
+			}
+			roots = append(roots, a.Root.Hash)
+		}
+		if roots[0] != roots[1] {
+			return fmt.Errorf("roots %v", roots)
+		}
+		return nil
+	})
+	l.settle(t)
+	l.stop(t)
+	checked(t)
+}
+
+// authority is what `heddle ca status` says of a cluster's; an error while its controller is away.
+type authority struct {
+	Root    struct{ Hash string }
+	Trusted []struct{ Hash string }
+	Change  *struct{ Phase string }
+}
+
+func authorityOf(c harness.Cluster) (authority, error) {
+	var a authority
+	out, err := c.Heddle("ca", "status", "-o", "json")
+	if err == nil {
+		err = json.Unmarshal([]byte(out), &a)
+	}
+	if err != nil {
+		return a, fmt.Errorf("%w: %s", err, out)
+	}
+	return a, nil
 }
