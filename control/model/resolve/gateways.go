@@ -111,7 +111,7 @@ func (b *builder) credentialIn(of objects.Key, path, namespace, name string, cli
 			b.report.missing(of, "BadSecret", path, fmt.Sprintf("Secret %s/%s %s", namespace, name, problem),
 				"until it is right, this server goes on with the certificate that it had")
 			b.credentials = append(b.credentials, last)
-			return
+			return last, nil
 		}
 	}
 	if problem != "" {
