@@ -64,8 +64,12 @@ func TestLocalRateLimitByEnvoyFilter(t *testing.T) {
 			t.Helper()
 			harness.Eventually(t, 60*time.Second, what, func() error {
 				for i := range 20 {
-					if status, got, err := ask(); err != nil || status != want || got != header {
-						return fmt.Errorf("request %d: status %d, header %q, %v", i, status, got, err)
+					status, got, err := ask()
+					if err != nil {
+						return fmt.Errorf("request %d: %w", i, err)
+					}
+					if status != want || got != header {
+						return fmt.Errorf("request %d: status %d, header %q", i, status, got)
 					}
 				}
 				return nil
@@ -82,7 +86,8 @@ func TestLocalRateLimitByEnvoyFilter(t *testing.T) {
 			return nil
 		})
 		// It goes for good when the test is over.
-		must(t, "apply", "-f", harness.WriteFile(t, rateLimit[:strings.Index(rateLimit, "  configPatches:")]+"  priority: 1\n"))
+		withoutPatches, _, _ := strings.Cut(rateLimit, "  configPatches:")
+		must(t, "apply", "-f", harness.WriteFile(t, withoutPatches+"  priority: 1\n"))
 		steady("requests are answered without the limit", http.StatusOK, "")
 	})
 }
@@ -117,7 +122,11 @@ spec:
 		return nil
 	})
 	answer, err := http.Get(address + "/_healthz")
-	if err != nil || answer.StatusCode != http.StatusOK {
-		t.Errorf("the shop answers %v: %v", answer, err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		t.Errorf("the shop answers %s", answer.Status)
 	}
 }
