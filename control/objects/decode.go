@@ -26,6 +26,8 @@ const (
 	maxDocuments = 10_000
 	// maxErrors ends decoding when a file is wrong from end to end.
 	maxErrors = 200
+	// maxRepeatedRemedy is the longest remedy, in bytes, that is written out for each error that has it.
+	maxRepeatedRemedy = 200
 )
 
 // DefaultNamespace is the namespace of objects that name none, unless the command line says otherwise.
@@ -65,11 +67,17 @@ func Decode(r io.Reader, file, namespace string) ([]*Object, []error) {
 			break
 		}
 	}
+	said := map[string]bool{}
 	for _, err := range d.errs {
 		var e *Error
-		if errors.As(err, &e) {
-			e.clip()
+		if !errors.As(err, &e) {
+			continue
 		}
+		e.clip()
+		if len(e.Remedy) > maxRepeatedRemedy && said[e.Remedy] {
+			e.Remedy = "as above"
+		}
+		said[e.Remedy] = true
 	}
 	return d.out, d.errs
 }

@@ -351,8 +351,8 @@ spec: { selector: { app: far }, ports: [{ name: http, port: 80, targetPort: 8080
 	if err := report(far); err != nil {
 		t.Fatal(err)
 	}
-	expect(20*time.Second, true, true)
-	if took := expect(30*time.Second, false, false); took < 3*time.Second {
+	expect(60*time.Second, true, true)
+	if took := expect(60*time.Second, false, false); took < 3*time.Second {
 		t.Errorf("out of rotation after %s already", took)
 	} else {
 		t.Logf("out of rotation after %s", took)

@@ -149,7 +149,7 @@ func TestRotationOverBothClustersGoesOnAfterControllersAreKilled(t *testing.T) {
 			}
 		}
 	}
-	harness.Eventually(t, 30*time.Second, "both clusters have the new root alone", func() error {
+	harness.Eventually(t, 90*time.Second, "both clusters have the new root alone", func() error {
 		var roots []string
 		for _, c := range []harness.Cluster{primary, member} {
 			a, err := authorityOf(c)
