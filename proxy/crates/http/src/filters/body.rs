@@ -385,6 +385,7 @@ impl<B: RequestBody> RequestBody for Filtered<'_, B> {
 
     fn tunnel(&mut self) {
         self.stages.clear();
+        self.origin.ended = false;
         self.origin.source.tunnel();
     }
 }

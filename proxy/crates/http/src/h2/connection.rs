@@ -30,7 +30,7 @@ use super::hpack::Decoder;
 use super::limits::{Flood, Inbound, Outbound};
 use super::receive::Reading;
 use super::stats::CodecStats;
-use super::stream::{State, Stream};
+use super::stream::{Follows, Line, State, Stream};
 use crate::body::StreamError;
 use crate::buffer::{self, READ_SIZE};
 use crate::h1::Limits;
@@ -150,10 +150,14 @@ pub(super) struct Core {
     /// SETTINGS_INITIAL_WINDOW_SIZE of the peer.
     pub(super) peer_window: u32,
     pub(super) peer_max_streams: Option<u32>,
+    /// SETTINGS_ENABLE_CONNECT_PROTOCOL of the peer.
+    pub(super) peer_connect: bool,
     pub(super) reset_table: bool,
     /// Streams that wait for room for a head, and for their bodies' turn.
     pub(super) waiting_heads: VecDeque<Rc<State>>,
     pub(super) waiting_bodies: VecDeque<Rc<State>>,
+    /// Streams that wait for the peer's SETTINGS.
+    pub(super) waiting_settings: VecDeque<Rc<State>>,
     /// What the tasks of the latter hold.
     pub(super) held: usize,
     /// Most that they may: `per_connection_buffer_limit_bytes`.
@@ -211,7 +215,7 @@ impl Core {
                 Role::Client => Reading::Frame,
             },
             decoder: Decoder::new(options.hpack_table_size as usize),
-            heads: HeadReader::default(),
+            heads: HeadReader::new(role == Role::Server && options.allow_connect),
             spare_response: ResponseHead::default(),
             spare_request: RequestHead::default(),
             block: None,
@@ -233,9 +237,11 @@ impl Core {
             send_window: i64::from(DEFAULT_WINDOW),
             peer_window: DEFAULT_WINDOW,
             peer_max_streams: None,
+            peer_connect: false,
             reset_table: false,
             waiting_heads: VecDeque::new(),
             waiting_bodies: VecDeque::new(),
+            waiting_settings: VecDeque::new(),
             held: 0,
             max_held,
             streams: HashMap::default(),
@@ -263,7 +269,12 @@ impl Core {
             ),
         ];
         match self.role {
-            Role::Server => values.push((Setting::MaxConcurrentStreams, self.options.max_concurrent_streams)),
+            Role::Server => {
+                values.push((Setting::MaxConcurrentStreams, self.options.max_concurrent_streams));
+                if self.options.allow_connect {
+                    values.push((Setting::EnableConnectProtocol, 1));
+                }
+            }
             Role::Client => {
                 values.push((Setting::EnablePush, 0));
                 self.control(|out| out.extend_from_slice(PREFACE));
@@ -357,8 +368,12 @@ impl Core {
                 _ => StreamError::Closed,
             })
         });
-        let heads = std::mem::take(&mut self.waiting_heads);
-        for state in heads.into_iter().chain(std::mem::take(&mut self.waiting_bodies)) {
+        let lines = [
+            &mut self.waiting_heads,
+            &mut self.waiting_bodies,
+            &mut self.waiting_settings,
+        ];
+        for state in lines.map(std::mem::take).into_iter().flatten() {
             self.unqueue(&state);
             // Those not open yet have sent nothing.
             state.fail(StreamError::GoneAway);
@@ -609,10 +624,14 @@ impl Connection {
         state: &Rc<State>,
         cx: &mut Context<'_>,
         head: &RequestHead,
-        end: bool,
+        follows: Follows,
     ) -> Poll<Result<(), StreamError>> {
         if !self.is_open() || self.active() >= self.max_streams() as usize {
             return Poll::Ready(Err(StreamError::GoneAway));
+        }
+        let tunnel = follows == Follows::Tunnel;
+        if tunnel {
+            ready!(self.poll_tunnel(state, cx))?;
         }
         ready!(self.poll_head_room(state, cx))?;
         let mut core = self.core.borrow_mut();
@@ -623,8 +642,29 @@ impl Connection {
         state.head_request.set(head.method == Method::Head);
         core.streams.insert(id, Rc::clone(state));
         core.inbound.stream_opened();
-        core.headers(state, end, |encoder| encode_request(head, encoder));
+        state.tunnel.set(tunnel);
+        core.headers(state, follows == Follows::Nothing, |encoder| {
+            encode_request(head, tunnel, encoder);
+        });
         Poll::Ready(Ok(()))
+    }
+
+    /// Ready when the peer is known to take extended CONNECT: before its SETTINGS say so, none may be sent (RFC 8441
+    /// section 3).
+    fn poll_tunnel(&self, state: &Rc<State>, cx: &Context<'_>) -> Poll<Result<(), StreamError>> {
+        let mut core = self.core.borrow_mut();
+        if core.peer_connect {
+            return Poll::Ready(Ok(()));
+        }
+        if core.settings_received {
+            return Poll::Ready(Err(StreamError::NoTunnel));
+        }
+        if let Some(error) = state.error.get() {
+            return Poll::Ready(Err(error));
+        }
+        state.register(cx);
+        core.queue(state, Line::Settings, 0);
+        Poll::Pending
     }
 
     pub(super) fn keep_response(&self, head: ResponseHead) {

@@ -36,4 +36,4 @@ pub(crate) use keepalive::KeepAlive;
 pub use receiver::Receiver;
 pub(crate) use serve::serve;
 pub(crate) use stats::CodecStats;
-pub(crate) use stream::Stream;
+pub(crate) use stream::{Follows, Stream};

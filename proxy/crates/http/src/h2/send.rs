@@ -94,6 +94,7 @@ impl Core {
         match line {
             Line::Head => &mut self.waiting_heads,
             Line::Body => &mut self.waiting_bodies,
+            Line::Settings => &mut self.waiting_settings,
         }
     }
 
@@ -228,7 +229,7 @@ impl Connection {
     }
 
     pub(super) fn send_response(&self, state: &State, head: &ResponseHead, end: bool) {
-        if head.status >= 200 {
+        if head.status >= 200 || head.status == 101 {
             state.answered.set(true);
         }
         self.core

@@ -5,6 +5,7 @@ mod mirror;
 mod replay;
 mod retry;
 mod upstream;
+mod websocket;
 
 use std::future::Future;
 use std::pin::pin;
@@ -495,7 +496,7 @@ async fn try_host<B: RequestBody, R: Reply>(
     parts: &mut Parts<'_, '_, '_, B, R>,
 ) -> Result<Driven, Failure> {
     if use_h2 {
-        if job.facts.upgrade {
+        if job.facts.upgrade && !cluster.config().http2.allow_connect {
             return Err(Failure::UpgradeRefused);
         }
         let lease = until_ready(acquire_h2(cluster, host), parts).await?;
@@ -574,15 +575,16 @@ async fn until_ready<T, B: RequestBody, R: Reply>(
 }
 
 /// What the router and the route change of the answer's head on its way to a client.
-fn change_answer(env: Environment<'_>, exchange: &mut Exchange, now: Instant) {
+fn change_answer(env: Environment<'_>, exchange: &mut Exchange, upgrade: bool, now: Instant) {
     // What filters waited is not the upstream's time.
     let sent = exchange.passed.max(exchange.request_done.unwrap_or(exchange.begun));
     let took = now.duration_since(sent).as_millis();
     exchange.response.fields.remove_known(Known::UpstreamServiceTime);
-    exchange
-        .response
-        .fields
-        .push_number(Known::UpstreamServiceTime, u64::try_from(took).unwrap_or(u64::MAX));
+    // As in Envoy: a request that becomes a tunnel is not over yet.
+    if !upgrade {
+        let took = u64::try_from(took).unwrap_or(u64::MAX);
+        exchange.response.fields.push_number(Known::UpstreamServiceTime, took);
+    }
     if !matches!(exchange.response.status, 101 | 426) {
         exchange.response.fields.remove_known(Known::Upgrade);
     }
