@@ -3,8 +3,8 @@
 
 use std::rc::Rc;
 
-use super::connection::{ConnectionError, Core, Farewell, Role};
 use super::control::depends_on_itself;
+use super::core::{ConnectionError, Core, Farewell, Role};
 use super::frame::{FrameHeader, MAX_PAYLOAD, Reason, flag};
 use super::head::{Asked, HeadError, Section, content_length};
 use super::receive::Checked;

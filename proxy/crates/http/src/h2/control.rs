@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use super::connection::{Core, FAREWELL_PING, Farewell, KEEPALIVE_PING, Role};
+use super::core::{Core, FAREWELL_PING, Farewell, KEEPALIVE_PING, Role};
 use super::frame::{self, FrameHeader, LARGEST_WINDOW, Reason, Setting, flag};
 use super::receive::Checked;
 use crate::body::StreamError;

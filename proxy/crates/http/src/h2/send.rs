@@ -5,7 +5,8 @@ use std::io::{self, IoSlice};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use super::connection::{Connection, Core};
+use super::connection::Connection;
+use super::core::Core;
 use super::frame::{self, MAX_PAYLOAD};
 use super::head::{encode_fields, encode_response};
 use super::hpack::Encoder;

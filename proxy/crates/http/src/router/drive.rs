@@ -8,10 +8,11 @@ use std::task::{Context, Poll};
 use heddle_telemetry::ResponseFlag;
 use tokio::time::Instant;
 
+use super::deadlines::Deadlines;
 use super::replay::ReplayBody;
 use super::retry::RetryState;
 use super::upstream::{Upstream, UpstreamSink};
-use super::{Deadlines, Job, change_answer};
+use super::{Job, change_answer};
 use crate::body::{BodyLength, Pump, PumpError, StreamError};
 use crate::failure::Failure;
 use crate::filters::{Filtered, on_response_waiting};
