@@ -92,6 +92,7 @@ fn defaults_are_envoys() {
             max_inbound_priority_frames_per_stream: 100,
             max_inbound_window_update_frames_per_data_frame_sent: 10,
             stream_error_on_invalid_http_messaging: true,
+            allow_connect: false,
             keepalive: None,
         }
     );
@@ -155,6 +156,7 @@ fn connection_manager_settings() {
             max_inbound_priority_frames_per_stream: 3
             max_inbound_window_update_frames_per_data_frame_sent: 4
             override_stream_error_on_invalid_http_message: false
+            allow_connect: true
           stream_idle_timeout: 0s
           request_headers_timeout: 3s
           max_request_headers_kb: 8
@@ -185,6 +187,7 @@ fn connection_manager_settings() {
             max_inbound_priority_frames_per_stream: 3,
             max_inbound_window_update_frames_per_data_frame_sent: 4,
             stream_error_on_invalid_http_messaging: false,
+            allow_connect: true,
             keepalive: None,
         }
     );
