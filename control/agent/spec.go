@@ -86,7 +86,9 @@ func replicas(w *v1alpha1.Workload, clusterName string, unconfined bool) []repli
 	}
 	// What was admitted can be read; a version that admitted more serves without a provider.
 	provider, err := objects.WorkloadKeyProvider(w)
-	if err != nil {
+	if err != nil || provider != nil && provider.Fallback && w.Annotations[AnnotationProxyPath] != "" {
+		// An Envoy built without contrib extensions refuses a secret that names the provider, fallback or not: where it is
+		// allowed, proxies of others get the key alone.
 		provider = nil
 	}
 	specs := make([]replicaSpec, 0, w.ReplicaCount())

@@ -20,7 +20,7 @@ const minPollDelay = time.Millisecond
 type KeyProvider struct {
 	// PollDelay is how long an operation waits for others at most.
 	PollDelay time.Duration
-	// Fallback has software take the key where the processor cannot do it, or the proxy has no such provider.
+	// Fallback has software take the key where the processor cannot do it.
 	Fallback bool `json:",omitempty"`
 }
 

@@ -20,8 +20,8 @@ type Keys struct {
 	Provider *objects.KeyProvider
 }
 
-// provider is what the proxy is told of who uses the key. The key itself stands beside it too: a proxy without this
-// provider takes that when fallback is allowed.
+// provider is what the proxy is told of who uses the key. The key itself stands beside it in private_key, which Envoy takes
+// when the provider is unavailable and fallback is allowed.
 func (k Keys) provider(key []byte) (*tlsv3.PrivateKeyProvider, error) {
 	if k.Provider == nil || k.Kind != ca.RSA2048 {
 		return nil, nil
