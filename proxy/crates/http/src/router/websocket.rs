@@ -7,7 +7,7 @@ use boring::sha::Sha1;
 
 use crate::body::StreamError;
 use crate::h1::H1Error;
-use crate::head::{Fields, Known, RequestHead, ResponseHead};
+use crate::head::{Fields, Known, Protocol, RequestHead, ResponseHead};
 
 const KEY: &[u8] = b"sec-websocket-key";
 const ACCEPT: &[u8] = b"sec-websocket-accept";
@@ -38,9 +38,11 @@ pub(super) struct Key {
 }
 
 impl Key {
-    /// A key when an HTTP/1.1 upstream needs one. `nonce` is random; it is no secret.
+    /// A key when an HTTP/1.1 upstream needs one and the client's version has none. What an HTTP/1.1 client sends without
+    /// a key goes as it came: the server decides about it. `nonce` is random; it is no secret.
     pub(super) fn for_request(request: &RequestHead, nonce: impl FnOnce() -> u128) -> Option<Self> {
-        if !asks_for_websocket(request) || request.fields.get(KEY).is_some() {
+        let has_none = request.protocol == Protocol::Http2 && request.fields.get(KEY).is_none();
+        if !has_none || !asks_for_websocket(request) {
             return None;
         }
         let text = STANDARD.encode(nonce().to_be_bytes());
@@ -86,8 +88,11 @@ pub(super) fn add_missing(response: &mut Fields, accept: &str) {
 mod tests {
     use super::*;
 
-    fn request(fields: &[(&str, &str)]) -> RequestHead {
-        let mut head = RequestHead::default();
+    fn request(protocol: Protocol, fields: &[(&str, &str)]) -> RequestHead {
+        let mut head = RequestHead {
+            protocol,
+            ..Default::default()
+        };
         for (name, value) in fields {
             head.fields.push(name.as_bytes(), value.as_bytes());
         }
@@ -101,7 +106,7 @@ mod tests {
 
     #[test]
     fn a_key_is_made_where_there_is_none() {
-        let key = Key::for_request(&request(&[("upgrade", "WebSocket")]), || 1).expect("a key");
+        let key = Key::for_request(&request(Protocol::Http2, &[("upgrade", "WebSocket")]), || 1).expect("a key");
         let mut line = Vec::new();
         key.write(&mut line);
         assert_eq!(line, b"sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAQ==\r\n");
@@ -115,21 +120,31 @@ mod tests {
         assert!(key.check(&mut wrong).is_err(), "none");
         wrong.fields.push(ACCEPT, accept(b"other").as_bytes());
         assert!(key.check(&mut wrong).is_err(), "another");
-        for other in [
-            &[("upgrade", "websocket"), ("sec-websocket-key", "x")][..],
-            &[("upgrade", "foo")],
-            &[],
+        for (protocol, other) in [
+            (
+                Protocol::Http2,
+                &[("upgrade", "websocket"), ("sec-websocket-key", "x")][..],
+            ),
+            (Protocol::Http2, &[("upgrade", "foo")]),
+            (Protocol::Http2, &[]),
+            (Protocol::Http11, &[("upgrade", "websocket")]),
         ] {
-            assert!(Key::for_request(&request(other), || 1).is_none(), "{other:?}");
+            assert!(
+                Key::for_request(&request(protocol, other), || 1).is_none(),
+                "{protocol:?} {other:?}"
+            );
         }
     }
 
     #[test]
     fn an_answer_is_made_where_there_is_none() {
-        let asked = request(&[
-            ("upgrade", "websocket"),
-            ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="),
-        ]);
+        let asked = request(
+            Protocol::Http11,
+            &[
+                ("upgrade", "websocket"),
+                ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="),
+            ],
+        );
         let made = accept_of(&asked).expect("an answer");
         let mut response = Fields::default();
         add_missing(&mut response, &made);
@@ -140,7 +155,7 @@ mod tests {
             &[("upgrade", "websocket")][..],
             &[("upgrade", "foo"), ("sec-websocket-key", "x")],
         ] {
-            assert_eq!(accept_of(&request(other)), None, "{other:?}");
+            assert_eq!(accept_of(&request(Protocol::Http11, other)), None, "{other:?}");
         }
     }
 }
