@@ -8,7 +8,7 @@ declare -A groups=(
   [run]="nftables iproute2"
   # The shop keeps its carts in Redis.
   [demo]="redis-server"
-  [test]="curl procps nginx-light haproxy redis-server wrk nghttp2-client nghttp2-server tcpdump valgrind openssl chromium protobuf-compiler python3-venv python3-pip"
+  [test]="curl procps nginx-light haproxy redis-server wrk nghttp2-client nghttp2-server tcpdump valgrind openssl gnutls-bin chromium protobuf-compiler python3-venv python3-pip"
 )
 
 missing=()

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"heddle.io/heddle/api/v1alpha1"
+	"heddle.io/heddle/control/objects"
 )
 
 func workload() *v1alpha1.Workload {
@@ -56,6 +57,9 @@ func TestHashChangesWithWhatMatters(t *testing.T) {
 		"labels":  func(w *v1alpha1.Workload) { w.Labels["version"] = "v2" },
 		"restart": func(w *v1alpha1.Workload) { w.Annotations[AnnotationRestarted] = "now" },
 		"proxy":   func(w *v1alpha1.Workload) { w.Annotations[AnnotationProxyPath] = "/usr/bin/envoy" },
+		"keys": func(w *v1alpha1.Workload) {
+			w.Annotations[objects.AnnotationProxyConfig] = "privateKeyProvider: {cryptomb: {pollDelay: 0.01s}}"
+		},
 	} {
 		w := workload()
 		change(w)

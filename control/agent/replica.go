@@ -171,7 +171,7 @@ func (r *replica) prepare(ctx context.Context) error {
 		return fmt.Errorf("keys of workloads: %w", err)
 	}
 	credential := identity.NewCredential(ca.Identity{TrustDomain: cluster.Domain, Namespace: r.spec.Namespace,
-		ServiceAccount: r.spec.ServiceAccount}, kind, r.agent.client, r.log)
+		ServiceAccount: r.spec.ServiceAccount}, identity.Keys{Kind: kind, Provider: r.spec.KeyProvider}, r.agent.client, r.log)
 	description := r.description()
 	node, err := r.agent.config.Node(description)
 	if err != nil {

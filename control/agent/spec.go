@@ -12,6 +12,7 @@ import (
 	"heddle.io/heddle/api/v1alpha1"
 	"heddle.io/heddle/control/agent/process"
 	"heddle.io/heddle/control/agent/users"
+	"heddle.io/heddle/control/objects"
 )
 
 // Annotations of a Workload that the agent heeds.
@@ -45,6 +46,9 @@ type replicaSpec struct {
 	Capabilities []string
 	// Unconfined runs the application without a sandbox.
 	Unconfined bool
+	// KeyProvider does the proxy's operations with RSA keys. Left out of the hash when there is none, so that replicas of
+	// earlier versions stay.
+	KeyProvider *objects.KeyProvider `json:",omitempty"`
 }
 
 // hash changes when a running replica must be replaced.
@@ -80,6 +84,13 @@ func replicas(w *v1alpha1.Workload, clusterName string, unconfined bool) []repli
 	if account == "" {
 		account = "default"
 	}
+	// What was admitted can be read; a version that admitted more serves without a provider.
+	provider, err := objects.WorkloadKeyProvider(w)
+	if err != nil || provider != nil && provider.Fallback && w.Annotations[AnnotationProxyPath] != "" {
+		// An Envoy built without contrib extensions refuses a secret that names the provider, fallback or not: where it is
+		// allowed, proxies of others get the key alone.
+		provider = nil
+	}
 	specs := make([]replicaSpec, 0, w.ReplicaCount())
 	for i := range w.ReplicaCount() {
 		specs = append(specs, replicaSpec{
@@ -88,7 +99,7 @@ func replicas(w *v1alpha1.Workload, clusterName string, unconfined bool) []repli
 			Command: append(append([]string(nil), w.Spec.Command...), w.Spec.Args...), Env: w.Spec.Env, User: w.Spec.User,
 			Ports: w.Spec.Ports, Readiness: w.Spec.Readiness, Limits: limits, Restart: w.Spec.Restart,
 			ProxyPath: w.Annotations[AnnotationProxyPath], RestartedAt: w.Annotations[AnnotationRestarted],
-			Capabilities: w.Spec.Capabilities, Unconfined: unconfined,
+			Capabilities: w.Spec.Capabilities, Unconfined: unconfined, KeyProvider: provider,
 		})
 	}
 	return specs

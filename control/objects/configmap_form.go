@@ -2,6 +2,7 @@ package objects
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -10,6 +11,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	mesh "istio.io/api/mesh/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
@@ -144,29 +146,33 @@ func (c *checker) authorizer(at string, a authorizer) {
 
 // MeshConfig reads the configuration of the mesh. Errors say what is wrong with the text.
 func MeshConfig(m *corev1.ConfigMap) (*mesh.MeshConfig, error) {
-	text := m.Data[MeshConfigKey]
-	if len(text) > maxMeshConfig {
-		return nil, fmt.Errorf("is larger than %d bytes", maxMeshConfig)
-	}
 	out := &mesh.MeshConfig{}
+	return out, readMesh(m.Data[MeshConfigKey], out)
+}
+
+// readMesh reads a message of Istio's mesh API from YAML. Errors say what is wrong with the text.
+func readMesh(text string, out proto.Message) error {
+	if len(text) > maxMeshConfig {
+		return fmt.Errorf("is larger than %d bytes", maxMeshConfig)
+	}
 	var node yaml.Node
 	if err := yaml.Unmarshal([]byte(text), &node); err != nil {
-		return nil, fmt.Errorf("is no YAML: %w", err)
+		return fmt.Errorf("is no YAML: %w", err)
 	}
 	if node.Kind == 0 {
-		return out, nil
+		return nil
 	}
 	if hasAliases(&node) {
 		// A few lines of them can stand for gigabytes.
-		return nil, fmt.Errorf("has aliases")
+		return errors.New("has aliases")
 	}
 	var value any
 	if err := node.Decode(&value); err != nil {
-		return nil, fmt.Errorf("is no YAML: %w", err)
+		return fmt.Errorf("is no YAML: %w", err)
 	}
 	converted, err := json.Marshal(value)
 	if err != nil {
-		return nil, fmt.Errorf("cannot be written as JSON: %w", err)
+		return fmt.Errorf("cannot be written as JSON: %w", err)
 	}
 	if err := protojson.Unmarshal(converted, out); err != nil {
 		// The library changes blanks at random, so that nobody compares the text, and counts lines of the JSON.
@@ -174,9 +180,9 @@ func MeshConfig(m *corev1.ConfigMap) (*mesh.MeshConfig, error) {
 		if _, after, found := strings.Cut(problem, "): "); found {
 			problem = after
 		}
-		return nil, fmt.Errorf("is no MeshConfig: %s", strings.TrimSpace(problem))
+		return fmt.Errorf("is no %s: %s", out.ProtoReflect().Descriptor().Name(), strings.TrimSpace(problem))
 	}
-	return out, nil
+	return nil
 }
 
 func hasAliases(n *yaml.Node) bool {

@@ -15,6 +15,10 @@ func redactSecret(m proto.Message) proto.Message {
 	if certificate := secret.GetTlsCertificate(); certificate != nil {
 		certificate.PrivateKey = &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: "[redacted]"}}
 		certificate.Password = nil
+		if provider := certificate.GetPrivateKeyProvider(); provider != nil {
+			// Its configuration holds the key as well.
+			certificate.PrivateKeyProvider = &tlsv3.PrivateKeyProvider{ProviderName: provider.GetProviderName(), Fallback: provider.GetFallback()}
+		}
 	}
 	if secret.GetGenericSecret() != nil || secret.GetSessionTicketKeys() != nil {
 		return &tlsv3.Secret{Name: secret.Name}

@@ -27,7 +27,7 @@ const (
 )
 
 // kinds of listeners, as a case's `on` names them.
-var kinds = []string{"plain", "policy", "http10", "upstream2"}
+var kinds = []string{"plain", "policy", "http10", "upstream2", "upgrades"}
 
 // lane is where one case at a time runs.
 type lane struct {

@@ -27,8 +27,8 @@ const (
 	tlsPort   = 10002
 )
 
-// servers that heddle-proxy speaks HTTP/2 to, by the authority that leads there, with their ports.
-var servers = map[string]int{"origin": 20001, "grpc": 20002, "envoy": 20003, "haproxy": 20004, "nginx": 20005, "nghttpd": 20006, "heddle": plainPort}
+// servers that heddle-proxy speaks HTTP/2 to (HTTP/1.1 to sockets), by the authority that leads there, with their ports.
+var servers = map[string]int{"origin": 20001, "grpc": 20002, "envoy": 20003, "haproxy": 20004, "nginx": 20005, "nghttpd": 20006, "sockets": 20007, "heddle": plainPort}
 
 // clients of heddle-proxy that are proxies themselves, with the ports on which they take requests.
 var clients = map[string]int{"envoy": 21003, "haproxy": 21004, "nginx": 21005}
@@ -56,6 +56,7 @@ func start(t *testing.T) *chain {
 	c.proxy.Address = subject.Address()
 	startOrigin(t, c.at(servers["origin"]))
 	startGRPC(t, c.at(servers["grpc"]))
+	startSockets(t, c.at(servers["sockets"]))
 	for name, argv := range map[string][]string{
 		"envoy":   {envoy, "-c", c.file("envoy.yaml"), "--concurrency", "1", "-l", "warn", "--use-dynamic-base-id"},
 		"haproxy": {"haproxy", "-db", "-f", c.file("haproxy.cfg")},

@@ -251,7 +251,34 @@ func (c *chain) chromium(t *testing.T) {
 	if err != nil || said != "1900000 300000 h2" {
 		t.Errorf("Chromium says %q, %v", said, err)
 	}
+	// It has an HTTP/2 connection that offers extended CONNECT, so it takes that one (RFC 8441).
+	said, err = chromedp.Run(browser, chromedp.Evaluate[string](`Promise.all(['/socket', '/far/socket'].map(path => new Promise(done => {
+		const socket = new WebSocket('wss://' + location.host + path);
+		let heard = 0;
+		socket.onopen = () => socket.send('x'.repeat(300000));
+		socket.onmessage = event => {
+			heard += event.data.length;
+			if (heard >= 300000) {
+				done(heard);
+				socket.close();
+			}
+		};
+		socket.onerror = () => done('error');
+	}))).then(lengths => lengths.join(' '))`, chromedp.EvalAwaitPromise))
+	if err != nil || said != "300000 300000" {
+		t.Errorf("Chromium says %q of WebSocket, %v", said, err)
+	}
+	text, err := c.proxy.Admin("/stats/prometheus", bound)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if connections := http1OverTLS.FindStringSubmatch(text); connections == nil || connections[1] != "0" {
+		t.Errorf("connections of HTTP/1.1 to the listener with TLS: %v, want 0", connections)
+	}
 }
+
+// http1OverTLS is the counter of connections that Chromium would open for WebSocket without HTTP/2.
+var http1OverTLS = regexp.MustCompile(`envoy_http_downstream_cx_http1_total\{[^}]*="tls"[^}]*\} (\d+)`)
 
 // run runs a client and returns what it prints.
 func (c *chain) run(t *testing.T, argv ...string) string {

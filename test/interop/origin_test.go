@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/net/websocket"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/interop"
 	testgrpc "google.golang.org/grpc/interop/grpc_testing"
@@ -71,6 +72,18 @@ func startOrigin(t *testing.T, address string) {
 	protocols := priorKnowledge()
 	protocols.SetHTTP1(true)
 	server := &http.Server{Handler: http.HandlerFunc(origin), Protocols: protocols}
+	serve(t, address, server.Serve, server.Close)
+}
+
+// startSockets serves WebSocket over HTTP/1.1: every message goes back, piece by piece as its frames come.
+func startSockets(t *testing.T, address string) {
+	t.Helper()
+	echo := websocket.Server{Handler: func(ws *websocket.Conn) {
+		var message string
+		for websocket.Message.Receive(ws, &message) == nil && websocket.Message.Send(ws, message) == nil {
+		}
+	}}
+	server := &http.Server{Handler: echo}
 	serve(t, address, server.Serve, server.Close)
 }
 

@@ -38,12 +38,11 @@ type Signer interface {
 type Credential struct {
 	Identity ca.Identity
 	signer   Signer
-	// kind of the keys that are made.
-	kind    ca.KeyType
-	log     *slog.Logger
-	random  io.Reader
-	secrets *cache.LinearCache
-	now     func() time.Time
+	keys     Keys
+	log      *slog.Logger
+	random   io.Reader
+	secrets  *cache.LinearCache
+	now      func() time.Time
 	// jitter is a number in [0,1).
 	jitter func() float64
 	after  func(time.Duration) <-chan time.Time
@@ -69,11 +68,11 @@ type Validity struct {
 	Renewals int `json:"renewals"`
 }
 
-// NewCredential makes a credential without a certificate yet, for keys of a kind; Run gets one.
-func NewCredential(identity ca.Identity, kind ca.KeyType, signer Signer, log *slog.Logger) *Credential {
+// NewCredential makes a credential without a certificate yet; Run gets one.
+func NewCredential(identity ca.Identity, keys Keys, signer Signer, log *slog.Logger) *Credential {
 	now := time.Now()
 	return &Credential{
-		Identity: identity, signer: signer, kind: kind, log: log,
+		Identity: identity, signer: signer, keys: keys, log: log,
 		// The prefix keeps versions of different agents apart: a proxy that reconnects names the last one it saw.
 		secrets: cache.NewLinearCache(resource.SecretType, cache.WithVersionPrefix(fmt.Sprintf("%d-", now.UnixNano()))),
 		now:     time.Now, jitter: rand.Float64, after: time.After,
@@ -163,7 +162,11 @@ func (c *Credential) Run(ctx context.Context) {
 
 // renew gets a certificate for a new key and publishes both. It returns when to renew next.
 func (c *Credential) renew(ctx context.Context) (time.Duration, error) {
-	key, request, err := ca.NewRequest(c.Identity, c.kind, c.random)
+	key, request, err := ca.NewRequest(c.Identity, c.keys.Kind, c.random)
+	if err != nil {
+		return 0, err
+	}
+	provider, err := c.keys.provider(key)
 	if err != nil {
 		return 0, err
 	}
@@ -179,7 +182,9 @@ func (c *Credential) renew(ctx context.Context) (time.Duration, error) {
 			ValidationContext: &tlsv3.CertificateValidationContext{TrustedCa: inline(issued.Roots)},
 		}},
 		SecretCertificate: &tlsv3.Secret{Name: SecretCertificate, Type: &tlsv3.Secret_TlsCertificate{
-			TlsCertificate: &tlsv3.TlsCertificate{CertificateChain: inline(issued.Chain), PrivateKey: inline(key)},
+			TlsCertificate: &tlsv3.TlsCertificate{
+				CertificateChain: inline(issued.Chain), PrivateKey: inline(key), PrivateKeyProvider: provider,
+			},
 		}},
 	}, nil); err != nil {
 		return 0, fmt.Errorf("publish certificate: %w", err)

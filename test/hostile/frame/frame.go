@@ -26,6 +26,8 @@ var macros = map[string][]string{
 	"@post": {":method: POST", ":scheme: http", ":authority: host", ":path: /"},
 	"@bare": {":method: GET", ":scheme: http", ":path: /"},
 	"@ok":   {":status: 200"},
+	// RFC 8441 section 4.
+	"@connect": {":method: CONNECT", ":protocol: websocket", ":scheme: http", ":authority: host", ":path: /"},
 }
 
 var flagBits = map[string]byte{"end": 0x1, "ack": 0x1, "headers-end": 0x4, "padded": 0x8, "priority": 0x20}
@@ -60,7 +62,7 @@ var types = map[string]http2.FrameType{
 // Frame encodes one line. Its text is `STREAM [FLAG…] [length=N] | PART | PART…`. Parts by type:
 //   - HEADERS, CONTINUATION, PUSH_PROMISE: `name: value` (Huffman and the tables as the encoder likes), `!name: value`
 //     (never indexed), `?name: value` (literal, neither Huffman nor indexed; name and value may hold escapes),
-//     `size N` (a table size update), `hex: …` (raw bytes of the block), `@get`, `@post`, `@head`, `@bare`, `@ok`. The
+//     `size N` (a table size update), `hex: …` (raw bytes of the block), `@get`, `@post`, `@head`, `@bare`, `@ok`, `@connect`. The
 //     flag `more` leaves END_HEADERS away. In front may stand `promise: N`, `pad: N`, `prio: HEX`.
 //   - SETTINGS: `NUMBER=VALUE` each. RST_STREAM: the code's number. WINDOW_UPDATE: the increment. GOAWAY: `LAST CODE`.
 //   - everything else, DATA and FRAME (`FRAME TYPE STREAM…`) too: text with escapes, or `hex: …`.

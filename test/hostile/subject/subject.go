@@ -39,7 +39,7 @@ type Binaries map[string]string
 type Listener struct {
 	// Name is unique.
 	Name string
-	// Kind is what a case's `on` names: plain, policy, policies, http10, upstream2.
+	// Kind is what a case's `on` names: plain, policy, policies, http10, upstream2, upgrades.
 	Kind string
 	Port int
 	// Upstream is the host and port of the only endpoint.
@@ -64,6 +64,9 @@ func (l Listener) Policies() int {
 
 // HTTP10 is whether HTTP/1.0 is accepted.
 func (l Listener) HTTP10() bool { return l.Kind == "http10" }
+
+// Upgrades is whether WebSocket is let through, by extended CONNECT as well.
+func (l Listener) Upgrades() bool { return l.Kind == "upgrades" }
 
 // UpstreamHost for the configuration.
 func (l Listener) UpstreamHost() string { host, _, _ := net.SplitHostPort(l.Upstream); return host }

@@ -24,6 +24,7 @@ import (
 	// packages that it imports come along.
 	_ "github.com/cncf/xds/go/udpa/type/v1"
 	_ "github.com/cncf/xds/go/xds/type/v3"
+	_ "github.com/envoyproxy/go-control-plane/contrib/envoy/extensions/private_key_providers/cryptomb/v3alpha"
 	_ "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
@@ -135,7 +136,7 @@ func collect() *descriptorpb.FileDescriptorSet {
 		set.File = append(set.File, slim(protodesc.ToFileDescriptorProto(f)))
 	}
 	for _, path := range paths {
-		if strings.HasPrefix(path, "envoy/") || strings.HasPrefix(path, "udpa/") || strings.HasPrefix(path, "xds/") {
+		if root, _, _ := strings.Cut(path, "/"); root == "contrib" || root == "envoy" || root == "udpa" || root == "xds" {
 			visit(path)
 		}
 	}

@@ -92,6 +92,7 @@ fn defaults_are_envoys() {
             max_inbound_priority_frames_per_stream: 100,
             max_inbound_window_update_frames_per_data_frame_sent: 10,
             stream_error_on_invalid_http_messaging: true,
+            allow_connect: false,
             keepalive: None,
         }
     );
@@ -155,6 +156,7 @@ fn connection_manager_settings() {
             max_inbound_priority_frames_per_stream: 3
             max_inbound_window_update_frames_per_data_frame_sent: 4
             override_stream_error_on_invalid_http_message: false
+            allow_connect: true
           stream_idle_timeout: 0s
           request_headers_timeout: 3s
           max_request_headers_kb: 8
@@ -185,6 +187,7 @@ fn connection_manager_settings() {
             max_inbound_priority_frames_per_stream: 3,
             max_inbound_window_update_frames_per_data_frame_sent: 4,
             stream_error_on_invalid_http_messaging: false,
+            allow_connect: true,
             keepalive: None,
         }
     );
@@ -209,12 +212,8 @@ fn domains_are_indexed_by_kind() {
               { name: c, domains: ["*"] } ] }"#;
     let t = table(&manager(&snapshot(&http("", "", routes)), "front"));
     assert_eq!((t.exact["shop.example"], t.exact["shop.example:8080"]), (0, 0));
-    let suffixes: Vec<_> = t.suffix.iter().map(|(s, i)| (&**s, *i)).collect();
-    assert_eq!(suffixes, [(".long.example", 1), (".example", 1)]);
-    assert_eq!(
-        t.prefix.iter().map(|(s, i)| (&**s, *i)).collect::<Vec<_>>(),
-        [("api.", 1)]
-    );
+    assert_eq!(t.suffix, [(".long.example", 1), (".example", 1)].into_iter().collect());
+    assert_eq!(t.prefix, [("api.", 1)].into_iter().collect());
     assert_eq!(t.any, Some(2));
 }
 

@@ -34,6 +34,9 @@ pub(crate) enum StreamError {
     /// The peer is going away and did nothing with this stream.
     #[error("going away")]
     GoneAway,
+    /// The peer takes no extended CONNECT, so no upgrade.
+    #[error("no extended CONNECT")]
+    NoTunnel,
     /// It had to give way: too much is held that nobody takes.
     #[error("too much is held")]
     Overload,

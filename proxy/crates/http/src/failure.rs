@@ -134,7 +134,9 @@ impl Failure {
                 | StreamError::Closed
                 | StreamError::Stale
                 | StreamError::GoneAway => ResponseFlag::UpstreamConnectionTermination,
-                StreamError::H1(_) | StreamError::H2 | StreamError::Length => ResponseFlag::UpstreamProtocolError,
+                StreamError::H1(_) | StreamError::H2 | StreamError::Length | StreamError::NoTunnel => {
+                    ResponseFlag::UpstreamProtocolError
+                }
                 StreamError::Reset | StreamError::Refused => ResponseFlag::UpstreamRemoteReset,
                 StreamError::Overload => ResponseFlag::OverloadManager,
                 // Of the client's request, see `Failure::of_client`.
@@ -161,7 +163,7 @@ impl Failure {
                 | StreamError::Closed
                 | StreamError::Stale
                 | StreamError::GoneAway => "connection termination",
-                StreamError::H1(_) | StreamError::H2 | StreamError::Length => "protocol error",
+                StreamError::H1(_) | StreamError::H2 | StreamError::Length | StreamError::NoTunnel => "protocol error",
                 StreamError::Reset => "remote reset",
                 StreamError::Refused => "remote refused stream reset",
                 StreamError::Overload => "overload manager reset",

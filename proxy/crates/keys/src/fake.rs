@@ -6,6 +6,8 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+use boring::pkey::{PKey, Private};
+
 use crate::provider::{KeyError, KeyFuture, PrivateKeyProvider, SignatureAlgorithm};
 use crate::software::SoftwareProvider;
 
@@ -114,6 +116,10 @@ impl PrivateKeyProvider for FakeProvider {
 
     fn decrypt(&self, ciphertext: &[u8]) -> KeyFuture {
         self.start(self.inner.decrypt_now(ciphertext))
+    }
+
+    fn key(&self) -> &PKey<Private> {
+        self.inner.key()
     }
 }
 

@@ -1,12 +1,12 @@
 //! Private keys behind an asynchronous provider, so that operations of several connections can share one pass of an
 //! accelerator.
+#![forbid(unsafe_code)]
 
-mod bridge;
 mod fake;
+pub mod multibuffer;
 mod provider;
 mod software;
 
-pub use bridge::{BridgeError, install};
 pub use fake::{FakeControl, FakeProvider};
-pub use provider::{KeyError, KeyFuture, PrivateKeyProvider, SignatureAlgorithm};
+pub use provider::{Expected, KeyError, KeyFuture, PrivateKeyProvider, SignatureAlgorithm};
 pub use software::SoftwareProvider;

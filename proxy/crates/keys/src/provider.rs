@@ -4,7 +4,10 @@ use std::future::Future;
 use std::pin::Pin;
 
 use boring::pkey::{PKey, Private};
+use heddle_simd::KeySize;
 use thiserror::Error;
+
+use crate::multibuffer;
 
 /// A TLS signature scheme by its code point (RFC 8446 §4.2.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -58,9 +61,6 @@ pub enum KeyError {
     /// The key cannot do what was asked: wrong type for the scheme, or no decryption with it.
     #[error("the key cannot be used for {0}")]
     Unsupported(&'static str),
-    /// The provider's queue is full; the connection is refused rather than kept waiting.
-    #[error("the key provider's queue is full")]
-    Overloaded,
     /// The operation itself failed.
     #[error("key operation failed: {0}")]
     Failed(String),
@@ -83,9 +83,32 @@ pub trait PrivateKeyProvider: Send + Sync + 'static {
     /// Raw RSA decryption of `ciphertext` for static RSA key exchange of TLS 1.2.
     fn decrypt(&self, ciphertext: &[u8]) -> KeyFuture;
 
-    /// The key itself, when BoringSSL may use it directly and synchronously. A provider that returns one is never
-    /// asked to sign: the handshake spends neither allocation nor future on it.
-    fn direct_key(&self) -> Option<&PKey<Private>> {
+    /// The key itself, to be held against the certificate.
+    fn key(&self) -> &PKey<Private>;
+
+    /// Whether BoringSSL may use the key directly and synchronously. Such a provider is never asked to sign: the
+    /// handshake spends neither allocation nor future on it.
+    fn is_direct(&self) -> bool {
+        false
+    }
+
+    /// Says on the calling worker that a handshake has begun which may ask for an operation: whoever collects them may
+    /// wait for it. `None` when nobody does.
+    fn expect(&self) -> Option<Expected> {
         None
+    }
+}
+
+/// A handshake that has begun and may still ask its key provider for an operation. To be dropped, on the same worker,
+/// once it has asked, or will not any more.
+#[derive(Debug)]
+pub struct Expected {
+    pub(crate) size: KeySize,
+    pub(crate) serial: u64,
+}
+
+impl Drop for Expected {
+    fn drop(&mut self) {
+        multibuffer::no_longer_expected(self);
     }
 }

@@ -12,8 +12,8 @@ use crate::provider::{KeyError, KeyFuture, PrivateKeyProvider, SignatureAlgorith
 
 /// BoringSSL itself. Every operation completes at once.
 ///
-/// [`PrivateKeyProvider::direct_key`] hands the key to BoringSSL, so that handshakes do not come through here at all;
-/// the operations exist for providers that fall back to software for what their accelerator cannot do.
+/// [`PrivateKeyProvider::is_direct`] has BoringSSL take the key, so that handshakes do not come through here at all; the
+/// operations exist for [`FakeProvider`](crate::FakeProvider).
 pub struct SoftwareProvider {
     key: PKey<Private>,
 }
@@ -110,8 +110,12 @@ impl PrivateKeyProvider for SoftwareProvider {
         Box::pin(ready(self.decrypt_now(ciphertext)))
     }
 
-    fn direct_key(&self) -> Option<&PKey<Private>> {
-        Some(&self.key)
+    fn key(&self) -> &PKey<Private> {
+        &self.key
+    }
+
+    fn is_direct(&self) -> bool {
+        true
     }
 }
 

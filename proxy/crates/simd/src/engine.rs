@@ -14,6 +14,8 @@ enum Kind {
     #[cfg(target_arch = "x86_64")]
     Ifma(Ifma),
     Portable(Portable),
+    #[cfg(any(test, feature = "testing"))]
+    Faulty(crate::faulty::Faulty),
 }
 
 impl Engine {
@@ -34,6 +36,16 @@ impl Engine {
         Self(Kind::Portable(Portable))
     }
 
+    /// The twin, which errs in one lane of each batch several times, for tests of who uses the results.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn faulty(lane: usize) -> Self {
+        Self(Kind::Faulty(crate::faulty::Faulty {
+            lane,
+            bit: 17,
+            strikes: |step| step % 701 == 700,
+        }))
+    }
+
     /// Raises each input to its key's private exponent (RSASP1 and RSADP of RFC 8017), in constant time for the key and
     /// the input's value. Results are in the order of `operations` and as long as the modulus.
     ///
@@ -50,6 +62,8 @@ impl Engine {
             #[cfg(target_arch = "x86_64")]
             Kind::Ifma(kernels) => rsa::run(kernels, operations, random),
             Kind::Portable(kernels) => rsa::run(kernels, operations, random),
+            #[cfg(any(test, feature = "testing"))]
+            Kind::Faulty(kernels) => rsa::run(kernels, operations, random),
         }
     }
 }

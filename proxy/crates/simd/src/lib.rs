@@ -10,6 +10,8 @@
 //! `docs/design/0017-multibuffer-rsa.md`.
 
 mod engine;
+#[cfg(any(test, feature = "testing"))]
+mod faulty;
 #[cfg(target_arch = "x86_64")]
 mod ifma;
 mod kernels;

@@ -14,6 +14,7 @@ use heddle_net::{ConnectionInfo, TransportProtocol};
 use tokio::net::TcpStream;
 
 use crate::certificate::{self, CertificateInfo};
+use crate::credential;
 use crate::error::{HandshakeError, HandshakeErrorKind, TlsConfigError};
 use crate::handshake::{self, Connected};
 use crate::params::{ClientParams, KeyPair, ServerParams, TlsVersion, Trust};
@@ -36,6 +37,7 @@ const TLS13_CIPHERS: [u16; 3] = [0x1301, 0x1302, 0x1303];
 pub struct ServerContext {
     context: SslContext,
     certificates: Vec<CertificateInfo>,
+    providers: Providers,
     trusted: Vec<CertificateInfo>,
     local_identity: Option<Arc<str>>,
     verifies: bool,
@@ -47,6 +49,7 @@ pub struct ServerContext {
 pub struct ClientContext {
     context: SslContext,
     certificates: Vec<CertificateInfo>,
+    providers: Providers,
     trusted: Vec<CertificateInfo>,
     local_identity: Option<Arc<str>>,
     verifies: bool,
@@ -90,7 +93,7 @@ impl ServerContext {
             &params.cipher_suites,
             &params.curves,
         )?;
-        let certificates = install_certificates(&mut builder, &params.certificates)?;
+        let (certificates, providers) = install_certificates(&mut builder, &params.certificates)?;
         let mut trusted = Vec::new();
         match &params.trust {
             Some(trust) => {
@@ -118,6 +121,7 @@ impl ServerContext {
             context: builder.build(),
             local_identity: first_uri(&certificates),
             certificates,
+            providers,
             trusted,
             verifies: params.trust.is_some(),
             dns: params
@@ -162,7 +166,7 @@ impl ServerContext {
         already_read: BytesMut,
         info: &mut ConnectionInfo,
     ) -> Result<Stream, HandshakeError> {
-        let ssl = connection(&self.context, self.verifies, Side::Server)?;
+        let ssl = connection(&self.context, self.verifies, Side::Server, &self.providers)?;
         let stream = handshake::run(ssl, tcp, already_read).await?;
         let agreed = handshake::agreed(&stream, self.verifies);
         info.transport = TransportProtocol::Tls;
@@ -197,10 +201,7 @@ impl ClientContext {
             &params.cipher_suites,
             &params.curves,
         )?;
-        let certificates = match &params.certificate {
-            Some(pair) => install_certificates(&mut builder, std::slice::from_ref(pair))?,
-            None => Vec::new(),
-        };
+        let (certificates, providers) = install_certificates(&mut builder, params.certificate.as_slice())?;
         let mut trusted = Vec::new();
         match &params.trust {
             Some(trust) => trusted = install_trust(&mut builder, trust, SslVerifyMode::PEER)?,
@@ -216,6 +217,7 @@ impl ClientContext {
             context: builder.build(),
             local_identity: first_uri(&certificates),
             certificates,
+            providers,
             trusted,
             verifies: params.trust.is_some(),
             sni: params.sni.as_deref().filter(|s| !s.is_empty()).map(Box::from),
@@ -249,7 +251,7 @@ impl ClientContext {
         alpn: Option<&[&[u8]]>,
     ) -> Result<(Stream, Connected), HandshakeError> {
         let failed = |e: boring::error::ErrorStack| HandshakeError::new(HandshakeErrorKind::Engine(e.to_string()));
-        let mut ssl = connection(&self.context, self.verifies, Side::Client)?;
+        let mut ssl = connection(&self.context, self.verifies, Side::Client, &self.providers)?;
         // RFC 6066 §3: addresses are not server names.
         if let Some(name) = sni
             .or(self.sni.as_deref())
@@ -268,9 +270,15 @@ impl ClientContext {
     }
 }
 
-fn connection(context: &SslContext, verifies: bool, side: Side) -> Result<Ssl, HandshakeError> {
+fn connection(
+    context: &SslContext,
+    verifies: bool,
+    side: Side,
+    providers: &[Arc<dyn PrivateKeyProvider>],
+) -> Result<Ssl, HandshakeError> {
     let mut ssl = Ssl::new(context).map_err(|e| HandshakeError::new(HandshakeErrorKind::Engine(e.to_string())))?;
     unwrapped::prepare(&mut ssl, side);
+    credential::prepare(&mut ssl, providers);
     if verifies {
         verify::arm(&mut ssl);
     }
@@ -342,12 +350,15 @@ fn tune(
     unwrapped::set_tls13_ciphers(builder, &TLS13_CIPHERS).map_err(engine("cipher_suites"))
 }
 
-/// Loads chains and keys, and returns what they say.
+/// Providers that handshakes have to wait for.
+type Providers = Vec<Arc<dyn PrivateKeyProvider>>;
+
+/// Loads chains and keys, and returns what they say and who holds the keys that BoringSSL does not.
 fn install_certificates(
     builder: &mut SslContextBuilder,
     pairs: &[KeyPair],
-) -> Result<Vec<CertificateInfo>, TlsConfigError> {
-    let mut infos = Vec::new();
+) -> Result<(Vec<CertificateInfo>, Providers), TlsConfigError> {
+    let (mut infos, mut providers) = (Vec::new(), Vec::new());
     for (index, pair) in pairs.iter().enumerate() {
         let field = format!("certificates[{index}]");
         let chain = certificate::read_chain(&pair.chain_pem, &format!("{field}.certificate_chain"))?;
@@ -355,41 +366,14 @@ fn install_certificates(
             Some(provider) => Arc::clone(provider),
             None => Arc::new(read_key(&pair.key_pem, &format!("{field}.private_key"))?),
         };
-        if let Some(key) = provider.direct_key() {
-            check_key(key, chain.first(), &field)?;
-        }
-        let last = index + 1 == pairs.len();
-        match provider.direct_key() {
-            Some(key) if !last => unwrapped::add(builder, &chain, key).map_err(engine("certificates"))?,
-            // The context's own certificate, considered after the others. Only it can have an asynchronous key.
-            _ if last => {
-                let mut certificates = chain.iter();
-                if let Some(leaf) = certificates.next() {
-                    builder.set_certificate(leaf).map_err(engine("certificates"))?;
-                }
-                for issuer in certificates {
-                    builder
-                        .add_extra_chain_cert(issuer.clone())
-                        .map_err(engine("certificates"))?;
-                }
-                heddle_keys::install(builder, &provider).map_err(|e| TlsConfigError::Engine {
-                    field: "certificates",
-                    reason: e.to_string(),
-                })?;
-            }
-            _ => {
-                return Err(TlsConfigError::UnsupportedKey {
-                    field,
-                    reason: format!(
-                        "private key provider {} can serve only the last of several certificates; put it last",
-                        provider.name()
-                    ),
-                });
-            }
+        check_key(provider.key(), chain.first(), &field)?;
+        credential::add(builder, &chain, &provider).map_err(engine("certificates"))?;
+        if !provider.is_direct() {
+            providers.push(provider);
         }
         infos.extend(chain.iter().map(|c| CertificateInfo::of(c)));
     }
-    Ok(infos)
+    Ok((infos, providers))
 }
 
 fn read_key(pem: &[u8], field: &str) -> Result<SoftwareProvider, TlsConfigError> {

@@ -12,6 +12,7 @@ use socket2::SockRef;
 use tokio::net::TcpStream;
 
 use crate::certificate;
+use crate::credential;
 use crate::error::{HandshakeError, HandshakeErrorKind, VerifyFailure};
 use crate::memory::Memory;
 use crate::session::Session;
@@ -43,7 +44,7 @@ pub(crate) async fn run(
         SslStream::new(ssl, memory).map_err(|e| HandshakeError::new(HandshakeErrorKind::Engine(e.to_string())))?;
     let mut session = Session::new(stream);
     let outcome = poll_fn(|cx| poll_step(&mut session, &tcp, cx)).await;
-    session.ssl.ssl_mut().set_task_waker(None);
+    credential::finish(session.ssl.ssl_mut());
     outcome?;
     // A client with Nagle's algorithm on holds its first request back until our side acknowledges its Finished, and
     // with nothing to send we would delay that by 40 ms. Failing to set it costs only that delay.
@@ -53,7 +54,7 @@ pub(crate) async fn run(
 
 fn poll_step(session: &mut Session, tcp: &TcpStream, cx: &mut Context<'_>) -> Poll<Result<(), HandshakeError>> {
     loop {
-        session.ssl.ssl_mut().set_task_waker(Some(cx.waker().clone()));
+        credential::set_waker(session.ssl.ssl_mut(), cx.waker());
         let outcome = session.ssl.do_handshake();
         session.ssl.get_mut().settle_input();
         let drained = session.poll_drain(tcp, cx);

@@ -6,6 +6,7 @@
 
 mod certificate;
 mod context;
+mod credential;
 mod error;
 mod handshake;
 mod memory;

@@ -12,7 +12,7 @@ use crate::san::SanMatcher;
 pub struct KeyPair {
     /// `certificate_chain`: PEM, the leaf first.
     pub chain_pem: Vec<u8>,
-    /// `private_key`: PEM (PKCS#8, PKCS#1 or SEC 1), not encrypted. Not read when `provider` is set.
+    /// `private_key`: PEM (PKCS#8, PKCS#1 or SEC 1), not encrypted. Not read when `provider` is set, which has the key.
     pub key_pem: Vec<u8>,
     /// `private_key_provider`; none means that BoringSSL holds the key itself.
     pub provider: Option<Arc<dyn PrivateKeyProvider>>,

@@ -4,6 +4,7 @@ mod clusters;
 mod contexts;
 mod handshakes;
 mod keys;
+mod multibuffer;
 mod openssl;
 mod streams;
 

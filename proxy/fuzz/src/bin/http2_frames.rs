@@ -25,13 +25,14 @@ fn outcome(mut receiver: Receiver, bytes: &[u8], piece: usize) -> (Vec<String>, 
 }
 
 fuzz_target!(|bytes: &[u8]| {
-    let options = Http2Options {
-        max_concurrent_streams: 8,
-        ..Http2Options::default()
-    };
-    // The first byte chooses the side; a server's bytes get their preface, which no fuzzer has to find.
+    // The first byte chooses the side, and whether extended CONNECT is offered; a server's bytes get their preface, which no fuzzer has to find.
     let Some((side, rest)) = bytes.split_first() else {
         return;
+    };
+    let options = Http2Options {
+        max_concurrent_streams: 8,
+        allow_connect: side & 2 != 0,
+        ..Http2Options::default()
     };
     let mut whole = Vec::new();
     if side & 1 == 0 {

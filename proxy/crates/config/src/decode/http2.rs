@@ -43,6 +43,7 @@ pub(super) fn options(config: &pb::core::Http2ProtocolOptions, path: &Path<'_>) 
         stream_error_on_invalid_http_messaging: config
             .override_stream_error_on_invalid_http_message
             .unwrap_or(default.stream_error_on_invalid_http_messaging),
+        allow_connect: config.allow_connect,
         keepalive: match &config.connection_keepalive {
             Some(keepalive) => keep_alive(keepalive, &path.field("connection_keepalive"))?,
             None => None,

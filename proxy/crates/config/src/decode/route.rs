@@ -79,8 +79,6 @@ pub(crate) fn route_table(
             .virtual_hosts
             .push(virtual_host(host, &filters, &mut context, &here)?);
     }
-    table.suffix.sort_by_key(|(suffix, _)| std::cmp::Reverse(suffix.len()));
-    table.prefix.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len()));
     table.disables_filters = context.slots.disables();
     table.filters = context.slots.into_names();
     let validate = config.validate_clusters.unwrap_or(validate_by_default);
@@ -100,13 +98,9 @@ fn index(table: &mut RouteTable, host: &pb::route::VirtualHost, position: usize,
         let taken = if domain == "*" {
             table.any.replace(position).is_some()
         } else if let Some(suffix) = domain.strip_prefix('*') {
-            let taken = table.suffix.iter().any(|(s, _)| **s == *suffix);
-            table.suffix.push((suffix.into(), position));
-            taken
+            table.suffix.insert(suffix, position).is_some()
         } else if let Some(prefix) = domain.strip_suffix('*') {
-            let taken = table.prefix.iter().any(|(p, _)| **p == *prefix);
-            table.prefix.push((prefix.into(), position));
-            taken
+            table.prefix.insert(prefix, position).is_some()
         } else if domain.is_empty() {
             return Err(here.error("must not be empty"));
         } else {

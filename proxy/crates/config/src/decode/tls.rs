@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::Read;
 use std::sync::Arc;
 
+use heddle_keys::multibuffer::Engine;
 use heddle_matching::{StringMatcher, StringTest};
 use heddle_tls::{
     ClientContext, ClientParams, KeyPair, SanKind, SanMatcher, ServerContext, ServerParams, TlsVersion, Trust,
@@ -12,7 +13,7 @@ use heddle_tls::{
 };
 use sha2::{Digest, Sha256};
 
-use super::{Result, enumeration, matcher, pb, required, source, unpack};
+use super::{Result, enumeration, key_provider, matcher, pb, required, source, unpack};
 use crate::error::ConfigError;
 use crate::path::Path;
 use crate::resource::SecretSource;
@@ -362,10 +363,20 @@ fn secret_ref(config: &pb::tls::SdsSecretConfig, path: &Path<'_>) -> Result<Secr
 
 fn certificate(pair: &pb::tls::TlsCertificate, path: &Path<'_>) -> Result<KeyPair> {
     let (chain, key) = (path.field("certificate_chain"), path.field("private_key"));
+    let chain_pem = data_source(required(pair.certificate_chain.as_ref(), &chain)?, &chain)?;
+    let (key_pem, provider) = match &pair.private_key_provider {
+        // Envoy: it takes precedence over private_key.
+        Some(config) => {
+            let here = path.field("private_key_provider");
+            let (pem, provider) = key_provider::provider(config, Engine::detect(), &here)?;
+            (pem, Some(provider))
+        }
+        None => (data_source(required(pair.private_key.as_ref(), &key)?, &key)?, None),
+    };
     Ok(KeyPair {
-        chain_pem: data_source(required(pair.certificate_chain.as_ref(), &chain)?, &chain)?,
-        key_pem: data_source(required(pair.private_key.as_ref(), &key)?, &key)?,
-        provider: None,
+        chain_pem,
+        key_pem,
+        provider,
     })
 }
 

@@ -36,6 +36,9 @@ pub struct Http2Options {
     /// 8.1.1), not the connection. Default true, where Envoy's is false: behind a proxy a connection carries the requests
     /// of many, and one of them must not end the others'.
     pub stream_error_on_invalid_http_messaging: bool,
+    /// `allow_connect`: extended CONNECT (RFC 8441), so that upgrades such as WebSocket's pass over HTTP/2. A listener
+    /// offers it to its clients; towards an upstream it is used where the upstream offers it. Default false.
+    pub allow_connect: bool,
     /// `connection_keepalive`; none by default.
     pub keepalive: Option<H2Keepalive>,
 }
@@ -59,6 +62,7 @@ impl Default for Http2Options {
             max_inbound_priority_frames_per_stream: 100,
             max_inbound_window_update_frames_per_data_frame_sent: 10,
             stream_error_on_invalid_http_messaging: true,
+            allow_connect: false,
             keepalive: None,
         }
     }

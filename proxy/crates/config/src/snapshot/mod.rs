@@ -4,6 +4,7 @@
 //! that a push did not change keeps its `Arc`, so a worker finds out what changed by comparing pointers.
 
 mod cluster;
+mod domains;
 mod filter;
 mod fraction;
 mod http2;
@@ -24,6 +25,7 @@ pub use cluster::{
     CircuitBreakers, Cluster, Discovery, Dns, DnsFamily, Endpoint, EndpointHealth, HealthCheck, HealthChecker,
     LbPolicy, Locality, LocalityEndpoints, OutlierDetection, TransportSocketMatch, UpstreamHttp, UpstreamTransport,
 };
+pub use domains::Wildcards;
 pub use filter::{HttpFilter, NetworkFilter, RouteFilter, RouteFilters, TcpProxy};
 pub use fraction::Fraction;
 pub use http2::{H2Keepalive, Http2Options};

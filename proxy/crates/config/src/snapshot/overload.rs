@@ -118,6 +118,15 @@ pub struct ShedPoint {
 }
 
 /// Where load is shed: what comes there is refused, each by itself and by chance where a trigger is scaled.
+///
+/// Of Envoy's points these are refused in a configuration, and why:
+/// - `http2_server_go_away_and_close_on_dispatch` ends whatever else runs on the connection. Behind a gateway or another
+///   proxy those are requests of others; [`Self::Http2GoAway`] sheds as much and lets them finish.
+/// - `http_downstream_filter_check` is met before the filters of a request are made. Here they are made with the
+///   configuration, so it would stand where [`Self::DecodeHeaders`] stands.
+/// - `connection_pool_new_connection` would make requests fail that have been let in and worked on already, and have
+///   retries ask again. [`Self::DecodeHeaders`] refuses them before that; a cluster's circuit breakers bound connections.
+/// - The points of HTTP/3 (`http3_server_go_away_on_dispatch`, and with `and_close`), which is not served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoadShedPoint {
     /// `envoy.load_shed_points.tcp_listener_accept`: new connections are closed.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use heddle_matching::{HeaderMatcher, MetadataMatcher, QueryMatcher, Regex};
 
+use super::domains::Wildcards;
 use super::filter::RouteFilters;
 use super::fraction::Fraction;
 use super::rate_limit::RateLimit;
@@ -20,10 +21,10 @@ pub struct RouteTable {
     pub virtual_hosts: Vec<VirtualHost>,
     /// Exact domains, lower case, with a port when the domain was written with one.
     pub exact: HashMap<Box<str>, usize>,
-    /// `*.suffix` domains (without the star), longest first.
-    pub suffix: Vec<(Box<str>, usize)>,
-    /// `prefix.*` domains (without the star), longest first.
-    pub prefix: Vec<(Box<str>, usize)>,
+    /// `*.suffix` domains.
+    pub suffix: Wildcards,
+    /// `prefix.*` domains.
+    pub prefix: Wildcards,
     /// The `*` domain.
     pub any: Option<usize>,
     /// `ignore_port_in_host_matching`.

@@ -3,15 +3,15 @@
 
 use std::rc::Rc;
 
-use super::connection::{ConnectionError, Core, Farewell, Role};
 use super::control::depends_on_itself;
+use super::core::{ConnectionError, Core, Farewell, Role};
 use super::frame::{FrameHeader, MAX_PAYLOAD, Reason, flag};
-use super::head::{HeadError, Section, content_length};
+use super::head::{Asked, HeadError, Section, content_length};
 use super::receive::Checked;
 use super::stream::State;
 use crate::body::StreamError;
 use crate::failure::Failure;
-use crate::head::RequestHead;
+use crate::head::{Known, RequestHead};
 
 /// How often a block may be larger than the largest head before decoding it to answer 431 is not worth it any more.
 const BLOCK_FACTOR: usize = 4;
@@ -41,8 +41,8 @@ pub(crate) struct Accepted {
     pub(super) state: Rc<State>,
     /// The head; unusable when it is refused.
     pub(crate) head: RequestHead,
-    /// Whether the client waits for `100 Continue`, or why the request is not served.
-    pub(crate) result: Result<bool, Failure>,
+    /// What it asks for, or why it is not served.
+    pub(crate) result: Result<Asked, Failure>,
     /// No body follows.
     pub(crate) end: bool,
 }
@@ -137,6 +137,11 @@ impl Core {
             self.reset(&state, Reason::STREAM_CLOSED, StreamError::H2);
             return Ok((Section::Discarded, None));
         }
+        if state.tunnel.get() {
+            // RFC 9113 section 8.5: DATA is all that is left.
+            self.malformed(&state, "trailers_in_tunnel", StreamError::H2)?;
+            return Ok((Section::Discarded, None));
+        }
         if !end {
             self.malformed(&state, "trailers_without_end", StreamError::H2)?;
             return Ok((Section::Discarded, None));
@@ -198,7 +203,7 @@ impl Core {
 
     fn request(&mut self, id: u32, end: bool) -> Checked<()> {
         let result = match self.heads.finish_request(end) {
-            Ok(expect_continue) => Ok(expect_continue),
+            Ok(asked) => Ok(asked),
             Err(HeadError::Refused(failure)) => Err(failure),
             Err(HeadError::Malformed(cause)) => {
                 self.count_malformed(cause)?;
@@ -207,6 +212,7 @@ impl Core {
             }
         };
         let state = State::new(id, i64::from(self.peer_window), self.new_window());
+        state.tunnel.set(result.as_ref().is_ok_and(|asked| asked.upgrade));
         {
             let mut inbox = state.inbox.borrow_mut();
             inbox.end = end;
@@ -242,6 +248,13 @@ impl Core {
             return self.malformed(state, "interim", StreamError::H2);
         }
         if !interim {
+            // RFC 8441 section 4 has any 2xx accept; to Envoy, and to the browsers, only 200 does.
+            let accepted = self.heads.response.status == 200;
+            state.tunnel.set(state.tunnel.get() && accepted);
+            if state.tunnel.get() {
+                // RFC 9110 section 9.3.6: it means nothing here.
+                self.heads.response.fields.remove_known(Known::ContentLength);
+            }
             let bodyless = state.head_request.get() || matches!(self.heads.response.status, 204 | 304);
             let missing = match (bodyless, content_length(&self.heads.response.fields)) {
                 (true, _) => None,

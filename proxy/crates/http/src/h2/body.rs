@@ -15,6 +15,8 @@ pub(crate) struct H2Reader {
     stream: Rc<Stream>,
     chunk: Bytes,
     trailers: Option<Fields>,
+    /// What comes belongs to a tunnel that is not open yet; there is no body.
+    waiting: bool,
 }
 
 impl H2Reader {
@@ -23,7 +25,20 @@ impl H2Reader {
             stream,
             chunk: Bytes::new(),
             trailers: None,
+            waiting: false,
         }
+    }
+
+    /// Of an upgrade: without a body, until [`H2Reader::open`] lets its bytes through.
+    pub(crate) fn waiting(stream: Rc<Stream>) -> Self {
+        let mut reader = Self::new(stream);
+        reader.waiting = true;
+        reader
+    }
+
+    /// The upgrade was accepted.
+    pub(crate) fn open(&mut self) {
+        self.waiting = false;
     }
 
     /// Whether nothing more comes.
@@ -36,6 +51,9 @@ impl Source for H2Reader {
     fn poll_fill(&mut self, cx: &mut Context<'_>, _: usize) -> Poll<Result<Fill, StreamError>> {
         if !self.chunk.is_empty() {
             return Poll::Ready(Ok(Fill::Data));
+        }
+        if self.waiting {
+            return Poll::Ready(Ok(Fill::End));
         }
         Poll::Ready(match ready!(self.stream.poll_data(cx)) {
             Ok(Some(bytes)) => {

@@ -12,7 +12,8 @@ use std::rc::{Rc, Weak};
 
 use slab::Slab;
 
-use super::connection::{Connection, Core, Role};
+use super::connection::Connection;
+use super::core::{Core, Role};
 use super::frame::{self, Reason};
 use super::stream::State;
 use crate::body::StreamError;

@@ -1,4 +1,4 @@
-//! One HTTP/2 connection, of either side: its state, and everything that is sent.
+//! One HTTP/2 connection, of either side: its turns, and what its driver and its streams do with it.
 //!
 //! ```text
 //! socket ─▶ input ─▶ frames (receive) ─▶ streams' inboxes ─▶ requests' tasks
@@ -11,33 +11,26 @@
 //! windows are.
 
 use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
 use heddle_config::snapshot::Http2Options;
 use heddle_tls::Stream as Transport;
 use tokio::time::Instant;
 
-use super::blocks::{Accepted, Block};
-use super::budget::{Listed, Share};
-use super::flow::{CONNECTION_START, RecvWindow, STREAM_START, UPSTREAM_STREAM_START};
-use super::frame::{self, DEFAULT_WINDOW, Reason, Setting};
-use super::head::{HeadReader, encode_request};
-use super::hpack::Decoder;
-use super::limits::{Flood, Inbound, Outbound};
-use super::receive::Reading;
+use super::blocks::Accepted;
+use super::budget::Listed;
+use super::core::{Core, End, FAREWELL_PING, Farewell, KEEPALIVE_PING, Role};
+use super::frame::{self, Reason};
+use super::head::encode_request;
 use super::stats::CodecStats;
-use super::stream::{State, Stream};
+use super::stream::{Follows, Line, State, Stream};
 use crate::body::StreamError;
 use crate::buffer::{self, READ_SIZE};
 use crate::h1::Limits;
 use crate::head::{Method, RequestHead, ResponseHead};
-
-/// What a client sends first (RFC 9113 section 3.4).
-pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Most frames handled before other tasks of the worker get their turn. A frame costs between 50 ns and a few
 /// microseconds.
@@ -46,131 +39,8 @@ const TURN: u32 = 64;
 /// Least room for another read before the input is tidied.
 const LOW_ROOM: usize = 4 * 1024;
 
-/// Streams that were reset here and whose frames may still be on their way. When there were more, any stream up to the
-/// highest forgotten one may have been reset.
-const REMEMBERED_RESETS: usize = 128;
-
 /// Streams opened before the peer's SETTINGS tell its limit: what RFC 9113 section 6.5.2 says no peer should go below.
 const UNANNOUNCED_STREAMS: u32 = 100;
-
-/// Which end we are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
-    Server,
-    Client,
-}
-
-/// A violation that ends the connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ConnectionError {
-    pub(crate) reason: Reason,
-    /// Which bound was crossed, if it is that.
-    pub(crate) flood: Option<Flood>,
-}
-
-impl From<Reason> for ConnectionError {
-    fn from(reason: Reason) -> Self {
-        Self { reason, flood: None }
-    }
-}
-
-impl From<Flood> for ConnectionError {
-    fn from(flood: Flood) -> Self {
-        Self {
-            reason: Reason::ENHANCE_YOUR_CALM,
-            flood: Some(flood),
-        }
-    }
-}
-
-/// Why a connection is over.
-#[derive(Debug)]
-pub(crate) enum End {
-    /// The peer closed it, or all that was announced by GOAWAY is done.
-    Finished,
-    /// The socket failed.
-    Transport,
-    /// The peer broke the protocol, or crossed a bound.
-    Failed(ConnectionError),
-}
-
-/// How far our own GOAWAY has come.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Farewell {
-    #[default]
-    None,
-    /// Sent with the highest number, so that streams on their way are still taken; a PING tells when they are here.
-    Announced,
-    /// Sent with the last stream taken.
-    Final(u32),
-}
-
-/// The PING that tells when an announced GOAWAY has arrived.
-pub(super) const FAREWELL_PING: [u8; 8] = *b"farewell";
-
-/// The PING of `connection_keepalive`.
-pub(super) const KEEPALIVE_PING: [u8; 8] = *b"are you?";
-
-/// Everything but the socket.
-pub(super) struct Core {
-    pub(super) role: Role,
-    pub(super) options: Http2Options,
-    pub(super) limits: Limits,
-    pub(super) stats: CodecStats,
-    // What comes.
-    pub(super) input: BytesMut,
-    pub(super) reading: Reading,
-    pub(super) received: u64,
-    pub(super) decoder: Decoder,
-    pub(super) heads: HeadReader,
-    /// Memory of a head that was taken, for the next one.
-    pub(super) spare_response: ResponseHead,
-    pub(super) spare_request: RequestHead,
-    pub(super) block: Option<Block>,
-    /// Since when a frame or block has been incomplete.
-    pub(super) partial_since: Option<Instant>,
-    pub(super) accepted: VecDeque<Accepted>,
-    pub(super) inbound: Inbound,
-    pub(super) recv_window: RecvWindow,
-    /// Bytes of bodies that have come and were not passed on.
-    pub(super) unread: usize,
-    pub(super) share: Share,
-    /// A stream was reset for it in this turn; what its task holds is not free yet.
-    pub(super) shed: bool,
-    pub(super) settings_received: bool,
-    pub(super) settings_acknowledged: bool,
-    pub(super) pong: bool,
-    // What goes.
-    pub(super) out: Vec<u8>,
-    pub(super) sent: usize,
-    pub(super) written: u64,
-    pub(super) outbound: Outbound,
-    pub(super) broken: Option<ConnectionError>,
-    pub(super) send_window: i64,
-    /// SETTINGS_INITIAL_WINDOW_SIZE of the peer.
-    pub(super) peer_window: u32,
-    pub(super) peer_max_streams: Option<u32>,
-    pub(super) reset_table: bool,
-    /// Streams that wait for room for a head, and for their bodies' turn.
-    pub(super) waiting_heads: VecDeque<Rc<State>>,
-    pub(super) waiting_bodies: VecDeque<Rc<State>>,
-    /// What the tasks of the latter hold.
-    pub(super) held: usize,
-    /// Most that they may: `per_connection_buffer_limit_bytes`.
-    pub(super) max_held: usize,
-    // Streams.
-    pub(super) streams: HashMap<u32, Rc<State>, ahash::RandomState>,
-    pub(super) last_peer: u32,
-    pub(super) next_local: u32,
-    pub(super) resets: VecDeque<u32>,
-    /// The highest number that was dropped from those.
-    pub(super) forgotten: u32,
-    pub(super) farewell: Farewell,
-    /// The last stream of the peer's GOAWAY.
-    pub(super) goaway: Option<u32>,
-    pub(super) over: bool,
-    driver: Option<Waker>,
-}
 
 /// A connection, shared by its driver and its streams.
 pub(crate) struct Connection {
@@ -182,189 +52,6 @@ pub(crate) struct Connection {
 impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Connection").finish_non_exhaustive()
-    }
-}
-
-impl Core {
-    pub(super) fn new(
-        role: Role,
-        first: BytesMut,
-        options: Http2Options,
-        limits: Limits,
-        max_held: usize,
-        stats: CodecStats,
-    ) -> Self {
-        let connection_start = options.connection_window.max(DEFAULT_WINDOW);
-        let connection_start = match role {
-            Role::Server => connection_start.min(CONNECTION_START),
-            Role::Client => connection_start,
-        };
-        let mut core = Self {
-            role,
-            options,
-            limits,
-            stats,
-            received: first.len() as u64,
-            input: first,
-            reading: match role {
-                Role::Server => Reading::Preface,
-                Role::Client => Reading::Frame,
-            },
-            decoder: Decoder::new(options.hpack_table_size as usize),
-            heads: HeadReader::default(),
-            spare_response: ResponseHead::default(),
-            spare_request: RequestHead::default(),
-            block: None,
-            partial_since: None,
-            accepted: VecDeque::new(),
-            inbound: Inbound::new(&options),
-            recv_window: RecvWindow::new(connection_start, options.connection_window, role == Role::Server),
-            unread: 0,
-            share: Share::new(),
-            shed: false,
-            settings_received: false,
-            settings_acknowledged: false,
-            pong: false,
-            out: Vec::new(),
-            sent: 0,
-            written: 0,
-            outbound: Outbound::new(&options),
-            broken: None,
-            send_window: i64::from(DEFAULT_WINDOW),
-            peer_window: DEFAULT_WINDOW,
-            peer_max_streams: None,
-            reset_table: false,
-            waiting_heads: VecDeque::new(),
-            waiting_bodies: VecDeque::new(),
-            held: 0,
-            max_held,
-            streams: HashMap::default(),
-            last_peer: 0,
-            next_local: 1,
-            resets: VecDeque::new(),
-            forgotten: 0,
-            farewell: Farewell::None,
-            goaway: None,
-            over: false,
-            driver: None,
-        };
-        core.greet(connection_start);
-        core
-    }
-
-    /// Our side's first frames.
-    fn greet(&mut self, connection_start: u32) {
-        let mut values = vec![
-            (Setting::HeaderTableSize, self.options.hpack_table_size),
-            (Setting::InitialWindowSize, self.stream_start()),
-            (
-                Setting::MaxHeaderListSize,
-                u32::try_from(self.limits.max_bytes).unwrap_or(u32::MAX),
-            ),
-        ];
-        match self.role {
-            Role::Server => values.push((Setting::MaxConcurrentStreams, self.options.max_concurrent_streams)),
-            Role::Client => {
-                values.push((Setting::EnablePush, 0));
-                self.control(|out| out.extend_from_slice(PREFACE));
-            }
-        }
-        self.control(|out| frame::settings(&values, out));
-        if connection_start > DEFAULT_WINDOW {
-            self.control(|out| frame::window_update(0, connection_start - DEFAULT_WINDOW, out));
-        }
-    }
-
-    /// SETTINGS_INITIAL_WINDOW_SIZE of ours.
-    fn stream_start(&self) -> u32 {
-        self.options.stream_window.min(match self.role {
-            Role::Server => STREAM_START,
-            Role::Client => UPSTREAM_STREAM_START,
-        })
-    }
-
-    pub(super) fn new_window(&self) -> RecvWindow {
-        let start = match self.settings_acknowledged {
-            true => self.stream_start(),
-            // The peer may not have seen our SETTINGS yet.
-            false => self.stream_start().max(DEFAULT_WINDOW),
-        };
-        RecvWindow::new(start, self.options.stream_window, self.role == Role::Client)
-    }
-
-    pub(super) fn wake_driver(&self) {
-        if let Some(driver) = &self.driver {
-            driver.wake_by_ref();
-        }
-    }
-
-    /// Resets a stream; frames of it that come later are no offence.
-    pub(super) fn reset(&mut self, state: &State, reason: Reason, error: StreamError) {
-        if state.error.get().is_some() {
-            return;
-        }
-        self.reset_number(state.id.get(), reason);
-        state.fail(error);
-    }
-
-    /// Resets a stream that has no state.
-    pub(super) fn reset_number(&mut self, id: u32, reason: Reason) {
-        self.stats.tx_reset.inc();
-        if !self.resets.contains(&id) {
-            if self.resets.len() >= REMEMBERED_RESETS {
-                let oldest = self.resets.pop_front().unwrap_or_default();
-                self.forgotten = self.forgotten.max(oldest);
-            }
-            self.resets.push_back(id);
-        }
-        self.control(|out| frame::rst_stream(id, reason, out));
-    }
-
-    /// Ends every stream.
-    pub(super) fn fail_streams(&self, error: impl Fn(u32) -> Option<StreamError>) {
-        for state in self.streams.values() {
-            if let Some(error) = error(state.id.get()) {
-                state.fail(error);
-            }
-        }
-    }
-
-    /// GOAWAY with the last stream that was taken; nothing newer is.
-    pub(super) fn send_goaway(&mut self, reason: Reason) {
-        if matches!(self.farewell, Farewell::Final(_)) {
-            return;
-        }
-        let last = self.last_peer;
-        self.farewell = Farewell::Final(last);
-        self.stats.goaway_sent.inc();
-        self.control(|out| frame::goaway(last, reason, out));
-    }
-
-    fn end(&mut self, end: End) -> End {
-        if let End::Failed(error) = &end {
-            self.farewell = Farewell::None;
-            self.send_goaway(error.reason);
-            if let Some(flood) = error.flood {
-                self.stats.flood(flood);
-            }
-        }
-        let goaway = self.goaway;
-        let failed = matches!(&end, End::Failed(_));
-        self.fail_streams(|id| {
-            Some(match goaway {
-                Some(last) if self.role == Role::Client && id > last => StreamError::GoneAway,
-                _ if failed => StreamError::H2,
-                _ => StreamError::Closed,
-            })
-        });
-        let heads = std::mem::take(&mut self.waiting_heads);
-        for state in heads.into_iter().chain(std::mem::take(&mut self.waiting_bodies)) {
-            self.unqueue(&state);
-            // Those not open yet have sent nothing.
-            state.fail(StreamError::GoneAway);
-        }
-        self.over = true;
-        end
     }
 }
 
@@ -609,10 +296,14 @@ impl Connection {
         state: &Rc<State>,
         cx: &mut Context<'_>,
         head: &RequestHead,
-        end: bool,
+        follows: Follows,
     ) -> Poll<Result<(), StreamError>> {
         if !self.is_open() || self.active() >= self.max_streams() as usize {
             return Poll::Ready(Err(StreamError::GoneAway));
+        }
+        let tunnel = follows == Follows::Tunnel;
+        if tunnel {
+            ready!(self.poll_tunnel(state, cx))?;
         }
         ready!(self.poll_head_room(state, cx))?;
         let mut core = self.core.borrow_mut();
@@ -623,8 +314,29 @@ impl Connection {
         state.head_request.set(head.method == Method::Head);
         core.streams.insert(id, Rc::clone(state));
         core.inbound.stream_opened();
-        core.headers(state, end, |encoder| encode_request(head, encoder));
+        state.tunnel.set(tunnel);
+        core.headers(state, follows == Follows::Nothing, |encoder| {
+            encode_request(head, tunnel, encoder);
+        });
         Poll::Ready(Ok(()))
+    }
+
+    /// Ready when the peer is known to take extended CONNECT: before its SETTINGS say so, none may be sent (RFC 8441
+    /// section 3).
+    fn poll_tunnel(&self, state: &Rc<State>, cx: &Context<'_>) -> Poll<Result<(), StreamError>> {
+        let mut core = self.core.borrow_mut();
+        if core.peer_connect {
+            return Poll::Ready(Ok(()));
+        }
+        if core.settings_received {
+            return Poll::Ready(Err(StreamError::NoTunnel));
+        }
+        if let Some(error) = state.error.get() {
+            return Poll::Ready(Err(error));
+        }
+        state.register(cx);
+        core.queue(state, Line::Settings, 0);
+        Poll::Pending
     }
 
     pub(super) fn keep_response(&self, head: ResponseHead) {

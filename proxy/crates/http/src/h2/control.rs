@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use super::connection::{Core, FAREWELL_PING, Farewell, KEEPALIVE_PING, Role};
+use super::core::{Core, FAREWELL_PING, Farewell, KEEPALIVE_PING, Role};
 use super::frame::{self, FrameHeader, LARGEST_WINDOW, Reason, Setting, flag};
 use super::receive::Checked;
 use crate::body::StreamError;
@@ -79,6 +79,13 @@ impl Core {
                     }
                     window = Some(value);
                 }
+                // RFC 8441 section 3: what a server offers it does not take back.
+                Some(Setting::EnableConnectProtocol) => {
+                    if value > 1 || (self.peer_connect && value == 0) {
+                        return Err(Reason::PROTOCOL_ERROR.into());
+                    }
+                    self.peer_connect = value == 1;
+                }
                 Some(Setting::MaxFrameSize) if !(16_384..1 << 24).contains(&value) => {
                     return Err(Reason::PROTOCOL_ERROR.into());
                 }
@@ -103,6 +110,10 @@ impl Core {
             }
         }
         self.settings_received = true;
+        while let Some(state) = self.waiting_settings.pop_front() {
+            self.unqueue(&state);
+            state.wake();
+        }
         self.control(frame::settings_ack);
         Ok(cost)
     }

@@ -45,6 +45,8 @@ pub(crate) enum Setting {
     InitialWindowSize = 0x4,
     MaxFrameSize = 0x5,
     MaxHeaderListSize = 0x6,
+    /// RFC 8441 section 3.
+    EnableConnectProtocol = 0x8,
 }
 
 impl Setting {
@@ -57,6 +59,7 @@ impl Setting {
             0x4 => Self::InitialWindowSize,
             0x5 => Self::MaxFrameSize,
             0x6 => Self::MaxHeaderListSize,
+            0x8 => Self::EnableConnectProtocol,
             _ => return None,
         })
     }

@@ -4,8 +4,18 @@ use super::hpack::{Encoder, Field};
 use crate::failure::Failure;
 use crate::h1::{H1Error, Limits, is_authority, parse_length, take_expectation};
 use crate::head::{
-    Fields, Known, Method, Protocol, RequestHead, ResponseHead, Scheme, Span, check_method, check_target,
+    Fields, Known, Method, Protocol, RequestHead, ResponseHead, Scheme, Span, check_method, check_target, is_token,
 };
+
+/// What a request's head says besides its fields.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Asked {
+    /// The client waits for `100 Continue`.
+    pub(crate) expect_continue: bool,
+    /// It was an extended CONNECT (RFC 8441). It is a GET with the protocol in `upgrade` now, as over HTTP/1.1 and as in
+    /// Envoy, so that policies and routes see the same request by either way.
+    pub(crate) upgrade: bool,
+}
 
 /// Why a head is not passed on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +52,8 @@ struct Seen {
     path: bool,
     scheme: bool,
     authority: bool,
+    /// `:protocol` (RFC 8441 section 4).
+    protocol: Option<Span>,
     status: bool,
     /// A field that is no pseudo-header field.
     regular: bool,
@@ -65,9 +77,19 @@ pub(crate) struct HeadReader {
     cookies: Vec<u8>,
     seen: Seen,
     limits: Option<Limits>,
+    /// SETTINGS_ENABLE_CONNECT_PROTOCOL was offered.
+    allow_connect: bool,
 }
 
 impl HeadReader {
+    /// `allow_connect`: requests may have `:protocol`.
+    pub(crate) fn new(allow_connect: bool) -> Self {
+        Self {
+            allow_connect,
+            ..Self::default()
+        }
+    }
+
     /// Begins a section. Nothing above `limits` is kept.
     pub(crate) fn begin(&mut self, section: Section, limits: Limits) {
         self.section = section;
@@ -182,6 +204,10 @@ impl HeadReader {
                 self.request.authority = self.request.fields.store(value);
                 again(&mut self.seen.authority)
             }
+            (Section::Request, b"protocol") if self.allow_connect => {
+                let protocol = self.request.fields.store(value);
+                self.seen.protocol.replace(protocol).is_some()
+            }
             (Section::Response, b"status") => {
                 match value {
                     [a @ b'1'..=b'9', b @ b'0'..=b'9', c @ b'0'..=b'9'] => {
@@ -202,11 +228,11 @@ impl HeadReader {
         }
     }
 
-    /// The request is whole, in `self.request`. Returns whether its client waits for `100 Continue`.
+    /// The request is whole, in `self.request`.
     ///
     /// # Errors
     /// [`HeadError`].
-    pub(crate) fn finish_request(&mut self, end_stream: bool) -> Result<bool, HeadError> {
+    pub(crate) fn finish_request(&mut self, end_stream: bool) -> Result<Asked, HeadError> {
         if let Some(cause) = self.seen.malformed {
             return Err(HeadError::Malformed(cause));
         }
@@ -214,9 +240,14 @@ impl HeadReader {
             return Err(HeadError::Refused(Failure::Protocol(error)));
         }
         let connect = self.request.method == Method::Connect;
-        let complete = match connect {
-            true => self.seen.authority && !self.seen.path && !self.seen.scheme,
-            false => self.seen.path && self.seen.scheme,
+        let upgrade = self.seen.protocol;
+        if upgrade.is_some() && !connect {
+            return Err(HeadError::Malformed("protocol_without_connect"));
+        }
+        let complete = match (connect, upgrade) {
+            (true, None) => self.seen.authority && !self.seen.path && !self.seen.scheme,
+            (true, Some(_)) => self.seen.authority && self.seen.path && self.seen.scheme,
+            (false, _) => self.seen.path && self.seen.scheme,
         };
         if !self.seen.method || !complete {
             return Err(HeadError::Malformed("missing_pseudo_field"));
@@ -230,6 +261,15 @@ impl HeadReader {
             }
             head.authority = host;
         }
+        if let Some(protocol) = upgrade {
+            // It is written to HTTP/1.1 as the one protocol that is offered.
+            let protocol = head.fields.slice(protocol).to_vec();
+            if !is_token(&protocol) {
+                return Err(HeadError::Malformed("protocol"));
+            }
+            head.set_method("GET");
+            head.fields.push_known(Known::Upgrade, &protocol);
+        }
         if check_method(head.fields.slice(head.method_token)).is_err() {
             return Err(refused("http2.invalid_method"));
         }
@@ -239,7 +279,7 @@ impl HeadReader {
         if !is_authority(head.fields.slice(head.authority)) {
             return Err(refused("invalid_host"));
         }
-        if !connect {
+        if !connect || upgrade.is_some() {
             let target = head.fields.slice(head.path);
             if target.is_empty() {
                 return Err(HeadError::Malformed("path"));
@@ -266,7 +306,10 @@ impl HeadReader {
         }
         let expects = take_expectation(&mut head.fields).map_err(|e| HeadError::Refused(Failure::Protocol(e)))?;
         head.classify();
-        Ok(expects && !end_stream)
+        Ok(Asked {
+            expect_continue: expects && !end_stream && upgrade.is_none(),
+            upgrade: upgrade.is_some(),
+        })
     }
 
     /// The response is whole, in `self.response`.
@@ -344,10 +387,15 @@ pub(super) fn encode_fields(fields: &Fields, encoder: &mut Encoder<'_>) {
     }
 }
 
-/// Encodes a request head.
-pub(super) fn encode_request(head: &RequestHead, encoder: &mut Encoder<'_>) {
-    encoder.method(head.method_text().as_bytes());
-    if head.method != Method::Connect {
+/// Encodes a request head; one that asks for an upgrade as an extended CONNECT (RFC 8441 section 4).
+pub(super) fn encode_request(head: &RequestHead, upgrade: bool, encoder: &mut Encoder<'_>) {
+    if upgrade {
+        encoder.method(b"CONNECT");
+        encoder.protocol(head.fields.get_known(Known::Upgrade).unwrap_or_default());
+    } else {
+        encoder.method(head.method_text().as_bytes());
+    }
+    if upgrade || head.method != Method::Connect {
         encoder.scheme(head.scheme == Scheme::Https);
         let target = head.target();
         encoder.path(if target.is_empty() { b"/" } else { target.as_bytes() });
@@ -356,9 +404,9 @@ pub(super) fn encode_request(head: &RequestHead, encoder: &mut Encoder<'_>) {
     encode_fields(&head.fields, encoder);
 }
 
-/// Encodes a response head.
+/// Encodes a response head. An upgrade is accepted by 200 (RFC 8441 section 4): 101 is not there in HTTP/2.
 pub(super) fn encode_response(head: &ResponseHead, encoder: &mut Encoder<'_>) {
-    encoder.status(head.status);
+    encoder.status(if head.status == 101 { 200 } else { head.status });
     encode_fields(&head.fields, encoder);
 }
 

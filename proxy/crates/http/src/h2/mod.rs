@@ -1,8 +1,9 @@
 //! HTTP/2 (RFC 9113), a codec of our own for both sides of the proxy.
 //!
-//! `frame` and `hpack` know the bytes, `head` the messages, `flow`, `budget`, `limits` and `premature` what a peer may cost.
-//! `connection` is the state of one; `receive`, with `blocks` of headers and `control` frames, and `send` are its two
-//! directions; `stream` is what a request's task has of it, `body` fits it to the pump. `serve` is the server's side; the client's is in `crate::pool`. `receiver` is for fuzzing.
+//! `frame` and `hpack` know the bytes, `head` the messages, `flow`, `budget`, `limits` and `premature` what a peer may
+//! cost. `core` is the state of a connection, `connection` its turns; `receive`, with `blocks` of headers and `control`
+//! frames, and `send` are its two directions; `stream` is what a request's task has of it, `body` fits it to the pump.
+//! `serve` is the server's side; the client's is in `crate::pool`. `receiver` is for fuzzing.
 //!
 //! Why our own, and what is not there: docs/design/0006-http2-codec.md.
 
@@ -12,6 +13,7 @@ mod budget;
 mod close;
 mod connection;
 mod control;
+mod core;
 mod flow;
 mod frame;
 mod head;
@@ -26,14 +28,15 @@ mod serve;
 mod stats;
 mod stream;
 
+pub(crate) use self::core::{End, PREFACE, Role};
 pub(crate) use body::{H2Reader, H2Writer};
 pub(crate) use budget::reset_largest;
 pub(crate) use close::close;
-pub(crate) use connection::{Connection, End, PREFACE, Role};
+pub(crate) use connection::Connection;
 pub(crate) use head::content_length;
 pub use hpack::{Decoder as HpackDecoder, Field as HpackField, HpackError};
 pub(crate) use keepalive::KeepAlive;
 pub use receiver::Receiver;
 pub(crate) use serve::serve;
 pub(crate) use stats::CodecStats;
-pub(crate) use stream::Stream;
+pub(crate) use stream::{Follows, Stream};

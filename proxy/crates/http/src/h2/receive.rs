@@ -6,7 +6,7 @@ use std::rc::Rc;
 use bytes::Buf;
 use tokio::time::Instant;
 
-use super::connection::{ConnectionError, Core, Farewell, PREFACE, Role};
+use super::core::{ConnectionError, Core, Farewell, PREFACE, Role};
 use super::frame::{FrameHeader, HEADER, MAX_PAYLOAD, Reason, flag, kind};
 use super::stream::State;
 use crate::body::StreamError;

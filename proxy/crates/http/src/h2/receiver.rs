@@ -4,7 +4,7 @@ use bytes::BytesMut;
 use heddle_config::snapshot::Http2Options;
 use heddle_telemetry::Stats;
 
-use super::connection::{Core, Role};
+use super::core::{Core, Role};
 use super::stats::CodecStats;
 use super::stream::State;
 use crate::h1::Limits;

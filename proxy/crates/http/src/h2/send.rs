@@ -5,7 +5,8 @@ use std::io::{self, IoSlice};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use super::connection::{Connection, Core};
+use super::connection::Connection;
+use super::core::Core;
 use super::frame::{self, MAX_PAYLOAD};
 use super::head::{encode_fields, encode_response};
 use super::hpack::Encoder;
@@ -94,6 +95,7 @@ impl Core {
         match line {
             Line::Head => &mut self.waiting_heads,
             Line::Body => &mut self.waiting_bodies,
+            Line::Settings => &mut self.waiting_settings,
         }
     }
 
@@ -228,7 +230,7 @@ impl Connection {
     }
 
     pub(super) fn send_response(&self, state: &State, head: &ResponseHead, end: bool) {
-        if head.status >= 200 {
+        if head.status >= 200 || head.status == 101 {
             state.answered.set(true);
         }
         self.core

@@ -15,9 +15,10 @@ use tokio::time::Instant;
 use super::blocks::Accepted;
 use super::body::{H2Reader, H2Writer};
 use super::close::close;
-use super::connection::{Connection, End, Role};
+use super::connection::Connection;
+use super::core::{End, Role};
 use super::frame::Reason;
-use super::head::content_length;
+use super::head::{Asked, content_length};
 use super::keepalive::KeepAlive;
 use super::premature::{PrematureResets, Verdict};
 use super::stream::Stream;
@@ -239,7 +240,7 @@ async fn serve_stream(
     shared: &Shared,
     exchange: &mut Exchange,
     stream: &Rc<Stream>,
-    result: Result<bool, Failure>,
+    result: Result<Asked, Failure>,
     end: bool,
 ) {
     let hcm = &shared.hcm;
@@ -257,30 +258,38 @@ async fn serve_stream(
         writer: H2Writer::new(Rc::clone(stream), false),
         head_only: exchange.request.method == Method::Head,
         started: false,
+        tunnel: false,
     };
-    let expect_continue = match result {
-        Ok(expect_continue) => expect_continue,
+    let asked = match result {
+        Ok(asked) => asked,
         Err(failure) => {
             refuse(shared, exchange, &mut reply, &mut timer, &failure).await;
             return;
         }
     };
-    let length = if end {
+    let length = if end || asked.upgrade {
         BodyLength::Empty
     } else if exchange.request.method == Method::Connect {
         BodyLength::Tunnel
     } else {
         content_length(&exchange.request.fields).map_or(BodyLength::Unknown, BodyLength::Known)
     };
-    let mut body = H2Reader::new(Rc::clone(stream));
+    let mut body = match asked.upgrade {
+        true => H2Reader::waiting(Rc::clone(stream)),
+        false => H2Reader::new(Rc::clone(stream)),
+    };
     let facts = Facts {
         length,
-        upgrade: false,
-        expect_continue,
+        upgrade: asked.upgrade,
+        expect_continue: asked.expect_continue,
     };
     let outcome = handle(env, exchange, &mut body, &mut reply, &mut timer, facts).await;
     if outcome == Outcome::Aborted {
-        stream.reset(Reason::INTERNAL_ERROR);
+        stream.reset(match reply.tunnel {
+            // RFC 8441 section 5: what a reset is to TCP.
+            true => Reason::CANCEL,
+            false => Reason::INTERNAL_ERROR,
+        });
     }
 }
 
@@ -325,7 +334,9 @@ impl RequestBody for H2Reader {
         Poll::Pending
     }
 
-    fn tunnel(&mut self) {}
+    fn tunnel(&mut self) {
+        self.open();
+    }
 }
 
 /// The answer's way out.
@@ -334,6 +345,8 @@ struct H2Reply {
     writer: H2Writer,
     head_only: bool,
     started: bool,
+    /// An upgrade was accepted.
+    tunnel: bool,
 }
 
 impl Reply for H2Reply {
@@ -343,6 +356,7 @@ impl Reply for H2Reply {
 
     fn send_head(&mut self, head: &ResponseHead, length: BodyLength) -> Result<(), StreamError> {
         self.started = true;
+        self.tunnel = length == BodyLength::Tunnel;
         let end = length == BodyLength::Empty || self.head_only || matches!(head.status, 204 | 304);
         self.stream.send_response(head, end)?;
         self.writer = H2Writer::new(Rc::clone(&self.stream), end);

@@ -24,6 +24,19 @@ pub(super) enum Line {
     Head,
     /// That, and what the connection's window allows.
     Body,
+    /// The peer's SETTINGS, which say whether it takes an extended CONNECT.
+    Settings,
+}
+
+/// What follows a request's head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Follows {
+    /// Nothing.
+    Nothing,
+    /// A body.
+    Body,
+    /// A tunnel for the protocol that `upgrade` names: the head goes out as an extended CONNECT (RFC 8441).
+    Tunnel,
 }
 
 /// What has come.
@@ -62,6 +75,8 @@ pub(super) struct State {
     pub(super) head_request: Cell<bool>,
     /// A final head was sent or received.
     pub(super) answered: Cell<bool>,
+    /// An extended CONNECT that is not refused: there are no trailers.
+    pub(super) tunnel: Cell<bool>,
     pub(super) error: Cell<Option<StreamError>>,
     /// The peer has reset it.
     pub(super) reset_by_peer: Cell<bool>,
@@ -88,6 +103,7 @@ impl State {
             local_end: Cell::new(false),
             head_request: Cell::new(false),
             answered: Cell::new(false),
+            tunnel: Cell::new(false),
             error: Cell::new(None),
             reset_by_peer: Cell::new(false),
             queued: Cell::new(None),
@@ -142,14 +158,15 @@ impl Stream {
     /// Opens the stream with this request head once there is room for it.
     ///
     /// # Errors
-    /// [`StreamError::GoneAway`]: the connection takes no more streams; nothing was sent.
+    /// [`StreamError::GoneAway`]: the connection takes no more streams; nothing was sent. [`StreamError::NoTunnel`]: the
+    /// peer takes no extended CONNECT.
     pub(crate) fn poll_open(
         &self,
         cx: &mut Context<'_>,
         head: &RequestHead,
-        end: bool,
+        follows: Follows,
     ) -> Poll<Result<(), StreamError>> {
-        self.connection.poll_open(&self.state, cx, head, end)
+        self.connection.poll_open(&self.state, cx, head, follows)
     }
 
     /// Ready with the next response head in `head`, interim or final.

@@ -16,8 +16,8 @@ pub(crate) use request::is_grpc;
 pub use request::{Method, Protocol, RequestHead, Scheme};
 pub use response::ResponseHead;
 pub(crate) use response::reason;
-pub(crate) use target::is_token_byte;
 pub use target::{TargetError, check_method, check_target};
+pub(crate) use target::{is_token, is_token_byte};
 pub use trailers::is_forbidden_trailer;
 
 /// How a message's body is delimited in HTTP/1.1 (RFC 9112 section 6).

@@ -68,6 +68,11 @@ pub(crate) fn is_token_byte(byte: u8) -> bool {
         )
 }
 
+/// Whether this is a token.
+pub(crate) fn is_token(bytes: &[u8]) -> bool {
+    !bytes.is_empty() && bytes.iter().all(|b| is_token_byte(*b))
+}
+
 /// The kind of a method token.
 ///
 /// # Errors
@@ -77,7 +82,7 @@ pub fn check_method(token: &[u8]) -> Result<Method, TargetError> {
     if method != Method::Other {
         return Ok(method);
     }
-    let valid = !token.is_empty() && token.iter().all(|b| is_token_byte(*b));
+    let valid = is_token(token);
     // Registered names are in capitals, so only one with small letters can differ from one in nothing else.
     let other_letters = token.iter().any(u8::is_ascii_lowercase)
         && REGISTERED

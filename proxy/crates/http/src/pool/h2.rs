@@ -20,7 +20,7 @@ use super::patience::Patience;
 use super::{Cluster, UpstreamHost, register};
 use crate::body::StreamError;
 use crate::failure::Failure;
-use crate::h2::{CodecStats, Connection, End, KeepAlive, Role, Stream, close};
+use crate::h2::{CodecStats, Connection, End, Follows, KeepAlive, Role, Stream, close};
 use crate::head::RequestHead;
 
 /// One connection.
@@ -116,10 +116,11 @@ impl H2Lease {
     /// Opens a stream with this request's head once the connection has room for it.
     ///
     /// # Errors
-    /// [`StreamError::GoneAway`] when the connection takes no more streams: nothing was sent.
-    pub(crate) async fn open(&self, head: &RequestHead, end: bool) -> Result<Rc<Stream>, StreamError> {
+    /// [`StreamError::GoneAway`] when the connection takes no more streams, [`StreamError::NoTunnel`] when it takes no
+    /// upgrade: nothing was sent.
+    pub(crate) async fn open(&self, head: &RequestHead, follows: Follows) -> Result<Rc<Stream>, StreamError> {
         let stream = Stream::unopened(&self.conn.connection);
-        poll_fn(|cx| stream.poll_open(cx, head, end)).await?;
+        poll_fn(|cx| stream.poll_open(cx, head, follows)).await?;
         Ok(Rc::new(stream))
     }
 }

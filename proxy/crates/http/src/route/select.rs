@@ -22,19 +22,8 @@ pub(crate) fn virtual_host(table: &RouteTable, request: &RequestHead) -> Option<
     if let Some(index) = table.exact.get(host) {
         return Some(*index);
     }
-    // A wildcard stands for at least one character.
-    let by_suffix = table
-        .suffix
-        .iter()
-        .find(|(s, _)| host.len() > s.len() && host.ends_with(&**s));
-    if let Some((_, index)) = by_suffix {
-        return Some(*index);
-    }
-    let by_prefix = table
-        .prefix
-        .iter()
-        .find(|(p, _)| host.len() > p.len() && host.starts_with(&**p));
-    by_prefix.map(|(_, index)| *index).or(table.any)
+    let by_suffix = table.suffix.by_suffix(host);
+    by_suffix.or_else(|| table.prefix.by_prefix(host)).or(table.any)
 }
 
 /// A host without its port; the colons of an IPv6 literal are not a port's.
@@ -118,8 +107,8 @@ mod tests {
         };
         table.exact.insert("shop.example".into(), 0);
         table.exact.insert("shop.example:8080".into(), 1);
-        table.suffix = vec![(".api.example".into(), 2), (".example".into(), 3)];
-        table.prefix = vec![("shop.".into(), 4)];
+        table.suffix = [(".api.example", 2), (".example", 3)].into_iter().collect();
+        table.prefix = [("shop.", 4)].into_iter().collect();
         table
     }
 

@@ -8,10 +8,11 @@ use std::task::{Context, Poll};
 use heddle_telemetry::ResponseFlag;
 use tokio::time::Instant;
 
+use super::deadlines::Deadlines;
 use super::replay::ReplayBody;
 use super::retry::RetryState;
 use super::upstream::{Upstream, UpstreamSink};
-use super::{Deadlines, Job, change_answer};
+use super::{Job, change_answer};
 use crate::body::{BodyLength, Pump, PumpError, StreamError};
 use crate::failure::Failure;
 use crate::filters::{Filtered, on_response_waiting};
@@ -213,7 +214,7 @@ pub(super) async fn drive<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink
     let sent = match job.client {
         None => parts.reply.send_head(&parts.exchange.response, length),
         Some(env) => {
-            change_answer(env, parts.exchange, now);
+            change_answer(env, parts.exchange, job.facts.upgrade, now);
             if let Some(waiting) = filter_head(env, parts.exchange, length) {
                 // Boxed: rare, and a request's future should not be larger for it.
                 let waited = Box::pin(wait_for_filters(env, waiting, parts, &mut source, sink, &mut upload));

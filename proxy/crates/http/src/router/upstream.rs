@@ -7,13 +7,13 @@ use heddle_net::Liveness;
 use tokio::time::Instant;
 
 use super::drive::{Driven, Parts, drive};
-use super::{Job, until_ready};
+use super::{Job, until_ready, websocket};
 use crate::body::{BodyLength, Fill, Sink, Source, StreamError};
 use crate::failure::Failure;
 use crate::h1::{H1Reader, H1Writer, parse_response};
-use crate::h2::{H2Reader, H2Writer, Stream, content_length};
+use crate::h2::{Follows, H2Reader, H2Writer, Stream, content_length};
 use crate::hcm::{Facts, Outcome, Reply, RequestBody};
-use crate::head::{Fields, Framing, Known, Method, RequestHead, ResponseHead};
+use crate::head::{Fields, Framing, Known, Method, RequestHead, ResponseHead, is_token};
 use crate::pool::{Cluster, H1Lease, H2Lease};
 use crate::timer::far_future;
 
@@ -39,6 +39,8 @@ struct H1Up<'c> {
     reader: H1Reader<'c>,
     method: Method,
     liveness: Option<Liveness>,
+    /// What a WebSocket server was sent that the client did not send.
+    key: Option<websocket::Key>,
     /// The upstream has answered something, if only an interim head, or was given up.
     heard: bool,
 }
@@ -75,6 +77,11 @@ impl Upstream for H1Up<'_> {
         )?;
         self.reader.half.begin_body(length, head.framing);
         self.heard = true;
+        if let Some(key) = &self.key
+            && head.status == 101
+        {
+            key.check(head)?;
+        }
         Poll::Ready(Ok(()))
     }
 
@@ -108,7 +115,7 @@ impl UpstreamSink for H1Writer<'_> {
 }
 
 /// Writes a request head for HTTP/1.1 and prepares for its body.
-fn write_head(head: &RequestHead, facts: &Facts, writer: &mut H1Writer<'_>) {
+fn write_head(head: &RequestHead, facts: &Facts, key: Option<&websocket::Key>, writer: &mut H1Writer<'_>) {
     let out = writer.half.out();
     let host = head.fields.slice(head.authority);
     let target = match head.method {
@@ -124,6 +131,9 @@ fn write_head(head: &RequestHead, facts: &Facts, writer: &mut H1Writer<'_>) {
     head.fields.write(out);
     if facts.upgrade {
         out.extend_from_slice(b"connection: upgrade\r\n");
+    }
+    if let Some(key) = key {
+        key.write(out);
     }
     let framing = match facts.length {
         BodyLength::Empty | BodyLength::Tunnel => {
@@ -163,11 +173,17 @@ pub(super) async fn over_h1<B: RequestBody, R: Reply>(
         };
         let kept = conn.is_kept();
         let (reader, mut writer) = conn.conn.halves();
-        write_head(&parts.exchange.request, &job.facts, &mut writer);
+        let nonce = || job.worker.random().u128(..);
+        let key = match job.facts.upgrade {
+            true => websocket::Key::for_request(&parts.exchange.request, nonce),
+            false => None,
+        };
+        write_head(&parts.exchange.request, &job.facts, key.as_ref(), &mut writer);
         let mut up = H1Up {
             reader,
             method: parts.exchange.request.method,
             liveness: cluster.config().keepalive.map(|k| Liveness::new(k.patience())),
+            key,
             heard: false,
         };
         if let Some(liveness) = &up.liveness {
@@ -197,10 +213,42 @@ pub(super) async fn over_h1<B: RequestBody, R: Reply>(
     driven
 }
 
+/// An upgrade asked for by an extended CONNECT.
+struct Upgrade {
+    protocol: Vec<u8>,
+    /// What an HTTP/1.1 client waits for in the answer, unless the upstream says it.
+    accept: Option<String>,
+}
+
+impl Upgrade {
+    /// # Errors
+    /// The client names none or several protocols, and there is room for one.
+    fn of(request: &RequestHead) -> Result<Self, Failure> {
+        let mut offers = request.fields.all_known(Known::Upgrade);
+        match (offers.next(), offers.next()) {
+            (Some(protocol), None) if is_token(protocol) => Ok(Self {
+                protocol: protocol.to_vec(),
+                accept: websocket::accept_of(request),
+            }),
+            _ => Err(Failure::UpgradeRefused),
+        }
+    }
+
+    /// Makes the answer what it is in HTTP/1.1, as in Envoy: whoever asked by HTTP/2 gets it back as it was.
+    fn accepted(&self, head: &mut ResponseHead) {
+        head.status = 101;
+        head.fields.push_known(Known::Upgrade, &self.protocol);
+        if let Some(accept) = &self.accept {
+            websocket::add_missing(&mut head.fields, accept);
+        }
+    }
+}
+
 struct H2Up {
     stream: Rc<Stream>,
     reader: H2Reader,
     bodyless: bool,
+    upgrade: Option<Upgrade>,
     _lease: H2Lease,
 }
 
@@ -232,7 +280,13 @@ impl Source for H2Up {
 
 impl Upstream for H2Up {
     fn poll_response(&mut self, cx: &mut Context<'_>, head: &mut ResponseHead) -> Poll<Result<(), StreamError>> {
-        self.stream.poll_head(cx, head)
+        ready!(self.stream.poll_head(cx, head))?;
+        if let Some(upgrade) = &self.upgrade
+            && head.status == 200
+        {
+            upgrade.accepted(head);
+        }
+        Poll::Ready(Ok(()))
     }
 
     fn length(&self, head: &ResponseHead) -> BodyLength {
@@ -263,17 +317,36 @@ pub(super) async fn over_h2<B: RequestBody, R: Reply>(
     lease: H2Lease,
     parts: &mut Parts<'_, '_, '_, B, R>,
 ) -> Result<Driven, Failure> {
-    let end = job.facts.length == BodyLength::Empty;
+    let upgrade = match job.facts.upgrade {
+        true => Some(Upgrade::of(&parts.exchange.request)?),
+        false => None,
+    };
+    let follows = match job.facts.length {
+        _ if upgrade.is_some() => Follows::Tunnel,
+        BodyLength::Empty => Follows::Nothing,
+        _ => Follows::Body,
+    };
     // Taken out for the moment: waiting looks at the exchange.
-    let head = std::mem::take(&mut parts.exchange.request);
-    let opened = until_ready(async { lease.open(&head, end).await.map_err(Failure::Upstream) }, parts).await;
+    let mut head = std::mem::take(&mut parts.exchange.request);
+    if upgrade.is_some() {
+        // Of zero at most, and there is none in CONNECT.
+        head.fields.remove_known(Known::ContentLength);
+    }
+    let opening = async {
+        lease.open(&head, follows).await.map_err(|error| match error {
+            StreamError::NoTunnel => Failure::UpgradeRefused,
+            error => Failure::Upstream(error),
+        })
+    };
+    let opened = until_ready(opening, parts).await;
     parts.exchange.request = head;
     let stream = opened?;
-    let mut sink = H2Writer::new(Rc::clone(&stream), end);
+    let mut sink = H2Writer::new(Rc::clone(&stream), follows == Follows::Nothing);
     let mut up = H2Up {
         reader: H2Reader::new(Rc::clone(&stream)),
         stream,
         bodyless: parts.exchange.request.method == Method::Head,
+        upgrade,
         _lease: lease,
     };
     drive(job, parts, &mut up, &mut sink).await

@@ -2,64 +2,13 @@
 
 use std::cell::Cell;
 
-use crate::kernels::{Kernels, Scratch};
-use crate::lanes::Lanes;
-use crate::montgomery::Modulus;
-use crate::portable::Portable;
+use crate::faulty::{Faulty, STEPS};
 use crate::rsa::key::{RsaComponents, RsaPrivateKey};
 use crate::rsa::{Operation, OperationError, run};
 
 thread_local! {
-    /// Steps until the fault: kernel calls.
+    /// The step of the fault.
     static UNTIL: Cell<u64> = const { Cell::new(u64::MAX) };
-    static STEPS: Cell<u64> = const { Cell::new(0) };
-}
-
-/// Flips one bit of one lane in one result.
-#[derive(Clone, Copy)]
-struct Faulty {
-    lane: usize,
-    bit: u32,
-}
-
-impl Faulty {
-    fn strike(self, out: &mut [Lanes]) {
-        let step = STEPS.get();
-        STEPS.set(step + 1);
-        if step == UNTIL.get() {
-            out[out.len() / 2].0[self.lane] ^= 1 << self.bit;
-        }
-    }
-}
-
-impl Kernels for Faulty {
-    fn multiply<const N: usize>(
-        self,
-        out: &mut [Lanes; N],
-        a: &[Lanes; N],
-        b: &[Lanes; N],
-        modulus: &Modulus<N>,
-        scratch: &mut Scratch<N>,
-    ) {
-        Portable.multiply(out, a, b, modulus, scratch);
-        self.strike(out);
-    }
-
-    fn square<const N: usize>(
-        self,
-        out: &mut [Lanes; N],
-        a: &[Lanes; N],
-        modulus: &Modulus<N>,
-        scratch: &mut Scratch<N>,
-    ) {
-        Portable.square(out, a, modulus, scratch);
-        self.strike(out);
-    }
-
-    fn pick<const N: usize>(self, out: &mut [Lanes; N], table: &[[Lanes; N]], index: &Lanes, part: usize) {
-        Portable.pick(out, table, index, part);
-        self.strike(&mut out[..]);
-    }
 }
 
 fn key() -> RsaPrivateKey {
@@ -87,11 +36,15 @@ fn no_wrong_result_comes_out() {
     let mut draw = fastrand::Rng::with_seed(14);
     let mut draw = move |bytes: &mut [u8]| draw.fill(bytes);
     // Once with drawing pairs, then without: the steps of an operation.
-    let kernels = Faulty { lane: 1, bit: 17 };
-    let good = run(kernels, &operations, &mut draw).expect("a good batch");
+    let never = Faulty {
+        lane: 1,
+        bit: 17,
+        strikes: |_| false,
+    };
+    let good = run(never, &operations, &mut draw).expect("a good batch");
     let right: Vec<_> = good.into_iter().map(|result| result.expect("verifies")).collect();
     STEPS.set(0);
-    let again = run(kernels, &operations, &mut draw).expect("a good batch");
+    let again = run(never, &operations, &mut draw).expect("a good batch");
     assert!(again.iter().all(Result::is_ok));
     let steps = STEPS.get();
     assert!(steps > 5000, "{steps} steps: two exponentiations take more");
@@ -106,7 +59,12 @@ fn no_wrong_result_comes_out() {
         };
         STEPS.set(0);
         UNTIL.set(step);
-        let results = run(Faulty { lane: 1, bit }, &operations, &mut draw).expect("a good batch");
+        let faulty = Faulty {
+            lane: 1,
+            bit,
+            strikes: |step| step == UNTIL.get(),
+        };
+        let results = run(faulty, &operations, &mut draw).expect("a good batch");
         UNTIL.set(u64::MAX);
         assert_eq!(
             results[0].as_ref(),

@@ -55,6 +55,51 @@ async fn handshakes_wait_for_the_provider() {
     }
 }
 
+/// Each of several certificates may have its key elsewhere.
+#[tokio::test]
+async fn every_certificate_may_have_a_provider() {
+    let root = Authority::root("root");
+    let leaf = |rsa| {
+        behind_fake(root.issue(&Leaf {
+            uris: &[SERVER],
+            rsa,
+            ..Leaf::default()
+        }))
+    };
+    let ((first, of_first), (second, of_second)) = (leaf(true), leaf(false));
+    of_first.complete_at_once();
+    of_second.complete_at_once();
+    let (mut server, client) = mutual(&root);
+    server.certificates = vec![first, second];
+    server.max_version = Some(TlsVersion::V1_2);
+    for (suite, used) in [
+        ("ECDHE-RSA-AES128-GCM-SHA256", (1, 0)),
+        ("ECDHE-ECDSA-AES128-GCM-SHA256", (1, 1)),
+    ] {
+        server.cipher_suites = vec![suite.to_owned()];
+        let (accepted, dialled) = handshake(&server, &client).await;
+        accepted.expect("server side");
+        dialled.expect("client side");
+        assert_eq!((of_first.started(), of_second.started()), used);
+    }
+}
+
+/// A key that belongs to another certificate is refused wherever it is kept.
+#[tokio::test]
+async fn a_providers_key_is_held_against_the_certificate() {
+    let root = Authority::root("root");
+    let (mut pair, _control) = behind_fake(root.spiffe(SERVER));
+    pair.chain_pem = root.spiffe(SERVER).chain_pem;
+    let refused = ServerContext::new(&ServerParams {
+        certificates: vec![pair],
+        ..ServerParams::default()
+    });
+    assert!(
+        matches!(refused, Err(TlsConfigError::KeyMismatch { .. })),
+        "{refused:?}"
+    );
+}
+
 #[tokio::test]
 async fn eight_handshakes_can_wait_together() {
     let root = Authority::root("root");
@@ -103,7 +148,7 @@ async fn a_failed_key_fails_its_handshake_only() {
     server.certificates = vec![pair];
     let fail = async {
         settle(|| control.waiting() == 1).await;
-        control.fail(KeyError::Overloaded);
+        control.fail(KeyError::Failed("out of order".to_owned()));
     };
     let ((accepted, dialled), ()) = tokio::join!(handshake(&server, &client), fail);
     assert!(matches!(

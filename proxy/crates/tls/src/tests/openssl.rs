@@ -8,16 +8,16 @@ use tokio::process::Command;
 use super::*;
 use crate::testing::Leaf;
 
-struct Files(std::path::PathBuf);
+pub(super) struct Files(std::path::PathBuf);
 
 impl Files {
-    fn new(test: &str) -> Self {
+    pub(super) fn new(test: &str) -> Self {
         let dir = std::env::temp_dir().join(format!("heddle-tls-{}-{test}", std::process::id()));
         std::fs::create_dir_all(&dir).expect("folder");
         Self(dir)
     }
 
-    fn write(&self, name: &str, bytes: &[u8]) -> String {
+    pub(super) fn write(&self, name: &str, bytes: &[u8]) -> String {
         let path = self.0.join(name);
         std::fs::write(&path, bytes).expect("file");
         path.to_string_lossy().into_owned()

@@ -53,6 +53,7 @@ pub(super) const TABLE: &[Message] = &[
     Message {
         name: "envoy.config.core.v3.Http2ProtocolOptions",
         implemented: &[
+            "allow_connect",
             "connection_keepalive",
             "hpack_table_size",
             "initial_connection_window_size",

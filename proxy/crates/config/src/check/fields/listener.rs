@@ -122,6 +122,10 @@ pub(super) const TABLE: &[Message] = &[
     ]),
     message("envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy.WeightedCluster", &["clusters"]),
     message("envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy.WeightedCluster.ClusterWeight", &["name", "weight"]),
+    message("envoy.extensions.private_key_providers.cryptomb.v3alpha.CryptoMbPrivateKeyMethodConfig", &[
+        "poll_delay",
+        "private_key",
+    ]),
     message("envoy.extensions.transport_sockets.raw_buffer.v3.RawBuffer", &[]),
     message("envoy.extensions.transport_sockets.tls.v3.CertificateValidationContext", &[
         "custom_validator_config",
@@ -153,6 +157,7 @@ pub(super) const TABLE: &[Message] = &[
         ignored: &[("disable_stateful_session_resumption", "sessions are never kept on this side")],
         instead: &[],
     },
+    message("envoy.extensions.transport_sockets.tls.v3.PrivateKeyProvider", &["fallback", "provider_name", "typed_config"]),
     message("envoy.extensions.transport_sockets.tls.v3.SPIFFECertValidatorConfig", &["trust_domains"]),
     message("envoy.extensions.transport_sockets.tls.v3.SPIFFECertValidatorConfig.TrustDomain", &["name", "trust_bundle"]),
     message("envoy.extensions.transport_sockets.tls.v3.SdsSecretConfig", &["name", "sds_config"]),
@@ -165,10 +170,9 @@ pub(super) const TABLE: &[Message] = &[
     },
     Message {
         name: "envoy.extensions.transport_sockets.tls.v3.TlsCertificate",
-        implemented: &["certificate_chain", "private_key"],
+        implemented: &["certificate_chain", "private_key", "private_key_provider"],
         ignored: &[],
         instead: &[
-            ("private_key_provider", "give the key in private_key"),
             ("password", "give the key unencrypted in private_key"),
             ("pkcs12", "use certificate_chain and private_key"),
             ("watched_directory", "use SDS to rotate"),

@@ -6,7 +6,7 @@ use heddle_telemetry::Stats;
 
 use super::*;
 use crate::h1::Limits;
-use crate::h2::connection::PREFACE;
+use crate::h2::core::PREFACE;
 use crate::h2::frame::kind;
 use crate::h2::stats::CodecStats;
 

@@ -1,7 +1,9 @@
 use super::super::budget::reset_largest;
+use super::super::core::PREFACE;
 use super::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Waker;
 
 use heddle_telemetry::Stats;
 use tokio::net::{TcpListener, TcpStream};

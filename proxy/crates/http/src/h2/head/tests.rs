@@ -30,14 +30,14 @@ const BASE: &[(&str, &str)] = &[
     (":authority", "shop"),
 ];
 
-fn request(extra: &[(&str, &str)]) -> (HeadReader, Result<bool, HeadError>) {
+fn request(extra: &[(&str, &str)]) -> (HeadReader, Result<Asked, HeadError>) {
     let mut reader = HeadReader::default();
     feed(&mut reader, Section::Request, &[BASE, extra].concat());
     let result = reader.finish_request(false);
     (reader, result)
 }
 
-fn with(name: &str, value: Option<&str>) -> Result<bool, HeadError> {
+fn with(name: &str, value: Option<&str>) -> Result<Asked, HeadError> {
     let mut fields: Vec<(&str, &str)> = BASE.iter().copied().filter(|(n, _)| *n != name).collect();
     if let Some(value) = value {
         fields.insert(0, (name, value));
@@ -57,7 +57,7 @@ fn a_request() {
         ("expect", "100-continue"),
         ("content-type", "application/grpc"),
     ]);
-    assert_eq!(result, Ok(true));
+    assert_eq!(result.map(|asked| asked.expect_continue), Ok(true));
     let head = &reader.request;
     assert_eq!(
         (head.method_text(), head.target(), head.host()),
@@ -112,7 +112,94 @@ fn malformed_requests() {
         Err(HeadError::Malformed("content_length"))
     );
     feed(&mut reader, Section::Request, &tunnel[..2]);
-    assert_eq!(reader.finish_request(false), Ok(false));
+    assert_eq!(reader.finish_request(false), Ok(Asked::default()));
+}
+
+/// A request where `:protocol` may stand, with these fields in place of those of the same name.
+fn extended(fields: &[(&str, &str)], left_out: &[&str]) -> (HeadReader, Result<Asked, HeadError>) {
+    let mut all = vec![
+        (":method", "CONNECT"),
+        (":protocol", "websocket"),
+        (":scheme", "https"),
+        (":path", "/chat"),
+        (":authority", "shop"),
+    ];
+    for (name, value) in fields {
+        match all.iter_mut().find(|(n, _)| n == name) {
+            Some(field) => field.1 = value,
+            None => all.push((name, value)),
+        }
+    }
+    all.retain(|(name, _)| !left_out.contains(name));
+    let mut reader = HeadReader::new(true);
+    feed(&mut reader, Section::Request, &all);
+    let result = reader.finish_request(false);
+    (reader, result)
+}
+
+#[test]
+fn an_extended_connect_is_an_upgrade() {
+    let (reader, result) = extended(&[("expect", "100-continue"), ("sec-websocket-version", "13")], &[]);
+    let asked = Asked {
+        expect_continue: false,
+        upgrade: true,
+    };
+    assert_eq!(result, Ok(asked));
+    let head = &reader.request;
+    assert_eq!(
+        (head.method, head.method_text(), head.target(), head.host()),
+        (Method::Get, "GET", "/chat", "shop")
+    );
+    assert_eq!(head.fields.get_known(Known::Upgrade), Some(&b"websocket"[..]));
+    // And back.
+    let mut block = Vec::new();
+    encode_request(head, true, &mut Encoder::new(&mut block, false));
+    let mut decoder = Decoder::new(4096);
+    decoder.begin();
+    let mut fields = Vec::new();
+    decoder
+        .decode(&block, |f| fields.push((f.name.to_vec(), f.value.to_vec())))
+        .expect("decodes");
+    let fields: Vec<String> = fields
+        .iter()
+        .map(|(name, value)| format!("{} {}", String::from_utf8_lossy(name), String::from_utf8_lossy(value)))
+        .collect();
+    assert_eq!(
+        fields,
+        [
+            ":method CONNECT",
+            ":protocol websocket",
+            ":scheme https",
+            ":path /chat",
+            ":authority shop",
+            "sec-websocket-version 13"
+        ]
+    );
+}
+
+#[test]
+fn extended_connects_that_are_none() {
+    for (fields, left_out, cause) in [
+        (&[(":method", "GET")][..], &[][..], "protocol_without_connect"),
+        (&[], &[":method"], "protocol_without_connect"),
+        (&[], &[":scheme"], "missing_pseudo_field"),
+        (&[], &[":path"], "missing_pseudo_field"),
+        (&[], &[":authority"], "missing_pseudo_field"),
+        (&[(":protocol", "")], &[], "protocol"),
+        (&[(":protocol", "websocket, h2c")], &[], "protocol"),
+        (&[(":path", "")], &[], "path"),
+        (&[("content-length", "0")], &[], "content_length"),
+        (&[("upgrade", "websocket")], &[], "connection_field"),
+    ] {
+        let (_, result) = extended(fields, left_out);
+        assert_eq!(
+            result,
+            Err(HeadError::Malformed(cause)),
+            "{fields:?} without {left_out:?}"
+        );
+    }
+    let (_, star) = extended(&[(":path", "*")], &[]);
+    assert_eq!(star, Err(refused("http2.invalid_path")));
 }
 
 #[test]
@@ -158,10 +245,10 @@ fn hosts() {
         Section::Request,
         &[(":method", "GET"), (":scheme", "http"), (":path", "/"), ("host", "old")],
     );
-    assert_eq!(reader.finish_request(true), Ok(false));
+    assert_eq!(reader.finish_request(true), Ok(Asked::default()));
     assert_eq!(reader.request.host(), "old");
     let (reader, result) = request(&[("host", "other")]);
-    assert_eq!(result, Ok(false));
+    assert_eq!(result, Ok(Asked::default()));
     assert_eq!(reader.request.host(), "shop", "the pseudo-header field decides");
     assert!(!reader.request.fields.has_known(Known::Host));
 }

@@ -86,6 +86,13 @@ impl<'o> Encoder<'o> {
         self.indexed_name(1, host);
     }
 
+    /// `:protocol` of an extended CONNECT (RFC 8441 section 4), which the static table does not have.
+    pub(crate) fn protocol(&mut self, name: &[u8]) {
+        self.out.push(0);
+        string(self.out, b":protocol");
+        string(self.out, name);
+    }
+
     pub(crate) fn status(&mut self, status: u16) {
         let index = match status {
             200 => 8,

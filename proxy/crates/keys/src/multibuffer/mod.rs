@@ -1,0 +1,119 @@
+//! RSA in the lanes of vector registers: private operations of a worker's handshakes wait for each other, and eight of
+//! them take little longer than one.
+//!
+//! Each worker has one batch per key size; keys may differ within it. A batch starts when its lanes are taken, when one
+//! of its operations has waited for its key's `poll_delay`, and at once when no other handshake of the worker can still
+//! join: none has begun that has not yet asked its key for something, and the sockets that are ready have been looked at.
+//! A handshake that has kept a batch waiting for its whole delay in vain is not waited for again. A batch too small to
+//! pay is done by BoringSSL. A queue never holds more than a batch, so nothing here grows with the number of clients.
+//!
+//! The arithmetic is `heddle-simd`'s; each of its results is verified before it comes here, and what does not verify is
+//! done anew by BoringSSL. The decisions are in `docs/design/0017-multibuffer-rsa.md`.
+
+mod encoding;
+mod key;
+mod queue;
+mod stats;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use boring::pkey::{PKey, Private};
+pub use heddle_simd::Engine;
+use heddle_telemetry::Stats;
+
+pub use key::KeyRefused;
+pub(crate) use queue::no_longer_expected;
+
+use crate::SoftwareProvider;
+use crate::provider::{Expected, KeyError, KeyFuture, PrivateKeyProvider, SignatureAlgorithm};
+use key::BatchKey;
+
+/// Has the providers collect operations on this thread, and count into `stats`. To be called once by each worker, inside
+/// the `LocalSet` that its handshakes run in. On other threads they do each operation at once, in software.
+pub fn collect_here(stats: &Stats) {
+    queue::collect_here(stats);
+}
+
+/// What Envoy's `PrivateKeyProvider` message says besides the key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// `poll_delay`: how long an operation waits for others at most. The timer's resolution is a millisecond.
+    pub poll_delay: Duration,
+    /// Whether BoringSSL takes a key that cannot be used in vectors, here or at all.
+    pub fallback: bool,
+}
+
+/// The provider of a key in PEM (PKCS#8, PKCS#1 or SEC 1). `engine` is [`Engine::detect`]'s. With
+/// [`Settings::fallback`] it may be [`SoftwareProvider`], which is said in the log.
+///
+/// # Errors
+/// [`KeyRefused`] when it cannot be used and there is no fallback, or is no key.
+pub fn provider(
+    pem: &[u8],
+    settings: Settings,
+    engine: Option<Engine>,
+) -> Result<Arc<dyn PrivateKeyProvider>, KeyRefused> {
+    let key = PKey::private_key_from_pem(pem).map_err(|stack| KeyRefused::NotPem(stack.to_string()))?;
+    let made = match engine {
+        Some(engine) => MultibufferProvider::new(key.clone(), settings.poll_delay, engine),
+        None => Err(KeyRefused::NoVectors),
+    };
+    match made {
+        Ok(provider) => Ok(Arc::new(provider)),
+        Err(reason) if settings.fallback => {
+            tracing::warn!(%reason, "private key provider cryptomb cannot be used, software takes the key");
+            Ok(Arc::new(SoftwareProvider::new(key)))
+        }
+        Err(reason) => Err(reason),
+    }
+}
+
+/// Envoy's `cryptomb` (`CryptoMbPrivateKeyMethodConfig`), for RSA keys of 2048, 3072 and 4096 bits.
+pub struct MultibufferProvider {
+    key: Arc<BatchKey>,
+}
+
+impl MultibufferProvider {
+    /// Takes a key. `poll_delay` is how long an operation waits for others at most; `engine` does the batches.
+    ///
+    /// # Errors
+    /// [`KeyRefused`] when the kernels cannot use the key.
+    pub fn new(key: PKey<Private>, poll_delay: Duration, engine: Engine) -> Result<Self, KeyRefused> {
+        Ok(Self {
+            key: Arc::new(BatchKey::new(key, poll_delay, engine)?),
+        })
+    }
+}
+
+impl PrivateKeyProvider for MultibufferProvider {
+    fn name(&self) -> &'static str {
+        "cryptomb"
+    }
+
+    fn sign(&self, algorithm: SignatureAlgorithm, input: &[u8]) -> KeyFuture {
+        match encoding::encode(algorithm, input, self.key.bytes()) {
+            Ok(encoded) => queue::join(&self.key, encoded),
+            Err(error) => Box::pin(std::future::ready(Err(error))),
+        }
+    }
+
+    fn decrypt(&self, ciphertext: &[u8]) -> KeyFuture {
+        // RFC 8017 §7.2.2 step 1. Public: whoever sent it knows its length.
+        if ciphertext.len() != self.key.bytes() {
+            let error = KeyError::Failed("the ciphertext is not as long as the modulus".to_owned());
+            return Box::pin(std::future::ready(Err(error)));
+        }
+        queue::join(&self.key, ciphertext.to_vec())
+    }
+
+    fn key(&self) -> &PKey<Private> {
+        self.key.pkey()
+    }
+
+    fn expect(&self) -> Option<Expected> {
+        queue::expect(self.key.size())
+    }
+}

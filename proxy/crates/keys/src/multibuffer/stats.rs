@@ -1,0 +1,96 @@
+//! What a worker counts about its batches.
+
+use std::time::Duration;
+
+use heddle_simd::LANES;
+use heddle_telemetry::{Counter, Histogram, Stats};
+
+/// Why a batch did not wait any longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flush {
+    /// All lanes are taken.
+    Full,
+    /// An operation has waited for its key's `poll_delay`.
+    Delay,
+    /// No other handshake of this worker can join.
+    Alone,
+}
+
+/// Which way an operation went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum By {
+    /// In a lane.
+    Vector,
+    /// BoringSSL's, because the batch was smaller than pays.
+    Software,
+}
+
+/// A worker's counters.
+#[derive(Clone, Debug)]
+pub(super) struct BatchStats {
+    /// Envoy's `cryptomb.rsa_queue_sizes`.
+    queue_sizes: Histogram,
+    /// The same exactly: the buckets of histograms are made for times.
+    sizes: [Counter; LANES],
+    wait: Histogram,
+    full: Counter,
+    delay: Counter,
+    alone: Counter,
+    vector: Counter,
+    software: Counter,
+    mismatches: Counter,
+    abandoned: Counter,
+}
+
+impl BatchStats {
+    pub(super) fn new(stats: &Stats) -> Self {
+        let flush = |reason| stats.counter("heddle_multibuffer_flushes_total", &[("reason", reason)]);
+        let by = |path| stats.counter("heddle_multibuffer_operations_total", &[("path", path)]);
+        Self {
+            queue_sizes: stats.histogram("envoy_cryptomb_rsa_queue_sizes", &[]),
+            sizes: std::array::from_fn(|i| {
+                let size = (i + 1).to_string();
+                stats.counter("heddle_multibuffer_batches_total", &[("size", &size)])
+            }),
+            wait: stats.histogram("heddle_multibuffer_wait_ms", &[]),
+            full: flush("full"),
+            delay: flush("delay"),
+            alone: flush("alone"),
+            vector: by("vector"),
+            software: by("software"),
+            mismatches: stats.counter("heddle_multibuffer_verify_failures_total", &[]),
+            abandoned: stats.counter("heddle_multibuffer_abandoned_total", &[]),
+        }
+    }
+
+    pub(super) fn flushed(&self, operations: usize, reason: Flush) {
+        self.queue_sizes.record(operations as f64);
+        if let Some(size) = operations.checked_sub(1).and_then(|i| self.sizes.get(i)) {
+            size.inc();
+        }
+        match reason {
+            Flush::Full => self.full.inc(),
+            Flush::Delay => self.delay.inc(),
+            Flush::Alone => self.alone.inc(),
+        }
+    }
+
+    pub(super) fn waited(&self, time: Duration) {
+        self.wait.record(time.as_secs_f64() * 1000.0);
+    }
+
+    pub(super) fn done(&self, by: By) {
+        match by {
+            By::Vector => self.vector.inc(),
+            By::Software => self.software.inc(),
+        }
+    }
+
+    pub(super) fn mismatched(&self) {
+        self.mismatches.inc();
+    }
+
+    pub(super) fn abandoned(&self) {
+        self.abandoned.inc();
+    }
+}
