@@ -120,6 +120,7 @@ func effect(mesh, clients *model.Mesh) stage.Effect {
 func goneBy(key objects.Key) bool {
 	return slices.ContainsFunc([]*objects.Kind{
 		objects.Service, objects.PeerAuthentication, objects.DestinationRule, objects.VirtualService, objects.Gateway, objects.GlobalNamespace,
+		objects.ServiceEntry,
 		objects.GatewayClass, objects.KubernetesGateway, objects.HTTPRoute, objects.GRPCRoute, objects.TLSRoute, objects.TCPRoute,
 		objects.ReferenceGrant, objects.BackendTLSPolicy,
 	}, func(k *objects.Kind) bool { return k.Group == key.Group && k.Kind == key.Kind })

@@ -104,7 +104,7 @@ func Both[T any](all []Pair[T]) []*T {
 // SameNames says whether services have the same names in two meshes, visible to the same.
 func SameNames(before, after *Mesh) bool {
 	return !slices.ContainsFunc(pairs(before.Services, after.Services, func(s *Service) string { return s.Host }), func(p Pair[Service]) bool {
-		return p.Before == nil || p.After == nil || p.Before.Address != p.After.Address || p.Before.Local() != p.After.Local() ||
+		return p.Before == nil || p.After == nil || !slices.Equal(p.Before.Addresses(), p.After.Addresses()) || p.Before.Local() != p.After.Local() ||
 			!sameVisibility(p.Before.ExportTo, p.After.ExportTo) ||
 			!slices.EqualFunc(p.Before.Aliases, p.After.Aliases, func(x, y Alias) bool { return x.Host == y.Host && sameVisibility(x.Visible, y.Visible) })
 	})

@@ -147,6 +147,23 @@ func (m *Mesh) asked() []askedPort {
 	return out
 }
 
+// sameReplicas says whether what runs behind a service of now may stand behind the former one. The endpoints of a ServiceEntry
+// that names them belong to its ports, so a former one keeps its own; so does one that found them otherwise.
+func sameReplicas(former, now *Service) bool {
+	if former.entry() == nil && now.entry() == nil {
+		return maps.Equal(now.Selector, former.Selector)
+	}
+	x, y := former.entry(), now.entry()
+	return x != nil && y != nil && x.Resolution == y.Resolution && x.Selector != nil && maps.Equal(x.Selector, y.Selector)
+}
+
+func (s *Service) entry() *Entry {
+	if s.External == nil {
+		return nil
+	}
+	return s.External.Entry
+}
+
 // replicasFor is a former service with what runs behind it now.
 func (m *Mesh) replicasFor(s *Service) *Service {
 	now := m.Service(s.Host)
@@ -155,7 +172,7 @@ func (m *Mesh) replicasFor(s *Service) *Service {
 	}
 	is := *s
 	switch {
-	case now != nil && maps.Equal(now.Selector, s.Selector):
+	case now != nil && sameReplicas(s, now):
 		is.Replicas, is.Identities, is.Remote = now.Replicas, now.Identities, now.Remote
 	case s.Local():
 		is.Replicas = nil

@@ -136,3 +136,43 @@ func TestClientsOfAFormerMeshHaveWhomPoliciesAsk(t *testing.T) {
 		t.Error("the former mesh was changed")
 	}
 }
+
+// The endpoints that a ServiceEntry names belong to its ports and to how they are found: clients of a former mesh keep both.
+func TestClientsOfAFormerMeshKeepAnEntrysEndpoints(t *testing.T) {
+	entry := func(resolution Resolution, selector map[string]string, port uint16, address string) *Mesh {
+		return &Mesh{Settings: DefaultSettings("c"), Services: []*Service{{
+			Host: "db.example.com", External: &External{Entry: &Entry{Resolution: resolution, Selector: selector}},
+			Ports:    []ServicePort{{Number: port}},
+			Replicas: []*Replica{{Name: "e", Address: netip.MustParseAddr(address)}},
+		}}}
+	}
+	selector := map[string]string{"app": "db"}
+	for name, c := range map[string]struct {
+		former, now *Mesh
+		want        string
+	}{
+		"endpoints and ports changed": {entry(ResolveStatic, nil, 1, "192.0.2.1"), entry(ResolveStatic, nil, 2, "192.0.2.2"), "192.0.2.1"},
+		"found by DNS now":            {entry(ResolveStatic, nil, 1, "192.0.2.1"), entry(ResolveDNS, nil, 1, "192.0.2.2"), "192.0.2.1"},
+		"selected otherwise":          {entry(ResolveStatic, selector, 1, "192.0.2.1"), entry(ResolveStatic, map[string]string{"app": "x"}, 1, "192.0.2.2"), "192.0.2.1"},
+		"selected as before":          {entry(ResolveStatic, selector, 1, "192.0.2.1"), entry(ResolveStatic, selector, 2, "192.0.2.2"), "192.0.2.2"},
+	} {
+		clients := c.now.AsClientsOf(c.former)
+		s := clients.Services[0]
+		if len(s.Replicas) != 1 || s.Replicas[0].Address.String() != c.want || s.Ports[0].Number != c.former.Services[0].Ports[0].Number {
+			t.Errorf("%s: %v on port %d, want %s", name, s.Replicas, s.Ports[0].Number, c.want)
+		}
+	}
+}
+
+func TestAnAddressMoreIsAnotherName(t *testing.T) {
+	with := func(addresses ...string) *Mesh {
+		e := &Entry{}
+		for _, a := range addresses {
+			e.Addresses = append(e.Addresses, netip.MustParseAddr(a))
+		}
+		return &Mesh{Services: []*Service{{Host: "a.example.com", Address: e.Addresses[0], External: &External{Entry: e}}}}
+	}
+	if SameNames(with("9.0.0.1", "9.0.0.2"), with("9.0.0.1", "9.0.0.3")) || SameNames(with("9.0.0.1"), with("9.0.0.1", "9.0.0.2")) || !SameNames(with("9.0.0.1"), with("9.0.0.1")) {
+		t.Error("what DNS answers is not compared")
+	}
+}

@@ -59,6 +59,14 @@ type Alias struct {
 	Visible Visibility `json:"visible,omitzero"`
 }
 
+// Addresses are those that DNS answers with for its host; none for a service that is known by name alone.
+func (s *Service) Addresses() []netip.Addr {
+	if s.External != nil && s.External.Entry != nil {
+		return s.External.Entry.Addresses
+	}
+	return []netip.Addr{s.Address}
+}
+
 // Local says that this cluster has a Service object for it, and so may have replicas.
 func (s *Service) Local() bool { return !s.Imported && s.External == nil }
 

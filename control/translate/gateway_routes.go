@@ -133,12 +133,11 @@ func (g *generator) rankedRoutes(sets []*model.Routes, port uint16, host string)
 		match *model.HTTPMatch
 	}
 	// Servers' own order does not tell which set is the older.
-	sets = slices.Clone(sets)
-	at := map[*model.Routes]int{}
-	for i, r := range g.mesh.Routes {
-		at[r] = i
+	if len(sets) > 1 {
+		sets = slices.Clone(sets)
+		at := g.ages()
+		slices.SortFunc(sets, func(a, b *model.Routes) int { return cmp.Compare(at[a], at[b]) })
 	}
-	slices.SortFunc(sets, func(a, b *model.Routes) int { return cmp.Compare(at[a], at[b]) })
 	var all []candidate
 	for _, set := range sets {
 		for i := range set.HTTP {
@@ -155,6 +154,17 @@ func (g *generator) rankedRoutes(sets []*model.Routes, port uint16, host string)
 		}
 	}
 	return out
+}
+
+// ages are the places of the mesh's routes, the oldest first.
+func (g *generator) ages() map[*model.Routes]int {
+	if g.routeAges == nil {
+		g.routeAges = make(map[*model.Routes]int, len(g.mesh.Routes))
+		for i, r := range g.mesh.Routes {
+			g.routeAges[r] = i
+		}
+	}
+	return g.routeAges
 }
 
 // stripped are the matches that stand for one: two where a prefix of segments becomes "/", since Envoy replaces just what is

@@ -91,6 +91,8 @@ type generator struct {
 	portPolicies map[string]model.PortPolicy
 	// routeFilters are the same for every connection manager of the proxy that has routes.
 	routeFilters []*hcmv3.HttpFilter
+	// routeAges are the places of the mesh's routes, once somebody asked.
+	routeAges map[*model.Routes]int
 }
 
 // from notes that an object has a part in the configuration.

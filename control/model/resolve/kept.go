@@ -68,7 +68,7 @@ type Model struct {
 	servers   map[uint16]map[string]*model.Gateway
 	reserved  map[uint16]bool
 	peerModes map[string]map[objects.Key]*model.PeerMode
-	// entries are the services of ServiceEntries.
+	// external are the services of ServiceEntries.
 	external entryState
 	// groups are WorkloadGroups.
 	groups map[objects.Key]*objects.Object

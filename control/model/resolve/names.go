@@ -39,11 +39,9 @@ func Names(mesh *model.Mesh) []model.Name {
 			// As in Kubernetes, the name resolves everywhere, whoever may use the service.
 			visible = model.Visibility{}
 		}
-		addresses := []netip.Addr{s.Address}
-		if s.External != nil && s.External.Entry != nil {
-			if addresses = s.External.Entry.Addresses; len(addresses) == 0 {
-				continue
-			}
+		addresses := s.Addresses()
+		if len(addresses) == 0 {
+			continue
 		}
 		out = append(out, model.Name{Host: s.Host, Addresses: addresses, Visible: visible})
 		for _, a := range s.Aliases {

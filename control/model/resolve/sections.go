@@ -105,6 +105,13 @@ func (m *Model) settleServers() {
 		maps.Copy(concerned, m.servers[port])
 	}
 	clear(m.reserved)
+	byAge := map[uint16][]*model.Gateway{}
+	older := func(port uint16) []*model.Gateway {
+		if _, sorted := byAge[port]; !sorted {
+			byAge[port] = slices.SortedFunc(maps.Values(m.servers[port]), func(x, y *model.Gateway) int { return m.age(x.Source.Key, y.Source.Key) })
+		}
+		return byAge[port]
+	}
 	for _, g := range concerned {
 		e := m.entries[g.Source.Key]
 		if g.Group == "" || e == nil || e.part != any(g) {
@@ -114,7 +121,7 @@ func (m *Model) settleServers() {
 		report := recorder{m, saidConflict}
 		for i := range g.Servers {
 			s := &g.Servers[i]
-			conflict := m.serverConflict(g, s)
+			conflict := serverConflict(g, s, older(s.Port))
 			if conflict == nil {
 				continue
 			}
@@ -127,8 +134,8 @@ func (m *Model) settleServers() {
 	}
 }
 
-func (m *Model) serverConflict(g *model.Gateway, s *model.Server) *Finding {
-	older := slices.SortedFunc(maps.Values(m.servers[s.Port]), func(x, y *model.Gateway) int { return m.age(x.Source.Key, y.Source.Key) })
+// serverConflict is what keeps a server of a gateway out, among the gateways with servers on its port, by age; nil for nothing.
+func serverConflict(g *model.Gateway, s *model.Server, older []*model.Gateway) *Finding {
 	for _, o := range older {
 		if o == g {
 			return nil

@@ -10,6 +10,9 @@ use crate::RequestView;
 /// A value longer than this, in bytes, is made text once and not for each condition.
 const LONG: usize = 256;
 
+/// The readings of one header.
+type Texts<'r> = Rc<[Cow<'r, str>]>;
+
 /// A request's headers for many conditions. What is dear to read is read once: a header that comes more than once, is
 /// long or is no text. What is read of a head takes at most a few times its size.
 ///
@@ -17,7 +20,7 @@ const LONG: usize = 256;
 /// (`; ` for `cookie`). Bytes outside UTF-8 are read as ISO 8859-1 and as replacement characters.
 pub struct HeaderReadings<'r> {
     request: &'r dyn RequestView,
-    kept: RefCell<BTreeMap<Box<str>, Rc<[Cow<'r, str>]>>>,
+    kept: RefCell<BTreeMap<Box<str>, Texts<'r>>>,
 }
 
 impl<'r> HeaderReadings<'r> {
@@ -71,7 +74,7 @@ impl<'r> HeaderReadings<'r> {
 }
 
 /// The readings of the values of a header, each once.
-fn read<'r>(name: &str, values: &[&'r [u8]]) -> Rc<[Cow<'r, str>]> {
+fn read<'r>(name: &str, values: &[&'r [u8]]) -> Texts<'r> {
     let separators: &[&[u8]] = match (values.len(), name) {
         (1, _) => &[],
         (_, "cookie") => &[b"; "],
