@@ -156,9 +156,6 @@ func (c *checker) host(path, host string) {
 	}
 }
 
-// noTime marks metadata that only the store writes.
-var noTime metav1.Time
-
 // SetCreated keeps the metadata that belongs to the store: it takes uid, creation time and generation over from the
 // stored object, or makes new ones.
 func SetCreated(o, stored *Object, now metav1.Time, uid string, changed bool) {
@@ -172,8 +169,7 @@ func SetCreated(o, stored *Object, now metav1.Time, uid string, changed bool) {
 		return
 	}
 	o.SetUID(types.UID(uid))
-	if o.GetCreationTimestamp() == noTime {
-		o.SetCreationTimestamp(now)
-	}
+	// Not what a manifest says: the oldest of two that want the same has it.
+	o.SetCreationTimestamp(now)
 	o.SetGeneration(1)
 }

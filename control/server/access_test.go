@@ -380,6 +380,40 @@ func TestPrivilegedWorkloads(t *testing.T) {
 	wants(t, "an editor", err, http.StatusForbidden, "spec.user")
 }
 
+// Of two that want the same, the oldest has it. A manifest that says that it is older than another namespace's is not believed:
+// neither when it is created nor when it is changed, nor by the revision that is put.
+func TestNobodyIsOlderThanHeIs(t *testing.T) {
+	const claims = "apiVersion: v1\nkind: ServiceAccount\nmetadata: { name: early, namespace: shop, creationTimestamp: \"2001-01-01T00:00:00Z\", labels: { n: \"%d\" } }\n"
+	w := startAll(t)
+	w.binds(t, "editor", "shop")
+	c, began := w.as(t, bob, ""), time.Now().Add(-time.Second).Truncate(time.Second)
+	var first metav1.Time
+	for n := range 3 {
+		if n < 2 {
+			if _, err := apply(t, c, fmt.Sprintf(claims, n), false); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			o := w.known.Stored()[objects.Key{Kind: "ServiceAccount", Namespace: "shop", Name: "early"}].DeepCopy()
+			o.SetCreationTimestamp(metav1.Date(2001, 1, 1, 0, 0, 0, 0, time.UTC))
+			o.SetLabels(map[string]string{"n": "2"})
+			if _, err := c.Put(t.Context(), o); err != nil {
+				t.Fatal(err)
+			}
+		}
+		o := w.known.Stored()[objects.Key{Kind: "ServiceAccount", Namespace: "shop", Name: "early"}]
+		if o == nil || o.GetLabels()["n"] != fmt.Sprint(n) {
+			t.Fatalf("%d: %+v", n, o)
+		}
+		if n == 0 {
+			first = o.GetCreationTimestamp()
+		}
+		if created := o.GetCreationTimestamp(); created.Time.Before(began) || !created.Equal(&first) {
+			t.Errorf("%d: created at %v, applied after %v", n, created, began)
+		}
+	}
+}
+
 // A secret of the cluster's own cannot be replaced under its name by one of another type.
 func TestTokensOfOthersCannotBeTouched(t *testing.T) {
 	w := startAll(t)

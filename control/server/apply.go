@@ -137,6 +137,8 @@ func (s *Server) write(ctx context.Context, b batch) (client.ApplyResponse, erro
 	}
 	for _, o := range b.objects {
 		o.Origin.User = cmp.Or(b.claimed, caller.Name)
+		// Of two that want the same host, address or port, the oldest has it: nobody makes himself older than he is.
+		o.SetCreationTimestamp(metav1.Time{})
 	}
 	if errs := append(s.protect(b, existing), s.confine(b, existing)...); len(errs) > 0 {
 		return response, invalid(errs)

@@ -457,10 +457,16 @@ func (c *Client) remakeTable(g *generator, port uint16, delta *Delta) {
 	}
 	slices.SortFunc(t.rows, func(x, y row) int { return model.CompareServices(x.service, y.service) })
 	taken := map[string]bool{}
-	for i := range t.rows {
-		r := &t.rows[i]
-		r.host = withoutTaken(r.own, taken)
-		t.mixed = t.mixed || r.host != r.own || isMixed(r.service)
+	// A ServiceEntry of any namespace may be called like another's Service in short: the Service keeps its names.
+	for _, entries := range []bool{false, true} {
+		for i := range t.rows {
+			r := &t.rows[i]
+			if isEntry := r.service.External != nil && r.service.External.Entry != nil; isEntry != entries {
+				continue
+			}
+			r.host = withoutTaken(r.own, taken)
+			t.mixed = t.mixed || r.host != r.own || isMixed(r.service)
+		}
 	}
 	if port == foreignPort && c.shares[""] != nil {
 		for _, h := range c.shares[""].foreign {
@@ -497,6 +503,9 @@ const foreignPort = 80
 func (g *generator) routeTable(port uint16, rows []row, foreign []*routev3.VirtualHost) *routev3.RouteConfiguration {
 	hosts := make([]*routev3.VirtualHost, 0, len(rows)+len(foreign)+1)
 	for _, r := range rows {
+		if len(r.host.Domains) == 0 {
+			continue // Others have all of its names.
+		}
 		hosts = append(hosts, r.host)
 	}
 	block := g.blocksUnknown()

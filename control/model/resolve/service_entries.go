@@ -62,10 +62,17 @@ func (b *builder) serviceEntry(o *objects.Object, s *networkingv1.ServiceEntry) 
 	replicas, identities := b.entryReplicas(o, e)
 	given, listen := b.entryAddresses(o, e)
 	out := &entryServices{}
+	if b.administers(o, e) {
+		return out
+	}
 	for i, h := range e.Hosts {
+		host, at := strings.ToLower(strings.TrimSuffix(h, ".")), fmt.Sprintf("spec.hosts[%d]", i)
+		if !b.ownHost(o, at, host) {
+			continue
+		}
 		svc := &model.Service{
-			Namespace: o.GetNamespace(), Host: strings.ToLower(strings.TrimSuffix(h, ".")), Replicas: replicas, Identities: identities,
-			ExportTo: visibility(e.ExportTo, o.GetNamespace()), Source: source(o).At(fmt.Sprintf("spec.hosts[%d]", i)),
+			Namespace: o.GetNamespace(), Host: host, Replicas: replicas, Identities: identities,
+			ExportTo: visibility(e.ExportTo, o.GetNamespace()), Source: source(o).At(at),
 		}
 		entry := &model.Entry{
 			Resolution: model.ResolveDNS, Mesh: e.Location == networking.ServiceEntry_MESH_INTERNAL, Addresses: given,
@@ -139,8 +146,8 @@ func (b *builder) entryAddresses(o *objects.Object, e *networking.ServiceEntry) 
 		case p.Addr().Is6() != (b.settings.Family == cluster.IPv6):
 			b.report.missing(o.Key(), "OtherFamily", at, fmt.Sprintf("%s cannot be reached from %s, which has %s addresses only", text, b.settings.Cluster, b.settings.Family),
 				"give an address of that family")
-		case p.Overlaps(b.settings.Services) || p.Overlaps(b.settings.Globals):
-			b.report.refuse(o.Key(), "AddressTaken", at, fmt.Sprintf("%s is among the mesh's own virtual addresses", text),
+		case p.Overlaps(b.settings.Services) || p.Overlaps(b.settings.Globals) || p.Overlaps(b.settings.Family.Ranges().Pods):
+			b.report.refuse(o.Key(), "AddressTaken", at, fmt.Sprintf("%s is among the mesh's own addresses", text),
 				"give the address that the service really has, or leave addresses out to get a virtual one")
 		default:
 			listen = append(listen, p)

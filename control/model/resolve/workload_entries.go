@@ -37,7 +37,7 @@ func (b *builder) workloadEntry(o *objects.Object, w *networkingv1.WorkloadEntry
 	// No replica of a workload has a name with a colon.
 	r := b.endpoint(ns, "workloadentry:"+o.GetName(), merged)
 	r.Workload = o.GetName()
-	if !b.reachable(o, "spec.address", r.Address) {
+	if !b.ownAddress(o, "spec.address", r.Address) || !b.reachable(o, "spec.address", r.Address) {
 		return nil
 	}
 	return &entryReplica{r}
