@@ -12,7 +12,10 @@ use tokio::time::Instant;
 use super::*;
 
 const DELAY: Duration = Duration::from_millis(20);
-const SCHEMES: [(SignatureAlgorithm, fn() -> MessageDigest, bool); 6] = [
+/// An algorithm, its digest, and whether it pads by PSS.
+type Scheme = (SignatureAlgorithm, fn() -> MessageDigest, bool);
+
+const SCHEMES: [Scheme; 6] = [
     (SignatureAlgorithm::RsaPkcs1Sha256, MessageDigest::sha256, false),
     (SignatureAlgorithm::RsaPkcs1Sha384, MessageDigest::sha384, false),
     (SignatureAlgorithm::RsaPkcs1Sha512, MessageDigest::sha512, false),
@@ -230,9 +233,11 @@ fn a_runtime_that_ends_leaves_nobody_waiting() {
         let _on_its_way = provider.expect();
         let mut operation = provider.sign(SignatureAlgorithm::RsaPssSha256, b"x");
         assert!(pending_once(&mut operation).await);
-        operation
+        Some(operation)
     });
     let polled = left
+        .as_mut()
+        .expect("an operation")
         .as_mut()
         .poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
     assert!(matches!(polled, Poll::Ready(Err(KeyError::Failed(_)))), "{polled:?}");
