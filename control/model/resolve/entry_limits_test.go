@@ -59,12 +59,18 @@ func TestEntriesTakeNothingOfOthers(t *testing.T) {
 		}
 	}
 	// A machine is of its own namespace's account, whatever the account is called.
-	mesh, _ := world(decode(t, fmt.Sprintf(machine, "192.0.2.9")+"---\napiVersion: v1\nkind: Service\nmetadata: { name: e, namespace: evil, }\nspec: { clusterIP: 10.96.0.9, selector: { app: e }, ports: [{ port: 80 }] }\n"), nil)
+	labelled := strings.Replace(fmt.Sprintf(machine, "192.0.2.9"), "serviceAccount:", "labels: { app: e }, serviceAccount:", 1)
+	mesh, _ := world(decode(t, labelled+"---\napiVersion: v1\nkind: Service\nmetadata: { name: e, namespace: evil, }\nspec: { clusterIP: 10.96.0.9, selector: { app: e }, ports: [{ port: 80 }] }\n"), nil)
+	var identities []string
 	for _, s := range mesh.Services {
+		identities = append(identities, s.Identities...)
 		for _, id := range s.Identities {
 			if !strings.Contains(id, "/ns/evil/") {
 				t.Errorf("%s is of %s", s.Host, id)
 			}
 		}
+	}
+	if len(identities) == 0 {
+		t.Error("the machine stands behind no service")
 	}
 }
