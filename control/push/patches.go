@@ -7,9 +7,6 @@ import (
 	"heddle.io/heddle/control/translate"
 )
 
-// maxBroken bounds what is said of one patch.
-const maxBroken = 3
-
 // countPatches says of EnvoyFilters which of their patches change nothing, and which are left out because they break something.
 func (p *Pusher) countPatches(all []Progress) {
 	states := map[*model.Patch]*translate.PatchState{}
@@ -47,7 +44,7 @@ func (p *Pusher) countPatches(all []Progress) {
 			}
 			slices.Sort(s.Broken)
 			s.Broken = slices.Compact(s.Broken)
-			to.Broken[patch.Source.Path] = s.Broken[:min(len(s.Broken), maxBroken)]
+			to.Broken[patch.Source.Path] = s.Broken[:min(len(s.Broken), translate.MaxBroken)]
 		} else if s.Changed == 0 {
 			to.Idle = append(to.Idle, patch.Source.Path)
 		}

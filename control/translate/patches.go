@@ -276,8 +276,8 @@ type PatchState struct {
 	Broken []string
 }
 
-// maxBroken bounds what is said of one patch.
-const maxBroken = 3
+// MaxBroken bounds what is said of one patch.
+const MaxBroken = 3
 
 // Patches says what became of the patches that the configuration was made with.
 func (r *Resources) Patches() []PatchState { return states(r.patched) }
@@ -306,7 +306,7 @@ func states(all []*patched) []PatchState {
 				out[at[one]].Changed++
 			}
 			for one, why := range o.Broken {
-				if s := &out[at[one]]; len(s.Broken) < maxBroken {
+				if s := &out[at[one]]; len(s.Broken) < MaxBroken {
 					s.Broken = append(s.Broken, why)
 				}
 			}
