@@ -29,8 +29,14 @@ import (
 //go:embed nginx.conf backend.conf haproxy.cfg envoy.yaml
 var files embed.FS
 
+// Multibuffer is heddle-proxy with the private key provider that signs eight at a time.
+const Multibuffer = "heddle-multibuffer"
+
 // Names are the subjects of a comparison, in the order in which they take turns.
 var Names = []string{"heddle", "nginx", "haproxy", "envoy"}
+
+// NamesRSA are those of a comparison where RSA keys are used: heddle-proxy takes part with each provider.
+var NamesRSA = append([]string{"heddle", Multibuffer}, Names[1:]...)
 
 // Binaries say where the programs are that Debian does not have.
 type Binaries struct {
@@ -59,7 +65,7 @@ func AdminPort(port int) int { return port + 1000 }
 type settings struct {
 	Dir, Address, Host, Backend, BackendHost, Certificate, Key, Bundle string
 	Port, BackendPort, AdminPort                                       int
-	HTTP2, Mesh                                                        bool
+	HTTP2, Mesh, Multibuffer                                           bool
 }
 
 // Backend starts the server behind the proxies: nginx answering 64 bytes.
@@ -89,24 +95,28 @@ func Start(name, dir string, cpu int, work Work, address, backend string, binari
 		return nil, err
 	}
 	s.AdminPort = AdminPort(s.Port)
+	if s.Multibuffer = name == Multibuffer; s.Multibuffer && work.TLS != "rsa" {
+		return nil, fmt.Errorf("%s with TLS %q: want rsa", name, work.TLS)
+	}
 	if work.TLS != "" {
 		if s.Certificate, s.Key, s.Bundle, err = certificate(dir, work.TLS); err != nil {
 			return nil, err
 		}
 	}
-	template := map[string]string{"nginx": "nginx.conf", "haproxy": "haproxy.cfg", "envoy": "envoy.yaml", "heddle": "envoy.yaml"}[name]
+	template := map[string]string{"nginx": "nginx.conf", "haproxy": "haproxy.cfg", "envoy": "envoy.yaml", "heddle": "envoy.yaml", Multibuffer: "envoy.yaml"}[name]
 	if template == "" {
-		return nil, fmt.Errorf("unknown subject %q: want one of %v", name, Names)
+		return nil, fmt.Errorf("unknown subject %q: want one of %v", name, NamesRSA)
 	}
 	config, err := render(dir, template, s)
 	if err != nil {
 		return nil, err
 	}
+	heddle := append(slices.Clone(binaries.Under), binaries.Heddle, "-c", config, "--concurrency", "1", "-l", "warn")
 	argv := map[string][]string{
 		"nginx":   {"nginx", "-p", dir, "-e", filepath.Join(dir, "nginx.error.log"), "-c", config},
 		"haproxy": {"haproxy", "-db", "-f", config},
 		"envoy":   {binaries.Envoy, "-c", config, "--concurrency", "1", "-l", "warn", "--use-dynamic-base-id"},
-		"heddle":  append(slices.Clone(binaries.Under), binaries.Heddle, "-c", config, "--concurrency", "1", "-l", "warn"),
+		"heddle":  heddle, Multibuffer: heddle,
 	}[name]
 	p, err := process.Start(name, cpu, argv...)
 	if err != nil {

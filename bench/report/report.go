@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"heddle.io/heddle/bench/peers"
 	"heddle.io/heddle/bench/results"
 )
 
@@ -115,9 +116,8 @@ func columns(r results.Result) []string {
 }
 
 func names(r results.Result) []string {
-	first := []string{"heddle", "nginx", "haproxy", "envoy"}
 	return slices.SortedFunc(maps.Keys(r.Subjects), func(a, b string) int {
-		return cmp.Or(cmp.Compare(rank(first, a), rank(first, b)), cmp.Compare(a, b))
+		return cmp.Or(cmp.Compare(rank(peers.NamesRSA, a), rank(peers.NamesRSA, b)), cmp.Compare(a, b))
 	})
 }
 

@@ -29,6 +29,8 @@ type proxyWork struct {
 	connections, streams int
 	// closing asks for a new connection per request.
 	closing bool
+	// subjects to compare where the user names none; [peers.Names] if empty.
+	subjects []string
 }
 
 func proxyScenario(name, summary string, work proxyWork) Scenario {
@@ -46,6 +48,13 @@ type subject struct {
 
 func (w proxyWork) run(name string, o Options) (results.Result, error) {
 	result := results.New(name, o.Runs, time.Now())
+	names := o.Subjects
+	if len(names) == 0 {
+		names = w.subjects
+	}
+	if len(names) == 0 {
+		names = peers.Names
+	}
 	dir, err := os.MkdirTemp("", "heddle-bench")
 	if err != nil {
 		return result, err
@@ -58,7 +67,7 @@ func (w proxyWork) run(name string, o Options) (results.Result, error) {
 	defer backend.Stop()
 
 	subjects := map[string]*subject{}
-	for i, name := range o.Subjects {
+	for i, name := range names {
 		s := &subject{address: fmt.Sprintf("127.0.0.1:%d", 19001+i), figures: map[string][]float64{}}
 		subjectDir := dir + "/" + name
 		if err := os.Mkdir(subjectDir, 0o755); err != nil {
@@ -71,7 +80,7 @@ func (w proxyWork) run(name string, o Options) (results.Result, error) {
 		subjects[name] = s
 	}
 	for run := range o.Runs + 1 { // The first run warms up and is not counted.
-		for _, name := range o.Subjects {
+		for _, name := range names {
 			s := subjects[name]
 			busy, err := w.once(s, o.Duration, run > 0)
 			if err != nil {

@@ -18,7 +18,7 @@ type Options struct {
 	Runs int
 	// Duration of one run.
 	Duration time.Duration
-	// Subjects to compare; [peers.Names] by default.
+	// Subjects to compare; empty means each scenario's own.
 	Subjects []string
 	// Binaries that are not on the path.
 	Binaries peers.Binaries
@@ -51,7 +51,11 @@ var All = []Scenario{
 	proxyScenario("http1", "HTTP/1.1, keep-alive, 32 connections, 64-byte responses", proxyWork{connections: 32}),
 	proxyScenario("https", "HTTPS, keep-alive, ECDSA P-256, 32 connections", proxyWork{Work: peers.Work{TLS: "ecdsa"}, connections: 32}),
 	proxyScenario("h2", "HTTP/2 over TLS to HTTP/1.1, 8 connections with 32 streams each", proxyWork{Work: peers.Work{TLS: "ecdsa", HTTP2: true}, connections: 8, streams: 32}),
-	proxyScenario("tls-rsa-new", "HTTPS, RSA-2048, a new connection for each request, 32 at a time", proxyWork{Work: peers.Work{TLS: "rsa"}, connections: 32, closing: true}),
+	proxyScenario("tls-rsa-new", "HTTPS, RSA-2048, a new connection for each request, 32 at a time", proxyWork{Work: peers.Work{TLS: "rsa"}, connections: 32, closing: true, subjects: peers.NamesRSA}),
+	proxyScenario("p1", "HTTPS, RSA-2048, a new connection for each request, 400 clients: signed one by one and eight at a time",
+		proxyWork{Work: peers.Work{TLS: "rsa"}, connections: 400, closing: true, subjects: []string{"heddle", peers.Multibuffer}}),
+	proxyScenario("p1-lone", "the same with one client, who must not wait for others",
+		proxyWork{Work: peers.Work{TLS: "rsa"}, connections: 1, closing: true, subjects: []string{"heddle", peers.Multibuffer}}),
 	proxyScenario("tls-ecdsa-new", "HTTPS, ECDSA P-256, a new connection for each request, 32 at a time", proxyWork{Work: peers.Work{TLS: "ecdsa"}, connections: 32, closing: true}),
 	{Name: "kernels", Summary: "private RSA operations per second of one thread, eight at a time, against BoringSSL, AWS-LC and OpenSSL", Run: kernels},
 	{Name: "p8", Summary: "the controller: from a change to the last proxy's acknowledgement, connecting, memory", Run: controlPlane},

@@ -28,7 +28,7 @@ func main() {
 	scenario := flag.String("scenario", "", "scenario to run; all by default")
 	runs := flag.Int("runs", 5, "counted runs of each subject, interleaved")
 	duration := flag.Duration("duration", 5*time.Second, "length of one run, whole seconds")
-	subjects := flag.String("subjects", strings.Join(peers.Names, ","), "what to compare")
+	subjects := flag.String("subjects", "", "what to compare, such as "+strings.Join(peers.NamesRSA, ",")+"; by default what the scenario is about")
 	heddle := flag.String("heddle-proxy", "bin/heddle-proxy", "path of heddle-proxy, a release build")
 	envoy := flag.String("envoy", "envoy", "path of a stock Envoy")
 	out := flag.String("out", "bench/results/latest", "folder for the results")
@@ -48,7 +48,7 @@ func main() {
 		}
 		mesh.Proxies = append(mesh.Proxies, n)
 	}
-	options := scenarios.Options{Runs: *runs, Duration: *duration, Subjects: strings.Split(*subjects, ","), Progress: os.Stderr, Mesh: mesh,
+	options := scenarios.Options{Runs: *runs, Duration: *duration, Subjects: strings.FieldsFunc(*subjects, func(r rune) bool { return r == ',' }), Progress: os.Stderr, Mesh: mesh,
 		Binaries: peers.Binaries{Heddle: *heddle, Envoy: *envoy}}
 	if err := run(*scenario, *out, options); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
