@@ -18,8 +18,12 @@ import (
 type trustedRoot struct {
 	// Certificate, PEM.
 	Certificate string `json:"certificate"`
-	// Until is when it is dropped; zero means that it stays until [Authority.Distrust].
+	// Until is when it is dropped at the latest; zero means that it stays until [Authority.Distrust].
 	Until time.Time `json:"until,omitzero"`
+	// Outside is when the last of its certificates ends that this cluster's agent does not renew; zero when there is none.
+	Outside time.Time `json:"outside,omitzero"`
+	// Dropped says that nobody is told to trust it any more, and that somebody may not have heard of that.
+	Dropped bool `json:"dropped,omitempty"`
 
 	parsed *x509.Certificate
 }
@@ -98,6 +102,56 @@ func (a *Authority) without(root *x509.Certificate) []trustedRoot {
 	})
 }
 
+// FormerRoots are those that a cluster goes on to trust after it joined a mesh, for the certificates that it has of them.
+type FormerRoots struct {
+	// Outside is when the last of these certificates ends that the agent does not renew; zero when there is none.
+	Outside time.Time
+	// Dropped says that they are trusted no more, and that somebody may not have heard of that.
+	Dropped bool
+}
+
+// formerRoot says whether a root is one of [FormerRoots]. The lock is held.
+func (a *Authority) formerRoot(t trustedRoot) bool {
+	return !t.Until.IsZero() && !t.parsed.Equal(a.root.certificate) && !a.changes(t.parsed)
+}
+
+// FormerRoots says whether there are any, until they end by themselves.
+func (a *Authority) FormerRoots() (FormerRoots, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	all, some := FormerRoots{Dropped: true}, false
+	now := a.options.Now()
+	for _, t := range a.trusted {
+		if a.formerRoot(t) && now.Before(t.Until) {
+			some, all.Dropped = true, all.Dropped && t.Dropped
+			if t.Outside.After(all.Outside) {
+				all.Outside = t.Outside
+			}
+		}
+	}
+	return all, some
+}
+
+// DropFormerRoots takes the former roots out of what verifiers are told to trust. They are kept until
+// [Authority.ForgetFormerRoots], so that it is known after a crash that verifiers have to be told. It is durable when it
+// returns.
+func (a *Authority) DropFormerRoots() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	all := slices.Clone(a.trusted)
+	for i, t := range all {
+		all[i].Dropped = t.Dropped || a.formerRoot(t)
+	}
+	return a.setTrusted(all)
+}
+
+// ForgetFormerRoots forgets those that were dropped: verifiers have been told.
+func (a *Authority) ForgetFormerRoots() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.setTrusted(slices.DeleteFunc(slices.Clone(a.trusted), func(t trustedRoot) bool { return t.Dropped }))
+}
+
 // Roots returns the trusted root certificates, PEM, the current one first.
 func (a *Authority) Roots() []byte {
 	a.mu.Lock()
@@ -124,7 +178,7 @@ func (a *Authority) roots() []byte {
 	}
 	now := a.options.Now()
 	for _, t := range a.trusted {
-		if !t.parsed.Equal(a.root.certificate) && !a.changes(t.parsed) && (t.Until.IsZero() || !now.After(t.Until)) {
+		if !t.Dropped && !t.parsed.Equal(a.root.certificate) && !a.changes(t.parsed) && (t.Until.IsZero() || !now.After(t.Until)) {
 			b.Write(encode(t.parsed.Raw))
 		}
 	}

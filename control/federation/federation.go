@@ -141,6 +141,8 @@ type Federation struct {
 	clock time.Duration
 	// root is how far a change of the mesh's root is.
 	root rootState
+	// former is how far the cluster is with the roots that it left.
+	former formerState
 	// deaf says why nobody can reach this cluster's federation port.
 	deaf string
 }
