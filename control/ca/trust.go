@@ -159,22 +159,36 @@ func (a *Authority) Roots() []byte {
 	return a.roots()
 }
 
-// RootPool is [Authority.Roots] for Go's verifier.
-func (a *Authority) RootPool() *x509.CertPool {
+// MeshPool is, for Go's verifier, what controllers and the API trust: the mesh's root, while it changes both of them, and none
+// that this cluster left, or is about to take, by joining. Those are for workloads, whose certificates are of them; a mesh that
+// was left could be the primary here by its root.
+func (a *Authority) MeshPool() *x509.CertPool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM(a.Roots())
+	for _, root := range a.mesh() {
+		pool.AddCert(root)
+	}
 	return pool
+}
+
+// mesh are the roots of the mesh, the current one first. The lock is held.
+func (a *Authority) mesh() []*x509.Certificate {
+	all := []*x509.Certificate{a.root.certificate}
+	if c := a.change; c != nil && c.Phase != Retiring {
+		for _, other := range []*x509.Certificate{c.next, c.previous} {
+			if !other.Equal(a.root.certificate) {
+				all = append(all, other)
+			}
+		}
+	}
+	return all
 }
 
 func (a *Authority) roots() []byte {
 	var b bytes.Buffer
-	b.Write(encode(a.root.certificate.Raw))
-	if c := a.change; c != nil && c.Phase != Retiring {
-		for _, other := range []*x509.Certificate{c.next, c.previous} {
-			if !other.Equal(a.root.certificate) {
-				b.Write(encode(other.Raw))
-			}
-		}
+	for _, root := range a.mesh() {
+		b.Write(encode(root.Raw))
 	}
 	now := a.options.Now()
 	for _, t := range a.trusted {

@@ -42,7 +42,8 @@ func sleeping(t *testing.T, argument string) (user, namespace string) {
 		}
 		dir := filepath.Join("/proc", e.Name())
 		argv, err := os.ReadFile(filepath.Join(dir, "cmdline"))
-		if err != nil || string(argv) != "sleep\x00"+argument+"\x00" {
+		program, rest, _ := strings.Cut(string(argv), "\x00")
+		if err != nil || filepath.Base(program) != "sleep" || rest != argument+"\x00" {
 			continue
 		}
 		space, spaceErr := os.Readlink(filepath.Join(dir, "ns/pid"))
