@@ -164,7 +164,7 @@ func TestABatchWhoseKeyIsLostIsGivenUp(t *testing.T) {
 		return nil
 	})
 	// Others are not held up by it.
-	must(t, "apply", "-f", harness.WriteFile(t, service("beside")))
+	must(t, "apply", "-f", harness.WriteFile(t, "apiVersion: v1\nkind: ServiceAccount\nmetadata: { name: beside, namespace: default }\n"))
 	if out, err := heddle("secrets", "discard", "no-such-batch"); err == nil || !strings.Contains(out, "no-such-batch") {
 		t.Errorf("a batch that is not there: %v\n%s", err, out)
 	}
