@@ -329,6 +329,8 @@ func TestSilentStrangersKeepNobodyOut(t *testing.T) {
 	a := p.joinMember("cluster2")
 	a.stop()
 	silentStrangers(t, p, 300)
+	// Those who come after these have a place that none of them takes.
+	eventually(t, "the silent are accepted", func() bool { return p.f.counters.snapshot()[countConnections] >= 300 })
 	for range 2 * maxStrangers {
 		raw(t, p, nil)
 	}

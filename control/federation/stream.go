@@ -83,6 +83,8 @@ func (f *Federation) sync(call grpc.BidiStreamingServer[pb.FromMember, pb.FromPr
 	}
 	own := f.ratesOf(who)
 	s.in.limiter = own.states
+	// What takes time here is no silence of the member's.
+	watchdog.Stop()
 	if !f.inTurn(ctx, own) {
 		return ended(context.Cause(ctx))
 	}
