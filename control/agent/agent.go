@@ -211,7 +211,7 @@ func (a *Agent) prepare() error {
 		return err
 	}
 	family := a.options.Family
-	if a.addresses, err = network.OpenAddresses(a.addressesPath(), family.Ranges().Pods); err != nil {
+	if a.addresses, err = network.OpenAddresses(a.addressesPath(), family.Ranges().Pods, func() (map[string]netip.Addr, error) { return network.AddressesOfReplicas(c) }); err != nil {
 		return err
 	}
 	if a.users, err = users.Open(filepath.Join(c.Data(), "users.json"), a.options.UserBlock, a.usersOfReplicas); err != nil {

@@ -42,7 +42,7 @@ func newAgent(t *testing.T) *Agent {
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
 	a := &Agent{config: Config{Cluster: c, Log: log}, options: cluster.Options{Family: cluster.IPv4}, log: log, client: client.New(c.APISocket()), hierarchies: hierarchies,
 		starts: make(chan struct{}, maxStarts), kick: make(chan struct{}, 1), rekick: make(chan struct{}, 1), deployments: map[string]*deployment{}, placed: make(chan struct{})}
-	if a.addresses, err = network.OpenAddresses(a.addressesPath(), a.options.Family.Ranges().Pods); err != nil {
+	if a.addresses, err = network.OpenAddresses(a.addressesPath(), a.options.Family.Ranges().Pods, nil); err != nil {
 		t.Fatal(err)
 	}
 	if a.users, err = users.Open(filepath.Join(c.Data(), "users.json"), 1, a.usersOfReplicas); err != nil {

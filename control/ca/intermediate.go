@@ -135,8 +135,8 @@ func (a *Authority) Renew(ctx context.Context, obtain func(ctx context.Context, 
 
 // Install makes an intermediate that the primary of a mesh issued the one that is used from now on; the cluster is a
 // member then. When its root is another than the current one, that stays trusted for the grace, which must cover the lives
-// of the certificates that are out; when the cluster joined anew, so do its former names, see [Authority.Issuers]. It is
-// durable when it returns, and whole or not at all.
+// of the certificates that are out, or until [Authority.DropFormerRoots]; when the cluster joined anew, so do its former
+// names, see [Authority.Issuers]. It is durable when it returns, and whole or not at all.
 func (a *Authority) Install(member Issuer, grace time.Duration) error {
 	root, current, err := checkMember(a.options, member)
 	if err != nil {
@@ -152,7 +152,11 @@ func (a *Authority) Install(member Issuer, grace time.Duration) error {
 	}
 	trusted := a.without(root)
 	if previous := a.root.certificate; !previous.Equal(root) && !a.changes(previous) {
-		trusted = append(trusted, trustedRoot{Certificate: string(encode(previous.Raw)), Until: a.options.Now().Add(grace).UTC(), parsed: previous})
+		left := trustedRoot{Certificate: string(encode(previous.Raw)), Until: a.options.Now().Add(grace).UTC(), parsed: previous}
+		if a.outside.After(a.options.Now()) {
+			left.Outside = a.outside
+		}
+		trusted = append(trusted, left)
 	}
 	// First the trust: whatever happens in between, both roots are.
 	if len(trusted) > 0 {

@@ -162,7 +162,7 @@ func TestMembersAreConstrainedToTheirOwnName(t *testing.T) {
 		}
 		intermediates := x509.NewCertPool()
 		intermediates.AppendCertsFromPEM(rest)
-		_, err = parsed.Verify(x509.VerifyOptions{Roots: member.RootPool(), Intermediates: intermediates, CurrentTime: c.now})
+		_, err = parsed.Verify(x509.VerifyOptions{Roots: member.MeshPool(), Intermediates: intermediates, CurrentTime: c.now})
 		if (err == nil) != (test.want == "OK") {
 			t.Errorf("Go about %s: %v", test.name, err)
 		}
@@ -254,7 +254,7 @@ func TestControllerIdentity(t *testing.T) {
 		if IsPrimary(got.Leaf, "cluster.local") != test.primary {
 			t.Errorf("%s: primary is %v", test.name, !test.primary)
 		}
-		verifyTLS(t, *got, primary.RootPool(), c.now)
+		verifyTLS(t, *got, primary.MeshPool(), c.now)
 		if again, _ := test.a.Controller(); again != got {
 			t.Errorf("%s: a fresh certificate was made again", test.name)
 		}

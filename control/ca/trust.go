@@ -18,8 +18,12 @@ import (
 type trustedRoot struct {
 	// Certificate, PEM.
 	Certificate string `json:"certificate"`
-	// Until is when it is dropped; zero means that it stays until [Authority.Distrust].
+	// Until is when it is dropped at the latest; zero means that it stays until [Authority.Distrust].
 	Until time.Time `json:"until,omitzero"`
+	// Outside is when the last of its certificates ends that this cluster's agent does not renew; zero when there is none.
+	Outside time.Time `json:"outside,omitzero"`
+	// Dropped says that nobody is told to trust it any more, and that somebody may not have heard of that.
+	Dropped bool `json:"dropped,omitempty"`
 
 	parsed *x509.Certificate
 }
@@ -98,6 +102,56 @@ func (a *Authority) without(root *x509.Certificate) []trustedRoot {
 	})
 }
 
+// FormerRoots are those that a cluster goes on to trust after it joined a mesh, for the certificates that it has of them.
+type FormerRoots struct {
+	// Outside is when the last of these certificates ends that the agent does not renew; zero when there is none.
+	Outside time.Time
+	// Dropped says that they are trusted no more, and that somebody may not have heard of that.
+	Dropped bool
+}
+
+// formerRoot says whether a root is one of [FormerRoots]. The lock is held.
+func (a *Authority) formerRoot(t trustedRoot) bool {
+	return !t.Until.IsZero() && !t.parsed.Equal(a.root.certificate) && !a.changes(t.parsed)
+}
+
+// FormerRoots says whether there are any, until they end by themselves.
+func (a *Authority) FormerRoots() (FormerRoots, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	all, some := FormerRoots{Dropped: true}, false
+	now := a.options.Now()
+	for _, t := range a.trusted {
+		if a.formerRoot(t) && now.Before(t.Until) {
+			some, all.Dropped = true, all.Dropped && t.Dropped
+			if t.Outside.After(all.Outside) {
+				all.Outside = t.Outside
+			}
+		}
+	}
+	return all, some
+}
+
+// DropFormerRoots takes the former roots out of what verifiers are told to trust. They are kept until
+// [Authority.ForgetFormerRoots], so that it is known after a crash that verifiers have to be told. It is durable when it
+// returns.
+func (a *Authority) DropFormerRoots() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	all := slices.Clone(a.trusted)
+	for i, t := range all {
+		all[i].Dropped = t.Dropped || a.formerRoot(t)
+	}
+	return a.setTrusted(all)
+}
+
+// ForgetFormerRoots forgets those that were dropped: verifiers have been told.
+func (a *Authority) ForgetFormerRoots() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.setTrusted(slices.DeleteFunc(slices.Clone(a.trusted), func(t trustedRoot) bool { return t.Dropped }))
+}
+
 // Roots returns the trusted root certificates, PEM, the current one first.
 func (a *Authority) Roots() []byte {
 	a.mu.Lock()
@@ -105,26 +159,40 @@ func (a *Authority) Roots() []byte {
 	return a.roots()
 }
 
-// RootPool is [Authority.Roots] for Go's verifier.
-func (a *Authority) RootPool() *x509.CertPool {
+// MeshPool is, for Go's verifier, what controllers and the API trust: the mesh's root, while it changes both of them, and none
+// that this cluster left, or is about to take, by joining. Those are for workloads, whose certificates are of them; a mesh that
+// was left could be the primary here by its root.
+func (a *Authority) MeshPool() *x509.CertPool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM(a.Roots())
+	for _, root := range a.mesh() {
+		pool.AddCert(root)
+	}
 	return pool
+}
+
+// mesh are the roots of the mesh, the current one first. The lock is held.
+func (a *Authority) mesh() []*x509.Certificate {
+	all := []*x509.Certificate{a.root.certificate}
+	if c := a.change; c != nil && c.Phase != Retiring {
+		for _, other := range []*x509.Certificate{c.next, c.previous} {
+			if !other.Equal(a.root.certificate) {
+				all = append(all, other)
+			}
+		}
+	}
+	return all
 }
 
 func (a *Authority) roots() []byte {
 	var b bytes.Buffer
-	b.Write(encode(a.root.certificate.Raw))
-	if c := a.change; c != nil && c.Phase != Retiring {
-		for _, other := range []*x509.Certificate{c.next, c.previous} {
-			if !other.Equal(a.root.certificate) {
-				b.Write(encode(other.Raw))
-			}
-		}
+	for _, root := range a.mesh() {
+		b.Write(encode(root.Raw))
 	}
 	now := a.options.Now()
 	for _, t := range a.trusted {
-		if !t.parsed.Equal(a.root.certificate) && !a.changes(t.parsed) && (t.Until.IsZero() || !now.After(t.Until)) {
+		if !t.Dropped && !t.parsed.Equal(a.root.certificate) && !a.changes(t.parsed) && (t.Until.IsZero() || !now.After(t.Until)) {
 			b.Write(encode(t.parsed.Raw))
 		}
 	}

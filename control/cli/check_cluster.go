@@ -180,7 +180,8 @@ func checkSecrets(ctx context.Context, c *client.Client) []finding {
 	case status.Problem != "":
 		err, remedy = errors.New(status.Problem), "restore "+status.File+", or run `heddle secrets rotate`"
 	case slices.ContainsFunc(status.Keys, func(k seal.KeyStatus) bool { return k.Kept != "" }):
-		err = errors.New("a key of Secrets is in memory only, and lost when the cluster's agent is started again")
+		err = errors.New("a key of Secrets is in memory only, and lost when the cluster's agent or its machine is started again")
+		remedy = "`heddle secrets status` says why; before that, have the key management service back, or run `heddle secrets rotate`, which writes the key to the file again"
 	case status.Unsealed > 0:
 		err, remedy = fmt.Errorf("%s not encrypted in the store", areIs(status.Unsealed, "Secret")), "run `heddle secrets rotate`"
 	}

@@ -134,6 +134,8 @@ type Federation struct {
 	replicas []replica
 	// streams of members, at a primary.
 	streams map[string]*stream
+	// rates are how often members may have the mesh at work, by membership, at a primary.
+	rates map[string]*rates
 	// live is a member's connection to the primary, problem why there is none, skew that the clocks are apart.
 	live          *session
 	problem, skew string
@@ -141,6 +143,8 @@ type Federation struct {
 	clock time.Duration
 	// root is how far a change of the mesh's root is.
 	root rootState
+	// former is how far the cluster is with the roots that it left.
+	former formerState
 	// deaf says why nobody can reach this cluster's federation port.
 	deaf string
 }
@@ -179,7 +183,7 @@ func Open(config Config) (*Federation, error) {
 	f := &Federation{
 		config: config, counters: newCounters(), tokens: newTokens(config.Store, config.Now, config.Random),
 		unkept: make(chan struct{}, 1), reprobe: make(chan struct{}, 1), redial: make(chan struct{}, 1), reroot: make(chan struct{}, 1),
-		own: &State{}, book: map[string]*entry{}, clusters: map[string]clusterInfo{}, streams: map[string]*stream{},
+		own: &State{}, book: map[string]*entry{}, clusters: map[string]clusterInfo{}, streams: map[string]*stream{}, rates: map[string]*rates{},
 	}
 	if err := os.MkdirAll(dir(config.Cluster), 0o700); err != nil {
 		return nil, fmt.Errorf("make directory: %w", err)

@@ -145,7 +145,7 @@ func TestMembersWordsAreChecked(t *testing.T) {
 		}
 		return s
 	}
-	for name, state := range map[string]*pb.State{
+	cases := map[string]*pb.State{
 		"a gateway that is a name":  {Gateways: []string{"evil.example:15443"}},
 		"a gateway without address": {Gateways: []string{"0.0.0.0:15443"}},
 		"a gateway for all":         {Gateways: []string{"224.0.0.1:15443"}},
@@ -169,13 +169,21 @@ func TestMembersWordsAreChecked(t *testing.T) {
 		"a label that is long": with(func(e *pb.Export) {
 			e.Groups = []*pb.Group{{Labels: map[string]string{"a": strings.Repeat("x", maxText+1)}}}
 		}),
-	} {
+		// What an administrator's terminal would obey.
+		"a locality that clears the screen": {Locality: &pb.Locality{Region: "eu\x1b[2J"}},
+		"a zone of two lines":               {Locality: &pb.Locality{Zone: "a\nb"}},
+		"a port that rings":                 with(func(e *pb.Export) { e.Ports = []*pb.Port{{Name: "http\a", Number: 80, Protocol: "HTTP"}} }),
+		"a label that begins a sequence":    with(func(e *pb.Export) { e.Groups = []*pb.Group{{Labels: map[string]string{"a": "\u009b2J"}}} }),
+		"a label's name without an end":     with(func(e *pb.Export) { e.Groups = []*pb.Group{{Labels: map[string]string{"a\x00": "b"}}} }),
+		"an identity that reads backwards":  with(func(e *pb.Export) { e.Identities = []string{"spiffe://cluster.local/ns/a/sa/\u202ex"} }),
+	}
+	for name, state := range cases {
 		err := saying(t, api, begin(newestProtocol), stating(state))
 		if reasonOf(err) != pb.Refusal_INVALID || !strings.Contains(err.Error(), "state cannot be taken") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if n := p.f.counters.snapshot()[countStatesRefused]; n != 21 {
+	if n := p.f.counters.snapshot()[countStatesRefused]; n != uint64(len(cases)) {
 		t.Errorf("%d states were refused", n)
 	}
 	// Parts without end, and one part that is too long.
@@ -321,6 +329,8 @@ func TestSilentStrangersKeepNobodyOut(t *testing.T) {
 	a := p.joinMember("cluster2")
 	a.stop()
 	silentStrangers(t, p, 300)
+	// Those who come after these have a place that none of them takes.
+	eventually(t, "the silent are accepted", func() bool { return p.f.counters.snapshot()[countConnections] >= 300 })
 	for range 2 * maxStrangers {
 		raw(t, p, nil)
 	}

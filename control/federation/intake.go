@@ -1,6 +1,7 @@
 package federation
 
 import (
+	"context"
 	"sync"
 	"time"
 
@@ -13,7 +14,36 @@ const (
 	statesBurst     = 10
 )
 
-func newStateLimiter() *rate.Limiter { return rate.NewLimiter(statesPerSecond, statesBurst) }
+// Each intermediate that is signed is a record in the audit log, whose room is bounded.
+const (
+	renewalsPerSecond = 0.2
+	renewalsBurst     = 20
+)
+
+// rates are how often a member may have the mesh at work. They are the membership's and not a stream's: who comes anew has no
+// more.
+type rates struct {
+	states, renewals *rate.Limiter
+}
+
+// ratesOf gives those of a member. They are forgotten with its Cluster object.
+func (f *Federation) ratesOf(who peerOf) *rates {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r := f.rates[who.membership]
+	if r == nil {
+		r = &rates{states: rate.NewLimiter(statesPerSecond, statesBurst), renewals: rate.NewLimiter(renewalsPerSecond, renewalsBurst)}
+		f.rates[who.membership] = r
+	}
+	return r
+}
+
+// inTurn waits until a member may have another stream, whose coming and going is told to all others. It returns false when
+// ctx ends first.
+func (f *Federation) inTurn(ctx context.Context, r *rates) bool {
+	now := f.config.Now()
+	return wait(ctx, r.states.ReserveN(now, 1).DelayFrom(now), nil)
+}
 
 // intake holds a member's state back while it says new ones too often.
 type intake struct {

@@ -403,7 +403,13 @@ func TestRunningClusterChangesItsRoot(t *testing.T) {
 	}
 	both := append(bytes.Clone(own), mesh...)
 	swapped := append(bytes.Clone(mesh), own...)
-	if len(seen) != 2 || !bytes.Equal(seen[0], both) || !bytes.Equal(seen[1], swapped) || issuers[0] != "" || issuers[1] == "" {
+	renewed := func() int {
+		a.rotateMu.Lock()
+		defer a.rotateMu.Unlock()
+		return len(seen)
+	}
+	eventually(t, "the workloads are told that the old root is gone", func() bool { return renewed() == 3 })
+	if !bytes.Equal(seen[0], both) || !bytes.Equal(seen[1], swapped) || !bytes.Equal(seen[2], mesh) || issuers[0] != "" || issuers[1] == "" {
 		t.Fatalf("the workloads were renewed %d times, by issuers %q", len(seen), issuers)
 	}
 	// Its proxies were told of its names in the mesh while its certificates still had those of before.
@@ -429,6 +435,91 @@ func TestRunningClusterChangesItsRoot(t *testing.T) {
 	if !bytes.Equal(a.authority.Roots(), mesh) || !slices.Equal(a.authority.Issuers(), []cluster.Issuer{{Cluster: "cluster2", Membership: issuers[1]}}) {
 		t.Error("the old root is still trusted, or its names are accepted")
 	}
+	if n := renewed(); n != 3 {
+		t.Errorf("the workloads were renewed %d times", n)
+	}
+}
+
+// A cluster that was thrown out, for example since it was taken over, comes back to a mesh that has changed its root since:
+// nobody may be anybody here with the root before, which the mesh has retired.
+func TestRemovedMemberComesBackToTheNewRootAlone(t *testing.T) {
+	c := &clock{}
+	p := newNode(t, "cluster1", newLink(), c)
+	a := p.joinMember("cluster2")
+	eventually(t, "connected", func() bool { return a.f.Status().Connected })
+	p.remove(clusterKey("cluster2"))
+	eventually(t, "told", func() bool { return a.f.Status().Problem != "" })
+	before := a.authority.Root()
+	if err := p.f.RotateRoot(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the root is changed", func() bool {
+		_, changing := p.authority.Change()
+		return !changing && !bytes.Contains(p.authority.Roots(), before)
+	})
+	// One workload of it does not answer after the join: whoever shows its certificate must be accepted so long.
+	joined := errors.New("shop/cart-0: no answer")
+	a.onRotate(func() error {
+		if bytes.Equal(a.authority.Root(), before) {
+			return nil
+		}
+		return joined
+	})
+	if err := a.f.Join(context.Background(), joinRequest(p.address, p.token())); err != nil {
+		t.Fatal(err)
+	}
+	if roots := a.authority.Roots(); !bytes.Equal(roots, append(p.authority.Roots(), before...)) {
+		t.Fatal("the root of certificates that are shown still is not trusted")
+	}
+	rotated := func() int {
+		a.rotateMu.Lock()
+		defer a.rotateMu.Unlock()
+		return a.rotated
+	}
+	// Its controller ends; the next one asks the workloads, and again after a while.
+	n := rotated()
+	a.restart()
+	eventually(t, "they are asked again", func() bool { return rotated() > n })
+	a.onRotate(nil)
+	c.advance(formerRetry)
+	eventually(t, "the root before is gone", func() bool { return bytes.Equal(a.authority.Roots(), p.authority.Roots()) })
+	eventually(t, "and forgotten", func() bool { _, some := a.authority.FormerRoots(); return !some })
+	eventually(t, "it is back", func() bool { return a.f.Status().Connected })
+}
+
+// What others renew is shown until it ends, so that is waited for, but not by who was told already when the controller ended.
+func TestFormerRootsStayForCertificatesOfOutsiders(t *testing.T) {
+	c := &clock{}
+	l := newLink()
+	p, a := newNode(t, "cluster1", l, c), newNode(t, "cluster2", l, c)
+	own := a.authority.Root()
+	identity := ca.Identity{TrustDomain: "cluster.local", Namespace: "shop", ServiceAccount: "cart"}
+	_, request, err := ca.NewRequest(identity, ca.ECDSAP256, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const life = 30 * time.Minute
+	if _, err := a.authority.SignOutside(request, identity, life); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.f.Join(context.Background(), joinRequest(p.address, p.token())); err != nil {
+		t.Fatal(err)
+	}
+	c.advance(life - time.Minute)
+	if err := a.f.stepRoot(context.Background()); err != nil || !bytes.Contains(a.authority.Roots(), own) {
+		t.Fatalf("the root of a certificate that lives is not trusted: %v", err)
+	}
+	// The workloads cannot be told; that is noted, and done by the next controller.
+	a.onRotate(func() error { return errors.New("shop/cart-0: no answer") })
+	c.advance(5 * time.Minute)
+	eventually(t, "it is dropped", func() bool { return !bytes.Contains(a.authority.Roots(), own) })
+	a.restart()
+	if roots, some := a.authority.FormerRoots(); !some || !roots.Dropped || bytes.Contains(a.authority.Roots(), own) {
+		t.Fatalf("%+v %v", roots, some)
+	}
+	a.onRotate(nil)
+	c.advance(formerRetry)
+	eventually(t, "the workloads are told", func() bool { _, some := a.authority.FormerRoots(); return !some })
 }
 
 func TestJoinGoesOnAfterACrash(t *testing.T) {

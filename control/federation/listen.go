@@ -87,7 +87,7 @@ func (f *Federation) tlsConfig() *tls.Config {
 			}
 			return &tls.Config{
 				MinVersion: tls.VersionTLS13, NextProtos: []string{alpn}, Certificates: []tls.Certificate{*certificate},
-				ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: f.config.Authority.RootPool(), Time: f.config.Now,
+				ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: f.config.Authority.MeshPool(), Time: f.config.Now,
 				// A resumed session would skip the check of the certificate.
 				SessionTicketsDisabled: true,
 			}, nil
@@ -103,11 +103,11 @@ type admission struct {
 	strangers  *seats
 
 	mu      sync.Mutex
-	members map[string]*seats
+	members map[peerOf]*seats
 }
 
 func newAdmission(f *Federation) *admission {
-	return &admission{TransportCredentials: credentials.NewTLS(f.tlsConfig()), f: f, handshakes: newSeats(maxHandshakes), strangers: newSeats(maxStrangers), members: map[string]*seats{}}
+	return &admission{TransportCredentials: credentials.NewTLS(f.tlsConfig()), f: f, handshakes: newSeats(maxHandshakes), strangers: newSeats(maxStrangers), members: map[peerOf]*seats{}}
 }
 
 // admitted is a caller's connection: what TLS says of it, and how to end it.
@@ -132,14 +132,14 @@ func (a *admission) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInf
 		secured.Close()
 		return nil, nil, errors.New("not a TLS connection")
 	}
-	who := ""
+	var who peerOf
 	if chains := tlsInfo.State.VerifiedChains; len(chains) > 0 {
 		if known, err := identify(chains, a.f.config.Settings.TrustDomain); err == nil {
-			who = known.cluster
+			who = known
 		}
 	}
 	guest := &guest{Conn: secured, leave: a.enter(who, conn)}
-	if who == "" {
+	if who == (peerOf{}) {
 		guest.timer = time.AfterFunc(strangerTime, func() { _ = guest.Close() })
 	}
 	return guest, &admitted{TLSInfo: tlsInfo, conn: guest}, nil
@@ -148,9 +148,10 @@ func (a *admission) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInf
 // Clone implements [credentials.TransportCredentials]; the bounds are shared.
 func (a *admission) Clone() credentials.TransportCredentials { return a }
 
-// enter gives a connection of a cluster, or of a stranger, its place, and returns what gives the place back.
-func (a *admission) enter(who string, conn *seat) (leave func()) {
-	if who == "" {
+// enter gives a connection of a cluster, or of a stranger, its place, and returns what gives the place back. A cluster that was
+// removed has a certificate still, and so places of its own: those of the one that has its name now are another membership's.
+func (a *admission) enter(who peerOf, conn *seat) (leave func()) {
+	if who == (peerOf{}) {
 		a.evict(a.strangers.take(conn))
 		return func() { a.strangers.leave(conn) }
 	}

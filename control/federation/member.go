@@ -136,7 +136,7 @@ func (f *Federation) dialPrimary(ctx context.Context, m Membership) (*grpc.Clien
 	var first error
 	for _, address := range addresses {
 		conn, err := connect(ctx, f.config.Dial, patience{f.config.Pace.Dial, f.config.Pace.Dial}, address, f.config.Settings.TrustDomain, certificate, func(chain []*x509.Certificate) error {
-			who, err := verify(chain, f.config.Authority.RootPool(), f.config.Now(), f.config.Settings.TrustDomain, x509.ExtKeyUsageServerAuth)
+			who, err := verify(chain, f.config.Authority.MeshPool(), f.config.Now(), f.config.Settings.TrustDomain, x509.ExtKeyUsageServerAuth)
 			if err == nil && (!who.primary || who.cluster != m.Primary) {
 				err = fmt.Errorf("it is %s", who.cluster)
 			}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"unicode"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -91,7 +92,7 @@ func clip(words string) string {
 		if len(out) == maxWords {
 			return string(out) + "…"
 		}
-		if r < ' ' || r == 0x7f {
+		if !unicode.IsPrint(r) {
 			r = ' '
 		}
 		out = append(out, r)

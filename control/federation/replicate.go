@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -77,6 +78,11 @@ func (f *Federation) SetObjects(all []*objects.Object) {
 	if f.member {
 		return
 	}
+	members := make(map[string]bool, len(clusters))
+	for _, c := range clusters {
+		members[c.membership] = true
+	}
+	maps.DeleteFunc(f.rates, func(membership string, _ *rates) bool { return !members[membership] })
 	for name := range f.book {
 		if _, there := clusters[name]; there {
 			continue

@@ -82,7 +82,9 @@ func (f *Federation) idle() bool {
 }
 
 func (f *Federation) stepRoot(ctx context.Context) error {
-	if f.idle() {
+	_, former := f.config.Authority.FormerRoots()
+	idle := f.idle()
+	if idle && !former {
 		return nil
 	}
 	if !f.changing.TryLock() {
@@ -100,7 +102,13 @@ func (f *Federation) stepRoot(ctx context.Context) error {
 		defer f.mu.Unlock()
 		f.root.stop = nil
 	}()
-	if isMember {
+	if err := f.stepFormer(ctx); err != nil {
+		f.config.Log.Warn("the roots of before the join are trusted still", "error", err)
+	}
+	switch {
+	case idle:
+		return nil
+	case isMember:
 		return f.stepMember(ctx)
 	}
 	return f.stepPrimary(ctx)

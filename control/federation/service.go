@@ -263,6 +263,10 @@ func (s *service) Renew(ctx context.Context, request *pb.RenewRequest) (*pb.Rene
 		f.counters.add(countCallsRefused)
 		return nil, f.sayable(err)
 	}
+	if !f.ratesOf(who).renewals.AllowN(f.config.Now(), 1) {
+		f.counters.add(countCallsRefused)
+		return nil, refuse(pb.Refusal_BUSY, fmt.Sprintf("cluster %q renews its intermediate too often", who.cluster), "each one is recorded", "try again in a minute; the one that it has is good")
+	}
 	issued, err := f.config.Authority.SignIntermediate(request.GetRequest(), who.cluster, who.membership)
 	if err != nil {
 		f.counters.add(countCallsRefused)

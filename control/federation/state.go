@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"net/netip"
 	"regexp"
+	"slices"
 	"strings"
+	"unicode"
 
 	"google.golang.org/protobuf/proto"
 
@@ -89,10 +91,8 @@ func readState(m *pb.State, trustDomain string, loopback bool) (State, error) {
 	if len(m.GetGateways()) > maxGateways {
 		return s, fmt.Errorf("%d gateways are more than %d", len(m.GetGateways()), maxGateways)
 	}
-	for _, text := range []string{s.Locality.Region, s.Locality.Zone, s.Locality.SubZone} {
-		if len(text) > maxText {
-			return s, fmt.Errorf("a locality is longer than %d bytes", maxText)
-		}
+	if !plain(s.Locality.Region, s.Locality.Zone, s.Locality.SubZone) {
+		return s, fmt.Errorf("a locality is longer than %d bytes, or has characters that cannot be printed", maxText)
 	}
 	for _, text := range m.GetGateways() {
 		g, err := gateway(text, loopback)
@@ -132,13 +132,13 @@ func readExport(m *pb.Export, trustDomain string) (registry.Export, error) {
 		return fail("more than %d ports, %d identities or %d groups", maxPorts, maxIdentities, maxGroups)
 	}
 	for _, p := range m.GetPorts() {
-		if p.GetNumber() == 0 || p.GetNumber() > 65535 || !protocolPattern.MatchString(p.GetProtocol()) || len(p.GetName()) > maxText {
+		if p.GetNumber() == 0 || p.GetNumber() > 65535 || !protocolPattern.MatchString(p.GetProtocol()) || !plain(p.GetName()) {
 			return fail("port %d %q is not valid", p.GetNumber(), clip(p.GetProtocol()))
 		}
 		e.Ports = append(e.Ports, registry.ExportPort{Name: p.GetName(), Number: uint16(p.GetNumber()), Protocol: p.GetProtocol()})
 	}
 	for _, identity := range e.Identities {
-		if len(identity) > maxText || !strings.HasPrefix(identity, "spiffe://"+trustDomain+"/") {
+		if !plain(identity) || !strings.HasPrefix(identity, "spiffe://"+trustDomain+"/") {
 			return fail("%q is not an identity of %s", clip(identity), trustDomain)
 		}
 	}
@@ -147,13 +147,20 @@ func readExport(m *pb.Export, trustDomain string) (registry.Export, error) {
 			return fail("more than %d labels", maxLabels)
 		}
 		for k, v := range g.GetLabels() {
-			if len(k) > maxText || len(v) > maxText {
-				return fail("a label is longer than %d bytes", maxText)
+			if !plain(k, v) {
+				return fail("a label is longer than %d bytes, or has characters that cannot be printed", maxText)
 			}
 		}
 		e.Groups = append(e.Groups, registry.ExportGroup{Labels: g.GetLabels(), Ready: g.GetReady()})
 	}
 	return e, nil
+}
+
+// plain says whether texts are short and can be shown on a terminal: a peer must not move an administrator's cursor.
+func plain(texts ...string) bool {
+	return !slices.ContainsFunc(texts, func(text string) bool {
+		return len(text) > maxText || strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) })
+	})
 }
 
 // partBytes is about how large one part of a message becomes.

@@ -71,7 +71,7 @@ func (f *Federation) sync(call grpc.BidiStreamingServer[pb.FromMember, pb.FromPr
 	ctx, cancel := context.WithCancelCause(call.Context())
 	defer cancel(nil)
 	s := &stream{cluster: who.cluster, wake: make(chan struct{}, 1), look: make(chan struct{}, 1), peers: map[string][32]byte{}, objects: map[objects.Key][32]byte{}}
-	s.in.limiter, s.progress = newStateLimiter(), rate.NewLimiter(progressRate, progressBurst)
+	s.progress = rate.NewLimiter(progressRate, progressBurst)
 	s.end = func(cause error) {
 		cancel(cause)
 		time.AfterFunc(f.config.Pace.Silence, func() { _ = connection.conn.Close() })
@@ -80,6 +80,13 @@ func (f *Federation) sync(call grpc.BidiStreamingServer[pb.FromMember, pb.FromPr
 	if err := f.authorize(ctx, who); err != nil {
 		f.counters.add(countCallsRefused)
 		return err
+	}
+	own := f.ratesOf(who)
+	s.in.limiter = own.states
+	// What takes time here is no silence of the member's.
+	watchdog.Stop()
+	if !f.inTurn(ctx, own) {
+		return ended(context.Cause(ctx))
 	}
 	f.attach(s)
 	defer f.detach(s)

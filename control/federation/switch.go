@@ -13,13 +13,13 @@ import (
 	"heddle.io/heddle/control/server/client"
 )
 
-// grace is how long a cluster's own old root stays trusted after it has joined a mesh: longer than any certificate of it
-// lives.
+// grace is how long a cluster's old root stays trusted at most after it has joined a mesh: longer than any certificate of
+// it lives. Mostly it goes within seconds, see [Federation.stepFormer].
 const grace = ca.WorkloadLifetime + 10*time.Minute
 
 // Join makes the running cluster a member of another one's mesh, or repairs its membership. Workloads go on: they trust
-// both roots, and accept the names of both, before the first certificate of the new one is shown, and the old ones until
-// the last certificate of the old root has expired. Its error is a [*client.Problem].
+// both roots, and accept the names of both, before the first certificate of the new one is shown; the old root until all
+// of them have certificates of the new one, and the old names until the last certificate of the old root has expired. Its error is a [*client.Problem].
 func (f *Federation) Join(ctx context.Context, request client.JoinRequest) error {
 	if !f.changing.TryLock() {
 		return &client.Problem{Status: http.StatusConflict, What: "a join or a rotation is under way", Remedy: "wait until it is done"}
@@ -165,10 +165,12 @@ func (f *Federation) complete(ctx context.Context, j joining) error {
 		return err
 	}
 	f.config.Log.Info("joined the mesh", "primary", j.Membership.Primary)
-	if err := f.config.Rotate(ctx); err != nil {
+	err = f.config.Rotate(ctx)
+	if err != nil {
 		// Both roots are trusted, and each certificate is renewed at half its life anyway.
 		f.config.Log.Warn("not all workloads have certificates of the mesh yet; their agent goes on trying", "error", err)
 	}
+	f.joined(err == nil)
 	return nil
 }
 

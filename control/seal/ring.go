@@ -353,7 +353,7 @@ func (r *Ring) Open(record []byte, place string) ([]byte, error) {
 		if why != nil {
 			return nil, fmt.Errorf("%w: its key %s in %s: %w", ErrClosed, id, r.options.File, why)
 		}
-		return nil, fmt.Errorf("%w: its key %s is not in %s; restore the file from the backup that goes with the data, or apply the Secret again", ErrClosed, id, r.options.File)
+		return nil, fmt.Errorf("%w: its key %s is not in %s; restore the file from the backup that goes with the data; without one, `heddle secrets rotate` goes on with a new key, and after that apply the Secret again", ErrClosed, id, r.options.File)
 	}
 	value, err := aead.Open(nil, nil, box, []byte(place))
 	if err != nil {

@@ -110,7 +110,7 @@ func (s *Server) verified(state *tls.ConnectionState) (chain []*x509.Certificate
 			}
 		}
 	}
-	options.Roots = s.config.Authority.RootPool()
+	options.Roots = s.config.Authority.MeshPool()
 	chains, meshErr := shown[0].Verify(options)
 	if meshErr == nil {
 		return chains[0], false, nil

@@ -90,7 +90,7 @@ func (w *world) remote(t *testing.T, clients people) func(certificate *tls.Certi
 		}
 	})
 	return func(certificate *tls.Certificate, token string) *client.Client {
-		config := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: w.server.config.Authority.RootPool(), ServerName: "api.c.clusters.cluster.local"}
+		config := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: w.server.config.Authority.MeshPool(), ServerName: "api.c.clusters.cluster.local"}
 		if certificate != nil {
 			config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return certificate, nil }
 		}
@@ -217,7 +217,7 @@ func TestTheServerIsProved(t *testing.T) {
 	_ = w.remote(t, newPeople(t))
 	ctx := context.Background()
 	far := client.With(client.Options{URL: "https://" + w.address, Token: "t",
-		TLS: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: w.server.config.Authority.RootPool(), ServerName: "api.far.clusters.cluster.local"}})
+		TLS: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: w.server.config.Authority.MeshPool(), ServerName: "api.far.clusters.cluster.local"}})
 	_, err := far.WhoAmI(ctx)
 	wants(t, "another name", err, http.StatusServiceUnavailable, "another cluster, or none, answers there", "api.c.clusters.cluster.local", "--tls-server-name")
 	foreign := newPeople(t)
@@ -243,7 +243,7 @@ func TestTheServerIsProved(t *testing.T) {
 		intermediates.AddCert(c)
 	}
 	verify := func(name string) error {
-		_, err := certificate.Leaf.Verify(x509.VerifyOptions{DNSName: name, Roots: w.server.config.Authority.RootPool(), Intermediates: intermediates})
+		_, err := certificate.Leaf.Verify(x509.VerifyOptions{DNSName: name, Roots: w.server.config.Authority.MeshPool(), Intermediates: intermediates})
 		return err
 	}
 	if err := verify(member.APIName()); err != nil {
@@ -280,7 +280,7 @@ func TestConnectionsOfOneAddressAreBounded(t *testing.T) {
 func TestLongHeadsAreRefused(t *testing.T) {
 	w := startAll(t)
 	_ = w.remote(t, newPeople(t))
-	conn, err := tls.Dial("tcp", w.address, &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: w.server.config.Authority.RootPool(), ServerName: "api.c.clusters.cluster.local"})
+	conn, err := tls.Dial("tcp", w.address, &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: w.server.config.Authority.MeshPool(), ServerName: "api.c.clusters.cluster.local"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -302,7 +302,7 @@ func TestWebPagesChangeNothing(t *testing.T) {
 	clients := newPeople(t)
 	_ = w.remote(t, clients)
 	alice := clients.names(t, pkix.Name{CommonName: "alice"}, x509.ExtKeyUsageClientAuth)
-	browser := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: w.server.config.Authority.RootPool(), ServerName: "api.c.clusters.cluster.local",
+	browser := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: w.server.config.Authority.MeshPool(), ServerName: "api.c.clusters.cluster.local",
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return alice, nil }}}}
 	for _, header := range []string{"Origin: https://page.example", "Sec-Fetch-Site: cross-site"} {
 		request, err := http.NewRequest(http.MethodPost, "https://"+w.address+"/heddle/v1/apply", strings.NewReader("{}"))

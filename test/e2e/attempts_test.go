@@ -324,6 +324,8 @@ var attempts = []attempt{
 	{"read another's start, with its environment", reads(func(at targets) string { return at.Launch }), true},
 	{"read another's log", reads(func(at targets) string { return at.Log }), true},
 	{"read the machine's passwords", reads(func(targets) string { return "/etc/shadow" }), true},
+	{"list the machine's logs", lists(func(targets) string { return "/var/log" }), true},
+	{"list old copies of the machine's passwords", lists(func(targets) string { return "/var/backups" }), false},
 	{"list root's home", lists(func(targets) string { return "/root" }), true},
 	{"list the machine's runtime directory", lists(func(targets) string { return "/run" }, "heddle"), true},
 	{"read a file in the machine's /tmp", reads(func(at targets) string { return at.Secret }), true},

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"heddle.io/heddle/control/store/etcd/etcdtest"
 	"heddle.io/heddle/test/e2e/harness"
 )
 
@@ -22,6 +23,9 @@ const clusterName = "e2e"
 func TestMain(m *testing.M) {
 	if os.Getenv(attackEnvironment) != "" {
 		attack()
+		return
+	}
+	if etcdtest.RunMember() {
 		return
 	}
 	os.Exit(func() int {

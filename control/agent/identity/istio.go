@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	securityv1alpha1 "istio.io/api/security/v1alpha1"
@@ -21,6 +22,12 @@ import (
 // maxSigning is how many requests over Istio's API are with the controller at once, of one workload.
 const maxSigning = 4
 
+// One workload has signingBurst requests granted at once, and then one in each signingPause. Istio's agents ask every half hour.
+const (
+	signingBurst = 20
+	signingPause = 10 * time.Second
+)
+
 // istio answers Istio's certificate API (istio.v1.auth.IstioCertificateService) for the one workload whose socket it is on:
 // who may open that is the workload's proxy, or root, so that the identity needs no further proof. Metadata, in which Istio's
 // proxies name an impersonated identity or a signer, is ignored.
@@ -30,11 +37,14 @@ type istio struct {
 	signer   Signer
 	log      *slog.Logger
 	slots    chan struct{}
-	refused  *atomic.Uint64
+	// rate is how often a request is granted: each is a record in the audit log, whose room is bounded, and the authority's work.
+	rate    *rate.Limiter
+	now     func() time.Time
+	refused *atomic.Uint64
 }
 
 func newIstio(c *Credential, log *slog.Logger, refused *atomic.Uint64) *istio {
-	return &istio{identity: c.Identity, signer: c.signer, log: log, slots: make(chan struct{}, maxSigning), refused: refused}
+	return &istio{identity: c.Identity, signer: c.signer, log: log, slots: make(chan struct{}, maxSigning), rate: rate.NewLimiter(rate.Every(signingPause), signingBurst), now: time.Now, refused: refused}
 }
 
 // CreateCertificate implements the API. The chain is the leaf first and what verifiers trust last, as Istio's agents expect.
@@ -54,6 +64,10 @@ func (i *istio) CreateCertificate(ctx context.Context, r *securityv1alpha1.Istio
 		return nil, status.Errorf(codes.InvalidArgument, "validity_duration %d is less than none", seconds)
 	}
 	lifetime := time.Duration(min(seconds, math.MaxInt64/int64(time.Second))) * time.Second
+	if !i.rate.AllowN(i.now(), 1) {
+		i.refused.Add(1)
+		return nil, status.Errorf(codes.ResourceExhausted, "%s has had %d certificates signed at once, and gets another one every %s; use the one that was signed", i.identity, signingBurst, signingPause)
+	}
 	issued, err := i.signer.SignOutside(ctx, i.identity, []byte(r.GetCsr()), lifetime)
 	if err != nil {
 		i.log.Warn("certificate request over Istio's API not granted", "identity", i.identity.String(), "error", err)

@@ -134,3 +134,38 @@ func TestIstiosCertificateAPIIsBounded(t *testing.T) {
 		}
 	}
 }
+
+// granting signs whatever it is asked.
+type granting struct {
+	Signer
+	signed int
+}
+
+func (g *granting) SignOutside(context.Context, ca.Identity, []byte, time.Duration) (ca.Certificate, error) {
+	g.signed++
+	return ca.Certificate{}, nil
+}
+
+// A proxy that was taken over asks without end: each certificate is a record of the audit log, which it must not fill.
+func TestIstiosCertificateAPIHasARate(t *testing.T) {
+	signer, now := &granting{}, time.Unix(1, 0)
+	var refused atomic.Uint64
+	i := newIstio(NewCredential(payments, Keys{Kind: ca.ECDSAP256}, signer, quiet()), quiet(), &refused)
+	i.now = func() time.Time { return now }
+	ask := func(n int) {
+		for range n {
+			if _, err := i.CreateCertificate(context.Background(), &securityv1alpha1.IstioCertificateRequest{Csr: "x"}); err != nil && status.Code(err) != codes.ResourceExhausted {
+				t.Fatal(err)
+			}
+		}
+	}
+	ask(10 * signingBurst)
+	if signer.signed != signingBurst || refused.Load() != 9*signingBurst {
+		t.Errorf("%d were signed, %d refused", signer.signed, refused.Load())
+	}
+	now = now.Add(signingPause)
+	ask(10)
+	if signer.signed != signingBurst+1 {
+		t.Errorf("%d were signed", signer.signed)
+	}
+}

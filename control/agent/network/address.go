@@ -22,16 +22,20 @@ type Addresses struct {
 	next  netip.Addr
 }
 
-// OpenAddresses reads the addresses kept in the file, if there is one. The pool's network, gateway (first) and
-// broadcast addresses are never handed out.
-func OpenAddresses(path string, pool netip.Prefix) (*Addresses, error) {
+// OpenAddresses reads the addresses kept in the file, if there is one. Of a torn file, known gives them again: by owner, those
+// that replicas have. The pool's network, gateway (first) and broadcast addresses are never handed out.
+func OpenAddresses(path string, pool netip.Prefix, known func() (map[string]netip.Addr, error)) (*Addresses, error) {
 	a := &Addresses{path: path, pool: pool.Masked(), owned: map[string]netip.Addr{}, used: map[netip.Addr]bool{}}
 	a.next = a.first()
-	switch err := durable.ReadJSON(path, &a.owned); {
+	err := durable.ReadJSON(path, &a.owned)
+	if errors.Is(err, durable.ErrTorn) {
+		a.owned, err = known()
+	}
+	switch {
 	case errors.Is(err, os.ErrNotExist):
 		return a, nil
 	case err != nil:
-		return nil, fmt.Errorf("kept addresses cannot be read: %w; remove the file to hand out new ones", err)
+		return nil, fmt.Errorf("kept addresses cannot be read: %w", err)
 	}
 	for owner, address := range a.owned {
 		if !pool.Contains(address) || a.used[address] {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -376,7 +377,7 @@ func TestConflictNamesTheOther(t *testing.T) {
 func TestAddressesAreKept(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "addresses.json")
 	pool := netip.MustParsePrefix("10.244.0.0/29")
-	a, err := OpenAddresses(path, pool)
+	a, err := OpenAddresses(path, pool, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -390,7 +391,7 @@ func TestAddressesAreKept(t *testing.T) {
 	if _, err := a.Get("shop/one-too-many"); err == nil || !strings.Contains(err.Error(), "no address left") {
 		t.Fatal(err)
 	}
-	again, err := OpenAddresses(path, pool)
+	again, err := OpenAddresses(path, pool, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -408,13 +409,40 @@ func TestAddressesAreKept(t *testing.T) {
 	if err := again.ReleaseOf("shop/r"); err != nil {
 		t.Fatal(err)
 	}
-	if left, err := OpenAddresses(path, pool); err != nil || len(left.owned) != 1 || !left.owned["shop/new"].IsValid() {
+	if left, err := OpenAddresses(path, pool, nil); err != nil || len(left.owned) != 1 || !left.owned["shop/new"].IsValid() {
 		t.Fatalf("%v, %v", left.owned, err)
 	}
-	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
+	// A torn file is repaired from what replicas have, one that is something else is somebody's.
+	if err := os.WriteFile(path, []byte(`{"shop/new":"10.2`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := OpenAddresses(path, pool); err == nil || !strings.Contains(err.Error(), path) {
+	known := map[string]netip.Addr{"shop/r-1": got["shop/r-1"], "shop/twice": got["shop/r-1"], "shop/elsewhere": netip.MustParseAddr("192.0.2.1")}
+	repaired, err := OpenAddresses(path, pool, func() (map[string]netip.Addr, error) { return known, nil })
+	if err != nil || len(repaired.owned) != 1 {
+		t.Fatalf("%v %v", repaired, err)
+	}
+	if address, err := repaired.Get("shop/other"); err != nil || address == got["shop/r-1"] {
+		t.Errorf("the address of what runs was handed out: %s %v", address, err)
+	}
+	if err := os.WriteFile(path, []byte("[]"), 0o600); err != nil {
 		t.Fatal(err)
+	}
+	if _, err := OpenAddresses(path, pool, nil); err == nil || !strings.Contains(err.Error(), path) {
+		t.Fatal(err)
+	}
+}
+
+func TestAddressesOfReplicas(t *testing.T) {
+	c := testCluster(t, cluster.IPv4)
+	attach(t, c, "web-0", "10.244.3.4")
+	attach(t, c, "web-1", "10.244.3.5")
+	// One that was just being made when an agent ended has no address yet.
+	if err := create(c.Netns("shop", "web-2")); err != nil {
+		t.Fatal(err)
+	}
+	got, err := AddressesOfReplicas(c)
+	want := map[string]netip.Addr{"shop/web-0": netip.MustParseAddr("10.244.3.4"), "shop/web-1": netip.MustParseAddr("10.244.3.5")}
+	if err != nil || !maps.Equal(got, want) {
+		t.Errorf("%v %v, want %v", got, err, want)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -48,6 +49,42 @@ func Attach(c cluster.Cluster, namespace, replica string, address netip.Addr) er
 		}
 		return giveAddress(loopback, "loopback in "+name, passthroughIPv6)
 	})
+}
+
+// AddressesOfReplicas are the addresses that the replicas on this machine have, by namespace/replica: what their network
+// namespaces say.
+func AddressesOfReplicas(c cluster.Cluster) (map[string]netip.Addr, error) {
+	names, err := Names(c.NetnsPrefix())
+	if err != nil {
+		return nil, err
+	}
+	known := map[string]netip.Addr{}
+	for _, name := range names {
+		// Namespaces of objects have no dot, so the first one ends it.
+		namespace, replica, _ := strings.Cut(strings.TrimPrefix(name, c.NetnsPrefix()), ".")
+		if err := In(name, func() error {
+			link, err := netlink.LinkByName(interfaceInside)
+			if errors.As(err, new(netlink.LinkNotFoundError)) {
+				return nil // It was just being made.
+			}
+			if err != nil {
+				return fmt.Errorf("find the interface of %s: %w", name, err)
+			}
+			given, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+			if err != nil {
+				return fmt.Errorf("read the addresses of %s: %w", name, err)
+			}
+			for _, g := range given {
+				if address, ok := netip.AddrFromSlice(g.IP); ok && !address.Unmap().IsLinkLocalUnicast() {
+					known[namespace+"/"+replica] = address.Unmap()
+				}
+			}
+			return nil
+		}); err != nil {
+			return nil, err
+		}
+	}
+	return known, nil
 }
 
 // Detach removes a replica's namespace and veth pair.

@@ -1,6 +1,8 @@
 package process
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,7 +12,7 @@ import (
 )
 
 // confined runs a shell script in a sandbox and returns what it printed.
-func confined(t *testing.T, uid int, sandbox Sandbox, script string) string {
+func confined(t *testing.T, uid int, sandbox Sandbox, script string, hide ...string) string {
 	t.Helper()
 	dir := t.TempDir()
 	resolv := filepath.Join(dir, "resolv.conf")
@@ -19,7 +21,7 @@ func confined(t *testing.T, uid int, sandbox Sandbox, script string) string {
 	}
 	p, log, err := start(t, Spec{
 		Command: []string{"/bin/sh", "-c", script}, Env: []string{"PATH=/bin:/usr/bin:/sbin:/usr/sbin"}, UID: uid, GID: uid, Hostname: "cart-0",
-		Resolv: resolv, Hide: []string{dir}, Sandbox: &sandbox,
+		Resolv: resolv, Hide: append(hide, dir), Sandbox: &sandbox,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -55,6 +57,28 @@ func TestSandboxShowsItsOwn(t *testing.T) {
 	} {
 		if got := confined(t, someone, Sandbox{}, script); got != want {
 			t.Errorf("%s:\n%s\nwant\n%s", script, got, want)
+		}
+	}
+}
+
+// A directory that is hidden was moved to another disk, and a link is where it was: neither way leads to it.
+func TestSandboxHidesWhatALinkLeadsTo(t *testing.T) {
+	root, err := os.MkdirTemp("/var/lib", "heddle-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(root) })
+	moved, link := filepath.Join(root, "moved"), filepath.Join(root, "link")
+	if err := errors.Join(os.Chmod(root, 0o755), os.Mkdir(moved, 0o755), os.WriteFile(filepath.Join(moved, "secret"), []byte("planted"), 0o644), os.Symlink(moved, link)); err != nil {
+		t.Fatal(err)
+	}
+	script := fmt.Sprintf("cat %s/secret %s/secret 2>/dev/null; ls -A %[1]s /var/log; echo done", link, moved)
+	for _, uid := range []int{0, someone} {
+		if got := confined(t, uid, Sandbox{}, script); !strings.Contains(got, "planted") {
+			t.Fatalf("user %d, not hidden: %s", uid, got)
+		}
+		if got := confined(t, uid, Sandbox{}, script, link); got != link+":\n\n/var/log:\ndone" {
+			t.Errorf("user %d: %s", uid, got)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -19,11 +20,13 @@ const Namespaces = unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWIPC | un
 // runs as root owns most of these files, so that their mode alone does not keep it out.
 var (
 	hiddenDirs = []string{
-		"/run", "/root", "/boot", "/etc/ssh", "/etc/ssl/private", "/etc/sudoers.d", "/etc/kubernetes", "/etc/wireguard", "/etc/NetworkManager",
-		"/var/lib/docker", "/var/lib/containerd", "/var/lib/kubelet", "/var/lib/etcd", "/var/lib/libvirt", "/var/lib/lxd", "/var/lib/rancher",
-		"/var/lib/private", "/var/lib/systemd", "/var/spool/cron", "/var/log/journal", "/var/log/audit", "/lost+found",
+		"/run", "/root", "/boot", "/etc/ssh", "/etc/ssl/private", "/etc/pki/tls/private", "/etc/letsencrypt", "/etc/sudoers.d", "/etc/kubernetes",
+		"/etc/wireguard", "/etc/openvpn", "/etc/ppp", "/etc/netplan", "/etc/NetworkManager", "/var/backups", "/var/cache/debconf", "/var/log", "/var/spool",
+		"/var/lib/docker", "/var/lib/containerd", "/var/lib/containers", "/var/lib/kubelet", "/var/lib/etcd", "/var/lib/libvirt", "/var/lib/lxd",
+		"/var/lib/incus", "/var/snap", "/var/lib/snapd", "/var/lib/rancher", "/var/lib/cloud", "/var/lib/samba", "/var/lib/sss", "/var/lib/gssproxy",
+		"/var/lib/private", "/var/lib/systemd", "/lost+found",
 	}
-	hiddenFiles = []string{"/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/sudoers", "/etc/krb5.keytab", "/etc/security/opasswd"}
+	hiddenFiles = []string{"/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/sudoers", "/etc/krb5.keytab", "/etc/ipsec.secrets", "/etc/security/opasswd"}
 	// What the kernel shows of the whole machine, as Docker masks it, with what it tells of others' memory.
 	maskedProc = []string{
 		"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/key-users", "/proc/kmsg", "/proc/kpagecgroup",
@@ -84,11 +87,11 @@ func Furnish(c Config) error {
 
 // take takes what must stay visible, before it is hidden.
 func take(c Config) (trees []tree, resolv int, err error) {
-	covers := append([]string{"/tmp", "/var/tmp"}, hiddenDirs...)
+	covers := append(append([]string{"/tmp", "/var/tmp"}, hiddenDirs...), places(hiddenDirs)...)
 	if program, err := filepath.EvalSymlinks(c.Program); err == nil {
 		for _, path := range []string{c.Program, program} {
 			// Whatever is configured, the cluster's own files are not shown.
-			if below(path, covers) && !below(path, c.Hide) {
+			if below(path, covers) && !below(path, c.Hide) && !below(path, places(c.Hide)) {
 				t, err := clone(program)
 				if err != nil {
 					return nil, 0, err
@@ -162,17 +165,26 @@ func restrict(fd int, path string, flags uint, attributes uint64) error {
 	return nil
 }
 
+// places are the directories that are there of some, each where it really is: one that was moved to another disk, and left a
+// link, is not shown there either.
+func places(dirs []string) []string {
+	var out []string
+	for _, dir := range dirs {
+		real, err := filepath.EvalSymlinks(dir)
+		if err != nil {
+			continue // Not on this machine.
+		}
+		if info, err := os.Stat(real); err == nil && info.IsDir() && !slices.Contains(out, real) {
+			out = append(out, real)
+		}
+	}
+	return out
+}
+
 // hide covers directories by empty ones, and files by nothing. It returns the directories, which can still be written to.
 func hide(more []string) ([]string, error) {
 	var hidden []string
-	for _, dir := range append(append([]string(nil), hiddenDirs...), more...) {
-		info, err := os.Lstat(dir)
-		if errors.Is(err, os.ErrNotExist) || err == nil && !info.IsDir() {
-			continue
-		}
-		if err != nil {
-			return nil, fmt.Errorf("hide %s: %w", dir, err)
-		}
+	for _, dir := range places(append(slices.Clone(hiddenDirs), more...)) {
 		if err := unix.Mount("none", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "size=64k,nr_inodes=64,mode=0755"); err != nil {
 			return nil, fmt.Errorf("hide %s: %w", dir, err)
 		}

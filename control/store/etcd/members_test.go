@@ -1,23 +1,11 @@
 package etcd
 
 import (
-	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/big"
-	"net"
-	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -25,27 +13,18 @@ import (
 	"testing"
 	"time"
 
-	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.etcd.io/etcd/server/v3/embed"
 
 	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/seal"
 	"heddle.io/heddle/control/store"
 	"heddle.io/heddle/control/store/cache"
+	"heddle.io/heddle/control/store/etcd/etcdtest"
 	"heddle.io/heddle/control/store/storetest"
 )
 
-// memberEnvironment holds a member's configuration in a process that is one.
-const memberEnvironment = "HEDDLE_TEST_ETCD_MEMBER"
-
-// memberConfig is what a member's process needs.
-type memberConfig struct {
-	Name, Dir, Client, Peer, Initial, CA, Cert, Key string
-}
-
 func TestMain(m *testing.M) {
-	if text := os.Getenv(memberEnvironment); text != "" {
-		runMember(text)
+	if etcdtest.RunMember() {
 		return
 	}
 	if os.Getenv(writerEnvironment) != "" {
@@ -55,148 +34,11 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func runMember(text string) {
-	fail := func(err error) {
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-	}
-	var c memberConfig
-	fail(json.Unmarshal([]byte(text), &c))
-	parse := func(text string) []url.URL {
-		u, err := url.Parse(text)
-		fail(err)
-		return []url.URL{*u}
-	}
-	config := embed.NewConfig()
-	config.Name, config.Dir, config.LogLevel, config.LogOutputs = c.Name, c.Dir, "fatal", []string{"/dev/null"}
-	config.TickMs, config.ElectionMs = 20, 200
-	config.ListenClientUrls, config.AdvertiseClientUrls = parse(c.Client), parse(c.Client)
-	config.ListenPeerUrls, config.AdvertisePeerUrls = parse(c.Peer), parse(c.Peer)
-	config.InitialCluster = c.Initial
-	config.ClientTLSInfo = transport.TLSInfo{CertFile: c.Cert, KeyFile: c.Key, TrustedCAFile: c.CA, ClientCertAuth: true}
-	config.PeerTLSInfo = config.ClientTLSInfo
-	member, err := embed.StartEtcd(config)
-	fail(err)
-	fmt.Println("started")
-	fail(<-member.Err())
-}
-
-// members is a cluster of three, each a process of its own.
-type members struct {
-	t        *testing.T
-	configs  []memberConfig
-	running  []*exec.Cmd
-	External External
-}
-
-func startMembers(t *testing.T) *members {
-	t.Helper()
-	dir := t.TempDir()
-	m := &members{t: t, running: make([]*exec.Cmd, 3)}
-	ca, cert, key := certificates(t, dir)
-	var initial, endpoints []string
-	for n := range 3 {
-		c := memberConfig{Name: fmt.Sprintf("m%d", n), Dir: filepath.Join(dir, fmt.Sprintf("m%d", n)), Client: "https://" + freePort(t), Peer: "https://" + freePort(t), CA: ca, Cert: cert, Key: key}
-		m.configs = append(m.configs, c)
-		initial, endpoints = append(initial, c.Name+"="+c.Peer), append(endpoints, c.Client)
-	}
-	for n := range m.configs {
-		m.configs[n].Initial = strings.Join(initial, ",")
-		m.start(n)
-	}
-	t.Cleanup(func() {
-		for n := range m.running {
-			m.kill(n)
-		}
-	})
-	m.External = External{Endpoints: endpoints, CACert: ca, Cert: cert, Key: key, Cluster: "c"}
-	return m
-}
-
-func (m *members) start(n int) {
-	m.t.Helper()
-	text, err := json.Marshal(m.configs[n])
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	process := exec.Command(os.Args[0])
-	process.Env = append(os.Environ(), memberEnvironment+"="+string(text))
-	var errs bytes.Buffer
-	process.Stderr = &errs
-	if err := process.Start(); err != nil {
-		m.t.Fatal(err)
-	}
-	m.running[n] = process
-}
-
-// kill ends a member without a word.
-func (m *members) kill(n int) {
-	if m.running[n] == nil {
-		return
-	}
-	if err := m.running[n].Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		m.t.Error(err)
-	}
-	// It says that it was killed.
-	_ = m.running[n].Wait()
-	m.running[n] = nil
-}
-
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
-
-// certificates writes an authority's and one certificate that serves as the members' and the client's.
-func certificates(t *testing.T, dir string) (ca, cert, key string) {
-	t.Helper()
-	write := func(name, kind string, der []byte) string {
-		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
-	sign := func(template, parent *x509.Certificate, key, signer *ecdsa.PrivateKey) []byte {
-		template.NotBefore, template.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
-		der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), signer)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return der
-	}
-	make := func() *ecdsa.PrivateKey {
-		k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return k
-	}
-	rootKey, leafKey := make(), make()
-	authority := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "etcd"}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
-	ca = write("ca.pem", "CERTIFICATE", sign(authority, authority, rootKey, rootKey))
-	leaf := &x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "heddle"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
-	cert = write("leaf.pem", "CERTIFICATE", sign(leaf, authority, leafKey, rootKey))
-	der, err := x509.MarshalECPrivateKey(leafKey)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return ca, cert, write("leaf.key", "EC PRIVATE KEY", der)
-}
-
-func openMembers(t *testing.T, m *members) *Store {
+func openMembers(t *testing.T, m *etcdtest.Members) *Store {
 	t.Helper()
 	// The members elect a leader first.
 	for started := time.Now(); ; {
-		s, err := OpenExternal(t.Context(), openKeys(t, t.TempDir()), m.External)
+		s, err := OpenExternal(t.Context(), openKeys(t, t.TempDir()), ExternalOf("c", m.Etcd))
 		if err == nil {
 			return s
 		}
@@ -207,7 +49,7 @@ func openMembers(t *testing.T, m *members) *Store {
 }
 
 func TestThreeMembersKeepTheContract(t *testing.T) {
-	m := startMembers(t)
+	m := etcdtest.Start(t)
 	s := openMembers(t, m)
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
@@ -220,7 +62,7 @@ func TestThreeMembersKeepTheContract(t *testing.T) {
 // What was acknowledged while members were killed, one after the other, is there; batches are whole; the cache ends as the
 // store is.
 func TestMembersAreKilledUnderWrites(t *testing.T) {
-	m := startMembers(t)
+	m := etcdtest.Start(t)
 	s := openMembers(t, m)
 	c, err := cache.Open(t.Context(), cache.Options{Store: s, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -261,9 +103,9 @@ func TestMembersAreKilledUnderWrites(t *testing.T) {
 	}
 	wait(20)
 	for n := range 3 {
-		m.kill(n)
+		m.Kill(n)
 		wait(20)
-		m.start(n)
+		m.Restart(n)
 		wait(20)
 	}
 	stop()
@@ -300,9 +142,9 @@ func TestMembersAreKilledUnderWrites(t *testing.T) {
 
 // The clusters that share members see nothing of each other, and who shows no certificate sees nothing at all.
 func TestMembersAreShared(t *testing.T) {
-	m := startMembers(t)
+	m := etcdtest.Start(t)
 	s := openMembers(t, m)
-	other := m.External
+	other := ExternalOf("c", m.Etcd)
 	other.Cluster = "d"
 	o, err := OpenExternal(t.Context(), openKeys(t, t.TempDir()), other)
 	if err != nil {
@@ -324,7 +166,7 @@ func TestMembersAreShared(t *testing.T) {
 			t.Errorf("%+v %v", status, err)
 		}
 	}
-	back, err := OpenExternal(t.Context(), openKeys(t, file), m.External)
+	back, err := OpenExternal(t.Context(), openKeys(t, file), ExternalOf("c", m.Etcd))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -340,8 +182,13 @@ func TestMembersAreShared(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	stranger := m.External
-	_, stranger.Cert, stranger.Key = certificates(t, t.TempDir())
+	// A key that cannot be made is no fault of the members.
+	third, without := ExternalOf("e", m.Etcd), kms(t, `echo "vault: sealed" >&2; exit 1`)
+	if _, err := OpenExternal(t.Context(), keysOf(t, seal.Options{File: filepath.Join(t.TempDir(), "secrets.key"), Command: without}), third); !errors.Is(err, errFirstKey) || !strings.Contains(err.Error(), without+" wrap: exit status 1: vault: sealed") || strings.Contains(err.Error(), "majority") {
+		t.Errorf("opened without a first key: %v", err)
+	}
+	stranger := ExternalOf("c", m.Etcd)
+	_, stranger.Cert, stranger.Key = etcdtest.Certificates(t, t.TempDir())
 	short, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
 	if s, err := OpenExternal(short, openKeys(t, t.TempDir()), stranger); err == nil {

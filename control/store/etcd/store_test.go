@@ -19,7 +19,12 @@ import (
 
 func openKeys(t testing.TB, dir string) *seal.Ring {
 	t.Helper()
-	keys, err := seal.Open(t.Context(), seal.Options{File: filepath.Join(dir, "secrets.key")})
+	return keysOf(t, seal.Options{File: filepath.Join(dir, "secrets.key")})
+}
+
+func keysOf(t testing.TB, o seal.Options) *seal.Ring {
+	t.Helper()
+	keys, err := seal.Open(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,152 @@
+package federation
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+
+	pb "heddle.io/heddle/api/federation/federationv1"
+	"heddle.io/heddle/control/ca"
+)
+
+// A cluster that was removed has its intermediate for a while. The places for connections of the cluster that has its name
+// now are not its own.
+func TestARemovedMemberTakesNoPlacesOfItsNamesNextHolder(t *testing.T) {
+	p := newNode(t, "cluster1", newLink(), &clock{})
+	old := p.joinMember("cluster2")
+	eventually(t, "connected", func() bool { return old.f.Status().Connected })
+	p.remove(clusterKey("cluster2"))
+	eventually(t, "told", func() bool { return old.f.Status().Problem != "" })
+	old.stop()
+	fresh := p.joinMember("cluster2")
+	eventually(t, "the new one is in", func() bool { return fresh.f.Status().Connected })
+	before, attempts := p.f.counters.snapshot()[countConnectionsRefused], fresh.f.counters.snapshot()[countAttempts]
+	for range maxPerMember {
+		api, _ := raw(t, p, certificateOf(t, old))
+		if _, err := api.Hello(context.Background(), &pb.HelloRequest{}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := api.Renew(context.Background(), &pb.RenewRequest{}); reasonOf(err) != pb.Refusal_REMOVED {
+			t.Errorf("a removed member's renewal: %v", err)
+		}
+	}
+	if n := p.f.counters.snapshot()[countConnectionsRefused] - before; n != 0 {
+		t.Errorf("%d connections had to go for those of a removed member", n)
+	}
+	// Its own places are bounded as everybody's.
+	raw(t, p, certificateOf(t, old))
+	eventually(t, "one of its own goes", func() bool { return p.f.counters.snapshot()[countConnectionsRefused] == before+1 })
+	if n := fresh.f.counters.snapshot()[countAttempts]; n != attempts || !fresh.f.Status().Connected {
+		t.Errorf("the member had to connect %d times more", n-attempts)
+	}
+}
+
+// While a workload has a certificate of the mesh that was left, its root is trusted for workloads, and for nobody else: the
+// primary that was left is not the primary here, though it has the same name and stands where that one was.
+func TestAMeshThatWasLeftIsNotThePrimary(t *testing.T) {
+	l, c := newLink(), &clock{}
+	left, mesh := newNode(t, "cluster1", l, c), newNode(t, "cluster1", l, c)
+	a := left.joinMember("cluster2")
+	eventually(t, "connected", func() bool { return a.f.Status().Connected })
+	left.remove(clusterKey("cluster2"))
+	eventually(t, "told", func() bool { return a.f.Status().Problem != "" })
+	root := left.authority.Root()
+	a.onRotate(func() error {
+		if string(a.authority.Root()) == string(root) {
+			return nil
+		}
+		return errors.New("shop/cart-0: no answer")
+	})
+	if err := a.f.Join(context.Background(), joinRequest(mesh.address, mesh.token())); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it is the other mesh's", func() bool { return a.f.Status().Connected })
+	if !strings.Contains(string(a.authority.Roots()), string(root)) {
+		t.Fatal("the root of the mesh that was left is not trusted, so that nothing is tried")
+	}
+	mesh.stop()
+	left.stop()
+	left.address = mesh.address
+	left.start()
+	t.Cleanup(func() { left.stop() })
+	eventually(t, "the impostor is told apart", func() bool {
+		s := a.f.Status()
+		return !s.Connected && strings.Contains(s.Problem, "it is not the primary cluster1 that answers")
+	})
+}
+
+// Each stream that comes and goes, and each state, is work for the whole mesh, so that a member has no more of them by coming
+// anew.
+func TestComingAnewGivesAMemberNoMore(t *testing.T) {
+	p := newNode(t, "cluster1", newLink(), &clock{})
+	a := p.joinMember("cluster2")
+	a.stop()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	began, before := time.Now(), p.f.counters.snapshot()[countStreams]
+	for range 2 * statesBurst {
+		api, conn := raw(t, p, certificateOf(t, a))
+		call, err := api.Sync(ctx)
+		if err == nil {
+			err = call.Send(begin(newestProtocol))
+		}
+		if err == nil {
+			// The first word is about the root: it has been let in.
+			_, err = call.Recv()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn.Close()
+	}
+	streams := p.f.counters.snapshot()[countStreams] - before
+	if most := statesBurst + 1 + time.Since(began).Seconds()*statesPerSecond; streams < 2*statesBurst || float64(streams) > most {
+		t.Errorf("%d streams in %v, at most %.0f are due", streams, time.Since(began), most)
+	}
+	// What is kept of a member goes with it.
+	p.remove(clusterKey("cluster2"))
+	eventually(t, "it is forgotten", func() bool {
+		p.f.mu.Lock()
+		defer p.f.mu.Unlock()
+		return len(p.f.rates) == 0
+	})
+}
+
+// Each intermediate that is signed is a record, and the log's room has a bound: a member must not push out what it did.
+func TestAMemberDoesNotFillTheAuditLog(t *testing.T) {
+	p := newNode(t, "cluster1", newLink(), &clock{})
+	a := p.joinMember("cluster2")
+	a.stop()
+	api, _ := raw(t, p, certificateOf(t, a))
+	_, request, err := ca.NewIntermediateRequest("cluster2", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	began, granted, refused := time.Now(), 0, 0
+	for range 3 * renewalsBurst {
+		switch _, err := api.Renew(context.Background(), &pb.RenewRequest{Request: request}, grpc.WaitForReady(true)); {
+		case err == nil:
+			granted++
+		case reasonOf(err) == pb.Refusal_BUSY:
+			refused++
+		default:
+			t.Fatal(err)
+		}
+	}
+	if most := renewalsBurst + 1 + time.Since(began).Seconds()*renewalsPerSecond; float64(granted) > most || granted < renewalsBurst || refused == 0 {
+		t.Errorf("%d were granted and %d refused", granted, refused)
+	}
+	records := 0
+	for _, r := range p.recorded() {
+		if r.Action == "sign" && r.Who == "cluster cluster2" {
+			records++
+		}
+	}
+	if records != granted {
+		t.Errorf("%d records of %d intermediates", records, granted)
+	}
+}
