@@ -223,9 +223,8 @@ func (c *Controller) serve(ctx context.Context) error {
 		xdsListener.Close()
 		return fmt.Errorf("serve API: %w", err)
 	}
-	discovery := grpc.NewServer(grpc.MaxConcurrentStreams(1<<16), grpc.MaxRecvMsgSize(8<<20),
+	discovery := c.xds.GRPC(grpc.MaxConcurrentStreams(1<<16), grpc.MaxRecvMsgSize(8<<20),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}))
-	c.xds.Register(discovery)
 	api := server.New(server.Config{
 		Cluster: c.config.Cluster.Name, Version: c.config.Version, Settings: c.settings, Store: c.store, Sealing: c.sealing, Authority: c.authority, Controller: c,
 		Federation: meshAPI{c}, Owner: c.config.Owner, PrivilegedWorkloads: c.privilegedWorkloads, Remote: c.remote, Audit: c.audit, AgentSocket: c.config.Cluster.AgentSocket(), Logs: c.config.Cluster.Logs(), Log: c.log,

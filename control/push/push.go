@@ -37,7 +37,7 @@ type Pusher struct {
 	// packed are the resources made of a message: of endpoints, one for each cluster that they are of.
 	packed map[proto.Message][]packed
 	// hosts are marshalled virtual hosts.
-	hosts map[*routev3.VirtualHost][]byte
+	hosts map[*routev3.VirtualHost]*xds.Part
 	// swept is how many of both there were when those without use were forgotten last.
 	swept int
 	// numbers stand for the objects that have a part in anything, in the order of carried.
@@ -80,7 +80,7 @@ type carried struct {
 // New makes a pusher without a model: proxies that connect to its server wait for the first. Its server is made by start.
 func New(log *slog.Logger, start func(xds.Source) *xds.Server) *Pusher {
 	p := &Pusher{log: log, cache: translate.NewCache(), inbound: translate.NewCache(), groups: map[string]*group{}, proxies: map[*xds.Proxy]*proxy{},
-		packed: map[proto.Message][]packed{}, hosts: map[*routev3.VirtualHost][]byte{}, numbers: map[objects.Key]int32{}, versions: map[objects.Key]objects.Version{}}
+		packed: map[proto.Message][]packed{}, hosts: map[*routev3.VirtualHost]*xds.Part{}, numbers: map[objects.Key]int32{}, versions: map[objects.Key]objects.Version{}}
 	p.server = start(p)
 	return p
 }
@@ -285,7 +285,7 @@ func (p *Pusher) crowded() bool { return len(p.packed)+len(p.hosts) > 2*p.swept+
 func (p *Pusher) sweep() {
 	p.cache.Sweep()
 	p.inbound.Sweep()
-	used, hosts := make(map[proto.Message][]packed, len(p.packed)), make(map[*routev3.VirtualHost][]byte, len(p.hosts))
+	used, hosts := make(map[proto.Message][]packed, len(p.packed)), make(map[*routev3.VirtualHost]*xds.Part, len(p.hosts))
 	for _, g := range p.groups {
 		made := g.made
 		if g.client != nil {
