@@ -285,13 +285,19 @@ func (c *Controller) builtins(ctx context.Context) error {
 // settle is how long changes may gather before the model is changed once for all of them.
 const settle = 10 * time.Millisecond
 
+// stepPause is the least time between two looks at what all proxies owe because one of them answered: a thousand that connect
+// answer thousands of times.
+const stepPause = 50 * time.Millisecond
+
 // updateLoop changes the model whenever objects or replicas changed. Changes of replicas that concern endpoints alone are put
 // into force at once.
 func (c *Controller) updateLoop(ctx context.Context) {
 	look := time.NewTicker(optionsInterval)
 	defer look.Stop()
-	step := time.NewTimer(0)
+	step, paused := time.NewTimer(0), time.NewTimer(0)
 	defer step.Stop()
+	defer paused.Stop()
+	answered := c.answered
 	for {
 		if at := c.stagedNow().Look; !at.IsZero() {
 			step.Reset(time.Until(at))
@@ -300,8 +306,13 @@ func (c *Controller) updateLoop(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-c.answered:
+		case <-answered:
 			c.step()
+			answered = nil
+			paused.Reset(stepPause)
+			continue
+		case <-paused.C:
+			answered = c.answered
 			continue
 		case <-step.C:
 			c.step()

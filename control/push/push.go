@@ -61,6 +61,7 @@ type group struct {
 
 // proxy is a connected one.
 type proxy struct {
+	id     string
 	node   translate.Node
 	groups []*group
 }
@@ -480,7 +481,7 @@ func (p *Pusher) Attach(connected *xds.Proxy, node *core.Node, join func([]*xds.
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	member := &proxy{node: parsed}
+	member := &proxy{id: parsed.ID(), node: parsed}
 	p.proxies[connected] = member
 	if p.mesh != nil {
 		p.enter(member, p.groupsOf(parsed))
