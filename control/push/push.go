@@ -118,8 +118,7 @@ func (p *Pusher) Update(u Update) int64 {
 	var changes []xds.Change
 	var moves []xds.Move
 	cause := "change"
-	crowded := p.cache.Crowded() || p.inbound.Crowded() || p.crowded()
-	if whole := before == nil || crowded || !reflect.DeepEqual(before.Settings, p.mesh.Settings); whole {
+	if whole := before == nil || !reflect.DeepEqual(before.Settings, p.mesh.Settings); whole {
 		cause = "model"
 		changes, moves = p.changeAll(nil, nil), p.regroup(nil)
 	} else {
@@ -159,7 +158,7 @@ func (p *Pusher) Update(u Update) int64 {
 			p.carried[n].version = p.version
 		}
 	}
-	if cause == "model" {
+	if p.cache.Crowded() || p.inbound.Crowded() || p.crowded() {
 		p.sweep()
 	}
 	p.trace(cause, p.version, changes, len(moves), started)
@@ -282,18 +281,23 @@ func (p *Pusher) regroup(d *model.Difference) []xds.Move {
 // crowded says that many messages have been packed since the last sweep, and most may be of no use any more.
 func (p *Pusher) crowded() bool { return len(p.packed)+len(p.hosts) > 2*p.swept+10000 }
 
-// sweep forgets what nobody has any more. Everything has just been asked for.
+// sweep forgets what no group has any more.
 func (p *Pusher) sweep() {
-	p.cache.Sweep()
-	p.inbound.Sweep()
+	var clients []*translate.Client
+	gateways, servers := map[string]*translate.Resources{}, map[string]*translate.Resources{}
 	used, hosts := make(map[proto.Message][]packed, len(p.packed)), make(map[*routev3.VirtualHost]*xds.Part, len(p.hosts))
-	for _, g := range p.groups {
+	for id, g := range p.groups {
 		made := g.made
-		if g.client != nil {
+		switch {
+		case g.client != nil:
 			made = g.client.Resources()
-		}
-		if made == nil {
+			clients = append(clients, g.client)
+		case made == nil:
 			continue
+		case g.kind.Role == translate.Inbound:
+			servers[id] = made
+		default:
+			gateways[id] = made
 		}
 		made.Each(func(m proto.Message) {
 			for _, one := range p.packed[m] {
@@ -313,6 +317,8 @@ func (p *Pusher) sweep() {
 			}
 		})
 	}
+	p.cache.Sweep(clients, gateways)
+	p.inbound.Sweep(nil, servers)
 	p.packed, p.hosts, p.swept = used, hosts, len(used)+len(hosts)
 	old := p.carried
 	p.carried, p.numbers = nil, map[objects.Key]int32{}

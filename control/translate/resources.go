@@ -35,6 +35,9 @@ type Resources struct {
 	reads map[string]bool
 	// patched is what became of the patches of EnvoyFilters, in each role.
 	patched []*patched
+	// parts are its clusters with their endpoints, plain what it is without patches, where there are any.
+	parts []*clusterPart
+	plain *Resources
 }
 
 // Proxy makes the configuration of one proxy.
@@ -121,10 +124,15 @@ func (r *Resources) Sources() []objects.Key {
 	return keys
 }
 
-// Each visits all resources.
+// Each visits all resources; endpoints that a cache assigned anew are visited as they are now (see [Cache.Assign]).
 func (r *Resources) Each(visit func(proto.Message)) {
 	each(r.Clusters, visit)
 	each(r.Endpoints, visit)
+	for _, p := range r.parts {
+		if p.endpoints != nil {
+			visit(p.endpoints)
+		}
+	}
 	each(r.Secrets, visit)
 	each(r.Listeners, visit)
 	each(r.Routes, visit)
