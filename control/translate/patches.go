@@ -6,7 +6,6 @@ import (
 	"regexp"
 	"slices"
 
-	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	"google.golang.org/protobuf/proto"
 
 	"heddle.io/heddle/control/model"
@@ -230,9 +229,13 @@ func (r *Resources) dropEndpoints(clusters []string) {
 	if len(clusters) == 0 {
 		return
 	}
+	gone := make(map[string]bool, len(clusters))
+	for _, name := range clusters {
+		gone[name] = true
+	}
 	kept := r.Endpoints[:0:0]
 	for _, e := range r.Endpoints {
-		if !slices.Contains(clusters, e.GetClusterName()) {
+		if !gone[e.GetClusterName()] {
 			kept = append(kept, e)
 		}
 	}
@@ -259,8 +262,9 @@ func (p *patched) delta(d *Delta) bool {
 	gone := p.existing(d.Set)
 	d.Set.dropEndpoints(gone)
 	d.Clusters = append(d.Clusters, gone...)
+	left := names(d.Set.Listeners)
 	for name := range listeners {
-		if !slices.ContainsFunc(d.Set.Listeners, func(l *listenerv3.Listener) bool { return l.GetName() == name }) {
+		if !left[name] {
 			d.Listeners = append(d.Listeners, name)
 		}
 	}

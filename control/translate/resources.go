@@ -94,6 +94,8 @@ type generator struct {
 	portPolicies map[string]model.PortPolicy
 	// routeFilters are the same for every connection manager of the proxy that has routes.
 	routeFilters []*hcmv3.HttpFilter
+	// bound are the routes of each server of a gateway, once somebody asked.
+	bound map[string][]*model.Routes
 	// routeAges are the places of the mesh's routes, once somebody asked.
 	routeAges map[*model.Routes]int
 }
