@@ -258,16 +258,15 @@ func (p *Pusher) regroup(d *model.Difference) []xds.Move {
 	var moves []xds.Move
 	replicas := map[string]bool{}
 	if d != nil {
+		if len(d.Replicas)+len(d.Sidecars)+len(d.EnvoyFilters)+len(d.Destinations)+len(d.Routes) == 0 {
+			return nil
+		}
 		for _, r := range model.Both(d.Replicas) {
 			replicas[r.Namespace+"/"+r.Name] = true
 		}
-		if len(replicas) == 0 && !translate.Regroups(d) {
-			return nil
-		}
 	}
-	all := d == nil || translate.Regroups(d)
 	for connected, member := range p.proxies {
-		if !all && !replicas[member.node.Namespace+"/"+member.node.Name] {
+		if d != nil && !replicas[member.node.Namespace+"/"+member.node.Name] && !translate.Regroups(d, p.mesh.Settings.RootNamespace, member.node) {
 			continue
 		}
 		if groups := p.groupsOf(member.node); !slices.Equal(groups, member.groups) {
