@@ -25,6 +25,9 @@ type Figures struct {
 	Memory, Highest int64
 	// Bytes that each proxy is sent for an endpoint's change.
 	Bytes float64
+	// ConnectCPU, EndpointCPU and RoutesCPU are the controller's processor time: for all connections, and for a change, with
+	// all that went on meanwhile. Proxies and controller share the processors, so that times are of both.
+	ConnectCPU, EndpointCPU, RoutesCPU time.Duration
 }
 
 // routeChanges is how often the VirtualService changes.
@@ -55,16 +58,38 @@ func Measure(ctx context.Context, size Size, changes int, progress io.Writer, ar
 	if err := size.applyRoutes(ctx, p.client, 1); err != nil {
 		return f, err
 	}
+	background, leave := context.WithCancel(ctx)
+	renewed := make(chan error, 1)
+	go func() { renewed <- agents.renew(background) }()
+	defer func() {
+		leave()
+		err = errors.Join(err, <-renewed)
+	}()
 	fmt.Fprintf(progress, "  applied and reported after %s\n", time.Since(began).Round(time.Millisecond))
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	before, err := p.spent()
+	if err != nil {
+		return f, err
+	}
+	phase := func(n int) (spent, error) {
+		now, err := p.spent()
+		took := now.since(before, n)
+		before = now
+		return took, err
+	}
 	began = time.Now()
 	all, err := connect(ctx, size, p.place.XDSSocket())
 	if err != nil {
 		return f, err
 	}
 	f.Connect = time.Since(began)
-	fmt.Fprintf(progress, "  %d proxies connected after %s\n", size.Proxies, f.Connect.Round(time.Millisecond))
+	took, err := phase(1)
+	if err != nil {
+		return f, err
+	}
+	f.ConnectCPU = took.controller
+	fmt.Fprintf(progress, "  %d proxies connected after %s; %s\n", size.Proxies, f.Connect.Round(time.Millisecond), took)
 	var times []time.Duration
 	var sent int64
 	for i := range changes {
@@ -81,7 +106,12 @@ func Measure(ctx context.Context, size Size, changes int, progress io.Writer, ar
 	slices.Sort(times)
 	f.EndpointP50, f.EndpointP99 = times[len(times)/2], times[min(len(times)*99/100, len(times)-1)]
 	f.Bytes = float64(sent) / float64(changes) / float64(all.count)
-	fmt.Fprintf(progress, "  %d endpoint changes: p50 %s, p99 %s, %.0f bytes each\n", changes, f.EndpointP50, f.EndpointP99, f.Bytes)
+	if took, err = phase(changes); err != nil {
+		return f, err
+	}
+	f.EndpointCPU = took.controller
+	fmt.Fprintf(progress, "  %d endpoint changes: p50 %s, p99 %s, %.0f bytes each; %s each\n", changes,
+		f.EndpointP50.Round(time.Millisecond/10), f.EndpointP99.Round(time.Millisecond/10), f.Bytes, took)
 	times = times[:0]
 	for i := range routeChanges {
 		took, _, err := all.arrival(ctx, resource.RouteType, fmt.Sprint(httpPort), func() error { return size.applyRoutes(ctx, p.client, i+2) })
@@ -95,6 +125,10 @@ func Measure(ctx context.Context, size Size, changes int, progress io.Writer, ar
 	if f.Memory, f.Highest, err = p.memory(); err != nil {
 		return f, err
 	}
-	fmt.Fprintf(progress, "  VirtualService %s, memory %d MB, at its highest %d MB\n", f.Routes, f.Memory>>20, f.Highest>>20)
+	if took, err = phase(routeChanges); err != nil {
+		return f, err
+	}
+	f.RoutesCPU = took.controller
+	fmt.Fprintf(progress, "  VirtualService %s; %s; memory %d MB, at its highest %d MB\n", f.Routes.Round(time.Millisecond/10), took, f.Memory>>20, f.Highest>>20)
 	return f, nil
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"sync"
 	"time"
 
 	"heddle.io/heddle/control/objects"
@@ -156,7 +157,9 @@ func (s Size) node(number int) translate.Node {
 
 // agents are the hosts' reports.
 type agents struct {
-	client  *client.Client
+	client *client.Client
+	// mu is held while a report is changed or sent.
+	mu      sync.Mutex
 	reports []client.Report
 	size    int
 }
@@ -173,23 +176,50 @@ func (s Size) agents(c *client.Client, started time.Time) *agents {
 	return a
 }
 
+// renewEvery is how often agents report though nothing has changed, as heddle's do: who is silent for long has no traffic.
+const renewEvery = 2 * time.Second
+
+// renew has every agent report again and again until ctx ends.
+func (a *agents) renew(ctx context.Context) error {
+	tick := time.NewTicker(renewEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			if err := a.reportAll(ctx); err != nil && ctx.Err() == nil {
+				return err
+			}
+		}
+	}
+}
+
 // reportAll has every agent report.
 func (a *agents) reportAll(ctx context.Context) error {
-	for _, r := range a.reports {
-		if err := a.client.Report(ctx, r); err != nil {
-			return fmt.Errorf("report: %w", err)
+	for i := range a.reports {
+		if err := a.report(ctx, i); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+// report has one agent report.
+func (a *agents) report(ctx context.Context, agent int) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err := a.client.Report(ctx, a.reports[agent]); err != nil {
+		return fmt.Errorf("report: %w", err)
 	}
 	return nil
 }
 
 // flip changes the readiness of a replica and has its agent report.
 func (a *agents) flip(ctx context.Context, number int) error {
-	report := a.reports[number/a.size]
-	r := &report.Replicas[number%a.size]
+	a.mu.Lock()
+	r := &a.reports[number/a.size].Replicas[number%a.size]
 	r.Ready = !r.Ready
-	if err := a.client.Report(ctx, report); err != nil {
-		return fmt.Errorf("report: %w", err)
-	}
-	return nil
+	a.mu.Unlock()
+	return a.report(ctx, number/a.size)
 }

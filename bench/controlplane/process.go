@@ -108,6 +108,55 @@ func (p *process) stop() error {
 	return nil
 }
 
+// cpu is the processor time that a process has taken, 0 for this one (proc_pid_stat(5)).
+func cpu(pid int) (time.Duration, error) {
+	name := "self"
+	if pid != 0 {
+		name = strconv.Itoa(pid)
+	}
+	text, err := os.ReadFile("/proc/" + name + "/stat")
+	if err != nil {
+		return 0, fmt.Errorf("read processor time: %w", err)
+	}
+	// The second field, the program's name in brackets, may hold anything.
+	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
+	const user, system = 11, 12
+	if len(fields) <= system {
+		return 0, fmt.Errorf("read processor time: %q has too few fields", text)
+	}
+	var ticks int64
+	for _, f := range fields[user : system+1] {
+		n, err := strconv.ParseInt(string(f), 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("read processor time: %w", err)
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * (time.Second / ticksPerSecond), nil
+}
+
+// ticksPerSecond is USER_HZ, which Linux has the same on all of our architectures.
+const ticksPerSecond = 100
+
+// spent is the processor time of the controller and that of this process, which plays the proxies.
+type spent struct{ controller, proxies time.Duration }
+
+func (p *process) spent() (s spent, err error) {
+	if s.controller, err = cpu(p.cmd.Process.Pid); err != nil {
+		return s, fmt.Errorf("the controller: %w\n%s", err, &p.log)
+	}
+	s.proxies, err = cpu(0)
+	return s, err
+}
+
+func (s spent) since(before spent, n int) spent {
+	return spent{(s.controller - before.controller) / time.Duration(n), (s.proxies - before.proxies) / time.Duration(n)}
+}
+
+func (s spent) String() string {
+	return fmt.Sprintf("processor time: controller %s, proxies %s", s.controller.Round(100*time.Microsecond), s.proxies.Round(100*time.Microsecond))
+}
+
 // memory is the resident memory now and at its highest, in bytes (proc_pid_status(5)).
 func (p *process) memory() (now, highest int64, err error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))

@@ -37,6 +37,7 @@ func controlPlane(o Options) (results.Result, error) {
 			"endpoint_p50_ms": ms(f.EndpointP50), "endpoint_p99_ms": ms(f.EndpointP99), "virtualservice_ms": ms(f.Routes),
 			"connect_ms": ms(f.Connect), "rss_mb": float64(f.Memory) / (1 << 20), "highest_rss_mb": float64(f.Highest) / (1 << 20),
 			"bytes_per_endpoint_change": f.Bytes,
+			"connect_cpu_ms":            ms(f.ConnectCPU), "endpoint_cpu_ms": ms(f.EndpointCPU), "virtualservice_cpu_ms": ms(f.RoutesCPU),
 		}
 	}
 	return result, nil

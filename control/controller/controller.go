@@ -223,9 +223,8 @@ func (c *Controller) serve(ctx context.Context) error {
 		xdsListener.Close()
 		return fmt.Errorf("serve API: %w", err)
 	}
-	discovery := grpc.NewServer(grpc.MaxConcurrentStreams(1<<16), grpc.MaxRecvMsgSize(8<<20),
+	discovery := c.xds.GRPC(grpc.MaxConcurrentStreams(1<<16), grpc.MaxRecvMsgSize(8<<20),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}))
-	c.xds.Register(discovery)
 	api := server.New(server.Config{
 		Cluster: c.config.Cluster.Name, Version: c.config.Version, Settings: c.settings, Store: c.store, Sealing: c.sealing, Authority: c.authority, Controller: c,
 		Federation: meshAPI{c}, Owner: c.config.Owner, PrivilegedWorkloads: c.privilegedWorkloads, Remote: c.remote, Audit: c.audit, AgentSocket: c.config.Cluster.AgentSocket(), Logs: c.config.Cluster.Logs(), Log: c.log,
@@ -286,13 +285,19 @@ func (c *Controller) builtins(ctx context.Context) error {
 // settle is how long changes may gather before the model is changed once for all of them.
 const settle = 10 * time.Millisecond
 
+// stepPause is the least time between two looks at what all proxies owe because one of them answered: a thousand that connect
+// answer thousands of times.
+const stepPause = 50 * time.Millisecond
+
 // updateLoop changes the model whenever objects or replicas changed. Changes of replicas that concern endpoints alone are put
 // into force at once.
 func (c *Controller) updateLoop(ctx context.Context) {
 	look := time.NewTicker(optionsInterval)
 	defer look.Stop()
-	step := time.NewTimer(0)
+	step, paused := time.NewTimer(0), time.NewTimer(0)
 	defer step.Stop()
+	defer paused.Stop()
+	answered := c.answered
 	for {
 		if at := c.stagedNow().Look; !at.IsZero() {
 			step.Reset(time.Until(at))
@@ -301,8 +306,13 @@ func (c *Controller) updateLoop(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-c.answered:
+		case <-answered:
 			c.step()
+			answered = nil
+			paused.Reset(stepPause)
+			continue
+		case <-paused.C:
+			answered = c.answered
 			continue
 		case <-step.C:
 			c.step()

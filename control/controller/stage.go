@@ -97,9 +97,13 @@ func (c *Controller) proxiesOwing() []stage.Proxy {
 	for _, p := range out {
 		connected[p.ID] = true
 	}
-	for _, r := range c.Replicas() {
-		if !connected[r.NodeID] && r.State.ProxyPID != 0 {
-			out = append(out, stage.Proxy{ID: r.NodeID, Owes: 1, Serves: !r.Gateway})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, report := range c.reports {
+		for i := range report.Replicas {
+			if r := &report.Replicas[i]; r.State.ProxyPID != 0 && !connected[r.NodeID] {
+				out = append(out, stage.Proxy{ID: r.NodeID, Owes: 1, Serves: !r.Gateway})
+			}
 		}
 	}
 	return out

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 )
 
 // What concerns two ends of a connection: how servers take connections, and how clients make them.
@@ -94,6 +95,7 @@ func (m *Mesh) AsClientsOf(former *Mesh) *Mesh {
 	out := *m
 	out.Routes, out.Gateways, out.Destinations, out.PeerModes = former.Routes, former.Gateways, former.Destinations, former.PeerModes
 	out.Globals, out.BackendTLS = former.Globals, former.BackendTLS
+	out.Credentials = m.credentialsWith(former)
 	out.Services = make([]*Service, len(former.Services))
 	for i, s := range former.Services {
 		out.Services[i] = m.replicasFor(s)
@@ -116,6 +118,42 @@ func (m *Mesh) AsClientsOf(former *Mesh) *Mesh {
 		}
 	}
 	return &out
+}
+
+// credentialsWith are the credentials with those that only gateways of a former mesh name. One that a gateway of now names is
+// there as it is now, be it that it is gone; of a former one that verified clients with it, the authorities stay.
+func (m *Mesh) credentialsWith(former *Mesh) []*Credential {
+	if len(former.Credentials) == 0 {
+		return m.Credentials
+	}
+	named := map[string]bool{}
+	for _, g := range m.Gateways {
+		for _, s := range g.Servers {
+			if s.TLS != nil {
+				for _, c := range s.TLS.Certificates {
+					named[c.Namespace+"/"+c.Name] = true
+				}
+			}
+		}
+	}
+	out, changed := slices.Clone(m.Credentials), false
+	for _, was := range former.Credentials {
+		at, there := slices.BinarySearchFunc(out, was, func(x, y *Credential) int {
+			return strings.Compare(x.Namespace+"/"+x.Name, y.Namespace+"/"+y.Name)
+		})
+		switch {
+		case there && len(out[at].Authorities) == 0 && len(was.Authorities) > 0:
+			both := *out[at]
+			both.Authorities = was.Authorities
+			out[at], changed = &both, true
+		case !there && !named[was.Namespace+"/"+was.Name]:
+			out, changed = slices.Insert(out, at, was), true
+		}
+	}
+	if !changed {
+		return m.Credentials
+	}
+	return out
 }
 
 // askedPort is a service that proxies ask by themselves.

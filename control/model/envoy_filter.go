@@ -3,6 +3,7 @@ package model
 import (
 	"cmp"
 	"encoding/json"
+	"regexp"
 	"slices"
 )
 
@@ -47,6 +48,22 @@ type PatchProxy struct {
 	Version string `json:"version,omitempty"`
 	// Metadata that a node must have.
 	Metadata map[string]string `json:"metadata,omitempty"`
+
+	version *regexp.Regexp
+}
+
+// NewPatchProxy makes the condition. A version that is no regular expression matches none: its form was checked.
+func NewPatchProxy(version string, metadata map[string]string) *PatchProxy {
+	out := &PatchProxy{Version: version, Metadata: metadata}
+	if version != "" {
+		out.version, _ = regexp.Compile(version)
+	}
+	return out
+}
+
+// MatchesVersion says whether a proxy may be of that version, empty for one that tells none, which only matches any.
+func (p *PatchProxy) MatchesVersion(version string) bool {
+	return p.Version == "" || version != "" && p.version != nil && p.version.MatchString(version)
 }
 
 // PatchListener says which listeners, filter chains and filters a patch is for. What is empty, or 0, matches all.

@@ -190,11 +190,6 @@ func BenchmarkEntries(b *testing.B) {
 			w.entry(b, i, 0, false)
 		}
 		w.update(p)
-		// After so much at once, the pusher makes everything anew once, to forget what is of no use.
-		for i := range 2 {
-			w.entry(b, 7, i+1, false)
-			w.resend(p)
-		}
 		hosts := w.kept.GlobalHosts()
 		if got := len(p.mesh.Services); got != n+100 || len(hosts) != n {
 			b.Fatalf("%d services, %d addresses", got, len(hosts))
@@ -218,6 +213,35 @@ func BenchmarkEntries(b *testing.B) {
 			for i := 0; b.Loop(); i++ {
 				w.take(b, fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {name: s, namespace: %s}\nspec: {egress: [{hosts: [\"./*\", \"*/e-%d.example.com\"]}]}\n", benchSpace(7), i%100))
 				w.resend(p)
+			}
+		})
+	}
+}
+
+// BenchmarkAdd is so many ServiceEntries at once, and one more.
+func BenchmarkAdd(b *testing.B) {
+	for _, n := range []int{100, 10000} {
+		b.Run(fmt.Sprintf("all/%d", n), func(b *testing.B) {
+			for b.Loop() {
+				b.StopTimer()
+				w, p := large(b, 100)
+				for i := range n {
+					w.entry(b, i, 0, false)
+				}
+				b.StartTimer()
+				w.update(p)
+			}
+		})
+		b.Run(fmt.Sprintf("one/%d", n), func(b *testing.B) {
+			w, p := large(b, 100)
+			for i := range n {
+				w.entry(b, i, 0, false)
+			}
+			w.update(p)
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				w.entry(b, n+i, 0, false)
+				w.update(p)
 			}
 		})
 	}

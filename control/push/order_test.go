@@ -11,7 +11,6 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/proto"
 
@@ -24,8 +23,7 @@ import (
 func TestRoutesLeadToWhatIsThere(t *testing.T) {
 	p := newPusher(t)
 	conns := bufconn.Listen(1 << 16)
-	g := grpc.NewServer()
-	p.Server().Register(g)
+	g := p.Server().GRPC()
 	go func() { _ = g.Serve(conns) }()
 	defer g.Stop()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

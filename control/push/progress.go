@@ -96,7 +96,7 @@ func (p *Pusher) Owed() []stage.Proxy {
 		if !current {
 			continue
 		}
-		one := stage.Proxy{ID: member.node.ID(), Owes: owes, Serves: member.node.Type == translate.Sidecar, Lag: secretsLag}
+		one := stage.Proxy{ID: member.id, Owes: owes, Serves: member.node.Type == translate.Sidecar, Lag: secretsLag}
 		out = append(out, one)
 	}
 	return out

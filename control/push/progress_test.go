@@ -42,8 +42,7 @@ func TestProgressOfObjects(t *testing.T) {
 	}
 	update("apiVersion: v1\nkind: Service\nmetadata: {name: s-0, namespace: red}\nspec: {selector: {app: s-0}, ports: [{name: http, port: 80, targetPort: 8080}]}\n")
 	conns := bufconn.Listen(1 << 16)
-	g := grpc.NewServer()
-	p.Server().Register(g)
+	g := p.Server().GRPC()
 	go func() { _ = g.Serve(conns) }()
 	defer g.Stop()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)

@@ -37,7 +37,7 @@ type Pusher struct {
 	// packed are the resources made of a message: of endpoints, one for each cluster that they are of.
 	packed map[proto.Message][]packed
 	// hosts are marshalled virtual hosts.
-	hosts map[*routev3.VirtualHost][]byte
+	hosts map[*routev3.VirtualHost]*xds.Part
 	// swept is how many of both there were when those without use were forgotten last.
 	swept int
 	// numbers stand for the objects that have a part in anything, in the order of carried.
@@ -61,6 +61,7 @@ type group struct {
 
 // proxy is a connected one.
 type proxy struct {
+	id     string
 	node   translate.Node
 	groups []*group
 }
@@ -80,7 +81,7 @@ type carried struct {
 // New makes a pusher without a model: proxies that connect to its server wait for the first. Its server is made by start.
 func New(log *slog.Logger, start func(xds.Source) *xds.Server) *Pusher {
 	p := &Pusher{log: log, cache: translate.NewCache(), inbound: translate.NewCache(), groups: map[string]*group{}, proxies: map[*xds.Proxy]*proxy{},
-		packed: map[proto.Message][]packed{}, hosts: map[*routev3.VirtualHost][]byte{}, numbers: map[objects.Key]int32{}, versions: map[objects.Key]objects.Version{}}
+		packed: map[proto.Message][]packed{}, hosts: map[*routev3.VirtualHost]*xds.Part{}, numbers: map[objects.Key]int32{}, versions: map[objects.Key]objects.Version{}}
 	p.server = start(p)
 	return p
 }
@@ -117,8 +118,7 @@ func (p *Pusher) Update(u Update) int64 {
 	var changes []xds.Change
 	var moves []xds.Move
 	cause := "change"
-	crowded := p.cache.Crowded() || p.inbound.Crowded() || p.crowded()
-	if whole := before == nil || crowded || !reflect.DeepEqual(before.Settings, p.mesh.Settings); whole {
+	if whole := before == nil || !reflect.DeepEqual(before.Settings, p.mesh.Settings); whole {
 		cause = "model"
 		changes, moves = p.changeAll(nil, nil), p.regroup(nil)
 	} else {
@@ -158,7 +158,7 @@ func (p *Pusher) Update(u Update) int64 {
 			p.carried[n].version = p.version
 		}
 	}
-	if cause == "model" {
+	if p.cache.Crowded() || p.inbound.Crowded() || p.crowded() {
 		p.sweep()
 	}
 	p.trace(cause, p.version, changes, len(moves), started)
@@ -258,16 +258,15 @@ func (p *Pusher) regroup(d *model.Difference) []xds.Move {
 	var moves []xds.Move
 	replicas := map[string]bool{}
 	if d != nil {
+		if len(d.Replicas)+len(d.Sidecars)+len(d.EnvoyFilters)+len(d.Destinations)+len(d.Routes) == 0 {
+			return nil
+		}
 		for _, r := range model.Both(d.Replicas) {
 			replicas[r.Namespace+"/"+r.Name] = true
 		}
-		if len(replicas) == 0 && !translate.Regroups(d) {
-			return nil
-		}
 	}
-	all := d == nil || translate.Regroups(d)
 	for connected, member := range p.proxies {
-		if !all && !replicas[member.node.Namespace+"/"+member.node.Name] {
+		if d != nil && !replicas[member.node.Namespace+"/"+member.node.Name] && !translate.Regroups(d, p.mesh.Settings.RootNamespace, member.node) {
 			continue
 		}
 		if groups := p.groupsOf(member.node); !slices.Equal(groups, member.groups) {
@@ -281,18 +280,23 @@ func (p *Pusher) regroup(d *model.Difference) []xds.Move {
 // crowded says that many messages have been packed since the last sweep, and most may be of no use any more.
 func (p *Pusher) crowded() bool { return len(p.packed)+len(p.hosts) > 2*p.swept+10000 }
 
-// sweep forgets what nobody has any more. Everything has just been asked for.
+// sweep forgets what no group has any more.
 func (p *Pusher) sweep() {
-	p.cache.Sweep()
-	p.inbound.Sweep()
-	used, hosts := make(map[proto.Message][]packed, len(p.packed)), make(map[*routev3.VirtualHost][]byte, len(p.hosts))
-	for _, g := range p.groups {
+	var clients []*translate.Client
+	gateways, servers := map[string]*translate.Resources{}, map[string]*translate.Resources{}
+	used, hosts := make(map[proto.Message][]packed, len(p.packed)), make(map[*routev3.VirtualHost]*xds.Part, len(p.hosts))
+	for id, g := range p.groups {
 		made := g.made
-		if g.client != nil {
+		switch {
+		case g.client != nil:
 			made = g.client.Resources()
-		}
-		if made == nil {
+			clients = append(clients, g.client)
+		case made == nil:
 			continue
+		case g.kind.Role == translate.Inbound:
+			servers[id] = made
+		default:
+			gateways[id] = made
 		}
 		made.Each(func(m proto.Message) {
 			for _, one := range p.packed[m] {
@@ -312,6 +316,8 @@ func (p *Pusher) sweep() {
 			}
 		})
 	}
+	p.cache.Sweep(clients, gateways)
+	p.inbound.Sweep(nil, servers)
 	p.packed, p.hosts, p.swept = used, hosts, len(used)+len(hosts)
 	old := p.carried
 	p.carried, p.numbers = nil, map[objects.Key]int32{}
@@ -480,7 +486,7 @@ func (p *Pusher) Attach(connected *xds.Proxy, node *core.Node, join func([]*xds.
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	member := &proxy{node: parsed}
+	member := &proxy{id: parsed.ID(), node: parsed}
 	p.proxies[connected] = member
 	if p.mesh != nil {
 		p.enter(member, p.groupsOf(parsed))

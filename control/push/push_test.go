@@ -379,6 +379,9 @@ func TestChangesGiveWhatAFreshStartGives(t *testing.T) {
 		}
 		// Moves are the server's to make, and these proxies are not its own; who is where is known all the same.
 		w.update(p)
+		if round%7 == 0 {
+			p.sweep()
+		}
 		if round%10 != 0 {
 			continue
 		}
@@ -394,6 +397,14 @@ func TestChangesGiveWhatAFreshStartGives(t *testing.T) {
 				t.Fatalf("after %d changes, %s is sent %d resources, want %d", round, a.node.ID(), len(got), len(want))
 			}
 		}
+	}
+	p.sweep()
+	fresh := w.fresh(t)
+	for _, a := range all {
+		fresh.attach(t, a.node)
+	}
+	if got, want := [2]int{len(p.packed), len(p.hosts)}, [2]int{len(fresh.packed), len(fresh.hosts)}; got != want {
+		t.Errorf("after a sweep, %d messages and virtual hosts are kept, %d are in use", got, want)
 	}
 	if alone < rounds/50 || staged < rounds/3 || staged > rounds*9/10 {
 		t.Errorf("%d changes were of endpoints alone, %d staged", alone, staged)

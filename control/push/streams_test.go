@@ -15,7 +15,6 @@ import (
 
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/test/bufconn"
 
 	"heddle.io/heddle/control/translate"
@@ -165,8 +164,7 @@ var long = flag.Bool("long", false, "make 100 changes a second for a minute whil
 func TestProxiesThatComeAndGoEndWithWhatAFreshOneGets(t *testing.T) {
 	p := newPusher(t)
 	conns := bufconn.Listen(1 << 16)
-	g := grpc.NewServer()
-	p.Server().Register(g)
+	g := p.Server().GRPC()
 	go func() { _ = g.Serve(conns) }()
 	defer g.Stop()
 	bound := 2 * time.Minute

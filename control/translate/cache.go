@@ -26,10 +26,10 @@ import (
 // A cache is used by one goroutine at a time.
 type Cache struct {
 	mesh *model.Mesh
-	// epoch is one more with each change of what holds for the whole mesh; round with each [Cache.Sweep].
-	epoch, round int
-	// misses are parts that were made under a new key since then.
-	misses int
+	// epoch is one more with each change of what holds for the whole mesh.
+	epoch int
+	// misses are parts that were made under a new key since [Cache.Sweep], which left so many.
+	misses, swept int
 
 	// clusters and virtual hosts of each service, by its host.
 	clusters  map[string]memories[clusterKey, *clusterPart]
@@ -62,10 +62,10 @@ type memories[K comparable, V any] map[K]*memory[V]
 
 // memory is one part, with what it was made of.
 type memory[V any] struct {
-	epoch, round int
-	inputs       []any
-	value        V
-	sources      []objects.Key
+	epoch   int
+	inputs  []any
+	value   V
+	sources []objects.Key
 }
 
 // clusterKey is one of a service's clusters: for clients, under the policy that is in force for them, or for the gateways
@@ -118,7 +118,6 @@ func memo[K comparable, V any](g *generator, of memories[K, V], key K, inputs []
 		g.out.sources = before
 		of[key] = m
 	}
-	m.round = c.round
 	for _, key := range m.sources {
 		g.out.sources[key] = true
 	}
@@ -179,9 +178,14 @@ func (c *Cache) Make(mesh *model.Mesh, k Kind) (*Resources, error) {
 		return nil, fmt.Errorf("%s: %w", g.kind, g.err)
 	}
 	if k.Role != Outbound {
+		g.out.parts = g.parts
 		patched, err := c.patchedFor(mesh, k)
 		if err != nil {
 			return nil, err
+		}
+		if patched != nil {
+			plain := *g.out
+			g.out.plain = &plain
 		}
 		patched.all(g.out)
 	}
@@ -189,9 +193,6 @@ func (c *Cache) Make(mesh *model.Mesh, k Kind) (*Resources, error) {
 	g.out.reads = g.reads
 	return g.out, nil
 }
-
-// Crowded says that many parts have been made since [Cache.Sweep], and most of what is kept may be of no use any more.
-func (c *Cache) Crowded() bool { return c.misses > 1000+2*len(c.clusters) || c.patches.Crowded() }
 
 // Assignment is what became of the endpoints of a cluster.
 type Assignment struct {
@@ -226,30 +227,6 @@ func (m *memory[V]) replace(before, after *model.Service) {
 			m.inputs[i] = after
 		}
 	}
-}
-
-// Sweep forgets what nobody asked for since the last call.
-func (c *Cache) Sweep() {
-	for host, of := range c.clusters {
-		if of.sweep(c.round); len(of) == 0 {
-			delete(c.clusters, host)
-		}
-	}
-	for host, of := range c.hosts {
-		if of.sweep(c.round); len(of) == 0 {
-			delete(c.hosts, host)
-		}
-	}
-	c.listeners.sweep(c.round)
-	c.fixed.sweep(c.round)
-	c.servers.sweep(c.round)
-	c.patches.Sweep()
-	c.round++
-	c.misses = 0
-}
-
-func (of memories[K, V]) sweep(round int) {
-	maps.DeleteFunc(of, func(_ K, m *memory[V]) bool { return m.round != round })
 }
 
 // within gives a service's memories.

@@ -23,9 +23,22 @@ type boundServer struct {
 // name by which routes are bound to the server.
 func (s boundServer) name() string { return s.gateway.ServerName(s.server) }
 
-// takes says whether routes are bound to the server, for this node.
-func (g *generator) takes(s boundServer, r *model.Routes) bool {
-	return slices.Contains(r.Gateways, s.name()) && r.ExportTo.In(g.node.Namespace)
+// routesOf are the routes that are bound to the server, for this node, in the mesh's order.
+func (g *generator) routesOf(s boundServer) []*model.Routes {
+	if g.bound == nil {
+		g.bound = map[string][]*model.Routes{}
+		for _, r := range g.mesh.Routes {
+			if !r.ExportTo.In(g.node.Namespace) {
+				continue
+			}
+			for i, name := range r.Gateways {
+				if name != model.GatewayMesh && !slices.Contains(r.Gateways[:i], name) {
+					g.bound[name] = append(g.bound[name], r)
+				}
+			}
+		}
+	}
+	return g.bound[s.name()]
 }
 
 // gateway makes the configuration of a gateway proxy: one listener per port of the Gateways that select it. Only
@@ -121,8 +134,8 @@ func (g *generator) edgeManager(listener, routes string) *listenerv3.Filter {
 // is none.
 func (g *generator) gatewayTCP(port uint16, servers []boundServer) *listenerv3.FilterChain {
 	for _, s := range servers {
-		for _, r := range g.mesh.Routes {
-			if !g.takes(s, r) || !slices.ContainsFunc(r.Hosts, func(h string) bool { return s.server.Serves(r.Namespace, h) != "" }) {
+		for _, r := range g.routesOf(s) {
+			if !slices.ContainsFunc(r.Hosts, func(h string) bool { return s.server.Serves(r.Namespace, h) != "" }) {
 				continue
 			}
 			t := g.tcpRoute(r, port, s.name())

@@ -30,8 +30,8 @@ func (g *generator) gatewayRoutes(name string, port uint16, servers []boundServe
 	}
 	ranked := ranking{}
 	for _, s := range servers {
-		for _, r := range g.mesh.Routes {
-			if len(r.HTTP) == 0 || !g.takes(s, r) {
+		for _, r := range g.routesOf(s) {
+			if len(r.HTTP) == 0 {
 				continue
 			}
 			for _, h := range r.Hosts {

@@ -98,10 +98,7 @@ func (g *generator) httpsChains(listener string, port uint16, s boundServer, tak
 // tlsChains pass connections on by the server name that the client asks for, as they are or without their TLS.
 func (g *generator) tlsChains(port uint16, s boundServer, taken map[string]bool) []*listenerv3.FilterChain {
 	var out []*listenerv3.FilterChain
-	for _, r := range g.mesh.Routes {
-		if !g.takes(s, r) {
-			continue
-		}
+	for _, r := range g.routesOf(s) {
 		t := g.tcpRoute(r, port, s.name())
 		if t == nil {
 			continue

@@ -97,17 +97,31 @@ func Kinds(mesh *model.Mesh, node Node) ([]Kind, error) {
 	return nil, fmt.Errorf("node %s: type %q is neither %s nor %s", node.ID(), node.Type, Sidecar, Router)
 }
 
-// Regroups says whether a change of the model may put proxies into other kinds, besides those whose replicas changed.
-func Regroups(d *model.Difference) bool {
-	return len(d.Sidecars)+len(d.EnvoyFilters) > 0 ||
-		slices.ContainsFunc(model.Both(d.Destinations), func(p *model.DestinationPolicy) bool { return len(p.Clients) > 0 }) ||
-		slices.ContainsFunc(model.Both(d.Routes), func(r *model.Routes) bool {
-			return slices.ContainsFunc(r.HTTP, func(h model.HTTPRoute) bool {
-				return slices.ContainsFunc(h.Matches, func(m model.HTTPMatch) bool { return len(m.Scope.SourceLabels) > 0 })
-			}) || slices.ContainsFunc(r.TCP, func(t model.TCPRoute) bool {
-				return slices.ContainsFunc(t.Matches, func(m model.Scope) bool { return len(m.SourceLabels) > 0 })
-			})
-		})
+// Regroups says whether a change of the model may put a proxy into other kinds, beside one of its replica.
+func Regroups(d *model.Difference, root string, node Node) bool {
+	if node.Type == Sidecar && slices.ContainsFunc(model.Both(d.Sidecars), func(s *model.Sidecar) bool {
+		return (s.Namespace == node.Namespace || s.Namespace == root) && model.Selects(s.Selector, node.Labels)
+	}) || slices.ContainsFunc(model.Both(d.EnvoyFilters), func(f *model.EnvoyFilter) bool { return f.Selects(root, node.Namespace, node.Labels) }) {
+		return true
+	}
+	if node.Type != Sidecar {
+		return false
+	}
+	asks := func(m model.Scope) bool {
+		for key := range m.SourceLabels {
+			if _, has := node.Labels[key]; has {
+				return true
+			}
+		}
+		return false
+	}
+	return slices.ContainsFunc(model.Both(d.Destinations), func(p *model.DestinationPolicy) bool {
+		return p.Namespace == node.Namespace && len(p.Clients) > 0
+	}) || slices.ContainsFunc(model.Both(d.Routes), func(r *model.Routes) bool {
+		return r.ExportTo.In(node.Namespace) && (slices.ContainsFunc(r.HTTP, func(h model.HTTPRoute) bool {
+			return slices.ContainsFunc(h.Matches, func(m model.HTTPMatch) bool { return asks(m.Scope) })
+		}) || slices.ContainsFunc(r.TCP, func(t model.TCPRoute) bool { return slices.ContainsFunc(t.Matches, asks) }))
+	})
 }
 
 // clientLabels are the labels of a sidecar that make a difference to it as a client.

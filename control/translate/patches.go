@@ -3,10 +3,8 @@ package translate
 import (
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 
-	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	"google.golang.org/protobuf/proto"
 
 	"heddle.io/heddle/control/model"
@@ -66,11 +64,8 @@ func (n Node) matches(m *model.PatchProxy) bool {
 	if m == nil {
 		return true
 	}
-	if m.Version != "" {
-		version, err := regexp.Compile(m.Version)
-		if err != nil || n.Version == "" || !version.MatchString(n.Version) {
-			return false
-		}
+	if !m.MatchesVersion(n.Version) {
+		return false
 	}
 	if len(m.Metadata) == 0 {
 		return true
@@ -101,6 +96,8 @@ type patched struct {
 	outcomes map[string]patch.Outcome
 	// added are the names of resources that patches add.
 	added map[string]bool
+	// states are what became of each patch, nil when outcomes have changed since they were counted.
+	states []PatchState
 }
 
 func (c *Cache) patchedFor(mesh *model.Mesh, k Kind) (*patched, error) {
@@ -130,6 +127,7 @@ func (c *Cache) patchedFor(mesh *model.Mesh, k Kind) (*patched, error) {
 }
 
 func (p *patched) keep(id string, outcome patch.Outcome) {
+	p.states = nil
 	if outcome.Nothing() {
 		delete(p.outcomes, id)
 		return
@@ -144,6 +142,7 @@ func (p *patched) all(r *Resources) {
 	}
 	clear(p.outcomes)
 	clear(p.added)
+	p.states = nil
 	for _, key := range p.sources {
 		r.sources[key] = true
 	}
@@ -230,9 +229,13 @@ func (r *Resources) dropEndpoints(clusters []string) {
 	if len(clusters) == 0 {
 		return
 	}
+	gone := make(map[string]bool, len(clusters))
+	for _, name := range clusters {
+		gone[name] = true
+	}
 	kept := r.Endpoints[:0:0]
 	for _, e := range r.Endpoints {
-		if !slices.Contains(clusters, e.GetClusterName()) {
+		if !gone[e.GetClusterName()] {
 			kept = append(kept, e)
 		}
 	}
@@ -245,6 +248,7 @@ func (p *patched) delta(d *Delta) bool {
 	if p == nil || p.set == nil {
 		return true
 	}
+	p.states = nil
 	touched := func(kind string, all []string) bool {
 		return slices.ContainsFunc(all, func(name string) bool {
 			delete(p.outcomes, kind+name)
@@ -259,8 +263,9 @@ func (p *patched) delta(d *Delta) bool {
 	gone := p.existing(d.Set)
 	d.Set.dropEndpoints(gone)
 	d.Clusters = append(d.Clusters, gone...)
+	left := names(d.Set.Listeners)
 	for name := range listeners {
-		if !slices.ContainsFunc(d.Set.Listeners, func(l *listenerv3.Listener) bool { return l.GetName() == name }) {
+		if !left[name] {
 			d.Listeners = append(d.Listeners, name)
 		}
 	}
@@ -280,37 +285,59 @@ type PatchState struct {
 const MaxBroken = 3
 
 // Patches says what became of the patches that the configuration was made with.
-func (r *Resources) Patches() []PatchState { return states(r.patched) }
+func (r *Resources) Patches() []PatchState {
+	if len(r.patched) == 1 {
+		return r.patched[0].counted()
+	}
+	// Of several kinds, as [Proxy] makes them.
+	at := map[*model.Patch]int{}
+	var out []PatchState
+	for _, p := range r.patched {
+		for _, s := range p.counted() {
+			i, known := at[s.Patch]
+			if !known {
+				i = len(out)
+				at[s.Patch], out = i, append(out, PatchState{Patch: s.Patch})
+			}
+			out[i].Changed += s.Changed
+			out[i].Broken = append(out[i].Broken, s.Broken[:min(len(s.Broken), MaxBroken-len(out[i].Broken))]...)
+		}
+	}
+	return out
+}
 
-// Patches says what became of the patches that the configuration was made with.
+// Patches says what became of the patches that the configuration was made with; the same list as long as it is the same.
 func (c *Client) Patches() []PatchState {
 	if c.patched == nil {
 		return nil
 	}
-	return states([]*patched{c.patched})
+	return c.patched.counted()
 }
 
-func states(all []*patched) []PatchState {
-	at := map[*model.Patch]int{}
-	var out []PatchState
-	for _, p := range all {
-		for _, one := range p.patches {
-			if _, known := at[one]; !known {
-				at[one] = len(out)
-				out = append(out, PatchState{Patch: one})
-			}
+// counted are the states of all patches.
+func (p *patched) counted() []PatchState {
+	if p.states != nil {
+		return p.states
+	}
+	at := make(map[*model.Patch]int, len(p.patches))
+	out := make([]PatchState, 0, len(p.patches))
+	for _, one := range p.patches {
+		if _, known := at[one]; !known {
+			at[one] = len(out)
+			out = append(out, PatchState{Patch: one})
 		}
-		for _, id := range slices.Sorted(maps.Keys(p.outcomes)) {
-			o := p.outcomes[id]
-			for _, one := range o.Changed {
-				out[at[one]].Changed++
-			}
-			for one, why := range o.Broken {
-				if s := &out[at[one]]; len(s.Broken) < MaxBroken {
-					s.Broken = append(s.Broken, why)
-				}
+	}
+	for _, id := range slices.Sorted(maps.Keys(p.outcomes)) {
+		o := p.outcomes[id]
+		for _, one := range o.Changed {
+			out[at[one]].Changed++
+		}
+		for one, why := range o.Broken {
+			if s := &out[at[one]]; len(s.Broken) < MaxBroken {
+				s.Broken = append(s.Broken, why)
 			}
 		}
 	}
+	p.states = out
 	return out
 }

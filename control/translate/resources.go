@@ -35,6 +35,9 @@ type Resources struct {
 	reads map[string]bool
 	// patched is what became of the patches of EnvoyFilters, in each role.
 	patched []*patched
+	// parts are its clusters with their endpoints, plain what it is without patches, where there are any.
+	parts []*clusterPart
+	plain *Resources
 }
 
 // Proxy makes the configuration of one proxy.
@@ -91,6 +94,8 @@ type generator struct {
 	portPolicies map[string]model.PortPolicy
 	// routeFilters are the same for every connection manager of the proxy that has routes.
 	routeFilters []*hcmv3.HttpFilter
+	// bound are the routes of each server of a gateway, once somebody asked.
+	bound map[string][]*model.Routes
 	// routeAges are the places of the mesh's routes, once somebody asked.
 	routeAges map[*model.Routes]int
 }
@@ -121,10 +126,15 @@ func (r *Resources) Sources() []objects.Key {
 	return keys
 }
 
-// Each visits all resources.
+// Each visits all resources; endpoints that a cache assigned anew are visited as they are now (see [Cache.Assign]).
 func (r *Resources) Each(visit func(proto.Message)) {
 	each(r.Clusters, visit)
 	each(r.Endpoints, visit)
+	for _, p := range r.parts {
+		if p.endpoints != nil {
+			visit(p.endpoints)
+		}
+	}
 	each(r.Secrets, visit)
 	each(r.Listeners, visit)
 	each(r.Routes, visit)

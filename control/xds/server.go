@@ -68,11 +68,6 @@ func New(ctx context.Context, log *slog.Logger, now func() time.Time, registry p
 	return s
 }
 
-// Register offers the aggregated discovery service on a gRPC server.
-func (s *Server) Register(g *grpc.Server) {
-	discovery.RegisterAggregatedDiscoveryServiceServer(g, s)
-}
-
 // Update changes groups and who is in them, all at once: no proxy is sent a part of it in which something is named that has
 // not come before. It gives the change its version, which is one more than that of the last. Revision is that of the store
 // from which everything is made now.
@@ -102,12 +97,12 @@ func (s *Server) Revision() int64 {
 
 // StreamAggregatedResources serves the state of the world.
 func (s *Server) StreamAggregatedResources(stream discovery.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
-	return serve(s, stream.Context(), stream.Recv, func(p *Proxy, r *response) error { return stream.Send(p.wholeResponse(r)) }, (*Proxy).wholeRequest)
+	return serve(s, stream, stream.Recv, (*response).world, (*Proxy).wholeRequest)
 }
 
 // DeltaAggregatedResources serves increments.
 func (s *Server) DeltaAggregatedResources(stream discovery.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
-	return serve(s, stream.Context(), stream.Recv, func(p *Proxy, r *response) error { return stream.Send(r.delta()) }, (*Proxy).deltaRequest)
+	return serve(s, stream, stream.Recv, (*response).delta, (*Proxy).deltaRequest)
 }
 
 // request of either variant of the protocol.
@@ -117,8 +112,8 @@ type request interface {
 }
 
 // serve runs a stream of either variant.
-func serve[R request](s *Server, ctx context.Context, receive func() (R, error), send func(*Proxy, *response) error, handle func(*Proxy, Type, R) error) error {
-	ctx, cancel := context.WithCancelCause(ctx)
+func serve[R request](s *Server, stream grpc.ServerStream, receive func() (R, error), form func(*response) (wire, error), handle func(*Proxy, Type, R) error) error {
+	ctx, cancel := context.WithCancelCause(stream.Context())
 	defer cancel(nil)
 	requests, ended := make(chan R), make(chan error, 1)
 	go func() {
@@ -135,6 +130,13 @@ func serve[R request](s *Server, ctx context.Context, receive func() (R, error),
 			}
 		}
 	}()
+	send := func(r *response) error {
+		message, err := form(r)
+		if err != nil {
+			return err
+		}
+		return stream.SendMsg(message)
+	}
 	// Sending may block for as long as the proxy does not read: returning from here ends that too.
 	go func() { ended <- exchange(s, ctx, cancel, requests, send, handle) }()
 	select {
@@ -149,7 +151,7 @@ func serve[R request](s *Server, ctx context.Context, receive func() (R, error),
 }
 
 // exchange answers a stream's requests and sends what changes, until either ends.
-func exchange[R request](s *Server, ctx context.Context, cancel context.CancelCauseFunc, requests <-chan R, send func(*Proxy, *response) error, handle func(*Proxy, Type, R) error) error {
+func exchange[R request](s *Server, ctx context.Context, cancel context.CancelCauseFunc, requests <-chan R, send func(*response) error, handle func(*Proxy, Type, R) error) error {
 	var p *Proxy
 	defer func() {
 		if p != nil {
@@ -200,7 +202,7 @@ func exchange[R request](s *Server, ctx context.Context, cancel context.CancelCa
 			if err := s.reserve(ctx, cancel, p, r.size); err != nil {
 				return err
 			}
-			if err := send(p, r); err != nil {
+			if err := send(r); err != nil {
 				return err
 			}
 			s.metrics.pushes.WithLabelValues(r.typ.String()).Inc()

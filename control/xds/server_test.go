@@ -102,8 +102,7 @@ func start(t *testing.T) (*world, func() proxy, *atomic.Int64) {
 	s := New(ctx, slog.New(slog.DiscardHandler), func() time.Time { return time.Unix(1, 0) }, prometheus.NewRegistry(), w, func() { changes.Add(1) })
 	w.server = s
 	conns := bufconn.Listen(1 << 16)
-	g := grpc.NewServer()
-	s.Register(g)
+	g := s.GRPC()
 	go func() { _ = g.Serve(conns) }()
 	t.Cleanup(func() { cancel(); g.Stop() })
 	return w, func() proxy {

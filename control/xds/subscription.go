@@ -10,7 +10,6 @@ import (
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/anypb"
 )
 
 // everything is the name that stands for all (xDS protocol, "How the client specifies what resources to return").
@@ -170,18 +169,6 @@ func (p *Proxy) deltaRequest(t Type, r *discovery.DeltaDiscoveryRequest) error {
 	return nil
 }
 
-// delta is the response in the incremental protocol.
-func (r *response) delta() *discovery.DeltaDiscoveryResponse {
-	out := &discovery.DeltaDiscoveryResponse{
-		TypeUrl: typeNames[r.typ].url, Nonce: r.nonce, SystemVersionInfo: r.version, RemovedResources: r.removed,
-		Resources: make([]*discovery.Resource, 0, len(r.resources)),
-	}
-	for _, one := range r.resources {
-		out.Resources = append(out.Resources, one.wire)
-	}
-	return out
-}
-
 // wholeRequest takes a request of the state-of-the-world protocol.
 func (p *Proxy) wholeRequest(t Type, r *discovery.DiscoveryRequest) error {
 	p.server.mu.RLock()
@@ -286,15 +273,4 @@ func (p *Proxy) digest(t Type) string {
 		fmt.Fprintf(digest, "%q %q\n", name, versions[name])
 	}
 	return base64.RawURLEncoding.EncodeToString(digest.Sum(nil)[:versionBytes])
-}
-
-// wholeResponse is the response in the state-of-the-world protocol.
-func (p *Proxy) wholeResponse(r *response) *discovery.DiscoveryResponse {
-	out := &discovery.DiscoveryResponse{
-		TypeUrl: typeNames[r.typ].url, Nonce: r.nonce, VersionInfo: r.version, Resources: make([]*anypb.Any, 0, len(r.resources)),
-	}
-	for _, one := range r.resources {
-		out.Resources = append(out.Resources, one.wire.GetResource())
-	}
-	return out
 }

@@ -31,7 +31,6 @@ import (
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	serverv3 "github.com/envoyproxy/go-control-plane/pkg/server/v3"
 	"github.com/prometheus/client_golang/prometheus"
-	"google.golang.org/grpc"
 
 	"heddle.io/heddle/control/push"
 	"heddle.io/heddle/control/translate"
@@ -81,8 +80,7 @@ func TestEnvoyRuns(t *testing.T) {
 			})
 			server := pusher.Server()
 			pusher.Update(push.Update{Clients: s.mesh, Servers: s.mesh, Revision: 1})
-			agent := grpc.NewServer()
-			server.Register(agent)
+			agent := server.GRPC()
 			secretservice.RegisterSecretDiscoveryServiceServer(agent, serverv3.NewServer(ctx, secrets(t, node), nil))
 			socket := filepath.Join(dir, "agent.sock")
 			listener, err := net.Listen("unix", socket)

@@ -64,3 +64,33 @@ func BenchmarkApplyBatch(b *testing.B) {
 		admitted(b, m, writes)
 	}
 }
+
+// BenchmarkListeners is one Gateway's change among so many that share proxies and a port, each with a host of its own.
+func BenchmarkListeners(b *testing.B) {
+	gateway := func(i, n int) *objects.Object {
+		all, errs := objects.Decode(strings.NewReader(fmt.Sprintf("apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: g-%[1]d, namespace: ns-0}\nspec: {gatewayClassName: heddle, listeners: [{name: l%[2]d, port: 443, protocol: TLS, hostname: h-%[1]d.example.com, tls: {mode: Passthrough}}]}\n", i, n)), "bench.yaml", "")
+		if len(errs) > 0 {
+			b.Fatal(errs)
+		}
+		return all[0]
+	}
+	for _, n := range []int{100, 10000} {
+		m := New(model.DefaultSettings("one"))
+		change := Change{Objects: map[objects.Key]*objects.Object{}}
+		for i := range n {
+			o := gateway(i, 0)
+			change.Objects[o.Key()] = o
+		}
+		m.Update(change)
+		if got := len(m.Mesh().Gateways); got != n {
+			b.Fatalf("%d gateways", got)
+		}
+		two := [2]*objects.Object{gateway(7, 0), gateway(7, 1)}
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				m.Update(Change{Objects: map[objects.Key]*objects.Object{two[0].Key(): two[i%2]}})
+			}
+		})
+	}
+}

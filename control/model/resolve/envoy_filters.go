@@ -58,7 +58,7 @@ func patch(p *networking.EnvoyFilter_EnvoyConfigObjectPatch, value []byte, from 
 		out.FilterClass = class.String()
 	}
 	if m := p.GetMatch().GetProxy(); m.GetProxyVersion() != "" || len(m.GetMetadata()) > 0 {
-		out.Proxy = &model.PatchProxy{Version: m.GetProxyVersion(), Metadata: m.GetMetadata()}
+		out.Proxy = model.NewPatchProxy(m.GetProxyVersion(), m.GetMetadata())
 	}
 	if m := p.GetMatch().GetListener(); m != nil {
 		chain := m.GetFilterChain()

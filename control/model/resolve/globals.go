@@ -93,6 +93,8 @@ func (m *Model) settleGlobals() {
 		concerned[host] = true
 	}
 	clear(m.external.changed)
+	m.external.contest.reset()
+	m.external.spread(concerned)
 	for host := range concerned {
 		m.settleService(host)
 	}

@@ -1,10 +1,8 @@
 package resolve
 
 import (
-	"maps"
 	"reflect"
 	"slices"
-	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
@@ -95,92 +93,6 @@ func (m *Model) setServers(g *model.Gateway, there bool) {
 		}
 		m.reserved[port] = true
 	}
-}
-
-// settleServers says which listeners an older gateway keeps out: one port speaks one protocol, and one certificate is shown
-// for a host. Which gateways share proxies is told by their selectors alone.
-func (m *Model) settleServers() {
-	concerned := map[string]*model.Gateway{}
-	for port := range m.reserved {
-		maps.Copy(concerned, m.servers[port])
-	}
-	clear(m.reserved)
-	byAge := map[uint16][]*model.Gateway{}
-	older := func(port uint16) []*model.Gateway {
-		if _, sorted := byAge[port]; !sorted {
-			byAge[port] = slices.SortedFunc(maps.Values(m.servers[port]), func(x, y *model.Gateway) int { return m.age(x.Source.Key, y.Source.Key) })
-		}
-		return byAge[port]
-	}
-	for _, g := range concerned {
-		e := m.entries[g.Source.Key]
-		if g.Group == "" || e == nil || e.part != any(g) {
-			continue
-		}
-		e.said[saidConflict], e.sections.conflicts = nil, nil
-		report := recorder{m, saidConflict}
-		for i := range g.Servers {
-			s := &g.Servers[i]
-			conflict := serverConflict(g, s, older(s.Port))
-			if conflict == nil {
-				continue
-			}
-			report.missing(g.Source.Key, conflict.Reason, conflict.Path, conflict.Problem, conflict.Remedy)
-			if e.sections.conflicts == nil {
-				e.sections.conflicts = map[string]Finding{}
-			}
-			e.sections.conflicts[s.PortName] = *conflict
-		}
-	}
-}
-
-// serverConflict is what keeps a server of a gateway out, among the gateways with servers on its port, by age; nil for nothing.
-func serverConflict(g *model.Gateway, s *model.Server, older []*model.Gateway) *Finding {
-	for _, o := range older {
-		if o == g {
-			return nil
-		}
-		if !compatible(o.Selector, g.Selector) {
-			continue
-		}
-		for i := range o.Servers {
-			other := &o.Servers[i]
-			switch {
-			case other.Port != s.Port:
-			case !other.Protocol.SharesPort(s.Protocol):
-				return &Finding{
-					Reason: string(gatewayv1.ListenerReasonProtocolConflict), Path: s.Source.Path + ".protocol",
-					Problem: "the port is " + string(other.Protocol) + " in the older " + named(o), Remedy: "use another port",
-				}
-			case s.Protocol == model.ServerTCP || s.Protocol != model.ServerHTTP && sharesHost(s, other):
-				return &Finding{
-					Reason: string(gatewayv1.ListenerReasonHostnameConflict), Path: s.Source.Path + ".hostname",
-					Problem: "the older " + named(o) + " has the same port and host", Remedy: "use another hostname or port",
-				}
-			}
-		}
-	}
-	return nil
-}
-
-func named(g *model.Gateway) string {
-	return strings.TrimSuffix("Gateway "+g.Namespace+"/"+g.Name+" of "+g.Source.Key.Group, " of ")
-}
-
-func sharesHost(a, b *model.Server) bool {
-	return slices.ContainsFunc(a.Hosts, func(x model.ServerHost) bool {
-		return slices.ContainsFunc(b.Hosts, func(y model.ServerHost) bool { return x.Host == y.Host })
-	})
-}
-
-// compatible says whether something can have the labels of both selectors.
-func compatible(a, b map[string]string) bool {
-	for k, v := range a {
-		if other, ok := b[k]; ok && other != v {
-			return false
-		}
-	}
-	return true
 }
 
 // MergeStatus puts a new status in place of an old one. A condition whose status did not change keeps its transition time.

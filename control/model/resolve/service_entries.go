@@ -26,8 +26,11 @@ type entryServices struct {
 type entryState struct {
 	// byHost are their services by host, byClaim by an address (or range) and port that only one may listen on.
 	byHost, byClaim hostIndex[*model.Service]
-	// changed are hosts whose service is to be found anew, contested those whose ServiceEntries may conflict anew.
-	changed, contested map[string]bool
+	// changed are hosts whose service is to be found anew, contested those whose ServiceEntries may conflict anew; reclaimed are
+	// claims that other entries have than before.
+	changed, contested, reclaimed map[string]bool
+	// contest is who is in force, as far as it was asked for since something changed.
+	contest contest
 	// unaddressed are hosts that need a virtual address, with the number of entries that say so; sorted is nil when stale.
 	unaddressed map[string]int
 	sorted      []string
@@ -35,7 +38,7 @@ type entryState struct {
 
 func newEntryState() entryState {
 	return entryState{
-		byHost: hostIndex[*model.Service]{}, byClaim: hostIndex[*model.Service]{}, changed: map[string]bool{}, contested: map[string]bool{},
+		byHost: hostIndex[*model.Service]{}, byClaim: hostIndex[*model.Service]{}, changed: map[string]bool{}, contested: map[string]bool{}, reclaimed: map[string]bool{},
 		unaddressed: map[string]int{},
 	}
 }
@@ -241,12 +244,10 @@ func (m *Model) setEntry(p *entryServices, there bool) {
 	for _, s := range p.services {
 		key := s.Source.Key
 		x.byHost.set(s.Host, key, s, there)
-		x.changed[s.Host], x.contested[s.Host] = true, true
+		x.changed[s.Host] = true
 		for _, claim := range claims(s) {
 			x.byClaim.set(claim, key, s, there)
-			for _, other := range x.byClaim[claim] {
-				x.changed[other.Host], x.contested[other.Host] = true, true
-			}
+			x.reclaimed[claim] = true
 		}
 		m.say(key, saidConflict, nil)
 	}
@@ -260,89 +261,6 @@ func (m *Model) setEntry(p *entryServices, there bool) {
 		}
 		if was == 0 || was+by == 0 {
 			x.sorted = nil
-		}
-	}
-}
-
-// claims are the addresses and ports that a service needs for itself: where connections name no host, no two may have them.
-func claims(s *model.Service) []string {
-	var out []string
-	for _, p := range s.Ports {
-		if p.Protocol.IsHTTP() {
-			continue
-		}
-		for _, l := range s.External.Entry.Listen {
-			out = append(out, fmt.Sprintf("%s %d", l, p.Number))
-		}
-	}
-	return out
-}
-
-// entryFor is the service of an entry that is in force for a host, nil for none: of several entries the oldest, and only if no
-// older one has its addresses.
-func (m *Model) entryFor(host string) *model.Service {
-	all := sortedBy(m.external.byHost[host], m.age)
-	if len(all) == 0 || m.global.canonical[host] != "" {
-		return nil
-	}
-	if _, by := m.claimed(all[0]); by != nil {
-		return nil
-	}
-	return all[0]
-}
-
-// claimed is what an older entry has of a service's claims, and whose it is.
-func (m *Model) claimed(s *model.Service) (claim string, by *model.Service) {
-	for _, claim := range claims(s) {
-		for _, first := range sortedBy(m.external.byClaim[claim], m.age)[:1] {
-			if first.Source.Key != s.Source.Key {
-				return claim, first
-			}
-		}
-	}
-	return "", nil
-}
-
-// settleEntryConflicts says which entries others keep out of force.
-func (m *Model) settleEntryConflicts() {
-	x := &m.external
-	concerned := map[objects.Key]bool{}
-	for host := range x.contested {
-		for key := range x.byHost[host] {
-			concerned[key] = true
-		}
-	}
-	clear(x.contested)
-	for key := range concerned {
-		m.say(key, saidConflict, nil)
-		e := m.entries[key]
-		if e == nil {
-			continue
-		}
-		part, is := e.part.(*entryServices)
-		if !is {
-			continue
-		}
-		report := recorder{m, saidConflict}
-		for _, s := range part.services {
-			winner := m.services[s.Host]
-			switch claim, by := m.claimed(s); {
-			case winner != nil && winner.Source.Key != key:
-				report.refuse(key, "Conflict", s.Source.Path, fmt.Sprintf("%s is a host of %s already", s.Host, winner.Source.Key),
-					"delete one of the two, or put endpoints and ports into one object")
-			case by != nil:
-				report.refuse(key, "Conflict", "spec.addresses", fmt.Sprintf("%s is taken by the older %s", strings.Replace(claim, " ", " port ", 1), by.Source.Key),
-					"give other addresses or another port, or leave addresses out to get a virtual one")
-			case winner == nil && m.global.canonical[s.Host] != "":
-				report.refuse(key, "Conflict", s.Source.Path, fmt.Sprintf("%s is a name of %s already", s.Host, m.global.canonical[s.Host]),
-					"give another host")
-			case winner == nil:
-				older := sortedBy(x.byHost[s.Host], m.age)[0]
-				if older.Source.Key != key {
-					report.refuse(key, "Conflict", s.Source.Path, fmt.Sprintf("%s is a host of %s already", s.Host, older.Source.Key),
-						"delete one of the two, or put endpoints and ports into one object")
-				}
-			}
 		}
 	}
 }

@@ -143,8 +143,17 @@ func newPart(of []*Patch) *part {
 	return out
 }
 
-// Sweep forgets what nobody asked for since the last call.
-func (s *Sets) Sweep() {
+// Sweep forgets all but these sets and the results that are asked for by ask, which asks for all that are in use.
+func (s *Sets) Sweep(used []*Set, ask func()) {
+	s.round++
+	for _, set := range used {
+		for _, p := range []*part{set.clusters, set.listeners, set.routes} {
+			if p != nil {
+				p.round = s.round
+			}
+		}
+	}
+	ask()
 	for key, p := range s.parts {
 		if p.round != s.round {
 			delete(s.parts, key)
@@ -153,16 +162,15 @@ func (s *Sets) Sweep() {
 		sweep(p.made, s.round)
 		sweep(p.hosts, s.round)
 	}
-	used := map[*model.Patch]*Patch{}
+	decoded := map[*model.Patch]*Patch{}
 	for _, p := range s.parts {
 		for _, one := range p.patches {
-			used[one.Patch] = one
+			decoded[one.Patch] = one
 		}
 	}
 	if s.decoded != nil {
-		s.decoded = used
+		s.decoded = decoded
 	}
-	s.round++
 	s.swept = s.results()
 }
 
