@@ -72,12 +72,18 @@ func TestSandboxHidesWhatALinkLeadsTo(t *testing.T) {
 	if err := errors.Join(os.Chmod(root, 0o755), os.Mkdir(moved, 0o755), os.WriteFile(filepath.Join(moved, "secret"), []byte("planted"), 0o644), os.Symlink(moved, link)); err != nil {
 		t.Fatal(err)
 	}
+	below, err := os.MkdirTemp("/var/log", "heddle-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(below) })
 	script := fmt.Sprintf("cat %s/secret %s/secret 2>/dev/null; ls -A %[1]s /var/log; echo done", link, moved)
 	for _, uid := range []int{0, someone} {
 		if got := confined(t, uid, Sandbox{}, script); !strings.Contains(got, "planted") {
 			t.Fatalf("user %d, not hidden: %s", uid, got)
 		}
-		if got := confined(t, uid, Sandbox{}, script, link); got != link+":\n\n/var/log:\ndone" {
+		// One of them is below what is hidden anyway.
+		if got := confined(t, uid, Sandbox{}, script, link, below); got != link+":\n\n/var/log:\ndone" {
 			t.Errorf("user %d: %s", uid, got)
 		}
 	}

@@ -185,6 +185,9 @@ func places(dirs []string) []string {
 func hide(more []string) ([]string, error) {
 	var hidden []string
 	for _, dir := range places(append(slices.Clone(hiddenDirs), more...)) {
+		if _, err := os.Lstat(dir); errors.Is(err, os.ErrNotExist) {
+			continue // What is above it is hidden already.
+		}
 		if err := unix.Mount("none", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "size=64k,nr_inodes=64,mode=0755"); err != nil {
 			return nil, fmt.Errorf("hide %s: %w", dir, err)
 		}
