@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -9,6 +11,7 @@ import (
 
 	"heddle.io/heddle/api/v1alpha1"
 	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/server/client"
 )
 
 func (s *session) describeCommand() *cobra.Command {
@@ -35,6 +38,9 @@ func (s *session) describeCommand() *cobra.Command {
 					fmt.Fprintln(s.out)
 				}
 				if err := s.describe(o); err != nil {
+					return err
+				}
+				if err := s.describeDependencies(cmd.Context(), c, o); err != nil {
 					return err
 				}
 			}
@@ -115,6 +121,28 @@ func (s *session) describe(o *objects.Object) error {
 			t.row("  "+r.Name, r.Phase, r.Address, fmt.Sprint(r.PID), fmt.Sprint(r.ProxyPID), fmt.Sprint(r.Restarts), age(r.Started, s.now()), r.Message)
 		}
 		return t.print(s.out)
+	}
+	return nil
+}
+
+// describeDependencies lists the services that a workload was seen to use, if its proxies get no others.
+func (s *session) describeDependencies(ctx context.Context, c *client.Client, o *objects.Object) error {
+	if o.Kind != objects.Workload || o.Status.Workload == nil {
+		return nil
+	}
+	proxies, err := c.Proxies(ctx)
+	if err != nil {
+		return err
+	}
+	for _, p := range proxies {
+		if !p.Observed || p.Namespace != o.GetNamespace() || !slices.ContainsFunc(o.Status.Workload.Replicas, func(r objects.ReplicaState) bool { return r.Name == p.Name }) {
+			continue
+		}
+		fmt.Fprintf(s.out, "Dependencies:  %d observed\n", len(p.Dependencies))
+		for _, host := range p.Dependencies {
+			fmt.Fprintf(s.out, "  %s\n", host)
+		}
+		return nil
 	}
 	return nil
 }

@@ -43,7 +43,7 @@ func (s *session) proxyStatusCommand() *cobra.Command {
 			default:
 				return usageError{fmt.Errorf("unknown output format %q: use json or yaml", output)}
 			}
-			t := newTable(append(append([]string{"NAME", "TYPE"}, proxyTypes...), "CONNECTED")...)
+			t := newTable(append(append([]string{"NAME", "TYPE"}, proxyTypes...), "DEPENDENCIES", "CONNECTED")...)
 			for _, p := range proxies {
 				row := []string{p.Name + "." + p.Namespace, p.Type}
 				for _, name := range proxyTypes {
@@ -53,6 +53,7 @@ func (s *session) proxyStatusCommand() *cobra.Command {
 					}
 					row = append(row, state)
 				}
+				row = append(row, dependencies(p))
 				connected := "no"
 				if p.Connected {
 					connected = age(p.Since, s.now())
@@ -71,6 +72,17 @@ func (s *session) proxyStatusCommand() *cobra.Command {
 		}}
 	cmd.Flags().StringVarP(&output, "output", "o", "", "json or yaml")
 	return cmd
+}
+
+// dependencies says which services a proxy gets.
+func dependencies(p client.ProxyStatus) string {
+	switch {
+	case !p.Connected || p.Type != "sidecar":
+		return "-"
+	case p.Observed:
+		return fmt.Sprintf("%d observed", len(p.Dependencies))
+	}
+	return "all"
 }
 
 // configParts maps what users ask for to the type that the controller sends.

@@ -20,6 +20,7 @@ import (
 	"heddle.io/heddle/control/ca"
 	"heddle.io/heddle/control/cluster"
 	"heddle.io/heddle/control/federation"
+	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/seal"
 	"heddle.io/heddle/control/server/client"
 	"heddle.io/heddle/control/stage"
@@ -51,6 +52,7 @@ type upOptions struct {
 	kmsCommand      string
 	etcd            cluster.Etcd
 	stageLimit      time.Duration
+	dependencies    string
 	// given says whether the user set a flag.
 	given func(flag string) bool
 }
@@ -70,6 +72,7 @@ func (o *upOptions) register(flags *pflag.FlagSet) {
 	flags.StringVar(&o.secretsKey, "secrets-key-file", "", "the file with the keys that Secrets are encrypted with, made when it is not there; down leaves it alone (default: a file in the cluster's data)")
 	flags.StringVar(&o.kmsCommand, "kms-command", "", "a program that wraps these keys with a key management service (see the note on secrets at rest), or none")
 	flags.DurationVar(&o.stageLimit, "stage-limit", stage.DefaultLimit, "how long a change of what servers accept waits for a proxy that does not take it, before it goes on without")
+	flags.StringVar(&o.dependencies, "dependencies", "", `the services that sidecars get where the label heddle.io/dependencies of the namespace says nothing: all, or observed, those that their workload was seen to use (default "all")`)
 	flags.StringVar(&o.etcd.Endpoints, "etcd-endpoints", "", "keep objects in an external etcd cluster: its members' client URLs, separated by commas (https://HOST:PORT)")
 	flags.StringVar(&o.etcd.CACert, "etcd-cacert", "", "a file (PEM) with the authority of the etcd members' certificates")
 	flags.StringVar(&o.etcd.Cert, "etcd-cert", "", "a file (PEM) with the controller's certificate for etcd")
@@ -103,6 +106,11 @@ func (o upOptions) check() error {
 	}
 	if _, err := ca.ParseKeyType(o.workloadKeyType); err != nil {
 		return fmt.Errorf("--workload-key-type: %w", err)
+	}
+	switch o.dependencies {
+	case "", objects.DependenciesAll, objects.DependenciesObserved:
+	default:
+		return fmt.Errorf("--dependencies %q: use %s or %s", o.dependencies, objects.DependenciesAll, objects.DependenciesObserved)
 	}
 	if (o.caCert == "") != (o.caKey == "") {
 		return errors.New("--ca-cert and --ca-key go together: the certificate authority and its key")
@@ -181,6 +189,9 @@ func (o upOptions) settle(c cluster.Cluster, before cluster.Options, kept, runni
 	if o.given("stage-limit") {
 		want.StageLimit = o.stageLimit
 	}
+	if o.given("dependencies") {
+		want.Observed = o.dependencies == objects.DependenciesObserved
+	}
 	if o.given("privileged-workloads") {
 		want.PrivilegedWorkloads = o.privileged
 	}
@@ -256,7 +267,7 @@ func (o upOptions) address(want cluster.Options, kept bool, m machine) (cluster.
 // changing names the flags that a running cluster cannot heed.
 func (o upOptions) changing() string {
 	var names []string
-	for _, flag := range []string{"advertise", "gateway-proxy", "api-address", "api-client-ca", "stage-limit", "workload-key-type", "privileged-workloads", "secrets-key-file", "kms-command", "etcd-endpoints", "etcd-cacert", "etcd-cert", "etcd-key"} {
+	for _, flag := range []string{"advertise", "gateway-proxy", "api-address", "api-client-ca", "stage-limit", "dependencies", "workload-key-type", "privileged-workloads", "secrets-key-file", "kms-command", "etcd-endpoints", "etcd-cacert", "etcd-cert", "etcd-key"} {
 		if o.given(flag) {
 			names = append(names, "--"+flag)
 		}

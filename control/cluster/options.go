@@ -47,6 +47,9 @@ type Options struct {
 	KMSCommand string `json:"kmsCommand,omitempty"`
 	// StageLimit is how long a change that concerns two ends waits for a proxy that does not take it; zero for the default.
 	StageLimit time.Duration `json:"stageLimit,omitempty"`
+	// Observed has sidecars get the services that their workload was seen to use, where the namespace says nothing
+	// (model.Dependencies).
+	Observed bool `json:"observed,omitempty"`
 	// Etcd is the external cluster that objects are kept in; empty for a member inside the controller.
 	Etcd Etcd `json:"etcd,omitzero"`
 }

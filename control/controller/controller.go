@@ -77,13 +77,15 @@ type Controller struct {
 	authority *ca.Authority
 	instances *registry.Instances
 	// globals are the virtual addresses of imported and external services.
-	globals    *registry.Globals
-	federation *federation.Federation
-	pusher     *push.Pusher
-	xds        *xds.Server
-	audit      *audit.Log
-	metrics    prometheus.Gatherer
-	started    time.Time
+	globals *registry.Globals
+	// dependencies are the services that workloads were seen to use.
+	dependencies *registry.Dependencies
+	federation   *federation.Federation
+	pusher       *push.Pusher
+	xds          *xds.Server
+	audit        *audit.Log
+	metrics      prometheus.Gatherer
+	started      time.Time
 	// answered holds one value when a proxy has answered, come or gone.
 	answered chan struct{}
 	// changed and restatus each hold one value when there is work.
@@ -152,6 +154,7 @@ func Run(ctx context.Context, config Config) error {
 	c.privilegedWorkloads = options.PrivilegedWorkloads
 	c.settings = model.SettingsFor(config.Cluster.Name, options.Family)
 	c.remote = server.Remote{Address: options.APIAddress, ClientCA: options.APIClientCA}
+	c.settings.Observed = options.Observed
 	c.settings.Federation = netip.AddrPortFrom(options.Family.Ranges().Gateway().Addr(), cluster.PortXDS)
 	_, isMember, err := federation.ReadMembership(config.Cluster)
 	if err != nil {
@@ -194,11 +197,15 @@ func Run(ctx context.Context, config Config) error {
 	if err := c.loadReports(); err != nil {
 		return err
 	}
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	c.metrics = registry
-	c.pusher = push.New(c.log, func(source xds.Source) *xds.Server {
-		return xds.New(ctx, c.log, time.Now, registry, source, func() {
+	if c.dependencies, err = registry.OpenDependencies(filepath.Join(config.Cluster.Data(), "dependencies.json"), time.Now); err != nil {
+		return err
+	}
+	metrics := prometheus.NewRegistry()
+	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	push.Measure(c.dependencies, metrics)
+	c.metrics = metrics
+	c.pusher = push.New(c.log, c.dependencies, func(source xds.Source) *xds.Server {
+		return xds.New(ctx, c.log, time.Now, metrics, source, func() {
 			signal(c.restatus)
 			signal(c.answered)
 		})
@@ -242,6 +249,7 @@ func (c *Controller) serve(ctx context.Context) error {
 	part("update", func() error { c.updateLoop(ctx); return nil })
 	part("silence", func() error { c.silenceLoop(ctx); return nil })
 	part("statuses", func() error { c.statusLoop(ctx); return nil })
+	part("dependencies", func() error { c.dependenciesLoop(ctx); return nil })
 	part("secrets", func() error { c.secretsLoop(ctx); return nil })
 	part("federation", func() error { c.federation.Run(ctx); return nil })
 	part("xDS", func() error { return discovery.Serve(xdsListener) })
@@ -478,6 +486,7 @@ func (c *Controller) Proxies() []client.ProxyStatus {
 		connected[n.ID] = n
 	}
 	out := []client.ProxyStatus{}
+	observed := c.pusher.Observed()
 	for _, r := range c.Replicas() {
 		p := client.ProxyStatus{NodeID: r.NodeID, Name: r.State.Name, Namespace: r.Namespace, Type: "sidecar", Types: map[string]string{}, Errors: map[string]string{}}
 		if r.Gateway {
@@ -485,6 +494,7 @@ func (c *Controller) Proxies() []client.ProxyStatus {
 		}
 		if n, ok := connected[r.NodeID]; ok {
 			p.Connected, p.Since, p.Revision = true, n.Connected, n.Revision
+			p.Dependencies, p.Observed = observed[r.NodeID], observed[r.NodeID] != nil
 			if n.Failure != "" {
 				p.Errors["configuration"] = n.Failure
 			}

@@ -61,6 +61,9 @@ type Settings struct {
 	RetryAttempts int `json:"retryAttempts"`
 	// AccessLog has proxies write a line per request and connection to their log.
 	AccessLog bool `json:"accessLog"`
+	// Observed has sidecars get the services that their workload was seen to use, and learn the others on demand, where the
+	// namespace says nothing (see [Dependencies]). Default: they get all that they see.
+	Observed bool `json:"observed,omitempty"`
 	// DefaultMode of mutual TLS where no PeerAuthentication says anything. Default STRICT.
 	DefaultMode MTLSMode `json:"defaultMode"`
 }
@@ -103,6 +106,8 @@ type Mesh struct {
 	Authentications []*Authentication `json:"authentications,omitempty"`
 	// Sidecars limit what workloads' proxies get, sorted by age, then by namespace and name.
 	Sidecars []*Sidecar `json:"sidecars,omitempty"`
+	// Dependencies are the namespaces that say which services their sidecars get, sorted by name.
+	Dependencies []*Dependencies `json:"dependencies,omitempty"`
 	// EnvoyFilters are changes of what proxies are sent, in the order in which they are made: by priority, those of the root
 	// namespace first, then by age, name and namespace.
 	EnvoyFilters []*EnvoyFilter `json:"envoyFilters,omitempty"`

@@ -104,7 +104,7 @@ var definitions = []definition{
 	{Cluster, formOf((*checker).cluster), heddleTreatments, nil},
 	{GlobalNamespace, formOf((*checker).globalNamespace), heddleTreatments, defaultsOf(defaultGlobalNamespace)},
 	{AccessBinding, formOf((*checker).accessBinding), heddleTreatments, nil},
-	{Namespace, nil, coreTreatments, nil},
+	{Namespace, formOf((*checker).namespace), coreTreatments, nil},
 	{ServiceAccount, nil, coreTreatments, nil},
 	{Secret, formOf((*checker).secret), coreTreatments, defaultsOf(defaultSecret)},
 	{ConfigMap, formOf((*checker).configMap), coreTreatments, nil},

@@ -51,13 +51,13 @@ func large(b *testing.B, services int) (*town, *Pusher) {
 			})
 		}
 	}
-	p := New(slog.New(slog.DiscardHandler), func(source xds.Source) *xds.Server {
+	p := New(slog.New(slog.DiscardHandler), noDependencies(b), func(source xds.Source) *xds.Server {
 		return xds.New(context.Background(), slog.New(slog.DiscardHandler), time.Now, prometheus.NewRegistry(), source, func() {})
 	})
 	for i := range benchProxies {
 		name := fmt.Sprintf("s-%d", i)
 		node := translate.Node{Type: translate.Sidecar, Address: netip.MustParseAddr("10.0.0.1"), Name: name + "-0", Namespace: benchSpace(i), Domain: "cluster.local", Heddle: true, Labels: map[string]string{"app": name}}
-		if err := p.Attach(&xds.Proxy{}, node.Proto(), func([]*xds.Group) {}); err != nil {
+		if err := p.Attach(&xds.Proxy{}, node.Proto(), false, func([]*xds.Group) {}); err != nil {
 			b.Fatal(err)
 		}
 	}

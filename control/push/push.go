@@ -5,6 +5,7 @@ package push
 
 import (
 	"log/slog"
+	"maps"
 	"reflect"
 	"slices"
 	"sync"
@@ -16,6 +17,7 @@ import (
 
 	"heddle.io/heddle/control/model"
 	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/registry"
 	"heddle.io/heddle/control/translate"
 	"heddle.io/heddle/control/xds"
 )
@@ -45,6 +47,9 @@ type Pusher struct {
 	carried []carried
 	// versions of the objects that the model in force was made of.
 	versions map[objects.Key]objects.Version
+	// dependencies are what workloads were seen to use, needs the same of those that have a group.
+	dependencies *registry.Dependencies
+	needs        map[string]map[string]bool
 }
 
 // group is what the proxies of one kind get.
@@ -64,6 +69,8 @@ type proxy struct {
 	id     string
 	node   translate.Node
 	groups []*group
+	// uses is what one asked for that gets what its workload was seen to use.
+	uses uses
 }
 
 // packed is a message as a resource; cluster is that of endpoints.
@@ -79,8 +86,8 @@ type carried struct {
 }
 
 // New makes a pusher without a model: proxies that connect to its server wait for the first. Its server is made by start.
-func New(log *slog.Logger, start func(xds.Source) *xds.Server) *Pusher {
-	p := &Pusher{log: log, cache: translate.NewCache(), inbound: translate.NewCache(), groups: map[string]*group{}, proxies: map[*xds.Proxy]*proxy{},
+func New(log *slog.Logger, dependencies *registry.Dependencies, start func(xds.Source) *xds.Server) *Pusher {
+	p := &Pusher{log: log, dependencies: dependencies, needs: map[string]map[string]bool{}, cache: translate.NewCache(), inbound: translate.NewCache(), groups: map[string]*group{}, proxies: map[*xds.Proxy]*proxy{},
 		packed: map[proto.Message][]packed{}, hosts: map[*routev3.VirtualHost]*xds.Part{}, numbers: map[objects.Key]int32{}, versions: map[objects.Key]objects.Version{}}
 	p.server = start(p)
 	return p
@@ -127,6 +134,7 @@ func (p *Pusher) Update(u Update) int64 {
 		if before != servedBefore || p.mesh != p.served {
 			servers = model.Differ(servedBefore, p.served)
 		}
+		moves = p.arrived(clients.Services)
 		accepted := slices.Equal(servedBefore.Accepted, p.served.Accepted)
 		switch {
 		case accepted && clients.EndpointsAlone() && servers.EndpointsAlone():
@@ -137,17 +145,15 @@ func (p *Pusher) Update(u Update) int64 {
 			}
 		case accepted:
 			changes = p.changeAll(&clients, &servers)
-			moves = p.regroup(&clients)
+			moves = append(moves, p.regroup(&clients)...)
 		default:
 			// Whom servers accept besides is a part of all that they have.
 			changes = p.changeAll(&clients, nil)
-			moves = p.regroup(&clients)
+			moves = append(moves, p.regroup(&clients)...)
 		}
 	}
 	p.version = p.server.Update(u.Revision, changes, moves)
-	for i := range p.carried[known:] {
-		p.carried[known+i].version = p.version
-	}
+	p.carry(known)
 	for key, r := range u.Revised {
 		if n, used := p.numbers[key]; used && p.carried[n].of != r {
 			p.carried[n].of, p.carried[n].version = r, p.version
@@ -163,6 +169,13 @@ func (p *Pusher) Update(u Update) int64 {
 	}
 	p.trace(cause, p.version, changes, len(moves), started)
 	return p.version
+}
+
+// carry has objects that came to have a part in something, the known ones not among them, be carried by the version in force.
+func (p *Pusher) carry(known int) {
+	for i := range p.carried[known:] {
+		p.carried[known+i].version = p.version
+	}
 }
 
 // changeAll makes what changes of what clients and servers go by make a difference to, in all groups; everything with nil.
@@ -186,21 +199,15 @@ func (p *Pusher) changeAll(clients, servers *model.Difference) []xds.Change {
 
 // changeOf makes what a change makes a difference to in a group.
 func (p *Pusher) changeOf(g *group, d *model.Difference) xds.Change {
-	failed := func(err error) xds.Change {
-		p.log.Error("proxies keep their configuration: the new one could not be made", "kind", g.kind.ID(), "error", err)
-		// What it has is not what the model says: it is made from nothing the next time.
-		g.client, g.made = nil, nil
-		return xds.Change{Group: g.group, Failure: err.Error()}
-	}
 	if d != nil && g.client != nil {
 		delta, ok, err := p.cache.Apply(g.client, p.mesh, d)
 		if err != nil {
-			return failed(err)
+			return p.failed(g, err)
 		}
 		if ok {
 			change, err := p.apply(g, delta)
 			if err != nil {
-				return failed(err)
+				return p.failed(g, err)
 			}
 			return change
 		}
@@ -210,11 +217,19 @@ func (p *Pusher) changeOf(g *group, d *model.Difference) xds.Change {
 	}
 	resources, sources, err := p.make(g)
 	if err != nil {
-		return failed(err)
+		return p.failed(g, err)
 	}
 	g.sources = map[int32]bool{}
 	p.number(g, sources)
 	return g.group.Change(resources)
+}
+
+// failed says that what a group should have could not be made.
+func (p *Pusher) failed(g *group, err error) xds.Change {
+	p.log.Error("proxies keep their configuration: the new one could not be made", "kind", g.kind.ID(), "error", err)
+	// What it has is not what the model says: it is made from nothing the next time.
+	g.client, g.made = nil, nil
+	return xds.Change{Group: g.group, Failure: err.Error()}
 }
 
 // apply makes of what became of a configuration what becomes of its group.
@@ -350,7 +365,7 @@ func (p *Pusher) trace(cause string, version int64, changes []xds.Change, moves 
 func (p *Pusher) make(g *group) ([]*xds.Resource, []objects.Key, error) {
 	var made *translate.Resources
 	if g.kind.Role == translate.Outbound {
-		client, err := p.cache.Client(p.mesh, g.kind)
+		client, err := p.cache.Client(p.mesh, g.kind, p.needed(g.kind))
 		if err != nil {
 			return nil, nil, err
 		}
@@ -437,8 +452,7 @@ func (p *Pusher) pack(made *translate.Resources) ([]*xds.Resource, error) {
 
 // groupsOf are the groups of a proxy; those that are not there yet are made.
 func (p *Pusher) groupsOf(node translate.Node) []*group {
-	// The type was checked when the node was read.
-	kinds, _ := translate.Kinds(p.mesh, node)
+	kinds := p.kindsOf(node)
 	groups := make([]*group, 0, len(kinds))
 	for _, k := range kinds {
 		g := p.groups[k.ID()]
@@ -468,6 +482,10 @@ func (p *Pusher) enter(member *proxy, groups []*group) {
 	for _, g := range groups {
 		g.proxies++
 	}
+	if member.observed() == "" {
+		// From here on it does not say what it uses: what it could not do without would not be known.
+		member.node.OnDemand = false
+	}
 }
 
 func shared(groups []*group) []*xds.Group {
@@ -479,11 +497,13 @@ func shared(groups []*group) []*xds.Group {
 }
 
 // Attach implements [xds.Source].
-func (p *Pusher) Attach(connected *xds.Proxy, node *core.Node, join func([]*xds.Group)) error {
+func (p *Pusher) Attach(connected *xds.Proxy, node *core.Node, fresh bool, join func([]*xds.Group)) error {
 	parsed, err := translate.ParseNode(node)
 	if err != nil {
 		return err
 	}
+	// One that begins with nothing can be told to say what it uses, before it uses anything.
+	parsed.OnDemand = parsed.OnDemand || fresh && parsed.Heddle && parsed.Workload != ""
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	member := &proxy{id: parsed.ID(), node: parsed}
@@ -501,6 +521,7 @@ func (p *Pusher) Detach(connected *xds.Proxy) {
 	defer p.mu.Unlock()
 	if member := p.proxies[connected]; member != nil {
 		// Groups that nobody is in are forgotten at the next change of the model: many who leave come back.
+		p.dependencies.Release(member.uses.workload, slices.Collect(maps.Keys(member.uses.hosts)))
 		p.enter(member, nil)
 		delete(p.proxies, connected)
 	}

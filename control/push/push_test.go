@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -29,7 +30,12 @@ import (
 
 func newPusher(t *testing.T) *Pusher {
 	t.Helper()
-	return New(slog.New(slog.DiscardHandler), func(source xds.Source) *xds.Server {
+	return pusherWith(t, noDependencies(t))
+}
+
+func pusherWith(t *testing.T, dependencies *registry.Dependencies) *Pusher {
+	t.Helper()
+	return New(slog.New(slog.DiscardHandler), dependencies, func(source xds.Source) *xds.Server {
 		return xds.New(t.Context(), slog.New(slog.DiscardHandler), time.Now, prometheus.NewRegistry(), source, func() {})
 	})
 }
@@ -43,7 +49,7 @@ type attached struct {
 func (p *Pusher) attach(t *testing.T, node translate.Node) attached {
 	t.Helper()
 	a := attached{node: node, proxy: &xds.Proxy{}}
-	if err := p.Attach(a.proxy, node.Proto(), func([]*xds.Group) {}); err != nil {
+	if err := p.Attach(a.proxy, node.Proto(), false, func([]*xds.Group) {}); err != nil {
 		t.Fatal(err)
 	}
 	return a
@@ -409,4 +415,14 @@ func TestChangesGiveWhatAFreshStartGives(t *testing.T) {
 	if alone < rounds/50 || staged < rounds/3 || staged > rounds*9/10 {
 		t.Errorf("%d changes were of endpoints alone, %d staged", alone, staged)
 	}
+}
+
+// noDependencies are those of workloads that were never seen.
+func noDependencies(t testing.TB) *registry.Dependencies {
+	t.Helper()
+	d, err := registry.OpenDependencies(filepath.Join(t.TempDir(), "dependencies.json"), time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
 }

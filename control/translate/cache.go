@@ -153,7 +153,7 @@ func (c *Cache) Make(mesh *model.Mesh, k Kind) (*Resources, error) {
 	g := c.generator(mesh, k)
 	switch k.Role {
 	case Outbound:
-		client, err := c.Client(mesh, k)
+		client, err := c.Client(mesh, k, nil)
 		if err != nil {
 			return nil, err
 		}

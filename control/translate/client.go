@@ -9,6 +9,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"heddle.io/heddle/control/model"
 	"heddle.io/heddle/control/objects"
@@ -18,6 +19,8 @@ import (
 // nothing else is looked at. Make one with [Cache.Client]; it belongs to that cache.
 type Client struct {
 	kind Kind
+	// needs are the hosts that a kind with a workload is limited to; the caller's.
+	needs map[string]bool
 	// fixed is what does not come from any service: the listener for what is captured and the clusters behind it.
 	fixed *Resources
 	// shares are by the host of the service that brings them; foreign routes, for hosts that are no services, have "".
@@ -87,19 +90,21 @@ type Delta struct {
 // generator for one kind.
 func (c *Cache) generator(mesh *model.Mesh, k Kind) *generator {
 	return &generator{
-		mesh: mesh, node: k.node(), kind: k.ID(), scope: mesh.Sidecar(k.Scope), ports: k.Ports, cache: c, out: newResources(), reads: map[string]bool{},
+		mesh: mesh, node: k.node(), kind: k.ID(), onDemand: k.Workload != "", scope: mesh.Sidecar(k.Scope), ports: k.Ports, cache: c, out: newResources(), reads: map[string]bool{},
 		clusters: map[string]bool{}, portPolicies: map[string]model.PortPolicy{},
 	}
 }
 
-// Client makes all of an [Outbound] kind.
-func (c *Cache) Client(mesh *model.Mesh, k Kind) (*Client, error) {
+// Client makes all of an [Outbound] kind. One with a workload is limited to the services with the hosts in needs and to those
+// that cannot be asked for; the caller may change needs, and then has these made anew by [Cache.Remake].
+func (c *Cache) Client(mesh *model.Mesh, k Kind, needs map[string]bool) (*Client, error) {
 	c.enter(mesh)
 	out := &Client{
-		kind: k, shares: map[string]*share{}, readers: map[string]map[string]bool{}, clusters: map[string]*counted[*clusterPart]{},
+		kind: k, needs: needs, shares: map[string]*share{}, readers: map[string]map[string]bool{}, clusters: map[string]*counted[*clusterPart]{},
 		listeners: map[string]*counted[*listenerv3.Listener]{}, tables: map[uint16]*table{}, sources: map[objects.Key]int{},
 	}
 	g := c.generator(mesh, k)
+	g.needs = needs
 	g.routeFilters = g.filtersOfRoutes()
 	out.filters = g.filterFingerprint()
 	if g.scope != nil {
@@ -160,12 +165,29 @@ func (c *Cache) Apply(to *Client, mesh *model.Mesh, d *model.Difference) (delta 
 		}
 	}
 	g := c.generator(mesh, to.kind)
+	g.needs = to.needs
 	if filtered {
 		g.routeFilters = g.filtersOfRoutes()
 		if g.filterFingerprint() != to.filters {
 			return Delta{}, false, nil
 		}
 	}
+	if delta, err = to.remake(g, concerned); err != nil {
+		return delta, true, err
+	}
+	ok = to.patched.delta(&delta)
+	return delta, ok, nil
+}
+
+// Remake makes what services bring anew after a change of what is needed. ok is as for [Cache.Apply].
+func (c *Cache) Remake(to *Client, mesh *model.Mesh, hosts []string) (delta Delta, ok bool, err error) {
+	c.enter(mesh)
+	concerned := map[string]bool{}
+	for _, h := range hosts {
+		concerned[h] = true
+	}
+	g := c.generator(mesh, to.kind)
+	g.needs = to.needs
 	if delta, err = to.remake(g, concerned); err != nil {
 		return delta, true, err
 	}
@@ -523,7 +545,7 @@ func (g *generator) routeTable(port uint16, rows []row, foreign []*routev3.Virtu
 
 // visible says whether the node's clients get a service.
 func (g *generator) visible(s *model.Service) bool {
-	return s.ExportTo.In(g.node.Namespace) && g.scope.Sees(g.node.Namespace, s)
+	return s.ExportTo.In(g.node.Namespace) && g.scope.Sees(g.node.Namespace, s) && (!g.onDemand || g.needs[s.Host] || !s.Addressed())
 }
 
 // blocksUnknown says whether what goes to unknown destinations is refused.
@@ -542,13 +564,28 @@ func (g *generator) unknown() string {
 	return clusterPassthrough
 }
 
+// How heddle-proxy is told to ask for the listener of each destination, and how long a connection waits for the answer: as long
+// as Envoy waits for a cluster that it discovers on demand.
+const (
+	metaOnDemand    = "heddle.on_demand"
+	onDemandTimeout = "5s"
+)
+
 // outboundListener makes the listener for what the application sends. It accepts everything that is captured and hands it to
 // the listener of its original destination; those are never bound.
 func (g *generator) outboundListener() {
-	unknown := g.unknown()
-	g.clientListener(listenerOutbound, func() *listenerv3.Listener {
+	unknown, key := g.unknown(), listenerOutbound
+	var metadata *corev3.Metadata
+	if g.onDemand {
+		key += " on demand"
+		metadata = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{metaOnDemand: {Fields: map[string]*structpb.Value{
+			"timeout": structpb.NewStringValue(onDemandTimeout),
+		}}}}
+	}
+	g.clientListener(key, func() *listenerv3.Listener {
 		return &listenerv3.Listener{
-			Name: listenerOutbound,
+			Name:     listenerOutbound,
+			Metadata: metadata,
 			// Redirected connections of the host itself arrive on loopback; nobody else may use the proxy as a relay.
 			Address:          socketAddress(g.loopback(), PortOutbound),
 			UseOriginalDst:   flag(true),

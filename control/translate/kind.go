@@ -40,6 +40,9 @@ type Kind struct {
 	IPv6 bool
 	// Heddle says that the proxy is heddle-proxy (see [Node]).
 	Heddle bool
+	// Workload is that of a client whose services are those that it was seen to use; empty for all. Its replicas are of one
+	// kind, and what it uses is told when the kind's configuration is made ([Cache.Client]).
+	Workload string
 	// Filters are the EnvoyFilters that have patches for the role, in order.
 	Filters []FilterRef
 }
@@ -59,6 +62,9 @@ func (k Kind) ID() string {
 	}
 	if k.IPv6 {
 		b.WriteString(" IPv6")
+	}
+	if k.Workload != "" {
+		fmt.Fprintf(&b, " observed %s", k.Workload)
 	}
 	if !k.Heddle {
 		b.WriteString(" stock")
@@ -81,6 +87,9 @@ func Kinds(mesh *model.Mesh, node Node) ([]Kind, error) {
 		client, server := all, all
 		client.Role, client.Labels = Outbound, clientLabels(mesh, node)
 		server.Role = Inbound
+		if node.OnDemand && mesh.Observes(node.Namespace) {
+			client.Workload = node.Workload
+		}
 		client.Filters, server.Filters = filtersFor(mesh, node, Outbound), filtersFor(mesh, node, Inbound)
 		// One that has not been reported yet names no ports, so that services with named target ports wait.
 		if r := mesh.Replica(node.Namespace, node.Name); r != nil {
@@ -106,6 +115,9 @@ func Regroups(d *model.Difference, root string, node Node) bool {
 	}
 	if node.Type != Sidecar {
 		return false
+	}
+	if slices.ContainsFunc(model.Both(d.Dependencies), func(n *model.Dependencies) bool { return n.Namespace == node.Namespace }) {
+		return true
 	}
 	asks := func(m model.Scope) bool {
 		for key := range m.SourceLabels {

@@ -40,6 +40,9 @@ type Node struct {
 	Locality    model.Locality
 	// Heddle says that the proxy is heddle-proxy, which has Istio's telemetry filters built in; a stock Envoy has not.
 	Heddle bool
+	// OnDemand says that the proxy asks for the listener of each destination that it has a connection for, and has done so
+	// since it began.
+	OnDemand bool
 	// Version is the version of Istio whose configuration the proxy asks for, "1.31.1", told as ISTIO_VERSION; empty for none.
 	Version string
 	// Metadata are further texts of the node.
@@ -67,6 +70,9 @@ const (
 	metaVersion   = "ISTIO_VERSION"
 	metaHeddle    = "HEDDLE_PROXY"
 )
+
+// FeatureOnDemand is among the client features of a node for [Node.OnDemand].
+const FeatureOnDemand = "heddle.on_demand"
 
 // ownMetadata are the keys that a [Node] has fields for.
 var ownMetadata = []string{
@@ -137,6 +143,7 @@ func ParseNode(p *corev3.Node) (Node, error) {
 	n.Cluster = fields[metaCluster].GetStringValue()
 	n.TrustDomain = fields[metaMesh].GetStringValue()
 	n.Heddle = fields[metaHeddle].GetStringValue() == "true"
+	n.OnDemand = n.Heddle && n.Workload != "" && slices.Contains(p.GetClientFeatures(), FeatureOnDemand)
 	n.Version = fields[metaVersion].GetStringValue()
 	for k, v := range fields {
 		if further := v.GetStringValue(); further != "" && !slices.Contains(ownMetadata, k) {

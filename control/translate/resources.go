@@ -77,6 +77,9 @@ type generator struct {
 	kind string
 	// scope limits what the proxy gets, nil for nothing.
 	scope *model.Sidecar
+	// onDemand limits it to services with the hosts in needs.
+	onDemand bool
+	needs    map[string]bool
 	// chains are for listeners on all addresses, by port.
 	chains map[uint16][]*listenerv3.FilterChain
 	// ports that the workload names.

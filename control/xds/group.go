@@ -96,8 +96,12 @@ type Move struct {
 // Source knows which groups a proxy belongs to. The server calls it for each stream.
 type Source interface {
 	// Attach finds the groups of a proxy that connected and passes them to join once; until join has returned, none of
-	// them may change. An error leaves the proxy without configuration; it is shown by [Server.Nodes].
-	Attach(p *Proxy, node *core.Node, join func([]*Group)) error
+	// them may change. Fresh says that the proxy has nothing from another stream. An error leaves the proxy without
+	// configuration; it is shown by [Server.Nodes].
+	Attach(p *Proxy, node *core.Node, fresh bool, join func([]*Group)) error
+	// Demand tells of listeners that a proxy asked for by name beside all others. The server answers those that there are
+	// none of when the proxy has acknowledged what the call changed.
+	Demand(p *Proxy, listeners []string)
 	// Detach says that a proxy left. It is called once, also after an error.
 	Detach(p *Proxy)
 }

@@ -32,7 +32,7 @@ func newTalk(t *testing.T, w *world) *talk {
 	t.Helper()
 	c := &talk{t: t, now: time.Unix(1, 0), last: map[Type]*response{}}
 	w.server.now = func() time.Time { return c.now }
-	p, err := w.server.join(&core.Node{Id: "n"})
+	p, err := w.server.join(&core.Node{Id: "n"}, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,6 +149,32 @@ func TestNothingIsNamedBeforeItIsThere(t *testing.T) {
 	c.answers(Clusters)
 	c.now = c.now.Add(warmLimit)
 	c.hears("RDS 80")
+}
+
+// A listener that was asked for by name, beside all others, is answered when all that came with it is in force; so is one that
+// there is not.
+func TestWhatIsAskedForOnDemandIsAnsweredLast(t *testing.T) {
+	w, c := connected(t, "a")
+	w.has(mesh("a", "b")...)
+	c.asks(Listeners, "10.0.0.1_80")
+	c.hears("CDS b")
+	c.answers(Clusters)
+	c.asks(Endpoints, "b")
+	c.hears("EDS b", "RDS 80")
+	c.answers(Endpoints)
+	c.answers(Routes)
+	c.hears("LDS -10.0.0.1_80")
+	c.answers(Listeners)
+	c.hears()
+	// One that there is comes, though the proxy has it.
+	c.asks(Listeners, "0.0.0.0_80")
+	c.hears("LDS 0.0.0.0_80")
+	c.answers(Listeners)
+	// One that is not asked for any more is still among all, of which the proxy is told once more.
+	c.request(Listeners, &discovery.DeltaDiscoveryRequest{ResourceNamesSubscribe: []string{"10.0.0.2_80"}, ResourceNamesUnsubscribe: []string{"10.0.0.1_80"}})
+	c.hears("LDS -10.0.0.1_80")
+	c.answers(Listeners)
+	c.hears("LDS -10.0.0.2_80")
 }
 
 func TestWhatIsUsedIsRemovedLast(t *testing.T) {
@@ -348,7 +374,7 @@ func TestOneWhoComesBackIsSentWhatDiffers(t *testing.T) {
 
 func TestOneWhomNobodyKnows(t *testing.T) {
 	w, _, _ := start(t)
-	if _, err := w.server.join(&core.Node{Id: "nobody"}); err != nil {
+	if _, err := w.server.join(&core.Node{Id: "nobody"}, true); err != nil {
 		t.Fatal(err)
 	}
 	if n := w.server.Nodes(); len(n) != 1 || n[0].Synced || n[0].Failure != "nobody knows it" {

@@ -118,7 +118,7 @@ func (p *Proxy) next() (r *response, wait time.Duration) {
 		}
 		// While a large response is on its way, others wait.
 		busy[t] = busy[t] || p.heavy != nil && p.weight(t, set[t]) > largeResponse
-		idle = idle && !p.types[t].greet && len(set[t])+len(removed[t]) == 0
+		idle = idle && !p.types[t].greet && len(set[t])+len(removed[t])+len(p.types[t].owed) == 0
 	}
 	if idle {
 		if p.synced && p.behind() == 0 {
@@ -151,7 +151,13 @@ func (p *Proxy) next() (r *response, wait time.Duration) {
 			return p.respond(t, set[t], removed[t], now), 0
 		}
 	}
-	if busy[Listeners] || busy[Routes] || p.refuses() {
+	if busy[Listeners] || busy[Routes] {
+		return nil, wait
+	}
+	if none := p.absent(Listeners); len(none) > 0 {
+		return p.respond(Listeners, nil, none, now), 0
+	}
+	if p.refuses() {
 		return nil, wait
 	}
 	for t := Clusters; t <= Endpoints; t++ {
@@ -196,6 +202,20 @@ func (p *Proxy) due(t Type) (set, removed []string) {
 		sub.unsent = 0
 	}
 	return set, removed
+}
+
+// absent are the names that a proxy asked for beside everything and that there are no resources of. Those that there are have
+// been sent.
+func (p *Proxy) absent(t Type) []string {
+	sub := &p.types[t]
+	var out []string
+	for name := range sub.owed {
+		if find(p.groups, t, name) == nil {
+			out = append(out, name)
+		}
+	}
+	sub.owed = nil
+	return out
 }
 
 // respond makes a response and takes note of it.

@@ -171,7 +171,7 @@ func exchange[R request](s *Server, ctx context.Context, cancel context.CancelCa
 			}
 			if p == nil {
 				var err error
-				if p, err = s.join(r.GetNode()); err != nil {
+				if p, err = s.join(r.GetNode(), begins(r)); err != nil {
 					return err
 				}
 				wake = p.wake
@@ -183,6 +183,9 @@ func exchange[R request](s *Server, ctx context.Context, cancel context.CancelCa
 			if !served {
 				s.log.Debug("proxy asks for a type that is not served", "proxy", p.id, "type", r.GetTypeUrl())
 				continue
+			}
+			if d, delta := any(r).(*discovery.DeltaDiscoveryRequest); delta && t == Listeners && len(d.GetResourceNamesSubscribe()) > 0 {
+				s.source.Demand(p, d.GetResourceNamesSubscribe())
 			}
 			if err := handle(p, t, r); err != nil {
 				return err
@@ -236,8 +239,19 @@ func (s *Server) reserve(ctx context.Context, cancel context.CancelCauseFunc, p 
 	return nil
 }
 
+// begins says whether a stream's first request is of a proxy that has nothing yet.
+func begins(r any) bool {
+	switch r := r.(type) {
+	case *discovery.DeltaDiscoveryRequest:
+		return len(r.GetInitialResourceVersions()) == 0
+	case *discovery.DiscoveryRequest:
+		return r.GetVersionInfo() == ""
+	}
+	return false
+}
+
 // join makes the proxy of a stream; the stream's first request names it.
-func (s *Server) join(node *core.Node) (*Proxy, error) {
+func (s *Server) join(node *core.Node, fresh bool) (*Proxy, error) {
 	if node.GetId() == "" {
 		return nil, status.Error(codes.InvalidArgument, "the first request of a stream names no node: set node.id in the proxy's bootstrap")
 	}
@@ -248,7 +262,7 @@ func (s *Server) join(node *core.Node) (*Proxy, error) {
 	s.proxies[p.id] = p
 	p.joined = true
 	s.mu.Unlock()
-	if err := s.source.Attach(p, node, func(groups []*Group) {
+	if err := s.source.Attach(p, node, fresh, func(groups []*Group) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		p.move(groups, s.version)

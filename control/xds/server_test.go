@@ -31,16 +31,21 @@ type world struct {
 	t      *testing.T
 	server *Server
 	group  *Group
+	// demanded are the listeners that were asked for by name.
+	demanded []string
 }
 
 // Attach implements [Source].
-func (w *world) Attach(_ *Proxy, node *core.Node, join func([]*Group)) error {
+func (w *world) Attach(_ *Proxy, node *core.Node, _ bool, join func([]*Group)) error {
 	if node.GetId() == "nobody" {
 		return errors.New("nobody knows it")
 	}
 	join([]*Group{w.group})
 	return nil
 }
+
+// Demand implements [Source].
+func (w *world) Demand(_ *Proxy, listeners []string) { w.demanded = append(w.demanded, listeners...) }
 
 // Detach implements [Source].
 func (w *world) Detach(*Proxy) {}

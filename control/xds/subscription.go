@@ -24,6 +24,8 @@ type subscription struct {
 	names map[string]struct{}
 	// dirty names are to be sent, or to be removed if there is no such resource.
 	dirty map[string]struct{}
+	// owed are names that were asked for beside everything and are not answered: the proxy waits to hear what there is.
+	owed map[string]struct{}
 	// greet says that a response is due although there may be nothing to send: proxies wait for the first one.
 	greet bool
 	// unsent is the oldest change among the dirty ones; unanswered that among those sent and not answered, the newest of
@@ -84,6 +86,12 @@ func (p *Proxy) subscribe(t Type, name string) {
 		sub.names = map[string]struct{}{}
 	}
 	sub.names[name] = struct{}{}
+	if sub.wildcard {
+		if sub.owed == nil {
+			sub.owed = map[string]struct{}{}
+		}
+		sub.owed[name] = struct{}{}
+	}
 	if t == Endpoints {
 		delete(p.warming, name)
 	}
@@ -142,6 +150,7 @@ func (p *Proxy) deltaRequest(t Type, r *discovery.DeltaDiscoveryRequest) error {
 		}
 	}
 	for _, name := range r.GetResourceNamesUnsubscribe() {
+		delete(sub.owed, name)
 		switch _, named := sub.names[name]; {
 		case name == everything:
 			sub.wildcard = false

@@ -33,6 +33,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"heddle.io/heddle/control/push"
+	"heddle.io/heddle/control/registry"
 	"heddle.io/heddle/control/translate"
 	"heddle.io/heddle/control/xds"
 )
@@ -70,7 +71,11 @@ func TestEnvoyRuns(t *testing.T) {
 			defer cancel()
 			changed := make(chan struct{}, 1)
 			log := slog.New(slog.DiscardHandler)
-			pusher := push.New(log, func(source xds.Source) *xds.Server {
+			dependencies, err := registry.OpenDependencies(filepath.Join(dir, "dependencies.json"), time.Now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pusher := push.New(log, dependencies, func(source xds.Source) *xds.Server {
 				return xds.New(ctx, log, time.Now, prometheus.NewRegistry(), source, func() {
 					select {
 					case changed <- struct{}{}:

@@ -35,6 +35,7 @@ var resolvers = []resolver{
 	{objects.Gateway, stratumPolicies, partOf((*builder).gateway)},
 	{objects.GatewayClass, stratumPolicies, saysOf((*builder).gatewayClass)},
 	{objects.KubernetesGateway, stratumPolicies, partOf((*builder).kubernetesGateway)},
+	{objects.Namespace, stratumPolicies, partOf((*builder).dependencies)},
 	{objects.Sidecar, stratumPolicies, partOf((*builder).sidecar)},
 	{objects.EnvoyFilter, stratumPolicies, partOf((*builder).envoyFilter)},
 	{objects.PeerAuthentication, stratumPolicies, partOf((*builder).peerMode)},

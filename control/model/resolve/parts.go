@@ -113,6 +113,7 @@ type changedParts struct {
 	authentications difference[model.Authentication]
 	sidecars        difference[model.Sidecar]
 	envoyFilters    difference[model.EnvoyFilter]
+	dependencies    difference[model.Dependencies]
 }
 
 // assemble makes the mesh of the parts as they are now.
@@ -135,6 +136,7 @@ func (m *Model) assemble(settings model.Settings) {
 	mesh.Authentications = c.authentications.apply(mesh.Authentications, func(x, y *model.Authentication) int { return m.age(x.Source.Key, y.Source.Key) })
 	mesh.Sidecars = c.sidecars.apply(mesh.Sidecars, func(x, y *model.Sidecar) int { return m.age(x.Source.Key, y.Source.Key) })
 	mesh.EnvoyFilters = c.envoyFilters.apply(mesh.EnvoyFilters, m.inOrder)
+	mesh.Dependencies = c.dependencies.apply(mesh.Dependencies, func(x, y *model.Dependencies) int { return cmp.Compare(x.Namespace, y.Namespace) })
 	if m.credentialsChanged {
 		m.credentialsChanged = false
 		mesh.Credentials = m.credentials(mesh.Credentials)

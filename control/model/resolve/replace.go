@@ -113,6 +113,8 @@ func (m *Model) replacePart(was, now any) {
 			m.changed.access.set(p, side.there)
 		case *model.Authentication:
 			m.changed.authentications.set(p, side.there)
+		case *model.Dependencies:
+			m.changed.dependencies.set(p, side.there)
 		case *model.EnvoyFilter:
 			m.changed.envoyFilters.set(p, side.there)
 		case *model.Routes:

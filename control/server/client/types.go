@@ -187,6 +187,10 @@ type ProxyStatus struct {
 	Types map[string]string `json:"types"`
 	// Errors are the last refusals, per type, with the proxy's words.
 	Errors map[string]string `json:"errors,omitempty"`
+	// Observed says that it gets the services that its workload was seen to use, which are the Dependencies, and learns others
+	// on demand; without it, it gets all.
+	Observed     bool     `json:"observed,omitempty"`
+	Dependencies []string `json:"dependencies,omitempty"`
 }
 
 // Status of the controller.

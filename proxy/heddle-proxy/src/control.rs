@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use heddle_config::snapshot::Snapshot;
 use heddle_config::{Builder, Checkpoint, ConfigErrors, ResourceKind};
-use heddle_worker::{Phase, Scope, WorkerReport};
+use heddle_worker::{Ask, Phase, Scope, WorkerReport};
 use heddle_xds::Delivery;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -17,6 +17,7 @@ use tokio::time::{Instant, interval_at, sleep_until};
 
 use crate::admin::{AdminCommand, ServerState};
 use crate::discovery::Discovery;
+use crate::on_demand::Demand;
 use crate::workers::Ended;
 
 /// How long workers may take to put a snapshot into force before the update is acknowledged without them. They take
@@ -55,12 +56,14 @@ pub(crate) struct Inputs {
     pub(crate) reports: mpsc::Receiver<WorkerReport>,
     pub(crate) ended: mpsc::Receiver<Ended>,
     pub(crate) commands: mpsc::Receiver<AdminCommand>,
+    pub(crate) asks: mpsc::Receiver<Ask>,
 }
 
 /// See the module.
 pub(crate) struct Control {
     pub(crate) builder: Rc<RefCell<Builder>>,
     pub(crate) discovery: Discovery,
+    pub(crate) demand: Demand,
     pub(crate) snapshot: watch::Sender<Arc<Snapshot>>,
     pub(crate) phase: watch::Sender<Phase>,
     pub(crate) state: watch::Sender<ServerState>,
@@ -111,6 +114,7 @@ impl Control {
     pub(crate) fn new(
         builder: Rc<RefCell<Builder>>,
         discovery: Discovery,
+        demand: Demand,
         snapshot: watch::Sender<Arc<Snapshot>>,
         workers: usize,
         drain_time: Duration,
@@ -118,6 +122,7 @@ impl Control {
         Self {
             builder,
             discovery,
+            demand,
             snapshot,
             phase: watch::channel(Phase::SERVING).0,
             state: watch::channel(ServerState::PreInitializing).0,
@@ -143,11 +148,21 @@ impl Control {
         let mut patience = interval_at(Instant::now() + PATIENCE, PATIENCE);
         loop {
             self.show_state();
+            if !self.is_busy() && self.builder.borrow().is_settled() {
+                self.demand.release();
+            }
             let apply_deadline = self.in_flight.as_ref().map(|f| f.deadline);
             let wait_deadline = self.builder.borrow().deadline().map(Instant::from_std);
             tokio::select! {
                 Some(delivery) = inputs.deliveries.recv(), if !self.is_busy() => self.update(delivery),
                 decoded = end_of(&mut self.decoding) => self.decoded(decoded),
+                Some(ask) = inputs.asks.recv() => {
+                    let builder = self.builder.borrow();
+                    if self.demand.ask(ask, |name| builder.has_listener(name)) {
+                        self.discovery.demand(self.demand.names());
+                        self.discovery.follow(&builder, false);
+                    }
+                }
                 Some(report) = inputs.reports.recv() => {
                     if let Some(end) = self.report(report) {
                         return self.stop(&mut inputs, end).await;
@@ -188,6 +203,7 @@ impl Control {
     /// Applies one update; the verdict follows when the workers have it.
     fn update(&mut self, delivery: Delivery) {
         let Delivery { update, verdict } = delivery;
+        self.demand.hear(&update);
         let mut builder = self.builder.borrow_mut();
         builder.set_time(Instant::now().into_std());
         // Endpoints cannot make a worker refuse a snapshot, and they change most often.

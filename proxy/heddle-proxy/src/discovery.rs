@@ -20,6 +20,7 @@ pub(crate) struct Discovery {
     aggregated: Option<watch::Sender<Wanted>>,
     secrets: BTreeMap<Arc<str>, watch::Sender<Wanted>>,
     ask_for_listeners: bool,
+    on_demand: BTreeSet<String>,
 }
 
 impl Discovery {
@@ -36,7 +37,13 @@ impl Discovery {
             aggregated: None,
             secrets: BTreeMap::new(),
             ask_for_listeners: false,
+            on_demand: BTreeSet::new(),
         }
+    }
+
+    /// Listeners that are asked for by name from now on, beside all others; see [`Discovery::follow`].
+    pub(crate) fn demand(&mut self, listeners: BTreeSet<String>) {
+        self.on_demand = listeners;
     }
 
     /// Brings the streams up to what the configuration refers to now. Listeners are asked for only when the first
@@ -48,12 +55,16 @@ impl Discovery {
             hurry || !self.dynamic_clusters || (builder.has_clusters() && builder.clusters_are_warm());
         let mut secrets = subscriptions.secrets;
         if let Some(target) = self.ads.clone() {
-            let mut wanted = Wanted::default();
+            let mut wanted = Wanted {
+                on_demand: builder.is_on_demand(),
+                ..Wanted::default()
+            };
             if self.dynamic_clusters {
                 wanted.wildcard.insert(ResourceKind::Cluster);
             }
             if self.dynamic_listeners && self.ask_for_listeners {
                 wanted.wildcard.insert(ResourceKind::Listener);
+                wanted.names.insert(ResourceKind::Listener, self.on_demand.clone());
             }
             wanted.names.insert(ResourceKind::Endpoints, subscriptions.endpoints);
             wanted.names.insert(ResourceKind::Route, subscriptions.routes);

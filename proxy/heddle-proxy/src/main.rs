@@ -10,6 +10,7 @@ mod control;
 mod descriptors;
 mod discovery;
 mod logging;
+mod on_demand;
 mod overload;
 mod workers;
 
@@ -17,6 +18,7 @@ use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use clap::Parser;
 use heddle_config::{Bootstrap, Builder};
@@ -25,7 +27,7 @@ use heddle_net::ListenOptions;
 use heddle_telemetry::Stats;
 use heddle_telemetry::access_log::LogFiles;
 use heddle_upstream::{Supervisor, Upstreams};
-use heddle_worker::{Shared, WorkerSettings};
+use heddle_worker::{Asks, Shared, WorkerSettings};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::Instant;
@@ -35,6 +37,7 @@ use crate::args::{Args, Mode};
 use crate::control::{Control, End, Inputs};
 use crate::discovery::Discovery;
 use crate::logging::Logging;
+use crate::on_demand::Demand;
 use crate::overload::OverloadManager;
 
 #[global_allocator]
@@ -42,6 +45,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Commands from the admin interface that may wait.
 const QUEUED_COMMANDS: usize = 16;
+
+/// Connections of all workers that may wait to have the listener of their destination asked for; others wait in line.
+const QUEUED_ASKS: usize = 1024;
 
 fn main() -> ExitCode {
     let args = Args::parse();
@@ -128,7 +134,20 @@ async fn run(args: &Args, logging: Logging) -> End {
     let builder = Rc::new(RefCell::new(builder));
     let (updates, deliveries) = mpsc::channel(1);
     let discovery = Discovery::new(&bootstrap, stats.clone(), updates);
-    let control = Control::new(builder.clone(), discovery, snapshot, args.workers(), args.drain_time());
+    let (ask_sender, ask_receiver) = mpsc::channel(QUEUED_ASKS);
+    let asks = Asks {
+        queue: ask_sender,
+        epoch: Arc::default(),
+    };
+    let demand = Demand::new(asks.epoch.clone(), &stats);
+    let control = Control::new(
+        builder.clone(),
+        discovery,
+        demand,
+        snapshot,
+        args.workers(),
+        args.drain_time(),
+    );
     let shared = Shared::new();
     let (overload_sender, overload) = watch::channel(OverloadStates::default());
     if let Some(config) = &bootstrap.overload {
@@ -143,6 +162,7 @@ async fn run(args: &Args, logging: Logging) -> End {
         upstreams: &upstreams,
         shared: &shared,
         overload: &overload,
+        asks: &asks,
         settings: WorkerSettings {
             drain_timeout: args.drain_time(),
             max_connections,
@@ -195,6 +215,7 @@ async fn run(args: &Args, logging: Logging) -> End {
         reports: workers.reports,
         ended: workers.ended,
         commands,
+        asks: ask_receiver,
     };
     let end = control.run(inputs).await;
     logs.stop();

@@ -47,6 +47,11 @@ pub(crate) async fn serve(
                 return log_refused(&listener, &arriving.info, begun, ResponseFlag::NoRouteFound);
             }
             Some(destination) => {
+                if let Some(limit) = listener.config.on_demand
+                    && !state.on_demand.knows(destination)
+                {
+                    Box::pin(state.on_demand.discover(destination, limit)).await;
+                }
                 if let Some(other) = state
                     .listener_for(destination)
                     .filter(|other| !Rc::ptr_eq(other, &listener))

@@ -16,6 +16,7 @@ mod copy;
 mod inspect;
 mod listener;
 mod manager;
+mod on_demand;
 mod params;
 mod run;
 mod state;
@@ -24,5 +25,6 @@ mod tcp_proxy;
 #[cfg(test)]
 mod tests;
 
+pub use on_demand::{Ask, Asks};
 pub use params::{ListenerFailure, Phase, Scope, Shared, WorkerError, WorkerParams, WorkerReport, WorkerSettings};
 pub use run::Worker;

@@ -14,6 +14,8 @@ use heddle_upstream::Upstreams;
 use thiserror::Error;
 use tokio::sync::{mpsc, watch};
 
+use crate::on_demand::Asks;
+
 /// Everything one worker needs. The main thread keeps the other ends.
 pub struct WorkerParams {
     /// Number of this worker, from 0.
@@ -35,6 +37,8 @@ pub struct WorkerParams {
     /// One report per snapshot and one at the end. Bounded by the number of snapshots; a capacity of a few is enough,
     /// the worker waits when it is full.
     pub reports: mpsc::Sender<WorkerReport>,
+    /// Where listeners are asked for that are discovered on demand.
+    pub asks: Asks,
     /// Bounds and times.
     pub settings: WorkerSettings,
 }

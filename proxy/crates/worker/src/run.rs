@@ -62,6 +62,7 @@ pub(crate) async fn serve(params: WorkerParams) {
         mut overload,
         mut phase,
         reports,
+        asks,
         settings,
     } = params;
     heddle_keys::multibuffer::collect_here(&stats);
@@ -79,6 +80,7 @@ pub(crate) async fn serve(params: WorkerParams) {
         shared,
         settings,
         clusters,
+        asks,
         Arc::clone(&first),
     ));
     let mut manager = ListenerManager::default();

@@ -18,6 +18,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Notify;
 
 use crate::listener::ListenerRuntime;
+use crate::on_demand::{Asks, OnDemand};
 use crate::params::{Counted, Shared, WorkerSettings};
 
 /// One worker's state. Single-threaded.
@@ -32,6 +33,8 @@ pub(crate) struct WorkerState {
     pub(crate) overload: Rc<Overload>,
     /// The same of listeners with `bypass_overload_manager`: nothing.
     bypass: Rc<Overload>,
+    /// Listeners that are discovered on demand.
+    pub(crate) on_demand: OnDemand,
     /// This workload, as Istio's metrics name it.
     pub(crate) local_peer: Arc<PeerMetadata>,
     snapshot: RefCell<Arc<Snapshot>>,
@@ -56,6 +59,7 @@ impl WorkerState {
         shared: Shared,
         settings: WorkerSettings,
         clusters: Rc<Clusters>,
+        asks: Asks,
         snapshot: Arc<Snapshot>,
     ) -> Self {
         Self {
@@ -68,6 +72,7 @@ impl WorkerState {
                 Rc::clone(&clusters),
                 Arc::clone(&snapshot),
             ),
+            on_demand: OnDemand::new(asks, &stats),
             local_peer: Arc::new(PeerMetadata::from_node(&snapshot.node.metadata)),
             stats,
             logs,

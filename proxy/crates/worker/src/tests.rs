@@ -5,6 +5,7 @@ mod dead_link;
 mod drain;
 mod gateway;
 mod namespace;
+mod on_demand;
 mod overload;
 mod sizes;
 mod snapshots;
@@ -15,6 +16,7 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use heddle_config::snapshot::{
@@ -41,6 +43,8 @@ struct Proxy {
     overload: watch::Sender<OverloadStates>,
     reports: mpsc::Receiver<WorkerReport>,
     metrics: StatsReader,
+    asks: mpsc::Receiver<Ask>,
+    epoch: Arc<AtomicU64>,
     task: JoinHandle<()>,
 }
 
@@ -74,6 +78,8 @@ impl Proxy {
         let (phase, phases) = watch::channel(Phase::SERVING);
         let (overload, states) = watch::channel(OverloadStates::default());
         let (report_to, reports) = mpsc::channel(4);
+        let (queue, asks) = mpsc::channel(4);
+        let epoch = Arc::new(AtomicU64::new(0));
         let stats = Stats::new();
         let metrics = stats.reader();
         let task = spawn_local(crate::run::serve(WorkerParams {
@@ -86,9 +92,15 @@ impl Proxy {
             overload: states,
             phase: phases,
             reports: report_to,
+            asks: Asks {
+                queue,
+                epoch: Arc::clone(&epoch),
+            },
             settings,
         }));
         Self {
+            asks,
+            epoch,
             snapshots,
             phase,
             overload,
@@ -248,6 +260,7 @@ fn listener(name: &str, address: SocketAddr, chains: Vec<FilterChain>) -> Listen
         max_connections: None,
         ignore_global_connection_limit: false,
         bypass_overload_manager: false,
+        on_demand: None,
         access_logs: Vec::new(),
         frame: None,
     }

@@ -10,6 +10,9 @@ use heddle_config::{Resource, ResourceKind, SecretSource, Update};
 /// gRPC's INVALID_ARGUMENT: the code of a NACK.
 const INVALID_ARGUMENT: i32 = 3;
 
+/// The client feature of a proxy that asks for the listeners of all destinations that it has connections for.
+const ON_DEMAND: &str = "heddle.on_demand";
+
 /// Longest error text in a NACK; controllers keep it in a status.
 const MAX_ERROR: usize = 4096;
 
@@ -18,8 +21,11 @@ const MAX_ERROR: usize = 4096;
 pub struct Wanted {
     /// Kinds of which everything is asked for.
     pub wildcard: BTreeSet<ResourceKind>,
-    /// Kinds that are asked for by name.
+    /// Kinds that are asked for by name. Names of a kind that everything is asked for of are asked for besides: the server
+    /// answers each, also one that it has nothing for.
     pub names: BTreeMap<ResourceKind, BTreeSet<String>>,
+    /// Listeners are asked for by the destinations of connections: the next stream says so, in the node's client features.
+    pub on_demand: bool,
 }
 
 /// A response that waits for its verdict.
@@ -87,12 +93,18 @@ impl Session {
 
     /// Other things are wanted: what to send, which is nothing while there is no stream.
     pub fn want(&mut self, wanted: &Wanted) -> Vec<DeltaDiscoveryRequest> {
+        self.node.client_features.retain(|feature| feature != ON_DEMAND);
+        if wanted.on_demand {
+            self.node.client_features.push(ON_DEMAND.to_owned());
+        }
         for kind in &wanted.wildcard {
             self.subscriptions.entry(*kind).or_default().wildcard = true;
         }
         for (kind, names) in &wanted.names {
             let subscription = self.subscriptions.entry(*kind).or_default();
-            subscription.versions.retain(|name, _| names.contains(name));
+            if !subscription.wildcard {
+                subscription.versions.retain(|name, _| names.contains(name));
+            }
             subscription.wanted.clone_from(names);
         }
         self.pending()
@@ -169,7 +181,12 @@ impl Session {
             match &subscription.told {
                 None if !subscription.is_needed() => continue,
                 None => {
-                    request.resource_names_subscribe = subscription.wanted.iter().cloned().collect();
+                    // Names beside everything, which then has to be said.
+                    let everything = (subscription.wildcard && !subscription.wanted.is_empty()).then(|| "*".to_owned());
+                    request.resource_names_subscribe = everything
+                        .into_iter()
+                        .chain(subscription.wanted.iter().cloned())
+                        .collect();
                     request.initial_resource_versions = subscription.versions.clone().into_iter().collect();
                 }
                 Some(told) if *told == subscription.wanted => continue,
@@ -232,6 +249,7 @@ mod tests {
                 .iter()
                 .map(|(k, n)| (*k, n.iter().map(|s| (*s).to_owned()).collect()))
                 .collect(),
+            on_demand: false,
         }
     }
 
@@ -302,6 +320,46 @@ mod tests {
         assert_eq!(requests[0].resource_names_subscribe, ["c"]);
         assert_eq!(requests[0].resource_names_unsubscribe, ["a"]);
         assert!(s.want(&wanted(&[], &[(Endpoints, &["b", "c"])])).is_empty());
+    }
+
+    #[test]
+    fn names_beside_everything_are_told() {
+        let mut s = session();
+        s.connected();
+        let first = s.want(&wanted(&[Listener], &[]));
+        assert!(first[0].resource_names_subscribe.is_empty(), "everything");
+        let incoming = s
+            .response(response(Listener, "1", &[("l", "1")], &[]))
+            .expect("asked for");
+        s.accept(incoming);
+        let more = s.want(&wanted(&[Listener], &[(Listener, &["10.0.0.1_80"])]));
+        assert_eq!(more[0].resource_names_subscribe, ["10.0.0.1_80"]);
+        s.disconnected();
+        let again = s.connected();
+        assert_eq!(again[0].resource_names_subscribe, ["*", "10.0.0.1_80"]);
+        assert_eq!(
+            again[0].initial_resource_versions,
+            [("l".to_owned(), "1".to_owned())].into(),
+            "what everything brought is known still"
+        );
+    }
+
+    #[test]
+    fn a_proxy_that_asks_on_demand_says_so_on_its_next_stream() {
+        let mut s = session();
+        let demanding = Wanted {
+            on_demand: true,
+            ..wanted(&[Listener], &[])
+        };
+        s.want(&wanted(&[Listener], &[]));
+        let features = |requests: &[DeltaDiscoveryRequest]| requests[0].node.clone().expect("a node").client_features;
+        assert!(features(&s.connected()).is_empty());
+        assert!(s.want(&demanding).is_empty(), "nothing to send on this one");
+        s.disconnected();
+        assert_eq!(features(&s.connected()), ["heddle.on_demand"]);
+        s.want(&wanted(&[Listener], &[]));
+        s.disconnected();
+        assert!(features(&s.connected()).is_empty());
     }
 
     #[test]

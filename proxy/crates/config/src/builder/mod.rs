@@ -254,6 +254,23 @@ impl Builder {
             && self.state.listeners.values().all(|slot| slot.active.is_some())
     }
 
+    /// Whether there is a listener of that name in force.
+    pub fn has_listener(&self, name: &str) -> bool {
+        self.state.listeners.get(name).is_some_and(|slot| slot.active.is_some())
+    }
+
+    /// Whether a listener in force has others discovered on demand.
+    pub fn is_on_demand(&self) -> bool {
+        let mut active = self.state.listeners.values().filter_map(|slot| slot.active.as_ref());
+        active.any(|held| held.parts.listener.on_demand.is_some())
+    }
+
+    /// Whether no listener waits for its first version in force, and no route table for its clusters.
+    pub fn is_settled(&self) -> bool {
+        self.state.listeners.values().all(|slot| slot.active.is_some())
+            && self.state.routes.values().all(|table| table.next.is_none())
+    }
+
     /// Whether every cluster has had a complete version.
     pub fn clusters_are_warm(&self) -> bool {
         self.state.clusters.values().all(|slot| slot.active.is_some())

@@ -9,9 +9,15 @@ use sha2::{Digest as _, Sha256};
 
 use super::chain::Chains;
 use super::tls::TlsSpec;
-use super::{Result, access_log, address, bytes, duration_or, enumeration, keepalive, pb};
+use super::{Result, access_log, address, bytes, duration_or, enumeration, keepalive, metadata, pb};
 use crate::path::Path;
 use crate::snapshot::{Digest, Listener, ListenerFilter, TlsKey, TrafficDirection};
+
+/// The metadata by which a listener has others discovered on demand.
+const ON_DEMAND: &str = "heddle.on_demand";
+
+/// The longest that a connection may wait for a listener.
+const MAX_ON_DEMAND: Duration = Duration::from_secs(60);
 
 /// A listener with what it needs from elsewhere.
 #[derive(Clone, Debug)]
@@ -96,6 +102,7 @@ pub(crate) fn listener(config: &pb::listener::Listener, path: &Path<'_>) -> Resu
         max_connections: None,
         ignore_global_connection_limit: config.ignore_global_conn_limit,
         bypass_overload_manager: config.bypass_overload_manager,
+        on_demand: on_demand(config, path)?,
         access_logs: access_log::access_logs(&config.access_log, path)?,
         frame: Some(frame(config)),
     };
@@ -105,6 +112,32 @@ pub(crate) fn listener(config: &pb::listener::Listener, path: &Path<'_>) -> Resu
         tls: chains.tls,
         clusters: chains.clusters,
     })
+}
+
+/// How long connections wait for listeners that are discovered on demand.
+fn on_demand(config: &pb::listener::Listener, path: &Path<'_>) -> Result<Option<Duration>> {
+    let Some(fields) = metadata::filter(config.metadata.as_ref(), ON_DEMAND) else {
+        return Ok(None);
+    };
+    let here = path.field("metadata");
+    let filters = here.field("filter_metadata");
+    let place = filters.field(ON_DEMAND);
+    if config.use_original_dst != Some(true) {
+        return Err(place.error("needs use_original_dst: listeners are asked for by the original destination"));
+    }
+    let timeout = fields
+        .fields
+        .get("timeout")
+        .and_then(metadata::text)
+        .and_then(|text| text.strip_suffix('s')?.parse::<f64>().ok())
+        .filter(|seconds| *seconds > 0.0 && *seconds <= MAX_ON_DEMAND.as_secs_f64())
+        .map(Duration::from_secs_f64);
+    match timeout {
+        Some(timeout) => Ok(Some(timeout)),
+        None => Err(place
+            .field("timeout")
+            .error("must be a time in seconds, above 0s and at most 60s, such as \"5s\"")),
+    }
 }
 
 /// A digest of what is not a filter chain; as with those, metadata makes no difference.

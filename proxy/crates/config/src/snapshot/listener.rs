@@ -62,6 +62,11 @@ pub struct Listener {
     pub ignore_global_connection_limit: bool,
     /// `bypass_overload_manager`: no overload action touches it; default false.
     pub bypass_overload_manager: bool,
+    /// Listeners are discovered on demand: before a connection is handed to the listener of its original destination, the
+    /// discovery server is asked for that one once, and the connection waits so long at most. None by default. It is
+    /// `metadata.filter_metadata["heddle.on_demand"].timeout`, a text such as `5s`: Envoy has on-demand discovery of
+    /// clusters and virtual hosts, and none of listeners.
+    pub on_demand: Option<Duration>,
     /// `access_log` of the listener.
     pub access_logs: Vec<AccessLog>,
     /// Everything but the filter chains: while it stays the same, connections on chains that stay go on. None means

@@ -2,7 +2,7 @@
 
 use super::*;
 
-const RULES: &str = "
+pub(super) const RULES: &str = "
 ip link set lo up
 ip address add 10.96.0.10/32 dev lo
 ip address add 10.96.0.11/32 dev lo
@@ -12,11 +12,11 @@ nft add rule ip capture output ip saddr 127.0.0.6 return
 nft add rule ip capture output ip daddr 10.96.0.0/16 meta l4proto tcp redirect to :15001
 ";
 
-fn at(text: &str) -> SocketAddr {
+pub(super) fn at(text: &str) -> SocketAddr {
     text.parse().expect("address")
 }
 
-fn capture(address: &str) -> Listener {
+pub(super) fn capture(address: &str) -> Listener {
     let mut capture = listener(
         "virtualOutbound",
         at(address),
@@ -29,7 +29,7 @@ fn capture(address: &str) -> Listener {
     capture
 }
 
-fn unbound(name: &str, address: SocketAddr, cluster: &str) -> Listener {
+pub(super) fn unbound(name: &str, address: SocketAddr, cluster: &str) -> Listener {
     let filters = vec![NetworkFilter::TcpProxy(Arc::new(tcp_proxy(cluster)))];
     Listener {
         bind: false,
@@ -38,7 +38,7 @@ fn unbound(name: &str, address: SocketAddr, cluster: &str) -> Listener {
 }
 
 /// Adds a passthrough cluster. The rules spare this source address; else the proxy would capture itself.
-fn add_passthrough(to: &mut Snapshot, source: &str) {
+pub(super) fn add_passthrough(to: &mut Snapshot, source: &str) {
     let mut passthrough = Arc::into_inner(cluster("PassthroughCluster")).expect("unshared");
     passthrough.discovery = Discovery::OriginalDst;
     passthrough.lb_policy = LbPolicy::ClusterProvided;
@@ -48,7 +48,7 @@ fn add_passthrough(to: &mut Snapshot, source: &str) {
 }
 
 /// A server that says its name.
-async fn named(address: &str, name: &'static str) {
+pub(super) async fn named(address: &str, name: &'static str) {
     let listener = TcpListener::bind(address).await.expect("binds");
     spawn_local(async move {
         while let Ok((mut tcp, _)) = listener.accept().await {
@@ -57,7 +57,7 @@ async fn named(address: &str, name: &'static str) {
     });
 }
 
-async fn who_answers(address: &str) -> String {
+pub(super) async fn who_answers(address: &str) -> String {
     let mut text = String::new();
     let mut tcp = TcpStream::connect(address).await.expect("connects");
     tcp.read_to_string(&mut text)

@@ -39,6 +39,7 @@ pub(super) const TABLE: &[Message] = &[
             "ignore_global_conn_limit",
             "listener_filters",
             "listener_filters_timeout",
+            "metadata",
             "name",
             "per_connection_buffer_limit_bytes",
             "tcp_backlog_size",
@@ -47,7 +48,6 @@ pub(super) const TABLE: &[Message] = &[
             "use_original_dst",
         ],
         ignored: &[
-            ("metadata", NOBODY_READS),
             ("stat_prefix", "metrics are labelled with the listener's name"),
         ],
         instead: &[
