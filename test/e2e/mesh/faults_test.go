@@ -361,7 +361,7 @@ func TestClusterRemovedAndJoinedAgainUnderLoad(t *testing.T) {
 			switch {
 			case err == nil:
 				return errors.New("accepted")
-			case !strings.Contains(err.Error(), "refused the certificate") && !strings.Contains(err.Error(), "broke after the handshake"):
+			case !strings.Contains(err.Error(), "refused the certificate") && !strings.Contains(err.Error(), "broke when the server had the certificate"):
 				return err
 			}
 			return nil
