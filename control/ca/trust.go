@@ -18,7 +18,7 @@ import (
 type trustedRoot struct {
 	// Certificate, PEM.
 	Certificate string `json:"certificate"`
-	// Until is when it is dropped at the latest; zero means that it stays until [Authority.Distrust].
+	// Until is when it is dropped at the latest; zero means that it stays until it becomes the current one.
 	Until time.Time `json:"until,omitzero"`
 	// Outside is when the last of its certificates ends that this cluster's agent does not renew; zero when there is none.
 	Outside time.Time `json:"outside,omitzero"`
@@ -67,8 +67,8 @@ func (a *Authority) setTrusted(all []trustedRoot) error {
 	return nil
 }
 
-// Trust adds a root (PEM) to what verifiers are told to trust, until it becomes the current one or [Authority.Distrust]
-// takes it back. It is durable when it returns.
+// Trust adds a root (PEM) to what verifiers are told to trust, until it becomes the current one. It is durable when it
+// returns.
 func (a *Authority) Trust(rootPEM []byte) error {
 	root, err := ParseRoot(rootPEM)
 	if err != nil {
@@ -77,21 +77,6 @@ func (a *Authority) Trust(rootPEM []byte) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.setTrusted(append(a.without(root), trustedRoot{Certificate: string(encode(root.Raw)), parsed: root}))
-}
-
-// Distrust takes back what [Authority.Trust] added.
-func (a *Authority) Distrust(rootPEM []byte) error {
-	root, err := ParseRoot(rootPEM)
-	if err != nil {
-		return err
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	rest := a.without(root)
-	if len(rest) == len(a.trusted) {
-		return nil
-	}
-	return a.setTrusted(rest)
 }
 
 // without gives the trusted roots that are still in time, less one.

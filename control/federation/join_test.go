@@ -273,13 +273,13 @@ func TestJoiningAgainRepairs(t *testing.T) {
 	failsWith(t, err, "member of another mesh")
 }
 
-// deafConn loses what the primary says from the moment that it has accepted the cluster.
-type deafConn struct {
+// silentConn loses what the primary says from the moment that it has accepted the cluster.
+type silentConn struct {
 	net.Conn
 	lost func() bool
 }
 
-func (d *deafConn) Read(b []byte) (int, error) {
+func (d *silentConn) Read(b []byte) (int, error) {
 	n, err := d.Conn.Read(b)
 	if d.lost() {
 		_ = d.Close()
@@ -300,7 +300,7 @@ func TestLostAnswerIsRepaired(t *testing.T) {
 			return nil, err
 		}
 		before := p.f.counters.snapshot()
-		return &deafConn{conn, func() bool {
+		return &silentConn{conn, func() bool {
 			mu.Lock()
 			defer mu.Unlock()
 			now := p.f.counters.snapshot()

@@ -138,11 +138,11 @@ func (a *admission) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInf
 			who = known
 		}
 	}
-	guest := &guest{Conn: secured, leave: a.enter(who, conn)}
+	counted := &countedConn{Conn: secured, leave: a.enter(who, conn)}
 	if who == (peerOf{}) {
-		guest.timer = time.AfterFunc(strangerTime, func() { _ = guest.Close() })
+		counted.timer = time.AfterFunc(strangerTime, func() { _ = counted.Close() })
 	}
-	return guest, &admitted{TLSInfo: tlsInfo, conn: guest}, nil
+	return counted, &admitted{TLSInfo: tlsInfo, conn: counted}, nil
 }
 
 // Clone implements [credentials.TransportCredentials]; the bounds are shared.
@@ -180,8 +180,8 @@ func (a *admission) evict(s *seat) {
 	}
 }
 
-// guest is a connection that gives its place back when it is closed.
-type guest struct {
+// countedConn is a connection that gives its place back when it is closed.
+type countedConn struct {
 	net.Conn
 	once  sync.Once
 	leave func()
@@ -189,7 +189,7 @@ type guest struct {
 }
 
 // Close implements [net.Conn].
-func (g *guest) Close() error {
+func (g *countedConn) Close() error {
 	g.once.Do(func() {
 		if g.timer != nil {
 			g.timer.Stop()

@@ -206,7 +206,7 @@ func (f *Federation) stepPrimary(ctx context.Context) error {
 	}
 	f.counters.add(countRootSteps)
 	f.config.Log.Info("change of the mesh's root", "change", c.ID, "kind", c.Kind, "after", string(c.Phase), "now", string(next))
-	f.tellRoot()
+	f.sendRoot()
 	signal(f.reroot)
 	return nil
 }
@@ -257,8 +257,8 @@ func (f *Federation) behind(ctx context.Context, c ca.Change) ([]string, error) 
 	return missing, nil
 }
 
-// tellRoot has every stream look for what it has not sent yet.
-func (f *Federation) tellRoot() {
+// sendRoot has every stream look for what it has not sent yet.
+func (f *Federation) sendRoot() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.wakeAll()
@@ -273,8 +273,8 @@ func (f *Federation) rootMessage() *pb.Root {
 	return m
 }
 
-// hearProgress takes what a member says. It counts for the member's own part only, and holds no certificate.
-func (f *Federation) hearProgress(s *stream, p *pb.RootProgress) {
+// receiveProgress takes what a member says. It counts for the member's own part only, and holds no certificate.
+func (f *Federation) receiveProgress(s *stream, p *pb.RootProgress) {
 	clean := &pb.RootProgress{Done: p.GetDone()}
 	for _, a := range p.GetAwaited()[:min(len(p.GetAwaited()), maxAwaited)] {
 		clean.Awaited = append(clean.Awaited, s.cluster+": "+clip(strings.TrimPrefix(a, s.cluster+": ")))
@@ -536,7 +536,7 @@ func (f *Federation) AbortRoot(ctx context.Context) error {
 		return f.rootProblem(err)
 	}
 	f.config.Log.Info("change of the mesh's root taken back", "change", c.ID)
-	f.tellRoot()
+	f.sendRoot()
 	signal(f.reroot)
 	return nil
 }

@@ -304,11 +304,11 @@ func TestMembersWordsOnTheRoot(t *testing.T) {
 		{Phase: pb.RootPhase_ROOT_PHASE_TRUST, Done: true},
 		{Change: c.ID, Phase: pb.RootPhase_ROOT_PHASE_TRUST, Awaited: slices.Repeat([]string{strings.Repeat("x", 1<<16)}, 1000)},
 	} {
-		p.f.hearProgress(s, said)
+		p.f.receiveProgress(s, said)
 	}
-	p.f.hearProgress(&stream{cluster: "cluster2"}, &pb.RootProgress{Change: c.ID, Phase: pb.RootPhase_ROOT_PHASE_TRUST, Done: true})
+	p.f.receiveProgress(&stream{cluster: "cluster2"}, &pb.RootProgress{Change: c.ID, Phase: pb.RootPhase_ROOT_PHASE_TRUST, Done: true})
 	for range 10 * progressBurst {
-		p.f.hearProgress(s, &pb.RootProgress{Change: c.ID, Phase: pb.RootPhase_ROOT_PHASE_TRUST, Awaited: []string{"not yet"}})
+		p.f.receiveProgress(s, &pb.RootProgress{Change: c.ID, Phase: pb.RootPhase_ROOT_PHASE_TRUST, Awaited: []string{"not yet"}})
 	}
 	if p.f.counters.snapshot()[countProgressDelayed] == 0 {
 		t.Error("a member has the primary look as often as it likes")

@@ -93,11 +93,11 @@ func (f *Federation) sync(call grpc.BidiStreamingServer[pb.FromMember, pb.FromPr
 	f.counters.add(countStreams)
 	f.config.Log.Info("member connected", "cluster", who.cluster, "version", clip(first.GetBegin().GetVersion()))
 	go func() {
-		// hear winds the watchdog up, so that it is hear's end that stops it for good.
+		// receive winds the watchdog up, so that it is receive's end that stops it for good.
 		defer watchdog.Stop()
-		cancel(f.hear(call, s, watchdog))
+		cancel(f.receive(call, s, watchdog))
 	}()
-	err = f.tell(ctx, call, s, who)
+	err = f.send(ctx, call, s, who)
 	f.config.Log.Info("member's stream ended", "cluster", who.cluster, "reason", err)
 	return err
 }
@@ -144,8 +144,8 @@ func (f *Federation) detach(s *stream) {
 	f.changed()
 }
 
-// hear takes what the member says until its stream ends; the error is why.
-func (f *Federation) hear(call grpc.BidiStreamingServer[pb.FromMember, pb.FromPrimary], s *stream, watchdog *time.Timer) error {
+// receive takes what the member says until its stream ends; the error is why.
+func (f *Federation) receive(call grpc.BidiStreamingServer[pb.FromMember, pb.FromPrimary], s *stream, watchdog *time.Timer) error {
 	var growing *pb.State
 	size := 0
 	for {
@@ -162,7 +162,7 @@ func (f *Federation) hear(call grpc.BidiStreamingServer[pb.FromMember, pb.FromPr
 		}
 		f.mu.Unlock()
 		if p := m.GetRootProgress(); p != nil {
-			f.hearProgress(s, p)
+			f.receiveProgress(s, p)
 			continue
 		}
 		part := m.GetState()
@@ -194,8 +194,8 @@ func (f *Federation) hear(call grpc.BidiStreamingServer[pb.FromMember, pb.FromPr
 	}
 }
 
-// tell sends what the member has to know whenever that changes, and signs of life in between.
-func (f *Federation) tell(ctx context.Context, call grpc.BidiStreamingServer[pb.FromMember, pb.FromPrimary], s *stream, who peerOf) error {
+// send sends what the member has to know whenever that changes, and signs of life in between.
+func (f *Federation) send(ctx context.Context, call grpc.BidiStreamingServer[pb.FromMember, pb.FromPrimary], s *stream, who peerOf) error {
 	out := &outgoing[*pb.FromPrimary]{send: call.Send}
 	defer out.pulse(ctx, f.config.Pace.Alive, func() *pb.FromPrimary {
 		// It also has the loop below look whether the member still is one.

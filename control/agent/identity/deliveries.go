@@ -102,17 +102,17 @@ func (d *deliveries) answer(stream streamID, nonce, reason string) {
 			one.taken = one.sent
 		}
 	}
-	d.tell()
+	d.announce()
 }
 
 func (d *deliveries) close(stream streamID) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.streams, stream)
-	d.tell()
+	d.announce()
 }
 
-func (d *deliveries) tell() {
+func (d *deliveries) announce() {
 	close(d.changed)
 	d.changed = make(chan struct{})
 }

@@ -65,11 +65,6 @@ func groups(mesh *model.Mesh, s *model.Service) []registry.ExportGroup {
 	return out
 }
 
-// ExportsTo is the part of the exports of this cluster, from, that another cluster may know.
-func ExportsTo(mesh *model.Mesh, objs []*objects.Object, from, to string) []registry.Export {
-	return Shared(mesh.Settings, Exports(mesh), objs, from, to)
-}
-
 // Shared is the part of one cluster's exports that another cluster may know: the services of namespaces that belong to
 // a global namespace which maps a namespace of the other cluster too. objs are all objects; GlobalNamespaces matter.
 // The primary relays by it, without believing what members say about who shall know of them.

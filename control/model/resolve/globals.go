@@ -264,10 +264,10 @@ func (b *builder) mappings(g *global, local []string) {
 // summary says in a global namespace's status what it does here.
 func (b *builder) summary(g *global, here, there int) {
 	if len(g.model.Namespaces) == 0 {
-		b.report.tell(g.key, "spec.mappings", fmt.Sprintf("maps no namespace of %s", b.settings.Cluster))
+		b.report.inform(g.key, "spec.mappings", fmt.Sprintf("maps no namespace of %s", b.settings.Cluster))
 		return
 	}
-	b.report.tell(g.key, "spec.mappings", fmt.Sprintf("maps these namespaces of %s: %s; services here: %d, in other clusters: %d",
+	b.report.inform(g.key, "spec.mappings", fmt.Sprintf("maps these namespaces of %s: %s; services here: %d, in other clusters: %d",
 		b.settings.Cluster, strings.Join(g.model.Namespaces, ", "), here, there))
 }
 

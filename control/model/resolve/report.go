@@ -92,8 +92,8 @@ func (r recorder) note(key objects.Key, path, message string) {
 	f.fields = append(f.fields, objects.FieldMessage{Path: path, Message: message})
 }
 
-// tell says what a field has come to, which is nothing to warn of.
-func (r recorder) tell(key objects.Key, path, message string) {
+// inform says what a field has come to, which is nothing to warn of.
+func (r recorder) inform(key objects.Key, path, message string) {
 	f := r.of(key)
 	f.told = append(f.told, objects.FieldMessage{Path: path, Message: message})
 }

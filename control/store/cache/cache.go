@@ -244,11 +244,11 @@ func (c *Cache) written(writes []store.Write, run func(journal.Written) error) e
 			events = c.release(w.Key, events)
 		}
 	}
-	c.tell(events)
+	c.publish(events)
 	return err
 }
 
-func (c *Cache) tell(events []store.Event) {
+func (c *Cache) publish(events []store.Event) {
 	if len(events) > 0 {
 		slices.SortStableFunc(events, func(a, b store.Event) int { return a.Key.Compare(b.Key) })
 		c.changed(events)

@@ -81,7 +81,7 @@ func (c *Cache) list(ctx context.Context, kind *objects.Kind) error {
 		}
 	}
 	c.positions[kind] = position
-	c.tell(events)
+	c.publish(events)
 	return nil
 }
 

@@ -52,6 +52,6 @@ func (j *Journal) Discard(ctx context.Context, id string, written Written) ([]ob
 		return nil, fmt.Errorf("give up the batch: %w", err)
 	}
 	j.unfinished = slices.Delete(j.unfinished, i, i+1)
-	j.tellOf(r, true, written)
+	j.publishRecord(r, true, written)
 	return left, nil
 }

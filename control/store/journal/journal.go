@@ -261,7 +261,7 @@ func (j *Journal) Apply(ctx context.Context, writes []store.Write, written Writt
 		if err != nil {
 			return err
 		}
-		j.tell(Change{Write: writes[0], Version: version}, written)
+		j.publish(Change{Write: writes[0], Version: version}, written)
 		return j.supersede(ctx, writes, written)
 	}
 	r, err := j.look(ctx, writes)
@@ -281,7 +281,7 @@ func (j *Journal) Apply(ctx context.Context, writes []store.Write, written Writt
 		}
 		// Deleting is what makes room. A part of the deletions is as good as the whole, and can be given again.
 		err := j.pump(ctx, r)
-		j.tellOf(r, false, written)
+		j.publishRecord(r, false, written)
 		return err
 	}
 	// From here on it is finished, whether or not somebody still waits for it.
@@ -389,7 +389,7 @@ func (j *Journal) make(ctx context.Context, r *record, written Written) error {
 		j.unfinished = append(j.unfinished, r)
 		return fmt.Errorf("%w: %w", store.ErrInterrupted, err)
 	}
-	j.tellOf(r, false, written)
+	j.publishRecord(r, false, written)
 	return nil
 }
 
@@ -463,7 +463,7 @@ func (j *Journal) finish(ctx context.Context, written Written) error {
 		}
 		j.unfinished = slices.Delete(j.unfinished, i, i+1)
 		j.show()
-		j.tellOf(r, true, written)
+		j.publishRecord(r, true, written)
 	}
 	return nil
 }
@@ -495,7 +495,7 @@ func (j *Journal) supersede(ctx context.Context, writes []store.Write, written W
 			return fmt.Errorf("%w: the change is made, but an older batch that names the object still waits: %w", store.ErrInterrupted, err)
 		}
 		j.unfinished[i] = next
-		j.tellSuperseded(r, keys, written)
+		j.publishSuperseded(r, keys, written)
 	}
 	return j.resolve(ctx, keys)
 }

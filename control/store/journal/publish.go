@@ -28,27 +28,27 @@ type Change struct {
 // batch that succeeded or was interrupted.
 type Written func(Change)
 
-// tell numbers a change. It is called with the journal locked, so that the numbers are in the order of the writes.
-func (j *Journal) tell(c Change, written Written) {
+// publish numbers a change. It is called with the journal locked, so that the numbers are in the order of the writes.
+func (j *Journal) publish(c Change, written Written) {
 	j.told++
 	c.Number = j.told
 	written(c)
 }
 
-// tellOf says what became of the writes of a batch that are done.
-func (j *Journal) tellOf(r *record, earlier bool, written Written) {
+// publishRecord says what became of the writes of a batch that are done.
+func (j *Journal) publishRecord(r *record, earlier bool, written Written) {
 	for i, o := range r.outcomes {
 		if o.done {
-			j.tell(Change{Write: r.Writes[i].write, Version: o.version, Left: o.left, Earlier: earlier}, written)
+			j.publish(Change{Write: r.Writes[i].write, Version: o.version, Left: o.left, Earlier: earlier}, written)
 		}
 	}
 }
 
-// tellSuperseded says which writes were taken out of an interrupted batch.
-func (j *Journal) tellSuperseded(r *record, keys map[objects.Key]bool, written Written) {
+// publishSuperseded says which writes were taken out of an interrupted batch.
+func (j *Journal) publishSuperseded(r *record, keys map[objects.Key]bool, written Written) {
 	for _, c := range r.Writes {
 		if keys[c.Key] {
-			j.tell(Change{Write: c.write, Left: errSuperseded, Earlier: true}, written)
+			j.publish(Change{Write: c.write, Left: errSuperseded, Earlier: true}, written)
 		}
 	}
 }
