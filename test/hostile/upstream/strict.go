@@ -61,14 +61,20 @@ func parse(head []byte) (*Request, framing) {
 	case len(codings) == 1:
 		return r, framing{chunked: true}
 	case len(lengths) == 1:
-		n, err := strconv.Atoi(lengths[0])
-		if err != nil || lengths[0] != strconv.Itoa(n) && strings.Trim(lengths[0], "0123456789") != "" || n < 0 {
+		n, ok := length(lengths[0])
+		if !ok {
 			problem("content-length %q", lengths[0])
 			return r, framing{}
 		}
 		return r, framing{length: n}
 	}
 	return r, framing{}
+}
+
+// length reads a content-length in its only form: no sign, and no leading zeros, which some readers take for octal.
+func length(text string) (n int, ok bool) {
+	n, err := strconv.Atoi(text)
+	return n, err == nil && n >= 0 && text == strconv.Itoa(n)
 }
 
 // fields splits field lines and judges each.
