@@ -9,7 +9,7 @@ mod response;
 mod target;
 mod trailers;
 
-pub(crate) use cookie::cookie;
+pub(crate) use cookie::{cookie, cookies};
 pub use fields::{Fields, Span};
 pub(crate) use framing::{parse_length, take_expectation};
 pub use known::Known;
