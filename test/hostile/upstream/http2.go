@@ -236,7 +236,7 @@ func judge2(list []hpack.HeaderField, r *Request) []string {
 			if _, ok := length(f.Value); !ok || trailers {
 				r.Problems = append(r.Problems, fmt.Sprintf("field %q", l))
 			}
-		case trailers && len(r.Fields) > 0 && forbiddenTrailers[f.Name]:
+		case trailers && len(r.Fields) > 0 && !mayTrail(f.Name):
 			r.Problems = append(r.Problems, "trailer "+l)
 		}
 		for _, name := range append([]string{"transfer-encoding"}, hopByHop...) {

@@ -65,7 +65,7 @@ pub mod parse {
     pub use crate::h2::{HpackDecoder, HpackError, HpackField, Receiver};
     pub use crate::hcm::{Normalized, PathError, PathRules, forward_client_cert, normalize_path};
     pub use crate::head::{
-        Fields, Framing, Known, Method, Protocol, RequestHead, ResponseHead, Scheme, Span, TargetError, is_forbidden_trailer,
+        Fields, Framing, Known, Method, Protocol, RequestHead, ResponseHead, Scheme, Span, TargetError, Trailers,
         check_method, check_target,
     };
 }

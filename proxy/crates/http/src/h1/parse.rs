@@ -403,7 +403,7 @@ fn body_framing(fields: &crate::head::Fields, protocol: Protocol) -> Result<Fram
 }
 
 /// Parses a complete trailer section, its final empty line included. What may not stand there is removed where trailers
-/// are passed on, for both protocols ([`crate::head::Fields::remove_forbidden_trailers`]).
+/// are passed on, for both protocols ([`crate::head::Fields::keep_trailers`]).
 ///
 /// # Errors
 /// [`H1Error::Trailers`] when a line does not parse.

@@ -20,7 +20,7 @@ pub use response::ResponseHead;
 pub(crate) use response::reason;
 pub use target::{TargetError, check_method, check_target};
 pub(crate) use target::{has_port, is_authority, is_token, is_token_byte};
-pub use trailers::is_forbidden_trailer;
+pub use trailers::Trailers;
 
 /// How a message's body is delimited in HTTP/1.1 (RFC 9112 section 6).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
