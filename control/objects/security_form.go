@@ -153,7 +153,13 @@ func (c *checker) condition(at string, w *security.Condition) {
 	key := w.Key
 	switch {
 	case strings.HasPrefix(key, "request.headers[") && strings.HasSuffix(key, "]"):
-		c.headerName(at+".key", key[len("request.headers["):len(key)-1])
+		name := key[len("request.headers[") : len(key)-1]
+		if name == ":path" {
+			// It would be compared as it is sent, and //admin or /;x/admin get past.
+			c.fail(at+".key", fmt.Sprintf("%q is not supported", key),
+				"use to.operation.paths or notPaths, which see what servers make of a path")
+		}
+		c.headerName(at+".key", name)
 	case strings.HasPrefix(key, "request.auth.claims"):
 		if _, ok := ClaimPath(strings.TrimPrefix(key, "request.auth.claims")); !ok {
 			c.fail(at+".key", fmt.Sprintf("%q names no claim", key), "write request.auth.claims[name]")

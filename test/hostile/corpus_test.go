@@ -99,8 +99,18 @@ func violations(on string, requests []*upstream.Request) []string {
 		if servers := upstream.ReadAs(r.Target(), "/ro"); strings.EqualFold(r.Method(), "POST") && len(servers) > 0 {
 			out = append(out, fmt.Sprintf("%s %q got past the policy and is POST on /ro to %v", r.Method(), r.Target(), servers))
 		}
-		if slices.Contains(r.Values("x-role"), "admin") {
-			out = append(out, "x-role: admin got past the policy")
+		if servers := upstream.ReadAs(r.Target(), "/café"); len(servers) > 0 {
+			out = append(out, fmt.Sprintf("%q got past the policy and is /café to %v", r.Target(), servers))
+		}
+		for _, f := range slices.Concat(r.Fields, r.Trailers) {
+			if strings.ReplaceAll(f, "_", "-") == "x-role: admin" {
+				out = append(out, f+" got past the policy")
+			}
+		}
+		for _, host := range r.Values("host") {
+			if name, _, _ := strings.Cut(host, ":"); strings.EqualFold(strings.TrimSuffix(name, "."), "admin.example.com") {
+				out = append(out, fmt.Sprintf("the host %q got past the policy", host))
+			}
 		}
 	}
 	return out
@@ -122,6 +132,11 @@ func wrongHead(want corpus.Head, r *upstream.Request) []string {
 		}
 		if !slices.Contains(r.Fields, string(decoded)) {
 			out = append(out, fmt.Sprintf("the upstream got no field %q", decoded))
+		}
+	}
+	for _, f := range want.Trailers {
+		if r.Cut == "" && !slices.Contains(r.Trailers, f) {
+			out = append(out, fmt.Sprintf("the upstream got no trailer %q", f))
 		}
 	}
 	for _, name := range want.Absent {

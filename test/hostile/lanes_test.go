@@ -26,9 +26,6 @@ const (
 	logBytesPerCase = 1024
 )
 
-// kinds of listeners, as a case's `on` names them.
-var kinds = []string{"plain", "policy", "http10", "upstream2", "upgrades"}
-
 // lane is where one case at a time runs.
 type lane struct {
 	proxy     *subject.Proxy
@@ -56,7 +53,7 @@ func startLanes(t *testing.T, name string) []*lane {
 			t.Fatal(err)
 		}
 		t.Cleanup(l.up2.Close)
-		for k, kind := range kinds {
+		for k, kind := range subject.Kinds {
 			listener := subject.Listener{Name: fmt.Sprintf("%s-%d", kind, i), Kind: kind, Port: 10000 + 10*i + k, Upstream: at(20000 + i)}
 			if kind == "upstream2" {
 				listener.Upstream, listener.Upstream2 = at(21000+i), true
@@ -112,7 +109,7 @@ func (l *lane) at(t *testing.T, c corpus.Case) string {
 	t.Helper()
 	listener, found := l.listeners[c.On]
 	if !found {
-		t.Fatalf("%s: there is no listener %q, only %v", c.Place, c.On, kinds)
+		t.Fatalf("%s: there is no listener %q, only %v", c.Place, c.On, subject.Kinds)
 	}
 	return l.proxy.At(listener)
 }

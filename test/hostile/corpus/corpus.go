@@ -62,6 +62,8 @@ type Head struct {
 	Fields []string
 	// Absent are names of fields and trailers that must not be there, in lower case.
 	Absent []string
+	// Trailers are whole field lines that must be among the trailers; names in lower case.
+	Trailers []string
 	// Body is the decoded body; nil for any.
 	Body *string
 }
@@ -235,6 +237,8 @@ func (c *Case) take(word, text string) error {
 		c.Head.Line = text
 	case "saw-field":
 		c.Head.Fields = append(c.Head.Fields, text)
+	case "saw-trailer":
+		c.Head.Trailers = append(c.Head.Trailers, text)
 	case "saw-body":
 		body, err := Bytes(text)
 		decoded := string(body)

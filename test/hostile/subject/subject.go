@@ -35,11 +35,14 @@ const AdminPort = 9901
 // Binaries by subject's name.
 type Binaries map[string]string
 
+// Kinds of listeners, as a case's `on` names them.
+var Kinds = []string{"plain", "policy", "tokens", "rejecting", "dropping", "http10", "upstream2", "upgrades"}
+
 // Listener of the configuration.
 type Listener struct {
 	// Name is unique.
 	Name string
-	// Kind is what a case's `on` names: plain, policy, policies, http10, upstream2, upgrades.
+	// Kind is one of [Kinds], or "policies": a thousand DENY rules, for floods.
 	Kind string
 	Port int
 	// Upstream is the host and port of the only endpoint.
@@ -60,6 +63,14 @@ func (l Listener) Policies() int {
 		return 1000
 	}
 	return 0
+}
+
+// Tokens is whether tokens are verified, and passed on.
+func (l Listener) Tokens() bool { return l.Kind == "tokens" }
+
+// Underscores is what is done to fields with underscores in their names; empty for nothing.
+func (l Listener) Underscores() string {
+	return map[string]string{"rejecting": "REJECT_REQUEST", "dropping": "DROP_HEADER"}[l.Kind]
 }
 
 // HTTP10 is whether HTTP/1.0 is accepted.

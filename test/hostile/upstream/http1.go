@@ -226,7 +226,7 @@ func readBody(reader *bufio.Reader, r *Request, f framing) error {
 	}
 	r.Trailers = fields(strings.TrimSuffix(string(trailers), "\r\n"), r)
 	for _, t := range r.Trailers {
-		if name, _, _ := strings.Cut(t, ": "); forbiddenTrailers[name] {
+		if name, _, _ := strings.Cut(t, ": "); !mayTrail(name) {
 			r.Problems = append(r.Problems, "trailer "+t)
 		}
 	}

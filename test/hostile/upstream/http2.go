@@ -232,7 +232,11 @@ func judge2(list []hpack.HeaderField, r *Request) []string {
 			strings.ContainsFunc(f.Value, func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }),
 			f.Name == "te" && f.Value != "trailers", f.Name == "host" && trailers:
 			r.Problems = append(r.Problems, fmt.Sprintf("field %q", l))
-		case trailers && len(r.Fields) > 0 && forbiddenTrailers[f.Name]:
+		case f.Name == "content-length":
+			if _, ok := length(f.Value); !ok || trailers {
+				r.Problems = append(r.Problems, fmt.Sprintf("field %q", l))
+			}
+		case trailers && len(r.Fields) > 0 && !mayTrail(f.Name):
 			r.Problems = append(r.Problems, "trailer "+l)
 		}
 		for _, name := range append([]string{"transfer-encoding"}, hopByHop...) {

@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -12,12 +13,28 @@ type framing struct {
 	chunked bool
 }
 
-// forbiddenTrailers are those that RFC 9110 section 6.5.1 bars, and those that say who somebody is.
-var forbiddenTrailers = map[string]bool{
-	"authorization": true, "connection": true, "content-encoding": true, "content-length": true, "content-type": true, "cookie": true,
-	"expect": true, "host": true, "keep-alive": true, "proxy-authorization": true, "proxy-connection": true, "set-cookie": true, "te": true,
-	"trailer": true, "transfer-encoding": true, "upgrade": true, "x-forwarded-client-cert": true, "x-forwarded-for": true,
-	"x-forwarded-host": true, "x-forwarded-proto": true,
+// What a request's trailers may be: the lists of proxy/crates/http/src/head/trailers.rs. Binary metadata of gRPC (-bin) may
+// be anything but what steers.
+var (
+	allowedTrailers = []string{
+		"b3", "baggage", "checksum", "content-digest", "content-md5", "digest", "grpc-message", "grpc-status", "repr-digest",
+		"server-timing", "signature", "signature-input", "traceparent", "tracestate", "uber-trace-id", "x-amz-trailer-signature",
+		"x-checksum", "x-cloud-trace-context", "x-goog-hash",
+	}
+	allowedTrailerPrefixes  = []string{"x-amz-checksum-", "x-b3-", "x-checksum-"}
+	steeringTrailerPrefixes = []string{"content-", "x-envoy-", "x-forwarded-"}
+)
+
+func mayTrail(name string) bool {
+	begins := func(prefix string) bool { return strings.HasPrefix(name, prefix) }
+	switch {
+	case slices.Contains(allowedTrailers, name):
+		return true
+	case strings.Contains(name, "_"):
+		return false
+	}
+	return slices.ContainsFunc(allowedTrailerPrefixes, begins) ||
+		strings.HasSuffix(name, "-bin") && !slices.ContainsFunc(steeringTrailerPrefixes, begins)
 }
 
 // hopByHop fields that a proxy must not pass on (RFC 9110 section 7.6.1).
@@ -61,14 +78,20 @@ func parse(head []byte) (*Request, framing) {
 	case len(codings) == 1:
 		return r, framing{chunked: true}
 	case len(lengths) == 1:
-		n, err := strconv.Atoi(lengths[0])
-		if err != nil || lengths[0] != strconv.Itoa(n) && strings.Trim(lengths[0], "0123456789") != "" || n < 0 {
+		n, ok := length(lengths[0])
+		if !ok {
 			problem("content-length %q", lengths[0])
 			return r, framing{}
 		}
 		return r, framing{length: n}
 	}
 	return r, framing{}
+}
+
+// length reads a content-length in its only form: no sign, and no leading zeros, which some readers take for octal.
+func length(text string) (n int, ok bool) {
+	n, err := strconv.Atoi(text)
+	return n, err == nil && n >= 0 && text == strconv.Itoa(n)
 }
 
 // fields splits field lines and judges each.

@@ -21,6 +21,9 @@ func TestStrict(t *testing.T) {
 		ok + "a b: c\r\n\r\n":                                          1,
 		ok + "a: \x01\r\n\r\n":                                         1,
 		ok + "content-length: +3\r\n\r\n":                              1,
+		ok + "content-length: 010\r\n\r\n":                             1,
+		ok + "content-length: 00\r\n\r\n":                              1,
+		ok + "content-length: 5, 5\r\n\r\n":                            1,
 		ok + "transfer-encoding: x\r\n\r\n":                            1,
 		"GET /a b HTTP/1.1\r\nhost: h\r\n\r\n":                         1,
 		"GET /a HTTP/1.0\r\nhost: h\r\n\r\n":                           1,
@@ -71,7 +74,7 @@ func TestServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	const sent = "POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nHost: evil\r\nx-t: 1\r\n\r\n"
+	const sent = "POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nHost: evil\r\nx-checksum: 1\r\n\r\n"
 	if _, err := conn.Write([]byte("GET /size/10 HTTP/1.1\r\nhost: h\r\n\r\n" + sent)); err != nil {
 		t.Fatal(err)
 	}

@@ -53,6 +53,9 @@ extern crate self as heddle_http;
 #[path = "../tests/harness/mod.rs"]
 mod harness;
 
+#[doc(hidden)]
+pub mod servers;
+
 /// Entry points of the parsers, for fuzzing and comparison.
 pub mod parse {
     pub use crate::h1::{
@@ -62,7 +65,7 @@ pub mod parse {
     pub use crate::h2::{HpackDecoder, HpackError, HpackField, Receiver};
     pub use crate::hcm::{Normalized, PathError, PathRules, forward_client_cert, normalize_path};
     pub use crate::head::{
-        Fields, Framing, Known, Method, Protocol, RequestHead, ResponseHead, Scheme, Span, TargetError, check_method,
-        check_target, is_forbidden_trailer,
+        Fields, Framing, Known, Method, Protocol, RequestHead, ResponseHead, Scheme, Span, TargetError, Trailers,
+        check_method, check_target,
     };
 }

@@ -209,7 +209,7 @@ async fn call_h2(
     let (answer, mut stream) = client.send_request(request, false).expect("send");
     stream.send_data(body.into(), false).expect("data");
     let mut trailers = http::HeaderMap::new();
-    trailers.insert("x-end", "yes".parse().expect("a value"));
+    trailers.insert("x-checksum", "yes".parse().expect("a value"));
     stream.send_trailers(trailers).expect("trailers");
     let (head, mut body) = answer.await.expect("an answer").into_parts();
     let mut all = Vec::new();
@@ -232,7 +232,7 @@ fn streams_wait_too() {
         assert_eq!(answer.headers()["x-length"], "600000");
         assert_eq!(answer.headers()["x-received"], "600000");
         assert_eq!(
-            (body.len(), &trailers["x-end"]),
+            (body.len(), &trailers["x-checksum"]),
             (600_000, &"yes".parse().expect("a value"))
         );
     });

@@ -167,7 +167,7 @@ fn trailers_that_steer_are_dropped_and_counted() {
         })
         .await;
         let proxy = Proxy::start(manager(to("c")), vec![(h1("c"), vec![up])]).await;
-        let request = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nx-mine: 1\r\n\
+        let request = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nx-checksum: 1\r\n\
                        Authorization: me\r\nX-Forwarded-For: 1.1.1.1\r\n\r\n";
         let answer = proxy.ask(request).await;
         assert_eq!(answer.trailers, [("x-sum".to_owned(), "1".to_owned())]);

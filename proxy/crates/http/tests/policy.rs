@@ -191,7 +191,7 @@ fn bytes_outside_utf8_and_hosts_are_matched_as_forwarded() {
 #[test]
 fn no_path_gets_past_a_policy() {
     run(async {
-        let deny = Permission::UrlPath(StringMatcher::prefix("/admin"));
+        let deny = Permission::UrlPath(StringMatcher::prefix("/admin").into());
         let (proxy, log) = proxy(ruled(Rule::Deny, deny)).await;
         for (path, expected) in [
             ("/admin", 403),
@@ -306,7 +306,7 @@ fn methods_and_targets() {
 fn http2_gets_past_no_policy_either() {
     run(async {
         let role = is("x-role", "admin");
-        let path = Permission::UrlPath(StringMatcher::prefix("/admin"));
+        let path = Permission::UrlPath(StringMatcher::prefix("/admin").into());
         let (proxy, log) = proxy(ruled(Rule::Deny, Permission::Or(vec![role, path]))).await;
         let tcp = TcpStream::connect(proxy.address).await.expect("connect");
         let (send, driver) = h2::client::handshake(tcp).await.expect("handshake");

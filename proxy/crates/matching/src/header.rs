@@ -2,7 +2,7 @@
 
 mod readings;
 
-pub use readings::HeaderReadings;
+pub use readings::{HeaderReadings, is_other_spelling};
 
 use crate::{Reading, StringMatcher};
 
@@ -84,16 +84,33 @@ impl HeaderMatcher {
 
     /// Whether the request, or a connection without one, matches in any or in every reading. Inverted, the test holds in
     /// a reading in which it would not otherwise.
+    ///
+    /// A field in other spelling (`x_role`) refuses as the field itself does, and lets nobody in. So does a host without its
+    /// port, which routing leaves out of account; whoever lets in, or refuses all but one, names host and port as they are
+    /// sent.
     pub fn matches_in(&self, reading: Reading, headers: Option<&HeaderReadings<'_>>) -> bool {
         let found = match headers {
             Some(headers) => self.find(headers),
             None => self.absent(),
         };
-        found.is_some_and(|found| match (reading, self.invert) {
-            (Reading::Any, false) => found.any,
-            (Reading::Any, true) => !found.every,
-            (Reading::Every, false) => found.every,
-            (Reading::Every, true) => !found.any,
+        let mut others = Found::NOTHING;
+        let has_others =
+            headers.is_some_and(|headers| headers.visit_others(&self.name, &mut |v| others.add(self.test(v))));
+        if has_others && matches!(&*self.name, ":authority" | "host") {
+            others.every = true;
+        }
+        let found = match (found, reading) {
+            (None, Reading::Any) if has_others => Some(Found::NOTHING),
+            (found, _) => found,
+        };
+        found.is_some_and(|found| {
+            let (any, every) = (found.any || others.any, found.every && others.every);
+            match (reading, self.invert) {
+                (Reading::Any, false) => any,
+                (Reading::Any, true) => !every,
+                (Reading::Every, false) => every,
+                (Reading::Every, true) => !any,
+            }
         })
     }
 

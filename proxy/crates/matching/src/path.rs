@@ -5,53 +5,157 @@
 //! follows two leading slashes for a host (WHATWG URL against a base).
 
 use std::borrow::Cow;
+use std::cell::OnceCell;
 
-use crate::{Reading, StringMatcher, StringTest};
+use crate::percent::{escape, push_escape};
+use crate::{Reading, Regex, StringMatcher, StringTest};
 
-/// A path with its other readings, for `url_path`. An ordinary path has one and costs nothing.
+/// A test on paths, for `url_path`.
+///
+/// A pattern that spells escapes out has many spellings (`/caf%C3%A9`, `/caf%c3%a9`, `/%63af%C3%A9`). For what refuses, it
+/// stands for all of them.
+#[derive(Clone, Debug)]
+pub struct PathMatcher {
+    written: StringMatcher,
+    /// With its escapes in normal form ([`Decode::Normal`]); none where it has no escapes.
+    normal: Option<StringMatcher>,
+}
+
+impl From<StringMatcher> for PathMatcher {
+    fn from(written: StringMatcher) -> Self {
+        let normal = |text: &str| text.contains('%').then(|| read(text, false, Decode::Normal).into());
+        let test = match written.test() {
+            StringTest::Exact(text) => normal(text).map(StringTest::Exact),
+            StringTest::Prefix(text) => normal(text).map(StringTest::Prefix),
+            StringTest::Suffix(text) => normal(text).map(StringTest::Suffix),
+            StringTest::Contains(text) => normal(text).map(StringTest::Contains),
+            StringTest::Regex(regex) => normal_regex(regex.pattern()).map(StringTest::Regex),
+        };
+        let normal = test.map(|test| StringMatcher::new(test, written.ignores_case()));
+        Self { written, normal }
+    }
+}
+
+/// An expression that names escapes by their characters. None when it has none, or makes no sense that way: an escape may
+/// end inside of a set, or before a repetition of its last digit.
+fn normal_regex(pattern: &str) -> Option<Regex> {
+    let mut out = Vec::with_capacity(pattern.len());
+    let mut rest = pattern.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        let Some(byte) = escape(rest) else {
+            out.push(*first);
+            rest = after;
+            continue;
+        };
+        rest = rest.get(3..).unwrap_or_default();
+        match byte {
+            _ if !Decode::Normal.takes(byte) => push_escape(byte, &mut out),
+            // By its number: it may mean something in an expression.
+            0..=0x7f => out.extend_from_slice(format!("\\x{{{byte:x}}}").as_bytes()),
+            _ => out.push(byte),
+        }
+    }
+    pattern.contains('%').then(|| Regex::new(&text(out)).ok()).flatten()
+}
+
+/// Which escapes a reading decodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Decode {
+    /// Slashes and backslashes, which make other segments.
+    Slashes,
+    /// Everything that delimits nothing; the escapes that stay have capital digits.
+    Normal,
+    /// Everything but control characters.
+    All,
+}
+
+impl Decode {
+    fn takes(self, byte: u8) -> bool {
+        let delimiter = matches!(byte, b'/' | b'\\' | b';' | b'%');
+        match self {
+            Self::Slashes => matches!(byte, b'/' | b'\\'),
+            Self::Normal => !byte.is_ascii_control() && !delimiter,
+            Self::All => !byte.is_ascii_control(),
+        }
+    }
+}
+
+/// A path with its other readings, for `url_path`. An ordinary path has one and costs nothing; what another may mean is worked
+/// out when it is first asked for, in time that grows with its length only.
 #[derive(Clone, Debug, Default)]
 pub struct PathReadings<'p> {
     sent: &'p str,
+    /// There are no others.
+    ordinary: bool,
     /// Decoded as far as it can be.
-    decoded: Vec<String>,
+    decoded: OnceCell<Vec<String>>,
+    /// For comparison with patterns in normal form.
+    normal: OnceCell<Vec<String>>,
     /// Only the segments changed, for comparison with patterns that are written as paths are sent.
-    structural: Vec<String>,
+    structural: OnceCell<Vec<String>>,
 }
 
 impl<'p> PathReadings<'p> {
     /// The readings of a path without query.
     pub fn of(path: &'p str) -> Self {
-        let mut readings = Self {
-            sent: path,
-            ..Self::default()
-        };
         let bytes = path.as_bytes();
-        if !bytes.iter().any(|b| matches!(b, b';' | b'%' | b'\\')) && memchr::memmem::find(bytes, b"//").is_none() {
-            return readings;
+        Self {
+            sent: path,
+            ordinary: !bytes.iter().any(|b| matches!(b, b';' | b'%' | b'\\'))
+                && memchr::memmem::find(bytes, b"//").is_none(),
+            ..Self::default()
         }
-        let without_host = path
+    }
+
+    /// What else it may mean, each once.
+    fn others(&self, decode: Decode) -> Vec<String> {
+        let mut others = Vec::new();
+        if self.ordinary {
+            return others;
+        }
+        let mut add = |text: &str, cut| {
+            let reading = read(text, cut, decode);
+            if reading != self.sent && !others.contains(&reading) {
+                others.push(reading);
+            }
+        };
+        let without_host = self
+            .sent
             .strip_prefix("//")
             .map(|rest| rest.find('/').and_then(|at| rest.get(at..)).unwrap_or("/"));
-        for text in [Some(path), without_host].into_iter().flatten() {
+        for text in [Some(self.sent), without_host].into_iter().flatten() {
             // Parameters stay, are cut off before escapes are decoded, or after.
-            for (text, cut) in [(text, false), (&*without_parameters(text), false), (text, true)] {
-                readings.decoded.push(read(text, cut, true));
-                readings.structural.push(read(text, cut, false));
+            add(text, false);
+            if let Cow::Owned(names) = without_parameters(text) {
+                add(&names, false);
+            }
+            if has_parameters(text) {
+                add(text, true);
             }
         }
-        readings
+        others
     }
 
     /// Whether the path matches in any, or in every reading.
     ///
     /// A pattern that spells escapes, parameters or empty segments out, and one that names the whole path, is about the
-    /// path as it is sent: there the other readings are not asked for agreement.
-    pub fn matches(&self, reading: Reading, matcher: &StringMatcher) -> bool {
-        let sent = matcher.matches(self.sent);
+    /// path as it is sent where all readings must match: the others are not asked for agreement.
+    pub fn matches(&self, reading: Reading, matcher: &PathMatcher) -> bool {
+        let written = &matcher.written;
+        let sent = written.matches(self.sent);
         match reading {
-            Reading::Any => sent || self.decoded.iter().any(|path| matcher.matches(path)),
+            Reading::Any if sent => true,
+            Reading::Any => {
+                let decoded = self.decoded.get_or_init(|| self.others(Decode::All));
+                let in_normal_form = |matcher: &StringMatcher| {
+                    let normal = || self.normal.get_or_init(|| self.others(Decode::Normal));
+                    matcher.matches(self.sent) || decoded.iter().chain(normal()).any(|path| matcher.matches(path))
+                };
+                decoded.iter().any(|path| written.matches(path)) || matcher.normal.as_ref().is_some_and(in_normal_form)
+            }
             Reading::Every => {
-                sent && (is_verbatim(matcher) || self.structural.iter().all(|path| matcher.matches(path)))
+                let structural = || self.structural.get_or_init(|| self.others(Decode::Slashes));
+                sent && (is_verbatim(written) || structural().iter().all(|path| written.matches(path)))
             }
         }
     }
@@ -69,6 +173,11 @@ fn spells_out(pattern: &str) -> bool {
     pattern.contains(['%', ';']) || pattern.contains("//")
 }
 
+/// Whether a semicolon is in it, as it is or escaped.
+fn has_parameters(path: &str) -> bool {
+    path.contains(';') || path.contains("%3B") || path.contains("%3b")
+}
+
 /// The path with every segment up to its first semicolon.
 fn without_parameters(path: &str) -> Cow<'_, str> {
     if !path.contains(';') {
@@ -80,54 +189,60 @@ fn without_parameters(path: &str) -> Cow<'_, str> {
     Cow::Owned(names.collect::<Vec<_>>().join("/"))
 }
 
-/// One reading: escapes of slashes (or of every graphic character) decoded once, backslashes as slashes, runs of slashes
-/// as one, and parameters cut off behind semicolons of either kind where `cut` says so.
-fn read(path: &str, cut: bool, decode_all: bool) -> String {
-    let mut out = String::with_capacity(path.len());
+/// One reading: escapes decoded once, as far as `decode` says, and the others as they came or, but for
+/// [`Decode::Slashes`], with capital digits; backslashes as slashes, runs of slashes as one, and parameters cut off behind
+/// semicolons of either kind where `cut` says so.
+fn read(path: &str, cut: bool, decode: Decode) -> String {
+    let mut out: Vec<u8> = Vec::with_capacity(path.len());
     let mut in_parameters = false;
-    let mut rest = path;
-    while let Some(c) = rest.chars().next() {
-        let escaped = match c {
-            '%' => rest.get(1..3).and_then(escaped),
-            _ => None,
+    let mut rest = path.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        let escaped = escape(rest);
+        let kept = rest.get(..3).unwrap_or_default();
+        rest = match escaped {
+            Some(_) => rest.get(3..).unwrap_or_default(),
+            None => after,
         };
-        rest = rest.get(escaped.map_or(c.len_utf8(), |_| 3)..).unwrap_or_default();
-        let read = match escaped {
-            Some('/' | '\\') => '/',
-            Some(';') if cut => ';',
-            Some(decoded) if decode_all => decoded,
-            Some(kept) => {
-                // Written again as it came, but for the case of its digits.
-                if !in_parameters {
-                    out.push_str(&format!("%{:02X}", kept as u32));
+        let byte = match escaped {
+            Some(b';') if cut => b';',
+            Some(byte) if decode.takes(byte) => byte,
+            Some(byte) => {
+                match decode {
+                    _ if in_parameters => {}
+                    Decode::Slashes => out.extend_from_slice(kept),
+                    _ => push_escape(byte, &mut out),
                 }
                 continue;
             }
-            None if c == '\\' => '/',
-            None => c,
+            None => *first,
         };
-        match read {
-            '/' => {
+        match byte {
+            b'/' | b'\\' => {
                 in_parameters = false;
-                if !out.ends_with('/') {
-                    out.push('/');
+                if out.last() != Some(&b'/') {
+                    out.push(b'/');
                 }
             }
-            ';' if cut => in_parameters = true,
+            b';' if cut => in_parameters = true,
             _ if in_parameters => {}
             other => out.push(other),
         }
     }
-    out
+    text(out)
 }
 
-/// The graphic ASCII character of two hexadecimal digits.
-fn escaped(digits: &str) -> Option<char> {
-    if !digits.bytes().all(|b| b.is_ascii_hexdigit()) {
-        return None;
+/// Bytes as text; what is no UTF-8 is escaped.
+fn text(bytes: Vec<u8>) -> String {
+    let error = match String::from_utf8(bytes) {
+        Ok(text) => return text,
+        Err(error) => error,
+    };
+    let mut out = Vec::with_capacity(error.as_bytes().len() * 2);
+    for chunk in error.as_bytes().utf8_chunks() {
+        out.extend_from_slice(chunk.valid().as_bytes());
+        chunk.invalid().iter().for_each(|byte| push_escape(*byte, &mut out));
     }
-    let byte = u8::from_str_radix(digits, 16).ok()?;
-    byte.is_ascii_graphic().then_some(char::from(byte))
+    String::from_utf8(out).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -137,28 +252,45 @@ mod tests {
 
     #[test]
     fn readings() {
-        for (path, cut, all, expected) in [
-            ("/a/b", false, false, "/a/b"),
-            ("//a///b/", false, false, "/a/b/"),
-            ("/a;v=1/b;w", true, false, "/a/b"),
-            ("/a;v=1/b;w", false, false, "/a;v=1/b;w"),
-            ("/a%3Bv=1/b", true, false, "/a/b"),
-            ("/;x/admin", true, false, "/admin"),
-            ("/%2fadmin", false, false, "/admin"),
-            ("/a%5Cb\\c", false, false, "/a/b/c"),
-            ("/%24meta%20data", false, true, "/$meta%20data"),
-            ("/%24meta", false, false, "/%24meta"),
-            ("/a%2", false, true, "/a%2"),
-            ("/a%252fb", false, true, "/a%2fb"),
-            ("/caf%c3%a9/%zz", true, true, "/caf%c3%a9/%zz"),
+        use Decode::{All, Normal, Slashes};
+        for (path, cut, decode, expected) in [
+            ("/a/b", false, Slashes, "/a/b"),
+            ("//a///b/", false, Slashes, "/a/b/"),
+            ("/a;v=1/b;w", true, Slashes, "/a/b"),
+            ("/a;v=1/b;w", false, Slashes, "/a;v=1/b;w"),
+            ("/a%3Bv=1/b", true, Slashes, "/a/b"),
+            ("/;x/admin", true, Slashes, "/admin"),
+            ("/%2fadmin", false, Slashes, "/admin"),
+            ("/a%5Cb\\c", false, Slashes, "/a/b/c"),
+            ("/%24meta%20data", false, All, "/$meta data"),
+            ("/%24meta", false, Slashes, "/%24meta"),
+            ("/a%2", false, All, "/a%2"),
+            ("/a%252fb", false, All, "/a%2fb"),
+            ("/caf%c3%a9/%zz", true, All, "/café/%zz"),
+            ("/caf%c3%a9/%zz", true, Slashes, "/caf%c3%a9/%zz"),
+            ("/%c3/%ff%0a", false, All, "/%C3/%FF%0A"),
+            ("/%c3%a9%24/%2f%5c%3b%25", false, Normal, "/é$/%2F%5C%3B%25"),
+            ("//a%3bb%2f/c", true, Normal, "/a/c"),
         ] {
-            assert_eq!(read(path, cut, all), expected, "{path} cut={cut} all={all}");
+            assert_eq!(read(path, cut, decode), expected, "{path} cut={cut} {decode:?}");
         }
         assert_eq!(without_parameters("/a;b%2f..;c/d;/e"), "/a/d/e");
-        assert!(
-            PathReadings::of("/a/b.c").decoded.is_empty(),
-            "one reading costs nothing"
-        );
+    }
+
+    #[test]
+    fn each_reading_is_made_once() {
+        for (path, decoded, structural) in [
+            ("/a/b.c", &[][..], &[][..]),
+            ("/a%20b", &["/a b"], &[]),
+            ("/%24a", &["/$a"], &[]),
+            ("/a;v=1/b", &["/a/b"], &["/a/b"]),
+            ("//h/%21", &["/h/!", "/!"], &["/h/%21", "/%21"]),
+            ("/%3bx", &["/;x", "/"], &["/"]),
+        ] {
+            let readings = PathReadings::of(path);
+            assert_eq!(readings.others(Decode::All), decoded, "{path}");
+            assert_eq!(readings.others(Decode::Slashes), structural, "{path}");
+        }
     }
 
     #[test]
@@ -175,6 +307,23 @@ mod tests {
             (StringMatcher::exact("/admin"), "/admin;v=1", true, false),
             (StringMatcher::exact("/$metadata"), "/%24metadata", true, false),
             (StringMatcher::prefix("/shop"), "/cart", false, false),
+            // An escape has more than one spelling, in a pattern too.
+            (StringMatcher::prefix("/caf%C3%A9"), "/caf%c3%a9/x", true, false),
+            (StringMatcher::prefix("/caf%C3%A9"), "/%63af%C3%a9;v=1", true, false),
+            (StringMatcher::prefix("/café"), "/caf%c3%a9/x", true, false),
+            (StringMatcher::exact("/my file"), "/my%20file", true, false),
+            (StringMatcher::exact("/f/a%2Fb"), "/f/a%2fb", true, false),
+            (StringMatcher::exact("/f/a%2Fb"), "//f/a%2fb", true, false),
+            (StringMatcher::exact("/f/a%2Fb"), "/f/a/b", false, false),
+            (StringMatcher::contains("%2F"), "/f/a/b", false, false),
+            (StringMatcher::suffix("%2f"), "/a%2F", true, false),
+            (StringMatcher::exact("/a%24b"), "/a$b", true, false),
+            (StringMatcher::exact("/a%25b"), "/a%25b;v=1", true, false),
+            (StringMatcher::exact("/caf%C3%A9"), "/%2fcaf%c3%a9", true, false),
+            (StringMatcher::prefix("/%ff"), "/%Ff/x", true, false),
+            (regex("/caf%C3%A9(/.*)?"), "/caf%c3%a9/x", true, false),
+            (regex("/a%24b"), "/a$b", true, false),
+            (regex("/a%2[Ff]b"), "/a%2fb", true, true),
             // What an application's own rules let in stays in.
             (StringMatcher::prefix("/static/"), "/static//a.js", true, true),
             (StringMatcher::prefix("/api/"), "/api/a%2Fb", true, true),
@@ -189,6 +338,7 @@ mod tests {
         ] {
             let readings = PathReadings::of(path);
             let said = format!("{matcher:?} on {path}");
+            let matcher = PathMatcher::from(matcher);
             assert_eq!(readings.matches(Reading::Any, &matcher), deny, "deny: {said}");
             assert_eq!(readings.matches(Reading::Every, &matcher), allow, "allow: {said}");
         }

@@ -7,7 +7,10 @@ use std::sync::Arc;
 
 use heddle_net::ConnectionInfo;
 
-use crate::{Cidr, HeaderMatcher, HeaderReadings, MetadataMatcher, PathReadings, Reading, RequestView, StringMatcher};
+use crate::{
+    Cidr, HeaderMatcher, HeaderReadings, MetadataMatcher, PathMatcher, PathReadings, Reading, RequestView,
+    StringMatcher,
+};
 
 mod san;
 
@@ -38,7 +41,7 @@ pub enum Permission {
     /// `header`.
     Header(HeaderMatcher),
     /// `url_path`: the path without query and fragment.
-    UrlPath(StringMatcher),
+    UrlPath(PathMatcher),
     /// `destination_ip`: the address that the client dialled, before any redirect.
     DestinationIp(Cidr),
     /// `destination_port`.
@@ -75,7 +78,7 @@ pub enum Principal {
     /// `header`.
     Header(HeaderMatcher),
     /// `url_path`.
-    UrlPath(StringMatcher),
+    UrlPath(PathMatcher),
     /// `metadata`, and `sourced_metadata` of the request.
     Metadata(MetadataMatcher),
 }
@@ -233,7 +236,7 @@ impl<'a> Subject<'a> {
         matcher.matches_in(self.reading, self.headers)
     }
 
-    fn url_path(self, matcher: &StringMatcher) -> bool {
+    fn url_path(self, matcher: &PathMatcher) -> bool {
         self.request().is_some_and(|request| {
             let path = self.path.get_or_init(|| PathReadings::of(request.path()));
             path.matches(self.reading, matcher)

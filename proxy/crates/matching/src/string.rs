@@ -63,6 +63,11 @@ impl StringMatcher {
         &self.test
     }
 
+    /// Whether the case of ASCII letters makes no difference.
+    pub(crate) fn ignores_case(&self) -> bool {
+        self.ignore_case
+    }
+
     /// Whether `value` matches.
     pub fn matches(&self, value: &str) -> bool {
         let bytes = value.as_bytes();

@@ -19,6 +19,9 @@ pub trait RequestView {
     /// The pseudo-headers `:method`, `:path`, `:authority` and `:scheme` are answered too.
     fn visit_header<'s>(&'s self, name: &str, see: &mut dyn FnMut(&'s [u8]));
 
+    /// Shows name and value of every field, in order. Pseudo-headers are none.
+    fn visit_fields<'s>(&'s self, see: &mut dyn FnMut(&'s [u8], &'s [u8]));
+
     /// The value of a header for printing: several fields of one name are joined with `,` as RFC 9110 section 5.3 says,
     /// bytes outside UTF-8 are replaced.
     fn header(&self, name: &str) -> Option<Cow<'_, str>> {

@@ -3,30 +3,8 @@
 
 use heddle_config::snapshot::EscapedSlashes;
 use heddle_http::parse::{Normalized, PathError, PathRules, normalize_path};
+use heddle_matching::percent;
 use libfuzzer_sys::fuzz_target;
-
-/// Decodes escapes once, as an application would.
-fn decoded(path: &str) -> Vec<u8> {
-    let mut out = Vec::new();
-    let mut rest = path.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        let hex = after.get(..2).and_then(|h| std::str::from_utf8(h).ok());
-        match hex
-            .filter(|h| h.bytes().all(|b| b.is_ascii_hexdigit()))
-            .and_then(|h| u8::from_str_radix(h, 16).ok())
-        {
-            Some(byte) if *first == b'%' => {
-                out.push(byte);
-                rest = &after[2..];
-            }
-            _ => {
-                out.push(*first);
-                rest = after;
-            }
-        }
-    }
-    out
-}
 
 const ACTIONS: [EscapedSlashes; 4] = [
     EscapedSlashes::Keep,
@@ -98,7 +76,7 @@ fuzz_target!(|bytes: &[u8]| {
         if normalize {
             assert!(!path.contains('\\') && !path.contains("%00"), "{path:?}");
             // Whatever a server takes for a slash or for the start of parameters.
-            let path = String::from_utf8_lossy(&decoded(path)).replace('\\', "/");
+            let path = String::from_utf8_lossy(&percent::decode(path)).replace('\\', "/");
             for segment in path.split('/') {
                 let name = segment.split(';').next().unwrap_or_default();
                 assert!(!matches!(name, "." | ".."), "{target:?} gives {path:?}");

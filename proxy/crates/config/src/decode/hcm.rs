@@ -8,7 +8,7 @@ use super::{Result, access_log, bytes, chain, duration, duration_or, enumeration
 use crate::path::Path;
 use crate::snapshot::{
     EscapedSlashes, FilterConfig, Http2Options, HttpCodec, HttpConnectionManager, HttpFilter, RouteSource, RouteTable,
-    ServerHeader, XfccDetail, XfccMode,
+    ServerHeader, UnderscoresAction, XfccDetail, XfccMode,
 };
 
 /// Most filters of a connection manager besides the router: which of them run for a request is kept in 64 bits.
@@ -24,6 +24,7 @@ pub(super) fn manager(
     config: &pb::hcm::HttpConnectionManager,
     path: &Path<'_>,
 ) -> Result<(HttpConnectionManager, NamedClusters)> {
+    use pb::core::http_protocol_options::HeadersWithUnderscoresAction;
     use pb::hcm::http_connection_manager::{CodecType, PathWithEscapedSlashesAction, RouteSpecifier};
     let codec = match enumeration(config.codec_type, &path.field("codec_type"))? {
         CodecType::Auto => HttpCodec::Auto,
@@ -66,10 +67,11 @@ pub(super) fn manager(
             .error("not implemented for downstream connections; remove it"));
     }
     let underscores = here.field("headers_with_underscores_action");
-    match enumeration(common.headers_with_underscores_action, &underscores)? {
-        pb::core::http_protocol_options::HeadersWithUnderscoresAction::Allow => {}
-        other => return Err(underscores.unsupported(other.as_str_name(), "use ALLOW")),
-    }
+    let underscores = match enumeration(common.headers_with_underscores_action, &underscores)? {
+        HeadersWithUnderscoresAction::Allow => UnderscoresAction::Allow,
+        HeadersWithUnderscoresAction::RejectRequest => UnderscoresAction::RejectRequest,
+        HeadersWithUnderscoresAction::DropHeader => UnderscoresAction::DropHeader,
+    };
     let h1 = config.http_protocol_options.clone().unwrap_or_default();
     if h1.allow_absolute_url == Some(false) {
         let here = path.field("http_protocol_options");
@@ -122,6 +124,7 @@ pub(super) fn manager(
         normalize_path: config.normalize_path.unwrap_or(false),
         merge_slashes: config.merge_slashes,
         escaped_slashes,
+        underscores,
         upgrades: upgrades(config, path)?,
     };
     Ok((manager, clusters))

@@ -182,7 +182,7 @@ fn san(config: &pb::tls::SubjectAltNameMatcher, path: &Path<'_>) -> Result<SanMa
     Ok(SanMatcher::new(kind, matcher))
 }
 
-fn url_path(config: &pb::matcher::PathMatcher, path: &Path<'_>) -> Result<heddle_matching::StringMatcher> {
+fn url_path(config: &pb::matcher::PathMatcher, path: &Path<'_>) -> Result<heddle_matching::PathMatcher> {
     let pb::matcher::path_matcher::Rule::Path(m) = required(config.rule.as_ref(), path)?;
-    matcher::string(m, &path.field("path"))
+    Ok(matcher::string(m, &path.field("path"))?.into())
 }

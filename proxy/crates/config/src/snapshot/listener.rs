@@ -182,6 +182,19 @@ pub enum EscapedSlashes {
     Forward,
 }
 
+/// `headers_with_underscores_action`: what to do with fields of a request whose names hold `_`, which is the same as `-` to
+/// CGI and what came of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UnderscoresAction {
+    /// `ALLOW`: they are passed on. Policies see them as other spellings of the names with `-`.
+    #[default]
+    Allow,
+    /// `REJECT_REQUEST`: with 400, over HTTP/2 by a reset of the stream.
+    RejectRequest,
+    /// `DROP_HEADER`, before filters run.
+    DropHeader,
+}
+
 /// `server_header_transformation` with `server_name`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerHeader {
@@ -286,6 +299,8 @@ pub struct HttpConnectionManager {
     pub merge_slashes: bool,
     /// `path_with_escaped_slashes_action`.
     pub escaped_slashes: EscapedSlashes,
+    /// `common_http_protocol_options.headers_with_underscores_action`.
+    pub underscores: UnderscoresAction,
     /// Upgrade types allowed by `upgrade_configs`, lower case, for example `websocket`.
     pub upgrades: Vec<String>,
 }

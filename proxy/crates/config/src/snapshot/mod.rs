@@ -31,7 +31,7 @@ pub use fraction::Fraction;
 pub use http2::{H2Keepalive, Http2Options};
 pub use listener::{
     AccessLog, Cidr, Digest, EscapedSlashes, FilterChain, FilterChainMatch, HttpCodec, HttpConnectionManager, Listener,
-    ListenerFilter, RouteSource, ServerHeader, TrafficDirection, XfccDetail, XfccMode,
+    ListenerFilter, RouteSource, ServerHeader, TrafficDirection, UnderscoresAction, XfccDetail, XfccMode,
 };
 pub use overload::{
     LoadShedPoint, OverloadAction, OverloadActionKind, OverloadLimits, OverloadManager, Resource, ResourceMonitor,

@@ -10,7 +10,7 @@ use heddle_telemetry::Counter;
 
 use crate::body::{BodyLength, Fill, Source, StreamError};
 use crate::hcm::{RequestBody, clean_trailers};
-use crate::head::Fields;
+use crate::head::{Fields, Trailers};
 
 /// Room that a transform has for the output of one step, so that a few bytes that stand for many are taken piece by
 /// piece, as fast as the other side reads.
@@ -162,6 +162,7 @@ struct Origin<'b, S> {
     source: &'b mut S,
     /// Counts fields that were no trailers; none for an answer to the proxy itself.
     dropped: Option<&'b Counter>,
+    of: Trailers,
     bytes: u64,
     ended: bool,
     trailers: Option<Fields>,
@@ -173,7 +174,7 @@ impl<S: Source> Origin<'_, S> {
     /// The trailers that may travel on.
     fn take_trailers(&mut self) -> Option<Fields> {
         let mut trailers = self.source.take_trailers()?;
-        clean_trailers(self.dropped, &mut trailers);
+        clean_trailers(self.of, self.dropped, &mut trailers);
         if self.remember {
             self.seen = Some(trailers.clone());
         }
@@ -200,14 +201,15 @@ pub(crate) struct Filtered<'b, S> {
 impl<'b, S: Source> Filtered<'b, S> {
     /// A request's body. Fields that were no trailers are added to `dropped`.
     pub(crate) fn request(source: &'b mut S, dropped: &'b Counter, length: BodyLength) -> Self {
-        Self::new(source, Some(dropped), length)
+        Self::new(source, Trailers::Request, Some(dropped), length)
     }
 
-    fn new(source: &'b mut S, dropped: Option<&'b Counter>, length: BodyLength) -> Self {
+    fn new(source: &'b mut S, of: Trailers, dropped: Option<&'b Counter>, length: BodyLength) -> Self {
         Self {
             origin: Origin {
                 source,
                 dropped,
+                of,
                 bytes: 0,
                 ended: false,
                 trailers: None,
@@ -223,7 +225,7 @@ impl<'b, S: Source> Filtered<'b, S> {
 
     /// A response's body. Its trailers are remembered as they came.
     pub(crate) fn response(source: &'b mut S, dropped: Option<&'b Counter>) -> Self {
-        let mut body = Self::new(source, dropped, BodyLength::Unknown);
+        let mut body = Self::new(source, Trailers::Response, dropped, BodyLength::Unknown);
         body.origin.remember = true;
         body
     }

@@ -10,7 +10,6 @@ pub use chunked::{ChunkDecoder, ChunkStep};
 pub use error::H1Error;
 pub(crate) use io::{H1Conn, H1Reader, H1Writer};
 pub use parse::{HeadScan, Limits, MAX_FIELDS, RequestFacts, parse_request, parse_response, parse_trailers};
-pub(crate) use parse::{is_authority, parse_length, take_expectation};
 pub(crate) use serve::serve;
 
 #[cfg(test)]

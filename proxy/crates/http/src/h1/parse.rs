@@ -7,7 +7,7 @@ use httparse::Status;
 use super::error::H1Error;
 use crate::head::{
     Framing, Known, KnownSet, Method, Protocol, RequestHead, ResponseHead, Scheme, Span, TargetError, check_method,
-    check_target,
+    check_target, has_port, is_authority, parse_length, take_expectation,
 };
 
 /// Bounds of one head.
@@ -204,21 +204,6 @@ pub fn parse_request(raw: &[u8], accept_http_10: bool, head: &mut RequestHead) -
     })
 }
 
-/// Takes `expect` out and says whether it was there, as `100-continue` only (RFC 9110 section 10.1.1).
-pub(crate) fn take_expectation(fields: &mut crate::head::Fields) -> Result<bool, H1Error> {
-    let mut found = false;
-    for value in fields.all_known(Known::Expect) {
-        if !value.eq_ignore_ascii_case(b"100-continue") {
-            return Err(H1Error::Expectation);
-        }
-        found = true;
-    }
-    if found {
-        fields.remove_known(Known::Expect);
-    }
-    Ok(found)
-}
-
 /// The four forms of RFC 9112 section 3.2.
 fn set_target(head: &mut RequestHead, raw: &[u8], target: &str) -> Result<(), H1Error> {
     let bytes = target.as_bytes();
@@ -268,76 +253,6 @@ fn set_target(head: &mut RequestHead, raw: &[u8], target: &str) -> Result<(), H1
 fn strip_prefix_ignore_case<'a>(bytes: &'a [u8], prefix: &[u8]) -> Option<&'a [u8]> {
     let (head, rest) = bytes.split_at_checked(prefix.len())?;
     head.eq_ignore_ascii_case(prefix).then_some(rest)
-}
-
-/// Whether an authority names its port, as that of `CONNECT` must (RFC 9112 section 3.2.3). The colons of an IPv6 address
-/// alone are none.
-fn has_port(authority: &[u8]) -> bool {
-    authority
-        .rsplit(|b| *b == b':')
-        .next()
-        .is_some_and(|port| !port.is_empty() && port.len() < authority.len() && port.iter().all(u8::is_ascii_digit))
-}
-
-/// `host [":" port]` of RFC 3986 without user information. A port without a host names nobody (RFC 9110 section 4.2.1).
-/// Empty is accepted: HTTP/1.0 and `Host:` may leave it out,
-/// which the caller judges.
-pub(crate) fn is_authority(bytes: &[u8]) -> bool {
-    let (host, port) = if bytes.first() == Some(&b'[') {
-        let Some(end) = memchr::memchr(b']', bytes) else {
-            return false;
-        };
-        let (host, rest) = bytes.split_at(end + 1);
-        let inside = host.get(1..host.len() - 1).unwrap_or_default();
-        if inside.is_empty()
-            || !inside
-                .iter()
-                .all(|b| b.is_ascii_hexdigit() || matches!(b, b':' | b'.' | b'%'))
-        {
-            return false;
-        }
-        match rest.split_first() {
-            None => return true,
-            Some((b':', port)) => (&b""[..], port),
-            Some(_) => return false,
-        }
-    } else {
-        match memchr::memchr(b':', bytes) {
-            Some(0) => return false,
-            Some(at) => (
-                bytes.get(..at).unwrap_or_default(),
-                bytes.get(at + 1..).unwrap_or_default(),
-            ),
-            None => (bytes, &b""[..]),
-        }
-    };
-    // reg-name: unreserved, sub-delims and percent signs.
-    let host_ok = host.iter().all(|b| {
-        b.is_ascii_alphanumeric()
-            || matches!(
-                b,
-                b'-' | b'.'
-                    | b'_'
-                    | b'~'
-                    | b'%'
-                    | b'!'
-                    | b'$'
-                    | b'&'
-                    | b'\''
-                    | b'('
-                    | b')'
-                    | b'*'
-                    | b'+'
-                    | b','
-                    | b';'
-                    | b'='
-            )
-    });
-    let port_ok = port.is_empty()
-        || port.len() <= 5
-            && port.iter().all(u8::is_ascii_digit)
-            && port.iter().fold(0, |n, digit| n * 10 + u32::from(digit - b'0')) <= u32::from(u16::MAX);
-    host_ok && port_ok
 }
 
 /// Parses one complete response head that answers a request of this method.
@@ -487,20 +402,8 @@ fn body_framing(fields: &crate::head::Fields, protocol: Protocol) -> Result<Fram
     }
 }
 
-/// Digits only: no sign, no list, no white space, and no leading zeros, which some readers take for another base.
-/// Bounded so that sums of lengths cannot overflow.
-pub(crate) fn parse_length(value: &[u8]) -> Result<u64, H1Error> {
-    if value.contains(&b',') {
-        return Err(H1Error::RepeatedLength);
-    }
-    if value.is_empty() || value.len() > 18 || !value.iter().all(u8::is_ascii_digit) || matches!(value, [b'0', _, ..]) {
-        return Err(H1Error::Length);
-    }
-    Ok(value.iter().fold(0, |n, b| n * 10 + u64::from(b - b'0')))
-}
-
 /// Parses a complete trailer section, its final empty line included. What may not stand there is removed where trailers
-/// are passed on, for both protocols ([`crate::head::Fields::remove_forbidden_trailers`]).
+/// are passed on, for both protocols ([`crate::head::Fields::keep_trailers`]).
 ///
 /// # Errors
 /// [`H1Error::Trailers`] when a line does not parse.
@@ -575,18 +478,6 @@ mod tests {
                 }
             };
             assert_eq!(found.expect("a head"), Some(end));
-        }
-    }
-
-    #[test]
-    fn ports_have_sixteen_bits() {
-        for port in 0..=100_000_u32 {
-            let valid = port <= u32::from(u16::MAX);
-            assert_eq!(is_authority(format!("h:{port}").as_bytes()), valid, "{port}");
-            assert_eq!(is_authority(format!("[::1]:{port:05}").as_bytes()), valid, "{port}");
-        }
-        for (authority, valid) in [("h:", true), ("h:000001", false), ("h:+1", false), ("h:1a", false)] {
-            assert_eq!(is_authority(authority.as_bytes()), valid, "{authority}");
         }
     }
 }

@@ -128,6 +128,11 @@ pub(crate) async fn serve(
                 return;
             }
         };
+        if !hcm.admits_names(&mut exchange.request) {
+            let failure = Failure::BadRequest("http1.unexpected_underscore");
+            refuse(env, &mut exchange, &mut conn, &mut timer, failure).await;
+            return;
+        }
         conn.read.begin_body(head, parsed.framing);
         // Boxed: a connection at rest should not be as large as one with a request, and most are at rest.
         let outcome = Box::pin(one(env, &mut exchange, &mut conn, &mut timer, parsed, now >= last)).await;

@@ -2,9 +2,10 @@
 
 use super::hpack::{Encoder, Field};
 use crate::failure::Failure;
-use crate::h1::{H1Error, Limits, is_authority, parse_length, take_expectation};
+use crate::h1::{H1Error, Limits};
 use crate::head::{
-    Fields, Known, Method, Protocol, RequestHead, ResponseHead, Scheme, Span, check_method, check_target, is_token,
+    Fields, Known, Method, Protocol, RequestHead, ResponseHead, Scheme, Span, check_method, check_target, is_authority,
+    is_token, parse_length, take_expectation,
 };
 
 /// What a request's head says besides its fields.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use heddle_config::snapshot::{LoadShedPoint, OverloadActionKind, ScaledTimer};
 use heddle_net::ConnectionInfo;
+use heddle_telemetry::ResponseFlag;
 use heddle_tls::Stream as Transport;
 use tokio::time::Instant;
 
@@ -267,6 +268,15 @@ async fn serve_stream(
             return;
         }
     };
+    if !hcm.admits_names(&mut exchange.request) {
+        hcm.stats.rq_total.inc();
+        exchange.flag(ResponseFlag::DownstreamProtocolError);
+        exchange.details = "http2.unexpected_underscore".into();
+        hcm.stats.rq_tx_reset.inc();
+        hcm.finish(exchange, &shared.info, Instant::now());
+        stream.reset(Reason::PROTOCOL_ERROR);
+        return;
+    }
     let length = if end || asked.upgrade {
         BodyLength::Empty
     } else if exchange.request.method == Method::Connect {

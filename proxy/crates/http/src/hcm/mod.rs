@@ -1,6 +1,7 @@
 //! The HTTP connection manager: what happens to every request before and after the filters and the router.
 
 mod exchange;
+mod names;
 mod path;
 mod request;
 mod response;
@@ -33,9 +34,12 @@ pub(crate) use stream::{
     response_ops, send_head,
 };
 
+use names::NameStats;
+
 use crate::access_log::AccessLogs;
 use crate::filters::{self, Filter, Setup};
 use crate::h1::Limits;
+use crate::head::RequestHead;
 use crate::overload::Overload;
 use crate::route::BoundTable;
 use crate::worker::HttpWorker;
@@ -57,6 +61,7 @@ pub struct HcmRuntime {
     pub(crate) path_redirected: Counter,
     /// Requests refused for their path.
     pub(crate) path_refused: Counter,
+    pub(crate) names: NameStats,
     /// Fields that were no trailers.
     pub(crate) trailers_dropped: Counter,
     logs: AccessLogs,
@@ -89,6 +94,7 @@ impl HcmRuntime {
                 .stats
                 .counter("envoy_http_downstream_rq_redirected_with_normalized_path", &labels),
             path_refused: worker.stats.counter("heddle_http_path_refused_total", &labels),
+            names: NameStats::new(&worker.stats, &labels),
             trailers_dropped: worker.stats.counter("heddle_http_trailers_dropped_total", &labels),
             stats: HcmStats::new(&worker.stats, &config.stat_prefix),
             filters: {
@@ -136,6 +142,12 @@ impl HcmRuntime {
             *cached = (worker.generation(), bound);
         }
         cached.1.clone()
+    }
+
+    /// Applies `headers_with_underscores_action` to a request. False when it is refused.
+    pub(crate) fn admits_names(&self, head: &mut RequestHead) -> bool {
+        let action = self.config.underscores;
+        self.names.admit(action, &mut head.fields, head.protocol)
     }
 
     /// Bound on the arrival of a request head.

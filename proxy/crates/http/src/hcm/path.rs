@@ -3,6 +3,7 @@
 //! `merge_slashes`.
 
 use heddle_config::snapshot::EscapedSlashes;
+use heddle_matching::percent::escape;
 
 /// Why a path is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -86,19 +87,12 @@ fn is_suspicious(path: &[u8], rules: PathRules) -> bool {
             && path.iter().any(|b| matches!(b, b'%' | b'\\')))
 }
 
-/// The two digits behind a percent sign at the front of `rest`, if it is one that begins an escape.
-fn escape(rest: &str) -> Option<u8> {
-    let hex = rest.strip_prefix('%')?.get(..2)?;
-    let digits = hex.bytes().all(|b| b.is_ascii_hexdigit());
-    digits.then(|| u8::from_str_radix(hex, 16).ok()).flatten()
-}
-
 /// Slashes and backslashes for their escapes; none when there is no such escape.
 fn unescape_slashes(path: &str) -> Option<String> {
     let mut out = String::new();
     let mut copied = 0;
     for (at, _) in path.match_indices('%') {
-        let slash = match escape(path.get(at..).unwrap_or_default()) {
+        let slash = match escape(path.as_bytes().get(at..).unwrap_or_default()) {
             Some(b'/') => '/',
             Some(b'\\') => '\\',
             _ => continue,
@@ -117,7 +111,7 @@ fn decode_unreserved(path: &str) -> Result<String, PathError> {
     let mut bare = None;
     let mut rest = path;
     while let Some(c) = rest.chars().next() {
-        let escaped = escape(rest);
+        let escaped = escape(rest.as_bytes());
         rest = rest.get(c.len_utf8()..).unwrap_or_default();
         match (c, escaped) {
             ('\\', _) => out.push('/'),
@@ -181,7 +175,7 @@ fn hides_dots(segment: &str) -> bool {
     let mut name = String::new();
     let mut in_parameters = false;
     loop {
-        let (c, escaped) = (rest.chars().next(), escape(rest));
+        let (c, escaped) = (rest.chars().next(), escape(rest.as_bytes()));
         let read = match (c, escaped) {
             (None, _) | (_, Some(b'/' | b'\\')) => '/',
             (_, Some(b';')) => ';',

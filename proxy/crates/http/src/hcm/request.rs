@@ -68,6 +68,7 @@ pub(super) fn prepare(env: Environment<'_>, head: &mut RequestHead, upgrade: boo
     let removed = INTERNAL_ONLY.union(HOP_BY_HOP);
     let removed = if edge { removed.union(EDGE_ONLY) } else { removed };
     head.fields.remove_set(removed);
+    hcm.names.sanitize(&mut head.fields);
     if !upgrade {
         head.fields.remove_known(Known::Upgrade);
     }

@@ -6,7 +6,7 @@ use heddle_telemetry::Counter;
 
 use super::{Exchange, HcmRuntime};
 use crate::failure::Failure;
-use crate::head::{Fields, Known};
+use crate::head::{Fields, Known, Trailers};
 use crate::worker::HttpWorker;
 
 /// The last changes to a response head, whoever made it.
@@ -42,8 +42,8 @@ pub(crate) fn local_head(exchange: &mut Exchange, failure: &Failure) -> Bytes {
 
 /// Leaves the trailers that may travel on. Every trailer section passes here, whichever protocols it comes by and leaves
 /// by.
-pub(crate) fn clean_trailers(dropped: Option<&Counter>, trailers: &mut Fields) {
-    let n = trailers.remove_forbidden_trailers();
+pub(crate) fn clean_trailers(of: Trailers, dropped: Option<&Counter>, trailers: &mut Fields) {
+    let n = trailers.keep_trailers(of);
     if n > 0
         && let Some(dropped) = dropped
     {

@@ -2,20 +2,23 @@
 
 use super::Fields;
 
-/// A cookie's first value (RFC 6265 section 4.2), without quotes.
-pub(crate) fn cookie<'f>(fields: &'f Fields, name: &str) -> Option<&'f str> {
-    for value in fields.all(b"cookie") {
-        let value = std::str::from_utf8(value).unwrap_or_default();
-        for pair in value.split(';') {
-            if let Some((key, value)) = pair.trim().split_once('=')
-                && key == name
-            {
-                let unquoted = value.strip_prefix('"').and_then(|v| v.strip_suffix('"'));
-                return Some(unquoted.unwrap_or(value));
-            }
-        }
-    }
-    None
+/// The values of all cookies of a name (RFC 6265 section 4.2), without quotes, as they came.
+pub(crate) fn cookies<'f>(fields: &'f Fields, name: &'f str) -> impl Iterator<Item = &'f [u8]> {
+    let pairs = fields.all(b"cookie").flat_map(|value| value.split(|b| *b == b';'));
+    pairs.filter_map(move |pair| {
+        let at = pair.iter().position(|b| *b == b'=')?;
+        let (key, value) = pair.split_at(at);
+        let value = value.get(1..).unwrap_or_default().trim_ascii();
+        let unquoted = value.strip_prefix(b"\"").and_then(|v| v.strip_suffix(b"\""));
+        (key.trim_ascii() == name.as_bytes()).then(|| unquoted.unwrap_or(value))
+    })
+}
+
+/// A cookie's first value; none when it is no text.
+pub(crate) fn cookie<'f>(fields: &'f Fields, name: &'f str) -> Option<&'f str> {
+    cookies(fields, name)
+        .next()
+        .and_then(|value| std::str::from_utf8(value).ok())
 }
 
 #[cfg(test)]
@@ -23,12 +26,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cookies() {
+    fn by_name() {
         let mut fields = Fields::new();
         fields.push(b"cookie", b"a=1; t=\"x.y.z\"; t=2");
-        fields.push(b"cookie", b"b=3");
+        fields.push(b"cookie", b"b=3;t =\xff; bare");
         assert_eq!(cookie(&fields, "t"), Some("x.y.z"));
         assert_eq!(cookie(&fields, "b"), Some("3"));
         assert_eq!(cookie(&fields, "c"), None);
+        let all: Vec<_> = cookies(&fields, "t").collect();
+        assert_eq!(all, [&b"x.y.z"[..], b"2", b"\xff"]);
     }
 }

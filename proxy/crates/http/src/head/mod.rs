@@ -2,14 +2,16 @@
 
 mod cookie;
 mod fields;
+mod framing;
 mod known;
 mod request;
 mod response;
 mod target;
 mod trailers;
 
-pub(crate) use cookie::cookie;
+pub(crate) use cookie::{cookie, cookies};
 pub use fields::{Fields, Span};
+pub(crate) use framing::{parse_length, take_expectation};
 pub use known::Known;
 pub(crate) use known::KnownSet;
 pub(crate) use request::is_grpc;
@@ -17,8 +19,8 @@ pub use request::{Method, Protocol, RequestHead, Scheme};
 pub use response::ResponseHead;
 pub(crate) use response::reason;
 pub use target::{TargetError, check_method, check_target};
-pub(crate) use target::{is_token, is_token_byte};
-pub use trailers::is_forbidden_trailer;
+pub(crate) use target::{has_port, is_authority, is_token, is_token_byte};
+pub use trailers::Trailers;
 
 /// How a message's body is delimited in HTTP/1.1 (RFC 9112 section 6).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

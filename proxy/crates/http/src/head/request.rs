@@ -222,6 +222,10 @@ impl RequestView for RequestHead {
         }
     }
 
+    fn visit_fields<'s>(&'s self, see: &mut dyn FnMut(&'s [u8], &'s [u8])) {
+        self.fields.iter().for_each(|(_, name, value)| see(name, value));
+    }
+
     fn header(&self, name: &str) -> Option<Cow<'_, str>> {
         let value = match name {
             ":method" => self.method_token,

@@ -1,4 +1,4 @@
-//! Method and target of a request, checked alike for both codecs.
+//! Method, target and authority of a request, checked alike for both codecs.
 
 use super::request::Method;
 
@@ -112,6 +112,75 @@ pub fn check_target(method: Method, target: &[u8]) -> Result<(), TargetError> {
     }
 }
 
+/// Whether an authority names its port, as that of `CONNECT` must (RFC 9112 section 3.2.3). The colons of an IPv6 address
+/// alone are none.
+pub(crate) fn has_port(authority: &[u8]) -> bool {
+    authority
+        .rsplit(|b| *b == b':')
+        .next()
+        .is_some_and(|port| !port.is_empty() && port.len() < authority.len() && port.iter().all(u8::is_ascii_digit))
+}
+
+/// `host [":" port]` of RFC 3986 without user information. A port without a host names nobody (RFC 9110 section 4.2.1).
+/// Empty is accepted: HTTP/1.0 and `Host:` may leave it out, which the caller judges.
+pub(crate) fn is_authority(bytes: &[u8]) -> bool {
+    let (host, port) = if bytes.first() == Some(&b'[') {
+        let Some(end) = memchr::memchr(b']', bytes) else {
+            return false;
+        };
+        let (host, rest) = bytes.split_at(end + 1);
+        let inside = host.get(1..host.len() - 1).unwrap_or_default();
+        if inside.is_empty()
+            || !inside
+                .iter()
+                .all(|b| b.is_ascii_hexdigit() || matches!(b, b':' | b'.' | b'%'))
+        {
+            return false;
+        }
+        match rest.split_first() {
+            None => return true,
+            Some((b':', port)) => (&b""[..], port),
+            Some(_) => return false,
+        }
+    } else {
+        match memchr::memchr(b':', bytes) {
+            Some(0) => return false,
+            Some(at) => (
+                bytes.get(..at).unwrap_or_default(),
+                bytes.get(at + 1..).unwrap_or_default(),
+            ),
+            None => (bytes, &b""[..]),
+        }
+    };
+    // reg-name: unreserved, sub-delims and percent signs.
+    let host_ok = host.iter().all(|b| {
+        b.is_ascii_alphanumeric()
+            || matches!(
+                b,
+                b'-' | b'.'
+                    | b'_'
+                    | b'~'
+                    | b'%'
+                    | b'!'
+                    | b'$'
+                    | b'&'
+                    | b'\''
+                    | b'('
+                    | b')'
+                    | b'*'
+                    | b'+'
+                    | b','
+                    | b';'
+                    | b'='
+            )
+    });
+    let port_ok = port.is_empty()
+        || port.len() <= 5
+            && port.iter().all(u8::is_ascii_digit)
+            && port.iter().fold(0, |n, digit| n * 10 + u32::from(digit - b'0')) <= u32::from(u16::MAX);
+    host_ok && port_ok
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -186,6 +255,18 @@ mod tests {
                 Err(TargetError::Target),
                 "{method:?} {target:?}"
             );
+        }
+    }
+
+    #[test]
+    fn ports_have_sixteen_bits() {
+        for port in 0..=100_000_u32 {
+            let valid = port <= u32::from(u16::MAX);
+            assert_eq!(is_authority(format!("h:{port}").as_bytes()), valid, "{port}");
+            assert_eq!(is_authority(format!("[::1]:{port:05}").as_bytes()), valid, "{port}");
+        }
+        for (authority, valid) in [("h:", true), ("h:000001", false), ("h:+1", false), ("h:1a", false)] {
+            assert_eq!(is_authority(authority.as_bytes()), valid, "{authority}");
         }
     }
 }

@@ -1,11 +1,47 @@
 //! Which fields may travel in a trailer section.
 //!
 //! A recipient may merge trailers into the head, so nothing may stand there that says how to frame, route, trust or
-//! process a message (RFC 9110 section 6.5.1). The same list for both protocols and both directions.
+//! process a message (RFC 9110 section 6.5.1). The same lists for both protocols.
+//!
+//! Of a request, only what is known to be harmless travels on: policies decide on the head, so a trailer of any other name
+//! (`x-role`) would get past them. Of a response, everything but what is known to do harm: the trailing metadata of gRPC
+//! may have any name ("gRPC over HTTP/2", Custom-Metadata), and a client that loses it loses its errors.
 
 use super::fields::Fields;
 
-/// Whole names.
+/// What a request's trailers may be, whole names. `test/hostile/upstream/strict.go` has the same names.
+const ALLOWED: &[&str] = &[
+    // Over what was sent (RFC 9530, RFC 9421, RFC 1864, and the object stores').
+    "checksum",
+    "content-digest",
+    "content-md5",
+    "digest",
+    "repr-digest",
+    "signature",
+    "signature-input",
+    "x-amz-trailer-signature",
+    "x-checksum",
+    "x-goog-hash",
+    // How it went.
+    "grpc-message",
+    "grpc-status",
+    "server-timing",
+    // Traces.
+    "b3",
+    "baggage",
+    "traceparent",
+    "tracestate",
+    "uber-trace-id",
+    "x-cloud-trace-context",
+];
+
+/// Beginnings of such names.
+const ALLOWED_PREFIXES: &[&str] = &["x-amz-checksum-", "x-b3-", "x-checksum-"];
+
+/// Ends of such names: gRPC's binary metadata, unless [`FORBIDDEN`] has them.
+const ALLOWED_SUFFIXES: &[&str] = &["-bin"];
+
+/// What a response's trailers must not be, whole names.
 const FORBIDDEN: &[&str] = &[
     // Framing and the connection.
     "connection",
@@ -62,18 +98,36 @@ const FORBIDDEN: &[&str] = &[
 /// Beginnings of names. Pseudo-headers belong into no trailer section (RFC 9113 section 8.1).
 const FORBIDDEN_PREFIXES: &[&str] = &[":", "content-", "x-envoy-", "x-forwarded-"];
 
-/// Whether a field of this lower-case name may not stand in trailers.
-pub fn is_forbidden_trailer(name: &[u8]) -> bool {
-    FORBIDDEN.iter().any(|forbidden| forbidden.as_bytes() == name)
-        || FORBIDDEN_PREFIXES
-            .iter()
-            .any(|prefix| name.starts_with(prefix.as_bytes()))
+/// Whose trailers they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trailers {
+    /// A request's.
+    Request,
+    /// A response's.
+    Response,
+}
+
+impl Trailers {
+    /// Whether a field of this lower-case name may travel in them.
+    pub fn may_hold(self, name: &[u8]) -> bool {
+        let is = |list: &[&str]| list.iter().any(|one| one.as_bytes() == name);
+        let begins = |list: &[&str]| list.iter().any(|one| name.starts_with(one.as_bytes()));
+        let forbidden = || is(FORBIDDEN) || begins(FORBIDDEN_PREFIXES);
+        match self {
+            Self::Response => is(ALLOWED) || !forbidden(),
+            Self::Request => {
+                // An underscore makes another name of it to some readers.
+                let ends = ALLOWED_SUFFIXES.iter().any(|one| name.ends_with(one.as_bytes()));
+                is(ALLOWED) || !name.contains(&b'_') && (begins(ALLOWED_PREFIXES) || ends && !forbidden())
+            }
+        }
+    }
 }
 
 impl Fields {
-    /// Removes what may not stand in trailers and says how many fields that were.
-    pub fn remove_forbidden_trailers(&mut self) -> usize {
-        self.remove_named(is_forbidden_trailer)
+    /// Removes what may not travel in such trailers and says how many fields that were.
+    pub fn keep_trailers(&mut self, of: Trailers) -> usize {
+        self.remove_named(|name| !of.may_hold(name))
     }
 }
 
@@ -81,46 +135,68 @@ impl Fields {
 mod tests {
     use super::*;
 
+    const GRPC: [&str; 4] = ["grpc-status", "grpc-message", "grpc-status-details-bin", "my-key-bin"];
+    const HARMLESS: [&str; 5] = [
+        "x-checksum",
+        "digest",
+        "content-digest",
+        "server-timing",
+        "x-b3-traceid",
+    ];
+    const OTHERS: [&str; 4] = ["x-role", "x_role", "proxy", "etag"];
+    const STEER: [&str; 20] = [
+        "transfer-encoding",
+        "content-length",
+        "content-type",
+        "content-disposition",
+        "host",
+        "authorization",
+        "cookie",
+        "set-cookie",
+        "x-forwarded-for",
+        "x-forwarded-client-cert",
+        "x-forwarded-x-bin",
+        "x-envoy-peer-metadata",
+        "x-envoy-retry-on",
+        "cache-control",
+        "trailer",
+        "connection",
+        "te",
+        "if-match",
+        "content-x-bin",
+        ":path",
+    ];
+
     #[test]
-    fn metadata_stays_and_what_steers_goes() {
+    fn what_steers_goes_and_requests_keep_the_harmless_only() {
+        for name in GRPC.iter().chain(&HARMLESS) {
+            assert!(Trailers::Request.may_hold(name.as_bytes()), "{name}");
+        }
+        for name in OTHERS
+            .iter()
+            .chain(&STEER)
+            .chain(&["my_key-bin", "x-checksum-a_b", "grpc-timeout"])
+        {
+            assert!(!Trailers::Request.may_hold(name.as_bytes()), "{name}");
+        }
+        for name in GRPC.iter().chain(&OTHERS).chain(&HARMLESS) {
+            assert!(Trailers::Response.may_hold(name.as_bytes()), "{name}");
+        }
+        for name in STEER {
+            assert!(!Trailers::Response.may_hold(name.as_bytes()), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_goes_is_counted() {
         let mut trailers = Fields::new();
-        let stay = [
-            "grpc-status",
-            "grpc-message",
-            "grpc-status-details-bin",
-            "x-checksum",
-            "my-key-bin",
-            "server-timing",
-            "etag",
-            "digest",
-            "x-b3-traceid",
-        ];
-        let go = [
-            "transfer-encoding",
-            "content-length",
-            "content-type",
-            "content-disposition",
-            "host",
-            "authorization",
-            "cookie",
-            "set-cookie",
-            "x-forwarded-for",
-            "x-forwarded-client-cert",
-            "x-envoy-peer-metadata",
-            "x-envoy-retry-on",
-            "cache-control",
-            "trailer",
-            "connection",
-            "te",
-            "if-match",
-            ":path",
-        ];
-        for name in stay.iter().chain(&go).chain(&go[..2]) {
+        for name in GRPC.iter().chain(&OTHERS).chain(&OTHERS) {
             trailers.push(name.as_bytes(), b"v");
         }
-        assert_eq!(trailers.remove_forbidden_trailers(), go.len() + 2);
+        assert_eq!(trailers.clone().keep_trailers(Trailers::Response), 0);
+        assert_eq!(trailers.keep_trailers(Trailers::Request), 8);
         let left: Vec<_> = trailers.iter().map(|(_, name, _)| name.to_vec()).collect();
-        assert_eq!(left, stay.map(|name| name.as_bytes().to_vec()));
-        assert_eq!(trailers.remove_forbidden_trailers(), 0);
+        assert_eq!(left, GRPC.map(|name| name.as_bytes().to_vec()));
+        assert_eq!(trailers.keep_trailers(Trailers::Request), 0);
     }
 }

@@ -141,6 +141,7 @@ pub fn manager(routes: RouteTable) -> HttpConnectionManager {
         normalize_path: true,
         merge_slashes: false,
         escaped_slashes: EscapedSlashes::Keep,
+        underscores: UnderscoresAction::Allow,
         upgrades: vec!["websocket".into()],
     }
 }

@@ -1,7 +1,7 @@
 //! The readings of a request's headers, for all conditions on them.
 
 use std::borrow::Cow;
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -21,6 +21,10 @@ type Texts<'r> = Rc<[Cow<'r, str>]>;
 pub struct HeaderReadings<'r> {
     request: &'r dyn RequestView,
     kept: RefCell<BTreeMap<Box<str>, Texts<'r>>>,
+    /// Of fields in other spelling, by the name that was asked for.
+    others: RefCell<BTreeMap<Box<str>, Texts<'r>>>,
+    /// Whether a name of the request has an underscore.
+    underscored: OnceCell<bool>,
 }
 
 impl<'r> HeaderReadings<'r> {
@@ -29,6 +33,8 @@ impl<'r> HeaderReadings<'r> {
         Self {
             request,
             kept: RefCell::default(),
+            others: RefCell::default(),
+            underscored: OnceCell::new(),
         }
     }
 
@@ -42,6 +48,38 @@ impl<'r> HeaderReadings<'r> {
         let mut found = false;
         self.request.visit_header(name, &mut |_| found = true);
         found
+    }
+
+    /// Shows what the next reader may take for this header as well, and routing does not: fields whose names differ in `_`
+    /// and `-` only, and a host without its port and the dot of the root. False when there is nothing of the kind.
+    pub(crate) fn visit_others(&self, name: &str, see: &mut dyn FnMut(&str)) -> bool {
+        if matches!(name, ":authority" | "host") {
+            let host = bare_host(self.request.authority());
+            host.into_iter().for_each(see);
+            return host.is_some();
+        }
+        let underscored = *self.underscored.get_or_init(|| {
+            let mut any = false;
+            self.request.visit_fields(&mut |name, _| any |= name.contains(&b'_'));
+            any
+        });
+        if !underscored && !name.contains('_') {
+            return false;
+        }
+        let known = self.others.borrow().get(name).cloned();
+        let readings = known.unwrap_or_else(|| {
+            let mut values = Vec::new();
+            self.request.visit_fields(&mut |field, value| {
+                if is_other_spelling(field, name.as_bytes()) {
+                    values.push(value);
+                }
+            });
+            let readings = read(name, &values);
+            self.others.borrow_mut().insert(name.into(), Rc::clone(&readings));
+            readings
+        });
+        readings.iter().for_each(|reading| see(reading));
+        !readings.is_empty()
     }
 
     /// Shows each reading of a header, its name in lower case. False when there is none.
@@ -76,7 +114,7 @@ impl<'r> HeaderReadings<'r> {
 /// The readings of the values of a header, each once.
 fn read<'r>(name: &str, values: &[&'r [u8]]) -> Texts<'r> {
     let separators: &[&[u8]] = match (values.len(), name) {
-        (1, _) => &[],
+        (0 | 1, _) => &[],
         (_, "cookie") => &[b"; "],
         _ => &[b",", b", "],
     };
@@ -91,6 +129,23 @@ fn read<'r>(name: &str, values: &[&'r [u8]]) -> Texts<'r> {
     readings.sort_unstable();
     readings.dedup();
     readings.into()
+}
+
+/// Whether two names differ in `_` and `-`, and in nothing else: CGI and what came of it (WSGI, Rack, PHP) take them for
+/// the same.
+pub fn is_other_spelling(name: &[u8], other: &[u8]) -> bool {
+    let same = |(a, b): (&u8, &u8)| a == b || matches!((a, b), (b'-' | b'_', b'-' | b'_'));
+    name.len() == other.len() && name != other && name.iter().zip(other).all(same)
+}
+
+/// The host of an authority that says more: a port, or the dot of the root behind the name.
+fn bare_host(authority: &str) -> Option<&str> {
+    let port = authority
+        .rfind(':')
+        .filter(|at| authority.find(']').is_none_or(|end| end < *at));
+    let host = authority.get(..port.unwrap_or(authority.len())).unwrap_or_default();
+    let host = host.strip_suffix('.').unwrap_or(host);
+    (host.len() < authority.len()).then_some(host)
 }
 
 /// Bytes as text; what is no UTF-8 may be read in two ways.

@@ -24,6 +24,9 @@ impl RequestView for Values<'_> {
             self.0.iter().for_each(|value| see(value));
         }
     }
+    fn visit_fields<'s>(&'s self, see: &mut dyn FnMut(&'s [u8], &'s [u8])) {
+        self.0.iter().for_each(|value| see(b"x-a", value));
+    }
 }
 
 fn exact(value: &str) -> HeaderTest {
@@ -162,7 +165,7 @@ fn bytes_outside_utf8_have_two_readings() {
 }
 
 /// A request whose one header says how often it was looked through.
-struct Counted<'v>(&'v [&'v [u8]], Cell<usize>);
+struct Counted<'v>(&'v [&'v [u8]], Cell<usize>, Cell<usize>);
 
 impl RequestView for Counted<'_> {
     fn method(&self) -> &str {
@@ -181,19 +184,34 @@ impl RequestView for Counted<'_> {
         self.1.set(self.1.get() + 1);
         self.0.iter().for_each(|value| see(value));
     }
+    fn visit_fields<'s>(&'s self, see: &mut dyn FnMut(&'s [u8], &'s [u8])) {
+        self.2.set(self.2.get() + 1);
+        see(b"x_a", b"b");
+        self.0.iter().for_each(|value| see(b"x_a", value));
+    }
 }
 
 #[test]
 fn what_is_dear_to_read_is_read_once_for_all_conditions() {
     let long = [b'v'; 300];
     for values in [&[b"a".as_slice(), b"b"][..], &[&[0xff, 0xfe]], &[&long]] {
-        let request = Counted(values, Cell::new(0));
+        let request = Counted(values, Cell::new(0), Cell::new(0));
         let headers = HeaderReadings::of(&request);
         for i in 0..1000 {
             let matcher = HeaderMatcher::new("x-a", exact(&i.to_string()), false, false);
             assert!(!matcher.matches(&headers));
         }
         assert_eq!(request.1.get(), 1, "{values:?}");
+        for i in 0..1000 {
+            let matcher = HeaderMatcher::new("x-a", exact(&i.to_string()), false, false);
+            assert!(!matcher.matches_in(Reading::Any, Some(&headers)));
+        }
+        assert_eq!(request.1.get(), 1, "{values:?}");
+        assert_eq!(
+            request.2.get(),
+            2,
+            "once for underscores, once for this name: {values:?}"
+        );
     }
 }
 
@@ -204,4 +222,100 @@ fn equal_values_are_one_reading() {
     HeaderReadings::of(&Values(&values)).visit("x-a", &mut |text| seen.push(text.len()));
     seen.sort_unstable();
     assert_eq!(seen, [4, 500 * 4 + 499, 500 * 4 + 499 * 2]);
+}
+
+/// A request with one host, and one field with one value.
+struct Spelled(&'static str, &'static str, &'static str);
+
+impl RequestView for Spelled {
+    fn method(&self) -> &str {
+        "GET"
+    }
+    fn path_and_query(&self) -> &str {
+        "/"
+    }
+    fn authority(&self) -> &str {
+        self.0
+    }
+    fn scheme(&self) -> &str {
+        "http"
+    }
+    fn visit_header<'s>(&'s self, name: &str, see: &mut dyn FnMut(&'s [u8])) {
+        match name {
+            ":authority" => see(self.0.as_bytes()),
+            _ if name == self.1 => see(self.2.as_bytes()),
+            _ => {}
+        }
+    }
+    fn visit_fields<'s>(&'s self, see: &mut dyn FnMut(&'s [u8], &'s [u8])) {
+        see(self.1.as_bytes(), self.2.as_bytes());
+    }
+}
+
+#[test]
+fn names_in_other_spelling_refuse_and_let_nobody_in() {
+    for (rule, field, value, test, invert, deny, allow) in [
+        ("x-role", "x_role", "admin", exact("admin"), false, true, false),
+        ("x_role", "x-role", "admin", exact("admin"), false, true, false),
+        (
+            "x-user-role",
+            "x_user-role",
+            "admin",
+            exact("admin"),
+            false,
+            true,
+            false,
+        ),
+        ("x-role", "x_role", "user", exact("admin"), false, false, false),
+        ("x-role", "x_role", "user", exact("admin"), true, true, false),
+        ("x-role", "x_role", "admin", exact("admin"), true, false, false),
+        ("x-role", "x_role", "", HeaderTest::Present(true), false, true, false),
+        ("x-role", "x_roles", "admin", exact("admin"), false, false, false),
+        ("x-role", "x.role", "admin", exact("admin"), false, false, false),
+    ] {
+        let request = Spelled("h", field, value);
+        let headers = HeaderReadings::of(&request);
+        let said = format!("{rule} {test:?} invert={invert} on {field}: {value}");
+        let matcher = HeaderMatcher::new(rule, test, invert, false);
+        assert_eq!(matcher.matches_in(Reading::Any, Some(&headers)), deny, "deny: {said}");
+        assert_eq!(
+            matcher.matches_in(Reading::Every, Some(&headers)),
+            allow,
+            "allow: {said}"
+        );
+        assert!(
+            !matcher.matches(&headers) || field == rule,
+            "routes see names as they are: {said}"
+        );
+    }
+}
+
+#[test]
+fn hosts_are_refused_without_their_ports_too() {
+    for (wanted, host, invert, deny, allow) in [
+        ("a.example", "a.example", false, true, true),
+        ("a.example", "a.example:80", false, true, false),
+        ("a.example", "a.example:", false, true, false),
+        ("a.example", "a.example.", false, true, false),
+        ("a.example", "a.example.:81", false, true, false),
+        ("a.example", "b.example:80", false, false, false),
+        ("a.example:80", "a.example:80", false, true, true),
+        ("[::1]", "[::1]:80", false, true, false),
+        ("[::1]", "[::1]", false, true, true),
+        // Whoever refuses all others, or lets all others in.
+        ("a.example:80", "a.example:80", true, false, false),
+        ("a.example", "a.example:80", true, true, false),
+        ("a.example", "b.example:80", true, true, true),
+    ] {
+        let request = Spelled(host, "x-a", "");
+        let headers = HeaderReadings::of(&request);
+        let matcher = HeaderMatcher::new(":authority", exact(wanted), invert, false);
+        let said = format!("{wanted} invert={invert} on {host}");
+        assert_eq!(matcher.matches_in(Reading::Any, Some(&headers)), deny, "deny: {said}");
+        assert_eq!(
+            matcher.matches_in(Reading::Every, Some(&headers)),
+            allow,
+            "allow: {said}"
+        );
+    }
 }

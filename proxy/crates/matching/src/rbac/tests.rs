@@ -30,6 +30,11 @@ impl RequestView for Request {
             see(value.as_bytes());
         }
     }
+    fn visit_fields<'s>(&'s self, see: &mut dyn FnMut(&'s [u8], &'s [u8])) {
+        self.headers
+            .iter()
+            .for_each(|(name, value)| see(name.as_bytes(), value.as_bytes()));
+    }
     fn remote_ip(&self) -> Option<IpAddr> {
         self.remote
     }
@@ -88,8 +93,8 @@ fn permissions() {
         (P::Header(header("x-user", "eve")), true, false),
         (P::Header(header("X-User", "bob")), false, false),
         (P::Header(header(":method", "GET")), true, false),
-        (P::UrlPath(StringMatcher::exact("/admin/x")), true, false),
-        (P::UrlPath(StringMatcher::prefix("/shop")), false, false),
+        (P::UrlPath(StringMatcher::exact("/admin/x").into()), true, false),
+        (P::UrlPath(StringMatcher::prefix("/shop").into()), false, false),
         (P::DestinationIp(range("10.1.0.0", 16)), true, true),
         (P::DestinationIp(range("10.2.0.0", 16)), false, false),
         (P::DestinationPort(8080), true, true),
@@ -98,7 +103,7 @@ fn permissions() {
         (P::DestinationPortRange(8000..8080), false, false),
         (P::RequestedServerName(StringMatcher::suffix(".shop")), true, true),
         (
-            P::Not(Box::new(P::UrlPath(StringMatcher::prefix("/admin")))),
+            P::Not(Box::new(P::UrlPath(StringMatcher::prefix("/admin").into()))),
             false,
             true,
         ),
@@ -136,7 +141,7 @@ fn principals() {
         (P::DirectRemoteIp(range("10.2.2.3", 32)), false),
         (P::RemoteIp(range("10.2.0.0", 16)), true),
         (P::Header(header("x-user", "eve")), true),
-        (P::UrlPath(StringMatcher::prefix("/admin")), true),
+        (P::UrlPath(StringMatcher::prefix("/admin").into()), true),
         (P::Not(Box::new(P::Any)), false),
         (P::And(vec![P::Any, named("front.shop")]), true),
         (P::Or(vec![P::Not(Box::new(P::Any)), P::Any]), true),
@@ -248,8 +253,8 @@ fn shadow_rules_do_not_decide() {
 #[test]
 fn readings_turn_with_negations() {
     let role = || Permission::Header(header("x-role", "admin"));
-    let admin = || Permission::UrlPath(StringMatcher::prefix("/admin"));
-    let shop = || Permission::UrlPath(StringMatcher::prefix("/shop"));
+    let admin = || Permission::UrlPath(StringMatcher::prefix("/admin").into());
+    let shop = || Permission::UrlPath(StringMatcher::prefix("/shop").into());
     let not = |inner| Permission::Not(Box::new(inner));
     let request = |path, headers| Request {
         path,

@@ -36,6 +36,11 @@ impl RequestView for Request {
             see(value.as_bytes());
         }
     }
+    fn visit_fields<'s>(&'s self, see: &mut dyn FnMut(&'s [u8], &'s [u8])) {
+        self.0
+            .iter()
+            .for_each(|(name, value)| see(name.as_bytes(), value.as_bytes()));
+    }
 }
 
 struct Headers(&'static [(&'static str, &'static str)]);
@@ -291,6 +296,9 @@ impl RequestView for Learned {
     }
     fn visit_header<'s>(&'s self, name: &str, see: &mut dyn FnMut(&'s [u8])) {
         self.0.visit_header(name, see);
+    }
+    fn visit_fields<'s>(&'s self, see: &mut dyn FnMut(&'s [u8], &'s [u8])) {
+        self.0.visit_fields(see);
     }
     fn metadata(&self) -> Option<&Metadata> {
         Some(&self.1)

@@ -2,7 +2,7 @@
 
 use heddle_config::snapshot::{
     Action, EscapedSlashes, HeaderOps, Http2Options, HttpCodec, HttpConnectionManager, PathMatch, Route, RouteAction,
-    RouteMatch, RouteSource, RouteTable, ServerHeader, VirtualHost, XfccDetail, XfccMode,
+    RouteMatch, RouteSource, RouteTable, ServerHeader, UnderscoresAction, VirtualHost, XfccDetail, XfccMode,
 };
 use heddle_net::Keepalive;
 
@@ -152,6 +152,7 @@ pub(super) fn http() -> NetworkFilter {
         normalize_path: true,
         merge_slashes: false,
         escaped_slashes: EscapedSlashes::Keep,
+        underscores: UnderscoresAction::Allow,
         upgrades: vec![],
     }))
 }

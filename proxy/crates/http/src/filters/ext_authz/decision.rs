@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::h1::is_authority;
+use crate::head::is_authority;
 use crate::head::{Fields, Known, RequestHead, check_method, check_target, is_token_byte};
 
 /// The answer of an authorization server.

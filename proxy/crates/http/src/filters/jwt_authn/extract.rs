@@ -1,8 +1,9 @@
 //! Tokens in a request: where they are, and taking them out.
 
 use heddle_config::filters::jwt_authn::{Extractor, Location, Place};
+use heddle_matching::{is_other_spelling, percent};
 
-use crate::head::{RequestHead, cookie};
+use crate::head::{Fields, RequestHead, cookies};
 
 /// A token, and where it was found.
 pub(super) struct Sent<'c> {
@@ -10,35 +11,31 @@ pub(super) struct Sent<'c> {
     pub(super) location: &'c Location,
 }
 
-/// The tokens of a request: those of headers first, then of query parameters, then of cookies.
+/// The tokens of a request: those of headers first, then of query parameters, then of cookies. Everything that the
+/// application may take for one is among them, so that what is no token there makes the request a bad one.
 pub(super) fn tokens<'c>(extractor: &'c Extractor, request: &RequestHead) -> Vec<Sent<'c>> {
     let mut found = Vec::new();
     for location in &extractor.locations {
-        let mut add = |text: &str| {
+        let mut add = |text: &[u8]| {
             found.push(Sent {
-                text: text.to_owned(),
+                text: String::from_utf8_lossy(text).into_owned(),
                 location,
             });
         };
         match &location.place {
             Place::Header { name, prefix } => {
-                for value in request.fields.all(name.as_bytes()) {
-                    let value = std::str::from_utf8(value).unwrap_or_default();
-                    if let Some(token) = behind(value, prefix) {
+                for (_, field, value) in request.fields.iter() {
+                    if (field == name.as_bytes() || is_other_spelling(field, name.as_bytes()))
+                        && let Some(token) = behind(value, prefix)
+                    {
                         add(token);
                     }
                 }
             }
             Place::Parameter(name) => {
-                if let Some(value) = parameter(request.target(), name) {
-                    add(&decoded(value));
-                }
+                parameters(request.target(), name).for_each(|value| add(&percent::decode(value)));
             }
-            Place::Cookie(name) => {
-                if let Some(value) = cookie(&request.fields, name) {
-                    add(value);
-                }
-            }
+            Place::Cookie(name) => cookies(&request.fields, name).for_each(add),
         }
     }
     found
@@ -46,16 +43,38 @@ pub(super) fn tokens<'c>(extractor: &'c Extractor, request: &RequestHead) -> Vec
 
 /// What stands behind a prefix that may itself stand anywhere in the value, from the first character that a token can
 /// begin with; the whole value where there is none. All as in Envoy.
-fn behind<'v>(value: &'v str, prefix: &str) -> Option<&'v str> {
+///
+/// The whole value, which is no token, also where the prefix is there in other letters or with other white space: the
+/// scheme of credentials has no case (RFC 9110 section 11.1), and some applications split at a tab.
+fn behind<'v>(value: &'v [u8], prefix: &str) -> Option<&'v [u8]> {
     if prefix.is_empty() {
         return Some(value);
     }
-    let rest = value.get(value.find(prefix)? + prefix.len()..)?;
-    let of_token = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    match rest.find(of_token) {
-        Some(at) => rest.get(at..),
-        None => Some(value),
+    let scheme = prefix.trim_ascii().as_bytes();
+    if let Some(at) = memchr::memmem::find(value, prefix.as_bytes())
+        && !names_scheme(value.get(..at).unwrap_or_default(), scheme)
+    {
+        let rest = value.get(at + prefix.len()..).unwrap_or_default();
+        let of_token = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+        let token = rest.iter().position(of_token).and_then(|at| rest.get(at..));
+        return Some(token.unwrap_or(value));
     }
+    names_scheme(value, scheme).then_some(value)
+}
+
+/// Whether a scheme stands in a value as a word, in letters of any case, with something behind it.
+fn names_scheme(value: &[u8], scheme: &[u8]) -> bool {
+    let in_word = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'+' | b'/' | b'=');
+    !scheme.is_empty()
+        && value.windows(scheme.len()).enumerate().any(|(at, window)| {
+            let (before, behind) = (value.get(..at), value.get(at + scheme.len()..).unwrap_or_default());
+            window.eq_ignore_ascii_case(scheme)
+                && !before.and_then(<[u8]>::last).is_some_and(in_word)
+                && behind
+                    .first()
+                    .is_some_and(|b| b.is_ascii_whitespace() || matches!(b, b':' | b','))
+                && !behind.trim_ascii().is_empty()
+        })
 }
 
 /// The query of a path, without its question mark.
@@ -64,45 +83,22 @@ fn query(target: &str) -> Option<&str> {
     target.split_once('?').map(|(_, query)| query)
 }
 
-fn name_of(pair: &str) -> &str {
-    pair.split('=').next().unwrap_or_default()
+/// All values of a query parameter.
+fn parameters<'t>(target: &'t str, name: &'t str) -> impl Iterator<Item = &'t str> {
+    let pairs = query(target).into_iter().flat_map(|query| query.split('&'));
+    pairs
+        .filter(move |pair| is_named(pair, name))
+        .map(|pair| pair.split_once('=').map_or("", |(_, value)| value))
 }
 
-/// A query parameter's first value.
-fn parameter<'t>(target: &'t str, name: &str) -> Option<&'t str> {
-    let mut pairs = query(target)?.split('&');
-    let pair = pairs.find(|pair| decoded(name_of(pair)) == name)?;
-    Some(pair.split_once('=').map_or("", |(_, value)| value))
-}
-
-/// Percent-decoding (RFC 3986 section 2.1). What is no text, and what is no escape, stays as it is.
-fn decoded(text: &str) -> String {
-    let bytes = text.as_bytes();
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while let Some(byte) = bytes.get(at) {
-        let digits = bytes
-            .get(at + 1..at + 3)
-            .filter(|d| d.iter().all(u8::is_ascii_hexdigit));
-        let digits = digits.and_then(|d| u8::from_str_radix(std::str::from_utf8(d).ok()?, 16).ok());
-        match (byte, digits) {
-            (b'%', Some(escaped)) => {
-                out.push(escaped);
-                at += 3;
-            }
-            _ => {
-                out.push(*byte);
-                at += 1;
-            }
-        }
-    }
-    String::from_utf8(out).unwrap_or_else(|_| text.to_owned())
+fn is_named(pair: &str, name: &str) -> bool {
+    percent::decode(pair.split('=').next().unwrap_or_default()) == name.as_bytes()
 }
 
 /// Takes a token out of the request, with everything else of that name. Cookies stay, as in Envoy.
 pub(super) fn remove(place: &Place, request: &mut RequestHead) {
     match place {
-        Place::Header { name, .. } => request.fields.remove(name.as_bytes()),
+        Place::Header { name, .. } => remove_field(&mut request.fields, name),
         Place::Parameter(name) => {
             if let Some(target) = without_parameter(request.target(), name) {
                 request.set_target(&target);
@@ -112,10 +108,16 @@ pub(super) fn remove(place: &Place, request: &mut RequestHead) {
     }
 }
 
+/// Takes a field out, in other spelling too.
+pub(super) fn remove_field(fields: &mut Fields, name: &str) {
+    let name = name.as_bytes();
+    fields.remove_named(|field| field == name || is_other_spelling(field, name));
+}
+
 fn without_parameter(target: &str, name: &str) -> Option<String> {
     let query = query(target)?;
     let path = target.split('?').next().unwrap_or_default();
-    let pairs: Vec<&str> = query.split('&').filter(|pair| decoded(name_of(pair)) != name).collect();
+    let pairs: Vec<&str> = query.split('&').filter(|pair| !is_named(pair, name)).collect();
     let joined = pairs.join("&");
     Some(if joined.is_empty() {
         path.to_owned()
@@ -132,39 +134,45 @@ mod tests {
     fn values_of_headers() {
         for (value, prefix, expected) in [
             ("Bearer a.b.c", "Bearer ", Some("a.b.c")),
-            ("bearer a.b.c", "Bearer ", None),
+            ("Basic YTpi", "Bearer ", None),
+            ("Basic bearer", "Bearer ", None),
+            ("Basic xbearer x", "Bearer ", None),
+            ("Digest username=\"bearer\"", "Bearer ", None),
+            ("Bearer", "Bearer ", None),
+            ("bearer ", "Bearer ", None),
+            // No tokens, but taken for some.
+            ("bearer a.b.c", "Bearer ", Some("bearer a.b.c")),
+            ("Basic YTpi, BEARER a.b.c", "Bearer ", Some("Basic YTpi, BEARER a.b.c")),
+            ("Bearer\ta.b.c", "Bearer ", Some("Bearer\ta.b.c")),
+            ("bearer:a.b.c", "Bearer ", Some("bearer:a.b.c")),
+            (
+                "bearer x.y.z Bearer a.b.c",
+                "Bearer ",
+                Some("bearer x.y.z Bearer a.b.c"),
+            ),
             ("x Bearer  a.b.c", "Bearer ", Some("a.b.c")),
             ("Bearer \"a.b.c\"", "Bearer ", Some("a.b.c\"")),
             ("Bearer !", "Bearer ", Some("Bearer !")),
             ("a.b.c", "", Some("a.b.c")),
         ] {
-            assert_eq!(behind(value, prefix), expected, "{value}");
+            let found = behind(value.as_bytes(), prefix);
+            assert_eq!(found, expected.map(str::as_bytes), "{value}");
         }
     }
 
     #[test]
-    fn parameters() {
-        for (target, value, rest) in [
-            ("/a?t=1&b=2", Some("1"), Some("/a?b=2")),
-            ("/a?b=2&t=1&t=3", Some("1"), Some("/a?b=2")),
-            ("/a?t=1", Some("1"), Some("/a")),
-            ("/a?%74=1", Some("1"), Some("/a")),
-            ("/a?t", Some(""), Some("/a")),
-            ("/a?tt=1", None, Some("/a?tt=1")),
-            ("/a#?t=1", None, None),
-            ("/a", None, None),
+    fn parameters_by_name() {
+        for (target, values, rest) in [
+            ("/a?t=1&b=2", &["1"][..], Some("/a?b=2")),
+            ("/a?b=2&t=1&t=3", &["1", "3"], Some("/a?b=2")),
+            ("/a?t=1&%74=2&t", &["1", "2", ""], Some("/a")),
+            ("/a?t", &[""], Some("/a")),
+            ("/a?tt=1", &[], Some("/a?tt=1")),
+            ("/a#?t=1", &[], None),
+            ("/a", &[], None),
         ] {
-            assert_eq!(parameter(target, "t"), value, "{target}");
+            assert_eq!(parameters(target, "t").collect::<Vec<_>>(), values, "{target}");
             assert_eq!(without_parameter(target, "t").as_deref(), rest, "{target}");
-        }
-        for (text, expected) in [
-            ("a%2Eb", "a.b"),
-            ("a%2", "a%2"),
-            ("a%zz", "a%zz"),
-            ("%ff", "%ff"),
-            ("%+1", "%+1"),
-        ] {
-            assert_eq!(decoded(text), expected);
         }
     }
 }

@@ -91,18 +91,17 @@ impl JwtAuthn {
         }
     }
 
-    /// All tokens in the provider's places must be good: what is behind may take any of them. Where missing ones are
-    /// allowed, the one asked last decides, as in Envoy.
+    /// All tokens in the provider's places must be good: what is behind may take any of them.
     fn authenticate(&self, asked: Asked<'_>, exchange: &mut Exchange, found: &mut Found) -> Result<(), JwtError> {
         // What another provider wrote into the same fields goes, as in Envoy.
         for name in &asked.extractor.sanitize {
-            exchange.request.fields.remove(name.as_bytes());
+            extract::remove_field(&mut exchange.request.fields, name);
         }
         let mut tokens = extract::tokens(asked.extractor, &exchange.request);
         let mut result = Err(JwtError::Missing);
         while let Some(sent) = tokens.pop() {
             result = self.token(asked, &sent, exchange, found);
-            if result.is_err() && asked.allow == Allow::Nothing {
+            if result.is_err() && asked.allow != Allow::MissingOrFailed {
                 return result;
             }
         }

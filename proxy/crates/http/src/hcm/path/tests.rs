@@ -4,6 +4,7 @@ use heddle_net::ConnectionInfo;
 
 use super::*;
 use crate::head::RequestHead;
+use crate::servers;
 
 /// What the controller configures.
 const MESH: PathRules = PathRules {
@@ -145,80 +146,10 @@ fn escaped_slashes() {
     assert_eq!(after("/a%5Cb", raw).as_deref(), Ok("/a\\b"));
 }
 
-/// Every escape decoded once.
-fn decoded(path: &str) -> String {
-    let mut out = Vec::new();
-    let mut rest = path.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        match escape(std::str::from_utf8(rest.get(..3).unwrap_or_default()).unwrap_or_default()) {
-            Some(byte) => {
-                out.push(byte);
-                rest = &after[2..];
-            }
-            None => {
-                out.push(*first);
-                rest = after;
-            }
-        }
-    }
-    String::from_utf8_lossy(&out).into_owned()
-}
-
-/// Segments joined by single slashes, dot segments resolved; a slash at the end stays.
-fn cleaned(path: &str) -> String {
-    let mut kept = Vec::new();
-    for segment in path.split('/').filter(|s| !s.is_empty() && *s != ".") {
-        if segment == ".." {
-            kept.pop();
-        } else {
-            kept.push(segment);
-        }
-    }
-    let end = if kept.is_empty() || !path.ends_with('/') {
-        ""
-    } else {
-        "/"
-    };
-    format!("/{}{end}", kept.join("/"))
-}
-
-fn without_parameters(path: &str) -> String {
-    let names: Vec<_> = path
-        .split('/')
-        .map(|s| s.split(';').next().unwrap_or_default())
-        .collect();
-    names.join("/")
-}
-
-/// What servers make of a path, each in the order of its own steps.
-fn servers(path: &str) -> Vec<(&'static str, String)> {
-    let slashes = |p: &str| p.replace('\\', "/");
-    let after_host = slashes(path)
-        .strip_prefix("//")
-        .map(|rest| rest.find('/').map_or("/", |at| &rest[at..]).to_owned());
-    vec![
-        ("as it is", path.to_owned()),
-        ("nginx, Go's file server, Node's static files", cleaned(&decoded(path))),
-        ("on Windows", cleaned(&slashes(&decoded(path)))),
-        (
-            "servlet container",
-            cleaned(&slashes(&decoded(&without_parameters(path)))),
-        ),
-        (
-            "servlet container that decodes first",
-            cleaned(&without_parameters(&slashes(&decoded(path)))),
-        ),
-        (
-            "Node's URL against a base",
-            cleaned(&after_host.unwrap_or_else(|| slashes(path))),
-        ),
-    ]
-}
-
 fn denying(matcher: StringMatcher) -> Rules {
     let policy = Policy {
         name: "p".into(),
-        permissions: vec![Permission::UrlPath(matcher)],
+        permissions: vec![Permission::UrlPath(matcher.into())],
         principals: vec![Principal::Any],
     };
     Rules::new(Action::Deny, vec![policy])
@@ -229,8 +160,8 @@ fn denying(matcher: StringMatcher) -> Rules {
 fn no_server_sees_a_refused_path() {
     const PIECES: &[&str] = &[
         "/", "/", "/", "//", "\\", ".", "..", ";", ";v=1", "%2e", "%2E", "%2f", "%2F", "%5c", "%3b", "%25", "%252e",
-        "2e", "2f", "3b", "%", "%%32e", "%c0%ae", "%20", "admin", "admin", "adm%69n", "secret", "x", "/..;/", "/..",
-        "/.;",
+        "2e", "2f", "3b", "%", "%%32e", "%c0%ae", "%20", "%c3%a9", "%C3%A9", "%c3%A9", "caf", "admin", "admin",
+        "adm%69n", "secret", "x", "/..;/", "/..", "/.;",
     ];
     let address = "127.0.0.1:1".parse().expect("address");
     let connection = ConnectionInfo::plain(address, address);
@@ -239,6 +170,7 @@ fn no_server_sees_a_refused_path() {
         denying(StringMatcher::prefix("/admin/")),
     ];
     let leaf = denying(StringMatcher::exact("/admin/secret"));
+    let escaped = denying(StringMatcher::exact("/%63af%C3%a9"));
     let mut random = fastrand::Rng::with_seed(7);
     let (mut passed, mut refused) = (0, 0);
     for _ in 0..200_000 {
@@ -260,11 +192,16 @@ fn no_server_sees_a_refused_path() {
         let lets_in = |rules: &Rules| rules.check(&connection, Some(&head)).allowed;
         let outside_tree = tree.iter().all(lets_in);
         let not_leaf = lets_in(&leaf);
-        for (server, seen) in servers(head.path()) {
+        let not_escaped = lets_in(&escaped);
+        for (server, seen) in servers::readings(head.path()) {
             let inside = seen == "/admin" || seen.starts_with("/admin/");
             assert!(!(outside_tree && inside), "{target} passes as {path}; {server}: {seen}");
             assert!(
                 !(not_leaf && seen == "/admin/secret"),
+                "{target} passes as {path}; {server}: {seen}"
+            );
+            assert!(
+                !(not_escaped && seen == "/café"),
                 "{target} passes as {path}; {server}: {seen}"
             );
         }
