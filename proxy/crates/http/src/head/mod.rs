@@ -7,8 +7,10 @@ mod request;
 mod response;
 mod target;
 mod trailers;
+pub(crate) mod words;
 
 pub(crate) use cookie::cookie;
+pub(crate) use fields::LineError;
 pub use fields::{Fields, Span};
 pub use known::Known;
 pub(crate) use known::KnownSet;
