@@ -5,6 +5,7 @@ mod fields;
 mod known;
 mod request;
 mod response;
+mod spare;
 mod target;
 mod trailers;
 pub(crate) mod words;
