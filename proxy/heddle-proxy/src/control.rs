@@ -194,7 +194,9 @@ impl Control {
                         return self.stop(&mut inputs, End::Orderly).await;
                     }
                 }
-                _ = release.tick() => heddle_config::release_descriptors(),
+                _ = release.tick() => if heddle_config::release_descriptors() {
+                    heddle_memory::give_back();
+                },
                 _ = patience.tick(), if !self.live => self.be_patient(),
             }
         }

@@ -41,7 +41,7 @@ use crate::on_demand::Demand;
 use crate::overload::OverloadManager;
 
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: heddle_memory::MiMalloc = heddle_memory::MiMalloc;
 
 /// Commands from the admin interface that may wait.
 const QUEUED_COMMANDS: usize = 16;

@@ -6,6 +6,30 @@ use std::net::{IpAddr, SocketAddr};
 /// Longest text: `[`, an IPv6 address of 45 characters, `%` and a scope of 10 digits, `]:` and a port of 5 digits.
 const MAX: usize = 64;
 
+/// The text of each octet of an IPv4 address with a dot behind it, and how long it is with that.
+const OCTETS: [([u8; 4], u8); 256] = {
+    let mut all = [([b'.'; 4], 0); 256];
+    let mut octet = 0;
+    while octet < all.len() {
+        let digits = [octet / 100, octet / 10 % 10, octet % 10];
+        let skipped = if octet < 10 {
+            2
+        } else if octet < 100 {
+            1
+        } else {
+            0
+        };
+        let mut at = skipped;
+        while at < digits.len() {
+            all[octet].0[at - skipped] = b'0' + digits[at] as u8;
+            at += 1;
+        }
+        all[octet].1 = (digits.len() - skipped + 1) as u8;
+        octet += 1;
+    }
+    all
+};
+
 /// An address as its `Display` prints it.
 #[derive(Clone, Copy, Debug)]
 pub struct AddressText {
@@ -22,12 +46,15 @@ impl AddressText {
         };
         match ip {
             IpAddr::V4(ip) => {
-                let [first, rest @ ..] = ip.octets();
-                text.number(u16::from(first));
-                for octet in rest {
-                    text.push(b'.');
-                    text.number(u16::from(octet));
+                for octet in ip.octets() {
+                    let (digits, length) = &OCTETS[usize::from(octet)];
+                    if let Some(place) = text.bytes.get_mut(text.len..).and_then(|rest| rest.first_chunk_mut()) {
+                        *place = *digits;
+                        text.len += usize::from(*length);
+                    }
                 }
+                // There is no dot behind the last.
+                text.len -= 1;
             }
             // Fits.
             IpAddr::V6(ip) => _ = write!(text, "{ip}"),
@@ -40,8 +67,9 @@ impl AddressText {
         match address {
             SocketAddr::V4(v4) => {
                 let mut text = Self::of_ip(IpAddr::V4(*v4.ip()));
-                text.push(b':');
-                text.number(v4.port());
+                // Fits.
+                _ = text.write_str(":");
+                _ = text.write_str(itoa::Buffer::new().format(v4.port()));
                 text
             }
             SocketAddr::V6(v6) => {
@@ -58,20 +86,6 @@ impl AddressText {
     /// The text, ASCII.
     pub fn as_bytes(&self) -> &[u8] {
         self.bytes.get(..self.len).unwrap_or_default()
-    }
-
-    fn push(&mut self, byte: u8) {
-        if let Some(place) = self.bytes.get_mut(self.len) {
-            *place = byte;
-            self.len += 1;
-        }
-    }
-
-    fn number(&mut self, n: u16) {
-        if n >= 10 {
-            self.number(n / 10);
-        }
-        self.push(b'0' + (n % 10) as u8);
     }
 }
 
@@ -120,8 +134,9 @@ mod tests {
                 address.ip().to_string().as_bytes()
             );
         }
-        for port in 0..=u16::MAX {
-            let address = SocketAddr::new(IpAddr::from([127, 0, 0, 1]), port);
+        for number in 0..=u16::MAX {
+            let [high, low] = number.to_be_bytes();
+            let address = SocketAddr::new(IpAddr::from([low, high, 0, low]), number);
             assert_eq!(AddressText::of(address).as_bytes(), address.to_string().as_bytes());
         }
     }

@@ -41,7 +41,7 @@ impl Session {
         cx: &mut Context<'_>,
         buf: &mut BytesMut,
     ) -> Poll<io::Result<usize>> {
-        if (self.ended || self.ssl.get_ref().has_input() || self.ssl.ssl().pending() > 0)
+        if self.holds_input()
             && let Some(n) = self.decrypt(buf)?
         {
             return Poll::Ready(Ok(n));
@@ -57,6 +57,11 @@ impl Session {
                 return Poll::Ready(Ok(n));
             }
         }
+    }
+
+    /// Whether there may be something to read before the socket has more.
+    pub(crate) fn holds_input(&self) -> bool {
+        self.ended || self.ssl.get_ref().has_input() || self.ssl.ssl().pending() > 0
     }
 
     /// Receives ciphertext into the worker's buffer and lends it to the engine. The caller settles it.
@@ -105,6 +110,10 @@ impl Session {
                 Ok(n) => {
                     // SAFETY: `ssl_read_uninit` has initialized the first `n` bytes of the spare capacity.
                     unsafe { buf.advance_mut(n) };
+                    if !self.holds_input() {
+                        // All was read that had come: the engine need not be asked to say so.
+                        return Ok(Some(done + n));
+                    }
                 }
                 Err(e) => {
                     let done = buf.len() - start;

@@ -1,7 +1,8 @@
 //! Reads and writes of a nonblocking socket through `&TcpStream`, without zeroing buffers.
 //!
 //! tokio's own `poll_read` clears readiness when a read comes back short, which saves the read that would only return
-//! `EAGAIN`; its `try_read` does not. These functions do both: shared access and one system call per batch.
+//! `EAGAIN`; its `try_read` does not. These functions do both: shared access and one system call per batch. A socket that is
+//! known to be ready is used at once: to be woken costs a lock and a waker, which only those need that wait.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -10,6 +11,7 @@ use std::task::{Context, Poll, ready};
 use socket2::SockRef;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
+use tokio::task::coop;
 
 /// Receives what is there into `room`. `Ok(0)` is the end of the stream (`room` must not be empty).
 pub(crate) fn poll_receive(
@@ -17,8 +19,9 @@ pub(crate) fn poll_receive(
     cx: &mut Context<'_>,
     room: &mut [MaybeUninit<u8>],
 ) -> Poll<io::Result<usize>> {
+    // Polling for readiness would count this against the task's turn.
+    let turn = ready!(coop::poll_proceed(cx));
     loop {
-        ready!(tcp.poll_read_ready(cx))?;
         let wanted = room.len();
         let mut got = None;
         let outcome = tcp.try_io(Interest::READABLE, || {
@@ -32,8 +35,11 @@ pub(crate) fn poll_receive(
             }
         });
         match (got, outcome) {
-            (Some(n), _) => return Poll::Ready(Ok(n)),
-            (None, Err(e)) if e.kind() == io::ErrorKind::WouldBlock => {}
+            (Some(n), _) => {
+                turn.made_progress();
+                return Poll::Ready(Ok(n));
+            }
+            (None, Err(e)) if e.kind() == io::ErrorKind::WouldBlock => ready!(tcp.poll_read_ready(cx))?,
             (None, Err(e)) if e.kind() == io::ErrorKind::Interrupted => {}
             (None, Err(e)) => return Poll::Ready(Err(e)),
             (None, Ok(())) => {}
@@ -41,13 +47,33 @@ pub(crate) fn poll_receive(
     }
 }
 
+/// Ready when a read may bring something.
+pub(crate) fn poll_readable(tcp: &TcpStream, cx: &mut Context<'_>) -> Poll<()> {
+    if tcp.try_io(Interest::READABLE, || Ok(())).is_ok() {
+        return Poll::Ready(());
+    }
+    // What is wrong with it, the read will say.
+    tcp.poll_read_ready(cx).map(|_| ())
+}
+
+/// Whether the socket has nothing to say: no byte, no end, no error. Leaves no waker behind.
+pub(crate) fn is_quiet(tcp: &TcpStream) -> bool {
+    let looked = tcp.try_io(Interest::READABLE, || {
+        SockRef::from(tcp).peek(&mut [MaybeUninit::uninit()])
+    });
+    matches!(looked, Err(e) if e.kind() == io::ErrorKind::WouldBlock)
+}
+
 /// Sends what the socket takes.
 pub(crate) fn poll_send(tcp: &TcpStream, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+    let turn = ready!(coop::poll_proceed(cx));
     loop {
-        ready!(tcp.poll_write_ready(cx))?;
         match try_send(tcp, bufs) {
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-            other => return Poll::Ready(other),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => ready!(tcp.poll_write_ready(cx))?,
+            other => {
+                turn.made_progress();
+                return Poll::Ready(other);
+            }
         }
     }
 }

@@ -122,8 +122,8 @@ impl Stream {
                     }
                     return Poll::Ready(Ok(n));
                 }
-                ready!(self.tcp.poll_read_ready(cx))?;
                 if buf.capacity() == buf.len() {
+                    ready!(socket::poll_readable(&self.tcp, cx));
                     buf.reserve(PLAIN_READ);
                 }
                 let spare = buf.spare_capacity_mut();
@@ -133,6 +133,27 @@ impl Stream {
                 unsafe { bytes::BufMut::advance_mut(buf, n) };
                 Poll::Ready(Ok(n))
             }
+        }
+    }
+
+    /// Ready when [`Stream::poll_read`] may bring something, if only the end or an error.
+    pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
+        match self.holds_input() {
+            true => Poll::Ready(()),
+            false => socket::poll_readable(&self.tcp, cx),
+        }
+    }
+
+    /// Whether nothing has come that was not read: no byte, no end, no error. Leaves no waker behind. What is not quiet may
+    /// still bring nothing, such as a TLS session ticket.
+    pub fn is_quiet(&self) -> bool {
+        !self.holds_input() && socket::is_quiet(&self.tcp)
+    }
+
+    fn holds_input(&self) -> bool {
+        match &self.kind {
+            Kind::Plain(already_read) => !already_read.borrow().is_empty(),
+            Kind::Tls(session) => session.borrow().holds_input(),
         }
     }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use heddle_http::{Clusters, drain_host, sweep_pools};
-use tokio::runtime::Runtime;
-use tokio::task::{JoinError, LocalSet, spawn_local};
+use tokio::runtime::{LocalOptions, LocalRuntime};
+use tokio::task::{JoinError, spawn_local};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::manager::ListenerManager;
@@ -30,27 +30,27 @@ impl Worker {
     pub fn run(params: WorkerParams) -> Result<(), WorkerError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
-            .build()
+            .build_local(LocalOptions::default())
             .map_err(|source| WorkerError::Runtime {
                 worker: params.index,
                 source,
             })?;
-        run_until_ended(&runtime, serve(params));
+        run_until_ended(runtime, serve(params));
         Ok(())
     }
 }
 
 /// Runs this, and the tasks that it spawns, until it has ended; its panic is the caller's.
-fn run_until_ended(runtime: &Runtime, main: impl Future<Output = ()> + 'static) {
-    // A task of its own: what a `LocalSet` is run until is polled whenever any connection has something to do.
-    let ended = LocalSet::new().block_on(runtime, async { spawn_local(main).await });
+fn run_until_ended(runtime: LocalRuntime, main: impl Future<Output = ()> + 'static) {
+    // A task of its own, as those that it spawns.
+    let ended = runtime.block_on(async { spawn_local(main).await });
     // Nobody aborts the task: what is no panic cannot be.
     if let Err(Ok(panic)) = ended.map_err(JoinError::try_into_panic) {
         std::panic::resume_unwind(panic);
     }
 }
 
-/// Runs a worker inside a `LocalSet` that is already there.
+/// Runs a worker inside a local runtime, or a `LocalSet`, that is already there.
 pub(crate) async fn serve(params: WorkerParams) {
     let WorkerParams {
         index,
@@ -171,10 +171,10 @@ mod tests {
 
     use super::*;
 
-    fn runtime() -> Runtime {
+    fn runtime() -> LocalRuntime {
         tokio::runtime::Builder::new_current_thread()
             .enable_all()
-            .build()
+            .build_local(LocalOptions::default())
             .expect("a runtime")
     }
 
@@ -189,7 +189,7 @@ mod tests {
         }
         let (begun, ended) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(false)));
         let (task_begun, connection) = (Rc::clone(&begun), Ended(Rc::clone(&ended)));
-        run_until_ended(&runtime(), async move {
+        run_until_ended(runtime(), async move {
             spawn_local(async move {
                 let _connection = connection;
                 task_begun.set(true);
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn a_panic_of_the_main_task_is_the_threads() {
         let ended = catch_unwind(AssertUnwindSafe(|| {
-            run_until_ended(&runtime(), async {
+            run_until_ended(runtime(), async {
                 tokio::task::yield_now().await;
                 panic!("the loop is gone");
             });

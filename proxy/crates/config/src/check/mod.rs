@@ -107,11 +107,14 @@ fn check_any(any: &DynamicMessage, path: &Path<'_>, findings: &mut Vec<ConfigErr
     }
 }
 
-/// Lets go of the API's descriptors, and of what was made of them, unless they were used since the last call.
-pub fn release_descriptors() {
-    if heddle_api::release_pool() {
+/// Lets go of the API's descriptors, and of what was made of them, unless they were used since the last call. True when they
+/// are let go.
+pub fn release_descriptors() -> bool {
+    let unused = heddle_api::release_pool();
+    if unused {
         rules::release();
     }
+    unused
 }
 
 /// Decodes a message by its type URL.

@@ -2,7 +2,7 @@
 //! direction. The same code serves both sides of the proxy.
 
 use std::io::IoSlice;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use bytes::{Buf, BytesMut};
 use heddle_tls::Stream;
@@ -87,11 +87,7 @@ impl ReadHalf {
         if self.eof {
             return Poll::Ready(Ok(0));
         }
-        if self.buf.capacity() == 0
-            && !stream.is_tls()
-            && stream.buffered().0 == 0
-            && stream.tcp().poll_read_ready(cx).is_pending()
-        {
+        if self.buf.capacity() == 0 && stream.poll_readable(cx).is_pending() {
             // Most reads only leave a waker behind: no buffer is taken out for them.
             return Poll::Pending;
         }
@@ -196,6 +192,16 @@ impl ReadHalf {
             0 => Poll::Ready(Err(StreamError::Closed)),
             _ => Poll::Ready(Ok(true)),
         }
+    }
+
+    /// Whether the peer has said nothing since what was read. Does not wait for more.
+    pub(crate) fn is_quiet(&mut self, stream: &Stream) -> bool {
+        if self.eof || !self.unread().is_empty() {
+            return false;
+        }
+        // What came may be the business of TLS alone.
+        let mut cx = Context::from_waker(Waker::noop());
+        stream.is_quiet() || (stream.is_tls() && self.poll_watch(&mut cx, stream).is_pending())
     }
 
     /// Whether what is unread holds all that is left of a body, as far as its framing tells beforehand.

@@ -1,10 +1,11 @@
-//! HTTP/1.1: a codec of our own around `httparse`, strict by default (RFC 9112).
+//! HTTP/1.1: a codec of our own, strict by default (RFC 9112).
 
 mod chunked;
 mod error;
 mod io;
 mod parse;
 mod serve;
+mod start_line;
 
 pub use chunked::{ChunkDecoder, ChunkStep};
 pub use error::H1Error;

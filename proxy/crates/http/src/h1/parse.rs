@@ -1,13 +1,11 @@
 //! HTTP/1.1 heads from bytes (RFC 9112), strict: what could be read in two ways is refused.
 
-use std::mem::MaybeUninit;
-
-use httparse::Status;
-
 use super::error::H1Error;
+use super::start_line::{RequestLine, StatusLine};
+use crate::head::words::{equal, word_at};
 use crate::head::{
-    Framing, Known, KnownSet, Method, Protocol, RequestHead, ResponseHead, Scheme, Span, TargetError, check_method,
-    check_target, has_port, is_authority, parse_length, take_expectation,
+    Framing, Known, KnownSet, LineError, Method, Protocol, RequestHead, ResponseHead, Scheme, Span, TargetError,
+    check_method, check_target, has_port, is_authority, parse_length, take_expectation,
 };
 
 /// Bounds of one head.
@@ -19,7 +17,7 @@ pub struct Limits {
     pub max_count: usize,
 }
 
-/// Most fields of any configuration; the parser's index lives on the stack.
+/// Most fields of any configuration.
 pub const MAX_FIELDS: usize = 512;
 
 /// Most fields that `connection` may name besides its own options. Envoy stops at ten; each costs a search of the head.
@@ -40,22 +38,21 @@ impl HeadScan {
     /// # Errors
     /// A line end without CR, too many lines or bytes.
     pub fn advance(&mut self, buf: &[u8], limits: Limits) -> Result<Option<usize>, H1Error> {
-        while let Some(at) = next_newline(buf, self.scanned) {
-            if at == self.line_start || buf.get(at - 1) != Some(&b'\r') {
-                return Err(H1Error::BareNewline);
+        let mut at = self.scanned;
+        while let Some(word) = word_at(buf, at) {
+            let mut newlines = equal(word, b'\n');
+            while newlines != 0 {
+                let newline = at + newlines.trailing_zeros() as usize / 8;
+                if self.line_ends(buf, newline, limits)? {
+                    return Ok(Some(newline + 1));
+                }
+                newlines &= newlines - 1;
             }
-            let empty = at - 1 == self.line_start;
-            self.scanned = at + 1;
-            self.line_start = at + 1;
-            if at >= limits.max_bytes {
-                return Err(H1Error::TooLarge);
-            }
-            if empty {
-                return Ok(Some(at + 1));
-            }
-            self.lines += 1;
-            if self.lines > limits.max_count + 1 {
-                return Err(H1Error::TooMany);
+            at += 8;
+        }
+        for (newline, byte) in buf.iter().enumerate().skip(at) {
+            if *byte == b'\n' && self.line_ends(buf, newline, limits)? {
+                return Ok(Some(newline + 1));
             }
         }
         self.scanned = buf.len();
@@ -65,24 +62,26 @@ impl HeadScan {
             Ok(None)
         }
     }
-}
 
-/// The first LF of `buf` from `from` on, eight bytes at a time: lines of a head are so short that to begin a vectored
-/// search for each costs more than the search.
-fn next_newline(buf: &[u8], from: usize) -> Option<usize> {
-    const ONES: u64 = u64::from_ne_bytes([1; 8]);
-    let mut at = from;
-    while let Some(bytes) = buf.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
-        let word = u64::from_le_bytes(*bytes) ^ (ONES * b'\n' as u64);
-        // The lowest bit set is that of the first byte that is zero now.
-        let hits = word.wrapping_sub(ONES) & !word & (ONES << 7);
-        if hits != 0 {
-            return Some(at + hits.trailing_zeros() as usize / 8);
+    /// Whether the line that ends with this LF is the empty one.
+    #[inline]
+    fn line_ends(&mut self, buf: &[u8], newline: usize, limits: Limits) -> Result<bool, H1Error> {
+        if newline == self.line_start || buf.get(newline - 1) != Some(&b'\r') {
+            return Err(H1Error::BareNewline);
         }
-        at += 8;
+        if newline >= limits.max_bytes {
+            return Err(H1Error::TooLarge);
+        }
+        if newline - 1 == self.line_start {
+            return Ok(true);
+        }
+        self.line_start = newline + 1;
+        self.lines += 1;
+        if self.lines > limits.max_count + 1 {
+            return Err(H1Error::TooMany);
+        }
+        Ok(false)
     }
-    let rest = buf.get(at..)?;
-    rest.iter().position(|b| *b == b'\n').map(|n| at + n)
 }
 
 /// What a request head says about the message and the connection.
@@ -114,13 +113,14 @@ impl From<TargetError> for H1Error {
     }
 }
 
-fn map_error(error: httparse::Error) -> H1Error {
-    match error {
-        httparse::Error::Token | httparse::Error::Status => H1Error::StartLine,
-        httparse::Error::Version => H1Error::Version,
-        httparse::Error::TooManyHeaders => H1Error::TooMany,
-        httparse::Error::NewLine => H1Error::BareNewline,
-        _ => H1Error::HeaderLine,
+impl From<LineError> for H1Error {
+    fn from(error: LineError) -> Self {
+        match error {
+            LineError::Malformed => Self::HeaderLine,
+            LineError::BareReturn => Self::BareNewline,
+            LineError::Incomplete => Self::StartLine,
+            LineError::TooMany => Self::TooMany,
+        }
     }
 }
 
@@ -129,49 +129,36 @@ fn map_error(error: httparse::Error) -> H1Error {
 /// # Errors
 /// Whatever [`H1Error`] the bytes deserve; `head` is then unusable.
 pub fn parse_request(raw: &[u8], accept_http_10: bool, head: &mut RequestHead) -> Result<RequestFacts, H1Error> {
-    let mut index = [const { MaybeUninit::uninit() }; MAX_FIELDS];
-    let mut parsed = httparse::Request::new(&mut []);
-    match parsed.parse_with_uninit_headers(raw, &mut index).map_err(map_error)? {
-        Status::Complete(n) if n == raw.len() => {}
-        Status::Complete(_) => return Err(H1Error::HeaderLine),
-        Status::Partial => return Err(H1Error::StartLine),
-    }
-    let (Some(method), Some(target), Some(version)) = (parsed.method, parsed.path, parsed.version) else {
-        return Err(H1Error::StartLine);
-    };
+    let line = RequestLine::parse(raw)?;
     head.clear();
     head.fields.load(raw);
-    head.protocol = if version == 0 {
-        Protocol::Http10
-    } else {
-        Protocol::Http11
-    };
-    if version == 0 && !accept_http_10 {
+    head.protocol = line.protocol;
+    // Before the verdict on the start line: a head that is none at all is that first.
+    let mut host = None;
+    let mut repeated = false;
+    head.fields.index_lines(line.length, MAX_FIELDS, |known, value| {
+        if known == Known::Host {
+            repeated |= host.replace(value).is_some();
+        }
+        Ok::<_, H1Error>(known != Known::Host)
+    })?;
+    let is_http_10 = line.protocol == Protocol::Http10;
+    if is_http_10 && !accept_http_10 {
         return Err(H1Error::Http10);
     }
-    head.method = check_method(method.as_bytes())?;
-    head.method_token = span_of(raw, method.as_bytes());
-
-    let mut host = None;
-    for field in parsed.headers.iter() {
-        let name = span_of(raw, field.name.as_bytes());
-        if field.name.eq_ignore_ascii_case("host") {
-            if host.is_some() {
-                return Err(H1Error::Host);
-            }
-            host = Some(span_of(raw, field.value));
-            continue;
-        }
-        head.fields.index(name, span_of(raw, field.value));
+    head.method = check_method(line.method)?;
+    head.method_token = span_of(raw, line.method);
+    if repeated {
+        return Err(H1Error::Host);
     }
-    set_target(head, raw, target)?;
+    set_target(head, raw, line.target)?;
     if head.authority.is_empty() {
         match host {
             Some(host) => head.authority = host,
-            None if version == 0 => {}
+            None if is_http_10 => {}
             None => return Err(H1Error::MissingHost),
         }
-    } else if host.is_none() && version != 0 {
+    } else if host.is_none() && !is_http_10 {
         return Err(H1Error::MissingHost);
     }
     let differs = host.is_none_or(|host| host != head.authority);
@@ -180,7 +167,7 @@ pub fn parse_request(raw: &[u8], accept_http_10: bool, head: &mut RequestHead) -
     {
         return Err(H1Error::Host);
     }
-    if version == 1 && head.authority.is_empty() {
+    if !is_http_10 && head.authority.is_empty() {
         return Err(H1Error::MissingHost);
     }
     head.classify();
@@ -191,22 +178,17 @@ pub fn parse_request(raw: &[u8], accept_http_10: bool, head: &mut RequestHead) -
         framing => framing,
     };
     head.fields.remove_known(Known::TransferEncoding);
-    let expect_continue = take_expectation(&mut head.fields)? && version == 1;
+    let expect_continue = take_expectation(&mut head.fields)? && !is_http_10;
     Ok(RequestFacts {
         framing,
-        keep_alive: if version == 1 {
-            !connection.close
-        } else {
-            connection.keep_alive && !connection.close
-        },
+        keep_alive: !connection.close && (!is_http_10 || connection.keep_alive),
         expect_continue: expect_continue && framing != Framing::None,
         upgrade: connection.upgrade && head.fields.has_known(Known::Upgrade),
     })
 }
 
 /// The four forms of RFC 9112 section 3.2.
-fn set_target(head: &mut RequestHead, raw: &[u8], target: &str) -> Result<(), H1Error> {
-    let bytes = target.as_bytes();
+fn set_target(head: &mut RequestHead, raw: &[u8], bytes: &[u8]) -> Result<(), H1Error> {
     if head.method == Method::Connect {
         head.authority = span_of(raw, bytes);
         return if is_authority(bytes) && has_port(bytes) {
@@ -260,34 +242,17 @@ fn strip_prefix_ignore_case<'a>(bytes: &'a [u8], prefix: &[u8]) -> Option<&'a [u
 /// # Errors
 /// Whatever [`H1Error`] the bytes deserve; `head` is then unusable.
 pub fn parse_response(raw: &[u8], request: Method, head: &mut ResponseHead) -> Result<(), H1Error> {
-    let mut index = [const { MaybeUninit::uninit() }; MAX_FIELDS];
-    let mut parsed = httparse::Response::new(&mut []);
-    match httparse::ParserConfig::default()
-        .parse_response_with_uninit_headers(&mut parsed, raw, &mut index)
-        .map_err(map_error)?
-    {
-        Status::Complete(n) if n == raw.len() => {}
-        Status::Complete(_) => return Err(H1Error::HeaderLine),
-        Status::Partial => return Err(H1Error::StartLine),
-    }
-    let (Some(status), Some(version)) = (parsed.code, parsed.version) else {
-        return Err(H1Error::StartLine);
-    };
-    if !(100..=999).contains(&status) {
-        return Err(H1Error::StartLine);
-    }
+    let line = StatusLine::parse(raw)?;
     head.clear();
     head.fields.load(raw);
-    head.status = status;
-    head.protocol = if version == 0 {
-        Protocol::Http10
-    } else {
-        Protocol::Http11
-    };
-    for field in parsed.headers.iter() {
-        head.fields
-            .index(span_of(raw, field.name.as_bytes()), span_of(raw, field.value));
+    head.fields
+        .index_lines(line.length, MAX_FIELDS, |_, _| Ok::<_, H1Error>(true))?;
+    let status = line.status;
+    if status < 100 {
+        return Err(H1Error::StartLine);
     }
+    head.status = status;
+    head.protocol = line.protocol;
     let connection = take_connection(&mut head.fields)?;
     let framing = body_framing(&head.fields, head.protocol)?;
     head.fields.remove_known(Known::TransferEncoding);
@@ -303,11 +268,8 @@ pub fn parse_response(raw: &[u8], request: Method, head: &mut ResponseHead) -> R
         framing
     };
     head.keep_alive = head.framing != Framing::UntilClose
-        && if version == 1 {
-            !connection.close
-        } else {
-            connection.keep_alive && !connection.close
-        };
+        && !connection.close
+        && (line.protocol == Protocol::Http11 || connection.keep_alive);
     Ok(())
 }
 
@@ -408,45 +370,15 @@ fn body_framing(fields: &crate::head::Fields, protocol: Protocol) -> Result<Fram
 /// # Errors
 /// [`H1Error::Trailers`] when a line does not parse.
 pub fn parse_trailers(raw: &[u8], fields: &mut crate::head::Fields) -> Result<(), H1Error> {
-    let mut index = [httparse::EMPTY_HEADER; MAX_FIELDS];
-    match httparse::parse_headers(raw, &mut index) {
-        Ok(Status::Complete((n, headers))) if n == raw.len() => {
-            fields.load(raw);
-            for field in headers {
-                fields.index(span_of(raw, field.name.as_bytes()), span_of(raw, field.value));
-            }
-            Ok(())
-        }
-        _ => Err(H1Error::Trailers),
-    }
+    fields.load(raw);
+    fields
+        .index_lines(0, MAX_FIELDS, |_, _| Ok::<_, LineError>(true))
+        .map_err(|_| H1Error::Trailers)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_newline_is_found_wherever_it_stands() {
-        for other in 0..=u8::MAX {
-            for length in 0..=24 {
-                let mut buf = vec![other; length];
-                // None, then one at each place with what a search by words could take for another behind it.
-                for at in std::iter::once(None).chain((0..length).map(Some)) {
-                    buf.fill(other);
-                    if let Some(at) = at {
-                        buf[at] = b'\n';
-                        if let Some(behind) = buf.get_mut(at + 1) {
-                            *behind = 0x0b;
-                        }
-                    }
-                    for from in 0..=length + 1 {
-                        let plain = (from..length).find(|at| buf[*at] == b'\n');
-                        assert_eq!(next_newline(&buf, from), plain, "{buf:?} from {from}");
-                    }
-                }
-            }
-        }
-    }
 
     /// However the bytes of a head arrive, its end is where a plain reader finds it.
     #[test]

@@ -1,7 +1,8 @@
 //! Tables of requests and responses, good and hostile.
 
+use super::start_line::{RequestLine, StatusLine};
 use super::*;
-use crate::head::{Framing, Known, Method, RequestHead, ResponseHead};
+use crate::head::{Fields, Framing, Known, Method, Protocol, RequestHead, ResponseHead};
 
 const LIMITS: Limits = Limits {
     max_bytes: 8192,
@@ -387,5 +388,134 @@ fn accepted_heads_are_stable() {
         let mut once = Vec::new();
         head.fields.write(&mut once);
         assert_eq!(once, twice);
+    }
+}
+
+/// What another parser makes of a head: the first line, then names in small letters and values, or what is wrong.
+type Read = Result<(String, Vec<(Vec<u8>, Vec<u8>)>), H1Error>;
+
+/// By `httparse`, which is lenient about LF alone: no such head comes to a parser, [`HeadScan`] refuses it.
+fn read_by_httparse(raw: &[u8], request: bool) -> Read {
+    let mut index = [httparse::EMPTY_HEADER; MAX_FIELDS];
+    let wrong = |error| match error {
+        httparse::Error::Token | httparse::Error::Status => H1Error::StartLine,
+        httparse::Error::Version => H1Error::Version,
+        httparse::Error::TooManyHeaders => H1Error::TooMany,
+        httparse::Error::NewLine => H1Error::BareNewline,
+        _ => H1Error::HeaderLine,
+    };
+    let (status, line, fields) = if request {
+        let mut read = httparse::Request::new(&mut index);
+        let status = read.parse(raw).map_err(wrong)?;
+        (
+            status,
+            format!("{:?} {:?} {:?}", read.method, read.path, read.version),
+            read.headers,
+        )
+    } else {
+        let mut read = httparse::Response::new(&mut index);
+        let status = read.parse(raw).map_err(wrong)?;
+        (status, format!("{:?} {:?}", read.version, read.code), read.headers)
+    };
+    match status {
+        httparse::Status::Complete(n) if n == raw.len() => {}
+        httparse::Status::Complete(_) => return Err(H1Error::HeaderLine),
+        httparse::Status::Partial => return Err(H1Error::StartLine),
+    }
+    let field = |f: &httparse::Header<'_>| (f.name.to_ascii_lowercase().into_bytes(), f.value.to_vec());
+    Ok((line, fields.iter().map(field).collect()))
+}
+
+fn read_here(raw: &[u8], request: bool) -> Read {
+    let version = |protocol| Some(u8::from(protocol != Protocol::Http10));
+    let text = |bytes| std::str::from_utf8(bytes).ok();
+    let (line, length) = if request {
+        let line = RequestLine::parse(raw)?;
+        let parts = (text(line.method), text(line.target), version(line.protocol));
+        (format!("{:?} {:?} {:?}", parts.0, parts.1, parts.2), line.length)
+    } else {
+        let line = StatusLine::parse(raw)?;
+        (
+            format!("{:?} {:?}", version(line.protocol), Some(line.status)),
+            line.length,
+        )
+    };
+    let mut fields = Fields::new();
+    fields.load(raw);
+    fields.index_lines(length, MAX_FIELDS, |_, _| Ok::<_, H1Error>(true))?;
+    let mut written = Vec::new();
+    fields.write(&mut written);
+    let lines = fields.iter().flat_map(|(_, name, value)| [name, b": ", value, b"\r\n"]);
+    assert_eq!(
+        written,
+        lines.collect::<Vec<_>>().concat(),
+        "what is sent on is what was read"
+    );
+    Ok((
+        line,
+        fields
+            .iter()
+            .map(|(_, name, value)| (name.to_vec(), value.to_vec()))
+            .collect(),
+    ))
+}
+
+/// A parser of others, proven by time, reads every head as this one does, and finds the same fault.
+#[test]
+fn heads_are_read_as_httparse_reads_them() {
+    let heads: [(&[u8], bool); 5] = [
+        (b"GET /products/1?a=b HTTP/1.1\r\nHost: shop.example\r\nUser-Agent: Mozilla/5.0 (X11)\r\nAccept:*/*\r\n\r\n", true),
+        (b"M-SEARCH * HTTP/1.0\r\nX_1-b2!:\t a\tb \t\r\nEmpty:\r\nBlank:  \r\n\r\n", true),
+        ("GET /\u{e9} HTTP/1.1\r\nhost: \u{e9}\r\n\r\n".as_bytes(), true),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nSERVER: nginx\r\nSet-Cookie: a=b; c\r\n\r\n", false),
+        (b"HTTP/1.0 404\r\nX: y\r\n\r\n", false),
+    ];
+    let mut random = fastrand::Rng::with_seed(3);
+    let special = b"\r\n\t :-/HhZz09_\0\x1f\x20\x7e\x7f\x80\xc3\xa9\xff(";
+    let mut accepted = 0;
+    for round in 0..200_000 {
+        let (head, request) = *random.choice(&heads).expect("a head");
+        let mut raw = head.to_vec();
+        for _ in 0..round % 4 {
+            let at = random.usize(..raw.len());
+            let byte = match random.bool() {
+                true => *random.choice(special).expect("a byte"),
+                false => random.u8(..),
+            };
+            match random.u8(..3) {
+                0 => raw[at] = byte,
+                1 => raw.insert(at, byte),
+                _ => drop(raw.remove(at)),
+            }
+        }
+        let limits = Limits {
+            max_count: MAX_FIELDS,
+            ..LIMITS
+        };
+        let Ok(Some(end)) = HeadScan::default().advance(&raw, limits) else {
+            continue;
+        };
+        let raw = &raw[..end];
+        let here = read_here(raw, request);
+        // Empty lines before a start line are the connection's affair.
+        if raw != b"\r\n" {
+            assert_eq!(
+                here,
+                read_by_httparse(raw, request),
+                "{:?}",
+                String::from_utf8_lossy(raw)
+            );
+        }
+        accepted += u32::from(here.is_ok());
+    }
+    assert!(accepted > 50_000, "{accepted} heads");
+}
+
+#[test]
+fn a_head_has_so_many_lines() {
+    for (lines, expected) in [(MAX_FIELDS, Ok(())), (MAX_FIELDS + 1, Err(H1Error::TooMany))] {
+        let raw = format!("HTTP/1.1 200 OK\r\n{}\r\n", "a: b\r\n".repeat(lines));
+        let mut head = ResponseHead::default();
+        assert_eq!(parse_response(raw.as_bytes(), Method::Get, &mut head), expected);
     }
 }

@@ -11,7 +11,7 @@ use super::receive::Checked;
 use super::stream::State;
 use crate::body::StreamError;
 use crate::failure::Failure;
-use crate::head::{Known, RequestHead};
+use crate::head::{Known, RequestHead, ResponseHead};
 
 /// How often a block may be larger than the largest head before decoding it to answer 431 is not worth it any more.
 const BLOCK_FACTOR: usize = 4;
@@ -220,10 +220,9 @@ impl Core {
         }
         self.streams.insert(id, Rc::clone(&state));
         self.inbound.stream_opened();
-        let spare = std::mem::take(&mut self.spare_request);
         self.accepted.push_back(Accepted {
             state,
-            head: std::mem::replace(&mut self.heads.request, spare),
+            head: std::mem::replace(&mut self.heads.request, RequestHead::spare()),
             result,
             end,
         });
@@ -269,8 +268,7 @@ impl Core {
             inbox.missing = missing;
             inbox.end = end;
         }
-        let spare = std::mem::take(&mut self.spare_response);
-        let head = std::mem::replace(&mut self.heads.response, spare);
+        let head = std::mem::replace(&mut self.heads.response, ResponseHead::spare());
         state.inbox.borrow_mut().heads.push_back(head);
         self.inbound.earn();
         state.wake();

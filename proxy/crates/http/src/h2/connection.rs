@@ -30,7 +30,7 @@ use super::stream::{Follows, Line, State, Stream};
 use crate::body::StreamError;
 use crate::buffer::{self, READ_SIZE};
 use crate::h1::Limits;
-use crate::head::{Method, RequestHead, ResponseHead};
+use crate::head::{Method, RequestHead};
 
 /// Most frames handled before other tasks of the worker get their turn. A frame costs between 50 ns and a few
 /// microseconds.
@@ -337,15 +337,6 @@ impl Connection {
         state.register(cx);
         core.queue(state, Line::Settings, 0);
         Poll::Pending
-    }
-
-    pub(super) fn keep_response(&self, head: ResponseHead) {
-        self.core.borrow_mut().spare_response = head;
-    }
-
-    /// Takes a request head that is not needed any more, for its memory.
-    pub(crate) fn keep_request(&self, head: RequestHead) {
-        self.core.borrow_mut().spare_request = head;
     }
 
     pub(super) fn release(&self, state: &State, n: usize) {

@@ -20,7 +20,6 @@ use super::stats::CodecStats;
 use super::stream::State;
 use crate::body::StreamError;
 use crate::h1::Limits;
-use crate::head::{RequestHead, ResponseHead};
 
 /// What a client sends first (RFC 9113 section 3.4).
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -100,8 +99,6 @@ pub(super) struct Core {
     pub(super) decoder: Decoder,
     pub(super) heads: HeadReader,
     /// Memory of a head that was taken, for the next one.
-    pub(super) spare_response: ResponseHead,
-    pub(super) spare_request: RequestHead,
     pub(super) block: Option<Block>,
     /// Since when a frame or block has been incomplete.
     pub(super) partial_since: Option<Instant>,
@@ -179,8 +176,6 @@ impl Core {
             },
             decoder: Decoder::new(options.hpack_table_size as usize),
             heads: HeadReader::new(role == Role::Server && options.allow_connect),
-            spare_response: ResponseHead::default(),
-            spare_request: RequestHead::default(),
             block: None,
             partial_since: None,
             accepted: VecDeque::new(),

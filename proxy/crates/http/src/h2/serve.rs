@@ -211,7 +211,7 @@ fn spawn_stream(shared: &Rc<Shared>, connection: &Rc<Connection>, accepted: Acce
     let stream = Rc::new(connection.stream(&accepted));
     if stream.was_given_up() {
         // Its client has lost interest before anything was done.
-        connection.keep_request(accepted.head);
+        accepted.head.give_back();
         shared.ended(connection, Duration::ZERO, true);
         return;
     }
@@ -224,7 +224,7 @@ fn spawn_stream(shared: &Rc<Shared>, connection: &Rc<Connection>, accepted: Acce
             mut head, result, end, ..
         } = accepted;
         std::mem::swap(&mut exchange.request, &mut head);
-        connection.keep_request(head);
+        head.give_back();
         serve_stream(&shared, &mut exchange, &stream, result, end).await;
         let ended = exchange.ended.unwrap_or_else(Instant::now);
         let premature = exchange.status == 0 && stream.was_given_up();

@@ -175,7 +175,7 @@ impl Stream {
         match (taken, self.state.error.get()) {
             (Some(mut taken), _) => {
                 std::mem::swap(head, &mut taken);
-                self.connection.keep_response(taken);
+                taken.give_back();
                 Poll::Ready(Ok(()))
             }
             (None, Some(error)) => Poll::Ready(Err(error)),

@@ -4,7 +4,11 @@
 //! into it. Changes append to the block and the index, so nothing is allocated for an unchanged field, and runs of
 //! unchanged fields are written out with one copy.
 
+mod lines;
+
 use std::borrow::Cow;
+
+pub(crate) use lines::LineError;
 
 use super::known::{Known, KnownSet};
 
@@ -117,29 +121,10 @@ impl Fields {
         Span::new(start, bytes.len())
     }
 
-    /// Takes over raw head bytes; [`Fields::index`] then names the fields in them.
+    /// Takes over raw head bytes; [`Fields::index_lines`] then finds the fields in them.
     pub(crate) fn load(&mut self, raw: &[u8]) {
         self.clear();
         self.bytes.extend_from_slice(raw);
-    }
-
-    /// Names a field inside bytes taken over by [`Fields::load`]. The name is lowered in place. A line that is not
-    /// exactly `name: value CR LF` is copied in that form.
-    pub(crate) fn index(&mut self, name: Span, value: Span) {
-        if let Some(bytes) = self.bytes.get_mut(name.range()) {
-            lower(bytes);
-        }
-        let known = Known::of(self.slice(name));
-        let value_end = value.start as usize + value.len();
-        let canonical = name.start as usize + name.len() + 2 == value.start as usize
-            && self.bytes.get(value.start as usize - 1) == Some(&b' ')
-            && self.bytes.get(value_end..value_end + 2) == Some(b"\r\n");
-        let (name, value) = if canonical {
-            (name, value)
-        } else {
-            self.append_line_within(name, value)
-        };
-        self.add(known, name, value);
     }
 
     fn add(&mut self, known: Known, name: Span, value: Span) {
@@ -232,8 +217,8 @@ impl Fields {
 
     /// All values of a name.
     pub fn all_known(&self, known: Known) -> impl Iterator<Item = &[u8]> {
-        self.list
-            .iter()
+        let list = if self.seen.has(known) { &self.list[..] } else { &[] };
+        list.iter()
             .filter(move |f| f.known == known && f.live)
             .map(|f| self.slice(f.value))
     }
@@ -301,6 +286,7 @@ impl Fields {
                 field.live = false;
             }
         }
+        self.seen.remove(KnownSet::of(&[known]));
     }
 
     /// Removes every field of names of which this is true.
@@ -323,6 +309,7 @@ impl Fields {
                 field.live = false;
             }
         }
+        self.seen.remove(names);
     }
 
     /// Removes every field whose lower-case name is one of these and says how many there were.
@@ -391,22 +378,6 @@ impl Fields {
         }
         out.extend_from_slice(self.bytes.get(run).unwrap_or_default());
     }
-}
-
-/// Lowers ASCII letters, eight bytes at a time: a name is too short for what the library does to a long text.
-fn lower(name: &mut [u8]) {
-    const ONES: u64 = u64::from_ne_bytes([1; 8]);
-    let (words, rest) = name.as_chunks_mut::<8>();
-    for bytes in words {
-        let word = u64::from_le_bytes(*bytes);
-        let low = word & (ONES * 0x7f);
-        // The high bit of each byte: at least `A`, above `Z`, no ASCII.
-        let from_a = low + ONES * (0x80 - b'A' as u64);
-        let above_z = low + ONES * (0x7f - b'Z' as u64);
-        let capital = from_a & !above_z & !word & (ONES << 7);
-        *bytes = (word | capital >> 2).to_le_bytes();
-    }
-    rest.make_ascii_lowercase();
 }
 
 /// As `String::from_utf8_lossy`, which looks at every byte by itself; nearly all values are ASCII.

@@ -144,6 +144,11 @@ impl KnownSet {
     }
 
     #[inline]
+    pub(crate) const fn remove(&mut self, others: Self) {
+        self.0 &= !others.0;
+    }
+
+    #[inline]
     pub(crate) const fn has(self, known: Known) -> bool {
         self.0 & (1 << known as u8) != 0
     }

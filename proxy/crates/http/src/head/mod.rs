@@ -6,10 +6,13 @@ mod framing;
 mod known;
 mod request;
 mod response;
+mod spare;
 mod target;
 mod trailers;
+pub(crate) mod words;
 
 pub(crate) use cookie::{cookie, cookies};
+pub(crate) use fields::LineError;
 pub use fields::{Fields, Span};
 pub(crate) use framing::{parse_length, take_expectation};
 pub use known::Known;

@@ -5,7 +5,6 @@ use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 
 use heddle_net::PeerIdentity;
 use heddle_telemetry::Counter;
@@ -97,8 +96,7 @@ impl Idle {
 /// Whether an idle connection may carry another request: nothing was closed, and nothing was sent unasked (which would
 /// be taken for the next response).
 fn alive(conn: &mut Conn) -> bool {
-    let mut cx = Context::from_waker(Waker::noop());
-    matches!(conn.conn.read.poll_watch(&mut cx, &conn.conn.stream), Poll::Pending)
+    conn.conn.read.is_quiet(&conn.conn.stream)
 }
 
 /// A connection in use by one request. Dropping it closes the connection; [`H1Lease::release`] keeps it.

@@ -128,13 +128,22 @@ impl Format {
     }
 }
 
+/// Most of what stands between values is a blank, and a missing value a dash.
+#[inline]
+fn append(out: &mut Vec<u8>, text: &[u8]) {
+    match text {
+        [byte] => out.push(*byte),
+        text => out.extend_from_slice(text),
+    }
+}
+
 fn write_pieces(pieces: &[Piece], context: &LogContext<'_>, out: &mut Vec<u8>, missing: &[u8]) {
     for piece in pieces {
         match piece {
-            Piece::Literal(text) => out.extend_from_slice(text.as_bytes()),
+            Piece::Literal(text) => append(out, text.as_bytes()),
             Piece::Operator(operator) => {
                 if !operator.write(context, out) {
-                    out.extend_from_slice(missing);
+                    append(out, missing);
                 }
             }
         }

@@ -1,10 +1,38 @@
 //! Time in log lines: a small strftime in UTC, with Envoy's fractions of a second.
 
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A checked time format.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct TimeFormat(Vec<Piece>);
+#[derive(Clone, Debug)]
+pub(super) struct TimeFormat {
+    pieces: Vec<Piece>,
+    /// Tells it from other formats; copies share it. Never zero.
+    id: u64,
+}
+
+impl PartialEq for TimeFormat {
+    fn eq(&self, other: &Self) -> bool {
+        self.pieces == other.pieces
+    }
+}
+
+/// A time as a format prints it: all lines of a second differ in fractions only.
+#[derive(Default)]
+struct Printed {
+    /// The format's; zero where nothing was printed.
+    id: u64,
+    seconds: u64,
+    text: Vec<u8>,
+    /// Where the digits of a fraction stand, and how many.
+    fractions: Vec<(usize, u32)>,
+}
+
+thread_local! {
+    /// What this thread printed last.
+    static LAST: RefCell<Printed> = RefCell::default();
+}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Piece {
@@ -61,9 +89,17 @@ const WEEKDAYS: [&str; 7] = [
 ];
 
 impl TimeFormat {
+    fn new(pieces: Vec<Piece>) -> Self {
+        static IDS: AtomicU64 = AtomicU64::new(1);
+        Self {
+            pieces,
+            id: IDS.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+
     /// `%Y-%m-%dT%H:%M:%E3SZ`, Envoy's default.
     pub(super) fn iso() -> Self {
-        Self(vec![
+        Self::new(vec![
             Piece::Year,
             Piece::Literal("-".into()),
             Piece::Month,
@@ -101,7 +137,7 @@ impl TimeFormat {
             };
             if let Some(expanded) = expanded {
                 flush(&mut literal, &mut pieces);
-                pieces.extend(Self::parse(expanded)?.0);
+                pieces.extend(Self::parse(expanded)?.pieces);
                 continue;
             }
             let piece = match specifier {
@@ -151,20 +187,52 @@ impl TimeFormat {
             pieces.push(piece);
         }
         flush(&mut literal, &mut pieces);
-        Ok(Self(pieces))
+        Ok(Self::new(pieces))
     }
 
     /// Appends the time in UTC. Times before 1970 print as 1970-01-01.
     pub(super) fn write(&self, time: SystemTime, out: &mut Vec<u8>) {
         let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-        let seconds = since.as_secs();
-        let nanos = since.subsec_nanos();
+        LAST.with_borrow_mut(|last| {
+            if last.id != self.id || last.seconds != since.as_secs() {
+                last.id = self.id;
+                last.seconds = since.as_secs();
+                self.print(last);
+            }
+            let start = out.len();
+            out.extend_from_slice(&last.text);
+            for (at, digits) in &last.fractions {
+                let mut rest = since.subsec_nanos() / 10_u32.pow(9 - digits);
+                let places = out.get_mut(start + at..).unwrap_or_default();
+                for place in places.iter_mut().take(*digits as usize).rev() {
+                    *place = b'0' + (rest % 10) as u8;
+                    rest /= 10;
+                }
+            }
+        });
+    }
+
+    /// Prints a second, with room for its fractions.
+    fn print(&self, printed: &mut Printed) {
+        let Printed {
+            seconds,
+            text: out,
+            fractions,
+            ..
+        } = printed;
+        let seconds = *seconds;
+        out.clear();
+        fractions.clear();
+        let mut fraction = |out: &mut Vec<u8>, digits: u32| {
+            fractions.push((out.len(), digits));
+            out.resize(out.len() + digits as usize, b'0');
+        };
         let days = seconds / 86_400;
         let (year, month, day) = civil(days);
         let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
         let month_name = MONTHS.get((month - 1) as usize).copied().unwrap_or("");
         let weekday = WEEKDAYS.get((days % 7) as usize).copied().unwrap_or("");
-        for piece in &self.0 {
+        for piece in &self.pieces {
             match piece {
                 Piece::Literal(text) => out.extend_from_slice(text.as_bytes()),
                 Piece::Year => pad(out, year, 4, b'0'),
@@ -195,11 +263,9 @@ impl TimeFormat {
                 Piece::SecondFraction(digits) => {
                     pad(out, second, 2, b'0');
                     out.push(b'.');
-                    pad(out, u64::from(nanos / 10_u32.pow(9 - digits)), *digits as usize, b'0');
+                    fraction(out, *digits);
                 }
-                Piece::Fraction(digits) => {
-                    pad(out, u64::from(nanos / 10_u32.pow(9 - digits)), *digits as usize, b'0');
-                }
+                Piece::Fraction(digits) => fraction(out, *digits),
                 Piece::Epoch => out.extend_from_slice(itoa::Buffer::new().format(seconds).as_bytes()),
                 Piece::HalfDay => out.extend_from_slice(if hour < 12 { b"AM" } else { b"PM" }),
                 Piece::Zone(zone) => out.extend_from_slice(zone.as_bytes()),
@@ -295,6 +361,19 @@ mod tests {
         let mut iso = Vec::new();
         TimeFormat::iso().write(UNIX_EPOCH + Duration::from_nanos(T), &mut iso);
         assert_eq!(iso, b"2024-02-29T12:34:56.123Z");
+        // Another fraction of the same second, another format of it, and the next second.
+        let (iso, precise) = (TimeFormat::iso(), TimeFormat::parse("%s.%f %3f").expect("known"));
+        for (format, nanos, expected) in [
+            (&iso, T + 1_000_000, "2024-02-29T12:34:56.124Z"),
+            (&iso, T - 123_456_789, "2024-02-29T12:34:56.000Z"),
+            (&precise, T, "1709210096.123456789 123"),
+            (&iso.clone(), T, "2024-02-29T12:34:56.123Z"),
+            (&iso, T + 1_000_000_000, "2024-02-29T12:34:57.123Z"),
+        ] {
+            let mut out = b"before ".to_vec();
+            format.write(UNIX_EPOCH + Duration::from_nanos(nanos), &mut out);
+            assert_eq!(String::from_utf8_lossy(&out), format!("before {expected}"));
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ mod request;
 mod tcp;
 
 pub use peer::{MAX_HEADER, PeerMetadata};
-pub use request::{RequestMetrics, RequestReport};
+pub use request::{RequestMetrics, RequestReport, RequestSeries};
 pub use tcp::{TcpConnectionMetrics, TcpMetrics, TcpReport};
 
 use std::hash::{BuildHasher, Hash};

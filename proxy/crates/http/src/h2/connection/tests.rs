@@ -1,6 +1,7 @@
 use super::super::budget::reset_largest;
 use super::super::core::PREFACE;
 use super::*;
+use crate::head::ResponseHead;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
