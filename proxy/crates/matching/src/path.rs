@@ -5,41 +5,62 @@
 //! follows two leading slashes for a host (WHATWG URL against a base).
 
 use std::borrow::Cow;
+use std::cell::OnceCell;
 
 use crate::{Reading, StringMatcher, StringTest};
 
-/// A path with its other readings, for `url_path`. An ordinary path has one and costs nothing.
+/// A path with its other readings, for `url_path`. An ordinary path has one and costs nothing; what another may mean is worked
+/// out when it is first asked for, in time that grows with its length only.
 #[derive(Clone, Debug, Default)]
 pub struct PathReadings<'p> {
     sent: &'p str,
+    /// There are no others.
+    ordinary: bool,
     /// Decoded as far as it can be.
-    decoded: Vec<String>,
+    decoded: OnceCell<Vec<String>>,
     /// Only the segments changed, for comparison with patterns that are written as paths are sent.
-    structural: Vec<String>,
+    structural: OnceCell<Vec<String>>,
 }
 
 impl<'p> PathReadings<'p> {
     /// The readings of a path without query.
     pub fn of(path: &'p str) -> Self {
-        let mut readings = Self {
-            sent: path,
-            ..Self::default()
-        };
         let bytes = path.as_bytes();
-        if !bytes.iter().any(|b| matches!(b, b';' | b'%' | b'\\')) && memchr::memmem::find(bytes, b"//").is_none() {
-            return readings;
+        Self {
+            sent: path,
+            ordinary: !bytes.iter().any(|b| matches!(b, b';' | b'%' | b'\\'))
+                && memchr::memmem::find(bytes, b"//").is_none(),
+            ..Self::default()
         }
-        let without_host = path
+    }
+
+    /// What else it may mean, each once.
+    fn others(&self, decode_all: bool) -> Vec<String> {
+        let mut others = Vec::new();
+        if self.ordinary {
+            return others;
+        }
+        let mut add = |text: &str, cut| {
+            let reading = read(text, cut, decode_all);
+            if reading != self.sent && !others.contains(&reading) {
+                others.push(reading);
+            }
+        };
+        let without_host = self
+            .sent
             .strip_prefix("//")
             .map(|rest| rest.find('/').and_then(|at| rest.get(at..)).unwrap_or("/"));
-        for text in [Some(path), without_host].into_iter().flatten() {
+        for text in [Some(self.sent), without_host].into_iter().flatten() {
             // Parameters stay, are cut off before escapes are decoded, or after.
-            for (text, cut) in [(text, false), (&*without_parameters(text), false), (text, true)] {
-                readings.decoded.push(read(text, cut, true));
-                readings.structural.push(read(text, cut, false));
+            add(text, false);
+            if let Cow::Owned(names) = without_parameters(text) {
+                add(&names, false);
+            }
+            if has_parameters(text) {
+                add(text, true);
             }
         }
-        readings
+        others
     }
 
     /// Whether the path matches in any, or in every reading.
@@ -49,9 +70,13 @@ impl<'p> PathReadings<'p> {
     pub fn matches(&self, reading: Reading, matcher: &StringMatcher) -> bool {
         let sent = matcher.matches(self.sent);
         match reading {
-            Reading::Any => sent || self.decoded.iter().any(|path| matcher.matches(path)),
+            Reading::Any => {
+                let decoded = || self.decoded.get_or_init(|| self.others(true));
+                sent || decoded().iter().any(|path| matcher.matches(path))
+            }
             Reading::Every => {
-                sent && (is_verbatim(matcher) || self.structural.iter().all(|path| matcher.matches(path)))
+                let structural = || self.structural.get_or_init(|| self.others(false));
+                sent && (is_verbatim(matcher) || structural().iter().all(|path| matcher.matches(path)))
             }
         }
     }
@@ -67,6 +92,11 @@ fn is_verbatim(matcher: &StringMatcher) -> bool {
 
 fn spells_out(pattern: &str) -> bool {
     pattern.contains(['%', ';']) || pattern.contains("//")
+}
+
+/// Whether a semicolon is in it, as it is or escaped.
+fn has_parameters(path: &str) -> bool {
+    path.contains(';') || path.contains("%3B") || path.contains("%3b")
 }
 
 /// The path with every segment up to its first semicolon.
@@ -99,7 +129,14 @@ fn read(path: &str, cut: bool, decode_all: bool) -> String {
             Some(kept) => {
                 // Written again as it came, but for the case of its digits.
                 if !in_parameters {
-                    out.push_str(&format!("%{:02X}", kept as u32));
+                    let [high, low] = [kept as u32 >> 4, kept as u32 & 15].map(|digit| char::from_digit(digit, 16));
+                    out.push('%');
+                    out.extend(
+                        [high, low]
+                            .into_iter()
+                            .flatten()
+                            .map(|digit| digit.to_ascii_uppercase()),
+                    );
                 }
                 continue;
             }
@@ -155,10 +192,22 @@ mod tests {
             assert_eq!(read(path, cut, all), expected, "{path} cut={cut} all={all}");
         }
         assert_eq!(without_parameters("/a;b%2f..;c/d;/e"), "/a/d/e");
-        assert!(
-            PathReadings::of("/a/b.c").decoded.is_empty(),
-            "one reading costs nothing"
-        );
+    }
+
+    #[test]
+    fn each_reading_is_made_once() {
+        for (path, decoded, structural) in [
+            ("/a/b.c", &[][..], &[][..]),
+            ("/a%20b", &[], &[]),
+            ("/%24a", &["/$a"], &[]),
+            ("/a;v=1/b", &["/a/b"], &["/a/b"]),
+            ("//h/%21", &["/h/!", "/!"], &["/h/%21", "/%21"]),
+            ("/%3bx", &["/;x", "/"], &["/%3Bx", "/"]),
+        ] {
+            let readings = PathReadings::of(path);
+            assert_eq!(readings.others(true), decoded, "{path}");
+            assert_eq!(readings.others(false), structural, "{path}");
+        }
     }
 
     #[test]
