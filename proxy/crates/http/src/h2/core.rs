@@ -15,7 +15,7 @@ use super::frame::{self, DEFAULT_WINDOW, Reason, Setting};
 use super::head::HeadReader;
 use super::hpack::Decoder;
 use super::limits::{Flood, Inbound, Outbound};
-use super::receive::Reading;
+use super::receive::Position;
 use super::stats::CodecStats;
 use super::stream::State;
 use crate::body::StreamError;
@@ -95,7 +95,7 @@ pub(super) struct Core {
     pub(super) stats: CodecStats,
     // What comes.
     pub(super) input: BytesMut,
-    pub(super) reading: Reading,
+    pub(super) reading: Position,
     pub(super) received: u64,
     pub(super) decoder: Decoder,
     pub(super) heads: HeadReader,
@@ -174,8 +174,8 @@ impl Core {
             received: first.len() as u64,
             input: first,
             reading: match role {
-                Role::Server => Reading::Preface,
-                Role::Client => Reading::Frame,
+                Role::Server => Position::Preface,
+                Role::Client => Position::Frame,
             },
             decoder: Decoder::new(options.hpack_table_size as usize),
             heads: HeadReader::new(role == Role::Server && options.allow_connect),

@@ -20,7 +20,7 @@ use super::core::{End, Role};
 use super::frame::Reason;
 use super::head::{Asked, content_length};
 use super::keepalive::KeepAlive;
-use super::premature::{PrematureResets, Verdict};
+use super::premature::PrematureResets;
 use super::stream::Stream;
 use crate::body::{BodyLength, Pump, Sink, Source, Static, StreamError};
 use crate::drain::{Drain, DrainStage};
@@ -49,8 +49,8 @@ impl Shared {
     /// A stream has ended. A client that resets most of what it asks for before it can be answered gets no more from this
     /// connection. What runs on it finishes: behind a proxy, it may be somebody else's.
     fn ended(&self, connection: &Connection, lifetime: Duration, premature: bool) {
-        let verdict = self.resets.borrow_mut().stream_ended(lifetime, premature);
-        if verdict == Verdict::Drain && connection.take_no_more(Reason::ENHANCE_YOUR_CALM) {
+        let too_many = self.resets.borrow_mut().stream_ended(lifetime, premature);
+        if too_many && connection.take_no_more(Reason::ENHANCE_YOUR_CALM) {
             self.hcm.stats.rq_too_many_premature_resets.inc();
             self.hcm.stats.http2_error("flood");
         }
