@@ -187,9 +187,7 @@ impl Core {
         if let Some(state) = &state {
             self.credit_stream(state, overhead);
             self.inbound.earn();
-            if self.share.is_above() {
-                self.shed();
-            }
+            self.make_room(length);
         }
         if length == 0 {
             if let Some(state) = &state

@@ -312,7 +312,7 @@ async fn refuse(shared: &Shared, exchange: &mut Exchange, reply: &mut H2Reply, t
     let deadline = Instant::now() + hcm.headers_timeout();
     poll_fn(|cx| {
         if !sent {
-            match reply.poll_head_ready(cx) {
+            match reply.poll_head_ready(cx, exchange.response.fields.held()) {
                 Poll::Ready(Ok(())) if reply.send_head(&exchange.response, length).is_ok() => sent = true,
                 Poll::Ready(_) => return Poll::Ready(()),
                 Poll::Pending => return timer.poll_until(cx, deadline),
@@ -350,8 +350,8 @@ struct H2Reply {
 }
 
 impl Reply for H2Reply {
-    fn poll_head_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamError>> {
-        self.stream.poll_head_room(cx)
+    fn poll_head_ready(&mut self, cx: &mut Context<'_>, holding: usize) -> Poll<Result<(), StreamError>> {
+        self.stream.poll_head_room(cx, holding)
     }
 
     fn send_head(&mut self, head: &ResponseHead, length: BodyLength) -> Result<(), StreamError> {
