@@ -85,6 +85,7 @@ func floodings() []flooding {
 		flooding{Attack: named(flood.ResetsAtOnce, "resets at once, two proxies"), most: mostResets, upstreams: 4000, twoProxies: true},
 		flooding{Attack: named(flood.ResetsAfter, "resets after 1 ms, two proxies"), most: mostResets, upstreams: 4000, twoProxies: true},
 		flooding{Attack: flood.ConnectionNames},
+		flooding{Attack: flood.EscapedPaths},
 		flooding{Attack: flood.RepeatedField},
 		// 1 MiB of answers, which is per_connection_buffer_limit_bytes, and half as much for heads, tables and tasks. A
 		// thousand connections to the upstream are opened in one moment, which the kernel alone takes some time for.
@@ -92,6 +93,9 @@ func floodings() []flooding {
 		// What the edge holds of each answer is one stream's window and what was taken from it, and both have their tasks; the
 		// others' answers come on the same connection.
 		flooding{Attack: named(flood.UnreadStreams, "200 streams unread, two proxies"), fixed: true, lasts: 3 * time.Second, growth: 1000*(96<<10) + 5*(3<<20)/2 + growth, tail: 2 * tail, upstreams: 5*200 + upstreamConnections, twoProxies: true},
+		// 1 MiB of large heads, which is per_connection_buffer_limit_bytes, and one more; as much of answers.
+		flooding{Attack: flood.UnreadHeads, lasts: 4 * time.Second, growth: 8*(5<<19) + growth, upstreams: 8*4 + upstreamConnections},
+		flooding{Attack: flood.WaitingHeads, fixed: true, lasts: 3 * time.Second, growth: 5*(3<<19) + growth, upstreams: 5*200 + upstreamConnections},
 		flooding{Attack: flood.Unread1, growth: 100<<20 + growth, upstreams: 100 + upstreamConnections},
 		flooding{Attack: flood.SlowHeads, lasts: headersTimeout + headersSlack + 500*time.Millisecond, oldest: headersTimeout + headersSlack},
 		flooding{Attack: flood.SlowBodies, upstreams: 200 + upstreamConnections},
@@ -210,6 +214,7 @@ func startChain(t *testing.T, name string, two bool) (*upstream.HTTP1, *subject.
 			{Name: "plain", Kind: "plain", Port: 10000, Upstream: to, Upstream2: http2},
 			{Name: "tls", Kind: "plain", Port: 10001, Upstream: to, Upstream2: http2, TLS: true},
 			{Name: "policies", Kind: "policies", Port: 10002, Upstream: to, Upstream2: http2},
+			{Name: "policy", Kind: "policy", Port: 10003, Upstream: to, Upstream2: http2},
 		}})
 		if err != nil {
 			t.Fatal(err)

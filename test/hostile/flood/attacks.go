@@ -104,6 +104,22 @@ var ConnectionNames = Attack{Name: "57 kB of connection names", Connections: 4, 
 	}
 }}
 
+// EscapedPaths sends paths of 57 kB that a policy looks at, every character escaped, with two slashes to begin with: each is
+// read in as many ways as servers read it.
+var EscapedPaths = Attack{Name: "57 kB of escapes in the path", Listener: "policy", Connections: 4, Run: func(ctx context.Context, c *Connection) error {
+	request := []byte("GET //h/" + strings.Repeat("%21", 19_000) + " HTTP/1.1\r\nHost: h\r\n\r\n")
+	for {
+		if _, err := c.Write(request); err != nil {
+			return err
+		}
+		c.Count(1)
+		// Half as many: each character has to be looked at by who normalizes, who decides and who forwards.
+		if err := c.Pause(ctx, 20*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}}
+
 // RepeatedField sends heads of 58 kB that have one field ninety times, which a thousand policies look at. Each time it is
 // another value, so that nothing can be taken for the same.
 var RepeatedField = Attack{Name: "a field ninety times, 1000 policies", Listener: "policies", Connections: 4, Run: func(ctx context.Context, c *Connection) error {
@@ -143,6 +159,67 @@ var UnreadStreams = Attack{Name: "200 streams unread", Connections: 5, Unread: t
 	c.Count(200)
 	return c.Pause(ctx, time.Hour)
 }}
+
+// largeHead is what a field in the compression table makes of a few bytes: a head of 60 kB that costs about thirty once its
+// field is there, which the first takes with it.
+func largeHead(stream int, end bool, path string) string {
+	line := fmt.Sprintf("HEADERS %d", stream)
+	if end {
+		line += " end"
+	}
+	line += " | :method: POST | :scheme: http | :authority: host | :path: " + path
+	return line + strings.Repeat(" | x-a: "+strings.Repeat("a", 3900), 15)
+}
+
+// UnreadHeads fills what waits to be sent to it with answers that it does not read, then asks for what is refused with
+// large heads, whose answers wait behind.
+var UnreadHeads = Attack{Name: "large heads, answers unread", Listener: "policy", Connections: 8, Unread: true, Run: func(ctx context.Context, c *Connection) error {
+	if err := c.Preface(" | 4=16777216"); err != nil {
+		return err
+	}
+	lines := []string{"WINDOW_UPDATE 0 | 0x3fffffff"}
+	for i := range 4 {
+		lines = append(lines, fmt.Sprintf("HEADERS %d end | :method: GET | :scheme: http | :authority: host | :path: /size/8000000", 2*i+1))
+	}
+	b, err := c.Frames(lines...)
+	if err != nil {
+		return err
+	}
+	if _, err := c.Write(b); err != nil {
+		return err
+	}
+	// Until the kernel takes no more.
+	if err := c.Pause(ctx, 500*time.Millisecond); err != nil {
+		return err
+	}
+	return largeHeads(ctx, c, 9, true, "/admin")
+}}
+
+// WaitingHeads begins requests with large heads, reads what is answered, and lets their bodies be waited for.
+var WaitingHeads = Attack{Name: "large heads, bodies awaited", Connections: 5, Run: func(ctx context.Context, c *Connection) error {
+	if err := c.Preface(""); err != nil {
+		return err
+	}
+	return largeHeads(ctx, c, 1, false, "/waits")
+}}
+
+// largeHeads sends 200 requests from a stream on, not faster than they can be read in a moment, and waits.
+func largeHeads(ctx context.Context, c *Connection, first int, end bool, path string) error {
+	for i := range 200 {
+		b, err := c.Frames(largeHead(first+2*i, end, path))
+		if err != nil {
+			return err
+		}
+		if _, err := c.Write(b); err != nil {
+			return err
+		}
+		c.Count(1)
+		if err := c.Pause(ctx, 5*time.Millisecond); err != nil {
+			return err
+		}
+	}
+	return c.Pause(ctx, time.Hour)
+}
 
 // Unread1 asks for an answer of 8 MiB over HTTP/1 and reads nothing.
 var Unread1 = Attack{Name: "HTTP/1 answers unread", Connections: 100, Unread: true, Run: func(ctx context.Context, c *Connection) error {

@@ -29,7 +29,7 @@ const LOW_ROOM: usize = 4 * 1024;
 
 /// How the body that is being read ends.
 #[derive(Debug, Default)]
-enum Reading {
+enum Remaining {
     #[default]
     Done,
     Length(u64),
@@ -45,7 +45,7 @@ pub(crate) struct ReadHalf {
     scan: HeadScan,
     /// The peer has sent its last byte.
     pub(crate) eof: bool,
-    reading: Reading,
+    reading: Remaining,
     /// Bytes of `buf` from `pos` on that are body data.
     data: usize,
     trailers: Option<Fields>,
@@ -61,7 +61,7 @@ impl ReadHalf {
             pos: 0,
             scan: HeadScan::default(),
             eof: false,
-            reading: Reading::Done,
+            reading: Remaining::Done,
             data: 0,
             trailers: None,
             limits,
@@ -167,16 +167,16 @@ impl ReadHalf {
         self.data = 0;
         self.trailers = None;
         self.reading = match framing {
-            Framing::None => Reading::Done,
-            Framing::Length(n) => Reading::Length(n),
-            Framing::Chunked => Reading::Chunked(Box::default()),
-            Framing::UntilClose => Reading::UntilClose,
+            Framing::None => Remaining::Done,
+            Framing::Length(n) => Remaining::Length(n),
+            Framing::Chunked => Remaining::Chunked(Box::default()),
+            Framing::UntilClose => Remaining::UntilClose,
         };
     }
 
     /// Whether the whole body was read and taken.
     pub(crate) fn body_done(&self) -> bool {
-        self.data == 0 && matches!(self.reading, Reading::Done)
+        self.data == 0 && matches!(self.reading, Remaining::Done)
     }
 
     /// Watches an idle or waiting connection: ready when the peer closed it, sent something unasked, or filled the
@@ -207,9 +207,9 @@ impl ReadHalf {
     /// Whether what is unread holds all that is left of a body, as far as its framing tells beforehand.
     pub(crate) fn holds_rest(&self) -> bool {
         match &self.reading {
-            Reading::Length(left) => self.unread().len() as u64 >= *left,
-            Reading::Done => true,
-            Reading::Chunked(_) | Reading::UntilClose => false,
+            Remaining::Length(left) => self.unread().len() as u64 >= *left,
+            Remaining::Done => true,
+            Remaining::Chunked(_) | Remaining::UntilClose => false,
         }
     }
 
@@ -234,15 +234,15 @@ impl ReadHalf {
             }
             let unread = self.buf.get(self.pos..).unwrap_or_default();
             let room = match &mut self.reading {
-                Reading::Done => return Poll::Ready(Ok(Fill::End)),
-                Reading::Length(left) => {
+                Remaining::Done => return Poll::Ready(Ok(Fill::End)),
+                Remaining::Length(left) => {
                     if !unread.is_empty() {
                         self.data = usize::try_from(*left).unwrap_or(usize::MAX).min(unread.len());
                         continue;
                     }
                     if *left > READ_SIZE as u64 { BULK_SIZE } else { READ_SIZE }
                 }
-                Reading::Chunked(decoder) => match decoder.step(unread, self.limits)? {
+                Remaining::Chunked(decoder) => match decoder.step(unread, self.limits)? {
                     ChunkStep::Data(n) => {
                         self.data = n;
                         continue;
@@ -253,13 +253,13 @@ impl ReadHalf {
                     }
                     ChunkStep::End(n) => {
                         self.trailers = decoder.take_trailers();
-                        self.reading = Reading::Done;
+                        self.reading = Remaining::Done;
                         self.skip(n);
                         continue;
                     }
                     ChunkStep::More => BULK_SIZE,
                 },
-                Reading::UntilClose => {
+                Remaining::UntilClose => {
                     if !unread.is_empty() {
                         self.data = unread.len();
                         continue;
@@ -268,8 +268,8 @@ impl ReadHalf {
                 }
             };
             if ready!(self.poll_more(cx, stream, room.min(most)))? == 0 {
-                if matches!(self.reading, Reading::UntilClose) {
-                    self.reading = Reading::Done;
+                if matches!(self.reading, Remaining::UntilClose) {
+                    self.reading = Remaining::Done;
                     continue;
                 }
                 return Poll::Ready(Err(H1Error::Incomplete.into()));
@@ -284,14 +284,14 @@ impl ReadHalf {
     fn took(&mut self, n: usize) {
         self.data -= n;
         match &mut self.reading {
-            Reading::Length(left) => {
+            Remaining::Length(left) => {
                 *left -= (n as u64).min(*left);
                 if *left == 0 {
-                    self.reading = Reading::Done;
+                    self.reading = Remaining::Done;
                 }
             }
-            Reading::Chunked(decoder) => decoder.consumed(n),
-            Reading::UntilClose | Reading::Done => {}
+            Remaining::Chunked(decoder) => decoder.consumed(n),
+            Remaining::UntilClose | Remaining::Done => {}
         }
     }
 
@@ -303,9 +303,9 @@ impl ReadHalf {
 
     fn ends_after(&self, n: usize) -> bool {
         match &self.reading {
-            Reading::Length(left) => *left <= n as u64,
-            Reading::Done => true,
-            Reading::Chunked(_) | Reading::UntilClose => false,
+            Remaining::Length(left) => *left <= n as u64,
+            Remaining::Done => true,
+            Remaining::Chunked(_) | Remaining::UntilClose => false,
         }
     }
 }

@@ -11,7 +11,7 @@ use super::receive::Checked;
 use super::stream::State;
 use crate::body::StreamError;
 use crate::failure::Failure;
-use crate::head::{Known, RequestHead, ResponseHead};
+use crate::head::{Fields, Known, RequestHead, ResponseHead};
 
 /// How often a block may be larger than the largest head before decoding it to answer 431 is not worth it any more.
 const BLOCK_FACTOR: usize = 4;
@@ -211,6 +211,14 @@ impl Core {
                 return Ok(());
             }
         };
+        self.inbound.stream_opened();
+        let held = self.heads.request.fields.held();
+        if !self.takes_request(held) {
+            self.stats.stream_refused_errors.inc();
+            self.stats.held_bytes_overflow.inc();
+            self.reset_number(id, Reason::REFUSED_STREAM);
+            return Ok(());
+        }
         let state = State::new(id, i64::from(self.peer_window), self.new_window());
         state.tunnel.set(result.as_ref().is_ok_and(|asked| asked.upgrade));
         {
@@ -220,6 +228,7 @@ impl Core {
         }
         self.streams.insert(id, Rc::clone(&state));
         self.inbound.stream_opened();
+        self.hold(&state, held);
         self.accepted.push_back(Accepted {
             state,
             head: std::mem::replace(&mut self.heads.request, RequestHead::spare()),
@@ -269,7 +278,10 @@ impl Core {
             inbox.end = end;
         }
         let head = std::mem::replace(&mut self.heads.response, ResponseHead::spare());
+        let held = head.fields.held();
         state.inbox.borrow_mut().heads.push_back(head);
+        self.hold(state, held);
+        self.make_room(held);
         self.inbound.earn();
         state.wake();
         Ok(())
@@ -281,7 +293,12 @@ impl Core {
         }
         self.stats.trailers.inc();
         match self.heads.finish_trailers() {
-            Ok(trailers) => state.inbox.borrow_mut().trailers = trailers,
+            Ok(trailers) => {
+                let held = trailers.as_ref().map_or(0, Fields::held);
+                state.inbox.borrow_mut().trailers = trailers;
+                self.hold(state, held);
+                self.make_room(held);
+            }
             Err(cause) => return self.malformed(state, cause, StreamError::H2),
         }
         self.inbound.earn();

@@ -1,10 +1,12 @@
-//! What the connections of a worker hold together of messages that nobody takes, and who has to give way above the bound;
-//! and what each connection notes as bytes come and go.
+//! What the connections of a worker hold together of messages, and who has to give way above the bound; and what each
+//! connection notes as bytes come and go: of bodies, and of heads and trailers, which no window bounds and of which a few
+//! bytes of HPACK make large ones.
 //!
-//! Below it, only the windows and each connection's own bound count. Above it, a connection that holds more than its part
-//! reads no more answers for clients that do not take them, and when such bytes come all the same, the stream that holds
-//! most of them is reset, as Envoy's overload action `reset_high_memory_stream` does. Connections with less than their part
-//! notice nothing. So a worker holds no more than twice the bound, and [`FLOOR`] for each connection.
+//! Below it, only the windows and each connection's own bounds count. Above it, a connection that holds more than its part
+//! takes no more requests, reads no more answers for clients that do not take them, and when such bytes come all the same,
+//! the streams that hold most of them are reset, as Envoy's overload action `reset_high_memory_stream` does. Connections
+//! with less than their part notice nothing. So a worker holds no more than twice the bound, and [`FLOOR`] for each
+//! connection.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -24,6 +26,10 @@ pub(crate) const WORKER_BYTES: usize = 128 * 1024 * 1024;
 
 /// What a connection may hold whatever the others do: so much that one which is read from is never held up.
 pub(crate) const FLOOR: usize = 128 * 1024;
+
+/// What the heads and trailers of a stream may take before they count against its connection's bound: others' large ones on
+/// a connection that many share do not have an ordinary request refused.
+const ORDINARY_HEAD: usize = 4 * 1024;
 
 /// What all of them hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -131,7 +137,43 @@ impl Drop for Share {
     }
 }
 
+/// Bytes of heads and trailers that a connection's streams hold.
+#[derive(Debug, Default)]
+pub(super) struct HeldHeads {
+    all: usize,
+    /// What each has above [`ORDINARY_HEAD`].
+    large: usize,
+}
+
+impl HeldHeads {
+    /// A stream's have changed.
+    fn set(&mut self, state: &State, bytes: usize) {
+        let before = state.heads.replace(bytes);
+        self.all = self.all - before + bytes;
+        self.large = self.large - before.saturating_sub(ORDINARY_HEAD) + bytes.saturating_sub(ORDINARY_HEAD);
+    }
+}
+
 impl Core {
+    /// Whether one more request is taken, with a head of so many bytes. If not, it costs the peer what any other costs: one
+    /// side of a connection that many share cannot know what is held here.
+    pub(super) fn takes_request(&self, head: usize) -> bool {
+        let large = head > ORDINARY_HEAD && self.held_heads.large > self.max_held;
+        !large && !self.share.is_above()
+    }
+
+    /// A head or trailers of so many bytes are kept for a stream, until [`Core::let_go`] or its end.
+    pub(super) fn hold(&mut self, state: &State, bytes: usize) {
+        self.held_heads.set(state, state.heads.get() + bytes);
+        self.share();
+    }
+
+    /// So many of them are not kept any more. [`Core::share`] is to follow.
+    pub(super) fn let_go(&mut self, state: &State, bytes: usize) {
+        debug_assert!(bytes <= state.heads.get(), "given back twice");
+        self.held_heads.set(state, state.heads.get().saturating_sub(bytes));
+    }
+
     /// Says to the peer that it may send so much more on the connection.
     pub(super) fn credit(&mut self, n: usize) {
         if n > 0
@@ -176,25 +218,38 @@ impl Core {
 
     /// Tells the worker's budget what is held.
     pub(super) fn share(&mut self) {
-        self.share.set(self.unread + self.held + self.pending());
+        let block = self.block.as_ref().map_or(0, |block| block.held() + self.heads.held());
+        self.share
+            .set(self.unread + self.held + self.held_heads.all + self.pending() + block);
     }
 
-    /// Resets the stream that holds most of what has come, one in a turn.
-    pub(super) fn shed(&mut self) {
-        if std::mem::replace(&mut self.shed, true) {
+    /// So many bytes have come. If that is too much, the streams that hold most are reset until as many are given up: what
+    /// their tasks hold is not free at once, and need not be for what comes in its place.
+    pub(super) fn make_room(&mut self, bytes: usize) {
+        if !self.share.is_above() {
+            self.given_up = 0;
             return;
         }
-        let held = |state: &&Rc<State>| state.inbox.borrow().window.held();
-        let open = self.streams.values().filter(|state| state.error.get().is_none());
-        if let Some(state) = open.max_by_key(held).map(Rc::clone) {
+        while self.given_up < bytes {
+            let open = self.streams.values().filter(|state| state.error.get().is_none());
+            let largest = open.map(|state| (state.held(), state)).max_by_key(|(held, _)| *held);
+            let Some((held @ 1.., state)) = largest.map(|(held, state)| (held, Rc::clone(state))) else {
+                break;
+            };
             self.stats.held_bytes_overflow.inc();
+            self.given_up += held;
             self.give_up(&state);
         }
+        self.given_up = self.given_up.saturating_sub(bytes);
     }
 
     /// Resets a stream for what it holds.
     fn give_up(&mut self, state: &State) {
-        let data = std::mem::take(&mut state.inbox.borrow_mut().data);
+        let (data, heads) = {
+            let mut inbox = state.inbox.borrow_mut();
+            (std::mem::take(&mut inbox.data), std::mem::take(&mut inbox.heads))
+        };
+        self.let_go(state, heads.iter().map(|head| head.fields.held()).sum());
         self.gone(data.len());
         self.reset(state, Reason::ENHANCE_YOUR_CALM, StreamError::Overload);
     }

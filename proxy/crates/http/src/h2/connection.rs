@@ -107,7 +107,6 @@ impl Connection {
             Some(driver) if driver.will_wake(cx.waker()) => {}
             driver => *driver = Some(cx.waker().clone()),
         }
-        core.shed = false;
         let mut left = TURN;
         let mut closed = None;
         loop {
@@ -305,7 +304,8 @@ impl Connection {
         if tunnel {
             ready!(self.poll_tunnel(state, cx))?;
         }
-        ready!(self.poll_head_room(state, cx))?;
+        // The head is the request's, and counts where it came from.
+        ready!(self.poll_head_room(state, cx, 0))?;
         let mut core = self.core.borrow_mut();
         let id = core.next_local;
         core.next_local += 2;
@@ -339,6 +339,13 @@ impl Connection {
         Poll::Pending
     }
 
+    /// A response head of so many bytes has left the inbox of a stream.
+    pub(super) fn response_taken(&self, state: &State, bytes: usize) {
+        let mut core = self.core.borrow_mut();
+        core.let_go(state, bytes);
+        core.share();
+    }
+
     pub(super) fn release(&self, state: &State, n: usize) {
         let mut core = self.core.borrow_mut();
         core.gone(n);
@@ -363,6 +370,7 @@ impl Connection {
             let inbox = state.inbox.borrow();
             (inbox.data.len(), inbox.end)
         };
+        core.let_go(state, state.heads.get());
         core.gone(held);
         if state.error.get().is_none() && !(ended && state.local_end.get()) {
             let reason = match core.role {

@@ -9,13 +9,13 @@ use heddle_config::snapshot::Http2Options;
 use tokio::time::Instant;
 
 use super::blocks::{Accepted, Block};
-use super::budget::Share;
+use super::budget::{HeldHeads, Share};
 use super::flow::{CONNECTION_START, RecvWindow, STREAM_START, UPSTREAM_STREAM_START};
 use super::frame::{self, DEFAULT_WINDOW, Reason, Setting};
 use super::head::HeadReader;
 use super::hpack::Decoder;
 use super::limits::{Flood, Inbound, Outbound};
-use super::receive::Reading;
+use super::receive::Position;
 use super::stats::CodecStats;
 use super::stream::State;
 use crate::body::StreamError;
@@ -94,7 +94,7 @@ pub(super) struct Core {
     pub(super) stats: CodecStats,
     // What comes.
     pub(super) input: BytesMut,
-    pub(super) reading: Reading,
+    pub(super) reading: Position,
     pub(super) received: u64,
     pub(super) decoder: Decoder,
     pub(super) heads: HeadReader,
@@ -107,9 +107,10 @@ pub(super) struct Core {
     pub(super) recv_window: RecvWindow,
     /// Bytes of bodies that have come and were not passed on.
     pub(super) unread: usize,
+    pub(super) held_heads: HeldHeads,
     pub(super) share: Share,
-    /// A stream was reset for it in this turn; what its task holds is not free yet.
-    pub(super) shed: bool,
+    /// What streams held that were reset for it, as far as nothing has come in its place.
+    pub(super) given_up: usize,
     pub(super) settings_received: bool,
     pub(super) settings_acknowledged: bool,
     pub(super) pong: bool,
@@ -133,7 +134,7 @@ pub(super) struct Core {
     pub(super) waiting_settings: VecDeque<Rc<State>>,
     /// What the tasks of the latter hold.
     pub(super) held: usize,
-    /// Most that they may: `per_connection_buffer_limit_bytes`.
+    /// Most that they may, and that large heads may: `per_connection_buffer_limit_bytes`.
     pub(super) max_held: usize,
     // Streams.
     pub(super) streams: HashMap<u32, Rc<State>, ahash::RandomState>,
@@ -171,8 +172,8 @@ impl Core {
             received: first.len() as u64,
             input: first,
             reading: match role {
-                Role::Server => Reading::Preface,
-                Role::Client => Reading::Frame,
+                Role::Server => Position::Preface,
+                Role::Client => Position::Frame,
             },
             decoder: Decoder::new(options.hpack_table_size as usize),
             heads: HeadReader::new(role == Role::Server && options.allow_connect),
@@ -182,8 +183,9 @@ impl Core {
             inbound: Inbound::new(&options),
             recv_window: RecvWindow::new(connection_start, options.connection_window, role == Role::Server),
             unread: 0,
+            held_heads: HeldHeads::default(),
             share: Share::new(),
-            shed: false,
+            given_up: 0,
             settings_received: false,
             settings_acknowledged: false,
             pong: false,

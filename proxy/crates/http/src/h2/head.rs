@@ -83,6 +83,12 @@ pub(crate) struct HeadReader {
 }
 
 impl HeadReader {
+    /// Bytes of the section that is being read, and of what is left of the one before.
+    pub(super) fn held(&self) -> usize {
+        let fields = [&self.request.fields, &self.response.fields, &self.trailers];
+        fields.map(Fields::held).iter().sum::<usize>() + self.cookies.len()
+    }
+
     /// `allow_connect`: requests may have `:protocol`.
     pub(crate) fn new(allow_connect: bool) -> Self {
         Self {

@@ -4,6 +4,7 @@
 //! SETTINGS and frames on closed streams cost a peer nothing either.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use heddle_config::snapshot::Http2Options;
 use tokio::time::Instant;
@@ -12,6 +13,9 @@ use tokio::time::Instant;
 /// per round trip, but with data, and each frame of a message pays for one.
 const CONTROL_BURST: u32 = 1000;
 const CONTROL_PER_SECOND: u32 = 100;
+
+/// Milliseconds that earn one.
+const CONTROL_INTERVAL: u64 = 1000 / CONTROL_PER_SECOND as u64;
 
 /// Frames that each stream pays for which come after its end here: a head, an end or trailers, RST_STREAM.
 const LATE_FRAMES: u64 = 3;
@@ -130,20 +134,18 @@ impl Inbound {
 
     /// A frame has come that serves no message.
     pub(super) fn control(&mut self) -> Result<(), Flood> {
-        if self.control == 0 {
-            let now = Instant::now();
-            let since = *self.refilled.get_or_insert(now);
-            let earned = now.duration_since(since).as_millis() * u128::from(CONTROL_PER_SECOND) / 1000;
-            self.control = u32::try_from(earned).unwrap_or(u32::MAX).min(CONTROL_BURST);
-            if self.control == 0 {
-                return Err(Flood::Control);
-            }
-            self.refilled = Some(now);
-        } else if self.refilled.is_none() {
-            self.refilled = Some(Instant::now());
-        }
-        self.control -= 1;
+        self.refill(Instant::now());
+        self.control = self.control.checked_sub(1).ok_or(Flood::Control)?;
         Ok(())
+    }
+
+    /// Adds what time has earned: each frame's time once, also while there is nothing to add to.
+    fn refill(&mut self, now: Instant) {
+        let refilled = self.refilled.get_or_insert(now);
+        let whole = now.duration_since(*refilled).as_millis() as u64 / CONTROL_INTERVAL;
+        *refilled += Duration::from_millis(whole * CONTROL_INTERVAL);
+        let earned = u32::try_from(whole).unwrap_or(u32::MAX);
+        self.control = self.control.saturating_add(earned).min(CONTROL_BURST);
     }
 }
 
@@ -198,7 +200,6 @@ impl Outbound {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     #[test]
     fn envoys_bounds() {
@@ -236,6 +237,24 @@ mod tests {
             assert_eq!(inbound.control(), Ok(()));
         }
         assert_eq!(inbound.control(), Err(Flood::Control));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_more_than_a_burst_comes_at_once() {
+        let mut inbound = Inbound::new(&Http2Options::default());
+        assert_eq!(inbound.control(), Ok(()));
+        for seconds in [1, 60] {
+            tokio::time::advance(Duration::from_secs(seconds)).await;
+            assert_eq!(inbound.control(), Ok(()));
+        }
+        for _ in 1..CONTROL_BURST {
+            assert_eq!(inbound.control(), Ok(()));
+        }
+        assert_eq!(
+            inbound.control(),
+            Err(Flood::Control),
+            "the minute has earned no second burst"
+        );
     }
 
     #[test]

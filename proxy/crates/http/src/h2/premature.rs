@@ -10,16 +10,6 @@ use std::time::Duration;
 
 use heddle_config::snapshot::PrematureResetLimits;
 
-/// What a connection should do after a stream has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use]
-pub(crate) enum Verdict {
-    /// Go on.
-    Keep,
-    /// Too many resets were premature: take no more streams, and let those open finish.
-    Drain,
-}
-
 /// The streams that have ended on one connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PrematureResets {
@@ -38,19 +28,17 @@ impl PrematureResets {
         }
     }
 
-    /// Counts a stream that has ended. `reset_by_peer` says that the peer reset it before a response head was sent.
-    pub(crate) fn stream_ended(&mut self, lifetime: Duration, reset_by_peer: bool) -> Verdict {
+    /// Counts a stream that has ended. `reset_by_peer` says that the peer reset it before a response head was sent. True when
+    /// too many were: the connection should take no more streams, and let those open finish.
+    #[must_use]
+    pub(crate) fn stream_ended(&mut self, lifetime: Duration, reset_by_peer: bool) -> bool {
         self.ended = self.ended.saturating_add(1);
         // Whole seconds, as Envoy counts them: with a bound of one second, a stream is young for two.
         if reset_by_peer && lifetime.as_secs() <= self.limits.min_stream_lifetime.as_secs() {
             self.premature = self.premature.saturating_add(1);
         }
         let out_of = self.ended.max(self.limits.total_streams);
-        if self.premature > 0 && self.premature >= out_of.div_ceil(2) {
-            Verdict::Drain
-        } else {
-            Verdict::Keep
-        }
+        self.premature > 0 && self.premature >= out_of.div_ceil(2)
     }
 }
 
@@ -69,7 +57,7 @@ mod tests {
         });
         (1..=most).find(|n| {
             let (lifetime, reset) = stream(*n);
-            resets.stream_ended(lifetime, reset) == Verdict::Drain
+            resets.stream_ended(lifetime, reset)
         })
     }
 

@@ -14,7 +14,7 @@ use crate::buffer;
 
 /// Where in the input the next byte stands.
 #[derive(Debug)]
-pub(super) enum Reading {
+pub(super) enum Position {
     /// In the client's preface.
     Preface,
     /// At a frame header.
@@ -57,7 +57,7 @@ impl Core {
                     *left = left.saturating_sub(cost);
                 }
                 Ok(Step::More) => {
-                    let inside = at < input.len() && !matches!(self.reading, Reading::Data { .. } | Reading::Skip(_));
+                    let inside = at < input.len() && !matches!(self.reading, Position::Data { .. } | Position::Skip(_));
                     if inside || self.block.is_some() {
                         self.partial_since.get_or_insert_with(Instant::now);
                     } else {
@@ -79,7 +79,7 @@ impl Core {
 
     fn step(&mut self, rest: &[u8]) -> Checked<Step> {
         match &mut self.reading {
-            Reading::Preface => {
+            Position::Preface => {
                 let n = rest.len().min(PREFACE.len());
                 if rest.get(..n) != PREFACE.get(..n) {
                     return Err(Reason::PROTOCOL_ERROR.into());
@@ -87,18 +87,18 @@ impl Core {
                 if n < PREFACE.len() {
                     return Ok(Step::More);
                 }
-                self.reading = Reading::Frame;
+                self.reading = Position::Frame;
                 Ok(Step::Took(n, 1))
             }
-            Reading::Skip(left) => {
+            Position::Skip(left) => {
                 let n = rest.len().min(*left);
                 *left -= n;
                 if *left == 0 {
-                    self.reading = Reading::Frame;
+                    self.reading = Position::Frame;
                 }
                 Ok(if n == 0 { Step::More } else { Step::Took(n, 0) })
             }
-            Reading::Data { left, .. } => {
+            Position::Data { left, .. } => {
                 let n = rest.len().min(*left);
                 if n == 0 {
                     return Ok(Step::More);
@@ -106,7 +106,7 @@ impl Core {
                 self.data_bytes(rest.get(..n).unwrap_or_default());
                 Ok(Step::Took(n, (n / 8192) as u32))
             }
-            Reading::Frame => self.frame(rest),
+            Position::Frame => self.frame(rest),
         }
     }
 
@@ -187,9 +187,7 @@ impl Core {
         if let Some(state) = &state {
             self.credit_stream(state, overhead);
             self.inbound.earn();
-            if self.share.is_above() {
-                self.shed();
-            }
+            self.make_room(length);
         }
         if length == 0 {
             if let Some(state) = &state
@@ -199,7 +197,7 @@ impl Core {
             }
             self.after_data(pad);
         } else {
-            self.reading = Reading::Data {
+            self.reading = Position::Data {
                 state,
                 left: length,
                 pad,
@@ -221,7 +219,8 @@ impl Core {
             return Ok(None);
         };
         if state.error.get().is_some() {
-            // What was on its way is a window full at most, and costs no more than on an open stream.
+            // What was on its way costs no more than on an open stream. Nothing counts it against a window any more: as much
+            // as a peer likes, in turns with everybody else's.
             if length == 0 || state.reset_by_peer.get() {
                 self.behind_reset(&state)?;
             }
@@ -265,13 +264,13 @@ impl Core {
     }
 
     fn after_data(&mut self, pad: usize) {
-        self.reading = if pad == 0 { Reading::Frame } else { Reading::Skip(pad) };
+        self.reading = if pad == 0 { Position::Frame } else { Position::Skip(pad) };
     }
 
     /// The next bytes of a DATA frame.
     fn data_bytes(&mut self, bytes: &[u8]) {
         let n = bytes.len();
-        let Reading::Data { state, left, pad, end } = &mut self.reading else {
+        let Position::Data { state, left, pad, end } = &mut self.reading else {
             return;
         };
         *left -= n;

@@ -202,7 +202,12 @@ impl Connection {
         Poll::Pending
     }
 
-    pub(super) fn poll_head_room(&self, state: &Rc<State>, cx: &mut Context<'_>) -> Poll<Result<(), StreamError>> {
+    pub(super) fn poll_head_room(
+        &self,
+        state: &Rc<State>,
+        cx: &mut Context<'_>,
+        holding: usize,
+    ) -> Poll<Result<(), StreamError>> {
         if let Some(error) = state.error.get() {
             return Poll::Ready(Err(error));
         }
@@ -211,7 +216,7 @@ impl Connection {
             return Poll::Ready(Ok(()));
         }
         state.register(cx);
-        core.queue(state, Line::Head, 0);
+        core.queue(state, Line::Head, holding);
         Poll::Pending
     }
 
@@ -230,12 +235,15 @@ impl Connection {
     }
 
     pub(super) fn send_response(&self, state: &State, head: &ResponseHead, end: bool) {
+        let mut core = self.core.borrow_mut();
+        core.headers(state, end, |encoder| encode_response(head, encoder));
         if head.status >= 200 || head.status == 101 {
             state.answered.set(true);
+            // Logs and metrics read it at the end.
+            let held = head.fields.held();
+            core.hold(state, held);
+            core.make_room(held);
         }
-        self.core
-            .borrow_mut()
-            .headers(state, end, |encoder| encode_response(head, encoder));
     }
 
     pub(super) fn send_trailers(&self, state: &State, trailers: &Fields) {

@@ -21,7 +21,7 @@ use super::core::{End, Role};
 use super::frame::Reason;
 use super::head::{Asked, content_length};
 use super::keepalive::KeepAlive;
-use super::premature::{PrematureResets, Verdict};
+use super::premature::PrematureResets;
 use super::stream::Stream;
 use crate::body::{BodyLength, Pump, Sink, Source, Static, StreamError};
 use crate::drain::{Drain, DrainStage};
@@ -50,8 +50,8 @@ impl Shared {
     /// A stream has ended. A client that resets most of what it asks for before it can be answered gets no more from this
     /// connection. What runs on it finishes: behind a proxy, it may be somebody else's.
     fn ended(&self, connection: &Connection, lifetime: Duration, premature: bool) {
-        let verdict = self.resets.borrow_mut().stream_ended(lifetime, premature);
-        if verdict == Verdict::Drain && connection.take_no_more(Reason::ENHANCE_YOUR_CALM) {
+        let too_many = self.resets.borrow_mut().stream_ended(lifetime, premature);
+        if too_many && connection.take_no_more(Reason::ENHANCE_YOUR_CALM) {
             self.hcm.stats.rq_too_many_premature_resets.inc();
             self.hcm.stats.http2_error("flood");
         }
@@ -322,7 +322,7 @@ async fn refuse(shared: &Shared, exchange: &mut Exchange, reply: &mut H2Reply, t
     let deadline = Instant::now() + hcm.headers_timeout();
     poll_fn(|cx| {
         if !sent {
-            match reply.poll_head_ready(cx) {
+            match reply.poll_head_ready(cx, exchange.response.fields.held()) {
                 Poll::Ready(Ok(())) if reply.send_head(&exchange.response, length).is_ok() => sent = true,
                 Poll::Ready(_) => return Poll::Ready(()),
                 Poll::Pending => return timer.poll_until(cx, deadline),
@@ -360,8 +360,8 @@ struct H2Reply {
 }
 
 impl Reply for H2Reply {
-    fn poll_head_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamError>> {
-        self.stream.poll_head_room(cx)
+    fn poll_head_ready(&mut self, cx: &mut Context<'_>, holding: usize) -> Poll<Result<(), StreamError>> {
+        self.stream.poll_head_room(cx, holding)
     }
 
     fn send_head(&mut self, head: &ResponseHead, length: BodyLength) -> Result<(), StreamError> {

@@ -84,6 +84,9 @@ pub(super) struct State {
     pub(super) queued: Cell<Option<Line>>,
     /// Bytes that its task holds meanwhile.
     pub(super) holding: Cell<usize>,
+    /// Bytes of heads and trailers: of a client's stream its request's until its end, and its answer's; of one towards an
+    /// upstream what waits in the inbox.
+    pub(super) heads: Cell<usize>,
     waker: RefCell<Option<Waker>>,
 }
 
@@ -108,13 +111,14 @@ impl State {
             reset_by_peer: Cell::new(false),
             queued: Cell::new(None),
             holding: Cell::new(0),
+            heads: Cell::new(0),
             waker: RefCell::new(None),
         })
     }
 
     /// Bytes that are held for it: received and not passed on, or waiting to be sent.
     pub(super) fn held(&self) -> usize {
-        self.inbox.borrow().window.held() + self.holding.get()
+        self.inbox.borrow().window.held() + self.holding.get() + self.heads.get()
     }
 
     /// Lets the request's task run again.
@@ -174,8 +178,10 @@ impl Stream {
         let taken = self.state.inbox.borrow_mut().heads.pop_front();
         match (taken, self.state.error.get()) {
             (Some(mut taken), _) => {
+                let bytes = taken.fields.held();
                 std::mem::swap(head, &mut taken);
                 taken.give_back();
+                self.connection.response_taken(&self.state, bytes);
                 Poll::Ready(Ok(()))
             }
             (None, Some(error)) => Poll::Ready(Err(error)),
@@ -233,9 +239,10 @@ impl Stream {
         self.connection.poll_ready(&self.state, cx)
     }
 
-    /// Ready when a head may be sent: what waits on the connection is within its bound.
-    pub(crate) fn poll_head_room(&self, cx: &mut Context<'_>) -> Poll<Result<(), StreamError>> {
-        self.connection.poll_head_room(&self.state, cx)
+    /// Ready when a head may be sent: what waits on the connection is within its bound. `holding` so many bytes is the head
+    /// that waits with the caller.
+    pub(crate) fn poll_head_room(&self, cx: &mut Context<'_>, holding: usize) -> Poll<Result<(), StreamError>> {
+        self.connection.poll_head_room(&self.state, cx, holding)
     }
 
     /// Sends body bytes, no more than [`Stream::poll_room`] has allowed.

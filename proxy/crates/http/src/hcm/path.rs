@@ -111,7 +111,7 @@ fn decode_unreserved(path: &str) -> Result<String, PathError> {
     let mut bare = None;
     let mut rest = path;
     while let Some(c) = rest.chars().next() {
-        let escaped = escape(rest.as_bytes());
+        let escaped = (c == '%').then(|| escape(rest.as_bytes())).flatten();
         rest = rest.get(c.len_utf8()..).unwrap_or_default();
         match (c, escaped) {
             ('\\', _) => out.push('/'),

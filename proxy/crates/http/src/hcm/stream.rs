@@ -66,8 +66,9 @@ pub(crate) trait RequestBody: Source {
 
 /// The answer's way to the client.
 pub(crate) trait Reply: Sink {
-    /// Ready when a head may be sent: what waits before it is within its bound.
-    fn poll_head_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), StreamError>> {
+    /// Ready when a head may be sent: what waits before it is within its bound. `holding` so many bytes is a head that waits
+    /// already.
+    fn poll_head_ready(&mut self, _: &mut Context<'_>, _holding: usize) -> Poll<Result<(), StreamError>> {
         Poll::Ready(Ok(()))
     }
     /// Sends the head. The body follows through [`Sink`], whose `finish` is always called unless the stream fails.
@@ -340,7 +341,8 @@ async fn send<R: Reply>(
     let now = Instant::now();
     let idle = env.hcm.config.stream_idle_timeout;
     let deadline = if idle.is_zero() { far_future(now) } else { now + idle };
-    let ready = poll_fn(|cx| match reply.poll_head_ready(cx) {
+    let holding = exchange.response.fields.held();
+    let ready = poll_fn(|cx| match reply.poll_head_ready(cx, holding) {
         Poll::Ready(ready) => Poll::Ready(ready.is_ok()),
         Poll::Pending => timer.poll_until(cx, deadline).map(|()| false),
     })

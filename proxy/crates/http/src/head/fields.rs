@@ -102,6 +102,12 @@ impl Fields {
             .sum()
     }
 
+    /// Bytes of memory in use: every line that was ever written, and the index of them.
+    #[inline]
+    pub(crate) fn held(&self) -> usize {
+        self.bytes.len() + self.list.len() * size_of::<Field>()
+    }
+
     /// The bytes of a span of this block.
     #[inline]
     pub fn slice(&self, span: Span) -> &[u8] {

@@ -263,7 +263,7 @@ async fn answer_head<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink>(
                 return Poll::Ready(Err(failure));
             }
             // An answer that has no way to the client yet stays where it is.
-            match parts.reply.poll_head_ready(cx) {
+            match parts.reply.poll_head_ready(cx, 0) {
                 Poll::Ready(Ok(())) => match upstream.poll_response(cx, &mut parts.exchange.response) {
                     Poll::Ready(Ok(())) => return Poll::Ready(Ok(())),
                     Poll::Ready(Err(StreamError::Overload)) => return Poll::Ready(Err(Failure::Overload)),

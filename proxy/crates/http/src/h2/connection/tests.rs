@@ -107,10 +107,10 @@ async fn heads_need_no_window() {
     let (connection, streams, _client) = serving(2).await;
     exhaust(&connection, &streams[0]).await;
     let waiting = Task::default();
-    assert!(waiting.poll(|cx| streams[1].poll_head_room(cx)).is_pending());
+    assert!(waiting.poll(|cx| streams[1].poll_head_room(cx, 0)).is_pending());
     turn(&connection).await;
     assert!(waiting.is_woken(), "there is room, and a head needs nothing else");
-    assert!(waiting.poll(|cx| streams[1].poll_head_room(cx)).is_ready());
+    assert!(waiting.poll(|cx| streams[1].poll_head_room(cx, 0)).is_ready());
 }
 
 #[tokio::test]
@@ -182,7 +182,7 @@ async fn a_streams_task_that_panics_resets_its_stream_only() {
 async fn streams_that_hold_most_are_reset_wherever_they_are() {
     let (first, a, _client) = serving(2).await;
     let (second, b, _other) = serving(2).await;
-    let hold = |stream: &Stream, bytes| stream.state.holding.set(bytes);
+    let hold = |stream: &Stream, bytes| stream.state.holding.set(bytes - stream.state.heads.get());
     hold(&a[0], 3 << 20);
     hold(&a[1], (1 << 20) - 1);
     hold(&b[0], 5 << 20);
@@ -197,4 +197,48 @@ async fn streams_that_hold_most_are_reset_wherever_they_are() {
     // Their clients hear of it.
     let resets = |connection: &Rc<Connection>| connection.core.borrow().stats.tx_reset.get();
     assert_eq!((resets(&first), resets(&second)), (1, 2));
+}
+
+#[tokio::test]
+async fn heads_are_held_until_their_streams_end() {
+    let (connection, mut streams, _client) = serving(2).await;
+    let held = |connection: &Rc<Connection>| {
+        connection
+            .core
+            .borrow()
+            .streams
+            .values()
+            .map(|s| s.held())
+            .sum::<usize>()
+    };
+    let requests = held(&connection);
+    assert!(requests > 0);
+    let mut answer = head();
+    answer.fields.push(b"x", &[b'v'; 30_000]);
+    streams[0].send_response(&answer, true).expect("open");
+    assert_eq!(
+        held(&connection),
+        requests + answer.fields.held(),
+        "logs read it at the end"
+    );
+    let interim = ResponseHead {
+        status: 103,
+        ..answer.clone()
+    };
+    streams[1].send_response(&interim, false).expect("open");
+    assert_eq!(
+        held(&connection),
+        requests + answer.fields.held(),
+        "the next takes its place"
+    );
+    drop(streams.remove(0));
+    assert_eq!(held(&connection), requests / 2);
+    // A local answer's waits with its task.
+    exhaust(&connection, &streams[0]).await;
+    let before = held(&connection);
+    let task = Task::default();
+    assert!(task.poll(|cx| streams[0].poll_head_room(cx, 5000)).is_pending());
+    assert_eq!(held(&connection), before + 5000);
+    drop(streams);
+    assert_eq!(held(&connection), 0);
 }

@@ -112,7 +112,11 @@ fn above_the_workers_bound_the_stream_that_holds_most_gives_way() {
         data(&mut core, states[1].id.get(), 1).expect("the connection goes on");
     }
     let failed: Vec<_> = states.iter().filter(|state| state.error.get().is_some()).collect();
-    assert_eq!(failed.len(), 1, "one in a turn: what its task holds is not free yet");
+    assert_eq!(
+        failed.len(),
+        1,
+        "what came was less than it held: that its task has some yet costs no other"
+    );
     assert_eq!(states[0].error.get(), Some(StreamError::Overload));
     assert!(states[0].inbox.borrow().data.is_empty());
     assert_eq!(core.unread, 7 * 16 * 1024 + taken.len() + 2);
