@@ -148,7 +148,7 @@ async fn run(args: &Args, logging: Logging) -> End {
         args.workers(),
         args.drain_time(),
     );
-    let shared = Shared::new();
+    let shared = Shared::new(asks);
     let (overload_sender, overload) = watch::channel(OverloadStates::default());
     if let Some(config) = &bootstrap.overload {
         let probe = |resource| overload::probe(resource, shared.clone(), max_connections);
@@ -162,7 +162,6 @@ async fn run(args: &Args, logging: Logging) -> End {
         upstreams: &upstreams,
         shared: &shared,
         overload: &overload,
-        asks: &asks,
         settings: WorkerSettings {
             drain_timeout: args.drain_time(),
             max_connections,

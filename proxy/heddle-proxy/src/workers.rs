@@ -8,7 +8,7 @@ use heddle_http::OverloadStates;
 use heddle_telemetry::access_log::LogFiles;
 use heddle_telemetry::{Stats, StatsReader};
 use heddle_upstream::Upstreams;
-use heddle_worker::{Asks, Phase, Shared, Worker, WorkerParams, WorkerReport, WorkerSettings};
+use heddle_worker::{Phase, Shared, Worker, WorkerParams, WorkerReport, WorkerSettings};
 use tokio::sync::{mpsc, watch};
 
 /// A worker's thread has ended; the text says why when it should not have.
@@ -23,7 +23,6 @@ pub(crate) struct Start<'a> {
     pub(crate) upstreams: &'a Upstreams,
     pub(crate) shared: &'a Shared,
     pub(crate) overload: &'a watch::Receiver<OverloadStates>,
-    pub(crate) asks: &'a Asks,
     pub(crate) settings: WorkerSettings,
 }
 
@@ -53,7 +52,6 @@ pub(crate) fn start(start: &Start<'_>) -> io::Result<Workers> {
             overload: start.overload.clone(),
             phase: start.phase.subscribe(),
             reports: report_sender.clone(),
-            asks: start.asks.clone(),
             settings: start.settings,
         };
         let ended = end_sender.clone();

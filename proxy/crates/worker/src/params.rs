@@ -37,8 +37,6 @@ pub struct WorkerParams {
     /// One report per snapshot and one at the end. Bounded by the number of snapshots; a capacity of a few is enough,
     /// the worker waits when it is full.
     pub reports: mpsc::Sender<WorkerReport>,
-    /// Where listeners are asked for that are discovered on demand.
-    pub asks: Asks,
     /// Bounds and times.
     pub settings: WorkerSettings,
 }
@@ -194,9 +192,11 @@ pub enum WorkerError {
     },
 }
 
-/// Counts that hold over all workers together. Cloning shares them.
-#[derive(Clone, Debug, Default)]
+/// Counts that hold over all workers together, and their way to the main thread. Cloning shares them.
+#[derive(Clone, Debug)]
 pub struct Shared {
+    /// Where listeners are asked for that are discovered on demand.
+    pub(crate) asks: Asks,
     /// Connections by listener.
     listeners: Arc<Mutex<HashMap<Arc<str>, Arc<AtomicU64>>>>,
     /// Connections that count among those of all listeners.
@@ -205,8 +205,12 @@ pub struct Shared {
 
 impl Shared {
     /// Nothing counted yet.
-    pub fn new() -> Self {
-        Self::default()
+    pub fn new(asks: Asks) -> Self {
+        Self {
+            asks,
+            listeners: Arc::default(),
+            connections: Arc::default(),
+        }
     }
 
     /// Connections open on the listener of that name, over all workers. Takes a lock: once per listener, not per

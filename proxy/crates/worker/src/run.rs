@@ -62,7 +62,6 @@ pub(crate) async fn serve(params: WorkerParams) {
         mut overload,
         mut phase,
         reports,
-        asks,
         settings,
     } = params;
     heddle_keys::multibuffer::collect_here(&stats);
@@ -80,7 +79,6 @@ pub(crate) async fn serve(params: WorkerParams) {
         shared,
         settings,
         clusters,
-        asks,
         Arc::clone(&first),
     ));
     let mut manager = ListenerManager::default();

@@ -18,7 +18,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Notify;
 
 use crate::listener::ListenerRuntime;
-use crate::on_demand::{Asks, OnDemand};
+use crate::on_demand::OnDemand;
 use crate::params::{Counted, Shared, WorkerSettings};
 
 /// One worker's state. Single-threaded.
@@ -59,7 +59,6 @@ impl WorkerState {
         shared: Shared,
         settings: WorkerSettings,
         clusters: Rc<Clusters>,
-        asks: Asks,
         snapshot: Arc<Snapshot>,
     ) -> Self {
         Self {
@@ -72,7 +71,7 @@ impl WorkerState {
                 Rc::clone(&clusters),
                 Arc::clone(&snapshot),
             ),
-            on_demand: OnDemand::new(asks, &stats),
+            on_demand: OnDemand::new(shared.asks.clone(), &stats),
             local_peer: Arc::new(PeerMetadata::from_node(&snapshot.node.metadata)),
             stats,
             logs,

@@ -88,14 +88,13 @@ impl Proxy {
             stats,
             logs: LogFiles::start().expect("log thread"),
             upstreams: Upstreams::new(),
-            shared: Shared::new(),
+            shared: Shared::new(Asks {
+                queue,
+                epoch: Arc::clone(&epoch),
+            }),
             overload: states,
             phase: phases,
             reports: report_to,
-            asks: Asks {
-                queue,
-                epoch: Arc::clone(&epoch),
-            },
             settings,
         }));
         Self {

@@ -145,6 +145,7 @@ fn clusters() -> Wanted {
     Wanted {
         wildcard: BTreeSet::from([ResourceKind::Cluster]),
         names: BTreeMap::new(),
+        on_demand: false,
     }
 }
 
