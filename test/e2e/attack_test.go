@@ -167,6 +167,9 @@ spec: { command: [sleep, "100000"] }
 `, program)))
 	said := awaitDone(t, log, before)
 	judge(t, said, "connect to the own proxy's socket of the agent")
+	if got := verdicts(t, said)["be another workload by the own proxy's socket"]; !strings.Contains(got, "1 certificates, each its own") {
+		t.Errorf("the own socket of the agent: %s", got)
+	}
 }
 
 // awaitDone returns what an attacker has said behind what was in its log before.

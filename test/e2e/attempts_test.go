@@ -299,6 +299,7 @@ var attempts = []attempt{
 
 	{"connect to another's socket of the agent", connects(func(at targets) string { return at.Socket }), true},
 	{"connect to the own proxy's socket of the agent", connects(func(at targets) string { return at.OwnSocket }), false},
+	{"be another workload by the own proxy's socket", impersonate, false},
 	{"connect to the API", connects(func(at targets) string { return at.Run + "/api.sock" }), true},
 	{"connect to the controller's xDS", connects(func(at targets) string { return at.Run + "/xds.sock" }), true},
 	{"connect to the agent", connects(func(at targets) string { return at.Run + "/agent.sock" }), true},
