@@ -223,20 +223,20 @@ func head2(list []hpack.HeaderField) *Request {
 // judge2 writes fields as lines and notes what HTTP/2 forbids.
 func judge2(list []hpack.HeaderField, r *Request) []string {
 	var out []string
-	trailers := r.Line != ""
+	trailers := len(r.Fields) > 0 // A head has at least its authority.
 	for _, f := range list {
 		l := f.Name + ": " + f.Value
 		out = append(out, l)
 		switch {
 		case strings.HasPrefix(f.Name, ":"), !isToken(f.Name), f.Name != strings.ToLower(f.Name),
 			strings.ContainsFunc(f.Value, func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }),
-			f.Name == "te" && f.Value != "trailers", f.Name == "host" && trailers:
+			f.Name == "te" && f.Value != "trailers", f.Name == "host":
 			r.Problems = append(r.Problems, fmt.Sprintf("field %q", l))
 		case f.Name == "content-length":
 			if _, ok := length(f.Value); !ok || trailers {
 				r.Problems = append(r.Problems, fmt.Sprintf("field %q", l))
 			}
-		case trailers && len(r.Fields) > 0 && !mayTrail(f.Name):
+		case trailers && !mayTrail(f.Name):
 			r.Problems = append(r.Problems, "trailer "+l)
 		}
 		for _, name := range append([]string{"transfer-encoding"}, hopByHop...) {
