@@ -65,7 +65,7 @@ pub(crate) struct IstioStats {
     inbound: bool,
     /// The series used last, each in the place that the addresses of its sides say: finding it by its labels costs ten
     /// times as much, and most requests are of the same few sides.
-    at_hand: RefCell<[Option<Box<AtHand>>; AT_HAND]>,
+    at_hand: RefCell<Box<[Option<Box<AtHand>>; AT_HAND]>>,
     unknown: Rc<PeerMetadata>,
     /// By endpoint metadata, SPIFFE identity and cluster, a line each.
     derived: RefCell<HashMap<Box<[u8]>, Rc<PeerMetadata>, ahash::RandomState>>,
@@ -229,7 +229,7 @@ impl HttpFilter for IstioStats {
         Self {
             metrics: RequestMetrics::new(setup.worker.stats.clone(), reporter, local),
             inbound,
-            at_hand: RefCell::new([const { None }; AT_HAND]),
+            at_hand: RefCell::new(Box::new([const { None }; AT_HAND])),
             unknown: Rc::default(),
             derived: RefCell::default(),
         }
@@ -264,7 +264,7 @@ mod tests {
         let filter = IstioStats {
             metrics: RequestMetrics::new(stats.clone(), Reporter::Destination, Arc::default()),
             inbound: true,
-            at_hand: RefCell::new([const { None }; AT_HAND]),
+            at_hand: RefCell::new(Box::new([const { None }; AT_HAND])),
             unknown: Rc::default(),
             derived: RefCell::default(),
         };

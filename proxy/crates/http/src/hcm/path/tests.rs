@@ -207,8 +207,5 @@ fn no_server_sees_a_refused_path() {
         }
         passed += usize::from(outside_tree && not_leaf);
     }
-    assert!(
-        passed > 50_000 && refused > 5_000,
-        "{passed} passed, {refused} refused"
-    );
+    assert!(passed > 50_000 && refused > 5_000, "{passed} passed, {refused} refused");
 }
