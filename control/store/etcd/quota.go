@@ -2,12 +2,17 @@ package etcd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/store"
 )
 
 // When etcd's database has grown to its quota, etcd raises an alarm and refuses writes until somebody makes room and takes
@@ -97,6 +102,40 @@ func (a *alarm) run(ctx context.Context) {
 			}
 		}
 	}
+}
+
+// despite gives the revision of a put that etcd refused for want of room and made all the same, and the refusal if it was
+// not made: a request that has room when it is taken and none when it is applied is applied, and answered with the error
+// (etcd's quotaApplierV3). The key has exactly the value then, and had the version before that the writer demands, if any.
+func (s *Store) despite(ctx context.Context, refusal error, key, value string, demanded objects.Version) (int64, error) {
+	if !errors.Is(refusal, rpctypes.ErrNoSpace) {
+		return 0, s.translate(refusal)
+	}
+	// Last: making room drops the versions before.
+	defer s.full.raise()
+	got, err := s.client.Get(ctx, key)
+	if err != nil {
+		return 0, s.translate(err)
+	}
+	if len(got.Kvs) == 0 || string(got.Kvs[0].Value) != value {
+		return 0, s.translate(refusal)
+	}
+	revision := got.Kvs[0].ModRevision
+	if demanded == "" {
+		return revision, nil
+	}
+	got, err = s.client.Get(ctx, key, clientv3.WithRev(revision-1))
+	if err != nil {
+		return 0, fmt.Errorf("%w: whether it was written is not known: %w", store.ErrUnavailable, err)
+	}
+	before := store.Absent
+	if len(got.Kvs) > 0 {
+		_, before = stored(got.Kvs[0])
+	}
+	if before != demanded {
+		return 0, s.translate(refusal)
+	}
+	return revision, nil
 }
 
 // makeRoom compacts the history, defragments the members, and takes the alarm back when that was enough. It says whether

@@ -61,17 +61,21 @@ func (r records) Put(ctx context.Context, name string, content []byte, secret bo
 	for rest := box; len(rest) > 0; h.Pieces++ {
 		piece := rest[:min(len(rest), pieceBytes)]
 		rest = rest[len(piece):]
-		if _, err := r.s.client.Put(ctx, pieceKey(name, h.Digest, h.Pieces), string(piece)); err != nil {
-			return r.s.translate(err)
+		if err := r.put(ctx, pieceKey(name, h.Digest, h.Pieces), string(piece)); err != nil {
+			return err
 		}
 	}
 	text, err := json.Marshal(h)
 	if err != nil {
 		return err
 	}
-	_, err = r.s.client.Put(ctx, recordsPrefix+name+"/head", string(text))
-	if err != nil {
-		return r.s.translate(err)
+	return r.put(ctx, recordsPrefix+name+"/head", string(text))
+}
+
+func (r records) put(ctx context.Context, key, value string) error {
+	if _, err := r.s.client.Put(ctx, key, value); err != nil {
+		_, err = r.s.despite(ctx, err, key, value, "")
+		return err
 	}
 	return nil
 }

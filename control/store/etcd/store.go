@@ -155,6 +155,7 @@ func (s *Store) Write(ctx context.Context, w store.Write) (objects.Version, erro
 		conditions = append(conditions, clientv3.Compare(clientv3.ModRevision(key), "=", revision))
 	}
 	var changes []clientv3.Op
+	var value []byte
 	if w.Object == nil {
 		if s.room != nil {
 			if err := s.room(deletingBytes); err != nil {
@@ -163,8 +164,8 @@ func (s *Store) Write(ctx context.Context, w store.Write) (objects.Version, erro
 		}
 		changes = append(changes, clientv3.OpDelete(key), clientv3.OpDelete(statusKey(w.Key)))
 	} else {
-		value, err := s.encode(w.Object)
-		if err != nil {
+		var err error
+		if value, err = s.encode(w.Object); err != nil {
 			return "", err
 		}
 		if err := s.hasRoom(len(value)); err != nil {
@@ -189,7 +190,11 @@ func (s *Store) Write(ctx context.Context, w store.Write) (objects.Version, erro
 		got, err = s.client.Txn(ctx).If(is).Then(changes...).Else(clientv3.OpGet(key)).Commit()
 	}
 	if err != nil {
-		return "", fmt.Errorf("%s: %w", w.Key, s.translate(err))
+		revision, err := s.despite(ctx, err, key, string(value), w.IfVersion)
+		if err != nil {
+			return "", fmt.Errorf("%s: %w", w.Key, err)
+		}
+		return version(revision), nil
 	}
 	if !got.Succeeded {
 		return "", fmt.Errorf("%s: %w", w.Key, store.ErrConflict)
@@ -224,7 +229,14 @@ func (s *Store) SetStatus(ctx context.Context, key objects.Key, status objects.S
 	got, err := s.client.Txn(ctx).If(conditions...).Then(clientv3.OpPut(statusKey(key), string(value))).
 		Else(clientv3.OpGet(specKey(key), clientv3.WithCountOnly())).Commit()
 	if err != nil {
-		return "", fmt.Errorf("status of %s: %w", key, s.translate(err))
+		if ifVersion == noStatus {
+			ifVersion = store.Absent
+		}
+		revision, err := s.despite(ctx, err, statusKey(key), string(value), ifVersion)
+		if err != nil {
+			return "", fmt.Errorf("status of %s: %w", key, err)
+		}
+		return version(revision), nil
 	}
 	switch {
 	case got.Succeeded:
