@@ -159,7 +159,7 @@ fn bodies_of_100_mb_stream_with_bounded_memory() {
                     }
                 }
                 if chunked {
-                    client.tcp.write_all(b"0\r\nx-sum: 7\r\n\r\n").await.expect("send");
+                    client.tcp.write_all(b"0\r\nx-checksum: 7\r\n\r\n").await.expect("send");
                 }
                 client.request().await;
             })
@@ -185,7 +185,7 @@ fn bodies_of_100_mb_stream_with_bounded_memory() {
             let grown = resident().saturating_sub(before);
             assert!(grown < 32 * 1024 * 1024, "grew by {grown} bytes");
             if chunked {
-                assert!(String::from_utf8_lossy(&last).ends_with("0\r\nx-sum: 7\r\n\r\n"));
+                assert!(String::from_utf8_lossy(&last).ends_with("0\r\nx-checksum: 7\r\n\r\n"));
             }
         }
     });

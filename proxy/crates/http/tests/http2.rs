@@ -12,7 +12,7 @@ use h2::client::SendRequest;
 use h2::{Reason, RecvStream};
 use harness::*;
 use heddle_config::snapshot::*;
-use http::{HeaderMap, Request, Response};
+use http::{HeaderMap, HeaderValue, Request, Response};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 
@@ -119,6 +119,8 @@ fn mirror() -> Handler {
             }
             let mut trailers = HeaderMap::new();
             trailers.insert("grpc-status", "0".parse().expect("value"));
+            trailers.insert("x-detail", "metadata".parse().expect("value"));
+            trailers.insert("set-cookie", "a=b".parse().expect("value"));
             let _ = send.send_trailers(trailers);
         })
     })
@@ -148,10 +150,24 @@ fn grpc_streams_both_ways_with_trailers() {
             send.send_data(Bytes::new(), true).expect("end");
             let (rest, trailers) = collect(body).await.expect("end");
             assert!(rest.is_empty());
-            assert_eq!(trailers.expect("trailers")["grpc-status"], "0");
+            let trailers = trailers.expect("trailers");
+            assert_eq!(
+                (&trailers["grpc-status"], &trailers["x-detail"]),
+                (&HeaderValue::from_static("0"), &HeaderValue::from_static("metadata"))
+            );
+            assert!(!trailers.contains_key("set-cookie"), "{trailers:?}");
         }
+        assert_eq!(proxy.metric("heddle_http_trailers_dropped_total", "test"), 3);
+        // What is no gRPC on either side is no metadata.
+        let mut plain = grpc();
+        plain.headers_mut().remove("content-type");
+        let mut ready = client.clone().ready().await.expect("ready");
+        let (response, _) = ready.send_request(plain, true).expect("send");
+        let (_, trailers) = collect(response.await.expect("response").into_body()).await.expect("end");
+        let trailers = trailers.expect("trailers");
+        assert_eq!((trailers.len(), &trailers["grpc-status"]), (1, &HeaderValue::from_static("0")));
         assert_eq!(connections.get(), 1, "one upstream connection");
-        assert_eq!(proxy.metric("envoy_http_downstream_rq_http2_total", ""), 3);
+        assert_eq!(proxy.metric("envoy_http_downstream_rq_http2_total", ""), 4);
         assert_eq!(proxy.metric("envoy_cluster_upstream_cx_http2_total", "c"), 1);
     });
 }

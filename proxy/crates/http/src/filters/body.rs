@@ -201,7 +201,7 @@ pub(crate) struct Filtered<'b, S> {
 impl<'b, S: Source> Filtered<'b, S> {
     /// A request's body. Fields that were no trailers are added to `dropped`.
     pub(crate) fn request(source: &'b mut S, dropped: &'b Counter, length: BodyLength) -> Self {
-        Self::new(source, Trailers::Request, Some(dropped), length)
+        Self::new(source, Trailers::Listed, Some(dropped), length)
     }
 
     fn new(source: &'b mut S, of: Trailers, dropped: Option<&'b Counter>, length: BodyLength) -> Self {
@@ -224,8 +224,8 @@ impl<'b, S: Source> Filtered<'b, S> {
     }
 
     /// A response's body. Its trailers are remembered as they came.
-    pub(crate) fn response(source: &'b mut S, dropped: Option<&'b Counter>) -> Self {
-        let mut body = Self::new(source, Trailers::Response, dropped, BodyLength::Unknown);
+    pub(crate) fn response(source: &'b mut S, of: Trailers, dropped: Option<&'b Counter>) -> Self {
+        let mut body = Self::new(source, of, dropped, BodyLength::Unknown);
         body.origin.remember = true;
         body
     }

@@ -17,7 +17,7 @@ use crate::body::{BodyLength, Fill, Pump, Sink, Source, Static, StreamError};
 use crate::drain::Drain;
 use crate::failure::Failure;
 use crate::filters::{self, Client, Filtered};
-use crate::head::{Known, Method, ResponseHead};
+use crate::head::{Known, Method, ResponseHead, Trailers};
 use crate::local_reply::LocalReply;
 use crate::overload::Overload;
 use crate::route::{Selected, ops, rewrite, select};
@@ -351,7 +351,7 @@ async fn send<R: Reply>(
         exchange.flag(ResponseFlag::DownstreamConnectionTermination);
         return Outcome::Aborted;
     }
-    let mut source = Filtered::response(&mut source, Some(&env.hcm.trailers_dropped));
+    let mut source = Filtered::response(&mut source, Trailers::Listed, Some(&env.hcm.trailers_dropped));
     if let Some(waiting) = filter_head(env, exchange, length) {
         let answer = RefCell::new(&mut source);
         let look = |cx: &mut Context<'_>| match reply.poll_gone(cx) {

@@ -1,15 +1,15 @@
 //! Which fields may travel in a trailer section.
 //!
-//! A recipient may merge trailers into the head, so nothing may stand there that says how to frame, route, trust or
-//! process a message (RFC 9110 section 6.5.1). The same lists for both protocols.
+//! A recipient may merge trailers into the head, and policies, filters and caches decide on the head: a trailer of any name
+//! (`x-role`) would get past them. So only what is known to be harmless travels on, of requests and of responses, whichever
+//! protocol they come by and leave by (RFC 9110 section 6.5.1).
 //!
-//! Of a request, only what is known to be harmless travels on: policies decide on the head, so a trailer of any other name
-//! (`x-role`) would get past them. Of a response, everything but what is known to do harm: the trailing metadata of gRPC
-//! may have any name ("gRPC over HTTP/2", Custom-Metadata), and a client that loses it loses its errors.
+//! A gRPC client that called a gRPC server reads the metadata behind the messages, which may have any name ("gRPC over
+//! HTTP/2", Custom-Metadata), and loses its errors without: to it everything travels but what is known to do harm.
 
-use super::fields::Fields;
+use super::{Fields, Known, RequestHead, ResponseHead, is_grpc};
 
-/// What a request's trailers may be, whole names. `test/hostile/upstream/strict.go` has the same names.
+/// What trailers may be, whole names. `test/hostile/upstream/strict.go` has the same names.
 const ALLOWED: &[&str] = &[
     // Over what was sent (RFC 9530, RFC 9421, RFC 1864, and the object stores').
     "checksum",
@@ -41,7 +41,7 @@ const ALLOWED_PREFIXES: &[&str] = &["x-amz-checksum-", "x-b3-", "x-checksum-"];
 /// Ends of such names: gRPC's binary metadata, unless [`FORBIDDEN`] has them.
 const ALLOWED_SUFFIXES: &[&str] = &["-bin"];
 
-/// What a response's trailers must not be, whole names.
+/// What the metadata of a gRPC response must not be, whole names.
 const FORBIDDEN: &[&str] = &[
     // Framing and the connection.
     "connection",
@@ -98,24 +98,32 @@ const FORBIDDEN: &[&str] = &[
 /// Beginnings of names. Pseudo-headers belong into no trailer section (RFC 9113 section 8.1).
 const FORBIDDEN_PREFIXES: &[&str] = &[":", "content-", "x-envoy-", "x-forwarded-"];
 
-/// Whose trailers they are.
+/// Which list they are held against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trailers {
-    /// A request's.
-    Request,
-    /// A response's.
-    Response,
+    /// What may be there: a request's, and a response's.
+    Listed,
+    /// What must not be there: a gRPC response's to a gRPC request.
+    GrpcMetadata,
 }
 
 impl Trailers {
+    /// A response's.
+    pub(crate) fn of_response(request: &RequestHead, response: &ResponseHead) -> Self {
+        match request.grpc && response.fields.get_known(Known::ContentType).is_some_and(is_grpc) {
+            true => Self::GrpcMetadata,
+            false => Self::Listed,
+        }
+    }
+
     /// Whether a field of this lower-case name may travel in them.
     pub fn may_hold(self, name: &[u8]) -> bool {
         let is = |list: &[&str]| list.iter().any(|one| one.as_bytes() == name);
         let begins = |list: &[&str]| list.iter().any(|one| name.starts_with(one.as_bytes()));
         let forbidden = || is(FORBIDDEN) || begins(FORBIDDEN_PREFIXES);
         match self {
-            Self::Response => is(ALLOWED) || !forbidden(),
-            Self::Request => {
+            Self::GrpcMetadata => is(ALLOWED) || !forbidden(),
+            Self::Listed => {
                 // An underscore makes another name of it to some readers.
                 let ends = ALLOWED_SUFFIXES.iter().any(|one| name.ends_with(one.as_bytes()));
                 is(ALLOWED) || !name.contains(&b'_') && (begins(ALLOWED_PREFIXES) || ends && !forbidden())
@@ -168,22 +176,22 @@ mod tests {
     ];
 
     #[test]
-    fn what_steers_goes_and_requests_keep_the_harmless_only() {
+    fn what_steers_goes_and_the_harmless_stays() {
         for name in GRPC.iter().chain(&HARMLESS) {
-            assert!(Trailers::Request.may_hold(name.as_bytes()), "{name}");
+            assert!(Trailers::Listed.may_hold(name.as_bytes()), "{name}");
         }
         for name in OTHERS
             .iter()
             .chain(&STEER)
             .chain(&["my_key-bin", "x-checksum-a_b", "grpc-timeout"])
         {
-            assert!(!Trailers::Request.may_hold(name.as_bytes()), "{name}");
+            assert!(!Trailers::Listed.may_hold(name.as_bytes()), "{name}");
         }
         for name in GRPC.iter().chain(&OTHERS).chain(&HARMLESS) {
-            assert!(Trailers::Response.may_hold(name.as_bytes()), "{name}");
+            assert!(Trailers::GrpcMetadata.may_hold(name.as_bytes()), "{name}");
         }
         for name in STEER {
-            assert!(!Trailers::Response.may_hold(name.as_bytes()), "{name}");
+            assert!(!Trailers::GrpcMetadata.may_hold(name.as_bytes()), "{name}");
         }
     }
 
@@ -193,10 +201,10 @@ mod tests {
         for name in GRPC.iter().chain(&OTHERS).chain(&OTHERS) {
             trailers.push(name.as_bytes(), b"v");
         }
-        assert_eq!(trailers.clone().keep_trailers(Trailers::Response), 0);
-        assert_eq!(trailers.keep_trailers(Trailers::Request), 8);
+        assert_eq!(trailers.clone().keep_trailers(Trailers::GrpcMetadata), 0);
+        assert_eq!(trailers.keep_trailers(Trailers::Listed), 8);
         let left: Vec<_> = trailers.iter().map(|(_, name, _)| name.to_vec()).collect();
         assert_eq!(left, GRPC.map(|name| name.as_bytes().to_vec()));
-        assert_eq!(trailers.keep_trailers(Trailers::Request), 0);
+        assert_eq!(trailers.keep_trailers(Trailers::Listed), 0);
     }
 }

@@ -18,7 +18,7 @@ use crate::failure::Failure;
 use crate::filters::{Filtered, on_response_waiting};
 use crate::h1::H1Error;
 use crate::hcm::{Environment, Exchange, Outcome, Reply, RequestBody, filter_head, send_head};
-use crate::head::Method;
+use crate::head::{Method, Trailers};
 use crate::pool::Cluster;
 use crate::timer::{Timer, far_future};
 
@@ -210,7 +210,8 @@ pub(super) async fn drive<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink
         upstream.length(&parts.exchange.response)
     };
     let dropped = job.hcm().map(|hcm| &hcm.trailers_dropped);
-    let mut source = Filtered::response(upstream, dropped);
+    let trailers = Trailers::of_response(&parts.exchange.request, &parts.exchange.response);
+    let mut source = Filtered::response(upstream, trailers, dropped);
     let sent = match job.client {
         None => parts.reply.send_head(&parts.exchange.response, length),
         Some(env) => {
