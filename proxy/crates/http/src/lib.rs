@@ -29,6 +29,7 @@ mod h2;
 mod hcm;
 mod head;
 mod jwks;
+mod kept;
 mod local_reply;
 mod overload;
 mod pool;

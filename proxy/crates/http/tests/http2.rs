@@ -163,9 +163,14 @@ fn grpc_streams_both_ways_with_trailers() {
         plain.headers_mut().remove("content-type");
         let mut ready = client.clone().ready().await.expect("ready");
         let (response, _) = ready.send_request(plain, true).expect("send");
-        let (_, trailers) = collect(response.await.expect("response").into_body()).await.expect("end");
+        let (_, trailers) = collect(response.await.expect("response").into_body())
+            .await
+            .expect("end");
         let trailers = trailers.expect("trailers");
-        assert_eq!((trailers.len(), &trailers["grpc-status"]), (1, &HeaderValue::from_static("0")));
+        assert_eq!(
+            (trailers.len(), &trailers["grpc-status"]),
+            (1, &HeaderValue::from_static("0"))
+        );
         assert_eq!(connections.get(), 1, "one upstream connection");
         assert_eq!(proxy.metric("envoy_http_downstream_rq_http2_total", ""), 4);
         assert_eq!(proxy.metric("envoy_cluster_upstream_cx_http2_total", "c"), 1);

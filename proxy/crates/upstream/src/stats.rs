@@ -105,6 +105,8 @@ cluster_stats! {
         upstream_rq_retry_overflow = "envoy_cluster_upstream_rq_retry_overflow";
         /// Retries not made because their number was used up.
         upstream_rq_retry_limit_exceeded = "envoy_cluster_upstream_rq_retry_limit_exceeded";
+        /// Requests with a retry policy whose bodies were larger than what is kept for another try.
+        retry_or_shadow_abandoned = "envoy_cluster_retry_or_shadow_abandoned";
         /// Picks that found no host.
         upstream_cx_none_healthy = "envoy_cluster_upstream_cx_none_healthy";
         /// Picks made in panic.

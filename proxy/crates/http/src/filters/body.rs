@@ -11,6 +11,7 @@ use heddle_telemetry::Counter;
 use crate::body::{BodyLength, Fill, Source, StreamError};
 use crate::hcm::{RequestBody, clean_trailers};
 use crate::head::{Fields, Trailers};
+use crate::kept::Kept;
 
 /// Room that a transform has for the output of one step, so that a few bytes that stand for many are taken piece by
 /// piece, as fast as the other side reads.
@@ -58,6 +59,8 @@ struct Stage {
     out: Vec<u8>,
     /// How much of `out` is gone.
     gone: usize,
+    /// The worker's account of what a filter waits for.
+    account: Kept,
     /// The next step comes without new input.
     more: bool,
     done: bool,
@@ -76,6 +79,11 @@ impl Stage {
     }
 
     fn consume(&mut self, n: usize) {
+        self.take(n);
+        self.account.shrink(self.len());
+    }
+
+    fn take(&mut self, n: usize) {
         if !self.front.is_empty() {
             let n = n.min(self.front.len());
             self.front.advance(n);
@@ -450,6 +458,9 @@ fn hold<S: Source>(
             return Poll::Ready(Ok(None));
         };
         let len = last.len();
+        if !last.account.set(len) {
+            return Poll::Ready(Err(StreamError::Overload));
+        }
         if last.done && len <= limit {
             let bytes = last.gather();
             return Poll::Ready(Ok(Some(Held { bytes, whole: true })));

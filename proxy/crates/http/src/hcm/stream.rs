@@ -114,9 +114,10 @@ pub(crate) async fn handle<B: RequestBody, R: Reply>(
             Outcome::Aborted
         }
         Err(Failure::Overload) => {
-            // There is nobody to answer: the client's stream was reset, or it does not read.
+            // There is nobody to answer: the client's stream was reset, or it does not read, or is not to send more.
             exchange.flag(ResponseFlag::OverloadManager);
             exchange.details = Failure::Overload.details();
+            stats.rq_overload_reset.inc();
             Outcome::Aborted
         }
         Err(failure) => answer(env, exchange, reply, timer, &failure).await,

@@ -1,7 +1,7 @@
 //! Copies of requests for other clusters (`request_mirror_policies`). A copy is a request of the proxy's own whose answer
 //! nobody reads. Its head is copied, its body teed as it leaves for the upstream; what the copy's cluster does not take in
-//! time is held up to that cluster's buffer limit, beyond which the copy is given up, so that the request itself is never
-//! held up. A copy that has its request whole goes on when the request is over, until its answer ends or its time is up.
+//! time is held up to that cluster's buffer limit and what the worker's requests may keep together, beyond which the copy is
+//! given up, so that the request itself is never held up. A copy that has its request whole goes on when the request is over, until its answer ends or its time is up.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -18,6 +18,7 @@ use super::{Job, Routed};
 use crate::body::{BodyLength, Fill, Sink, Source, StreamError};
 use crate::hcm::{Exchange, Reply, RequestBody};
 use crate::head::{Fields, Method, RequestHead, ResponseHead};
+use crate::kept::Kept;
 use crate::route::select;
 use crate::timer::Timer;
 use crate::worker::HttpWorker;
@@ -155,6 +156,8 @@ struct Held {
     bytes: BytesMut,
     /// Bytes that the copy has taken and not sent.
     ahead: usize,
+    /// The worker's account of both.
+    account: Kept,
     end: Option<End>,
     waker: Option<Waker>,
 }
@@ -165,7 +168,8 @@ impl Tee {
         if held.end.is_some() {
             return;
         }
-        if bytes.len() > self.limit.saturating_sub(held.bytes.len() + held.ahead) {
+        let all = held.bytes.len() + held.ahead + bytes.len();
+        if all > self.limit || !held.account.set(all) {
             drop(held);
             self.overflow.inc();
             self.end(End::Cut);
@@ -185,6 +189,8 @@ impl Tee {
         }
         if matches!(end, End::Cut) {
             held.bytes = BytesMut::new();
+            let ahead = held.ahead;
+            held.account.shrink(ahead);
         }
         held.end = Some(end);
         if let Some(waker) = held.waker.take() {
@@ -232,7 +238,9 @@ impl Source for CopiedBody {
 
     fn consume(&mut self, n: usize) {
         self.front.advance(n.min(self.front.len()));
-        self.tee.held.borrow_mut().ahead = self.front.len();
+        let held = &mut *self.tee.held.borrow_mut();
+        held.ahead = self.front.len();
+        held.account.shrink(held.bytes.len() + held.ahead);
     }
 
     fn ends_after(&self, n: usize) -> bool {

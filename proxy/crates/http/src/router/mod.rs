@@ -205,6 +205,9 @@ pub(crate) async fn send<B: RequestBody, R: Reply>(
             retry: &mut retry,
         };
         let tried = attempt(&job, cluster, &mut parts).await;
+        if body.take_abandoned() && retry.wanted() {
+            cluster.stats().retry_or_shadow_abandoned.inc();
+        }
         let failure = match tried {
             Ok(Driven::Finished(outcome)) => return Ok(outcome),
             Ok(Driven::Broken) => return Ok(Outcome::Aborted),

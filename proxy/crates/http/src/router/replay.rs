@@ -1,4 +1,5 @@
-//! A request body that can be sent again: what was passed on is kept, up to the buffer limit, while a retry may need it.
+//! A request body that can be sent again: what was passed on is kept, up to the buffer limit and what the worker's requests
+//! may keep together, while a retry may need it.
 
 use std::task::{Context, Poll};
 
@@ -6,16 +7,21 @@ use super::mirror::Copies;
 use crate::body::{BodyLength, Fill, Source, StreamError};
 use crate::hcm::RequestBody;
 use crate::head::Fields;
+use crate::kept::Kept;
 
 /// A body with memory.
 pub(crate) struct ReplayBody<'b, B> {
     inner: &'b mut B,
     kept: Vec<u8>,
+    /// The worker's account of it.
+    account: Kept,
     /// How much of `kept` the present try has been given.
     given: usize,
     limit: usize,
     /// Something was passed on that is not in `kept`.
     lost: bool,
+    /// It was lost because it was too much, and nobody was told.
+    abandoned: bool,
     trailers: Option<Fields>,
     arrived: bool,
     /// Who else gets it.
@@ -29,9 +35,11 @@ impl<'b, B: RequestBody> ReplayBody<'b, B> {
         Self {
             inner,
             kept: Vec::new(),
+            account: Kept::default(),
             given: 0,
             limit: 0,
             lost: false,
+            abandoned: false,
             trailers: None,
             arrived,
             copies: None,
@@ -65,9 +73,19 @@ impl<'b, B: RequestBody> ReplayBody<'b, B> {
         self.limit = 0;
         self.lost = self.lost || !self.kept.is_empty();
         if self.given >= self.kept.len() {
-            self.kept = Vec::new();
-            self.given = 0;
+            self.forget();
         }
+    }
+
+    fn forget(&mut self) {
+        self.kept = Vec::new();
+        self.account.shrink(0);
+        self.given = 0;
+    }
+
+    /// Whether too much of it came to be kept, once.
+    pub(super) fn take_abandoned(&mut self) -> bool {
+        std::mem::take(&mut self.abandoned)
     }
 
     /// Whether the client has sent everything.
@@ -94,10 +112,11 @@ impl<'b, B: RequestBody> ReplayBody<'b, B> {
         if n == 0 || self.lost {
             return;
         }
-        if self.limit == 0 || self.kept.len() + n > self.limit {
+        let bytes = self.kept.len() + n;
+        if self.limit == 0 || bytes > self.limit || !self.account.set(bytes) {
+            self.abandoned = self.limit > 0;
             self.lost = true;
-            self.kept = Vec::new();
-            self.given = 0;
+            self.forget();
             return;
         }
         self.kept
@@ -169,6 +188,7 @@ impl<B: RequestBody> Source for ReplayBody<'_, B> {
 mod tests {
     use super::*;
     use crate::body::Static;
+    use crate::kept::WORKER_BYTES;
     use bytes::Bytes;
     use std::task::Waker;
 
@@ -204,5 +224,18 @@ mod tests {
         body.keep_up_to(4);
         assert_eq!(read_all(&mut body, 3), b"hello world");
         assert!(!body.rewind());
+        assert!(body.take_abandoned() && !body.take_abandoned());
+    }
+
+    #[test]
+    fn what_the_worker_has_no_room_for_is_not_sent_twice() {
+        let mut others = Kept::default();
+        assert!(others.set(WORKER_BYTES - 10));
+        let mut inner = Static(Bytes::from_static(b"hello world"));
+        let mut body = ReplayBody::new(&mut inner, BodyLength::Known(11));
+        body.keep_up_to(64);
+        assert_eq!(read_all(&mut body, 3), b"hello world");
+        assert!(!body.rewind() && body.take_abandoned());
+        assert!(others.set(WORKER_BYTES), "it gave back what it had");
     }
 }

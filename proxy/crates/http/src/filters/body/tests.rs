@@ -1,5 +1,6 @@
 use super::*;
 use crate::body::Static;
+use crate::kept::WORKER_BYTES;
 use std::task::Waker;
 
 /// Says everything twice, a byte a step, and adds a trailer.
@@ -90,4 +91,27 @@ fn a_body_that_is_too_long_may_still_be_read() {
         assert_eq!(hold(&mut body, 4, at_limit), held);
         assert_eq!(read(&mut body), b"hello");
     }
+}
+
+#[test]
+fn what_the_worker_has_no_room_for_is_not_waited_for() {
+    let mut others = Kept::default();
+    assert!(others.set(WORKER_BYTES - 10));
+    let mut cx = Context::from_waker(Waker::noop());
+    for (text, failed) in [("0123456789", None), ("0123456789a", Some(StreamError::Overload))] {
+        let (mut source, dropped) = (Static(text.into()), Counter::default());
+        let mut body = Filtered::request(&mut source, &dropped, BodyLength::Known(11));
+        assert_eq!(
+            (&mut body).poll_hold(&mut cx, 64, AtLimit::Refuse).is_ready(),
+            failed.is_none()
+        );
+        assert_eq!(body.failed(), failed);
+        if failed.is_none() {
+            assert!(!others.set(WORKER_BYTES - 9), "it counts while it is held");
+            assert_eq!(read(&mut body), text.as_bytes());
+            assert!(others.set(WORKER_BYTES), "what was passed on does not");
+            assert!(others.set(WORKER_BYTES - 10));
+        }
+    }
+    assert!(others.set(WORKER_BYTES));
 }
