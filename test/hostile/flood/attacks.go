@@ -252,6 +252,25 @@ var (
 	SlowBodies = slowly("slow bodies", "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 100000\r\n\r\n"+strings.Repeat("a", 100_000), 200)
 )
 
+// RetriedBodies sends nearly the whole of a body of 1 MiB, which a retry would need again, and leaves it at that.
+var RetriedBodies = Attack{Name: "bodies kept for retries", Connections: 300, Run: func(ctx context.Context, c *Connection) error {
+	if _, err := c.Write([]byte("POST /retried HTTP/1.1\r\nHost: h\r\nContent-Length: 1048576\r\n\r\n")); err != nil {
+		return err
+	}
+	piece := make([]byte, 50<<10)
+	for range 20 {
+		if _, err := c.Write(piece); err != nil {
+			return err
+		}
+		c.Count(1)
+		// 100 MB a second from all of them.
+		if err := c.Pause(ctx, 150*time.Millisecond); err != nil {
+			return err
+		}
+	}
+	return c.Pause(ctx, time.Hour)
+}}
+
 // HalfHello begins a TLS handshake that never goes on.
 var HalfHello = Attack{Name: "half a ClientHello", Connections: 200, Listener: "tls", Run: func(ctx context.Context, c *Connection) error {
 	// A record of 512 bytes is announced, and a ClientHello of 508 in it.

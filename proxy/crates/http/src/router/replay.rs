@@ -9,13 +9,19 @@ use crate::hcm::RequestBody;
 use crate::head::Fields;
 use crate::kept::Kept;
 
+/// Bytes of a piece of what is kept. One that grew as a whole would leave behind what it was in before, again and again.
+const PIECE: usize = 16 * 1024;
+
 /// A body with memory.
 pub(crate) struct ReplayBody<'b, B> {
     inner: &'b mut B,
-    kept: Vec<u8>,
+    /// What is kept, each piece but the last [`PIECE`] long.
+    kept: Vec<Vec<u8>>,
+    /// How long that is.
+    length: usize,
     /// The worker's account of it.
     account: Kept,
-    /// How much of `kept` the present try has been given.
+    /// How much of it the present try has been given.
     given: usize,
     limit: usize,
     /// Something was passed on that is not in `kept`.
@@ -35,6 +41,7 @@ impl<'b, B: RequestBody> ReplayBody<'b, B> {
         Self {
             inner,
             kept: Vec::new(),
+            length: 0,
             account: Kept::default(),
             given: 0,
             limit: 0,
@@ -71,8 +78,8 @@ impl<'b, B: RequestBody> ReplayBody<'b, B> {
     /// No further try will come: nothing needs to be kept.
     pub(crate) fn commit(&mut self) {
         self.limit = 0;
-        self.lost = self.lost || !self.kept.is_empty();
-        if self.given >= self.kept.len() {
+        self.lost = self.lost || self.length > 0;
+        if !self.replaying() {
             self.forget();
         }
     }
@@ -80,6 +87,7 @@ impl<'b, B: RequestBody> ReplayBody<'b, B> {
     fn forget(&mut self) {
         self.kept = Vec::new();
         self.account.shrink(0);
+        self.length = 0;
         self.given = 0;
     }
 
@@ -105,23 +113,32 @@ impl<'b, B: RequestBody> ReplayBody<'b, B> {
     }
 
     fn replaying(&self) -> bool {
-        self.given < self.kept.len()
+        self.given < self.length
     }
 
     fn keep(&mut self, n: usize) {
         if n == 0 || self.lost {
             return;
         }
-        let bytes = self.kept.len() + n;
-        if self.limit == 0 || bytes > self.limit || !self.account.set(bytes) {
+        let length = self.length + n;
+        if self.limit == 0 || length > self.limit || !self.account.set(length) {
             self.abandoned = self.limit > 0;
             self.lost = true;
             self.forget();
             return;
         }
-        self.kept
-            .extend_from_slice(self.inner.chunk().get(..n).unwrap_or_default());
-        self.given = self.kept.len();
+        let mut bytes = self.inner.chunk().get(..n).unwrap_or_default();
+        while !bytes.is_empty() {
+            if self.kept.last().is_none_or(|piece| piece.len() == PIECE) {
+                self.kept.push(Vec::with_capacity(bytes.len().min(PIECE)));
+            }
+            let Some(piece) = self.kept.last_mut() else { break };
+            let (now, rest) = bytes.split_at(bytes.len().min(PIECE - piece.len()));
+            piece.extend_from_slice(now);
+            bytes = rest;
+        }
+        self.length = length;
+        self.given = length;
     }
 }
 
@@ -146,7 +163,10 @@ impl<B: RequestBody> Source for ReplayBody<'_, B> {
 
     fn chunk(&self) -> &[u8] {
         if self.replaying() {
-            self.kept.get(self.given..).unwrap_or_default()
+            let piece = self.kept.get(self.given / PIECE);
+            piece
+                .and_then(|piece| piece.get(self.given % PIECE..))
+                .unwrap_or_default()
         } else {
             self.inner.chunk()
         }
@@ -154,7 +174,7 @@ impl<B: RequestBody> Source for ReplayBody<'_, B> {
 
     fn consume(&mut self, n: usize) {
         if self.replaying() {
-            self.given = (self.given + n).min(self.kept.len());
+            self.given = (self.given + n).min(self.length);
             return;
         }
         self.keep(n);
@@ -166,7 +186,7 @@ impl<B: RequestBody> Source for ReplayBody<'_, B> {
 
     fn ends_after(&self, n: usize) -> bool {
         if self.replaying() {
-            return self.arrived && self.trailers.is_none() && self.given + n >= self.kept.len();
+            return self.arrived && self.trailers.is_none() && self.given + n >= self.length;
         }
         self.inner.ends_after(n)
     }
@@ -215,6 +235,19 @@ mod tests {
         assert_eq!(read_all(&mut body, 3), b"hello world");
         assert!(body.rewind());
         assert_eq!(read_all(&mut body, 100), b"hello world");
+    }
+
+    #[test]
+    fn pieces_come_back_as_they_were() {
+        let text: Vec<u8> = (0..3 * PIECE + 5).map(|i| i as u8).collect();
+        for piece in [1, 1000, PIECE, PIECE + 1, usize::MAX] {
+            let mut inner = Static(Bytes::from(text.clone()));
+            let mut body = ReplayBody::new(&mut inner, BodyLength::Known(text.len() as u64));
+            body.keep_up_to(text.len());
+            for _ in 0..3 {
+                assert!(read_all(&mut body, piece) == text && body.rewind(), "{piece}");
+            }
+        }
     }
 
     #[test]
