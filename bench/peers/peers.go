@@ -56,6 +56,17 @@ type Work struct {
 	// do) and its name tested by a policy, the peer's metadata exchanged, Istio's metrics counted, an access log written.
 	// Needs TLS, and only heddle-proxy has all of it.
 	Mesh bool
+	// Policies is how many DENY policies a request is held against, none of which matches it: by turns on a path, on one
+	// with escapes, and on a host. Only Envoy and heddle-proxy have policies.
+	Policies int
+}
+
+// Target of the requests. One that policies look at has escapes and path parameters, so that it has several readings.
+func (w Work) Target() string {
+	if w.Policies > 0 {
+		return "/shop/%C3%A9t%C3%A9;v=1/cart;x=2/items"
+	}
+	return "/"
 }
 
 // AdminPort of a subject that has one, by the port that it serves.
@@ -66,6 +77,7 @@ type settings struct {
 	Dir, Address, Host, Backend, BackendHost, Certificate, Key, Bundle string
 	Port, BackendPort, AdminPort                                       int
 	HTTP2, Mesh, Multibuffer                                           bool
+	Policies                                                           int
 }
 
 // Backend starts the server behind the proxies: nginx answering 64 bytes.
@@ -83,7 +95,7 @@ func Backend(dir string, cpu int, address string) (*process.Process, error) {
 
 // Start starts one subject with one worker on that processor, in front of backend.
 func Start(name, dir string, cpu int, work Work, address, backend string, binaries Binaries) (*process.Process, error) {
-	s := settings{Dir: dir, Address: address, Backend: backend, HTTP2: work.HTTP2, Mesh: work.Mesh}
+	s := settings{Dir: dir, Address: address, Backend: backend, HTTP2: work.HTTP2, Mesh: work.Mesh, Policies: work.Policies}
 	var err error
 	if s.Host, s.Port, err = split(address); err != nil {
 		return nil, err

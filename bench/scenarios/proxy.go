@@ -146,7 +146,7 @@ func (w proxyWork) load(address string, duration time.Duration, rate float64) (l
 	if w.TLS != "" {
 		scheme = "https"
 	}
-	url := scheme + "://" + address + "/"
+	url := scheme + "://" + address + w.Target()
 	if w.HTTP2 {
 		// h2load in this mode is told a number of requests; the first, uncounted run finds out the rate.
 		requests := 20000

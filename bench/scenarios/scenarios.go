@@ -57,8 +57,16 @@ var All = []Scenario{
 	proxyScenario("p1-lone", "the same with one client, who must not wait for others",
 		proxyWork{Work: peers.Work{TLS: "rsa"}, connections: 1, closing: true, subjects: []string{"heddle", peers.Multibuffer}}),
 	proxyScenario("tls-ecdsa-new", "HTTPS, ECDSA P-256, a new connection for each request, 32 at a time", proxyWork{Work: peers.Work{TLS: "ecdsa"}, connections: 32, closing: true}),
+	policies("policies-30", 10),
+	policies("policies-3000", 1000),
 	{Name: "kernels", Summary: "private RSA operations per second of one thread, eight at a time, against BoringSSL, AWS-LC and OpenSSL", Run: kernels},
 	{Name: "p8", Summary: "the controller: from a change to the last proxy's acknowledgement, connecting, memory", Run: controlPlane},
+}
+
+// policies measures requests held against three times so many DENY policies.
+func policies(name string, each int) Scenario {
+	return proxyScenario(name, fmt.Sprintf("HTTP/1.1, keep-alive, held against %d DENY policies on paths, paths with escapes and hosts", 3*each),
+		proxyWork{Work: peers.Work{Policies: each}, connections: 32, subjects: []string{"heddle", "envoy"}})
 }
 
 // Find gives the scenario of that name.
