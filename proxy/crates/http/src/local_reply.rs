@@ -37,6 +37,20 @@ impl LocalReply {
         }
     }
 
+    /// The answer to a request whose body a filter waits for while the worker keeps too much of others'.
+    pub(crate) fn no_room() -> Self {
+        let mut headers = Fields::new();
+        headers.push_known(Known::Overloaded, b"true");
+        Self {
+            status: 503,
+            headers,
+            body: Bytes::from_static(b"too many request bodies wait here, try again later"),
+            details: "request_payload_no_room".into(),
+            flag: Some(ResponseFlag::OverloadManager),
+            ..Self::default()
+        }
+    }
+
     /// Makes it the exchange's response and returns the body to send.
     pub(crate) fn put(self, exchange: &mut Exchange) -> Bytes {
         exchange.details = self.details;

@@ -12,6 +12,7 @@ use heddle_upstream::ClusterManager;
 
 use crate::filters::peer_metadata::PeerCache;
 use crate::jwks::RemoteKeySets;
+use crate::kept::Keeper;
 use crate::pool::HostPool;
 
 /// The clusters of one worker, with this crate's connection pools in their hosts.
@@ -36,6 +37,8 @@ pub struct HttpWorker {
     connection_ids: Cell<u64>,
     pub(crate) peers: Rc<PeerCache>,
     pub(crate) jwks: RemoteKeySets,
+    /// Of requests of the proxy's own.
+    pub(crate) keeper: Rc<Keeper>,
 }
 
 impl HttpWorker {
@@ -52,6 +55,7 @@ impl HttpWorker {
             clusters,
             peers: Rc::new(PeerCache::new(&snapshot.node, &stats)),
             jwks: RemoteKeySets::new(Weak::clone(itself)),
+            keeper: Rc::default(),
             node: Arc::clone(&snapshot.node),
             runtime: snapshot.runtime,
             stats,

@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::fmt;
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
@@ -11,7 +12,7 @@ use heddle_telemetry::Counter;
 use crate::body::{BodyLength, Fill, Source, StreamError};
 use crate::hcm::{RequestBody, clean_trailers};
 use crate::head::{Fields, Trailers};
-use crate::kept::Kept;
+use crate::kept::{Keeper, KeptBytes, Purpose};
 
 /// Room that a transform has for the output of one step, so that a few bytes that stand for many are taken piece by
 /// piece, as fast as the other side reads.
@@ -60,7 +61,7 @@ struct Stage {
     /// How much of `out` is gone.
     gone: usize,
     /// The worker's account of what a filter waits for.
-    account: Kept,
+    account: Option<KeptBytes>,
     /// The next step comes without new input.
     more: bool,
     done: bool,
@@ -80,7 +81,13 @@ impl Stage {
 
     fn consume(&mut self, n: usize) {
         self.take(n);
-        self.account.shrink(self.len());
+        if let Some(account) = &mut self.account
+            && self.front.is_empty()
+            && self.gone == 0
+        {
+            // Not before is the memory free.
+            account.shrink(self.out.len());
+        }
     }
 
     fn take(&mut self, n: usize) {
@@ -165,9 +172,20 @@ pub(crate) enum AtLimit {
     Stop,
 }
 
+/// Why a filter waited for a body in vain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unheld {
+    /// It is longer than the filter's limit.
+    TooLong,
+    /// The worker keeps too much of others' already.
+    NoRoom,
+}
+
 /// The body as the codec gives it, and what became of it.
 struct Origin<'b, S> {
     source: &'b mut S,
+    /// What filters wait for is kept for this connection.
+    keeper: &'b Rc<Keeper>,
     /// Counts fields that were no trailers; none for an answer to the proxy itself.
     dropped: Option<&'b Counter>,
     of: Trailers,
@@ -208,14 +226,21 @@ pub(crate) struct Filtered<'b, S> {
 
 impl<'b, S: Source> Filtered<'b, S> {
     /// A request's body. Fields that were no trailers are added to `dropped`.
-    pub(crate) fn request(source: &'b mut S, dropped: &'b Counter, length: BodyLength) -> Self {
-        Self::new(source, Trailers::Listed, Some(dropped), length)
+    pub(crate) fn request(source: &'b mut S, keeper: &'b Rc<Keeper>, dropped: &'b Counter, length: BodyLength) -> Self {
+        Self::new(source, keeper, Trailers::Listed, Some(dropped), length)
     }
 
-    fn new(source: &'b mut S, of: Trailers, dropped: Option<&'b Counter>, length: BodyLength) -> Self {
+    fn new(
+        source: &'b mut S,
+        keeper: &'b Rc<Keeper>,
+        of: Trailers,
+        dropped: Option<&'b Counter>,
+        length: BodyLength,
+    ) -> Self {
         Self {
             origin: Origin {
                 source,
+                keeper,
                 dropped,
                 of,
                 bytes: 0,
@@ -232,8 +257,13 @@ impl<'b, S: Source> Filtered<'b, S> {
     }
 
     /// A response's body. Its trailers are remembered as they came.
-    pub(crate) fn response(source: &'b mut S, of: Trailers, dropped: Option<&'b Counter>) -> Self {
-        let mut body = Self::new(source, of, dropped, BodyLength::Unknown);
+    pub(crate) fn response(
+        source: &'b mut S,
+        keeper: &'b Rc<Keeper>,
+        of: Trailers,
+        dropped: Option<&'b Counter>,
+    ) -> Self {
+        let mut body = Self::new(source, keeper, of, dropped, BodyLength::Unknown);
         body.origin.remember = true;
         body
     }
@@ -408,8 +438,8 @@ pub(crate) trait RequestContent {
     fn set_length(&mut self, length: BodyLength);
     /// Has it changed, after what the filters before do.
     fn transform(&mut self, transform: Box<dyn Transform>);
-    /// Ready when it is there whole, or longer than a filter wants to wait for. None when it is too long.
-    fn poll_hold(&mut self, cx: &mut Context<'_>, limit: usize, at_limit: AtLimit) -> Poll<Option<Held>>;
+    /// Ready when it is there whole, or longer than a filter wants to wait for.
+    fn poll_hold(&mut self, cx: &mut Context<'_>, limit: usize, at_limit: AtLimit) -> Poll<Result<Held, Unheld>>;
 }
 
 impl<B: RequestBody> RequestContent for &mut Filtered<'_, B> {
@@ -426,7 +456,7 @@ impl<B: RequestBody> RequestContent for &mut Filtered<'_, B> {
         self.stages.push(transform);
     }
 
-    fn poll_hold(&mut self, cx: &mut Context<'_>, limit: usize, at_limit: AtLimit) -> Poll<Option<Held>> {
+    fn poll_hold(&mut self, cx: &mut Context<'_>, limit: usize, at_limit: AtLimit) -> Poll<Result<Held, Unheld>> {
         match hold(&mut self.stages, &mut self.origin, cx, limit, at_limit) {
             Poll::Ready(Ok(held)) => Poll::Ready(held),
             Poll::Ready(Err(error)) => {
@@ -442,34 +472,37 @@ impl<B: RequestBody> RequestContent for &mut Filtered<'_, B> {
     }
 }
 
-/// Ready when a body is there whole, or longer than a filter wants to wait for: none when it is too long.
+/// Ready when a body is there whole, or longer than a filter wants to wait for.
 fn hold<S: Source>(
     stages: &mut Stages,
     origin: &mut Origin<'_, S>,
     cx: &mut Context<'_>,
     limit: usize,
     at_limit: AtLimit,
-) -> Poll<Result<Option<Held>, StreamError>> {
+) -> Poll<Result<Result<Held, Unheld>, StreamError>> {
     if stages.0.is_empty() {
         stages.0.push(Stage::default());
     }
     loop {
         let Some(last) = stages.0.last_mut() else {
-            return Poll::Ready(Ok(None));
+            return Poll::Ready(Ok(Err(Unheld::TooLong)));
         };
         let len = last.len();
-        if !last.account.set(len) {
-            return Poll::Ready(Err(StreamError::Overload));
+        let account = last
+            .account
+            .get_or_insert_with(|| KeptBytes::new(origin.keeper, Purpose::Filter));
+        if !account.set(len) {
+            return Poll::Ready(Ok(Err(Unheld::NoRoom)));
         }
         if last.done && len <= limit {
             let bytes = last.gather();
-            return Poll::Ready(Ok(Some(Held { bytes, whole: true })));
+            return Poll::Ready(Ok(Ok(Held { bytes, whole: true })));
         }
         match at_limit {
-            AtLimit::Refuse if len > limit => return Poll::Ready(Ok(None)),
+            AtLimit::Refuse if len > limit => return Poll::Ready(Ok(Err(Unheld::TooLong))),
             AtLimit::Stop if len >= limit => {
                 let bytes = last.gather().slice(..limit);
-                return Poll::Ready(Ok(Some(Held { bytes, whole: false })));
+                return Poll::Ready(Ok(Ok(Held { bytes, whole: false })));
             }
             _ => {}
         }
@@ -487,7 +520,7 @@ pub(crate) trait ResponseSource {
         cx: &mut Context<'_>,
         limit: usize,
         at_limit: AtLimit,
-    ) -> Poll<Option<Held>>;
+    ) -> Poll<Result<Held, Unheld>>;
 }
 
 impl<S: Source> ResponseSource for &mut Filtered<'_, S> {
@@ -497,7 +530,7 @@ impl<S: Source> ResponseSource for &mut Filtered<'_, S> {
         cx: &mut Context<'_>,
         limit: usize,
         at_limit: AtLimit,
-    ) -> Poll<Option<Held>> {
+    ) -> Poll<Result<Held, Unheld>> {
         match hold(stages, &mut self.origin, cx, limit, at_limit) {
             Poll::Ready(Ok(held)) => Poll::Ready(held),
             Poll::Ready(Err(error)) => {

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use tokio::time::Instant;
 
 use super::HttpFilter;
-use super::body::{AtLimit, Held, Shared, SharedResponse, Step, Transform};
+use super::body::{AtLimit, Held, Shared, SharedResponse, Step, Transform, Unheld};
 use crate::body::{BodyLength, StreamError};
 use crate::hcm::{Environment, Exchange, choose};
 use crate::head::{Fields, Known};
@@ -52,7 +52,7 @@ impl<'c> Call<'c> {
     /// next filter, and the upstream, get it from its beginning. At most `limit` bytes and one read more are held.
     ///
     /// # Errors
-    /// It is longer than `limit`, which is to be told with this answer (413).
+    /// It is longer than `limit`, which is to be told with this answer (413), or there is no room for it (503).
     pub(crate) async fn body(&mut self, limit: usize, at_limit: AtLimit) -> Result<Held, Box<LocalReply>> {
         let nothing = Held {
             bytes: bytes::Bytes::new(),
@@ -62,10 +62,14 @@ impl<'c> Call<'c> {
             return Ok(nothing);
         };
         match poll_fn(|cx| body.borrow_mut().poll_hold(cx, limit, at_limit)).await {
-            Some(held) => Ok(held),
-            None => {
+            Ok(held) => Ok(held),
+            Err(Unheld::TooLong) => {
                 self.env.hcm.stats.rq_too_large.inc();
                 Err(Box::new(LocalReply::too_large()))
+            }
+            Err(Unheld::NoRoom) => {
+                self.env.hcm.stats.rq_no_room.inc();
+                Err(Box::new(LocalReply::no_room()))
             }
         }
     }
@@ -127,7 +131,7 @@ impl<'c> Call<'c> {
     }
 
     /// Waits for the response's body, as the filters before leave it, or for the first `limit` bytes of it. It stays
-    /// where it is. Only where a filter waits; elsewhere, and where there is no body, it is empty.
+    /// where it is. Only where a filter waits; elsewhere, where there is no body, and where there is no room for it, it is empty.
     pub(crate) async fn response_body(&mut self, limit: usize) -> Held {
         let content = &mut self.exchange.response_content;
         let there = !matches!(content.length, BodyLength::Empty | BodyLength::Tunnel);
@@ -135,7 +139,9 @@ impl<'c> Call<'c> {
             None => None,
             Some(answer) => {
                 let stages = &mut content.stages;
-                poll_fn(|cx| answer.borrow_mut().poll_hold_response(stages, cx, limit, AtLimit::Stop)).await
+                poll_fn(|cx| answer.borrow_mut().poll_hold_response(stages, cx, limit, AtLimit::Stop))
+                    .await
+                    .ok()
             }
         };
         held.unwrap_or(Held {

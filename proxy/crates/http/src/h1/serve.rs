@@ -62,6 +62,7 @@ pub(crate) async fn serve(
         connection,
         drain,
         client_element: &client_element,
+        keeper: &Rc::default(),
     };
     let mut conn = H1Conn::new(stream, first, hcm.limits);
     let mut timer = Timer::default();
@@ -137,8 +138,8 @@ pub(crate) async fn serve(
         // Boxed: a connection at rest should not be as large as one with a request, and most are at rest.
         let outcome = Box::pin(one(env, &mut exchange, &mut conn, &mut timer, parsed, now >= last)).await;
         match outcome {
-            Kept::Open => {}
-            Kept::Close => {
+            After::Open => {}
+            After::Close => {
                 if drain.is_draining() {
                     hcm.stats.cx_drain_close.inc();
                 }
@@ -146,7 +147,7 @@ pub(crate) async fn serve(
                 close(&mut conn, &mut timer).await;
                 return;
             }
-            Kept::Abort => {
+            After::Abort => {
                 hcm.stats.cx_destroy_local.inc();
                 return;
             }
@@ -156,7 +157,8 @@ pub(crate) async fn serve(
     }
 }
 
-enum Kept {
+/// What becomes of the connection after a request.
+enum After {
     Open,
     Close,
     Abort,
@@ -170,7 +172,7 @@ async fn one(
     timer: &mut Timer,
     parsed: RequestFacts,
     last: bool,
-) -> Kept {
+) -> After {
     let connect = exchange.request.method == Method::Connect;
     let facts = Facts {
         length: match parsed.framing {
@@ -184,7 +186,7 @@ async fn one(
     if (facts.upgrade || connect) && facts.length != BodyLength::Empty {
         // What would follow the upgrade or the tunnel's beginning, the body or the new protocol, could be read in two ways.
         refuse(env, exchange, conn, timer, Failure::Protocol(H1Error::StartLine)).await;
-        return Kept::Abort;
+        return After::Abort;
     }
     let method = exchange.request.method;
     let protocol = exchange.request.protocol;
@@ -203,23 +205,23 @@ async fn one(
     match outcome {
         Outcome::Complete => {
             if !conn.write.idle() {
-                return Kept::Abort;
+                return After::Abort;
             }
             if keep_alive && (conn.read.body_done() || discard(conn).await) {
-                Kept::Open
+                After::Open
             } else {
-                Kept::Close
+                After::Close
             }
         }
-        Outcome::Tunnelled => Kept::Close,
+        Outcome::Tunnelled => After::Close,
         // What was received of the answer is the client's: without it, the request would look unanswered, and clients
         // repeat those. The end of the connection tells that the rest is missing.
-        Outcome::Aborted if started && conn.write.tells_length() => Kept::Close,
+        Outcome::Aborted if started && conn.write.tells_length() => After::Close,
         Outcome::Aborted => {
             if started {
                 flush(conn, timer).await;
             }
-            Kept::Abort
+            After::Abort
         }
     }
 }

@@ -227,7 +227,6 @@ impl Core {
             inbox.missing = content_length(&self.heads.request.fields);
         }
         self.streams.insert(id, Rc::clone(&state));
-        self.inbound.stream_opened();
         self.hold(&state, held);
         self.accepted.push_back(Accepted {
             state,

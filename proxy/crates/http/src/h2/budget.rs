@@ -168,10 +168,11 @@ impl Core {
         self.share();
     }
 
-    /// So many of them are not kept any more. [`Core::share`] is to follow.
+    /// So many of them are not kept any more.
     pub(super) fn let_go(&mut self, state: &State, bytes: usize) {
         debug_assert!(bytes <= state.heads.get(), "given back twice");
         self.held_heads.set(state, state.heads.get().saturating_sub(bytes));
+        self.share();
     }
 
     /// Says to the peer that it may send so much more on the connection.

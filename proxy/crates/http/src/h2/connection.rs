@@ -341,9 +341,7 @@ impl Connection {
 
     /// A response head of so many bytes has left the inbox of a stream.
     pub(super) fn response_taken(&self, state: &State, bytes: usize) {
-        let mut core = self.core.borrow_mut();
-        core.let_go(state, bytes);
-        core.share();
+        self.core.borrow_mut().let_go(state, bytes);
     }
 
     pub(super) fn release(&self, state: &State, n: usize) {

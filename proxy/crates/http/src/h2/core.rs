@@ -98,7 +98,6 @@ pub(super) struct Core {
     pub(super) received: u64,
     pub(super) decoder: Decoder,
     pub(super) heads: HeadReader,
-    /// Memory of a head that was taken, for the next one.
     pub(super) block: Option<Block>,
     /// Since when a frame or block has been incomplete.
     pub(super) partial_since: Option<Instant>,

@@ -31,6 +31,7 @@ use crate::hcm::{
     local_head,
 };
 use crate::head::{Fields, Method, ResponseHead};
+use crate::kept::Keeper;
 use crate::timer::{Timer, far_future};
 use crate::worker::HttpWorker;
 
@@ -41,6 +42,7 @@ struct Shared {
     info: Rc<ConnectionInfo>,
     drain: Drain,
     client_element: ClientElement,
+    keeper: Rc<Keeper>,
     id: u64,
     idle_since: Cell<Instant>,
     resets: RefCell<PrematureResets>,
@@ -97,6 +99,7 @@ pub(crate) async fn serve(
         info: Rc::clone(info),
         drain: drain.clone(),
         client_element: ClientElement::default(),
+        keeper: Rc::default(),
         id: worker.next_connection_id(),
         idle_since: Cell::new(opened),
         resets: RefCell::new(PrematureResets::new(hcm.premature_resets)),
@@ -251,6 +254,7 @@ async fn serve_stream(
         connection: &shared.info,
         drain: &shared.drain,
         client_element: &shared.client_element,
+        keeper: &shared.keeper,
     };
     hcm.stats.rq_http2.inc();
     let mut timer = Timer::default();

@@ -28,8 +28,8 @@ pub(crate) struct HcmStats {
     pub(crate) rq_completed: Counter,
     /// Requests refused by the overload action `stop_accepting_requests`.
     pub(crate) rq_overload_close: Counter,
-    /// Requests given up because the worker holds too much of bodies.
-    pub(crate) rq_overload_reset: Counter,
+    /// Requests refused because a filter waits for their body, of which the worker keeps too much.
+    pub(crate) rq_no_room: Counter,
     pub(crate) no_route: Counter,
     pub(crate) no_cluster: Counter,
     pub(crate) cx_total: Counter,
@@ -80,7 +80,7 @@ impl HcmStats {
             rq_too_many_premature_resets: c("envoy_http_downstream_rq_too_many_premature_resets"),
             rq_completed: c("envoy_http_downstream_rq_completed"),
             rq_overload_close: c("envoy_http_downstream_rq_overload_close"),
-            rq_overload_reset: c("heddle_http_downstream_rq_overload_reset"),
+            rq_no_room: c("heddle_http_downstream_rq_no_room"),
             no_route: c("envoy_http_no_route"),
             no_cluster: c("envoy_http_no_cluster"),
             cx_total: c("envoy_http_downstream_cx_total"),

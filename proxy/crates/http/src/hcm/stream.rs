@@ -18,6 +18,7 @@ use crate::drain::Drain;
 use crate::failure::Failure;
 use crate::filters::{self, Client, Filtered};
 use crate::head::{Known, Method, ResponseHead, Trailers};
+use crate::kept::Keeper;
 use crate::local_reply::LocalReply;
 use crate::overload::Overload;
 use crate::route::{Selected, ops, rewrite, select};
@@ -34,6 +35,8 @@ pub(crate) struct Environment<'c> {
     pub(crate) drain: &'c Drain,
     /// The connection's.
     pub(crate) client_element: &'c ClientElement,
+    /// The connection, as one that bodies are kept for.
+    pub(crate) keeper: &'c Rc<Keeper>,
 }
 
 /// What the codec found out about a request besides its head.
@@ -103,7 +106,7 @@ pub(crate) async fn handle<B: RequestBody, R: Reply>(
     stats.rq_total.inc();
     let _active = Active::enter(&stats.rq_active);
     exchange.head_bytes = exchange.request.fields.byte_size() as u64;
-    let mut body = Filtered::request(body, &env.hcm.trailers_dropped, facts.length);
+    let mut body = Filtered::request(body, env.keeper, &env.hcm.trailers_dropped, facts.length);
     let result = decide(env, exchange, &mut body, reply, timer, facts).await;
     exchange.request_bytes = body.bytes();
     let outcome = match result {
@@ -114,10 +117,9 @@ pub(crate) async fn handle<B: RequestBody, R: Reply>(
             Outcome::Aborted
         }
         Err(Failure::Overload) => {
-            // There is nobody to answer: the client's stream was reset, or it does not read, or is not to send more.
+            // There is nobody to answer: the client's stream was reset, or it does not read.
             exchange.flag(ResponseFlag::OverloadManager);
             exchange.details = Failure::Overload.details();
-            stats.rq_overload_reset.inc();
             Outcome::Aborted
         }
         Err(failure) => answer(env, exchange, reply, timer, &failure).await,
@@ -352,7 +354,12 @@ async fn send<R: Reply>(
         exchange.flag(ResponseFlag::DownstreamConnectionTermination);
         return Outcome::Aborted;
     }
-    let mut source = Filtered::response(&mut source, Trailers::Listed, Some(&env.hcm.trailers_dropped));
+    let mut source = Filtered::response(
+        &mut source,
+        env.keeper,
+        Trailers::Listed,
+        Some(&env.hcm.trailers_dropped),
+    );
     if let Some(waiting) = filter_head(env, exchange, length) {
         let answer = RefCell::new(&mut source);
         let look = |cx: &mut Context<'_>| match reply.poll_gone(cx) {

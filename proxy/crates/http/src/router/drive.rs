@@ -211,7 +211,7 @@ pub(super) async fn drive<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink
     };
     let dropped = job.hcm().map(|hcm| &hcm.trailers_dropped);
     let trailers = Trailers::of_response(&parts.exchange.request, &parts.exchange.response);
-    let mut source = Filtered::response(upstream, trailers, dropped);
+    let mut source = Filtered::response(upstream, job.keeper(), trailers, dropped);
     let sent = match job.client {
         None => parts.reply.send_head(&parts.exchange.response, length),
         Some(env) => {

@@ -18,7 +18,7 @@ use super::{Job, Routed};
 use crate::body::{BodyLength, Fill, Sink, Source, StreamError};
 use crate::hcm::{Exchange, Reply, RequestBody};
 use crate::head::{Fields, Method, RequestHead, ResponseHead};
-use crate::kept::Kept;
+use crate::kept::{Keeper, KeptBytes, Purpose};
 use crate::route::select;
 use crate::timer::Timer;
 use crate::worker::HttpWorker;
@@ -93,13 +93,15 @@ fn host(rule: &MirrorHost, host: &str) -> Option<String> {
 /// Begins a copy; none when there is no such cluster.
 fn begin(job: &Job<'_>, cluster: Arc<str>, head: RequestHead) -> Option<Rc<Tee>> {
     let worker = Rc::clone(job.worker);
+    let keeper = job.keeper();
     let found = worker.clusters.get(&cluster)?;
     let (registry, name) = found.stats().registry();
     let tee = Rc::new(Tee {
         limit: found.config().buffer_limit,
         overflow: registry.counter("heddle_cluster_mirror_overflow", &[("cluster_name", name)]),
-        held: RefCell::default(),
+        held: RefCell::new(Held::new(keeper)),
     });
+    let keeper = Rc::clone(keeper);
     let length = job.facts.length;
     if length == BodyLength::Empty {
         tee.end(End::Whole(None));
@@ -109,7 +111,7 @@ fn begin(job: &Job<'_>, cluster: Arc<str>, head: RequestHead) -> Option<Rc<Tee>>
         front: BytesMut::new(),
         tee: Rc::clone(&tee),
     };
-    tokio::task::spawn_local(send(worker, cluster, head, body, length, timeout, idle_timeout));
+    tokio::task::spawn_local(send(worker, cluster, keeper, head, body, length, timeout, idle_timeout));
     Some(tee)
 }
 
@@ -117,6 +119,7 @@ fn begin(job: &Job<'_>, cluster: Arc<str>, head: RequestHead) -> Option<Rc<Tee>>
 async fn send(
     worker: Rc<HttpWorker>,
     cluster: Arc<str>,
+    keeper: Rc<Keeper>,
     head: RequestHead,
     mut body: CopiedBody,
     length: BodyLength,
@@ -131,7 +134,7 @@ async fn send(
         idle_timeout,
         ..Job::own(&worker, length, timeout, None)
     };
-    let mut body = ReplayBody::new(&mut body, length);
+    let mut body = ReplayBody::new(&mut body, length, &keeper);
     let mut timer = Timer::default();
     // The cluster's statistics have said what became of it.
     let _ = super::send(job, &cluster, &mut exchange, &mut body, &mut Nobody, &mut timer).await;
@@ -151,15 +154,26 @@ struct Tee {
     held: RefCell<Held>,
 }
 
-#[derive(Default)]
 struct Held {
     bytes: BytesMut,
     /// Bytes that the copy has taken and not sent.
     ahead: usize,
     /// The worker's account of both.
-    account: Kept,
+    account: KeptBytes,
     end: Option<End>,
     waker: Option<Waker>,
+}
+
+impl Held {
+    fn new(keeper: &Rc<Keeper>) -> Self {
+        Self {
+            bytes: BytesMut::new(),
+            ahead: 0,
+            account: KeptBytes::new(keeper, Purpose::Again),
+            end: None,
+            waker: None,
+        }
+    }
 }
 
 impl Tee {
@@ -240,7 +254,10 @@ impl Source for CopiedBody {
         self.front.advance(n.min(self.front.len()));
         let held = &mut *self.tee.held.borrow_mut();
         held.ahead = self.front.len();
-        held.account.shrink(held.bytes.len() + held.ahead);
+        if held.ahead == 0 {
+            // Not before is its memory free.
+            held.account.shrink(held.bytes.len());
+        }
     }
 
     fn ends_after(&self, n: usize) -> bool {
@@ -325,7 +342,7 @@ mod tests {
         let tee = Rc::new(Tee {
             limit: 8,
             overflow: stats.counter("heddle_cluster_mirror_overflow", &[]),
-            held: RefCell::default(),
+            held: RefCell::new(Held::new(&Rc::default())),
         });
         let mut body = CopiedBody {
             front: BytesMut::new(),

@@ -25,6 +25,7 @@ use crate::failure::Failure;
 use crate::h1::H1Error;
 use crate::hcm::{Environment, Exchange, Facts, HcmRuntime, Outcome, Reply, RequestBody, response_ops};
 use crate::head::{Fields, Known, Method, Protocol};
+use crate::kept::Keeper;
 use crate::pool::{Cluster, UpstreamHost, acquire_h1, acquire_h2};
 use crate::route::{Selected, ops, rewrite};
 use crate::timer::{Timer, far_future};
@@ -110,6 +111,11 @@ impl<'r> Job<'r> {
         }
     }
 
+    /// What bodies are kept for: the client's connection, or the proxy itself.
+    fn keeper(&self) -> &'r Rc<Keeper> {
+        self.client.map_or(&self.worker.keeper, |client| client.keeper)
+    }
+
     /// The connection manager; none for a request of the proxy's own.
     fn hcm(&self) -> Option<&'r HcmRuntime> {
         self.client.map(|client| &**client.hcm)
@@ -139,7 +145,7 @@ pub(crate) async fn run<B: RequestBody, R: Reply>(
     } else {
         Copies::begin(&routed, &job, exchange)
     };
-    let mut body = ReplayBody::new(body, routed.facts.length).copied_to(copies);
+    let mut body = ReplayBody::new(body, routed.facts.length, job.keeper()).copied_to(copies);
     send(job, &cluster, exchange, &mut body, reply, timer).await
 }
 

@@ -1,13 +1,14 @@
 //! A request body that can be sent again: what was passed on is kept, up to the buffer limit and what the worker's requests
 //! may keep together, while a retry may need it.
 
+use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use super::mirror::Copies;
 use crate::body::{BodyLength, Fill, Source, StreamError};
 use crate::hcm::RequestBody;
 use crate::head::Fields;
-use crate::kept::Kept;
+use crate::kept::{Keeper, KeptBytes, Purpose};
 
 /// Bytes of a piece of what is kept. One that grew as a whole would leave behind what it was in before, again and again.
 const PIECE: usize = 16 * 1024;
@@ -20,7 +21,7 @@ pub(crate) struct ReplayBody<'b, B> {
     /// How long that is.
     length: usize,
     /// The worker's account of it.
-    account: Kept,
+    account: KeptBytes,
     /// How much of it the present try has been given.
     given: usize,
     limit: usize,
@@ -35,14 +36,14 @@ pub(crate) struct ReplayBody<'b, B> {
 }
 
 impl<'b, B: RequestBody> ReplayBody<'b, B> {
-    /// Keeps nothing yet.
-    pub(crate) fn new(inner: &'b mut B, length: BodyLength) -> Self {
+    /// Keeps nothing yet. What it will keep, it keeps for this connection.
+    pub(crate) fn new(inner: &'b mut B, length: BodyLength, keeper: &Rc<Keeper>) -> Self {
         let arrived = length == BodyLength::Empty;
         Self {
             inner,
             kept: Vec::new(),
             length: 0,
-            account: Kept::default(),
+            account: KeptBytes::new(keeper, Purpose::Again),
             given: 0,
             limit: 0,
             lost: false,
@@ -208,7 +209,7 @@ impl<B: RequestBody> Source for ReplayBody<'_, B> {
 mod tests {
     use super::*;
     use crate::body::Static;
-    use crate::kept::WORKER_BYTES;
+    use crate::kept::PURPOSE_BYTES;
     use bytes::Bytes;
     use std::task::Waker;
 
@@ -226,7 +227,7 @@ mod tests {
     #[test]
     fn a_body_is_sent_twice_within_the_limit() {
         let mut inner = Static(Bytes::from_static(b"hello world"));
-        let mut body = ReplayBody::new(&mut inner, BodyLength::Known(11));
+        let mut body = ReplayBody::new(&mut inner, BodyLength::Known(11), &Rc::default());
         body.keep_up_to(64);
         let mut cx = Context::from_waker(Waker::noop());
         assert!(body.poll_fill(&mut cx, usize::MAX).is_ready());
@@ -242,7 +243,7 @@ mod tests {
         let text: Vec<u8> = (0..3 * PIECE + 5).map(|i| i as u8).collect();
         for piece in [1, 1000, PIECE, PIECE + 1, usize::MAX] {
             let mut inner = Static(Bytes::from(text.clone()));
-            let mut body = ReplayBody::new(&mut inner, BodyLength::Known(text.len() as u64));
+            let mut body = ReplayBody::new(&mut inner, BodyLength::Known(text.len() as u64), &Rc::default());
             body.keep_up_to(text.len());
             for _ in 0..3 {
                 assert!(read_all(&mut body, piece) == text && body.rewind(), "{piece}");
@@ -253,7 +254,7 @@ mod tests {
     #[test]
     fn beyond_the_limit_there_is_no_second_try() {
         let mut inner = Static(Bytes::from_static(b"hello world"));
-        let mut body = ReplayBody::new(&mut inner, BodyLength::Known(11));
+        let mut body = ReplayBody::new(&mut inner, BodyLength::Known(11), &Rc::default());
         body.keep_up_to(4);
         assert_eq!(read_all(&mut body, 3), b"hello world");
         assert!(!body.rewind());
@@ -262,13 +263,14 @@ mod tests {
 
     #[test]
     fn what_the_worker_has_no_room_for_is_not_sent_twice() {
-        let mut others = Kept::default();
-        assert!(others.set(WORKER_BYTES - 10));
+        let keeper = Rc::default();
+        let mut others = KeptBytes::new(&keeper, Purpose::Again);
+        assert!(others.set(PURPOSE_BYTES - 10));
         let mut inner = Static(Bytes::from_static(b"hello world"));
-        let mut body = ReplayBody::new(&mut inner, BodyLength::Known(11));
+        let mut body = ReplayBody::new(&mut inner, BodyLength::Known(11), &keeper);
         body.keep_up_to(64);
         assert_eq!(read_all(&mut body, 3), b"hello world");
         assert!(!body.rewind() && body.take_abandoned());
-        assert!(others.set(WORKER_BYTES), "it gave back what it had");
+        assert!(others.set(PURPOSE_BYTES), "it gave back what it had");
     }
 }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::body::Static;
-use crate::kept::WORKER_BYTES;
+use crate::kept::PURPOSE_BYTES;
 use std::task::Waker;
 
 /// Says everything twice, a byte a step, and adds a trailer.
@@ -36,7 +36,7 @@ fn read(body: &mut impl Source) -> Vec<u8> {
     all
 }
 
-fn hold(body: &mut Filtered<'_, Static>, limit: usize, at_limit: AtLimit) -> Option<(Bytes, bool)> {
+fn hold(body: &mut Filtered<'_, Static>, limit: usize, at_limit: AtLimit) -> Result<(Bytes, bool), Unheld> {
     let mut cx = Context::from_waker(Waker::noop());
     let mut body = body;
     match body.poll_hold(&mut cx, limit, at_limit) {
@@ -47,9 +47,9 @@ fn hold(body: &mut Filtered<'_, Static>, limit: usize, at_limit: AtLimit) -> Opt
 
 #[test]
 fn without_filters_the_source_shows_its_own_bytes() {
-    let (mut source, dropped) = (Static("hello".into()), Counter::default());
+    let (mut source, keeper, dropped) = (Static("hello".into()), Rc::default(), Counter::default());
     let at = source.0.as_ptr();
-    let mut body = Filtered::request(&mut source, &dropped, BodyLength::Known(5));
+    let mut body = Filtered::request(&mut source, &keeper, &dropped, BodyLength::Known(5));
     assert_eq!(body.chunk().as_ptr(), at);
     assert!(body.ends_after(5) && !body.ends_after(4));
     assert_eq!(read(&mut body), b"hello");
@@ -59,8 +59,8 @@ fn without_filters_the_source_shows_its_own_bytes() {
 
 #[test]
 fn transforms_come_one_after_the_other() {
-    let (mut source, dropped) = (Static("ab".into()), Counter::default());
-    let mut body = Filtered::request(&mut source, &dropped, BodyLength::Known(2));
+    let (mut source, keeper, dropped) = (Static("ab".into()), Rc::default(), Counter::default());
+    let mut body = Filtered::request(&mut source, &keeper, &dropped, BodyLength::Known(2));
     (&mut body).transform(Box::new(Twice(vec![])));
     (&mut body).transform(Box::new(Twice(vec![])));
     assert_eq!(body.length(), BodyLength::Unknown);
@@ -72,22 +72,25 @@ fn transforms_come_one_after_the_other() {
 
 #[test]
 fn what_was_waited_for_stays_in_front() {
-    let (mut source, dropped) = (Static("hello".into()), Counter::default());
-    let mut body = Filtered::request(&mut source, &dropped, BodyLength::Known(5));
-    assert_eq!(hold(&mut body, 5, AtLimit::Refuse), Some(("hello".into(), true)));
+    let (mut source, keeper, dropped) = (Static("hello".into()), Rc::default(), Counter::default());
+    let mut body = Filtered::request(&mut source, &keeper, &dropped, BodyLength::Known(5));
+    assert_eq!(hold(&mut body, 5, AtLimit::Refuse), Ok(("hello".into(), true)));
     assert!(body.ends_after(5) && !body.ends_after(4));
     (&mut body).transform(Box::new(Twice(vec![])));
-    assert_eq!(hold(&mut body, 5, AtLimit::Refuse), None);
-    assert_eq!(hold(&mut body, 4, AtLimit::Stop), Some(("hhee".into(), false)));
-    assert_eq!(hold(&mut body, 100, AtLimit::Stop), Some(("hheelllloo.".into(), true)));
+    assert_eq!(hold(&mut body, 5, AtLimit::Refuse), Err(Unheld::TooLong));
+    assert_eq!(hold(&mut body, 4, AtLimit::Stop), Ok(("hhee".into(), false)));
+    assert_eq!(hold(&mut body, 100, AtLimit::Stop), Ok(("hheelllloo.".into(), true)));
     assert_eq!(read(&mut body), b"hheelllloo.");
 }
 
 #[test]
 fn a_body_that_is_too_long_may_still_be_read() {
-    for (at_limit, held) in [(AtLimit::Refuse, None), (AtLimit::Stop, Some(("hell".into(), false)))] {
-        let (mut source, dropped) = (Static("hello".into()), Counter::default());
-        let mut body = Filtered::request(&mut source, &dropped, BodyLength::Known(5));
+    for (at_limit, held) in [
+        (AtLimit::Refuse, Err(Unheld::TooLong)),
+        (AtLimit::Stop, Ok(("hell".into(), false))),
+    ] {
+        let (mut source, keeper, dropped) = (Static("hello".into()), Rc::default(), Counter::default());
+        let mut body = Filtered::request(&mut source, &keeper, &dropped, BodyLength::Known(5));
         assert_eq!(hold(&mut body, 4, at_limit), held);
         assert_eq!(read(&mut body), b"hello");
     }
@@ -95,23 +98,22 @@ fn a_body_that_is_too_long_may_still_be_read() {
 
 #[test]
 fn what_the_worker_has_no_room_for_is_not_waited_for() {
-    let mut others = Kept::default();
-    assert!(others.set(WORKER_BYTES - 10));
-    let mut cx = Context::from_waker(Waker::noop());
-    for (text, failed) in [("0123456789", None), ("0123456789a", Some(StreamError::Overload))] {
+    let keeper = Rc::default();
+    let mut others = KeptBytes::new(&keeper, Purpose::Filter);
+    assert!(others.set(PURPOSE_BYTES - 10));
+    for (text, fits) in [("0123456789", true), ("0123456789a", false)] {
         let (mut source, dropped) = (Static(text.into()), Counter::default());
-        let mut body = Filtered::request(&mut source, &dropped, BodyLength::Known(11));
-        assert_eq!(
-            (&mut body).poll_hold(&mut cx, 64, AtLimit::Refuse).is_ready(),
-            failed.is_none()
-        );
-        assert_eq!(body.failed(), failed);
-        if failed.is_none() {
-            assert!(!others.set(WORKER_BYTES - 9), "it counts while it is held");
+        let mut body = Filtered::request(&mut source, &keeper, &dropped, BodyLength::Known(11));
+        let held = hold(&mut body, 64, AtLimit::Refuse);
+        if fits {
+            assert_eq!(held, Ok((text.into(), true)));
+            assert!(!others.set(PURPOSE_BYTES - 9), "it counts while it is held");
             assert_eq!(read(&mut body), text.as_bytes());
-            assert!(others.set(WORKER_BYTES), "what was passed on does not");
-            assert!(others.set(WORKER_BYTES - 10));
+            assert!(others.set(PURPOSE_BYTES), "what was passed on does not");
+            others.shrink(PURPOSE_BYTES - 10);
+        } else {
+            assert_eq!(held, Err(Unheld::NoRoom));
         }
     }
-    assert!(others.set(WORKER_BYTES));
+    assert!(others.set(PURPOSE_BYTES));
 }

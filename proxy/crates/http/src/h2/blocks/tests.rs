@@ -31,15 +31,7 @@ fn framed(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 
 #[test]
 fn a_long_field_in_small_pieces_is_kept_in_place() {
-    let stats = CodecStats::downstream(&Stats::new(), &[]);
-    let mut core = Core::new(
-        Role::Server,
-        BytesMut::new(),
-        Http2Options::default(),
-        LIMITS,
-        usize::MAX,
-        stats,
-    );
+    let mut core = core(Role::Server, usize::MAX);
     let mut receive = |bytes: &[u8]| {
         core.input.extend_from_slice(bytes);
         core.handle_input(&mut u32::MAX.clone()).expect("valid so far");
@@ -70,15 +62,7 @@ fn a_long_field_in_small_pieces_is_kept_in_place() {
 
 #[test]
 fn interim_heads_that_nobody_takes_are_held_up_to_one_heads_size() {
-    let stats = CodecStats::downstream(&Stats::new(), &[]);
-    let mut core = Core::new(
-        Role::Client,
-        BytesMut::new(),
-        Http2Options::default(),
-        LIMITS,
-        usize::MAX,
-        stats,
-    );
+    let mut core = core(Role::Client, usize::MAX);
     let state = State::new(1, 0, core.new_window());
     core.next_local = 3;
     core.streams.insert(1, Rc::clone(&state));
@@ -113,16 +97,15 @@ fn large_head() -> Vec<u8> {
 }
 
 /// A server whose client has said its SETTINGS and sent one request, which has put the field into the table.
-fn server(max_held: usize) -> Core {
+fn core(role: Role, max_held: usize) -> Core {
     let stats = CodecStats::downstream(&Stats::new(), &[]);
-    let mut core = Core::new(
-        Role::Server,
-        BytesMut::from(PREFACE),
-        Http2Options::default(),
-        LIMITS,
-        max_held,
-        stats,
-    );
+    Core::new(role, BytesMut::new(), Http2Options::default(), LIMITS, max_held, stats)
+}
+
+/// One that has taken a request, stream 1.
+fn server(max_held: usize) -> Core {
+    let mut core = core(Role::Server, max_held);
+    core.input.extend_from_slice(PREFACE);
     core.input.extend_from_slice(&framed(kind::SETTINGS, 0, 0, &[]));
     assert!(is_taken(&mut core, 1, &first_head()));
     core
@@ -205,15 +188,7 @@ fn above_the_workers_bound_who_holds_more_than_its_part_takes_no_request() {
 
 #[test]
 fn above_the_workers_bound_answers_whose_heads_wait_give_way() {
-    let stats = CodecStats::downstream(&Stats::new(), &[]);
-    let mut core = Core::new(
-        Role::Client,
-        BytesMut::new(),
-        Http2Options::default(),
-        LIMITS,
-        usize::MAX,
-        stats,
-    );
+    let mut core = core(Role::Client, usize::MAX);
     core.input.extend_from_slice(&framed(kind::SETTINGS, 0, 0, &[]));
     let states: Vec<_> = (0..100).map(|n| State::new(2 * n + 1, 0, core.new_window())).collect();
     for state in &states {
@@ -240,4 +215,19 @@ fn above_the_workers_bound_answers_whose_heads_wait_give_way() {
     assert!(failed.iter().all(|heads| *heads == 0), "and leave nothing behind");
     assert_eq!(core.stats.held_bytes_overflow.get(), failed.len() as u64);
     drop(others);
+}
+
+#[test]
+fn a_request_earns_its_control_frames_once() {
+    let mut core = server(usize::MAX);
+    let priority = framed(kind::PRIORITY, 0, 3, &[0, 0, 0, 0, 16]);
+    // max_inbound_priority_frames_per_stream * (1 + streams opened), as in Envoy.
+    let allowed = 100 * (1 + 1);
+    for _ in 0..allowed {
+        core.input.extend_from_slice(&priority);
+    }
+    core.handle_input(&mut u32::MAX.clone())
+        .expect("as many as are allowed");
+    core.input.extend_from_slice(&priority);
+    assert!(core.handle_input(&mut u32::MAX.clone()).is_err(), "one more");
 }
