@@ -204,7 +204,7 @@ func (m meshCheck) meet(ctx context.Context, caller client.Replica, o offer) fin
 	var slowest time.Duration
 	for _, gateway := range o.cluster.Gateways {
 		for _, port := range o.export.Ports {
-			request := client.HandshakeRequest{Address: gateway.String(), ServerName: eastWestName(o.export, port.Number)}
+			request := client.HandshakeRequest{Address: gateway.String(), ServerName: eastWestName(o.export, port.Number), Anchors: o.cluster.Anchors}
 			var result client.HandshakeResult
 			err := m.client.Do(ctx, http.MethodPost, agentPath(caller)+"/handshake", request, &result)
 			impostor := false

@@ -145,6 +145,10 @@ type Federation struct {
 	root rootState
 	// former is how far the cluster is with the roots that it left.
 	former formerState
+	// judged are the anchors of other clusters that were looked at.
+	judged judged
+	// anchors are this cluster's own when they were last looked at.
+	anchors []string
 	// deaf says why nobody can reach this cluster's federation port.
 	deaf string
 }
@@ -183,7 +187,7 @@ func Open(config Config) (*Federation, error) {
 	f := &Federation{
 		config: config, counters: newCounters(), tokens: newTokens(config.Store, config.Now, config.Random),
 		unkept: make(chan struct{}, 1), reprobe: make(chan struct{}, 1), redial: make(chan struct{}, 1), reroot: make(chan struct{}, 1),
-		own: &State{}, book: map[string]*entry{}, clusters: map[string]clusterInfo{}, streams: map[string]*stream{}, rates: map[string]*rates{},
+		own: &State{}, book: map[string]*entry{}, clusters: map[string]clusterInfo{}, streams: map[string]*stream{}, rates: map[string]*rates{}, judged: judged{},
 	}
 	if err := os.MkdirAll(dir(config.Cluster), 0o700); err != nil {
 		return nil, fmt.Errorf("make directory: %w", err)
@@ -284,6 +288,7 @@ func (f *Federation) Peers() []registry.Peer {
 	for _, name := range s.names() {
 		e := s.book[name]
 		out = append(out, registry.Peer{Cluster: name, Gateways: e.Gateways, Reachable: e.reachable, Locality: e.Locality,
+			Anchors:  f.anchorsOf(name, e.Anchors),
 			Services: f.share(s, e.Services, name, f.config.Cluster.Name)})
 	}
 	return out
