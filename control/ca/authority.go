@@ -49,7 +49,8 @@ const (
 type Options struct {
 	// Dir holds root.pem, root-key.pem, root-chain.pem (of a root that was made elsewhere), intermediate.pem and
 	// intermediate-key.pem; on a member, member.pem instead; trusted-roots.json while there are more roots than one,
-	// change.json while the mesh changes its root, and request.json after [Authority.Request]. Keys have mode 0600.
+	// change.json while the mesh changes its root; next-intermediate.json, which is announced, and former-intermediates.json,
+	// whose certificates may live still; and request.json after [Authority.Request]. Keys have mode 0600.
 	Dir string
 	// Cluster that the certificates are issued in.
 	Cluster string

@@ -331,7 +331,13 @@ func (a *Authority) adopt() error {
 		return err
 	}
 	a.root = e.issuer()
-	current, err := a.createIntermediate()
+	current, err := load(a.options.Dir, "intermediate")
+	if err != nil || current.certificate.CheckSignatureFrom(a.root.certificate) != nil {
+		if err == nil && a.current.certificate == nil {
+			a.current = current
+		}
+		current, err = a.createIntermediate()
+	}
 	if err != nil {
 		return err
 	}

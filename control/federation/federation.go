@@ -46,8 +46,8 @@ type Config struct {
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Rotate has every workload's certificate renewed. Its error names those that were not.
 	Rotate func(ctx context.Context) error
-	// Accept returns when this cluster's proxies accept certificates of all of [ca.Authority.Issuers]. Its error names
-	// those that do not.
+	// Accept returns when this cluster's proxies accept certificates of all of [ca.Authority.Issuers], and go by the
+	// intermediates that all clusters have announced. Its error names those that do not.
 	Accept func(ctx context.Context) error
 	// Changed is called, and must not block, when peers or the membership have changed.
 	Changed func()
