@@ -198,7 +198,7 @@ func BenchmarkAnchorsOfOneCluster(b *testing.B) {
 	client := clientOf(b, cache, m)
 	secrets := 0
 	for i := 0; b.Loop(); i++ {
-		after := with(m, "cluster07", fmt.Sprintf("number %d of cluster07", i))
+		after := with(m, "cluster06", fmt.Sprintf("number %d of cluster06", i))
 		d := model.Differ(m, after)
 		delta, ok, err := cache.Apply(client, after, &d)
 		if err != nil || !ok {
