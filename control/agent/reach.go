@@ -57,6 +57,14 @@ func (r *replica) handshake(ctx context.Context, request client.HandshakeRequest
 	if err != nil {
 		return client.HandshakeResult{}, err
 	}
+	if len(request.Anchors) > 0 {
+		roots = x509.NewCertPool()
+		for i, anchor := range request.Anchors {
+			if !roots.AppendCertsFromPEM([]byte(anchor)) {
+				return client.HandshakeResult{}, fmt.Errorf("anchors[%d]: no certificate in it", i)
+			}
+		}
+	}
 	// The proxy's user: what belongs to others is captured.
 	connection, err := network.DialAs(ctx, r.netns, user, "tcp", request.Address)
 	if err != nil {
@@ -102,7 +110,7 @@ func meet(ctx context.Context, connection net.Conn, pair tls.Certificate, roots 
 	return result, nil
 }
 
-// verifyChain holds the server's chain against the mesh's roots, name constraints of the issuers included.
+// verifyChain holds the server's chain against the anchors, which are the mesh's roots or intermediates of clusters, name constraints of the issuers included.
 func verifyChain(state tls.ConnectionState, roots *x509.CertPool) error {
 	intermediates := x509.NewCertPool()
 	for _, c := range state.PeerCertificates[1:] {

@@ -39,6 +39,8 @@ const (
 	WorkloadLifetime     = time.Hour
 	// backdate allows for clocks that are slightly behind the issuer's.
 	backdate = 2 * time.Minute
+	// formerGrace is how long certificates of an intermediate live at the most once another one signs.
+	formerGrace = WorkloadLifetime + backdate
 	// minimumLifetime is the shortest rest of an issuer's life with which a certificate is still worth issuing.
 	minimumLifetime = time.Minute
 )
@@ -47,7 +49,8 @@ const (
 type Options struct {
 	// Dir holds root.pem, root-key.pem, root-chain.pem (of a root that was made elsewhere), intermediate.pem and
 	// intermediate-key.pem; on a member, member.pem instead; trusted-roots.json while there are more roots than one,
-	// change.json while the mesh changes its root, and request.json after [Authority.Request]. Keys have mode 0600.
+	// change.json while the mesh changes its root; next-intermediate.json, which is announced, and former-intermediates.json,
+	// whose certificates may live still; and request.json after [Authority.Request]. Keys have mode 0600.
 	Dir string
 	// Cluster that the certificates are issued in.
 	Cluster string
@@ -57,6 +60,9 @@ type Options struct {
 	Member bool
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
+	// Announce is how long the next intermediate is announced before it signs, [AnnounceTime] where others have to hear of it;
+	// 0 for not at all.
+	Announce time.Duration
 	// Record is told of each certificate that the authority makes for the cluster itself (root, intermediate, controller,
 	// API), before it is used; its error refuses the certificate. nil means nobody is told. Whoever has others signed knows
 	// for whom, and records it.
@@ -83,6 +89,10 @@ type Authority struct {
 	// expected is who this cluster is about to become as an issuer, and former who it was lately.
 	expected *cluster.Issuer
 	former   []formerIssuer
+	// next intermediate, which is announced; the one that is expected to be installed; and those that signed before.
+	next                *nextFile
+	expectedAnchor      *x509.Certificate
+	formerIntermediates []formerIntermediate
 	// controller is the certificate of this cluster's own controller.
 	controller *tls.Certificate
 	// api is the certificate of this cluster's API.
@@ -135,6 +145,12 @@ func Open(options Options) (*Authority, error) {
 	if a.former, err = loadFormer(options.Dir); err != nil {
 		return nil, fmt.Errorf("certificate authority: %w", err)
 	}
+	if a.next, err = loadNext(options.Dir); err != nil {
+		return nil, fmt.Errorf("certificate authority: %w", err)
+	}
+	if a.formerIntermediates, err = loadFormerIntermediates(options.Dir); err != nil {
+		return nil, fmt.Errorf("certificate authority: %w", err)
+	}
 	if a.change, err = loadChange(options.Dir); err != nil {
 		return nil, fmt.Errorf("certificate authority: %w", err)
 	}
@@ -145,6 +161,12 @@ func Open(options Options) (*Authority, error) {
 		err = a.openMember()
 	} else {
 		err = a.openOwn()
+	}
+	if err == nil {
+		err = a.spent()
+	}
+	if err == nil && !options.Member && !a.prepared() {
+		err = a.prepareOwn()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("certificate authority: %w", err)
@@ -181,8 +203,9 @@ func (a *Authority) openOwn() error {
 	case errors.Is(err, errNeverMade), errors.Is(err, errMismatched):
 		// The second is what a renewal leaves that ended between its two files. The root can always make another one.
 		current, err = a.createIntermediate()
-	case err == nil && (a.stale(current.certificate) || !constrained(current.certificate, a.names())):
-		// The second is one that was made for other names.
+	case err == nil && !constrained(current.certificate, a.names()):
+		// It was made for other names.
+		a.current = current
 		current, err = a.createIntermediate()
 	}
 	if err != nil {
@@ -217,12 +240,37 @@ func (a *Authority) createRoot() (issuer, error) {
 	return root, writeRoot(a.options.Dir, root)
 }
 
+// createIntermediate makes the intermediate of a cluster with a root of its own, for the key that was announced if there is
+// one. The lock is held, or nobody else knows the authority yet.
 func (a *Authority) createIntermediate() (issuer, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), a.options.Random)
-	if err != nil {
-		return issuer{}, fmt.Errorf("make intermediate key: %w", err)
+	if err := a.retire(formerGrace); err != nil {
+		return issuer{}, err
+	}
+	var key crypto.Signer
+	if a.next != nil && MembershipOf(a.next.issuer.certificate) == "" {
+		key = a.next.issuer.key
+	} else {
+		made, err := ecdsa.GenerateKey(elliptic.P256(), a.options.Random)
+		if err != nil {
+			return issuer{}, fmt.Errorf("make intermediate key: %w", err)
+		}
+		key = made
 	}
 	return a.create("intermediate", a.intermediateTemplate(a.options.Cluster, a.names()), a.root, key)
+}
+
+// renewOwn takes the next intermediate of a cluster with a root of its own into use, and announces another one. The lock is
+// held.
+func (a *Authority) renewOwn() error {
+	renewed, err := a.createIntermediate()
+	if err != nil {
+		return fmt.Errorf("renew intermediate: %w", err)
+	}
+	a.current, a.controller, a.api = renewed, nil, nil
+	if err := a.spent(); err != nil {
+		return err
+	}
+	return a.prepareOwn()
 }
 
 // intermediateTemplate is the intermediate of a cluster that may issue these DNS names.
@@ -270,7 +318,7 @@ func (a *Authority) sign(template *x509.Certificate, parent issuer, public crypt
 
 // create signs a CA certificate and writes it. The key goes first: a certificate without its key is an error that
 // needs a person, a key without certificate is only a creation that did not finish.
-func (a *Authority) create(name string, template *x509.Certificate, parent issuer, key *ecdsa.PrivateKey) (issuer, error) {
+func (a *Authority) create(name string, template *x509.Certificate, parent issuer, key crypto.Signer) (issuer, error) {
 	certificate, err := a.sign(template, parent, key.Public())
 	if err != nil {
 		return issuer{}, fmt.Errorf("%s certificate: %w", name, err)
@@ -339,13 +387,20 @@ func (a *Authority) issuerNow() (current, root issuer, roots []byte, err error) 
 
 func (a *Authority) issuerLocked() (issuer, []byte, error) {
 	if a.root.key != nil && a.stale(a.current.certificate) {
-		renewed, err := a.createIntermediate()
-		if err != nil {
-			if a.current.certificate.NotAfter.Sub(a.options.Now()) < WorkloadLifetime {
-				return issuer{}, nil, fmt.Errorf("renew intermediate: %w", err)
-			}
-		} else {
-			a.current = renewed
+		var err error
+		if !a.prepared() {
+			err = a.prepareOwn()
+		}
+		if err == nil {
+			err = a.ripe()
+		}
+		// Near its end it goes without an announcement: nothing that it signs is good for much longer.
+		ends := a.current.certificate.NotAfter.Sub(a.options.Now()) < WorkloadLifetime
+		if unannounced := (*UnannouncedError)(nil); err == nil || ends && errors.As(err, &unannounced) {
+			err = a.renewOwn()
+		}
+		if err != nil && ends {
+			return issuer{}, nil, err
 		}
 	}
 	return a.current, a.roots(), nil

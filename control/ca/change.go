@@ -257,6 +257,10 @@ func (a *Authority) begin(kind string, next issuer) (Change, error) {
 	if err != nil {
 		return Change{}, fmt.Errorf("encode the next root's key: %w", err)
 	}
+	// Whoever had the root's key had that of the next intermediate beside it. A fresh one is announced while both are trusted.
+	if err := a.prepareOwn(); err != nil {
+		return Change{}, err
+	}
 	now := a.options.Now().UTC()
 	c := &changeFile{
 		Change: Change{ID: ChangeID(next.certificate), Kind: kind, Phase: Trusting, Began: now, Since: now,
@@ -327,11 +331,23 @@ func (a *Authority) adopt() error {
 		return err
 	}
 	a.root = e.issuer()
-	current, err := a.createIntermediate()
+	current, err := load(a.options.Dir, "intermediate")
+	if err != nil || current.certificate.CheckSignatureFrom(a.root.certificate) != nil {
+		if err == nil && a.current.certificate == nil {
+			a.current = current
+		}
+		current, err = a.createIntermediate()
+	}
 	if err != nil {
 		return err
 	}
 	a.current, a.controller, a.api = current, nil, nil
+	if err := a.spent(); err != nil {
+		return err
+	}
+	if err := a.prepareOwn(); err != nil {
+		return err
+	}
 	if err := a.forgetRequest(a.root.certificate.PublicKey); err != nil {
 		return err
 	}

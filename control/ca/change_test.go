@@ -90,9 +90,10 @@ func TestRotation(t *testing.T) {
 	}
 }
 
-// A crash between any two files that taking the next root into use writes: the next start completes it.
+// A crash between any two files that taking the next root into use writes: the next start completes it, and signs with the
+// key that was announced.
 func TestRotationIsCompletedAfterACrash(t *testing.T) {
-	files := []string{"root-key.pem", "root-chain.pem", "root.pem", "intermediate-key.pem", "intermediate.pem"}
+	files := []string{"root-key.pem", "root-chain.pem", "root.pem", "former-intermediates.json", "intermediate-key.pem", "intermediate.pem", "next-intermediate.json"}
 	for written := range len(files) + 1 {
 		c := &clock{start}
 		dir := t.TempDir()
@@ -102,6 +103,7 @@ func TestRotationIsCompletedAfterACrash(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		announced := a.next.issuer.key
 		before := map[string][]byte{}
 		for _, f := range files {
 			before[f], _ = os.ReadFile(filepath.Join(dir, f))
@@ -114,7 +116,11 @@ func TestRotationIsCompletedAfterACrash(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, f := range files[written:] {
-			if err := os.WriteFile(filepath.Join(dir, f), before[f], 0o600); err != nil {
+			err := os.Remove(filepath.Join(dir, f))
+			if before[f] != nil {
+				err = os.WriteFile(filepath.Join(dir, f), before[f], 0o600)
+			}
+			if err != nil && !errors.Is(err, os.ErrNotExist) {
 				t.Fatal(err)
 			}
 		}
@@ -122,6 +128,12 @@ func TestRotationIsCompletedAfterACrash(t *testing.T) {
 		fresh := sign(t, again)
 		if string(again.Root()) != change.Next || again.change.Key != "" {
 			t.Errorf("%d files written: the next root does not sign, or its key is there twice", written)
+		}
+		if !belongs(announced, again.current.certificate) || !again.prepared() || belongs(announced, again.next.issuer.certificate) {
+			t.Errorf("%d files written: it signs with another key than the one that was announced", written)
+		}
+		if _, rest := pem.Decode(old.Chain); !slices.Contains(again.Anchors(), string(rest)) {
+			t.Errorf("%d files written: the intermediate before is no anchor", written)
 		}
 		for _, shown := range []Certificate{old, fresh} {
 			leaf(t, Certificate{Chain: shown.Chain, Roots: fresh.Roots}, c.now)

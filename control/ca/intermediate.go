@@ -37,11 +37,15 @@ type Issuer struct {
 // NewIntermediateRequest makes a P-256 key (PKCS#8 PEM) and a request (PEM) for a cluster's intermediate. A nil random
 // means crypto/rand.
 func NewIntermediateRequest(name string, random io.Reader) (keyPEM, requestPEM []byte, err error) {
-	keyPEM, requestPEM, err = newRequest(&x509.CertificateRequest{Subject: pkix.Name{CommonName: intermediatePrefix + name}}, ECDSAP256, random)
+	keyPEM, requestPEM, err = newRequest(intermediateRequest(name), ECDSAP256, random)
 	if err != nil {
 		return nil, nil, fmt.Errorf("request for the intermediate of %s: %w", name, err)
 	}
 	return keyPEM, requestPEM, nil
+}
+
+func intermediateRequest(name string) *x509.CertificateRequest {
+	return &x509.CertificateRequest{Subject: pkix.Name{CommonName: intermediatePrefix + name}}
 }
 
 // RequestKeyHash is the SHA-256 of the public key (SubjectPublicKeyInfo, hexadecimal) of a request (PEM), once the request
@@ -105,24 +109,29 @@ func (a *Authority) RenewAt() time.Time {
 	return c.NotAfter.Add(-c.NotAfter.Sub(c.NotBefore) / 3)
 }
 
-// Renew replaces the intermediate by one for a new key. With a root of its own the authority makes it, and obtain is not
-// called; a member has obtain get it from its primary. The old one stays in use until the new one has been checked and
-// written.
+// Renew replaces the intermediate by one for the key of the next one, which was announced; where it was not, for long enough,
+// the error is an [*UnannouncedError], and it is announced now. With a root of its own the authority makes it, and obtain is
+// not called; a member has obtain get it from its primary. The old one stays in use until the new one has been checked and
+// written. Another next one is announced by [Authority.Prepare].
 func (a *Authority) Renew(ctx context.Context, obtain func(ctx context.Context, requestPEM []byte) (Intermediate, error)) error {
 	a.renewing.Lock()
 	defer a.renewing.Unlock()
+	if err := a.prepare(ctx, obtain); err != nil {
+		return err
+	}
 	a.mu.Lock()
+	if err := a.ripe(); err != nil {
+		a.mu.Unlock()
+		return err
+	}
 	if a.root.key != nil {
 		defer a.mu.Unlock()
-		renewed, err := a.createIntermediate()
-		if err != nil {
-			return fmt.Errorf("renew intermediate: %w", err)
-		}
-		a.current, a.controller, a.api = renewed, nil, nil
-		return nil
+		return a.renewOwn()
 	}
+	next := a.next
 	a.mu.Unlock()
-	key, request, err := NewIntermediateRequest(a.options.Cluster, a.options.Random)
+	// Signed anew: it may be of the root before, and has been alive since it was announced.
+	request, err := requestFor(a.options.Cluster, next.issuer.key)
 	if err != nil {
 		return err
 	}
@@ -130,7 +139,7 @@ func (a *Authority) Renew(ctx context.Context, obtain func(ctx context.Context, 
 	if err != nil {
 		return fmt.Errorf("renew intermediate: %w", err)
 	}
-	return a.Install(Issuer{Key: key, Certificate: obtained.Certificate, Root: obtained.Root}, WorkloadLifetime)
+	return a.Install(Issuer{Key: []byte(next.Key), Certificate: obtained.Certificate, Root: obtained.Root}, WorkloadLifetime)
 }
 
 // Install makes an intermediate that the primary of a mesh issued the one that is used from now on; the cluster is a
@@ -148,6 +157,9 @@ func (a *Authority) Install(member Issuer, grace time.Duration) error {
 		return errors.New("intermediate from the primary: its root has not been announced, so that this cluster's proxies do not trust it")
 	}
 	if err := a.leave(MembershipOf(current.certificate), grace); err != nil {
+		return err
+	}
+	if err := a.retire(max(grace, formerGrace)); err != nil {
 		return err
 	}
 	trusted := a.without(root)
@@ -168,7 +180,13 @@ func (a *Authority) Install(member Issuer, grace time.Duration) error {
 	if err := writeMember(a.options.Dir, member); err != nil {
 		return err
 	}
-	a.root, a.current, a.controller, a.api, a.expected = issuer{certificate: root}, current, nil, nil, nil
+	a.root, a.current, a.controller, a.api, a.expected, a.expectedAnchor = issuer{certificate: root}, current, nil, nil, nil, nil
+	if a.next != nil && (!a.prepared() || belongs(a.next.issuer.key, current.certificate)) {
+		// Its key signs now, or it is of a mesh that was left.
+		if err := a.setNext(nil); err != nil {
+			return err
+		}
+	}
 	return a.setTrusted(trusted)
 }
 

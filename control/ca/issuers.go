@@ -65,7 +65,7 @@ func (a *Authority) Expect(intermediatePEM []byte) error {
 	next := a.options.issuer(MembershipOf(certificate))
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.expected = &next
+	a.expected, a.expectedAnchor = &next, certificate
 	return nil
 }
 
@@ -110,6 +110,13 @@ func leaveFor(options Options, next string) error {
 	if err != nil {
 		return err
 	}
-	_, err = leaving(options, former, MembershipOf(certificate), next, options.Now().Add(WorkloadLifetime))
+	if _, err = leaving(options, former, MembershipOf(certificate), next, options.Now().Add(WorkloadLifetime)); err != nil {
+		return err
+	}
+	signed, err := loadFormerIntermediates(options.Dir)
+	if err != nil {
+		return err
+	}
+	_, err = retiring(options, signed, certificate, formerGrace)
 	return err
 }

@@ -204,7 +204,7 @@ func (m meshCheck) meet(ctx context.Context, caller client.Replica, o offer) fin
 	var slowest time.Duration
 	for _, gateway := range o.cluster.Gateways {
 		for _, port := range o.export.Ports {
-			request := client.HandshakeRequest{Address: gateway.String(), ServerName: eastWestName(o.export, port.Number)}
+			request := client.HandshakeRequest{Address: gateway.String(), ServerName: eastWestName(o.export, port.Number), Anchors: o.cluster.Anchors}
 			var result client.HandshakeResult
 			err := m.client.Do(ctx, http.MethodPost, agentPath(caller)+"/handshake", request, &result)
 			impostor := false
@@ -223,7 +223,11 @@ func (m meshCheck) meet(ctx context.Context, caller client.Replica, o offer) fin
 			slowest = max(slowest, result.Took)
 		}
 	}
-	return tried(subject, "identity", nil, fmt.Sprintf("handshake through %s with the certificate of %s/%s: %s, issued in %s, in %s", gatewayText(o.cluster), caller.Namespace, caller.State.Name, list(o.export.Identities), o.cluster.Name, slowest.Round(time.Millisecond)), "")
+	issued := "issued in " + o.cluster.Name
+	if len(o.cluster.Anchors) == 0 {
+		issued += " by its names alone, since it announces no intermediates"
+	}
+	return tried(subject, "identity", nil, fmt.Sprintf("handshake through %s with the certificate of %s/%s: %s, %s, in %s", gatewayText(o.cluster), caller.Namespace, caller.State.Name, list(o.export.Identities), issued, slowest.Round(time.Millisecond)), "")
 }
 
 // eastWestName is the SNI by which east-west gateways find a service (DESIGN §11).

@@ -45,6 +45,9 @@ func twoClusters() (first, second *meshAPI) {
 	second.replicas = append(second.replicas, ready("ads"))
 	proved := func(in string) func(client.HandshakeRequest) (client.HandshakeResult, *client.Problem) {
 		return func(r client.HandshakeRequest) (client.HandshakeResult, *client.Problem) {
+			if !slices.Equal(r.Anchors, []string{"anchor of " + in}) {
+				return client.HandshakeResult{}, &client.Problem{Status: http.StatusBadGateway, What: fmt.Sprintf("anchors %q", r.Anchors)}
+			}
 			name, ok := strings.CutSuffix(r.ServerName, ".shop.svc.cluster.local")
 			name, begins := strings.CutPrefix(name, "outbound_.80_._.")
 			if !ok || !begins {

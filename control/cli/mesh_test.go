@@ -78,9 +78,9 @@ func healthyMesh() *meshAPI {
 			Issuer: "Heddle intermediate cluster1", IssuerExpires: noon.Add(90 * 24 * time.Hour),
 			Clusters: []client.ClusterStatus{
 				{Name: "cluster1", Primary: true, Self: true, Connected: true, Reachable: true, Version: "v1", Joined: noon.Add(-time.Hour),
-					Gateways: []netip.AddrPort{netip.MustParseAddrPort("198.18.0.2:15443")}},
+					Gateways: []netip.AddrPort{netip.MustParseAddrPort("198.18.0.2:15443")}, Anchors: []string{"anchor of cluster1"}},
 				{Name: "cluster2", Connected: true, LastSeen: noon.Add(-time.Second), Reachable: true, Version: "v1", Joined: noon.Add(-30 * time.Minute), Services: 2,
-					Gateways: []netip.AddrPort{netip.MustParseAddrPort("198.18.0.3:15443")}, Exports: []registry.Export{export("cart", 2), export("ads", 1)}},
+					Gateways: []netip.AddrPort{netip.MustParseAddrPort("198.18.0.3:15443")}, Exports: []registry.Export{export("cart", 2), export("ads", 1)}, Anchors: []string{"anchor of cluster2"}},
 			}},
 		names: client.Names{Domain: "cluster.local", Hosts: []client.NamedHost{host("ads.acme.demo"), host("ads.shop.svc.cluster.local"), host("cart.acme.demo"), host("cart.shop.svc.cluster.local")}},
 		gns: &objects.Object{Kind: objects.GlobalNamespace, Version: "5", Resource: &v1alpha1.GlobalNamespace{

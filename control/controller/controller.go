@@ -124,6 +124,8 @@ type Controller struct {
 	problem string
 	// issuers are who this cluster's own certificates are of, as the proxies were told last.
 	issuers []cluster.Issuer
+	// anchors are the intermediates that all clusters' servers are known by, as the proxies were told last.
+	anchors []string
 	// exports are what this cluster offers to others.
 	exports []registry.Export
 	// advertised are the addresses of the own gateways that were read last.
@@ -169,7 +171,7 @@ func Run(ctx context.Context, config Config) error {
 		}
 	}()
 	if c.authority, err = ca.Open(ca.Options{Dir: federation.AuthorityDir(config.Cluster), Cluster: config.Cluster.Name, TrustDomain: c.settings.TrustDomain, Member: isMember,
-		Record: c.audit.SignedOwn}); err != nil {
+		Announce: ca.AnnounceTime, Record: c.audit.SignedOwn}); err != nil {
 		return err
 	}
 	if c.globals, err = registry.OpenGlobals(filepath.Join(config.Cluster.Data(), "globals.json"), c.settings.Globals); err != nil {
@@ -424,8 +426,8 @@ func (c *Controller) update(replicas []registry.Change) {
 	if remesh {
 		c.federation.SetObjects(all)
 	}
-	peers, issuers := c.federation.Peers(), c.authority.Issuers()
-	change.Peers, change.Issuers = &peers, &issuers
+	peers, issuers, anchors := c.federation.Peers(), c.authority.Issuers(), c.authority.Anchors()
+	change.Peers, change.Issuers, change.Anchors = &peers, &issuers, &anchors
 	c.model.Update(change)
 	var addresses map[string]netip.Addr
 	problem := ""
@@ -441,7 +443,7 @@ func (c *Controller) update(replicas []registry.Change) {
 	c.push(push.Update{Revision: absorbed.revision, Revised: absorbed.revised})
 	c.step()
 	c.mu.Lock()
-	c.updated, c.problem, c.issuers = absorbed.revision, problem, issuers
+	c.updated, c.problem, c.issuers, c.anchors = absorbed.revision, problem, issuers, anchorsOf(anchors, peers)
 	if before == nil || len(mesh.Globals)+len(before.Globals) > 0 {
 		c.exports = resolve.Exports(mesh)
 	}

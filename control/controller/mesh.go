@@ -113,12 +113,22 @@ func (c *Controller) ownCluster(ctx context.Context) error {
 	return nil
 }
 
-// issuersInForce says whether proxies were told who this cluster's own certificates are of now.
+// issuersInForce says whether proxies were told who this cluster's own certificates are of now, and by which intermediates
+// all clusters' servers are known.
 func (c *Controller) issuersInForce() bool {
-	now := c.authority.Issuers()
+	now, anchors := c.authority.Issuers(), anchorsOf(c.authority.Anchors(), c.federation.Peers())
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.Equal(now, c.issuers)
+	return slices.Equal(now, c.issuers) && slices.Equal(anchors, c.anchors)
+}
+
+// anchorsOf all clusters, in one list.
+func anchorsOf(own []string, peers []registry.Peer) []string {
+	all := slices.Clone(own)
+	for _, p := range peers {
+		all = append(append(all, p.Cluster), p.Anchors...)
+	}
+	return all
 }
 
 // How long proxies may take to acknowledge what they are told, and how often they are looked at.

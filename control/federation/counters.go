@@ -25,6 +25,7 @@ const (
 	countUpdatesSent        = "updatesSent"
 	countUpdatesReceived    = "updatesReceived"
 	countUpdatesRefused     = "updatesRefused"
+	countAnchorsRefused     = "anchorsRefused"
 	countAttempts           = "connectionAttempts"
 	countAttemptsFailed     = "connectionAttemptsFailed"
 	countProbes             = "probes"

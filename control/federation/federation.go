@@ -46,8 +46,8 @@ type Config struct {
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Rotate has every workload's certificate renewed. Its error names those that were not.
 	Rotate func(ctx context.Context) error
-	// Accept returns when this cluster's proxies accept certificates of all of [ca.Authority.Issuers]. Its error names
-	// those that do not.
+	// Accept returns when this cluster's proxies accept certificates of all of [ca.Authority.Issuers], and go by the
+	// intermediates that all clusters have announced. Its error names those that do not.
 	Accept func(ctx context.Context) error
 	// Changed is called, and must not block, when peers or the membership have changed.
 	Changed func()
@@ -145,6 +145,10 @@ type Federation struct {
 	root rootState
 	// former is how far the cluster is with the roots that it left.
 	former formerState
+	// judged are the anchors of other clusters that were looked at.
+	judged judged
+	// anchors are this cluster's own when they were last looked at.
+	anchors []string
 	// deaf says why nobody can reach this cluster's federation port.
 	deaf string
 }
@@ -183,7 +187,7 @@ func Open(config Config) (*Federation, error) {
 	f := &Federation{
 		config: config, counters: newCounters(), tokens: newTokens(config.Store, config.Now, config.Random),
 		unkept: make(chan struct{}, 1), reprobe: make(chan struct{}, 1), redial: make(chan struct{}, 1), reroot: make(chan struct{}, 1),
-		own: &State{}, book: map[string]*entry{}, clusters: map[string]clusterInfo{}, streams: map[string]*stream{}, rates: map[string]*rates{},
+		own: &State{}, book: map[string]*entry{}, clusters: map[string]clusterInfo{}, streams: map[string]*stream{}, rates: map[string]*rates{}, judged: judged{},
 	}
 	if err := os.MkdirAll(dir(config.Cluster), 0o700); err != nil {
 		return nil, fmt.Errorf("make directory: %w", err)
@@ -284,6 +288,7 @@ func (f *Federation) Peers() []registry.Peer {
 	for _, name := range s.names() {
 		e := s.book[name]
 		out = append(out, registry.Peer{Cluster: name, Gateways: e.Gateways, Reachable: e.reachable, Locality: e.Locality,
+			Anchors:  f.anchorsOf(name, e.Anchors),
 			Services: f.share(s, e.Services, name, f.config.Cluster.Name)})
 	}
 	return out

@@ -13,7 +13,6 @@ import (
 	"google.golang.org/grpc"
 
 	pb "heddle.io/heddle/api/federation/federationv1"
-	"heddle.io/heddle/control/ca"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/server/client"
 	"heddle.io/heddle/control/store"
@@ -204,24 +203,4 @@ func (f *Federation) connectOnce(ctx context.Context, m Membership) (heard bool,
 	}
 	<-ctx.Done()
 	return false, context.Cause(ctx)
-}
-
-// renew gets a new intermediate from the primary.
-func (f *Federation) renew(ctx context.Context, s *session) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	err := f.config.Authority.Renew(ctx, func(ctx context.Context, request []byte) (ca.Intermediate, error) {
-		response, err := s.api.Renew(ctx, &pb.RenewRequest{Request: request})
-		if err != nil {
-			return ca.Intermediate{}, err
-		}
-		return ca.Intermediate{Certificate: response.GetIssued().GetCertificate(), Root: response.GetIssued().GetRoot()}, nil
-	})
-	if err != nil {
-		return err
-	}
-	f.counters.add(countRenewals)
-	_, expires := f.config.Authority.Issuer()
-	f.config.Log.Info("intermediate renewed", "expires", expires)
-	return nil
 }

@@ -64,6 +64,7 @@ func (r *rootState) about(c ca.Change) {
 // a restart; what is lost with the process is only who has been told.
 func (f *Federation) rootLoop(ctx context.Context) {
 	for {
+		f.lookAtAnchors()
 		if err := f.stepRoot(ctx); err != nil && ctx.Err() == nil {
 			f.config.Log.Warn("change of the mesh's root not further yet", "error", err)
 		}
@@ -125,6 +126,10 @@ func (f *Federation) settleRoot(ctx context.Context, c ca.Change) (bool, error) 
 		return true, nil
 	}
 	err := f.config.Rotate(ctx)
+	if err == nil && c.Phase == ca.Trusting {
+		// With what was announced for this change, which came before it.
+		err = f.config.Accept(ctx)
+	}
 	if ctx.Err() != nil {
 		return false, ctx.Err()
 	}

@@ -54,34 +54,42 @@ func (f *Federation) speak(ctx context.Context, call grpc.BidiStreamingClient[pb
 		// A command may have changed the primary's address, for the next connection.
 		f.refresh()
 		f.mu.Lock()
-		own, progress := f.own, f.root.progress
+		progress := f.root.progress
 		f.mu.Unlock()
+		if own := f.told(); sent == nil || !sent.sameAs(own) {
+			for _, part := range own.parts() {
+				if err := out.say(&pb.FromMember{Message: &pb.FromMember_State{State: part}}); err != nil {
+					return errEnded
+				}
+			}
+			sent = &own
+		}
+		// After the state: who is done with a phase of a change has announced what the next one needs.
 		if said != progress && progress != nil {
 			if err := out.say(&pb.FromMember{Message: &pb.FromMember_RootProgress{RootProgress: progress}}); err != nil {
 				return errEnded
 			}
 			said = progress
 		}
-		if sent != own {
-			for _, part := range own.parts() {
-				if err := out.say(&pb.FromMember{Message: &pb.FromMember_State{State: part}}); err != nil {
-					return errEnded
-				}
-			}
-			sent = own
-		}
 		now := f.config.Now()
-		if !renewing && !now.Before(f.config.Authority.RenewAt()) && !now.Before(renewAgain) {
-			renewing = true
-			go func() { renewed <- f.renew(ctx, s) }()
+		if !renewing && !now.Before(renewAgain) {
+			switch {
+			case !now.Before(f.config.Authority.RenewAt()):
+				renewing = true
+				go func() { renewed <- f.renew(ctx, s) }()
+			case !f.config.Authority.Prepared():
+				renewing = true
+				go func() { renewed <- f.prepare(ctx, s) }()
+			}
 		}
 		select {
 		case <-ctx.Done():
 			return errEnded
 		case <-s.wake:
 		case err := <-renewed:
-			renewing, renewAgain = false, f.config.Now().Add(renewRetry)
+			renewing = false
 			if err != nil {
+				renewAgain = f.config.Now().Add(renewRetry)
 				f.config.Log.Warn("intermediate not renewed", "error", err, "again_in", renewRetry)
 			}
 		}

@@ -21,6 +21,8 @@ type State struct {
 	Locality registry.Locality `json:"locality,omitzero"`
 	// Version of its program.
 	Version string `json:"version,omitempty"`
+	// Anchors are the intermediates (PEM) by which clients know its servers.
+	Anchors []string `json:"anchors,omitempty"`
 	// Services that it exports: at the primary all of them, at a member those that it may know.
 	Services []registry.Export `json:"services,omitempty"`
 }
@@ -28,6 +30,8 @@ type State struct {
 // Bounds of what is taken from another cluster.
 const (
 	maxGateways   = 16
+	maxAnchors    = 8
+	maxAnchor     = 4 << 10
 	maxServices   = 10000
 	maxPorts      = 64
 	maxIdentities = 256
@@ -46,7 +50,7 @@ var (
 func (s State) message() *pb.State {
 	m := &pb.State{
 		Locality: &pb.Locality{Region: s.Locality.Region, Zone: s.Locality.Zone, SubZone: s.Locality.SubZone},
-		Version:  s.Version, Services: exportMessages(s.Services),
+		Version:  s.Version, Services: exportMessages(s.Services), Anchors: s.Anchors,
 	}
 	for _, g := range s.Gateways {
 		m.Gateways = append(m.Gateways, g.String())
@@ -101,6 +105,10 @@ func readState(m *pb.State, trustDomain string, loopback bool) (State, error) {
 		}
 		s.Gateways = append(s.Gateways, g)
 	}
+	if len(m.GetAnchors()) > maxAnchors || slices.ContainsFunc(m.GetAnchors(), func(a string) bool { return len(a) > maxAnchor }) {
+		return s, fmt.Errorf("%d anchors, of which at most %d are taken, of at most %d bytes each", len(m.GetAnchors()), maxAnchors, maxAnchor)
+	}
+	s.Anchors = m.GetAnchors()
 	if len(m.GetServices()) > maxServices {
 		return s, fmt.Errorf("%d services are more than %d", len(m.GetServices()), maxServices)
 	}

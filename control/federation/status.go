@@ -15,9 +15,9 @@ import (
 // Status tells how the mesh looks from here.
 func (f *Federation) Status() client.FederationStatus {
 	issuer, expires := f.config.Authority.Issuer()
-	exports := map[string][]registry.Export{}
+	peers := map[string]registry.Peer{f.config.Cluster.Name: {Anchors: f.config.Authority.Anchors()}}
 	for _, p := range f.Peers() {
-		exports[p.Cluster] = p.Services
+		peers[p.Cluster] = p
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -55,15 +55,15 @@ func (f *Federation) Status() client.FederationStatus {
 	}
 	slices.Sort(names)
 	for _, name := range names {
-		s.Clusters = append(s.Clusters, f.statusOf(name, s.Connected, exports[name]))
+		s.Clusters = append(s.Clusters, f.statusOf(name, s.Connected, peers[name]))
 	}
 	return s
 }
 
 // statusOf one cluster. The lock is held.
-func (f *Federation) statusOf(name string, connected bool, exports []registry.Export) client.ClusterStatus {
+func (f *Federation) statusOf(name string, connected bool, peer registry.Peer) client.ClusterStatus {
 	info := f.clusters[name]
-	c := client.ClusterStatus{Name: name, Primary: name == f.primaryLocked(), Self: name == f.config.Cluster.Name, Joined: info.joined, Membership: info.membership}
+	c := client.ClusterStatus{Name: name, Primary: name == f.primaryLocked(), Self: name == f.config.Cluster.Name, Joined: info.joined, Membership: info.membership, Anchors: peer.Anchors}
 	if c.Self {
 		c.Connected, c.Reachable, c.Version, c.Gateways = connected, true, f.own.Version, f.own.Gateways
 		return c
@@ -78,7 +78,7 @@ func (f *Federation) statusOf(name string, connected bool, exports []registry.Ex
 		// A member knows best whether it hears the primary.
 		c.Connected = connected
 	}
-	c.Exports, c.Services = exports, len(exports)
+	c.Exports, c.Services = peer.Services, len(peer.Services)
 	return c
 }
 

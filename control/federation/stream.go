@@ -213,17 +213,19 @@ func (f *Federation) send(ctx context.Context, call grpc.BidiStreamingServer[pb.
 			return err
 		}
 		if woken {
-			if now := f.rootMessage(); !proto.Equal(now, root) {
-				if err := out.say(&pb.FromPrimary{Message: &pb.FromPrimary_Root{Root: now}}); err != nil {
-					return ended(err)
-				}
-				root = now
-			}
+			// Before the updates are made: what they announce is what the change needs.
+			now := f.rootMessage()
 			for _, u := range f.updates(s) {
 				if err := out.say(&pb.FromPrimary{Message: &pb.FromPrimary_Update{Update: u}}); err != nil {
 					return ended(err)
 				}
 				f.counters.add(countUpdatesSent)
+			}
+			if !proto.Equal(now, root) {
+				if err := out.say(&pb.FromPrimary{Message: &pb.FromPrimary_Root{Root: now}}); err != nil {
+					return ended(err)
+				}
+				root = now
 			}
 		}
 		woken = false
@@ -274,7 +276,7 @@ func (f *Federation) updates(s *stream) []*pb.Update {
 		state.Services = f.share(known, state.Services, name, s.cluster)
 		return &pb.Peer{Cluster: name, State: state.message(), Connected: connected}
 	}
-	peers := map[string]*pb.Peer{self: tell(self, *known.own, true)}
+	peers := map[string]*pb.Peer{self: tell(self, f.told(), true)}
 	for name, e := range known.book {
 		if name != s.cluster {
 			peers[name] = tell(name, e.State, e.connected)

@@ -231,12 +231,12 @@ func (f *Federation) Rotate(ctx context.Context) error {
 	var err error
 	switch {
 	case !isMember:
-		err = f.config.Authority.Renew(ctx, nil)
+		err = f.renewPatiently(ctx, nil)
 	case live == nil:
 		return &client.Problem{Status: http.StatusServiceUnavailable, What: "the primary is not reached, and only it can issue an intermediate", Where: address, Why: why,
 			Remedy: "the cluster goes on with the one it has; try again when the primary is back"}
 	default:
-		err = f.renew(ctx, live)
+		err = f.renewPatiently(ctx, live)
 	}
 	if err != nil {
 		p := problem(err, address)

@@ -24,6 +24,7 @@ type Difference struct {
 	Sidecars        []Pair[Sidecar]
 	EnvoyFilters    []Pair[EnvoyFilter]
 	Dependencies    []Pair[Dependencies]
+	Anchors         []Pair[Anchors]
 }
 
 // Differ compares two meshes of one kept model: a part that is the same in both, and has the same place among its like, is the
@@ -44,6 +45,7 @@ func Differ(before, after *Mesh) Difference {
 		Sidecars:        pairs(before.Sidecars, after.Sidecars, func(s *Sidecar) name { return name{namespace: s.Namespace, name: s.Name} }),
 		Credentials:     pairs(before.Credentials, after.Credentials, func(c *Credential) name { return name{namespace: c.Namespace, name: c.Name} }),
 		Dependencies:    pairs(before.Dependencies, after.Dependencies, func(d *Dependencies) name { return name{namespace: d.Namespace} }),
+		Anchors:         pairs(before.Anchors, after.Anchors, func(a *Anchors) name { return name{name: a.Cluster} }),
 		EnvoyFilters:    pairs(before.EnvoyFilters, after.EnvoyFilters, func(f *EnvoyFilter) name { return name{namespace: f.Namespace, name: f.Name} }),
 	}
 }
@@ -119,7 +121,7 @@ func sameVisibility(x, y Visibility) bool {
 // EndpointsAlone says whether all that differs is which replicas are ready, where they are and their locality, and so nothing
 // of services but their replicas.
 func (d *Difference) EndpointsAlone() bool {
-	if len(d.Globals)+len(d.Routes)+len(d.Gateways)+len(d.Destinations)+len(d.BackendTLS)+len(d.PeerModes)+len(d.Access)+len(d.Authentications)+len(d.Credentials)+len(d.Sidecars)+len(d.EnvoyFilters)+len(d.Dependencies) > 0 {
+	if len(d.Globals)+len(d.Routes)+len(d.Gateways)+len(d.Destinations)+len(d.BackendTLS)+len(d.PeerModes)+len(d.Access)+len(d.Authentications)+len(d.Credentials)+len(d.Sidecars)+len(d.EnvoyFilters)+len(d.Dependencies)+len(d.Anchors) > 0 {
 		return false
 	}
 	for _, p := range d.Replicas {

@@ -113,6 +113,8 @@ type Mesh struct {
 	EnvoyFilters []*EnvoyFilter `json:"envoyFilters,omitempty"`
 	// Credentials are gateways' certificates, sorted by namespace and name.
 	Credentials []*Credential `json:"credentials,omitempty"`
+	// Anchors of the clusters that announce their intermediates, sorted by cluster.
+	Anchors []*Anchors `json:"anchors,omitempty"`
 	// Accepted are former meshes that clients may still go by, so that servers take their connections as well.
 	Accepted []*Mesh `json:"-"`
 }

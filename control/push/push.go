@@ -259,6 +259,7 @@ func (p *Pusher) apply(g *group, delta translate.Delta) (xds.Change, error) {
 	remove(xds.Endpoints, slices.Concat(delta.Clusters, delta.Endpoints))
 	remove(xds.Listeners, delta.Listeners)
 	remove(xds.Routes, delta.Routes)
+	remove(xds.Secrets, delta.Secrets)
 	for _, key := range delta.Dropped {
 		if n, known := p.numbers[key]; known {
 			delete(g.sources, n)

@@ -13,6 +13,8 @@ type Peer struct {
 	Reachable bool `json:"reachable"`
 	// Locality of the peer.
 	Locality Locality `json:"locality,omitzero"`
+	// Anchors are its intermediates (PEM), by which clients know its servers; none for a cluster that announces none.
+	Anchors []string `json:"anchors,omitempty"`
 	// Services that it exports, sorted by namespace and name.
 	Services []Export `json:"services,omitempty"`
 }

@@ -10,6 +10,7 @@ import (
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"google.golang.org/protobuf/proto"
 
 	"heddle.io/heddle/control/model"
@@ -37,6 +38,8 @@ type Cache struct {
 	listeners memories[listenerKey, *listenerv3.Listener]
 	// fixed clusters have no service.
 	fixed memories[string, *clusterv3.Cluster]
+	// anchors are secrets with the intermediates of clusters.
+	anchors memories[string, *tlsv3.Secret]
 	// routes bound to sidecars and policies, by host.
 	routes   byHost[model.Routes]
 	policies byHost[model.DestinationPolicy]
@@ -54,6 +57,7 @@ func NewCache() *Cache {
 		unknown:  map[bool]*routev3.VirtualHost{},
 		clusters: map[string]memories[clusterKey, *clusterPart]{}, hosts: map[string]memories[hostKey, *routev3.VirtualHost]{},
 		listeners: memories[listenerKey, *listenerv3.Listener]{},
+		anchors:   memories[string, *tlsv3.Secret]{},
 		fixed:     memories[string, *clusterv3.Cluster]{}, servers: memories[string, *Resources]{},
 	}
 }
@@ -87,6 +91,8 @@ type clusterPart struct {
 	assign func(*generator, *model.Service) *endpointv3.ClusterLoadAssignment
 	// rules of the port.
 	rules model.PortPolicy
+	// anchors that its TLS names; none without the mesh's.
+	anchors anchorSet
 }
 
 type listenerKey struct {
@@ -140,7 +146,7 @@ func (c *Cache) enter(mesh *model.Mesh) {
 		return r.Hosts
 	})
 	c.policies.apply(mesh.Destinations, d.Destinations, func(p *model.DestinationPolicy) []string { return []string{p.Host} })
-	if !reflect.DeepEqual(c.mesh.Settings, mesh.Settings) || !slices.Equal(c.mesh.PeerModes, mesh.PeerModes) {
+	if !reflect.DeepEqual(c.mesh.Settings, mesh.Settings) || !slices.Equal(c.mesh.PeerModes, mesh.PeerModes) || anchorsAppear(&d) {
 		c.epoch++
 		clear(c.unknown)
 	}
@@ -179,6 +185,7 @@ func (c *Cache) Make(mesh *model.Mesh, k Kind) (*Resources, error) {
 	}
 	if k.Role != Outbound {
 		g.out.parts = g.parts
+		g.out.Secrets = append(g.out.Secrets, g.anchorsOf(g.parts)...)
 		patched, err := c.patchedFor(mesh, k)
 		if err != nil {
 			return nil, err

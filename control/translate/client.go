@@ -30,6 +30,8 @@ type Client struct {
 	// clusters and listeners by name, with how many shares have them.
 	clusters  map[string]*counted[*clusterPart]
 	listeners map[string]*counted[*listenerv3.Listener]
+	// anchors are the secrets that its clusters name, by name.
+	anchors map[string]*anchored
 	// tables are the routes of HTTP ports.
 	tables map[uint16]*table
 	// sources are the objects that have a part in it, with the number of shares.
@@ -80,9 +82,9 @@ type row struct {
 type Delta struct {
 	// Set is new or takes the place of what had its name; endpoints are here with their cluster, whichever of both it is.
 	Set *Resources
-	// Clusters, Endpoints, Listeners and Routes are the names of those that are gone. Endpoints go with their clusters; here
+	// Clusters, Endpoints, Listeners, Routes and Secrets are the names of those that are gone. Endpoints go with their clusters; here
 	// are those whose cluster stays and has none any more.
-	Clusters, Endpoints, Listeners, Routes []string
+	Clusters, Endpoints, Listeners, Routes, Secrets []string
 	// Added and Dropped are objects that have a part in the configuration now, and that had.
 	Added, Dropped []objects.Key
 }
@@ -101,7 +103,7 @@ func (c *Cache) Client(mesh *model.Mesh, k Kind, needs map[string]bool) (*Client
 	c.enter(mesh)
 	out := &Client{
 		kind: k, needs: needs, shares: map[string]*share{}, readers: map[string]map[string]bool{}, clusters: map[string]*counted[*clusterPart]{},
-		listeners: map[string]*counted[*listenerv3.Listener]{}, tables: map[uint16]*table{}, sources: map[objects.Key]int{},
+		listeners: map[string]*counted[*listenerv3.Listener]{}, anchors: map[string]*anchored{}, tables: map[uint16]*table{}, sources: map[objects.Key]int{},
 	}
 	g := c.generator(mesh, k)
 	g.needs = needs
@@ -118,7 +120,7 @@ func (c *Cache) Client(mesh *model.Mesh, k Kind, needs map[string]bool) (*Client
 	for _, s := range mesh.Services {
 		concerned[s.Host] = true
 	}
-	if _, err := out.remake(g, concerned); err != nil {
+	if _, err := out.remake(g, concerned, nil); err != nil {
 		return nil, err
 	}
 	var err error
@@ -172,7 +174,7 @@ func (c *Cache) Apply(to *Client, mesh *model.Mesh, d *model.Difference) (delta 
 			return Delta{}, false, nil
 		}
 	}
-	if delta, err = to.remake(g, concerned); err != nil {
+	if delta, err = to.remake(g, concerned, model.Both(d.Anchors)); err != nil {
 		return delta, true, err
 	}
 	ok = to.patched.delta(&delta)
@@ -188,7 +190,7 @@ func (c *Cache) Remake(to *Client, mesh *model.Mesh, hosts []string) (delta Delt
 	}
 	g := c.generator(mesh, to.kind)
 	g.needs = to.needs
-	if delta, err = to.remake(g, concerned); err != nil {
+	if delta, err = to.remake(g, concerned, nil); err != nil {
 		return delta, true, err
 	}
 	ok = to.patched.delta(&delta)
@@ -197,7 +199,7 @@ func (c *Cache) Remake(to *Client, mesh *model.Mesh, hosts []string) (delta Delt
 
 // concernedWholly says whether a change is of what concerns more than single hosts.
 func (c *Client) concernedWholly(d *model.Difference) bool {
-	return len(d.Globals) > 0 || len(d.PeerModes) > 0 || concernsFilters(c.kind, d) ||
+	return len(d.Globals) > 0 || len(d.PeerModes) > 0 || anchorsAppear(d) || concernsFilters(c.kind, d) ||
 		slices.ContainsFunc(model.Both(d.Sidecars), func(s *model.Sidecar) bool { return s.FullName() == c.kind.Scope }) ||
 		slices.ContainsFunc(model.Both(d.Destinations), func(p *model.DestinationPolicy) bool { return strings.HasPrefix(p.Host, "*") }) ||
 		slices.ContainsFunc(model.Both(d.Routes), func(r *model.Routes) bool {
@@ -205,8 +207,8 @@ func (c *Client) concernedWholly(d *model.Difference) bool {
 		})
 }
 
-// remake makes the shares of these hosts anew.
-func (c *Client) remake(g *generator, concerned map[string]bool) (Delta, error) {
+// remake makes the shares of these hosts anew, and the secrets with these anchors.
+func (c *Client) remake(g *generator, concerned map[string]bool, anchors []*model.Anchors) (Delta, error) {
 	delta := Delta{Set: newResources()}
 	made := map[string]*share{}
 	for host := range concerned {
@@ -308,6 +310,7 @@ func (c *Client) remake(g *generator, concerned map[string]bool) (Delta, error) 
 		}
 	}
 	c.settleTables(g, made, ports, &delta)
+	c.settleAnchors(g, made, anchors, &delta)
 	for host, now := range made {
 		if delete(c.shares, host); now != nil {
 			c.shares[host] = now
@@ -609,6 +612,9 @@ func (c *Client) Resources() *Resources {
 	out.add(c.fixed)
 	for _, p := range c.clusters {
 		out.addCluster(p.value)
+	}
+	for _, a := range c.anchors {
+		out.Secrets = append(out.Secrets, a.secret)
 	}
 	for _, l := range c.listeners {
 		out.Listeners = append(out.Listeners, l.value)

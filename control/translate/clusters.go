@@ -137,9 +137,11 @@ func (g *generator) clientCluster(name string, s *model.Service, p model.Service
 		return out
 	case !s.UsesEndpoints():
 		g.entryCluster(c, s, p, labels, http2, rules)
+		out.anchors = g.anchorsNamed(c, s, rules.TLS)
 		return out
 	}
 	g.clientSocket(c, s, serverName(s.Host, p.Number, subsetName), http2, rules.TLS)
+	out.anchors = g.anchorsNamed(c, s, rules.TLS)
 	out.assign = func(g *generator, s *model.Service) *endpointv3.ClusterLoadAssignment {
 		return g.endpoints(name, s, p, labels, rules)
 	}

@@ -29,7 +29,7 @@ func (r *Resources) Concerns(k Kind, root string, d *model.Difference) bool {
 		})
 	}
 	between := model.Selects(eastWestLabels, k.Labels)
-	return len(d.Gateways)+len(d.Credentials) > 0 ||
+	return len(d.Gateways)+len(d.Credentials)+len(d.Anchors) > 0 ||
 		slices.ContainsFunc(model.Both(d.Routes), func(r *model.Routes) bool {
 			return slices.ContainsFunc(r.Gateways, func(name string) bool { return name != model.GatewayMesh }) ||
 				slices.ContainsFunc(r.HTTP, func(h model.HTTPRoute) bool {

@@ -59,7 +59,7 @@ func (c *Cache) Sweep(clients []*Client, others map[string]*Resources) {
 			delete(c.hosts, host)
 		}
 	}
-	c.swept += c.listeners.sweep(used) + c.fixed.sweep(used)
+	c.swept += c.listeners.sweep(used) + c.fixed.sweep(used) + c.anchors.sweep(used)
 	maps.DeleteFunc(c.servers, func(kind string, _ *memory[*Resources]) bool { return others[kind] == nil })
 	c.swept += len(c.servers)
 	c.misses = 0
@@ -88,6 +88,9 @@ func (c *Client) parts(visit func(any)) {
 	for _, t := range c.tables {
 		visit(t.listener)
 	}
+	for _, a := range c.anchors {
+		visit(a.secret)
+	}
 }
 
 // eachPart are what a cache may have made of the resources.
@@ -100,5 +103,8 @@ func (r *Resources) eachPart(visit func(any)) {
 	}
 	for _, l := range r.Listeners {
 		visit(l)
+	}
+	for _, s := range r.Secrets {
+		visit(s)
 	}
 }

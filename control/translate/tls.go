@@ -65,8 +65,8 @@ func matching(regex string) *matcherv3.StringMatcher {
 	}}
 }
 
-// meshIdentity is the common part of mutual TLS with the mesh's own certificates.
-func (g *generator) meshIdentity(alpn []string, peers []*tlsv3.SubjectAltNameMatcher) *tlsv3.CommonTlsContext {
+// meshIdentity is the common part of mutual TLS with the mesh's own certificates. Peers are of an authority in that secret.
+func (g *generator) meshIdentity(alpn []string, peers []*tlsv3.SubjectAltNameMatcher, authorities *tlsv3.SdsSecretConfig) *tlsv3.CommonTlsContext {
 	return &tlsv3.CommonTlsContext{
 		TlsParams: &tlsv3.TlsParameters{
 			TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_2,
@@ -79,7 +79,7 @@ func (g *generator) meshIdentity(alpn []string, peers []*tlsv3.SubjectAltNameMat
 				DefaultValidationContext: &tlsv3.CertificateValidationContext{
 					MatchTypedSubjectAltNames: peers,
 				},
-				ValidationContextSdsSecretConfig: agentSecret(secretRoots),
+				ValidationContextSdsSecretConfig: authorities,
 			},
 		},
 	}
@@ -89,7 +89,7 @@ func (g *generator) meshIdentity(alpn []string, peers []*tlsv3.SubjectAltNameMat
 // that was removed is locked out however long its certificates last, and whoever has its name.
 func (g *generator) inboundTLS(alpn []string) *corev3.TransportSocket {
 	return g.socket(socketTLS, g.pack(&tlsv3.DownstreamTlsContext{
-		CommonTlsContext:         g.meshIdentity(alpn, g.callers()),
+		CommonTlsContext:         g.meshIdentity(alpn, g.callers(), agentSecret(secretRoots)),
 		RequireClientCertificate: flag(true),
 		// A resumed session would outlive the certificate that opened it.
 		SessionTicketKeysType: &tlsv3.DownstreamTlsContext_DisableStatelessSessionResumption{
@@ -112,8 +112,12 @@ func (g *generator) outboundTLS(s *model.Service, sni string, http2 bool, t *mod
 	if http2 {
 		alpn = append(alpn, "h2")
 	}
+	authorities := agentSecret(secretRoots)
+	if set := g.anchorsFor(s); !set.none() {
+		authorities = &tlsv3.SdsSecretConfig{Name: set.name, SdsConfig: ads()}
+	}
 	return g.socket(socketTLS, g.pack(&tlsv3.UpstreamTlsContext{
-		CommonTlsContext: g.meshIdentity(alpn, g.servers(s, subjects)), Sni: sni,
+		CommonTlsContext: g.meshIdentity(alpn, g.servers(s, subjects), authorities), Sni: sni,
 	}))
 }
 

@@ -65,6 +65,37 @@ func joined(t *testing.T, primary *ca.Authority, name string) thief {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return signed(t, primary, name, membership, key, request)
+}
+
+// replaced is an intermediate of the same membership, for another key: one from before a renewal, or one that is not
+// announced yet.
+func (f thief) replaced(t *testing.T, primary *ca.Authority) thief {
+	t.Helper()
+	key, request, err := ca.NewIntermediateRequest(f.issuer.Cluster, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return signed(t, primary, f.issuer.Cluster, f.issuer.Membership, key, request)
+}
+
+// again is another intermediate for the same key.
+func (f thief) again(t *testing.T, primary *ca.Authority) thief {
+	t.Helper()
+	request, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, f.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := x509.MarshalPKCS8PrivateKey(f.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return signed(t, primary, f.issuer.Cluster, f.issuer.Membership, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}),
+		pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: request}))
+}
+
+func signed(t *testing.T, primary *ca.Authority, name, membership string, key, request []byte) thief {
+	t.Helper()
 	issued, err := primary.SignIntermediate(request, name, membership)
 	if err != nil {
 		t.Fatal(err)
@@ -175,7 +206,7 @@ spec:
 `
 
 // meshWith is the mesh of cluster1 with another cluster of that authority, which offers the service "far".
-func meshWith(t *testing.T, other cluster.Issuer) (*model.Mesh, translate.Node) {
+func meshWith(t *testing.T, primary *ca.Authority, other thief) (*model.Mesh, translate.Node) {
 	t.Helper()
 	text := fmt.Sprintf(`# nodes: shop/web-0
 %s---
@@ -188,7 +219,7 @@ apiVersion: heddle.io/v1alpha1
 kind: Cluster
 metadata: { name: %s }
 spec: { key: %s }
-`, impostorsWorld, other.Cluster, other.Membership)
+`, impostorsWorld, other.issuer.Cluster, other.issuer.Membership)
 	objs, errs := objects.Decode(bytes.NewReader([]byte(text)), "in.yaml", "")
 	if len(errs) > 0 {
 		t.Fatal(errors.Join(errs...))
@@ -205,11 +236,11 @@ spec: { key: %s }
 	}
 	objs = resolve.Merge(existing, writes)
 	replicas := instances(objs, settings, nil)
-	peers := []registry.Peer{{Cluster: other.Cluster, Reachable: true, Services: []registry.Export{{
+	peers := []registry.Peer{{Cluster: other.issuer.Cluster, Reachable: true, Anchors: []string{string(other.chain)}, Services: []registry.Export{{
 		Namespace: "shop", Name: "far", Identities: []string{"spiffe://cluster.local/ns/shop/sa/far"},
 		Ports: []registry.ExportPort{{Name: "http", Number: 80, Protocol: "HTTP"}}, Groups: []registry.ExportGroup{{Ready: 1}},
 	}}}}
-	mesh, _ := resolve.Mesh(settings, objs, resolve.Runtime{Instances: replicas, Peers: peers, Addresses: addresses(settings, objs, peers)})
+	mesh, _ := resolve.Mesh(settings, objs, resolve.Runtime{Instances: replicas, Peers: peers, Anchors: primary.Anchors(), Addresses: addresses(settings, objs, peers)})
 	return mesh, nodes(t, text, settings, replicas)[0]
 }
 
@@ -262,6 +293,7 @@ func guarded(t *testing.T, mesh *model.Mesh, node translate.Node, p ports, own *
 		{Name: "default", Type: &tlsv3.Secret_TlsCertificate{TlsCertificate: own}},
 		{Name: "ROOTCA", Type: &tlsv3.Secret_ValidationContext{ValidationContext: &tlsv3.CertificateValidationContext{TrustedCa: inlineBytes(roots)}}},
 	}}}
+	b.StaticResources.Secrets = append(b.StaticResources.Secrets, r.Secrets...)
 	listen := func(name string, port uint16, chain *listenerv3.FilterChain) {
 		b.StaticResources.Listeners = append(b.StaticResources.Listeners, &listenerv3.Listener{Name: name, Address: at(port), FilterChains: []*listenerv3.FilterChain{chain}})
 	}
@@ -429,7 +461,8 @@ func TestImpostors(t *testing.T) {
 	if len(binaries) == 0 {
 		t.Skip("HEDDLE_TEST_ENVOY and HEDDLE_E2E_BIN name no proxy; `make test-go` sets the first")
 	}
-	primary, err := ca.Open(ca.Options{Dir: t.TempDir(), Cluster: "cluster1", TrustDomain: "cluster.local"})
+	dir := t.TempDir()
+	primary, err := ca.Open(ca.Options{Dir: dir, Cluster: "cluster1", TrustDomain: "cluster.local"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -438,12 +471,13 @@ func TestImpostors(t *testing.T) {
 	for name, binary := range binaries {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			mesh, node := meshWith(t, member.issuer)
+			mesh, node := meshWith(t, primary, member)
 			node.Heddle = name == "heddle"
 			p := ports{free(t), free(t), free(t), free(t), free(t)}
 			run(t, binary, guarded(t, mesh, node, p, secret, primary.Roots()))
 			callers(t, p, own, member, removed)
 			servers(t, p, own, member, removed)
+			authorities(t, p, dir, primary, member)
 		})
 	}
 }
@@ -542,4 +576,62 @@ func servers(t *testing.T, p ports, own tls.Certificate, member, removed thief) 
 	} {
 		check("the removed one, "+what, p.toFar, p.far, removed.issue(t, names), false)
 	}
+}
+
+// authorities shows certificates with all the names that they should have, of intermediates that signed for the same cluster
+// and of the root itself: names do not tell those apart, anchors do.
+func authorities(t *testing.T, p ports, dir string, primary *ca.Authority, member thief) {
+	t.Helper()
+	const td = "cluster.local"
+	near, far := "spiffe://cluster.local/ns/shop/sa/web", "spiffe://cluster.local/ns/shop/sa/far"
+	names := forged{uris: []string{far}, dns: []string{member.issuer.Name(td), member.issuer.Account(td, "shop", "far")}}
+	check := func(what string, through, server uint16, certificate tls.Certificate, want bool) {
+		t.Helper()
+		if got := accepted(t, through, server, certificate); got != want {
+			t.Errorf("%s: accepted is %v", what, got)
+		}
+	}
+	check("an intermediate of the membership that is no anchor", p.toFar, p.far, member.replaced(t, primary).issue(t, names), false)
+	// A renewal announces the key; the certificate may be another one by then.
+	check("another certificate of an anchor's key", p.toFar, p.far, member.again(t, primary).issue(t, names), true)
+	for what, parent := range rootsOf(t, dir, primary) {
+		here := cluster.Issuer{Cluster: "cluster1"}
+		check("the root itself, as the primary, "+what, p.toNear, p.near, parent.issue(t, forged{uris: []string{near}, dns: []string{here.Name(td), here.Account(td, "shop", "web")}}), false)
+		check("the root itself, as the member, "+what, p.toFar, p.far, parent.issue(t, names), false)
+	}
+}
+
+// rootsOf is who holds the root's key: it signs by the root, or by an intermediate that it makes for the purpose.
+func rootsOf(t *testing.T, dir string, primary *ca.Authority) map[string]thief {
+	t.Helper()
+	key, err := os.ReadFile(filepath.Join(dir, "root-key.pem"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	block, _ := pem.Decode(key)
+	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	block, _ = pem.Decode(primary.Root())
+	root, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	byRoot := thief{parent: root, key: parsed.(crypto.Signer)}
+	own, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// With the name of the real one, and no constraint.
+	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{SerialNumber: big.NewInt(7), Subject: pkix.Name{CommonName: "Heddle intermediate cluster1", Organization: []string{"cluster.local"}},
+		NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true, KeyUsage: x509.KeyUsageCertSign}, root, own.Public(), byRoot.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	parent, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return map[string]thief{"by itself": byRoot, "by an intermediate of its own": {parent: parent, key: own}}
 }

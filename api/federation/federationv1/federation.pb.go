@@ -1127,7 +1127,10 @@ type State struct {
 	// Services that it exports.
 	Services []*Export `protobuf:"bytes,4,rep,name=services,proto3" json:"services,omitempty"`
 	// More says that further parts follow; only from a member to the primary.
-	More          bool `protobuf:"varint,5,opt,name=more,proto3" json:"more,omitempty"`
+	More bool `protobuf:"varint,5,opt,name=more,proto3" json:"more,omitempty"`
+	// Anchors are the intermediates (PEM) by which clients know the cluster's servers: the one that signs first, the next one,
+	// and those before whose certificates may live still. In the first part only.
+	Anchors       []string `protobuf:"bytes,6,rep,name=anchors,proto3" json:"anchors,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1195,6 +1198,13 @@ func (x *State) GetMore() bool {
 		return x.More
 	}
 	return false
+}
+
+func (x *State) GetAnchors() []string {
+	if x != nil {
+		return x.Anchors
+	}
+	return nil
 }
 
 type Locality struct {
@@ -1803,13 +1813,14 @@ const file_federation_proto_rawDesc = "" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\"\x1b\n" +
 	"\x05Alive\x12\x12\n" +
-	"\x04time\x18\x01 \x01(\x03R\x04time\"\xc7\x01\n" +
+	"\x04time\x18\x01 \x01(\x03R\x04time\"\xe1\x01\n" +
 	"\x05State\x12\x1a\n" +
 	"\bgateways\x18\x01 \x03(\tR\bgateways\x12:\n" +
 	"\blocality\x18\x02 \x01(\v2\x1e.heddle.federation.v1.LocalityR\blocality\x12\x18\n" +
 	"\aversion\x18\x03 \x01(\tR\aversion\x128\n" +
 	"\bservices\x18\x04 \x03(\v2\x1c.heddle.federation.v1.ExportR\bservices\x12\x12\n" +
-	"\x04more\x18\x05 \x01(\bR\x04more\"Q\n" +
+	"\x04more\x18\x05 \x01(\bR\x04more\x12\x18\n" +
+	"\aanchors\x18\x06 \x03(\tR\aanchors\"Q\n" +
 	"\bLocality\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\tR\x06region\x12\x12\n" +
 	"\x04zone\x18\x02 \x01(\tR\x04zone\x12\x19\n" +

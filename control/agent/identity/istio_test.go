@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	secretv3 "github.com/envoyproxy/go-control-plane/envoy/service/secret/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -167,5 +168,33 @@ func TestIstiosCertificateAPIHasARate(t *testing.T) {
 	ask(10)
 	if signer.signed != signingBurst+1 {
 		t.Errorf("%d were signed", signer.signed)
+	}
+}
+
+// A proxy has a bounded number of streams on its connection to the agent: a further one waits until another ends.
+func TestAProxyHasFewStreams(t *testing.T) {
+	_, connection, _ := socket(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	api := secretv3.NewSecretDiscoveryServiceClient(connection)
+	first, end := context.WithCancel(ctx)
+	defer end()
+	for n := range maxStreams {
+		holder := ctx
+		if n == 0 {
+			holder = first
+		}
+		if _, err := api.DeltaSecrets(holder); err != nil {
+			t.Fatal(err)
+		}
+	}
+	short, give := context.WithTimeout(ctx, 200*time.Millisecond)
+	defer give()
+	if _, err := api.DeltaSecrets(short); status.Code(err) != codes.DeadlineExceeded {
+		t.Errorf("one stream more than %d: %v", maxStreams, err)
+	}
+	end()
+	if _, err := api.DeltaSecrets(ctx); err != nil {
+		t.Errorf("after one has ended: %v", err)
 	}
 }

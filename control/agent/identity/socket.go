@@ -25,6 +25,9 @@ import (
 // maxConnections of one socket; a proxy needs two or three.
 const maxConnections = 16
 
+// maxStreams of one connection; a proxy needs one per secret and one for its configuration.
+const maxStreams = 64
+
 // maxMessage bounds what a proxy may send and the controller may push in one message.
 const (
 	maxRequest  = 4 << 20
@@ -84,7 +87,7 @@ func Listen(config Config) (*Socket, error) {
 	}
 	s.server = grpc.NewServer(
 		grpc.MaxRecvMsgSize(maxRequest),
-		grpc.MaxConcurrentStreams(64),
+		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
 	)

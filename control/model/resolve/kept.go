@@ -56,8 +56,9 @@ type Model struct {
 
 	global globalState
 	// peers and addresses of the running world.
-	peers     []registry.Peer
-	addresses map[string]netip.Addr
+	peers      []registry.Peer
+	ownAnchors []string
+	addresses  map[string]netip.Addr
 
 	gateways     map[string]*model.Gateway
 	destinations hostIndex[*model.DestinationPolicy]
@@ -120,6 +121,8 @@ type Change struct {
 	Addresses map[string]netip.Addr
 	// Issuers are this cluster's own, as in [model.Settings].
 	Issuers *[]cluster.Issuer
+	// Anchors are this cluster's own (PEM); those of others come with [Change.Peers].
+	Anchors *[]string
 }
 
 // New makes a model of nothing.
@@ -167,6 +170,9 @@ func (m *Model) update(c Change) {
 	}
 	if c.Peers != nil && !reflect.DeepEqual(m.peers, *c.Peers) {
 		m.peers, m.globalsChanged = *c.Peers, true
+	}
+	if c.Anchors != nil {
+		m.ownAnchors = *c.Anchors
 	}
 	if c.Addresses != nil && !maps.Equal(m.addresses, c.Addresses) {
 		m.setAddresses(c.Addresses)

@@ -37,6 +37,8 @@ type Runtime struct {
 	Instances []registry.Instance
 	// Peers are the other clusters, sorted by name.
 	Peers []registry.Peer
+	// Anchors are this cluster's own intermediates (PEM).
+	Anchors []string
 	// Addresses are the virtual addresses of imported and external services, by full host name (see [GlobalHosts]).
 	Addresses map[string]netip.Addr
 }
@@ -45,7 +47,7 @@ type Runtime struct {
 // the mesh that comes out is valid whatever goes in.
 func Mesh(settings model.Settings, objs []*objects.Object, runtime Runtime) (*model.Mesh, *Report) {
 	m := New(settings)
-	m.Update(Change{Objects: byKey(objs), Instances: byID(runtime.Instances), Peers: &runtime.Peers, Addresses: runtime.Addresses})
+	m.Update(Change{Objects: byKey(objs), Instances: byID(runtime.Instances), Peers: &runtime.Peers, Anchors: &runtime.Anchors, Addresses: runtime.Addresses})
 	return m.Mesh(), m.Report()
 }
 

@@ -89,6 +89,9 @@ type ClusterStatus struct {
 	Gateways  []netip.AddrPort `json:"gateways,omitempty"`
 	Reachable bool             `json:"reachable"`
 	Problem   string           `json:"problem,omitempty"`
+	// Anchors are its intermediates (PEM), by which clients here know its servers; none when they go by the names alone, since
+	// it is of a version that announces none.
+	Anchors []string `json:"anchors,omitempty"`
 	// Services is how many it exports to this cluster, Exports which.
 	Services int               `json:"services"`
 	Exports  []registry.Export `json:"exports,omitempty"`

@@ -9,6 +9,9 @@ type HandshakeRequest struct {
 	Address string `json:"address"`
 	// ServerName is the SNI, by which a gateway passes the connection on.
 	ServerName string `json:"serverName"`
+	// Anchors are the intermediates (PEM) of which one must have issued the server's certificate; none means any that the
+	// mesh's root signed.
+	Anchors []string `json:"anchors,omitempty"`
 }
 
 // HandshakeResult is what the server at the other end proved. It accepted the replica's certificate.
