@@ -119,9 +119,9 @@ type Disk struct {
 	ended   chan error
 }
 
-// Supervise takes a process's operations from the other end of the socket that it called [Enter] with; they all pass until
-// there is a rule.
-func Supervise(socket int) (*Disk, error) {
+// Supervise takes a process's operations from the other end of the socket that it called [Enter] with; without a rule they
+// all pass.
+func Supervise(socket int, rule Rule) (*Disk, error) {
 	rights := make([]byte, unix.CmsgSpace(4))
 	_, n, _, _, err := unix.Recvmsg(socket, make([]byte, 1), rights, unix.MSG_CMSG_CLOEXEC)
 	if err != nil {
@@ -135,12 +135,12 @@ func Supervise(socket int) (*Disk, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Disk{ended: make(chan error, 1)}
+	d := &Disk{rule: rule, ended: make(chan error, 1)}
 	go func() { d.ended <- d.serve(fds[0], -1) }()
 	return d, nil
 }
 
-// Set replaces the rule.
+// Set replaces the rule; with nil, all calls pass.
 func (d *Disk) Set(rule Rule) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
