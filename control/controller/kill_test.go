@@ -298,9 +298,15 @@ func (w *writer) look(ctx context.Context) error {
 		return fmt.Errorf("a part of a batch: %v, of %d acknowledged and %d begun", found, w.acknowledged, w.begun)
 	}
 	for n := range found {
-		if at, err := strconv.Atoi(n); n != "nothing" && (err != nil || at != w.acknowledged && at != w.begun) {
+		if n == "nothing" {
+			continue
+		}
+		at, err := strconv.Atoi(n)
+		if err != nil || at != w.acknowledged && at != w.begun {
 			return fmt.Errorf("generation %s is there, of %d acknowledged and %d begun", n, w.acknowledged, w.begun)
 		}
+		// What was seen stays, acknowledged or not.
+		w.acknowledged = at
 	}
 	if w.aloneBegun != w.alone {
 		return nil // The last step may have been taken or not.
