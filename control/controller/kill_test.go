@@ -138,7 +138,7 @@ func TestKilledControllerLosesNothing(t *testing.T) {
 }
 
 // controllerDirectory is where controllers of one cluster run, one after the other, and a client of theirs.
-func controllerDirectory(t *testing.T) (string, *client.Client) {
+func controllerDirectory(t testing.TB) (string, *client.Client) {
 	t.Helper()
 	// Sockets have short names.
 	dir, err := os.MkdirTemp("", "heddle")
@@ -171,7 +171,7 @@ type controllerProcess struct {
 }
 
 // startController starts a controller; with a disk, its file operations are asked of the other end.
-func startController(t *testing.T, dir string, disk *os.File) *controllerProcess {
+func startController(t testing.TB, dir string, disk *os.File) *controllerProcess {
 	t.Helper()
 	p := &controllerProcess{Cmd: exec.Command(os.Args[0]), ended: make(chan struct{})}
 	p.Env = append(os.Environ(), controllerEnvironment+"="+dir)
@@ -191,7 +191,7 @@ func startController(t *testing.T, dir string, disk *os.File) *controllerProcess
 }
 
 // kill ends the controller, which may have ended by itself.
-func (p *controllerProcess) kill(t *testing.T) {
+func (p *controllerProcess) kill(t testing.TB) {
 	t.Helper()
 	if err := p.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		t.Fatal(err)
@@ -216,7 +216,7 @@ func roundsOf(t *testing.T, variable string, short int) int {
 }
 
 // answering waits until a controller answers, or has ended.
-func answering(t *testing.T, c *client.Client, p *controllerProcess) error {
+func answering(t testing.TB, c *client.Client, p *controllerProcess) error {
 	t.Helper()
 	limit, again := time.NewTimer(time.Minute), time.NewTicker(10*time.Millisecond)
 	defer limit.Stop()
