@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"slices"
@@ -118,7 +119,7 @@ func checkProxies(ctx context.Context, c *client.Client) []finding {
 	for _, p := range proxies {
 		check := agent.Check{Subject: p.Namespace + "/" + p.Name, Name: "synced", How: agent.Read, OK: true, Detail: "runs revision " + strconv.FormatInt(p.Revision, 10)}
 		var wrong []string
-		for _, kind := range sortedKeys(p.Errors) {
+		for _, kind := range slices.Sorted(maps.Keys(p.Errors)) {
 			wrong = append(wrong, kind+": "+p.Errors[kind])
 		}
 		for _, kind := range proxyTypes {

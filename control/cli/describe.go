@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -165,7 +166,7 @@ func runsAs(o *objects.Object) string {
 
 func pairs(name string, values map[string]string, line func(string, string)) {
 	first := true
-	for _, key := range sortedKeys(values) {
+	for _, key := range slices.Sorted(maps.Keys(values)) {
 		label := ""
 		if first {
 			label, first = name, false

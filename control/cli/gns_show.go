@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"sort"
@@ -211,13 +212,13 @@ func (v gnsView) problems(s *session) []string {
 			out = append(out, fmt.Sprintf("cluster %q is mapped and has not joined", m.Cluster))
 		}
 	}
-	for _, name := range sortedKeys(problems) {
+	for _, name := range slices.Sorted(maps.Keys(problems)) {
 		if slices.ContainsFunc(v.spec.Mappings, func(m v1alpha1.NamespaceMapping) bool { return resolve.Covers(m.Cluster, name) }) {
 			out = append(out, "cluster "+name+": "+strings.Join(problems[name], "; "))
 		}
 	}
 	services := v.services()
-	for _, name := range sortedKeys(services) {
+	for _, name := range slices.Sorted(maps.Keys(services)) {
 		ready := 0
 		for _, p := range services[name] {
 			ready += p.ready
@@ -277,7 +278,7 @@ func (s *session) describeServices(v gnsView) error {
 	}
 	fmt.Fprintln(s.out, "\nServices:")
 	t := newTable("  NAME", "CLUSTERS (READY)", "NAMES")
-	for _, name := range sortedKeys(services) {
+	for _, name := range slices.Sorted(maps.Keys(services)) {
 		var where []string
 		for _, p := range services[name] {
 			where = append(where, fmt.Sprintf("%s (%d)", p.cluster, p.ready))

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -189,9 +190,9 @@ func (s *session) present(all []*objects.Object, owners map[*objects.Object]stri
 	case !onlyHere:
 		return nil, elsewhere(missing, here)
 	case len(mine) == 0:
-		return nil, &client.Problem{What: "nothing was changed: no object belongs to a cluster that runs on this machine", Why: "they belong to " + list(sortedKeys(missing)) + "; clusters here: " + list(here)}
+		return nil, &client.Problem{What: "nothing was changed: no object belongs to a cluster that runs on this machine", Why: "they belong to " + list(slices.Sorted(maps.Keys(missing))) + "; clusters here: " + list(here)}
 	}
-	for _, name := range sortedKeys(missing) {
+	for _, name := range slices.Sorted(maps.Keys(missing)) {
 		fmt.Fprintf(s.err, "%s of cluster %s passed over\n", count(len(missing[name]), "object"), name)
 	}
 	return mine, nil
@@ -200,7 +201,7 @@ func (s *session) present(all []*objects.Object, owners map[*objects.Object]stri
 // elsewhere says whose clusters do not run on this machine.
 func elsewhere(missing map[string][]*objects.Object, here []string) error {
 	problem := &client.Problem{What: "nothing was changed: some objects belong to a cluster that does not run on this machine"}
-	for _, name := range sortedKeys(missing) {
+	for _, name := range slices.Sorted(maps.Keys(missing)) {
 		o := missing[name][0]
 		more := ""
 		if n := len(missing[name]) - 1; n > 0 {

@@ -5,10 +5,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -78,7 +80,7 @@ func runMany(t *testing.T, apis map[string]http.Handler, current string, args ..
 	t.Setenv("HEDDLE_CLUSTER", "")
 	dir := t.TempDir()
 	var names []string
-	for _, name := range sortedKeys(apis) {
+	for _, name := range slices.Sorted(maps.Keys(apis)) {
 		names = append(names, name)
 		listener, err := net.Listen("unix", filepath.Join(dir, name))
 		if err != nil {

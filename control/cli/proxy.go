@@ -3,8 +3,10 @@ package cli
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"sort"
 	"strings"
 
@@ -64,7 +66,7 @@ func (s *session) proxyStatusCommand() *cobra.Command {
 				return err
 			}
 			for _, p := range proxies {
-				for _, kind := range sortedKeys(p.Errors) {
+				for _, kind := range slices.Sorted(maps.Keys(p.Errors)) {
 					fmt.Fprintf(s.out, "\n%s.%s refused %s: %s\n", p.Name, p.Namespace, kind, p.Errors[kind])
 				}
 			}
@@ -91,7 +93,7 @@ var configParts = map[string]string{"listeners": "LDS", "routes": "RDS", "cluste
 func (s *session) proxyConfigCommand() *cobra.Command {
 	var output string
 	var live bool
-	parts := append(sortedKeys(configParts), "all")
+	parts := append(slices.Sorted(maps.Keys(configParts)), "all")
 	cmd := &cobra.Command{Use: "config WORKLOAD [" + strings.Join(parts, "|") + "]", Short: "Print what a proxy is to run, or with --live what it runs",
 		Example: "  heddle proxy config -n pinnacle frontend routes\n  heddle proxy config -n istio-system istio-ingressgateway listeners -o yaml\n  heddle proxy config -n pinnacle cartservice all --live",
 		Args:    cobra.RangeArgs(1, 2),
@@ -224,7 +226,7 @@ func addresses(value any) []string {
 			return []string{fmt.Sprintf("%v:%s", socket["address"], port)}
 		}
 		var out []string
-		for _, key := range sortedKeys(v) {
+		for _, key := range slices.Sorted(maps.Keys(v)) {
 			out = append(out, addresses(v[key])...)
 		}
 		return out

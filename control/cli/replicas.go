@@ -3,20 +3,10 @@ package cli
 import (
 	"context"
 	"fmt"
-	"sort"
 	"strings"
 
 	"heddle.io/heddle/control/server/client"
 )
-
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	sort.Strings(keys)
-	return keys
-}
 
 // replicasOf finds running replicas by a workload's or a replica's name, optionally after "workload/" and with its
 // namespace in front: "cartservice", "cartservice-0", "pinnacle/cartservice-0", "wl/cartservice".

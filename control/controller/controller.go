@@ -92,8 +92,9 @@ type Controller struct {
 	changed  chan struct{}
 	restatus chan struct{}
 
-	// keeping is held while a report is taken and kept; before mu.
+	// keeping is held while a report is taken and kept; before mu. unkept are the agents whose file is not the last report.
 	keeping sync.Mutex
+	unkept  map[string]bool
 
 	mu       sync.Mutex
 	objects  map[objects.Key]*objects.Object
@@ -142,7 +143,7 @@ func Run(ctx context.Context, config Config) error {
 	c := &Controller{
 		config: config, log: config.Log, started: time.Now(),
 		instances: registry.NewInstances(registry.DefaultSilence), answered: make(chan struct{}, 1), changed: make(chan struct{}, 1), restatus: make(chan struct{}, 1),
-		objects: map[objects.Key]*objects.Object{}, pending: map[objects.Key]bool{}, revised: map[objects.Key]objects.Version{}, taken: map[objects.Key]*objects.Object{}, remesh: true, reports: map[string]client.Report{}, renamed: make(chan struct{}),
+		objects: map[objects.Key]*objects.Object{}, pending: map[objects.Key]bool{}, revised: map[objects.Key]objects.Version{}, taken: map[objects.Key]*objects.Object{}, remesh: true, reports: map[string]client.Report{}, unkept: map[string]bool{}, renamed: make(chan struct{}),
 	}
 	for _, dir := range []string{config.Cluster.Data(), config.Cluster.Run()} {
 		if err := os.MkdirAll(dir, 0o711); err != nil {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"heddle.io/heddle/control/cluster"
+	"heddle.io/heddle/control/durable/faults"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/server/client"
 )
@@ -31,7 +32,14 @@ const (
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(controllerEnvironment); dir != "" {
-		if err := runController(dir); err != nil {
+		err := error(nil)
+		if os.Getenv(diskEnvironment) != "" {
+			err = faults.Enter(diskSocket)
+		}
+		if err == nil {
+			err = runController(dir)
+		}
+		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -87,13 +95,51 @@ const writers = 3
 // TestKilledControllerLosesNothing kills a controller while it takes writes through its API, again and again. What it acknowledged
 // is there when the next one answers, and of every batch all or nothing: batches, single objects and what was deleted.
 func TestKilledControllerLosesNothing(t *testing.T) {
-	rounds := shortKills
-	if text := os.Getenv(killsEnvironment); text != "" {
-		var err error
-		if rounds, err = strconv.Atoi(text); err != nil {
-			t.Fatalf("%s: %v", killsEnvironment, err)
+	rounds := roundsOf(t, killsEnvironment, shortKills)
+	dir, c := controllerDirectory(t)
+	var all [writers]writer
+	for i := range all {
+		all[i] = writer{client: c, number: i}
+	}
+	acknowledged := 0
+	for round := range rounds {
+		p := startController(t, dir, nil)
+		if err := answering(t, c, p); err != nil {
+			_ = p.Process.Kill()
+			t.Fatalf("round %d: %v: %s", round, err, p.problems.String())
+		}
+		for i := range all {
+			if err := all[i].look(t.Context()); err != nil {
+				t.Errorf("round %d: writer %d: %v", round, i, err)
+			}
+		}
+		done := make(chan int, writers)
+		ack := make(chan struct{}, 1<<10)
+		for i := range all {
+			go func() { done <- all[i].write(t.Context(), ack) }()
+		}
+		// At another moment each time: after some acknowledgements, and a part of what follows.
+		for range 1 + round%9 {
+			select {
+			case <-ack:
+			case <-time.After(time.Minute):
+				_ = p.Process.Kill()
+				t.Fatalf("round %d: nothing is acknowledged: %s", round, p.problems.String())
+			}
+		}
+		pause := time.NewTimer(time.Duration(round%23) * 700 * time.Microsecond)
+		<-pause.C
+		p.kill(t)
+		for range all {
+			acknowledged += <-done
 		}
 	}
+	t.Logf("%d writes were acknowledged by %d controllers that were killed", acknowledged, rounds)
+}
+
+// controllerDirectory is where controllers of one cluster run, one after the other, and a client of theirs.
+func controllerDirectory(t testing.TB) (string, *client.Client) {
+	t.Helper()
 	// Sockets have short names.
 	dir, err := os.MkdirTemp("", "heddle")
 	if err != nil {
@@ -112,63 +158,65 @@ func TestKilledControllerLosesNothing(t *testing.T) {
 	if err := place.Keep(cluster.Options{Family: cluster.IPv4}); err != nil {
 		t.Fatal(err)
 	}
-	c := client.New(place.APISocket())
-	var all [writers]writer
-	for i := range all {
-		all[i] = writer{client: c, number: i}
+	return dir, client.New(place.APISocket())
+}
+
+// controllerProcess is a controller that is going to be killed.
+type controllerProcess struct {
+	*exec.Cmd
+	problems strings.Builder
+	// ended is closed when it has; err says how.
+	ended chan struct{}
+	err   error
+}
+
+// startController starts a controller; with a disk, its file operations are asked of the other end.
+func startController(t testing.TB, dir string, disk *os.File) *controllerProcess {
+	t.Helper()
+	p := &controllerProcess{Cmd: exec.Command(os.Args[0]), ended: make(chan struct{})}
+	p.Env = append(os.Environ(), controllerEnvironment+"="+dir)
+	if disk != nil {
+		p.Env, p.ExtraFiles = append(p.Env, diskEnvironment+"=1"), []*os.File{disk}
 	}
-	acknowledged := 0
-	for round := range rounds {
-		command := exec.Command(os.Args[0])
-		command.Env = append(os.Environ(), controllerEnvironment+"="+dir)
-		var problems strings.Builder
-		command.Stderr = &problems
-		command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-		if err := command.Start(); err != nil {
-			t.Fatal(err)
-		}
-		ended := make(chan error, 1)
-		go func() { ended <- command.Wait() }()
-		if err := answering(t, c, ended); err != nil {
-			_ = command.Process.Kill()
-			t.Fatalf("round %d: %v: %s", round, err, problems.String())
-		}
-		for i := range all {
-			if err := all[i].look(t.Context()); err != nil {
-				t.Errorf("round %d: writer %d: %v", round, i, err)
-			}
-		}
-		done := make(chan int, writers)
-		ack := make(chan struct{}, 1<<10)
-		for i := range all {
-			go func() { done <- all[i].write(t.Context(), ack) }()
-		}
-		// At another moment each time: after some acknowledgements, and a part of what follows.
-		for range 1 + round%9 {
-			select {
-			case <-ack:
-			case <-time.After(time.Minute):
-				_ = command.Process.Kill()
-				t.Fatalf("round %d: nothing is acknowledged: %s", round, problems.String())
-			}
-		}
-		pause := time.NewTimer(time.Duration(round%23) * 700 * time.Microsecond)
-		<-pause.C
-		if err := command.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
-		if err := <-ended; err == nil {
-			t.Fatal("the controller was not killed")
-		}
-		for range all {
-			acknowledged += <-done
-		}
+	p.Stderr = &p.problems
+	p.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
 	}
-	t.Logf("%d writes were acknowledged by %d controllers that were killed", acknowledged, rounds)
+	go func() {
+		p.err = p.Wait()
+		close(p.ended)
+	}()
+	return p
+}
+
+// kill ends the controller, which may have ended by itself.
+func (p *controllerProcess) kill(t testing.TB) {
+	t.Helper()
+	if err := p.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		t.Fatal(err)
+	}
+	if <-p.ended; p.err == nil {
+		t.Fatal("the controller ended without an error")
+	}
+}
+
+// roundsOf is how often a test does what it does: the environment's number, or a short one.
+func roundsOf(t *testing.T, variable string, short int) int {
+	t.Helper()
+	text := os.Getenv(variable)
+	if text == "" {
+		return short
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatalf("%s: %v", variable, err)
+	}
+	return n
 }
 
 // answering waits until a controller answers, or has ended.
-func answering(t *testing.T, c *client.Client, ended <-chan error) error {
+func answering(t testing.TB, c *client.Client, p *controllerProcess) error {
 	t.Helper()
 	limit, again := time.NewTimer(time.Minute), time.NewTicker(10*time.Millisecond)
 	defer limit.Stop()
@@ -178,8 +226,8 @@ func answering(t *testing.T, c *client.Client, ended <-chan error) error {
 			return nil
 		}
 		select {
-		case err := <-ended:
-			return fmt.Errorf("the controller ended: %w", err)
+		case <-p.ended:
+			return fmt.Errorf("the controller ended: %w", p.err)
 		case <-limit.C:
 			return errors.New("the controller does not answer")
 		case <-again.C:
@@ -250,9 +298,15 @@ func (w *writer) look(ctx context.Context) error {
 		return fmt.Errorf("a part of a batch: %v, of %d acknowledged and %d begun", found, w.acknowledged, w.begun)
 	}
 	for n := range found {
-		if at, err := strconv.Atoi(n); n != "nothing" && (err != nil || at != w.acknowledged && at != w.begun) {
+		if n == "nothing" {
+			continue
+		}
+		at, err := strconv.Atoi(n)
+		if err != nil || at != w.acknowledged && at != w.begun {
 			return fmt.Errorf("generation %s is there, of %d acknowledged and %d begun", n, w.acknowledged, w.begun)
 		}
+		// What was seen stays, acknowledged or not.
+		w.acknowledged = at
 	}
 	if w.aloneBegun != w.alone {
 		return nil // The last step may have been taken or not.

@@ -88,6 +88,7 @@ func (c *Controller) forgetAgent(agent string) {
 	c.mu.Lock()
 	delete(c.reports, agent)
 	c.mu.Unlock()
+	delete(c.unkept, agent)
 	if err := os.Remove(c.reportPath(agent)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		c.log.Warn("a kept report cannot be removed; it is read again by the next controller", "error", err)
 	}
@@ -116,19 +117,32 @@ func (c *Controller) Report(_ context.Context, report client.Report) error {
 	c.mu.Unlock()
 	if same {
 		c.instances.Renew(report.Agent, time.Now())
+		if c.unkept[report.Agent] {
+			c.keepReport(report)
+		}
 		return nil
 	}
 	// Proxies first: who reads a file afterwards is not in a hurry.
 	c.instances.Report(report.Agent, c.instancesOf(report), time.Now())
+	c.keepReport(report)
+	signal(c.restatus)
+	return nil
+}
+
+// keepReport writes a report for the next controller. What cannot be written is tried again with the agent's next report.
+func (c *Controller) keepReport(report client.Report) {
 	content, err := json.Marshal(report)
 	if err == nil {
 		err = durable.Write(c.reportPath(report.Agent), content, 0o600)
 	}
-	if err != nil {
-		c.log.Warn("report not kept: a restarted controller waits for the agent", "error", err)
+	if err == nil {
+		delete(c.unkept, report.Agent)
+		return
 	}
-	signal(c.restatus)
-	return nil
+	if !c.unkept[report.Agent] {
+		c.log.Warn("report not kept: a controller that is restarted now goes by an older one until the agent reports", "agent", report.Agent, "error", err)
+	}
+	c.unkept[report.Agent] = true
 }
 
 // instancesOf are the replicas of a report that have an address.

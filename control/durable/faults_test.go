@@ -5,9 +5,12 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"heddle.io/heddle/control/durable/faults"
 )
 
 // full is a file system of its own with little room.
@@ -105,4 +108,54 @@ func TestReadOnlyDiskKeepsTheOldFile(t *testing.T) {
 	if got, err := os.ReadFile(path); err != nil || string(got) != "old" {
 		t.Errorf("%q, %v", got, err)
 	}
+}
+
+// Whichever call fails, the name leads to the old content or the new one, whole, nothing else is left, and who asked is told.
+func TestFailedCallsLeaveTheOldFileOrTheNew(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		operation faults.Operation
+		n         int
+		want      string
+	}{
+		{"the content is not synced", faults.Sync, 1, "old"},
+		{"the name is not given", faults.Rename, 1, "old"},
+		// The name was given: it may lead to the new content after a power cut, or to the old one.
+		{"the directory is not synced", faults.Sync, 2, "new"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			path := filepath.Join(dir, "kept")
+			if err := Write(path, []byte("old"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			var written error
+			if err := faults.Do(faults.Nth(c.operation, dir, c.n, false, unix.EIO), func() { written = Write(path, []byte("new"), 0o600) }); err != nil {
+				t.Fatal(err)
+			}
+			if !errors.Is(written, unix.EIO) || !strings.Contains(written.Error(), dir) {
+				t.Errorf("%v", written)
+			}
+			if got, err := os.ReadFile(path); err != nil || string(got) != c.want {
+				t.Errorf("%q, %v", got, err)
+			}
+			if got := names(t, dir); got != "kept" {
+				t.Errorf("left behind: %s", got)
+			}
+		})
+	}
+	t.Run("a removal is not synced", func(t *testing.T) {
+		dir := t.TempDir()
+		path := filepath.Join(dir, "kept")
+		if err := Write(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var removed error
+		if err := faults.Do(faults.Nth(faults.Sync, dir, 1, false, unix.EIO), func() { removed = Remove(path) }); err != nil {
+			t.Fatal(err)
+		}
+		if !errors.Is(removed, unix.EIO) {
+			t.Errorf("%v", removed)
+		}
+	})
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -43,7 +44,7 @@ func (c *checker) authorities(m *corev1.ConfigMap) {
 			fmt.Sprintf("call it %s in namespace %s, or give data[%q]", MeshConfigName, cluster.GatewayNamespace, AuthoritiesKey))
 		return
 	}
-	for _, key := range sortedKeys(m.Data) {
+	for _, key := range slices.Sorted(maps.Keys(m.Data)) {
 		if key != AuthoritiesKey {
 			c.fail(joinKey("data", key), "is not supported", "remove it; the certificates are in data of "+AuthoritiesKey)
 		}
@@ -55,7 +56,7 @@ func (c *checker) configMap(m *corev1.ConfigMap) {
 		c.authorities(m)
 		return
 	}
-	for _, key := range sortedKeys(m.Data) {
+	for _, key := range slices.Sorted(maps.Keys(m.Data)) {
 		if key != MeshConfigKey {
 			c.fail(joinKey("data", key), "is not supported", "remove it; the mesh's configuration is in data."+MeshConfigKey)
 		}
@@ -108,7 +109,7 @@ func (c *checker) extensionProvider(at string, p *mesh.MeshConfig_ExtensionProvi
 				c.wildcard(fmt.Sprintf("%s.%s[%d]", at, l.name, i), v)
 			}
 		}
-		for _, name := range sortedKeys(h.IncludeAdditionalHeadersInCheck) {
+		for _, name := range slices.Sorted(maps.Keys(h.IncludeAdditionalHeadersInCheck)) {
 			c.headerName(joinKey(at+".includeAdditionalHeadersInCheck", name), name)
 		}
 	case p.GetEnvoyExtAuthzGrpc() != nil:

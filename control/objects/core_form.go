@@ -3,7 +3,9 @@ package objects
 import (
 	"crypto/tls"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -86,7 +88,7 @@ func (c *checker) service(s *corev1.Service) {
 		if p.AppProtocol != nil {
 			if _, known := appProtocols[strings.ToLower(*p.AppProtocol)]; !known {
 				c.fail(at+".appProtocol", fmt.Sprintf("%q is not known", *p.AppProtocol),
-					"use one of "+strings.Join(sortedKeys(appProtocols), ", "))
+					"use one of "+strings.Join(slices.Sorted(maps.Keys(appProtocols)), ", "))
 			}
 		}
 	}
@@ -119,7 +121,7 @@ const maxSecret = 1 << 20
 
 func (c *checker) secret(s *corev1.Secret) {
 	size := 0
-	for _, name := range sortedKeys(s.Data) {
+	for _, name := range slices.Sorted(maps.Keys(s.Data)) {
 		size += len(s.Data[name])
 		if len(validation.IsConfigMapKey(name)) > 0 {
 			c.fail(joinKey("data", name), "is not a valid key", "use letters, digits, '-', '_' and '.'")

@@ -60,7 +60,7 @@ const (
 const hcmFilter = "envoy.filters.network.http_connection_manager"
 
 func (c *checker) envoyFilter(r *networkingv1alpha3.EnvoyFilter) {
-	for _, key := range sortedKeys(r.Spec.GetWorkloadSelector().GetLabels()) {
+	for _, key := range slices.Sorted(maps.Keys(r.Spec.GetWorkloadSelector().GetLabels())) {
 		if strings.Contains(key+r.Spec.GetWorkloadSelector().GetLabels()[key], "*") {
 			c.fail(joinKey("spec.workloadSelector.labels", key), "has a wildcard", "write the label as workloads have it")
 		}

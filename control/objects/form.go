@@ -2,7 +2,9 @@ package objects
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -81,7 +83,7 @@ func (c *checker) metadata(o *Object) {
 		c.dnsLabel("metadata.namespace", ns)
 	}
 	c.labels("metadata.labels", o.GetLabels())
-	for _, key := range sortedKeys(o.GetAnnotations()) {
+	for _, key := range slices.Sorted(maps.Keys(o.GetAnnotations())) {
 		if problems := validation.IsQualifiedName(strings.ToLower(key)); len(problems) > 0 {
 			c.fail(joinKey("metadata.annotations", key), "is not a valid annotation name", problems[0])
 		}
@@ -103,7 +105,7 @@ func (c *checker) dnsLabel1035(path, name string) {
 }
 
 func (c *checker) labels(path string, labels map[string]string) {
-	for _, key := range sortedKeys(labels) {
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
 		if problems := validation.IsQualifiedName(key); len(problems) > 0 {
 			c.fail(joinKey(path, key), "is not a valid label name", problems[0])
 		}

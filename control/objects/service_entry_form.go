@@ -2,6 +2,7 @@ package objects
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -149,7 +150,7 @@ func (c *checker) entryResolution(e *networking.ServiceEntry, patterns bool) {
 	for i, w := range e.Endpoints {
 		at := fmt.Sprintf("spec.endpoints[%d]", i)
 		c.workloadEndpoint(at, w, dns)
-		for _, name := range sortedKeys(w.GetPorts()) {
+		for _, name := range slices.Sorted(maps.Keys(w.GetPorts())) {
 			if !names[name] {
 				c.fail(joinKey(at+".ports", name), "is no port of the entry", "use a name of spec.ports")
 			}
@@ -171,7 +172,7 @@ func (c *checker) workloadEndpoint(at string, w *networking.WorkloadEntry, named
 	case len(validation.IsDNS1123Subdomain(strings.ToLower(a))) > 0:
 		c.fail(at+".address", fmt.Sprintf("%q is neither an IP address nor a DNS name", a), "correct it")
 	}
-	for _, name := range sortedKeys(w.GetPorts()) {
+	for _, name := range slices.Sorted(maps.Keys(w.GetPorts())) {
 		c.dnsLabel(joinKey(at+".ports", name), name)
 		c.port(joinKey(at+".ports", name), int64(w.Ports[name]))
 	}

@@ -2,6 +2,7 @@ package objects
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -163,7 +164,7 @@ func (c *checker) walkMessage(m protoreflect.Message, path string) {
 				entries[k.String()] = v.Message()
 				return true
 			})
-			for _, key := range sortedKeys(entries) {
+			for _, key := range slices.Sorted(maps.Keys(entries)) {
 				c.walkMessage(entries[key], joinKey(at, key))
 			}
 		case s.f.IsList():

@@ -2,6 +2,7 @@ package objects
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -173,15 +174,15 @@ func (c *checker) httpMatch(at string, m *networking.HTTPMatchRequest) {
 	c.stringMatch(at+".scheme", m.Scheme)
 	c.stringMatch(at+".method", m.Method)
 	c.stringMatch(at+".authority", m.Authority)
-	for _, name := range sortedKeys(m.Headers) {
+	for _, name := range slices.Sorted(maps.Keys(m.Headers)) {
 		c.matchedHeader(joinKey(at+".headers", name), name)
 		c.stringMatch(joinKey(at+".headers", name), m.Headers[name])
 	}
-	for _, name := range sortedKeys(m.WithoutHeaders) {
+	for _, name := range slices.Sorted(maps.Keys(m.WithoutHeaders)) {
 		c.matchedHeader(joinKey(at+".withoutHeaders", name), name)
 		c.stringMatch(joinKey(at+".withoutHeaders", name), m.WithoutHeaders[name])
 	}
-	for _, name := range sortedKeys(m.QueryParams) {
+	for _, name := range slices.Sorted(maps.Keys(m.QueryParams)) {
 		c.stringMatch(joinKey(at+".queryParams", name), m.QueryParams[name])
 	}
 	if m.Port > 65535 {
@@ -248,7 +249,7 @@ func (c *checker) headers(at string, h *networking.Headers) {
 			name   string
 			values map[string]string
 		}{{"set", side.ops.GetSet()}, {"add", side.ops.GetAdd()}} {
-			for _, name := range sortedKeys(op.values) {
+			for _, name := range slices.Sorted(maps.Keys(op.values)) {
 				path := joinKey(at+"."+side.name+"."+op.name, name)
 				c.plainHeader(path, name)
 				if strings.ContainsAny(op.values[name], "\r\n\x00") {

@@ -79,6 +79,9 @@ const QueueLength = 8192
 type Store interface {
 	// Get returns one object, or ErrNotFound.
 	Get(ctx context.Context, key objects.Key) (*objects.Object, error)
+	// Versions returns the version of each object, [Absent] for those that are not there, not as of one moment. It costs what
+	// it asks for, whatever else there is.
+	Versions(ctx context.Context, keys []objects.Key) ([]objects.Version, error)
 	// List returns the objects of a kind in a namespace (empty: all), sorted by key, and where a watch of that kind that
 	// misses nothing begins.
 	List(ctx context.Context, kind *objects.Kind, namespace string) ([]*objects.Object, Position, error)

@@ -99,7 +99,7 @@ func (s *Server) Nodes() []NodeStatus {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	all := make([]NodeStatus, 0, len(s.proxies))
-	for _, id := range sortedKeys(s.proxies) {
+	for _, id := range slices.Sorted(maps.Keys(s.proxies)) {
 		all = append(all, s.proxies[id].status())
 	}
 	return all
@@ -118,7 +118,7 @@ func (s *Server) Unsettled() []string {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	var out []string
-	for _, id := range sortedKeys(s.proxies) {
+	for _, id := range slices.Sorted(maps.Keys(s.proxies)) {
 		if !s.proxies[id].settled() {
 			out = append(out, id)
 		}
@@ -275,5 +275,3 @@ type Refusal struct {
 	Proxy  string
 	Reason string
 }
-
-func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

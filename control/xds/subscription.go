@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -262,7 +263,7 @@ func (p *Proxy) wholeWorld(r *response, set []string, remove bool) {
 		}
 		sub.world = world
 	}
-	for _, name := range sortedKeys(world) {
+	for _, name := range slices.Sorted(maps.Keys(world)) {
 		r.resources = append(r.resources, world[name])
 	}
 }
@@ -278,7 +279,7 @@ func (p *Proxy) digest(t Type) string {
 		}
 	}
 	digest := sha256.New()
-	for _, name := range sortedKeys(versions) {
+	for _, name := range slices.Sorted(maps.Keys(versions)) {
 		fmt.Fprintf(digest, "%q %q\n", name, versions[name])
 	}
 	return base64.RawURLEncoding.EncodeToString(digest.Sum(nil)[:versionBytes])

@@ -2,6 +2,8 @@ package resolve
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -85,7 +87,7 @@ func authorizer(p *mesh.MeshConfig_ExtensionProvider) *model.Authorizer {
 		PathPrefix: h.GetPathPrefix(), ShowHeaders: lower(show), ToUpstream: lower(h.GetHeadersToUpstreamOnAllow()),
 		ToClientOnDeny: lower(h.GetHeadersToDownstreamOnDeny()), ToClientOnAllow: lower(h.GetHeadersToDownstreamOnAllow()),
 	}
-	for _, name := range sortedKeys(h.GetIncludeAdditionalHeadersInCheck()) {
+	for _, name := range slices.Sorted(maps.Keys(h.GetIncludeAdditionalHeadersInCheck())) {
 		out.AddHeaders = append(out.AddHeaders, model.Header{Name: name, Value: h.IncludeAdditionalHeadersInCheck[name]})
 	}
 	return out

@@ -2,7 +2,9 @@ package resolve
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 
 	networking "istio.io/api/networking/v1"
@@ -63,7 +65,7 @@ func (b *builder) administers(o *objects.Object, e *networking.ServiceEntry) (fo
 		}
 	}
 	for i, w := range e.Endpoints {
-		for _, name := range sortedKeys(w.Ports) {
+		for _, name := range slices.Sorted(maps.Keys(w.Ports)) {
 			if w.Ports[name] == cluster.PortAdmin {
 				refuse(fmt.Sprintf("spec.endpoints[%d].ports[%s]", i, name))
 			}

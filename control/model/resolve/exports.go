@@ -3,6 +3,7 @@ package resolve
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -45,7 +46,7 @@ func groups(mesh *model.Mesh, s *model.Service) []registry.ExportGroup {
 			continue
 		}
 		var text strings.Builder
-		for _, k := range sortedKeys(r.Labels) {
+		for _, k := range slices.Sorted(maps.Keys(r.Labels)) {
 			fmt.Fprintf(&text, "%s=%s,", k, r.Labels[k])
 		}
 		g := found[text.String()]
@@ -56,7 +57,7 @@ func groups(mesh *model.Mesh, s *model.Service) []registry.ExportGroup {
 		g.Ready++
 	}
 	out := make([]registry.ExportGroup, 0, len(found))
-	for _, k := range sortedKeys(found) {
+	for _, k := range slices.Sorted(maps.Keys(found)) {
 		out = append(out, *found[k])
 	}
 	if len(out) == 0 {

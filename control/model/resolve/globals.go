@@ -3,6 +3,7 @@ package resolve
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -170,7 +171,7 @@ func (m *Model) applyGlobals() {
 	for _, r := range g.owners.refused {
 		b.report.refuse(r.key, r.finding.Reason, r.finding.Path, r.finding.Problem, r.finding.Remedy)
 	}
-	local := sortedKeys(m.inhabited)
+	local := slices.Sorted(maps.Keys(m.inhabited))
 	var models []*model.GlobalNamespace
 	known := map[string]*model.GlobalNamespace{}
 	for _, old := range g.models {
@@ -224,7 +225,7 @@ func (m *Model) renamed(alias string) {
 func (b *builder) localIn(namespace string) []*model.Service {
 	in := b.m.local[namespace]
 	out := make([]*model.Service, 0, len(in))
-	for _, name := range sortedKeys(in) {
+	for _, name := range slices.Sorted(maps.Keys(in)) {
 		s := *in[name]
 		b.working[s.Host] = &s
 		out = append(out, &s)

@@ -3,6 +3,7 @@ package resolve
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -48,14 +49,14 @@ func (b *builder) imports(g *global) {
 			there++
 		}
 	}
-	for _, name := range sortedKeys(found) {
+	for _, name := range slices.Sorted(maps.Keys(found)) {
 		places := found[name]
 		unique := b.unique(g, name, places)
 		byNamespace := map[string][]place{}
 		for _, p := range places {
 			byNamespace[p.namespace] = append(byNamespace[p.namespace], p)
 		}
-		for _, ns := range sortedKeys(byNamespace) {
+		for _, ns := range slices.Sorted(maps.Keys(byNamespace)) {
 			s := b.join(g, name, ns, byNamespace[ns])
 			if s != nil && unique {
 				g.services[name] = s

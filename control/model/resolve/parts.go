@@ -167,7 +167,7 @@ func (m *Model) credentials(before []*model.Credential) []*model.Credential {
 		known[c.Namespace+"/"+c.Name] = c
 	}
 	var out []*model.Credential
-	for _, name := range sortedKeys(found) {
+	for _, name := range slices.Sorted(maps.Keys(found)) {
 		c := found[name]
 		if old := known[name]; old != nil && reflect.DeepEqual(old, c) {
 			c = old

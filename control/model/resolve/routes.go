@@ -2,6 +2,7 @@ package resolve
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -183,7 +184,7 @@ func httpMatch(m *networking.HTTPMatchRequest, namespace string) model.HTTPMatch
 			out.Headers = append(out.Headers, model.NamedMatch{Name: pseudo.name, Match: stringMatch(pseudo.match)})
 		}
 	}
-	for _, name := range sortedKeys(m.GetHeaders()) {
+	for _, name := range slices.Sorted(maps.Keys(m.GetHeaders())) {
 		if claim, ok := objects.RoutingClaim(name); ok {
 			out.Claims = append(out.Claims, model.ClaimMatch{Claim: claim, Match: stringMatch(m.Headers[name])})
 			continue
@@ -192,7 +193,7 @@ func httpMatch(m *networking.HTTPMatchRequest, namespace string) model.HTTPMatch
 			Name: strings.ToLower(name), Match: stringMatch(m.Headers[name]),
 		})
 	}
-	for _, name := range sortedKeys(m.GetWithoutHeaders()) {
+	for _, name := range slices.Sorted(maps.Keys(m.GetWithoutHeaders())) {
 		if claim, ok := objects.RoutingClaim(name); ok {
 			out.Claims = append(out.Claims, model.ClaimMatch{Claim: claim, Match: stringMatch(m.WithoutHeaders[name]), Not: true})
 			continue
@@ -201,7 +202,7 @@ func httpMatch(m *networking.HTTPMatchRequest, namespace string) model.HTTPMatch
 			Name: strings.ToLower(name), Match: stringMatch(m.WithoutHeaders[name]), Not: true,
 		})
 	}
-	for _, name := range sortedKeys(m.GetQueryParams()) {
+	for _, name := range slices.Sorted(maps.Keys(m.GetQueryParams())) {
 		out.Query = append(out.Query, model.NamedMatch{Name: name, Match: stringMatch(m.QueryParams[name])})
 	}
 	return out
@@ -227,10 +228,10 @@ func stringMatch(m *networking.StringMatch) model.StringMatch {
 
 func headerOps(h *networking.Headers_HeaderOperations) model.HeaderOps {
 	var out model.HeaderOps
-	for _, name := range sortedKeys(h.GetSet()) {
+	for _, name := range slices.Sorted(maps.Keys(h.GetSet())) {
 		out.Set = append(out.Set, model.Header{Name: strings.ToLower(name), Value: h.Set[name]})
 	}
-	for _, name := range sortedKeys(h.GetAdd()) {
+	for _, name := range slices.Sorted(maps.Keys(h.GetAdd())) {
 		out.Add = append(out.Add, model.Header{Name: strings.ToLower(name), Value: h.Add[name]})
 	}
 	for _, name := range h.GetRemove() {
@@ -238,15 +239,6 @@ func headerOps(h *networking.Headers_HeaderOperations) model.HeaderOps {
 	}
 	slices.Sort(out.Remove)
 	return out
-}
-
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
 }
 
 // target resolves a destination. What does not exist is accepted, since it may come later, and answered with 503.

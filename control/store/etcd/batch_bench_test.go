@@ -42,3 +42,33 @@ func BenchmarkApply(b *testing.B) {
 		})
 	}
 }
+
+// What a small batch costs in a store that has many objects of its kind.
+func BenchmarkSmallBatchAmongMany(b *testing.B) {
+	s, err := OpenEmbedded(b.Context(), b.TempDir(), openKeys(b, b.TempDir()), nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	c, err := cache.Open(b.Context(), cache.Options{Store: s, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		b.Fatal(err)
+	}
+	batch := func(n, generation int) (out []store.Write) {
+		for i := range n {
+			out = append(out, storetest.Put(storetest.Account(b, fmt.Sprintf("a%d", i), fmt.Sprint(generation))))
+		}
+		return out
+	}
+	if err := c.Apply(b.Context(), batch(20000, 0)); err != nil {
+		b.Fatal(err)
+	}
+	for generation := 1; b.Loop(); generation++ {
+		b.StopTimer()
+		writes := batch(20, generation)
+		b.StartTimer()
+		if err := c.Apply(b.Context(), writes); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

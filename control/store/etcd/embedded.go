@@ -66,6 +66,10 @@ func openEmbedded(ctx context.Context, dir string, keys *seal.Ring, log *zap.Log
 	config.AdvertisePeerUrls, config.AdvertiseClientUrls = []url.URL{peer}, nil
 	config.InitialCluster = config.InitialClusterFromName(config.Name)
 
+	first := newBeginning(dir, config.Dir)
+	if err := first.prepare(); err != nil {
+		return nil, err
+	}
 	member, err := embed.StartEtcd(config)
 	if err != nil {
 		return nil, fmt.Errorf("start etcd in %s: %w; when another controller uses this directory, stop it first", config.Dir, err)
@@ -81,6 +85,10 @@ func openEmbedded(ctx context.Context, dir string, keys *seal.Ring, log *zap.Log
 	case <-time.After(startLimit):
 		member.Close()
 		return nil, fmt.Errorf("etcd in %s is not ready after %v: check that the disk answers", config.Dir, startLimit)
+	}
+	if err := first.done(); err != nil {
+		member.Close()
+		return nil, err
 	}
 	s := &Store{client: v3client.New(member.Server), keys: keys, stop: member.Close, room: place.room, endpoints: []string{""}}
 	return s.opened(ctx, 0, func(context.Context, string) error { return member.Server.Backend().Defrag() })

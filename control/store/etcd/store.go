@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -104,6 +105,34 @@ func withStatus(o *objects.Object, kv *mvccpb.KeyValue) (err error) {
 	o.Status, err = decodeStatus(kv)
 	o.StatusVersion = version(kv.ModRevision)
 	return err
+}
+
+// getsAtOnce is how many keys one request reads: etcd's default limit on the operations of a transaction.
+const getsAtOnce = 128
+
+// Versions implements [store.Store].
+func (s *Store) Versions(ctx context.Context, keys []objects.Key) ([]objects.Version, error) {
+	versions := make([]objects.Version, 0, len(keys))
+	for part := range slices.Chunk(keys, getsAtOnce) {
+		gets := make([]clientv3.Op, len(part))
+		for i, key := range part {
+			gets[i] = clientv3.OpGet(specKey(key))
+		}
+		ctx, cancel := s.bound(ctx)
+		got, err := s.client.Txn(ctx).Then(gets...).Commit()
+		cancel()
+		if err != nil {
+			return nil, s.translate(err)
+		}
+		for _, r := range got.Responses {
+			version := store.Absent
+			if kvs := r.GetResponseRange().Kvs; len(kvs) == 1 {
+				_, version = stored(kvs[0])
+			}
+			versions = append(versions, version)
+		}
+	}
+	return versions, nil
 }
 
 // List implements [store.Store].

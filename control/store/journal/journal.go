@@ -14,7 +14,6 @@ package journal
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -36,8 +35,6 @@ const (
 	MaxBatch = 20000
 	// writers is how many objects are written at a time. etcd syncs those that arrive together at once.
 	writers = 64
-	// getsAtMost is how many objects of a kind are read one by one before listing the kind costs less.
-	getsAtMost = 16
 	// writeLimit is how long a batch may take before it counts as interrupted.
 	writeLimit = time.Minute
 	// maxReports bounds the reports that are kept; the oldest goes first.
@@ -308,43 +305,16 @@ func (j *Journal) forget(ctx context.Context, r *record, because error) error {
 // look reads which versions the objects have, and refuses the batch when a demanded one does not hold.
 func (j *Journal) look(ctx context.Context, writes []store.Write) (*record, error) {
 	r := &record{ID: j.id(), Begun: j.now().UTC(), outcomes: make([]outcome, len(writes))}
-	byKind := map[[2]string][]int{}
+	keys := make([]objects.Key, len(writes))
 	for i, w := range writes {
-		kind := [2]string{w.Key.Group, w.Key.Kind}
-		byKind[kind] = append(byKind[kind], i)
+		if objects.KindOf(w.Key.Group, w.Key.Kind) == nil {
+			return nil, fmt.Errorf("%s: there is no such kind", w.Key)
+		}
+		keys[i] = w.Key
 	}
-	before := make([]objects.Version, len(writes))
-	for _, indices := range byKind {
-		first := writes[indices[0]].Key
-		kind := objects.KindOf(first.Group, first.Kind)
-		if kind == nil {
-			return nil, fmt.Errorf("%s: there is no such kind", first)
-		}
-		if len(indices) <= getsAtMost {
-			for _, i := range indices {
-				o, err := j.store.Get(ctx, writes[i].Key)
-				switch {
-				case errors.Is(err, store.ErrNotFound):
-					before[i] = store.Absent
-				case err != nil:
-					return nil, err
-				default:
-					before[i] = o.Version
-				}
-			}
-			continue
-		}
-		all, _, err := j.store.List(ctx, kind, "")
-		if err != nil {
-			return nil, err
-		}
-		versions := make(map[objects.Key]objects.Version, len(all))
-		for _, o := range all {
-			versions[o.Key()] = o.Version
-		}
-		for _, i := range indices {
-			before[i] = cmp.Or(versions[writes[i].Key], store.Absent)
-		}
+	before, err := j.store.Versions(ctx, keys)
+	if err != nil {
+		return nil, err
 	}
 	seen := make(map[objects.Key]bool, len(writes))
 	for i, w := range writes {

@@ -107,7 +107,8 @@ func readBack(t *testing.T, s store.Store, _ Subject) {
 	if err != nil || got.Version != version || got.Origin.File != "test.yaml" || got.GetLabels()["l"] != "1" {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if all, _ := list(t, s, ""); len(all) != 2 || all[0].GetName() != "a" || all[1].Version != version {
+	all, _ := list(t, s, "")
+	if len(all) != 2 || all[0].GetName() != "a" || all[1].Version != version {
 		t.Errorf("%v", all)
 	}
 	if all, _ := list(t, s, "shop"); len(all) != 2 {
@@ -116,8 +117,20 @@ func readBack(t *testing.T, s store.Store, _ Subject) {
 	if all, _ := list(t, s, "sho"); len(all) != 0 {
 		t.Errorf("of a namespace whose name is a beginning: %v", all)
 	}
-	if again := write(t, s, Put(Account(t, "b", "2"))); again == version {
+	again := write(t, s, Put(Account(t, "b", "2")))
+	if again == version {
 		t.Error("a write left the version as it was")
+	}
+	// More than a request may hold.
+	keys := []objects.Key{b.Key()}
+	for i := range 300 {
+		keys = append(keys, Account(t, fmt.Sprint("none", i), "1").Key())
+	}
+	keys = append(keys, a.Key(), Namespace(t, "shop").Key())
+	versions, err := s.Versions(t.Context(), keys)
+	if err != nil || len(versions) != len(keys) || versions[0] != again || versions[1] != store.Absent || versions[300] != store.Absent ||
+		versions[301] != all[0].Version || versions[302] == store.Absent {
+		t.Errorf("%v, %v", versions, err)
 	}
 	write(t, s, store.Write{Key: a.Key()})
 	write(t, s, store.Write{Key: a.Key()})

@@ -134,6 +134,25 @@ func (m *Memory) Get(_ context.Context, key objects.Key) (*objects.Object, error
 	return nil, fmt.Errorf("%s: %w", key, store.ErrNotFound)
 }
 
+// Versions implements [store.Store].
+func (m *Memory) Versions(_ context.Context, keys []objects.Key) ([]objects.Version, error) {
+	for _, key := range keys {
+		if err := m.failing(Operation{Name: "get", Key: key}); err != nil {
+			return nil, err
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	versions := make([]objects.Version, len(keys))
+	for i, key := range keys {
+		versions[i] = store.Absent
+		if o := m.objects[key]; o != nil {
+			versions[i] = o.Version
+		}
+	}
+	return versions, nil
+}
+
 // List implements [store.Store].
 func (m *Memory) List(_ context.Context, kind *objects.Kind, namespace string) ([]*objects.Object, store.Position, error) {
 	if err := m.failing(Operation{Name: "list", Key: objects.Key{Group: kind.Group, Kind: kind.Kind, Namespace: namespace}}); err != nil {

@@ -1,0 +1,44 @@
+package controller
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"heddle.io/heddle/control/server/client"
+)
+
+// BenchmarkApplyThroughTheAPI is what a client waits for that applies to a controller with a store on a disk: 5000 objects
+// in one batch, and one object when they are there.
+func BenchmarkApplyThroughTheAPI(b *testing.B) {
+	dir, c := controllerDirectory(b)
+	p := startController(b, dir, nil)
+	defer p.kill(b)
+	if err := answering(b, c, p); err != nil {
+		b.Fatalf("%v: %s", err, p.problems.String())
+	}
+	generation := 0
+	manifests := func(n int) client.ApplyRequest {
+		generation++
+		var text strings.Builder
+		for i := range n / 2 {
+			fmt.Fprintf(&text, "---\napiVersion: v1\nkind: Service\nmetadata: { name: s%[1]d, labels: { n: \"%[2]d\" } }\nspec: { selector: { app: a }, ports: [{ name: http, port: 80 }] }\n", i, generation)
+		}
+		for i := range n - n/2 {
+			fmt.Fprintf(&text, "---\napiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: { name: s%[1]d, labels: { n: \"%[2]d\" } }\nspec:\n  hosts: [s%[1]d]\n  http: [{ route: [{ destination: { host: s%[1]d } }] }]\n", i, generation)
+		}
+		return client.ApplyRequest{Manifests: []client.Manifest{{File: "written.yaml", Content: text.String()}}}
+	}
+	for _, size := range []int{5000, 1} {
+		b.Run(fmt.Sprintf("objects=%d", size), func(b *testing.B) {
+			for b.Loop() {
+				b.StopTimer()
+				request := manifests(size)
+				b.StartTimer()
+				if _, err := c.Apply(b.Context(), request); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
