@@ -84,7 +84,7 @@ conformance: packages e2e-binaries ## requests to the proxy and to Envoy in the 
 	cd test/conformance && HEDDLE_E2E_BIN=$(E2E_BIN) $(E2E_BIN)/conformance.test -test.timeout 10m | tee $(RESULTS)/conformance.log
 
 .PHONY: interop
-interop: packages e2e-binaries ## HTTP/2 with clients and servers of others, heddle-proxy between them
+interop: packages e2e-binaries ## HTTP/2 and TLS with clients and servers of others, heddle-proxy between them
 	@mkdir -p $(RESULTS)
 	HEDDLE_E2E_BIN=$(E2E_BIN) gotestsum --format pkgname --jsonfile $(RESULTS)/interop.json -- -tags interop -count=1 -timeout 10m ./test/interop
 
@@ -156,6 +156,10 @@ build-packages: prerequisites
 packages: prerequisites
 	@scripts/packages.sh build run test
 	@scripts/tools.sh $(TOOLS) $(PYTHON)
+
+.PHONY: rsa-operations
+rsa-operations: build-packages ## a million private RSA operations in vector registers, each compared with BoringSSL: OPERATIONS=1000000
+	HEDDLE_RSA_OPERATIONS=$(or $(OPERATIONS),1000000) $(CARGO) test $(CARGO_FLAGS) --release -p heddle-simd --test boringssl -- --nocapture random_operations_agree
 
 .PHONY: fuzz
 fuzz: build-packages ## fuzz every parser that reads a peer's bytes: make fuzz SECONDS=20

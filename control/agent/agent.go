@@ -131,11 +131,12 @@ func Run(ctx context.Context, config Config) error {
 	parts.Go(func() { a.reportLoop(ctx) })
 	parts.Go(func() { a.rotateLoop(ctx) })
 	// Replicas live as long as the agent does, not as long as what follows the API.
-	for key, specs := range gateways(a.options) {
+	for key, specs := range gateways(a.options, nil) {
 		a.deploy(ctx, key, specs)
 	}
 	parts.Go(func() { a.followWorkloads(ctx) })
 	parts.Go(func() { a.followNamespaces(ctx) })
+	parts.Go(func() { a.followMeshConfig(ctx) })
 	parts.Go(func() { a.followNames(ctx) })
 	if a.options.Isolated {
 		parts.Go(func() { a.keepWAN(ctx) })

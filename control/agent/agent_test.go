@@ -30,7 +30,7 @@ func workload() *v1alpha1.Workload {
 }
 
 func TestReplicasOfAWorkload(t *testing.T) {
-	specs := replicas(workload(), "cluster1", false)
+	specs := replicas(workload(), "cluster1", false, nil)
 	if len(specs) != 2 || specs[1].Name != "cart-1" || specs[0].ServiceAccount != "default" || specs[0].Limits.MilliCPU != 250 ||
 		strings.Join(specs[0].Command, " ") != "boutique cart" {
 		t.Fatalf("%+v", specs)
@@ -40,15 +40,15 @@ func TestReplicasOfAWorkload(t *testing.T) {
 	stopped := workload()
 	stopped.Annotations[AnnotationStopped] = "true"
 	for name, w := range map[string]*v1alpha1.Workload{"elsewhere": elsewhere, "stopped": stopped} {
-		if got := replicas(w, "cluster1", false); len(got) != 0 {
+		if got := replicas(w, "cluster1", false, nil); len(got) != 0 {
 			t.Errorf("%s: %d replicas", name, len(got))
 		}
 	}
 }
 
 func TestHashChangesWithWhatMatters(t *testing.T) {
-	base := replicas(workload(), "c", false)[0].hash()
-	if again := replicas(workload(), "c", false)[0].hash(); again != base {
+	base := replicas(workload(), "c", false, nil)[0].hash()
+	if again := replicas(workload(), "c", false, nil)[0].hash(); again != base {
 		t.Fatal("the same workload hashes differently")
 	}
 	for name, change := range map[string]func(*v1alpha1.Workload){
@@ -57,20 +57,24 @@ func TestHashChangesWithWhatMatters(t *testing.T) {
 		"labels":  func(w *v1alpha1.Workload) { w.Labels["version"] = "v2" },
 		"restart": func(w *v1alpha1.Workload) { w.Annotations[AnnotationRestarted] = "now" },
 		"proxy":   func(w *v1alpha1.Workload) { w.Annotations[AnnotationProxyPath] = "/usr/bin/envoy" },
-		"keys": func(w *v1alpha1.Workload) {
-			w.Annotations[objects.AnnotationProxyConfig] = "privateKeyProvider: {cryptomb: {pollDelay: 0.01s}}"
-		},
 	} {
 		w := workload()
 		change(w)
-		if replicas(w, "c", false)[0].hash() == base {
+		if replicas(w, "c", false, nil)[0].hash() == base {
 			t.Errorf("%s does not change the hash", name)
 		}
+	}
+	// A proxy is told with its certificate who uses its keys.
+	keys := workload()
+	keys.Annotations[objects.AnnotationProxyConfig] = "privateKeyProvider: {cryptomb: {pollDelay: 0.01s}}"
+	mesh := &objects.KeyProvider{PollDelay: time.Millisecond}
+	if replicas(keys, "c", false, nil)[0].hash() != base || replicas(workload(), "c", false, mesh)[0].hash() != base {
+		t.Error("another key provider would replace running replicas")
 	}
 	scaled := workload()
 	three := int32(3)
 	scaled.Spec.Replicas = &three
-	if replicas(scaled, "c", false)[0].hash() != base {
+	if replicas(scaled, "c", false, nil)[0].hash() != base {
 		t.Error("scaling would replace running replicas")
 	}
 }

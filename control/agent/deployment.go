@@ -131,16 +131,22 @@ func (d *deployment) reconcile(ctx context.Context) {
 		}
 	}
 	var changed []replicaSpec
+	same := map[*replica]replicaSpec{}
 	for _, w := range wanted {
 		switch r := d.running[w.Name]; {
 		case r == nil:
 			d.startLocked(ctx, w)
 		case r.hash != w.hash():
 			changed = append(changed, w)
+		default:
+			same[r] = w
 		}
 	}
 	d.placed = true
 	d.mu.Unlock()
+	for r, w := range same {
+		r.useKeysBy(w.KeyProvider)
+	}
 	d.agent.place()
 	var stops sync.WaitGroup
 	for _, r := range surplus {

@@ -76,7 +76,7 @@ func TestDeletedWorkloadLeavesNothing(t *testing.T) {
 	a := newAgent(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	specs := replicas(workload(), "c", false)
+	specs := replicas(workload(), "c", false, nil)
 	before := runtime.NumGoroutine()
 	groups := func() int {
 		found := 0
@@ -135,7 +135,7 @@ func TestDeletedAndMadeAgain(t *testing.T) {
 	a := newAgent(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	specs := replicas(workload(), "c", false)
+	specs := replicas(workload(), "c", false, nil)
 	for range 20 {
 		a.deploy(ctx, "shop/cart", specs)
 		a.undeploy(ctx, "shop/cart")
@@ -159,7 +159,7 @@ func TestSweepFreesAddresses(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	a.deploy(ctx, ingressKey, ingress.replicas(1, ""))
+	a.deploy(ctx, ingressKey, ingress.replicas(1, "", nil))
 	a.sweep(map[string][]replicaSpec{"shop/cart": nil})
 	if got := owners(t, a); got != "istio-system/istio-ingressgateway-0 shop/cart-0 shop/cart-7" {
 		t.Error(got)

@@ -15,6 +15,8 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"heddle.io/heddle/api/v1alpha1"
 	"heddle.io/heddle/control/access"
 	"heddle.io/heddle/control/agent/dns"
@@ -102,6 +104,8 @@ type wishes struct {
 	// mu is held while deployments are brought to them, too.
 	mu                    sync.Mutex
 	workloads, namespaces map[objects.Key]*objects.Object
+	// provider is the mesh's default of who uses the keys; nil for none, too.
+	provider *objects.KeyProvider
 }
 
 // followWorkloads keeps the deployments at what the Workload objects say.
@@ -116,6 +120,41 @@ func (a *Agent) followNamespaces(ctx context.Context) {
 	a.follow(ctx, objects.Namespace, func(known map[objects.Key]*objects.Object) {
 		a.wish(ctx, func(w *wishes) { w.namespaces = maps.Clone(known) })
 	})
+}
+
+// followMeshConfig has keys used by the mesh's default provider.
+func (a *Agent) followMeshConfig(ctx context.Context) {
+	var provider *objects.KeyProvider
+	a.follow(ctx, objects.ConfigMap, func(known map[objects.Key]*objects.Object) {
+		now, err := meshProvider(known)
+		if err != nil {
+			// A version that admitted more: what was known stays.
+			a.log.Warn("the mesh's configuration cannot be read", "error", err)
+			return
+		}
+		if reflect.DeepEqual(now, provider) {
+			return
+		}
+		provider = now
+		a.wish(ctx, func(w *wishes) { w.provider = now })
+		for key, specs := range gateways(a.options, now) {
+			a.deploy(ctx, key, specs)
+		}
+	})
+}
+
+// meshProvider is the default of who uses the keys, nil for none.
+func meshProvider(known map[objects.Key]*objects.Object) (*objects.KeyProvider, error) {
+	for key, o := range known {
+		if m, ok := o.Resource.(*corev1.ConfigMap); ok && objects.IsMeshConfig(key) {
+			config, err := objects.MeshConfig(m)
+			if err != nil {
+				return nil, fmt.Errorf("%s: data.%s: %w", key, objects.MeshConfigKey, err)
+			}
+			return objects.MeshKeyProvider(config), nil
+		}
+	}
+	return nil, nil
 }
 
 // wish has something else wanted, and brings the deployments to it.
@@ -166,7 +205,7 @@ func (w *wishes) place(clusterName string, unconfined bool) (wanted map[string][
 		case privileged && !access.AllowsPrivileged(w.namespaces[objects.Key{Kind: objects.Namespace.Kind, Name: key.Namespace}]):
 			wanted[name] = nil
 		default:
-			wanted[name] = replicas(workload, clusterName, unconfined)
+			wanted[name] = replicas(workload, clusterName, unconfined, w.provider)
 		}
 	}
 	return wanted, unclear

@@ -43,22 +43,22 @@ func (g gatewayKind) labels() map[string]string {
 }
 
 // replicas of the gateway: proxies without an application.
-func (g gatewayKind) replicas(count int, proxy string) []replicaSpec {
+func (g gatewayKind) replicas(count int, proxy string, provider *objects.KeyProvider) []replicaSpec {
 	var specs []replicaSpec
 	for i := range count {
 		specs = append(specs, replicaSpec{
 			Namespace: cluster.GatewayNamespace, Workload: g.workload, Name: g.workload + "-" + strconv.Itoa(i), Gateway: true,
-			ServiceAccount: g.workload + "-service-account", Labels: g.labels(), ProxyPath: proxy,
+			ServiceAccount: g.workload + "-service-account", Labels: g.labels(), ProxyPath: proxy, KeyProvider: provider,
 		})
 	}
 	return specs
 }
 
-// gateways of a cluster, by the keys of their deployments.
-func gateways(o cluster.Options) map[string][]replicaSpec {
+// gateways of a cluster, by the keys of their deployments; their own keys are used by the mesh's default provider.
+func gateways(o cluster.Options, provider *objects.KeyProvider) map[string][]replicaSpec {
 	return map[string][]replicaSpec{
-		ingressKey:  ingress.replicas(1, o.GatewayProxy),
-		eastWestKey: eastWest.replicas(o.EastWestGateways, o.GatewayProxy),
+		ingressKey:  ingress.replicas(1, o.GatewayProxy, provider),
+		eastWestKey: eastWest.replicas(o.EastWestGateways, o.GatewayProxy, provider),
 	}
 }
 

@@ -18,7 +18,7 @@ import (
 )
 
 func TestGatewaysOfACluster(t *testing.T) {
-	specs := gateways(cluster.Options{EastWestGateways: 2, GatewayProxy: "/usr/bin/envoy"})
+	specs := gateways(cluster.Options{EastWestGateways: 2, GatewayProxy: "/usr/bin/envoy"}, nil)
 	var names []string
 	for _, key := range []string{ingressKey, eastWestKey} {
 		for _, s := range specs[key] {
@@ -32,7 +32,7 @@ func TestGatewaysOfACluster(t *testing.T) {
 	if got := strings.Join(names, " "); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
-	if alone := gateways(cluster.Options{}); len(alone[eastWestKey]) != 0 || len(alone[ingressKey]) != 1 {
+	if alone := gateways(cluster.Options{}, nil); len(alone[eastWestKey]) != 0 || len(alone[ingressKey]) != 1 {
 		t.Errorf("a cluster that nobody reaches: %v", alone)
 	}
 }
@@ -101,7 +101,7 @@ func exposing(o cluster.Options, ready map[string]bool) *Agent {
 	address := netip.MustParseAddr("10.244.0.2")
 	for _, key := range []string{ingressKey, eastWestKey} {
 		d := &deployment{placed: true, running: map[string]*replica{}}
-		for _, spec := range gateways(o)[key] {
+		for _, spec := range gateways(o, nil)[key] {
 			d.running[spec.Name] = &replica{agent: a, spec: spec, proxyReady: ready[spec.Name], address: address, changed: make(chan struct{})}
 			address = address.Next()
 		}

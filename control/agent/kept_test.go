@@ -13,7 +13,7 @@ import (
 // What was noted stays noted, whatever else changes and is written beside it, until it is known to have ended.
 func TestNotesStay(t *testing.T) {
 	a := newAgent(t)
-	r := a.newReplica(replicas(workload(), "c", false)[0])
+	r := a.newReplica(replicas(workload(), "c", false, nil)[0])
 	if err := r.note("app", &process.Record{PID: 7}); err == nil {
 		t.Error("noted without a directory: the process would run and not be found again")
 	}
@@ -57,7 +57,7 @@ func TestNotesStay(t *testing.T) {
 // A state that is torn is no state, and says so.
 func TestTornState(t *testing.T) {
 	a := newAgent(t)
-	r := a.newReplica(replicas(workload(), "c", false)[0])
+	r := a.newReplica(replicas(workload(), "c", false, nil)[0])
 	if err := os.MkdirAll(r.dir, 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -18,6 +18,7 @@ import (
 	"heddle.io/heddle/control/ca"
 	"heddle.io/heddle/control/cluster"
 	"heddle.io/heddle/control/durable"
+	"heddle.io/heddle/control/keyprovider"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/server/client"
 )
@@ -51,6 +52,10 @@ type replica struct {
 	// keeping is held while the state is written; before mu.
 	keeping sync.Mutex
 
+	// keying is held while the proxy is told who uses its keys; before mu.
+	keying   sync.Mutex
+	provider *objects.KeyProvider
+
 	mu      sync.Mutex
 	address netip.Addr
 	// user and proxyUser are the ids that its application, unless it names a user, and its proxy run as.
@@ -73,7 +78,7 @@ type replica struct {
 
 func (a *Agent) newReplica(spec replicaSpec) *replica {
 	return &replica{
-		agent: a, spec: spec, hash: spec.hash(),
+		agent: a, spec: spec, hash: spec.hash(), provider: spec.KeyProvider,
 		dir:   a.config.Cluster.Workload(spec.Namespace, spec.Name),
 		netns: a.config.Cluster.Netns(spec.Namespace, spec.Name),
 		log:   a.log.With("workload", spec.key()),
@@ -171,7 +176,7 @@ func (r *replica) prepare(ctx context.Context) error {
 		return fmt.Errorf("keys of workloads: %w", err)
 	}
 	credential := identity.NewCredential(ca.Identity{TrustDomain: cluster.Domain, Namespace: r.spec.Namespace,
-		ServiceAccount: r.spec.ServiceAccount}, identity.Keys{Kind: kind, Provider: r.spec.KeyProvider}, r.agent.client, r.log)
+		ServiceAccount: r.spec.ServiceAccount}, kind, r.agent.client, r.log)
 	description := r.description()
 	node, err := r.agent.config.Node(description)
 	if err != nil {
@@ -194,8 +199,31 @@ func (r *replica) prepare(ctx context.Context) error {
 		socket.Close()
 		return fmt.Errorf("write proxy bootstrap: %w", err)
 	}
+	r.keying.Lock()
+	defer r.keying.Unlock()
 	r.set(func() { r.socket, r.credential = socket, credential })
-	return nil
+	return r.tellProvider()
+}
+
+// useKeysBy has the proxy's RSA keys used by a provider, nil for its TLS library, without replacing the proxy.
+func (r *replica) useKeysBy(provider *objects.KeyProvider) {
+	r.keying.Lock()
+	defer r.keying.Unlock()
+	r.provider = provider
+	if err := r.tellProvider(); err != nil {
+		r.log.Error("the proxy is not told who uses its keys", "error", err)
+	}
+}
+
+// tellProvider needs the lock keying. Before there is a credential nobody is told: it begins with what is asked for then.
+func (r *replica) tellProvider() error {
+	r.mu.Lock()
+	credential := r.credential
+	r.mu.Unlock()
+	if credential == nil {
+		return nil
+	}
+	return credential.UseKeysBy(keyprovider.For(r.provider, !r.foreign()))
 }
 
 func (r *replica) logs() string {

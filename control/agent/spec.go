@@ -46,9 +46,9 @@ type replicaSpec struct {
 	Capabilities []string
 	// Unconfined runs the application without a sandbox.
 	Unconfined bool
-	// KeyProvider does the proxy's operations with RSA keys. Left out of the hash when there is none, so that replicas of
-	// earlier versions stay.
-	KeyProvider *objects.KeyProvider `json:",omitempty"`
+	// KeyProvider does the proxy's operations with RSA keys; nil leaves them to its TLS library. No part of the hash: a proxy
+	// learns of another one with its certificate, and need not be replaced.
+	KeyProvider *objects.KeyProvider `json:"-"`
 }
 
 // hash changes when a running replica must be replaced.
@@ -68,8 +68,9 @@ func (s replicaSpec) key() string { return s.Namespace + "/" + s.Name }
 // maxReplicaPIDs bounds the processes of a replica, so that none can exhaust the machine's.
 const maxReplicaPIDs = 4096
 
-// replicas of a workload that this cluster is to run: none when it is another cluster's or stopped.
-func replicas(w *v1alpha1.Workload, clusterName string, unconfined bool) []replicaSpec {
+// replicas of a workload that this cluster is to run: none when it is another cluster's or stopped. Their keys are used by
+// the mesh's default provider, unless the workload names another.
+func replicas(w *v1alpha1.Workload, clusterName string, unconfined bool, meshProvider *objects.KeyProvider) []replicaSpec {
 	if w.Spec.Cluster != "" && w.Spec.Cluster != clusterName || w.Annotations[AnnotationStopped] == "true" {
 		return nil
 	}
@@ -84,12 +85,10 @@ func replicas(w *v1alpha1.Workload, clusterName string, unconfined bool) []repli
 	if account == "" {
 		account = "default"
 	}
-	// What was admitted can be read; a version that admitted more serves without a provider.
+	// What was admitted can be read; a version that admitted more serves with the default.
 	provider, err := objects.WorkloadKeyProvider(w)
-	if err != nil || provider != nil && provider.Fallback && w.Annotations[AnnotationProxyPath] != "" {
-		// An Envoy built without contrib extensions refuses a secret that names the provider, fallback or not: where it is
-		// allowed, proxies of others get the key alone.
-		provider = nil
+	if err != nil || provider == nil {
+		provider = meshProvider
 	}
 	specs := make([]replicaSpec, 0, w.ReplicaCount())
 	for i := range w.ReplicaCount() {

@@ -1,6 +1,10 @@
 package model
 
-import "strings"
+import (
+	"strings"
+
+	"heddle.io/heddle/control/objects"
+)
 
 // Gateway is a set of servers on the gateway proxies whose labels the selector selects.
 type Gateway struct {
@@ -120,7 +124,9 @@ type Credential struct {
 	Chain       []byte `json:"-"`
 	Key         []byte `json:"-"`
 	Authorities []byte `json:"-"`
-	Source      Source `json:"source"`
+	// KeyProvider does the operations with an RSA key: the mesh's default, nil for the proxy's TLS library and other keys.
+	KeyProvider *objects.KeyProvider `json:"keyProvider,omitempty"`
+	Source      Source               `json:"source"`
 }
 
 // String names the credential and nothing else.

@@ -67,12 +67,13 @@ func (c *checker) configMap(m *corev1.ConfigMap) {
 		return
 	}
 	config.ProtoReflect().Range(func(f protoreflect.FieldDescriptor, _ protoreflect.Value) bool {
-		if f.Name() != "extension_providers" {
+		if f.Name() != "extension_providers" && f.Name() != "default_config" {
 			c.fail("data."+MeshConfigKey+"."+f.JSONName(), "is not supported",
-				"remove it; of the mesh's configuration extensionProviders is read")
+				"remove it; of the mesh's configuration extensionProviders and defaultConfig are read")
 		}
 		return true
 	})
+	c.proxyConfig("data."+MeshConfigKey+".defaultConfig", config.GetDefaultConfig())
 	seen := map[string]bool{}
 	for i, p := range config.ExtensionProviders {
 		at := fmt.Sprintf("data.%s.extensionProviders[%d]", MeshConfigKey, i)

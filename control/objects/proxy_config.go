@@ -24,27 +24,42 @@ type KeyProvider struct {
 	Fallback bool `json:",omitempty"`
 }
 
-// WorkloadKeyProvider reads a workload's annotation; nil when it asks for none. A workload that was admitted has no errors.
+// WorkloadKeyProvider reads a workload's annotation; nil when it asks for none, and the mesh's default holds. A workload that
+// was admitted has no errors.
 func WorkloadKeyProvider(w *v1alpha1.Workload) (*KeyProvider, error) {
 	config := &mesh.ProxyConfig{}
 	if err := readMesh(w.Annotations[AnnotationProxyConfig], config); err != nil {
 		return nil, err
 	}
-	cryptomb := config.GetPrivateKeyProvider().GetCryptomb()
-	if cryptomb == nil {
-		return nil, nil
-	}
-	return &KeyProvider{PollDelay: cryptomb.GetPollDelay().AsDuration(), Fallback: cryptomb.GetFallback().GetValue()}, nil
+	return keyProvider(config), nil
 }
 
-// proxyConfig checks a workload's annotation.
-func (c *checker) proxyConfig(text string) {
+// MeshKeyProvider is the mesh's default (defaultConfig.privateKeyProvider), nil for none.
+func MeshKeyProvider(config *mesh.MeshConfig) *KeyProvider {
+	return keyProvider(config.GetDefaultConfig())
+}
+
+func keyProvider(config *mesh.ProxyConfig) *KeyProvider {
+	cryptomb := config.GetPrivateKeyProvider().GetCryptomb()
+	if cryptomb == nil {
+		return nil
+	}
+	return &KeyProvider{PollDelay: cryptomb.GetPollDelay().AsDuration(), Fallback: cryptomb.GetFallback().GetValue()}
+}
+
+// proxyConfigAnnotation checks a workload's annotation.
+func (c *checker) proxyConfigAnnotation(text string) {
 	at := joinKey("metadata.annotations", AnnotationProxyConfig)
 	config := &mesh.ProxyConfig{}
 	if err := readMesh(text, config); err != nil {
 		c.fail(at, err.Error(), "write Istio's ProxyConfig, for example privateKeyProvider: {cryptomb: {pollDelay: 0.01s}}")
 		return
 	}
+	c.proxyConfig(at, config)
+}
+
+// proxyConfig checks a proxy's configuration, wherever it stands.
+func (c *checker) proxyConfig(at string, config *mesh.ProxyConfig) {
 	config.ProtoReflect().Range(func(f protoreflect.FieldDescriptor, _ protoreflect.Value) bool {
 		if f.Name() != "private_key_provider" {
 			c.fail(at+"."+f.JSONName(), "is not supported", "remove it; of a proxy's configuration privateKeyProvider is read")

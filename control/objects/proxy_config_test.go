@@ -1,10 +1,12 @@
 package objects
 
 import (
+	"reflect"
 	"strings"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"heddle.io/heddle/api/v1alpha1"
@@ -27,7 +29,7 @@ func TestProxyConfigOfAWorkload(t *testing.T) {
 		strings.Repeat("#", 1<<20):                                            "is larger than",
 	} {
 		c := &checker{}
-		c.proxyConfig(text)
+		c.proxyConfigAnnotation(text)
 		var said []string
 		for _, e := range c.errs {
 			said = append(said, e.Error())
@@ -51,5 +53,44 @@ func TestWorkloadKeyProvider(t *testing.T) {
 	p, err := WorkloadKeyProvider(w)
 	if err != nil || p == nil || *p != (KeyProvider{PollDelay: 20 * time.Millisecond, Fallback: true}) {
 		t.Errorf("got %v, %v", p, err)
+	}
+}
+
+func TestMeshKeyProvider(t *testing.T) {
+	for text, want := range map[string]*KeyProvider{
+		"":                  nil,
+		"defaultConfig: {}": nil,
+		"defaultConfig: {privateKeyProvider: {cryptomb: {pollDelay: 0.005s}}}": {PollDelay: 5 * time.Millisecond},
+		"defaultConfig: {privateKeyProvider: {cryptomb: {pollDelay: 0.005s, fallback: true}}}": {
+			PollDelay: 5 * time.Millisecond, Fallback: true},
+	} {
+		config, err := MeshConfig(&corev1.ConfigMap{Data: map[string]string{MeshConfigKey: text}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := MeshKeyProvider(config); !reflect.DeepEqual(got, want) {
+			t.Errorf("%q: %v, want %v", text, got, want)
+		}
+	}
+}
+
+func TestDefaultConfigOfTheMesh(t *testing.T) {
+	key := Key{Kind: ConfigMap.Kind, Namespace: "istio-system", Name: MeshConfigName}
+	for text, want := range map[string]string{
+		"defaultConfig: {privateKeyProvider: {cryptomb: {pollDelay: 0.01s}}}": "",
+		"defaultConfig: {privateKeyProvider: {cryptomb: {pollDelay: 0s}}}":    "data.mesh.defaultConfig.privateKeyProvider.cryptomb.pollDelay: must be a duration of 1ms or more",
+		"defaultConfig: {privateKeyProvider: {qat: {pollDelay: 0.002s}}}":     "data.mesh.defaultConfig.privateKeyProvider: must be cryptomb",
+		"defaultConfig: {concurrency: 2}":                                     "data.mesh.defaultConfig.concurrency: is not supported",
+		"trustDomain: other":                                                  "extensionProviders and defaultConfig are read",
+	} {
+		c := &checker{key: key}
+		c.configMap(&corev1.ConfigMap{Data: map[string]string{MeshConfigKey: text}})
+		var said []string
+		for _, e := range c.errs {
+			said = append(said, e.Error())
+		}
+		if all := strings.Join(said, "\n"); (want == "") != (all == "") || !strings.Contains(all, want) {
+			t.Errorf("%q: %q, want %q", text, all, want)
+		}
 	}
 }

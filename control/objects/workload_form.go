@@ -47,7 +47,7 @@ func defaultWorkload(w *v1alpha1.Workload) {
 
 func (c *checker) workload(w *v1alpha1.Workload) {
 	s := &w.Spec
-	c.proxyConfig(w.Annotations[AnnotationProxyConfig])
+	c.proxyConfigAnnotation(w.Annotations[AnnotationProxyConfig])
 	if s.Cluster != "" {
 		c.dnsLabel("spec.cluster", s.Cluster)
 	}

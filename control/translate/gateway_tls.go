@@ -8,6 +8,7 @@ import (
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 
+	"heddle.io/heddle/control/keyprovider"
 	"heddle.io/heddle/control/model"
 )
 
@@ -156,8 +157,12 @@ func (g *generator) edgeTLS(t *model.ServerTLS, c *model.Credential, alpn ...str
 	if c.Namespace != g.node.Namespace {
 		name = "kubernetes-gateway://" + c.Namespace + "/" + c.Name
 	}
+	provider, err := keyprovider.Of(keyprovider.For(c.KeyProvider, g.node.Heddle), c.Key)
+	if err != nil && g.err == nil {
+		g.err = err
+	}
 	g.secret(&tlsv3.Secret{Name: name, Type: &tlsv3.Secret_TlsCertificate{TlsCertificate: &tlsv3.TlsCertificate{
-		CertificateChain: bytesSource(c.Chain), PrivateKey: bytesSource(c.Key),
+		CertificateChain: bytesSource(c.Chain), PrivateKey: bytesSource(c.Key), PrivateKeyProvider: provider,
 	}}})
 	common := &tlsv3.CommonTlsContext{
 		AlpnProtocols:                  alpn,

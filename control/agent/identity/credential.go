@@ -19,6 +19,7 @@ import (
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 
 	"heddle.io/heddle/control/ca"
+	"heddle.io/heddle/control/objects"
 )
 
 // Names of the two secrets, as in Istio.
@@ -38,7 +39,7 @@ type Signer interface {
 type Credential struct {
 	Identity ca.Identity
 	signer   Signer
-	keys     Keys
+	kind     ca.KeyType
 	log      *slog.Logger
 	random   io.Reader
 	secrets  *cache.LinearCache
@@ -50,6 +51,10 @@ type Credential struct {
 	delivered *deliveries
 	// requests are renewals that somebody waits for.
 	requests chan chan error
+
+	// publishing guards what is in secrets, and the provider that is named there.
+	publishing sync.Mutex
+	provider   *objects.KeyProvider
 
 	mu      sync.Mutex
 	current Validity
@@ -68,11 +73,11 @@ type Validity struct {
 	Renewals int `json:"renewals"`
 }
 
-// NewCredential makes a credential without a certificate yet; Run gets one.
-func NewCredential(identity ca.Identity, keys Keys, signer Signer, log *slog.Logger) *Credential {
+// NewCredential makes a credential without a certificate yet; Run gets one, for a key of that kind.
+func NewCredential(identity ca.Identity, kind ca.KeyType, signer Signer, log *slog.Logger) *Credential {
 	now := time.Now()
 	return &Credential{
-		Identity: identity, signer: signer, keys: keys, log: log,
+		Identity: identity, signer: signer, kind: kind, log: log,
 		// The prefix keeps versions of different agents apart: a proxy that reconnects names the last one it saw.
 		secrets: cache.NewLinearCache(resource.SecretType, cache.WithVersionPrefix(fmt.Sprintf("%d-", now.UnixNano()))),
 		now:     time.Now, jitter: rand.Float64, after: time.After,
@@ -162,17 +167,19 @@ func (c *Credential) Run(ctx context.Context) {
 
 // renew gets a certificate for a new key and publishes both. It returns when to renew next.
 func (c *Credential) renew(ctx context.Context) (time.Duration, error) {
-	key, request, err := ca.NewRequest(c.Identity, c.keys.Kind, c.random)
-	if err != nil {
-		return 0, err
-	}
-	provider, err := c.keys.provider(key)
+	key, request, err := ca.NewRequest(c.Identity, c.kind, c.random)
 	if err != nil {
 		return 0, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	issued, err := c.signer.Sign(ctx, c.Identity, request)
+	if err != nil {
+		return 0, err
+	}
+	c.publishing.Lock()
+	defer c.publishing.Unlock()
+	provider, err := c.providerOf(key)
 	if err != nil {
 		return 0, err
 	}

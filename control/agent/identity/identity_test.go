@@ -86,7 +86,7 @@ func socket(t *testing.T) (*Credential, *grpc.ClientConn, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	credential := NewCredential(payments, Keys{Kind: ca.ECDSAP256}, authority{a}, quiet())
+	credential := NewCredential(payments, ca.ECDSAP256, authority{a}, quiet())
 	path, controller := filepath.Join(dir, "agent.sock"), filepath.Join(dir, "xds.sock")
 	s, err := Listen(Config{Path: path, Netns: "/proc/self/ns/net", Credential: credential,
 		Node: &corev3.Node{Id: "sidecar~10.0.0.1~payments-0.pinnacle~pinnacle.svc.cluster.local"}, Controller: controller, Log: quiet()})
@@ -227,7 +227,7 @@ func (b broken) SignOutside(ctx context.Context, identity ca.Identity, request [
 
 func TestRenewalBacksOff(t *testing.T) {
 	b := broken{make(chan struct{}, 16)}
-	c := NewCredential(payments, Keys{Kind: ca.ECDSAP256}, b, quiet())
+	c := NewCredential(payments, ca.ECDSAP256, b, quiet())
 	waits, clock := make(chan time.Duration, 16), make(chan time.Time)
 	c.after = func(d time.Duration) <-chan time.Time { waits <- d; return clock }
 	ctx, cancel := context.WithCancel(context.Background())
@@ -249,7 +249,7 @@ func TestRenewalBacksOff(t *testing.T) {
 
 func TestWhoeverAsksForARenewalHearsOfItsEnd(t *testing.T) {
 	b := broken{make(chan struct{}, 16)}
-	c := NewCredential(payments, Keys{Kind: ca.ECDSAP256}, b, quiet())
+	c := NewCredential(payments, ca.ECDSAP256, b, quiet())
 	c.after = func(time.Duration) <-chan time.Time { return nil }
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -264,7 +264,7 @@ func TestWhoeverAsksForARenewalHearsOfItsEnd(t *testing.T) {
 	cancel()
 	short, stop := context.WithTimeout(context.Background(), time.Millisecond)
 	defer stop()
-	idle := NewCredential(payments, Keys{Kind: ca.ECDSAP256}, b, quiet())
+	idle := NewCredential(payments, ca.ECDSAP256, b, quiet())
 	if err := idle.Renew(short); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatal(err)
 	}

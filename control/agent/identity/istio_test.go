@@ -113,7 +113,7 @@ func (s slow) SignOutside(context.Context, ca.Identity, []byte, time.Duration) (
 func TestIstiosCertificateAPIIsBounded(t *testing.T) {
 	s := slow{asked: make(chan struct{}, maxSigning), proceed: make(chan struct{})}
 	var refused atomic.Uint64
-	i := newIstio(NewCredential(payments, Keys{Kind: ca.ECDSAP256}, s, quiet()), quiet(), &refused)
+	i := newIstio(NewCredential(payments, ca.ECDSAP256, s, quiet()), quiet(), &refused)
 	ended := make(chan error, maxSigning)
 	for range maxSigning {
 		go func() {
@@ -151,7 +151,7 @@ func (g *granting) SignOutside(context.Context, ca.Identity, []byte, time.Durati
 func TestIstiosCertificateAPIHasARate(t *testing.T) {
 	signer, now := &granting{}, time.Unix(1, 0)
 	var refused atomic.Uint64
-	i := newIstio(NewCredential(payments, Keys{Kind: ca.ECDSAP256}, signer, quiet()), quiet(), &refused)
+	i := newIstio(NewCredential(payments, ca.ECDSAP256, signer, quiet()), quiet(), &refused)
 	i.now = func() time.Time { return now }
 	ask := func(n int) {
 		for range n {

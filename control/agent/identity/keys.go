@@ -2,39 +2,55 @@ package identity
 
 import (
 	"fmt"
+	"reflect"
 
-	cryptombv3 "github.com/envoyproxy/go-control-plane/contrib/envoy/extensions/private_key_providers/cryptomb/v3alpha"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
-	"google.golang.org/protobuf/types/known/anypb"
-	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/proto"
 
 	"heddle.io/heddle/control/ca"
+	"heddle.io/heddle/control/keyprovider"
 	"heddle.io/heddle/control/objects"
 )
 
-// Keys says which keys a workload's certificates are for, and who uses them.
-type Keys struct {
-	Kind ca.KeyType
-	// Provider does the proxy's operations with RSA keys; nil leaves them to its TLS library. Other keys are always the
-	// library's: there is nothing to gain.
-	Provider *objects.KeyProvider
+// UseKeysBy has a provider do the proxy's operations with RSA keys; nil leaves them to its TLS library. The certificate in use
+// is published anew with it: neither it nor the proxy is replaced. Keys of other kinds are always the library's: there is
+// nothing to gain.
+func (c *Credential) UseKeysBy(p *objects.KeyProvider) error {
+	c.publishing.Lock()
+	defer c.publishing.Unlock()
+	if reflect.DeepEqual(c.provider, p) {
+		return nil
+	}
+	c.provider = p
+	secret, ok := c.secrets.GetResources()[SecretCertificate].(*tlsv3.Secret)
+	if !ok {
+		return nil // The first one will name it.
+	}
+	// Streams may be reading the one that is published.
+	secret = proto.CloneOf(secret)
+	certificate := secret.GetTlsCertificate()
+	provider, err := c.providerOf(certificate.GetPrivateKey().GetInlineBytes())
+	if err != nil {
+		return err
+	}
+	certificate.PrivateKeyProvider = provider
+	if err := c.secrets.UpdateResource(SecretCertificate, secret); err != nil {
+		return fmt.Errorf("publish who uses the key: %w", err)
+	}
+	return nil
 }
 
-// provider is what the proxy is told of who uses the key. The key itself stands beside it in private_key, which Envoy takes
-// when the provider is unavailable and fallback is allowed.
-func (k Keys) provider(key []byte) (*tlsv3.PrivateKeyProvider, error) {
-	if k.Provider == nil || k.Kind != ca.RSA2048 {
+// KeysUsedBy is the provider that [Credential.UseKeysBy] was given last, nil for none.
+func (c *Credential) KeysUsedBy() *objects.KeyProvider {
+	c.publishing.Lock()
+	defer c.publishing.Unlock()
+	return c.provider
+}
+
+// providerOf is what the proxy is told of who uses the key.
+func (c *Credential) providerOf(key []byte) (*tlsv3.PrivateKeyProvider, error) {
+	if c.kind != ca.RSA2048 {
 		return nil, nil
 	}
-	method, err := anypb.New(&cryptombv3.CryptoMbPrivateKeyMethodConfig{
-		PollDelay: durationpb.New(k.Provider.PollDelay), PrivateKey: inline(key),
-	})
-	if err != nil {
-		return nil, fmt.Errorf("configure private key provider cryptomb: %w", err)
-	}
-	return &tlsv3.PrivateKeyProvider{
-		ProviderName: "cryptomb",
-		ConfigType:   &tlsv3.PrivateKeyProvider_TypedConfig{TypedConfig: method},
-		Fallback:     k.Provider.Fallback,
-	}, nil
+	return keyprovider.Of(c.provider, key)
 }

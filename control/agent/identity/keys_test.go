@@ -1,35 +1,58 @@
 package identity
 
 import (
+	"context"
 	"testing"
 	"time"
 
-	cryptombv3 "github.com/envoyproxy/go-control-plane/contrib/envoy/extensions/private_key_providers/cryptomb/v3alpha"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	"google.golang.org/protobuf/proto"
 
 	"heddle.io/heddle/control/ca"
 	"heddle.io/heddle/control/objects"
 )
 
-func TestProviderOfKeys(t *testing.T) {
-	cryptomb := &objects.KeyProvider{PollDelay: 10 * time.Millisecond, Fallback: true}
-	for name, keys := range map[string]Keys{
-		"none asked for": {Kind: ca.RSA2048},
-		"ECDSA":          {Kind: ca.ECDSAP256, Provider: cryptomb},
-	} {
-		if p, err := keys.provider([]byte("key")); p != nil || err != nil {
-			t.Errorf("%s: %v, %v", name, p, err)
-		}
-	}
-	p, err := Keys{Kind: ca.RSA2048, Provider: cryptomb}.provider([]byte("key"))
+// Another provider is published with the certificate in use, which is not issued anew; later ones name it too.
+func TestAnotherProviderOfKeysNeedsNoOtherCertificate(t *testing.T) {
+	authorities, err := ca.Open(ca.Options{Dir: t.TempDir(), Cluster: "c", TrustDomain: "cluster.local"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	var method cryptombv3.CryptoMbPrivateKeyMethodConfig
-	if err := p.GetTypedConfig().UnmarshalTo(&method); err != nil {
-		t.Fatal(err)
-	}
-	if p.GetProviderName() != "cryptomb" || !p.GetFallback() || method.GetPollDelay().AsDuration() != cryptomb.PollDelay ||
-		string(method.GetPrivateKey().GetInlineBytes()) != "key" {
-		t.Errorf("got %v with %v", p, &method)
+	cryptomb := &objects.KeyProvider{PollDelay: 10 * time.Millisecond, Fallback: true}
+	for kind, named := range map[ca.KeyType]bool{ca.RSA2048: true, ca.ECDSAP256: false} {
+		c := NewCredential(payments, kind, authority{authorities}, quiet())
+		published := func() *tlsv3.Secret {
+			secret, _ := c.secrets.GetResources()[SecretCertificate].(*tlsv3.Secret)
+			return secret
+		}
+		provider := func() string { return published().GetTlsCertificate().GetPrivateKeyProvider().GetProviderName() }
+		want := ""
+		if named {
+			want = "cryptomb"
+		}
+		if _, err := c.renew(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		first := published()
+		before := proto.CloneOf(first)
+		if err := c.UseKeysBy(cryptomb); err != nil {
+			t.Fatal(err)
+		}
+		if provider() != want {
+			t.Errorf("%v: the provider is %q, want %q", kind, provider(), want)
+		}
+		if !proto.Equal(first, before) {
+			t.Errorf("%v: what streams may be reading was changed", kind)
+		}
+		if c.Validity().Renewals != 1 || string(published().GetTlsCertificate().GetCertificateChain().GetInlineBytes()) !=
+			string(before.GetTlsCertificate().GetCertificateChain().GetInlineBytes()) {
+			t.Errorf("%v: another certificate was issued", kind)
+		}
+		if _, err := c.renew(context.Background()); err != nil || provider() != want {
+			t.Errorf("%v: the next certificate is used by %q, %v", kind, provider(), err)
+		}
+		if err := c.UseKeysBy(nil); err != nil || provider() != "" {
+			t.Errorf("%v: nobody is asked for, and the provider is %q, %v", kind, provider(), err)
+		}
 	}
 }

@@ -14,27 +14,28 @@ import (
 	"heddle.io/heddle/control/objects"
 )
 
-// authorizers are the extension providers of the mesh's configuration by the names that policies use.
-type authorizers struct{ by map[string]*model.Authorizer }
+// meshConfig is what is read of the mesh's configuration.
+type meshConfig struct {
+	// authorizers are the extension providers by the names that policies use.
+	authorizers map[string]*model.Authorizer
+	// keyProvider is the default of all proxies, nil for none.
+	keyProvider *objects.KeyProvider
+}
 
-// authorizers reads the extension providers of the mesh's configuration, before the policies that name them. What cannot
-// be resolved is said of the configuration, and left in: who cannot be asked lets nothing pass unless it says otherwise.
-// configMap makes the mesh's configuration; other ConfigMaps are looked up by those who name them.
-func (b *builder) configMap(o *objects.Object, m *corev1.ConfigMap) *authorizers {
+// configMap makes the mesh's configuration, before the policies that name its extension providers; other ConfigMaps are
+// looked up by those who name them. What cannot be resolved is said of the configuration, and left in: who cannot be asked
+// lets nothing pass unless it says otherwise.
+func (b *builder) configMap(o *objects.Object, m *corev1.ConfigMap) *meshConfig {
 	if !objects.IsMeshConfig(o.Key()) {
 		return nil
 	}
-	return b.authorizers(o, m)
-}
-
-func (b *builder) authorizers(o *objects.Object, m *corev1.ConfigMap) *authorizers {
 	config, err := objects.MeshConfig(m)
 	if err != nil {
 		// Its form was checked when it was admitted.
 		b.report.refuse(o.Key(), "Invalid", "data."+objects.MeshConfigKey, err.Error(), "correct it")
 		return nil
 	}
-	found := &authorizers{map[string]*model.Authorizer{}}
+	found := &meshConfig{authorizers: map[string]*model.Authorizer{}, keyProvider: objects.MeshKeyProvider(config)}
 	for i, p := range config.ExtensionProviders {
 		out := authorizer(p)
 		at := fmt.Sprintf("data.%s.extensionProviders[%d].", objects.MeshConfigKey, i)
@@ -48,7 +49,7 @@ func (b *builder) authorizers(o *objects.Object, m *corev1.ConfigMap) *authorize
 		}
 		out.Service = b.fullName(host, namespace)
 		b.checkAuthorizer(o, out, at+kind)
-		found.by[out.Name] = out
+		found.authorizers[out.Name] = out
 	}
 	return found
 }
@@ -120,8 +121,8 @@ func lower(names []string) []string {
 // custom finds the authorizer of a policy. Without one the policy refuses what it matches.
 func (b *builder) custom(o *objects.Object, provider string) *model.Authorizer {
 	b.look(factAuthorizer, provider, "", "")
-	if b.m.authorizers != nil && b.m.authorizers.by[provider] != nil {
-		return b.m.authorizers.by[provider]
+	if b.m.config != nil && b.m.config.authorizers[provider] != nil {
+		return b.m.config.authorizers[provider]
 	}
 	b.report.missing(o.Key(), "NoProvider", "spec.provider.name",
 		fmt.Sprintf("the mesh's configuration has no extension provider %s; until then what the policy matches is refused", provider),

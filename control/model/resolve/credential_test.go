@@ -1,9 +1,11 @@
 package resolve
 
 import (
+	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/rsa"
 	"crypto/x509"
 	"encoding/pem"
 	"math/big"
@@ -24,12 +26,9 @@ metadata: { name: shop, namespace: istio-system }
 spec: { selector: { istio: ingressgateway }, servers: [{ port: { number: 443, name: https, protocol: HTTPS }, hosts: [shop.example.com], tls: { mode: SIMPLE, credentialName: shop-cert } }] }
 `
 
-// A certificate that cannot be decrypted any more is still the gateway's, and one that is gone is not.
-func TestCertificateThatCannotBeReadAnyMoreStays(t *testing.T) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+// certificateOf is the Secret of the gateway's certificate with this key.
+func certificateOf(t *testing.T, key crypto.Signer) *objects.Object {
+	t.Helper()
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{"shop.example.com"}}
 	certificate, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
@@ -39,8 +38,66 @@ func TestCertificateThatCannotBeReadAnyMoreStays(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	secret := &objects.Object{Kind: objects.Secret, Version: "1", Resource: &corev1.Secret{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: metav1.ObjectMeta{Name: "shop-cert", Namespace: "istio-system"},
+	return &objects.Object{Kind: objects.Secret, Version: "1", Resource: &corev1.Secret{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: metav1.ObjectMeta{Name: "shop-cert", Namespace: "istio-system"},
 		Data: map[string][]byte{"tls.crt": pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate}), "tls.key": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})}}}
+}
+
+// The mesh's default of who uses RSA keys holds for gateways' certificates as soon as it is there, and no longer than it is.
+func TestKeyProviderOfACertificateFollowsTheMesh(t *testing.T) {
+	rsaKey, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ecdsaKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	decoded, errs := objects.Decode(strings.NewReader(httpsGateway+`---
+apiVersion: v1
+kind: ConfigMap
+metadata: { name: istio, namespace: istio-system }
+data: { mesh: "defaultConfig: { privateKeyProvider: { cryptomb: { pollDelay: 0.01s } } }" }
+`), "test.yaml", "")
+	if len(errs) > 0 {
+		t.Fatal(errs)
+	}
+	gateway, config := decoded[0], decoded[1]
+	of := func(o *objects.Object) map[objects.Key]*objects.Object {
+		return map[objects.Key]*objects.Object{o.Key(): o}
+	}
+	secret := certificateOf(t, rsaKey)
+	m := New(model.DefaultSettings("c"))
+	m.Update(Change{Objects: of(gateway)})
+	without := m.Update(Change{Objects: of(secret)})
+	for _, step := range []struct {
+		name   string
+		change map[objects.Key]*objects.Object
+		want   bool
+	}{
+		{"without a default", nil, false},
+		{"with one", of(config), true},
+		{"an ECDSA key", of(certificateOf(t, ecdsaKey)), false},
+		{"an RSA key again", of(secret), true},
+		{"the default is gone", map[objects.Key]*objects.Object{config.Key(): nil}, false},
+	} {
+		mesh := m.Update(Change{Objects: step.change})
+		c := mesh.Credential("istio-system", "shop-cert")
+		if c == nil || (c.KeyProvider != nil) != step.want || step.want && c.KeyProvider.PollDelay != 10*time.Millisecond {
+			t.Fatalf("%s: %+v", step.name, c)
+		}
+		if step.name == "with one" && len(model.Differ(without, mesh).Credentials) == 0 {
+			t.Error("nobody is told of the change")
+		}
+	}
+}
+
+// A certificate that cannot be decrypted any more is still the gateway's, and one that is gone is not.
+func TestCertificateThatCannotBeReadAnyMoreStays(t *testing.T) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret := certificateOf(t, key)
 	decoded, errs := objects.Decode(strings.NewReader(httpsGateway), "test.yaml", "")
 	if len(errs) > 0 {
 		t.Fatal(errs)

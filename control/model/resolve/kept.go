@@ -75,8 +75,8 @@ type Model struct {
 	groups map[objects.Key]*objects.Object
 	// sidecars are Sidecars for whole namespaces.
 	sidecars map[string]map[objects.Key]*model.Sidecar
-	// authorizers of the mesh's configuration, nil for none.
-	authorizers *authorizers
+	// config is the mesh's configuration, nil for none.
+	config *meshConfig
 	// rehosted and remoded are hosts whose routes, and namespaces whose rules of mutual TLS, may conflict anew.
 	rehosted, remoded map[string]bool
 	// rescoped are namespaces whose Sidecars may conflict anew.

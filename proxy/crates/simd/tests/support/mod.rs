@@ -71,6 +71,17 @@ impl Pair {
         plain
     }
 
+    /// What BoringSSL's public operation makes of a number.
+    pub(crate) fn public(&self, number: &[u8]) -> Vec<u8> {
+        let mut out = vec![0; self.key.size().bytes()];
+        let length = self
+            .boring
+            .public_encrypt(number, &mut out, Padding::NONE)
+            .expect("encrypts");
+        assert_eq!(length, out.len());
+        out
+    }
+
     /// A random input below the modulus.
     pub(crate) fn input(&self, random: &mut fastrand::Rng) -> Vec<u8> {
         let mut input = vec![0; self.key.size().bytes()];

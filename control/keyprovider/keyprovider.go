@@ -1,0 +1,43 @@
+// Package keyprovider writes for proxies who does the operations with a private key.
+package keyprovider
+
+import (
+	"fmt"
+
+	cryptombv3 "github.com/envoyproxy/go-control-plane/contrib/envoy/extensions/private_key_providers/cryptomb/v3alpha"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"heddle.io/heddle/control/objects"
+)
+
+// For is whom a proxy that is heddle-proxy, or is not, can be told of: an Envoy built without contrib extensions refuses a
+// secret that names a provider, fallback or not, so that where fallback is allowed, proxies of others get the key alone.
+func For(p *objects.KeyProvider, heddle bool) *objects.KeyProvider {
+	if p != nil && p.Fallback && !heddle {
+		return nil
+	}
+	return p
+}
+
+// Of is what a proxy is told of who uses an RSA key, in PEM; nil for its TLS library. The key is also to stand in
+// private_key of the certificate, which Envoy takes when the provider is unavailable and fallback is allowed.
+func Of(p *objects.KeyProvider, key []byte) (*tlsv3.PrivateKeyProvider, error) {
+	if p == nil {
+		return nil, nil
+	}
+	method, err := anypb.New(&cryptombv3.CryptoMbPrivateKeyMethodConfig{
+		PollDelay:  durationpb.New(p.PollDelay),
+		PrivateKey: &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: key}},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("configure private key provider cryptomb: %w", err)
+	}
+	return &tlsv3.PrivateKeyProvider{
+		ProviderName: "cryptomb",
+		ConfigType:   &tlsv3.PrivateKeyProvider_TypedConfig{TypedConfig: method},
+		Fallback:     p.Fallback,
+	}, nil
+}
