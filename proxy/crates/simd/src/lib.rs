@@ -1,4 +1,5 @@
-//! Eight private RSA operations side by side: the vector arithmetic behind a TLS handshake's signature.
+//! What is done with vectors: eight private RSA operations side by side, the arithmetic behind a TLS handshake's signature,
+//! and sixteen bytes of text at a time ([`Chunk`]).
 //!
 //! A batch of one to eight operations, with any keys of one size, costs the same: each has a 64-bit lane of AVX-512
 //! vectors for itself, and numbers are kept in 52-bit digits, which is what the IFMA instructions multiply. Where the
@@ -9,6 +10,7 @@
 //! Each result is raised to the public exponent and compared before it is given out. The decisions are in
 //! `docs/design/0017-multibuffer-rsa.md`.
 
+mod chunk;
 mod engine;
 #[cfg(any(test, feature = "testing"))]
 mod faulty;
@@ -23,6 +25,7 @@ mod rsa;
 #[cfg(test)]
 mod twins;
 
+pub use chunk::{CHUNK, Chunk, from_utf8};
 pub use engine::Engine;
 pub use lanes::LANES;
 pub use rsa::{BatchError, KeyError, KeySize, Operation, OperationError, RsaComponents, RsaPrivateKey};

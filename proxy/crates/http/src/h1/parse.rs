@@ -1,8 +1,9 @@
 //! HTTP/1.1 heads from bytes (RFC 9112), strict: what could be read in two ways is refused.
 
+use heddle_simd::{CHUNK, Chunk};
+
 use super::error::H1Error;
 use super::start_line::{RequestLine, StatusLine};
-use crate::head::words::{equal, word_at};
 use crate::head::{
     Framing, Known, KnownSet, LineError, Method, Protocol, RequestHead, ResponseHead, Scheme, Span, TargetError,
     check_method, check_target, has_port, is_authority, parse_length, take_expectation,
@@ -39,21 +40,16 @@ impl HeadScan {
     /// A line end without CR, too many lines or bytes.
     pub fn advance(&mut self, buf: &[u8], limits: Limits) -> Result<Option<usize>, H1Error> {
         let mut at = self.scanned;
-        while let Some(word) = word_at(buf, at) {
-            let mut newlines = equal(word, b'\n');
+        while at < buf.len() {
+            let mut newlines = Chunk::at(buf, at).equal(b'\n');
             while newlines != 0 {
-                let newline = at + newlines.trailing_zeros() as usize / 8;
+                let newline = at + newlines.trailing_zeros() as usize;
                 if self.line_ends(buf, newline, limits)? {
                     return Ok(Some(newline + 1));
                 }
                 newlines &= newlines - 1;
             }
-            at += 8;
-        }
-        for (newline, byte) in buf.iter().enumerate().skip(at) {
-            if *byte == b'\n' && self.line_ends(buf, newline, limits)? {
-                return Ok(Some(newline + 1));
-            }
+            at += CHUNK;
         }
         self.scanned = buf.len();
         if buf.len() >= limits.max_bytes {
@@ -286,8 +282,12 @@ fn take_connection(fields: &mut crate::head::Fields) -> Result<Connection, H1Err
     let mut found = Connection::default();
     if fields.has_known(Known::Connection) {
         let mut named: smallvec::SmallVec<[smallvec::SmallVec<[u8; 32]>; 4]> = smallvec::SmallVec::new();
+        let whole = |value: &&[u8]| value.eq_ignore_ascii_case(b"keep-alive");
+        found.keep_alive = fields.all_known(Known::Connection).any(|value| whole(&value));
         for token in fields
             .all_known(Known::Connection)
+            // Nothing else is in nearly all of them.
+            .filter(|value| !whole(value))
             .flat_map(|v| v.split(|b| *b == b','))
             .map(<[u8]>::trim_ascii)
         {

@@ -1,7 +1,9 @@
 //! The first line of a head (RFC 9112 sections 3 and 4): single blanks, a version of HTTP/1, CR LF.
 
+use heddle_simd::{CHUNK, Chunk};
+
 use super::error::H1Error;
-use crate::head::{Protocol, is_token_byte};
+use crate::head::{Protocol, first_bits, is_token};
 
 /// Of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,9 +24,12 @@ impl<'r> RequestLine<'r> {
     /// [`H1Error::StartLine`], [`H1Error::Version`] or [`H1Error::BareNewline`].
     pub(super) fn parse(raw: &'r [u8]) -> Result<Self, H1Error> {
         check_begin(raw)?;
-        let (method, rest) = until_blank(raw, is_token_byte).ok_or(H1Error::StartLine)?;
-        let (target, rest) = until_blank(rest, |b| b > b' ' && b != 0x7f).ok_or(H1Error::StartLine)?;
-        if !target.is_ascii() && std::str::from_utf8(target).is_err() {
+        let (method, _, rest) = until_blank(raw).ok_or(H1Error::StartLine)?;
+        if !is_token(method) {
+            return Err(H1Error::StartLine);
+        }
+        let (target, ascii, rest) = until_blank(rest).ok_or(H1Error::StartLine)?;
+        if !ascii && std::str::from_utf8(target).is_err() {
             return Err(H1Error::StartLine);
         }
         let (protocol, rest) = version(rest)?;
@@ -94,12 +99,25 @@ fn check_begin(raw: &[u8]) -> Result<(), H1Error> {
     }
 }
 
-/// What stands before the first blank, and what behind it. None when that is nothing, or has other bytes.
-fn until_blank(raw: &[u8], allowed: impl Fn(u8) -> bool) -> Option<(&[u8], &[u8])> {
-    let end = raw.iter().position(|b| !allowed(*b))?;
+/// What stands before the first blank, whether it is ASCII, and what stands behind. None when there is nothing before, or
+/// control characters.
+#[inline]
+fn until_blank(raw: &[u8]) -> Option<(&[u8], bool, &[u8])> {
+    let (mut at, mut high) = (0, 0);
+    let end = loop {
+        // What is behind the end are zeros, which end it too.
+        let chunk = Chunk::at(raw, at);
+        let stops = chunk.within(0, b' ') | chunk.equal(0x7f);
+        let length = stops.trailing_zeros() as usize;
+        high |= chunk.beyond_ascii() & first_bits(length);
+        if length < CHUNK {
+            break at + length;
+        }
+        at += CHUNK;
+    };
     let (part, rest) = raw.split_at_checked(end)?;
     match rest {
-        [b' ', rest @ ..] if end > 0 => Some((part, rest)),
+        [b' ', rest @ ..] if end > 0 => Some((part, high == 0, rest)),
         _ => None,
     }
 }

@@ -49,7 +49,7 @@ pub enum Normalized {
 /// # Errors
 /// [`PathError`].
 pub fn normalize(target: &str, rules: PathRules) -> Result<Normalized, PathError> {
-    let (path, query) = target.split_at(target.find('?').unwrap_or(target.len()));
+    let (path, query) = target.split_at(memchr::memchr(b'?', target.as_bytes()).unwrap_or(target.len()));
     if !path.starts_with('/') || !is_suspicious(path.as_bytes(), rules) {
         return Ok(Normalized::Unchanged);
     }

@@ -8,6 +8,8 @@ mod lines;
 
 use std::borrow::Cow;
 
+use heddle_simd::from_utf8;
+
 pub(crate) use lines::LineError;
 
 use super::known::{Known, KnownSet};
@@ -117,7 +119,7 @@ impl Fields {
     /// The text of a span that was checked to be UTF-8 when it was made; empty otherwise.
     #[inline]
     pub fn text(&self, span: Span) -> &str {
-        std::str::from_utf8(self.slice(span)).unwrap_or_default()
+        from_utf8(self.slice(span)).unwrap_or_default()
     }
 
     /// Adds bytes that belong to no field (a path, an authority) to the block.
@@ -218,7 +220,7 @@ impl Fields {
 
     /// The first value of a name as text; none when it is not UTF-8.
     pub fn get_known_text(&self, known: Known) -> Option<&str> {
-        self.get_known(known).and_then(|v| std::str::from_utf8(v).ok())
+        self.get_known(known).and_then(|v| from_utf8(v).ok())
     }
 
     /// All values of a name.
@@ -388,7 +390,7 @@ impl Fields {
 
 /// As `String::from_utf8_lossy`, which looks at every byte by itself; nearly all values are ASCII.
 pub(super) fn lossy(value: &[u8]) -> Cow<'_, str> {
-    std::str::from_utf8(value).map_or_else(|_| String::from_utf8_lossy(value), Cow::Borrowed)
+    from_utf8(value).map_or_else(|_| String::from_utf8_lossy(value), Cow::Borrowed)
 }
 
 #[cfg(test)]

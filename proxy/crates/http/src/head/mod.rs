@@ -9,7 +9,6 @@ mod response;
 mod spare;
 mod target;
 mod trailers;
-pub(crate) mod words;
 
 pub(crate) use cookie::{cookie, cookies};
 pub(crate) use fields::LineError;
@@ -22,7 +21,7 @@ pub use request::{Method, Protocol, RequestHead, Scheme};
 pub use response::ResponseHead;
 pub(crate) use response::reason;
 pub use target::{TargetError, check_method, check_target};
-pub(crate) use target::{has_port, is_authority, is_token, is_token_byte};
+pub(crate) use target::{first_bits, has_port, is_authority, is_token, is_token_byte};
 pub use trailers::Trailers;
 
 /// How a message's body is delimited in HTTP/1.1 (RFC 9112 section 6).

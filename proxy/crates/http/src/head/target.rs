@@ -1,5 +1,7 @@
 //! Method, target and authority of a request, checked alike for both codecs.
 
+use heddle_simd::{CHUNK, Chunk};
+
 use super::request::Method;
 
 /// Why a method or a target is refused.
@@ -68,9 +70,35 @@ pub(crate) fn is_token_byte(byte: u8) -> bool {
         )
 }
 
+/// The bits of the first bytes of a chunk.
+#[inline]
+pub(crate) fn first_bits(count: usize) -> u16 {
+    ((1_u32 << count.min(CHUNK)) - 1) as u16
+}
+
+/// Whether each byte is one of `common`, which looks at many at once, or one that is `allowed`.
+#[inline]
+fn all(bytes: &[u8], common: impl Fn(Chunk) -> u16, allowed: impl Fn(u8) -> bool) -> bool {
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let (part, behind) = rest.split_at(rest.len().min(CHUNK));
+        if first_bits(part.len()) & !common(Chunk::at(rest, 0)) != 0 && !part.iter().all(|b| allowed(*b)) {
+            return false;
+        }
+        rest = behind;
+    }
+    true
+}
+
+/// Letters, digits, hyphens and dots.
+#[inline]
+fn letters_and_digits(chunk: Chunk) -> u16 {
+    chunk.within(b'a', b'z') | chunk.within(b'A', b'Z') | chunk.within(b'-', b'.') | chunk.within(b'0', b'9')
+}
+
 /// Whether this is a token.
 pub(crate) fn is_token(bytes: &[u8]) -> bool {
-    !bytes.is_empty() && bytes.iter().all(|b| is_token_byte(*b))
+    !bytes.is_empty() && all(bytes, letters_and_digits, is_token_byte)
 }
 
 /// The kind of a method token.
@@ -105,7 +133,7 @@ pub fn check_target(method: Method, target: &[u8]) -> Result<(), TargetError> {
         b"*" => method == Method::Options,
         _ => false,
     };
-    if form && target.iter().all(|b| b.is_ascii_graphic() && *b != b'#') {
+    if form && all(target, |chunk| chunk.within(b'!', b'~') & !chunk.equal(b'#'), |_| false) {
         Ok(())
     } else {
         Err(TargetError::Target)
@@ -153,7 +181,7 @@ pub(crate) fn is_authority(bytes: &[u8]) -> bool {
         }
     };
     // reg-name: unreserved, sub-delims and percent signs.
-    let host_ok = host.iter().all(|b| {
+    let host_ok = all(host, letters_and_digits, |b| {
         b.is_ascii_alphanumeric()
             || matches!(
                 b,

@@ -1,9 +1,10 @@
 //! Field lines (RFC 9112 section 5) from bytes, strict: no folding, no blank before a colon, no control character.
 
+use heddle_simd::{CHUNK, Chunk};
+
 use super::{Fields, Span};
 use crate::head::known::Known;
-use crate::head::target::is_token_byte;
-use crate::head::words::{HIGH, ONES, equal, word_at};
+use crate::head::target::{first_bits, is_token};
 
 /// What is wrong with field lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,68 +78,53 @@ impl Fields {
 }
 
 /// Lowers the letters of the token that begins at `at`, and finds the colon behind it. None where there is no such thing.
+#[inline]
 fn lower_name(bytes: &mut [u8], at: usize) -> Option<usize> {
     let mut next = at;
-    while let Some(chunk) = bytes.get_mut(next..).and_then(|rest| rest.first_chunk_mut::<8>()) {
-        let word = u64::from_le_bytes(*chunk);
-        let colon = equal(word, b':');
-        // All bytes before the first colon.
-        let before = (colon & colon.wrapping_neg()).wrapping_shr(7).wrapping_sub(1);
-        let ascii = word & !HIGH;
-        let small = ascii | (ONES * 0x20);
-        // The high bit of each byte that is a letter: at least `a`, not above `z`, ASCII.
-        let letter =
-            (small + ONES * (0x80 - u64::from(b'a'))) & !(small + ONES * (0x7f - u64::from(b'z'))) & !word & HIGH;
-        let dash = equal(word, b'-');
-        if !(letter | dash) & HIGH & before != 0 {
-            // Digits and the rarer characters of tokens, or no token.
-            break;
+    loop {
+        let chunk = Chunk::at(bytes, next);
+        // Of the name in this chunk: all of it where there is no colon.
+        let length = chunk.equal(b':').trailing_zeros() as usize;
+        let name = first_bits(length);
+        let capitals = chunk.within(b'A', b'Z') & name;
+        let plain = capitals | chunk.within(b'a', b'z') | chunk.equal(b'-') | chunk.within(b'0', b'9');
+        if name & !plain != 0 && !bytes.get(next..next + length).is_some_and(is_token) {
+            return None;
         }
-        *chunk = (word | (letter >> 2 & before)).to_le_bytes();
-        if colon != 0 {
-            let colon = next + colon.trailing_zeros() as usize / 8;
+        if capitals != 0 {
+            let lowered = chunk.lowered(length).to_bytes();
+            match bytes.get_mut(next..).and_then(|rest| rest.first_chunk_mut()) {
+                Some(whole) => *whole = lowered,
+                None => bytes.get_mut(next..next + length)?.make_ascii_lowercase(),
+            }
+        }
+        if length < CHUNK {
+            let colon = next + length;
             return (colon > at).then_some(colon);
         }
-        next += 8;
+        next += CHUNK;
     }
-    for byte in bytes.get_mut(next..)? {
-        match *byte {
-            b':' => return (next > at).then_some(next),
-            other if is_token_byte(other) => *byte = other.to_ascii_lowercase(),
-            _ => return None,
-        }
-        next += 1;
-    }
-    None
 }
 
 /// The first byte from `at` on that may not stand in a value: a control character other than the tabulator (RFC 9110
 /// section 5.5). The end of `bytes` where there is none.
+#[inline]
 fn value_end(bytes: &[u8], mut at: usize) -> usize {
-    while let Some(word) = word_at(bytes, at) {
-        // The lowest bit set is right: a borrow can set that of a later byte only.
-        let control = word.wrapping_sub(ONES * 0x20) & !word & HIGH;
-        let hits = control | equal(word, 0x7f);
-        if hits == 0 {
-            at += 8;
-            continue;
+    loop {
+        // What is behind the end are zeros, which are control characters.
+        let chunk = Chunk::at(bytes, at);
+        let hits = chunk.controls() & !chunk.equal(b'\t');
+        if hits != 0 {
+            return (at + hits.trailing_zeros() as usize).min(bytes.len());
         }
-        at += hits.trailing_zeros() as usize / 8;
-        if bytes.get(at) != Some(&b'\t') {
-            return at;
-        }
-        at += 1;
+        at += CHUNK;
     }
-    let rest = bytes.get(at..).unwrap_or_default();
-    at + rest
-        .iter()
-        .position(|b| b.is_ascii_control() && *b != b'\t')
-        .unwrap_or(rest.len())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::head::target::is_token_byte;
 
     /// As a plain reader does, byte by byte.
     fn plain_name(bytes: &[u8]) -> Option<usize> {
@@ -148,7 +134,7 @@ mod tests {
 
     #[test]
     fn every_byte_of_a_name_at_every_place() {
-        for length in 0..20 {
+        for length in 0..36 {
             for place in 0..=length {
                 for byte in 0..=u8::MAX {
                     let mut line = vec![b'X'; length];
@@ -170,7 +156,7 @@ mod tests {
 
     #[test]
     fn every_byte_of_a_value_at_every_place() {
-        for length in 0..20 {
+        for length in 0..36 {
             for place in 0..length {
                 for byte in 0..=u8::MAX {
                     for fill in [b'v', b'\t', 0xff, b' '] {
