@@ -99,8 +99,8 @@ func floodings() []flooding {
 		flooding{Attack: flood.Unread1, growth: 100<<20 + growth, upstreams: 100 + upstreamConnections},
 		flooding{Attack: flood.SlowHeads, lasts: headersTimeout + headersSlack + 500*time.Millisecond, oldest: headersTimeout + headersSlack},
 		flooding{Attack: flood.SlowBodies, upstreams: 200 + upstreamConnections},
-		// 128 MiB of bodies, and for each connection what was read and not yet passed on.
-		flooding{Attack: flood.RetriedBodies, fixed: true, lasts: 4500 * time.Millisecond, growth: 128<<20 + 300*(64<<10) + growth, upstreams: 300 + upstreamConnections},
+		// 64 MiB of bodies, and for each connection what was read and not yet passed on.
+		flooding{Attack: flood.RetriedBodies, fixed: true, lasts: 4500 * time.Millisecond, growth: 64<<20 + 300*(64<<10) + growth, upstreams: 300 + upstreamConnections},
 		flooding{Attack: flood.Silent},
 		flooding{Attack: flood.HalfHello},
 	)

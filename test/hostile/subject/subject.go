@@ -42,7 +42,7 @@ var Kinds = []string{"plain", "policy", "tokens", "rejecting", "dropping", "http
 type Listener struct {
 	// Name is unique.
 	Name string
-	// Kind is one of [Kinds], or "policies": a thousand DENY rules, for floods.
+	// Kind is one of [Kinds], or, for floods, "policies": a thousand DENY rules, or "buffered": bodies are waited for.
 	Kind string
 	Port int
 	// Upstream is the host and port of the only endpoint.
@@ -75,6 +75,9 @@ func (l Listener) Underscores() string {
 
 // HTTP10 is whether HTTP/1.0 is accepted.
 func (l Listener) HTTP10() bool { return l.Kind == "http10" }
+
+// Buffered is whether a filter waits for the body of a request, up to 1 MiB.
+func (l Listener) Buffered() bool { return l.Kind == "buffered" }
 
 // Upgrades is whether WebSocket is let through, by extended CONNECT as well.
 func (l Listener) Upgrades() bool { return l.Kind == "upgrades" }

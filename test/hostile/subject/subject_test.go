@@ -12,7 +12,7 @@ func TestKinds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, kind := range append(Kinds, "policies") {
+	for _, kind := range append(Kinds, "policies", "buffered") {
 		if !strings.Contains(string(text), "`"+kind+"`") {
 			t.Errorf("the README says nothing about the listener %q", kind)
 		}
