@@ -191,7 +191,7 @@ func conditionPermissions(c model.Condition) []*rbacv3.Permission {
 		return permissionValues(c.Ports, byPort)
 	case model.OnServerName:
 		return permissionValues(c.Values, func(v string) *rbacv3.Permission {
-			return &rbacv3.Permission{Rule: &rbacv3.Permission_RequestedServerName{RequestedServerName: pattern(v)}}
+			return &rbacv3.Permission{Rule: &rbacv3.Permission_RequestedServerName{RequestedServerName: sniPattern(v)}}
 		})
 	}
 	return nil
@@ -200,6 +200,11 @@ func conditionPermissions(c model.Condition) []*rbacv3.Permission {
 // namesHost says whether a field holds a host, which has no case (RFC 9110, section 4.2.3).
 func namesHost(field string) bool {
 	return strings.EqualFold(field, "host") || strings.EqualFold(field, ":authority")
+}
+
+// sniPattern is a pattern in lower case: proxies compare the SNI in lower case, as it has none (RFC 6066, section 3).
+func sniPattern(v string) *matcherv3.StringMatcher {
+	return pattern(strings.ToLower(v))
 }
 
 func permissions(t model.AccessTo) []*rbacv3.Permission {

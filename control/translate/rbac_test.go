@@ -17,3 +17,19 @@ func TestNamesOfHostsHaveNoCase(t *testing.T) {
 		}
 	}
 }
+
+// TestServerNamesAreLowered as the proxy lowers what clients send: other letters would never match.
+func TestServerNamesAreLowered(t *testing.T) {
+	for value, want := range map[string]string{
+		"Admin.Example.com": "admin.example.com", "*.Example.com": ".example.com", "Admin.*": "admin.", "*": ".+",
+	} {
+		got := conditionPermissions(model.Condition{Kind: model.OnServerName, Values: model.Values[string]{In: []string{value}}})
+		if len(got) != 1 {
+			t.Fatalf("%s: %v", value, got)
+		}
+		m := got[0].GetRequestedServerName()
+		if text := m.GetExact() + m.GetPrefix() + m.GetSuffix() + m.GetSafeRegex().GetRegex(); text != want {
+			t.Errorf("%s: %q, want %q", value, text, want)
+		}
+	}
+}
