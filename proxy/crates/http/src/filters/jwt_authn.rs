@@ -157,7 +157,7 @@ impl JwtAuthn {
             Requirement::Allow(_) => Some(&self.config.everywhere),
         };
         for name in extractor.into_iter().flat_map(|e| &e.sanitize) {
-            extract::remove_field(fields, name);
+            fields.remove_any_spelling(name.as_bytes());
         }
     }
 

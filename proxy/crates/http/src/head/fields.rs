@@ -8,6 +8,8 @@ mod lines;
 
 use std::borrow::Cow;
 
+use heddle_matching::is_other_spelling;
+
 pub(crate) use lines::LineError;
 
 use super::known::{Known, KnownSet};
@@ -329,6 +331,12 @@ impl Fields {
             }
         }
         removed
+    }
+
+    /// Removes every field of a lower-case name, and those whose names differ in separators only (`x_tier` for `x-tier`):
+    /// to some servers they are the same. Says how many there were.
+    pub(crate) fn remove_any_spelling(&mut self, name: &[u8]) -> usize {
+        self.remove_named(|field| field == name || is_other_spelling(field, name))
     }
 
     /// Removes every field of a lower-case name.
