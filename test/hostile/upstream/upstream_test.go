@@ -6,6 +6,8 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -56,6 +58,34 @@ func TestModels(t *testing.T) {
 	}
 	if read < 20 {
 		t.Errorf("%d targets in readings.txt", read)
+	}
+}
+
+// TestTrailersAreTheProxys holds the lists of names against the proxy's.
+func TestTrailersAreTheProxys(t *testing.T) {
+	const file = "../../../proxy/crates/http/src/head/trailers.rs"
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string][]string{
+		"ALLOWED": allowedTrailers, "ALLOWED_PREFIXES": allowedTrailerPrefixes, "ALLOWED_SUFFIXES": {"-bin"},
+		"FORBIDDEN_PREFIXES": append([]string{":"}, steeringTrailerPrefixes...),
+	} {
+		list := regexp.MustCompile(`const ` + name + `: &\[&str\] = &\[([^\]]*)\];`).FindSubmatch(text)
+		if list == nil {
+			t.Errorf("no list %s in %s", name, file)
+			continue
+		}
+		var got []string
+		for _, one := range regexp.MustCompile(`(?m)"([^"]*)",?`).FindAllSubmatch(list[1], -1) {
+			got = append(got, string(one[1]))
+		}
+		slices.Sort(got)
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			t.Errorf("%s in %s is %q, here it is %q", name, file, got, want)
+		}
 	}
 }
 
