@@ -52,8 +52,9 @@ func (g *generator) authentication() []*hcmv3.HttpFilter {
 	}
 	requires := optional[0]
 	if len(issuers) > 1 {
-		// Each token that is there must be good for its issuer. Where issuers' tokens are in the same place, one that is
-		// good for one of them is bad for the others, so being good for one is enough.
+		// As in Istio. Where issuers' tokens are in the same place, one that is good for one of them is bad for the others, so
+		// being good for one is enough. It is where their places differ, too: what is in the others' places then goes on
+		// unread, so that policies see the claims of good tokens only, and applications must not read tokens themselves.
 		requires = anyOf(append(either, &jwtv3.JwtRequirement{RequiresType: &jwtv3.JwtRequirement_RequiresAll{
 			RequiresAll: &jwtv3.JwtRequirementAndList{Requirements: optional},
 		}})...)

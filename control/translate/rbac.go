@@ -155,7 +155,7 @@ func (g *generator) conditionPrincipals(c model.Condition) []*rbacv3.Principal {
 	switch c.Kind {
 	case model.OnHeader:
 		return principalValues(c.Values, func(v string) *rbacv3.Principal {
-			return &rbacv3.Principal{Identifier: &rbacv3.Principal_Header{Header: headerPattern(c.Header, v, false)}}
+			return &rbacv3.Principal{Identifier: &rbacv3.Principal_Header{Header: headerPattern(c.Header, v, namesHost(c.Header))}}
 		})
 	case model.OnSourceIP:
 		return principalValues(c.IPs, byDirectIP)
@@ -191,22 +191,31 @@ func conditionPermissions(c model.Condition) []*rbacv3.Permission {
 		return permissionValues(c.Ports, byPort)
 	case model.OnServerName:
 		return permissionValues(c.Values, func(v string) *rbacv3.Permission {
-			return &rbacv3.Permission{Rule: &rbacv3.Permission_RequestedServerName{RequestedServerName: pattern(v)}}
+			return &rbacv3.Permission{Rule: &rbacv3.Permission_RequestedServerName{RequestedServerName: sniPattern(v)}}
 		})
 	}
 	return nil
 }
 
+// namesHost says whether a field holds a host, which has no case (RFC 9110, section 4.2.3).
+func namesHost(field string) bool {
+	return strings.EqualFold(field, "host") || strings.EqualFold(field, ":authority")
+}
+
+// sniPattern is a pattern in lower case: proxies compare the SNI in lower case, as it has none (RFC 6066, section 3).
+func sniPattern(v string) *matcherv3.StringMatcher {
+	return pattern(strings.ToLower(v))
+}
+
 func permissions(t model.AccessTo) []*rbacv3.Permission {
-	header := func(name string, ignoreCase bool) func(string) *rbacv3.Permission {
+	header := func(name string) func(string) *rbacv3.Permission {
 		return func(v string) *rbacv3.Permission {
-			return &rbacv3.Permission{Rule: &rbacv3.Permission_Header{Header: headerPattern(name, v, ignoreCase)}}
+			return &rbacv3.Permission{Rule: &rbacv3.Permission_Header{Header: headerPattern(name, v, namesHost(name))}}
 		}
 	}
 	var out []*rbacv3.Permission
-	// Host names have no case (RFC 9110, section 4.2.3).
-	out = append(out, permissionValues(t.Hosts, header(":authority", true))...)
-	out = append(out, permissionValues(t.Methods, header(":method", false))...)
+	out = append(out, permissionValues(t.Hosts, header(":authority"))...)
+	out = append(out, permissionValues(t.Methods, header(":method"))...)
 	out = append(out, permissionValues(t.Paths, func(v string) *rbacv3.Permission {
 		return &rbacv3.Permission{Rule: &rbacv3.Permission_UrlPath{UrlPath: &matcherv3.PathMatcher{
 			Rule: &matcherv3.PathMatcher_Path{Path: pattern(v)},

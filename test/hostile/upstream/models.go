@@ -78,17 +78,37 @@ func goServer(target string) []string {
 }
 
 // node: new URL() resolves dot segments, encoded ones too, takes backslashes for slashes and drops tabs and line ends;
-// frameworks then decode.
+// frameworks then decode. Against a base, it takes what follows two slashes or more for a host (WHATWG URL, "special
+// authority ignore slashes state").
 func node(target string) []string {
 	p := strings.NewReplacer(`\`, "/", "\t", "", "\n", "", "\r", "").Replace(pathOf(target))
+	read := []string{p}
+	for _, p := range []string{p, behindHost(p)} {
+		resolved := resolve(p)
+		read = append(read, resolved, unescape(resolved))
+	}
+	return read
+}
+
+func behindHost(p string) string {
+	host := strings.TrimLeft(p, "/")
+	if len(p)-len(host) < 2 {
+		return p
+	}
+	if at := strings.IndexByte(host, '/'); at >= 0 {
+		return host[at:]
+	}
+	return "/"
+}
+
+func resolve(p string) string {
 	segments := strings.Split(p, "/")
 	for i, s := range segments {
 		if dots := strings.ReplaceAll(strings.ToLower(s), "%2e", "."); dots == "." || dots == ".." {
 			segments[i] = dots
 		}
 	}
-	resolved := clean(strings.Join(segments, "/"))
-	return []string{p, resolved, unescape(resolved)}
+	return clean(strings.Join(segments, "/"))
 }
 
 // nginx decodes, resolves dot segments and merges slashes.

@@ -4,11 +4,15 @@
 use heddle_matching::percent;
 
 /// The paths that common servers arrive at, each in the order of its own steps.
-pub fn readings(path: &str) -> [(&'static str, String); 6] {
+pub fn readings(path: &str) -> [(&'static str, String); 7] {
     let slashes = |p: &str| p.replace('\\', "/");
     let sent = slashes(path);
     let after_host = match sent.strip_prefix("//") {
-        Some(rest) => rest.find('/').and_then(|at| rest.get(at..)).unwrap_or("/"),
+        Some(rest) => {
+            // However many there are (WHATWG URL, "special authority ignore slashes state").
+            let host = rest.trim_start_matches('/');
+            host.find('/').and_then(|at| host.get(at..)).unwrap_or("/")
+        }
         None => &sent,
     };
     [
@@ -24,6 +28,7 @@ pub fn readings(path: &str) -> [(&'static str, String); 6] {
             cleaned(&without_parameters(&slashes(&decoded(path)))),
         ),
         ("Node's URL against a base", cleaned(after_host)),
+        ("Node's URL, decoded by a framework", decoded(&cleaned(after_host))),
     ]
 }
 
@@ -54,4 +59,27 @@ fn without_parameters(path: &str) -> String {
         .map(|s| s.split(';').next().unwrap_or_default())
         .collect();
     names.join("/")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The hostile tests' own model (`test/hostile/upstream/models.go`) is held against the same list.
+    #[test]
+    fn the_models_agree() {
+        let list = include_str!("../../../../test/hostile/upstream/readings.txt");
+        let lines = list.lines().filter(|line| !line.starts_with('#'));
+        // Absolute targets and queries are cut before.
+        let paths = lines.filter(|line| line.starts_with('/') && !line.contains('?'));
+        let mut read = 0;
+        for line in paths {
+            let (path, servers) = line.split_once(' ').unwrap_or((line, ""));
+            let inside = |seen: &str| seen == "/admin" || seen.starts_with("/admin/");
+            let by: Vec<_> = readings(path).into_iter().filter(|(_, seen)| inside(seen)).collect();
+            assert_eq!(by.is_empty(), servers.is_empty(), "{path}: {by:?}, there {servers}");
+            read += 1;
+        }
+        assert!(read >= 15, "{read} paths");
+    }
 }

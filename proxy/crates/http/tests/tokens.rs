@@ -76,15 +76,28 @@ fn either(one: Provider) -> HttpFilter {
         provider,
         audiences: None,
     };
+    let requirement = Requirement::Any {
+        of: vec![of(0), of(1)],
+        allow: Allow::Missing,
+    };
+    asking(one, "/", requirement)
+}
+
+/// What is asked below a prefix, by tokens of this provider and another one.
+fn asking(one: Provider, prefix: &str, requirement: Requirement) -> HttpFilter {
+    let providers = vec![one, provider("two")];
+    let sanitize = providers.iter().flat_map(|p| p.extractor.sanitize.clone()).collect();
     let config = JwtAuthn {
-        providers: vec![one, provider("two")],
+        providers,
+        everywhere: Extractor {
+            locations: vec![],
+            sanitize,
+        },
         rules: vec![Rule {
-            matches: route("/", Action::Route(Box::new(route_action("c")))).matches,
-            requires: RuleRequirement::Own(Requirement::Any {
-                of: vec![of(0), of(1)],
-                allow: Allow::Missing,
-            }),
+            matches: route(prefix, Action::Route(Box::new(route_action("c")))).matches,
+            requires: RuleRequirement::Own(requirement),
         }],
+        bypass_cors_preflight: true,
         ..JwtAuthn::default()
     };
     filter("jwt", FilterConfig::JwtAuthn(Arc::new(config)))
@@ -121,6 +134,43 @@ fn a_good_token_does_not_let_forged_claims_in() {
             .collect();
         assert_eq!(seen, [(Some("ann"), None), (None, None)]);
         assert!(log.iter().all(|seen| seen.header("one").is_none()));
+    });
+}
+
+/// Whatever is asked of a request: nothing of a preflight, nothing by a rule, nothing for want of a rule.
+#[test]
+fn claims_cannot_be_forged_where_no_token_is_asked_for() {
+    run(async {
+        let (up, log) = echo().await;
+        let one = Requirement::Provider {
+            provider: 0,
+            audiences: None,
+        };
+        let forged = "x-one-sub: eve\r\nx_two_sub: eve\r\n\r\n";
+        for (prefix, requirement, head) in [
+            (
+                "/",
+                one.clone(),
+                "OPTIONS / HTTP/1.1\r\nHost: a\r\nOrigin: o\r\nAccess-Control-Request-Method: GET\r\n",
+            ),
+            ("/", Requirement::Nothing, "GET / HTTP/1.1\r\nHost: a\r\n"),
+            ("/other", one, "GET / HTTP/1.1\r\nHost: a\r\n"),
+        ] {
+            let mut manager = manager(to("c"));
+            manager.filters = vec![asking(provider("one"), prefix, requirement)];
+            let proxy = Proxy::start(manager, vec![(cluster("c", UpstreamHttp::Http1), vec![up])]).await;
+            assert_eq!(proxy.ask(&format!("{head}{forged}")).await.status, 200);
+        }
+        let log = log.borrow();
+        assert_eq!(log.len(), 3);
+        for seen in log.iter() {
+            assert_eq!(
+                (seen.header("x-one-sub"), seen.header("x_two_sub")),
+                (None, None),
+                "{}",
+                seen.line
+            );
+        }
     });
 }
 

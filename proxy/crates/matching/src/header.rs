@@ -2,7 +2,7 @@
 
 mod readings;
 
-pub use readings::{HeaderReadings, is_other_spelling};
+pub use readings::{HeaderReadings, is_other_spelling, is_respelled, is_separator};
 
 use crate::{Reading, StringMatcher};
 

@@ -15,7 +15,7 @@ mod string;
 mod view;
 
 pub use address::{Cidr, CidrError};
-pub use header::{HeaderMatcher, HeaderReadings, HeaderTest, is_other_spelling};
+pub use header::{HeaderMatcher, HeaderReadings, HeaderTest, is_other_spelling, is_respelled, is_separator};
 pub use metadata::{MAX_METADATA, Metadata, MetadataMatcher, MetadataOverflow, ValueMatcher};
 pub use path::{PathMatcher, PathReadings};
 pub use query::{QueryMatcher, QueryTest};

@@ -2,7 +2,7 @@
 //!
 //! The connection manager leaves no dot segment (`normalize_path`). What stays open is left to the server: whether it
 //! joins empty segments, cuts path parameters (`;v=1`) off, decodes escapes before it looks for slashes, or takes what
-//! follows two leading slashes for a host (WHATWG URL against a base).
+//! follows two leading slashes or more for a host (WHATWG URL against a base).
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -119,11 +119,7 @@ impl<'p> PathReadings<'p> {
                 others.push(reading);
             }
         };
-        let without_host = self
-            .sent
-            .strip_prefix("//")
-            .map(|rest| rest.find('/').and_then(|at| rest.get(at..)).unwrap_or("/"));
-        for text in [Some(self.sent), without_host].into_iter().flatten() {
+        for text in [Some(self.sent), without_host(self.sent)].into_iter().flatten() {
             // Parameters stay, are cut off before escapes are decoded, or after.
             add(text, false);
             if let Cow::Owned(names) = without_parameters(text) {
@@ -171,6 +167,14 @@ fn is_verbatim(matcher: &StringMatcher) -> bool {
 
 fn spells_out(pattern: &str) -> bool {
     pattern.contains(['%', ';']) || pattern.contains("//")
+}
+
+/// What is left behind the host that two slashes or more begin (WHATWG URL, "special authority ignore slashes state").
+fn without_host(path: &str) -> Option<&str> {
+    const SLASHES: [char; 2] = ['/', '\\'];
+    let host = path.trim_start_matches(SLASHES);
+    let rest = || host.find(SLASHES).and_then(|at| host.get(at..)).unwrap_or("/");
+    (path.len() - host.len() >= 2).then(rest)
 }
 
 /// Whether a semicolon is in it, as it is or escaped.
@@ -303,6 +307,10 @@ mod tests {
             (StringMatcher::prefix("/admin"), "/%2Fadmin", true, false),
             (StringMatcher::prefix("/admin"), "/%5cadmin", true, false),
             (StringMatcher::prefix("/admin"), "//host/admin", true, false),
+            (StringMatcher::prefix("/admin"), "///host/admin", true, false),
+            (StringMatcher::prefix("/admin"), "////u@host:80/%61dmin", true, false),
+            (StringMatcher::prefix("/admin"), "//\\host;x\\admin", true, false),
+            (StringMatcher::prefix("/admin"), "/host/admin", false, false),
             (StringMatcher::prefix("/a/b"), "/a;v=1/b", true, false),
             (StringMatcher::exact("/admin"), "/admin;v=1", true, false),
             (StringMatcher::exact("/$metadata"), "/%24metadata", true, false),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use heddle_config::filters::RouteFilterConfig;
 use heddle_config::filters::header_mutation::{HeaderMutation as Config, Mutation, Mutations};
+use heddle_matching::is_separator;
 
 use super::{Call, HttpFilter, RouteConfigs, Setup, Verdict};
 use crate::route::ops;
@@ -64,7 +65,8 @@ fn request(mutations: &[Mutation], call: &mut Call<'_>) {
         match mutation {
             Mutation::Change(change) => ops::on_request(change, call.exchange, call.env.connection),
             Mutation::RemoveMatching(matcher) => {
-                call.exchange.request.fields.remove_named(|name| matches(matcher, name));
+                let fields = &mut call.exchange.request.fields;
+                fields.remove_named(|name| matches(matcher, name) || matches_respelled(matcher, name));
             }
         }
     }
@@ -84,6 +86,35 @@ fn response(mutations: &[Mutation], call: &mut Call<'_>) {
     }
 }
 
+/// Whether a request's field goes because some servers take it for one that does.
+fn matches_respelled(matcher: &heddle_matching::StringMatcher, name: &[u8]) -> bool {
+    let parted_by = |separator| -> Vec<u8> {
+        let bytes = name.iter();
+        bytes.map(|b| if is_separator(*b) { separator } else { *b }).collect()
+    };
+    name.iter().any(|b| is_separator(*b)) && [b'-', b'_'].into_iter().any(|b| matches(matcher, &parted_by(b)))
+}
+
 fn matches(matcher: &heddle_matching::StringMatcher, name: &[u8]) -> bool {
     std::str::from_utf8(name).is_ok_and(|name| matcher.matches(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use heddle_matching::StringMatcher;
+
+    use super::*;
+
+    #[test]
+    fn a_pattern_that_removes_has_every_spelling_removed() {
+        for (pattern, name, goes) in [
+            ("x-debug-", "x_debug_user", true),
+            ("x-debug-", "x.debug-user", true),
+            ("x_debug_", "x-debug-user", true),
+            ("x-debug-", "xdebug-user", false),
+        ] {
+            let matcher = StringMatcher::prefix(pattern);
+            assert_eq!(matches_respelled(&matcher, name.as_bytes()), goes, "{pattern} {name}");
+        }
+    }
 }

@@ -88,6 +88,7 @@ impl HttpFilter for JwtAuthn {
     }
 
     async fn on_request(&self, call: &mut Call<'_>, (): &mut ()) -> Verdict {
+        self.sanitize(&mut call.exchange.request.fields);
         if self.config.bypass_cors_preflight && is_preflight(call.exchange) {
             self.preflights.inc();
             self.allowed.inc();
@@ -106,7 +107,6 @@ impl HttpFilter for JwtAuthn {
             self.allowed.inc();
             return Verdict::Continue;
         };
-        self.sanitize(requirement, &mut call.exchange.request.fields);
         // Before tokens are taken out of it.
         let realm = realm(call.exchange);
         let mut found = verify::Found::default();
@@ -145,19 +145,12 @@ impl JwtAuthn {
         self.config.requirement_of(rule)
     }
 
-    /// Takes out what only verified tokens may fill. Envoy does so when it comes to ask a provider, so that a client with a
-    /// good token of one could forge what those behind it would have filled.
-    fn sanitize(&self, requirement: &Requirement, fields: &mut Fields) {
-        let extractor = match requirement {
-            Requirement::Nothing => return,
-            Requirement::Any { of: all, .. } | Requirement::All(all) => {
-                return all.iter().for_each(|one| self.sanitize(one, fields));
-            }
-            Requirement::Provider { provider, .. } => self.config.providers.get(*provider).map(|p| &p.extractor),
-            Requirement::Allow(_) => Some(&self.config.everywhere),
-        };
-        for name in extractor.into_iter().flat_map(|e| &e.sanitize) {
-            extract::remove_field(fields, name);
+    /// Takes out what only verified tokens may fill, whatever is asked of the request and also where nothing is: a preflight,
+    /// or a route without a requirement. Envoy does so when it comes to ask a provider, so that a client could forge what
+    /// those behind it, or none, would have filled.
+    fn sanitize(&self, fields: &mut Fields) {
+        for name in &self.config.everywhere.sanitize {
+            fields.remove_any_spelling(name.as_bytes());
         }
     }
 

@@ -1,7 +1,8 @@
-//! Names of request fields with underscores. To CGI and what came of it (WSGI, Rack, PHP) `x_a` is `x-a`, so they are a way
-//! around whoever looks at `x-a`.
+//! Names of request fields with underscores and the like. To CGI and what came of it (WSGI, Rack, PHP) `x_a` is `x-a`, so
+//! they are a way around whoever looks at `x-a`.
 
 use heddle_config::snapshot::UnderscoresAction;
+use heddle_matching::{is_respelled, is_separator};
 use heddle_telemetry::{Counter, Stats};
 
 use crate::head::{Fields, Protocol};
@@ -80,19 +81,18 @@ impl NameStats {
     }
 }
 
-/// Whether a lower-case name has an underscore and would be one of a proxy's without it.
+/// Whether a lower-case name would be one of a proxy's if its words were parted by `-`.
 fn is_identity_in_disguise(name: &[u8]) -> bool {
-    let is_dash = |b: u8| matches!(b, b'-' | b'_');
     // Nearly every name is told apart by its first byte.
     name.first() == Some(&b'x')
-        && name.contains(&b'_')
+        && is_respelled(name)
         && IDENTITY.iter().any(|beginning| {
             let head = name.get(..beginning.len()).unwrap_or_default();
             head.len() == beginning.len()
                 && head
                     .iter()
                     .zip(*beginning)
-                    .all(|(a, b)| a == b || is_dash(*a) && is_dash(*b))
+                    .all(|(a, b)| a == b || is_separator(*a) && is_separator(*b))
         })
 }
 
@@ -109,6 +109,8 @@ mod tests {
             "x-forwarded-client_cert",
             "x_envoy_peer_metadata",
             "x-envoy-peer_metadata",
+            "x.forwarded+client~cert",
+            "x-forwarded-client.cert",
         ] {
             assert!(is_identity_in_disguise(name.as_bytes()), "{name}");
         }

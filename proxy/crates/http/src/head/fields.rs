@@ -8,6 +8,7 @@ mod lines;
 
 use std::borrow::Cow;
 
+use heddle_matching::is_other_spelling;
 use heddle_simd::from_utf8;
 
 pub(crate) use lines::LineError;
@@ -331,6 +332,12 @@ impl Fields {
             }
         }
         removed
+    }
+
+    /// Removes every field of a lower-case name, and those whose names differ in separators only (`x_tier` for `x-tier`):
+    /// to some servers they are the same. Says how many there were.
+    pub(crate) fn remove_any_spelling(&mut self, name: &[u8]) -> usize {
+        self.remove_named(|field| field == name || is_other_spelling(field, name))
     }
 
     /// Removes every field of a lower-case name.

@@ -41,11 +41,10 @@ const ALLOWED_PREFIXES: &[&str] = &["x-amz-checksum-", "x-b3-", "x-checksum-"];
 /// Ends of such names: gRPC's binary metadata, unless [`FORBIDDEN`] has them.
 const ALLOWED_SUFFIXES: &[&str] = &["-bin"];
 
-/// What the metadata of a gRPC response must not be, whole names.
+/// What the metadata of a gRPC response must not be, whole names. What harms in requests only is metadata like any other.
 const FORBIDDEN: &[&str] = &[
     // Framing and the connection.
     "connection",
-    "expect",
     "http2-settings",
     "keep-alive",
     "proxy-connection",
@@ -53,12 +52,9 @@ const FORBIDDEN: &[&str] = &[
     "trailer",
     "transfer-encoding",
     "upgrade",
-    // Routing.
-    "alt-used",
-    "forwarded",
+    // Where the next request goes.
+    "alt-svc",
     "host",
-    "max-forwards",
-    "via",
     // Authentication and state.
     "authentication-info",
     "authorization",
@@ -72,27 +68,10 @@ const FORBIDDEN: &[&str] = &[
     "accept-ranges",
     "age",
     "cache-control",
-    "date",
     "expires",
-    "if-match",
-    "if-modified-since",
-    "if-none-match",
-    "if-range",
-    "if-unmodified-since",
-    "location",
     "pragma",
-    "range",
-    "retry-after",
     "vary",
     "warning",
-    // Who asks, and under which name.
-    "true-client-ip",
-    "x-client-ip",
-    "x-http-method-override",
-    "x-original-url",
-    "x-real-ip",
-    "x-request-id",
-    "x-rewrite-url",
 ];
 
 /// Beginnings of names. Pseudo-headers belong into no trailer section (RFC 9113 section 8.1).
@@ -152,6 +131,15 @@ mod tests {
         "x-b3-traceid",
     ];
     const OTHERS: [&str; 4] = ["x-role", "x_role", "proxy", "etag"];
+    const INFORM: [&str; 7] = [
+        "date",
+        "if-match",
+        "location",
+        "range",
+        "retry-after",
+        "via",
+        "x-request-id",
+    ];
     const STEER: [&str; 20] = [
         "transfer-encoding",
         "content-length",
@@ -170,7 +158,7 @@ mod tests {
         "trailer",
         "connection",
         "te",
-        "if-match",
+        "alt-svc",
         "content-x-bin",
         ":path",
     ];
@@ -183,11 +171,12 @@ mod tests {
         for name in OTHERS
             .iter()
             .chain(&STEER)
+            .chain(&INFORM)
             .chain(&["my_key-bin", "x-checksum-a_b", "grpc-timeout"])
         {
             assert!(!Trailers::Listed.may_hold(name.as_bytes()), "{name}");
         }
-        for name in GRPC.iter().chain(&OTHERS).chain(&HARMLESS) {
+        for name in GRPC.iter().chain(&OTHERS).chain(&HARMLESS).chain(&INFORM) {
             assert!(Trailers::GrpcMetadata.may_hold(name.as_bytes()), "{name}");
         }
         for name in STEER {

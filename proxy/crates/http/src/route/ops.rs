@@ -6,13 +6,14 @@ use heddle_net::ConnectionInfo;
 use crate::hcm::Exchange;
 use crate::head::Fields;
 
-/// Applies changes to the request head.
+/// Applies changes to the request head. A field that is removed or overwritten goes in every spelling: the client's `x_tier`
+/// would be taken for the `x-tier` written here.
 pub(crate) fn on_request(ops: &HeaderOps, exchange: &mut Exchange, connection: &ConnectionInfo) {
     if ops.is_empty() {
         return;
     }
     for name in &ops.remove {
-        exchange.request.fields.remove(name.as_bytes());
+        exchange.request.fields.remove_any_spelling(name.as_bytes());
     }
     for (name, value, op) in &ops.add {
         let Some(value) = evaluate(value, exchange, connection) else {
@@ -35,7 +36,7 @@ pub(crate) fn on_request(ops: &HeaderOps, exchange: &mut Exchange, connection: &
                     exchange.request.set_method(text);
                 }
             }
-            _ => add(&mut exchange.request.fields, name.as_bytes(), &value, op),
+            _ => add_to_request(&mut exchange.request.fields, name.as_bytes(), &value, op),
         }
     }
 }
@@ -73,6 +74,21 @@ fn evaluate<'v>(
     }
 }
 
+fn add_to_request(fields: &mut Fields, name: &[u8], value: &[u8], op: &HeaderOp) {
+    match op {
+        HeaderOp::Append | HeaderOp::AddIfAbsent => add(fields, name, value, op),
+        HeaderOp::Overwrite => {
+            fields.remove_any_spelling(name);
+            fields.push(name, value);
+        }
+        HeaderOp::OverwriteIfExists => {
+            if fields.remove_any_spelling(name) > 0 {
+                fields.push(name, value);
+            }
+        }
+    }
+}
+
 fn add(fields: &mut Fields, name: &[u8], value: &[u8], op: &HeaderOp) {
     match op {
         HeaderOp::Append => fields.push(name, value),
@@ -105,5 +121,21 @@ mod tests {
         assert_eq!(fields.joined(b"a").as_deref(), Some("1,3"));
         add(&mut fields, b"a", b"4", &HeaderOp::Overwrite);
         assert_eq!(fields.joined(b"a").as_deref(), Some("4"));
+    }
+
+    #[test]
+    fn what_a_request_says_in_another_spelling_does_not_stay_beside_what_is_written() {
+        for (op, sent, tier) in [
+            (HeaderOp::Overwrite, "x_tier", Some("free")),
+            (HeaderOp::Overwrite, "x.tier", Some("free")),
+            (HeaderOp::OverwriteIfExists, "x_tier", Some("free")),
+            (HeaderOp::OverwriteIfExists, "x-tiers", None),
+        ] {
+            let mut fields = Fields::new();
+            fields.push(sent.as_bytes(), b"gold");
+            add_to_request(&mut fields, b"x-tier", b"free", &op);
+            assert_eq!(fields.joined(b"x-tier").as_deref(), tier, "{op:?} {sent}");
+            assert_eq!(fields.get(sent.as_bytes()).is_some(), tier.is_none(), "{op:?} {sent}");
+        }
     }
 }

@@ -318,7 +318,7 @@ fn change_request(routed: &Routed<'_>, exchange: &mut Exchange) {
     }
     ops::on_request(&routed.selected.table.request_headers, exchange, connection);
     for name in &routed.selected.table.internal_only {
-        exchange.request.fields.remove(name.as_bytes());
+        exchange.request.fields.remove_any_spelling(name.as_bytes());
     }
     if let Some(HostRewrite::Literal(host)) = &routed.action.host_rewrite {
         exchange.request.set_host(host);

@@ -23,8 +23,8 @@ pub struct HeaderReadings<'r> {
     kept: RefCell<BTreeMap<Box<str>, Texts<'r>>>,
     /// Of fields in other spelling, by the name that was asked for.
     others: RefCell<BTreeMap<Box<str>, Texts<'r>>>,
-    /// Whether a name of the request has an underscore.
-    underscored: OnceCell<bool>,
+    /// Whether a name of the request has a separator other than `-`.
+    respelled: OnceCell<bool>,
 }
 
 impl<'r> HeaderReadings<'r> {
@@ -34,7 +34,7 @@ impl<'r> HeaderReadings<'r> {
             request,
             kept: RefCell::default(),
             others: RefCell::default(),
-            underscored: OnceCell::new(),
+            respelled: OnceCell::new(),
         }
     }
 
@@ -50,20 +50,20 @@ impl<'r> HeaderReadings<'r> {
         found
     }
 
-    /// Shows what the next reader may take for this header as well, and routing does not: fields whose names differ in `_`
-    /// and `-` only, and a host without its port and the dot of the root. False when there is nothing of the kind.
+    /// Shows what the next reader may take for this header as well, and routing does not: fields whose names differ in
+    /// separators only (`x_role`), and a host without its port and the dot of the root. False when there is nothing of the kind.
     pub(crate) fn visit_others(&self, name: &str, see: &mut dyn FnMut(&str)) -> bool {
         if matches!(name, ":authority" | "host") {
             let host = bare_host(self.request.authority());
             host.into_iter().for_each(see);
             return host.is_some();
         }
-        let underscored = *self.underscored.get_or_init(|| {
+        let respelled = *self.respelled.get_or_init(|| {
             let mut any = false;
-            self.request.visit_fields(&mut |name, _| any |= name.contains(&b'_'));
+            self.request.visit_fields(&mut |name, _| any |= is_respelled(name));
             any
         });
-        if !underscored && !name.contains('_') {
+        if !respelled && !is_respelled(name.as_bytes()) {
             return false;
         }
         let known = self.others.borrow().get(name).cloned();
@@ -131,10 +131,21 @@ fn read<'r>(name: &str, values: &[&'r [u8]]) -> Texts<'r> {
     readings.into()
 }
 
-/// Whether two names differ in `_` and `-`, and in nothing else: CGI and what came of it (WSGI, Rack, PHP) take them for
-/// the same.
+/// Whether a byte of a name only parts its words. RFC 3875 section 4.1.18 has CGI write `_` for `-`; servers write it for
+/// everything that is neither letter nor digit (lighttpd).
+pub fn is_separator(byte: u8) -> bool {
+    !byte.is_ascii_alphanumeric() && byte != b':'
+}
+
+/// Whether a name has separators other than `-`.
+pub fn is_respelled(name: &[u8]) -> bool {
+    name.iter().any(|b| is_separator(*b) && *b != b'-')
+}
+
+/// Whether two names differ in their separators (`x_role`, `x.role`, `x-role`), and in nothing else: CGI and what came of
+/// it (WSGI, Rack, PHP) take them for the same.
 pub fn is_other_spelling(name: &[u8], other: &[u8]) -> bool {
-    let same = |(a, b): (&u8, &u8)| a == b || matches!((a, b), (b'-' | b'_', b'-' | b'_'));
+    let same = |(a, b): (&u8, &u8)| a == b || is_separator(*a) && is_separator(*b);
     name.len() == other.len() && name != other && name.iter().zip(other).all(same)
 }
 

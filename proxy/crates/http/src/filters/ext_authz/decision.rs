@@ -74,7 +74,7 @@ impl Change {
 
     pub(super) fn apply(&self, fields: &mut Fields) {
         let (name, value) = (&self.name[..], &self.value[..]);
-        if name.starts_with(b":") || is_framing(Known::of(name)) {
+        if !self.is_of_field() {
             return;
         }
         let present = fields.get(name).is_some();
@@ -92,16 +92,25 @@ impl Change {
         }
     }
 
-    /// The same for a request, where method, path and host are no fields.
+    /// Whether it is about a field that a server may change.
+    fn is_of_field(&self) -> bool {
+        !self.name.starts_with(b":") && !is_framing(Known::of(&self.name))
+    }
+
+    /// The same for a request, where method, path and host are no fields, and where what the client said in another
+    /// spelling (`x_user`) must not stay beside what the server sets.
     fn apply_to_request(&self, head: &mut RequestHead) {
-        let Ok(text) = std::str::from_utf8(&self.value) else {
-            return self.apply(&mut head.fields);
-        };
-        match &self.name[..] {
-            b":authority" | b"host" if is_authority(&self.value) => head.set_host(text),
-            b":path" if check_target(head.method, &self.value).is_ok() => head.set_target(text),
-            b":method" if check_method(&self.value).is_ok() => head.set_method(text),
-            b"host" => {}
+        match (&self.name[..], std::str::from_utf8(&self.value)) {
+            (b":authority" | b"host", Ok(text)) if is_authority(&self.value) => head.set_host(text),
+            (b":path", Ok(text)) if check_target(head.method, &self.value).is_ok() => head.set_target(text),
+            (b":method", Ok(text)) if check_method(&self.value).is_ok() => head.set_method(text),
+            (b"host", Ok(_)) => {}
+            (name, _) if self.is_of_field() && matches!(self.how, How::Set | How::SetIfPresent) => {
+                let present = head.fields.remove_any_spelling(name) > 0;
+                if present || self.how == How::Set {
+                    head.fields.push(name, &self.value);
+                }
+            }
             _ => self.apply(&mut head.fields),
         }
     }
@@ -121,7 +130,7 @@ impl Allowed {
         self.request.iter().for_each(|change| change.apply_to_request(head));
         for name in &self.remove {
             if !is_framing(Known::of(name)) {
-                head.fields.remove(name);
+                head.fields.remove_any_spelling(name);
             }
         }
         if self.query_set.is_empty() && self.query_remove.is_empty() {
@@ -197,6 +206,31 @@ mod tests {
         assert_eq!(change("a", "5", How::Set).as_deref(), Some("5"));
         for framing in ["content-length", "Transfer-Encoding", "connection", ":status"] {
             assert_eq!(change(framing, "5", How::Set), None, "{framing}");
+        }
+    }
+
+    /// An application that takes `x_user` for `x-user` must not see the client's.
+    #[test]
+    fn what_is_set_or_removed_goes_in_every_spelling() {
+        for (how, sent, user) in [
+            (How::Set, "x_user", Some("nobody")),
+            (How::Set, "x.user", Some("nobody")),
+            (How::SetIfPresent, "x_user", Some("nobody")),
+            (How::SetIfPresent, "x_users", None),
+        ] {
+            let mut head = RequestHead::default();
+            head.fields.push(sent.as_bytes(), b"admin");
+            head.fields.push(b"x_debug-user", b"root");
+            let allowed = Allowed {
+                request: vec![change("x-user", "nobody", how)],
+                remove: vec![b"x-debug-user".to_vec()],
+                ..Allowed::default()
+            };
+            allowed.apply(&mut head);
+            let is_left = head.fields.get(sent.as_bytes()).is_some();
+            assert_eq!(head.fields.joined(b"x-user").as_deref(), user, "{how:?} {sent}");
+            assert_eq!(is_left, user.is_none(), "{how:?} {sent}");
+            assert_eq!(head.fields.get(b"x_debug-user"), None);
         }
     }
 

@@ -3,7 +3,7 @@
 use heddle_config::filters::jwt_authn::{Extractor, Location, Place};
 use heddle_matching::{is_other_spelling, percent};
 
-use crate::head::{Fields, RequestHead, cookies};
+use crate::head::{RequestHead, cookies};
 
 /// A token, and where it was found.
 pub(super) struct Sent<'c> {
@@ -98,7 +98,9 @@ fn is_named(pair: &str, name: &str) -> bool {
 /// Takes a token out of the request, with everything else of that name. Cookies stay, as in Envoy.
 pub(super) fn remove(place: &Place, request: &mut RequestHead) {
     match place {
-        Place::Header { name, .. } => remove_field(&mut request.fields, name),
+        Place::Header { name, .. } => {
+            request.fields.remove_any_spelling(name.as_bytes());
+        }
         Place::Parameter(name) => {
             if let Some(target) = without_parameter(request.target(), name) {
                 request.set_target(&target);
@@ -106,12 +108,6 @@ pub(super) fn remove(place: &Place, request: &mut RequestHead) {
         }
         Place::Cookie(_) => {}
     }
-}
-
-/// Takes a field out, in other spelling too.
-pub(super) fn remove_field(fields: &mut Fields, name: &str) {
-    let name = name.as_bytes();
-    fields.remove_named(|field| field == name || is_other_spelling(field, name));
 }
 
 fn without_parameter(target: &str, name: &str) -> Option<String> {

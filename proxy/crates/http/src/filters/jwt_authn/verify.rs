@@ -95,7 +95,7 @@ impl JwtAuthn {
     fn authenticate(&self, asked: Asked<'_>, exchange: &mut Exchange, found: &mut Found) -> Result<(), JwtError> {
         // What another provider wrote into the same fields goes, as in Envoy.
         for name in &asked.extractor.sanitize {
-            extract::remove_field(&mut exchange.request.fields, name);
+            exchange.request.fields.remove_any_spelling(name.as_bytes());
         }
         let mut tokens = extract::tokens(asked.extractor, &exchange.request);
         let mut result = Err(JwtError::Missing);
