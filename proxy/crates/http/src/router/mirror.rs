@@ -101,7 +101,6 @@ fn begin(job: &Job<'_>, cluster: Arc<str>, head: RequestHead) -> Option<Rc<Tee>>
         overflow: registry.counter("heddle_cluster_mirror_overflow", &[("cluster_name", name)]),
         held: RefCell::new(Held::new(keeper)),
     });
-    let keeper = Rc::clone(keeper);
     let length = job.facts.length;
     if length == BodyLength::Empty {
         tee.end(End::Whole(None));
@@ -109,9 +108,10 @@ fn begin(job: &Job<'_>, cluster: Arc<str>, head: RequestHead) -> Option<Rc<Tee>>
     let (timeout, idle_timeout) = (job.timeout, job.idle_timeout);
     let body = CopiedBody {
         front: BytesMut::new(),
+        keeper: Rc::clone(keeper),
         tee: Rc::clone(&tee),
     };
-    tokio::task::spawn_local(send(worker, cluster, keeper, head, body, length, timeout, idle_timeout));
+    tokio::task::spawn_local(send(worker, cluster, head, body, length, timeout, idle_timeout));
     Some(tee)
 }
 
@@ -119,7 +119,6 @@ fn begin(job: &Job<'_>, cluster: Arc<str>, head: RequestHead) -> Option<Rc<Tee>>
 async fn send(
     worker: Rc<HttpWorker>,
     cluster: Arc<str>,
-    keeper: Rc<Keeper>,
     head: RequestHead,
     mut body: CopiedBody,
     length: BodyLength,
@@ -134,6 +133,7 @@ async fn send(
         idle_timeout,
         ..Job::own(&worker, length, timeout, None)
     };
+    let keeper = Rc::clone(&body.keeper);
     let mut body = ReplayBody::new(&mut body, length, &keeper);
     let mut timer = Timer::default();
     // The cluster's statistics have said what became of it.
@@ -216,6 +216,8 @@ impl Tee {
 /// The body of a copy.
 struct CopiedBody {
     front: BytesMut,
+    /// The client's connection.
+    keeper: Rc<Keeper>,
     tee: Rc<Tee>,
 }
 
@@ -346,6 +348,7 @@ mod tests {
         });
         let mut body = CopiedBody {
             front: BytesMut::new(),
+            keeper: Rc::default(),
             tee: Rc::clone(&tee),
         };
         let copies = Copies(Box::new([Rc::clone(&tee)]));
