@@ -32,7 +32,7 @@ func open(t *testing.T, o Options) *Log {
 func records(t *testing.T, l *Log, f client.AuditFilter) []Record {
 	t.Helper()
 	var out []Record
-	err := l.Read(f, func(line []byte) error {
+	err := l.Read(t.Context(), f, func(line []byte) error {
 		var r Record
 		err := json.Unmarshal(line, &r)
 		out = append(out, r)
@@ -92,13 +92,13 @@ func TestFilesAreBoundedInSizeAndNumber(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	entries, err := os.ReadDir(l.options.Dir)
+	entries, err := filepath.Glob(filepath.Join(l.options.Dir, "signings*"))
 	if err != nil || len(entries) != 4 {
 		t.Fatalf("%v %v", entries, err)
 	}
 	for _, e := range entries {
-		if info, err := e.Info(); err != nil || info.Size() > 1000 || info.Mode().Perm() != 0o600 {
-			t.Errorf("%s: %v %v", e.Name(), info, err)
+		if info, err := os.Stat(e); err != nil || info.Size() > 1000 || info.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %v %v", e, info, err)
 		}
 	}
 	// The newest are there, all, and in order.
@@ -149,7 +149,7 @@ func TestRefusalsDoNotFillTheLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 10_000 {
-		l.Refused(Record{Who: "unknown", Action: strings.Repeat("x", 300)})
+		l.Refused(Record{Who: "unknown", Action: Action(strings.Repeat("x", 300))})
 	}
 	now = now.Add(time.Second)
 	l.Refused(Record{Who: "bob"})

@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -17,7 +19,8 @@ import (
 	"heddle.io/heddle/control/server/client"
 )
 
-// Bounds of the log. Refusals have files of their own: whoever may do nothing cannot push out what was done.
+// Bounds of the log. Refusals and signings have files of their own: whoever may do nothing, and workloads whose certificates
+// are renewed, cannot push out what people did.
 const (
 	defaultSize = 16 << 20
 	defaultKeep = 63
@@ -32,8 +35,8 @@ const (
 type Options struct {
 	// Dir holds the files; only root can read it.
 	Dir string
-	// Size of one file in bytes, 16 MiB by default, and Keep, how many older ones there are, 63 by default: with the
-	// defaults a gibibyte, which is several million records.
+	// Size of one file in bytes, 16 MiB by default, and Keep, how many older ones there are, 63 by default, of changes
+	// and as many of signings: with the defaults a gibibyte each, which is several million records.
 	Size int64
 	Keep int
 	// Now is the clock; nil means time.Now.
@@ -45,12 +48,17 @@ type Options struct {
 type Log struct {
 	options  Options
 	done     file
+	signed   file
 	refused  file
 	refusals *rate.Limiter
+	// changes bounds what each caller's changes take.
+	changes budgets
+	// excess counts changes that were refused because of it.
+	excess atomic.Uint64
+	// readers holds an element for each that reads.
+	readers chan struct{}
 	// unrecorded counts refusals since the last one that was recorded.
 	unrecorded atomic.Uint64
-	// failed is the time (Unix, nanoseconds) of the last failure to write, until it works again.
-	failed atomic.Int64
 }
 
 // Open opens or makes a log.
@@ -67,12 +75,18 @@ func Open(o Options) (*Log, error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("audit log: %w", err)
 	}
-	l := &Log{options: o, refusals: rate.NewLimiter(rate.Every(refusalInterval), refusalBurst)}
-	l.done = file{dir: o.Dir, name: "audit", size: o.Size, keep: o.Keep, now: o.Now}
-	l.refused = file{dir: o.Dir, name: "refused", size: refusedSize, keep: refusedKeep, now: o.Now}
+	l := &Log{options: o, refusals: rate.NewLimiter(rate.Every(refusalInterval), refusalBurst), readers: make(chan struct{}, maxReaders)}
+	series := func(name string, size int64, keep int) file {
+		return file{dir: o.Dir, name: name, size: size, keep: keep, now: o.Now, log: o.Log, fsync: (*os.File).Sync}
+	}
+	l.done = series("audit", o.Size, o.Keep)
+	l.signed = series("signings", o.Size, o.Keep)
+	l.refused = series("refused", refusedSize, refusedKeep)
 	// A controller starts on a full disk, too: then it only reads. What cannot be written later is refused then.
-	if err := l.done.open(); err != nil && !full(err) {
-		return nil, fmt.Errorf("audit log: %w", err)
+	for _, f := range []*file{&l.done, &l.signed} {
+		if err := f.open(); err != nil && !full(err) {
+			return nil, fmt.Errorf("audit log: %w", err)
+		}
 	}
 	return l, nil
 }
@@ -81,7 +95,7 @@ func Open(o Options) (*Log, error) {
 // error is the [*client.Problem] with which the change is to be refused.
 func (l *Log) Begin(r Record) (func(detail string, failure error), error) {
 	r.ID, r.Result = rand.Text(), Begun
-	if err := l.write(r); err != nil {
+	if err := l.write(&l.done, r); err != nil {
 		return nil, err
 	}
 	return func(detail string, failure error) {
@@ -101,23 +115,31 @@ func (l *Log) Begin(r Record) (func(detail string, failure error), error) {
 // is to be refused.
 func (l *Log) Signed(r Record) error {
 	r.ID, r.Result = rand.Text(), Done
-	return l.write(r)
+	return l.write(&l.signed, r)
 }
 
 // SignedOwn records a certificate that a cluster's authority made for the cluster itself, before it is used.
 func (l *Log) SignedOwn(name, serial string, expires time.Time) error {
-	return l.Signed(Record{Who: "controller", Action: "sign", Objects: []Object{{Name: name}}, Detail: "serial " + serial + ", until " + expires.UTC().Format(time.RFC3339)})
+	return l.Signed(Record{Who: "controller", Action: Sign, Objects: []Object{{Name: name}}, Detail: "serial " + serial + ", until " + expires.UTC().Format(time.RFC3339)})
 }
 
-func (l *Log) write(r Record) error {
+func (l *Log) write(to *file, r Record) error {
 	r.Time = l.options.Now().UTC()
-	err := l.done.add(encode(r), true)
+	line := encode(r)
+	if r.Caller != "" {
+		// Its end is a line of the same room at most, but for why it failed.
+		if err := l.changes.take(r.Caller, 2*len(line), r.Time); err != nil {
+			l.excess.Add(1)
+			return err
+		}
+	}
+	err := to.add(line, true)
 	if err == nil {
-		l.failed.Store(0)
+		to.failed.Store(0)
 		return nil
 	}
-	if l.failed.Swap(r.Time.UnixNano()) == 0 {
-		l.options.Log.Error("the audit log cannot be written: changes and signings are refused", "directory", l.options.Dir, "error", err)
+	if to.failed.Swap(r.Time.UnixNano()) == 0 {
+		l.options.Log.Error("the audit log cannot be written: what belongs there is refused", "file", to.path(), "error", err)
 	}
 	remedy := "see whether the directory can be written, and `heddle logs --controller`"
 	if full(err) {
@@ -140,16 +162,20 @@ func (l *Log) Refused(r Record) {
 	}
 }
 
-// Problem says why changes are refused, empty when they are not.
+// Problem says why changes or signings are refused, empty when they are not.
 func (l *Log) Problem() string {
-	if at := l.failed.Load(); at != 0 {
-		return "the audit log could not be written at " + time.Unix(0, at).UTC().Format(time.RFC3339) + ": changes and signings are refused"
+	var problems []string
+	for what, f := range map[string]*file{"changes": &l.done, "signings": &l.signed} {
+		if at := f.failed.Load(); at != 0 {
+			problems = append(problems, "the audit log could not be written at "+time.Unix(0, at).UTC().Format(time.RFC3339)+": "+what+" are refused")
+		}
 	}
-	return ""
+	slices.Sort(problems)
+	return strings.Join(problems, "; ")
 }
 
 // Close syncs the log and closes it.
-func (l *Log) Close() error { return errors.Join(l.done.close(), l.refused.close()) }
+func (l *Log) Close() error { return errors.Join(l.done.close(), l.signed.close(), l.refused.close()) }
 
 // encode gives a record's line.
 func encode(r Record) []byte {

@@ -31,8 +31,10 @@ type Record struct {
 	Who  string `json:"who"`
 	From string `json:"from,omitempty"`
 	For  string `json:"for,omitempty"`
-	// Action is a verb: apply, delete, sign, token.create, …
-	Action string `json:"action"`
+	// Caller is whose part of the log a change is taken from, see changesBurst; empty for root and the controller, who are
+	// not bounded. It is not written.
+	Caller string `json:"-"`
+	Action Action `json:"action"`
 	// Objects that it was done to.
 	Objects []Object `json:"objects,omitempty"`
 	// Detail is what else is to be known: a certificate's serial number, a token's id.
@@ -57,7 +59,7 @@ func (r Record) matches(f client.AuditFilter) bool {
 	if r.Time.Before(f.Since) || !contains(r.Who, f.Who) && !contains(r.For, f.Who) {
 		return false
 	}
-	if contains(r.Action, f.What) || contains(r.Detail, f.What) {
+	if contains(string(r.Action), f.What) || contains(r.Detail, f.What) {
 		return true
 	}
 	for _, o := range r.Objects {

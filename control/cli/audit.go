@@ -48,7 +48,7 @@ func (s *session) auditCommand() *cobra.Command {
 				if r.For != "" && !strings.HasSuffix(r.Who, " "+r.For) {
 					who += " for " + r.For
 				}
-				t.row(r.Time.Format(time.RFC3339), plain(who), plain(r.From), plain(r.Action), r.Result, plain(auditWhat(r)))
+				t.row(r.Time.Format(time.RFC3339), plain(who), plain(r.From), plain(string(r.Action)), r.Result, plain(auditWhat(r)))
 				return nil
 			})
 			if err != nil {

@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -89,6 +90,34 @@ func TestScriptsParse(t *testing.T) {
 	for _, script := range scripts {
 		if out, err := exec.Command("bash", "-n", script).CombinedOutput(); err != nil {
 			t.Errorf("%s: %v\n%s", script, err, out)
+		}
+	}
+}
+
+// Crates that may have unsafe code are those that do not forbid it, and the documents name them.
+func TestDocumentsNameTheCratesWithUnsafeCode(t *testing.T) {
+	libraries, err := filepath.Glob("../../proxy/crates/*/src/lib.rs")
+	if err != nil || len(libraries) == 0 {
+		t.Fatalf("no crates: %v", err)
+	}
+	var crates []string
+	for _, library := range libraries {
+		if !strings.Contains(read(t, library), "\n#![forbid(unsafe_code)]\n") {
+			crates = append(crates, filepath.Base(filepath.Dir(filepath.Dir(library))))
+		}
+	}
+	for file, sentence := range map[string]*regexp.Regexp{
+		"../../SECURITY.md":     regexp.MustCompile("`unsafe` stands in four crates of the proxy \\(([^)]*)\\)"),
+		"../../CONTRIBUTING.md": regexp.MustCompile("`unsafe` is allowed in `proxy/crates/(.*) only;"),
+	} {
+		match := sentence.FindStringSubmatch(read(t, file))
+		if match == nil {
+			t.Errorf("%s does not say which crates have unsafe code: %s", file, sentence)
+			continue
+		}
+		named := strings.FieldsFunc(strings.ReplaceAll(match[1], " and ", ""), func(r rune) bool { return strings.ContainsRune("`, ", r) })
+		if !slices.Equal(named, crates) || len(crates) != 4 {
+			t.Errorf("%s names %q; %q do not forbid it", file, named, crates)
 		}
 	}
 }

@@ -206,6 +206,7 @@ func Run(ctx context.Context, config Config) error {
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	push.Measure(c.dependencies, metrics)
+	audit.Measure(c.audit, metrics)
 	c.metrics = metrics
 	c.pusher = push.New(c.log, c.dependencies, func(source xds.Source) *xds.Server {
 		return xds.New(ctx, c.log, time.Now, metrics, source, func() {

@@ -1,6 +1,7 @@
 package federation
 
 import (
+	"context"
 	"encoding/json"
 	"os"
 	"strings"
@@ -13,7 +14,7 @@ import (
 func (n *node) recorded() []audit.Record {
 	n.t.Helper()
 	var out []audit.Record
-	err := n.audit.Read(client.AuditFilter{}, func(line []byte) error {
+	err := n.audit.Read(context.Background(), client.AuditFilter{}, func(line []byte) error {
 		var r audit.Record
 		err := json.Unmarshal(line, &r)
 		out = append(out, r)
@@ -65,9 +66,11 @@ func TestAJoinThatCannotBeRecordedIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := broken.Signed(audit.Record{}); err != nil {
+	ended, err := broken.Begin(audit.Record{})
+	if err != nil {
 		t.Fatal(err)
 	}
+	ended("", nil)
 	if err := os.RemoveAll(p.place.Audit() + "2"); err != nil {
 		t.Fatal(err)
 	}

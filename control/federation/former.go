@@ -62,7 +62,7 @@ func (f *Federation) stepFormer(ctx context.Context) error {
 		if now.Before(ready) {
 			return nil // Handshakes that have begun end meanwhile, and so do certificates that others renew.
 		}
-		ended, err := f.config.Audit.Begin(audit.Record{Who: "controller of " + f.config.Cluster.Name, Action: "root.forget",
+		ended, err := f.config.Audit.Begin(audit.Record{Who: "controller of " + f.config.Cluster.Name, Action: audit.ForgetRoot,
 			Detail: "every workload has a certificate of the mesh that was joined"})
 		if err != nil {
 			return err

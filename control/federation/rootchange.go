@@ -155,7 +155,7 @@ func (f *Federation) await(c ca.Change, who []string) {
 }
 
 // recordRoot makes a step of a change durable in the audit log before it is made.
-func (f *Federation) recordRoot(action string, c ca.Change, detail string, do func() error) error {
+func (f *Federation) recordRoot(action audit.Action, c ca.Change, detail string, do func() error) error {
 	ended, err := f.config.Audit.Begin(audit.Record{Who: "controller of " + f.config.Cluster.Name, Action: action,
 		Objects: []audit.Object{{Name: "root " + c.ID}}, Detail: detail})
 	if err != nil {
@@ -202,9 +202,9 @@ func (f *Federation) stepPrimary(ctx context.Context) error {
 	}
 	next := map[ca.Phase]ca.Phase{ca.Trusting: ca.Signing, ca.Signing: ca.Retiring}[c.Phase]
 	if next == "" {
-		err = f.recordRoot("root.finish", c, "", func() error { return f.config.Authority.Finish(c.ID) })
+		err = f.recordRoot(audit.FinishRoot, c, "", func() error { return f.config.Authority.Finish(c.ID) })
 	} else {
-		err = f.recordRoot("root."+string(next), c, "", func() error { return f.config.Authority.Advance(c.ID, next) })
+		err = f.recordRoot(audit.Action("root."+string(next)), c, "", func() error { return f.config.Authority.Advance(c.ID, next) })
 	}
 	if err != nil {
 		return err
@@ -349,7 +349,7 @@ func (f *Federation) stepMember(ctx context.Context) error {
 			f.answerRoot(id, target.GetPhase(), true, nil)
 			return nil
 		}
-		if err := f.recordRoot("root.trust", ca.Change{ID: id}, "told by the primary", func() error {
+		if err := f.recordRoot(audit.TrustRoot, ca.Change{ID: id}, "told by the primary", func() error {
 			c, err = f.config.Authority.Follow(target.GetNext(), target.GetPrevious())
 			return err
 		}); err != nil {
@@ -375,7 +375,7 @@ func (f *Federation) stepMember(ctx context.Context) error {
 			return nil
 		}
 		to := map[ca.Phase]ca.Phase{ca.Trusting: ca.Signing, ca.Signing: ca.Retiring}[c.Phase]
-		if err := f.recordRoot("root."+string(to), c, "told by the primary", func() error { return f.config.Authority.Advance(id, to) }); err != nil {
+		if err := f.recordRoot(audit.Action("root."+string(to)), c, "told by the primary", func() error { return f.config.Authority.Advance(id, to) }); err != nil {
 			return err
 		}
 		f.counters.add(countRootSteps)
@@ -421,12 +421,12 @@ func (f *Federation) endMember(ctx context.Context, wanted *pb.Root, c ca.Change
 				break
 			}
 			to := map[ca.Phase]ca.Phase{ca.Trusting: ca.Signing, ca.Signing: ca.Retiring}[c.Phase]
-			if err := f.recordRoot("root."+string(to), c, "complete at the primary", func() error { return f.config.Authority.Advance(c.ID, to) }); err != nil {
+			if err := f.recordRoot(audit.Action("root."+string(to)), c, "complete at the primary", func() error { return f.config.Authority.Advance(c.ID, to) }); err != nil {
 				return err
 			}
 			c, _ = f.config.Authority.Change()
 		}
-		return f.recordRoot("root.finish", c, "", func() error { return f.config.Authority.Finish(c.ID) })
+		return f.recordRoot(audit.FinishRoot, c, "", func() error { return f.config.Authority.Finish(c.ID) })
 	}
 	f.mu.Lock()
 	f.root.about(c)
@@ -440,9 +440,9 @@ func (f *Federation) endMember(ctx context.Context, wanted *pb.Root, c ca.Change
 // dropChange forgets a change whose next root does not sign here, or one that was complete.
 func (f *Federation) dropChange(c ca.Change) error {
 	if c.Phase == ca.Retiring {
-		return f.recordRoot("root.finish", c, "", func() error { return f.config.Authority.Finish(c.ID) })
+		return f.recordRoot(audit.FinishRoot, c, "", func() error { return f.config.Authority.Finish(c.ID) })
 	}
-	return f.recordRoot("root.abort", c, "taken back by the primary", func() error { return f.config.Authority.Abort(c.ID) })
+	return f.recordRoot(audit.AbortRoot, c, "taken back by the primary", func() error { return f.config.Authority.Abort(c.ID) })
 }
 
 // answerRoot is what this member says to its primary.

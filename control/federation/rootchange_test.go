@@ -145,8 +145,8 @@ func TestRootIsRotatedTwice(t *testing.T) {
 	}
 	var actions []string
 	for _, r := range p.recorded() {
-		if strings.HasPrefix(r.Action, "root.") && r.Result == audit.Done {
-			actions = append(actions, r.Action)
+		if strings.HasPrefix(string(r.Action), "root.") && r.Result == audit.Done {
+			actions = append(actions, string(r.Action))
 		}
 	}
 	if want := []string{"root.sign", "root.retire", "root.finish", "root.sign", "root.retire", "root.finish"}; !slices.Equal(actions, want) {

@@ -169,7 +169,7 @@ func (f *Federation) admitOnce(ctx context.Context, request *pb.JoinRequest, nam
 		objects.SetCreated(o, nil, metav1.NewTime(now), request.GetTokenId()+"-"+key[:16], true)
 		writes = append(writes, store.Write{Key: o.Key(), Object: o, IfVersion: store.Absent})
 	}
-	ended, err := f.config.Audit.Begin(audit.Record{Who: "join token " + request.GetTokenId(), From: addressOf(ctx), Action: "cluster.join", Objects: []audit.Object{{Name: "Cluster/" + name}},
+	ended, err := f.config.Audit.Begin(audit.Record{Who: "join token " + request.GetTokenId(), From: addressOf(ctx), Action: audit.JoinCluster, Objects: []audit.Object{{Name: "Cluster/" + name}},
 		Detail: fmt.Sprintf("intermediate for the key %s, signed until %s, again %t", key, issued.Expires.UTC().Format(time.RFC3339), repair)})
 	if err != nil {
 		return nil, unrecorded(err)
@@ -275,7 +275,7 @@ func (s *service) Renew(ctx context.Context, request *pb.RenewRequest) (*pb.Rene
 		}
 		return nil, f.sayable(err)
 	}
-	if err := f.config.Audit.Signed(audit.Record{Who: "cluster " + who.cluster, From: addressOf(ctx), Action: "sign", Objects: []audit.Object{{Name: "Cluster/" + who.cluster}},
+	if err := f.config.Audit.Signed(audit.Record{Who: "cluster " + who.cluster, From: addressOf(ctx), Action: audit.Sign, Objects: []audit.Object{{Name: "Cluster/" + who.cluster}},
 		Detail: fmt.Sprintf("intermediate of the membership %s, until %s", who.membership, issued.Expires.UTC().Format(time.RFC3339))}); err != nil {
 		f.counters.add(countCallsRefused)
 		return nil, unrecorded(err)

@@ -40,7 +40,7 @@ func (s *Server) handleMakeToken(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	var response client.APITokenResponse
-	err = s.recorded(r.Context(), audit.Record{Action: "token.create", Detail: "role " + request.Role + ", for " + request.Note,
+	err = s.recorded(r.Context(), audit.Record{Action: audit.CreateToken, Detail: "role " + request.Role + ", for " + request.Note,
 		Objects: []audit.Object{{Name: "Namespace/" + request.Namespace}}}, func() (string, error) {
 		var err error
 		response, err = s.authenticator.Tokens.Make(r.Context(), request, caller.String())
@@ -80,7 +80,7 @@ func (s *Server) handleRevokeToken(w http.ResponseWriter, r *http.Request) {
 	if !s.may(w, r, access.Need{Role: access.Admin, Namespace: token.Namespace, To: "revoke tokens"}) {
 		return
 	}
-	err = s.recorded(r.Context(), audit.Record{Action: "token.revoke", Detail: "id " + token.ID + ", role " + token.Role,
+	err = s.recorded(r.Context(), audit.Record{Action: audit.RevokeToken, Detail: "id " + token.ID + ", role " + token.Role,
 		Objects: []audit.Object{{Name: "Namespace/" + token.Namespace}}}, func() (string, error) { return "", s.authenticator.Tokens.Revoke(r.Context(), token.ID) })
 	if err != nil {
 		refuseError(w, "token not revoked", id, err)
@@ -98,7 +98,7 @@ func (s *Server) handleAudit(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/jsonl")
 	sent := false
-	err = s.config.Audit.Read(filter, func(line []byte) error {
+	err = s.config.Audit.Read(r.Context(), filter, func(line []byte) error {
 		sent = true
 		_, err := w.Write(line)
 		return err

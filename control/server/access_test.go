@@ -136,7 +136,7 @@ func TestWhoHasNoRoleMayDoNothing(t *testing.T) {
 		t.Errorf("%+v %v", who, err)
 	}
 	var lines int
-	if err := w.audit.Read(client.AuditFilter{Refused: true, Who: "nobody"}, func([]byte) error { lines++; return nil }); err != nil || lines != len(everything) {
+	if err := w.audit.Read(context.Background(), client.AuditFilter{Refused: true, Who: "nobody"}, func([]byte) error { lines++; return nil }); err != nil || lines != len(everything) {
 		t.Errorf("%d refusals of %d are recorded: %v", lines, len(everything), err)
 	}
 }
@@ -650,7 +650,15 @@ func TestWhatCannotBeRecordedIsNotDone(t *testing.T) {
 	if _, err := apply(t, w.client, shop, false); err != nil {
 		t.Fatal(err)
 	}
-	// The next record needs another file, and there is nowhere to put it.
+	identity := ca.Identity{TrustDomain: "cluster.local", Namespace: "shop", ServiceAccount: "cart"}
+	_, request, err := ca.NewRequest(identity, ca.ECDSAP256, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.client.Sign(ctx, identity, request); err != nil {
+		t.Fatal(err)
+	}
+	// The next records need other files, and there is nowhere to put them.
 	if err := os.RemoveAll(gone); err != nil {
 		t.Fatal(err)
 	}
@@ -660,11 +668,6 @@ func TestWhatCannotBeRecordedIsNotDone(t *testing.T) {
 	o, err := w.client.Get(ctx, objects.Service, "shop", "cart")
 	if service, ok := o.Resource.(*corev1.Service); err != nil || !ok || service.Spec.Ports[0].Port != 80 {
 		t.Errorf("it was changed all the same: %+v %v", o, err)
-	}
-	identity := ca.Identity{TrustDomain: "cluster.local", Namespace: "shop", ServiceAccount: "cart"}
-	_, request, err := ca.NewRequest(identity, ca.ECDSAP256, nil)
-	if err != nil {
-		t.Fatal(err)
 	}
 	if _, err := w.client.Sign(ctx, identity, request); err == nil || !strings.Contains(err.Error(), "cannot be recorded") {
 		t.Errorf("signed: %v", err)
@@ -679,10 +682,18 @@ func TestWhatCannotBeRecordedIsNotDone(t *testing.T) {
 	if err := os.MkdirAll(gone, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(gone, "audit.log"), nil, 0o600); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{"audit.log", "signings.log"} {
+		if err := os.WriteFile(filepath.Join(gone, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if err := w.client.Delete(ctx, objects.Service, "shop", "cart"); err != nil {
+		t.Error(err)
+	}
+	if s, err := w.client.Status(ctx); err != nil || strings.Contains(s.Problem, "changes") || !strings.Contains(s.Problem, "signings are refused") {
+		t.Errorf("signings were not tried again: %+v %v", s, err)
+	}
+	if _, err := w.client.Sign(ctx, identity, request); err != nil {
 		t.Error(err)
 	}
 	if s, err := w.client.Status(ctx); err != nil || s.Problem != "" {

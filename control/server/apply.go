@@ -48,11 +48,11 @@ func (s *Server) handleApply(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	caller := access.From(r.Context())
-	b := batch{verb: "apply", claimed: claimed(caller, request.User), dryRun: request.DryRun, ignoreMissing: request.IgnoreNotFound}
+	b := batch{verb: audit.Apply, claimed: claimed(caller, request.User), dryRun: request.DryRun, ignoreMissing: request.IgnoreNotFound}
 	seen := map[objects.Key]*objects.Object{}
 	var skipped []objects.Key
 	if request.Delete {
-		b.verb = "delete"
+		b.verb = audit.Delete
 	}
 	for _, o := range all {
 		o.Origin.Cluster = s.config.Cluster
@@ -101,9 +101,10 @@ func (s *Server) handleApply(w http.ResponseWriter, r *http.Request) {
 // batch is a set of changes that are made together.
 type batch struct {
 	// verb is what is done, and claimed whom the caller says to act for, for the audit log.
-	verb, claimed string
-	objects       []*objects.Object
-	deletes       []objects.Key
+	verb    audit.Action
+	claimed string
+	objects []*objects.Object
+	deletes []objects.Key
 	// versions that objects must have, as [store.Write] takes them.
 	versions      map[objects.Key]objects.Version
 	dryRun        bool

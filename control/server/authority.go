@@ -24,7 +24,7 @@ func (s *Server) handleAuthority(w http.ResponseWriter, _ *http.Request) {
 }
 
 // changeRoot answers with how far the change is that it began or took back.
-func (s *Server) changeRoot(w http.ResponseWriter, r *http.Request, action string, do func(context.Context) error) {
+func (s *Server) changeRoot(w http.ResponseWriter, r *http.Request, action audit.Action, do func(context.Context) error) {
 	var status client.AuthorityStatus
 	err := s.recorded(r.Context(), audit.Record{Action: action}, func() (string, error) {
 		// Who asked may go away.
@@ -45,11 +45,11 @@ func (s *Server) changeRoot(w http.ResponseWriter, r *http.Request, action strin
 }
 
 func (s *Server) handleRotateRoot(w http.ResponseWriter, r *http.Request) {
-	s.changeRoot(w, r, "root.rotate", s.config.Federation.RotateRoot)
+	s.changeRoot(w, r, audit.RotateRoot, s.config.Federation.RotateRoot)
 }
 
 func (s *Server) handleAbortRoot(w http.ResponseWriter, r *http.Request) {
-	s.changeRoot(w, r, "root.abort", s.config.Federation.AbortRoot)
+	s.changeRoot(w, r, audit.AbortRoot, s.config.Federation.AbortRoot)
 }
 
 func (s *Server) handleInstallRoot(w http.ResponseWriter, r *http.Request) {
@@ -58,7 +58,7 @@ func (s *Server) handleInstallRoot(w http.ResponseWriter, r *http.Request) {
 		refuseError(w, "the certificate was not installed", "", err)
 		return
 	}
-	s.changeRoot(w, r, "root.install", func(ctx context.Context) error {
+	s.changeRoot(w, r, audit.InstallRoot, func(ctx context.Context) error {
 		return s.config.Federation.InstallRoot(ctx, []byte(request.Certificate), []byte(request.Chain))
 	})
 }
@@ -68,7 +68,7 @@ func (s *Server) handleRequestRoot(w http.ResponseWriter, r *http.Request) {
 	var answer []byte
 	err := decode(r, &request)
 	if err == nil {
-		err = s.recorded(r.Context(), audit.Record{Action: "root.request"}, func() (string, error) {
+		err = s.recorded(r.Context(), audit.Record{Action: audit.RequestRoot}, func() (string, error) {
 			var err error
 			answer, err = s.config.Federation.RequestRoot(request.New)
 			return "", err

@@ -66,11 +66,11 @@ func TestChangesOfTheAuthorityAreRecorded(t *testing.T) {
 		t.Error(got)
 	}
 	results := map[string][]string{}
-	if err := w.audit.Read(client.AuditFilter{}, func(line []byte) error {
+	if err := w.audit.Read(context.Background(), client.AuditFilter{}, func(line []byte) error {
 		var r audit.Record
 		err := json.Unmarshal(line, &r)
-		if strings.HasPrefix(r.Action, "root.") {
-			results[r.Action] = append(results[r.Action], r.Result)
+		if strings.HasPrefix(string(r.Action), "root.") {
+			results[string(r.Action)] = append(results[string(r.Action)], r.Result)
 			if r.Who == "" || r.From == "" {
 				t.Errorf("%+v", r)
 			}

@@ -129,13 +129,13 @@ func (s *Server) unauthorized(w http.ResponseWriter, r *http.Request, shown acce
 }
 
 // attempted is a request as the record of a refusal has it.
-func attempted(r *http.Request) string {
+func attempted(r *http.Request) audit.Action {
 	const most = 256
 	path := r.URL.Path
 	if len(path) > most {
 		path = path[:most] + "…"
 	}
-	return r.Method + " " + tokens.ReplaceAllString(path, "$1…")
+	return audit.Action(r.Method + " " + tokens.ReplaceAllString(path, "$1…"))
 }
 
 // tokens are of the API and for joining; people put them where they do not belong.
@@ -185,7 +185,7 @@ func (s *Server) agentsOnly(to string, next http.HandlerFunc) http.HandlerFunc {
 // with the end.
 func (s *Server) recorded(ctx context.Context, r audit.Record, do func() (detail string, err error)) error {
 	caller := access.From(ctx)
-	r.Who, r.From = caller.String(), caller.From
+	r.Who, r.From, r.Caller = caller.String(), caller.From, charged(caller)
 	ended, err := s.config.Audit.Begin(r)
 	if err != nil {
 		return err
@@ -195,9 +195,25 @@ func (s *Server) recorded(ctx context.Context, r audit.Record, do func() (detail
 	return err
 }
 
+// charged is whose part of the audit log a caller's changes are taken from; nobody's for root, who could remove the log.
+// Tokens of a namespace have one: who makes them must not have another with each.
+func charged(caller *access.Caller) string {
+	switch {
+	case caller.Agent():
+		return ""
+	case caller.Kind != access.KindToken:
+		return caller.String()
+	}
+	of := make([]string, 0, len(caller.Grants))
+	for _, g := range caller.Grants {
+		of = append(of, g.Namespace)
+	}
+	return "tokens of " + strings.Join(of, ", ")
+}
+
 // needOfAgent is what a request needs that is passed on to the agent, and what it is called in the audit log; "" when it
 // changes nothing.
-func needOfAgent(method, path string) (access.Need, string) {
+func needOfAgent(method, path string) (access.Need, audit.Action) {
 	parts := strings.Split(strings.TrimPrefix(path, agentPrefix), "/")
 	read := method == http.MethodGet || method == http.MethodHead
 	if len(parts) >= 4 && parts[0] == "replicas" {
@@ -212,9 +228,9 @@ func needOfAgent(method, path string) (access.Need, string) {
 		case what == "admin" && read:
 			return in(access.Editor, "use this part of a proxy's admin interface"), ""
 		case what == "admin":
-			return in(access.Editor, "change a proxy by its admin interface"), "proxy.admin"
+			return in(access.Editor, "change a proxy by its admin interface"), audit.UseProxyAdmin
 		case what == "rotate":
-			return in(access.Editor, "renew a workload's certificate"), "rotate"
+			return in(access.Editor, "renew a workload's certificate"), audit.RotateWorkload
 		case what == "handshake" || what == "call":
 			return in(access.Editor, "make connections as a workload"), ""
 		}
@@ -222,7 +238,7 @@ func needOfAgent(method, path string) (access.Need, string) {
 	if read && len(parts) == 1 && (parts[0] == "status" || parts[0] == "checks") {
 		return access.Need{Role: access.Viewer, Namespace: access.Everywhere, To: "see what the agent runs"}, ""
 	}
-	return access.Need{Role: access.Admin, Namespace: access.Everywhere, To: "command the agent"}, "agent." + strings.Join(parts, ".")
+	return access.Need{Role: access.Admin, Namespace: access.Everywhere, To: "command the agent"}, audit.CommandAgent + audit.Action(strings.Join(parts, "."))
 }
 
 // shows are the pages of a proxy's admin interface that only show something, and no secret.

@@ -18,7 +18,7 @@ import (
 // handleBackup answers with a file as package backup has it.
 func (s *Server) handleBackup(w http.ResponseWriter, r *http.Request) {
 	var file bytes.Buffer
-	err := s.recorded(r.Context(), audit.Record{Action: "backup"}, func() (string, error) {
+	err := s.recorded(r.Context(), audit.Record{Action: audit.TakeBackup}, func() (string, error) {
 		n, err := backup.Write(r.Context(), &file, s.config.Store, backup.Header{Cluster: s.config.Cluster, Version: s.config.Version, Taken: s.config.Now().UTC()})
 		return fmt.Sprintf("%d objects", n), err
 	})
@@ -70,7 +70,7 @@ func (s *Server) handleRestore(w http.ResponseWriter, r *http.Request) {
 	}
 	response.Taken, response.Version = header.Taken, header.Version
 	if len(writes) > 0 {
-		err = s.recorded(r.Context(), audit.Record{Action: "restore", Detail: fmt.Sprintf("backup of %s; %d created, %d changed, %d deleted%s", header.Taken.Format("2006-01-02T15:04:05Z07:00"), response.Created, response.Changed, response.Deleted, forced(request.Force))}, func() (string, error) {
+		err = s.recorded(r.Context(), audit.Record{Action: audit.RestoreBackup, Detail: fmt.Sprintf("backup of %s; %d created, %d changed, %d deleted%s", header.Taken.Format("2006-01-02T15:04:05Z07:00"), response.Created, response.Changed, response.Deleted, forced(request.Force))}, func() (string, error) {
 			return "", s.config.Store.Apply(r.Context(), writes)
 		})
 	}

@@ -64,7 +64,7 @@ func (s *Server) handleToken(w http.ResponseWriter, r *http.Request) {
 	err := decode(r, &request)
 	var response client.TokenResponse
 	if err == nil {
-		err = s.recorded(r.Context(), audit.Record{Action: "jointoken.create"}, func() (string, error) {
+		err = s.recorded(r.Context(), audit.Record{Action: audit.CreateJoinToken}, func() (string, error) {
 			var err error
 			response, err = s.config.Federation.Token(r.Context(), request)
 			return "", err
@@ -83,7 +83,7 @@ func (s *Server) handleJoin(w http.ResponseWriter, r *http.Request) {
 	var status client.FederationStatus
 	if err == nil {
 		// Who asked may go away; a join that has begun is finished all the same.
-		err = s.recorded(r.Context(), audit.Record{Action: "mesh.join", Detail: "primary at " + request.Address}, func() (string, error) {
+		err = s.recorded(r.Context(), audit.Record{Action: audit.JoinMesh, Detail: "primary at " + request.Address}, func() (string, error) {
 			var err error
 			status, err = s.config.Federation.Join(context.WithoutCancel(r.Context()), request)
 			return "", err
@@ -98,7 +98,7 @@ func (s *Server) handleJoin(w http.ResponseWriter, r *http.Request) {
 
 func (s *Server) handleRotate(w http.ResponseWriter, r *http.Request) {
 	var status client.FederationStatus
-	err := s.recorded(r.Context(), audit.Record{Action: "intermediate.rotate"}, func() (string, error) {
+	err := s.recorded(r.Context(), audit.Record{Action: audit.RotateIntermediate}, func() (string, error) {
 		var err error
 		status, err = s.config.Federation.Rotate(context.WithoutCancel(r.Context()))
 		return status.Issuer, err

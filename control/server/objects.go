@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"heddle.io/heddle/control/access"
+	"heddle.io/heddle/control/audit"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/server/client"
 	"heddle.io/heddle/control/store"
@@ -112,7 +113,7 @@ func (s *Server) handleObjects(w http.ResponseWriter, r *http.Request) {
 	case (r.Method == http.MethodPut && t.name != "") || (r.Method == http.MethodPost && t.name == ""):
 		s.put(w, r, t)
 	case r.Method == http.MethodDelete && t.name != "":
-		response, err := s.write(r.Context(), batch{verb: "delete", deletes: []objects.Key{t.key()}})
+		response, err := s.write(r.Context(), batch{verb: audit.Delete, deletes: []objects.Key{t.key()}})
 		if err != nil {
 			s.refuseWrite(w, r, "not deleted", t.key().String(), err)
 			return
@@ -290,7 +291,7 @@ func (s *Server) put(w http.ResponseWriter, r *http.Request, t target) {
 		refuse(w, &client.Problem{Status: http.StatusBadRequest, What: fmt.Sprintf("the path names %s, the body %s", want, object.Key())})
 		return
 	}
-	b := batch{verb: "put", objects: []*objects.Object{object}, replace: true, versions: map[objects.Key]objects.Version{object.Key(): object.Version}}
+	b := batch{verb: audit.Put, objects: []*objects.Object{object}, replace: true, versions: map[objects.Key]objects.Version{object.Key(): object.Version}}
 	if r.Method == http.MethodPost {
 		b.versions[object.Key()] = store.Absent
 	}

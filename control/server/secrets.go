@@ -42,7 +42,7 @@ func (s *Server) handleRotateSecrets(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	var status seal.Status
-	err := s.recorded(r.Context(), audit.Record{Action: "secrets.rotate"}, func() (string, error) {
+	err := s.recorded(r.Context(), audit.Record{Action: audit.RotateSecrets}, func() (string, error) {
 		var err error
 		// Who asked may go away; what has begun is finished all the same.
 		status, err = sealing.RotateSecrets(context.WithoutCancel(r.Context()), true)
@@ -63,7 +63,7 @@ func (s *Server) handleRotateSecrets(w http.ResponseWriter, r *http.Request) {
 func (s *Server) handleDiscard(w http.ResponseWriter, r *http.Request) {
 	id := r.PathValue("id")
 	response := client.DiscardResponse{ID: id, Left: []string{}}
-	err := s.recorded(r.Context(), audit.Record{Action: "batch.discard", Detail: "batch " + id}, func() (string, error) {
+	err := s.recorded(r.Context(), audit.Record{Action: audit.DiscardBatch, Detail: "batch " + id}, func() (string, error) {
 		left, err := s.config.Store.Discard(r.Context(), id)
 		for _, key := range left {
 			response.Left = append(response.Left, key.String())

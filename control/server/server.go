@@ -329,7 +329,7 @@ func (s *Server) handleSign(w http.ResponseWriter, r *http.Request) {
 	if err == nil {
 		caller := access.From(r.Context())
 		// Nothing of it has left yet.
-		err = s.config.Audit.Signed(audit.Record{Who: caller.String(), From: caller.From, Action: "sign", Objects: []audit.Object{{Name: identity.String()}},
+		err = s.config.Audit.Signed(audit.Record{Who: caller.String(), From: caller.From, Action: audit.Sign, Objects: []audit.Object{{Name: identity.String()}},
 			Detail: "serial " + issued.Serial + ", issuer " + issued.Issuer + ", until " + issued.Expires.UTC().Format(time.RFC3339)})
 	}
 	if err != nil {
@@ -365,13 +365,14 @@ func (s *Server) handleStatus(w http.ResponseWriter, r *http.Request) {
 	if problem, _ := s.remoteProblem.Load().(string); problem != "" {
 		status.Problem = strings.TrimPrefix(status.Problem+"; "+problem, "; ")
 	}
-	status.Counters = s.counters()
+	status.Counters, status.Audit = s.counters(), s.config.Audit.Series()
 	reply(w, status)
 }
 
 // counters are what happened at the API since the controller started.
 func (s *Server) counters() map[string]uint64 {
-	out := map[string]uint64{"requestsForbidden": s.forbidden.Load(), "requestsUnauthenticated": s.unauthenticated.Load(), "connections": 0, "connectionsRefused": 0}
+	out := map[string]uint64{"requestsForbidden": s.forbidden.Load(), "requestsUnauthenticated": s.unauthenticated.Load(), "connections": 0, "connectionsRefused": 0,
+		"changesRefused": s.config.Audit.Excess()}
 	s.listenersMu.Lock()
 	defer s.listenersMu.Unlock()
 	for _, c := range s.listeners {
@@ -450,7 +451,7 @@ func (s *Server) handleAgent(next http.Handler) http.HandlerFunc {
 			return
 		}
 		answer := &statusWriter{ResponseWriter: w}
-		err := s.recorded(r.Context(), audit.Record{Action: action, Objects: []audit.Object{{Name: attempted(r)}}}, func() (string, error) {
+		err := s.recorded(r.Context(), audit.Record{Action: action, Objects: []audit.Object{{Name: string(attempted(r))}}}, func() (string, error) {
 			next.ServeHTTP(answer, r)
 			if answer.status >= http.StatusBadRequest {
 				return "", fmt.Errorf("answered with %d", answer.status)

@@ -75,6 +75,16 @@ func (c *Client) APIServer(ctx context.Context) (APIServer, error) {
 	return server, err
 }
 
+// AuditSeries tells of one series of the audit log's files.
+type AuditSeries struct {
+	// Name is "changes", "signings" or "refusals".
+	Name string `json:"name"`
+	// Oldest is the time of its oldest record, absent when it has none.
+	Oldest *time.Time `json:"oldest,omitempty"`
+	// FilesRemoved since the controller started, because there were too many.
+	FilesRemoved uint64 `json:"filesRemoved"`
+}
+
 // AuditFilter chooses records of the audit log: GET /heddle/v1/audit. What is empty matches everything.
 type AuditFilter struct {
 	// Who is a part of the caller's name, What of the action or of an object's name.

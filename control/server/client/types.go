@@ -210,6 +210,8 @@ type Status struct {
 	Problem string `json:"problem,omitempty"`
 	// Counters of the API since the controller started, by name.
 	Counters map[string]uint64 `json:"counters,omitempty"`
+	// Audit is how far back the audit log goes, by series of its files.
+	Audit []AuditSeries `json:"audit,omitempty"`
 }
 
 func (k Change) String() string { return fmt.Sprintf("%s %s @%s", k.Type, k.Key, k.Position) }
