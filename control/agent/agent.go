@@ -20,6 +20,7 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 
+	"heddle.io/heddle/control/agent/allocation"
 	"heddle.io/heddle/control/agent/dns"
 	"heddle.io/heddle/control/agent/lock"
 	"heddle.io/heddle/control/agent/network"
@@ -61,8 +62,8 @@ type Agent struct {
 	options     cluster.Options
 	log         *slog.Logger
 	client      *client.Client
-	addresses   *network.Addresses
-	users       *users.Users
+	addresses   *allocation.Table[netip.Addr]
+	users       *allocation.Table[int]
 	hierarchies process.Hierarchies
 	controller  *service
 	dns         *service
@@ -296,6 +297,24 @@ func (a *Agent) find(namespace, name string) *replica {
 		}
 	}
 	return nil
+}
+
+// ids returns the replicas' addresses and the user ids of their applications and proxies, in their order, which are
+// durable: something may start with them.
+func (a *Agent) ids(specs ...replicaSpec) (addresses []netip.Addr, users, proxyUsers []int, err error) {
+	replicas, proxies := make([]string, 0, len(specs)), make([]string, 0, len(specs))
+	for _, s := range specs {
+		replicas, proxies = append(replicas, s.key()), append(proxies, allocation.ProxyOf(s.key()))
+	}
+	addresses, err = a.addresses.Get(replicas...)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	all, err := a.users.Get(append(replicas, proxies...)...)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	return addresses, all[:len(specs)], all[len(specs):], nil
 }
 
 func (a *Agent) releaseAll() {

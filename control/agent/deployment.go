@@ -85,7 +85,7 @@ func (d *deployment) retire() bool {
 	if !over {
 		return false
 	}
-	if err := errors.Join(d.agent.addresses.ReleaseOf(d.key), d.agent.users.Keep(func(owner string) bool { return workloadOfUser(owner) != d.key })); err != nil {
+	if err := errors.Join(d.agent.addresses.Release(d.key), d.agent.users.Release(d.key)); err != nil {
 		d.agent.log.Error("addresses or user ids of a deleted workload are not free yet", "workload", d.key, "error", err)
 	}
 	d.agent.mu.Lock()
@@ -120,6 +120,18 @@ func (d *deployment) isPlaced() bool {
 func (d *deployment) reconcile(ctx context.Context) {
 	d.mu.Lock()
 	wanted, version := d.wanted, d.version
+	var missing []replicaSpec
+	for _, w := range wanted {
+		if d.running[w.Name] == nil {
+			missing = append(missing, w)
+		}
+	}
+	d.mu.Unlock()
+	if len(missing) > 0 {
+		// For all of them at once, the disk is written once. Each asks for its own again, and tells why it has none.
+		_, _, _, _ = d.agent.ids(missing...)
+	}
+	d.mu.Lock()
 	names := map[string]bool{}
 	var surplus []*replica
 	for _, w := range wanted {

@@ -19,6 +19,7 @@ import (
 
 	"heddle.io/heddle/api/v1alpha1"
 	"heddle.io/heddle/control/access"
+	"heddle.io/heddle/control/agent/allocation"
 	"heddle.io/heddle/control/agent/dns"
 	"heddle.io/heddle/control/agent/network"
 	"heddle.io/heddle/control/cluster"
@@ -229,7 +230,7 @@ func (a *Agent) sweep(known map[string][]replicaSpec) {
 		d.mu.Lock()
 		for _, s := range d.wanted {
 			keep[c.Netns(s.Namespace, s.Name)] = true
-			deployed[network.WorkloadOf(s.key())] = true
+			deployed[allocation.WorkloadOf(s.key())] = true
 		}
 		d.mu.Unlock()
 	}
@@ -238,8 +239,7 @@ func (a *Agent) sweep(known map[string][]replicaSpec) {
 		_, ok := known[workload]
 		return ok || deployed[workload]
 	}
-	if err := errors.Join(a.addresses.Keep(func(owner string) bool { return wanted(network.WorkloadOf(owner)) }),
-		a.users.Keep(func(owner string) bool { return wanted(workloadOfUser(owner)) })); err != nil {
+	if err := errors.Join(a.addresses.Keep(wanted), a.users.Keep(wanted)); err != nil {
 		a.log.Warn("addresses or user ids of workloads that are gone are not free yet", "error", err)
 	}
 	for _, r := range a.all() {
