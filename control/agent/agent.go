@@ -291,9 +291,13 @@ func (a *Agent) place() {
 
 // find returns one replica, or nil.
 func (a *Agent) find(namespace, name string) *replica {
-	for _, r := range a.all() {
-		if r.spec.Namespace == namespace && r.spec.Name == name {
-			return r
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, key := range []string{allocation.WorkloadOf(namespace + "/" + name), ingressKey, eastWestKey} {
+		if d := a.deployments[key]; d != nil {
+			if r := d.replica(name); r != nil && r.spec.Namespace == namespace {
+				return r
+			}
 		}
 	}
 	return nil

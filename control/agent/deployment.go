@@ -111,6 +111,13 @@ func (d *deployment) current() []*replica {
 	return out
 }
 
+// replica returns one, or nil.
+func (d *deployment) replica(name string) *replica {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.running[name]
+}
+
 func (d *deployment) isPlaced() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
