@@ -6,6 +6,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -264,7 +265,9 @@ func (a *Agent) all() []*replica {
 	for _, d := range deployments {
 		out = append(out, d.current()...)
 	}
-	slices.SortFunc(out, func(a, b *replica) int { return strings.Compare(a.spec.key(), b.spec.key()) })
+	slices.SortFunc(out, func(a, b *replica) int {
+		return cmp.Or(strings.Compare(a.spec.Namespace, b.spec.Namespace), strings.Compare(a.spec.Name, b.spec.Name))
+	})
 	return out
 }
 

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"reflect"
 	"sync"
 	"time"
 )
@@ -51,13 +52,29 @@ func (a *Agent) want(ctx context.Context, key string, wanted []replicaSpec, gone
 		go d.run(ctx)
 	}
 	d.mu.Lock()
-	d.wanted, d.gone = wanted, gone
-	d.version++
+	same := d.gone == gone && sameSpecs(d.wanted, wanted)
+	if !same {
+		d.wanted, d.gone = wanted, gone
+		d.version++
+	}
 	d.mu.Unlock()
+	if same {
+		// Others changed. What was asked for of this one is done, or being done.
+		return
+	}
 	select {
 	case d.kick <- struct{}{}:
 	default:
 	}
+}
+
+// sameSpecs says whether replicas of the one are replicas of the other, and their keys used alike. Those of an object that
+// did not change are one list.
+func sameSpecs(x, y []replicaSpec) bool {
+	if len(x) == len(y) && len(x) > 0 && &x[0] == &y[0] {
+		return true
+	}
+	return reflect.DeepEqual(x, y)
 }
 
 func (d *deployment) run(ctx context.Context) {

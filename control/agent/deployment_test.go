@@ -94,7 +94,7 @@ func TestDeletedWorkloadLeavesNothing(t *testing.T) {
 	}
 	for range 3 {
 		a.deploy(ctx, "shop/cart", specs)
-		until(t, "addresses", func() bool { return owners(t, a) == "shop/cart-0 shop/cart-1" })
+		until(t, "addresses and replicas", func() bool { return owners(t, a) == "shop/cart-0 shop/cart-1" && len(a.all()) == 2 })
 		for _, spec := range specs {
 			group := filepath.Join(a.config.Cluster.Cgroup(), spec.Namespace+"."+spec.Name, "app")
 			if _, _, err := a.hierarchies.Create(group, process.Limits{}); err != nil {

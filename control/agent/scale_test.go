@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -49,6 +50,48 @@ func kicked(a *Agent) (out []*deployment) {
 		}
 	}
 	return out
+}
+
+// A workload that changes costs itself: the others are not told to reconcile, neither where the list brings them anew.
+func TestChangeOfOneLeavesTheOthers(t *testing.T) {
+	a := crowd(t, 20)
+	changed := func(change func(*wishes)) (keys []string) {
+		t.Helper()
+		a.wish(t.Context(), change)
+		for _, d := range kicked(a) {
+			keys = append(keys, d.key)
+		}
+		slices.Sort(keys)
+		return keys
+	}
+	tell := func(w *objects.Object) func(*wishes) {
+		return func(wishes *wishes) { wishes.workloads[w.Key()] = w }
+	}
+	if got := changed(tell(crowdWorkload(7, "2"))); !slices.Equal(got, []string{"shop/w7"}) {
+		t.Errorf("one that changed: %v", got)
+	}
+	if got := changed(func(w *wishes) {
+		for i := range 20 {
+			tell(crowdWorkload(i, "1"))(w)
+		}
+	}); !slices.Equal(got, []string{"shop/w7"}) {
+		t.Errorf("a list where one changed back: %v", got)
+	}
+	if got := changed(func(w *wishes) { w.namespaces = map[objects.Key]*objects.Object{} }); got != nil {
+		t.Errorf("namespaces that say nothing: %v", got)
+	}
+	if got := changed(func(w *wishes) { w.provider = &objects.KeyProvider{} }); len(got) != 20 {
+		t.Errorf("another provider for all: %v", got)
+	}
+	stopped := crowdWorkload(3, "1")
+	stopped.SetAnnotations(map[string]string{AnnotationStopped: "true"})
+	if got := changed(tell(stopped)); !slices.Equal(got, []string{"shop/w3"}) {
+		t.Errorf("one that is stopped: %v", got)
+	}
+	// A stopped one that is deleted has addresses to give back, though it wants as little as before.
+	if got := changed(func(w *wishes) { delete(w.workloads, stopped.Key()) }); !slices.Equal(got, []string{"shop/w3"}) {
+		t.Errorf("one that is deleted: %v", got)
+	}
 }
 
 func sizes(b *testing.B, run func(b *testing.B, n int)) {
