@@ -6,6 +6,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,6 +21,7 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 
+	"heddle.io/heddle/control/agent/allocation"
 	"heddle.io/heddle/control/agent/dns"
 	"heddle.io/heddle/control/agent/lock"
 	"heddle.io/heddle/control/agent/network"
@@ -61,8 +63,8 @@ type Agent struct {
 	options     cluster.Options
 	log         *slog.Logger
 	client      *client.Client
-	addresses   *network.Addresses
-	users       *users.Users
+	addresses   *allocation.Table[netip.Addr]
+	users       *allocation.Table[int]
 	hierarchies process.Hierarchies
 	controller  *service
 	dns         *service
@@ -263,7 +265,9 @@ func (a *Agent) all() []*replica {
 	for _, d := range deployments {
 		out = append(out, d.current()...)
 	}
-	slices.SortFunc(out, func(a, b *replica) int { return strings.Compare(a.spec.key(), b.spec.key()) })
+	slices.SortFunc(out, func(a, b *replica) int {
+		return cmp.Or(strings.Compare(a.spec.Namespace, b.spec.Namespace), strings.Compare(a.spec.Name, b.spec.Name))
+	})
 	return out
 }
 
@@ -290,12 +294,34 @@ func (a *Agent) place() {
 
 // find returns one replica, or nil.
 func (a *Agent) find(namespace, name string) *replica {
-	for _, r := range a.all() {
-		if r.spec.Namespace == namespace && r.spec.Name == name {
-			return r
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, key := range []string{allocation.WorkloadOf(namespace + "/" + name), ingressKey, eastWestKey} {
+		if d := a.deployments[key]; d != nil {
+			if r := d.replica(name); r != nil && r.spec.Namespace == namespace {
+				return r
+			}
 		}
 	}
 	return nil
+}
+
+// ids returns the replicas' addresses and the user ids of their applications and proxies, in their order, which are
+// durable: something may start with them.
+func (a *Agent) ids(specs ...replicaSpec) (addresses []netip.Addr, users, proxyUsers []int, err error) {
+	replicas, proxies := make([]string, 0, len(specs)), make([]string, 0, len(specs))
+	for _, s := range specs {
+		replicas, proxies = append(replicas, s.key()), append(proxies, allocation.ProxyOf(s.key()))
+	}
+	addresses, err = a.addresses.Get(replicas...)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	all, err := a.users.Get(append(replicas, proxies...)...)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	return addresses, all[:len(specs)], all[len(specs):], nil
 }
 
 func (a *Agent) releaseAll() {

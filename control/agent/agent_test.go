@@ -182,3 +182,31 @@ func TestNodeID(t *testing.T) {
 		t.Error(fmt.Sprint(p.NodeID()))
 	}
 }
+
+// A replica is found by its name, a gateway's too, and no other one.
+func TestFind(t *testing.T) {
+	a := &Agent{deployments: map[string]*deployment{}}
+	for key, specs := range map[string][]replicaSpec{
+		"shop/cart":     {{Namespace: "shop", Name: "cart-0"}, {Namespace: "shop", Name: "cart-12"}},
+		"shop/cart-api": {{Namespace: "shop", Name: "cart-api-0"}},
+		ingressKey:      ingress.replicas(1, "", nil),
+		eastWestKey:     eastWest.replicas(2, "", nil),
+	} {
+		d := &deployment{running: map[string]*replica{}}
+		for _, s := range specs {
+			d.running[s.Name] = &replica{spec: s}
+		}
+		a.deployments[key] = d
+	}
+	for _, r := range a.all() {
+		if found := a.find(r.spec.Namespace, r.spec.Name); found != r {
+			t.Errorf("%s: %v", r.spec.key(), found)
+		}
+	}
+	gateway := ingress.replicas(1, "", nil)[0]
+	for _, other := range [][2]string{{"shop", "cart-1"}, {"shop", "cart"}, {"shop", ""}, {"", "cart-0"}, {"other", "cart-0"}, {"shop", gateway.Name}, {gateway.Namespace, "cart-0"}} {
+		if found := a.find(other[0], other[1]); found != nil {
+			t.Errorf("%v: %s", other, found.spec.key())
+		}
+	}
+}

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"reflect"
 	"sync"
 	"time"
 )
@@ -51,13 +52,29 @@ func (a *Agent) want(ctx context.Context, key string, wanted []replicaSpec, gone
 		go d.run(ctx)
 	}
 	d.mu.Lock()
-	d.wanted, d.gone = wanted, gone
-	d.version++
+	same := d.gone == gone && sameSpecs(d.wanted, wanted)
+	if !same {
+		d.wanted, d.gone = wanted, gone
+		d.version++
+	}
 	d.mu.Unlock()
+	if same {
+		// Others changed. What was asked for of this one is done, or being done.
+		return
+	}
 	select {
 	case d.kick <- struct{}{}:
 	default:
 	}
+}
+
+// sameSpecs says whether replicas of the one are replicas of the other, and their keys used alike. Those of an object that
+// did not change are one list.
+func sameSpecs(x, y []replicaSpec) bool {
+	if len(x) == len(y) && len(x) > 0 && &x[0] == &y[0] {
+		return true
+	}
+	return reflect.DeepEqual(x, y)
 }
 
 func (d *deployment) run(ctx context.Context) {
@@ -85,7 +102,7 @@ func (d *deployment) retire() bool {
 	if !over {
 		return false
 	}
-	if err := errors.Join(d.agent.addresses.ReleaseOf(d.key), d.agent.users.Keep(func(owner string) bool { return workloadOfUser(owner) != d.key })); err != nil {
+	if err := errors.Join(d.agent.addresses.Release(d.key), d.agent.users.Release(d.key)); err != nil {
 		d.agent.log.Error("addresses or user ids of a deleted workload are not free yet", "workload", d.key, "error", err)
 	}
 	d.agent.mu.Lock()
@@ -111,6 +128,13 @@ func (d *deployment) current() []*replica {
 	return out
 }
 
+// replica returns one, or nil.
+func (d *deployment) replica(name string) *replica {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.running[name]
+}
+
 func (d *deployment) isPlaced() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -120,6 +144,18 @@ func (d *deployment) isPlaced() bool {
 func (d *deployment) reconcile(ctx context.Context) {
 	d.mu.Lock()
 	wanted, version := d.wanted, d.version
+	var missing []replicaSpec
+	for _, w := range wanted {
+		if d.running[w.Name] == nil {
+			missing = append(missing, w)
+		}
+	}
+	d.mu.Unlock()
+	if len(missing) > 0 {
+		// For all of them at once, the disk is written once. Each asks for its own again, and tells why it has none.
+		_, _, _, _ = d.agent.ids(missing...)
+	}
+	d.mu.Lock()
 	names := map[string]bool{}
 	var surplus []*replica
 	for _, w := range wanted {

@@ -7,13 +7,16 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
+	"heddle.io/heddle/control/agent/allocation"
 	"heddle.io/heddle/control/agent/network"
 	"heddle.io/heddle/control/agent/process"
 	"heddle.io/heddle/control/agent/users"
@@ -23,7 +26,7 @@ import (
 
 // newAgent makes an agent that has nothing of its machine but control groups: its replicas get an address and wait for
 // their network, which is never there.
-func newAgent(t *testing.T) *Agent {
+func newAgent(t testing.TB) *Agent {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("control groups need root")
@@ -91,7 +94,7 @@ func TestDeletedWorkloadLeavesNothing(t *testing.T) {
 	}
 	for range 3 {
 		a.deploy(ctx, "shop/cart", specs)
-		until(t, "addresses", func() bool { return owners(t, a) == "shop/cart-0 shop/cart-1" })
+		until(t, "addresses and replicas", func() bool { return owners(t, a) == "shop/cart-0 shop/cart-1" && len(a.all()) == 2 })
 		for _, spec := range specs {
 			group := filepath.Join(a.config.Cluster.Cgroup(), spec.Namespace+"."+spec.Name, "app")
 			if _, _, err := a.hierarchies.Create(group, process.Limits{}); err != nil {
@@ -149,13 +152,38 @@ func TestDeletedAndMadeAgain(t *testing.T) {
 	}
 }
 
+// The ids of all replicas of a workload are written once, before one of them starts.
+func TestIDsOfAWorkloadAreWrittenOnce(t *testing.T) {
+	a := newAgent(t)
+	var writes [2]atomic.Int32
+	first := a.options.Family.Ranges().Pods.Addr()
+	a.addresses = allocation.New(allocation.Config[netip.Addr]{Next: netip.Addr.Next, Size: 100,
+		Write: func(netip.Addr, map[string]netip.Addr) error { writes[0].Add(1); return nil }}, first, nil)
+	a.users = allocation.New(allocation.Config[int]{Next: func(id int) int { return id + 1 }, Size: 100,
+		Write: func(int, map[string]int) error { writes[1].Add(1); return nil }}, 1, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	w := workload()
+	w.Spec.Replicas = new(int32(20))
+	a.deploy(ctx, "shop/cart", replicas(w, "c", false, nil))
+	until(t, "the addresses", func() bool {
+		all := a.all()
+		return len(all) == 20 && !slices.ContainsFunc(all, func(r *replica) bool { r.mu.Lock(); defer r.mu.Unlock(); return r.proxyUser == 0 })
+	})
+	for i, what := range []string{"addresses", "user ids"} {
+		if n := writes[i].Load(); n != 1 {
+			t.Errorf("%s were written %d times", what, n)
+		}
+	}
+	a.undeploy(ctx, "shop/cart")
+	until(t, "the end", func() bool { a.mu.Lock(); defer a.mu.Unlock(); return len(a.deployments) == 0 })
+}
+
 // What an agent before this one has left of a workload that was deleted meanwhile goes.
 func TestSweepFreesAddresses(t *testing.T) {
 	a := newAgent(t)
-	for _, owner := range []string{"shop/cart-0", "shop/cart-7", "shop/gone-0", "istio-system/istio-ingressgateway-0"} {
-		if _, err := a.addresses.Get(owner); err != nil {
-			t.Fatal(err)
-		}
+	if _, err := a.addresses.Get("shop/cart-0", "shop/cart-7", "shop/gone-0", "istio-system/istio-ingressgateway-0"); err != nil {
+		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"sort"
 	"strings"
 	"sync"
 	"time"
@@ -19,6 +18,7 @@ import (
 
 	"heddle.io/heddle/api/v1alpha1"
 	"heddle.io/heddle/control/access"
+	"heddle.io/heddle/control/agent/allocation"
 	"heddle.io/heddle/control/agent/dns"
 	"heddle.io/heddle/control/agent/network"
 	"heddle.io/heddle/control/cluster"
@@ -106,6 +106,15 @@ type wishes struct {
 	workloads, namespaces map[objects.Key]*objects.Object
 	// provider is the mesh's default of who uses the keys; nil for none, too.
 	provider *objects.KeyProvider
+	// specs are the replicas of the workloads as they were placed last.
+	specs map[objects.Key]placement
+}
+
+// placement is the replicas of a workload, with what they were made from.
+type placement struct {
+	workload *v1alpha1.Workload
+	provider *objects.KeyProvider
+	specs    []replicaSpec
 }
 
 // followWorkloads keeps the deployments at what the Workload objects say.
@@ -192,7 +201,8 @@ func (a *Agent) wish(ctx context.Context, change func(*wishes)) {
 // place is what is to run of each workload, by namespace and name. One that asks for more than its namespace allows is not
 // run, whatever it was when it was stored: the cluster may have allowed it then. Without the namespaces it is unclear.
 func (w *wishes) place(clusterName string, unconfined bool) (wanted map[string][]replicaSpec, unclear map[string]bool) {
-	wanted, unclear = map[string][]replicaSpec{}, map[string]bool{}
+	wanted, unclear = make(map[string][]replicaSpec, len(w.workloads)), map[string]bool{}
+	specs := make(map[objects.Key]placement, len(w.workloads))
 	for key, o := range w.workloads {
 		workload, ok := o.Resource.(*v1alpha1.Workload)
 		if !ok {
@@ -205,9 +215,14 @@ func (w *wishes) place(clusterName string, unconfined bool) (wanted map[string][
 		case privileged && !access.AllowsPrivileged(w.namespaces[objects.Key{Kind: objects.Namespace.Kind, Name: key.Namespace}]):
 			wanted[name] = nil
 		default:
-			wanted[name] = replicas(workload, clusterName, unconfined, w.provider)
+			p, known := w.specs[key]
+			if !known || p.workload != workload || p.provider != w.provider {
+				p = placement{workload: workload, provider: w.provider, specs: replicas(workload, clusterName, unconfined, w.provider)}
+			}
+			specs[key], wanted[name] = p, p.specs
 		}
 	}
+	w.specs = specs
 	return wanted, unclear
 }
 
@@ -229,7 +244,7 @@ func (a *Agent) sweep(known map[string][]replicaSpec) {
 		d.mu.Lock()
 		for _, s := range d.wanted {
 			keep[c.Netns(s.Namespace, s.Name)] = true
-			deployed[network.WorkloadOf(s.key())] = true
+			deployed[allocation.WorkloadOf(s.key())] = true
 		}
 		d.mu.Unlock()
 	}
@@ -238,8 +253,7 @@ func (a *Agent) sweep(known map[string][]replicaSpec) {
 		_, ok := known[workload]
 		return ok || deployed[workload]
 	}
-	if err := errors.Join(a.addresses.Keep(func(owner string) bool { return wanted(network.WorkloadOf(owner)) }),
-		a.users.Keep(func(owner string) bool { return wanted(workloadOfUser(owner)) })); err != nil {
+	if err := errors.Join(a.addresses.Keep(wanted), a.users.Keep(wanted)); err != nil {
 		a.log.Warn("addresses or user ids of workloads that are gone are not free yet", "error", err)
 	}
 	for _, r := range a.all() {
@@ -367,10 +381,6 @@ func (a *Agent) reportNow(ctx context.Context) error {
 	for _, r := range a.all() {
 		report.Replicas = append(report.Replicas, r.report())
 	}
-	sort.Slice(report.Replicas, func(i, j int) bool {
-		x, y := report.Replicas[i], report.Replicas[j]
-		return x.Namespace+"/"+x.State.Name < y.Namespace+"/"+y.State.Name
-	})
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	return a.client.Report(ctx, report)

@@ -4,9 +4,9 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
+	"heddle.io/heddle/control/agent/allocation"
 	"heddle.io/heddle/control/agent/network"
 	"heddle.io/heddle/control/agent/process"
 	"heddle.io/heddle/control/durable"
@@ -29,15 +29,6 @@ type kept struct {
 	ProxyUser int `json:"proxyUser"`
 }
 
-// Owners of a replica's two user ids.
-func (s replicaSpec) userOwner() string      { return s.key() }
-func (s replicaSpec) proxyUserOwner() string { return s.key() + "/proxy" }
-
-// workloadOfUser is the workload, namespace/name, of a user id's owner.
-func workloadOfUser(owner string) string {
-	return network.WorkloadOf(strings.TrimSuffix(owner, "/proxy"))
-}
-
 // usersOfReplicas are the user ids that replicas on this machine have, by owner: what they kept themselves.
 func (a *Agent) usersOfReplicas() map[string]int {
 	known := map[string]int{}
@@ -52,7 +43,7 @@ func (a *Agent) usersOfReplicas() map[string]int {
 		}
 		dir := filepath.Dir(file)
 		s := replicaSpec{Namespace: filepath.Base(filepath.Dir(dir)), Name: filepath.Base(dir)}
-		known[s.userOwner()], known[s.proxyUserOwner()] = state.User, state.ProxyUser
+		known[s.key()], known[allocation.ProxyOf(s.key())] = state.User, state.ProxyUser
 	}
 	return known
 }
@@ -63,13 +54,13 @@ func (r *replica) resume() {
 	if process.ReadRecord(r.statePath(), &state) != nil || state.Hash != r.hash || !network.Exists(r.netns) {
 		return
 	}
-	address, err := r.agent.addresses.Get(r.spec.key())
+	addresses, err := r.agent.addresses.Get(r.spec.key())
 	if err != nil {
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.address = address
+	r.address = addresses[0]
 	r.user, r.proxyUser = state.User, state.ProxyUser
 	r.restarts = state.Restarts
 	r.proxyReady = state.ProxyReady && state.Proxy != nil && state.Proxy.Alive()

@@ -139,15 +139,11 @@ func (r *replica) prepare(ctx context.Context) error {
 		return err
 	}
 	defer release()
-	address, err := r.agent.addresses.Get(r.spec.key())
+	addresses, users, proxyUsers, err := r.agent.ids(r.spec)
 	if err != nil {
 		return err
 	}
-	user, userErr := r.agent.users.Get(r.spec.userOwner())
-	proxyUser, proxyErr := r.agent.users.Get(r.spec.proxyUserOwner())
-	if err := errors.Join(userErr, proxyErr); err != nil {
-		return err
-	}
+	address, user, proxyUser := addresses[0], users[0], proxyUsers[0]
 	r.set(func() { r.address, r.user, r.proxyUser = address, user, proxyUser })
 	if err := network.Attach(c, r.spec.Namespace, r.spec.Name, address); err != nil {
 		return err

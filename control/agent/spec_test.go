@@ -92,7 +92,7 @@ func TestRunningReplicasAreToldOfAnotherKeyProvider(t *testing.T) {
 		}
 	}
 	a.undeploy(ctx, "shop/cart")
-	until(t, "the end", func() bool { return len(a.all()) == 0 })
+	until(t, "the end", func() bool { a.mu.Lock(); defer a.mu.Unlock(); return len(a.deployments) == 0 })
 
 	envoy := a.newReplica(replicaSpec{ProxyPath: "/usr/bin/envoy"})
 	envoy.credential = identity.NewCredential(ca.Identity{}, ca.RSA2048, nil, a.log)

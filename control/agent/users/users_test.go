@@ -4,10 +4,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+
+	"heddle.io/heddle/control/agent/allocation"
+	"heddle.io/heddle/control/durable"
 )
 
-func open(t *testing.T, path string, known map[string]int) *Users {
+func open(t *testing.T, path string, known map[string]int) *allocation.Table[int] {
 	t.Helper()
 	u, err := Open(path, 3, func() map[string]int { return known })
 	if err != nil {
@@ -16,30 +20,30 @@ func open(t *testing.T, path string, known map[string]int) *Users {
 	return u
 }
 
-func get(t *testing.T, u *Users, owner string) int {
+func get(t *testing.T, u *allocation.Table[int], owner string) int {
 	t.Helper()
-	id, err := u.Get(owner)
+	ids, err := u.Get(owner)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !Ours(id) {
-		t.Errorf("%d is not in the range", id)
+	if !Ours(ids[0]) {
+		t.Errorf("%d is not in the range", ids[0])
 	}
-	return id
+	return ids[0]
 }
 
 func TestIdsAreKept(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "users.json")
 	u := open(t, path, nil)
-	a, b := get(t, u, "shop/cart-0"), get(t, u, "shop/cart-0/proxy")
+	a, b := get(t, u, "shop/cart-0"), get(t, u, "shop/web-0/proxy")
 	if a == b || get(t, u, "shop/cart-0") != a || a < first+3*BlockSize || a >= first+4*BlockSize {
 		t.Errorf("%d, %d", a, b)
 	}
 	again := open(t, path, nil)
-	if get(t, again, "shop/cart-0/proxy") != b || again.Count() != 2 {
+	if get(t, again, "shop/web-0/proxy") != b || again.Count() != 2 {
 		t.Error("an id changed when the agent was replaced")
 	}
-	if err := again.Keep(func(owner string) bool { return owner == "shop/cart-0" }); err != nil || again.Count() != 1 {
+	if err := again.Keep(func(workload string) bool { return workload == "shop/cart" }); err != nil || again.Count() != 1 {
 		t.Error(err)
 	}
 	if kept := open(t, path, nil); kept.Count() != 1 || get(t, kept, "shop/cart-0") != a {
@@ -71,10 +75,12 @@ func TestIdsAreUsedAgainLastByTheNextAgent(t *testing.T) {
 		t.Error("used again at once")
 	}
 	// After the last of a block comes the first.
-	u = open(t, path, nil)
-	u.next = u.first + BlockSize - 1
-	last := get(t, u, "last")
-	if d := get(t, open(t, path, nil), "d"); d != u.first || last != u.first+BlockSize-1 {
+	begin := first + 3*BlockSize
+	if err := durable.WriteJSON(path, table{Next: begin + BlockSize - 1}, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	last := get(t, open(t, path, nil), "last")
+	if d := get(t, open(t, path, nil), "d"); d != begin || last != begin+BlockSize-1 {
 		t.Errorf("%d after %d", d, last)
 	}
 }
@@ -101,11 +107,15 @@ func TestTornFileIsRepaired(t *testing.T) {
 
 func TestIdsEnd(t *testing.T) {
 	u := open(t, filepath.Join(t.TempDir(), "users.json"), nil)
+	var owners []string
 	for i := range BlockSize {
-		u.owned[fmt.Sprint(i)], u.used[u.first+i] = u.first+i, true
+		owners = append(owners, fmt.Sprint("shop/cart-", i))
 	}
-	if _, err := u.Get("one more"); err == nil {
-		t.Error("an id was handed out twice")
+	if _, err := u.Get(owners...); err != nil || u.Count() != BlockSize {
+		t.Fatalf("%d of %d: %v", u.Count(), BlockSize, err)
+	}
+	if _, err := u.Get("one more"); err == nil || !strings.Contains(err.Error(), "no user id left for one more") {
+		t.Errorf("an id was handed out twice: %v", err)
 	}
 	if _, err := Open("", Blocks, nil); err == nil {
 		t.Error("a block beyond the range")

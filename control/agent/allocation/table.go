@@ -1,0 +1,199 @@
+// Package allocation hands out ids, as addresses and user ids, and keeps which is whose: a replica that is started again, after
+// a reboot too, has those it had.
+package allocation
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+)
+
+// Config of a [Table].
+type Config[ID comparable] struct {
+	// Name of one id, and Range of all, as errors say them.
+	Name, Range string
+	// Next is the id after another; after the last comes the first.
+	Next func(ID) ID
+	// Size is how many ids there are, or more.
+	Size int
+	// Write makes durable what is owned, by owner, and which id is looked at first the next time. The map is Write's own.
+	Write func(next ID, owned map[string]ID) error
+}
+
+// Table hands out ids and keeps them. It is safe for concurrent use.
+type Table[ID comparable] struct {
+	config Config[ID]
+
+	// writing is held while the disk is waited for; before mu. written, which it guards the change of, is the version that
+	// is on the disk.
+	writing sync.Mutex
+	written atomic.Uint64
+
+	mu sync.Mutex
+	// owned are the ids by workload and owner.
+	owned map[string]map[string]held[ID]
+	used  map[ID]bool
+	next  ID
+	// version counts the changes; released is that of the last that gave something back.
+	version, released uint64
+}
+
+// held is an owner's id and the version that it is in first.
+type held[ID comparable] struct {
+	id    ID
+	since uint64
+}
+
+// New makes a table of what was kept. Of an id that two have, one keeps it.
+func New[ID comparable](config Config[ID], next ID, owned map[string]ID) *Table[ID] {
+	t := &Table[ID]{config: config, owned: map[string]map[string]held[ID]{}, used: map[ID]bool{}, next: next}
+	for owner, id := range owned {
+		if !t.used[id] {
+			t.put(owner, id)
+		}
+	}
+	return t
+}
+
+// put needs the lock.
+func (t *Table[ID]) put(owner string, id ID) {
+	workload := WorkloadOf(owner)
+	if t.owned[workload] == nil {
+		t.owned[workload] = map[string]held[ID]{}
+	}
+	t.owned[workload][owner] = held[ID]{id: id, since: t.version}
+	t.used[id] = true
+}
+
+// Get returns the owners' ids in their order, allocating those of owners that have none. They are on the disk when it
+// returns, by one write for all and for whoever else waits at the same time. After an error nobody may use an id that Get
+// did not return; it stays its owner's, who may ask again.
+func (t *Table[ID]) Get(owners ...string) ([]ID, error) {
+	ids, version, err := t.allocate(owners)
+	if err != nil {
+		return nil, err
+	}
+	if err := t.sync(version); err != nil {
+		return nil, err
+	}
+	return ids, nil
+}
+
+// allocate also says which version has all the ids.
+func (t *Table[ID]) allocate(owners []string) (ids []ID, version uint64, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	// Ids of one call are one change.
+	change := t.version + 1
+	for _, owner := range owners {
+		h, ok := t.owned[WorkloadOf(owner)][owner]
+		if !ok {
+			id, free := t.free()
+			if !free {
+				return nil, 0, fmt.Errorf("no %s left for %s: %d of %s are in use; remove workloads", t.config.Name, owner, len(t.used), t.config.Range)
+			}
+			t.version = change
+			t.put(owner, id)
+			h = held[ID]{id: id, since: change}
+			t.next = t.config.Next(id)
+		}
+		ids, version = append(ids, h.id), max(version, h.since)
+	}
+	return ids, version, nil
+}
+
+// free needs the lock.
+func (t *Table[ID]) free() (ID, bool) {
+	id := t.next
+	for range t.config.Size {
+		if !t.used[id] {
+			return id, true
+		}
+		id = t.config.Next(id)
+	}
+	return id, false
+}
+
+// Release gives back the ids of a workload's replicas.
+func (t *Table[ID]) Release(workload string) error {
+	t.mu.Lock()
+	t.drop(workload)
+	version := t.released
+	t.mu.Unlock()
+	return t.sync(version)
+}
+
+// Keep gives back the ids of all workloads but those to keep.
+func (t *Table[ID]) Keep(keep func(workload string) bool) error {
+	t.mu.Lock()
+	for workload := range t.owned {
+		if !keep(workload) {
+			t.drop(workload)
+		}
+	}
+	version := t.released
+	t.mu.Unlock()
+	return t.sync(version)
+}
+
+// drop needs the lock.
+func (t *Table[ID]) drop(workload string) {
+	owned := t.owned[workload]
+	if owned == nil {
+		return
+	}
+	for _, h := range owned {
+		delete(t.used, h.id)
+	}
+	delete(t.owned, workload)
+	t.version++
+	t.released = t.version
+}
+
+// Count is how many ids are handed out.
+func (t *Table[ID]) Count() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.used)
+}
+
+// sync returns once a version is on the disk. Those who wait at the same time are served by one write. After a write that
+// failed, the next one who needs the version tries again.
+func (t *Table[ID]) sync(version uint64) error {
+	if t.written.Load() >= version {
+		return nil
+	}
+	t.writing.Lock()
+	defer t.writing.Unlock()
+	if t.written.Load() >= version {
+		return nil
+	}
+	t.mu.Lock()
+	upto, next, owned := t.version, t.next, make(map[string]ID, len(t.used))
+	for _, of := range t.owned {
+		for owner, h := range of {
+			owned[owner] = h.id
+		}
+	}
+	t.mu.Unlock()
+	if err := t.config.Write(next, owned); err != nil {
+		return fmt.Errorf("keep the %s of each replica: %w", t.config.Name, err)
+	}
+	t.written.Store(upto)
+	return nil
+}
+
+// ProxyOf is the owner of what the proxy of a replica, namespace/name-N, has.
+func ProxyOf(replica string) string { return replica + proxySuffix }
+
+const proxySuffix = "/proxy"
+
+// WorkloadOf is the workload, namespace/name, of an owner: a replica, namespace/name-N, or its proxy.
+func WorkloadOf(owner string) string {
+	owner = strings.TrimSuffix(owner, proxySuffix)
+	if i := strings.LastIndexByte(owner, '-'); i > 0 {
+		return owner[:i]
+	}
+	return owner
+}
