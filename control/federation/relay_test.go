@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -272,6 +273,21 @@ func TestWhatChangedIsKept(t *testing.T) {
 	}
 	if got := slices.Sorted(maps.Keys(next.book)); !slices.Equal(got, []string{"cluster3", "cluster4"}) || len(next.book["cluster3"].Services) != servicesEach {
 		t.Errorf("%v are known", got)
+	}
+}
+
+func TestAPrimaryDoesNotNameFiles(t *testing.T) {
+	c := newCrowd(t, 1)
+	victim := filepath.Join(dir(c.f.config.Cluster), "victim.json")
+	if err := writeJSON(victim, kept{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.f.take(t.Context(), &session{heard: true}, &pb.Update{GonePeers: []string{"../victim"}}); err != nil {
+		t.Fatal(err)
+	}
+	c.f.keepNow()
+	if _, err := os.Stat(victim); err != nil {
+		t.Error(err)
 	}
 }
 

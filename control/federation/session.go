@@ -215,7 +215,8 @@ func (f *Federation) take(ctx context.Context, s *session, u *pb.Update) error {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	named := slices.AppendSeq(slices.Clone(u.GetGonePeers()), maps.Keys(peers))
+	// Only names that were looked at: each is a file's.
+	named := slices.Collect(maps.Keys(peers))
 	for name, e := range peers {
 		if old := f.book[name]; old != nil {
 			e.reachable, e.unreachable, e.failures = old.reachable, old.unreachable, old.failures
