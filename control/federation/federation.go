@@ -111,11 +111,16 @@ type Federation struct {
 	// Each holds one value when there is work: to write what is known, to look at the peers to probe, to dial, to bring a
 	// change of the mesh's root further.
 	unkept, reprobe, redial, reroot chan struct{}
-	keeping                         sync.Mutex
+	// keeping is held while what is known is written; written is the state file as it is on disk, nil when it could not be read.
+	keeping sync.Mutex
+	written *kept
 	// changing is held by what changes the membership or the issuer.
 	changing sync.Mutex
 	// primacy is held, to read, by what only a primary may do, and to write when it begins to join another mesh.
 	primacy sync.RWMutex
+
+	// setting is held while the objects are taken.
+	setting sync.Mutex
 
 	mu         sync.Mutex
 	member     bool
@@ -128,10 +133,15 @@ type Federation struct {
 	own *State
 	// book holds the other clusters by name.
 	book map[string]*entry
-	// objects are the GlobalNamespaces, clusters the Cluster objects, replicas both as they are sent to members.
-	objects  []*objects.Object
+	// unwritten are the clusters of which something else is on disk.
+	unwritten map[string]bool
+	// clusters are the Cluster objects; replicas are these and the GlobalNamespaces, as they are sent to members, and sharing is
+	// what the GlobalNamespaces say.
 	clusters map[string]clusterInfo
-	replicas []replica
+	replicas map[objects.Key]replica
+	sharing  *resolve.Sharing
+	// announced is what members are told of this cluster itself.
+	announced *announcement
 	// streams of members, at a primary.
 	streams map[string]*stream
 	// rates are how often members may have the mesh at work, by membership, at a primary.
@@ -163,6 +173,8 @@ type entry struct {
 	reachable   bool
 	unreachable string
 	failures    int
+	// announced is what a primary tells others of it, nil until somebody has to be told.
+	announced *announcement
 }
 
 // clusterInfo is what a Cluster object says.
@@ -187,7 +199,7 @@ func Open(config Config) (*Federation, error) {
 	f := &Federation{
 		config: config, counters: newCounters(), tokens: newTokens(config.Store, config.Now, config.Random),
 		unkept: make(chan struct{}, 1), reprobe: make(chan struct{}, 1), redial: make(chan struct{}, 1), reroot: make(chan struct{}, 1),
-		own: &State{}, book: map[string]*entry{}, clusters: map[string]clusterInfo{}, streams: map[string]*stream{}, rates: map[string]*rates{}, judged: judged{},
+		own: &State{}, book: map[string]*entry{}, unwritten: map[string]bool{}, sharing: resolve.NewSharing(config.Settings, nil), clusters: map[string]clusterInfo{}, streams: map[string]*stream{}, rates: map[string]*rates{}, judged: judged{},
 	}
 	if err := os.MkdirAll(dir(config.Cluster), 0o700); err != nil {
 		return nil, fmt.Errorf("make directory: %w", err)
@@ -200,17 +212,8 @@ func Open(config Config) (*Federation, error) {
 		return nil, err
 	}
 	f.joining = f.joining && !f.member
-	known, err := readKept(config.Cluster)
-	if err != nil {
-		// It is a cache. Without it the cluster knows its peers again once it is connected.
-		config.Log.Warn("what was known of other clusters is lost until they are reached", "error", err)
-		return f, nil
-	}
-	if f.member && known.removedFrom(f.membership) {
-		f.removed = known.Removed
-	}
-	for name, k := range known.Clusters {
-		f.book[name] = &entry{State: k.State, lastSeen: k.LastSeen, connected: k.Connected && f.member, reachable: k.Reachable}
+	if err := f.recall(); err != nil {
+		return nil, err
 	}
 	return f, nil
 }
@@ -252,44 +255,25 @@ func (f *Federation) setJoining(joining bool) {
 	f.joining = joining
 }
 
-// snapshot is what is known at a moment. States and objects are replaced, never changed, so it needs no lock.
-type snapshot struct {
-	member  bool
-	own     *State
-	book    map[string]entry
-	objects []*objects.Object
-}
-
-func (f *Federation) snapshot() snapshot {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	s := snapshot{member: f.member, own: f.own, book: make(map[string]entry, len(f.book)), objects: f.objects}
-	for name, e := range f.book {
-		s.book[name] = *e
-	}
-	return s
-}
-
-// names of the other clusters, sorted.
-func (s snapshot) names() []string { return slices.Sorted(maps.Keys(s.book)) }
-
-// share gives the services of a cluster that another one may know. A member was told only those that it may.
-func (f *Federation) share(s snapshot, services []registry.Export, of, with string) []registry.Export {
-	if s.member {
-		return services
-	}
-	return resolve.Shared(f.config.Settings, services, s.objects, of, with)
-}
-
 // Peers are the other clusters, sorted by name, with the services that they export to this one.
 func (f *Federation) Peers() []registry.Peer {
-	s := f.snapshot()
-	out := make([]registry.Peer, 0, len(s.book))
-	for _, name := range s.names() {
-		e := s.book[name]
-		out = append(out, registry.Peer{Cluster: name, Gateways: e.Gateways, Reachable: e.reachable, Locality: e.Locality,
-			Anchors:  f.anchorsOf(name, e.Anchors),
-			Services: f.share(s, e.Services, name, f.config.Cluster.Name)})
+	f.mu.Lock()
+	names := slices.Sorted(maps.Keys(f.book))
+	out, announced := make([]registry.Peer, 0, len(names)), make([]*announcement, len(names))
+	for i, name := range names {
+		e := f.book[name]
+		out = append(out, registry.Peer{Cluster: name, Gateways: e.Gateways, Reachable: e.reachable, Locality: e.Locality, Anchors: e.Anchors, Services: e.Services})
+		// A member was told only what it may know.
+		if !f.member {
+			announced[i] = f.announcementOf(name, e)
+		}
+	}
+	f.mu.Unlock()
+	for i := range out {
+		out[i].Anchors = f.anchorsOf(out[i].Cluster, out[i].Anchors)
+		if a := announced[i]; a != nil {
+			out[i].Services = a.view(f.config.Cluster.Name).services
+		}
 	}
 	return out
 }
@@ -302,10 +286,14 @@ func (f *Federation) SetOwn(locality registry.Locality, services []registry.Expo
 		next.Services = services[:n]
 	}
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.own.equal(next) {
+	before := f.own
+	f.mu.Unlock()
+	// States are replaced, never changed, so that others need not wait for this.
+	if before.equal(next) {
 		return
 	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	f.own = &next
 	f.wakeAll()
 }
@@ -334,12 +322,33 @@ func (f *Federation) wakeAll() {
 	}
 }
 
-// changed tells everybody that the book is another. The lock is held.
-func (f *Federation) changed() {
+// mark has everybody look at clusters of which the book says something else. The lock is held.
+func (f *Federation) mark(names ...string) {
+	for _, name := range names {
+		f.unwritten[name] = true
+		if e := f.book[name]; e != nil {
+			e.announced = nil
+		}
+		for _, s := range f.streams {
+			s.due.peer(name)
+		}
+	}
+}
+
+// changed tells everybody that the book says something else of these clusters. The lock is held.
+func (f *Federation) changed(names ...string) {
+	f.mark(names...)
 	signal(f.unkept)
 	signal(f.reprobe)
 	f.wakeAll()
 	f.config.Changed()
+}
+
+// forgetAll forgets all other clusters. The lock is held.
+func (f *Federation) forgetAll() {
+	names := slices.Collect(maps.Keys(f.book))
+	clear(f.book)
+	f.changed(names...)
 }
 
 // sweepLoop forgets expired tokens.

@@ -195,7 +195,7 @@ var testPace = Pace{
 }
 
 // place makes a cluster's directories' names below a directory of the test.
-func place(t *testing.T, name string) cluster.Cluster {
+func place(t testing.TB, name string) cluster.Cluster {
 	t.Helper()
 	c, err := cluster.New(name)
 	if err != nil {

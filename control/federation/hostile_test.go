@@ -639,22 +639,6 @@ func TestStatesThatChangeTooOften(t *testing.T) {
 	})
 }
 
-func TestLargePeersDoNotKeepTheOthersOff(t *testing.T) {
-	p := newNode(t, "cluster1", newLink(), &clock{})
-	large := func(n int) *pb.Peer {
-		s := &pb.State{Version: "v"}
-		for range n {
-			s.Services = append(s.Services, &pb.Export{Name: strings.Repeat("x", 1<<20)})
-		}
-		return &pb.Peer{State: s}
-	}
-	peers := map[string]*pb.Peer{"a": large(maxPeerBytes >> 20), "b": large(3), "c": large(1)}
-	p.f.cut(peers, "d")
-	if len(peers["a"].State.Services) != 0 || peers["a"].State.Version == "" || len(peers["b"].State.Services) != 3 || len(peers["c"].State.Services) != 1 {
-		t.Error("the wrong one was cut")
-	}
-}
-
 func TestOwnExportsAreBounded(t *testing.T) {
 	p := newNode(t, "cluster1", newLink(), &clock{})
 	p.f.SetOwn(registry.Locality{}, make([]registry.Export, maxServices+1))

@@ -76,7 +76,9 @@ func (f *Federation) noteInTime(s *stream, state State) {
 	time.AfterFunc(delay, func() {
 		s.in.mu.Lock()
 		defer s.in.mu.Unlock()
-		f.note(s, *s.in.waiting)
+		if f.differs(s, *s.in.waiting) {
+			f.note(s, *s.in.waiting)
+		}
 		s.in.waiting = nil
 	})
 }
@@ -84,19 +86,25 @@ func (f *Federation) noteInTime(s *stream, state State) {
 // differs says whether the book says something else of a member.
 func (f *Federation) differs(s *stream, state State) bool {
 	f.mu.Lock()
-	defer f.mu.Unlock()
 	e := f.book[s.cluster]
-	return e == nil || !e.equal(state)
+	if e == nil {
+		f.mu.Unlock()
+		return true
+	}
+	before := e.State
+	f.mu.Unlock()
+	// Only this stream writes another one, and states are never changed: nobody has to wait while they are compared.
+	return !before.equal(state)
 }
 
-// note writes a member's state into the book.
+// note writes a member's state, which differs, into the book.
 func (f *Federation) note(s *stream, state State) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	e := f.book[s.cluster]
-	if e == nil || f.streams[s.cluster] != s || e.equal(state) {
+	if e == nil || f.streams[s.cluster] != s {
 		return
 	}
 	e.State = state
-	f.changed()
+	f.changed(s.cluster)
 }

@@ -82,8 +82,7 @@ func (f *Federation) lost(ctx context.Context, m Membership, err error, pause ti
 	first := removed && f.removed == ""
 	if first {
 		f.removed = p.What + ": " + p.Why + "; " + p.Remedy
-		clear(f.book)
-		f.changed()
+		f.forgetAll()
 	}
 	f.mu.Unlock()
 	if !removed {

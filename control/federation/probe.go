@@ -72,6 +72,7 @@ func (f *Federation) targets() map[string][]netip.AddrPort {
 		e.unreachable = "it has no address that others could reach: start it with `heddle up --advertise ADDRESS`"
 		if e.reachable {
 			e.reachable = false
+			f.unwritten[name] = true
 			f.config.Changed()
 		}
 	}
@@ -155,6 +156,7 @@ func (f *Federation) probed(name string, err error) time.Duration {
 	} else {
 		f.config.Log.Warn("cluster cannot be reached: its endpoints leave rotation", "peer", name, "error", err)
 	}
+	f.unwritten[name] = true
 	signal(f.unkept)
 	f.config.Changed()
 	return pace

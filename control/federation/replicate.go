@@ -12,6 +12,7 @@ import (
 
 	pb "heddle.io/heddle/api/federation/federationv1"
 	"heddle.io/heddle/api/v1alpha1"
+	"heddle.io/heddle/control/model/resolve"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/store"
 )
@@ -21,8 +22,8 @@ var Replicated = []*objects.Kind{objects.Cluster, objects.GlobalNamespace}
 
 // replica is one object as it is sent to members.
 type replica struct {
-	key  objects.Key
-	text []byte
+	object *objects.Object
+	text   []byte
 }
 
 // maxObjects is how many objects a primary may replicate.
@@ -41,42 +42,68 @@ func replicaText(o *objects.Object) ([]byte, error) {
 // SetObjects says which objects there are; those of other kinds than the replicated ones are passed over. At the primary,
 // it is what members are told, and who is a member.
 func (f *Federation) SetObjects(all []*objects.Object) {
+	f.setting.Lock()
+	defer f.setting.Unlock()
+	f.mu.Lock()
+	before, former, sharing, isMember := f.replicas, f.clusters, f.sharing, f.member
+	f.mu.Unlock()
 	clusters := map[string]clusterInfo{}
-	var namespaces []*objects.Object
-	var replicas []replica
+	replicas, differing := map[objects.Key]replica{}, map[objects.Key]bool{}
 	for _, o := range all {
 		switch r := o.Resource.(type) {
 		case *v1alpha1.Cluster:
 			clusters[o.GetName()] = clusterInfo{primary: r.Spec.Primary, joined: r.Spec.Joined.Time, membership: r.Spec.Key}
 		case *v1alpha1.GlobalNamespace:
-			namespaces = append(namespaces, o)
 		default:
 			continue
 		}
-		text, err := replicaText(o)
+		key := o.Key()
+		was, known := before[key]
+		text, err := was.text, error(nil)
+		if !known || was.object != o {
+			text, err = replicaText(o)
+		}
 		if err != nil || len(replicas) == maxObjects {
 			f.counters.add(countReplicaFailures)
-			f.config.Log.Error("object not replicated", "object", o.Key().String(), "error", err, "most", maxObjects)
+			f.config.Log.Error("object not replicated", "object", key.String(), "error", err, "most", maxObjects)
 			continue
 		}
-		replicas = append(replicas, replica{key: o.Key(), text: text})
+		replicas[key] = replica{object: o, text: text}
+		if !bytes.Equal(was.text, text) {
+			differing[key] = true
+		}
+	}
+	for key := range before {
+		if _, there := replicas[key]; !there {
+			differing[key] = true
+		}
+	}
+	regroup := func(key objects.Key) bool { return key.Kind == objects.GlobalNamespace.Kind }
+	if !isMember && slices.ContainsFunc(slices.Collect(maps.Keys(differing)), regroup) {
+		all := make([]*objects.Object, 0, len(replicas))
+		for _, r := range replicas {
+			all = append(all, r.object)
+		}
+		sharing = resolve.NewSharing(f.config.Settings, all)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	same := len(replicas) == len(f.replicas)
-	if same {
-		sent := make(map[objects.Key][]byte, len(f.replicas))
-		for _, r := range f.replicas {
-			sent[r.key] = r.text
-		}
-		for _, r := range replicas {
-			same = same && bytes.Equal(sent[r.key], r.text)
-		}
-	}
-	before := f.clusters
-	f.objects, f.clusters, f.replicas = namespaces, clusters, replicas
+	f.clusters, f.replicas = clusters, replicas
 	if f.member {
 		return
+	}
+	same := len(differing) == 0
+	for _, s := range f.streams {
+		for key := range differing {
+			s.due.object(key)
+		}
+		s.due.everyPeer = s.due.everyPeer || sharing != f.sharing
+	}
+	if sharing != f.sharing {
+		f.sharing = sharing
+		for _, e := range f.book {
+			e.announced = nil
+		}
 	}
 	members := make(map[string]bool, len(clusters))
 	for _, c := range clusters {
@@ -89,13 +116,14 @@ func (f *Federation) SetObjects(all []*objects.Object) {
 		}
 		s := f.streams[name]
 		// One that has only just joined may be newer than these objects; its own stream looks into the store.
-		if _, was := before[name]; s != nil && !was {
+		if _, was := former[name]; s != nil && !was {
 			continue
 		}
 		if s != nil {
 			s.end(removedError(name, f.config.Cluster.Name))
 		}
 		delete(f.book, name)
+		f.mark(name)
 		same = false
 	}
 	if !same {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -214,6 +215,8 @@ func (f *Federation) take(ctx context.Context, s *session, u *pb.Update) error {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	// Only names that were looked at: each is a file's.
+	named := slices.Collect(maps.Keys(peers))
 	for name, e := range peers {
 		if old := f.book[name]; old != nil {
 			e.reachable, e.unreachable, e.failures = old.reachable, old.unreachable, old.failures
@@ -223,12 +226,13 @@ func (f *Federation) take(ctx context.Context, s *session, u *pb.Update) error {
 	for name := range f.book {
 		if u.GetFull() && peers[name] == nil || slices.Contains(u.GetGonePeers(), name) && peers[name] == nil {
 			delete(f.book, name)
+			named = append(named, name)
 		}
 	}
 	if !s.heard {
 		f.config.Log.Info("connected to the primary", "primary", f.membership.Primary, "clusters", len(f.book)+1)
 	}
 	s.heard, f.problem, f.removed = true, "", ""
-	f.changed()
+	f.changed(named...)
 	return nil
 }

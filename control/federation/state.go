@@ -2,6 +2,7 @@ package federation
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"regexp"
 	"slices"
@@ -208,4 +209,12 @@ func (s State) parts() []*pb.State {
 }
 
 // equal compares what is sent.
-func (s State) equal(o State) bool { return proto.Equal(s.message(), o.message()) }
+func (s State) equal(o State) bool {
+	return s.Version == o.Version && s.Locality == o.Locality && slices.Equal(s.Gateways, o.Gateways) && slices.Equal(s.Anchors, o.Anchors) &&
+		slices.EqualFunc(s.Services, o.Services, equalExports)
+}
+
+func equalExports(x, y registry.Export) bool {
+	return x.Namespace == y.Namespace && x.Name == y.Name && slices.Equal(x.Ports, y.Ports) && slices.Equal(x.Identities, y.Identities) &&
+		slices.EqualFunc(x.Groups, y.Groups, func(g, h registry.ExportGroup) bool { return g.Ready == h.Ready && maps.Equal(g.Labels, h.Labels) })
+}

@@ -1,14 +1,10 @@
 package federation
 
 import (
-	"cmp"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -35,10 +31,22 @@ type stream struct {
 	// progress bounds how often the member's word on a change of the root is looked at.
 	progress *rate.Limiter
 
-	// What was sent, by its hash. Only the sender touches it.
+	// due is what may have to be sent. The federation's lock guards it.
+	due due
+	// What was sent. Only the sender touches it.
 	begun   bool
-	peers   map[string][32]byte
-	objects map[objects.Key][32]byte
+	peers   map[string]telling
+	objects map[objects.Key][]byte
+	// bytes is what the member may know of all clusters together, cut that it is more than it takes.
+	bytes int
+	cut   bool
+}
+
+func newStream(cluster string) *stream {
+	return &stream{
+		cluster: cluster, wake: make(chan struct{}, 1), look: make(chan struct{}, 1), progress: rate.NewLimiter(progressRate, progressBurst),
+		due: due{all: true}, peers: map[string]telling{}, objects: map[objects.Key][]byte{},
+	}
 }
 
 var errReplaced = refuse(pb.Refusal_REPLACED, "a newer stream of this cluster took this one's place", "", "if it happens again and again, two controllers run with this cluster's data")
@@ -70,8 +78,7 @@ func (f *Federation) sync(call grpc.BidiStreamingServer[pb.FromMember, pb.FromPr
 	}
 	ctx, cancel := context.WithCancelCause(call.Context())
 	defer cancel(nil)
-	s := &stream{cluster: who.cluster, wake: make(chan struct{}, 1), look: make(chan struct{}, 1), peers: map[string][32]byte{}, objects: map[objects.Key][32]byte{}}
-	s.progress = rate.NewLimiter(progressRate, progressBurst)
+	s := newStream(who.cluster)
 	s.end = func(cause error) {
 		cancel(cause)
 		time.AfterFunc(f.config.Pace.Silence, func() { _ = connection.conn.Close() })
@@ -125,7 +132,7 @@ func (f *Federation) attach(s *stream) {
 		f.book[s.cluster] = e
 	}
 	e.connected, e.lastSeen = true, f.config.Now()
-	f.changed()
+	f.changed(s.cluster)
 }
 
 func (f *Federation) detach(s *stream) {
@@ -141,7 +148,7 @@ func (f *Federation) detach(s *stream) {
 			delete(f.book, s.cluster)
 		}
 	}
-	f.changed()
+	f.changed(s.cluster)
 }
 
 // receive takes what the member says until its stream ends; the error is why.
@@ -263,120 +270,4 @@ func (o *outgoing[M]) pulse(ctx context.Context, every time.Duration, what func(
 		}
 	}()
 	return func() { cancel(); <-done }
-}
-
-// updates says what the member does not know yet, and takes it as sent.
-func (f *Federation) updates(s *stream) []*pb.Update {
-	w := updateWriter{current: &pb.Update{Full: !s.begun}}
-	f.mu.Lock()
-	replicas := f.replicas
-	f.mu.Unlock()
-	known, self := f.snapshot(), f.config.Cluster.Name
-	tell := func(name string, state State, connected bool) *pb.Peer {
-		state.Services = f.share(known, state.Services, name, s.cluster)
-		return &pb.Peer{Cluster: name, State: state.message(), Connected: connected}
-	}
-	peers := map[string]*pb.Peer{self: tell(self, f.told(), true)}
-	for name, e := range known.book {
-		if name != s.cluster {
-			peers[name] = tell(name, e.State, e.connected)
-		}
-	}
-	f.cut(peers, s.cluster)
-	for name, p := range peers {
-		// Its hash tells whether it was sent.
-		text, err := proto.MarshalOptions{Deterministic: true}.Marshal(p)
-		if err != nil {
-			f.config.Log.Error("peer not told", "peer", name, "error", err)
-			continue
-		}
-		if hash := sha256.Sum256(text); !s.begun || s.peers[name] != hash {
-			s.peers[name] = hash
-			w.peer(p)
-		}
-	}
-	for name := range s.peers {
-		if peers[name] == nil {
-			delete(s.peers, name)
-			u := w.room(len(name))
-			u.GonePeers = append(u.GonePeers, name)
-		}
-	}
-	there := make(map[objects.Key]bool, len(replicas))
-	for _, r := range replicas {
-		there[r.key] = true
-		if hash := sha256.Sum256(r.text); !s.begun || s.objects[r.key] != hash {
-			s.objects[r.key] = hash
-			u := w.room(len(r.text))
-			u.Objects = append(u.Objects, r.text)
-		}
-	}
-	for key := range s.objects {
-		if !there[key] {
-			delete(s.objects, key)
-			u := w.room(len(key.Name))
-			u.GoneObjects = append(u.GoneObjects, &pb.ObjectKey{Group: key.Group, Kind: key.Kind, Name: key.Name})
-		}
-	}
-	s.begun = true
-	return w.finish()
-}
-
-// cut leaves out the services of the largest clusters when all together are more than a member takes, so that these do not
-// keep the others away from it.
-func (f *Federation) cut(peers map[string]*pb.Peer, member string) {
-	sizes := make(map[string]int, len(peers))
-	for name, p := range peers {
-		sizes[name] = proto.Size(p)
-	}
-	names := slices.SortedFunc(maps.Keys(peers), func(a, b string) int { return cmp.Or(cmp.Compare(sizes[a], sizes[b]), cmp.Compare(a, b)) })
-	sum := 0
-	for _, name := range names {
-		if sum += sizes[name]; sum > maxPeerBytes {
-			f.counters.add(countPeersCut)
-			f.config.Log.Error("a cluster's services are not told to a member: all together are too large", "cluster", name, "member", member, "most", maxPeerBytes)
-			peers[name].State.Services = nil
-		}
-	}
-}
-
-// updateWriter splits an update into parts of bounded size.
-type updateWriter struct {
-	done    []*pb.Update
-	current *pb.Update
-	size    int
-}
-
-// room is the part with room for so many bytes more.
-func (w *updateWriter) room(bytes int) *pb.Update {
-	if w.size > 0 && w.size+bytes > partBytes {
-		w.current.More = true
-		w.done = append(w.done, w.current)
-		w.current, w.size = &pb.Update{}, 0
-	}
-	w.size += bytes
-	return w.current
-}
-
-// peer writes a cluster, in several pieces when it has many services: who hears nothing for long takes the sender for dead.
-func (w *updateWriter) peer(p *pb.Peer) {
-	services := p.State.Services
-	p.State.Services = nil
-	u := w.room(proto.Size(p))
-	u.Peers = append(u.Peers, p)
-	for _, e := range services {
-		if u = w.room(proto.Size(e)); len(u.Peers) == 0 || u.Peers[len(u.Peers)-1].Cluster != p.Cluster {
-			u.Peers = append(u.Peers, &pb.Peer{Cluster: p.Cluster, Continued: true, State: &pb.State{}})
-		}
-		last := u.Peers[len(u.Peers)-1]
-		last.State.Services = append(last.State.Services, e)
-	}
-}
-
-// finish gives all parts; none when there is nothing to say.
-func (w *updateWriter) finish() []*pb.Update {
-	if !w.current.GetFull() && w.size == 0 {
-		return nil
-	}
-	return append(w.done, w.current)
 }

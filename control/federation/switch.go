@@ -189,9 +189,8 @@ func (f *Federation) become(m Membership) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.member, f.joining, f.membership, f.removed, f.problem = true, false, m, "", ""
-	clear(f.book)
+	f.forgetAll()
 	signal(f.redial)
-	f.changed()
 }
 
 // resumeLoop completes a join that a crash, or workloads that could not be renewed, have interrupted.

@@ -319,8 +319,10 @@ func TestCacheThatIsSpoiledIsNoObstacle(t *testing.T) {
 	a := p.joinMember("cluster2")
 	eventually(t, "connected", func() bool { return len(a.f.Peers()) == 1 })
 	a.stop()
-	if err := os.WriteFile(keptPath(a.place), []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
+	for _, path := range []string{keptPath(a.place), keptClusterPath(a.place, "cluster1")} {
+		if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	a.start()
 	eventually(t, "the peers are known again", func() bool { return len(a.f.Peers()) == 1 })

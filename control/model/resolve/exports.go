@@ -1,14 +1,12 @@
 package resolve
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
 	"heddle.io/heddle/control/model"
-	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/registry"
 )
 
@@ -63,25 +61,5 @@ func groups(mesh *model.Mesh, s *model.Service) []registry.ExportGroup {
 	if len(out) == 0 {
 		return nil
 	}
-	return out
-}
-
-// Shared is the part of one cluster's exports that another cluster may know: the services of namespaces that belong to
-// a global namespace which maps a namespace of the other cluster too. objs are all objects; GlobalNamespaces matter.
-// The primary relays by it, without believing what members say about who shall know of them.
-func Shared(settings model.Settings, exports []registry.Export, objs []*objects.Object, from, to string) []registry.Export {
-	valid := slices.DeleteFunc(slices.Clone(objs), func(o *objects.Object) bool {
-		return o.Kind != objects.GlobalNamespace || len(objects.CheckForm(o)) > 0
-	})
-	owners := newOwnership(settings, valid)
-	var out []registry.Export
-	for _, e := range exports {
-		if g := owners.of(from, e.Namespace); g != nil && g.names(to) {
-			out = append(out, e)
-		}
-	}
-	slices.SortFunc(out, func(x, y registry.Export) int {
-		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
-	})
 	return out
 }

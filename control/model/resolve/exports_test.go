@@ -70,6 +70,7 @@ metadata: { name: team, creationTimestamp: "2026-02-01T00:00:00Z" }
 spec: { domain: team.demo, mappings: [{ cluster: "edge-*", namespace: "*" }, { cluster: cluster2, namespace: "*" }] }
 `)...)
 	exports := []registry.Export{{Namespace: "shop", Name: "b"}, {Namespace: "shop", Name: "a"}, {Namespace: "lab", Name: "c"}, {Namespace: "istio-system", Name: "d"}}
+	sharing := NewSharing(settings1(), objs)
 	for _, c := range []struct {
 		from, to string
 		want     []string
@@ -78,7 +79,8 @@ spec: { domain: team.demo, mappings: [{ cluster: "edge-*", namespace: "*" }, { c
 		{"cluster1", "edge-7", nil}, {"cluster9", "cluster1", nil},
 	} {
 		var got []string
-		for _, e := range Shared(settings1(), exports, objs, c.from, c.to) {
+		offer := sharing.Offer(exports, c.from)
+		for _, e := range offer.For(offer.Audience(c.to)) {
 			got = append(got, e.Name)
 		}
 		if !slices.Equal(got, c.want) {

@@ -100,13 +100,16 @@ func (w *ownership) contradiction(settings model.Settings, g *global) *Finding {
 // of is the global namespace that a namespace of a cluster belongs to, or nil. The gateways' namespace, whose policies
 // hold for the whole mesh, belongs to none.
 func (w *ownership) of(cluster, namespace string) *global {
-	if namespace == w.root {
-		return nil
-	}
-	for _, g := range w.globals {
-		if g.mapping(cluster, namespace) >= 0 {
-			return g
-		}
+	if i := w.index(cluster, namespace); i >= 0 {
+		return w.globals[i]
 	}
 	return nil
+}
+
+// index is where in globals that one is, or -1.
+func (w *ownership) index(cluster, namespace string) int {
+	if namespace == w.root {
+		return -1
+	}
+	return slices.IndexFunc(w.globals, func(g *global) bool { return g.mapping(cluster, namespace) >= 0 })
 }

@@ -1,0 +1,348 @@
+package federation
+
+import (
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	pb "heddle.io/heddle/api/federation/federationv1"
+	"heddle.io/heddle/api/v1alpha1"
+	"heddle.io/heddle/control/ca"
+	"heddle.io/heddle/control/model"
+	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/registry"
+)
+
+// servicesEach is how many services each cluster of a crowd has.
+const servicesEach = 100
+
+// crowd is a primary with many members, whose streams are read by the test alone.
+type crowd struct {
+	f       *Federation
+	objects []*objects.Object
+	streams []*stream
+	ready   uint32
+}
+
+func newCrowd(t testing.TB, members int) *crowd {
+	t.Helper()
+	where := place(t, "cluster1")
+	authority, err := ca.Open(ca.Options{Dir: AuthorityDir(where), Cluster: where.Name, TrustDomain: "cluster.local"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	gateway := netip.MustParseAddrPort("127.0.0.1:1")
+	c := &crowd{objects: []*objects.Object{globalNamespace("boutique", "cluster*", "shop"), globalNamespace("rest", "nobody", "*")}}
+	c.f, err = Open(Config{
+		Cluster: where, Settings: model.DefaultSettings(where.Name), Version: "test", Authority: authority, Gateways: func() []netip.AddrPort { return []netip.AddrPort{gateway} },
+		Listen: func() (net.Listener, error) { return nil, net.ErrClosed }, Changed: func() {}, Log: slog.New(slog.DiscardHandler), Pace: testPace,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range members {
+		c.objects = append(c.objects, clusterObject(fmt.Sprintf("cluster%d", i+2), v1alpha1.ClusterSpec{Key: fmt.Sprint(i)}))
+	}
+	c.f.SetObjects(c.objects)
+	c.f.SetOwn(registry.Locality{}, c.services(0))
+	for i := range members {
+		s := newStream(fmt.Sprintf("cluster%d", i+2))
+		s.end = func(error) {}
+		c.f.attach(s)
+		c.streams = append(c.streams, s)
+		c.f.note(s, State{Gateways: []netip.AddrPort{gateway}, Services: c.services(0)})
+	}
+	c.tell()
+	return c
+}
+
+// services of which the first has so many ready endpoints.
+func (c *crowd) services(ready uint32) []registry.Export {
+	out := make([]registry.Export, 0, servicesEach)
+	for i := range servicesEach {
+		out = append(out, export("shop", fmt.Sprintf("service%03d", i), 1))
+	}
+	out[0].Groups[0].Ready = ready
+	return out
+}
+
+// change is one of one service's endpoints, at one member.
+func (c *crowd) change() {
+	c.ready++
+	e := c.f.book[c.streams[0].cluster]
+	c.f.note(c.streams[0], State{Gateways: e.Gateways, Services: c.services(c.ready)})
+}
+
+// tell gives how many members are told something.
+func (c *crowd) tell() (told int) {
+	for _, s := range c.streams {
+		if len(c.f.updates(s)) > 0 {
+			told++
+		}
+	}
+	return told
+}
+
+// What a change costs grows with the members that are told of it, not with their square. Memory that is asked for counts what
+// is built, however fast the machine is.
+func TestAChangeCostsWhatItChanges(t *testing.T) {
+	perMember := func(members int) float64 {
+		c := newCrowd(t, members)
+		return testing.AllocsPerRun(5, func() {
+			c.change()
+			if told := c.tell(); told != members-1 {
+				t.Errorf("%d of %d members were told", told, members-1)
+			}
+		}) / float64(members)
+	}
+	few, many := perMember(20), perMember(100)
+	t.Logf("%.0f allocations for each of 20 members, %.0f for each of 100", few, many)
+	if many > few {
+		t.Errorf("a change costs %.0f allocations for each of 100 members, %.0f for each of 20: members pay for one another", many, few)
+	}
+}
+
+// heard is what a member makes of updates, as they come over the wire.
+func heard(t *testing.T, updates []*pb.Update) (peers map[string]*pb.Peer, gone []string) {
+	t.Helper()
+	peers = map[string]*pb.Peer{}
+	for _, u := range updates {
+		text, err := proto.Marshal(u)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var m pb.Update
+		if err := proto.Unmarshal(text, &m); err != nil {
+			t.Fatal(err)
+		}
+		gone = append(gone, m.GetGonePeers()...)
+		for _, p := range m.GetPeers() {
+			if first := peers[p.GetCluster()]; first != nil && p.GetContinued() {
+				first.State.Services = append(first.State.Services, p.GetState().GetServices()...)
+			} else {
+				peers[p.GetCluster()] = p
+			}
+		}
+	}
+	return peers, gone
+}
+
+func TestWhoMayKnowTheSameIsSentTheSameBytes(t *testing.T) {
+	c := newCrowd(t, 3)
+	c.change()
+	var sent [][]byte
+	for _, s := range c.streams[1:] {
+		updates := c.f.updates(s)
+		if len(updates) != 1 {
+			t.Fatalf("%d updates for %s", len(updates), s.cluster)
+		}
+		if peers, _ := heard(t, updates); len(peers) != 1 || peers["cluster2"].GetState().GetServices()[0].GetGroups()[0].GetReady() != c.ready {
+			t.Errorf("%s is told %v", s.cluster, peers)
+		}
+		sent = append(sent, updates[0].ProtoReflect().GetUnknown())
+	}
+	if &sent[0][0] != &sent[1][0] {
+		t.Error("the same was encoded twice")
+	}
+}
+
+func TestOnlyWhatAMemberMayKnowIsSent(t *testing.T) {
+	c := newCrowd(t, 3)
+	// Of another namespace, in which nobody else has a part.
+	e := c.f.book["cluster2"]
+	hidden := append(c.services(0), export("elsewhere", "secret", 1))
+	c.f.note(c.streams[0], State{Gateways: e.Gateways, Services: hidden})
+	if told := c.tell(); told != 0 {
+		t.Errorf("%d members were told of what they may not know", told)
+	}
+	// From now on cluster3 may.
+	c.f.SetObjects(append(c.objects, globalNamespace("two", "cluster[23]", "elsewhere")))
+	if told := c.tell(); told != 3 {
+		t.Errorf("%d of 3 members have the object", told)
+	}
+	two := globalNamespace("two", "cluster2", "elsewhere")
+	two.Resource.(*v1alpha1.GlobalNamespace).Spec.Mappings = append(two.Resource.(*v1alpha1.GlobalNamespace).Spec.Mappings, v1alpha1.NamespaceMapping{Cluster: "cluster3", Namespace: "elsewhere"})
+	c.f.SetObjects(append(c.objects, two))
+	for _, s := range c.streams {
+		want := map[string]int{"cluster3": 1}[s.cluster]
+		if peers, gone := heard(t, c.f.updates(s)); len(peers) != want || len(gone) != 0 || want == 1 && len(peers["cluster2"].GetState().GetServices()) != servicesEach+1 {
+			t.Errorf("%s is told of %d clusters, and of %v that they are gone", s.cluster, len(peers), gone)
+		}
+	}
+	// And not any more.
+	c.f.SetObjects(c.objects)
+	peers, _ := heard(t, c.f.updates(c.streams[1]))
+	if got := peers["cluster2"].GetState().GetServices(); len(peers) != 1 || len(got) != servicesEach {
+		t.Errorf("%d clusters, %d services of cluster2", len(peers), len(got))
+	}
+	// A cluster that is removed is gone for the others.
+	c.f.SetObjects(slices.DeleteFunc(slices.Clone(c.objects), func(o *objects.Object) bool { return o.GetName() == "cluster2" }))
+	if peers, gone := heard(t, c.f.updates(c.streams[1])); len(peers) != 0 || !slices.Equal(gone, []string{"cluster2"}) {
+		t.Errorf("of %d clusters, and of %v that they are gone", len(peers), gone)
+	}
+}
+
+func TestLargePeersDoNotKeepTheOthersOff(t *testing.T) {
+	c := newCrowd(t, 4)
+	large := func(of, mebibytes int) {
+		state := State{Version: "v"}
+		for i := range mebibytes {
+			state.Services = append(state.Services, registry.Export{Namespace: "shop", Name: fmt.Sprint(i), Identities: []string{strings.Repeat("x", 1<<20)}})
+		}
+		c.f.note(c.streams[of], state)
+	}
+	large(0, maxPeerBytes>>20)
+	large(1, 3)
+	large(2, 1)
+	services := func(peers map[string]*pb.Peer) string {
+		out := []string{}
+		for _, name := range slices.Sorted(maps.Keys(peers)) {
+			out = append(out, fmt.Sprintf("%s %s %d", name, peers[name].GetState().GetVersion(), len(peers[name].GetState().GetServices())))
+		}
+		return strings.Join(out, ", ")
+	}
+	peers, _ := heard(t, c.f.updates(c.streams[3]))
+	if got, want := services(peers), "cluster2 v 0, cluster3 v 3, cluster4 v 1"; got != want {
+		t.Errorf("told %q, want %q", got, want)
+	}
+	// Once there is room, it is told whole, though nothing of it changed.
+	large(1, 0)
+	large(2, 0)
+	large(0, maxPeerBytes>>20-2)
+	peers, _ = heard(t, c.f.updates(c.streams[3]))
+	if got, want := services(peers), "cluster2 v 62, cluster3 v 0, cluster4 v 0"; got != want {
+		t.Errorf("told %q, want %q", got, want)
+	}
+	large(1, 4)
+	peers, _ = heard(t, c.f.updates(c.streams[3]))
+	if got, want := services(peers), "cluster2 v 0, cluster3 v 4"; got != want {
+		t.Errorf("told %q, want %q", got, want)
+	}
+	large(1, 0)
+	peers, _ = heard(t, c.f.updates(c.streams[3]))
+	if got, want := services(peers), "cluster2 v 62, cluster3 v 0"; got != want {
+		t.Errorf("told %q, want %q", got, want)
+	}
+}
+
+// What is known of a cluster is written when that changes, and not when another's does.
+func TestWhatChangedIsKept(t *testing.T) {
+	c := newCrowd(t, 3)
+	c.f.keepNow()
+	files := func() map[string]uint64 {
+		out := map[string]uint64{}
+		all, err := os.ReadDir(clustersDir(c.f.config.Cluster))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range all {
+			info, err := file.Info()
+			if err != nil {
+				t.Fatal(err)
+			}
+			out[file.Name()] = info.Sys().(*syscall.Stat_t).Ino
+		}
+		return out
+	}
+	before := files()
+	c.change()
+	c.f.keepNow()
+	after := files()
+	if len(before) != 3 || len(after) != 3 || before["cluster2.json"] == after["cluster2.json"] || before["cluster3.json"] != after["cluster3.json"] || before["cluster4.json"] != after["cluster4.json"] {
+		t.Errorf("%v became %v", before, after)
+	}
+	c.f.SetObjects(slices.DeleteFunc(slices.Clone(c.objects), func(o *objects.Object) bool { return o.GetName() == "cluster2" }))
+	c.f.keepNow()
+	if _, there := files()["cluster2.json"]; there {
+		t.Error("a removed cluster is kept")
+	}
+	// The next controller knows them.
+	next, err := Open(c.f.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := slices.Sorted(maps.Keys(next.book)); !slices.Equal(got, []string{"cluster3", "cluster4"}) || len(next.book["cluster3"].Services) != servicesEach {
+		t.Errorf("%v are known", got)
+	}
+}
+
+func TestAPrimaryDoesNotNameFiles(t *testing.T) {
+	c := newCrowd(t, 1)
+	victim := filepath.Join(dir(c.f.config.Cluster), "victim.json")
+	if err := writeJSON(victim, kept{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.f.take(t.Context(), &session{heard: true}, &pb.Update{GonePeers: []string{"../victim"}}); err != nil {
+		t.Fatal(err)
+	}
+	c.f.keepNow()
+	if _, err := os.Stat(victim); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWhatAnEarlierVersionKeptIsReadOnce(t *testing.T) {
+	c := newCrowd(t, 2)
+	where := c.f.config.Cluster
+	c.f.keepNow()
+	old := kept{Clusters: map[string]keptCluster{
+		"cluster2": {State: State{Version: "old", Services: c.services(7)}, Reachable: true},
+		// A crash came between the two.
+		"cluster3": {State: State{Version: "old"}},
+	}}
+	if err := writeJSON(keptPath(where), old); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(keptClusterPath(where, "cluster2")); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		next, err := Open(c.f.config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, b := next.book["cluster2"], next.book["cluster3"]
+		if a == nil || b == nil || a.Version != "old" || !a.reachable || len(a.Services) != servicesEach || b.Version == "old" {
+			t.Errorf("%+v, %+v are known", a, b)
+		}
+		if k, err := readKept(where); err != nil || len(k.Clusters) != 0 {
+			t.Errorf("the file has %d clusters, %v", len(k.Clusters), err)
+		}
+	}
+}
+
+func BenchmarkChange(b *testing.B) {
+	for _, members := range []int{20, 100} {
+		b.Run(fmt.Sprint(members), func(b *testing.B) {
+			c := newCrowd(b, members)
+			b.ReportAllocs()
+			for b.Loop() {
+				c.change()
+				c.tell()
+			}
+		})
+	}
+}
+
+func BenchmarkKeep(b *testing.B) {
+	for _, members := range []int{20, 100} {
+		b.Run(fmt.Sprint(members), func(b *testing.B) {
+			c := newCrowd(b, members)
+			c.f.keepNow()
+			for b.Loop() {
+				c.change()
+				c.f.keepNow()
+			}
+		})
+	}
+}
