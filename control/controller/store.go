@@ -45,6 +45,7 @@ func (c *Controller) openStore(ctx context.Context) (*cache.Cache, error) {
 
 // take keeps the objects at what the store holds. A batch of this controller's arrives whole.
 func (c *Controller) take(events []store.Event) {
+	c.bindings.Take(events)
 	specs := false
 	c.mu.Lock()
 	for _, e := range events {
