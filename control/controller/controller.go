@@ -124,7 +124,9 @@ type Controller struct {
 	// remesh says that clusters or global namespaces are among them.
 	remesh  bool
 	reports map[string]client.Report
-	problem string
+	// overfull is the agent whose report was refused last, for more replicas than are taken, and that has sent none since.
+	overfull string
+	problem  string
 	// issuers are who this cluster's own certificates are of, as the proxies were told last.
 	issuers []cluster.Issuer
 	// anchors are the intermediates that all clusters' servers are known by, as the proxies were told last.

@@ -80,6 +80,9 @@ func (c *Controller) problems() string {
 			all = append(all, fmt.Sprintf("key %s of Secrets is in memory only, and lost when the cluster's agent is started again: %s", k.ID, k.Kept))
 		}
 	}
+	if c.overfull != "" {
+		all = append(all, c.overfullProblem())
+	}
 	if n := c.store.Unfinished(); n > 0 {
 		all = append(all, fmt.Sprintf("%d interrupted batches wait for the store to be finished", n))
 	}
