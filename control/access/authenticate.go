@@ -11,8 +11,9 @@ import (
 
 // Authenticator tells who calls.
 type Authenticator struct {
-	Store  store.Batch
-	Tokens *Tokens
+	Store    store.Store
+	Bindings *Bindings
+	Tokens   *Tokens
 	// Owner, when not zero, is the user of this machine who started the cluster: an admin, as root is.
 	Owner int
 	// TrustDomain of the mesh's identities, and Issuers that may vouch for service accounts: this cluster, not its peers.
@@ -65,7 +66,7 @@ func (a *Authenticator) Caller(ctx context.Context, r Request) (*Caller, error) 
 	default:
 		return nil, unauthorized("the request does not say who sends it", "it has neither a token nor a client certificate", "send a token; "+anotherToken)
 	}
-	c.Grants, err = bound(ctx, a.Store, c)
+	c.Grants, err = a.Bindings.of(ctx, a.Store, c)
 	return c, err
 }
 

@@ -2,7 +2,11 @@
 // peer, by a token or by a client certificate, and have one of three fixed roles, in some namespaces or in all.
 package access
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
 
 // Role is what a caller may do. Each may do what those before it may.
 type Role int
@@ -43,18 +47,20 @@ type Grant struct {
 	Namespace string
 }
 
-// Grants are the roles of one caller.
+// Grants are the roles of one caller, sorted by namespace, with one for each. Lists of replicas ask them for every entry.
 type Grants []Grant
 
 // In is the role in a namespace, or [Everywhere].
 func (g Grants) In(namespace string) Role {
-	best := None
-	for _, one := range g {
-		if one.Namespace == namespace || one.Namespace == Everywhere {
-			best = max(best, one.Role)
-		}
+	return max(g.at(namespace), g.at(Everywhere))
+}
+
+func (g Grants) at(namespace string) Role {
+	i, found := slices.BinarySearchFunc(g, namespace, func(one Grant, namespace string) int { return strings.Compare(one.Namespace, namespace) })
+	if !found {
+		return None
 	}
-	return best
+	return g[i].Role
 }
 
 // Most is the highest role that the caller has anywhere.
@@ -66,17 +72,21 @@ func (g Grants) Most() Role {
 	return best
 }
 
-// String lists the roles, for messages.
+// maxListed bounds the roles that a message lists: refusals are answered and recorded as often as somebody asks.
+const maxListed = 10
+
+// String lists the roles, for messages, the first ten of them.
 func (g Grants) String() string {
-	text := ""
-	for _, one := range g {
-		if text != "" {
-			text += ", "
-		}
-		text += one.Role.String() + " " + where(one.Namespace)
-	}
-	if text == "" {
+	if len(g) == 0 {
 		return "no role"
+	}
+	var listed []string
+	for _, one := range g[:min(len(g), maxListed)] {
+		listed = append(listed, one.Role.String()+" "+where(one.Namespace))
+	}
+	text := strings.Join(listed, ", ")
+	if more := len(g) - len(listed); more > 0 {
+		text += fmt.Sprintf(" and in %d more namespaces", more)
 	}
 	return text
 }

@@ -343,8 +343,8 @@ func (a *Agent) dirty() {
 // reportLoop tells the controller what runs whenever that changes, and every second in any case: a controller that was
 // restarted knows only what it kept, and one that hears nothing takes the replicas out of rotation.
 func (a *Agent) reportLoop(ctx context.Context) {
-	const interval = time.Second
-	timer := time.NewTimer(interval)
+	var pace reportPace
+	timer := time.NewTimer(reportInterval)
 	defer timer.Stop()
 	for {
 		select {
@@ -354,12 +354,18 @@ func (a *Agent) reportLoop(ctx context.Context) {
 		case <-timer.C:
 		}
 		a.updateDNS()
-		next := interval
-		if err := a.reportNow(ctx); err != nil {
-			a.log.Debug("report not delivered", "error", err)
-			next = retryPause
+		if !pace.due(time.Now()) {
+			continue
 		}
-		timer.Reset(next)
+		err := a.reportNow(ctx)
+		pause, news := pace.next(err, time.Now())
+		switch {
+		case news:
+			a.log.Warn("the controller does not take what is reported: what runs here gets no traffic", "error", err)
+		case err != nil:
+			a.log.Debug("report not delivered", "error", err)
+		}
+		timer.Reset(pause)
 	}
 }
 

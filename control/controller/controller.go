@@ -30,6 +30,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/protobuf/proto"
 
+	"heddle.io/heddle/control/access"
 	"heddle.io/heddle/control/audit"
 	"heddle.io/heddle/control/ca"
 	"heddle.io/heddle/control/cluster"
@@ -70,6 +71,7 @@ type Controller struct {
 	privilegedWorkloads bool
 	log                 *slog.Logger
 	store               *cache.Cache
+	bindings            access.Bindings
 	// sealing is the store, if it encrypts Secrets by itself.
 	sealing store.Sealing
 	// keys are those of Secrets.
@@ -122,7 +124,9 @@ type Controller struct {
 	// remesh says that clusters or global namespaces are among them.
 	remesh  bool
 	reports map[string]client.Report
-	problem string
+	// overfull is the agent whose report was refused last, for more replicas than are taken, and that has sent none since.
+	overfull string
+	problem  string
 	// issuers are who this cluster's own certificates are of, as the proxies were told last.
 	issuers []cluster.Issuer
 	// anchors are the intermediates that all clusters' servers are known by, as the proxies were told last.
@@ -237,7 +241,7 @@ func (c *Controller) serve(ctx context.Context) error {
 	discovery := c.xds.GRPC(grpc.MaxConcurrentStreams(1<<16), grpc.MaxRecvMsgSize(8<<20),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}))
 	api := server.New(server.Config{
-		Cluster: c.config.Cluster.Name, Version: c.config.Version, Settings: c.settings, Store: c.store, Sealing: c.sealing, Authority: c.authority, Controller: c,
+		Cluster: c.config.Cluster.Name, Version: c.config.Version, Settings: c.settings, Store: c.store, Bindings: &c.bindings, Sealing: c.sealing, Authority: c.authority, Controller: c,
 		Federation: meshAPI{c}, Owner: c.config.Owner, PrivilegedWorkloads: c.privilegedWorkloads, Remote: c.remote, Audit: c.audit, AgentSocket: c.config.Cluster.AgentSocket(), Logs: c.config.Cluster.Logs(), Log: c.log,
 		Metrics: promhttp.HandlerFor(c.metrics, promhttp.HandlerOpts{MaxRequestsInFlight: 4}),
 	})

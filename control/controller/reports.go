@@ -97,8 +97,11 @@ func (c *Controller) forgetAgent(agent string) {
 
 // Report implements [server.Controller].
 func (c *Controller) Report(_ context.Context, report client.Report) error {
-	if report.Agent == "" || len(report.Replicas) > maxReplicas {
-		return &client.Problem{Status: http.StatusBadRequest, What: fmt.Sprintf("a report needs the agent's name and at most %d replicas", maxReplicas)}
+	if report.Agent == "" {
+		return &client.Problem{Status: http.StatusBadRequest, What: "a report needs the agent's name"}
+	}
+	if err := c.tooMany(report); err != nil {
+		return err
 	}
 	for _, r := range report.Replicas {
 		if r.State.Address == "" {
@@ -127,6 +130,29 @@ func (c *Controller) Report(_ context.Context, report client.Report) error {
 	c.keepReport(report)
 	signal(c.restatus)
 	return nil
+}
+
+// tooMany refuses a report of more replicas than are taken, and has the status say so until the agent has fewer.
+func (c *Controller) tooMany(report client.Report) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(report.Replicas) <= maxReplicas {
+		if c.overfull == report.Agent {
+			c.overfull = ""
+		}
+		return nil
+	}
+	if c.overfull != report.Agent {
+		c.overfull = report.Agent
+		c.log.Warn("an agent runs more replicas than are taken: its reports are refused, and its replicas get no traffic", "agent", report.Agent, "replicas", len(report.Replicas), "most", maxReplicas)
+	}
+	return &client.Problem{Status: http.StatusBadRequest, What: fmt.Sprintf("agent %q runs more than %d replicas", report.Agent, maxReplicas),
+		Why: "a report holds at most that many, and none of them is known without it", Remedy: "run fewer replicas on this machine"}
+}
+
+// overfullProblem is what the status says of it; c.mu is held.
+func (c *Controller) overfullProblem() string {
+	return fmt.Sprintf("agent %s runs more than %d replicas: its reports are refused, and its replicas get no traffic; run fewer there", c.overfull, maxReplicas)
 }
 
 // keepReport writes a report for the next controller. What cannot be written is tried again with the agent's next report.

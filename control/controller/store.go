@@ -45,6 +45,7 @@ func (c *Controller) openStore(ctx context.Context) (*cache.Cache, error) {
 
 // take keeps the objects at what the store holds. A batch of this controller's arrives whole.
 func (c *Controller) take(events []store.Event) {
+	c.bindings.Take(events)
 	specs := false
 	c.mu.Lock()
 	for _, e := range events {
@@ -78,6 +79,9 @@ func (c *Controller) problems() string {
 		if k.Kept != "" && keys.Problem == "" {
 			all = append(all, fmt.Sprintf("key %s of Secrets is in memory only, and lost when the cluster's agent is started again: %s", k.ID, k.Kept))
 		}
+	}
+	if c.overfull != "" {
+		all = append(all, c.overfullProblem())
 	}
 	if n := c.store.Unfinished(); n > 0 {
 		all = append(all, fmt.Sprintf("%d interrupted batches wait for the store to be finished", n))

@@ -78,6 +78,8 @@ type Config struct {
 	// Settings of the mesh, against which writes are checked.
 	Settings model.Settings
 	Store    store.Batch
+	// Bindings hears of every change of Store.
+	Bindings *access.Bindings
 	// Sealing is the store, if it encrypts Secrets by itself; otherwise nil.
 	Sealing    store.Sealing
 	Authority  *ca.Authority
@@ -125,7 +127,7 @@ func New(config Config) *Server {
 		config.Now = time.Now
 	}
 	s := &Server{config: config, watches: make(chan struct{}, maxWatches), lookAgain: lookAgain}
-	s.authenticator = &access.Authenticator{Store: config.Store, Tokens: &access.Tokens{Store: config.Store, Now: config.Now}, Owner: config.Owner,
+	s.authenticator = &access.Authenticator{Store: config.Store, Bindings: config.Bindings, Tokens: &access.Tokens{Store: config.Store, Now: config.Now}, Owner: config.Owner,
 		TrustDomain: config.Settings.TrustDomain, Issuers: config.Authority.Issuers}
 	mux := http.NewServeMux()
 	route := func(pattern string, n need, f http.HandlerFunc) { mux.HandleFunc(pattern, s.guarded(n, f)) }

@@ -17,6 +17,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"heddle.io/heddle/control/access"
 	"heddle.io/heddle/control/audit"
 	"heddle.io/heddle/control/ca"
 	"heddle.io/heddle/control/connlimit"
@@ -158,7 +159,8 @@ func startAll(t *testing.T, change ...func(*Server)) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	store, err := cache.Open(ctx, cache.Options{Store: kept, Log: slog.New(slog.DiscardHandler)})
+	bindings := new(access.Bindings)
+	store, err := cache.Open(ctx, cache.Options{Store: kept, Log: slog.New(slog.DiscardHandler), Changed: bindings.Take})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +185,7 @@ func startAll(t *testing.T, change ...func(*Server)) *world {
 	if w.audit, err = audit.Open(audit.Options{Dir: filepath.Join(dir, "audit"), Size: 1 << 20, Log: slog.New(slog.DiscardHandler)}); err != nil {
 		t.Fatal(err)
 	}
-	w.server = New(Config{Cluster: "c", Settings: model.DefaultSettings("c"), Store: store, Authority: authority, Controller: w.known, Federation: w.mesh,
+	w.server = New(Config{Cluster: "c", Settings: model.DefaultSettings("c"), Store: store, Bindings: bindings, Authority: authority, Controller: w.known, Federation: w.mesh,
 		Owner: owner, Audit: w.audit, AgentSocket: filepath.Join(dir, "agent.sock"), Logs: logs, Log: slog.New(slog.DiscardHandler), Now: w.clock.Now})
 	for _, f := range change {
 		f(w.server)
