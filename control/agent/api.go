@@ -55,7 +55,10 @@ func (a *Agent) serve() (func(), error) {
 		a.once.Do(func() { close(a.shutdown) })
 		answer(w, map[string]string{"status": "shutting down"})
 	})
-	mux.HandleFunc("POST /v1/rotate", func(w http.ResponseWriter, r *http.Request) { answer(w, a.rotate(r.Context())) })
+	mux.HandleFunc("POST /v1/rotate", func(w http.ResponseWriter, r *http.Request) {
+		// Without a generation, all are renewed.
+		answer(w, a.rotate(r.Context(), r.URL.Query().Get("generation")))
+	})
 	mux.HandleFunc("POST /v1/replicas/{namespace}/{name}/rotate", a.handleRotate)
 	mux.HandleFunc("POST /v1/replicas/{namespace}/{name}/handshake", a.handleHandshake)
 	mux.HandleFunc("POST /v1/replicas/{namespace}/{name}/call", a.handleCall)

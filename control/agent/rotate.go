@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"heddle.io/heddle/control/agent/identity"
 	"heddle.io/heddle/control/server/client"
 )
 
@@ -20,8 +21,9 @@ const preparing = 5 * time.Second
 
 var errNoIdentity = errors.New("it has no identity yet")
 
-// rotate renews the certificates of all replicas, and returns when each has been renewed, has failed or has had its time.
-func (a *Agent) rotate(ctx context.Context) client.Rotation {
+// rotate renews the certificates of all replicas that are not of a generation yet, and returns when each has been renewed, has
+// failed or has had its time. What was signed stays for the next attempt.
+func (a *Agent) rotate(ctx context.Context, generation string) client.Rotation {
 	ctx, cancel := context.WithTimeout(ctx, rotateTimeout)
 	defer cancel()
 	var mu sync.Mutex
@@ -32,7 +34,7 @@ func (a *Agent) rotate(ctx context.Context) client.Rotation {
 	var group sync.WaitGroup
 	for _, r := range a.all() {
 		group.Go(func() {
-			err := r.renew(ctx)
+			err := r.renew(ctx, func(c *identity.Credential) error { return c.Reach(ctx, generation) })
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
@@ -68,9 +70,9 @@ func (a *Agent) awaitComplete(ctx context.Context) bool {
 
 var errProxyAway = errors.New("its proxy runs, and has not come back to the agent yet")
 
-// renew gets the replica a new certificate. A proxy that runs has to be connected: one that an agent before this one left
+// renew gets the replica a new certificate, by how. A proxy that runs has to be connected: one that an agent before this one left
 // behind has what that one gave it, and would not be waited for.
-func (r *replica) renew(ctx context.Context) error {
+func (r *replica) renew(ctx context.Context, how func(*identity.Credential) error) error {
 	prepared, cancel := context.WithTimeout(ctx, preparing)
 	defer cancel()
 	for {
@@ -87,7 +89,7 @@ func (r *replica) renew(ctx context.Context) error {
 		missing := errNoIdentity
 		if credential != nil {
 			if !away {
-				return credential.Renew(ctx)
+				return how(credential)
 			}
 			missing = errProxyAway
 		}
@@ -108,7 +110,7 @@ func (a *Agent) handleRotate(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), rotateTimeout)
 	defer cancel()
-	switch err := found.renew(ctx); {
+	switch err := found.renew(ctx, func(c *identity.Credential) error { return c.Renew(ctx) }); {
 	case errors.Is(err, errNoIdentity):
 		refuse(w, &client.Problem{Status: http.StatusConflict, What: "the replica has no identity yet", Where: found.spec.key(), Remedy: "try again once it is ready"})
 	case err != nil:

@@ -6,7 +6,9 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/rsa"
+	"crypto/sha256"
 	"crypto/x509"
+	"encoding/hex"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -88,7 +90,18 @@ func (a *Authority) Sign(requestPEM []byte, identity Identity, lifetime time.Dur
 	if err != nil {
 		return Certificate{}, fmt.Errorf("sign certificate of %s: %w", identity, err)
 	}
-	chain := append(encode(der), encode(issuer.certificate.Raw)...)
+	return Certificate{
+		Chain:   append(encode(der), chainAbove(issuer, root)...),
+		Roots:   roots,
+		Expires: template.NotAfter,
+		Serial:  template.SerialNumber.Text(16),
+		Issuer:  issuer.certificate.Subject.CommonName,
+	}, nil
+}
+
+// chainAbove is what follows a leaf in its chain, PEM.
+func chainAbove(issuer, root issuer) []byte {
+	chain := encode(issuer.certificate.Raw)
 	if len(root.above) > 0 {
 		chain = append(chain, encode(root.certificate.Raw)...)
 		// Who does not have the root above would not trust it for being shown.
@@ -96,13 +109,29 @@ func (a *Authority) Sign(requestPEM []byte, identity Identity, lifetime time.Dur
 			chain = append(chain, encode(c.Raw)...)
 		}
 	}
-	return Certificate{
-		Chain:   chain,
-		Roots:   roots,
-		Expires: template.NotAfter,
-		Serial:  template.SerialNumber.Text(16),
-		Issuer:  issuer.certificate.Subject.CommonName,
-	}, nil
+	return chain
+}
+
+// Generation is the [Certificate.Generation] of what would be signed now.
+func (a *Authority) Generation() (string, error) {
+	issuer, root, roots, err := a.issuerNow()
+	if err != nil {
+		return "", err
+	}
+	return generation(chainAbove(issuer, root), roots), nil
+}
+
+// Generation tells certificates of different intermediates or with different roots apart, and is the same for all workloads:
+// SHA-256 (hexadecimal) of the chain above the leaf and of the roots.
+func (c Certificate) Generation() string {
+	_, above := pem.Decode(c.Chain)
+	return generation(above, c.Roots)
+}
+
+func generation(above, roots []byte) string {
+	one, other := sha256.Sum256(above), sha256.Sum256(roots)
+	sum := sha256.Sum256(append(one[:], other[:]...))
+	return hex.EncodeToString(sum[:])
 }
 
 // SignOutside is [Authority.Sign] for somebody who renews by themselves: a change of the mesh's root waits until the last such

@@ -170,7 +170,11 @@ func (c *Controller) rotateWorkloads(ctx context.Context) error {
 		return (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "unix", c.config.Cluster.AgentSocket())
 	}}
 	defer transport.CloseIdleConnections()
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://agent/v1/rotate", nil)
+	generation, err := c.authority.Generation()
+	if err != nil {
+		return err
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://agent/v1/rotate?generation="+generation, nil)
 	if err != nil {
 		return err
 	}

@@ -7,7 +7,7 @@ import (
 	"heddle.io/heddle/control/audit"
 )
 
-// formerRetry is the pause after workloads that could not be renewed: each attempt signs for all of them.
+// formerRetry is the pause after workloads that could not be renewed: their proxies are waited for in each attempt.
 const formerRetry = time.Minute
 
 // formerState is how far this cluster is with the roots that it left when it joined. It is found out anew after a restart.

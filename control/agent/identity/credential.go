@@ -5,6 +5,7 @@ package identity
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -58,7 +59,9 @@ type Credential struct {
 
 	mu      sync.Mutex
 	current Validity
-	ready   chan struct{}
+	// generation of the certificate that is published, see [ca.Certificate.Generation]; empty once a proxy refused it.
+	generation string
+	ready      chan struct{}
 }
 
 // Validity describes the certificate in use.
@@ -98,6 +101,26 @@ func (c *Credential) Validity() Validity {
 // Renew renews the certificate now, and returns when the proxy has taken it and the roots that came with it, or when that
 // failed. A renewal that is under way already does not count: it may have been signed before whatever made the caller ask.
 func (c *Credential) Renew(ctx context.Context) error {
+	if err := c.request(ctx); err != nil {
+		return err
+	}
+	return c.settle(ctx)
+}
+
+// Reach is Renew where the certificate is not of that generation yet (see [ca.Certificate.Generation]); where it is, only
+// the proxy is waited for. What it refused is signed anew.
+func (c *Credential) Reach(ctx context.Context, generation string) error {
+	c.mu.Lock()
+	reached := generation != "" && c.generation == generation
+	c.mu.Unlock()
+	if reached {
+		return c.settle(ctx)
+	}
+	return c.Renew(ctx)
+}
+
+// request has Run renew the certificate and publish it.
+func (c *Credential) request(ctx context.Context) error {
 	done := make(chan error, 1)
 	select {
 	case c.requests <- done:
@@ -106,19 +129,27 @@ func (c *Credential) Renew(ctx context.Context) error {
 	}
 	select {
 	case err := <-done:
-		if err != nil {
-			return err
-		}
+		return err
 	case <-ctx.Done():
 		return fmt.Errorf("renew certificate of %s: %w", c.Identity, ctx.Err())
 	}
+}
+
+// settle waits until the proxy has taken what is published.
+func (c *Credential) settle(ctx context.Context) error {
 	var published []*tlsv3.Secret
 	for _, resource := range c.secrets.GetResources() {
 		if secret, ok := resource.(*tlsv3.Secret); ok {
 			published = append(published, secret)
 		}
 	}
-	return c.delivered.settle(ctx, published...)
+	err := c.delivered.settle(ctx, published...)
+	if errors.Is(err, errRefused) {
+		c.mu.Lock()
+		c.generation = ""
+		c.mu.Unlock()
+	}
+	return err
 }
 
 const (
@@ -199,6 +230,7 @@ func (c *Credential) renew(ctx context.Context) (time.Duration, error) {
 	now := c.now()
 	c.mu.Lock()
 	first := c.current.Renewals == 0
+	c.generation = issued.Generation()
 	c.current = Validity{Serial: issued.Serial, Issuer: issued.Issuer, Issued: now, Expires: issued.Expires, Renewals: c.current.Renewals + 1}
 	c.mu.Unlock()
 	if first {

@@ -2,6 +2,7 @@ package identity
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -12,6 +13,8 @@ import (
 	serverv3 "github.com/envoyproxy/go-control-plane/pkg/server/v3"
 	"google.golang.org/protobuf/types/known/anypb"
 )
+
+var errRefused = errors.New("it refused secret")
 
 // deliveries follow which secrets a proxy was sent and has acknowledged. A secret that was published is in force only
 // when every stream that carries it has answered.
@@ -132,7 +135,7 @@ func (d *deliveries) settle(ctx context.Context, secrets ...*tlsv3.Secret) error
 		missing, refused, changed := d.missing(want)
 		switch {
 		case refused != "":
-			return fmt.Errorf("the proxy goes on with an earlier one: it refused secret %s: %s", missing, refused)
+			return fmt.Errorf("the proxy goes on with an earlier one: %w %s: %s", errRefused, missing, refused)
 		case missing == "":
 			return nil
 		}

@@ -163,9 +163,10 @@ func (c *Client) RotateIssuer(ctx context.Context) (FederationStatus, error) {
 	return status, err
 }
 
-// Rotation is the agent's answer to POST /v1/rotate: every replica's certificate was asked for anew.
+// Rotation is the agent's answer to POST /v1/rotate: every replica's certificate that was not of the
+// wanted generation (query `generation`; without it, every one) was asked for anew.
 type Rotation struct {
-	// Renewed counts the replicas whose proxies were given a new certificate.
+	// Renewed counts the replicas whose proxies have a certificate of the wanted generation.
 	Renewed int `json:"renewed"`
 	// Failed lists those that keep what they have, sorted; their agent goes on trying.
 	Failed []RotationFailure `json:"failed,omitempty"`

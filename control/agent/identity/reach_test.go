@@ -1,0 +1,88 @@
+package identity
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"heddle.io/heddle/control/ca"
+)
+
+// countingSigner counts what it signs.
+type countingSigner struct {
+	authority
+	signed atomic.Int32
+}
+
+func (s *countingSigner) Sign(ctx context.Context, identity ca.Identity, request []byte) (ca.Certificate, error) {
+	s.signed.Add(1)
+	return s.authority.Sign(ctx, identity, request)
+}
+
+// Attempts that are repeated, because another workload's proxy does not acknowledge or its own does not, sign once.
+func TestReachSignsOncePerGeneration(t *testing.T) {
+	a, err := ca.Open(ca.Options{Dir: filepath.Join(t.TempDir(), "ca"), Cluster: "c", TrustDomain: "cluster.local"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	signer := &countingSigner{authority: authority{a}}
+	credential := NewCredential(payments, ca.ECDSAP256, signer, quiet())
+	go credential.Run(t.Context())
+	<-credential.Ready()
+	reach := func(want int32) {
+		t.Helper()
+		generation, err := a.Generation()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 5 {
+			if err := credential.Reach(t.Context(), generation); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := signer.signed.Load(); got != want {
+			t.Fatalf("signed %d times, want %d", got, want)
+		}
+	}
+	reach(1)
+	// The roots change: once more, whoever signs.
+	if _, err := a.BeginRotation(); err != nil {
+		t.Fatal(err)
+	}
+	reach(2)
+	if err := credential.Renew(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	reach(3)
+}
+
+// A proxy that never acknowledges costs no signing for being waited for again.
+func TestReachOfSilentProxyDoesNotSignAgain(t *testing.T) {
+	a, err := ca.Open(ca.Options{Dir: filepath.Join(t.TempDir(), "ca"), Cluster: "c", TrustDomain: "cluster.local"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	signer := &countingSigner{authority: authority{a}}
+	credential := NewCredential(payments, ca.ECDSAP256, signer, quiet())
+	go credential.Run(t.Context())
+	<-credential.Ready()
+	generation, err := a.Generation()
+	if err != nil {
+		t.Fatal(err)
+	}
+	credential.delivered.mu.Lock()
+	credential.delivered.streams[streamID{}] = map[string]*delivery{SecretCertificate: {}}
+	credential.delivered.mu.Unlock()
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 5 {
+		if err := credential.Reach(ended, generation); err == nil || !strings.Contains(err.Error(), "not acknowledged") {
+			t.Fatalf("a proxy that does not acknowledge is taken for done: %v", err)
+		}
+	}
+	if got := signer.signed.Load(); got != 1 {
+		t.Fatalf("signed %d times, want once", got)
+	}
+}
