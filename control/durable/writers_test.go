@@ -25,7 +25,7 @@ var elsewhere = map[string]string{
 	"control/agent/process/process.go Start":              "a log, appended to",
 	"control/agent/sandbox/mounts.go show":                "an empty file to mount on",
 	"control/audit/file.go open":                          "the audit log, appended to and synced",
-	"control/audit/file.go rotate":                        "the audit log's older files",
+	"control/audit/file.go setAside":                      "the audit log's older files",
 	"control/cli/up_start.go startAgent":                  "a log, appended to",
 	"control/seal/memory.go OpenMemory":                   "memory, which no file is",
 	"control/store/etcd/etcdtest/members.go Certificates": "keys of a test, which end with it",
