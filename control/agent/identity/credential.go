@@ -10,6 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"runtime"
 	"sync"
 	"time"
 
@@ -19,6 +20,8 @@ import (
 	"github.com/envoyproxy/go-control-plane/pkg/cache/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 
+	"golang.org/x/sync/semaphore"
+
 	"heddle.io/heddle/control/ca"
 	"heddle.io/heddle/control/objects"
 )
@@ -27,6 +30,14 @@ import (
 const (
 	SecretCertificate = "default"
 	SecretRoots       = "ROOTCA"
+)
+
+// processors of this agent, and generating the keys that they may be at: were all of a host's made at once, all would be half
+// done when the time of a rotation is up, and the next attempt would begin with all again. An RSA key of 2048 bits takes some
+// fifty milliseconds.
+var (
+	processors = int64(runtime.GOMAXPROCS(0))
+	generating = semaphore.NewWeighted(processors)
 )
 
 // Signer has a request signed for an attested identity.
@@ -198,7 +209,11 @@ func (c *Credential) Run(ctx context.Context) {
 
 // renew gets a certificate for a new key and publishes both. It returns when to renew next.
 func (c *Credential) renew(ctx context.Context) (time.Duration, error) {
+	if err := generating.Acquire(ctx, 1); err != nil {
+		return 0, fmt.Errorf("wait for other keys to be made: %w", err)
+	}
 	key, request, err := ca.NewRequest(c.Identity, c.kind, c.random)
+	generating.Release(1)
 	if err != nil {
 		return 0, err
 	}

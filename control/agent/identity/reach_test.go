@@ -2,6 +2,7 @@ package identity
 
 import (
 	"context"
+	"errors"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -84,5 +85,27 @@ func TestReachOfSilentProxyDoesNotSignAgain(t *testing.T) {
 	}
 	if got := signer.signed.Load(); got != 1 {
 		t.Fatalf("signed %d times, want once", got)
+	}
+}
+
+// Keys are made as many at a time as there are processors; who waits for its turn can be given up.
+func TestKeysTakeTurns(t *testing.T) {
+	a, err := ca.Open(ca.Options{Dir: filepath.Join(t.TempDir(), "ca"), Cluster: "c", TrustDomain: "cluster.local"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	signer := &countingSigner{authority: authority{a}}
+	credential := NewCredential(payments, ca.ECDSAP256, signer, quiet())
+	if err := generating.Acquire(t.Context(), processors); err != nil {
+		t.Fatal(err)
+	}
+	given, giveUp := context.WithCancel(t.Context())
+	giveUp()
+	if _, err := credential.renew(given); !errors.Is(err, context.Canceled) || signer.signed.Load() != 0 {
+		t.Errorf("%v, %d signed, while all processors are at others' keys", err, signer.signed.Load())
+	}
+	generating.Release(processors)
+	if _, err := credential.renew(t.Context()); err != nil || signer.signed.Load() != 1 {
+		t.Errorf("%v, %d signed", err, signer.signed.Load())
 	}
 }
