@@ -22,14 +22,20 @@ func (s *countingSigner) Sign(ctx context.Context, identity ca.Identity, request
 	return s.authority.Sign(ctx, identity, request)
 }
 
-// Attempts that are repeated, because another workload's proxy does not acknowledge or its own does not, sign once.
-func TestReachSignsOncePerGeneration(t *testing.T) {
+// counted is a credential of an authority whose signings are counted.
+func counted(t *testing.T) (*ca.Authority, *countingSigner, *Credential) {
+	t.Helper()
 	a, err := ca.Open(ca.Options{Dir: filepath.Join(t.TempDir(), "ca"), Cluster: "c", TrustDomain: "cluster.local"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	signer := &countingSigner{authority: authority{a}}
-	credential := NewCredential(payments, ca.ECDSAP256, signer, quiet())
+	return a, signer, NewCredential(payments, ca.ECDSAP256, signer, quiet())
+}
+
+// Attempts that are repeated, because another workload's proxy does not acknowledge or its own does not, sign once.
+func TestReachSignsOncePerGeneration(t *testing.T) {
+	a, signer, credential := counted(t)
 	go credential.Run(t.Context())
 	<-credential.Ready()
 	reach := func(want int32) {
@@ -61,12 +67,7 @@ func TestReachSignsOncePerGeneration(t *testing.T) {
 
 // A proxy that never acknowledges costs no signing for being waited for again.
 func TestReachOfSilentProxyDoesNotSignAgain(t *testing.T) {
-	a, err := ca.Open(ca.Options{Dir: filepath.Join(t.TempDir(), "ca"), Cluster: "c", TrustDomain: "cluster.local"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	signer := &countingSigner{authority: authority{a}}
-	credential := NewCredential(payments, ca.ECDSAP256, signer, quiet())
+	a, signer, credential := counted(t)
 	go credential.Run(t.Context())
 	<-credential.Ready()
 	generation, err := a.Generation()
@@ -90,12 +91,7 @@ func TestReachOfSilentProxyDoesNotSignAgain(t *testing.T) {
 
 // Keys are made as many at a time as there are processors; who waits for its turn can be given up.
 func TestKeysTakeTurns(t *testing.T) {
-	a, err := ca.Open(ca.Options{Dir: filepath.Join(t.TempDir(), "ca"), Cluster: "c", TrustDomain: "cluster.local"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	signer := &countingSigner{authority: authority{a}}
-	credential := NewCredential(payments, ca.ECDSAP256, signer, quiet())
+	_, signer, credential := counted(t)
 	if err := generating.Acquire(t.Context(), processors); err != nil {
 		t.Fatal(err)
 	}

@@ -10,17 +10,28 @@ import (
 	"heddle.io/heddle/control/store/storetest"
 )
 
-// What 5000 objects in one batch cost, and one object among them; through the cache, each synced.
-func BenchmarkApply(b *testing.B) {
+// openCache is a cache over an embedded store that ends with the benchmark.
+func openCache(b *testing.B) *cache.Cache {
+	b.Helper()
 	s, err := OpenEmbedded(b.Context(), b.TempDir(), openKeys(b, b.TempDir()), nil)
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer s.Close()
+	b.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			b.Error(err)
+		}
+	})
 	c, err := cache.Open(b.Context(), cache.Options{Store: s, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		b.Fatal(err)
 	}
+	return c
+}
+
+// What 5000 objects in one batch cost, and one object among them; through the cache, each synced.
+func BenchmarkApply(b *testing.B) {
+	c := openCache(b)
 	generation := 0
 	writes := func(n int) (out []store.Write) {
 		generation++
@@ -45,15 +56,7 @@ func BenchmarkApply(b *testing.B) {
 
 // What a small batch costs in a store that has many objects of its kind.
 func BenchmarkSmallBatchAmongMany(b *testing.B) {
-	s, err := OpenEmbedded(b.Context(), b.TempDir(), openKeys(b, b.TempDir()), nil)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer s.Close()
-	c, err := cache.Open(b.Context(), cache.Options{Store: s, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		b.Fatal(err)
-	}
+	c := openCache(b)
 	batch := func(n, generation int) (out []store.Write) {
 		for i := range n {
 			out = append(out, storetest.Put(storetest.Account(b, fmt.Sprintf("a%d", i), fmt.Sprint(generation))))
