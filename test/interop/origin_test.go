@@ -3,6 +3,7 @@
 package interop
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -22,10 +23,17 @@ import (
 // most bytes that anybody asks of the origin.
 const most = 16 << 20
 
+// checksum is a trailer that travels on, unlisted one that stays behind.
+const (
+	checksum = "x-checksum-sha256"
+	unlisted = "x-sha256"
+)
+
 // origin answers at the end of every chain: /size/N by N bytes, /echo by what was sent, both with their checksum in the
-// trailers, and /page by a page for a browser.
+// trailers, by the name of the query's trailer if it has one, and /page by a page for a browser.
 func origin(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("Trailer", "x-sha256")
+	trailer := cmp.Or(r.URL.Query().Get("trailer"), checksum)
+	w.Header().Set("Trailer", trailer)
 	w.Header().Set("x-origin-proto", r.Proto)
 	sum := sha256.New()
 	out := io.MultiWriter(w, sum)
@@ -55,7 +63,7 @@ func origin(w http.ResponseWriter, r *http.Request) {
 		// Whoever asked sees an answer that is cut short.
 		panic(http.ErrAbortHandler)
 	}
-	w.Header().Set("x-sha256", hex.EncodeToString(sum.Sum(nil)))
+	w.Header().Set(trailer, hex.EncodeToString(sum.Sum(nil)))
 }
 
 // zeros without end.

@@ -197,10 +197,13 @@ struct Origin<'b, S> {
 }
 
 impl<S: Source> Origin<'_, S> {
-    /// The trailers that may travel on.
+    /// The trailers that may travel on, if there are any: HAProxy 2.6 closes a connection for an empty header block.
     fn take_trailers(&mut self) -> Option<Fields> {
         let mut trailers = self.source.take_trailers()?;
         clean_trailers(self.of, self.dropped, &mut trailers);
+        if trailers.is_empty() {
+            return None;
+        }
         if self.remember {
             self.seen = Some(trailers.clone());
         }
