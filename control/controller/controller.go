@@ -220,7 +220,12 @@ func Run(ctx context.Context, config Config) error {
 	})
 	c.xds = c.pusher.Server()
 	c.model = resolve.New(c.settings)
-	c.staging = newStaging(filepath.Join(config.Cluster.Data(), "stage.json"), options.StageLimit, c.log)
+	c.staging = newStaging(filepath.Join(config.Cluster.Data(), "stage.db"), options.StageLimit, c.log)
+	defer func() {
+		if err := c.staging.file.close(); err != nil {
+			c.log.Warn("file of changes under way closed with an error", "error", err)
+		}
+	}()
 	c.update(nil)
 	return c.serve(ctx)
 }

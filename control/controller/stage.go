@@ -1,16 +1,13 @@
 package controller
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
-	"heddle.io/heddle/control/durable"
 	"heddle.io/heddle/control/model"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/push"
@@ -22,7 +19,7 @@ import (
 // what the objects came to at a time, and its clients go by that until servers accept the next one. Only the loop that
 // puts models into force may use it, [staging.view] apart.
 type staging struct {
-	file   string
+	file   stageFile
 	limits stage.Limits
 	log    *slog.Logger
 
@@ -31,18 +28,27 @@ type staging struct {
 	meshes  map[stage.Generation]*model.Mesh
 	// before are objects as they were in a generation that some clients still go by, of those that have changed since; nil for
 	// one that there was not.
-	before map[stage.Generation]map[objects.Key]*objects.Object
+	before map[stage.Generation]left
 	// objects are those that the newest generation is made of, of the kinds that clients go by.
 	objects map[objects.Key]*objects.Object
-	// unkept says that the file may not hold what it should.
-	unkept bool
+	// unkept are those of them that the file does not hold as they are, nil for one that is gone; keptWhole says that it holds
+	// all others, and keptGone is for which generations it holds what was before.
+	unkept    map[objects.Key]*objects.Object
+	keptWhole bool
+	keptGone  goneByNow
 }
+
+// noGeneration has what is kept of generations written anew.
+const noGeneration = -1
+
+// goneByNow are the generations beside the newest that clients may go by; zero for none.
+type goneByNow struct{ clients, former stage.Generation }
 
 func newStaging(file string, limit time.Duration, log *slog.Logger) *staging {
 	if limit == 0 {
 		limit = stage.DefaultLimit
 	}
-	return &staging{file: file, limits: stage.Limits{Answer: limit, Connect: translate.ConnectTimeout}, log: log}
+	return &staging{file: stageFile{path: file}, limits: stage.Limits{Answer: limit, Connect: translate.ConnectTimeout}, log: log}
 }
 
 // stage has what the objects come to take its way to the proxies; changed are those that changed, nil for one that is gone.
@@ -130,56 +136,33 @@ func goneBy(key objects.Key) bool {
 	}, func(k *objects.Kind) bool { return k.Group == key.Group && k.Kind == key.Kind })
 }
 
-// kept is what a controller that was killed leaves to the next one: what differs between what clients go by and what is
-// wanted. Besides, it is every rule for mutual TLS that they go by, so that one which was changed while no controller
-// looked is a change like any other.
-type kept struct {
-	Rules   []*objects.Object `json:"rules"`
-	Clients []keptObject      `json:"clients,omitempty"`
-	Former  []keptObject      `json:"former,omitempty"`
-}
-
-// keptObject is an object as it was; nil for one that there was not.
-type keptObject struct {
-	Key    objects.Key     `json:"key"`
-	Object *objects.Object `json:"object"`
-}
-
 // start begins with what is wanted now and the objects that it is made of. What a former controller left is made into a mesh
 // by rebuild, which is given objects to have in place of those that are there; nil for none.
 func (s *staging) start(mesh *model.Mesh, all map[objects.Key]*objects.Object, rebuild func(map[objects.Key]*objects.Object) *model.Mesh) {
 	s.objects = maps.Clone(all)
 	maps.DeleteFunc(s.objects, func(key objects.Key, o *objects.Object) bool { return o == nil || !goneBy(key) })
-	s.unkept = true
-	s.newest, s.meshes, s.before = 1, map[stage.Generation]*model.Mesh{1: mesh}, map[stage.Generation]map[objects.Key]*objects.Object{}
+	s.unkept, s.keptWhole = maps.Clone(s.objects), false
+	s.newest, s.meshes, s.before = 1, map[stage.Generation]*model.Mesh{1: mesh}, map[stage.Generation]left{}
 	s.machine = stage.New(s.limits, s.newest, 0)
-	var left kept
-	if err := durable.ReadJSON(s.file, &left); err != nil {
-		if !errors.Is(err, os.ErrNotExist) {
-			s.log.Error("changes that were under way go into force at once: what was kept of them cannot be read", "error", err)
-		}
+	were, err := s.file.read(s.objects)
+	if err != nil {
+		s.log.Error("changes that were under way go into force at once: what was kept of them cannot be read", "error", err)
 		return
 	}
-	clients := map[objects.Key]*objects.Object{}
-	for key, o := range s.objects {
-		if o.Kind == objects.PeerAuthentication {
-			clients[key] = nil
-		}
-	}
-	for _, o := range left.Rules {
-		clients[o.Key()] = o
-	}
-	overlay(clients, left.Clients)
-	former := maps.Clone(clients)
-	overlay(former, left.Former)
-	for _, was := range []map[objects.Key]*objects.Object{clients, former} {
-		maps.DeleteFunc(was, func(key objects.Key, o *objects.Object) bool { return sameVersion(o, s.objects[key]) })
-	}
-	if len(clients)+len(left.Former) == 0 {
+	if were.newest == nil {
 		return
 	}
-	gone, going := rebuild(former), rebuild(clients)
-	if len(left.Former) == 0 && !mesh.ConcernsServers(going) {
+	s.unkept = make(map[objects.Key]*objects.Object, len(were.newest))
+	for key := range were.newest {
+		s.unkept[key] = s.objects[key]
+	}
+	s.keptWhole, s.keptGone = true, goneByNow{clients: noGeneration, former: noGeneration}
+	clients, former := were.clients, were.former
+	if len(clients)+len(former) == 0 {
+		return
+	}
+	going := rebuild(clients)
+	if former == nil && !mesh.ConcernsServers(going) {
 		return
 	}
 	const formerOne, clientsOne, wantedOne = 1, 2, 3
@@ -187,8 +170,8 @@ func (s *staging) start(mesh *model.Mesh, all map[objects.Key]*objects.Object, r
 	s.meshes = map[stage.Generation]*model.Mesh{clientsOne: going, wantedOne: mesh}
 	s.before[clientsOne] = clients
 	s.machine = stage.New(s.limits, clientsOne, 0)
-	if len(left.Former) > 0 {
-		s.meshes[formerOne], s.before[formerOne] = gone, former
+	if former != nil {
+		s.meshes[formerOne], s.before[formerOne] = rebuild(former), former
 		s.machine = stage.New(s.limits, clientsOne, formerOne)
 	}
 	s.machine.Want(wantedOne, effect(mesh, going))
@@ -198,12 +181,6 @@ func (s *staging) start(mesh *model.Mesh, all map[objects.Key]*objects.Object, r
 // sameVersion says whether two objects are the same one, unchanged, or neither is there.
 func sameVersion(a, b *objects.Object) bool {
 	return a == nil && b == nil || a != nil && b != nil && a.Version == b.Version
-}
-
-func overlay(onto map[objects.Key]*objects.Object, objs []keptObject) {
-	for _, o := range objs {
-		onto[o.Key] = o.Object
-	}
 }
 
 // want has another mesh in place of the one that was wanted; changed are the objects that make the difference as they are
@@ -223,10 +200,10 @@ func (s *staging) want(mesh *model.Mesh, changed map[objects.Key]*objects.Object
 		if !goneBy(key) || sameVersion(o, s.objects[key]) {
 			continue
 		}
-		s.unkept = true
+		s.unkept[key] = o
 		for _, g := range in.Accepted {
 			if s.before[g] == nil {
-				s.before[g] = map[objects.Key]*objects.Object{}
+				s.before[g] = left{}
 			}
 			if _, known := s.before[g][key]; !known {
 				s.before[g][key] = s.objects[key]
@@ -268,7 +245,6 @@ func (s *staging) look(now time.Time, proxies []stage.Proxy) bool {
 	before := s.machine.Status(now)
 	changed := s.machine.Look(now, proxies)
 	if changed {
-		s.unkept = true
 		s.tidy()
 	}
 	after := s.machine.Status(now)
@@ -286,45 +262,32 @@ func (s *staging) tidy() {
 	in := s.machine.InForce()
 	live := append([]stage.Generation{in.Wanted}, in.Accepted...)
 	maps.DeleteFunc(s.meshes, func(g stage.Generation, _ *model.Mesh) bool { return !slices.Contains(live, g) })
-	maps.DeleteFunc(s.before, func(g stage.Generation, _ map[objects.Key]*objects.Object) bool {
-		return !slices.Contains(in.Accepted, g)
-	})
+	maps.DeleteFunc(s.before, func(g stage.Generation, _ left) bool { return !slices.Contains(in.Accepted, g) })
 }
 
 // keep writes what the next controller needs to know, before proxies are sent what it is about.
 func (s *staging) keep() {
-	if !s.unkept {
-		return
-	}
 	in := s.machine.InForce()
-	var now kept
-	list := func(g stage.Generation) []keptObject {
-		out := make([]keptObject, 0, len(s.before[g]))
-		for key, o := range s.before[g] {
-			out = append(out, keptObject{key, o})
-		}
-		slices.SortFunc(out, func(a, b keptObject) int { return strings.Compare(a.Key.String(), b.Key.String()) })
-		return out
-	}
-	clients := map[objects.Key]*objects.Object{}
+	var gone goneByNow
 	for _, g := range in.Accepted {
 		if g == in.Clients {
-			now.Clients, clients = list(g), s.before[g]
+			gone.clients = g
 		} else {
-			now.Former = list(g)
+			gone.former = g
 		}
 	}
-	for key, o := range s.objects {
-		if _, other := clients[key]; !other && o.Kind == objects.PeerAuthentication {
-			now.Rules = append(now.Rules, o)
-		}
+	if s.keptWhole && len(s.unkept) == 0 && gone == s.keptGone {
+		return
 	}
-	slices.SortFunc(now.Rules, func(a, b *objects.Object) int { return strings.Compare(a.Key().String(), b.Key().String()) })
-	if err := durable.WriteJSON(s.file, now, 0o600); err != nil {
+	err := s.file.write(stageChange{
+		newest: s.unkept, whole: !s.keptWhole,
+		clients: s.before[gone.clients], former: s.before[gone.former], moved: !s.keptWhole || gone != s.keptGone,
+	})
+	if err != nil {
 		s.log.Warn("a restart would put the change that is under way into force at once: it cannot be kept", "error", err)
 		return
 	}
-	s.unkept = false
+	s.unkept, s.keptWhole, s.keptGone = map[objects.Key]*objects.Object{}, true, gone
 }
 
 // stageView is what statuses say of a change.

@@ -1,9 +1,11 @@
 package controller
 
 import (
+	"bytes"
 	"fmt"
 	"log/slog"
 	"maps"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -46,10 +48,11 @@ func service(target int) string {
 }
 
 func newBrain(t *testing.T) *brain {
-	b := &brain{t: t, file: filepath.Join(t.TempDir(), "stage.json"), now: time.Unix(0, 0), objects: map[objects.Key]*objects.Object{}}
+	b := &brain{t: t, file: filepath.Join(t.TempDir(), "stage.db"), now: time.Unix(0, 0), objects: map[objects.Key]*objects.Object{}}
 	b.store(rule("STRICT"))
 	b.store(service(8080))
 	b.start()
+	t.Cleanup(b.kill)
 	return b
 }
 
@@ -70,11 +73,23 @@ func (b *brain) store(text string) *objects.Object {
 
 // start is a controller that has just come, with what is stored and what the one before it kept.
 func (b *brain) start() {
+	b.kill()
 	b.model = resolve.New(model.DefaultSettings("c"))
 	b.staging = newStaging(b.file, 0, slog.New(slog.DiscardHandler))
 	b.pushed = 0
 	b.staging.start(b.model.Update(resolve.Change{Objects: b.objects}), b.objects, b.model.With)
 	b.push()
+}
+
+// kill ends the controller, if there is one.
+func (b *brain) kill() {
+	b.t.Helper()
+	if b.staging == nil {
+		return
+	}
+	if err := b.staging.file.close(); err != nil {
+		b.t.Fatal(err)
+	}
 }
 
 func (b *brain) push() {
@@ -88,6 +103,14 @@ func (b *brain) apply(text string) {
 	b.t.Helper()
 	o := b.store(text)
 	changed := map[objects.Key]*objects.Object{o.Key(): o}
+	b.staging.want(b.model.Update(resolve.Change{Objects: changed}), changed)
+	b.push()
+}
+
+// remove deletes an object, if it is there.
+func (b *brain) remove(key objects.Key) {
+	delete(b.objects, key)
+	changed := map[objects.Key]*objects.Object{key: nil}
 	b.staging.want(b.model.Update(resolve.Change{Objects: changed}), changed)
 	b.push()
 }
@@ -173,7 +196,7 @@ func TestAChangeTakesItsStepsAcrossRestarts(t *testing.T) {
 	}
 }
 
-func TestARuleThatChangedWhileNoControllerLooked(t *testing.T) {
+func TestWhatChangedWhileNoControllerLooked(t *testing.T) {
 	b := newBrain(t)
 	b.store(rule("DISABLE"))
 	b.start()
@@ -190,6 +213,83 @@ func TestARuleThatChangedWhileNoControllerLooked(t *testing.T) {
 	b.start()
 	if clients, servers := b.staging.inForce(); len(clients.PeerModes) != 1 || len(servers.PeerModes) != 2 {
 		t.Errorf("clients go by %+v, servers by %+v", clients.PeerModes, servers.PeerModes)
+	}
+	// So is whatever else clients go by: what they are told of mutual TLS, and ports.
+	b = newBrain(t)
+	b.store(rule("DISABLE"))
+	b.store("apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: d, namespace: shop}\nspec: {host: cart, trafficPolicy: {tls: {mode: DISABLE}}}\n")
+	for range 2 {
+		b.start()
+		b.holds(model.MTLSStrict, 8080, model.MTLSPermissive, 8080)
+		if clients, _ := b.staging.inForce(); len(clients.Destinations) != 0 {
+			t.Errorf("clients go by %+v", clients.Destinations)
+		}
+	}
+	b = newBrain(t)
+	b.store(service(9090))
+	b.start()
+	b.holds(model.MTLSStrict, 8080, model.MTLSStrict, 8080, 9090)
+	// Another one while clients switch, and no controller looked again.
+	b.answers(0)
+	b.holds(model.MTLSStrict, 9090, model.MTLSStrict, 8080, 9090)
+	b.store(service(7070))
+	b.start()
+	b.holds(model.MTLSStrict, 9090, model.MTLSStrict, 7070, 8080, 9090)
+}
+
+// Whatever happens, the file has what clients go by, though only what changed is written.
+func TestWhatIsKeptIsWhatClientsGoBy(t *testing.T) {
+	for seed := range uint64(20) {
+		random, b := rand.New(rand.NewPCG(1, seed)), newBrain(t)
+		staged := 0
+		for range 60 {
+			switch random.IntN(6) {
+			case 0:
+				b.apply(rule([]string{"STRICT", "DISABLE", "PERMISSIVE"}[random.IntN(3)]))
+			case 1:
+				b.apply(service(8080 + random.IntN(3)))
+			case 2:
+				b.apply(fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: d%d, namespace: shop}\nspec: {host: cart}\n", random.IntN(3)))
+			case 3:
+				b.remove(objects.Key{Group: "networking.istio.io", Kind: "DestinationRule", Namespace: "shop", Name: fmt.Sprintf("d%d", random.IntN(3))})
+			case 4:
+				b.answers(0)
+				b.now = b.now.Add(b.staging.limits.Connect)
+			case 5:
+				b.store(service(8080 + random.IntN(3)))
+				b.start()
+			}
+			were, err := b.staging.file.read(b.staging.objects)
+			if err != nil || len(were.newest) > 0 {
+				t.Fatalf("seed %d: %+v, %v", seed, were.newest, err)
+			}
+			in := b.staging.machine.InForce()
+			want := map[stage.Generation]left{in.Clients: were.clients}
+			if i := slices.IndexFunc(in.Accepted, func(g stage.Generation) bool { return g != in.Clients }); i >= 0 {
+				want[in.Accepted[i]] = were.former
+				staged++
+			}
+			for g, got := range want {
+				before := maps.Clone(b.staging.before[g])
+				maps.DeleteFunc(before, func(key objects.Key, o *objects.Object) bool { return sameVersion(o, b.staging.objects[key]) })
+				if !maps.EqualFunc(before, got, sameVersion) {
+					t.Fatalf("seed %d: kept of generation %d %v, want %v", seed, g, got, before)
+				}
+			}
+		}
+		if staged == 0 {
+			t.Errorf("seed %d: no client left anything", seed)
+		}
+	}
+}
+
+// What concerns no server has clients wait for nothing, whoever looked.
+func TestARouteThatChangedWhileNoControllerLooked(t *testing.T) {
+	b := newBrain(t)
+	b.store("apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: d, namespace: shop}\nspec: {host: cart, trafficPolicy: {loadBalancer: {simple: RANDOM}}}\n")
+	b.start()
+	if clients, _ := b.staging.inForce(); len(clients.Destinations) != 1 || b.staging.underWay() {
+		t.Errorf("clients go by %+v", clients.Destinations)
 	}
 }
 
@@ -227,11 +327,16 @@ func TestWhomAChangeWentOnWithoutIsSaid(t *testing.T) {
 func TestWhatWasKeptAndCannotBeRead(t *testing.T) {
 	b := newBrain(t)
 	b.apply(rule("DISABLE"))
-	if err := os.WriteFile(b.file, []byte("{"), 0o600); err != nil {
+	b.kill()
+	if err := os.WriteFile(b.file, bytes.Repeat([]byte("{"), 1<<16), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	b.start()
 	b.holds(model.MTLSDisable, 8080, model.MTLSDisable, 8080)
+	// The next change is kept again.
+	b.apply(rule("STRICT"))
+	b.start()
+	b.holds(model.MTLSDisable, 8080, model.MTLSPermissive, 8080)
 }
 
 // Whom a policy asks is there for who asks, at every step: with failOpen, requests would pass unasked otherwise.
@@ -318,5 +423,38 @@ func TestAMeshSaysWhatIsNewInIt(t *testing.T) {
 	}
 	if len(known) != services {
 		t.Errorf("%d of %d services", len(known), services)
+	}
+}
+
+// What keeping a change costs, with so many services beside.
+func BenchmarkKeepAChange(b *testing.B) {
+	for _, services := range []int{50, 5000} {
+		b.Run(strconv.Itoa(services), func(b *testing.B) {
+			file := stageFile{path: filepath.Join(b.TempDir(), "stage.db")}
+			all := make(map[objects.Key]*objects.Object, services)
+			for n := range services {
+				decoded, errs := objects.Decode(strings.NewReader(strings.ReplaceAll(service(8080), "name: cart", fmt.Sprintf("name: s%d", n))), "test.yaml", "")
+				if len(errs) > 0 {
+					b.Fatal(errs)
+				}
+				decoded[0].Version = "1"
+				all[decoded[0].Key()] = decoded[0]
+			}
+			if err := file.write(stageChange{newest: all, whole: true, moved: true}); err != nil {
+				b.Fatal(err)
+			}
+			b.Cleanup(func() {
+				if err := file.close(); err != nil {
+					b.Error(err)
+				}
+			})
+			key := objects.Key{Kind: "Service", Namespace: "shop", Name: "s0"}
+			one := map[objects.Key]*objects.Object{key: all[key]}
+			for b.Loop() {
+				if err := file.write(stageChange{newest: one}); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }
