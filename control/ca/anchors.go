@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	"heddle.io/heddle/control/cluster"
@@ -115,43 +116,71 @@ func loadFormerIntermediates(dir string) ([]formerIntermediate, error) {
 // one that is about to be installed, and those of a mesh that it left or is about to leave, as long as its workloads may show
 // certificates of them.
 func (a *Authority) Anchors() []string {
-	s := a.state()
-	return s.anchors(func(*x509.Certificate) bool { return true })
+	return a.state().anchors(func(anchor) bool { return true })
 }
 
 // Announced are the certificates (PEM) by which clients of other clusters know what this one issued: the intermediate that
 // signs, the next one, and those before whose certificates may live still.
 func (a *Authority) Announced() []string {
-	s := a.state()
-	mesh := s.mesh()
-	return s.anchors(func(c *x509.Certificate) bool {
-		return MembershipOf(c) == MembershipOf(s.current.certificate) && slices.ContainsFunc(mesh, func(root *x509.Certificate) bool { return c.CheckSignatureFrom(root) == nil })
-	})
+	return a.state().anchors(func(one anchor) bool { return one.ofMesh })
 }
 
-// anchors that are wanted, the one that signs first.
-func (s *state) anchors(wanted func(*x509.Certificate) bool) []string {
-	all := []*x509.Certificate{s.current.certificate}
-	if s.expectedAnchor != nil {
-		all = append(all, s.expectedAnchor)
-	}
-	if s.next != nil && MembershipOf(s.next.issuer.certificate) == MembershipOf(s.current.certificate) {
-		all = append(all, s.next.issuer.certificate)
-	}
+// anchor is an intermediate by which clients may know what this cluster issued.
+type anchor struct {
+	// certificate, PEM.
+	certificate string
+	// until is when its last certificate ends; zero for one that signs, or will.
+	until time.Time
+	// ofMesh says that a root of the mesh has signed it for this cluster as the member that it is.
+	ofMesh bool
+}
+
+// known are the anchors of a state, found once: each stream to another cluster asks whenever it wakes, and a signature takes a
+// tenth of a millisecond to verify. There are as many as the state has intermediates.
+type known struct {
+	once    sync.Once
+	anchors []anchor
+}
+
+// anchors that are wanted, the one that signs first. The state is published.
+func (s *state) anchors(wanted func(anchor) bool) []string {
+	s.known.once.Do(func() { s.known.anchors = s.findAnchors() })
 	now := s.options.Now()
-	// The latest are shown the most.
-	for _, f := range slices.Backward(s.formerIntermediates) {
-		if now.Before(f.Until) {
-			all = append(all, f.parsed)
-		}
-	}
 	var out []string
-	for _, c := range all {
-		if text := string(encode(c.Raw)); len(out) < maxAnchors && !slices.Contains(out, text) && wanted(c) {
-			out = append(out, text)
+	for _, one := range s.known.anchors {
+		if len(out) < maxAnchors && (one.until.IsZero() || now.Before(one.until)) && wanted(one) {
+			out = append(out, one.certificate)
 		}
 	}
 	return out
+}
+
+func (s *state) findAnchors() (all []anchor) {
+	add := func(c *x509.Certificate, until time.Time) {
+		one := anchor{certificate: string(encode(c.Raw)), until: until}
+		if slices.ContainsFunc(all, func(o anchor) bool { return o.certificate == one.certificate }) {
+			return
+		}
+		one.ofMesh = MembershipOf(c) == MembershipOf(s.current.certificate) && s.signedByMesh(c)
+		all = append(all, one)
+	}
+	add(s.current.certificate, time.Time{})
+	if s.expectedAnchor != nil {
+		add(s.expectedAnchor, time.Time{})
+	}
+	if s.next != nil && MembershipOf(s.next.issuer.certificate) == MembershipOf(s.current.certificate) {
+		add(s.next.issuer.certificate, time.Time{})
+	}
+	// The latest are shown the most.
+	for _, f := range slices.Backward(s.formerIntermediates) {
+		add(f.parsed, f.Until)
+	}
+	return all
+}
+
+// signedByMesh says whether a root of the mesh has signed a certificate.
+func (s *state) signedByMesh(c *x509.Certificate) bool {
+	return slices.ContainsFunc(s.mesh(), func(root *x509.Certificate) bool { return c.CheckSignatureFrom(root) == nil })
 }
 
 // CheckAnchor makes sure that a certificate (PEM) may be an anchor of an issuer: one of the roots (PEM) signed it, and it may
@@ -193,10 +222,7 @@ func (s *state) prepared() bool {
 	if s.next == nil || MembershipOf(s.next.issuer.certificate) != MembershipOf(s.current.certificate) {
 		return false
 	}
-	now := s.options.Now()
-	return now.Before(s.next.issuer.certificate.NotAfter) && slices.ContainsFunc(s.mesh(), func(root *x509.Certificate) bool {
-		return s.next.issuer.certificate.CheckSignatureFrom(root) == nil
-	})
+	return s.options.Now().Before(s.next.issuer.certificate.NotAfter) && s.signedByMesh(s.next.issuer.certificate)
 }
 
 // Prepare makes sure that there is a next intermediate; obtain is as for [Authority.Renew]. It is durable when it returns.

@@ -238,3 +238,24 @@ func TestAnchorsAreChecked(t *testing.T) {
 		}
 	}
 }
+
+// A thousand streams to other clusters wake, as at any change of one: each asks for the anchors, to compare them.
+func BenchmarkAnnouncedToStreams(b *testing.B) {
+	c := &clock{start}
+	a, err := Open(Options{Dir: b.TempDir(), Cluster: "cluster1", TrustDomain: "cluster.local", Now: c.Now})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for range 3 {
+		if err := a.Renew(context.Background(), nil); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for b.Loop() {
+		for range 1000 {
+			if len(a.Announced()) != 5 {
+				b.Fatal("not all anchors")
+			}
+		}
+	}
+}

@@ -121,7 +121,7 @@ func Open(options Options) (*Authority, error) {
 	if err := os.MkdirAll(options.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("certificate authority: create directory %s: %w", options.Dir, err)
 	}
-	s := &state{options: &options}
+	s := &state{options: &options, known: &known{}}
 	if err := s.open(); err != nil {
 		return nil, fmt.Errorf("certificate authority: %w", err)
 	}

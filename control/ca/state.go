@@ -26,6 +26,8 @@ type state struct {
 	next                *nextFile
 	expectedAnchor      *x509.Certificate
 	formerIntermediates []formerIntermediate
+	// known is what was found out about these.
+	known *known
 }
 
 // state of the authority now.
@@ -42,6 +44,7 @@ func (a *Authority) update(do func(s *state) error) error {
 func (a *Authority) updateLocked(do func(s *state) error) error {
 	s := *a.state()
 	err := do(&s)
+	s.known = &known{}
 	a.published.Store(&s)
 	return err
 }
