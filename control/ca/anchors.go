@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	"heddle.io/heddle/control/cluster"
@@ -115,45 +116,71 @@ func loadFormerIntermediates(dir string) ([]formerIntermediate, error) {
 // one that is about to be installed, and those of a mesh that it left or is about to leave, as long as its workloads may show
 // certificates of them.
 func (a *Authority) Anchors() []string {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.anchors(func(*x509.Certificate) bool { return true })
+	return a.state().anchors(func(anchor) bool { return true })
 }
 
 // Announced are the certificates (PEM) by which clients of other clusters know what this one issued: the intermediate that
 // signs, the next one, and those before whose certificates may live still.
 func (a *Authority) Announced() []string {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	mesh := a.mesh()
-	return a.anchors(func(c *x509.Certificate) bool {
-		return MembershipOf(c) == MembershipOf(a.current.certificate) && slices.ContainsFunc(mesh, func(root *x509.Certificate) bool { return c.CheckSignatureFrom(root) == nil })
-	})
+	return a.state().anchors(func(one anchor) bool { return one.ofMesh })
 }
 
-// anchors that are wanted, the one that signs first. The lock is held.
-func (a *Authority) anchors(wanted func(*x509.Certificate) bool) []string {
-	all := []*x509.Certificate{a.current.certificate}
-	if a.expectedAnchor != nil {
-		all = append(all, a.expectedAnchor)
-	}
-	if a.next != nil && MembershipOf(a.next.issuer.certificate) == MembershipOf(a.current.certificate) {
-		all = append(all, a.next.issuer.certificate)
-	}
-	now := a.options.Now()
-	// The latest are shown the most.
-	for _, f := range slices.Backward(a.formerIntermediates) {
-		if now.Before(f.Until) {
-			all = append(all, f.parsed)
-		}
-	}
+// anchor is an intermediate by which clients may know what this cluster issued.
+type anchor struct {
+	// certificate, PEM.
+	certificate string
+	// until is when its last certificate ends; zero for one that signs, or will.
+	until time.Time
+	// ofMesh says that a root of the mesh has signed it for this cluster as the member that it is.
+	ofMesh bool
+}
+
+// known are the anchors of a state, found once: each stream to another cluster asks whenever it wakes, and a signature takes a
+// tenth of a millisecond to verify. There are as many as the state has intermediates.
+type known struct {
+	once    sync.Once
+	anchors []anchor
+}
+
+// anchors that are wanted, the one that signs first. The state is published.
+func (s *state) anchors(wanted func(anchor) bool) []string {
+	s.known.once.Do(func() { s.known.anchors = s.findAnchors() })
+	now := s.options.Now()
 	var out []string
-	for _, c := range all {
-		if text := string(encode(c.Raw)); len(out) < maxAnchors && !slices.Contains(out, text) && wanted(c) {
-			out = append(out, text)
+	for _, one := range s.known.anchors {
+		if len(out) < maxAnchors && (one.until.IsZero() || now.Before(one.until)) && wanted(one) {
+			out = append(out, one.certificate)
 		}
 	}
 	return out
+}
+
+func (s *state) findAnchors() (all []anchor) {
+	add := func(c *x509.Certificate, until time.Time) {
+		one := anchor{certificate: string(encode(c.Raw)), until: until}
+		if slices.ContainsFunc(all, func(o anchor) bool { return o.certificate == one.certificate }) {
+			return
+		}
+		one.ofMesh = MembershipOf(c) == MembershipOf(s.current.certificate) && s.signedByMesh(c)
+		all = append(all, one)
+	}
+	add(s.current.certificate, time.Time{})
+	if s.expectedAnchor != nil {
+		add(s.expectedAnchor, time.Time{})
+	}
+	if s.next != nil && MembershipOf(s.next.issuer.certificate) == MembershipOf(s.current.certificate) {
+		add(s.next.issuer.certificate, time.Time{})
+	}
+	// The latest are shown the most.
+	for _, f := range slices.Backward(s.formerIntermediates) {
+		add(f.parsed, f.Until)
+	}
+	return all
+}
+
+// signedByMesh says whether a root of the mesh has signed a certificate.
+func (s *state) signedByMesh(c *x509.Certificate) bool {
+	return slices.ContainsFunc(s.mesh(), func(root *x509.Certificate) bool { return c.CheckSignatureFrom(root) == nil })
 }
 
 // CheckAnchor makes sure that a certificate (PEM) may be an anchor of an issuer: one of the roots (PEM) signed it, and it may
@@ -185,21 +212,17 @@ func CheckAnchor(anchorPEM string, of cluster.Issuer, trustDomain string, primar
 
 // Prepared says whether there is a next intermediate, which is announced.
 func (a *Authority) Prepared() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.prepared()
+	s := a.state()
+	return s.prepared()
 }
 
 // prepared is [Authority.Prepared]. One that an authority before signed is good for its key, and no anchor elsewhere once
-// that is retired. The lock is held.
-func (a *Authority) prepared() bool {
-	if a.next == nil || MembershipOf(a.next.issuer.certificate) != MembershipOf(a.current.certificate) {
+// that is retired.
+func (s *state) prepared() bool {
+	if s.next == nil || MembershipOf(s.next.issuer.certificate) != MembershipOf(s.current.certificate) {
 		return false
 	}
-	now := a.options.Now()
-	return now.Before(a.next.issuer.certificate.NotAfter) && slices.ContainsFunc(a.mesh(), func(root *x509.Certificate) bool {
-		return a.next.issuer.certificate.CheckSignatureFrom(root) == nil
-	})
+	return s.options.Now().Before(s.next.issuer.certificate.NotAfter) && s.signedByMesh(s.next.issuer.certificate)
 }
 
 // Prepare makes sure that there is a next intermediate; obtain is as for [Authority.Renew]. It is durable when it returns.
@@ -210,16 +233,17 @@ func (a *Authority) Prepare(ctx context.Context, obtain func(ctx context.Context
 }
 
 func (a *Authority) prepare(ctx context.Context, obtain func(ctx context.Context, requestPEM []byte) (Intermediate, error)) error {
-	a.mu.Lock()
-	if a.prepared() {
-		a.mu.Unlock()
+	switch s := a.state(); {
+	case s.prepared():
 		return nil
+	case s.root.key != nil:
+		return a.update(func(s *state) error {
+			if s.prepared() {
+				return nil
+			}
+			return s.prepareOwn()
+		})
 	}
-	if a.root.key != nil {
-		defer a.mu.Unlock()
-		return a.prepareOwn()
-	}
-	a.mu.Unlock()
 	key, request, err := NewIntermediateRequest(a.options.Cluster, a.options.Random)
 	if err != nil {
 		return err
@@ -229,27 +253,27 @@ func (a *Authority) prepare(ctx context.Context, obtain func(ctx context.Context
 		return fmt.Errorf("next intermediate: %w", err)
 	}
 	member := Issuer{Key: key, Certificate: obtained.Certificate, Root: obtained.Root}
-	root, _, err := checkMember(a.options, member)
+	root, _, err := checkMember(*a.options, member)
 	if err != nil {
 		return fmt.Errorf("next intermediate from the primary: %w", err)
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if !a.announced(root) {
-		return errors.New("next intermediate from the primary: its root has not been announced")
-	}
-	return a.setNext(&nextFile{Key: string(key), Certificate: string(obtained.Certificate)})
+	return a.update(func(s *state) error {
+		if !s.announced(root) {
+			return errors.New("next intermediate from the primary: its root has not been announced")
+		}
+		return s.setNext(&nextFile{Key: string(key), Certificate: string(obtained.Certificate)})
+	})
 }
 
-// prepareOwn makes the next intermediate of a cluster with a root of its own. The lock is held.
-func (a *Authority) prepareOwn() error {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), a.options.Random)
+// prepareOwn makes the next intermediate of a cluster with a root of its own.
+func (s *state) prepareOwn() error {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), s.options.Random)
 	if err != nil {
 		return fmt.Errorf("make the key of the next intermediate: %w", err)
 	}
-	certificate, err := a.sign(a.intermediateTemplate(a.options.Cluster, a.names()), a.root, key.Public())
+	certificate, err := s.sign(s.intermediateTemplate(s.options.Cluster, s.names()), s.root, key.Public())
 	if err == nil {
-		err = a.record(certificate.Subject.CommonName, certificate)
+		err = s.record(certificate.Subject.CommonName, certificate)
 	}
 	if err != nil {
 		return fmt.Errorf("next intermediate: %w", err)
@@ -258,55 +282,56 @@ func (a *Authority) prepareOwn() error {
 	if err != nil {
 		return fmt.Errorf("encode the key of the next intermediate: %w", err)
 	}
-	return a.setNext(&nextFile{Key: string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})), Certificate: string(encode(certificate.Raw))})
+	return s.setNext(&nextFile{Key: string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})), Certificate: string(encode(certificate.Raw))})
 }
 
-// setNext makes the next intermediate durable and takes it over; nil for none. The lock is held.
-func (a *Authority) setNext(n *nextFile) error {
+// setNext makes the next intermediate durable and takes it over; nil for none.
+func (s *state) setNext(n *nextFile) error {
 	if n == nil {
-		if err := durable.Remove(nextPath(a.options.Dir)); err != nil {
+		if err := durable.Remove(nextPath(s.options.Dir)); err != nil {
 			return fmt.Errorf("forget the next intermediate: %w", err)
 		}
 	} else {
-		n.Since = a.options.Now().UTC()
+		n.Since = s.options.Now().UTC()
 		if err := n.parse(); err != nil {
 			return fmt.Errorf("next intermediate: %w", err)
 		}
-		if err := durable.WriteJSON(nextPath(a.options.Dir), n, 0o600); err != nil {
+		if err := durable.WriteJSON(nextPath(s.options.Dir), n, 0o600); err != nil {
 			return fmt.Errorf("keep the next intermediate: %w", err)
 		}
 	}
-	a.next = n
+	s.next = n
 	return nil
 }
 
-// ripe says whether the next intermediate has been announced for long enough; the error is an [*UnannouncedError]. The lock
-// is held.
-func (a *Authority) ripe() error {
-	if left := a.next.Since.Add(a.options.Announce).Sub(a.options.Now()); left > 0 {
+// ripe says whether the next intermediate has been announced for long enough; the error is an [*UnannouncedError].
+func (s *state) ripe() error {
+	if s.next == nil {
+		return &UnannouncedError{Left: s.options.Announce} // Somebody else has just used it up.
+	}
+	if left := s.next.Since.Add(s.options.Announce).Sub(s.options.Now()); left > 0 {
 		return &UnannouncedError{Left: left}
 	}
 	return nil
 }
 
-// spent forgets the next intermediate whose key signs now: a crash in between leaves it. The lock is held, or nobody else
-// knows the authority yet.
-func (a *Authority) spent() error {
-	if a.next == nil || !belongs(a.next.issuer.key, a.current.certificate) {
+// spent forgets the next intermediate whose key signs now: a crash in between leaves it.
+func (s *state) spent() error {
+	if s.next == nil || !belongs(s.next.issuer.key, s.current.certificate) {
 		return nil
 	}
-	return a.setNext(nil)
+	return s.setNext(nil)
 }
 
 // retire keeps the intermediate that signs now as an anchor until its last certificate has expired. It is durable when it
-// returns. The lock is held.
-func (a *Authority) retire(grace time.Duration) error {
-	if a.current.certificate == nil {
+// returns.
+func (s *state) retire(grace time.Duration) error {
+	if s.current.certificate == nil {
 		return nil
 	}
-	all, err := retiring(a.options, a.formerIntermediates, a.current.certificate, grace)
+	all, err := retiring(*s.options, s.formerIntermediates, s.current.certificate, grace)
 	if err == nil {
-		a.formerIntermediates = all
+		s.formerIntermediates = all
 	}
 	return err
 }

@@ -97,7 +97,7 @@ func TestWhatIsShownWasAnnounced(t *testing.T) {
 				a = announcing(t, dir, name, true, c)
 			}
 			obtain := func(_ context.Context, request []byte) (Intermediate, error) {
-				return primary.SignIntermediate(request, name, MembershipOf(a.current.certificate))
+				return primary.SignIntermediate(request, name, MembershipOf(a.state().current.certificate))
 			}
 			l := &listener{t: t, c: c, a: a, delay: AnnounceTime}
 			var shown []Certificate
@@ -130,7 +130,7 @@ func TestWhatIsShownWasAnnounced(t *testing.T) {
 					primary = a
 				}
 			}
-			first := a.current.certificate
+			first := a.state().current.certificate
 			for range 3 {
 				pass("before it is renewed", AnnounceTime+5*time.Second, 10*time.Second)
 				if err := a.Renew(t.Context(), obtain); err != nil {
@@ -164,7 +164,7 @@ func TestWhatIsShownWasAnnounced(t *testing.T) {
 					}
 				}
 				pass("both roots are trusted", AnnounceTime+10*time.Second, 20*time.Second)
-				before := a.current.key
+				before := a.state().current.key
 				advance(t, primary, change.ID, Signing)
 				if member {
 					advance(t, a, change.ID, Signing)
@@ -172,7 +172,7 @@ func TestWhatIsShownWasAnnounced(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				if belongs(before, a.current.certificate) {
+				if belongs(before, a.state().current.certificate) {
 					t.Error("the next root signed for the same key")
 				}
 				look("the next root signs")
@@ -208,7 +208,7 @@ func TestAnchorsAreChecked(t *testing.T) {
 	join(t, primary, "cluster2", dir, c)
 	member := openMemberOf(t, dir, "cluster2", c)
 	other := open(t, t.TempDir(), c)
-	of := cluster.Issuer{Cluster: "cluster2", Membership: MembershipOf(member.current.certificate)}
+	of := cluster.Issuer{Cluster: "cluster2", Membership: MembershipOf(member.state().current.certificate)}
 	own := member.Announced()[0]
 	if err := CheckAnchor(own, of, "cluster.local", false, primary.Roots()); err != nil {
 		t.Error(err)
@@ -235,6 +235,27 @@ func TestAnchorsAreChecked(t *testing.T) {
 	} {
 		if err := CheckAnchor(refused.anchor, refused.of, "cluster.local", refused.primary, refused.roots); err == nil || !strings.Contains(err.Error(), refused.why) {
 			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// A thousand streams to other clusters wake, as at any change of one: each asks for the anchors, to compare them.
+func BenchmarkAnnouncedToStreams(b *testing.B) {
+	c := &clock{start}
+	a, err := Open(Options{Dir: b.TempDir(), Cluster: "cluster1", TrustDomain: "cluster.local", Now: c.Now})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for range 3 {
+		if err := a.Renew(context.Background(), nil); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for b.Loop() {
+		for range 1000 {
+			if len(a.Announced()) != 5 {
+				b.Fatal("not all anchors")
+			}
 		}
 	}
 }

@@ -13,7 +13,6 @@ import (
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/sha256"
-	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/hex"
@@ -27,6 +26,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"heddle.io/heddle/control/cluster"
@@ -73,30 +73,14 @@ type Options struct {
 
 // Authority signs workload certificates with a cluster's intermediate. It is safe for concurrent use.
 type Authority struct {
-	options Options
+	options *Options
 	// renewing is held while a new intermediate is made or asked for.
 	renewing sync.Mutex
-
-	mu      sync.Mutex
-	root    issuer
-	current issuer
-	// trusted are roots beside the current one, while this cluster joins a mesh.
-	trusted []trustedRoot
-	// change of the mesh's root that is under way, or nil.
-	change *changeFile
-	// outside is until when certificates live that the agent does not renew, or did.
-	outside time.Time
-	// expected is who this cluster is about to become as an issuer, and former who it was lately.
-	expected *cluster.Issuer
-	former   []formerIssuer
-	// next intermediate, which is announced; the one that is expected to be installed; and those that signed before.
-	next                *nextFile
-	expectedAnchor      *x509.Certificate
-	formerIntermediates []formerIntermediate
-	// controller is the certificate of this cluster's own controller.
-	controller *tls.Certificate
-	// api is the certificate of this cluster's API.
-	api *tls.Certificate
+	// writing is held by who changes the state, over the disk and the audit log. Who only asks does not take it.
+	writing   sync.Mutex
+	published atomic.Pointer[state]
+	// controller and api are the certificates of this cluster's own controller and API.
+	controller, api ownCertificate
 }
 
 // issuer is a certificate that signs others. A member's root has no key.
@@ -137,53 +121,60 @@ func Open(options Options) (*Authority, error) {
 	if err := os.MkdirAll(options.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("certificate authority: create directory %s: %w", options.Dir, err)
 	}
-	a := &Authority{options: options}
-	var err error
-	if a.trusted, err = loadTrusted(options.Dir); err != nil {
+	s := &state{options: &options, known: &known{}}
+	if err := s.open(); err != nil {
 		return nil, fmt.Errorf("certificate authority: %w", err)
 	}
-	if a.former, err = loadFormer(options.Dir); err != nil {
-		return nil, fmt.Errorf("certificate authority: %w", err)
-	}
-	if a.next, err = loadNext(options.Dir); err != nil {
-		return nil, fmt.Errorf("certificate authority: %w", err)
-	}
-	if a.formerIntermediates, err = loadFormerIntermediates(options.Dir); err != nil {
-		return nil, fmt.Errorf("certificate authority: %w", err)
-	}
-	if a.change, err = loadChange(options.Dir); err != nil {
-		return nil, fmt.Errorf("certificate authority: %w", err)
-	}
-	if a.outside, err = loadOutside(options.Dir); err != nil {
-		return nil, fmt.Errorf("certificate authority: %w", err)
-	}
-	if options.Member {
-		err = a.openMember()
-	} else {
-		err = a.openOwn()
-	}
-	if err == nil {
-		err = a.spent()
-	}
-	if err == nil && !options.Member && !a.prepared() {
-		err = a.prepareOwn()
-	}
-	if err != nil {
-		return nil, fmt.Errorf("certificate authority: %w", err)
-	}
+	a := &Authority{options: &options, controller: ownCertificate{what: "the controller's"}, api: ownCertificate{what: "the API's"}}
+	a.published.Store(s)
 	return a, nil
 }
 
+// open reads what is on the disk, and makes what is missing.
+func (s *state) open() (err error) {
+	dir := s.options.Dir
+	if s.trusted, err = loadTrusted(dir); err != nil {
+		return err
+	}
+	if s.former, err = loadFormer(dir); err != nil {
+		return err
+	}
+	if s.next, err = loadNext(dir); err != nil {
+		return err
+	}
+	if s.formerIntermediates, err = loadFormerIntermediates(dir); err != nil {
+		return err
+	}
+	if s.change, err = loadChange(dir); err != nil {
+		return err
+	}
+	if s.outside, err = loadOutside(dir); err != nil {
+		return err
+	}
+	if s.options.Member {
+		err = s.openMember()
+	} else {
+		err = s.openOwn()
+	}
+	if err == nil {
+		err = s.spent()
+	}
+	if err == nil && !s.options.Member && !s.prepared() {
+		err = s.prepareOwn()
+	}
+	return err
+}
+
 // openOwn loads or makes a root and its intermediate.
-func (a *Authority) openOwn() error {
-	dir := a.options.Dir
-	if a.change != nil && a.change.Phase != Trusting && a.change.Key != "" {
+func (s *state) openOwn() error {
+	dir := s.options.Dir
+	if s.change != nil && s.change.Phase != Trusting && s.change.Key != "" {
 		// It ended in the middle of taking the next root into use.
-		return a.adopt()
+		return s.adopt()
 	}
 	root, err := load(dir, "root")
 	if errors.Is(err, errNeverMade) {
-		root, err = a.createRoot()
+		root, err = s.createRoot()
 	}
 	if err != nil {
 		return err
@@ -193,20 +184,20 @@ func (a *Authority) openOwn() error {
 			return err
 		}
 	}
-	if now := a.options.Now(); now.After(root.certificate.NotAfter) {
+	if now := s.options.Now(); now.After(root.certificate.NotAfter) {
 		return fmt.Errorf("root certificate %s expired on %s; the mesh needs a new root",
 			filepath.Join(dir, "root.pem"), root.certificate.NotAfter.Format(time.RFC3339))
 	}
-	a.root = root
+	s.root = root
 	current, err := load(dir, "intermediate")
 	switch {
 	case errors.Is(err, errNeverMade), errors.Is(err, errMismatched):
 		// The second is what a renewal leaves that ended between its two files. The root can always make another one.
-		current, err = a.createIntermediate()
-	case err == nil && !constrained(current.certificate, a.names()):
+		current, err = s.createIntermediate()
+	case err == nil && !constrained(current.certificate, s.names()):
 		// It was made for other names.
-		a.current = current
-		current, err = a.createIntermediate()
+		s.current = current
+		current, err = s.createIntermediate()
 	}
 	if err != nil {
 		return err
@@ -215,76 +206,74 @@ func (a *Authority) openOwn() error {
 		return fmt.Errorf("%s is not signed by %s: %w; restore the pair that belongs together",
 			filepath.Join(dir, "intermediate.pem"), filepath.Join(dir, "root.pem"), err)
 	}
-	a.current = current
+	s.current = current
 	return nil
 }
 
 // names are the DNS names that the cluster's own intermediate may issue. Only the holder of the root may answer as the
 // mesh's federation endpoint: no member's intermediate has that name.
-func (a *Authority) names() []string {
-	return []string{a.options.issuer("").Name(a.options.TrustDomain), cluster.FederationName(a.options.TrustDomain)}
+func (s *state) names() []string {
+	return []string{s.options.issuer("").Name(s.options.TrustDomain), cluster.FederationName(s.options.TrustDomain)}
 }
 
 // stale says that less than a third of the intermediate's life is left, so that workload certificates are never cut
 // short by it.
-func (a *Authority) stale(c *x509.Certificate) bool {
-	left := c.NotAfter.Sub(a.options.Now())
+func (s *state) stale(c *x509.Certificate) bool {
+	left := c.NotAfter.Sub(s.options.Now())
 	return left < c.NotAfter.Sub(c.NotBefore)/3
 }
 
-func (a *Authority) createRoot() (issuer, error) {
-	root, err := a.newRoot()
+func (s *state) createRoot() (issuer, error) {
+	root, err := s.newRoot()
 	if err != nil {
 		return issuer{}, err
 	}
-	return root, writeRoot(a.options.Dir, root)
+	return root, writeRoot(s.options.Dir, root)
 }
 
-// createIntermediate makes the intermediate of a cluster with a root of its own, for the key that was announced if there is
-// one. The lock is held, or nobody else knows the authority yet.
-func (a *Authority) createIntermediate() (issuer, error) {
-	if err := a.retire(formerGrace); err != nil {
+// createIntermediate makes the intermediate of a cluster with a root of its own, for the key that was announced if there is one.
+func (s *state) createIntermediate() (issuer, error) {
+	if err := s.retire(formerGrace); err != nil {
 		return issuer{}, err
 	}
 	var key crypto.Signer
-	if a.next != nil && MembershipOf(a.next.issuer.certificate) == "" {
-		key = a.next.issuer.key
+	if s.next != nil && MembershipOf(s.next.issuer.certificate) == "" {
+		key = s.next.issuer.key
 	} else {
-		made, err := ecdsa.GenerateKey(elliptic.P256(), a.options.Random)
+		made, err := ecdsa.GenerateKey(elliptic.P256(), s.options.Random)
 		if err != nil {
 			return issuer{}, fmt.Errorf("make intermediate key: %w", err)
 		}
 		key = made
 	}
-	return a.create("intermediate", a.intermediateTemplate(a.options.Cluster, a.names()), a.root, key)
+	return s.create("intermediate", s.intermediateTemplate(s.options.Cluster, s.names()), s.root, key)
 }
 
-// renewOwn takes the next intermediate of a cluster with a root of its own into use, and announces another one. The lock is
-// held.
-func (a *Authority) renewOwn() error {
-	renewed, err := a.createIntermediate()
+// renewOwn takes the next intermediate of a cluster with a root of its own into use, and announces another one.
+func (s *state) renewOwn() error {
+	renewed, err := s.createIntermediate()
 	if err != nil {
 		return fmt.Errorf("renew intermediate: %w", err)
 	}
-	a.current, a.controller, a.api = renewed, nil, nil
-	if err := a.spent(); err != nil {
+	s.current = renewed
+	if err := s.spent(); err != nil {
 		return err
 	}
-	return a.prepareOwn()
+	return s.prepareOwn()
 }
 
 // intermediateTemplate is the intermediate of a cluster that may issue these DNS names.
-func (a *Authority) intermediateTemplate(cluster string, names []string) *x509.Certificate {
-	now := a.options.Now()
+func (s *state) intermediateTemplate(cluster string, names []string) *x509.Certificate {
+	now := s.options.Now()
 	return &x509.Certificate{
-		Subject:               pkix.Name{CommonName: intermediatePrefix + cluster, Organization: []string{a.options.TrustDomain}},
+		Subject:               pkix.Name{CommonName: intermediatePrefix + cluster, Organization: []string{s.options.TrustDomain}},
 		NotBefore:             now.Add(-backdate),
-		NotAfter:              earlier(now.Add(IntermediateLifetime), a.root.certificate.NotAfter),
+		NotAfter:              earlier(now.Add(IntermediateLifetime), s.root.certificate.NotAfter),
 		IsCA:                  true,
 		BasicConstraintsValid: true,
 		MaxPathLenZero:        true,
 		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
-		URIs:                  []*url.URL{{Scheme: "spiffe", Host: a.options.TrustDomain}},
+		URIs:                  []*url.URL{{Scheme: "spiffe", Host: s.options.TrustDomain}},
 		// RFC 5280 demands that the extension is critical: who does not understand it must not trust the certificate.
 		PermittedDNSDomainsCritical: true,
 		PermittedDNSDomains:         names,
@@ -300,12 +289,12 @@ func constrained(c *x509.Certificate, names []string) bool {
 }
 
 // sign issues the certificate of an authority.
-func (a *Authority) sign(template *x509.Certificate, parent issuer, public crypto.PublicKey) (*x509.Certificate, error) {
+func (s *state) sign(template *x509.Certificate, parent issuer, public crypto.PublicKey) (*x509.Certificate, error) {
 	var err error
-	if template.SerialNumber, err = a.serial(); err != nil {
+	if template.SerialNumber, err = s.serial(); err != nil {
 		return nil, err
 	}
-	der, err := x509.CreateCertificate(a.options.Random, template, parent.certificate, public, parent.key)
+	der, err := x509.CreateCertificate(s.options.Random, template, parent.certificate, public, parent.key)
 	if err != nil {
 		return nil, fmt.Errorf("sign: %w", err)
 	}
@@ -318,19 +307,19 @@ func (a *Authority) sign(template *x509.Certificate, parent issuer, public crypt
 
 // create signs a CA certificate and writes it. The key goes first: a certificate without its key is an error that
 // needs a person, a key without certificate is only a creation that did not finish.
-func (a *Authority) create(name string, template *x509.Certificate, parent issuer, key crypto.Signer) (issuer, error) {
-	certificate, err := a.sign(template, parent, key.Public())
+func (s *state) create(name string, template *x509.Certificate, parent issuer, key crypto.Signer) (issuer, error) {
+	certificate, err := s.sign(template, parent, key.Public())
 	if err != nil {
 		return issuer{}, fmt.Errorf("%s certificate: %w", name, err)
 	}
-	if err := a.record(certificate.Subject.CommonName, certificate); err != nil {
+	if err := s.record(certificate.Subject.CommonName, certificate); err != nil {
 		return issuer{}, fmt.Errorf("%s certificate: %w", name, err)
 	}
 	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
 		return issuer{}, fmt.Errorf("encode %s key: %w", name, err)
 	}
-	dir := a.options.Dir
+	dir := s.options.Dir
 	if err := writeFile(filepath.Join(dir, name+"-key.pem"), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}), 0o600); err != nil {
 		return issuer{}, err
 	}
@@ -341,14 +330,14 @@ func (a *Authority) create(name string, template *x509.Certificate, parent issue
 }
 
 // record tells of a certificate of the cluster's own.
-func (a *Authority) record(name string, c *x509.Certificate) error {
-	return a.options.Record(name, c.SerialNumber.Text(16), c.NotAfter)
+func (s *state) record(name string, c *x509.Certificate) error {
+	return s.options.Record(name, c.SerialNumber.Text(16), c.NotAfter)
 }
 
-func (a *Authority) serial() (*big.Int, error) {
+func (s *state) serial() (*big.Int, error) {
 	// 127 bits: unpredictable, positive and within the 20 octets of RFC 5280 §4.1.2.2.
 	b := make([]byte, 16)
-	if _, err := io.ReadFull(a.options.Random, b); err != nil {
+	if _, err := io.ReadFull(s.options.Random, b); err != nil {
 		return nil, fmt.Errorf("read random serial number: %w", err)
 	}
 	b[0] &= 0x7f
@@ -358,9 +347,8 @@ func (a *Authority) serial() (*big.Int, error) {
 
 // RootHash is the SHA-256 of the root's public key (SubjectPublicKeyInfo), hexadecimal: what a join token pins.
 func (a *Authority) RootHash() string {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return KeyHash(a.root.certificate)
+	s := a.state()
+	return KeyHash(s.root.certificate)
 }
 
 // KeyHash is the SHA-256 of a certificate's public key (SubjectPublicKeyInfo), hexadecimal.
@@ -371,39 +359,52 @@ func KeyHash(c *x509.Certificate) string {
 
 // Issuer describes the intermediate in use: its common name and its end of life.
 func (a *Authority) Issuer() (name string, expires time.Time) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.current.certificate.Subject.CommonName, a.current.certificate.NotAfter
+	s := a.state()
+	return s.current.certificate.Subject.CommonName, s.current.certificate.NotAfter
 }
 
-// issuerNow returns the intermediate and the roots. With a root of its own, the authority renews the intermediate when a
-// third of its life is left; a member's comes from its primary, see [Authority.Renew].
-func (a *Authority) issuerNow() (current, root issuer, roots []byte, err error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	current, roots, err = a.issuerLocked()
-	return current, a.root, roots, err
-}
-
-func (a *Authority) issuerLocked() (issuer, []byte, error) {
-	if a.root.key != nil && a.stale(a.current.certificate) {
-		var err error
-		if !a.prepared() {
-			err = a.prepareOwn()
-		}
-		if err == nil {
-			err = a.ripe()
-		}
-		// Near its end it goes without an announcement: nothing that it signs is good for much longer.
-		ends := a.current.certificate.NotAfter.Sub(a.options.Now()) < WorkloadLifetime
-		if unannounced := (*UnannouncedError)(nil); err == nil || ends && errors.As(err, &unannounced) {
-			err = a.renewOwn()
-		}
-		if err != nil && ends {
-			return issuer{}, nil, err
-		}
+// issuerNow returns the state whose intermediate signs now. With a root of its own, the authority renews the intermediate when
+// a third of its life is left; a member's comes from its primary, see [Authority.Renew]. Who comes while that is being done
+// goes on with the one that there is, until near its end.
+func (a *Authority) issuerNow() (*state, error) {
+	s := a.state()
+	if s.root.key == nil || !s.stale(s.current.certificate) {
+		return s, nil
 	}
-	return a.current, a.roots(), nil
+	if s.ends() {
+		a.writing.Lock()
+	} else if !a.writing.TryLock() {
+		return s, nil
+	}
+	defer a.writing.Unlock()
+	err := a.updateLocked((*state).renewStale)
+	if s = a.state(); err != nil && s.ends() {
+		return nil, err
+	}
+	return s, nil
+}
+
+// ends says that nothing that the intermediate signs is good for much longer.
+func (s *state) ends() bool {
+	return s.current.certificate.NotAfter.Sub(s.options.Now()) < WorkloadLifetime
+}
+
+// renewStale renews the intermediate once its successor has been announced, which it does first.
+func (s *state) renewStale() error {
+	if !s.stale(s.current.certificate) {
+		return nil // By somebody else, meanwhile.
+	}
+	var err error
+	if !s.prepared() {
+		err = s.prepareOwn()
+	}
+	if err == nil {
+		err = s.ripe()
+	}
+	if unannounced := (*UnannouncedError)(nil); err == nil || s.ends() && errors.As(err, &unannounced) {
+		err = s.renewOwn()
+	}
+	return err
 }
 
 func encode(der []byte) []byte {

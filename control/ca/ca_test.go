@@ -93,7 +93,7 @@ func TestAuthorityIsKept(t *testing.T) {
 func TestNothingOutlivesItsIssuer(t *testing.T) {
 	c := &clock{time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
 	a := open(t, t.TempDir(), c)
-	end := a.root.certificate.NotAfter
+	end := a.state().root.certificate.NotAfter
 	c.now = end.Add(-30 * time.Minute)
 	_, request, _ := NewRequest(cart, ECDSAP256, nil)
 	issued, err := a.Sign(request, cart, 0)
@@ -108,7 +108,7 @@ func TestNothingOutlivesItsIssuer(t *testing.T) {
 func TestIntermediateIsRenewed(t *testing.T) {
 	c := &clock{time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
 	a := open(t, t.TempDir(), c)
-	before := a.current.certificate.SerialNumber
+	before := a.state().current.certificate.SerialNumber
 	c.now = c.now.Add(IntermediateLifetime * 3 / 4)
 	_, request, _ := NewRequest(cart, ECDSAP256, nil)
 	issued, err := a.Sign(request, cart, 0)
@@ -116,7 +116,7 @@ func TestIntermediateIsRenewed(t *testing.T) {
 		t.Fatal(err)
 	}
 	leaf(t, issued, c.now)
-	if a.current.certificate.SerialNumber.Cmp(before) == 0 {
+	if a.state().current.certificate.SerialNumber.Cmp(before) == 0 {
 		t.Fatal("intermediate was not renewed")
 	}
 }

@@ -139,42 +139,41 @@ func ChangeID(next *x509.Certificate) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// setChange makes a change durable and takes it over; nil for none. The lock is held.
-func (a *Authority) setChange(c *changeFile) error {
+// setChange makes a change durable and takes it over; nil for none.
+func (s *state) setChange(c *changeFile) error {
 	if c == nil {
-		if err := durable.Remove(changePath(a.options.Dir)); err != nil {
+		if err := durable.Remove(changePath(s.options.Dir)); err != nil {
 			return fmt.Errorf("forget the change of the root: %w", err)
 		}
-	} else if err := durable.WriteJSON(changePath(a.options.Dir), c, 0o600); err != nil {
+	} else if err := durable.WriteJSON(changePath(s.options.Dir), c, 0o600); err != nil {
 		return fmt.Errorf("keep the change of the root: %w", err)
 	}
-	a.change = c
+	s.change = c
 	return nil
 }
 
 // Change that is under way, and whether there is one.
 func (a *Authority) Change() (Change, bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.change == nil {
+	s := a.state()
+	if s.change == nil {
 		return Change{}, false
 	}
-	return a.change.Change, true
+	return s.change.Change, true
 }
 
 // rootPrefix begins the common name of roots that were made here.
 const rootPrefix = "Heddle root"
 
 // madeHere says whether a root is one that authorities like this one make for themselves.
-func (a *Authority) madeHere() bool {
-	c := a.root.certificate
-	return a.root.key != nil && strings.HasPrefix(c.Subject.CommonName, rootPrefix) && selfSigned(c)
+func (s *state) madeHere() bool {
+	c := s.root.certificate
+	return s.root.key != nil && strings.HasPrefix(c.Subject.CommonName, rootPrefix) && selfSigned(c)
 }
 
 // newRoot makes a root that signs itself. Its name ends with a part of its key's hash: verifiers that look for an issuer by
 // its name alone must find the one that signed.
-func (a *Authority) newRoot() (issuer, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), a.options.Random)
+func (s *state) newRoot() (issuer, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), s.options.Random)
 	if err != nil {
 		return issuer{}, fmt.Errorf("make root key: %w", err)
 	}
@@ -183,21 +182,21 @@ func (a *Authority) newRoot() (issuer, error) {
 		return issuer{}, fmt.Errorf("encode root key: %w", err)
 	}
 	hash := sha256.Sum256(public)
-	now := a.options.Now()
+	now := s.options.Now()
 	template := &x509.Certificate{
-		Subject:               pkix.Name{CommonName: rootPrefix + " " + hex.EncodeToString(hash[:4]), Organization: []string{a.options.TrustDomain}},
+		Subject:               pkix.Name{CommonName: rootPrefix + " " + hex.EncodeToString(hash[:4]), Organization: []string{s.options.TrustDomain}},
 		NotBefore:             now.Add(-backdate),
 		NotAfter:              now.Add(RootLifetime),
 		IsCA:                  true,
 		BasicConstraintsValid: true,
 		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
-		URIs:                  []*url.URL{{Scheme: "spiffe", Host: a.options.TrustDomain}},
+		URIs:                  []*url.URL{{Scheme: "spiffe", Host: s.options.TrustDomain}},
 	}
-	certificate, err := a.sign(template, issuer{certificate: template, key: key}, key.Public())
+	certificate, err := s.sign(template, issuer{certificate: template, key: key}, key.Public())
 	if err != nil {
 		return issuer{}, fmt.Errorf("root certificate: %w", err)
 	}
-	if err := a.record(certificate.Subject.CommonName, certificate); err != nil {
+	if err := s.record(certificate.Subject.CommonName, certificate); err != nil {
 		return issuer{}, fmt.Errorf("root certificate: %w", err)
 	}
 	return issuer{certificate: certificate, key: key}, nil
@@ -209,39 +208,44 @@ var ErrExternal = errors.New("the mesh's root was made elsewhere")
 // BeginRotation makes the mesh's next root and has it trusted beside the current one. It is durable when it returns. The
 // errors are [ErrNoRoot], [ErrExternal], [ErrChanging] or of the disk.
 func (a *Authority) BeginRotation() (Change, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	switch {
-	case a.root.key == nil:
-		return Change{}, ErrNoRoot
-	case a.change != nil:
-		return Change{}, ErrChanging
-	case !a.madeHere():
-		return Change{}, ErrExternal
-	}
-	next, err := a.newRoot()
-	if err != nil {
-		return Change{}, err
-	}
-	return a.begin(KindRotate, next)
+	var c Change
+	err := a.update(func(s *state) (err error) {
+		switch {
+		case s.root.key == nil:
+			return ErrNoRoot
+		case s.change != nil:
+			return ErrChanging
+		case !s.madeHere():
+			return ErrExternal
+		}
+		next, err := s.newRoot()
+		if err == nil {
+			c, err = s.begin(KindRotate, next)
+		}
+		return err
+	})
+	return c, err
 }
 
 // BeginInstall does the same with an authority that was made elsewhere.
 func (a *Authority) BeginInstall(e External) (Change, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	switch {
-	case a.root.key == nil:
-		return Change{}, ErrNoRoot
-	case a.change != nil:
-		return Change{}, ErrChanging
-	case a.root.certificate.Equal(e.certificate):
-		return Change{}, errors.New("it is the mesh's root already")
-	}
-	if err := distinct(e.certificate, a.root.certificate); err != nil {
-		return Change{}, err
-	}
-	return a.begin(KindInstall, e.issuer())
+	var c Change
+	err := a.update(func(s *state) (err error) {
+		switch {
+		case s.root.key == nil:
+			return ErrNoRoot
+		case s.change != nil:
+			return ErrChanging
+		case s.root.certificate.Equal(e.certificate):
+			return errors.New("it is the mesh's root already")
+		}
+		if err := distinct(e.certificate, s.root.certificate); err != nil {
+			return err
+		}
+		c, err = s.begin(KindInstall, e.issuer())
+		return err
+	})
+	return c, err
 }
 
 // distinct refuses two roots that verifiers cannot tell apart: of one name and key identifier, with different keys.
@@ -252,26 +256,26 @@ func distinct(next, current *x509.Certificate) error {
 	return nil
 }
 
-func (a *Authority) begin(kind string, next issuer) (Change, error) {
+func (s *state) begin(kind string, next issuer) (Change, error) {
 	der, err := x509.MarshalPKCS8PrivateKey(next.key)
 	if err != nil {
 		return Change{}, fmt.Errorf("encode the next root's key: %w", err)
 	}
 	// Whoever had the root's key had that of the next intermediate beside it. A fresh one is announced while both are trusted.
-	if err := a.prepareOwn(); err != nil {
+	if err := s.prepareOwn(); err != nil {
 		return Change{}, err
 	}
-	now := a.options.Now().UTC()
+	now := s.options.Now().UTC()
 	c := &changeFile{
 		Change: Change{ID: ChangeID(next.certificate), Kind: kind, Phase: Trusting, Began: now, Since: now,
-			Next: string(encode(next.certificate.Raw)), Previous: string(encode(a.root.certificate.Raw))},
+			Next: string(encode(next.certificate.Raw)), Previous: string(encode(s.root.certificate.Raw))},
 		Key:  string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})),
-		next: next.certificate, previous: a.root.certificate,
+		next: next.certificate, previous: s.root.certificate,
 	}
 	for _, up := range next.above {
 		c.Above += string(encode(up.Raw))
 	}
-	if err := a.setChange(c); err != nil {
+	if err := s.setChange(c); err != nil {
 		return Change{}, err
 	}
 	return c.Change, nil
@@ -280,46 +284,45 @@ func (a *Authority) begin(kind string, next issuer) (Change, error) {
 // Advance brings the change with that name into its next phase. Into [Signing], a cluster with a root of its own signs with
 // the next root when it returns. It is durable, and goes on where it was interrupted when the authority is opened.
 func (a *Authority) Advance(id string, to Phase) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.change == nil || a.change.ID != id {
-		return ErrNoChange
-	}
-	if to.order() != a.change.Phase.order()+1 {
-		return fmt.Errorf("the change is in the phase %s, %s is not the next one", a.change.Phase, to)
-	}
-	if to == Retiring && (!a.root.certificate.Equal(a.change.next) || a.change.Key != "") {
-		return errors.New("the next root does not sign here yet")
-	}
-	c := *a.change
-	c.Phase, c.Since = to, a.options.Now().UTC()
-	if to == Signing {
-		c.Until = a.outside.UTC()
-	}
-	if err := a.setChange(&c); err != nil {
-		return err
-	}
-	if to == Signing && a.root.key != nil {
-		return a.adopt()
-	}
-	return nil
+	return a.update(func(s *state) error {
+		if s.change == nil || s.change.ID != id {
+			return ErrNoChange
+		}
+		if to.order() != s.change.Phase.order()+1 {
+			return fmt.Errorf("the change is in the phase %s, %s is not the next one", s.change.Phase, to)
+		}
+		if to == Retiring && (!s.root.certificate.Equal(s.change.next) || s.change.Key != "") {
+			return errors.New("the next root does not sign here yet")
+		}
+		c := *s.change
+		c.Phase, c.Since = to, s.options.Now().UTC()
+		if to == Signing {
+			c.Until = s.outside.UTC()
+		}
+		if err := s.setChange(&c); err != nil {
+			return err
+		}
+		if to == Signing && s.root.key != nil {
+			return s.adopt()
+		}
+		return nil
+	})
 }
 
 // Complete takes the next root of a change into use where [Authority.Advance] could not, for want of room on the disk for
 // example.
 func (a *Authority) Complete(id string) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.change == nil || a.change.ID != id || a.change.Phase == Trusting || a.change.Key == "" {
-		return nil
-	}
-	return a.adopt()
+	return a.update(func(s *state) error {
+		if s.change == nil || s.change.ID != id || s.change.Phase == Trusting || s.change.Key == "" {
+			return nil
+		}
+		return s.adopt()
+	})
 }
 
-// adopt makes the next root of a change the one that signs. It may run again after a crash at any point. The lock is held,
-// or nobody else knows the authority yet.
-func (a *Authority) adopt() error {
-	c := *a.change
+// adopt makes the next root of a change the one that signs. It may run again after a crash at any point.
+func (s *state) adopt() error {
+	c := *s.change
 	e, err := parseExternal([]byte(c.Next), []byte(c.Above))
 	if err != nil {
 		return fmt.Errorf("next root: %w", err)
@@ -327,59 +330,59 @@ func (a *Authority) adopt() error {
 	if e.key, err = parseExternalKey([]byte(c.Key)); err != nil {
 		return fmt.Errorf("next root's key: %w", err)
 	}
-	if err := writeRoot(a.options.Dir, e.issuer()); err != nil {
+	if err := writeRoot(s.options.Dir, e.issuer()); err != nil {
 		return err
 	}
-	a.root = e.issuer()
-	current, err := load(a.options.Dir, "intermediate")
-	if err != nil || current.certificate.CheckSignatureFrom(a.root.certificate) != nil {
-		if err == nil && a.current.certificate == nil {
-			a.current = current
+	s.root = e.issuer()
+	current, err := load(s.options.Dir, "intermediate")
+	if err != nil || current.certificate.CheckSignatureFrom(s.root.certificate) != nil {
+		if err == nil && s.current.certificate == nil {
+			s.current = current
 		}
-		current, err = a.createIntermediate()
+		current, err = s.createIntermediate()
 	}
 	if err != nil {
 		return err
 	}
-	a.current, a.controller, a.api = current, nil, nil
-	if err := a.spent(); err != nil {
+	s.current = current
+	if err := s.spent(); err != nil {
 		return err
 	}
-	if err := a.prepareOwn(); err != nil {
+	if err := s.prepareOwn(); err != nil {
 		return err
 	}
-	if err := a.forgetRequest(a.root.certificate.PublicKey); err != nil {
+	if err := s.forgetRequest(s.root.certificate.PublicKey); err != nil {
 		return err
 	}
 	// The key has its place now; there is one copy of it.
 	c.Key, c.Above = "", ""
-	return a.setChange(&c)
+	return s.setChange(&c)
 }
 
 // Finish ends a change in its last phase: the next root is the mesh's root.
 func (a *Authority) Finish(id string) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.change == nil || a.change.ID != id {
-		return ErrNoChange
-	}
-	if a.change.Phase != Retiring {
-		return fmt.Errorf("the change is in the phase %s, not in its last one", a.change.Phase)
-	}
-	return a.setChange(nil)
+	return a.update(func(s *state) error {
+		if s.change == nil || s.change.ID != id {
+			return ErrNoChange
+		}
+		if s.change.Phase != Retiring {
+			return fmt.Errorf("the change is in the phase %s, not in its last one", s.change.Phase)
+		}
+		return s.setChange(nil)
+	})
 }
 
 // Abort takes a change back whose next root does not sign yet, and destroys that root's key.
 func (a *Authority) Abort(id string) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.change == nil || a.change.ID != id {
-		return ErrNoChange
-	}
-	if a.change.Phase != Trusting || !a.root.certificate.Equal(a.change.previous) {
-		return ErrTooLate
-	}
-	return a.setChange(nil)
+	return a.update(func(s *state) error {
+		if s.change == nil || s.change.ID != id {
+			return ErrNoChange
+		}
+		if s.change.Phase != Trusting || !s.root.certificate.Equal(s.change.previous) {
+			return ErrTooLate
+		}
+		return s.setChange(nil)
+	})
 }
 
 // Follow begins the change of the mesh's root that a member's primary tells of. What is begun here ends by
@@ -402,22 +405,25 @@ func (a *Authority) Follow(next, previous []byte) (Change, error) {
 		return Change{}, err
 	}
 	c.Began, c.Since = now, now
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	switch {
-	case a.root.key != nil:
-		return Change{}, errors.New("this cluster has a root of its own")
-	case a.change != nil:
-		return Change{}, ErrChanging
-	case !a.root.certificate.Equal(c.previous):
-		return Change{}, errors.New("the root before is not the one of this cluster's intermediate")
+	if err := a.update(func(s *state) error {
+		switch {
+		case s.root.key != nil:
+			return errors.New("this cluster has a root of its own")
+		case s.change != nil:
+			return ErrChanging
+		case !s.root.certificate.Equal(c.previous):
+			return errors.New("the root before is not the one of this cluster's intermediate")
+		}
+		return s.setChange(c)
+	}); err != nil {
+		return Change{}, err
 	}
-	return c.Change, a.setChange(c)
+	return c.Change, nil
 }
 
-// announced says whether a root is one that this cluster's proxies have been told to trust. The lock is held.
-func (a *Authority) announced(root *x509.Certificate) bool {
-	return root.Equal(a.root.certificate) || a.change != nil && a.change.Phase != Retiring && (root.Equal(a.change.next) || root.Equal(a.change.previous))
+// announced says whether a root is one that this cluster's proxies have been told to trust.
+func (s *state) announced(root *x509.Certificate) bool {
+	return root.Equal(s.root.certificate) || s.change != nil && s.change.Phase != Retiring && (root.Equal(s.change.next) || root.Equal(s.change.previous))
 }
 
 // outsideMargin is the part of its life by which the end of the last certificate for outsiders is noted later than necessary,
@@ -428,17 +434,20 @@ func outsidePath(dir string) string { return filepath.Join(dir, "outside.json") 
 
 // noteOutside makes durable until when certificates live that this cluster's agent does not renew.
 func (a *Authority) noteOutside(expires time.Time) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if !expires.After(a.outside) {
+	if !expires.After(a.state().outside) {
 		return nil
 	}
-	until := expires.Add(expires.Sub(a.options.Now()) / outsideMargin).UTC()
-	if err := durable.WriteJSON(outsidePath(a.options.Dir), until, 0o600); err != nil {
-		return fmt.Errorf("note how long the certificate lives: %w", err)
-	}
-	a.outside = until
-	return nil
+	return a.update(func(s *state) error {
+		if !expires.After(s.outside) {
+			return nil
+		}
+		until := expires.Add(expires.Sub(s.options.Now()) / outsideMargin).UTC()
+		if err := durable.WriteJSON(outsidePath(s.options.Dir), until, 0o600); err != nil {
+			return fmt.Errorf("note how long the certificate lives: %w", err)
+		}
+		s.outside = until
+		return nil
+	})
 }
 
 func loadOutside(dir string) (time.Time, error) {

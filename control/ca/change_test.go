@@ -103,16 +103,16 @@ func TestRotationIsCompletedAfterACrash(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		announced := a.next.issuer.key
+		announced := a.state().next.issuer.key
 		before := map[string][]byte{}
 		for _, f := range files {
 			before[f], _ = os.ReadFile(filepath.Join(dir, f))
 		}
 		// The moment after the phase was kept, with the key still in the change.
-		crashed := *a.change
+		crashed := *a.state().change
 		crashed.Phase = Signing
 		advance(t, a, change.ID, Signing)
-		if err := a.setChange(&crashed); err != nil {
+		if err := a.update(func(s *state) error { return s.setChange(&crashed) }); err != nil {
 			t.Fatal(err)
 		}
 		for _, f := range files[written:] {
@@ -126,10 +126,10 @@ func TestRotationIsCompletedAfterACrash(t *testing.T) {
 		}
 		again := open(t, dir, c)
 		fresh := sign(t, again)
-		if string(again.Root()) != change.Next || again.change.Key != "" {
+		if string(again.Root()) != change.Next || again.state().change.Key != "" {
 			t.Errorf("%d files written: the next root does not sign, or its key is there twice", written)
 		}
-		if !belongs(announced, again.current.certificate) || !again.prepared() || belongs(announced, again.next.issuer.certificate) {
+		if !belongs(announced, again.state().current.certificate) || !again.Prepared() || belongs(announced, again.state().next.issuer.certificate) {
 			t.Errorf("%d files written: it signs with another key than the one that was announced", written)
 		}
 		if _, rest := pem.Decode(old.Chain); !slices.Contains(again.Anchors(), string(rest)) {
@@ -277,9 +277,9 @@ func TestRootOfTheSameNameWithAnotherKey(t *testing.T) {
 	c := &clock{start}
 	a := open(t, t.TempDir(), c)
 	template := authorityTemplate("x")
-	template.Subject, template.SubjectKeyId = a.root.certificate.Subject, a.root.certificate.SubjectKeyId
+	template.Subject, template.SubjectKeyId = a.state().root.certificate.Subject, a.state().root.certificate.SubjectKeyId
 	twin := issue(t, nil, template, ecKey(t))
-	e, err := NewExternal(a.options, encode(twin.cert.Raw), nil, keyPEM(t, twin.key))
+	e, err := NewExternal(*a.options, encode(twin.cert.Raw), nil, keyPEM(t, twin.key))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -290,7 +290,7 @@ func TestRootOfTheSameNameWithAnotherKey(t *testing.T) {
 	template.SubjectKeyId = nil
 	template.Subject.ToRDNSequence()
 	other := issue(t, nil, template, ecKey(t))
-	if e, err = NewExternal(a.options, encode(other.cert.Raw), nil, keyPEM(t, other.key)); err != nil {
+	if e, err = NewExternal(*a.options, encode(other.cert.Raw), nil, keyPEM(t, other.key)); err != nil {
 		t.Fatal(err)
 	}
 	old := sign(t, a)
@@ -317,7 +317,7 @@ func TestMemberFollowsAChange(t *testing.T) {
 	member := openMemberOf(t, dir, "cluster2", c)
 	renew := func() error {
 		return member.Renew(context.Background(), func(_ context.Context, request []byte) (Intermediate, error) {
-			return primary.SignIntermediate(request, "cluster2", MembershipOf(member.current.certificate))
+			return primary.SignIntermediate(request, "cluster2", MembershipOf(member.state().current.certificate))
 		})
 	}
 	before := member.Roots()

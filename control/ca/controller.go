@@ -1,9 +1,6 @@
 package ca
 
 import (
-	"bytes"
-	"crypto/ecdsa"
-	"crypto/elliptic"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -24,37 +21,16 @@ func ControllerURI(trustDomain, name string) *url.URL {
 // is made anew at half its life, and after a change of the issuer; its key is never written. With a root of its own, the
 // cluster also has the name of the mesh's federation endpoint, which no member can issue.
 func (a *Authority) Controller() (*tls.Certificate, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	issuer, _, err := a.issuerLocked()
+	s, err := a.issuerNow()
 	if err != nil {
 		return nil, err
 	}
-	if c := a.controller; c != nil && bytes.Equal(c.Certificate[1], issuer.certificate.Raw) &&
-		a.options.Now().Before(c.Leaf.NotBefore.Add(c.Leaf.NotAfter.Sub(c.Leaf.NotBefore)/2)) {
-		return c, nil
+	names := s.names()
+	if s.root.key == nil {
+		names = []string{s.options.issuer(MembershipOf(s.current.certificate)).Name(s.options.TrustDomain)}
 	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), a.options.Random)
-	if err != nil {
-		return nil, fmt.Errorf("make the controller's key: %w", err)
-	}
-	names := a.names()
-	if a.root.key == nil {
-		names = []string{a.options.issuer(MembershipOf(issuer.certificate)).Name(a.options.TrustDomain)}
-	}
-	der, _, err := a.leaf(issuer, x509.Certificate{URIs: []*url.URL{ControllerURI(a.options.TrustDomain, a.options.Cluster)}, DNSNames: names}, key.Public(), WorkloadLifetime)
-	if err != nil {
-		return nil, fmt.Errorf("sign the controller's certificate: %w", err)
-	}
-	leaf, err := x509.ParseCertificate(der)
-	if err != nil {
-		return nil, fmt.Errorf("read back the controller's certificate: %w", err)
-	}
-	if err := a.record(leaf.URIs[0].String(), leaf); err != nil {
-		return nil, fmt.Errorf("the controller's certificate: %w", err)
-	}
-	a.controller = &tls.Certificate{Certificate: [][]byte{der, issuer.certificate.Raw, a.root.certificate.Raw}, PrivateKey: key, Leaf: leaf}
-	return a.controller, nil
+	of := x509.Certificate{DNSNames: names, URIs: []*url.URL{ControllerURI(s.options.TrustDomain, s.options.Cluster)}}
+	return a.controller.get(s, of, s.root.certificate.Raw)
 }
 
 // ControllerOf gives the cluster whose controller a certificate names, and as what it joined. The chain must have been

@@ -33,13 +33,12 @@ func describe(c *x509.Certificate) RootDescription {
 
 // Describe tells what this cluster's certificates hang on.
 func (a *Authority) Describe() Description {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	d := Description{Root: describe(a.root.certificate), Elsewhere: a.root.key != nil && !a.madeHere()}
-	if n := len(a.root.above); n > 0 {
-		d.Above = a.root.above[n-1].Subject.String()
+	s := a.state()
+	d := Description{Root: describe(s.root.certificate), Elsewhere: s.root.key != nil && !s.madeHere()}
+	if n := len(s.root.above); n > 0 {
+		d.Above = s.root.above[n-1].Subject.String()
 	}
-	for rest := a.roots(); ; {
+	for rest := s.roots(); ; {
 		var block *pem.Block
 		if block, rest = pem.Decode(rest); block == nil {
 			break
@@ -48,13 +47,12 @@ func (a *Authority) Describe() Description {
 			d.Trusted = append(d.Trusted, describe(c))
 		}
 	}
-	_, d.Requested, _ = readPending(a.options.Dir)
+	_, d.Requested, _ = readPending(s.options.Dir)
 	return d
 }
 
 // Root is the certificate (PEM) of the root that signs.
 func (a *Authority) Root() []byte {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return encode(a.root.certificate.Raw)
+	s := a.state()
+	return encode(s.root.certificate.Raw)
 }

@@ -231,8 +231,8 @@ func (e External) try(options Options) error {
 	if err != nil {
 		return fmt.Errorf("cannot be tried: %w", err)
 	}
-	trial := &Authority{options: options, root: e.issuer()}
-	trial.options.Random, trial.options.Record = rand.Reader, func(string, string, time.Time) error { return nil }
+	options.Random, options.Record = rand.Reader, func(string, string, time.Time) error { return nil }
+	trial := &state{options: &options, root: e.issuer()}
 	other := cluster.Issuer{Cluster: "other", Membership: strings.Repeat("0", 64)}
 	workload := Identity{TrustDomain: options.TrustDomain, Namespace: "namespace", ServiceAccount: "account"}.URI()
 	own := trial.names()

@@ -76,22 +76,21 @@ func (a *Authority) SignIntermediate(requestPEM []byte, name, membership string)
 	if err != nil {
 		return Intermediate{}, err
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.root.key == nil {
+	s := a.state()
+	if s.root.key == nil {
 		return Intermediate{}, ErrNoRoot
 	}
-	if bytes.Equal(request.RawSubjectPublicKeyInfo, a.root.certificate.RawSubjectPublicKeyInfo) {
+	if bytes.Equal(request.RawSubjectPublicKeyInfo, s.root.certificate.RawSubjectPublicKeyInfo) {
 		return Intermediate{}, fmt.Errorf("%w: the key is the root's", ErrRefused)
 	}
 	own := cluster.Issuer{Cluster: name, Membership: membership}
-	template := a.intermediateTemplate(name, []string{own.Name(a.options.TrustDomain)})
+	template := s.intermediateTemplate(name, []string{own.Name(a.options.TrustDomain)})
 	template.Subject.SerialNumber = membership
-	certificate, err := a.sign(template, a.root, request.PublicKey)
+	certificate, err := s.sign(template, s.root, request.PublicKey)
 	if err != nil {
 		return Intermediate{}, fmt.Errorf("intermediate of %s: %w", name, err)
 	}
-	return Intermediate{Certificate: encode(certificate.Raw), Root: encode(a.root.certificate.Raw), Expires: template.NotAfter}, nil
+	return Intermediate{Certificate: encode(certificate.Raw), Root: encode(s.root.certificate.Raw), Expires: template.NotAfter}, nil
 }
 
 // MembershipOf reads what [Authority.SignIntermediate] wrote, from a member's intermediate.
@@ -100,10 +99,9 @@ func MembershipOf(intermediate *x509.Certificate) string { return intermediate.S
 // RenewAt is when the intermediate should be replaced: after two thirds of its life, and at once when it may issue more
 // names than it should.
 func (a *Authority) RenewAt() time.Time {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	c := a.current.certificate
-	if a.options.early(c) {
+	s := a.state()
+	c := s.current.certificate
+	if s.options.early(c) {
 		return c.NotBefore
 	}
 	return c.NotAfter.Add(-c.NotAfter.Sub(c.NotBefore) / 3)
@@ -119,17 +117,19 @@ func (a *Authority) Renew(ctx context.Context, obtain func(ctx context.Context, 
 	if err := a.prepare(ctx, obtain); err != nil {
 		return err
 	}
-	a.mu.Lock()
-	if err := a.ripe(); err != nil {
-		a.mu.Unlock()
+	if a.state().root.key != nil {
+		return a.update(func(s *state) error {
+			if err := s.ripe(); err != nil {
+				return err
+			}
+			return s.renewOwn()
+		})
+	}
+	s := a.state()
+	if err := s.ripe(); err != nil {
 		return err
 	}
-	if a.root.key != nil {
-		defer a.mu.Unlock()
-		return a.renewOwn()
-	}
-	next := a.next
-	a.mu.Unlock()
+	next := s.next
 	// Signed anew: it may be of the root before, and has been alive since it was announced.
 	request, err := requestFor(a.options.Cluster, next.issuer.key)
 	if err != nil {
@@ -147,47 +147,50 @@ func (a *Authority) Renew(ctx context.Context, obtain func(ctx context.Context, 
 // of the certificates that are out, or until [Authority.DropFormerRoots]; when the cluster joined anew, so do its former
 // names, see [Authority.Issuers]. It is durable when it returns, and whole or not at all.
 func (a *Authority) Install(member Issuer, grace time.Duration) error {
-	root, current, err := checkMember(a.options, member)
+	root, current, err := checkMember(*a.options, member)
 	if err != nil {
 		return fmt.Errorf("intermediate from the primary: %w", err)
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if MembershipOf(current.certificate) == MembershipOf(a.current.certificate) && !a.announced(root) {
+	return a.update(func(s *state) error { return s.install(member, root, current, grace) })
+}
+
+// install is [Authority.Install] of an intermediate that was checked.
+func (s *state) install(member Issuer, root *x509.Certificate, current issuer, grace time.Duration) error {
+	if MembershipOf(current.certificate) == MembershipOf(s.current.certificate) && !s.announced(root) {
 		return errors.New("intermediate from the primary: its root has not been announced, so that this cluster's proxies do not trust it")
 	}
-	if err := a.leave(MembershipOf(current.certificate), grace); err != nil {
+	if err := s.leave(MembershipOf(current.certificate), grace); err != nil {
 		return err
 	}
-	if err := a.retire(max(grace, formerGrace)); err != nil {
+	if err := s.retire(max(grace, formerGrace)); err != nil {
 		return err
 	}
-	trusted := a.without(root)
-	if previous := a.root.certificate; !previous.Equal(root) && !a.changes(previous) {
-		left := trustedRoot{Certificate: string(encode(previous.Raw)), Until: a.options.Now().Add(grace).UTC(), parsed: previous}
-		if a.outside.After(a.options.Now()) {
-			left.Outside = a.outside
+	trusted := s.without(root)
+	if previous := s.root.certificate; !previous.Equal(root) && !s.changes(previous) {
+		left := trustedRoot{Certificate: string(encode(previous.Raw)), Until: s.options.Now().Add(grace).UTC(), parsed: previous}
+		if s.outside.After(s.options.Now()) {
+			left.Outside = s.outside
 		}
 		trusted = append(trusted, left)
 	}
 	// First the trust: whatever happens in between, both roots are.
 	if len(trusted) > 0 {
 		next := trustedRoot{Certificate: string(encode(root.Raw)), parsed: root}
-		if err := a.setTrusted(append(trusted, next)); err != nil {
+		if err := s.setTrusted(append(trusted, next)); err != nil {
 			return err
 		}
 	}
-	if err := writeMember(a.options.Dir, member); err != nil {
+	if err := writeMember(s.options.Dir, member); err != nil {
 		return err
 	}
-	a.root, a.current, a.controller, a.api, a.expected, a.expectedAnchor = issuer{certificate: root}, current, nil, nil, nil, nil
-	if a.next != nil && (!a.prepared() || belongs(a.next.issuer.key, current.certificate)) {
+	s.root, s.current, s.expected, s.expectedAnchor = issuer{certificate: root}, current, nil, nil
+	if s.next != nil && (!s.prepared() || belongs(s.next.issuer.key, current.certificate)) {
 		// Its key signs now, or it is of a mesh that was left.
-		if err := a.setNext(nil); err != nil {
+		if err := s.setNext(nil); err != nil {
 			return err
 		}
 	}
-	return a.setTrusted(trusted)
+	return s.setTrusted(trusted)
 }
 
 // CheckMember makes sure that an intermediate can do its work in a cluster, as [Authority.Install] does.
@@ -253,16 +256,16 @@ func MemberExpires(dir string) (time.Time, error) {
 }
 
 // openMember loads what writeMember wrote.
-func (a *Authority) openMember() error {
-	member, err := readMember(a.options.Dir)
+func (s *state) openMember() error {
+	member, err := readMember(s.options.Dir)
 	if err != nil {
 		return err
 	}
-	root, current, err := checkMember(a.options, member)
+	root, current, err := checkMember(*s.options, member)
 	if err != nil {
-		return fmt.Errorf("%s: %w", memberPath(a.options.Dir), err)
+		return fmt.Errorf("%s: %w", memberPath(s.options.Dir), err)
 	}
-	a.root, a.current = issuer{certificate: root}, current
+	s.root, s.current = issuer{certificate: root}, current
 	return nil
 }
 

@@ -39,14 +39,13 @@ func (o Options) issuer(membership string) cluster.Issuer {
 // clusters need only the first: who is not in the mesh's list is none of its clusters, and a cluster that joins anew is
 // not there under its former membership.
 func (a *Authority) Issuers() []cluster.Issuer {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	out := []cluster.Issuer{a.options.issuer(MembershipOf(a.current.certificate))}
-	if a.expected != nil {
-		out = append(out, *a.expected)
+	s := a.state()
+	out := []cluster.Issuer{s.options.issuer(MembershipOf(s.current.certificate))}
+	if s.expected != nil {
+		out = append(out, *s.expected)
 	}
-	now := a.options.Now()
-	for _, f := range a.former {
+	now := s.options.Now()
+	for _, f := range s.former {
 		if now.Before(f.Until) {
 			out = append(out, f.Issuer)
 		}
@@ -63,18 +62,18 @@ func (a *Authority) Expect(intermediatePEM []byte) error {
 		return fmt.Errorf("intermediate from the primary: %w", err)
 	}
 	next := a.options.issuer(MembershipOf(certificate))
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.expected, a.expectedAnchor = &next, certificate
-	return nil
+	return a.update(func(s *state) error {
+		s.expected, s.expectedAnchor = &next, certificate
+		return nil
+	})
 }
 
-// leave keeps the current issuer among the former ones, if the next is another. The lock is held.
-func (a *Authority) leave(next string, grace time.Duration) error {
-	now := a.options.Now()
-	former, err := leaving(a.options, a.former, MembershipOf(a.current.certificate), next, now.Add(grace))
+// leave keeps the current issuer among the former ones, if the next is another.
+func (s *state) leave(next string, grace time.Duration) error {
+	now := s.options.Now()
+	former, err := leaving(*s.options, s.former, MembershipOf(s.current.certificate), next, now.Add(grace))
 	if err == nil {
-		a.former = former
+		s.former = former
 	}
 	return err
 }

@@ -98,7 +98,7 @@ func TestAnEarlyIntermediateIsReplaced(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := primary.intermediateTemplate("cluster2", []string{"cluster2.clusters.cluster.local"})
+	template := primary.state().intermediateTemplate("cluster2", []string{"cluster2.clusters.cluster.local"})
 	template.Subject.SerialNumber = strings.Repeat("ab", 32)
 	dir := t.TempDir()
 	early := Issuer{Key: key, Certificate: signBy(t, primary, template, parsed.PublicKey), Root: primary.Roots()}
@@ -121,7 +121,7 @@ func TestAnEarlyIntermediateIsReplaced(t *testing.T) {
 	if !member.RenewAt().After(c.now.Add(24 * time.Hour)) {
 		t.Errorf("it is renewed again at %s", member.RenewAt())
 	}
-	if bytes.Contains(early.Certificate, encode(member.current.certificate.Raw)) {
+	if bytes.Contains(early.Certificate, encode(member.state().current.certificate.Raw)) {
 		t.Error("it is the same")
 	}
 }

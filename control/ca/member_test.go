@@ -83,7 +83,7 @@ func forge(t *testing.T, a *Authority, dns ...string) []byte {
 	}
 	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{SerialNumber: big.NewInt(7), NotBefore: start, NotAfter: start.Add(time.Hour),
 		URIs: []*url.URL{cart.URI()}, DNSNames: dns, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}},
-		a.current.certificate, key.Public(), a.current.key)
+		a.state().current.certificate, key.Public(), a.state().current.key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,10 +94,10 @@ func forge(t *testing.T, a *Authority, dns ...string) []byte {
 func signBy(t *testing.T, a *Authority, template *x509.Certificate, key any) []byte {
 	t.Helper()
 	var err error
-	if template.SerialNumber, err = a.serial(); err != nil {
+	if template.SerialNumber, err = a.state().serial(); err != nil {
 		t.Fatal(err)
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, a.root.certificate, key, a.root.key)
+	der, err := x509.CreateCertificate(rand.Reader, template, a.state().root.certificate, key, a.state().root.key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +127,7 @@ func TestMembersAreConstrainedToTheirOwnName(t *testing.T) {
 	member := openMemberOf(t, dir, "cluster2", c)
 	issued := sign(t, member)
 	l := leaf(t, issued, c.now)
-	own2 := cluster.Issuer{Cluster: "cluster2", Membership: MembershipOf(member.current.certificate)}
+	own2 := cluster.Issuer{Cluster: "cluster2", Membership: MembershipOf(member.state().current.certificate)}
 	if name := own2.Name("cluster.local"); !slices.Equal(l.DNSNames, []string{name, cart.ServiceAccount + "." + cart.Namespace + "." + name}) ||
 		!strings.HasSuffix(name, ".cluster2.clusters.cluster.local") || !slices.Equal(member.Issuers(), []cluster.Issuer{own2}) {
 		t.Fatalf("DNS names %v, issuers %v", l.DNSNames, member.Issuers())
@@ -215,15 +215,15 @@ func TestIntermediateWithoutConstraintIsReplaced(t *testing.T) {
 	c := &clock{start}
 	dir := t.TempDir()
 	a := open(t, dir, c)
-	key := a.current.key.(*ecdsa.PrivateKey)
-	template := a.intermediateTemplate("cluster1", nil)
+	key := a.state().current.key.(*ecdsa.PrivateKey)
+	template := a.state().intermediateTemplate("cluster1", nil)
 	template.PermittedDNSDomainsCritical = false
-	old, err := a.create("intermediate", template, a.root, key)
+	old, err := a.state().create("intermediate", template, a.state().root, key)
 	if err != nil {
 		t.Fatal(err)
 	}
 	again := open(t, dir, c)
-	if again.current.certificate.Equal(old.certificate) || !constrained(again.current.certificate, a.names()) {
+	if again.state().current.certificate.Equal(old.certificate) || !constrained(again.state().current.certificate, a.state().names()) {
 		t.Fatal("an intermediate without constraint is still in use")
 	}
 	if again.RootHash() != a.RootHash() {
@@ -247,7 +247,7 @@ func TestControllerIdentity(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		intermediate := test.a.current.certificate
+		intermediate := test.a.state().current.certificate
 		if of, err := ControllerOf(got.Leaf, intermediate, "cluster.local"); err != nil || of.Cluster != test.name || of.Membership != MembershipOf(intermediate) {
 			t.Errorf("%v, %v", of, err)
 		}
@@ -264,7 +264,7 @@ func TestControllerIdentity(t *testing.T) {
 	if second, err := member.Controller(); err != nil || second == first {
 		t.Errorf("not renewed at half its life: %v", err)
 	}
-	membership := MembershipOf(member.current.certificate)
+	membership := MembershipOf(member.state().current.certificate)
 	dns := cluster.Issuer{Cluster: "cluster2", Membership: membership}.Name("cluster.local")
 	for _, bad := range []struct{ name, uri, dns string }{
 		{"a workload", "spiffe://cluster.local/ns/a/sa/b", dns},
@@ -279,7 +279,7 @@ func TestControllerIdentity(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if of, err := ControllerOf(&x509.Certificate{URIs: []*url.URL{uri}, DNSNames: []string{bad.dns}}, member.current.certificate, "cluster.local"); err == nil {
+		if of, err := ControllerOf(&x509.Certificate{URIs: []*url.URL{uri}, DNSNames: []string{bad.dns}}, member.state().current.certificate, "cluster.local"); err == nil {
 			t.Errorf("%s is controller of %v", bad.name, of)
 		}
 	}
@@ -317,12 +317,12 @@ func TestMemberRenewsThroughThePrimary(t *testing.T) {
 	if got, want := member.RenewAt(), start.Add(IntermediateLifetime*2/3); got.Sub(want).Abs() > backdate {
 		t.Fatalf("renewal at %s, want about %s", got, want)
 	}
-	before := member.current.certificate
+	before := member.state().current.certificate
 	lost := errors.New("the primary is away")
 	if err := member.Renew(context.Background(), func(context.Context, []byte) (Intermediate, error) { return Intermediate{}, lost }); !errors.Is(err, lost) {
 		t.Fatal(err)
 	}
-	if member.current.certificate != before {
+	if member.state().current.certificate != before {
 		t.Fatal("a failed renewal changed the intermediate")
 	}
 	membership := MembershipOf(before)
@@ -332,15 +332,15 @@ func TestMemberRenewsThroughThePrimary(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if belongs(member.current.key, before) || MembershipOf(member.current.certificate) != membership {
+	if belongs(member.state().current.key, before) || MembershipOf(member.state().current.certificate) != membership {
 		t.Fatal("the key is the old one, or the membership is lost")
 	}
 	leaf(t, sign(t, member), c.now)
-	if again := openMemberOf(t, dir, "cluster2", c); !again.current.certificate.Equal(member.current.certificate) {
+	if again := openMemberOf(t, dir, "cluster2", c); !again.state().current.certificate.Equal(member.state().current.certificate) {
 		t.Fatal("the renewed intermediate was not kept")
 	}
 	// An answer that does not fit the key is refused, and what was in use stays.
-	if err := member.Install(Issuer{Key: issuer.Key, Certificate: encode(member.current.certificate.Raw), Root: primary.Roots()}, 0); err == nil {
+	if err := member.Install(Issuer{Key: issuer.Key, Certificate: encode(member.state().current.certificate.Raw), Root: primary.Roots()}, 0); err == nil {
 		t.Fatal("an intermediate of another key was taken")
 	}
 	leaf(t, sign(t, member), c.now)
@@ -405,7 +405,7 @@ func TestOnlyRootsAreTrusted(t *testing.T) {
 	if err := own.Trust([]byte("x")); err == nil {
 		t.Fatal("garbage was trusted")
 	}
-	if err := own.Trust(encode(primary.current.certificate.Raw)); err == nil {
+	if err := own.Trust(encode(primary.state().current.certificate.Raw)); err == nil {
 		t.Fatal("an intermediate was trusted as root")
 	}
 }

@@ -49,9 +49,9 @@ func readPending(dir string) (pending, bool, error) {
 // Request is the request (PEM) for the mesh's authority, to be signed elsewhere: the one that was made before, unless there
 // is none or another is wanted. Its key is made here, stays here, and is durable when this returns.
 func (a *Authority) Request(another bool) ([]byte, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.root.key == nil {
+	a.writing.Lock()
+	defer a.writing.Unlock()
+	if a.state().root.key == nil {
 		return nil, ErrNoRoot
 	}
 	if !another {
@@ -63,7 +63,7 @@ func (a *Authority) Request(another bool) ([]byte, error) {
 			return []byte(p.Request), nil
 		}
 	}
-	p, err := newAuthorityRequest(a.options)
+	p, err := newAuthorityRequest(*a.options)
 	if err != nil {
 		return nil, err
 	}
@@ -99,8 +99,8 @@ func newAuthorityRequest(o Options) (pending, error) {
 
 // Requested makes an authority of the certificates that somebody signed for [Authority.Request].
 func (a *Authority) Requested(certificates, chain []byte) (External, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a.writing.Lock()
+	defer a.writing.Unlock()
 	p, found, err := readPending(a.options.Dir)
 	if err != nil {
 		return External{}, err
@@ -123,12 +123,12 @@ func (a *Authority) Requested(certificates, chain []byte) (External, error) {
 	if !belongs(key, e.certificate) {
 		return External{}, fmt.Errorf("the certificate %s is for another key than the last request's (`heddle ca csr` prints it again)", named(e.certificate))
 	}
-	return NewExternal(a.options, certificates, chain, []byte(p.Key))
+	return NewExternal(*a.options, certificates, chain, []byte(p.Key))
 }
 
-// forgetRequest removes the request whose certificate is in use. The lock is held.
-func (a *Authority) forgetRequest(public any) error {
-	p, found, err := readPending(a.options.Dir)
+// forgetRequest removes the request whose certificate is in use.
+func (s *state) forgetRequest(public any) error {
+	p, found, err := readPending(s.options.Dir)
 	if err != nil || !found {
 		return err
 	}
@@ -144,5 +144,5 @@ func (a *Authority) forgetRequest(public any) error {
 	if err != nil || !bytes.Equal(used, request.RawSubjectPublicKeyInfo) {
 		return err
 	}
-	return durable.Remove(pendingPath(a.options.Dir))
+	return durable.Remove(pendingPath(s.options.Dir))
 }

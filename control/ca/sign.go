@@ -77,22 +77,23 @@ func (a *Authority) Sign(requestPEM []byte, identity Identity, lifetime time.Dur
 			return Certificate{}, fmt.Errorf("%w: it asks for %s, the workload is %s", ErrRefused, asked, uri)
 		}
 	}
-	issuer, root, roots, err := a.issuerNow()
+	s, err := a.issuerNow()
 	if err != nil {
 		return Certificate{}, err
 	}
+	issuer := s.current
 	if lifetime <= 0 || lifetime > WorkloadLifetime {
 		lifetime = WorkloadLifetime
 	}
 	own := a.options.issuer(MembershipOf(issuer.certificate))
 	names := []string{own.Name(a.options.TrustDomain), own.Account(a.options.TrustDomain, identity.Namespace, identity.ServiceAccount)}
-	der, template, err := a.leaf(issuer, x509.Certificate{URIs: []*url.URL{uri}, DNSNames: names}, request.PublicKey, lifetime)
+	der, template, err := s.leaf(issuer, x509.Certificate{URIs: []*url.URL{uri}, DNSNames: names}, request.PublicKey, lifetime)
 	if err != nil {
 		return Certificate{}, fmt.Errorf("sign certificate of %s: %w", identity, err)
 	}
 	return Certificate{
-		Chain:   append(encode(der), chainAbove(issuer, root)...),
-		Roots:   roots,
+		Chain:   append(encode(der), chainAbove(issuer, s.root)...),
+		Roots:   s.roots(),
 		Expires: template.NotAfter,
 		Serial:  template.SerialNumber.Text(16),
 		Issuer:  issuer.certificate.Subject.CommonName,
@@ -114,11 +115,11 @@ func chainAbove(issuer, root issuer) []byte {
 
 // Generation is the [Certificate.Generation] of what would be signed now.
 func (a *Authority) Generation() (string, error) {
-	issuer, root, roots, err := a.issuerNow()
+	s, err := a.issuerNow()
 	if err != nil {
 		return "", err
 	}
-	return generation(chainAbove(issuer, root), roots), nil
+	return generation(chainAbove(s.current, s.root), s.roots()), nil
 }
 
 // Generation tells certificates of different intermediates or with different roots apart, and is the same for all workloads:
@@ -148,8 +149,8 @@ func (a *Authority) SignOutside(requestPEM []byte, identity Identity, lifetime t
 }
 
 // leaf issues an end entity's certificate with the names of a template. It ends with its issuer at the latest.
-func (a *Authority) leaf(issuer issuer, of x509.Certificate, key crypto.PublicKey, lifetime time.Duration) ([]byte, *x509.Certificate, error) {
-	now := a.options.Now()
+func (s *state) leaf(issuer issuer, of x509.Certificate, key crypto.PublicKey, lifetime time.Duration) ([]byte, *x509.Certificate, error) {
+	now := s.options.Now()
 	expires := earlier(now.Add(lifetime), issuer.certificate.NotAfter)
 	if expires.Sub(now) < minimumLifetime && lifetime >= minimumLifetime {
 		remedy := ""
@@ -159,7 +160,7 @@ func (a *Authority) leaf(issuer issuer, of x509.Certificate, key crypto.PublicKe
 		return nil, nil, fmt.Errorf("intermediate %q ends on %s and could not be renewed%s",
 			issuer.certificate.Subject.CommonName, issuer.certificate.NotAfter.Format(time.RFC3339), remedy)
 	}
-	serial, err := a.serial()
+	serial, err := s.serial()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -174,7 +175,7 @@ func (a *Authority) leaf(issuer issuer, of x509.Certificate, key crypto.PublicKe
 		DNSNames:              of.DNSNames,
 		IPAddresses:           of.IPAddresses,
 	}
-	der, err := x509.CreateCertificate(a.options.Random, template, issuer.certificate, key, issuer.key)
+	der, err := x509.CreateCertificate(s.options.Random, template, issuer.certificate, key, issuer.key)
 	return der, template, err
 }
 

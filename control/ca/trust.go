@@ -44,14 +44,14 @@ func loadTrusted(dir string) ([]trustedRoot, error) {
 	return all, nil
 }
 
-// setTrusted writes and takes over the list. The lock is held.
-func (a *Authority) setTrusted(all []trustedRoot) error {
-	path := trustedPath(a.options.Dir)
+// setTrusted writes and takes over the list.
+func (s *state) setTrusted(all []trustedRoot) error {
+	path := trustedPath(s.options.Dir)
 	if len(all) == 0 {
 		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("forget earlier roots: %w", err)
 		}
-		if err := syncDir(a.options.Dir); err != nil {
+		if err := syncDir(s.options.Dir); err != nil {
 			return fmt.Errorf("forget earlier roots: %w", err)
 		}
 	} else {
@@ -63,7 +63,7 @@ func (a *Authority) setTrusted(all []trustedRoot) error {
 			return err
 		}
 	}
-	a.trusted = all
+	s.trusted = all
 	return nil
 }
 
@@ -74,15 +74,15 @@ func (a *Authority) Trust(rootPEM []byte) error {
 	if err != nil {
 		return err
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.setTrusted(append(a.without(root), trustedRoot{Certificate: string(encode(root.Raw)), parsed: root}))
+	return a.update(func(s *state) error {
+		return s.setTrusted(append(s.without(root), trustedRoot{Certificate: string(encode(root.Raw)), parsed: root}))
+	})
 }
 
 // without gives the trusted roots that are still in time, less one.
-func (a *Authority) without(root *x509.Certificate) []trustedRoot {
-	now := a.options.Now()
-	return slices.DeleteFunc(slices.Clone(a.trusted), func(t trustedRoot) bool {
+func (s *state) without(root *x509.Certificate) []trustedRoot {
+	now := s.options.Now()
+	return slices.DeleteFunc(slices.Clone(s.trusted), func(t trustedRoot) bool {
 		return t.parsed.Equal(root) || !t.Until.IsZero() && now.After(t.Until)
 	})
 }
@@ -95,19 +95,18 @@ type FormerRoots struct {
 	Dropped bool
 }
 
-// formerRoot says whether a root is one of [FormerRoots]. The lock is held.
-func (a *Authority) formerRoot(t trustedRoot) bool {
-	return !t.Until.IsZero() && !t.parsed.Equal(a.root.certificate) && !a.changes(t.parsed)
+// formerRoot says whether a root is one of [FormerRoots].
+func (s *state) formerRoot(t trustedRoot) bool {
+	return !t.Until.IsZero() && !t.parsed.Equal(s.root.certificate) && !s.changes(t.parsed)
 }
 
 // FormerRoots says whether there are any, until they end by themselves.
 func (a *Authority) FormerRoots() (FormerRoots, bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	s := a.state()
 	all, some := FormerRoots{Dropped: true}, false
-	now := a.options.Now()
-	for _, t := range a.trusted {
-		if a.formerRoot(t) && now.Before(t.Until) {
+	now := s.options.Now()
+	for _, t := range s.trusted {
+		if s.formerRoot(t) && now.Before(t.Until) {
 			some, all.Dropped = true, all.Dropped && t.Dropped
 			if t.Outside.After(all.Outside) {
 				all.Outside = t.Outside
@@ -121,48 +120,46 @@ func (a *Authority) FormerRoots() (FormerRoots, bool) {
 // [Authority.ForgetFormerRoots], so that it is known after a crash that verifiers have to be told. It is durable when it
 // returns.
 func (a *Authority) DropFormerRoots() error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	all := slices.Clone(a.trusted)
-	for i, t := range all {
-		all[i].Dropped = t.Dropped || a.formerRoot(t)
-	}
-	return a.setTrusted(all)
+	return a.update(func(s *state) error {
+		all := slices.Clone(s.trusted)
+		for i, t := range all {
+			all[i].Dropped = t.Dropped || s.formerRoot(t)
+		}
+		return s.setTrusted(all)
+	})
 }
 
 // ForgetFormerRoots forgets those that were dropped: verifiers have been told.
 func (a *Authority) ForgetFormerRoots() error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.setTrusted(slices.DeleteFunc(slices.Clone(a.trusted), func(t trustedRoot) bool { return t.Dropped }))
+	return a.update(func(s *state) error {
+		return s.setTrusted(slices.DeleteFunc(slices.Clone(s.trusted), func(t trustedRoot) bool { return t.Dropped }))
+	})
 }
 
 // Roots returns the trusted root certificates, PEM, the current one first.
 func (a *Authority) Roots() []byte {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.roots()
+	s := a.state()
+	return s.roots()
 }
 
 // MeshPool is, for Go's verifier, what controllers and the API trust: the mesh's root, while it changes both of them, and none
 // that this cluster left, or is about to take, by joining. Those are for workloads, whose certificates are of them; a mesh that
 // was left could be the primary here by its root.
 func (a *Authority) MeshPool() *x509.CertPool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	s := a.state()
 	pool := x509.NewCertPool()
-	for _, root := range a.mesh() {
+	for _, root := range s.mesh() {
 		pool.AddCert(root)
 	}
 	return pool
 }
 
-// mesh are the roots of the mesh, the current one first. The lock is held.
-func (a *Authority) mesh() []*x509.Certificate {
-	all := []*x509.Certificate{a.root.certificate}
-	if c := a.change; c != nil && c.Phase != Retiring {
+// mesh are the roots of the mesh, the current one first.
+func (s *state) mesh() []*x509.Certificate {
+	all := []*x509.Certificate{s.root.certificate}
+	if c := s.change; c != nil && c.Phase != Retiring {
 		for _, other := range []*x509.Certificate{c.next, c.previous} {
-			if !other.Equal(a.root.certificate) {
+			if !other.Equal(s.root.certificate) {
 				all = append(all, other)
 			}
 		}
@@ -170,23 +167,23 @@ func (a *Authority) mesh() []*x509.Certificate {
 	return all
 }
 
-func (a *Authority) roots() []byte {
+func (s *state) roots() []byte {
 	var b bytes.Buffer
-	for _, root := range a.mesh() {
+	for _, root := range s.mesh() {
 		b.Write(encode(root.Raw))
 	}
-	now := a.options.Now()
-	for _, t := range a.trusted {
-		if !t.Dropped && !t.parsed.Equal(a.root.certificate) && !a.changes(t.parsed) && (t.Until.IsZero() || !now.After(t.Until)) {
+	now := s.options.Now()
+	for _, t := range s.trusted {
+		if !t.Dropped && !t.parsed.Equal(s.root.certificate) && !s.changes(t.parsed) && (t.Until.IsZero() || !now.After(t.Until)) {
 			b.Write(encode(t.parsed.Raw))
 		}
 	}
 	return b.Bytes()
 }
 
-// changes says whether a change under way decides about a root. The lock is held.
-func (a *Authority) changes(root *x509.Certificate) bool {
-	return a.change != nil && (root.Equal(a.change.next) || root.Equal(a.change.previous))
+// changes says whether a change under way decides about a root.
+func (s *state) changes(root *x509.Certificate) bool {
+	return s.change != nil && (root.Equal(s.change.next) || root.Equal(s.change.previous))
 }
 
 // parseCertificate reads exactly one PEM certificate.

@@ -14,6 +14,7 @@ const (
 	countRepairs            = "joinsRepaired"
 	countJoinsRefused       = "joinsRefused"
 	countRenewals           = "intermediatesRenewed"
+	countWorkloadRenewals   = "workloadRenewals"
 	countCallsRefused       = "callsRefused"
 	countStreams            = "streams"
 	countStreamsReplaced    = "streamsReplaced"

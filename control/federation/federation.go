@@ -155,6 +155,8 @@ type Federation struct {
 	root rootState
 	// former is how far the cluster is with the roots that it left.
 	former formerState
+	// renewals of this cluster's workloads.
+	renewals renewals
 	// judged are the anchors of other clusters that were looked at.
 	judged judged
 	// anchors are this cluster's own when they were last looked at.

@@ -7,16 +7,11 @@ import (
 	"heddle.io/heddle/control/audit"
 )
 
-// formerRetry is the pause after workloads that could not be renewed: their proxies are waited for in each attempt.
-const formerRetry = time.Minute
-
 // formerState is how far this cluster is with the roots that it left when it joined. It is found out anew after a restart.
 // The federation's lock guards it.
 type formerState struct {
 	// settled says since when every workload has a certificate of the mesh's root; zero when that is not known.
 	settled time.Time
-	// again is when the workloads are renewed again after some could not be.
-	again time.Time
 }
 
 // joined says whether all workloads have certificates of the root that was just joined.
@@ -24,10 +19,8 @@ func (f *Federation) joined(all bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.former = formerState{}
-	if now := f.config.Now(); all {
-		f.former.settled = now
-	} else {
-		f.former.again = now.Add(formerRetry)
+	if all {
+		f.former.settled = f.config.Now()
 	}
 	signal(f.reroot)
 }
@@ -39,19 +32,13 @@ func (f *Federation) stepFormer(ctx context.Context) error {
 	if !some {
 		return nil
 	}
-	now := f.config.Now()
 	f.mu.Lock()
 	state := f.former
 	f.mu.Unlock()
-	if now.Before(state.again) {
-		return nil
-	}
 	if state.settled.IsZero() && !roots.Dropped {
-		if err := f.config.Rotate(ctx); err != nil {
-			f.joined(false)
-			return err
+		if f.renewAll(ctx) == nil {
+			f.joined(true)
 		}
-		f.joined(true)
 		return nil
 	}
 	if !roots.Dropped {
@@ -59,7 +46,7 @@ func (f *Federation) stepFormer(ctx context.Context) error {
 		if roots.Outside.After(ready) {
 			ready = roots.Outside
 		}
-		if now.Before(ready) {
+		if f.config.Now().Before(ready) {
 			return nil // Handshakes that have begun end meanwhile, and so do certificates that others renew.
 		}
 		ended, err := f.config.Audit.Begin(audit.Record{Who: "controller of " + f.config.Cluster.Name, Action: audit.ForgetRoot,
@@ -72,12 +59,9 @@ func (f *Federation) stepFormer(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := f.config.Rotate(ctx); err != nil {
-		f.mu.Lock()
-		f.former.again = now.Add(formerRetry)
-		f.mu.Unlock()
-		return err
+	if f.renewAll(ctx) == nil {
+		f.config.Log.Info("the roots of before the join are trusted no more")
+		return f.config.Authority.ForgetFormerRoots()
 	}
-	f.config.Log.Info("the roots of before the join are trusted no more")
-	return f.config.Authority.ForgetFormerRoots()
+	return nil // The workloads are told again; the note stays.
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"net"
@@ -481,7 +482,7 @@ func TestRemovedMemberComesBackToTheNewRootAlone(t *testing.T) {
 	a.restart()
 	eventually(t, "they are asked again", func() bool { return rotated() > n })
 	a.onRotate(nil)
-	c.advance(formerRetry)
+	c.advance(lastRenewal)
 	eventually(t, "the root before is gone", func() bool { return bytes.Equal(a.authority.Roots(), p.authority.Roots()) })
 	eventually(t, "and forgotten", func() bool { _, some := a.authority.FormerRoots(); return !some })
 	eventually(t, "it is back", func() bool { return a.f.Status().Connected })
@@ -518,7 +519,7 @@ func TestFormerRootsStayForCertificatesOfOutsiders(t *testing.T) {
 		t.Fatalf("%+v %v", roots, some)
 	}
 	a.onRotate(nil)
-	c.advance(formerRetry)
+	c.advance(lastRenewal)
 	eventually(t, "the workloads are told", func() bool { _, some := a.authority.FormerRoots(); return !some })
 }
 
@@ -580,7 +581,11 @@ func TestJoinOfARunningClusterFailsClearly(t *testing.T) {
 		t.Fatal(err)
 	}
 	other := newNode(t, "cluster9", l, c)
-	failsWith(t, a.f.Join(context.Background(), joinRequest(other.address, other.token())), "member of another mesh")
+	token := other.token()
+	// While it looks whether all is done with the join, it says that first.
+	eventually(t, "one mesh is enough", func() bool {
+		return strings.Contains(fmt.Sprint(a.f.Join(context.Background(), joinRequest(other.address, token))), "member of another mesh")
+	})
 	if err := a.f.Join(context.Background(), joinRequest(p.address, "")); err != nil {
 		t.Errorf("repair of a running member: %v", err)
 	}

@@ -125,7 +125,7 @@ func (f *Federation) settleRoot(ctx context.Context, c ca.Change) (bool, error) 
 	if done {
 		return true, nil
 	}
-	err := f.config.Rotate(ctx)
+	err := f.renewAll(ctx)
 	if err == nil && c.Phase == ca.Trusting {
 		// With what was announced for this change, which came before it.
 		err = f.config.Accept(ctx)
@@ -222,7 +222,7 @@ func (f *Federation) settleNothing(ctx context.Context) error {
 	taken := f.root.phase == ca.Trusting
 	f.mu.Unlock()
 	if taken {
-		if err := f.config.Rotate(ctx); err != nil {
+		if err := f.renewAll(ctx); err != nil {
 			return err
 		}
 	}

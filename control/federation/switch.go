@@ -165,12 +165,8 @@ func (f *Federation) complete(ctx context.Context, j joining) error {
 		return err
 	}
 	f.config.Log.Info("joined the mesh", "primary", j.Membership.Primary)
-	err = f.config.Rotate(ctx)
-	if err != nil {
-		// Both roots are trusted, and each certificate is renewed at half its life anyway.
-		f.config.Log.Warn("not all workloads have certificates of the mesh yet; their agent goes on trying", "error", err)
-	}
-	f.joined(err == nil)
+	// Who is not renewed now will be: both roots are trusted so long.
+	f.joined(f.renewAll(ctx) == nil)
 	return nil
 }
 
