@@ -463,13 +463,6 @@ func (c *Controller) update(replicas []registry.Change) {
 	signal(c.restatus)
 }
 
-// Stored implements [server.Controller].
-func (c *Controller) Stored() map[objects.Key]*objects.Object {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return maps.Clone(c.objects)
-}
-
 // Admit implements [server.Controller].
 func (c *Controller) Admit(writes []store.Write) ([]store.Write, map[objects.Key]resolve.Warnings, []error) {
 	c.absorb()

@@ -394,14 +394,14 @@ func TestNobodyIsOlderThanHeIs(t *testing.T) {
 				t.Fatal(err)
 			}
 		} else {
-			o := w.known.Stored()[objects.Key{Kind: "ServiceAccount", Namespace: "shop", Name: "early"}].DeepCopy()
+			o := w.known.store.Object(objects.Key{Kind: "ServiceAccount", Namespace: "shop", Name: "early"}).DeepCopy()
 			o.SetCreationTimestamp(metav1.Date(2001, 1, 1, 0, 0, 0, 0, time.UTC))
 			o.SetLabels(map[string]string{"n": "2"})
 			if _, err := c.Put(t.Context(), o); err != nil {
 				t.Fatal(err)
 			}
 		}
-		o := w.known.Stored()[objects.Key{Kind: "ServiceAccount", Namespace: "shop", Name: "early"}]
+		o := w.known.store.Object(objects.Key{Kind: "ServiceAccount", Namespace: "shop", Name: "early"})
 		if o == nil || o.GetLabels()["n"] != fmt.Sprint(n) {
 			t.Fatalf("%d: %+v", n, o)
 		}

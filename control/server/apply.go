@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 
 	"github.com/google/uuid"
@@ -130,10 +129,10 @@ func (s *Server) write(ctx context.Context, b batch) (client.ApplyResponse, erro
 	if err := s.finish(ctx); err != nil && (len(b.objects) > 0 || !errors.Is(err, store.ErrFull)) {
 		return client.ApplyResponse{}, err // A store that is full has room again once something is deleted.
 	}
-	existing := s.config.Controller.Stored()
+	stored := s.known()
 	response := client.ApplyResponse{DryRun: b.dryRun}
 	caller := access.From(ctx)
-	if problem := permit(caller, b, existing); problem != nil {
+	if problem := permit(caller, b, stored); problem != nil {
 		return response, problem
 	}
 	for _, o := range b.objects {
@@ -141,16 +140,16 @@ func (s *Server) write(ctx context.Context, b batch) (client.ApplyResponse, erro
 		// Of two that want the same host, address or port, the oldest has it: nobody makes himself older than he is.
 		o.SetCreationTimestamp(metav1.Time{})
 	}
-	if errs := append(s.protect(b, existing), s.confine(b, existing)...); len(errs) > 0 {
+	if errs := append(s.protect(b, stored), s.confine(b, stored)...); len(errs) > 0 {
 		return response, invalid(errs)
 	}
-	writes, results, err := s.deletions(b, existing)
+	writes, results, err := s.deletions(b, stored)
 	if err != nil {
 		return response, err
 	}
 	response.Results = results
 	for _, o := range b.objects {
-		if old := existing[o.Key()]; old != nil && !b.replace {
+		if old := stored.object(o.Key()); old != nil && !b.replace {
 			keepAnnotations(o, old)
 		}
 		writes = append(writes, store.Write{Key: o.Key(), Object: o, IfVersion: b.versions[o.Key()]})
@@ -167,7 +166,7 @@ func (s *Server) write(ctx context.Context, b batch) (client.ApplyResponse, erro
 			made = append(made, w)
 			continue
 		}
-		old := existing[w.Key]
+		old := stored.object(w.Key)
 		changed := old == nil || old.Unreadable != "" || !same(old, w.Object)
 		uid, err := uuid.NewRandom()
 		if err != nil {
@@ -236,7 +235,7 @@ func (s *Server) refuseWrite(w http.ResponseWriter, r *http.Request, what, where
 }
 
 // deletions expands a batch's deletions: a namespace takes what is in it along.
-func (s *Server) deletions(b batch, existing map[objects.Key]*objects.Object) ([]store.Write, []client.Result, error) {
+func (s *Server) deletions(b batch, stored known) ([]store.Write, []client.Result, error) {
 	var writes []store.Write
 	var results []client.Result
 	gone := map[objects.Key]bool{}
@@ -248,7 +247,7 @@ func (s *Server) deletions(b batch, existing map[objects.Key]*objects.Object) ([
 		}
 	}
 	for _, key := range b.deletes {
-		if existing[key] == nil {
+		if stored.object(key) == nil {
 			if b.ignoreMissing || gone[key] {
 				continue
 			}
@@ -263,24 +262,13 @@ func (s *Server) deletions(b batch, existing map[objects.Key]*objects.Object) ([
 					return nil, nil, &client.Problem{Status: http.StatusForbidden, What: fmt.Sprintf("namespace %q belongs to the cluster and cannot be deleted", name)}
 				}
 			}
-			for _, o := range sorted(existing) {
-				if o.Kind.Namespaced && o.GetNamespace() == key.Name {
-					remove(o.Key())
-				}
+			for _, o := range stored.in(key.Name) {
+				remove(o.Key())
 			}
 		}
 		remove(key)
 	}
 	return writes, results, nil
-}
-
-func sorted(all map[objects.Key]*objects.Object) []*objects.Object {
-	out := make([]*objects.Object, 0, len(all))
-	for _, o := range all {
-		out = append(out, o)
-	}
-	slices.SortFunc(out, func(a, b *objects.Object) int { return a.Key().Compare(b.Key()) })
-	return out
 }
 
 func keepAnnotations(o, old *objects.Object) {

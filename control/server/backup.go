@@ -101,12 +101,12 @@ func (s *Server) admitRestore(writes []store.Write, force bool) ([]store.Write, 
 			b.objects = append(b.objects, w.Object)
 		}
 	}
-	existing := s.config.Controller.Stored()
-	if errs := s.confine(b, existing); len(errs) > 0 {
+	stored := s.known()
+	if errs := s.confine(b, stored); len(errs) > 0 {
 		return nil, refusedRestore(errs, "allow it first: apply the Namespace with the label "+access.LabelPrivileged+": \"true\", or start the cluster with --privileged-workloads; --force does not")
 	}
 	admitted, _, found := s.config.Controller.Admit(writes)
-	if errs := append(s.protect(b, existing), found...); len(errs) > 0 {
+	if errs := append(s.protect(b, stored), found...); len(errs) > 0 {
 		if !force {
 			return nil, refusedRestore(errs, "take care of what is in its way, or say --force: then these objects are stored too, not in force as far as they are refused, and their statuses say why")
 		}
@@ -130,8 +130,10 @@ func refusedRestore(errs []error, remedy string) *client.Problem {
 // belongs to the primary.
 func (s *Server) restoring(exported []store.Exported) ([]store.Write, client.RestoreResponse, error) {
 	var response client.RestoreResponse
-	existing := map[objects.Key]*objects.Object{}
-	for _, o := range s.config.Store.Objects() {
+	all := s.config.Store.Objects()
+	sortByKey(all)
+	existing := make(map[objects.Key]*objects.Object, len(all))
+	for _, o := range all {
 		existing[o.Key()] = o
 	}
 	own := objects.Key{Group: objects.Cluster.Group, Kind: objects.Cluster.Kind, Name: s.config.Cluster}
@@ -166,7 +168,7 @@ func (s *Server) restoring(exported []store.Exported) ([]store.Write, client.Res
 		}
 		writes = append(writes, store.Write{Key: key, Object: o})
 	}
-	for _, o := range sorted(existing) {
+	for _, o := range all {
 		key := o.Key()
 		if o.Kind == objects.Cluster || primarys(o.Kind) && s.config.Federation.Primary() != s.config.Cluster {
 			continue // Who joined since then has not left by that.

@@ -13,34 +13,39 @@ import (
 // confine refuses workloads that ask for another user than their own or for capabilities where their namespace does not allow
 // it, whoever the caller is, and namespaces that cease to allow what is in them. Who is admin can allow it; nobody has it by
 // oversight.
-func (s *Server) confine(b batch, existing map[objects.Key]*objects.Object) []error {
+func (s *Server) confine(b batch, stored known) []error {
 	if s.config.PrivilegedWorkloads {
 		return nil
 	}
-	after := make(map[objects.Key]*objects.Object, len(existing)+len(b.objects))
-	for key, o := range existing {
-		after[key] = o
-	}
+	// written is what the batch makes of what it writes, nil for what it deletes; changed are the namespaces among that, as
+	// they are or were.
+	written := make(map[objects.Key]*objects.Object, len(b.objects)+len(b.deletes))
 	changed := map[string]*objects.Object{}
 	for _, o := range b.objects {
-		after[o.Key()] = o
+		written[o.Key()] = o
 		if o.Kind == objects.Namespace {
 			changed[o.GetName()] = o
 		}
 	}
 	for _, key := range b.deletes {
-		delete(after, key)
-		if key.Kind == objects.Namespace.Kind && existing[key] != nil {
-			changed[key.Name] = existing[key]
+		written[key] = nil
+		if key.Kind == objects.Namespace.Kind && stored.object(key) != nil {
+			changed[key.Name] = stored.object(key)
 		}
+	}
+	allows := func(namespace string) bool {
+		if o, is := written[objects.Key{Kind: objects.Namespace.Kind, Name: namespace}]; is {
+			return access.AllowsPrivileged(o)
+		}
+		return stored.privileged(namespace)
 	}
 	var errs []error
 	for _, o := range b.objects {
 		w, ok := o.Resource.(*v1alpha1.Workload)
-		if !ok || privilegedNamespace(o.GetNamespace(), after) {
+		if !ok || allows(o.GetNamespace()) {
 			continue
 		}
-		if old := existing[o.Key()]; old != nil {
+		if old := stored.object(o.Key()); old != nil {
 			// What is there may be stopped, started and labelled as it is.
 			if was, ok := old.Resource.(*v1alpha1.Workload); ok && sameSpec(w, was) {
 				continue
@@ -55,13 +60,13 @@ func (s *Server) confine(b batch, existing map[objects.Key]*objects.Object) []er
 	}
 	for _, name := range slices.Sorted(maps.Keys(changed)) {
 		o := changed[name]
-		if privilegedNamespace(name, after) || !privilegedNamespace(name, existing) {
+		if allows(name) || !stored.privileged(name) {
 			continue
 		}
-		for _, in := range sorted(after) {
+		for _, in := range stored.in(name) {
 			key := in.Key()
 			w, ok := in.Resource.(*v1alpha1.Workload)
-			if ok && key.Namespace == name && len(access.Beyond(w)) > 0 && existing[key] == in {
+			if _, is := written[key]; ok && !is && len(access.Beyond(w)) > 0 {
 				errs = append(errs, &objects.Error{File: o.Origin.File, Line: o.Origin.Line, Object: o.Key(), Path: "metadata.labels[" + access.LabelPrivileged + "]",
 					Problem: fmt.Sprintf("%s needs it: it is privileged", key), Remedy: "delete or change that workload first, or in the same command"})
 			}

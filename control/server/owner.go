@@ -49,7 +49,7 @@ func (s *Server) belongsToPrimary(o *objects.Object, primary string) error {
 }
 
 // protect refuses changes of what belongs to the mesh: on a member all of them, on the primary those of who is in it.
-func (s *Server) protect(b batch, existing map[objects.Key]*objects.Object) []error {
+func (s *Server) protect(b batch, stored known) []error {
 	var errs []error
 	for _, o := range b.objects {
 		if !primarys(o.Kind) {
@@ -71,7 +71,7 @@ func (s *Server) protect(b batch, existing map[objects.Key]*objects.Object) []er
 		fail := func(path, problem, remedy string) {
 			errs = append(errs, &objects.Error{File: o.Origin.File, Line: o.FieldLine(path), Object: o.Key(), Path: path, Problem: problem, Remedy: remedy})
 		}
-		old := existing[o.Key()]
+		old := stored.object(o.Key())
 		if old == nil {
 			fail("", "is made when a cluster joins, not by hand", "make a token with `heddle cluster token`, and join with it")
 			continue

@@ -17,14 +17,14 @@ import (
 )
 
 // permit says whether a caller may make a batch of changes: nil, or what it may not, with status 403.
-func permit(caller *access.Caller, b batch, existing map[objects.Key]*objects.Object) *client.Problem {
+func permit(caller *access.Caller, b batch, stored known) *client.Problem {
 	var refused []*client.Problem
 	for _, o := range b.objects {
-		refused = append(refused, permitWrite(caller, o, existing[o.Key()], existing)...)
+		refused = append(refused, permitWrite(caller, o, stored)...)
 	}
 	for _, key := range b.deletes {
 		n := needOf(key, "delete")
-		if old := existing[key]; old != nil && systems(old) {
+		if old := stored.object(key); old != nil && systems(old) {
 			n.Role, n.Namespace = access.Admin, access.Everywhere
 		}
 		if p := caller.May(n); p != nil {
@@ -60,8 +60,8 @@ func needOf(key objects.Key, verb string) access.Need {
 	return n
 }
 
-func permitWrite(caller *access.Caller, o, old *objects.Object, existing map[objects.Key]*objects.Object) []*client.Problem {
-	verb := "create"
+func permitWrite(caller *access.Caller, o *objects.Object, stored known) []*client.Problem {
+	old, verb := stored.object(o.Key()), "create"
 	if old != nil {
 		verb = "change"
 	}
@@ -80,12 +80,12 @@ func permitWrite(caller *access.Caller, o, old *objects.Object, existing map[obj
 		if p := caller.May(access.Need{Role: access.Admin, Namespace: access.Everywhere, To: "set " + access.LabelPrivileged + " on " + o.Key().String()}); p != nil {
 			return []*client.Problem{p}
 		}
-	case o.Kind == objects.EnvoyFilter && !privilegedNamespace(o.GetNamespace(), existing):
+	case o.Kind == objects.EnvoyFilter && !stored.privileged(o.GetNamespace()):
 		// It has the proxy read files, run scripts and pass policies over: as much as another proxy program would.
 		if p := caller.May(access.Need{Role: access.Admin, Namespace: access.Everywhere, To: verb + " " + o.Key().String()}); p != nil {
 			return []*client.Problem{p}
 		}
-	case o.Kind == objects.Workload && !privilegedNamespace(o.GetNamespace(), existing):
+	case o.Kind == objects.Workload && !stored.privileged(o.GetNamespace()):
 		return permitWorkload(caller, o, old)
 	}
 	return nil
@@ -98,10 +98,6 @@ func systems(o *objects.Object) bool {
 		return true // Whose type nobody can read may be one.
 	}
 	return ok && strings.HasPrefix(string(secret.Type), "heddle.io/")
-}
-
-func privilegedNamespace(name string, existing map[objects.Key]*objects.Object) bool {
-	return access.AllowsPrivileged(existing[objects.Key{Kind: objects.Namespace.Kind, Name: name}])
 }
 
 // permitWorkload says what of a workload is privileged. One that is stored already, as it is, may be stopped, started and

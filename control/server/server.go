@@ -63,9 +63,6 @@ type Controller interface {
 	ProxyConfig(nodeID string) (map[string][]proto.Message, bool)
 	// Names is what DNS servers answer; the channel is closed once there is something else.
 	Names() (client.Names, <-chan struct{})
-	// Stored are all objects, with everything that was written through the controller's store before. Objects are shared and
-	// must not be changed.
-	Stored() map[objects.Key]*objects.Object
 	// Admit checks a batch as a whole against what is stored (see [resolve.Model.Admit]).
 	Admit(writes []store.Write) ([]store.Write, map[objects.Key]resolve.Warnings, []error)
 }

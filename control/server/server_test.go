@@ -58,17 +58,13 @@ func (s *stub) rename(names client.Names) {
 	s.renamed = make(chan struct{})
 }
 
-func (s *stub) Stored() map[objects.Key]*objects.Object {
-	out := map[objects.Key]*objects.Object{}
-	for _, o := range s.store.Objects() {
-		out[o.Key()] = o
-	}
-	return out
-}
-
 func (s *stub) Admit(writes []contract.Write) ([]contract.Write, map[objects.Key]resolve.Warnings, []error) {
 	m := resolve.New(model.DefaultSettings("c"))
-	m.Update(resolve.Change{Objects: s.Stored()})
+	all := map[objects.Key]*objects.Object{}
+	for _, o := range s.store.Objects() {
+		all[o.Key()] = o
+	}
+	m.Update(resolve.Change{Objects: all})
 	return m.Admit(writes)
 }
 

@@ -146,6 +146,8 @@ type Batch interface {
 	// Discard gives up a batch that waits for a key, by its identifier, and returns the objects that are not as it would have
 	// them, as far as they can be read. It is ErrNotFound when none of that name waits.
 	Discard(ctx context.Context, id string) ([]objects.Key, error)
+	// Object is one of [Batch.Objects], nil for none.
+	Object(key objects.Key) *objects.Object
 	// Objects are all objects, with everything that was written through this interface, in no order. They are shared and
 	// must not be changed.
 	Objects() []*objects.Object

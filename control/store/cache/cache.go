@@ -126,6 +126,13 @@ func Open(ctx context.Context, o Options) (*Cache, error) {
 	return c, nil
 }
 
+// Object implements [store.Batch].
+func (c *Cache) Object(key objects.Key) *objects.Object {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.objects[key]
+}
+
 // Objects implements [store.Batch]: all objects, in no order. They are shared, and must not be changed.
 func (c *Cache) Objects() []*objects.Object {
 	c.mu.Lock()

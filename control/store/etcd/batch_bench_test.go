@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"heddle.io/heddle/control/store"
 	"heddle.io/heddle/control/store/cache"
 	"heddle.io/heddle/control/store/storetest"
@@ -29,7 +31,8 @@ func openCache(b *testing.B) *cache.Cache {
 	return c
 }
 
-// What 5000 objects in one batch cost, and one object among them; through the cache, each synced.
+// What 5000 objects in one batch cost, and one object among them; through the cache, each synced. syncs/op is how often
+// etcd's log of what is proposed is synced.
 func BenchmarkApply(b *testing.B) {
 	c := openCache(b)
 	generation := 0
@@ -42,6 +45,7 @@ func BenchmarkApply(b *testing.B) {
 	}
 	for _, size := range []int{5000, 1} {
 		b.Run(fmt.Sprintf("objects=%d", size), func(b *testing.B) {
+			before := syncs(b)
 			for b.Loop() {
 				b.StopTimer()
 				w := writes(size)
@@ -50,8 +54,25 @@ func BenchmarkApply(b *testing.B) {
 					b.Fatal(err)
 				}
 			}
+			b.ReportMetric(float64(syncs(b)-before)/float64(b.N), "syncs/op")
 		})
 	}
+}
+
+// syncs is how often members in this process have synced their logs.
+func syncs(b *testing.B) uint64 {
+	b.Helper()
+	families, err := prometheus.DefaultGatherer.Gather()
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "etcd_disk_wal_fsync_duration_seconds" {
+			return f.GetMetric()[0].GetHistogram().GetSampleCount()
+		}
+	}
+	b.Fatal("etcd does not count its syncs")
+	return 0
 }
 
 // What a small batch costs in a store that has many objects of its kind.

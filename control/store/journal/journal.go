@@ -33,8 +33,10 @@ import (
 const (
 	// MaxBatch is the largest number of changes in one batch: four times what the largest meshes we measure apply at once.
 	MaxBatch = 20000
-	// writers is how many objects are written at a time. etcd syncs those that arrive together at once.
-	writers = 64
+	// writers is how many objects are written at a time. etcd syncs those that arrive together at once, so a batch waits for
+	// the disk some two times for each so many objects: on a disk that is busy that is most of what it takes. A Kubernetes API
+	// server has those wait that it does not take at once.
+	writers = 512
 	// writeLimit is how long a batch may take before it counts as interrupted.
 	writeLimit = time.Minute
 	// maxReports bounds the reports that are kept; the oldest goes first.
