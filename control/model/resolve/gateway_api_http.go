@@ -17,8 +17,8 @@ import (
 // answered500 is what Gateway API has for requests to backends that cannot be used.
 const answered500 = 500
 
-func (b *builder) gatewayHTTPRoute(o *objects.Object, r *gatewayv1.HTTPRoute) *model.Routes {
-	out := b.attached(o, r.Spec.ParentRefs, r.Spec.Hostnames)
+func (b *builder) gatewayHTTPRoute(o *objects.Object, r *gatewayv1.HTTPRoute) *attachments {
+	out := b.attach(o, r.Spec.ParentRefs, r.Spec.Hostnames)
 	for i := range r.Spec.Rules {
 		rule, at := &r.Spec.Rules[i], fmt.Sprintf("spec.rules[%d]", i)
 		route := model.HTTPRoute{Name: string(ptr.Deref(rule.Name, "")), Source: source(o).At(at), MissingStatus: answered500}
@@ -44,8 +44,8 @@ func (b *builder) gatewayHTTPRoute(o *objects.Object, r *gatewayv1.HTTPRoute) *m
 	return inForce(out)
 }
 
-func (b *builder) gatewayGRPCRoute(o *objects.Object, r *gatewayv1.GRPCRoute) *model.Routes {
-	out := b.attached(o, r.Spec.ParentRefs, r.Spec.Hostnames)
+func (b *builder) gatewayGRPCRoute(o *objects.Object, r *gatewayv1.GRPCRoute) *attachments {
+	out := b.attach(o, r.Spec.ParentRefs, r.Spec.Hostnames)
 	for i := range r.Spec.Rules {
 		rule, at := &r.Spec.Rules[i], fmt.Sprintf("spec.rules[%d]", i)
 		route := model.HTTPRoute{Name: string(ptr.Deref(rule.Name, "")), Source: source(o).At(at), MissingStatus: answered500}

@@ -14,9 +14,9 @@ import (
 	"heddle.io/heddle/control/objects"
 )
 
-// attached makes the set of a route of Gateway API that has nothing but where it is bound: to the servers of its parents that
+// attach makes the set of a route of Gateway API that has nothing but where it is bound: to the servers of its parents that
 // take it. It says so for each parent.
-func (b *builder) attached(o *objects.Object, parents []gatewayv1.ParentReference, hostnames []gatewayv1.Hostname) *model.Routes {
+func (b *builder) attach(o *objects.Object, parents []gatewayv1.ParentReference, hostnames []gatewayv1.Hostname) *model.Routes {
 	out := &model.Routes{Namespace: o.GetNamespace(), Name: o.GetName(), Ranked: true, Source: source(o)}
 	for _, h := range hostnames {
 		out.Hosts = append(out.Hosts, string(h))
@@ -34,6 +34,7 @@ func (b *builder) attached(o *objects.Object, parents []gatewayv1.ParentReferenc
 		if problem != nil {
 			b.report.missing(o.Key(), problem.Reason, problem.Path, problem.Problem, problem.Remedy)
 		}
+		b.said.points = append(b.said.points, servers)
 		b.said.Parents = append(b.said.Parents, gatewayv1.RouteParentStatus{
 			ParentRef: p, ControllerName: objects.GatewayController,
 			Conditions: []metav1.Condition{
@@ -184,8 +185,8 @@ func (b *builder) backend(o *objects.Object, at string, r *gatewayv1.BackendObje
 	return out
 }
 
-func (b *builder) tlsRoute(o *objects.Object, r *gatewayv1.TLSRoute) *model.Routes {
-	out := b.attached(o, r.Spec.ParentRefs, r.Spec.Hostnames)
+func (b *builder) tlsRoute(o *objects.Object, r *gatewayv1.TLSRoute) *attachments {
+	out := b.attach(o, r.Spec.ParentRefs, r.Spec.Hostnames)
 	for i, rule := range r.Spec.Rules {
 		out.TCP = append(out.TCP, b.connections(o, fmt.Sprintf("spec.rules[%d]", i), rule.BackendRefs))
 	}
@@ -193,8 +194,8 @@ func (b *builder) tlsRoute(o *objects.Object, r *gatewayv1.TLSRoute) *model.Rout
 	return inForce(out)
 }
 
-func (b *builder) tcpRoute(o *objects.Object, r *gatewayv1.TCPRoute) *model.Routes {
-	out := b.attached(o, r.Spec.ParentRefs, nil)
+func (b *builder) tcpRoute(o *objects.Object, r *gatewayv1.TCPRoute) *attachments {
+	out := b.attach(o, r.Spec.ParentRefs, nil)
 	for i, rule := range r.Spec.Rules {
 		out.TCP = append(out.TCP, b.connections(o, fmt.Sprintf("spec.rules[%d]", i), rule.BackendRefs))
 	}
@@ -211,9 +212,9 @@ func (b *builder) connections(o *objects.Object, at string, backends []gatewayv1
 }
 
 // inForce are routes that some server takes, else nil.
-func inForce(r *model.Routes) *model.Routes {
+func inForce(r *model.Routes) *attachments {
 	if len(r.Gateways) == 0 {
 		return nil
 	}
-	return r
+	return &attachments{sets: []*model.Routes{r}}
 }
