@@ -1,6 +1,7 @@
 package resolve
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,23 +13,45 @@ import (
 	"heddle.io/heddle/control/objects"
 )
 
-// attachments are the part of a route of Gateway API: its routes, as they are attached to the listeners of Gateways.
+// attachments are the part of a route of Gateway API: a set for the listeners of Gateways that it is attached to, and one for
+// each Service.
 type attachments struct {
 	sets []*model.Routes
 }
 
-// attachmentID tells sets of routes apart that come from one object.
+// attachmentID tells sets of routes apart: those of one object by their Service, empty for the listeners.
 type attachmentID struct {
-	key objects.Key
+	key     objects.Key
+	service string
 }
 
-func idOf(r *model.Routes) attachmentID { return attachmentID{r.Source.Key} }
+func idOf(r *model.Routes) attachmentID { return attachmentID{r.Source.Key, r.OfService()} }
 
-// point is where routes are attached: a listener. Of HTTPRoutes and GRPCRoutes for the same hosts, it has those of one kind
-// only (HTTPRouteSpec.hostnames, GRPCRouteSpec.hostnames): the older route keeps the other out.
+// pointsOf are the names of the points that routes are attached to: listeners, or ports of a Service for all its callers or
+// for those of a namespace.
+func pointsOf(r *model.Routes) []string {
+	host := r.OfService()
+	if host == "" {
+		return r.Gateways
+	}
+	callers := ""
+	if r.ExportTo.Limited {
+		callers = " from " + r.ExportTo.Namespaces[0]
+	}
+	out := make([]string, 0, len(r.Ports))
+	for _, p := range r.Ports {
+		out = append(out, fmt.Sprintf("%s:%d%s", host, p, callers))
+	}
+	return out
+}
+
+// point is where routes are attached. Of HTTPRoutes and GRPCRoutes for the same hosts, it has those of one kind only: for a
+// listener, the older route keeps the other out (HTTPRouteSpec.hostnames, GRPCRouteSpec.hostnames); for a port of a Service, the
+// GRPCRoute does (GEP-1294).
 type point struct {
-	sets  map[attachmentID]*model.Routes
-	kinds map[string]int
+	service bool
+	sets    map[attachmentID]*model.Routes
+	kinds   map[string]int
 	// hosts have the sets for a name or a pattern, below those for what a pattern covers.
 	hosts, below map[string]map[attachmentID]*model.Routes
 	// kept out are the sets that an older one of the other kind keeps out.
@@ -44,12 +67,14 @@ type attachedRoutes struct {
 	sets, inForce map[attachmentID]*model.Routes
 	// changed are the sets whose place in the mesh may be another.
 	changed map[attachmentID]bool
+	// services have the sets of each service.
+	services map[string]map[attachmentID]bool
 }
 
 func newAttachedRoutes() attachedRoutes {
 	return attachedRoutes{
 		points: map[string]*point{}, contested: map[string]map[attachmentID]bool{}, sets: map[attachmentID]*model.Routes{},
-		inForce: map[attachmentID]*model.Routes{}, changed: map[attachmentID]bool{},
+		inForce: map[attachmentID]*model.Routes{}, changed: map[attachmentID]bool{}, services: map[string]map[attachmentID]bool{},
 	}
 }
 
@@ -60,11 +85,25 @@ func (a *attachedRoutes) set(r *model.Routes, there bool) {
 		a.sets[id] = r
 	}
 	a.changed[id] = true
-	for _, name := range r.Gateways {
+	if host := id.service; host != "" {
+		of := a.services[host]
+		if delete(of, id); there {
+			if of == nil {
+				of = map[attachmentID]bool{}
+				a.services[host] = of
+			}
+			of[id] = true
+		}
+		if len(of) == 0 {
+			delete(a.services, host)
+		}
+	}
+	for _, name := range pointsOf(r) {
 		p := a.points[name]
 		if p == nil {
 			p = &point{
-				sets: map[attachmentID]*model.Routes{}, kinds: map[string]int{}, hosts: map[string]map[attachmentID]*model.Routes{},
+				service: id.service != "",
+				sets:    map[attachmentID]*model.Routes{}, kinds: map[string]int{}, hosts: map[string]map[attachmentID]*model.Routes{},
 				below: map[string]map[attachmentID]*model.Routes{}, keptOut: map[attachmentID]*model.Routes{},
 			}
 			a.points[name] = p
@@ -138,10 +177,15 @@ func (p *point) rivals(r *model.Routes) map[attachmentID]*model.Routes {
 
 var rivalKind = map[string]string{objects.HTTPRoute.Kind: objects.GRPCRoute.Kind, objects.GRPCRoute.Kind: objects.HTTPRoute.Kind}
 
-// settle finds out which of these sets others keep out, the oldest first, since one that is kept out keeps nobody out. It
-// says whose answer is another.
+// settle finds out which of these sets others keep out, the first in precedence first, since one that is kept out keeps nobody
+// out. It says whose answer is another.
 func (p *point) settle(contested map[attachmentID]bool, age func(x, y objects.Key) int, changed func(attachmentID)) {
-	compare := func(x, y attachmentID) int { return age(x.key, y.key) }
+	compare := func(x, y attachmentID) int {
+		if p.service && x.key.Kind != y.key.Kind {
+			return strings.Compare(x.key.Kind, y.key.Kind) // GRPCRoute, HTTPRoute
+		}
+		return age(x.key, y.key)
+	}
 	queue := make([]attachmentID, 0, len(contested))
 	for id := range contested {
 		queue = append(queue, id)
@@ -224,12 +268,24 @@ func (a *attachedRoutes) inForceOf(id attachmentID) *model.Routes {
 		return nil
 	}
 	kept := func(name string) bool { return a.points[name].keptOut[id] != nil }
-	if !slices.ContainsFunc(r.Gateways, kept) {
+	points := pointsOf(r)
+	left := slices.DeleteFunc(slices.Clone(points), kept)
+	switch len(left) {
+	case len(points):
 		return r
+	case 0:
+		return nil
 	}
 	out := *r
-	if out.Gateways = slices.DeleteFunc(slices.Clone(r.Gateways), kept); len(out.Gateways) == 0 {
-		return nil
+	if id.service == "" {
+		out.Gateways = left
+		return &out
+	}
+	out.Ports = nil
+	for i, p := range r.Ports {
+		if slices.Contains(left, points[i]) {
+			out.Ports = append(out.Ports, p)
+		}
 	}
 	return &out
 }
@@ -246,7 +302,8 @@ func (m *Model) sayKeptOut(key objects.Key) {
 		return
 	}
 	for _, r := range part.sets {
-		for _, name := range r.Gateways {
+		m.sayPrecedence(r)
+		for _, name := range pointsOf(r) {
 			by := m.attached.points[name].keptOut[idOf(r)]
 			if by == nil {
 				continue
@@ -256,11 +313,50 @@ func (m *Model) sayKeptOut(key objects.Key) {
 				Problem: fmt.Sprintf("listener %s has the older %s for one of the hosts", name[strings.LastIndexByte(name, '/')+1:], by.Source.Key),
 				Remedy:  fmt.Sprintf("give %ss and %ss hosts of their own, or listeners", key.Kind, by.Source.Key.Kind),
 			}
+			if r.OfService() != "" {
+				f.Path, f.Problem = "spec.parentRefs", fmt.Sprintf("%s has %s, which goes before %ss", name, by.Source.Key, key.Kind)
+				f.Remedy = "write all routes for a port as one kind"
+			}
 			if e.sections.keptOut == nil {
 				e.sections.keptOut = map[string]Finding{}
 			}
 			e.sections.keptOut[name] = f
 			recorder{m, saidConflict}.missing(key, f.Reason, f.Path, f.Problem, f.Remedy)
+		}
+	}
+}
+
+// sayPrecedence says of routes for a Service that those of VirtualServices are tried before.
+func (m *Model) sayPrecedence(r *model.Routes) {
+	host := r.OfService()
+	if host == "" {
+		return
+	}
+	for _, h := range patternsOf(host) {
+		for _, v := range sortedBy(m.routes[h], m.age) {
+			if overlaps(v.ExportTo, r.ExportTo) {
+				recorder{m, saidConflict}.note(r.Source.Key, "spec.parentRefs", fmt.Sprintf("callers of %s try the routes of %s first", host, v.Source.Key))
+				return
+			}
+		}
+	}
+}
+
+// rehosted has it said anew of routes for Services who goes before them, after a change of VirtualServices for these hosts.
+func (a *attachedRoutes) rehosted(hosts map[string]bool) {
+	for h := range hosts {
+		for id := range a.services[h] {
+			a.changed[id] = true
+		}
+		if !isPattern(h) {
+			continue
+		}
+		for host, ids := range a.services {
+			if model.CoversHost(h, host) {
+				for id := range ids {
+					a.changed[id] = true
+				}
+			}
 		}
 	}
 }
@@ -304,7 +400,7 @@ func (m *Model) addKeptOut(e *entry, to *objects.Status) {
 // GEP-1294's for routes of several kinds for a Service, and that of policies.
 const reasonConflicted = string(gatewayv1.PolicyReasonConflicted)
 
-// compareRoutes orders sets of routes: the oldest first.
+// compareRoutes orders sets of routes: the oldest first, those of one object by their service.
 func (m *Model) compareRoutes(x, y *model.Routes) int {
-	return m.age(x.Source.Key, y.Source.Key)
+	return cmp.Or(m.age(x.Source.Key, y.Source.Key), strings.Compare(x.OfService(), y.OfService()))
 }

@@ -273,6 +273,7 @@ func (m *Model) settleConflicts() {
 			concerned[key] = r
 		}
 	}
+	m.attached.rehosted(m.rehosted)
 	clear(m.rehosted)
 	ordered := map[string][]*model.Routes{}
 	for key, r := range concerned {

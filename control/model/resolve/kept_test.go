@@ -118,7 +118,8 @@ func (w *changing) gatewayAPI(head func(api, kind string) string) string {
 		return fmt.Sprintf("backendRefs: [{name: %s, port: %s, weight: %s}, {name: %s, %s port: 80}]", w.some(), w.pick("80", "90", "7000"), w.pick("0", "1", "3"), w.some(), w.pick("", "namespace: "+w.space()+","))
 	}
 	parents := func() string {
-		return fmt.Sprintf("parentRefs: [{name: %s, %s namespace: %s}, {name: b, namespace: red}]", w.some(), w.pick("", "sectionName: web,", "port: 443,"), w.space())
+		return fmt.Sprintf("parentRefs: [{name: %s, %s namespace: %s}, {name: b, namespace: red}%s]", w.some(), w.pick("", "sectionName: web,", "port: 443,"), w.space(),
+			w.pick("", "", ", {group: '', kind: Service, name: a, namespace: "+w.space()+"}", ", {group: '', kind: Service, name: b, namespace: red, "+w.pick("port: 80", "port: 7000", "sectionName: grpc")+"}"))
 	}
 	switch w.random.IntN(9) {
 	case 0:
