@@ -35,7 +35,7 @@ func Differ(before, after *Mesh) Difference {
 		Globals:         pairs(before.Globals, after.Globals, func(g *GlobalNamespace) name { return name{name: g.Name} }),
 		Services:        pairs(before.Services, after.Services, func(s *Service) name { return name{s.Namespace, s.Name, s.Host} }),
 		Replicas:        pairs(before.Replicas, after.Replicas, func(r *Replica) name { return name{namespace: r.Namespace, name: r.Name} }),
-		Routes:          pairs(before.Routes, after.Routes, func(r *Routes) name { return name{r.Namespace, r.Name, r.Source.Key.Kind} }),
+		Routes:          pairs(before.Routes, after.Routes, func(r *Routes) name { return name{r.Namespace, r.Name, r.Source.Key.Kind + "/" + r.OfService()} }),
 		Gateways:        pairs(before.Gateways, after.Gateways, func(g *Gateway) name { return name{g.Namespace, g.Name, g.Group} }),
 		Destinations:    pairs(before.Destinations, after.Destinations, func(d *DestinationPolicy) name { return name{namespace: d.Namespace, name: d.Name} }),
 		BackendTLS:      pairs(before.BackendTLS, after.BackendTLS, func(b *BackendTLS) name { return name{namespace: b.Namespace, name: b.Name} }),

@@ -16,12 +16,23 @@ type Routes struct {
 	// Gateways that the routes are bound to: namespace/name, "mesh" for sidecars, or the names of servers (see
 	// [Gateway.ServerName]).
 	Gateways []string `json:"gateways"`
+	// Ports of the service that is the host, for whose callers alone the routes hold; none for all ports. Ranked sets for sidecars
+	// name one service as their host, and its ports; those that are not exported to all namespaces go before the others.
+	Ports []uint16 `json:"ports,omitempty"`
 	// Ranked says that the most specific match of all such sets for a host holds (see [CompareMatches]), not the first.
 	Ranked   bool        `json:"ranked,omitempty"`
 	HTTP     []HTTPRoute `json:"http,omitempty"`
 	TCP      []TCPRoute  `json:"tcp,omitempty"`
 	ExportTo Visibility  `json:"exportTo,omitzero"`
 	Source   Source      `json:"source"`
+}
+
+// OfService is the host of the service that the routes are attached to, empty for those that are bound otherwise.
+func (r *Routes) OfService() string {
+	if r.Ranked && len(r.Ports) > 0 {
+		return r.Hosts[0]
+	}
+	return ""
 }
 
 // HTTPRoute says what happens to the requests that it matches. Exactly one of Forward, Redirect and Direct is set.

@@ -12,7 +12,7 @@ import (
 )
 
 func (c *checker) gatewayHTTPRoute(r *gatewayv1.HTTPRoute) {
-	c.parents(r.Spec.ParentRefs)
+	c.parents(r.Spec.ParentRefs, KubernetesGateway, Service)
 	c.hostnames(r.Spec.Hostnames)
 	c.atMost("spec.rules", len(r.Spec.Rules), maxRules)
 	total := 0
@@ -47,7 +47,7 @@ func (c *checker) gatewayHTTPRoute(r *gatewayv1.HTTPRoute) {
 }
 
 func (c *checker) gatewayGRPCRoute(r *gatewayv1.GRPCRoute) {
-	c.parents(r.Spec.ParentRefs)
+	c.parents(r.Spec.ParentRefs, KubernetesGateway, Service)
 	c.hostnames(r.Spec.Hostnames)
 	c.atMost("spec.rules", len(r.Spec.Rules), maxRules)
 	for i, rule := range r.Spec.Rules {
@@ -85,7 +85,7 @@ func HTTPFilter(f gatewayv1.GRPCRouteFilter) gatewayv1.HTTPRouteFilter {
 }
 
 func (c *checker) gatewayTLSRoute(r *gatewayv1.TLSRoute) {
-	c.parents(r.Spec.ParentRefs)
+	c.parents(r.Spec.ParentRefs, KubernetesGateway)
 	if len(r.Spec.Hostnames) == 0 {
 		c.fail("spec.hostnames", "missing", "give the server names that clients ask for")
 	}
@@ -99,7 +99,7 @@ func (c *checker) gatewayTLSRoute(r *gatewayv1.TLSRoute) {
 }
 
 func (c *checker) gatewayTCPRoute(r *gatewayv1.TCPRoute) {
-	c.parents(r.Spec.ParentRefs)
+	c.parents(r.Spec.ParentRefs, KubernetesGateway, Service)
 	if len(r.Spec.Rules) != 1 {
 		c.fail("spec.rules", fmt.Sprintf("has %d rules", len(r.Spec.Rules)), "give exactly one")
 	}
@@ -125,28 +125,38 @@ func (c *checker) backends(at string, all []gatewayv1.BackendRef) {
 	}
 }
 
-func (c *checker) parents(all []gatewayv1.ParentReference) {
+// parents checks what the routes are attached to, of one of these kinds.
+func (c *checker) parents(all []gatewayv1.ParentReference, kinds ...*Kind) {
 	c.atMost("spec.parentRefs", len(all), maxParents)
 	if len(all) == 0 {
-		c.fail("spec.parentRefs", "missing", "name the Gateway that the routes are for")
+		c.fail("spec.parentRefs", "missing", "name the "+kindNames(kinds)+" that the routes are for")
 	}
 	seen := map[string]int{}
 	for i, p := range all {
 		at := fmt.Sprintf("spec.parentRefs[%d]", i)
 		c.named(at+".name", string(p.Name))
-		c.referred(at, p.Group, p.Kind, KubernetesGateway)
+		c.referred(at, p.Group, p.Kind, kinds...)
 		if p.Namespace != nil {
 			c.dnsLabel(at+".namespace", string(*p.Namespace))
 		}
 		if p.Port != nil {
 			c.port(at+".port", int64(*p.Port))
 		}
-		id := fmt.Sprintf("%s/%s/%s/%d", ptr.Deref(p.Namespace, ""), p.Name, ptr.Deref(p.SectionName, ""), ptr.Deref(p.Port, 0))
+		id := fmt.Sprintf("%s/%s/%s/%s/%d", ptr.Deref(p.Kind, ""), ptr.Deref(p.Namespace, ""), p.Name, ptr.Deref(p.SectionName, ""), ptr.Deref(p.Port, 0))
 		if j, dup := seen[id]; dup {
 			c.fail(at, fmt.Sprintf("is the same as parentRefs[%d]", j), "give each another sectionName or port, or remove one")
 		}
 		seen[id] = i
 	}
+}
+
+// kindNames are kinds in words.
+func kindNames(kinds []*Kind) string {
+	var names []string
+	for _, k := range kinds {
+		names = append(names, k.Kind)
+	}
+	return strings.Join(names, " or ")
 }
 
 func (c *checker) hostnames(all []gatewayv1.Hostname) {

@@ -50,7 +50,13 @@ func (g *generator) gatewayRoutes(name string, port uint16, servers []boundServe
 		}
 	}
 	for _, host := range slices.Sorted(maps.Keys(ranked)) {
-		add(host, g.rankedRoutes(ranked[host], port, host))
+		sets := ranked[host]
+		// Servers' own order does not tell which set is the older.
+		if len(sets) > 1 {
+			at := g.ages()
+			slices.SortFunc(sets, func(a, b *model.Routes) int { return cmp.Compare(at[a], at[b]) })
+		}
+		add(host, g.rankedRoutes(sets, port, host))
 	}
 	if len(servers) > 1 {
 		// What is for a listener's host alone must not be answered by another's routes for all hosts.
@@ -81,10 +87,7 @@ func (g *generator) gatewayRoutes(name string, port uint16, servers []boundServe
 	slices.Sort(order)
 	for _, host := range order {
 		v := hosts[host]
-		slices.SortStableFunc(v.Routes, func(a, b *routev3.Route) int { return cmp.Compare(catchAll(a), catchAll(b)) })
-		if i := slices.IndexFunc(v.Routes, func(r *routev3.Route) bool { return catchAll(r) == 1 }); i >= 0 {
-			v.Routes = v.Routes[:i+1]
-		}
+		v.Routes = uncovered(v.Routes)
 		table.VirtualHosts = append(table.VirtualHosts, v)
 	}
 	if len(table.VirtualHosts) == 0 {
@@ -126,17 +129,22 @@ func (r ranking) add(host string, set *model.Routes) {
 	}
 }
 
-// rankedRoutes are the routes of several sets for a host, the most specific first (see [model.CompareMatches]).
+// uncovered are the routes of several sets for a host, one set after the other: those for everything go last, and what stands
+// behind one of them is dropped, since it could never be reached.
+func uncovered(all []*routev3.Route) []*routev3.Route {
+	slices.SortStableFunc(all, func(a, b *routev3.Route) int { return cmp.Compare(catchAll(a), catchAll(b)) })
+	if i := slices.IndexFunc(all, func(r *routev3.Route) bool { return catchAll(r) == 1 }); i >= 0 {
+		return all[:i+1]
+	}
+	return all
+}
+
+// rankedRoutes are the routes of several sets for a host, which are sorted by age, the most specific first (see
+// [model.CompareMatches]).
 func (g *generator) rankedRoutes(sets []*model.Routes, port uint16, host string) []*routev3.Route {
 	type candidate struct {
 		route *model.HTTPRoute
 		match *model.HTTPMatch
-	}
-	// Servers' own order does not tell which set is the older.
-	if len(sets) > 1 {
-		sets = slices.Clone(sets)
-		at := g.ages()
-		slices.SortFunc(sets, func(a, b *model.Routes) int { return cmp.Compare(at[a], at[b]) })
 	}
 	var all []candidate
 	for _, set := range sets {

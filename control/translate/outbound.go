@@ -16,13 +16,12 @@ import (
 // outboundTCP listens on a service's virtual address and port.
 func (g *generator) outboundTCP(s *model.Service, p model.ServicePort) {
 	to := []model.Destination{{Host: s.Host, Port: p.Number, Weight: 1}}
-	routed := false
-	if r := g.meshRoutes(s); r != nil {
-		if chosen := g.tcpRoute(r, p.Number, model.GatewayMesh); chosen != nil {
-			g.from(r.Source)
-			g.destinationClusters(chosen.Forward)
-			to, routed = chosen.Forward, true
-		}
+	chosen, source := g.connectionRoute(s, p.Number)
+	routed := chosen != nil
+	if routed {
+		g.from(source)
+		g.destinationClusters(chosen.Forward)
+		to = chosen.Forward
 	}
 	if s.External != nil && s.External.Entry != nil {
 		g.entryListeners(s, p, to, routed)
@@ -69,6 +68,21 @@ func (g *generator) listenerOn(a netip.Addr, s *model.Service, p model.ServicePo
 			Filters: g.tcpFilters(outboundCluster(s.Host, p.Number, ""), to, ""),
 		}},
 	}
+}
+
+// connectionRoute finds the TCP route for a port of a service, and where it comes from; nil for none.
+func (g *generator) connectionRoute(s *model.Service, port uint16) (*model.TCPRoute, model.Source) {
+	if r := g.meshRoutes(s); r != nil {
+		if chosen := g.tcpRoute(r, port, model.GatewayMesh); chosen != nil {
+			return chosen, r.Source
+		}
+	}
+	for _, r := range g.attachedTo(s, port) {
+		if len(r.TCP) > 0 {
+			return &r.TCP[0], r.Source
+		}
+	}
+	return nil, model.Source{}
 }
 
 // tcpRoute finds the first TCP route that holds for the node, or nil.

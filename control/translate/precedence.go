@@ -49,6 +49,9 @@ func (b *byHost[T]) apply(all []*T, change []model.Pair[T], hosts func(*T) []str
 }
 
 func (b *byHost[T]) of(s *model.Service) []*T {
+	if len(b.patterns)+len(s.Aliases) == 0 && len(b.names[s.Host]) < 2 {
+		return b.names[s.Host]
+	}
 	found := slices.Concat(b.patterns, b.names[s.Host])
 	for _, a := range s.Aliases {
 		found = append(found, b.names[a.Host]...)
@@ -75,7 +78,7 @@ func (g *generator) meshRoutes(s *model.Service) *model.Routes {
 	var best *model.Routes
 	bestRank := 0
 	for _, r := range g.cache.routes.of(s) {
-		if !r.ExportTo.In(g.node.Namespace) {
+		if r.Ranked || !r.ExportTo.In(g.node.Namespace) {
 			continue
 		}
 		for _, h := range r.Hosts {
@@ -85,6 +88,25 @@ func (g *generator) meshRoutes(s *model.Service) *model.Routes {
 		}
 	}
 	return best
+}
+
+// attachedTo are the ranked sets of routes for a port of a service that hold for sidecars of the node's namespace, the oldest
+// first: its own, else those that are for all.
+func (g *generator) attachedTo(s *model.Service, port uint16) []*model.Routes {
+	var own, all []*model.Routes
+	for _, r := range g.cache.routes.of(s) {
+		switch {
+		case r.OfService() != s.Host || !slices.Contains(r.Ports, port) || !r.ExportTo.In(g.node.Namespace):
+		case r.ExportTo.Limited:
+			own = append(own, r)
+		default:
+			all = append(all, r)
+		}
+	}
+	if len(own) > 0 {
+		return own
+	}
+	return all
 }
 
 // destination finds the policy in force for the node towards a service, or nil.

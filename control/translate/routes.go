@@ -16,27 +16,32 @@ import (
 // boundToMesh says whether any of the routes can hold for sidecars.
 func boundToMesh(r *model.Routes) bool { return slices.Contains(r.Gateways, model.GatewayMesh) }
 
-// serviceHost is the virtual host of a service: with the routes that hold for it, or one that leads to it.
+// serviceHost is the virtual host of a service: with the routes that hold for it, or one that leads to it. Those of a
+// VirtualService come before those of routes that are attached to the service.
 func (g *generator) serviceHost(s *model.Service, port uint16) *routev3.VirtualHost {
-	r := g.meshRoutes(s)
+	r, attached := g.meshRoutes(s), slices.DeleteFunc(g.attachedTo(s, port), func(r *model.Routes) bool { return len(r.HTTP) == 0 })
 	if r != nil && len(r.HTTP) == 0 {
 		r = nil
 	}
-	key, inputs := hostKey{port: port, own: s.Namespace == g.node.Namespace}, []any{s}
+	sets := attached
 	if r != nil {
-		g.from(r.Source)
-		inputs = append(inputs, r)
+		sets = append([]*model.Routes{r}, attached...)
+	}
+	key, inputs := hostKey{port: port, own: s.Namespace == g.node.Namespace}, []any{s}
+	for _, set := range sets {
+		g.from(set.Source)
+		inputs = append(inputs, set)
 		// The clusters that the routes lead to are made for each kind that has them.
-		for i := range r.HTTP {
-			if g.anyInScope(&r.HTTP[i], r, port, model.GatewayMesh) {
-				for _, d := range destinations(&r.HTTP[i]) {
+		for i := range set.HTTP {
+			if g.anyInScope(&set.HTTP[i], set, port, model.GatewayMesh) {
+				for _, d := range destinations(&set.HTTP[i]) {
 					g.destinationClusters([]model.Destination{d})
 					inputs = append(inputs, g.service(d.Host))
 				}
 			}
 		}
 	}
-	if r != nil || len(s.Aliases) > 0 {
+	if len(sets) > 0 || len(s.Aliases) > 0 {
 		key.kind = g.kind
 	}
 	return memo(g, within(g.cache.hosts, s.Host), key, inputs, func() *routev3.VirtualHost {
@@ -45,10 +50,13 @@ func (g *generator) serviceHost(s *model.Service, port uint16) *routev3.VirtualH
 			Domains:                    distinct(g.domains(s, port)),
 			IncludeRequestAttemptCount: true,
 		}
-		if r != nil {
-			host.Routes = g.routes(r, port, model.GatewayMesh, s.Host)
-		} else {
+		switch {
+		case len(sets) == 0:
 			host.Routes = []*routev3.Route{g.defaultRoute(s, port)}
+		case r == nil:
+			host.Routes = uncovered(g.rankedRoutes(attached, port, s.Host))
+		default:
+			host.Routes = uncovered(append(g.routes(r, port, model.GatewayMesh, s.Host), g.rankedRoutes(attached, port, s.Host)...))
 		}
 		return host
 	})
@@ -100,7 +108,7 @@ func (g *generator) foreignHosts() []*routev3.VirtualHost {
 	taken := map[string]bool{}
 	var out []*routev3.VirtualHost
 	for _, r := range g.mesh.Routes {
-		if !boundToMesh(r) || !r.ExportTo.In(g.node.Namespace) || len(r.HTTP) == 0 {
+		if r.Ranked || !boundToMesh(r) || !r.ExportTo.In(g.node.Namespace) || len(r.HTTP) == 0 {
 			continue
 		}
 		for _, h := range r.Hosts {

@@ -17,56 +17,54 @@ import (
 // answered500 is what Gateway API has for requests to backends that cannot be used.
 const answered500 = 500
 
-func (b *builder) gatewayHTTPRoute(o *objects.Object, r *gatewayv1.HTTPRoute) *model.Routes {
-	out := b.attached(o, r.Spec.ParentRefs, r.Spec.Hostnames)
-	for i := range r.Spec.Rules {
-		rule, at := &r.Spec.Rules[i], fmt.Sprintf("spec.rules[%d]", i)
-		route := model.HTTPRoute{Name: string(ptr.Deref(rule.Name, "")), Source: source(o).At(at), MissingStatus: answered500}
-		for j, ref := range rule.BackendRefs {
-			route.Forward = append(route.Forward, b.httpBackend(o, fmt.Sprintf("%s.backendRefs[%d]", at, j), &ref.BackendRef, ref.Filters))
-		}
-		b.timing(&route, rule)
-		matches := rule.Matches
-		if len(matches) == 0 {
-			matches = []gatewayv1.HTTPRouteMatch{{}}
-		}
-		b.rule(o, out, at, route, rule.Filters, func(add func(model.HTTPMatch, string)) {
-			for j, m := range matches {
-				add(gatewayMatch(m), fmt.Sprintf("%s.matches[%d]", at, j))
+func (b *builder) gatewayHTTPRoute(o *objects.Object, r *gatewayv1.HTTPRoute) *attachments {
+	return b.attach(o, r.Spec.ParentRefs, r.Spec.Hostnames, func(out *model.Routes) {
+		for i := range r.Spec.Rules {
+			rule, at := &r.Spec.Rules[i], fmt.Sprintf("spec.rules[%d]", i)
+			route := model.HTTPRoute{Name: string(ptr.Deref(rule.Name, "")), Source: source(o).At(at), MissingStatus: answered500}
+			for j, ref := range rule.BackendRefs {
+				route.Forward = append(route.Forward, b.httpBackend(o, fmt.Sprintf("%s.backendRefs[%d]", at, j), &ref.BackendRef, ref.Filters))
 			}
-		}, len(rule.Matches) > 0)
-	}
-	if len(r.Spec.Rules) == 0 {
-		// One rule by default, which has no backends.
-		out.HTTP = []model.HTTPRoute{{Matches: []model.HTTPMatch{{}}, Direct: &model.Direct{Status: answered500}, Source: source(o)}}
-	}
-	b.resolved(o)
-	return inForce(out)
+			b.timing(&route, rule)
+			matches := rule.Matches
+			if len(matches) == 0 {
+				matches = []gatewayv1.HTTPRouteMatch{{}}
+			}
+			b.rule(o, out, at, route, rule.Filters, func(add func(model.HTTPMatch, string)) {
+				for j, m := range matches {
+					add(gatewayMatch(m), fmt.Sprintf("%s.matches[%d]", at, j))
+				}
+			}, len(rule.Matches) > 0)
+		}
+		if len(r.Spec.Rules) == 0 {
+			// One rule by default, which has no backends.
+			out.HTTP = []model.HTTPRoute{{Matches: []model.HTTPMatch{{}}, Direct: &model.Direct{Status: answered500}, Source: source(o)}}
+		}
+	})
 }
 
-func (b *builder) gatewayGRPCRoute(o *objects.Object, r *gatewayv1.GRPCRoute) *model.Routes {
-	out := b.attached(o, r.Spec.ParentRefs, r.Spec.Hostnames)
-	for i := range r.Spec.Rules {
-		rule, at := &r.Spec.Rules[i], fmt.Sprintf("spec.rules[%d]", i)
-		route := model.HTTPRoute{Name: string(ptr.Deref(rule.Name, "")), Source: source(o).At(at), MissingStatus: answered500}
-		for j, ref := range rule.BackendRefs {
-			path := fmt.Sprintf("%s.backendRefs[%d]", at, j)
-			d := b.httpBackend(o, path, &ref.BackendRef, httpFilters(ref.Filters))
-			b.speaksGRPC(o, path, d)
-			route.Forward = append(route.Forward, d)
-		}
-		matches := rule.Matches
-		if len(matches) == 0 {
-			matches = []gatewayv1.GRPCRouteMatch{{}}
-		}
-		b.rule(o, out, at, route, httpFilters(rule.Filters), func(add func(model.HTTPMatch, string)) {
-			for j, m := range matches {
-				add(grpcMatch(m), fmt.Sprintf("%s.matches[%d]", at, j))
+func (b *builder) gatewayGRPCRoute(o *objects.Object, r *gatewayv1.GRPCRoute) *attachments {
+	return b.attach(o, r.Spec.ParentRefs, r.Spec.Hostnames, func(out *model.Routes) {
+		for i := range r.Spec.Rules {
+			rule, at := &r.Spec.Rules[i], fmt.Sprintf("spec.rules[%d]", i)
+			route := model.HTTPRoute{Name: string(ptr.Deref(rule.Name, "")), Source: source(o).At(at), MissingStatus: answered500}
+			for j, ref := range rule.BackendRefs {
+				path := fmt.Sprintf("%s.backendRefs[%d]", at, j)
+				d := b.httpBackend(o, path, &ref.BackendRef, httpFilters(ref.Filters))
+				b.speaksGRPC(o, path, d)
+				route.Forward = append(route.Forward, d)
 			}
-		}, len(rule.Matches) > 0)
-	}
-	b.resolved(o)
-	return inForce(out)
+			matches := rule.Matches
+			if len(matches) == 0 {
+				matches = []gatewayv1.GRPCRouteMatch{{}}
+			}
+			b.rule(o, out, at, route, httpFilters(rule.Filters), func(add func(model.HTTPMatch, string)) {
+				for j, m := range matches {
+					add(grpcMatch(m), fmt.Sprintf("%s.matches[%d]", at, j))
+				}
+			}, len(rule.Matches) > 0)
+		}
+	})
 }
 
 func httpFilters(all []gatewayv1.GRPCRouteFilter) []gatewayv1.HTTPRouteFilter {

@@ -14,26 +14,41 @@ import (
 	"heddle.io/heddle/control/objects"
 )
 
-// attached makes the set of a route of Gateway API that has nothing but where it is bound: to the servers of its parents that
-// take it. It says so for each parent.
-func (b *builder) attached(o *objects.Object, parents []gatewayv1.ParentReference, hostnames []gatewayv1.Hostname) *model.Routes {
-	out := &model.Routes{Namespace: o.GetNamespace(), Name: o.GetName(), Ranked: true, Source: source(o)}
+// attach makes the sets of a route of Gateway API for its parents: one for all servers of Gateways that take it, one for each
+// Service. It says of each parent whether it takes the route, and has the rules made for the sets.
+func (b *builder) attach(o *objects.Object, parents []gatewayv1.ParentReference, hostnames []gatewayv1.Hostname, rules func(*model.Routes)) *attachments {
+	edge := &model.Routes{Namespace: o.GetNamespace(), Name: o.GetName(), Ranked: true, Source: source(o)}
 	for _, h := range hostnames {
-		out.Hosts = append(out.Hosts, string(h))
+		edge.Hosts = append(edge.Hosts, string(h))
 	}
-	if len(out.Hosts) == 0 {
-		out.Hosts = []string{"*"}
+	if len(edge.Hosts) == 0 {
+		edge.Hosts = []string{"*"}
 	}
+	var mesh []*model.Routes
+	var ofService []bool
 	for i, p := range parents {
-		servers, problem := b.parent(o, fmt.Sprintf("spec.parentRefs[%d]", i), &p, out.Hosts)
-		for _, s := range servers {
-			if !slices.Contains(out.Gateways, s) {
-				out.Gateways = append(out.Gateways, s)
+		at := fmt.Sprintf("spec.parentRefs[%d]", i)
+		var points []string
+		var problem *Finding
+		service := ptr.Deref(p.Kind, "") == gatewayv1.Kind(objects.Service.Kind)
+		if ofService = append(ofService, service); service {
+			var to *model.Routes
+			if to, problem = b.serviceParent(o, at, &p); to != nil {
+				points = pointsOf(to)
+				mesh = mergeService(mesh, to)
+			}
+		} else {
+			points, problem = b.parent(o, at, &p, edge.Hosts)
+			for _, s := range points {
+				if !slices.Contains(edge.Gateways, s) {
+					edge.Gateways = append(edge.Gateways, s)
+				}
 			}
 		}
 		if problem != nil {
 			b.report.missing(o.Key(), problem.Reason, problem.Path, problem.Problem, problem.Remedy)
 		}
+		b.said.points = append(b.said.points, points)
 		b.said.Parents = append(b.said.Parents, gatewayv1.RouteParentStatus{
 			ParentRef: p, ControllerName: objects.GatewayController,
 			Conditions: []metav1.Condition{
@@ -41,16 +56,94 @@ func (b *builder) attached(o *objects.Object, parents []gatewayv1.ParentReferenc
 			},
 		})
 	}
+	out := &attachments{}
+	if slices.Contains(ofService, false) {
+		rules(edge)
+		b.resolved(o, ofService, false)
+		if len(edge.Gateways) > 0 {
+			out.sets = append(out.sets, edge)
+		}
+	}
+	if slices.Contains(ofService, true) {
+		if len(hostnames) > 0 && !slices.Contains(ofService, false) {
+			b.report.note(o.Key(), "spec.hostnames", "has no effect for a Service as parent, whose names are the hosts; match the header Host instead")
+		}
+		b.forSidecars, b.unresolved = true, nil
+		var all model.Routes
+		rules(&all)
+		b.forSidecars = false
+		b.resolved(o, ofService, true)
+		for _, r := range mesh {
+			r.HTTP, r.TCP = all.HTTP, all.TCP
+			out.sets = append(out.sets, r)
+		}
+	}
+	if len(out.sets) == 0 {
+		return nil
+	}
 	return out
 }
 
-// resolved completes what is said for each parent: whether all backends can be used.
-func (b *builder) resolved(o *objects.Object) {
+// resolved completes what is said for the parents that are Services, or for the others: whether all backends can be used.
+func (b *builder) resolved(o *objects.Object, ofService []bool, services bool) {
 	for i := range b.said.Parents {
-		p := &b.said.Parents[i]
-		p.Conditions = append(p.Conditions,
-			said(o.GetGeneration(), string(gatewayv1.RouteConditionResolvedRefs), b.unresolved, string(gatewayv1.RouteReasonResolvedRefs)))
+		if p := &b.said.Parents[i]; ofService[i] == services {
+			p.Conditions = append(p.Conditions,
+				said(o.GetGeneration(), string(gatewayv1.RouteConditionResolvedRefs), b.unresolved, string(gatewayv1.RouteReasonResolvedRefs)))
+		}
 	}
+}
+
+// serviceParent makes the set of a route whose parent is a Service: in its own namespace, for all callers, in another one for those of
+// the route's namespace (GEP-1294). It has no rules yet. nil for none, and says why.
+func (b *builder) serviceParent(o *objects.Object, at string, p *gatewayv1.ParentReference) (*model.Routes, *Finding) {
+	namespace := string(ptr.Deref(p.Namespace, gatewayv1.Namespace(o.GetNamespace())))
+	host := string(p.Name) + "." + namespace + ".svc." + b.settings.Domain
+	wrong := func(problem, remedy string) (*model.Routes, *Finding) {
+		return nil, &Finding{Reason: string(gatewayv1.RouteReasonNoMatchingParent), Path: at, Problem: problem, Remedy: remedy}
+	}
+	s := b.serviceOf(host)
+	if s == nil || !s.ExportTo.In(o.GetNamespace()) {
+		return wrong(fmt.Sprintf("there is no service %s", host), "apply the Service, or correct the name")
+	}
+	out := &model.Routes{
+		Namespace: o.GetNamespace(), Name: o.GetName(), Hosts: []string{s.Host}, Gateways: []string{model.GatewayMesh}, Ranked: true, Source: source(o),
+	}
+	if namespace != o.GetNamespace() {
+		out.ExportTo = model.Visibility{Limited: true, Namespaces: []string{o.GetNamespace()}}
+	}
+	named := false
+	for _, port := range s.Ports {
+		if p.SectionName != nil && string(*p.SectionName) != port.Name || p.Port != nil && uint16(*p.Port) != port.Number {
+			continue
+		}
+		if named = true; port.Protocol.IsHTTP() == (o.Kind != objects.TCPRoute) {
+			out.Ports = append(out.Ports, port.Number)
+		}
+	}
+	switch {
+	case !named:
+		return wrong("the Service has no such port", "correct sectionName or port: "+portList(s))
+	case len(out.Ports) == 0 && o.Kind == objects.TCPRoute:
+		return wrong("no such port of the Service speaks TCP", "use an HTTPRoute or GRPCRoute")
+	case len(out.Ports) == 0:
+		return wrong("no such port of the Service speaks HTTP", "name it http or grpc, or give it appProtocol, or use a TCPRoute")
+	}
+	slices.Sort(out.Ports)
+	return out, nil
+}
+
+// mergeService adds a set to those of other parents, of which one may be the same Service with other ports.
+func mergeService(all []*model.Routes, r *model.Routes) []*model.Routes {
+	for _, other := range all {
+		if other.Hosts[0] == r.Hosts[0] {
+			other.Ports = append(other.Ports, r.Ports...)
+			slices.Sort(other.Ports)
+			other.Ports = slices.Compact(other.Ports)
+			return all
+		}
+	}
+	return append(all, r)
 }
 
 // parent finds the servers of a parent that take a route, and says why there are none.
@@ -167,7 +260,7 @@ func (b *builder) backend(o *objects.Object, at string, r *gatewayv1.BackendObje
 	if o.Kind == objects.TLSRoute || o.Kind == objects.TCPRoute {
 		until = "; until then connections are closed"
 	}
-	if !b.granted(o, namespace, objects.Service, string(r.Name)) {
+	if !b.forSidecars && !b.granted(o, namespace, objects.Service, string(r.Name)) {
 		out.NotGranted = true
 		wrong(gatewayv1.RouteReasonRefNotPermitted, at+".namespace", fmt.Sprintf("Service %s/%s is in another namespace", namespace, r.Name),
 			fmt.Sprintf("apply a ReferenceGrant in namespace %s, from %ss of %s to Services%s", namespace, o.Kind.Kind, o.GetNamespace(), until))
@@ -184,22 +277,20 @@ func (b *builder) backend(o *objects.Object, at string, r *gatewayv1.BackendObje
 	return out
 }
 
-func (b *builder) tlsRoute(o *objects.Object, r *gatewayv1.TLSRoute) *model.Routes {
-	out := b.attached(o, r.Spec.ParentRefs, r.Spec.Hostnames)
-	for i, rule := range r.Spec.Rules {
-		out.TCP = append(out.TCP, b.connections(o, fmt.Sprintf("spec.rules[%d]", i), rule.BackendRefs))
-	}
-	b.resolved(o)
-	return inForce(out)
+func (b *builder) tlsRoute(o *objects.Object, r *gatewayv1.TLSRoute) *attachments {
+	return b.attach(o, r.Spec.ParentRefs, r.Spec.Hostnames, func(to *model.Routes) {
+		for i, rule := range r.Spec.Rules {
+			to.TCP = append(to.TCP, b.connections(o, fmt.Sprintf("spec.rules[%d]", i), rule.BackendRefs))
+		}
+	})
 }
 
-func (b *builder) tcpRoute(o *objects.Object, r *gatewayv1.TCPRoute) *model.Routes {
-	out := b.attached(o, r.Spec.ParentRefs, nil)
-	for i, rule := range r.Spec.Rules {
-		out.TCP = append(out.TCP, b.connections(o, fmt.Sprintf("spec.rules[%d]", i), rule.BackendRefs))
-	}
-	b.resolved(o)
-	return inForce(out)
+func (b *builder) tcpRoute(o *objects.Object, r *gatewayv1.TCPRoute) *attachments {
+	return b.attach(o, r.Spec.ParentRefs, nil, func(to *model.Routes) {
+		for i, rule := range r.Spec.Rules {
+			to.TCP = append(to.TCP, b.connections(o, fmt.Sprintf("spec.rules[%d]", i), rule.BackendRefs))
+		}
+	})
 }
 
 func (b *builder) connections(o *objects.Object, at string, backends []gatewayv1.BackendRef) model.TCPRoute {
@@ -208,12 +299,4 @@ func (b *builder) connections(o *objects.Object, at string, backends []gatewayv1
 		route.Forward = append(route.Forward, b.backend(o, fmt.Sprintf("%s.backendRefs[%d]", at, j), &r.BackendObjectReference, r.Weight))
 	}
 	return route
-}
-
-// inForce are routes that some server takes, else nil.
-func inForce(r *model.Routes) *model.Routes {
-	if len(r.Gateways) == 0 {
-		return nil
-	}
-	return r
 }

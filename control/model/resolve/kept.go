@@ -63,8 +63,8 @@ type Model struct {
 	gateways     map[string]*model.Gateway
 	destinations hostIndex[*model.DestinationPolicy]
 	routes       hostIndex[*model.Routes]
-	// bound are the routes of the servers that say which they take.
-	bound hostIndex[*model.Routes]
+	// attached are the routes of Gateway API.
+	attached attachedRoutes
 	// servers are the gateways with a server on a port, and reserved the ports whose servers may conflict anew.
 	servers   map[uint16]map[string]*model.Gateway
 	reserved  map[uint16]bool
@@ -134,7 +134,7 @@ func New(settings model.Settings) *Model {
 		workloads: newSelection((*v1alpha1.Workload).GetLabels), replicas: newSelection(func(r *model.Replica) map[string]string { return r.Labels }),
 		local: map[string]map[string]*model.Service{}, idle: map[objects.Key]bool{}, services: map[string]*model.Service{}, remotes: map[string]bool{},
 		gateways: map[string]*model.Gateway{}, destinations: hostIndex[*model.DestinationPolicy]{}, routes: hostIndex[*model.Routes]{},
-		bound: hostIndex[*model.Routes]{}, servers: map[uint16]map[string]*model.Gateway{}, reserved: map[uint16]bool{},
+		attached: newAttachedRoutes(), servers: map[uint16]map[string]*model.Gateway{}, reserved: map[uint16]bool{},
 		peerModes: map[string]map[objects.Key]*model.PeerMode{}, rehosted: map[string]bool{}, remoded: map[string]bool{},
 		relocal: map[string]bool{}, clustersChanged: true, external: newEntryState(), groups: map[objects.Key]*objects.Object{},
 		sidecars: map[string]map[objects.Key]*model.Sidecar{}, rescoped: map[string]bool{},
@@ -244,7 +244,7 @@ func (m *Model) evaluate(key objects.Key, e *entry) {
 	b.namespace(e.object)
 	m.setReads(key, e, b.read)
 	// Conflicts are found again when the part is another.
-	b.said.conflicts = e.sections.conflicts
+	b.said.conflicts, b.said.keptOut = e.sections.conflicts, e.sections.keptOut
 	e.sections = b.said
 	m.setPart(key, e, part)
 	m.setCredentials(e, b.credentials)
@@ -273,6 +273,7 @@ func (m *Model) settleConflicts() {
 			concerned[key] = r
 		}
 	}
+	m.attached.rehosted(m.rehosted)
 	clear(m.rehosted)
 	ordered := map[string][]*model.Routes{}
 	for key, r := range concerned {
@@ -302,4 +303,5 @@ func (m *Model) settleConflicts() {
 	m.settleSidecarConflicts()
 	m.settleEntryConflicts()
 	m.settleServers()
+	m.settleAttachments()
 }

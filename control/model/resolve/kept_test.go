@@ -118,20 +118,26 @@ func (w *changing) gatewayAPI(head func(api, kind string) string) string {
 		return fmt.Sprintf("backendRefs: [{name: %s, port: %s, weight: %s}, {name: %s, %s port: 80}]", w.some(), w.pick("80", "90", "7000"), w.pick("0", "1", "3"), w.some(), w.pick("", "namespace: "+w.space()+","))
 	}
 	parents := func() string {
-		return fmt.Sprintf("parentRefs: [{name: %s, %s namespace: %s}, {name: b, namespace: red}]", w.some(), w.pick("", "sectionName: web,", "port: 443,"), w.space())
+		return fmt.Sprintf("parentRefs: [{name: %s, %s namespace: %s}, {name: b, namespace: red}%s]", w.some(), w.pick("", "sectionName: web,", "port: 443,"), w.space(),
+			w.pick("", "", ", {group: '', kind: Service, name: a, namespace: "+w.space()+"}", ", {group: '', kind: Service, name: b, namespace: red, "+w.pick("port: 80", "port: 7000", "sectionName: grpc")+"}"))
 	}
 	switch w.random.IntN(9) {
 	case 0:
 		return fmt.Sprintf("apiVersion: %s\nkind: GatewayClass\nmetadata: {name: %s}\nspec: {controllerName: %s}\n", api, w.pick("heddle", "other"), w.pick("heddle.io/gateway-controller", "example.com/other"))
 	case 1, 2:
-		return head(api, "Gateway") + fmt.Sprintf("spec: {gatewayClassName: %s, %s listeners: [{name: web, port: %s, protocol: HTTP, hostname: %q, allowedRoutes: {namespaces: {from: %s, selector: {matchLabels: {kubernetes.io/metadata.name: %s}}}}}, {name: tls, port: %s, hostname: '*.example.com', %s}]}\n",
+		top := head(api, "Gateway")
+		if w.random.IntN(2) == 0 {
+			// The one that all routes have among their parents.
+			top = "apiVersion: " + api + "\nkind: Gateway\nmetadata: {name: b, namespace: red}\n"
+		}
+		return top + fmt.Sprintf("spec: {gatewayClassName: %s, %s listeners: [{name: web, port: %s, protocol: HTTP, hostname: %q, allowedRoutes: {namespaces: {from: %s, selector: {matchLabels: {kubernetes.io/metadata.name: %s}}}}}, {name: tls, port: %s, hostname: '*.example.com', %s}]}\n",
 			w.pick("heddle", "heddle", "other"), w.pick("", "", "addresses: [{type: Hostname, value: "+w.host()+"}],"), w.pick("80", "81"), w.pick("", "*.example.com", "www.example.com"), w.pick("All", "Same", "Selector", "None"), w.space(), w.pick("443", "443", "81"),
 			w.pick("protocol: HTTPS, tls: {certificateRefs: [{name: "+w.some()+", namespace: istio-system}]}", "protocol: TLS, tls: {mode: Passthrough}", "protocol: TLS, tls: {mode: Passthrough}, allowedRoutes: {namespaces: {from: All}}"))
 	case 3, 4:
 		return head(api, "HTTPRoute") + fmt.Sprintf("spec: {%s, hostnames: [%q], rules: [{matches: [{path: {value: /%s}}], filters: [{type: RequestMirror, requestMirror: {backendRef: {name: %s, port: 80}}}], %s}]}\n",
 			parents(), w.pick("*.example.com", "www.example.com", "www.example.org"), w.some(), w.some(), backends())
 	case 5:
-		return head(api, "GRPCRoute") + fmt.Sprintf("spec: {%s, rules: [{%s}]}\n", parents(), backends())
+		return head(api, "GRPCRoute") + fmt.Sprintf("spec: {%s, hostnames: [%s], rules: [{%s}]}\n", parents(), w.pick("", "'*.example.com'", "www.example.com", "www.example.org, a.example.com"), backends())
 	case 6:
 		return head(api, w.pick("TLSRoute", "TLSRoute", "TCPRoute")) + fmt.Sprintf("spec: {%s, hostnames: [%s.example.com], rules: [{%s}]}\n", parents(), w.some(), backends())
 	case 7:
@@ -266,7 +272,7 @@ func TestAKeptModelIsAFreshOne(t *testing.T) {
 		return // Too few rounds for the rare ones below.
 	}
 	// What the changes are for: everything that can be said about references was.
-	for _, reason := range []string{"Conflict", "NoService", "NoPort", "NoSubset", "NoWorkload", "NoGateway", "HostNotServed", "EmptySubset", "NoCluster", "NoNamespace", "AlreadyMapped", "Waiting", "NoGatewayClass", "AddressNotAssigned", "RefNotPermitted", "BackendNotFound", "NoMatchingParent", "NotAllowedByListeners", "NoMatchingListenerHostname", "HostnameConflict", "ProtocolConflict", "TargetNotFound", "InvalidCACertificateRef",
+	for _, reason := range []string{"Conflict", "NoService", "NoPort", "NoSubset", "NoWorkload", "NoGateway", "HostNotServed", "EmptySubset", "NoCluster", "NoNamespace", "AlreadyMapped", "Waiting", "NoGatewayClass", "AddressNotAssigned", "RefNotPermitted", "BackendNotFound", "NoMatchingParent", "NotAllowedByListeners", "NoMatchingListenerHostname", "HostnameConflict", "ProtocolConflict", "TargetNotFound", "Conflicted", "InvalidCACertificateRef",
 		"Collision", "NoAddress", "NoSecret", "BadSecret", "NoServiceAccount", "NoGatewayProxy", "NoGroup", "OtherFamily", "AddressTaken"} {
 		if !said[reason] {
 			t.Errorf("%s was never said", reason)

@@ -127,7 +127,7 @@ func (m *Model) assemble(settings model.Settings) {
 	mesh.Replicas = c.replicas.apply(mesh.Replicas, func(x, y *model.Replica) int {
 		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
 	})
-	mesh.Routes = c.routes.apply(mesh.Routes, func(x, y *model.Routes) int { return m.age(x.Source.Key, y.Source.Key) })
+	mesh.Routes = c.routes.apply(mesh.Routes, m.compareRoutes)
 	mesh.Gateways = c.gateways.apply(mesh.Gateways, func(x, y *model.Gateway) int { return m.age(x.Source.Key, y.Source.Key) })
 	mesh.Destinations = c.destinations.apply(mesh.Destinations, func(x, y *model.DestinationPolicy) int { return m.age(x.Source.Key, y.Source.Key) })
 	mesh.BackendTLS = c.backendTLS.apply(mesh.BackendTLS, func(x, y *model.BackendTLS) int { return m.age(x.Source.Key, y.Source.Key) })

@@ -118,14 +118,12 @@ func (m *Model) replacePart(was, now any) {
 			m.changed.dependencies.set(p, side.there)
 		case *model.EnvoyFilter:
 			m.changed.envoyFilters.set(p, side.there)
+		case *attachments:
+			for _, r := range p.sets {
+				m.attached.set(r, side.there)
+			}
 		case *model.Routes:
 			m.changed.routes.set(p, side.there)
-			if p.Ranked {
-				for _, server := range p.Gateways {
-					m.bound.set(server, p.Source.Key, p, side.there)
-				}
-				continue
-			}
 			if slices.Contains(p.Gateways, model.GatewayMesh) {
 				for _, h := range p.Hosts {
 					m.routes.set(h, p.Source.Key, p, side.there)

@@ -82,14 +82,19 @@ func (r recorder) refuse(key objects.Key, reason, path, problem, remedy string) 
 
 // missing says that the object names something that does not exist (yet).
 func (r recorder) missing(key objects.Key, reason, path, problem, remedy string) {
-	f := r.of(key)
-	f.unresolved = append(f.unresolved, Finding{Reason: reason, Path: path, Problem: problem, Remedy: remedy})
+	f, said := r.of(key), Finding{Reason: reason, Path: path, Problem: problem, Remedy: remedy}
+	// Of routes that are made for gateways and for sidecars, what is true of both is said once.
+	if !slices.Contains(f.unresolved, said) {
+		f.unresolved = append(f.unresolved, said)
+	}
 }
 
 // note says something about a field that does not stop the object.
 func (r recorder) note(key objects.Key, path, message string) {
-	f := r.of(key)
-	f.fields = append(f.fields, objects.FieldMessage{Path: path, Message: message})
+	f, said := r.of(key), objects.FieldMessage{Path: path, Message: message}
+	if !slices.Contains(f.fields, said) {
+		f.fields = append(f.fields, said)
+	}
 }
 
 // inform says what a field has come to, which is nothing to warn of.

@@ -27,6 +27,8 @@ type builder struct {
 	said sections
 	// unresolved is the first destination of Gateway API that cannot be used.
 	unresolved *Finding
+	// forSidecars says that the routes which are made are those of Services, whose callers need no grants.
+	forSidecars bool
 	// working are, while global namespaces are put into force, the services that they have to do with, by host.
 	working map[string]*model.Service
 }

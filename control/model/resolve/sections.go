@@ -16,8 +16,11 @@ type sections struct {
 	Listeners []gatewayv1.ListenerStatus
 	Parents   []gatewayv1.RouteParentStatus
 	Ancestors []gatewayv1.PolicyAncestorStatus
-	// conflicts of listeners with older Gateways' on the same port, by listener.
-	conflicts map[string]Finding
+	// points are where a route is attached, for each of the parents.
+	points [][]string
+	// conflicts of listeners with older Gateways' on the same port, by listener; keptOut says of a route which others keep it out of
+	// a point.
+	conflicts, keptOut map[string]Finding
 }
 
 // addSections completes a status with what only others' objects tell: how many routes each listener has, and conflicts.
@@ -28,13 +31,16 @@ func (m *Model) addSections(e *entry, to *objects.Status) {
 		// It names nothing that would use it, or that it could use.
 		to.Conditions[0] = condition(objects.ConditionAccepted, e.object.GetGeneration(), problems[:1], "", "")
 	}
+	if len(s.keptOut) > 0 {
+		m.addKeptOut(e, to)
+	}
 	gateway, ok := e.part.(*model.Gateway)
 	if !ok || len(s.Listeners) == 0 {
 		return // Of what nothing serves, nothing is attached.
 	}
 	for i := range to.Listeners {
 		l := &to.Listeners[i]
-		l.AttachedRoutes = int32(len(m.bound[gateway.ServerName(&gateway.Servers[i])]))
+		l.AttachedRoutes = int32(m.attached.at(gateway.ServerName(&gateway.Servers[i])))
 		conflict, is := s.conflicts[string(l.Name)]
 		if !is {
 			continue

@@ -1,0 +1,406 @@
+package resolve
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"heddle.io/heddle/control/model"
+	"heddle.io/heddle/control/objects"
+)
+
+// attachments are the part of a route of Gateway API: a set for the listeners of Gateways that it is attached to, and one for
+// each Service.
+type attachments struct {
+	sets []*model.Routes
+}
+
+// attachmentID tells sets of routes apart: those of one object by their Service, empty for the listeners.
+type attachmentID struct {
+	key     objects.Key
+	service string
+}
+
+func idOf(r *model.Routes) attachmentID { return attachmentID{r.Source.Key, r.OfService()} }
+
+// pointsOf are the names of the points that routes are attached to: listeners, or ports of a Service for all its callers or
+// for those of a namespace.
+func pointsOf(r *model.Routes) []string {
+	host := r.OfService()
+	if host == "" {
+		return r.Gateways
+	}
+	callers := ""
+	if r.ExportTo.Limited {
+		callers = " from " + r.ExportTo.Namespaces[0]
+	}
+	out := make([]string, 0, len(r.Ports))
+	for _, p := range r.Ports {
+		out = append(out, fmt.Sprintf("%s:%d%s", host, p, callers))
+	}
+	return out
+}
+
+// point is where routes are attached. Of HTTPRoutes and GRPCRoutes for the same hosts, it has those of one kind only: for a
+// listener, the older route keeps the other out (HTTPRouteSpec.hostnames, GRPCRouteSpec.hostnames); for a port of a Service, the
+// GRPCRoute does (GEP-1294).
+type point struct {
+	service bool
+	sets    map[attachmentID]*model.Routes
+	kinds   map[string]int
+	// hosts have the sets for a name or a pattern, below those for what a pattern covers.
+	hosts, below map[string]map[attachmentID]*model.Routes
+	// kept out are the sets that an older one of the other kind keeps out.
+	keptOut map[attachmentID]*model.Routes
+}
+
+// attachedRoutes are all points, and what is to be settled.
+type attachedRoutes struct {
+	points map[string]*point
+	// contested are the sets of a point that others may keep out anew.
+	contested map[string]map[attachmentID]bool
+	// sets as objects have them, and as they are in force: without the points that others keep them out of.
+	sets, inForce map[attachmentID]*model.Routes
+	// changed are the sets whose place in the mesh may be another.
+	changed map[attachmentID]bool
+	// services have the sets of each service.
+	services map[string]map[attachmentID]bool
+}
+
+func newAttachedRoutes() attachedRoutes {
+	return attachedRoutes{
+		points: map[string]*point{}, contested: map[string]map[attachmentID]bool{}, sets: map[attachmentID]*model.Routes{},
+		inForce: map[attachmentID]*model.Routes{}, changed: map[attachmentID]bool{}, services: map[string]map[attachmentID]bool{},
+	}
+}
+
+// set takes note of routes that are attached, or not any more.
+func (a *attachedRoutes) set(r *model.Routes, there bool) {
+	id := idOf(r)
+	if delete(a.sets, id); there {
+		a.sets[id] = r
+	}
+	a.changed[id] = true
+	if host := id.service; host != "" {
+		of := a.services[host]
+		if delete(of, id); there {
+			if of == nil {
+				of = map[attachmentID]bool{}
+				a.services[host] = of
+			}
+			of[id] = true
+		}
+		if len(of) == 0 {
+			delete(a.services, host)
+		}
+	}
+	for _, name := range pointsOf(r) {
+		p := a.points[name]
+		if p == nil {
+			p = &point{
+				service: id.service != "",
+				sets:    map[attachmentID]*model.Routes{}, kinds: map[string]int{}, hosts: map[string]map[attachmentID]*model.Routes{},
+				below: map[string]map[attachmentID]*model.Routes{}, keptOut: map[attachmentID]*model.Routes{},
+			}
+			a.points[name] = p
+		}
+		if a.contested[name] == nil {
+			a.contested[name] = map[attachmentID]bool{}
+		}
+		p.set(id, r, there)
+		a.contested[name][id] = true
+		for rival := range p.rivals(r) {
+			a.contested[name][rival] = true
+		}
+	}
+}
+
+func (p *point) set(id attachmentID, r *model.Routes, there bool) {
+	put := func(in map[string]map[attachmentID]*model.Routes, host string) {
+		of := in[host]
+		if delete(of, id); there {
+			if of == nil {
+				of = map[attachmentID]*model.Routes{}
+				in[host] = of
+			}
+			of[id] = r
+		}
+		if len(of) == 0 {
+			delete(in, host)
+		}
+	}
+	delete(p.keptOut, id)
+	if _, was := p.sets[id]; was {
+		p.kinds[id.key.Kind]--
+	}
+	if delete(p.sets, id); there {
+		p.sets[id] = r
+		p.kinds[id.key.Kind]++
+	}
+	for _, h := range r.Hosts {
+		put(p.hosts, h)
+		for _, pattern := range patternsOf(strings.TrimPrefix(h, "*"))[1:] {
+			if pattern != h {
+				put(p.below, pattern)
+			}
+		}
+	}
+}
+
+// rivals are the sets of the other kind that have a host in common with one.
+func (p *point) rivals(r *model.Routes) map[attachmentID]*model.Routes {
+	kind := rivalKind[r.Source.Key.Kind]
+	if kind == "" || p.kinds[kind] == 0 {
+		return nil
+	}
+	out := map[attachmentID]*model.Routes{}
+	add := func(of map[attachmentID]*model.Routes) {
+		for id, other := range of {
+			if id.key.Kind == kind {
+				out[id] = other
+			}
+		}
+	}
+	for _, h := range r.Hosts {
+		add(p.hosts[h])
+		for _, pattern := range patternsOf(strings.TrimPrefix(h, "*"))[1:] {
+			add(p.hosts[pattern])
+		}
+		add(p.below[h])
+	}
+	return out
+}
+
+var rivalKind = map[string]string{objects.HTTPRoute.Kind: objects.GRPCRoute.Kind, objects.GRPCRoute.Kind: objects.HTTPRoute.Kind}
+
+// settle finds out which of these sets others keep out, the first in precedence first, since one that is kept out keeps nobody
+// out. It says whose answer is another.
+func (p *point) settle(contested map[attachmentID]bool, age func(x, y objects.Key) int, changed func(attachmentID)) {
+	compare := func(x, y attachmentID) int {
+		if p.service && x.key.Kind != y.key.Kind {
+			return strings.Compare(x.key.Kind, y.key.Kind) // GRPCRoute, HTTPRoute
+		}
+		return age(x.key, y.key)
+	}
+	queue := make([]attachmentID, 0, len(contested))
+	for id := range contested {
+		queue = append(queue, id)
+	}
+	slices.SortFunc(queue, compare)
+	for len(queue) > 0 {
+		id := queue[0]
+		queue = queue[1:]
+		set := p.sets[id]
+		if set == nil {
+			continue
+		}
+		was, rivals := p.keptOut[id], p.rivals(set)
+		var by *model.Routes
+		for other, r := range rivals {
+			if compare(other, id) < 0 && p.keptOut[other] == nil && (by == nil || compare(other, idOf(by)) < 0) {
+				by = r
+			}
+		}
+		if by == was {
+			continue
+		}
+		if delete(p.keptOut, id); by != nil {
+			p.keptOut[id] = by
+		}
+		changed(id)
+		if (by == nil) == (was == nil) {
+			continue
+		}
+		for other := range rivals {
+			if compare(other, id) > 0 {
+				if at, queued := slices.BinarySearchFunc(queue, other, compare); !queued {
+					queue = slices.Insert(queue, at, other)
+				}
+			}
+		}
+	}
+}
+
+// at is how many routes are attached to a point.
+func (a *attachedRoutes) at(name string) int {
+	if p := a.points[name]; p != nil {
+		return len(p.sets) - len(p.keptOut)
+	}
+	return 0
+}
+
+// settleAttachments puts the routes of Gateway API into force, as far as nobody keeps them out.
+func (m *Model) settleAttachments() {
+	a := &m.attached
+	for name, contested := range a.contested {
+		p := a.points[name]
+		p.settle(contested, m.age, func(id attachmentID) { a.changed[id] = true })
+		if len(p.sets) == 0 {
+			delete(a.points, name)
+		}
+	}
+	clear(a.contested)
+	for id := range a.changed {
+		was := a.inForce[id]
+		now := same(m, id, was, a.inForceOf(id))
+		if now != was {
+			if delete(a.inForce, id); now != nil {
+				a.inForce[id] = now
+				m.changed.routes.add(now)
+			}
+			if was != nil {
+				m.changed.routes.drop(was)
+			}
+		}
+		m.sayKeptOut(id.key)
+	}
+	clear(a.changed)
+}
+
+// inForceOf are the routes without the points that others keep them out of; nil for none.
+func (a *attachedRoutes) inForceOf(id attachmentID) *model.Routes {
+	r := a.sets[id]
+	if r == nil {
+		return nil
+	}
+	kept := func(name string) bool { return a.points[name].keptOut[id] != nil }
+	points := pointsOf(r)
+	left := slices.DeleteFunc(slices.Clone(points), kept)
+	switch len(left) {
+	case len(points):
+		return r
+	case 0:
+		return nil
+	}
+	out := *r
+	if id.service == "" {
+		out.Gateways = left
+		return &out
+	}
+	out.Ports = nil
+	for i, p := range r.Ports {
+		if slices.Contains(left, points[i]) {
+			out.Ports = append(out.Ports, p)
+		}
+	}
+	return &out
+}
+
+// sayKeptOut says of a route where others keep it out.
+func (m *Model) sayKeptOut(key objects.Key) {
+	e := m.entries[key]
+	if e == nil {
+		return
+	}
+	e.said[saidConflict], e.sections.keptOut = nil, nil
+	part, is := e.part.(*attachments)
+	if !is {
+		return
+	}
+	for _, r := range part.sets {
+		m.sayPrecedence(r)
+		for _, name := range pointsOf(r) {
+			by := m.attached.points[name].keptOut[idOf(r)]
+			if by == nil {
+				continue
+			}
+			f := Finding{
+				Reason: reasonConflicted, Path: "spec.hostnames",
+				Problem: fmt.Sprintf("listener %s has the older %s for one of the hosts", name[strings.LastIndexByte(name, '/')+1:], by.Source.Key),
+				Remedy:  fmt.Sprintf("give %ss and %ss hosts of their own, or listeners", key.Kind, by.Source.Key.Kind),
+			}
+			if r.OfService() != "" {
+				f.Path, f.Problem = "spec.parentRefs", fmt.Sprintf("%s has %s, which goes before %ss", name, by.Source.Key, key.Kind)
+				f.Remedy = "write all routes for a port as one kind"
+			}
+			if e.sections.keptOut == nil {
+				e.sections.keptOut = map[string]Finding{}
+			}
+			e.sections.keptOut[name] = f
+			recorder{m, saidConflict}.missing(key, f.Reason, f.Path, f.Problem, f.Remedy)
+		}
+	}
+}
+
+// sayPrecedence says of routes for a Service that those of VirtualServices are tried before.
+func (m *Model) sayPrecedence(r *model.Routes) {
+	host := r.OfService()
+	if host == "" {
+		return
+	}
+	for _, h := range patternsOf(host) {
+		for _, v := range sortedBy(m.routes[h], m.age) {
+			if overlaps(v.ExportTo, r.ExportTo) {
+				recorder{m, saidConflict}.note(r.Source.Key, "spec.parentRefs", fmt.Sprintf("callers of %s try the routes of %s first", host, v.Source.Key))
+				return
+			}
+		}
+	}
+}
+
+// rehosted has it said anew of routes for Services who goes before them, after a change of VirtualServices for these hosts.
+func (a *attachedRoutes) rehosted(hosts map[string]bool) {
+	for h := range hosts {
+		for id := range a.services[h] {
+			a.changed[id] = true
+		}
+		if !isPattern(h) {
+			continue
+		}
+		for host, ids := range a.services {
+			if model.CoversHost(h, host) {
+				for id := range ids {
+					a.changed[id] = true
+				}
+			}
+		}
+	}
+}
+
+// addKeptOut completes what is said for each parent of a route that others keep out: not accepted when they do so at all points.
+func (m *Model) addKeptOut(e *entry, to *objects.Status) {
+	s := &e.sections
+	to.Parents = slices.Clone(to.Parents)
+	accepted := false
+	var first *Finding
+	for i := range to.Parents {
+		var out []Finding
+		for _, name := range s.points[i] {
+			if f, is := s.keptOut[name]; is {
+				out, first = append(out, f), cmpOr(first, &f)
+			}
+		}
+		parent := &to.Parents[i]
+		parent.Conditions = slices.Clone(parent.Conditions)
+		for j := range parent.Conditions {
+			c := &parent.Conditions[j]
+			if c.Type != string(gatewayv1.RouteConditionAccepted) || c.Status != metav1.ConditionTrue {
+				continue
+			}
+			if len(out) > 0 && len(out) == len(s.points[i]) {
+				*c = condition(c.Type, c.ObservedGeneration, out, "", "")
+				continue
+			}
+			accepted = true
+			for _, f := range out {
+				c.Message += ", but not everywhere: " + f.String()
+			}
+		}
+	}
+	if !accepted && first != nil {
+		to.Conditions[0] = condition(objects.ConditionAccepted, e.object.GetGeneration(), []Finding{*first}, "", "")
+	}
+}
+
+// reasonConflicted is that of a route which another one keeps out. The API has the rule, but no reason for it; this is
+// GEP-1294's for routes of several kinds for a Service, and that of policies.
+const reasonConflicted = string(gatewayv1.PolicyReasonConflicted)
+
+// compareRoutes orders sets of routes: the oldest first, those of one object by their service.
+func (m *Model) compareRoutes(x, y *model.Routes) int {
+	return cmp.Or(m.age(x.Source.Key, y.Source.Key), strings.Compare(x.OfService(), y.OfService()))
+}
