@@ -72,10 +72,10 @@ test-e2e: packages e2e-binaries ## end to end in network namespaces: real browse
 	HEDDLE_E2E_BIN=$(E2E_BIN) HEDDLE_E2E_LONG=$(LONG) gotestsum --format standard-verbose --hide-summary=output --jsonfile $(RESULTS)/e2e.json -- -tags e2e -count=1 -p 1 -timeout 40m ./test/e2e/...
 
 .PHONY: hostile
-hostile: packages e2e-binaries ## hostile bytes and floods, beside Envoy; make hostile LONG=1 for an hour
+hostile: packages $(if $(LONG),build,e2e-binaries) ## hostile bytes and floods, beside Envoy; make hostile LONG=1 for an hour, of the release build
 	go test -c -tags hostile -o $(E2E_BIN)/hostile.test ./test/hostile
 	@mkdir -p $(RESULTS)
-	cd test/hostile && HEDDLE_E2E_BIN=$(E2E_BIN) HEDDLE_HOSTILE_LONG=$(LONG) $(E2E_BIN)/hostile.test -test.timeout 100m | tee $(RESULTS)/hostile.log
+	cd test/hostile && HEDDLE_E2E_BIN=$(if $(LONG),$(CURDIR)/bin,$(E2E_BIN)) HEDDLE_HOSTILE_LONG=$(LONG) $(E2E_BIN)/hostile.test -test.timeout 100m | tee $(RESULTS)/hostile.log
 
 .PHONY: conformance
 conformance: packages e2e-binaries ## requests to the proxy and to Envoy in the same configuration, compared
