@@ -71,9 +71,11 @@ type Agent struct {
 	starts      chan struct{}
 	kick        chan struct{}
 	rekick      chan struct{}
-	reporting   sync.Mutex
-	shutdown    chan struct{}
-	once        sync.Once
+	// reporting guards reported, and is held while the controller is told.
+	reporting sync.Mutex
+	reported  reported
+	shutdown  chan struct{}
+	once      sync.Once
 
 	// wishes are what is to run, as far as it is known; before mu.
 	wishes wishes

@@ -2,10 +2,12 @@ package agent
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -372,7 +374,19 @@ func (a *Agent) reportLoop(ctx context.Context) {
 // errIncomplete: the agent does not know yet what it is to run.
 var errIncomplete = errors.New("not all workloads are known yet")
 
-// reportNow tells the controller what runs, now.
+// reported is the report that the controller took last.
+type reported struct {
+	// run is this agent's own, and number counts its reports: together they name the content.
+	run    string
+	number uint64
+	// replicas that it said, nil when it is not known whether it was taken.
+	replicas []client.Replica
+}
+
+func (r *reported) revision() string { return fmt.Sprintf("%s-%d", r.run, r.number) }
+
+// reportNow tells the controller what runs, now: all of it where that is something else than before, or the controller does
+// not know that, and otherwise that it holds.
 func (a *Agent) reportNow(ctx context.Context) error {
 	a.reporting.Lock()
 	defer a.reporting.Unlock()
@@ -383,11 +397,29 @@ func (a *Agent) reportNow(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("look up host name: %w", err)
 	}
-	report := client.Report{Agent: host, Replicas: []client.Replica{}}
-	for _, r := range a.all() {
-		report.Replicas = append(report.Replicas, r.report())
+	all := a.all()
+	replicas := make([]client.Replica, 0, len(all))
+	for _, r := range all {
+		replicas = append(replicas, r.report())
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	return a.client.Report(ctx, report)
+	last := &a.reported
+	if last.replicas != nil && reflect.DeepEqual(last.replicas, replicas) {
+		err := a.client.Unchanged(ctx, client.Unchanged{Agent: host, Revision: last.revision()})
+		if problem := (*client.Problem)(nil); !errors.As(err, &problem) || problem.Status != http.StatusConflict && problem.Status != http.StatusNotFound {
+			return err
+		}
+		// It knows another one, or none, or is of a version that has to be told all each time.
+	}
+	if last.run == "" {
+		last.run = rand.Text()
+	}
+	last.number++
+	last.replicas = nil
+	if err := a.client.Report(ctx, client.Report{Agent: host, Revision: last.revision(), Replicas: replicas}); err != nil {
+		return err
+	}
+	last.replicas = replicas
+	return nil
 }

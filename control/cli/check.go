@@ -48,7 +48,8 @@ func (s *session) checkCommand() *cobra.Command {
 			"runs, the objects' status, and between clusters the stream to the primary, clocks, issuers, versions, whether gateways answer\n" +
 			"the controller's probes.\n\n" +
 			"✓ holds, ✗ does not, ! does not and is no failure, ? was tried and did not tell: silence is no refusal. While something does\n" +
-			"not hold that may be starting, check tries again, for up to a minute or --wait; --wait 0 looks once.\n\n" +
+			"not hold that may be starting, check tries again, for up to a minute or --wait; --wait 0 looks once. A request that held is not\n" +
+			"sent again. Where services have more than 500 ports, 500 are chosen at random, others each time, and a line says so.\n\n" +
 			"Without --cluster or $HEDDLE_CLUSTER, every cluster that runs on this machine is checked, so that both directions are tried.\n" +
 			"Between two machines, run it on each.\n\n" +
 			"The exit code is 0 when everything holds (there may be warnings), 1 when something does not or is not known, 2 for a wrong\n" +
@@ -98,8 +99,12 @@ func (s *session) toCheck() ([]string, error) {
 // standard error for what it waits.
 func (s *session) checkUntil(ctx context.Context, names []string, wait time.Duration) []finding {
 	began, pause, told := time.Now(), checkPause, ""
+	settled := map[string]settledCalls{}
+	for _, name := range names {
+		settled[name] = settledCalls{seed: s.seed, findings: map[string]finding{}}
+	}
 	for {
-		found := s.checkAll(ctx, names)
+		found := s.checkAll(ctx, names, settled)
 		waiting := starting(found)
 		left := wait - time.Since(began)
 		if len(waiting) == 0 || left <= 0 || ctx.Err() != nil {
@@ -119,11 +124,14 @@ func (s *session) checkUntil(ctx context.Context, names []string, wait time.Dura
 	}
 }
 
+// starting says that it does not hold, and may yet.
+func (f finding) starting() bool { return !f.OK && !f.Warning && !f.final }
+
 // starting are the findings that do not hold and may yet.
 func starting(found []finding) []finding {
 	var out []finding
 	for _, f := range found {
-		if !f.OK && !f.Warning && !f.final {
+		if f.starting() {
 			out = append(out, f)
 		}
 	}
@@ -136,11 +144,11 @@ func firstLine(text string) string {
 }
 
 // checkAll checks clusters, side by side.
-func (s *session) checkAll(ctx context.Context, names []string) []finding {
+func (s *session) checkAll(ctx context.Context, names []string, settled map[string]settledCalls) []finding {
 	results := make([][]finding, len(names))
 	var group sync.WaitGroup
 	for i, name := range names {
-		group.Go(func() { results[i] = s.checkCluster(ctx, name) })
+		group.Go(func() { results[i] = s.checkCluster(ctx, name, settled[name]) })
 	}
 	group.Wait()
 	out := []finding{}

@@ -62,7 +62,7 @@ func final(f finding) finding {
 }
 
 // checkCluster tries everything in one cluster. A check that cannot be made for want of another's success is left out.
-func (s *session) checkCluster(ctx context.Context, name string) []finding {
+func (s *session) checkCluster(ctx context.Context, name string, settled settledCalls) []finding {
 	c, err := s.clientOf(name)
 	if err != nil {
 		return []finding{final(tried("cluster", "name", err, "", ""))}
@@ -104,7 +104,7 @@ func (s *session) checkCluster(ctx context.Context, name string) []finding {
 	out = append(out, checkProxies(ctx, c)...)
 	out = append(out, checkObjects(ctx, c)...)
 	out = append(out, checkSecrets(ctx, c)...)
-	out = append(out, checkCalls(ctx, c, running.Replicas, modes)...)
+	out = append(out, checkCalls(ctx, c, running.Replicas, modes, settled)...)
 	out = append(out, s.checkMesh(ctx, c, name, running.Replicas)...)
 	return append(out, checkIngress(ctx, c, name, running.Replicas)...)
 }

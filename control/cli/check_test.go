@@ -202,6 +202,64 @@ func TestCheckWaits(t *testing.T) {
 	}
 }
 
+// While it waits for one service, the others are not called again.
+func TestCheckRepeatsWhatFailed(t *testing.T) {
+	first, second := twoClusters()
+	calls := map[string]int{}
+	answer := first.calls
+	first.calls = func(r client.CallRequest) (client.CallResult, *client.Problem) {
+		if calls[r.Host]++; strings.HasPrefix(r.Host, "pay.") && calls[r.Host] < 4 {
+			return client.CallResult{}, &client.Problem{Status: http.StatusBadGateway, What: "not yet"}
+		}
+		if answer != nil {
+			return answer(r)
+		}
+		return answered(r)
+	}
+	got, code := runMany(t, map[string]http.Handler{"cluster1": first, "cluster2": second}, "", "check")
+	if code != 0 {
+		t.Errorf("%d:\n%s", code, got)
+	}
+	want := map[string]int{"ads.shop.svc.cluster.local": 1, "cart.shop.svc.cluster.local": 1, "pay.shop.svc.cluster.local": 4}
+	if diff := cmp.Diff(want, calls); diff != "" || strings.Count(got, "shop/pay:80 request") != 1 {
+		t.Errorf("%s\n%s", diff, got)
+	}
+}
+
+// Of more ports than it calls, each has its turn: others are chosen with each seed, and the same ones while a check waits.
+func TestCheckChoosesCallsAtRandom(t *testing.T) {
+	var calls []call
+	for i := range 3 * maxCalls {
+		calls = append(calls, call{subject: fmt.Sprintf("shop/s%d:80", i)})
+	}
+	subjects := func(seed uint64) (out []string) {
+		chosen, left := settledCalls{seed: seed}.choose(calls)
+		if len(chosen) != maxCalls || left != 2*maxCalls {
+			t.Fatalf("%d are called, %d are not", len(chosen), left)
+		}
+		for _, c := range chosen {
+			out = append(out, c.subject)
+		}
+		return out
+	}
+	if !slices.Equal(subjects(1), subjects(1)) {
+		t.Error("a check that waits calls others")
+	}
+	seen := map[string]bool{}
+	for seed := range uint64(40) {
+		for _, subject := range subjects(seed) {
+			seen[subject] = true
+		}
+	}
+	// One that 40 times is not among a third is one in ten million.
+	if len(seen) != len(calls) {
+		t.Errorf("in 40 checks, %d of %d were called", len(seen), len(calls))
+	}
+	if chosen, left := (settledCalls{}).choose(calls[:maxCalls]); len(chosen) != maxCalls || left != 0 {
+		t.Errorf("%d, %d", len(chosen), left)
+	}
+}
+
 // What waiting does not heal ends it at once: an impostor does not become the service.
 func TestCheckDoesNotWaitForWhatStays(t *testing.T) {
 	first, second := twoClusters()

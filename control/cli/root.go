@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"os/signal"
 	"strings"
@@ -42,6 +43,8 @@ type session struct {
 	// connect makes the client of a controller's socket.
 	connect func(socket string) *client.Client
 	now     func() time.Time
+	// seed of what a command chooses at random.
+	seed uint64
 }
 
 // usageError marks a wrong use of the command line.
@@ -53,7 +56,7 @@ func (e usageError) Unwrap() error { return e.error }
 func Main(args []string, in io.Reader, out, err io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	s := &session{in: in, out: out, err: err, contexts: contextFile{path: contextPath()}, connect: client.New, now: time.Now}
+	s := &session{in: in, out: out, err: err, contexts: contextFile{path: contextPath()}, connect: client.New, now: time.Now, seed: rand.Uint64()}
 	return s.main(ctx, args)
 }
 

@@ -132,6 +132,24 @@ func (c *Controller) Report(_ context.Context, report client.Report) error {
 	return nil
 }
 
+// Unchanged implements [server.Controller].
+func (c *Controller) Unchanged(u client.Unchanged) error {
+	c.keeping.Lock()
+	defer c.keeping.Unlock()
+	c.mu.Lock()
+	report, known := c.reports[u.Agent]
+	c.mu.Unlock()
+	if !known || u.Revision == "" || report.Revision != u.Revision {
+		return &client.Problem{Status: http.StatusConflict, What: "a whole report is needed", Where: u.Agent,
+			Why: "what the controller knows of this agent is another revision, or nothing", Remedy: "the agent sends it by itself"}
+	}
+	c.instances.Renew(u.Agent, time.Now())
+	if c.unkept[u.Agent] {
+		c.keepReport(report)
+	}
+	return nil
+}
+
 // tooMany refuses a report of more replicas than are taken, and has the status say so until the agent has fewer.
 func (c *Controller) tooMany(report client.Report) error {
 	c.mu.Lock()

@@ -1,14 +1,19 @@
 package controller
 
 import (
+	"errors"
 	"log/slog"
+	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"heddle.io/heddle/control/durable/faults"
+	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/registry"
 	"heddle.io/heddle/control/server/client"
 )
@@ -47,6 +52,65 @@ func TestAReportThatWasNotKeptIsKeptLater(t *testing.T) {
 	if !strings.Contains(kept(), "after") {
 		t.Errorf("kept: %s", kept())
 	}
+}
+
+// An agent's word that nothing changed counts where what it means is known: also by a controller that was started since, from
+// what was kept, and not by one that has another report.
+func TestUnchangedReports(t *testing.T) {
+	place, err := killedCluster(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := func() *Controller {
+		c := &Controller{config: Config{Cluster: place}, log: slog.New(slog.DiscardHandler), reports: map[string]client.Report{}, unkept: map[string]bool{},
+			instances: registry.NewInstances(registry.Silence{NotReady: time.Minute, Gone: time.Hour}), restatus: make(chan struct{}, 1)}
+		if err := c.loadReports(); err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	unknown := func(c *Controller, u client.Unchanged) {
+		t.Helper()
+		if problem := (*client.Problem)(nil); !errors.As(c.Unchanged(u), &problem) || problem.Status != http.StatusConflict {
+			t.Errorf("%+v is taken", u)
+		}
+	}
+	c := start()
+	unknown(c, client.Unchanged{Agent: "one", Revision: "a-1"})
+	report := client.Report{Agent: "one", Revision: "a-1", Replicas: []client.Replica{{Namespace: "shop", Workload: "cart", Ready: true,
+		State: objects.ReplicaState{Name: "cart-0", Address: "10.0.0.1"}}}}
+	if err := c.Report(t.Context(), report); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := c.Unchanged(client.Unchanged{Agent: "one", Revision: "a-1"}); err != nil {
+			t.Error(err)
+		}
+		unknown(c, client.Unchanged{Agent: "one", Revision: "a-2"})
+		unknown(c, client.Unchanged{Agent: "two", Revision: "a-1"})
+		c = start()
+	}
+	// It is a sign of life: who was silent has its traffic again.
+	now := time.Now()
+	for _, at := range []time.Duration{0, 20, 40, 60, 80} {
+		// Another one is heard of, or it would be this controller that hears nothing.
+		c.instances.Report("two", nil, now.Add(at*time.Second))
+		c.instances.Expire(now.Add(at * time.Second))
+	}
+	if !slices.Equal(c.instances.Silent(), []string{"one"}) {
+		t.Fatal("it is not silent")
+	}
+	if err := c.Unchanged(client.Unchanged{Agent: "one", Revision: "a-1"}); err != nil || len(c.instances.Silent()) > 0 || !c.Replicas()[0].Ready {
+		t.Errorf("%v, silent are %q", err, c.instances.Silent())
+	}
+	// Without a revision nothing is meant.
+	report.Revision = ""
+	if err := c.Report(t.Context(), report); err != nil {
+		t.Fatal(err)
+	}
+	unknown(c, client.Unchanged{Agent: "one"})
+	c.forgetAgent("one")
+	unknown(c, client.Unchanged{Agent: "one", Revision: "a-1"})
 }
 
 // An agent with more replicas than are taken is told so, as the status is, until it has fewer.

@@ -64,6 +64,9 @@ type Ring struct {
 	// open are the keys that can be used, by their identifier, and shut why others cannot.
 	open map[string]opened
 	shut map[string]error
+	// versions are those of [Ring.Versions], and given how many there were.
+	versions map[string]uint64
+	given    uint64
 }
 
 // opened is a key that can be used.
@@ -125,6 +128,7 @@ func (r *Ring) reload(ctx context.Context) (changed bool, err error) {
 		keys.Primary = "" // It never opened, and is gone.
 	}
 	open, shut := map[string]opened{}, map[string]error{}
+	var anew []string
 	for n, k := range keys.Keys {
 		old, known := had[k.ID]
 		if was := before.find(k.ID); was == nil || !was.same(k) {
@@ -148,17 +152,22 @@ func (r *Ring) reload(ctx context.Context) (changed bool, err error) {
 		switch {
 		case err == nil:
 			open[k.ID] = opened{AEAD: aead, secret: secret}
+			anew = append(anew, k.ID)
 		case known:
 			old.kept = err
 			open[k.ID] = old
 		default:
 			shut[k.ID] = err
+			if why := r.shut[k.ID]; why == nil || why.Error() != err.Error() {
+				anew = append(anew, k.ID)
+			}
 		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	changed = !slices.Equal(slices.Sorted(maps.Keys(open)), slices.Sorted(maps.Keys(r.open))) || keys.Primary != r.keys.Primary
 	r.keys, r.open, r.shut = keys, open, shut
+	r.renew(anew...)
 	return changed, r.remember()
 }
 
@@ -207,6 +216,26 @@ func newAEAD(key []byte) (cipher.AEAD, error) {
 	}
 	// A nonce of 96 random bits: good for 2^32 records under a key (SP 800-38D, section 8.3), which a store never has.
 	return cipher.NewGCMWithRandomNonce(block)
+}
+
+// Versions are numbers of the keys that the ring knows, by their identifiers. What [Ring.Open] says of a record is the same as
+// long as its key has the same number, or none.
+func (r *Ring) Versions() map[string]uint64 {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return maps.Clone(r.versions)
+}
+
+// renew gives keys other numbers, and takes those of keys that are gone; mu is held.
+func (r *Ring) renew(ids ...string) {
+	if r.versions == nil {
+		r.versions = map[string]uint64{}
+	}
+	for _, id := range ids {
+		r.given++
+		r.versions[id] = r.given
+	}
+	maps.DeleteFunc(r.versions, func(id string, _ uint64) bool { return r.keys.find(id) == nil })
 }
 
 // Empty says that there is no key at all.
@@ -280,6 +309,7 @@ func (r *Ring) Add(ctx context.Context) error {
 	open := maps.Clone(r.open)
 	open[k.ID] = opened{AEAD: aead, secret: secret}
 	r.open = open
+	r.renew(k.ID)
 	return r.remember()
 }
 
@@ -320,6 +350,7 @@ func (r *Ring) Retain(ids ...string) error {
 	maps.DeleteFunc(open, func(id string, _ opened) bool { return r.keys.find(id) == nil })
 	maps.DeleteFunc(shut, func(id string, _ error) bool { return r.keys.find(id) == nil })
 	r.open, r.shut = open, shut
+	r.renew()
 	return r.remember()
 }
 

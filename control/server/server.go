@@ -55,6 +55,9 @@ const (
 type Controller interface {
 	// Report takes an agent's report.
 	Report(ctx context.Context, report client.Report) error
+	// Unchanged takes an agent's word that its last report holds. Its error is a [*client.Problem] with status 409 when that is
+	// not known.
+	Unchanged(u client.Unchanged) error
 	// Replicas lists what agents reported.
 	Replicas() []client.Replica
 	Status(ctx context.Context) (client.Status, error)
@@ -134,6 +137,7 @@ func New(config Config) *Server {
 	route("POST /heddle/v1/apply", somewhere(access.Viewer, "apply objects"), s.handleApply)
 	mux.HandleFunc("POST /heddle/v1/certificates", s.agentsOnly("have certificates of workloads signed", s.handleSign))
 	mux.HandleFunc("PUT /heddle/v1/report", s.agentsOnly("report what runs", s.handleReport))
+	mux.HandleFunc("PUT /heddle/v1/report/unchanged", s.agentsOnly("report what runs", s.handleUnchanged))
 	route("GET /heddle/v1/replicas", somewhere(access.Viewer, "list replicas"), s.handleReplicas)
 	route("GET /heddle/v1/status", somewhere(access.Viewer, "see the cluster's status"), s.handleStatus)
 	route("GET /heddle/v1/proxies", somewhere(access.Viewer, "list proxies"), s.handleProxies)
@@ -347,6 +351,19 @@ func (s *Server) handleReport(w http.ResponseWriter, r *http.Request) {
 	}
 	if err != nil {
 		refuseError(w, "report not taken", report.Agent, err)
+		return
+	}
+	reply(w, map[string]string{"status": "taken"})
+}
+
+func (s *Server) handleUnchanged(w http.ResponseWriter, r *http.Request) {
+	var u client.Unchanged
+	err := decode(r, &u)
+	if err == nil {
+		err = s.config.Controller.Unchanged(u)
+	}
+	if err != nil {
+		refuseError(w, "report not taken", u.Agent, err)
 		return
 	}
 	reply(w, map[string]string{"status": "taken"})

@@ -255,6 +255,12 @@ func (c *Client) Report(ctx context.Context, report Report) error {
 	return c.Do(ctx, http.MethodPut, "/heddle/v1/report", report, nil)
 }
 
+// Unchanged tells the controller that what it took as this revision holds. It is a [*Problem] with status 409 when the
+// controller does not have that, and wants a whole report.
+func (c *Client) Unchanged(ctx context.Context, u Unchanged) error {
+	return c.Do(ctx, http.MethodPut, "/heddle/v1/report/unchanged", u, nil)
+}
+
 // Replicas lists what all agents reported.
 func (c *Client) Replicas(ctx context.Context) ([]Replica, error) {
 	var replicas []Replica

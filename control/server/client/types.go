@@ -147,8 +147,16 @@ type SigningResponse struct {
 // Report is everything that an agent runs. Each report replaces the agent's previous one.
 type Report struct {
 	// Agent names the reporting agent: the host.
-	Agent    string    `json:"agent"`
+	Agent string `json:"agent"`
+	// Revision names the content, and is never that of another one; empty for an agent that reports all each time.
+	Revision string    `json:"revision,omitempty"`
 	Replicas []Replica `json:"replicas"`
+}
+
+// Unchanged is what an agent says while its last report holds: it runs, and runs the same.
+type Unchanged struct {
+	Agent    string `json:"agent"`
+	Revision string `json:"revision"`
 }
 
 // Replica is one running copy of a workload, or a gateway.

@@ -16,10 +16,6 @@ import (
 // secretsPage is how many Secrets are read at a time: each may have a mebibyte.
 const secretsPage = 64
 
-// rotateAttempts is how often a Secret is read again that somebody writes at the same time. What they write is sealed with
-// the new key by itself.
-const rotateAttempts = 5
-
 // claimKeys has the keys kept for an external store, which outlives the cluster's data on this machine. Members come and go;
 // the cluster of members has an identifier.
 func (s *Store) claimKeys(ctx context.Context) error {
@@ -73,31 +69,6 @@ func (s *Store) eachSecret(ctx context.Context, do func(*mvccpb.KeyValue) error)
 	}
 }
 
-// SecretsStatus implements [store.Sealing].
-func (s *Store) SecretsStatus(ctx context.Context) (seal.Status, error) {
-	status := s.keys.Status()
-	with := map[string]int{}
-	err := s.eachSecret(ctx, func(kv *mvccpb.KeyValue) error {
-		status.Secrets++
-		record, _ := stored(kv)
-		id, sealed := seal.KeyOf(record)
-		if !sealed {
-			status.Unsealed++
-			return nil
-		}
-		with[id]++
-		key := parseKey(string(kv.Key)).key
-		if _, err := s.keys.Open(record, path(key)); err != nil {
-			status.Unreadable = append(status.Unreadable, seal.Unreadable{Secret: key.String(), Why: err.Error()})
-		}
-		return nil
-	})
-	for i := range status.Keys {
-		status.Keys[i].Secrets = with[status.Keys[i].ID]
-	}
-	return status, err
-}
-
 // ReloadKeys implements [store.Sealing].
 func (s *Store) ReloadKeys(ctx context.Context) (bool, error) { return s.keys.Reload(ctx) }
 
@@ -124,14 +95,13 @@ func (s *Store) RotateSecrets(ctx context.Context, anew bool) (seal.Status, erro
 	if left, err = s.toReseal(ctx); err != nil {
 		return fail(err)
 	}
-	for _, key := range left {
-		if err := s.reseal(ctx, key); err != nil {
-			return fail(err)
-		}
+	if err := s.resealAll(ctx, left); err != nil {
+		return fail(err)
 	}
 	if err := s.forgetHistory(ctx); err != nil {
 		return fail(err)
 	}
+	// Read once more, and not from what is remembered: a key that is forgotten cannot be had again.
 	named := map[string]bool{}
 	if err := s.eachSecret(ctx, func(kv *mvccpb.KeyValue) error {
 		record, _ := stored(kv)
@@ -160,66 +130,6 @@ func (s *Store) RotateSecrets(ctx context.Context, anew bool) (seal.Status, erro
 func (s *Store) written() {
 	s.writing.Lock()
 	defer s.writing.Unlock()
-}
-
-// toReseal are the keys of the Secrets that can be read and are not sealed with the primary key.
-func (s *Store) toReseal(ctx context.Context) ([]string, error) {
-	var left []string
-	primary := s.keys.Primary()
-	err := s.eachSecret(ctx, func(kv *mvccpb.KeyValue) error {
-		record, _ := stored(kv)
-		if id, sealed := seal.KeyOf(record); sealed {
-			if id == primary {
-				return nil
-			}
-			if _, err := s.keys.Open(record, path(parseKey(string(kv.Key)).key)); err != nil {
-				return nil //nolint:nilerr // It stays as it is, and the status says so.
-			}
-		}
-		left = append(left, string(kv.Key))
-		return nil
-	})
-	return left, err
-}
-
-// reseal writes one Secret anew, with the primary key. Its version stays: nobody who has read it finds it changed, a batch that
-// is under way least of all.
-func (s *Store) reseal(ctx context.Context, key string) error {
-	for range rotateAttempts {
-		got, err := s.client.Get(ctx, key)
-		if err != nil {
-			return s.translate(err)
-		}
-		if len(got.Kvs) == 0 {
-			return nil // Deleted meanwhile.
-		}
-		kv, object := got.Kvs[0], parseKey(key).key
-		place := path(object)
-		value, version := stored(kv)
-		if id, sealed := seal.KeyOf(value); sealed {
-			if id == s.keys.Primary() {
-				return nil
-			}
-			if value, err = s.keys.Open(value, place); err != nil {
-				return fmt.Errorf("%s: %w", object, err)
-			}
-		}
-		if value, err = s.keys.Seal(value, place); err != nil {
-			return err
-		}
-		value = withVersion(value, version)
-		if err := s.hasRoom(len(value)); err != nil {
-			return err
-		}
-		done, err := s.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", kv.ModRevision)).Then(clientv3.OpPut(key, string(value))).Commit()
-		if err != nil {
-			return s.translate(err)
-		}
-		if done.Succeeded {
-			return nil
-		}
-	}
-	return fmt.Errorf("%s: %w; run `heddle secrets rotate` again", parseKey(key).key, store.ErrConflict)
 }
 
 // forgetHistory drops the revisions before now, which hold Secrets as they were sealed, and the room they took in the

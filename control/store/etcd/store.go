@@ -41,6 +41,8 @@ type Store struct {
 	prefix string
 	// full is set while the store's quota is used up.
 	full *alarm
+	// looked is what is known of how Secrets are sealed.
+	looked looked
 }
 
 var (
