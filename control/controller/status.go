@@ -28,6 +28,13 @@ const statusPause = 250 * time.Millisecond
 // statusRetry is between attempts while the store takes no writes.
 const statusRetry = 2 * time.Second
 
+// What looks for statuses that differ goes through all objects, and takes no more than a part of a processor for that, one in
+// statusShare, however many there are; but it looks again after statusLatest at the latest.
+const (
+	statusShare  = 10
+	statusLatest = 5 * time.Second
+)
+
 // Bounds of writing statuses: those that a round writes at the most, and how long a status may differ in nothing but the
 // number of proxies. Each is a write that the store syncs, and that all who watch hear of.
 const (
@@ -58,8 +65,9 @@ func (c *Controller) statusLoop(ctx context.Context) {
 			}
 			w.again = true
 		}
-		pause := statusPause
-		if err := w.round(ctx); err != nil {
+		err := w.round(ctx)
+		pause := pauseAfter(w.looked)
+		if err != nil {
 			pause = statusRetry
 		}
 		timer := time.NewTimer(pause)
@@ -72,9 +80,16 @@ func (c *Controller) statusLoop(ctx context.Context) {
 	}
 }
 
+// pauseAfter is the time between a round of statuses that looked for so long and the next.
+func pauseAfter(looked time.Duration) time.Duration {
+	return min(max((statusShare-1)*looked, statusPause), statusLatest)
+}
+
 // statusWriter writes statuses in rounds.
 type statusWriter struct {
 	c *Controller
+	// looked is how long the last round took, without the time in which the store wrote.
+	looked time.Duration
 	// counted is when the numbers of proxies were written last; late says that some have changed since.
 	counted time.Time
 	late    bool
@@ -92,6 +107,8 @@ func (w *statusWriter) busy() bool { return w.again || len(w.left) > 0 }
 // round writes what differs, as far as one round goes. The error is that the store takes no writes.
 func (w *statusWriter) round(ctx context.Context) error {
 	c := w.c
+	started, writing := time.Now(), time.Duration(0)
+	defer func() { w.looked = time.Since(started) - writing }()
 	c.mu.Lock()
 	report := c.model.Report()
 	if len(w.left) == 0 && w.again {
@@ -144,7 +161,9 @@ func (w *statusWriter) round(ctx context.Context) error {
 			continue
 		}
 		written++
-		if _, err := c.store.SetStatus(ctx, o.Key(), status, o.StatusVersion); err != nil && ctx.Err() == nil && !errors.Is(err, store.ErrNotFound) && !errors.Is(err, store.ErrConflict) {
+		begun := time.Now()
+		_, err := c.store.SetStatus(ctx, o.Key(), status, o.StatusVersion)
+		if writing += time.Since(begun); err != nil && ctx.Err() == nil && !errors.Is(err, store.ErrNotFound) && !errors.Is(err, store.ErrConflict) {
 			c.log.Warn("status not written", "object", o.Key().String(), "error", err)
 			if errors.Is(err, store.ErrUnavailable) {
 				// The others would not be, either.

@@ -3,6 +3,7 @@ package controller
 import (
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -42,6 +43,20 @@ func TestProgrammed(t *testing.T) {
 	}
 	if got := (push.Progress{Proxies: 3, Waiting: 1, Refused: make([]xds.Refusal, 1)}).Running(); got != 1 {
 		t.Errorf("%d proxies run it", got)
+	}
+}
+
+// Looking for statuses takes a tenth of a processor at the most, and is never put off for long.
+func TestStatusesTakeTheirShare(t *testing.T) {
+	for looked, want := range map[time.Duration]time.Duration{
+		0:                      statusPause,
+		10 * time.Millisecond:  statusPause,
+		100 * time.Millisecond: 900 * time.Millisecond,
+		time.Minute:            statusLatest,
+	} {
+		if got := pauseAfter(looked); got != want {
+			t.Errorf("after %s: %s, want %s", looked, got, want)
+		}
 	}
 }
 

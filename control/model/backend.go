@@ -18,19 +18,16 @@ type BackendTarget struct {
 	Port uint16 `json:"port,omitempty"`
 }
 
-// BackendTLSFor finds how gateways speak TLS with a port of a service, or nil: what is for the port wins, then the oldest.
-func (m *Mesh) BackendTLSFor(host string, port uint16) *BackendTLS {
-	var whole *BackendTLS
+// BackendTLSByTarget are the policies by what they are for: of several for the same target, the oldest. What is for a port wins
+// over what is for the whole service.
+func (m *Mesh) BackendTLSByTarget() map[BackendTarget]*BackendTLS {
+	out := make(map[BackendTarget]*BackendTLS, len(m.BackendTLS))
 	for _, b := range m.BackendTLS {
 		for _, t := range b.Targets {
-			switch {
-			case t.Host != host:
-			case t.Port == port:
-				return b
-			case t.Port == 0 && whole == nil:
-				whole = b
+			if out[t] == nil {
+				out[t] = b
 			}
 		}
 	}
-	return whole
+	return out
 }

@@ -82,7 +82,13 @@ func (g *generator) backendTLS(s *model.Service, port uint16) *model.BackendTLS 
 	if g.node.Type != Router || len(g.mesh.BackendTLS) == 0 {
 		return nil
 	}
-	return g.mesh.BackendTLSFor(s.Host, port)
+	if g.backends == nil {
+		g.backends = g.mesh.BackendTLSByTarget()
+	}
+	if b := g.backends[model.BackendTarget{Host: s.Host, Port: port}]; b != nil {
+		return b
+	}
+	return g.backends[model.BackendTarget{Host: s.Host}]
 }
 
 // clientCluster makes a cluster as clients use it under the policies of its key.

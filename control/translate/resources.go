@@ -101,6 +101,8 @@ type generator struct {
 	bound map[string][]*model.Routes
 	// routeAges are the places of the mesh's routes, once somebody asked.
 	routeAges map[*model.Routes]int
+	// backends are the policies for TLS from a gateway to services, once somebody asked.
+	backends map[model.BackendTarget]*model.BackendTLS
 }
 
 // from notes that an object has a part in the configuration.

@@ -25,7 +25,7 @@ func (m *Model) setObject(key objects.Key, o *objects.Object) {
 	}
 	e := old
 	if e == nil {
-		e = &entry{}
+		e = &keptObject{}
 		m.entries[key] = e
 	}
 	e.object, e.said[saidForm] = o, nil
@@ -67,7 +67,7 @@ func (m *Model) setObject(key objects.Key, o *objects.Object) {
 }
 
 // forget takes back all that an object came to.
-func (m *Model) forget(key objects.Key, e *entry) {
+func (m *Model) forget(key objects.Key, e *keptObject) {
 	if e == nil {
 		return
 	}

@@ -54,7 +54,7 @@ func (m *Model) touchLabels(kind factKind, namespace string, labels map[string]s
 	}
 }
 
-func (m *Model) setReads(key objects.Key, e *entry, reads []fact) {
+func (m *Model) setReads(key objects.Key, e *keptObject, reads []fact) {
 	for _, f := range e.reads {
 		if of := m.readers[f]; of != nil {
 			if delete(of, key); len(of) == 0 {

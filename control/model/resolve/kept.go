@@ -27,7 +27,7 @@ type Model struct {
 	settings model.Settings
 	mesh     *model.Mesh
 
-	entries map[objects.Key]*entry
+	entries map[objects.Key]*keptObject
 	// readers are the objects that a fact was looked up for.
 	readers map[fact]map[objects.Key]struct{}
 	// dirty are objects that must be worked out again, by when.
@@ -94,8 +94,8 @@ type Model struct {
 	forms map[*objects.Object]objects.Form
 }
 
-// entry is an object with what it comes to.
-type entry struct {
+// keptObject is an object with what it comes to.
+type keptObject struct {
 	object  *objects.Object
 	valid   bool
 	created time.Time
@@ -128,7 +128,7 @@ type Change struct {
 // New makes a model of nothing.
 func New(settings model.Settings) *Model {
 	m := &Model{
-		settings: settings, mesh: &model.Mesh{Settings: settings}, entries: map[objects.Key]*entry{},
+		settings: settings, mesh: &model.Mesh{Settings: settings}, entries: map[objects.Key]*keptObject{},
 		readers: map[fact]map[objects.Key]struct{}{}, namespaces: map[string]bool{}, accounts: map[objects.Key]bool{},
 		secrets: map[objects.Key]*objects.Object{}, grants: map[string]map[objects.Key]*gatewayv1.ReferenceGrant{}, clusterObjects: map[objects.Key]*objects.Object{}, globalObjects: map[objects.Key]*objects.Object{}, inhabited: map[string]int{},
 		workloads: newSelection((*v1alpha1.Workload).GetLabels), replicas: newSelection(func(r *model.Replica) map[string]string { return r.Labels }),
@@ -236,7 +236,7 @@ func (m *Model) settleStratum(s int) {
 }
 
 // evaluate works an object out again.
-func (m *Model) evaluate(key objects.Key, e *entry) {
+func (m *Model) evaluate(key objects.Key, e *keptObject) {
 	e.said[saidSelf], e.said[saidNamespace] = nil, nil
 	b := &builder{m: m, settings: m.settings, report: recorder{m, saidSelf}}
 	part := b.part(e.object)

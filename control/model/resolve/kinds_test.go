@@ -33,7 +33,7 @@ func TestANewKindsPart(t *testing.T) {
 	web := decoded[0]
 
 	m := New(model.DefaultSettings("one"))
-	e := &entry{object: balance, valid: true}
+	e := &keptObject{object: balance, valid: true}
 	m.entries[balance.Key()] = e
 	m.dirty[stratumOf(balance.Key())][balance.Key()] = struct{}{}
 	mesh := m.Update(Change{Instances: map[string]*registry.Instance{}})

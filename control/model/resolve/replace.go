@@ -45,7 +45,7 @@ func (m *Model) samePart(key objects.Key, was, now any) any {
 }
 
 // setPart puts the part of an object into force, nil for none.
-func (m *Model) setPart(key objects.Key, e *entry, part any) {
+func (m *Model) setPart(key objects.Key, e *keptObject, part any) {
 	was := e.part
 	if was == nil && part == nil {
 		return
@@ -179,7 +179,7 @@ func withGlobal(s, of *model.Service) *model.Service {
 	return &out
 }
 
-func (m *Model) setCredentials(e *entry, credentials []*model.Credential) {
+func (m *Model) setCredentials(e *keptObject, credentials []*model.Credential) {
 	if len(e.credentials)+len(credentials) > 0 {
 		e.credentials, m.credentialsChanged = credentials, true
 	}

@@ -24,7 +24,7 @@ type sections struct {
 }
 
 // addSections completes a status with what only others' objects tell: how many routes each listener has, and conflicts.
-func (m *Model) addSections(e *entry, to *objects.Status) {
+func (m *Model) addSections(e *keptObject, to *objects.Status) {
 	s := &e.sections
 	to.Listeners, to.Parents, to.Ancestors = slices.Clone(s.Listeners), s.Parents, s.Ancestors
 	if problems := m.found(e.object.Key()).unresolved; e.valid && e.part == nil && makesPart(e.object.Kind) && len(problems) > 0 {

@@ -21,7 +21,7 @@ func cluster(patches []*Patch, c *clusterv3.Cluster) *Result[*clusterv3.Cluster]
 				continue
 			}
 			if p.Operation == "REMOVE" {
-				a.changed = nil
+				a.Outcome = Outcome{}
 				a.note(p)
 				return nil, false, nil
 			}

@@ -25,7 +25,7 @@ func listener(patches []*Patch, gateway bool, l *listenerv3.Listener) *Result[*l
 				continue
 			}
 			if p.Operation == "REMOVE" {
-				a.changed = nil
+				a.Outcome = Outcome{}
 				a.note(p)
 				return nil, false, nil
 			}
@@ -164,10 +164,10 @@ func filter(a *attempt, gateway bool, l *listenerv3.Listener, c *listenerv3.Filt
 			}
 		}
 	}
-	if table := manager.GetRouteConfig(); table != nil {
-		if err := routes(a, gateway, table); err != nil {
-			return err
-		}
+	if routes := manager.GetRouteConfig(); routes != nil {
+		result := table(a.patches, gateway, routes, anew{})
+		a.take(result.Outcome)
+		manager.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: result.Message}
 	}
 	if a.made == before {
 		return nil

@@ -85,16 +85,17 @@ func (o *Outcome) add(part Outcome) {
 // pointer when nothing changed.
 type attempt struct {
 	patches []*Patch
-	changed []*model.Patch
+	Outcome
 	// made counts changes.
 	made int
 }
 
-func (a *attempt) note(p *Patch) {
-	a.made++
-	if !slices.Contains(a.changed, p.Patch) {
-		a.changed = append(a.changed, p.Patch)
-	}
+func (a *attempt) note(p *Patch) { a.take(Outcome{Changed: []*model.Patch{p.Patch}}) }
+
+// take notes what became of a part whose patches were attempted by themselves.
+func (a *attempt) take(part Outcome) {
+	a.made += len(part.Changed)
+	a.add(part)
 }
 
 // of gives the patches of a part of a configuration.
@@ -117,11 +118,11 @@ func run[M proto.Message](original M, name func(M) string, patches []*Patch, ste
 		if err != nil {
 			return nil, err
 		}
-		out := &Result[M]{Message: original, Outcome: Outcome{Changed: a.changed}}
+		out := &Result[M]{Message: original, Outcome: a.Outcome}
 		switch {
 		case !keep:
 			out.Removed = true
-		case len(a.changed) > 0:
+		case len(a.Changed) > 0:
 			if got := name(changed); got != name(original) {
 				return nil, fmt.Errorf("it changes the name %s to %s", name(original), got)
 			}
@@ -149,6 +150,6 @@ func run[M proto.Message](original M, name func(M) string, patches []*Patch, ste
 	if out, err = try(good); err != nil {
 		out = &Result[M]{Message: original}
 	}
-	out.Broken = broken
+	out.add(Outcome{Broken: broken})
 	return out
 }

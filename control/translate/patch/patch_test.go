@@ -6,9 +6,13 @@ import (
 	"testing"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"heddle.io/heddle/control/envoyapi"
 	"heddle.io/heddle/control/model"
 )
 
@@ -106,5 +110,51 @@ func TestSetsOfOneContext(t *testing.T) {
 	}
 	if sets.Sweep(nil, func() {}); sets.results() != 0 || len(sets.decoded) != 0 {
 		t.Errorf("%d results that nobody asked for are kept", sets.results())
+	}
+}
+
+// TestTablesInListeners: a table in a listener is patched as one of its own is. A virtual host that would be there twice, which a
+// proxy refuses the listener for, is left out, and what breaks one virtual host is left out of that alone.
+func TestTablesInListeners(t *testing.T) {
+	table := &routev3.RouteConfiguration{Name: "inbound|80||", VirtualHosts: []*routev3.VirtualHost{{Name: "a", Domains: []string{"a"}}, {Name: "b", Domains: []string{"b"}}}}
+	router, err := envoyapi.Pack(&routerv3.Router{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	manager, err := envoyapi.Pack(&hcmv3.HttpConnectionManager{StatPrefix: "in", HttpFilters: []*hcmv3.HttpFilter{
+		{Name: "envoy.filters.http.router", ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: router}},
+	}, RouteSpecifier: &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: table}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener := &listenerv3.Listener{Name: "in", FilterChains: []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{
+		{Name: filterHCM, ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: manager}}}}}}
+	host := func(operation, of, value string) *model.Patch {
+		return &model.Patch{ApplyTo: "VIRTUAL_HOST", Context: "ANY", Operation: operation, Routes: &model.PatchRoutes{Host: of}, Value: []byte(value)}
+	}
+	twice, more := host("ADD", "", `{"name": "c", "domains": ["A"]}`), host("ADD", "", `{"name": "d", "domains": ["d"]}`)
+	breaks := host("MERGE", "b", `{"hedge_policy": {"initial_requests": 0}}`)
+	var sets Sets
+	set, err := sets.Of(SidecarInbound, []*model.Patch{twice, more, breaks})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := set.Listener(listener)
+	if len(r.Broken) != 2 || !strings.Contains(r.Broken[twice], "a virtual host for A already") || r.Broken[breaks] == "" {
+		t.Errorf("left out: %v", r.Broken)
+	}
+	if !slices.Contains(r.Changed, more) || slices.Contains(r.Changed, twice) {
+		t.Errorf("%d patches changed it", len(r.Changed))
+	}
+	got := &hcmv3.HttpConnectionManager{}
+	if err := r.Message.FilterChains[0].Filters[0].GetTypedConfig().UnmarshalTo(got); err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, h := range got.GetRouteConfig().GetVirtualHosts() {
+		names = append(names, h.GetName())
+	}
+	if !slices.Equal(names, []string{"a", "b", "d"}) {
+		t.Errorf("virtual hosts %v", names)
 	}
 }

@@ -1,31 +1,63 @@
 package patch
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"heddle.io/heddle/control/model"
 )
 
-// routes makes all changes of a route table, in place.
-func routes(a *attempt, gateway bool, table *routev3.RouteConfiguration) error {
-	name := table.GetName()
-	if err := head(a, gateway, table); err != nil {
-		return err
-	}
-	kept := table.VirtualHosts[:0]
-	for _, h := range table.VirtualHosts {
-		h, keep, err := virtualHost(a, gateway, name, h)
-		if err != nil {
-			return err
+// parts gives what was made of parts of route tables before, or has it made.
+type parts interface {
+	// host gives what becomes of a virtual host of a table.
+	host(table string, h *routev3.VirtualHost, make func() *Result[*routev3.VirtualHost]) *Result[*routev3.VirtualHost]
+	// addition gives the virtual host that a patch adds to a table.
+	addition(table string, p *Patch) *routev3.VirtualHost
+}
+
+// anew makes all parts, for tables that are a part of something that is kept itself.
+type anew struct{}
+
+func (anew) host(_ string, _ *routev3.VirtualHost, make func() *Result[*routev3.VirtualHost]) *Result[*routev3.VirtualHost] {
+	return make()
+}
+
+func (anew) addition(_ string, p *Patch) *routev3.VirtualHost { return clone[*routev3.VirtualHost](p) }
+
+// table gives what becomes of a route table, of its own or in a listener. Its virtual hosts are changed one by one, so that a
+// patch that breaks one is left out of that alone.
+func table(patches []*Patch, gateway bool, t *routev3.RouteConfiguration, of parts) *Result[*routev3.RouteConfiguration] {
+	name := t.GetName()
+	top := run(WithoutHosts(t), (*routev3.RouteConfiguration).GetName, patches, func(a *attempt, original *routev3.RouteConfiguration) (*routev3.RouteConfiguration, bool, error) {
+		out := clone[*routev3.RouteConfiguration](&Patch{value: original})
+		return out, true, head(a, gateway, out)
+	})
+	out := &Result[*routev3.RouteConfiguration]{Message: t, Outcome: top.Outcome}
+	hosts := make([]*routev3.VirtualHost, 0, len(t.VirtualHosts))
+	for _, h := range t.VirtualHosts {
+		one := of.host(name, h, func() *Result[*routev3.VirtualHost] {
+			return run(h, func(*routev3.VirtualHost) string { return h.GetName() }, patches, func(a *attempt, original *routev3.VirtualHost) (*routev3.VirtualHost, bool, error) {
+				return virtualHost(a, gateway, name, clone[*routev3.VirtualHost](&Patch{value: original}))
+			})
+		})
+		if !one.Removed {
+			hosts = append(hosts, one.Message)
 		}
-		if keep {
-			kept = append(kept, h)
-		}
+		out.add(one.Outcome)
 	}
-	table.VirtualHosts = slices.Concat(kept, added(a, gateway, name))
-	return nil
+	hosts = append(hosts, top.Message.GetVirtualHosts()...)
+	hosts = append(hosts, added(patches, gateway, name, hosts, of, &out.Outcome)...)
+	if out.Nothing() {
+		return out
+	}
+	out.Message = WithoutHosts(top.Message)
+	out.Message.VirtualHosts = hosts
+	return out
 }
 
 // head makes the changes of what a table has beside its virtual hosts; a merge may bring further ones.
@@ -42,15 +74,61 @@ func head(a *attempt, gateway bool, table *routev3.RouteConfiguration) error {
 	return nil
 }
 
-// added are the virtual hosts that are added to a table.
-func added(a *attempt, gateway bool, table string) []*routev3.VirtualHost {
+// added are the virtual hosts that are added to a table, but for those whose names or domains others have: proxies refuse two.
+func added(patches []*Patch, gateway bool, table string, hosts []*routev3.VirtualHost, of parts, outcome *Outcome) []*routev3.VirtualHost {
 	var out []*routev3.VirtualHost
-	for p := range a.of("VIRTUAL_HOST") {
-		if adds(p) && matchesTable(p, gateway, table) {
-			a.note(p)
-			out = append(out, clone[*routev3.VirtualHost](p))
+	var taken map[string]bool
+	for _, one := range patches {
+		if one.ApplyTo != "VIRTUAL_HOST" || !adds(one) || !matchesTable(one, gateway, table) {
+			continue
+		}
+		if taken == nil {
+			taken = map[string]bool{}
+			for _, h := range hosts {
+				occupy(taken, h)
+			}
+		}
+		h := of.addition(table, one)
+		if name := clash(taken, h); name != "" {
+			outcome.add(Outcome{Broken: map[*model.Patch]string{one.Patch: fmt.Sprintf("%s: there is a virtual host for %s already", table, name)}})
+			continue
+		}
+		occupy(taken, h)
+		out = append(out, h)
+		outcome.add(Outcome{Changed: []*model.Patch{one.Patch}})
+	}
+	return out
+}
+
+func occupy(taken map[string]bool, h *routev3.VirtualHost) {
+	taken["name "+h.GetName()] = true
+	for _, d := range h.GetDomains() {
+		taken[strings.ToLower(d)] = true
+	}
+}
+
+func clash(taken map[string]bool, h *routev3.VirtualHost) string {
+	if taken["name "+h.GetName()] {
+		return h.GetName()
+	}
+	for _, d := range h.GetDomains() {
+		if taken[strings.ToLower(d)] {
+			return d
 		}
 	}
+	return ""
+}
+
+// WithoutHosts is a route table with all but its virtual hosts; what is in it is shared.
+func WithoutHosts(t *routev3.RouteConfiguration) *routev3.RouteConfiguration {
+	hosts := (&routev3.RouteConfiguration{}).ProtoReflect().Descriptor().Fields().ByName("virtual_hosts")
+	out := &routev3.RouteConfiguration{}
+	t.ProtoReflect().Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		if f.Number() != hosts.Number() {
+			out.ProtoReflect().Set(f, v)
+		}
+		return true
+	})
 	return out
 }
 

@@ -9,7 +9,6 @@ import (
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"heddle.io/heddle/control/model"
 )
@@ -41,7 +40,12 @@ type part struct {
 	// adds are the resources that are added, always the same messages.
 	adds []proto.Message
 	// added are the virtual hosts that are added to each table.
-	added map[string][]*routev3.VirtualHost
+	added map[additionKey]*routev3.VirtualHost
+}
+
+type additionKey struct {
+	table string
+	patch *Patch
 }
 
 type hostKey struct {
@@ -133,7 +137,7 @@ func addsWhole(p *model.Patch) bool {
 func newPart(of []*Patch) *part {
 	out := &part{
 		patches: of, made: map[proto.Message]*kept{}, hosts: map[hostKey]*kept{},
-		added: map[string][]*routev3.VirtualHost{},
+		added: map[additionKey]*routev3.VirtualHost{},
 	}
 	for _, p := range of {
 		if addsWhole(p.Patch) {
@@ -246,100 +250,24 @@ func additions[M proto.Message](p *part) []Addition[M] {
 	return out
 }
 
-// Table gives what becomes of a route table. Its virtual hosts are changed one by one, and are the same messages as long as what
-// they are made of is the same: of a large table, a change makes one anew.
+// Table gives what becomes of a route table. Its virtual hosts are the same messages as long as what they are made of is the
+// same: of a large table, a change makes one anew.
 func (s *Set) Table(t *routev3.RouteConfiguration) *Result[*routev3.RouteConfiguration] {
 	p := s.routes
 	if p == nil {
 		return &Result[*routev3.RouteConfiguration]{Message: t}
 	}
-	name, gateway := t.GetName(), s.gateway
-	bare := WithoutHosts(t)
-	top := run(bare, (*routev3.RouteConfiguration).GetName, p.patches, func(a *attempt, original *routev3.RouteConfiguration) (*routev3.RouteConfiguration, bool, error) {
-		out := clone[*routev3.RouteConfiguration](&Patch{value: original})
-		return out, true, head(a, gateway, out)
-	})
-	out := &Result[*routev3.RouteConfiguration]{Message: t, Outcome: top.Outcome}
-	hosts := make([]*routev3.VirtualHost, 0, len(t.VirtualHosts))
-	for _, h := range t.VirtualHosts {
-		one := keep(p.hosts, p.round, hostKey{name, h}, func() *Result[*routev3.VirtualHost] {
-			return run(h, func(*routev3.VirtualHost) string { return h.GetName() }, p.patches, func(a *attempt, original *routev3.VirtualHost) (*routev3.VirtualHost, bool, error) {
-				return virtualHost(a, gateway, name, clone[*routev3.VirtualHost](&Patch{value: original}))
-			})
-		})
-		if !one.Removed {
-			hosts = append(hosts, one.Message)
-		}
-		out.add(one.Outcome)
-	}
-	hosts = append(hosts, top.Message.GetVirtualHosts()...)
-	hosts = append(hosts, p.addedTo(gateway, name, hosts, &out.Outcome)...)
-	if out.Nothing() {
-		return out
-	}
-	out.Message = WithoutHosts(top.Message)
-	out.Message.VirtualHosts = hosts
-	return out
+	return table(p.patches, s.gateway, t, p)
 }
 
-// addedTo are the virtual hosts that are added to a table, but for those whose names or domains others have: proxies refuse two.
-func (p *part) addedTo(gateway bool, table string, hosts []*routev3.VirtualHost, outcome *Outcome) []*routev3.VirtualHost {
-	var out []*routev3.VirtualHost
-	var taken map[string]bool
-	for i, one := range p.patches {
-		if one.ApplyTo != "VIRTUAL_HOST" || !adds(one) || !matchesTable(one, gateway, table) {
-			continue
-		}
-		if taken == nil {
-			taken = map[string]bool{}
-			for _, h := range hosts {
-				occupy(taken, h)
-			}
-		}
-		id := fmt.Sprintf("%s %d", table, i)
-		if p.added[id] == nil {
-			p.added[id] = []*routev3.VirtualHost{clone[*routev3.VirtualHost](one)}
-		}
-		h := p.added[id][0]
-		if name := clash(taken, h); name != "" {
-			outcome.add(Outcome{Broken: map[*model.Patch]string{one.Patch: fmt.Sprintf("%s: there is a virtual host for %s already", table, name)}})
-			continue
-		}
-		occupy(taken, h)
-		out = append(out, h)
-		outcome.add(Outcome{Changed: []*model.Patch{one.Patch}})
-	}
-	return out
+func (p *part) host(table string, h *routev3.VirtualHost, make func() *Result[*routev3.VirtualHost]) *Result[*routev3.VirtualHost] {
+	return keep(p.hosts, p.round, hostKey{table, h}, make)
 }
 
-func occupy(taken map[string]bool, h *routev3.VirtualHost) {
-	taken["name "+h.GetName()] = true
-	for _, d := range h.GetDomains() {
-		taken[strings.ToLower(d)] = true
+func (p *part) addition(table string, one *Patch) *routev3.VirtualHost {
+	key := additionKey{table, one}
+	if p.added[key] == nil {
+		p.added[key] = clone[*routev3.VirtualHost](one)
 	}
-}
-
-func clash(taken map[string]bool, h *routev3.VirtualHost) string {
-	if taken["name "+h.GetName()] {
-		return h.GetName()
-	}
-	for _, d := range h.GetDomains() {
-		if taken[strings.ToLower(d)] {
-			return d
-		}
-	}
-	return ""
-}
-
-// WithoutHosts is a route table with all but its virtual hosts; what is in it is shared.
-func WithoutHosts(t *routev3.RouteConfiguration) *routev3.RouteConfiguration {
-	hosts := (&routev3.RouteConfiguration{}).ProtoReflect().Descriptor().Fields().ByName("virtual_hosts")
-	out := &routev3.RouteConfiguration{}
-	t.ProtoReflect().Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
-		if f.Number() != hosts.Number() {
-			out.ProtoReflect().Set(f, v)
-		}
-		return true
-	})
-	return out
+	return p.added[key]
 }
