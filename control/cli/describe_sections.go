@@ -12,6 +12,13 @@ import (
 
 // describeSections prints what a status of Gateway API says of listeners, parents and ancestors.
 func (s *session) describeSections(status *objects.Status) error {
+	if len(status.Addresses) > 0 {
+		var all []string
+		for _, a := range status.Addresses {
+			all = append(all, a.Value)
+		}
+		fmt.Fprintf(s.out, "%-14s%s\n", "Addresses:", strings.Join(all, ", "))
+	}
 	if len(status.Listeners)+len(status.Parents)+len(status.Ancestors) == 0 {
 		return nil
 	}
@@ -28,7 +35,7 @@ func (s *session) describeSections(status *objects.Status) error {
 		rows("parent "+parentName(p.ParentRef), p.Conditions)
 	}
 	for _, a := range status.Ancestors {
-		rows("target "+parentName(a.AncestorRef), a.Conditions)
+		rows("ancestor "+parentName(a.AncestorRef), a.Conditions)
 	}
 	fmt.Fprintln(s.out, "Parts:")
 	return t.print(s.out)

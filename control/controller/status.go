@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"heddle.io/heddle/api/v1alpha1"
 	"heddle.io/heddle/control/access"
@@ -122,6 +124,7 @@ func (w *statusWriter) round(ctx context.Context) error {
 	staged := c.stagedNow()
 	states := c.workloadStates()
 	progress := c.pusher.Progress()
+	advertised := c.ingressAddress()
 	clusters := map[string]client.ClusterStatus{}
 	for _, s := range c.federation.Status().Clusters {
 		clusters[s.Name] = s
@@ -144,6 +147,7 @@ func (w *statusWriter) round(ctx context.Context) error {
 			resolve.Programmed(&status, programmed)
 			status.Proxies = progress[o.Key()].Running()
 		}
+		reachedBy(o, &status, advertised, c.settings.Domain)
 		status.Fields = append(slices.Clip(status.Fields), patchFields(progress[o.Key()])...)
 		if o.Kind == objects.Cluster {
 			status.Conditions = append(status.Conditions, clusterConditions(o, clusters[o.GetName()])...)
@@ -172,6 +176,23 @@ func (w *statusWriter) round(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// reachedBy puts the address on which the ports of the ingress gateway are offered in place of its own, which may not be reached from
+// elsewhere, in the status of a Gateway that it serves.
+func reachedBy(o *objects.Object, status *objects.Status, advertised netip.Addr, domain string) {
+	if g, ok := o.Resource.(*gatewayv1.Gateway); ok && len(status.Addresses) > 0 && advertised.IsValid() && resolve.ServedByIngress(g, domain) {
+		status.Addresses = resolve.AddressesOf([]netip.Addr{advertised})
+	}
+}
+
+// ingressAddress is where the ports of the ingress gateway are offered beside its own addresses, invalid for nowhere.
+func (c *Controller) ingressAddress() netip.Addr {
+	options, err := c.config.Cluster.Options()
+	if err != nil || !options.ExposeIngress {
+		return netip.Addr{}
+	}
+	return options.Advertise
 }
 
 // confined says of a workload that asks for more than its namespace allows that it is not run; nil for all others. It was

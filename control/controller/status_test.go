@@ -1,15 +1,20 @@
 package controller
 
 import (
+	"net/netip"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"heddle.io/heddle/api/v1alpha1"
 	"heddle.io/heddle/control/access"
+	"heddle.io/heddle/control/cluster"
+	"heddle.io/heddle/control/model/resolve"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/push"
 	"heddle.io/heddle/control/xds"
@@ -89,6 +94,40 @@ func TestPrivilegedWorkloadsThatAreNotAllowedAnyMore(t *testing.T) {
 		}
 		if got != nil && (got.Status != metav1.ConditionFalse || got.Reason != "Privileged" || !strings.Contains(got.Message, `user "root"`) || !strings.Contains(got.Message, "NET_RAW")) {
 			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}
+
+// A Gateway is reached on the advertised address where the ingress gateway's ports are offered there, else on the gateway's own.
+func TestGatewaysAreReachedWhereTheIngressIsOffered(t *testing.T) {
+	c := &Controller{config: Config{Cluster: cluster.Cluster{Name: "one", DataRoot: t.TempDir(), RunRoot: t.TempDir()}}}
+	if err := os.MkdirAll(c.config.Cluster.Data(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	host := gatewayv1.HostnameAddressType
+	for _, test := range []struct {
+		exposed bool
+		spec    []gatewayv1.GatewaySpecAddress
+		own     []gatewayv1.GatewayStatusAddress
+		want    string
+	}{
+		{true, nil, resolve.AddressesOf([]netip.Addr{netip.MustParseAddr("10.244.0.2")}), "198.18.0.2"},
+		{false, nil, resolve.AddressesOf([]netip.Addr{netip.MustParseAddr("10.244.0.2")}), "10.244.0.2"},
+		{true, nil, nil, ""},
+		{true, []gatewayv1.GatewaySpecAddress{{Type: &host, Value: "own.shop.svc.cluster.local"}}, []gatewayv1.GatewayStatusAddress{{Type: &host, Value: "own.shop.svc.cluster.local"}}, "own.shop.svc.cluster.local"},
+	} {
+		if err := c.config.Cluster.Keep(cluster.Options{Advertise: netip.MustParseAddr("198.18.0.2"), ExposeIngress: test.exposed}); err != nil {
+			t.Fatal(err)
+		}
+		o := &objects.Object{Kind: objects.KubernetesGateway, Resource: &gatewayv1.Gateway{Spec: gatewayv1.GatewaySpec{Addresses: test.spec}}}
+		status := objects.Status{Addresses: test.own}
+		reachedBy(o, &status, c.ingressAddress(), "cluster.local")
+		got := ""
+		if len(status.Addresses) > 0 {
+			got = status.Addresses[0].Value
+		}
+		if got != test.want {
+			t.Errorf("%+v: reached by %q", test, got)
 		}
 	}
 }

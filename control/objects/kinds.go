@@ -277,6 +277,9 @@ func findVersion(apiVersion, kind string) (*Kind, string, string) {
 		return nil, fmt.Sprintf("%s has no version %q", k.Kind, apiVersion),
 			"use one of " + strings.Join(k.apiVersions(), ", ")
 	}
+	if remedy := refusedKinds[group+"/"+kind]; remedy != "" {
+		return nil, fmt.Sprintf("kind %s of %s is not supported", kind, group), remedy
+	}
 	all := make([]string, 0, len(Kinds))
 	for _, k := range Kinds {
 		if k.Kind == kind {
@@ -292,6 +295,12 @@ func findVersion(apiVersion, kind string) (*Kind, string, string) {
 	}
 	return nil, fmt.Sprintf("unknown kind %q in apiVersion %q", kind, apiVersion),
 		"kinds are " + strings.Join(all, ", ")
+}
+
+// refusedKinds are those of Gateway API that there are not, by group and kind, with what to do instead.
+var refusedKinds = map[string]string{
+	GroupGatewayAPI + "/ListenerSet": later + "ListenerSets; write the listeners into the Gateway",
+	GroupGatewayAPI + "/UDPRoute":    later + "UDP; HTTPRoute, GRPCRoute, TLSRoute and TCPRoute are what there is",
 }
 
 func (k *Kind) apiVersions() []string {

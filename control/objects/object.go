@@ -109,10 +109,14 @@ type Status struct {
 	Proxies int `json:"proxies,omitempty"`
 	// Fields lists fields that are set but ignored or changed in meaning, each with its reason.
 	Fields []FieldMessage `json:"fields,omitempty"`
-	// Listeners of a Gateway of Gateway API, Parents of its routes, Ancestors of its policies, as the API has them.
+	// Addresses and Listeners of a Gateway of Gateway API, SupportedFeatures of its classes, Parents of its routes, Ancestors of
+	// its policies, as the API has them.
+	Addresses []gatewayv1.GatewayStatusAddress `json:"addresses,omitempty"`
 	Listeners []gatewayv1.ListenerStatus       `json:"listeners,omitempty"`
 	Parents   []gatewayv1.RouteParentStatus    `json:"parents,omitempty"`
 	Ancestors []gatewayv1.PolicyAncestorStatus `json:"ancestors,omitempty"`
+
+	SupportedFeatures []gatewayv1.SupportedFeature `json:"supportedFeatures,omitempty"`
 	// Workload is set for workloads only.
 	Workload *WorkloadState `json:"workload,omitempty"`
 }
@@ -202,6 +206,7 @@ func (o *Object) DeepCopy() *Object {
 func (s Status) DeepCopy() Status {
 	s.Conditions = slices.Clone(s.Conditions)
 	s.Fields = slices.Clone(s.Fields)
+	s.Addresses, s.SupportedFeatures = slices.Clone(s.Addresses), slices.Clone(s.SupportedFeatures)
 	s.Listeners, s.Parents, s.Ancestors = slices.Clone(s.Listeners), slices.Clone(s.Parents), slices.Clone(s.Ancestors)
 	s.EachConditions(func(list *[]metav1.Condition) { *list = slices.Clone(*list) })
 	if s.Workload != nil {

@@ -86,7 +86,7 @@ func sidecarOf(t testing.TB, mesh *model.Mesh, namespace string) translate.Kind 
 }
 
 // TestAttachedRoutesFollowChanges changes routes of Services, of producers and consumers, of HTTP and TCP, beside VirtualServices,
-// and the Services. What a client that is kept has must be what a fresh one gets.
+// of Gateways, and the Services. What a client that is kept has must be what a fresh one gets, and so with a gateway.
 func TestAttachedRoutesFollowChanges(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	w := newAttachedWorld(t)
@@ -94,7 +94,11 @@ func TestAttachedRoutesFollowChanges(t *testing.T) {
 		i, of := random.IntN(8), random.IntN(4)
 		space := fmt.Sprintf("ns-%d", random.IntN(4))
 		text := ""
-		switch random.IntN(5) {
+		switch random.IntN(7) {
+		case 5:
+			text = listenerManifest(i, 1+random.IntN(9))
+		case 6:
+			text = fmt.Sprintf("---\napiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: m-%d, namespace: %s}\nspec: {parentRefs: [{name: edge, namespace: ns-0}], hostnames: [h-%d.example.com, '*.example.com'], rules: [{matches: [{path: {value: /m%d}}], filters: [{type: RequestMirror, requestMirror: {backendRef: {name: s-%d, port: 80}}}], backendRefs: [{name: s-%d, port: 80}, {name: s-%d, port: 80, weight: %d}]}]}\n", i, space, of, random.IntN(3), of, of, random.IntN(4), random.IntN(3))
 		case 0:
 			text = serviceManifest(of)
 		case 1:
@@ -113,6 +117,7 @@ func TestAttachedRoutesFollowChanges(t *testing.T) {
 		}
 		return text, nil
 	}
+	w.apply(edgeManifest)
 	clients := map[string]*translate.Client{}
 	routed := 0
 	for round := range 400 {
@@ -142,16 +147,18 @@ func TestAttachedRoutesFollowChanges(t *testing.T) {
 				}
 				clients[space] = kept
 			}
-			is, want := messages(kept), messages(fresh)
-			if len(is) != len(want) {
-				t.Fatalf("round %d, %s: %d resources, want %d", round, space, len(is), len(want))
-			}
-			for name, m := range want {
-				if !proto.Equal(is[name], m) {
-					t.Fatalf("round %d, %s: %s is\n%v\nwant\n%v", round, space, name, is[name], m)
-				}
-			}
+			same(t, round, space, messages(kept.Resources()), messages(fresh.Resources()))
 		}
+		edge := edgeKind(t, w.mesh)
+		kept, err := w.cache.Make(w.mesh, edge)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fresh, err := translate.NewCache().Make(w.mesh, edge)
+		if err != nil {
+			t.Fatal(err)
+		}
+		same(t, round, "the gateway", messages(kept), messages(fresh))
 		for _, r := range w.mesh.Routes {
 			if r.OfService() != "" {
 				routed++
@@ -163,9 +170,20 @@ func TestAttachedRoutesFollowChanges(t *testing.T) {
 	}
 }
 
-func messages(c *translate.Client) map[string]proto.Message {
+func same(t *testing.T, round int, whose string, is, want map[string]proto.Message) {
+	t.Helper()
+	if len(is) != len(want) {
+		t.Fatalf("round %d, %s: %d resources, want %d", round, whose, len(is), len(want))
+	}
+	for name, m := range want {
+		if !proto.Equal(is[name], m) {
+			t.Fatalf("round %d, %s: %s is\n%v\nwant\n%v", round, whose, name, is[name], m)
+		}
+	}
+}
+
+func messages(r *translate.Resources) map[string]proto.Message {
 	out := map[string]proto.Message{}
-	r := c.Resources()
 	for _, m := range r.Clusters {
 		out["cluster "+m.Name] = m
 	}
@@ -204,6 +222,56 @@ func BenchmarkRouteOfService(b *testing.B) {
 				delta, ok, err := w.cache.Apply(client, w.mesh, &d)
 				if err != nil || !ok || len(delta.Set.Routes) != 1 || len(delta.Set.Clusters) != 0 {
 					b.Fatal(ok, err)
+				}
+			}
+		})
+	}
+}
+
+// listenerManifest is an HTTPRoute with a host of its own for the one Gateway there is.
+func listenerManifest(i, seconds int) string {
+	return fmt.Sprintf("---\napiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: r-%[1]d, namespace: ns-%[2]d, creationTimestamp: '2026-01-01T00:00:00Z'}\nspec: {parentRefs: [{name: edge, namespace: ns-0}], hostnames: [h-%[1]d.example.com], rules: [{timeouts: {request: %[3]ds}, backendRefs: [{name: s-%[1]d, port: 80}]}]}\n",
+		i, i%20, seconds)
+}
+
+const edgeManifest = "---\napiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: edge, namespace: ns-0}\nspec: {gatewayClassName: heddle, listeners: [{name: http, port: 80, protocol: HTTP, allowedRoutes: {namespaces: {from: All}}}]}\n"
+
+func edgeKind(t testing.TB, mesh *model.Mesh) translate.Kind {
+	t.Helper()
+	kinds, err := translate.Kinds(mesh, translate.Node{
+		Type: translate.Router, Namespace: "istio-system", Name: "istio-ingressgateway-0", Address: netip.MustParseAddr("10.244.0.9"), Domain: "cluster.local", Heddle: true,
+		Labels: map[string]string{"app": "istio-ingressgateway", "istio": "ingressgateway"},
+	})
+	if err != nil || len(kinds) != 1 {
+		t.Fatal(kinds, err)
+	}
+	return kinds[0]
+}
+
+// BenchmarkRouteOfGateway is one change of an HTTPRoute, from the object to what the gateway gets, among so many that are attached to
+// one listener.
+func BenchmarkRouteOfGateway(b *testing.B) {
+	for _, n := range []int{50, 5000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			w := newAttachedWorld(b)
+			var services, routes strings.Builder
+			for i := range n {
+				services.WriteString(serviceManifest(i))
+				routes.WriteString(listenerManifest(i, 1))
+			}
+			w.apply(services.String())
+			w.apply(edgeManifest + routes.String())
+			kind := edgeKind(b, w.mesh)
+			if _, err := w.cache.Make(w.mesh, kind); err != nil {
+				b.Fatal(err)
+			}
+			two := [2][]*objects.Object{w.decode(listenerManifest(7, 2)), w.decode(listenerManifest(7, 3))}
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				w.update(two[i%2])
+				made, err := w.cache.Make(w.mesh, kind)
+				if err != nil || len(made.Routes) != 1 || len(made.Routes[0].VirtualHosts) < n {
+					b.Fatal(err)
 				}
 			}
 		})

@@ -108,6 +108,9 @@ type hostKey struct {
 	// service's own, or for that one.
 	kind string
 	own  bool
+	// table is that of a gateway, empty for sidecars; redirectHTTPS has it answer with redirects alone.
+	table         string
+	redirectHTTPS bool
 }
 
 // memo gives a part that was made of the same, or makes it. The objects behind it become sources.

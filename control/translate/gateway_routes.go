@@ -12,83 +12,32 @@ import (
 	"heddle.io/heddle/control/model"
 )
 
+// edgeHost is what a virtual host of a gateway is made of.
+type edgeHost struct {
+	// inOrder are sets that follow each other, with the names of the servers that they are bound to, ranked those whose most
+	// specific match holds.
+	inOrder []boundSet
+	ranked  []*model.Routes
+	// redirectHTTPS answers every request with a redirect to https.
+	redirectHTTPS bool
+}
+
+type boundSet struct {
+	set    *model.Routes
+	server string
+}
+
 // gatewayRoutes makes the route table of servers that share it. Routes of several sets for one host follow each other,
-// the oldest set first, but those for everything go last. Those of sets that are ranked follow, the most specific first.
+// the oldest set first, but those for everything go last. Those of sets that are ranked follow, the most specific first. A
+// virtual host whose sets are the same is not made again.
 func (g *generator) gatewayRoutes(name string, port uint16, servers []boundServer) {
-	hosts := map[string]*routev3.VirtualHost{}
-	var order []string
-	add := func(host string, routes []*routev3.Route) {
-		v := hosts[host]
-		if v == nil {
-			v = &routev3.VirtualHost{
-				Name: fmt.Sprintf("%s:%d", host, port), Domains: []string{host}, IncludeRequestAttemptCount: true,
-			}
-			hosts[host] = v
-			order = append(order, host)
-		}
-		v.Routes = append(v.Routes, routes...)
-	}
-	ranked := ranking{}
-	for _, s := range servers {
-		for _, r := range g.routesOf(s) {
-			if len(r.HTTP) == 0 {
-				continue
-			}
-			for _, h := range r.Hosts {
-				host := s.server.Serves(r.Namespace, h)
-				if host == "" || othersHost(servers, s, host) {
-					continue
-				}
-				if r.Ranked {
-					g.from(r.Source)
-					ranked.add(host, r)
-				} else if routes := g.routes(r, port, s.name(), host); len(routes) > 0 {
-					g.from(r.Source)
-					add(host, routes)
-				}
-			}
-		}
-	}
-	for _, host := range slices.Sorted(maps.Keys(ranked)) {
-		sets := ranked[host]
-		// Servers' own order does not tell which set is the older.
-		if len(sets) > 1 {
-			at := g.ages()
-			slices.SortFunc(sets, func(a, b *model.Routes) int { return cmp.Compare(at[a], at[b]) })
-		}
-		add(host, g.rankedRoutes(sets, port, host))
-	}
-	if len(servers) > 1 {
-		// What is for a listener's host alone must not be answered by another's routes for all hosts.
-		for _, s := range servers {
-			if s.server.Allowed != nil {
-				add(s.server.Hosts[0].Host, nil)
-			}
-		}
-	}
-	for _, s := range servers {
-		if !s.server.RedirectHTTPS {
-			continue
-		}
-		for _, h := range s.server.Hosts {
-			add(h.Host, nil)
-			hosts[h.Host].RequireTls = routev3.VirtualHost_ALL
-		}
-		for host, v := range hosts {
-			if slices.ContainsFunc(s.server.Hosts, func(h model.ServerHost) bool { return coversHost(h.Host, host) }) {
-				v.RequireTls = routev3.VirtualHost_ALL
-			}
-		}
-	}
+	hosts := g.edgeHosts(port, servers)
 	table := &routev3.RouteConfiguration{
 		Name: name, ValidateClusters: flag(false), IgnorePortInHostMatching: true,
 		MaxDirectResponseBodySizeBytes: count(maxDirectBody),
 	}
-	slices.Sort(order)
-	for _, host := range order {
-		v := hosts[host]
-		v.Routes = uncovered(v.Routes)
-		table.VirtualHosts = append(table.VirtualHosts, v)
+	for _, host := range slices.Sorted(maps.Keys(hosts)) {
+		table.VirtualHosts = append(table.VirtualHosts, g.edgeHost(name, host, port, hosts[host]))
 	}
 	if len(table.VirtualHosts) == 0 {
 		// Nothing is routed: everything is answered with 404.
@@ -97,6 +46,106 @@ func (g *generator) gatewayRoutes(name string, port uint16, servers []boundServe
 		}}
 	}
 	g.out.Routes = append(g.out.Routes, table)
+}
+
+// edgeHosts are the hosts of servers that share a table.
+func (g *generator) edgeHosts(port uint16, servers []boundServer) map[string]*edgeHost {
+	hosts := map[string]*edgeHost{}
+	of := func(host string) *edgeHost {
+		if hosts[host] == nil {
+			hosts[host] = &edgeHost{}
+		}
+		return hosts[host]
+	}
+	for _, s := range servers {
+		for _, r := range g.routesOf(s) {
+			holds := func(h model.HTTPRoute) bool { return r.Ranked || g.anyInScope(&h, r, port, s.name()) }
+			if !slices.ContainsFunc(r.HTTP, holds) {
+				continue
+			}
+			for _, h := range r.Hosts {
+				host := s.server.Serves(r.Namespace, h)
+				if host == "" || othersHost(servers, s, host) {
+					continue
+				}
+				g.from(r.Source)
+				if to := of(host); !r.Ranked {
+					to.inOrder = append(to.inOrder, boundSet{r, s.name()})
+				} else if !slices.Contains(to.ranked, r) {
+					to.ranked = append(to.ranked, r)
+				}
+			}
+		}
+	}
+	if len(servers) > 1 {
+		// What is for a listener's host alone must not be answered by another's routes for all hosts.
+		for _, s := range servers {
+			if s.server.Allowed != nil {
+				of(s.server.Hosts[0].Host)
+			}
+		}
+	}
+	for _, s := range servers {
+		if !s.server.RedirectHTTPS {
+			continue
+		}
+		for _, h := range s.server.Hosts {
+			of(h.Host).redirectHTTPS = true
+		}
+		for host, to := range hosts {
+			to.redirectHTTPS = to.redirectHTTPS || slices.ContainsFunc(s.server.Hosts, func(h model.ServerHost) bool { return coversHost(h.Host, host) })
+		}
+	}
+	return hosts
+}
+
+// edgeHost is the virtual host of a host in a table.
+func (g *generator) edgeHost(table, host string, port uint16, of *edgeHost) *routev3.VirtualHost {
+	// Servers' own order does not tell which set is the older.
+	if len(of.ranked) > 1 {
+		at := g.ages()
+		slices.SortFunc(of.ranked, func(a, b *model.Routes) int { return cmp.Compare(at[a], at[b]) })
+	}
+	inputs := make([]any, 0, 2*len(of.inOrder)+2*len(of.ranked))
+	// The clusters that the routes lead to are the proxy's, whoever made the virtual host.
+	use := func(h *model.HTTPRoute) {
+		g.destinationClusters(h.Forward)
+		for i := range h.Mirrors {
+			g.destinationClusters([]model.Destination{h.Mirrors[i].To})
+		}
+		for i := range h.Forward {
+			s := g.service(h.Forward[i].Host)
+			inputs = append(inputs, s != nil && hasOwnNames(s))
+		}
+	}
+	for _, b := range of.inOrder {
+		inputs = append(inputs, b.set, b.server)
+		for i := range b.set.HTTP {
+			if g.anyInScope(&b.set.HTTP[i], b.set, port, b.server) {
+				use(&b.set.HTTP[i])
+			}
+		}
+	}
+	for _, r := range of.ranked {
+		inputs = append(inputs, r)
+		for i := range r.HTTP {
+			use(&r.HTTP[i])
+		}
+	}
+	key := hostKey{port: port, kind: g.kind, table: table, redirectHTTPS: of.redirectHTTPS}
+	return memo(g, within(g.cache.hosts, host), key, inputs, func() *routev3.VirtualHost {
+		out := &routev3.VirtualHost{
+			Name: fmt.Sprintf("%s:%d", host, port), Domains: []string{host}, IncludeRequestAttemptCount: true,
+		}
+		for _, b := range of.inOrder {
+			out.Routes = append(out.Routes, g.routes(b.set, port, b.server, host)...)
+		}
+		out.Routes = uncovered(append(out.Routes, g.rankedRoutes(of.ranked, port, host)...))
+		if of.redirectHTTPS {
+			out.RequireTls = routev3.VirtualHost_ALL
+		}
+		return out
+	})
 }
 
 func coversHost(pattern, host string) bool {
@@ -118,15 +167,6 @@ func othersHost(servers []boundServer, s boundServer, host string) bool {
 		other := o.server.Hosts[0].Host
 		return model.CoversHost(own, other) && model.CoversHost(other, host)
 	})
-}
-
-// ranking has the sets of routes of each host whose most specific match holds, in the mesh's order.
-type ranking map[string][]*model.Routes
-
-func (r ranking) add(host string, set *model.Routes) {
-	if !slices.Contains(r[host], set) {
-		r[host] = append(r[host], set)
-	}
 }
 
 // uncovered are the routes of several sets for a host, one set after the other: those for everything go last, and what stands

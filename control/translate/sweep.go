@@ -107,4 +107,9 @@ func (r *Resources) eachPart(visit func(any)) {
 	for _, s := range r.Secrets {
 		visit(s)
 	}
+	for _, t := range r.Routes {
+		for _, h := range t.VirtualHosts {
+			visit(h)
+		}
+	}
 }

@@ -3,6 +3,7 @@ package resolve
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -45,6 +46,14 @@ func pointsOf(r *model.Routes) []string {
 	return out
 }
 
+// pointName is how the point of a set is called in messages.
+func pointName(r *model.Routes, name string) string {
+	if r.OfService() != "" {
+		return name
+	}
+	return "listener " + name[strings.LastIndexByte(name, '/')+1:]
+}
+
 // point is where routes are attached. Of HTTPRoutes and GRPCRoutes for the same hosts, it has those of one kind only: for a
 // listener, the older route keeps the other out (HTTPRouteSpec.hostnames, GRPCRouteSpec.hostnames); for a port of a Service, the
 // GRPCRoute does (GEP-1294).
@@ -67,6 +76,8 @@ type attachedRoutes struct {
 	sets, inForce map[attachmentID]*model.Routes
 	// changed are the sets whose place in the mesh may be another.
 	changed map[attachmentID]bool
+	// users are the Gateways whose routes lead to a service, by its host, with how many do.
+	users map[string]map[string]int
 	// services have the sets of each service.
 	services map[string]map[attachmentID]bool
 }
@@ -74,7 +85,7 @@ type attachedRoutes struct {
 func newAttachedRoutes() attachedRoutes {
 	return attachedRoutes{
 		points: map[string]*point{}, contested: map[string]map[attachmentID]bool{}, sets: map[attachmentID]*model.Routes{},
-		inForce: map[attachmentID]*model.Routes{}, changed: map[attachmentID]bool{}, services: map[string]map[attachmentID]bool{},
+		inForce: map[attachmentID]*model.Routes{}, changed: map[attachmentID]bool{}, services: map[string]map[attachmentID]bool{}, users: map[string]map[string]int{},
 	}
 }
 
@@ -113,6 +124,9 @@ func (a *attachedRoutes) set(r *model.Routes, there bool) {
 		}
 		p.set(id, r, there)
 		a.contested[name][id] = true
+		for other := range p.behind(r) {
+			a.changed[other] = true
+		}
 		for rival := range p.rivals(r) {
 			a.contested[name][rival] = true
 		}
@@ -171,6 +185,23 @@ func (p *point) rivals(r *model.Routes) map[attachmentID]*model.Routes {
 			add(p.hosts[pattern])
 		}
 		add(p.below[h])
+	}
+	return out
+}
+
+// behind are the sets of connections of a kind that want the same as one: those for the same server name, or for all connections.
+// The oldest gets them.
+func (p *point) behind(r *model.Routes) map[attachmentID]*model.Routes {
+	if len(r.TCP) == 0 {
+		return nil
+	}
+	out := map[attachmentID]*model.Routes{}
+	for _, h := range r.Hosts {
+		for id, other := range p.hosts[h] {
+			if id.key.Kind == r.Source.Key.Kind && id.key != r.Source.Key {
+				out[id] = other
+			}
+		}
 	}
 	return out
 }
@@ -248,6 +279,8 @@ func (m *Model) settleAttachments() {
 		was := a.inForce[id]
 		now := same(m, id, was, a.inForceOf(id))
 		if now != was {
+			a.use(was, -1)
+			a.use(now, 1)
 			if delete(a.inForce, id); now != nil {
 				a.inForce[id] = now
 				m.changed.routes.add(now)
@@ -259,6 +292,43 @@ func (m *Model) settleAttachments() {
 		m.sayKeptOut(id.key)
 	}
 	clear(a.changed)
+}
+
+// use takes note of the services that routes of Gateways lead to.
+func (a *attachedRoutes) use(r *model.Routes, by int) {
+	if r == nil || r.OfService() != "" {
+		return
+	}
+	hosts := map[string]bool{}
+	for i := range r.HTTP {
+		for _, d := range r.HTTP[i].Forward {
+			hosts[d.Host] = true
+		}
+		for _, m := range r.HTTP[i].Mirrors {
+			hosts[m.To.Host] = true
+		}
+	}
+	for i := range r.TCP {
+		for _, d := range r.TCP[i].Forward {
+			hosts[d.Host] = true
+		}
+	}
+	for host := range hosts {
+		of := a.users[host]
+		if of == nil {
+			of = map[string]int{}
+			a.users[host] = of
+		}
+		for _, server := range r.Gateways {
+			gateway := server[:strings.LastIndexByte(server, '/')]
+			if of[gateway] += by; of[gateway] == 0 {
+				delete(of, gateway)
+			}
+		}
+		if len(of) == 0 {
+			delete(a.users, host)
+		}
+	}
 }
 
 // inForceOf are the routes without the points that others keep them out of; nil for none.
@@ -304,13 +374,14 @@ func (m *Model) sayKeptOut(key objects.Key) {
 	for _, r := range part.sets {
 		m.sayPrecedence(r)
 		for _, name := range pointsOf(r) {
+			m.sayBehind(r, name)
 			by := m.attached.points[name].keptOut[idOf(r)]
 			if by == nil {
 				continue
 			}
 			f := Finding{
 				Reason: reasonConflicted, Path: "spec.hostnames",
-				Problem: fmt.Sprintf("listener %s has the older %s for one of the hosts", name[strings.LastIndexByte(name, '/')+1:], by.Source.Key),
+				Problem: fmt.Sprintf("%s has the older %s for one of the hosts", pointName(r, name), by.Source.Key),
 				Remedy:  fmt.Sprintf("give %ss and %ss hosts of their own, or listeners", key.Kind, by.Source.Key.Kind),
 			}
 			if r.OfService() != "" {
@@ -323,6 +394,25 @@ func (m *Model) sayKeptOut(key objects.Key) {
 			e.sections.keptOut[name] = f
 			recorder{m, saidConflict}.missing(key, f.Reason, f.Path, f.Problem, f.Remedy)
 		}
+	}
+}
+
+// sayBehind says of routes for connections who gets these in their place.
+func (m *Model) sayBehind(r *model.Routes, name string) {
+	older := map[string]*model.Routes{}
+	for _, other := range m.attached.points[name].behind(r) {
+		for _, h := range other.Hosts {
+			if slices.Contains(r.Hosts, h) && m.compareRoutes(other, r) < 0 && (older[h] == nil || m.compareRoutes(other, older[h]) < 0) {
+				older[h] = other
+			}
+		}
+	}
+	for _, h := range slices.Sorted(maps.Keys(older)) {
+		what := "all connections"
+		if r.Source.Key.Kind == objects.TLSRoute.Kind {
+			what = h
+		}
+		recorder{m, saidConflict}.note(r.Source.Key, "spec.parentRefs", fmt.Sprintf("%s has the older %s for %s", pointName(r, name), older[h].Source.Key, what))
 	}
 }
 
@@ -381,14 +471,9 @@ func (m *Model) addKeptOut(e *entry, to *objects.Status) {
 			if c.Type != string(gatewayv1.RouteConditionAccepted) || c.Status != metav1.ConditionTrue {
 				continue
 			}
-			if len(out) > 0 && len(out) == len(s.points[i]) {
-				*c = condition(c.Type, c.ObservedGeneration, out, "", "")
-				continue
-			}
-			accepted = true
-			for _, f := range out {
-				c.Message += ", but not everywhere: " + f.String()
-			}
+			all := len(out) > 0 && len(out) == len(s.points[i])
+			*c = keptOutOf(*c, out, all)
+			accepted = accepted || !all
 		}
 	}
 	if !accepted && first != nil {

@@ -60,14 +60,15 @@ func (b *builder) kubernetesGateway(o *objects.Object, g *gatewayv1.Gateway) *mo
 	out := &model.Gateway{
 		Group: objects.GroupGatewayAPI, Namespace: o.GetNamespace(), Name: o.GetName(), Source: source(o),
 	}
-	if out.Selector = b.servedBy(o, g); out.Selector == nil {
-		return nil
-	}
+	out.Selector = b.servedBy(o, g)
 	for i := range g.Spec.Listeners {
 		l := &g.Spec.Listeners[i]
 		server, status := b.listener(o, fmt.Sprintf("spec.listeners[%d]", i), l)
 		out.Servers = append(out.Servers, server)
 		b.said.Listeners = append(b.said.Listeners, status)
+	}
+	if out.Selector == nil {
+		return nil
 	}
 	return out
 }
@@ -81,12 +82,12 @@ func (b *builder) servedBy(o *objects.Object, g *gatewayv1.Gateway) map[string]s
 	s := b.serviceOf(b.fullName(host, o.GetNamespace()))
 	switch {
 	case s == nil:
-		b.report.missing(o.Key(), "AddressNotAssigned", path, fmt.Sprintf("there is no service %s", host),
+		b.report.missing(o.Key(), string(gatewayv1.GatewayReasonAddressNotUsable), path, fmt.Sprintf("there is no service %s", host),
 			"name the Service whose workloads are the gateway, or leave addresses out for the ingress gateway")
 	case len(s.Selector) == 0:
-		b.report.missing(o.Key(), "AddressNotAssigned", path, fmt.Sprintf("%s selects no workloads", s.Host), "name another Service")
+		b.report.missing(o.Key(), string(gatewayv1.GatewayReasonAddressNotUsable), path, fmt.Sprintf("%s selects no workloads", s.Host), "name another Service")
 	case !b.selectsGateway(s.Selector):
-		b.report.missing(o.Key(), "AddressNotAssigned", path, fmt.Sprintf("no gateway has the labels that %s selects", s.Host), "name another Service")
+		b.report.missing(o.Key(), string(gatewayv1.GatewayReasonAddressNotUsable), path, fmt.Sprintf("no gateway has the labels that %s selects", s.Host), "name another Service")
 	default:
 		return s.Selector
 	}
@@ -104,6 +105,9 @@ func (b *builder) listener(o *objects.Object, at string, l *gatewayv1.Listener) 
 		status.SupportedKinds = append(status.SupportedKinds, gatewayv1.RouteGroupKind{
 			Group: ptr.To(gatewayv1.Group(objects.GroupGatewayAPI)), Kind: gatewayv1.Kind(k),
 		})
+	}
+	if a := l.AllowedRoutes; a != nil && a.Namespaces != nil && a.Namespaces.Selector != nil && server.Allowed.Selector == "" {
+		b.report.note(o.Key(), at+".allowedRoutes.namespaces.selector", "has no effect without from: Selector")
 	}
 	var problem *Finding
 	switch l.Protocol {

@@ -58,6 +58,7 @@ func (b *builder) attach(o *objects.Object, parents []gatewayv1.ParentReference,
 	}
 	out := &attachments{}
 	if slices.Contains(ofService, false) {
+		b.hostnamesUnserved(o, edge)
 		rules(edge)
 		b.resolved(o, ofService, false)
 		if len(edge.Gateways) > 0 {

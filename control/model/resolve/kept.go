@@ -63,6 +63,9 @@ type Model struct {
 	gateways     map[string]*model.Gateway
 	destinations hostIndex[*model.DestinationPolicy]
 	routes       hostIndex[*model.Routes]
+	// backendTLS are the policies for a service, and retargeted the services whose policies may conflict anew.
+	backendTLS hostIndex[*model.BackendTLS]
+	retargeted map[string]bool
 	// attached are the routes of Gateway API.
 	attached attachedRoutes
 	// servers are the gateways with a server on a port, and reserved the ports whose servers may conflict anew.
@@ -134,7 +137,7 @@ func New(settings model.Settings) *Model {
 		workloads: newSelection((*v1alpha1.Workload).GetLabels), replicas: newSelection(func(r *model.Replica) map[string]string { return r.Labels }),
 		local: map[string]map[string]*model.Service{}, idle: map[objects.Key]bool{}, services: map[string]*model.Service{}, remotes: map[string]bool{},
 		gateways: map[string]*model.Gateway{}, destinations: hostIndex[*model.DestinationPolicy]{}, routes: hostIndex[*model.Routes]{},
-		attached: newAttachedRoutes(), servers: map[uint16]map[string]*model.Gateway{}, reserved: map[uint16]bool{},
+		attached: newAttachedRoutes(), backendTLS: hostIndex[*model.BackendTLS]{}, retargeted: map[string]bool{}, servers: map[uint16]map[string]*model.Gateway{}, reserved: map[uint16]bool{},
 		peerModes: map[string]map[objects.Key]*model.PeerMode{}, rehosted: map[string]bool{}, remoded: map[string]bool{},
 		relocal: map[string]bool{}, clustersChanged: true, external: newEntryState(), groups: map[objects.Key]*objects.Object{},
 		sidecars: map[string]map[objects.Key]*model.Sidecar{}, rescoped: map[string]bool{},
@@ -304,4 +307,5 @@ func (m *Model) settleConflicts() {
 	m.settleEntryConflicts()
 	m.settleServers()
 	m.settleAttachments()
+	m.settlePolicies()
 }

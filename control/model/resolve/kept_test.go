@@ -272,7 +272,7 @@ func TestAKeptModelIsAFreshOne(t *testing.T) {
 		return // Too few rounds for the rare ones below.
 	}
 	// What the changes are for: everything that can be said about references was.
-	for _, reason := range []string{"Conflict", "NoService", "NoPort", "NoSubset", "NoWorkload", "NoGateway", "HostNotServed", "EmptySubset", "NoCluster", "NoNamespace", "AlreadyMapped", "Waiting", "NoGatewayClass", "AddressNotAssigned", "RefNotPermitted", "BackendNotFound", "NoMatchingParent", "NotAllowedByListeners", "NoMatchingListenerHostname", "HostnameConflict", "ProtocolConflict", "TargetNotFound", "Conflicted", "InvalidCACertificateRef",
+	for _, reason := range []string{"Conflict", "NoService", "NoPort", "NoSubset", "NoWorkload", "NoGateway", "HostNotServed", "EmptySubset", "NoCluster", "NoNamespace", "AlreadyMapped", "Waiting", "NoGatewayClass", "AddressNotUsable", "RefNotPermitted", "BackendNotFound", "NoMatchingParent", "NotAllowedByListeners", "NoMatchingListenerHostname", "HostnameConflict", "ProtocolConflict", "TargetNotFound", "Conflicted", "InvalidCACertificateRef",
 		"Collision", "NoAddress", "NoSecret", "BadSecret", "NoServiceAccount", "NoGatewayProxy", "NoGroup", "OtherFamily", "AddressTaken"} {
 		if !said[reason] {
 			t.Errorf("%s was never said", reason)

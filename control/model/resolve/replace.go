@@ -86,10 +86,15 @@ func (m *Model) replacePart(was, now any) {
 				m.gateways[p.FullName()] = p
 			}
 			m.setServers(p, side.there)
-			m.say(p.Source.Key, saidConflict, nil)
+			m.forgetConflicts(p.Source.Key)
 			m.touch(fact{kind: factGateway, a: p.FullName()})
 		case *model.BackendTLS:
 			m.changed.backendTLS.set(p, side.there)
+			for _, t := range p.Targets {
+				m.backendTLS.set(t.Host, p.Source.Key, p, side.there)
+				m.retargeted[t.Host] = true
+			}
+			m.forgetConflicts(p.Source.Key)
 		case *model.PeerMode:
 			m.changed.peerModes.set(p, side.there)
 			if len(p.Selector) == 0 {
@@ -132,6 +137,13 @@ func (m *Model) replacePart(was, now any) {
 			}
 			m.say(p.Source.Key, saidConflict, nil)
 		}
+	}
+}
+
+// forgetConflicts has an object be in nobody's way, until it is settled again whether it is.
+func (m *Model) forgetConflicts(key objects.Key) {
+	if e := m.entries[key]; e != nil {
+		e.said[saidConflict], e.sections.conflicts, e.sections.keptOut = nil, nil, nil
 	}
 }
 

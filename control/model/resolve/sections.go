@@ -31,30 +31,16 @@ func (m *Model) addSections(e *keptObject, to *objects.Status) {
 		// It names nothing that would use it, or that it could use.
 		to.Conditions[0] = condition(objects.ConditionAccepted, e.object.GetGeneration(), problems[:1], "", "")
 	}
-	if len(s.keptOut) > 0 {
+	if len(s.keptOut) > 0 && len(s.points) > 0 {
 		m.addKeptOut(e, to)
 	}
-	gateway, ok := e.part.(*model.Gateway)
-	if !ok || len(s.Listeners) == 0 {
-		return // Of what nothing serves, nothing is attached.
-	}
-	for i := range to.Listeners {
-		l := &to.Listeners[i]
-		l.AttachedRoutes = int32(m.attached.at(gateway.ServerName(&gateway.Servers[i])))
-		conflict, is := s.conflicts[string(l.Name)]
-		if !is {
-			continue
-		}
-		l.Conditions = slices.Clone(l.Conditions)
-		for j := range l.Conditions {
-			c := &l.Conditions[j]
-			switch c.Type {
-			case string(gatewayv1.ListenerConditionAccepted):
-				*c = said(c.ObservedGeneration, c.Type, &conflict, "")
-			case string(gatewayv1.ListenerConditionConflicted):
-				c.Status, c.Reason, c.Message = metav1.ConditionTrue, conflict.Reason, conflict.String()
-			}
-		}
+	switch r := e.object.Resource.(type) {
+	case *gatewayv1.GatewayClass:
+		addClass(r, to)
+	case *gatewayv1.Gateway:
+		m.addGateway(e, r, to)
+	case *gatewayv1.BackendTLSPolicy:
+		m.addPolicy(e, to)
 	}
 }
 
@@ -108,6 +94,11 @@ func MergeStatus(old, fresh objects.Status, now metav1.Time) objects.Status {
 	for i := range fresh.Listeners {
 		l := &fresh.Listeners[i]
 		of := find(old.Listeners, func(o gatewayv1.ListenerStatus) bool { return o.Name == l.Name })
+		// What is said only while it is true does not stay.
+		of.Conditions = slices.DeleteFunc(slices.Clone(of.Conditions), func(c metav1.Condition) bool {
+			return c.Type == string(gatewayv1.ListenerConditionOverlappingTLSConfig) &&
+				!slices.ContainsFunc(l.Conditions, func(now metav1.Condition) bool { return now.Type == c.Type })
+		})
 		l.Conditions = MergeConditions(of.Conditions, l.Conditions, now)
 	}
 	for i := range fresh.Parents {
