@@ -452,7 +452,7 @@ func (a *attachedRoutes) rehosted(hosts map[string]bool) {
 }
 
 // addKeptOut completes what is said for each parent of a route that others keep out: not accepted when they do so at all points.
-func (m *Model) addKeptOut(e *entry, to *objects.Status) {
+func (m *Model) addKeptOut(e *keptObject, to *objects.Status) {
 	s := &e.sections
 	to.Parents = slices.Clone(to.Parents)
 	accepted := false

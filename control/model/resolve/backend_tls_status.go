@@ -64,7 +64,7 @@ func targetName(t model.BackendTarget) string {
 }
 
 // addPolicy completes the status of a policy: what older ones keep it out of, and the Gateways that it holds for.
-func (m *Model) addPolicy(e *entry, to *objects.Status) {
+func (m *Model) addPolicy(e *keptObject, to *objects.Status) {
 	p, is := e.part.(*model.BackendTLS)
 	if !is {
 		return

@@ -21,7 +21,7 @@ const maxAddresses = 16
 
 // addGateway completes the status of a Gateway: its listeners with what others' objects do to them, its addresses, and what its own
 // conditions say of the listeners.
-func (m *Model) addGateway(e *entry, g *gatewayv1.Gateway, to *objects.Status) {
+func (m *Model) addGateway(e *keptObject, g *gatewayv1.Gateway, to *objects.Status) {
 	s := &e.sections
 	part, served := e.part.(*model.Gateway)
 	overlapping := overlaps64(g.Spec.Listeners)
