@@ -32,11 +32,22 @@ func (s *Store) follow(ctx context.Context, kind *objects.Kind, after store.Posi
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	changes := s.client.Watch(clientv3.WithRequireLeader(ctx), kindPrefix(kind), clientv3.WithPrefix(), clientv3.WithRev(revision+1))
-	for response := range changes {
+	for {
+		var response clientv3.WatchResponse
+		var more bool
+		select {
+		case response, more = <-changes:
+		case <-ctx.Done():
+			// The channel is closed then, but not always: etcd's client may wait for itself.
+			return nil
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		if !more {
+			return store.ErrUnavailable
+		}
 		if err := response.Err(); err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
 			return s.translate(err)
 		}
 		for n, change := range response.Events {
@@ -64,10 +75,6 @@ func (s *Store) follow(ctx context.Context, kind *objects.Kind, after store.Posi
 			}
 		}
 	}
-	if ctx.Err() != nil {
-		return nil
-	}
-	return store.ErrUnavailable
 }
 
 // event makes one of a change of etcd's.
