@@ -11,7 +11,7 @@ func TestProtocolOf(t *testing.T) {
 		{"", "http", HTTP, true}, {"", "http-web", HTTP, true}, {"", "grpc", HTTP2, true}, {"", "grpc-web", HTTP, true},
 		{"", "grpc-web-shop", HTTP, true}, {"", "grpc-webshop", HTTP2, true}, {"", "http2-api", HTTP2, true},
 		{"", "redis", TCP, true}, {"", "tcp-echo", TCP, true}, {"", "https", TCP, true}, {"", "", TCP, false},
-		{"", "httpx", TCP, false}, {"kubernetes.io/h2c", "http", HTTP2, true}, {"TCP", "http", TCP, true},
+		{"", "httpx", TCP, false}, {"kubernetes.io/h2c", "http", HTTP2, true}, {"kubernetes.io/ws", "tcp", HTTP, true}, {"TCP", "http", TCP, true},
 	} {
 		if p, known := ProtocolOf(c.app, c.name); p != c.want || known != c.known {
 			t.Errorf("%q %q: got %s %v", c.app, c.name, p, known)

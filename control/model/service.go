@@ -173,7 +173,7 @@ func ProtocolOf(appProtocol, name string) (p Protocol, known bool) {
 		}
 	}
 	switch word {
-	case "http", "grpc-web":
+	case "http", "grpc-web", "kubernetes.io/ws":
 		return HTTP, true
 	case "http2", "grpc", "kubernetes.io/h2c":
 		return HTTP2, true

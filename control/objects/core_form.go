@@ -97,7 +97,7 @@ func (c *checker) service(s *corev1.Service) {
 // appProtocols are the values accepted in appProtocol: Istio's and Kubernetes' own (KEP-3726).
 var appProtocols = map[string]bool{
 	"http": true, "http2": true, "grpc": true, "grpc-web": true, "tcp": true, "tls": true, "https": true,
-	"redis": true, "mongo": true, "mysql": true, "kubernetes.io/h2c": true,
+	"redis": true, "mongo": true, "mysql": true, "kubernetes.io/h2c": true, "kubernetes.io/ws": true,
 }
 
 func defaultSecret(s *corev1.Secret) {

@@ -1,6 +1,7 @@
 package objects
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -38,8 +39,8 @@ func TestExamplesOfGatewayAPI(t *testing.T) {
 		objs, errs := Decode(text, filepath.Base(path), "")
 		fmt.Fprintf(&out, "%s: %d taken\n", name, len(objs))
 		for _, err := range errs {
-			e, is := err.(*Error)
-			if !is || e.Path == "" || e.Problem == "" || e.Remedy == "" {
+			var e *Error
+			if !errors.As(err, &e) || e.Path == "" || e.Problem == "" || e.Remedy == "" {
 				t.Errorf("%s: %v names no field or no remedy", name, err)
 			}
 			fmt.Fprintf(&out, "  %v\n", err)

@@ -63,7 +63,7 @@ type point struct {
 	kinds   map[string]int
 	// hosts have the sets for a name or a pattern, below those for what a pattern covers.
 	hosts, below map[string]map[attachmentID]*model.Routes
-	// kept out are the sets that an older one of the other kind keeps out.
+	// keptOut are the sets that another one of the other kind keeps out, with that one.
 	keptOut map[attachmentID]*model.Routes
 }
 
@@ -289,7 +289,7 @@ func (m *Model) settleAttachments() {
 				m.changed.routes.drop(was)
 			}
 		}
-		m.sayKeptOut(id.key)
+		m.sayOthers(id.key)
 	}
 	clear(a.changed)
 }
@@ -360,8 +360,8 @@ func (a *attachedRoutes) inForceOf(id attachmentID) *model.Routes {
 	return &out
 }
 
-// sayKeptOut says of a route where others keep it out.
-func (m *Model) sayKeptOut(key objects.Key) {
+// sayOthers says of a route what others do to it: where they keep it out, go before it, or get its connections.
+func (m *Model) sayOthers(key objects.Key) {
 	e := m.entries[key]
 	if e == nil {
 		return

@@ -94,3 +94,33 @@ func BenchmarkListeners(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkStatusRound is asking for the statuses of all HTTPRoutes of one Gateway, as the controller does after a change to find those
+// that are to be written.
+func BenchmarkStatusRound(b *testing.B) {
+	for _, n := range []int{50, 5000} {
+		m := New(model.DefaultSettings("one"))
+		var text strings.Builder
+		text.WriteString("apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: edge, namespace: ns-0}\nspec: {gatewayClassName: heddle, listeners: [{name: http, port: 80, protocol: HTTP, allowedRoutes: {namespaces: {from: All}}}]}\n")
+		for i := range n {
+			fmt.Fprintf(&text, "---\napiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: r-%[1]d, namespace: ns-0}\nspec: {parentRefs: [{name: edge}], hostnames: [h-%[1]d.example.com], rules: [{backendRefs: [{name: gone, port: 80}]}]}\n", i)
+		}
+		all, errs := objects.Decode(strings.NewReader(text.String()), "bench.yaml", "")
+		if len(errs) > 0 {
+			b.Fatal(errs)
+		}
+		m.Update(Change{Objects: byKey(all)})
+		report := m.Report()
+		if got := report.Status(all[0].Key()).Listeners[0].AttachedRoutes; int(got) != n {
+			b.Fatalf("%d routes are attached", got)
+		}
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				for _, o := range all {
+					report.Status(o.Key())
+				}
+			}
+		})
+	}
+}

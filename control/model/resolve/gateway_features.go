@@ -11,9 +11,9 @@ import (
 	"heddle.io/heddle/control/objects"
 )
 
-// supportedFeatures are what GatewayClasses of Heddle say that they support: each has a scenario in test/scenarios. Not among them is
-// what is refused, or what needs more of the proxy or of the mesh than there is: addresses of a Gateway's own, infrastructure, client
-// certificates by spec.tls, ListenerSets, UDP, retries after a backend's timeout, misdirected requests, WebSockets by appProtocol,
+// supportedFeatures are what GatewayClasses of Heddle say that they support, by what is translated (test/scenarios) and the proxy
+// does: the API's own conformance suite needs Kubernetes, and has not been run. Not among them is what is refused, or what needs more of the proxy or of the mesh than there is: addresses of a Gateway's own, infrastructure, client
+// certificates by spec.tls, ListenerSets, UDP, retries after a backend's timeout, misdirected requests,
 // routes by a Service's address whatever the host.
 var supportedFeatures = []features.FeatureName{
 	features.SupportGateway, features.SupportGatewayPort8080, features.SupportGatewayHTTPListenerIsolation,
@@ -23,8 +23,8 @@ var supportedFeatures = []features.FeatureName{
 	features.SupportHTTPRouteSchemeRedirect, features.SupportHTTPRoutePathRedirect, features.SupportHTTPRouteHostRewrite,
 	features.SupportHTTPRoutePathRewrite, features.SupportHTTPRouteRequestMirror, features.SupportHTTPRouteRequestMultipleMirrors,
 	features.SupportHTTPRouteRequestPercentageMirror, features.SupportHTTPRouteRequestTimeout, features.SupportHTTPRouteBackendTimeout,
-	features.SupportHTTPRouteParentRefPort, features.SupportHTTPRouteBackendProtocolH2C, features.SupportHTTPRouteNamedRouteRule,
-	features.SupportHTTPRouteCORS, features.SupportHTTPRoute303RedirectStatusCode, features.SupportHTTPRoute307RedirectStatusCode,
+	features.SupportHTTPRouteParentRefPort, features.SupportHTTPRouteBackendProtocolH2C, features.SupportHTTPRouteBackendProtocolWebSocket,
+	features.SupportHTTPRouteNamedRouteRule, features.SupportHTTPRouteCORS, features.SupportHTTPRoute303RedirectStatusCode, features.SupportHTTPRoute307RedirectStatusCode,
 	features.SupportHTTPRoute308RedirectStatusCode, features.SupportHTTPRouteRetry, features.SupportHTTPRouteRetryConnectionError,
 	features.SupportGRPCRoute, features.SupportGRPCRouteNamedRouteRule,
 	features.SupportTLSRoute, features.SupportTLSRouteModeTerminate, features.SupportTLSRouteModeMixed, features.SupportTCPRoute,
