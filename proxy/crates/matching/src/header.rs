@@ -4,6 +4,7 @@ mod readings;
 
 pub use readings::{HeaderReadings, is_other_spelling, is_respelled, is_separator};
 
+use crate::scans::{Found, Readings, Scans, Subject, Visit};
 use crate::{Reading, StringMatcher};
 
 /// What is asked of a header.
@@ -31,32 +32,6 @@ pub struct HeaderMatcher {
     missing_as_empty: bool,
 }
 
-/// What the test says about the readings of a header.
-#[derive(Clone, Copy, Debug)]
-struct Found {
-    any: bool,
-    every: bool,
-}
-
-impl Found {
-    const NOTHING: Self = Self {
-        any: false,
-        every: true,
-    };
-
-    fn all(matched: bool) -> Self {
-        Self {
-            any: matched,
-            every: matched,
-        }
-    }
-
-    fn add(&mut self, matched: bool) {
-        self.any |= matched;
-        self.every &= matched;
-    }
-}
-
 impl HeaderMatcher {
     /// A matcher for the header `name` (any case; pseudo-headers begin with `:`).
     ///
@@ -79,7 +54,15 @@ impl HeaderMatcher {
     /// Whether the request matches, where the answer refuses nobody and lets nobody in (routes): one reading is enough,
     /// and an inverted test holds when none matches.
     pub fn matches(&self, headers: &HeaderReadings<'_>) -> bool {
-        self.find(headers).is_some_and(|found| found.any != self.invert)
+        let found = self.find(headers, &Scans::none());
+        found.is_some_and(|found| found.any != self.invert)
+    }
+
+    /// Shows the test on strings, if it is one.
+    pub(crate) fn visit_regexes(&mut self, see: Visit<'_>) {
+        if let HeaderTest::String(matcher) = &mut self.test {
+            see(Subject::Header(self.name.clone()), matcher);
+        }
     }
 
     /// Whether the request, or a connection without one, matches in any or in every reading. Inverted, the test holds in
@@ -88,14 +71,17 @@ impl HeaderMatcher {
     /// A field in other spelling (`x_role`) refuses as the field itself does, and lets nobody in. So does a host without its
     /// port, which routing leaves out of account; whoever lets in, or refuses all but one, names host and port as they are
     /// sent.
-    pub fn matches_in(&self, reading: Reading, headers: Option<&HeaderReadings<'_>>) -> bool {
+    pub(crate) fn matches_in(&self, reading: Reading, headers: Option<&HeaderReadings<'_>>, scans: &Scans<'_>) -> bool {
         let found = match headers {
-            Some(headers) => self.find(headers),
-            None => self.absent(),
+            Some(headers) => self.find(headers, scans),
+            None => self.absent(scans),
         };
-        let mut others = Found::NOTHING;
-        let has_others =
-            headers.is_some_and(|headers| headers.visit_others(&self.name, &mut |v| others.add(self.test(v))));
+        let mut others = headers.map_or(Found::NOTHING, |headers| {
+            self.ask(scans, Readings::Others, |see| {
+                headers.visit_others(&self.name, see);
+            })
+        });
+        let has_others = others.is_there();
         if has_others && matches!(&*self.name, ":authority" | "host") {
             others.every = true;
         }
@@ -115,22 +101,35 @@ impl HeaderMatcher {
     }
 
     /// None when the header is absent, which matches nothing.
-    fn find(&self, headers: &HeaderReadings<'_>) -> Option<Found> {
-        let mut found = Found::NOTHING;
-        let is_there = match self.test {
-            HeaderTest::Present(wanted) => {
-                found = Found::all(wanted);
-                headers.has(&self.name)
-            }
-            _ => headers.visit(&self.name, &mut |value| found.add(self.test(value))),
+    fn find(&self, headers: &HeaderReadings<'_>, scans: &Scans<'_>) -> Option<Found> {
+        let found = match self.test {
+            HeaderTest::Present(wanted) if headers.has(&self.name) => Found::all(wanted),
+            HeaderTest::Present(_) => Found::NOTHING,
+            _ => self.ask(scans, Readings::Sent, |see| {
+                headers.visit(&self.name, see);
+            }),
         };
-        if is_there { Some(found) } else { self.absent() }
+        if found.is_there() {
+            Some(found)
+        } else {
+            self.absent(scans)
+        }
     }
 
-    fn absent(&self) -> Option<Found> {
+    /// What the test says about the readings that `visit` shows.
+    fn ask(&self, scans: &Scans<'_>, readings: Readings, visit: impl FnOnce(&mut dyn FnMut(&str))) -> Found {
+        if let HeaderTest::String(matcher) = &self.test {
+            return scans.find(matcher, readings, visit);
+        }
+        let mut found = Found::NOTHING;
+        visit(&mut |value| found.add(self.test(value)));
+        found
+    }
+
+    fn absent(&self, scans: &Scans<'_>) -> Option<Found> {
         match &self.test {
             HeaderTest::Present(wanted) => Some(Found::all(*wanted == self.missing_as_empty)),
-            _ if self.missing_as_empty => Some(Found::all(self.test(""))),
+            _ if self.missing_as_empty => Some(self.ask(scans, Readings::Empty, |see| see(""))),
             _ => None,
         }
     }

@@ -11,15 +11,19 @@ mod query;
 pub mod rbac;
 mod reading;
 mod regex;
+mod scans;
+mod set;
 mod string;
 mod view;
+
+pub(crate) use path::PathReadings;
+pub(crate) use reading::Reading;
 
 pub use address::{Cidr, CidrError};
 pub use header::{HeaderMatcher, HeaderReadings, HeaderTest, is_other_spelling, is_respelled, is_separator};
 pub use metadata::{MAX_METADATA, Metadata, MetadataMatcher, MetadataOverflow, ValueMatcher};
-pub use path::{PathMatcher, PathReadings};
+pub use path::PathMatcher;
 pub use query::{QueryMatcher, QueryTest};
-pub use reading::Reading;
 pub use regex::{MAX_COMPILED, MAX_PATTERN, Regex, RegexError};
 pub use string::{StringMatcher, StringTest};
 pub use view::RequestView;

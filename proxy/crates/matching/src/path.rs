@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use std::cell::OnceCell;
 
 use crate::percent::{escape, push_escape};
+use crate::scans::{Readings, Scans, Subject, Visit};
 use crate::{Reading, Regex, StringMatcher, StringTest};
 
 /// A test on paths, for `url_path`.
@@ -33,6 +34,15 @@ impl From<StringMatcher> for PathMatcher {
         };
         let normal = test.map(|test| StringMatcher::new(test, written.ignores_case()));
         Self { written, normal }
+    }
+}
+
+impl PathMatcher {
+    /// Shows the tests on strings.
+    pub(crate) fn visit_regexes(&mut self, see: Visit<'_>) {
+        for matcher in std::iter::once(&mut self.written).chain(&mut self.normal) {
+            see(Subject::Path, matcher);
+        }
     }
 }
 
@@ -83,7 +93,7 @@ impl Decode {
 /// A path with its other readings, for `url_path`. An ordinary path has one and costs nothing; what another may mean is worked
 /// out when it is first asked for, in time that grows with its length only.
 #[derive(Clone, Debug, Default)]
-pub struct PathReadings<'p> {
+pub(crate) struct PathReadings<'p> {
     sent: &'p str,
     /// There are no others.
     ordinary: bool,
@@ -97,7 +107,7 @@ pub struct PathReadings<'p> {
 
 impl<'p> PathReadings<'p> {
     /// The readings of a path without query.
-    pub fn of(path: &'p str) -> Self {
+    pub(crate) fn of(path: &'p str) -> Self {
         let bytes = path.as_bytes();
         Self {
             sent: path,
@@ -136,22 +146,27 @@ impl<'p> PathReadings<'p> {
     ///
     /// A pattern that spells escapes, parameters or empty segments out, and one that names the whole path, is about the
     /// path as it is sent where all readings must match: the others are not asked for agreement.
-    pub fn matches(&self, reading: Reading, matcher: &PathMatcher) -> bool {
+    pub(crate) fn matches(&self, reading: Reading, matcher: &PathMatcher, scans: &Scans<'_>) -> bool {
         let written = &matcher.written;
-        let sent = written.matches(self.sent);
+        let sent = |matcher: &StringMatcher| scans.find(matcher, Readings::Sent, |see| see(self.sent)).any;
+        let ask = |matcher: &StringMatcher, readings, paths: &[String]| {
+            scans.find(matcher, readings, |see| paths.iter().for_each(|path| see(path)))
+        };
         match reading {
-            Reading::Any if sent => true,
+            Reading::Any if sent(written) => true,
             Reading::Any => {
                 let decoded = self.decoded.get_or_init(|| self.others(Decode::All));
                 let in_normal_form = |matcher: &StringMatcher| {
                     let normal = || self.normal.get_or_init(|| self.others(Decode::Normal));
-                    matcher.matches(self.sent) || decoded.iter().chain(normal()).any(|path| matcher.matches(path))
+                    sent(matcher)
+                        || ask(matcher, Readings::Others, decoded).any
+                        || ask(matcher, Readings::Normal, normal()).any
                 };
-                decoded.iter().any(|path| written.matches(path)) || matcher.normal.as_ref().is_some_and(in_normal_form)
+                ask(written, Readings::Others, decoded).any || matcher.normal.as_ref().is_some_and(in_normal_form)
             }
             Reading::Every => {
                 let structural = || self.structural.get_or_init(|| self.others(Decode::Slashes));
-                sent && (is_verbatim(written) || structural().iter().all(|path| written.matches(path)))
+                sent(written) && (is_verbatim(written) || ask(written, Readings::Structural, structural()).every)
             }
         }
     }
@@ -347,8 +362,16 @@ mod tests {
             let readings = PathReadings::of(path);
             let said = format!("{matcher:?} on {path}");
             let matcher = PathMatcher::from(matcher);
-            assert_eq!(readings.matches(Reading::Any, &matcher), deny, "deny: {said}");
-            assert_eq!(readings.matches(Reading::Every, &matcher), allow, "allow: {said}");
+            assert_eq!(
+                readings.matches(Reading::Any, &matcher, &Scans::none()),
+                deny,
+                "deny: {said}"
+            );
+            assert_eq!(
+                readings.matches(Reading::Every, &matcher, &Scans::none()),
+                allow,
+                "allow: {said}"
+            );
         }
     }
 }

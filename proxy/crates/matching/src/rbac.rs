@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use heddle_net::ConnectionInfo;
 
+use crate::scans::{Readings, RegexSets, Scans, Subject as Input, Visit};
 use crate::{
     Cidr, HeaderMatcher, HeaderReadings, MetadataMatcher, PathMatcher, PathReadings, Reading, RequestView,
     StringMatcher,
@@ -99,6 +100,8 @@ pub struct Policy {
 pub struct Rules {
     action: Action,
     policies: Vec<Policy>,
+    /// The regular expressions of all policies, by what they look at.
+    sets: Arc<RegexSets>,
 }
 
 /// What a filter holds: rules that are enforced and rules that are only evaluated.
@@ -143,10 +146,21 @@ impl Decision<'_> {
 }
 
 impl Rules {
-    /// Rules from an action and its policies, which are evaluated in the order of their names, as in Envoy.
+    /// Rules from an action and its policies, which are evaluated in the order of their names, as in Envoy. Regular
+    /// expressions that look at the same are compiled into one set, which is scanned once for a request at most.
     pub fn new(action: Action, mut policies: Vec<Policy>) -> Self {
         policies.sort_by(|a, b| a.name.cmp(&b.name));
-        Self { action, policies }
+        let sets = RegexSets::of(|see| {
+            for policy in &mut policies {
+                policy.permissions.iter_mut().for_each(|p| p.visit_regexes(see));
+                policy.principals.iter_mut().for_each(|p| p.visit_regexes(see));
+            }
+        });
+        Self {
+            action,
+            policies,
+            sets: Arc::new(sets),
+        }
     }
 
     /// The action.
@@ -164,10 +178,12 @@ impl Rules {
     pub fn check(&self, connection: &ConnectionInfo, request: Option<&dyn RequestView>) -> Verdict<'_> {
         let headers = request.map(HeaderReadings::of);
         let path = OnceCell::new();
+        let scans = Scans::of(&self.sets);
         let subject = Subject {
             connection,
             headers: headers.as_ref(),
             path: &path,
+            scans: &scans,
             reading: match self.action {
                 Action::Allow => Reading::Every,
                 Action::Deny | Action::Log => Reading::Any,
@@ -217,6 +233,8 @@ struct Subject<'a> {
     headers: Option<&'a HeaderReadings<'a>>,
     /// The request's path, read once for all conditions.
     path: &'a OnceCell<PathReadings<'a>>,
+    /// What the regular expressions have found.
+    scans: &'a Scans<'a>,
     reading: Reading,
 }
 
@@ -233,13 +251,13 @@ impl<'a> Subject<'a> {
     }
 
     fn header(self, matcher: &HeaderMatcher) -> bool {
-        matcher.matches_in(self.reading, self.headers)
+        matcher.matches_in(self.reading, self.headers, self.scans)
     }
 
     fn url_path(self, matcher: &PathMatcher) -> bool {
         self.request().is_some_and(|request| {
             let path = self.path.get_or_init(|| PathReadings::of(request.path()));
-            path.matches(self.reading, matcher)
+            path.matches(self.reading, matcher, self.scans)
         })
     }
 
@@ -259,16 +277,39 @@ impl<'a> Subject<'a> {
             return false;
         }
         let Some(matcher) = matcher else { return true };
-        let Some(peer) = peer else {
-            return matcher.matches("");
+        let names = |see: &mut dyn FnMut(&str)| match peer {
+            Some(peer) => {
+                let sans = peer.uri_sans.iter().chain(&peer.dns_sans);
+                sans.for_each(|san| see(san));
+                see(&peer.subject);
+            }
+            None => see(""),
         };
-        peer.uri_sans.iter().any(|san| matcher.matches(san))
-            || peer.dns_sans.iter().any(|san| matcher.matches(san))
-            || matcher.matches(&peer.subject)
+        self.scans.find(matcher, Readings::Sent, names).any
+    }
+
+    fn server_name(self, matcher: &StringMatcher) -> bool {
+        let name = self.connection.sni.as_deref().unwrap_or("");
+        self.scans.find(matcher, Readings::Sent, |see| see(name)).any
     }
 }
 
 impl Permission {
+    fn visit_regexes(&mut self, see: Visit<'_>) {
+        match self {
+            Self::And(several) | Self::Or(several) => several.iter_mut().for_each(|p| p.visit_regexes(see)),
+            Self::Not(inner) => inner.visit_regexes(see),
+            Self::Header(matcher) => matcher.visit_regexes(see),
+            Self::UrlPath(matcher) => matcher.visit_regexes(see),
+            Self::RequestedServerName(matcher) => see(Input::ServerName, matcher),
+            Self::Any
+            | Self::DestinationIp(_)
+            | Self::DestinationPort(_)
+            | Self::DestinationPortRange(_)
+            | Self::Metadata(_) => {}
+        }
+    }
+
     fn matches(&self, subject: Subject<'_>) -> bool {
         match self {
             Self::Any => true,
@@ -280,13 +321,30 @@ impl Permission {
             Self::DestinationIp(range) => range.contains(subject.connection.destination.ip()),
             Self::DestinationPort(port) => subject.connection.destination.port() == *port,
             Self::DestinationPortRange(ports) => ports.contains(&u32::from(subject.connection.destination.port())),
-            Self::RequestedServerName(matcher) => matcher.matches(subject.connection.sni.as_deref().unwrap_or("")),
+            Self::RequestedServerName(matcher) => subject.server_name(matcher),
             Self::Metadata(matcher) => subject.metadata(matcher),
         }
     }
 }
 
 impl Principal {
+    fn visit_regexes(&mut self, see: Visit<'_>) {
+        match self {
+            Self::And(several) | Self::Or(several) => several.iter_mut().for_each(|p| p.visit_regexes(see)),
+            Self::Not(inner) => inner.visit_regexes(see),
+            Self::Header(matcher) => matcher.visit_regexes(see),
+            Self::UrlPath(matcher) => matcher.visit_regexes(see),
+            Self::Authenticated(Some(matcher)) => see(Input::Peer(None), matcher),
+            Self::MtlsAuthenticated(Some(matcher)) => matcher.visit_regexes(see),
+            Self::Any
+            | Self::Authenticated(None)
+            | Self::MtlsAuthenticated(None)
+            | Self::DirectRemoteIp(_)
+            | Self::RemoteIp(_)
+            | Self::Metadata(_) => {}
+        }
+    }
+
     fn matches(&self, subject: Subject<'_>) -> bool {
         match self {
             Self::Any => true,
@@ -296,7 +354,7 @@ impl Principal {
             Self::Authenticated(matcher) => subject.authenticated(matcher.as_ref()),
             Self::MtlsAuthenticated(matcher) => {
                 let peer = subject.connection.peer.as_deref();
-                peer.is_some_and(|peer| matcher.as_ref().is_none_or(|m| m.matches(peer)))
+                peer.is_some_and(|peer| matcher.as_ref().is_none_or(|m| m.matches(peer, subject.scans)))
             }
             Self::DirectRemoteIp(range) => range.contains(subject.connection.remote.ip()),
             Self::RemoteIp(range) => range.contains(subject.remote_ip()),

@@ -6,7 +6,7 @@
 
 /// How many of a value's readings must match for a condition to hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reading {
+pub(crate) enum Reading {
     /// One is enough: for what refuses.
     Any,
     /// All must: for what lets in.

@@ -117,6 +117,12 @@ impl Regex {
         &self.0.pattern
     }
 
+    /// What the pattern means, for engines that look for several at once.
+    pub(crate) fn hir(&self) -> Option<regex_syntax::hir::Hir> {
+        // Its settings are the same as those of `compile`, which took the pattern.
+        regex_syntax::parse(&from_re2(&self.0.pattern)).ok()
+    }
+
     /// Whether the expression matches `text` from end to end.
     pub fn is_full_match(&self, text: &str) -> bool {
         self.0.whole.is_match(text)

@@ -1,6 +1,7 @@
 //! `envoy.type.matcher.v3.StringMatcher`.
 
 use crate::Regex;
+use crate::scans::Member;
 
 /// What a string is held against.
 #[derive(Clone, Debug)]
@@ -22,6 +23,8 @@ pub enum StringTest {
 pub struct StringMatcher {
     test: StringTest,
     ignore_case: bool,
+    /// Where the expression is among those that look at the same.
+    member: Option<Member>,
 }
 
 impl StringMatcher {
@@ -30,7 +33,11 @@ impl StringMatcher {
         if ignore_case && let StringTest::Contains(wanted) = &mut test {
             wanted.make_ascii_lowercase();
         }
-        Self { test, ignore_case }
+        Self {
+            test,
+            ignore_case,
+            member: None,
+        }
     }
 
     /// Matches exactly this string.
@@ -66,6 +73,15 @@ impl StringMatcher {
     /// Whether the case of ASCII letters makes no difference.
     pub(crate) fn ignores_case(&self) -> bool {
         self.ignore_case
+    }
+
+    /// Its expression's place among those of a configuration; none for a matcher that is asked alone.
+    pub(crate) fn member(&self) -> Option<Member> {
+        self.member
+    }
+
+    pub(crate) fn enrol(&mut self, member: Option<Member>) {
+        self.member = member;
     }
 
     /// Whether `value` matches.

@@ -75,9 +75,13 @@ fn one_value_or_none() {
         assert_eq!(matcher.matches(&headers), expected, "{said}");
         // One value has one reading.
         for reading in [Reading::Any, Reading::Every] {
-            assert_eq!(matcher.matches_in(reading, Some(&headers)), expected, "{said}");
+            assert_eq!(
+                matcher.matches_in(reading, Some(&headers), &Scans::none()),
+                expected,
+                "{said}"
+            );
             if value.is_none() {
-                assert_eq!(matcher.matches_in(reading, None), expected, "{said}");
+                assert_eq!(matcher.matches_in(reading, None, &Scans::none()), expected, "{said}");
             }
         }
     }
@@ -126,9 +130,13 @@ fn repeated_values() {
         let request = Values(values);
         let headers = HeaderReadings::of(&request);
         assert_eq!(matcher.matches(&headers), route, "route: {said}");
-        assert_eq!(matcher.matches_in(Reading::Any, Some(&headers)), deny, "deny: {said}");
         assert_eq!(
-            matcher.matches_in(Reading::Every, Some(&headers)),
+            matcher.matches_in(Reading::Any, Some(&headers), &Scans::none()),
+            deny,
+            "deny: {said}"
+        );
+        assert_eq!(
+            matcher.matches_in(Reading::Every, Some(&headers), &Scans::none()),
             allow,
             "allow: {said}"
         );
@@ -138,9 +146,17 @@ fn repeated_values() {
 #[test]
 fn cookies_are_joined_as_cookies() {
     let matcher = HeaderMatcher::new("cookie", exact("a=1; b=2"), false, false);
-    assert!(matcher.matches_in(Reading::Any, Some(&HeaderReadings::of(&Values(&[b"a=1", b"b=2"])))));
+    assert!(matcher.matches_in(
+        Reading::Any,
+        Some(&HeaderReadings::of(&Values(&[b"a=1", b"b=2"]))),
+        &Scans::none()
+    ));
     let matcher = HeaderMatcher::new("cookie", exact("a=1,b=2"), false, false);
-    assert!(!matcher.matches_in(Reading::Any, Some(&HeaderReadings::of(&Values(&[b"a=1", b"b=2"])))));
+    assert!(!matcher.matches_in(
+        Reading::Any,
+        Some(&HeaderReadings::of(&Values(&[b"a=1", b"b=2"]))),
+        &Scans::none()
+    ));
 }
 
 #[test]
@@ -158,8 +174,16 @@ fn bytes_outside_utf8_have_two_readings() {
     ] {
         let said = format!("{test:?}");
         let matcher = HeaderMatcher::new("x-a", test, false, false);
-        assert_eq!(matcher.matches_in(Reading::Any, Some(&headers)), deny, "{said}");
-        assert_eq!(matcher.matches_in(Reading::Every, Some(&headers)), allow, "{said}");
+        assert_eq!(
+            matcher.matches_in(Reading::Any, Some(&headers), &Scans::none()),
+            deny,
+            "{said}"
+        );
+        assert_eq!(
+            matcher.matches_in(Reading::Every, Some(&headers), &Scans::none()),
+            allow,
+            "{said}"
+        );
     }
     assert_eq!(request.header("x-a").as_deref(), Some("caf\u{fffd}"));
 }
@@ -204,7 +228,7 @@ fn what_is_dear_to_read_is_read_once_for_all_conditions() {
         assert_eq!(request.1.get(), 1, "{values:?}");
         for i in 0..1000 {
             let matcher = HeaderMatcher::new("x-a", exact(&i.to_string()), false, false);
-            assert!(!matcher.matches_in(Reading::Any, Some(&headers)));
+            assert!(!matcher.matches_in(Reading::Any, Some(&headers), &Scans::none()));
         }
         assert_eq!(request.1.get(), 1, "{values:?}");
         assert_eq!(
@@ -280,9 +304,13 @@ fn names_in_other_spelling_refuse_and_let_nobody_in() {
         let headers = HeaderReadings::of(&request);
         let said = format!("{rule} {test:?} invert={invert} on {field}: {value}");
         let matcher = HeaderMatcher::new(rule, test, invert, false);
-        assert_eq!(matcher.matches_in(Reading::Any, Some(&headers)), deny, "deny: {said}");
         assert_eq!(
-            matcher.matches_in(Reading::Every, Some(&headers)),
+            matcher.matches_in(Reading::Any, Some(&headers), &Scans::none()),
+            deny,
+            "deny: {said}"
+        );
+        assert_eq!(
+            matcher.matches_in(Reading::Every, Some(&headers), &Scans::none()),
             allow,
             "allow: {said}"
         );
@@ -314,9 +342,13 @@ fn hosts_are_refused_without_their_ports_too() {
         let headers = HeaderReadings::of(&request);
         let matcher = HeaderMatcher::new(":authority", exact(wanted), invert, false);
         let said = format!("{wanted} invert={invert} on {host}");
-        assert_eq!(matcher.matches_in(Reading::Any, Some(&headers)), deny, "deny: {said}");
         assert_eq!(
-            matcher.matches_in(Reading::Every, Some(&headers)),
+            matcher.matches_in(Reading::Any, Some(&headers), &Scans::none()),
+            deny,
+            "deny: {said}"
+        );
+        assert_eq!(
+            matcher.matches_in(Reading::Every, Some(&headers), &Scans::none()),
             allow,
             "allow: {said}"
         );

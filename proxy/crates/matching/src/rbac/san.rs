@@ -3,10 +3,11 @@
 
 use heddle_net::PeerIdentity;
 
+use crate::scans::{Readings, Scans, Subject, Visit};
 use crate::{StringMatcher, StringTest};
 
 /// Which subject alternative names are looked at (`SubjectAltNameMatcher.SanType`). No other kind is, nor the subject.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SanType {
     /// `URI`.
     Uri,
@@ -32,8 +33,13 @@ impl SanMatcher {
         Self { kind, matcher }
     }
 
+    /// Shows the test on strings.
+    pub(crate) fn visit_regexes(&mut self, see: Visit<'_>) {
+        see(Subject::Peer(Some(self.kind)), &mut self.matcher);
+    }
+
     /// Whether one of the peer's names of this kind matches.
-    pub fn matches(&self, peer: &PeerIdentity) -> bool {
+    pub(crate) fn matches(&self, peer: &PeerIdentity, scans: &Scans<'_>) -> bool {
         let names = match self.kind {
             SanType::Uri => &peer.uri_sans,
             SanType::Dns => &peer.dns_sans,
@@ -42,7 +48,10 @@ impl SanMatcher {
         };
         match (self.kind, self.matcher.test()) {
             (SanType::Dns, StringTest::Exact(wanted)) => names.iter().any(|name| covers(name, wanted)),
-            _ => names.iter().any(|name| self.matcher.matches(name)),
+            _ => {
+                let all = |see: &mut dyn FnMut(&str)| names.iter().for_each(|name| see(name));
+                scans.find(&self.matcher, Readings::Sent, all).any
+            }
         }
     }
 }
@@ -124,9 +133,9 @@ mod tests {
             (IpAddress, exact("10.0.0.2"), false),
         ] {
             let matcher = SanMatcher::new(kind, matcher);
-            assert_eq!(matcher.matches(&peer()), expected, "{matcher:?}");
+            assert_eq!(matcher.matches(&peer(), &Scans::none()), expected, "{matcher:?}");
         }
-        assert!(!SanMatcher::new(Dns, StringMatcher::prefix("")).matches(&PeerIdentity::default()));
+        assert!(!SanMatcher::new(Dns, StringMatcher::prefix("")).matches(&PeerIdentity::default(), &Scans::none()));
     }
 
     #[test]

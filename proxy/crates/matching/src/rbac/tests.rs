@@ -1,5 +1,7 @@
 use heddle_net::PeerIdentity;
 
+mod sets;
+
 use super::*;
 use crate::HeaderTest;
 

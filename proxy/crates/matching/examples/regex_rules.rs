@@ -1,0 +1,156 @@
+//! What a hundred DENY rules by regular expression on one header cost per request: as one set, and tried one by one.
+//!
+//!     cargo run --release -p heddle-matching --example regex_rules [milliseconds of a round]
+//!
+//! Both run on one thread; each figure is the best of five rounds, in processor time, which other work on the machine
+//! disturbs little. `hostile` holds the first words of all expressions and
+//! never their second ones, the same text each time; `hostile, varied` holds them in another order each time.
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use heddle_matching::rbac::{Action, Permission, Policy, Principal, Rules};
+use heddle_matching::{HeaderMatcher, HeaderTest, Regex, RequestView, StringMatcher};
+use heddle_net::ConnectionInfo;
+
+const RULES: usize = 100;
+
+struct Request(String);
+
+impl RequestView for Request {
+    fn method(&self) -> &str {
+        "GET"
+    }
+    fn path_and_query(&self) -> &str {
+        "/"
+    }
+    fn authority(&self) -> &str {
+        "shop"
+    }
+    fn scheme(&self) -> &str {
+        "https"
+    }
+    fn visit_header<'s>(&'s self, name: &str, see: &mut dyn FnMut(&'s [u8])) {
+        if name == "cookie" && !self.0.is_empty() {
+            see(self.0.as_bytes());
+        }
+    }
+    fn visit_fields<'s>(&'s self, see: &mut dyn FnMut(&'s [u8], &'s [u8])) {
+        see(b"cookie", self.0.as_bytes());
+    }
+}
+
+/// Cookies of that many bytes that begin with `text`.
+fn filled(text: &str, bytes: usize) -> Request {
+    let mut value = text.to_owned();
+    let mut state = 1_u32;
+    while value.len() < bytes {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        value.push(char::from(
+            b"abcdefghijklmnopqrstuvwxyz0123456789=;-_"[(state >> 16) as usize % 40],
+        ));
+    }
+    Request(value)
+}
+
+/// First words of all rules, in an order that the number gives.
+fn hostile(order: usize, bytes: usize) -> Request {
+    let mut value = String::new();
+    let mut at = order;
+    while value.len() + 9 <= bytes {
+        at = at
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        value += &format!("malform{:02}", (at >> 33) % RULES);
+    }
+    filled(&value, bytes)
+}
+
+/// What the thread has had of a processor. The kernel brings it up to date every few milliseconds.
+fn processor_time() -> Duration {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let nanoseconds = text.split(' ').next().and_then(|first| first.parse().ok());
+    Duration::from_nanos(nanoseconds.expect("Linux, with schedstat"))
+}
+
+/// Nanoseconds per request. A round takes that long at least.
+fn measure(requests: &[Request], round: Duration, mut check: impl FnMut(&Request) -> bool) -> f64 {
+    let mut best = f64::INFINITY;
+    let mut requests = requests.iter().cycle();
+    for _ in 0..5 {
+        let (begun, mut count) = (processor_time(), 0);
+        let taken = loop {
+            for request in requests.by_ref().take(64) {
+                black_box(check(black_box(request)));
+            }
+            count += 64;
+            let taken = processor_time() - begun;
+            if taken >= round {
+                break taken;
+            }
+        };
+        best = best.min(taken.as_nanos() as f64 / f64::from(count));
+    }
+    best
+}
+
+fn resident() -> usize {
+    let status = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("Private_Dirty:"));
+    line.and_then(|line| line.split_whitespace().next()?.parse().ok())
+        .unwrap_or_default()
+}
+
+fn main() {
+    let round = std::env::args()
+        .nth(1)
+        .map_or(100, |text| text.parse().expect("a number"));
+    let round = Duration::from_millis(round);
+    let address = "127.0.0.1:1".parse().expect("address");
+    let connection = ConnectionInfo::plain(address, address);
+    for (style, around) in [("with .* around", ".*"), ("without", "")] {
+        let pattern = |i: usize| format!("{around}malform{i:02}.+req(uest)?{i:02}{around}");
+        let alone: Vec<_> = (0..RULES).map(|i| Regex::new(&pattern(i)).expect("pattern")).collect();
+        let header = |regex: &Regex| {
+            let test = HeaderTest::String(StringMatcher::regex(regex.clone()));
+            Permission::Header(HeaderMatcher::new("cookie", test, false, false))
+        };
+        let policy = Policy {
+            name: "malformed".into(),
+            permissions: vec![Permission::Or(alone.iter().map(header).collect())],
+            principals: vec![Principal::Any],
+        };
+        let (before, begun) = (resident(), processor_time());
+        let rules = Rules::new(Action::Deny, vec![policy]);
+        println!(
+            "{style}: compiled in {:.1} ms, {} KiB",
+            (processor_time() - begun).as_secs_f64() * 1e3,
+            resident().saturating_sub(before)
+        );
+        let before = resident();
+        let texts = |make: &dyn Fn(usize) -> Request, several| (0..several).map(make).collect::<Vec<_>>();
+        for (name, requests) in [
+            ("no cookie", texts(&|_| Request(String::new()), 1)),
+            ("60 B miss", texts(&|_| filled("session=", 60), 1)),
+            ("60 B hit at end", texts(&|_| filled("malform99; a=request99", 22), 1)),
+            ("60 B hostile", texts(&|i| hostile(i, 60), 1)),
+            ("60 B hostile, varied", texts(&|i| hostile(i, 60), 4_096)),
+            ("4 kB miss", texts(&|_| filled("session=", 4_096), 1)),
+            (
+                "4 kB hit",
+                texts(&|_| Request(format!("malform99{}request99", filled("", 4_078).0)), 1),
+            ),
+            ("4 kB hostile", texts(&|i| hostile(i, 4_096), 1)),
+            ("4 kB hostile, varied", texts(&|i| hostile(i, 4_096), 4_096)),
+        ] {
+            let set = measure(&requests, round, |request| {
+                rules.check(&connection, Some(request)).allowed
+            });
+            let one_by_one = measure(&requests, round, |request| {
+                alone.iter().any(|r| r.is_full_match(&request.0))
+            });
+            println!("  {name:22} set {set:10.0} ns   one by one {one_by_one:10.0} ns");
+        }
+        println!("  caches and texts: {} KiB", resident().saturating_sub(before));
+    }
+}

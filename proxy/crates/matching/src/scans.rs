@@ -1,0 +1,249 @@
+//! What the expressions of one configuration say about one request, each input scanned once at most.
+
+use std::cell::{Cell, OnceCell};
+use std::collections::BTreeMap;
+
+use crate::set::RegexSet;
+use crate::{StringMatcher, StringTest};
+
+/// What a test says about the readings of an input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) any: bool,
+    pub(crate) every: bool,
+}
+
+impl Found {
+    /// There are no readings.
+    pub(crate) const NOTHING: Self = Self {
+        any: false,
+        every: true,
+    };
+
+    pub(crate) fn all(matched: bool) -> Self {
+        Self {
+            any: matched,
+            every: matched,
+        }
+    }
+
+    pub(crate) fn add(&mut self, matched: bool) {
+        self.any |= matched;
+        self.every &= matched;
+    }
+
+    /// Whether anything was added: a reading matches, or does not.
+    pub(crate) fn is_there(self) -> bool {
+        self != Self::NOTHING
+    }
+}
+
+/// What conditions look at. Those that look at the same have their expressions in one set.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Subject {
+    /// A header, by its name in lower case.
+    Header(Box<str>),
+    /// The path without its query.
+    Path,
+    /// The server name of the ClientHello.
+    ServerName,
+    /// The names of the peer's certificate, those of one kind or those that `authenticated` looks at.
+    Peer(Option<crate::rbac::SanType>),
+}
+
+/// Which readings of an input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Readings {
+    /// As it was sent.
+    Sent,
+    /// What the next reader may take for it as well; of a path, with escapes decoded.
+    Others,
+    /// Of a path, in normal form.
+    Normal,
+    /// Of a path, with other segments.
+    Structural,
+    /// Of a header that is absent: the empty text in its place.
+    Empty,
+}
+
+impl Readings {
+    /// How many kinds there are.
+    const KINDS: usize = 5;
+}
+
+/// Where the answers for an expression are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Member {
+    /// The number of its set, and of the word that says what has been scanned.
+    set: usize,
+    /// The word that has its bit, of those expressions that match any of the first kind of readings.
+    at: usize,
+    /// From there to the next kind of answer.
+    step: usize,
+    mask: u64,
+}
+
+/// The sets of one configuration.
+#[derive(Debug, Default)]
+pub(crate) struct RegexSets {
+    sets: Vec<Input>,
+    /// Words of 64 bits that the answers take, and behind them those of the scan under way.
+    words: usize,
+}
+
+/// The set of one input.
+#[derive(Debug)]
+struct Input {
+    set: RegexSet,
+    /// Where its answers are among those of all.
+    at: usize,
+}
+
+/// Something that has expressions, and shows each matcher with what it looks at.
+pub(crate) type Visit<'v> = &'v mut dyn FnMut(Subject, &mut StringMatcher);
+
+impl RegexSets {
+    /// Puts the expressions of all matchers that `each` shows into sets, one for each input, and tells the matchers.
+    pub(crate) fn of(mut each: impl FnMut(Visit<'_>)) -> Self {
+        let mut sets: Vec<RegexSet> = Vec::new();
+        let mut by_subject = BTreeMap::new();
+        each(&mut |subject, matcher| {
+            if let StringTest::Regex(regex) = matcher.test() {
+                let at = *by_subject.entry(subject).or_insert(sets.len());
+                if at == sets.len() {
+                    sets.push(RegexSet::default());
+                }
+                if let Some(set) = sets.get_mut(at) {
+                    set.add(regex);
+                }
+            }
+        });
+        // The first words are those that say what has been scanned.
+        let mut at = sets.len();
+        let mut row = 0;
+        let inputs = sets.into_iter().map(|mut set| {
+            set.compile();
+            let input = Input { set, at };
+            at += input.set.words() * 2 * Readings::KINDS;
+            row = row.max(input.set.words());
+            input
+        });
+        let sets: Vec<_> = inputs.collect();
+        each(&mut |subject, matcher| {
+            let set = by_subject.get(&subject).copied();
+            let input = set.and_then(|set| Some((set, sets.get(set)?)));
+            let member = match (input, matcher.test()) {
+                (Some((set, Input { set: expressions, at })), StringTest::Regex(regex)) => {
+                    expressions.place(regex).map(|place| Member {
+                        set,
+                        at: at + place / 64,
+                        step: expressions.words(),
+                        mask: 1 << (place % 64),
+                    })
+                }
+                _ => None,
+            };
+            matcher.enrol(member);
+        });
+        Self { sets, words: at + row }
+    }
+}
+
+thread_local! {
+    /// The room that the last request's answers had, for the next one's.
+    static ROOM: Cell<Vec<Cell<u64>>> = const { Cell::new(Vec::new()) };
+}
+
+/// The answers of sets about one request. They are found when they are first asked for.
+pub(crate) struct Scans<'s> {
+    sets: &'s RegexSets,
+    /// For each set a word whose bits say which readings have been scanned; then for each set and readings the bits of
+    /// those expressions that match any of them, and of those that match each.
+    answers: OnceCell<Vec<Cell<u64>>>,
+}
+
+impl Drop for Scans<'_> {
+    fn drop(&mut self) {
+        if let Some(room) = self.answers.take() {
+            ROOM.set(room);
+        }
+    }
+}
+
+/// For matchers that belong to no sets.
+static NO_SETS: RegexSets = RegexSets {
+    sets: Vec::new(),
+    words: 0,
+};
+
+impl<'s> Scans<'s> {
+    /// Nothing is scanned yet.
+    pub(crate) fn of(sets: &'s RegexSets) -> Self {
+        Self {
+            sets,
+            answers: OnceCell::new(),
+        }
+    }
+
+    /// Each matcher is asked alone.
+    pub(crate) fn none() -> Scans<'static> {
+        Scans::of(&NO_SETS)
+    }
+
+    /// What a matcher says about the readings that `visit` shows. For matchers of a set they are visited once, whichever
+    /// asks first: they must be the same for all.
+    #[inline]
+    pub(crate) fn find(
+        &self,
+        matcher: &StringMatcher,
+        readings: Readings,
+        visit: impl FnOnce(&mut dyn FnMut(&str)),
+    ) -> Found {
+        let Some(member) = matcher.member().filter(|_| self.sets.words > 0) else {
+            let mut found = Found::NOTHING;
+            visit(&mut |text| found.add(matcher.matches(text)));
+            return found;
+        };
+        let answers = self.answers.get_or_init(|| self.room());
+        let word = |at: usize| answers.get(at).map_or(0, Cell::get);
+        let scanned = 1 << readings as u32;
+        if word(member.set) & scanned == 0 {
+            self.scan(member.set, readings, answers, visit);
+        }
+        let at = member.at + member.step * 2 * readings as usize;
+        Found {
+            any: word(at) & member.mask != 0,
+            every: word(at + member.step) & member.mask != 0,
+        }
+    }
+
+    fn room(&self) -> Vec<Cell<u64>> {
+        let mut room = ROOM.take();
+        room.clear();
+        room.resize(self.sets.words, Cell::new(0));
+        room
+    }
+
+    /// Fills in what a set says about all readings together.
+    #[cold]
+    fn scan(&self, set: usize, readings: Readings, answers: &[Cell<u64>], visit: impl FnOnce(&mut dyn FnMut(&str))) {
+        let Some(input) = self.sets.sets.get(set) else { return };
+        let words = input.set.words();
+        let rows = |at: usize| answers.get(at..at + words).unwrap_or_default();
+        let any = rows(input.at + words * 2 * readings as usize);
+        let every = rows(input.at + words * (2 * readings as usize + 1));
+        let row = rows(answers.len().saturating_sub(words));
+        every.iter().for_each(|word| word.set(u64::MAX));
+        visit(&mut |text| {
+            row.iter().for_each(|word| word.set(0));
+            input.set.scan(text, row);
+            for ((any, every), matched) in any.iter().zip(every).zip(row) {
+                any.set(any.get() | matched.get());
+                every.set(every.get() & matched.get());
+            }
+        });
+        if let Some(word) = answers.get(set) {
+            word.set(word.get() | 1 << readings as u32);
+        }
+    }
+}

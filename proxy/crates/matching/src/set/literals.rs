@@ -1,0 +1,333 @@
+//! Expressions that look for words in order with anything between them, such as `.*select.+from.*`.
+//!
+//! One automaton over the expressions of a set would need a state for every combination of first words that a text may
+//! have, and a client chooses the text. Here all words are looked for at once by Aho-Corasick, and each expression only
+//! remembers how many of its words have come, and where the last one ended: the earliest end is never worse than another.
+
+use std::cell::RefCell;
+use std::ops::ControlFlow;
+
+use aho_corasick::automaton::Automaton;
+use aho_corasick::dfa::DFA;
+use aho_corasick::nfa::contiguous::NFA;
+use aho_corasick::{Anchored, MatchKind};
+use regex_syntax::hir::literal::Extractor;
+use regex_syntax::hir::{Dot, Hir, HirKind, Look};
+
+use super::{Candidate, Engine, Taken};
+
+/// Most words that may stand in one place of an expression (`req(uest)?` are two).
+const MAX_CHOICES: usize = 64;
+
+/// Most bytes of all words of a set.
+pub(super) const MAX_WORDS: usize = 256 << 10;
+
+/// The automaton is a table where that takes no more bytes, and lists of transitions otherwise.
+const MAX_TABLE: usize = 1 << 20;
+
+/// Bytes of words from which on a table is not tried.
+const TABLE_WORDS: usize = 16 << 10;
+
+/// Words that a scan may find, and so many more for each byte of its text. Only words that end in each other reach it.
+const HITS: usize = 256;
+const HITS_PER_BYTE: usize = 2;
+
+#[derive(Debug)]
+struct Literals<A> {
+    words: A,
+    /// What the words of the same number are.
+    uses: Vec<Use>,
+    /// Of how many expressions.
+    expressions: usize,
+}
+
+/// Where a word stands.
+#[derive(Debug)]
+struct Use {
+    expression: u32,
+    place: u16,
+    length: u32,
+    /// Must begin where the text does.
+    first: bool,
+    /// No word of the expression comes behind it.
+    last: bool,
+    /// Bytes that must be between it and the word before (or the text's begin): 0 or 1, because one character is enough.
+    before: u32,
+    /// What must be between it and the end of the text, where it is the last.
+    behind: Behind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Behind {
+    /// Nothing.
+    Nothing,
+    /// That many bytes or more: 0 or 1.
+    Anything(u32),
+}
+
+/// How far an expression is in the scan of that number.
+#[derive(Clone, Copy, Default)]
+struct Progress {
+    scan: u64,
+    place: u16,
+    end: u32,
+}
+
+#[derive(Default)]
+struct Scratch {
+    scan: u64,
+    progress: Vec<Progress>,
+}
+
+thread_local! {
+    /// Of the largest set that the thread has scanned with, at most [`super::MAX_MEMBERS`].
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+/// An engine for those candidates that fit, and the others.
+pub(super) fn compile(candidates: Vec<Candidate>) -> (Option<Taken>, Vec<Candidate>) {
+    let (mut rest, mut members) = (Vec::new(), Vec::new());
+    let (mut words, mut uses) = (Vec::new(), Vec::new());
+    let mut bytes = 0;
+    for candidate in candidates {
+        let of_it = sequence(&candidate.hir).filter(|of_it| {
+            let more: usize = of_it.iter().map(|(word, _)| word.len()).sum();
+            let fits = bytes + more <= MAX_WORDS;
+            bytes += if fits { more } else { 0 };
+            fits
+        });
+        let (Some(of_it), Ok(expression)) = (of_it, u32::try_from(members.len())) else {
+            rest.push(candidate);
+            continue;
+        };
+        members.push(candidate);
+        for (word, place) in of_it {
+            words.push(word);
+            uses.push(Use { expression, ..place });
+        }
+    }
+    let engine = if members.len() > 1 {
+        engine(&words, uses, members.len())
+    } else {
+        None
+    };
+    let Some(engine) = engine else {
+        rest.append(&mut members);
+        return (None, rest);
+    };
+    let members = members.iter().map(|candidate| candidate.member).collect();
+    (Some(Taken { engine, members }), rest)
+}
+
+fn engine(words: &[Vec<u8>], uses: Vec<Use>, expressions: usize) -> Option<Box<dyn Engine>> {
+    let bytes: usize = words.iter().map(Vec::len).sum();
+    let table = || {
+        let mut builder = DFA::builder();
+        builder
+            .match_kind(MatchKind::Standard)
+            .prefilter(false)
+            .build(words)
+            .ok()
+    };
+    let table = (bytes <= TABLE_WORDS).then(table).flatten();
+    if let Some(words) = table.filter(|table| table.memory_usage() <= MAX_TABLE) {
+        return Some(Box::new(Literals {
+            words,
+            uses,
+            expressions,
+        }));
+    }
+    let mut builder = NFA::builder();
+    let words = builder
+        .match_kind(MatchKind::Standard)
+        .prefilter(false)
+        .build(words)
+        .ok()?;
+    Some(Box::new(Literals {
+        words,
+        uses,
+        expressions,
+    }))
+}
+
+/// A part of an expression.
+enum Part<'h> {
+    /// So many characters or more, of any kind but perhaps line feeds.
+    Gap(u32),
+    /// Something else.
+    Other(&'h Hir),
+}
+
+/// The words of an expression with their places. None when it is not made of words and gaps, or when no word has gaps on both
+/// sides: then an automaton without counting is small, and may be done before the text is.
+fn sequence(hir: &Hir) -> Option<Vec<(Vec<u8>, Use)>> {
+    let mut parts = Vec::new();
+    flatten(hir, &mut parts);
+    let is_look = |part: &Part<'_>, look| matches!(part, Part::Other(hir) if *hir.kind() == HirKind::Look(look));
+    // The whole text is matched anyway.
+    if parts.first().is_some_and(|part| is_look(part, Look::Start)) {
+        parts.remove(0);
+    }
+    if parts.last().is_some_and(|part| is_look(part, Look::End)) {
+        parts.pop();
+    }
+    let mut places = Vec::new();
+    let mut gap = None;
+    let mut at = 0;
+    while at < parts.len() {
+        match parts.get(at)? {
+            Part::Gap(least) => {
+                gap = Some(gap.unwrap_or_default() + least).filter(|least| *least <= 1);
+                gap?;
+                at += 1;
+            }
+            Part::Other(_) => {
+                let of_word: Vec<Hir> = parts
+                    .get(at..)?
+                    .iter()
+                    .map_while(|part| match part {
+                        Part::Other(hir) => Some((*hir).clone()),
+                        Part::Gap(_) => None,
+                    })
+                    .collect();
+                at += of_word.len();
+                places.push((gap.take(), choices(Hir::concat(of_word))?));
+            }
+        }
+    }
+    let behind = gap.map_or(Behind::Nothing, Behind::Anything);
+    let floating = |(place, (before, _)): (usize, &(Option<u32>, _))| {
+        before.is_some() && (place + 1 < places.len() || behind != Behind::Nothing)
+    };
+    if !places.iter().enumerate().any(floating) {
+        return None;
+    }
+    let count = places.len();
+    let mut out = Vec::new();
+    for (place, (before, words)) in places.into_iter().enumerate() {
+        for word in words {
+            let of_word = Use {
+                expression: 0,
+                place: u16::try_from(place).ok()?,
+                length: u32::try_from(word.len()).ok()?,
+                first: before.is_none(),
+                last: place + 1 == count,
+                before: before.unwrap_or_default(),
+                behind,
+            };
+            out.push((word, of_word));
+        }
+    }
+    Some(out)
+}
+
+fn flatten<'h>(hir: &'h Hir, parts: &mut Vec<Part<'h>>) {
+    match hir.kind() {
+        HirKind::Empty => {}
+        HirKind::Concat(inner) => inner.iter().for_each(|hir| flatten(hir, parts)),
+        HirKind::Capture(group) => flatten(&group.sub, parts),
+        HirKind::Repetition(many) if many.max.is_none() && many.min <= 1 && is_dot(&many.sub) => {
+            parts.push(Part::Gap(many.min));
+        }
+        _ => parts.push(Part::Other(hir)),
+    }
+}
+
+/// Any character, or any but a line feed. Both are the same in texts without one, and no others are scanned.
+fn is_dot(hir: &Hir) -> bool {
+    match hir.kind() {
+        HirKind::Capture(group) => is_dot(&group.sub),
+        _ => [Dot::AnyChar, Dot::AnyCharExceptLF]
+            .into_iter()
+            .any(|dot| *hir == Hir::dot(dot)),
+    }
+}
+
+/// All texts that match, where they are few and none is empty.
+fn choices(hir: Hir) -> Option<Vec<Vec<u8>>> {
+    if !hir.properties().look_set().is_empty() {
+        return None;
+    }
+    let found = Extractor::new()
+        .limit_total(MAX_CHOICES)
+        .limit_literal_len(crate::MAX_PATTERN)
+        .extract(&hir);
+    let words = found.literals().filter(|_| found.is_exact())?;
+    let words = words.iter().map(|word| word.as_bytes().to_vec());
+    // Words of whole characters begin and end between characters.
+    let words: Vec<_> = words.collect();
+    (!words.is_empty() && words.iter().all(|w| !w.is_empty() && std::str::from_utf8(w).is_ok())).then_some(words)
+}
+
+impl<A: Automaton + Send + Sync + std::fmt::Debug> Engine for Literals<A> {
+    fn scan(&self, text: &str, see: &mut dyn FnMut(usize)) -> bool {
+        if memchr::memchr(b'\n', text.as_bytes()).is_some() {
+            return false;
+        }
+        SCRATCH.with_borrow_mut(|scratch| {
+            scratch.scan += 1;
+            if scratch.progress.len() < self.expressions {
+                scratch.progress.resize(self.expressions, Progress::default());
+            }
+            self.walk(text.as_bytes(), scratch, see).is_some()
+        })
+    }
+}
+
+impl<A: Automaton> Literals<A> {
+    /// Reads to the end. None when too many words were found, or the text is larger than any message.
+    fn walk(&self, text: &[u8], scratch: &mut Scratch, see: &mut dyn FnMut(usize)) -> Option<()> {
+        let end = u32::try_from(text.len()).ok()?;
+        let mut hits = HITS + HITS_PER_BYTE * text.len();
+        let mut state = self.words.start_state(Anchored::No).ok()?;
+        for (ended, byte) in (1..).zip(text) {
+            state = self.words.next_state(Anchored::No, state, *byte);
+            if !self.words.is_special(state) || !self.words.is_match(state) {
+                continue;
+            }
+            let found = self.words.match_len(state);
+            hits = hits.checked_sub(found)?;
+            for i in 0..found {
+                let word = self.uses.get(self.words.match_pattern(state, i).as_usize())?;
+                if let ControlFlow::Break(expression) = word.came(ended, end, scratch) {
+                    see(expression);
+                }
+            }
+        }
+        Some(())
+    }
+}
+
+impl Use {
+    /// The word ended there. The expression, when with that it matches.
+    fn came(&self, ended: u32, end: u32, scratch: &mut Scratch) -> ControlFlow<usize> {
+        let Some(progress) = scratch.progress.get_mut(self.expression as usize) else {
+            return ControlFlow::Continue(());
+        };
+        if progress.scan != scratch.scan {
+            *progress = Progress {
+                scan: scratch.scan,
+                ..Progress::default()
+            };
+        }
+        let begun = ended - self.length;
+        let starts = match self.first {
+            true => begun == 0,
+            false => begun >= progress.end + self.before,
+        };
+        let ends = !self.last
+            || match self.behind {
+                Behind::Nothing => ended == end,
+                Behind::Anything(least) => ended + least <= end,
+            };
+        if progress.place != self.place || !starts || !ends {
+            return ControlFlow::Continue(());
+        }
+        progress.place += 1;
+        progress.end = ended;
+        match self.last {
+            true => ControlFlow::Break(self.expression as usize),
+            false => ControlFlow::Continue(()),
+        }
+    }
+}

@@ -1,0 +1,263 @@
+use super::*;
+
+/// Numbers that look random and are the same each time.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % end
+    }
+
+    fn of<'t>(&mut self, choices: &[&'t str]) -> &'t str {
+        choices[self.below(choices.len())]
+    }
+}
+
+const WORDS: &[&str] = &[
+    "a", "b", "ab", "ba", "aab", "é", "bé", "x1", "-", "abab", "\u{7f}", "😀a",
+];
+
+fn pattern(dice: &mut Dice) -> String {
+    let mut out = dice.of(&["", "", "", "^", "(?i)", "(?s)"]).to_owned();
+    for _ in 0..=dice.below(5) {
+        out += &match dice.below(14) {
+            0..=4 => dice.of(WORDS).to_owned(),
+            5..=8 => dice
+                .of(&[".*", ".+", ".*", "(.*)", ".*?", "(?s:.*)", ".{2,}", r"\C*", "(?s:.)+"])
+                .to_owned(),
+            9 => format!("({}|{})", dice.of(WORDS), dice.of(WORDS)),
+            10 => format!("({})?", dice.of(WORDS)),
+            11 => dice
+                .of(&[r"\d", "[ab]", "[^a]", r"\w+", "[a-é]*", ".", "a{2,3}", r"\s", r"\S+"])
+                .to_owned(),
+            12 => dice
+                .of(&[r"\b", r"\B", "", "()", "(?:)", "^", "$", "(^a|b$)"])
+                .to_owned(),
+            _ => format!("({}.*{})", dice.of(WORDS), dice.of(WORDS)),
+        };
+    }
+    out + dice.of(&["", "", "", "$", ".*"])
+}
+
+fn text(dice: &mut Dice) -> String {
+    let mut out = String::new();
+    for _ in 0..dice.below(12) {
+        out += dice.of(WORDS);
+        if dice.below(12) == 0 {
+            out += dice.of(&["\n", " ", "7", "A", "AB", "É", "\r"]);
+        }
+    }
+    out
+}
+
+fn compiled(patterns: impl IntoIterator<Item = String>) -> RegexSet {
+    let mut set = RegexSet::default();
+    for pattern in patterns {
+        if let Ok(regex) = Regex::new(&pattern) {
+            set.add(&regex);
+        }
+    }
+    set.compile();
+    set
+}
+
+/// Whether the set and each of its engines say what the expressions say alone. How many engines read it to its end.
+fn agrees(set: &RegexSet, text: &str) -> usize {
+    let found = vec![Cell::new(0); set.words()];
+    set.scan(text, &found);
+    for (place, regex) in set.members.iter().enumerate() {
+        let expected = set.place(regex) == Some(place) && regex.is_full_match(text);
+        assert_eq!(
+            found[place / 64].get() >> (place % 64) & 1 == 1,
+            expected,
+            "{regex:?} on {text:?}"
+        );
+    }
+    let mut complete = 0;
+    for part in &set.parts {
+        let mut seen = vec![false; part.members.len()];
+        let completed = part.engine.scan(text, &mut |place| seen[place] = true);
+        complete += usize::from(completed);
+        for (seen, member) in seen.into_iter().zip(&part.members) {
+            let regex = &set.members[*member];
+            let expected = regex.is_full_match(text);
+            assert!(
+                seen == expected || !completed && !seen,
+                "{:?}: {regex:?} on {text:?}",
+                part.engine
+            );
+        }
+    }
+    complete
+}
+
+/// By the names of their engines.
+fn sizes(set: &RegexSet) -> Vec<(String, usize)> {
+    let name = |part: &Taken| {
+        format!("{:?}", part.engine)
+            .split(' ')
+            .next()
+            .unwrap_or_default()
+            .to_owned()
+    };
+    set.parts.iter().map(|part| (name(part), part.members.len())).collect()
+}
+
+#[test]
+fn random_expressions_match_in_a_set_what_they_match_alone() {
+    let mut dice = Dice(7);
+    let (mut complete, mut engines, mut taken) = (0, 0, HashMap::<String, usize>::new());
+    for _ in 0..150 {
+        let count = 2 + dice.below(30);
+        let set = compiled((0..count).map(|_| pattern(&mut dice)));
+        for (name, size) in sizes(&set) {
+            *taken.entry(name).or_default() += size;
+        }
+        for _ in 0..40 {
+            complete += agrees(&set, &text(&mut dice));
+            engines += set.parts.len();
+        }
+    }
+    // Else the expressions were compared with themselves.
+    assert!(taken["Literals"] > 200 && taken["Lazy"] > 200, "{taken:?}");
+    assert!(complete * 2 > engines, "{complete} of {engines} scans were complete");
+}
+
+#[test]
+fn words_with_gaps() {
+    let patterns = [
+        ".*a.*",
+        "a.*b.*c",
+        ".*a.+a.*",
+        ".*a.*a",
+        ".*ab.*b.*",
+        ".*(a|ab).*bc.*",
+        "^.*x.*$",
+        ".+a.+",
+        ".*é.+é.*",
+        "(.*)(ab|b)(.+)",
+        ".*foo(bar)?.*baz.*",
+        r".*\d.*",
+        ".*(?i:ab).*",
+        "a.*",
+        ".*a",
+        "",
+        ".*",
+        ".+",
+        "a|b",
+        ".*(a|).*",
+        ".*a.{2,}b.*",
+    ];
+    let set = compiled(patterns.map(str::to_owned));
+    assert_eq!(sizes(&set), [("Literals".to_owned(), 13), ("Lazy".to_owned(), 8)]);
+    for text in [
+        "",
+        "a",
+        "aa",
+        "aaa",
+        "ab",
+        "abb",
+        "abbc",
+        "abc",
+        "axbxc",
+        "xax",
+        "x",
+        "é",
+        "éé",
+        "éaé",
+        "foobaz",
+        "foobarbaz",
+        "a\nb",
+        "\n",
+        "a\n",
+        "AB",
+        "xABx",
+        "7",
+        "foo\nbaz",
+        "aéb",
+        "aééb",
+        "a😀a",
+    ] {
+        agrees(&set, text);
+    }
+}
+
+fn malformed(around: &str, count: usize) -> RegexSet {
+    compiled((0..count).map(|i| format!("{around}malform{i:02}.+req(uest)?{i:02}{around}")))
+}
+
+/// First words in any order, and never a second one behind them: as many states of one automaton as there are subsets.
+#[test]
+fn first_words_without_second_ones_are_scanned_to_the_end() {
+    let set = malformed(".*", 100);
+    assert_eq!(sizes(&set), [("Literals".to_owned(), 100)]);
+    let mut dice = Dice(3);
+    for _ in 0..20 {
+        let words = |dice: &mut Dice| format!("malform{:02}", dice.below(100));
+        let mut text: String = (0..450).map(|_| words(&mut dice)).collect();
+        assert_eq!(agrees(&set, &text), 1);
+        text += "request42 req07";
+        assert_eq!(agrees(&set, &text), 1);
+    }
+    let set = malformed("", 100);
+    assert_eq!(sizes(&set), [("Lazy".to_owned(), 100)]);
+    agrees(&set, &format!("malform42{}request42", "malform07 req07".repeat(200)));
+}
+
+/// What no engine reads in its bounds is answered all the same.
+#[test]
+fn texts_beyond_an_engine() {
+    // Each of these remembers which of the last thirty characters were an `a`.
+    let hungry = compiled((0..20).map(|i| format!(".*a.{{30}}b.*z{i}")));
+    assert_eq!(sizes(&hungry), [("Lazy".to_owned(), 20)]);
+    let mut dice = Dice(5);
+    let mut given_up = 0;
+    for i in 0..20 {
+        let mut text: String = (0..2_000).map(|_| dice.of(&["a", "b", "c"])).collect();
+        text += &format!("z{i}");
+        given_up += 1 - agrees(&hungry, &text);
+    }
+    assert!(given_up > 0, "the budget was never reached");
+    // Words that end in each other.
+    let nested = compiled((1..60).map(|i| format!(".*{}.*", "a".repeat(i))));
+    assert_eq!(sizes(&nested), [("Literals".to_owned(), 59)]);
+    assert_eq!(agrees(&nested, &"a".repeat(4_000)), 0);
+    assert_eq!(agrees(&nested, "aaaab"), 1);
+    assert_eq!(agrees(&malformed(".*", 100), "malform01\n req01"), 0);
+}
+
+#[test]
+fn thousands_of_expressions_and_bounds() {
+    for around in [".*", ""] {
+        let set = malformed(around, 1_200);
+        assert_eq!(sizes(&set).iter().map(|(_, size)| size).sum::<usize>(), 1_200);
+        agrees(&set, "malform1134 request1134");
+        agrees(&set, &"malform99".repeat(400));
+    }
+    let full = compiled((0..=MAX_MEMBERS).map(|i| format!("{i}")));
+    assert_eq!(full.members.len(), MAX_MEMBERS);
+    assert!(sizes(&full).len() <= lazy::MAX_AUTOMATA);
+    // Words above the bound go to the other engine, and what that cannot hold stays alone.
+    let long = compiled((0..40).map(|i| format!(".*{i}{}.*", "x".repeat(10_000))));
+    let literals = sizes(&long)[0].clone();
+    assert_eq!(literals, ("Literals".to_owned(), literals::MAX_WORDS / 10_002));
+    agrees(&long, &format!("7{}", "x".repeat(10_000)));
+    // Too large for one automaton together, and far too large.
+    let large = compiled((0..30).map(|i| format!("{i}(a{{50}}){{50}}[^b]*")));
+    agrees(&large, &format!("3{}", "a".repeat(2_500)));
+}
+
+#[test]
+fn the_same_expression_has_one_place_and_one_alone_needs_no_set() {
+    let regex = Regex::new("a+").expect("pattern");
+    let mut set = RegexSet::default();
+    set.add(&regex);
+    set.add(&regex);
+    assert_eq!(set.members.len(), 1);
+    set.compile();
+    assert!(set.place(&regex).is_none() && set.parts.is_empty());
+}
