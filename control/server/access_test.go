@@ -103,8 +103,10 @@ func wants(t *testing.T, what string, err error, want int, parts ...string) {
 	}
 }
 
+type endpoint struct{ method, path string }
+
 // everything that the API does, of each kind once.
-var everything = []struct{ method, path string }{
+var everything = []endpoint{
 	{"GET", "/api/v1/namespaces"}, {"GET", "/api/v1/secrets"}, {"GET", "/api/v1/services?watch=1&resourceVersion=1"},
 	{"GET", "/api/v1/namespaces/shop/services/cart"}, {"GET", "/api/v1/namespaces/shop"}, {"DELETE", "/api/v1/namespaces/shop"},
 	{"PUT", "/api/v1/namespaces/shop/services/cart"}, {"POST", "/api/v1/namespaces/shop/services"},
