@@ -27,9 +27,6 @@ use crate::provider::{KeyError, KeyFuture, PrivateKeyProvider, SignatureAlgorith
 use crate::rsa::{KeyRefused, RsaKey};
 use crate::settings::Settings;
 
-/// How long an operation waits for its answer at most, besides two `poll_delay`s; then BoringSSL does it.
-const ANSWER_WITHIN: Duration = Duration::from_secs(1);
-
 /// The provider of a key in PEM (PKCS#8, PKCS#1 or SEC 1). `device` is [`Device::open`]'s. With [`Settings::fallback`] it may
 /// be [`SoftwareProvider`](crate::SoftwareProvider), which is said in the log.
 ///

@@ -4,6 +4,7 @@ use heddle_qat::testing::{Answered, Fake, INSTANCES};
 use tokio::task::{spawn_local, yield_now};
 use tokio::time::Instant;
 
+use super::worker::ANSWER_WITHIN;
 use super::*;
 use crate::SoftwareProvider;
 use crate::testing::{KEYS, SCHEMES, counted, verifies, worker, worker_in_time};

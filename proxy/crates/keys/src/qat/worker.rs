@@ -13,10 +13,13 @@ use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep_until, timeout};
 use zeroize::Zeroizing;
 
+use super::DeviceKey;
 use super::stats::{Fallback, QatStats};
-use super::{ANSWER_WITHIN, DeviceKey};
 use crate::place::Place;
 use crate::provider::{KeyError, KeyFuture};
+
+/// How long an operation waits for its answer at most, besides two `poll_delay`s; then BoringSSL does it.
+pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
 thread_local! {
     /// None on threads that are no workers.
