@@ -157,6 +157,10 @@ packages: prerequisites
 	@scripts/packages.sh build run test
 	@scripts/tools.sh $(TOOLS) $(PYTHON)
 
+.PHONY: sidecar-memory
+sidecar-memory: packages build ## what the boutique's sidecars have resident under traffic, release build (needs root)
+	HEDDLE_E2E_BIN=$(CURDIR)/bin HEDDLE_E2E_RELEASE=1 go test -tags e2e -count=1 -v -run '^TestMemoryOfSidecars$$' ./test/e2e
+
 .PHONY: rsa-operations
 rsa-operations: build-packages ## a million private RSA operations in vector registers, each compared with BoringSSL: OPERATIONS=1000000
 	HEDDLE_RSA_OPERATIONS=$(or $(OPERATIONS),1000000) $(CARGO) test $(CARGO_FLAGS) --release -p heddle-simd --test boringssl -- --nocapture random_operations_agree

@@ -150,21 +150,24 @@ func TestHostileBytes(t *testing.T) {
 	}
 }
 
-func residentMiB(t *testing.T, pid int) int {
+func residentMiB(t *testing.T, pid int) int { return memoryKiB(t, pid, "VmRSS") / 1024 }
+
+// memoryKiB is one figure of a process's memory, by its name in proc_pid_status(5).
+func memoryKiB(t *testing.T, pid int, name string) int {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(string(status)) {
-		if value, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+		if value, ok := strings.CutPrefix(line, name+":"); ok {
 			kib, err := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(value), " kB"))
 			if err != nil {
 				t.Fatal(err)
 			}
-			return kib / 1024
+			return kib
 		}
 	}
-	t.Fatalf("no VmRSS of process %d", pid)
+	t.Fatalf("no %s of process %d", name, pid)
 	return 0
 }

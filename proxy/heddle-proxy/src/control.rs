@@ -50,6 +50,15 @@ pub(crate) enum End {
     Failed(String),
 }
 
+/// Gives back what the last configuration took to be read, once nothing more has come for a while.
+fn give_back_memory() {
+    let released = heddle_config::release_descriptors();
+    heddle_memory::give_back();
+    if released && let Err(e) = heddle_memory::give_back_program() {
+        tracing::warn!("the pages of code that nothing runs stay resident: {e}");
+    }
+}
+
 /// The channels that the loop listens to.
 pub(crate) struct Inputs {
     pub(crate) deliveries: mpsc::Receiver<Delivery>,
@@ -194,9 +203,7 @@ impl Control {
                         return self.stop(&mut inputs, End::Orderly).await;
                     }
                 }
-                _ = release.tick() => if heddle_config::release_descriptors() {
-                    heddle_memory::give_back();
-                },
+                _ = release.tick() => give_back_memory(),
                 _ = patience.tick(), if !self.live => self.be_patient(),
             }
         }

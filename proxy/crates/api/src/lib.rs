@@ -36,14 +36,11 @@ pub fn pool() -> DescriptorPool {
 
 /// Lets go of the descriptors, 7 MB, unless they were used since the last call. To be called now and then: between two
 /// updates of its configuration nobody in a proxy needs them. Messages made with them keep them until they are gone. True when
-/// they are let go.
+/// this call has let go of them.
 pub fn release_pool() -> bool {
     let mut kept = POOL.lock().unwrap_or_else(PoisonError::into_inner);
     let unused = !std::mem::take(&mut kept.1);
-    if unused {
-        kept.0 = None;
-    }
-    unused
+    unused && kept.0.take().is_some()
 }
 
 /// The prefix of every type URL.

@@ -1,6 +1,10 @@
-//! The allocator of the process.
+//! The memory of the process: its allocator, and what is given back to the system.
+
+mod program;
 
 pub use mimalloc::MiMalloc;
+
+pub use program::give_back_program;
 
 // Of the library that `mimalloc` links (its `mimalloc.h`).
 unsafe extern "C" {

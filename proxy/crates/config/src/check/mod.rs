@@ -107,14 +107,14 @@ fn check_any(any: &DynamicMessage, path: &Path<'_>, findings: &mut Vec<ConfigErr
     }
 }
 
-/// Lets go of the API's descriptors, and of what was made of them, unless they were used since the last call. True when they
-/// are let go.
+/// Lets go of the API's descriptors, and of what was made of them, unless they were used since the last call. True when this
+/// call has let go of them: what reads configurations has had nothing to do for a while.
 pub fn release_descriptors() -> bool {
-    let unused = heddle_api::release_pool();
-    if unused {
+    let released = heddle_api::release_pool();
+    if released {
         rules::release();
     }
-    unused
+    released
 }
 
 /// Decodes a message by its type URL.
