@@ -5,6 +5,7 @@
  * The interface is written down here anew, from the headers' description, so that a C compiler says what its structures
  * look like in memory.
  */
+#include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -91,16 +92,25 @@ struct request {
 enum { INSTANCES = 4, MOST = 256 };
 
 static struct instance {
+	pthread_mutex_t lock; /* workers may share an instance */
 	int started, translated;
 	struct answer script[MOST]; /* for the next requests, the first one first */
 	int scripted;
 	struct request requests[MOST];
 	int waiting, most_waiting, taken;
-} instances[INSTANCES];
+} instances[INSTANCES] = {
+	{.lock = PTHREAD_MUTEX_INITIALIZER},
+	{.lock = PTHREAD_MUTEX_INITIALIZER},
+	{.lock = PTHREAD_MUTEX_INITIALIZER},
+	{.lock = PTHREAD_MUTEX_INITIALIZER},
+};
 
 static CpaStatus start_status = SUCCESS;
 static uint16_t instance_count = INSTANCES;
-static int malformed, allocated;
+static _Atomic int malformed;
+
+static pthread_mutex_t memory = PTHREAD_MUTEX_INITIALIZER;
+static int allocated;
 
 static struct { uint8_t *start; size_t size; } blocks[INSTANCES * MOST];
 
@@ -313,19 +323,23 @@ CpaStatus cpaCyStartInstance(CpaInstanceHandle handle) {
 
 void *qaeMemAllocNUMA(size_t size, int node, size_t alignment) {
 	(void)node;
-	if (allocated == INSTANCES * MOST) return NULL;
-	uint8_t *start = aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
+	pthread_mutex_lock(&memory);
+	uint8_t *start = NULL;
+	if (allocated < INSTANCES * MOST) start = aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
 	if (start) memset(start, 0xa5, size), blocks[allocated].start = start, blocks[allocated++].size = size;
+	pthread_mutex_unlock(&memory);
 	return start;
 }
 
 uint64_t qaeVirtToPhysNUMA(void *address) { return (uintptr_t)address; }
 
 static int fits(const CpaFlatBuffer *b, size_t length) {
-	if (b->dataLenInBytes != length) return 0;
+	int found = 0; /* whether it is memory of the device's */
+	pthread_mutex_lock(&memory);
 	for (int i = 0; i < allocated; i++)
-		if (b->pData >= blocks[i].start && b->pData + length <= blocks[i].start + blocks[i].size) return 1;
-	return 0; /* no memory of the device's */
+		found |= b->pData >= blocks[i].start && b->pData + length <= blocks[i].start + blocks[i].size;
+	pthread_mutex_unlock(&memory);
+	return found && b->dataLenInBytes == length;
 }
 
 static int well_formed(const CpaCyRsaDecryptOpData *operation, const CpaFlatBuffer *out) {
@@ -338,10 +352,12 @@ static int well_formed(const CpaCyRsaDecryptOpData *operation, const CpaFlatBuff
 	       fits(&operation->inputData, 2 * half) && fits(out, 2 * half);
 }
 
-CpaStatus cpaCyRsaDecrypt(CpaInstanceHandle handle, CpaCyGenFlatBufCbFunc callback, void *tag,
-                          const CpaCyRsaDecryptOpData *operation, CpaFlatBuffer *out) {
-	struct instance *i = handle;
-	if (!i->started || !callback || !well_formed(operation, out)) return malformed++, INVALID_PARAM;
+static CpaStatus take(struct instance *i, CpaCyGenFlatBufCbFunc callback, void *tag,
+                      const CpaCyRsaDecryptOpData *operation, CpaFlatBuffer *out) {
+	if (!i->started || !callback || !well_formed(operation, out)) {
+		malformed++;
+		return INVALID_PARAM;
+	}
 	struct answer answer = {RIGHTLY, 1, SUCCESS};
 	if (i->scripted) {
 		answer = i->script[0];
@@ -355,11 +371,21 @@ CpaStatus cpaCyRsaDecrypt(CpaInstanceHandle handle, CpaCyGenFlatBufCbFunc callba
 	return SUCCESS;
 }
 
+CpaStatus cpaCyRsaDecrypt(CpaInstanceHandle handle, CpaCyGenFlatBufCbFunc callback, void *tag,
+                          const CpaCyRsaDecryptOpData *operation, CpaFlatBuffer *out) {
+	struct instance *i = handle;
+	pthread_mutex_lock(&i->lock);
+	CpaStatus status = take(i, callback, tag, operation, out);
+	pthread_mutex_unlock(&i->lock);
+	return status;
+}
+
 /* The newest are answered first. */
 CpaStatus icp_sal_CyPollInstance(CpaInstanceHandle handle, uint32_t quota) {
 	struct instance *i = handle;
 	(void)quota;
 	int answered = 0;
+	pthread_mutex_lock(&i->lock);
 	for (int at = i->waiting - 1; at >= 0; at--) {
 		struct request r = i->requests[at];
 		if (r.answer.kind == NEVER) continue;
@@ -376,5 +402,6 @@ CpaStatus icp_sal_CyPollInstance(CpaInstanceHandle handle, uint32_t quota) {
 		r.callback(r.tag, status, (void *)r.operation, r.output);
 		if (r.answer.kind == TWICE) r.callback(r.tag, status, (void *)r.operation, r.output);
 	}
+	pthread_mutex_unlock(&i->lock);
 	return answered ? SUCCESS : RETRY;
 }

@@ -6,6 +6,7 @@ mod handshakes;
 mod keys;
 mod multibuffer;
 mod openssl;
+mod qat;
 mod streams;
 
 use bytes::BytesMut;

@@ -64,7 +64,7 @@ pub(crate) async fn serve(params: WorkerParams) {
         reports,
         settings,
     } = params;
-    heddle_keys::multibuffer::collect_here(&stats);
+    heddle_keys::collect_here(&stats);
     let first = Arc::clone(&snapshot.borrow_and_update());
     let clusters = Rc::new(Clusters::new(
         upstreams,

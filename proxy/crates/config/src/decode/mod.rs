@@ -64,6 +64,7 @@ pub(crate) mod pb {
     pub(crate) use heddle_api::envoy::extensions::filters::network::rbac::v3 as network_rbac;
     pub(crate) use heddle_api::envoy::extensions::filters::network::tcp_proxy::v3 as tcp_proxy;
     pub(crate) use heddle_api::envoy::extensions::private_key_providers::cryptomb::v3alpha as cryptomb;
+    pub(crate) use heddle_api::envoy::extensions::private_key_providers::qat::v3alpha as qat;
     pub(crate) use heddle_api::envoy::extensions::rbac::principals::mtls_authenticated::v3 as mtls_authenticated;
     pub(crate) use heddle_api::envoy::extensions::resource_monitors::cgroup_memory::v3 as cgroup_memory;
     pub(crate) use heddle_api::envoy::extensions::resource_monitors::downstream_connections::v3 as connections_monitor;

@@ -5,7 +5,6 @@ use std::fs::File;
 use std::io::Read;
 use std::sync::Arc;
 
-use heddle_keys::multibuffer::Engine;
 use heddle_matching::{StringMatcher, StringTest};
 use heddle_tls::{
     ClientContext, ClientParams, KeyPair, SanKind, SanMatcher, ServerContext, ServerParams, TlsVersion, Trust,
@@ -13,7 +12,8 @@ use heddle_tls::{
 };
 use sha2::{Digest, Sha256};
 
-use super::{Result, enumeration, key_provider, matcher, pb, required, source, unpack};
+use super::key_provider::{self, Accelerators};
+use super::{Result, enumeration, matcher, pb, required, source, unpack};
 use crate::error::ConfigError;
 use crate::path::Path;
 use crate::resource::SecretSource;
@@ -368,7 +368,7 @@ fn certificate(pair: &pb::tls::TlsCertificate, path: &Path<'_>) -> Result<KeyPai
         // Envoy: it takes precedence over private_key.
         Some(config) => {
             let here = path.field("private_key_provider");
-            let (pem, provider) = key_provider::provider(config, Engine::detect(), &here)?;
+            let (pem, provider) = key_provider::provider(config, Accelerators::detect(), &here)?;
             (pem, Some(provider))
         }
         None => (data_source(required(pair.private_key.as_ref(), &key)?, &key)?, None),

@@ -10,7 +10,6 @@
 //! The arithmetic is `heddle-simd`'s; each of its results is verified before it comes here, and what does not verify is
 //! done anew by BoringSSL. The decisions are in `docs/design/0017-multibuffer-rsa.md`.
 
-mod encoding;
 mod key;
 mod queue;
 mod stats;
@@ -22,32 +21,17 @@ use std::time::Duration;
 
 use boring::pkey::{PKey, Private};
 pub use heddle_simd::Engine;
-use heddle_telemetry::Stats;
 
-pub use key::KeyRefused;
-pub(crate) use queue::no_longer_expected;
+pub(crate) use queue::{collect_here, no_longer_expected};
 
-use crate::SoftwareProvider;
+use crate::encoding;
 use crate::provider::{Expected, KeyError, KeyFuture, PrivateKeyProvider, SignatureAlgorithm};
+use crate::rsa::KeyRefused;
+use crate::settings::Settings;
 use key::BatchKey;
 
-/// Has the providers collect operations on this thread, and count into `stats`. To be called once by each worker, inside
-/// the `LocalSet` that its handshakes run in. On other threads they do each operation at once, in software.
-pub fn collect_here(stats: &Stats) {
-    queue::collect_here(stats);
-}
-
-/// What Envoy's `PrivateKeyProvider` message says besides the key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// `poll_delay`: how long an operation waits for others at most. The timer's resolution is a millisecond.
-    pub poll_delay: Duration,
-    /// Whether BoringSSL takes a key that cannot be used in vectors, here or at all.
-    pub fallback: bool,
-}
-
 /// The provider of a key in PEM (PKCS#8, PKCS#1 or SEC 1). `engine` is [`Engine::detect`]'s. With
-/// [`Settings::fallback`] it may be [`SoftwareProvider`], which is said in the log.
+/// [`Settings::fallback`] it may be [`SoftwareProvider`](crate::SoftwareProvider), which is said in the log.
 ///
 /// # Errors
 /// [`KeyRefused`] when it cannot be used and there is no fallback, or is no key.
@@ -56,19 +40,10 @@ pub fn provider(
     settings: Settings,
     engine: Option<Engine>,
 ) -> Result<Arc<dyn PrivateKeyProvider>, KeyRefused> {
-    let key = PKey::private_key_from_pem(pem).map_err(|stack| KeyRefused::NotPem(stack.to_string()))?;
-    let made = match engine {
-        Some(engine) => MultibufferProvider::new(key.clone(), settings.poll_delay, engine),
-        None => Err(KeyRefused::NoVectors),
-    };
-    match made {
-        Ok(provider) => Ok(Arc::new(provider)),
-        Err(reason) if settings.fallback => {
-            tracing::warn!(%reason, "private key provider cryptomb cannot be used, software takes the key");
-            Ok(Arc::new(SoftwareProvider::new(key)))
-        }
-        Err(reason) => Err(reason),
-    }
+    settings.provider("cryptomb", pem, |key| {
+        let engine = engine.ok_or(KeyRefused::NoVectors)?;
+        MultibufferProvider::new(key, settings.poll_delay, engine)
+    })
 }
 
 /// Envoy's `cryptomb` (`CryptoMbPrivateKeyMethodConfig`), for RSA keys of 2048, 3072 and 4096 bits.

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::future::{Future, ready};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use boring::rand::rand_bytes;
 use heddle_simd::{KeySize, LANES, Operation, OperationError};
@@ -18,6 +18,7 @@ use zeroize::Zeroizing;
 
 use super::key::BatchKey;
 use super::stats::{BatchStats, By, Flush};
+use crate::place::Place;
 use crate::provider::{Expected, KeyError, KeyFuture};
 
 /// Fewest operations that a batch does faster than BoringSSL does them one by one. Measured for each size: a batch takes
@@ -61,16 +62,12 @@ struct Queue {
 struct Job {
     key: Arc<BatchKey>,
     input: Zeroizing<Vec<u8>>,
-    slot: Arc<Mutex<Slot>>,
+    place: Place<Outcome>,
     since: Instant,
 }
 
-/// Where a job's result is left for its handshake.
-#[derive(Default)]
-struct Slot {
-    result: Option<Result<Vec<u8>, KeyError>>,
-    waker: Option<Waker>,
-}
+/// What becomes of an operation.
+type Outcome = Result<Vec<u8>, KeyError>;
 
 /// What a batch waits for.
 enum Next {
@@ -84,17 +81,6 @@ impl Job {
     /// When it has waited enough.
     fn until(&self) -> Instant {
         self.since + self.key.poll_delay()
-    }
-
-    fn settle(&self, result: Result<Vec<u8>, KeyError>) {
-        let waker = {
-            let mut slot = lock(&self.slot);
-            slot.result = Some(result);
-            slot.waker.take()
-        };
-        if let Some(waker) = waker {
-            waker.wake();
-        }
     }
 }
 
@@ -115,8 +101,8 @@ impl Queue {
     }
 }
 
-/// See [`super::collect_here`].
-pub(super) fn collect_here(stats: &Stats) {
+/// See [`crate::collect_here`].
+pub(crate) fn collect_here(stats: &Stats) {
     let worker = Worker {
         queues: Default::default(),
         stats: BatchStats::new(stats),
@@ -156,28 +142,28 @@ pub(super) fn join(key: &Arc<BatchKey>, input: Vec<u8>) -> KeyFuture {
     let size = key.size();
     let input = Zeroizing::new(input);
     let joined = with(size, |queue, _| {
-        let slot = Arc::new(Mutex::new(Slot::default()));
+        let place = Place::new();
         queue.jobs.push(Job {
             key: Arc::clone(key),
             input: input.clone(),
-            slot: Arc::clone(&slot),
+            place: place.clone(),
             since: Instant::now(),
         });
         if queue.jobs.len() == LANES {
             if let Some(keeper) = &queue.keeper {
                 keeper.abort();
             }
-            return (slot, Joined::Filled(queue.take()));
+            return (place, Joined::Filled(queue.take()));
         }
         if queue.jobs.len() == 1 {
             queue.opened = queue.next;
-            return (slot, Joined::Opened(queue.batch));
+            return (place, Joined::Opened(queue.batch));
         }
         // Its delay may be shorter than the others'.
         queue.changed.notify_one();
-        (slot, Joined::Waits)
+        (place, Joined::Waits)
     });
-    let Some((slot, joined)) = joined else {
+    let Some((place, joined)) = joined else {
         return Box::pin(ready(key.in_software(&input)));
     };
     match joined {
@@ -188,7 +174,7 @@ pub(super) fn join(key: &Arc<BatchKey>, input: Vec<u8>) -> KeyFuture {
         Joined::Waits => {}
         Joined::Filled(jobs) => run(&jobs, Flush::Full),
     }
-    Box::pin(Waiting { size, slot })
+    Box::pin(Waiting { size, place })
 }
 
 /// What an operation has made of its batch.
@@ -256,7 +242,8 @@ impl Drop for Keeper {
     /// A keeper that goes with its runtime leaves nobody waiting.
     fn drop(&mut self) {
         for job in self.look(Queue::take).into_iter().flatten() {
-            job.settle(Err(KeyError::Failed("the worker has ended".to_owned())));
+            job.place
+                .settle(Err(KeyError::Failed("the worker has ended".to_owned())));
         }
     }
 }
@@ -277,13 +264,13 @@ fn run(jobs: &[Job], reason: Flush) {
     let Some(results) = results else {
         for job in jobs {
             stats.done(By::Software);
-            job.settle(job.key.in_software(&job.input));
+            job.place.settle(job.key.in_software(&job.input));
         }
         return;
     };
     for (job, result) in jobs.iter().zip(results) {
         stats.done(By::Vector);
-        job.settle(match result {
+        job.place.settle(match result {
             Ok(output) => Ok(output),
             Err(OperationError::Input) => Err(KeyError::Failed(OperationError::Input.to_string())),
             Err(OperationError::Mismatch) => {
@@ -318,21 +305,14 @@ fn in_lanes(first: &Job, jobs: &[Job]) -> Option<Vec<Result<Vec<u8>, OperationEr
 /// A handshake's end of an operation.
 struct Waiting {
     size: KeySize,
-    slot: Arc<Mutex<Slot>>,
+    place: Place<Outcome>,
 }
 
 impl Future for Waiting {
-    type Output = Result<Vec<u8>, KeyError>;
+    type Output = Outcome;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut slot = lock(&self.slot);
-        match slot.result.take() {
-            Some(result) => Poll::Ready(result),
-            None => {
-                slot.waker = Some(cx.waker().clone());
-                Poll::Pending
-            }
-        }
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
+        self.place.poll(cx)
     }
 }
 
@@ -340,7 +320,7 @@ impl Drop for Waiting {
     /// The client has gone, or the handshake's time is up: the lane is for somebody else.
     fn drop(&mut self) {
         with(self.size, |queue, stats| {
-            let Some(place) = queue.jobs.iter().position(|job| Arc::ptr_eq(&job.slot, &self.slot)) else {
+            let Some(place) = queue.jobs.iter().position(|job| job.place.is(&self.place)) else {
                 return;
             };
             queue.jobs.remove(place);
@@ -353,8 +333,4 @@ impl Drop for Waiting {
             }
         });
     }
-}
-
-fn lock(slot: &Mutex<Slot>) -> MutexGuard<'_, Slot> {
-    slot.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -126,6 +126,7 @@ pub(super) const TABLE: &[Message] = &[
         "poll_delay",
         "private_key",
     ]),
+    message("envoy.extensions.private_key_providers.qat.v3alpha.QatPrivateKeyMethodConfig", &["poll_delay", "private_key"]),
     message("envoy.extensions.transport_sockets.raw_buffer.v3.RawBuffer", &[]),
     message("envoy.extensions.transport_sockets.tls.v3.CertificateValidationContext", &[
         "custom_validator_config",

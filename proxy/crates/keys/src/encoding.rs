@@ -32,7 +32,7 @@ const SHA512: Digest = Digest {
 };
 
 /// Encodes `message` for a modulus of `bytes` bytes whose highest bit is set; at least 256.
-pub(super) fn encode(algorithm: SignatureAlgorithm, message: &[u8], bytes: usize) -> Result<Vec<u8>, KeyError> {
+pub(crate) fn encode(algorithm: SignatureAlgorithm, message: &[u8], bytes: usize) -> Result<Vec<u8>, KeyError> {
     use SignatureAlgorithm as S;
     let failed = |stack: ErrorStack| KeyError::Failed(stack.to_string());
     match algorithm {
