@@ -5,8 +5,10 @@ import (
 	"fmt"
 
 	cryptombv3 "github.com/envoyproxy/go-control-plane/contrib/envoy/extensions/private_key_providers/cryptomb/v3alpha"
+	qatv3 "github.com/envoyproxy/go-control-plane/contrib/envoy/extensions/private_key_providers/qat/v3alpha"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -28,16 +30,21 @@ func Of(p *objects.KeyProvider, key []byte) (*tlsv3.PrivateKeyProvider, error) {
 	if p == nil {
 		return nil, nil
 	}
-	method, err := anypb.New(&cryptombv3.CryptoMbPrivateKeyMethodConfig{
-		PollDelay:  durationpb.New(p.PollDelay),
-		PrivateKey: &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: key}},
-	})
+	method, err := anypb.New(method(p, &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: key}}))
 	if err != nil {
-		return nil, fmt.Errorf("configure private key provider cryptomb: %w", err)
+		return nil, fmt.Errorf("configure private key provider %s: %w", p.Name, err)
 	}
 	return &tlsv3.PrivateKeyProvider{
-		ProviderName: "cryptomb",
+		ProviderName: p.Name,
 		ConfigType:   &tlsv3.PrivateKeyProvider_TypedConfig{TypedConfig: method},
 		Fallback:     p.Fallback,
 	}, nil
+}
+
+// method is a provider's message in Envoy's API.
+func method(p *objects.KeyProvider, key *corev3.DataSource) proto.Message {
+	if p.Name == objects.QAT {
+		return &qatv3.QatPrivateKeyMethodConfig{PollDelay: durationpb.New(p.PollDelay), PrivateKey: key}
+	}
+	return &cryptombv3.CryptoMbPrivateKeyMethodConfig{PollDelay: durationpb.New(p.PollDelay), PrivateKey: key}
 }

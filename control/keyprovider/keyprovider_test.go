@@ -5,6 +5,10 @@ import (
 	"time"
 
 	cryptombv3 "github.com/envoyproxy/go-control-plane/contrib/envoy/extensions/private_key_providers/cryptomb/v3alpha"
+	qatv3 "github.com/envoyproxy/go-control-plane/contrib/envoy/extensions/private_key_providers/qat/v3alpha"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"heddle.io/heddle/control/objects"
 )
@@ -13,18 +17,27 @@ func TestOf(t *testing.T) {
 	if p, err := Of(nil, []byte("key")); p != nil || err != nil {
 		t.Errorf("nobody: %v, %v", p, err)
 	}
-	cryptomb := &objects.KeyProvider{PollDelay: 10 * time.Millisecond, Fallback: true}
-	p, err := Of(cryptomb, []byte("key"))
-	if err != nil {
-		t.Fatal(err)
+	type method interface {
+		proto.Message
+		GetPollDelay() *durationpb.Duration
+		GetPrivateKey() *corev3.DataSource
 	}
-	var method cryptombv3.CryptoMbPrivateKeyMethodConfig
-	if err := p.GetTypedConfig().UnmarshalTo(&method); err != nil {
-		t.Fatal(err)
-	}
-	if p.GetProviderName() != "cryptomb" || !p.GetFallback() || method.GetPollDelay().AsDuration() != cryptomb.PollDelay ||
-		string(method.GetPrivateKey().GetInlineBytes()) != "key" {
-		t.Errorf("got %v with %v", p, &method)
+	for name, message := range map[string]method{
+		objects.CryptoMb: &cryptombv3.CryptoMbPrivateKeyMethodConfig{},
+		objects.QAT:      &qatv3.QatPrivateKeyMethodConfig{},
+	} {
+		asked := &objects.KeyProvider{Name: name, PollDelay: 10 * time.Millisecond, Fallback: true}
+		p, err := Of(asked, []byte("key"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.GetTypedConfig().UnmarshalTo(message); err != nil {
+			t.Fatal(err)
+		}
+		if p.GetProviderName() != name || !p.GetFallback() || message.GetPollDelay().AsDuration() != asked.PollDelay ||
+			string(message.GetPrivateKey().GetInlineBytes()) != "key" {
+			t.Errorf("%s: got %v with %v", name, p, message)
+		}
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 	mesh "istio.io/api/mesh/v1alpha1"
 
 	"heddle.io/heddle/api/v1alpha1"
@@ -16,11 +18,20 @@ const AnnotationProxyConfig = "proxy.istio.io/config"
 // minPollDelay is the least that Istio's API allows.
 const minPollDelay = time.Millisecond
 
-// KeyProvider does the private operations of a proxy's certificate: Istio's and Envoy's cryptomb.
+// The providers of private operations that there are, by Istio's and Envoy's names.
+const (
+	CryptoMb = "cryptomb" // batches in the processor's vectors
+	QAT      = "qat"      // a QuickAssist device
+)
+
+// KeyProvider does the private operations of a proxy's certificate.
 type KeyProvider struct {
-	// PollDelay is how long an operation waits for others at most.
+	// Name is CryptoMb or QAT.
+	Name string
+	// PollDelay is how long an operation waits for others at most (CryptoMb), or how often the device is asked for its
+	// answers (QAT).
 	PollDelay time.Duration
-	// Fallback has software take the key where the processor cannot do it.
+	// Fallback has software take the key where the processor cannot do it, or there is no device.
 	Fallback bool `json:",omitempty"`
 }
 
@@ -40,11 +51,29 @@ func MeshKeyProvider(config *mesh.MeshConfig) *KeyProvider {
 }
 
 func keyProvider(config *mesh.ProxyConfig) *KeyProvider {
-	cryptomb := config.GetPrivateKeyProvider().GetCryptomb()
-	if cryptomb == nil {
+	name, p := methodOf(config.GetPrivateKeyProvider())
+	if p == nil {
 		return nil
 	}
-	return &KeyProvider{PollDelay: cryptomb.GetPollDelay().AsDuration(), Fallback: cryptomb.GetFallback().GetValue()}
+	return &KeyProvider{Name: name, PollDelay: p.GetPollDelay().AsDuration(), Fallback: p.GetFallback().GetValue()}
+}
+
+// method is what Istio's messages of all providers have in common.
+type method interface {
+	GetPollDelay() *durationpb.Duration
+	GetFallback() *wrapperspb.BoolValue
+}
+
+// methodOf is the provider that is asked for, with its name; nil for none.
+func methodOf(p *mesh.PrivateKeyProvider) (string, method) {
+	switch {
+	case p.GetCryptomb() != nil:
+		return CryptoMb, p.GetCryptomb()
+	case p.GetQat() != nil:
+		return QAT, p.GetQat()
+	default:
+		return "", nil
+	}
 }
 
 // proxyConfigAnnotation checks a workload's annotation.
@@ -68,12 +97,16 @@ func (c *checker) proxyConfig(at string, config *mesh.ProxyConfig) {
 	})
 	at += ".privateKeyProvider"
 	provider := config.GetPrivateKeyProvider()
-	switch cryptomb := provider.GetCryptomb(); {
-	case provider == nil:
-	case cryptomb == nil:
-		c.fail(at, "must be cryptomb", "write cryptomb: {pollDelay: 0.01s}, or leave privateKeyProvider out: qat is not supported")
-	case !cryptomb.GetPollDelay().IsValid() || cryptomb.GetPollDelay().AsDuration() < minPollDelay:
-		c.fail(at+".cryptomb.pollDelay", fmt.Sprintf("must be a duration of %s or more", minPollDelay),
-			"say how long an operation may wait for others, for example 0.01s")
+	if provider == nil {
+		return
+	}
+	name, p := methodOf(provider)
+	if p == nil {
+		c.fail(at, "must be cryptomb or qat", "write cryptomb: {pollDelay: 0.01s} or qat: {pollDelay: 0.002s}, or leave privateKeyProvider out")
+		return
+	}
+	if !p.GetPollDelay().IsValid() || p.GetPollDelay().AsDuration() < minPollDelay {
+		c.fail(at+"."+name+".pollDelay", fmt.Sprintf("must be a duration of %s or more", minPollDelay),
+			"say how long an operation may wait, for example 0.01s")
 	}
 }

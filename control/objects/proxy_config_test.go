@@ -20,8 +20,10 @@ func TestProxyConfigOfAWorkload(t *testing.T) {
 		"privateKeyProvider: {cryptomb: {pollDelay: 0.010s, fallback: true}}": "",
 		"privateKeyProvider: {cryptomb: {pollDelay: 0.0001s}}":                "1ms or more",
 		"privateKeyProvider: {cryptomb: {}}":                                  "1ms or more",
-		"privateKeyProvider: {qat: {pollDelay: 0.002s}}":                      "must be cryptomb",
-		"privateKeyProvider: {}":                                              "must be cryptomb",
+		"privateKeyProvider: {qat: {pollDelay: 0.002s}}":                      "",
+		"privateKeyProvider: {qat: {pollDelay: 0.002s, fallback: true}}":      "",
+		"privateKeyProvider: {qat: {}}":                                       "qat.pollDelay: must be a duration of 1ms or more",
+		"privateKeyProvider: {}":                                              "must be cryptomb or qat",
 		"concurrency: 2":                                                      "is not supported",
 		"a: &a [1]\nb: *a":                                                    "has aliases",
 		"privateKeyProvider: [":                                               "is no YAML",
@@ -51,7 +53,7 @@ func TestWorkloadKeyProvider(t *testing.T) {
 	}
 	w.Annotations[AnnotationProxyConfig] = "privateKeyProvider: {cryptomb: {pollDelay: 0.02s, fallback: true}}"
 	p, err := WorkloadKeyProvider(w)
-	if err != nil || p == nil || *p != (KeyProvider{PollDelay: 20 * time.Millisecond, Fallback: true}) {
+	if err != nil || p == nil || *p != (KeyProvider{Name: CryptoMb, PollDelay: 20 * time.Millisecond, Fallback: true}) {
 		t.Errorf("got %v, %v", p, err)
 	}
 }
@@ -60,9 +62,11 @@ func TestMeshKeyProvider(t *testing.T) {
 	for text, want := range map[string]*KeyProvider{
 		"":                  nil,
 		"defaultConfig: {}": nil,
-		"defaultConfig: {privateKeyProvider: {cryptomb: {pollDelay: 0.005s}}}": {PollDelay: 5 * time.Millisecond},
+		"defaultConfig: {privateKeyProvider: {cryptomb: {pollDelay: 0.005s}}}": {Name: CryptoMb, PollDelay: 5 * time.Millisecond},
+		"defaultConfig: {privateKeyProvider: {qat: {pollDelay: 0.002s, fallback: true}}}": {
+			Name: QAT, PollDelay: 2 * time.Millisecond, Fallback: true},
 		"defaultConfig: {privateKeyProvider: {cryptomb: {pollDelay: 0.005s, fallback: true}}}": {
-			PollDelay: 5 * time.Millisecond, Fallback: true},
+			Name: CryptoMb, PollDelay: 5 * time.Millisecond, Fallback: true},
 	} {
 		config, err := MeshConfig(&corev1.ConfigMap{Data: map[string]string{MeshConfigKey: text}})
 		if err != nil {
@@ -79,7 +83,8 @@ func TestDefaultConfigOfTheMesh(t *testing.T) {
 	for text, want := range map[string]string{
 		"defaultConfig: {privateKeyProvider: {cryptomb: {pollDelay: 0.01s}}}": "",
 		"defaultConfig: {privateKeyProvider: {cryptomb: {pollDelay: 0s}}}":    "data.mesh.defaultConfig.privateKeyProvider.cryptomb.pollDelay: must be a duration of 1ms or more",
-		"defaultConfig: {privateKeyProvider: {qat: {pollDelay: 0.002s}}}":     "data.mesh.defaultConfig.privateKeyProvider: must be cryptomb",
+		"defaultConfig: {privateKeyProvider: {qat: {pollDelay: 0.002s}}}":     "",
+		"defaultConfig: {privateKeyProvider: {qat: {pollDelay: 0.0002s}}}":    "data.mesh.defaultConfig.privateKeyProvider.qat.pollDelay: must be a duration of 1ms or more",
 		"defaultConfig: {concurrency: 2}":                                     "data.mesh.defaultConfig.concurrency: is not supported",
 		"trustDomain: other":                                                  "extensionProviders and defaultConfig are read",
 	} {

@@ -18,7 +18,7 @@ func TestAnotherProviderOfKeysNeedsNoOtherCertificate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cryptomb := &objects.KeyProvider{PollDelay: 10 * time.Millisecond, Fallback: true}
+	cryptomb := &objects.KeyProvider{Name: objects.CryptoMb, PollDelay: 10 * time.Millisecond, Fallback: true}
 	for kind, named := range map[ca.KeyType]bool{ca.RSA2048: true, ca.ECDSAP256: false} {
 		c := NewCredential(payments, kind, authority{authorities}, quiet())
 		published := func() *tlsv3.Secret {
