@@ -19,6 +19,7 @@
 
 mod access_log;
 mod body;
+mod boxed;
 mod buffer;
 mod callout;
 mod drain;

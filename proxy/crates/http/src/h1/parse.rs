@@ -281,43 +281,12 @@ struct Connection {
 fn take_connection(fields: &mut crate::head::Fields) -> Result<Connection, H1Error> {
     let mut found = Connection::default();
     if fields.has_known(Known::Connection) {
-        let mut named: smallvec::SmallVec<[smallvec::SmallVec<[u8; 32]>; 4]> = smallvec::SmallVec::new();
-        let whole = |value: &&[u8]| value.eq_ignore_ascii_case(b"keep-alive");
-        found.keep_alive = fields.all_known(Known::Connection).any(|value| whole(&value));
-        for token in fields
-            .all_known(Known::Connection)
-            // Nothing else is in nearly all of them.
-            .filter(|value| !whole(value))
-            .flat_map(|v| v.split(|b| *b == b','))
-            .map(<[u8]>::trim_ascii)
-        {
-            if token.eq_ignore_ascii_case(b"keep-alive") {
-                found.keep_alive = true;
-            } else if token.eq_ignore_ascii_case(b"close") {
-                found.close = true;
-            } else if token.eq_ignore_ascii_case(b"upgrade") {
-                found.upgrade = true;
-            } else if !token.is_empty() {
-                if named.len() == MAX_CONNECTION_OPTIONS {
-                    return Err(H1Error::ConnectionOptions);
-                }
-                named.push(token.iter().map(u8::to_ascii_lowercase).collect());
-            }
-        }
-        for name in &named {
-            match Known::of(name) {
-                Known::Te | Known::Trailer => {}
-                // Dropping these would change what the message is, or whose it is.
-                Known::Host
-                | Known::ContentLength
-                | Known::TransferEncoding
-                | Known::ContentType
-                | Known::Cookie
-                | Known::ForwardedClientCert
-                | Known::ForwardedFor
-                | Known::ForwardedProto => return Err(H1Error::Connection),
-                _ => fields.remove(name),
-            }
+        // Nothing else is in nearly all of them.
+        let whole = |value: &[u8]| value.eq_ignore_ascii_case(b"keep-alive");
+        if fields.all_known(Known::Connection).all(whole) {
+            found.keep_alive = true;
+        } else {
+            take_options(fields, &mut found)?;
         }
         fields.remove_known(Known::Connection);
     }
@@ -327,6 +296,42 @@ fn take_connection(fields: &mut crate::head::Fields) -> Result<Connection, H1Err
         Known::Http2Settings,
     ]));
     Ok(found)
+}
+
+/// Reads the options of `connection`, and removes the fields that it names.
+fn take_options(fields: &mut crate::head::Fields, found: &mut Connection) -> Result<(), H1Error> {
+    let mut named: smallvec::SmallVec<[smallvec::SmallVec<[u8; 32]>; 4]> = smallvec::SmallVec::new();
+    let values = fields.all_known(Known::Connection);
+    for token in values.flat_map(|v| v.split(|b| *b == b',')).map(<[u8]>::trim_ascii) {
+        if token.eq_ignore_ascii_case(b"keep-alive") {
+            found.keep_alive = true;
+        } else if token.eq_ignore_ascii_case(b"close") {
+            found.close = true;
+        } else if token.eq_ignore_ascii_case(b"upgrade") {
+            found.upgrade = true;
+        } else if !token.is_empty() {
+            if named.len() == MAX_CONNECTION_OPTIONS {
+                return Err(H1Error::ConnectionOptions);
+            }
+            named.push(token.iter().map(u8::to_ascii_lowercase).collect());
+        }
+    }
+    for name in &named {
+        match Known::of(name) {
+            Known::Te | Known::Trailer => {}
+            // Dropping these would change what the message is, or whose it is.
+            Known::Host
+            | Known::ContentLength
+            | Known::TransferEncoding
+            | Known::ContentType
+            | Known::Cookie
+            | Known::ForwardedClientCert
+            | Known::ForwardedFor
+            | Known::ForwardedProto => return Err(H1Error::Connection),
+            _ => fields.remove(name),
+        }
+    }
+    Ok(())
 }
 
 /// RFC 9112 section 6.3. [`Framing::UntilClose`] stands for "nothing was said".

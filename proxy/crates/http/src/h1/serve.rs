@@ -15,6 +15,7 @@ use super::H1Error;
 use super::io::{H1Conn, H1Reader, H1Writer};
 use super::parse::{RequestFacts, parse_request};
 use crate::body::{BodyLength, Fill, Sink, Source, StreamError};
+use crate::boxed::boxed;
 use crate::drain::{Drain, DrainStage};
 use crate::failure::Failure;
 use crate::hcm::{
@@ -136,7 +137,7 @@ pub(crate) async fn serve(
         }
         conn.read.begin_body(head, parsed.framing);
         // Boxed: a connection at rest should not be as large as one with a request, and most are at rest.
-        let outcome = Box::pin(one(env, &mut exchange, &mut conn, &mut timer, parsed, now >= last)).await;
+        let outcome = boxed(|| one(env, &mut exchange, &mut conn, &mut timer, parsed, now >= last)).await;
         match outcome {
             After::Open => {}
             After::Close => {

@@ -24,6 +24,7 @@ use super::keepalive::KeepAlive;
 use super::premature::PrematureResets;
 use super::stream::Stream;
 use crate::body::{BodyLength, Pump, Sink, Source, Static, StreamError};
+use crate::boxed::boxed;
 use crate::drain::{Drain, DrainStage};
 use crate::failure::Failure;
 use crate::hcm::{
@@ -221,23 +222,26 @@ fn spawn_stream(shared: &Rc<Shared>, connection: &Rc<Connection>, accepted: Acce
     let shared = Rc::clone(shared);
     let connection = Rc::clone(connection);
     // Boxed: a task moves its future about, and this one is large.
-    tokio::task::spawn_local(Box::pin(async move {
-        let mut exchange = Exchange::take(shared.id, shared.hcm.filter_chain.as_ref(), Instant::now());
-        let Accepted {
-            mut head, result, end, ..
-        } = accepted;
-        std::mem::swap(&mut exchange.request, &mut head);
-        head.give_back();
-        serve_stream(&shared, &mut exchange, &stream, result, end).await;
-        let ended = exchange.ended.unwrap_or_else(Instant::now);
-        let premature = exchange.status == 0 && stream.was_given_up();
-        shared.ended(&connection, ended.duration_since(exchange.begun), premature);
-        drop(stream);
-        exchange.give_back();
-        if connection.active() == 0 {
-            shared.idle_since.set(Instant::now());
-        }
-    }));
+    tokio::task::spawn_local(boxed(|| run_stream(shared, connection, stream, accepted)));
+}
+
+/// Serves a stream to its end.
+async fn run_stream(shared: Rc<Shared>, connection: Rc<Connection>, stream: Rc<Stream>, accepted: Accepted) {
+    let mut exchange = Exchange::take(shared.id, shared.hcm.filter_chain.as_ref(), Instant::now());
+    let Accepted {
+        mut head, result, end, ..
+    } = accepted;
+    std::mem::swap(&mut exchange.request, &mut head);
+    head.give_back();
+    serve_stream(&shared, &mut exchange, &stream, result, end).await;
+    let ended = exchange.ended.unwrap_or_else(Instant::now);
+    let premature = exchange.status == 0 && stream.was_given_up();
+    shared.ended(&connection, ended.duration_since(exchange.begun), premature);
+    drop(stream);
+    exchange.give_back();
+    if connection.active() == 0 {
+        shared.idle_since.set(Instant::now());
+    }
 }
 
 async fn serve_stream(
