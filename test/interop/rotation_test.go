@@ -161,7 +161,7 @@ func (r *rotation) publish(t *testing.T, serial int64) {
 		t.Fatal(err)
 	}
 	keyPEM := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})
-	provider, err := keyprovider.Of(&objects.KeyProvider{PollDelay: 5 * time.Millisecond, Fallback: true}, keyPEM)
+	provider, err := keyprovider.Of(&objects.KeyProvider{Name: objects.CryptoMb, PollDelay: 5 * time.Millisecond, Fallback: true}, keyPEM)
 	if err != nil {
 		t.Fatal(err)
 	}
