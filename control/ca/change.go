@@ -208,41 +208,36 @@ var ErrExternal = errors.New("the mesh's root was made elsewhere")
 // BeginRotation makes the mesh's next root and has it trusted beside the current one. It is durable when it returns. The
 // errors are [ErrNoRoot], [ErrExternal], [ErrChanging] or of the disk.
 func (a *Authority) BeginRotation() (Change, error) {
-	var c Change
-	err := a.update(func(s *state) (err error) {
-		switch {
-		case s.root.key == nil:
-			return ErrNoRoot
-		case s.change != nil:
-			return ErrChanging
-		case !s.madeHere():
-			return ErrExternal
+	return a.beginChange(KindRotate, func(s *state) (issuer, error) {
+		if !s.madeHere() {
+			return issuer{}, ErrExternal
 		}
-		next, err := s.newRoot()
-		if err == nil {
-			c, err = s.begin(KindRotate, next)
-		}
-		return err
+		return s.newRoot()
 	})
-	return c, err
 }
 
 // BeginInstall does the same with an authority that was made elsewhere.
 func (a *Authority) BeginInstall(e External) (Change, error) {
-	var c Change
-	err := a.update(func(s *state) (err error) {
+	return a.beginChange(KindInstall, func(s *state) (issuer, error) {
+		if s.root.certificate.Equal(e.certificate) {
+			return issuer{}, errors.New("it is the mesh's root already")
+		}
+		return e.issuer(), distinct(e.certificate, s.root.certificate)
+	})
+}
+
+func (a *Authority) beginChange(kind string, nextRoot func(*state) (issuer, error)) (c Change, err error) {
+	err = a.update(func(s *state) error {
 		switch {
 		case s.root.key == nil:
 			return ErrNoRoot
 		case s.change != nil:
 			return ErrChanging
-		case s.root.certificate.Equal(e.certificate):
-			return errors.New("it is the mesh's root already")
 		}
-		if err := distinct(e.certificate, s.root.certificate); err != nil {
-			return err
+		next, err := nextRoot(s)
+		if err == nil {
+			c, err = s.begin(kind, next)
 		}
-		c, err = s.begin(KindInstall, e.issuer())
 		return err
 	})
 	return c, err
