@@ -17,7 +17,6 @@ type deployment struct {
 	agent  *Agent
 	key    string
 	cancel context.CancelFunc
-	done   chan struct{}
 	kick   chan struct{}
 
 	mu      sync.Mutex
@@ -46,7 +45,7 @@ func (a *Agent) want(ctx context.Context, key string, wanted []replicaSpec, gone
 		if len(wanted) == 0 {
 			return
 		}
-		d = &deployment{agent: a, key: key, kick: make(chan struct{}, 1), done: make(chan struct{}), running: map[string]*replica{}}
+		d = &deployment{agent: a, key: key, kick: make(chan struct{}, 1), running: map[string]*replica{}}
 		ctx, d.cancel = context.WithCancel(ctx)
 		a.deployments[key] = d
 		go d.run(ctx)
@@ -78,7 +77,6 @@ func sameSpecs(x, y []replicaSpec) bool {
 }
 
 func (d *deployment) run(ctx context.Context) {
-	defer close(d.done)
 	for {
 		select {
 		case <-ctx.Done():

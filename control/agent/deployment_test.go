@@ -188,6 +188,7 @@ func TestSweepFreesAddresses(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	a.deploy(ctx, ingressKey, ingress.replicas(1, "", nil))
+	until(t, "the start", func() bool { return len(a.all()) == 1 })
 	a.sweep(map[string][]replicaSpec{"shop/cart": nil})
 	if got := owners(t, a); got != "istio-system/istio-ingressgateway-0 shop/cart-0 shop/cart-7" {
 		t.Error(got)

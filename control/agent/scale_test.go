@@ -24,7 +24,7 @@ func crowd(tb testing.TB, n int) *Agent {
 	}
 	wanted, _ := a.wishes.place(a.config.Cluster.Name, false)
 	for key, specs := range wanted {
-		d := &deployment{agent: a, key: key, kick: make(chan struct{}, 1), done: make(chan struct{}), running: map[string]*replica{}, wanted: specs, placed: true, cancel: func() {}}
+		d := &deployment{agent: a, key: key, kick: make(chan struct{}, 1), running: map[string]*replica{}, wanted: specs, placed: true, cancel: func() {}}
 		for _, s := range specs {
 			d.running[s.Name] = a.newReplica(s)
 		}
