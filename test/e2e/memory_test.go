@@ -14,8 +14,8 @@ import (
 )
 
 // residentBound is what the proxy of a sidecar of the shop, with two workers, has resident at most, in KiB, by whether the
-// release build is measured: that of the tests has more code.
-var residentBound = map[bool]int{false: 22_000, true: 19_500}
+// release build is measured: that of the tests has more code, and has been through the tests before this one.
+var residentBound = map[bool]int{false: 24_000, true: 19_500}
 
 // TestMemoryOfSidecars holds what the shop's sidecars have resident under traffic against the bound, and prints what of it
 // are the program's and its libraries' pages. What it took to read the configuration is given back within a minute.
@@ -29,11 +29,7 @@ func TestMemoryOfSidecars(t *testing.T) {
 	// What traffic needs has to come back, and to stay below the bound.
 	browse(t, requests)
 	all := sidecars(t)
-	var table strings.Builder
-	for _, s := range all {
-		fmt.Fprintf(&table, "%-24s %6d %6d\n", s.workload, s.resident, s.files)
-	}
-	t.Logf("KiB resident, of it pages of files:\n%s", &table)
+	t.Logf("KiB resident, of it pages of files:\n%s", table(all))
 	if err := tooLarge(all, bound); err != nil {
 		t.Error(err)
 	}
@@ -76,5 +72,13 @@ func tooLarge(all []sidecarMemory, bound int) error {
 	if i < 0 {
 		return nil
 	}
-	return fmt.Errorf("%s has %d KiB resident, the bound is %d", all[i].workload, all[i].resident, bound)
+	return fmt.Errorf("%s has %d KiB resident, the bound is %d; of all, KiB resident and of it pages of files:\n%s", all[i].workload, all[i].resident, bound, table(all))
+}
+
+func table(all []sidecarMemory) string {
+	var lines strings.Builder
+	for _, s := range all {
+		fmt.Fprintf(&lines, "%-24s %6d %6d\n", s.workload, s.resident, s.files)
+	}
+	return lines.String()
 }
