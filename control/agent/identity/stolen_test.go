@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/x509"
 	"encoding/pem"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,6 +16,8 @@ import (
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 )
 
@@ -128,5 +131,60 @@ func TestAStolenSocketIsOneWorkload(t *testing.T) {
 	}
 	if err := connection.Invoke(ctx, "/v1/shutdown", &statusv3.ClientStatusRequest{}, &statusv3.ClientStatusResponse{}, grpc.WaitForReady(true)); status.Code(err) != codes.Unimplemented {
 		t.Errorf("%v", err)
+	}
+}
+
+// A proxy that was taken over holds what so many messages take of the agent's memory, on however many connections, and nothing
+// by their heads; what it gives back is there for its successor.
+func TestAHostileProxyHoldsABoundedPartOfTheAgent(t *testing.T) {
+	credential, first, _ := socket(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	go credential.Run(ctx)
+	<-credential.Ready()
+	// open opens a stream that stays, once it has an answer.
+	open := func(ctx context.Context, c *grpc.ClientConn) error {
+		stream, err := secretv3.NewSecretDiscoveryServiceClient(c).StreamSecrets(ctx)
+		if err != nil {
+			return err
+		}
+		// What became of it, the answer says.
+		_ = stream.Send(&discoveryv3.DiscoveryRequest{Node: &corev3.Node{Id: "any"}, TypeUrl: resource.SecretType, ResourceNames: []string{SecretRoots}})
+		_, err = stream.Recv()
+		return err
+	}
+	if err := open(metadata.AppendToOutgoingContext(ctx, "filler", strings.Repeat("a", 4*maxHead)), first); err == nil {
+		t.Errorf("a head of %d bytes was taken", 4*maxHead)
+	}
+	connections := []*grpc.ClientConn{first}
+	for range 3 {
+		c, err := grpc.NewClient(first.Target(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		connections = append(connections, c)
+	}
+	held, release := context.WithCancel(ctx)
+	defer release()
+	for i := range maxStreams {
+		if err := open(held, connections[i%len(connections)]); err != nil {
+			t.Fatalf("stream %d: %v", i, err)
+		}
+	}
+	for _, c := range connections {
+		if err := open(held, c); status.Code(err) != codes.ResourceExhausted {
+			t.Errorf("one more than %d streams: %v", maxStreams, err)
+		}
+	}
+	release()
+	for {
+		err := open(ctx, first)
+		if err == nil {
+			break
+		}
+		if status.Code(err) != codes.ResourceExhausted {
+			t.Fatalf("after they were given back: %v", err)
+		}
 	}
 }
