@@ -34,6 +34,9 @@ const (
 	countPoll, longestCountPoll = 10 * time.Millisecond, 500 * time.Millisecond
 	// maxCallBody bounds what is read of an answer.
 	maxCallBody = 1 << 20
+	// maxMetrics bounds a page of metrics, which whoever has the proxy's place in its namespace may make as long as he likes;
+	// of one service that was called a proxy has about 15 kB.
+	maxMetrics = 16 << 20
 	// callAgent is the user agent of calls that are made for a check.
 	callAgent = "heddle-check"
 )
@@ -101,8 +104,13 @@ func (r *replica) metrics(ctx context.Context, name string) ([]*dto.Metric, erro
 	if response.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("the proxy answers %s when asked for its metrics", response.Status)
 	}
+	return readMetrics(response.Body, name)
+}
+
+// readMetrics reads those of a name from a page of metrics, of which it takes [maxMetrics].
+func readMetrics(page io.ReadCloser, name string) ([]*dto.Metric, error) {
 	parser := expfmt.NewTextParser(model.LegacyValidation)
-	families, err := parser.TextToMetricFamilies(response.Body)
+	families, err := parser.TextToMetricFamilies(http.MaxBytesReader(nil, page, maxMetrics))
 	if err != nil {
 		return nil, fmt.Errorf("read the proxy's metrics: %w", err)
 	}
