@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"heddle.io/heddle/control/agent/network"
+	"heddle.io/heddle/control/peer"
 	"heddle.io/heddle/control/server/client"
 )
 
@@ -59,9 +60,11 @@ func (a *Agent) handleCall(w http.ResponseWriter, r *http.Request) {
 	defer cancel()
 	result, err := found.call(ctx, request)
 	if err != nil {
-		refuse(w, &client.Problem{Status: http.StatusBadGateway, What: "the call to " + request.Host + " failed", Where: found.spec.key(), Why: err.Error()})
+		refuse(w, &client.Problem{Status: http.StatusBadGateway, What: "the call to " + request.Host + " failed", Where: found.spec.key(), Why: peer.Words(err.Error(), maxMessage, false)})
 		return
 	}
+	// Words of whoever answered.
+	result.Answer = peer.Words(result.Answer, maxMessage, false)
 	answer(w, result)
 }
 
@@ -186,7 +189,7 @@ func (c caller) http(ctx context.Context, result *client.CallResult) (code strin
 // grpc asks for the health of the server: whatever it answers, that it does not know the service included, is an answer.
 func (c caller) grpc(ctx context.Context, result *client.CallResult) error {
 	connection, err := grpc.NewClient("passthrough:///"+c.target,
-		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithUserAgent(callAgent), grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(),
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithUserAgent(callAgent), grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(), grpc.WithMaxHeaderListSize(64<<10),
 		grpc.WithAuthority(net.JoinHostPort(c.request.Host, strconv.Itoa(int(c.request.Port)))),
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) { return c.dial(ctx, "tcp", address) }))
 	if err != nil {
