@@ -12,8 +12,10 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -113,6 +115,49 @@ func TestBackoffGrowsAndResets(t *testing.T) {
 	}
 	if got := b.next(stableTime); got != firstPause {
 		t.Fatalf("after a stable run: %s", got)
+	}
+}
+
+// What an application answers to a probe is shown to people: it is short, and writes nothing on their terminals.
+func TestWordsOfAHostileApplicationAreClipped(t *testing.T) {
+	const cruel = "\x1b[2J\x1b]0;all is well\a"
+	plain, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer plain.Close()
+	go func() {
+		for {
+			c, err := plain.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = c.Read(make([]byte, 1<<10))
+			_, _ = fmt.Fprintf(c, "HTTP/1.1 503 %s\r\nContent-Length: 0\r\n\r\n", strings.Repeat(cruel, 500))
+			c.Close()
+		}
+	}()
+	called, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer(grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error {
+		return status.Error(codes.Internal, strings.Repeat(cruel+"\n", 500))
+	}))
+	defer server.Stop()
+	go func() { _ = server.Serve(called) }()
+	dial := func(ctx context.Context, network, address string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, network, address)
+	}
+	r := crowd(t, 1).all()[0]
+	for what, said := range map[string]error{"HTTP": probeHTTP(t.Context(), dial, plain.Addr().String(), "/"), "gRPC": probeGRPC(t.Context(), dial, called.Addr().String(), "")} {
+		if said == nil {
+			t.Fatalf("%s: the probe succeeded", what)
+		}
+		r.set(func() { r.message = "not ready: " + said.Error() })
+		if got := r.report().State.Message; len([]rune(got)) > maxMessage+1 || strings.ContainsAny(got, "\x1b\a\n") || !strings.Contains(got, "all is well") {
+			t.Errorf("%s: shown are %d bytes: %.80q", what, len(got), got)
+		}
 	}
 }
 

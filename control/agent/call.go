@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"heddle.io/heddle/control/agent/network"
+	"heddle.io/heddle/control/peer"
 	"heddle.io/heddle/control/server/client"
 )
 
@@ -34,6 +35,9 @@ const (
 	countPoll, longestCountPoll = 10 * time.Millisecond, 500 * time.Millisecond
 	// maxCallBody bounds what is read of an answer.
 	maxCallBody = 1 << 20
+	// maxMetrics bounds a page of metrics, which whoever has the proxy's place in its namespace may make as long as he likes;
+	// of one service that was called a proxy has about 15 kB.
+	maxMetrics = 16 << 20
 	// callAgent is the user agent of calls that are made for a check.
 	callAgent = "heddle-check"
 )
@@ -56,9 +60,11 @@ func (a *Agent) handleCall(w http.ResponseWriter, r *http.Request) {
 	defer cancel()
 	result, err := found.call(ctx, request)
 	if err != nil {
-		refuse(w, &client.Problem{Status: http.StatusBadGateway, What: "the call to " + request.Host + " failed", Where: found.spec.key(), Why: err.Error()})
+		refuse(w, &client.Problem{Status: http.StatusBadGateway, What: "the call to " + request.Host + " failed", Where: found.spec.key(), Why: peer.Words(err.Error(), maxMessage, false)})
 		return
 	}
+	// Words of whoever answered.
+	result.Answer = peer.Words(result.Answer, maxMessage, false)
 	answer(w, result)
 }
 
@@ -101,8 +107,13 @@ func (r *replica) metrics(ctx context.Context, name string) ([]*dto.Metric, erro
 	if response.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("the proxy answers %s when asked for its metrics", response.Status)
 	}
+	return readMetrics(response.Body, name)
+}
+
+// readMetrics reads those of a name from a page of metrics, of which it takes [maxMetrics].
+func readMetrics(page io.ReadCloser, name string) ([]*dto.Metric, error) {
 	parser := expfmt.NewTextParser(model.LegacyValidation)
-	families, err := parser.TextToMetricFamilies(response.Body)
+	families, err := parser.TextToMetricFamilies(http.MaxBytesReader(nil, page, maxMetrics))
 	if err != nil {
 		return nil, fmt.Errorf("read the proxy's metrics: %w", err)
 	}
@@ -178,7 +189,7 @@ func (c caller) http(ctx context.Context, result *client.CallResult) (code strin
 // grpc asks for the health of the server: whatever it answers, that it does not know the service included, is an answer.
 func (c caller) grpc(ctx context.Context, result *client.CallResult) error {
 	connection, err := grpc.NewClient("passthrough:///"+c.target,
-		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithUserAgent(callAgent), grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(),
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithUserAgent(callAgent), grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(), grpc.WithMaxHeaderListSize(64<<10),
 		grpc.WithAuthority(net.JoinHostPort(c.request.Host, strconv.Itoa(int(c.request.Port)))),
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) { return c.dial(ctx, "tcp", address) }))
 	if err != nil {

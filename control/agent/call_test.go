@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"strings"
@@ -145,5 +146,28 @@ func TestCallFails(t *testing.T) {
 	}
 	if got, err := (caller{request: client.CallRequest{Host: testHost, Protocol: "TCP"}, dial: dial}).call(t.Context()); err != nil || !got.Foreign || got.Counted {
 		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// flood is a page of metrics that never ends.
+type flood struct{ line, sent int }
+
+func (f *flood) Read(b []byte) (int, error) {
+	if f.sent > 4*maxMetrics {
+		return 0, errors.New("read on and on")
+	}
+	f.line++
+	n := copy(b, fmt.Sprintf("istio_requests_total{response_code=\"%d\"} 1\n", f.line))
+	f.sent += n
+	return n, nil
+}
+
+func (f *flood) Close() error { return nil }
+
+// What has a proxy's place in a namespace does not fill the agent's memory.
+func TestMetricsThatNeverEnd(t *testing.T) {
+	page := &flood{}
+	if _, err := readMetrics(page, "istio_requests_total"); !errors.As(err, new(*http.MaxBytesError)) {
+		t.Errorf("after %d bytes: %v", page.sent, err)
 	}
 }

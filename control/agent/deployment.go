@@ -34,8 +34,17 @@ func (a *Agent) deploy(ctx context.Context, key string, wanted []replicaSpec) {
 	a.want(ctx, key, wanted, false)
 }
 
-// undeploy removes a workload that was deleted.
-func (a *Agent) undeploy(ctx context.Context, key string) { a.want(ctx, key, nil, true) }
+// undeploy removes a workload that was deleted. One that is stopped may have no deployment, and ids from when it ran.
+func (a *Agent) undeploy(ctx context.Context, key string) {
+	a.mu.Lock()
+	deployed := a.deployments[key] != nil
+	a.mu.Unlock()
+	if !deployed {
+		a.release(key)
+		return
+	}
+	a.want(ctx, key, nil, true)
+}
 
 func (a *Agent) want(ctx context.Context, key string, wanted []replicaSpec, gone bool) {
 	a.mu.Lock()
@@ -100,9 +109,7 @@ func (d *deployment) retire() bool {
 	if !over {
 		return false
 	}
-	if err := errors.Join(d.agent.addresses.Release(d.key), d.agent.users.Release(d.key)); err != nil {
-		d.agent.log.Error("addresses or user ids of a deleted workload are not free yet", "workload", d.key, "error", err)
-	}
+	d.agent.release(d.key)
 	d.agent.mu.Lock()
 	defer d.agent.mu.Unlock()
 	d.mu.Lock()
@@ -114,6 +121,13 @@ func (d *deployment) retire() bool {
 	delete(d.agent.deployments, d.key)
 	d.cancel()
 	return true
+}
+
+// release frees the ids of a deleted workload of which nothing runs.
+func (a *Agent) release(workload string) {
+	if err := errors.Join(a.addresses.Release(workload), a.users.Release(workload)); err != nil {
+		a.log.Error("addresses or user ids of a deleted workload are not free yet", "workload", workload, "error", err)
+	}
 }
 
 func (d *deployment) current() []*replica {

@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -24,7 +23,7 @@ import (
 	"heddle.io/heddle/control/agent/dns"
 	"heddle.io/heddle/control/agent/network"
 	"heddle.io/heddle/control/cluster"
-	"heddle.io/heddle/control/durable"
+	"heddle.io/heddle/control/durable/objectfile"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/server/client"
 )
@@ -35,40 +34,38 @@ const retryPause = 300 * time.Millisecond
 // keptName is the file of a kind. Two groups may have kinds of one name, of which Istio's came first.
 func keptName(kind *objects.Kind) string {
 	if kind.Group == objects.GroupGatewayAPI {
-		return kind.Plural + "." + kind.Group + ".json"
+		return kind.Plural + "." + kind.Group + ".db"
 	}
-	return kind.Plural + ".json"
+	return kind.Plural + ".db"
 }
 
-// follow calls f with every object of a kind, now and after each change, for as long as ctx lives. While the controller
-// is away, what was last known stays; it is kept on disk, so that it is known to the next agent too.
-func (a *Agent) follow(ctx context.Context, kind *objects.Kind, f func(map[objects.Key]*objects.Object)) {
-	path := filepath.Join(a.config.Cluster.Run(), "agent", keptName(kind))
-	known := map[objects.Key]*objects.Object{}
-	var kept client.List
-	if err := durable.ReadJSON(path, &kept); err == nil {
-		for _, o := range kept.Items {
-			known[o.Key()] = o
-		}
-		f(known)
-	} else if !errors.Is(err, os.ErrNotExist) {
-		// Nothing is stopped for want of it: the controller tells what there is.
-		a.log.Warn("kept objects are unreadable", "error", err)
+// follow calls f with every object of a kind, now and after each change, for as long as ctx lives; with changed where only
+// that one is another than it was told before. While the controller is away, what was last known stays; it is kept on disk,
+// so that it is known to the next agent too.
+func (a *Agent) follow(ctx context.Context, kind *objects.Kind, f func(known map[objects.Key]*objects.Object, changed *objects.Key)) {
+	file, known, err := objectfile.Open(filepath.Join(a.config.Cluster.Run(), "agent", keptName(kind)))
+	switch {
+	case err != nil:
+		a.log.Warn("what the agent before kept is not known; nothing is stopped for want of it, the controller tells what there is", "kind", kind.Plural, "error", err)
+	case known != nil:
+		f(known, nil)
 	}
-	changed := func() {
-		f(known)
-		if err := keepObjects(path, known); err != nil {
-			a.log.Warn("objects not kept for the next agent", "error", err)
+	defer file.Close()
+	// Kept before it is acted upon: an agent that is killed in between leaves what it began to the next one.
+	told := func(changed *objects.Key, kept error) {
+		if kept != nil {
+			a.log.Warn("objects not kept for the next agent", "kind", kind.Plural, "error", kept)
 		}
+		f(known, changed)
 	}
 	for {
 		list, err := a.client.List(ctx, kind, "")
 		if err == nil {
-			clear(known)
+			known = make(map[objects.Key]*objects.Object, len(list.Items))
 			for _, o := range list.Items {
 				known[o.Key()] = o
 			}
-			changed()
+			told(nil, file.Replace(known))
 			// Everything that the next watch brings is newer than this list.
 			err = a.client.Watch(ctx, kind, list.Position, func(c client.Change) {
 				if c.Object == nil {
@@ -76,7 +73,7 @@ func (a *Agent) follow(ctx context.Context, kind *objects.Kind, f func(map[objec
 				} else {
 					known[c.Key] = c.Object
 				}
-				changed()
+				told(&c.Key, file.Change(known, c.Key))
 			})
 		}
 		if ctx.Err() != nil {
@@ -87,18 +84,6 @@ func (a *Agent) follow(ctx context.Context, kind *objects.Kind, f func(map[objec
 			return
 		}
 	}
-}
-
-func keepObjects(path string, known map[objects.Key]*objects.Object) error {
-	var list client.List
-	for _, o := range known {
-		list.Items = append(list.Items, o)
-	}
-	content, err := json.Marshal(list)
-	if err != nil {
-		return fmt.Errorf("encode objects: %w", err)
-	}
-	return durable.Write(path, content, 0o600)
 }
 
 // wishes are what the cluster's objects say is to run. A map that is nil was not told yet.
@@ -121,14 +106,18 @@ type placement struct {
 
 // followWorkloads keeps the deployments at what the Workload objects say.
 func (a *Agent) followWorkloads(ctx context.Context) {
-	a.follow(ctx, objects.Workload, func(known map[objects.Key]*objects.Object) {
+	a.follow(ctx, objects.Workload, func(known map[objects.Key]*objects.Object, changed *objects.Key) {
+		if changed != nil {
+			a.wishOne(ctx, *changed, known[*changed])
+			return
+		}
 		a.wish(ctx, func(w *wishes) { w.workloads = maps.Clone(known) })
 	})
 }
 
 // followNamespaces keeps them at what the namespaces allow.
 func (a *Agent) followNamespaces(ctx context.Context) {
-	a.follow(ctx, objects.Namespace, func(known map[objects.Key]*objects.Object) {
+	a.follow(ctx, objects.Namespace, func(known map[objects.Key]*objects.Object, _ *objects.Key) {
 		a.wish(ctx, func(w *wishes) { w.namespaces = maps.Clone(known) })
 	})
 }
@@ -136,7 +125,7 @@ func (a *Agent) followNamespaces(ctx context.Context) {
 // followMeshConfig has keys used by the mesh's default provider.
 func (a *Agent) followMeshConfig(ctx context.Context) {
 	var provider *objects.KeyProvider
-	a.follow(ctx, objects.ConfigMap, func(known map[objects.Key]*objects.Object) {
+	a.follow(ctx, objects.ConfigMap, func(known map[objects.Key]*objects.Object, _ *objects.Key) {
 		now, err := meshProvider(known)
 		if err != nil {
 			// A version that admitted more: what was known stays.
@@ -200,32 +189,62 @@ func (a *Agent) wish(ctx context.Context, change func(*wishes)) {
 	a.sweep(wanted)
 }
 
-// place is what is to run of each workload, by namespace and name. One that asks for more than its namespace allows is not
-// run, whatever it was when it was stored: the cluster may have allowed it then. Without the namespaces it is unclear.
+// wishOne has one workload wanted otherwise, nil when it was deleted. It costs what that one has: the others are as they were
+// wished last, and what there was of workloads that nobody knew was swept then.
+func (a *Agent) wishOne(ctx context.Context, key objects.Key, o *objects.Object) {
+	a.wishes.mu.Lock()
+	defer a.wishes.mu.Unlock()
+	w, name := &a.wishes, key.Namespace+"/"+key.Name
+	if o == nil {
+		delete(w.workloads, key)
+		delete(w.specs, key)
+		a.undeploy(ctx, name)
+		return
+	}
+	w.workloads[key] = o
+	p, clear := w.placeOne(key, o, a.config.Cluster.Name, a.options.PrivilegedWorkloads)
+	if !clear {
+		return // What runs of it stays as it is until the namespaces are known.
+	}
+	w.specs[key] = p
+	a.deploy(ctx, name, p.specs)
+	a.place()
+}
+
+// place is what is to run of each workload, by namespace and name.
 func (w *wishes) place(clusterName string, unconfined bool) (wanted map[string][]replicaSpec, unclear map[string]bool) {
 	wanted, unclear = make(map[string][]replicaSpec, len(w.workloads)), map[string]bool{}
 	specs := make(map[objects.Key]placement, len(w.workloads))
 	for key, o := range w.workloads {
-		workload, ok := o.Resource.(*v1alpha1.Workload)
-		if !ok {
+		name := key.Namespace + "/" + key.Name
+		p, clear := w.placeOne(key, o, clusterName, unconfined)
+		if !clear {
+			unclear[name] = true
 			continue
 		}
-		name := key.Namespace + "/" + key.Name
-		switch privileged := !unconfined && len(access.Beyond(workload)) > 0; {
-		case privileged && w.namespaces == nil:
-			unclear[name] = true
-		case privileged && !access.AllowsPrivileged(w.namespaces[objects.Key{Kind: objects.Namespace.Kind, Name: key.Namespace}]):
-			wanted[name] = nil
-		default:
-			p, known := w.specs[key]
-			if !known || p.workload != workload || p.provider != w.provider {
-				p = placement{workload: workload, provider: w.provider, specs: replicas(workload, clusterName, unconfined, w.provider)}
-			}
-			specs[key], wanted[name] = p, p.specs
-		}
+		specs[key], wanted[name] = p, p.specs
 	}
 	w.specs = specs
 	return wanted, unclear
+}
+
+// placeOne is what is to run of one workload. One that asks for more than its namespace allows is not run, whatever it was when
+// it was stored: the cluster may have allowed it then. Without the namespaces it is unclear.
+func (w *wishes) placeOne(key objects.Key, o *objects.Object, clusterName string, unconfined bool) (p placement, clear bool) {
+	workload, ok := o.Resource.(*v1alpha1.Workload)
+	if !ok {
+		return placement{}, true
+	}
+	switch privileged := !unconfined && len(access.Beyond(workload)) > 0; {
+	case privileged && w.namespaces == nil:
+		return placement{}, false
+	case privileged && !access.AllowsPrivileged(w.namespaces[objects.Key{Kind: objects.Namespace.Kind, Name: key.Namespace}]):
+		return placement{}, true
+	}
+	if p, known := w.specs[key]; known && p.workload == workload && p.provider == w.provider {
+		return p, true
+	}
+	return placement{workload: workload, provider: w.provider, specs: replicas(workload, clusterName, unconfined, w.provider)}, true
 }
 
 // sweep removes what replicas have left that nobody wants any more, when an agent died before their workload was deleted:

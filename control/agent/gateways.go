@@ -74,7 +74,7 @@ type waysIn struct {
 
 // followGateways keeps the ports of Gateway objects that are for the ingress gateway.
 func (a *Agent) followGateways(ctx context.Context) {
-	a.follow(ctx, objects.Gateway, func(known map[objects.Key]*objects.Object) {
+	a.follow(ctx, objects.Gateway, func(known map[objects.Key]*objects.Object, _ *objects.Key) {
 		ports := gatewayPorts(known)
 		a.mu.Lock()
 		a.ways.gateways, a.ways.knowsGateways = ports, true
@@ -85,7 +85,7 @@ func (a *Agent) followGateways(ctx context.Context) {
 
 // followKubernetesGateways keeps the ports of the Gateways of Gateway API that are for the ingress gateway.
 func (a *Agent) followKubernetesGateways(ctx context.Context) {
-	a.follow(ctx, objects.KubernetesGateway, func(known map[objects.Key]*objects.Object) {
+	a.follow(ctx, objects.KubernetesGateway, func(known map[objects.Key]*objects.Object, _ *objects.Key) {
 		ports := listenerPorts(known)
 		a.mu.Lock()
 		a.ways.kubernetes, a.ways.knowsKubernetes = ports, true
@@ -133,7 +133,7 @@ func gatewayPorts(known map[objects.Key]*objects.Object) []uint16 {
 
 // followGlobalNamespaces keeps the ports of public services: those of HTTP, and of HTTPS where there is a certificate.
 func (a *Agent) followGlobalNamespaces(ctx context.Context) {
-	a.follow(ctx, objects.GlobalNamespace, func(known map[objects.Key]*objects.Object) {
+	a.follow(ctx, objects.GlobalNamespace, func(known map[objects.Key]*objects.Object, _ *objects.Key) {
 		ports := publicPorts(known, a.config.Cluster.Name)
 		a.mu.Lock()
 		a.ways.public, a.ways.knowsPublic = ports, true

@@ -65,7 +65,7 @@ func probeHTTP(ctx context.Context, dial dialer, target, path string) error {
 
 func probeGRPC(ctx context.Context, dial dialer, target, service string) error {
 	connection, err := grpc.NewClient("passthrough:///"+target,
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithMaxHeaderListSize(64<<10),
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) { return dial(ctx, "tcp", address) }))
 	if err != nil {
 		return err

@@ -20,6 +20,7 @@ import (
 	"heddle.io/heddle/control/durable"
 	"heddle.io/heddle/control/keyprovider"
 	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/peer"
 	"heddle.io/heddle/control/server/client"
 )
 
@@ -263,6 +264,9 @@ func (r *replica) ready() (bool, <-chan struct{}) {
 	return r.readyLocked(), r.changed
 }
 
+// maxMessage bounds what is said of a replica's state, in characters.
+const maxMessage = 1000
+
 // report describes the replica for the controller.
 func (r *replica) report() client.Replica {
 	ports := map[string]int32{}
@@ -285,6 +289,8 @@ func (r *replica) report() client.Replica {
 	if out.State.Message == "" && r.spec.Unconfined {
 		out.State.Message = "runs without a sandbox (--privileged-workloads)"
 	}
+	// Some of it are words of the application and the proxy: what they answer to probes, and why they do not.
+	out.State.Message = peer.Words(out.State.Message, maxMessage, false)
 	if r.address.IsValid() {
 		out.State.Address = r.address.String()
 	}

@@ -56,6 +56,14 @@ func (l *hearer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func hear(tb testing.TB, a *Agent) *hearer {
 	tb.Helper()
+	l := &hearer{}
+	serveAPI(tb, a, l)
+	return l
+}
+
+// serveAPI is a controller's API for an agent.
+func serveAPI(tb testing.TB, a *Agent, api http.Handler) {
+	tb.Helper()
 	path := a.config.Cluster.APISocket()
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		tb.Fatal(err)
@@ -64,11 +72,9 @@ func hear(tb testing.TB, a *Agent) *hearer {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	l := &hearer{}
-	server := &http.Server{Handler: l}
+	server := &http.Server{Handler: api}
 	go func() { _ = server.Serve(socket) }()
 	tb.Cleanup(func() { server.Close() })
-	return l
 }
 
 // What the controller knows is not said again; it is when it does not know it, and whenever that is not certain.

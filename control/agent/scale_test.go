@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"heddle.io/heddle/api/v1alpha1"
+	"heddle.io/heddle/control/durable/objectfile"
 	"heddle.io/heddle/control/objects"
 )
 
@@ -55,20 +56,29 @@ func kicked(a *Agent) (out []*deployment) {
 // A workload that changes costs itself: the others are not told to reconcile, neither where the list brings them anew.
 func TestChangeOfOneLeavesTheOthers(t *testing.T) {
 	a := crowd(t, 20)
-	changed := func(change func(*wishes)) (keys []string) {
-		t.Helper()
-		a.wish(t.Context(), change)
+	kick := func() (keys []string) {
 		for _, d := range kicked(a) {
 			keys = append(keys, d.key)
 		}
 		slices.Sort(keys)
 		return keys
 	}
+	changed := func(change func(*wishes)) []string {
+		a.wish(t.Context(), change)
+		return kick()
+	}
 	tell := func(w *objects.Object) func(*wishes) {
 		return func(wishes *wishes) { wishes.workloads[w.Key()] = w }
 	}
-	if got := changed(tell(crowdWorkload(7, "2"))); !slices.Equal(got, []string{"shop/w7"}) {
+	one := func(o *objects.Object) []string {
+		a.wishOne(t.Context(), o.Key(), o)
+		return kick()
+	}
+	if got := one(crowdWorkload(7, "2")); !slices.Equal(got, []string{"shop/w7"}) {
 		t.Errorf("one that changed: %v", got)
+	}
+	if got := one(crowdWorkload(7, "2")); got != nil {
+		t.Errorf("one that is told as it was: %v", got)
 	}
 	if got := changed(func(w *wishes) {
 		for i := range 20 {
@@ -85,35 +95,44 @@ func TestChangeOfOneLeavesTheOthers(t *testing.T) {
 	}
 	stopped := crowdWorkload(3, "1")
 	stopped.SetAnnotations(map[string]string{AnnotationStopped: "true"})
-	if got := changed(tell(stopped)); !slices.Equal(got, []string{"shop/w3"}) {
+	if got := one(stopped); !slices.Equal(got, []string{"shop/w3"}) {
 		t.Errorf("one that is stopped: %v", got)
 	}
 	// A stopped one that is deleted has addresses to give back, though it wants as little as before.
-	if got := changed(func(w *wishes) { delete(w.workloads, stopped.Key()) }); !slices.Equal(got, []string{"shop/w3"}) {
+	a.wishOne(t.Context(), stopped.Key(), nil)
+	if got := kick(); !slices.Equal(got, []string{"shop/w3"}) || !a.deployments["shop/w3"].gone {
 		t.Errorf("one that is deleted: %v", got)
+	}
+	// It has no deployment where it was stopped before this agent began.
+	if _, _, _, err := a.ids(replicaSpec{Namespace: "shop", Name: "w4-0"}); err != nil {
+		t.Fatal(err)
+	}
+	delete(a.deployments, "shop/w4")
+	if a.wishOne(t.Context(), crowdWorkload(4, "1").Key(), nil); a.addresses.Count() != 0 || a.users.Count() != 0 {
+		t.Errorf("one that was deleted while it was stopped still has %d addresses, %d users", a.addresses.Count(), a.users.Count())
+	}
+	if got := changed(func(*wishes) {}); got != nil {
+		t.Errorf("nothing: %v", got)
 	}
 }
 
 func sizes(b *testing.B, run func(b *testing.B, n int)) {
-	for _, n := range []int{1000, 10000} {
+	for _, n := range []int{1000, 5000, 10000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) { run(b, n) })
 	}
 }
 
-// What it costs the others that one workload is told anew.
+// What it costs beside n others that one workload is told anew.
 func BenchmarkChangeOfOne(b *testing.B) {
 	sizes(b, func(b *testing.B, n int) {
 		a := crowd(b, n)
-		told := 0
-		for i := 0; b.Loop(); i++ {
+		for b.Loop() {
 			w := crowdWorkload(7, "1")
-			a.wish(b.Context(), func(wishes *wishes) { wishes.workloads[w.Key()] = w })
-			for _, d := range kicked(a) {
-				told++
-				d.reconcile(b.Context())
-			}
+			a.wishOne(b.Context(), w.Key(), w)
 		}
-		b.ReportMetric(float64(told)/float64(b.N), "reconciled/op")
+		if got := kicked(a); len(got) > 0 {
+			b.Errorf("%d have been told to reconcile", len(got))
+		}
 	})
 }
 
@@ -128,11 +147,19 @@ func BenchmarkFind(b *testing.B) {
 	})
 }
 
-func BenchmarkKeepObjects(b *testing.B) {
+// What it costs beside n others that one workload is kept for the next agent.
+func BenchmarkKeepOne(b *testing.B) {
 	sizes(b, func(b *testing.B, n int) {
-		a := crowd(b, n)
-		for b.Loop() {
-			if err := keepObjects(filepath.Join(b.TempDir(), "workloads.json"), a.wishes.workloads); err != nil {
+		known := crowd(b, n).wishes.workloads
+		file, _, err := objectfile.Open(filepath.Join(b.TempDir(), keptName(objects.Workload)))
+		if err := errors.Join(err, file.Replace(known)); err != nil {
+			b.Fatal(err)
+		}
+		defer file.Close()
+		for i := 0; b.Loop(); i++ {
+			w := crowdWorkload(i%n, fmt.Sprint(i))
+			known[w.Key()] = w
+			if err := file.Change(known, w.Key()); err != nil {
 				b.Fatal(err)
 			}
 		}

@@ -185,7 +185,7 @@ var adminAddress = fmt.Sprintf("127.0.0.1:%d", cluster.PortAdmin)
 
 // adminClient talks to the proxy's admin interface.
 func (r *replica) adminTransport() *http.Transport {
-	return &http.Transport{DialContext: r.dial, DisableKeepAlives: true}
+	return &http.Transport{DialContext: r.dial, DisableKeepAlives: true, MaxResponseHeaderBytes: 64 << 10}
 }
 
 // maxAdmin bounds an admin answer that the agent itself reads.

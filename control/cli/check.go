@@ -48,8 +48,8 @@ func (s *session) checkCommand() *cobra.Command {
 			"runs, the objects' status, and between clusters the stream to the primary, clocks, issuers, versions, whether gateways answer\n" +
 			"the controller's probes.\n\n" +
 			"✓ holds, ✗ does not, ! does not and is no failure, ? was tried and did not tell: silence is no refusal. While something does\n" +
-			"not hold that may be starting, check tries again, for up to a minute or --wait; --wait 0 looks once. A request that held is not\n" +
-			"sent again. Where services have more than 500 ports, 500 are chosen at random, others each time, and a line says so.\n\n" +
+			"not hold that may be starting, check tries again, for up to a minute or --wait; --wait 0 looks once. A request to a service that\n" +
+			"held is not sent again; all else is tried and read anew each time, at most every two seconds in the end. Where services have more than 500 ports, 500 are chosen at random, others each time, and a line says so.\n\n" +
 			"Without --cluster or $HEDDLE_CLUSTER, every cluster that runs on this machine is checked, so that both directions are tried.\n" +
 			"Between two machines, run it on each.\n\n" +
 			"The exit code is 0 when everything holds (there may be warnings), 1 when something does not or is not known, 2 for a wrong\n" +

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"unicode"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	pb "heddle.io/heddle/api/federation/federationv1"
+	"heddle.io/heddle/control/peer"
 	"heddle.io/heddle/control/server/client"
 )
 
@@ -86,19 +86,7 @@ func problem(err error, address string) *client.Problem {
 const maxWords = 500
 
 // clip shortens a peer's words, and keeps control characters away from terminals and logs.
-func clip(words string) string {
-	out := make([]rune, 0, min(len(words), maxWords))
-	for _, r := range words {
-		if len(out) == maxWords {
-			return string(out) + "…"
-		}
-		if !unicode.IsPrint(r) {
-			r = ' '
-		}
-		out = append(out, r)
-	}
-	return string(out)
-}
+func clip(words string) string { return peer.Words(words, maxWords, false) }
 
 // checkProtocol refuses who speaks no version of the protocol that this program speaks.
 func checkProtocol(protocol uint32, theirs, ours string) error {

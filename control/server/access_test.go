@@ -547,6 +547,35 @@ func TestStreamsEndWithTheRole(t *testing.T) {
 	}
 }
 
+// Whoever may watch can take all the places for that, and does not keep the agent from hearing what is to run.
+func TestWatchesOfOthersDoNotKeepTheAgentOut(t *testing.T) {
+	w := startAll(t, func(s *Server) { s.watches = make(chan struct{}, 2) })
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	if _, err := apply(t, w.client, shop, false); err != nil {
+		t.Fatal(err)
+	}
+	w.binds(t, "viewer", "*")
+	watch := func(c *client.Client, path string) error {
+		body, err := c.Open(ctx, http.MethodGet, path, nil)
+		if err == nil {
+			t.Cleanup(func() { body.Close() })
+		}
+		return err
+	}
+	workloads, names := client.Path(objects.Workload, "", "")+"?watch=1&resourceVersion=1", "/heddle/v1/names?watch=1"
+	viewer := w.as(t, bob, "")
+	if err := errors.Join(watch(viewer, workloads), watch(viewer, names)); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{workloads, names} {
+		wants(t, "a third watch at "+path, watch(viewer, path), http.StatusTooManyRequests, "2 are the limit")
+		if err := watch(w.client, path); err != nil {
+			t.Errorf("the agent at %s: %v", path, err)
+		}
+	}
+}
+
 func TestWhatIsPassedOnToTheAgent(t *testing.T) {
 	w := startAll(t)
 	var seen []string

@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"net/http"
 
 	"heddle.io/heddle/control/audit"
@@ -31,13 +30,10 @@ func (s *Server) handleNames(w http.ResponseWriter, r *http.Request) {
 		reply(w, names)
 		return
 	}
-	select {
-	case s.watches <- struct{}{}:
-		defer func() { <-s.watches }()
-	default:
-		refuse(w, &client.Problem{Status: http.StatusTooManyRequests, What: "too many watches", Remedy: fmt.Sprintf("close some: %d are the limit", maxWatches)})
+	if !s.takeWatch(w, r) {
 		return
 	}
+	defer s.endWatch(r)
 	flusher, ok := w.(http.Flusher)
 	if !ok {
 		refuse(w, &client.Problem{Status: http.StatusInternalServerError, What: "this connection cannot stream"})

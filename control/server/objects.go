@@ -185,13 +185,10 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, t target) {
 		refuse(w, &client.Problem{Status: http.StatusBadRequest, What: "a watch needs resourceVersion", Remedy: "list first, and watch from the list's resourceVersion"})
 		return
 	}
-	select {
-	case s.watches <- struct{}{}:
-		defer func() { <-s.watches }()
-	default:
-		refuse(w, &client.Problem{Status: http.StatusTooManyRequests, What: "too many watches", Remedy: fmt.Sprintf("close some: %d are the limit", maxWatches)})
+	if !s.takeWatch(w, r) {
 		return
 	}
+	defer s.endWatch(r)
 	events, ended := s.config.Store.Watch(r.Context(), t.kind, after)
 	flusher, ok := w.(http.Flusher)
 	if !ok {
@@ -219,6 +216,27 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, t target) {
 		}
 		// The client hears of it, or has gone.
 		_ = encoder.Encode(client.Change{Type: "ERROR", Problem: problem})
+	}
+}
+
+// takeWatch has a watch begin, which ends with [Server.endWatch], or answers that there are too many. The agent has as many as
+// it needs: others must not keep it from hearing what is to run.
+func (s *Server) takeWatch(w http.ResponseWriter, r *http.Request) bool {
+	if access.From(r.Context()).Agent() {
+		return true
+	}
+	select {
+	case s.watches <- struct{}{}:
+		return true
+	default:
+		refuse(w, &client.Problem{Status: http.StatusTooManyRequests, What: "too many watches", Remedy: fmt.Sprintf("close some: %d are the limit", cap(s.watches))})
+		return false
+	}
+}
+
+func (s *Server) endWatch(r *http.Request) {
+	if !access.From(r.Context()).Agent() {
+		<-s.watches
 	}
 }
 

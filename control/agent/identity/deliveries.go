@@ -12,6 +12,8 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	serverv3 "github.com/envoyproxy/go-control-plane/pkg/server/v3"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	"heddle.io/heddle/control/peer"
 )
 
 var errRefused = errors.New("it refused secret")
@@ -48,11 +50,11 @@ func (d *deliveries) callbacks() serverv3.Callbacks {
 		StreamClosedFunc:      func(number int64, _ *corev3.Node) { d.close(streamID{false, number}) },
 		DeltaStreamClosedFunc: func(number int64, _ *corev3.Node) { d.close(streamID{true, number}) },
 		StreamRequestFunc: func(number int64, r *discoveryv3.DiscoveryRequest) error {
-			d.answer(streamID{false, number}, r.GetResponseNonce(), r.GetErrorDetail().GetMessage())
+			d.answer(streamID{false, number}, r.GetResponseNonce(), peer.Words(r.GetErrorDetail().GetMessage(), maxReason, true))
 			return nil
 		},
 		StreamDeltaRequestFunc: func(number int64, r *discoveryv3.DeltaDiscoveryRequest) error {
-			d.answer(streamID{true, number}, r.GetResponseNonce(), r.GetErrorDetail().GetMessage())
+			d.answer(streamID{true, number}, r.GetResponseNonce(), peer.Words(r.GetErrorDetail().GetMessage(), maxReason, true))
 			return nil
 		},
 		StreamResponseFunc: func(_ context.Context, number int64, _ *discoveryv3.DiscoveryRequest, r *discoveryv3.DiscoveryResponse) {

@@ -45,6 +45,8 @@ type controllerStub struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
 	mu    sync.Mutex
 	nodes []*corev3.Node
+	// reasons are why it was refused.
+	reasons []string
 }
 
 func (c *controllerStub) DeltaAggregatedResources(s discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
@@ -55,6 +57,9 @@ func (c *controllerStub) DeltaAggregatedResources(s discoveryv3.AggregatedDiscov
 		}
 		c.mu.Lock()
 		c.nodes = append(c.nodes, request.Node)
+		if request.ErrorDetail != nil {
+			c.reasons = append(c.reasons, request.ErrorDetail.String())
+		}
 		c.mu.Unlock()
 		if err := s.Send(&discoveryv3.DeltaDiscoveryResponse{TypeUrl: request.TypeUrl, Nonce: "1"}); err != nil {
 			return err

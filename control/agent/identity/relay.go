@@ -12,12 +12,15 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+
+	"heddle.io/heddle/control/peer"
 )
 
 // relay forwards ADS streams to the controller.
@@ -34,6 +37,15 @@ type relay struct {
 	streams    streams
 }
 
+// What is repeated of a proxy's words, in characters: why it refuses, of which an Envoy says much, and what program it is.
+const (
+	maxReason = 4 << 10
+	maxAgent  = 200
+)
+
+// maxConfigStreams of one proxy, which needs one: a controller waits for the answers to what is on its way over each.
+const maxConfigStreams = 2
+
 // streams counts those that are open, and tells who waits when there are others.
 type streams struct {
 	mu      sync.Mutex
@@ -41,9 +53,23 @@ type streams struct {
 	changed chan struct{}
 }
 
-func (s *streams) add(n int) {
+// begin counts one more, unless there are too many; the result ends it.
+func (s *streams) begin() (end func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.open == maxConfigStreams {
+		return nil, status.Errorf(codes.ResourceExhausted, "the proxy has %d streams for its configuration already", maxConfigStreams)
+	}
+	s.add(1)
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.add(-1)
+	}, nil
+}
+
+// add needs the lock.
+func (s *streams) add(n int) {
 	s.open += n
 	close(s.changed)
 	s.changed = make(chan struct{})
@@ -111,7 +137,7 @@ func (r *relay) identify(said *corev3.Node) *corev3.Node {
 		return r.node
 	}
 	if said != nil {
-		node.UserAgentName = said.UserAgentName
+		node.UserAgentName = peer.Words(said.UserAgentName, maxAgent, false)
 		node.UserAgentVersionType = said.UserAgentVersionType
 		node.Extensions = said.Extensions
 		node.ClientFeatures = said.ClientFeatures
@@ -123,8 +149,11 @@ func (r *relay) identify(said *corev3.Node) *corev3.Node {
 func forward[Request, Response any](r *relay, cancel context.CancelFunc,
 	downRecv func() (Request, error), upSend func(Request) error, upClose func() error,
 	upRecv func() (Response, error), downSend func(Response) error, edit func(Request)) error {
-	r.streams.add(1)
-	defer r.streams.add(-1)
+	end, err := r.streams.begin()
+	if err != nil {
+		return err
+	}
+	defer end()
 	requests := make(chan error, 1)
 	go func() {
 		first := true
@@ -144,6 +173,7 @@ func forward[Request, Response any](r *relay, cancel context.CancelFunc,
 			} else {
 				clearNode(m)
 			}
+			clipReason(m)
 			if err := upSend(m); err != nil {
 				// upRecv tells why.
 				requests <- nil
@@ -175,6 +205,14 @@ func clearNode(m any) {
 		m.Node = nil
 	case *discoveryv3.DeltaDiscoveryRequest:
 		m.Node = nil
+	}
+}
+
+// clipReason bounds why a proxy refuses, which is kept, logged and shown.
+func clipReason(m any) {
+	if refusing, ok := m.(interface{ GetErrorDetail() *rpcstatus.Status }); ok && refusing.GetErrorDetail() != nil {
+		detail := refusing.GetErrorDetail()
+		detail.Message, detail.Details = peer.Words(detail.Message, maxReason, true), nil
 	}
 }
 

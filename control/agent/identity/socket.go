@@ -16,7 +16,10 @@ import (
 	serverv3 "github.com/envoyproxy/go-control-plane/pkg/server/v3"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
 	securityv1alpha1 "istio.io/api/security/v1alpha1"
 
 	"heddle.io/heddle/control/agent/network"
@@ -25,10 +28,14 @@ import (
 // maxConnections of one socket; a proxy needs two or three.
 const maxConnections = 16
 
-// maxStreams of one connection; a proxy needs one per secret and one for its configuration.
+// maxStreams of one socket, on whatever connections; a proxy needs one per secret and one for its configuration. What is
+// held of messages that a proxy never ends is this times maxRequest at the most.
 const maxStreams = 64
 
-// maxMessage bounds what a proxy may send and the controller may push in one message.
+// maxHead bounds the head of a call, which proxies put nothing into.
+const maxHead = 16 << 10
+
+// What a proxy may send and the controller may push in one message.
 const (
 	maxRequest  = 4 << 20
 	maxResponse = 64 << 20
@@ -39,6 +46,7 @@ type Socket struct {
 	server  *grpc.Server
 	cancel  context.CancelFunc
 	relay   *relay
+	streams atomic.Int64
 	Refused atomic.Uint64
 }
 
@@ -86,8 +94,8 @@ func Listen(config Config) (*Socket, error) {
 		return nil, err
 	}
 	s.server = grpc.NewServer(
-		grpc.MaxRecvMsgSize(maxRequest),
-		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.MaxRecvMsgSize(maxRequest), grpc.MaxHeaderListSize(maxHead),
+		grpc.MaxConcurrentStreams(maxStreams), grpc.InTapHandle(s.takeStream),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
 	)
@@ -98,6 +106,17 @@ func Listen(config Config) (*Socket, error) {
 	// Ends when the server stops.
 	go func() { _ = s.server.Serve(guarded) }()
 	return s, nil
+}
+
+// takeStream has a call wait for none of its messages where the socket has as many as it may have.
+func (s *Socket) takeStream(ctx context.Context, _ *tap.Info) (context.Context, error) {
+	if s.streams.Add(1) > maxStreams {
+		s.streams.Add(-1)
+		s.Refused.Add(1)
+		return ctx, status.Errorf(codes.ResourceExhausted, "the proxy has %d streams already", maxStreams)
+	}
+	context.AfterFunc(ctx, func() { s.streams.Add(-1) })
+	return ctx, nil
 }
 
 // Connected says whether the proxy has a configuration stream to the controller now; the channel is closed when that may be

@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/x509"
 	"encoding/pem"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,8 +15,11 @@ import (
 	secretv3 "github.com/envoyproxy/go-control-plane/envoy/service/secret/v3"
 	statusv3 "github.com/envoyproxy/go-control-plane/envoy/service/status/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 )
 
@@ -128,5 +133,134 @@ func TestAStolenSocketIsOneWorkload(t *testing.T) {
 	}
 	if err := connection.Invoke(ctx, "/v1/shutdown", &statusv3.ClientStatusRequest{}, &statusv3.ClientStatusResponse{}, grpc.WaitForReady(true)); status.Code(err) != codes.Unimplemented {
 		t.Errorf("%v", err)
+	}
+}
+
+// A proxy that was taken over holds what so many messages take of the agent's memory, on however many connections, and nothing
+// by their heads; what it gives back is there for its successor.
+func TestAHostileProxyHoldsABoundedPartOfTheAgent(t *testing.T) {
+	credential, first, _ := socket(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	go credential.Run(ctx)
+	<-credential.Ready()
+	// open opens a stream that stays, once it has an answer.
+	open := func(ctx context.Context, c *grpc.ClientConn) error {
+		stream, err := secretv3.NewSecretDiscoveryServiceClient(c).StreamSecrets(ctx)
+		if err != nil {
+			return err
+		}
+		// What became of it, the answer says.
+		_ = stream.Send(&discoveryv3.DiscoveryRequest{Node: &corev3.Node{Id: "any"}, TypeUrl: resource.SecretType, ResourceNames: []string{SecretRoots}})
+		_, err = stream.Recv()
+		return err
+	}
+	if err := open(metadata.AppendToOutgoingContext(ctx, "filler", strings.Repeat("a", 4*maxHead)), first); err == nil {
+		t.Errorf("a head of %d bytes was taken", 4*maxHead)
+	}
+	connections := []*grpc.ClientConn{first}
+	for range 3 {
+		c, err := grpc.NewClient(first.Target(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		connections = append(connections, c)
+	}
+	held, release := context.WithCancel(ctx)
+	defer release()
+	for i := range maxStreams {
+		if err := open(held, connections[i%len(connections)]); err != nil {
+			t.Fatalf("stream %d: %v", i, err)
+		}
+	}
+	for _, c := range connections {
+		if err := open(held, c); status.Code(err) != codes.ResourceExhausted {
+			t.Errorf("one more than %d streams: %v", maxStreams, err)
+		}
+	}
+	release()
+	for {
+		err := open(ctx, first)
+		if err == nil {
+			break
+		}
+		if status.Code(err) != codes.ResourceExhausted {
+			t.Fatalf("after they were given back: %v", err)
+		}
+	}
+}
+
+// A controller waits for the answers to what is on its way over a stream, for all proxies together: one with many streams that
+// answers nothing would hold up the others.
+func TestAHostileProxyHasTwoConfigurationStreams(t *testing.T) {
+	_, connection, controller := socket(t)
+	serveController(t, controller)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	ask := func(ctx context.Context) error {
+		stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(connection).DeltaAggregatedResources(ctx)
+		if err != nil {
+			return err
+		}
+		_ = stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: resource.ClusterType})
+		_, err = stream.Recv()
+		return err
+	}
+	held, release := context.WithCancel(ctx)
+	defer release()
+	for i := range maxConfigStreams {
+		if err := ask(held); err != nil {
+			t.Fatalf("stream %d: %v", i, err)
+		}
+	}
+	if err := ask(ctx); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("one more: %v", err)
+	}
+	release()
+	for {
+		err := ask(ctx)
+		if err == nil {
+			break
+		}
+		if status.Code(err) != codes.ResourceExhausted {
+			t.Fatalf("after they were given back: %v", err)
+		}
+	}
+}
+
+// What a hostile proxy says neither fills logs nor writes on terminals.
+func TestWordsOfAHostileProxyAreClipped(t *testing.T) {
+	_, connection, controller := socket(t)
+	stub, _ := serveController(t, controller)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(connection).DeltaAggregatedResources(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const cruel = "\x1b[2Jline\n"
+	node := &corev3.Node{UserAgentName: strings.Repeat(cruel, 1<<10)}
+	for range 2 {
+		if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{Node: node, TypeUrl: resource.ClusterType, ErrorDetail: &rpcstatus.Status{Message: strings.Repeat(cruel, 1<<16)}}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := stream.Recv(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stub.mu.Lock()
+	defer stub.mu.Unlock()
+	words := slices.Concat(stub.reasons, []string{stub.nodes[0].UserAgentName})
+	if len(words) != 3 {
+		t.Fatalf("%d words", len(words))
+	}
+	for _, said := range words {
+		if len(said) > 2*maxReason || strings.ContainsAny(said, "\x1b\u202e") || strings.Contains(said, `\x1b`) || strings.Contains(said, `\033`) {
+			t.Errorf("the controller hears %d bytes: %.60q", len(said), said)
+		}
+	}
+	if agent := stub.nodes[0].UserAgentName; len([]rune(agent)) > maxAgent+1 || strings.Contains(agent, "\n") {
+		t.Errorf("the controller hears of a program %q", agent)
 	}
 }

@@ -18,7 +18,8 @@ const (
 
 // RotateLogs rotates every log below a directory that has grown past the bound. A process writes to its log itself, in
 // append mode, so that it needs no agent to write; the log is therefore copied and truncated rather than renamed. Lines
-// written between the two are lost.
+// written between the two are lost. Of a log of more than twice the bound only its end is kept: a process may write faster than
+// is copied, and make its log as long as it likes without writing (ftruncate(2)).
 func RotateLogs(dir string, bound int64) error {
 	var errs []error
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -38,14 +39,14 @@ func RotateLogs(dir string, bound int64) error {
 		case err != nil:
 			errs = append(errs, err)
 		case info.Size() > bound:
-			errs = append(errs, rotate(path))
+			errs = append(errs, rotate(path, 2*bound))
 		}
 		return nil
 	})
 	return errors.Join(append(errs, err)...)
 }
 
-func rotate(path string) error {
+func rotate(path string, most int64) error {
 	for i := LogsKept; i > 1; i-- {
 		err := os.Rename(fmt.Sprintf("%s.%d", path, i-1), fmt.Sprintf("%s.%d", path, i))
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -57,11 +58,15 @@ func rotate(path string) error {
 		return fmt.Errorf("rotate log: %w", err)
 	}
 	defer from.Close()
+	info, err := from.Stat()
+	if err != nil {
+		return fmt.Errorf("rotate log: %w", err)
+	}
 	to, err := os.OpenFile(path+".1", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o640)
 	if err != nil {
 		return fmt.Errorf("rotate log: %w", err)
 	}
-	_, err = io.Copy(to, from)
+	_, err = io.Copy(to, io.NewSectionReader(from, max(0, info.Size()-most), most))
 	if closeErr := to.Close(); err == nil {
 		err = closeErr
 	}

@@ -2,6 +2,7 @@ package process
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -210,5 +211,28 @@ func TestRotateLogs(t *testing.T) {
 	}
 	if b, _ := os.ReadFile(path + ".1"); string(b) != "44444444444" {
 		t.Fatalf("%q", b)
+	}
+}
+
+// A process makes its log as long as it likes, by a call that writes nothing: copying all of it would fill the disk.
+func TestRotateKeepsTheEndOfAnEndlessLog(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "app.log")
+	if err := os.WriteFile(path, []byte("begins\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(path, 64<<20); err != nil {
+		t.Fatal(err)
+	}
+	log, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = log.WriteString("ends\n")
+	if err := errors.Join(err, log.Close(), RotateLogs(dir, 10)); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := os.ReadFile(path + ".1"); err != nil || len(b) != 20 || !strings.HasSuffix(string(b), "ends\n") {
+		t.Errorf("%d bytes were kept: %v", len(b), err)
 	}
 }

@@ -1,0 +1,213 @@
+// Package objectfile keeps a set of objects on the disk for who comes after a process that may be killed at any moment. A
+// change costs what changed and is there whole or not at all; of a damaged file nothing is believed.
+package objectfile
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"time"
+
+	"go.etcd.io/bbolt"
+
+	"heddle.io/heddle/control/durable"
+	"heddle.io/heddle/control/objects"
+)
+
+// ErrDamaged says that a file is none of this package's, or not whole. What it held is unknown, not nothing.
+var ErrDamaged = errors.New("the file is damaged, or no table of objects")
+
+// The table has one bucket, whose sequence is the number of its entries. A key is the object's in JSON; a value is a checksum
+// of the key and of the object, and the object in JSON. bbolt has checksums of its own for the root of its pages only.
+var bucketName = []byte("objects")
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+const checksumBytes = 4
+
+// lockPatience is how long another process, killed a moment ago, may still hold the file.
+const lockPatience = 5 * time.Second
+
+// File is a set of objects on the disk. It is for one goroutine at a time.
+type File struct {
+	path string
+	// db is nil until a set was written, and after a write that failed: the next one writes the whole set.
+	db *bbolt.DB
+}
+
+// Open reads what was kept last. The set is nil where nothing was kept, which is another thing than a set of none. With an
+// error, which names the file, nothing is known of it ([ErrDamaged]); the file is there still, and gives way to the
+// first set that is written.
+func Open(path string) (*File, map[objects.Key]*objects.Object, error) {
+	f := &File{path: path}
+	var kept map[objects.Key]*objects.Object
+	err := guarded(func() (err error) {
+		kept, err = read(path)
+		return err
+	})
+	if errors.Is(err, os.ErrNotExist) {
+		return f, nil, nil
+	}
+	if err != nil {
+		return f, nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return f, kept, nil
+}
+
+func read(path string) (kept map[objects.Key]*objects.Object, err error) {
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockPatience, ReadOnly: true})
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	err = db.View(func(tx *bbolt.Tx) error {
+		// Pages that are not there are a fault of memory and no error, which other goroutines would end by.
+		if info, err := os.Stat(path); err != nil || info.Size() < tx.Size() {
+			return errors.Join(fmt.Errorf("%w: %w", ErrDamaged, durable.ErrTorn), err)
+		}
+		b := tx.Bucket(bucketName)
+		if b == nil {
+			return fmt.Errorf("%w: there is no bucket %q", ErrDamaged, bucketName)
+		}
+		kept = map[objects.Key]*objects.Object{}
+		if err := b.ForEach(func(k, v []byte) error {
+			if len(v) < checksumBytes || binary.BigEndian.Uint32(v) != checksum(k, v[checksumBytes:]) {
+				return fmt.Errorf("%w: the entry %.200q is not what was written", ErrDamaged, k)
+			}
+			o := new(objects.Object)
+			if err := json.Unmarshal(v[checksumBytes:], o); err != nil {
+				return fmt.Errorf("the entry %s: %w", k, err)
+			}
+			kept[o.Key()] = o
+			return nil
+		}); err != nil {
+			return err
+		}
+		if n := b.Sequence(); n != uint64(len(kept)) {
+			return fmt.Errorf("%w: of %d objects %d are there", ErrDamaged, n, len(kept))
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return kept, nil
+}
+
+// guarded has what a damaged page does in bbolt, a panic or a fault of memory, as an error.
+func guarded(f func() error) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%w: %v", ErrDamaged, p)
+		}
+	}()
+	return f()
+}
+
+func checksum(key, object []byte) uint32 {
+	return crc32.Update(crc32.Checksum(key, castagnoli), castagnoli, object)
+}
+
+// Replace writes a whole set, in a file of its own that then takes the name: what was there before is neither needed nor
+// trusted.
+func (f *File) Replace(all map[objects.Key]*objects.Object) error {
+	return errors.Join(f.Close(), f.replace(all))
+}
+
+func (f *File) replace(all map[objects.Key]*objects.Object) (err error) {
+	next := f.path + ".new"
+	if err := durable.Remove(next); err != nil {
+		return fmt.Errorf("%s: %w", f.path, err)
+	}
+	db, err := bbolt.Open(next, 0o600, &bbolt.Options{Timeout: lockPatience, FreelistType: bbolt.FreelistMapType})
+	if err != nil {
+		return fmt.Errorf("%s: %w", f.path, err)
+	}
+	err = db.Update(func(tx *bbolt.Tx) error {
+		b, err := tx.CreateBucket(bucketName)
+		if err != nil {
+			return err
+		}
+		for _, o := range all {
+			if err := put(b, o); err != nil {
+				return err
+			}
+		}
+		return b.SetSequence(uint64(len(all)))
+	})
+	if err == nil {
+		err = os.Rename(next, f.path)
+	}
+	if err == nil {
+		err = durable.SyncDir(filepath.Dir(f.path))
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", f.path, errors.Join(err, db.Close(), durable.Remove(next)))
+	}
+	f.db = db
+	return nil
+}
+
+// Change writes the object of a key as it is in the set, or takes it out where the set has none. Where the file may not hold
+// the rest of the set, because nothing was written yet or the write before failed, it writes all of it.
+func (f *File) Change(all map[objects.Key]*objects.Object, key objects.Key) error {
+	if f.db == nil {
+		return f.replace(all)
+	}
+	err := guarded(func() error {
+		return f.db.Update(func(tx *bbolt.Tx) error {
+			b := tx.Bucket(bucketName)
+			if o := all[key]; o != nil {
+				if err := put(b, o); err != nil {
+					return err
+				}
+			} else if k, err := json.Marshal(key); err != nil {
+				return err
+			} else if err := b.Delete(k); err != nil {
+				return err
+			}
+			return b.SetSequence(uint64(len(all)))
+		})
+	})
+	if errors.Is(err, ErrDamaged) {
+		// Its locks are as they were when it panicked, so that closing it could wait for ever.
+		f.db = nil
+	} else if err != nil {
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", f.path, err)
+	}
+	return nil
+}
+
+func put(b *bbolt.Bucket, o *objects.Object) error {
+	k, err := json.Marshal(o.Key())
+	if err != nil {
+		return err
+	}
+	text, err := json.Marshal(o)
+	if err != nil {
+		return err
+	}
+	return b.Put(k, append(binary.BigEndian.AppendUint32(nil, checksum(k, text)), text...))
+}
+
+// Close leaves the file to who comes next.
+func (f *File) Close() error {
+	if f.db == nil {
+		return nil
+	}
+	db := f.db
+	f.db = nil
+	return db.Close()
+}
