@@ -176,6 +176,7 @@ func (p *Pusher) remake(w string, hosts []string) []xds.Change {
 }
 
 func (p *Pusher) remakeGroup(g *group, hosts []string) xds.Change {
+	defer p.judge(g)
 	if g.client != nil {
 		delta, ok, err := p.cache.Remake(g.client, p.mesh, hosts)
 		if err == nil && ok {

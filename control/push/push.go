@@ -45,6 +45,11 @@ type Pusher struct {
 	// numbers stand for the objects that have a part in anything, in the order of carried.
 	numbers map[objects.Key]int32
 	carried []carried
+	// moved are those of them whose progress may be another than when [Pusher.Changed] was asked last, recounted the groups of
+	// which all are. order has what each change carried, the oldest first; what is carried by a later one stands there, too.
+	moved     map[int32]struct{}
+	recounted map[*group]struct{}
+	order     []carrying
 	// versions of the objects that the model in force was made of.
 	versions map[objects.Key]objects.Version
 	// dependencies are what workloads were seen to use, needs the same of those that have a group.
@@ -62,6 +67,10 @@ type group struct {
 	made   *translate.Resources
 	// sources are the numbers of the objects that have a part in it.
 	sources map[int32]bool
+	// beside are the groups of clients that proxies of an inbound kind are in as well, with how many are.
+	beside map[*group]int
+	// patches are what became of those of EnvoyFilters.
+	patches []translate.PatchState
 }
 
 // proxy is a connected one.
@@ -85,10 +94,16 @@ type carried struct {
 	version int64
 }
 
+// carrying is an object, by its number, that a version of the configuration brought.
+type carrying struct {
+	version int64
+	number  int32
+}
+
 // New makes a pusher without a model: proxies that connect to its server wait for the first. Its server is made by start.
 func New(log *slog.Logger, dependencies *registry.Dependencies, start func(xds.Source) *xds.Server) *Pusher {
 	p := &Pusher{log: log, dependencies: dependencies, needs: map[string]map[string]bool{}, cache: translate.NewCache(), inbound: translate.NewCache(), groups: map[string]*group{}, proxies: map[*xds.Proxy]*proxy{},
-		packed: map[proto.Message][]packed{}, hosts: map[*routev3.VirtualHost]*xds.Part{}, numbers: map[objects.Key]int32{}, versions: map[objects.Key]objects.Version{}}
+		packed: map[proto.Message][]packed{}, hosts: map[*routev3.VirtualHost]*xds.Part{}, numbers: map[objects.Key]int32{}, moved: map[int32]struct{}{}, recounted: map[*group]struct{}{}, versions: map[objects.Key]objects.Version{}}
 	p.server = start(p)
 	return p
 }
@@ -156,12 +171,13 @@ func (p *Pusher) Update(u Update) int64 {
 	p.carry(known)
 	for key, r := range u.Revised {
 		if n, used := p.numbers[key]; used && p.carried[n].of != r {
-			p.carried[n].of, p.carried[n].version = r, p.version
+			p.carried[n].of = r
+			p.carryNow(n)
 		}
 	}
 	for _, key := range u.Again {
 		if n, used := p.numbers[key]; used {
-			p.carried[n].version = p.version
+			p.carryNow(n)
 		}
 	}
 	if p.cache.Crowded() || p.inbound.Crowded() || p.crowded() {
@@ -173,8 +189,8 @@ func (p *Pusher) Update(u Update) int64 {
 
 // carry has objects that came to have a part in something, the known ones not among them, be carried by the version in force.
 func (p *Pusher) carry(known int) {
-	for i := range p.carried[known:] {
-		p.carried[known+i].version = p.version
+	for n := known; n < len(p.carried); n++ {
+		p.carryNow(int32(n))
 	}
 }
 
@@ -183,6 +199,7 @@ func (p *Pusher) changeAll(clients, servers *model.Difference) []xds.Change {
 	var changes []xds.Change
 	for id, g := range p.groups {
 		if g.proxies == 0 {
+			p.flush(g)
 			delete(p.groups, id)
 			continue
 		}
@@ -199,6 +216,10 @@ func (p *Pusher) changeAll(clients, servers *model.Difference) []xds.Change {
 
 // changeOf makes what a change makes a difference to in a group.
 func (p *Pusher) changeOf(g *group, d *model.Difference) xds.Change {
+	defer p.judge(g)
+	if g.group.Failed() != "" {
+		p.recount(g)
+	}
 	if d != nil && g.client != nil {
 		delta, ok, err := p.cache.Apply(g.client, p.mesh, d)
 		if err != nil {
@@ -219,8 +240,7 @@ func (p *Pusher) changeOf(g *group, d *model.Difference) xds.Change {
 	if err != nil {
 		return p.failed(g, err)
 	}
-	g.sources = map[int32]bool{}
-	p.number(g, sources)
+	p.renumber(g, sources)
 	return g.group.Change(resources)
 }
 
@@ -229,6 +249,7 @@ func (p *Pusher) failed(g *group, err error) xds.Change {
 	p.log.Error("proxies keep their configuration: the new one could not be made", "kind", g.kind.ID(), "error", err)
 	// What it has is not what the model says: it is made from nothing the next time.
 	g.client, g.made = nil, nil
+	p.recount(g)
 	return xds.Change{Group: g.group, Failure: err.Error()}
 }
 
@@ -263,6 +284,7 @@ func (p *Pusher) apply(g *group, delta translate.Delta) (xds.Change, error) {
 	for _, key := range delta.Dropped {
 		if n, known := p.numbers[key]; known {
 			delete(g.sources, n)
+			p.moved[n] = struct{}{}
 		}
 	}
 	p.number(g, delta.Added)
@@ -335,21 +357,7 @@ func (p *Pusher) sweep() {
 	p.cache.Sweep(clients, gateways)
 	p.inbound.Sweep(nil, servers)
 	p.packed, p.hosts, p.swept = used, hosts, len(used)+len(hosts)
-	old := p.carried
-	p.carried, p.numbers = nil, map[objects.Key]int32{}
-	for _, g := range p.groups {
-		sources := make(map[int32]bool, len(g.sources))
-		for n := range g.sources {
-			c := old[n]
-			to, known := p.numbers[c.key]
-			if !known {
-				to = int32(len(p.carried))
-				p.numbers[c.key], p.carried = to, append(p.carried, c)
-			}
-			sources[to] = true
-		}
-		g.sources = sources
-	}
+	p.sweepNumbers()
 }
 
 // trace says what a push was for and about.
@@ -395,7 +403,10 @@ func (p *Pusher) number(g *group, sources []objects.Key) {
 			p.numbers[key] = n
 			p.carried = append(p.carried, carried{key: key, of: p.versions[key]})
 		}
-		g.sources[n] = true
+		if !g.sources[n] {
+			g.sources[n] = true
+			p.moved[n] = struct{}{}
+		}
 	}
 }
 
@@ -467,6 +478,7 @@ func (p *Pusher) groupsOf(node translate.Node) []*group {
 			}
 			g.group = xds.NewGroup(resources, failure)
 			p.number(g, sources)
+			p.judge(g)
 			p.groups[k.ID()] = g
 		}
 		groups = append(groups, g)
@@ -478,10 +490,20 @@ func (p *Pusher) groupsOf(node translate.Node) []*group {
 func (p *Pusher) enter(member *proxy, groups []*group) {
 	for _, g := range member.groups {
 		g.proxies--
+		p.recount(g)
+	}
+	for _, side := range []struct {
+		of []*group
+		by int
+	}{{member.groups, -1}, {groups, 1}} {
+		if len(side.of) == 2 {
+			side.of[1].accompany(side.of[0], side.by)
+		}
 	}
 	member.groups = groups
 	for _, g := range groups {
 		g.proxies++
+		p.recount(g)
 	}
 	if member.observed() == "" {
 		// From here on it does not say what it uses: what it could not do without would not be known.
