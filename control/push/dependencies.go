@@ -177,8 +177,8 @@ func (p *Pusher) remake(w string, hosts []string) []xds.Change {
 
 func (p *Pusher) remakeGroup(g *group, hosts []string) xds.Change {
 	defer p.judge(g)
-	if g.client != nil {
-		delta, ok, err := p.cache.Remake(g.client, p.mesh, hosts)
+	if client, is := g.kept.(*translate.Client); is {
+		delta, ok, err := p.cache.Remake(client, p.mesh, hosts)
 		if err == nil && ok {
 			change, err := p.apply(g, delta)
 			if err == nil {

@@ -154,8 +154,8 @@ func (g *group) accompany(client *group, by int) {
 func (p *Pusher) judge(g *group) {
 	var now []translate.PatchState
 	switch {
-	case g.client != nil:
-		now = g.client.Patches()
+	case g.kept != nil:
+		now = g.kept.Patches()
 	case g.made != nil:
 		now = g.made.Patches()
 	}

@@ -62,9 +62,9 @@ type group struct {
 	kind    translate.Kind
 	group   *xds.Group
 	proxies int
-	// client is what an outbound kind has, made what another has; nil after a failure.
-	client *translate.Client
-	made   *translate.Resources
+	// kept is what clients and gateways have, made what servers have; nil after a failure.
+	kept translate.Kept
+	made *translate.Resources
 	// sources are the numbers of the objects that have a part in it.
 	sources map[int32]bool
 	// beside are the groups of clients that proxies of an inbound kind are in as well, with how many are.
@@ -220,8 +220,8 @@ func (p *Pusher) changeOf(g *group, d *model.Difference) xds.Change {
 	if g.group.Failed() != "" {
 		p.recount(g)
 	}
-	if d != nil && g.client != nil {
-		delta, ok, err := p.cache.Apply(g.client, p.mesh, d)
+	if d != nil && g.kept != nil {
+		delta, ok, err := p.cache.Apply(g.kept, p.mesh, d)
 		if err != nil {
 			return p.failed(g, err)
 		}
@@ -233,7 +233,7 @@ func (p *Pusher) changeOf(g *group, d *model.Difference) xds.Change {
 			return change
 		}
 	}
-	if d != nil && g.made != nil && !g.made.Concerns(g.kind, p.mesh.Settings.RootNamespace, d) {
+	if d != nil && g.made != nil && !translate.Concerns(g.kind, p.mesh.Settings.RootNamespace, d) {
 		return xds.Change{Group: g.group, Failure: g.group.Failed()}
 	}
 	resources, sources, err := p.make(g)
@@ -248,7 +248,7 @@ func (p *Pusher) changeOf(g *group, d *model.Difference) xds.Change {
 func (p *Pusher) failed(g *group, err error) xds.Change {
 	p.log.Error("proxies keep their configuration: the new one could not be made", "kind", g.kind.ID(), "error", err)
 	// What it has is not what the model says: it is made from nothing the next time.
-	g.client, g.made = nil, nil
+	g.kept, g.made = nil, nil
 	p.recount(g)
 	return xds.Change{Group: g.group, Failure: err.Error()}
 }
@@ -320,21 +320,19 @@ func (p *Pusher) crowded() bool { return len(p.packed)+len(p.hosts) > 2*p.swept+
 
 // sweep forgets what no group has any more.
 func (p *Pusher) sweep() {
-	var clients []*translate.Client
-	gateways, servers := map[string]*translate.Resources{}, map[string]*translate.Resources{}
+	var kept []translate.Kept
+	servers := map[string]*translate.Resources{}
 	used, hosts := make(map[proto.Message][]packed, len(p.packed)), make(map[*routev3.VirtualHost]*xds.Part, len(p.hosts))
 	for id, g := range p.groups {
 		made := g.made
 		switch {
-		case g.client != nil:
-			made = g.client.Resources()
-			clients = append(clients, g.client)
+		case g.kept != nil:
+			made = g.kept.Resources()
+			kept = append(kept, g.kept)
 		case made == nil:
 			continue
-		case g.kind.Role == translate.Inbound:
-			servers[id] = made
 		default:
-			gateways[id] = made
+			servers[id] = made
 		}
 		made.Each(func(m proto.Message) {
 			for _, one := range p.packed[m] {
@@ -354,7 +352,7 @@ func (p *Pusher) sweep() {
 			}
 		})
 	}
-	p.cache.Sweep(clients, gateways)
+	p.cache.Sweep(kept, nil)
 	p.inbound.Sweep(nil, servers)
 	p.packed, p.hosts, p.swept = used, hosts, len(used)+len(hosts)
 	p.sweepNumbers()
@@ -373,22 +371,25 @@ func (p *Pusher) trace(cause string, version int64, changes []xds.Change, moves 
 // make makes all resources of a group.
 func (p *Pusher) make(g *group) ([]*xds.Resource, []objects.Key, error) {
 	var made *translate.Resources
-	if g.kind.Role == translate.Outbound {
+	switch g.kind.Role {
+	case translate.Inbound:
+		var err error
+		if made, err = p.inbound.Make(p.served, g.kind); err != nil {
+			return nil, nil, err
+		}
+		g.made = made
+	case translate.Outbound:
 		client, err := p.cache.Client(p.mesh, g.kind, p.needed(g.kind))
 		if err != nil {
 			return nil, nil, err
 		}
-		g.client, made = client, client.Resources()
-	} else {
-		var err error
-		cache, mesh := p.cache, p.mesh
-		if g.kind.Role == translate.Inbound {
-			cache, mesh = p.inbound, p.served
-		}
-		if made, err = cache.Make(mesh, g.kind); err != nil {
+		g.kept, made = client, client.Resources()
+	case translate.Edge:
+		gateway, err := p.cache.Gateway(p.mesh, g.kind)
+		if err != nil {
 			return nil, nil, err
 		}
-		g.made = made
+		g.kept, made = gateway, gateway.Resources()
 	}
 	resources, err := p.pack(made)
 	return resources, made.Sources(), err
@@ -474,7 +475,7 @@ func (p *Pusher) groupsOf(node translate.Node) []*group {
 			resources, sources, err := p.make(g)
 			if err != nil {
 				p.log.Error("proxies get no configuration: it could not be made", "kind", k.ID(), "error", err)
-				g.client, g.made, failure = nil, nil, err.Error()
+				g.kept, g.made, failure = nil, nil, err.Error()
 			}
 			g.group = xds.NewGroup(resources, failure)
 			p.number(g, sources)
