@@ -1,6 +1,9 @@
 package xds
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // Shift is what has become different of a proxy's answers.
 type Shift struct {
@@ -58,7 +61,7 @@ func (p *Proxy) stand() {
 	}
 	p.stood = now
 	p.shift.Whole = p.shift.Whole || was.counts != now.counts
-	all := append(p.shift.Changes, waits(was.behind, now.behind)...)
+	all := slices.Concat(p.shift.Changes, waits(was.behind, now.behind))
 	for t := range now.refusals {
 		all = append(all, now.refusals[t].differs(was.refusals[t])...)
 	}
