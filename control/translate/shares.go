@@ -162,7 +162,7 @@ func (s *shares) addTo(out *Resources) {
 	}
 }
 
-// parts are what a cache has made for the shares.
+// eachPart visits what a cache has made for the shares.
 func (s *shares) eachPart(visit func(any)) {
 	for _, one := range s.by {
 		for _, p := range one.clusters {
