@@ -124,6 +124,10 @@ type Controller struct {
 	// remesh says that clusters or global namespaces are among them.
 	remesh  bool
 	reports map[string]client.Report
+	// replicas are what they say of workloads.
+	replicas replicaStates
+	// stale are the objects of which the status may be another by what the store, agents and namespaces say.
+	stale map[objects.Key]struct{}
 	// overfull is the agent whose report was refused last, for more replicas than are taken, and that has sent none since.
 	overfull string
 	problem  string

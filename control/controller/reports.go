@@ -49,7 +49,9 @@ func (c *Controller) loadReports() error {
 			c.log.Warn("a kept report cannot be read; waiting for the agent", "error", err)
 			continue
 		}
-		c.reports[report.Agent] = report
+		c.mu.Lock()
+		c.setReport(report.Agent, report)
+		c.mu.Unlock()
 		c.instances.Report(report.Agent, c.instancesOf(report), time.Now())
 	}
 	return nil
@@ -86,7 +88,7 @@ func (c *Controller) forgetAgent(agent string) {
 	c.keeping.Lock()
 	defer c.keeping.Unlock()
 	c.mu.Lock()
-	delete(c.reports, agent)
+	c.setReport(agent, client.Report{})
 	c.mu.Unlock()
 	delete(c.unkept, agent)
 	if err := os.Remove(c.reportPath(agent)); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -116,7 +118,9 @@ func (c *Controller) Report(_ context.Context, report client.Report) error {
 	defer c.keeping.Unlock()
 	c.mu.Lock()
 	same := reflect.DeepEqual(c.reports[report.Agent], report)
-	c.reports[report.Agent] = report
+	if !same {
+		c.setReport(report.Agent, report)
+	}
 	c.mu.Unlock()
 	if same {
 		c.instances.Renew(report.Agent, time.Now())

@@ -308,6 +308,11 @@ func (s *staging) view(now time.Time) stageView {
 	return v
 }
 
+// says is whether statuses say the same of two views.
+func (v stageView) says(other stageView) bool {
+	return v.message() == other.message() && maps.Equal(v.objects, other.objects)
+}
+
 // message says how far the change is, empty when nothing is under way.
 func (v stageView) message() string {
 	var text string

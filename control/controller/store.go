@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"heddle.io/heddle/control/access"
+	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/seal"
 	"heddle.io/heddle/control/store"
 	"heddle.io/heddle/control/store/cache"
@@ -49,6 +51,14 @@ func (c *Controller) take(events []store.Event) {
 	specs := false
 	c.mu.Lock()
 	for _, e := range events {
+		c.restate(e.Key)
+		if e.Key.Group == objects.Namespace.Group && e.Key.Kind == objects.Namespace.Kind && access.AllowsPrivileged(c.objects[e.Key]) != access.AllowsPrivileged(e.Object) {
+			for key := range c.objects {
+				if key.Namespace == e.Key.Name && key.Group == objects.Workload.Group && key.Kind == objects.Workload.Kind {
+					c.restate(key)
+				}
+			}
+		}
 		if e.Object == nil {
 			delete(c.objects, e.Key)
 		} else {
@@ -63,6 +73,7 @@ func (c *Controller) take(events []store.Event) {
 	if specs {
 		signal(c.changed)
 	}
+	signal(c.restatus)
 }
 
 // problems are what keeps configuration or objects from being as they were asked for; c.mu is held.

@@ -176,8 +176,9 @@ func (p *Pusher) remake(w string, hosts []string) []xds.Change {
 }
 
 func (p *Pusher) remakeGroup(g *group, hosts []string) xds.Change {
-	if g.client != nil {
-		delta, ok, err := p.cache.Remake(g.client, p.mesh, hosts)
+	defer p.judge(g)
+	if client, is := g.kept.(*translate.Client); is {
+		delta, ok, err := p.cache.Remake(client, p.mesh, hosts)
 		if err == nil && ok {
 			change, err := p.apply(g, delta)
 			if err == nil {

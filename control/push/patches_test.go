@@ -84,13 +84,13 @@ func TestPatchesAreJudged(t *testing.T) {
 	w.put(text[:len(text)-3] + ", {applyTo: CLUSTER, match: {cluster: {name: nowhere}}, patch: {operation: REMOVE}}]}\n")
 	w.update(p)
 	key := objects.Key{Group: "networking.istio.io", Kind: "EnvoyFilter", Namespace: "red", Name: "timeouts"}
-	got := p.Progress()[key]
+	got := progressOf(p, key)
 	if len(got.Idle) != 1 || got.Idle[0] != "spec.configPatches[1]" || len(got.Broken) != 1 || len(got.Broken["spec.configPatches[0]"]) != 1 {
 		t.Errorf("%+v", got)
 	}
 	w.put(filter("red", "3s"))
 	w.update(p)
-	if got := p.Progress()[key]; len(got.Idle)+len(got.Broken) > 0 {
+	if got := progressOf(p, key); len(got.Idle)+len(got.Broken) > 0 {
 		t.Errorf("after it was mended: %+v", got)
 	}
 }

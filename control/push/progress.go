@@ -1,8 +1,10 @@
 package push
 
 import (
+	"cmp"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"heddle.io/heddle/control/objects"
@@ -34,56 +36,143 @@ func (p Progress) Running() int { return max(p.Proxies-p.Waiting-len(p.Refused),
 // maxRefused bounds the refusals that are kept for one object.
 const maxRefused = 10
 
-// Progress tells how far all objects got that any connected proxy uses, each in the version that the model in force was
-// made of. An object counts as soon as the proxies that use it have acknowledged the version that brought it, whatever has
-// been sent since.
-func (p *Pusher) Progress() map[objects.Key]Progress {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	all := make([]Progress, len(p.carried))
-	clients := map[*group][]bool{}
-	for _, g := range p.groups {
-		if g.kind.Role == translate.Inbound || g.proxies == 0 {
-			continue
-		}
-		uses := make([]bool, len(p.carried))
-		sources := make([]int32, 0, len(g.sources))
-		for n := range g.sources {
-			uses[n] = true
-			sources = append(sources, n)
-		}
-		clients[g] = uses
-		p.count(all, g, sources)
-	}
-	// A sidecar has two groups, and counts once.
-	others := map[*group]map[*group]bool{}
-	for _, member := range p.proxies {
-		if len(member.groups) == 2 {
-			client, server := member.groups[0], member.groups[1]
-			if others[server] == nil {
-				others[server] = map[*group]bool{}
-			}
-			others[server][client] = true
+// use is that objects, by their place among those that are asked for, have a part in a group.
+type use struct {
+	group   *group
+	objects []int
+}
+
+// Progress tells how far objects got, each in the version that the model in force was made of. An object counts as soon as the
+// proxies that use it have acknowledged the version that brought it, whatever has been sent since. Of one that no connected proxy
+// uses, nothing is known. It costs the objects that are asked for and the proxies that use them; these are asked while the model
+// may change.
+func (p *Pusher) Progress(of []objects.Key) map[objects.Key]Progress {
+	all := make([]Progress, len(of))
+	uses, versions := p.usesOf(of, all)
+	for _, u := range uses {
+		progress := p.server.Progress(u.group.group)
+		for _, i := range u.objects {
+			all[i].count(progress, versions[i])
 		}
 	}
-	for server, with := range others {
-		rest := slices.DeleteFunc(slices.Collect(maps.Keys(server.sources)), func(n int32) bool {
-			for client := range with {
-				if !clients[client][n] {
-					return false
-				}
-			}
-			return true
+	out := make(map[objects.Key]Progress, len(of))
+	for i, key := range of {
+		// Groups are in no order: of many refusals, the same ones are told each time.
+		slices.SortFunc(all[i].Refused, func(a, b xds.Refusal) int {
+			return cmp.Or(strings.Compare(a.Proxy, b.Proxy), strings.Compare(a.Reason, b.Reason))
 		})
-		p.count(all, server, rest)
-	}
-	p.countPatches(all)
-	out := make(map[objects.Key]Progress, len(p.carried))
-	for i, c := range p.carried {
-		all[i].Version = c.of
-		out[c.key] = all[i]
+		all[i].Refused = all[i].Refused[:min(len(all[i].Refused), maxRefused)]
+		out[key] = all[i]
 	}
 	return out
+}
+
+// usesOf finds the groups that objects have a part in, and the changes that carried them. What is known without asking proxies is
+// filled in.
+func (p *Pusher) usesOf(of []objects.Key, all []Progress) ([]use, []int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	versions := make([]int64, len(of))
+	places := make(map[int32]int, len(of))
+	filters := map[int32]int{}
+	for i, key := range of {
+		n, used := p.numbers[key]
+		if !used {
+			continue
+		}
+		places[n], versions[i], all[i].Version = i, p.carried[n].version, p.carried[n].of
+		if key.Kind == objects.EnvoyFilter.Kind {
+			filters[n] = i
+		}
+	}
+	var uses []use
+	for _, g := range p.groups {
+		if g.proxies == 0 {
+			continue
+		}
+		var in []int
+		for n, i := range common(places, g.sources) {
+			if !g.countedBeside(n) {
+				in = append(in, i)
+			}
+		}
+		if len(in) > 0 {
+			uses = append(uses, use{g, in})
+		}
+	}
+	for n, i := range filters {
+		p.judged(n, &all[i])
+	}
+	return uses, versions
+}
+
+// common are the objects that are asked for and have a part in a group, with their places.
+func common(places map[int32]int, sources map[int32]bool) map[int32]int {
+	out := map[int32]int{}
+	if len(sources) < len(places) {
+		for n := range sources {
+			if i, asked := places[n]; asked {
+				out[n] = i
+			}
+		}
+		return out
+	}
+	for n, i := range places {
+		if sources[n] {
+			out[n] = i
+		}
+	}
+	return out
+}
+
+// countedBeside says of an object of a group of servers whether all of its proxies have it as clients: a sidecar has two groups,
+// and counts once.
+func (g *group) countedBeside(n int32) bool {
+	if g.kind.Role != translate.Inbound {
+		return false
+	}
+	for client := range g.beside {
+		if !client.sources[n] {
+			return false
+		}
+	}
+	return true
+}
+
+// judged says of an EnvoyFilter which of its patches change nothing, and which are left out because they break something.
+func (p *Pusher) judged(n int32, to *Progress) {
+	key := p.carried[n].key
+	states := map[string]*translate.PatchState{}
+	for _, g := range p.groups {
+		if g.proxies == 0 || !g.sources[n] {
+			continue
+		}
+		for _, s := range g.patches {
+			if s.Patch.Source.Key != key {
+				continue
+			}
+			total := states[s.Patch.Source.Path]
+			if total == nil {
+				total = &translate.PatchState{Patch: s.Patch}
+				states[s.Patch.Source.Path] = total
+			}
+			total.Changed += s.Changed
+			total.Broken = append(total.Broken, s.Broken...)
+		}
+	}
+	for _, path := range slices.Sorted(maps.Keys(states)) {
+		s := states[path]
+		if len(s.Broken) > 0 {
+			if to.Broken == nil {
+				to.Broken = map[string][]string{}
+			}
+			slices.Sort(s.Broken)
+			s.Broken = slices.Compact(s.Broken)
+			to.Broken[path] = s.Broken[:min(len(s.Broken), translate.MaxBroken)]
+		} else if s.Changed == 0 {
+			to.Idle = append(to.Idle, path)
+		}
+	}
 }
 
 // Owed is what the connected proxies have not taken yet.
@@ -107,17 +196,12 @@ func (p *Pusher) Owed() []stage.Proxy {
 // does; a stock Envoy, besides, acknowledges before its workers have it. Neither says when that is over.
 const secretsLag = time.Second
 
-// count adds how far the proxies of a group are with these objects.
-func (p *Pusher) count(all []Progress, g *group, sources []int32) {
-	progress := p.server.Progress(g.group)
-	for _, n := range sources {
-		to, version := &all[n], p.carried[n].version
-		to.Proxies += progress.Proxies
-		to.Waiting += progress.Waiting(version)
-		if to.Failure == "" {
-			to.Failure = progress.Failure()
-		}
-		refused := progress.Refused(version)
-		to.Refused = append(to.Refused, refused[:min(len(refused), maxRefused-len(to.Refused))]...)
+// count adds how far the proxies of a group are with an object that a change carried.
+func (to *Progress) count(progress xds.Progress, carried int64) {
+	to.Proxies += progress.Proxies
+	to.Waiting += progress.Waiting(carried)
+	if failure := progress.Failure(); to.Failure == "" || failure != "" && failure < to.Failure {
+		to.Failure = failure
 	}
+	to.Refused = append(to.Refused, progress.Refused(carried)...)
 }

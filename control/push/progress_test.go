@@ -69,11 +69,11 @@ func TestProgressOfObjects(t *testing.T) {
 	}
 	reached := func(what string, holds func(Progress) bool, key objects.Key) {
 		t.Helper()
-		for !holds(p.Progress()[key]) {
+		for !holds(progressOf(p, key)) {
 			select {
 			case <-changed:
 			case <-ctx.Done():
-				t.Fatalf("%s: %+v %+v", what, p.Progress()[key], p.Server().Nodes())
+				t.Fatalf("%s: %+v %+v", what, progressOf(p, key), p.Server().Nodes())
 			}
 		}
 	}
@@ -97,15 +97,17 @@ func TestProgressOfObjects(t *testing.T) {
 	reached("both run the routes", func(p Progress) bool { return p.Running() == 2 }, routes)
 	update("apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: r, namespace: red}\n" +
 		"spec: {hosts: [s-0], http: [{name: bad, route: [{destination: {host: s-0}}]}]}\n")
-	if got := p.Progress(); got[routes].Waiting != 2 || got[policy].Waiting != 0 || got[service].Waiting != 0 || got[service].Running() != 2 {
+	if got := p.Progress([]objects.Key{routes, policy, service}); got[routes].Waiting != 2 || got[policy].Waiting != 0 || got[service].Waiting != 0 || got[service].Running() != 2 {
 		t.Errorf("routes %+v, policy %+v, service %+v", got[routes], got[policy], got[service])
 	}
 	close(refuse)
 	reached("both refuse the routes", func(p Progress) bool { return len(p.Refused) == 2 && p.Running() == 0 }, routes)
-	if got := p.Progress()[service]; got.Running() != 2 {
+	if got := progressOf(p, service); got.Running() != 2 {
 		t.Errorf("the service is taken back: %+v", got)
 	}
 }
+
+func progressOf(p *Pusher, key objects.Key) Progress { return p.Progress([]objects.Key{key})[key] }
 
 // follow is a proxy that acknowledges what answer has nothing against.
 func follow(ctx context.Context, t *testing.T, conns *bufconn.Listener, node translate.Node, answer func(*discovery.DeltaDiscoveryResponse) *rpcstatus.Status) {

@@ -45,6 +45,11 @@ type Pusher struct {
 	// numbers stand for the objects that have a part in anything, in the order of carried.
 	numbers map[objects.Key]int32
 	carried []carried
+	// moved are those of them whose progress may be another than when [Pusher.Changed] was asked last, recounted the groups of
+	// which all are. order has what each change carried, the oldest first; what is carried by a later one stands there, too.
+	moved     map[int32]struct{}
+	recounted map[*group]struct{}
+	order     []carrying
 	// versions of the objects that the model in force was made of.
 	versions map[objects.Key]objects.Version
 	// dependencies are what workloads were seen to use, needs the same of those that have a group.
@@ -57,11 +62,15 @@ type group struct {
 	kind    translate.Kind
 	group   *xds.Group
 	proxies int
-	// client is what an outbound kind has, made what another has; nil after a failure.
-	client *translate.Client
-	made   *translate.Resources
+	// kept is what clients and gateways have, made what servers have; nil after a failure.
+	kept translate.Kept
+	made *translate.Resources
 	// sources are the numbers of the objects that have a part in it.
 	sources map[int32]bool
+	// beside are the groups of clients that proxies of an inbound kind are in as well, with how many are.
+	beside map[*group]int
+	// patches are what became of those of EnvoyFilters.
+	patches []translate.PatchState
 }
 
 // proxy is a connected one.
@@ -85,10 +94,16 @@ type carried struct {
 	version int64
 }
 
+// carrying is an object, by its number, that a version of the configuration brought.
+type carrying struct {
+	version int64
+	number  int32
+}
+
 // New makes a pusher without a model: proxies that connect to its server wait for the first. Its server is made by start.
 func New(log *slog.Logger, dependencies *registry.Dependencies, start func(xds.Source) *xds.Server) *Pusher {
 	p := &Pusher{log: log, dependencies: dependencies, needs: map[string]map[string]bool{}, cache: translate.NewCache(), inbound: translate.NewCache(), groups: map[string]*group{}, proxies: map[*xds.Proxy]*proxy{},
-		packed: map[proto.Message][]packed{}, hosts: map[*routev3.VirtualHost]*xds.Part{}, numbers: map[objects.Key]int32{}, versions: map[objects.Key]objects.Version{}}
+		packed: map[proto.Message][]packed{}, hosts: map[*routev3.VirtualHost]*xds.Part{}, numbers: map[objects.Key]int32{}, moved: map[int32]struct{}{}, recounted: map[*group]struct{}{}, versions: map[objects.Key]objects.Version{}}
 	p.server = start(p)
 	return p
 }
@@ -156,12 +171,13 @@ func (p *Pusher) Update(u Update) int64 {
 	p.carry(known)
 	for key, r := range u.Revised {
 		if n, used := p.numbers[key]; used && p.carried[n].of != r {
-			p.carried[n].of, p.carried[n].version = r, p.version
+			p.carried[n].of = r
+			p.carryNow(n)
 		}
 	}
 	for _, key := range u.Again {
 		if n, used := p.numbers[key]; used {
-			p.carried[n].version = p.version
+			p.carryNow(n)
 		}
 	}
 	if p.cache.Crowded() || p.inbound.Crowded() || p.crowded() {
@@ -173,8 +189,8 @@ func (p *Pusher) Update(u Update) int64 {
 
 // carry has objects that came to have a part in something, the known ones not among them, be carried by the version in force.
 func (p *Pusher) carry(known int) {
-	for i := range p.carried[known:] {
-		p.carried[known+i].version = p.version
+	for n := known; n < len(p.carried); n++ {
+		p.carryNow(int32(n))
 	}
 }
 
@@ -183,6 +199,7 @@ func (p *Pusher) changeAll(clients, servers *model.Difference) []xds.Change {
 	var changes []xds.Change
 	for id, g := range p.groups {
 		if g.proxies == 0 {
+			p.flush(g)
 			delete(p.groups, id)
 			continue
 		}
@@ -199,8 +216,12 @@ func (p *Pusher) changeAll(clients, servers *model.Difference) []xds.Change {
 
 // changeOf makes what a change makes a difference to in a group.
 func (p *Pusher) changeOf(g *group, d *model.Difference) xds.Change {
-	if d != nil && g.client != nil {
-		delta, ok, err := p.cache.Apply(g.client, p.mesh, d)
+	defer p.judge(g)
+	if g.group.Failed() != "" {
+		p.recount(g)
+	}
+	if d != nil && g.kept != nil {
+		delta, ok, err := p.cache.Apply(g.kept, p.mesh, d)
 		if err != nil {
 			return p.failed(g, err)
 		}
@@ -212,15 +233,14 @@ func (p *Pusher) changeOf(g *group, d *model.Difference) xds.Change {
 			return change
 		}
 	}
-	if d != nil && g.made != nil && !g.made.Concerns(g.kind, p.mesh.Settings.RootNamespace, d) {
+	if d != nil && g.made != nil && !translate.Concerns(g.kind, p.mesh.Settings.RootNamespace, d) {
 		return xds.Change{Group: g.group, Failure: g.group.Failed()}
 	}
 	resources, sources, err := p.make(g)
 	if err != nil {
 		return p.failed(g, err)
 	}
-	g.sources = map[int32]bool{}
-	p.number(g, sources)
+	p.renumber(g, sources)
 	return g.group.Change(resources)
 }
 
@@ -228,7 +248,8 @@ func (p *Pusher) changeOf(g *group, d *model.Difference) xds.Change {
 func (p *Pusher) failed(g *group, err error) xds.Change {
 	p.log.Error("proxies keep their configuration: the new one could not be made", "kind", g.kind.ID(), "error", err)
 	// What it has is not what the model says: it is made from nothing the next time.
-	g.client, g.made = nil, nil
+	g.kept, g.made = nil, nil
+	p.recount(g)
 	return xds.Change{Group: g.group, Failure: err.Error()}
 }
 
@@ -263,6 +284,7 @@ func (p *Pusher) apply(g *group, delta translate.Delta) (xds.Change, error) {
 	for _, key := range delta.Dropped {
 		if n, known := p.numbers[key]; known {
 			delete(g.sources, n)
+			p.moved[n] = struct{}{}
 		}
 	}
 	p.number(g, delta.Added)
@@ -298,21 +320,19 @@ func (p *Pusher) crowded() bool { return len(p.packed)+len(p.hosts) > 2*p.swept+
 
 // sweep forgets what no group has any more.
 func (p *Pusher) sweep() {
-	var clients []*translate.Client
-	gateways, servers := map[string]*translate.Resources{}, map[string]*translate.Resources{}
+	var kept []translate.Kept
+	servers := map[string]*translate.Resources{}
 	used, hosts := make(map[proto.Message][]packed, len(p.packed)), make(map[*routev3.VirtualHost]*xds.Part, len(p.hosts))
 	for id, g := range p.groups {
 		made := g.made
 		switch {
-		case g.client != nil:
-			made = g.client.Resources()
-			clients = append(clients, g.client)
+		case g.kept != nil:
+			made = g.kept.Resources()
+			kept = append(kept, g.kept)
 		case made == nil:
 			continue
-		case g.kind.Role == translate.Inbound:
-			servers[id] = made
 		default:
-			gateways[id] = made
+			servers[id] = made
 		}
 		made.Each(func(m proto.Message) {
 			for _, one := range p.packed[m] {
@@ -332,24 +352,10 @@ func (p *Pusher) sweep() {
 			}
 		})
 	}
-	p.cache.Sweep(clients, gateways)
+	p.cache.Sweep(kept, nil)
 	p.inbound.Sweep(nil, servers)
 	p.packed, p.hosts, p.swept = used, hosts, len(used)+len(hosts)
-	old := p.carried
-	p.carried, p.numbers = nil, map[objects.Key]int32{}
-	for _, g := range p.groups {
-		sources := make(map[int32]bool, len(g.sources))
-		for n := range g.sources {
-			c := old[n]
-			to, known := p.numbers[c.key]
-			if !known {
-				to = int32(len(p.carried))
-				p.numbers[c.key], p.carried = to, append(p.carried, c)
-			}
-			sources[to] = true
-		}
-		g.sources = sources
-	}
+	p.sweepNumbers()
 }
 
 // trace says what a push was for and about.
@@ -365,22 +371,25 @@ func (p *Pusher) trace(cause string, version int64, changes []xds.Change, moves 
 // make makes all resources of a group.
 func (p *Pusher) make(g *group) ([]*xds.Resource, []objects.Key, error) {
 	var made *translate.Resources
-	if g.kind.Role == translate.Outbound {
+	switch g.kind.Role {
+	case translate.Inbound:
+		var err error
+		if made, err = p.inbound.Make(p.served, g.kind); err != nil {
+			return nil, nil, err
+		}
+		g.made = made
+	case translate.Outbound:
 		client, err := p.cache.Client(p.mesh, g.kind, p.needed(g.kind))
 		if err != nil {
 			return nil, nil, err
 		}
-		g.client, made = client, client.Resources()
-	} else {
-		var err error
-		cache, mesh := p.cache, p.mesh
-		if g.kind.Role == translate.Inbound {
-			cache, mesh = p.inbound, p.served
-		}
-		if made, err = cache.Make(mesh, g.kind); err != nil {
+		g.kept, made = client, client.Resources()
+	case translate.Edge:
+		gateway, err := p.cache.Gateway(p.mesh, g.kind)
+		if err != nil {
 			return nil, nil, err
 		}
-		g.made = made
+		g.kept, made = gateway, gateway.Resources()
 	}
 	resources, err := p.pack(made)
 	return resources, made.Sources(), err
@@ -395,7 +404,10 @@ func (p *Pusher) number(g *group, sources []objects.Key) {
 			p.numbers[key] = n
 			p.carried = append(p.carried, carried{key: key, of: p.versions[key]})
 		}
-		g.sources[n] = true
+		if !g.sources[n] {
+			g.sources[n] = true
+			p.moved[n] = struct{}{}
+		}
 	}
 }
 
@@ -463,10 +475,11 @@ func (p *Pusher) groupsOf(node translate.Node) []*group {
 			resources, sources, err := p.make(g)
 			if err != nil {
 				p.log.Error("proxies get no configuration: it could not be made", "kind", k.ID(), "error", err)
-				g.client, g.made, failure = nil, nil, err.Error()
+				g.kept, g.made, failure = nil, nil, err.Error()
 			}
 			g.group = xds.NewGroup(resources, failure)
 			p.number(g, sources)
+			p.judge(g)
 			p.groups[k.ID()] = g
 		}
 		groups = append(groups, g)
@@ -478,10 +491,20 @@ func (p *Pusher) groupsOf(node translate.Node) []*group {
 func (p *Pusher) enter(member *proxy, groups []*group) {
 	for _, g := range member.groups {
 		g.proxies--
+		p.recount(g)
+	}
+	for _, side := range []struct {
+		of []*group
+		by int
+	}{{member.groups, -1}, {groups, 1}} {
+		if len(side.of) == 2 {
+			side.of[1].accompany(side.of[0], side.by)
+		}
 	}
 	member.groups = groups
 	for _, g := range groups {
 		g.proxies++
+		p.recount(g)
 	}
 	if member.observed() == "" {
 		// From here on it does not say what it uses: what it could not do without would not be known.

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +18,7 @@ import (
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"google.golang.org/grpc/test/bufconn"
 
+	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/translate"
 )
 
@@ -174,6 +176,7 @@ func TestProxiesThatComeAndGoEndWithWhatAFreshOneGets(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
 	stay := make(chan struct{})
+	told := &told{pusher: p, of: map[objects.Key]Progress{}}
 	var all []*wanderer
 	for i, labels := range []map[string]string{{"app": "s-0"}, {"app": "s-1"}, {"app": "s-2"}, {"app": "s-1"}, {"istio": "ingressgateway"}, {"istio": "eastwestgateway"}} {
 		n := translate.Node{
@@ -211,6 +214,7 @@ func TestProxiesThatComeAndGoEndWithWhatAFreshOneGets(t *testing.T) {
 		}
 		w.change()
 		w.update(p)
+		told.look()
 	}
 	close(stay)
 	// Those that wait for a response before they leave are woken by one more change.
@@ -229,4 +233,33 @@ func TestProxiesThatComeAndGoEndWithWhatAFreshOneGets(t *testing.T) {
 		}
 		look.Stop()
 	}
+	look := time.NewTicker(10 * time.Millisecond)
+	defer look.Stop()
+	for told.differs(w) != "" {
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			t.Fatal(told.differs(w))
+		}
+	}
+}
+
+// told is what somebody knows of objects who asks for those alone that are said to have changed.
+type told struct {
+	pusher *Pusher
+	of     map[objects.Key]Progress
+}
+
+func (o *told) look() { maps.Copy(o.of, o.pusher.Progress(o.pusher.Changed())) }
+
+// differs says what is not known as it is. Answers that come meanwhile do not count: they are heard of at the next look.
+func (o *told) differs(w *town) string {
+	o.look()
+	for key, is := range o.pusher.Progress(slices.Collect(maps.Keys(w.objects))) {
+		// What proxies are told and what an object is made of are the same for one that nobody has a part of.
+		if got := o.of[key]; !reflect.DeepEqual(got, is) && got.Proxies+is.Proxies > 0 {
+			return fmt.Sprintf("%s: known is %+v, but it is %+v", key, got, is)
+		}
+	}
+	return ""
 }

@@ -93,29 +93,16 @@ func anchorsAppear(d *model.Difference) bool {
 	return slices.ContainsFunc(d.Anchors, func(p model.Pair[model.Anchors]) bool { return p.Before == nil || p.After == nil })
 }
 
-// anchorsOf these parts, each once.
-func (g *generator) anchorsOf(parts []*clusterPart) []*tlsv3.Secret {
-	var out []*tlsv3.Secret
-	seen := map[string]bool{}
-	for _, p := range parts {
-		if !p.anchors.none() && !seen[p.anchors.name] {
-			seen[p.anchors.name] = true
-			out = append(out, g.anchorSecret(p.anchors))
-		}
-	}
-	return out
-}
-
 // settleAnchors notes what becomes of the secrets that services' clusters name when some services' shares are made anew, and
 // when the intermediates of these clusters changed.
-func (c *Client) settleAnchors(g *generator, made map[string]*share, changed []*model.Anchors, delta *Delta) {
+func (s *shares) settleAnchors(g *generator, made map[string]*share, changed []*model.Anchors, delta *Delta) {
 	concerned := map[string]bool{}
 	for host, now := range made {
-		if old := c.shares[host]; old != nil {
+		if old := s.by[host]; old != nil {
 			for _, p := range old.clusters {
 				if !p.anchors.none() {
 					concerned[p.anchors.name] = true
-					c.anchors[p.anchors.name].count--
+					s.anchors[p.anchors.name].count--
 				}
 			}
 		}
@@ -127,21 +114,21 @@ func (c *Client) settleAnchors(g *generator, made map[string]*share, changed []*
 				continue
 			}
 			concerned[p.anchors.name] = true
-			if c.anchors[p.anchors.name] == nil {
-				c.anchors[p.anchors.name] = &anchored{set: p.anchors}
+			if s.anchors[p.anchors.name] == nil {
+				s.anchors[p.anchors.name] = &anchored{set: p.anchors}
 			}
-			c.anchors[p.anchors.name].count++
+			s.anchors[p.anchors.name].count++
 		}
 	}
-	for name, a := range c.anchors {
+	for name, a := range s.anchors {
 		if a.set.has(changed) {
 			concerned[name] = true
 		}
 	}
 	for name := range concerned {
-		a := c.anchors[name]
+		a := s.anchors[name]
 		if a.count == 0 {
-			delete(c.anchors, name)
+			delete(s.anchors, name)
 			if a.secret != nil {
 				delta.Secrets = append(delta.Secrets, name)
 			}

@@ -2,6 +2,7 @@ package translate_test
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"strings"
@@ -94,7 +95,11 @@ func TestAttachedRoutesFollowChanges(t *testing.T) {
 		i, of := random.IntN(8), random.IntN(4)
 		space := fmt.Sprintf("ns-%d", random.IntN(4))
 		text := ""
-		switch random.IntN(7) {
+		switch random.IntN(9) {
+		case 7:
+			text = strings.Replace(serviceManifest(of), "name: http, ", fmt.Sprintf("name: %s, ", []string{"http", "http2", "grpc"}[random.IntN(3)]), 1)
+		case 8:
+			text = fmt.Sprintf("---\napiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: d, namespace: ns-%[1]d}\nspec: {host: s-%[1]d.ns-%[1]d.svc.cluster.local, trafficPolicy: {connectionPool: {tcp: {connectTimeout: %[2]ds}}}}\n", of, 1+random.IntN(5))
 		case 5:
 			text = listenerManifest(i, 1+random.IntN(9))
 		case 6:
@@ -117,9 +122,12 @@ func TestAttachedRoutesFollowChanges(t *testing.T) {
 		}
 		return text, nil
 	}
-	w.apply(edgeManifest)
+	w.apply(strings.Replace(edgeManifest, "listeners: [", "listeners: [{name: narrow, port: 80, protocol: HTTP, hostname: '*.example.com', allowedRoutes: {namespaces: {from: All}}}, "+
+		"{name: one, port: 80, protocol: HTTP, hostname: h-1.example.com, allowedRoutes: {namespaces: {from: All}}}, ", 1))
 	clients := map[string]*translate.Client{}
-	routed := 0
+	var gateway *translate.Gateway
+	delivered := map[string]proto.Message{}
+	routed, followed := 0, 0
 	for round := range 400 {
 		text, gone := one()
 		var d model.Difference
@@ -150,24 +158,60 @@ func TestAttachedRoutesFollowChanges(t *testing.T) {
 			same(t, round, space, messages(kept.Resources()), messages(fresh.Resources()))
 		}
 		edge := edgeKind(t, w.mesh)
-		kept, err := w.cache.Make(w.mesh, edge)
-		if err != nil {
-			t.Fatal(err)
+		ok := false
+		if gateway != nil {
+			delta, follows, err := w.cache.Apply(gateway, w.mesh, &d)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if ok = follows; ok {
+				followed++
+				deliver(delivered, delta)
+			}
+		}
+		if !ok {
+			var err error
+			if gateway, err = w.cache.Gateway(w.mesh, edge); err != nil {
+				t.Fatal(err)
+			}
+			delivered = messages(gateway.Resources())
 		}
 		fresh, err := translate.NewCache().Make(w.mesh, edge)
 		if err != nil {
 			t.Fatal(err)
 		}
-		same(t, round, "the gateway", messages(kept), messages(fresh))
+		same(t, round, "the gateway", messages(gateway.Resources()), messages(fresh))
+		same(t, round, "the gateway, as it is told", delivered, messages(fresh))
 		for _, r := range w.mesh.Routes {
 			if r.OfService() != "" {
 				routed++
 			}
 		}
 	}
+	if followed < 300 {
+		t.Errorf("the gateway followed %d changes of 400", followed)
+	}
 	if routed < 400 {
 		t.Fatalf("%d attached routes in all rounds: too few to show anything", routed)
 	}
+}
+
+// deliver makes a delta in what was delivered before.
+func deliver(to map[string]proto.Message, d translate.Delta) {
+	for _, name := range d.Clusters {
+		delete(to, "cluster "+name)
+		delete(to, "endpoints "+name)
+	}
+	for _, name := range d.Endpoints {
+		delete(to, "endpoints "+name)
+	}
+	for _, name := range d.Listeners {
+		delete(to, "listener "+name)
+	}
+	for _, name := range d.Routes {
+		delete(to, "routes "+name)
+	}
+	maps.Copy(to, messages(d.Set))
 }
 
 func same(t *testing.T, round int, whose string, is, want map[string]proto.Message) {
@@ -262,16 +306,17 @@ func BenchmarkRouteOfGateway(b *testing.B) {
 			w.apply(services.String())
 			w.apply(edgeManifest + routes.String())
 			kind := edgeKind(b, w.mesh)
-			if _, err := w.cache.Make(w.mesh, kind); err != nil {
+			gateway, err := w.cache.Gateway(w.mesh, kind)
+			if err != nil {
 				b.Fatal(err)
 			}
 			two := [2][]*objects.Object{w.decode(listenerManifest(7, 2)), w.decode(listenerManifest(7, 3))}
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
-				w.update(two[i%2])
-				made, err := w.cache.Make(w.mesh, kind)
-				if err != nil || len(made.Routes) != 1 || len(made.Routes[0].VirtualHosts) < n {
-					b.Fatal(err)
+				d := w.update(two[i%2])
+				delta, ok, err := w.cache.Apply(gateway, w.mesh, &d)
+				if err != nil || !ok || len(delta.Set.Routes) != 1 || len(delta.Set.Clusters) != 0 || len(delta.Set.Routes[0].VirtualHosts) < n {
+					b.Fatal(ok, err)
 				}
 			}
 		})

@@ -41,7 +41,9 @@ type Cache struct {
 	// anchors are secrets with the intermediates of clusters.
 	anchors memories[string, *tlsv3.Secret]
 	// routes bound to sidecars and policies, by host.
-	routes   byHost[model.Routes]
+	routes byHost[model.Routes]
+	// attached are the routes bound to gateways, by server and host (see [attachedAt]).
+	attached byHost[model.Routes]
 	policies byHost[model.DestinationPolicy]
 	// unknown are the virtual hosts for hosts that nobody has a route for: refused, and passed through.
 	unknown map[bool]*routev3.VirtualHost
@@ -148,6 +150,7 @@ func (c *Cache) enter(mesh *model.Mesh) {
 		}
 		return r.Hosts
 	})
+	c.attached.apply(mesh.Routes, d.Routes, attachedAt)
 	c.policies.apply(mesh.Destinations, d.Destinations, func(p *model.DestinationPolicy) []string { return []string{p.Host} })
 	if !reflect.DeepEqual(c.mesh.Settings, mesh.Settings) || !slices.Equal(c.mesh.PeerModes, mesh.PeerModes) || anchorsAppear(&d) {
 		c.epoch++
@@ -175,20 +178,18 @@ func (c *Cache) Make(mesh *model.Mesh, k Kind) (*Resources, error) {
 			return made
 		}))
 	case Edge:
-		g.routeFilters = g.filtersOfRoutes()
-		g.gateway()
-		if g.isEastWest() {
-			g.eastWest()
+		gateway, err := c.Gateway(mesh, k)
+		if err != nil {
+			return nil, err
 		}
+		g.out = gateway.Resources()
 	}
 	if g.err != nil {
 		// Nothing of it may be taken for good.
 		c.epoch++
 		return nil, fmt.Errorf("%s: %w", g.kind, g.err)
 	}
-	if k.Role != Outbound {
-		g.out.parts = g.parts
-		g.out.Secrets = append(g.out.Secrets, g.anchorsOf(g.parts)...)
+	if k.Role == Inbound {
 		patched, err := c.patchedFor(mesh, k)
 		if err != nil {
 			return nil, err
@@ -200,7 +201,6 @@ func (c *Cache) Make(mesh *model.Mesh, k Kind) (*Resources, error) {
 		patched.all(g.out)
 	}
 	g.out.sort()
-	g.out.reads = g.reads
 	return g.out, nil
 }
 

@@ -23,39 +23,12 @@ type Client struct {
 	needs map[string]bool
 	// fixed is what does not come from any service: the listener for what is captured and the clusters behind it.
 	fixed *Resources
-	// shares are by the host of the service that brings them; foreign routes, for hosts that are no services, have "".
-	shares map[string]*share
-	// readers are the hosts whose shares were made of a service of another name.
-	readers map[string]map[string]bool
-	// clusters and listeners by name, with how many shares have them.
-	clusters  map[string]*counted[*clusterPart]
-	listeners map[string]*counted[*listenerv3.Listener]
-	// anchors are the secrets that its clusters name, by name.
-	anchors map[string]*anchored
+	// Shares are by the host of the service that brings them; foreign routes, for hosts that are no services, have "".
+	shares
 	// tables are the routes of HTTP ports.
-	tables map[uint16]*table
-	// sources are the objects that have a part in it, with the number of shares.
-	sources map[objects.Key]int
+	tables  map[uint16]*table
 	filters string
 	patched *patched
-}
-
-// share is what one service brings to clients.
-type share struct {
-	service   *model.Service
-	clusters  []*clusterPart
-	listeners []*listenerv3.Listener
-	// hosts are its virtual hosts by port, chains those of listeners on all addresses.
-	hosts   map[uint16]*routev3.VirtualHost
-	chains  map[uint16][]*listenerv3.FilterChain
-	foreign []*routev3.VirtualHost
-	reads   []string
-	sources []objects.Key
-}
-
-type counted[T any] struct {
-	value T
-	count int
 }
 
 // table is the route table of a port.
@@ -101,10 +74,7 @@ func (c *Cache) generator(mesh *model.Mesh, k Kind) *generator {
 // that cannot be asked for; the caller may change needs, and then has these made anew by [Cache.Remake].
 func (c *Cache) Client(mesh *model.Mesh, k Kind, needs map[string]bool) (*Client, error) {
 	c.enter(mesh)
-	out := &Client{
-		kind: k, needs: needs, shares: map[string]*share{}, readers: map[string]map[string]bool{}, clusters: map[string]*counted[*clusterPart]{},
-		listeners: map[string]*counted[*listenerv3.Listener]{}, anchors: map[string]*anchored{}, tables: map[uint16]*table{}, sources: map[objects.Key]int{},
-	}
+	out := &Client{kind: k, needs: needs, shares: newShares(), tables: map[uint16]*table{}}
 	g := c.generator(mesh, k)
 	g.needs = needs
 	g.routeFilters = g.filtersOfRoutes()
@@ -128,10 +98,30 @@ func (c *Cache) Client(mesh *model.Mesh, k Kind, needs map[string]bool) (*Client
 	return out, err
 }
 
+// Kept is what proxies of one kind have, kept by what brings it: a [Client] or an [Edge].
+type Kept interface {
+	// Resources are all of the configuration, in no order.
+	Resources() *Resources
+	// Patches says what became of the patches that the configuration was made with; the same list as long as it is the same.
+	Patches() []PatchState
+
+	apply(c *Cache, mesh *model.Mesh, d *model.Difference) (Delta, bool, error)
+	// parts are what a cache has made for it, before patches.
+	parts(visit func(any))
+	// patches gives the set that its patches are made with, nil for none.
+	patches() *patched
+}
+
 // Apply makes a change of the model in the configuration. ok is false when that has to be made anew, because the change is of
 // what concerns all of it; then the configuration is of no more use.
-func (c *Cache) Apply(to *Client, mesh *model.Mesh, d *model.Difference) (delta Delta, ok bool, err error) {
+func (c *Cache) Apply(to Kept, mesh *model.Mesh, d *model.Difference) (delta Delta, ok bool, err error) {
 	c.enter(mesh)
+	return to.apply(c, mesh, d)
+}
+
+func (c *Client) patches() *patched { return c.patched }
+
+func (to *Client) apply(c *Cache, mesh *model.Mesh, d *model.Difference) (delta Delta, ok bool, err error) {
 	if to.concernedWholly(d) {
 		return Delta{}, false, nil
 	}
@@ -219,7 +209,7 @@ func (c *Client) remake(g *generator, concerned map[string]bool, anchors []*mode
 		if s := g.mesh.Service(host); s != nil && g.visible(s) {
 			now = g.share(s)
 		}
-		if now != nil || c.shares[host] != nil {
+		if now != nil || c.by[host] != nil {
 			made[host] = now
 		}
 	}
@@ -231,109 +221,15 @@ func (c *Client) remake(g *generator, concerned map[string]bool, anchors []*mode
 		g.cache.epoch++
 		return delta, fmt.Errorf("%s: %w", g.kind, g.err)
 	}
-	clusters, listeners := map[string]*clusterPart{}, map[string]*listenerv3.Listener{}
-	sources, ports := map[objects.Key]bool{}, map[uint16]bool{}
-	for host := range made {
-		old := c.shares[host]
-		if old == nil {
-			continue
-		}
-		for _, p := range old.clusters {
-			if _, noted := clusters[p.cluster.Name]; !noted {
-				clusters[p.cluster.Name] = c.clusters[p.cluster.Name].value
-			}
-			c.clusters[p.cluster.Name].count--
-		}
-		for _, l := range old.listeners {
-			if _, noted := listeners[l.Name]; !noted {
-				listeners[l.Name] = c.listeners[l.Name].value
-			}
-			c.listeners[l.Name].count--
-		}
-		for _, key := range old.sources {
-			if c.sources[key]--; c.sources[key] == 0 {
-				sources[key] = true
-			}
-		}
-		for _, read := range old.reads {
-			if delete(c.readers[read], host); len(c.readers[read]) == 0 {
-				delete(c.readers, read)
-			}
-		}
-	}
-	for host, now := range made {
-		if now == nil {
-			continue
-		}
-		for _, p := range now.clusters {
-			acquire(c.clusters, clusters, p.cluster.Name, p)
-		}
-		for _, l := range now.listeners {
-			acquire(c.listeners, listeners, l.Name, l)
-		}
-		for _, key := range now.sources {
-			if c.sources[key]++; c.sources[key] == 1 {
-				if sources[key] {
-					delete(sources, key)
-				} else {
-					delta.Added = append(delta.Added, key)
-				}
-			}
-		}
-		for _, read := range now.reads {
-			if c.readers[read] == nil {
-				c.readers[read] = map[string]bool{}
-			}
-			c.readers[read][host] = true
-		}
-	}
-	for key := range sources {
-		delete(c.sources, key)
-		delta.Dropped = append(delta.Dropped, key)
-	}
-	for name, was := range clusters {
-		if now := c.clusters[name]; now.count == 0 {
-			delete(c.clusters, name)
-			delta.Clusters = append(delta.Clusters, name)
-		} else if now.value != was {
-			if delta.Set.addCluster(now.value); now.value.endpoints == nil {
-				delta.Endpoints = append(delta.Endpoints, name)
-			}
-		}
-	}
-	for name, was := range listeners {
-		if now := c.listeners[name]; now.count == 0 {
-			delete(c.listeners, name)
-			delta.Listeners = append(delta.Listeners, name)
-		} else if now.value != was {
-			delta.Set.Listeners = append(delta.Set.Listeners, now.value)
-		}
-	}
+	c.exchange(g, made, anchors, &delta)
+	ports := map[uint16]bool{}
 	c.settleTables(g, made, ports, &delta)
-	c.settleAnchors(g, made, anchors, &delta)
-	for host, now := range made {
-		if delete(c.shares, host); now != nil {
-			c.shares[host] = now
-		}
-	}
+	c.replace(made)
 	// A table that is made of all shares needs them as they are now.
 	for port := range ports {
 		c.remakeTable(g, port, &delta)
 	}
 	return delta, nil
-}
-
-func acquire[T any](all map[string]*counted[T], noted map[string]T, name string, value T) {
-	one := all[name]
-	if one == nil {
-		one = &counted[T]{}
-		all[name] = one
-	}
-	if _, known := noted[name]; !known {
-		noted[name] = one.value
-	}
-	one.value = value
-	one.count++
 }
 
 func (r *Resources) addCluster(p *clusterPart) {
@@ -368,30 +264,13 @@ func (g *generator) foreignShare() *share {
 	return out
 }
 
-// begin has what is made from here on belong to a share.
-func (g *generator) begin() {
-	g.out, g.parts, g.chains = newResources(), nil, nil
-	clear(g.clusters)
-	clear(g.reads)
-}
-
-func (g *generator) end(s *share) {
-	s.clusters, s.listeners, s.chains = g.parts, g.out.Listeners, g.chains
-	s.sources = slices.Collect(maps.Keys(g.out.sources))
-	for host := range g.reads {
-		if s.service == nil || host != s.service.Host {
-			s.reads = append(s.reads, host)
-		}
-	}
-}
-
 // settleTables changes the tables that virtual hosts changed in. Tables that must be gone through as a whole are added to
 // ports.
 func (c *Client) settleTables(g *generator, made map[string]*share, ports map[uint16]bool, delta *Delta) {
 	_, foreign := made[""]
 	changed := map[uint16][]row{}
 	for host, now := range made {
-		old := c.shares[host]
+		old := c.by[host]
 		if now != nil {
 			for port, h := range now.hosts {
 				if old == nil || old.hosts[port] != h || old.service != now.service {
@@ -457,7 +336,7 @@ func (c *Client) settleTables(g *generator, made map[string]*share, ports map[ui
 func (c *Client) remakeTable(g *generator, port uint16, delta *Delta) {
 	t := &table{}
 	var chained []*share
-	for _, s := range c.shares {
+	for _, s := range c.by {
 		if h := s.hosts[port]; h != nil {
 			t.rows = append(t.rows, row{service: s.service, own: h})
 		}
@@ -493,14 +372,14 @@ func (c *Client) remakeTable(g *generator, port uint16, delta *Delta) {
 			t.mixed = t.mixed || r.host != r.own || isMixed(r.service)
 		}
 	}
-	if port == foreignPort && c.shares[""] != nil {
-		for _, h := range c.shares[""].foreign {
+	if port == foreignPort && c.by[""] != nil {
+		for _, h := range c.by[""].foreign {
 			if !taken[h.Domains[0]] {
 				taken[h.Domains[0]] = true
 				t.foreign = append(t.foreign, h)
 			}
 		}
-		t.mixed = t.mixed || len(c.shares[""].foreign) > 0
+		t.mixed = t.mixed || len(c.by[""].foreign) > 0
 	}
 	if old == nil || (len(old.rows) == 0) != (len(t.rows) == 0) || !slices.Equal(old.chains, t.chains) {
 		if g.routeFilters == nil {
@@ -610,22 +489,11 @@ func (g *generator) outboundListener() {
 func (c *Client) Resources() *Resources {
 	out := newResources()
 	out.add(c.fixed)
-	for _, p := range c.clusters {
-		out.addCluster(p.value)
-	}
-	for _, a := range c.anchors {
-		out.Secrets = append(out.Secrets, a.secret)
-	}
-	for _, l := range c.listeners {
-		out.Listeners = append(out.Listeners, l.value)
-	}
+	c.addTo(out)
 	for _, t := range c.tables {
 		if out.Listeners = append(out.Listeners, t.listener); t.routes != nil {
 			out.Routes = append(out.Routes, t.routes)
 		}
-	}
-	for key := range c.sources {
-		out.sources[key] = true
 	}
 	c.patched.all(out)
 	return out

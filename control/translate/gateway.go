@@ -41,8 +41,8 @@ func (g *generator) routesOf(s boundServer) []*model.Routes {
 	return g.bound[s.name()]
 }
 
-// gateway makes the configuration of a gateway proxy: one listener per port of the Gateways that select it. Only
-// clusters that its routes name are sent.
+// gateway makes the configuration of a gateway proxy, but for its route tables, which it notes: one listener per port of the
+// Gateways that select it. Only clusters that its routes name are sent.
 func (g *generator) gateway() {
 	byPort := map[uint16][]boundServer{}
 	for _, gw := range g.mesh.Gateways {
@@ -87,7 +87,7 @@ func (g *generator) gatewayListener(port uint16, servers []boundServer) {
 	case model.ServerHTTP:
 		name := fmt.Sprintf("http.%d", port)
 		listener.FilterChains = []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{g.edgeManager(listener.Name, name)}}}
-		g.gatewayRoutes(name, port, servers)
+		g.tables = append(g.tables, edgeTable{name: name, port: port, servers: servers})
 	case model.ServerHTTPS, model.ServerTLSByName:
 		listener.ListenerFilters = []*listenerv3.ListenerFilter{
 			g.listenerFilter(filterTLSInspector, &tlsinspectorv3.TlsInspector{}),

@@ -3,7 +3,6 @@ package translate
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -27,30 +26,10 @@ type boundSet struct {
 	server string
 }
 
-// gatewayRoutes makes the route table of servers that share it. Routes of several sets for one host follow each other,
-// the oldest set first, but those for everything go last. Those of sets that are ranked follow, the most specific first. A
-// virtual host whose sets are the same is not made again.
-func (g *generator) gatewayRoutes(name string, port uint16, servers []boundServer) {
-	hosts := g.edgeHosts(port, servers)
-	table := &routev3.RouteConfiguration{
-		Name: name, ValidateClusters: flag(false), IgnorePortInHostMatching: true,
-		MaxDirectResponseBodySizeBytes: count(maxDirectBody),
-	}
-	for _, host := range slices.Sorted(maps.Keys(hosts)) {
-		table.VirtualHosts = append(table.VirtualHosts, g.edgeHost(name, host, port, hosts[host]))
-	}
-	if len(table.VirtualHosts) == 0 {
-		// Nothing is routed: everything is answered with 404.
-		table.VirtualHosts = []*routev3.VirtualHost{{
-			Name: fmt.Sprintf("blackhole:%d", port), Domains: []string{"*"},
-		}}
-	}
-	g.out.Routes = append(g.out.Routes, table)
-}
-
-// edgeHosts are the hosts of servers that share a table.
-func (g *generator) edgeHosts(port uint16, servers []boundServer) map[string]*edgeHost {
+// edgeHosts are the hosts of servers that share a table; of those, with nil all.
+func (g *generator) edgeHosts(port uint16, servers []boundServer, those map[string]bool) map[string]*edgeHost {
 	hosts := map[string]*edgeHost{}
+	wanted := func(host string) bool { return those == nil || those[host] }
 	of := func(host string) *edgeHost {
 		if hosts[host] == nil {
 			hosts[host] = &edgeHost{}
@@ -58,17 +37,16 @@ func (g *generator) edgeHosts(port uint16, servers []boundServer) map[string]*ed
 		return hosts[host]
 	}
 	for _, s := range servers {
-		for _, r := range g.routesOf(s) {
+		for _, r := range g.routesFor(s, those) {
 			holds := func(h model.HTTPRoute) bool { return r.Ranked || g.anyInScope(&h, r, port, s.name()) }
 			if !slices.ContainsFunc(r.HTTP, holds) {
 				continue
 			}
 			for _, h := range r.Hosts {
 				host := s.server.Serves(r.Namespace, h)
-				if host == "" || othersHost(servers, s, host) {
+				if host == "" || !wanted(host) || othersHost(servers, s, host) {
 					continue
 				}
-				g.from(r.Source)
 				if to := of(host); !r.Ranked {
 					to.inOrder = append(to.inOrder, boundSet{r, s.name()})
 				} else if !slices.Contains(to.ranked, r) {
@@ -80,7 +58,7 @@ func (g *generator) edgeHosts(port uint16, servers []boundServer) map[string]*ed
 	if len(servers) > 1 {
 		// What is for a listener's host alone must not be answered by another's routes for all hosts.
 		for _, s := range servers {
-			if s.server.Allowed != nil {
+			if s.server.Allowed != nil && wanted(s.server.Hosts[0].Host) {
 				of(s.server.Hosts[0].Host)
 			}
 		}
@@ -90,7 +68,9 @@ func (g *generator) edgeHosts(port uint16, servers []boundServer) map[string]*ed
 			continue
 		}
 		for _, h := range s.server.Hosts {
-			of(h.Host).redirectHTTPS = true
+			if wanted(h.Host) {
+				of(h.Host).redirectHTTPS = true
+			}
 		}
 		for host, to := range hosts {
 			to.redirectHTTPS = to.redirectHTTPS || slices.ContainsFunc(s.server.Hosts, func(h model.ServerHost) bool { return coversHost(h.Host, host) })
@@ -119,6 +99,7 @@ func (g *generator) edgeHost(table, host string, port uint16, of *edgeHost) *rou
 		}
 	}
 	for _, b := range of.inOrder {
+		g.from(b.set.Source)
 		inputs = append(inputs, b.set, b.server)
 		for i := range b.set.HTTP {
 			if g.anyInScope(&b.set.HTTP[i], b.set, port, b.server) {
@@ -127,6 +108,7 @@ func (g *generator) edgeHost(table, host string, port uint16, of *edgeHost) *rou
 		}
 	}
 	for _, r := range of.ranked {
+		g.from(r.Source)
 		inputs = append(inputs, r)
 		for i := range r.HTTP {
 			use(&r.HTTP[i])

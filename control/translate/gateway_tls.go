@@ -91,7 +91,7 @@ func (g *generator) httpsChains(listener string, port uint16, s boundServer, tak
 		})
 	}
 	if len(out) > 0 {
-		g.gatewayRoutes(routes, port, []boundServer{s})
+		g.tables = append(g.tables, edgeTable{name: routes, port: port, servers: []boundServer{s}})
 	}
 	return out
 }

@@ -92,8 +92,9 @@ type patched struct {
 	// patches are all of the kind, sources their objects.
 	patches []*model.Patch
 	sources []objects.Key
-	// outcomes of resources that patches had to do with, by type and name.
+	// outcomes of resources that patches had to do with, by type and name; tallies are what they come to for each patch.
 	outcomes map[string]patch.Outcome
+	tallies  map[*model.Patch]*tally
 	// added are the names of resources that patches add.
 	added map[string]bool
 	// states are what became of each patch, nil when outcomes have changed since they were counted.
@@ -104,7 +105,7 @@ func (c *Cache) patchedFor(mesh *model.Mesh, k Kind) (*patched, error) {
 	if len(k.Filters) == 0 {
 		return nil, nil
 	}
-	out := &patched{outcomes: map[string]patch.Outcome{}, added: map[string]bool{}}
+	out := &patched{outcomes: map[string]patch.Outcome{}, tallies: map[*model.Patch]*tally{}, added: map[string]bool{}}
 	for _, ref := range k.Filters {
 		f := mesh.EnvoyFilter(ref.Namespace, ref.Name)
 		if f == nil {
@@ -126,13 +127,51 @@ func (c *Cache) patchedFor(mesh *model.Mesh, k Kind) (*patched, error) {
 	return out, nil
 }
 
+// tally is of one patch: how many resources it changed, and why it was left out of others, by type and name.
+type tally struct {
+	changed int
+	broken  map[string]string
+}
+
+// keep puts the outcome of a resource in place of the one before.
 func (p *patched) keep(id string, outcome patch.Outcome) {
-	p.states = nil
+	p.drop(id)
 	if outcome.Nothing() {
-		delete(p.outcomes, id)
 		return
 	}
+	p.states = nil
 	p.outcomes[id] = outcome
+	for _, one := range outcome.Changed {
+		p.tally(one).changed++
+	}
+	for one, why := range outcome.Broken {
+		p.tally(one).broken[id] = why
+	}
+}
+
+// drop forgets the outcome of a resource.
+func (p *patched) drop(id string) {
+	was, known := p.outcomes[id]
+	if !known {
+		return
+	}
+	p.states = nil
+	delete(p.outcomes, id)
+	for _, one := range was.Changed {
+		p.tally(one).changed--
+	}
+	for one := range was.Broken {
+		delete(p.tally(one).broken, id)
+	}
+}
+
+func (p *patched) tally(one *model.Patch) *tally {
+	t := p.tallies[one]
+	if t == nil {
+		t = &tally{broken: map[string]string{}}
+		p.tallies[one] = t
+	}
+	return t
 }
 
 // all makes the patches in all resources.
@@ -141,6 +180,7 @@ func (p *patched) all(r *Resources) {
 		return
 	}
 	clear(p.outcomes)
+	clear(p.tallies)
 	clear(p.added)
 	p.states = nil
 	for _, key := range p.sources {
@@ -248,10 +288,9 @@ func (p *patched) delta(d *Delta) bool {
 	if p == nil || p.set == nil {
 		return true
 	}
-	p.states = nil
 	touched := func(kind string, all []string) bool {
 		return slices.ContainsFunc(all, func(name string) bool {
-			delete(p.outcomes, kind+name)
+			p.drop(kind + name)
 			return p.added[kind+name]
 		})
 	}
@@ -319,24 +358,21 @@ func (p *patched) counted() []PatchState {
 	if p.states != nil {
 		return p.states
 	}
-	at := make(map[*model.Patch]int, len(p.patches))
 	out := make([]PatchState, 0, len(p.patches))
+	known := make(map[*model.Patch]bool, len(p.patches))
 	for _, one := range p.patches {
-		if _, known := at[one]; !known {
-			at[one] = len(out)
-			out = append(out, PatchState{Patch: one})
+		if known[one] {
+			continue
 		}
-	}
-	for _, id := range slices.Sorted(maps.Keys(p.outcomes)) {
-		o := p.outcomes[id]
-		for _, one := range o.Changed {
-			out[at[one]].Changed++
-		}
-		for one, why := range o.Broken {
-			if s := &out[at[one]]; len(s.Broken) < MaxBroken {
-				s.Broken = append(s.Broken, why)
+		known[one] = true
+		state := PatchState{Patch: one}
+		if t := p.tallies[one]; t != nil {
+			state.Changed = t.changed
+			for _, id := range slices.Sorted(maps.Keys(t.broken))[:min(len(t.broken), MaxBroken)] {
+				state.Broken = append(state.Broken, t.broken[id])
 			}
 		}
+		out = append(out, state)
 	}
 	p.states = out
 	return out

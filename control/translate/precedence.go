@@ -56,6 +56,11 @@ func (b *byHost[T]) of(s *model.Service) []*T {
 	for _, a := range s.Aliases {
 		found = append(found, b.names[a.Host]...)
 	}
+	return b.sorted(found)
+}
+
+// sorted puts parts into the order in which all are.
+func (b *byHost[T]) sorted(found []*T) []*T {
 	if len(found) < 2 {
 		return found
 	}

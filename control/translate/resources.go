@@ -31,12 +31,9 @@ type Resources struct {
 
 	// sources are the objects that have a part in the configuration.
 	sources map[objects.Key]bool
-	// reads are the hosts of the services that a gateway's routes lead to.
-	reads map[string]bool
 	// patched is what became of the patches of EnvoyFilters, in each role.
 	patched []*patched
-	// parts are its clusters with their endpoints, plain what it is without patches, where there are any.
-	parts []*clusterPart
+	// plain is what it is without patches, where there are any.
 	plain *Resources
 }
 
@@ -80,6 +77,8 @@ type generator struct {
 	// onDemand limits it to services with the hosts in needs.
 	onDemand bool
 	needs    map[string]bool
+	// tables are those of a gateway, which are still to be made.
+	tables []edgeTable
 	// chains are for listeners on all addresses, by port.
 	chains map[uint16][]*listenerv3.FilterChain
 	// ports that the workload names.
@@ -131,15 +130,10 @@ func (r *Resources) Sources() []objects.Key {
 	return keys
 }
 
-// Each visits all resources; endpoints that a cache assigned anew are visited as they are now (see [Cache.Assign]).
+// Each visits all resources.
 func (r *Resources) Each(visit func(proto.Message)) {
 	each(r.Clusters, visit)
 	each(r.Endpoints, visit)
-	for _, p := range r.parts {
-		if p.endpoints != nil {
-			visit(p.endpoints)
-		}
-	}
 	each(r.Secrets, visit)
 	each(r.Listeners, visit)
 	each(r.Routes, visit)

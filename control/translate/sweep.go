@@ -12,9 +12,9 @@ const crowd = 10000
 // Crowded says that many parts have been made since [Cache.Sweep], and most of what is kept may be of no use any more.
 func (c *Cache) Crowded() bool { return c.misses > crowd+c.swept || c.patches.Crowded() }
 
-// Sweep forgets the parts that none of these has: the clients, and what other kinds were made, by their IDs. It makes nothing
-// anew.
-func (c *Cache) Sweep(clients []*Client, others map[string]*Resources) {
+// Sweep forgets the parts that none of these has: what is kept, and what servers were made, by the IDs of their kinds. It makes
+// nothing anew.
+func (c *Cache) Sweep(kept []Kept, servers map[string]*Resources) {
 	used := map[any]bool{}
 	var sets []*patch.Set
 	patched := func(p *patched) bool {
@@ -25,13 +25,13 @@ func (c *Cache) Sweep(clients []*Client, others map[string]*Resources) {
 		return true
 	}
 	var ask []func()
-	for _, client := range clients {
-		client.parts(func(part any) { used[part] = true })
-		if patched(client.patched) {
-			ask = append(ask, func() { client.Resources() })
+	for _, one := range kept {
+		one.parts(func(part any) { used[part] = true })
+		if patched(one.patches()) {
+			ask = append(ask, func() { one.Resources() })
 		}
 	}
-	for _, r := range others {
+	for _, r := range servers {
 		plain := r
 		if r.plain != nil {
 			plain = r.plain
@@ -60,7 +60,7 @@ func (c *Cache) Sweep(clients []*Client, others map[string]*Resources) {
 		}
 	}
 	c.swept += c.listeners.sweep(used) + c.fixed.sweep(used) + c.anchors.sweep(used)
-	maps.DeleteFunc(c.servers, func(kind string, _ *memory[*Resources]) bool { return others[kind] == nil })
+	maps.DeleteFunc(c.servers, func(kind string, _ *memory[*Resources]) bool { return servers[kind] == nil })
 	c.swept += len(c.servers)
 	c.misses = 0
 }
@@ -71,33 +71,16 @@ func (of memories[K, V]) sweep(used map[any]bool) int {
 	return len(of)
 }
 
-// parts are what a cache has made for the client, before patches.
 func (c *Client) parts(visit func(any)) {
 	c.fixed.eachPart(visit)
-	for _, s := range c.shares {
-		for _, p := range s.clusters {
-			visit(p)
-		}
-		for _, l := range s.listeners {
-			visit(l)
-		}
-		for _, h := range s.hosts {
-			visit(h)
-		}
-	}
+	c.eachPart(visit)
 	for _, t := range c.tables {
 		visit(t.listener)
-	}
-	for _, a := range c.anchors {
-		visit(a.secret)
 	}
 }
 
 // eachPart are what a cache may have made of the resources.
 func (r *Resources) eachPart(visit func(any)) {
-	for _, p := range r.parts {
-		visit(p)
-	}
 	for _, c := range r.Clusters {
 		visit(c)
 	}

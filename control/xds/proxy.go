@@ -55,6 +55,9 @@ type Proxy struct {
 	// not, zero when there is nothing.
 	synced    bool
 	unsettled time.Time
+	// stood is what its answers came to last, and shift what became different of them since [Server.Shifts] was asked.
+	stood standing
+	shift Shift
 }
 
 // note has the proxy's goroutine look at a change. The server's lock is held for writing.
@@ -67,6 +70,7 @@ func (p *Proxy) note(c *changed) {
 	if len(p.notes) > maxNotes {
 		p.absorb()
 	}
+	p.stand()
 	p.mu.Unlock()
 	select {
 	case p.wake <- struct{}{}:
@@ -105,6 +109,7 @@ func (p *Proxy) next() (r *response, wait time.Duration) {
 	defer p.server.mu.RUnlock()
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	defer p.stand()
 	p.absorb()
 	now := p.server.now()
 	var set, removed [typeCount][]string
@@ -338,6 +343,7 @@ func (p *Proxy) answer(t Type, nonce string, refused bool, failure string) {
 
 // settle notes when there is nothing left to do.
 func (p *Proxy) settle() {
+	defer p.stand()
 	if p.unsettled.IsZero() || !p.types[Clusters].asked || !p.types[Listeners].asked || p.behind() != 0 {
 		return
 	}

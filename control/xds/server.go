@@ -57,13 +57,18 @@ type Server struct {
 	revision int64
 	// proxies are the newest streams by node.
 	proxies map[string]*Proxy
+
+	// shifted are the proxies whose answers became others since [Server.Shifts] was asked last; its lock is taken after all
+	// others.
+	shiftedMu sync.Mutex
+	shifted   map[*Proxy]struct{}
 }
 
 // New makes a server that serves until ctx ends. onChange is called, without locks held, after a proxy connected, left,
 // acknowledged or refused something; it must not block. What the server counts is in the registry.
 func New(ctx context.Context, log *slog.Logger, now func() time.Time, registry prometheus.Registerer, source Source, onChange func()) *Server {
 	s := &Server{ctx: ctx, log: log, now: now, source: source, onChange: onChange,
-		inFlight: semaphore.NewWeighted(maxInFlight), proxies: map[string]*Proxy{}}
+		inFlight: semaphore.NewWeighted(maxInFlight), proxies: map[string]*Proxy{}, shifted: map[*Proxy]struct{}{}}
 	s.metrics = newMetrics(s, registry)
 	return s
 }
@@ -259,8 +264,14 @@ func (s *Server) join(node *core.Node, fresh bool) (*Proxy, error) {
 	s.mu.Lock()
 	// What is known of answers belongs to a stream, and the newest one counts: an older one that has not been noticed to be
 	// dead answers nothing any more.
+	older := s.proxies[p.id]
 	s.proxies[p.id] = p
 	p.joined = true
+	if older != nil {
+		older.mu.Lock()
+		older.stand()
+		older.mu.Unlock()
+	}
 	s.mu.Unlock()
 	if err := s.source.Attach(p, node, fresh, func(groups []*Group) {
 		s.mu.Lock()
@@ -284,6 +295,9 @@ func (s *Server) leave(p *Proxy) {
 	if s.proxies[p.id] == p {
 		delete(s.proxies, p.id)
 	}
+	s.shiftedMu.Lock()
+	delete(s.shifted, p)
+	s.shiftedMu.Unlock()
 	s.mu.Unlock()
 	p.mu.Lock()
 	p.lighten()

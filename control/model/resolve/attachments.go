@@ -273,14 +273,24 @@ func (m *Model) settleAttachments() {
 		if len(p.sets) == 0 {
 			delete(a.points, name)
 		}
+		if !p.service {
+			// How many routes a listener has stands in its Gateway's status.
+			if g := m.gateways[gatewayOf(name)]; g != nil {
+				m.restate(g.Source.Key)
+			}
+		}
 	}
 	clear(a.contested)
 	for id := range a.changed {
 		was := a.inForce[id]
 		now := same(m, id, was, a.inForceOf(id))
 		if now != was {
-			a.use(was, -1)
-			a.use(now, 1)
+			for _, host := range slices.Concat(a.use(was, -1), a.use(now, 1)) {
+				// For which Gateways policies hold stands in their status.
+				for policy := range m.backendTLS[host] {
+					m.restate(policy)
+				}
+			}
 			if delete(a.inForce, id); now != nil {
 				a.inForce[id] = now
 				m.changed.routes.add(now)
@@ -294,10 +304,10 @@ func (m *Model) settleAttachments() {
 	clear(a.changed)
 }
 
-// use takes note of the services that routes of Gateways lead to.
-func (a *attachedRoutes) use(r *model.Routes, by int) {
+// use takes note of the services that routes of Gateways lead to, and gives their hosts.
+func (a *attachedRoutes) use(r *model.Routes, by int) []string {
 	if r == nil || r.OfService() != "" {
-		return
+		return nil
 	}
 	hosts := map[string]bool{}
 	for i := range r.HTTP {
@@ -320,7 +330,7 @@ func (a *attachedRoutes) use(r *model.Routes, by int) {
 			a.users[host] = of
 		}
 		for _, server := range r.Gateways {
-			gateway := server[:strings.LastIndexByte(server, '/')]
+			gateway := gatewayOf(server)
 			if of[gateway] += by; of[gateway] == 0 {
 				delete(of, gateway)
 			}
@@ -329,7 +339,11 @@ func (a *attachedRoutes) use(r *model.Routes, by int) {
 			delete(a.users, host)
 		}
 	}
+	return slices.Collect(maps.Keys(hosts))
 }
+
+// gatewayOf is the full name of the Gateway that a server is of.
+func gatewayOf(server string) string { return server[:strings.LastIndexByte(server, '/')] }
 
 // inForceOf are the routes without the points that others keep them out of; nil for none.
 func (a *attachedRoutes) inForceOf(id attachmentID) *model.Routes {
@@ -366,7 +380,7 @@ func (m *Model) sayOthers(key objects.Key) {
 	if e == nil {
 		return
 	}
-	e.said[saidConflict], e.sections.keptOut = nil, nil
+	m.forgetConflicts(key)
 	part, is := e.part.(*attachments)
 	if !is {
 		return

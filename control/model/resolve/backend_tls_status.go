@@ -32,7 +32,7 @@ func (m *Model) settlePolicies() {
 		if e == nil {
 			continue
 		}
-		e.said[saidConflict], e.sections.keptOut = nil, nil
+		m.forgetConflicts(key)
 		for _, t := range p.Targets {
 			first := p
 			for other, o := range m.backendTLS[t.Host] {

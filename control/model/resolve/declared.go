@@ -18,6 +18,7 @@ func (m *Model) setObject(key objects.Key, o *objects.Object) {
 	if old != nil && old.valid {
 		m.declare(old.object, -1)
 	}
+	m.restate(key)
 	if o == nil {
 		m.forget(key, old)
 		delete(m.entries, key)
@@ -163,4 +164,12 @@ func (m *Model) setReplica(r *model.Replica, there bool) {
 	m.replicas.set(r.Namespace, r.Name, r, there)
 	m.touchLabels(factReplica, r.Namespace, r.Labels)
 	m.changed.replicas.set(r, there)
+	if model.Selects(ingressLabels, r.Labels) {
+		// Where these are stands in the status of Gateways.
+		for _, g := range m.gateways {
+			if g.Group != "" {
+				m.restate(g.Source.Key)
+			}
+		}
+	}
 }

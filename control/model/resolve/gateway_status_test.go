@@ -50,7 +50,11 @@ func TestGatewayAddresses(t *testing.T) {
 		m.Update(Change{Instances: map[string]*registry.Instance{r.ID(): &r}})
 	}
 	replica(0, true)
+	m.Restated()
 	replica(1, true)
+	if !slices.Contains(m.Restated(), g.Key()) {
+		t.Error("it is not said that the Gateway has another status")
+	}
 	if got := addresses(); !slices.Equal(got, []string{"10.244.0.8", "10.244.0.9"}) {
 		t.Errorf("two replicas: %v", got)
 	}

@@ -93,6 +93,8 @@ type Model struct {
 	reshaped bool
 	// before are parts as they were before a trial, which are to come back as the same pointers.
 	before map[any]any
+	// restated are the objects of which something else may be said than when [Model.Restated] was asked last.
+	restated map[objects.Key]struct{}
 	// forms are what is known of the objects of a batch that is tried.
 	forms map[*objects.Object]objects.Form
 }
@@ -140,7 +142,7 @@ func New(settings model.Settings) *Model {
 		attached: newAttachedRoutes(), backendTLS: hostIndex[*model.BackendTLS]{}, retargeted: map[string]bool{}, servers: map[uint16]map[string]*model.Gateway{}, reserved: map[uint16]bool{},
 		peerModes: map[string]map[objects.Key]*model.PeerMode{}, rehosted: map[string]bool{}, remoded: map[string]bool{},
 		relocal: map[string]bool{}, clustersChanged: true, external: newEntryState(), groups: map[objects.Key]*objects.Object{},
-		sidecars: map[string]map[objects.Key]*model.Sidecar{}, rescoped: map[string]bool{},
+		sidecars: map[string]map[objects.Key]*model.Sidecar{}, rescoped: map[string]bool{}, restated: map[objects.Key]struct{}{},
 	}
 	for i := range m.dirty {
 		m.dirty[i] = map[objects.Key]struct{}{}
@@ -240,6 +242,7 @@ func (m *Model) settleStratum(s int) {
 
 // evaluate works an object out again.
 func (m *Model) evaluate(key objects.Key, e *keptObject) {
+	m.restate(key)
 	e.said[saidSelf], e.said[saidNamespace] = nil, nil
 	b := &builder{m: m, settings: m.settings, report: recorder{m, saidSelf}}
 	part := b.part(e.object)

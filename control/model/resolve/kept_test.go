@@ -231,6 +231,7 @@ func TestAKeptModelIsAFreshOne(t *testing.T) {
 	w := &changing{t: t, random: rand.New(rand.NewPCG(7, 8)), settings: model.DefaultSettings("one"), objects: map[objects.Key]*objects.Object{}, instances: map[string]registry.Instance{}}
 	m := New(w.settings)
 	said := map[string]bool{}
+	stated := map[objects.Key]objects.Status{}
 	for round := range rounds {
 		m.Update(w.change())
 		if w.random.IntN(3) > 0 {
@@ -242,6 +243,7 @@ func TestAKeptModelIsAFreshOne(t *testing.T) {
 		}
 		mesh, report := Mesh(w.settings, slices.Collect(maps.Values(w.objects)), runtime)
 		equal(t, round, m, mesh, report, said)
+		restated(t, round, m, stated)
 		before := m.Mesh()
 		var trial []store.Write
 		for range 1 + w.random.IntN(4) {
@@ -303,6 +305,20 @@ func equal(t *testing.T, round int, m *Model, mesh *model.Mesh, report *Report, 
 			if said != nil {
 				said[f.Reason] = true
 			}
+		}
+	}
+}
+
+// restated brings statuses up to date by what the model says to be different, which must make all of them right.
+func restated(t *testing.T, round int, m *Model, stated map[objects.Key]objects.Status) {
+	t.Helper()
+	report := m.Report()
+	for _, key := range m.Restated() {
+		stated[key] = report.Status(key)
+	}
+	for _, key := range report.Keys() {
+		if got, want := stated[key], report.Status(key); !reflect.DeepEqual(got, want) {
+			t.Fatalf("round %d: of %s is not said to be said anything else than\n%+v\nbut\n%+v", round, key, got, want)
 		}
 	}
 }

@@ -25,7 +25,7 @@ func (m *Model) settleServers() {
 		if g.Group == "" || e == nil || e.part != any(g) {
 			continue
 		}
-		e.said[saidConflict], e.sections.conflicts = nil, nil
+		m.forgetConflicts(g.Source.Key)
 		report := recorder{m, saidConflict}
 		for i := range g.Servers {
 			s := &g.Servers[i]

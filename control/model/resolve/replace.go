@@ -143,12 +143,14 @@ func (m *Model) replacePart(was, now any) {
 // forgetConflicts has an object be in nobody's way, until it is settled again whether it is.
 func (m *Model) forgetConflicts(key objects.Key) {
 	if e := m.entries[key]; e != nil {
+		m.restate(key)
 		e.said[saidConflict], e.sections.conflicts, e.sections.keptOut = nil, nil, nil
 	}
 }
 
 func (m *Model) say(key objects.Key, segment int, f *findings) {
-	if e := m.entries[key]; e != nil {
+	if e := m.entries[key]; e != nil && e.said[segment] != f {
+		m.restate(key)
 		e.said[segment] = f
 	}
 }

@@ -65,6 +65,7 @@ func (r recorder) of(key objects.Key) *findings {
 	if e == nil {
 		return &findings{} // Gone: nobody asks.
 	}
+	r.m.restate(key)
 	if e.said[r.segment] == nil {
 		e.said[r.segment] = &findings{}
 		if r.segment == saidGlobal || r.segment == saidPublic {
@@ -174,6 +175,22 @@ func (r *Report) Status(key objects.Key) objects.Status {
 	r.m.addSections(e, &status)
 	return status
 }
+
+// Restated are the objects of which something else may be said than when it was asked last; those that are gone may be among
+// them.
+func (m *Model) Restated() []objects.Key {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.restated) == 0 {
+		return nil
+	}
+	out := slices.Collect(maps.Keys(m.restated))
+	m.restated = map[objects.Key]struct{}{}
+	return out
+}
+
+// restate notes that something else may be said of an object.
+func (m *Model) restate(key objects.Key) { m.restated[key] = struct{}{} }
 
 func condition(typ string, generation int64, problems []Finding, good, message string) metav1.Condition {
 	c := metav1.Condition{

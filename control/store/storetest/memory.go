@@ -115,7 +115,7 @@ func (m *Memory) record(e store.Event) {
 	e.Position = store.Position(strconv.Itoa(h.first + len(h.events)))
 	h.events = append(h.events, e)
 	if len(h.events) > remembered {
-		h.first, h.events = h.first+1, slices.Clone(h.events[1:])
+		h.first, h.events = h.first+1, h.events[1:]
 	}
 	close(h.changed)
 	h.changed = make(chan struct{})

@@ -1,0 +1,214 @@
+package translate
+
+import (
+	"maps"
+	"slices"
+
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+
+	"heddle.io/heddle/control/model"
+	"heddle.io/heddle/control/objects"
+)
+
+// shares are what brings what proxies of one kind have, and what they bring: who makes some anew hears what became of the whole.
+type shares struct {
+	by map[string]*share
+	// readers are the shares that were made of a service, by its host; a service's own is not among them.
+	readers map[string]map[string]bool
+	// clusters and listeners by name, with how many shares have them.
+	clusters  map[string]*counted[*clusterPart]
+	listeners map[string]*counted[*listenerv3.Listener]
+	// anchors are the secrets that the clusters name, by name.
+	anchors map[string]*anchored
+	// sources are the objects that have a part in it, with the number of shares.
+	sources map[objects.Key]int
+}
+
+func newShares() shares {
+	return shares{
+		by: map[string]*share{}, readers: map[string]map[string]bool{}, clusters: map[string]*counted[*clusterPart]{},
+		listeners: map[string]*counted[*listenerv3.Listener]{}, anchors: map[string]*anchored{}, sources: map[objects.Key]int{},
+	}
+}
+
+// share is what one service brings to clients, or one virtual host to gateways.
+type share struct {
+	service   *model.Service
+	clusters  []*clusterPart
+	listeners []*listenerv3.Listener
+	// hosts are its virtual hosts by port, chains those of listeners on all addresses.
+	hosts   map[uint16]*routev3.VirtualHost
+	chains  map[uint16][]*listenerv3.FilterChain
+	foreign []*routev3.VirtualHost
+	// edge is a gateway's virtual host, the one at that place.
+	edge    *routev3.VirtualHost
+	at      edgePlace
+	reads   []string
+	sources []objects.Key
+}
+
+type counted[T any] struct {
+	value T
+	count int
+}
+
+// exchange takes note of shares that are made anew, nil for one that is gone, and of the secrets with these anchors. The shares
+// themselves stay as they were until [shares.replace].
+func (s *shares) exchange(g *generator, made map[string]*share, anchors []*model.Anchors, delta *Delta) {
+	clusters, listeners := map[string]*clusterPart{}, map[string]*listenerv3.Listener{}
+	sources := map[objects.Key]bool{}
+	for host := range made {
+		old := s.by[host]
+		if old == nil {
+			continue
+		}
+		for _, p := range old.clusters {
+			if _, noted := clusters[p.cluster.Name]; !noted {
+				clusters[p.cluster.Name] = s.clusters[p.cluster.Name].value
+			}
+			s.clusters[p.cluster.Name].count--
+		}
+		for _, l := range old.listeners {
+			if _, noted := listeners[l.Name]; !noted {
+				listeners[l.Name] = s.listeners[l.Name].value
+			}
+			s.listeners[l.Name].count--
+		}
+		for _, key := range old.sources {
+			if s.sources[key]--; s.sources[key] == 0 {
+				sources[key] = true
+			}
+		}
+		for _, read := range old.reads {
+			if delete(s.readers[read], host); len(s.readers[read]) == 0 {
+				delete(s.readers, read)
+			}
+		}
+	}
+	for host, now := range made {
+		if now == nil {
+			continue
+		}
+		for _, p := range now.clusters {
+			acquire(s.clusters, clusters, p.cluster.Name, p)
+		}
+		for _, l := range now.listeners {
+			acquire(s.listeners, listeners, l.Name, l)
+		}
+		for _, key := range now.sources {
+			if s.sources[key]++; s.sources[key] == 1 {
+				if sources[key] {
+					delete(sources, key)
+				} else {
+					delta.Added = append(delta.Added, key)
+				}
+			}
+		}
+		for _, read := range now.reads {
+			if s.readers[read] == nil {
+				s.readers[read] = map[string]bool{}
+			}
+			s.readers[read][host] = true
+		}
+	}
+	for key := range sources {
+		delete(s.sources, key)
+		delta.Dropped = append(delta.Dropped, key)
+	}
+	for name, was := range clusters {
+		if now := s.clusters[name]; now.count == 0 {
+			delete(s.clusters, name)
+			delta.Clusters = append(delta.Clusters, name)
+		} else if now.value != was {
+			if delta.Set.addCluster(now.value); now.value.endpoints == nil {
+				delta.Endpoints = append(delta.Endpoints, name)
+			}
+		}
+	}
+	for name, was := range listeners {
+		if now := s.listeners[name]; now.count == 0 {
+			delete(s.listeners, name)
+			delta.Listeners = append(delta.Listeners, name)
+		} else if now.value != was {
+			delta.Set.Listeners = append(delta.Set.Listeners, now.value)
+		}
+	}
+	s.settleAnchors(g, made, anchors, delta)
+}
+
+// replace puts shares in the place of those before, nil for one that is gone.
+func (s *shares) replace(made map[string]*share) {
+	for name, now := range made {
+		if delete(s.by, name); now != nil {
+			s.by[name] = now
+		}
+	}
+}
+
+// addTo gives all that the shares bring, but for routes.
+func (s *shares) addTo(out *Resources) {
+	for _, p := range s.clusters {
+		out.addCluster(p.value)
+	}
+	for _, a := range s.anchors {
+		out.Secrets = append(out.Secrets, a.secret)
+	}
+	for _, l := range s.listeners {
+		out.Listeners = append(out.Listeners, l.value)
+	}
+	for key := range s.sources {
+		out.sources[key] = true
+	}
+}
+
+// eachPart visits what a cache has made for the shares.
+func (s *shares) eachPart(visit func(any)) {
+	for _, one := range s.by {
+		for _, p := range one.clusters {
+			visit(p)
+		}
+		for _, l := range one.listeners {
+			visit(l)
+		}
+		for _, h := range one.hosts {
+			visit(h)
+		}
+		if one.edge != nil {
+			visit(one.edge)
+		}
+	}
+	for _, a := range s.anchors {
+		visit(a.secret)
+	}
+}
+
+func acquire[T any](all map[string]*counted[T], noted map[string]T, name string, value T) {
+	one := all[name]
+	if one == nil {
+		one = &counted[T]{}
+		all[name] = one
+	}
+	if _, known := noted[name]; !known {
+		noted[name] = one.value
+	}
+	one.value = value
+	one.count++
+}
+
+// begin has what is made from here on belong to a share.
+func (g *generator) begin() {
+	g.out, g.parts, g.chains = newResources(), nil, nil
+	clear(g.clusters)
+	clear(g.reads)
+}
+
+func (g *generator) end(s *share) {
+	s.clusters, s.listeners, s.chains = g.parts, g.out.Listeners, g.chains
+	s.sources = slices.Collect(maps.Keys(g.out.sources))
+	for host := range g.reads {
+		if s.service == nil || host != s.service.Host {
+			s.reads = append(s.reads, host)
+		}
+	}
+}

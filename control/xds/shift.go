@@ -1,0 +1,123 @@
+package xds
+
+import (
+	"math"
+	"slices"
+)
+
+// Shift is what has become different of a proxy's answers.
+type Shift struct {
+	Proxy *Proxy
+	// Whole says that the proxy came to count in [Progress], or ceased to.
+	Whole bool
+	// Changes are those that it answers otherwise than before, or did in between.
+	Changes []Range
+}
+
+// Range is of changes, both ends included.
+type Range struct{ From, To int64 }
+
+// maxRanges is how many ranges are kept for a proxy before they are put together.
+const maxRanges = 16
+
+// standing is what [Progress] tells of a proxy.
+type standing struct {
+	counts   bool
+	behind   int64
+	refusals [typeCount]answer
+}
+
+// answer is a refusal of changes; none has no reason and no changes.
+type answer struct {
+	reason      string
+	since, last int64
+}
+
+// Shifts are the proxies whose answers became others since it was asked last. Those that left, or came to be in other groups, are
+// not among them: the source knows.
+func (s *Server) Shifts() []Shift {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	s.shiftedMu.Lock()
+	shifted := s.shifted
+	s.shifted = map[*Proxy]struct{}{}
+	s.shiftedMu.Unlock()
+	out := make([]Shift, 0, len(shifted))
+	for p := range shifted {
+		p.mu.Lock()
+		p.shift.Proxy = p
+		out = append(out, p.shift)
+		p.shift = Shift{}
+		p.mu.Unlock()
+	}
+	return out
+}
+
+// stand takes note of what is different of a proxy's answers. The server's lock is held.
+func (p *Proxy) stand() {
+	was, now := p.stood, p.standing()
+	if was == now {
+		return
+	}
+	p.stood = now
+	p.shift.Whole = p.shift.Whole || was.counts != now.counts
+	all := slices.Concat(p.shift.Changes, waits(was.behind, now.behind))
+	for t := range now.refusals {
+		all = append(all, now.refusals[t].differs(was.refusals[t])...)
+	}
+	if len(all) > maxRanges {
+		whole := all[0]
+		for _, r := range all {
+			whole = Range{min(whole.From, r.From), max(whole.To, r.To)}
+		}
+		all = []Range{whole}
+	}
+	p.shift.Changes = all
+	p.server.shiftedMu.Lock()
+	p.server.shifted[p] = struct{}{}
+	p.server.shiftedMu.Unlock()
+}
+
+// standing of a proxy. One in whose place its node has another stream has none. The server's lock is held.
+func (p *Proxy) standing() standing {
+	var out standing
+	if p.server.proxies[p.id] != p {
+		return out
+	}
+	if out.counts = p.synced; p.synced {
+		out.behind = p.behind()
+	}
+	for t := range p.types {
+		if r := &p.types[t].refused; len(r.names) > 0 {
+			out.refusals[t] = answer{r.reason, r.since, r.last}
+		}
+	}
+	return out
+}
+
+// waits are the changes that are waited for now and were not, or the other way round, when the oldest that is waited for is
+// another one; zero for none.
+func waits(was, now int64) []Range {
+	switch {
+	case was == now:
+		return nil
+	case was == 0 || now == 0:
+		return []Range{{max(was, now), math.MaxInt64}}
+	}
+	return []Range{{min(was, now), max(was, now) - 1}}
+}
+
+// differs are the changes that are refused otherwise than before.
+func (a answer) differs(was answer) []Range {
+	switch none := (answer{}); {
+	case a == was:
+		return nil
+	case a.reason == was.reason && a.since == was.since:
+		return []Range{{min(a.last, was.last) + 1, max(a.last, was.last)}}
+	case was == none:
+		return []Range{{a.since, a.last}}
+	case a == none:
+		return []Range{{was.since, was.last}}
+	}
+	return []Range{{was.since, was.last}, {a.since, a.last}}
+}
