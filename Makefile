@@ -165,6 +165,10 @@ sidecar-memory: packages build ## what the boutique's sidecars have resident und
 rsa-operations: build-packages ## a million private RSA operations in vector registers, each compared with BoringSSL: OPERATIONS=1000000
 	HEDDLE_RSA_OPERATIONS=$(or $(OPERATIONS),1000000) $(CARGO) test $(CARGO_FLAGS) --release -p heddle-simd --test boringssl -- --nocapture random_operations_agree
 
+.PHONY: ecdsa-operations
+ecdsa-operations: build-packages ## a million ECDSA signatures in vector registers, each verified by BoringSSL: OPERATIONS=1000000
+	HEDDLE_ECDSA_OPERATIONS=$(or $(OPERATIONS),1000000) $(CARGO) test $(CARGO_FLAGS) --release -p heddle-simd --test ecdsa -- --nocapture random_signatures_verify
+
 .PHONY: fuzz
 fuzz: build-packages ## fuzz every parser that reads a peer's bytes: make fuzz SECONDS=20
 	proxy/fuzz/run.sh $(or $(SECONDS),20)

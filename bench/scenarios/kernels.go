@@ -20,7 +20,7 @@ const (
 	kernelsProgram  = "bench/kernels/target/release/heddle-bench-kernels"
 )
 
-// kernels compares private RSA operations per second of one thread: ours, BoringSSL's and AWS-LC's in one program, OpenSSL's
+// kernels compares private RSA operations and ECDSA signatures per second of one thread: ours, BoringSSL's and AWS-LC's in one program, OpenSSL's
 // in its own, because its symbols clash with BoringSSL's. They take turns.
 func kernels(o Options) (results.Result, error) {
 	result := results.New("kernels", o.Runs, time.Now())
@@ -75,7 +75,7 @@ func librariesOnce(duration time.Duration) (map[string]map[string]float64, error
 
 func opensslOnce(duration time.Duration) (map[string]float64, error) {
 	seconds := strconv.Itoa(max(int(duration.Seconds()/4), 1))
-	output, err := exec.Command("openssl", "speed", "-mr", "-seconds", seconds, "rsa2048", "rsa3072", "rsa4096").Output()
+	output, err := exec.Command("openssl", "speed", "-mr", "-seconds", seconds, "rsa2048", "rsa3072", "rsa4096", "ecdsap256").Output()
 	if err != nil {
 		return nil, fmt.Errorf("openssl speed: %w", err)
 	}
@@ -83,13 +83,22 @@ func opensslOnce(duration time.Duration) (map[string]float64, error) {
 }
 
 // opensslRates reads the machine-readable lines `+F2:index:bits:signatures per second:verifications per second` of
-// OpenSSL 3.
+// OpenSSL 3, and `+F4:index:bits:`… of ECDSA with P-256.
 func opensslRates(output []byte) (map[string]float64, error) {
 	rates := map[string]float64{}
 	lines := bufio.NewScanner(bytes.NewReader(output))
 	for lines.Scan() {
 		fields := strings.Split(lines.Text(), ":")
-		if fields[0] != "+F2" || len(fields) < 4 {
+		if len(fields) < 4 {
+			continue
+		}
+		var what string
+		switch fields[0] {
+		case "+F2":
+			what = "rsa" + fields[2]
+		case "+F4":
+			what = "ecdsa_p" + fields[2]
+		default:
 			continue
 		}
 		rate, err := strconv.ParseFloat(fields[3], 64)
@@ -97,10 +106,10 @@ func opensslRates(output []byte) (map[string]float64, error) {
 			// OpenSSL 1.1 writes seconds here.
 			return nil, fmt.Errorf("openssl speed wrote %q: the fourth field is no rate; OpenSSL 3 is needed", lines.Text())
 		}
-		rates["rsa"+fields[2]+"_sign_per_second"] = rate
+		rates[what+"_sign_per_second"] = rate
 	}
 	if len(rates) == 0 {
-		return nil, fmt.Errorf("openssl speed wrote no line that begins with +F2: %q", output)
+		return nil, fmt.Errorf("openssl speed wrote no line that begins with +F2 or +F4: %q", output)
 	}
 	return rates, nil
 }

@@ -1,5 +1,5 @@
-//! Private RSA operations per second of one thread: Heddle's eight lanes with blinding and verification, BoringSSL and
-//! AWS-LC, each with the same fresh keys, in turns. Prints one JSON object; `make bench S=kernels` adds OpenSSL and reports.
+//! Private RSA operations and ECDSA signatures per second of one thread: Heddle's eight lanes with blinding and
+//! verification, or derived nonces and checks, BoringSSL and AWS-LC, each with the same fresh keys, in turns. Prints one JSON object; `make bench S=kernels` adds OpenSSL and reports.
 //!
 //! Time is the thread's processor time, as in `openssl speed`: other processes on the machine then matter little.
 //!
@@ -8,13 +8,24 @@
 use std::time::Duration;
 
 use aws_lc_rs::rand::SystemRandom;
-use aws_lc_rs::signature::{RSA_PKCS1_SHA256, RsaKeyPair};
+use aws_lc_rs::signature::{
+    ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair, RSA_PKCS1_SHA256, RsaKeyPair,
+};
+use boring::ec::{EcGroup, EcKey};
 use boring::hash::MessageDigest;
+use boring::nid::Nid;
 use boring::pkey::{PKey, Private};
 use boring::rsa::Rsa;
+use boring::sha::sha256;
 use boring::sign::Signer;
-use heddle_simd::{Engine, KeySize, LANES, Operation, RsaComponents, RsaPrivateKey};
+use heddle_simd::{
+    Engine, KeySize, LANES, Operation, P256_BYTES, P256Operation, P256PrivateKey, RsaComponents,
+    RsaPrivateKey,
+};
 use nix::time::{ClockId, clock_gettime};
+
+#[path = "../../../proxy/crates/keys/src/multibuffer/nonce.rs"]
+mod nonce;
 
 /// Does a number of operations at once and says how many.
 type Work<'a> = Box<dyn FnMut() -> usize + 'a>;
@@ -26,7 +37,7 @@ fn main() {
             .next()
             .map_or(default, |text| text.parse().expect("a number"))
     };
-    let (rounds, milliseconds) = (number(5), number(500));
+    let (rounds, length) = (number(5), Duration::from_millis(number(500)));
     let engine = Engine::detect();
     if engine.is_none() {
         eprintln!("this processor has no AVX-512 IFMA: the others are measured alone");
@@ -45,32 +56,118 @@ fn main() {
             .into_iter()
             .flat_map(|engine| [LANES, 1, 2, 3, 4].map(|width| (engine, width)))
         {
-            let name = if width == LANES {
-                "heddle".to_owned()
-            } else {
-                format!("heddle-{width}-of-8")
-            };
             let key = &ours;
-            subjects.push((name, Box::new(move || heddle(engine, key, width))));
+            subjects.push((
+                subject_of(width),
+                Box::new(move || heddle(engine, key, width)),
+            ));
         }
-        let mut rates = vec![Vec::new(); subjects.len()];
-        // The first round warms up and is not counted.
-        for round in 0..=rounds {
-            for ((_, work), rates) in subjects.iter_mut().zip(&mut rates) {
-                let rate = measure(work, Duration::from_millis(milliseconds));
-                if round > 0 {
-                    rates.push(rate);
-                }
+        let what = format!("rsa{}_sign_per_second", size.bits());
+        compare(&what, subjects, rounds, length, &mut result);
+    }
+    ecdsa(engine, rounds, length, &mut result);
+    println!("{}", serde_json::Value::Object(result));
+}
+
+/// Adds the medians of the subjects' rates, which are measured in turns.
+fn compare(
+    what: &str,
+    mut subjects: Vec<(String, Work<'_>)>,
+    rounds: u64,
+    length: Duration,
+    result: &mut serde_json::Map<String, serde_json::Value>,
+) {
+    let mut rates = vec![Vec::new(); subjects.len()];
+    // The first round warms up and is not counted.
+    for round in 0..=rounds {
+        for ((_, work), rates) in subjects.iter_mut().zip(&mut rates) {
+            let rate = measure(work, length);
+            if round > 0 {
+                rates.push(rate);
             }
         }
-        for ((name, _), mut rates) in subjects.into_iter().zip(rates) {
-            rates.sort_by(f64::total_cmp);
-            let subject = result.entry(name).or_insert_with(|| serde_json::json!({}));
-            subject[format!("rsa{}_sign_per_second", size.bits())] =
-                rates[rates.len() / 2].round().into();
-        }
     }
-    println!("{}", serde_json::Value::Object(result));
+    for ((name, _), mut rates) in subjects.into_iter().zip(rates) {
+        rates.sort_by(f64::total_cmp);
+        let subject = result.entry(name).or_insert_with(|| serde_json::json!({}));
+        subject[what] = rates[rates.len() / 2].round().into();
+    }
+}
+
+/// ECDSA with P-256 and SHA-256; ours with nonces as the provider derives them.
+fn ecdsa(
+    engine: Option<Engine>,
+    rounds: u64,
+    length: Duration,
+    result: &mut serde_json::Map<String, serde_json::Value>,
+) {
+    let group = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1).expect("P-256");
+    let key = EcKey::generate(&group).expect("key");
+    let scalar = key.private_key().to_vec_padded(P256_BYTES).expect("scalar");
+    let scalar: [u8; P256_BYTES] = scalar.try_into().expect("32 bytes");
+    let ours = P256PrivateKey::new(&scalar).expect("a scalar");
+    let theirs = PKey::from_ec_key(key).expect("key");
+    let aws = EcdsaKeyPair::from_private_key_der(
+        &ECDSA_P256_SHA256_ASN1_SIGNING,
+        &theirs.private_key_to_der_pkcs8().expect("DER"),
+    )
+    .expect("key");
+    let random = SystemRandom::new();
+    let mut subjects: Vec<(String, Work<'_>)> = vec![
+        ("boringssl".to_owned(), Box::new(|| boringssl(&theirs))),
+        (
+            "aws-lc".to_owned(),
+            Box::new(|| {
+                aws.sign(&random, MESSAGE).expect("signature");
+                1
+            }),
+        ),
+    ];
+    for (engine, width) in engine
+        .into_iter()
+        .flat_map(|engine| [LANES, 1, 2, 3, 4].map(|width| (engine, width)))
+    {
+        let (ours, scalar) = (&ours, &scalar);
+        subjects.push((
+            subject_of(width),
+            Box::new(move || {
+                let digest = sha256(MESSAGE);
+                let mut extra = [0; LANES * P256_BYTES];
+                let extra = &mut extra[..width * P256_BYTES];
+                boring::rand::rand_bytes(extra).expect("random bytes");
+                let nonces: Vec<_> = extra
+                    .chunks(P256_BYTES)
+                    .map(|extra| nonce::nonce(scalar, &digest, extra))
+                    .collect();
+                let operations: Vec<_> = nonces
+                    .iter()
+                    .map(|nonce| P256Operation {
+                        key: ours,
+                        digest: &digest,
+                        nonce,
+                    })
+                    .collect();
+                let results = engine.sign_p256(&operations).expect("batch");
+                assert!(results.iter().all(Result::is_ok));
+                width
+            }),
+        ));
+    }
+    compare(
+        "ecdsa_p256_sign_per_second",
+        subjects,
+        rounds,
+        length,
+        result,
+    );
+}
+
+fn subject_of(width: usize) -> String {
+    if width == LANES {
+        "heddle".to_owned()
+    } else {
+        format!("heddle-{width}-of-8")
+    }
 }
 
 fn measure(work: &mut Work<'_>, length: Duration) -> f64 {

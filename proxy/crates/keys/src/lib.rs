@@ -5,6 +5,7 @@
 mod encoding;
 mod fake;
 pub mod multibuffer;
+mod p256;
 mod place;
 mod provider;
 pub mod qat;

@@ -4,10 +4,9 @@ use std::future::Future;
 use std::pin::Pin;
 
 use boring::pkey::{PKey, Private};
-use heddle_simd::KeySize;
 use thiserror::Error;
 
-use crate::multibuffer;
+use crate::multibuffer::{self, KeyType};
 
 /// A TLS signature scheme by its code point (RFC 8446 §4.2.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -103,7 +102,7 @@ pub trait PrivateKeyProvider: Send + Sync + 'static {
 /// once it has asked, or will not any more.
 #[derive(Debug)]
 pub struct Expected {
-    pub(crate) size: KeySize,
+    pub(crate) key_type: KeyType,
     pub(crate) serial: u64,
 }
 

@@ -22,9 +22,15 @@ pub enum KeyRefused {
     /// No key in it.
     #[error("it is not a private key in PEM: {0}")]
     NotPem(String),
-    /// Another algorithm.
+    /// Another algorithm than `qat`'s.
     #[error("it is not an RSA key")]
     NotRsa,
+    /// Another algorithm or curve than `cryptomb`'s.
+    #[error("it is neither an RSA key nor an ECDSA key of P-256")]
+    Type,
+    /// An ECDSA key whose public point does not belong to its private number.
+    #[error("its public point is not its private number's; the key is damaged")]
+    Damaged,
     /// A key without primes or exponents of the Chinese remainder theorem.
     #[error("it does not hold its primes (RFC 8017 §3.2, second form)")]
     NoPrimes,

@@ -2,6 +2,7 @@
 
 #[cfg(target_arch = "x86_64")]
 use crate::ifma::Ifma;
+use crate::p256::{self, P256Operation, Signatures};
 use crate::portable::Portable;
 use crate::rsa::{self, BatchError, Operation, OperationError};
 
@@ -64,6 +65,21 @@ impl Engine {
             Kind::Portable(kernels) => rsa::run(kernels, operations, random),
             #[cfg(any(test, feature = "testing"))]
             Kind::Faulty(kernels) => rsa::run(kernels, operations, random),
+        }
+    }
+
+    /// Signs each digest with its key and nonce (ECDSA with P-256), in constant time for all three. Results are in the
+    /// order of `operations`.
+    ///
+    /// # Errors
+    /// [`BatchError`] when the batch as a whole cannot be done; [`P256Error`](crate::P256Error) for single operations.
+    pub fn sign_p256(&self, operations: &[P256Operation<'_>]) -> Result<Signatures, BatchError> {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Kind::Ifma(kernels) => p256::run(kernels, operations),
+            Kind::Portable(kernels) => p256::run(kernels, operations),
+            #[cfg(any(test, feature = "testing"))]
+            Kind::Faulty(kernels) => p256::run(kernels, operations),
         }
     }
 }

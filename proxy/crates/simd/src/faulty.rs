@@ -4,12 +4,15 @@ use std::cell::Cell;
 
 use crate::kernels::{Kernels, Scratch};
 use crate::lanes::Lanes;
-use crate::montgomery::Modulus;
-use crate::portable::Portable;
+use crate::montgomery::{Modulus, Vector};
+use crate::p256;
+use crate::portable::{Portable, Words};
 
 thread_local! {
     /// Kernel calls of this thread so far.
     pub(crate) static STEPS: Cell<u64> = const { Cell::new(0) };
+    /// What [`Struck`] does.
+    static FAULT: Cell<Option<Faulty>> = const { Cell::new(None) };
 }
 
 /// The portable kernels, with one bit of one lane flipped in the results of those calls that `strikes` names.
@@ -57,5 +60,89 @@ impl Kernels for Faulty {
     fn pick<const N: usize>(self, out: &mut [Lanes; N], table: &[[Lanes; N]], index: &Lanes, part: usize) {
         Portable.pick(out, table, index, part);
         self.strike(&mut out[..]);
+    }
+
+    fn sign_p256(self, work: &mut p256::Work) {
+        FAULT.set(Some(self));
+        p256::sign::<Struck>(work);
+        FAULT.set(None);
+    }
+}
+
+/// Vectors whose multiplications, look-ups and stores err: the code of ECDSA calls no kernels of its own, it is one.
+#[derive(Clone, Copy)]
+struct Struck(Words);
+
+impl Struck {
+    #[inline(never)]
+    fn stricken(mut self) -> Self {
+        if let Some(fault) = FAULT.get() {
+            let step = STEPS.get();
+            STEPS.set(step + 1);
+            if (fault.strikes)(step) {
+                self.0.0[fault.lane] ^= 1 << fault.bit;
+            }
+        }
+        self
+    }
+}
+
+impl Vector for Struck {
+    const WRITTEN_OUT: usize = 0;
+
+    fn splat(word: u64) -> Self {
+        Self(Words::splat(word))
+    }
+
+    fn load(from: &Lanes) -> Self {
+        Self(Words::load(from))
+    }
+
+    fn store(self, to: &mut Lanes) {
+        self.stricken().0.store(to);
+    }
+
+    fn add(self, other: Self) -> Self {
+        Self(self.0.add(other.0))
+    }
+
+    fn add_low(self, a: Self, b: Self) -> Self {
+        Self(self.0.add_low(a.0, b.0)).stricken()
+    }
+
+    fn add_high(self, a: Self, b: Self) -> Self {
+        Self(self.0.add_high(a.0, b.0)).stricken()
+    }
+
+    fn carry(self) -> Self {
+        Self(self.0.carry())
+    }
+
+    fn digit(self) -> Self {
+        Self(self.0.digit())
+    }
+
+    fn select(self, other: Self, index: Self, position: u64) -> Self {
+        Self(self.0.select(other.0, index.0, position))
+    }
+
+    fn subtract(self, other: Self) -> Self {
+        Self(self.0.subtract(other.0))
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self(self.0.and(other.0))
+    }
+
+    fn shift_left<const BITS: u32>(self) -> Self {
+        Self(self.0.shift_left::<BITS>())
+    }
+
+    fn signed_shift_right<const BITS: u32>(self) -> Self {
+        Self(self.0.signed_shift_right::<BITS>())
+    }
+
+    fn look_up(table: &[Lanes; 8], index: Self) -> Self {
+        Self(Words::look_up(table, index.0)).stricken()
     }
 }

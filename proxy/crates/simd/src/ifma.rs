@@ -2,13 +2,15 @@
 
 use core::arch::x86_64::{
     __m512i, _mm512_add_epi64, _mm512_and_si512, _mm512_cmpeq_epi64_mask, _mm512_madd52hi_epu64, _mm512_madd52lo_epu64,
-    _mm512_mask_mov_epi64, _mm512_set1_epi64, _mm512_srli_epi64, _mm512_store_si512,
+    _mm512_mask_mov_epi64, _mm512_permutex2var_epi64, _mm512_set1_epi64, _mm512_slli_epi64, _mm512_srai_epi64,
+    _mm512_srli_epi64, _mm512_store_si512, _mm512_sub_epi64, _mm512_test_epi64_mask,
 };
 use core::ptr;
 
 use crate::kernels::{Kernels, Scratch};
 use crate::lanes::{DIGIT_BITS, DIGIT_MASK, Lanes};
 use crate::montgomery::{self, Modulus, Vector};
+use crate::p256;
 
 /// Proof that the processor, and the operating system, have AVX-512F and IFMA.
 #[derive(Clone, Copy, Debug)]
@@ -21,7 +23,7 @@ impl Ifma {
     }
 }
 
-/// Private to this module: values exist only inside the three functions below that enable the features.
+/// Private to this module: values exist only inside the four functions below that enable the features.
 #[derive(Clone, Copy)]
 struct Wide(__m512i);
 
@@ -86,6 +88,49 @@ impl Vector for Wide {
             Self(_mm512_mask_mov_epi64(self.0, equal, other.0))
         }
     }
+
+    #[inline(always)]
+    fn subtract(self, other: Self) -> Self {
+        // SAFETY: only called from functions that enable avx512f.
+        Self(unsafe { _mm512_sub_epi64(self.0, other.0) })
+    }
+
+    #[inline(always)]
+    fn and(self, other: Self) -> Self {
+        // SAFETY: only called from functions that enable avx512f.
+        Self(unsafe { _mm512_and_si512(self.0, other.0) })
+    }
+
+    #[inline(always)]
+    fn shift_left<const BITS: u32>(self) -> Self {
+        // SAFETY: only called from functions that enable avx512f.
+        Self(unsafe { _mm512_slli_epi64::<BITS>(self.0) })
+    }
+
+    #[inline(always)]
+    fn signed_shift_right<const BITS: u32>(self) -> Self {
+        // SAFETY: only called from functions that enable avx512f.
+        Self(unsafe { _mm512_srai_epi64::<BITS>(self.0) })
+    }
+
+    /// A permutation takes from sixteen words by four bits of the index; the two bits above choose among four.
+    #[inline(always)]
+    fn look_up(table: &[Lanes; 8], index: Self) -> Self {
+        let [t0, t1, t2, t3, t4, t5, t6, t7] = table;
+        let sixteen = |low, high| {
+            let (low, high) = (Self::load(low).0, Self::load(high).0);
+            // SAFETY: only called from functions that enable avx512f.
+            unsafe { _mm512_permutex2var_epi64(low, index.0, high) }
+        };
+        // SAFETY: as above.
+        unsafe {
+            let odd = _mm512_test_epi64_mask(index.0, _mm512_set1_epi64(16));
+            let upper = _mm512_test_epi64_mask(index.0, _mm512_set1_epi64(32));
+            let first = _mm512_mask_mov_epi64(sixteen(t0, t1), odd, sixteen(t2, t3));
+            let second = _mm512_mask_mov_epi64(sixteen(t4, t5), odd, sixteen(t6, t7));
+            Self(_mm512_mask_mov_epi64(first, upper, second))
+        }
+    }
 }
 
 impl Kernels for Ifma {
@@ -119,6 +164,12 @@ impl Kernels for Ifma {
         // SAFETY: `self` exists, so the processor has avx512f.
         unsafe { pick(out, table, index, part) }
     }
+
+    #[inline]
+    fn sign_p256(self, work: &mut p256::Work) {
+        // SAFETY: `self` exists, so the processor has both features.
+        unsafe { sign_p256(work) }
+    }
 }
 
 #[target_feature(enable = "avx512f,avx512ifma")]
@@ -140,4 +191,9 @@ fn square<const N: usize>(out: &mut [Lanes; N], a: &[Lanes; N], modulus: &Modulu
 #[target_feature(enable = "avx512f")]
 fn pick<const N: usize>(out: &mut [Lanes; N], table: &[[Lanes; N]], index: &Lanes, part: usize) {
     montgomery::pick::<Wide, N>(out, table, index, part);
+}
+
+#[target_feature(enable = "avx512f,avx512ifma")]
+fn sign_p256(work: &mut p256::Work) {
+    p256::sign::<Wide>(work);
 }

@@ -1,9 +1,10 @@
-//! What the RSA code asks of a vector unit.
+//! What the code of RSA and ECDSA asks of a vector unit.
 
 use zeroize::Zeroize;
 
 use crate::lanes::Lanes;
 use crate::montgomery::Modulus;
+use crate::p256;
 
 /// Parts in which a table is read, see [`Kernels::pick`].
 pub(crate) const PARTS: usize = 5;
@@ -34,6 +35,9 @@ pub(crate) trait Kernels: Copy {
     /// Digits `part`·N/5 to (`part` + 1)·N/5 of the entry that each lane's `index` names. Every entry is read. It is done
     /// in parts so that the loads of one run while the multiplier is busy with the squaring before it.
     fn pick<const N: usize>(self, out: &mut [Lanes; N], table: &[[Lanes; N]], index: &Lanes, part: usize);
+
+    /// Eight ECDSA signatures.
+    fn sign_p256(self, work: &mut p256::Work);
 }
 
 /// Where the kernels keep what does not fit registers; wiped by its owner, as it depends on secrets.

@@ -1,5 +1,5 @@
-//! What is done with vectors: eight private RSA operations side by side, the arithmetic behind a TLS handshake's signature,
-//! and sixteen bytes of text at a time ([`Chunk`]).
+//! What is done with vectors: eight private RSA operations or ECDSA signatures with P-256 side by side, the
+//! arithmetic behind a TLS handshake's signature, and sixteen bytes of text at a time ([`Chunk`]).
 //!
 //! A batch of one to eight operations, with any keys of one size, costs the same: each has a 64-bit lane of AVX-512
 //! vectors for itself, and numbers are kept in 52-bit digits, which is what the IFMA instructions multiply. Where the
@@ -7,8 +7,9 @@
 //! it is there for tests.
 //!
 //! No branch and no address depends on a secret: table look-ups read the whole table, inputs and exponents are blinded.
-//! Each result is raised to the public exponent and compared before it is given out. The decisions are in
-//! `docs/design/0017-multibuffer-rsa.md`.
+//! Each result of RSA is raised to the public exponent and compared before it is given out; of ECDSA, the point must be one of
+//! the curve and the signature's equation hold. The decisions are in `docs/design/0017-multibuffer-rsa.md` and
+//! `0029-multibuffer-ecdsa.md`.
 
 mod chunk;
 mod engine;
@@ -20,6 +21,7 @@ mod kernels;
 mod lanes;
 mod limbs;
 mod montgomery;
+mod p256;
 mod portable;
 mod rsa;
 #[cfg(test)]
@@ -28,4 +30,5 @@ mod twins;
 pub use chunk::{CHUNK, Chunk, from_utf8};
 pub use engine::Engine;
 pub use lanes::LANES;
+pub use p256::{P256_BYTES, P256Error, P256KeyError, P256Operation, P256PrivateKey, P256Signature};
 pub use rsa::{BatchError, KeyError, KeySize, Operation, OperationError, RsaComponents, RsaPrivateKey};

@@ -25,6 +25,12 @@ pub(crate) fn from_bytes(bytes: &[u8], length: usize) -> Option<Limbs> {
     Some(limbs)
 }
 
+/// Reads big-endian bytes, without a look at their values.
+pub(crate) fn from_array<const BYTES: usize>(bytes: &[u8; BYTES]) -> Limbs {
+    let limb = |chunk: &[u8]| chunk.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
+    Zeroizing::new(bytes.rchunks(8).map(limb).collect())
+}
+
 /// Writes big-endian bytes.
 pub(crate) fn to_bytes(limbs: &[u64]) -> Vec<u8> {
     limbs.iter().rev().flat_map(|limb| limb.to_be_bytes()).collect()

@@ -39,6 +39,15 @@ pub(crate) trait Vector: Copy {
     fn digit(self) -> Self;
     /// `other` in the lanes where `index` equals `position`, `self` elsewhere; reads both always.
     fn select(self, other: Self, index: Self, position: u64) -> Self;
+    /// Difference modulo 2^64.
+    fn subtract(self, other: Self) -> Self;
+    /// The bits that both have.
+    fn and(self, other: Self) -> Self;
+    fn shift_left<const BITS: u32>(self) -> Self;
+    /// Rounds down, as signed numbers.
+    fn signed_shift_right<const BITS: u32>(self) -> Self;
+    /// The word that each lane's `index`, below 64, names in a table that is the same for all; reads all of it.
+    fn look_up(table: &[Lanes; 8], index: Self) -> Self;
 }
 
 /// An odd modulus of `N` digits for each lane.

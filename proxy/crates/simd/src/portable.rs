@@ -3,9 +3,11 @@
 use crate::kernels::{Kernels, Scratch};
 use crate::lanes::{DIGIT_BITS, DIGIT_MASK, Lanes};
 use crate::montgomery::{self, Modulus, Vector};
+use crate::p256;
 
+/// A vector of plain integers.
 #[derive(Clone, Copy)]
-struct Words([u64; 8]);
+pub(crate) struct Words(pub(crate) [u64; 8]);
 
 impl Words {
     #[inline(always)]
@@ -33,32 +35,67 @@ impl Vector for Words {
         to.0 = self.0;
     }
 
+    #[inline(never)]
     fn add(self, other: Self) -> Self {
         self.each(|lane, word| word.wrapping_add(other.0[lane]))
     }
 
+    // Not inlined: a signature's arithmetic is written out thousands of times, which takes compilers minutes for eight lanes
+    // of plain integers.
+    #[inline(never)]
     fn add_low(self, a: Self, b: Self) -> Self {
         self.each(|lane, word| word.wrapping_add(product(a.0[lane], b.0[lane]) as u64 & DIGIT_MASK))
     }
 
+    #[inline(never)]
     fn add_high(self, a: Self, b: Self) -> Self {
         self.each(|lane, word| word.wrapping_add((product(a.0[lane], b.0[lane]) >> DIGIT_BITS) as u64))
     }
 
+    #[inline(never)]
     fn carry(self) -> Self {
         self.each(|_, word| word >> DIGIT_BITS)
     }
 
+    #[inline(never)]
     fn digit(self) -> Self {
         self.each(|_, word| word & DIGIT_MASK)
     }
 
+    #[inline(never)]
     fn select(self, other: Self, index: Self, position: u64) -> Self {
         self.each(|lane, word| {
             let difference = index.0[lane] ^ position;
             // All ones when the difference is zero: only then does its negative have no top bit of the two.
             let equal = ((difference | difference.wrapping_neg()) >> 63).wrapping_sub(1);
             word ^ ((word ^ other.0[lane]) & equal)
+        })
+    }
+
+    #[inline(never)]
+    fn subtract(self, other: Self) -> Self {
+        self.each(|lane, word| word.wrapping_sub(other.0[lane]))
+    }
+
+    #[inline(never)]
+    fn and(self, other: Self) -> Self {
+        self.each(|lane, word| word & other.0[lane])
+    }
+
+    #[inline(never)]
+    fn shift_left<const BITS: u32>(self) -> Self {
+        self.each(|_, word| word << BITS)
+    }
+
+    #[inline(never)]
+    fn signed_shift_right<const BITS: u32>(self) -> Self {
+        self.each(|_, word| (word.cast_signed() >> BITS).cast_unsigned())
+    }
+
+    fn look_up(table: &[Lanes; 8], index: Self) -> Self {
+        let words = table.iter().flat_map(|lanes| lanes.0);
+        words.zip(0..).fold(Self::splat(0), |found, (word, position)| {
+            found.select(Self::splat(word), index, position)
         })
     }
 }
@@ -91,5 +128,9 @@ impl Kernels for Portable {
 
     fn pick<const N: usize>(self, out: &mut [Lanes; N], table: &[[Lanes; N]], index: &Lanes, part: usize) {
         montgomery::pick::<Words, N>(out, table, index, part);
+    }
+
+    fn sign_p256(self, work: &mut p256::Work) {
+        p256::sign::<Words>(work);
     }
 }

@@ -9,7 +9,7 @@ mod support;
 
 use std::time::Instant;
 
-use heddle_simd::{Engine, KeySize, Operation, RsaPrivateKey};
+use heddle_simd::{Engine, KeySize, Operation, P256_BYTES, P256Operation, P256PrivateKey, RsaPrivateKey};
 use support::{Pair, blinding};
 
 /// The method's bound: over it there is certainly a difference.
@@ -26,38 +26,84 @@ fn time_does_not_depend_on_input_or_key() {
     let keys = [Pair::new(KeySize::Rsa2048, 65537), Pair::new(KeySize::Rsa2048, 65537)];
     let bytes = KeySize::Rsa2048.bytes();
     // The class is fixed or random; only what is measured between the two clock readings differs with it.
-    let inputs = compare(engine, batches, |fixed| {
+    let mut draw = blinding(10);
+    let inputs = compare(batches, |fixed| {
         let input = if fixed {
             vec![0; bytes]
         } else {
             keys[0].input(&mut random)
         };
-        (&keys[0].key, input)
+        rsa_batch(engine, &keys[0].key, &input, &mut draw)
     });
     let mut random = fastrand::Rng::with_seed(8);
-    let other_key = compare(engine, batches, |first| {
+    let other_key = compare(batches, |first| {
         let pair = &keys[usize::from(!first)];
         let mut input = keys[0].input(&mut random);
         input[0] = 0;
-        (&pair.key, input)
+        rsa_batch(engine, &pair.key, &input, &mut draw)
     });
     println!("t: zero against random inputs {inputs:.2}, one key against another {other_key:.2}");
     assert!(inputs.abs() < CERTAIN && other_key.abs() < CERTAIN);
 }
 
-fn compare<'a>(engine: Engine, batches: usize, mut class: impl FnMut(bool) -> (&'a RsaPrivateKey, Vec<u8>)) -> f64 {
+/// The seconds that eight operations take.
+fn rsa_batch(engine: Engine, key: &RsaPrivateKey, input: &[u8], draw: &mut dyn FnMut(&mut [u8])) -> f64 {
+    let operations = [Operation { key, input }; 8];
+    let begin = Instant::now();
+    let results = engine.private_operations(&operations, draw).expect("a good batch");
+    let time = begin.elapsed().as_secs_f64();
+    assert!(results.iter().all(Result::is_ok));
+    time
+}
+
+/// Nonces of few bits and of any, and keys likewise: a nonce's length alone, known for many signatures, gives a key away.
+#[test]
+fn time_does_not_depend_on_nonce_or_elliptic_key() {
+    let batches = std::env::var("HEDDLE_RSA_TIMING").map_or(BATCHES, |n| n.parse().expect("a number of batches"));
+    let engine = Engine::detect().unwrap_or_else(Engine::portable);
+    let mut random = fastrand::Rng::with_seed(12);
+    let mut drawn = || {
+        let mut scalar = [0; P256_BYTES];
+        random.fill(&mut scalar);
+        scalar[0] = 0x40;
+        scalar
+    };
+    let mut short = [0; P256_BYTES];
+    short[P256_BYTES - 1] = 2;
+    let long = drawn();
+    let keys = [&short, &long].map(|scalar| P256PrivateKey::new(scalar).expect("a scalar"));
+    let nonces = compare(batches, |fixed| {
+        // Drawn in both classes: what comes before a batch is the same.
+        let nonce = drawn();
+        ecdsa_batch(engine, &keys[1], if fixed { &short } else { &nonce })
+    });
+    let other_key = compare(batches, |first| ecdsa_batch(engine, &keys[usize::from(!first)], &long));
+    println!("t: a short nonce against random ones {nonces:.2}, a short key against a long one {other_key:.2}");
+    assert!(nonces.abs() < CERTAIN && other_key.abs() < CERTAIN);
+}
+
+/// The seconds that eight signatures take.
+fn ecdsa_batch(engine: Engine, key: &P256PrivateKey, nonce: &[u8; P256_BYTES]) -> f64 {
+    let digest = [0x42; P256_BYTES];
+    let operations = [P256Operation {
+        key,
+        digest: &digest,
+        nonce,
+    }; 8];
+    let begin = Instant::now();
+    let results = engine.sign_p256(&operations).expect("a good batch");
+    let time = begin.elapsed().as_secs_f64();
+    assert!(results.iter().all(Result::is_ok));
+    time
+}
+
+/// Welch's t of the times of two classes.
+fn compare(batches: usize, mut batch: impl FnMut(bool) -> f64) -> f64 {
     let mut order = fastrand::Rng::with_seed(9);
-    let mut draw = blinding(10);
     let mut times = Vec::with_capacity(batches);
     for _ in 0..batches {
         let first = order.bool();
-        let (key, input) = class(first);
-        let operations = [Operation { key, input: &input }; 8];
-        let begin = Instant::now();
-        let results = engine.private_operations(&operations, &mut draw).expect("a good batch");
-        let time = begin.elapsed().as_secs_f64();
-        assert!(results.iter().all(Result::is_ok));
-        times.push((first, time));
+        times.push((first, batch(first)));
     }
     // What an interrupt, or a fresh pair of blinding factors, stretched says nothing.
     let mut sorted: Vec<_> = times.iter().map(|(_, time)| *time).collect();

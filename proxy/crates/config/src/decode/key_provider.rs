@@ -72,9 +72,15 @@ pub(super) fn provider(
     };
     let key = here.field("private_key");
     let pem = data_source(required(private_key.as_ref(), &key)?, &key)?;
-    let provider = match name {
-        "qat" => qat::provider(&pem, settings, (machine.device)()),
-        _ => multibuffer::provider(&pem, settings, machine.engine),
+    let (provider, usable) = match name {
+        "qat" => (
+            qat::provider(&pem, settings, (machine.device)()),
+            "an RSA key of 2048, 3072 or 4096 bits",
+        ),
+        _ => (
+            multibuffer::provider(&pem, settings, machine.engine),
+            "an RSA key of 2048, 3072 or 4096 bits or an ECDSA key of P-256",
+        ),
     };
     let provider = provider.map_err(|refused| match refused {
         KeyRefused::NotPem(_) => key.error(refused.to_string()),
@@ -83,8 +89,8 @@ pub(super) fn provider(
              instead of a provider"
         )),
         _ => key.error(format!(
-            "{name} cannot use this key: {refused}; use an RSA key of 2048, 3072 or 4096 bits, set fallback: true, or \
-             give the key in private_key instead of a provider"
+            "{name} cannot use this key: {refused}; use {usable}, set fallback: true, or give the key in private_key instead \
+             of a provider"
         )),
     })?;
     Ok((pem, provider))
@@ -191,10 +197,13 @@ mod tests {
 
     #[test]
     fn vectors_take_the_key_where_there_are_some() {
-        assert_eq!(
-            taken_by(&configured(false, KEY), Some(Engine::portable())),
-            Ok("cryptomb")
-        );
+        let elliptic = rcgen::KeyPair::generate().expect("a key of P-256").serialize_pem();
+        for key in [KEY, &elliptic] {
+            assert_eq!(
+                taken_by(&configured(false, key), Some(Engine::portable())),
+                Ok("cryptomb")
+            );
+        }
     }
 
     #[test]
@@ -211,14 +220,17 @@ mod tests {
 
     #[test]
     fn keys_that_the_kernels_do_not_have_fall_back_or_are_named() {
-        let other = rcgen::KeyPair::generate().expect("a key of P-256").serialize_pem();
+        let other = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P384_SHA384)
+            .expect("a key of P-384")
+            .serialize_pem();
         let engine = Some(Engine::portable());
         assert_eq!(taken_by(&configured(true, &other), engine), Ok("software"));
         let error = taken_by(&configured(false, &other), engine)
             .expect_err("refused")
             .to_string();
         assert!(
-            error.contains("typed_config.private_key") && error.contains("not an RSA key"),
+            error.contains("typed_config.private_key")
+                && error.contains("neither an RSA key nor an ECDSA key of P-256"),
             "{error}"
         );
         let error = taken_by(&configured(true, "none"), engine)

@@ -1,16 +1,19 @@
-//! RSA in the lanes of vector registers: private operations of a worker's handshakes wait for each other, and eight of
-//! them take little longer than one.
+//! RSA and ECDSA with P-256 in the lanes of vector registers: private operations of a worker's handshakes wait for each
+//! other, and eight of them take little longer than one.
 //!
-//! Each worker has one batch per key size; keys may differ within it. A batch starts when its lanes are taken, when one
+//! Each worker has one batch per key type and size; keys may differ within it. A batch starts when its lanes are taken, when one
 //! of its operations has waited for its key's `poll_delay`, and at once when no other handshake of the worker can still
 //! join: none has begun that has not yet asked its key for something, and the sockets that are ready have been looked at.
 //! A handshake that has kept a batch waiting for its whole delay in vain is not waited for again. A batch too small to
 //! pay is done by BoringSSL. A queue never holds more than a batch, so nothing here grows with the number of clients.
 //!
-//! The arithmetic is `heddle-simd`'s; each of its results is verified before it comes here, and what does not verify is
-//! done anew by BoringSSL. The decisions are in `docs/design/0017-multibuffer-rsa.md`.
+//! The arithmetic is `heddle-simd`'s; each of its results is checked before it comes here, and what does not pass is done
+//! anew by BoringSSL. The decisions are in `docs/design/0017-multibuffer-rsa.md` and `0029-multibuffer-ecdsa.md`.
 
+#[cfg(test)]
+mod ecdsa_tests;
 mod key;
+mod nonce;
 mod queue;
 mod stats;
 #[cfg(test)]
@@ -22,10 +25,10 @@ use std::time::Duration;
 use boring::pkey::{PKey, Private};
 pub use heddle_simd::Engine;
 
+pub(crate) use key::KeyType;
 pub(crate) use queue::{collect_here, no_longer_expected};
 
-use crate::encoding;
-use crate::provider::{Expected, KeyError, KeyFuture, PrivateKeyProvider, SignatureAlgorithm};
+use crate::provider::{Expected, KeyFuture, PrivateKeyProvider, SignatureAlgorithm};
 use crate::rsa::KeyRefused;
 use crate::settings::Settings;
 use key::BatchKey;
@@ -46,7 +49,8 @@ pub fn provider(
     })
 }
 
-/// Envoy's `cryptomb` (`CryptoMbPrivateKeyMethodConfig`), for RSA keys of 2048, 3072 and 4096 bits.
+/// Envoy's `cryptomb` (`CryptoMbPrivateKeyMethodConfig`), for RSA keys of 2048, 3072 and 4096 bits and ECDSA
+/// keys of P-256.
 pub struct MultibufferProvider {
     key: Arc<BatchKey>,
 }
@@ -69,19 +73,17 @@ impl PrivateKeyProvider for MultibufferProvider {
     }
 
     fn sign(&self, algorithm: SignatureAlgorithm, input: &[u8]) -> KeyFuture {
-        match encoding::encode(algorithm, input, self.key.bytes()) {
+        match self.key.encode(algorithm, input) {
             Ok(encoded) => queue::join(&self.key, encoded),
             Err(error) => Box::pin(std::future::ready(Err(error))),
         }
     }
 
     fn decrypt(&self, ciphertext: &[u8]) -> KeyFuture {
-        // RFC 8017 §7.2.2 step 1. Public: whoever sent it knows its length.
-        if ciphertext.len() != self.key.bytes() {
-            let error = KeyError::Failed("the ciphertext is not as long as the modulus".to_owned());
-            return Box::pin(std::future::ready(Err(error)));
+        match self.key.ciphertext(ciphertext) {
+            Ok(ciphertext) => queue::join(&self.key, ciphertext),
+            Err(error) => Box::pin(std::future::ready(Err(error))),
         }
-        queue::join(&self.key, ciphertext.to_vec())
     }
 
     fn key(&self) -> &PKey<Private> {
@@ -89,6 +91,6 @@ impl PrivateKeyProvider for MultibufferProvider {
     }
 
     fn expect(&self) -> Option<Expected> {
-        queue::expect(self.key.size())
+        queue::expect(self.key.key_type())
     }
 }

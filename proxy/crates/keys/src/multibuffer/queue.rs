@@ -8,22 +8,17 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use boring::rand::rand_bytes;
-use heddle_simd::{KeySize, LANES, Operation, OperationError};
+use heddle_simd::{LANES, OperationError};
 use heddle_telemetry::Stats;
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, spawn_local, yield_now};
 use tokio::time::{Instant, sleep_until};
 use zeroize::Zeroizing;
 
-use super::key::BatchKey;
+use super::key::{BatchKey, KeyType, LaneError, in_lanes};
 use super::stats::{BatchStats, By, Flush};
 use crate::place::Place;
 use crate::provider::{Expected, KeyError, KeyFuture};
-
-/// Fewest operations that a batch does faster than BoringSSL does them one by one. Measured for each size: a batch takes
-/// 1.3 to 1.4 times as long as one operation of BoringSSL (`make bench S=kernels`).
-const PAYS_FROM: usize = 2;
 
 /// How often the worker looks at its sockets before a batch counts as alone: once for connections that wait to be
 /// accepted, once for what they have sent already.
@@ -35,11 +30,11 @@ thread_local! {
 }
 
 struct Worker {
-    queues: [Queue; KeySize::ALL.len()],
+    queues: [Queue; KeyType::COUNT],
     stats: BatchStats,
 }
 
-/// The batch that is being collected for one key size.
+/// The batch that is being collected for one key type.
 #[derive(Default)]
 struct Queue {
     /// Fewer than [`LANES`], except for a moment.
@@ -110,38 +105,38 @@ pub(crate) fn collect_here(stats: &Stats) {
     WORKER.with_borrow_mut(|slot| *slot = Some(worker));
 }
 
-fn with<T>(size: KeySize, f: impl FnOnce(&mut Queue, &BatchStats) -> T) -> Option<T> {
+fn with<T>(key_type: KeyType, f: impl FnOnce(&mut Queue, &BatchStats) -> T) -> Option<T> {
     WORKER.with_borrow_mut(|worker| {
         let worker = worker.as_mut()?;
-        let queue = &mut worker.queues[size as usize];
+        let queue = &mut worker.queues[key_type.index()];
         Some(f(queue, &worker.stats))
     })
 }
 
 /// A handshake has begun.
-pub(super) fn expect(size: KeySize) -> Option<Expected> {
-    with(size, |queue, _| {
+pub(super) fn expect(key_type: KeyType) -> Option<Expected> {
+    with(key_type, |queue, _| {
         let serial = queue.next;
         queue.next += 1;
         queue.expected.insert(serial);
-        Expected { size, serial }
+        Expected { key_type, serial }
     })
 }
 
 /// A handshake has asked, or will not ask.
 pub(crate) fn no_longer_expected(expected: &Expected) {
-    with(expected.size, |queue, _| {
+    with(expected.key_type, |queue, _| {
         if queue.expected.remove(&expected.serial) && queue.expected.is_empty() && !queue.jobs.is_empty() {
             queue.changed.notify_one();
         }
     });
 }
 
-/// Adds an operation to the batch of its size, and starts it when that was the last place.
+/// Adds an operation to the batch of its type, and starts it when that was the last place.
 pub(super) fn join(key: &Arc<BatchKey>, input: Vec<u8>) -> KeyFuture {
-    let size = key.size();
+    let key_type = key.key_type();
     let input = Zeroizing::new(input);
-    let joined = with(size, |queue, _| {
+    let joined = with(key_type, |queue, _| {
         let place = Place::new();
         queue.jobs.push(Job {
             key: Arc::clone(key),
@@ -168,13 +163,13 @@ pub(super) fn join(key: &Arc<BatchKey>, input: Vec<u8>) -> KeyFuture {
     };
     match joined {
         Joined::Opened(batch) => {
-            let keeper = spawn_local(Keeper { size, batch }.run()).abort_handle();
-            with(size, |queue, _| queue.keeper = Some(keeper));
+            let keeper = spawn_local(Keeper { key_type, batch }.run()).abort_handle();
+            with(key_type, |queue, _| queue.keeper = Some(keeper));
         }
         Joined::Waits => {}
         Joined::Filled(jobs) => run(&jobs, Flush::Full),
     }
-    Box::pin(Waiting { size, place })
+    Box::pin(Waiting { key_type, place })
 }
 
 /// What an operation has made of its batch.
@@ -189,7 +184,7 @@ enum Joined {
 
 /// Starts a batch when its time has come.
 struct Keeper {
-    size: KeySize,
+    key_type: KeyType,
     batch: u64,
 }
 
@@ -221,7 +216,7 @@ impl Keeper {
 
     /// Looks at the queue; none when its batch is another one.
     fn look<T>(&self, f: impl FnOnce(&mut Queue) -> T) -> Option<T> {
-        with(self.size, |queue, _| (queue.batch == self.batch).then(|| f(queue)))?
+        with(self.key_type, |queue, _| (queue.batch == self.batch).then(|| f(queue)))?
     }
 
     fn start(&self, reason: Flush) {
@@ -254,12 +249,14 @@ fn run(jobs: &[Job], reason: Flush) {
     let stats = WORKER.with_borrow(|worker| worker.as_ref().map(|worker| worker.stats.clone()));
     let Some(stats) = stats else { return };
     let now = Instant::now();
-    stats.flushed(jobs.len(), reason);
+    let key_type = first.key.key_type();
+    stats.flushed(key_type, jobs.len(), reason);
     jobs.iter().for_each(|job| stats.waited(now - job.since));
-    let results = if jobs.len() < PAYS_FROM {
+    let results = if jobs.len() < key_type.pays_from() {
         None
     } else {
-        in_lanes(first, jobs)
+        let operations: Vec<_> = jobs.iter().map(|job| (&*job.key, job.input.as_slice())).collect();
+        in_lanes(&operations)
     };
     let Some(results) = results else {
         for job in jobs {
@@ -272,13 +269,13 @@ fn run(jobs: &[Job], reason: Flush) {
         stats.done(By::Vector);
         job.place.settle(match result {
             Ok(output) => Ok(output),
-            Err(OperationError::Input) => Err(KeyError::Failed(OperationError::Input.to_string())),
-            Err(OperationError::Mismatch) => {
+            Err(LaneError::Input) => Err(KeyError::Failed(OperationError::Input.to_string())),
+            Err(LaneError::Mismatch) => {
                 stats.mismatched();
                 tracing::error!(
-                    bits = job.key.size().bits(),
-                    "a private RSA operation in vector registers did not verify; its result was dropped and software has \
-                     done it anew: this processor may be faulty, take the machine out of service if it happens again"
+                    key = %key_type,
+                    "a private operation in vector registers did not pass its check; its result was dropped and software \
+                     has done it anew: this processor may be faulty, take the machine out of service if it happens again"
                 );
                 job.key.in_software(&job.input)
             }
@@ -286,25 +283,9 @@ fn run(jobs: &[Job], reason: Flush) {
     }
 }
 
-/// None when the batch could not be begun.
-fn in_lanes(first: &Job, jobs: &[Job]) -> Option<Vec<Result<Vec<u8>, OperationError>>> {
-    let operations: Vec<_> = jobs
-        .iter()
-        .map(|job| Operation {
-            key: job.key.lanes(),
-            input: &job.input,
-        })
-        .collect();
-    let mut drawn = true;
-    let mut random = |bytes: &mut [u8]| drawn &= rand_bytes(bytes).is_ok();
-    let results = first.key.engine().private_operations(&operations, &mut random).ok();
-    // Without blinding nothing may leave.
-    results.filter(|_| drawn)
-}
-
 /// A handshake's end of an operation.
 struct Waiting {
-    size: KeySize,
+    key_type: KeyType,
     place: Place<Outcome>,
 }
 
@@ -319,7 +300,7 @@ impl Future for Waiting {
 impl Drop for Waiting {
     /// The client has gone, or the handshake's time is up: the lane is for somebody else.
     fn drop(&mut self) {
-        with(self.size, |queue, stats| {
+        with(self.key_type, |queue, stats| {
             let Some(place) = queue.jobs.iter().position(|job| job.place.is(&self.place)) else {
                 return;
             };

@@ -5,6 +5,8 @@ use std::time::Duration;
 use heddle_simd::LANES;
 use heddle_telemetry::{Counter, Histogram, Stats};
 
+use super::key::KeyType;
+
 /// Why a batch did not wait any longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flush {
@@ -29,7 +31,9 @@ pub(super) enum By {
 #[derive(Clone, Debug)]
 pub(super) struct BatchStats {
     /// Envoy's `cryptomb.rsa_queue_sizes`.
-    queue_sizes: Histogram,
+    rsa_sizes: Histogram,
+    /// The same of ECDSA, which Envoy does one by one.
+    ecdsa_sizes: Histogram,
     /// The same exactly: the buckets of histograms are made for times.
     sizes: [Counter; LANES],
     wait: Histogram,
@@ -47,7 +51,8 @@ impl BatchStats {
         let flush = |reason| stats.counter("heddle_multibuffer_flushes_total", &[("reason", reason)]);
         let by = |path| stats.counter("heddle_multibuffer_operations_total", &[("path", path)]);
         Self {
-            queue_sizes: stats.histogram("envoy_cryptomb_rsa_queue_sizes", &[]),
+            rsa_sizes: stats.histogram("envoy_cryptomb_rsa_queue_sizes", &[]),
+            ecdsa_sizes: stats.histogram("heddle_multibuffer_ecdsa_queue_sizes", &[]),
             sizes: std::array::from_fn(|i| {
                 let size = (i + 1).to_string();
                 stats.counter("heddle_multibuffer_batches_total", &[("size", &size)])
@@ -63,8 +68,11 @@ impl BatchStats {
         }
     }
 
-    pub(super) fn flushed(&self, operations: usize, reason: Flush) {
-        self.queue_sizes.record(operations as f64);
+    pub(super) fn flushed(&self, key_type: KeyType, operations: usize, reason: Flush) {
+        match key_type {
+            KeyType::Rsa(_) => self.rsa_sizes.record(operations as f64),
+            KeyType::P256 => self.ecdsa_sizes.record(operations as f64),
+        }
         if let Some(size) = operations.checked_sub(1).and_then(|i| self.sizes.get(i)) {
             size.inc();
         }

@@ -6,6 +6,7 @@ use heddle_telemetry::prometheus::Gathered;
 use tokio::time::Instant;
 
 use super::*;
+use crate::provider::KeyError;
 use crate::testing::{KEYS, SCHEMES, counted, verifies, worker};
 
 const DELAY: Duration = Duration::from_millis(20);

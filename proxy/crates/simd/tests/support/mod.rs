@@ -1,6 +1,8 @@
 //! Keys and raw operations of BoringSSL, which the kernels are compared with.
 #![allow(dead_code, reason = "each test file uses its share")]
 
+pub(crate) mod ecdsa;
+
 use boring::bn::{BigNum, BigNumRef};
 use boring::pkey::Private;
 use boring::rsa::{Padding, Rsa};

@@ -17,7 +17,18 @@ use tokio::task::{LocalSet, spawn_local};
 use super::*;
 use crate::testing::Leaf;
 
-const SUITES: [&str; 2] = ["ECDHE-RSA-AES128-GCM-SHA256", "AES128-GCM-SHA256"];
+const SUITES: [&str; 3] = [
+    "ECDHE-RSA-AES128-GCM-SHA256",
+    "AES128-GCM-SHA256",
+    "ECDHE-ECDSA-AES128-GCM-SHA256",
+];
+
+/// What the servers' keys are of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Keys {
+    Rsa,
+    Ecdsa,
+}
 
 /// Makes the provider of a key.
 pub(super) type Making = Rc<dyn Fn(PKey<Private>) -> Arc<dyn PrivateKeyProvider>>;
@@ -30,10 +41,10 @@ fn lanes(engine: Engine) -> Making {
     })
 }
 
-fn context(root: &Authority, making: &Making) -> Arc<ServerContext> {
+fn context(root: &Authority, making: &Making, keys: Keys) -> Arc<ServerContext> {
     let mut pair = root.issue(&Leaf {
         dns: &["shop.example"],
-        rsa: true,
+        rsa: keys == Keys::Rsa,
         ..Leaf::default()
     });
     let software = SoftwareProvider::from_pem(&pair.key_pem).expect("key");
@@ -51,15 +62,15 @@ fn engine() -> Engine {
 }
 
 /// A server that answers each connection with one line; its key is replaced with each fifth connection, as by SDS.
-pub(super) async fn serve(root: Rc<Authority>, making: Making) -> std::net::SocketAddr {
+pub(super) async fn serve(root: Rc<Authority>, making: Making, keys: Keys) -> std::net::SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
     let address = listener.local_addr().expect("address");
     spawn_local(async move {
-        let mut current = context(&root, &making);
+        let mut current = context(&root, &making, keys);
         for serial in 0_u32.. {
             let (tcp, _) = listener.accept().await.expect("accepts");
             if serial % 5 == 4 {
-                current = context(&root, &making);
+                current = context(&root, &making, keys);
             }
             let context = Arc::clone(&current);
             spawn_local(async move {
@@ -172,7 +183,7 @@ fn openssl_through_the_lanes() {
         let root = Rc::new(Authority::root("root"));
         let files = openssl::Files::new("multibuffer");
         let ca = files.write("ca.pem", &root.pem());
-        let address = serve(root, lanes(engine())).await;
+        let address = serve(root, lanes(engine()), Keys::Rsa).await;
         let operations = openssl_in_all_ways(&ca, address).await;
         let by = |path| {
             metric(
@@ -186,12 +197,38 @@ fn openssl_through_the_lanes() {
 }
 
 #[test]
+fn ecdsa_through_the_lanes() {
+    local(|stats| async move {
+        let root = Rc::new(Authority::root("root"));
+        let files = openssl::Files::new("multibuffer-ecdsa");
+        let ca = files.write("ca.pem", &root.pem());
+        let address = serve(root, lanes(engine()), Keys::Ecdsa).await;
+        let fixed =
+            format!("s_client -connect {address} -servername shop.example -quiet -verify_return_error -CAfile {ca}");
+        let combinations = [
+            words(&fixed, &["-tls1_2", "-cipher", SUITES[2]]),
+            words(&fixed, &["-tls1_3"]),
+        ];
+        all_at_once("openssl", &combinations).await;
+        let by = |path| {
+            metric(
+                &stats,
+                &format!("heddle_multibuffer_operations_total{{path=\"{path}\"}}"),
+            )
+        };
+        assert_eq!(by("vector") + by("software"), 8);
+        assert!(metric(&stats, "heddle_multibuffer_ecdsa_queue_sizes_count") > 0);
+        assert_eq!(metric(&stats, "heddle_multibuffer_verify_failures_total"), 0);
+    });
+}
+
+#[test]
 fn gnutls_through_the_lanes() {
     local(|stats| async move {
         let root = Rc::new(Authority::root("root"));
         let files = openssl::Files::new("multibuffer-gnutls");
         let ca = files.write("ca.pem", &root.pem());
-        let address = serve(root, lanes(engine())).await;
+        let address = serve(root, lanes(engine()), Keys::Rsa).await;
         let fixed = format!(
             "--x509cafile={ca} --sni-hostname=shop.example --verify-hostname=shop.example --port={} 127.0.0.1",
             address.port()
@@ -219,7 +256,7 @@ fn gnutls_through_the_lanes() {
 fn faulty_lanes_never_reach_a_client() {
     local(|stats| async move {
         let root = Rc::new(Authority::root("root"));
-        let address = serve(Rc::clone(&root), lanes(Engine::faulty(0))).await;
+        let address = serve(Rc::clone(&root), lanes(Engine::faulty(0)), Keys::Rsa).await;
         let params = ClientParams {
             trust: Some(Trust {
                 roots_pem: root.pem(),
@@ -249,7 +286,7 @@ fn faulty_lanes_never_reach_a_client() {
 fn clients_that_leave_harm_nobody() {
     local(|stats| async move {
         let root = Rc::new(Authority::root("root"));
-        let address = serve(Rc::clone(&root), lanes(engine())).await;
+        let address = serve(Rc::clone(&root), lanes(engine()), Keys::Rsa).await;
         let idle = TcpStream::connect(address).await.expect("connects");
         let client = Rc::new(ClientContext::new(&ClientParams::default()).expect("context"));
         for round in 0..30_u32 {

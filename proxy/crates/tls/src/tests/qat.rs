@@ -7,7 +7,7 @@ use std::time::Duration;
 use heddle_keys::qat::QatProvider;
 use heddle_qat::testing::{Answered, Fake};
 
-use super::multibuffer::{local, metric, openssl_in_all_ways, serve};
+use super::multibuffer::{Keys, local, metric, openssl_in_all_ways, serve};
 use super::*;
 
 /// A device answers rightly, late, wrongly, with errors and never; each client gets a good handshake.
@@ -35,7 +35,7 @@ fn openssl_through_a_device_that_errs() {
             let provider = QatProvider::new(key, Duration::from_millis(2), device);
             Arc::new(provider.expect("a good key")) as Arc<dyn heddle_keys::PrivateKeyProvider>
         };
-        let address = serve(root, Rc::new(making)).await;
+        let address = serve(root, Rc::new(making), Keys::Rsa).await;
         let operations = openssl_in_all_ways(&ca, address).await;
         let by = |path| metric(&stats, &format!("heddle_qat_operations_total{{path=\"{path}\"}}"));
         assert_eq!(by("device") + by("software"), operations);
