@@ -339,8 +339,8 @@ fn only(name: &str) -> HttpFilter {
     let matcher = StringMatcher::new(StringTest::Exact(name.into()), false);
     let allow = rbac::Policy {
         name: "from-c2".into(),
-        permissions: vec![rbac::Permission::Any],
-        principals: vec![rbac::Principal::Authenticated(Some(matcher))],
+        permissions: vec![rbac::Permission::Any].into(),
+        principals: vec![rbac::Principal::Authenticated(Some(matcher))].into(),
     };
     harness::rbac(rbac::Policies {
         rules: Some(rbac::Rules::new(rbac::Action::Allow, vec![allow])),

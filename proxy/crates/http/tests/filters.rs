@@ -214,8 +214,8 @@ fn what_waits_does_not_block() {
 fn nobody() -> RbacPerRoute {
     let policy = rbac::Policy {
         name: "all".into(),
-        permissions: vec![Permission::Any],
-        principals: vec![Principal::Any],
+        permissions: vec![Permission::Any].into(),
+        principals: vec![Principal::Any].into(),
     };
     RbacPerRoute {
         policies: Some(Arc::new(rbac::Policies {

@@ -628,8 +628,9 @@ fn rbac_and_client_identity() {
                 heddle_matching::HeaderTest::Present(true),
                 false,
                 false,
-            ))],
-            principals: vec![rbac::Principal::Any],
+            ))]
+            .into(),
+            principals: vec![rbac::Principal::Any].into(),
         };
         manager.filters = vec![harness::rbac(rbac::Policies {
             rules: Some(rbac::Rules::new(rbac::Action::Deny, vec![deny])),

@@ -26,8 +26,8 @@ fn not(inner: Permission) -> Permission {
 fn ruled(action: Rule, permission: Permission) -> HttpConnectionManager {
     let policy = rbac::Policy {
         name: "p".into(),
-        permissions: vec![permission],
-        principals: vec![Principal::Any],
+        permissions: vec![permission].into(),
+        principals: vec![Principal::Any].into(),
     };
     let mut manager = manager(to("c"));
     manager.filters = vec![harness::rbac(rbac::Policies {
@@ -307,7 +307,7 @@ fn http2_gets_past_no_policy_either() {
     run(async {
         let role = is("x-role", "admin");
         let path = Permission::UrlPath(StringMatcher::prefix("/admin").into());
-        let (proxy, log) = proxy(ruled(Rule::Deny, Permission::Or(vec![role, path]))).await;
+        let (proxy, log) = proxy(ruled(Rule::Deny, Permission::Or(vec![role, path].into()))).await;
         let tcp = TcpStream::connect(proxy.address).await.expect("connect");
         let (send, driver) = h2::client::handshake(tcp).await.expect("handshake");
         tokio::task::spawn_local(async move {

@@ -117,8 +117,8 @@ fn main() {
         };
         let policy = Policy {
             name: "malformed".into(),
-            permissions: vec![Permission::Or(alone.iter().map(header).collect())],
-            principals: vec![Principal::Any],
+            permissions: vec![Permission::Or(alone.iter().map(header).collect::<Vec<_>>().into())].into(),
+            principals: vec![Principal::Any].into(),
         };
         let (before, begun) = (resident(), processor_time());
         let rules = Rules::new(Action::Deny, vec![policy]);

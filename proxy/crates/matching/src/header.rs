@@ -4,7 +4,7 @@ mod readings;
 
 pub use readings::{HeaderReadings, is_other_spelling, is_respelled, is_separator};
 
-use crate::scans::{Found, Readings, Scans, Subject, Visit};
+use crate::scans::{Found, Readings, Scans, Shared, Subject, Visit, all_bits};
 use crate::{Reading, StringMatcher};
 
 /// What is asked of a header.
@@ -55,7 +55,7 @@ impl HeaderMatcher {
     /// and an inverted test holds when none matches.
     pub fn matches(&self, headers: &HeaderReadings<'_>) -> bool {
         let found = self.find(headers, &Scans::none());
-        found.is_some_and(|found| found.any != self.invert)
+        found.is_some_and(|found| (found.any != 0) != self.invert)
     }
 
     /// Shows the test on strings, if it is one.
@@ -65,13 +65,22 @@ impl HeaderMatcher {
         }
     }
 
-    /// Whether the request, or a connection without one, matches in any or in every reading. Inverted, the test holds in
-    /// a reading in which it would not otherwise.
+    /// The word in which the test has a bit, and that bit, if its expression is in a set.
+    pub(crate) fn shared(&self) -> Option<(Shared, u64)> {
+        let HeaderTest::String(matcher) = &self.test else {
+            return None;
+        };
+        let variant = u8::from(self.invert) | u8::from(self.missing_as_empty) << 1;
+        matcher.shared(variant)
+    }
+
+    /// Whether the request, or a connection without one, matches in any or in every reading: a bit for each test that
+    /// [shares](HeaderMatcher::shared) the word. Inverted, the test holds in a reading in which it would not otherwise.
     ///
     /// A field in other spelling (`x_role`) refuses as the field itself does, and lets nobody in. So does a host without its
     /// port, which routing leaves out of account; whoever lets in, or refuses all but one, names host and port as they are
     /// sent.
-    pub(crate) fn matches_in(&self, reading: Reading, headers: Option<&HeaderReadings<'_>>, scans: &Scans<'_>) -> bool {
+    pub(crate) fn holds(&self, reading: Reading, headers: Option<&HeaderReadings<'_>>, scans: &Scans<'_>) -> u64 {
         let found = match headers {
             Some(headers) => self.find(headers, scans),
             None => self.absent(scans),
@@ -83,21 +92,22 @@ impl HeaderMatcher {
         });
         let has_others = others.is_there();
         if has_others && matches!(&*self.name, ":authority" | "host") {
-            others.every = true;
+            others.every = u64::MAX;
         }
         let found = match (found, reading) {
             (None, Reading::Any) if has_others => Some(Found::NOTHING),
             (found, _) => found,
         };
-        found.is_some_and(|found| {
-            let (any, every) = (found.any || others.any, found.every && others.every);
-            match (reading, self.invert) {
-                (Reading::Any, false) => any,
-                (Reading::Any, true) => !every,
-                (Reading::Every, false) => every,
-                (Reading::Every, true) => !any,
-            }
-        })
+        let Some(found) = found else {
+            return all_bits(false);
+        };
+        let (any, every) = (found.any | others.any, found.every & others.every);
+        match (reading, self.invert) {
+            (Reading::Any, false) => any,
+            (Reading::Any, true) => !every,
+            (Reading::Every, false) => every,
+            (Reading::Every, true) => !any,
+        }
     }
 
     /// None when the header is absent, which matches nothing.

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::cell::OnceCell;
 
 use crate::percent::{escape, push_escape};
-use crate::scans::{Readings, Scans, Subject, Visit};
+use crate::scans::{Readings, Scans, Shared, Subject, Visit, all_bits};
 use crate::{Reading, Regex, StringMatcher, StringTest};
 
 /// A test on paths, for `url_path`.
@@ -38,6 +38,12 @@ impl From<StringMatcher> for PathMatcher {
 }
 
 impl PathMatcher {
+    /// The word in which the test has a bit, and that bit, if its expression is in a set and has one form only.
+    pub(crate) fn shared(&self) -> Option<(Shared, u64)> {
+        let written = self.normal.is_none().then_some(&self.written)?;
+        written.shared(is_verbatim(written).into())
+    }
+
     /// Shows the tests on strings.
     pub(crate) fn visit_regexes(&mut self, see: Visit<'_>) {
         for matcher in std::iter::once(&mut self.written).chain(&mut self.normal) {
@@ -142,33 +148,40 @@ impl<'p> PathReadings<'p> {
         others
     }
 
-    /// Whether the path matches in any, or in every reading.
+    /// Whether the path matches in any, or in every reading: a bit for each test that [shares](PathMatcher::shared) the word.
     ///
     /// A pattern that spells escapes, parameters or empty segments out, and one that names the whole path, is about the
     /// path as it is sent where all readings must match: the others are not asked for agreement.
-    pub(crate) fn matches(&self, reading: Reading, matcher: &PathMatcher, scans: &Scans<'_>) -> bool {
+    pub(crate) fn holds(&self, reading: Reading, matcher: &PathMatcher, scans: &Scans<'_>) -> u64 {
         let written = &matcher.written;
-        let sent = |matcher: &StringMatcher| scans.find(matcher, Readings::Sent, |see| see(self.sent)).any;
+        let sent = |matcher: &StringMatcher| scans.find(matcher, Readings::Sent, |see| see(self.sent));
         let ask = |matcher: &StringMatcher, readings, paths: &[String]| {
             scans.find(matcher, readings, |see| paths.iter().for_each(|path| see(path)))
         };
-        match reading {
-            Reading::Any if sent(written) => true,
+        let found = sent(written).any;
+        let found = match reading {
+            Reading::Any if found == u64::MAX => found,
             Reading::Any => {
                 let decoded = self.decoded.get_or_init(|| self.others(Decode::All));
-                let in_normal_form = |matcher: &StringMatcher| {
-                    let normal = || self.normal.get_or_init(|| self.others(Decode::Normal));
-                    sent(matcher)
-                        || ask(matcher, Readings::Others, decoded).any
-                        || ask(matcher, Readings::Normal, normal()).any
-                };
-                ask(written, Readings::Others, decoded).any || matcher.normal.as_ref().is_some_and(in_normal_form)
+                found | ask(written, Readings::Others, decoded).any
             }
+            Reading::Every if found == 0 || is_verbatim(written) => found,
             Reading::Every => {
-                let structural = || self.structural.get_or_init(|| self.others(Decode::Slashes));
-                sent(written) && (is_verbatim(written) || ask(written, Readings::Structural, structural()).every)
+                let structural = self.structural.get_or_init(|| self.others(Decode::Slashes));
+                found & ask(written, Readings::Structural, structural).every
             }
-        }
+        };
+        let Some(normal) = &matcher.normal else {
+            return found;
+        };
+        // The two forms have their bits in different places.
+        let in_normal_form = || {
+            let decoded = self.decoded.get_or_init(|| self.others(Decode::All));
+            let others = self.normal.get_or_init(|| self.others(Decode::Normal));
+            let found = sent(normal).any | ask(normal, Readings::Others, decoded).any;
+            normal.is_in(found | ask(normal, Readings::Normal, others).any)
+        };
+        all_bits(written.is_in(found) || reading == Reading::Any && in_normal_form())
     }
 }
 
@@ -363,13 +376,13 @@ mod tests {
             let said = format!("{matcher:?} on {path}");
             let matcher = PathMatcher::from(matcher);
             assert_eq!(
-                readings.matches(Reading::Any, &matcher, &Scans::none()),
-                deny,
+                readings.holds(Reading::Any, &matcher, &Scans::none()),
+                all_bits(deny),
                 "deny: {said}"
             );
             assert_eq!(
-                readings.matches(Reading::Every, &matcher, &Scans::none()),
-                allow,
+                readings.holds(Reading::Every, &matcher, &Scans::none()),
+                all_bits(allow),
                 "allow: {said}"
             );
         }

@@ -7,14 +7,18 @@ use std::sync::Arc;
 
 use heddle_net::ConnectionInfo;
 
-use crate::scans::{Readings, RegexSets, Scans, Subject as Input, Visit};
+use crate::scans::{Readings, RegexSets, Scans, Shared, Subject as Input, Visit, all_bits};
 use crate::{
     Cidr, HeaderMatcher, HeaderReadings, MetadataMatcher, PathMatcher, PathReadings, Reading, RequestView,
     StringMatcher,
 };
 
+mod conditions;
 mod san;
 
+use conditions::Condition;
+
+pub use conditions::Conditions;
 pub use san::{SanMatcher, SanType};
 
 /// `RBAC.Action`.
@@ -34,9 +38,9 @@ pub enum Permission {
     /// `any`.
     Any,
     /// `and_rules`.
-    And(Vec<Permission>),
+    And(Conditions<Permission>),
     /// `or_rules`.
-    Or(Vec<Permission>),
+    Or(Conditions<Permission>),
     /// `not_rule`.
     Not(Box<Permission>),
     /// `header`.
@@ -61,9 +65,9 @@ pub enum Principal {
     /// `any`.
     Any,
     /// `and_ids`.
-    And(Vec<Principal>),
+    And(Conditions<Principal>),
     /// `or_ids`.
-    Or(Vec<Principal>),
+    Or(Conditions<Principal>),
     /// `not_id`.
     Not(Box<Principal>),
     /// `authenticated`: on a TLS connection, any URI subject alternative name of the peer matches, else any DNS name,
@@ -90,9 +94,9 @@ pub struct Policy {
     /// Name, for logs and response code details.
     pub name: Arc<str>,
     /// Permissions, of which one must match.
-    pub permissions: Vec<Permission>,
+    pub permissions: Conditions<Permission>,
     /// Principals, of which one must match.
-    pub principals: Vec<Principal>,
+    pub principals: Conditions<Principal>,
 }
 
 /// An action with its policies.
@@ -152,10 +156,14 @@ impl Rules {
         policies.sort_by(|a, b| a.name.cmp(&b.name));
         let sets = RegexSets::of(|see| {
             for policy in &mut policies {
-                policy.permissions.iter_mut().for_each(|p| p.visit_regexes(see));
-                policy.principals.iter_mut().for_each(|p| p.visit_regexes(see));
+                policy.permissions.all.iter_mut().for_each(|p| p.visit_regexes(see));
+                policy.principals.all.iter_mut().for_each(|p| p.visit_regexes(see));
             }
         });
+        for policy in &mut policies {
+            policy.permissions.join();
+            policy.principals.join();
+        }
         Self {
             action,
             policies,
@@ -192,10 +200,7 @@ impl Rules {
         let policy = self
             .policies
             .iter()
-            .find(|policy| {
-                policy.permissions.iter().any(|p| p.matches(subject))
-                    && policy.principals.iter().any(|p| p.matches(subject))
-            })
+            .find(|policy| policy.permissions.any(subject) && policy.principals.any(subject))
             .map(|policy| &*policy.name);
         let allowed = match self.action {
             Action::Allow => policy.is_some(),
@@ -250,14 +255,14 @@ impl<'a> Subject<'a> {
         }
     }
 
-    fn header(self, matcher: &HeaderMatcher) -> bool {
-        matcher.matches_in(self.reading, self.headers, self.scans)
+    fn header(self, matcher: &HeaderMatcher) -> u64 {
+        matcher.holds(self.reading, self.headers, self.scans)
     }
 
-    fn url_path(self, matcher: &PathMatcher) -> bool {
-        self.request().is_some_and(|request| {
+    fn url_path(self, matcher: &PathMatcher) -> u64 {
+        self.request().map_or(0, |request| {
             let path = self.path.get_or_init(|| PathReadings::of(request.path()));
-            path.matches(self.reading, matcher, self.scans)
+            path.holds(self.reading, matcher, self.scans)
         })
     }
 
@@ -271,12 +276,14 @@ impl<'a> Subject<'a> {
             .unwrap_or_else(|| self.connection.remote.ip())
     }
 
-    fn authenticated(self, matcher: Option<&StringMatcher>) -> bool {
+    fn authenticated(self, matcher: Option<&StringMatcher>) -> u64 {
         let peer = self.connection.peer.as_deref();
         if peer.is_none() && self.connection.tls_version.is_none() {
-            return false;
+            return all_bits(false);
         }
-        let Some(matcher) = matcher else { return true };
+        let Some(matcher) = matcher else {
+            return all_bits(true);
+        };
         let names = |see: &mut dyn FnMut(&str)| match peer {
             Some(peer) => {
                 let sans = peer.uri_sans.iter().chain(&peer.dns_sans);
@@ -288,7 +295,7 @@ impl<'a> Subject<'a> {
         self.scans.find(matcher, Readings::Sent, names).any
     }
 
-    fn server_name(self, matcher: &StringMatcher) -> bool {
+    fn server_name(self, matcher: &StringMatcher) -> u64 {
         let name = self.connection.sni.as_deref().unwrap_or("");
         self.scans.find(matcher, Readings::Sent, |see| see(name)).any
     }
@@ -297,7 +304,7 @@ impl<'a> Subject<'a> {
 impl Permission {
     fn visit_regexes(&mut self, see: Visit<'_>) {
         match self {
-            Self::And(several) | Self::Or(several) => several.iter_mut().for_each(|p| p.visit_regexes(see)),
+            Self::And(several) | Self::Or(several) => several.all.iter_mut().for_each(|p| p.visit_regexes(see)),
             Self::Not(inner) => inner.visit_regexes(see),
             Self::Header(matcher) => matcher.visit_regexes(see),
             Self::UrlPath(matcher) => matcher.visit_regexes(see),
@@ -309,20 +316,40 @@ impl Permission {
             | Self::Metadata(_) => {}
         }
     }
+}
 
-    fn matches(&self, subject: Subject<'_>) -> bool {
+impl Condition for Permission {
+    fn holds(&self, subject: Subject<'_>) -> u64 {
+        let connection = subject.connection;
         match self {
-            Self::Any => true,
-            Self::And(all) => all.iter().all(|p| p.matches(subject)),
-            Self::Or(any) => any.iter().any(|p| p.matches(subject)),
-            Self::Not(inner) => !inner.matches(subject.negated()),
+            Self::Any => all_bits(true),
+            Self::And(all) => all_bits(all.every(subject)),
+            Self::Or(any) => all_bits(any.any(subject)),
+            Self::Not(inner) => all_bits(!inner.matches(subject.negated())),
             Self::Header(matcher) => subject.header(matcher),
             Self::UrlPath(matcher) => subject.url_path(matcher),
-            Self::DestinationIp(range) => range.contains(subject.connection.destination.ip()),
-            Self::DestinationPort(port) => subject.connection.destination.port() == *port,
-            Self::DestinationPortRange(ports) => ports.contains(&u32::from(subject.connection.destination.port())),
+            Self::DestinationIp(range) => all_bits(range.contains(connection.destination.ip())),
+            Self::DestinationPort(port) => all_bits(connection.destination.port() == *port),
+            Self::DestinationPortRange(ports) => all_bits(ports.contains(&u32::from(connection.destination.port()))),
             Self::RequestedServerName(matcher) => subject.server_name(matcher),
-            Self::Metadata(matcher) => subject.metadata(matcher),
+            Self::Metadata(matcher) => all_bits(subject.metadata(matcher)),
+        }
+    }
+
+    fn shared(&self) -> Option<(Shared, u64)> {
+        match self {
+            Self::Header(matcher) => matcher.shared(),
+            Self::UrlPath(matcher) => matcher.shared(),
+            Self::RequestedServerName(matcher) => matcher.shared(0),
+            _ => None,
+        }
+    }
+
+    fn join(&mut self) {
+        match self {
+            Self::And(several) | Self::Or(several) => several.join(),
+            Self::Not(inner) => inner.join(),
+            _ => {}
         }
     }
 }
@@ -330,7 +357,7 @@ impl Permission {
 impl Principal {
     fn visit_regexes(&mut self, see: Visit<'_>) {
         match self {
-            Self::And(several) | Self::Or(several) => several.iter_mut().for_each(|p| p.visit_regexes(see)),
+            Self::And(several) | Self::Or(several) => several.all.iter_mut().for_each(|p| p.visit_regexes(see)),
             Self::Not(inner) => inner.visit_regexes(see),
             Self::Header(matcher) => matcher.visit_regexes(see),
             Self::UrlPath(matcher) => matcher.visit_regexes(see),
@@ -344,23 +371,44 @@ impl Principal {
             | Self::Metadata(_) => {}
         }
     }
+}
 
-    fn matches(&self, subject: Subject<'_>) -> bool {
+impl Condition for Principal {
+    fn holds(&self, subject: Subject<'_>) -> u64 {
         match self {
-            Self::Any => true,
-            Self::And(all) => all.iter().all(|p| p.matches(subject)),
-            Self::Or(any) => any.iter().any(|p| p.matches(subject)),
-            Self::Not(inner) => !inner.matches(subject.negated()),
+            Self::Any => all_bits(true),
+            Self::And(all) => all_bits(all.every(subject)),
+            Self::Or(any) => all_bits(any.any(subject)),
+            Self::Not(inner) => all_bits(!inner.matches(subject.negated())),
             Self::Authenticated(matcher) => subject.authenticated(matcher.as_ref()),
-            Self::MtlsAuthenticated(matcher) => {
-                let peer = subject.connection.peer.as_deref();
-                peer.is_some_and(|peer| matcher.as_ref().is_none_or(|m| m.matches(peer, subject.scans)))
-            }
-            Self::DirectRemoteIp(range) => range.contains(subject.connection.remote.ip()),
-            Self::RemoteIp(range) => range.contains(subject.remote_ip()),
+            Self::MtlsAuthenticated(matcher) => match (subject.connection.peer.as_deref(), matcher) {
+                (None, _) => all_bits(false),
+                (Some(_), None) => all_bits(true),
+                (Some(peer), Some(matcher)) => matcher.holds(peer, subject.scans),
+            },
+            Self::DirectRemoteIp(range) => all_bits(range.contains(subject.connection.remote.ip())),
+            Self::RemoteIp(range) => all_bits(range.contains(subject.remote_ip())),
             Self::Header(matcher) => subject.header(matcher),
             Self::UrlPath(matcher) => subject.url_path(matcher),
-            Self::Metadata(matcher) => subject.metadata(matcher),
+            Self::Metadata(matcher) => all_bits(subject.metadata(matcher)),
+        }
+    }
+
+    fn shared(&self) -> Option<(Shared, u64)> {
+        match self {
+            Self::Authenticated(Some(matcher)) => matcher.shared(0),
+            Self::MtlsAuthenticated(Some(matcher)) => matcher.shared(),
+            Self::Header(matcher) => matcher.shared(),
+            Self::UrlPath(matcher) => matcher.shared(),
+            _ => None,
+        }
+    }
+
+    fn join(&mut self) {
+        match self {
+            Self::And(several) | Self::Or(several) => several.join(),
+            Self::Not(inner) => inner.join(),
+            _ => {}
         }
     }
 }

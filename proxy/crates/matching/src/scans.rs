@@ -6,33 +6,41 @@ use std::collections::BTreeMap;
 use crate::set::RegexSet;
 use crate::{StringMatcher, StringTest};
 
-/// What a test says about the readings of an input.
+/// What tests say about the readings of an input: a bit for each test. All bits are the same for a test that is made alone,
+/// and the bits of a set's other expressions stand beside that of one which is in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
-    pub(crate) any: bool,
-    pub(crate) every: bool,
+    /// One reading matches.
+    pub(crate) any: u64,
+    /// Each does.
+    pub(crate) every: u64,
+}
+
+/// A truth that holds for all tests of a word.
+pub(crate) fn all_bits(truth: bool) -> u64 {
+    if truth { u64::MAX } else { 0 }
 }
 
 impl Found {
     /// There are no readings.
     pub(crate) const NOTHING: Self = Self {
-        any: false,
-        every: true,
+        any: 0,
+        every: u64::MAX,
     };
 
     pub(crate) fn all(matched: bool) -> Self {
         Self {
-            any: matched,
-            every: matched,
+            any: all_bits(matched),
+            every: all_bits(matched),
         }
     }
 
     pub(crate) fn add(&mut self, matched: bool) {
-        self.any |= matched;
-        self.every &= matched;
+        self.any |= all_bits(matched);
+        self.every &= all_bits(matched);
     }
 
-    /// Whether anything was added: a reading matches, or does not.
+    /// Whether anything was added: no test matches and does not match.
     pub(crate) fn is_there(self) -> bool {
         self != Self::NOTHING
     }
@@ -80,7 +88,23 @@ pub(crate) struct Member {
     at: usize,
     /// From there to the next kind of answer.
     step: usize,
-    mask: u64,
+    bit: u64,
+}
+
+/// A word of answers, and how it is read: the same for tests that differ in their expressions only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Shared {
+    word: usize,
+    /// Tells tests apart that look at the same input and draw other conclusions.
+    variant: u8,
+}
+
+impl Member {
+    /// The word of a test, and its bit there.
+    pub(crate) fn shared(self, variant: u8) -> (Shared, u64) {
+        let word = self.at;
+        (Shared { word, variant }, self.bit)
+    }
 }
 
 /// The sets of one configuration.
@@ -138,7 +162,7 @@ impl RegexSets {
                         set,
                         at: at + place / 64,
                         step: expressions.words(),
-                        mask: 1 << (place % 64),
+                        bit: 1 << (place % 64),
                     })
                 }
                 _ => None,
@@ -190,7 +214,7 @@ impl<'s> Scans<'s> {
         Scans::of(&NO_SETS)
     }
 
-    /// What a matcher says about the readings that `visit` shows. For matchers of a set they are visited once, whichever
+    /// What a matcher says about the readings that `visit` shows; its bit is that of [`StringMatcher::shared`]. For matchers of a set they are visited once, whichever
     /// asks first: they must be the same for all.
     #[inline]
     pub(crate) fn find(
@@ -212,8 +236,8 @@ impl<'s> Scans<'s> {
         }
         let at = member.at + member.step * 2 * readings as usize;
         Found {
-            any: word(at) & member.mask != 0,
-            every: word(at + member.step) & member.mask != 0,
+            any: word(at),
+            every: word(at + member.step),
         }
     }
 

@@ -119,4 +119,4 @@ fn set(words: &[Cell<u64>], bit: usize) {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

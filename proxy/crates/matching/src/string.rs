@@ -1,7 +1,7 @@
 //! `envoy.type.matcher.v3.StringMatcher`.
 
 use crate::Regex;
-use crate::scans::Member;
+use crate::scans::{Member, Shared};
 
 /// What a string is held against.
 #[derive(Clone, Debug)]
@@ -78,6 +78,17 @@ impl StringMatcher {
     /// Its expression's place among those of a configuration; none for a matcher that is asked alone.
     pub(crate) fn member(&self) -> Option<Member> {
         self.member
+    }
+
+    /// The word of answers in which the test has a bit, and that bit, if its expression is in a set. Tests of another variant
+    /// do not share the word.
+    pub(crate) fn shared(&self, variant: u8) -> Option<(Shared, u64)> {
+        Some(self.member?.shared(variant))
+    }
+
+    /// Whether the test's bit is set in a word of answers.
+    pub(crate) fn is_in(&self, word: u64) -> bool {
+        word & self.shared(0).map_or(u64::MAX, |(_, bit)| bit) != 0
     }
 
     pub(crate) fn enrol(&mut self, member: Option<Member>) {

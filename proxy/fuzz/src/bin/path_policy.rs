@@ -13,8 +13,8 @@ fn allowed(matcher: StringMatcher, head: &RequestHead) -> bool {
     let address = "127.0.0.1:1".parse().expect("address");
     let policy = Policy {
         name: "p".into(),
-        permissions: vec![Permission::UrlPath(matcher.into())],
-        principals: vec![Principal::Any],
+        permissions: vec![Permission::UrlPath(matcher.into())].into(),
+        principals: vec![Principal::Any].into(),
     };
     Rules::new(Action::Deny, vec![policy])
         .check(&ConnectionInfo::plain(address, address), Some(head))

@@ -16,8 +16,8 @@ fn lets_in(action: Action, permission: Permission, head: &RequestHead) -> bool {
     let address = "127.0.0.1:1".parse().expect("address");
     let policy = Policy {
         name: "p".into(),
-        permissions: vec![permission],
-        principals: vec![Principal::Any],
+        permissions: vec![permission].into(),
+        principals: vec![Principal::Any].into(),
     };
     Rules::new(action, vec![policy])
         .check(&ConnectionInfo::plain(address, address), Some(head))

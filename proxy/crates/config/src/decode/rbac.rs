@@ -57,8 +57,8 @@ fn rules(config: &pb::rbac::Rbac, path: &Path<'_>) -> Result<Rules> {
 fn policy(name: &str, config: &pb::rbac::Policy, path: &Path<'_>) -> Result<Policy> {
     Ok(Policy {
         name: name.into(),
-        permissions: permissions(&config.permissions, "permissions", path)?,
-        principals: principals(&config.principals, "principals", path)?,
+        permissions: permissions(&config.permissions, "permissions", path)?.into(),
+        principals: principals(&config.principals, "principals", path)?.into(),
     })
 }
 
@@ -75,8 +75,8 @@ fn permission(config: &pb::rbac::Permission, path: &Path<'_>) -> Result<Permissi
     Ok(match required(config.rule.as_ref(), path)? {
         Rule::Any(true) => Permission::Any,
         Rule::Any(false) => return Err(path.field("any").error("must be true")),
-        Rule::AndRules(set) => Permission::And(permissions(&set.rules, "rules", &path.field("and_rules"))?),
-        Rule::OrRules(set) => Permission::Or(permissions(&set.rules, "rules", &path.field("or_rules"))?),
+        Rule::AndRules(set) => Permission::And(permissions(&set.rules, "rules", &path.field("and_rules"))?.into()),
+        Rule::OrRules(set) => Permission::Or(permissions(&set.rules, "rules", &path.field("or_rules"))?.into()),
         Rule::NotRule(inner) => Permission::Not(Box::new(permission(inner, &path.field("not_rule"))?)),
         Rule::Header(h) => Permission::Header(matcher::header(h, &path.field("header"))?),
         Rule::UrlPath(p) => Permission::UrlPath(url_path(p, &path.field("url_path"))?),
@@ -113,8 +113,8 @@ fn principal(config: &pb::rbac::Principal, path: &Path<'_>) -> Result<Principal>
     Ok(match required(config.identifier.as_ref(), path)? {
         Identifier::Any(true) => Principal::Any,
         Identifier::Any(false) => return Err(path.field("any").error("must be true")),
-        Identifier::AndIds(set) => Principal::And(principals(&set.ids, "ids", &path.field("and_ids"))?),
-        Identifier::OrIds(set) => Principal::Or(principals(&set.ids, "ids", &path.field("or_ids"))?),
+        Identifier::AndIds(set) => Principal::And(principals(&set.ids, "ids", &path.field("and_ids"))?.into()),
+        Identifier::OrIds(set) => Principal::Or(principals(&set.ids, "ids", &path.field("or_ids"))?.into()),
         Identifier::NotId(inner) => Principal::Not(Box::new(principal(inner, &path.field("not_id"))?)),
         Identifier::Authenticated(a) => {
             let here = path.field("authenticated");

@@ -3,7 +3,7 @@
 
 use heddle_net::PeerIdentity;
 
-use crate::scans::{Readings, Scans, Subject, Visit};
+use crate::scans::{Readings, Scans, Shared, Subject, Visit, all_bits};
 use crate::{StringMatcher, StringTest};
 
 /// Which subject alternative names are looked at (`SubjectAltNameMatcher.SanType`). No other kind is, nor the subject.
@@ -38,8 +38,13 @@ impl SanMatcher {
         see(Subject::Peer(Some(self.kind)), &mut self.matcher);
     }
 
-    /// Whether one of the peer's names of this kind matches.
-    pub(crate) fn matches(&self, peer: &PeerIdentity, scans: &Scans<'_>) -> bool {
+    /// The word in which the test has a bit, and that bit, if its expression is in a set.
+    pub(crate) fn shared(&self) -> Option<(Shared, u64)> {
+        self.matcher.shared(0)
+    }
+
+    /// Whether one of the peer's names of this kind matches: a bit for each test that [shares](SanMatcher::shared) the word.
+    pub(crate) fn holds(&self, peer: &PeerIdentity, scans: &Scans<'_>) -> u64 {
         let names = match self.kind {
             SanType::Uri => &peer.uri_sans,
             SanType::Dns => &peer.dns_sans,
@@ -47,7 +52,7 @@ impl SanMatcher {
             SanType::IpAddress => &peer.ip_sans,
         };
         match (self.kind, self.matcher.test()) {
-            (SanType::Dns, StringTest::Exact(wanted)) => names.iter().any(|name| covers(name, wanted)),
+            (SanType::Dns, StringTest::Exact(wanted)) => all_bits(names.iter().any(|name| covers(name, wanted))),
             _ => {
                 let all = |see: &mut dyn FnMut(&str)| names.iter().for_each(|name| see(name));
                 scans.find(&self.matcher, Readings::Sent, all).any
@@ -133,9 +138,14 @@ mod tests {
             (IpAddress, exact("10.0.0.2"), false),
         ] {
             let matcher = SanMatcher::new(kind, matcher);
-            assert_eq!(matcher.matches(&peer(), &Scans::none()), expected, "{matcher:?}");
+            assert_eq!(
+                matcher.holds(&peer(), &Scans::none()),
+                all_bits(expected),
+                "{matcher:?}"
+            );
         }
-        assert!(!SanMatcher::new(Dns, StringMatcher::prefix("")).matches(&PeerIdentity::default(), &Scans::none()));
+        let nobody = SanMatcher::new(Dns, StringMatcher::prefix("")).holds(&PeerIdentity::default(), &Scans::none());
+        assert_eq!(nobody, 0);
     }
 
     #[test]

@@ -76,8 +76,8 @@ fn header(name: &str, value: &str) -> HeaderMatcher {
 fn policy(name: &str, permission: Permission, principal: Principal) -> Policy {
     Policy {
         name: name.into(),
-        permissions: vec![permission],
-        principals: vec![principal],
+        permissions: vec![permission].into(),
+        principals: vec![principal].into(),
     }
 }
 
@@ -109,10 +109,10 @@ fn permissions() {
             false,
             true,
         ),
-        (P::And(vec![P::Any, P::DestinationPort(1)]), false, false),
-        (P::And(vec![P::Any, P::DestinationPort(8080)]), true, true),
-        (P::Or(vec![P::DestinationPort(1), P::Any]), true, true),
-        (P::Or(vec![P::DestinationPort(1)]), false, false),
+        (P::And(vec![P::Any, P::DestinationPort(1)].into()), false, false),
+        (P::And(vec![P::Any, P::DestinationPort(8080)].into()), true, true),
+        (P::Or(vec![P::DestinationPort(1), P::Any].into()), true, true),
+        (P::Or(vec![P::DestinationPort(1)].into()), false, false),
     ] {
         let said = format!("{permission:?}");
         assert_eq!(
@@ -145,8 +145,8 @@ fn principals() {
         (P::Header(header("x-user", "eve")), true),
         (P::UrlPath(StringMatcher::prefix("/admin").into()), true),
         (P::Not(Box::new(P::Any)), false),
-        (P::And(vec![P::Any, named("front.shop")]), true),
-        (P::Or(vec![P::Not(Box::new(P::Any)), P::Any]), true),
+        (P::And(vec![P::Any, named("front.shop")].into()), true),
+        (P::Or(vec![P::Not(Box::new(P::Any)), P::Any].into()), true),
     ] {
         let said = format!("{principal:?}");
         assert_eq!(allows(Permission::Any, principal, Some(&REQUEST)), expected, "{said}");
@@ -216,8 +216,8 @@ fn actions() {
     }
     let none = Policy {
         name: "none".into(),
-        permissions: vec![Permission::Any],
-        principals: vec![],
+        permissions: vec![Permission::Any].into(),
+        principals: vec![].into(),
     };
     assert!(!Rules::new(Action::Allow, vec![none]).check(&connection(), None).allowed);
 }
@@ -279,8 +279,8 @@ fn readings_turn_with_negations() {
         (admin(), &slashes, true, false),
         (not(admin()), &slashes, true, false),
         (not(shop()), &slashes, true, true),
-        (Permission::And(vec![role(), not(admin())]), &two, true, false),
-        (Permission::Or(vec![role(), shop()]), &two, true, true),
+        (Permission::And(vec![role(), not(admin())].into()), &two, true, false),
+        (Permission::Or(vec![role(), shop()].into()), &two, true, true),
     ] {
         let said = format!("{permission:?} on {:?} {:?}", request.path, request.headers);
         let refused = |action| {

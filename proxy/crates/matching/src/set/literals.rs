@@ -8,6 +8,7 @@ use std::cell::RefCell;
 use std::ops::ControlFlow;
 
 use aho_corasick::automaton::Automaton;
+use aho_corasick::automaton::StateID;
 use aho_corasick::dfa::DFA;
 use aho_corasick::nfa::contiguous::NFA;
 use aho_corasick::{Anchored, MatchKind};
@@ -28,6 +29,14 @@ const MAX_TABLE: usize = 1 << 20;
 /// Bytes of words from which on a table is not tried.
 const TABLE_WORDS: usize = 16 << 10;
 
+/// Parts of a text that are read at once. A step of the automaton waits for the one before it; those of other parts do not.
+const LANES: usize = 4;
+
+/// Most bytes of a part, and how many times the longest word fits in it at least: what is before a part is read for its
+/// first words, as much as such a word is long.
+const MAX_LANE: usize = 1 << 10;
+const WORDS_PER_LANE: usize = 8;
+
 /// Words that a scan may find, and so many more for each byte of its text. Only words that end in each other reach it.
 const HITS: usize = 256;
 const HITS_PER_BYTE: usize = 2;
@@ -39,6 +48,8 @@ struct Literals<A> {
     uses: Vec<Use>,
     /// Of how many expressions.
     expressions: usize,
+    /// How many bytes before a place say what the automaton's state is there: one less than the longest word has.
+    reach: usize,
 }
 
 /// Where a word stands.
@@ -77,6 +88,8 @@ struct Progress {
 struct Scratch {
     scan: u64,
     progress: Vec<Progress>,
+    /// Where words end in each of the parts that were read at once: the byte behind, and the automaton's state.
+    ends: [Vec<(u32, StateID)>; LANES],
 }
 
 thread_local! {
@@ -121,6 +134,7 @@ pub(super) fn compile(candidates: Vec<Candidate>) -> (Option<Taken>, Vec<Candida
 
 fn engine(words: &[Vec<u8>], uses: Vec<Use>, expressions: usize) -> Option<Box<dyn Engine>> {
     let bytes: usize = words.iter().map(Vec::len).sum();
+    let reach = words.iter().map(Vec::len).max()?.saturating_sub(1);
     let table = || {
         let mut builder = DFA::builder();
         builder
@@ -135,6 +149,7 @@ fn engine(words: &[Vec<u8>], uses: Vec<Use>, expressions: usize) -> Option<Box<d
             words,
             uses,
             expressions,
+            reach,
         }));
     }
     let mut builder = NFA::builder();
@@ -147,6 +162,7 @@ fn engine(words: &[Vec<u8>], uses: Vec<Use>, expressions: usize) -> Option<Box<d
         words,
         uses,
         expressions,
+        reach,
     }))
 }
 
@@ -280,18 +296,88 @@ impl<A: Automaton> Literals<A> {
         let end = u32::try_from(text.len()).ok()?;
         let mut hits = HITS + HITS_PER_BYTE * text.len();
         let mut state = self.words.start_state(Anchored::No).ok()?;
-        for (ended, byte) in (1..).zip(text) {
-            state = self.words.next_state(Anchored::No, state, *byte);
-            if !self.words.is_special(state) || !self.words.is_match(state) {
-                continue;
+        let mut begin = 0;
+        loop {
+            let lane = ((text.len() - begin) / LANES).min(MAX_LANE);
+            if lane < WORDS_PER_LANE * (self.reach + 1) {
+                break;
             }
-            let found = self.words.match_len(state);
-            hits = hits.checked_sub(found)?;
-            for i in 0..found {
-                let word = self.uses.get(self.words.match_pattern(state, i).as_usize())?;
-                if let ControlFlow::Break(expression) = word.came(ended, end, scratch) {
-                    see(expression);
+            let mut ends = std::mem::take(&mut scratch.ends);
+            state = self.read_lanes(text, begin, lane, state, &mut ends)?;
+            let found = ends.iter().flatten().try_for_each(|(ended, state)| {
+                let at = (*ended, end);
+                self.found(*state, at, &mut hits, scratch, see)
+            });
+            scratch.ends = ends;
+            found?;
+            begin += lane * LANES;
+        }
+        for (ended, byte) in (begin..).zip(text.get(begin..)?) {
+            state = self.words.next_state(Anchored::No, state, *byte);
+            if self.is_end(state) {
+                let at = (u32::try_from(ended).ok()? + 1, end);
+                self.found(state, at, &mut hits, scratch, see)?;
+            }
+        }
+        Some(())
+    }
+
+    /// Reads so many parts of that length from `begin`, where the automaton is in `state`, and notes where words end. Its state
+    /// behind the last one.
+    fn read_lanes(
+        &self,
+        text: &[u8],
+        begin: usize,
+        lane: usize,
+        state: StateID,
+        ends: &mut [Vec<(u32, StateID)>; LANES],
+    ) -> Option<StateID> {
+        let next = |state, byte: &u8| self.words.next_state(Anchored::No, state, *byte);
+        let mut states = [state; LANES];
+        for (number, state) in states.iter_mut().enumerate().skip(1) {
+            let from = begin + number * lane;
+            let before = text.get(from - self.reach..from)?;
+            *state = before.iter().fold(self.words.start_state(Anchored::No).ok()?, next);
+        }
+        ends.iter_mut().for_each(Vec::clear);
+        let part = |number| text.get(begin + number * lane..begin + (number + 1) * lane);
+        let parts = part(0)?.iter().zip(part(1)?).zip(part(2)?).zip(part(3)?);
+        let first = u32::try_from(begin).ok()? + 1;
+        let length = u32::try_from(lane).ok()?;
+        for (ended, (((a, b), c), d)) in (first..).zip(parts) {
+            let [w, x, y, z] = states;
+            states = [next(w, a), next(x, b), next(y, c), next(z, d)];
+            if states.iter().any(|state| self.words.is_special(*state)) {
+                for ((number, state), ends) in (0..).zip(states).zip(ends.iter_mut()) {
+                    if self.is_end(state) {
+                        ends.push((ended + number * length, state));
+                    }
                 }
+            }
+        }
+        states.last().copied()
+    }
+
+    /// Whether a word ends there.
+    fn is_end(&self, state: StateID) -> bool {
+        self.words.is_special(state) && self.words.is_match(state)
+    }
+
+    /// Takes account of the words that end in a state: where, and where the text does. None when they are too many.
+    fn found(
+        &self,
+        state: StateID,
+        (ended, end): (u32, u32),
+        hits: &mut usize,
+        scratch: &mut Scratch,
+        see: &mut dyn FnMut(usize),
+    ) -> Option<()> {
+        let count = self.words.match_len(state);
+        *hits = hits.checked_sub(count)?;
+        for i in 0..count {
+            let word = self.uses.get(self.words.match_pattern(state, i).as_usize())?;
+            if let ControlFlow::Break(expression) = word.came(ended, end, scratch) {
+                see(expression);
             }
         }
         Some(())

@@ -1,10 +1,10 @@
 use super::*;
 
 /// Numbers that look random and are the same each time.
-struct Dice(u64);
+pub(crate) struct Dice(pub(crate) u64);
 
 impl Dice {
-    fn below(&mut self, end: usize) -> usize {
+    pub(crate) fn below(&mut self, end: usize) -> usize {
         self.0 = self
             .0
             .wrapping_mul(6_364_136_223_846_793_005)
@@ -184,6 +184,36 @@ fn words_with_gaps() {
     ] {
         agrees(&set, text);
     }
+}
+
+/// Words that end, begin or lie across where the parts of a long text meet are found, each once and in order.
+#[test]
+fn long_texts_are_read_in_parts() {
+    let mut dice = Dice(13);
+    let words = ["aba", "abab", "baabab", "aabb", "bbbb"];
+    let (mut complete, mut matched) = (0, 0);
+    for _ in 0..40 {
+        let pattern = |dice: &mut Dice| {
+            let mut pattern = dice.of(&["", ".*", ".*"]).to_owned();
+            for _ in 0..2 + dice.below(12) {
+                pattern += &format!("{}{}{{0,1}}.+", dice.of(&words), dice.of(&words));
+            }
+            pattern + dice.of(&["", "", "a", "bb"])
+        };
+        let set = compiled((0..6).map(|_| pattern(&mut dice)));
+        for _ in 0..20 {
+            let length = dice.below(700) * (1 + dice.below(8));
+            let letters = if dice.below(2) == 0 { "abc" } else { "ab" };
+            let letter = |dice: &mut Dice| char::from(letters.as_bytes()[dice.below(letters.len())]);
+            let text: String = (0..length).map(|_| letter(&mut dice)).collect();
+            complete += agrees(&set, &text);
+            matched += set.members.iter().filter(|regex| regex.is_full_match(&text)).count();
+        }
+    }
+    assert!(
+        complete > 600 && matched > 300,
+        "{complete} complete, {matched} matches"
+    );
 }
 
 fn malformed(around: &str, count: usize) -> RegexSet {

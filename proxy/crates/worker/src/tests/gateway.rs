@@ -268,8 +268,8 @@ fn policies_know_the_clients_cluster() {
             let name = StringTest::Exact(format!("{cluster}.clusters.acme.demo").into());
             let allow = rbac::Policy {
                 name: "by-cluster".into(),
-                permissions: vec![rbac::Permission::Any],
-                principals: vec![rbac::Principal::Authenticated(Some(StringMatcher::new(name, false)))],
+                permissions: vec![rbac::Permission::Any].into(),
+                principals: vec![rbac::Principal::Authenticated(Some(StringMatcher::new(name, false)))].into(),
             };
             let policies = rbac::Policies {
                 rules: Some(rbac::Rules::new(rbac::Action::Allow, vec![allow])),

@@ -129,8 +129,8 @@ fn rbac_closes_what_it_refuses() {
             rbac::Action::Deny,
             vec![rbac::Policy {
                 name: Arc::from("nobody"),
-                permissions: vec![rbac::Permission::Any],
-                principals: vec![rbac::Principal::Any],
+                permissions: vec![rbac::Permission::Any].into(),
+                principals: vec![rbac::Principal::Any].into(),
             }],
         );
         let policies = rbac::Policies {

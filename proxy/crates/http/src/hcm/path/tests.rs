@@ -149,8 +149,8 @@ fn escaped_slashes() {
 fn denying(matcher: StringMatcher) -> Rules {
     let policy = Policy {
         name: "p".into(),
-        permissions: vec![Permission::UrlPath(matcher.into())],
-        principals: vec![Principal::Any],
+        permissions: vec![Permission::UrlPath(matcher.into())].into(),
+        principals: vec![Principal::Any].into(),
     };
     Rules::new(Action::Deny, vec![policy])
 }

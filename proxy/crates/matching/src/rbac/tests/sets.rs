@@ -4,6 +4,7 @@ use std::cell::Cell;
 
 use super::*;
 use crate::Regex;
+use crate::set::tests::Dice;
 
 /// Counts how often a header is read.
 struct Counted {
@@ -94,11 +95,8 @@ fn permissions(pattern: &str) -> Vec<Permission> {
         not(header("x-role", false, false)),
         not(header("x-role", true, true)),
         not(P::UrlPath(regex(pattern).into())),
-        P::And(vec![
-            header("x-role", false, false),
-            not(P::UrlPath(regex(pattern).into())),
-        ]),
-        P::Or(vec![header("cookie", true, false), P::UrlPath(regex(pattern).into())]),
+        P::And(vec![header("x-role", false, false), not(P::UrlPath(regex(pattern).into()))].into()),
+        P::Or(vec![header("cookie", true, false), P::UrlPath(regex(pattern).into())].into()),
     ]
 }
 
@@ -213,6 +211,88 @@ fn a_set_decides_as_each_expression_alone() {
     assert!(matched * 10 > asked && matched * 10 < asked * 9, "{matched} of {asked}");
 }
 
+/// Conditions of any kind, joined as the dice fall.
+fn joined(dice: &mut Dice, of: &[Vec<Permission>], depth: usize) -> Permission {
+    let several = |dice: &mut Dice| {
+        // Few kinds of conditions with many expressions each, so that words are shared.
+        let kinds = [dice.below(14), dice.below(14)];
+        let one = |dice: &mut Dice| {
+            let kind = kinds[dice.below(2)];
+            match depth {
+                1.. if dice.below(3) == 0 => joined(dice, of, depth - 1),
+                _ => of[dice.below(of.len())][kind].clone(),
+            }
+        };
+        (0..1 + dice.below(20)).map(|_| one(dice)).collect::<Vec<_>>()
+    };
+    match dice.below(5) {
+        0 | 1 => Permission::Or(several(dice).into()),
+        2 | 3 => {
+            // Few conditions hold together.
+            let mut several = several(dice);
+            several.truncate(1 + dice.below(3));
+            Permission::And(several.into())
+        }
+        _ => Permission::Not(Box::new(Permission::Or(several(dice).into()))),
+    }
+}
+
+fn decided_with_another(permission: &Permission) -> usize {
+    match permission {
+        Permission::And(several) | Permission::Or(several) => {
+            let inner: usize = several.all.iter().map(decided_with_another).sum();
+            several.all.len() - several.questions.len() + inner
+        }
+        Permission::Not(inner) => decided_with_another(inner),
+        _ => 0,
+    }
+}
+
+/// Conditions that are decided together, a word of answers at once, decide as each does alone with its own expression.
+#[test]
+fn joined_conditions_decide_as_each_alone() {
+    let of: Vec<_> = PATTERNS.iter().map(|pattern| permissions(pattern)).collect();
+    let mut dice = Dice(11);
+    let requests = requests();
+    let (mut matched, mut asked, mut shared) = (0, 0, 0);
+    for _ in 0..20 {
+        let several: Vec<_> = (0..6).map(|_| joined(&mut dice, &of, 1)).collect();
+        let name = |i: usize| format!("{i:05}");
+        let policies = several.into_iter().enumerate();
+        let policies = policies.map(|(i, permission)| policy(&name(i), permission, Principal::Any));
+        let policies: Vec<_> = policies.collect();
+        for action in [Action::Allow, Action::Deny] {
+            for policy in &policies {
+                let together = Rules::new(action, vec![policy.clone()]);
+                shared += together.policies[0]
+                    .permissions
+                    .all
+                    .iter()
+                    .map(decided_with_another)
+                    .sum::<usize>();
+                let alone = Rules {
+                    action,
+                    policies: vec![policy.clone()],
+                    sets: Arc::default(),
+                };
+                for request in requests.iter().skip(dice.below(11)).step_by(11) {
+                    let expected = alone.check(&connection(), Some(request));
+                    let found = together.check(&connection(), Some(request));
+                    assert_eq!(
+                        found, expected,
+                        "{action:?} {policy:?} on {} {:?}",
+                        request.path, request.headers
+                    );
+                    matched += usize::from(found.policy.is_some());
+                    asked += 1;
+                }
+            }
+        }
+    }
+    assert!(matched * 10 > asked && matched * 10 < asked * 9, "{matched} of {asked}");
+    assert!(shared > 1_000, "{shared} conditions were decided with another");
+}
+
 /// However many conditions there are, a header is read once for each kind of reading, and not at all where nobody asks.
 #[test]
 fn a_header_is_read_once_for_all_expressions() {
@@ -228,8 +308,8 @@ fn a_header_is_read_once_for_all_expressions() {
         headers: vec![("cookie", b"malform7 request8".to_vec())],
         reads: Cell::new(0),
     };
-    let unasked = Permission::And(vec![Permission::DestinationPort(1), Permission::Or(conditions(10))]);
-    for (permission, reads) in [(Permission::Or(conditions(100)), 1), (unasked, 0)] {
+    let unasked = Permission::And(vec![Permission::DestinationPort(1), Permission::Or(conditions(10).into())].into());
+    for (permission, reads) in [(Permission::Or(conditions(100).into()), 1), (unasked, 0)] {
         let rules = Rules::new(Action::Deny, vec![policy("p", permission, Principal::Any)]);
         for _ in 0..2 {
             request.reads.set(0);
