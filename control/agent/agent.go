@@ -92,6 +92,9 @@ type Agent struct {
 	placed chan struct{}
 	names  client.Names
 	ways   waysIn
+
+	// bypass is set before anything runs.
+	bypass tcpBypass
 }
 
 // Run runs the agent until ctx ends, which leaves everything else running, or until it is told to shut down, which
@@ -121,6 +124,7 @@ func Run(ctx context.Context, config Config) error {
 	if err := a.prepare(); err != nil {
 		return err
 	}
+	defer a.bypass.close()
 	closeAPI, err := a.serve()
 	if err != nil {
 		return err
@@ -230,6 +234,9 @@ func (a *Agent) prepare() error {
 	}
 	if err := network.Host(c, family); err != nil {
 		return err
+	}
+	if a.options.TCPBypass {
+		a.attachBypass()
 	}
 	if !a.options.Advertise.IsValid() {
 		// There may have been an address before.

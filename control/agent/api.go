@@ -27,6 +27,8 @@ type Status struct {
 // serve offers the agent's API on its socket, for the controller to pass on and for `up`, `down` and `check`:
 //
 //	GET  /v1/status                                   what runs
+//	GET  /v1/bypass                                   what the TCP bypass does
+//	GET  /v1/metrics                                  what the agent counts, in Prometheus' formats
 //	GET  /v1/checks                                   proves each replica, see check.go
 //	POST /v1/shutdown                                 stops everything and ends the agent
 //	POST /v1/rotate                                   renews all certificates, and answers when that is done (client.Rotation)
@@ -50,6 +52,8 @@ func (a *Agent) serve() (func(), error) {
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { answer(w, a.status()) })
+	mux.HandleFunc("GET /v1/bypass", func(w http.ResponseWriter, _ *http.Request) { answer(w, a.bypass.status()) })
+	mux.Handle("GET /v1/metrics", a.bypass.metrics())
 	mux.HandleFunc("GET /v1/checks", func(w http.ResponseWriter, r *http.Request) { answer(w, a.check(r.Context())) })
 	mux.HandleFunc("POST /v1/shutdown", func(w http.ResponseWriter, _ *http.Request) {
 		a.once.Do(func() { close(a.shutdown) })

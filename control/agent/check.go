@@ -25,7 +25,7 @@ const (
 type Check struct {
 	// Subject is what it is about, for example "pinnacle/cartservice-0".
 	Subject string `json:"subject"`
-	// Name is what: ready, certificate, capture, dns, plaintext.
+	// Name is what: ready, certificate, capture, dns, plaintext; tcp-bypass of the agent.
 	Name string `json:"name"`
 	// How it is known: [Tried] or [Read].
 	How string `json:"how"`
@@ -55,6 +55,9 @@ func (a *Agent) check(ctx context.Context) []Check {
 	}
 	group.Wait()
 	out := []Check{}
+	if a.bypass.wanted {
+		out = append(out, a.bypass.check())
+	}
 	for _, r := range results {
 		out = append(out, r...)
 	}

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"heddle.io/heddle/control/agent/bypass"
 	"heddle.io/heddle/control/agent/isolation"
 	"heddle.io/heddle/control/agent/network"
 	"heddle.io/heddle/control/agent/process"
@@ -149,6 +150,8 @@ func removeAll(c cluster.Cluster, keep Keep) error {
 	} else {
 		errs = append(errs, hierarchies.Remove(c.Cgroup()))
 	}
+	// Nothing has a connection any longer.
+	errs = append(errs, bypass.Detach(c.Bypass()))
 	names, err := network.Names(c.NetnsPrefix())
 	if err != nil {
 		errs = append(errs, err)

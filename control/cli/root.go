@@ -160,7 +160,7 @@ func (s *session) root() *cobra.Command {
 	add("access", s.accessCommand(), s.tokenCommand(), s.auditCommand(), s.secretsCommand())
 	add("objects", s.applyCommand(), s.getCommand(), s.describeCommand(), s.deleteCommand())
 	add("workloads", s.psCommand(), s.logsCommand(), s.stopCommand(), s.startCommand(), s.restartCommand())
-	add("look", s.checkCommand(), s.proxyCommand())
+	add("look", s.checkCommand(), s.proxyCommand(), s.bypassCommand())
 	root.AddCommand(s.versionCommand(), s.agentCommand(), s.controllerCommand())
 	wrapArgs(root)
 	return root

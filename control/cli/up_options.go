@@ -48,6 +48,7 @@ type upOptions struct {
 	caCert, caKey   string
 	workloadKeyType string
 	privileged      bool
+	tcpBypass       bool
 	secretsKey      string
 	kmsCommand      string
 	etcd            cluster.Etcd
@@ -81,6 +82,7 @@ func (o *upOptions) register(flags *pflag.FlagSet) {
 	flags.BoolVar(&o.foreign, "foreign-proxy", false, "the proxy takes a stock Envoy's arguments")
 	flags.StringVar(&o.gatewayProxy, "gateway-proxy", "", "another proxy program for the gateways, which takes a stock Envoy's arguments")
 	flags.BoolVar(&o.privileged, "privileged-workloads", false, "run workloads without sandboxes, as whichever user they name: each has what that user has on this machine")
+	flags.BoolVar(&o.tcpBypass, "tcp-bypass", false, "have what workloads and proxies of this machine send to its proxies bypass TCP, by eBPF: see 'heddle bypass status'")
 	flags.BoolVar(&o.foreground, "foreground", false, "stay in the foreground, as systemd units want it")
 	flags.DurationVar(&o.timeout, "timeout", 90*time.Second, "how long to wait until the cluster is ready")
 }
@@ -192,6 +194,9 @@ func (o upOptions) settle(c cluster.Cluster, before cluster.Options, kept, runni
 	if o.given("dependencies") {
 		want.Observed = o.dependencies == objects.DependenciesObserved
 	}
+	if o.given("tcp-bypass") {
+		want.TCPBypass = o.tcpBypass
+	}
 	if o.given("privileged-workloads") {
 		want.PrivilegedWorkloads = o.privileged
 	}
@@ -267,7 +272,7 @@ func (o upOptions) address(want cluster.Options, kept bool, m machine) (cluster.
 // changing names the flags that a running cluster cannot heed.
 func (o upOptions) changing() string {
 	var names []string
-	for _, flag := range []string{"advertise", "gateway-proxy", "api-address", "api-client-ca", "stage-limit", "dependencies", "workload-key-type", "privileged-workloads", "secrets-key-file", "kms-command", "etcd-endpoints", "etcd-cacert", "etcd-cert", "etcd-key"} {
+	for _, flag := range []string{"advertise", "gateway-proxy", "api-address", "api-client-ca", "stage-limit", "dependencies", "workload-key-type", "privileged-workloads", "tcp-bypass", "secrets-key-file", "kms-command", "etcd-endpoints", "etcd-cacert", "etcd-cert", "etcd-key"} {
 		if o.given(flag) {
 			names = append(names, "--"+flag)
 		}

@@ -80,6 +80,9 @@ func (c Cluster) XDSSocket() string { return filepath.Join(c.Run(), "xds.sock") 
 // AgentSocket serves the agent's own API: replicas, proxies' admin, checks.
 func (c Cluster) AgentSocket() string { return filepath.Join(c.Run(), "agent.sock") }
 
+// Bypass is where the programs of the TCP bypass are pinned.
+func (c Cluster) Bypass() string { return filepath.Join(c.Run(), "bypass") }
+
 // Lock is held while `up` or `down` works. It lies beside the run directory so that `down` can remove that.
 func (c Cluster) Lock() string { return filepath.Join(c.RunRoot, c.Name+".lock") }
 

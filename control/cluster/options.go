@@ -40,6 +40,8 @@ type Options struct {
 	UserBlock int `json:"userBlock,omitempty"`
 	// PrivilegedWorkloads runs workloads without sandboxes, as whichever user they name.
 	PrivilegedWorkloads bool `json:"privilegedWorkloads,omitempty"`
+	// TCPBypass has traffic between workloads and proxies of this machine bypass TCP (package bypass).
+	TCPBypass bool `json:"tcpBypass,omitempty"`
 	// SecretsKeyFile holds the keys that Secrets are encrypted with; empty for [Cluster.SecretsKey] in the cluster's data.
 	SecretsKeyFile string `json:"secretsKeyFile,omitempty"`
 	// KMSCommand is a program that wraps these keys with a key management service; empty leaves them in the file as they

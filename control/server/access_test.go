@@ -116,7 +116,7 @@ var everything = []endpoint{
 	{"GET", "/heddle/v1/names"}, {"GET", "/heddle/v1/names?watch=1"}, {"GET", "/heddle/v1/federation"}, {"POST", "/heddle/v1/federation/tokens"},
 	{"POST", "/heddle/v1/federation/join"}, {"POST", "/heddle/v1/federation/rotate"}, {"GET", "/heddle/v1/ca/status"},
 	{"POST", "/heddle/v1/ca/rotate"}, {"POST", "/heddle/v1/ca/csr"}, {"POST", "/heddle/v1/ca/install"}, {"POST", "/heddle/v1/ca/abort"}, {"POST", "/heddle/v1/tokens"}, {"GET", "/heddle/v1/tokens"},
-	{"DELETE", "/heddle/v1/tokens/0123456789abcdef"}, {"GET", "/heddle/v1/audit"}, {"GET", "/heddle/v1/secrets"}, {"POST", "/heddle/v1/secrets/rotate"}, {"DELETE", "/heddle/v1/batches/1"}, {"GET", "/heddle/v1/agent/status"}, {"GET", "/heddle/v1/agent/checks"},
+	{"DELETE", "/heddle/v1/tokens/0123456789abcdef"}, {"GET", "/heddle/v1/audit"}, {"GET", "/heddle/v1/secrets"}, {"POST", "/heddle/v1/secrets/rotate"}, {"DELETE", "/heddle/v1/batches/1"}, {"GET", "/heddle/v1/agent/status"}, {"GET", "/heddle/v1/agent/checks"}, {"GET", "/heddle/v1/agent/bypass"}, {"GET", "/heddle/v1/agent/metrics"},
 	{"POST", "/heddle/v1/agent/shutdown"}, {"POST", "/heddle/v1/agent/rotate"}, {"POST", "/heddle/v1/agent/replicas/shop/cart-0/rotate"},
 	{"POST", "/heddle/v1/agent/replicas/shop/cart-0/handshake"}, {"POST", "/heddle/v1/agent/replicas/shop/cart-0/call"},
 	{"GET", "/heddle/v1/agent/replicas/shop/cart-0/resolve"}, {"GET", "/heddle/v1/agent/replicas/shop/cart-0/admin/config_dump"},

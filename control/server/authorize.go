@@ -235,7 +235,7 @@ func needOfAgent(method, path string) (access.Need, audit.Action) {
 			return in(access.Editor, "make connections as a workload"), ""
 		}
 	}
-	if read && len(parts) == 1 && (parts[0] == "status" || parts[0] == "checks") {
+	if read && len(parts) == 1 && (parts[0] == "status" || parts[0] == "checks" || parts[0] == "bypass" || parts[0] == "metrics") {
 		return access.Need{Role: access.Viewer, Namespace: access.Everywhere, To: "see what the agent runs"}, ""
 	}
 	return access.Need{Role: access.Admin, Namespace: access.Everywhere, To: "command the agent"}, audit.CommandAgent + audit.Action(strings.Join(parts, "."))

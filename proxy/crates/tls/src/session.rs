@@ -1,5 +1,6 @@
 //! One TLS connection: BoringSSL over [`Memory`], and the socket that ciphertext comes from and goes to.
 
+use std::cell::Cell;
 use std::io::{self, IoSlice};
 use std::task::{Context, Poll, ready};
 
@@ -23,6 +24,8 @@ pub(crate) struct Session {
     ended: bool,
     /// `close_notify` has been produced.
     closing: bool,
+    /// Whether the last read of the socket filled its room.
+    filled: Cell<bool>,
 }
 
 impl Session {
@@ -31,6 +34,7 @@ impl Session {
             ssl,
             ended: false,
             closing: false,
+            filled: Cell::new(false),
         }
     }
 
@@ -68,7 +72,7 @@ impl Session {
     pub(crate) fn poll_fill(&mut self, tcp: &TcpStream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut fresh = memory::take_receive();
         let room = fresh.spare_capacity_mut();
-        let received = match socket::poll_receive(tcp, cx, room) {
+        let received = match socket::poll_receive(tcp, cx, room, &self.filled) {
             Poll::Ready(Ok(n)) => n,
             Poll::Ready(Err(e)) => {
                 memory::give_receive(fresh);

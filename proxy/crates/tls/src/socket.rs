@@ -4,6 +4,7 @@
 //! `EAGAIN`; its `try_read` does not. These functions do both: shared access and one system call per batch. A socket that is
 //! known to be ready is used at once: to be woken costs a lock and a waker, which only those need that wait.
 
+use std::cell::Cell;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::task::{Context, Poll, ready};
@@ -13,11 +14,13 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::task::coop;
 
-/// Receives what is there into `room`. `Ok(0)` is the end of the stream (`room` must not be empty).
+/// Receives what is there into `room`. `Ok(0)` is the end of the stream (`room` must not be empty). `filled` is the socket's
+/// own: whether the read before filled its room.
 pub(crate) fn poll_receive(
     tcp: &TcpStream,
     cx: &mut Context<'_>,
     room: &mut [MaybeUninit<u8>],
+    filled: &Cell<bool>,
 ) -> Poll<io::Result<usize>> {
     // Polling for readiness would count this against the task's turn.
     let turn = ready!(coop::poll_proceed(cx));
@@ -27,8 +30,11 @@ pub(crate) fn poll_receive(
         let outcome = tcp.try_io(Interest::READABLE, || {
             let n = SockRef::from(tcp).recv(room)?;
             got = Some(n);
-            // Edge-triggered: a short read means the socket is empty, the next byte raises a new event.
-            if n > 0 && n < wanted {
+            // Edge-triggered: a short read means the socket is empty, the next byte raises a new event. Not so where the
+            // agent has peers bypass TCP (docs/design/0032): there a socket has two queues, a read ends with the first,
+            // and the second's event may be over. They fill both only when more waits than one read takes.
+            let full = n == wanted;
+            if !filled.replace(full) && n > 0 && !full {
                 Err(io::ErrorKind::WouldBlock.into())
             } else {
                 Ok(())
@@ -105,5 +111,46 @@ pub(crate) fn try_send(tcp: &TcpStream, bufs: &[IoSlice<'_>]) -> io::Result<usiz
         (Some(n), _) => Ok(n),
         (None, Err(e)) => Err(e),
         (None, Ok(())) => Ok(0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::poll_fn;
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::TcpListener;
+
+    fn is_ready(tcp: &TcpStream) -> bool {
+        tcp.try_io(Interest::READABLE, || Ok(())).is_ok()
+    }
+
+    #[tokio::test]
+    async fn only_a_short_read_after_a_full_one_is_followed_by_another() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+        let at = listener.local_addr().expect("has an address");
+        let (mut peer, accepted) = tokio::join!(
+            async { TcpStream::connect(at).await.expect("connects") },
+            listener.accept()
+        );
+        let (tcp, _) = accepted.expect("accepts");
+        let filled = Cell::new(false);
+        let mut room = [MaybeUninit::uninit(); 4];
+
+        peer.write_all(b"one").await.expect("writes");
+        let n = poll_fn(|cx| poll_receive(&tcp, cx, &mut room, &filled)).await;
+        assert_eq!(n.expect("reads"), 3);
+        assert!(!is_ready(&tcp), "a short read empties the socket");
+
+        peer.write_all(b"sixsix").await.expect("writes");
+        let n = poll_fn(|cx| poll_receive(&tcp, cx, &mut room, &filled)).await;
+        assert_eq!(n.expect("reads"), 4);
+        assert!(is_ready(&tcp), "after a full read there may be more");
+        let n = poll_fn(|cx| poll_receive(&tcp, cx, &mut room, &filled)).await;
+        assert_eq!(n.expect("reads"), 2);
+        assert!(is_ready(&tcp), "and a second queue behind the first");
+
+        let waits = poll_fn(|cx| Poll::Ready(poll_receive(&tcp, cx, &mut room, &filled).is_pending())).await;
+        assert!(waits && !is_ready(&tcp));
     }
 }

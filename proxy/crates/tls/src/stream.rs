@@ -1,6 +1,6 @@
 //! The byte stream that codecs and the TCP proxy use: plain TCP or TLS.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::task::{Context, Poll, ready};
@@ -23,7 +23,8 @@ pub struct Stream {
 }
 
 enum Kind {
-    Plain(RefCell<BytesMut>),
+    /// What a listener filter has read, and whether the last read filled its room.
+    Plain(RefCell<BytesMut>, Cell<bool>),
     // Boxed: a plain stream should not be as large as a TLS one.
     Tls(Box<RefCell<Session>>),
 }
@@ -47,7 +48,7 @@ impl Stream {
     pub fn plain_with(tcp: TcpStream, already_read: BytesMut) -> Self {
         Self {
             tcp,
-            kind: Kind::Plain(RefCell::new(already_read)),
+            kind: Kind::Plain(RefCell::new(already_read), Cell::new(false)),
         }
     }
 
@@ -66,7 +67,7 @@ impl Stream {
     /// Ciphertext (or bytes read ahead) kept in this stream: not yet decrypted, not yet sent.
     pub fn buffered(&self) -> (usize, usize) {
         match &self.kind {
-            Kind::Plain(already_read) => (already_read.borrow().len(), 0),
+            Kind::Plain(already_read, _) => (already_read.borrow().len(), 0),
             Kind::Tls(session) => {
                 let session = session.borrow();
                 let memory = session.ssl.get_ref();
@@ -78,7 +79,7 @@ impl Stream {
     /// Looks at the engine's state; none on a plain stream.
     pub(crate) fn with_ssl<T>(&self, look: impl FnOnce(&boring::ssl::SslRef) -> T) -> Option<T> {
         match &self.kind {
-            Kind::Plain(_) => None,
+            Kind::Plain(..) => None,
             Kind::Tls(session) => Some(look(session.borrow().ssl.ssl())),
         }
     }
@@ -110,7 +111,7 @@ impl Stream {
     pub fn poll_read(&self, cx: &mut Context<'_>, buf: &mut BytesMut) -> Poll<io::Result<usize>> {
         match &self.kind {
             Kind::Tls(session) => session.borrow_mut().poll_read(&self.tcp, cx, buf),
-            Kind::Plain(already_read) => {
+            Kind::Plain(already_read, filled) => {
                 let mut first = already_read.borrow_mut();
                 if !first.is_empty() {
                     let n = first.len();
@@ -128,7 +129,7 @@ impl Stream {
                 }
                 let spare = buf.spare_capacity_mut();
                 let limit = spare.len().min(BATCH);
-                let n = ready!(socket::poll_receive(&self.tcp, cx, &mut spare[..limit]))?;
+                let n = ready!(socket::poll_receive(&self.tcp, cx, &mut spare[..limit], filled))?;
                 // SAFETY: `poll_receive` has initialized the first `n` bytes of the spare capacity.
                 unsafe { bytes::BufMut::advance_mut(buf, n) };
                 Poll::Ready(Ok(n))
@@ -152,7 +153,7 @@ impl Stream {
 
     fn holds_input(&self) -> bool {
         match &self.kind {
-            Kind::Plain(already_read) => !already_read.borrow().is_empty(),
+            Kind::Plain(already_read, _) => !already_read.borrow().is_empty(),
             Kind::Tls(session) => session.borrow().holds_input(),
         }
     }
@@ -168,7 +169,7 @@ impl Stream {
             return Poll::Ready(Ok(0));
         }
         match &self.kind {
-            Kind::Plain(_) => socket::poll_send(&self.tcp, cx, bufs),
+            Kind::Plain(..) => socket::poll_send(&self.tcp, cx, bufs),
             Kind::Tls(session) => session.borrow_mut().poll_write(&self.tcp, cx, bufs),
         }
     }
@@ -179,7 +180,7 @@ impl Stream {
     /// The socket's.
     pub fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &self.kind {
-            Kind::Plain(_) => Poll::Ready(Ok(())),
+            Kind::Plain(..) => Poll::Ready(Ok(())),
             Kind::Tls(session) => session.borrow_mut().poll_drain(&self.tcp, cx),
         }
     }
@@ -190,7 +191,7 @@ impl Stream {
     /// The socket's.
     pub fn poll_shutdown(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &self.kind {
-            Kind::Plain(_) => Poll::Ready(session::shutdown_write(&self.tcp)),
+            Kind::Plain(..) => Poll::Ready(session::shutdown_write(&self.tcp)),
             Kind::Tls(session) => session.borrow_mut().poll_shutdown(&self.tcp, cx),
         }
     }

@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* The bypass: what a socket sends to a proxy on the same host goes into the proxy's receive queue, past TCP/IP. */
+#include "bypass.h"
+
+/* The helper that reads the kernel's memory is for programs under its licence only; which the Apache one is not to it. */
+char _license[] SEC("license") = "GPL";
+
+/* Ports of a sidecar, to which the packet filter brings connections. */
+volatile const __u32 outbound_port = 15001;
+volatile const __u32 inbound_port = 15006;
+/* How many bytes a peer may leave unread before the rest goes by TCP, whose window then holds the sender back: sk_msg knows no
+ * such bound. More than a proxy reads at once (BATCH, 64 KiB), which its readiness depends on. */
+volatile const __u32 max_queued = 128 << 10;
+/* A client without a peer here talks to another host: it is not looked for any longer after that many messages. */
+volatile const __u32 max_unpaired = 16;
+
+/* 0 has connections go back to TCP, each when its peer has read everything. */
+volatile __u32 enabled = 1;
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SOCKHASH);
+	__uint(max_entries, 65536);
+	__type(key, __u64);
+	__type(value, __u64);
+} sockets SEC(".maps");
+
+/* Clients whose handshake's other end has not been seen: for good, where it is on another host. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, struct handshake);
+	__type(value, struct end);
+} connecting SEC(".maps");
+
+/* By the client's cookie: the server that took it, until the client sends. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, __u64);
+	__type(value, struct end);
+} accepted SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct state);
+} states SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, COUNT_COUNT);
+	__type(key, __u32);
+	__type(value, __u64);
+} counts SEC(".maps");
+
+static always_inline void count(__u32 what, __u64 by)
+{
+	__u64 *total = bpf_map_lookup_elem(&counts, &what);
+	if (total)
+		*total += by;
+}
+
+static always_inline int is_mapped(const __u32 *a)
+{
+	return !a[0] && !a[1] && a[2] == __builtin_bswap32(0xffff);
+}
+
+/* IPv4 addresses are in the last word, as IPv4-mapped ones are (RFC 4291, section 2.5.5.2). */
+static always_inline void set_ipv4(__u32 *a, __u32 address)
+{
+	a[2] = __builtin_bswap32(0xffff);
+	a[3] = address;
+}
+
+static always_inline int is_loopback(const __u32 *a)
+{
+	if (is_mapped(a))
+		return (a[3] & __builtin_bswap32(0xff000000)) == __builtin_bswap32(0x7f000000);
+	return !a[0] && !a[1] && !a[2] && a[3] == __builtin_bswap32(1);
+}
+
+/* The address that a sidecar calls its application from. */
+static always_inline int is_sidecar(const __u32 *a)
+{
+	if (is_mapped(a))
+		return a[3] == __builtin_bswap32(0x7f000006);
+	return !a[0] && !a[1] && !a[2] && a[3] == __builtin_bswap32(6);
+}
+
+static always_inline void place(struct bpf_sock_ops *ops, struct handshake *h)
+{
+	if (is_loopback(h->address) || is_sidecar(h->address))
+		h->netns = bpf_get_netns_cookie(ops);
+}
+
+/* The verifier refuses to read a field of the context whose place depends on a condition, which compilers make of two branches
+ * that end alike: therefore one function for each end, and this between the families. */
+#define KEEP_HERE(value) asm volatile("" : "+r"(value))
+
+static __attribute__((noinline)) int connected(struct bpf_sock_ops *ops)
+{
+	struct handshake h = {};
+	struct bpf_sock *sk = ops->sk;
+	if (!sk)
+		return 1;
+	struct state self = {.cookie = bpf_get_socket_cookie(ops)};
+	__u64 cookie = self.cookie;
+
+	if (ops->family == 2) {
+		__u32 address = ops->local_ip4;
+		KEEP_HERE(address);
+		set_ipv4(h.address, address);
+	} else {
+		h.address[0] = ops->local_ip6[0];
+		h.address[1] = ops->local_ip6[1];
+		h.address[2] = ops->local_ip6[2];
+		h.address[3] = ops->local_ip6[3];
+	}
+	h.port = ops->local_port;
+	h.client_seq = ops->snd_nxt;
+	h.server_seq = ops->rcv_nxt;
+	place(ops, &h);
+	/* Between parts of an application. */
+	if (h.netns && !is_sidecar(h.address))
+		return 1;
+
+	struct end me = {.cookie = cookie, .sock = (__u64)bpf_skc_to_tcp_sock(sk)};
+	if (bpf_map_update_elem(&connecting, &h, &me, BPF_NOEXIST)) {
+		/* Whose peer it is cannot be told: neither's. */
+		bpf_map_delete_elem(&connecting, &h);
+		count(COUNT_REFUSED_AMBIGUOUS, 1);
+		return 1;
+	}
+	if (bpf_sock_hash_update(ops, &sockets, &cookie, BPF_ANY)) {
+		bpf_map_delete_elem(&connecting, &h);
+		count(COUNT_REFUSED_FULL, 1);
+		return 1;
+	}
+	bpf_sk_storage_get(&states, sk, &self, BPF_SK_STORAGE_GET_F_CREATE);
+	return 1;
+}
+
+static __attribute__((noinline)) int taken(struct bpf_sock_ops *ops)
+{
+	struct handshake h = {};
+	struct bpf_sock *sk = ops->sk;
+	if (!sk)
+		return 1;
+	struct state self = {.cookie = bpf_get_socket_cookie(ops)};
+	__u64 cookie = self.cookie;
+
+	if (ops->family == 2) {
+		__u32 address = ops->remote_ip4;
+		KEEP_HERE(address);
+		set_ipv4(h.address, address);
+	} else {
+		h.address[0] = ops->remote_ip6[0];
+		h.address[1] = ops->remote_ip6[1];
+		h.address[2] = ops->remote_ip6[2];
+		h.address[3] = ops->remote_ip6[3];
+	}
+	h.port = __builtin_bswap32(ops->remote_port);
+	h.client_seq = ops->rcv_nxt;
+	h.server_seq = ops->snd_nxt;
+	place(ops, &h);
+
+	struct end *found = bpf_map_lookup_elem(&connecting, &h);
+	if (!found)
+		return 1;
+	struct end client = *found;
+	bpf_map_delete_elem(&connecting, &h);
+
+	/* Only proxies are sent to: applications may wait for data in ways that sockets in a map do not know. */
+	__u32 port = ops->local_port;
+	int to_client = port == inbound_port || is_sidecar(h.address);
+	int to_server = port == inbound_port || port == outbound_port;
+	if (!to_client && !to_server)
+		return 1;
+	if (bpf_sock_hash_update(ops, &sockets, &cookie, BPF_ANY)) {
+		count(COUNT_REFUSED_FULL, 1);
+		return 1;
+	}
+	if (to_client) {
+		self.peer = client;
+		bpf_sk_storage_get(&states, sk, &self, BPF_SK_STORAGE_GET_F_CREATE);
+	}
+	if (to_server) {
+		struct end me = {.cookie = cookie, .sock = (__u64)bpf_skc_to_tcp_sock(sk)};
+		bpf_map_update_elem(&accepted, &client.cookie, &me, BPF_ANY);
+	}
+	count(COUNT_CONNECTIONS, 1);
+	return 1;
+}
+
+SEC("sockops")
+int established(struct bpf_sock_ops *ops)
+{
+	if (!enabled)
+		return 1;
+	if (ops->op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB)
+		return connected(ops);
+	if (ops->op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB)
+		return taken(ops);
+	return 1;
+}
+
+/* Whether the peer is known. */
+static always_inline int is_paired(struct state *self)
+{
+	if (self->peer.cookie)
+		return 1;
+	if (self->unpaired >= max_unpaired)
+		return 0;
+	self->unpaired++;
+	__u64 cookie = self->cookie;
+	struct end *server = bpf_map_lookup_elem(&accepted, &cookie);
+	if (!server)
+		return 0;
+	self->peer = *server;
+	bpf_map_delete_elem(&accepted, &cookie);
+	return 1;
+}
+
+/* Runs with the sender locked, so that nothing else is sent meanwhile. */
+SEC("sk_msg")
+int sent(struct sk_msg_md *msg)
+{
+	struct bpf_sock *sk = msg->sk;
+	if (!sk)
+		return SK_PASS;
+	struct state *self = bpf_sk_storage_get(&states, sk, 0, 0);
+	if (!self || !is_paired(self))
+		return SK_PASS;
+	struct tcp_sock *from = bpf_skc_to_tcp_sock(sk);
+	if (!from)
+		return SK_PASS;
+	__u64 cookie = self->peer.cookie;
+	__u32 size = msg->size;
+
+	/* The peer may be closed, and its memory another connection's by now: what is read wrongly then only decides between two
+	 * ways that both end at the hash, where the cookie is not found. */
+	struct tcp_sock *to = (struct tcp_sock *)self->peer.sock;
+	if (READ(to->copied_seq) != from->write_seq) {
+		count(COUNT_FALLBACK_ORDER, 1);
+		return SK_PASS;
+	}
+	__u32 queued = READ(to->inet_conn.icsk_inet.sk.sk_backlog.rmem_alloc.counter);
+	if (queued >= max_queued || (!queued && !enabled)) {
+		count(COUNT_FALLBACK_FULL, 1);
+		return SK_PASS;
+	}
+	if (from->inet_conn.icsk_ulp_ops) {
+		count(COUNT_FALLBACK_TLS, 1);
+		return SK_PASS;
+	}
+	if (bpf_msg_redirect_hash(msg, &sockets, &cookie, BPF_F_INGRESS) != SK_PASS) {
+		count(COUNT_FALLBACK_GONE, 1);
+		return SK_PASS;
+	}
+	count(COUNT_MESSAGES, 1);
+	count(COUNT_BYTES, size);
+	return SK_PASS;
+}

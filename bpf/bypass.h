@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* What the programs of the bypass share. docs/design/0032 says why it is made like this. */
+#pragma once
+
+#include "helpers.h"
+
+/* The kernel's, as far as they are read. */
+typedef struct {
+	int counter;
+} atomic_t;
+struct sock {
+	struct {
+		atomic_t rmem_alloc;
+	} sk_backlog;
+} KERNEL_TYPE;
+struct inet_sock {
+	struct sock sk;
+} KERNEL_TYPE;
+struct inet_connection_sock {
+	struct inet_sock icsk_inet;
+	const void *icsk_ulp_ops;
+} KERNEL_TYPE;
+struct tcp_sock {
+	struct inet_connection_sock inet_conn;
+	__u32 copied_seq;
+	__u32 write_seq;
+} KERNEL_TYPE;
+
+/* A connection as both of its ends know it, whatever the packet filter made of the address that was dialled: the client's
+ * address, and the two initial sequence numbers, which the kernel draws. netns is 0 but for loopback addresses, which
+ * every namespace has. */
+struct handshake {
+	__u64 netns;
+	__u32 address[4];
+	__u32 port;
+	__u32 client_seq;
+	__u32 server_seq;
+	__u32 unused;
+};
+
+/* A socket: its cookie, by which it is redirected to, and where it is. */
+struct end {
+	__u64 cookie;
+	__u64 sock;
+};
+
+/* What a socket knows of itself. */
+struct state {
+	/* Whom it sends to; cookie 0 while that is not known. */
+	struct end peer;
+	__u64 cookie;
+	/* Messages that were sent before the peer was known. */
+	__u32 unpaired;
+	__u32 unused;
+};
+
+enum count {
+	COUNT_CONNECTIONS,       /* both ends were found on this host */
+	COUNT_MESSAGES,          /* went straight to the peer */
+	COUNT_BYTES,             /* of these messages */
+	COUNT_FALLBACK_ORDER,    /* by TCP: the peer has not read yet what went that way */
+	COUNT_FALLBACK_FULL,     /* by TCP: the peer does not keep up */
+	COUNT_FALLBACK_GONE,     /* by TCP: the peer is closed */
+	COUNT_FALLBACK_TLS,      /* by TCP: the kernel encrypts it */
+	COUNT_REFUSED_FULL,      /* no bypass: no room among the sockets */
+	COUNT_REFUSED_AMBIGUOUS, /* no bypass: two connections look the same */
+	COUNT_COUNT,
+};

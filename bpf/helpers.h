@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* What the programs use of the kernel's helpers (bpf-helpers(7)), and of the loader's conventions (libbpf's, which cilium/ebpf
+ * follows): these few lines instead of a package of headers. */
+#pragma once
+
+#include <linux/bpf.h>
+
+#define SEC(name) __attribute__((section(name), used))
+#define __uint(name, value) int(*name)[value]
+#define __type(name, value) typeof(value) *name
+#define always_inline inline __attribute__((always_inline))
+/* A type of the kernel of which only the named fields are known: the loader finds their offsets in the running kernel's BTF. */
+#define KERNEL_TYPE __attribute__((preserve_access_index))
+
+static void *(*bpf_map_lookup_elem)(void *map, const void *key) = (void *)BPF_FUNC_map_lookup_elem;
+static long (*bpf_map_update_elem)(void *map, const void *key, const void *value, __u64 flags) = (void *)BPF_FUNC_map_update_elem;
+static long (*bpf_map_delete_elem)(void *map, const void *key) = (void *)BPF_FUNC_map_delete_elem;
+static __u64 (*bpf_get_socket_cookie)(void *ctx) = (void *)BPF_FUNC_get_socket_cookie;
+static __u64 (*bpf_get_netns_cookie)(void *ctx) = (void *)BPF_FUNC_get_netns_cookie;
+static long (*bpf_sock_hash_update)(struct bpf_sock_ops *ops, void *map, void *key, __u64 flags) = (void *)BPF_FUNC_sock_hash_update;
+static long (*bpf_msg_redirect_hash)(struct sk_msg_md *msg, void *map, void *key, __u64 flags) = (void *)BPF_FUNC_msg_redirect_hash;
+static void *(*bpf_sk_storage_get)(void *map, void *sk, void *value, __u64 flags) = (void *)BPF_FUNC_sk_storage_get;
+static void *(*bpf_skc_to_tcp_sock)(void *sk) = (void *)BPF_FUNC_skc_to_tcp_sock;
+static long (*bpf_probe_read_kernel)(void *to, __u32 size, const void *from) = (void *)BPF_FUNC_probe_read_kernel;
+
+/* Reads a field of a kernel's object that the verifier knows nothing of. Zero when it is not there. */
+#define READ(field)                                                                               \
+	({                                                                                        \
+		typeof(field) value = 0;                                                          \
+		bpf_probe_read_kernel(&value, sizeof value, __builtin_preserve_access_index(&(field))); \
+		value;                                                                            \
+	})

@@ -1,0 +1,116 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"heddle.io/heddle/control/agent/bypass"
+)
+
+// tcpBypass is the TCP bypass of the cluster's control group, or why there is none.
+type tcpBypass struct {
+	wanted   bool
+	attached *bypass.Bypass
+	problem  error
+}
+
+// attachBypass attaches the TCP bypass, or takes over what the agent before attached. Where it cannot be had, connections use
+// TCP.
+func (a *Agent) attachBypass() {
+	a.bypass.wanted = true
+	if a.bypass.attached, a.bypass.problem = a.openBypass(); a.bypass.problem != nil {
+		a.log.Warn("no TCP bypass; connections use TCP", "error", a.bypass.problem)
+	}
+}
+
+func (a *Agent) openBypass() (*bypass.Bypass, error) {
+	if a.hierarchies.V2 == "" {
+		return nil, errors.New("no cgroup version 2 is mounted; mount cgroup2 on /sys/fs/cgroup, or on /sys/fs/cgroup/unified beside version 1")
+	}
+	group := filepath.Join(a.hierarchies.V2, a.config.Cluster.Cgroup())
+	if err := os.MkdirAll(group, 0o755); err != nil {
+		return nil, fmt.Errorf("make control group: %w", err)
+	}
+	return bypass.Attach(a.config.Cluster.Bypass(), group)
+}
+
+// close leaves it attached.
+func (b *tcpBypass) close() {
+	if b.attached != nil {
+		b.attached.Close()
+	}
+}
+
+func (b *tcpBypass) status() bypass.Status {
+	if b.attached == nil {
+		s := bypass.Status{Wanted: b.wanted}
+		if b.problem != nil {
+			s.Problem = b.problem.Error()
+		}
+		return s
+	}
+	s, err := b.attached.Status()
+	if err != nil {
+		s.Problem = err.Error()
+	}
+	return s
+}
+
+// check is what `heddle check` says of it.
+func (b *tcpBypass) check() Check {
+	s := b.status()
+	check := Check{Subject: "agent", Name: "tcp-bypass", How: Read, OK: s.Attached && s.Problem == "", Detail: fmt.Sprintf("%d connections, %d bytes", s.Connections, s.Bytes)}
+	if !check.OK {
+		check.Detail, check.Remedy = s.Problem, "connections use TCP meanwhile; `heddle down --keep-data` and `heddle up --tcp-bypass=false` leave it so"
+	}
+	return check
+}
+
+var (
+	bypassAttached    = prometheus.NewDesc("heddle_bypass_attached", "1 where the TCP bypass is attached.", nil, nil)
+	bypassSockets     = prometheus.NewDesc("heddle_bypass_sockets", "Open sockets that the TCP bypass has recorded.", nil, nil)
+	bypassConnections = prometheus.NewDesc("heddle_bypass_connections_total", "Connections of which both ends were found on this machine.", nil, nil)
+	bypassMessages    = prometheus.NewDesc("heddle_bypass_messages_total", "Messages that bypassed TCP.", nil, nil)
+	bypassBytes       = prometheus.NewDesc("heddle_bypass_bytes_total", "Bytes that bypassed TCP.", nil, nil)
+	bypassFallbacks   = prometheus.NewDesc("heddle_bypass_fallbacks_total", "Messages of such connections that went by TCP.", []string{"reason"}, nil)
+	bypassRefused     = prometheus.NewDesc("heddle_bypass_refused_total", "Connections that use TCP alone although both ends might be here.", []string{"reason"}, nil)
+)
+
+// Describe implements [prometheus.Collector].
+func (b *tcpBypass) Describe(to chan<- *prometheus.Desc) { prometheus.DescribeByCollect(b, to) }
+
+// Collect implements [prometheus.Collector].
+func (b *tcpBypass) Collect(to chan<- prometheus.Metric) {
+	s := b.status()
+	send := func(d *prometheus.Desc, kind prometheus.ValueType, v float64, labels ...string) {
+		to <- prometheus.MustNewConstMetric(d, kind, v, labels...)
+	}
+	attached := 0.0
+	if s.Attached {
+		attached = 1
+	}
+	send(bypassAttached, prometheus.GaugeValue, attached)
+	send(bypassSockets, prometheus.GaugeValue, float64(s.Sockets))
+	send(bypassConnections, prometheus.CounterValue, float64(s.Connections))
+	send(bypassMessages, prometheus.CounterValue, float64(s.Messages))
+	send(bypassBytes, prometheus.CounterValue, float64(s.Bytes))
+	for reason, n := range s.Fallbacks {
+		send(bypassFallbacks, prometheus.CounterValue, float64(n), reason)
+	}
+	for reason, n := range s.Refused {
+		send(bypassRefused, prometheus.CounterValue, float64(n), reason)
+	}
+}
+
+// metrics serves them.
+func (b *tcpBypass) metrics() http.Handler {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(b)
+	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4})
+}

@@ -1,0 +1,235 @@
+// Package bypass has what a socket sends to a proxy on the same host go straight into the proxy's receive queue, past
+// TCP/IP: two eBPF programs (folder bpf/) on the sockets of one control group. Connections to other hosts, and whatever the
+// programs do not vouch for, use TCP as before. docs/design/0032 says what is bypassed and what is not, and why.
+//
+// Programs and maps are pinned: they go on without the agent, and the next one takes them over.
+package bypass
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"heddle.io/heddle/control/cluster"
+)
+
+//go:generate go run github.com/cilium/ebpf/cmd/bpf2go -go-package bypass -target bpfel -no-global-types program ../../../bpf/bypass.bpf.c -- -O2 -g -mcpu=v3 -Wall -Werror -I/usr/include/x86_64-linux-gnu
+
+// pinnedLink is the name of the program's tie to the control group; maps are pinned by their own names.
+const pinnedLink = "established"
+
+// settings is the map with the programs' variables.
+const settings = ".data"
+
+// Bypass is what is attached. Make one with [Attach].
+type Bypass struct {
+	objects *ebpf.Collection
+	link    link.Link
+}
+
+// Attach has the sockets that are made from now on in the control group (a directory of cgroup version 2) and in those below
+// it bypass TCP. What an earlier Attach left in dir is taken over, with its connections; dir becomes the mount point of a BPF
+// file system.
+//
+// The error says what the machine lacks. Nothing is attached then that was not before.
+func Attach(dir, cgroup string) (*Bypass, error) {
+	release, err := kernelRelease()
+	if err != nil {
+		return nil, err
+	}
+	if err := checkKernel(release); err != nil {
+		return nil, err
+	}
+	if err := mount(dir); err != nil {
+		return nil, err
+	}
+	b, err := attach(dir, cgroup)
+	if err != nil {
+		if _, statErr := os.Lstat(filepath.Join(dir, pinnedLink)); errors.Is(statErr, os.ErrNotExist) {
+			// The first one: nothing of it stays.
+			err = errors.Join(err, Detach(dir))
+		}
+		return nil, err
+	}
+	return b, nil
+}
+
+func attach(dir, cgroup string) (*Bypass, error) {
+	spec, err := loadProgram()
+	if err != nil {
+		return nil, fmt.Errorf("read the bypass programs: %w", err)
+	}
+	for name, port := range map[string]uint32{"outbound_port": cluster.PortOutbound, "inbound_port": cluster.PortInbound} {
+		if err := spec.Variables[name].Set(port); err != nil {
+			return nil, fmt.Errorf("set %s of the bypass programs: %w", name, err)
+		}
+	}
+	kept, err := keptMaps(dir, spec)
+	if err != nil {
+		return nil, err
+	}
+	defer closeMaps(kept)
+	objects, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: kept})
+	switch {
+	case errors.Is(err, ebpf.ErrMapIncompatible):
+		return nil, fmt.Errorf("the bypass programs of another version of Heddle are attached, and go on; `heddle down --keep-data` and `heddle up` replace them: %w", err)
+	case err != nil:
+		return nil, fmt.Errorf("the kernel does not take the bypass programs; they need BTF, CONFIG_CGROUP_BPF and CONFIG_NET_SOCK_MSG, and CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON: %w", err)
+	}
+	b := &Bypass{objects: objects}
+	if err := b.tie(dir, cgroup); err != nil {
+		b.Close()
+		return nil, err
+	}
+	return b, nil
+}
+
+// tie has the programs run: first what sends, then what finds the connections.
+func (b *Bypass) tie(dir, cgroup string) error {
+	for name, m := range b.objects.Maps {
+		if !isKept(name) || m.IsPinned() {
+			continue
+		}
+		if err := m.Pin(filepath.Join(dir, pinName(name))); err != nil && !errors.Is(err, os.ErrExist) {
+			return fmt.Errorf("pin map %s of the bypass: %w", name, err)
+		}
+	}
+	if err := link.RawAttachProgram(link.RawAttachProgramOptions{
+		Target: b.objects.Maps["sockets"].FD(), Program: b.objects.Programs["sent"], Attach: ebpf.AttachSkMsgVerdict,
+	}); err != nil {
+		return fmt.Errorf("attach the bypass to its sockets: %w", err)
+	}
+	pin := filepath.Join(dir, pinnedLink)
+	before, err := link.LoadPinnedLink(pin, nil)
+	if err == nil {
+		b.link = before
+		if err := before.Update(b.objects.Programs["established"]); err != nil {
+			return fmt.Errorf("replace the bypass program of the agent before: %w", err)
+		}
+		return nil
+	}
+	if !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("open the bypass link of the agent before: %w", err)
+	}
+	if b.link, err = link.AttachCgroup(link.CgroupOptions{Path: cgroup, Attach: ebpf.AttachCGroupSockOps, Program: b.objects.Programs["established"]}); err != nil {
+		return fmt.Errorf("attach the bypass to control group %s, which needs cgroup version 2: %w", cgroup, err)
+	}
+	if err := b.link.Pin(pin); err != nil {
+		return fmt.Errorf("pin the bypass link: %w", err)
+	}
+	return nil
+}
+
+// Enable has connections bypass TCP, or, with false, go back to it: each when its peer has read what it was sent.
+func (b *Bypass) Enable(on bool) error {
+	var value uint32
+	if on {
+		value = 1
+	}
+	if err := b.objects.Variables["enabled"].Set(value); err != nil {
+		return fmt.Errorf("switch the bypass: %w", err)
+	}
+	return nil
+}
+
+// Close leaves everything attached.
+func (b *Bypass) Close() {
+	b.objects.Close()
+	if b.link != nil {
+		_ = b.link.Close()
+	}
+}
+
+// Detach removes what Attach made. Data that is on its way between sockets is lost with them: no connection may be left, or
+// [Bypass.Enable] must have sent them back to TCP. A directory where nothing is attached is no error.
+func Detach(dir string) error {
+	mounted, err := isBPF(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil || !mounted {
+		return err
+	}
+	pins, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("look at the bypass: %w", err)
+	}
+	// Pins first: a mount namespace that was made meanwhile keeps the file system, but not what is removed from it.
+	var errs []error
+	for _, pin := range pins {
+		if strings.HasSuffix(pin.Name(), ".debug") {
+			continue // The file system's own.
+		}
+		errs = append(errs, os.Remove(filepath.Join(dir, pin.Name())))
+	}
+	if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+		errs = append(errs, fmt.Errorf("unmount %s: %w", dir, err))
+	}
+	return errors.Join(errs...)
+}
+
+// mount makes dir a BPF file system, if it is none.
+func mount(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("make directory of the bypass: %w", err)
+	}
+	mounted, err := isBPF(dir)
+	if err != nil || mounted {
+		return err
+	}
+	if err := unix.Mount("bpf", dir, "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700"); err != nil {
+		return fmt.Errorf("mount a BPF file system on %s, which needs CONFIG_BPF_SYSCALL and CAP_SYS_ADMIN: %w", dir, err)
+	}
+	return nil
+}
+
+func isBPF(dir string) (bool, error) {
+	var s unix.Statfs_t
+	if err := unix.Statfs(dir, &s); err != nil {
+		return false, fmt.Errorf("look at %s: %w", dir, err)
+	}
+	return s.Type == unix.BPF_FS_MAGIC, nil
+}
+
+// pinName: names with dots are refused by the BPF file system.
+func pinName(m string) string {
+	if m == settings {
+		return "settings"
+	}
+	return m
+}
+
+// isKept says whether a map outlives the agent: all but the constants, which come with the programs.
+func isKept(name string) bool { return name != ".rodata" }
+
+// keptMaps opens what an earlier agent pinned.
+func keptMaps(dir string, spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, error) {
+	kept := map[string]*ebpf.Map{}
+	for name := range spec.Maps {
+		if !isKept(name) {
+			continue
+		}
+		m, err := ebpf.LoadPinnedMap(filepath.Join(dir, pinName(name)), nil)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			closeMaps(kept)
+			return nil, fmt.Errorf("open map %s of the bypass: %w", name, err)
+		}
+		kept[name] = m
+	}
+	return kept, nil
+}
+
+func closeMaps(maps map[string]*ebpf.Map) {
+	for _, m := range maps {
+		_ = m.Close()
+	}
+}

@@ -1,0 +1,239 @@
+package bypass
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+
+	"heddle.io/heddle/control/agent/process"
+)
+
+// machine has the bypass attached to a control group that the tests' own process is in.
+type machine struct {
+	*Bypass
+	dir, cgroup string
+}
+
+func newMachine(t *testing.T) *machine {
+	t.Helper()
+	m := &machine{dir: filepath.Join(t.TempDir(), "bpf"), cgroup: controlGroup(t)}
+	m.attach(t)
+	t.Cleanup(func() {
+		m.Close()
+		if err := Detach(m.dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return m
+}
+
+func (m *machine) attach(t *testing.T) {
+	t.Helper()
+	var err error
+	if m.Bypass, err = Attach(m.dir, m.cgroup); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// status now.
+func (m *machine) status(t *testing.T) Status {
+	t.Helper()
+	s, err := m.Status()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// controlGroup makes one and moves this process into it until the test ends.
+func controlGroup(t *testing.T) string {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("eBPF programs and network namespaces need root")
+	}
+	h, err := process.Hierarchy()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if h.V2 == "" {
+		t.Skip("no cgroup version 2 is mounted")
+	}
+	dir := filepath.Join(h.V2, fmt.Sprintf("heddle-bypass-test-%d", os.Getpid()))
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	home := h.V2
+	for line := range strings.Lines(string(before)) {
+		if path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
+			home = filepath.Join(h.V2, path)
+		}
+	}
+	enter(t, dir)
+	t.Cleanup(func() {
+		enter(t, home)
+		if err := os.Remove(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+func enter(t *testing.T, cgroup string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(cgroup, "cgroup.procs"), []byte("0"), 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// namespace is a network namespace with a thread of its own.
+type namespace struct {
+	handle netns.NsHandle
+	run    chan func()
+}
+
+func newNamespace(t *testing.T) *namespace {
+	t.Helper()
+	n := &namespace{run: make(chan func())}
+	made := make(chan error)
+	go func() {
+		// Never unlocked: the thread ends with the goroutine.
+		runtime.LockOSThread()
+		var err error
+		n.handle, err = netns.New()
+		made <- err
+		for f := range n.run {
+			f()
+		}
+	}()
+	if err := <-made; err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		close(n.run)
+		n.handle.Close()
+	})
+	n.do(t, func() error {
+		lo, err := netlink.LinkByName("lo")
+		return errors.Join(err, netlink.LinkSetUp(lo))
+	})
+	return n
+}
+
+// do runs f inside.
+func (n *namespace) do(t *testing.T, f func() error) {
+	t.Helper()
+	done := make(chan error)
+	n.run <- func() { done <- f() }
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// cable joins two namespaces.
+func cable(t *testing.T, a, b *namespace, addressA, addressB string) {
+	t.Helper()
+	a.do(t, func() error {
+		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "eth0", PeerNamespace: netlink.NsFd(int(b.handle))})
+	})
+	for n, address := range map[*namespace]string{a: addressA, b: addressB} {
+		n.do(t, func() error {
+			eth, err := netlink.LinkByName("eth0")
+			if err != nil {
+				return err
+			}
+			parsed, err := netlink.ParseAddr(address)
+			if err != nil {
+				return err
+			}
+			// No duplicate detection: the address is to be usable at once.
+			parsed.Flags = 0x02
+			return errors.Join(netlink.AddrAdd(eth, parsed), netlink.LinkSetUp(eth))
+		})
+	}
+}
+
+// captured has the packet filter bring what arrives at port 8080 to the inbound port, as the agent does.
+func captured(t *testing.T, n *namespace) {
+	t.Helper()
+	n.do(t, func() error {
+		nft := exec.Command("nft", "-f", "-")
+		nft.Stdin = strings.NewReader("table inet capture {\nchain in {\ntype nat hook prerouting priority dstnat\ntcp dport 8080 redirect to :15006\n}\n}\n")
+		if out, err := nft.CombinedOutput(); err != nil {
+			return fmt.Errorf("nft: %w: %s", err, out)
+		}
+		return nil
+	})
+}
+
+func (n *namespace) listen(t *testing.T, port uint16) *net.TCPListener {
+	t.Helper()
+	var l net.Listener
+	n.do(t, func() error {
+		var err error
+		l, err = net.Listen("tcp", fmt.Sprintf(":%d", port))
+		return err
+	})
+	t.Cleanup(func() { l.Close() })
+	return l.(*net.TCPListener)
+}
+
+// connect dials from a's side, from a port or (0) any, and takes the connection.
+func connect(t *testing.T, a *namespace, l *net.TCPListener, to string, from netip.AddrPort) (client, server *net.TCPConn) {
+	t.Helper()
+	dialer := net.Dialer{}
+	if from.IsValid() {
+		dialer.LocalAddr = net.TCPAddrFromAddrPort(from)
+	}
+	a.do(t, func() error {
+		target, err := net.ResolveTCPAddr("tcp", to)
+		if err != nil {
+			return err
+		}
+		// One address and no deadline: the socket is made on this thread.
+		var local *net.TCPAddr
+		if dialer.LocalAddr != nil {
+			local = dialer.LocalAddr.(*net.TCPAddr)
+		}
+		client, err = net.DialTCP("tcp", local, target)
+		return err
+	})
+	server, err := l.AcceptTCP()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		client.Close()
+		server.Close()
+	})
+	return client, server
+}
+
+// programs counts those of this kind that are attached to a control group.
+func programs(cgroup string) (int, error) {
+	dir, err := os.Open(cgroup)
+	if err != nil {
+		return 0, err
+	}
+	defer dir.Close()
+	result, err := link.QueryPrograms(link.QueryOptions{Target: int(dir.Fd()), Attach: ebpf.AttachCGroupSockOps})
+	if err != nil {
+		return 0, err
+	}
+	return len(result.Programs), nil
+}
