@@ -34,7 +34,7 @@ const LANES: usize = 4;
 
 /// Most bytes of a part, and how many times the longest word fits in it at least: what is before a part is read for its
 /// first words, as much as such a word is long.
-const MAX_LANE: usize = 1 << 10;
+const LONGEST_LANE: usize = 1 << 10;
 const WORDS_PER_LANE: usize = 8;
 
 /// Words that a scan may find, and so many more for each byte of its text. Only words that end in each other reach it.
@@ -298,7 +298,7 @@ impl<A: Automaton> Literals<A> {
         let mut state = self.words.start_state(Anchored::No).ok()?;
         let mut begin = 0;
         loop {
-            let lane = ((text.len() - begin) / LANES).min(MAX_LANE);
+            let lane = ((text.len() - begin) / LANES).min(LONGEST_LANE);
             if lane < WORDS_PER_LANE * (self.reach + 1) {
                 break;
             }
