@@ -202,7 +202,7 @@ func (r *replica) prepare(ctx context.Context) error {
 	return r.tellProvider()
 }
 
-// useKeysBy has the proxy's RSA keys used by a provider, nil for its TLS library, without replacing the proxy.
+// useKeysBy has the proxy's keys used by a provider, nil for its TLS library, without replacing the proxy.
 func (r *replica) useKeysBy(provider *objects.KeyProvider) {
 	r.keying.Lock()
 	defer r.keying.Unlock()

@@ -46,7 +46,7 @@ type replicaSpec struct {
 	Capabilities []string
 	// Unconfined runs the application without a sandbox.
 	Unconfined bool
-	// KeyProvider does the proxy's operations with RSA keys; nil leaves them to its TLS library. No part of the hash: a proxy
+	// KeyProvider does the proxy's operations with keys that it takes; nil leaves them to its TLS library. No part of the hash: a proxy
 	// learns of another one with its certificate, and need not be replaced.
 	KeyProvider *objects.KeyProvider `json:"-"`
 }

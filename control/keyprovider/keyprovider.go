@@ -2,6 +2,10 @@
 package keyprovider
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rsa"
+	"crypto/tls"
 	"fmt"
 
 	cryptombv3 "github.com/envoyproxy/go-control-plane/contrib/envoy/extensions/private_key_providers/cryptomb/v3alpha"
@@ -24,7 +28,26 @@ func For(p *objects.KeyProvider, heddle bool) *objects.KeyProvider {
 	return p
 }
 
-// Of is what a proxy is told of who uses an RSA key, in PEM; nil for its TLS library. The key is also to stand in
+// Takes says whether a provider, nil for none, uses the key of a certificate, both in PEM: RSA keys, and CryptoMb also ECDSA
+// keys of P-256. The proxy's TLS library uses the others.
+func Takes(p *objects.KeyProvider, chain, key []byte) bool {
+	if p == nil {
+		return false
+	}
+	pair, err := tls.X509KeyPair(chain, key)
+	if err != nil {
+		return false
+	}
+	switch k := pair.PrivateKey.(type) {
+	case *rsa.PrivateKey:
+		return true
+	case *ecdsa.PrivateKey:
+		return p.Name == objects.CryptoMb && k.Curve == elliptic.P256()
+	}
+	return false
+}
+
+// Of is what a proxy is told of who uses a key that the provider takes, in PEM; nil for its TLS library. The key is also to stand in
 // private_key of the certificate, which Envoy takes when the provider is unavailable and fallback is allowed.
 func Of(p *objects.KeyProvider, key []byte) (*tlsv3.PrivateKeyProvider, error) {
 	if p == nil {

@@ -124,7 +124,7 @@ type Credential struct {
 	Chain       []byte `json:"-"`
 	Key         []byte `json:"-"`
 	Authorities []byte `json:"-"`
-	// KeyProvider does the operations with an RSA key: the mesh's default, nil for the proxy's TLS library and other keys.
+	// KeyProvider does the operations with the key: the mesh's default where it takes such keys, nil for the proxy's TLS library.
 	KeyProvider *objects.KeyProvider `json:"keyProvider,omitempty"`
 	Source      Source               `json:"source"`
 }

@@ -225,7 +225,7 @@ func (c *Credential) renew(ctx context.Context) (time.Duration, error) {
 	}
 	c.publishing.Lock()
 	defer c.publishing.Unlock()
-	provider, err := c.providerOf(key)
+	provider, err := c.providerOf(issued.Chain, key)
 	if err != nil {
 		return 0, err
 	}

@@ -7,14 +7,12 @@ import (
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"google.golang.org/protobuf/proto"
 
-	"heddle.io/heddle/control/ca"
 	"heddle.io/heddle/control/keyprovider"
 	"heddle.io/heddle/control/objects"
 )
 
-// UseKeysBy has a provider do the proxy's operations with RSA keys; nil leaves them to its TLS library. The certificate in use
-// is published anew with it: neither it nor the proxy is replaced. Keys of other kinds are always the library's: there is
-// nothing to gain.
+// UseKeysBy has a provider do the proxy's operations with keys that it takes; nil leaves them to its TLS library. The
+// certificate in use is published anew with it: neither it nor the proxy is replaced.
 func (c *Credential) UseKeysBy(p *objects.KeyProvider) error {
 	c.publishing.Lock()
 	defer c.publishing.Unlock()
@@ -29,7 +27,7 @@ func (c *Credential) UseKeysBy(p *objects.KeyProvider) error {
 	// Streams may be reading the one that is published.
 	secret = proto.CloneOf(secret)
 	certificate := secret.GetTlsCertificate()
-	provider, err := c.providerOf(certificate.GetPrivateKey().GetInlineBytes())
+	provider, err := c.providerOf(certificate.GetCertificateChain().GetInlineBytes(), certificate.GetPrivateKey().GetInlineBytes())
 	if err != nil {
 		return err
 	}
@@ -48,8 +46,8 @@ func (c *Credential) KeysUsedBy() *objects.KeyProvider {
 }
 
 // providerOf is what the proxy is told of who uses the key.
-func (c *Credential) providerOf(key []byte) (*tlsv3.PrivateKeyProvider, error) {
-	if c.kind != ca.RSA2048 {
+func (c *Credential) providerOf(chain, key []byte) (*tlsv3.PrivateKeyProvider, error) {
+	if !keyprovider.Takes(c.provider, chain, key) {
 		return nil, nil
 	}
 	return keyprovider.Of(c.provider, key)

@@ -42,13 +42,17 @@ func certificateOf(t *testing.T, key crypto.Signer) *objects.Object {
 		Data: map[string][]byte{"tls.crt": pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate}), "tls.key": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})}}}
 }
 
-// The mesh's default of who uses RSA keys holds for gateways' certificates as soon as it is there, and no longer than it is.
+// The mesh's default of who uses keys holds for gateways' certificates as soon as it is there, and no longer than it is.
 func TestKeyProviderOfACertificateFollowsTheMesh(t *testing.T) {
 	rsaKey, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ecdsaKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	otherKey, err := ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +80,8 @@ data: { mesh: "defaultConfig: { privateKeyProvider: { cryptomb: { pollDelay: 0.0
 	}{
 		{"without a default", nil, false},
 		{"with one", of(config), true},
-		{"an ECDSA key", of(certificateOf(t, ecdsaKey)), false},
+		{"an ECDSA key", of(certificateOf(t, ecdsaKey)), true},
+		{"a key that it does not take", of(certificateOf(t, otherKey)), false},
 		{"an RSA key again", of(secret), true},
 		{"the default is gone", map[objects.Key]*objects.Object{config.Key(): nil}, false},
 	} {

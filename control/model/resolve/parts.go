@@ -2,12 +2,11 @@ package resolve
 
 import (
 	"cmp"
-	"crypto/rsa"
-	"crypto/tls"
 	"maps"
 	"reflect"
 	"slices"
 
+	"heddle.io/heddle/control/keyprovider"
 	"heddle.io/heddle/control/model"
 	"heddle.io/heddle/control/objects"
 )
@@ -179,16 +178,9 @@ func (m *Model) credentials(before []*model.Credential) []*model.Credential {
 	return out
 }
 
-// withKeyProvider has an RSA key used as the mesh's configuration says. Other keys are always the TLS library's.
+// withKeyProvider has a key used as the mesh's configuration says, where the provider takes it.
 func (m *Model) withKeyProvider(c *model.Credential) *model.Credential {
-	if m.config == nil || m.config.keyProvider == nil {
-		return c
-	}
-	pair, err := tls.X509KeyPair(c.Chain, c.Key)
-	if err != nil {
-		return c
-	}
-	if _, isRSA := pair.PrivateKey.(*rsa.PrivateKey); !isRSA {
+	if m.config == nil || !keyprovider.Takes(m.config.keyProvider, c.Chain, c.Key) {
 		return c
 	}
 	out := *c
