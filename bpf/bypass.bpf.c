@@ -11,6 +11,8 @@ volatile const __u32 inbound_port = 15006;
 /* How many bytes a peer may leave unread before the rest goes by TCP, whose window then holds the sender back: sk_msg knows no
  * such bound. More than a proxy reads at once (BATCH, 64 KiB), which its readiness depends on. */
 volatile const __u32 max_queued = 128 << 10;
+/* How many messages: the kernel keeps some 700 bytes for each, a byte's too, and charges nobody. */
+volatile const __u32 max_unread = 512;
 /* A client without a peer here talks to another host: it is not looked for any longer after that many messages. */
 volatile const __u32 max_unpaired = 16;
 
@@ -246,7 +248,9 @@ int sent(struct sk_msg_md *msg)
 		return SK_PASS;
 	}
 	__u32 queued = READ(to->inet_conn.icsk_inet.sk.sk_backlog.rmem_alloc.counter);
-	if (queued >= max_queued || (!queued && !enabled)) {
+	if (!queued)
+		self->unread = 0;
+	if (queued >= max_queued || self->unread >= max_unread || (!queued && !enabled)) {
 		count(COUNT_FALLBACK_FULL, 1);
 		return SK_PASS;
 	}
@@ -258,6 +262,7 @@ int sent(struct sk_msg_md *msg)
 		count(COUNT_FALLBACK_GONE, 1);
 		return SK_PASS;
 	}
+	self->unread++;
 	count(COUNT_MESSAGES, 1);
 	count(COUNT_BYTES, size);
 	return SK_PASS;

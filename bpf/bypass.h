@@ -51,7 +51,8 @@ struct state {
 	__u64 cookie;
 	/* Messages that were sent before the peer was known. */
 	__u32 unpaired;
-	__u32 unused;
+	/* Messages that went straight to the peer since it had read all. */
+	__u32 unread;
 };
 
 enum count {

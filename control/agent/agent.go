@@ -235,9 +235,7 @@ func (a *Agent) prepare() error {
 	if err := network.Host(c, family); err != nil {
 		return err
 	}
-	if a.options.TCPBypass {
-		a.attachBypass()
-	}
+	a.attachBypass()
 	if !a.options.Advertise.IsValid() {
 		// There may have been an address before.
 		return network.Conceal(c)

@@ -16,16 +16,24 @@ import (
 // tcpBypass is the TCP bypass of the cluster's control group, or why there is none.
 type tcpBypass struct {
 	wanted   bool
+	dir      string
 	attached *bypass.Bypass
 	problem  error
 }
 
-// attachBypass attaches the TCP bypass, or takes over what the agent before attached. Where it cannot be had, connections use
-// TCP.
+// attachBypass attaches the TCP bypass, or takes over what the agent before attached; where it is not wanted any more, what is
+// left of it sends connections back to TCP. Where it cannot be had, connections use TCP.
 func (a *Agent) attachBypass() {
-	a.bypass.wanted = true
-	if a.bypass.attached, a.bypass.problem = a.openBypass(); a.bypass.problem != nil {
-		a.log.Warn("no TCP bypass; connections use TCP", "error", a.bypass.problem)
+	a.bypass.wanted, a.bypass.dir = a.options.TCPBypass, a.config.Cluster.Bypass()
+	if !a.bypass.wanted && !bypass.IsAttached(a.bypass.dir) {
+		return
+	}
+	a.bypass.attached, a.bypass.problem = a.openBypass()
+	if a.bypass.problem == nil {
+		a.bypass.problem = a.bypass.attached.Enable(a.bypass.wanted)
+	}
+	if a.bypass.problem != nil {
+		a.log.Warn("the TCP bypass is not as it was asked for; see `heddle bypass status`", "wanted", a.bypass.wanted, "error", a.bypass.problem)
 	}
 }
 
@@ -49,14 +57,16 @@ func (b *tcpBypass) close() {
 
 func (b *tcpBypass) status() bypass.Status {
 	if b.attached == nil {
-		s := bypass.Status{Wanted: b.wanted}
+		// What an agent before attached goes on without this one.
+		s := bypass.Status{Wanted: b.wanted, Attached: bypass.IsAttached(b.dir)}
 		if b.problem != nil {
 			s.Problem = b.problem.Error()
 		}
 		return s
 	}
 	s, err := b.attached.Status()
-	if err != nil {
+	s.Wanted = b.wanted
+	if err = errors.Join(b.problem, err); err != nil {
 		s.Problem = err.Error()
 	}
 	return s
@@ -68,6 +78,9 @@ func (b *tcpBypass) check() Check {
 	check := Check{Subject: "agent", Name: "tcp-bypass", How: Read, OK: s.Attached && s.Problem == "", Detail: fmt.Sprintf("%d connections, %d bytes", s.Connections, s.Bytes)}
 	if !check.OK {
 		check.Detail, check.Remedy = s.Problem, "connections use TCP meanwhile; `heddle down --keep-data` and `heddle up --tcp-bypass=false` leave it so"
+		if s.Attached {
+			check.Remedy = "what was attached before goes on; `heddle down --keep-data` and `heddle up` replace it"
+		}
 	}
 	return check
 }

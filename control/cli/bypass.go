@@ -27,7 +27,7 @@ func (s *session) bypassStatusCommand() *cobra.Command {
 			"A cluster that was started with 'heddle up --tcp-bypass' has what workloads and proxies of its machine send to proxies of that\n" +
 			"machine put into their receive queues by eBPF. What applications receive, and what goes to other machines, uses TCP.\n\n" +
 			"Messages that go by TCP for a while: tcp_unread, the receiver has to read first what came that way; receiver_behind, it has not\n" +
-			"read 128 KiB; receiver_gone, it is closed; kernel_tls, the kernel encrypts them. Connections that use TCP alone: too_many_sockets,\n" +
+			"read 128 KiB or 512 messages; receiver_gone, it is closed; kernel_tls, the kernel encrypts them. Connections that use TCP alone: too_many_sockets,\n" +
 			"ambiguous, two of them cannot be told apart.\n\n" +
 			"The exit code is not 0 when the cluster was started with it and it is not attached.",
 		Example: "  heddle bypass status\n  heddle bypass status -o json",
@@ -56,6 +56,12 @@ func (s *session) bypassStatusCommand() *cobra.Command {
 
 func (s *session) printBypass(status bypass.Status) error {
 	switch {
+	case !status.Wanted && status.Problem != "":
+		fmt.Fprintln(s.out, "To be off, but: "+status.Problem)
+		return nil
+	case !status.Wanted && status.Attached:
+		fmt.Fprintln(s.out, "Off: the cluster was started without --tcp-bypass. Connections that bypassed TCP before go back to it.")
+		return nil
 	case !status.Wanted:
 		fmt.Fprintln(s.out, "Off: the cluster was started without --tcp-bypass.")
 		return nil

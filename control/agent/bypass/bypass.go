@@ -51,7 +51,7 @@ func Attach(dir, cgroup string) (*Bypass, error) {
 	}
 	b, err := attach(dir, cgroup)
 	if err != nil {
-		if _, statErr := os.Lstat(filepath.Join(dir, pinnedLink)); errors.Is(statErr, os.ErrNotExist) {
+		if !IsAttached(dir) {
 			// The first one: nothing of it stays.
 			err = errors.Join(err, Detach(dir))
 		}
@@ -187,6 +187,12 @@ func mount(dir string) error {
 		return fmt.Errorf("mount a BPF file system on %s, which needs CONFIG_BPF_SYSCALL and CAP_SYS_ADMIN: %w", dir, err)
 	}
 	return nil
+}
+
+// IsAttached says whether an [Attach] has left programs that run.
+func IsAttached(dir string) bool {
+	_, err := os.Lstat(filepath.Join(dir, pinnedLink))
+	return err == nil
 }
 
 func isBPF(dir string) (bool, error) {

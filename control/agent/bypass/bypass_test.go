@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -250,6 +251,33 @@ func TestAReaderThatStopsHoldsItsSenderBack(t *testing.T) {
 	}
 	if got, err := io.Copy(io.Discard, struct{ io.Reader }{server}); err != nil || got != int64(sent) {
 		t.Errorf("%d of %d bytes arrived: %v", got, sent, err)
+	}
+}
+
+// The kernel keeps a record for each message, whatever its size, that counts against no bound of its own.
+func TestAReaderThatStopsIsSentFewMessages(t *testing.T) {
+	m := newMachine(t)
+	a, l := sidecars(t, "10.9.0.1/24", "10.9.0.2/24")
+	client, server := connect(t, a, l, "10.9.0.2:8080", netip.AddrPort{})
+	const bytes, most = 5000, 512
+	want := make([]byte, bytes)
+	for i := range want {
+		want[i] = byte(i)
+		if _, err := client.Write(want[i : i+1]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := m.status(t)
+	if before.Messages == 0 || before.Messages > most || before.Fallbacks["receiver_behind"] == 0 {
+		t.Errorf("a reader that does not read was sent %+v", before)
+	}
+	got := make([]byte, bytes)
+	if _, err := io.ReadFull(server, got); err != nil || !slices.Equal(got, want) {
+		t.Errorf("other bytes arrived: %v", err)
+	}
+	exchange(t, client, server, "more")
+	if after := m.status(t); after.Messages != before.Messages+1 {
+		t.Errorf("after it has read, messages do not bypass TCP: %+v", after)
 	}
 }
 

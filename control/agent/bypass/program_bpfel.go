@@ -27,6 +27,7 @@ const (
 	programVarInboundPort  = "inbound_port"
 	programVarMaxQueued    = "max_queued"
 	programVarMaxUnpaired  = "max_unpaired"
+	programVarMaxUnread    = "max_unread"
 	programVarOutboundPort = "outbound_port"
 )
 
@@ -95,6 +96,7 @@ type programVariableSpecs struct {
 	InboundPort  *ebpf.VariableSpec `ebpf:"inbound_port"`
 	MaxQueued    *ebpf.VariableSpec `ebpf:"max_queued"`
 	MaxUnpaired  *ebpf.VariableSpec `ebpf:"max_unpaired"`
+	MaxUnread    *ebpf.VariableSpec `ebpf:"max_unread"`
 	OutboundPort *ebpf.VariableSpec `ebpf:"outbound_port"`
 }
 
@@ -143,6 +145,7 @@ type programVariables struct {
 	InboundPort  *ebpf.Variable `ebpf:"inbound_port"`
 	MaxQueued    *ebpf.Variable `ebpf:"max_queued"`
 	MaxUnpaired  *ebpf.Variable `ebpf:"max_unpaired"`
+	MaxUnread    *ebpf.Variable `ebpf:"max_unread"`
 	OutboundPort *ebpf.Variable `ebpf:"outbound_port"`
 }
 

@@ -22,7 +22,7 @@ type Status struct {
 	Messages uint64 `json:"messages"`
 	Bytes    uint64 `json:"bytes"`
 	// Fallbacks are messages of bypassed connections that went by TCP, by reason: tcp_unread, the receiver has to read first what
-	// came that way; receiver_behind, it has not read 128 KiB; receiver_gone, it is closed; kernel_tls, the kernel encrypts.
+	// came that way; receiver_behind, it has not read 128 KiB or 512 messages; receiver_gone, it is closed; kernel_tls, the kernel encrypts.
 	Fallbacks map[string]uint64 `json:"fallbacks"`
 	// Refused are connections that use TCP alone although both ends might be here, by reason: too_many_sockets, MaxSockets are
 	// open; ambiguous, two connections cannot be told apart.
@@ -70,7 +70,7 @@ func (b *Bypass) Status() (Status, error) {
 		}
 	}
 	s := Status{
-		Wanted: true, Attached: true, MaxSockets: b.objects.Maps["sockets"].MaxEntries(), Connections: totals[countConnections], Messages: totals[countMessages], Bytes: totals[countBytes],
+		Attached: true, MaxSockets: b.objects.Maps["sockets"].MaxEntries(), Connections: totals[countConnections], Messages: totals[countMessages], Bytes: totals[countBytes],
 		Fallbacks: map[string]uint64{}, Refused: map[string]uint64{},
 	}
 	for i, reason := range fallbacks {
