@@ -470,6 +470,8 @@ func (c *Controller) update(replicas []registry.Change) {
 // Admit implements [server.Controller].
 func (c *Controller) Admit(writes []store.Write) ([]store.Write, map[objects.Key]resolve.Warnings, []error) {
 	c.absorb()
+	// What a trial restates is taken away even where nothing else happens.
+	defer signal(c.restatus)
 	return c.model.Admit(writes)
 }
 

@@ -15,8 +15,13 @@ type replicaStates map[objects.Key]map[string][]objects.ReplicaState
 
 // of are those of one workload, sorted by name.
 func (s replicaStates) of(workload objects.Key) []objects.ReplicaState {
-	all := slices.Concat(slices.Collect(maps.Values(s[workload]))...)
-	slices.SortFunc(all, func(a, b objects.ReplicaState) int { return cmp.Compare(a.Name, b.Name) })
+	of := s[workload]
+	var all []objects.ReplicaState
+	// Of two of one name, as a host that was renamed reports, the order is the same each time: the status would change for ever.
+	for _, agent := range slices.Sorted(maps.Keys(of)) {
+		all = append(all, of[agent]...)
+	}
+	slices.SortStableFunc(all, func(a, b objects.ReplicaState) int { return cmp.Compare(a.Name, b.Name) })
 	return all
 }
 

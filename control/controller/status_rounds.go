@@ -24,15 +24,15 @@ const statusPause = 250 * time.Millisecond
 // statusRetry is between attempts while the store takes no writes.
 const statusRetry = 2 * time.Second
 
-// What looks for statuses that differ goes through all objects, and takes no more than a part of a processor for that, one in
-// statusShare, however many there are; but it looks again after statusLatest at the latest.
+// Looking for statuses that differ takes no more than a part of a processor, one in statusShare, however many objects are to be
+// looked at; but it is looked again after statusLatest at the latest.
 const (
 	statusShare  = 10
 	statusLatest = 5 * time.Second
 )
 
-// Bounds of writing statuses: those that a round writes at the most, and how long a status may differ in nothing but the
-// number of proxies. Each is a write that the store syncs, and that all who watch hear of.
+// Bounds of writing statuses: those that a round writes at the most, and how long a status waits that differs in nothing but the
+// number of proxies, or that the store did not take. Each is a write that the store syncs, and that all who watch hear of.
 const (
 	statusBatch   = 50
 	countsDelayed = 10 * time.Second
@@ -84,7 +84,7 @@ type statusWriter struct {
 	// left are the objects that are still to be looked at, queued the same ones.
 	left   []objects.Key
 	queued map[objects.Key]struct{}
-	// late are those whose status differs in nothing but the number of proxies, due those of them that are written with it now, and
+	// late are those whose status differs in nothing but the number of proxies, or was not taken by the store, due those of them that are written with it now, and
 	// counted is when the last became that.
 	late, due map[objects.Key]struct{}
 	counted   time.Time
@@ -158,13 +158,11 @@ func (w *statusWriter) gather(now time.Time) {
 	}
 }
 
-// round writes what differs, as far as one round goes. The error is that the store took no writes, or not all.
+// round writes what differs, as far as one round goes. The error is that the store takes no writes.
 func (w *statusWriter) round(ctx context.Context) error {
 	started, writing := time.Now(), time.Duration(0)
 	defer func() { w.looked = time.Since(started) - writing }()
 	w.gather(started)
-	var failed []objects.Key
-	var problem error
 	for written := 0; len(w.left) > 0 && written < statusBatch; {
 		some := w.left[:min(len(w.left), statusBatch-written)]
 		progress := w.c.pusher.Progress(some)
@@ -174,14 +172,19 @@ func (w *statusWriter) round(ctx context.Context) error {
 				written++
 				begun := time.Now()
 				_, err := w.c.store.SetStatus(ctx, key, status, o.StatusVersion)
-				if writing += time.Since(begun); err != nil && ctx.Err() == nil && !errors.Is(err, store.ErrNotFound) && !errors.Is(err, store.ErrConflict) {
+				writing += time.Since(begun)
+				switch {
+				case err == nil || ctx.Err() != nil || errors.Is(err, store.ErrNotFound):
+				case errors.Is(err, store.ErrConflict):
+					// Most come back sooner, with what was written in between.
+					w.late[key] = struct{}{}
+				default:
 					w.c.log.Warn("status not written", "object", key.String(), "error", err)
-					problem = fmt.Errorf("write the status of %s: %w", key, err)
 					if errors.Is(err, store.ErrUnavailable) {
 						// The others would not be, either.
-						return problem
+						return fmt.Errorf("write the status of %s: %w", key, err)
 					}
-					failed = append(failed, key)
+					w.late[key] = struct{}{}
 				}
 			}
 			w.left = w.left[1:]
@@ -189,10 +192,7 @@ func (w *statusWriter) round(ctx context.Context) error {
 			delete(w.due, key)
 		}
 	}
-	for _, key := range failed {
-		w.look(key)
-	}
-	return problem
+	return nil
 }
 
 // status of an object, with the object; nil when it has that status, or may go without it for a while.

@@ -46,7 +46,7 @@ func TestProgrammed(t *testing.T) {
 	if got := programmed(&objects.Object{Kind: objects.Secret, Resource: &corev1.Secret{}}, push.Progress{}, stageView{}); got != nil {
 		t.Errorf("a kind that no proxy sees has %+v", got)
 	}
-	if got := (push.Progress{Proxies: 3, Waiting: 1, Refused: make([]xds.Refusal, 1)}).Running(); got != 1 {
+	if got := (push.Progress{Proxies: 3, Waiting: 1, Refusing: 1}).Running(); got != 1 {
 		t.Errorf("%d proxies run it", got)
 	}
 }

@@ -21,8 +21,9 @@ type Progress struct {
 	Proxies int
 	// Waiting of them have not acknowledged this version of the object yet.
 	Waiting int
-	// Refused are proxies that refused the change that brought it, in their words; at most [maxRefused] of them.
-	Refused []xds.Refusal
+	// Refusing of them refused the change that brought it, Refused some of these, in their words; at most [maxRefused].
+	Refusing int
+	Refused  []xds.Refusal
 	// Failure says why the configuration with it could not be made; empty when it could.
 	Failure string
 	// Idle are the fields of patches that change nothing in any proxy, Broken what is left out and why, by field.
@@ -31,7 +32,7 @@ type Progress struct {
 }
 
 // Running is how many proxies run it.
-func (p Progress) Running() int { return max(p.Proxies-p.Waiting-len(p.Refused), 0) }
+func (p Progress) Running() int { return max(p.Proxies-p.Waiting-p.Refusing, 0) }
 
 // maxRefused bounds the refusals that are kept for one object.
 const maxRefused = 10
@@ -61,6 +62,7 @@ func (p *Pusher) Progress(of []objects.Key) map[objects.Key]Progress {
 		slices.SortFunc(all[i].Refused, func(a, b xds.Refusal) int {
 			return cmp.Or(strings.Compare(a.Proxy, b.Proxy), strings.Compare(a.Reason, b.Reason))
 		})
+		all[i].Refusing = len(all[i].Refused)
 		all[i].Refused = all[i].Refused[:min(len(all[i].Refused), maxRefused)]
 		out[key] = all[i]
 	}

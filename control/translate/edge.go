@@ -61,29 +61,32 @@ func (c *Cache) Gateway(mesh *model.Mesh, k Kind) (*Gateway, error) {
 		out.fixed.Clusters = slices.DeleteFunc(out.fixed.Clusters, func(c *clusterv3.Cluster) bool { return c == p.cluster })
 	}
 	made := map[string]*share{"": listeners}
+	hosts := map[string]map[string]*share{}
 	for i := range g.tables {
 		t := &g.tables[i]
 		out.tables[t.name] = t
-		out.remake(g, t, nil, made)
+		hosts[t.name] = out.remake(g, t, nil, made)
 	}
 	delta := Delta{Set: newResources()}
 	if err := out.put(g, made, &delta); err != nil {
 		return nil, err
 	}
 	for _, t := range out.tables {
-		out.settleTable(t, made)
+		out.settleTable(t, hosts[t.name])
 	}
 	var err error
 	out.patched, err = c.patchedFor(mesh, k)
 	return out, err
 }
 
-// remake makes the shares of virtual hosts of a table anew; of these hosts, with nil all.
-func (to *Gateway) remake(g *generator, t *edgeTable, hosts map[string]bool, made map[string]*share) {
+// remake makes the shares of virtual hosts of a table anew; of these hosts, with nil all. They are added to made, and returned by
+// host, nil for one that is gone.
+func (to *Gateway) remake(g *generator, t *edgeTable, hosts map[string]bool, made map[string]*share) map[string]*share {
+	anew := map[string]*share{}
 	now := g.edgeHosts(t.port, t.servers, hosts)
 	for host := range hosts {
 		if at := (edgePlace{t.name, host}); now[host] == nil && to.by[at.String()] != nil {
-			made[at.String()] = nil
+			made[at.String()], anew[host] = nil, nil
 		}
 	}
 	for host, of := range now {
@@ -91,8 +94,9 @@ func (to *Gateway) remake(g *generator, t *edgeTable, hosts map[string]bool, mad
 		g.begin()
 		one := &share{at: at, edge: g.edgeHost(t.name, host, t.port, of)}
 		g.end(one)
-		made[at.String()] = one
+		made[at.String()], anew[host] = one, one
 	}
+	return anew
 }
 
 // put puts shares into the place of those before.
@@ -108,7 +112,7 @@ func (to *Gateway) put(g *generator, made map[string]*share, delta *Delta) error
 }
 
 // settleTable puts virtual hosts that were made anew into their table, and says whether it is another one by that.
-func (to *Gateway) settleTable(t *edgeTable, made map[string]*share) bool {
+func (to *Gateway) settleTable(t *edgeTable, anew map[string]*share) bool {
 	routes := &routev3.RouteConfiguration{
 		Name: t.name, ValidateClusters: flag(false), IgnorePortInHostMatching: true,
 		MaxDirectResponseBodySizeBytes: count(maxDirectBody),
@@ -118,11 +122,7 @@ func (to *Gateway) settleTable(t *edgeTable, made map[string]*share) bool {
 	}
 	changed := t.routes == nil
 	var arrived []string
-	for name, now := range made {
-		host, of := strings.CutPrefix(name, t.name+" ")
-		if !of {
-			continue
-		}
+	for host, now := range anew {
 		at, known := slices.BinarySearch(t.hosts, host)
 		switch {
 		case now == nil && known:
@@ -173,14 +173,15 @@ func (to *Gateway) apply(c *Cache, mesh *model.Mesh, d *model.Difference) (delta
 	}
 	delta = Delta{Set: newResources()}
 	made := map[string]*share{}
+	anew := map[string]map[string]*share{}
 	for table, hosts := range concerned {
-		to.remake(g, to.tables[table], hosts, made)
+		anew[table] = to.remake(g, to.tables[table], hosts, made)
 	}
 	if err := to.put(g, made, &delta); err != nil {
 		return delta, true, err
 	}
-	for table := range concerned {
-		if t := to.tables[table]; to.settleTable(t, made) {
+	for table, hosts := range anew {
+		if t := to.tables[table]; to.settleTable(t, hosts) {
 			delta.Set.Routes = append(delta.Set.Routes, t.routes)
 		}
 	}
