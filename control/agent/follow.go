@@ -198,6 +198,11 @@ func (a *Agent) wishOne(ctx context.Context, key objects.Key, o *objects.Object)
 	if o == nil {
 		delete(w.workloads, key)
 		delete(w.specs, key)
+		if w.namespaces == nil {
+			// Processes that an agent before started may have its ids, without a deployment: they are swept first.
+			a.want(ctx, name, nil, true)
+			return
+		}
 		a.undeploy(ctx, name)
 		return
 	}

@@ -41,6 +41,8 @@ type relay struct {
 const (
 	maxReason = 4 << 10
 	maxAgent  = 200
+	// maxNode, in bytes, is what a proxy may say of itself: a stock Envoy's names of its extensions are some 60 kB.
+	maxNode = 256 << 10
 )
 
 // maxConfigStreams of one proxy, which needs one: a controller waits for the answers to what is on its way over each.
@@ -130,13 +132,13 @@ func (r *relay) DeltaAggregatedResources(down discoveryv3.AggregatedDiscoverySer
 }
 
 // identify replaces who the proxy says it is by who the agent knows it is; what the proxy is (its build and its
-// extensions) stays its own word.
+// extensions) stays its own word, unless it says too much.
 func (r *relay) identify(said *corev3.Node) *corev3.Node {
 	node, ok := proto.Clone(r.node).(*corev3.Node)
 	if !ok {
 		return r.node
 	}
-	if said != nil {
+	if said != nil && proto.Size(said) <= maxNode {
 		node.UserAgentName = peer.Words(said.UserAgentName, maxAgent, false)
 		node.UserAgentVersionType = said.UserAgentVersionType
 		node.Extensions = said.Extensions

@@ -32,6 +32,13 @@ const maxConnections = 16
 // held of messages that a proxy never ends is this times maxRequest at the most.
 const maxStreams = 64
 
+// window is how much of a stream's messages is taken before its handler reads them, and connectionWindow of all of a
+// connection's. Being set, they do not grow with what a proxy sends.
+const (
+	window           = 64 << 10
+	connectionWindow = 1 << 20
+)
+
 // maxHead bounds the head of a call, which proxies put nothing into.
 const maxHead = 16 << 10
 
@@ -95,6 +102,7 @@ func Listen(config Config) (*Socket, error) {
 	}
 	s.server = grpc.NewServer(
 		grpc.MaxRecvMsgSize(maxRequest), grpc.MaxHeaderListSize(maxHead),
+		grpc.InitialWindowSize(window), grpc.InitialConnWindowSize(connectionWindow),
 		grpc.MaxConcurrentStreams(maxStreams), grpc.InTapHandle(s.takeStream),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 )
 
 // names that a thief asks for beside the two that there are.
@@ -262,5 +263,18 @@ func TestWordsOfAHostileProxyAreClipped(t *testing.T) {
 	}
 	if agent := stub.nodes[0].UserAgentName; len([]rune(agent)) > maxAgent+1 || strings.Contains(agent, "\n") {
 		t.Errorf("the controller hears of a program %q", agent)
+	}
+}
+
+// A node that says too much of itself is not passed on to the controller, which keeps it.
+func TestANodeThatSaysTooMuchIsOneThatSaysNothing(t *testing.T) {
+	r := &relay{node: &corev3.Node{Id: "attested"}}
+	said := &corev3.Node{Id: "any", UserAgentName: "envoy", ClientFeatures: []string{"a"}, Extensions: []*corev3.Extension{{Name: "b"}}}
+	if got := r.identify(said); got.Id != "attested" || got.UserAgentName != "envoy" || len(got.ClientFeatures) != 1 || len(got.Extensions) != 1 {
+		t.Errorf("got %v", got)
+	}
+	said.Extensions[0].Name = strings.Repeat("b", maxNode)
+	if got := r.identify(said); got.Id != "attested" || got.UserAgentName != "" || len(got.ClientFeatures)+len(got.Extensions) != 0 {
+		t.Errorf("%d bytes are passed on", proto.Size(got))
 	}
 }
