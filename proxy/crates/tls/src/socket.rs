@@ -32,7 +32,8 @@ pub(crate) fn poll_receive(
             got = Some(n);
             // Edge-triggered: a short read means the socket is empty, the next byte raises a new event. Not so where the
             // agent has peers bypass TCP (docs/design/0032): there a socket has two queues, a read ends with the first,
-            // and the second's event may be over. They fill both only when more waits than one read takes.
+            // and the second's event may be over. They fill both only when more waits than one read takes, or when the
+            // sender has turned kernel TLS on since.
             let full = n == wanted;
             if !filled.replace(full) && n > 0 && !full {
                 Err(io::ErrorKind::WouldBlock.into())

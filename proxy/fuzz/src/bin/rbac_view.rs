@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use heddle_fuzz::{head_end, request_bytes};
 use heddle_http::parse::{Method, RequestHead, parse_request};
 use heddle_matching::rbac::{Action, Permission, Policy, Principal, Rules};
-use heddle_matching::{HeaderMatcher, HeaderTest, StringMatcher};
+use heddle_matching::{HeaderMatcher, HeaderTest, StringMatcher, is_other_spelling};
 use heddle_net::ConnectionInfo;
 use libfuzzer_sys::fuzz_target;
 
@@ -90,7 +90,9 @@ fuzz_target!(|bytes: &[u8]| {
         }
     }
     let absent = HeaderMatcher::new("x-absent-field", HeaderTest::Present(true), false, false);
-    if !fields.contains_key(&b"x-absent-field"[..]) {
+    // A server may read another spelling of the name as this one, so a rule that denies does.
+    let is_absent = |name: &Vec<u8>| name != b"x-absent-field" && !is_other_spelling(name, b"x-absent-field");
+    if fields.keys().all(is_absent) {
         assert!(lets_in(Action::Deny, Permission::Header(absent), &head));
     }
 });

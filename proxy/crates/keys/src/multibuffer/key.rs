@@ -192,17 +192,13 @@ fn rsa_in_lanes(engine: Engine, operations: &[(&BatchKey, &[u8])]) -> Option<Res
 fn p256_in_lanes(engine: Engine, operations: &[(&BatchKey, &[u8])]) -> Option<Results> {
     let mut extra = Zeroizing::new([0; LANES * P256_BYTES]);
     rand_bytes(extra.as_mut_slice()).ok()?;
-    let prepared = operations
-        .iter()
-        .zip(extra.chunks(P256_BYTES))
-        .map(|((key, input), extra)| match &key.numbers {
-            Numbers::P256(key) => {
-                let digest: [u8; P256_BYTES] = (*input).try_into().ok()?;
-                Some((key, digest, nonce(key.secret(), &digest, extra)))
-            }
-            Numbers::Rsa { .. } => None,
-        })
-        .collect::<Option<Vec<_>>>()?;
+    // With its room from the beginning: a vector that grows leaves nonces in the memory that it gives back.
+    let mut prepared = Vec::with_capacity(operations.len());
+    for ((key, input), extra) in operations.iter().zip(extra.chunks(P256_BYTES)) {
+        let Numbers::P256(key) = &key.numbers else { return None };
+        let digest: [u8; P256_BYTES] = (*input).try_into().ok()?;
+        prepared.push((key, digest, nonce(key.secret(), &digest, extra)));
+    }
     let operations: Vec<_> = prepared
         .iter()
         .map(|(key, digest, nonce)| P256Operation {

@@ -109,7 +109,7 @@ pub(crate) fn multiple_of_base<V: Vector>(odd: &[Lanes; DIGITS]) -> Jacobian<V> 
 
 /// Does what [`Work`] says.
 ///
-/// What is checked: the point, by the affine x that r is taken from, is one of the curve; and s·k is the digest plus r
+/// What is checked: the point is one of the curve, by its affine x; r is that x, taken anew; and s·k is the digest plus r
 /// times the key, from operands that are read from memory again.
 #[inline(always)]
 pub(crate) fn sign<V: Vector>(work: &mut Work) {
@@ -141,12 +141,15 @@ pub(crate) fn sign<V: Vector>(work: &mut Work) {
     let off = off_curve(&multiply::<FieldPrime, V>(&x, &splat(FieldPrime::R2)), &y);
     let back = canonical::<Order, V>(&multiply::<Order, V>(&load(&work.s), &entered_k));
     let expected = canonical::<Order, V>(&sum(work));
+    let (given, anew) = (load::<V>(&work.r), below_once::<Order, V>(&x));
     let mut wrong = V::splat(0);
     for i in 0..DIGITS {
-        let difference = back[i].subtract(expected[i]);
-        // Both are digits: each is zero, or there are ones in its lower 53 bits.
-        let different = V::splat(1).select(V::splat(0), difference, 0);
-        wrong = wrong.add(off[i]).add(different);
+        wrong = wrong.add(off[i]);
+        for (one, other) in [(back[i], expected[i]), (given[i], anew[i])] {
+            // Both are digits: each is zero, or there are ones in its lower 53 bits.
+            let different = V::splat(1).select(V::splat(0), one.subtract(other), 0);
+            wrong = wrong.add(different);
+        }
     }
     wrong.store(&mut work.wrong);
 }
