@@ -87,8 +87,18 @@ func TestChangeOfOneLeavesTheOthers(t *testing.T) {
 	}); !slices.Equal(got, []string{"shop/w7"}) {
 		t.Errorf("a list where one changed back: %v", got)
 	}
+	// Until the namespaces are known, one without a deployment may have processes of an agent before: its ids are not free.
+	if _, _, _, err := a.ids(replicaSpec{Namespace: "shop", Name: "w20-0"}); err != nil {
+		t.Fatal(err)
+	}
+	if a.wishOne(t.Context(), crowdWorkload(20, "1").Key(), nil); a.addresses.Count() != 1 || a.users.Count() == 0 {
+		t.Errorf("one that was deleted before the namespaces were known kept %d addresses, %d users", a.addresses.Count(), a.users.Count())
+	}
 	if got := changed(func(w *wishes) { w.namespaces = map[objects.Key]*objects.Object{} }); got != nil {
 		t.Errorf("namespaces that say nothing: %v", got)
+	}
+	if a.addresses.Count() != 0 || a.users.Count() != 0 {
+		t.Errorf("once they are known, it still has %d addresses, %d users", a.addresses.Count(), a.users.Count())
 	}
 	if got := changed(func(w *wishes) { w.provider = &objects.KeyProvider{} }); len(got) != 20 {
 		t.Errorf("another provider for all: %v", got)

@@ -1,9 +1,13 @@
 package identity
 
 import (
+	"bytes"
 	"context"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
+	"io"
+	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -15,6 +19,8 @@ import (
 	secretv3 "github.com/envoyproxy/go-control-plane/envoy/service/secret/v3"
 	statusv3 "github.com/envoyproxy/go-control-plane/envoy/service/status/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -227,6 +233,83 @@ func TestAHostileProxyHasTwoConfigurationStreams(t *testing.T) {
 		if status.Code(err) != codes.ResourceExhausted {
 			t.Fatalf("after they were given back: %v", err)
 		}
+	}
+}
+
+// What a proxy sends before its handler reads it takes as much of the agent's memory as the windows say, however fast it sends:
+// a window that grows by what a peer was seen to send would be the peer's to choose.
+func TestWindowsOfAHostileProxyDoNotGrow(t *testing.T) {
+	_, connection, controller := socket(t)
+	serveController(t, controller)
+	peer, err := net.Dial("unix", strings.TrimPrefix(connection.Target(), "unix://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer peer.Close()
+	_ = peer.SetDeadline(time.Now().Add(20 * time.Second))
+	if _, err := io.WriteString(peer, http2.ClientPreface); err != nil {
+		t.Fatal(err)
+	}
+	framer := http2.NewFramer(peer, peer)
+	var head bytes.Buffer
+	encoder := hpack.NewEncoder(&head)
+	for _, f := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":authority", "agent"},
+		{":path", discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResources_FullMethodName}, {"content-type", "application/grpc"}, {"te", "trailers"}} {
+		_ = encoder.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]})
+	}
+	if err := errors.Join(framer.WriteSettings(), framer.WriteSettingsAck(),
+		framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: head.Bytes(), EndHeaders: true})); err != nil {
+		t.Fatal(err)
+	}
+	// The beginning of one message of a mebibyte, as much as the stream's window lets through.
+	const message = 1 << 20
+	data := append([]byte{0, 0, 0x10, 0, 0}, make([]byte, message)...)
+	stream, connectionCredit, sent := 65535, 65535, 0
+	for range 10_000 {
+		for n := min(stream, connectionCredit, len(data), 16<<10); n > 0; n = min(stream, connectionCredit, len(data), 16<<10) {
+			if err := framer.WriteData(1, false, data[:n]); err != nil {
+				t.Fatal(err)
+			}
+			data, stream, connectionCredit, sent = data[n:], stream-n, connectionCredit-n, sent+n
+		}
+		if len(data) == 0 {
+			break
+		}
+		frame, err := framer.ReadFrame()
+		if err != nil {
+			t.Fatalf("after %d bytes: %v", sent, err)
+		}
+		switch f := frame.(type) {
+		case *http2.SettingsFrame:
+			if size, ok := f.Value(http2.SettingInitialWindowSize); ok {
+				if size != window {
+					t.Fatalf("after %d bytes, streams have windows of %d bytes, want %d", sent, size, window)
+				}
+				stream += int(size) - 65535
+			}
+		case *http2.WindowUpdateFrame:
+			if f.StreamID == 0 {
+				connectionCredit += int(f.Increment)
+			} else {
+				stream += int(f.Increment)
+			}
+		case *http2.RSTStreamFrame, *http2.GoAwayFrame:
+			t.Fatalf("after %d bytes: %v", sent, f)
+		case *http2.PingFrame:
+			// How a window that grows measures: answered, as a peer would.
+			if f.IsAck() {
+				break
+			}
+			if err := framer.WritePing(true, f.Data); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if connectionCredit > connectionWindow {
+			t.Fatalf("after %d bytes, the connection may send %d more, want %d at most", sent, connectionCredit, connectionWindow)
+		}
+	}
+	if len(data) > 0 {
+		t.Errorf("%d bytes were taken, %d are left", sent, len(data))
 	}
 }
 
