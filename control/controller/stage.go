@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -8,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"heddle.io/heddle/control/durable/table"
 	"heddle.io/heddle/control/model"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/push"
@@ -279,10 +281,18 @@ func (s *staging) keep() {
 	if s.keptWhole && len(s.unkept) == 0 && gone == s.keptGone {
 		return
 	}
-	err := s.file.write(stageChange{
-		newest: s.unkept, whole: !s.keptWhole,
-		clients: s.before[gone.clients], former: s.before[gone.former], moved: !s.keptWhole || gone != s.keptGone,
-	})
+	write := func() error {
+		return s.file.write(stageChange{
+			newest: s.unkept, whole: !s.keptWhole,
+			clients: s.before[gone.clients], former: s.before[gone.former], moved: !s.keptWhole || gone != s.keptGone,
+		})
+	}
+	err := write()
+	if errors.Is(err, table.ErrDamaged) {
+		s.log.Warn("what was kept of changes is damaged, and written anew", "error", err)
+		s.unkept, s.keptWhole = maps.Clone(s.objects), false
+		err = write()
+	}
 	if err != nil {
 		s.log.Warn("a restart would put the change that is under way into force at once: it cannot be kept", "error", err)
 		return

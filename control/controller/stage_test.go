@@ -325,18 +325,50 @@ func TestWhomAChangeWentOnWithoutIsSaid(t *testing.T) {
 }
 
 func TestWhatWasKeptAndCannotBeRead(t *testing.T) {
-	b := newBrain(t)
-	b.apply(rule("DISABLE"))
-	b.kill()
-	if err := os.WriteFile(b.file, bytes.Repeat([]byte("{"), 1<<16), 0o600); err != nil {
-		t.Fatal(err)
+	page := os.Getpagesize()
+	for what, damage := range map[string]func([]byte) []byte{
+		"another format": func([]byte) []byte { return bytes.Repeat([]byte("{"), 1<<16) },
+		"a quarter":      func(b []byte) []byte { return b[:len(b)/4] },
+		"ends in zeroes": func(b []byte) []byte { return append(b[:4*page], make([]byte, len(b)-4*page)...) },
+		"ends in ones":   func(b []byte) []byte { return append(b[:4*page], bytes.Repeat([]byte{0xff}, len(b)-4*page)...) },
+		"one after the other, then": func(b []byte) []byte {
+			for i := 2 * page; i < len(b); i += 2 * page {
+				clear(b[i:min(len(b), i+page)])
+			}
+			return b
+		},
+	} {
+		for _, running := range []bool{false, true} {
+			b := newBrain(t)
+			for i := range 300 {
+				b.store(strings.Replace(service(9000), "name: cart", fmt.Sprint("name: s", i), 1))
+			}
+			b.start()
+			b.apply(rule("DISABLE"))
+			b.answers(0)
+			if !running {
+				b.kill()
+			}
+			content, err := os.ReadFile(b.file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(b.file, damage(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if !running {
+				b.start()
+				b.holds(model.MTLSDisable, 8080, model.MTLSDisable, 8080)
+			}
+			// The next change is kept again.
+			b.apply(rule("STRICT"))
+			b.start()
+			if t.Failed() {
+				t.Fatalf("%s, running %v", what, running)
+			}
+			b.holds(model.MTLSDisable, 8080, model.MTLSPermissive, 8080)
+		}
 	}
-	b.start()
-	b.holds(model.MTLSDisable, 8080, model.MTLSDisable, 8080)
-	// The next change is kept again.
-	b.apply(rule("STRICT"))
-	b.start()
-	b.holds(model.MTLSDisable, 8080, model.MTLSPermissive, 8080)
 }
 
 // Whom a policy asks is there for who asks, at every step: with failOpen, requests would pass unasked otherwise.

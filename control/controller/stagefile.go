@@ -6,12 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"time"
 
 	"go.etcd.io/bbolt"
 	bbolterrors "go.etcd.io/bbolt/errors"
 
 	"heddle.io/heddle/control/durable"
+	"heddle.io/heddle/control/durable/table"
 	"heddle.io/heddle/control/objects"
 )
 
@@ -20,7 +20,7 @@ import (
 // while no controller looked is a change like any other by this. Writing costs what changed.
 type stageFile struct {
 	path string
-	db   *bbolt.DB
+	db   *table.Table
 }
 
 // Buckets of the file. Keys are objects' in JSON. Values are an object's version, a line's end and the object in JSON, so
@@ -31,20 +31,18 @@ var (
 	formerBucket  = []byte("former")
 )
 
-// stageFileLock is how long another process, killed a moment ago, may still hold the file.
-const stageFileLock = 5 * time.Second
-
-// open opens the file, or makes it. One that is no such file gives way to a new one, and the error says so.
+// open opens the file, or makes it.
 func (f *stageFile) open() (err error) {
-	if f.db != nil {
-		return nil
+	if f.db == nil {
+		f.db, err = table.Open(f.path)
 	}
-	if f.db, err = bbolt.Open(f.path, 0o600, &bbolt.Options{Timeout: stageFileLock, FreelistType: bbolt.FreelistMapType}); err == nil {
-		return nil
-	}
-	f.db = nil
-	if errors.Is(err, bbolterrors.ErrInvalid) || errors.Is(err, bbolterrors.ErrChecksum) || errors.Is(err, bbolterrors.ErrVersionMismatch) {
-		err = errors.Join(err, durable.Remove(f.path))
+	return err
+}
+
+// failed is the error of that file. One that is damaged gives way to a new one, which the next write has to fill.
+func (f *stageFile) failed(err error) error {
+	if errors.Is(err, table.ErrDamaged) {
+		err = errors.Join(err, f.close(), durable.Remove(f.path))
 	}
 	return fmt.Errorf("%s: %w", f.path, err)
 }
@@ -72,7 +70,7 @@ type generationsLeft struct {
 // read compares what is kept with the objects that there are now.
 func (f *stageFile) read(now map[objects.Key]*objects.Object) (were generationsLeft, err error) {
 	if err := f.open(); err != nil {
-		return were, err
+		return were, f.failed(err)
 	}
 	err = f.db.View(func(tx *bbolt.Tx) error {
 		newest := tx.Bucket(newestBucket)
@@ -112,7 +110,7 @@ func (f *stageFile) read(now map[objects.Key]*objects.Object) (were generationsL
 		return err
 	})
 	if err != nil {
-		return generationsLeft{}, fmt.Errorf("%s: %w", f.path, err)
+		return generationsLeft{}, f.failed(err)
 	}
 	return were, nil
 }
@@ -153,10 +151,10 @@ type stageChange struct {
 	moved           bool
 }
 
-// write keeps a change, whole or not at all.
+// write keeps a change, whole or not at all. After [table.ErrDamaged] nothing is kept.
 func (f *stageFile) write(c stageChange) error {
 	if err := f.open(); err != nil {
-		return err
+		return f.failed(err)
 	}
 	err := f.db.Update(func(tx *bbolt.Tx) error {
 		newest, err := bucket(tx, newestBucket, c.whole)
@@ -202,7 +200,7 @@ func (f *stageFile) write(c stageChange) error {
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("%s: %w", f.path, err)
+		return f.failed(err)
 	}
 	return nil
 }

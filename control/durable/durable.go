@@ -1,6 +1,9 @@
 // Package durable is how everything that outlives a process is written: a file is the old one or the new one, whole, also
 // after a kill or a power cut at any moment. The content is synced before it takes the name, and the directory after, so
 // that what was written once stays (rename(2), fsync(2)).
+//
+// What is small, or changes seldom, is one file of JSON ([WriteJSON]). A set whose changes must not cost what the set has is
+// a table ([heddle.io/heddle/control/durable/table]), of objects as a rule ([heddle.io/heddle/control/durable/objectfile]).
 package durable
 
 import (

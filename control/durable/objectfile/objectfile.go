@@ -10,17 +10,16 @@ import (
 	"hash/crc32"
 	"os"
 	"path/filepath"
-	"runtime/debug"
-	"time"
 
 	"go.etcd.io/bbolt"
 
 	"heddle.io/heddle/control/durable"
+	"heddle.io/heddle/control/durable/table"
 	"heddle.io/heddle/control/objects"
 )
 
 // ErrDamaged says that a file is none of this package's, or not whole. What it held is unknown, not nothing.
-var ErrDamaged = errors.New("the file is damaged, or no table of objects")
+var ErrDamaged = table.ErrDamaged
 
 // The table has one bucket, whose sequence is the number of its entries. A key is the object's in JSON; a value is a checksum
 // of the key and of the object, and the object in JSON. bbolt has checksums of its own for the root of its pages only.
@@ -30,14 +29,11 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 const checksumBytes = 4
 
-// lockPatience is how long another process, killed a moment ago, may still hold the file.
-const lockPatience = 5 * time.Second
-
 // File is a set of objects on the disk. It is for one goroutine at a time.
 type File struct {
 	path string
 	// db is nil until a set was written, and after a write that failed: the next one writes the whole set.
-	db *bbolt.DB
+	db *table.Table
 }
 
 // Open reads what was kept last. The set is nil where nothing was kept, which is another thing than a set of none. With an
@@ -45,11 +41,7 @@ type File struct {
 // first set that is written.
 func Open(path string) (*File, map[objects.Key]*objects.Object, error) {
 	f := &File{path: path}
-	var kept map[objects.Key]*objects.Object
-	err := guarded(func() (err error) {
-		kept, err = read(path)
-		return err
-	})
+	kept, err := read(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return f, nil, nil
 	}
@@ -60,19 +52,12 @@ func Open(path string) (*File, map[objects.Key]*objects.Object, error) {
 }
 
 func read(path string) (kept map[objects.Key]*objects.Object, err error) {
-	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockPatience, ReadOnly: true})
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, err
-	}
+	db, err := table.OpenToRead(path)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
 	err = db.View(func(tx *bbolt.Tx) error {
-		// Pages that are not there are a fault of memory and no error, which other goroutines would end by.
-		if info, err := os.Stat(path); err != nil || info.Size() < tx.Size() {
-			return errors.Join(fmt.Errorf("%w: %w", ErrDamaged, durable.ErrTorn), err)
-		}
 		b := tx.Bucket(bucketName)
 		if b == nil {
 			return fmt.Errorf("%w: there is no bucket %q", ErrDamaged, bucketName)
@@ -102,17 +87,6 @@ func read(path string) (kept map[objects.Key]*objects.Object, err error) {
 	return kept, nil
 }
 
-// guarded has what a damaged page does in bbolt, a panic or a fault of memory, as an error.
-func guarded(f func() error) (err error) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("%w: %v", ErrDamaged, p)
-		}
-	}()
-	return f()
-}
-
 func checksum(key, object []byte) uint32 {
 	return crc32.Update(crc32.Checksum(key, castagnoli), castagnoli, object)
 }
@@ -128,7 +102,7 @@ func (f *File) replace(all map[objects.Key]*objects.Object) (err error) {
 	if err := durable.Remove(next); err != nil {
 		return fmt.Errorf("%s: %w", f.path, err)
 	}
-	db, err := bbolt.Open(next, 0o600, &bbolt.Options{Timeout: lockPatience, FreelistType: bbolt.FreelistMapType})
+	db, err := table.Open(next)
 	if err != nil {
 		return fmt.Errorf("%s: %w", f.path, err)
 	}
@@ -163,29 +137,21 @@ func (f *File) Change(all map[objects.Key]*objects.Object, key objects.Key) erro
 	if f.db == nil {
 		return f.replace(all)
 	}
-	err := guarded(func() error {
-		return f.db.Update(func(tx *bbolt.Tx) error {
-			b := tx.Bucket(bucketName)
-			if o := all[key]; o != nil {
-				if err := put(b, o); err != nil {
-					return err
-				}
-			} else if k, err := json.Marshal(key); err != nil {
-				return err
-			} else if err := b.Delete(k); err != nil {
+	err := f.db.Update(func(tx *bbolt.Tx) error {
+		b := tx.Bucket(bucketName)
+		if o := all[key]; o != nil {
+			if err := put(b, o); err != nil {
 				return err
 			}
-			return b.SetSequence(uint64(len(all)))
-		})
+		} else if k, err := json.Marshal(key); err != nil {
+			return err
+		} else if err := b.Delete(k); err != nil {
+			return err
+		}
+		return b.SetSequence(uint64(len(all)))
 	})
-	if errors.Is(err, ErrDamaged) {
-		// Its locks are as they were when it panicked, so that closing it could wait for ever.
-		f.db = nil
-	} else if err != nil {
-		err = errors.Join(err, f.Close())
-	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", f.path, err)
+		return fmt.Errorf("%s: %w", f.path, errors.Join(err, f.Close()))
 	}
 	return nil
 }
