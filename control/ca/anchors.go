@@ -100,14 +100,12 @@ func (n *nextFile) parse() (err error) {
 }
 
 func loadFormerIntermediates(dir string) ([]formerIntermediate, error) {
-	all, err := loadList[formerIntermediate](intermediatesPath(dir))
-	for i := range all {
-		if err == nil {
-			all[i].parsed, err = parseCertificate([]byte(all[i].Certificate))
-		}
-	}
+	all, err := loadList(intermediatesPath(dir), func(f *formerIntermediate) (err error) {
+		f.parsed, err = parseCertificate([]byte(f.Certificate))
+		return err
+	})
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w; remove the file when the intermediate was not renewed within the last hours", intermediatesPath(dir), err)
+		return nil, fmt.Errorf("%w; remove the file when the intermediate was not renewed within the last hours", err)
 	}
 	return all, nil
 }

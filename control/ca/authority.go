@@ -30,6 +30,7 @@ import (
 	"time"
 
 	"heddle.io/heddle/control/cluster"
+	"heddle.io/heddle/control/durable"
 )
 
 // Lifetimes of DESIGN §11. No certificate outlives its issuer.
@@ -320,10 +321,10 @@ func (s *state) create(name string, template *x509.Certificate, parent issuer, k
 		return issuer{}, fmt.Errorf("encode %s key: %w", name, err)
 	}
 	dir := s.options.Dir
-	if err := writeFile(filepath.Join(dir, name+"-key.pem"), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}), 0o600); err != nil {
+	if err := durable.Write(filepath.Join(dir, name+"-key.pem"), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}), 0o600); err != nil {
 		return issuer{}, err
 	}
-	if err := writeFile(filepath.Join(dir, name+".pem"), encode(certificate.Raw), 0o644); err != nil {
+	if err := durable.Write(filepath.Join(dir, name+".pem"), encode(certificate.Raw), 0o644); err != nil {
 		return issuer{}, err
 	}
 	return issuer{certificate: certificate, key: key}, nil

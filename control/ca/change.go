@@ -7,7 +7,6 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/hex"
-	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -100,19 +99,18 @@ func changePath(dir string) string { return filepath.Join(dir, "change.json") }
 
 func loadChange(dir string) (*changeFile, error) {
 	path := changePath(dir)
-	content, err := os.ReadFile(path)
+	c := &changeFile{}
+	err := durable.ReadJSON(path, c)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
-	c := &changeFile{}
 	if err == nil {
-		err = json.Unmarshal(content, c)
-	}
-	if err == nil {
-		err = c.parse()
+		if err = c.parse(); err != nil {
+			err = fmt.Errorf("%s: %w", path, err)
+		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w; restore the file from a backup", path, err)
+		return nil, fmt.Errorf("%w; restore the file from a backup", err)
 	}
 	return c, nil
 }

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"heddle.io/heddle/control/cluster"
+	"heddle.io/heddle/control/durable"
 )
 
 // Bounds of an authority that comes from outside.
@@ -327,13 +328,13 @@ func writeRoot(dir string, root issuer) error {
 	for _, c := range root.above {
 		above = append(above, encode(c.Raw)...)
 	}
-	if err := writeFile(filepath.Join(dir, "root-key.pem"), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600); err != nil {
+	if err := durable.Write(filepath.Join(dir, "root-key.pem"), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600); err != nil {
 		return err
 	}
-	if err := writeFile(filepath.Join(dir, "root-chain.pem"), above, 0o644); err != nil {
+	if err := durable.Write(filepath.Join(dir, "root-chain.pem"), above, 0o644); err != nil {
 		return err
 	}
-	return writeFile(filepath.Join(dir, "root.pem"), encode(root.certificate.Raw), 0o644)
+	return durable.Write(filepath.Join(dir, "root.pem"), encode(root.certificate.Raw), 0o644)
 }
 
 // loadAbove reads what is above a root that was made elsewhere; nothing for one that signs itself.

@@ -3,7 +3,6 @@ package ca
 import (
 	"crypto"
 	"crypto/x509"
-	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -74,23 +73,20 @@ func belongs(key crypto.Signer, certificate *x509.Certificate) bool {
 	return ok && public.Equal(certificate.PublicKey)
 }
 
-// writeFile replaces a file atomically and durably.
-func writeFile(path string, content []byte, mode os.FileMode) error {
-	return durable.Write(path, content, mode)
-}
-
-// syncDir makes a removed file's absence durable.
-func syncDir(path string) error { return durable.SyncDir(path) }
-
-// loadList reads a list; none when there is no file.
-func loadList[T any](path string) ([]T, error) {
-	content, err := os.ReadFile(path)
+// loadList reads a list of what parse completes; none when there is no file. Errors name the file.
+func loadList[T any](path string, parse func(*T) error) ([]T, error) {
+	var all []T
+	err := durable.ReadJSON(path, &all)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
-	var all []T
-	if err == nil {
-		err = json.Unmarshal(content, &all)
+	if err != nil {
+		return nil, err
 	}
-	return all, err
+	for i := range all {
+		if err := parse(&all[i]); err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+	}
+	return all, nil
 }

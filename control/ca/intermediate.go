@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"heddle.io/heddle/control/cluster"
+	"heddle.io/heddle/control/durable"
 )
 
 // ErrNoRoot says that only the mesh's primary can do it.
@@ -221,7 +222,7 @@ func memberPath(dir string) string { return filepath.Join(dir, "member.pem") }
 
 // writeMember writes key, intermediate and root as one file, so that they always belong together.
 func writeMember(dir string, member Issuer) error {
-	return writeFile(memberPath(dir), bytes.Join([][]byte{member.Key, member.Certificate, member.Root}, nil), 0o600)
+	return durable.Write(memberPath(dir), bytes.Join([][]byte{member.Key, member.Certificate, member.Root}, nil), 0o600)
 }
 
 // readMember reads what writeMember wrote.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"heddle.io/heddle/control/cluster"
+	"heddle.io/heddle/control/durable"
 )
 
 // formerIssuer is who a cluster was as an issuer before it joined a mesh, or joined it anew.
@@ -21,10 +22,9 @@ type formerIssuer struct {
 func formerPath(dir string) string { return filepath.Join(dir, "former-issuers.json") }
 
 func loadFormer(dir string) ([]formerIssuer, error) {
-	path := formerPath(dir)
-	all, err := loadList[formerIssuer](path)
+	all, err := loadList(formerPath(dir), func(*formerIssuer) error { return nil })
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w; restore the file from a backup, or remove it when the cluster has not joined a mesh within the last hours", path, err)
+		return nil, fmt.Errorf("%w; restore the file from a backup, or remove it when the cluster has not joined a mesh within the last hours", err)
 	}
 	return all, nil
 }
@@ -92,7 +92,7 @@ func leaving(options Options, former []formerIssuer, before, next string, until 
 	if err != nil {
 		return nil, fmt.Errorf("encode former issuers: %w", err)
 	}
-	return kept, writeFile(formerPath(options.Dir), append(bytes.TrimSpace(content), '\n'), 0o644)
+	return kept, durable.Write(formerPath(options.Dir), append(bytes.TrimSpace(content), '\n'), 0o644)
 }
 
 // leaveFor keeps the issuer of a cluster that does not run among the former ones: its workloads may run all the same.

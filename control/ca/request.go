@@ -5,7 +5,6 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/asn1"
-	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -32,16 +31,13 @@ type pending struct {
 func pendingPath(dir string) string { return filepath.Join(dir, "request.json") }
 
 func readPending(dir string) (pending, bool, error) {
-	content, err := os.ReadFile(pendingPath(dir))
+	var p pending
+	err := durable.ReadJSON(pendingPath(dir), &p)
 	if errors.Is(err, os.ErrNotExist) {
 		return pending{}, false, nil
 	}
-	var p pending
-	if err == nil {
-		err = json.Unmarshal(content, &p)
-	}
 	if err != nil {
-		return pending{}, false, fmt.Errorf("%s: %w; ask for another request with --new", pendingPath(dir), err)
+		return pending{}, false, fmt.Errorf("%w; ask for another request with --new", err)
 	}
 	return p, true, nil
 }

@@ -3,14 +3,14 @@ package ca
 import (
 	"bytes"
 	"crypto/x509"
-	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"time"
+
+	"heddle.io/heddle/control/durable"
 )
 
 // trustedRoot is a root that is trusted beside the current one while a mesh changes its root: the next one, until it
@@ -31,15 +31,12 @@ type trustedRoot struct {
 func trustedPath(dir string) string { return filepath.Join(dir, "trusted-roots.json") }
 
 func loadTrusted(dir string) ([]trustedRoot, error) {
-	path := trustedPath(dir)
-	all, err := loadList[trustedRoot](path)
-	for i := range all {
-		if err == nil {
-			all[i].parsed, err = parseCertificate([]byte(all[i].Certificate))
-		}
-	}
+	all, err := loadList(trustedPath(dir), func(r *trustedRoot) (err error) {
+		r.parsed, err = parseCertificate([]byte(r.Certificate))
+		return err
+	})
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w; restore the file from a backup", path, err)
+		return nil, fmt.Errorf("%w; restore the file from a backup", err)
 	}
 	return all, nil
 }
@@ -48,20 +45,11 @@ func loadTrusted(dir string) ([]trustedRoot, error) {
 func (s *state) setTrusted(all []trustedRoot) error {
 	path := trustedPath(s.options.Dir)
 	if len(all) == 0 {
-		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := durable.Remove(path); err != nil {
 			return fmt.Errorf("forget earlier roots: %w", err)
 		}
-		if err := syncDir(s.options.Dir); err != nil {
-			return fmt.Errorf("forget earlier roots: %w", err)
-		}
-	} else {
-		content, err := json.MarshalIndent(all, "", "  ")
-		if err != nil {
-			return fmt.Errorf("encode trusted roots: %w", err)
-		}
-		if err := writeFile(path, content, 0o644); err != nil {
-			return err
-		}
+	} else if err := durable.WriteJSON(path, all, 0o644); err != nil {
+		return err
 	}
 	s.trusted = all
 	return nil

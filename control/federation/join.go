@@ -13,6 +13,7 @@ import (
 	pb "heddle.io/heddle/api/federation/federationv1"
 	"heddle.io/heddle/control/ca"
 	"heddle.io/heddle/control/cluster"
+	"heddle.io/heddle/control/durable"
 	"heddle.io/heddle/control/server/client"
 )
 
@@ -119,7 +120,7 @@ func join(ctx context.Context, o JoinOptions) (Membership, error) {
 	if err := writeMembership(o.Cluster, j.Membership); err != nil {
 		return Membership{}, err
 	}
-	if err := removeFile(joiningPath(o.Cluster)); err != nil {
+	if err := durable.Remove(joiningPath(o.Cluster)); err != nil {
 		return Membership{}, err
 	}
 	return j.Membership, nil
@@ -205,7 +206,7 @@ func (s stranger) obtain(ctx context.Context, address string, token Token) (join
 		j = joining{TokenID: token.ID, Key: string(key), Request: string(request)}
 	}
 	j.Address = address
-	if err := writeJSON(path, j); err != nil {
+	if err := durable.WriteJSON(path, j, 0o600); err != nil {
 		return j, err
 	}
 	var response *pb.JoinResponse
@@ -245,7 +246,7 @@ func (s stranger) obtain(ctx context.Context, address string, token Token) (join
 		return j, giveUp(path, &client.Problem{Status: http.StatusBadGateway, What: "the primary's answer is of no use", Where: address, Why: clip(err.Error()),
 			Remedy: "use the same version of heddle on both sides; remove the cluster at the primary before it joins again"})
 	}
-	if err := writeJSON(path, j); err != nil {
+	if err := durable.WriteJSON(path, j, 0o600); err != nil {
 		return j, err
 	}
 	return j, nil
@@ -259,7 +260,7 @@ func final(reason pb.Refusal_Reason) bool {
 
 // giveUp forgets a join that cannot be completed.
 func giveUp(path string, why *client.Problem) error {
-	if err := removeFile(path); err != nil {
+	if err := durable.Remove(path); err != nil {
 		why.Why += fmt.Sprintf(" (and %s could not be removed: %v)", path, err)
 	}
 	return why

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"heddle.io/heddle/control/cluster"
+	"heddle.io/heddle/control/durable"
 )
 
 // kept is what a controller knows of its place in the mesh, on disk. Beside it there is a file for each other cluster, so that
@@ -144,9 +145,9 @@ func (f *Federation) keepNow() {
 		path := keptClusterPath(f.config.Cluster, name)
 		var err error
 		if c, there := clusters[name]; there {
-			err = writeJSON(path, c)
+			err = durable.WriteJSON(path, c, 0o600)
 		} else {
-			err = removeFile(path)
+			err = durable.Remove(path)
 		}
 		if err != nil {
 			errs = append(errs, err)
@@ -157,7 +158,7 @@ func (f *Federation) keepNow() {
 	}
 	// After the clusters, which an earlier version kept in this file.
 	if w := f.written; w == nil || len(w.Clusters) > 0 || w.Removed != now.Removed || !w.Membership.Equal(now.Membership) {
-		err := writeJSON(keptPath(f.config.Cluster), now)
+		err := durable.WriteJSON(keptPath(f.config.Cluster), now, 0o600)
 		if err == nil {
 			f.written = &now
 		}

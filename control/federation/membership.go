@@ -47,7 +47,7 @@ func ReadMembership(c cluster.Cluster) (Membership, bool, error) {
 }
 
 func writeMembership(c cluster.Cluster, m Membership) error {
-	if err := writeJSON(membershipPath(c), m); err != nil {
+	if err := durable.WriteJSON(membershipPath(c), m, 0o600); err != nil {
 		return fmt.Errorf("keep the membership of cluster %s: %w", c.Name, err)
 	}
 	return nil
@@ -61,9 +61,3 @@ func readJSON(path string, into any) (bool, error) {
 	}
 	return err == nil, err
 }
-
-// writeJSON replaces a file. Keys may be in it.
-func writeJSON(path string, value any) error { return durable.WriteJSON(path, value, 0o600) }
-
-// removeFile removes a file for good; it need not be there.
-func removeFile(path string) error { return durable.Remove(path) }

@@ -18,6 +18,7 @@ import (
 	pb "heddle.io/heddle/api/federation/federationv1"
 	"heddle.io/heddle/api/v1alpha1"
 	"heddle.io/heddle/control/ca"
+	"heddle.io/heddle/control/durable"
 	"heddle.io/heddle/control/model"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/registry"
@@ -279,7 +280,7 @@ func TestWhatChangedIsKept(t *testing.T) {
 func TestAPrimaryDoesNotNameFiles(t *testing.T) {
 	c := newCrowd(t, 1)
 	victim := filepath.Join(dir(c.f.config.Cluster), "victim.json")
-	if err := writeJSON(victim, kept{}); err != nil {
+	if err := durable.WriteJSON(victim, kept{}, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.f.take(t.Context(), &session{heard: true}, &pb.Update{GonePeers: []string{"../victim"}}); err != nil {
@@ -300,7 +301,7 @@ func TestWhatAnEarlierVersionKeptIsReadOnce(t *testing.T) {
 		// A crash came between the two.
 		"cluster3": {State: State{Version: "old"}},
 	}}
-	if err := writeJSON(keptPath(where), old); err != nil {
+	if err := durable.WriteJSON(keptPath(where), old, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Remove(keptClusterPath(where, "cluster2")); err != nil {

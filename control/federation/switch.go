@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"heddle.io/heddle/control/ca"
+	"heddle.io/heddle/control/durable"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/server/client"
 )
@@ -161,7 +162,7 @@ func (f *Federation) complete(ctx context.Context, j joining) error {
 	}
 	f.become(j.Membership)
 	f.keepNow()
-	if err := removeFile(joiningPath(f.config.Cluster)); err != nil {
+	if err := durable.Remove(joiningPath(f.config.Cluster)); err != nil {
 		return err
 	}
 	f.config.Log.Info("joined the mesh", "primary", j.Membership.Primary)
