@@ -120,7 +120,8 @@ var everything = []endpoint{
 	{"POST", "/heddle/v1/agent/shutdown"}, {"POST", "/heddle/v1/agent/rotate"}, {"POST", "/heddle/v1/agent/replicas/shop/cart-0/rotate"},
 	{"POST", "/heddle/v1/agent/replicas/shop/cart-0/handshake"}, {"POST", "/heddle/v1/agent/replicas/shop/cart-0/call"},
 	{"GET", "/heddle/v1/agent/replicas/shop/cart-0/resolve"}, {"GET", "/heddle/v1/agent/replicas/shop/cart-0/admin/config_dump"},
-	{"POST", "/heddle/v1/agent/replicas/shop/cart-0/admin/quitquitquit"}, {"GET", "/nothing"}, {"GET", "/"},
+	{"POST", "/heddle/v1/agent/replicas/shop/cart-0/admin/quitquitquit"}, {"GET", "/heddle/v1/backup"}, {"POST", "/heddle/v1/restore"},
+	{"GET", "/metrics"}, {"GET", "/debug/pprof/"}, {"GET", "/debug/pprof/profile?seconds=1"}, {"GET", "/debug/pprof/trace?seconds=1"}, {"GET", "/nothing"}, {"GET", "/"},
 }
 
 func TestWhoHasNoRoleMayDoNothing(t *testing.T) {

@@ -42,7 +42,8 @@ var Kinds = []string{"plain", "policy", "tokens", "rejecting", "dropping", "http
 type Listener struct {
 	// Name is unique.
 	Name string
-	// Kind is one of [Kinds], or, for floods, "policies": a thousand DENY rules, or "buffered": bodies are waited for.
+	// Kind is one of [Kinds], or, for floods and tests of their own, "policies": a thousand DENY rules, or "buffered": bodies are
+	// waited for.
 	Kind string
 	Port int
 	// Upstream is the host and port of the only endpoint.
