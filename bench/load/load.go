@@ -34,15 +34,40 @@ var (
 
 // Wrk asks url over HTTP/1.1 with that many connections, on one processor; headers are "Name: value".
 func Wrk(cpu int, url string, connections int, duration time.Duration, headers ...string) (Result, error) {
-	args := []string{"-c", strconv.Itoa(cpu), "wrk", "--latency", "-t1", "-c", strconv.Itoa(connections), "-d", fmt.Sprintf("%ds", int(duration.Seconds()))}
+	var args []string
 	for _, h := range headers {
 		args = append(args, "-H", h)
 	}
+	return wrk(cpu, url, connections, duration, args...)
+}
+
+func wrk(cpu int, url string, connections int, duration time.Duration, more ...string) (Result, error) {
+	args := append([]string{"-c", strconv.Itoa(cpu), "wrk", "--latency", "-t1", "-c", strconv.Itoa(connections), "-d", fmt.Sprintf("%ds", int(duration.Seconds()))}, more...)
 	out, err := exec.Command("taskset", append(args, url)...).CombinedOutput()
 	if err != nil {
 		return Result{}, fmt.Errorf("wrk %s: %w\n%s", url, err, out)
 	}
 	return parseWrk(string(out))
+}
+
+// WrkCookies asks as [Wrk] does, with each of the cookies in turn.
+func WrkCookies(cpu int, url string, connections int, duration time.Duration, cookies []string) (Result, error) {
+	dir, err := os.MkdirTemp("", "wrk")
+	if err != nil {
+		return Result{}, err
+	}
+	defer os.RemoveAll(dir)
+	var script strings.Builder
+	script.WriteString("local requests, at = {}, 0\nfunction init()\n")
+	for _, cookie := range cookies {
+		fmt.Fprintf(&script, "  requests[#requests + 1] = wrk.format(nil, nil, {Host = wrk.headers[\"Host\"], Cookie = %q})\n", cookie)
+	}
+	script.WriteString("end\nfunction request()\n  at = at % #requests + 1\n  return requests[at]\nend\n")
+	path := filepath.Join(dir, "cookies.lua")
+	if err := os.WriteFile(path, []byte(script.String()), 0o600); err != nil {
+		return Result{}, err
+	}
+	return wrk(cpu, url, connections, duration, "-s", path)
 }
 
 func parseWrk(out string) (Result, error) {

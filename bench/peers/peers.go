@@ -20,6 +20,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"text/template"
 	"time"
 
@@ -59,6 +60,36 @@ type Work struct {
 	// Policies is how many DENY policies a request is held against, none of which matches it: by turns on a path, on one
 	// with escapes, and on a host. Only Envoy and heddle-proxy have policies.
 	Policies int
+	// Cookies has the proxy answer by itself, and hold the request's cookie against regular expressions before it does.
+	// Only Envoy and heddle-proxy have such rules.
+	Cookies *CookieRules
+}
+
+// CookieRules are one policy with [RuleCount] rules, each a regular expression on the cookie.
+type CookieRules struct {
+	// Action is ALLOW, where only a cookie that one of them matches is answered, or DENY, where none may; empty is no rule.
+	Action string
+	// Anywhere has an expression find its words within the cookie (".*" on both sides); else the cookie begins and ends with them.
+	Anywhere bool
+}
+
+// RuleCount is how many rules there are on a cookie.
+const RuleCount = 100
+
+// Expressions of the rules, the n-th of which looks for "malform<n>" and for "req<n>" or "request<n>" after it.
+func (r *CookieRules) Expressions() []string {
+	if r == nil || r.Action == "" {
+		return nil
+	}
+	around := ""
+	if r.Anywhere {
+		around = ".*"
+	}
+	expressions := make([]string, RuleCount)
+	for i := range expressions {
+		expressions[i] = fmt.Sprintf("%smalform%02d.+req(uest)?%02d%s", around, i, i, around)
+	}
+	return expressions
 }
 
 // Target of the requests. One that policies look at has escapes and path parameters, so that it has several readings.
@@ -78,6 +109,10 @@ type settings struct {
 	Port, BackendPort, AdminPort                                       int
 	HTTP2, Mesh, Multibuffer                                           bool
 	Policies                                                           int
+	Cookies                                                            *CookieRules
+	Expressions                                                        []string
+	// Answer is what a proxy answers by itself, as long as the backend's.
+	Answer string
 }
 
 // Backend starts the server behind the proxies: nginx answering 64 bytes.
@@ -95,7 +130,8 @@ func Backend(dir string, cpu int, address string) (*process.Process, error) {
 
 // Start starts one subject with one worker on that processor, in front of backend.
 func Start(name, dir string, cpu int, work Work, address, backend string, binaries Binaries) (*process.Process, error) {
-	s := settings{Dir: dir, Address: address, Backend: backend, HTTP2: work.HTTP2, Mesh: work.Mesh, Policies: work.Policies}
+	s := settings{Dir: dir, Address: address, Backend: backend, HTTP2: work.HTTP2, Mesh: work.Mesh, Policies: work.Policies,
+		Cookies: work.Cookies, Expressions: work.Cookies.Expressions(), Answer: strings.Repeat("a", 64)}
 	var err error
 	if s.Host, s.Port, err = split(address); err != nil {
 		return nil, err

@@ -27,7 +27,7 @@ const (
 	eastWestKey = gatewayKeys + "eastwest"
 )
 
-// gatewayKind is one of the two that Istio installs (DESIGN §11): the name of the workload and what `istio:` says of it.
+// gatewayKind is one of the two that Istio installs: the name of the workload and what `istio:` says of it.
 type gatewayKind struct{ workload, istio string }
 
 // IngressGateway is the workload that lets requests in.

@@ -1,5 +1,5 @@
 // Package ca is the mesh's certificate authority: one root per mesh, at the primary; an intermediate per cluster; and
-// short-lived workload certificates that carry a SPIFFE identity (DESIGN §7, §11).
+// short-lived workload certificates that carry a SPIFFE identity.
 //
 // An intermediate can sign any identity of the trust domain, because X.509 name constraints cannot limit SPIFFE paths.
 // So that verifiers, policies and telemetry can tell the issuing cluster all the same, every certificate also carries DNS
@@ -33,7 +33,7 @@ import (
 	"heddle.io/heddle/control/durable"
 )
 
-// Lifetimes of DESIGN §11. No certificate outlives its issuer.
+// Lifetimes. No certificate outlives its issuer.
 const (
 	RootLifetime         = 10 * 365 * 24 * time.Hour
 	IntermediateLifetime = 90 * 24 * time.Hour

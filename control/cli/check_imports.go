@@ -230,7 +230,7 @@ func (m meshCheck) meet(ctx context.Context, caller client.Replica, o offer) fin
 	return tried(subject, "identity", nil, fmt.Sprintf("handshake through %s with the certificate of %s/%s: %s, %s, in %s", gatewayText(o.cluster), caller.Namespace, caller.State.Name, list(o.export.Identities), issued, slowest.Round(time.Millisecond)), "")
 }
 
-// eastWestName is the SNI by which east-west gateways find a service (DESIGN §11).
+// eastWestName is the SNI by which east-west gateways find a service.
 func eastWestName(e registry.Export, port uint16) string {
 	return fmt.Sprintf("outbound_.%d_._.%s.%s.svc.%s", port, e.Name, e.Namespace, cluster.Domain)
 }

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// Defaults of DESIGN §11.
+// Defaults.
 const (
 	// DefaultDataRoot holds one directory per cluster with what must survive a reboot.
 	DefaultDataRoot = "/var/lib/heddle"
@@ -23,7 +23,7 @@ const (
 	GatewayNamespace = "istio-system"
 )
 
-// Ports are Istio's (DESIGN §11).
+// Ports are Istio's.
 const (
 	PortAdmin    = 15000
 	PortOutbound = 15001

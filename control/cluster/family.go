@@ -46,7 +46,7 @@ type Ranges struct {
 	WAN netip.Prefix
 }
 
-// Ranges of the family (DESIGN §11; the IPv6 ones are unique local, RFC 4193, and for documentation, RFC 3849).
+// Ranges of the family (the IPv6 ones are unique local, RFC 4193, and for documentation, RFC 3849).
 func (f Family) Ranges() Ranges {
 	p := netip.MustParsePrefix
 	if f == IPv6 {

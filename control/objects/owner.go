@@ -6,7 +6,7 @@ import (
 	"heddle.io/heddle/api/v1alpha1"
 )
 
-// LabelCluster names the cluster that an object belongs to (DESIGN, ownership).
+// LabelCluster names the cluster that an object belongs to.
 const LabelCluster = "heddle.io/cluster"
 
 // Owner is the cluster that an object names as its own: by [LabelCluster], a Workload also by spec.cluster; "" when it

@@ -88,7 +88,7 @@ func (b *builder) serverTLS(o *objects.Object, at string, t *networking.ServerTL
 
 // credential reads the Secret that a server names.
 func (b *builder) credential(of objects.Key, path, name string, client bool) {
-	// Gateways run in the root namespace and read their secrets there (DESIGN, decisions).
+	// Gateways run in the root namespace and read their secrets there.
 	b.credentialIn(of, path, b.settings.RootNamespace, name, client)
 }
 
