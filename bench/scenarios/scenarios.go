@@ -59,6 +59,7 @@ var All = []Scenario{
 	proxyScenario("tls-ecdsa-new", "HTTPS, ECDSA P-256, a new connection for each request, 32 at a time", proxyWork{Work: peers.Work{TLS: "ecdsa"}, connections: 32, closing: true}),
 	policies("policies-30", 10),
 	policies("policies-3000", 1000),
+	{Name: "p6", Summary: "what a hundred regular expressions on the cookie add to a request, in processor time", Run: expressions},
 	{Name: "kernels", Summary: "private RSA operations and ECDSA signatures per second of one thread, eight at a time, against BoringSSL, AWS-LC and OpenSSL", Run: kernels},
 	{Name: "p8", Summary: "the controller: from a change to the last proxy's acknowledgement, connecting, memory", Run: controlPlane},
 }
