@@ -47,6 +47,15 @@ func (m *machine) attach(t *testing.T) {
 	}
 }
 
+// detach has nothing of it stay.
+func (m *machine) detach(t *testing.T) {
+	t.Helper()
+	m.Close()
+	if err := Detach(m.dir); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // status now.
 func (m *machine) status(t *testing.T) Status {
 	t.Helper()
@@ -70,8 +79,8 @@ func controlGroup(t *testing.T) string {
 	if h.V2 == "" {
 		t.Skip("no cgroup version 2 is mounted")
 	}
-	dir := filepath.Join(h.V2, fmt.Sprintf("heddle-bypass-test-%d", os.Getpid()))
-	if err := os.Mkdir(dir, 0o755); err != nil {
+	dir, err := os.MkdirTemp(h.V2, "heddle-bypass-test-")
+	if err != nil {
 		t.Fatal(err)
 	}
 	before, err := os.ReadFile("/proc/self/cgroup")
