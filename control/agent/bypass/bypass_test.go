@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -294,6 +295,53 @@ func TestAnApplicationReceivesByTCP(t *testing.T) {
 	exchange(t, application, proxy, "response")
 	if s := m.status(t); s.Connections != 2 || s.Messages != 2 {
 		t.Errorf("the answer alone was to bypass TCP: %+v", s)
+	}
+}
+
+// One that opens whatever it can leaves room for others, and gives back what it closes.
+func TestOneWorkloadDoesNotTakeAllSockets(t *testing.T) {
+	const sockets, attempts = 64, 100
+	m := newMachineOf(t, sockets)
+	attacker, l := sidecars(t, families["ipv4"])
+	for range 2 {
+		var all [][2]*net.TCPConn
+		before := m.status(t)
+		for range attempts {
+			client, server := connect(t, attacker, l, families["ipv4"].target, netip.AddrPort{})
+			all = append(all, [2]*net.TCPConn{client, server})
+		}
+		// It has both ends, each in a namespace: both have what is left when they have as much.
+		s := m.status(t)
+		if s.Sockets < sockets/2 || s.Sockets > 2*sockets/3+1 || s.Refused["workload_share"] == before.Refused["workload_share"] || s.Refused["too_many_sockets"] != 0 {
+			t.Errorf("the attacker was to have two shares of three: %+v", s)
+		}
+		other, theirs := sidecars(t, families["ipv6"])
+		client, server := connect(t, other, theirs, families["ipv6"].target, netip.AddrPort{})
+		exchange(t, client, server, "request")
+		exchange(t, server, client, "response")
+		if after := m.status(t); after.Connections != s.Connections+1 || after.Messages != s.Messages+2 {
+			t.Errorf("another workload's connection was to bypass TCP: %+v, before %+v", after, s)
+		}
+		client.Close()
+		server.Close()
+		// Those beyond the share are no worse off than without the bypass.
+		exchange(t, all[attempts-1][0], all[attempts-1][1], "by TCP")
+		for _, ends := range all {
+			ends[0].Close()
+			ends[1].Close()
+		}
+		var recorded int64
+		for deadline := time.Now().Add(patience); ; runtime.Gosched() {
+			if err := m.objects.Maps["recorded"].Lookup(uint32(0), &recorded); err != nil {
+				t.Fatal(err)
+			}
+			if recorded == 0 {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%d sockets are still in somebody's share", recorded)
+			}
+		}
 	}
 }
 

@@ -24,11 +24,18 @@ import (
 type machine struct {
 	*Bypass
 	dir, cgroup string
+	sockets     uint32
 }
 
 func newMachine(t *testing.T) *machine {
 	t.Helper()
-	m := &machine{dir: filepath.Join(t.TempDir(), "bpf"), cgroup: controlGroup(t)}
+	return newMachineOf(t, maxSockets)
+}
+
+// newMachineOf has room for so many sockets.
+func newMachineOf(t *testing.T, sockets uint32) *machine {
+	t.Helper()
+	m := &machine{dir: filepath.Join(t.TempDir(), "bpf"), cgroup: controlGroup(t), sockets: sockets}
 	m.attach(t)
 	t.Cleanup(func() {
 		m.Close()
@@ -42,7 +49,7 @@ func newMachine(t *testing.T) *machine {
 func (m *machine) attach(t *testing.T) {
 	t.Helper()
 	var err error
-	if m.Bypass, err = Attach(m.dir, m.cgroup); err != nil {
+	if m.Bypass, err = attachOf(m.dir, m.cgroup, m.sockets); err != nil {
 		t.Fatal(err)
 	}
 }
