@@ -16,6 +16,9 @@ volatile const __u32 max_unread = 512;
 /* A client without a peer here talks to another host: it is not looked for any longer after that many messages. */
 volatile const __u32 max_unpaired = 16;
 
+/* How many sockets are recorded at most. */
+volatile const __u32 max_sockets = 65536;
+
 /* 0 has connections go back to TCP, each when its peer has read everything. */
 volatile __u32 enabled = 1;
 
@@ -25,6 +28,22 @@ struct {
 	__type(key, __u64);
 	__type(value, __u64);
 } sockets SEC(".maps");
+
+/* How many sockets are recorded: of all workloads, and of each, by its network namespace. The least recently used namespace is
+ * forgotten when there are too many: it may then have more than its share, but all together never more than there is room. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __s64);
+} recorded SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, __u64);
+	__type(value, __s64);
+} shares SEC(".maps");
 
 /* Clients whose handshake's other end has not been seen: for good, where it is on another host. */
 struct {
@@ -96,6 +115,63 @@ static always_inline void place(struct bpf_sock_ops *ops, struct handshake *h)
 		h->netns = bpf_get_netns_cookie(ops);
 }
 
+/* What a recorded socket that ends gives back. */
+static always_inline void release(struct state *self)
+{
+	__u32 all = 0;
+	__u64 workload = self->workload;
+	if (!workload)
+		return;
+	self->workload = 0;
+	__s64 *total = bpf_map_lookup_elem(&recorded, &all);
+	__s64 *own = bpf_map_lookup_elem(&shares, &workload);
+	if (total)
+		__sync_fetch_and_add(total, -1);
+	if (own)
+		__sync_fetch_and_add(own, -1);
+}
+
+/* A workload may have as many sockets as are free: one gets half of them at most, and however many take what they can get,
+ * there is room for the next (dynamic thresholds: Choudhury and Hahne, 1998). */
+static always_inline int admit(__u64 workload)
+{
+	__u32 all = 0;
+	__s64 none = 0;
+	__s64 *total = bpf_map_lookup_elem(&recorded, &all);
+	if (!total)
+		return 0;
+	__s64 *own = bpf_map_lookup_elem(&shares, &workload);
+	if (!own) {
+		bpf_map_update_elem(&shares, &workload, &none, BPF_NOEXIST);
+		own = bpf_map_lookup_elem(&shares, &workload);
+	}
+	if (!own || *own >= (__s64)max_sockets - *total) {
+		count(COUNT_REFUSED_SHARE, 1);
+		return 0;
+	}
+	__sync_fetch_and_add(total, 1);
+	__sync_fetch_and_add(own, 1);
+	return 1;
+}
+
+/* Takes a socket among those that the bypass knows, if there is room. */
+static always_inline int record(struct bpf_sock_ops *ops, struct bpf_sock *sk, struct state *self)
+{
+	__u64 cookie = self->cookie;
+	__u64 workload = bpf_get_netns_cookie(ops);
+	struct state *kept = bpf_sk_storage_get(&states, sk, self, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!kept || !admit(workload))
+		return 0;
+	kept->workload = workload;
+	if (bpf_sock_hash_update(ops, &sockets, &cookie, BPF_ANY)) {
+		release(kept);
+		count(COUNT_REFUSED_FULL, 1);
+		return 0;
+	}
+	bpf_sock_ops_cb_flags_set(ops, BPF_SOCK_OPS_STATE_CB_FLAG);
+	return 1;
+}
+
 /* The verifier refuses to read a field of the context whose place depends on a condition, which compilers make of two branches
  * that end alike: therefore one function for each end, and this between the families. */
 #define KEEP_HERE(value) asm volatile("" : "+r"(value))
@@ -134,12 +210,8 @@ static __attribute__((noinline)) int connected(struct bpf_sock_ops *ops)
 		count(COUNT_REFUSED_AMBIGUOUS, 1);
 		return 1;
 	}
-	if (bpf_sock_hash_update(ops, &sockets, &cookie, BPF_ANY)) {
+	if (!record(ops, sk, &self))
 		bpf_map_delete_elem(&connecting, &h);
-		count(COUNT_REFUSED_FULL, 1);
-		return 1;
-	}
-	bpf_sk_storage_get(&states, sk, &self, BPF_SK_STORAGE_GET_F_CREATE);
 	return 1;
 }
 
@@ -179,14 +251,12 @@ static __attribute__((noinline)) int taken(struct bpf_sock_ops *ops)
 	int to_server = port == inbound_port || port == outbound_port;
 	if (!to_client && !to_server)
 		return 1;
-	if (bpf_sock_hash_update(ops, &sockets, &cookie, BPF_ANY)) {
-		count(COUNT_REFUSED_FULL, 1);
-		return 1;
-	}
-	if (to_client) {
+	if (to_client)
 		self.peer = client;
-		bpf_sk_storage_get(&states, sk, &self, BPF_SK_STORAGE_GET_F_CREATE);
-	}
+	else
+		self.unpaired = max_unpaired;
+	if (!record(ops, sk, &self))
+		return 1;
 	if (to_server) {
 		struct end me = {.cookie = cookie, .sock = (__u64)bpf_skc_to_tcp_sock(sk)};
 		bpf_map_update_elem(&accepted, &client.cookie, &me, BPF_ANY);
@@ -195,9 +265,22 @@ static __attribute__((noinline)) int taken(struct bpf_sock_ops *ops)
 	return 1;
 }
 
+static __attribute__((noinline)) int changed(struct bpf_sock_ops *ops)
+{
+	struct bpf_sock *sk = ops->sk;
+	if (!sk || ops->args[1] != BPF_TCP_CLOSE)
+		return 1;
+	struct state *self = bpf_sk_storage_get(&states, sk, 0, 0);
+	if (self)
+		release(self);
+	return 1;
+}
+
 SEC("sockops")
 int established(struct bpf_sock_ops *ops)
 {
+	if (ops->op == BPF_SOCK_OPS_STATE_CB)
+		return changed(ops);
 	if (!enabled)
 		return 1;
 	if (ops->op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB)

@@ -49,6 +49,8 @@ struct state {
 	/* Whom it sends to; cookie 0 while that is not known. */
 	struct end peer;
 	__u64 cookie;
+	/* In whose share it is, by the cookie of the network namespace; 0 when it is in nobody's any longer. */
+	__u64 workload;
 	/* Messages that were sent before the peer was known. */
 	__u32 unpaired;
 	/* Messages that went straight to the peer since it had read all. */
@@ -65,5 +67,6 @@ enum count {
 	COUNT_FALLBACK_TLS,      /* by TCP: the kernel encrypts it */
 	COUNT_REFUSED_FULL,      /* no bypass: no room among the sockets */
 	COUNT_REFUSED_AMBIGUOUS, /* no bypass: two connections look the same */
+	COUNT_REFUSED_SHARE,     /* no bypass: the workload has its share of the sockets */
 	COUNT_COUNT,
 };

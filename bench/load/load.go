@@ -3,16 +3,18 @@ package load
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"heddle.io/heddle/bench/process"
 )
 
 // Result is what a load generator saw.
@@ -23,6 +25,22 @@ type Result struct {
 	PerSecond float64
 	// P50 and P99 are latencies.
 	P50, P99 time.Duration
+	// CPU is the generator's own processor time.
+	CPU time.Duration
+}
+
+// run gives what a generator prints and its processor time.
+func run(at process.Place, argv ...string) (string, time.Duration, error) {
+	cmd := at.Command(argv...)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := at.Launch(cmd); err != nil {
+		return "", 0, fmt.Errorf("start %s: %w", argv[0], err)
+	}
+	if err := cmd.Wait(); err != nil {
+		return "", 0, fmt.Errorf("%s: %w\n%s", strings.Join(argv, " "), err, &out)
+	}
+	return out.String(), cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(), nil
 }
 
 var (
@@ -32,26 +50,28 @@ var (
 	wrkStatus   = regexp.MustCompile(`Non-2xx or 3xx responses: (\d+)`)
 )
 
-// Wrk asks url over HTTP/1.1 with that many connections, on one processor; headers are "Name: value".
-func Wrk(cpu int, url string, connections int, duration time.Duration, headers ...string) (Result, error) {
+// Wrk asks url over HTTP/1.1 with that many connections; headers are "Name: value".
+func Wrk(at process.Place, url string, connections int, duration time.Duration, headers ...string) (Result, error) {
 	var args []string
 	for _, h := range headers {
 		args = append(args, "-H", h)
 	}
-	return wrk(cpu, url, connections, duration, args...)
+	return wrk(at, url, connections, duration, args...)
 }
 
-func wrk(cpu int, url string, connections int, duration time.Duration, more ...string) (Result, error) {
-	args := append([]string{"-c", strconv.Itoa(cpu), "wrk", "--latency", "-t1", "-c", strconv.Itoa(connections), "-d", fmt.Sprintf("%ds", int(duration.Seconds()))}, more...)
-	out, err := exec.Command("taskset", append(args, url)...).CombinedOutput()
+func wrk(at process.Place, url string, connections int, duration time.Duration, more ...string) (Result, error) {
+	args := append([]string{"wrk", "--latency", "-t1", "-c", strconv.Itoa(connections), "-d", fmt.Sprintf("%ds", int(duration.Seconds()))}, more...)
+	out, used, err := run(at, append(args, url)...)
 	if err != nil {
-		return Result{}, fmt.Errorf("wrk %s: %w\n%s", url, err, out)
+		return Result{}, err
 	}
-	return parseWrk(string(out))
+	r, err := parseWrk(out)
+	r.CPU = used
+	return r, err
 }
 
 // WrkCookies asks as [Wrk] does, with each of the cookies in turn.
-func WrkCookies(cpu int, url string, connections int, duration time.Duration, cookies []string) (Result, error) {
+func WrkCookies(at process.Place, url string, connections int, duration time.Duration, cookies []string) (Result, error) {
 	dir, err := os.MkdirTemp("", "wrk")
 	if err != nil {
 		return Result{}, err
@@ -67,7 +87,7 @@ func WrkCookies(cpu int, url string, connections int, duration time.Duration, co
 	if err := os.WriteFile(path, []byte(script.String()), 0o600); err != nil {
 		return Result{}, err
 	}
-	return wrk(cpu, url, connections, duration, "-s", path)
+	return wrk(at, url, connections, duration, "-s", path)
 }
 
 func parseWrk(out string) (Result, error) {
@@ -122,8 +142,19 @@ func duration(number, unit string) (time.Duration, error) {
 var h2Counts = regexp.MustCompile(`(?m)^status codes: (\d+) 2xx, (\d+) 3xx, (\d+) 4xx, (\d+) 5xx`)
 var h2Requests = regexp.MustCompile(`(?m)^requests: (\d+) total, (\d+) started, (\d+) done, (\d+) succeeded, (\d+) failed, (\d+) errored, (\d+) timeout`)
 
-// H2load asks url over HTTP/2 with clients × streams in flight, on one processor, until requests are answered.
-func H2load(cpu int, url string, clients, streams, requests int) (Result, error) {
+// H2load asks url over HTTP/2 with clients × streams in flight until requests are answered.
+func H2load(at process.Place, url string, clients, streams, requests int) (Result, error) {
+	return h2load(at, requests, "-c", strconv.Itoa(clients), "-m", strconv.Itoa(streams), url)
+}
+
+// H2loadAt asks url over HTTP/1.1 so many times a second. Latencies are from when a request is sent: one whose connection still
+// waits for an answer is sent later.
+func H2loadAt(at process.Place, url string, connections, perSecond int, duration time.Duration) (Result, error) {
+	each := strconv.FormatFloat(float64(perSecond)/float64(connections), 'f', -1, 64)
+	return h2load(at, perSecond*int(duration.Seconds()), "--h1", "-c", strconv.Itoa(connections), "--rps="+each, url)
+}
+
+func h2load(at process.Place, requests int, args ...string) (Result, error) {
 	dir, err := os.MkdirTemp("", "h2load")
 	if err != nil {
 		return Result{}, err
@@ -131,16 +162,16 @@ func H2load(cpu int, url string, clients, streams, requests int) (Result, error)
 	defer os.RemoveAll(dir)
 	log := filepath.Join(dir, "log")
 	started := time.Now()
-	out, err := exec.Command("taskset", "-c", strconv.Itoa(cpu), "h2load", "-t1", "-c", strconv.Itoa(clients), "-m", strconv.Itoa(streams),
-		"-n", strconv.Itoa(requests), "--log-file="+log, url).CombinedOutput()
+	out, used, err := run(at, append([]string{"h2load", "-t1", "-n", strconv.Itoa(requests), "--log-file=" + log}, args...)...)
 	took := time.Since(started)
 	if err != nil {
-		return Result{}, fmt.Errorf("h2load %s: %w\n%s", url, err, out)
+		return Result{}, err
 	}
-	r, err := parseH2load(string(out))
+	r, err := parseH2load(out)
 	if err != nil {
 		return r, err
 	}
+	r.CPU = used
 	r.PerSecond = float64(r.Requests) / took.Seconds()
 	r.P50, r.P99, err = h2Percentiles(log)
 	return r, err

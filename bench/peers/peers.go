@@ -27,7 +27,7 @@ import (
 	"heddle.io/heddle/bench/process"
 )
 
-//go:embed nginx.conf backend.conf haproxy.cfg envoy.yaml
+//go:embed nginx.conf backend.conf haproxy.cfg envoy.yaml sidecar.yaml
 var files embed.FS
 
 // Multibuffer is heddle-proxy with the private key provider that signs eight at a time.
@@ -105,33 +105,34 @@ func AdminPort(port int) int { return port + 1000 }
 
 // settings fill the configuration templates.
 type settings struct {
-	Dir, Address, Host, Backend, BackendHost, Certificate, Key, Bundle string
-	Port, BackendPort, AdminPort                                       int
-	HTTP2, Mesh, Multibuffer                                           bool
-	Policies                                                           int
-	Cookies                                                            *CookieRules
-	Expressions                                                        []string
-	// Answer is what a proxy answers by itself, as long as the backend's.
-	Answer string
+	Dir, Address, Host, Backend, BackendHost, Body, Certificate, Key, Bundle string
+	Port, BackendPort, AdminPort                                             int
+	HTTP2, Mesh, Multibuffer                                                 bool
+	Policies                                                                 int
+	Cookies                                                                  *CookieRules
+	Expressions                                                              []string
 }
 
-// Backend starts the server behind the proxies: nginx answering 64 bytes.
-func Backend(dir string, cpu int, address string) (*process.Process, error) {
-	config, err := render(dir, "backend.conf", settings{Dir: dir, Backend: address})
+// Backend starts the server behind the proxies: nginx answering so many bytes.
+func Backend(at process.Place, dir, address string, size int) (*process.Process, error) {
+	config, err := render(dir, "backend.conf", settings{Dir: dir, Backend: address, Body: strings.Repeat("x", size)})
 	if err != nil {
 		return nil, err
 	}
-	p, err := process.Start("backend", cpu, "nginx", "-p", dir, "-e", filepath.Join(dir, "backend.error.log"), "-c", config)
+	p, err := process.Start("backend", at, "nginx", "-p", dir, "-e", filepath.Join(dir, "backend.error.log"), "-c", config)
 	if err != nil {
 		return nil, err
 	}
 	return ready(p, address)
 }
 
-// Start starts one subject with one worker on that processor, in front of backend.
-func Start(name, dir string, cpu int, work Work, address, backend string, binaries Binaries) (*process.Process, error) {
-	s := settings{Dir: dir, Address: address, Backend: backend, HTTP2: work.HTTP2, Mesh: work.Mesh, Policies: work.Policies,
-		Cookies: work.Cookies, Expressions: work.Cookies.Expressions(), Answer: strings.Repeat("a", 64)}
+// BackendSize is what the backend of a comparison of proxies answers, in bytes.
+const BackendSize = 64
+
+// Start starts one subject with one worker, in front of backend.
+func Start(name, dir string, at process.Place, work Work, address, backend string, binaries Binaries) (*process.Process, error) {
+	s := settings{Dir: dir, Address: address, Backend: backend, Body: strings.Repeat("x", BackendSize), HTTP2: work.HTTP2, Mesh: work.Mesh,
+		Policies: work.Policies, Cookies: work.Cookies, Expressions: work.Cookies.Expressions()}
 	var err error
 	if s.Host, s.Port, err = split(address); err != nil {
 		return nil, err
@@ -166,7 +167,7 @@ func Start(name, dir string, cpu int, work Work, address, backend string, binari
 		"envoy":   {binaries.Envoy, "-c", config, "--concurrency", "1", "-l", "warn", "--use-dynamic-base-id"},
 		"heddle":  heddle, Multibuffer: heddle,
 	}[name]
-	p, err := process.Start(name, cpu, argv...)
+	p, err := process.Start(name, at, argv...)
 	if err != nil {
 		return nil, err
 	}

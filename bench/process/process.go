@@ -1,11 +1,11 @@
-// Package process starts the programs of a benchmark on chosen processors and reads what they cost.
+// Package process starts the programs of a benchmark, each in its place, and reads what they cost.
 package process
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,22 +21,23 @@ const clockTick = 100
 // Process is a running program and its children.
 type Process struct {
 	name string
+	at   Place
 	cmd  *exec.Cmd
 	log  *bytes.Buffer
 	done chan struct{}
 }
 
-// Start runs argv pinned to one processor. name is used in messages. The program must stay in the foreground.
-func Start(name string, cpu int, argv ...string) (*Process, error) {
+// Start runs argv. name is used in messages. The program must stay in the foreground.
+func Start(name string, at Place, argv ...string) (*Process, error) {
 	path, err := exec.LookPath(argv[0])
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w; install it or leave it out with -subjects", name, err)
 	}
-	p := &Process{name: name, log: new(bytes.Buffer), done: make(chan struct{})}
-	p.cmd = exec.Command("taskset", append([]string{"-c", strconv.Itoa(cpu), path}, argv[1:]...)...)
+	p := &Process{name: name, at: at, log: new(bytes.Buffer), done: make(chan struct{})}
+	p.cmd = at.Command(append([]string{path}, argv[1:]...)...)
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	if err := p.cmd.Start(); err != nil {
+	p.cmd.SysProcAttr.Setpgid = true
+	if err := at.Launch(p.cmd); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
 	go func() {
@@ -47,11 +48,13 @@ func Start(name string, cpu int, argv ...string) (*Process, error) {
 	return p, nil
 }
 
-// WaitReady waits until address accepts connections, for at most ten seconds.
+// WaitReady waits until address accepts connections from the program's place, for at most ten seconds.
 func (p *Process) WaitReady(address string) error {
 	deadline := time.Now().Add(10 * time.Second)
 	for {
-		conn, err := net.DialTimeout("tcp", address, time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		conn, err := p.at.dial(ctx, address)
+		cancel()
 		if err == nil {
 			return conn.Close()
 		}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"heddle.io/heddle/bench/peers"
@@ -117,8 +118,21 @@ func columns(r results.Result) []string {
 
 func names(r results.Result) []string {
 	return slices.SortedFunc(maps.Keys(r.Subjects), func(a, b string) int {
-		return cmp.Or(cmp.Compare(rank(peers.NamesRSA, a), rank(peers.NamesRSA, b)), cmp.Compare(a, b))
+		// Those that end with a number, by the number.
+		kindA, numberA := cutNumber(a)
+		kindB, numberB := cutNumber(b)
+		return cmp.Or(cmp.Compare(rank(peers.NamesRSA, a), rank(peers.NamesRSA, b)), cmp.Compare(kindA, kindB), cmp.Compare(numberA, numberB))
 	})
+}
+
+// cutNumber splits a name before the number that it ends with; 0 where it does not.
+func cutNumber(name string) (string, int) {
+	kind := strings.TrimRight(name, "0123456789")
+	n, err := strconv.Atoi(name[len(kind):])
+	if err != nil {
+		return name, 0
+	}
+	return kind, n
 }
 
 func rank(list []string, name string) int {

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -32,5 +33,13 @@ func TestReport(t *testing.T) {
 	}
 	if !strings.Contains(all.String(), "(http1.svg)") {
 		t.Errorf("no picture in\n%s", all.String())
+	}
+}
+
+func TestSubjectsAreInTheOrderOfTheirNumbers(t *testing.T) {
+	r := results.Result{Scenario: "p2", Subjects: map[string]map[string]float64{"on-16": {}, "off-128": {}, "off-16": {}, "on-128": {}, "direct": {}, "envoy": {}}}
+	want := []string{"envoy", "direct", "off-16", "off-128", "on-16", "on-128"}
+	if got := names(r); !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }

@@ -99,7 +99,7 @@ func expressions(o Options) (results.Result, error) {
 			if err := os.Mkdir(folder, 0o755); err != nil {
 				return result, err
 			}
-			p, err := peers.Start(name, folder, proxyCPU, peers.Work{Cookies: &cookieSubjects[i].rules}, address, backendAddress, o.Binaries)
+			p, err := peers.Start(name, folder, proxyPlace, peers.Work{Cookies: &cookieSubjects[i].rules}, address, backendAddress, o.Binaries)
 			if err != nil {
 				return result, err
 			}
@@ -144,7 +144,7 @@ func costWithCookies(p *process.Process, url string, cookies []string, duration 
 	if err != nil {
 		return 0, err
 	}
-	got, err := load.WrkCookies(clientCPU, url, 32, duration, cookies)
+	got, err := load.WrkCookies(clientPlace, url, 32, duration, cookies)
 	if err != nil {
 		return 0, err
 	}

@@ -11,11 +11,8 @@ import (
 	"heddle.io/heddle/bench/results"
 )
 
-// Processors: the proxy has one for itself, the client and the backend share the other.
-const (
-	proxyCPU  = 0
-	clientCPU = 1
-)
+// The proxy has a processor for itself, the client and the backend share the other.
+var proxyPlace, clientPlace = process.Place{CPU: 0}, process.Place{CPU: 1}
 
 const backendAddress = "127.0.0.1:19000"
 
@@ -60,7 +57,7 @@ func (w proxyWork) run(name string, o Options) (results.Result, error) {
 		return result, err
 	}
 	defer os.RemoveAll(dir)
-	backend, err := peers.Backend(dir, clientCPU, backendAddress)
+	backend, err := peers.Backend(clientPlace, dir, backendAddress, peers.BackendSize)
 	if err != nil {
 		return result, err
 	}
@@ -73,7 +70,7 @@ func (w proxyWork) run(name string, o Options) (results.Result, error) {
 		if err := os.Mkdir(subjectDir, 0o755); err != nil {
 			return result, err
 		}
-		if s.Process, err = peers.Start(name, subjectDir, proxyCPU, w.Work, s.address, backendAddress, o.Binaries); err != nil {
+		if s.Process, err = peers.Start(name, subjectDir, proxyPlace, w.Work, s.address, backendAddress, o.Binaries); err != nil {
 			return result, err
 		}
 		defer s.Stop()
@@ -153,12 +150,12 @@ func (w proxyWork) load(address string, duration time.Duration, rate float64) (l
 		if rate > 0 {
 			requests = int(rate * duration.Seconds())
 		}
-		return load.H2load(clientCPU, url, w.connections, w.streams, requests)
+		return load.H2load(clientPlace, url, w.connections, w.streams, requests)
 	}
 	if w.closing {
-		return load.Wrk(clientCPU, url, w.connections, duration, "Connection: close")
+		return load.Wrk(clientPlace, url, w.connections, duration, "Connection: close")
 	}
-	return load.Wrk(clientCPU, url, w.connections, duration)
+	return load.Wrk(clientPlace, url, w.connections, duration)
 }
 
 func last(values []float64) float64 {

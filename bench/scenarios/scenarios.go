@@ -22,6 +22,8 @@ type Options struct {
 	Subjects []string
 	// Binaries that are not on the path.
 	Binaries peers.Binaries
+	// Rate is the fixed rate of p2, in requests per second.
+	Rate int
 	// Mesh is what the controller is measured with.
 	Mesh Mesh
 	// Progress is told what happens.
@@ -62,6 +64,8 @@ var All = []Scenario{
 	{Name: "p6", Summary: "what a hundred regular expressions on the cookie add to a request, in processor time", Run: expressions},
 	{Name: "kernels", Summary: "private RSA operations and ECDSA signatures per second of one thread, eight at a time, against BoringSSL, AWS-LC and OpenSSL", Run: kernels},
 	{Name: "p8", Summary: "the controller: from a change to the last proxy's acknowledgement, connecting, memory", Run: controlPlane},
+	tcpBypass("p2", "client and server on one host, a sidecar each, 1 kB, without and with the bypass of TCP", false),
+	tcpBypass("p2-mtls", "the same, with mutual TLS between the sidecars", true),
 }
 
 // policies measures requests held against three times so many DENY policies.

@@ -25,6 +25,7 @@ import (
 
 	"heddle.io/heddle/bench/load"
 	"heddle.io/heddle/bench/peers"
+	"heddle.io/heddle/bench/process"
 )
 
 const (
@@ -101,7 +102,7 @@ func (p path) perRequest(t *testing.T, proxy string) float64 {
 func (p path) total(t *testing.T, proxy string, requests int) int64 {
 	t.Helper()
 	dir := t.TempDir()
-	backend, err := peers.Backend(dir, 1, backendAddress)
+	backend, err := peers.Backend(process.Place{CPU: 1}, dir, backendAddress, peers.BackendSize)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +113,7 @@ func (p path) total(t *testing.T, proxy string, requests int) int64 {
 		out = filepath.Join(profiles, fmt.Sprintf("callgrind.out.%s.%d", p.name, requests))
 	}
 	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-	subject, err := peers.Start("heddle", dir, 0, p.work, address, backendAddress, peers.Binaries{Heddle: proxy,
+	subject, err := peers.Start("heddle", dir, process.Place{CPU: 0}, p.work, address, backendAddress, peers.Binaries{Heddle: proxy,
 		Under: []string{"valgrind", "--tool=callgrind", "--callgrind-out-file=" + out}})
 	if err != nil {
 		t.Fatal(err)
@@ -185,7 +186,7 @@ func overNewConnections(p path, dir, address string, requests int) error {
 
 // overHTTP2 keeps 32 streams busy on each of 8 connections.
 func overHTTP2(_ path, _, address string, requests int) error {
-	got, err := load.H2load(1, "https://"+address+"/", 8, 32, requests)
+	got, err := load.H2load(process.Place{CPU: 1}, "https://"+address+"/", 8, 32, requests)
 	if err == nil && got.Requests != int64(requests) {
 		err = fmt.Errorf("%d of %d requests were answered", got.Requests, requests)
 	}

@@ -104,7 +104,7 @@ func (c *chain) peer(t *testing.T, name string, argv []string) {
 			c.render(t, file, map[string]any{"Address": c.proxy.Address, "Dir": c.dir, "Links": links})
 		}
 	}
-	p, err := process.Start(name, 0, argv...)
+	p, err := process.Start(name, process.Place{}, argv...)
 	if err != nil {
 		t.Fatal(err)
 	}

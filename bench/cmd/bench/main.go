@@ -32,6 +32,7 @@ func main() {
 	heddle := flag.String("heddle-proxy", "bin/heddle-proxy", "path of heddle-proxy, a release build")
 	envoy := flag.String("envoy", "envoy", "path of a stock Envoy")
 	out := flag.String("out", "bench/results/latest", "folder for the results")
+	rate := flag.Int("rate", 5000, "p2: requests per second of the runs at a fixed rate")
 	var mesh scenarios.Mesh
 	flag.IntVar(&mesh.Size.Services, "services", 1000, "p8: services of the mesh")
 	flag.IntVar(&mesh.Size.Endpoints, "endpoints", 3, "p8: endpoints of each service")
@@ -40,6 +41,10 @@ func main() {
 	flag.IntVar(&mesh.Changes, "changes", 50, "p8: how often an endpoint's readiness changes")
 	proxies := flag.String("proxies", "20,100", "p8: numbers of proxies, each measured with a controller of its own")
 	flag.Parse()
+	if *rate < 1 {
+		fmt.Fprintf(os.Stderr, "bench: -rate: %d is no number of requests per second\n", *rate)
+		os.Exit(2)
+	}
 	for number := range strings.SplitSeq(*proxies, ",") {
 		n, err := strconv.Atoi(number)
 		if err != nil || n < 1 {
@@ -48,7 +53,7 @@ func main() {
 		}
 		mesh.Proxies = append(mesh.Proxies, n)
 	}
-	options := scenarios.Options{Runs: *runs, Duration: *duration, Subjects: strings.FieldsFunc(*subjects, func(r rune) bool { return r == ',' }), Progress: os.Stderr, Mesh: mesh,
+	options := scenarios.Options{Runs: *runs, Duration: *duration, Subjects: strings.FieldsFunc(*subjects, func(r rune) bool { return r == ',' }), Progress: os.Stderr, Rate: *rate, Mesh: mesh,
 		Binaries: peers.Binaries{Heddle: *heddle, Envoy: *envoy}}
 	if err := run(*scenario, *out, options); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)

@@ -27,6 +27,9 @@ const pinnedLink = "established"
 // settings is the map with the programs' variables.
 const settings = ".data"
 
+// maxSockets of a cluster are recorded.
+const maxSockets = 65536
+
 // Bypass is what is attached. Make one with [Attach].
 type Bypass struct {
 	objects *ebpf.Collection
@@ -38,7 +41,10 @@ type Bypass struct {
 // file system.
 //
 // The error says what the machine lacks. Nothing is attached then that was not before.
-func Attach(dir, cgroup string) (*Bypass, error) {
+func Attach(dir, cgroup string) (*Bypass, error) { return attachOf(dir, cgroup, maxSockets) }
+
+// attachOf is [Attach] for so many sockets.
+func attachOf(dir, cgroup string, sockets uint32) (*Bypass, error) {
 	release, err := kernelRelease()
 	if err != nil {
 		return nil, err
@@ -49,7 +55,7 @@ func Attach(dir, cgroup string) (*Bypass, error) {
 	if err := mount(dir); err != nil {
 		return nil, err
 	}
-	b, err := attach(dir, cgroup)
+	b, err := attach(dir, cgroup, sockets)
 	if err != nil {
 		if !IsAttached(dir) {
 			// The first one: nothing of it stays.
@@ -60,13 +66,14 @@ func Attach(dir, cgroup string) (*Bypass, error) {
 	return b, nil
 }
 
-func attach(dir, cgroup string) (*Bypass, error) {
+func attach(dir, cgroup string, sockets uint32) (*Bypass, error) {
 	spec, err := loadProgram()
 	if err != nil {
 		return nil, fmt.Errorf("read the bypass programs: %w", err)
 	}
-	for name, port := range map[string]uint32{"outbound_port": cluster.PortOutbound, "inbound_port": cluster.PortInbound} {
-		if err := spec.Variables[name].Set(port); err != nil {
+	spec.Maps["sockets"].MaxEntries = sockets
+	for name, value := range map[string]uint32{"outbound_port": cluster.PortOutbound, "inbound_port": cluster.PortInbound, "max_sockets": sockets} {
+		if err := spec.Variables[name].Set(value); err != nil {
 			return nil, fmt.Errorf("set %s of the bypass programs: %w", name, err)
 		}
 	}

@@ -2,18 +2,16 @@ package bypass
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -22,124 +20,26 @@ import (
 
 const patience = 30 * time.Second
 
+// addresses of two namespaces, and what the first dials of the second.
+type addresses struct{ a, b, target string }
+
+var families = map[string]addresses{
+	"ipv4": {"10.9.0.1/24", "10.9.0.2/24", "10.9.0.2:8080"},
+	"ipv6": {"fd09::1/64", "fd09::2/64", "[fd09::2]:8080"},
+}
+
+// client is an address of the first namespace to dial from.
+func (a addresses) client() netip.AddrPort {
+	return netip.AddrPortFrom(netip.MustParsePrefix(a.a).Addr(), 40000)
+}
+
 // sidecars are two namespaces, and a listener to which the second's packet filter brings connections.
-func sidecars(t *testing.T, a, b string) (*namespace, *net.TCPListener) {
+func sidecars(t *testing.T, at addresses) (*namespace, *net.TCPListener) {
 	t.Helper()
 	first, second := newNamespace(t), newNamespace(t)
-	cable(t, first, second, a, b)
+	cable(t, first, second, at.a, at.b)
 	captured(t, second)
 	return first, second.listen(t, 15006)
-}
-
-// transfer sends n random bytes in pieces of random sizes and compares what arrives, up to its end.
-func transfer(from, to *net.TCPConn, seed uint64, n, largest int) error {
-	sent := make(chan [sha256.Size]byte, 1)
-	failed := make(chan error, 1)
-	go func() {
-		source := rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8)})
-		sizes := rand.New(rand.NewPCG(seed, 0))
-		sum := sha256.New()
-		piece := make([]byte, largest)
-		for left := n; left > 0; {
-			p := piece[:min(left, 1+sizes.IntN(largest))]
-			_, _ = source.Read(p)
-			sum.Write(p)
-			if _, err := from.Write(p); err != nil {
-				failed <- err
-				return
-			}
-			left -= len(p)
-		}
-		sent <- [sha256.Size]byte(sum.Sum(nil))
-		failed <- from.CloseWrite()
-	}()
-	if err := to.SetReadDeadline(time.Now().Add(patience)); err != nil {
-		return err
-	}
-	sum := sha256.New()
-	got, err := io.Copy(sum, struct{ io.Reader }{to})
-	if err = errors.Join(err, <-failed); err != nil {
-		return fmt.Errorf("after %d of %d bytes: %w", got, n, err)
-	}
-	if got != int64(n) || [sha256.Size]byte(sum.Sum(nil)) != <-sent {
-		return fmt.Errorf("%d bytes arrived for %d, or other ones", got, n)
-	}
-	return nil
-}
-
-func TestBytesArriveAsTheyWereSent(t *testing.T) {
-	m := newMachine(t)
-	for family, addresses := range map[string][3]string{
-		"ipv4": {"10.9.0.1/24", "10.9.0.2/24", "10.9.0.2:8080"},
-		"ipv6": {"fd09::1/64", "fd09::2/64", "[fd09::2]:8080"},
-	} {
-		t.Run(family, func(t *testing.T) {
-			a, l := sidecars(t, addresses[0], addresses[1])
-			before := m.status(t)
-			total := 0
-			var all sync.WaitGroup
-			for i, n := range append([]int{1, 2, 1000, 32 << 20}, make([]int, 200)...) {
-				if n == 0 {
-					n = 10_000 + i
-				}
-				client, server := connect(t, a, l, addresses[2], netip.AddrPort{})
-				for _, ends := range [][2]*net.TCPConn{{client, server}, {server, client}} {
-					total += n
-					all.Go(func() {
-						if err := transfer(ends[0], ends[1], uint64(i), n, max(n/50, 1)); err != nil {
-							t.Error(err)
-						}
-					})
-				}
-			}
-			all.Wait()
-			after := m.status(t)
-			if got := after.Connections - before.Connections; got != 204 {
-				t.Errorf("%d connections bypass TCP, want 204", got)
-			}
-			// The large ones go by TCP once the reader lags.
-			if got := after.Bytes - before.Bytes; got < 200*10_000 || got > uint64(total) {
-				t.Errorf("%d of %d bytes bypassed TCP", got, total)
-			}
-		})
-	}
-}
-
-func TestOrderIsKeptWhileTheBypassComesAndGoes(t *testing.T) {
-	m := newMachine(t)
-	a, l := sidecars(t, "10.9.0.1/24", "10.9.0.2/24")
-	var transfers sync.WaitGroup
-	for i := range 8 {
-		client, server := connect(t, a, l, "10.9.0.2:8080", netip.AddrPort{})
-		for _, ends := range [][2]*net.TCPConn{{client, server}, {server, client}} {
-			transfers.Go(func() {
-				if err := transfer(ends[0], ends[1], uint64(i), 8<<20, 5000); err != nil {
-					t.Error(err)
-				}
-			})
-		}
-	}
-	done := make(chan struct{})
-	go func() {
-		transfers.Wait()
-		close(done)
-	}()
-	for on, flips := false, 0; ; on, flips = !on, flips+1 {
-		select {
-		case <-done:
-			if flips < 10 {
-				t.Errorf("the bypass came and went only %d times", flips)
-			}
-			if s := m.status(t); s.Bytes == 0 || s.Fallbacks[fallbacks[fallbackOrder]] == 0 {
-				t.Errorf("both ways were to be used: %+v", s)
-			}
-			return
-		case <-time.After(time.Millisecond):
-		}
-		if err := m.Enable(on); err != nil {
-			t.Fatal(err)
-		}
-	}
 }
 
 // packets opens a socket that sees what a namespace's interfaces carry.
@@ -184,52 +84,113 @@ func exchange(t *testing.T, from, to *net.TCPConn, text string) {
 
 func TestPayloadIsNotOnTheInterface(t *testing.T) {
 	m := newMachine(t)
-	a, l := sidecars(t, "10.9.0.1/24", "10.9.0.2/24")
-	seen := packets(t, a)
-	client, server := connect(t, a, l, "10.9.0.2:8080", netip.AddrPort{})
-	for _, way := range []struct {
-		on   bool
-		text string
-	}{{true, "bypassed-payload"}, {false, "payload-by-tcp"}, {true, "bypassed-once-more"}} {
-		if err := m.Enable(way.on); err != nil {
-			t.Fatal(err)
+	for family, at := range families {
+		between := func(t *testing.T) (*namespace, *net.TCPConn, *net.TCPConn) {
+			a, l := sidecars(t, at)
+			client, server := connect(t, a, l, at.target, netip.AddrPort{})
+			return a, client, server
 		}
-		for _, ends := range [][2]*net.TCPConn{{client, server}, {server, client}} {
-			exchange(t, ends[0], ends[1], way.text)
-			if carried(seen, way.text) == way.on {
-				t.Errorf("%q from %v is on the interface: %v", way.text, ends[0].LocalAddr(), !way.on)
-			}
+		within := func(t *testing.T) (*namespace, *net.TCPConn, *net.TCPConn) {
+			n := newNamespace(t)
+			cable(t, n, newNamespace(t), at.a, at.b)
+			own := netip.AddrPortFrom(netip.MustParsePrefix(at.a).Addr(), 15001)
+			application, proxy := connect(t, n, n.listen(t, own.Port()), own.String(), netip.AddrPort{})
+			return n, application, proxy
+		}
+		for path, open := range map[string]func(*testing.T) (*namespace, *net.TCPConn, *net.TCPConn){
+			"sidecar to sidecar": between, "application to sidecar": within,
+		} {
+			t.Run(family+" "+path, func(t *testing.T) {
+				n, client, server := open(t)
+				seen := packets(t, n)
+				for _, way := range []struct {
+					on   bool
+					text string
+				}{{true, "bypassed-payload"}, {false, "payload-by-tcp"}, {true, "bypassed-once-more"}} {
+					if err := m.Enable(way.on); err != nil {
+						t.Fatal(err)
+					}
+					exchange(t, client, server, way.text)
+					if carried(seen, way.text) == way.on {
+						t.Errorf("%q is on the interface: %v", way.text, !way.on)
+					}
+					exchange(t, server, client, way.text)
+					if toProxy := path == "sidecar to sidecar"; carried(seen, way.text) == (way.on && toProxy) {
+						t.Errorf("the answer %q is on the interface: %v", way.text, !way.on || !toProxy)
+					}
+				}
+			})
 		}
 	}
 }
 
 func TestEqualAddressesDoNotMeet(t *testing.T) {
-	m := newMachine(t)
-	const pairs = 4
-	var clients, servers [pairs]*net.TCPConn
-	for i := range pairs {
-		if i == 0 {
-			// Its client waits for its other end for ever.
-			enter(t, filepath.Dir(m.cgroup))
-		}
-		a, l := sidecars(t, "10.9.0.1/24", "10.9.0.2/24")
-		enter(t, m.cgroup)
-		clients[i], servers[i] = connect(t, a, l, "10.9.0.2:8080", netip.MustParseAddrPort("10.9.0.1:40000"))
+	for family, at := range families {
+		t.Run(family, func(t *testing.T) {
+			m := newMachine(t)
+			const pairs = 4
+			var clients, servers [pairs]*net.TCPConn
+			for i := range pairs {
+				if i == 0 {
+					// Its client waits for its other end for ever.
+					enter(t, filepath.Dir(m.cgroup))
+				}
+				a, l := sidecars(t, at)
+				enter(t, m.cgroup)
+				clients[i], servers[i] = connect(t, a, l, at.target, at.client())
+			}
+			for i := range pairs {
+				exchange(t, clients[i], servers[i], fmt.Sprintf("request of pair %d", i))
+			}
+			for i := range pairs {
+				exchange(t, servers[i], clients[i], fmt.Sprintf("response of pair %d", i))
+			}
+			if s := m.status(t); s.Connections != pairs-1 || s.Messages != 2*(pairs-1) {
+				t.Errorf("all but the first were to bypass TCP: %+v", s)
+			}
+		})
 	}
-	for i := range pairs {
-		exchange(t, clients[i], servers[i], fmt.Sprintf("request of pair %d", i))
-	}
-	for i := range pairs {
-		exchange(t, servers[i], clients[i], fmt.Sprintf("response of pair %d", i))
-	}
-	if s := m.status(t); s.Connections != pairs-1 || s.Messages != 2*(pairs-1) {
-		t.Errorf("all but the first were to bypass TCP: %+v", s)
+}
+
+// Each cluster has a control group, programs and maps of its own.
+func TestClustersWithEqualAddressesDoNotMeet(t *testing.T) {
+	for family, at := range families {
+		t.Run(family, func(t *testing.T) {
+			clusters := []*machine{newMachine(t), newMachine(t)}
+			var clients, servers []*net.TCPConn
+			for _, m := range clusters {
+				enter(t, m.cgroup)
+				a, l := sidecars(t, at)
+				client, server := connect(t, a, l, at.target, at.client())
+				clients, servers = append(clients, client), append(servers, server)
+			}
+			for i, m := range clusters {
+				request, response := strings.Repeat("request", i+1), strings.Repeat("response", i+1)
+				exchange(t, clients[i], servers[i], request)
+				exchange(t, servers[i], clients[i], response)
+				if s := m.status(t); s.Connections != 1 || s.Sockets != 2 || s.Messages != 2 || s.Bytes != uint64(len(request)+len(response)) {
+					t.Errorf("cluster %d was to have its own connection alone: %+v", i, s)
+				}
+			}
+			// From one cluster to the other: neither's programs know both ends.
+			enter(t, clusters[1].cgroup)
+			a, l := sidecars(t, at)
+			enter(t, clusters[0].cgroup)
+			client, server := connect(t, a, l, at.target, at.client())
+			exchange(t, client, server, "request")
+			exchange(t, server, client, "response")
+			for i, m := range clusters {
+				if s := m.status(t); s.Connections != 1 || s.Messages != 2 {
+					t.Errorf("what goes between clusters was to use TCP, cluster %d: %+v", i, s)
+				}
+			}
+		})
 	}
 }
 
 func TestAReaderThatStopsHoldsItsSenderBack(t *testing.T) {
 	newMachine(t)
-	a, l := sidecars(t, "10.9.0.1/24", "10.9.0.2/24")
+	a, l := sidecars(t, families["ipv4"])
 	client, server := connect(t, a, l, "10.9.0.2:8080", netip.AddrPort{})
 	const much = 256 << 20
 	sent := 0
@@ -257,7 +218,7 @@ func TestAReaderThatStopsHoldsItsSenderBack(t *testing.T) {
 // The kernel keeps a record for each message, whatever its size, that counts against no bound of its own.
 func TestAReaderThatStopsIsSentFewMessages(t *testing.T) {
 	m := newMachine(t)
-	a, l := sidecars(t, "10.9.0.1/24", "10.9.0.2/24")
+	a, l := sidecars(t, families["ipv4"])
 	client, server := connect(t, a, l, "10.9.0.2:8080", netip.AddrPort{})
 	const bytes, most = 5000, 512
 	want := make([]byte, bytes)
@@ -337,9 +298,56 @@ func TestAnApplicationReceivesByTCP(t *testing.T) {
 	}
 }
 
+// One that opens whatever it can leaves room for others, and gives back what it closes.
+func TestOneWorkloadDoesNotTakeAllSockets(t *testing.T) {
+	const sockets, attempts = 64, 100
+	m := newMachineOf(t, sockets)
+	attacker, l := sidecars(t, families["ipv4"])
+	for range 2 {
+		var all [][2]*net.TCPConn
+		before := m.status(t)
+		for range attempts {
+			client, server := connect(t, attacker, l, families["ipv4"].target, netip.AddrPort{})
+			all = append(all, [2]*net.TCPConn{client, server})
+		}
+		// It has both ends, each in a namespace: both have what is left when they have as much.
+		s := m.status(t)
+		if s.Sockets < sockets/2 || s.Sockets > 2*sockets/3+1 || s.Refused["workload_share"] == before.Refused["workload_share"] || s.Refused["too_many_sockets"] != 0 {
+			t.Errorf("the attacker was to have two shares of three: %+v", s)
+		}
+		other, theirs := sidecars(t, families["ipv6"])
+		client, server := connect(t, other, theirs, families["ipv6"].target, netip.AddrPort{})
+		exchange(t, client, server, "request")
+		exchange(t, server, client, "response")
+		if after := m.status(t); after.Connections != s.Connections+1 || after.Messages != s.Messages+2 {
+			t.Errorf("another workload's connection was to bypass TCP: %+v, before %+v", after, s)
+		}
+		client.Close()
+		server.Close()
+		// Those beyond the share are no worse off than without the bypass.
+		exchange(t, all[attempts-1][0], all[attempts-1][1], "by TCP")
+		for _, ends := range all {
+			ends[0].Close()
+			ends[1].Close()
+		}
+		var recorded int64
+		for deadline := time.Now().Add(patience); ; runtime.Gosched() {
+			if err := m.objects.Maps["recorded"].Lookup(uint32(0), &recorded); err != nil {
+				t.Fatal(err)
+			}
+			if recorded == 0 {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%d sockets are still in somebody's share", recorded)
+			}
+		}
+	}
+}
+
 func TestOnlyTheControlGroupsSockets(t *testing.T) {
 	m := newMachine(t)
-	a, l := sidecars(t, "10.9.0.1/24", "10.9.0.2/24")
+	a, l := sidecars(t, families["ipv4"])
 	enter(t, filepath.Dir(m.cgroup))
 	client, server := connect(t, a, l, "10.9.0.2:8080", netip.AddrPort{})
 	enter(t, m.cgroup)
@@ -351,7 +359,7 @@ func TestOnlyTheControlGroupsSockets(t *testing.T) {
 
 func TestTheNextAgentTakesOver(t *testing.T) {
 	m := newMachine(t)
-	a, l := sidecars(t, "10.9.0.1/24", "10.9.0.2/24")
+	a, l := sidecars(t, families["ipv4"])
 	client, server := connect(t, a, l, "10.9.0.2:8080", netip.AddrPort{})
 	exchange(t, client, server, "before")
 	if _, err := io.WriteString(client, "unread, "); err != nil {

@@ -24,11 +24,18 @@ import (
 type machine struct {
 	*Bypass
 	dir, cgroup string
+	sockets     uint32
 }
 
 func newMachine(t *testing.T) *machine {
 	t.Helper()
-	m := &machine{dir: filepath.Join(t.TempDir(), "bpf"), cgroup: controlGroup(t)}
+	return newMachineOf(t, maxSockets)
+}
+
+// newMachineOf has room for so many sockets.
+func newMachineOf(t *testing.T, sockets uint32) *machine {
+	t.Helper()
+	m := &machine{dir: filepath.Join(t.TempDir(), "bpf"), cgroup: controlGroup(t), sockets: sockets}
 	m.attach(t)
 	t.Cleanup(func() {
 		m.Close()
@@ -42,7 +49,16 @@ func newMachine(t *testing.T) *machine {
 func (m *machine) attach(t *testing.T) {
 	t.Helper()
 	var err error
-	if m.Bypass, err = Attach(m.dir, m.cgroup); err != nil {
+	if m.Bypass, err = attachOf(m.dir, m.cgroup, m.sockets); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// detach has nothing of it stay.
+func (m *machine) detach(t *testing.T) {
+	t.Helper()
+	m.Close()
+	if err := Detach(m.dir); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -70,8 +86,8 @@ func controlGroup(t *testing.T) string {
 	if h.V2 == "" {
 		t.Skip("no cgroup version 2 is mounted")
 	}
-	dir := filepath.Join(h.V2, fmt.Sprintf("heddle-bypass-test-%d", os.Getpid()))
-	if err := os.Mkdir(dir, 0o755); err != nil {
+	dir, err := os.MkdirTemp(h.V2, "heddle-bypass-test-")
+	if err != nil {
 		t.Fatal(err)
 	}
 	before, err := os.ReadFile("/proc/self/cgroup")

@@ -19,6 +19,8 @@ const (
 	programMapAccepted     = "accepted"
 	programMapConnecting   = "connecting"
 	programMapCounts       = "counts"
+	programMapRecorded     = "recorded"
+	programMapShares       = "shares"
 	programMapSockets      = "sockets"
 	programMapStates       = "states"
 	programProgEstablished = "established"
@@ -26,6 +28,7 @@ const (
 	programVarEnabled      = "enabled"
 	programVarInboundPort  = "inbound_port"
 	programVarMaxQueued    = "max_queued"
+	programVarMaxSockets   = "max_sockets"
 	programVarMaxUnpaired  = "max_unpaired"
 	programVarMaxUnread    = "max_unread"
 	programVarOutboundPort = "outbound_port"
@@ -84,6 +87,8 @@ type programMapSpecs struct {
 	Accepted   *ebpf.MapSpec `ebpf:"accepted"`
 	Connecting *ebpf.MapSpec `ebpf:"connecting"`
 	Counts     *ebpf.MapSpec `ebpf:"counts"`
+	Recorded   *ebpf.MapSpec `ebpf:"recorded"`
+	Shares     *ebpf.MapSpec `ebpf:"shares"`
 	Sockets    *ebpf.MapSpec `ebpf:"sockets"`
 	States     *ebpf.MapSpec `ebpf:"states"`
 }
@@ -95,6 +100,7 @@ type programVariableSpecs struct {
 	Enabled      *ebpf.VariableSpec `ebpf:"enabled"`
 	InboundPort  *ebpf.VariableSpec `ebpf:"inbound_port"`
 	MaxQueued    *ebpf.VariableSpec `ebpf:"max_queued"`
+	MaxSockets   *ebpf.VariableSpec `ebpf:"max_sockets"`
 	MaxUnpaired  *ebpf.VariableSpec `ebpf:"max_unpaired"`
 	MaxUnread    *ebpf.VariableSpec `ebpf:"max_unread"`
 	OutboundPort *ebpf.VariableSpec `ebpf:"outbound_port"`
@@ -123,6 +129,8 @@ type programMaps struct {
 	Accepted   *ebpf.Map `ebpf:"accepted"`
 	Connecting *ebpf.Map `ebpf:"connecting"`
 	Counts     *ebpf.Map `ebpf:"counts"`
+	Recorded   *ebpf.Map `ebpf:"recorded"`
+	Shares     *ebpf.Map `ebpf:"shares"`
 	Sockets    *ebpf.Map `ebpf:"sockets"`
 	States     *ebpf.Map `ebpf:"states"`
 }
@@ -132,6 +140,8 @@ func (m *programMaps) Close() error {
 		m.Accepted,
 		m.Connecting,
 		m.Counts,
+		m.Recorded,
+		m.Shares,
 		m.Sockets,
 		m.States,
 	)
@@ -144,6 +154,7 @@ type programVariables struct {
 	Enabled      *ebpf.Variable `ebpf:"enabled"`
 	InboundPort  *ebpf.Variable `ebpf:"inbound_port"`
 	MaxQueued    *ebpf.Variable `ebpf:"max_queued"`
+	MaxSockets   *ebpf.Variable `ebpf:"max_sockets"`
 	MaxUnpaired  *ebpf.Variable `ebpf:"max_unpaired"`
 	MaxUnread    *ebpf.Variable `ebpf:"max_unread"`
 	OutboundPort *ebpf.Variable `ebpf:"outbound_port"`

@@ -25,7 +25,7 @@ type Status struct {
 	// came that way; receiver_behind, it has not read 128 KiB or 512 messages; receiver_gone, it is closed; kernel_tls, the kernel encrypts.
 	Fallbacks map[string]uint64 `json:"fallbacks"`
 	// Refused are connections that use TCP alone although both ends might be here, by reason: too_many_sockets, MaxSockets are
-	// open; ambiguous, two connections cannot be told apart.
+	// open; workload_share, a workload has as many open as are free; ambiguous, two connections cannot be told apart.
 	Refused map[string]uint64 `json:"refused"`
 }
 
@@ -40,6 +40,7 @@ const (
 	fallbackTLS
 	refusedFull
 	refusedAmbiguous
+	refusedShare
 	countCount
 )
 
@@ -54,6 +55,7 @@ var (
 	refusals = map[uint32]string{
 		refusedFull:      "too_many_sockets",
 		refusedAmbiguous: "ambiguous",
+		refusedShare:     "workload_share",
 	}
 )
 

@@ -1,0 +1,42 @@
+package peers
+
+import (
+	"fmt"
+	"os"
+
+	"heddle.io/heddle/bench/process"
+	"heddle.io/heddle/control/cluster"
+)
+
+// Sidecar starts heddle-proxy with one worker as a workload's sidecar: what comes to the outbound port goes to server (an address
+// and port), what comes to the inbound port to the address that was dialled, from 127.0.0.6. With mutual TLS, sidecars
+// have the certificate that is in dir, which is made where it is missing. dir becomes the sidecar's user's.
+func Sidecar(name string, at process.Place, dir, server string, mutualTLS bool, binaries Binaries) (*process.Process, error) {
+	s := settings{Dir: dir, AdminPort: cluster.PortAdmin}
+	var err error
+	if s.BackendHost, s.BackendPort, err = split(server); err != nil {
+		return nil, err
+	}
+	if mutualTLS {
+		if s.Certificate, s.Key, s.Bundle, err = certificate(dir, "ecdsa"); err != nil {
+			return nil, err
+		}
+	}
+	config, err := render(dir, "sidecar.yaml", s)
+	if err != nil {
+		return nil, err
+	}
+	for _, path := range []string{dir, config, s.Certificate, s.Key} {
+		if path == "" {
+			continue
+		}
+		if err := os.Chown(path, int(at.User), int(at.User)); err != nil {
+			return nil, fmt.Errorf("give %s's files to its user: %w", name, err)
+		}
+	}
+	p, err := process.Start(name, at, append(append([]string{}, binaries.Under...), binaries.Heddle, "-c", config, "--concurrency", "1", "-l", "warn")...)
+	if err != nil {
+		return nil, err
+	}
+	return ready(p, fmt.Sprintf("127.0.0.1:%d", s.AdminPort))
+}

@@ -1,0 +1,64 @@
+package process
+
+import (
+	"context"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"syscall"
+
+	"heddle.io/heddle/control/agent/network"
+)
+
+// Place is where a program runs.
+type Place struct {
+	// CPU is the one processor that it uses.
+	CPU int
+	// Netns is the name of its network namespace; empty is the benchmark's own.
+	Netns string
+	// Cgroup is its control group, a directory of version 2; empty is the benchmark's own. Whoever made the group ends what is left
+	// in it.
+	Cgroup string
+	// User and group that it runs as; 0 is the benchmark's own.
+	User uint32
+}
+
+// Command runs argv in this place. [Place.Launch] starts it.
+func (p Place) Command(argv ...string) *exec.Cmd {
+	cmd := exec.Command("taskset", append([]string{"-c", strconv.Itoa(p.CPU)}, argv...)...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{}
+	if p.Netns == "" {
+		// Elsewhere, the program is started by a thread that may end before the benchmark does, which would count.
+		cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	}
+	if p.User != 0 {
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: p.User, Gid: p.User}
+	}
+	return cmd
+}
+
+// Launch starts a command of [Place.Command].
+func (p Place) Launch(cmd *exec.Cmd) error {
+	if p.Cgroup != "" {
+		group, err := os.Open(p.Cgroup)
+		if err != nil {
+			return err
+		}
+		defer group.Close()
+		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(group.Fd())
+	}
+	if p.Netns == "" {
+		return cmd.Start()
+	}
+	return network.In(p.Netns, cmd.Start)
+}
+
+// dial connects from here to an IP address and port.
+func (p Place) dial(ctx context.Context, address string) (net.Conn, error) {
+	if p.Netns == "" {
+		var dialer net.Dialer
+		return dialer.DialContext(ctx, "tcp", address)
+	}
+	return network.Dial(ctx, p.Netns, "tcp", address)
+}

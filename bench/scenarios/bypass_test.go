@@ -1,0 +1,41 @@
+package scenarios
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"heddle.io/heddle/bench/load"
+)
+
+func TestARunThatDoesNotMeasureTheBypass(t *testing.T) {
+	for name, c := range map[string]struct {
+		observation
+		bypassed bool
+		want     string
+	}{
+		"without the bypass":        {observation{load: load.Result{Requests: 1000, Errors: 1}}, false, ""},
+		"with it":                   {observation{load: load.Result{Requests: 1000}, direct: 3990}, true, ""},
+		"most messages went by TCP": {observation{load: load.Result{Requests: 1000}, direct: 3000}, true, "3.00 messages of a request bypassed TCP, of 4"},
+		"errors":                    {observation{load: load.Result{Requests: 1000, Errors: 2}}, false, "measures nothing"},
+		"no answer":                 {observation{}, false, "measures nothing"},
+	} {
+		err := c.check(c.bypassed)
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+}
+
+func TestProcessorTimeOfARequest(t *testing.T) {
+	o := observation{load: load.Result{Requests: 1000}, client: 9 * time.Millisecond, clientSidecar: 14 * time.Millisecond, serverSidecar: 13 * time.Millisecond,
+		server: 8 * time.Millisecond, direct: 4000}
+	got := o.figures()
+	for figure, want := range map[string]float64{
+		"client_us": 9, "client_sidecar_us": 14, "server_sidecar_us": 13, "server_us": 8, "cpu_us_per_request": 44, "direct_messages": 4,
+	} {
+		if got[figure] != want {
+			t.Errorf("%s = %v, want %v", figure, got[figure], want)
+		}
+	}
+}
