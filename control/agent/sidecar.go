@@ -69,6 +69,10 @@ func (r *replica) startProxy() (*process.Process, error) {
 	if err != nil {
 		return nil, err
 	}
+	hidden, err := r.agent.hidden()
+	if err != nil {
+		return nil, err
+	}
 	command := []string{program, "-c", filepath.Join(r.dir, "bootstrap.yaml")}
 	if !r.spec.Gateway {
 		// Istio's default for sidecars: many share one machine. A gateway takes a worker for each processor.
@@ -79,7 +83,7 @@ func (r *replica) startProxy() (*process.Process, error) {
 		command = append(command, "--disable-hot-restart", "--log-level", "warning")
 	}
 	return r.launch("proxy", process.Spec{
-		Command: command, Env: []string{"PATH=/usr/bin:/bin", "HOME=/"}, UID: r.proxyUser, GID: r.proxyUser, Files: proxyFiles, Hide: r.agent.secretPlaces(),
+		Command: command, Env: []string{"PATH=/usr/bin:/bin", "HOME=/"}, UID: r.proxyUser, GID: r.proxyUser, Files: proxyFiles, Hide: hidden,
 		// Its configuration and its agent's socket, and no other's. What else is in the directory is root's.
 		Sandbox: &process.Sandbox{Keep: []string{r.dir}, PIDs: maxReplicaPIDs},
 	}, process.Limits{PIDs: maxReplicaPIDs})
