@@ -40,7 +40,7 @@ func (a *Agent) undeploy(ctx context.Context, key string) {
 	deployed := a.deployments[key] != nil
 	a.mu.Unlock()
 	if !deployed {
-		a.release(key)
+		a.forget(key)
 		return
 	}
 	a.want(ctx, key, nil, true)
@@ -109,7 +109,7 @@ func (d *deployment) retire() bool {
 	if !over {
 		return false
 	}
-	d.agent.release(d.key)
+	d.agent.forget(d.key)
 	d.agent.mu.Lock()
 	defer d.agent.mu.Unlock()
 	d.mu.Lock()
@@ -123,8 +123,11 @@ func (d *deployment) retire() bool {
 	return true
 }
 
-// release frees the ids of a deleted workload of which nothing runs.
-func (a *Agent) release(workload string) {
+// forget removes the logs of a deleted workload of which nothing runs, and frees its ids.
+func (a *Agent) forget(workload string) {
+	if err := removeLogs(a.config.Cluster, a.addresses.Owners(workload)...); err != nil {
+		a.log.Error("logs of a deleted workload are still there", "workload", workload, "error", err)
+	}
 	if err := errors.Join(a.addresses.Release(workload), a.users.Release(workload)); err != nil {
 		a.log.Error("addresses or user ids of a deleted workload are not free yet", "workload", workload, "error", err)
 	}

@@ -253,7 +253,7 @@ func (w *wishes) placeOne(key objects.Key, o *objects.Object, clusterName string
 }
 
 // sweep removes what replicas have left that nobody wants any more, when an agent died before their workload was deleted:
-// namespaces, control groups, and the addresses of workloads that are not known.
+// namespaces, control groups, and the addresses and logs of workloads that are not known.
 func (a *Agent) sweep(known map[string][]replicaSpec) {
 	c := a.config.Cluster
 	names, err := network.Names(c.NetnsPrefix())
@@ -281,6 +281,9 @@ func (a *Agent) sweep(known map[string][]replicaSpec) {
 	}
 	if err := errors.Join(a.addresses.Keep(wanted), a.users.Keep(wanted)); err != nil {
 		a.log.Warn("addresses or user ids of workloads that are gone are not free yet", "error", err)
+	}
+	if err := a.sweepLogs(wanted); err != nil {
+		a.log.Warn("logs of workloads that are gone are still there", "error", err)
 	}
 	for _, r := range a.all() {
 		keep[r.netns] = true

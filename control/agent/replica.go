@@ -158,7 +158,7 @@ func (r *replica) prepare(ctx context.Context) error {
 		return fmt.Errorf("make runtime directory: %w", err)
 	}
 	logs := r.logs()
-	if err := os.MkdirAll(logs, 0o755); err != nil {
+	if err := os.MkdirAll(logs, 0o700); err != nil {
 		return fmt.Errorf("make log directory: %w", err)
 	}
 	resolv := dns.ResolvConf(r.agent.gateway(), r.spec.Namespace, cluster.Domain)
@@ -221,10 +221,6 @@ func (r *replica) tellProvider() error {
 		return nil
 	}
 	return credential.UseKeysBy(keyprovider.For(r.provider, !r.foreign()))
-}
-
-func (r *replica) logs() string {
-	return filepath.Join(r.agent.config.Cluster.Logs(), r.spec.Namespace, r.spec.Name)
 }
 
 // set changes state under the lock, keeps what a new agent needs and tells whoever waits, the controller included.
