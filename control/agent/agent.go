@@ -357,14 +357,14 @@ func (a *Agent) stopAll() {
 	all.Wait()
 }
 
-// discard removes what a replica leaves when its processes have ended: control groups, namespace, runtime files.
+// discard removes what a replica leaves when its processes have ended: control groups, runtime files and the namespace, which
+// goes last, for by it the next agent finds what is left.
 func (a *Agent) discard(namespace, name string) error {
 	c := a.config.Cluster
-	return errors.Join(
-		a.hierarchies.Remove(filepath.Join(c.Cgroup(), namespace+"."+name)),
-		network.Detach(c, namespace, name),
-		os.RemoveAll(c.Workload(namespace, name)),
-	)
+	if err := errors.Join(a.hierarchies.Remove(filepath.Join(c.Cgroup(), namespace+"."+name)), os.RemoveAll(c.Workload(namespace, name))); err != nil {
+		return err
+	}
+	return network.Detach(c, namespace, name)
 }
 
 // rotateLoop bounds the log files.

@@ -17,6 +17,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"heddle.io/heddle/control/agent/allocation"
 	"heddle.io/heddle/control/agent/network"
 	"heddle.io/heddle/control/agent/process"
@@ -170,6 +172,57 @@ func TestDeletedWorkloadLeavesNothing(t *testing.T) {
 		}
 	}
 	until(t, "the goroutines' end", func() bool { return runtime.NumGoroutine() <= before })
+}
+
+// A replica of which something cannot be removed keeps its name and its ids until it can, whatever is wanted meanwhile; the removal
+// is tried again.
+func TestRemovalThatFails(t *testing.T) {
+	a := newAgent(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	specs := replicas(workload(), "c", false, nil)
+	stuck := filepath.Join(a.config.Cluster.Workload("shop", "cart-1"), "mounted")
+	// What is mounted on cannot be removed.
+	free := func() {
+		if err := unix.Unmount(stuck, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+			t.Error(err)
+		}
+	}
+	t.Cleanup(free)
+	refused := func(r *replica) bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.draining && strings.Contains(r.message, "not removed yet") && strings.Contains(r.message, "device or resource busy")
+	}
+	ended := func() bool { a.mu.Lock(); defer a.mu.Unlock(); return len(a.deployments) == 0 }
+	for _, again := range []bool{false, true} {
+		a.deploy(ctx, "shop/cart", specs)
+		until(t, "both replicas", func() bool { return len(a.all()) == 2 && owners(t, a) == "shop/cart-0 shop/cart-1" })
+		old := a.find("shop", "cart-1")
+		if err := errors.Join(os.MkdirAll(stuck, 0o755), unix.Mount("none", stuck, "tmpfs", 0, "size=4k")); err != nil {
+			t.Fatal(err)
+		}
+		a.undeploy(ctx, "shop/cart")
+		until(t, "the removal of what can be removed", func() bool { return len(a.all()) == 1 && refused(old) })
+		if got := owners(t, a); got != "shop/cart-0 shop/cart-1" || ended() {
+			t.Errorf("of a workload that is not removed yet, ids have %q", got)
+		}
+		if again {
+			a.deploy(ctx, "shop/cart", specs)
+			until(t, "the one that can start", func() bool { return len(a.all()) == 2 })
+			if a.find("shop", "cart-1") != old {
+				t.Error("another replica started where something is left of the one before")
+			}
+			free()
+			until(t, "another one", func() bool { return a.find("shop", "cart-1") != nil && a.find("shop", "cart-1") != old })
+			a.undeploy(ctx, "shop/cart")
+		}
+		free()
+		until(t, "the end", ended)
+		if got := owners(t, a); got != "" || a.users.Count() != 0 {
+			t.Errorf("addresses of %q and %d user ids are left", got, a.users.Count())
+		}
+	}
 }
 
 // A workload that is deleted and made again at once runs.

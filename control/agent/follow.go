@@ -279,12 +279,6 @@ func (a *Agent) sweep(known map[string][]replicaSpec) {
 		_, ok := known[workload]
 		return ok || deployed[workload]
 	}
-	if err := errors.Join(a.addresses.Keep(wanted), a.users.Keep(wanted)); err != nil {
-		a.log.Warn("addresses or user ids of workloads that are gone are not free yet", "error", err)
-	}
-	if err := a.sweepLogs(wanted); err != nil {
-		a.log.Warn("logs of workloads that are gone are still there", "error", err)
-	}
 	for _, r := range a.all() {
 		keep[r.netns] = true
 	}
@@ -300,7 +294,15 @@ func (a *Agent) sweep(known map[string][]replicaSpec) {
 		a.log.Info("removing a workload that is no longer wanted", "workload", namespace+"/"+replica)
 		if err := a.discard(namespace, replica); err != nil {
 			a.log.Warn("stale workload not removed", "error", err)
+			// Its addresses are in use. The next list tries again.
+			deployed[allocation.WorkloadOf(namespace+"/"+replica)] = true
 		}
+	}
+	if err := errors.Join(a.addresses.Keep(wanted), a.users.Keep(wanted)); err != nil {
+		a.log.Warn("addresses or user ids of workloads that are gone are not free yet", "error", err)
+	}
+	if err := a.sweepLogs(wanted); err != nil {
+		a.log.Warn("logs of workloads that are gone are still there", "error", err)
 	}
 }
 

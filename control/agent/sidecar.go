@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -221,7 +220,8 @@ func (r *replica) admin(ctx context.Context, method, path string, timeout time.D
 }
 
 // stop ends the replica without losing requests, and removes what it had: first the endpoint goes, then the proxy
-// drains, then the application and the proxy end. ctx cuts the waiting short, not the removal.
+// drains, then the application and the proxy end. ctx cuts the waiting short, not the removal. After an error it can be
+// called again.
 func (r *replica) stop(ctx context.Context) error {
 	r.mu.Lock()
 	wasReady := r.readyLocked()
@@ -252,13 +252,17 @@ func (r *replica) stop(ctx context.Context) error {
 	if socket != nil {
 		socket.Close()
 	}
-	err := r.agent.discard(r.spec.Namespace, r.spec.Name)
+	if err := r.agent.discard(r.spec.Namespace, r.spec.Name); err != nil {
+		return err
+	}
 	if r.spec.Gateway && r.address.IsValid() {
 		// While the namespace is there, its kernel closes or resets what the proxy leaves; now nobody would answer peers
 		// that have not heard of it.
-		err = errors.Join(err, network.Forget(r.address))
+		if err := network.Forget(r.address); err != nil {
+			r.log.Warn("clients of the gateway hear late that it has gone", "error", err)
+		}
 	}
-	return err
+	return nil
 }
 
 // release ends supervision and leaves the processes running, for the next agent.
