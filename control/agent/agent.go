@@ -23,6 +23,7 @@ import (
 
 	"heddle.io/heddle/control/agent/allocation"
 	"heddle.io/heddle/control/agent/dns"
+	"heddle.io/heddle/control/agent/identity"
 	"heddle.io/heddle/control/agent/lock"
 	"heddle.io/heddle/control/agent/network"
 	"heddle.io/heddle/control/agent/process"
@@ -95,6 +96,8 @@ type Agent struct {
 
 	// bypass is set before anything runs.
 	bypass tcpBypass
+	// refusals are those of all proxies' sockets.
+	refusals identity.Refusals
 }
 
 // Run runs the agent until ctx ends, which leaves everything else running, or until it is told to shut down, which

@@ -181,7 +181,7 @@ func (r *replica) prepare(ctx context.Context) error {
 	}
 	socket, err := identity.Listen(identity.Config{
 		Path: filepath.Join(r.dir, "agent.sock"), User: proxyUser, Netns: network.Path(r.netns), Credential: credential, Node: node,
-		Controller: c.XDSSocket(), Log: r.log,
+		Controller: c.XDSSocket(), Refusals: &r.agent.refusals, Log: r.log,
 	})
 	if err != nil {
 		return err

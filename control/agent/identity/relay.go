@@ -34,6 +34,7 @@ type relay struct {
 	node       *corev3.Node
 	connection *grpc.ClientConn
 	log        *slog.Logger
+	refusals   *Refusals
 	streams    streams
 }
 
@@ -84,7 +85,8 @@ func (s *streams) now() (bool, <-chan struct{}) {
 	return s.open > 0, s.changed
 }
 
-func newRelay(controller string, node *corev3.Node, log *slog.Logger) (*relay, error) {
+func newRelay(config Config) (*relay, error) {
+	controller := config.Controller
 	connection, err := grpc.NewClient("unix://"+controller,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxResponse), grpc.WaitForReady(true)),
@@ -97,7 +99,7 @@ func newRelay(controller string, node *corev3.Node, log *slog.Logger) (*relay, e
 	if err != nil {
 		return nil, fmt.Errorf("reach controller: %w", err)
 	}
-	return &relay{node: node, connection: connection, log: log, streams: streams{changed: make(chan struct{})}}, nil
+	return &relay{node: config.Node, connection: connection, log: config.Log, refusals: config.Refusals, streams: streams{changed: make(chan struct{})}}, nil
 }
 
 func (r *relay) close() {
@@ -153,6 +155,7 @@ func forward[Request, Response any](r *relay, cancel context.CancelFunc,
 	upRecv func() (Response, error), downSend func(Response) error, edit func(Request)) error {
 	end, err := r.streams.begin()
 	if err != nil {
+		r.refusals.configStreams.Add(1)
 		return err
 	}
 	defer end()

@@ -146,7 +146,8 @@ func TestAStolenSocketIsOneWorkload(t *testing.T) {
 // A proxy that was taken over holds what so many messages take of the agent's memory, on however many connections, and nothing
 // by their heads; what it gives back is there for its successor.
 func TestAHostileProxyHoldsABoundedPartOfTheAgent(t *testing.T) {
-	credential, first, _ := socket(t)
+	var refusals Refusals
+	credential, first, _ := countedSocket(t, &refusals)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	go credential.Run(ctx)
@@ -186,6 +187,9 @@ func TestAHostileProxyHoldsABoundedPartOfTheAgent(t *testing.T) {
 			t.Errorf("one more than %d streams: %v", maxStreams, err)
 		}
 	}
+	if n := refusals.streams.Load(); n != uint64(len(connections)) {
+		t.Errorf("%d streams were counted as refused", n)
+	}
 	release()
 	for {
 		err := open(ctx, first)
@@ -201,7 +205,8 @@ func TestAHostileProxyHoldsABoundedPartOfTheAgent(t *testing.T) {
 // A controller waits for the answers to what is on its way over a stream, for all proxies together: one with many streams that
 // answers nothing would hold up the others.
 func TestAHostileProxyHasTwoConfigurationStreams(t *testing.T) {
-	_, connection, controller := socket(t)
+	var refusals Refusals
+	_, connection, controller := countedSocket(t, &refusals)
 	serveController(t, controller)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
@@ -221,8 +226,8 @@ func TestAHostileProxyHasTwoConfigurationStreams(t *testing.T) {
 			t.Fatalf("stream %d: %v", i, err)
 		}
 	}
-	if err := ask(ctx); status.Code(err) != codes.ResourceExhausted {
-		t.Errorf("one more: %v", err)
+	if err := ask(ctx); status.Code(err) != codes.ResourceExhausted || refusals.configStreams.Load() != 1 {
+		t.Errorf("one more: %v, %d were counted as refused", err, refusals.configStreams.Load())
 	}
 	release()
 	for {
