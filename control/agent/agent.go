@@ -163,7 +163,7 @@ func Run(ctx context.Context, config Config) error {
 	case <-ctx.Done():
 		a.log.Info("agent ends; workloads go on without it")
 		cancel()
-		a.releaseAll()
+		a.handOver()
 	case <-a.shutdown:
 		a.log.Info("shutting down everything")
 		a.stopAll()
@@ -294,8 +294,8 @@ func (a *Agent) complete() (bool, <-chan struct{}) {
 	return a.knowsWorkloads, a.placed
 }
 
-// place tells who waits for [Agent.complete] to look again.
-func (a *Agent) place() {
+// signalPlaced tells who waits for [Agent.complete] to look again.
+func (a *Agent) signalPlaced() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	close(a.placed)
@@ -334,9 +334,10 @@ func (a *Agent) ids(specs ...replicaSpec) (addresses []netip.Addr, users, proxyU
 	return addresses, all[:len(specs)], all[len(specs):], nil
 }
 
-func (a *Agent) releaseAll() {
+// handOver leaves all replicas to the next agent.
+func (a *Agent) handOver() {
 	for _, r := range a.all() {
-		r.release()
+		r.handOver()
 	}
 }
 

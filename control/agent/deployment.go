@@ -211,7 +211,7 @@ func (d *deployment) reconcile(ctx context.Context) bool {
 	for r, w := range same {
 		r.useKeysBy(w.KeyProvider)
 	}
-	d.agent.place()
+	d.agent.signalPlaced()
 	clean := d.removeAll(ctx, surplus)
 	d.mu.Lock()
 	for _, w := range wanted {

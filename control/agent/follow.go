@@ -185,7 +185,7 @@ func (a *Agent) wish(ctx context.Context, change func(*wishes)) {
 	a.mu.Lock()
 	a.knowsWorkloads = true
 	a.mu.Unlock()
-	a.place()
+	a.signalPlaced()
 	a.sweep(wanted)
 }
 
@@ -213,7 +213,7 @@ func (a *Agent) wishOne(ctx context.Context, key objects.Key, o *objects.Object)
 	}
 	w.specs[key] = p
 	a.deploy(ctx, name, p.specs)
-	a.place()
+	a.signalPlaced()
 }
 
 // place is what is to run of each workload, by namespace and name.

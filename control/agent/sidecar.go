@@ -186,7 +186,7 @@ func (r *replica) watchProxy(ctx context.Context, proxy *process.Process) {
 // adminAddress is where a proxy's admin interface listens, inside its network namespace.
 var adminAddress = fmt.Sprintf("127.0.0.1:%d", cluster.PortAdmin)
 
-// adminClient talks to the proxy's admin interface.
+// adminTransport makes connections to the proxy's admin interface.
 func (r *replica) adminTransport() *http.Transport {
 	return &http.Transport{DialContext: r.dial, DisableKeepAlives: true, MaxResponseHeaderBytes: 64 << 10}
 }
@@ -265,8 +265,8 @@ func (r *replica) stop(ctx context.Context) error {
 	return nil
 }
 
-// release ends supervision and leaves the processes running, for the next agent.
-func (r *replica) release() {
+// handOver ends supervision and leaves the processes running, for the next agent.
+func (r *replica) handOver() {
 	r.cancel()
 	<-r.stopped
 	if r.socket != nil {

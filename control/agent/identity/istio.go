@@ -28,7 +28,7 @@ const (
 )
 
 // istio answers Istio's certificate API (istio.v1.auth.IstioCertificateService) for the one workload whose socket it is on:
-// who may open that is the workload's proxy, or root, so that the identity needs no further proof. Metadata, in which Istio's
+// who may open that is the workload's proxy, or root of the machine (not of a sandbox), so that the identity needs no further proof. Metadata, in which Istio's
 // proxies name an impersonated identity or a signer, is ignored.
 type istio struct {
 	securityv1alpha1.UnimplementedIstioCertificateServiceServer
