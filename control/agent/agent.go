@@ -23,6 +23,7 @@ import (
 
 	"heddle.io/heddle/control/agent/allocation"
 	"heddle.io/heddle/control/agent/dns"
+	"heddle.io/heddle/control/agent/identity"
 	"heddle.io/heddle/control/agent/lock"
 	"heddle.io/heddle/control/agent/network"
 	"heddle.io/heddle/control/agent/process"
@@ -95,6 +96,8 @@ type Agent struct {
 
 	// bypass is set before anything runs.
 	bypass tcpBypass
+	// refusals are those of all proxies' sockets.
+	refusals identity.Refusals
 }
 
 // Run runs the agent until ctx ends, which leaves everything else running, or until it is told to shut down, which
@@ -160,7 +163,7 @@ func Run(ctx context.Context, config Config) error {
 	case <-ctx.Done():
 		a.log.Info("agent ends; workloads go on without it")
 		cancel()
-		a.releaseAll()
+		a.handOver()
 	case <-a.shutdown:
 		a.log.Info("shutting down everything")
 		a.stopAll()
@@ -208,7 +211,7 @@ func recordPath(c cluster.Cluster) string { return filepath.Join(c.Run(), "agent
 func (a *Agent) prepare() error {
 	c := a.config.Cluster
 	var err error
-	if err = os.MkdirAll(c.Logs(), 0o755); err != nil {
+	if err = os.MkdirAll(c.Logs(), 0o700); err != nil {
 		return fmt.Errorf("make log directory: %w", err)
 	}
 	for _, dir := range []string{c.RunRoot, c.Run(), filepath.Join(c.Run(), "agent"), c.Data(), filepath.Join(c.Data(), "ca"), filepath.Join(c.Data(), "federation")} {
@@ -291,8 +294,8 @@ func (a *Agent) complete() (bool, <-chan struct{}) {
 	return a.knowsWorkloads, a.placed
 }
 
-// place tells who waits for [Agent.complete] to look again.
-func (a *Agent) place() {
+// signalPlaced tells who waits for [Agent.complete] to look again.
+func (a *Agent) signalPlaced() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	close(a.placed)
@@ -331,9 +334,10 @@ func (a *Agent) ids(specs ...replicaSpec) (addresses []netip.Addr, users, proxyU
 	return addresses, all[:len(specs)], all[len(specs):], nil
 }
 
-func (a *Agent) releaseAll() {
+// handOver leaves all replicas to the next agent.
+func (a *Agent) handOver() {
 	for _, r := range a.all() {
-		r.release()
+		r.handOver()
 	}
 }
 
@@ -357,14 +361,14 @@ func (a *Agent) stopAll() {
 	all.Wait()
 }
 
-// discard removes what a replica leaves when its processes have ended: control groups, namespace, runtime files.
+// discard removes what a replica leaves when its processes have ended: control groups, runtime files and the namespace, which
+// goes last, for by it the next agent finds what is left.
 func (a *Agent) discard(namespace, name string) error {
 	c := a.config.Cluster
-	return errors.Join(
-		a.hierarchies.Remove(filepath.Join(c.Cgroup(), namespace+"."+name)),
-		network.Detach(c, namespace, name),
-		os.RemoveAll(c.Workload(namespace, name)),
-	)
+	if err := errors.Join(a.hierarchies.Remove(filepath.Join(c.Cgroup(), namespace+"."+name)), os.RemoveAll(c.Workload(namespace, name))); err != nil {
+		return err
+	}
+	return network.Detach(c, namespace, name)
 }
 
 // rotateLoop bounds the log files.

@@ -13,6 +13,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
 	"heddle.io/heddle/control/server/client"
 )
 
@@ -53,7 +56,7 @@ func (a *Agent) serve() (func(), error) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { answer(w, a.status()) })
 	mux.HandleFunc("GET /v1/bypass", func(w http.ResponseWriter, _ *http.Request) { answer(w, a.bypass.status()) })
-	mux.Handle("GET /v1/metrics", a.bypass.metrics())
+	mux.Handle("GET /v1/metrics", a.metrics())
 	mux.HandleFunc("GET /v1/checks", func(w http.ResponseWriter, r *http.Request) { answer(w, a.check(r.Context())) })
 	mux.HandleFunc("POST /v1/shutdown", func(w http.ResponseWriter, _ *http.Request) {
 		a.once.Do(func() { close(a.shutdown) })
@@ -81,6 +84,12 @@ func (a *Agent) serve() (func(), error) {
 			server.Close()
 		}
 	}, nil
+}
+
+func (a *Agent) metrics() http.Handler {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(&a.bypass, &a.refusals)
+	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4})
 }
 
 func (a *Agent) status() Status {

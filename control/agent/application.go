@@ -24,6 +24,10 @@ func (r *replica) startApp() (*process.Process, error) {
 	if err != nil {
 		return nil, err
 	}
+	hidden, err := r.agent.hidden()
+	if err != nil {
+		return nil, err
+	}
 	environment := []string{
 		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + who.home,
 		"HOSTNAME=" + r.spec.Name, "HEDDLE_NAMESPACE=" + r.spec.Namespace, "HEDDLE_WORKLOAD=" + r.spec.Workload,
@@ -36,13 +40,13 @@ func (r *replica) startApp() (*process.Process, error) {
 		Command: append([]string{program}, r.spec.Command[1:]...), Env: environment, UID: who.uid, GID: who.gid,
 		// Pods are called by their own name; so are replicas. The kernel takes 64 bytes.
 		Hostname: r.spec.Name[:min(len(r.spec.Name), 63)], Resolv: filepath.Join(r.dir, "resolv.conf"),
-		Hide: r.agent.secretPlaces(), Sandbox: r.sandbox(),
+		Hide: hidden, Sandbox: r.sandbox(),
 	}, r.spec.Limits)
 }
 
-// secretPlaces hold the mesh's sockets and keys: nobody's business but the agent's, even if the application is root.
-func (a *Agent) secretPlaces() []string {
-	return []string{a.config.Cluster.RunRoot, a.config.Cluster.DataRoot}
+// hidden are the places of the mesh's sockets and keys: nobody's business but the agent's, even if the application is root.
+func (a *Agent) hidden() ([]string, error) {
+	return a.config.Cluster.Hidden(a.options, a.config.Bin)
 }
 
 // sandbox of the application, nil without.

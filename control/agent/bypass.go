@@ -3,12 +3,10 @@ package agent
 import (
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"heddle.io/heddle/control/agent/bypass"
 )
@@ -119,11 +117,4 @@ func (b *tcpBypass) Collect(to chan<- prometheus.Metric) {
 	for reason, n := range s.Refused {
 		send(bypassRefused, prometheus.CounterValue, float64(n), reason)
 	}
-}
-
-// metrics serves them.
-func (b *tcpBypass) metrics() http.Handler {
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(b)
-	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4})
 }

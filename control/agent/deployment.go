@@ -5,6 +5,7 @@ import (
 	"errors"
 	"reflect"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -27,6 +28,8 @@ type deployment struct {
 	// placed says that the first round has put its replicas into running.
 	placed  bool
 	running map[string]*replica
+	// removing are those of running that have to go before another of their name may start: a removal that failed is tried again.
+	removing map[*replica]bool
 }
 
 // deploy sets what is wanted of a workload. Of one that wants nothing, as a stopped one, the addresses are kept.
@@ -40,7 +43,7 @@ func (a *Agent) undeploy(ctx context.Context, key string) {
 	deployed := a.deployments[key] != nil
 	a.mu.Unlock()
 	if !deployed {
-		a.release(key)
+		a.forget(key)
 		return
 	}
 	a.want(ctx, key, nil, true)
@@ -54,7 +57,7 @@ func (a *Agent) want(ctx context.Context, key string, wanted []replicaSpec, gone
 		if len(wanted) == 0 {
 			return
 		}
-		d = &deployment{agent: a, key: key, kick: make(chan struct{}, 1), running: map[string]*replica{}}
+		d = &deployment{agent: a, key: key, kick: make(chan struct{}, 1), running: map[string]*replica{}, removing: map[*replica]bool{}}
 		ctx, d.cancel = context.WithCancel(ctx)
 		a.deployments[key] = d
 		go d.run(ctx)
@@ -86,20 +89,28 @@ func sameSpecs(x, y []replicaSpec) bool {
 }
 
 func (d *deployment) run(ctx context.Context) {
+	var pauses backoff
+	var again <-chan time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-d.kick:
+		case <-again:
 		}
-		d.reconcile(ctx)
+		again = nil
+		if d.reconcile(ctx) {
+			pauses = backoff{}
+		} else {
+			again = time.After(pauses.next(0))
+		}
 		if d.retire() {
 			return
 		}
 	}
 }
 
-// retire forgets a deleted workload once nothing of it runs, and says whether it did. Nobody else starts replicas of it,
+// retire forgets a deleted workload once nothing of it is left, and says whether it did. Nobody else starts replicas of it,
 // so their addresses can go first.
 func (d *deployment) retire() bool {
 	finished := func() bool { return d.gone && len(d.running) == 0 }
@@ -109,7 +120,7 @@ func (d *deployment) retire() bool {
 	if !over {
 		return false
 	}
-	d.agent.release(d.key)
+	d.agent.forget(d.key)
 	d.agent.mu.Lock()
 	defer d.agent.mu.Unlock()
 	d.mu.Lock()
@@ -123,8 +134,11 @@ func (d *deployment) retire() bool {
 	return true
 }
 
-// release frees the ids of a deleted workload of which nothing runs.
-func (a *Agent) release(workload string) {
+// forget removes the logs of a deleted workload of which nothing runs, and frees its ids.
+func (a *Agent) forget(workload string) {
+	if err := removeLogs(a.config.Cluster, a.addresses.Owners(workload)...); err != nil {
+		a.log.Error("logs of a deleted workload are still there", "workload", workload, "error", err)
+	}
 	if err := errors.Join(a.addresses.Release(workload), a.users.Release(workload)); err != nil {
 		a.log.Error("addresses or user ids of a deleted workload are not free yet", "workload", workload, "error", err)
 	}
@@ -153,7 +167,8 @@ func (d *deployment) isPlaced() bool {
 	return d.placed
 }
 
-func (d *deployment) reconcile(ctx context.Context) {
+// reconcile goes one round. It returns false when something could not be removed, so that another round is needed.
+func (d *deployment) reconcile(ctx context.Context) bool {
 	d.mu.Lock()
 	wanted, version := d.wanted, d.version
 	var missing []replicaSpec
@@ -174,7 +189,7 @@ func (d *deployment) reconcile(ctx context.Context) {
 		names[w.Name] = true
 	}
 	for name, r := range d.running {
-		if !names[name] {
+		if !names[name] || d.removing[r] {
 			surplus = append(surplus, r)
 		}
 	}
@@ -184,6 +199,7 @@ func (d *deployment) reconcile(ctx context.Context) {
 		switch r := d.running[w.Name]; {
 		case r == nil:
 			d.startLocked(ctx, w)
+		case d.removing[r]:
 		case r.hash != w.hash():
 			changed = append(changed, w)
 		default:
@@ -195,12 +211,16 @@ func (d *deployment) reconcile(ctx context.Context) {
 	for r, w := range same {
 		r.useKeysBy(w.KeyProvider)
 	}
-	d.agent.place()
-	var stops sync.WaitGroup
-	for _, r := range surplus {
-		stops.Go(func() { d.remove(ctx, r) })
+	d.agent.signalPlaced()
+	clean := d.removeAll(ctx, surplus)
+	d.mu.Lock()
+	for _, w := range wanted {
+		// What was in its way is gone.
+		if d.running[w.Name] == nil && d.version == version && ctx.Err() == nil {
+			d.startLocked(ctx, w)
+		}
 	}
-	stops.Wait()
+	d.mu.Unlock()
 	for _, w := range changed {
 		d.mu.Lock()
 		outdated := d.version != version
@@ -208,10 +228,11 @@ func (d *deployment) reconcile(ctx context.Context) {
 		d.mu.Unlock()
 		if outdated || ctx.Err() != nil {
 			// The next round decides with what is wanted now.
-			return
+			return clean
 		}
-		if r != nil {
-			d.remove(ctx, r)
+		if r != nil && !d.remove(ctx, r) {
+			// The others go on serving meanwhile.
+			return false
 		}
 		d.mu.Lock()
 		next := d.startLocked(ctx, w)
@@ -219,6 +240,7 @@ func (d *deployment) reconcile(ctx context.Context) {
 		d.awaitReady(ctx, next)
 	}
 	d.agent.dirty()
+	return clean
 }
 
 func (d *deployment) startLocked(ctx context.Context, spec replicaSpec) *replica {
@@ -228,14 +250,37 @@ func (d *deployment) startLocked(ctx context.Context, spec replicaSpec) *replica
 	return r
 }
 
-func (d *deployment) remove(ctx context.Context, r *replica) {
+// removeAll says whether nothing is left of any of them.
+func (d *deployment) removeAll(ctx context.Context, all []*replica) bool {
+	var stops sync.WaitGroup
+	var left atomic.Bool
+	for _, r := range all {
+		stops.Go(func() {
+			if !d.remove(ctx, r) {
+				left.Store(true)
+			}
+		})
+	}
+	stops.Wait()
+	return !left.Load()
+}
+
+// remove says whether nothing is left of the replica. As long as something is, its name and its ids are not free.
+func (d *deployment) remove(ctx context.Context, r *replica) bool {
+	d.mu.Lock()
+	d.removing[r] = true
+	d.mu.Unlock()
 	if err := r.stop(ctx); err != nil {
-		d.agent.log.Error("workload not stopped cleanly", "workload", r.spec.key(), "error", err)
+		r.set(func() { r.message = "not removed yet: " + err.Error() })
+		r.log.Error("workload not removed; trying again", "error", err)
+		return false
 	}
 	d.mu.Lock()
 	delete(d.running, r.spec.Name)
+	delete(d.removing, r)
 	d.mu.Unlock()
 	d.agent.dirty()
+	return true
 }
 
 // awaitReady waits until a replaced replica is ready, or for as long as a rollout waits for one.

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -15,6 +16,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"heddle.io/heddle/control/agent/allocation"
 	"heddle.io/heddle/control/agent/network"
@@ -73,8 +76,39 @@ func owners(t *testing.T, a *Agent) string {
 	return strings.Join(slices.Sorted(maps.Keys(kept)), " ")
 }
 
-// Of a deleted workload nothing stays: no goroutine, no entry, no address, no user id, no control group, no file. A stopped one keeps
-// its addresses.
+// writeLog writes to the log of a replica, namespace/name-N.
+func writeLog(t *testing.T, a *Agent, replica string) {
+	t.Helper()
+	dir := logsOf(a.config.Cluster, replica)
+	if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "app.log"), []byte("said\n"), 0o640)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// logsKept are the replicas that have logs, and the namespaces that have none but a directory.
+func logsKept(t *testing.T, a *Agent) string {
+	t.Helper()
+	var kept []string
+	for _, dir := range []string{"*/*/app.log", "*"} {
+		found, err := filepath.Glob(filepath.Join(a.config.Cluster.Logs(), dir))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range found {
+			name, err := filepath.Rel(a.config.Cluster.Logs(), strings.TrimSuffix(path, "/app.log"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !slices.ContainsFunc(kept, func(replica string) bool { return strings.HasPrefix(replica, name+"/") }) {
+				kept = append(kept, name)
+			}
+		}
+	}
+	return strings.Join(kept, " ")
+}
+
+// Of a deleted workload nothing stays: no goroutine, no entry, no address, no user id, no control group, no file, no log. A stopped
+// one keeps its addresses and its logs.
 func TestDeletedWorkloadLeavesNothing(t *testing.T) {
 	a := newAgent(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -103,6 +137,7 @@ func TestDeletedWorkloadLeavesNothing(t *testing.T) {
 			if err := os.MkdirAll(a.config.Cluster.Workload(spec.Namespace, spec.Name), 0o755); err != nil {
 				t.Fatal(err)
 			}
+			writeLog(t, a, spec.key())
 		}
 		made := groups()
 		a.deploy(ctx, "shop/cart", nil)
@@ -112,6 +147,9 @@ func TestDeletedWorkloadLeavesNothing(t *testing.T) {
 		}
 		if n := a.users.Count(); n != 2*len(specs) {
 			t.Errorf("a stopped workload has %d user ids", n)
+		}
+		if got := logsKept(t, a); got != "shop/cart-0 shop/cart-1" {
+			t.Errorf("a stopped workload has the logs %q", got)
 		}
 		a.deploy(ctx, "shop/cart", specs)
 		until(t, "the start", func() bool { return len(a.all()) == 2 })
@@ -123,6 +161,9 @@ func TestDeletedWorkloadLeavesNothing(t *testing.T) {
 		if got := owners(t, a); got != "" {
 			t.Errorf("a deleted workload has the addresses %q", got)
 		}
+		if got := logsKept(t, a); got != "" {
+			t.Errorf("a deleted workload has the logs %q", got)
+		}
 		if left := groups(); left != 0 {
 			t.Errorf("%d of %d control groups are left", left, made)
 		}
@@ -131,6 +172,57 @@ func TestDeletedWorkloadLeavesNothing(t *testing.T) {
 		}
 	}
 	until(t, "the goroutines' end", func() bool { return runtime.NumGoroutine() <= before })
+}
+
+// A replica of which something cannot be removed keeps its name and its ids until it can, whatever is wanted meanwhile; the removal
+// is tried again.
+func TestRemovalThatFails(t *testing.T) {
+	a := newAgent(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	specs := replicas(workload(), "c", false, nil)
+	stuck := filepath.Join(a.config.Cluster.Workload("shop", "cart-1"), "mounted")
+	// What is mounted on cannot be removed.
+	free := func() {
+		if err := unix.Unmount(stuck, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+			t.Error(err)
+		}
+	}
+	t.Cleanup(free)
+	refused := func(r *replica) bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.draining && strings.Contains(r.message, "not removed yet") && strings.Contains(r.message, "device or resource busy")
+	}
+	ended := func() bool { a.mu.Lock(); defer a.mu.Unlock(); return len(a.deployments) == 0 }
+	for _, again := range []bool{false, true} {
+		a.deploy(ctx, "shop/cart", specs)
+		until(t, "both replicas", func() bool { return len(a.all()) == 2 && owners(t, a) == "shop/cart-0 shop/cart-1" })
+		old := a.find("shop", "cart-1")
+		if err := errors.Join(os.MkdirAll(stuck, 0o755), unix.Mount("none", stuck, "tmpfs", 0, "size=4k")); err != nil {
+			t.Fatal(err)
+		}
+		a.undeploy(ctx, "shop/cart")
+		until(t, "the removal of what can be removed", func() bool { return len(a.all()) == 1 && refused(old) })
+		if got := owners(t, a); got != "shop/cart-0 shop/cart-1" || ended() {
+			t.Errorf("of a workload that is not removed yet, ids have %q", got)
+		}
+		if again {
+			a.deploy(ctx, "shop/cart", specs)
+			until(t, "the one that can start", func() bool { return len(a.all()) == 2 })
+			if a.find("shop", "cart-1") != old {
+				t.Error("another replica started where something is left of the one before")
+			}
+			free()
+			until(t, "another one", func() bool { return a.find("shop", "cart-1") != nil && a.find("shop", "cart-1") != old })
+			a.undeploy(ctx, "shop/cart")
+		}
+		free()
+		until(t, "the end", ended)
+		if got := owners(t, a); got != "" || a.users.Count() != 0 {
+			t.Errorf("addresses of %q and %d user ids are left", got, a.users.Count())
+		}
+	}
 }
 
 // A workload that is deleted and made again at once runs.
@@ -182,6 +274,9 @@ func TestIDsOfAWorkloadAreWrittenOnce(t *testing.T) {
 // What an agent before this one has left of a workload that was deleted meanwhile goes.
 func TestSweepFreesAddresses(t *testing.T) {
 	a := newAgent(t)
+	for _, replica := range []string{"shop/cart-0", "shop/cart-7", "shop/gone-0", "away/gone-0", "istio-system/istio-ingressgateway-0"} {
+		writeLog(t, a, replica)
+	}
 	if _, err := a.addresses.Get("shop/cart-0", "shop/cart-7", "shop/gone-0", "istio-system/istio-ingressgateway-0"); err != nil {
 		t.Fatal(err)
 	}
@@ -192,6 +287,9 @@ func TestSweepFreesAddresses(t *testing.T) {
 	a.sweep(map[string][]replicaSpec{"shop/cart": nil})
 	if got := owners(t, a); got != "istio-system/istio-ingressgateway-0 shop/cart-0 shop/cart-7" {
 		t.Error(got)
+	}
+	if got := logsKept(t, a); got != "istio-system/istio-ingressgateway-0 shop/cart-0 shop/cart-7" {
+		t.Errorf("logs: %q", got)
 	}
 	a.deploy(ctx, ingressKey, nil)
 	until(t, "the stop", func() bool { return len(a.all()) == 0 })

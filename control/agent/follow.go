@@ -185,7 +185,7 @@ func (a *Agent) wish(ctx context.Context, change func(*wishes)) {
 	a.mu.Lock()
 	a.knowsWorkloads = true
 	a.mu.Unlock()
-	a.place()
+	a.signalPlaced()
 	a.sweep(wanted)
 }
 
@@ -213,7 +213,7 @@ func (a *Agent) wishOne(ctx context.Context, key objects.Key, o *objects.Object)
 	}
 	w.specs[key] = p
 	a.deploy(ctx, name, p.specs)
-	a.place()
+	a.signalPlaced()
 }
 
 // place is what is to run of each workload, by namespace and name.
@@ -253,7 +253,7 @@ func (w *wishes) placeOne(key objects.Key, o *objects.Object, clusterName string
 }
 
 // sweep removes what replicas have left that nobody wants any more, when an agent died before their workload was deleted:
-// namespaces, control groups, and the addresses of workloads that are not known.
+// namespaces, control groups, and the addresses and logs of workloads that are not known.
 func (a *Agent) sweep(known map[string][]replicaSpec) {
 	c := a.config.Cluster
 	names, err := network.Names(c.NetnsPrefix())
@@ -279,9 +279,6 @@ func (a *Agent) sweep(known map[string][]replicaSpec) {
 		_, ok := known[workload]
 		return ok || deployed[workload]
 	}
-	if err := errors.Join(a.addresses.Keep(wanted), a.users.Keep(wanted)); err != nil {
-		a.log.Warn("addresses or user ids of workloads that are gone are not free yet", "error", err)
-	}
 	for _, r := range a.all() {
 		keep[r.netns] = true
 	}
@@ -297,7 +294,15 @@ func (a *Agent) sweep(known map[string][]replicaSpec) {
 		a.log.Info("removing a workload that is no longer wanted", "workload", namespace+"/"+replica)
 		if err := a.discard(namespace, replica); err != nil {
 			a.log.Warn("stale workload not removed", "error", err)
+			// Its addresses are in use. The next list tries again.
+			deployed[allocation.WorkloadOf(namespace+"/"+replica)] = true
 		}
+	}
+	if err := errors.Join(a.addresses.Keep(wanted), a.users.Keep(wanted)); err != nil {
+		a.log.Warn("addresses or user ids of workloads that are gone are not free yet", "error", err)
+	}
+	if err := a.sweepLogs(wanted); err != nil {
+		a.log.Warn("logs of workloads that are gone are still there", "error", err)
 	}
 }
 

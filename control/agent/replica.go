@@ -158,7 +158,7 @@ func (r *replica) prepare(ctx context.Context) error {
 		return fmt.Errorf("make runtime directory: %w", err)
 	}
 	logs := r.logs()
-	if err := os.MkdirAll(logs, 0o755); err != nil {
+	if err := os.MkdirAll(logs, 0o700); err != nil {
 		return fmt.Errorf("make log directory: %w", err)
 	}
 	resolv := dns.ResolvConf(r.agent.gateway(), r.spec.Namespace, cluster.Domain)
@@ -181,7 +181,7 @@ func (r *replica) prepare(ctx context.Context) error {
 	}
 	socket, err := identity.Listen(identity.Config{
 		Path: filepath.Join(r.dir, "agent.sock"), User: proxyUser, Netns: network.Path(r.netns), Credential: credential, Node: node,
-		Controller: c.XDSSocket(), Log: r.log,
+		Controller: c.XDSSocket(), Refusals: &r.agent.refusals, Log: r.log,
 	})
 	if err != nil {
 		return err
@@ -221,10 +221,6 @@ func (r *replica) tellProvider() error {
 		return nil
 	}
 	return credential.UseKeysBy(keyprovider.For(r.provider, !r.foreign()))
-}
-
-func (r *replica) logs() string {
-	return filepath.Join(r.agent.config.Cluster.Logs(), r.spec.Namespace, r.spec.Name)
 }
 
 // set changes state under the lock, keeps what a new agent needs and tells whoever waits, the controller included.

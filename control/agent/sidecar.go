@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -69,6 +68,10 @@ func (r *replica) startProxy() (*process.Process, error) {
 	if err != nil {
 		return nil, err
 	}
+	hidden, err := r.agent.hidden()
+	if err != nil {
+		return nil, err
+	}
 	command := []string{program, "-c", filepath.Join(r.dir, "bootstrap.yaml")}
 	if !r.spec.Gateway {
 		// Istio's default for sidecars: many share one machine. A gateway takes a worker for each processor.
@@ -79,7 +82,7 @@ func (r *replica) startProxy() (*process.Process, error) {
 		command = append(command, "--disable-hot-restart", "--log-level", "warning")
 	}
 	return r.launch("proxy", process.Spec{
-		Command: command, Env: []string{"PATH=/usr/bin:/bin", "HOME=/"}, UID: r.proxyUser, GID: r.proxyUser, Files: proxyFiles, Hide: r.agent.secretPlaces(),
+		Command: command, Env: []string{"PATH=/usr/bin:/bin", "HOME=/"}, UID: r.proxyUser, GID: r.proxyUser, Files: proxyFiles, Hide: hidden,
 		// Its configuration and its agent's socket, and no other's. What else is in the directory is root's.
 		Sandbox: &process.Sandbox{Keep: []string{r.dir}, PIDs: maxReplicaPIDs},
 	}, process.Limits{PIDs: maxReplicaPIDs})
@@ -183,7 +186,7 @@ func (r *replica) watchProxy(ctx context.Context, proxy *process.Process) {
 // adminAddress is where a proxy's admin interface listens, inside its network namespace.
 var adminAddress = fmt.Sprintf("127.0.0.1:%d", cluster.PortAdmin)
 
-// adminClient talks to the proxy's admin interface.
+// adminTransport makes connections to the proxy's admin interface.
 func (r *replica) adminTransport() *http.Transport {
 	return &http.Transport{DialContext: r.dial, DisableKeepAlives: true, MaxResponseHeaderBytes: 64 << 10}
 }
@@ -217,7 +220,8 @@ func (r *replica) admin(ctx context.Context, method, path string, timeout time.D
 }
 
 // stop ends the replica without losing requests, and removes what it had: first the endpoint goes, then the proxy
-// drains, then the application and the proxy end. ctx cuts the waiting short, not the removal.
+// drains, then the application and the proxy end. ctx cuts the waiting short, not the removal. After an error it can be
+// called again.
 func (r *replica) stop(ctx context.Context) error {
 	r.mu.Lock()
 	wasReady := r.readyLocked()
@@ -248,17 +252,21 @@ func (r *replica) stop(ctx context.Context) error {
 	if socket != nil {
 		socket.Close()
 	}
-	err := r.agent.discard(r.spec.Namespace, r.spec.Name)
+	if err := r.agent.discard(r.spec.Namespace, r.spec.Name); err != nil {
+		return err
+	}
 	if r.spec.Gateway && r.address.IsValid() {
 		// While the namespace is there, its kernel closes or resets what the proxy leaves; now nobody would answer peers
 		// that have not heard of it.
-		err = errors.Join(err, network.Forget(r.address))
+		if err := network.Forget(r.address); err != nil {
+			r.log.Warn("clients of the gateway hear late that it has gone", "error", err)
+		}
 	}
-	return err
+	return nil
 }
 
-// release ends supervision and leaves the processes running, for the next agent.
-func (r *replica) release() {
+// handOver ends supervision and leaves the processes running, for the next agent.
+func (r *replica) handOver() {
 	r.cancel()
 	<-r.stopped
 	if r.socket != nil {

@@ -21,6 +21,7 @@ func (s *session) logsCommand() *cobra.Command {
 	var tail int
 	cmd := &cobra.Command{
 		Use: "logs (WORKLOAD | REPLICA)", Short: "Print what an application or its proxy wrote",
+		Long:    "Print what an application or its proxy wrote.\n\nLogs outlive a replica that ended, was stopped or was replaced. They go when the workload is deleted.",
 		Example: "  heddle logs -n pinnacle checkoutservice -f\n  heddle logs -n istio-system istio-ingressgateway --proxy --tail 50\n  heddle logs --controller",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

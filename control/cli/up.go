@@ -271,7 +271,8 @@ func (s *session) refuse(found []preflight.Finding) error {
 // first process.
 func (b *bringing) prepare(ctx context.Context) error {
 	c := b.cluster
-	if err := os.MkdirAll(c.Logs(), 0o755); err != nil {
+	// What applications print is read through the API, by those who may.
+	if err := errors.Join(os.MkdirAll(c.Logs(), 0o700), os.Chmod(c.Logs(), 0o700)); err != nil {
 		return &client.Problem{What: "the log directory cannot be made", Where: c.Logs(), Why: reason(err), Remedy: "make its file system writable"}
 	}
 	// The data directory holds keys.

@@ -70,14 +70,14 @@ func (o *upOptions) register(flags *pflag.FlagSet) {
 	flags.StringVar(&o.caCert, "ca-cert", "", "a file (PEM) with the mesh's certificate authority, made elsewhere: a root, or an intermediate and its chain up to the root")
 	flags.StringVar(&o.caKey, "ca-key", "", "a file (PEM) with the private key of --ca-cert, which others cannot read; it is copied to the cluster's data")
 	flags.StringVar(&o.workloadKeyType, "workload-key-type", "", `the keys of workloads' certificates: ecdsa-p256 or rsa-2048 (default "ecdsa-p256")`)
-	flags.StringVar(&o.secretsKey, "secrets-key-file", "", "the file with the keys that Secrets are encrypted with, made when it is not there; down leaves it alone (default: a file in the cluster's data)")
+	flags.StringVar(&o.secretsKey, "secrets-key-file", "", "the file with the keys that Secrets are encrypted with, made when it is not there; in a directory of its own, which workloads do not see; down leaves it alone (default: a file in the cluster's data)")
 	flags.StringVar(&o.kmsCommand, "kms-command", "", "a program that wraps these keys with a key management service (see the note on secrets at rest), or none")
 	flags.DurationVar(&o.stageLimit, "stage-limit", stage.DefaultLimit, "how long a change of what servers accept waits for a proxy that does not take it, before it goes on without")
 	flags.StringVar(&o.dependencies, "dependencies", "", `the services that sidecars get where the label heddle.io/dependencies of the namespace says nothing: all, or observed, those that their workload was seen to use (default "all")`)
 	flags.StringVar(&o.etcd.Endpoints, "etcd-endpoints", "", "keep objects in an external etcd cluster: its members' client URLs, separated by commas (https://HOST:PORT)")
 	flags.StringVar(&o.etcd.CACert, "etcd-cacert", "", "a file (PEM) with the authority of the etcd members' certificates")
 	flags.StringVar(&o.etcd.Cert, "etcd-cert", "", "a file (PEM) with the controller's certificate for etcd")
-	flags.StringVar(&o.etcd.Key, "etcd-key", "", "a file (PEM) with that certificate's key")
+	flags.StringVar(&o.etcd.Key, "etcd-key", "", "a file (PEM) with that certificate's key, in a directory that workloads do not see")
 	flags.StringVar(&o.proxy, "proxy", "heddle-proxy", "the proxy program: a path, or a name looked up beside this program and in PATH")
 	flags.BoolVar(&o.foreign, "foreign-proxy", false, "the proxy takes a stock Envoy's arguments")
 	flags.StringVar(&o.gatewayProxy, "gateway-proxy", "", "another proxy program for the gateways, which takes a stock Envoy's arguments")
@@ -205,6 +205,9 @@ func (o upOptions) settle(c cluster.Cluster, before cluster.Options, kept, runni
 	}
 	if want.Etcd, err = o.store(c, before.Etcd, kept); err != nil {
 		return want, err
+	}
+	if _, err := c.Hidden(want, m.bin); err != nil {
+		return want, usageError{err}
 	}
 	if want.Isolated {
 		if o.advertise != "" {

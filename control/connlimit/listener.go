@@ -17,12 +17,18 @@ type Listener struct {
 	net.Listener
 	perSource, total int
 	source           Source
-	// Accepted counts all connections, Refused those of them that were closed at once.
+	// Evict has a newcomer get the place of another when all together have as many as they may: of the source that has most that
+	// nobody vouched for ([Vouch]), the one that came first. So however many sources hold places, they keep nobody out. Set
+	// before the first Accept.
+	Evict bool
+	// Accepted counts all connections, Refused those of them that were closed for another's place or want of one.
 	Accepted, Refused atomic.Uint64
 
-	mu  sync.Mutex
-	all int
-	of  map[any]int
+	mu   sync.Mutex
+	next uint64
+	// held are all, with the order that they came in.
+	held map[*held]uint64
+	of   map[any]int
 }
 
 // New bounds a listener's connections, per source and in total. A nil source is [ByAddress].
@@ -30,7 +36,7 @@ func New(listener net.Listener, perSource, total int, source Source) *Listener {
 	if source == nil {
 		source = ByAddress
 	}
-	return &Listener{Listener: listener, perSource: perSource, total: total, source: source, of: map[any]int{}}
+	return &Listener{Listener: listener, perSource: perSource, total: total, source: source, held: map[*held]uint64{}, of: map[any]int{}}
 }
 
 // Accept implements [net.Listener].
@@ -45,45 +51,107 @@ func (l *Listener) Accept() (net.Conn, error) {
 		if !counted {
 			return conn, nil
 		}
-		if !l.enter(who) {
+		h := &held{Conn: conn, of: l, who: who}
+		entered, victim := l.enter(h)
+		if victim != nil {
+			l.Refused.Add(1)
+			victim.Conn.Close()
+		}
+		if !entered {
 			l.Refused.Add(1)
 			conn.Close()
 			continue
 		}
-		return &held{Conn: conn, leave: sync.OnceFunc(func() { l.leave(who) })}, nil
+		return h, nil
 	}
 }
 
-func (l *Listener) enter(who any) bool {
+// enter gives a connection a place, and says whose it was; nil where there was room.
+func (l *Listener) enter(h *held) (entered bool, victim *held) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.all >= l.total || l.of[who] >= l.perSource {
-		return false
+	if l.of[h.who] >= l.perSource {
+		return false, nil
 	}
-	l.all++
-	l.of[who]++
-	return true
+	if len(l.held) >= l.total {
+		if victim = l.victim(); victim == nil {
+			return false, nil
+		}
+		l.leave(victim)
+	}
+	l.next++
+	l.held[h] = l.next
+	l.of[h.who]++
+	return true, victim
 }
 
-func (l *Listener) leave(who any) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.all--
-	if l.of[who]--; l.of[who] == 0 {
-		delete(l.of, who)
+// victim is who has to go, nil for nobody. The lock is held.
+func (l *Listener) victim() *held {
+	if !l.Evict {
+		return nil
+	}
+	unknown := map[any]int{}
+	for h := range l.held {
+		if !h.vouched {
+			unknown[h.who]++
+		}
+	}
+	var victim *held
+	for h, since := range l.held {
+		if h.vouched {
+			continue
+		}
+		if victim == nil || unknown[h.who] > unknown[victim.who] || unknown[h.who] == unknown[victim.who] && since < l.held[victim] {
+			victim = h
+		}
+	}
+	return victim
+}
+
+// leave gives a place back, once. The lock is held.
+func (l *Listener) leave(h *held) {
+	if _, has := l.held[h]; !has {
+		return
+	}
+	delete(l.held, h)
+	if l.of[h.who]--; l.of[h.who] == 0 {
+		delete(l.of, h.who)
 	}
 }
 
 // held is a connection that gives its place back when it is closed.
 type held struct {
 	net.Conn
-	leave func()
+	of  *Listener
+	who any
+	// vouched is guarded by the listener's lock.
+	vouched bool
 }
 
 // Close implements [net.Conn].
 func (h *held) Close() error {
-	h.leave()
+	h.of.mu.Lock()
+	h.of.leave(h)
+	h.of.mu.Unlock()
 	return h.Conn.Close()
+}
+
+// Vouch says whether a connection is one's who may come: it keeps its place then. It finds the listener's own below others, as those of TLS;
+// of one that no listener counts nothing is kept.
+func Vouch(conn net.Conn, may bool) {
+	for conn != nil {
+		if h, ok := conn.(*held); ok {
+			h.of.mu.Lock()
+			h.vouched = may
+			h.of.mu.Unlock()
+			return
+		}
+		outer, ok := conn.(interface{ NetConn() net.Conn })
+		if !ok {
+			return
+		}
+		conn = outer.NetConn()
+	}
 }
 
 // NetConn is the connection itself, of which the kernel can be asked.

@@ -119,7 +119,7 @@ func subscribe(t *testing.T, dir string, c *identity.Credential) (leave func()) 
 	t.Helper()
 	path := filepath.Join(dir, "w0.sock")
 	s, err := identity.Listen(identity.Config{Path: path, Netns: "/proc/self/ns/net", Credential: c, Node: &corev3.Node{Id: "p"},
-		Controller: filepath.Join(dir, "xds.sock"), Log: slog.New(slog.DiscardHandler)})
+		Controller: filepath.Join(dir, "xds.sock"), Refusals: new(identity.Refusals), Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

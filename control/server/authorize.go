@@ -13,6 +13,7 @@ import (
 
 	"heddle.io/heddle/control/access"
 	"heddle.io/heddle/control/audit"
+	"heddle.io/heddle/control/connlimit"
 	"heddle.io/heddle/control/server/client"
 )
 
@@ -42,11 +43,15 @@ func somewhere(role access.Role, to string) need {
 // anybody needs no role, only somebody.
 func anybody(*http.Request) access.Need { return access.Need{Role: access.None, Somewhere: true} }
 
-// peerKey holds the peer of a connection: an [access.Peer], or an error.
-type peerKey struct{}
+// peerKey holds the peer of a connection, an [access.Peer], and connKey the connection, a [net.Conn].
+type (
+	peerKey struct{}
+	connKey struct{}
+)
 
-// withPeer remembers who is at the other end of a connection.
+// withPeer remembers a connection, and who is at its other end.
 func withPeer(ctx context.Context, conn net.Conn) context.Context {
+	ctx = context.WithValue(ctx, connKey{}, conn)
 	if _, local := conn.LocalAddr().(*net.UnixAddr); !local {
 		return ctx
 	}
@@ -68,6 +73,10 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 			shown.TLS = func() ([]*x509.Certificate, bool, error) { return s.verified(r.TLS) }
 		}
 		caller, err := s.authenticator.Caller(r.Context(), shown)
+		if conn, ok := r.Context().Value(connKey{}).(net.Conn); ok {
+			// Whoever has no role loses the place to others when there are too many.
+			connlimit.Vouch(conn, err == nil && caller.May(access.Need{Role: access.Viewer, Somewhere: true}) == nil)
+		}
 		if err != nil {
 			var problem *client.Problem
 			if errors.As(err, &problem) && problem.Status == http.StatusUnauthorized {

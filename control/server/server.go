@@ -46,7 +46,8 @@ import (
 const (
 	maxBody    = 32 << 20
 	maxWatches = 256
-	// maxPerCaller connections are open at a time of one user of this machine or one source address, maxCallers of all.
+	// maxPerCaller connections are open at a time of one user of this machine or one source address, maxCallers of all; beyond
+	// these, those whose caller has no role make room.
 	maxPerCaller = 64
 	maxCallers   = 512
 )
@@ -193,7 +194,9 @@ func ListenAPI(path string) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	return connlimit.New(listener, maxPerCaller, maxCallers, peers), nil
+	limited := connlimit.New(listener, maxPerCaller, maxCallers, peers)
+	limited.Evict = true
+	return limited, nil
 }
 
 // peers counts by user of this machine. Root is not counted: the agent is never kept out by others.

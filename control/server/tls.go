@@ -71,6 +71,7 @@ func (s *Server) serveTLS(ctx context.Context, listener net.Listener, remote Rem
 		},
 	}
 	limited := connlimit.New(listener, maxPerCaller, maxCallers, nil)
+	limited.Evict = true
 	s.count(limited)
 	// A page in the browser of somebody with a client certificate must not act as them.
 	pages := http.NewCrossOriginProtection()

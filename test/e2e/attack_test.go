@@ -58,7 +58,7 @@ func TestAttacksFromInside(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	at := targets{Marker: "xyzzy4planted", Run: c.Run(), Data: c.Data(), Shared: 0x68656464, Secret: filepath.Join(t.TempDir(), "secret"),
+	at := targets{Marker: "xyzzy4planted", Run: c.Run(), Data: c.Data(), Shared: 0x68656464, Secret: filepath.Join(t.TempDir(), "secret"), Keys: secretsKeys,
 		Agent: agentPID(t), Controller: controllerPID(t), OwnSocket: filepath.Join(c.Workload("attacked", "attacker-0"), "agent.sock")}
 	if err := os.WriteFile(at.Secret, []byte("secret"), 0o644); err != nil {
 		t.Fatal(err)

@@ -30,6 +30,8 @@ type targets struct {
 	Socket, OwnSocket string
 	// Run and Data are the cluster's directories, Launch the file with the other one's environment.
 	Run, Data, Launch, Log string
+	// Keys is the file with the keys of Secrets, which an option names.
+	Keys string
 	// Admin is the other one's admin interface, at its address.
 	Admin string
 	// User is the other application's, Secret a file in the machine's /tmp, Shared the key of shared memory.
@@ -322,6 +324,7 @@ var attempts = []attempt{
 	{"list the keys of the authority", lists(func(at targets) string { return at.Data + "/ca" }), true},
 	{"list the store", lists(func(at targets) string { return at.Data + "/store" }), false},
 	{"read who has which address", reads(func(at targets) string { return at.Data + "/addresses.json" }), true},
+	{"read the keys of Secrets", reads(func(at targets) string { return at.Keys }), true},
 	{"read another's start, with its environment", reads(func(at targets) string { return at.Launch }), true},
 	{"read another's log", reads(func(at targets) string { return at.Log }), true},
 	{"read the machine's passwords", reads(func(targets) string { return "/etc/shadow" }), true},

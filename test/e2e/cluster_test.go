@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -18,6 +19,9 @@ import (
 )
 
 const clusterName = "e2e"
+
+// secretsKeys is the file with the keys of Secrets, outside of the cluster's data.
+const secretsKeys = "/opt/heddle-e2e-keys/secrets.key"
 
 // TestMain starts one cluster with the boutique for all tests and takes it down afterwards.
 func TestMain(m *testing.M) {
@@ -37,6 +41,9 @@ func TestMain(m *testing.M) {
 			if out, err := heddle("down", "--name", clusterName); err != nil {
 				fmt.Fprintf(os.Stderr, "heddle down: %v\n%s", err, out)
 			}
+			if err := os.RemoveAll(filepath.Dir(secretsKeys)); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+			}
 		}()
 		if err := startShop(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -51,7 +58,7 @@ func TestMain(m *testing.M) {
 func startShop() error {
 	for _, step := range [][]string{
 		{"down", "--name", clusterName}, // What a run that was killed left behind.
-		{"up", "--name", clusterName},
+		{"up", "--name", clusterName, "--secrets-key-file", secretsKeys},
 		{"apply", "-f", "../../demo/boutique/manifests/"},
 		{"check", "--wait", "90s"},
 	} {

@@ -29,7 +29,7 @@ func elsewhere(t *testing.T) (*etcdtest.Members, []string) {
 	return m, []string{"up", "--name", clusterName, "--etcd-endpoints", m.Etcd.Endpoints, "--etcd-cacert", m.Etcd.CACert, "--etcd-cert", m.Etcd.Cert, "--etcd-key", m.Etcd.Key}
 }
 
-// keysFile is where a cluster's keys of Secrets are.
+// keysFile is where the keys of Secrets are of a cluster that names no other file.
 var keysFile = filepath.Join("/var/lib/heddle", clusterName, "store", "secrets.key")
 
 func password(name string) string {

@@ -222,7 +222,7 @@ spec:
 	look("after a rotation")
 
 	// A key that is lost is told of at once where people look, and taken up when it is back.
-	file := filepath.Join("/var/lib/heddle", clusterName, "store", "secrets.key")
+	const file = secretsKeys
 	if err := os.Rename(file, file+".away"); err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,8 @@ package allocation
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -113,6 +115,13 @@ func (t *Table[ID]) free() (ID, bool) {
 		id = t.config.Next(id)
 	}
 	return id, false
+}
+
+// Owners are those of a workload that have ids.
+func (t *Table[ID]) Owners(workload string) []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Collect(maps.Keys(t.owned[workload]))
 }
 
 // Release gives back the ids of a workload's replicas.

@@ -83,6 +83,12 @@ func serveController(t *testing.T, path string) (*controllerStub, *grpc.Server) 
 
 func socket(t *testing.T) (*Credential, *grpc.ClientConn, string) {
 	t.Helper()
+	credential, _, connection, controller := listen(t)
+	return credential, connection, controller
+}
+
+func listen(t *testing.T) (*Credential, *Socket, *grpc.ClientConn, string) {
+	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("giving a socket to the proxy's user needs root")
 	}
@@ -94,7 +100,7 @@ func socket(t *testing.T) (*Credential, *grpc.ClientConn, string) {
 	credential := NewCredential(payments, ca.ECDSAP256, authority{a}, quiet())
 	path, controller := filepath.Join(dir, "agent.sock"), filepath.Join(dir, "xds.sock")
 	s, err := Listen(Config{Path: path, Netns: "/proc/self/ns/net", Credential: credential,
-		Node: &corev3.Node{Id: "sidecar~10.0.0.1~payments-0.pinnacle~pinnacle.svc.cluster.local"}, Controller: controller, Log: quiet()})
+		Node: &corev3.Node{Id: "sidecar~10.0.0.1~payments-0.pinnacle~pinnacle.svc.cluster.local"}, Controller: controller, Refusals: new(Refusals), Log: quiet()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +110,7 @@ func socket(t *testing.T) (*Credential, *grpc.ClientConn, string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = connection.Close() })
-	return credential, connection, controller
+	return credential, s, connection, controller
 }
 
 func TestSecretsAreServedAndRotated(t *testing.T) {

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"math"
 	"net/http"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -29,7 +28,7 @@ const (
 )
 
 // istio answers Istio's certificate API (istio.v1.auth.IstioCertificateService) for the one workload whose socket it is on:
-// who may open that is the workload's proxy, or root, so that the identity needs no further proof. Metadata, in which Istio's
+// who may open that is the workload's proxy, or root of the machine (not of a sandbox), so that the identity needs no further proof. Metadata, in which Istio's
 // proxies name an impersonated identity or a signer, is ignored.
 type istio struct {
 	securityv1alpha1.UnimplementedIstioCertificateServiceServer
@@ -38,13 +37,13 @@ type istio struct {
 	log      *slog.Logger
 	slots    chan struct{}
 	// rate is how often a request is granted: each is a record in the audit log, whose room is bounded, and the authority's work.
-	rate    *rate.Limiter
-	now     func() time.Time
-	refused *atomic.Uint64
+	rate     *rate.Limiter
+	now      func() time.Time
+	refusals *Refusals
 }
 
-func newIstio(c *Credential, log *slog.Logger, refused *atomic.Uint64) *istio {
-	return &istio{identity: c.Identity, signer: c.signer, log: log, slots: make(chan struct{}, maxSigning), rate: rate.NewLimiter(rate.Every(signingPause), signingBurst), now: time.Now, refused: refused}
+func newIstio(c *Credential, log *slog.Logger, refusals *Refusals) *istio {
+	return &istio{identity: c.Identity, signer: c.signer, log: log, slots: make(chan struct{}, maxSigning), rate: rate.NewLimiter(rate.Every(signingPause), signingBurst), now: time.Now, refusals: refusals}
 }
 
 // CreateCertificate implements the API. The chain is the leaf first and what verifiers trust last, as Istio's agents expect.
@@ -53,7 +52,7 @@ func (i *istio) CreateCertificate(ctx context.Context, r *securityv1alpha1.Istio
 	case i.slots <- struct{}{}:
 		defer func() { <-i.slots }()
 	default:
-		i.refused.Add(1)
+		i.refusals.certificates.Add(1)
 		return nil, status.Errorf(codes.ResourceExhausted, "%d certificate requests of %s are being signed already; try again", maxSigning, i.identity)
 	}
 	if len(r.GetCsr()) > ca.MaxRequestBytes {
@@ -65,7 +64,7 @@ func (i *istio) CreateCertificate(ctx context.Context, r *securityv1alpha1.Istio
 	}
 	lifetime := time.Duration(min(seconds, math.MaxInt64/int64(time.Second))) * time.Second
 	if !i.rate.AllowN(i.now(), 1) {
-		i.refused.Add(1)
+		i.refusals.certificates.Add(1)
 		return nil, status.Errorf(codes.ResourceExhausted, "%s has had %d certificates signed at once, and gets another one every %s; use the one that was signed", i.identity, signingBurst, signingPause)
 	}
 	issued, err := i.signer.SignOutside(ctx, i.identity, []byte(r.GetCsr()), lifetime)

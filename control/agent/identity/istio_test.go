@@ -7,7 +7,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -112,7 +111,7 @@ func (s slow) SignOutside(context.Context, ca.Identity, []byte, time.Duration) (
 
 func TestIstiosCertificateAPIIsBounded(t *testing.T) {
 	s := slow{asked: make(chan struct{}, maxSigning), proceed: make(chan struct{})}
-	var refused atomic.Uint64
+	var refused Refusals
 	i := newIstio(NewCredential(payments, ca.ECDSAP256, s, quiet()), quiet(), &refused)
 	ended := make(chan error, maxSigning)
 	for range maxSigning {
@@ -124,8 +123,8 @@ func TestIstiosCertificateAPIIsBounded(t *testing.T) {
 	for range maxSigning {
 		<-s.asked
 	}
-	if _, err := i.CreateCertificate(context.Background(), &securityv1alpha1.IstioCertificateRequest{}); status.Code(err) != codes.ResourceExhausted || refused.Load() != 1 {
-		t.Errorf("%v, %d refused", err, refused.Load())
+	if _, err := i.CreateCertificate(context.Background(), &securityv1alpha1.IstioCertificateRequest{}); status.Code(err) != codes.ResourceExhausted || refused.certificates.Load() != 1 {
+		t.Errorf("%v, %d refused", err, refused.certificates.Load())
 	}
 	close(s.proceed)
 	for range maxSigning {
@@ -150,7 +149,7 @@ func (g *granting) SignOutside(context.Context, ca.Identity, []byte, time.Durati
 // A proxy that was taken over asks without end: each certificate is a record of the audit log, which it must not fill.
 func TestIstiosCertificateAPIHasARate(t *testing.T) {
 	signer, now := &granting{}, time.Unix(1, 0)
-	var refused atomic.Uint64
+	var refused Refusals
 	i := newIstio(NewCredential(payments, ca.ECDSAP256, signer, quiet()), quiet(), &refused)
 	i.now = func() time.Time { return now }
 	ask := func(n int) {
@@ -161,8 +160,8 @@ func TestIstiosCertificateAPIHasARate(t *testing.T) {
 		}
 	}
 	ask(10 * signingBurst)
-	if signer.signed != signingBurst || refused.Load() != 9*signingBurst {
-		t.Errorf("%d were signed, %d refused", signer.signed, refused.Load())
+	if signer.signed != signingBurst || refused.certificates.Load() != 9*signingBurst {
+		t.Errorf("%d were signed, %d refused", signer.signed, refused.certificates.Load())
 	}
 	now = now.Add(signingPause)
 	ask(10)

@@ -34,6 +34,7 @@ type relay struct {
 	node       *corev3.Node
 	connection *grpc.ClientConn
 	log        *slog.Logger
+	refusals   *Refusals
 	streams    streams
 }
 
@@ -48,30 +49,38 @@ const (
 // maxConfigStreams of one proxy, which needs one: a controller waits for the answers to what is on its way over each.
 const maxConfigStreams = 2
 
-// streams counts those that are open, and tells who waits when there are others.
+// streams counts a proxy's, and tells who waits for one when there are others.
 type streams struct {
-	mu      sync.Mutex
-	open    int
-	changed chan struct{}
+	mu sync.Mutex
+	// taken are all, and open those that have one of the controller's.
+	taken, open int
+	changed     chan struct{}
 }
 
-// begin counts one more, unless there are too many; the result ends it.
-func (s *streams) begin() (end func(), err error) {
+// take counts one more, unless there are too many; the result ends it.
+func (s *streams) take() (end func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.open == maxConfigStreams {
+	if s.taken == maxConfigStreams {
 		return nil, status.Errorf(codes.ResourceExhausted, "the proxy has %d streams for its configuration already", maxConfigStreams)
 	}
-	s.add(1)
+	s.taken++
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.add(-1)
+		s.taken--
 	}, nil
 }
 
-// add needs the lock.
+// opened counts one that has one of the controller's; the result ends that.
+func (s *streams) opened() (end func()) {
+	s.add(1)
+	return func() { s.add(-1) }
+}
+
 func (s *streams) add(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.open += n
 	close(s.changed)
 	s.changed = make(chan struct{})
@@ -84,7 +93,8 @@ func (s *streams) now() (bool, <-chan struct{}) {
 	return s.open > 0, s.changed
 }
 
-func newRelay(controller string, node *corev3.Node, log *slog.Logger) (*relay, error) {
+func newRelay(config Config) (*relay, error) {
+	controller := config.Controller
 	connection, err := grpc.NewClient("unix://"+controller,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxResponse), grpc.WaitForReady(true)),
@@ -97,7 +107,7 @@ func newRelay(controller string, node *corev3.Node, log *slog.Logger) (*relay, e
 	if err != nil {
 		return nil, fmt.Errorf("reach controller: %w", err)
 	}
-	return &relay{node: node, connection: connection, log: log, streams: streams{changed: make(chan struct{})}}, nil
+	return &relay{node: config.Node, connection: connection, log: config.Log, refusals: config.Refusals, streams: streams{changed: make(chan struct{})}}, nil
 }
 
 func (r *relay) close() {
@@ -105,8 +115,21 @@ func (r *relay) close() {
 	_ = r.connection.Close()
 }
 
+// take counts a stream of the proxy's, before one of the controller's is waited for.
+func (r *relay) take() (end func(), err error) {
+	if end, err = r.streams.take(); err != nil {
+		r.refusals.configStreams.Add(1)
+	}
+	return end, err
+}
+
 // StreamAggregatedResources forwards state-of-the-world ADS.
 func (r *relay) StreamAggregatedResources(down discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+	end, err := r.take()
+	if err != nil {
+		return err
+	}
+	defer end()
 	ctx, cancel := context.WithCancel(down.Context())
 	defer cancel()
 	up, err := discoveryv3.NewAggregatedDiscoveryServiceClient(r.connection).StreamAggregatedResources(ctx)
@@ -120,6 +143,11 @@ func (r *relay) StreamAggregatedResources(down discoveryv3.AggregatedDiscoverySe
 
 // DeltaAggregatedResources forwards incremental ADS.
 func (r *relay) DeltaAggregatedResources(down discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
+	end, err := r.take()
+	if err != nil {
+		return err
+	}
+	defer end()
 	ctx, cancel := context.WithCancel(down.Context())
 	defer cancel()
 	up, err := discoveryv3.NewAggregatedDiscoveryServiceClient(r.connection).DeltaAggregatedResources(ctx)
@@ -151,11 +179,7 @@ func (r *relay) identify(said *corev3.Node) *corev3.Node {
 func forward[Request, Response any](r *relay, cancel context.CancelFunc,
 	downRecv func() (Request, error), upSend func(Request) error, upClose func() error,
 	upRecv func() (Response, error), downSend func(Response) error, edit func(Request)) error {
-	end, err := r.streams.begin()
-	if err != nil {
-		return err
-	}
-	defer end()
+	defer r.streams.opened()()
 	requests := make(chan error, 1)
 	go func() {
 		first := true

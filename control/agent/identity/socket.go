@@ -50,11 +50,11 @@ const (
 
 // Socket serves one workload's proxy.
 type Socket struct {
-	server  *grpc.Server
-	cancel  context.CancelFunc
-	relay   *relay
-	streams atomic.Int64
-	Refused atomic.Uint64
+	server   *grpc.Server
+	cancel   context.CancelFunc
+	relay    *relay
+	streams  atomic.Int64
+	refusals *Refusals
 }
 
 // Config of a socket.
@@ -71,7 +71,9 @@ type Config struct {
 	Node *corev3.Node
 	// Controller is the socket of the controller's xDS server.
 	Controller string
-	Log        *slog.Logger
+	// Refusals counts what is refused.
+	Refusals *Refusals
+	Log      *slog.Logger
 }
 
 // Listen serves until Close. A socket file left by an earlier agent is replaced.
@@ -93,8 +95,8 @@ func Listen(config Config) (*Socket, error) {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	s := &Socket{cancel: cancel}
-	s.relay, err = newRelay(config.Controller, config.Node, config.Log)
+	s := &Socket{cancel: cancel, refusals: config.Refusals}
+	s.relay, err = newRelay(config)
 	if err != nil {
 		cancel()
 		listener.Close()
@@ -109,8 +111,8 @@ func Listen(config Config) (*Socket, error) {
 	)
 	secretv3.RegisterSecretDiscoveryServiceServer(s.server, serverv3.NewServer(ctx, config.Credential.secrets, config.Credential.delivered.callbacks()))
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(s.server, s.relay)
-	securityv1alpha1.RegisterIstioCertificateServiceServer(s.server, newIstio(config.Credential, config.Log, &s.Refused))
-	guarded := &guardedListener{UnixListener: listener, user: config.User, namespace: namespace, slots: make(chan struct{}, maxConnections), refused: &s.Refused, log: config.Log}
+	securityv1alpha1.RegisterIstioCertificateServiceServer(s.server, newIstio(config.Credential, config.Log, config.Refusals))
+	guarded := &guardedListener{UnixListener: listener, user: config.User, namespace: namespace, slots: make(chan struct{}, maxConnections), refusals: config.Refusals, log: config.Log}
 	// Ends when the server stops.
 	go func() { _ = s.server.Serve(guarded) }()
 	return s, nil
@@ -120,7 +122,7 @@ func Listen(config Config) (*Socket, error) {
 func (s *Socket) takeStream(ctx context.Context, _ *tap.Info) (context.Context, error) {
 	if s.streams.Add(1) > maxStreams {
 		s.streams.Add(-1)
-		s.Refused.Add(1)
+		s.refusals.streams.Add(1)
 		return ctx, status.Errorf(codes.ResourceExhausted, "the proxy has %d streams already", maxStreams)
 	}
 	context.AfterFunc(ctx, func() { s.streams.Add(-1) })
@@ -145,7 +147,7 @@ type guardedListener struct {
 	user      int
 	namespace uint64
 	slots     chan struct{}
-	refused   *atomic.Uint64
+	refusals  *Refusals
 	log       *slog.Logger
 }
 
@@ -156,7 +158,7 @@ func (l *guardedListener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		if err := l.admit(c); err != nil {
-			l.refused.Add(1)
+			l.refusals.peers.Add(1)
 			l.log.Warn("identity refused", "error", err)
 			c.Close()
 			continue
@@ -165,7 +167,7 @@ func (l *guardedListener) Accept() (net.Conn, error) {
 		case l.slots <- struct{}{}:
 			return &slottedConn{UnixConn: c, slots: l.slots}, nil
 		default:
-			l.refused.Add(1)
+			l.refusals.connections.Add(1)
 			c.Close()
 		}
 	}

@@ -146,7 +146,7 @@ func TestAStolenSocketIsOneWorkload(t *testing.T) {
 // A proxy that was taken over holds what so many messages take of the agent's memory, on however many connections, and nothing
 // by their heads; what it gives back is there for its successor.
 func TestAHostileProxyHoldsABoundedPartOfTheAgent(t *testing.T) {
-	credential, first, _ := socket(t)
+	credential, s, first, _ := listen(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	go credential.Run(ctx)
@@ -186,6 +186,9 @@ func TestAHostileProxyHoldsABoundedPartOfTheAgent(t *testing.T) {
 			t.Errorf("one more than %d streams: %v", maxStreams, err)
 		}
 	}
+	if n := s.refusals.streams.Load(); n != uint64(len(connections)) {
+		t.Errorf("%d streams were counted as refused", n)
+	}
 	release()
 	for {
 		err := open(ctx, first)
@@ -201,7 +204,7 @@ func TestAHostileProxyHoldsABoundedPartOfTheAgent(t *testing.T) {
 // A controller waits for the answers to what is on its way over a stream, for all proxies together: one with many streams that
 // answers nothing would hold up the others.
 func TestAHostileProxyHasTwoConfigurationStreams(t *testing.T) {
-	_, connection, controller := socket(t)
+	_, s, connection, controller := listen(t)
 	serveController(t, controller)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
@@ -221,12 +224,69 @@ func TestAHostileProxyHasTwoConfigurationStreams(t *testing.T) {
 			t.Fatalf("stream %d: %v", i, err)
 		}
 	}
-	if err := ask(ctx); status.Code(err) != codes.ResourceExhausted {
-		t.Errorf("one more: %v", err)
+	if err := ask(ctx); status.Code(err) != codes.ResourceExhausted || s.refusals.configStreams.Load() != 1 {
+		t.Errorf("one more: %v, %d were counted as refused", err, s.refusals.configStreams.Load())
 	}
 	release()
 	for {
 		err := ask(ctx)
+		if err == nil {
+			break
+		}
+		if status.Code(err) != codes.ResourceExhausted {
+			t.Fatalf("after they were given back: %v", err)
+		}
+	}
+}
+
+// So it is while the controller is away, for whom the streams wait; which are none that it has.
+func TestAHostileProxyHasTwoConfigurationStreamsThatWait(t *testing.T) {
+	_, s, connection, controller := listen(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	api := discoveryv3.NewAggregatedDiscoveryServiceClient(connection)
+	held, release := context.WithCancel(ctx)
+	defer release()
+	// Which of them come first is not theirs to choose.
+	refused := make(chan error, maxStreams)
+	const asked = 10
+	for i := range asked {
+		var stream grpc.ClientStream
+		var err error
+		if i%2 == 0 {
+			stream, err = api.DeltaAggregatedResources(held)
+		} else {
+			stream, err = api.StreamAggregatedResources(held)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() { refused <- stream.RecvMsg(new(discoveryv3.DiscoveryResponse)) }()
+	}
+	for range asked - maxConfigStreams {
+		if err := <-refused; status.Code(err) != codes.ResourceExhausted {
+			t.Fatalf("one more: %v", err)
+		}
+	}
+	if n := s.refusals.configStreams.Load(); n != asked-maxConfigStreams {
+		t.Errorf("%d were counted as refused", n)
+	}
+	if connected, _ := s.Connected(); connected {
+		t.Error("a stream that waits is one to the controller")
+	}
+	release()
+	for range maxConfigStreams {
+		if err := <-refused; status.Code(err) != codes.Canceled {
+			t.Errorf("one that waited: %v", err)
+		}
+	}
+	serveController(t, controller)
+	for {
+		stream, err := api.DeltaAggregatedResources(ctx)
+		if err == nil {
+			_ = stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: resource.ClusterType})
+			_, err = stream.Recv()
+		}
 		if err == nil {
 			break
 		}

@@ -149,11 +149,11 @@ func Exists(name string) bool {
 	return fs.Type == unix.NSFS_MAGIC
 }
 
-// Inode identifies a network namespace; it equals the inode of /proc/<pid>/ns/net of the processes in it.
+// Inode identifies a namespace of any kind; of a network namespace it equals the inode of /proc/<pid>/ns/net of the processes in it.
 func Inode(path string) (uint64, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
-		return 0, fmt.Errorf("look at network namespace %s: %w", path, err)
+		return 0, fmt.Errorf("look at namespace %s: %w", path, err)
 	}
 	return st.Ino, nil
 }

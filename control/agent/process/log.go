@@ -24,7 +24,7 @@ func RotateLogs(dir string, bound int64) error {
 	var errs []error
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if errors.Is(err, os.ErrNotExist) {
-			// Logs come and go with their workloads.
+			// Its workload was deleted a moment ago.
 			return nil
 		}
 		if err != nil {
@@ -39,7 +39,9 @@ func RotateLogs(dir string, bound int64) error {
 		case err != nil:
 			errs = append(errs, err)
 		case info.Size() > bound:
-			errs = append(errs, rotate(path, 2*bound))
+			if err := rotate(path, 2*bound); !errors.Is(err, os.ErrNotExist) {
+				errs = append(errs, err)
+			}
 		}
 		return nil
 	})

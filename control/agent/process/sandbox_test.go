@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"heddle.io/heddle/control/cluster"
 )
 
 // confined runs a shell script in a sandbox and returns what it printed.
@@ -86,6 +88,36 @@ func TestSandboxHidesWhatALinkLeadsTo(t *testing.T) {
 		if got := confined(t, uid, Sandbox{}, script, link, below); got != link+":\n\n/var/log:\ndone" {
 			t.Errorf("user %d: %s", uid, got)
 		}
+	}
+}
+
+// Files with secrets that options name are not there, neither by the name that they have there nor by another: also to root.
+func TestSandboxHidesWhatOptionsName(t *testing.T) {
+	root, err := os.MkdirTemp("/opt", "heddle-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(root) })
+	keys, moved, etcd := filepath.Join(root, "keys", "secrets.key"), filepath.Join(root, "moved", "secrets.key"), filepath.Join(root, "etcd", "client.key")
+	for _, path := range []string{keys, moved, etcd} {
+		if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(os.WriteFile(moved, []byte("planted"), 0o600), os.Symlink(moved, keys), os.WriteFile(etcd, []byte("planted"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	hidden, err := cluster.Cluster{Name: "c", RunRoot: "/run/heddle", DataRoot: "/var/lib/heddle"}.Hidden(
+		cluster.Options{SecretsKeyFile: keys, Etcd: cluster.Etcd{Key: etcd}}, "/usr/bin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	script := fmt.Sprintf("cat %s %s %s 2>/dev/null; echo done", keys, moved, etcd)
+	if got := confined(t, 0, Sandbox{}, script, hidden[:2]...); got != "plantedplantedplanteddone" {
+		t.Fatalf("the cluster's own places alone: %s", got)
+	}
+	if got := confined(t, 0, Sandbox{}, script, hidden...); got != "done" {
+		t.Errorf("root read: %s", got)
 	}
 }
 

@@ -92,19 +92,19 @@ func checksum(key, object []byte) uint32 {
 }
 
 // Replace writes a whole set, in a file of its own that then takes the name: what was there before is neither needed nor
-// trusted.
+// trusted, and goes where the set cannot be written.
 func (f *File) Replace(all map[objects.Key]*objects.Object) error {
 	return errors.Join(f.Close(), f.replace(all))
 }
 
-func (f *File) replace(all map[objects.Key]*objects.Object) (err error) {
+func (f *File) replace(all map[objects.Key]*objects.Object) error {
 	next := f.path + ".new"
 	if err := durable.Remove(next); err != nil {
-		return fmt.Errorf("%s: %w", f.path, err)
+		return f.failed(err)
 	}
 	db, err := table.Open(next)
 	if err != nil {
-		return fmt.Errorf("%s: %w", f.path, err)
+		return f.failed(err)
 	}
 	err = db.Update(func(tx *bbolt.Tx) error {
 		b, err := tx.CreateBucket(bucketName)
@@ -125,14 +125,20 @@ func (f *File) replace(all map[objects.Key]*objects.Object) (err error) {
 		err = durable.SyncDir(filepath.Dir(f.path))
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", f.path, errors.Join(err, db.Close(), durable.Remove(next)))
+		return f.failed(errors.Join(err, db.Close(), durable.Remove(next)))
 	}
 	f.db = db
 	return nil
 }
 
+// failed also removes the file: what is in it is not the set any more, and no file tells who comes next that nothing is known.
+func (f *File) failed(err error) error {
+	return fmt.Errorf("%s: %w", f.path, errors.Join(err, durable.Remove(f.path)))
+}
+
 // Change writes the object of a key as it is in the set, or takes it out where the set has none. Where the file may not hold
-// the rest of the set, because nothing was written yet or the write before failed, it writes all of it.
+// the rest of the set, because nothing was written yet or the write before failed, it writes all of it. After an error
+// there is no file, until a write succeeds.
 func (f *File) Change(all map[objects.Key]*objects.Object, key objects.Key) error {
 	if f.db == nil {
 		return f.replace(all)
@@ -151,7 +157,7 @@ func (f *File) Change(all map[objects.Key]*objects.Object, key objects.Key) erro
 		return b.SetSequence(uint64(len(all)))
 	})
 	if err != nil {
-		return fmt.Errorf("%s: %w", f.path, errors.Join(err, f.Close()))
+		return f.failed(errors.Join(err, f.Close()))
 	}
 	return nil
 }
