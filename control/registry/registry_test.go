@@ -150,9 +150,9 @@ func TestInstances(t *testing.T) {
 		}
 	}
 	i := Instance{Workload: objects.Key{Kind: "Workload", Namespace: "shop", Name: "cart"}, Name: "cart-0", Ready: true}
-	m.Report("one", []Instance{i}, now)
+	m.Report(Agent("one"), []Instance{i}, now)
 	changed("false true")
-	m.Report("one", []Instance{i}, now)
+	m.Report(Agent("one"), []Instance{i}, now)
 	select {
 	case <-m.Changed():
 		t.Error("the same again is no change")
@@ -160,23 +160,23 @@ func TestInstances(t *testing.T) {
 	}
 	changed()
 	i.Ready = false
-	m.Report("one", []Instance{i}, now)
+	m.Report(Agent("one"), []Instance{i}, now)
 	i.Address = netip.MustParseAddr("10.0.0.1")
-	m.Report("one", []Instance{i}, now)
+	m.Report(Agent("one"), []Instance{i}, now)
 	changed("same shape true")
 	i.Labels = map[string]string{"app": "cart"}
-	m.Report("one", []Instance{i}, now)
+	m.Report(Agent("one"), []Instance{i}, now)
 	changed("same shape false")
 	// Another reporter's are its own, and one may take over.
-	m.Report("two", []Instance{{Workload: i.Workload, Name: "cart-1"}}, now)
-	m.Report("two", []Instance{{Workload: i.Workload, Name: "cart-1"}, i}, now)
+	m.Report(Agent("two"), []Instance{{Workload: i.Workload, Name: "cart-1"}}, now)
+	m.Report(Agent("two"), []Instance{{Workload: i.Workload, Name: "cart-1"}, i}, now)
 	changed("false true")
-	m.Report("one", nil, now)
+	m.Report(Agent("one"), nil, now)
 	changed()
 	if got := m.Snapshot(); len(got) != 2 || got[0].ID() != "shop/cart-0" || got[1].ID() != "shop/cart-1" {
 		t.Errorf("got %+v", got)
 	}
-	m.Report("two", nil, now)
+	m.Report(Agent("two"), nil, now)
 	changed("true false", "true false")
 	if got := m.Snapshot(); len(got) != 0 {
 		t.Errorf("got %+v", got)
