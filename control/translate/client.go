@@ -216,10 +216,8 @@ func (c *Client) remake(g *generator, concerned map[string]bool, anchors []*mode
 	if concerned[""] {
 		made[""] = g.foreignShare()
 	}
-	if g.err != nil {
-		// Nothing of it may be taken for good.
-		g.cache.epoch++
-		return delta, fmt.Errorf("%s: %w", g.kind, g.err)
+	if err := g.failed(); err != nil {
+		return delta, err
 	}
 	c.exchange(g, made, anchors, &delta)
 	ports := map[uint16]bool{}
@@ -229,7 +227,7 @@ func (c *Client) remake(g *generator, concerned map[string]bool, anchors []*mode
 	for port := range ports {
 		c.remakeTable(g, port, &delta)
 	}
-	return delta, nil
+	return delta, g.failed()
 }
 
 func (r *Resources) addCluster(p *clusterPart) {

@@ -101,10 +101,8 @@ func (to *Gateway) remake(g *generator, t *edgeTable, hosts map[string]bool, mad
 
 // put puts shares into the place of those before.
 func (to *Gateway) put(g *generator, made map[string]*share, delta *Delta) error {
-	if g.err != nil {
-		// Nothing of it may be taken for good.
-		g.cache.epoch++
-		return fmt.Errorf("%s: %w", g.kind, g.err)
+	if err := g.failed(); err != nil {
+		return err
 	}
 	to.exchange(g, made, nil, delta)
 	to.replace(made)
