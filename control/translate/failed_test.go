@@ -17,7 +17,7 @@ func TestWhatCannotBeMadeIsSaid(t *testing.T) {
 	c.enter(mesh)
 	k := Kind{Role: Outbound, Namespace: "shop"}
 	remake := func(filters ...*hcmv3.HttpFilter) (Delta, error) {
-		client := &Client{kind: k, shares: newShares(), tables: map[uint16]*table{}}
+		client := &Client{base: base{shares: newShares(), kind: k}, tables: map[uint16]*table{}}
 		g := c.generator(mesh, k)
 		g.routeFilters = filters
 		return client.remake(g, map[string]bool{s.Host: true}, nil)
