@@ -275,14 +275,3 @@ func (m *Instances) Changes() []Change {
 	clear(m.before)
 	return out
 }
-
-// Snapshot gives all replicas, sorted by namespace and name.
-func (m *Instances) Snapshot() []Instance {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	out := make([]Instance, 0, len(m.instances))
-	for _, id := range slices.Sorted(maps.Keys(m.instances)) {
-		out = append(out, *m.instances[id])
-	}
-	return out
-}

@@ -3,6 +3,7 @@ package registry
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -125,6 +126,17 @@ func TestAddressesOfIPv6(t *testing.T) {
 	if _, err := AssignAddresses(netip.MustParsePrefix("fd00::/127"), nil, []store.Write{write(service("cart", ""))}); !errors.Is(err, ErrAddressesExhausted) {
 		t.Errorf("got %v", err)
 	}
+}
+
+// Snapshot gives all replicas, sorted by namespace and name.
+func (m *Instances) Snapshot() []Instance {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := make([]Instance, 0, len(m.instances))
+	for _, id := range slices.Sorted(maps.Keys(m.instances)) {
+		out = append(out, *m.instances[id])
+	}
+	return out
 }
 
 func TestInstances(t *testing.T) {
