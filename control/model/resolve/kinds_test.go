@@ -77,7 +77,7 @@ func TestEveryListOfTheMeshIsAssembled(t *testing.T) {
 		if !collected[part] {
 			continue
 		}
-		var made any = reflect.New(part).Interface()
+		made := reflect.New(part).Interface()
 		if r, is := made.(*model.Replica); is {
 			made = &entryReplica{r}
 		}
