@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"heddle.io/heddle/control/cluster"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/server/client"
 )
@@ -93,7 +92,7 @@ func runMany(t *testing.T, apis map[string]http.Handler, current string, args ..
 	var out, errs bytes.Buffer
 	s := &session{in: strings.NewReader(""), out: &out, err: &errs, contexts: contextFile{path: filepath.Join(dir, "config.yaml"), here: func() []string { return names }},
 		connect: func(socket string) *client.Client {
-			return client.New(filepath.Join(dir, cluster.NameFromPath(socket)))
+			return client.New(filepath.Join(dir, filepath.Base(filepath.Dir(socket))))
 		},
 		now: func() time.Time { return noon }}
 	if current != "" {

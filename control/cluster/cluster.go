@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"regexp"
-	"strings"
 )
 
 // Defaults.
@@ -125,13 +124,4 @@ func (c Cluster) Veth(namespace, replica string) string {
 func hash(s string, n int) string {
 	sum := sha256.Sum256([]byte(s))
 	return hex.EncodeToString(sum[:])[:n]
-}
-
-// NameFromPath returns the cluster whose API socket the path is, or "" when it is none.
-func NameFromPath(socket string) string {
-	dir, file := filepath.Split(socket)
-	if file != "api.sock" {
-		return ""
-	}
-	return filepath.Base(strings.TrimSuffix(dir, "/"))
 }

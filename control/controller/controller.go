@@ -205,8 +205,10 @@ func Run(ctx context.Context, config Config) error {
 	if err := c.openFederation(); err != nil {
 		return err
 	}
-	if err := c.loadReports(); err != nil {
-		return err
+	for _, s := range sources {
+		if err := s.load(c); err != nil {
+			return fmt.Errorf("endpoints of %s: %w", s.name, err)
+		}
 	}
 	if c.dependencies, err = registry.OpenDependencies(filepath.Join(config.Cluster.Data(), "dependencies.json"), time.Now); err != nil {
 		return err
@@ -264,7 +266,9 @@ func (c *Controller) serve(ctx context.Context) error {
 	}
 	part("follow store", func() error { c.store.Run(ctx); return nil })
 	part("update", func() error { c.updateLoop(ctx); return nil })
-	part("silence", func() error { c.silenceLoop(ctx); return nil })
+	for _, s := range sources {
+		part("endpoints of "+s.name, func() error { s.follow(c, ctx); return nil })
+	}
 	part("statuses", func() error { c.statusLoop(ctx); return nil })
 	part("dependencies", func() error { c.dependenciesLoop(ctx); return nil })
 	part("secrets", func() error { c.secretsLoop(ctx); return nil })

@@ -35,6 +35,7 @@ func (c *Controller) reportPath(agent string) string {
 	return filepath.Join(c.reportsDir(), hex.EncodeToString(digest[:16])+".json")
 }
 
+// loadReports has agents' replicas be known as they were reported last.
 func (c *Controller) loadReports() error {
 	if err := os.MkdirAll(c.reportsDir(), 0o700); err != nil {
 		return fmt.Errorf("make directory: %w", err)
@@ -52,7 +53,7 @@ func (c *Controller) loadReports() error {
 		c.mu.Lock()
 		c.setReport(report.Agent, report)
 		c.mu.Unlock()
-		c.instances.Report(report.Agent, c.instancesOf(report), time.Now())
+		c.instances.Report(registry.Agent(report.Agent), c.instancesOf(report), time.Now())
 	}
 	return nil
 }
@@ -123,14 +124,14 @@ func (c *Controller) Report(_ context.Context, report client.Report) error {
 	}
 	c.mu.Unlock()
 	if same {
-		c.instances.Renew(report.Agent, time.Now())
+		c.instances.Renew(registry.Agent(report.Agent), time.Now())
 		if c.unkept[report.Agent] {
 			c.keepReport(report)
 		}
 		return nil
 	}
 	// Proxies first: who reads a file afterwards is not in a hurry.
-	c.instances.Report(report.Agent, c.instancesOf(report), time.Now())
+	c.instances.Report(registry.Agent(report.Agent), c.instancesOf(report), time.Now())
 	c.keepReport(report)
 	signal(c.restatus)
 	return nil
@@ -147,7 +148,7 @@ func (c *Controller) Unchanged(u client.Unchanged) error {
 		return &client.Problem{Status: http.StatusConflict, What: "a whole report is needed", Where: u.Agent,
 			Why: "what the controller knows of this agent is another revision, or nothing", Remedy: "the agent sends it by itself"}
 	}
-	c.instances.Renew(u.Agent, time.Now())
+	c.instances.Renew(registry.Agent(u.Agent), time.Now())
 	if c.unkept[u.Agent] {
 		c.keepReport(report)
 	}
@@ -215,7 +216,7 @@ func (c *Controller) instancesOf(report client.Report) []registry.Instance {
 	return all
 }
 
-// Replicas implements [server.Controller]. Those of a silent agent are not ready, whatever it said last.
+// Replicas implements [server.Controller]: what agents run. Those of a silent agent are not ready, whatever it said last.
 func (c *Controller) Replicas() []client.Replica {
 	silent := c.instances.Silent()
 	c.mu.Lock()

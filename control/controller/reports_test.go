@@ -94,7 +94,7 @@ func TestUnchangedReports(t *testing.T) {
 	now := time.Now()
 	for _, at := range []time.Duration{0, 20, 40, 60, 80} {
 		// Another one is heard of, or it would be this controller that hears nothing.
-		c.instances.Report("two", nil, now.Add(at*time.Second))
+		c.instances.Report(registry.Agent("two"), nil, now.Add(at*time.Second))
 		c.instances.Expire(now.Add(at * time.Second))
 	}
 	if !slices.Equal(c.instances.Silent(), []string{"one"}) {

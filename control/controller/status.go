@@ -89,9 +89,7 @@ func normal(s objects.Status) objects.Status {
 // programmed says whether every proxy that uses the object runs it. Kinds that no proxy sees have no such condition. The
 // message says nothing that changes while the answer is the same.
 func programmed(o *objects.Object, p push.Progress, staged stageView) *metav1.Condition {
-	switch o.Kind {
-	case objects.Namespace, objects.ServiceAccount, objects.Secret, objects.Workload, objects.Cluster, objects.AccessBinding,
-		objects.GatewayClass, objects.ReferenceGrant:
+	if !o.Kind.Programmed() {
 		return nil
 	}
 	condition := &metav1.Condition{Type: objects.ConditionProgrammed, ObservedGeneration: o.GetGeneration()}

@@ -43,8 +43,10 @@ func TestProgrammed(t *testing.T) {
 			}
 		})
 	}
-	if got := programmed(&objects.Object{Kind: objects.Secret, Resource: &corev1.Secret{}}, push.Progress{}, stageView{}); got != nil {
-		t.Errorf("a kind that no proxy sees has %+v", got)
+	for _, kind := range []*objects.Kind{objects.Secret, objects.WorkloadGroup, objects.WorkloadEntry, objects.ConfigMap} {
+		if got := programmed(&objects.Object{Kind: kind, Resource: kind.New()}, push.Progress{}, stageView{}); got != nil {
+			t.Errorf("%s, which no proxy sees, has %+v", kind.Kind, got)
+		}
 	}
 	if got := (push.Progress{Proxies: 3, Waiting: 1, Refusing: 1}).Running(); got != 1 {
 		t.Errorf("%d proxies run it", got)

@@ -20,12 +20,3 @@ func (m *Mesh) AnchorsOf(cluster string) *Anchors {
 	}
 	return m.Anchors[i]
 }
-
-// Anchored are the names of the clusters that announce their intermediates.
-func (m *Mesh) Anchored() []string {
-	names := make([]string, 0, len(m.Anchors))
-	for _, a := range m.Anchors {
-		names = append(names, a.Cluster)
-	}
-	return names
-}

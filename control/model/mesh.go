@@ -90,9 +90,9 @@ type Mesh struct {
 	Services []*Service `json:"services,omitempty"`
 	// Replicas sorted by namespace and name.
 	Replicas []*Replica `json:"replicas,omitempty"`
-	// Routes sorted by age, the oldest first, then by namespace and name.
+	// Routes sorted by age, the oldest first, then by group, kind, namespace and name.
 	Routes []*Routes `json:"routes,omitempty"`
-	// Gateways sorted by age, then by namespace and name.
+	// Gateways sorted by age, then by group, namespace and name.
 	Gateways []*Gateway `json:"gateways,omitempty"`
 	// Destinations are the policies towards services, sorted by age, then by namespace and name.
 	Destinations []*DestinationPolicy `json:"destinations,omitempty"`

@@ -96,39 +96,55 @@ type definition struct {
 	fields map[string]fields
 	// defaults fills in what is written into stored objects; nil for nothing.
 	defaults func(Resource)
+	// programming says whether there are proxies that are told of objects of the kind by name.
+	programming programming
 }
 
-// definitions of all kinds, in the order in which a batch is shown. A new kind is a file, with its [Kind], its form and its
-// fields, and a line here. What it means for the mesh is a file and a line of control/model/resolve.
+// programming is whether the status of objects says how far proxies are with them.
+type programming bool
+
+// What is said by kinds that are [unprogrammed] takes effect through objects that name them, as endpoints, or not in proxies at
+// all: no resource of a proxy comes from one, and a status would say for ever that no proxy uses it. Of Clusters and Secrets
+// some do.
+const (
+	programmed   programming = true
+	unprogrammed programming = false
+)
+
+// Programmed says whether the status of objects of the kind has the condition [ConditionProgrammed].
+func (k *Kind) Programmed() bool { return bool(defined[k].programming) }
+
+// definitions of all kinds, in the order in which a batch is shown. A new kind is its [Kind] above, a file with its form, a table
+// of its fields, and a line here. What it means for the mesh is a file and a line of control/model/resolve.
 var definitions = []definition{
-	{Cluster, formOf((*checker).cluster), heddleTreatments, nil},
-	{GlobalNamespace, formOf((*checker).globalNamespace), heddleTreatments, defaultsOf(defaultGlobalNamespace)},
-	{AccessBinding, formOf((*checker).accessBinding), heddleTreatments, nil},
-	{Namespace, formOf((*checker).namespace), coreTreatments, nil},
-	{ServiceAccount, nil, coreTreatments, nil},
-	{Secret, formOf((*checker).secret), coreTreatments, defaultsOf(defaultSecret)},
-	{ConfigMap, formOf((*checker).configMap), coreTreatments, nil},
-	{Service, formOf((*checker).service), coreTreatments, defaultsOf(defaultService)},
-	{Workload, formOf((*checker).workload), heddleTreatments, defaultsOf(defaultWorkload)},
-	{WorkloadGroup, formOf((*checker).workloadGroup), workloadGroupTreatments, nil},
-	{WorkloadEntry, formOf((*checker).workloadEntry), workloadEntryTreatments, nil},
-	{ServiceEntry, formOf((*checker).serviceEntry), serviceEntryTreatments, nil},
-	{Sidecar, formOf((*checker).sidecar), sidecarTreatments, nil},
-	{Gateway, formOf((*checker).gateway), gatewayTreatments, nil},
-	{VirtualService, formOf((*checker).virtualService), virtualServiceTreatments, nil},
-	{DestinationRule, formOf((*checker).destinationRule), destinationRuleTreatments, nil},
-	{GatewayClass, formOf((*checker).gatewayClass), gatewayAPITreatments, nil},
-	{KubernetesGateway, formOf((*checker).kubernetesGateway), gatewayAPITreatments, nil},
-	{HTTPRoute, formOf((*checker).gatewayHTTPRoute), gatewayAPITreatments, nil},
-	{GRPCRoute, formOf((*checker).gatewayGRPCRoute), gatewayAPITreatments, nil},
-	{TLSRoute, formOf((*checker).gatewayTLSRoute), gatewayAPITreatments, nil},
-	{TCPRoute, formOf((*checker).gatewayTCPRoute), gatewayAPITreatments, nil},
-	{ReferenceGrant, formOf((*checker).referenceGrant), gatewayAPITreatments, nil},
-	{BackendTLSPolicy, formOf((*checker).backendTLSPolicy), gatewayAPITreatments, nil},
-	{PeerAuthentication, formOf((*checker).peerAuthentication), securityTreatments, nil},
-	{RequestAuthentication, formOf((*checker).requestAuthentication), securityTreatments, nil},
-	{AuthorizationPolicy, formOf((*checker).authorizationPolicy), securityTreatments, nil},
-	{EnvoyFilter, formOf((*checker).envoyFilter), envoyFilterTreatments, nil},
+	{Cluster, formOf((*checker).cluster), heddleTreatments, nil, unprogrammed},
+	{GlobalNamespace, formOf((*checker).globalNamespace), heddleTreatments, defaultsOf(defaultGlobalNamespace), programmed},
+	{AccessBinding, formOf((*checker).accessBinding), heddleTreatments, nil, unprogrammed},
+	{Namespace, formOf((*checker).namespace), coreTreatments, nil, unprogrammed},
+	{ServiceAccount, nil, coreTreatments, nil, unprogrammed},
+	{Secret, formOf((*checker).secret), coreTreatments, defaultsOf(defaultSecret), unprogrammed},
+	{ConfigMap, formOf((*checker).configMap), coreTreatments, nil, unprogrammed},
+	{Service, formOf((*checker).service), coreTreatments, defaultsOf(defaultService), programmed},
+	{Workload, formOf((*checker).workload), heddleTreatments, defaultsOf(defaultWorkload), unprogrammed},
+	{WorkloadGroup, formOf((*checker).workloadGroup), workloadGroupTreatments, nil, unprogrammed},
+	{WorkloadEntry, formOf((*checker).workloadEntry), workloadEntryTreatments, nil, unprogrammed},
+	{ServiceEntry, formOf((*checker).serviceEntry), serviceEntryTreatments, nil, programmed},
+	{Sidecar, formOf((*checker).sidecar), sidecarTreatments, nil, programmed},
+	{Gateway, formOf((*checker).gateway), gatewayTreatments, nil, programmed},
+	{VirtualService, formOf((*checker).virtualService), virtualServiceTreatments, nil, programmed},
+	{DestinationRule, formOf((*checker).destinationRule), destinationRuleTreatments, nil, programmed},
+	{GatewayClass, formOf((*checker).gatewayClass), gatewayAPITreatments, nil, unprogrammed},
+	{KubernetesGateway, formOf((*checker).kubernetesGateway), gatewayAPITreatments, nil, programmed},
+	{HTTPRoute, formOf((*checker).gatewayHTTPRoute), gatewayAPITreatments, nil, programmed},
+	{GRPCRoute, formOf((*checker).gatewayGRPCRoute), gatewayAPITreatments, nil, programmed},
+	{TLSRoute, formOf((*checker).gatewayTLSRoute), gatewayAPITreatments, nil, programmed},
+	{TCPRoute, formOf((*checker).gatewayTCPRoute), gatewayAPITreatments, nil, programmed},
+	{ReferenceGrant, formOf((*checker).referenceGrant), gatewayAPITreatments, nil, unprogrammed},
+	{BackendTLSPolicy, formOf((*checker).backendTLSPolicy), gatewayAPITreatments, nil, programmed},
+	{PeerAuthentication, formOf((*checker).peerAuthentication), securityTreatments, nil, programmed},
+	{RequestAuthentication, formOf((*checker).requestAuthentication), securityTreatments, nil, programmed},
+	{AuthorizationPolicy, formOf((*checker).authorizationPolicy), securityTreatments, nil, programmed},
+	{EnvoyFilter, formOf((*checker).envoyFilter), envoyFilterTreatments, nil, programmed},
 }
 
 // Kinds are all kinds that Heddle accepts, defined what is known of each, treatments the tables of their fields by type:

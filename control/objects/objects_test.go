@@ -12,10 +12,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
-	corev1 "k8s.io/api/core/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
-
-	"heddle.io/heddle/api/v1alpha1"
 )
 
 // TestEveryFieldHasATreatment walks every field of every accepted type and demands that exactly one list of its
@@ -40,41 +37,20 @@ func TestEveryFieldHasATreatment(t *testing.T) {
 			}
 		}
 	}
+	structs := goStructs{t, all, map[string]string{}}
 	for _, k := range Kinds {
 		typ := reflect.TypeOf(k.New()).Elem()
-		spec, ok := typ.FieldByName("Spec")
-		if !ok {
-			continue
-		}
-		if m, isProto := reflect.New(spec.Type).Interface().(proto.Message); isProto {
-			walkMessage(m.ProtoReflect().Descriptor())
-		}
-	}
-	for _, typ := range []reflect.Type{
-		reflect.TypeFor[corev1.NamespaceSpec](), reflect.TypeFor[corev1.ServiceSpec](), reflect.TypeFor[corev1.ServicePort](),
-		reflect.TypeFor[v1alpha1.WorkloadSpec](), reflect.TypeFor[v1alpha1.EnvVar](),
-		reflect.TypeFor[v1alpha1.WorkloadPort](), reflect.TypeFor[v1alpha1.Readiness](),
-		reflect.TypeFor[v1alpha1.TCPProbe](), reflect.TypeFor[v1alpha1.HTTPProbe](),
-		reflect.TypeFor[v1alpha1.GRPCProbe](), reflect.TypeFor[v1alpha1.Resources](),
-		reflect.TypeFor[v1alpha1.ClusterSpec](), reflect.TypeFor[v1alpha1.GlobalNamespaceSpec](),
-		reflect.TypeFor[v1alpha1.NamespaceMapping](), reflect.TypeFor[v1alpha1.ExternalService](),
-		reflect.TypeFor[v1alpha1.ExternalPort](), reflect.TypeFor[v1alpha1.PublicService](),
-		reflect.TypeFor[v1alpha1.Resilience](), reflect.TypeFor[v1alpha1.OutlierDetection](),
-	} {
-		for i := range typ.NumField() {
-			name, _, _ := strings.Cut(typ.Field(i).Tag.Get("json"), ",")
-			all[typeName(typ)] = append(all[typeName(typ)], name)
+		for _, l := range lookedFields(typ) {
+			in := typ.FieldByIndex(l.index).Type
+			if m, isProto := reflect.New(in).Interface().(proto.Message); isProto {
+				walkMessage(m.ProtoReflect().Descriptor())
+			} else if l.path != "" {
+				structs.walk(in)
+			} else {
+				all[typeName(typ)] = append(all[typeName(typ)], l.name)
+			}
 		}
 	}
-	for _, k := range Kinds {
-		if k.Group == GroupGatewayAPI {
-			spec, _ := reflect.TypeOf(k.New()).Elem().FieldByName("Spec")
-			structFields(all, spec.Type)
-		}
-	}
-	all["v1.ServiceAccount"] = []string{"secrets", "imagePullSecrets", "automountServiceAccountToken"}
-	all["v1.Secret"] = []string{"immutable"}
-	all["v1.ConfigMap"] = []string{"immutable", "binaryData"}
 
 	for name, fieldNames := range all {
 		table, ok := treatments[name]
@@ -101,33 +77,51 @@ func TestEveryFieldHasATreatment(t *testing.T) {
 		for f := range count {
 			t.Errorf("%s has no field %s", name, f)
 		}
-		delete(all, name)
 	}
 	for name := range treatments {
-		if !strings.HasPrefix(name, "v1") && !strings.HasPrefix(name, "istio") {
-			t.Errorf("table for unknown type %s", name)
+		if _, used := all[name]; !used {
+			t.Errorf("there is a table for %s, which no kind has", name)
 		}
 	}
 }
 
-// structFields lists the fields of a type of Gateway API and of the types within, which are looked into unless they are
-// refused.
-func structFields(all map[string][]string, typ reflect.Type) {
+// goStructs lists the fields of types in Go, and of the types within.
+type goStructs struct {
+	t   *testing.T
+	all map[string][]string
+	// from is the package of each.
+	from map[string]string
+}
+
+// fieldPackages have the types whose fields users write one by one; types of other packages are values by themselves.
+var fieldPackages = []string{"heddle.io/heddle/api/v1alpha1", "k8s.io/api/core/v1", "sigs.k8s.io/gateway-api/apis/v1"}
+
+// walk lists a type and those within, which are looked into unless they are refused.
+func (g goStructs) walk(typ reflect.Type) {
 	for typ.Kind() == reflect.Pointer || typ.Kind() == reflect.Slice {
 		typ = typ.Elem()
 	}
-	if _, seen := all[typeName(typ)]; seen || typ.Kind() != reflect.Struct || !strings.HasSuffix(typ.PkgPath(), "gateway-api/apis/v1") {
+	if typ.Kind() == reflect.Map && typ.Elem().Kind() != reflect.String {
+		g.t.Errorf("treatments do not look into %s", typ)
+	}
+	if typ.Kind() != reflect.Struct || !slices.Contains(fieldPackages, typ.PkgPath()) {
 		return
 	}
-	all[typeName(typ)] = []string{}
-	for i := range typ.NumField() {
-		f := typ.Field(i)
-		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		if name != "" {
-			all[typeName(typ)] = append(all[typeName(typ)], name)
+	name := typeName(typ)
+	if from, seen := g.from[name]; seen {
+		if from != typ.PkgPath() {
+			g.t.Errorf("%s is of %s and of %s: they have one table", name, from, typ.PkgPath())
 		}
-		if _, refused := treatments[typeName(typ)].refused[name]; !refused {
-			structFields(all, f.Type)
+		return
+	}
+	g.from[name], g.all[name] = typ.PkgPath(), []string{}
+	for f := range typ.Fields() {
+		field, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if field != "" {
+			g.all[name] = append(g.all[name], field)
+		}
+		if _, refused := treatments[name].refused[field]; !refused {
+			g.walk(f.Type)
 		}
 	}
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // fields says what becomes of each field of one message or struct. Every field must be in exactly one of the three:
-// a test walks all accepted types and fails for a field that is nowhere.
+// a test walks the types of all kinds, and fails for a field or a struct that is nowhere and for a table of nothing.
 type fields struct {
 	// translated fields have the effect that their documentation says.
 	translated []string

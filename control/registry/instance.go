@@ -27,7 +27,7 @@ type Locality struct {
 	SubZone string `json:"subZone,omitempty"`
 }
 
-// Instance is one replica of a workload, as the agent reports it.
+// Instance is one replica of a workload, as its reporter knows it.
 type Instance struct {
 	// Workload that the replica belongs to; its namespace is the replica's.
 	Workload objects.Key `json:"workload"`
@@ -80,7 +80,23 @@ type Change struct {
 	Before, After *Instance
 }
 
-// Silence is how long a reporter may say nothing.
+// Reporter is who reports replicas: one of [Agent], or of [Within].
+type Reporter struct {
+	name string
+	// watched for silence.
+	watched bool
+}
+
+// Agent is the reporter on a host, by the name that it gives itself. It is watched for silence: who is not heard of has no
+// replicas in rotation.
+func Agent(name string) Reporter { return Reporter{name: name, watched: true} }
+
+// Within is a source of replicas within this process, by its name among its like: no agent can take it. It ends with the
+// process, so it is not watched for silence: its replicas are as it reported them last, and that it is there says nothing of
+// whether agents are heard.
+func Within(name string) Reporter { return Reporter{name: name} }
+
+// Silence is how long an agent may say nothing.
 type Silence struct {
 	// NotReady is when its replicas get no traffic any more, Gone when they are forgotten.
 	NotReady, Gone time.Duration
@@ -89,16 +105,16 @@ type Silence struct {
 // DefaultSilence has replicas out of rotation after five seconds, and forgotten after ten minutes.
 var DefaultSilence = Silence{NotReady: 5 * time.Second, Gone: 10 * time.Minute}
 
-// Instances holds the replicas known at the moment, in memory: agents report them again after a restart of the controller.
+// Instances holds the replicas known at the moment, in memory: reporters report them again after a restart of the controller.
 // It is safe for concurrent use. What it gives out is shared and must not be changed.
 type Instances struct {
 	silence Silence
 
 	mu        sync.Mutex
 	instances map[string]*Instance
-	// reporters by name; owners are the names of who reported each replica.
-	reporters map[string]*reporter
-	owners    map[string]string
+	// reported is what each reporter said last; owners are who reported each replica.
+	reported map[Reporter]*reported
+	owners   map[string]Reporter
 	// expired is when Expire was called last.
 	expired time.Time
 	// changes since they were taken last; before is what was known then.
@@ -106,102 +122,101 @@ type Instances struct {
 	wake   chan struct{}
 }
 
-// reporter is one source of replicas.
-type reporter struct {
+// reported is what a reporter said last.
+type reported struct {
 	heard  time.Time
 	silent bool
-	// ready are the replicas that it reported as ready.
+	// ready are the replicas, and whether they were said to be ready.
 	ready map[string]bool
 }
 
 // NewInstances makes an empty registry.
 func NewInstances(silence Silence) *Instances {
 	return &Instances{
-		silence: silence, instances: map[string]*Instance{}, reporters: map[string]*reporter{}, owners: map[string]string{},
+		silence: silence, instances: map[string]*Instance{}, reported: map[Reporter]*reported{}, owners: map[string]Reporter{},
 		before: map[string]*Instance{}, wake: make(chan struct{}, 1),
 	}
 }
 
 // Report sets all replicas that a reporter knows. Those that it alone reported before and does not now are forgotten.
-func (m *Instances) Report(name string, all []Instance, now time.Time) {
+func (m *Instances) Report(by Reporter, all []Instance, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	by := &reporter{heard: now, ready: map[string]bool{}}
-	m.reporters[name] = by
+	said := &reported{heard: now, ready: map[string]bool{}}
+	m.reported[by] = said
 	told := make(map[string]bool, len(all))
 	for _, i := range all {
 		id := i.ID()
-		told[id], by.ready[id] = true, i.Ready
-		m.owners[id] = name
+		told[id], said.ready[id] = true, i.Ready
+		m.owners[id] = by
 		if old := m.instances[id]; old == nil || !old.equal(i) {
 			now := i.clone()
 			m.set(id, &now)
 		}
 	}
-	m.forget(name, func(id string) bool { return !told[id] })
+	m.forget(by, func(id string) bool { return !told[id] })
 }
 
-// Renew says that a reporter has nothing new to report.
-func (m *Instances) Renew(name string, now time.Time) {
+// Renew says that a reporter has nothing new to report. One that is not watched need not say so.
+func (m *Instances) Renew(by Reporter, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	by := m.reporters[name]
-	if by == nil {
+	said := m.reported[by]
+	if said == nil {
 		return
 	}
-	if by.heard = now; by.silent {
-		by.silent = false
-		m.rotate(name, by)
+	if said.heard = now; said.silent {
+		said.silent = false
+		m.rotate(by, said)
 	}
 }
 
-// Expire takes the replicas of reporters that have been silent out of rotation, and in the end forgets them; it gives the
-// names of reporters that are forgotten. It is to be called about every second. When all reporters are silent, or it was not
-// called for long itself, nobody is taken to be gone: then it is rather this process that hears nothing.
+// Expire takes the replicas of agents that have been silent out of rotation, and in the end forgets them; it gives the names
+// of agents that are forgotten. It is to be called about every second. When all agents are silent, or it was not called for
+// long itself, nobody is taken to be gone: then it is rather this process that hears nothing.
 func (m *Instances) Expire(now time.Time) []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	late := m.expired.IsZero() || now.Sub(m.expired) > m.silence.NotReady/2
 	m.expired = now
-	if late {
-		for _, by := range m.reporters {
-			if !by.silent {
-				by.heard = now
-			}
-		}
-		return nil
-	}
 	heard := false
-	for _, by := range m.reporters {
-		heard = heard || now.Sub(by.heard) < m.silence.NotReady
+	for by, said := range m.reported {
+		if !by.watched {
+			continue
+		}
+		if late && !said.silent {
+			said.heard = now
+		}
+		heard = heard || now.Sub(said.heard) < m.silence.NotReady
 	}
-	if !heard {
+	if late || !heard {
 		return nil
 	}
 	var gone []string
-	for name, by := range m.reporters {
-		switch quiet := now.Sub(by.heard); {
+	for by, said := range m.reported {
+		switch quiet := now.Sub(said.heard); {
+		case !by.watched:
 		case quiet >= m.silence.Gone:
-			delete(m.reporters, name)
-			m.forget(name, func(string) bool { return true })
-			gone = append(gone, name)
-		case quiet >= m.silence.NotReady && !by.silent:
-			by.silent = true
-			m.rotate(name, by)
+			delete(m.reported, by)
+			m.forget(by, func(string) bool { return true })
+			gone = append(gone, by.name)
+		case quiet >= m.silence.NotReady && !said.silent:
+			said.silent = true
+			m.rotate(by, said)
 		}
 	}
 	slices.Sort(gone)
 	return gone
 }
 
-// Silent are the names of reporters whose replicas are out of rotation because nothing is heard of them, sorted.
+// Silent are the names of agents whose replicas are out of rotation because nothing is heard of them, sorted.
 func (m *Instances) Silent() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var out []string
-	for name, by := range m.reporters {
-		if by.silent {
-			out = append(out, name)
+	for by, said := range m.reported {
+		if said.silent {
+			out = append(out, by.name)
 		}
 	}
 	slices.Sort(out)
@@ -209,10 +224,10 @@ func (m *Instances) Silent() []string {
 }
 
 // rotate puts a reporter's replicas into rotation, or out of it.
-func (m *Instances) rotate(name string, by *reporter) {
-	for id, ready := range by.ready {
-		if old := m.instances[id]; old != nil && m.owners[id] == name {
-			if now := ready && !by.silent; old.Ready != now {
+func (m *Instances) rotate(by Reporter, said *reported) {
+	for id, ready := range said.ready {
+		if old := m.instances[id]; old != nil && m.owners[id] == by {
+			if now := ready && !said.silent; old.Ready != now {
 				is := old.clone()
 				is.Ready = now
 				m.set(id, &is)
@@ -222,9 +237,9 @@ func (m *Instances) rotate(name string, by *reporter) {
 }
 
 // forget forgets replicas of a reporter.
-func (m *Instances) forget(name string, which func(id string) bool) {
-	for id, by := range m.owners {
-		if by == name && which(id) {
+func (m *Instances) forget(by Reporter, which func(id string) bool) {
+	for id, owner := range m.owners {
+		if owner == by && which(id) {
 			delete(m.owners, id)
 			m.set(id, nil)
 		}
@@ -258,16 +273,5 @@ func (m *Instances) Changes() []Change {
 		out = append(out, Change{Before: before, After: m.instances[id]})
 	}
 	clear(m.before)
-	return out
-}
-
-// Snapshot gives all replicas, sorted by namespace and name.
-func (m *Instances) Snapshot() []Instance {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	out := make([]Instance, 0, len(m.instances))
-	for _, id := range slices.Sorted(maps.Keys(m.instances)) {
-		out = append(out, *m.instances[id])
-	}
 	return out
 }

@@ -3,6 +3,7 @@ package registry
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -127,6 +128,17 @@ func TestAddressesOfIPv6(t *testing.T) {
 	}
 }
 
+// Snapshot gives all replicas, sorted by namespace and name.
+func (m *Instances) Snapshot() []Instance {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := make([]Instance, 0, len(m.instances))
+	for _, id := range slices.Sorted(maps.Keys(m.instances)) {
+		out = append(out, *m.instances[id])
+	}
+	return out
+}
+
 func TestInstances(t *testing.T) {
 	now := time.Unix(1000, 0)
 	m := NewInstances(DefaultSilence)
@@ -150,9 +162,9 @@ func TestInstances(t *testing.T) {
 		}
 	}
 	i := Instance{Workload: objects.Key{Kind: "Workload", Namespace: "shop", Name: "cart"}, Name: "cart-0", Ready: true}
-	m.Report("one", []Instance{i}, now)
+	m.Report(Agent("one"), []Instance{i}, now)
 	changed("false true")
-	m.Report("one", []Instance{i}, now)
+	m.Report(Agent("one"), []Instance{i}, now)
 	select {
 	case <-m.Changed():
 		t.Error("the same again is no change")
@@ -160,23 +172,23 @@ func TestInstances(t *testing.T) {
 	}
 	changed()
 	i.Ready = false
-	m.Report("one", []Instance{i}, now)
+	m.Report(Agent("one"), []Instance{i}, now)
 	i.Address = netip.MustParseAddr("10.0.0.1")
-	m.Report("one", []Instance{i}, now)
+	m.Report(Agent("one"), []Instance{i}, now)
 	changed("same shape true")
 	i.Labels = map[string]string{"app": "cart"}
-	m.Report("one", []Instance{i}, now)
+	m.Report(Agent("one"), []Instance{i}, now)
 	changed("same shape false")
 	// Another reporter's are its own, and one may take over.
-	m.Report("two", []Instance{{Workload: i.Workload, Name: "cart-1"}}, now)
-	m.Report("two", []Instance{{Workload: i.Workload, Name: "cart-1"}, i}, now)
+	m.Report(Agent("two"), []Instance{{Workload: i.Workload, Name: "cart-1"}}, now)
+	m.Report(Agent("two"), []Instance{{Workload: i.Workload, Name: "cart-1"}, i}, now)
 	changed("false true")
-	m.Report("one", nil, now)
+	m.Report(Agent("one"), nil, now)
 	changed()
 	if got := m.Snapshot(); len(got) != 2 || got[0].ID() != "shop/cart-0" || got[1].ID() != "shop/cart-1" {
 		t.Errorf("got %+v", got)
 	}
-	m.Report("two", nil, now)
+	m.Report(Agent("two"), nil, now)
 	changed("true false", "true false")
 	if got := m.Snapshot(); len(got) != 0 {
 		t.Errorf("got %+v", got)

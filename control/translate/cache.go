@@ -177,17 +177,15 @@ func (c *Cache) Make(mesh *model.Mesh, k Kind) (*Resources, error) {
 			g.out = newResources()
 			return made
 		}))
+		if err := g.failed(); err != nil {
+			return nil, err
+		}
 	case Edge:
 		gateway, err := c.Gateway(mesh, k)
 		if err != nil {
 			return nil, err
 		}
 		g.out = gateway.Resources()
-	}
-	if g.err != nil {
-		// Nothing of it may be taken for good.
-		c.epoch++
-		return nil, fmt.Errorf("%s: %w", g.kind, g.err)
 	}
 	if k.Role == Inbound {
 		patched, err := c.patchedFor(mesh, k)
@@ -202,6 +200,15 @@ func (c *Cache) Make(mesh *model.Mesh, k Kind) (*Resources, error) {
 	}
 	g.out.sort()
 	return g.out, nil
+}
+
+// failed gives the error of what could not be made. Nothing that was made meanwhile may be taken for good.
+func (g *generator) failed() error {
+	if g.err == nil {
+		return nil
+	}
+	g.cache.epoch++
+	return fmt.Errorf("%s: %w", g.kind, g.err)
 }
 
 // Assignment is what became of the endpoints of a cluster.

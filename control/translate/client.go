@@ -18,17 +18,13 @@ import (
 // Client is what sidecars of one kind need to call services, kept by service, so that a change is made where it matters and
 // nothing else is looked at. Make one with [Cache.Client]; it belongs to that cache.
 type Client struct {
-	kind Kind
+	// Shares are by the host of the service that brings them; foreign routes, for hosts that are no services, have "". Fixed is the
+	// listener for what is captured, and the clusters behind it.
+	base
 	// needs are the hosts that a kind with a workload is limited to; the caller's.
 	needs map[string]bool
-	// fixed is what does not come from any service: the listener for what is captured and the clusters behind it.
-	fixed *Resources
-	// Shares are by the host of the service that brings them; foreign routes, for hosts that are no services, have "".
-	shares
 	// tables are the routes of HTTP ports.
-	tables  map[uint16]*table
-	filters string
-	patched *patched
+	tables map[uint16]*table
 }
 
 // table is the route table of a port.
@@ -74,7 +70,7 @@ func (c *Cache) generator(mesh *model.Mesh, k Kind) *generator {
 // that cannot be asked for; the caller may change needs, and then has these made anew by [Cache.Remake].
 func (c *Cache) Client(mesh *model.Mesh, k Kind, needs map[string]bool) (*Client, error) {
 	c.enter(mesh)
-	out := &Client{kind: k, needs: needs, shares: newShares(), tables: map[uint16]*table{}}
+	out := &Client{base: base{shares: newShares(), kind: k}, needs: needs, tables: map[uint16]*table{}}
 	g := c.generator(mesh, k)
 	g.needs = needs
 	g.routeFilters = g.filtersOfRoutes()
@@ -98,7 +94,7 @@ func (c *Cache) Client(mesh *model.Mesh, k Kind, needs map[string]bool) (*Client
 	return out, err
 }
 
-// Kept is what proxies of one kind have, kept by what brings it: a [Client] or an [Edge].
+// Kept is what proxies of one kind have, kept by what brings it: a [Client] or a [Gateway].
 type Kept interface {
 	// Resources are all of the configuration, in no order.
 	Resources() *Resources
@@ -118,8 +114,6 @@ func (c *Cache) Apply(to Kept, mesh *model.Mesh, d *model.Difference) (delta Del
 	c.enter(mesh)
 	return to.apply(c, mesh, d)
 }
-
-func (c *Client) patches() *patched { return c.patched }
 
 func (to *Client) apply(c *Cache, mesh *model.Mesh, d *model.Difference) (delta Delta, ok bool, err error) {
 	if to.concernedWholly(d) {
@@ -216,10 +210,8 @@ func (c *Client) remake(g *generator, concerned map[string]bool, anchors []*mode
 	if concerned[""] {
 		made[""] = g.foreignShare()
 	}
-	if g.err != nil {
-		// Nothing of it may be taken for good.
-		g.cache.epoch++
-		return delta, fmt.Errorf("%s: %w", g.kind, g.err)
+	if err := g.failed(); err != nil {
+		return delta, err
 	}
 	c.exchange(g, made, anchors, &delta)
 	ports := map[uint16]bool{}
@@ -229,7 +221,7 @@ func (c *Client) remake(g *generator, concerned map[string]bool, anchors []*mode
 	for port := range ports {
 		c.remakeTable(g, port, &delta)
 	}
-	return delta, nil
+	return delta, g.failed()
 }
 
 func (r *Resources) addCluster(p *clusterPart) {

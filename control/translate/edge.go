@@ -15,15 +15,10 @@ import (
 // Gateway is what gateways of one kind have, kept by virtual host, so that a change of routes, or of a service that they lead to, is
 // made where it matters. Make one with [Cache.Gateway]; it belongs to that cache.
 type Gateway struct {
-	kind Kind
 	// Shares are by table and host; "" is that of listeners.
-	shares
-	// fixed is what nothing of that brings.
-	fixed *Resources
+	base
 	// tables by name.
-	tables  map[string]*edgeTable
-	filters string
-	patched *patched
+	tables map[string]*edgeTable
 }
 
 // edgeTable is a route table that servers share.
@@ -44,7 +39,7 @@ func (p edgePlace) String() string { return p.table + " " + p.host }
 // Gateway makes all of an [Edge] kind.
 func (c *Cache) Gateway(mesh *model.Mesh, k Kind) (*Gateway, error) {
 	c.enter(mesh)
-	out := &Gateway{kind: k, shares: newShares(), tables: map[string]*edgeTable{}}
+	out := &Gateway{base: base{shares: newShares(), kind: k}, tables: map[string]*edgeTable{}}
 	g := c.generator(mesh, k)
 	g.routeFilters = g.filtersOfRoutes()
 	out.filters = g.filterFingerprint()
@@ -101,10 +96,8 @@ func (to *Gateway) remake(g *generator, t *edgeTable, hosts map[string]bool, mad
 
 // put puts shares into the place of those before.
 func (to *Gateway) put(g *generator, made map[string]*share, delta *Delta) error {
-	if g.err != nil {
-		// Nothing of it may be taken for good.
-		g.cache.epoch++
-		return fmt.Errorf("%s: %w", g.kind, g.err)
+	if err := g.failed(); err != nil {
+		return err
 	}
 	to.exchange(g, made, nil, delta)
 	to.replace(made)
@@ -302,16 +295,6 @@ func covering(host string) []string {
 		out = append(out, "*."+rest)
 	}
 }
-
-// Patches implements [Kept].
-func (to *Gateway) Patches() []PatchState {
-	if to.patched == nil {
-		return nil
-	}
-	return to.patched.counted()
-}
-
-func (to *Gateway) patches() *patched { return to.patched }
 
 // Resources implements [Kept].
 func (to *Gateway) Resources() *Resources {

@@ -345,16 +345,11 @@ func (r *Resources) Patches() []PatchState {
 	return out
 }
 
-// Patches says what became of the patches that the configuration was made with; the same list as long as it is the same.
-func (c *Client) Patches() []PatchState {
-	if c.patched == nil {
+// counted are the states of all patches, of which a kind without any has none.
+func (p *patched) counted() []PatchState {
+	if p == nil {
 		return nil
 	}
-	return c.patched.counted()
-}
-
-// counted are the states of all patches.
-func (p *patched) counted() []PatchState {
 	if p.states != nil {
 		return p.states
 	}

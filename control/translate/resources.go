@@ -37,7 +37,8 @@ type Resources struct {
 	plain *Resources
 }
 
-// Proxy makes the configuration of one proxy.
+// Proxy makes the configuration of one proxy from nothing, as tests and the golden scenarios have it; the controller shares what
+// proxies of one kind have, by a [Cache].
 func Proxy(mesh *model.Mesh, node Node) (*Resources, error) {
 	kinds, err := Kinds(mesh, node)
 	if err != nil {

@@ -11,7 +11,25 @@ import (
 	"heddle.io/heddle/control/objects"
 )
 
-// shares are what brings what proxies of one kind have, and what they bring: who makes some anew hears what became of the whole.
+// base is what a [Client] and a [Gateway] have in common.
+type base struct {
+	shares
+	kind Kind
+	// fixed is what no share brings.
+	fixed *Resources
+	// filters is the fingerprint of those HTTP filters that routes ask for: with others, all is made anew.
+	filters string
+	// patched is what patches make of it, nil for none.
+	patched *patched
+}
+
+// Patches implements [Kept].
+func (b *base) Patches() []PatchState { return b.patched.counted() }
+
+func (b *base) patches() *patched { return b.patched }
+
+// shares are the parts that a configuration is put together of. A cluster or a listener that several of them have is there once:
+// who makes some shares anew hears what that changes in the whole.
 type shares struct {
 	by map[string]*share
 	// readers are the shares that were made of a service, by its host; a service's own is not among them.
@@ -34,18 +52,22 @@ func newShares() shares {
 
 // share is what one service brings to clients, or one virtual host to gateways.
 type share struct {
-	service   *model.Service
 	clusters  []*clusterPart
 	listeners []*listenerv3.Listener
-	// hosts are its virtual hosts by port, chains those of listeners on all addresses.
+	// reads are the hosts of services that it was made of, sources the objects.
+	reads   []string
+	sources []objects.Key
+
+	// Of a client: the service, its virtual hosts by port, and its chains of listeners on all addresses; foreign are the virtual hosts
+	// of the share that stands for no service.
+	service *model.Service
 	hosts   map[uint16]*routev3.VirtualHost
 	chains  map[uint16][]*listenerv3.FilterChain
 	foreign []*routev3.VirtualHost
-	// edge is a gateway's virtual host, the one at that place.
-	edge    *routev3.VirtualHost
-	at      edgePlace
-	reads   []string
-	sources []objects.Key
+
+	// Of a gateway: the virtual host and its place, none for the share of listeners.
+	edge *routev3.VirtualHost
+	at   edgePlace
 }
 
 type counted[T any] struct {

@@ -32,7 +32,7 @@ import (
 var update = flag.Bool("update", false, "write the expected files anew")
 
 // minimum of scenarios that must exist, so that none disappears unnoticed.
-const minimum = 168
+const minimum = 170
 
 // scenario is what came of one folder.
 type scenario struct {
@@ -111,6 +111,9 @@ func instances(objs []*objects.Object, settings model.Settings, notReady []strin
 	return out
 }
 
+// stock marks a node that runs a stock Envoy; others run heddle-proxy.
+const stock = " (stock)"
+
 // nodes reads the first line of the input.
 func nodes(t *testing.T, text string, settings model.Settings, replicas []registry.Instance) []translate.Node {
 	t.Helper()
@@ -121,10 +124,11 @@ func nodes(t *testing.T, text string, settings model.Settings, replicas []regist
 	}
 	var out []translate.Node
 	for _, full := range strings.Split(list, ",") {
-		ns, name, _ := strings.Cut(strings.TrimSpace(full), "/")
+		full, isStock := strings.CutSuffix(strings.TrimSpace(full), stock)
+		ns, name, _ := strings.Cut(full, "/")
 		node := translate.Node{
 			Type: translate.Sidecar, Namespace: ns, Name: name, Domain: settings.Domain, Cluster: settings.Cluster,
-			TrustDomain: settings.TrustDomain, Heddle: true, Version: translate.IstioVersion,
+			TrustDomain: settings.TrustDomain, Heddle: !isStock, Version: translate.IstioVersion,
 		}
 		if full := ns + "/" + name; full == "istio-system/ingressgateway" || full == "istio-system/eastwestgateway" {
 			node.Type, node.Workload, node.Account = translate.Router, "istio-"+name, "istio-"+name

@@ -10,7 +10,8 @@ import (
 	"heddle.io/heddle/control/store"
 )
 
-// Check is [Model.Admit] for objects of which no model is kept.
+// Check is [Model.Admit] for objects of which no model is kept, as tests and the golden scenarios have them; the controller keeps
+// one.
 func Check(settings model.Settings, existing []*objects.Object, writes []store.Write) ([]store.Write, []error) {
 	m := New(settings)
 	m.Update(Change{Objects: byKey(existing)})

@@ -55,8 +55,8 @@ func pointName(r *model.Routes, name string) string {
 }
 
 // point is where routes are attached. Of HTTPRoutes and GRPCRoutes for the same hosts, it has those of one kind only: for a
-// listener, the older route keeps the other out (HTTPRouteSpec.hostnames, GRPCRouteSpec.hostnames); for a port of a Service, the
-// GRPCRoute does (GEP-1294).
+// listener, the route that goes before keeps the other out (see [Model.routePrecedence]); for a port of a Service, the GRPCRoute
+// does (GEP-1294).
 type point struct {
 	service bool
 	sets    map[attachmentID]*model.Routes
@@ -210,12 +210,12 @@ var rivalKind = map[string]string{objects.HTTPRoute.Kind: objects.GRPCRoute.Kind
 
 // settle finds out which of these sets others keep out, the first in precedence first, since one that is kept out keeps nobody
 // out. It says whose answer is another.
-func (p *point) settle(contested map[attachmentID]bool, age func(x, y objects.Key) int, changed func(attachmentID)) {
+func (p *point) settle(contested map[attachmentID]bool, precedence func(x, y objects.Key) int, changed func(attachmentID)) {
 	compare := func(x, y attachmentID) int {
 		if p.service && x.key.Kind != y.key.Kind {
 			return strings.Compare(x.key.Kind, y.key.Kind) // GRPCRoute, HTTPRoute
 		}
-		return age(x.key, y.key)
+		return precedence(x.key, y.key)
 	}
 	queue := make([]attachmentID, 0, len(contested))
 	for id := range contested {
@@ -256,6 +256,21 @@ func (p *point) settle(contested map[attachmentID]bool, age func(x, y objects.Ke
 	}
 }
 
+// routePrecedence compares routes of either kind for a listener: the oldest first, then by namespace and name
+// (GRPCRouteSpec.hostnames), whatever their kind.
+func (m *Model) routePrecedence(x, y objects.Key) int {
+	return cmp.Or(compareAge(m.createdOf(x), m.createdOf(y)), cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name),
+		cmp.Compare(x.Kind, y.Kind))
+}
+
+// preceding names a set that goes before another one, and says why.
+func (m *Model) preceding(first, second *model.Routes) string {
+	if x, y := first.Source.Key, second.Source.Key; compareAge(m.createdOf(x), m.createdOf(y)) == 0 {
+		return x.String() + ", which goes before by its name,"
+	}
+	return "the older " + first.Source.Key.String()
+}
+
 // at is how many routes are attached to a point.
 func (a *attachedRoutes) at(name string) int {
 	if p := a.points[name]; p != nil {
@@ -269,7 +284,7 @@ func (m *Model) settleAttachments() {
 	a := &m.attached
 	for name, contested := range a.contested {
 		p := a.points[name]
-		p.settle(contested, m.age, func(id attachmentID) { a.changed[id] = true })
+		p.settle(contested, m.routePrecedence, func(id attachmentID) { a.changed[id] = true })
 		if len(p.sets) == 0 {
 			delete(a.points, name)
 		}
@@ -395,7 +410,7 @@ func (m *Model) sayOthers(key objects.Key) {
 			}
 			f := Finding{
 				Reason: reasonConflicted, Path: "spec.hostnames",
-				Problem: fmt.Sprintf("%s has the older %s for one of the hosts", pointName(r, name), by.Source.Key),
+				Problem: fmt.Sprintf("%s has %s for one of the hosts", pointName(r, name), m.preceding(by, r)),
 				Remedy:  fmt.Sprintf("give %ss and %ss hosts of their own, or listeners", key.Kind, by.Source.Key.Kind),
 			}
 			if r.OfService() != "" {
@@ -413,20 +428,20 @@ func (m *Model) sayOthers(key objects.Key) {
 
 // sayBehind says of routes for connections who gets these in their place.
 func (m *Model) sayBehind(r *model.Routes, name string) {
-	older := map[string]*model.Routes{}
+	first := map[string]*model.Routes{}
 	for _, other := range m.attached.points[name].behind(r) {
 		for _, h := range other.Hosts {
-			if slices.Contains(r.Hosts, h) && m.compareRoutes(other, r) < 0 && (older[h] == nil || m.compareRoutes(other, older[h]) < 0) {
-				older[h] = other
+			if slices.Contains(r.Hosts, h) && m.compareRoutes(other, r) < 0 && (first[h] == nil || m.compareRoutes(other, first[h]) < 0) {
+				first[h] = other
 			}
 		}
 	}
-	for _, h := range slices.Sorted(maps.Keys(older)) {
+	for _, h := range slices.Sorted(maps.Keys(first)) {
 		what := "all connections"
 		if r.Source.Key.Kind == objects.TLSRoute.Kind {
 			what = h
 		}
-		recorder{m, saidConflict}.note(r.Source.Key, "spec.parentRefs", fmt.Sprintf("%s has the older %s for %s", pointName(r, name), older[h].Source.Key, what))
+		recorder{m, saidConflict}.note(r.Source.Key, "spec.parentRefs", fmt.Sprintf("%s has %s for %s", pointName(r, name), m.preceding(first[h], r), what))
 	}
 }
 

@@ -1,6 +1,7 @@
 package resolve
 
 import (
+	"fmt"
 	"reflect"
 	"slices"
 
@@ -64,6 +65,7 @@ func (m *Model) replacePart(was, now any) {
 		there bool
 	}{{was, false}, {now, true}} {
 		switch p := side.part.(type) {
+		case nil:
 		case *model.Service:
 			m.setLocal(p, side.there)
 		case *entryServices:
@@ -136,6 +138,9 @@ func (m *Model) replacePart(was, now any) {
 				}
 			}
 			m.say(p.Source.Key, saidConflict, nil)
+		default:
+			// Only a resolver that was added without this can make one; what its objects say would be lost without a word.
+			panic(fmt.Sprintf("resolve: a part of type %T has no place in the mesh: give it one here", p))
 		}
 	}
 }

@@ -146,13 +146,6 @@ func (c *Cache) Reports() []journal.Report { return c.journal.Reports() }
 // Unfinished is how many batches were interrupted and are still to be finished.
 func (c *Cache) Unfinished() int { return c.journal.Unfinished() }
 
-// Unseen is how many own writes the watch has not brought yet.
-func (c *Cache) Unseen() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return len(c.unseen)
-}
-
 // Apply implements [store.Batch].
 func (c *Cache) Apply(ctx context.Context, writes []store.Write) error {
 	c.mu.Lock()

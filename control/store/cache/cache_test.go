@@ -16,6 +16,13 @@ import (
 	"heddle.io/heddle/control/store/storetest"
 )
 
+// Unseen is how many own writes the watch has not brought yet.
+func (c *Cache) Unseen() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.unseen)
+}
+
 func openOn(t *testing.T, s store.Store, changed func([]store.Event)) *Cache {
 	t.Helper()
 	c, err := Open(t.Context(), Options{Store: s, Log: slog.New(slog.DiscardHandler), Changed: changed})
