@@ -28,7 +28,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
-	"google.golang.org/protobuf/proto"
 
 	"heddle.io/heddle/control/access"
 	"heddle.io/heddle/control/audit"
@@ -489,42 +488,6 @@ func (c *Controller) Status(context.Context) (client.Status, error) {
 		Cluster: c.config.Cluster.Name, Version: c.config.Version, Started: c.started, PID: os.Getpid(), Revision: c.revision,
 		ModelRevision: c.updated, RootHash: c.authority.RootHash(), Objects: len(c.objects), Proxies: c.xds.Connected(), Problem: c.problems(),
 	}, nil
-}
-
-// Proxies implements [server.Controller].
-func (c *Controller) Proxies() []client.ProxyStatus {
-	connected := map[string]xds.NodeStatus{}
-	for _, n := range c.xds.Nodes() {
-		connected[n.ID] = n
-	}
-	out := []client.ProxyStatus{}
-	observed := c.pusher.Observed()
-	for _, r := range c.Replicas() {
-		p := client.ProxyStatus{NodeID: r.NodeID, Name: r.State.Name, Namespace: r.Namespace, Type: "sidecar", Types: map[string]string{}, Errors: map[string]string{}}
-		if r.Gateway {
-			p.Type = "router"
-		}
-		if n, ok := connected[r.NodeID]; ok {
-			p.Connected, p.Since, p.Revision = true, n.Connected, n.Revision
-			p.Dependencies, p.Observed = observed[r.NodeID], observed[r.NodeID] != nil
-			if n.Failure != "" {
-				p.Errors["configuration"] = n.Failure
-			}
-			for _, t := range n.Types {
-				p.Types[t.Type] = string(t.State)
-				if t.Reason != "" {
-					p.Errors[t.Type] = t.Reason
-				}
-			}
-		}
-		out = append(out, p)
-	}
-	return out
-}
-
-// ProxyConfig implements [server.Controller].
-func (c *Controller) ProxyConfig(nodeID string) (map[string][]proto.Message, bool) {
-	return c.xds.Config(nodeID)
 }
 
 func signal(to chan struct{}) {
