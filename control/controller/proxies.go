@@ -21,21 +21,30 @@ func (c *Controller) Proxies() []client.ProxyStatus {
 			p.Type = "router"
 		}
 		if n, ok := connected[r.NodeID]; ok {
-			p.Connected, p.Since, p.Revision = true, n.Connected, n.Revision
+			runs(&p, n)
 			p.Dependencies, p.Observed = observed[r.NodeID], observed[r.NodeID] != nil
-			if n.Failure != "" {
-				p.Errors["configuration"] = n.Failure
-			}
-			for _, t := range n.Types {
-				p.Types[t.Type] = string(t.State)
-				if t.Reason != "" {
-					p.Errors[t.Type] = t.Reason
-				}
-			}
 		}
 		out = append(out, p)
 	}
 	return out
+}
+
+// runs fills in what a connected proxy runs.
+func runs(p *client.ProxyStatus, n xds.NodeStatus) {
+	p.Connected, p.Since, p.Revision, p.Synced, p.Behind = true, n.Connected, n.Revision, n.Synced, n.Behind
+	p.Versions = map[string]string{}
+	if n.Failure != "" {
+		p.Errors["configuration"] = n.Failure
+	}
+	for _, t := range n.Types {
+		p.Types[t.Type] = string(t.State)
+		if t.Version != "" {
+			p.Versions[t.Type] = t.Version
+		}
+		if t.Reason != "" {
+			p.Errors[t.Type] = t.Reason
+		}
+	}
 }
 
 // ProxyConfig implements [server.Controller].

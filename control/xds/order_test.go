@@ -3,6 +3,7 @@ package xds
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -130,6 +131,40 @@ func connected(t *testing.T, names ...string) (*world, *talk) {
 		t.Fatalf("%+v", n)
 	}
 	return w, c
+}
+
+// TestWhatIsHeldBackIsStale: a type that waits for the answer to another one is not up to date, though nothing of it is sent.
+func TestWhatIsHeldBackIsStale(t *testing.T) {
+	w, c := connected(t, "a")
+	states := func() (out map[string]State, behind int64) {
+		n := w.server.Nodes()[0]
+		out = map[string]State{}
+		for _, one := range n.Types {
+			out[one.Type] = one.State
+		}
+		return out, n.Behind
+	}
+	if got, behind := states(); got["CDS"] != Synced || got["RDS"] != Synced || behind != 0 {
+		t.Fatalf("before: %v, behind with %d", got, behind)
+	}
+	version := w.has(mesh("a", "b")...)
+	want := map[string]State{"CDS": Stale, "LDS": Synced, "EDS": Synced, "RDS": Stale, "SDS": NotAsked}
+	if got, behind := states(); !maps.Equal(got, want) || behind != version {
+		t.Errorf("nothing is sent: %v, behind with %d, not %d", got, behind, version)
+	}
+	c.hears("CDS b")
+	if got, behind := states(); !maps.Equal(got, want) || behind != version {
+		t.Errorf("routes wait for the clusters' answer: %v, behind with %d, not %d", got, behind, version)
+	}
+	c.answers(Clusters)
+	c.asks(Endpoints, "b")
+	c.hears("EDS b", "RDS 80")
+	c.answers(Endpoints)
+	c.answers(Routes)
+	want["CDS"], want["RDS"] = Synced, Synced
+	if got, behind := states(); !maps.Equal(got, want) || behind != 0 {
+		t.Errorf("everything is answered: %v, behind with %d", got, behind)
+	}
 }
 
 func TestNothingIsNamedBeforeItIsThere(t *testing.T) {

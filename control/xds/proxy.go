@@ -248,7 +248,7 @@ func (p *Proxy) respond(t Type, set, removed []string, now time.Time) *response 
 	if len(sub.dirty) == 0 {
 		sub.unsent, sub.dirty = 0, nil
 	}
-	sub.batch, sub.latest, sub.state, sub.changed = slices.Concat(set, removed), p.server.version, Stale, now
+	sub.batch, sub.latest, sub.state = slices.Concat(set, removed), p.server.version, Stale
 	r := &response{typ: t, nonce: sub.nonce, version: strconv.FormatInt(p.server.version, 10)}
 	if p.whole {
 		p.wholeWorld(r, set, len(removed) > 0)
@@ -309,7 +309,7 @@ func (p *Proxy) answer(t Type, nonce string, refused bool, failure string) {
 	if nonce == "" || nonce != sub.nonce || sub.answered {
 		return // A new subscription, or an answer to something older than what was sent last.
 	}
-	sub.answered, sub.changed = true, p.server.now()
+	sub.answered = true
 	if p.heavy != nil && *p.heavy == t {
 		p.lighten()
 	}
@@ -354,27 +354,33 @@ func (p *Proxy) settle() {
 // behind is the oldest change that the proxy has not answered; zero when there is none.
 func (p *Proxy) behind() int64 {
 	var oldest int64
-	look := func(version int64) {
-		if version != 0 && (oldest == 0 || version < oldest) {
-			oldest = version
-		}
-	}
 	if len(p.notes) > 0 {
-		look(p.notes[0].version)
+		oldest = p.notes[0].version
 	}
-	refuses := p.refuses()
 	for t := range typeCount {
-		sub := &p.types[t]
-		look(sub.unanswered)
-		if refuses && t <= Endpoints && sub.unsent != 0 {
-			// What it goes on using, because it refused what was to replace it, is not waited for.
-			if set, _ := p.due(t); len(set) == 0 {
-				continue
-			}
-		}
-		look(sub.unsent)
+		oldest = older(oldest, p.behindOf(t))
 	}
 	return oldest
+}
+
+// behindOf is the oldest change of a type that the proxy has not answered, among those that are in the subscription.
+func (p *Proxy) behindOf(t Type) int64 {
+	sub := &p.types[t]
+	if t <= Endpoints && sub.unsent != 0 && p.refuses() {
+		// What it goes on using, because it refused what was to replace it, is not waited for.
+		if set, _ := p.due(t); len(set) == 0 {
+			return sub.unanswered
+		}
+	}
+	return older(sub.unanswered, sub.unsent)
+}
+
+// older is that of two changes which came first; zero is none.
+func older(a, b int64) int64 {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
 }
 
 // refuses says whether the proxy goes on with older clusters, listeners or routes.

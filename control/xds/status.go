@@ -14,9 +14,9 @@ import (
 type State string
 
 const (
-	// Synced means that the proxy acknowledged what was sent last.
+	// Synced means that the proxy acknowledged everything that there is for it.
 	Synced State = "SYNCED"
-	// Stale means that what was sent last is not acknowledged yet.
+	// Stale means that there is something for it that it has not acknowledged, be it sent or still held back.
 	Stale State = "STALE"
 	// Refused means that the proxy rejected what was sent last and runs what it had.
 	Refused State = "NACK"
@@ -34,8 +34,10 @@ type NodeStatus struct {
 	Connected time.Time `json:"connected"`
 	// Revision is the controller's count of changes that its configuration was made from.
 	Revision int64 `json:"revision"`
-	// Synced says that the proxy acknowledged everything that was sent to it.
+	// Synced says that the proxy acknowledged everything that there is for it.
 	Synced bool `json:"synced"`
+	// Behind is the oldest change that the proxy has not answered, numbered as versions are; zero when there is none.
+	Behind int64 `json:"behind,omitempty"`
 	// Failure says why its configuration could not be made; empty when it could.
 	Failure string `json:"failure,omitempty"`
 	// Types in the order CDS, LDS, EDS, RDS, SDS.
@@ -51,8 +53,6 @@ type TypeStatus struct {
 	Version string `json:"version,omitempty"`
 	// Resources of this type that the proxy is to run.
 	Resources int `json:"resources"`
-	// Changed is when the state changed last.
-	Changed time.Time `json:"changed,omitzero"`
 	// Reason of a refusal, in the proxy's words.
 	Reason string `json:"reason,omitempty"`
 }
@@ -61,8 +61,10 @@ type TypeStatus struct {
 func (p *Proxy) status() NodeStatus {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	status := NodeStatus{ID: p.id, Connected: p.connected, Revision: p.server.revision, Failure: p.problem()}
-	status.Synced = status.Failure == "" && p.behind() == 0
+	// What is not for it is nothing that it is behind with.
+	p.absorb()
+	status := NodeStatus{ID: p.id, Connected: p.connected, Revision: p.server.revision, Behind: p.behind(), Failure: p.problem()}
+	status.Synced = status.Failure == "" && status.Behind == 0
 	for _, t := range statusOrder {
 		sub := &p.types[t]
 		one := TypeStatus{Type: t.String(), State: NotAsked}
@@ -70,7 +72,10 @@ func (p *Proxy) status() NodeStatus {
 			one.Resources += len(g.resources[t])
 		}
 		if sub.asked {
-			one.State, one.Changed, one.Reason = sub.state, sub.changed, sub.refused.reason
+			one.State, one.Reason = sub.state, sub.refused.reason
+			if one.State != Refused && p.behindOf(t) != 0 {
+				one.State = Stale
+			}
 			if sub.version != 0 {
 				one.Version = strconv.FormatInt(sub.version, 10)
 			}

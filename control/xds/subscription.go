@@ -41,8 +41,7 @@ type subscription struct {
 	// world is what a proxy on the state-of-the-world protocol was sent last of its clusters.
 	world map[string]*Resource
 
-	state   State
-	changed time.Time
+	state State
 	// version is the newest change that was acknowledged.
 	version int64
 	refused refusal
@@ -101,7 +100,7 @@ func (p *Proxy) subscribe(t Type, name string) {
 // begin takes the first request of a type.
 func (p *Proxy) begin(t Type, names []string, resumes bool) {
 	sub := &p.types[t]
-	sub.asked, sub.state, sub.changed = true, NotSent, p.server.now()
+	sub.asked, sub.state = true, NotSent
 	if resumes {
 		// What differs follows, and makes it stale until it is acknowledged.
 		sub.state = Synced
