@@ -215,7 +215,7 @@ func Run(ctx context.Context, config Config) error {
 	push.Measure(c.dependencies, metrics)
 	audit.Measure(c.audit, metrics)
 	c.metrics = metrics
-	c.pusher = push.New(c.log, c.dependencies, func(source xds.Source) *xds.Server {
+	c.pusher = push.New(c.log, metrics, c.dependencies, func(source xds.Source) *xds.Server {
 		return xds.New(ctx, c.log, time.Now, metrics, source, func() {
 			signal(c.restatus)
 			signal(c.answered)

@@ -17,6 +17,7 @@ func (p *Pusher) moveEndpoints(d *model.Difference) []xds.Change {
 				now, err := xds.NewResource(xds.Endpoints, a.After.ClusterName, a.After, was.cluster)
 				if err != nil {
 					p.log.Error("proxies keep their endpoints: the new ones could not be made", "error", err)
+					p.metrics.failures.Inc()
 					continue
 				}
 				p.packed[a.After] = append(p.packed[a.After], packed{resource: now, cluster: was.cluster})

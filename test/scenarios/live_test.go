@@ -75,7 +75,7 @@ func TestEnvoyRuns(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			pusher := push.New(log, dependencies, func(source xds.Source) *xds.Server {
+			pusher := push.New(log, prometheus.NewRegistry(), dependencies, func(source xds.Source) *xds.Server {
 				return xds.New(ctx, log, time.Now, prometheus.NewRegistry(), source, func() {
 					select {
 					case changed <- struct{}{}:
