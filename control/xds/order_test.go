@@ -464,6 +464,9 @@ func TestLargeResponsesAreBounded(t *testing.T) {
 	if free() {
 		t.Error("nothing is reserved")
 	}
+	if got := counted(t, w.server.metrics.inFlight, ""); got != float64(c.last[Clusters].size) {
+		t.Errorf("%v bytes are in flight, and %d were sent", got, c.last[Clusters].size)
+	}
 	c.hears()
 	c.answers(Clusters)
 	if !free() {
@@ -476,6 +479,9 @@ func TestLargeResponsesAreBounded(t *testing.T) {
 	w.server.leave(c.p)
 	if !free() {
 		t.Error("leaving gave nothing back")
+	}
+	if got := counted(t, w.server.metrics.inFlight, ""); got != 0 {
+		t.Errorf("%v bytes are in flight when all are answered", got)
 	}
 }
 

@@ -95,9 +95,11 @@ func (p *Proxy) absorb() {
 
 // response is what is sent.
 type response struct {
-	typ       Type
-	nonce     string
-	version   string
+	typ     Type
+	nonce   string
+	version string
+	// change is the newest that is in it.
+	change    int64
 	resources []*Resource
 	removed   []string
 	size      int
@@ -147,6 +149,7 @@ func (p *Proxy) next() (r *response, wait time.Duration) {
 			return nil, sooner(wait, left)
 		}
 		p.warming = nil
+		p.server.metrics.givenUp.WithLabelValues(forEndpoints).Inc()
 	}
 	if busy[Clusters] || len(set[Clusters])+len(set[Endpoints]) > 0 {
 		return nil, wait
@@ -235,6 +238,9 @@ func (p *Proxy) respond(t Type, set, removed []string, now time.Time) *response 
 		}
 	}
 	p.nonces++
+	if sub.unansweredNow() || t >= Listeners && p.types[Clusters].unansweredNow() {
+		p.server.metrics.givenUp.WithLabelValues(forAnswer).Inc()
+	}
 	sub.nonce, sub.answered, sub.sent, sub.greet = strconv.FormatInt(p.nonces, 10), false, now, false
 	for _, name := range set {
 		delete(sub.dirty, name)
@@ -249,7 +255,7 @@ func (p *Proxy) respond(t Type, set, removed []string, now time.Time) *response 
 		sub.unsent, sub.dirty = 0, nil
 	}
 	sub.batch, sub.latest, sub.state = slices.Concat(set, removed), p.server.version, Stale
-	r := &response{typ: t, nonce: sub.nonce, version: strconv.FormatInt(p.server.version, 10)}
+	r := &response{typ: t, nonce: sub.nonce, version: strconv.FormatInt(p.server.version, 10), change: p.server.version}
 	if p.whole {
 		p.wholeWorld(r, set, len(removed) > 0)
 	} else {
@@ -264,7 +270,7 @@ func (p *Proxy) respond(t Type, set, removed []string, now time.Time) *response 
 	for _, one := range r.resources {
 		r.size += one.size()
 	}
-	if r.size > largeResponse {
+	if sub.size = r.size; r.size > largeResponse {
 		p.heavy = &t
 	}
 	return r
@@ -310,6 +316,7 @@ func (p *Proxy) answer(t Type, nonce string, refused bool, failure string) {
 		return // A new subscription, or an answer to something older than what was sent last.
 	}
 	sub.answered = true
+	p.traceAnswered(t, refused)
 	if p.heavy != nil && *p.heavy == t {
 		p.lighten()
 	}

@@ -186,7 +186,7 @@ func exchange[R request](s *Server, ctx context.Context, cancel context.CancelCa
 			}
 			t, served := typeOf(r.GetTypeUrl())
 			if !served {
-				s.log.Debug("proxy asks for a type that is not served", "proxy", p.id, "type", r.GetTypeUrl())
+				p.traceNotServed(r.GetTypeUrl())
 				continue
 			}
 			if d, delta := any(r).(*discovery.DeltaDiscoveryRequest); delta && t == Listeners && len(d.GetResourceNamesSubscribe()) > 0 {
@@ -207,6 +207,7 @@ func exchange[R request](s *Server, ctx context.Context, cancel context.CancelCa
 				}
 				break
 			}
+			made := time.Now()
 			if err := s.reserve(ctx, cancel, p, r.size); err != nil {
 				return err
 			}
@@ -214,6 +215,8 @@ func exchange[R request](s *Server, ctx context.Context, cancel context.CancelCa
 				return err
 			}
 			s.metrics.pushes.WithLabelValues(r.typ.String()).Inc()
+			s.metrics.pushTime.WithLabelValues(r.typ.String()).Observe(time.Since(made).Seconds())
+			p.traceSent(r)
 		}
 	}
 }
@@ -231,15 +234,20 @@ func (s *Server) reserve(ctx context.Context, cancel context.CancelCauseFunc, p 
 		p.giveBack = nil
 	}
 	p.mu.Unlock()
-	if err := s.inFlight.Acquire(ctx, weight); err != nil {
-		return status.FromContextError(err).Err()
+	if !s.inFlight.TryAcquire(weight) {
+		s.metrics.budgetWaits.Inc()
+		if err := s.inFlight.Acquire(ctx, weight); err != nil {
+			return status.FromContextError(err).Err()
+		}
 	}
+	s.metrics.inFlight.Add(float64(weight))
 	late := time.AfterFunc(answerTimeout, func() { cancel(fmt.Errorf("the proxy has not answered a response within %s", answerTimeout)) })
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.giveBack = func() {
 		late.Stop()
 		s.inFlight.Release(weight)
+		s.metrics.inFlight.Sub(float64(weight))
 	}
 	return nil
 }
@@ -283,6 +291,7 @@ func (s *Server) join(node *core.Node, fresh bool) (*Proxy, error) {
 		p.failure = err.Error()
 		p.mu.Unlock()
 	}
+	p.traceJoined(fresh)
 	return p, nil
 }
 
@@ -303,5 +312,6 @@ func (s *Server) leave(p *Proxy) {
 	p.lighten()
 	p.mu.Unlock()
 	s.source.Detach(p)
+	p.traceLeft()
 	s.onChange()
 }

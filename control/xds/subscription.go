@@ -32,9 +32,10 @@ type subscription struct {
 	// unsent is the oldest change among the dirty ones; unanswered that among those sent and not answered, the newest of
 	// which is latest.
 	unsent, unanswered, latest int64
-	// nonce and time of the last response.
+	// nonce, time and size, in bytes, of the last response.
 	nonce    string
 	sent     time.Time
+	size     int
 	answered bool
 	// batch are the names in the response that is not answered yet.
 	batch []string
