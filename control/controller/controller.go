@@ -121,9 +121,10 @@ type Controller struct {
 	// taken are the objects behind revised, as the model has them.
 	taken map[objects.Key]*objects.Object
 	// remesh says that clusters or global namespaces are among them.
-	remesh  bool
+	remesh bool
+	// reports are the agents' last, by agent.
 	reports map[string]client.Report
-	// replicas are what they say of workloads.
+	// replicas are what the reports say of workloads.
 	replicas replicaStates
 	// stale are the objects of which the status may be another by what the store, agents and namespaces say.
 	stale map[objects.Key]struct{}

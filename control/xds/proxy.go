@@ -37,6 +37,7 @@ type Proxy struct {
 	groups []*Group
 	joined bool
 
+	// mu guards what follows; [Server] says in which order locks are taken.
 	mu      sync.Mutex
 	failure string
 	// whole says that it speaks the state-of-the-world protocol.
@@ -309,7 +310,8 @@ func (p *Proxy) warm(t Type, clusters []string, now time.Time) {
 	}
 }
 
-// answer takes the answer to a response; failure is empty when the proxy accepts.
+// answer takes the answer to a response. Refused says that the proxy did not take it, and then failure why, in its words, which
+// may be none.
 func (p *Proxy) answer(t Type, nonce string, refused bool, failure string) {
 	sub := &p.types[t]
 	if nonce == "" || nonce != sub.nonce || sub.answered {
@@ -348,7 +350,7 @@ func (p *Proxy) answer(t Type, nonce string, refused bool, failure string) {
 	sub.unanswered, sub.batch = 0, nil
 }
 
-// settle notes when there is nothing left to do.
+// settle notes when there is nothing left to do. The server's lock and the proxy's are held.
 func (p *Proxy) settle() {
 	defer p.stand()
 	if p.unsettled.IsZero() || !p.types[Clusters].asked || !p.types[Listeners].asked || p.behind() != 0 {

@@ -40,6 +40,10 @@ const (
 const maxNames = 1 << 18
 
 // Server is the discovery service of a controller. Create it with [New].
+//
+// Locks are taken in this order: the source's, if it has one (push.Pusher.mu), mu, a [Proxy]'s, shiftedMu. The source holds its own
+// while it calls [Server.Update], [Server.Shifts] and [Server.Owes], and while it calls what [Source.Attach] is given, which
+// takes mu: so the server calls the source with no lock held. Nobody holds the locks of two proxies.
 type Server struct {
 	discovery.UnimplementedAggregatedDiscoveryServiceServer
 	ctx      context.Context

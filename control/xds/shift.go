@@ -53,7 +53,7 @@ func (s *Server) Shifts() []Shift {
 	return out
 }
 
-// stand takes note of what is different of a proxy's answers. The server's lock is held.
+// stand takes note of what is different of a proxy's answers. The server's lock and the proxy's are held.
 func (p *Proxy) stand() {
 	was, now := p.stood, p.standing()
 	if was == now {
@@ -78,7 +78,8 @@ func (p *Proxy) stand() {
 	p.server.shiftedMu.Unlock()
 }
 
-// standing of a proxy. One in whose place its node has another stream has none. The server's lock is held.
+// standing of a proxy. One in whose place its node has another stream has none. The server's lock and
+// the proxy's are held.
 func (p *Proxy) standing() standing {
 	var out standing
 	if p.server.proxies[p.id] != p {
