@@ -492,8 +492,8 @@ func (p *Pusher) enter(member *proxy, groups []*group) {
 		of []*group
 		by int
 	}{{member.groups, -1}, {groups, 1}} {
-		if len(side.of) == 2 {
-			side.of[1].accompany(side.of[0], side.by)
+		if server, client := inRole(side.of, translate.Inbound), inRole(side.of, translate.Outbound); server != nil && client != nil {
+			server.accompany(client, side.by)
 		}
 	}
 	member.groups = groups
@@ -505,6 +505,16 @@ func (p *Pusher) enter(member *proxy, groups []*group) {
 		// From here on it does not say what it uses: what it could not do without would not be known.
 		member.node.OnDemand = false
 	}
+}
+
+// inRole is that of a proxy's groups which has a role; nil when it has none.
+func inRole(groups []*group, role translate.Role) *group {
+	for _, g := range groups {
+		if g.kind.Role == role {
+			return g
+		}
+	}
+	return nil
 }
 
 func shared(groups []*group) []*xds.Group {
