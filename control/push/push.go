@@ -300,7 +300,7 @@ func (p *Pusher) regroup(d *model.Difference) []xds.Move {
 	var moves []xds.Move
 	replicas := map[string]bool{}
 	if d != nil {
-		if len(d.Replicas)+len(d.Sidecars)+len(d.EnvoyFilters)+len(d.Dependencies)+len(d.Destinations)+len(d.Routes) == 0 {
+		if !translate.MayRegroup(d) {
 			return nil
 		}
 		for _, r := range model.Both(d.Replicas) {
