@@ -24,13 +24,7 @@ const maxRanges = 16
 type standing struct {
 	counts   bool
 	behind   int64
-	refusals [typeCount]answer
-}
-
-// answer is a refusal of changes; none has no reason and no changes.
-type answer struct {
-	reason      string
-	since, last int64
+	refusals [typeCount]refusedChanges
 }
 
 // Shifts are the proxies whose answers became others since it was asked last. Those that left, or came to be in other groups, are
@@ -90,7 +84,7 @@ func (p *Proxy) standing() standing {
 	}
 	for t := range p.types {
 		if r := &p.types[t].refused; len(r.names) > 0 {
-			out.refusals[t] = answer{r.reason, r.since, r.last}
+			out.refusals[t] = r.refusedChanges
 		}
 	}
 	return out
@@ -109,16 +103,16 @@ func waits(was, now int64) []Range {
 }
 
 // differs are the changes that are refused otherwise than before.
-func (a answer) differs(was answer) []Range {
-	switch none := (answer{}); {
-	case a == was:
+func (r refusedChanges) differs(was refusedChanges) []Range {
+	switch none := (refusedChanges{}); {
+	case r == was:
 		return nil
-	case a.reason == was.reason && a.since == was.since:
-		return []Range{{min(a.last, was.last) + 1, max(a.last, was.last)}}
+	case r.reason == was.reason && r.since == was.since:
+		return []Range{{min(r.last, was.last) + 1, max(r.last, was.last)}}
 	case was == none:
-		return []Range{{a.since, a.last}}
-	case a == none:
+		return []Range{{r.since, r.last}}
+	case r == none:
 		return []Range{{was.since, was.last}}
 	}
-	return []Range{{was.since, was.last}, {a.since, a.last}}
+	return []Range{{was.since, was.last}, {r.since, r.last}}
 }

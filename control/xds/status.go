@@ -190,15 +190,15 @@ type Progress struct {
 	// behind are the oldest changes that proxies have not answered, sorted.
 	behind []int64
 	// refusals of changes.
-	refusals []refused
+	refusals []refusedBy
 	failure  string
 }
 
-type refused struct {
-	proxy       string
-	typ         Type
-	reason      string
-	since, last int64
+// refusedBy is what a proxy refused of a type.
+type refusedBy struct {
+	proxy string
+	typ   Type
+	refusedChanges
 }
 
 // Progress tells how far the proxies of a group are.
@@ -213,7 +213,7 @@ func (s *Server) Progress(g *Group) Progress {
 		p.mu.Lock()
 		for t := range p.types {
 			if r := p.types[t].refused; len(r.names) > 0 {
-				out.refusals = append(out.refusals, refused{p.id, Type(t), r.reason, r.since, r.last})
+				out.refusals = append(out.refusals, refusedBy{p.id, Type(t), r.refusedChanges})
 			}
 		}
 		if p.synced {
@@ -225,7 +225,7 @@ func (s *Server) Progress(g *Group) Progress {
 		p.mu.Unlock()
 	}
 	slices.Sort(out.behind)
-	slices.SortFunc(out.refusals, func(a, b refused) int { return cmp.Or(cmp.Compare(a.proxy, b.proxy), cmp.Compare(a.typ, b.typ)) })
+	slices.SortFunc(out.refusals, func(a, b refusedBy) int { return cmp.Or(cmp.Compare(a.proxy, b.proxy), cmp.Compare(a.typ, b.typ)) })
 	return out
 }
 

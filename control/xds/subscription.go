@@ -48,9 +48,15 @@ type subscription struct {
 	refused refusal
 }
 
-// refusal is what a proxy refused and has not taken since; of the changes from the first to the last it is not known which.
+// refusal is what a proxy refused and has not taken since.
 type refusal struct {
-	names       map[string]struct{}
+	names map[string]struct{}
+	refusedChanges
+}
+
+// refusedChanges are changes that a proxy refused, and why, in its words; of those from the first to the last it is not known which.
+// None has no reason and no changes.
+type refusedChanges struct {
 	reason      string
 	since, last int64
 }
