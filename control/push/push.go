@@ -47,11 +47,11 @@ type Pusher struct {
 	// numbers stand for the objects that have a part in anything, in the order of carried.
 	numbers map[objects.Key]int32
 	carried []carried
-	// moved are those of them whose progress may be another than when [Pusher.Changed] was asked last, recounted the groups of
+	// progressed are those of them whose progress may be another than when [Pusher.Changed] was asked last, recounted the groups of
 	// which all are. order has what each change carried, the oldest first; what is carried by a later one stands there, too.
-	moved     map[int32]struct{}
-	recounted map[*group]struct{}
-	order     []carrying
+	progressed map[int32]struct{}
+	recounted  map[*group]struct{}
+	order      []carrying
 	// versions of the objects that the model in force was made of.
 	versions map[objects.Key]objects.Version
 	// dependencies are what workloads were seen to use, needs the same of those that have a group.
@@ -106,7 +106,7 @@ type carrying struct {
 // the pusher counts is in metrics.
 func New(log *slog.Logger, metrics prometheus.Registerer, dependencies *registry.Dependencies, start func(xds.Source) *xds.Server) *Pusher {
 	p := &Pusher{log: log, metrics: newMetrics(metrics), dependencies: dependencies, needs: map[string]map[string]bool{}, cache: translate.NewCache(), inbound: translate.NewCache(), groups: map[string]*group{}, proxies: map[*xds.Proxy]*proxy{},
-		packed: map[proto.Message][]packed{}, hosts: map[*routev3.VirtualHost]*xds.Part{}, numbers: map[objects.Key]int32{}, moved: map[int32]struct{}{}, recounted: map[*group]struct{}{}, versions: map[objects.Key]objects.Version{}}
+		packed: map[proto.Message][]packed{}, hosts: map[*routev3.VirtualHost]*xds.Part{}, numbers: map[objects.Key]int32{}, progressed: map[int32]struct{}{}, recounted: map[*group]struct{}{}, versions: map[objects.Key]objects.Version{}}
 	p.server = start(p)
 	return p
 }
@@ -157,7 +157,7 @@ func (p *Pusher) Update(u Update) int64 {
 		switch {
 		case accepted && clients.EndpointsAlone() && servers.EndpointsAlone():
 			why = causeEndpoint
-			changes = p.moveEndpoints(&clients)
+			changes = p.renewEndpoints(&clients)
 			if len(changes) == 0 && len(u.Revised)+len(u.Again) == 0 && u.Revision == p.server.Revision() {
 				return p.version
 			}
@@ -288,7 +288,7 @@ func (p *Pusher) apply(g *group, delta translate.Delta) (xds.Change, error) {
 	for _, key := range delta.Dropped {
 		if n, known := p.numbers[key]; known {
 			delete(g.sources, n)
-			p.moved[n] = struct{}{}
+			p.progressed[n] = struct{}{}
 		}
 	}
 	p.number(g, delta.Added)
@@ -400,7 +400,7 @@ func (p *Pusher) number(g *group, sources []objects.Key) {
 		}
 		if !g.sources[n] {
 			g.sources[n] = true
-			p.moved[n] = struct{}{}
+			p.progressed[n] = struct{}{}
 		}
 	}
 }

@@ -56,9 +56,9 @@ type Proxy struct {
 	// not, zero when there is nothing.
 	synced    bool
 	unsettled time.Time
-	// stood is what its answers came to last, and shift what became different of them since [Server.Shifts] was asked.
-	stood standing
-	shift Shift
+	// lastProgress is what its answers came to last, and progressChange what became different of them since [Server.ProgressChanges] was asked.
+	lastProgress   progressState
+	progressChange ProgressChange
 }
 
 // note has the proxy's goroutine look at a change. The server's lock is held for writing.
@@ -71,7 +71,7 @@ func (p *Proxy) note(c *changed) {
 	if len(p.notes) > maxNotes {
 		p.absorb()
 	}
-	p.stand()
+	p.noteProgress()
 	p.mu.Unlock()
 	select {
 	case p.wake <- struct{}{}:
@@ -112,7 +112,7 @@ func (p *Proxy) next() (r *response, wait time.Duration) {
 	defer p.server.mu.RUnlock()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	defer p.stand()
+	defer p.noteProgress()
 	p.absorb()
 	now := p.server.now()
 	var set, removed [typeCount][]string
@@ -352,7 +352,7 @@ func (p *Proxy) answer(t Type, nonce string, refused bool, failure string) {
 
 // settle notes when there is nothing left to do. The server's lock and the proxy's are held.
 func (p *Proxy) settle() {
-	defer p.stand()
+	defer p.noteProgress()
 	if p.unsettled.IsZero() || !p.types[Clusters].asked || !p.types[Listeners].asked || p.behind() != 0 {
 		return
 	}

@@ -41,8 +41,8 @@ const maxNames = 1 << 18
 
 // Server is the discovery service of a controller. Create it with [New].
 //
-// Locks are taken in this order: the source's, if it has one (push.Pusher.mu), mu, a [Proxy]'s, shiftedMu. The source holds its own
-// while it calls [Server.Update], [Server.Shifts] and [Server.Owes], and while it calls what [Source.Attach] is given, which
+// Locks are taken in this order: the source's, if it has one (push.Pusher.mu), mu, a [Proxy]'s, progressedMu. The source holds its own
+// while it calls [Server.Update], [Server.ProgressChanges] and [Server.Owes], and while it calls what [Source.Attach] is given, which
 // takes mu: so the server calls the source with no lock held. Nobody holds the locks of two proxies.
 type Server struct {
 	discovery.UnimplementedAggregatedDiscoveryServiceServer
@@ -62,17 +62,17 @@ type Server struct {
 	// proxies are the newest streams by node.
 	proxies map[string]*Proxy
 
-	// shifted are the proxies whose answers became others since [Server.Shifts] was asked last; its lock is taken after all
+	// progressed are the proxies whose answers became others since [Server.ProgressChanges] was asked last; its lock is taken after all
 	// others.
-	shiftedMu sync.Mutex
-	shifted   map[*Proxy]struct{}
+	progressedMu sync.Mutex
+	progressed   map[*Proxy]struct{}
 }
 
 // New makes a server that serves until ctx ends. onChange is called, without locks held, after a proxy connected, left,
 // acknowledged or refused something; it must not block. What the server counts is in the registry.
 func New(ctx context.Context, log *slog.Logger, now func() time.Time, registry prometheus.Registerer, source Source, onChange func()) *Server {
 	s := &Server{ctx: ctx, log: log, now: now, source: source, onChange: onChange,
-		inFlight: semaphore.NewWeighted(maxInFlight), proxies: map[string]*Proxy{}, shifted: map[*Proxy]struct{}{}}
+		inFlight: semaphore.NewWeighted(maxInFlight), proxies: map[string]*Proxy{}, progressed: map[*Proxy]struct{}{}}
 	s.metrics = newMetrics(s, registry)
 	return s
 }
@@ -281,7 +281,7 @@ func (s *Server) join(node *core.Node, fresh bool) (*Proxy, error) {
 	p.joined = true
 	if older != nil {
 		older.mu.Lock()
-		older.stand()
+		older.noteProgress()
 		older.mu.Unlock()
 	}
 	s.mu.Unlock()
@@ -308,9 +308,9 @@ func (s *Server) leave(p *Proxy) {
 	if s.proxies[p.id] == p {
 		delete(s.proxies, p.id)
 	}
-	s.shiftedMu.Lock()
-	delete(s.shifted, p)
-	s.shiftedMu.Unlock()
+	s.progressedMu.Lock()
+	delete(s.progressed, p)
+	s.progressedMu.Unlock()
 	s.mu.Unlock()
 	p.mu.Lock()
 	p.lighten()

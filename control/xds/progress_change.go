@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// Shift is what has become different of a proxy's answers.
-type Shift struct {
+// ProgressChange is what has become different of a proxy's answers.
+type ProgressChange struct {
 	Proxy *Proxy
 	// Whole says that the proxy came to count in [Progress], or ceased to.
 	Whole bool
@@ -20,42 +20,42 @@ type Range struct{ From, To int64 }
 // maxRanges is how many ranges are kept for a proxy before they are put together.
 const maxRanges = 16
 
-// standing is what [Progress] tells of a proxy.
-type standing struct {
+// progressState is what [Progress] tells of a proxy.
+type progressState struct {
 	counts   bool
 	behind   int64
 	refusals [typeCount]refusedChanges
 }
 
-// Shifts are the proxies whose answers became others since it was asked last. Those that left, or came to be in other groups, are
+// ProgressChanges are the proxies whose answers became others since it was asked last. Those that left, or came to be in other groups, are
 // not among them: the source knows.
-func (s *Server) Shifts() []Shift {
+func (s *Server) ProgressChanges() []ProgressChange {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	s.shiftedMu.Lock()
-	shifted := s.shifted
-	s.shifted = map[*Proxy]struct{}{}
-	s.shiftedMu.Unlock()
-	out := make([]Shift, 0, len(shifted))
-	for p := range shifted {
+	s.progressedMu.Lock()
+	progressed := s.progressed
+	s.progressed = map[*Proxy]struct{}{}
+	s.progressedMu.Unlock()
+	out := make([]ProgressChange, 0, len(progressed))
+	for p := range progressed {
 		p.mu.Lock()
-		p.shift.Proxy = p
-		out = append(out, p.shift)
-		p.shift = Shift{}
+		p.progressChange.Proxy = p
+		out = append(out, p.progressChange)
+		p.progressChange = ProgressChange{}
 		p.mu.Unlock()
 	}
 	return out
 }
 
-// stand takes note of what is different of a proxy's answers. The server's lock and the proxy's are held.
-func (p *Proxy) stand() {
-	was, now := p.stood, p.standing()
+// noteProgress takes note of what is different of a proxy's answers. The server's lock and the proxy's are held.
+func (p *Proxy) noteProgress() {
+	was, now := p.lastProgress, p.progress()
 	if was == now {
 		return
 	}
-	p.stood = now
-	p.shift.Whole = p.shift.Whole || was.counts != now.counts
-	all := slices.Concat(p.shift.Changes, waits(was.behind, now.behind))
+	p.lastProgress = now
+	p.progressChange.Whole = p.progressChange.Whole || was.counts != now.counts
+	all := slices.Concat(p.progressChange.Changes, waits(was.behind, now.behind))
 	for t := range now.refusals {
 		all = append(all, now.refusals[t].differs(was.refusals[t])...)
 	}
@@ -66,16 +66,16 @@ func (p *Proxy) stand() {
 		}
 		all = []Range{whole}
 	}
-	p.shift.Changes = all
-	p.server.shiftedMu.Lock()
-	p.server.shifted[p] = struct{}{}
-	p.server.shiftedMu.Unlock()
+	p.progressChange.Changes = all
+	p.server.progressedMu.Lock()
+	p.server.progressed[p] = struct{}{}
+	p.server.progressedMu.Unlock()
 }
 
-// standing of a proxy. One in whose place its node has another stream has none. The server's lock and
+// progress of a proxy. One in whose place its node has another stream has none. The server's lock and
 // the proxy's are held.
-func (p *Proxy) standing() standing {
-	var out standing
+func (p *Proxy) progress() progressState {
+	var out progressState
 	if p.server.proxies[p.id] != p {
 		return out
 	}
