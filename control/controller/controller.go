@@ -307,8 +307,8 @@ func (c *Controller) builtins(ctx context.Context) error {
 	return nil
 }
 
-// settle is how long changes may gather before the model is changed once for all of them.
-const settle = 10 * time.Millisecond
+// gatherTime is how long changes may gather before the model is changed once for all of them.
+const gatherTime = 10 * time.Millisecond
 
 // stepPause is the least time between two looks at what all proxies owe because one of them answered: a thousand that connect
 // answer thousands of times.
@@ -356,7 +356,7 @@ func (c *Controller) updateLoop(ctx context.Context) {
 				continue
 			}
 		}
-		timer := time.NewTimer(settle)
+		timer := time.NewTimer(gatherTime)
 		select {
 		case <-ctx.Done():
 			timer.Stop()
@@ -397,30 +397,38 @@ func (c *Controller) absorb() {
 	c.model.Update(change)
 }
 
-// absorbed is what of the objects is new in a mesh.
-type absorbed struct {
+// news is what of the objects is new in a mesh.
+type news struct {
 	// revised and taken are as those of [Controller], revision is how many changes the mesh has.
 	revised  map[objects.Key]objects.Version
 	taken    map[objects.Key]*objects.Object
 	revision int64
 }
 
-// wants makes the last change of the model before it is put into force, and says what is new since the mesh before. An
-// admission may absorb objects at any time: those that the mesh has are all said to be new with it, so that none goes to the
+// takeMesh makes the last change of the model before it is put into force, and gives the mesh with what is new since the one before.
+// An admission may absorb objects at any time: those that the mesh has are all said to be new with it, so that none goes to the
 // proxies unstaged, or into force unsaid.
-func (c *Controller) wants(change resolve.Change) (*model.Mesh, absorbed) {
+func (c *Controller) takeMesh(change resolve.Change) (*model.Mesh, news) {
 	c.absorbing.Lock()
 	defer c.absorbing.Unlock()
 	mesh := c.model.Update(change)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	news := absorbed{revised: c.revised, taken: c.taken, revision: c.absorbed}
+	n := news{revised: c.revised, taken: c.taken, revision: c.absorbed}
 	c.revised, c.taken = map[objects.Key]objects.Version{}, map[objects.Key]*objects.Object{}
-	return mesh, news
+	return mesh, n
 }
 
 // update brings the model up to date with objects, replicas and other clusters, and puts it into force. Only the loop may
 // call it.
+//
+// A replica's readiness takes this way: server.handleReport, Report, instancesOf, registry.Instances.Report and Changed; updateLoop,
+// endpointsAlone, update; resolve.Model.Update and setInstance; stage, push, push.Pusher.Update, renewEndpoints and
+// translate.Cache.Assign; xds.Server.Update, Group.apply, Proxy.note; exchange and respond, in each stream's goroutine.
+//
+// The model is changed three times, since each change needs what the one before came to: absorb has it know the objects, as an
+// admission does that cannot wait; then come replicas, other clusters and certificates, and hosts of imported services with them,
+// which get their virtual addresses with the last one. That one, takeMesh, has what is new and the mesh belong together.
 func (c *Controller) update(replicas []registry.Change) {
 	c.absorb()
 	change := resolve.Change{Instances: map[string]*registry.Instance{}}
@@ -452,13 +460,13 @@ func (c *Controller) update(replicas []registry.Change) {
 		}
 	}
 	before := c.wanted
-	mesh, absorbed := c.wants(resolve.Change{Addresses: addresses})
+	mesh, fresh := c.takeMesh(resolve.Change{Addresses: addresses})
 	c.wanted = mesh
-	c.stage(mesh, absorbed.taken)
-	c.push(push.Update{Revision: absorbed.revision, Revised: absorbed.revised})
+	c.stage(mesh, fresh.taken)
+	c.push(push.Update{Revision: fresh.revision, Revised: fresh.revised})
 	c.step()
 	c.mu.Lock()
-	c.updated, c.problem, c.issuers, c.anchors = absorbed.revision, problem, issuers, anchorsOf(anchors, peers)
+	c.updated, c.problem, c.issuers, c.anchors = fresh.revision, problem, issuers, anchorsOf(anchors, peers)
 	if before == nil || len(mesh.Globals)+len(before.Globals) > 0 {
 		c.exports = resolve.Exports(mesh)
 	}
