@@ -111,7 +111,7 @@ func mesh(names ...string) []proto.Message {
 // connected is a proxy that has everything.
 func connected(t *testing.T, names ...string) (*world, *talk) {
 	t.Helper()
-	w, _, _ := start(t)
+	w, _ := start(t)
 	w.has(mesh(names...)...)
 	c := newTalk(t, w)
 	c.asks(Clusters)
@@ -334,7 +334,7 @@ func TestManyChangesForASlowProxyBecomeOne(t *testing.T) {
 }
 
 func TestStateOfTheWorld(t *testing.T) {
-	w, _, _ := start(t)
+	w, _ := start(t)
 	w.has(mesh("a", "b")...)
 	c := newTalk(t, w)
 	request := func(typ Type, version string, names ...string) {
@@ -408,7 +408,7 @@ func TestOneWhoComesBackIsSentWhatDiffers(t *testing.T) {
 }
 
 func TestOneWhomNobodyKnows(t *testing.T) {
-	w, _, _ := start(t)
+	w, _ := start(t)
 	if _, err := w.server.join(&core.Node{Id: "nobody"}, true); err != nil {
 		t.Fatal(err)
 	}
@@ -443,7 +443,7 @@ func TestOneWhoMovesIsToldTheDifference(t *testing.T) {
 // TestLargeResponsesAreBounded: a proxy has one large response on its way, and gives its part of the budget back with the answer
 // or when it leaves.
 func TestLargeResponsesAreBounded(t *testing.T) {
-	w, _, _ := start(t)
+	w, _ := start(t)
 	big := strings.Repeat("x", largeResponse)
 	w.has(mesh("a="+big, "b@"+big)...)
 	c := newTalk(t, w)

@@ -44,7 +44,7 @@ func (l lines) next(t *testing.T, want map[string]any) {
 
 // TestEachStepOfAProxyIsInTheLog: at debug level, a line for one that connects, is sent something, answers and leaves.
 func TestEachStepOfAProxyIsInTheLog(t *testing.T) {
-	w, connect, _ := start(t)
+	w, connect := start(t)
 	log := make(lines, 100)
 	w.server.log = slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	version := w.has(clusters("a", "b")...)
@@ -75,14 +75,14 @@ func TestEachStepOfAProxyIsInTheLog(t *testing.T) {
 
 // TestLogIsQuietAboveDebug: nothing is formatted that nobody reads.
 func TestLogIsQuietAboveDebug(t *testing.T) {
-	w, connect, _ := start(t)
+	w, connect := start(t)
 	log := make(lines, 100)
 	w.server.log = slog.New(slog.NewJSONHandler(log, nil))
 	w.has(clusters("a")...)
 	p := connect()
 	p.send(&discovery.DeltaDiscoveryRequest{Node: &core.Node{Id: "n"}})
 	p.send(&discovery.DeltaDiscoveryRequest{ResponseNonce: p.receive().GetNonce()})
-	stateOf(t, w, Synced)
+	stateOf(w, Synced)
 	if got := counted(t, w.server.metrics.pushTime, "CDS"); got != 1 {
 		t.Errorf("%v times of sending are counted", got)
 	}
