@@ -127,14 +127,23 @@ func node(p agent.Proxy, foreign bool) translate.Node {
 
 // log of a process that the agent or `up` starts.
 func (s *session) log() *slog.Logger {
-	return slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: logLevel()}))
+	level, err := logLevel()
+	log := slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: level}))
+	if err != nil {
+		log.Warn("the log's level is info", "error", err)
+	}
+	return log
 }
 
-// logLevel is info, or what HEDDLE_LOG says.
-func logLevel() slog.Level {
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(os.Getenv("HEDDLE_LOG"))); err != nil {
-		return slog.LevelInfo
+// logLevel is what HEDDLE_LOG says; info without, and when it says nothing that is a level.
+func logLevel() (slog.Level, error) {
+	text := os.Getenv("HEDDLE_LOG")
+	if text == "" {
+		return slog.LevelInfo, nil
 	}
-	return level
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(text)); err != nil {
+		return slog.LevelInfo, fmt.Errorf("HEDDLE_LOG is %q: use debug, info, warn or error", text)
+	}
+	return level, nil
 }

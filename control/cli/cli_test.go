@@ -89,7 +89,7 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			State: objects.ReplicaState{Name: "cart-0", Phase: "Ready", Address: "10.244.0.5", PID: 41, ProxyPID: 42, Started: noon.Add(-3 * time.Minute)}}})
 	case "GET /heddle/v1/proxies":
 		send([]client.ProxyStatus{{Name: "cart-0", Namespace: "shop", Type: "sidecar", Connected: true, Since: noon.Add(-3 * time.Minute),
-			Types: map[string]string{"CDS": "SYNCED", "LDS": "NACK", "EDS": "SYNCED", "RDS": "SYNCED"}, Errors: map[string]string{"LDS": "listener x: no"}}})
+			Types: map[string]string{"CDS": "SYNCED", "LDS": "NACK", "EDS": "SYNCED", "RDS": "STALE"}, Behind: 41, Errors: map[string]string{"LDS": "listener x: no"}}})
 	case "PUT /apis/heddle.io/v1alpha1/accessbindings/editor.user.alice.in.shop":
 		o := &objects.Object{}
 		if err := json.NewDecoder(r.Body).Decode(o); err != nil {

@@ -29,6 +29,11 @@ var proxyTypes = []string{"CDS", "LDS", "EDS", "RDS", "SDS"}
 func (s *session) proxyStatusCommand() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{Use: "status", Aliases: []string{"ps"}, Short: "Say of every proxy whether it runs what the controller sent", Args: cobra.NoArgs,
+		Long: "Say of every proxy whether it runs what the controller sent, by type of resources: SYNCED, all that there is for it is acknowledged;\n" +
+			"STALE, something is not, be it sent or held back until the proxy has answered something else; NACK, it refused what was sent last;\n" +
+			"NOT SENT, it asked and there is nothing for it; IGNORED, it did not ask.\n\n" +
+			"WAITS FOR is the oldest change that the proxy has not answered. At debug level (see heddle up) the controller's log has a line\n" +
+			"with that version, which says what the change was about.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := s.client()
 			if err != nil {
@@ -45,7 +50,7 @@ func (s *session) proxyStatusCommand() *cobra.Command {
 			default:
 				return usageError{fmt.Errorf("unknown output format %q: use json or yaml", output)}
 			}
-			t := newTable(append(append([]string{"NAME", "TYPE"}, proxyTypes...), "DEPENDENCIES", "CONNECTED")...)
+			t := newTable(append(append([]string{"NAME", "TYPE"}, proxyTypes...), "WAITS FOR", "DEPENDENCIES", "CONNECTED")...)
 			for _, p := range proxies {
 				row := []string{p.Name + "." + p.Namespace, p.Type}
 				for _, name := range proxyTypes {
@@ -55,7 +60,7 @@ func (s *session) proxyStatusCommand() *cobra.Command {
 					}
 					row = append(row, state)
 				}
-				row = append(row, dependencies(p))
+				row = append(row, waitsFor(p), dependencies(p))
 				connected := "no"
 				if p.Connected {
 					connected = age(p.Since, s.now())
@@ -74,6 +79,14 @@ func (s *session) proxyStatusCommand() *cobra.Command {
 		}}
 	cmd.Flags().StringVarP(&output, "output", "o", "", "json or yaml")
 	return cmd
+}
+
+// waitsFor is the change that a proxy's answer is waited for.
+func waitsFor(p client.ProxyStatus) string {
+	if p.Behind == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("change %d", p.Behind)
 }
 
 // dependencies says which services a proxy gets.

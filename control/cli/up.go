@@ -29,9 +29,12 @@ func (s *session) upCommand() *cobra.Command {
 		Long: "Start a cluster on this machine: controller, certificate authority, agent, ingress gateway and, where other clusters can reach it,\n" +
 			"east-west gateways. With --join it becomes a member of another cluster's mesh first.\n\n" +
 			"Prerequisites are checked first; nothing is changed unless all are met. On a cluster that runs, up repairs what is broken. What the\n" +
-			"first up chose (isolation, IP family, address) is kept with the cluster's data and need not be repeated.",
+			"first up chose (isolation, IP family, address) is kept with the cluster's data and need not be repeated.\n\n" +
+			"With HEDDLE_LOG=debug in the environment (debug, info, warn or error; info without), controller and agent say more in their logs:\n" +
+			"of every push what it was about, and of every proxy what it was sent and how it answered. What runs already keeps its level.",
 		Example: "  sudo heddle up --name cluster1\n" +
 			"  sudo heddle up --name cluster1 --ca-cert mesh-ca.pem --ca-key mesh-ca-key.pem\n" +
+			"  sudo HEDDLE_LOG=debug heddle up --name cluster1\n" +
 			"  sudo heddle up --name cluster2 --isolated\n" +
 			"  sudo heddle up --name cluster2 --join 192.168.1.10:15443 --token hdl1.…",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -44,6 +47,9 @@ func (s *session) upCommand() *cobra.Command {
 			}
 			o.given = cmd.Flags().Changed
 			if err := o.check(); err != nil {
+				return usageError{err}
+			}
+			if _, err := logLevel(); err != nil {
 				return usageError{err}
 			}
 			bin, self, err := ownPlace()

@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -280,5 +282,24 @@ func TestWhereKeysOfSecretsAre(t *testing.T) {
 	write(other, 0o600)
 	if got, err := settle(other, "", true); err != nil || got.SecretsKeyFile != other {
 		t.Errorf("%+v %v", got, err)
+	}
+}
+
+// The log's level is what HEDDLE_LOG says, and what is no level is not passed over.
+func TestLogLevel(t *testing.T) {
+	for text, want := range map[string]slog.Level{"": slog.LevelInfo, "debug": slog.LevelDebug, "WARN": slog.LevelWarn} {
+		t.Setenv("HEDDLE_LOG", text)
+		if got, err := logLevel(); err != nil || got != want {
+			t.Errorf("%q: %s, %v", text, got, err)
+		}
+	}
+	t.Setenv("HEDDLE_LOG", "loud")
+	if _, err := logLevel(); err == nil || !strings.Contains(err.Error(), `HEDDLE_LOG is "loud": use debug`) {
+		t.Errorf("got %v", err)
+	}
+	var out bytes.Buffer
+	(&session{err: &out}).log().Debug("unseen")
+	if got := out.String(); !strings.Contains(got, "level=WARN") || strings.Contains(got, "unseen") {
+		t.Errorf("the log begins with %s", got)
 	}
 }

@@ -28,7 +28,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
-	"google.golang.org/protobuf/proto"
 
 	"heddle.io/heddle/control/access"
 	"heddle.io/heddle/control/audit"
@@ -122,9 +121,10 @@ type Controller struct {
 	// taken are the objects behind revised, as the model has them.
 	taken map[objects.Key]*objects.Object
 	// remesh says that clusters or global namespaces are among them.
-	remesh  bool
+	remesh bool
+	// reports are the agents' last, by agent.
 	reports map[string]client.Report
-	// replicas are what they say of workloads.
+	// replicas are what the reports say of workloads.
 	replicas replicaStates
 	// stale are the objects of which the status may be another by what the store, agents and namespaces say.
 	stale map[objects.Key]struct{}
@@ -218,7 +218,7 @@ func Run(ctx context.Context, config Config) error {
 	push.Measure(c.dependencies, metrics)
 	audit.Measure(c.audit, metrics)
 	c.metrics = metrics
-	c.pusher = push.New(c.log, c.dependencies, func(source xds.Source) *xds.Server {
+	c.pusher = push.New(c.log, metrics, c.dependencies, func(source xds.Source) *xds.Server {
 		return xds.New(ctx, c.log, time.Now, metrics, source, func() {
 			signal(c.restatus)
 			signal(c.answered)
@@ -311,8 +311,8 @@ func (c *Controller) builtins(ctx context.Context) error {
 	return nil
 }
 
-// settle is how long changes may gather before the model is changed once for all of them.
-const settle = 10 * time.Millisecond
+// gatherTime is how long changes may gather before the model is changed once for all of them.
+const gatherTime = 10 * time.Millisecond
 
 // stepPause is the least time between two looks at what all proxies owe because one of them answered: a thousand that connect
 // answer thousands of times.
@@ -360,7 +360,7 @@ func (c *Controller) updateLoop(ctx context.Context) {
 				continue
 			}
 		}
-		timer := time.NewTimer(settle)
+		timer := time.NewTimer(gatherTime)
 		select {
 		case <-ctx.Done():
 			timer.Stop()
@@ -401,30 +401,38 @@ func (c *Controller) absorb() {
 	c.model.Update(change)
 }
 
-// absorbed is what of the objects is new in a mesh.
-type absorbed struct {
+// news is what of the objects is new in a mesh.
+type news struct {
 	// revised and taken are as those of [Controller], revision is how many changes the mesh has.
 	revised  map[objects.Key]objects.Version
 	taken    map[objects.Key]*objects.Object
 	revision int64
 }
 
-// wants makes the last change of the model before it is put into force, and says what is new since the mesh before. An
-// admission may absorb objects at any time: those that the mesh has are all said to be new with it, so that none goes to the
+// takeMesh makes the last change of the model before it is put into force, and gives the mesh with what is new since the one before.
+// An admission may absorb objects at any time: those that the mesh has are all said to be new with it, so that none goes to the
 // proxies unstaged, or into force unsaid.
-func (c *Controller) wants(change resolve.Change) (*model.Mesh, absorbed) {
+func (c *Controller) takeMesh(change resolve.Change) (*model.Mesh, news) {
 	c.absorbing.Lock()
 	defer c.absorbing.Unlock()
 	mesh := c.model.Update(change)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	news := absorbed{revised: c.revised, taken: c.taken, revision: c.absorbed}
+	n := news{revised: c.revised, taken: c.taken, revision: c.absorbed}
 	c.revised, c.taken = map[objects.Key]objects.Version{}, map[objects.Key]*objects.Object{}
-	return mesh, news
+	return mesh, n
 }
 
 // update brings the model up to date with objects, replicas and other clusters, and puts it into force. Only the loop may
 // call it.
+//
+// A replica's readiness takes this way: server.handleReport, Report, instancesOf, registry.Instances.Report and Changed; updateLoop,
+// endpointsAlone, update; resolve.Model.Update and setInstance; stage, push, push.Pusher.Update, renewEndpoints and
+// translate.Cache.Assign; xds.Server.Update, Group.apply, Proxy.note; exchange and respond, in each stream's goroutine.
+//
+// The model is changed three times, since each change needs what the one before came to: absorb has it know the objects, as an
+// admission does that cannot wait; then come replicas, other clusters and certificates, and hosts of imported services with them,
+// which get their virtual addresses with the last one. That one, takeMesh, has what is new and the mesh belong together.
 func (c *Controller) update(replicas []registry.Change) {
 	c.absorb()
 	change := resolve.Change{Instances: map[string]*registry.Instance{}}
@@ -456,13 +464,13 @@ func (c *Controller) update(replicas []registry.Change) {
 		}
 	}
 	before := c.wanted
-	mesh, absorbed := c.wants(resolve.Change{Addresses: addresses})
+	mesh, fresh := c.takeMesh(resolve.Change{Addresses: addresses})
 	c.wanted = mesh
-	c.stage(mesh, absorbed.taken)
-	c.push(push.Update{Revision: absorbed.revision, Revised: absorbed.revised})
+	c.stage(mesh, fresh.taken)
+	c.push(push.Update{Revision: fresh.revision, Revised: fresh.revised})
 	c.step()
 	c.mu.Lock()
-	c.updated, c.problem, c.issuers, c.anchors = absorbed.revision, problem, issuers, anchorsOf(anchors, peers)
+	c.updated, c.problem, c.issuers, c.anchors = fresh.revision, problem, issuers, anchorsOf(anchors, peers)
 	if before == nil || len(mesh.Globals)+len(before.Globals) > 0 {
 		c.exports = resolve.Exports(mesh)
 	}
@@ -493,42 +501,6 @@ func (c *Controller) Status(context.Context) (client.Status, error) {
 		Cluster: c.config.Cluster.Name, Version: c.config.Version, Started: c.started, PID: os.Getpid(), Revision: c.revision,
 		ModelRevision: c.updated, RootHash: c.authority.RootHash(), Objects: len(c.objects), Proxies: c.xds.Connected(), Problem: c.problems(),
 	}, nil
-}
-
-// Proxies implements [server.Controller].
-func (c *Controller) Proxies() []client.ProxyStatus {
-	connected := map[string]xds.NodeStatus{}
-	for _, n := range c.xds.Nodes() {
-		connected[n.ID] = n
-	}
-	out := []client.ProxyStatus{}
-	observed := c.pusher.Observed()
-	for _, r := range c.Replicas() {
-		p := client.ProxyStatus{NodeID: r.NodeID, Name: r.State.Name, Namespace: r.Namespace, Type: "sidecar", Types: map[string]string{}, Errors: map[string]string{}}
-		if r.Gateway {
-			p.Type = "router"
-		}
-		if n, ok := connected[r.NodeID]; ok {
-			p.Connected, p.Since, p.Revision = true, n.Connected, n.Revision
-			p.Dependencies, p.Observed = observed[r.NodeID], observed[r.NodeID] != nil
-			if n.Failure != "" {
-				p.Errors["configuration"] = n.Failure
-			}
-			for _, t := range n.Types {
-				p.Types[t.Type] = string(t.State)
-				if t.Reason != "" {
-					p.Errors[t.Type] = t.Reason
-				}
-			}
-		}
-		out = append(out, p)
-	}
-	return out
-}
-
-// ProxyConfig implements [server.Controller].
-func (c *Controller) ProxyConfig(nodeID string) (map[string][]proto.Message, bool) {
-	return c.xds.Config(nodeID)
 }
 
 func signal(to chan struct{}) {

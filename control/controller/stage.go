@@ -34,17 +34,17 @@ type staging struct {
 	// objects are those that the newest generation is made of, of the kinds that clients go by.
 	objects map[objects.Key]*objects.Object
 	// unkept are those of them that the file does not hold as they are, nil for one that is gone; keptWhole says that it holds
-	// all others, and keptGone is for which generations it holds what was before.
-	unkept    map[objects.Key]*objects.Object
-	keptWhole bool
-	keptGone  goneByNow
+	// all others, and keptFollowed is for which generations it holds what was before.
+	unkept       map[objects.Key]*objects.Object
+	keptWhole    bool
+	keptFollowed followed
 }
 
 // noGeneration has what is kept of generations written anew.
 const noGeneration = -1
 
-// goneByNow are the generations beside the newest that clients may go by; zero for none.
-type goneByNow struct{ clients, former stage.Generation }
+// followed are the generations beside the newest that clients may go by; zero for none.
+type followed struct{ clients, former stage.Generation }
 
 func newStaging(file string, limit time.Duration, log *slog.Logger) *staging {
 	if limit == 0 {
@@ -128,21 +128,24 @@ func effect(mesh, clients *model.Mesh) stage.Effect {
 	return stage.Replaces
 }
 
-// goneBy are the kinds that make up what [model.Mesh.AsClientsOf] takes from a former mesh.
-func goneBy(key objects.Key) bool {
-	return slices.ContainsFunc([]*objects.Kind{
-		objects.Service, objects.PeerAuthentication, objects.DestinationRule, objects.VirtualService, objects.Gateway, objects.GlobalNamespace,
-		objects.ServiceEntry,
-		objects.GatewayClass, objects.KubernetesGateway, objects.HTTPRoute, objects.GRPCRoute, objects.TLSRoute, objects.TCPRoute,
-		objects.ReferenceGrant, objects.BackendTLSPolicy,
-	}, func(k *objects.Kind) bool { return k.Group == key.Group && k.Kind == key.Kind })
+// clientKinds are those that make up what [model.Mesh.AsClientsOf] takes from a former mesh.
+var clientKinds = []*objects.Kind{
+	objects.Service, objects.PeerAuthentication, objects.DestinationRule, objects.VirtualService, objects.Gateway, objects.GlobalNamespace,
+	objects.ServiceEntry,
+	objects.GatewayClass, objects.KubernetesGateway, objects.HTTPRoute, objects.GRPCRoute, objects.TLSRoute, objects.TCPRoute,
+	objects.ReferenceGrant, objects.BackendTLSPolicy,
+}
+
+// isOfClientKind says whether clients go by an object.
+func isOfClientKind(key objects.Key) bool {
+	return slices.ContainsFunc(clientKinds, func(k *objects.Kind) bool { return k.Group == key.Group && k.Kind == key.Kind })
 }
 
 // start begins with what is wanted now and the objects that it is made of. What a former controller left is made into a mesh
 // by rebuild, which is given objects to have in place of those that are there; nil for none.
 func (s *staging) start(mesh *model.Mesh, all map[objects.Key]*objects.Object, rebuild func(map[objects.Key]*objects.Object) *model.Mesh) {
 	s.objects = maps.Clone(all)
-	maps.DeleteFunc(s.objects, func(key objects.Key, o *objects.Object) bool { return o == nil || !goneBy(key) })
+	maps.DeleteFunc(s.objects, func(key objects.Key, o *objects.Object) bool { return o == nil || !isOfClientKind(key) })
 	s.unkept, s.keptWhole = maps.Clone(s.objects), false
 	s.newest, s.meshes, s.before = 1, map[stage.Generation]*model.Mesh{1: mesh}, map[stage.Generation]left{}
 	s.machine = stage.New(s.limits, s.newest, 0)
@@ -158,7 +161,7 @@ func (s *staging) start(mesh *model.Mesh, all map[objects.Key]*objects.Object, r
 	for key := range were.newest {
 		s.unkept[key] = s.objects[key]
 	}
-	s.keptWhole, s.keptGone = true, goneByNow{clients: noGeneration, former: noGeneration}
+	s.keptWhole, s.keptFollowed = true, followed{clients: noGeneration, former: noGeneration}
 	clients, former := were.clients, were.former
 	if len(clients)+len(former) == 0 {
 		return
@@ -199,7 +202,7 @@ func (s *staging) want(mesh *model.Mesh, changed map[objects.Key]*objects.Object
 	}
 	in := s.machine.InForce()
 	for key, o := range changed {
-		if !goneBy(key) || sameVersion(o, s.objects[key]) {
+		if !isOfClientKind(key) || sameVersion(o, s.objects[key]) {
 			continue
 		}
 		s.unkept[key] = o
@@ -270,21 +273,21 @@ func (s *staging) tidy() {
 // keep writes what the next controller needs to know, before proxies are sent what it is about.
 func (s *staging) keep() {
 	in := s.machine.InForce()
-	var gone goneByNow
+	var now followed
 	for _, g := range in.Accepted {
 		if g == in.Clients {
-			gone.clients = g
+			now.clients = g
 		} else {
-			gone.former = g
+			now.former = g
 		}
 	}
-	if s.keptWhole && len(s.unkept) == 0 && gone == s.keptGone {
+	if s.keptWhole && len(s.unkept) == 0 && now == s.keptFollowed {
 		return
 	}
 	write := func() error {
 		return s.file.write(stageChange{
 			newest: s.unkept, whole: !s.keptWhole,
-			clients: s.before[gone.clients], former: s.before[gone.former], moved: !s.keptWhole || gone != s.keptGone,
+			clients: s.before[now.clients], former: s.before[now.former], moved: !s.keptWhole || now != s.keptFollowed,
 		})
 	}
 	err := write()
@@ -297,7 +300,7 @@ func (s *staging) keep() {
 		s.log.Warn("a restart would put the change that is under way into force at once: it cannot be kept", "error", err)
 		return
 	}
-	s.unkept, s.keptWhole, s.keptGone = map[objects.Key]*objects.Object{}, true, gone
+	s.unkept, s.keptWhole, s.keptFollowed = map[objects.Key]*objects.Object{}, true, now
 }
 
 // stageView is what statuses say of a change.

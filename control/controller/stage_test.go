@@ -443,8 +443,8 @@ func TestAMeshSaysWhatIsNewInIt(t *testing.T) {
 			last = true
 		default:
 		}
-		mesh, news := c.wants(resolve.Change{})
-		for key := range news.taken {
+		mesh, fresh := c.takeMesh(resolve.Change{})
+		for key := range fresh.taken {
 			known[key.Name] = true
 		}
 		for _, s := range mesh.Services {

@@ -51,7 +51,7 @@ func large(b *testing.B, services int) (*town, *Pusher) {
 			})
 		}
 	}
-	p := New(slog.New(slog.DiscardHandler), noDependencies(b), func(source xds.Source) *xds.Server {
+	p := New(slog.New(slog.DiscardHandler), prometheus.NewRegistry(), noDependencies(b), func(source xds.Source) *xds.Server {
 		return xds.New(context.Background(), slog.New(slog.DiscardHandler), time.Now, prometheus.NewRegistry(), source, func() {})
 	})
 	for i := range benchProxies {

@@ -104,7 +104,7 @@ func (p *Pusher) Demand(connected *xds.Proxy, listeners []string) {
 	if len(changes)+len(moves) > 0 {
 		p.version = p.server.Update(p.server.Revision(), changes, moves)
 		p.carry(known)
-		p.trace("demand", p.version, changes, len(moves), started)
+		p.trace(causeDemand, Update{}, changes, moves, started)
 	}
 }
 
@@ -258,7 +258,7 @@ func (p *Pusher) Forget() {
 	maps.DeleteFunc(p.needs, func(w string, _ map[string]bool) bool { return !there[w] })
 	if len(changes) > 0 {
 		p.version = p.server.Update(p.server.Revision(), changes, nil)
-		p.trace("forget", p.version, changes, 0, started)
+		p.trace(causeUnused, Update{}, changes, nil, started)
 	}
 }
 

@@ -6,9 +6,9 @@ import (
 	"heddle.io/heddle/control/xds"
 )
 
-// moveEndpoints makes the endpoints anew of services whose replicas changed. All that may differ is whether a replica is ready,
+// renewEndpoints makes the endpoints anew of services whose replicas changed. All that may differ is whether a replica is ready,
 // where it is, and its locality: then nothing changes but the endpoints of the services that select it.
-func (p *Pusher) moveEndpoints(d *model.Difference) []xds.Change {
+func (p *Pusher) renewEndpoints(d *model.Difference) []xds.Change {
 	// renewed are resources in force and what is to take their place.
 	renewed := map[*xds.Resource]*xds.Resource{}
 	for _, s := range d.Services {
@@ -17,6 +17,7 @@ func (p *Pusher) moveEndpoints(d *model.Difference) []xds.Change {
 				now, err := xds.NewResource(xds.Endpoints, a.After.ClusterName, a.After, was.cluster)
 				if err != nil {
 					p.log.Error("proxies keep their endpoints: the new ones could not be made", "error", err)
+					p.metrics.failures.Inc()
 					continue
 				}
 				p.packed[a.After] = append(p.packed[a.After], packed{resource: now, cluster: was.cluster})

@@ -26,7 +26,7 @@ import (
 // each counted once, and one that moves to another kind is sent what differs there.
 func TestProgressOfObjects(t *testing.T) {
 	changed := make(chan struct{}, 1)
-	p := New(slog.New(slog.DiscardHandler), noDependencies(t), func(source xds.Source) *xds.Server {
+	p := New(slog.New(slog.DiscardHandler), prometheus.NewRegistry(), noDependencies(t), func(source xds.Source) *xds.Server {
 		return xds.New(t.Context(), slog.New(slog.DiscardHandler), time.Now, prometheus.NewRegistry(), source, func() {
 			select {
 			case changed <- struct{}{}:

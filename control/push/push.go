@@ -13,6 +13,7 @@ import (
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/protobuf/proto"
 
 	"heddle.io/heddle/control/model"
@@ -24,8 +25,9 @@ import (
 
 // Pusher holds the model in force and the groups that are made of it. It is the server's [xds.Source]. Make one with [New].
 type Pusher struct {
-	log    *slog.Logger
-	server *xds.Server
+	log     *slog.Logger
+	metrics metrics
+	server  *xds.Server
 
 	// mu is held while resources are made, by whoever changes the model or makes the first group of a kind.
 	mu sync.Mutex
@@ -45,11 +47,11 @@ type Pusher struct {
 	// numbers stand for the objects that have a part in anything, in the order of carried.
 	numbers map[objects.Key]int32
 	carried []carried
-	// moved are those of them whose progress may be another than when [Pusher.Changed] was asked last, recounted the groups of
+	// progressed are those of them whose progress may be another than when [Pusher.Changed] was asked last, recounted the groups of
 	// which all are. order has what each change carried, the oldest first; what is carried by a later one stands there, too.
-	moved     map[int32]struct{}
-	recounted map[*group]struct{}
-	order     []carrying
+	progressed map[int32]struct{}
+	recounted  map[*group]struct{}
+	order      []carrying
 	// versions of the objects that the model in force was made of.
 	versions map[objects.Key]objects.Version
 	// dependencies are what workloads were seen to use, needs the same of those that have a group.
@@ -100,10 +102,11 @@ type carrying struct {
 	number  int32
 }
 
-// New makes a pusher without a model: proxies that connect to its server wait for the first. Its server is made by start.
-func New(log *slog.Logger, dependencies *registry.Dependencies, start func(xds.Source) *xds.Server) *Pusher {
-	p := &Pusher{log: log, dependencies: dependencies, needs: map[string]map[string]bool{}, cache: translate.NewCache(), inbound: translate.NewCache(), groups: map[string]*group{}, proxies: map[*xds.Proxy]*proxy{},
-		packed: map[proto.Message][]packed{}, hosts: map[*routev3.VirtualHost]*xds.Part{}, numbers: map[objects.Key]int32{}, moved: map[int32]struct{}{}, recounted: map[*group]struct{}{}, versions: map[objects.Key]objects.Version{}}
+// New makes a pusher without a model: proxies that connect to its server wait for the first. Its server is made by start. What
+// the pusher counts is in metrics.
+func New(log *slog.Logger, metrics prometheus.Registerer, dependencies *registry.Dependencies, start func(xds.Source) *xds.Server) *Pusher {
+	p := &Pusher{log: log, metrics: newMetrics(metrics), dependencies: dependencies, needs: map[string]map[string]bool{}, cache: translate.NewCache(), inbound: translate.NewCache(), groups: map[string]*group{}, proxies: map[*xds.Proxy]*proxy{},
+		packed: map[proto.Message][]packed{}, hosts: map[*routev3.VirtualHost]*xds.Part{}, numbers: map[objects.Key]int32{}, progressed: map[int32]struct{}{}, recounted: map[*group]struct{}{}, versions: map[objects.Key]objects.Version{}}
 	p.server = start(p)
 	return p
 }
@@ -139,9 +142,9 @@ func (p *Pusher) Update(u Update) int64 {
 	known := len(p.carried)
 	var changes []xds.Change
 	var moves []xds.Move
-	cause := "change"
+	why := causeConfig
 	if whole := before == nil || !reflect.DeepEqual(before.Settings, p.mesh.Settings); whole {
-		cause = "model"
+		why = causeGlobal
 		changes, moves = p.changeAll(nil, nil), p.regroup(nil)
 	} else {
 		clients := model.Differ(before, p.mesh)
@@ -153,8 +156,8 @@ func (p *Pusher) Update(u Update) int64 {
 		accepted := slices.Equal(servedBefore.Accepted, p.served.Accepted)
 		switch {
 		case accepted && clients.EndpointsAlone() && servers.EndpointsAlone():
-			cause = "endpoints"
-			changes = p.moveEndpoints(&clients)
+			why = causeEndpoint
+			changes = p.renewEndpoints(&clients)
 			if len(changes) == 0 && len(u.Revised)+len(u.Again) == 0 && u.Revision == p.server.Revision() {
 				return p.version
 			}
@@ -183,7 +186,7 @@ func (p *Pusher) Update(u Update) int64 {
 	if p.cache.Crowded() || p.inbound.Crowded() || p.crowded() {
 		p.sweep()
 	}
-	p.trace(cause, p.version, changes, len(moves), started)
+	p.trace(why, u, changes, moves, started)
 	return p.version
 }
 
@@ -247,6 +250,7 @@ func (p *Pusher) changeOf(g *group, d *model.Difference) xds.Change {
 // failed says that what a group should have could not be made.
 func (p *Pusher) failed(g *group, err error) xds.Change {
 	p.log.Error("proxies keep their configuration: the new one could not be made", "kind", g.kind.ID(), "error", err)
+	p.metrics.failures.Inc()
 	// What it has is not what the model says: it is made from nothing the next time.
 	g.kept, g.made = nil, nil
 	p.recount(g)
@@ -284,7 +288,7 @@ func (p *Pusher) apply(g *group, delta translate.Delta) (xds.Change, error) {
 	for _, key := range delta.Dropped {
 		if n, known := p.numbers[key]; known {
 			delete(g.sources, n)
-			p.moved[n] = struct{}{}
+			p.progressed[n] = struct{}{}
 		}
 	}
 	p.number(g, delta.Added)
@@ -296,7 +300,7 @@ func (p *Pusher) regroup(d *model.Difference) []xds.Move {
 	var moves []xds.Move
 	replicas := map[string]bool{}
 	if d != nil {
-		if len(d.Replicas)+len(d.Sidecars)+len(d.EnvoyFilters)+len(d.Dependencies)+len(d.Destinations)+len(d.Routes) == 0 {
+		if !translate.MayRegroup(d) {
 			return nil
 		}
 		for _, r := range model.Both(d.Replicas) {
@@ -358,16 +362,6 @@ func (p *Pusher) sweep() {
 	p.sweepNumbers()
 }
 
-// trace says what a push was for and about.
-func (p *Pusher) trace(cause string, version int64, changes []xds.Change, moves int, started time.Time) {
-	set, removed := 0, 0
-	for _, c := range changes {
-		set, removed = set+len(c.Set), removed+len(c.Removed)
-	}
-	p.log.Debug("pushed", "cause", cause, "version", version, "groups", len(changes), "changed", set, "removed", removed,
-		"moved", moves, "took", time.Since(started))
-}
-
 // make makes all resources of a group.
 func (p *Pusher) make(g *group) ([]*xds.Resource, []objects.Key, error) {
 	var made *translate.Resources
@@ -406,7 +400,7 @@ func (p *Pusher) number(g *group, sources []objects.Key) {
 		}
 		if !g.sources[n] {
 			g.sources[n] = true
-			p.moved[n] = struct{}{}
+			p.progressed[n] = struct{}{}
 		}
 	}
 }
@@ -475,6 +469,7 @@ func (p *Pusher) groupsOf(node translate.Node) []*group {
 			resources, sources, err := p.make(g)
 			if err != nil {
 				p.log.Error("proxies get no configuration: it could not be made", "kind", k.ID(), "error", err)
+				p.metrics.failures.Inc()
 				g.kept, g.made, failure = nil, nil, err.Error()
 			}
 			g.group = xds.NewGroup(resources, failure)
@@ -497,8 +492,8 @@ func (p *Pusher) enter(member *proxy, groups []*group) {
 		of []*group
 		by int
 	}{{member.groups, -1}, {groups, 1}} {
-		if len(side.of) == 2 {
-			side.of[1].accompany(side.of[0], side.by)
+		if server, client := inRole(side.of, translate.Inbound), inRole(side.of, translate.Outbound); server != nil && client != nil {
+			server.accompany(client, side.by)
 		}
 	}
 	member.groups = groups
@@ -510,6 +505,16 @@ func (p *Pusher) enter(member *proxy, groups []*group) {
 		// From here on it does not say what it uses: what it could not do without would not be known.
 		member.node.OnDemand = false
 	}
+}
+
+// inRole is that of a proxy's groups which has a role; nil when it has none.
+func inRole(groups []*group, role translate.Role) *group {
+	for _, g := range groups {
+		if g.kind.Role == role {
+			return g
+		}
+	}
+	return nil
 }
 
 func shared(groups []*group) []*xds.Group {
@@ -524,6 +529,7 @@ func shared(groups []*group) []*xds.Group {
 func (p *Pusher) Attach(connected *xds.Proxy, node *core.Node, fresh bool, join func([]*xds.Group)) error {
 	parsed, err := translate.ParseNode(node)
 	if err != nil {
+		p.metrics.failures.Inc()
 		return err
 	}
 	// One that begins with nothing can be told to say what it uses, before it uses anything.

@@ -35,7 +35,7 @@ func newPusher(t *testing.T) *Pusher {
 
 func pusherWith(t *testing.T, dependencies *registry.Dependencies) *Pusher {
 	t.Helper()
-	return New(slog.New(slog.DiscardHandler), dependencies, func(source xds.Source) *xds.Server {
+	return New(slog.New(slog.DiscardHandler), prometheus.NewRegistry(), dependencies, func(source xds.Source) *xds.Server {
 		return xds.New(t.Context(), slog.New(slog.DiscardHandler), time.Now, prometheus.NewRegistry(), source, func() {})
 	})
 }

@@ -106,6 +106,12 @@ func Kinds(mesh *model.Mesh, node Node) ([]Kind, error) {
 	return nil, fmt.Errorf("node %s: type %q is neither %s nor %s", node.ID(), node.Type, Sidecar, Router)
 }
 
+// MayRegroup says whether a change of the model may put any proxy into other kinds: it has a part that [Regroups] looks at, or
+// replicas, whose ports are a part of a kind.
+func MayRegroup(d *model.Difference) bool {
+	return len(d.Replicas)+len(d.Sidecars)+len(d.EnvoyFilters)+len(d.Dependencies)+len(d.Destinations)+len(d.Routes) > 0
+}
+
 // Regroups says whether a change of the model may put a proxy into other kinds, beside one of its replica.
 func Regroups(d *model.Difference, root string, node Node) bool {
 	if node.Type == Sidecar && slices.ContainsFunc(model.Both(d.Sidecars), func(s *model.Sidecar) bool {

@@ -66,7 +66,7 @@ func (g *Group) Change(resources []*Resource) Change {
 	return out
 }
 
-// Failed says whether the group does not have what it should have. Only who calls [Server.Update] may ask.
+// Failed says why the group does not have what it should have; empty when it has. Only who calls [Server.Update] may ask.
 func (g *Group) Failed() string { return g.failure }
 
 // Nothing says whether the change makes no difference.

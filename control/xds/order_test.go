@@ -3,6 +3,7 @@ package xds
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -110,7 +111,7 @@ func mesh(names ...string) []proto.Message {
 // connected is a proxy that has everything.
 func connected(t *testing.T, names ...string) (*world, *talk) {
 	t.Helper()
-	w, _, _ := start(t)
+	w, _ := start(t)
 	w.has(mesh(names...)...)
 	c := newTalk(t, w)
 	c.asks(Clusters)
@@ -130,6 +131,40 @@ func connected(t *testing.T, names ...string) (*world, *talk) {
 		t.Fatalf("%+v", n)
 	}
 	return w, c
+}
+
+// TestWhatIsHeldBackIsStale: a type that waits for the answer to another one is not up to date, though nothing of it is sent.
+func TestWhatIsHeldBackIsStale(t *testing.T) {
+	w, c := connected(t, "a")
+	states := func() (out map[string]State, behind int64) {
+		n := w.server.Nodes()[0]
+		out = map[string]State{}
+		for _, one := range n.Types {
+			out[one.Type] = one.State
+		}
+		return out, n.Behind
+	}
+	if got, behind := states(); got["CDS"] != Synced || got["RDS"] != Synced || behind != 0 {
+		t.Fatalf("before: %v, behind with %d", got, behind)
+	}
+	version := w.has(mesh("a", "b")...)
+	want := map[string]State{"CDS": Stale, "LDS": Synced, "EDS": Synced, "RDS": Stale, "SDS": NotAsked}
+	if got, behind := states(); !maps.Equal(got, want) || behind != version {
+		t.Errorf("nothing is sent: %v, behind with %d, not %d", got, behind, version)
+	}
+	c.hears("CDS b")
+	if got, behind := states(); !maps.Equal(got, want) || behind != version {
+		t.Errorf("routes wait for the clusters' answer: %v, behind with %d, not %d", got, behind, version)
+	}
+	c.answers(Clusters)
+	c.asks(Endpoints, "b")
+	c.hears("EDS b", "RDS 80")
+	c.answers(Endpoints)
+	c.answers(Routes)
+	want["CDS"], want["RDS"] = Synced, Synced
+	if got, behind := states(); !maps.Equal(got, want) || behind != 0 {
+		t.Errorf("everything is answered: %v, behind with %d", got, behind)
+	}
 }
 
 func TestNothingIsNamedBeforeItIsThere(t *testing.T) {
@@ -299,7 +334,7 @@ func TestManyChangesForASlowProxyBecomeOne(t *testing.T) {
 }
 
 func TestStateOfTheWorld(t *testing.T) {
-	w, _, _ := start(t)
+	w, _ := start(t)
 	w.has(mesh("a", "b")...)
 	c := newTalk(t, w)
 	request := func(typ Type, version string, names ...string) {
@@ -373,7 +408,7 @@ func TestOneWhoComesBackIsSentWhatDiffers(t *testing.T) {
 }
 
 func TestOneWhomNobodyKnows(t *testing.T) {
-	w, _, _ := start(t)
+	w, _ := start(t)
 	if _, err := w.server.join(&core.Node{Id: "nobody"}, true); err != nil {
 		t.Fatal(err)
 	}
@@ -408,7 +443,7 @@ func TestOneWhoMovesIsToldTheDifference(t *testing.T) {
 // TestLargeResponsesAreBounded: a proxy has one large response on its way, and gives its part of the budget back with the answer
 // or when it leaves.
 func TestLargeResponsesAreBounded(t *testing.T) {
-	w, _, _ := start(t)
+	w, _ := start(t)
 	big := strings.Repeat("x", largeResponse)
 	w.has(mesh("a="+big, "b@"+big)...)
 	c := newTalk(t, w)
@@ -429,6 +464,9 @@ func TestLargeResponsesAreBounded(t *testing.T) {
 	if free() {
 		t.Error("nothing is reserved")
 	}
+	if got := counted(t, w.server.metrics.inFlight, ""); got != float64(c.last[Clusters].size) {
+		t.Errorf("%v bytes are in flight, and %d were sent", got, c.last[Clusters].size)
+	}
 	c.hears()
 	c.answers(Clusters)
 	if !free() {
@@ -441,6 +479,9 @@ func TestLargeResponsesAreBounded(t *testing.T) {
 	w.server.leave(c.p)
 	if !free() {
 		t.Error("leaving gave nothing back")
+	}
+	if got := counted(t, w.server.metrics.inFlight, ""); got != 0 {
+		t.Errorf("%v bytes are in flight when all are answered", got)
 	}
 }
 

@@ -37,6 +37,7 @@ type Proxy struct {
 	groups []*Group
 	joined bool
 
+	// mu guards what follows; [Server] says in which order locks are taken.
 	mu      sync.Mutex
 	failure string
 	// whole says that it speaks the state-of-the-world protocol.
@@ -55,9 +56,9 @@ type Proxy struct {
 	// not, zero when there is nothing.
 	synced    bool
 	unsettled time.Time
-	// stood is what its answers came to last, and shift what became different of them since [Server.Shifts] was asked.
-	stood standing
-	shift Shift
+	// lastProgress is what its answers came to last, and progressChange what became different of them since [Server.ProgressChanges] was asked.
+	lastProgress   progressState
+	progressChange ProgressChange
 }
 
 // note has the proxy's goroutine look at a change. The server's lock is held for writing.
@@ -70,7 +71,7 @@ func (p *Proxy) note(c *changed) {
 	if len(p.notes) > maxNotes {
 		p.absorb()
 	}
-	p.stand()
+	p.noteProgress()
 	p.mu.Unlock()
 	select {
 	case p.wake <- struct{}{}:
@@ -95,9 +96,11 @@ func (p *Proxy) absorb() {
 
 // response is what is sent.
 type response struct {
-	typ       Type
-	nonce     string
-	version   string
+	typ     Type
+	nonce   string
+	version string
+	// change is the newest that is in it.
+	change    int64
 	resources []*Resource
 	removed   []string
 	size      int
@@ -109,7 +112,7 @@ func (p *Proxy) next() (r *response, wait time.Duration) {
 	defer p.server.mu.RUnlock()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	defer p.stand()
+	defer p.noteProgress()
 	p.absorb()
 	now := p.server.now()
 	var set, removed [typeCount][]string
@@ -147,6 +150,7 @@ func (p *Proxy) next() (r *response, wait time.Duration) {
 			return nil, sooner(wait, left)
 		}
 		p.warming = nil
+		p.server.metrics.givenUp.WithLabelValues(forEndpoints).Inc()
 	}
 	if busy[Clusters] || len(set[Clusters])+len(set[Endpoints]) > 0 {
 		return nil, wait
@@ -235,6 +239,9 @@ func (p *Proxy) respond(t Type, set, removed []string, now time.Time) *response 
 		}
 	}
 	p.nonces++
+	if sub.unansweredNow() || t >= Listeners && p.types[Clusters].unansweredNow() {
+		p.server.metrics.givenUp.WithLabelValues(forAnswer).Inc()
+	}
 	sub.nonce, sub.answered, sub.sent, sub.greet = strconv.FormatInt(p.nonces, 10), false, now, false
 	for _, name := range set {
 		delete(sub.dirty, name)
@@ -248,8 +255,8 @@ func (p *Proxy) respond(t Type, set, removed []string, now time.Time) *response 
 	if len(sub.dirty) == 0 {
 		sub.unsent, sub.dirty = 0, nil
 	}
-	sub.batch, sub.latest, sub.state, sub.changed = slices.Concat(set, removed), p.server.version, Stale, now
-	r := &response{typ: t, nonce: sub.nonce, version: strconv.FormatInt(p.server.version, 10)}
+	sub.batch, sub.latest, sub.state = slices.Concat(set, removed), p.server.version, Stale
+	r := &response{typ: t, nonce: sub.nonce, version: strconv.FormatInt(p.server.version, 10), change: p.server.version}
 	if p.whole {
 		p.wholeWorld(r, set, len(removed) > 0)
 	} else {
@@ -264,7 +271,7 @@ func (p *Proxy) respond(t Type, set, removed []string, now time.Time) *response 
 	for _, one := range r.resources {
 		r.size += one.size()
 	}
-	if r.size > largeResponse {
+	if sub.size = r.size; r.size > largeResponse {
 		p.heavy = &t
 	}
 	return r
@@ -303,13 +310,15 @@ func (p *Proxy) warm(t Type, clusters []string, now time.Time) {
 	}
 }
 
-// answer takes the answer to a response; failure is empty when the proxy accepts.
+// answer takes the answer to a response. Refused says that the proxy did not take it, and then failure why, in its words, which
+// may be none.
 func (p *Proxy) answer(t Type, nonce string, refused bool, failure string) {
 	sub := &p.types[t]
 	if nonce == "" || nonce != sub.nonce || sub.answered {
 		return // A new subscription, or an answer to something older than what was sent last.
 	}
-	sub.answered, sub.changed = true, p.server.now()
+	sub.answered = true
+	p.traceAnswered(t, refused)
 	if p.heavy != nil && *p.heavy == t {
 		p.lighten()
 	}
@@ -341,9 +350,9 @@ func (p *Proxy) answer(t Type, nonce string, refused bool, failure string) {
 	sub.unanswered, sub.batch = 0, nil
 }
 
-// settle notes when there is nothing left to do.
+// settle notes when there is nothing left to do. The server's lock and the proxy's are held.
 func (p *Proxy) settle() {
-	defer p.stand()
+	defer p.noteProgress()
 	if p.unsettled.IsZero() || !p.types[Clusters].asked || !p.types[Listeners].asked || p.behind() != 0 {
 		return
 	}
@@ -354,27 +363,33 @@ func (p *Proxy) settle() {
 // behind is the oldest change that the proxy has not answered; zero when there is none.
 func (p *Proxy) behind() int64 {
 	var oldest int64
-	look := func(version int64) {
-		if version != 0 && (oldest == 0 || version < oldest) {
-			oldest = version
-		}
-	}
 	if len(p.notes) > 0 {
-		look(p.notes[0].version)
+		oldest = p.notes[0].version
 	}
-	refuses := p.refuses()
 	for t := range typeCount {
-		sub := &p.types[t]
-		look(sub.unanswered)
-		if refuses && t <= Endpoints && sub.unsent != 0 {
-			// What it goes on using, because it refused what was to replace it, is not waited for.
-			if set, _ := p.due(t); len(set) == 0 {
-				continue
-			}
-		}
-		look(sub.unsent)
+		oldest = older(oldest, p.behindOf(t))
 	}
 	return oldest
+}
+
+// behindOf is the oldest change of a type that the proxy has not answered, among those that are in the subscription.
+func (p *Proxy) behindOf(t Type) int64 {
+	sub := &p.types[t]
+	if t <= Endpoints && sub.unsent != 0 && p.refuses() {
+		// What it goes on using, because it refused what was to replace it, is not waited for.
+		if set, _ := p.due(t); len(set) == 0 {
+			return sub.unanswered
+		}
+	}
+	return older(sub.unanswered, sub.unsent)
+}
+
+// older is that of two changes which came first; zero is none.
+func older(a, b int64) int64 {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
 }
 
 // refuses says whether the proxy goes on with older clusters, listeners or routes.

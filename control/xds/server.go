@@ -40,6 +40,10 @@ const (
 const maxNames = 1 << 18
 
 // Server is the discovery service of a controller. Create it with [New].
+//
+// Locks are taken in this order: the source's, if it has one (push.Pusher.mu), mu, a [Proxy]'s, progressedMu. The source holds its own
+// while it calls [Server.Update], [Server.ProgressChanges] and [Server.Owes], and while it calls what [Source.Attach] is given, which
+// takes mu: so the server calls the source with no lock held. Nobody holds the locks of two proxies.
 type Server struct {
 	discovery.UnimplementedAggregatedDiscoveryServiceServer
 	ctx      context.Context
@@ -58,17 +62,17 @@ type Server struct {
 	// proxies are the newest streams by node.
 	proxies map[string]*Proxy
 
-	// shifted are the proxies whose answers became others since [Server.Shifts] was asked last; its lock is taken after all
+	// progressed are the proxies whose answers became others since [Server.ProgressChanges] was asked last; its lock is taken after all
 	// others.
-	shiftedMu sync.Mutex
-	shifted   map[*Proxy]struct{}
+	progressedMu sync.Mutex
+	progressed   map[*Proxy]struct{}
 }
 
 // New makes a server that serves until ctx ends. onChange is called, without locks held, after a proxy connected, left,
 // acknowledged or refused something; it must not block. What the server counts is in the registry.
 func New(ctx context.Context, log *slog.Logger, now func() time.Time, registry prometheus.Registerer, source Source, onChange func()) *Server {
 	s := &Server{ctx: ctx, log: log, now: now, source: source, onChange: onChange,
-		inFlight: semaphore.NewWeighted(maxInFlight), proxies: map[string]*Proxy{}, shifted: map[*Proxy]struct{}{}}
+		inFlight: semaphore.NewWeighted(maxInFlight), proxies: map[string]*Proxy{}, progressed: map[*Proxy]struct{}{}}
 	s.metrics = newMetrics(s, registry)
 	return s
 }
@@ -186,7 +190,7 @@ func exchange[R request](s *Server, ctx context.Context, cancel context.CancelCa
 			}
 			t, served := typeOf(r.GetTypeUrl())
 			if !served {
-				s.log.Debug("proxy asks for a type that is not served", "proxy", p.id, "type", r.GetTypeUrl())
+				p.traceNotServed(r.GetTypeUrl())
 				continue
 			}
 			if d, delta := any(r).(*discovery.DeltaDiscoveryRequest); delta && t == Listeners && len(d.GetResourceNamesSubscribe()) > 0 {
@@ -207,6 +211,7 @@ func exchange[R request](s *Server, ctx context.Context, cancel context.CancelCa
 				}
 				break
 			}
+			made := time.Now()
 			if err := s.reserve(ctx, cancel, p, r.size); err != nil {
 				return err
 			}
@@ -214,6 +219,8 @@ func exchange[R request](s *Server, ctx context.Context, cancel context.CancelCa
 				return err
 			}
 			s.metrics.pushes.WithLabelValues(r.typ.String()).Inc()
+			s.metrics.pushTime.WithLabelValues(r.typ.String()).Observe(time.Since(made).Seconds())
+			p.traceSent(r)
 		}
 	}
 }
@@ -231,15 +238,20 @@ func (s *Server) reserve(ctx context.Context, cancel context.CancelCauseFunc, p 
 		p.giveBack = nil
 	}
 	p.mu.Unlock()
-	if err := s.inFlight.Acquire(ctx, weight); err != nil {
-		return status.FromContextError(err).Err()
+	if !s.inFlight.TryAcquire(weight) {
+		s.metrics.budgetWaits.Inc()
+		if err := s.inFlight.Acquire(ctx, weight); err != nil {
+			return status.FromContextError(err).Err()
+		}
 	}
+	s.metrics.inFlight.Add(float64(weight))
 	late := time.AfterFunc(answerTimeout, func() { cancel(fmt.Errorf("the proxy has not answered a response within %s", answerTimeout)) })
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.giveBack = func() {
 		late.Stop()
 		s.inFlight.Release(weight)
+		s.metrics.inFlight.Sub(float64(weight))
 	}
 	return nil
 }
@@ -269,7 +281,7 @@ func (s *Server) join(node *core.Node, fresh bool) (*Proxy, error) {
 	p.joined = true
 	if older != nil {
 		older.mu.Lock()
-		older.stand()
+		older.noteProgress()
 		older.mu.Unlock()
 	}
 	s.mu.Unlock()
@@ -283,6 +295,7 @@ func (s *Server) join(node *core.Node, fresh bool) (*Proxy, error) {
 		p.failure = err.Error()
 		p.mu.Unlock()
 	}
+	p.traceJoined(fresh)
 	return p, nil
 }
 
@@ -295,13 +308,14 @@ func (s *Server) leave(p *Proxy) {
 	if s.proxies[p.id] == p {
 		delete(s.proxies, p.id)
 	}
-	s.shiftedMu.Lock()
-	delete(s.shifted, p)
-	s.shiftedMu.Unlock()
+	s.progressedMu.Lock()
+	delete(s.progressed, p)
+	s.progressedMu.Unlock()
 	s.mu.Unlock()
 	p.mu.Lock()
 	p.lighten()
 	p.mu.Unlock()
 	s.source.Detach(p)
+	p.traceLeft()
 	s.onChange()
 }

@@ -33,6 +33,22 @@ type world struct {
 	group  *Group
 	// demanded are the listeners that were asked for by name.
 	demanded []string
+	// changes holds one value when the server has announced a change since it was taken; announced is how many there were.
+	changes   chan struct{}
+	announced atomic.Int64
+}
+
+// until waits until something is so, which it may come to be with each change that the server announces.
+func (w *world) until(what string, holds func() bool) {
+	w.t.Helper()
+	deadline := time.After(10 * time.Second)
+	for !holds() {
+		select {
+		case <-w.changes:
+		case <-deadline:
+			w.t.Fatalf("%s: not so, with %+v", what, w.server.Nodes())
+		}
+	}
 }
 
 // Attach implements [Source].
@@ -99,12 +115,17 @@ type proxy struct {
 	stream discovery.AggregatedDiscoveryService_DeltaAggregatedResourcesClient
 }
 
-func start(t *testing.T) (*world, func() proxy, *atomic.Int64) {
+func start(t *testing.T) (*world, func() proxy) {
 	t.Helper()
-	changes := new(atomic.Int64)
 	ctx, cancel := context.WithCancel(t.Context())
-	w := &world{t: t, group: NewGroup(nil, "")}
-	s := New(ctx, slog.New(slog.DiscardHandler), func() time.Time { return time.Unix(1, 0) }, prometheus.NewRegistry(), w, func() { changes.Add(1) })
+	w := &world{t: t, group: NewGroup(nil, ""), changes: make(chan struct{}, 1)}
+	s := New(ctx, slog.New(slog.DiscardHandler), func() time.Time { return time.Unix(1, 0) }, prometheus.NewRegistry(), w, func() {
+		w.announced.Add(1)
+		select {
+		case w.changes <- struct{}{}:
+		default:
+		}
+	})
 	w.server = s
 	conns := bufconn.Listen(1 << 16)
 	g := s.GRPC()
@@ -124,7 +145,7 @@ func start(t *testing.T) (*world, func() proxy, *atomic.Int64) {
 			t.Fatal(err)
 		}
 		return proxy{t, stream}
-	}, changes
+	}
 }
 
 func (p proxy) send(r *discovery.DeltaDiscoveryRequest) {
@@ -144,23 +165,22 @@ func (p proxy) receive() *discovery.DeltaDiscoveryResponse {
 	return r
 }
 
-func stateOf(t *testing.T, w *world, want State) TypeStatus {
-	t.Helper()
-	deadline := time.After(5 * time.Second)
-	for {
-		if nodes := w.server.Nodes(); len(nodes) == 1 && nodes[0].Types[0].State == want {
-			return nodes[0].Types[0]
+// stateOf waits until the clusters of the only proxy are in a state.
+func stateOf(w *world, want State) TypeStatus {
+	w.t.Helper()
+	var got TypeStatus
+	w.until("clusters are "+string(want), func() bool {
+		nodes := w.server.Nodes()
+		if len(nodes) == 1 {
+			got = nodes[0].Types[0]
 		}
-		select {
-		case <-deadline:
-			t.Fatalf("no proxy became %s: %+v", want, w.server.Nodes())
-		case <-time.After(time.Millisecond):
-		}
-	}
+		return got.State == want
+	})
+	return got
 }
 
 func TestSendsOnlyWhatChangedAndTracksAnswers(t *testing.T) {
-	w, connect, changes := start(t)
+	w, connect := start(t)
 	w.has(clusters("a", "b")...)
 	p := connect()
 	p.send(&discovery.DeltaDiscoveryRequest{Node: &core.Node{Id: "sidecar~10.0.0.1~a.b~c"}})
@@ -168,9 +188,9 @@ func TestSendsOnlyWhatChangedAndTracksAnswers(t *testing.T) {
 	if len(first.GetResources()) != 2 {
 		t.Fatalf("got %d resources, want 2", len(first.GetResources()))
 	}
-	stateOf(t, w, Stale)
+	stateOf(w, Stale)
 	p.send(&discovery.DeltaDiscoveryRequest{ResponseNonce: first.GetNonce()})
-	if got := stateOf(t, w, Synced); got.Resources != 2 || got.Version == "" {
+	if got := stateOf(w, Synced); got.Resources != 2 || got.Version == "" {
 		t.Errorf("synced status %+v", got)
 	}
 
@@ -188,20 +208,20 @@ func TestSendsOnlyWhatChangedAndTracksAnswers(t *testing.T) {
 	w.has(clusters("b", "c", "d")...)
 	second = p.receive()
 	p.send(&discovery.DeltaDiscoveryRequest{ResponseNonce: second.GetNonce(), ErrorDetail: &rpcstatus.Status{Message: "c: no such policy"}})
-	if got := stateOf(t, w, Refused); got.Reason != "c: no such policy" {
+	if got := stateOf(w, Refused); got.Reason != "c: no such policy" {
 		t.Errorf("refused status %+v", got)
 	}
 	if w.server.Nodes()[0].Synced {
 		t.Error("a proxy that refused counts as synced")
 	}
-	if changes.Load() == 0 {
+	if w.announced.Load() == 0 {
 		t.Error("no change was announced")
 	}
 }
 
 // TestUnsettledUntilTheNewestIsAcknowledged: whoever waits for a change must not take the answer to an earlier one for it.
 func TestUnsettledUntilTheNewestIsAcknowledged(t *testing.T) {
-	w, connect, _ := start(t)
+	w, connect := start(t)
 	waiting := func(when string, want bool) {
 		t.Helper()
 		if got := w.server.Unsettled(); (len(got) > 0) != want {
@@ -213,10 +233,10 @@ func TestUnsettledUntilTheNewestIsAcknowledged(t *testing.T) {
 	p := connect()
 	p.send(&discovery.DeltaDiscoveryRequest{Node: &core.Node{Id: "n"}})
 	first := p.receive()
-	stateOf(t, w, Stale)
+	stateOf(w, Stale)
 	waiting("the first is sent", true)
 	p.send(&discovery.DeltaDiscoveryRequest{ResponseNonce: first.GetNonce()})
-	stateOf(t, w, Synced)
+	stateOf(w, Synced)
 	waiting("the first is acknowledged", false)
 	w.has(clusters("a", "b")...)
 	waiting("the second was made", true)
@@ -227,16 +247,16 @@ func TestUnsettledUntilTheNewestIsAcknowledged(t *testing.T) {
 	third := p.receive()
 	waiting("the second is acknowledged, and there is a third", true)
 	p.send(&discovery.DeltaDiscoveryRequest{ResponseNonce: third.GetNonce()})
-	stateOf(t, w, Synced)
+	stateOf(w, Synced)
 	waiting("the third is acknowledged", false)
 	w.has(clusters("d")...)
 	p.send(&discovery.DeltaDiscoveryRequest{ResponseNonce: p.receive().GetNonce(), ErrorDetail: &rpcstatus.Status{Message: "d"}})
-	stateOf(t, w, Refused)
+	stateOf(w, Refused)
 	waiting("the fourth is refused", false)
 }
 
 func TestReconnectingProxyIsNotSentWhatItHas(t *testing.T) {
-	w, connect, _ := start(t)
+	w, connect := start(t)
 	w.has(clusters("a")...)
 	p := connect()
 	node := &core.Node{Id: "n"}
@@ -260,7 +280,7 @@ func TestReconnectingProxyIsNotSentWhatItHas(t *testing.T) {
 }
 
 func TestRefusesStreamsWithoutNode(t *testing.T) {
-	w, connect, _ := start(t)
+	w, connect := start(t)
 	w.has()
 	p := connect()
 	p.send(&discovery.DeltaDiscoveryRequest{})
@@ -270,7 +290,7 @@ func TestRefusesStreamsWithoutNode(t *testing.T) {
 }
 
 func TestForgetsProxiesThatLeft(t *testing.T) {
-	w, connect, _ := start(t)
+	w, connect := start(t)
 	w.has(clusters("a")...)
 	p := connect()
 	p.send(&discovery.DeltaDiscoveryRequest{Node: &core.Node{Id: "n"}})
@@ -281,14 +301,7 @@ func TestForgetsProxiesThatLeft(t *testing.T) {
 	if err := p.stream.CloseSend(); err != nil {
 		t.Fatal(err)
 	}
-	deadline := time.After(5 * time.Second)
-	for len(w.server.Nodes()) > 0 {
-		select {
-		case <-deadline:
-			t.Fatal("the proxy is still listed")
-		case <-time.After(time.Millisecond):
-		}
-	}
+	w.until("the proxy is not listed", func() bool { return len(w.server.Nodes()) == 0 })
 	if _, ok := w.server.Config("n"); ok {
 		t.Error("a configuration is kept for a proxy that left")
 	}

@@ -14,9 +14,9 @@ import (
 type State string
 
 const (
-	// Synced means that the proxy acknowledged what was sent last.
+	// Synced means that the proxy acknowledged everything that there is for it.
 	Synced State = "SYNCED"
-	// Stale means that what was sent last is not acknowledged yet.
+	// Stale means that there is something for it that it has not acknowledged, be it sent or still held back.
 	Stale State = "STALE"
 	// Refused means that the proxy rejected what was sent last and runs what it had.
 	Refused State = "NACK"
@@ -34,8 +34,10 @@ type NodeStatus struct {
 	Connected time.Time `json:"connected"`
 	// Revision is the controller's count of changes that its configuration was made from.
 	Revision int64 `json:"revision"`
-	// Synced says that the proxy acknowledged everything that was sent to it.
+	// Synced says that the proxy acknowledged everything that there is for it.
 	Synced bool `json:"synced"`
+	// Behind is the oldest change that the proxy has not answered, numbered as versions are; zero when there is none.
+	Behind int64 `json:"behind,omitempty"`
 	// Failure says why its configuration could not be made; empty when it could.
 	Failure string `json:"failure,omitempty"`
 	// Types in the order CDS, LDS, EDS, RDS, SDS.
@@ -51,8 +53,6 @@ type TypeStatus struct {
 	Version string `json:"version,omitempty"`
 	// Resources of this type that the proxy is to run.
 	Resources int `json:"resources"`
-	// Changed is when the state changed last.
-	Changed time.Time `json:"changed,omitzero"`
 	// Reason of a refusal, in the proxy's words.
 	Reason string `json:"reason,omitempty"`
 }
@@ -61,8 +61,10 @@ type TypeStatus struct {
 func (p *Proxy) status() NodeStatus {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	status := NodeStatus{ID: p.id, Connected: p.connected, Revision: p.server.revision, Failure: p.problem()}
-	status.Synced = status.Failure == "" && p.behind() == 0
+	// What is not for it is nothing that it is behind with.
+	p.absorb()
+	status := NodeStatus{ID: p.id, Connected: p.connected, Revision: p.server.revision, Behind: p.behind(), Failure: p.problem()}
+	status.Synced = status.Failure == "" && status.Behind == 0
 	for _, t := range statusOrder {
 		sub := &p.types[t]
 		one := TypeStatus{Type: t.String(), State: NotAsked}
@@ -70,7 +72,10 @@ func (p *Proxy) status() NodeStatus {
 			one.Resources += len(g.resources[t])
 		}
 		if sub.asked {
-			one.State, one.Changed, one.Reason = sub.state, sub.changed, sub.refused.reason
+			one.State, one.Reason = sub.state, sub.refused.reason
+			if one.State != Refused && p.behindOf(t) != 0 {
+				one.State = Stale
+			}
 			if sub.version != 0 {
 				one.Version = strconv.FormatInt(sub.version, 10)
 			}
@@ -185,15 +190,15 @@ type Progress struct {
 	// behind are the oldest changes that proxies have not answered, sorted.
 	behind []int64
 	// refusals of changes.
-	refusals []refused
+	refusals []refusedBy
 	failure  string
 }
 
-type refused struct {
-	proxy       string
-	typ         Type
-	reason      string
-	since, last int64
+// refusedBy is what a proxy refused of a type.
+type refusedBy struct {
+	proxy string
+	typ   Type
+	refusedChanges
 }
 
 // Progress tells how far the proxies of a group are.
@@ -208,7 +213,7 @@ func (s *Server) Progress(g *Group) Progress {
 		p.mu.Lock()
 		for t := range p.types {
 			if r := p.types[t].refused; len(r.names) > 0 {
-				out.refusals = append(out.refusals, refused{p.id, Type(t), r.reason, r.since, r.last})
+				out.refusals = append(out.refusals, refusedBy{p.id, Type(t), r.refusedChanges})
 			}
 		}
 		if p.synced {
@@ -220,7 +225,7 @@ func (s *Server) Progress(g *Group) Progress {
 		p.mu.Unlock()
 	}
 	slices.Sort(out.behind)
-	slices.SortFunc(out.refusals, func(a, b refused) int { return cmp.Or(cmp.Compare(a.proxy, b.proxy), cmp.Compare(a.typ, b.typ)) })
+	slices.SortFunc(out.refusals, func(a, b refusedBy) int { return cmp.Or(cmp.Compare(a.proxy, b.proxy), cmp.Compare(a.typ, b.typ)) })
 	return out
 }
 

@@ -32,25 +32,31 @@ type subscription struct {
 	// unsent is the oldest change among the dirty ones; unanswered that among those sent and not answered, the newest of
 	// which is latest.
 	unsent, unanswered, latest int64
-	// nonce and time of the last response.
+	// nonce, time and size, in bytes, of the last response.
 	nonce    string
 	sent     time.Time
+	size     int
 	answered bool
 	// batch are the names in the response that is not answered yet.
 	batch []string
 	// world is what a proxy on the state-of-the-world protocol was sent last of its clusters.
 	world map[string]*Resource
 
-	state   State
-	changed time.Time
+	state State
 	// version is the newest change that was acknowledged.
 	version int64
 	refused refusal
 }
 
-// refusal is what a proxy refused and has not taken since; of the changes from the first to the last it is not known which.
+// refusal is what a proxy refused and has not taken since.
 type refusal struct {
-	names       map[string]struct{}
+	names map[string]struct{}
+	refusedChanges
+}
+
+// refusedChanges are changes that a proxy refused, and why, in its words; of those from the first to the last it is not known which.
+// None has no reason and no changes.
+type refusedChanges struct {
 	reason      string
 	since, last int64
 }
@@ -101,7 +107,7 @@ func (p *Proxy) subscribe(t Type, name string) {
 // begin takes the first request of a type.
 func (p *Proxy) begin(t Type, names []string, resumes bool) {
 	sub := &p.types[t]
-	sub.asked, sub.state, sub.changed = true, NotSent, p.server.now()
+	sub.asked, sub.state = true, NotSent
 	if resumes {
 		// What differs follows, and makes it stale until it is acknowledged.
 		sub.state = Synced

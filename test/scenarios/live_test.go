@@ -75,7 +75,7 @@ func TestEnvoyRuns(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			pusher := push.New(log, dependencies, func(source xds.Source) *xds.Server {
+			pusher := push.New(log, prometheus.NewRegistry(), dependencies, func(source xds.Source) *xds.Server {
 				return xds.New(ctx, log, time.Now, prometheus.NewRegistry(), source, func() {
 					select {
 					case changed <- struct{}{}:
@@ -114,8 +114,9 @@ func TestEnvoyRuns(t *testing.T) {
 					mesh = &before
 				}
 				pusher.Update(push.Update{Clients: mesh, Servers: mesh, Revision: revision})
-				// Each push meets the proxy in another state of the one before: that is what this is about.
-				<-time.After(time.Duration(revision%7) * time.Millisecond)
+				// Each push meets the proxy in another state of the one before, which it has not answered, answered in part or
+				// taken: that is what this is about.
+				answers(t, server, changed, int(revision%7))
 			}
 			synced(t, server, changed, revision-1)
 			if waiting := server.Unsettled(); len(waiting) > 0 {
@@ -222,6 +223,19 @@ func eventually(t *testing.T, limit time.Duration, complaint func() string) {
 		case <-deadline:
 			t.Fatal(found)
 		case <-again.C:
+		}
+	}
+}
+
+// answers waits until the only proxy has answered so often, or has nothing left to answer.
+func answers(t *testing.T, server *xds.Server, changed <-chan struct{}, times int) {
+	t.Helper()
+	deadline := time.After(30 * time.Second)
+	for ; times > 0 && !server.Nodes()[0].Synced; times-- {
+		select {
+		case <-changed:
+		case <-deadline:
+			t.Fatalf("no answer: %+v", server.Nodes())
 		}
 	}
 }

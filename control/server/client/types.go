@@ -186,13 +186,20 @@ type ProxyStatus struct {
 	Name      string `json:"name"`
 	Namespace string `json:"namespace"`
 	Type      string `json:"type"`
-	Version   string `json:"version,omitempty"`
 	Connected bool   `json:"connected"`
 	// Revision is the controller's count of changes that its configuration was made from.
 	Revision int64     `json:"revision,omitempty"`
 	Since    time.Time `json:"since,omitzero"`
-	// Types maps LDS, RDS, CDS, EDS, SDS to SYNCED, STALE, NOT SENT or ERROR.
+	// Types maps LDS, RDS, CDS, EDS, SDS to SYNCED, STALE, NACK, NOT SENT or IGNORED, in istioctl's words. STALE is what the proxy
+	// has not acknowledged, be it sent or held back until it has answered something else.
 	Types map[string]string `json:"types"`
+	// Synced says that the proxy acknowledged everything that there is for it.
+	Synced bool `json:"synced,omitempty"`
+	// Behind is the oldest change that the proxy has not answered, by the number of its push in the controller's log; zero when
+	// there is none.
+	Behind int64 `json:"behind,omitempty"`
+	// Versions are the newest changes that the proxy acknowledged, by type.
+	Versions map[string]string `json:"versions,omitempty"`
 	// Errors are the last refusals, per type, with the proxy's words.
 	Errors map[string]string `json:"errors,omitempty"`
 	// Observed says that it gets the services that its workload was seen to use, which are the Dependencies, and learns others

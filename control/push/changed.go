@@ -15,7 +15,7 @@ func (p *Pusher) Changed() []objects.Key {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var ranges []xds.Range
-	for _, s := range p.server.Shifts() {
+	for _, s := range p.server.ProgressChanges() {
 		if member := p.proxies[s.Proxy]; member != nil && s.Whole {
 			for _, g := range member.groups {
 				p.recount(g)
@@ -27,18 +27,18 @@ func (p *Pusher) Changed() []objects.Key {
 	for g := range p.recounted {
 		p.flush(g)
 	}
-	if len(p.moved) == 0 {
+	if len(p.progressed) == 0 {
 		return nil
 	}
-	out := make([]objects.Key, 0, len(p.moved))
-	for n := range p.moved {
+	out := make([]objects.Key, 0, len(p.progressed))
+	for n := range p.progressed {
 		out = append(out, p.carried[n].key)
 	}
-	p.moved = map[int32]struct{}{}
+	p.progressed = map[int32]struct{}{}
 	return out
 }
 
-// answered has the objects be moved that are carried by these changes. Many proxies answer the same: each change is looked at once.
+// answered has the objects count as progressed that are carried by these changes. Many proxies answer the same: each change is looked at once.
 func (p *Pusher) answered(ranges []xds.Range) {
 	slices.SortFunc(ranges, func(a, b xds.Range) int { return cmp.Compare(a.From, b.From) })
 	next := 0
@@ -47,14 +47,14 @@ func (p *Pusher) answered(ranges []xds.Range) {
 			// Before the first change, too: what is carried by none.
 			for n, c := range p.carried {
 				if c.version == 0 {
-					p.moved[int32(n)] = struct{}{}
+					p.progressed[int32(n)] = struct{}{}
 				}
 			}
 		}
 		at, _ := slices.BinarySearchFunc(p.order, r.From, func(c carrying, version int64) int { return cmp.Compare(c.version, version) })
 		for next = max(next, at); next < len(p.order) && p.order[next].version <= r.To; next++ {
 			if c := p.order[next]; p.carried[c.number].version == c.version {
-				p.moved[c.number] = struct{}{}
+				p.progressed[c.number] = struct{}{}
 			}
 		}
 	}
@@ -62,7 +62,7 @@ func (p *Pusher) answered(ranges []xds.Range) {
 
 // carryNow has an object be carried by the version in force.
 func (p *Pusher) carryNow(n int32) {
-	p.moved[n] = struct{}{}
+	p.progressed[n] = struct{}{}
 	if p.carried[n].version == p.version {
 		return
 	}
@@ -72,7 +72,7 @@ func (p *Pusher) carryNow(n int32) {
 	}
 }
 
-// recount has all objects of a group be moved.
+// recount has all objects of a group count as progressed.
 func (p *Pusher) recount(g *group) { p.recounted[g] = struct{}{} }
 
 // flush ends what [Pusher.recount] began.
@@ -82,7 +82,7 @@ func (p *Pusher) flush(g *group) {
 	}
 	delete(p.recounted, g)
 	for n := range g.sources {
-		p.moved[n] = struct{}{}
+		p.progressed[n] = struct{}{}
 	}
 }
 
@@ -97,7 +97,7 @@ func (p *Pusher) renumber(g *group, sources []objects.Key) {
 	}
 	for n := range was {
 		if !g.sources[n] {
-			p.moved[n] = struct{}{}
+			p.progressed[n] = struct{}{}
 		}
 	}
 	p.number(g, sources)
@@ -126,11 +126,11 @@ func (p *Pusher) sweepNumbers() {
 		}
 		g.sources = sources
 	}
-	moved := make(map[int32]struct{}, len(p.moved))
-	for n := range p.moved {
-		moved[renumbered(n)] = struct{}{}
+	progressed := make(map[int32]struct{}, len(p.progressed))
+	for n := range p.progressed {
+		progressed[renumbered(n)] = struct{}{}
 	}
-	p.moved = moved
+	p.progressed = progressed
 	order := p.order[:0]
 	for _, c := range p.order {
 		if to, known := numbers[c.number]; known {
@@ -150,7 +150,7 @@ func (g *group) accompany(client *group, by int) {
 	}
 }
 
-// judge has the EnvoyFilters be moved of which a patch came to something else in a group.
+// judge has the EnvoyFilters count as progressed of which a patch came to something else in a group.
 func (p *Pusher) judge(g *group) {
 	var now []translate.PatchState
 	switch {
@@ -170,7 +170,7 @@ func (p *Pusher) judge(g *group) {
 	}
 	for key := range filters {
 		if n, used := p.numbers[key]; used {
-			p.moved[n] = struct{}{}
+			p.progressed[n] = struct{}{}
 		}
 	}
 }
