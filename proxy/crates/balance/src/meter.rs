@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Time between two measurements. Short beside the 100 ms in which people notice a queue, long beside a turn of an event
-/// loop; a worker that has nothing to do wakes up a hundred times a second for it, about 0.1 % of a processor.
+/// loop; a worker that has nothing to do wakes up a hundred times a second for it.
 pub const PERIOD: Duration = Duration::from_millis(10);
 
 /// Each measurement counts a quarter: a single slow turn, such as putting a configuration into force, moves little, and
@@ -11,7 +11,7 @@ pub const PERIOD: Duration = Duration::from_millis(10);
 const WEIGHT: u64 = 4;
 
 /// The longest wait told apart, in µs. Beyond it a worker is as bad as can be.
-const MAX_WAIT_US: u64 = 10_000_000;
+const LONGEST_WAIT_US: u64 = 10_000_000;
 
 /// One worker's load, smoothed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,8 +36,8 @@ impl Meter {
         let elapsed = elapsed.as_micros().max(1);
         let share = (busy.as_micros() * 1000 / elapsed).min(1000);
         smooth(&mut self.busy, u64::try_from(share).unwrap_or(1000));
-        let late = u64::try_from(late.as_micros()).unwrap_or(MAX_WAIT_US);
-        smooth(&mut self.wait_us, late.min(MAX_WAIT_US));
+        let late = u64::try_from(late.as_micros()).unwrap_or(LONGEST_WAIT_US);
+        smooth(&mut self.wait_us, late.min(LONGEST_WAIT_US));
         self.load()
     }
 
@@ -88,6 +88,6 @@ mod tests {
             meter.measure(Duration::MAX, Duration::ZERO, Duration::MAX);
         }
         let load = meter.load();
-        assert!(load.busy <= 1000 && load.wait_us <= MAX_WAIT_US, "{load:?}");
+        assert!(load.busy <= 1000 && load.wait_us <= LONGEST_WAIT_US, "{load:?}");
     }
 }

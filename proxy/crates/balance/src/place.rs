@@ -3,7 +3,7 @@
 use crate::meter::{Load, PERIOD};
 
 /// What a connection that came since the last measurement is taken to cost at least, in thousandths of a worker: 20 µs of
-/// a period, about what accepting it and answering its first request take. A flood of connections is spread by this before
+/// a period, the order of accepting it and answering its first request. A flood of connections is spread by this before
 /// anything of it is measured.
 const LEAST_COST: u64 = 2;
 
@@ -13,7 +13,7 @@ const LEAST_COST: u64 = 2;
 const COUNT_WEIGHT: u64 = 250;
 
 /// A connection stays where it was accepted unless another worker is better by so many thousandths: handing it over costs
-/// both workers some 10 µs, and the kernel's even spread over equal workers needs no help.
+/// system calls in one event loop and a wake-up of the other, and the kernel's even spread over equal workers needs no help.
 const MARGIN: u64 = 50;
 
 /// A worker that takes connections of a listener.
@@ -25,7 +25,7 @@ pub struct Candidate {
     pub overdue_us: u64,
     /// Connections of the listener that it has, or that are on their way to it.
     pub connections: u64,
-    /// How many of them came since its last measurement.
+    /// How many connections, of all listeners that ask, came since its last measurement.
     pub arrived: u64,
 }
 
