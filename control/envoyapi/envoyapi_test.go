@@ -92,6 +92,16 @@ func TestDecode(t *testing.T) {
 	}
 }
 
+// TestDecodeContributed has an extension outside of Envoy's own API that heddle-proxy implements.
+func TestDecodeContributed(t *testing.T) {
+	listener := decode(t, `{"connection_balance_config": {"extend_balance": {"name": "envoy.network.connection_balance.dlb",
+  "typed_config": {"@type": "type.googleapis.com/envoy.extensions.network.connection_balance.dlb.v3alpha.Dlb"}}}}`, &listenerv3.Listener{})
+	extension := listener.GetConnectionBalanceConfig().GetExtendBalance()
+	if got := extension.GetTypedConfig().GetTypeUrl(); !strings.HasSuffix(got, ".dlb.v3alpha.Dlb") {
+		t.Errorf("typed_config is %q", got)
+	}
+}
+
 func TestCheck(t *testing.T) {
 	chain := func(filters string) *listenerv3.FilterChain {
 		return decode(t, `{"filters": [{"name": "envoy.filters.network.http_connection_manager", "typed_config": {

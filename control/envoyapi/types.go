@@ -1,8 +1,10 @@
 package envoyapi
 
 // Every message that a typed_config may hold is known by being imported here: all of Envoy's API in the version that go.mod
-// pins. A test compares the list with that version.
+// pins, a test compares the list with that version, and what heddle-proxy implements of the contributed extensions.
 import (
+	_ "github.com/envoyproxy/go-control-plane/contrib/envoy/extensions/network/connection_balance/dlb/v3alpha"
+
 	_ "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"

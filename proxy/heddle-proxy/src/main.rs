@@ -148,19 +148,19 @@ async fn run(args: &Args, logging: Logging) -> End {
         args.workers(),
         args.drain_time(),
     );
-    let shared = Shared::new(asks);
+    let (shared, inboxes) = Shared::new(asks, args.workers());
     let (overload_sender, overload) = watch::channel(OverloadStates::default());
     if let Some(config) = &bootstrap.overload {
         let probe = |resource| overload::probe(resource, shared.clone(), max_connections);
         spawn_local(OverloadManager::new(config, &stats, overload_sender, probe).run());
     }
-    let started = workers::start(&workers::Start {
-        count: args.workers(),
+    let started = workers::start(workers::Start {
         snapshot: &control.snapshot,
         phase: &control.phase,
         logs: &logs,
         upstreams: &upstreams,
         shared: &shared,
+        inboxes,
         overload: &overload,
         settings: WorkerSettings {
             drain_timeout: args.drain_time(),

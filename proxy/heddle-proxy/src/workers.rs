@@ -8,7 +8,7 @@ use heddle_http::OverloadStates;
 use heddle_telemetry::access_log::LogFiles;
 use heddle_telemetry::{Stats, StatsReader};
 use heddle_upstream::Upstreams;
-use heddle_worker::{Phase, Shared, Worker, WorkerParams, WorkerReport, WorkerSettings};
+use heddle_worker::{Inbox, Phase, Shared, Worker, WorkerParams, WorkerReport, WorkerSettings};
 use tokio::sync::{mpsc, watch};
 
 /// A worker's thread has ended; the text says why when it should not have.
@@ -16,12 +16,13 @@ pub(crate) type Ended = Result<(), String>;
 
 /// What the workers share with the main thread.
 pub(crate) struct Start<'a> {
-    pub(crate) count: usize,
     pub(crate) snapshot: &'a watch::Sender<Arc<Snapshot>>,
     pub(crate) phase: &'a watch::Sender<Phase>,
     pub(crate) logs: &'a LogFiles,
     pub(crate) upstreams: &'a Upstreams,
     pub(crate) shared: &'a Shared,
+    /// One for each worker.
+    pub(crate) inboxes: Vec<Inbox>,
     pub(crate) overload: &'a watch::Receiver<OverloadStates>,
     pub(crate) settings: WorkerSettings,
 }
@@ -34,12 +35,13 @@ pub(crate) struct Workers {
 }
 
 /// Starts the threads.
-pub(crate) fn start(start: &Start<'_>) -> io::Result<Workers> {
+pub(crate) fn start(start: Start<'_>) -> io::Result<Workers> {
+    let count = start.inboxes.len();
     // One report per worker and snapshot, and the main thread publishes no snapshot before it has heard of the last.
-    let (report_sender, reports) = mpsc::channel(4 * start.count);
-    let (end_sender, ended) = mpsc::channel(start.count);
-    let mut readers = Vec::with_capacity(start.count);
-    for index in 0..start.count {
+    let (report_sender, reports) = mpsc::channel(4 * count);
+    let (end_sender, ended) = mpsc::channel(count);
+    let mut readers = Vec::with_capacity(count);
+    for (index, inbox) in start.inboxes.into_iter().enumerate() {
         let stats = Stats::new();
         readers.push(stats.reader());
         let params = WorkerParams {
@@ -49,6 +51,7 @@ pub(crate) fn start(start: &Start<'_>) -> io::Result<Workers> {
             logs: start.logs.clone(),
             upstreams: start.upstreams.clone(),
             shared: start.shared.clone(),
+            inbox,
             overload: start.overload.clone(),
             phase: start.phase.subscribe(),
             reports: report_sender.clone(),

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use heddle_config::snapshot::{
-    Action, ClusterChoice, Discovery, Dns, DnsFamily, EscapedSlashes, FilterConfig, HeaderOp, HeaderValue, HostRewrite,
-    Http2Options, HttpCodec, HttpConnectionManager, LbPolicy, ListenerFilter, NetworkFilter, PathMatch, PathRewrite,
-    PrematureResetLimits, RouteSource, RouteTable, Runtime, ServerHeader, Snapshot, TrafficDirection, UpstreamHttp,
-    UpstreamTransport, XfccMode,
+    Action, ClusterChoice, ConnectionBalance, Discovery, Dns, DnsFamily, EscapedSlashes, FilterConfig, HeaderOp,
+    HeaderValue, HostRewrite, Http2Options, HttpCodec, HttpConnectionManager, LbPolicy, ListenerFilter, NetworkFilter,
+    PathMatch, PathRewrite, PrematureResetLimits, RouteSource, RouteTable, Runtime, ServerHeader, Snapshot,
+    TrafficDirection, UpstreamHttp, UpstreamTransport, XfccMode,
 };
 use heddle_config::{AdminAddress, Bootstrap, Builder, Options, TargetAddress};
 
@@ -735,4 +735,38 @@ overload_manager:
     };
     assert_eq!(loaded.overload, Some(expected));
     assert_eq!(loaded.runtime.max_downstream_connections, Some(7));
+}
+
+#[test]
+fn connections_are_balanced_as_said() {
+    let balance = |said: &str| {
+        let text = format!(
+            r#"
+static_resources:
+  listeners:
+  - name: a
+    address: {{ socket_address: {{ address: 127.0.0.1, port_value: 1 }} }}
+    {said}
+    filter_chains: [{{ filters: [{{ name: t, typed_config: {{ "@type": type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy, stat_prefix: t, cluster: c }} }}] }}]
+  clusters: [{{ name: c }}]
+"#
+        );
+        snapshot(&text).listeners["a"].balance
+    };
+    let dlb = |fields: &str| {
+        let message = "type.googleapis.com/envoy.extensions.network.connection_balance.dlb.v3alpha.Dlb";
+        balance(&format!(
+            "connection_balance_config: {{ extend_balance: {{ name: envoy.network.connection_balance.dlb, typed_config: \
+             {{ \"@type\": {message}{fields} }} }} }}"
+        ))
+    };
+    assert_eq!(balance(""), ConnectionBalance::Kernel);
+    assert_eq!(
+        balance("connection_balance_config: { exact_balance: {} }"),
+        ConnectionBalance::Exact
+    );
+    assert_eq!(dlb(""), ConnectionBalance::LoadAware);
+    // Fields about the device that Envoy's extension drives.
+    let device = ", id: 1, max_retries: 3, fallback_policy: ExactConnectionBalance";
+    assert_eq!(dlb(device), ConnectionBalance::LoadAware);
 }

@@ -1,7 +1,9 @@
-//! Accepting connections on one socket.
+//! Accepting connections on one socket, and from other workers.
 
+use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use futures_util::FutureExt;
 use heddle_config::snapshot::{LoadShedPoint, OverloadActionKind};
@@ -12,8 +14,10 @@ use tokio::task::spawn_local;
 use tokio::time::sleep;
 
 use crate::connection;
+use crate::exchange::{Inbox, Placement};
+use crate::listener::ListenerRuntime;
 use crate::manager::Door;
-use crate::state::WorkerState;
+use crate::state::{Admission, Arrival, WorkerState};
 
 /// Connections taken from one socket before other tasks of the worker run.
 const BATCH: usize = 32;
@@ -74,7 +78,8 @@ pub(crate) async fn run(state: Rc<WorkerState>, socket: TcpListener, door: Rc<Do
     }
 }
 
-fn admit(state: &Rc<WorkerState>, door: &Door, tcp: TcpStream, peer: std::net::SocketAddr) {
+/// Takes in an accepted connection, and gives it to the worker that is to serve it.
+fn admit(state: &Rc<WorkerState>, door: &Door, tcp: TcpStream, peer: SocketAddr) {
     let listener = door.owner();
     let overload = state.overload_of(&listener.config);
     if overload.hits(OverloadActionKind::RejectIncomingConnections, || state.dice())
@@ -83,12 +88,8 @@ fn admit(state: &Rc<WorkerState>, door: &Door, tcp: TcpStream, peer: std::net::S
         listener.stats.overload_reject.inc();
         return;
     }
-    let Some(place) = state.admit(!listener.config.ignore_global_connection_limit) else {
+    let Some(mut admission) = state.admit(!listener.config.ignore_global_connection_limit) else {
         listener.stats.global_cx_overflow.inc();
-        return;
-    };
-    let Some(seat) = listener.admit() else {
-        listener.stats.cx_overflow.inc();
         return;
     };
     // The address of a socket bound to a wildcard is only known per connection.
@@ -96,6 +97,77 @@ fn admit(state: &Rc<WorkerState>, door: &Door, tcp: TcpStream, peer: std::net::S
         Ok(local) => local,
         Err(_) => door.address,
     };
+    if let Some(stats) = &listener.hand_over {
+        match listener.place(state) {
+            Placement::Here(seat) => admission.seat = Some(seat),
+            Placement::Full(seat) => {
+                stats.overflow.inc();
+                admission.seat = Some(seat);
+            }
+            Placement::There(seat, on_the_way, permit) => {
+                let tcp = match tcp.into_std() {
+                    Ok(tcp) => tcp,
+                    Err(error) => return lost(state, peer, &error),
+                };
+                admission.seat = Some(seat);
+                stats.handed_over.inc();
+                permit.send(Arrival {
+                    listener: Arc::clone(&listener.config.name),
+                    tcp,
+                    local,
+                    peer,
+                    admission,
+                    on_the_way,
+                });
+                return;
+            }
+        }
+    }
+    open(state, listener, tcp, local, peer, admission);
+}
+
+/// Serves the connections that other workers have accepted for this one.
+pub(crate) async fn take_arrivals(state: Rc<WorkerState>, mut inbox: Inbox) {
+    while let Some(arrival) = inbox.0.recv().await {
+        let Arrival {
+            listener,
+            tcp,
+            local,
+            peer,
+            admission,
+            on_the_way,
+        } = arrival;
+        // A worker tells the others when it gives a listener up, and keeps it while it drains.
+        match (state.balanced(&listener), TcpStream::from_std(tcp)) {
+            (Some(listener), Ok(tcp)) => open(&state, listener, tcp, local, peer, admission),
+            (Some(_), Err(error)) => lost(&state, peer, &error),
+            // Its drain time was over before the connection came.
+            (None, _) => state.hand_over_failures.drained.inc(),
+        }
+        drop(on_the_way);
+    }
+}
+
+/// The kernel would not have a connection move between two event loops.
+fn lost(state: &WorkerState, peer: SocketAddr, error: &std::io::Error) {
+    state.hand_over_failures.registration.inc();
+    tracing::debug!(%error, %peer, "a connection could not be handed to another worker and was closed");
+}
+
+/// Serves a connection on this worker.
+fn open(
+    state: &Rc<WorkerState>,
+    listener: Rc<ListenerRuntime>,
+    tcp: TcpStream,
+    local: SocketAddr,
+    peer: SocketAddr,
+    admission: Admission,
+) {
+    let Some(seat) = listener.admit() else {
+        listener.stats.cx_overflow.inc();
+        return;
+    };
+    let place = state.place(admission);
     // A peer that is gone already may cause an error here; serving it will find that out.
     let _ = tune_accepted(&tcp, listener.config.keepalive);
     let info = ConnectionInfo::plain(local, peer);
@@ -108,11 +180,7 @@ fn admit(state: &Rc<WorkerState>, door: &Door, tcp: TcpStream, peer: std::net::S
 /// hold whole values at every await and every call out, so they can go on.
 ///
 /// Made by combinators: an `async` block around the connection's future would hold it twice, before and while it runs.
-pub(crate) fn guarded(
-    served: impl Future<Output = ()>,
-    panics: Counter,
-    peer: std::net::SocketAddr,
-) -> impl Future<Output = ()> {
+pub(crate) fn guarded(served: impl Future<Output = ()>, panics: Counter, peer: SocketAddr) -> impl Future<Output = ()> {
     AssertUnwindSafe(served).catch_unwind().map(move |outcome| {
         if outcome.is_err() {
             panics.inc();

@@ -13,9 +13,11 @@ mod begun;
 mod chains;
 mod connection;
 mod copy;
+mod exchange;
 mod inspect;
 mod listener;
 mod manager;
+mod measure;
 mod on_demand;
 mod params;
 mod run;
@@ -25,6 +27,7 @@ mod tcp_proxy;
 #[cfg(test)]
 mod tests;
 
+pub use exchange::Inbox;
 pub use on_demand::{Ask, Asks};
 pub use params::{ListenerFailure, Phase, Scope, Shared, WorkerError, WorkerParams, WorkerReport, WorkerSettings};
 pub use run::Worker;

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
-use heddle_config::snapshot::{Digest, FilterChain, Listener, NetworkFilter, TrafficDirection};
+use heddle_config::snapshot::{ConnectionBalance, Digest, FilterChain, Listener, NetworkFilter, TrafficDirection};
 use heddle_http::{AccessLogs, Drain, DrainStage, DrainTrigger, HcmRuntime};
 use heddle_matching::rbac;
 use heddle_net::{ConnectionInfo, PeerIdentity};
@@ -15,15 +15,20 @@ use heddle_telemetry::Counter;
 use heddle_telemetry::istio::{Reporter, TcpMetrics};
 
 use crate::chains::{ChainIndex, Chosen};
-use crate::params::Scope;
+use crate::exchange::{Occupancy, Placement, Taking};
+use crate::params::{Open, Scope};
 use crate::state::WorkerState;
-use crate::stats::ListenerStats;
+use crate::stats::{HandOverStats, ListenerStats, ListenerWorkerStats};
 use crate::tcp_proxy::TcpProxyRuntime;
 
 /// A listener in force, or one that drains.
 pub(crate) struct ListenerRuntime {
     pub(crate) config: Arc<Listener>,
     pub(crate) stats: ListenerStats,
+    /// Of a listener that accepts connections of its own.
+    worker_stats: Option<ListenerWorkerStats>,
+    /// Metrics of a listener that places its connections.
+    pub(crate) hand_over: Option<HandOverStats>,
     /// Value of the metrics' label.
     pub(crate) label: String,
     pub(crate) logs: AccessLogs,
@@ -31,8 +36,8 @@ pub(crate) struct ListenerRuntime {
     /// In the order of the configuration.
     chains: Vec<Rc<ChainRuntime>>,
     default: Option<Rc<ChainRuntime>>,
-    /// Connections on this listener over all workers, for `connection_limit`.
-    open: Arc<AtomicU64>,
+    /// Connections on this listener over all workers.
+    open: Arc<Open>,
 }
 
 /// A filter chain with its filters ready. It outlives a change of its listener that leaves it as it is, and with it its
@@ -146,6 +151,7 @@ impl ListenerRuntime {
         })?;
         let label = label(config);
         let stats = ListenerStats::new(&state.stats, &label);
+        let places = config.balance != ConnectionBalance::Kernel;
         let before = before.filter(|before| config.frame.is_some() && before.config.frame == config.frame);
         let known: HashMap<Digest, &Rc<ChainRuntime>> = before
             .into_iter()
@@ -164,6 +170,10 @@ impl ListenerRuntime {
             default,
             logs: AccessLogs::open(&state.logs, &config.access_logs).map_err(|e| e.to_string())?,
             open: state.shared.connections_of(&config.name),
+            worker_stats: config
+                .bind
+                .then(|| ListenerWorkerStats::new(&state.stats, state.index, &label)),
+            hand_over: places.then(|| HandOverStats::new(&state.stats, &label)),
             stats,
             label,
             config: Arc::clone(config),
@@ -200,14 +210,35 @@ impl ListenerRuntime {
 
     /// Takes one of the listener's connections; none when `connection_limit` is reached.
     pub(crate) fn admit(self: &Rc<Self>) -> Option<ListenerPlace> {
-        let open = self.open.fetch_add(1, Ordering::Relaxed);
+        let open = self.open.total.fetch_add(1, Ordering::Relaxed);
         if self.config.max_connections.is_some_and(|limit| open >= limit) {
-            self.open.fetch_sub(1, Ordering::Relaxed);
+            self.open.total.fetch_sub(1, Ordering::Relaxed);
             return None;
         }
         self.stats.cx_total.inc();
         self.stats.cx_active.add(1);
+        if let Some(stats) = &self.worker_stats {
+            stats.cx_total.inc();
+            stats.cx_active.add(1);
+        }
         Some(ListenerPlace(Rc::clone(self)))
+    }
+
+    /// Its connections by worker; there from the first time that somebody asks.
+    fn occupancy(&self, state: &WorkerState) -> &Arc<Occupancy> {
+        let new = || Arc::new(state.shared.exchange.occupancy());
+        self.open.occupancy.get_or_init(new)
+    }
+
+    /// Chooses the worker for a connection that this one has accepted, and counts it there.
+    pub(crate) fn place<'a>(&self, state: &'a WorkerState) -> Placement<'a> {
+        let exchange = &state.shared.exchange;
+        exchange.place(self.config.balance, self.occupancy(state), state.index)
+    }
+
+    /// Other workers may hand its connections to this one for as long as the value lives.
+    pub(crate) fn take_part(&self, state: &WorkerState) -> Taking {
+        self.occupancy(state).take_part(state.index)
     }
 
     /// Whether it is one of these.
@@ -225,8 +256,11 @@ pub(crate) struct ListenerPlace(Rc<ListenerRuntime>);
 
 impl Drop for ListenerPlace {
     fn drop(&mut self) {
-        self.0.open.fetch_sub(1, Ordering::Relaxed);
+        self.0.open.total.fetch_sub(1, Ordering::Relaxed);
         self.0.stats.cx_active.add(-1);
+        if let Some(stats) = &self.0.worker_stats {
+            stats.cx_active.add(-1);
+        }
         self.0.stats.cx_destroy.inc();
     }
 }

@@ -6,13 +6,14 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use heddle_config::snapshot::{Listener, Snapshot};
+use heddle_config::snapshot::{ConnectionBalance, Listener, Snapshot};
 use heddle_net::{ListenOptions, listen};
 use tokio::net::TcpListener;
 use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::sleep;
 
 use crate::accept;
+use crate::exchange::Taking;
 use crate::listener::{ChainRuntime, ListenerRuntime};
 use crate::params::{ListenerFailure, Scope};
 use crate::state::WorkerState;
@@ -53,6 +54,8 @@ pub(crate) struct Plan {
 pub(crate) struct ListenerManager {
     listeners: BTreeMap<Arc<str>, Rc<ListenerRuntime>>,
     doors: HashMap<SocketAddr, OpenDoor>,
+    /// While they are here, other workers may hand us connections of these listeners.
+    taking: Vec<Taking>,
     draining: Scope,
     closed: Scope,
 }
@@ -149,6 +152,7 @@ impl ListenerManager {
                 self.doors.insert(address, OpenDoor { door, task });
             }
         }
+        self.take_part(state);
         let addresses = self
             .listeners
             .values()
@@ -174,6 +178,18 @@ impl ListenerManager {
         }
     }
 
+    /// Tells the other workers which listeners' connections they may hand to this one.
+    fn take_part(&mut self, state: &WorkerState) {
+        let balanced = || {
+            let open = self.listeners.values().filter(|runtime| self.is_open(runtime));
+            open.filter(|runtime| runtime.config.balance != ConnectionBalance::Kernel)
+        };
+        state.set_balanced(balanced());
+        // Those that stay are there twice for a moment, rather than gone.
+        let taking = balanced().map(|runtime| runtime.take_part(state)).collect();
+        self.taking = taking;
+    }
+
     /// Has the connections of these listeners finish, those that come later too. They get no deadline.
     pub(crate) fn drain(&mut self, scope: Scope) {
         self.draining = scope;
@@ -197,6 +213,7 @@ impl ListenerManager {
             }
             !close
         });
+        self.take_part(state);
         for runtime in self.listeners.values().filter(|r| r.is_in(scope)) {
             let chains = runtime.chains().cloned().collect();
             spawn_local(drain(Rc::clone(state), Rc::clone(runtime), chains, true));
@@ -211,7 +228,8 @@ impl ListenerManager {
     }
 
     /// Closes every connection.
-    pub(crate) fn close_connections(&self) {
+    pub(crate) fn close_connections(&mut self) {
+        self.taking.clear();
         for chain in self.listeners.values().flat_map(|runtime| runtime.chains()) {
             chain.close_now();
         }

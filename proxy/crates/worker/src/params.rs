@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use heddle_config::snapshot::{OverloadLimits, Snapshot};
@@ -14,6 +14,7 @@ use heddle_upstream::Upstreams;
 use thiserror::Error;
 use tokio::sync::{mpsc, watch};
 
+use crate::exchange::{Exchange, Inbox, Occupancy};
 use crate::on_demand::Asks;
 
 /// Everything one worker needs. The main thread keeps the other ends.
@@ -30,6 +31,8 @@ pub struct WorkerParams {
     pub upstreams: Upstreams,
     /// Process-wide state of the listeners.
     pub shared: Shared,
+    /// Connections that other workers hand to this one.
+    pub inbox: Inbox,
     /// What the overload manager has the worker do.
     pub overload: watch::Receiver<OverloadStates>,
     /// What the proxy is doing: serving, draining, stopping.
@@ -192,30 +195,44 @@ pub enum WorkerError {
     },
 }
 
+/// Connections open on one listener.
+#[derive(Debug, Default)]
+pub(crate) struct Open {
+    /// Over all workers, for `connection_limit`.
+    pub(crate) total: AtomicU64,
+    /// By worker, where there is a `connection_balance_config`.
+    pub(crate) occupancy: OnceLock<Arc<Occupancy>>,
+}
+
 /// Counts that hold over all workers together, and their way to the main thread. Cloning shares them.
 #[derive(Clone, Debug)]
 pub struct Shared {
     /// Where listeners are asked for that are discovered on demand.
     pub(crate) asks: Asks,
+    /// The way of connections between workers.
+    pub(crate) exchange: Exchange,
     /// Connections by listener.
-    listeners: Arc<Mutex<HashMap<Arc<str>, Arc<AtomicU64>>>>,
+    listeners: Arc<Mutex<HashMap<Arc<str>, Arc<Open>>>>,
     /// Connections that count among those of all listeners.
     connections: Arc<AtomicU64>,
 }
 
 impl Shared {
-    /// Nothing counted yet.
-    pub fn new(asks: Asks) -> Self {
-        Self {
+    /// Nothing counted yet. For so many workers, with the inbox of each.
+    pub fn new(asks: Asks, workers: usize) -> (Self, Vec<Inbox>) {
+        let (exchange, inboxes) = Exchange::new(workers);
+        let shared = Self {
             asks,
+            exchange,
             listeners: Arc::default(),
             connections: Arc::default(),
-        }
+        };
+        (shared, inboxes)
     }
 
     /// Connections open on the listener of that name, over all workers. Takes a lock: once per listener, not per
     /// connection.
-    pub(crate) fn connections_of(&self, listener: &Arc<str>) -> Arc<AtomicU64> {
+    pub(crate) fn connections_of(&self, listener: &Arc<str>) -> Arc<Open> {
         let mut counts = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
         // Forget listeners that no worker holds any more, so that names that come and go do not pile up.
         counts.retain(|name, count| Arc::strong_count(count) > 1 || name == listener);
@@ -238,6 +255,7 @@ impl Shared {
 }
 
 /// A connection counted. Given back when dropped.
+#[derive(Debug)]
 pub(crate) struct Counted(Arc<AtomicU64>);
 
 impl Drop for Counted {

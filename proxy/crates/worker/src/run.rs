@@ -12,6 +12,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use crate::manager::ListenerManager;
 use crate::params::{Phase, Scope, WorkerError, WorkerParams, WorkerReport};
 use crate::state::WorkerState;
+use crate::{accept, measure};
 
 /// Time between looks at idle pools and unused hosts.
 const HOUSEKEEPING: Duration = Duration::from_secs(5);
@@ -59,6 +60,7 @@ pub(crate) async fn serve(params: WorkerParams) {
         logs,
         upstreams,
         shared,
+        inbox,
         mut overload,
         mut phase,
         reports,
@@ -81,6 +83,8 @@ pub(crate) async fn serve(params: WorkerParams) {
         clusters,
         Arc::clone(&first),
     ));
+    spawn_local(measure::run(Rc::clone(&state)));
+    spawn_local(accept::take_arrivals(Rc::clone(&state), inbox));
     let mut manager = ListenerManager::default();
     let mut newest = Some(first);
     let mut housekeeping = interval(HOUSEKEEPING);

@@ -3,11 +3,11 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
-use heddle_config::snapshot::{Listener, Snapshot, TlsKey};
+use heddle_config::snapshot::{ConnectionBalance, Listener, Snapshot, TlsKey};
 use heddle_http::{Clusters, HttpWorker, Overload, OverloadCounters};
 use heddle_net::Reserve;
 use heddle_telemetry::Stats;
@@ -17,12 +17,16 @@ use heddle_tls::ServerContext;
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 
+use crate::exchange::{OnTheWay, Seat};
 use crate::listener::ListenerRuntime;
 use crate::on_demand::OnDemand;
 use crate::params::{Counted, Shared, WorkerSettings};
+use crate::stats::HandOverFailures;
 
 /// One worker's state. Single-threaded.
 pub(crate) struct WorkerState {
+    /// Number of the worker.
+    pub(crate) index: usize,
     pub(crate) stats: Stats,
     pub(crate) logs: WorkerLogs,
     pub(crate) shared: Shared,
@@ -40,6 +44,13 @@ pub(crate) struct WorkerState {
     snapshot: RefCell<Arc<Snapshot>>,
     /// Listeners by address, bound or not, for original-destination hand-off.
     by_address: RefCell<HashMap<SocketAddr, Rc<ListenerRuntime>, ahash::RandomState>>,
+    /// Listeners that place their connections, by name, with those that are gone and drain: others may have handed us
+    /// connections of theirs.
+    balanced: RefCell<HashMap<Arc<str>, Weak<ListenerRuntime>>>,
+    /// Whether one of those in force places by load.
+    by_load: Cell<bool>,
+    balance_changed: Notify,
+    pub(crate) hand_over_failures: HandOverFailures,
     /// TLS handshakes under way.
     handshakes: Rc<Cell<usize>>,
     /// Connections open.
@@ -62,6 +73,11 @@ impl WorkerState {
         snapshot: Arc<Snapshot>,
     ) -> Self {
         Self {
+            index,
+            balanced: RefCell::default(),
+            by_load: Cell::default(),
+            balance_changed: Notify::new(),
+            hand_over_failures: HandOverFailures::new(&stats),
             overload: Overload::new(settings.overload, OverloadCounters::new(&stats)),
             bypass: Rc::default(),
             http: HttpWorker::new(
@@ -116,6 +132,35 @@ impl WorkerState {
         *self.by_address.borrow_mut() = addresses.collect();
     }
 
+    /// Makes these the listeners that other workers can hand connections of theirs to us.
+    pub(crate) fn set_balanced<'a>(&self, listeners: impl Iterator<Item = &'a Rc<ListenerRuntime>>) {
+        let mut balanced = self.balanced.borrow_mut();
+        balanced.retain(|_, listener| listener.strong_count() > 0);
+        let mut by_load = false;
+        for listener in listeners {
+            by_load |= listener.config.balance == ConnectionBalance::LoadAware;
+            balanced.insert(Arc::clone(&listener.config.name), Rc::downgrade(listener));
+        }
+        if self.by_load.replace(by_load) != by_load {
+            self.balance_changed.notify_one();
+        }
+    }
+
+    /// The listener of that name, in force or draining, that places its connections.
+    pub(crate) fn balanced(&self, name: &str) -> Option<Rc<ListenerRuntime>> {
+        self.balanced.borrow().get(name)?.upgrade()
+    }
+
+    /// Whether a listener in force places its connections by load.
+    pub(crate) fn places_by_load(&self) -> bool {
+        self.by_load.get()
+    }
+
+    /// Returns when the answer of [`WorkerState::places_by_load`] is another.
+    pub(crate) async fn balance_changed(&self) {
+        self.balance_changed.notified().await;
+    }
+
     /// The listener for an original destination: its exact address, else the wildcard address of its port.
     pub(crate) fn listener_for(&self, destination: SocketAddr) -> Option<Rc<ListenerRuntime>> {
         let listeners = self.by_address.borrow();
@@ -129,18 +174,26 @@ impl WorkerState {
             .cloned()
     }
 
-    /// Takes a place for a connection; none when `max_connections` are open and this one counts among them.
-    pub(crate) fn admit(&self, counts: bool) -> Option<ConnectionPlace> {
+    /// Counts a connection; none when `max_connections` are open and this one counts among them.
+    pub(crate) fn admit(&self, counts: bool) -> Option<Admission> {
         let everywhere = match counts {
             true => Some(self.shared.count(self.settings.max_connections)?),
             false => None,
         };
+        Some(Admission {
+            _everywhere: everywhere,
+            seat: None,
+        })
+    }
+
+    /// A place on this worker for a connection.
+    pub(crate) fn place(&self, admission: Admission) -> ConnectionPlace {
         self.connections.set(self.connections.get() + 1);
-        Some(ConnectionPlace {
+        ConnectionPlace {
             open: Rc::clone(&self.connections),
             idle: Rc::clone(&self.idle),
-            _everywhere: everywhere,
-        })
+            _admission: admission,
+        }
     }
 
     /// Takes and closes a connection that waits in a socket while the process has no descriptors left, by giving one up
@@ -166,8 +219,9 @@ impl WorkerState {
         self.connections.get()
     }
 
-    /// Returns when no connection is open.
+    /// Returns when no connection is open, nor on its way from another worker.
     pub(crate) async fn until_idle(&self) {
+        self.shared.exchange.until_landed(self.index).await;
         while self.connections.get() > 0 {
             self.idle.notified().await;
         }
@@ -213,11 +267,42 @@ impl Drop for Place {
     }
 }
 
+/// A connection's place among those of the process and, where connections are placed, of its listener. Given back when
+/// dropped.
+#[derive(Debug)]
+pub(crate) struct Admission {
+    _everywhere: Option<Counted>,
+    pub(crate) seat: Option<Seat>,
+}
+
+#[cfg(test)]
+impl Admission {
+    pub(crate) fn seated(seat: Seat) -> Self {
+        Self {
+            _everywhere: None,
+            seat: Some(seat),
+        }
+    }
+}
+
+/// A connection that another worker has accepted for this one.
+#[derive(Debug)]
+pub(crate) struct Arrival {
+    /// Name of the listener.
+    pub(crate) listener: Arc<str>,
+    /// Registered with no event loop.
+    pub(crate) tcp: std::net::TcpStream,
+    pub(crate) local: SocketAddr,
+    pub(crate) peer: SocketAddr,
+    pub(crate) admission: Admission,
+    pub(crate) on_the_way: OnTheWay,
+}
+
 /// A connection's place on its worker, and among those of the process. Given back when dropped.
 pub(crate) struct ConnectionPlace {
     open: Rc<Cell<usize>>,
     idle: Rc<Notify>,
-    _everywhere: Option<Counted>,
+    _admission: Admission,
 }
 
 impl Drop for ConnectionPlace {

@@ -107,6 +107,65 @@ impl ListenerStats {
     }
 }
 
+/// Metrics of a bound listener on one worker, Envoy's `listener.<address>.worker_<id>.`.
+#[derive(Clone, Debug)]
+pub(crate) struct ListenerWorkerStats {
+    /// Connections that this worker serves or has served.
+    pub(crate) cx_total: Counter,
+    /// Connections open.
+    pub(crate) cx_active: Gauge,
+}
+
+impl ListenerWorkerStats {
+    pub(crate) fn new(stats: &Stats, worker: usize, address: &str) -> Self {
+        let worker = worker.to_string();
+        let labels = [(LISTENER_LABEL, address), ("worker_id", worker.as_str())];
+        Self {
+            cx_total: stats.counter("envoy_listener_worker_downstream_cx_total", &labels),
+            cx_active: stats.gauge("envoy_listener_worker_downstream_cx_active", &labels),
+        }
+    }
+}
+
+/// Metrics of a listener with a `connection_balance_config`, beside those that all have.
+#[derive(Clone, Debug)]
+pub(crate) struct HandOverStats {
+    /// Accepted here and handed to another worker.
+    pub(crate) handed_over: Counter,
+    /// Not handed over, because too many were on their way to the worker that should have had it.
+    pub(crate) overflow: Counter,
+}
+
+impl HandOverStats {
+    pub(crate) fn new(stats: &Stats, address: &str) -> Self {
+        let labels = [(LISTENER_LABEL, address)];
+        let c = |name| stats.counter(name, &labels);
+        Self {
+            handed_over: c("heddle_listener_cx_handed_over"),
+            overflow: c("heddle_listener_cx_hand_over_overflow"),
+        }
+    }
+}
+
+/// Connections closed between two workers, over all listeners: one that has drained has no metrics any more.
+#[derive(Clone, Debug)]
+pub(crate) struct HandOverFailures {
+    /// The kernel would not have them move from one event loop to another.
+    pub(crate) registration: Counter,
+    /// Their listener's drain time was over before they arrived.
+    pub(crate) drained: Counter,
+}
+
+impl HandOverFailures {
+    pub(crate) fn new(stats: &Stats) -> Self {
+        let kind = |kind| stats.counter("heddle_listener_hand_over_failure", &[("kind", kind)]);
+        Self {
+            registration: kind("registration"),
+            drained: kind("drained"),
+        }
+    }
+}
+
 /// Metrics of one TCP proxy, label `tcp_prefix`.
 #[derive(Clone, Debug)]
 pub(crate) struct TcpStats {

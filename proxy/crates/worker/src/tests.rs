@@ -1,5 +1,6 @@
 //! A worker on real loopback sockets.
 
+mod balance;
 mod capture;
 mod dead_link;
 mod drain;
@@ -20,9 +21,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use heddle_config::snapshot::{
-    CircuitBreakers, Cluster, ClusterChoice, Discovery, Dns, Endpoint, EndpointHealth, FilterChain, FilterChainMatch,
-    Http2Options, LbPolicy, Listener, ListenerFilter, Locality, LocalityEndpoints, NetworkFilter, Snapshot, TcpProxy,
-    TrafficDirection, UpstreamHttp, UpstreamTransport,
+    CircuitBreakers, Cluster, ClusterChoice, ConnectionBalance, Discovery, Dns, Endpoint, EndpointHealth, FilterChain,
+    FilterChainMatch, Http2Options, LbPolicy, Listener, ListenerFilter, Locality, LocalityEndpoints, NetworkFilter,
+    Snapshot, TcpProxy, TrafficDirection, UpstreamHttp, UpstreamTransport,
 };
 use heddle_http::OverloadStates;
 use heddle_telemetry::access_log::LogFiles;
@@ -60,6 +61,72 @@ fn local<F: Future<Output = ()>>(test: F) {
     });
 }
 
+/// What the workers of one process have in common.
+struct Process {
+    snapshot: Arc<Snapshot>,
+    settings: WorkerSettings,
+    shared: Shared,
+    upstreams: Upstreams,
+    /// Listeners are asked for through the worker that starts first.
+    asks: Option<mpsc::Receiver<Ask>>,
+    epoch: Arc<AtomicU64>,
+}
+
+impl Process {
+    /// With the inbox of each worker.
+    fn new(workers: usize, snapshot: Snapshot, settings: WorkerSettings) -> (Self, Vec<Inbox>) {
+        let (queue, asks) = mpsc::channel(4);
+        let epoch = Arc::new(AtomicU64::new(0));
+        let asked = Asks {
+            queue,
+            epoch: Arc::clone(&epoch),
+        };
+        let (shared, inboxes) = Shared::new(asked, workers);
+        let process = Self {
+            snapshot: Arc::new(snapshot),
+            settings,
+            shared,
+            upstreams: Upstreams::new(),
+            asks: Some(asks),
+            epoch,
+        };
+        (process, inboxes)
+    }
+
+    /// Starts a worker.
+    fn start(&mut self, index: usize, inbox: Inbox) -> Proxy {
+        let (snapshots, snapshot) = watch::channel(Arc::clone(&self.snapshot));
+        let (phase, phases) = watch::channel(Phase::SERVING);
+        let (overload, states) = watch::channel(OverloadStates::default());
+        let (report_to, reports) = mpsc::channel(4);
+        let stats = Stats::new();
+        let metrics = stats.reader();
+        let task = spawn_local(crate::run::serve(WorkerParams {
+            index,
+            snapshot,
+            stats,
+            logs: LogFiles::start().expect("log thread"),
+            upstreams: self.upstreams.clone(),
+            shared: self.shared.clone(),
+            inbox,
+            overload: states,
+            phase: phases,
+            reports: report_to,
+            settings: self.settings,
+        }));
+        Proxy {
+            asks: self.asks.take().unwrap_or_else(|| mpsc::channel(1).1),
+            epoch: Arc::clone(&self.epoch),
+            snapshots,
+            phase,
+            overload,
+            reports,
+            metrics,
+            task,
+        }
+    }
+}
+
 impl Proxy {
     /// Starts a worker and waits until the snapshot is in force.
     async fn start(snapshot: Snapshot) -> Self {
@@ -74,39 +141,8 @@ impl Proxy {
     }
 
     fn launch(snapshot: Snapshot, settings: WorkerSettings) -> Self {
-        let (snapshots, snapshot) = watch::channel(Arc::new(snapshot));
-        let (phase, phases) = watch::channel(Phase::SERVING);
-        let (overload, states) = watch::channel(OverloadStates::default());
-        let (report_to, reports) = mpsc::channel(4);
-        let (queue, asks) = mpsc::channel(4);
-        let epoch = Arc::new(AtomicU64::new(0));
-        let stats = Stats::new();
-        let metrics = stats.reader();
-        let task = spawn_local(crate::run::serve(WorkerParams {
-            index: 0,
-            snapshot,
-            stats,
-            logs: LogFiles::start().expect("log thread"),
-            upstreams: Upstreams::new(),
-            shared: Shared::new(Asks {
-                queue,
-                epoch: Arc::clone(&epoch),
-            }),
-            overload: states,
-            phase: phases,
-            reports: report_to,
-            settings,
-        }));
-        Self {
-            asks,
-            epoch,
-            snapshots,
-            phase,
-            overload,
-            reports,
-            metrics,
-            task,
-        }
+        let (mut process, mut inboxes) = Process::new(1, snapshot, settings);
+        process.start(0, inboxes.remove(0))
     }
 
     async fn report(&mut self) -> WorkerReport {
@@ -256,6 +292,7 @@ fn listener(name: &str, address: SocketAddr, chains: Vec<FilterChain>) -> Listen
         buffer_limit: 1 << 20,
         backlog: 128,
         keepalive: None,
+        balance: ConnectionBalance::Kernel,
         max_connections: None,
         ignore_global_connection_limit: false,
         bypass_overload_manager: false,

@@ -9,7 +9,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::chain::Chains;
 use super::tls::TlsSpec;
-use super::{Result, access_log, address, bytes, duration_or, enumeration, keepalive, metadata, pb};
+use super::{Result, access_log, address, balance, bytes, duration_or, enumeration, keepalive, metadata, pb};
 use crate::path::Path;
 use crate::snapshot::{Digest, Listener, ListenerFilter, TlsKey, TrafficDirection};
 
@@ -99,6 +99,7 @@ pub(crate) fn listener(config: &pb::listener::Listener, path: &Path<'_>) -> Resu
             Some(options) => keepalive::tcp(options, &path.field("tcp_keepalive"))?,
             None => None,
         },
+        balance: balance::connections(config, path)?,
         max_connections: None,
         ignore_global_connection_limit: config.ignore_global_conn_limit,
         bypass_overload_manager: config.bypass_overload_manager,

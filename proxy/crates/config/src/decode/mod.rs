@@ -3,6 +3,7 @@
 
 mod access_log;
 mod address;
+mod balance;
 mod chain;
 mod cluster;
 mod dns;
@@ -63,6 +64,7 @@ pub(crate) mod pb {
     pub(crate) use heddle_api::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
     pub(crate) use heddle_api::envoy::extensions::filters::network::rbac::v3 as network_rbac;
     pub(crate) use heddle_api::envoy::extensions::filters::network::tcp_proxy::v3 as tcp_proxy;
+    pub(crate) use heddle_api::envoy::extensions::network::connection_balance::dlb::v3alpha as dlb;
     pub(crate) use heddle_api::envoy::extensions::private_key_providers::cryptomb::v3alpha as cryptomb;
     pub(crate) use heddle_api::envoy::extensions::private_key_providers::qat::v3alpha as qat;
     pub(crate) use heddle_api::envoy::extensions::rbac::principals::mtls_authenticated::v3 as mtls_authenticated;

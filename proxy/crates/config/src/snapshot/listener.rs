@@ -23,6 +23,18 @@ pub enum TrafficDirection {
     Outbound,
 }
 
+/// `Listener.connection_balance_config`: which worker serves a new connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ConnectionBalance {
+    /// The one that the kernel's hash of the addresses gives it to.
+    #[default]
+    Kernel,
+    /// `exact_balance`: the one with the fewest connections of the listener.
+    Exact,
+    /// `extend_balance` named `envoy.network.connection_balance.dlb`: the one with the least measured load.
+    LoadAware,
+}
+
 /// SHA-256 of a message: equal for equal configuration.
 pub type Digest = [u8; 32];
 
@@ -56,6 +68,8 @@ pub struct Listener {
     pub backlog: u32,
     /// `tcp_keepalive` of accepted connections; none by default.
     pub keepalive: Option<heddle_net::Keepalive>,
+    /// `connection_balance_config`.
+    pub balance: ConnectionBalance,
     /// `connection_limit` of this listener over all workers; none by default.
     pub max_connections: Option<u64>,
     /// `ignore_global_conn_limit`: its connections do not count among those of all listeners; default false.

@@ -30,8 +30,9 @@ pub use filter::{HttpFilter, NetworkFilter, RouteFilter, RouteFilters, TcpProxy}
 pub use fraction::Fraction;
 pub use http2::{H2Keepalive, Http2Options};
 pub use listener::{
-    AccessLog, Cidr, Digest, EscapedSlashes, FilterChain, FilterChainMatch, HttpCodec, HttpConnectionManager, Listener,
-    ListenerFilter, RouteSource, ServerHeader, TrafficDirection, UnderscoresAction, XfccDetail, XfccMode,
+    AccessLog, Cidr, ConnectionBalance, Digest, EscapedSlashes, FilterChain, FilterChainMatch, HttpCodec,
+    HttpConnectionManager, Listener, ListenerFilter, RouteSource, ServerHeader, TrafficDirection, UnderscoresAction,
+    XfccDetail, XfccMode,
 };
 pub use overload::{
     LoadShedPoint, OverloadAction, OverloadActionKind, OverloadLimits, OverloadManager, Resource, ResourceMonitor,

@@ -32,6 +32,7 @@ pub(super) const TABLE: &[Message] = &[
             "address",
             "bind_to_port",
             "bypass_overload_manager",
+            "connection_balance_config",
             "continue_on_listener_filters_timeout",
             "default_filter_chain",
             "enable_reuse_port",
@@ -56,6 +57,8 @@ pub(super) const TABLE: &[Message] = &[
             ("max_connections_to_accept_per_socket_event", "remove it: a worker accepts until the queue is empty or its time slice is over"),
         ],
     },
+    message("envoy.config.listener.v3.Listener.ConnectionBalanceConfig", &["exact_balance", "extend_balance"]),
+    message("envoy.config.listener.v3.Listener.ConnectionBalanceConfig.ExactBalance", &[]),
     message("envoy.config.listener.v3.ListenerFilter", &["name", "typed_config"]),
     message("envoy.extensions.filters.http.router.v3.Router", &[]),
     message("envoy.extensions.filters.listener.original_dst.v3.OriginalDst", &[]),
@@ -122,6 +125,16 @@ pub(super) const TABLE: &[Message] = &[
     ]),
     message("envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy.WeightedCluster", &["clusters"]),
     message("envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy.WeightedCluster.ClusterWeight", &["name", "weight"]),
+    Message {
+        name: "envoy.extensions.network.connection_balance.dlb.v3alpha.Dlb",
+        implemented: &[],
+        ignored: &[
+            ("id", "connections are balanced in software, there is no device to choose"),
+            ("max_retries", "a worker whose queue is full is not tried again: the connection stays where it was accepted"),
+            ("fallback_policy", "connections are balanced in software, which is always there"),
+        ],
+        instead: &[],
+    },
     message("envoy.extensions.private_key_providers.cryptomb.v3alpha.CryptoMbPrivateKeyMethodConfig", &[
         "poll_delay",
         "private_key",

@@ -1,0 +1,255 @@
+//! Connections between workers: how many of a listener each has, how loaded each is, and the way from one to the other.
+//!
+//! Used by listeners with a `connection_balance_config` alone. Whoever places a connection holds the lock of its listener's
+//! [`Occupancy`] from the decision until the connection is counted to the worker named and has a place in its queue. So a
+//! worker that stops taking connections, which takes the same lock, has all that it will ever get counted by then.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use heddle_balance::{Candidate, Load, PERIOD, fewest, least_loaded};
+use heddle_config::snapshot::ConnectionBalance;
+use tokio::sync::{Notify, mpsc};
+
+use crate::state::Arrival;
+
+/// Connections on their way to one worker. It takes them within a turn of its event loop; when so many wait it is far
+/// behind, and connections stay where they were accepted.
+pub(crate) const HAND_OVER_QUEUE: usize = 256;
+
+/// What the workers of a process know of each other. Cloning shares it.
+#[derive(Clone, Debug)]
+pub(crate) struct Exchange {
+    workers: Arc<[Desk]>,
+    started: Instant,
+}
+
+/// One worker's side, alone on its cache lines: it writes its load, others read it.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Desk {
+    queue: mpsc::Sender<Arrival>,
+    busy: AtomicU64,
+    wait_us: AtomicU64,
+    /// When the load was measured, in µs since `started`.
+    measured_us: AtomicU64,
+    /// Connections placed on it since then.
+    arrived: AtomicU64,
+    /// Connections handed to it that it has not opened yet.
+    on_the_way: AtomicU64,
+    landed: Notify,
+}
+
+/// Where a worker's connections from the others come in.
+#[derive(Debug)]
+pub struct Inbox(pub(crate) mpsc::Receiver<Arrival>);
+
+/// Connections of one listener by worker.
+#[derive(Debug)]
+pub(crate) struct Occupancy(Mutex<Vec<Share>>);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Share {
+    /// How often the worker has said that it takes connections: twice for a moment while configurations change.
+    taking: usize,
+    connections: u64,
+}
+
+/// Where a connection goes.
+pub(crate) enum Placement<'a> {
+    /// It stays.
+    Here(Seat),
+    /// To another worker.
+    There(Seat, OnTheWay, mpsc::Permit<'a, Arrival>),
+    /// It should have gone to another worker, whose queue is full, and stays.
+    Full(Seat),
+}
+
+impl Exchange {
+    /// For so many workers.
+    pub(crate) fn new(workers: usize) -> (Self, Vec<Inbox>) {
+        let (desks, inboxes): (Vec<_>, Vec<_>) = (0..workers)
+            .map(|_| {
+                let (queue, inbox) = mpsc::channel(HAND_OVER_QUEUE);
+                let desk = Desk {
+                    queue,
+                    busy: AtomicU64::default(),
+                    wait_us: AtomicU64::default(),
+                    measured_us: AtomicU64::default(),
+                    arrived: AtomicU64::default(),
+                    on_the_way: AtomicU64::default(),
+                    landed: Notify::new(),
+                };
+                (desk, Inbox(inbox))
+            })
+            .unzip();
+        let exchange = Self {
+            workers: desks.into(),
+            started: Instant::now(),
+        };
+        (exchange, inboxes)
+    }
+
+    /// Shares for a listener on which nobody takes connections yet.
+    pub(crate) fn occupancy(&self) -> Occupancy {
+        Occupancy(Mutex::new(vec![Share::default(); self.workers.len()]))
+    }
+
+    /// Places a connection that worker `here` has accepted, and counts it to the worker that gets it.
+    pub(crate) fn place(&self, balance: ConnectionBalance, of: &Arc<Occupancy>, here: usize) -> Placement<'_> {
+        let mut shares = of.lock();
+        let at = match balance {
+            ConnectionBalance::Kernel => here,
+            ConnectionBalance::Exact => {
+                let counts: Vec<_> = shares.iter().map(Share::counted).collect();
+                fewest(&counts, here)
+            }
+            ConnectionBalance::LoadAware => {
+                let now = self.started.elapsed().as_micros() as u64;
+                let workers = self.workers.iter().zip(shares.iter());
+                let candidates: Vec<_> = workers
+                    .map(|(desk, share)| share.counted().map(|connections| desk.candidate(connections, now)))
+                    .collect();
+                least_loaded(&candidates, here)
+            }
+        };
+        let there = self.workers.get(at).filter(|_| at != here);
+        let permit = there.map(|desk| (desk, desk.queue.try_reserve()));
+        let at = if matches!(permit, Some((_, Ok(_)))) { at } else { here };
+        let seat = Seat::take(of, &mut shares, at);
+        if let Some(desk) = self.workers.get(at) {
+            desk.arrived.fetch_add(1, Ordering::Relaxed);
+        }
+        match permit {
+            None => Placement::Here(seat),
+            Some((_, Err(_))) => Placement::Full(seat),
+            Some((desk, Ok(permit))) => {
+                desk.on_the_way.fetch_add(1, Ordering::Relaxed);
+                let on_the_way = OnTheWay {
+                    workers: Arc::clone(&self.workers),
+                    to: at,
+                };
+                Placement::There(seat, on_the_way, permit)
+            }
+        }
+    }
+
+    /// Publishes a worker's load.
+    pub(crate) fn measured(&self, worker: usize, load: Load) {
+        if let Some(desk) = self.workers.get(worker) {
+            desk.busy.store(load.busy, Ordering::Relaxed);
+            desk.wait_us.store(load.wait_us, Ordering::Relaxed);
+            desk.arrived.store(0, Ordering::Relaxed);
+            let now = self.started.elapsed().as_micros() as u64;
+            desk.measured_us.store(now, Ordering::Relaxed);
+        }
+    }
+
+    /// How much busier the busiest worker is than the least busy one, in thousandths of a worker.
+    pub(crate) fn skew(&self) -> u64 {
+        let busy = || self.workers.iter().map(|desk| desk.busy.load(Ordering::Relaxed));
+        busy().max().unwrap_or(0) - busy().min().unwrap_or(0)
+    }
+
+    /// Returns when nothing is on its way to this worker.
+    pub(crate) async fn until_landed(&self, worker: usize) {
+        let Some(desk) = self.workers.get(worker) else { return };
+        loop {
+            let landed = desk.landed.notified();
+            tokio::pin!(landed);
+            // Before the look: the last one may land on another thread right after it.
+            landed.as_mut().enable();
+            if desk.on_the_way.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            landed.await;
+        }
+    }
+}
+
+impl Desk {
+    fn candidate(&self, connections: u64, now_us: u64) -> Candidate {
+        let due = self.measured_us.load(Ordering::Relaxed) + 2 * PERIOD.as_micros() as u64;
+        Candidate {
+            load: Load {
+                busy: self.busy.load(Ordering::Relaxed),
+                wait_us: self.wait_us.load(Ordering::Relaxed),
+            },
+            overdue_us: now_us.saturating_sub(due),
+            connections,
+            arrived: self.arrived.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Share {
+    fn counted(&self) -> Option<u64> {
+        (self.taking > 0).then_some(self.connections)
+    }
+}
+
+impl Occupancy {
+    fn lock(&self) -> MutexGuard<'_, Vec<Share>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// This worker takes connections for as long as the value lives.
+    pub(crate) fn take_part(self: &Arc<Self>, worker: usize) -> Taking {
+        if let Some(share) = self.lock().get_mut(worker) {
+            share.taking += 1;
+        }
+        Taking(Arc::clone(self), worker)
+    }
+}
+
+/// A worker takes connections of a listener.
+pub(crate) struct Taking(Arc<Occupancy>, usize);
+
+impl Drop for Taking {
+    fn drop(&mut self) {
+        if let Some(share) = self.0.lock().get_mut(self.1) {
+            share.taking -= 1;
+        }
+    }
+}
+
+/// A connection counted to a worker. Given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Seat(Arc<Occupancy>, usize);
+
+impl Seat {
+    fn take(of: &Arc<Occupancy>, shares: &mut [Share], worker: usize) -> Self {
+        if let Some(share) = shares.get_mut(worker) {
+            share.connections += 1;
+        }
+        Self(Arc::clone(of), worker)
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        if let Some(share) = self.0.lock().get_mut(self.1) {
+            share.connections -= 1;
+        }
+    }
+}
+
+/// A connection on its way to a worker. Dropped when that one has opened it, or when it is lost.
+#[derive(Debug)]
+pub(crate) struct OnTheWay {
+    workers: Arc<[Desk]>,
+    to: usize,
+}
+
+impl Drop for OnTheWay {
+    fn drop(&mut self) {
+        if let Some(desk) = self.workers.get(self.to) {
+            desk.on_the_way.fetch_sub(1, Ordering::Release);
+            desk.landed.notify_waiters();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

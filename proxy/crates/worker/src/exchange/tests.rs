@@ -1,0 +1,105 @@
+use std::net::{SocketAddr, TcpListener, TcpStream};
+
+use futures_util::FutureExt as _;
+
+use super::*;
+use crate::state::Admission;
+
+impl Occupancy {
+    /// Connections by worker.
+    pub(crate) fn counts(&self) -> Vec<u64> {
+        self.lock().iter().map(|share| share.connections).collect()
+    }
+
+    /// Whether this worker takes connections.
+    pub(crate) fn takes(&self, worker: usize) -> bool {
+        self.lock()[worker].taking > 0
+    }
+
+    /// A connection of this worker.
+    pub(crate) fn seat(self: &Arc<Self>, worker: usize) -> Seat {
+        Seat::take(self, &mut self.lock(), worker)
+    }
+}
+
+/// An accepted connection, with its other end.
+fn accepted() -> (TcpStream, TcpStream, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
+    let client = TcpStream::connect(listener.local_addr().expect("address")).expect("connects");
+    let (tcp, peer) = listener.accept().expect("accepts");
+    (tcp, client, peer)
+}
+
+/// Workers that all take connections of one listener.
+fn workers(count: usize) -> (Exchange, Vec<Inbox>, Arc<Occupancy>, Vec<Taking>) {
+    let (exchange, inboxes) = Exchange::new(count);
+    let occupancy = Arc::new(exchange.occupancy());
+    let taking = (0..count).map(|worker| occupancy.take_part(worker)).collect();
+    (exchange, inboxes, occupancy, taking)
+}
+
+#[test]
+fn a_full_queue_leaves_connections_where_they_were_accepted() {
+    let (exchange, mut inboxes, occupancy, _taking) = workers(2);
+    let mut here = Vec::new();
+    let mut sent = 0;
+    // The other worker takes nothing out.
+    let full = loop {
+        match exchange.place(ConnectionBalance::Exact, &occupancy, 0) {
+            Placement::Here(seat) => here.push(seat),
+            Placement::Full(seat) => break seat,
+            Placement::There(seat, on_the_way, permit) => {
+                let (tcp, _client, peer) = accepted();
+                let admission = Admission::seated(seat);
+                permit.send(Arrival {
+                    listener: Arc::from("l"),
+                    local: peer,
+                    peer,
+                    tcp,
+                    admission,
+                    on_the_way,
+                });
+                sent += 1;
+            }
+        }
+    };
+    assert_eq!((sent, here.len()), (HAND_OVER_QUEUE, HAND_OVER_QUEUE + 1));
+    assert_eq!(occupancy.counts(), [HAND_OVER_QUEUE as u64 + 2, HAND_OVER_QUEUE as u64]);
+    assert!(exchange.until_landed(1).now_or_never().is_none());
+    while inboxes[1].0.try_recv().is_ok() {}
+    assert!(exchange.until_landed(1).now_or_never().is_some());
+    drop((full, here));
+    assert_eq!(occupancy.counts(), [0, 0]);
+}
+
+/// A worker asks whether something is on its way before the other thread says that it has landed.
+#[test]
+fn what_lands_on_another_thread_is_heard_of() {
+    let (exchange, _inboxes, occupancy, _taking) = workers(2);
+    let _first = exchange.place(ConnectionBalance::Exact, &occupancy, 0);
+    let Placement::There(_, on_the_way, _) = exchange.place(ConnectionBalance::Exact, &occupancy, 0) else {
+        panic!("the other worker has fewer");
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
+    let waiting = exchange.until_landed(1);
+    std::thread::scope(|scope| {
+        scope.spawn(move || drop(on_the_way));
+        runtime.block_on(waiting);
+    });
+}
+
+#[test]
+fn load_decides_between_workers_that_measure() {
+    let (exchange, _inboxes, occupancy, mut taking) = workers(2);
+    exchange.measured(0, Load { busy: 900, wait_us: 0 });
+    exchange.measured(1, Load { busy: 100, wait_us: 0 });
+    assert_eq!(exchange.skew(), 800);
+    let there = exchange.place(ConnectionBalance::LoadAware, &occupancy, 0);
+    assert!(matches!(there, Placement::There(..)));
+    // But not when that one has given the listener up.
+    taking.pop();
+    let here = exchange.place(ConnectionBalance::LoadAware, &occupancy, 0);
+    assert!(matches!(here, Placement::Here(..)));
+    let here = exchange.place(ConnectionBalance::LoadAware, &occupancy, 1);
+    assert!(matches!(here, Placement::Here(..)));
+}

@@ -1,0 +1,59 @@
+//! How loaded this worker is, measured for those that place connections and for the metrics.
+
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use heddle_balance::{Meter, PERIOD};
+use heddle_telemetry::Gauge;
+use tokio::runtime::Handle;
+use tokio::task::yield_now;
+use tokio::time::sleep;
+
+use crate::state::WorkerState;
+
+/// Time between measurements while no listener asks for them: for the metrics alone. An idle worker is awake as often for
+/// its housekeeping.
+const AT_LEISURE: Duration = Duration::from_secs(5);
+
+/// A worker's metrics of its load.
+struct Gauges {
+    /// Thousandths of the time.
+    busy: Gauge,
+    wait: Gauge,
+    /// The process's; the first worker has it.
+    skew: Option<Gauge>,
+}
+
+/// Measures until the worker ends.
+pub(crate) async fn run(state: Rc<WorkerState>) {
+    let worker = state.index.to_string();
+    let labels = [("worker_id", worker.as_str())];
+    let gauges = Gauges {
+        busy: state.stats.gauge("heddle_worker_busy_permille", &labels),
+        wait: state.stats.gauge("heddle_worker_wait_us", &labels),
+        skew: (state.index == 0).then(|| state.stats.gauge("heddle_worker_skew_permille", &[])),
+    };
+    let exchange = state.shared.exchange.clone();
+    let metrics = Handle::current().metrics();
+    let mut meter = Meter::default();
+    let (mut before, mut busy) = (Instant::now(), metrics.worker_total_busy_duration(0));
+    loop {
+        let period = if state.places_by_load() { PERIOD } else { AT_LEISURE };
+        tokio::select! {
+            () = sleep(period) => {}
+            () = state.balance_changed() => {}
+        }
+        // The end of the queue of tasks: everything that is ready now has its turn first.
+        let queued = Instant::now();
+        yield_now().await;
+        let (now, total) = (Instant::now(), metrics.worker_total_busy_duration(0));
+        let load = meter.measure(total.saturating_sub(busy), now - before, now - queued);
+        (before, busy) = (now, total);
+        exchange.measured(state.index, load);
+        gauges.busy.set(load.busy.cast_signed());
+        gauges.wait.set(load.wait_us.cast_signed());
+        if let Some(skew) = &gauges.skew {
+            skew.set(exchange.skew().cast_signed());
+        }
+    }
+}
