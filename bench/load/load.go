@@ -23,7 +23,7 @@ type Result struct {
 	Requests, Errors int64
 	// PerSecond is the rate of good answers.
 	PerSecond float64
-	// P50 and P99 are latencies.
+	// P50 and P99 are latencies; zero where the load generator does not measure them.
 	P50, P99 time.Duration
 	// CPU is the generator's own processor time.
 	CPU time.Duration
@@ -214,8 +214,6 @@ func h2Percentiles(path string) (p50, p99 time.Duration, err error) {
 		return 0, 0, errors.New("h2load logged no request")
 	}
 	slices.Sort(times)
-	at := func(q float64) time.Duration {
-		return time.Duration(times[int(q*float64(len(times)-1))]) * time.Microsecond
-	}
+	at := func(q float64) time.Duration { return time.Duration(percentile(times, q)) * time.Microsecond }
 	return at(0.50), at(0.99), nil
 }

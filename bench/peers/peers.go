@@ -36,8 +36,8 @@ const Multibuffer = "heddle-multibuffer"
 // Names are the subjects of a comparison, in the order in which they take turns.
 var Names = []string{"heddle", "nginx", "haproxy", "envoy"}
 
-// NamesRSA are those of a comparison where RSA keys are used: heddle-proxy takes part with each provider.
-var NamesRSA = append([]string{"heddle", Multibuffer}, Names[1:]...)
+// NamesNew are those of a comparison of new TLS connections: heddle-proxy takes part with each private key provider.
+var NamesNew = append([]string{"heddle", Multibuffer}, Names[1:]...)
 
 // Binaries say where the programs are that Debian does not have.
 type Binaries struct {
@@ -144,8 +144,8 @@ func Start(name, dir string, at process.Place, work Work, address, backend strin
 		return nil, err
 	}
 	s.AdminPort = AdminPort(s.Port)
-	if s.Multibuffer = name == Multibuffer; s.Multibuffer && work.TLS != "rsa" {
-		return nil, fmt.Errorf("%s with TLS %q: want rsa", name, work.TLS)
+	if s.Multibuffer = name == Multibuffer; s.Multibuffer && work.TLS == "" {
+		return nil, fmt.Errorf("%s without TLS: want rsa or ecdsa", name)
 	}
 	if work.TLS != "" {
 		if s.Certificate, s.Key, s.Bundle, err = certificate(dir, work.TLS); err != nil {
@@ -154,7 +154,7 @@ func Start(name, dir string, at process.Place, work Work, address, backend strin
 	}
 	template := map[string]string{"nginx": "nginx.conf", "haproxy": "haproxy.cfg", "envoy": "envoy.yaml", "heddle": "envoy.yaml", Multibuffer: "envoy.yaml"}[name]
 	if template == "" {
-		return nil, fmt.Errorf("unknown subject %q: want one of %v", name, NamesRSA)
+		return nil, fmt.Errorf("unknown subject %q: want one of %v", name, NamesNew)
 	}
 	config, err := render(dir, template, s)
 	if err != nil {

@@ -9,15 +9,20 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"heddle.io/heddle/bench/peers"
 	"heddle.io/heddle/bench/results"
 )
 
 // figures in the order of the columns; figures not named here follow by name.
-var order = []string{"cpu_us_per_request", "user_us_per_request", "requests_per_second", "p50_ms", "p99_ms", "errors", "rss_mb"}
+var order = []string{"cpu_us_per_request", "user_us_per_request", "requests_per_cpu_second", "requests_per_second", "p50_ms", "p99_ms", "errors", "rss_mb"}
 
-// Table writes one result as a Markdown table, which is also readable on a terminal.
+// compared are the figures of which ratios to the baseline's are shown.
+var compared = []string{"cpu_us_per_request", "requests_per_cpu_second", "requests_per_second", "p50_ms", "p99_ms"}
+
+// Table writes one result as a Markdown table, which is also readable on a terminal, and one of ratios where there is a
+// baseline.
 func Table(w io.Writer, r results.Result) error {
 	columns := columns(r)
 	rows := [][]string{append([]string{r.Scenario}, columns...)}
@@ -28,16 +33,53 @@ func Table(w io.Writer, r results.Result) error {
 		}
 		rows = append(rows, row)
 	}
+	var b strings.Builder
+	align(&b, rows)
+	if rows := ratios(r); len(rows) > 1 {
+		b.WriteString("\n")
+		align(&b, rows)
+	}
+	fmt.Fprintf(&b, "\n%d interleaved runs, medians; %s, Linux %s, %s.", r.Runs, r.CPU, r.Kernel, r.Date.Format("2006-01-02"))
+	if r.ClientBound {
+		b.WriteString(" The client or backend was the bottleneck for at least one subject: compare CPU per request, not requests per second.")
+	}
+	b.WriteString("\n")
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// ratios has a heading and a row for each subject but the baseline; nothing where the baseline was not measured.
+func ratios(r results.Result) [][]string {
+	base, measured := r.Subjects[r.Baseline]
+	if !measured {
+		return nil
+	}
+	figures := slices.DeleteFunc(slices.Clone(compared), func(figure string) bool { return base[figure] == 0 })
+	rows := [][]string{append([]string{"against " + r.Baseline}, figures...)}
+	for _, name := range names(r) {
+		if name == r.Baseline {
+			continue
+		}
+		row := []string{name}
+		for _, figure := range figures {
+			row = append(row, fmt.Sprintf("%.2f×", r.Subjects[name][figure]/base[figure]))
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// align writes rows of which the first is the heading.
+func align(b *strings.Builder, rows [][]string) {
 	widths := make([]int, len(rows[0]))
 	for _, row := range rows {
 		for i, cell := range row {
-			widths[i] = max(widths[i], len(cell))
+			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
 		}
 	}
-	var b strings.Builder
 	for n, row := range rows {
 		for i, cell := range row {
-			fmt.Fprintf(&b, "| %-*s ", widths[i], cell)
+			fmt.Fprintf(b, "| %-*s ", widths[i], cell)
 		}
 		b.WriteString("|\n")
 		if n == 0 {
@@ -47,13 +89,6 @@ func Table(w io.Writer, r results.Result) error {
 			b.WriteString("|\n")
 		}
 	}
-	fmt.Fprintf(&b, "\n%d interleaved runs, medians; %s, Linux %s, %s.", r.Runs, r.CPU, r.Kernel, r.Date.Format("2006-01-02"))
-	if r.ClientBound {
-		b.WriteString(" The client or backend was the bottleneck for at least one subject: compare CPU per request, not requests per second.")
-	}
-	b.WriteString("\n")
-	_, err := io.WriteString(w, b.String())
-	return err
 }
 
 // Markdown writes all results with a bar chart each; charts maps a scenario to its picture's path.
@@ -121,7 +156,7 @@ func names(r results.Result) []string {
 		// Those that end with a number, by the number.
 		kindA, numberA := cutNumber(a)
 		kindB, numberB := cutNumber(b)
-		return cmp.Or(cmp.Compare(rank(peers.NamesRSA, a), rank(peers.NamesRSA, b)), cmp.Compare(kindA, kindB), cmp.Compare(numberA, numberB))
+		return cmp.Or(cmp.Compare(rank(peers.NamesNew, a), rank(peers.NamesNew, b)), cmp.Compare(kindA, kindB), cmp.Compare(numberA, numberB))
 	})
 }
 

@@ -22,6 +22,9 @@ func TestReport(t *testing.T) {
 	if !strings.Contains(table.String(), "bottleneck") {
 		t.Error("a client-bound result does not say so")
 	}
+	if strings.Contains(table.String(), "against") {
+		t.Error("there are ratios to no baseline")
+	}
 	if err := Chart(&chart, r); err != nil {
 		t.Fatal(err)
 	}
@@ -41,5 +44,27 @@ func TestSubjectsAreInTheOrderOfTheirNumbers(t *testing.T) {
 	want := []string{"envoy", "direct", "off-16", "off-128", "on-16", "on-128"}
 	if got := names(r); !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func TestRatiosToTheBaseline(t *testing.T) {
+	r := results.Result{Scenario: "p1", Baseline: "software", Subjects: map[string]map[string]float64{
+		"software":    {"requests_per_cpu_second": 1500, "p99_ms": 300, "errors": 2},
+		"multibuffer": {"requests_per_cpu_second": 3750, "p99_ms": 126, "errors": 1}}}
+	var table strings.Builder
+	if err := Table(&table, r); err != nil {
+		t.Fatal(err)
+	}
+	want := "\n| against software | requests_per_cpu_second | p99_ms |\n| ---------------- | ----------------------- | ------ |\n| multibuffer      | 2.50×                   | 0.42×  |\n"
+	if !strings.Contains(table.String(), want) {
+		t.Errorf("got\n%s\nwant in it\n%s", table.String(), want)
+	}
+	r.Baseline = "nginx"
+	table.Reset()
+	if err := Table(&table, r); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(table.String(), "against") {
+		t.Errorf("ratios to a baseline that was left out:\n%s", table.String())
 	}
 }

@@ -1,6 +1,7 @@
 package scenarios
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"time"
@@ -26,8 +27,14 @@ type proxyWork struct {
 	connections, streams int
 	// closing asks for a new connection per request.
 	closing bool
+	// sTime has `openssl s_time` open them, with TLS 1.2.
+	sTime bool
 	// subjects to compare where the user names none; [peers.Names] if empty.
 	subjects []string
+	// called are subjects that the result has under another name.
+	called map[string]string
+	// baseline is the subject, as the result calls it, that the others are compared with.
+	baseline string
 }
 
 func proxyScenario(name, summary string, work proxyWork) Scenario {
@@ -45,6 +52,7 @@ type subject struct {
 
 func (w proxyWork) run(name string, o Options) (results.Result, error) {
 	result := results.New(name, o.Runs, time.Now())
+	result.Baseline = w.baseline
 	names := o.Subjects
 	if len(names) == 0 {
 		names = w.subjects
@@ -91,10 +99,11 @@ func (w proxyWork) run(name string, o Options) (results.Result, error) {
 		}
 	}
 	for name, s := range subjects {
-		result.Subjects[name] = map[string]float64{}
+		figures := map[string]float64{}
 		for figure, values := range s.figures {
-			result.Subjects[name][figure] = results.Median(values)
+			figures[figure] = results.Median(values)
 		}
+		result.Subjects[cmp.Or(w.called[name], name)] = figures
 	}
 	return result, nil
 }
@@ -124,15 +133,19 @@ func (w proxyWork) once(s *subject, duration time.Duration, count bool) (float64
 	if !count {
 		return 0, nil
 	}
-	for figure, value := range map[string]float64{
-		"cpu_us_per_request":  each(user + system),
-		"user_us_per_request": each(user),
-		"requests_per_second": got.PerSecond,
-		"p50_ms":              float64(got.P50.Microseconds()) / 1000,
-		"p99_ms":              float64(got.P99.Microseconds()) / 1000,
-		"errors":              float64(got.Errors),
-		"rss_mb":              float64(after.RSS) / 1e6,
-	} {
+	figures := map[string]float64{
+		"cpu_us_per_request":      each(user + system),
+		"user_us_per_request":     each(user),
+		"requests_per_cpu_second": float64(got.Requests) / (user + system).Seconds(),
+		"requests_per_second":     got.PerSecond,
+		"errors":                  float64(got.Errors),
+		"rss_mb":                  float64(after.RSS) / 1e6,
+	}
+	if got.P99 > 0 {
+		figures["p50_ms"] = float64(got.P50.Microseconds()) / 1000
+		figures["p99_ms"] = float64(got.P99.Microseconds()) / 1000
+	}
+	for figure, value := range figures {
 		s.figures[figure] = append(s.figures[figure], value)
 	}
 	return (user + system).Seconds() / wall.Seconds(), nil
@@ -152,8 +165,11 @@ func (w proxyWork) load(address string, duration time.Duration, rate float64) (l
 		}
 		return load.H2load(clientPlace, url, w.connections, w.streams, requests)
 	}
+	if w.sTime {
+		return load.STime(clientPlace, address, w.Target(), w.connections, duration)
+	}
 	if w.closing {
-		return load.Wrk(clientPlace, url, w.connections, duration, "Connection: close")
+		return load.NewConnections(clientPlace, address, w.Target(), w.connections, duration)
 	}
 	return load.Wrk(clientPlace, url, w.connections, duration)
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"heddle.io/heddle/bench/controlplane"
+	"heddle.io/heddle/bench/load"
 	"heddle.io/heddle/bench/peers"
 	"heddle.io/heddle/bench/results"
 )
@@ -53,12 +54,14 @@ var All = []Scenario{
 	proxyScenario("http1", "HTTP/1.1, keep-alive, 32 connections, 64-byte responses", proxyWork{connections: 32}),
 	proxyScenario("https", "HTTPS, keep-alive, ECDSA P-256, 32 connections", proxyWork{Work: peers.Work{TLS: "ecdsa"}, connections: 32}),
 	proxyScenario("h2", "HTTP/2 over TLS to HTTP/1.1, 8 connections with 32 streams each", proxyWork{Work: peers.Work{TLS: "ecdsa", HTTP2: true}, connections: 8, streams: 32}),
-	proxyScenario("tls-rsa-new", "HTTPS, RSA-2048, a new connection for each request, 32 at a time", proxyWork{Work: peers.Work{TLS: "rsa"}, connections: 32, closing: true, subjects: peers.NamesRSA}),
-	proxyScenario("p1", "HTTPS, RSA-2048, a new connection for each request, 400 clients: signed one by one and eight at a time",
-		proxyWork{Work: peers.Work{TLS: "rsa"}, connections: 400, closing: true, subjects: []string{"heddle", peers.Multibuffer}}),
-	proxyScenario("p1-lone", "the same with one client, who must not wait for others",
-		proxyWork{Work: peers.Work{TLS: "rsa"}, connections: 1, closing: true, subjects: []string{"heddle", peers.Multibuffer}}),
-	proxyScenario("tls-ecdsa-new", "HTTPS, ECDSA P-256, a new connection for each request, 32 at a time", proxyWork{Work: peers.Work{TLS: "ecdsa"}, connections: 32, closing: true}),
+	proxyScenario("tls-rsa-new", "HTTPS, RSA-2048, a new connection for each request, 32 at a time",
+		proxyWork{Work: peers.Work{TLS: "rsa"}, connections: 32, closing: true, subjects: peers.NamesNew, baseline: "nginx"}),
+	proxyScenario("tls-ecdsa-new", "HTTPS, ECDSA P-256, a new connection for each request, 32 at a time",
+		proxyWork{Work: peers.Work{TLS: "ecdsa"}, connections: 32, closing: true, subjects: peers.NamesNew, baseline: "nginx"}),
+	providers("p1", "HTTPS, RSA-2048, a new connection for each request, 400 clients: signed one by one and eight at a time", 400),
+	providers("p1-lone", "the same with one client, who must not wait for others", 1),
+	proxyScenario("p4", "TLS 1.2, "+load.TLS12Cipher+", a new connection for each request, by 32 of openssl s_time",
+		proxyWork{Work: peers.Work{TLS: "ecdsa"}, connections: 32, sTime: true, subjects: peers.NamesNew, baseline: "nginx"}),
 	policies("policies-30", 10),
 	policies("policies-3000", 1000),
 	{Name: "p6", Summary: "what a hundred regular expressions on the cookie add to a request, in processor time", Run: expressions},
@@ -66,6 +69,13 @@ var All = []Scenario{
 	{Name: "p8", Summary: "the controller: from a change to the last proxy's acknowledgement, connecting, memory", Run: controlPlane},
 	tcpBypass("p2", "client and server on one host, a sidecar each, 1 kB, without and with the bypass of TCP", false),
 	tcpBypass("p2-mtls", "the same, with mutual TLS between the sidecars", true),
+}
+
+// providers compares the private key providers.
+func providers(name, summary string, clients int) Scenario {
+	called := map[string]string{"heddle": "software", peers.Multibuffer: "multibuffer"}
+	return proxyScenario(name, summary, proxyWork{Work: peers.Work{TLS: "rsa"}, connections: clients, closing: true,
+		subjects: []string{"heddle", peers.Multibuffer}, called: called, baseline: "software"})
 }
 
 // policies measures requests held against three times so many DENY policies.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"heddle.io/heddle/bench/controlplane"
+	"heddle.io/heddle/bench/load"
 	"heddle.io/heddle/bench/peers"
 	"heddle.io/heddle/bench/report"
 	"heddle.io/heddle/bench/results"
@@ -25,10 +26,17 @@ func main() {
 		serveController(os.Args[2])
 		return
 	}
+	if len(os.Args) == 3 && os.Args[1] == load.ClientFlag {
+		if err := load.OpenConnections(os.Args[2], os.Stdout, os.Stderr); err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	scenario := flag.String("scenario", "", "scenario to run; all by default")
 	runs := flag.Int("runs", 5, "counted runs of each subject, interleaved")
 	duration := flag.Duration("duration", 5*time.Second, "length of one run, whole seconds")
-	subjects := flag.String("subjects", "", "what to compare, such as "+strings.Join(peers.NamesRSA, ",")+"; by default what the scenario is about")
+	subjects := flag.String("subjects", "", "what to compare, such as "+strings.Join(peers.NamesNew, ",")+"; by default what the scenario is about")
 	heddle := flag.String("heddle-proxy", "bin/heddle-proxy", "path of heddle-proxy, a release build")
 	envoy := flag.String("envoy", "envoy", "path of a stock Envoy")
 	out := flag.String("out", "bench/results/latest", "folder for the results")

@@ -10,7 +10,7 @@ use socket2::SockRef;
 use tokio::net::TcpStream;
 
 use crate::memory::{self, Memory};
-use crate::socket;
+use crate::socket::{self, Then};
 
 /// Most plaintext in one TLS record (RFC 8446 §5.1).
 pub(crate) const RECORD: usize = 16 * 1024;
@@ -149,9 +149,9 @@ impl Session {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        ready!(self.poll_drain(tcp, cx))?;
+        ready!(self.poll_drain(tcp, cx, Then::Nothing))?;
         let accepted = self.encrypt(bufs)?;
-        match self.poll_drain(tcp, cx) {
+        match self.poll_drain(tcp, cx, Then::Nothing) {
             Poll::Ready(Err(e)) => Poll::Ready(Err(e)),
             _ => Poll::Ready(Ok(accepted)),
         }
@@ -220,10 +220,10 @@ impl Session {
     }
 
     /// Sends all ciphertext that waits.
-    pub(crate) fn poll_drain(&mut self, tcp: &TcpStream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(crate) fn poll_drain(&mut self, tcp: &TcpStream, cx: &mut Context<'_>, then: Then) -> Poll<io::Result<()>> {
         let memory = self.ssl.get_mut();
         while !memory.unsent().is_empty() {
-            match ready!(socket::poll_send(tcp, cx, &[IoSlice::new(memory.unsent())])) {
+            match ready!(socket::poll_send(tcp, cx, &[IoSlice::new(memory.unsent())], then)) {
                 Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 Ok(n) => memory.sent += n,
                 Err(e) => return Poll::Ready(Err(e)),
@@ -236,7 +236,7 @@ impl Session {
     fn try_drain(&mut self, tcp: &TcpStream) -> io::Result<()> {
         let memory = self.ssl.get_mut();
         while !memory.unsent().is_empty() {
-            match socket::try_send(tcp, &[IoSlice::new(memory.unsent())]) {
+            match socket::try_send(tcp, &[IoSlice::new(memory.unsent())], Then::Nothing) {
                 Ok(0) => break,
                 Ok(n) => memory.sent += n,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
@@ -254,7 +254,7 @@ impl Session {
             // Fails only when the connection has failed before: then FIN alone is the honest end.
             let _ = self.ssl.shutdown();
         }
-        ready!(self.poll_drain(tcp, cx))?;
+        ready!(self.poll_drain(tcp, cx, Then::Fin))?;
         Poll::Ready(shutdown_write(tcp))
     }
 }

@@ -71,11 +71,26 @@ pub(crate) fn is_quiet(tcp: &TcpStream) -> bool {
     matches!(looked, Err(e) if e.kind() == io::ErrorKind::WouldBlock)
 }
 
+/// What comes after bytes that are sent.
+#[derive(Clone, Copy)]
+pub(crate) enum Then {
+    /// Nothing that is known of: they leave at once.
+    Nothing,
+    /// The end of the sending side, at once: they leave in the packet with FIN, which saves a packet and a wake-up of the
+    /// peer.
+    Fin,
+}
+
 /// Sends what the socket takes.
-pub(crate) fn poll_send(tcp: &TcpStream, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+pub(crate) fn poll_send(
+    tcp: &TcpStream,
+    cx: &mut Context<'_>,
+    bufs: &[IoSlice<'_>],
+    then: Then,
+) -> Poll<io::Result<usize>> {
     let turn = ready!(coop::poll_proceed(cx));
     loop {
-        match try_send(tcp, bufs) {
+        match try_send(tcp, bufs, then) {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => ready!(tcp.poll_write_ready(cx))?,
             other => {
                 turn.made_progress();
@@ -86,15 +101,19 @@ pub(crate) fn poll_send(tcp: &TcpStream, cx: &mut Context<'_>, bufs: &[IoSlice<'
 }
 
 /// Sends what the socket takes now, without registering interest.
-pub(crate) fn try_send(tcp: &TcpStream, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+pub(crate) fn try_send(tcp: &TcpStream, bufs: &[IoSlice<'_>], then: Then) -> io::Result<usize> {
+    let flags = match then {
+        Then::Nothing => libc::MSG_NOSIGNAL,
+        Then::Fin => libc::MSG_NOSIGNAL | libc::MSG_MORE,
+    };
     let wanted: usize = bufs.iter().map(|b| b.len()).sum();
     let mut sent = None;
     let outcome = tcp.try_io(Interest::WRITABLE, || {
         let socket = SockRef::from(tcp);
         let n = loop {
             let result = match bufs {
-                [one] => socket.send_with_flags(one, libc::MSG_NOSIGNAL),
-                many => socket.send_vectored_with_flags(many, libc::MSG_NOSIGNAL),
+                [one] => socket.send_with_flags(one, flags),
+                many => socket.send_vectored_with_flags(many, flags),
             };
             match result {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}

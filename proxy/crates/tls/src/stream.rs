@@ -9,7 +9,7 @@ use bytes::{Buf, BytesMut};
 use tokio::net::TcpStream;
 
 use crate::session::{self, BATCH, Session};
-use crate::socket;
+use crate::socket::{self, Then};
 
 /// Room made for one read of a plain connection when the caller's buffer has none: one full TLS record's worth, which
 /// also holds any usual request head.
@@ -169,7 +169,7 @@ impl Stream {
             return Poll::Ready(Ok(0));
         }
         match &self.kind {
-            Kind::Plain(..) => socket::poll_send(&self.tcp, cx, bufs),
+            Kind::Plain(..) => socket::poll_send(&self.tcp, cx, bufs, Then::Nothing),
             Kind::Tls(session) => session.borrow_mut().poll_write(&self.tcp, cx, bufs),
         }
     }
@@ -181,7 +181,7 @@ impl Stream {
     pub fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &self.kind {
             Kind::Plain(..) => Poll::Ready(Ok(())),
-            Kind::Tls(session) => session.borrow_mut().poll_drain(&self.tcp, cx),
+            Kind::Tls(session) => session.borrow_mut().poll_drain(&self.tcp, cx, Then::Nothing),
         }
     }
 

@@ -107,6 +107,14 @@ pub(crate) fn multiple_of_base<V: Vector>(odd: &[Lanes; DIGITS]) -> Jacobian<V> 
     sum
 }
 
+/// The digest plus r times the key, all read from memory. As a closure it would be compiled by itself, without the processor
+/// features of the kernel: then each instruction is a call.
+#[inline(always)]
+fn signed<V: Vector>(work: &Work) -> Digits<V> {
+    let product = multiply::<Order, V>(&load(&work.r), &load(&work.secret));
+    carried(plus(&product, &load(&work.digest)))
+}
+
 /// Does what [`Work`] says.
 ///
 /// What is checked: the point is one of the curve, by its affine x; r is that x, taken anew; and s·k is the digest plus r
@@ -131,16 +139,12 @@ pub(crate) fn sign<V: Vector>(work: &mut Work) {
     let x = canonical::<FieldPrime, V>(&multiply::<FieldPrime, V>(&x, &one));
     let r = below_once::<Order, V>(&x);
     store(&mut work.r, &r);
-    let sum = |work: &Work| {
-        let product = multiply::<Order, V>(&load(&work.r), &load(&work.secret));
-        carried(plus(&product, &load(&work.digest)))
-    };
-    let s = canonical::<Order, V>(&multiply::<Order, V>(&k_inverse, &sum(work)));
+    let s = canonical::<Order, V>(&multiply::<Order, V>(&k_inverse, &signed(work)));
     store(&mut work.s, &s);
 
     let off = off_curve(&multiply::<FieldPrime, V>(&x, &splat(FieldPrime::R2)), &y);
     let back = canonical::<Order, V>(&multiply::<Order, V>(&load(&work.s), &entered_k));
-    let expected = canonical::<Order, V>(&sum(work));
+    let expected = canonical::<Order, V>(&signed(work));
     let (given, anew) = (load::<V>(&work.r), below_once::<Order, V>(&x));
     let mut wrong = V::splat(0);
     for i in 0..DIGITS {

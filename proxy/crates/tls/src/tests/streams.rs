@@ -93,6 +93,38 @@ async fn half_close_keeps_the_other_direction() {
     assert_eq!(&got[..], b"answer");
 }
 
+/// Segments that a socket has sent: `tcpi_segs_out`, the 32 bits at 136 of the kernel's `struct tcp_info`, of which libc has
+/// the beginning.
+fn segments_sent(stream: &Stream) -> u32 {
+    use std::os::fd::AsRawFd;
+    let mut info = [0_u32; 64];
+    let mut length = libc::socklen_t::try_from(size_of_val(&info)).expect("fits");
+    // SAFETY: the kernel writes at most `length` bytes to `info`, which has that size.
+    let result = unsafe {
+        libc::getsockopt(
+            stream.tcp().as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    assert!(result == 0 && length >= 140, "{result} {length}");
+    info[136 / 4]
+}
+
+#[tokio::test]
+async fn the_end_is_said_in_one_packet() {
+    let (server, client) = connected().await;
+    // What the handshake has left to be acknowledged is acknowledged by this.
+    server.write_all(b"answer").await.expect("writes");
+    client.read(&mut BytesMut::new()).await.expect("reads");
+    let before = segments_sent(&server);
+    server.shutdown().await.expect("shuts down");
+    assert_eq!(segments_sent(&server) - before, 1, "close_notify goes with FIN");
+    assert_eq!(client.read(&mut BytesMut::new()).await.expect("clean end"), 0);
+}
+
 #[tokio::test]
 async fn records_that_do_not_decrypt_end_the_connection() {
     let (server, client) = connected().await;
