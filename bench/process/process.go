@@ -15,6 +15,9 @@ import (
 	"time"
 )
 
+// listenBound is how long a program may take to listen: one under valgrind, on a busy machine, takes more than ten seconds.
+const listenBound = time.Minute
+
 // clockTick is USER_HZ, which Linux fixes at 100 for every architecture Heddle runs on.
 const clockTick = 100
 
@@ -47,9 +50,9 @@ func Start(name string, cpu int, argv ...string) (*Process, error) {
 	return p, nil
 }
 
-// WaitReady waits until address accepts connections, for at most ten seconds.
+// WaitReady waits until address accepts connections, for at most a minute.
 func (p *Process) WaitReady(address string) error {
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(listenBound)
 	for {
 		conn, err := net.DialTimeout("tcp", address, time.Second)
 		if err == nil {
@@ -61,7 +64,7 @@ func (p *Process) WaitReady(address string) error {
 		case <-time.After(20 * time.Millisecond):
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("%s does not listen on %s after 10 s: %w", p.name, address, err)
+			return fmt.Errorf("%s does not listen on %s after %v: %w", p.name, address, listenBound, err)
 		}
 	}
 }
