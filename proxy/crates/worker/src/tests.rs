@@ -9,6 +9,7 @@ mod on_demand;
 mod overload;
 mod sizes;
 mod snapshots;
+mod spares;
 mod tcp;
 mod tls;
 
