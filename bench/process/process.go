@@ -15,6 +15,9 @@ import (
 	"time"
 )
 
+// listenBound is how long a program may take to listen: one under valgrind, on a busy machine, takes more than ten seconds.
+const listenBound = time.Minute
+
 // clockTick is USER_HZ, which Linux fixes at 100 for every architecture Heddle runs on.
 const clockTick = 100
 
@@ -48,9 +51,9 @@ func Start(name string, at Place, argv ...string) (*Process, error) {
 	return p, nil
 }
 
-// WaitReady waits until address accepts connections from the program's place, for at most ten seconds.
+// WaitReady waits until address accepts connections from the program's place, for at most a minute.
 func (p *Process) WaitReady(address string) error {
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(listenBound)
 	for {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		conn, err := p.at.dial(ctx, address)
@@ -64,7 +67,7 @@ func (p *Process) WaitReady(address string) error {
 		case <-time.After(20 * time.Millisecond):
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("%s does not listen on %s after 10 s: %w", p.name, address, err)
+			return fmt.Errorf("%s does not listen on %s after %v: %w", p.name, address, listenBound, err)
 		}
 	}
 }

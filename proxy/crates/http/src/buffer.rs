@@ -5,6 +5,7 @@
 use std::cell::RefCell;
 
 use bytes::BytesMut;
+use heddle_memory::Spares;
 
 /// Room offered to one read. A head and a small body fit; more makes idle memory, less makes system calls.
 pub(crate) const READ_SIZE: usize = 16 * 1024;
@@ -12,22 +13,31 @@ pub(crate) const READ_SIZE: usize = 16 * 1024;
 /// Room offered to reads inside a long body, where fewer and larger system calls pay.
 pub(crate) const BULK_SIZE: usize = 64 * 1024;
 
-/// Most buffers kept for later; a burst's surplus is freed.
+/// Most buffers kept for later.
 const KEEP: usize = 256;
 
-#[derive(Default)]
 struct Pool {
-    read: Vec<BytesMut>,
-    write: Vec<Vec<u8>>,
+    read: Spares<BytesMut>,
+    write: Spares<Vec<u8>>,
 }
 
 thread_local! {
-    static POOL: RefCell<Pool> = RefCell::default();
+    static POOL: RefCell<Pool> = const {
+        RefCell::new(Pool {
+            read: Spares::new(KEEP),
+            write: Spares::new(KEEP),
+        })
+    };
+}
+
+/// [`Spares::trim`] of both kinds.
+pub(crate) fn trim() -> bool {
+    POOL.with_borrow_mut(|p| p.read.trim() | p.write.trim())
 }
 
 /// An empty read buffer of at least [`READ_SIZE`].
 pub(crate) fn take_read() -> BytesMut {
-    POOL.with_borrow_mut(|p| p.read.pop())
+    POOL.with_borrow_mut(|p| p.read.take())
         .unwrap_or_else(|| BytesMut::with_capacity(READ_SIZE))
 }
 
@@ -37,16 +47,12 @@ pub(crate) fn give_read(mut buffer: BytesMut) {
     if buffer.capacity() < READ_SIZE || buffer.capacity() > 2 * READ_SIZE {
         return;
     }
-    POOL.with_borrow_mut(|p| {
-        if p.read.len() < KEEP {
-            p.read.push(buffer);
-        }
-    });
+    POOL.with_borrow_mut(|p| p.read.keep(buffer));
 }
 
 /// An empty write buffer.
 pub(crate) fn take_write() -> Vec<u8> {
-    POOL.with_borrow_mut(|p| p.write.pop())
+    POOL.with_borrow_mut(|p| p.write.take())
         .unwrap_or_else(|| Vec::with_capacity(4096))
 }
 
@@ -56,11 +62,7 @@ pub(crate) fn give_write(mut buffer: Vec<u8>) {
     if buffer.capacity() == 0 || buffer.capacity() > 2 * READ_SIZE {
         return;
     }
-    POOL.with_borrow_mut(|p| {
-        if p.write.len() < KEEP {
-            p.write.push(buffer);
-        }
-    });
+    POOL.with_borrow_mut(|p| p.write.keep(buffer));
 }
 
 #[cfg(test)]
@@ -77,5 +79,16 @@ mod tests {
         buffer.extend_from_slice(b"secret");
         give_write(buffer);
         assert!(take_write().is_empty());
+    }
+
+    #[test]
+    fn what_is_not_needed_is_freed() {
+        let kept = || POOL.with_borrow(|p| p.read.len() + p.write.len());
+        give_read(take_read());
+        give_write(take_write());
+        assert!(trim(), "both were needed");
+        assert_eq!(kept(), 2);
+        assert!(!trim());
+        assert_eq!(kept(), 0);
     }
 }

@@ -46,7 +46,7 @@ pub use hcm::HcmRuntime;
 pub use overload::{Overload, OverloadCounters, OverloadStates};
 pub use pool::{HostPool, drain_host, sweep_pools};
 pub use serve::serve;
-pub use worker::{Clusters, HttpWorker};
+pub use worker::{Clusters, HttpWorker, trim_spares};
 
 // The harness of the tests names the crate as they do.
 #[cfg(test)]

@@ -10,7 +10,10 @@ use heddle_telemetry::Stats;
 use heddle_telemetry::access_log::WorkerLogs;
 use heddle_upstream::ClusterManager;
 
+use crate::buffer;
 use crate::filters::peer_metadata::PeerCache;
+use crate::hcm::Exchange;
+use crate::head;
 use crate::jwks::RemoteKeySets;
 use crate::kept::Keeper;
 use crate::pool::HostPool;
@@ -22,6 +25,12 @@ const HEX: &[u8; 16] = b"0123456789abcdef";
 
 /// Where the two digits of each byte of a UUID stand in its text (RFC 9562 section 4).
 const UUID_PLACES: [usize; 16] = [0, 2, 4, 6, 9, 11, 14, 16, 19, 21, 24, 26, 28, 30, 32, 34];
+
+/// Frees the buffers, heads and exchanges that this thread keeps and has not needed since the last call. To be called every few
+/// seconds. Returns whether it has needed any.
+pub fn trim_spares() -> bool {
+    buffer::trim() | head::trim_spares() | Exchange::trim()
+}
 
 /// Per-worker state of the HTTP data path. Not shared between threads.
 pub struct HttpWorker {

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 
 use bytes::BytesMut;
+use heddle_memory::Spares;
 
 /// Capacity of a pooled buffer: one TLS record of plaintext, and one usual read of a plain socket.
 pub const BUFFER_SIZE: usize = 16 * 1024;
@@ -12,7 +13,7 @@ pub const BUFFER_SIZE: usize = 16 * 1024;
 const KEPT: usize = 64;
 
 thread_local! {
-    static FREE: RefCell<Vec<BytesMut>> = const { RefCell::new(Vec::new()) };
+    static FREE: RefCell<Spares<BytesMut>> = const { RefCell::new(Spares::new(KEPT)) };
 }
 
 /// This worker's buffers. Every method works on the calling thread's pool.
@@ -22,7 +23,7 @@ pub struct BufferPool;
 impl BufferPool {
     /// An empty buffer of at least [`BUFFER_SIZE`].
     pub fn take() -> BytesMut {
-        FREE.with(|free| free.borrow_mut().pop())
+        FREE.with_borrow_mut(Spares::take)
             .unwrap_or_else(|| BytesMut::with_capacity(BUFFER_SIZE))
     }
 
@@ -33,17 +34,17 @@ impl BufferPool {
         if !buffer.try_reclaim(BUFFER_SIZE) || buffer.capacity() > 4 * BUFFER_SIZE {
             return;
         }
-        FREE.with(|free| {
-            let mut free = free.borrow_mut();
-            if free.len() < KEPT {
-                free.push(buffer);
-            }
-        });
+        FREE.with_borrow_mut(|free| free.keep(buffer));
     }
 
     /// Buffers that wait to be used.
     pub fn idle() -> usize {
-        FREE.with(|free| free.borrow().len())
+        FREE.with_borrow(Spares::len)
+    }
+
+    /// [`Spares::trim`] of the buffers that wait.
+    pub fn trim() -> bool {
+        FREE.with_borrow_mut(Spares::trim)
     }
 }
 

@@ -4,7 +4,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use heddle_http::{Clusters, drain_host, sweep_pools};
+use heddle_http::{Clusters, drain_host, sweep_pools, trim_spares};
+use heddle_net::BufferPool;
 use tokio::runtime::{LocalOptions, LocalRuntime};
 use tokio::task::{JoinError, spawn_local};
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -90,6 +91,7 @@ pub(crate) async fn serve(params: WorkerParams) {
     let mut housekeeping = interval(HOUSEKEEPING);
     housekeeping.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut reached = Phase::SERVING;
+    let mut was_busy = false;
     loop {
         if let Some(next) = newest.take() {
             // Refusals leave everything as it was; the main thread decides what comes next.
@@ -151,6 +153,12 @@ pub(crate) async fn serve(params: WorkerParams) {
             _ = housekeeping.tick() => {
                 state.clusters.maintain();
                 sweep_pools();
+                let busy = trim_spares() | BufferPool::trim();
+                if was_busy && !busy {
+                    // What a thread frees and then allocates nothing stays resident.
+                    heddle_memory::give_back();
+                }
+                was_busy = busy;
             }
         }
     }

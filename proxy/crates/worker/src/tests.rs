@@ -10,6 +10,7 @@ mod on_demand;
 mod overload;
 mod sizes;
 mod snapshots;
+mod spares;
 mod tcp;
 mod tls;
 

@@ -14,7 +14,7 @@ use heddle_telemetry::{Counter, Stats};
 
 use super::{Call, HttpFilter, Setup, Verdict};
 use crate::hcm::Exchange;
-use crate::head::{Fields, Known};
+use crate::head::{Fields, Known, KnownSet};
 
 /// Most parsed headers kept; a mesh has as many as it has workloads.
 const MAX_CACHED: usize = 1024;
@@ -71,7 +71,7 @@ impl PeerCache {
 
     fn take(&self, fields: &mut Fields) -> Option<Rc<Peer>> {
         let peer = fields.get_known(Known::PeerMetadata).and_then(|v| self.parse(v));
-        fields.remove_where(|k| matches!(k, Known::PeerMetadata | Known::PeerMetadataId));
+        fields.remove_set(KnownSet::of(&[Known::PeerMetadata, Known::PeerMetadataId]));
         peer
     }
 }

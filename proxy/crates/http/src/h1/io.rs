@@ -138,8 +138,14 @@ impl ReadHalf {
                 self.scan = HeadScan::default();
                 return Poll::Ready(Ok(end));
             }
-            let known = self.unread().len().min(self.start.len());
-            if self.unread().get(..known) != self.start.get(..known) {
+            // Seven bytes at most, one by one. `==` of two empty slices, which these mostly are, calls `memcmp`: glibc's reads from
+            // where they dangle, with a mask that hides all of it, which costs AVX-512 processors 90 ns.
+            if self
+                .unread()
+                .iter()
+                .zip(self.start)
+                .any(|(byte, wanted)| byte != wanted)
+            {
                 return Poll::Ready(Err(H1Error::StartLine.into()));
             }
             if !matches!(ready!(self.poll_more(cx, stream, READ_SIZE)), Ok(1..)) {

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use heddle_memory::Spares;
 use heddle_net::{ConnectionInfo, PeerIdentity};
 use heddle_telemetry::access_log::LogContext;
 use heddle_telemetry::istio::PeerMetadata as Peer;
@@ -22,7 +23,7 @@ use crate::route::Selected;
 const KEEP: usize = 256;
 
 thread_local! {
-    static FREE: RefCell<Vec<Box<Exchange>>> = const { RefCell::new(Vec::new()) };
+    static FREE: RefCell<Spares<Box<Exchange>>> = const { RefCell::new(Spares::new(KEEP)) };
 }
 
 /// One request and its answer. Used again for later requests of the worker, so that its memory is not allocated for each; a
@@ -82,7 +83,7 @@ pub(crate) struct Exchange {
 impl Exchange {
     /// One for a request of this connection that begins now.
     pub(crate) fn take(connection_id: u64, filter_chain: Option<&Arc<str>>, now: Instant) -> Box<Self> {
-        let mut taken = FREE.with_borrow_mut(Vec::pop).unwrap_or_else(|| Self::new(now));
+        let mut taken = FREE.with_borrow_mut(Spares::take).unwrap_or_else(|| Self::new(now));
         taken.connection_id = connection_id;
         // Other workers count the same name: its count is left alone where it is the one of the last request.
         if taken.filter_chain.as_ref().map(Arc::as_ptr) != filter_chain.map(Arc::as_ptr) {
@@ -95,11 +96,12 @@ impl Exchange {
     /// Keeps it for a later request.
     pub(crate) fn give_back(mut self: Box<Self>) {
         self.clear();
-        FREE.with_borrow_mut(|kept| {
-            if kept.len() < KEEP {
-                kept.push(self);
-            }
-        });
+        FREE.with_borrow_mut(|kept| kept.keep(self));
+    }
+
+    /// [`Spares::trim`] of those kept.
+    pub(crate) fn trim() -> bool {
+        FREE.with_borrow_mut(Spares::trim)
     }
 
     fn new(now: Instant) -> Box<Self> {

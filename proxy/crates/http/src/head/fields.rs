@@ -298,15 +298,6 @@ impl Fields {
         self.seen.remove(KnownSet::of(&[known]));
     }
 
-    /// Removes every field of names of which this is true.
-    pub fn remove_where(&mut self, remove: impl Fn(Known) -> bool) {
-        for field in &mut self.list {
-            if remove(field.known) {
-                field.live = false;
-            }
-        }
-    }
-
     /// Removes every field of these names in one pass.
     #[inline]
     pub(crate) fn remove_set(&mut self, names: KnownSet) {

@@ -20,6 +20,7 @@ pub(crate) use request::is_grpc;
 pub use request::{Method, Protocol, RequestHead, Scheme};
 pub use response::ResponseHead;
 pub(crate) use response::reason;
+pub(crate) use spare::trim_spares;
 pub use target::{TargetError, check_method, check_target};
 pub(crate) use target::{first_bits, has_port, is_authority, is_token, is_token_byte};
 pub use trailers::Trailers;

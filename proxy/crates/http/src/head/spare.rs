@@ -2,45 +2,46 @@
 
 use std::cell::RefCell;
 
+use heddle_memory::Spares;
+
 use super::{RequestHead, ResponseHead};
 
 /// Most of each kind: as many as usually come together on a connection of HTTP/2. Each keeps 16 KiB at most.
 const KEEP: usize = 64;
 
 thread_local! {
-    static REQUESTS: RefCell<Vec<RequestHead>> = const { RefCell::new(Vec::new()) };
-    static RESPONSES: RefCell<Vec<ResponseHead>> = const { RefCell::new(Vec::new()) };
+    static REQUESTS: RefCell<Spares<RequestHead>> = const { RefCell::new(Spares::new(KEEP)) };
+    static RESPONSES: RefCell<Spares<ResponseHead>> = const { RefCell::new(Spares::new(KEEP)) };
 }
 
-fn keep<T>(kept: &mut Vec<T>, head: T) {
-    if kept.len() < KEEP {
-        kept.push(head);
-    }
+/// [`Spares::trim`] of both kinds.
+pub(crate) fn trim_spares() -> bool {
+    REQUESTS.with_borrow_mut(Spares::trim) | RESPONSES.with_borrow_mut(Spares::trim)
 }
 
 impl RequestHead {
     /// An empty one.
     pub(crate) fn spare() -> Self {
-        REQUESTS.with_borrow_mut(Vec::pop).unwrap_or_default()
+        REQUESTS.with_borrow_mut(Spares::take).unwrap_or_default()
     }
 
     /// It is not needed any more.
     pub(crate) fn give_back(mut self) {
         self.clear();
-        REQUESTS.with_borrow_mut(|kept| keep(kept, self));
+        REQUESTS.with_borrow_mut(|kept| kept.keep(self));
     }
 }
 
 impl ResponseHead {
     /// An empty one.
     pub(crate) fn spare() -> Self {
-        RESPONSES.with_borrow_mut(Vec::pop).unwrap_or_default()
+        RESPONSES.with_borrow_mut(Spares::take).unwrap_or_default()
     }
 
     /// It is not needed any more.
     pub(crate) fn give_back(mut self) {
         self.clear();
-        RESPONSES.with_borrow_mut(|kept| keep(kept, self));
+        RESPONSES.with_borrow_mut(|kept| kept.keep(self));
     }
 }
 
@@ -59,10 +60,16 @@ mod tests {
             request.give_back();
             response.give_back();
         }
-        assert_eq!(REQUESTS.with_borrow(Vec::len), KEEP);
-        assert_eq!(RESPONSES.with_borrow(Vec::len), KEEP);
+        assert_eq!(REQUESTS.with_borrow(Spares::len), KEEP);
+        assert_eq!(RESPONSES.with_borrow(Spares::len), KEEP);
         let (request, response) = (RequestHead::spare(), ResponseHead::spare());
         assert!(request.host().is_empty() && request.fields.is_empty());
         assert!(response.status != 503 && response.fields.is_empty());
+        assert!(trim_spares(), "some were needed");
+        assert!(!trim_spares());
+        assert_eq!(
+            REQUESTS.with_borrow(Spares::len) + RESPONSES.with_borrow(Spares::len),
+            0
+        );
     }
 }

@@ -133,11 +133,7 @@ fn what_is_known_to_be_absent_is_absent() {
                 fields.remove_known(other);
                 plain.remove(other.name().as_bytes());
             }
-            9 => {
-                fields.remove_where(|k| k == known);
-                plain.0.retain(|(n, _)| Known::of(n) != known);
-            }
-            10 => {
+            9 | 10 => {
                 fields.remove_set(KnownSet::of(&[known, other]));
                 plain.0.retain(|(n, _)| ![known, other].contains(&Known::of(n)));
             }
