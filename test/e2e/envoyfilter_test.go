@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -128,5 +129,75 @@ spec:
 	defer answer.Body.Close()
 	if answer.StatusCode != http.StatusOK {
 		t.Errorf("the shop answers %s", answer.Status)
+	}
+}
+
+// answersItself has the ingress gateway answer every request itself.
+const answersItself = `apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: { name: edge, namespace: default }
+spec:
+  selector: { istio: ingressgateway }
+  servers: [{ port: { number: 80, name: http, protocol: HTTP }, hosts: ["*"] }]
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: { name: edge, namespace: default }
+spec:
+  hosts: ["*"]
+  gateways: [edge]
+  http: [{ directResponse: { status: 200 } }]
+`
+
+// A hundred expressions that an EnvoyFilter puts into the ingress gateway, written as they came, each refuse the cookies that
+// they describe and no others.
+func TestRulesForCookies(t *testing.T) {
+	bothGateways(t, rulesForCookies)
+}
+
+func rulesForCookies(t *testing.T, flags []string) {
+	const name = "e2e-cookie-rules"
+	c := harness.Cluster(name)
+	t.Cleanup(func() { must(t, "down", "--name", name) })
+	must(t, append([]string{"up", "--name", name, "--isolated"}, flags...)...)
+	address := c.Address(t).String()
+	expect := func(cookie string, want int) error {
+		got, err := askEdge(t, address, "http", "shop.example.com", "/", "Cookie", cookie)
+		if err == nil && got.status != want {
+			err = fmt.Errorf("cookie %q: status %d, want %d", cookie, got.status, want)
+		}
+		return err
+	}
+	malformed := func(first, second int) string {
+		return fmt.Sprintf("session=1; note=malform%02d and req%02d; theme=dark", first, second)
+	}
+	c.Must(t, "apply", "-f", harness.WriteFile(t, answersItself), "--cluster", name)
+	harness.Eventually(t, 60*time.Second, "without rules every cookie is taken", func() error {
+		return expect(malformed(42, 42), http.StatusOK)
+	})
+	c.Must(t, "apply", "-f", "../fixtures/envoyfilter-rbac-hyperscan.yaml", "--cluster", name)
+	harness.Eventually(t, 60*time.Second, "a malformed cookie is refused", func() error {
+		return expect(malformed(42, 42), http.StatusForbidden)
+	})
+	for i := range 100 {
+		if err := errors.Join(
+			expect(malformed(i, i), http.StatusForbidden),
+			expect(malformed(i, (i+1)%100), http.StatusOK),
+		); err != nil {
+			t.Error(err)
+		}
+	}
+	for cookie, want := range map[string]int{
+		"":                            http.StatusOK,
+		"session=1; theme=dark":       http.StatusOK,
+		"malform07request07":          http.StatusOK, // Nothing is between the words.
+		"malform07;request07":         http.StatusForbidden,
+		"a=req07 malform07":           http.StatusOK,
+		"a=malform07 reques07":        http.StatusOK,
+		"a=malform07 malform99 req99": http.StatusForbidden,
+	} {
+		if err := expect(cookie, want); err != nil {
+			t.Error(err)
+		}
 	}
 }

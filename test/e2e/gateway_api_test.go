@@ -10,7 +10,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -190,16 +189,7 @@ func askEdge(t *testing.T, address, scheme, host, path string, headers ...string
 // Requests come in through HTTPRoutes by host, path and header, and TLS connections through a TLSRoute with the
 // application's own certificate, behind a gateway of heddle-proxy and behind a stock Envoy.
 func TestGatewayAPI(t *testing.T) {
-	envoy := os.Getenv("HEDDLE_TEST_ENVOY")
-	if _, err := os.Stat(envoy); err != nil {
-		t.Fatalf("HEDDLE_TEST_ENVOY: %v; make test-e2e sets it", err)
-	}
-	for _, proxy := range []struct {
-		name  string
-		flags []string
-	}{{"heddle-proxy", nil}, {"Envoy", []string{"--gateway-proxy", envoy}}} {
-		t.Run(proxy.name, func(t *testing.T) { gatewayAPI(t, proxy.flags) })
-	}
+	bothGateways(t, gatewayAPI)
 }
 
 func gatewayAPI(t *testing.T, flags []string) {

@@ -44,14 +44,28 @@ func bothProxies(t *testing.T, test func(t *testing.T)) {
 	withoutLimits(t)
 	retriesOff(t)
 	t.Run("heddle-proxy", test)
-	envoy := os.Getenv("HEDDLE_TEST_ENVOY")
-	if _, err := os.Stat(envoy); err != nil {
-		t.Fatalf("HEDDLE_TEST_ENVOY: %v; make test-e2e sets it", err)
-	}
+	envoy := stockEnvoy(t)
 	here.SetProxy(t, "frontend", envoy)
 	here.SetProxy(t, "cartservice", envoy)
 	must(t, "check", "--wait", "90s")
 	t.Run("Envoy", test)
+}
+
+// bothGateways runs a test of clusters that it starts with these flags, whose gateways are heddle-proxy's and stock Envoys.
+func bothGateways(t *testing.T, test func(t *testing.T, flags []string)) {
+	t.Helper()
+	envoy := stockEnvoy(t)
+	t.Run("heddle-proxy", func(t *testing.T) { test(t, nil) })
+	t.Run("Envoy", func(t *testing.T) { test(t, []string{"--gateway-proxy", envoy}) })
+}
+
+func stockEnvoy(t *testing.T) string {
+	t.Helper()
+	envoy := os.Getenv("HEDDLE_TEST_ENVOY")
+	if _, err := os.Stat(envoy); err != nil {
+		t.Fatalf("HEDDLE_TEST_ENVOY: %v; make test-e2e sets it", err)
+	}
+	return envoy
 }
 
 // ownProxy runs a test with heddle-proxy, and with stock Envoys too if all is asked for: what it is about is the order in

@@ -57,6 +57,16 @@ fn speaking(name: &str, routes: Vec<(&str, Option<RouteFilterConfig>, bool)>) ->
     table
 }
 
+/// A table of one route that says something of a filter, with what is said around it.
+fn overriding(name: &str, around: RouteFilterConfig, own: RouteFilterConfig) -> RouteTable {
+    let mut route = route("/", Action::Route(Box::new(route_action("c"))));
+    route.filters = said(Some(around.clone()), false);
+    Arc::make_mut(&mut route.filters).say(0, Some(own), false);
+    let mut table = table(vec![route]);
+    table.filters = vec![(name.into(), Some(around))];
+    table
+}
+
 const WAITING: &str = "envoy_http_fault_active_faults";
 
 /// Whatever it has sent of its request, a client that goes away ends the wait.
@@ -194,11 +204,10 @@ fn what_waits_does_not_block() {
             )],
             ..Fault::default()
         })];
-        let mut table = to("c");
-        if let Action::Route(action) = &mut table.virtual_hosts[0].routes[0].action {
-            action.timeout = Duration::from_millis(200);
-        }
-        manager.routes = RouteSource::Inline(Arc::new(table));
+        let mut action = route_action("c");
+        action.timeout = Duration::from_millis(200);
+        let routes = vec![route("/", Action::Route(Box::new(action)))];
+        manager.routes = RouteSource::Inline(Arc::new(table(routes)));
         let proxy = Proxy::start(manager, vec![(h1("c"), vec![up])]).await;
         let mut slow = proxy.connect().await;
         slow.send("POST /slow HTTP/1.1\r\nHost: a\r\nX-Slow: 1\r\nContent-Length: 5\r\n\r\nhello")
@@ -407,10 +416,8 @@ fn the_most_specific_cors_policy_that_says_something_counts() {
             enabled: Fraction::ALL,
             shadow: Fraction::default(),
         };
-        let said = |policy: CorsPolicy| Some(RouteFilterConfig::Cors(Arc::new(policy)));
-        let mut table = speaking("cors", vec![("/", said(policy("https://a", "GET")), false)]);
-        let route = &mut table.virtual_hosts[0].routes[0];
-        Arc::make_mut(&mut route.filters).say(0, said(policy("", "PUT")), false);
+        let said = |policy: CorsPolicy| RouteFilterConfig::Cors(Arc::new(policy));
+        let table = overriding("cors", said(policy("https://a", "GET")), said(policy("", "PUT")));
         let mut manager = manager(table);
         manager.filters = vec![filter("cors", FilterConfig::Cors(Arc::default()))];
         let proxy = Proxy::start(manager, vec![(h1("c"), vec![up])]).await;
@@ -443,15 +450,12 @@ fn mutations_come_in_the_order_of_levels() {
             })],
             response: vec![],
         };
-        let said = |value: &str| Some(RouteFilterConfig::HeaderMutation(Arc::new(mutations(value))));
+        let said = |value: &str| RouteFilterConfig::HeaderMutation(Arc::new(mutations(value)));
         for (most_specific_last, order) in [
             (false, ["filter", "route", "host"]),
             (true, ["filter", "host", "route"]),
         ] {
-            let mut table = speaking("m", vec![("/", said("host"), false)]);
-            let route = &mut table.virtual_hosts[0].routes[0];
-            Arc::make_mut(&mut route.filters).say(0, said("route"), false);
-            let mut manager = manager(table);
+            let mut manager = manager(overriding("m", said("host"), said("route")));
             let config = HeaderMutation {
                 mutations: mutations("filter"),
                 most_specific_last,

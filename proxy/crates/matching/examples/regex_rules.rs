@@ -2,16 +2,15 @@
 //!
 //!     cargo run --release -p heddle-matching --example regex_rules [milliseconds of a round]
 //!
-//! Both run on one thread; each figure is the best of five rounds, in processor time, which other work on the machine
-//! disturbs little. `hostile` holds the first words of all expressions and
+//! Each figure is the best of five rounds. `hostile` holds the first words of all expressions and
 //! never their second ones, the same text each time; `hostile, varied` holds them in another order each time.
 
-use std::hint::black_box;
-use std::time::Duration;
+mod measured;
 
 use heddle_matching::rbac::{Action, Permission, Policy, Principal, Rules};
 use heddle_matching::{HeaderMatcher, HeaderTest, Regex, RequestView, StringMatcher};
 use heddle_net::ConnectionInfo;
+use measured::{measure, processor_time};
 
 const RULES: usize = 100;
 
@@ -66,34 +65,7 @@ fn hostile(order: usize, bytes: usize) -> Request {
     filled(&value, bytes)
 }
 
-/// What the thread has had of a processor. The kernel brings it up to date every few milliseconds.
-fn processor_time() -> Duration {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    let nanoseconds = text.split(' ').next().and_then(|first| first.parse().ok());
-    Duration::from_nanos(nanoseconds.expect("Linux, with schedstat"))
-}
-
-/// Nanoseconds per request. A round takes that long at least.
-fn measure(requests: &[Request], round: Duration, mut check: impl FnMut(&Request) -> bool) -> f64 {
-    let mut best = f64::INFINITY;
-    let mut requests = requests.iter().cycle();
-    for _ in 0..5 {
-        let (begun, mut count) = (processor_time(), 0);
-        let taken = loop {
-            for request in requests.by_ref().take(64) {
-                black_box(check(black_box(request)));
-            }
-            count += 64;
-            let taken = processor_time() - begun;
-            if taken >= round {
-                break taken;
-            }
-        };
-        best = best.min(taken.as_nanos() as f64 / f64::from(count));
-    }
-    best
-}
-
+/// Kilobytes that the process has for itself.
 fn resident() -> usize {
     let status = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("Private_Dirty:"));
@@ -102,10 +74,7 @@ fn resident() -> usize {
 }
 
 fn main() {
-    let round = std::env::args()
-        .nth(1)
-        .map_or(100, |text| text.parse().expect("a number"));
-    let round = Duration::from_millis(round);
+    let round = measured::round();
     let address = "127.0.0.1:1".parse().expect("address");
     let connection = ConnectionInfo::plain(address, address);
     for (style, around) in [("with .* around", ".*"), ("without", "")] {

@@ -53,13 +53,13 @@ impl HeaderMatcher {
 
     /// Whether the request matches, where the answer refuses nobody and lets nobody in (routes): one reading is enough,
     /// and an inverted test holds when none matches.
-    pub fn matches(&self, headers: &HeaderReadings<'_>) -> bool {
-        let found = self.find(headers, &Scans::none());
-        found.is_some_and(|found| (found.any != 0) != self.invert)
+    pub fn matches(&self, headers: &HeaderReadings<'_>, scans: &Scans<'_>) -> bool {
+        let found = self.find(headers, scans);
+        found.is_some_and(|found| self.is_in(found.any) != self.invert)
     }
 
     /// Shows the test on strings, if it is one.
-    pub(crate) fn visit_regexes(&mut self, see: Visit<'_>) {
+    pub fn visit_regexes(&mut self, see: Visit<'_>) {
         if let HeaderTest::String(matcher) = &mut self.test {
             see(Subject::Header(self.name.clone()), matcher);
         }
@@ -107,6 +107,14 @@ impl HeaderMatcher {
             (Reading::Any, true) => !every,
             (Reading::Every, false) => every,
             (Reading::Every, true) => !any,
+        }
+    }
+
+    /// Whether the test's bit is set in a word of answers.
+    fn is_in(&self, word: u64) -> bool {
+        match &self.test {
+            HeaderTest::String(matcher) => matcher.is_in(word),
+            HeaderTest::Present(_) | HeaderTest::Range { .. } => word != 0,
         }
     }
 

@@ -25,5 +25,6 @@ pub use metadata::{MAX_METADATA, Metadata, MetadataMatcher, MetadataOverflow, Va
 pub use path::PathMatcher;
 pub use query::{QueryMatcher, QueryTest};
 pub use regex::{MAX_COMPILED, MAX_PATTERN, Regex, RegexError};
+pub use scans::{RegexSets, Scans, Subject, Visit};
 pub use string::{StringMatcher, StringTest};
 pub use view::RequestView;

@@ -1,6 +1,7 @@
 //! `envoy.config.route.v3.QueryParameterMatcher`.
 
 use crate::StringMatcher;
+use crate::scans::{Readings, Scans, Subject, Visit};
 
 /// What is asked of a query parameter.
 #[derive(Clone, Debug)]
@@ -27,22 +28,32 @@ impl QueryMatcher {
         }
     }
 
+    /// Shows the test on strings, if it is one.
+    pub fn visit_regexes(&mut self, see: Visit<'_>) {
+        if let QueryTest::String(matcher) = &mut self.test {
+            see(Subject::Query(self.name.clone()), matcher);
+        }
+    }
+
     /// Whether the query of this path (`/a?b=c`) matches.
-    pub fn matches(&self, path_and_query: &str) -> bool {
+    pub fn matches(&self, path_and_query: &str, scans: &Scans<'_>) -> bool {
+        match &self.test {
+            QueryTest::Present(wanted) => self.value(path_and_query).is_some() == *wanted,
+            QueryTest::String(matcher) => {
+                let value = |see: &mut dyn FnMut(&str)| self.value(path_and_query).into_iter().for_each(see);
+                matcher.is_in(scans.find(matcher, Readings::Sent, value).any)
+            }
+        }
+    }
+
+    /// The parameter's first value.
+    fn value<'p>(&self, path_and_query: &'p str) -> Option<&'p str> {
         let path = path_and_query
             .split_once('#')
             .map_or(path_and_query, |(before, _)| before);
-        let value = path.split_once('?').and_then(|(_, query)| {
-            query
-                .split('&')
-                .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
-                .find(|(name, _)| *name == &*self.name)
-                .map(|(_, value)| value)
-        });
-        match &self.test {
-            QueryTest::Present(wanted) => value.is_some() == *wanted,
-            QueryTest::String(matcher) => value.is_some_and(|value| matcher.matches(value)),
-        }
+        let (_, query) = path.split_once('?')?;
+        let mut pairs = query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+        pairs.find(|(name, _)| *name == &*self.name).map(|(_, value)| value)
     }
 }
 
@@ -55,6 +66,7 @@ mod tests {
         let present = QueryMatcher::new("a", QueryTest::Present(true));
         let absent = QueryMatcher::new("a", QueryTest::Present(false));
         let exact = QueryMatcher::new("a", QueryTest::String(StringMatcher::exact("1")));
+        let scans = Scans::none();
         for (path, is_present, is_one) in [
             ("/x?a=1", true, true),
             ("/x?b=2&a=1", true, true),
@@ -66,9 +78,9 @@ mod tests {
             ("/x#?a=1", false, false),
             ("/x?a=%31", true, false),
         ] {
-            assert_eq!(present.matches(path), is_present, "{path}");
-            assert_eq!(absent.matches(path), !is_present, "{path}");
-            assert_eq!(exact.matches(path), is_one, "{path}");
+            assert_eq!(present.matches(path, &scans), is_present, "{path}");
+            assert_eq!(absent.matches(path, &scans), !is_present, "{path}");
+            assert_eq!(exact.matches(path, &scans), is_one, "{path}");
         }
     }
 }

@@ -48,11 +48,13 @@ impl Found {
 
 /// What conditions look at. Those that look at the same have their expressions in one set.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Subject {
+pub enum Subject {
     /// A header, by its name in lower case.
     Header(Box<str>),
     /// The path without its query.
     Path,
+    /// A query parameter, by its name.
+    Query(Box<str>),
     /// The server name of the ClientHello.
     ServerName,
     /// The names of the peer's certificate, those of one kind or those that `authenticated` looks at.
@@ -107,9 +109,9 @@ impl Member {
     }
 }
 
-/// The sets of one configuration.
+/// The sets of one configuration, such as the rules of an RBAC filter or the routes of a virtual host.
 #[derive(Debug, Default)]
-pub(crate) struct RegexSets {
+pub struct RegexSets {
     sets: Vec<Input>,
     /// Words of 64 bits that the answers take, and behind them those of the scan under way.
     words: usize,
@@ -124,21 +126,23 @@ struct Input {
 }
 
 /// Something that has expressions, and shows each matcher with what it looks at.
-pub(crate) type Visit<'v> = &'v mut dyn FnMut(Subject, &mut StringMatcher);
+pub type Visit<'v> = &'v mut dyn FnMut(Subject, &mut StringMatcher);
 
 impl RegexSets {
-    /// Puts the expressions of all matchers that `each` shows into sets, one for each input, and tells the matchers.
-    pub(crate) fn of(mut each: impl FnMut(Visit<'_>)) -> Self {
+    /// Puts the expressions of all matchers that `each` shows into sets, one for each input (another behind it where one is
+    /// full), and tells the matchers. From then on they are asked with [`Scans`] of these sets, or of none.
+    pub fn of(mut each: impl FnMut(Visit<'_>)) -> Self {
         let mut sets: Vec<RegexSet> = Vec::new();
-        let mut by_subject = BTreeMap::new();
+        let mut by_subject: BTreeMap<Subject, Vec<usize>> = BTreeMap::new();
         each(&mut |subject, matcher| {
             if let StringTest::Regex(regex) = matcher.test() {
-                let at = *by_subject.entry(subject).or_insert(sets.len());
-                if at == sets.len() {
-                    sets.push(RegexSet::default());
-                }
-                if let Some(set) = sets.get_mut(at) {
+                let of_subject = by_subject.entry(subject).or_default();
+                let mut add = |at: &usize| sets.get_mut(*at).is_some_and(|set| set.add(regex));
+                if !of_subject.iter().any(&mut add) {
+                    of_subject.push(sets.len());
+                    let mut set = RegexSet::default();
                     set.add(regex);
+                    sets.push(set);
                 }
             }
         });
@@ -154,17 +158,17 @@ impl RegexSets {
         });
         let sets: Vec<_> = inputs.collect();
         each(&mut |subject, matcher| {
-            let set = by_subject.get(&subject).copied();
-            let input = set.and_then(|set| Some((set, sets.get(set)?)));
-            let member = match (input, matcher.test()) {
-                (Some((set, Input { set: expressions, at })), StringTest::Regex(regex)) => {
-                    expressions.place(regex).map(|place| Member {
-                        set,
+            let member = match matcher.test() {
+                StringTest::Regex(regex) => by_subject.get(&subject).into_iter().flatten().find_map(|set| {
+                    let Input { set: expressions, at } = sets.get(*set)?;
+                    let place = expressions.place(regex)?;
+                    Some(Member {
+                        set: *set,
                         at: at + place / 64,
                         step: expressions.words(),
                         bit: 1 << (place % 64),
                     })
-                }
+                }),
                 _ => None,
             };
             matcher.enrol(member);
@@ -179,7 +183,7 @@ thread_local! {
 }
 
 /// The answers of sets about one request. They are found when they are first asked for.
-pub(crate) struct Scans<'s> {
+pub struct Scans<'s> {
     sets: &'s RegexSets,
     /// For each set a word whose bits say which readings have been scanned; then for each set and readings the bits of
     /// those expressions that match any of them, and of those that match each.
@@ -202,7 +206,7 @@ static NO_SETS: RegexSets = RegexSets {
 
 impl<'s> Scans<'s> {
     /// Nothing is scanned yet.
-    pub(crate) fn of(sets: &'s RegexSets) -> Self {
+    pub fn of(sets: &'s RegexSets) -> Self {
         Self {
             sets,
             answers: OnceCell::new(),
@@ -210,8 +214,14 @@ impl<'s> Scans<'s> {
     }
 
     /// Each matcher is asked alone.
-    pub(crate) fn none() -> Scans<'static> {
+    pub fn none() -> Scans<'static> {
         Scans::of(&NO_SETS)
+    }
+
+    /// Whether a matcher matches an input that has one reading. All matchers of a set are asked about the same.
+    #[inline]
+    pub fn matches(&self, matcher: &StringMatcher, text: &str) -> bool {
+        matcher.is_in(self.find(matcher, Readings::Sent, |see| see(text)).any)
     }
 
     /// What a matcher says about the readings that `visit` shows; its bit is that of [`StringMatcher::shared`]. For matchers of a set they are visited once, whichever
@@ -271,3 +281,6 @@ impl<'s> Scans<'s> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

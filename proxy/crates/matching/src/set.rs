@@ -16,7 +16,7 @@ use crate::Regex;
 mod lazy;
 mod literals;
 
-/// Most expressions of one set. Those above it are tried alone.
+/// Most expressions of one set. Those above it have another.
 pub(crate) const MAX_MEMBERS: usize = 4096;
 
 /// Finds which of its expressions match a text. Shared by all workers.
@@ -56,13 +56,18 @@ impl fmt::Debug for RegexSet {
 }
 
 impl RegexSet {
-    /// Adds an expression, if it is not there and the set not full.
-    pub(crate) fn add(&mut self, regex: &Regex) {
+    /// Adds an expression, if it is not there. False when the set is full.
+    pub(crate) fn add(&mut self, regex: &Regex) -> bool {
         let place = self.members.len();
-        if place < MAX_MEMBERS && !self.places.contains_key(regex.pattern()) {
-            self.places.insert(regex.pattern().into(), place);
-            self.members.push(regex.clone());
+        if self.places.contains_key(regex.pattern()) {
+            return true;
         }
+        if place == MAX_MEMBERS {
+            return false;
+        }
+        self.places.insert(regex.pattern().into(), place);
+        self.members.push(regex.clone());
+        true
     }
 
     /// Compiles what was added.
@@ -87,8 +92,11 @@ impl RegexSet {
         self.places.get(regex.pattern()).copied()
     }
 
-    /// Words of 64 bits that an answer takes.
+    /// Words of 64 bits that an answer takes; none for a set that no engine is of, which is never scanned.
     pub(crate) fn words(&self) -> usize {
+        if self.parts.is_empty() {
+            return 0;
+        }
         self.members.len().div_ceil(64)
     }
 

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::per_filter::Slots;
+use heddle_matching::StringMatcher;
+
 use super::{Result, enumeration, fraction, headers, matcher, mirror, pb, rate_limit, required, retry, route_action};
 use crate::path::Path;
 use crate::snapshot::{Fraction, Mirror, PathMatch, Route, RouteFilters, RouteMatch, RouteTable, VirtualHost};
@@ -139,7 +141,7 @@ fn virtual_host(
     }
     Ok(VirtualHost {
         name: host.name.as_str().into(),
-        routes,
+        routes: routes.into(),
         require_tls,
         request_headers: headers::operations(
             &host.request_headers_to_add,
@@ -206,7 +208,10 @@ pub(crate) fn route_match(config: &pb::route::RouteMatch, path: &Path<'_>) -> Re
             }
             PathMatch::Segments(p.as_str().into())
         }
-        PathSpecifier::SafeRegex(r) => PathMatch::Regex(matcher::regex(r, &path.field("safe_regex"))?),
+        PathSpecifier::SafeRegex(r) => {
+            let regex = matcher::regex(r, &path.field("safe_regex"))?;
+            PathMatch::Regex(StringMatcher::regex(regex))
+        }
         _ => return Err(path.error("this kind of path match is not implemented; use prefix, path or safe_regex")),
     };
     if matches!(matched, PathMatch::Regex(_)) && config.case_sensitive == Some(false) {

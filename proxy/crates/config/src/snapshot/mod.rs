@@ -41,7 +41,8 @@ pub use overload::{
 pub use rate_limit::{RateLimit, RateLimitAction};
 pub use route::{
     Action, ClusterChoice, DirectResponse, HeaderOp, HeaderOps, HeaderValue, HostRewrite, Mirror, MirrorHost, MirrorTo,
-    PathMatch, PathRewrite, Redirect, RetryOn, RetryPolicy, Route, RouteAction, RouteMatch, RouteTable, VirtualHost,
+    PathMatch, PathRewrite, Redirect, RetryOn, RetryPolicy, Route, RouteAction, RouteMatch, RouteTable, Routes,
+    VirtualHost,
 };
 pub use runtime::{PrematureResetLimits, Runtime};
 pub use service::{GrpcTarget, HttpTarget};

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use heddle_matching::{HeaderMatcher, MetadataMatcher, QueryMatcher, Regex};
+use heddle_matching::{
+    HeaderMatcher, MetadataMatcher, QueryMatcher, Regex, RegexSets, Scans, StringMatcher, Subject, Visit,
+};
 
 use super::domains::Wildcards;
 use super::filter::RouteFilters;
@@ -45,7 +47,7 @@ pub struct RouteTable {
 impl RouteTable {
     /// The clusters that its routes lead to, repeated as often as they are named.
     pub fn clusters(&self) -> impl Iterator<Item = &Arc<str>> {
-        let routes = self.virtual_hosts.iter().flat_map(|host| &host.routes);
+        let routes = self.virtual_hosts.iter().flat_map(|host| host.routes.iter());
         routes
             .filter_map(|route| match &route.action {
                 Action::Route(action) => Some(&action.cluster),
@@ -61,7 +63,7 @@ pub struct VirtualHost {
     /// Name.
     pub name: Arc<str>,
     /// Routes; the first that matches is used.
-    pub routes: Vec<Route>,
+    pub routes: Routes,
     /// `require_tls`: `ALL`.
     pub require_tls: bool,
     /// Request header changes.
@@ -74,6 +76,36 @@ pub struct VirtualHost {
     pub include_attempt_count: bool,
     /// `rate_limits`.
     pub rate_limits: Vec<RateLimit>,
+}
+
+/// The routes of a virtual host in their order. Their regular expressions on the path, on one header or on one query
+/// parameter are one set, which is scanned once for a request at most.
+#[derive(Debug, Default)]
+pub struct Routes {
+    all: Vec<Route>,
+    sets: RegexSets,
+}
+
+impl From<Vec<Route>> for Routes {
+    fn from(mut all: Vec<Route>) -> Self {
+        let sets = RegexSets::of(|see| all.iter_mut().for_each(|route| route.matches.visit_regexes(see)));
+        Self { all, sets }
+    }
+}
+
+impl Routes {
+    /// What their regular expressions say about a request. Nothing is scanned yet.
+    pub fn scans(&self) -> Scans<'_> {
+        Scans::of(&self.sets)
+    }
+}
+
+impl std::ops::Deref for Routes {
+    type Target = [Route];
+
+    fn deref(&self) -> &[Route] {
+        &self.all
+    }
 }
 
 /// `envoy.config.route.v3.Route`.
@@ -103,7 +135,7 @@ pub enum PathMatch {
     /// `path_separated_prefix`.
     Segments(Box<str>),
     /// `safe_regex` over the path without query, anchored at both ends.
-    Regex(Regex),
+    Regex(StringMatcher),
 }
 
 /// `envoy.config.route.v3.RouteMatch`.
@@ -123,6 +155,16 @@ pub struct RouteMatch {
     pub grpc: bool,
     /// `runtime_fraction.default_value` in millionths of requests, one million being all.
     pub fraction: u32,
+}
+
+impl RouteMatch {
+    fn visit_regexes(&mut self, see: Visit<'_>) {
+        if let PathMatch::Regex(matcher) = &mut self.path {
+            see(Subject::Path, matcher);
+        }
+        self.headers.iter_mut().for_each(|header| header.visit_regexes(see));
+        self.query.iter_mut().for_each(|parameter| parameter.visit_regexes(see));
+    }
 }
 
 /// What a route does.

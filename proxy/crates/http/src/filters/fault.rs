@@ -9,7 +9,7 @@ use std::time::Duration;
 use heddle_config::filters::RouteFilterConfig;
 use heddle_config::filters::fault::{Abort, AbortWith, Delay, Fault as Config};
 use heddle_config::snapshot::Fraction;
-use heddle_matching::HeaderReadings;
+use heddle_matching::{HeaderReadings, Scans};
 use heddle_telemetry::{Counter, Gauge, ResponseFlag, Stats};
 
 use super::{Call, HttpFilter, Setup, Verdict};
@@ -177,7 +177,7 @@ fn concerns(settings: &Config, exchange: &Exchange) -> bool {
             || node().is_some_and(|node| settings.downstream_nodes.iter().any(|n| **n == *node)))
         && {
             let headers = HeaderReadings::of(request);
-            settings.headers.iter().all(|m| m.matches(&headers))
+            settings.headers.iter().all(|m| m.matches(&headers, &Scans::none()))
         }
 }
 

@@ -140,8 +140,9 @@ impl JwtAuthn {
         let request = &exchange.request;
         let path = heddle_matching::RequestView::path(request);
         let headers = heddle_matching::HeaderReadings::of(request);
+        let scans = heddle_matching::Scans::none();
         let mut rules = self.config.rules.iter();
-        let rule = rules.find(|rule| select::matches(&rule.matches, request, path, &headers))?;
+        let rule = rules.find(|rule| select::matches(&rule.matches, request, path, &headers, &scans))?;
         self.config.requirement_of(rule)
     }
 

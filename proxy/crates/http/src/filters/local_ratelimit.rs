@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use heddle_config::filters::RouteFilterConfig;
 use heddle_config::filters::local_ratelimit::{Limiter, LocalRateLimit as Config, TokenBucket, VirtualHostLimits};
 use heddle_config::snapshot::{RateLimit, RateLimitAction};
-use heddle_matching::{HeaderReadings, RequestView};
+use heddle_matching::{HeaderReadings, RequestView, Scans};
 use heddle_net::ConnectionInfo;
 use heddle_telemetry::{Counter, ResponseFlag, Stats};
 use smallvec::SmallVec;
@@ -291,7 +291,7 @@ fn entries<'c>(limit: &'c RateLimit, call: &'c Call<'_>) -> Option<Entries<'c>> 
                 expect,
                 headers,
             } => {
-                if headers.iter().all(|m| m.matches(&request)) != *expect {
+                if headers.iter().all(|m| m.matches(&request, &Scans::none())) != *expect {
                     return None;
                 }
                 out.push((key, (&**value).into()));

@@ -1,7 +1,7 @@
 //! Which virtual host and route a request belongs to (Envoy's order: exact domain, longest suffix, longest prefix, `*`).
 
-use heddle_config::snapshot::{Action, ClusterChoice, PathMatch, Route, RouteMatch, RouteTable};
-use heddle_matching::{HeaderReadings, RequestView};
+use heddle_config::snapshot::{Action, ClusterChoice, PathMatch, Route, RouteMatch, RouteTable, Routes};
+use heddle_matching::{HeaderReadings, RequestView, Scans};
 
 use crate::head::RequestHead;
 
@@ -35,13 +35,14 @@ pub(crate) fn without_port(host: &str) -> &str {
 }
 
 /// The first route that matches. `dice` gives a number below one million for fractional routes.
-pub(crate) fn route(routes: &[Route], request: &RequestHead, dice: impl FnOnce() -> u32) -> Option<usize> {
+pub(crate) fn route(routes: &Routes, request: &RequestHead, dice: impl FnOnce() -> u32) -> Option<usize> {
     let path = request.path();
     let headers = HeaderReadings::of(request);
+    let scans = routes.scans();
     let mut dice = Some(dice);
     let mut rolled = None;
     routes.iter().position(|route| {
-        matches(&route.matches, request, path, &headers)
+        matches(&route.matches, request, path, &headers, &scans)
             && (route.matches.fraction >= 1_000_000
                 || *rolled.get_or_insert_with(|| dice.take().map_or(0, |d| d())) < route.matches.fraction)
     })
@@ -66,16 +67,22 @@ pub(crate) fn cluster(route: &Route, dice: impl FnOnce() -> u64) -> usize {
 }
 
 /// Whether a request is one of those that a route, or a rule of the JWT filter, is for. `path` and `headers` are the
-/// request's.
-pub(crate) fn matches(when: &RouteMatch, request: &RequestHead, path: &str, headers: &HeaderReadings<'_>) -> bool {
-    path_matches(&when.path, path, when.case_sensitive)
+/// request's, `scans` those of all routes or rules that are asked about it.
+pub(crate) fn matches(
+    when: &RouteMatch,
+    request: &RequestHead,
+    path: &str,
+    headers: &HeaderReadings<'_>,
+    scans: &Scans<'_>,
+) -> bool {
+    path_matches(&when.path, path, when.case_sensitive, scans)
         && (!when.grpc || request.grpc)
-        && when.headers.iter().all(|m| m.matches(headers))
-        && when.query.iter().all(|m| m.matches(request.target()))
+        && when.headers.iter().all(|m| m.matches(headers, scans))
+        && when.query.iter().all(|m| m.matches(request.target(), scans))
         && when.metadata.iter().all(|m| m.matches(request.metadata.as_deref()))
 }
 
-fn path_matches(wanted: &PathMatch, path: &str, case_sensitive: bool) -> bool {
+fn path_matches(wanted: &PathMatch, path: &str, case_sensitive: bool, scans: &Scans<'_>) -> bool {
     let same = |a: &[u8], b: &[u8]| {
         if case_sensitive {
             a == b
@@ -92,65 +99,9 @@ fn path_matches(wanted: &PathMatch, path: &str, case_sensitive: bool) -> bool {
         PathMatch::Prefix(prefix) => starts(prefix),
         PathMatch::Exact(exact) => same(path.as_bytes(), exact.as_bytes()),
         PathMatch::Segments(prefix) => starts(prefix) && matches!(path.as_bytes().get(prefix.len()), None | Some(b'/')),
-        PathMatch::Regex(regex) => regex.is_full_match(path),
+        PathMatch::Regex(regex) => scans.matches(regex, path),
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn table() -> RouteTable {
-        let mut table = RouteTable {
-            any: Some(9),
-            ..RouteTable::default()
-        };
-        table.exact.insert("shop.example".into(), 0);
-        table.exact.insert("shop.example:8080".into(), 1);
-        table.suffix = [(".api.example", 2), (".example", 3)].into_iter().collect();
-        table.prefix = [("shop.", 4)].into_iter().collect();
-        table
-    }
-
-    fn asking(host: &str) -> RequestHead {
-        let mut request = RequestHead::default();
-        request.set_host(host);
-        request
-    }
-
-    #[test]
-    fn domains() {
-        let mut table = table();
-        for (host, index) in [
-            ("shop.example", 0),
-            ("SHOP.example", 0),
-            ("shop.example:8080", 1),
-            ("a.api.example", 2),
-            ("b.example", 3),
-            ("shop.other", 4),
-            ("shop.example:9", 4),
-            (".example", 9),
-            ("nothing", 9),
-        ] {
-            assert_eq!(virtual_host(&table, &asking(host)), Some(index), "{host}");
-        }
-        table.any = None;
-        assert_eq!(virtual_host(&table, &asking("nothing")), None);
-        table.ignore_port = true;
-        assert_eq!(virtual_host(&table, &asking("shop.example:9")), Some(0));
-        assert_eq!(without_port("[::1]"), "[::1]");
-        assert_eq!(without_port("[::1]:80"), "[::1]");
-    }
-
-    #[test]
-    fn paths() {
-        assert!(path_matches(&PathMatch::Prefix("/a".into()), "/ab", true));
-        assert!(path_matches(&PathMatch::Prefix("".into()), "*", true));
-        assert!(path_matches(&PathMatch::Segments("/a".into()), "/a", true));
-        assert!(path_matches(&PathMatch::Segments("/a".into()), "/a/b", true));
-        assert!(!path_matches(&PathMatch::Segments("/a".into()), "/ab", true));
-        assert!(path_matches(&PathMatch::Exact("/A".into()), "/a", false));
-        assert!(!path_matches(&PathMatch::Exact("/A".into()), "/a", true));
-        assert!(!path_matches(&PathMatch::Prefix("/abc".into()), "/a", true));
-    }
-}
+mod tests;

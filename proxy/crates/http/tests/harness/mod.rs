@@ -90,7 +90,7 @@ pub fn table(routes: Vec<Route>) -> RouteTable {
         name: "t".into(),
         virtual_hosts: vec![VirtualHost {
             name: "v".into(),
-            routes,
+            routes: routes.into(),
             require_tls: false,
             request_headers: HeaderOps::default(),
             response_headers: HeaderOps::default(),

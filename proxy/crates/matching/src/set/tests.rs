@@ -270,6 +270,9 @@ fn thousands_of_expressions_and_bounds() {
     }
     let full = compiled((0..=MAX_MEMBERS).map(|i| format!("{i}")));
     assert_eq!(full.members.len(), MAX_MEMBERS);
+    let mut full = full;
+    assert!(!full.add(&Regex::new("one more").expect("pattern")));
+    assert!(full.add(&full.members[7].clone()), "it is there already");
     assert!(sizes(&full).len() <= lazy::MAX_AUTOMATA);
     // Words above the bound go to the other engine, and what that cannot hold stays alone.
     let long = compiled((0..40).map(|i| format!(".*{i}{}.*", "x".repeat(10_000))));

@@ -106,7 +106,7 @@ pub(super) fn http() -> NetworkFilter {
     };
     let host = VirtualHost {
         name: "v".into(),
-        routes: vec![route],
+        routes: vec![route].into(),
         require_tls: false,
         request_headers: HeaderOps::default(),
         response_headers: HeaderOps::default(),

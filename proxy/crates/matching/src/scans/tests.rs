@@ -1,0 +1,75 @@
+use super::*;
+use crate::Regex;
+use crate::set::MAX_MEMBERS;
+
+fn regex(pattern: &str) -> StringMatcher {
+    StringMatcher::regex(Regex::new(pattern).expect(pattern))
+}
+
+/// An input has as many sets as it needs, and each answers for its own expressions.
+#[test]
+fn expressions_above_the_bound_of_a_set_have_another() {
+    let several = MAX_MEMBERS + 100;
+    let pattern = |i: usize| format!("/shop/{i}/[^/]+");
+    // A few come twice, from both sets.
+    let twice = [3, MAX_MEMBERS - 1, MAX_MEMBERS, several - 1];
+    let mut matchers: Vec<_> = (0..several).chain(twice).map(|i| regex(&pattern(i))).collect();
+    let sets = RegexSets::of(|see| matchers.iter_mut().for_each(|m| see(Subject::Path, m)));
+    assert_eq!(sets.sets.len(), 2);
+    let set_of = |at: usize| matchers[at].member().map(|member| member.set);
+    assert!((0..MAX_MEMBERS).all(|at| set_of(at) == Some(0)));
+    assert!((MAX_MEMBERS..several).all(|at| set_of(at) == Some(1)));
+    assert_eq!([0, 1, 2, 3].map(|at| set_of(several + at)), [0, 0, 1, 1].map(Some));
+    for wanted in twice {
+        let scans = Scans::of(&sets);
+        let text = format!("/shop/{wanted}/x");
+        let matching = (0..several).filter(|at| scans.matches(&matchers[*at], &text));
+        assert_eq!(matching.collect::<Vec<_>>(), [wanted]);
+    }
+}
+
+/// Inputs with one expression each, which is asked alone, cost a request no room for answers.
+#[test]
+fn lone_expressions_take_no_room() {
+    let several = 1_000;
+    let mut matchers: Vec<_> = (0..several).map(|i| regex(&format!("a{i}.*"))).collect();
+    let sets = RegexSets::of(|see| {
+        let each = matchers.iter_mut().enumerate();
+        each.for_each(|(i, matcher)| see(Subject::Header(format!("x-{i}").into()), matcher));
+    });
+    assert_eq!((sets.sets.len(), sets.words), (several, several));
+    assert!(matchers.iter().all(|matcher| matcher.member().is_none()));
+    assert!(Scans::of(&sets).matches(&matchers[7], "a7!"));
+}
+
+/// Expressions on different inputs do not answer for each other, whatever order they are asked in.
+#[test]
+fn each_input_has_its_own_answers() {
+    let subjects = [
+        Subject::Path,
+        Subject::Query("q".into()),
+        Subject::Query("Q".into()),
+        Subject::Header("q".into()),
+    ];
+    let mut matchers: Vec<_> = subjects
+        .iter()
+        .flat_map(|s| [(s, regex("a.*")), (s, regex(".*b"))])
+        .collect();
+    let sets = RegexSets::of(|see| {
+        let each = matchers.iter_mut();
+        each.for_each(|(subject, matcher)| see(Subject::clone(subject), matcher));
+    });
+    let texts = ["a", "b", "ab", "-"];
+    let expected = [true, false, false, true, true, true, false, false];
+    let scans = Scans::of(&sets);
+    for at in (0..matchers.len()).rev() {
+        assert_eq!(
+            scans.matches(&matchers[at].1, texts[at / 2]),
+            expected[at],
+            "{:?}",
+            matchers[at]
+        );
+    }
+    // Without sets, what is shown is looked at.
+    assert!(Scans::none().matches(&matchers[0].1, "ac"));
+}
