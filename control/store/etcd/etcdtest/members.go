@@ -61,7 +61,7 @@ func RunMember() bool {
 	}
 	config := embed.NewConfig()
 	config.Name, config.Dir, config.LogLevel, config.LogOutputs = c.Name, c.Dir, "fatal", []string{"/dev/null"}
-	config.TickMs, config.ElectionMs = 20, 200
+	config.TickMs, config.ElectionMs = 50, 500
 	config.ListenClientUrls, config.AdvertiseClientUrls = parse(c.Client), parse(c.Client)
 	config.ListenPeerUrls, config.AdvertisePeerUrls = parse(c.Peer), parse(c.Peer)
 	config.InitialCluster = c.Initial
