@@ -63,6 +63,10 @@ type Work struct {
 	// Cookies has the proxy answer by itself, and hold the request's cookie against regular expressions before it does.
 	// Only Envoy and heddle-proxy have such rules.
 	Cookies *CookieRules
+	// Workers of the proxy, on as many processors; zero means one. Only Envoy and heddle-proxy have more.
+	Workers int
+	// Balance is the listener's connection_balance_config; empty means none.
+	Balance Balance
 }
 
 // CookieRules are one policy with [RuleCount] rules, each a regular expression on the cookie.
@@ -92,6 +96,15 @@ func (r *CookieRules) Expressions() []string {
 	return expressions
 }
 
+// Balance says which worker serves a connection. Only Envoy and heddle-proxy can be told.
+type Balance string
+
+// Balances. Envoy has ByLoad for a device of Intel's alone.
+const (
+	ByCount Balance = "exact_balance"
+	ByLoad  Balance = "extend_balance"
+)
+
 // Target of the requests. One that policies look at has escapes and path parameters, so that it has several readings.
 func (w Work) Target() string {
 	if w.Policies > 0 {
@@ -111,6 +124,28 @@ type settings struct {
 	Policies                                                                 int
 	Cookies                                                                  *CookieRules
 	Expressions                                                              []string
+	Balance                                                                  Balance
+}
+
+// Sizes of the files that a backend serves after [WriteSizes], by path.
+var Sizes = map[string]int64{"/sizes/1k": 1 << 10, "/sizes/10k": 10 << 10, "/sizes/100k": 100 << 10, "/sizes/1m": 1 << 20}
+
+// WriteSizes writes the files of [Sizes] for a [Backend] of that directory.
+func WriteSizes(dir string) error {
+	// Its workers may be another user's.
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return err
+	}
+	for path, size := range Sizes {
+		path = filepath.Join(dir, path)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(path, make([]byte, size), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Backend starts the server behind the proxies: nginx answering so many bytes.
@@ -129,10 +164,10 @@ func Backend(at process.Place, dir, address string, size int) (*process.Process,
 // BackendSize is what the backend of a comparison of proxies answers, in bytes.
 const BackendSize = 64
 
-// Start starts one subject with one worker, in front of backend.
+// Start starts one subject with its workers on that processor and those after it, in front of backend.
 func Start(name, dir string, at process.Place, work Work, address, backend string, binaries Binaries) (*process.Process, error) {
 	s := settings{Dir: dir, Address: address, Backend: backend, Body: strings.Repeat("x", BackendSize), HTTP2: work.HTTP2, Mesh: work.Mesh,
-		Policies: work.Policies, Cookies: work.Cookies, Expressions: work.Cookies.Expressions()}
+		Policies: work.Policies, Cookies: work.Cookies, Expressions: work.Cookies.Expressions(), Balance: work.Balance}
 	var err error
 	if s.Host, s.Port, err = split(address); err != nil {
 		return nil, err
@@ -156,17 +191,22 @@ func Start(name, dir string, at process.Place, work Work, address, backend strin
 	if template == "" {
 		return nil, fmt.Errorf("unknown subject %q: want one of %v", name, NamesNew)
 	}
+	workers := max(1, work.Workers)
+	if template != "envoy.yaml" && (workers > 1 || work.Balance != "") {
+		return nil, fmt.Errorf("%s with %d workers and balance %q: only Envoy and heddle-proxy can", name, workers, work.Balance)
+	}
 	config, err := render(dir, template, s)
 	if err != nil {
 		return nil, err
 	}
-	heddle := append(slices.Clone(binaries.Under), binaries.Heddle, "-c", config, "--concurrency", "1", "-l", "warn")
+	heddle := append(slices.Clone(binaries.Under), binaries.Heddle, "-c", config, "--concurrency", strconv.Itoa(workers), "-l", "warn")
 	argv := map[string][]string{
 		"nginx":   {"nginx", "-p", dir, "-e", filepath.Join(dir, "nginx.error.log"), "-c", config},
 		"haproxy": {"haproxy", "-db", "-f", config},
-		"envoy":   {binaries.Envoy, "-c", config, "--concurrency", "1", "-l", "warn", "--use-dynamic-base-id"},
+		"envoy":   {binaries.Envoy, "-c", config, "--concurrency", strconv.Itoa(workers), "-l", "warn", "--use-dynamic-base-id"},
 		"heddle":  heddle, Multibuffer: heddle,
 	}[name]
+	at.CPUs = workers
 	p, err := process.Start(name, at, argv...)
 	if err != nil {
 		return nil, err

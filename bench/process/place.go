@@ -2,10 +2,10 @@ package process
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
-	"strconv"
 	"syscall"
 
 	"heddle.io/heddle/control/agent/network"
@@ -13,8 +13,8 @@ import (
 
 // Place is where a program runs.
 type Place struct {
-	// CPU is the one processor that it uses.
-	CPU int
+	// CPU is the first processor that it uses, and CPUs how many from there on; zero means one.
+	CPU, CPUs int
 	// Netns is the name of its network namespace; empty is the benchmark's own.
 	Netns string
 	// Cgroup is its control group, a directory of version 2; empty is the benchmark's own. Whoever made the group ends what is left
@@ -26,7 +26,7 @@ type Place struct {
 
 // Command runs argv in this place. [Place.Launch] starts it.
 func (p Place) Command(argv ...string) *exec.Cmd {
-	cmd := exec.Command("taskset", append([]string{"-c", strconv.Itoa(p.CPU)}, argv...)...)
+	cmd := exec.Command("taskset", append([]string{"-c", fmt.Sprintf("%d-%d", p.CPU, p.CPU+max(p.CPUs, 1)-1)}, argv...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{}
 	if p.Netns == "" {
 		// Elsewhere, the program is started by a thread that may end before the benchmark does, which would count.

@@ -62,6 +62,8 @@ var All = []Scenario{
 	providers("p1-lone", "the same with one client, who must not wait for others", 1),
 	proxyScenario("p4", "TLS 1.2, "+load.TLS12Cipher+", a new connection for each request, by 32 of openssl s_time",
 		proxyWork{Work: peers.Work{TLS: "ecdsa"}, connections: 32, sTime: true, subjects: peers.NamesNew, baseline: "nginx"}),
+	balance("p5-even", false),
+	balance("p5", true),
 	policies("policies-30", 10),
 	policies("policies-3000", 1000),
 	{Name: "p6", Summary: "what a hundred regular expressions on the cookie add to a request, in processor time", Run: expressions},

@@ -1,0 +1,136 @@
+package load
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Class is a part of a mixed load: connections that ask for one thing.
+type Class struct {
+	// Path of the requests, and Bytes that each answer has.
+	Path  string
+	Bytes int64
+	// Connections, each kept.
+	Connections int
+	// Rate of requests per second over all of them.
+	Rate float64
+}
+
+// Mixed asks address over kept HTTP/1.1 connections of several classes, from these source ports of 127.0.0.1, one each. They open
+// one after the other within opening, the classes among each other in an order that is always the same, and ask from then on;
+// what was due within duration after that is counted. A latency begins when the request was due, so that an answer that
+// comes late does not hide those behind it. Results are those of the classes, by path.
+func Mixed(address string, ports []int, classes map[string]Class, opening, duration time.Duration) (map[string]Result, error) {
+	var order []string
+	for name, class := range classes {
+		order = append(order, slices.Repeat([]string{name}, class.Connections)...)
+	}
+	if len(ports) < len(order) {
+		return nil, fmt.Errorf("%d ports for %d connections", len(ports), len(order))
+	}
+	slices.Sort(order)
+	random := rand.New(rand.NewPCG(1, 2))
+	random.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
+	start := time.Now()
+	counted := start.Add(opening)
+	var (
+		wait      sync.WaitGroup
+		mutex     sync.Mutex
+		failures  = map[string][]error{}
+		latencies = map[string][]time.Duration{}
+	)
+	for i, name := range order {
+		class := classes[name]
+		client := paced{class: class, address: address, port: ports[i],
+			open: start.Add(opening * time.Duration(i) / time.Duration(len(order))), counted: counted, end: counted.Add(duration)}
+		client.first = client.open.Add(time.Duration(random.Float64() * float64(client.interval())))
+		wait.Go(func() {
+			took, failed := client.run()
+			mutex.Lock()
+			defer mutex.Unlock()
+			latencies[name] = append(latencies[name], took...)
+			if failed != nil {
+				failures[name] = append(failures[name], failed)
+			}
+		})
+	}
+	wait.Wait()
+	got := map[string]Result{}
+	for name := range classes {
+		all := latencies[name]
+		if len(all) == 0 {
+			return nil, fmt.Errorf("class %s: no answers and %d errors, such as %v", name, len(failures[name]), failures[name][:min(1, len(failures[name]))])
+		}
+		slices.Sort(all)
+		got[name] = Result{Requests: int64(len(all)), Errors: int64(len(failures[name])), PerSecond: float64(len(all)) / duration.Seconds(),
+			P50: all[len(all)/2], P99: all[len(all)*99/100]}
+	}
+	return got, nil
+}
+
+// patience with an answer before its connection counts as failed.
+const patience = 10 * time.Second
+
+// paced is one connection of a mixed load.
+type paced struct {
+	class   Class
+	address string
+	port    int
+	// open is when it connects, first when its first request is due, counted when those begin that count, end when none is
+	// due any more.
+	open, first, counted, end time.Time
+}
+
+// interval between its requests.
+func (c paced) interval() time.Duration {
+	return time.Duration(float64(c.class.Connections) / c.class.Rate * float64(time.Second))
+}
+
+// run asks until the end, or until it fails: then the connection is not opened again. The latencies are good in any case.
+func (c paced) run() ([]time.Duration, error) {
+	<-time.After(time.Until(c.open))
+	conn, err := dialFrom(c.port, c.address, patience)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	request := []byte("GET " + c.class.Path + " HTTP/1.1\r\nHost: " + c.address + "\r\n\r\n")
+	reader := bufio.NewReaderSize(conn, 16<<10)
+	var took []time.Duration
+	for due := c.first; due.Before(c.end); due = due.Add(c.interval()) {
+		<-time.After(time.Until(due))
+		if err := c.ask(conn, reader, request); err != nil {
+			return took, err
+		}
+		if due.After(c.counted) {
+			took = append(took, time.Since(due))
+		}
+	}
+	return took, nil
+}
+
+func (c paced) ask(conn net.Conn, reader *bufio.Reader, request []byte) error {
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		return err
+	}
+	if _, err := conn.Write(request); err != nil {
+		return err
+	}
+	response, err := http.ReadResponse(reader, nil)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	n, err := io.Copy(io.Discard, response.Body)
+	if err == nil && (response.StatusCode != http.StatusOK || n != c.class.Bytes) {
+		return fmt.Errorf("status %s and %d bytes, want %d", response.Status, n, c.class.Bytes)
+	}
+	return err
+}

@@ -1,0 +1,82 @@
+package load
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestPortsBySocket has others listen on the address and asks whose the connections are.
+func TestPortsBySocket(t *testing.T) {
+	const address = "127.0.0.1:9917"
+	const sockets, count = 3, 20
+	ports, err := PortsBySocket(address, sockets, count)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := make(chan int)
+	for socket := range sockets {
+		listener, err := listenTogether(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { listener.Close() })
+		go func() {
+			for {
+				conn, err := listener.Accept()
+				if err != nil {
+					return
+				}
+				conn.Close()
+				at <- socket
+			}
+		}()
+	}
+	for socket, ports := range ports {
+		if len(ports) != count {
+			t.Errorf("%d ports for socket %d, want %d", len(ports), socket, count)
+		}
+		for _, port := range ports {
+			conn, err := dialFrom(port, address, time.Second)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := <-at; got != socket {
+				t.Errorf("port %d led to socket %d, want %d", port, got, socket)
+			}
+			conn.Close()
+		}
+	}
+}
+
+func TestMixed(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = w.Write([]byte(strings.Repeat("x", map[string]int{"/short": 10, "/long": 100_000}[r.URL.Path])))
+	}))
+	defer server.Close()
+	address := server.Listener.Addr().String()
+	byPort, err := PortsBySocket("127.0.0.1:9918", 1, 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	classes := map[string]Class{
+		"short": {Path: "/short", Bytes: 10, Connections: 10, Rate: 100},
+		"long":  {Path: "/long", Bytes: 100_000, Connections: 10, Rate: 100},
+	}
+	got, err := Mixed(address, byPort[0], classes, 200*time.Millisecond, 500*time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, r := range got {
+		// As many as were due, however long they took.
+		if r.Errors != 0 || r.Requests < 40 || r.Requests > 60 || r.P50 <= 0 || r.P99 < r.P50 {
+			t.Errorf("%s: %+v, want 50 answers", name, r)
+		}
+	}
+	classes["long"] = Class{Path: "/long", Bytes: 99_999, Connections: 10, Rate: 100}
+	if got, err := Mixed(address, byPort[0], classes, 0, 100*time.Millisecond); err == nil {
+		t.Errorf("answers of another length gave %+v, want an error", got)
+	}
+}
