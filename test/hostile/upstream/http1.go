@@ -27,8 +27,9 @@ const slowness = 100 * time.Millisecond
 
 // Script is what a hostile upstream answers.
 type Script struct {
-	// Answer goes out as soon as the request's head is there.
+	// Answer goes out as soon as the request's head is there, or, with Whole, when all of it is.
 	Answer []byte
+	Whole  bool
 	// Then says what follows: "fin", "rst" or "open".
 	Then string
 	// Endless repeats Answer until the peer goes away.
@@ -100,21 +101,22 @@ func (u *HTTP1) serve(conn *conn) {
 	}
 }
 
-// read reads one request, without its body when a script answers it.
+// read reads one request, without its body when a script answers it before.
 func (u *HTTP1) read(reader *bufio.Reader) (*Request, *Script, error) {
 	head, err := readHead(reader)
 	if err != nil {
 		return &Request{Raw: string(head), Cut: "head: " + err.Error()}, nil, err
 	}
 	request, framing := parse(head)
-	if script := u.playing(request.Target()); script != nil {
+	script := u.playing(request.Target())
+	if script != nil && !script.Whole {
 		return request, script, nil
 	}
 	if err := readBody(reader, request, framing); err != nil {
 		request.Cut = "body: " + err.Error()
 		return request, nil, err
 	}
-	return request, nil, nil
+	return request, script, nil
 }
 
 func (u *HTTP1) play(conn *conn, script *Script) {
