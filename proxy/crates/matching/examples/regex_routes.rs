@@ -71,7 +71,7 @@ fn main() {
             let begun = processor_time();
             let mut routes: Vec<_> = (0..count).map(regex).collect();
             let compiled = processor_time();
-            let sets = RegexSets::of(|see| routes.iter_mut().for_each(|matcher| see(Subject::Path, matcher)));
+            let sets = RegexSets::in_order(|see| routes.iter_mut().for_each(|matcher| see(Subject::Path, matcher)));
             println!(
                 "{count} routes {name}: expressions in {:.0} ms, sets in {:.1} ms more",
                 (compiled - begun).as_secs_f64() * 1e3,

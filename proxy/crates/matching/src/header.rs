@@ -135,7 +135,7 @@ impl HeaderMatcher {
     }
 
     /// What the test says about the readings that `visit` shows.
-    fn ask(&self, scans: &Scans<'_>, readings: Readings, visit: impl FnOnce(&mut dyn FnMut(&str))) -> Found {
+    fn ask(&self, scans: &Scans<'_>, readings: Readings, visit: impl Fn(&mut dyn FnMut(&str))) -> Found {
         if let HeaderTest::String(matcher) = &self.test {
             return scans.find(matcher, readings, visit);
         }

@@ -3,7 +3,8 @@
 use std::cell::{Cell, OnceCell};
 use std::collections::BTreeMap;
 
-use crate::set::RegexSet;
+use crate::set::lazy::MAX_EXPRESSIONS;
+use crate::set::{MAX_MEMBERS, RegexSet};
 use crate::{StringMatcher, StringTest};
 
 /// What tests say about the readings of an input: a bit for each test. All bits are the same for a test that is made alone,
@@ -109,10 +110,17 @@ impl Member {
     }
 }
 
+/// How many expressions of a set of [`RegexSets::in_order`] a request tries alone before the set is scanned.
+const TRIED_ALONE: u64 = 4;
+
+/// The word of a set has the readings that were scanned in its lowest bits, and how often it was asked from here on.
+const ASKED: u64 = 1 << 8;
+
 /// The sets of one configuration, such as the rules of an RBAC filter or the routes of a virtual host.
 #[derive(Debug, Default)]
 pub struct RegexSets {
     sets: Vec<Input>,
+    in_order: bool,
     /// Words of 64 bits that the answers take, and behind them those of the scan under way.
     words: usize,
 }
@@ -130,18 +138,32 @@ pub type Visit<'v> = &'v mut dyn FnMut(Subject, &mut StringMatcher);
 
 impl RegexSets {
     /// Puts the expressions of all matchers that `each` shows into sets, one for each input (another behind it where one is
-    /// full), and tells the matchers. From then on they are asked with [`Scans`] of these sets, or of none.
-    pub fn of(mut each: impl FnMut(Visit<'_>)) -> Self {
+    /// full), and tells the matchers. From then on they are asked with [`Scans`] of these sets, or of none. Every one of
+    /// them is answered when one is asked.
+    pub(crate) fn of(each: impl FnMut(Visit<'_>)) -> Self {
+        Self::compile(false, each)
+    }
+
+    /// [`RegexSets::of`] for matchers that are asked one after the other until one decides, so that most requests ask few:
+    /// the first are tried alone, what an engine gives up is tried when it is asked, and sets are small. A client's worst text
+    /// costs in proportion to what is asked, not to what there is.
+    pub fn in_order(each: impl FnMut(Visit<'_>)) -> Self {
+        Self::compile(true, each)
+    }
+
+    fn compile(in_order: bool, mut each: impl FnMut(Visit<'_>)) -> Self {
+        let most = if in_order { MAX_EXPRESSIONS } else { MAX_MEMBERS };
+        let rows = Self::rows(in_order);
         let mut sets: Vec<RegexSet> = Vec::new();
         let mut by_subject: BTreeMap<Subject, Vec<usize>> = BTreeMap::new();
         each(&mut |subject, matcher| {
             if let StringTest::Regex(regex) = matcher.test() {
                 let of_subject = by_subject.entry(subject).or_default();
-                let mut add = |at: &usize| sets.get_mut(*at).is_some_and(|set| set.add(regex));
+                let mut add = |at: &usize| sets.get_mut(*at).is_some_and(|set| set.add(regex, most));
                 if !of_subject.iter().any(&mut add) {
                     of_subject.push(sets.len());
                     let mut set = RegexSet::default();
-                    set.add(regex);
+                    set.add(regex, most);
                     sets.push(set);
                 }
             }
@@ -152,7 +174,7 @@ impl RegexSets {
         let inputs = sets.into_iter().map(|mut set| {
             set.compile();
             let input = Input { set, at };
-            at += input.set.words() * 2 * Readings::KINDS;
+            at += input.set.words() * rows * Readings::KINDS;
             row = row.max(input.set.words());
             input
         });
@@ -173,7 +195,16 @@ impl RegexSets {
             };
             matcher.enrol(member);
         });
-        Self { sets, words: at + row }
+        Self {
+            sets,
+            in_order,
+            words: at + row,
+        }
+    }
+
+    /// The rows of words that a set has for each kind of readings: any matches, each does, and which are open.
+    fn rows(in_order: bool) -> usize {
+        if in_order { 3 } else { 2 }
     }
 }
 
@@ -185,8 +216,9 @@ thread_local! {
 /// The answers of sets about one request. They are found when they are first asked for.
 pub struct Scans<'s> {
     sets: &'s RegexSets,
-    /// For each set a word whose bits say which readings have been scanned; then for each set and readings the bits of
-    /// those expressions that match any of them, and of those that match each.
+    /// For each set a word whose bits say which readings have been scanned, and how often it was asked; then for each set and
+    /// readings the bits of those expressions that match any of them, of those that match each, and, in order, of those
+    /// that an engine gave up.
     answers: OnceCell<Vec<Cell<u64>>>,
 }
 
@@ -201,6 +233,7 @@ impl Drop for Scans<'_> {
 /// For matchers that belong to no sets.
 static NO_SETS: RegexSets = RegexSets {
     sets: Vec::new(),
+    in_order: false,
     words: 0,
 };
 
@@ -231,20 +264,32 @@ impl<'s> Scans<'s> {
         &self,
         matcher: &StringMatcher,
         readings: Readings,
-        visit: impl FnOnce(&mut dyn FnMut(&str)),
+        visit: impl Fn(&mut dyn FnMut(&str)),
     ) -> Found {
-        let Some(member) = matcher.member().filter(|_| self.sets.words > 0) else {
+        let alone = || {
             let mut found = Found::NOTHING;
             visit(&mut |text| found.add(matcher.matches(text)));
-            return found;
+            found
+        };
+        let Some(member) = matcher.member().filter(|_| self.sets.words > 0) else {
+            return alone();
         };
         let answers = self.answers.get_or_init(|| self.room());
         let word = |at: usize| answers.get(at).map_or(0, Cell::get);
-        let scanned = 1 << readings as u32;
-        if word(member.set) & scanned == 0 {
-            self.scan(member.set, readings, answers, visit);
+        let state = word(member.set);
+        if state & 1 << readings as u32 == 0 {
+            if self.sets.in_order && state / ASKED < TRIED_ALONE {
+                if let Some(word) = answers.get(member.set) {
+                    word.set(state + ASKED);
+                }
+                return alone();
+            }
+            self.scan(member.set, readings, answers, &visit);
         }
-        let at = member.at + member.step * 2 * readings as usize;
+        let at = member.at + member.step * RegexSets::rows(self.sets.in_order) * readings as usize;
+        if self.sets.in_order && word(at + 2 * member.step) & member.bit != 0 {
+            return alone();
+        }
         Found {
             any: word(at),
             every: word(at + member.step),
@@ -260,17 +305,18 @@ impl<'s> Scans<'s> {
 
     /// Fills in what a set says about all readings together.
     #[cold]
-    fn scan(&self, set: usize, readings: Readings, answers: &[Cell<u64>], visit: impl FnOnce(&mut dyn FnMut(&str))) {
+    fn scan(&self, set: usize, readings: Readings, answers: &[Cell<u64>], visit: impl Fn(&mut dyn FnMut(&str))) {
         let Some(input) = self.sets.sets.get(set) else { return };
         let words = input.set.words();
         let rows = |at: usize| answers.get(at..at + words).unwrap_or_default();
-        let any = rows(input.at + words * 2 * readings as usize);
-        let every = rows(input.at + words * (2 * readings as usize + 1));
+        let first = input.at + words * RegexSets::rows(self.sets.in_order) * readings as usize;
+        let (any, every) = (rows(first), rows(first + words));
+        let open = self.sets.in_order.then(|| rows(first + 2 * words));
         let row = rows(answers.len().saturating_sub(words));
         every.iter().for_each(|word| word.set(u64::MAX));
         visit(&mut |text| {
             row.iter().for_each(|word| word.set(0));
-            input.set.scan(text, row);
+            input.set.scan(text, row, open);
             for ((any, every), matched) in any.iter().zip(every).zip(row) {
                 any.set(any.get() | matched.get());
                 every.set(every.get() & matched.get());

@@ -13,7 +13,7 @@ use regex_syntax::hir::Hir;
 
 use crate::Regex;
 
-mod lazy;
+pub(crate) mod lazy;
 mod literals;
 
 /// Most expressions of one set. Those above it have another.
@@ -56,13 +56,13 @@ impl fmt::Debug for RegexSet {
 }
 
 impl RegexSet {
-    /// Adds an expression, if it is not there. False when the set is full.
-    pub(crate) fn add(&mut self, regex: &Regex) -> bool {
+    /// Adds an expression, if it is not there. False when the set has `most` already.
+    pub(crate) fn add(&mut self, regex: &Regex, most: usize) -> bool {
         let place = self.members.len();
         if self.places.contains_key(regex.pattern()) {
             return true;
         }
-        if place == MAX_MEMBERS {
+        if place == most {
             return false;
         }
         self.places.insert(regex.pattern().into(), place);
@@ -101,7 +101,8 @@ impl RegexSet {
     }
 
     /// Sets the bits of those expressions that match `text` from end to end. `found` has [`RegexSet::words`] words, all zero.
-    pub(crate) fn scan(&self, text: &str, found: &[Cell<u64>]) {
+    /// Those that an engine gave up are tried one by one, or have their bits set in `open`.
+    pub(crate) fn scan(&self, text: &str, found: &[Cell<u64>], open: Option<&[Cell<u64>]>) {
         for Taken { engine, members } in &self.parts {
             let complete = engine.scan(text, &mut |place| {
                 if let Some(member) = members.get(place) {
@@ -109,6 +110,10 @@ impl RegexSet {
                 }
             });
             if complete {
+                continue;
+            }
+            if let Some(open) = open {
+                members.iter().for_each(|member| set(open, *member));
                 continue;
             }
             for member in members {

@@ -88,7 +88,7 @@ pub struct Routes {
 
 impl From<Vec<Route>> for Routes {
     fn from(mut all: Vec<Route>) -> Self {
-        let sets = RegexSets::of(|see| all.iter_mut().for_each(|route| route.matches.visit_regexes(see)));
+        let sets = RegexSets::in_order(|see| all.iter_mut().for_each(|route| route.matches.visit_regexes(see)));
         Self { all, sets }
     }
 }

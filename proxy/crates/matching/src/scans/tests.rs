@@ -1,6 +1,7 @@
 use super::*;
 use crate::Regex;
 use crate::set::MAX_MEMBERS;
+use crate::set::tests::Dice;
 
 fn regex(pattern: &str) -> StringMatcher {
     StringMatcher::regex(Regex::new(pattern).expect(pattern))
@@ -72,4 +73,40 @@ fn each_input_has_its_own_answers() {
     }
     // Without sets, what is shown is looked at.
     assert!(Scans::none().matches(&matchers[0].1, "ac"));
+}
+
+/// Asked in order, the first are tried alone, and what an engine gives up is tried when it is asked: a text costs in
+/// proportion to what is asked of it.
+#[test]
+fn in_order_a_text_costs_what_is_asked() {
+    let mut matchers: Vec<_> = (0..10).map(|n| regex(&format!("[ab]*a[ab]{{{}}}", 8 + n))).collect();
+    let sets = RegexSets::in_order(|see| matchers.iter_mut().for_each(|m| see(Subject::Path, m)));
+    let mut dice = Dice(1);
+    let hostile: String = (0..500).map(|_| ["a", "b"][dice.below(2)]).collect();
+    // One scan answers for all that follow; beside it, each of those is tried.
+    for (text, most, matches) in [("b".repeat(20), 4 + 1, false), (hostile, 4 + 1 + 6, true)] {
+        let scans = Scans::of(&sets);
+        let reads = Cell::new(0);
+        let mut matched = false;
+        for matcher in &matchers {
+            let found = scans.find(matcher, Readings::Sent, |see| {
+                reads.set(reads.get() + 1);
+                see(&text);
+            });
+            assert_eq!(matcher.is_in(found.any), matcher.matches(&text), "{matcher:?}");
+            matched |= matcher.matches(&text);
+        }
+        assert_eq!((reads.get(), matched), (most, matches), "{text}");
+    }
+}
+
+/// A set of routes is as large as one automaton, so that a request which is decided early scans no more.
+#[test]
+fn in_order_sets_are_small() {
+    let mut matchers: Vec<_> = (0..1_000).map(|i| regex(&format!("/svc{i}/[^/]+"))).collect();
+    let sets = RegexSets::in_order(|see| matchers.iter_mut().for_each(|m| see(Subject::Path, m)));
+    assert_eq!(sets.sets.len(), 4);
+    let scans = Scans::of(&sets);
+    let matching = matchers.iter().position(|m| scans.matches(m, "/svc700/x"));
+    assert_eq!(matching, Some(700));
 }

@@ -2,7 +2,7 @@
 //!
 //! A client that knows the expressions can send texts that need new states at every byte. Working one out costs as much as
 //! a few bytes of trying the expressions one by one, so a scan gets a number of them that grows with its text and then
-//! gives up: the worst text costs about twice what it would without the automaton.
+//! gives up: the worst text costs about twice what trying them all would.
 
 use regex_automata::hybrid::dfa::{Cache, Config, DFA};
 use regex_automata::nfa::thompson;
@@ -13,7 +13,7 @@ use regex_syntax::hir::{Hir, Look};
 use super::{Candidate, Engine, Taken};
 
 /// Most expressions of one automaton.
-const MAX_EXPRESSIONS: usize = 256;
+pub(crate) const MAX_EXPRESSIONS: usize = 256;
 
 /// Most automata of one set. Expressions above it are tried alone.
 pub(super) const MAX_AUTOMATA: usize = 16;

@@ -58,7 +58,7 @@ fn compiled(patterns: impl IntoIterator<Item = String>) -> RegexSet {
     let mut set = RegexSet::default();
     for pattern in patterns {
         if let Ok(regex) = Regex::new(&pattern) {
-            set.add(&regex);
+            set.add(&regex, MAX_MEMBERS);
         }
     }
     set.compile();
@@ -68,7 +68,7 @@ fn compiled(patterns: impl IntoIterator<Item = String>) -> RegexSet {
 /// Whether the set and each of its engines say what the expressions say alone. How many engines read it to its end.
 fn agrees(set: &RegexSet, text: &str) -> usize {
     let found = vec![Cell::new(0); set.words()];
-    set.scan(text, &found);
+    set.scan(text, &found, None);
     for (place, regex) in set.members.iter().enumerate() {
         let expected = set.place(regex) == Some(place) && regex.is_full_match(text);
         assert_eq!(
@@ -271,8 +271,8 @@ fn thousands_of_expressions_and_bounds() {
     let full = compiled((0..=MAX_MEMBERS).map(|i| format!("{i}")));
     assert_eq!(full.members.len(), MAX_MEMBERS);
     let mut full = full;
-    assert!(!full.add(&Regex::new("one more").expect("pattern")));
-    assert!(full.add(&full.members[7].clone()), "it is there already");
+    assert!(!full.add(&Regex::new("one more").expect("pattern"), MAX_MEMBERS));
+    assert!(full.add(&full.members[7].clone(), MAX_MEMBERS), "it is there already");
     assert!(sizes(&full).len() <= lazy::MAX_AUTOMATA);
     // Words above the bound go to the other engine, and what that cannot hold stays alone.
     let long = compiled((0..40).map(|i| format!(".*{i}{}.*", "x".repeat(10_000))));
@@ -288,8 +288,8 @@ fn thousands_of_expressions_and_bounds() {
 fn the_same_expression_has_one_place_and_one_alone_needs_no_set() {
     let regex = Regex::new("a+").expect("pattern");
     let mut set = RegexSet::default();
-    set.add(&regex);
-    set.add(&regex);
+    set.add(&regex, MAX_MEMBERS);
+    set.add(&regex, MAX_MEMBERS);
     assert_eq!(set.members.len(), 1);
     set.compile();
     assert!(set.place(&regex).is_none() && set.parts.is_empty());

@@ -169,11 +169,17 @@ fn regex_routes_are_one_scan() {
         route
     };
     let routes = Routes::from((0..100).map(by_regex).collect::<Vec<_>>());
-    let scans = routes.scans();
-    let of_path = |at: usize, path| path_matches(&routes[at].matches.path, path, true, &scans);
-    assert!(!of_path(0, "/shop/v42/x"));
-    assert!(of_path(42, "/never/looked/at"));
-    assert!(!of_path(7, "/shop/v7/x"));
+    let of_path = |scans: &Scans<'_>, at: usize, path| path_matches(&routes[at].matches.path, path, true, scans);
+    // The first four are tried alone, the fifth has all scanned; the first scans work out some states each, and give up.
+    let scanned = || {
+        let scans = routes.scans();
+        assert!((0..5).all(|at| !of_path(&scans, at, "/shop/v42/x")));
+        scans
+    };
+    drop((scanned(), scanned()));
+    let scans = scanned();
+    assert!(of_path(&scans, 42, "/never/looked/at"));
+    assert!(!of_path(&scans, 7, "/shop/v7/x"));
     assert!(path_matches(
         &routes[7].matches.path,
         "/shop/v7/x",
