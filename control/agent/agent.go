@@ -158,6 +158,9 @@ func Run(ctx context.Context, config Config) error {
 		parts.Go(func() { a.followGlobalNamespaces(ctx) })
 		parts.Go(func() { a.exposeLoop(ctx) })
 	}
+	for _, shown := range a.hidden().Shown {
+		a.log.Error("workloads that run as root may read a file with secrets", "error", shown)
+	}
 	a.log.Info("agent started", "cluster", config.Cluster.Name, "pid", os.Getpid())
 	select {
 	case <-ctx.Done():

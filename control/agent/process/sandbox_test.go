@@ -128,11 +128,8 @@ func TestSandboxHidesWhatOptionsName(t *testing.T) {
 	if err := errors.Join(os.WriteFile(moved, []byte("planted"), 0o600), os.Symlink(moved, keys), os.WriteFile(etcd, []byte("planted"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	hidden, err := cluster.Cluster{Name: "c", RunRoot: "/run/heddle", DataRoot: "/var/lib/heddle"}.Hidden(
-		cluster.Options{SecretsKeyFile: keys, Etcd: cluster.Etcd{Key: etcd}}, "/usr/bin")
-	if err != nil {
-		t.Fatal(err)
-	}
+	hidden := cluster.Cluster{Name: "c", RunRoot: "/run/heddle", DataRoot: "/var/lib/heddle"}.Hidden(
+		cluster.Options{SecretsKeyFile: keys, Etcd: cluster.Etcd{Key: etcd}}, "/usr/bin").Dirs
 	script := fmt.Sprintf("cat %s %s %s 2>/dev/null; echo done", keys, moved, etcd)
 	if got := confined(t, 0, Sandbox{}, script, hidden[:2]...); got != "plantedplantedplanteddone" {
 		t.Fatalf("the cluster's own places alone: %s", got)
