@@ -225,6 +225,36 @@ func TestRemovalThatFails(t *testing.T) {
 	}
 }
 
+// While a removal is tried again, the replica goes on to say why it was not removed.
+func TestRemovalThatIsTriedAgainSaysWhy(t *testing.T) {
+	a := newAgent(t)
+	r := a.newReplica(replicas(workload(), "c", false, nil)[0])
+	r.start(t.Context())
+	stuck := filepath.Join(r.dir, "mounted")
+	if err := errors.Join(os.MkdirAll(stuck, 0o755), unix.Mount("none", stuck, "tmpfs", 0, "size=4k")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(stuck, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	const why = "not removed yet"
+	refused := func() {
+		if err := r.stop(t.Context()); err == nil {
+			t.Fatal("removed")
+		}
+	}
+	refused()
+	r.set(func() { r.message = why })
+	refused()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.message != why {
+		t.Errorf("it says %q", r.message)
+	}
+}
+
 // A workload that is deleted and made again at once runs.
 func TestDeletedAndMadeAgain(t *testing.T) {
 	a := newAgent(t)

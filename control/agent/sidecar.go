@@ -229,7 +229,12 @@ func (r *replica) stop(ctx context.Context) error {
 	r.mu.Lock()
 	wasReady := r.readyLocked()
 	r.mu.Unlock()
-	r.set(func() { r.draining = true; r.message = "stopping" })
+	r.set(func() {
+		if !r.draining { // Called again, it goes on to say why it was not removed.
+			r.message = "stopping"
+		}
+		r.draining = true
+	})
 	if wasReady {
 		if err := r.agent.reportNow(ctx); err != nil {
 			r.log.Warn("controller not told of the stop; its endpoint goes when it is back", "error", err)
