@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -222,6 +223,38 @@ func TestRemovalThatFails(t *testing.T) {
 		if got := owners(t, a); got != "" || a.users.Count() != 0 {
 			t.Errorf("addresses of %q and %d user ids are left", got, a.users.Count())
 		}
+	}
+}
+
+// Logs that cannot be removed keep the ids by which they are found until they can, and the removal is tried again.
+func TestLogsThatCannotBeRemoved(t *testing.T) {
+	a := newAgent(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	a.deploy(ctx, "shop/cart", replicas(workload(), "c", false, nil))
+	until(t, "both replicas", func() bool { return len(a.all()) == 2 && owners(t, a) == "shop/cart-0 shop/cart-1" })
+	writeLog(t, a, "shop/cart-0")
+	stuck := filepath.Join(logsOf(a.config.Cluster, "shop/cart-1"), "mounted")
+	if err := errors.Join(os.MkdirAll(stuck, 0o755), unix.Mount("none", stuck, "tmpfs", 0, "size=4k")); err != nil {
+		t.Fatal(err)
+	}
+	free := sync.OnceFunc(func() {
+		if err := unix.Unmount(stuck, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(free)
+	a.undeploy(ctx, "shop/cart")
+	until(t, "the removal of what can be removed", func() bool { return len(a.all()) == 0 && logsKept(t, a) == "shop" })
+	writeLog(t, a, "shop/cart-0")
+	until(t, "another try", func() bool { return logsKept(t, a) == "shop" })
+	if got := owners(t, a); got != "shop/cart-0 shop/cart-1" {
+		t.Errorf("ids have %q", got)
+	}
+	free()
+	until(t, "the end", func() bool { a.mu.Lock(); defer a.mu.Unlock(); return len(a.deployments) == 0 })
+	if got := owners(t, a) + logsKept(t, a); got != "" || a.users.Count() != 0 {
+		t.Errorf("%q and %d user ids are left", got, a.users.Count())
 	}
 }
 
