@@ -80,6 +80,9 @@ type Agent struct {
 
 	// wishes are what is to run, as far as it is known; before mu.
 	wishes wishes
+	// unswept are network namespaces of stale replicas that could not be removed, and since when; with the lock of wishes.
+	unswept map[string]time.Time
+	now     func() time.Time
 
 	// dnsWriting guards dnsWritten, the table that is in force.
 	dnsWriting sync.Mutex
@@ -106,7 +109,7 @@ func Run(ctx context.Context, config Config) error {
 	a := &Agent{
 		config: config, log: config.Log, client: client.New(config.Cluster.APISocket()),
 		starts: make(chan struct{}, maxStarts), kick: make(chan struct{}, 1), rekick: make(chan struct{}, 1),
-		shutdown: make(chan struct{}), deployments: map[string]*deployment{}, placed: make(chan struct{}),
+		shutdown: make(chan struct{}), deployments: map[string]*deployment{}, placed: make(chan struct{}), now: time.Now,
 	}
 	a.controller, a.dns = a.newService("controller", config.Controller), a.newService("dns", config.DNS)
 	var keys keyMemory

@@ -17,6 +17,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -48,7 +49,7 @@ func newAgent(t testing.TB) *Agent {
 	}
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
 	a := &Agent{config: Config{Cluster: c, Log: log}, options: cluster.Options{Family: cluster.IPv4}, log: log, client: client.New(c.APISocket()), hierarchies: hierarchies,
-		starts: make(chan struct{}, maxStarts), kick: make(chan struct{}, 1), rekick: make(chan struct{}, 1), deployments: map[string]*deployment{}, placed: make(chan struct{})}
+		starts: make(chan struct{}, maxStarts), kick: make(chan struct{}, 1), rekick: make(chan struct{}, 1), deployments: map[string]*deployment{}, placed: make(chan struct{}), now: time.Now}
 	if a.addresses, err = network.OpenAddresses(a.addressesPath(), a.options.Family.Ranges().Pods, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -356,4 +357,50 @@ func TestSweepFreesAddresses(t *testing.T) {
 	}
 	a.deploy(ctx, ingressKey, nil)
 	until(t, "the stop", func() bool { return len(a.all()) == 0 })
+}
+
+// What a stale replica has left and cannot be removed is not tried at every list: each try may wait for a process that cannot be
+// killed. Its ids stay.
+func TestSweepOfWhatCannotBeRemoved(t *testing.T) {
+	a := newAgent(t)
+	now := time.Now()
+	a.now = func() time.Time { return now }
+	name := network.Path(a.config.Cluster.Netns("shop", "gone-0"))
+	dir := a.config.Cluster.Workload("shop", "gone-0")
+	stuck, other := filepath.Join(dir, "mounted"), filepath.Join(dir, "other")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, nil, 0o444), os.MkdirAll(stuck, 0o755), unix.Mount("none", stuck, "tmpfs", 0, "size=4k")); err != nil {
+		t.Fatal(err)
+	}
+	free := sync.OnceFunc(func() {
+		if err := unix.Unmount(stuck, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() { free(); os.Remove(name) })
+	if _, err := a.addresses.Get("shop/gone-0"); err != nil {
+		t.Fatal(err)
+	}
+	for i, step := range []struct {
+		after time.Duration
+		tried bool
+	}{{0, true}, {0, false}, {sweepPause - 1, false}, {1, true}, {sweepPause / 2, false}} {
+		now = now.Add(step.after)
+		// A try removes what it can.
+		if err := os.WriteFile(other, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		a.sweep(nil)
+		if _, err := os.Stat(other); errors.Is(err, os.ErrNotExist) != step.tried {
+			t.Errorf("step %d: tried %t", i, !step.tried)
+		}
+		if got := owners(t, a); got != "shop/gone-0" {
+			t.Errorf("step %d: ids have %q", i, got)
+		}
+	}
+	free()
+	now = now.Add(sweepPause)
+	a.sweep(nil)
+	if _, err := os.Stat(name); !errors.Is(err, os.ErrNotExist) || owners(t, a) != "" || len(a.unswept) != 0 {
+		t.Errorf("left: %v, ids of %q, %v", err, owners(t, a), a.unswept)
+	}
 }
