@@ -217,7 +217,7 @@ func recordPath(c cluster.Cluster) string { return filepath.Join(c.Run(), "agent
 func (a *Agent) prepare() error {
 	c := a.config.Cluster
 	var err error
-	if err = os.MkdirAll(c.Logs(), 0o700); err != nil {
+	if err = MakeLogs(c); err != nil {
 		return fmt.Errorf("make log directory: %w", err)
 	}
 	for _, dir := range []string{c.RunRoot, c.Run(), filepath.Join(c.Run(), "agent"), c.Data(), filepath.Join(c.Data(), "ca"), filepath.Join(c.Data(), "federation")} {

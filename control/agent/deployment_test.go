@@ -259,6 +259,24 @@ func TestLogsThatCannotBeRemoved(t *testing.T) {
 	}
 }
 
+// A directory of logs that a version before left open is closed.
+func TestLogsAreClosedToOthers(t *testing.T) {
+	c := cluster.Cluster{Name: "c", RunRoot: t.TempDir(), DataRoot: t.TempDir()}
+	for _, before := range []os.FileMode{0, 0o755} {
+		if before != 0 {
+			if err := os.Chmod(c.Logs(), before); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := MakeLogs(c); err != nil {
+			t.Fatal(err)
+		}
+		if info, err := os.Stat(c.Logs()); err != nil || info.Mode().Perm() != 0o700 {
+			t.Errorf("from %s: %v, %v", before, info.Mode(), err)
+		}
+	}
+}
+
 // While a removal is tried again, the replica goes on to say why it was not removed.
 func TestRemovalThatIsTriedAgainSaysWhy(t *testing.T) {
 	a := newAgent(t)
