@@ -61,7 +61,7 @@ func (c Cluster) Hidden(o Options, programs ...string) Hidden {
 			dirs = append(dirs, filepath.Dir(real))
 		}
 		for _, dir := range dirs {
-			must := needed(dir) || holdsAny(dir, programs)
+			must := slices.ContainsFunc(append(followed(dir), dir), needed) || holdsAny(dir, programs)
 			switch {
 			case must || holdsAny(dir, []string{o.GatewayProxy}):
 				h.Shown = append(h.Shown, Shown{Flag: file.flag, GatewayProxy: !must,

@@ -27,6 +27,10 @@ func TestHidden(t *testing.T) {
 	if err := errors.Join(os.Mkdir(filepath.Dir(proxyLink), 0o755), os.Symlink(proxy, proxyLink)); err != nil {
 		t.Fatal(err)
 	}
+	settings := filepath.Join(root, "settings")
+	if err := os.Symlink("/etc", settings); err != nil {
+		t.Fatal(err)
+	}
 	for name, test := range map[string]struct {
 		options Options
 		// want are the directories beside the cluster's own, shown what an error says, and gateways whether only their proxy is in the way.
@@ -50,6 +54,7 @@ func TestHidden(t *testing.T) {
 		"of a like name":           {Options{SecretsKeyFile: programs + "-keys/k"}, []string{programs + "-keys"}, "", false},
 		"beside a link to a proxy": {Options{SecretsKeyFile: filepath.Join(filepath.Dir(proxyLink), "k")}, nil, filepath.Dir(proxyLink) + ";", false},
 		"where such a link leads":  {Options{SecretsKeyFile: filepath.Join(filepath.Dir(proxy), "k")}, nil, filepath.Dir(proxy) + ";", false},
+		"by a link to settings":    {Options{SecretsKeyFile: filepath.Join(settings, "secrets.key")}, nil, "need " + settings + ";", false},
 		"beside the gateways' proxy": {
 			Options{SecretsKeyFile: filepath.Join(root, "gateways", "k"), GatewayProxy: filepath.Join(root, "gateways", "bin", "envoy")}, nil, filepath.Join(root, "gateways") + ";", true,
 		},
