@@ -80,6 +80,9 @@ type Agent struct {
 
 	// wishes are what is to run, as far as it is known; before mu.
 	wishes wishes
+	// unswept are network namespaces of stale replicas that could not be removed, and since when; with the lock of wishes.
+	unswept map[string]time.Time
+	now     func() time.Time
 
 	// dnsWriting guards dnsWritten, the table that is in force.
 	dnsWriting sync.Mutex
@@ -106,7 +109,7 @@ func Run(ctx context.Context, config Config) error {
 	a := &Agent{
 		config: config, log: config.Log, client: client.New(config.Cluster.APISocket()),
 		starts: make(chan struct{}, maxStarts), kick: make(chan struct{}, 1), rekick: make(chan struct{}, 1),
-		shutdown: make(chan struct{}), deployments: map[string]*deployment{}, placed: make(chan struct{}),
+		shutdown: make(chan struct{}), deployments: map[string]*deployment{}, placed: make(chan struct{}), now: time.Now,
 	}
 	a.controller, a.dns = a.newService("controller", config.Controller), a.newService("dns", config.DNS)
 	var keys keyMemory
@@ -157,6 +160,9 @@ func Run(ctx context.Context, config Config) error {
 		parts.Go(func() { a.followKubernetesGateways(ctx) })
 		parts.Go(func() { a.followGlobalNamespaces(ctx) })
 		parts.Go(func() { a.exposeLoop(ctx) })
+	}
+	for _, shown := range a.hidden().Shown {
+		a.log.Error("workloads that run as root may read a file with secrets", "error", shown)
 	}
 	a.log.Info("agent started", "cluster", config.Cluster.Name, "pid", os.Getpid())
 	select {
@@ -211,7 +217,7 @@ func recordPath(c cluster.Cluster) string { return filepath.Join(c.Run(), "agent
 func (a *Agent) prepare() error {
 	c := a.config.Cluster
 	var err error
-	if err = os.MkdirAll(c.Logs(), 0o700); err != nil {
+	if err = MakeLogs(c); err != nil {
 		return fmt.Errorf("make log directory: %w", err)
 	}
 	for _, dir := range []string{c.RunRoot, c.Run(), filepath.Join(c.Run(), "agent"), c.Data(), filepath.Join(c.Data(), "ca"), filepath.Join(c.Data(), "federation")} {

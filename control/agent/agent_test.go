@@ -2,11 +2,14 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -253,5 +256,32 @@ func TestFind(t *testing.T) {
 		if found := a.find(other[0], other[1]); found != nil {
 			t.Errorf("%v: %s", other, found.spec.key())
 		}
+	}
+}
+
+// A program that is hidden is refused before it is started, with the option that it comes from; a key that cannot be hidden is told of.
+func TestProgramsBesideSecrets(t *testing.T) {
+	a := newAgent(t)
+	root := t.TempDir()
+	program := filepath.Join(root, "bin", "program")
+	if err := errors.Join(os.Mkdir(filepath.Dir(program), 0o755), os.WriteFile(program, nil, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	a.options.SecretsKeyFile = filepath.Join(root, "secrets.key")
+	spec := replicas(workload(), "c", false, nil)[0]
+	spec.Command, spec.ProxyPath = []string{program}, program
+	r := a.newReplica(spec)
+	if _, err := r.startApp(); err == nil || !strings.Contains(err.Error(), "spec.command: program "+program+" is in "+root) {
+		t.Error(err)
+	}
+	if _, err := r.startProxy(); err == nil || !strings.Contains(err.Error(), AnnotationProxyPath+": program "+program) {
+		t.Error(err)
+	}
+	if checks := a.check(t.Context()); len(checks) != 0 {
+		t.Errorf("%+v", checks)
+	}
+	a.config.Proxy = program
+	if checks := a.check(t.Context()); len(checks) != 1 || checks[0].Name != "secrets-hidden" || checks[0].OK || !strings.Contains(checks[0].Detail, "--secrets-key-file") {
+		t.Errorf("%+v", checks)
 	}
 }

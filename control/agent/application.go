@@ -9,6 +9,7 @@ import (
 
 	"heddle.io/heddle/api/v1alpha1"
 	"heddle.io/heddle/control/agent/process"
+	"heddle.io/heddle/control/cluster"
 )
 
 // startApp starts the application.
@@ -24,9 +25,9 @@ func (r *replica) startApp() (*process.Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	hidden, err := r.agent.hidden()
-	if err != nil {
-		return nil, err
+	hidden := r.agent.hidden()
+	if err := hidden.Refuse(program); err != nil {
+		return nil, fmt.Errorf("spec.command: %w", err)
 	}
 	environment := []string{
 		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + who.home,
@@ -40,13 +41,15 @@ func (r *replica) startApp() (*process.Process, error) {
 		Command: append([]string{program}, r.spec.Command[1:]...), Env: environment, UID: who.uid, GID: who.gid,
 		// Pods are called by their own name; so are replicas. The kernel takes 64 bytes.
 		Hostname: r.spec.Name[:min(len(r.spec.Name), 63)], Resolv: filepath.Join(r.dir, "resolv.conf"),
-		Hide: hidden, Sandbox: r.sandbox(),
+		Hide: hidden.Dirs, Sandbox: r.sandbox(),
 	}, r.spec.Limits)
 }
 
 // hidden are the places of the mesh's sockets and keys: nobody's business but the agent's, even if the application is root.
-func (a *Agent) hidden() ([]string, error) {
-	return a.config.Cluster.Hidden(a.options, a.config.Bin)
+// Without the proxy program, which has an error of its own, only the others count.
+func (a *Agent) hidden() cluster.Hidden {
+	proxy, _ := process.Resolve(a.config.Proxy, a.config.Bin)
+	return a.config.Cluster.Hidden(a.options, a.config.Bin, proxy)
 }
 
 // sandbox of the application, nil without.

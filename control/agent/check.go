@@ -25,7 +25,7 @@ const (
 type Check struct {
 	// Subject is what it is about, for example "pinnacle/cartservice-0".
 	Subject string `json:"subject"`
-	// Name is what: ready, certificate, capture, dns, plaintext; tcp-bypass of the agent.
+	// Name is what: ready, certificate, capture, dns, plaintext; tcp-bypass and secrets-hidden of the agent.
 	Name string `json:"name"`
 	// How it is known: [Tried] or [Read].
 	How string `json:"how"`
@@ -57,6 +57,10 @@ func (a *Agent) check(ctx context.Context) []Check {
 	out := []Check{}
 	if a.bypass.wanted {
 		out = append(out, a.bypass.check())
+	}
+	for _, shown := range a.hidden().Shown {
+		out = append(out, Check{Subject: "agent", Name: "secrets-hidden", How: Read, Detail: shown.Error(),
+			Remedy: "until then a workload that runs as root may read the file: `heddle down --keep-data`, then `heddle up` with the file's new place"})
 	}
 	for _, r := range results {
 		out = append(out, r...)

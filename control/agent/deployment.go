@@ -43,6 +43,7 @@ func (a *Agent) undeploy(ctx context.Context, key string) {
 	deployed := a.deployments[key] != nil
 	a.mu.Unlock()
 	if !deployed {
+		// Logs that are left are the next sweep's.
 		a.forget(key)
 		return
 	}
@@ -99,49 +100,56 @@ func (d *deployment) run(ctx context.Context) {
 		case <-again:
 		}
 		again = nil
-		if d.reconcile(ctx) {
+		clean := d.reconcile(ctx)
+		retired, forgotten := d.retire()
+		if retired {
+			return
+		}
+		if clean && forgotten {
 			pauses = backoff{}
 		} else {
 			again = time.After(pauses.next(0))
 		}
-		if d.retire() {
-			return
-		}
 	}
 }
 
-// retire forgets a deleted workload once nothing of it is left, and says whether it did. Nobody else starts replicas of it,
-// so their addresses can go first.
-func (d *deployment) retire() bool {
+// retire forgets a deleted workload once nothing of it is left, and says whether it did, and whether nothing was in its way:
+// otherwise another round is needed. Nobody else starts replicas of it, so their addresses can go first.
+func (d *deployment) retire() (retired, forgotten bool) {
 	finished := func() bool { return d.gone && len(d.running) == 0 }
 	d.mu.Lock()
 	over := finished()
 	d.mu.Unlock()
 	if !over {
-		return false
+		return false, true
 	}
-	d.agent.forget(d.key)
+	if !d.agent.forget(d.key) {
+		return false, false
+	}
 	d.agent.mu.Lock()
 	defer d.agent.mu.Unlock()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !finished() {
 		// It was made again meanwhile.
-		return false
+		return false, true
 	}
 	delete(d.agent.deployments, d.key)
 	d.cancel()
-	return true
+	return true, true
 }
 
-// forget removes the logs of a deleted workload of which nothing runs, and frees its ids.
-func (a *Agent) forget(workload string) {
+// forget removes the logs of a deleted workload of which nothing runs, and frees its ids. While logs are left, which it says,
+// it keeps the ids, by which the logs are found.
+func (a *Agent) forget(workload string) bool {
 	if err := removeLogs(a.config.Cluster, a.addresses.Owners(workload)...); err != nil {
-		a.log.Error("logs of a deleted workload are still there", "workload", workload, "error", err)
+		a.log.Error("logs of a deleted workload are still there; trying again", "workload", workload, "error", err)
+		return false
 	}
 	if err := errors.Join(a.addresses.Release(workload), a.users.Release(workload)); err != nil {
 		a.log.Error("addresses or user ids of a deleted workload are not free yet", "workload", workload, "error", err)
 	}
+	return true
 }
 
 func (d *deployment) current() []*replica {

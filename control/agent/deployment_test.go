@@ -14,8 +14,10 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -47,7 +49,7 @@ func newAgent(t testing.TB) *Agent {
 	}
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
 	a := &Agent{config: Config{Cluster: c, Log: log}, options: cluster.Options{Family: cluster.IPv4}, log: log, client: client.New(c.APISocket()), hierarchies: hierarchies,
-		starts: make(chan struct{}, maxStarts), kick: make(chan struct{}, 1), rekick: make(chan struct{}, 1), deployments: map[string]*deployment{}, placed: make(chan struct{})}
+		starts: make(chan struct{}, maxStarts), kick: make(chan struct{}, 1), rekick: make(chan struct{}, 1), deployments: map[string]*deployment{}, placed: make(chan struct{}), now: time.Now}
 	if a.addresses, err = network.OpenAddresses(a.addressesPath(), a.options.Family.Ranges().Pods, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -225,6 +227,86 @@ func TestRemovalThatFails(t *testing.T) {
 	}
 }
 
+// Logs that cannot be removed keep the ids by which they are found until they can, and the removal is tried again.
+func TestLogsThatCannotBeRemoved(t *testing.T) {
+	a := newAgent(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	a.deploy(ctx, "shop/cart", replicas(workload(), "c", false, nil))
+	until(t, "both replicas", func() bool { return len(a.all()) == 2 && owners(t, a) == "shop/cart-0 shop/cart-1" })
+	writeLog(t, a, "shop/cart-0")
+	stuck := filepath.Join(logsOf(a.config.Cluster, "shop/cart-1"), "mounted")
+	if err := errors.Join(os.MkdirAll(stuck, 0o755), unix.Mount("none", stuck, "tmpfs", 0, "size=4k")); err != nil {
+		t.Fatal(err)
+	}
+	free := sync.OnceFunc(func() {
+		if err := unix.Unmount(stuck, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(free)
+	a.undeploy(ctx, "shop/cart")
+	until(t, "the removal of what can be removed", func() bool { return len(a.all()) == 0 && logsKept(t, a) == "shop" })
+	writeLog(t, a, "shop/cart-0")
+	until(t, "another try", func() bool { return logsKept(t, a) == "shop" })
+	if got := owners(t, a); got != "shop/cart-0 shop/cart-1" {
+		t.Errorf("ids have %q", got)
+	}
+	free()
+	until(t, "the end", func() bool { a.mu.Lock(); defer a.mu.Unlock(); return len(a.deployments) == 0 })
+	if got := owners(t, a) + logsKept(t, a); got != "" || a.users.Count() != 0 {
+		t.Errorf("%q and %d user ids are left", got, a.users.Count())
+	}
+}
+
+// A directory of logs that a version before left open is closed.
+func TestLogsAreClosedToOthers(t *testing.T) {
+	c := cluster.Cluster{Name: "c", RunRoot: t.TempDir(), DataRoot: t.TempDir()}
+	for _, before := range []os.FileMode{0, 0o755} {
+		if before != 0 {
+			if err := os.Chmod(c.Logs(), before); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := MakeLogs(c); err != nil {
+			t.Fatal(err)
+		}
+		if info, err := os.Stat(c.Logs()); err != nil || info.Mode().Perm() != 0o700 {
+			t.Errorf("from %s: %v, %v", before, info.Mode(), err)
+		}
+	}
+}
+
+// While a removal is tried again, the replica goes on to say why it was not removed.
+func TestRemovalThatIsTriedAgainSaysWhy(t *testing.T) {
+	a := newAgent(t)
+	r := a.newReplica(replicas(workload(), "c", false, nil)[0])
+	r.start(t.Context())
+	stuck := filepath.Join(r.dir, "mounted")
+	if err := errors.Join(os.MkdirAll(stuck, 0o755), unix.Mount("none", stuck, "tmpfs", 0, "size=4k")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(stuck, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	const why = "not removed yet"
+	refused := func() {
+		if err := r.stop(t.Context()); err == nil {
+			t.Fatal("removed")
+		}
+	}
+	refused()
+	r.set(func() { r.message = why })
+	refused()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.message != why {
+		t.Errorf("it says %q", r.message)
+	}
+}
+
 // A workload that is deleted and made again at once runs.
 func TestDeletedAndMadeAgain(t *testing.T) {
 	a := newAgent(t)
@@ -293,4 +375,50 @@ func TestSweepFreesAddresses(t *testing.T) {
 	}
 	a.deploy(ctx, ingressKey, nil)
 	until(t, "the stop", func() bool { return len(a.all()) == 0 })
+}
+
+// What a stale replica has left and cannot be removed is not tried at every list: each try may wait for a process that cannot be
+// killed. Its ids stay.
+func TestSweepOfWhatCannotBeRemoved(t *testing.T) {
+	a := newAgent(t)
+	now := time.Now()
+	a.now = func() time.Time { return now }
+	name := network.Path(a.config.Cluster.Netns("shop", "gone-0"))
+	dir := a.config.Cluster.Workload("shop", "gone-0")
+	stuck, other := filepath.Join(dir, "mounted"), filepath.Join(dir, "other")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, nil, 0o444), os.MkdirAll(stuck, 0o755), unix.Mount("none", stuck, "tmpfs", 0, "size=4k")); err != nil {
+		t.Fatal(err)
+	}
+	free := sync.OnceFunc(func() {
+		if err := unix.Unmount(stuck, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() { free(); os.Remove(name) })
+	if _, err := a.addresses.Get("shop/gone-0"); err != nil {
+		t.Fatal(err)
+	}
+	for i, step := range []struct {
+		after time.Duration
+		tried bool
+	}{{0, true}, {0, false}, {sweepPause - 1, false}, {1, true}, {sweepPause / 2, false}} {
+		now = now.Add(step.after)
+		// A try removes what it can.
+		if err := os.WriteFile(other, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		a.sweep(nil)
+		if _, err := os.Stat(other); errors.Is(err, os.ErrNotExist) != step.tried {
+			t.Errorf("step %d: tried %t", i, !step.tried)
+		}
+		if got := owners(t, a); got != "shop/gone-0" {
+			t.Errorf("step %d: ids have %q", i, got)
+		}
+	}
+	free()
+	now = now.Add(sweepPause)
+	a.sweep(nil)
+	if _, err := os.Stat(name); !errors.Is(err, os.ErrNotExist) || owners(t, a) != "" || len(a.unswept) != 0 {
+		t.Errorf("left: %v, ids of %q, %v", err, owners(t, a), a.unswept)
+	}
 }

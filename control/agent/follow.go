@@ -252,6 +252,10 @@ func (w *wishes) placeOne(key objects.Key, o *objects.Object, clusterName string
 	return placement{workload: workload, provider: w.provider, specs: replicas(workload, clusterName, unconfined, w.provider)}, true
 }
 
+// sweepPause is for how long no other try is made to remove what could not be removed: a process that cannot be killed takes each
+// of them ten seconds, in which nothing is deployed.
+const sweepPause = time.Minute
+
 // sweep removes what replicas have left that nobody wants any more, when an agent died before their workload was deleted:
 // namespaces, control groups, and the addresses and logs of workloads that are not known.
 func (a *Agent) sweep(known map[string][]replicaSpec) {
@@ -282,6 +286,7 @@ func (a *Agent) sweep(known map[string][]replicaSpec) {
 	for _, r := range a.all() {
 		keep[r.netns] = true
 	}
+	failed := map[string]time.Time{}
 	for _, name := range names {
 		if keep[name] {
 			continue
@@ -291,13 +296,22 @@ func (a *Agent) sweep(known map[string][]replicaSpec) {
 		if !ok {
 			continue
 		}
-		a.log.Info("removing a workload that is no longer wanted", "workload", namespace+"/"+replica)
-		if err := a.discard(namespace, replica); err != nil {
-			a.log.Warn("stale workload not removed", "error", err)
-			// Its addresses are in use. The next list tries again.
-			deployed[allocation.WorkloadOf(namespace+"/"+replica)] = true
+		workload := namespace + "/" + replica
+		at, before := a.unswept[name]
+		if !before || a.now().Sub(at) >= sweepPause {
+			a.log.Info("removing a workload that is no longer wanted", "workload", workload)
+			err := a.discard(namespace, replica)
+			if err == nil {
+				continue
+			}
+			a.log.Warn("stale workload not removed", "workload", workload, "error", err, "again_in", sweepPause)
+			at = a.now()
 		}
+		failed[name] = at
+		// Its addresses are in use. A later list tries again.
+		deployed[allocation.WorkloadOf(workload)] = true
 	}
+	a.unswept = failed
 	if err := errors.Join(a.addresses.Keep(wanted), a.users.Keep(wanted)); err != nil {
 		a.log.Warn("addresses or user ids of workloads that are gone are not free yet", "error", err)
 	}

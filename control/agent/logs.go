@@ -12,6 +12,12 @@ import (
 
 func (r *replica) logs() string { return logsOf(r.agent.config.Cluster, r.spec.key()) }
 
+// MakeLogs makes the directory of a cluster's logs, and closes it to others if it is there: what applications print is read
+// through the API, by those who may.
+func MakeLogs(c cluster.Cluster) error {
+	return errors.Join(os.MkdirAll(c.Logs(), 0o700), os.Chmod(c.Logs(), 0o700))
+}
+
 // logsOf is the directory of the logs of a replica, namespace/name-N.
 func logsOf(c cluster.Cluster, replica string) string {
 	return filepath.Join(c.Logs(), filepath.FromSlash(replica))

@@ -60,17 +60,20 @@ const (
 
 // startProxy starts the sidecar or gateway.
 func (r *replica) startProxy() (*process.Process, error) {
-	program := r.spec.ProxyPath
-	if program == "" {
-		program = r.agent.config.Proxy
+	program, option := r.spec.ProxyPath, "annotation "+AnnotationProxyPath
+	switch {
+	case program == "":
+		program, option = r.agent.config.Proxy, "--proxy"
+	case r.spec.Gateway:
+		option = "--gateway-proxy"
 	}
 	program, err := process.Resolve(program, r.agent.config.Bin)
 	if err != nil {
 		return nil, err
 	}
-	hidden, err := r.agent.hidden()
-	if err != nil {
-		return nil, err
+	hidden := r.agent.hidden()
+	if err := hidden.Refuse(program); err != nil {
+		return nil, fmt.Errorf("%s: %w", option, err)
 	}
 	command := []string{program, "-c", filepath.Join(r.dir, "bootstrap.yaml")}
 	if !r.spec.Gateway {
@@ -82,7 +85,7 @@ func (r *replica) startProxy() (*process.Process, error) {
 		command = append(command, "--disable-hot-restart", "--log-level", "warning")
 	}
 	return r.launch("proxy", process.Spec{
-		Command: command, Env: []string{"PATH=/usr/bin:/bin", "HOME=/"}, UID: r.proxyUser, GID: r.proxyUser, Files: proxyFiles, Hide: hidden,
+		Command: command, Env: []string{"PATH=/usr/bin:/bin", "HOME=/"}, UID: r.proxyUser, GID: r.proxyUser, Files: proxyFiles, Hide: hidden.Dirs,
 		// Its configuration and its agent's socket, and no other's. What else is in the directory is root's.
 		Sandbox: &process.Sandbox{Keep: []string{r.dir}, PIDs: maxReplicaPIDs},
 	}, process.Limits{PIDs: maxReplicaPIDs})
@@ -226,7 +229,12 @@ func (r *replica) stop(ctx context.Context) error {
 	r.mu.Lock()
 	wasReady := r.readyLocked()
 	r.mu.Unlock()
-	r.set(func() { r.draining = true; r.message = "stopping" })
+	r.set(func() {
+		if !r.draining { // Called again, it goes on to say why it was not removed.
+			r.message = "stopping"
+		}
+		r.draining = true
+	})
 	if wasReady {
 		if err := r.agent.reportNow(ctx); err != nil {
 			r.log.Warn("controller not told of the stop; its endpoint goes when it is back", "error", err)

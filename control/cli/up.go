@@ -277,8 +277,7 @@ func (s *session) refuse(found []preflight.Finding) error {
 // first process.
 func (b *bringing) prepare(ctx context.Context) error {
 	c := b.cluster
-	// What applications print is read through the API, by those who may.
-	if err := errors.Join(os.MkdirAll(c.Logs(), 0o700), os.Chmod(c.Logs(), 0o700)); err != nil {
+	if err := agent.MakeLogs(c); err != nil {
 		return &client.Problem{What: "the log directory cannot be made", Where: c.Logs(), Why: reason(err), Remedy: "make its file system writable"}
 	}
 	// The data directory holds keys.

@@ -206,8 +206,13 @@ func (o upOptions) settle(c cluster.Cluster, before cluster.Options, kept, runni
 	if want.Etcd, err = o.store(c, before.Etcd, kept); err != nil {
 		return want, err
 	}
-	if _, err := c.Hidden(want, m.bin); err != nil {
-		return want, usageError{err}
+	// A cluster that was made before this was asked for goes on: the agent says what is not hidden. A proxy that is not there is
+	// the preflight's finding.
+	proxy, _ := absolute(o.proxy, m.bin)
+	for _, shown := range c.Hidden(want, m.bin, proxy).Shown {
+		if o.given(shown.Flag) || shown.GatewayProxy && o.given("gateway-proxy") {
+			return want, usageError{shown}
+		}
 	}
 	if want.Isolated {
 		if o.advertise != "" {

@@ -82,6 +82,8 @@ func TestOptionsAreSettledByFlagsAndWhatWasKept(t *testing.T) {
 	withEnvoy.GatewayProxy = envoy
 	fresh := cluster.Options{Family: cluster.IPv4}
 	with := func(o cluster.Options, change func(*cluster.Options)) cluster.Options { change(&o); return o }
+	// As versions before allowed it.
+	exposed := with(isolated, func(o *cluster.Options) { o.Etcd.Key, o.SecretsKeyFile = "/etc/etcd.key", "/etc/secrets.key" })
 	for name, c := range map[string]struct {
 		args          string
 		before        *cluster.Options
@@ -117,7 +119,10 @@ func TestOptionsAreSettledByFlagsAndWhatWasKept(t *testing.T) {
 		"keys of another kind":                {"--workload-key-type rsa-2048", &isolated, false, with(isolated, func(o *cluster.Options) { o.WorkloadKeyType = "rsa-2048" }), ""},
 		"and the default again":               {"--workload-key-type ecdsa-p256", ptr(with(isolated, func(o *cluster.Options) { o.WorkloadKeyType = "rsa-2048" })), false, isolated, ""},
 		"keys of Secrets where programs look": {"--secrets-key-file /etc/secrets.key", &isolated, false, fresh, "move the file into a directory of its own"},
-		"which were kept":                     {"", ptr(with(isolated, func(o *cluster.Options) { o.Etcd.Key = "/etc/etcd.key" })), false, fresh, "--etcd-key /etc/etcd.key"},
+		"which were kept":                     {"", ptr(exposed), false, exposed, ""},
+		"which were kept, and it runs":        {"", ptr(exposed), true, exposed, ""},
+		"which are given again":               {"--secrets-key-file /etc/secrets.key", ptr(exposed), false, fresh, "--secrets-key-file /etc/secrets.key"},
+		"a proxy beside keys that were kept":  {"--gateway-proxy " + envoy, ptr(with(isolated, func(o *cluster.Options) { o.SecretsKeyFile = filepath.Join(filepath.Dir(envoy), "k") })), false, fresh, "--secrets-key-file"},
 		"keys while it runs":                  {"--workload-key-type rsa-2048", &isolated, true, fresh, "--keep-data"},
 		"proxy while it runs":                 {"--gateway-proxy " + envoy, &isolated, true, fresh, "--keep-data"},
 		"address while it runs":               {"--advertise 192.168.1.10", &shared, true, fresh, "--keep-data"},

@@ -18,8 +18,10 @@ type Listener struct {
 	perSource, total int
 	source           Source
 	// Evict has a newcomer get the place of another when all together have as many as they may: of the source that has most that
-	// nobody vouched for ([Vouch]), the one that came first. So however many sources hold places, they keep nobody out. Set
-	// before the first Accept.
+	// nobody vouched for ([Vouch]), the one that came first. So sources that are fewer than these places keep nobody out, however
+	// often they come. More of them, as who has many IPv6 networks can be, have to come as many times as there are such places
+	// before a newcomer is vouched for. To spare newcomers for a while would let a few sources keep others out that come anew
+	// within that while. Set before the first Accept.
 	Evict bool
 	// Accepted counts all connections, Refused those of them that were closed for another's place or want of one.
 	Accepted, Refused atomic.Uint64

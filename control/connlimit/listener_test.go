@@ -156,6 +156,36 @@ func TestManySourcesKeepNobodyOut(t *testing.T) {
 	}
 }
 
+// Sources that are fewer than places never push out who has one, however often they come; of more of them, as many have to come as
+// there are places.
+func TestWhoPushesANewcomerOut(t *testing.T) {
+	const total = 32
+	for _, c := range []struct {
+		sources, arrivals int
+		has               bool
+	}{{total - 2, 100 * total, true}, {4 * total, total - 1, true}, {4 * total, total, false}} {
+		l := New(nil, 8, total, nil)
+		l.Evict = true
+		come := func(who any) *held {
+			h := &held{of: l, who: who}
+			if entered, _ := l.enter(h); !entered {
+				t.Fatalf("%v was refused", who)
+			}
+			return h
+		}
+		for i := range total {
+			come(i % c.sources)
+		}
+		newcomer := come("newcomer")
+		for i := range c.arrivals {
+			come(i % c.sources)
+		}
+		if _, has := l.held[newcomer]; has != c.has {
+			t.Errorf("%+v: it has its place: %t", c, has)
+		}
+	}
+}
+
 // wrapping is how a connection shows the one below it.
 type wrapping struct{ below net.Conn }
 

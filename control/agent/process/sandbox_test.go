@@ -91,6 +91,27 @@ func TestSandboxHidesWhatALinkLeadsTo(t *testing.T) {
 	}
 }
 
+// Of directories one of which is in another the outer one hides both, whichever is named first.
+func TestSandboxHidesNestedDirectories(t *testing.T) {
+	root, err := os.MkdirTemp("/opt", "heddle-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(root) })
+	outer, beside, inner := filepath.Join(root, "a"), filepath.Join(root, "a-b"), filepath.Join(root, "a", "c")
+	for _, dir := range []string{outer, beside, inner} {
+		if err := errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(filepath.Join(dir, "secret"), []byte("planted"), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	script := fmt.Sprintf("cat %s/secret %s/secret %s/secret 2>/dev/null; echo done", outer, beside, inner)
+	for _, hide := range [][]string{{inner, beside, outer}, {outer, inner, beside}, {beside, inner, outer}} {
+		if got := confined(t, 0, Sandbox{}, script, hide...); got != "done" {
+			t.Errorf("%v: %s", hide, got)
+		}
+	}
+}
+
 // Files with secrets that options name are not there, neither by the name that they have there nor by another: also to root.
 func TestSandboxHidesWhatOptionsName(t *testing.T) {
 	root, err := os.MkdirTemp("/opt", "heddle-test-")
@@ -107,11 +128,8 @@ func TestSandboxHidesWhatOptionsName(t *testing.T) {
 	if err := errors.Join(os.WriteFile(moved, []byte("planted"), 0o600), os.Symlink(moved, keys), os.WriteFile(etcd, []byte("planted"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	hidden, err := cluster.Cluster{Name: "c", RunRoot: "/run/heddle", DataRoot: "/var/lib/heddle"}.Hidden(
-		cluster.Options{SecretsKeyFile: keys, Etcd: cluster.Etcd{Key: etcd}}, "/usr/bin")
-	if err != nil {
-		t.Fatal(err)
-	}
+	hidden := cluster.Cluster{Name: "c", RunRoot: "/run/heddle", DataRoot: "/var/lib/heddle"}.Hidden(
+		cluster.Options{SecretsKeyFile: keys, Etcd: cluster.Etcd{Key: etcd}}, "/usr/bin").Dirs
 	script := fmt.Sprintf("cat %s %s %s 2>/dev/null; echo done", keys, moved, etcd)
 	if got := confined(t, 0, Sandbox{}, script, hidden[:2]...); got != "plantedplantedplanteddone" {
 		t.Fatalf("the cluster's own places alone: %s", got)

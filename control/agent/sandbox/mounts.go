@@ -184,7 +184,10 @@ func places(dirs []string) []string {
 // hide covers directories by empty ones, and files by nothing. It returns the directories, which can still be written to.
 func hide(more []string) ([]string, error) {
 	var hidden []string
-	for _, dir := range places(append(slices.Clone(hiddenDirs), more...)) {
+	dirs := places(append(slices.Clone(hiddenDirs), more...))
+	// What is below a directory comes after it.
+	slices.Sort(dirs)
+	for _, dir := range dirs {
 		if _, err := os.Lstat(dir); errors.Is(err, os.ErrNotExist) {
 			continue // What is above it is hidden already.
 		}

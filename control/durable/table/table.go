@@ -109,12 +109,17 @@ func (t *Table) Close() error {
 	return db.Close()
 }
 
-// guarded has what a damaged page does in bbolt, a panic or a fault of memory, as an error.
+// maxStack bounds what an error says of where it came from, in bytes.
+const maxStack = 2 << 10
+
+// guarded has what a damaged page does in bbolt, a panic or a fault of memory, as an error. A mistake in what reads or writes panics, too:
+// the error says where, so that nobody has to blame the disk.
 func guarded(f func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if p := recover(); p != nil {
-			err = fmt.Errorf("%w: %v", ErrDamaged, p)
+			stack := debug.Stack()
+			err = fmt.Errorf("%w, or the program has an error: %v, at %s", ErrDamaged, p, stack[:min(len(stack), maxStack)])
 		}
 	}()
 	return f()
