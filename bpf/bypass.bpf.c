@@ -125,9 +125,10 @@ static always_inline void release(struct state *self)
 	self->workload = 0;
 	__s64 *total = bpf_map_lookup_elem(&recorded, &all);
 	__s64 *own = bpf_map_lookup_elem(&shares, &workload);
-	if (total)
+	if (total && *total > 0)
 		__sync_fetch_and_add(total, -1);
-	if (own)
+	/* A count that was forgotten and begun anew does not know of the sockets before it. */
+	if (own && *own > 0)
 		__sync_fetch_and_add(own, -1);
 }
 
@@ -160,7 +161,15 @@ static always_inline int record(struct bpf_sock_ops *ops, struct bpf_sock *sk, s
 	__u64 cookie = self->cookie;
 	__u64 workload = bpf_get_netns_cookie(ops);
 	struct state *kept = bpf_sk_storage_get(&states, sk, self, BPF_SK_STORAGE_GET_F_CREATE);
-	if (!kept || !admit(workload))
+	if (!kept)
+		return 0;
+	/* A socket that connects again has the storage of its last connection. */
+	release(kept);
+	kept->cookie = cookie;
+	kept->peer = self->peer;
+	kept->unpaired = self->unpaired;
+	kept->unread = 0;
+	if (!admit(workload))
 		return 0;
 	kept->workload = workload;
 	if (bpf_sock_hash_update(ops, &sockets, &cookie, BPF_ANY)) {
@@ -168,7 +177,8 @@ static always_inline int record(struct bpf_sock_ops *ops, struct bpf_sock *sk, s
 		count(COUNT_REFUSED_FULL, 1);
 		return 0;
 	}
-	bpf_sock_ops_cb_flags_set(ops, BPF_SOCK_OPS_STATE_CB_FLAG);
+	/* Other programs of the machine may have asked for calls of their own. */
+	bpf_sock_ops_cb_flags_set(ops, ops->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_STATE_CB_FLAG);
 	return 1;
 }
 
