@@ -33,6 +33,8 @@ struct Desk {
     queue: mpsc::Sender<Arrival>,
     busy: AtomicU64,
     wait_us: AtomicU64,
+    /// Connections of all listeners, when the load was measured.
+    open: AtomicU64,
     /// When the load was measured, in µs since `started`.
     measured_us: AtomicU64,
     /// Connections placed on it since then.
@@ -77,6 +79,7 @@ impl Exchange {
                     queue,
                     busy: AtomicU64::default(),
                     wait_us: AtomicU64::default(),
+                    open: AtomicU64::default(),
                     measured_us: AtomicU64::default(),
                     arrived: AtomicU64::default(),
                     on_the_way: AtomicU64::default(),
@@ -144,11 +147,12 @@ impl Exchange {
         }
     }
 
-    /// Publishes a worker's load.
-    pub(crate) fn measured(&self, worker: usize, load: Load) {
+    /// Publishes a worker's load, with the number of connections that it comes from.
+    pub(crate) fn measured(&self, worker: usize, load: Load, open: u64) {
         if let Some(desk) = self.workers.get(worker) {
             desk.busy.store(load.busy, Ordering::Relaxed);
             desk.wait_us.store(load.wait_us, Ordering::Relaxed);
+            desk.open.store(open, Ordering::Relaxed);
             desk.arrived.store(0, Ordering::Relaxed);
             let now = self.started.elapsed().as_micros() as u64;
             desk.measured_us.store(now, Ordering::Relaxed);
@@ -187,6 +191,7 @@ impl Desk {
             },
             overdue_us: now_us.saturating_sub(due),
             connections,
+            open: self.open.load(Ordering::Relaxed),
             arrived: self.arrived.load(Ordering::Relaxed),
         }
     }
