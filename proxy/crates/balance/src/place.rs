@@ -5,7 +5,14 @@ use crate::meter::{Load, PERIOD};
 /// What a connection that came since the last measurement is taken to cost at least, in thousandths of a worker: 20 µs of
 /// a period, the order of accepting it and answering its first request. A flood of connections is spread by this before
 /// anything of it is measured.
+///
+/// A TLS handshake is about eight times that (`docs/design/0036-what-a-new-connection-costs.md`): of a flood of those, the
+/// rest shows with the next measurement.
 const LEAST_COST: u64 = 2;
+
+/// And at most: the mean of few connections that do much says little of the next one, and must not weigh more than what is
+/// measured. No more than [`MARGIN`], so that one connection alone makes nobody's choice.
+const MOST_COST: u64 = 50;
 
 /// Weight of connection counts, in thousandths of a worker for twice the mean. Connections that are idle now may all send
 /// tomorrow, so equal loads are no reason to put every connection in one place; and where loads differ by more than counts
@@ -25,6 +32,8 @@ pub struct Candidate {
     pub overdue_us: u64,
     /// Connections of the listener that it has, or that are on their way to it.
     pub connections: u64,
+    /// Connections of all listeners that it has, as of the last measurement: what its load comes from.
+    pub open: u64,
     /// How many connections, of all listeners that ask, came since its last measurement.
     pub arrived: u64,
 }
@@ -43,7 +52,8 @@ pub fn least_loaded(workers: &[Option<Candidate>], here: usize) -> usize {
     let count = taking().count() as u64;
     let connections = taking().map(|w| w.connections).sum::<u64>().max(1);
     let busy = taking().map(|w| w.load.busy).sum::<u64>();
-    let each = (busy / connections).max(LEAST_COST);
+    let open = taking().fold(0_u64, |sum, w| sum.saturating_add(w.open));
+    let each = (busy / open.max(1)).clamp(LEAST_COST, MOST_COST);
     let period = PERIOD.as_micros() as u64;
     let score = |w: Candidate| {
         let wait = w.load.wait_us.max(w.overdue_us).saturating_mul(1000) / period;
@@ -78,6 +88,7 @@ mod tests {
             load: Load { busy, wait_us },
             overdue_us: 0,
             connections,
+            open: connections,
             arrived,
         })
     }
@@ -143,6 +154,22 @@ mod tests {
         assert!((1000..2000).contains(&first), "{first} of 4000 went to the busy one");
     }
 
+    /// Load and arrivals are those of all listeners: divided among the few connections of this one, what arrived at the idle
+    /// worker would outweigh any load.
+    #[test]
+    fn a_listener_with_few_connections_does_not_choose_the_busy_worker() {
+        let mut workers = [worker(1000, 5_000, 1, 0), worker(300, 0, 1, 12)];
+        for worker in workers.iter_mut().flatten() {
+            worker.open = 2000;
+        }
+        assert_eq!(least_loaded(&workers, 1), 1);
+        assert_eq!(least_loaded(&workers, 0), 1);
+        // Nor does one that has the process for itself.
+        let workers = [worker(1000, 5_000, 1, 0), worker(300, 0, 1, 12)];
+        assert_eq!(least_loaded(&workers, 1), 1);
+        assert_eq!(least_loaded(&workers, 0), 1);
+    }
+
     #[test]
     fn no_value_overflows() {
         let most = Candidate {
@@ -152,6 +179,7 @@ mod tests {
             },
             overdue_us: u64::MAX,
             connections: u64::MAX / 4,
+            open: u64::MAX,
             arrived: u64::MAX / 4,
         };
         assert_eq!(least_loaded(&[Some(most), Some(most)], 1), 1);

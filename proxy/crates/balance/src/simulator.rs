@@ -65,6 +65,8 @@ const KINDS: [Kind; 5] = [
 #[derive(Default)]
 struct Worker {
     open: Vec<Arrival>,
+    /// How many were open at the last measurement.
+    measured: u64,
     arrived: u64,
     backlog: u64,
     meter: Meter,
@@ -186,6 +188,7 @@ impl Worker {
             load: self.load,
             overdue_us: 0,
             connections: self.open.len() as u64,
+            open: self.measured,
             arrived: self.arrived,
         }
     }
@@ -199,6 +202,7 @@ impl Worker {
         self.load = self
             .meter
             .measure(unit * done as u32, PERIOD, unit * self.backlog as u32);
+        self.measured = self.open.len() as u64;
         self.arrived = 0;
         self.open.retain(|c| c.at + c.lives > now);
     }

@@ -15,7 +15,8 @@ unsafe extern "C" {
 
 /// Gives memory that the calling thread, or a thread that has ended, has freed back to the system. The allocator does that by
 /// itself a second after a page was freed, but only where a thread goes on allocating; what is freed by one that then sleeps
-/// stays resident. Costs up to a millisecond: to be called now and then, by a thread that serves nobody.
+/// stays resident. Costs up to a millisecond, and more where much is held: to be called once by a thread that has had nothing to do for
+/// some seconds, not by one that serves.
 pub fn give_back() {
     // SAFETY: the function has no conditions; it locks what it shares with other threads.
     unsafe { mi_collect(true) };

@@ -48,21 +48,10 @@ pub(crate) async fn run(
     credential::finish(session.ssl.ssl_mut());
     outcome?;
     // A client with Nagle's algorithm on holds its first request back until our side acknowledges its Finished, and
-    // with nothing to send we would delay that by 40 ms. Failing to set it costs only that delay. One whose request has
-    // come with its Finished waits for the answer, which acknowledges both: a packet less.
-    if !begins_with_a_record(&session.ssl.get_ref().leftover) {
-        let _ = SockRef::from(&tcp).set_tcp_quickack(true);
-    }
+    // with nothing to send we would delay that by 40 ms. Failing to set it costs only that delay. Also where a record has
+    // come with it: the rest of the request, a body for example, may be held back.
+    let _ = SockRef::from(&tcp).set_tcp_quickack(true);
     Ok(Stream::tls(tcp, session))
-}
-
-/// Whether there is all of a record (RFC 8446 §5.1) in `bytes`, which begin with one. Of a part, Nagle's algorithm may hold
-/// back the rest.
-fn begins_with_a_record(bytes: &[u8]) -> bool {
-    match bytes {
-        [_, _, _, high, low, rest @ ..] => rest.len() >= usize::from(u16::from_be_bytes([*high, *low])),
-        _ => false,
-    }
 }
 
 fn poll_step(session: &mut Session, tcp: &TcpStream, cx: &mut Context<'_>) -> Poll<Result<(), HandshakeError>> {
@@ -143,20 +132,4 @@ pub(crate) fn agreed(stream: &Stream, verified: bool) -> Connected {
             tls_version: ssl.version_str(),
         })
         .unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::begins_with_a_record;
-
-    #[test]
-    fn a_record_has_come_when_its_last_byte_has() {
-        let mut record = vec![23, 3, 3, 1, 2];
-        record.resize(5 + 0x102, 0);
-        assert!(begins_with_a_record(&record));
-        assert!(begins_with_a_record(&[record.as_slice(), &[23]].concat()));
-        for part in 0..record.len() {
-            assert!(!begins_with_a_record(&record[..part]), "{part}");
-        }
-    }
 }

@@ -73,8 +73,14 @@ pub(crate) async fn run(state: Rc<WorkerState>, socket: TcpListener, door: Rc<Do
             tokio::task::yield_now().await;
         }
     }
-    while let Some(Ok((tcp, peer))) = socket.accept().now_or_never() {
-        admit(&state, &door, tcp, peer);
+    // This worker takes no connections of the address any more, so nobody is asked to serve them in its place.
+    // The kernel is asked itself: the event loop does not know yet of those that have just come.
+    let Ok(socket) = socket.into_std() else { return };
+    while let Ok((tcp, peer)) = socket.accept() {
+        match tcp.set_nonblocking(true).and_then(|()| TcpStream::from_std(tcp)) {
+            Ok(tcp) => admit(&state, &door, tcp, peer),
+            Err(error) => tracing::debug!(%error, %peer, "a connection that waited in a closing socket was closed"),
+        }
     }
 }
 
@@ -98,7 +104,7 @@ fn admit(state: &Rc<WorkerState>, door: &Door, tcp: TcpStream, peer: SocketAddr)
         Err(_) => door.address,
     };
     if let Some(stats) = &listener.hand_over {
-        match listener.place(state) {
+        match listener.place(state, door.address) {
             Placement::Here(seat) => admission.seat = Some(seat),
             Placement::Full(seat) => {
                 stats.overflow.inc();
@@ -113,6 +119,7 @@ fn admit(state: &Rc<WorkerState>, door: &Door, tcp: TcpStream, peer: SocketAddr)
                 stats.handed_over.inc();
                 permit.send(Arrival {
                     listener: Arc::clone(&listener.config.name),
+                    door: door.address,
                     tcp,
                     local,
                     peer,
@@ -131,6 +138,7 @@ pub(crate) async fn take_arrivals(state: Rc<WorkerState>, mut inbox: Inbox) {
     while let Some(arrival) = inbox.0.recv().await {
         let Arrival {
             listener,
+            door,
             tcp,
             local,
             peer,
@@ -138,7 +146,7 @@ pub(crate) async fn take_arrivals(state: Rc<WorkerState>, mut inbox: Inbox) {
             on_the_way,
         } = arrival;
         // A worker tells the others when it gives a listener up, and keeps it while it drains.
-        match (state.balanced(&listener), TcpStream::from_std(tcp)) {
+        match (state.balanced(listener, door), TcpStream::from_std(tcp)) {
             (Some(listener), Ok(tcp)) => open(&state, listener, tcp, local, peer, admission),
             (Some(_), Err(error)) => lost(&state, peer, &error),
             // Its drain time was over before the connection came.

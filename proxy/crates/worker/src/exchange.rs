@@ -4,6 +4,7 @@
 //! [`Occupancy`] from the decision until the connection is counted to the worker named and has a place in its queue. So a
 //! worker that stops taking connections, which takes the same lock, has all that it will ever get counted by then.
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -32,6 +33,8 @@ struct Desk {
     queue: mpsc::Sender<Arrival>,
     busy: AtomicU64,
     wait_us: AtomicU64,
+    /// Connections of all listeners, when the load was measured.
+    open: AtomicU64,
     /// When the load was measured, in µs since `started`.
     measured_us: AtomicU64,
     /// Connections placed on it since then.
@@ -49,10 +52,10 @@ pub struct Inbox(pub(crate) mpsc::Receiver<Arrival>);
 #[derive(Debug)]
 pub(crate) struct Occupancy(Mutex<Vec<Share>>);
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Share {
-    /// How often the worker has said that it takes connections: twice for a moment while configurations change.
-    taking: usize,
+    /// The addresses whose connections the worker takes: twice for a moment while configurations change.
+    taking: Vec<Arc<[SocketAddr]>>,
     connections: u64,
 }
 
@@ -76,6 +79,7 @@ impl Exchange {
                     queue,
                     busy: AtomicU64::default(),
                     wait_us: AtomicU64::default(),
+                    open: AtomicU64::default(),
                     measured_us: AtomicU64::default(),
                     arrived: AtomicU64::default(),
                     on_the_way: AtomicU64::default(),
@@ -96,20 +100,28 @@ impl Exchange {
         Occupancy(Mutex::new(vec![Share::default(); self.workers.len()]))
     }
 
-    /// Places a connection that worker `here` has accepted, and counts it to the worker that gets it.
-    pub(crate) fn place(&self, balance: ConnectionBalance, of: &Arc<Occupancy>, here: usize) -> Placement<'_> {
+    /// Places a connection that worker `here` has accepted at the address `door`, and counts it to the worker that gets it:
+    /// one whose configuration of the listener has that address too. Configurations come to one worker before the other, and
+    /// what another address is for, such as the chains without TLS of a loopback one, is not for this connection.
+    pub(crate) fn place(
+        &self,
+        balance: ConnectionBalance,
+        of: &Arc<Occupancy>,
+        here: usize,
+        door: SocketAddr,
+    ) -> Placement<'_> {
         let mut shares = of.lock();
         let at = match balance {
             ConnectionBalance::Kernel => here,
             ConnectionBalance::Exact => {
-                let counts: Vec<_> = shares.iter().map(Share::counted).collect();
+                let counts: Vec<_> = shares.iter().map(|share| share.counted(door)).collect();
                 fewest(&counts, here)
             }
             ConnectionBalance::LoadAware => {
                 let now = self.started.elapsed().as_micros() as u64;
                 let workers = self.workers.iter().zip(shares.iter());
                 let candidates: Vec<_> = workers
-                    .map(|(desk, share)| share.counted().map(|connections| desk.candidate(connections, now)))
+                    .map(|(desk, share)| Some(desk.candidate(share.counted(door)?, now)))
                     .collect();
                 least_loaded(&candidates, here)
             }
@@ -135,11 +147,12 @@ impl Exchange {
         }
     }
 
-    /// Publishes a worker's load.
-    pub(crate) fn measured(&self, worker: usize, load: Load) {
+    /// Publishes a worker's load, with the number of connections that it comes from.
+    pub(crate) fn measured(&self, worker: usize, load: Load, open: u64) {
         if let Some(desk) = self.workers.get(worker) {
             desk.busy.store(load.busy, Ordering::Relaxed);
             desk.wait_us.store(load.wait_us, Ordering::Relaxed);
+            desk.open.store(open, Ordering::Relaxed);
             desk.arrived.store(0, Ordering::Relaxed);
             let now = self.started.elapsed().as_micros() as u64;
             desk.measured_us.store(now, Ordering::Relaxed);
@@ -178,14 +191,17 @@ impl Desk {
             },
             overdue_us: now_us.saturating_sub(due),
             connections,
+            open: self.open.load(Ordering::Relaxed),
             arrived: self.arrived.load(Ordering::Relaxed),
         }
     }
 }
 
 impl Share {
-    fn counted(&self) -> Option<u64> {
-        (self.taking > 0).then_some(self.connections)
+    /// Its connections, if it takes those of this address.
+    fn counted(&self, door: SocketAddr) -> Option<u64> {
+        let takes = self.taking.iter().any(|addresses| addresses.contains(&door));
+        takes.then_some(self.connections)
     }
 }
 
@@ -194,22 +210,33 @@ impl Occupancy {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// This worker takes connections for as long as the value lives.
-    pub(crate) fn take_part(self: &Arc<Self>, worker: usize) -> Taking {
+    /// This worker takes connections of these addresses for as long as the value lives.
+    pub(crate) fn take_part(self: &Arc<Self>, worker: usize, addresses: &[SocketAddr]) -> Taking {
+        let addresses = Arc::from(addresses);
         if let Some(share) = self.lock().get_mut(worker) {
-            share.taking += 1;
+            share.taking.push(Arc::clone(&addresses));
         }
-        Taking(Arc::clone(self), worker)
+        Taking {
+            of: Arc::clone(self),
+            worker,
+            addresses,
+        }
     }
 }
 
 /// A worker takes connections of a listener.
-pub(crate) struct Taking(Arc<Occupancy>, usize);
+pub(crate) struct Taking {
+    of: Arc<Occupancy>,
+    worker: usize,
+    addresses: Arc<[SocketAddr]>,
+}
 
 impl Drop for Taking {
     fn drop(&mut self) {
-        if let Some(share) = self.0.lock().get_mut(self.1) {
-            share.taking -= 1;
+        if let Some(share) = self.of.lock().get_mut(self.worker) {
+            share
+                .taking
+                .retain(|addresses| !Arc::ptr_eq(addresses, &self.addresses));
         }
     }
 }

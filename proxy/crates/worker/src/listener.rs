@@ -230,15 +230,15 @@ impl ListenerRuntime {
         self.open.occupancy.get_or_init(new)
     }
 
-    /// Chooses the worker for a connection that this one has accepted, and counts it there.
-    pub(crate) fn place<'a>(&self, state: &'a WorkerState) -> Placement<'a> {
+    /// Chooses the worker for a connection that this one has accepted at the address `door`, and counts it there.
+    pub(crate) fn place<'a>(&self, state: &'a WorkerState, door: SocketAddr) -> Placement<'a> {
         let exchange = &state.shared.exchange;
-        exchange.place(self.config.balance, self.occupancy(state), state.index)
+        exchange.place(self.config.balance, self.occupancy(state), state.index, door)
     }
 
     /// Other workers may hand its connections to this one for as long as the value lives.
     pub(crate) fn take_part(&self, state: &WorkerState) -> Taking {
-        self.occupancy(state).take_part(state.index)
+        self.occupancy(state).take_part(state.index, &self.config.addresses)
     }
 
     /// Whether it is one of these.

@@ -49,7 +49,7 @@ pub(crate) async fn run(state: Rc<WorkerState>) {
         let (now, total) = (Instant::now(), metrics.worker_total_busy_duration(0));
         let load = meter.measure(total.saturating_sub(busy), now - before, now - queued);
         (before, busy) = (now, total);
-        exchange.measured(state.index, load);
+        exchange.measured(state.index, load, state.open_connections() as u64);
         gauges.busy.set(load.busy.cast_signed());
         gauges.wait.set(load.wait_us.cast_signed());
         if let Some(skew) = &gauges.skew {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use heddle_http::{Clusters, drain_host, sweep_pools, trim_spares};
 use heddle_net::BufferPool;
-use tokio::runtime::{LocalOptions, LocalRuntime};
+use tokio::runtime::{Handle, LocalOptions, LocalRuntime};
 use tokio::task::{JoinError, spawn_local};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
@@ -17,6 +17,12 @@ use crate::{accept, measure};
 
 /// Time between looks at idle pools and unused hosts.
 const HOUSEKEEPING: Duration = Duration::from_secs(5);
+
+/// A worker whose tasks ran for more than this, between two looks, serves somebody.
+const LEAST_WORK: Duration = Duration::from_millis(50);
+
+/// So many looks without work, and a worker is at rest.
+const LOOKS_AT_REST: u32 = 3;
 
 /// Time that connections get to send their last bytes once they are told to close at once.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -49,6 +55,25 @@ fn run_until_ended(runtime: LocalRuntime, main: impl Future<Output = ()> + 'stat
     // Nobody aborts the task: what is no panic cannot be.
     if let Err(Ok(panic)) = ended.map_err(JoinError::try_into_panic) {
         std::panic::resume_unwind(panic);
+    }
+}
+
+/// Whether a worker has come to rest since it last worked.
+#[derive(Default)]
+struct Rest {
+    worked: bool,
+    idle: u32,
+}
+
+impl Rest {
+    /// Takes in whether there was work since the last look. True once, at the look that finds it at rest.
+    fn look(&mut self, worked: bool) -> bool {
+        if worked {
+            *self = Self { worked, idle: 0 };
+            return false;
+        }
+        self.idle = self.idle.saturating_add(1);
+        self.idle >= LOOKS_AT_REST && std::mem::take(&mut self.worked)
     }
 }
 
@@ -91,7 +116,9 @@ pub(crate) async fn serve(params: WorkerParams) {
     let mut housekeeping = interval(HOUSEKEEPING);
     housekeeping.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut reached = Phase::SERVING;
-    let mut was_busy = false;
+    let metrics = Handle::current().metrics();
+    let mut ran = metrics.worker_total_busy_duration(0);
+    let mut rest = Rest::default();
     loop {
         if let Some(next) = newest.take() {
             // Refusals leave everything as it was; the main thread decides what comes next.
@@ -153,12 +180,12 @@ pub(crate) async fn serve(params: WorkerParams) {
             _ = housekeeping.tick() => {
                 state.clusters.maintain();
                 sweep_pools();
-                let busy = trim_spares() | BufferPool::trim();
-                if was_busy && !busy {
+                let needed_spares = trim_spares() | BufferPool::trim();
+                let before = std::mem::replace(&mut ran, metrics.worker_total_busy_duration(0));
+                if rest.look(needed_spares || ran.saturating_sub(before) > LEAST_WORK) {
                     // What a thread frees and then allocates nothing stays resident.
                     heddle_memory::give_back();
                 }
-                was_busy = busy;
             }
         }
     }
@@ -186,6 +213,18 @@ mod tests {
             .enable_all()
             .build_local(LocalOptions::default())
             .expect("a runtime")
+    }
+
+    #[test]
+    fn a_worker_is_at_rest_once_when_it_has_not_worked_for_a_while() {
+        let mut rest = Rest::default();
+        assert!((0..10).all(|_| !rest.look(false)), "it has not worked yet");
+        // Work now and then is no rest.
+        for _ in 0..10 {
+            assert!(!rest.look(true) && !rest.look(false) && !rest.look(false));
+        }
+        assert!(rest.look(false));
+        assert!((0..10).all(|_| !rest.look(false)), "nothing new to give back");
     }
 
     /// Connections are tasks: when the main one ends, those that are left end too.

@@ -23,6 +23,9 @@ use crate::on_demand::OnDemand;
 use crate::params::{Counted, Shared, WorkerSettings};
 use crate::stats::HandOverFailures;
 
+/// A listener's name and one of its addresses.
+type NameAndAddress = (Arc<str>, SocketAddr);
+
 /// One worker's state. Single-threaded.
 pub(crate) struct WorkerState {
     /// Number of the worker.
@@ -44,9 +47,9 @@ pub(crate) struct WorkerState {
     snapshot: RefCell<Arc<Snapshot>>,
     /// Listeners by address, bound or not, for original-destination hand-off.
     by_address: RefCell<HashMap<SocketAddr, Rc<ListenerRuntime>, ahash::RandomState>>,
-    /// Listeners that place their connections, by name, with those that are gone and drain: others may have handed us
-    /// connections of theirs.
-    balanced: RefCell<HashMap<Arc<str>, Weak<ListenerRuntime>>>,
+    /// Listeners that place their connections, by name and each address, with those that are gone and drain: others may have
+    /// handed us connections of theirs.
+    balanced: RefCell<HashMap<NameAndAddress, Weak<ListenerRuntime>>>,
     /// Whether one of those in force places by load.
     by_load: Cell<bool>,
     balance_changed: Notify,
@@ -139,16 +142,19 @@ impl WorkerState {
         let mut by_load = false;
         for listener in listeners {
             by_load |= listener.config.balance == ConnectionBalance::LoadAware;
-            balanced.insert(Arc::clone(&listener.config.name), Rc::downgrade(listener));
+            for address in &listener.config.addresses {
+                balanced.insert((Arc::clone(&listener.config.name), *address), Rc::downgrade(listener));
+            }
         }
         if self.by_load.replace(by_load) != by_load {
             self.balance_changed.notify_one();
         }
     }
 
-    /// The listener of that name, in force or draining, that places its connections.
-    pub(crate) fn balanced(&self, name: &str) -> Option<Rc<ListenerRuntime>> {
-        self.balanced.borrow().get(name)?.upgrade()
+    /// The listener of that name that places connections accepted at that address: the one in force, or else the last one
+    /// that drains.
+    pub(crate) fn balanced(&self, name: Arc<str>, door: SocketAddr) -> Option<Rc<ListenerRuntime>> {
+        self.balanced.borrow().get(&(name, door))?.upgrade()
     }
 
     /// Whether a listener in force places its connections by load.
@@ -290,6 +296,8 @@ impl Admission {
 pub(crate) struct Arrival {
     /// Name of the listener.
     pub(crate) listener: Arc<str>,
+    /// The listener's address at which it was accepted.
+    pub(crate) door: SocketAddr,
     /// Registered with no event loop.
     pub(crate) tcp: std::net::TcpStream,
     pub(crate) local: SocketAddr,

@@ -13,13 +13,18 @@ impl Occupancy {
 
     /// Whether this worker takes connections.
     pub(crate) fn takes(&self, worker: usize) -> bool {
-        self.lock()[worker].taking > 0
+        !self.lock()[worker].taking.is_empty()
     }
 
     /// A connection of this worker.
     pub(crate) fn seat(self: &Arc<Self>, worker: usize) -> Seat {
         Seat::take(self, &mut self.lock(), worker)
     }
+}
+
+/// The address of the listener.
+fn door() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], 8443))
 }
 
 /// An accepted connection, with its other end.
@@ -34,7 +39,9 @@ fn accepted() -> (TcpStream, TcpStream, SocketAddr) {
 fn workers(count: usize) -> (Exchange, Vec<Inbox>, Arc<Occupancy>, Vec<Taking>) {
     let (exchange, inboxes) = Exchange::new(count);
     let occupancy = Arc::new(exchange.occupancy());
-    let taking = (0..count).map(|worker| occupancy.take_part(worker)).collect();
+    let taking = (0..count)
+        .map(|worker| occupancy.take_part(worker, &[door()]))
+        .collect();
     (exchange, inboxes, occupancy, taking)
 }
 
@@ -45,7 +52,7 @@ fn a_full_queue_leaves_connections_where_they_were_accepted() {
     let mut sent = 0;
     // The other worker takes nothing out.
     let full = loop {
-        match exchange.place(ConnectionBalance::Exact, &occupancy, 0) {
+        match exchange.place(ConnectionBalance::Exact, &occupancy, 0, door()) {
             Placement::Here(seat) => here.push(seat),
             Placement::Full(seat) => break seat,
             Placement::There(seat, on_the_way, permit) => {
@@ -53,6 +60,7 @@ fn a_full_queue_leaves_connections_where_they_were_accepted() {
                 let admission = Admission::seated(seat);
                 permit.send(Arrival {
                     listener: Arc::from("l"),
+                    door: door(),
                     local: peer,
                     peer,
                     tcp,
@@ -76,8 +84,8 @@ fn a_full_queue_leaves_connections_where_they_were_accepted() {
 #[test]
 fn what_lands_on_another_thread_is_heard_of() {
     let (exchange, _inboxes, occupancy, _taking) = workers(2);
-    let _first = exchange.place(ConnectionBalance::Exact, &occupancy, 0);
-    let Placement::There(_, on_the_way, _) = exchange.place(ConnectionBalance::Exact, &occupancy, 0) else {
+    let _first = exchange.place(ConnectionBalance::Exact, &occupancy, 0, door());
+    let Placement::There(_, on_the_way, _) = exchange.place(ConnectionBalance::Exact, &occupancy, 0, door()) else {
         panic!("the other worker has fewer");
     };
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
@@ -91,15 +99,15 @@ fn what_lands_on_another_thread_is_heard_of() {
 #[test]
 fn load_decides_between_workers_that_measure() {
     let (exchange, _inboxes, occupancy, mut taking) = workers(2);
-    exchange.measured(0, Load { busy: 900, wait_us: 0 });
-    exchange.measured(1, Load { busy: 100, wait_us: 0 });
+    exchange.measured(0, Load { busy: 900, wait_us: 0 }, 10);
+    exchange.measured(1, Load { busy: 100, wait_us: 0 }, 10);
     assert_eq!(exchange.skew(), 800);
-    let there = exchange.place(ConnectionBalance::LoadAware, &occupancy, 0);
+    let there = exchange.place(ConnectionBalance::LoadAware, &occupancy, 0, door());
     assert!(matches!(there, Placement::There(..)));
     // But not when that one has given the listener up.
     taking.pop();
-    let here = exchange.place(ConnectionBalance::LoadAware, &occupancy, 0);
+    let here = exchange.place(ConnectionBalance::LoadAware, &occupancy, 0, door());
     assert!(matches!(here, Placement::Here(..)));
-    let here = exchange.place(ConnectionBalance::LoadAware, &occupancy, 1);
+    let here = exchange.place(ConnectionBalance::LoadAware, &occupancy, 1, door());
     assert!(matches!(here, Placement::Here(..)));
 }

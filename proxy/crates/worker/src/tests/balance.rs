@@ -49,9 +49,13 @@ impl Two {
 
     /// Puts these listeners into force on the second worker alone.
     async fn change_second(&mut self, listeners: Vec<Listener>) {
+        self.change(1, listeners).await;
+    }
+
+    async fn change(&mut self, worker: usize, listeners: Vec<Listener>) {
         let listeners = listeners.into_iter().map(Arc::new).collect();
         let config = snapshot(2, listeners, &[("echo", &[self.echo])]);
-        let report = self.workers[1].apply(config).await;
+        let report = self.workers[worker].apply(config).await;
         assert!(matches!(report, WorkerReport::Applied { .. }), "{report:?}");
     }
 }
@@ -65,6 +69,7 @@ fn occupancy(process: &Process) -> Arc<Occupancy> {
 /// A connection accepted by the first worker, placed on the second, and not yet sent to it.
 struct OnItsWay<'a> {
     client: TcpStream,
+    door: SocketAddr,
     tcp: std::net::TcpStream,
     seat: Seat,
     on_the_way: OnTheWay,
@@ -72,9 +77,10 @@ struct OnItsWay<'a> {
 }
 
 impl<'a> OnItsWay<'a> {
-    async fn new(exchange: &'a Exchange, shares: &Arc<Occupancy>) -> Self {
+    async fn new(exchange: &'a Exchange, shares: &Arc<Occupancy>, door: SocketAddr) -> Self {
         let _seats: Vec<_> = (0..2).map(|_| shares.seat(0)).collect();
-        let Placement::There(seat, on_the_way, place) = exchange.place(ConnectionBalance::Exact, shares, 0) else {
+        let Placement::There(seat, on_the_way, place) = exchange.place(ConnectionBalance::Exact, shares, 0, door)
+        else {
             panic!("the second worker has fewer");
         };
         let socket = TcpListener::bind("127.0.0.1:0").await.expect("binds");
@@ -83,6 +89,7 @@ impl<'a> OnItsWay<'a> {
         let (tcp, _) = socket.accept().await.expect("accepts");
         Self {
             client,
+            door,
             tcp: tcp.into_std().expect("leaves the event loop"),
             seat,
             on_the_way,
@@ -94,6 +101,7 @@ impl<'a> OnItsWay<'a> {
     fn send(self) -> TcpStream {
         self.place.send(Arrival {
             listener: Arc::from("l"),
+            door: self.door,
             local: self.tcp.local_addr().expect("address"),
             peer: self.tcp.peer_addr().expect("address"),
             tcp: self.tcp,
@@ -235,9 +243,9 @@ fn a_full_queue_loses_no_connection() {
         first.report().await;
         // The second takes part, but not its turn. All but four of its places are taken.
         let shares = occupancy(&process);
-        let taking = shares.take_part(1);
+        let taking = shares.take_part(1, &[address]);
         let exchange = process.shared.exchange.clone();
-        let place = || exchange.place(ConnectionBalance::Exact, &shares, 0);
+        let place = || exchange.place(ConnectionBalance::Exact, &shares, 0, address);
         let busy = place();
         assert!(matches!(busy, Placement::Here(_)));
         let taken = || match place() {
@@ -272,18 +280,67 @@ fn a_connection_on_its_way_meets_the_new_version_of_its_listener() {
     local(async {
         let mut two = Two::start(|_| {}).await;
         let (exchange, shares) = (two.process.shared.exchange.clone(), occupancy(&two.process));
-        let way = OnItsWay::new(&exchange, &shares).await;
+        let way = OnItsWay::new(&exchange, &shares, two.address).await;
         let mut changed = proxying("l", two.address);
         changed.balance = ConnectionBalance::LoadAware;
         two.change_second(vec![changed]).await;
         let mut first = way.send();
         assert_eq!(ask(&mut first, "one").await, "ONE");
         // The same where the new version places none itself: the old one, which drains, takes what was on its way.
-        let way = OnItsWay::new(&exchange, &shares).await;
+        let way = OnItsWay::new(&exchange, &shares, two.address).await;
         two.change_second(vec![proxying("l", two.address)]).await;
         let mut second = way.send();
         assert_eq!(ask(&mut second, "two").await, "TWO");
         two.workers[1].until(ACTIVE, 2.0).await;
+    });
+}
+
+/// A listener of the same name elsewhere: its chains, here none, are not meant for what the old address accepts.
+fn moved(to: SocketAddr) -> Listener {
+    let mut moved = listener("l", to, Vec::new());
+    moved.balance = ConnectionBalance::Exact;
+    moved
+}
+
+#[test]
+fn an_address_is_served_under_a_configuration_that_has_it() {
+    local(async {
+        let mut two = Two::start(|_| {}).await;
+        let new = free_address().await;
+        let (exchange, shares) = (two.process.shared.exchange.clone(), occupancy(&two.process));
+        let way = OnItsWay::new(&exchange, &shares, two.address).await;
+        two.change(1, vec![moved(new)]).await;
+        // What the second had been given before goes to its old configuration, which drains.
+        let mut on_its_way = way.send();
+        assert_eq!(ask(&mut on_its_way, "one").await, "ONE");
+        // The first still has the old one, and is alone with it.
+        let _old = connect(two.address, 6).await;
+        for _ in 0..6 {
+            let mut tcp = TcpStream::connect(new).await.expect("connects");
+            assert!(
+                is_closed(&mut tcp).await,
+                "the first serves what the second accepted at the new address"
+            );
+        }
+    });
+}
+
+#[test]
+fn what_waits_in_a_socket_that_closes_is_served_under_its_configuration() {
+    local(async {
+        let mut two = Two::start(|_| {}).await;
+        let new = free_address().await;
+        two.change(1, vec![moved(new)]).await;
+        // Nobody accepts in between.
+        let waiting: Vec<_> = (0..6)
+            .map(|_| std::net::TcpStream::connect(two.address).expect("connects"))
+            .collect();
+        two.change(0, vec![moved(new)]).await;
+        for tcp in waiting {
+            tcp.set_nonblocking(true).expect("nonblocking");
+            let mut tcp = TcpStream::from_std(tcp).expect("an event loop");
+            assert_eq!(ask(&mut tcp, "one").await, "ONE");
+        }
     });
 }
 
@@ -292,7 +349,7 @@ fn a_connection_on_its_way_to_a_listener_that_goes_is_served_while_that_drains()
     local(async {
         let mut two = Two::start(|_| {}).await;
         let (exchange, shares) = (two.process.shared.exchange.clone(), occupancy(&two.process));
-        let way = OnItsWay::new(&exchange, &shares).await;
+        let way = OnItsWay::new(&exchange, &shares, two.address).await;
         two.change_second(vec![]).await;
         let mut client = way.send();
         assert_eq!(ask(&mut client, "one").await, "ONE");
@@ -313,7 +370,7 @@ fn a_connection_that_comes_after_its_listener_has_drained_is_closed() {
         };
         let mut two = Two::start_with(|_| {}, settings).await;
         let (exchange, shares) = (two.process.shared.exchange.clone(), occupancy(&two.process));
-        let way = OnItsWay::new(&exchange, &shares).await;
+        let way = OnItsWay::new(&exchange, &shares, two.address).await;
         two.change_second(vec![]).await;
         while two.workers[1].metric(HANDED_OVER).is_some() {
             tokio::task::yield_now().await;
@@ -332,7 +389,7 @@ fn a_worker_has_not_drained_before_all_have_come() {
     local(async {
         let mut two = Two::start(|_| {}).await;
         let (exchange, shares) = (two.process.shared.exchange.clone(), occupancy(&two.process));
-        let way = OnItsWay::new(&exchange, &shares).await;
+        let way = OnItsWay::new(&exchange, &shares, two.address).await;
         two.workers[1].phase.send_replace(Phase::closed(Scope::All));
         // The socket of the first is left, and that one alone takes connections.
         while shares.takes(1) {
