@@ -74,9 +74,11 @@ pub(crate) async fn run(state: Rc<WorkerState>, socket: TcpListener, door: Rc<Do
         }
     }
     // This worker takes no connections of the address any more, so nobody is asked to serve them in its place.
-    // The kernel is asked itself: the event loop does not know yet of those that have just come.
+    // The kernel is asked itself: the event loop does not know yet of those that have just come. As many as may have waited are
+    // taken; clients that go on connecting would hold the worker here.
     let Ok(socket) = socket.into_std() else { return };
-    while let Ok((tcp, peer)) = socket.accept() {
+    for _ in 0..door.owner().config.backlog {
+        let Ok((tcp, peer)) = socket.accept() else { break };
         match tcp.set_nonblocking(true).and_then(|()| TcpStream::from_std(tcp)) {
             Ok(tcp) => admit(&state, &door, tcp, peer),
             Err(error) => tracing::debug!(%error, %peer, "a connection that waited in a closing socket was closed"),
