@@ -109,9 +109,9 @@ fn redirected_connections_reach_the_listener_of_their_destination() {
 
 const RULES_V6: &str = "
 ip link set lo up
-ip -6 address add fd00:10:96::10/128 dev lo
-ip -6 address add fd00:10:96::11/128 dev lo
-ip -6 address add ::6/128 dev lo
+ip -6 address add fd00:10:96::10/128 dev lo nodad
+ip -6 address add fd00:10:96::11/128 dev lo nodad
+ip -6 address add ::6/128 dev lo nodad
 nft add table ip6 capture
 nft 'add chain ip6 capture output { type nat hook output priority -100 ; }'
 nft add rule ip6 capture output ip6 saddr ::6 return
