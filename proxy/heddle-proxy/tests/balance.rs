@@ -10,27 +10,6 @@ use tokio::net::TcpSocket;
 
 const HANDED_OVER: &str = "heddle_listener_cx_handed_over{";
 
-fn config(admin: u16, port: u16, balance: &str) -> String {
-    format!(
-        r#"
-admin: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: {admin} }} }} }}
-static_resources:
-  listeners:
-  - name: front
-    address: {{ socket_address: {{ address: 127.0.0.1, port_value: {port} }} }}
-    {balance}
-    filter_chains:
-    - filters:
-      - name: http
-        typed_config:
-          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
-          stat_prefix: front
-          http_filters: [{{ name: router, typed_config: {{ "@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router }} }}]
-          route_config: {{ virtual_hosts: [{{ name: a, domains: ["*"], routes: [{{ match: {{ prefix: / }}, direct_response: {{ status: 200, body: {{ inline_string: hello }} }} }}] }}] }}
-"#
-    )
-}
-
 /// A client's address, one of many on loopback. The kernel's hash of a connection depends on it.
 fn client(number: u16) -> SocketAddr {
     let [high, low] = number.to_be_bytes();
@@ -82,7 +61,7 @@ fn block_on<T>(what: impl Future<Output = T>) -> T {
 fn start(balance: &str, clients: usize) -> (Proxy, u16, u16, Vec<SocketAddr>) {
     let (admin, port) = (free_port(), free_port());
     let clients = block_on(of_one_socket(port, clients));
-    let mut proxy = Proxy::start(&config(admin, port, balance), admin);
+    let mut proxy = Proxy::start(&answering(admin, port, balance), admin);
     proxy.wait_for("LIVE");
     (proxy, admin, port, clients)
 }

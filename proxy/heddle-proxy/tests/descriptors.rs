@@ -10,27 +10,6 @@ use harness::*;
 const FILES: u32 = 64;
 const CLIENTS: usize = 200;
 
-fn config(admin: u16, port: u16, listener: &str) -> String {
-    format!(
-        r#"
-admin: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: {admin} }} }} }}
-static_resources:
-  listeners:
-  - name: front
-    address: {{ socket_address: {{ address: 127.0.0.1, port_value: {port} }} }}
-    {listener}
-    filter_chains:
-    - filters:
-      - name: http
-        typed_config:
-          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
-          stat_prefix: front
-          http_filters: [{{ name: router, typed_config: {{ "@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router }} }}]
-          route_config: {{ virtual_hosts: [{{ name: a, domains: ["*"], routes: [{{ match: {{ prefix: / }}, direct_response: {{ status: 200, body: {{ inline_string: hello }} }} }}] }}] }}
-"#
-    )
-}
-
 /// Connections that the proxy neither answers nor is sent anything on.
 fn crowd(port: u16) -> Vec<TcpStream> {
     let connect = |_| TcpStream::connect(("127.0.0.1", port)).expect("it listens");
@@ -54,7 +33,7 @@ fn serves_again(port: u16) {
 #[test]
 fn clients_leave_descriptors_to_the_admin_interface() {
     let (admin, port) = (free_port(), free_port());
-    let mut proxy = Proxy::start_with_files(&config(admin, port, ""), admin, FILES);
+    let mut proxy = Proxy::start_with_files(&answering(admin, port, ""), admin, FILES);
     proxy.wait_for("LIVE");
     let clients = crowd(port);
     // 16 of them: half of the 64 are headroom, and each client may need an upstream.
@@ -75,7 +54,7 @@ fn clients_leave_descriptors_to_the_admin_interface() {
 fn the_admin_interface_answers_when_no_descriptor_is_left() {
     let (admin, port) = (free_port(), free_port());
     let exempt = "ignore_global_conn_limit: true";
-    let mut proxy = Proxy::start_with_files(&config(admin, port, exempt), admin, FILES);
+    let mut proxy = Proxy::start_with_files(&answering(admin, port, exempt), admin, FILES);
     proxy.wait_for("LIVE");
     let clients = crowd(port);
     let served = || counter(admin, "envoy_listener_downstream_cx_active");

@@ -165,3 +165,25 @@ pub fn wait_until(what: &str, mut happens: impl FnMut() -> bool) {
         std::thread::yield_now();
     }
 }
+
+/// A proxy with one listener, which answers hello by itself; `listener` is a further line of it.
+pub fn answering(admin: u16, port: u16, listener: &str) -> String {
+    format!(
+        r#"
+admin: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: {admin} }} }} }}
+static_resources:
+  listeners:
+  - name: front
+    address: {{ socket_address: {{ address: 127.0.0.1, port_value: {port} }} }}
+    {listener}
+    filter_chains:
+    - filters:
+      - name: http
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+          stat_prefix: front
+          http_filters: [{{ name: router, typed_config: {{ "@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router }} }}]
+          route_config: {{ virtual_hosts: [{{ name: a, domains: ["*"], routes: [{{ match: {{ prefix: / }}, direct_response: {{ status: 200, body: {{ inline_string: hello }} }} }}] }}] }}
+"#
+    )
+}
