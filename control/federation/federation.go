@@ -15,6 +15,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"heddle.io/heddle/control/audit"
 	"heddle.io/heddle/control/ca"
 	"heddle.io/heddle/control/cluster"
@@ -115,7 +117,7 @@ type Federation struct {
 	keeping sync.Mutex
 	written *kept
 	// changing is held by what changes the membership or the issuer.
-	changing sync.Mutex
+	changing *semaphore.Weighted
 	// primacy is held, to read, by what only a primary may do, and to write when it begins to join another mesh.
 	primacy sync.RWMutex
 
@@ -199,7 +201,7 @@ func Open(config Config) (*Federation, error) {
 	}
 	config.Pace.complete()
 	f := &Federation{
-		config: config, counters: newCounters(), tokens: newTokens(config.Store, config.Now, config.Random),
+		config: config, changing: semaphore.NewWeighted(1), counters: newCounters(), tokens: newTokens(config.Store, config.Now, config.Random),
 		unkept: make(chan struct{}, 1), reprobe: make(chan struct{}, 1), redial: make(chan struct{}, 1), reroot: make(chan struct{}, 1),
 		own: &State{}, book: map[string]*entry{}, unwritten: map[string]bool{}, sharing: resolve.NewSharing(config.Settings, nil), clusters: map[string]clusterInfo{}, streams: map[string]*stream{}, rates: map[string]*rates{}, judged: judged{},
 	}
@@ -218,6 +220,17 @@ func Open(config Config) (*Federation, error) {
 		return nil, err
 	}
 	return f, nil
+}
+
+// mostTurn is how long a request waits for what changes the membership or the issuer at this moment: a step in the
+// background is mostly short, and its result is seen before it has let go.
+const mostTurn = 2 * time.Second
+
+// takeTurn has the caller alone change the membership or the issuer, and says whether it may; it then releases f.changing.
+func (f *Federation) takeTurn(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, mostTurn)
+	defer cancel()
+	return f.changing.Acquire(ctx, 1) == nil
 }
 
 // Run connects, listens, relays and probes until ctx ends. Nothing that others do or leave undone ends it.

@@ -88,10 +88,10 @@ func (f *Federation) stepRoot(ctx context.Context) error {
 	if idle && !former {
 		return nil
 	}
-	if !f.changing.TryLock() {
+	if !f.changing.TryAcquire(1) {
 		return nil // A join, a renewal or a request about the root is under way; it is looked again.
 	}
-	defer f.changing.Unlock()
+	defer f.changing.Release(1)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	f.mu.Lock()
@@ -495,11 +495,11 @@ func (f *Federation) RequestRoot(another bool) ([]byte, error) {
 	return request, f.rootProblem(err)
 }
 
-func (f *Federation) beginRoot(_ context.Context, begin func() (ca.Change, error)) error {
-	if !f.changing.TryLock() {
+func (f *Federation) beginRoot(ctx context.Context, begin func() (ca.Change, error)) error {
+	if !f.takeTurn(ctx) {
 		return &client.Problem{Status: http.StatusConflict, What: "a join, a rotation or a change of the root is under way", Remedy: "wait until it is done; `heddle ca status` shows it"}
 	}
-	defer f.changing.Unlock()
+	defer f.changing.Release(1)
 	// Who is being admitted now is a member when the change begins, and nobody is admitted while it lasts.
 	f.primacy.Lock()
 	defer f.primacy.Unlock()
@@ -531,8 +531,10 @@ func (f *Federation) AbortRoot(ctx context.Context) error {
 		return f.rootProblem(ca.ErrNoRoot)
 	}
 	// The step that was under way ends at once.
-	f.changing.Lock()
-	defer f.changing.Unlock()
+	if err := f.changing.Acquire(ctx, 1); err != nil {
+		return f.rootProblem(fmt.Errorf("the request ended before the step that was under way: %w", err))
+	}
+	defer f.changing.Release(1)
 	c, changing := f.config.Authority.Change()
 	if !changing {
 		return f.rootProblem(ca.ErrNoChange)

@@ -10,8 +10,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"golang.org/x/sync/semaphore"
 
 	pb "heddle.io/heddle/api/federation/federationv1"
 	"heddle.io/heddle/control/audit"
@@ -153,6 +157,26 @@ func TestRootIsRotatedTwice(t *testing.T) {
 	if want := []string{"root.sign", "root.retire", "root.finish", "root.sign", "root.retire", "root.finish"}; !slices.Equal(actions, want) {
 		t.Errorf("recorded %q", actions)
 	}
+}
+
+// A step in the background that is about to end refuses nobody; what lasts does.
+func TestTurnIsWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &Federation{changing: semaphore.NewWeighted(1)}
+		f.changing.TryAcquire(1)
+		var got atomic.Bool
+		go func() { got.Store(f.takeTurn(t.Context())) }()
+		synctest.Wait()
+		f.changing.Release(1)
+		synctest.Wait()
+		if !got.Load() {
+			t.Fatal("refused for a step that had ended")
+		}
+		began := time.Now()
+		if f.takeTurn(t.Context()) || time.Since(began) != mostTurn {
+			t.Errorf("two at a time, or an answer after %v", time.Since(began))
+		}
+	})
 }
 
 func TestRootIsRotatedOverTwoClusters(t *testing.T) {

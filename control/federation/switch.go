@@ -22,10 +22,10 @@ const grace = ca.WorkloadLifetime + 10*time.Minute
 // both roots, and accept the names of both, before the first certificate of the new one is shown; the old root until all
 // of them have certificates of the new one, and the old names until the last certificate of the old root has expired. Its error is a [*client.Problem].
 func (f *Federation) Join(ctx context.Context, request client.JoinRequest) error {
-	if !f.changing.TryLock() {
+	if !f.takeTurn(ctx) {
 		return &client.Problem{Status: http.StatusConflict, What: "a join or a rotation is under way", Remedy: "wait until it is done"}
 	}
-	defer f.changing.Unlock()
+	defer f.changing.Release(1)
 	address, err := JoinAddress(request.Address)
 	if err != nil {
 		return err
@@ -194,13 +194,13 @@ func (f *Federation) become(m Membership) {
 func (f *Federation) resumeLoop(ctx context.Context) {
 	for {
 		// Mostly there is none, and nobody must be told that a join is under way.
-		if _, err := os.Stat(joiningPath(f.config.Cluster)); err == nil && f.changing.TryLock() {
+		if _, err := os.Stat(joiningPath(f.config.Cluster)); err == nil && f.changing.TryAcquire(1) {
 			var j joining
 			found, err := readJSON(joiningPath(f.config.Cluster), &j)
 			if err == nil && found && j.Certificate != "" {
 				err = f.complete(ctx, j)
 			}
-			f.changing.Unlock()
+			f.changing.Release(1)
 			if err != nil && ctx.Err() == nil {
 				f.config.Log.Warn("join not completed yet", "error", err)
 			}
@@ -214,10 +214,10 @@ func (f *Federation) resumeLoop(ctx context.Context) {
 // Rotate gets the cluster a new intermediate now and has all its workloads' certificates renewed by it. Its error is a
 // [*client.Problem].
 func (f *Federation) Rotate(ctx context.Context) error {
-	if !f.changing.TryLock() {
+	if !f.takeTurn(ctx) {
 		return &client.Problem{Status: http.StatusConflict, What: "a join or a rotation is under way", Remedy: "wait until it is done"}
 	}
-	defer f.changing.Unlock()
+	defer f.changing.Release(1)
 	f.mu.Lock()
 	isMember, live, why, address := f.member, f.live, f.problem, f.membership.Address
 	if live != nil && !live.heard {
