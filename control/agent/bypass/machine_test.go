@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -182,6 +183,25 @@ func cable(t *testing.T, a, b *namespace, addressA, addressB string) {
 			parsed.Flags = 0x02
 			return errors.Join(netlink.AddrAdd(eth, parsed), netlink.LinkSetUp(eth))
 		})
+	}
+	// An address of IPv6 is tentative until the cable is known to have its other end.
+	for n, address := range map[*namespace]string{a: addressA, b: addressB} {
+		n.do(t, func() error { return usable(netip.MustParsePrefix(address).Addr()) })
+	}
+}
+
+// usable waits until connections can come from an address.
+func usable(address netip.Addr) error {
+	deadline := time.Now().Add(10 * time.Second)
+	for {
+		probe, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(address, 0)))
+		if err == nil {
+			return probe.Close()
+		}
+		if time.Now().After(deadline) {
+			return err
+		}
+		runtime.Gosched()
 	}
 }
 

@@ -5,6 +5,7 @@ package harness
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -88,16 +89,20 @@ func (c Cluster) Replicas(t *testing.T) []Replica {
 	return all
 }
 
-// ReplicaOf returns the first replica of a workload of the shop.
+// ReplicaOf returns the first replica of a workload of the shop. It waits for one: what was applied a moment ago may not have begun.
 func (c Cluster) ReplicaOf(t *testing.T, workload string) Replica {
 	t.Helper()
-	for _, r := range c.Replicas(t) {
-		if r.Namespace == ShopSpace && r.Workload == workload {
-			return r
+	var found Replica
+	Eventually(t, 10*time.Second, "workload "+workload+" has a replica in "+string(c), func() error {
+		for _, r := range c.Replicas(t) {
+			if r.Namespace == ShopSpace && r.Workload == workload {
+				found = r
+				return nil
+			}
 		}
-	}
-	t.Fatalf("workload %s has no replica in %s:\n%s", workload, c, c.Must(t, "ps", "-A"))
-	return Replica{}
+		return errors.New(c.Must(t, "ps", "-A"))
+	})
+	return found
 }
 
 // Gateways returns the gateways of a kind: "ingressgateway" or "eastwestgateway".
