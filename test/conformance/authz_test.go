@@ -98,7 +98,9 @@ func (a *authz) Check(ctx context.Context, request *authv3.CheckRequest) (*authv
 		a.lines = append(a.lines, settled(fmt.Sprintf("check shows %s: %s", name, value)))
 	}
 	// Shown already, or different each time.
-	http.Headers, http.Id, attributes.GetRequest().Time = nil, "", nil
+	if http != nil {
+		http.Headers, http.Id, attributes.GetRequest().Time = nil, "", nil
+	}
 	attributes.GetSource().GetAddress().GetSocketAddress().PortSpecifier = nil
 	attributes.GetDestination().Address = nil
 	text, err := protojson.Marshal(request)

@@ -42,6 +42,7 @@ mod worker;
 
 pub use access_log::AccessLogs;
 pub use drain::{Drain, DrainStage, DrainTrigger};
+pub use filters::NetworkExtAuthz;
 pub use hcm::HcmRuntime;
 pub use overload::{Overload, OverloadCounters, OverloadStates};
 pub use pool::{HostPool, drain_host, sweep_pools};

@@ -6,10 +6,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use heddle_net::ConnectionInfo;
+use serde_json::{Map, Value};
 
 use crate::scans::{Readings, RegexSets, Scans, Shared, Subject as Input, Visit, all_bits};
 use crate::{
-    Cidr, HeaderMatcher, HeaderReadings, MetadataMatcher, PathMatcher, PathReadings, Reading, RequestView,
+    Cidr, HeaderMatcher, HeaderReadings, Metadata, MetadataMatcher, PathMatcher, PathReadings, Reading, RequestView,
     StringMatcher,
 };
 
@@ -184,12 +185,22 @@ impl Rules {
     /// Evaluates the rules. Where a header or path can be read in more than one way, rules that let in must match in
     /// every reading and rules that refuse or log in one; a negation turns that around.
     pub fn check(&self, connection: &ConnectionInfo, request: Option<&dyn RequestView>) -> Verdict<'_> {
+        self.decide(connection, request, request.and_then(RequestView::metadata))
+    }
+
+    fn decide(
+        &self,
+        connection: &ConnectionInfo,
+        request: Option<&dyn RequestView>,
+        metadata: Option<&Metadata>,
+    ) -> Verdict<'_> {
         let headers = request.map(HeaderReadings::of);
         let path = OnceCell::new();
         let scans = Scans::of(&self.sets);
         let subject = Subject {
             connection,
             headers: headers.as_ref(),
+            metadata,
             path: &path,
             scans: &scans,
             reading: match self.action {
@@ -215,14 +226,41 @@ impl Policies {
     /// Decides on a connection, or on a request of it. Conditions on requests never match on a bare connection (their
     /// negations do).
     pub fn check(&self, connection: &ConnectionInfo, request: Option<&dyn RequestView>) -> Decision<'_> {
-        let shadow = self.shadow_rules.as_ref().map(|rules| rules.check(connection, request));
-        let enforced = self.rules.as_ref().map_or(
-            Verdict {
-                allowed: true,
-                policy: None,
-            },
-            |rules| rules.check(connection, request),
-        );
+        self.decide(connection, request, request.and_then(RequestView::metadata))
+    }
+
+    /// Decides on a connection, of which network filters have learned `metadata`; else as [`Policies::check`] without a
+    /// request.
+    pub fn check_connection(&self, connection: &ConnectionInfo, metadata: Option<&Metadata>) -> Decision<'_> {
+        self.decide(connection, None, metadata)
+    }
+
+    /// What the shadow rules have come to, for dynamic metadata: `shadow_engine_result` and, where a policy matched,
+    /// `shadow_effective_policy_id`, behind `shadow_rules_stat_prefix`.
+    pub fn shadow_metadata(&self, outcome: Verdict<'_>) -> Map<String, Value> {
+        let prefix = &self.shadow_stat_prefix;
+        let result = if outcome.allowed { "allowed" } else { "denied" };
+        let mut said = Map::from_iter([(format!("{prefix}shadow_engine_result"), result.into())]);
+        if let Some(policy) = outcome.policy {
+            said.insert(format!("{prefix}shadow_effective_policy_id"), policy.into());
+        }
+        said
+    }
+
+    fn decide(
+        &self,
+        connection: &ConnectionInfo,
+        request: Option<&dyn RequestView>,
+        metadata: Option<&Metadata>,
+    ) -> Decision<'_> {
+        let shadow = self.shadow_rules.as_ref();
+        let shadow = shadow.map(|rules| rules.decide(connection, request, metadata));
+        let nothing_asked = Verdict {
+            allowed: true,
+            policy: None,
+        };
+        let enforced = self.rules.as_ref();
+        let enforced = enforced.map_or(nothing_asked, |rules| rules.decide(connection, request, metadata));
         Decision {
             allowed: enforced.allowed,
             policy: enforced.policy,
@@ -236,6 +274,8 @@ struct Subject<'a> {
     connection: &'a ConnectionInfo,
     /// The request's headers, each read once for all conditions.
     headers: Option<&'a HeaderReadings<'a>>,
+    /// What filters have learned of the request, or of a connection without one.
+    metadata: Option<&'a Metadata>,
     /// The request's path, read once for all conditions.
     path: &'a OnceCell<PathReadings<'a>>,
     /// What the regular expressions have found.
@@ -267,7 +307,7 @@ impl<'a> Subject<'a> {
     }
 
     fn metadata(self, matcher: &MetadataMatcher) -> bool {
-        matcher.matches(self.request().and_then(|request| request.metadata()))
+        matcher.matches(self.metadata)
     }
 
     fn remote_ip(self) -> IpAddr {

@@ -1,20 +1,25 @@
 //! One connection from accept to its end.
 
+use std::future::{Future, poll_fn};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 
 use bytes::BytesMut;
 use heddle_config::snapshot::{FilterChain, ScaledTimer};
+use heddle_http::DrainStage;
+use heddle_matching::Metadata;
 use heddle_net::{ConnectionInfo, Keepalive, PeerIdentity};
 use heddle_telemetry::access_log::LogContext;
 use heddle_telemetry::istio::TcpMetrics;
 use heddle_telemetry::{ResponseFlag, ResponseFlags};
 use heddle_tls::Stream;
+use tokio::io::Interest;
 use tokio::net::TcpStream;
 
 use crate::begun::Begun;
 use crate::inspect::{self, Arriving, Refused};
-use crate::listener::{ChainRuntime, FilterRuntime, ListenerPlace, ListenerRuntime, RbacRuntime};
+use crate::listener::{ChainRuntime, FilterRuntime, ListenerPlace, ListenerRuntime};
 use crate::state::{ConnectionPlace, WorkerState};
 use crate::tcp_proxy::TcpConnection;
 
@@ -153,18 +158,23 @@ struct Served<'a> {
 impl Served<'_> {
     async fn run(&self, stream: Stream, first: BytesMut, info: ConnectionInfo) {
         let info = Rc::new(info);
+        let mut metadata: Option<Box<Metadata>> = None;
         let mut metrics: Option<&TcpMetrics> = None;
         let mut cluster: Option<Arc<str>> = None;
         for filter in &self.chain.filters {
             match filter {
                 FilterRuntime::Rbac(rbac) => {
-                    if !allowed(rbac, &info) {
-                        return log_refused(
-                            self.listener,
-                            &info,
-                            self.begun,
-                            ResponseFlag::UnauthorizedExternalService,
-                        );
+                    if !rbac.allows(&info, &mut metadata) {
+                        return self.refuse(&info);
+                    }
+                }
+                FilterRuntime::ExtAuthz(authz) => {
+                    // Boxed: a connection should not be larger for a question that is over.
+                    let asked = Box::pin(authz.allows(&self.state.http, &info, metadata.get_or_insert_default()));
+                    match self.unless_gone(&stream, &info, asked).await {
+                        Some(true) => {}
+                        Some(false) => return self.refuse(&info),
+                        None => return,
                     }
                 }
                 FilterRuntime::IstioStats(m) => metrics = Some(m),
@@ -183,6 +193,7 @@ impl Served<'_> {
                         filter_chain: &self.config.name,
                         cluster,
                         original_dst: self.original_dst,
+                        metadata: metadata.as_deref(),
                         metrics,
                         direction: self.listener.config.direction,
                         buffer_limit: self.listener.config.buffer_limit,
@@ -200,23 +211,39 @@ impl Served<'_> {
             }
         }
     }
-}
 
-fn allowed(rbac: &RbacRuntime, info: &ConnectionInfo) -> bool {
-    let decision = rbac.policies.check(info, None);
-    if let Some(shadow) = &decision.shadow {
-        if shadow.allowed {
-            rbac.shadow_allowed.inc()
-        } else {
-            rbac.shadow_denied.inc()
+    fn refuse(&self, info: &ConnectionInfo) {
+        log_refused(
+            self.listener,
+            info,
+            self.begun,
+            ResponseFlag::UnauthorizedExternalService,
+        );
+    }
+
+    /// Waits for what a filter asks of others; none when the client has reset the connection meanwhile, or the time to drain
+    /// is over. A client that only sends no more may still be waiting for an answer.
+    async fn unless_gone<T>(
+        &self,
+        stream: &Stream,
+        info: &ConnectionInfo,
+        asked: impl Future<Output = T>,
+    ) -> Option<T> {
+        let drain = self.chain.drain_for(info);
+        let closing = poll_fn(|cx| {
+            drain.register(cx);
+            match drain.stage() {
+                DrainStage::Closing => Poll::Ready(()),
+                _ => Poll::Pending,
+            }
+        });
+        tokio::select! {
+            biased;
+            answer = asked => Some(answer),
+            () = closing => None,
+            _ = stream.tcp().ready(Interest::ERROR) => None,
         }
     }
-    if decision.allowed {
-        rbac.allowed.inc()
-    } else {
-        rbac.denied.inc()
-    }
-    decision.allowed
 }
 
 fn turn_away(listener: &ListenerRuntime, refused: Refused) {

@@ -20,6 +20,7 @@ mod manager;
 mod measure;
 mod on_demand;
 mod params;
+mod rbac;
 mod run;
 mod state;
 mod stats;

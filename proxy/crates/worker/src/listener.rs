@@ -8,15 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use heddle_config::snapshot::{ConnectionBalance, Digest, FilterChain, Listener, NetworkFilter, TrafficDirection};
-use heddle_http::{AccessLogs, Drain, DrainStage, DrainTrigger, HcmRuntime};
-use heddle_matching::rbac;
+use heddle_http::{AccessLogs, Drain, DrainStage, DrainTrigger, HcmRuntime, NetworkExtAuthz};
 use heddle_net::{ConnectionInfo, PeerIdentity};
-use heddle_telemetry::Counter;
 use heddle_telemetry::istio::{Reporter, TcpMetrics};
 
 use crate::chains::{ChainIndex, Chosen};
 use crate::exchange::{Occupancy, Placement, Taking};
 use crate::params::{Open, Scope};
+use crate::rbac::RbacRuntime;
 use crate::state::WorkerState;
 use crate::stats::{HandOverStats, ListenerStats, ListenerWorkerStats};
 use crate::tcp_proxy::TcpProxyRuntime;
@@ -110,6 +109,8 @@ impl ChainRuntime {
 pub(crate) enum FilterRuntime {
     /// `envoy.filters.network.rbac`.
     Rbac(RbacRuntime),
+    /// `envoy.filters.network.ext_authz`.
+    ExtAuthz(NetworkExtAuthz),
     /// `istio.stats`.
     IstioStats(TcpMetrics),
     /// `envoy.filters.network.sni_cluster`.
@@ -118,15 +119,6 @@ pub(crate) enum FilterRuntime {
     TcpProxy(TcpProxyRuntime),
     /// `envoy.filters.network.http_connection_manager`.
     Http(Rc<HcmRuntime>),
-}
-
-/// Policies with their counters.
-pub(crate) struct RbacRuntime {
-    pub(crate) policies: Arc<rbac::Policies>,
-    pub(crate) allowed: Counter,
-    pub(crate) denied: Counter,
-    pub(crate) shadow_allowed: Counter,
-    pub(crate) shadow_denied: Counter,
 }
 
 impl ListenerRuntime {
@@ -283,7 +275,10 @@ impl ChainRuntime {
     ) -> Result<Self, String> {
         let prepare = |filter: &NetworkFilter| -> Result<FilterRuntime, String> {
             Ok(match filter {
-                NetworkFilter::Rbac(policies) => FilterRuntime::Rbac(RbacRuntime::new(state, policies)),
+                NetworkFilter::Rbac(policies) => FilterRuntime::Rbac(RbacRuntime::new(&state.stats, policies)),
+                NetworkFilter::ExtAuthz(config) => {
+                    FilterRuntime::ExtAuthz(NetworkExtAuthz::new(config, &state.node(), &state.stats))
+                }
                 NetworkFilter::IstioStats => {
                     let reporter = match listener.direction {
                         TrafficDirection::Inbound => Reporter::Destination,
@@ -318,19 +313,5 @@ impl ChainRuntime {
             keeps_certificate: chain.filters.iter().any(NetworkFilter::shows_peer_certificate),
             filters: chain.filters.iter().map(prepare).collect::<Result<_, _>>()?,
         })
-    }
-}
-
-impl RbacRuntime {
-    fn new(state: &WorkerState, policies: &Arc<rbac::Policies>) -> Self {
-        let labels = [("rbac_prefix", &*policies.stat_prefix)];
-        let shadow = [("rbac_prefix", &*policies.shadow_stat_prefix)];
-        Self {
-            policies: Arc::clone(policies),
-            allowed: state.stats.counter("envoy_rbac_allowed", &labels),
-            denied: state.stats.counter("envoy_rbac_denied", &labels),
-            shadow_allowed: state.stats.counter("envoy_rbac_shadow_allowed", &shadow),
-            shadow_denied: state.stats.counter("envoy_rbac_shadow_denied", &shadow),
-        }
     }
 }

@@ -7,7 +7,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
-use heddle_config::snapshot::{ConnectionBalance, Listener, Snapshot, TlsKey};
+use heddle_config::snapshot::{ConnectionBalance, Listener, Node, Snapshot, TlsKey};
 use heddle_http::{Clusters, HttpWorker, Overload, OverloadCounters};
 use heddle_net::Reserve;
 use heddle_telemetry::Stats;
@@ -116,6 +116,11 @@ impl WorkerState {
             true => &self.bypass,
             false => &self.overload,
         }
+    }
+
+    /// This proxy, as its bootstrap names it.
+    pub(crate) fn node(&self) -> Arc<Node> {
+        Arc::clone(&self.snapshot.borrow().node)
     }
 
     /// The TLS context of that name in force.

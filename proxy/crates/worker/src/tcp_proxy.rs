@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use heddle_config::snapshot::{ClusterChoice, TcpProxy, TrafficDirection};
 use heddle_http::{AccessLogs, Drain, HostPool};
+use heddle_matching::Metadata;
 use heddle_net::{ConnectionInfo, Keepalive, PeerIdentity};
 use heddle_telemetry::access_log::LogContext;
 use heddle_telemetry::istio::{CallParties, PeerMetadata, TcpConnectionMetrics, TcpMetrics, TcpReport};
@@ -38,6 +39,8 @@ pub(crate) struct TcpConnection<'a> {
     pub(crate) cluster: Option<Arc<str>>,
     /// Where the connection was redirected from; none when it was not.
     pub(crate) original_dst: Option<SocketAddr>,
+    /// What they learned of the connection.
+    pub(crate) metadata: Option<&'a Metadata>,
     pub(crate) metrics: Option<&'a TcpMetrics>,
     pub(crate) direction: TrafficDirection,
     pub(crate) buffer_limit: usize,
@@ -248,6 +251,7 @@ impl TcpProxyRuntime {
             duration: Some(connection.begun.at.elapsed()),
             connection: Some(connection.info),
             connection_id: connection.id,
+            metadata: connection.metadata,
             flags: record.flags,
             bytes_received: record.received.get(),
             bytes_sent: record.sent.get(),

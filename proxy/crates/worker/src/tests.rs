@@ -4,6 +4,7 @@ mod balance;
 mod capture;
 mod dead_link;
 mod drain;
+mod ext_authz;
 mod gateway;
 mod namespace;
 mod on_demand;

@@ -9,7 +9,7 @@ use prost::Message as _;
 use sha2::{Digest as _, Sha256};
 
 use super::tls::{self, TlsSpec};
-use super::{Result, address, hcm, metadata, pb, positive, rbac, tcp_proxy, unpack};
+use super::{Result, address, hcm, metadata, network_ext_authz, pb, positive, rbac, tcp_proxy, unpack};
 use crate::error::ConfigError;
 use crate::path::Path;
 use crate::snapshot::{Digest, FilterChain, FilterChainMatch, NetworkFilter, RouteSource, TlsKey};
@@ -157,6 +157,9 @@ impl Chains {
             "envoy.extensions.filters.network.rbac.v3.RBAC" => {
                 Ok(NetworkFilter::Rbac(rbac::network(&unpack(any, &here)?, &here)?))
             }
+            "envoy.extensions.filters.network.ext_authz.v3.ExtAuthz" => Ok(NetworkFilter::ExtAuthz(Arc::new(
+                network_ext_authz::ext_authz(&unpack(any, &here)?, &here)?,
+            ))),
             "envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy" => Ok(NetworkFilter::TcpProxy(Arc::new(
                 tcp_proxy::tcp_proxy(&unpack(any, &here)?, &here)?,
             ))),

@@ -18,6 +18,7 @@ mod listener;
 pub(crate) mod matcher;
 mod metadata;
 mod mirror;
+mod network_ext_authz;
 mod outlier;
 mod per_filter;
 pub(crate) mod rate_limit;
@@ -61,6 +62,7 @@ pub(crate) mod pb {
     pub(crate) use heddle_api::envoy::extensions::access_loggers::file::v3 as file_log;
     pub(crate) use heddle_api::envoy::extensions::access_loggers::stream::v3 as stream_log;
     pub(crate) use heddle_api::envoy::extensions::filters::http::rbac::v3 as http_rbac;
+    pub(crate) use heddle_api::envoy::extensions::filters::network::ext_authz::v3 as network_ext_authz;
     pub(crate) use heddle_api::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
     pub(crate) use heddle_api::envoy::extensions::filters::network::rbac::v3 as network_rbac;
     pub(crate) use heddle_api::envoy::extensions::filters::network::tcp_proxy::v3 as tcp_proxy;

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use heddle_matching::rbac;
+use heddle_matching::{MetadataMatcher, rbac};
 
 use super::listener::{AccessLog, HttpConnectionManager};
 use super::route::ClusterChoice;
+use super::service::GrpcTarget;
 use crate::filters::{FilterConfig, RouteFilterConfig};
 
 /// A network filter in its place in a chain.
@@ -14,6 +15,8 @@ use crate::filters::{FilterConfig, RouteFilterConfig};
 pub enum NetworkFilter {
     /// `envoy.filters.network.rbac`.
     Rbac(Arc<rbac::Policies>),
+    /// `envoy.filters.network.ext_authz`.
+    ExtAuthz(Arc<NetworkExtAuthz>),
     /// `envoy.filters.network.tcp_proxy`, terminal.
     TcpProxy(Arc<TcpProxy>),
     /// `envoy.filters.network.http_connection_manager`, terminal.
@@ -25,9 +28,13 @@ pub enum NetworkFilter {
 }
 
 impl NetworkFilter {
-    /// Whether one of its HTTP filters shows the client's certificate to somebody (`include_peer_certificate`).
+    /// Whether it, or one of its HTTP filters, shows the client's certificate to somebody (`include_peer_certificate`).
     pub fn shows_peer_certificate(&self) -> bool {
-        let Self::Http(manager) = self else { return false };
+        let manager = match self {
+            Self::Http(manager) => manager,
+            Self::ExtAuthz(config) => return config.peer_certificate,
+            _ => return false,
+        };
         let filters = manager.filters.iter();
         filters
             .filter_map(|filter| match &filter.config {
@@ -36,6 +43,28 @@ impl NetworkFilter {
             })
             .any(|config| config.peer_certificate)
     }
+}
+
+/// `envoy.extensions.filters.network.ext_authz.v3.ExtAuthz`.
+#[derive(Debug)]
+pub struct NetworkExtAuthz {
+    /// `stat_prefix`.
+    pub stat_prefix: Arc<str>,
+    /// `grpc_service`: `envoy.service.auth.v3.Authorization`; its `timeout` is 200 ms by default.
+    pub service: GrpcTarget,
+    /// `failure_mode_allow`: connections pass when the server cannot be asked.
+    pub failure_mode_allow: bool,
+    /// `include_peer_certificate`: the server is shown the client's certificate, if it was verified.
+    pub peer_certificate: bool,
+    /// `include_tls_session`.
+    pub tls_session: bool,
+    /// `filter_enabled_metadata`: which connections are asked about, by what filters before have said of them; default
+    /// all.
+    pub enabled_metadata: Option<MetadataMatcher>,
+    /// `bootstrap_metadata_labels_key`: the field of the node's metadata that has the destination's labels.
+    pub labels_key: Option<Box<str>>,
+    /// `metadata_context_namespaces`: whose dynamic metadata the server is shown.
+    pub metadata_namespaces: Vec<Box<str>>,
 }
 
 /// `envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy`.

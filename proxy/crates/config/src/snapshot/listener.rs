@@ -100,7 +100,10 @@ impl Listener {
                     RouteSource::Inline(table) => (None, Some(table)),
                     RouteSource::Rds(_) => (None, None),
                 },
-                NetworkFilter::Rbac(_) | NetworkFilter::IstioStats | NetworkFilter::SniCluster => (None, None),
+                NetworkFilter::Rbac(_)
+                | NetworkFilter::ExtAuthz(_)
+                | NetworkFilter::IstioStats
+                | NetworkFilter::SniCluster => (None, None),
             };
             let chosen = choice.into_iter().flat_map(ClusterChoice::names);
             chosen.chain(table.into_iter().flat_map(|t| t.clusters()))

@@ -26,7 +26,7 @@ pub use cluster::{
     LbPolicy, Locality, LocalityEndpoints, OutlierDetection, TransportSocketMatch, UpstreamHttp, UpstreamTransport,
 };
 pub use domains::Wildcards;
-pub use filter::{HttpFilter, NetworkFilter, RouteFilter, RouteFilters, TcpProxy};
+pub use filter::{HttpFilter, NetworkExtAuthz, NetworkFilter, RouteFilter, RouteFilters, TcpProxy};
 pub use fraction::Fraction;
 pub use http2::{H2Keepalive, Http2Options};
 pub use listener::{

@@ -1,5 +1,6 @@
 //! `envoy.filters.http.ext_authz`: a server of its own says which requests may pass, and what becomes of the others.
 
+mod connection;
 mod decision;
 mod grpc;
 mod http;
@@ -15,6 +16,7 @@ use heddle_matching::{MetadataMatcher, StringMatcher};
 use heddle_telemetry::{Counter, ResponseFlag};
 use serde_json::{Map, Value};
 
+pub use self::connection::NetworkExtAuthz;
 use self::decision::{Allowed, Change, Decision, Denied};
 use super::body::AtLimit;
 use super::{Call, HttpFilter, RouteConfigs, Setup, Verdict};

@@ -26,6 +26,8 @@ use heddle_config::filters::{FilterConfig, RouteFilterConfig};
 use heddle_config::snapshot::TrafficDirection;
 
 pub(crate) use body::{Filtered, ResponseContent};
+pub use ext_authz::NetworkExtAuthz;
+
 pub(crate) use call::{Call, End, RouteConfigs, Verdict};
 pub(crate) use run::{Client, on_end, on_request, on_response, on_response_waiting};
 

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use heddle_config::filters::RouteFilterConfig;
 use heddle_config::filters::rbac::{Rbac as Config, RbacPerRoute};
-use heddle_matching::rbac::{Action, Policies, Verdict as Outcome};
+use heddle_matching::rbac::{Action, Policies};
 use heddle_telemetry::Counter;
-use serde_json::{Map, Value};
+use serde_json::Map;
 
 use super::{Call, HttpFilter, Setup, Verdict};
 use crate::local_reply::LocalReply;
@@ -64,7 +64,7 @@ impl HttpFilter for Rbac {
                 true => self.shadow_allowed.inc(),
                 false => self.shadow_denied.inc(),
             }
-            if !call.merge_metadata(NAMESPACE, said(&policies.shadow_stat_prefix, shadow)) {
+            if !call.merge_metadata(NAMESPACE, policies.shadow_metadata(shadow)) {
                 // Whoever reads it would take the request for one that no policy concerns.
                 return Verdict::from(LocalReply {
                     status: 500,
@@ -73,13 +73,12 @@ impl HttpFilter for Rbac {
                 });
             }
         }
+        let Some(rules) = &policies.rules else {
+            return Verdict::Continue;
+        };
         if decision.allowed {
             self.allowed.inc();
-            if policies
-                .rules
-                .as_ref()
-                .is_some_and(|rules| rules.action() == Action::Log)
-            {
+            if rules.action() == Action::Log {
                 let marked = decision.policy.is_some().into();
                 let hint = Map::from_iter([("access_log_hint".to_owned(), marked)]);
                 call.merge_metadata("envoy.common", hint);
@@ -94,15 +93,4 @@ impl HttpFilter for Rbac {
             ..LocalReply::default()
         })
     }
-}
-
-/// What shadow rules have come to, for dynamic metadata: `shadow_engine_result` and, where a policy matched,
-/// `shadow_effective_policy_id`, behind `shadow_rules_stat_prefix`.
-fn said(prefix: &str, outcome: Outcome<'_>) -> Map<String, Value> {
-    let result = if outcome.allowed { "allowed" } else { "denied" };
-    let mut said = Map::from_iter([(format!("{prefix}shadow_engine_result"), result.into())]);
-    if let Some(policy) = outcome.policy {
-        said.insert(format!("{prefix}shadow_effective_policy_id"), policy.into());
-    }
-    said
 }

@@ -254,6 +254,7 @@ impl Exchange {
             connection: Some(connection),
             remote_ip: self.request.remote_ip,
             connection_id: self.connection_id,
+            metadata: None,
             request: Some(&self.request),
             response: (self.status != 0).then_some(&self.response.fields as _),
             trailers: self.trailers.as_ref().map(|t| t as _),

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, SystemTime};
 
-use heddle_matching::RequestView;
+use heddle_matching::{Metadata, RequestView};
 use heddle_net::{ConnectionInfo, PeerIdentity};
 
 use crate::ResponseFlags;
@@ -35,6 +35,8 @@ pub struct LogContext<'a> {
     pub connection_id: u64,
     /// The request head, as it is after this proxy's changes. None for TCP.
     pub request: Option<&'a dyn RequestView>,
+    /// What network filters learned of a TCP connection; that of a request is in its view.
+    pub metadata: Option<&'a Metadata>,
     /// The response head.
     pub response: Option<&'a dyn HeaderView>,
     /// The response trailers.
@@ -75,4 +77,14 @@ pub struct LogContext<'a> {
     pub filter_chain: Option<&'a str>,
     /// Value of the `grpc-status` header or trailer.
     pub grpc_status: Option<u16>,
+}
+
+impl<'a> LogContext<'a> {
+    /// What filters learned of the request, or of a TCP connection.
+    pub(crate) fn dynamic_metadata(&self) -> Option<&'a Metadata> {
+        match self.request {
+            Some(request) => request.metadata(),
+            None => self.metadata,
+        }
+    }
 }

@@ -258,7 +258,7 @@ impl Operator {
         let start = out.len();
         let written = match self {
             Self::DynamicMetadata { namespace, path, .. } if !path.is_empty() => {
-                let metadata = context.request.and_then(|r| r.metadata());
+                let metadata = context.dynamic_metadata();
                 match metadata.and_then(|m| m.get(namespace, path.iter().map(|name| &**name))) {
                     Some(Value::String(_)) | None => self.write_quoted(context, out),
                     Some(value) => write!(out, "{value}").is_ok(),
@@ -392,7 +392,7 @@ fn dynamic_metadata(
     max: Option<usize>,
     out: &mut Vec<u8>,
 ) -> bool {
-    let Some(metadata) = context.request.and_then(|r| r.metadata()) else {
+    let Some(metadata) = context.dynamic_metadata() else {
         return false;
     };
     let printed = if path.is_empty() {

@@ -64,6 +64,22 @@ pub(super) const TABLE: &[Message] = &[
     message("envoy.extensions.filters.listener.original_dst.v3.OriginalDst", &[]),
     message("envoy.extensions.filters.listener.tls_inspector.v3.TlsInspector", &[]),
     Message {
+        name: "envoy.extensions.filters.network.ext_authz.v3.ExtAuthz",
+        implemented: &[
+            "bootstrap_metadata_labels_key",
+            "failure_mode_allow",
+            "filter_enabled_metadata",
+            "grpc_service",
+            "include_peer_certificate",
+            "include_tls_session",
+            "metadata_context_namespaces",
+            "stat_prefix",
+            "transport_api_version",
+        ],
+        ignored: &[("typed_metadata_context_namespaces", "no filter here writes typed metadata")],
+        instead: &[],
+    },
+    Message {
         name: "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
         implemented: &[
             "access_log",

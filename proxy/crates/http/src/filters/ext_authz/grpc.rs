@@ -8,8 +8,10 @@ use heddle_api::envoy::config::core::v3 as api;
 use heddle_api::envoy::service::auth::v3 as pb;
 use heddle_config::filters::ext_authz::ExtAuthz as Config;
 use heddle_config::snapshot::GrpcTarget;
+use heddle_matching::Metadata;
+use heddle_net::ConnectionInfo;
 use pb::attribute_context as attributes;
-use prost_types::{Struct, Timestamp};
+use prost_types::Timestamp;
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 
@@ -19,7 +21,7 @@ use crate::body::BodyLength;
 use crate::callout::grpc::{GrpcError, unary};
 use crate::head::{Fields, Known, RequestHead};
 
-const METHOD: &str = "/envoy.service.auth.v3.Authorization/Check";
+pub(super) const METHOD: &str = "/envoy.service.auth.v3.Authorization/Check";
 
 /// How many milliseconds the server took, beside what it said.
 const DURATION: &str = "ext_authz_duration";
@@ -38,14 +40,26 @@ pub(super) async fn ask(
     let request = check_request(call, config, context, content);
     let begun = Instant::now();
     let answer: pb::CheckResponse = unary(call.env.worker, target, METHOD, &request, MAX_ANSWER).await?;
-    let said = answer.dynamic_metadata.as_ref();
-    let mut said = said.map(metadata::of_struct).unwrap_or_default();
+    let mut said = said(&answer);
     let decision = decide(answer).unwrap_or(Decision::Invalid);
-    if matches!(decision, Decision::Allowed(_)) && !said.is_empty() {
+    if matches!(decision, Decision::Allowed(_)) {
+        add_duration(&mut said, begun);
+    }
+    Ok((decision, said))
+}
+
+/// What the server wants to be dynamic metadata.
+pub(super) fn said(answer: &pb::CheckResponse) -> Map<String, Value> {
+    let said = answer.dynamic_metadata.as_ref();
+    said.map(metadata::of_struct).unwrap_or_default()
+}
+
+/// How long the server took stands beside what it said, if it said anything.
+pub(super) fn add_duration(said: &mut Map<String, Value>, begun: Instant) {
+    if !said.is_empty() {
         let took = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
         said.insert(DURATION.to_owned(), took.into());
     }
-    Ok((decision, said))
 }
 
 fn check_request(
@@ -57,30 +71,13 @@ fn check_request(
     let (exchange, connection) = (&*call.exchange, call.connection());
     let request = &exchange.request;
     let service = request.fields.get_known_text(Known::DownstreamServiceCluster);
-    let peer = connection.peer.as_deref();
-    let principal = peer.map(|p| {
-        let names = [p.uri_sans.first(), p.dns_sans.first()];
-        names.into_iter().flatten().next().unwrap_or(&p.subject).clone()
-    });
     let since = exchange.start.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let source = attributes::Peer {
-        address: Some(address(connection.remote)),
-        service: service.unwrap_or_default().to_owned(),
-        principal: principal.unwrap_or_default(),
-        certificate: match &connection.peer_certificate {
-            Some(pem) if config.peer_certificate => url_encoded(pem),
-            _ => String::new(),
-        },
-        ..attributes::Peer::default()
-    };
-    let destination = attributes::Peer {
-        address: Some(address(connection.destination)),
-        principal: connection.local_identity.as_deref().unwrap_or_default().to_owned(),
-        ..attributes::Peer::default()
-    };
     let attributes = pb::AttributeContext {
-        source: Some(source),
-        destination: Some(destination),
+        source: Some(attributes::Peer {
+            service: service.unwrap_or_default().to_owned(),
+            ..source(connection, config.peer_certificate)
+        }),
+        destination: Some(destination(connection)),
         request: Some(attributes::Request {
             time: Some(Timestamp {
                 seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
@@ -89,18 +86,46 @@ fn check_request(
             http: Some(http_request(call, config, request, content)),
         }),
         context_extensions: context,
-        tls_session: (config.tls_session && connection.tls_version.is_some()).then(|| attributes::TlsSession {
-            sni: connection.sni.as_deref().unwrap_or_default().to_owned(),
-        }),
-        metadata_context: Some(api::Metadata {
-            filter_metadata: shown_metadata(config, request),
-            ..api::Metadata::default()
-        }),
+        tls_session: tls_session(connection, config.tls_session),
+        metadata_context: Some(shown_metadata(&config.metadata_namespaces, request.metadata.as_deref())),
         route_metadata_context: Some(api::Metadata::default()),
     };
     pb::CheckRequest {
         attributes: Some(attributes),
     }
+}
+
+/// Who connects.
+pub(super) fn source(connection: &ConnectionInfo, certificate: bool) -> attributes::Peer {
+    let principal = connection.peer.as_deref().map(|p| {
+        let names = [p.uri_sans.first(), p.dns_sans.first()];
+        names.into_iter().flatten().next().unwrap_or(&p.subject).clone()
+    });
+    attributes::Peer {
+        address: Some(address(connection.remote)),
+        principal: principal.unwrap_or_default(),
+        certificate: match &connection.peer_certificate {
+            Some(pem) if certificate => url_encoded(pem),
+            _ => String::new(),
+        },
+        ..attributes::Peer::default()
+    }
+}
+
+/// To whom.
+pub(super) fn destination(connection: &ConnectionInfo) -> attributes::Peer {
+    attributes::Peer {
+        address: Some(address(connection.destination)),
+        principal: connection.local_identity.as_deref().unwrap_or_default().to_owned(),
+        ..attributes::Peer::default()
+    }
+}
+
+/// What is said of TLS, if it is `shown`.
+pub(super) fn tls_session(connection: &ConnectionInfo, shown: bool) -> Option<attributes::TlsSession> {
+    (shown && connection.tls_version.is_some()).then(|| attributes::TlsSession {
+        sni: connection.sni.as_deref().unwrap_or_default().to_owned(),
+    })
 }
 
 /// A certificate in PEM with whatever else is in there than letters, digits and dashes escaped, as the API wants it.
@@ -119,14 +144,13 @@ fn url_encoded(pem: &str) -> String {
     out
 }
 
-fn shown_metadata(config: &Config, request: &RequestHead) -> HashMap<String, Struct> {
-    let Some(metadata) = &request.metadata else {
-        return HashMap::new();
-    };
-    let namespaces = config.metadata_namespaces.iter();
-    namespaces
-        .filter_map(|name| Some((name.to_string(), metadata::to_struct(metadata.namespace(name)?))))
-        .collect()
+/// What filters have learned, of these namespaces.
+pub(super) fn shown_metadata(namespaces: &[Box<str>], metadata: Option<&Metadata>) -> api::Metadata {
+    let shown = |name: &Box<str>| Some((name.to_string(), metadata::to_struct(metadata?.namespace(name)?)));
+    api::Metadata {
+        filter_metadata: namespaces.iter().filter_map(shown).collect(),
+        ..api::Metadata::default()
+    }
 }
 
 fn http_request(
