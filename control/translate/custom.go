@@ -1,17 +1,22 @@
 package translate
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/config/rbac/v3"
 	extauthzv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_authz/v3"
 	httprbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
+	networkextauthzv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/ext_authz/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	networkrbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/rbac/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"heddle.io/heddle/control/model"
 )
@@ -49,28 +54,55 @@ func (g *generator) custom(policies []*model.AccessPolicy) []*hcmv3.HttpFilter {
 	return out
 }
 
-// customTCP refuses connections that an authorizer would have to be asked about: it is shown requests. Rules about
-// requests do not hold of connections.
-func (g *generator) customTCP(policies []*model.AccessPolicy) []*rbacv3.RBAC {
-	rules := &rbacv3.RBAC{Action: rbacv3.RBAC_DENY, Policies: map[string]*rbacv3.Policy{}}
+// customTCP makes the same filters for connections whose requests are not read. Rules about requests do not hold of them. An
+// authorizer by HTTP is shown requests, so what would have to be asked of it is refused, as in Istio.
+func (g *generator) customTCP(policies []*model.AccessPolicy) []*listenerv3.Filter {
+	var out []*listenerv3.Filter
+	bad := newDenial()
+	asked := map[string]*rbacv3.RBAC{}
+	var authorizers []*model.Authorizer
 	for _, p := range policies {
+		if p.Action != model.Custom {
+			continue
+		}
 		for i, r := range p.Rules {
-			if r, holds := forTCP(r, model.Allow); p.Action == model.Custom && holds {
-				rules.Policies[badCustom(p, i)] = g.policy(r)
+			r, holds := forTCP(r, model.Allow)
+			if !holds {
+				continue
 			}
+			a := p.Authorizer
+			if a == nil || !a.GRPC {
+				bad.Policies[badCustom(p, i)] = g.policy(r)
+				continue
+			}
+			if asked[a.Name] == nil {
+				asked[a.Name] = newDenial()
+				authorizers = append(authorizers, a)
+			}
+			asked[a.Name].Policies[askedOf(a)+policyName(p, i)] = g.policy(r)
 		}
 	}
-	if len(rules.Policies) == 0 {
-		return nil
+	if len(bad.Policies) > 0 {
+		out = append(out, g.networkFilter(filterNetworkRBAC, &networkrbacv3.RBAC{Rules: bad, StatPrefix: statPrefixTCP}))
 	}
-	return []*rbacv3.RBAC{rules}
+	for _, a := range authorizers {
+		out = append(out,
+			g.networkFilter(filterNetworkRBAC, &networkrbacv3.RBAC{
+				ShadowRules: asked[a.Name], ShadowRulesStatPrefix: customStatPrefix, StatPrefix: statPrefixTCP,
+			}),
+			g.networkFilter(filterNetworkExtAuthz, &networkextauthzv3.ExtAuthz{
+				StatPrefix: statPrefixTCP, TransportApiVersion: corev3.ApiVersion_V3, FailureModeAllow: a.FailOpen,
+				GrpcService: g.authorizerService(a), FilterEnabledMetadata: askedMetadata(filterNetworkRBAC, a),
+			}))
+	}
+	return out
 }
 
 // customRules are the rules of the policies with an authorizer.
 func (g *generator) customRules(
 	policies []*model.AccessPolicy, of *model.Authorizer, name func(*model.AccessPolicy, int) string,
 ) *rbacv3.RBAC {
-	out := &rbacv3.RBAC{Action: rbacv3.RBAC_DENY, Policies: map[string]*rbacv3.Policy{}}
+	out := newDenial()
 	for _, p := range policies {
 		same := (p.Authorizer == nil) == (of == nil) && (of == nil || p.Authorizer.Name == of.Name)
 		if p.Action != model.Custom || !same {
@@ -83,6 +115,10 @@ func (g *generator) customRules(
 	return out
 }
 
+func newDenial() *rbacv3.RBAC {
+	return &rbacv3.RBAC{Action: rbacv3.RBAC_DENY, Policies: map[string]*rbacv3.Policy{}}
+}
+
 // askedOf begins the names of rules whose matches an authorizer is asked about. One authorizer's name may begin another's.
 func askedOf(a *model.Authorizer) string { return customPrefix + a.Name + "-" }
 
@@ -91,12 +127,7 @@ func badCustom(p *model.AccessPolicy, i int) string { return policyName(p, i) + 
 func (g *generator) extAuthz(a *model.Authorizer) *extauthzv3.ExtAuthz {
 	out := &extauthzv3.ExtAuthz{
 		TransportApiVersion: corev3.ApiVersion_V3, FailureModeAllow: a.FailOpen, ClearRouteCache: a.ClearRouteCache,
-		FilterEnabledMetadata: &matcherv3.MetadataMatcher{
-			Filter: filterHTTPRBAC, Value: textMatch(beginning(askedOf(a) + "ns[")),
-			Path: []*matcherv3.MetadataMatcher_PathSegment{{
-				Segment: &matcherv3.MetadataMatcher_PathSegment_Key{Key: customStatPrefix + "shadow_effective_policy_id"},
-			}},
-		},
+		FilterEnabledMetadata: askedMetadata(filterHTTPRBAC, a),
 	}
 	if a.StatusOnError != 0 {
 		out.StatusOnError = &typev3.HttpStatus{Code: typev3.StatusCode(a.StatusOnError)}
@@ -106,26 +137,16 @@ func (g *generator) extAuthz(a *model.Authorizer) *extauthzv3.ExtAuthz {
 			MaxRequestBytes: b.Max, AllowPartialMessage: b.AllowPartial, PackAsBytes: b.AsBytes,
 		}
 	}
-	timeout := a.Timeout
-	if timeout == 0 {
-		timeout = customTimeout
-	}
-	cluster := g.ownCluster(a.Service, a.Port)
 	if a.GRPC {
-		out.Services = &extauthzv3.ExtAuthz_GrpcService{GrpcService: &corev3.GrpcService{
-			Timeout: duration(timeout),
-			TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{
-				// The name of the cluster is no host name.
-				ClusterName: cluster, Authority: strings.ReplaceAll(cluster, "|", "_."),
-			}},
-		}}
+		out.Services = &extauthzv3.ExtAuthz_GrpcService{GrpcService: g.authorizerService(a)}
 		return out
 	}
+	cluster := g.ownCluster(a.Service, a.Port)
 	service := &extauthzv3.HttpService{
 		PathPrefix: a.PathPrefix,
 		ServerUri: &corev3.HttpUri{
 			Uri: fmt.Sprintf("http://%s", a.Service), HttpUpstreamType: &corev3.HttpUri_Cluster{Cluster: cluster},
-			Timeout: duration(timeout),
+			Timeout: authorizerTimeout(a),
 		},
 	}
 	if len(a.AddHeaders) > 0 {
@@ -145,6 +166,32 @@ func (g *generator) extAuthz(a *model.Authorizer) *extauthzv3.ExtAuthz {
 	}
 	out.Services = &extauthzv3.ExtAuthz_HttpService{HttpService: service}
 	return out
+}
+
+// askedMetadata matches where the shadow rules before, of the filter named, have found something to ask an authorizer about.
+func askedMetadata(rbac string, a *model.Authorizer) *matcherv3.MetadataMatcher {
+	return &matcherv3.MetadataMatcher{
+		Filter: rbac, Value: textMatch(beginning(askedOf(a) + "ns[")),
+		Path: []*matcherv3.MetadataMatcher_PathSegment{{
+			Segment: &matcherv3.MetadataMatcher_PathSegment_Key{Key: customStatPrefix + "shadow_effective_policy_id"},
+		}},
+	}
+}
+
+// authorizerService is the way to an authorizer by gRPC.
+func (g *generator) authorizerService(a *model.Authorizer) *corev3.GrpcService {
+	cluster := g.ownCluster(a.Service, a.Port)
+	return &corev3.GrpcService{
+		Timeout: authorizerTimeout(a),
+		TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{
+			// The name of the cluster is no host name.
+			ClusterName: cluster, Authority: strings.ReplaceAll(cluster, "|", "_."),
+		}},
+	}
+}
+
+func authorizerTimeout(a *model.Authorizer) *durationpb.Duration {
+	return duration(cmp.Or(a.Timeout, customTimeout))
 }
 
 // headerNames match fields by their names, in any case; nil for none.

@@ -66,9 +66,7 @@ func serverNames(names ...string) *listenerv3.FilterChainMatch {
 
 // passByServerName hands a connection to the cluster that its server name names.
 func (g *generator) passByServerName() []*listenerv3.Filter {
-	sni := &listenerv3.Filter{Name: filterSNICluster, ConfigType: &listenerv3.Filter_TypedConfig{
-		TypedConfig: g.pack(&sniclusterv3.SniCluster{}),
-	}}
+	sni := g.networkFilter(filterSNICluster, &sniclusterv3.SniCluster{})
 	return g.tcpFilters(clusterBlackhole, nil, clusterBlackhole, append(g.gatewayRBAC(), sni)...)
 }
 

@@ -46,7 +46,7 @@ func (g *generator) connectionManager(h *hcmv3.HttpConnectionManager) *listenerv
 	h.AccessLog = g.accessLogs()
 	h.NormalizePath = flag(true)
 	h.UpgradeConfigs = []*hcmv3.HttpConnectionManager_UpgradeConfig{{UpgradeType: "websocket"}}
-	return &listenerv3.Filter{Name: filterHCM, ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: g.pack(h)}}
+	return g.networkFilter(filterHCM, h)
 }
 
 // httpFilters are the filters of a connection manager, in Istio's order: telemetry's exchange of names, those given
@@ -69,6 +69,10 @@ func (g *generator) httpFilter(name string, config proto.Message) *hcmv3.HttpFil
 	return &hcmv3.HttpFilter{Name: name, ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: g.pack(config)}}
 }
 
+func (g *generator) networkFilter(name string, config proto.Message) *listenerv3.Filter {
+	return &listenerv3.Filter{Name: name, ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: g.pack(config)}}
+}
+
 // typedStruct names the configuration of one of Istio's filters, whose messages are not part of Envoy's API.
 func (g *generator) typedStruct(name string) proto.Message {
 	return &xdstypev3.TypedStruct{TypeUrl: "type.googleapis.com/" + name, Value: &structpb.Struct{}}
@@ -78,9 +82,7 @@ func (g *generator) typedStruct(name string) proto.Message {
 func (g *generator) tcpFilters(statPrefix string, to []model.Destination, cluster string, policies ...*listenerv3.Filter) []*listenerv3.Filter {
 	out := append([]*listenerv3.Filter(nil), policies...)
 	if g.node.Heddle {
-		out = append(out, &listenerv3.Filter{Name: filterStats, ConfigType: &listenerv3.Filter_TypedConfig{
-			TypedConfig: g.pack(g.typedStruct("stats.PluginConfig")),
-		}})
+		out = append(out, g.networkFilter(filterStats, g.typedStruct("stats.PluginConfig")))
 	}
 	proxy := &tcpv3.TcpProxy{StatPrefix: statPrefix, AccessLog: g.accessLogs()}
 	used := weighted(to)
@@ -103,9 +105,7 @@ func (g *generator) tcpFilters(statPrefix string, to []model.Destination, cluste
 			proxy.IdleTimeout = duration(pool.TCPIdleTimeout)
 		}
 	}
-	return append(out, &listenerv3.Filter{Name: filterTCPProxy, ConfigType: &listenerv3.Filter_TypedConfig{
-		TypedConfig: g.pack(proxy),
-	}})
+	return append(out, g.networkFilter(filterTCPProxy, proxy))
 }
 
 // weighted drops destinations that get nothing.

@@ -26,12 +26,13 @@ const (
 	// clusterFederation leads to the controller. It is not below the services' domain, so no server name stands for it.
 	clusterFederation = "federation"
 
-	filterHCM         = "envoy.filters.network.http_connection_manager"
-	filterTCPProxy    = "envoy.filters.network.tcp_proxy"
-	filterSNICluster  = "envoy.filters.network.sni_cluster"
-	filterNetworkRBAC = "envoy.filters.network.rbac"
-	filterHTTPRBAC    = "envoy.filters.http.rbac"
-	filterExtAuthz    = "envoy.filters.http.ext_authz"
+	filterHCM             = "envoy.filters.network.http_connection_manager"
+	filterTCPProxy        = "envoy.filters.network.tcp_proxy"
+	filterSNICluster      = "envoy.filters.network.sni_cluster"
+	filterNetworkRBAC     = "envoy.filters.network.rbac"
+	filterNetworkExtAuthz = "envoy.filters.network.ext_authz"
+	filterHTTPRBAC        = "envoy.filters.http.rbac"
+	filterExtAuthz        = "envoy.filters.http.ext_authz"
 	// principalMutualTLS is a principal that compares one kind of subject alternative name.
 	principalMutualTLS   = "envoy.rbac.principals.mtls_authenticated"
 	filterJWT            = "envoy.filters.http.jwt_authn"
@@ -46,6 +47,9 @@ const (
 
 	socketTLS = "envoy.transport_sockets.tls"
 	socketRaw = "envoy.transport_sockets.raw_buffer"
+
+	// statPrefixTCP of filters on connections.
+	statPrefixTCP = "tcp."
 
 	upstreamHTTPOptions = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 )

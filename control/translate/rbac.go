@@ -34,11 +34,9 @@ func (g *generator) httpRBAC(policies []*model.AccessPolicy) []*hcmv3.HttpFilter
 
 // networkRBAC makes the filters that enforce policies on connections whose requests are not read.
 func (g *generator) networkRBAC(policies []*model.AccessPolicy) []*listenerv3.Filter {
-	var out []*listenerv3.Filter
-	for _, rules := range slices.Concat(g.customTCP(policies), g.rules(policies, true)) {
-		out = append(out, &listenerv3.Filter{Name: filterNetworkRBAC, ConfigType: &listenerv3.Filter_TypedConfig{
-			TypedConfig: g.pack(&networkrbacv3.RBAC{Rules: rules, StatPrefix: "tcp."}),
-		}})
+	out := g.customTCP(policies)
+	for _, rules := range g.rules(policies, true) {
+		out = append(out, g.networkFilter(filterNetworkRBAC, &networkrbacv3.RBAC{Rules: rules, StatPrefix: statPrefixTCP}))
 	}
 	return out
 }
