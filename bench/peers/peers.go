@@ -120,7 +120,7 @@ func AdminPort(port int) int { return port + 1000 }
 type settings struct {
 	Dir, Address, Host, Backend, BackendHost, Body, Certificate, Key, Bundle string
 	Port, BackendPort, AdminPort                                             int
-	HTTP2, Mesh, Multibuffer                                                 bool
+	HTTP2, Mesh, Multibuffer, IstioMetrics, AccessLog                        bool
 	Policies                                                                 int
 	Cookies                                                                  *CookieRules
 	Expressions                                                              []string

@@ -3,21 +3,37 @@ package peers
 import (
 	"fmt"
 	"os"
+	"slices"
 
 	"heddle.io/heddle/bench/process"
 	"heddle.io/heddle/control/cluster"
 )
 
-// Sidecar starts heddle-proxy with one worker as a workload's sidecar: what comes to the outbound port goes to server (an address
+// SidecarWork says what a sidecar is and does.
+type SidecarWork struct {
+	// Envoy is a stock one in heddle-proxy's place, with the same configuration but for IstioMetrics, which it has not.
+	Envoy bool
+	// MutualTLS between sidecars.
+	MutualTLS bool
+	// IstioMetrics counts requests by Istio's labels, and exchanges the peers' metadata for it.
+	IstioMetrics bool
+	// AccessLog has a line for each request.
+	AccessLog bool
+}
+
+// Sidecar starts a proxy with one worker as a workload's sidecar: what comes to the outbound port goes to server (an address
 // and port), what comes to the inbound port to the address that was dialled, from 127.0.0.6. With mutual TLS, sidecars
 // have the certificate that is in dir, which is made where it is missing. dir becomes the sidecar's user's.
-func Sidecar(name string, at process.Place, dir, server string, mutualTLS bool, binaries Binaries) (*process.Process, error) {
-	s := settings{Dir: dir, AdminPort: cluster.PortAdmin}
+func Sidecar(name string, at process.Place, dir, server string, work SidecarWork, binaries Binaries) (*process.Process, error) {
+	s := settings{Dir: dir, AdminPort: cluster.PortAdmin, IstioMetrics: work.IstioMetrics, AccessLog: work.AccessLog}
+	if work.Envoy && work.IstioMetrics {
+		return nil, fmt.Errorf("%s: a stock Envoy has none of Istio's metrics", name)
+	}
 	var err error
 	if s.BackendHost, s.BackendPort, err = split(server); err != nil {
 		return nil, err
 	}
-	if mutualTLS {
+	if work.MutualTLS {
 		if s.Certificate, s.Key, s.Bundle, err = certificate(dir, "ecdsa"); err != nil {
 			return nil, err
 		}
@@ -34,7 +50,11 @@ func Sidecar(name string, at process.Place, dir, server string, mutualTLS bool, 
 			return nil, fmt.Errorf("give %s's files to its user: %w", name, err)
 		}
 	}
-	p, err := process.Start(name, at, append(append([]string{}, binaries.Under...), binaries.Heddle, "-c", config, "--concurrency", "1", "-l", "warn")...)
+	argv := append(slices.Clone(binaries.Under), binaries.Heddle)
+	if work.Envoy {
+		argv = []string{binaries.Envoy, "--use-dynamic-base-id"}
+	}
+	p, err := process.Start(name, at, append(argv, "-c", config, "--concurrency", "1", "-l", "warn")...)
 	if err != nil {
 		return nil, err
 	}

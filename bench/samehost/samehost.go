@@ -105,22 +105,31 @@ type Pair struct {
 	// Client is where a load generator belongs, URL what it asks for.
 	Client process.Place
 	URL    string
-	// ClientSidecar, ServerSidecar and Server run.
+	// ClientSidecar, ServerSidecar and Server run; the sidecars are nil where there are none.
 	ClientSidecar, ServerSidecar, Server *process.Process
 	// Bypass is nil where it is not attached.
 	Bypass *bypass.Bypass
 }
 
-// Pair starts one. Programs that talk to each other are on different processors, as far as there are enough. One pair of a host
-// can have the bypass.
-func (h *Host) Pair(name string, bypassed, mutualTLS bool, binaries peers.Binaries) (*Pair, error) {
+// Setup says what is between a client and its server.
+type Setup struct {
+	// Direct has no sidecars, and nothing is captured.
+	Direct bool
+	// Sidecars are what both sidecars are and do.
+	Sidecars peers.SidecarWork
+	// Bypass of TCP is attached. One pair of a host can have it.
+	Bypass bool
+}
+
+// Pair starts one. Programs that talk to each other are on different processors, as far as there are enough.
+func (h *Host) Pair(name string, setup Setup, binaries peers.Binaries) (*Pair, error) {
 	p := &Pair{}
 	group := filepath.Join(h.cluster.Cgroup(), name)
 	if _, _, err := h.hierarchies.Create(group, agentprocess.Limits{}); err != nil {
 		return nil, err
 	}
 	directory := filepath.Join(h.hierarchies.V2, group)
-	if bypassed {
+	if setup.Bypass {
 		var err error
 		if p.Bypass, err = bypass.Attach(h.cluster.Bypass(), directory); err != nil {
 			return nil, err
@@ -133,11 +142,11 @@ func (h *Host) Pair(name string, bypassed, mutualTLS bool, binaries peers.Binari
 	}
 	h.pairs++
 	client, server := address.Next(), address.Next().Next()
-	clientNetns, err := h.workload(name, "client", client)
+	clientNetns, err := h.workload(name, "client", client, setup.Direct)
 	if err != nil {
 		return nil, err
 	}
-	serverNetns, err := h.workload(name, "server", server)
+	serverNetns, err := h.workload(name, "server", server, setup.Direct)
 	if err != nil {
 		return nil, err
 	}
@@ -155,23 +164,29 @@ func (h *Host) Pair(name string, bypassed, mutualTLS bool, binaries peers.Binari
 		return nil, err
 	}
 	h.stop = append(h.stop, p.Server)
-	if p.ServerSidecar, err = peers.Sidecar("the server's sidecar", place(serverNetns, 2, sidecarUser), dir, target, mutualTLS, binaries); err != nil {
+	if setup.Direct {
+		return p, p.ask()
+	}
+	if p.ServerSidecar, err = peers.Sidecar("the server's sidecar", place(serverNetns, 2, sidecarUser), dir, target, setup.Sidecars, binaries); err != nil {
 		return nil, err
 	}
 	h.stop = append(h.stop, p.ServerSidecar)
-	if p.ClientSidecar, err = peers.Sidecar("the client's sidecar", place(clientNetns, 1, sidecarUser), dir, target, mutualTLS, binaries); err != nil {
+	if p.ClientSidecar, err = peers.Sidecar("the client's sidecar", place(clientNetns, 1, sidecarUser), dir, target, setup.Sidecars, binaries); err != nil {
 		return nil, err
 	}
 	h.stop = append(h.stop, p.ClientSidecar)
 	return p, p.ask()
 }
 
-// workload makes a namespace whose traffic goes to the sidecar.
-func (h *Host) workload(pair, role string, address netip.Addr) (string, error) {
+// workload makes a namespace, whose traffic goes to the sidecar unless it has none.
+func (h *Host) workload(pair, role string, address netip.Addr, direct bool) (string, error) {
 	if err := network.Attach(h.cluster, pair, role, address); err != nil {
 		return "", err
 	}
 	netns := h.cluster.Netns(pair, role)
+	if direct {
+		return netns, nil
+	}
 	return netns, network.Capture(netns, cluster.IPv4, sidecarUser)
 }
 

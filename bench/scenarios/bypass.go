@@ -1,6 +1,7 @@
 package scenarios
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"heddle.io/heddle/bench/load"
+	"heddle.io/heddle/bench/peers"
 	"heddle.io/heddle/bench/process"
 	"heddle.io/heddle/bench/results"
 	"heddle.io/heddle/bench/samehost"
@@ -24,6 +26,9 @@ const (
 	directMessages = 4
 	leastDirect    = 0.9 * directMessages
 )
+
+// bypassRate of the runs at a fixed rate, in requests per second.
+const bypassRate = 5000
 
 // leastReached is the share of the asked rate that a run at a fixed rate must reach.
 const leastReached = 0.9
@@ -40,10 +45,12 @@ func tcpBypass(name, summary string, mutualTLS bool) Scenario {
 			return result, err
 		}
 		defer func() { err = errors.Join(err, host.Close()) }()
+		work := peers.SidecarWork{MutualTLS: mutualTLS, IstioMetrics: true}
+		o.Rate = cmp.Or(o.Rate, bypassRate)
 		ways := []*way{{name: "off"}, {name: "on"}}
 		for _, w := range ways {
 			w.figures = map[int]map[string][]float64{}
-			if w.Pair, err = host.Pair(w.name, w.name == "on", mutualTLS, o.Binaries); err != nil {
+			if w.Pair, err = host.Pair(w.name, samehost.Setup{Bypass: w.name == "on", Sidecars: work}, o.Binaries); err != nil {
 				return result, fmt.Errorf("bypass %s: %w", w.name, err)
 			}
 		}
@@ -130,6 +137,7 @@ type observation struct {
 func (w *way) observe(run func() (load.Result, error)) (observation, error) {
 	var o observation
 	used := map[*process.Process]*time.Duration{w.ClientSidecar: &o.clientSidecar, w.ServerSidecar: &o.serverSidecar, w.Server: &o.server}
+	delete(used, nil) // Where there are no sidecars.
 	for p, into := range used {
 		cost, err := p.Cost()
 		if err != nil {
@@ -194,6 +202,7 @@ func (o observation) figures() map[string]float64 {
 		"server_us":           cpu(o.server),
 		"requests_per_second": o.load.PerSecond,
 		"p50_ms":              float64(o.load.P50.Microseconds()) / 1000,
+		"p95_ms":              float64(o.load.P95.Microseconds()) / 1000,
 		"p99_ms":              float64(o.load.P99.Microseconds()) / 1000,
 		"direct_messages":     o.each(o.direct),
 	}

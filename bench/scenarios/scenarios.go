@@ -23,7 +23,7 @@ type Options struct {
 	Subjects []string
 	// Binaries that are not on the path.
 	Binaries peers.Binaries
-	// Rate is the fixed rate of p2, in requests per second.
+	// Rate is the fixed rate of p2 and p3, in requests per second; zero means each scenario's own.
 	Rate int
 	// Mesh is what the controller is measured with.
 	Mesh Mesh
@@ -71,6 +71,7 @@ var All = []Scenario{
 	{Name: "p8", Summary: "the controller: from a change to the last proxy's acknowledgement, connecting, memory", Run: controlPlane},
 	tcpBypass("p2", "client and server on one host, a sidecar each, 1 kB, without and with the bypass of TCP", false),
 	tcpBypass("p2-mtls", "the same, with mutual TLS between the sidecars", true),
+	{Name: "p3", Summary: "what sidecars add within one host: none, Heddle's and Envoy's, without and with mutual TLS, without telemetry, with the bypass of TCP", Run: sidecars},
 }
 
 // providers compares the private key providers.
