@@ -169,6 +169,14 @@ rsa-operations: build-packages ## a million private RSA operations in vector reg
 ecdsa-operations: build-packages ## a million ECDSA signatures in vector registers, each verified by BoringSSL: OPERATIONS=1000000
 	HEDDLE_ECDSA_OPERATIONS=$(or $(OPERATIONS),1000000) $(CARGO) test $(CARGO_FLAGS) --release -p heddle-simd --test ecdsa -- --nocapture random_signatures_verify
 
+.PHONY: x25519-operations
+x25519-operations: build-packages ## a million X25519 operations compared with BoringSSL, and RFC 7748's million iterations: OPERATIONS=1000000
+	HEDDLE_X25519_OPERATIONS=$(or $(OPERATIONS),1000000) $(CARGO) test $(CARGO_FLAGS) --release -p heddle-x25519 --test operations -- --nocapture random_operations_agree
+	HEDDLE_X25519_ITERATIONS=1000000 $(CARGO) test $(CARGO_FLAGS) --release -p heddle-x25519 --test exchange -- --nocapture iterated_exchanges
+
+.PHONY: kernel-operations
+kernel-operations: rsa-operations ecdsa-operations x25519-operations ## all of these: a million operations each of RSA, ECDSA and X25519 against BoringSSL, which takes hours
+
 .PHONY: fuzz
 fuzz: build-packages ## fuzz every parser that reads a peer's bytes: make fuzz SECONDS=20
 	proxy/fuzz/run.sh $(or $(SECONDS),20)

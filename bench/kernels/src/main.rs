@@ -1,6 +1,6 @@
 //! Private RSA operations and ECDSA signatures per second of one thread: Heddle's eight lanes with blinding and
 //! verification, or derived nonces and checks, BoringSSL and AWS-LC, each with the same fresh keys, in turns; and key
-//! exchanges by X25519 of the two libraries. Prints one JSON object; `make bench S=kernels` adds OpenSSL and reports.
+//! exchanges by X25519 as the proxy and the two libraries do them. Prints one JSON object; `make bench S=kernels` adds OpenSSL and reports.
 //!
 //! Time is the thread's processor time, as in `openssl speed`: other processes on the machine then matter little.
 //!
@@ -8,7 +8,6 @@
 
 use std::time::Duration;
 
-use aws_lc_rs::agreement::{EphemeralPrivateKey, UnparsedPublicKey, X25519, agree_ephemeral};
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{
     ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair, RSA_PKCS1_SHA256, RsaKeyPair,
@@ -28,6 +27,7 @@ use nix::time::{ClockId, clock_gettime};
 
 #[path = "../../../proxy/crates/keys/src/multibuffer/nonce.rs"]
 mod nonce;
+mod x25519;
 
 /// Does a number of operations at once and says how many.
 type Work<'a> = Box<dyn FnMut() -> usize + 'a>;
@@ -68,7 +68,7 @@ fn main() {
         compare(&what, subjects, rounds, length, &mut result);
     }
     ecdsa(engine, rounds, length, &mut result);
-    x25519(rounds, length, &mut result);
+    x25519::measure(rounds, length, &mut result);
     println!("{}", serde_json::Value::Object(result));
 }
 
@@ -158,51 +158,6 @@ fn ecdsa(
     }
     compare(
         "ecdsa_p256_sign_per_second",
-        subjects,
-        rounds,
-        length,
-        result,
-    );
-}
-
-/// A server's part of a handshake's key exchange: a key of its own, and the secret that it has in common with the client.
-fn x25519(
-    rounds: u64,
-    length: Duration,
-    result: &mut serde_json::Map<String, serde_json::Value>,
-) {
-    let random = SystemRandom::new();
-    let client = EphemeralPrivateKey::generate(&X25519, &random).expect("key");
-    let client = client.compute_public_key().expect("public key");
-    let client: [u8; 32] = client.as_ref().try_into().expect("32 bytes");
-    let subjects: Vec<(String, Work<'_>)> = vec![
-        (
-            "boringssl".to_owned(),
-            Box::new(|| {
-                let (mut public, mut private, mut secret) = ([0; 32], [0; 32], [0; 32]);
-                // SAFETY: all of them have the 32 bytes that the functions read or write.
-                let agreed = unsafe {
-                    boring_sys::X25519_keypair(public.as_mut_ptr(), private.as_mut_ptr());
-                    boring_sys::X25519(secret.as_mut_ptr(), private.as_ptr(), client.as_ptr())
-                };
-                assert_eq!(agreed, 1);
-                1
-            }),
-        ),
-        (
-            "aws-lc".to_owned(),
-            Box::new(|| {
-                let own = EphemeralPrivateKey::generate(&X25519, &random).expect("key");
-                let public = own.compute_public_key().expect("public key");
-                let peer = UnparsedPublicKey::new(&X25519, &client);
-                let secret = agree_ephemeral(own, peer, "no agreement", |secret| Ok(secret.len()));
-                assert_eq!((public.as_ref().len(), secret), (32, Ok(32)));
-                1
-            }),
-        ),
-    ];
-    compare(
-        "x25519_exchange_per_second",
         subjects,
         rounds,
         length,

@@ -28,6 +28,8 @@ use heddle_telemetry::Stats;
 use heddle_telemetry::access_log::LogFiles;
 use heddle_upstream::{Supervisor, Upstreams};
 use heddle_worker::{Asks, Shared, WorkerSettings};
+// BoringSSL's X25519 is this one.
+use heddle_x25519 as _;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::Instant;
