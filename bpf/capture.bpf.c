@@ -336,6 +336,31 @@ int getpeername6(struct bpf_sock_addr *ctx)
 	return 1;
 }
 
+/* Whether a socket of the proxy's has the address that was dialled. It is told the port that it listens on instead, as with a packet
+ * filter: a connection whose own address is the one that was dialled is one that nobody redirected, to Envoy and to ours. */
+static always_inline int is_steered(struct bpf_sock_addr *ctx)
+{
+	struct bpf_sock *sk = ctx->sk;
+	struct memory *m = sk ? bpf_sk_storage_get(&memories, sk, 0, 0) : 0;
+	return m && m->kind == KIND_STEERED;
+}
+
+SEC("cgroup/getsockname4")
+int getsockname4(struct bpf_sock_addr *ctx)
+{
+	if (is_steered(ctx))
+		ctx->user_port = __builtin_bswap16(inbound_port);
+	return 1;
+}
+
+SEC("cgroup/getsockname6")
+int getsockname6(struct bpf_sock_addr *ctx)
+{
+	if (is_steered(ctx))
+		ctx->user_port = __builtin_bswap16(inbound_port);
+	return 1;
+}
+
 /* SO_ORIGINAL_DST of the proxy's accepted sockets, of which the kernel knows nothing without a packet filter. */
 SEC("cgroup/getsockopt")
 int original(struct bpf_sockopt *ctx)
@@ -343,7 +368,7 @@ int original(struct bpf_sockopt *ctx)
 	struct bpf_sock *sk = ctx->sk;
 	if (ctx->optname == SO_ORIGINAL_DST && (ctx->level == SOL_IP || ctx->level == SOL_IPV6) && sk) {
 		struct memory *m = bpf_sk_storage_get(&memories, sk, 0, 0);
-		if (m && m->kind == KIND_ACCEPTED && is_mapped(m->address) == (ctx->level == SOL_IP)) {
+		if (m && (m->kind == KIND_ACCEPTED || m->kind == KIND_STEERED) && is_mapped(m->address) == (ctx->level == SOL_IP)) {
 			if (ctx->level == SOL_IP) {
 				struct sockaddr_in *to = ctx->optval;
 				if ((void *)(to + 1) > ctx->optval_end)
@@ -479,7 +504,7 @@ static __attribute__((noinline)) int taken(struct bpf_sock_ops *ops)
 	set_local(ops, address);
 	if (is_loopback(address))
 		return 1; /* The proxy's own ports there. */
-	remember(sk, address, port, KIND_ACCEPTED);
+	remember(sk, address, port, KIND_STEERED);
 	return 1;
 }
 

@@ -65,6 +65,7 @@ enum kind {
 	KIND_NONE,
 	KIND_DIALLED,   /* its peer is the proxy, its application dialled the address */
 	KIND_ACCEPTED,  /* the proxy's: its client dialled the address */
+	KIND_STEERED,   /* the same, and its own address is the one that was dialled */
 	KIND_LISTENING, /* it counts among those that listen on its port */
 };
 

@@ -35,6 +35,8 @@ var attachments = []struct {
 }{
 	{"watched", ebpf.AttachCGroupSockOps},
 	{"original", ebpf.AttachCGroupGetsockopt},
+	{"getsockname4", ebpf.AttachCgroupInet4GetSockname},
+	{"getsockname6", ebpf.AttachCgroupInet6GetSockname},
 	{"getpeername4", ebpf.AttachCgroupInet4GetPeername},
 	{"getpeername6", ebpf.AttachCgroupInet6GetPeername},
 	{"connect4", ebpf.AttachCGroupInet4Connect},

@@ -176,6 +176,13 @@ func TestWhatArrivesGoesToTheProxy(t *testing.T) {
 			if got, err := taken.original(t); err != nil || got != to {
 				t.Errorf("the proxy hears of %v: %v", got, err)
 			}
+			// As a packet filter would redirect it.
+			if got, want := taken.local(t), netip.AddrPortFrom(m.own(), cluster.PortInbound); got != want {
+				t.Errorf("the proxy's own address is %v, not %v", got, want)
+			}
+			if got := caller.peer(t); got != to {
+				t.Errorf("the caller's peer is %v", got)
+			}
 			exchange(t, caller, taken)
 		}
 		for range 8 {

@@ -27,6 +27,8 @@ const (
 	programProgConnect6     = "connect6"
 	programProgGetpeername4 = "getpeername4"
 	programProgGetpeername6 = "getpeername6"
+	programProgGetsockname4 = "getsockname4"
+	programProgGetsockname6 = "getsockname6"
 	programProgOriginal     = "original"
 	programProgSteered      = "steered"
 	programProgWatched      = "watched"
@@ -85,6 +87,8 @@ type programProgramSpecs struct {
 	Connect6     *ebpf.ProgramSpec `ebpf:"connect6"`
 	Getpeername4 *ebpf.ProgramSpec `ebpf:"getpeername4"`
 	Getpeername6 *ebpf.ProgramSpec `ebpf:"getpeername6"`
+	Getsockname4 *ebpf.ProgramSpec `ebpf:"getsockname4"`
+	Getsockname6 *ebpf.ProgramSpec `ebpf:"getsockname6"`
 	Original     *ebpf.ProgramSpec `ebpf:"original"`
 	Steered      *ebpf.ProgramSpec `ebpf:"steered"`
 	Watched      *ebpf.ProgramSpec `ebpf:"watched"`
@@ -178,6 +182,8 @@ type programPrograms struct {
 	Connect6     *ebpf.Program `ebpf:"connect6"`
 	Getpeername4 *ebpf.Program `ebpf:"getpeername4"`
 	Getpeername6 *ebpf.Program `ebpf:"getpeername6"`
+	Getsockname4 *ebpf.Program `ebpf:"getsockname4"`
+	Getsockname6 *ebpf.Program `ebpf:"getsockname6"`
 	Original     *ebpf.Program `ebpf:"original"`
 	Steered      *ebpf.Program `ebpf:"steered"`
 	Watched      *ebpf.Program `ebpf:"watched"`
@@ -189,6 +195,8 @@ func (p *programPrograms) Close() error {
 		p.Connect6,
 		p.Getpeername4,
 		p.Getpeername6,
+		p.Getsockname4,
+		p.Getsockname6,
 		p.Original,
 		p.Steered,
 		p.Watched,
