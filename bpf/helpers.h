@@ -22,6 +22,10 @@ static long (*bpf_sock_ops_cb_flags_set)(struct bpf_sock_ops *ops, int flags) = 
 static long (*bpf_msg_redirect_hash)(struct sk_msg_md *msg, void *map, void *key, __u64 flags) = (void *)BPF_FUNC_msg_redirect_hash;
 static void *(*bpf_sk_storage_get)(void *map, void *sk, void *value, __u64 flags) = (void *)BPF_FUNC_sk_storage_get;
 static void *(*bpf_skc_to_tcp_sock)(void *sk) = (void *)BPF_FUNC_skc_to_tcp_sock;
+static long (*bpf_set_retval)(int retval) = (void *)BPF_FUNC_set_retval;
+static long (*bpf_bind)(struct bpf_sock_addr *ctx, void *addr, int addr_len) = (void *)BPF_FUNC_bind;
+static long (*bpf_sk_assign)(void *ctx, void *sk, __u64 flags) = (void *)BPF_FUNC_sk_assign;
+static long (*bpf_sk_release)(void *sk) = (void *)BPF_FUNC_sk_release;
 static long (*bpf_probe_read_kernel)(void *to, __u32 size, const void *from) = (void *)BPF_FUNC_probe_read_kernel;
 
 /* Reads a field of a kernel's object that the verifier knows nothing of. Zero when it is not there. */

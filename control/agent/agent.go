@@ -99,6 +99,8 @@ type Agent struct {
 
 	// bypass is set before anything runs.
 	bypass tcpBypass
+	// captures is set before anything runs.
+	captures captures
 	// refusals are those of all proxies' sockets.
 	refusals identity.Refusals
 }
@@ -131,6 +133,7 @@ func Run(ctx context.Context, config Config) error {
 		return err
 	}
 	defer a.bypass.close()
+	defer a.captures.close()
 	closeAPI, err := a.serve()
 	if err != nil {
 		return err
@@ -245,6 +248,9 @@ func (a *Agent) prepare() error {
 		return err
 	}
 	a.attachBypass()
+	if err := a.attachCapture(); err != nil {
+		return err
+	}
 	if !a.options.Advertise.IsValid() {
 		// There may have been an address before.
 		return network.Conceal(c)
@@ -373,6 +379,11 @@ func (a *Agent) discard(namespace, name string) error {
 	c := a.config.Cluster
 	if err := errors.Join(a.hierarchies.Remove(filepath.Join(c.Cgroup(), namespace+"."+name)), os.RemoveAll(c.Workload(namespace, name))); err != nil {
 		return err
+	}
+	if attached := a.captures.there(); attached != nil {
+		if err := attached.Remove(network.Path(c.Netns(namespace, name))); err != nil {
+			return err
+		}
 	}
 	return network.Detach(c, namespace, name)
 }

@@ -88,7 +88,7 @@ func (a *Agent) serve() (func(), error) {
 
 func (a *Agent) metrics() http.Handler {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(&a.bypass, &a.refusals)
+	registry.MustRegister(&a.bypass, &a.captures, &a.refusals)
 	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4})
 }
 

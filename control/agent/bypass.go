@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"heddle.io/heddle/control/agent/bypass"
+	"heddle.io/heddle/control/agent/process"
 )
 
 // tcpBypass is the TCP bypass of the cluster's control group, or why there is none.
@@ -37,7 +38,7 @@ func (a *Agent) attachBypass() {
 
 func (a *Agent) openBypass() (*bypass.Bypass, error) {
 	if a.hierarchies.V2 == "" {
-		return nil, errors.New("no cgroup version 2 is mounted; mount cgroup2 on /sys/fs/cgroup, or on /sys/fs/cgroup/unified beside version 1")
+		return nil, process.ErrNoVersion2
 	}
 	group := filepath.Join(a.hierarchies.V2, a.config.Cluster.Cgroup())
 	if err := os.MkdirAll(group, 0o755); err != nil {

@@ -22,7 +22,6 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
-	"heddle.io/heddle/control/agent/network"
 	"heddle.io/heddle/control/peer"
 	"heddle.io/heddle/control/server/client"
 )
@@ -81,12 +80,9 @@ func (r *replica) call(ctx context.Context, request client.CallRequest) (client.
 	if len(addresses) == 0 {
 		return client.CallResult{}, errors.New("the name has no address")
 	}
-	target := netip.AddrPortFrom(addresses[0], request.Port).String()
-	c := caller{request: request, target: target,
-		// The application's user: what belongs to the proxy's is not captured.
-		dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return network.DialAs(ctx, r.netns, who.uid, "tcp", target)
-		}}
+	target := netip.AddrPortFrom(addresses[0], request.Port)
+	c := caller{request: request, target: target.String(),
+		dial: func(ctx context.Context, _, _ string) (net.Conn, error) { return r.dialCaptured(ctx, who.uid, target) }}
 	if !r.foreign() {
 		c.metrics = r.metrics
 	}

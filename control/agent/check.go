@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"heddle.io/heddle/control/agent/network"
 	"heddle.io/heddle/control/cluster"
 	"heddle.io/heddle/control/server/client"
 )
@@ -25,7 +24,7 @@ const (
 type Check struct {
 	// Subject is what it is about, for example "pinnacle/cartservice-0".
 	Subject string `json:"subject"`
-	// Name is what: ready, certificate, capture, dns, plaintext; tcp-bypass and secrets-hidden of the agent.
+	// Name is what: ready, certificate, capture, dns, plaintext; tcp-bypass, ebpf-capture and secrets-hidden of the agent.
 	Name string `json:"name"`
 	// How it is known: [Tried] or [Read].
 	How string `json:"how"`
@@ -57,6 +56,9 @@ func (a *Agent) check(ctx context.Context) []Check {
 	out := []Check{}
 	if a.bypass.wanted {
 		out = append(out, a.bypass.check())
+	}
+	if a.captures.wanted != "" && a.captures.wanted != cluster.CaptureNFTables {
+		out = append(out, a.captures.check())
 	}
 	for _, shown := range a.hidden().Shown {
 		out = append(out, Check{Subject: "agent", Name: "secrets-hidden", How: Read, Detail: shown.Error(),
@@ -97,7 +99,8 @@ func (r *replica) check(ctx context.Context) []Check {
 	if r.spec.Gateway {
 		return out
 	}
-	add(Read, "capture", network.Captured(r.netns, r.agent.options.Family), "rules in place", fmt.Sprintf("`heddle restart -n %s %s` installs them anew", r.spec.Namespace, r.spec.Workload))
+	how, uncaptured := r.captured()
+	add(Read, "capture", uncaptured, how, fmt.Sprintf("`heddle restart -n %s %s` installs them anew", r.spec.Namespace, r.spec.Workload))
 	answered, err := r.checkDNS(ctx)
 	add(Tried, "dns", err, answered, "names are answered by a process of the cluster: see "+r.agent.config.Cluster.Logs()+"/dns.log")
 	if port := r.plainPort(); port != 0 && notReady == nil {

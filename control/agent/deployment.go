@@ -34,7 +34,7 @@ type deployment struct {
 
 // deploy sets what is wanted of a workload. Of one that wants nothing, as a stopped one, the addresses are kept.
 func (a *Agent) deploy(ctx context.Context, key string, wanted []replicaSpec) {
-	a.want(ctx, key, wanted, false)
+	a.want(ctx, key, a.captures.settle(wanted), false)
 }
 
 // undeploy removes a workload that was deleted. One that is stopped may have no deployment, and ids from when it ran.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"heddle.io/heddle/control/agent/bypass"
+	"heddle.io/heddle/control/agent/capture"
 	"heddle.io/heddle/control/agent/isolation"
 	"heddle.io/heddle/control/agent/network"
 	"heddle.io/heddle/control/agent/process"
@@ -151,7 +152,7 @@ func removeAll(c cluster.Cluster, keep Keep) error {
 		errs = append(errs, hierarchies.Remove(c.Cgroup()))
 	}
 	// Nothing has a connection any longer.
-	errs = append(errs, bypass.Detach(c.Bypass()))
+	errs = append(errs, bypass.Detach(c.Bypass()), capture.Detach(c.Capture()))
 	names, err := network.Names(c.NetnsPrefix())
 	if err != nil {
 		errs = append(errs, err)

@@ -91,6 +91,7 @@ func (r *replica) readKept() (state kept, lost bool) {
 	}
 	r.agent.hierarchies.KillMembers(r.cgroup("app"))
 	r.agent.hierarchies.KillMembers(r.cgroup("proxy"))
+	r.inherited = network.Exists(r.netns)
 	return kept{}, false
 }
 

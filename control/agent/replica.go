@@ -47,6 +47,9 @@ type replica struct {
 	cancel  context.CancelFunc
 	stopped chan struct{}
 
+	// inherited says that its network namespace is that of a replica of another spec, which may have been captured otherwise.
+	inherited bool
+
 	credential *identity.Credential
 	socket     *identity.Socket
 
@@ -150,7 +153,7 @@ func (r *replica) prepare(ctx context.Context) error {
 		return err
 	}
 	if !r.spec.Gateway {
-		if err := network.Capture(r.netns, r.agent.options.Family, proxyUser); err != nil {
+		if err := r.capture(address, proxyUser); err != nil {
 			return err
 		}
 	}

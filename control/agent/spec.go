@@ -23,6 +23,8 @@ const (
 	AnnotationRestarted = "heddle.io/restarted-at"
 	// AnnotationProxyPath names another proxy program that understands the same bootstrap, for example a stock Envoy.
 	AnnotationProxyPath = "heddle.io/proxy-path"
+	// AnnotationCapture says how the workload's traffic is captured, ebpf or nftables; without it, as the cluster's is.
+	AnnotationCapture = objects.AnnotationCapture
 )
 
 // replicaSpec is everything that one replica is made from. Replicas whose specs have equal hashes are the same.
@@ -42,6 +44,9 @@ type replicaSpec struct {
 	Restart        v1alpha1.RestartPolicy
 	ProxyPath      string
 	RestartedAt    string
+	// Capture is ebpf, or nftables where the workload asks for it; empty for nftables where the cluster has that. Running replicas of
+	// before there was a choice have none.
+	Capture string `json:",omitempty"`
 	// Capabilities of the application, without CAP_.
 	Capabilities []string
 	// Unconfined runs the application without a sandbox.
@@ -98,6 +103,7 @@ func replicas(w *v1alpha1.Workload, clusterName string, unconfined bool, meshPro
 			Command: append(append([]string(nil), w.Spec.Command...), w.Spec.Args...), Env: w.Spec.Env, User: w.Spec.User,
 			Ports: w.Spec.Ports, Readiness: w.Spec.Readiness, Limits: limits, Restart: w.Spec.Restart,
 			ProxyPath: w.Annotations[AnnotationProxyPath], RestartedAt: w.Annotations[AnnotationRestarted],
+			Capture:      w.Annotations[AnnotationCapture],
 			Capabilities: w.Spec.Capabilities, Unconfined: unconfined, KeyProvider: provider,
 		})
 	}

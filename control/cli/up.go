@@ -244,7 +244,7 @@ func (b *bringing) checkJoin() error {
 }
 
 func requirements(c cluster.Cluster, o cluster.Options, flags upOptions) preflight.Requirements {
-	r := preflight.Requirements{Data: c.Data(), Run: c.Run(), Proxies: []string{flags.proxy}, Family: o.Family}
+	r := preflight.Requirements{Data: c.Data(), Run: c.Run(), Proxies: []string{flags.proxy}, Family: o.Family, Capture: o.Capture}
 	if o.GatewayProxy != "" {
 		r.Proxies = append(r.Proxies, o.GatewayProxy)
 	}

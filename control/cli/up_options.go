@@ -49,6 +49,7 @@ type upOptions struct {
 	workloadKeyType string
 	privileged      bool
 	tcpBypass       bool
+	capture         string
 	secretsKey      string
 	kmsCommand      string
 	etcd            cluster.Etcd
@@ -83,6 +84,7 @@ func (o *upOptions) register(flags *pflag.FlagSet) {
 	flags.StringVar(&o.gatewayProxy, "gateway-proxy", "", "another proxy program for the gateways, which takes a stock Envoy's arguments")
 	flags.BoolVar(&o.privileged, "privileged-workloads", false, "run workloads without sandboxes, as whichever user they name: each has what that user has on this machine")
 	flags.BoolVar(&o.tcpBypass, "tcp-bypass", false, "have what workloads and proxies of this machine send to its proxies bypass TCP, by eBPF: see 'heddle bypass status'")
+	flags.StringVar(&o.capture, "capture", "", `how workloads' traffic is brought to their proxies: nftables, ebpf, or auto, which takes ebpf where this machine has what it needs (default "nftables")`)
 	flags.BoolVar(&o.foreground, "foreground", false, "stay in the foreground, as systemd units want it")
 	flags.DurationVar(&o.timeout, "timeout", 90*time.Second, "how long to wait until the cluster is ready")
 }
@@ -113,6 +115,11 @@ func (o upOptions) check() error {
 	case "", objects.DependenciesAll, objects.DependenciesObserved:
 	default:
 		return fmt.Errorf("--dependencies %q: use %s or %s", o.dependencies, objects.DependenciesAll, objects.DependenciesObserved)
+	}
+	switch o.capture {
+	case "", cluster.CaptureAuto, cluster.CaptureEBPF, cluster.CaptureNFTables:
+	default:
+		return fmt.Errorf("--capture %q: use %s, %s or %s", o.capture, cluster.CaptureNFTables, cluster.CaptureEBPF, cluster.CaptureAuto)
 	}
 	if (o.caCert == "") != (o.caKey == "") {
 		return errors.New("--ca-cert and --ca-key go together: the certificate authority and its key")
@@ -197,6 +204,11 @@ func (o upOptions) settle(c cluster.Cluster, before cluster.Options, kept, runni
 	if o.given("tcp-bypass") {
 		want.TCPBypass = o.tcpBypass
 	}
+	if o.given("capture") {
+		if want.Capture = o.capture; want.Capture == cluster.CaptureNFTables {
+			want.Capture = ""
+		}
+	}
 	if o.given("privileged-workloads") {
 		want.PrivilegedWorkloads = o.privileged
 	}
@@ -280,7 +292,7 @@ func (o upOptions) address(want cluster.Options, kept bool, m machine) (cluster.
 // changing names the flags that a running cluster cannot heed.
 func (o upOptions) changing() string {
 	var names []string
-	for _, flag := range []string{"advertise", "gateway-proxy", "api-address", "api-client-ca", "stage-limit", "dependencies", "workload-key-type", "privileged-workloads", "tcp-bypass", "secrets-key-file", "kms-command", "etcd-endpoints", "etcd-cacert", "etcd-cert", "etcd-key"} {
+	for _, flag := range []string{"advertise", "gateway-proxy", "api-address", "api-client-ca", "stage-limit", "dependencies", "workload-key-type", "privileged-workloads", "tcp-bypass", "capture", "secrets-key-file", "kms-command", "etcd-endpoints", "etcd-cacert", "etcd-cert", "etcd-key"} {
 		if o.given(flag) {
 			names = append(names, "--"+flag)
 		}

@@ -82,6 +82,9 @@ func (c Cluster) AgentSocket() string { return filepath.Join(c.Run(), "agent.soc
 // Bypass is where the programs of the TCP bypass are pinned.
 func (c Cluster) Bypass() string { return filepath.Join(c.Run(), "bypass") }
 
+// Capture is where the programs of capture by eBPF are pinned.
+func (c Cluster) Capture() string { return filepath.Join(c.Run(), "capture") }
+
 // Lock is held while `up` or `down` works. It lies beside the run directory so that `down` can remove that.
 func (c Cluster) Lock() string { return filepath.Join(c.RunRoot, c.Name+".lock") }
 

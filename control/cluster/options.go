@@ -42,6 +42,9 @@ type Options struct {
 	PrivilegedWorkloads bool `json:"privilegedWorkloads,omitempty"`
 	// TCPBypass has traffic between workloads and proxies of this machine bypass TCP (package bypass).
 	TCPBypass bool `json:"tcpBypass,omitempty"`
+	// Capture is how workloads' traffic is brought to their proxies, where they do not say: CaptureNFTables (as empty), CaptureEBPF,
+	// or CaptureAuto.
+	Capture string `json:"capture,omitempty"`
 	// SecretsKeyFile holds the keys that Secrets are encrypted with; empty for [Cluster.SecretsKey] in the cluster's data.
 	SecretsKeyFile string `json:"secretsKeyFile,omitempty"`
 	// KMSCommand is a program that wraps these keys with a key management service; empty leaves them in the file as they
@@ -55,6 +58,16 @@ type Options struct {
 	// Etcd is the external cluster that objects are kept in; empty for a member inside the controller.
 	Etcd Etcd `json:"etcd,omitzero"`
 }
+
+// Ways of capture.
+const (
+	// CaptureNFTables is by rules of the packet filter in the workload's network namespace.
+	CaptureNFTables = "nftables"
+	// CaptureEBPF is by eBPF programs (package capture).
+	CaptureEBPF = "ebpf"
+	// CaptureAuto takes the programs where the machine has what they need, and the packet filter elsewhere.
+	CaptureAuto = "auto"
+)
 
 // Etcd names an external etcd cluster, which is spoken to over TLS.
 type Etcd struct {

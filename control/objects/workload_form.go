@@ -48,6 +48,7 @@ func defaultWorkload(w *v1alpha1.Workload) {
 func (c *checker) workload(w *v1alpha1.Workload) {
 	s := &w.Spec
 	c.proxyConfigAnnotation(w.Annotations[AnnotationProxyConfig])
+	c.captureAnnotation(w.Annotations)
 	if s.Cluster != "" {
 		c.dnsLabel("spec.cluster", s.Cluster)
 	}

@@ -10,12 +10,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
-	"golang.org/x/sys/unix"
 
+	"heddle.io/heddle/control/agent/pinned"
 	"heddle.io/heddle/control/cluster"
 )
 
@@ -23,9 +22,6 @@ import (
 
 // pinnedLink is the name of the program's tie to the control group; maps are pinned by their own names.
 const pinnedLink = "established"
-
-// settings is the map with the programs' variables.
-const settings = ".data"
 
 // maxSockets of a cluster are recorded.
 const maxSockets = 65536
@@ -52,7 +48,7 @@ func attachOf(dir, cgroup string, sockets uint32) (*Bypass, error) {
 	if err := checkKernel(release); err != nil {
 		return nil, err
 	}
-	if err := mount(dir); err != nil {
+	if err := pinned.Mount(dir); err != nil {
 		return nil, err
 	}
 	b, err := attach(dir, cgroup, sockets)
@@ -77,11 +73,11 @@ func attach(dir, cgroup string, sockets uint32) (*Bypass, error) {
 			return nil, fmt.Errorf("set %s of the bypass programs: %w", name, err)
 		}
 	}
-	kept, err := keptMaps(dir, spec)
+	kept, err := pinned.Maps(dir, spec)
 	if err != nil {
 		return nil, err
 	}
-	defer closeMaps(kept)
+	defer pinned.Close(kept)
 	objects, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: kept})
 	switch {
 	case errors.Is(err, ebpf.ErrMapIncompatible):
@@ -99,13 +95,8 @@ func attach(dir, cgroup string, sockets uint32) (*Bypass, error) {
 
 // tie has the programs run: first what sends, then what finds the connections.
 func (b *Bypass) tie(dir, cgroup string) error {
-	for name, m := range b.objects.Maps {
-		if !isKept(name) || m.IsPinned() {
-			continue
-		}
-		if err := m.Pin(filepath.Join(dir, pinName(name))); err != nil && !errors.Is(err, os.ErrExist) {
-			return fmt.Errorf("pin map %s of the bypass: %w", name, err)
-		}
+	if err := pinned.Keep(dir, b.objects.Maps); err != nil {
+		return fmt.Errorf("the bypass: %w", err)
 	}
 	if err := link.RawAttachProgram(link.RawAttachProgramOptions{
 		Target: b.objects.Maps["sockets"].FD(), Program: b.objects.Programs["sent"], Attach: ebpf.AttachSkMsgVerdict,
@@ -155,94 +146,10 @@ func (b *Bypass) Close() {
 
 // Detach removes what Attach made. Data that is on its way between sockets is lost with them: no connection may be left, or
 // [Bypass.Enable] must have sent them back to TCP. A directory where nothing is attached is no error.
-func Detach(dir string) error {
-	mounted, err := isBPF(dir)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil || !mounted {
-		return err
-	}
-	pins, err := os.ReadDir(dir)
-	if err != nil {
-		return fmt.Errorf("look at the bypass: %w", err)
-	}
-	// Pins first: a mount namespace that was made meanwhile keeps the file system, but not what is removed from it.
-	var errs []error
-	for _, pin := range pins {
-		if strings.HasSuffix(pin.Name(), ".debug") {
-			continue // The file system's own.
-		}
-		errs = append(errs, os.Remove(filepath.Join(dir, pin.Name())))
-	}
-	if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-		errs = append(errs, fmt.Errorf("unmount %s: %w", dir, err))
-	}
-	return errors.Join(errs...)
-}
-
-// mount makes dir a BPF file system, if it is none.
-func mount(dir string) error {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("make directory of the bypass: %w", err)
-	}
-	mounted, err := isBPF(dir)
-	if err != nil || mounted {
-		return err
-	}
-	if err := unix.Mount("bpf", dir, "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700"); err != nil {
-		return fmt.Errorf("mount a BPF file system on %s, which needs CONFIG_BPF_SYSCALL and CAP_SYS_ADMIN: %w", dir, err)
-	}
-	return nil
-}
+func Detach(dir string) error { return pinned.Remove(dir) }
 
 // IsAttached says whether an [Attach] has left programs that run.
 func IsAttached(dir string) bool {
 	_, err := os.Lstat(filepath.Join(dir, pinnedLink))
 	return err == nil
-}
-
-func isBPF(dir string) (bool, error) {
-	var s unix.Statfs_t
-	if err := unix.Statfs(dir, &s); err != nil {
-		return false, fmt.Errorf("look at %s: %w", dir, err)
-	}
-	return s.Type == unix.BPF_FS_MAGIC, nil
-}
-
-// pinName: names with dots are refused by the BPF file system.
-func pinName(m string) string {
-	if m == settings {
-		return "settings"
-	}
-	return m
-}
-
-// isKept says whether a map outlives the agent: all but the constants, which come with the programs.
-func isKept(name string) bool { return name != ".rodata" }
-
-// keptMaps opens what an earlier agent pinned.
-func keptMaps(dir string, spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, error) {
-	kept := map[string]*ebpf.Map{}
-	for name := range spec.Maps {
-		if !isKept(name) {
-			continue
-		}
-		m, err := ebpf.LoadPinnedMap(filepath.Join(dir, pinName(name)), nil)
-		if errors.Is(err, os.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			closeMaps(kept)
-			return nil, fmt.Errorf("open map %s of the bypass: %w", name, err)
-		}
-		kept[name] = m
-	}
-	return kept, nil
-}
-
-func closeMaps(maps map[string]*ebpf.Map) {
-	for _, m := range maps {
-		_ = m.Close()
-	}
 }

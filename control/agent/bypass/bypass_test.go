@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"heddle.io/heddle/control/agent/pinned"
 )
 
 const patience = 30 * time.Second
@@ -428,7 +430,7 @@ func TestWithoutControlGroup(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "cgroup version 2") {
 		t.Errorf("%v", err)
 	}
-	if mounted, err := isBPF(dir); err != nil || mounted {
+	if mounted, err := pinned.IsMounted(dir); err != nil || mounted {
 		t.Errorf("what was begun is still there: %v", err)
 	}
 }

@@ -57,6 +57,11 @@ func Capture(netns string, f cluster.Family, user int) error {
 	})
 }
 
+// Release removes what [Capture] installed; nothing is no error.
+func Release(netns string) error {
+	return In(netns, func() error { return removeTable(captureTable) })
+}
+
 // Captured says whether the capture rules are in place, and what is missing.
 func Captured(netns string, f cluster.Family) error {
 	return In(netns, func() error {

@@ -246,3 +246,25 @@ func sysctl(key, value string) error {
 
 // nftTimeout bounds one run of nft.
 const nftTimeout = 20 * time.Second
+
+// soNetnsCookie is SO_NETNS_COOKIE (Linux 5.14).
+const soNetnsCookie = 71
+
+// Cookie is the number by which eBPF programs know a network namespace, given by its file. The kernel gives it to no other until
+// the machine restarts.
+func Cookie(path string) (uint64, error) {
+	var cookie uint64
+	err := inPath(path, func() error {
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return fmt.Errorf("make a socket in %s: %w", path, err)
+		}
+		defer unix.Close(fd)
+		cookie, err = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, soNetnsCookie)
+		if err != nil {
+			return fmt.Errorf("ask for the cookie of %s, which needs Linux 5.14: %w", path, err)
+		}
+		return nil
+	})
+	return cookie, err
+}

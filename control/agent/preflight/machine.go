@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"heddle.io/heddle/control/agent/capture"
 	"heddle.io/heddle/control/agent/network"
 	"heddle.io/heddle/control/agent/process"
 	"heddle.io/heddle/control/cluster"
@@ -35,6 +36,16 @@ func Machine(c cluster.Cluster, o cluster.Options, bin string) Probes {
 				return fmt.Errorf("%w: %s", err, strings.TrimSpace(string(output)))
 			}
 			return nil
+		},
+		Capture: func() error {
+			h, err := process.Hierarchy()
+			if err == nil && h.V2 == "" {
+				err = process.ErrNoVersion2
+			}
+			if err != nil {
+				return err
+			}
+			return capture.Probe()
 		},
 		Program:    func(name string) (string, error) { return process.Resolve(name, bin) },
 		IPv6:       func() error { _, err := os.Stat("/proc/net/if_inet6"); return err },

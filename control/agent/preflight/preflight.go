@@ -29,6 +29,8 @@ type Requirements struct {
 	Proxies []string
 	// Family of the cluster's addresses; empty means IPv4.
 	Family cluster.Family
+	// Capture is the way of capture that was asked for; the programs are looked for when it is [cluster.CaptureEBPF].
+	Capture string
 	// Addresses are host:port that the agent will listen on.
 	Addresses []string
 }
@@ -50,6 +52,8 @@ type Probes struct {
 	Namespaces func() error
 	// NFTables tries to talk to the kernel by the nft program.
 	NFTables func() error
+	// Capture tries whether the kernel takes the programs of capture by eBPF.
+	Capture func() error
 	// Program finds a program and returns its path.
 	Program func(name string) (string, error)
 	// IPv6 says whether the kernel has it.
@@ -87,6 +91,10 @@ func Check(p Probes, r Requirements) []Finding {
 		add(err, "the program nft is missing", "PATH", "traffic is brought to the proxies by nftables rules", "install the package nftables, for example `apt-get install nftables`")
 	} else {
 		add(p.NFTables(), "nftables does not work", "nft list tables", "traffic is brought to the proxies by nftables rules", "use a kernel with CONFIG_NF_TABLES, CONFIG_NFT_NAT and CONFIG_NFT_REDIR (`modprobe nf_tables`)")
+	}
+	if r.Capture == cluster.CaptureEBPF {
+		add(p.Capture(), "traffic cannot be captured by eBPF", "Linux kernel", "--capture "+cluster.CaptureEBPF+" was asked for",
+			"use another kernel, or --capture "+cluster.CaptureAuto+" or "+cluster.CaptureNFTables+", which capture by nftables here")
 	}
 	forwarding := "net/ipv4/ip_forward"
 	if r.Family == cluster.IPv6 {

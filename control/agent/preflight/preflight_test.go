@@ -12,7 +12,7 @@ func good() Probes {
 	none := func() error { return nil }
 	return Probes{
 		UID: func() int { return 0 }, Kernel: func() (string, error) { return "6.1.0-18-amd64", nil },
-		Namespaces: none, NFTables: none, IPv6: none, Forwarding: func(string) error { return nil },
+		Namespaces: none, NFTables: none, Capture: none, IPv6: none, Forwarding: func(string) error { return nil },
 		Program:  func(name string) (string, error) { return "/bin/" + name, nil },
 		Cgroups:  func() ([]string, error) { return []string{"cpu"}, nil },
 		Disk:     func(string) (uint64, error) { return 10 << 30, nil },
@@ -21,7 +21,7 @@ func good() Probes {
 	}
 }
 
-var needs = Requirements{Data: "/var/lib/heddle/a", Run: "/run/heddle/a", Proxies: []string{"heddle-proxy"}, Family: cluster.IPv6, Addresses: []string{"10.244.0.1:15053"}}
+var needs = Requirements{Data: "/var/lib/heddle/a", Run: "/run/heddle/a", Proxies: []string{"heddle-proxy"}, Family: cluster.IPv6, Capture: cluster.CaptureEBPF, Addresses: []string{"10.244.0.1:15053"}}
 
 func TestNothingMissing(t *testing.T) {
 	if found := Check(good(), needs); len(found) != 0 {
@@ -48,6 +48,7 @@ func TestEachFindingIsComplete(t *testing.T) {
 				return n, nil
 			}
 		}, "apt-get install nftables"},
+		"capture": {func(p *Probes) { p.Capture = func() error { return broken } }, "--capture auto"},
 		"launcher": {func(p *Probes) {
 			p.Program = func(n string) (string, error) {
 				if n == "heddle-launch" {

@@ -31,6 +31,9 @@ type Hierarchies struct {
 	V2Offered map[string]bool
 }
 
+// ErrNoVersion2 says what eBPF programs of a control group lack.
+var ErrNoVersion2 = errors.New("no cgroup version 2 is mounted; mount cgroup2 on /sys/fs/cgroup, or on /sys/fs/cgroup/unified beside version 1")
+
 // controllers that workloads are bounded by.
 var controllers = []string{"cpu", "memory", "pids"}
 

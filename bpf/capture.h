@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* What the programs of capture share with each other and with the agent. docs/design/0035 says why it is made like this. */
+#pragma once
+
+#include "helpers.h"
+
+/* The kernel's, as far as they are read: in which control group a socket was made. */
+struct kernfs_node {
+	__u64 id;
+} KERNEL_TYPE;
+struct cgroup {
+	struct kernfs_node *kn;
+} KERNEL_TYPE;
+struct sock_cgroup_data {
+	struct cgroup *cgroup;
+} KERNEL_TYPE;
+struct sock {
+	struct sock_cgroup_data sk_cgrp_data;
+} KERNEL_TYPE;
+struct inet_sock {
+	struct sock sk;
+} KERNEL_TYPE;
+struct inet_connection_sock {
+	struct inet_sock icsk_inet;
+} KERNEL_TYPE;
+struct tcp_sock {
+	struct inet_connection_sock inet_conn;
+} KERNEL_TYPE;
+
+/* Addresses are of IPv6, or IPv4 mapped into it (RFC 4291, section 2.5.5.2), in network order. */
+
+/* A workload whose traffic is captured, by the cookie of its network namespace. */
+struct workload {
+	__u32 address[4];
+	/* Where it asks for names: port 53 there is not captured. */
+	__u32 dns[4];
+	/* The control group of its proxy. */
+	__u64 proxy;
+};
+
+/* How much a workload has of what all share. */
+struct usage {
+	__s64 pending;
+	__s64 ports;
+};
+
+/* A client on its way to the proxy of its own namespace. */
+struct client {
+	__u64 netns;
+	__u32 address[4];
+	__u32 port;
+	__u32 unused;
+};
+
+/* Where it meant to go. */
+struct destination {
+	__u32 address[4];
+	__u32 port;
+	__u32 unused;
+	/* Of the client's socket; 0 of the agent's. */
+	__u64 cookie;
+};
+
+enum kind {
+	KIND_NONE,
+	KIND_DIALLED,   /* its peer is the proxy, its application dialled the address */
+	KIND_ACCEPTED,  /* the proxy's: its client dialled the address */
+	KIND_STEERED,   /* the same, and its own address is the one that was dialled */
+	KIND_LISTENING, /* it counts among those that listen on its port */
+};
+
+/* What is known of a socket. */
+struct memory {
+	__u32 address[4];
+	__u32 port;
+	__u32 kind;
+};
+
+/* Who takes connections to a port: a count of the application's sockets, or that the workload declares it. */
+struct port {
+	__u64 netns;
+	__u32 port;
+	__u32 declared;
+};
+
+/* A proxy has as many sockets for what comes as it has workers. */
+struct slot {
+	__u64 netns;
+	__u32 number;
+	__u32 unused;
+};
+
+enum count {
+	COUNT_OUTBOUND,         /* connections of applications that went to their proxy */
+	COUNT_INBOUND,          /* packets that asked for a connection, given to the proxy */
+	COUNT_REFUSED_DIRECT,   /* dialled a port of the proxy that only captured connections may use */
+	COUNT_REFUSED_FAMILY,   /* by the family of addresses that the cluster does not have */
+	COUNT_REFUSED_CLOSED,   /* to a port on which nobody listens */
+	COUNT_REFUSED_NO_PROXY, /* the proxy does not listen */
+	COUNT_REFUSED_MEMORY,   /* the kernel had no memory for the address that was dialled */
+	COUNT_REFUSED_PENDING,  /* too many connections that the proxy has not taken */
+	COUNT_REFUSED_PORTS,    /* the workload has listened on too many ports */
+	COUNT_COUNT,
+};

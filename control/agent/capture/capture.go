@@ -1,0 +1,437 @@
+// Package capture brings a workload's TCP traffic to its proxy by eBPF programs (folder bpf/), without a packet filter: what its
+// programs dial is redirected while they connect, what others dial is given to the proxy's listening socket, and the proxy
+// is told where either was to go as the packet filter would tell it (SO_ORIGINAL_DST). The rules are those of
+// [network.Capture]; docs/design/0035 has them side by side.
+//
+// Programs and maps are pinned: they go on without the agent, and the next one takes them over.
+package capture
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"heddle.io/heddle/control/agent/network"
+	"heddle.io/heddle/control/agent/pinned"
+	"heddle.io/heddle/control/cluster"
+)
+
+//go:generate go run github.com/cilium/ebpf/cmd/bpf2go -go-package capture -target bpfel -no-global-types program ../../../bpf/capture.bpf.c -- -O2 -g -mcpu=v3 -Wall -Werror -I/usr/include/x86_64-linux-gnu
+
+// attachments are the programs on the cluster's control group. Those that others need come first: a connection that is redirected
+// must be told of, and answered for.
+var attachments = []struct {
+	program string
+	kind    ebpf.AttachType
+}{
+	{"watched", ebpf.AttachCGroupSockOps},
+	{"original", ebpf.AttachCGroupGetsockopt},
+	{"getsockname4", ebpf.AttachCgroupInet4GetSockname},
+	{"getsockname6", ebpf.AttachCgroupInet6GetSockname},
+	{"getpeername4", ebpf.AttachCgroupInet4GetPeername},
+	{"getpeername6", ebpf.AttachCgroupInet6GetPeername},
+	{"connect4", ebpf.AttachCGroupInet4Connect},
+	{"connect6", ebpf.AttachCGroupInet6Connect},
+}
+
+// steered is the program that each workload has its own of.
+const steered = "steered"
+
+// steeredPrefix starts the names of the pins of its links; the cookie of the network namespace follows.
+const steeredPrefix = "steered-"
+
+// Capture is what is attached. Make one with [Attach].
+type Capture struct {
+	dir     string
+	objects *ebpf.Collection
+	links   []link.Link
+	// changing guards the maps against two changes of workloads at once.
+	changing sync.Mutex
+}
+
+// Workload is what is to be captured.
+type Workload struct {
+	// Netns is the file of its network namespace.
+	Netns string
+	// Address is its own, and DNS the one that answers names on port 53, which is not captured; of one family.
+	Address, DNS netip.Addr
+	// ProxyGroup is the directory of its proxy's control group (version 2), below the one of [Attach].
+	ProxyGroup string
+	// Ports are declared: connections to them go to the proxy whether or not a program of the workload listens there. Those to
+	// other ports do as long as one does.
+	Ports []uint16
+}
+
+// Attach loads the programs and ties them to a control group (a directory of cgroup version 2), where they do nothing before
+// [Capture.Add]. What an earlier Attach left in dir is taken over, with its workloads and connections; dir becomes the mount point of a
+// BPF file system.
+//
+// The error says what the machine lacks. Nothing is attached then that was not before.
+func Attach(dir, cgroup string) (*Capture, error) { return attachOf(dir, cgroup, share) }
+
+// attachOf is [Attach] with another share.
+func attachOf(dir, cgroup string, share uint32) (*Capture, error) {
+	if err := pinned.Mount(dir); err != nil {
+		return nil, err
+	}
+	c, err := attach(dir, cgroup, share)
+	if err != nil {
+		if !IsAttached(dir) {
+			// The first one: nothing of it stays.
+			err = errors.Join(err, Detach(dir))
+		}
+		return nil, err
+	}
+	return c, nil
+}
+
+// Probe says what this machine lacks for [Attach], which it tries but for the control group. It leaves nothing.
+func Probe() error {
+	spec, err := specification(share)
+	if err != nil {
+		return err
+	}
+	objects, err := load(spec, nil)
+	if err != nil {
+		return err
+	}
+	objects.Close()
+	return nil
+}
+
+func specification(share uint32) (*ebpf.CollectionSpec, error) {
+	spec, err := loadProgram()
+	if err != nil {
+		return nil, fmt.Errorf("read the capture programs: %w", err)
+	}
+	for name, value := range map[string]uint32{
+		"outbound_port": cluster.PortOutbound, "inbound_port": cluster.PortInbound, "health_port": cluster.PortHealth, "metrics_port": cluster.PortMetrics,
+		"max_pending": share, "max_ports": share,
+	} {
+		if err := spec.Variables[name].Set(value); err != nil {
+			return nil, fmt.Errorf("set %s of the capture programs: %w", name, err)
+		}
+	}
+	return spec, nil
+}
+
+// share is how many connections that its proxy has not taken, and how many ports that it listens on, one workload may have: a 64th
+// of what there is room for.
+const share = 4096
+
+func load(spec *ebpf.CollectionSpec, kept map[string]*ebpf.Map) (*ebpf.Collection, error) {
+	objects, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: kept})
+	switch {
+	case errors.Is(err, ebpf.ErrMapIncompatible):
+		return nil, fmt.Errorf("the capture programs of another version of Heddle are attached, and go on; `heddle down --keep-data` and `heddle up` replace them: %w", err)
+	case err != nil:
+		return nil, fmt.Errorf("the kernel does not take the capture programs; they need Linux 5.18, BTF and CONFIG_CGROUP_BPF, and CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON: %w", err)
+	}
+	return objects, nil
+}
+
+func attach(dir, cgroup string, share uint32) (*Capture, error) {
+	spec, err := specification(share)
+	if err != nil {
+		return nil, err
+	}
+	kept, err := pinned.Maps(dir, spec)
+	if err != nil {
+		return nil, err
+	}
+	defer pinned.Close(kept)
+	objects, err := load(spec, kept)
+	if err != nil {
+		return nil, err
+	}
+	c := &Capture{dir: dir, objects: objects}
+	if err := c.tie(cgroup); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// tie has the programs run, or replaces those of the agent before, each at once.
+func (c *Capture) tie(cgroup string) error {
+	if err := pinned.Keep(c.dir, c.objects.Maps); err != nil {
+		return fmt.Errorf("capture: %w", err)
+	}
+	for _, a := range attachments {
+		pin := filepath.Join(c.dir, a.program)
+		l, err := link.LoadPinnedLink(pin, nil)
+		if err == nil {
+			c.links = append(c.links, l)
+			if err := l.Update(c.objects.Programs[a.program]); err != nil {
+				return fmt.Errorf("replace the capture program %s of the agent before: %w", a.program, err)
+			}
+			continue
+		}
+		if !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("open the capture link %s of the agent before: %w", a.program, err)
+		}
+		l, err = link.AttachCgroup(link.CgroupOptions{Path: cgroup, Attach: a.kind, Program: c.objects.Programs[a.program]})
+		if err != nil {
+			return fmt.Errorf("attach the capture program %s to control group %s, which needs cgroup version 2: %w", a.program, cgroup, err)
+		}
+		c.links = append(c.links, l)
+		if err := l.Pin(pin); err != nil {
+			return fmt.Errorf("pin the capture link %s: %w", a.program, err)
+		}
+	}
+	return nil
+}
+
+// IsAttached says whether an [Attach] has left programs that run.
+func IsAttached(dir string) bool {
+	_, err := os.Lstat(filepath.Join(dir, attachments[len(attachments)-1].program))
+	return err == nil
+}
+
+// Detach removes what [Attach] and [Capture.Add] made. What workloads dial afterwards is not captured: none may be left. A directory
+// where nothing is attached is no error.
+func Detach(dir string) error { return pinned.Remove(dir) }
+
+// Close leaves everything attached.
+func (c *Capture) Close() {
+	c.objects.Close()
+	for _, l := range c.links {
+		_ = l.Close()
+	}
+}
+
+// The maps' keys and values, as in bpf/capture.h.
+type (
+	workload struct {
+		Address, DNS [16]byte
+		Proxy        uint64
+	}
+	usage  struct{ Pending, Ports int64 }
+	client struct {
+		Netns        uint64
+		Address      [16]byte
+		Port, Unused uint32
+	}
+	destination struct {
+		Address      [16]byte
+		Port, Unused uint32
+		Cookie       uint64
+	}
+	port struct {
+		Netns          uint64
+		Port, Declared uint32
+	}
+)
+
+// Add captures a workload's traffic from now on, or again as it is said. The order is such that nothing passes uncaptured: what a
+// program of the workload dials is refused until its proxy listens.
+func (c *Capture) Add(w Workload) error {
+	c.changing.Lock()
+	defer c.changing.Unlock()
+	cookie, err := network.Cookie(w.Netns)
+	if err != nil {
+		return err
+	}
+	var group unix.Stat_t
+	if err := unix.Stat(w.ProxyGroup, &group); err != nil {
+		return fmt.Errorf("look at the proxy's control group %s: %w", w.ProxyGroup, err)
+	}
+	if err := c.objects.Maps["usages"].Update(cookie, usage{}, ebpf.UpdateNoExist); err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
+		return fmt.Errorf("capture %s: %w", w.Netns, err)
+	}
+	for _, p := range w.Ports {
+		if err := c.objects.Maps["ports"].Update(port{Netns: cookie, Port: uint32(p), Declared: 1}, int64(1), ebpf.UpdateAny); err != nil {
+			return fmt.Errorf("capture port %d of %s: %w", p, w.Netns, err)
+		}
+	}
+	// The number of a control group is the inode of its directory.
+	if err := c.objects.Maps["workloads"].Update(cookie, workload{Address: w.Address.As16(), DNS: w.DNS.As16(), Proxy: group.Ino}, ebpf.UpdateAny); err != nil {
+		return fmt.Errorf("capture %s: %w", w.Netns, err)
+	}
+	return c.steer(w, cookie)
+}
+
+// steer gives what others dial to the proxy.
+func (c *Capture) steer(w Workload, cookie uint64) error {
+	program, err := c.steering(cookie)
+	if err != nil {
+		return fmt.Errorf("capture %s: %w", w.Netns, err)
+	}
+	defer program.Close()
+	pin := filepath.Join(c.dir, pinOf(cookie))
+	l, err := link.LoadPinnedLink(pin, nil)
+	if err == nil {
+		defer l.Close()
+		if err := l.Update(program); err != nil {
+			return fmt.Errorf("replace the capture program of %s: %w", w.Netns, err)
+		}
+		return nil
+	}
+	if !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("open the capture link of %s: %w", w.Netns, err)
+	}
+	ns, err := os.Open(w.Netns)
+	if err != nil {
+		return fmt.Errorf("open network namespace %s: %w", w.Netns, err)
+	}
+	defer ns.Close()
+	attached, err := link.AttachNetNs(int(ns.Fd()), program)
+	if err != nil {
+		return fmt.Errorf("attach capture to network namespace %s: %w", w.Netns, err)
+	}
+	defer attached.Close()
+	if err := attached.Pin(pin); err != nil {
+		return fmt.Errorf("pin the capture link of %s: %w", w.Netns, err)
+	}
+	return nil
+}
+
+func pinOf(cookie uint64) string { return steeredPrefix + strconv.FormatUint(cookie, 10) }
+
+// steering loads the program of one network namespace. It has the cookie among its constants, as the kernel does not tell it.
+func (c *Capture) steering(cookie uint64) (*ebpf.Program, error) {
+	spec, err := specification(share)
+	if err != nil {
+		return nil, err
+	}
+	if err := spec.Variables["steered_netns"].Set(cookie); err != nil {
+		return nil, fmt.Errorf("set the constant of %s: %w", steered, err)
+	}
+	shared := map[string]*ebpf.Map{}
+	for name := range spec.Maps {
+		if name != ".rodata" {
+			shared[name] = c.objects.Maps[name]
+		}
+	}
+	for name := range spec.Programs {
+		if name != steered {
+			delete(spec.Programs, name)
+		}
+	}
+	objects, err := load(spec, shared)
+	if err != nil {
+		return nil, err
+	}
+	defer objects.Close()
+	return objects.DetachProgram(steered), nil
+}
+
+// Remove ends what [Capture.Add] began for a network namespace, given by its file, in which nothing runs any longer. One that is not
+// captured is no error.
+func (c *Capture) Remove(netns string) error {
+	cookie, err := network.Cookie(netns)
+	if errors.Is(err, os.ErrNotExist) {
+		// The next sweep finds what is left of it.
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	c.changing.Lock()
+	defer c.changing.Unlock()
+	return c.forget(func(other uint64) bool { return other == cookie })
+}
+
+// Sweep removes what is left of network namespaces other than these, given by their files: of workloads that went while no agent
+// was there.
+func (c *Capture) Sweep(netns []string) error {
+	c.changing.Lock()
+	defer c.changing.Unlock()
+	alive := map[uint64]bool{}
+	for _, path := range netns {
+		cookie, err := network.Cookie(path)
+		if err != nil {
+			return err
+		}
+		alive[cookie] = true
+	}
+	return c.forget(func(cookie uint64) bool { return !alive[cookie] })
+}
+
+// forget removes all that is kept of some network namespaces.
+func (c *Capture) forget(gone func(cookie uint64) bool) error {
+	pins, err := pinned.Names(c.dir)
+	errs := []error{err}
+	for _, pin := range pins {
+		number, ok := strings.CutPrefix(pin, steeredPrefix)
+		if cookie, err := strconv.ParseUint(number, 10, 64); ok && err == nil && gone(cookie) {
+			errs = append(errs, os.Remove(filepath.Join(c.dir, pin)))
+		}
+	}
+	maps := c.objects.Maps
+	itself := func(cookie uint64) uint64 { return cookie }
+	errs = append(errs,
+		removeOf(maps["pending"], func(key client) uint64 { return key.Netns }, gone),
+		removeOf(maps["ports"], func(key port) uint64 { return key.Netns }, gone),
+		removeOf(maps["usages"], itself, gone),
+		removeOf(maps["workloads"], itself, gone))
+	return errors.Join(errs...)
+}
+
+// removeOf removes the entries of some network namespaces. Entries come and go meanwhile: what an interrupted walk leaves, the next
+// sweep finds.
+func removeOf[K any](m *ebpf.Map, netns func(K) uint64, gone func(uint64) bool) error {
+	var key K
+	var found []K
+	for err := m.NextKey(nil, &key); ; err = m.NextKey(key, &key) {
+		if errors.Is(err, ebpf.ErrKeyNotExist) || len(found) >= int(m.MaxEntries()) {
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("look through capture: %w", err)
+		}
+		if gone(netns(key)) {
+			found = append(found, key)
+		}
+	}
+	for _, key := range found {
+		if err := m.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("remove from capture: %w", err)
+		}
+	}
+	return nil
+}
+
+// Captured says what is missing of a workload's capture, by the file of its network namespace.
+func (c *Capture) Captured(netns string) error {
+	cookie, err := network.Cookie(netns)
+	if err != nil {
+		return err
+	}
+	var w workload
+	if err := c.objects.Maps["workloads"].Lookup(cookie, &w); err != nil {
+		return fmt.Errorf("%s is not among the captured workloads: %w", netns, err)
+	}
+	for _, name := range append([]string{pinOf(cookie)}, programs()...) {
+		l, err := link.LoadPinnedLink(filepath.Join(c.dir, name), nil)
+		if err != nil {
+			return fmt.Errorf("the program %s is not attached: %w", name, err)
+		}
+		info, err := l.Info()
+		_ = l.Close()
+		if err != nil {
+			return fmt.Errorf("look at the program %s: %w", name, err)
+		}
+		if ns := info.NetNs(); ns != nil && ns.NetnsInode == 0 {
+			return fmt.Errorf("the network namespace of the program %s is gone", name)
+		}
+	}
+	return nil
+}
+
+func programs() []string {
+	var names []string
+	for _, a := range attachments {
+		names = append(names, a.program)
+	}
+	return names
+}

@@ -1,0 +1,408 @@
+package capture
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"heddle.io/heddle/control/agent/network"
+	"heddle.io/heddle/control/agent/pinned"
+	"heddle.io/heddle/control/cluster"
+)
+
+// each runs a test for both families of addresses.
+func each(t *testing.T, f func(t *testing.T, m *machine)) {
+	t.Helper()
+	for _, fam := range families {
+		t.Run(fam.name, func(t *testing.T) { f(t, newMachine(t, fam)) })
+	}
+}
+
+// outbound and inbound are the proxy's listeners.
+func (m *machine) outbound(t *testing.T) socket {
+	t.Helper()
+	return listen(t, m.proxy, netip.AddrPortFrom(m.loopback, cluster.PortOutbound), 128)
+}
+
+func (m *machine) inbound(t *testing.T) socket {
+	t.Helper()
+	any := netip.IPv4Unspecified()
+	if m.domain == unix.AF_INET6 {
+		any = netip.IPv6Unspecified()
+	}
+	return listen(t, m.proxy, netip.AddrPortFrom(any, cluster.PortInbound), 128)
+}
+
+// goesTo says that a connection to an address was captured.
+func goesTo(t *testing.T, app, proxy socket, to netip.AddrPort) {
+	t.Helper()
+	taken := proxy.accept(t)
+	if got, err := taken.original(t); err != nil || got != to {
+		t.Errorf("the proxy hears of %v instead of %v: %v", got, to, err)
+	}
+	exchange(t, app, taken)
+}
+
+func TestDialledGoesToTheProxy(t *testing.T) {
+	each(t, func(t *testing.T, m *machine) {
+		proxy := m.outbound(t)
+		to := netip.AddrPortFrom(m.elsewhere, 80)
+		domains := []int{m.domain}
+		if m.domain == unix.AF_INET {
+			domains = append(domains, unix.AF_INET6) // Mapped.
+		}
+		for _, domain := range domains {
+			app := mustDial(t, m.app, domain, to)
+			if got := app.peer(t); got != to {
+				t.Errorf("the application's peer is %v", got)
+			}
+			if got := app.local(t).Addr(); got != m.own() {
+				t.Errorf("the application's own address is %v", got)
+			}
+			taken := proxy.accept(t)
+			if got, err := taken.original(t); err != nil || got != to {
+				t.Errorf("the proxy hears of %v: %v", got, err)
+			}
+			if got := taken.peer(t); got != app.local(t) {
+				t.Errorf("the proxy's peer is %v, %v is the application's address", got, app.local(t))
+			}
+			exchange(t, app, taken)
+		}
+		// A port that it chose itself, and its own address.
+		for _, from := range []netip.Addr{m.own(), {}} {
+			app := open(t, m.app, m.domain, 0)
+			source := netip.AddrPortFrom(from, 4321)
+			if !from.IsValid() {
+				source = netip.AddrPortFrom(netip.IPv4Unspecified(), 4322)
+				if m.domain == unix.AF_INET6 {
+					source = netip.AddrPortFrom(netip.IPv6Unspecified(), 4322)
+				}
+			}
+			m.app.do(t, func() error {
+				return errors.Join(unix.Bind(app.fd, at(m.domain, source)), unix.Connect(app.fd, at(m.domain, to)))
+			})
+			goesTo(t, app, proxy, to)
+		}
+		if s := m.status(t); s.Outbound != uint64(len(domains))+2 {
+			t.Errorf("%+v", s)
+		}
+		m.nothingPending(t)
+	})
+}
+
+// nothingPending says that what clients on their way needed has been given back.
+func (m *machine) nothingPending(t *testing.T) {
+	t.Helper()
+	var key uint64
+	if err := m.objects.Maps["usages"].NextKey(nil, &key); err != nil {
+		t.Fatal(err)
+	}
+	var u usage
+	if err := m.objects.Maps["usages"].Lookup(key, &u); err != nil || u.Pending != 0 {
+		t.Errorf("%+v: %v", u, err)
+	}
+	var c client
+	if err := m.objects.Maps["pending"].NextKey(nil, &c); err == nil {
+		t.Errorf("%+v is still on its way", c)
+	}
+}
+
+func TestWhatIsNotCaptured(t *testing.T) {
+	each(t, func(t *testing.T, m *machine) {
+		outbound, inbound := m.outbound(t), m.inbound(t)
+		server := listen(t, m.app, netip.AddrPortFrom(m.own(), 8080), 8)
+		local := listen(t, m.app, netip.AddrPortFrom(m.loopback, 8081), 8)
+		dns := listen(t, m.stranger, netip.AddrPortFrom(m.dns, 53), 8)
+		other := listen(t, m.stranger, netip.AddrPortFrom(m.dns, 54), 8)
+
+		// Between parts of an application, and to the one that answers names.
+		exchange(t, mustDial(t, m.app, m.domain, netip.AddrPortFrom(m.own(), 8080)), server.accept(t))
+		exchange(t, mustDial(t, m.app, m.domain, netip.AddrPortFrom(m.loopback, 8081)), local.accept(t))
+		exchange(t, mustDial(t, m.app, m.domain, netip.AddrPortFrom(m.dns, 53)), dns.accept(t))
+		// What the proxy sends on, and its last leg.
+		exchange(t, mustDial(t, m.proxy, m.domain, netip.AddrPortFrom(m.dns, 54)), other.accept(t))
+		leg := open(t, m.proxy, m.domain, 0)
+		m.proxy.do(t, func() error {
+			return errors.Join(unix.Bind(leg.fd, at(m.domain, netip.AddrPortFrom(m.sidecar, 0))), unix.Connect(leg.fd, at(m.domain, netip.AddrPortFrom(m.own(), 8080))))
+		})
+		exchange(t, leg, server.accept(t))
+		outbound.empty(t)
+
+		// A proxy that calls its own workload comes in as others do.
+		inbound.empty(t)
+		own := netip.AddrPortFrom(m.own(), 8080)
+		goesTo(t, mustDial(t, m.proxy, m.domain, own), inbound, own)
+		server.empty(t)
+		m.nothingPending(t)
+	})
+}
+
+func TestWhatArrivesGoesToTheProxy(t *testing.T) {
+	each(t, func(t *testing.T, m *machine) {
+		// Two workers.
+		workers := []socket{m.inbound(t), m.inbound(t)}
+		to := netip.AddrPortFrom(m.own(), 8080)
+		if _, err := dial(t, m.stranger, m.domain, to); !errors.Is(err, unix.ECONNREFUSED) {
+			t.Errorf("nobody listens: %v", err)
+		}
+		server := listen(t, m.app, to, 8)
+		second := listen(t, m.app, to, 8)
+		take := func() socket {
+			t.Helper()
+			for {
+				poll := []unix.PollFd{{Fd: int32(workers[0].fd), Events: unix.POLLIN}, {Fd: int32(workers[1].fd), Events: unix.POLLIN}}
+				n, err := unix.Poll(poll, patience*1000)
+				switch {
+				case errors.Is(err, unix.EINTR):
+					continue
+				case err != nil || n == 0:
+					t.Fatalf("nobody came: %v", err)
+				}
+				if poll[0].Revents != 0 {
+					return workers[0].accept(t)
+				}
+				return workers[1].accept(t)
+			}
+		}
+		arrives := func() {
+			t.Helper()
+			caller := mustDial(t, m.stranger, m.domain, to)
+			taken := take()
+			if got, err := taken.original(t); err != nil || got != to {
+				t.Errorf("the proxy hears of %v: %v", got, err)
+			}
+			// As a packet filter would redirect it.
+			if got, want := taken.local(t), netip.AddrPortFrom(m.own(), cluster.PortInbound); got != want {
+				t.Errorf("the proxy's own address is %v, not %v", got, want)
+			}
+			if got := caller.peer(t); got != to {
+				t.Errorf("the caller's peer is %v", got)
+			}
+			exchange(t, caller, taken)
+		}
+		for range 8 {
+			arrives()
+		}
+		server.empty(t)
+		server.close(t)
+		arrives()
+		// The worker that was there first goes.
+		workers[0].close(t)
+		workers[0] = workers[1]
+		arrives()
+		second.empty(t)
+		second.close(t)
+		if _, err := dial(t, m.stranger, m.domain, to); !errors.Is(err, unix.ECONNREFUSED) {
+			t.Errorf("nobody listens any longer: %v", err)
+		}
+		m.add(t, 8080)
+		arrives()
+		// Its program can still have the port, as programs of servers ask for it.
+		server = listen(t, m.app, to, 8)
+		arrives()
+		server.empty(t)
+		workers[1].close(t)
+		if _, err := dial(t, m.stranger, m.domain, to); !errors.Is(err, unix.ECONNREFUSED) {
+			t.Errorf("without a proxy: %v", err)
+		}
+		server.empty(t)
+	})
+}
+
+// The next agent takes over: connections go on, and new ones are captured.
+func TestTakeover(t *testing.T) {
+	each(t, func(t *testing.T, m *machine) {
+		outbound, inbound := m.outbound(t), m.inbound(t)
+		server := listen(t, m.app, netip.AddrPortFrom(m.own(), 8080), 8)
+		to, in := netip.AddrPortFrom(m.elsewhere, 80), netip.AddrPortFrom(m.own(), 8080)
+		app := mustDial(t, m.app, m.domain, to)
+		caller := mustDial(t, m.stranger, m.domain, in)
+		m.Close()
+		later := mustDial(t, m.app, m.domain, to) // While nobody is there.
+		m.attach(t)
+		m.add(t)
+		if err := m.Sweep([]string{m.path()}); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.Captured(m.path()); err != nil {
+			t.Error(err)
+		}
+		goesTo(t, app, outbound, to)
+		goesTo(t, later, outbound, to)
+		goesTo(t, caller, inbound, in)
+		goesTo(t, mustDial(t, m.app, m.domain, to), outbound, to)
+		goesTo(t, mustDial(t, m.stranger, m.domain, in), inbound, in)
+		server.empty(t)
+	})
+}
+
+func TestNothingStays(t *testing.T) {
+	each(t, func(t *testing.T, m *machine) {
+		m.add(t, 1, 2, 3)
+		app := listen(t, m.app, netip.AddrPortFrom(m.own(), 8080), 8)
+		clean := func(how string) {
+			t.Helper()
+			names, err := pinned.Names(m.dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, name := range names {
+				if len(name) > len(steeredPrefix) && name[:len(steeredPrefix)] == steeredPrefix {
+					t.Errorf("after %s there is %s", how, name)
+				}
+			}
+			for _, name := range []string{"workloads", "usages", "ports", "pending"} {
+				if err := m.objects.Maps[name].NextKey(nil, make([]byte, m.objects.Maps[name].KeySize())); err == nil {
+					t.Errorf("after %s something is in map %s", how, name)
+				}
+			}
+			if err := m.Captured(m.path()); err == nil {
+				t.Errorf("after %s it is captured", how)
+			}
+		}
+		if err := m.Remove(m.path()); err != nil {
+			t.Fatal(err)
+		}
+		clean("Remove")
+		exchange(t, mustDial(t, m.stranger, m.domain, netip.AddrPortFrom(m.own(), 8080)), app.accept(t))
+		m.add(t, 4)
+		if err := m.Sweep(nil); err != nil {
+			t.Fatal(err)
+		}
+		clean("Sweep")
+		if err := m.Remove("/run/netns/none"); err != nil {
+			t.Error(err)
+		}
+		m.add(t)
+		if err := Detach(m.dir); err != nil {
+			t.Fatal(err)
+		}
+		if mounted, err := pinned.IsMounted(m.dir); err != nil || mounted {
+			t.Errorf("%v %v", mounted, err)
+		}
+		if err := Detach(m.dir); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// What a proxy that takes nothing leaves is bounded, and comes back.
+func TestShares(t *testing.T) {
+	for _, f := range families {
+		t.Run(f.name, func(t *testing.T) {
+			m := newMachineOf(t, f, 4)
+			proxy := listen(t, m.proxy, netip.AddrPortFrom(m.loopback, cluster.PortOutbound), 0)
+			to := netip.AddrPortFrom(m.elsewhere, 80)
+			var waiting []socket
+			for range 16 {
+				s := open(t, m.app, m.domain, 0)
+				m.app.do(t, func() error {
+					if err := unix.SetNonblock(s.fd, true); err != nil {
+						return err
+					}
+					if err := unix.Connect(s.fd, at(m.domain, to)); err != nil && !errors.Is(err, unix.EINPROGRESS) {
+						return err
+					}
+					return nil
+				})
+				waiting = append(waiting, s)
+			}
+			if s := m.status(t); s.Refused["pending"] == 0 {
+				t.Errorf("%+v", s)
+			}
+			taken := proxy.accept(t)
+			if got, err := taken.original(t); err != nil || got != to {
+				t.Errorf("%v %v", got, err)
+			}
+			for _, s := range waiting {
+				unix.Close(s.fd)
+			}
+			unix.Close(proxy.fd)
+			m.nothingPending(t)
+			for p := range uint16(8) {
+				listen(t, m.app, netip.AddrPortFrom(m.own(), 8000+p), 8)
+			}
+			if s := m.status(t); s.Refused["ports"] != 4 {
+				t.Errorf("%+v", s)
+			}
+		})
+	}
+}
+
+func TestAttachSaysWhatIsMissing(t *testing.T) {
+	m := newMachine(t, families[0])
+	dir := t.TempDir() + "/bpf"
+	if _, err := Attach(dir, t.TempDir()); err == nil {
+		t.Error("attached to what is no control group")
+	}
+	if mounted, err := pinned.IsMounted(dir); err == nil && mounted {
+		t.Error("it left its file system")
+	}
+	if err := Probe(); err != nil {
+		t.Error(err)
+	}
+	if err := m.Add(Workload{Netns: "/run/netns/none", ProxyGroup: m.proxyGroup}); !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
+	}
+	if err := m.Add(Workload{Netns: m.path(), ProxyGroup: "/nowhere"}); !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
+	}
+}
+
+// The agent asks as a workload would.
+func TestDial(t *testing.T) {
+	each(t, func(t *testing.T, m *machine) {
+		m.unredirect(t)
+		outbound := m.outbound(t)
+		name := fmt.Sprintf("heddle-capture-test-%d", os.Getpid())
+		named(t, name, m.path())
+		to := netip.AddrPortFrom(m.elsewhere, 80)
+		c, err := m.Dial(t.Context(), name, to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		taken := outbound.accept(t)
+		if got, err := taken.original(t); err != nil || got != to {
+			t.Errorf("the proxy hears of %v: %v", got, err)
+		}
+		m.nothingPending(t)
+		server := listen(t, m.app, netip.AddrPortFrom(m.own(), 8080), 8)
+		within, err := m.Dial(t.Context(), name, netip.AddrPortFrom(m.own(), 8080))
+		if err != nil {
+			t.Fatal(err)
+		}
+		within.Close()
+		server.accept(t)
+		unix.Close(outbound.fd)
+		if _, err := m.Dial(t.Context(), name, to); !errors.Is(err, unix.ECONNREFUSED) {
+			t.Error(err)
+		}
+		m.nothingPending(t)
+	})
+}
+
+// named gives a network namespace a name until the test ends.
+func named(t *testing.T, name, path string) {
+	t.Helper()
+	link := network.Path(name)
+	if err := os.MkdirAll(filepath.Dir(link), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(link, nil, 0o444); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(unix.Unmount(link, unix.MNT_DETACH), os.Remove(link)); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := unix.Mount(path, link, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,252 @@
+package capture
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"heddle.io/heddle/control/agent/process"
+)
+
+// family of a test's addresses.
+type family struct {
+	name            string
+	domain          int
+	outside, inside netip.Prefix
+	// elsewhere is an address that is nowhere.
+	elsewhere, loopback, sidecar, dns netip.Addr
+}
+
+var families = []family{
+	{"ipv4", unix.AF_INET, netip.MustParsePrefix("10.9.0.1/24"), netip.MustParsePrefix("10.9.0.2/24"),
+		netip.MustParseAddr("192.0.2.7"), netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.6"), netip.MustParseAddr("10.9.0.1")},
+	{"ipv6", unix.AF_INET6, netip.MustParsePrefix("fd09::1/64"), netip.MustParsePrefix("fd09::2/64"),
+		netip.MustParseAddr("2001:db8::7"), netip.MustParseAddr("::1"), netip.MustParseAddr("::6"), netip.MustParseAddr("fd09::1")},
+}
+
+func (f family) own() netip.Addr { return f.inside.Addr() }
+
+// thread is one of the operating system, in a network namespace and a control group.
+type thread struct{ run chan func() }
+
+// newThread is in a namespace (0: a new one) and a control group (empty: the test's).
+func newThread(t *testing.T, ns *netns.NsHandle, group string) *thread {
+	t.Helper()
+	th := &thread{run: make(chan func())}
+	made := make(chan error)
+	go func() {
+		// Never unlocked: the thread ends with the goroutine.
+		runtime.LockOSThread()
+		err := func() (err error) {
+			if group != "" {
+				if err := os.WriteFile(filepath.Join(group, "cgroup.threads"), []byte("0"), 0); err != nil {
+					return err
+				}
+			}
+			if *ns == 0 {
+				*ns, err = netns.New()
+				return err
+			}
+			return netns.Set(*ns)
+		}()
+		made <- err
+		for f := range th.run {
+			f()
+		}
+	}()
+	if err := <-made; err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { close(th.run) })
+	return th
+}
+
+// do runs f there.
+func (th *thread) do(t *testing.T, f func() error) {
+	t.Helper()
+	if err := th.try(f); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (th *thread) try(f func() error) error {
+	done := make(chan error)
+	th.run <- func() { done <- f() }
+	return <-done
+}
+
+// machine has one workload, whose application and proxy are threads of this process, and a stranger outside.
+type machine struct {
+	*Capture
+	family
+	dir, cgroup, proxyGroup string
+	ns                      netns.NsHandle
+	app, proxy, stranger    *thread
+	share                   uint32
+}
+
+func newMachine(t *testing.T, f family) *machine {
+	t.Helper()
+	return newMachineOf(t, f, share)
+}
+
+func newMachineOf(t *testing.T, f family, share uint32) *machine {
+	t.Helper()
+	m := &machine{family: f, dir: filepath.Join(t.TempDir(), "bpf"), share: share}
+	m.cgroup = controlGroup(t)
+	appGroup := filepath.Join(m.cgroup, "app")
+	m.proxyGroup = filepath.Join(m.cgroup, "proxy")
+	for _, group := range []string{appGroup, m.proxyGroup} {
+		if err := os.Mkdir(group, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(group, "cgroup.type"), []byte("threaded"), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var outside netns.NsHandle
+	m.stranger = newThread(t, &outside, "")
+	m.app = newThread(t, &m.ns, appGroup)
+	m.proxy = newThread(t, &m.ns, m.proxyGroup)
+	t.Cleanup(func() {
+		outside.Close()
+		m.ns.Close()
+	})
+	m.stranger.do(t, func() error {
+		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "eth0", PeerNamespace: netlink.NsFd(int(m.ns))})
+	})
+	m.stranger.do(t, func() error { return configure(f.outside) })
+	m.app.do(t, func() error { return configure(f.inside) })
+	if f.domain == unix.AF_INET6 {
+		m.app.do(t, func() error { return address("lo", netip.PrefixFrom(f.sidecar, 128)) })
+	}
+	m.attach(t)
+	t.Cleanup(func() {
+		m.Close()
+		if err := Detach(m.dir); err != nil {
+			t.Error(err)
+		}
+	})
+	m.add(t)
+	return m
+}
+
+func (m *machine) attach(t *testing.T) {
+	t.Helper()
+	var err error
+	if m.Capture, err = attachOf(m.dir, m.cgroup, m.share); err != nil {
+		t.Fatalf("%+v", err)
+	}
+}
+
+func (m *machine) path() string { return fmt.Sprintf("/proc/self/fd/%d", int(m.ns)) }
+
+func (m *machine) add(t *testing.T, ports ...uint16) {
+	t.Helper()
+	if err := m.Add(Workload{Netns: m.path(), Address: m.own(), DNS: m.dns, ProxyGroup: m.proxyGroup, Ports: ports}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// unredirect has no connection be redirected any longer, as those are not that programs outside of the cluster make.
+func (m *machine) unredirect(t *testing.T) {
+	t.Helper()
+	for i, a := range attachments {
+		if a.kind == ebpf.AttachCGroupInet4Connect || a.kind == ebpf.AttachCGroupInet6Connect {
+			if err := errors.Join(os.Remove(filepath.Join(m.dir, a.program)), m.links[i].Close()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+func (m *machine) status(t *testing.T) Status {
+	t.Helper()
+	s, err := m.Status()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func configure(prefix netip.Prefix) error {
+	// A new namespace has loopback, but off.
+	if err := address("lo", netip.MustParsePrefix("127.0.0.1/8")); err != nil && !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	return address("eth0", prefix)
+}
+
+func address(device string, prefix netip.Prefix) error {
+	dev, err := netlink.LinkByName(device)
+	if err != nil {
+		return err
+	}
+	if err := netlink.LinkSetUp(dev); err != nil {
+		return err
+	}
+	parsed, err := netlink.ParseAddr(prefix.String())
+	if err != nil {
+		return err
+	}
+	if prefix.Addr().Is6() {
+		// No duplicate detection: the address is to be usable at once.
+		parsed.Flags = unix.IFA_F_NODAD
+	}
+	return netlink.AddrReplace(dev, parsed)
+}
+
+// controlGroup makes one and moves this process into it until the test ends.
+func controlGroup(t *testing.T) string {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("eBPF programs and network namespaces need root")
+	}
+	h, err := process.Hierarchy()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if h.V2 == "" {
+		t.Skip("no cgroup version 2 is mounted")
+	}
+	dir, err := os.MkdirTemp(h.V2, "heddle-capture-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	home := h.V2
+	for line := range strings.Lines(string(before)) {
+		if path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
+			home = filepath.Join(h.V2, path)
+		}
+	}
+	enter(t, dir)
+	t.Cleanup(func() {
+		enter(t, home)
+		// The threads are ending, and one that ends is not moved: the group holds it until it is gone.
+		if err := h.Remove(filepath.Base(dir)); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+func enter(t *testing.T, cgroup string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(cgroup, "cgroup.procs"), []byte("0"), 0); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,54 @@
+package capture
+
+import "fmt"
+
+// Status says what capture does. Counters count from the first [Attach] on, over restarts of the agent.
+type Status struct {
+	// Outbound are the connections of applications that went to their proxies.
+	Outbound uint64 `json:"outbound"`
+	// Inbound are the packets that asked for a connection and were given to a proxy: one each, more where they are repeated.
+	Inbound uint64 `json:"inbound"`
+	// Refused are connections, by reason: direct, to a port of the proxy that only captured ones may use; family, by addresses of the
+	// family that the cluster does not have; closed, to a port on which nobody listens; no_proxy, the proxy does not listen; memory,
+	// the kernel had none; pending, the workload has [share] connections that its proxy has not taken; ports, it has listened
+	// on as many.
+	Refused map[string]uint64 `json:"refused"`
+}
+
+// The counters' places in the map, as in bpf/capture.h.
+const (
+	countOutbound = iota
+	countInbound
+	refusedDirect
+	refusedFamily
+	refusedClosed
+	refusedNoProxy
+	refusedMemory
+	refusedPending
+	refusedPorts
+	countCount
+)
+
+var refusals = map[uint32]string{
+	refusedDirect: "direct", refusedFamily: "family", refusedClosed: "closed", refusedNoProxy: "no_proxy",
+	refusedMemory: "memory", refusedPending: "pending", refusedPorts: "ports",
+}
+
+// Status reads the counters.
+func (c *Capture) Status() (Status, error) {
+	var totals [countCount]uint64
+	for i := range totals {
+		var perCPU []uint64
+		if err := c.objects.Maps["counts"].Lookup(uint32(i), &perCPU); err != nil {
+			return Status{}, fmt.Errorf("read the counters of capture: %w", err)
+		}
+		for _, n := range perCPU {
+			totals[i] += n
+		}
+	}
+	s := Status{Outbound: totals[countOutbound], Inbound: totals[countInbound], Refused: map[string]uint64{}}
+	for i, reason := range refusals {
+		s.Refused[reason] = totals[i]
+	}
+	return s, nil
+}
