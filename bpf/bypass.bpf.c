@@ -8,6 +8,9 @@ char _license[] SEC("license") = "GPL";
 /* Ports of a sidecar, to which the packet filter brings connections. */
 volatile const __u32 outbound_port = 15001;
 volatile const __u32 inbound_port = 15006;
+/* Its other ports, whose clients may be anybody. */
+volatile const __u32 health_port = 15021;
+volatile const __u32 metrics_port = 15090;
 /* How many bytes a peer may leave unread before the rest goes by TCP, whose window then holds the sender back: sk_msg knows no
  * such bound. More than a proxy reads at once (BATCH, 64 KiB), which its readiness depends on. */
 volatile const __u32 max_queued = 128 << 10;
@@ -44,6 +47,14 @@ struct {
 	__type(key, __u64);
 	__type(value, __s64);
 } shares SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u64);
+	__type(value, struct workload);
+} workloads SEC(".maps");
 
 /* Clients whose handshake's other end has not been seen: for good, where it is on another host. */
 struct {
@@ -186,11 +197,34 @@ static always_inline int record(struct bpf_sock_ops *ops, struct bpf_sock *sk, s
  * that end alike: therefore one function for each end, and this between the families. */
 #define KEEP_HERE(value) asm volatile("" : "+r"(value))
 
+static always_inline __u32 mode(struct workload *w)
+{
+	return w ? w->mode : MODE_SEND;
+}
+
+/* Whether a socket that took a connection is where a sidecar is called from elsewhere: at its inbound port, or, without a packet
+ * filter, at the port that was dialled (bpf/capture.bpf.c). */
+static always_inline int is_inbound(struct workload *w, struct bpf_sock *sk, __u32 port)
+{
+	if (port == inbound_port)
+		return 1;
+	if (!w || !w->proxy || port == outbound_port || port == health_port || port == metrics_port)
+		return 0;
+	struct tcp_sock *tcp = bpf_skc_to_tcp_sock(sk);
+	if (!tcp)
+		return 0;
+	struct cgroup *group = tcp->inet_conn.icsk_inet.sk.sk_cgrp_data.cgroup;
+	return group && group->kn->id == w->proxy;
+}
+
 static __attribute__((noinline)) int connected(struct bpf_sock_ops *ops)
 {
 	struct handshake h = {};
 	struct bpf_sock *sk = ops->sk;
 	if (!sk)
+		return 1;
+	__u64 netns = bpf_get_netns_cookie(ops);
+	if (mode(bpf_map_lookup_elem(&workloads, &netns)) == MODE_OFF)
 		return 1;
 	struct state self = {.cookie = bpf_get_socket_cookie(ops)};
 	__u64 cookie = self.cookie;
@@ -255,10 +289,18 @@ static __attribute__((noinline)) int taken(struct bpf_sock_ops *ops)
 	struct end client = *found;
 	bpf_map_delete_elem(&connecting, &h);
 
-	/* Only proxies are sent to: applications may wait for data in ways that sockets in a map do not know. */
+	__u64 netns = bpf_get_netns_cookie(ops);
+	struct workload *w = bpf_map_lookup_elem(&workloads, &netns);
+	__u32 how = mode(w);
+	if (how == MODE_OFF)
+		return 1;
+
+	/* Only proxies are sent to: applications may wait for data in ways that sockets in a map do not know, unless they are said
+	 * not to. */
 	__u32 port = ops->local_port;
-	int to_client = port == inbound_port || is_sidecar(h.address);
-	int to_server = port == inbound_port || port == outbound_port;
+	int inbound = is_inbound(w, sk, port), to_sidecar = port == outbound_port, from_sidecar = is_sidecar(h.address);
+	int to_client = inbound || from_sidecar || (to_sidecar && how == MODE_BOTH);
+	int to_server = inbound || to_sidecar || (from_sidecar && how == MODE_BOTH);
 	if (!to_client && !to_server)
 		return 1;
 	if (to_client)

@@ -8,10 +8,20 @@
 typedef struct {
 	int counter;
 } atomic_t;
+struct kernfs_node {
+	__u64 id;
+} KERNEL_TYPE;
+struct cgroup {
+	struct kernfs_node *kn;
+} KERNEL_TYPE;
+struct sock_cgroup_data {
+	struct cgroup *cgroup;
+} KERNEL_TYPE;
 struct sock {
 	struct {
 		atomic_t rmem_alloc;
 	} sk_backlog;
+	struct sock_cgroup_data sk_cgrp_data;
 } KERNEL_TYPE;
 struct inet_sock {
 	struct sock sk;
@@ -35,6 +45,21 @@ struct handshake {
 	__u32 port;
 	__u32 client_seq;
 	__u32 server_seq;
+	__u32 unused;
+};
+
+/* What of a workload bypasses TCP. */
+enum mode {
+	MODE_SEND, /* what it sends to its proxy, and what proxies send each other */
+	MODE_BOTH, /* also what its proxy sends it */
+	MODE_OFF,
+};
+
+/* A workload, by the cookie of its network namespace. One that is not known is in MODE_SEND. */
+struct workload {
+	/* The control group of its proxy, 0 when that is not known. */
+	__u64 proxy;
+	__u32 mode;
 	__u32 unused;
 };
 

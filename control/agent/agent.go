@@ -380,8 +380,12 @@ func (a *Agent) discard(namespace, name string) error {
 	if err := errors.Join(a.hierarchies.Remove(filepath.Join(c.Cgroup(), namespace+"."+name)), os.RemoveAll(c.Workload(namespace, name))); err != nil {
 		return err
 	}
+	netns := network.Path(c.Netns(namespace, name))
+	if err := a.bypass.forget(netns); err != nil {
+		return err
+	}
 	if attached := a.captures.there(); attached != nil {
-		if err := attached.Remove(network.Path(c.Netns(namespace, name))); err != nil {
+		if err := attached.Remove(netns); err != nil {
 			return err
 		}
 	}

@@ -61,6 +61,7 @@ func TestHashChangesWithWhatMatters(t *testing.T) {
 		"env":     func(w *v1alpha1.Workload) { w.Spec.Env = []v1alpha1.EnvVar{{Name: "A", Value: "1"}} },
 		"labels":  func(w *v1alpha1.Workload) { w.Labels["version"] = "v2" },
 		"restart": func(w *v1alpha1.Workload) { w.Annotations[AnnotationRestarted] = "now" },
+		"bypass":  func(w *v1alpha1.Workload) { w.Annotations[AnnotationTCPBypass] = "off" },
 		"capture": func(w *v1alpha1.Workload) { w.Annotations[AnnotationCapture] = "ebpf" },
 		"proxy":   func(w *v1alpha1.Workload) { w.Annotations[AnnotationProxyPath] = "/usr/bin/envoy" },
 	} {

@@ -9,7 +9,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"heddle.io/heddle/control/agent/bypass"
+	"heddle.io/heddle/control/agent/network"
 	"heddle.io/heddle/control/agent/process"
+	"heddle.io/heddle/control/objects"
 )
 
 // tcpBypass is the TCP bypass of the cluster's control group, or why there is none.
@@ -29,7 +31,7 @@ func (a *Agent) attachBypass() {
 	}
 	a.bypass.attached, a.bypass.problem = a.openBypass()
 	if a.bypass.problem == nil {
-		a.bypass.problem = a.bypass.attached.Enable(a.bypass.wanted)
+		a.bypass.problem = errors.Join(a.bypass.attached.Enable(a.bypass.wanted), a.sweepBypass())
 	}
 	if a.bypass.problem != nil {
 		a.log.Warn("the TCP bypass is not as it was asked for; see `heddle bypass status`", "wanted", a.bypass.wanted, "error", a.bypass.problem)
@@ -45,6 +47,45 @@ func (a *Agent) openBypass() (*bypass.Bypass, error) {
 		return nil, fmt.Errorf("make control group: %w", err)
 	}
 	return bypass.Attach(a.config.Cluster.Bypass(), group)
+}
+
+// sweepBypass has the bypass forget workloads whose network namespace went while no agent was there.
+func (a *Agent) sweepBypass() error {
+	alive, err := a.namespaces()
+	if err != nil {
+		return err
+	}
+	return a.bypass.attached.Sweep(alive)
+}
+
+// modes of the bypass, by the annotation's value.
+var modes = map[string]bypass.Mode{"": bypass.Send, objects.BypassSend: bypass.Send, objects.BypassBoth: bypass.Both, objects.BypassOff: bypass.Off}
+
+// bypass says what of the replica bypasses TCP. That it cannot be said only matters to who wants none of it.
+func (r *replica) bypass() error {
+	attached := r.agent.bypass.attached
+	if attached == nil {
+		return nil
+	}
+	group := ""
+	if r.capturedByPrograms() {
+		group = r.proxyGroup()
+	}
+	mode := modes[r.spec.TCPBypass]
+	err := attached.Set(network.Path(r.netns), group, mode)
+	if err != nil && mode != bypass.Off {
+		r.log.Warn("less of the workload's traffic bypasses TCP than was asked for", "error", err)
+		return nil
+	}
+	return err
+}
+
+// forget ends what [replica.bypass] said, by the file of the network namespace.
+func (b *tcpBypass) forget(netns string) error {
+	if b.attached == nil {
+		return nil
+	}
+	return b.attached.Forget(netns)
 }
 
 // close leaves it attached.

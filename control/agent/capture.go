@@ -84,15 +84,31 @@ func (a *Agent) openCapture() (*capture.Capture, error) {
 
 // sweepCapture removes what is left of workloads whose network namespace went while no agent was there.
 func (a *Agent) sweepCapture(attached *capture.Capture) error {
-	names, err := network.Names(a.config.Cluster.NetnsPrefix())
+	alive, err := a.namespaces()
 	if err != nil {
 		return err
 	}
-	names = slices.DeleteFunc(names, func(name string) bool { return !network.Exists(name) })
-	for i, name := range names {
-		names[i] = network.Path(name)
+	return attached.Sweep(alive)
+}
+
+// namespaces are the files of the replicas' network namespaces that there are.
+func (a *Agent) namespaces() ([]string, error) {
+	names, err := network.Names(a.config.Cluster.NetnsPrefix())
+	if err != nil {
+		return nil, err
 	}
-	return attached.Sweep(names)
+	var paths []string
+	for _, name := range names {
+		if network.Exists(name) {
+			paths = append(paths, network.Path(name))
+		}
+	}
+	return paths, nil
+}
+
+// proxyGroup is the directory of the proxy's control group, of version 2.
+func (r *replica) proxyGroup() string {
+	return filepath.Join(r.agent.hierarchies.V2, r.cgroup("proxy"))
 }
 
 // there is what is attached, or nil.
@@ -148,7 +164,7 @@ func (r *replica) capture(address netip.Addr, proxyUser int) error {
 	if _, _, err := a.hierarchies.Create(r.cgroup("proxy"), process.Limits{PIDs: maxReplicaPIDs}); err != nil {
 		return err
 	}
-	w := capture.Workload{Netns: path, Address: address, DNS: a.gateway(), ProxyGroup: filepath.Join(a.hierarchies.V2, r.cgroup("proxy"))}
+	w := capture.Workload{Netns: path, Address: address, DNS: a.gateway(), ProxyGroup: r.proxyGroup()}
 	for _, p := range r.spec.Ports {
 		w.Ports = append(w.Ports, uint16(p.Port))
 	}

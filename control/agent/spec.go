@@ -25,6 +25,8 @@ const (
 	AnnotationProxyPath = "heddle.io/proxy-path"
 	// AnnotationCapture says how the workload's traffic is captured, ebpf or nftables; without it, as the cluster's is.
 	AnnotationCapture = objects.AnnotationCapture
+	// AnnotationTCPBypass says what of the workload's traffic bypasses TCP where the cluster has the bypass: send, both or off.
+	AnnotationTCPBypass = objects.AnnotationTCPBypass
 )
 
 // replicaSpec is everything that one replica is made from. Replicas whose specs have equal hashes are the same.
@@ -47,6 +49,8 @@ type replicaSpec struct {
 	// Capture is ebpf, or nftables where the workload asks for it; empty for nftables where the cluster has that. Running replicas of
 	// before there was a choice have none.
 	Capture string `json:",omitempty"`
+	// TCPBypass is send, both or off; empty for send.
+	TCPBypass string `json:",omitempty"`
 	// Capabilities of the application, without CAP_.
 	Capabilities []string
 	// Unconfined runs the application without a sandbox.
@@ -103,7 +107,7 @@ func replicas(w *v1alpha1.Workload, clusterName string, unconfined bool, meshPro
 			Command: append(append([]string(nil), w.Spec.Command...), w.Spec.Args...), Env: w.Spec.Env, User: w.Spec.User,
 			Ports: w.Spec.Ports, Readiness: w.Spec.Readiness, Limits: limits, Restart: w.Spec.Restart,
 			ProxyPath: w.Annotations[AnnotationProxyPath], RestartedAt: w.Annotations[AnnotationRestarted],
-			Capture:      w.Annotations[AnnotationCapture],
+			Capture: w.Annotations[AnnotationCapture], TCPBypass: w.Annotations[AnnotationTCPBypass],
 			Capabilities: w.Spec.Capabilities, Unconfined: unconfined, KeyProvider: provider,
 		})
 	}

@@ -25,7 +25,8 @@ func (s *session) bypassStatusCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "status", Short: "Show what bypasses TCP, what does not, and why", Args: cobra.NoArgs,
 		Long: "Show what bypasses TCP, what does not, and why.\n\n" +
 			"A cluster that was started with 'heddle up --tcp-bypass' has what workloads and proxies of its machine send to proxies of that\n" +
-			"machine put into their receive queues by eBPF. What applications receive, and what goes to other machines, uses TCP.\n\n" +
+			"machine put into their receive queues by eBPF. What applications receive uses TCP, unless the annotation heddle.io/tcp-bypass of their\n" +
+			"workload is both; where it is off, nothing of the workload bypasses TCP. What goes to other machines uses TCP.\n\n" +
 			"Messages that go by TCP for a while: tcp_unread, the receiver has to read first what came that way; receiver_behind, it has not\n" +
 			"read 128 KiB or 512 messages; receiver_gone, it is closed; kernel_tls, the kernel encrypts them. Connections that use TCP alone: too_many_sockets,\n" +
 			"workload_share, a workload has as many sockets there as are free; ambiguous, two of them cannot be told apart.\n\n" +

@@ -83,7 +83,7 @@ func (o *upOptions) register(flags *pflag.FlagSet) {
 	flags.BoolVar(&o.foreign, "foreign-proxy", false, "the proxy takes a stock Envoy's arguments")
 	flags.StringVar(&o.gatewayProxy, "gateway-proxy", "", "another proxy program for the gateways, which takes a stock Envoy's arguments")
 	flags.BoolVar(&o.privileged, "privileged-workloads", false, "run workloads without sandboxes, as whichever user they name: each has what that user has on this machine")
-	flags.BoolVar(&o.tcpBypass, "tcp-bypass", false, "have what workloads and proxies of this machine send to its proxies bypass TCP, by eBPF: see 'heddle bypass status'")
+	flags.BoolVar(&o.tcpBypass, "tcp-bypass", false, "have what workloads and proxies of this machine send to its proxies bypass TCP, by eBPF; a workload's annotation heddle.io/tcp-bypass says otherwise (send, both or off): see 'heddle bypass status'")
 	flags.StringVar(&o.capture, "capture", "", `how workloads' traffic is brought to their proxies: nftables, ebpf, or auto, which takes ebpf where this machine has what it needs (default "nftables")`)
 	flags.BoolVar(&o.foreground, "foreground", false, "stay in the foreground, as systemd units want it")
 	flags.DurationVar(&o.timeout, "timeout", 90*time.Second, "how long to wait until the cluster is ready")

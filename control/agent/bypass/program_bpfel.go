@@ -23,14 +23,17 @@ const (
 	programMapShares       = "shares"
 	programMapSockets      = "sockets"
 	programMapStates       = "states"
+	programMapWorkloads    = "workloads"
 	programProgEstablished = "established"
 	programProgSent        = "sent"
 	programVarEnabled      = "enabled"
+	programVarHealthPort   = "health_port"
 	programVarInboundPort  = "inbound_port"
 	programVarMaxQueued    = "max_queued"
 	programVarMaxSockets   = "max_sockets"
 	programVarMaxUnpaired  = "max_unpaired"
 	programVarMaxUnread    = "max_unread"
+	programVarMetricsPort  = "metrics_port"
 	programVarOutboundPort = "outbound_port"
 )
 
@@ -91,6 +94,7 @@ type programMapSpecs struct {
 	Shares     *ebpf.MapSpec `ebpf:"shares"`
 	Sockets    *ebpf.MapSpec `ebpf:"sockets"`
 	States     *ebpf.MapSpec `ebpf:"states"`
+	Workloads  *ebpf.MapSpec `ebpf:"workloads"`
 }
 
 // programVariableSpecs contains global variables before they are loaded into the kernel.
@@ -98,11 +102,13 @@ type programMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type programVariableSpecs struct {
 	Enabled      *ebpf.VariableSpec `ebpf:"enabled"`
+	HealthPort   *ebpf.VariableSpec `ebpf:"health_port"`
 	InboundPort  *ebpf.VariableSpec `ebpf:"inbound_port"`
 	MaxQueued    *ebpf.VariableSpec `ebpf:"max_queued"`
 	MaxSockets   *ebpf.VariableSpec `ebpf:"max_sockets"`
 	MaxUnpaired  *ebpf.VariableSpec `ebpf:"max_unpaired"`
 	MaxUnread    *ebpf.VariableSpec `ebpf:"max_unread"`
+	MetricsPort  *ebpf.VariableSpec `ebpf:"metrics_port"`
 	OutboundPort *ebpf.VariableSpec `ebpf:"outbound_port"`
 }
 
@@ -133,6 +139,7 @@ type programMaps struct {
 	Shares     *ebpf.Map `ebpf:"shares"`
 	Sockets    *ebpf.Map `ebpf:"sockets"`
 	States     *ebpf.Map `ebpf:"states"`
+	Workloads  *ebpf.Map `ebpf:"workloads"`
 }
 
 func (m *programMaps) Close() error {
@@ -144,6 +151,7 @@ func (m *programMaps) Close() error {
 		m.Shares,
 		m.Sockets,
 		m.States,
+		m.Workloads,
 	)
 }
 
@@ -152,11 +160,13 @@ func (m *programMaps) Close() error {
 // It can be passed to loadProgramObjects or ebpf.CollectionSpec.LoadAndAssign.
 type programVariables struct {
 	Enabled      *ebpf.Variable `ebpf:"enabled"`
+	HealthPort   *ebpf.Variable `ebpf:"health_port"`
 	InboundPort  *ebpf.Variable `ebpf:"inbound_port"`
 	MaxQueued    *ebpf.Variable `ebpf:"max_queued"`
 	MaxSockets   *ebpf.Variable `ebpf:"max_sockets"`
 	MaxUnpaired  *ebpf.Variable `ebpf:"max_unpaired"`
 	MaxUnread    *ebpf.Variable `ebpf:"max_unread"`
+	MetricsPort  *ebpf.Variable `ebpf:"metrics_port"`
 	OutboundPort *ebpf.Variable `ebpf:"outbound_port"`
 }
 

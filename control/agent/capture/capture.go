@@ -349,6 +349,9 @@ func (c *Capture) Sweep(netns []string) error {
 	alive := map[uint64]bool{}
 	for _, path := range netns {
 		cookie, err := network.Cookie(path)
+		if errors.Is(err, os.ErrNotExist) {
+			continue // It goes just now.
+		}
 		if err != nil {
 			return err
 		}

@@ -1,0 +1,133 @@
+package bypass
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+)
+
+func (n *namespace) path() string { return fmt.Sprintf("/proc/self/fd/%d", int(n.handle)) }
+
+// give gives loopback an address, which is there at once.
+func give(t *testing.T, n *namespace, address string) {
+	t.Helper()
+	n.do(t, func() error {
+		lo, err := netlink.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		parsed, err := netlink.ParseAddr(address)
+		if err != nil {
+			return err
+		}
+		return netlink.AddrAdd(lo, parsed)
+	})
+}
+
+func (m *machine) set(t *testing.T, n *namespace, proxyGroup string, mode Mode) {
+	t.Helper()
+	if err := m.Set(n.path(), proxyGroup, mode); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// sends has a text go one way, and says whether it was on the interface as is wanted.
+func sends(t *testing.T, seen int, from, to *net.TCPConn, text string, byTCP bool) {
+	t.Helper()
+	exchange(t, from, to, text)
+	if carried(seen, text) != byTCP {
+		t.Errorf("%q is on the interface: %v", text, !byTCP)
+	}
+}
+
+func TestModes(t *testing.T) {
+	m := newMachine(t)
+	for family, at := range families {
+		for name, c := range map[string]struct {
+			mode Mode
+			// Which ways use TCP: to the proxy, and to the application.
+			toProxy, toApplication bool
+		}{"send": {Send, false, true}, "both": {Both, false, false}, "off": {Off, true, true}} {
+			t.Run(family+" "+name, func(t *testing.T) {
+				n := newNamespace(t)
+				own := netip.MustParsePrefix(at.a).Addr()
+				give(t, n, at.a)
+				if own.Is6() {
+					give(t, n, "::6/128")
+				}
+				m.set(t, n, "", c.mode)
+				outbound := n.listen(t, 15001)
+				app, proxy := connect(t, n, outbound, netip.AddrPortFrom(own, 15001).String(), netip.AddrPort{})
+				seen := packets(t, n)
+				sends(t, seen, app, proxy, "application-to-proxy", c.toProxy)
+				sends(t, seen, proxy, app, "proxy-to-application", c.toApplication)
+
+				server := n.listen(t, 8080)
+				from := netip.MustParseAddrPort("127.0.0.6:0")
+				if own.Is6() {
+					from = netip.MustParseAddrPort("[::6]:0")
+				}
+				proxy, app = connect(t, n, server, netip.AddrPortFrom(own, 8080).String(), from)
+				sends(t, seen, app, proxy, "answer-to-proxy", c.toProxy)
+				sends(t, seen, proxy, app, "request-to-application", c.toApplication)
+			})
+		}
+	}
+}
+
+// Without a packet filter, what is dialled is the port of the proxy's socket, which is known by its control group.
+func TestSidecarsWithoutAPacketFilter(t *testing.T) {
+	m := newMachine(t)
+	for family, at := range families {
+		t.Run(family, func(t *testing.T) {
+			first, second := newNamespace(t), newNamespace(t)
+			cable(t, first, second, at.a, at.b)
+			m.set(t, second, m.cgroup, Send)
+			client, server := connect(t, first, second.listen(t, 8080), at.target, netip.AddrPort{})
+			seen := packets(t, first)
+			sends(t, seen, client, server, "to-the-server", false)
+			sends(t, seen, server, client, "to-the-client", false)
+			// One that wants none of it.
+			m.set(t, first, "", Off)
+			client, server = connect(t, first, second.listen(t, 8081), netip.AddrPortFrom(netip.MustParsePrefix(at.b).Addr(), 8081).String(), netip.AddrPort{})
+			sends(t, seen, client, server, "to-the-other-server", true)
+			sends(t, seen, server, client, "to-the-other-client", true)
+		})
+	}
+}
+
+func TestWorkloadsAreForgotten(t *testing.T) {
+	m := newMachine(t)
+	first, second := newNamespace(t), newNamespace(t)
+	left := func() int {
+		t.Helper()
+		n, err := countKeys(m.objects.Maps["workloads"])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	m.set(t, first, "", Both)
+	m.set(t, second, "", Off)
+	if err := m.Forget(first.path()); err != nil || left() != 1 {
+		t.Errorf("%d left: %v", left(), err)
+	}
+	m.set(t, first, "", Both)
+	if err := m.Sweep([]string{second.path(), "/run/netns/none"}); err != nil || left() != 1 {
+		t.Errorf("%d left: %v", left(), err)
+	}
+	if err := m.Sweep(nil); err != nil || left() != 0 {
+		t.Errorf("%d left: %v", left(), err)
+	}
+	for _, path := range []string{first.path(), "/run/netns/none"} {
+		if err := m.Forget(path); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := m.Set(first.path(), "/nowhere", Send); err == nil {
+		t.Error("a control group that is not there")
+	}
+}
