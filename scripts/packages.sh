@@ -9,7 +9,7 @@ declare -A groups=(
   # The shop keeps its carts in Redis.
   [demo]="redis-server"
   # llvm strips the eBPF programs that clang makes, which are committed: the check of generated files makes them again.
-  [test]="llvm curl procps nginx-light haproxy redis-server wrk nghttp2-client nghttp2-server tcpdump valgrind openssl gnutls-bin chromium protobuf-compiler python3-venv python3-pip"
+  [test]="llvm curl procps nginx-light haproxy redis-server wrk nghttp2-client nghttp2-server tcpdump valgrind libhyperscan5 openssl gnutls-bin chromium protobuf-compiler python3-venv python3-pip"
 )
 
 missing=()

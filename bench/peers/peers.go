@@ -73,6 +73,8 @@ type Work struct {
 type CookieRules struct {
 	// Action is ALLOW, where only a cookie that one of them matches is answered, or DENY, where none may; empty is no rule.
 	Action string
+	// Hyperscan finds the expressions, in heddle-proxy.
+	Hyperscan bool
 	// Anywhere has an expression find its words within the cookie (".*" on both sides); else the cookie begins and ends with them.
 	Anywhere bool
 }

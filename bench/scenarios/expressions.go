@@ -16,6 +16,16 @@ import (
 // cookieTexts is how many texts a client sends by turns, so that no proxy answers from what it knows of the last one.
 const cookieTexts = 64
 
+// cookieEngines are the subjects: who is asked, and by which engine it finds expressions.
+var cookieEngines = map[string]struct {
+	peer      string
+	hyperscan bool
+}{
+	"portable":  {peer: "heddle"},
+	"hyperscan": {peer: "heddle", hyperscan: true},
+	"envoy":     {peer: "envoy"},
+}
+
 // cookieRules are the rules of a proxy, and the cookies that it is asked with.
 type cookieRules struct {
 	// name ends the names of the figures: "_whole" for expressions that a cookie begins and ends with.
@@ -72,7 +82,12 @@ func expressions(o Options) (results.Result, error) {
 	result := results.New("p6", o.Runs, time.Now())
 	names := o.Subjects
 	if len(names) == 0 {
-		names = []string{"heddle", "envoy"}
+		names = []string{"portable", "hyperscan", "envoy"}
+	}
+	for _, name := range names {
+		if _, known := cookieEngines[name]; !known {
+			return result, fmt.Errorf("unknown subject %q of p6: want portable, hyperscan or envoy", name)
+		}
 	}
 	dir, err := os.MkdirTemp("", "heddle-bench")
 	if err != nil {
@@ -99,7 +114,9 @@ func expressions(o Options) (results.Result, error) {
 			if err := os.Mkdir(folder, 0o755); err != nil {
 				return result, err
 			}
-			p, err := peers.Start(name, folder, proxyPlace, peers.Work{Cookies: &cookieSubjects[i].rules}, address, backendAddress, o.Binaries)
+			engine, rules := cookieEngines[name], cookieSubjects[i].rules
+			rules.Hyperscan = engine.hyperscan
+			p, err := peers.Start(engine.peer, folder, proxyPlace, peers.Work{Cookies: &rules}, address, backendAddress, o.Binaries)
 			if err != nil {
 				return result, err
 			}

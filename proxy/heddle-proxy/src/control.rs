@@ -35,7 +35,7 @@ const RELEASE: Duration = Duration::from_secs(30);
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Updates from so many bytes on are decoded on another thread: this one answers probes and scrapes meanwhile. Smaller ones
-/// take a few milliseconds at most.
+/// take a few milliseconds at most, but for those that [`Builder::is_slow`] knows.
 const LARGE_UPDATE: usize = 64 * 1024;
 
 /// Most lines about what is waited for in one log entry.
@@ -218,7 +218,7 @@ impl Control {
         // Endpoints cannot make a worker refuse a snapshot, and they change most often.
         let before = (update.kind != ResourceKind::Endpoints).then(|| builder.checkpoint());
         let size: usize = update.resources.iter().map(|resource| resource.body.value.len()).sum();
-        if size >= LARGE_UPDATE {
+        if size >= LARGE_UPDATE || builder.is_slow(update.kind) {
             let mut next = builder.clone();
             let task = spawn_blocking(move || {
                 let result = next.apply(update);

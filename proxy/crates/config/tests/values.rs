@@ -770,3 +770,26 @@ static_resources:
     let device = ", id: 1, max_retries: 3, fallback_policy: ExactConnectionBalance";
     assert_eq!(dlb(device), ConnectionBalance::LoadAware);
 }
+
+/// Only who finds the expressions differs, not what the configuration becomes.
+#[test]
+fn a_bootstrap_may_ask_for_hyperscan() {
+    let with = include_str!("../../../../test/fixtures/envoy-hyperscan.yaml");
+    let without: String = with
+        .lines()
+        .skip_while(|line| !line.starts_with("static_resources"))
+        .flat_map(|line| [line, "\n"])
+        .collect();
+    let found = |text: &str| {
+        let snapshot = snapshot(text);
+        let manager = manager(&snapshot, "http");
+        let table = table(&manager);
+        format!("{:?} {:?}", manager.filters, table.virtual_hosts)
+    };
+    let (with, without) = (found(with), found(&without));
+    assert!(
+        with.contains("session=[0-9a-f]+") && with.contains("/echo/[0-9]+(/.*)?"),
+        "{with}"
+    );
+    assert_eq!(with, without, "nothing else depends on the engine");
+}

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod engine;
 mod header;
 mod metadata;
 mod path;
@@ -20,11 +21,13 @@ pub(crate) use path::PathReadings;
 pub(crate) use reading::Reading;
 
 pub use address::{Cidr, CidrError};
+pub use engine::RegexEngine;
 pub use header::{HeaderMatcher, HeaderReadings, HeaderTest, is_other_spelling, is_respelled, is_separator};
 pub use metadata::{MAX_METADATA, Metadata, MetadataMatcher, MetadataOverflow, ValueMatcher};
 pub use path::PathMatcher;
 pub use query::{QueryMatcher, QueryTest};
 pub use regex::{MAX_COMPILED, MAX_PATTERN, Regex, RegexError};
 pub use scans::{RegexSets, Scans, Subject, Visit};
+pub use set::hyperscan::{HandedOver, hyperscan_counts};
 pub use string::{StringMatcher, StringTest};
 pub use view::RequestView;

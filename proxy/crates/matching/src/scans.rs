@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::set::lazy::MAX_EXPRESSIONS;
 use crate::set::{MAX_MEMBERS, RegexSet};
-use crate::{StringMatcher, StringTest};
+use crate::{RegexEngine, StringMatcher, StringTest};
 
 /// What tests say about the readings of an input: a bit for each test. All bits are the same for a test that is made alone,
 /// and the bits of a set's other expressions stand beside that of one which is in it.
@@ -154,6 +154,12 @@ impl RegexSets {
     fn compile(in_order: bool, mut each: impl FnMut(Visit<'_>)) -> Self {
         let most = if in_order { MAX_EXPRESSIONS } else { MAX_MEMBERS };
         let rows = Self::rows(in_order);
+        let engine = RegexEngine::current();
+        // A scan for one expression pays where Hyperscan does it. Those asked in order are tried alone before it comes to that.
+        let least = match engine {
+            RegexEngine::Hyperscan(_) if !in_order => 1,
+            _ => 2,
+        };
         let mut sets: Vec<RegexSet> = Vec::new();
         let mut by_subject: BTreeMap<Subject, Vec<usize>> = BTreeMap::new();
         each(&mut |subject, matcher| {
@@ -172,7 +178,7 @@ impl RegexSets {
         let mut at = sets.len();
         let mut row = 0;
         let inputs = sets.into_iter().map(|mut set| {
-            set.compile();
+            set.compile(engine, least);
             let input = Input { set, at };
             at += input.set.words() * rows * Readings::KINDS;
             row = row.max(input.set.words());

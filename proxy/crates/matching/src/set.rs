@@ -3,7 +3,8 @@
 //! A hundred rules on one header would read it a hundred times. A set reads it once for each of its engines, and says what
 //! each expression would say alone. An engine takes the expressions that it is good at: [`literals`] those that look for
 //! words with anything between them, whose automaton cannot grow with the input; [`lazy`] all others, within a budget.
-//! Where an engine gives a text up, its expressions are tried one by one, which is linear too.
+//! Where an engine gives a text up, its expressions are tried one by one, which is linear too. Where the configuration asks for
+//! it, [`hyperscan`] stands before both and hands over to them what a client makes dear.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
@@ -11,8 +12,9 @@ use std::fmt;
 
 use regex_syntax::hir::Hir;
 
-use crate::Regex;
+use crate::{Regex, RegexEngine};
 
+pub(crate) mod hyperscan;
 pub(crate) mod lazy;
 mod literals;
 
@@ -28,6 +30,7 @@ pub(crate) trait Engine: Send + Sync + fmt::Debug {
 }
 
 /// An engine and the expressions it took, by their places in what was offered.
+#[derive(Debug)]
 pub(crate) struct Taken {
     engine: Box<dyn Engine>,
     members: Vec<usize>,
@@ -70,9 +73,9 @@ impl RegexSet {
         true
     }
 
-    /// Compiles what was added.
-    pub(crate) fn compile(&mut self) {
-        if self.members.len() < 2 {
+    /// Compiles what was added, if that is `least` or more.
+    pub(crate) fn compile(&mut self, engine: RegexEngine, least: usize) {
+        if self.members.len() < least {
             self.places.clear();
             return;
         }
@@ -81,8 +84,15 @@ impl RegexSet {
             let hir = regex.hir()?;
             Some(Candidate { member, hir })
         });
-        let (part, rest) = literals::compile(candidates.collect());
-        self.parts = part.into_iter().chain(lazy::compile(rest)).collect();
+        let hyperscan = engine.hyperscan();
+        let (part, mut rest) = literals::compile(candidates.collect(), least, hyperscan);
+        self.parts = part.into_iter().collect();
+        if let Some(hyperscan) = hyperscan {
+            let (parts, others) = hyperscan::whole(hyperscan, rest, least);
+            self.parts.extend(parts);
+            rest = others;
+        }
+        self.parts.extend(lazy::compile(rest));
         let taken: HashSet<_> = self.parts.iter().flat_map(|part| &part.members).collect();
         self.places.retain(|_, place| taken.contains(place));
     }

@@ -14,6 +14,7 @@ mod chains;
 mod connection;
 mod copy;
 mod exchange;
+mod expressions;
 mod inspect;
 mod listener;
 mod manager;

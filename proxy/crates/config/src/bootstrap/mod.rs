@@ -1,6 +1,7 @@
 //! The bootstrap document: who this proxy is, its static resources, and where the rest comes from.
 
 mod overload;
+mod regex_engine;
 mod runtime;
 
 use std::collections::HashMap;
@@ -9,6 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use heddle_matching::RegexEngine;
 use prost::Message;
 use prost_reflect::{DynamicMessage, Value};
 use prost_types::Any;
@@ -88,6 +90,8 @@ pub struct Bootstrap {
     pub runtime: Runtime,
     /// The overload manager, if there is one.
     pub overload: Option<OverloadManager>,
+    /// `default_regex_engine`; the portable one when it is not set.
+    pub(crate) regex_engine: RegexEngine,
     /// `static_resources`, in the order in which they are applied.
     pub(crate) statics: Vec<Update>,
     /// Runtime keys `envoy.resource_limits.listener.<name>.connection_limit`.
@@ -177,6 +181,10 @@ impl Bootstrap {
                 }
             }
         }
+        let regex_engine = match &config.default_regex_engine {
+            Some(engine) => regex_engine::engine(engine, &root.field("default_regex_engine"))?,
+            None => RegexEngine::default(),
+        };
         let layers = runtime::layers(config.layered_runtime.as_ref(), &root.field("layered_runtime"))?;
         let mut runtime = layers.runtime;
         let manager = config.overload_manager.as_ref();
@@ -223,6 +231,7 @@ impl Bootstrap {
                 .collect(),
             runtime,
             overload,
+            regex_engine,
             connection_limits: layers.connection_limits,
             document: message.encode_to_vec().into(),
         })

@@ -31,13 +31,13 @@ impl Builder {
             }
         }
         ConfigErrors::check(findings)?;
-        match update.kind {
-            ResourceKind::Cluster => self.apply_clusters(update, from_bootstrap)?,
-            ResourceKind::Endpoints => self.apply_endpoints(update)?,
-            ResourceKind::Secret => self.apply_secrets(update, from_bootstrap)?,
-            ResourceKind::Listener => self.apply_listeners(update, from_bootstrap)?,
-            ResourceKind::Route => self.apply_routes(update)?,
-        }
+        self.regex_engine.compile(|| match update.kind {
+            ResourceKind::Cluster => self.apply_clusters(update, from_bootstrap),
+            ResourceKind::Endpoints => self.apply_endpoints(update),
+            ResourceKind::Secret => self.apply_secrets(update, from_bootstrap),
+            ResourceKind::Listener => self.apply_listeners(update, from_bootstrap),
+            ResourceKind::Route => self.apply_routes(update),
+        })?;
         self.settle();
         Ok(())
     }

@@ -16,6 +16,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use heddle_matching::RegexEngine;
+
 use crate::bootstrap::Bootstrap;
 use crate::decode::{ClusterParts, ListenerParts, SecretRef, SecretValue, TlsContext, TlsSpec};
 use crate::error::ConfigErrors;
@@ -159,6 +161,7 @@ pub struct Builder {
     targets: Arc<HashSet<Arc<str>>>,
     connection_limits: Arc<HashMap<String, u64>>,
     check_listener: Arc<dyn Fn(SocketAddr) -> Result<(), String> + Send + Sync>,
+    regex_engine: RegexEngine,
     state: State,
     shared: SharedContexts,
     serial: u64,
@@ -194,6 +197,7 @@ impl Builder {
             targets: Arc::new(bootstrap.targets.keys().cloned().collect()),
             connection_limits: Arc::new(bootstrap.connection_limits.clone()),
             check_listener: check_listener.into(),
+            regex_engine: bootstrap.regex_engine,
             state: State {
                 outstanding,
                 ..State::default()
@@ -220,6 +224,12 @@ impl Builder {
         self.apply_from(update, false)?;
         self.state.outstanding.remove(&kind);
         Ok(())
+    }
+
+    /// Whether such an update may take long, however small: expressions are compiled by Hyperscan, at a millisecond each or more.
+    pub fn is_slow(&self, kind: ResourceKind) -> bool {
+        matches!(self.regex_engine, RegexEngine::Hyperscan(_))
+            && matches!(kind, ResourceKind::Listener | ResourceKind::Route)
     }
 
     /// Remembers the configuration, for [`Builder::restore`] when an update proves impossible only when it is put into

@@ -70,6 +70,7 @@ pub(crate) mod pb {
     pub(crate) use heddle_api::envoy::extensions::private_key_providers::cryptomb::v3alpha as cryptomb;
     pub(crate) use heddle_api::envoy::extensions::private_key_providers::qat::v3alpha as qat;
     pub(crate) use heddle_api::envoy::extensions::rbac::principals::mtls_authenticated::v3 as mtls_authenticated;
+    pub(crate) use heddle_api::envoy::extensions::regex_engines::hyperscan::v3alpha as hyperscan;
     pub(crate) use heddle_api::envoy::extensions::resource_monitors::cgroup_memory::v3 as cgroup_memory;
     pub(crate) use heddle_api::envoy::extensions::resource_monitors::downstream_connections::v3 as connections_monitor;
     pub(crate) use heddle_api::envoy::extensions::resource_monitors::fixed_heap::v3 as fixed_heap;

@@ -1,7 +1,7 @@
 use super::*;
-use crate::Regex;
 use crate::set::MAX_MEMBERS;
-use crate::set::tests::Dice;
+use crate::set::tests::{Dice, sizes};
+use crate::{Regex, RegexEngine};
 
 fn regex(pattern: &str) -> StringMatcher {
     StringMatcher::regex(Regex::new(pattern).expect(pattern))
@@ -109,4 +109,33 @@ fn in_order_sets_are_small() {
     let scans = Scans::of(&sets);
     let matching = matchers.iter().position(|m| scans.matches(m, "/svc700/x"));
     assert_eq!(matching, Some(700));
+}
+
+/// Sets that are made in its scope have the engine, and no others; one expression is a set of it, where all are asked.
+#[test]
+fn an_engine_compiles_what_is_made_in_its_scope() {
+    let hyperscan = RegexEngine::open_hyperscan().unwrap_or_else(|e| panic!("{e}"));
+    let engines = |patterns: &[&str], in_order: bool| {
+        let mut matchers: Vec<_> = patterns.iter().map(|pattern| regex(pattern)).collect();
+        let each = |see: Visit<'_>| matchers.iter_mut().for_each(|m| see(Subject::Path, m));
+        let sets = match in_order {
+            true => RegexSets::in_order(each),
+            false => RegexSets::of(each),
+        };
+        sets.sets
+            .iter()
+            .flat_map(|input| sizes(&input.set))
+            .map(|(name, _)| name)
+            .collect::<Vec<_>>()
+    };
+    let patterns = [".*a.+b.*", ".*c.*", "[ab]+", "[cd]+"];
+    assert_eq!(engines(&patterns, false), ["Literals", "Lazy"]);
+    for in_order in [false, true] {
+        assert_eq!(hyperscan.compile(|| engines(&patterns, in_order)), ["Words", "Whole"]);
+    }
+    assert_eq!(hyperscan.compile(|| engines(&patterns[..1], false)), ["Words"]);
+    assert!(hyperscan.compile(|| engines(&patterns[..1], true)).is_empty());
+    let panicked = std::panic::catch_unwind(|| hyperscan.compile(|| panic!("while compiling")));
+    assert!(panicked.is_err());
+    assert_eq!(engines(&patterns, false), ["Literals", "Lazy"]);
 }

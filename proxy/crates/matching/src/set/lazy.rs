@@ -47,7 +47,7 @@ impl std::fmt::Debug for Lazy {
     }
 }
 
-/// Automata for as many candidates as the bounds allow.
+/// Automata for as many candidates as the bounds allow. One that would be alone in an automaton has none.
 pub(super) fn compile(candidates: Vec<Candidate>) -> Vec<Taken> {
     // What the automaton cannot do is not offered: it knows word boundaries of ASCII only.
     let mut open: Vec<_> = candidates

@@ -12,6 +12,7 @@ use aho_corasick::automaton::StateID;
 use aho_corasick::dfa::DFA;
 use aho_corasick::nfa::contiguous::NFA;
 use aho_corasick::{Anchored, MatchKind};
+use heddle_hyperscan::Hyperscan;
 use regex_syntax::hir::literal::Extractor;
 use regex_syntax::hir::{Dot, Hir, HirKind, Look};
 
@@ -53,8 +54,8 @@ struct Literals<A> {
 }
 
 /// Where a word stands.
-#[derive(Debug)]
-struct Use {
+#[derive(Clone, Debug)]
+pub(super) struct Use {
     expression: u32,
     place: u16,
     length: u32,
@@ -78,27 +79,48 @@ enum Behind {
 
 /// How far an expression is in the scan of that number.
 #[derive(Clone, Copy, Default)]
-struct Progress {
+pub(super) struct Progress {
     scan: u64,
     place: u16,
     end: u32,
 }
 
+/// How far all expressions are.
+#[derive(Default)]
+pub(super) struct Course {
+    scan: u64,
+    /// Of the largest set that the thread has scanned with, at most [`super::MAX_MEMBERS`].
+    progress: Vec<Progress>,
+}
+
+impl Course {
+    /// Another scan begins, for so many expressions.
+    pub(super) fn begin(&mut self, expressions: usize) {
+        self.scan += 1;
+        if self.progress.len() < expressions {
+            self.progress.resize(expressions, Progress::default());
+        }
+    }
+}
+
 #[derive(Default)]
 struct Scratch {
-    scan: u64,
-    progress: Vec<Progress>,
+    course: Course,
     /// Where words end in each of the parts that were read at once: the byte behind, and the automaton's state.
     ends: [Vec<(u32, StateID)>; LANES],
 }
 
 thread_local! {
-    /// Of the largest set that the thread has scanned with, at most [`super::MAX_MEMBERS`].
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-/// An engine for those candidates that fit, and the others.
-pub(super) fn compile(candidates: Vec<Candidate>) -> (Option<Taken>, Vec<Candidate>) {
+/// An engine for those candidates that fit, if they are `least` or more, and the others. `hyperscan` looks for the words where
+/// there is one.
+pub(super) fn compile(
+    candidates: Vec<Candidate>,
+    least: usize,
+    hyperscan: Option<Hyperscan>,
+) -> (Option<Taken>, Vec<Candidate>) {
     let (mut rest, mut members) = (Vec::new(), Vec::new());
     let (mut words, mut uses) = (Vec::new(), Vec::new());
     let mut bytes = 0;
@@ -119,11 +141,15 @@ pub(super) fn compile(candidates: Vec<Candidate>) -> (Option<Taken>, Vec<Candida
             uses.push(Use { expression, ..place });
         }
     }
-    let engine = if members.len() > 1 {
-        engine(&words, uses, members.len())
+    let engine = if members.len() >= least {
+        engine(&words, &uses, members.len())
     } else {
         None
     };
+    let engine = engine.map(|portable| match hyperscan {
+        Some(hyperscan) => super::hyperscan::words(hyperscan, &words, &uses, members.len(), portable),
+        None => portable,
+    });
     let Some(engine) = engine else {
         rest.append(&mut members);
         return (None, rest);
@@ -132,7 +158,8 @@ pub(super) fn compile(candidates: Vec<Candidate>) -> (Option<Taken>, Vec<Candida
     (Some(Taken { engine, members }), rest)
 }
 
-fn engine(words: &[Vec<u8>], uses: Vec<Use>, expressions: usize) -> Option<Box<dyn Engine>> {
+fn engine(words: &[Vec<u8>], uses: &[Use], expressions: usize) -> Option<Box<dyn Engine>> {
+    let uses = uses.to_vec();
     let bytes: usize = words.iter().map(Vec::len).sum();
     let reach = words.iter().map(Vec::len).max()?.saturating_sub(1);
     let table = || {
@@ -281,10 +308,7 @@ impl<A: Automaton + Send + Sync + std::fmt::Debug> Engine for Literals<A> {
             return false;
         }
         SCRATCH.with_borrow_mut(|scratch| {
-            scratch.scan += 1;
-            if scratch.progress.len() < self.expressions {
-                scratch.progress.resize(self.expressions, Progress::default());
-            }
+            scratch.course.begin(self.expressions);
             self.walk(text.as_bytes(), scratch, see).is_some()
         })
     }
@@ -306,7 +330,7 @@ impl<A: Automaton> Literals<A> {
             state = self.read_lanes(text, begin, lane, state, &mut ends)?;
             let found = ends.iter().flatten().try_for_each(|(ended, state)| {
                 let at = (*ended, end);
-                self.found(*state, at, &mut hits, scratch, see)
+                self.found(*state, at, &mut hits, &mut scratch.course, see)
             });
             scratch.ends = ends;
             found?;
@@ -316,7 +340,7 @@ impl<A: Automaton> Literals<A> {
             state = self.words.next_state(Anchored::No, state, *byte);
             if self.is_end(state) {
                 let at = (u32::try_from(ended).ok()? + 1, end);
-                self.found(state, at, &mut hits, scratch, see)?;
+                self.found(state, at, &mut hits, &mut scratch.course, see)?;
             }
         }
         Some(())
@@ -369,14 +393,14 @@ impl<A: Automaton> Literals<A> {
         state: StateID,
         (ended, end): (u32, u32),
         hits: &mut usize,
-        scratch: &mut Scratch,
+        course: &mut Course,
         see: &mut dyn FnMut(usize),
     ) -> Option<()> {
         let count = self.words.match_len(state);
         *hits = hits.checked_sub(count)?;
         for i in 0..count {
             let word = self.uses.get(self.words.match_pattern(state, i).as_usize())?;
-            if let ControlFlow::Break(expression) = word.came(ended, end, scratch) {
+            if let ControlFlow::Break(expression) = word.came(ended, end, course) {
                 see(expression);
             }
         }
@@ -385,14 +409,15 @@ impl<A: Automaton> Literals<A> {
 }
 
 impl Use {
-    /// The word ended there. The expression, when with that it matches.
-    fn came(&self, ended: u32, end: u32, scratch: &mut Scratch) -> ControlFlow<usize> {
-        let Some(progress) = scratch.progress.get_mut(self.expression as usize) else {
+    /// The word ended there, and the text ends at `end`. The expression, when with that it matches. Words that end further on come
+    /// later; those that end in the same place may come in any order, because none is empty.
+    pub(super) fn came(&self, ended: u32, end: u32, course: &mut Course) -> ControlFlow<usize> {
+        let Some(progress) = course.progress.get_mut(self.expression as usize) else {
             return ControlFlow::Continue(());
         };
-        if progress.scan != scratch.scan {
+        if progress.scan != course.scan {
             *progress = Progress {
-                scan: scratch.scan,
+                scan: course.scan,
                 ..Progress::default()
             };
         }

@@ -12,7 +12,7 @@ impl Dice {
         (self.0 >> 33) as usize % end
     }
 
-    fn of<'t>(&mut self, choices: &[&'t str]) -> &'t str {
+    pub(crate) fn of<'t>(&mut self, choices: &[&'t str]) -> &'t str {
         choices[self.below(choices.len())]
     }
 }
@@ -21,7 +21,7 @@ const WORDS: &[&str] = &[
     "a", "b", "ab", "ba", "aab", "é", "bé", "x1", "-", "abab", "\u{7f}", "😀a",
 ];
 
-fn pattern(dice: &mut Dice) -> String {
+pub(super) fn pattern(dice: &mut Dice) -> String {
     let mut out = dice.of(&["", "", "", "^", "(?i)", "(?s)"]).to_owned();
     for _ in 0..=dice.below(5) {
         out += &match dice.below(14) {
@@ -43,7 +43,7 @@ fn pattern(dice: &mut Dice) -> String {
     out + dice.of(&["", "", "", "$", ".*"])
 }
 
-fn text(dice: &mut Dice) -> String {
+pub(super) fn text(dice: &mut Dice) -> String {
     let mut out = String::new();
     for _ in 0..dice.below(12) {
         out += dice.of(WORDS);
@@ -54,19 +54,23 @@ fn text(dice: &mut Dice) -> String {
     out
 }
 
-fn compiled(patterns: impl IntoIterator<Item = String>) -> RegexSet {
+pub(super) fn compiled(patterns: impl IntoIterator<Item = String>) -> RegexSet {
+    compiled_by(RegexEngine::Portable, patterns)
+}
+
+pub(super) fn compiled_by(engine: RegexEngine, patterns: impl IntoIterator<Item = String>) -> RegexSet {
     let mut set = RegexSet::default();
     for pattern in patterns {
         if let Ok(regex) = Regex::new(&pattern) {
             set.add(&regex, MAX_MEMBERS);
         }
     }
-    set.compile();
+    set.compile(engine, 2);
     set
 }
 
 /// Whether the set and each of its engines say what the expressions say alone. How many engines read it to its end.
-fn agrees(set: &RegexSet, text: &str) -> usize {
+pub(super) fn agrees(set: &RegexSet, text: &str) -> usize {
     let found = vec![Cell::new(0); set.words()];
     set.scan(text, &found, None);
     for (place, regex) in set.members.iter().enumerate() {
@@ -96,7 +100,7 @@ fn agrees(set: &RegexSet, text: &str) -> usize {
 }
 
 /// By the names of their engines.
-fn sizes(set: &RegexSet) -> Vec<(String, usize)> {
+pub(crate) fn sizes(set: &RegexSet) -> Vec<(String, usize)> {
     let name = |part: &Taken| {
         format!("{:?}", part.engine)
             .split(' ')
@@ -216,7 +220,7 @@ fn long_texts_are_read_in_parts() {
     );
 }
 
-fn malformed(around: &str, count: usize) -> RegexSet {
+pub(super) fn malformed(around: &str, count: usize) -> RegexSet {
     compiled((0..count).map(|i| format!("{around}malform{i:02}.+req(uest)?{i:02}{around}")))
 }
 
@@ -291,6 +295,6 @@ fn the_same_expression_has_one_place_and_one_alone_needs_no_set() {
     set.add(&regex, MAX_MEMBERS);
     set.add(&regex, MAX_MEMBERS);
     assert_eq!(set.members.len(), 1);
-    set.compile();
+    set.compile(RegexEngine::Portable, 2);
     assert!(set.place(&regex).is_none() && set.parts.is_empty());
 }

@@ -17,7 +17,15 @@ pub(super) const TABLE: &[Message] = &[
     },
     Message {
         name: "envoy.config.bootstrap.v3.Bootstrap",
-        implemented: &["admin", "dynamic_resources", "layered_runtime", "node", "overload_manager", "static_resources"],
+        implemented: &[
+            "admin",
+            "default_regex_engine",
+            "dynamic_resources",
+            "layered_runtime",
+            "node",
+            "overload_manager",
+            "static_resources",
+        ],
         ignored: &[("stats_flush_interval", "there are no statistics sinks to flush to")],
         instead: &[
             ("stats_config", "remove it: metrics have fixed names and labels"),
@@ -69,6 +77,7 @@ pub(super) const TABLE: &[Message] = &[
     },
     message("envoy.extensions.access_loggers.stream.v3.StderrAccessLog", &["log_format"]),
     message("envoy.extensions.access_loggers.stream.v3.StdoutAccessLog", &["log_format"]),
+    message("envoy.extensions.regex_engines.hyperscan.v3alpha.Hyperscan", &[]),
     message("envoy.extensions.resource_monitors.cgroup_memory.v3.CgroupMemoryConfig", &["max_memory_bytes"]),
     message(
         "envoy.extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig",

@@ -1,0 +1,86 @@
+//! Hyperscan, in front of the portable engines. It decides nothing that they do not decide the same, and every text that would
+//! cost it too much is theirs.
+//!
+//! Expressions that look for words ([`words`]) give it their words only: a database of expressions works for each first word
+//! that comes, in a way that cannot be cut off, and a database of words calls back for each. Others ([`whole`]) are one
+//! database, which is put aside when it was slow ([`pace`]).
+
+mod pace;
+mod syntax;
+mod whole;
+mod words;
+
+use std::cell::Cell;
+
+use heddle_hyperscan::{Expression, Refused};
+
+pub(super) use whole::compile as whole;
+pub(super) use words::compile as words;
+
+/// Why the portable engine had to read a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reason {
+    /// More words in it than Hyperscan is to find.
+    Words,
+    /// An expression's database was slow not long ago.
+    Slow,
+    /// It has a line feed.
+    LineFeed,
+    /// There was no scratch space, or the library failed.
+    Failed,
+}
+
+/// How many texts the portable engines had to read on one thread where Hyperscan is configured, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HandedOver {
+    /// More words were in the text than Hyperscan is to find: somebody may try to slow the proxy down.
+    pub words: u64,
+    /// The set's expressions had been slow on a text not long before.
+    pub slow: u64,
+    /// The text has a line feed.
+    pub line_feed: u64,
+    /// The library had no memory for scratch space, or failed.
+    pub failed: u64,
+}
+
+thread_local! {
+    static HANDED_OVER: Cell<HandedOver> = const { Cell::new(HandedOver { words: 0, slow: 0, line_feed: 0, failed: 0 }) };
+}
+
+/// What this thread has handed over since it was asked last.
+pub fn hyperscan_counts() -> HandedOver {
+    HANDED_OVER.take()
+}
+
+/// Hyperscan does not take expressions, which are the portable engine's then: one of them, or all.
+fn refused(expressions: &[Expression], refused: &Refused) {
+    let expression = match refused {
+        Refused::Expression { place, .. } => expressions.get(*place),
+        _ => None,
+    };
+    let pattern = expression.map_or("", |expression| expression.pattern.as_str());
+    let several = expressions.len();
+    if *refused == Refused::Memory {
+        tracing::warn!(
+            several,
+            "no memory for Hyperscan; the portable engine finds these expressions"
+        );
+    } else {
+        tracing::info!(%refused, pattern, several, "Hyperscan does not take expressions; the portable engine finds them");
+    }
+}
+
+#[cold]
+fn hand_over(reason: Reason) {
+    let mut counts = HANDED_OVER.get();
+    match reason {
+        Reason::Words => counts.words += 1,
+        Reason::Slow => counts.slow += 1,
+        Reason::LineFeed => counts.line_feed += 1,
+        Reason::Failed => counts.failed += 1,
+    }
+    HANDED_OVER.set(counts);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,317 @@
+use super::super::RegexSet;
+use super::super::tests::{Dice, agrees, compiled_by, pattern, sizes, text};
+use super::*;
+use crate::{Regex, RegexEngine};
+
+fn hyperscan() -> RegexEngine {
+    RegexEngine::open_hyperscan().unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn compiled(patterns: impl IntoIterator<Item = String>) -> RegexSet {
+    compiled_by(hyperscan(), patterns)
+}
+
+fn malformed(around: &str) -> RegexSet {
+    compiled((0..100).map(|i| format!("{around}malform{i:02}.+req(uest)?{i:02}{around}")))
+}
+
+#[test]
+fn random_expressions_match_what_they_match_alone() {
+    let mut dice = Dice(17);
+    let mut taken = std::collections::HashMap::<String, usize>::new();
+    let _ = hyperscan_counts();
+    let mut scans = 0;
+    for _ in 0..120 {
+        let count = 2 + dice.below(30);
+        let set = compiled((0..count).map(|_| pattern(&mut dice)));
+        for (name, size) in sizes(&set) {
+            *taken.entry(name).or_default() += size;
+        }
+        for _ in 0..60 {
+            let text = text(&mut dice);
+            scans += 2 * set.parts.len();
+            agrees(&set, &text);
+        }
+    }
+    // Else the expressions were compared with themselves.
+    assert!(taken["Words"] > 200 && taken["Whole"] > 200, "{taken:?}");
+    let HandedOver {
+        words,
+        slow,
+        line_feed,
+        failed,
+    } = hyperscan_counts();
+    assert_eq!(failed, 0);
+    let handed_over = usize::try_from(words + slow + line_feed).expect("few");
+    assert!(
+        handed_over * 2 < scans,
+        "{handed_over} of {scans} scans were handed over"
+    );
+}
+
+/// Everything that an expression may be made of, in the syntax that the library reads.
+#[test]
+fn each_construct_means_the_same() {
+    let patterns = [
+        "",
+        "()",
+        "a",
+        "a|",
+        "(|a)b",
+        "a*",
+        "a+?",
+        "a??b",
+        "(ab){2}",
+        "a{0}",
+        "a{2,}",
+        "a{1,3}b",
+        "(a|b)*c",
+        "[a-c]+",
+        "[^a]",
+        "[^a-z]+",
+        "[^/]*/[^/]+",
+        r"\d+",
+        r"\D",
+        r"\w\W\w",
+        r"\s*",
+        "(?i)ab",
+        "(?i)straße",
+        "(?i)k",
+        ".",
+        "..",
+        ".{2}",
+        ".{1,2}é",
+        "(?s).",
+        r"\C",
+        "é+",
+        "[à-ÿ]",
+        "[^é]*",
+        "😀.",
+        r"\pL+",
+        r"\PL",
+        r"\p{Greek}+",
+        "[[:alpha:]]+",
+        "[[:^alpha:]]",
+        r"\x41",
+        r"\x{1F600}",
+        r"\Qa.b\E",
+        "^a$",
+        r"\Aa\z",
+        "(?m)^a$",
+        r"a\b",
+        r"\Ba",
+        "(^a|b$)",
+        r"[\]\-^\\]+",
+        r"a\.b",
+        "[.]",
+        r"-",
+        " ",
+        "#a",
+        r"\t",
+        r"[\n]",
+        r"(?-s).",
+        "(?P<n>a)b",
+        "x*y*z*",
+        "(a*)*",
+        "(a|a)*b",
+        r"[^\n]+",
+        "[\u{0}-\u{7f}]+",
+        "\u{0}",
+        "[\u{10000}-\u{10ffff}]",
+        "(?U)a+",
+    ];
+    let compiled = compiled(patterns.map(str::to_owned));
+    let whole: usize = sizes(&compiled)
+        .iter()
+        .filter(|(name, _)| name == "Whole")
+        .map(|(_, size)| size)
+        .sum();
+    assert!(whole > 45, "{:?}", sizes(&compiled));
+    let mut texts: Vec<String> = [
+        "",
+        "a",
+        "b",
+        "A",
+        "ab",
+        "AB",
+        "ba",
+        "aab",
+        "abab",
+        "aaa",
+        "abc",
+        "c",
+        "/",
+        "a/b",
+        "//",
+        "12",
+        "é",
+        "éa",
+        "aé",
+        "àÿ",
+        "éé",
+        "STRASSE",
+        "STRAßE",
+        "strasse",
+        "K",
+        "\u{212a}",
+        "😀",
+        "😀a",
+        "\u{3b1}\u{3b2}",
+        "a.b",
+        "axb",
+        "]-^\\",
+        "-",
+        " ",
+        "#a",
+        "\t",
+        "\n",
+        "a\n",
+        "a\nb",
+        "xyz",
+        "zyx",
+        "\u{0}",
+        "\u{1}\u{7f}",
+        "\u{85}",
+        "\u{2028}",
+        "a ",
+        "aa",
+        "_",
+        "a_b",
+        "b\u{300}",
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    let mut dice = Dice(23);
+    let letters = ["a", "b", "c", "A", "é", "/", "1", ".", " ", "😀", "z", "ß", "\u{0}"];
+    for _ in 0..400 {
+        texts.push((0..dice.below(7)).map(|_| dice.of(&letters)).collect());
+    }
+    for text in &texts {
+        agrees(&compiled, text);
+    }
+}
+
+#[test]
+fn too_many_words_are_handed_over() {
+    let set = malformed(".*");
+    assert_eq!(sizes(&set), [("Words".to_owned(), 100)]);
+    let _ = hyperscan_counts();
+    let mut dice = Dice(3);
+    for _ in 0..20 {
+        let mut text: String = (0..450).map(|_| format!("malform{:02}", dice.below(100))).collect();
+        assert_eq!(agrees(&set, &text), 1);
+        text += "request42 req07";
+        assert_eq!(agrees(&set, &text), 1);
+    }
+    // The set is asked twice for each text. A machine with much else to do may have put it aside.
+    let counts = hyperscan_counts();
+    assert!(counts.words > 0 && counts.words + counts.slow == 80, "{counts:?}");
+    agrees(&set, "session=malform42; request42; malform07 req08");
+    agrees(&set, "malform42 malform43 malform44 malform45 malform46 req44");
+    let counts = hyperscan_counts();
+    assert_eq!((counts.words, counts.line_feed), (0, 0));
+    assert_eq!(agrees(&set, "malform01\n req01"), 0);
+    assert_eq!(hyperscan_counts().line_feed, 2);
+    // One word of all expressions.
+    let set = compiled((0..1000).map(|i| format!(".*malform.+req{i}.*")));
+    agrees(&set, &"malform".repeat(10));
+    assert_eq!(hyperscan_counts().words, 2);
+}
+
+/// A database whose texts are slow is put aside, and what it was asked is answered all the same.
+#[test]
+fn a_slow_database_is_put_aside() {
+    // Each of these remembers which of the last characters were an `a`.
+    let hungry = compiled((0..100).map(|i| format!("[a-c]*a.{{{}}}b[a-c]*z{i}", 20 + i % 10)));
+    assert_eq!(sizes(&hungry)[0].0, "Whole");
+    let mut dice = Dice(5);
+    let mut text = || (0..4_000).map(|_| dice.of(&["a", "b", "c"])).collect::<String>();
+    let hostile = text();
+    let _ = hyperscan_counts();
+    let mut counts = HandedOver::default();
+    for _ in 0..10_000 {
+        hungry.parts[0].engine.scan(&hostile, &mut |_| {});
+        counts = hyperscan_counts();
+        if counts.slow > 0 {
+            break;
+        }
+    }
+    assert!(counts.slow > 0, "{counts:?}");
+    for i in 0..4 {
+        agrees(&hungry, &format!("{}z{i}", text()));
+    }
+}
+
+#[test]
+fn what_hyperscan_does_not_take_is_the_portable_engines() {
+    let patterns = [
+        r"\bword\b.",
+        r"a\B.b",
+        "(^a|b$)c?",
+        "(?m)x$", // Look at what is around a place.
+        "a{600}",
+        "(a{30}){30}", // Too large.
+    ];
+    let set = compiled(patterns.map(str::to_owned));
+    assert_eq!(
+        sizes(&set).iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(),
+        ["Lazy"]
+    );
+    let mixed = compiled(["[ab]+", "[bc]+", r"\bx.", r"\by."].map(str::to_owned));
+    assert_eq!(sizes(&mixed), [("Whole".to_owned(), 2), ("Lazy".to_owned(), 2)]);
+    for text in ["ab", "bc", "b", "x-", "y"] {
+        agrees(&mixed, text);
+    }
+    // Words beyond what the library takes: they are an expression each.
+    let long = compiled((0..3).map(|i| format!(".*{}{i}.*", "é".repeat(3_000))));
+    assert_eq!(sizes(&long), [("Literals".to_owned(), 3)]);
+}
+
+/// Thousands of expressions take several databases, and those with large ones are compiled within bounds.
+#[test]
+fn many_expressions() {
+    let routes = compiled((0..1_000).map(|i| format!("/svc{i}/[^/]+(/.*)?")));
+    let found: Vec<_> = sizes(&routes);
+    assert!(
+        found
+            .iter()
+            .all(|(name, size)| name == "Whole" && *size <= 256 || name == "Lazy"),
+        "{found:?}"
+    );
+    assert_eq!(found.iter().map(|(_, size)| size).sum::<usize>(), 1_000);
+    for text in ["/svc700/x", "/svc700/x/y", "/svc7000", "/svc1/"] {
+        agrees(&routes, text);
+    }
+}
+
+/// With Hyperscan an expression that is alone on its input is a set too.
+#[test]
+fn one_expression() {
+    for pattern in [".*session=.*", "[0-9]+"] {
+        let mut set = RegexSet::default();
+        set.add(&Regex::new(pattern).expect("pattern"), 1);
+        set.compile(hyperscan(), 1);
+        assert_eq!(sizes(&set).len(), 1, "{pattern}");
+        for text in ["", "a session=1", "42", "é"] {
+            agrees(&set, text);
+        }
+    }
+}
+
+/// Each worker has its own scratch space, and sets of several configurations are used by turns.
+#[test]
+fn workers_share_a_set() {
+    let (whole, words) = (malformed(""), malformed(".*"));
+    std::thread::scope(|scope| {
+        for worker in 0..3 {
+            let (whole, words) = (&whole, &words);
+            scope.spawn(move || {
+                for i in 0..50 {
+                    agrees(whole, &format!("malform{i:02} {worker} req{i:02}"));
+                    agrees(words, &format!("{worker} malform{i:02} request{i:02}!"));
+                }
+                assert_eq!(hyperscan_counts().failed, 0);
+            });
+        }
+    });
+}

@@ -1,0 +1,42 @@
+//! What Hyperscan left to the portable engine on this worker, for the metrics.
+
+use heddle_matching::{HandedOver, hyperscan_counts};
+use heddle_telemetry::{Counter, Stats};
+
+/// `heddle_regex_hyperscan_handed_over_total{reason}`: texts, each once for each set of expressions that it was held against.
+pub(crate) struct HandOvers {
+    /// More words of the expressions in it than Hyperscan is to find.
+    words: Counter,
+    /// The set had been slow on texts just before.
+    slow: Counter,
+    /// Its line feeds.
+    line_feed: Counter,
+    /// No memory for scratch space, or the library failed.
+    failed: Counter,
+}
+
+impl HandOvers {
+    pub(crate) fn new(stats: &Stats) -> Self {
+        let of = |reason| stats.counter("heddle_regex_hyperscan_handed_over_total", &[("reason", reason)]);
+        Self {
+            words: of("words"),
+            slow: of("slow"),
+            line_feed: of("line_feed"),
+            failed: of("failed"),
+        }
+    }
+
+    /// Adds what came since the last time.
+    pub(crate) fn count(&self) {
+        let HandedOver {
+            words,
+            slow,
+            line_feed,
+            failed,
+        } = hyperscan_counts();
+        self.words.add(words);
+        self.slow.add(slow);
+        self.line_feed.add(line_feed);
+        self.failed.add(failed);
+    }
+}
