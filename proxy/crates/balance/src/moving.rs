@@ -32,6 +32,10 @@ const MEMORY: Duration = Duration::from_secs(1);
 /// The work of an exchange besides its bytes, in bytes: to parse, route and log it costs as much as to pass on so many.
 pub const EXCHANGE: u64 = 64 * 1024;
 
+/// Connections that leave in one [`PERIOD`]. To take one out of an event loop and into another costs about as much as a small
+/// request, so a worker that has too much to do must not spend its time on that; and no queue fills at once.
+const TURN: u32 = 32;
+
 /// Least cost of a connection, in thousandths of a worker: what does next to nothing is not moved in masses for nothing.
 const LEAST_COST: f64 = 0.01;
 
@@ -101,6 +105,8 @@ pub struct Giver {
     giving: bool,
     pause: u32,
     gifts: Vec<Gift>,
+    /// Connections that may still leave in this period.
+    turn: u32,
     /// Every connection that asks goes there.
     all_to: Option<usize>,
 }
@@ -108,6 +114,7 @@ pub struct Giver {
 impl Giver {
     /// Looks at all workers, once every [`PERIOD`]. None stands for one that takes no connections or is stuck.
     pub fn look(&mut self, here: usize, workers: &[Option<Load>]) {
+        self.turn = TURN;
         self.loads.resize(workers.len(), 0.0);
         for (kept, load) in self.loads.iter_mut().zip(workers) {
             *kept += load.map_or(0.0, |load| (weight(load) - *kept) / WEIGHT);
@@ -161,8 +168,10 @@ impl Giver {
         }
         let work = guest.work.now(now);
         let cost = (self.busy * work / self.work.now(now).max(work).max(1.0)).max(LEAST_COST);
+        let turn = self.turn.checked_sub(1)?;
         let gift = self.gifts.iter_mut().find(|gift| gift.left >= cost)?;
         gift.left -= cost;
+        self.turn = turn;
         let to = gift.to;
         self.work.add(-work, now);
         Some(to)
@@ -325,6 +334,20 @@ mod tests {
         let sent: Vec<_> = guests.iter().filter_map(|guest| giver.send(guest, now)).collect();
         // Half of the difference from the mean is 200; each is 80, and what has gone counts no more for those that stay.
         assert_eq!(sent, [1, 1]);
+    }
+
+    #[test]
+    fn few_leave_at_once() {
+        let mut giver = looked(0, &busy(&[800, 0]), LONG);
+        let mut guests = [Guest::default(); 1000];
+        let now = Duration::from_secs(100);
+        for guest in &mut guests {
+            giver.worked(guest, EXCHANGE, now);
+        }
+        let leave = |giver: &mut Giver| guests.iter().filter_map(|guest| giver.send(guest, now)).count();
+        assert_eq!(leave(&mut giver), TURN as usize);
+        giver.look(0, &busy(&[800, 0]));
+        assert_eq!(leave(&mut giver), TURN as usize);
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod capture;
 mod dead_link;
 mod drain;
 mod gateway;
+mod moves;
 mod namespace;
 mod on_demand;
 mod overload;
@@ -62,6 +63,15 @@ fn local<F: Future<Output = ()>>(test: F) {
     });
 }
 
+/// The main thread's ends of a worker.
+struct Ends {
+    snapshots: watch::Sender<Arc<Snapshot>>,
+    phase: watch::Sender<Phase>,
+    overload: watch::Sender<OverloadStates>,
+    reports: mpsc::Receiver<WorkerReport>,
+    metrics: StatsReader,
+}
+
 /// What the workers of one process have in common.
 struct Process {
     snapshot: Arc<Snapshot>,
@@ -94,15 +104,15 @@ impl Process {
         (process, inboxes)
     }
 
-    /// Starts a worker.
-    fn start(&mut self, index: usize, inbox: Inbox) -> Proxy {
+    /// What a worker needs, and the other ends.
+    fn params(&mut self, index: usize, inbox: Inbox) -> (WorkerParams, Ends) {
         let (snapshots, snapshot) = watch::channel(Arc::clone(&self.snapshot));
         let (phase, phases) = watch::channel(Phase::SERVING);
         let (overload, states) = watch::channel(OverloadStates::default());
         let (report_to, reports) = mpsc::channel(4);
         let stats = Stats::new();
         let metrics = stats.reader();
-        let task = spawn_local(crate::run::serve(WorkerParams {
+        let params = WorkerParams {
             index,
             snapshot,
             stats,
@@ -114,7 +124,27 @@ impl Process {
             phase: phases,
             reports: report_to,
             settings: self.settings,
-        }));
+        };
+        let ends = Ends {
+            snapshots,
+            phase,
+            overload,
+            reports,
+            metrics,
+        };
+        (params, ends)
+    }
+
+    /// Starts a worker.
+    fn start(&mut self, index: usize, inbox: Inbox) -> Proxy {
+        let (params, ends) = self.params(index, inbox);
+        let Ends {
+            snapshots,
+            phase,
+            overload,
+            reports,
+            metrics,
+        } = ends;
         Proxy {
             asks: self.asks.take().unwrap_or_else(|| mpsc::channel(1).1),
             epoch: Arc::clone(&self.epoch),
@@ -123,7 +153,7 @@ impl Process {
             overload,
             reports,
             metrics,
-            task,
+            task: spawn_local(crate::run::serve(params)),
         }
     }
 }
@@ -278,7 +308,7 @@ fn chain(filters: Vec<NetworkFilter>) -> FilterChain {
     }
 }
 
-fn listener(name: &str, address: SocketAddr, chains: Vec<FilterChain>) -> Listener {
+pub(crate) fn listener(name: &str, address: SocketAddr, chains: Vec<FilterChain>) -> Listener {
     Listener {
         name: Arc::from(name),
         addresses: vec![address],
