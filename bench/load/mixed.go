@@ -23,23 +23,43 @@ type Class struct {
 	Rate float64
 }
 
-// Mixed asks address over kept HTTP/1.1 connections of several classes, from these source ports of 127.0.0.1, one each. They open
-// one after the other within opening, the classes among each other in an order that is always the same, and ask from then on;
-// what was due within duration after that is counted. A latency begins when the request was due, so that an answer that
-// comes late does not hide those behind it. Results are those of the classes, by path.
-func Mixed(address string, ports []int, classes map[string]Class, opening, duration time.Duration) (map[string]Result, error) {
+// Course says when a mixed load does what.
+type Course struct {
+	// Opening is the time within which connections open, one after the other. They ask from then on, each for itself.
+	Opening time.Duration
+	// Late has all of them ask from the end of Opening on instead, and opens one that never asks after each.
+	Late bool
+	// Settling is how long they ask after Opening before what is due counts.
+	Settling time.Duration
+	// Duration is the time in which what is due counts.
+	Duration time.Duration
+}
+
+// Mixed asks address over kept HTTP/1.1 connections of several classes, from these source ports of 127.0.0.1, one each, in
+// the order of the ports; the classes are among each other in an order that is always the same. A latency begins when the
+// request was due, so that an answer that comes late does not hide those behind it. Results are those of the classes, by path.
+func Mixed(address string, ports []int, classes map[string]Class, course Course) (map[string]Result, error) {
 	var order []string
 	for name, class := range classes {
 		order = append(order, slices.Repeat([]string{name}, class.Connections)...)
 	}
-	if len(ports) < len(order) {
-		return nil, fmt.Errorf("%d ports for %d connections", len(ports), len(order))
-	}
 	slices.Sort(order)
 	random := rand.New(rand.NewPCG(1, 2))
 	random.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
+	if course.Late {
+		with := make([]string, 0, 2*len(order))
+		for _, name := range order {
+			with = append(with, name, silent)
+		}
+		order = with
+	}
+	if len(ports) < len(order) {
+		return nil, fmt.Errorf("%d ports for %d connections", len(ports), len(order))
+	}
 	start := time.Now()
-	counted := start.Add(opening)
+	opened := start.Add(course.Opening)
+	counted := opened.Add(course.Settling)
+	end := counted.Add(course.Duration)
 	var (
 		wait      sync.WaitGroup
 		mutex     sync.Mutex
@@ -49,8 +69,15 @@ func Mixed(address string, ports []int, classes map[string]Class, opening, durat
 	for i, name := range order {
 		class := classes[name]
 		client := paced{class: class, address: address, port: ports[i],
-			open: start.Add(opening * time.Duration(i) / time.Duration(len(order))), counted: counted, end: counted.Add(duration)}
-		client.first = client.open.Add(time.Duration(random.Float64() * float64(client.interval())))
+			open: start.Add(course.Opening * time.Duration(i) / time.Duration(len(order))), counted: counted, end: end}
+		switch {
+		case name == silent:
+			client.first = end
+		case course.Late:
+			client.first = opened.Add(time.Duration(random.Float64() * float64(client.interval())))
+		default:
+			client.first = client.open.Add(time.Duration(random.Float64() * float64(client.interval())))
+		}
 		wait.Go(func() {
 			took, failed := client.run()
 			mutex.Lock()
@@ -63,17 +90,23 @@ func Mixed(address string, ports []int, classes map[string]Class, opening, durat
 	}
 	wait.Wait()
 	got := map[string]Result{}
+	if failed := failures[silent]; len(failed) > 0 {
+		return nil, fmt.Errorf("%d of the silent connections failed: %w", len(failed), failed[0])
+	}
 	for name := range classes {
 		all := latencies[name]
 		if len(all) == 0 {
 			return nil, fmt.Errorf("class %s: no answers and %d errors, such as %v", name, len(failures[name]), failures[name][:min(1, len(failures[name]))])
 		}
 		slices.Sort(all)
-		got[name] = Result{Requests: int64(len(all)), Errors: int64(len(failures[name])), PerSecond: float64(len(all)) / duration.Seconds(),
+		got[name] = Result{Requests: int64(len(all)), Errors: int64(len(failures[name])), PerSecond: float64(len(all)) / course.Duration.Seconds(),
 			P50: all[len(all)/2], P99: all[len(all)*99/100]}
 	}
 	return got, nil
 }
+
+// silent is the class of connections that never ask.
+const silent = ""
 
 // patience with an answer before its connection counts as failed.
 const patience = 10 * time.Second
@@ -104,6 +137,10 @@ func (c paced) run() ([]time.Duration, error) {
 	request := []byte("GET " + c.class.Path + " HTTP/1.1\r\nHost: " + c.address + "\r\n\r\n")
 	reader := bufio.NewReaderSize(conn, 16<<10)
 	var took []time.Duration
+	if c.class.Rate == 0 {
+		<-time.After(time.Until(c.end))
+		return nil, nil
+	}
 	for due := c.first; due.Before(c.end); due = due.Add(c.interval()) {
 		<-time.After(time.Until(due))
 		if err := c.ask(conn, reader, request); err != nil {

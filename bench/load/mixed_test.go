@@ -1,9 +1,11 @@
 package load
 
 import (
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -65,7 +67,7 @@ func TestMixed(t *testing.T) {
 		"short": {Path: "/short", Bytes: 10, Connections: 10, Rate: 100},
 		"long":  {Path: "/long", Bytes: 100_000, Connections: 10, Rate: 100},
 	}
-	got, err := Mixed(address, byPort[0], classes, 200*time.Millisecond, 500*time.Millisecond)
+	got, err := Mixed(address, byPort[0], classes, Course{Opening: 200 * time.Millisecond, Duration: 500 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +78,45 @@ func TestMixed(t *testing.T) {
 		}
 	}
 	classes["long"] = Class{Path: "/long", Bytes: 99_999, Connections: 10, Rate: 100}
-	if got, err := Mixed(address, byPort[0], classes, 0, 100*time.Millisecond); err == nil {
+	if got, err := Mixed(address, byPort[0], classes, Course{Duration: 100 * time.Millisecond}); err == nil {
 		t.Errorf("answers of another length gave %+v, want an error", got)
+	}
+}
+
+// TestMixedLate has load begin when all connections are open, and every other one silent.
+func TestMixedLate(t *testing.T) {
+	var opened, early, asked atomic.Int64
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
+		if opened.Load() < 20 {
+			early.Add(1)
+		}
+		_, _ = w.Write([]byte("x"))
+	}))
+	server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			opened.Add(1)
+		}
+	}
+	server.Start()
+	defer server.Close()
+	byPort, err := PortsBySocket("127.0.0.1:9919", 1, 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	classes := map[string]Class{"short": {Path: "/", Bytes: 1, Connections: 10, Rate: 100}}
+	course := Course{Opening: 300 * time.Millisecond, Late: true, Settling: 200 * time.Millisecond, Duration: 500 * time.Millisecond}
+	got, err := Mixed(server.Listener.Addr().String(), byPort[0], classes, course)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := got["short"]; r.Errors != 0 || r.Requests < 40 || r.Requests > 60 {
+		t.Errorf("%+v, want 50 answers", r)
+	}
+	if opened.Load() != 20 || early.Load() != 0 || asked.Load() < 60 {
+		t.Errorf("%d connections opened, %d of %d requests before all were, want 20 and none of 70", opened.Load(), early.Load(), asked.Load())
+	}
+	if _, err := Mixed(server.Listener.Addr().String(), byPort[0][:19], classes, course); err == nil {
+		t.Error("19 ports were enough for 20 connections")
 	}
 }

@@ -18,6 +18,8 @@ const (
 	balanceAddress = "127.0.0.1:19001"
 	// Long enough that load is seen before the last connection comes.
 	balanceOpening = 4 * time.Second
+	// What load-aware balancing takes to see load that comes late, and to move connections.
+	balanceSettling = 6 * time.Second
 )
 
 // balanceClasses are 4000 connections. One worker alone can do it, and is busy.
@@ -40,16 +42,30 @@ var balanceSubjects = map[string]struct {
 	"envoy-exact":       {"envoy", peers.ByCount},
 }
 
-// balance compares what connections of all sizes wait, where the kernel gives all of them to one worker or as it comes.
-func balance(name string, skewed bool) Scenario {
-	summary := "4000 connections, answers of 1 kB to 1 MB, two workers, as the kernel spreads them: balance none, exact, load-aware"
-	if skewed {
-		summary = "the same where the kernel gives all of them to one worker"
-	}
-	return Scenario{Name: name, Summary: summary, Run: func(o Options) (results.Result, error) { return runBalance(name, skewed, o) }}
+// arrangement is how the kernel spreads connections over the workers.
+type arrangement int
+
+const (
+	// even gives each worker half of them, as they come.
+	even arrangement = iota
+	// skewed gives all to one.
+	skewed
+	// late gives them to the workers in turns, before any load: those that ask later to one, those that never do to the other.
+	late
+)
+
+var balanceSummaries = map[arrangement]string{
+	even:   "4000 connections, answers of 1 kB to 1 MB, two workers, as the kernel spreads them: balance none, exact, load-aware",
+	skewed: "the same where the kernel gives all of them to one worker",
+	late:   "the same where all are open before any load, and one worker has those that ask then",
 }
 
-func runBalance(name string, skewed bool, o Options) (results.Result, error) {
+// balance compares what connections of all sizes wait.
+func balance(name string, arranged arrangement) Scenario {
+	return Scenario{Name: name, Summary: balanceSummaries[arranged], Run: func(o Options) (results.Result, error) { return runBalance(name, arranged, o) }}
+}
+
+func runBalance(name string, arranged arrangement, o Options) (results.Result, error) {
 	result := results.New(name, o.Runs, time.Now())
 	names := o.Subjects
 	if len(names) == 0 {
@@ -59,10 +75,13 @@ func runBalance(name string, skewed bool, o Options) (results.Result, error) {
 	classes := maps.Clone(balanceClasses)
 	for class, c := range classes {
 		c.Bytes = peers.Sizes[c.Path]
-		classes[class] = c
 		connections += c.Connections
+		if arranged == late {
+			c.Connections /= 2 // The other half are silent.
+		}
+		classes[class] = c
 	}
-	ports, err := arrange(skewed, connections)
+	ports, err := arrange(arranged, connections)
 	if err != nil {
 		return result, err
 	}
@@ -82,7 +101,11 @@ func runBalance(name string, skewed bool, o Options) (results.Result, error) {
 	figures := map[string]map[string][]float64{}
 	for run := range o.Runs + 1 { // The first run warms up and is not counted.
 		for _, subject := range names {
-			got, err := balanceOnce(subject, dir, ports, classes, o)
+			course := load.Course{Opening: balanceOpening, Duration: o.Duration}
+			if arranged == late {
+				course.Late, course.Settling = true, balanceSettling
+			}
+			got, err := balanceOnce(subject, dir, ports, classes, course, o)
 			if err != nil {
 				return result, fmt.Errorf("%s: %w", subject, err)
 			}
@@ -107,26 +130,41 @@ func runBalance(name string, skewed bool, o Options) (results.Result, error) {
 	return result, nil
 }
 
-// arrange finds the connections' source ports.
-func arrange(skewed bool, connections int) ([]int, error) {
+// arrange finds the connections' source ports, in the order in which they open.
+func arrange(arranged arrangement, connections int) ([]int, error) {
 	each := connections / balanceWorkers
-	if skewed {
+	if arranged == skewed {
 		each = connections
 	}
 	bySocket, err := load.PortsBySocket(balanceAddress, balanceWorkers, each)
 	if err != nil {
 		return nil, err
 	}
-	if skewed {
+	switch arranged {
+	case skewed:
 		return bySocket[0], nil
+	case late:
+		return inTurns(bySocket), nil
+	default:
+		ports := slices.Concat(bySocket...)
+		slices.Sort(ports) // As they come, not one worker's after the other's.
+		return ports, nil
 	}
-	ports := slices.Concat(bySocket...)
-	slices.Sort(ports) // As they come, not one worker's after the other's.
-	return ports, nil
+}
+
+// inTurns takes one port of each socket after the other.
+func inTurns(bySocket [][]int) []int {
+	var ports []int
+	for i := range bySocket[0] {
+		for _, of := range bySocket {
+			ports = append(ports, of[i])
+		}
+	}
+	return ports
 }
 
 // balanceOnce starts a subject, loads it and stops it.
-func balanceOnce(name, dir string, ports []int, classes map[string]load.Class, o Options) (map[string]float64, error) {
+func balanceOnce(name, dir string, ports []int, classes map[string]load.Class, course load.Course, o Options) (map[string]float64, error) {
 	chosen, known := balanceSubjects[name]
 	if !known {
 		return nil, fmt.Errorf("unknown subject %q: want one of %v", name, slices.Sorted(maps.Keys(balanceSubjects)))
@@ -137,7 +175,7 @@ func balanceOnce(name, dir string, ports []int, classes map[string]load.Class, o
 		return nil, err
 	}
 	defer subject.Stop()
-	got, err := load.Mixed(balanceAddress, ports, classes, balanceOpening, o.Duration)
+	got, err := load.Mixed(balanceAddress, ports, classes, course)
 	if err != nil {
 		return nil, err
 	}

@@ -32,6 +32,7 @@ mod head;
 mod jwks;
 mod kept;
 mod local_reply;
+mod moving;
 mod overload;
 mod pool;
 mod route;
@@ -44,9 +45,10 @@ pub use access_log::AccessLogs;
 pub use drain::{Drain, DrainStage, DrainTrigger};
 pub use filters::NetworkExtAuthz;
 pub use hcm::HcmRuntime;
+pub use moving::{Moves, Resting, Travelling};
 pub use overload::{Overload, OverloadCounters, OverloadStates};
 pub use pool::{HostPool, drain_host, sweep_pools};
-pub use serve::serve;
+pub use serve::{resume, serve};
 pub use worker::{Clusters, HttpWorker, trim_spares};
 
 // The harness of the tests names the crate as they do.

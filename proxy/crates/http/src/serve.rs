@@ -12,12 +12,15 @@ use tokio::time::Instant;
 
 use crate::drain::{Drain, DrainStage};
 use crate::hcm::{Active, HcmRuntime};
+use crate::moving::Resting;
 use crate::timer::{Timer, far_future};
 use crate::worker::HttpWorker;
 use crate::{buffer, h1, h2};
 
 /// Serves HTTP on an accepted connection until it ends. `first_bytes` were read already and come before what `stream`
 /// has. `buffer_limit` is the listener's `per_connection_buffer_limit_bytes`. Must run inside a `tokio::task::LocalSet` (or local runtime): HTTP/2 streams are tasks of their own.
+///
+/// Returns the connection when it is to go on in another worker; never without [`Moves`](crate::Moves) in `hcm`.
 ///
 /// The future holds the connection; dropping it closes the connection at once.
 pub async fn serve(
@@ -28,7 +31,7 @@ pub async fn serve(
     first_bytes: BytesMut,
     buffer_limit: usize,
     drain: Drain,
-) {
+) -> Option<Box<Resting>> {
     hcm.stats.cx_total.inc();
     let _active = Active::enter(&hcm.stats.cx_active);
     let mut first = first_bytes;
@@ -39,7 +42,7 @@ pub async fn serve(
         (HttpCodec::Auto, Some(b"http/1.1" | b"http/1.0")) => false,
         (HttpCodec::Auto, _) => match detect(&hcm, &stream, &mut first, &drain).await {
             Some(http2) => http2,
-            None => return,
+            None => return None,
         },
     };
     if hcm
@@ -47,13 +50,26 @@ pub async fn serve(
         .sheds(LoadShedPoint::CreatingCodec, || worker.random().f64())
     {
         hcm.stats.rq_overload_close.inc();
-        return;
+        return None;
     }
     if http2 {
         h2::serve(worker, &hcm, stream, &info, first, buffer_limit, &drain).await;
+        None
     } else {
-        h1::serve(worker, &hcm, stream, &info, first, &drain).await;
+        h1::serve(worker, &hcm, stream, &info, first, &drain).await
     }
+}
+
+/// Goes on with a connection that [`serve`] has returned: on the worker to which it went, or on the one that it was to leave. `hcm`
+/// is the connection manager of the same filter chain there. Everything else is as in [`serve`].
+pub async fn resume(
+    worker: &Rc<HttpWorker>,
+    hcm: Rc<HcmRuntime>,
+    connection: Box<Resting>,
+    drain: Drain,
+) -> Option<Box<Resting>> {
+    let _active = Active::enter(&hcm.stats.cx_active);
+    h1::resume(worker, &hcm, connection, &drain).await
 }
 
 /// The part of the preface that is the start line and head of a request which no HTTP/1.1 client sends.

@@ -2,11 +2,13 @@
 //!
 //! The engine never touches the socket. Ciphertext is read into one scratch buffer per worker, handed to BoringSSL from
 //! memory, and what BoringSSL wants to send is gathered and leaves in one system call. Contexts are `Send + Sync` and
-//! shared by all workers through the snapshot; a [`Stream`] belongs to one worker and is used through `&self`.
+//! shared by all workers through the snapshot; a [`Stream`] belongs to one worker and is used through `&self`. It goes to
+//! another as a [`Detached`]: after the handshake nothing of a connection is kept by its thread.
 
 mod certificate;
 mod context;
 mod credential;
+mod detached;
 mod error;
 mod handshake;
 mod memory;
@@ -24,6 +26,7 @@ mod verify;
 
 pub use certificate::CertificateInfo;
 pub use context::{ClientContext, ServerContext};
+pub use detached::Detached;
 pub use error::{HandshakeError, HandshakeErrorKind, TlsConfigError, VerifyFailure};
 pub use handshake::Connected;
 pub use params::{ClientParams, KeyPair, ServerParams, TlsVersion, Trust, TrustDomain};

@@ -68,6 +68,11 @@ impl Session {
         self.ended || self.ssl.get_ref().has_input() || self.ssl.ssl().pending() > 0
     }
 
+    /// Whether nothing waits to be decrypted or sent, and neither side has ended.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        !self.holds_input() && !self.closing && self.ssl.get_ref().unsent().is_empty()
+    }
+
     /// Receives ciphertext into the worker's buffer and lends it to the engine. The caller settles it.
     pub(crate) fn poll_fill(&mut self, tcp: &TcpStream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut fresh = memory::take_receive();

@@ -18,11 +18,11 @@ const PLAIN_READ: usize = 16 * 1024;
 /// A connection, plain or TLS. Belongs to one worker (it is not `Sync`) and is used through shared references, so that
 /// one task can read and write at the same time. One task at a time may wait to read, and one to write.
 pub struct Stream {
-    tcp: TcpStream,
-    kind: Kind,
+    pub(crate) tcp: TcpStream,
+    pub(crate) kind: Kind,
 }
 
-enum Kind {
+pub(crate) enum Kind {
     /// What a listener filter has read, and whether the last read filled its room.
     Plain(RefCell<BytesMut>, Cell<bool>),
     // Boxed: a plain stream should not be as large as a TLS one.

@@ -17,7 +17,7 @@ use crate::connection;
 use crate::exchange::{Inbox, Placement};
 use crate::listener::ListenerRuntime;
 use crate::manager::Door;
-use crate::state::{Admission, Arrival, WorkerState};
+use crate::state::{Accepted, Admission, Arrival, Moved, WorkerState};
 
 /// Connections taken from one socket before other tasks of the worker run.
 const BATCH: usize = 32;
@@ -119,7 +119,7 @@ fn admit(state: &Rc<WorkerState>, door: &Door, tcp: TcpStream, peer: SocketAddr)
                 };
                 admission.seat = Some(seat);
                 stats.handed_over.inc();
-                permit.send(Arrival {
+                permit.send(Arrival::Accepted(Accepted {
                     listener: Arc::clone(&listener.config.name),
                     door: door.address,
                     tcp,
@@ -127,7 +127,7 @@ fn admit(state: &Rc<WorkerState>, door: &Door, tcp: TcpStream, peer: SocketAddr)
                     peer,
                     admission,
                     on_the_way,
-                });
+                }));
                 return;
             }
         }
@@ -135,10 +135,17 @@ fn admit(state: &Rc<WorkerState>, door: &Door, tcp: TcpStream, peer: SocketAddr)
     open(state, listener, tcp, local, peer, admission);
 }
 
-/// Serves the connections that other workers have accepted for this one.
+/// Serves the connections that other workers have accepted for this one, or served until now.
 pub(crate) async fn take_arrivals(state: Rc<WorkerState>, mut inbox: Inbox) {
     while let Some(arrival) = inbox.0.recv().await {
-        let Arrival {
+        let accepted = match arrival {
+            Arrival::Accepted(accepted) => accepted,
+            Arrival::Moved(moved) => {
+                go_on(&state, *moved);
+                continue;
+            }
+        };
+        let Accepted {
             listener,
             door,
             tcp,
@@ -146,7 +153,7 @@ pub(crate) async fn take_arrivals(state: Rc<WorkerState>, mut inbox: Inbox) {
             peer,
             admission,
             on_the_way,
-        } = arrival;
+        } = accepted;
         // A worker tells the others when it gives a listener up, and keeps it while it drains.
         match (state.balanced(listener, door), TcpStream::from_std(tcp)) {
             (Some(listener), Ok(tcp)) => open(&state, listener, tcp, local, peer, admission),
@@ -158,8 +165,34 @@ pub(crate) async fn take_arrivals(state: Rc<WorkerState>, mut inbox: Inbox) {
     }
 }
 
+/// Serves a connection that another worker has served until now.
+fn go_on(state: &Rc<WorkerState>, moved: Moved) {
+    let Moved {
+        listener,
+        chain,
+        door,
+        connection,
+        place,
+        admission,
+        on_the_way,
+    } = moved;
+    let peer = connection.info().remote;
+    match (state.chain_of(&listener, chain, door), connection.arrive()) {
+        (Some((listener, chain)), Ok(connection)) => {
+            let panics = listener.stats.panics.clone();
+            let places = (state.place(admission), listener.take_over(place));
+            let served = connection::go_on(Rc::clone(state), chain, connection, places);
+            spawn_local(guarded(served, panics, peer));
+        }
+        (Some(_), Err(error)) => lost(state, peer, &error),
+        // As those that stay: its drain time was over.
+        (None, _) => state.hand_over_failures.drained.inc(),
+    }
+    drop(on_the_way);
+}
+
 /// The kernel would not have a connection move between two event loops.
-fn lost(state: &WorkerState, peer: SocketAddr, error: &std::io::Error) {
+pub(crate) fn lost(state: &WorkerState, peer: SocketAddr, error: &std::io::Error) {
     state.hand_over_failures.registration.inc();
     tracing::debug!(%error, %peer, "a connection could not be handed to another worker and was closed");
 }

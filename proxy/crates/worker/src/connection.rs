@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use bytes::BytesMut;
-use heddle_config::snapshot::{FilterChain, ScaledTimer};
-use heddle_http::DrainStage;
+use heddle_config::snapshot::{FilterChain, Listener, ScaledTimer};
+use heddle_http::{DrainStage, Resting};
 use heddle_matching::Metadata;
-use heddle_net::{ConnectionInfo, Keepalive, PeerIdentity};
+use heddle_net::{ConnectionInfo, Keepalive};
 use heddle_telemetry::access_log::LogContext;
 use heddle_telemetry::istio::TcpMetrics;
 use heddle_telemetry::{ResponseFlag, ResponseFlags};
@@ -17,10 +17,13 @@ use heddle_tls::Stream;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
+use crate::accept;
 use crate::begun::Begun;
+use crate::chains::Chosen;
+use crate::exchange::{Passage, Stay};
 use crate::inspect::{self, Arriving, Refused};
-use crate::listener::{ChainRuntime, FilterRuntime, ListenerPlace, ListenerRuntime};
-use crate::state::{ConnectionPlace, WorkerState};
+use crate::listener::{ChainRuntime, FilterRuntime, ListenerPlace, ListenerRuntime, same_chain};
+use crate::state::{Arrival, ConnectionPlace, Moved, WorkerState};
 use crate::tcp_proxy::TcpConnection;
 
 /// Serves an accepted connection. `place` and `seat` count it until it ends.
@@ -74,7 +77,8 @@ pub(crate) async fn serve(
             }
         }
     }
-    let Some((chain, config)) = listener.chain_for(arriving.info.destination, &arriving.info) else {
+    let chosen = listener.choose(arriving.info.destination, &arriving.info);
+    let Some((chosen, (chain, config))) = chosen.and_then(|chosen| Some((chosen, listener.chain(chosen)?))) else {
         listener.stats.no_filter_chain_match.inc();
         return log_refused(&listener, &arriving.info, begun, ResponseFlag::NoRouteFound);
     };
@@ -119,13 +123,7 @@ pub(crate) async fn serve(
                         info.peer_certificate = stream.peer_certificate_pem().map(String::into_boxed_str);
                     }
                     // The chain may have been replaced meanwhile, by one that does not know this client's cluster.
-                    let stranger = chain.is_leaving()
-                        && info
-                            .peer
-                            .as_deref()
-                            .and_then(PeerIdentity::cluster_name)
-                            .is_some_and(|name| state.server_tls(key).is_none_or(|now| !now.accepts_dns(&name)));
-                    if stranger {
+                    if chain.knows_no_more(&state, config, &info) {
                         return log_handshake(&listener, &info, begun, "the client's cluster was removed");
                     }
                     (stream, BytesMut::new())
@@ -141,8 +139,94 @@ pub(crate) async fn serve(
         begun,
         original_dst,
     };
-    served.run(stream, first, info).await;
-    drop((place, seat));
+    let resting = served.run(stream, first, info).await;
+    if let Some(resting) = resting
+        && let Some((resting, places)) = depart(&state, chosen, resting, (place, seat))
+    {
+        // Rare, and not in every connection's task.
+        Box::pin(go_on(state, chosen, resting, places)).await;
+    }
+}
+
+/// What counts a connection on its worker, and on its listener.
+type Places = (ConnectionPlace, ListenerPlace);
+
+/// Serves a connection that was at rest, until it ends or leaves for another worker: one that has come from another, or was to
+/// leave.
+pub(crate) async fn go_on(state: Rc<WorkerState>, chosen: Chosen, resting: Box<Resting>, places: Places) {
+    let listener = Rc::clone(places.1.listener());
+    let Some((chain, config)) = listener.chain(chosen) else {
+        return;
+    };
+    let Some(hcm) = chain.http() else { return };
+    if chain.knows_no_more(&state, config, resting.info()) {
+        return log_handshake(
+            &listener,
+            resting.info(),
+            Begun::now(),
+            "the client's cluster was removed",
+        );
+    }
+    let (mut resting, mut places) = (resting, places);
+    loop {
+        let drain = chain.drain_for(resting.info());
+        let Some(next) = heddle_http::resume(&state.http, Rc::clone(hcm), resting, drain).await else {
+            return;
+        };
+        match depart(&state, chosen, next, places) {
+            None => return,
+            Some(stays) => (resting, places) = stays,
+        }
+    }
+}
+
+/// Sends a connection to the worker to which it is to go. Returns it when that one has no place for it.
+fn depart(
+    state: &Rc<WorkerState>,
+    chosen: Chosen,
+    mut resting: Box<Resting>,
+    (place, seat): Places,
+) -> Option<(Box<Resting>, Places)> {
+    let listener = Rc::clone(seat.listener());
+    let own = place.seat().filter(|own| own.is_of(listener.occupancy(state)));
+    let (Some(stats), Some(own)) = (&listener.hand_over, own) else {
+        // Accepted by another listener, which redirected it to this one.
+        resting.settle();
+        return Some((resting, (place, seat)));
+    };
+    let to = resting.to();
+    let fits = |theirs: &Arc<Listener>| same_chain(&listener.config, chosen, theirs).is_some();
+    let Passage {
+        seat: there,
+        on_the_way,
+        permit,
+    } = match state.shared.exchange.passage(own, to, fits) {
+        Ok(passage) => passage,
+        Err(reason) => {
+            match reason {
+                Stay::Full => stats.move_overflow.inc(),
+                Stay::Configuration => stats.move_configuration.inc(),
+            }
+            return Some((resting, (place, seat)));
+        }
+    };
+    let (door, peer) = (there.door(), resting.info().remote);
+    match resting.depart() {
+        Ok(connection) => {
+            stats.moved_to(to);
+            permit.send(Arrival::Moved(Box::new(Moved {
+                listener: Arc::clone(&listener.config),
+                chain: chosen,
+                door,
+                connection,
+                place: seat.leave(),
+                admission: place.leave(there),
+                on_the_way,
+            })));
+        }
+        Err(error) => accept::lost(state, peer, &error),
+    }
+    None
 }
 
 /// A connection on its filter chain.
@@ -156,7 +240,8 @@ struct Served<'a> {
 }
 
 impl Served<'_> {
-    async fn run(&self, stream: Stream, first: BytesMut, info: ConnectionInfo) {
+    /// Returns the connection when it is to go to another worker.
+    async fn run(&self, stream: Stream, first: BytesMut, info: ConnectionInfo) -> Option<Box<Resting>> {
         let info = Rc::new(info);
         let mut metadata: Option<Box<Metadata>> = None;
         let mut metrics: Option<&TcpMetrics> = None;
@@ -165,16 +250,17 @@ impl Served<'_> {
             match filter {
                 FilterRuntime::Rbac(rbac) => {
                     if !rbac.allows(&info, &mut metadata) {
-                        return self.refuse(&info);
+                        self.refuse(&info);
+                        return None;
                     }
                 }
                 FilterRuntime::ExtAuthz(authz) => {
                     // Boxed: a connection should not be larger for a question that is over.
                     let asked = Box::pin(authz.allows(&self.state.http, &info, metadata.get_or_insert_default()));
-                    match self.unless_gone(&stream, &info, asked).await {
-                        Some(true) => {}
-                        Some(false) => return self.refuse(&info),
-                        None => return,
+                    let passes = self.unless_gone(&stream, &info, asked).await?;
+                    if !passes {
+                        self.refuse(&info);
+                        return None;
                     }
                 }
                 FilterRuntime::IstioStats(m) => metrics = Some(m),
@@ -200,7 +286,8 @@ impl Served<'_> {
                         patience: self.listener.config.keepalive.map(Keepalive::patience),
                         drain: &drain,
                     };
-                    return proxy.serve(self.state, stream, connection).await;
+                    proxy.serve(self.state, stream, connection).await;
+                    return None;
                 }
                 FilterRuntime::Http(hcm) => {
                     let drain = self.chain.drain_for(&info);
@@ -210,6 +297,7 @@ impl Served<'_> {
                 }
             }
         }
+        None
     }
 
     fn refuse(&self, info: &ConnectionInfo) {

@@ -1,16 +1,19 @@
 //! Connections between workers: how many of a listener each has, how loaded each is, and the way from one to the other.
 //!
-//! Used by listeners with a `connection_balance_config` alone. Whoever places a connection holds the lock of its listener's
-//! [`Occupancy`] from the decision until the connection is counted to the worker named and has a place in its queue. So a
-//! worker that stops taking connections, which takes the same lock, has all that it will ever get counted by then.
+//! Used by listeners with a `connection_balance_config` alone. Whoever places a connection, a new one or one that moves, holds
+//! the lock of its listener's [`Occupancy`] from the decision until the connection is counted to the worker named and has a
+//! place in its queue. So a worker that stops taking connections, which takes the same lock, has all that it will ever get
+//! counted by then.
 
 use std::net::SocketAddr;
+#[cfg(test)]
+use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use heddle_balance::{Candidate, Load, PERIOD, fewest, least_loaded};
-use heddle_config::snapshot::ConnectionBalance;
+use heddle_config::snapshot::{ConnectionBalance, Listener};
 use tokio::sync::{Notify, mpsc};
 
 use crate::state::Arrival;
@@ -39,6 +42,9 @@ struct Desk {
     measured_us: AtomicU64,
     /// Connections placed on it since then.
     arrived: AtomicU64,
+    /// The worker to which all connections are to go, and one more; zero for none.
+    #[cfg(test)]
+    forced: AtomicUsize,
     /// Connections handed to it that it has not opened yet.
     on_the_way: AtomicU64,
     landed: Notify,
@@ -54,9 +60,25 @@ pub(crate) struct Occupancy(Mutex<Vec<Share>>);
 
 #[derive(Clone, Debug, Default)]
 struct Share {
-    /// The addresses whose connections the worker takes: twice for a moment while configurations change.
-    taking: Vec<Arc<[SocketAddr]>>,
+    /// The listener as the worker has it, whose addresses' connections it takes: twice for a moment while configurations change.
+    taking: Vec<Arc<Listener>>,
     connections: u64,
+}
+
+/// A place for a connection on another worker.
+pub(crate) struct Passage<'a> {
+    pub(crate) seat: Seat,
+    pub(crate) on_the_way: OnTheWay,
+    pub(crate) permit: mpsc::Permit<'a, Arrival>,
+}
+
+/// Why a connection that is open does not go to another worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stay {
+    /// That one's queue is full.
+    Full,
+    /// It does not have the connection's filter chain, or takes no more connections of the listener.
+    Configuration,
 }
 
 /// Where a connection goes.
@@ -82,6 +104,8 @@ impl Exchange {
                     open: AtomicU64::default(),
                     measured_us: AtomicU64::default(),
                     arrived: AtomicU64::default(),
+                    #[cfg(test)]
+                    forced: AtomicUsize::default(),
                     on_the_way: AtomicU64::default(),
                     landed: Notify::new(),
                 };
@@ -129,22 +153,67 @@ impl Exchange {
         let there = self.workers.get(at).filter(|_| at != here);
         let permit = there.map(|desk| (desk, desk.queue.try_reserve()));
         let at = if matches!(permit, Some((_, Ok(_)))) { at } else { here };
-        let seat = Seat::take(of, &mut shares, at);
+        let seat = Seat::take(of, &mut shares, at, door);
         if let Some(desk) = self.workers.get(at) {
             desk.arrived.fetch_add(1, Ordering::Relaxed);
         }
         match permit {
             None => Placement::Here(seat),
             Some((_, Err(_))) => Placement::Full(seat),
-            Some((desk, Ok(permit))) => {
-                desk.on_the_way.fetch_add(1, Ordering::Relaxed);
-                let on_the_way = OnTheWay {
-                    workers: Arc::clone(&self.workers),
-                    to: at,
-                };
-                Placement::There(seat, on_the_way, permit)
-            }
+            Some((desk, Ok(permit))) => Placement::There(seat, self.on_the_way(at, desk), permit),
         }
+    }
+
+    /// Takes a place on worker `to` for an open connection, whose seat this is, if that one's version of the listener is one that
+    /// `fits`.
+    pub(crate) fn passage(
+        &self,
+        seat: &Seat,
+        to: usize,
+        fits: impl Fn(&Arc<Listener>) -> bool,
+    ) -> Result<Passage<'_>, Stay> {
+        let mut shares = seat.of.lock();
+        let (Some(desk), Some(share)) = (self.workers.get(to), shares.get(to)) else {
+            return Err(Stay::Configuration);
+        };
+        // The newest: the one that it replaces is there for a moment only.
+        let takes = share
+            .taking
+            .last()
+            .is_some_and(|it| it.addresses.contains(&seat.door) && fits(it));
+        if !takes {
+            return Err(Stay::Configuration);
+        }
+        let permit = desk.queue.try_reserve().map_err(|_| Stay::Full)?;
+        desk.arrived.fetch_add(1, Ordering::Relaxed);
+        Ok(Passage {
+            seat: Seat::take(&seat.of, &mut shares, to, seat.door),
+            on_the_way: self.on_the_way(to, desk),
+            permit,
+        })
+    }
+
+    fn on_the_way(&self, to: usize, desk: &Desk) -> OnTheWay {
+        desk.on_the_way.fetch_add(1, Ordering::Relaxed);
+        OnTheWay {
+            workers: Arc::clone(&self.workers),
+            to,
+        }
+    }
+
+    /// When the process's workers were made.
+    pub(crate) fn started(&self) -> Instant {
+        self.started
+    }
+
+    /// The workers' loads, into `loads`; none for those that should have measured theirs by now, which are stuck.
+    pub(crate) fn loads(&self, loads: &mut Vec<Option<Load>>) {
+        let now = self.started.elapsed().as_micros() as u64;
+        loads.clear();
+        loads.extend(self.workers.iter().map(|desk| {
+            let candidate = desk.candidate(0, now);
+            (candidate.overdue_us == 0).then_some(candidate.load)
+        }));
     }
 
     /// Publishes a worker's load, with the number of connections that it comes from.
@@ -200,7 +269,7 @@ impl Desk {
 impl Share {
     /// Its connections, if it takes those of this address.
     fn counted(&self, door: SocketAddr) -> Option<u64> {
-        let takes = self.taking.iter().any(|addresses| addresses.contains(&door));
+        let takes = self.taking.iter().any(|listener| listener.addresses.contains(&door));
         takes.then_some(self.connections)
     }
 }
@@ -210,16 +279,15 @@ impl Occupancy {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// This worker takes connections of these addresses for as long as the value lives.
-    pub(crate) fn take_part(self: &Arc<Self>, worker: usize, addresses: &[SocketAddr]) -> Taking {
-        let addresses = Arc::from(addresses);
+    /// This worker takes connections of this version of the listener for as long as the value lives.
+    pub(crate) fn take_part(self: &Arc<Self>, worker: usize, listener: &Arc<Listener>) -> Taking {
         if let Some(share) = self.lock().get_mut(worker) {
-            share.taking.push(Arc::clone(&addresses));
+            share.taking.push(Arc::clone(listener));
         }
         Taking {
             of: Arc::clone(self),
             worker,
-            addresses,
+            listener: Arc::clone(listener),
         }
     }
 }
@@ -228,35 +296,56 @@ impl Occupancy {
 pub(crate) struct Taking {
     of: Arc<Occupancy>,
     worker: usize,
-    addresses: Arc<[SocketAddr]>,
+    listener: Arc<Listener>,
 }
 
 impl Drop for Taking {
     fn drop(&mut self) {
         if let Some(share) = self.of.lock().get_mut(self.worker) {
-            share
+            let same = share
                 .taking
-                .retain(|addresses| !Arc::ptr_eq(addresses, &self.addresses));
+                .iter()
+                .position(|listener| Arc::ptr_eq(listener, &self.listener));
+            same.map(|at| share.taking.remove(at));
         }
     }
 }
 
 /// A connection counted to a worker. Given back when dropped.
 #[derive(Debug)]
-pub(crate) struct Seat(Arc<Occupancy>, usize);
+pub(crate) struct Seat {
+    of: Arc<Occupancy>,
+    worker: usize,
+    /// Where it was accepted.
+    door: SocketAddr,
+}
 
 impl Seat {
-    fn take(of: &Arc<Occupancy>, shares: &mut [Share], worker: usize) -> Self {
+    /// The listener's address at which the connection was accepted.
+    pub(crate) fn door(&self) -> SocketAddr {
+        self.door
+    }
+
+    /// Whether it is one of this listener.
+    pub(crate) fn is_of(&self, occupancy: &Arc<Occupancy>) -> bool {
+        Arc::ptr_eq(&self.of, occupancy)
+    }
+
+    fn take(of: &Arc<Occupancy>, shares: &mut [Share], worker: usize, door: SocketAddr) -> Self {
         if let Some(share) = shares.get_mut(worker) {
             share.connections += 1;
         }
-        Self(Arc::clone(of), worker)
+        Self {
+            of: Arc::clone(of),
+            worker,
+            door,
+        }
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        if let Some(share) = self.0.lock().get_mut(self.1) {
+        if let Some(share) = self.of.lock().get_mut(self.worker) {
             share.connections -= 1;
         }
     }

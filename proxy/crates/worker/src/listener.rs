@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use heddle_config::snapshot::{ConnectionBalance, Digest, FilterChain, Listener, NetworkFilter, TrafficDirection};
 use heddle_http::{AccessLogs, Drain, DrainStage, DrainTrigger, HcmRuntime, NetworkExtAuthz};
 use heddle_net::{ConnectionInfo, PeerIdentity};
+use heddle_telemetry::Counter;
 use heddle_telemetry::istio::{Reporter, TcpMetrics};
 
 use crate::chains::{ChainIndex, Chosen};
@@ -53,6 +54,28 @@ pub(crate) struct ChainRuntime {
 }
 
 impl ChainRuntime {
+    /// Its HTTP connection manager.
+    pub(crate) fn http(&self) -> Option<&Rc<HcmRuntime>> {
+        self.filters.iter().find_map(|filter| match filter {
+            FilterRuntime::Http(hcm) => Some(hcm),
+            _ => None,
+        })
+    }
+
+    /// Whether a client's cluster is accepted no more: by none of those that are, if the listener is without this chain from now
+    /// on.
+    pub(crate) fn knows_no_more(&self, state: &WorkerState, config: &FilterChain, info: &ConnectionInfo) -> bool {
+        self.is_leaving()
+            && info
+                .peer
+                .as_deref()
+                .and_then(PeerIdentity::cluster_name)
+                .is_some_and(|name| {
+                    let now = config.tls.as_ref().and_then(|key| state.server_tls(key));
+                    now.is_none_or(|now| !now.accepts_dns(&name))
+                })
+    }
+
     /// The signal by which a connection on this chain ends.
     pub(crate) fn drain_for(&self, info: &ConnectionInfo) -> Drain {
         let Some(name) = info.peer.as_deref().and_then(PeerIdentity::cluster_name) else {
@@ -165,21 +188,22 @@ impl ListenerRuntime {
             worker_stats: config
                 .bind
                 .then(|| ListenerWorkerStats::new(&state.stats, state.index, &label)),
-            hand_over: places.then(|| HandOverStats::new(&state.stats, &label)),
+            hand_over: places.then(|| HandOverStats::new(&state.stats, state.index, &label)),
             stats,
             label,
             config: Arc::clone(config),
         }))
     }
 
-    /// The filter chain for a connection, with its configuration.
-    pub(crate) fn chain_for(
-        &self,
-        destination: SocketAddr,
-        info: &heddle_net::ConnectionInfo,
-    ) -> Option<(&ChainRuntime, &FilterChain)> {
+    /// Where the filter chain for a connection is found.
+    pub(crate) fn choose(&self, destination: SocketAddr, info: &ConnectionInfo) -> Option<Chosen> {
+        self.index.find(destination, info)
+    }
+
+    /// A filter chain with its configuration.
+    pub(crate) fn chain(&self, chosen: Chosen) -> Option<(&ChainRuntime, &FilterChain)> {
         let config = &self.config;
-        match self.index.find(destination, info)? {
+        match chosen {
             Chosen::Chain(at) => Some((self.chains.get(at)?, config.filter_chains.get(at)?)),
             Chosen::Default => Some((self.default.as_ref()?, config.default_filter_chain.as_ref()?)),
         }
@@ -213,11 +237,27 @@ impl ListenerRuntime {
             stats.cx_total.inc();
             stats.cx_active.add(1);
         }
-        Some(ListenerPlace(Rc::clone(self)))
+        Some(ListenerPlace {
+            listener: Rc::clone(self),
+            moved: false,
+        })
+    }
+
+    /// Goes on counting a connection that has moved here.
+    pub(crate) fn take_over(self: &Rc<Self>, mut place: MovingPlace) -> ListenerPlace {
+        place.ended = None;
+        self.stats.cx_active.add(1);
+        if let Some(stats) = &self.worker_stats {
+            stats.cx_active.add(1);
+        }
+        ListenerPlace {
+            listener: Rc::clone(self),
+            moved: false,
+        }
     }
 
     /// Its connections by worker; there from the first time that somebody asks.
-    fn occupancy(&self, state: &WorkerState) -> &Arc<Occupancy> {
+    pub(crate) fn occupancy(&self, state: &WorkerState) -> &Arc<Occupancy> {
         let new = || Arc::new(state.shared.exchange.occupancy());
         self.open.occupancy.get_or_init(new)
     }
@@ -230,7 +270,7 @@ impl ListenerRuntime {
 
     /// Other workers may hand its connections to this one for as long as the value lives.
     pub(crate) fn take_part(&self, state: &WorkerState) -> Taking {
-        self.occupancy(state).take_part(state.index, &self.config.addresses)
+        self.occupancy(state).take_part(state.index, &self.config)
     }
 
     /// Whether it is one of these.
@@ -244,16 +284,78 @@ impl ListenerRuntime {
 }
 
 /// A connection's place on its listener.
-pub(crate) struct ListenerPlace(Rc<ListenerRuntime>);
+pub(crate) struct ListenerPlace {
+    listener: Rc<ListenerRuntime>,
+    /// It counts on another worker from now on.
+    moved: bool,
+}
+
+impl ListenerPlace {
+    /// The listener.
+    pub(crate) fn listener(&self) -> &Rc<ListenerRuntime> {
+        &self.listener
+    }
+
+    /// Gives up the place on this worker alone.
+    pub(crate) fn leave(mut self) -> MovingPlace {
+        self.moved = true;
+        let listener = &self.listener;
+        MovingPlace {
+            ended: Some((Arc::clone(&listener.open), listener.stats.cx_destroy.clone())),
+        }
+    }
+}
 
 impl Drop for ListenerPlace {
     fn drop(&mut self) {
-        self.0.open.total.fetch_sub(1, Ordering::Relaxed);
-        self.0.stats.cx_active.add(-1);
-        if let Some(stats) = &self.0.worker_stats {
+        self.listener.stats.cx_active.add(-1);
+        if let Some(stats) = &self.listener.worker_stats {
             stats.cx_active.add(-1);
         }
-        self.0.stats.cx_destroy.inc();
+        if !self.moved {
+            self.listener.open.total.fetch_sub(1, Ordering::Relaxed);
+            self.listener.stats.cx_destroy.inc();
+        }
+    }
+}
+
+/// A connection's place on its listener while it is between two workers: it counts for `connection_limit` all the time. Dropped,
+/// it has ended on the way.
+#[derive(Debug)]
+pub(crate) struct MovingPlace {
+    ended: Option<(Arc<Open>, Counter)>,
+}
+
+impl Drop for MovingPlace {
+    fn drop(&mut self) {
+        if let Some((open, cx_destroy)) = &self.ended {
+            open.total.fetch_sub(1, Ordering::Relaxed);
+            cx_destroy.inc();
+        }
+    }
+}
+
+/// Where another version of a listener has this chain, if it has it: with the same digest, in the same frame. A version is the
+/// same for all workers.
+pub(crate) fn same_chain(mine: &Arc<Listener>, chain: Chosen, theirs: &Arc<Listener>) -> Option<Chosen> {
+    if Arc::ptr_eq(mine, theirs) {
+        return Some(chain);
+    }
+    if mine.frame.is_none() || mine.frame != theirs.frame {
+        return None;
+    }
+    let identity = match chain {
+        Chosen::Chain(at) => mine.filter_chains.get(at)?.identity?,
+        Chosen::Default => mine.default_filter_chain.as_ref()?.identity?,
+    };
+    let is_it = |chain: &FilterChain| chain.identity == Some(identity);
+    match theirs.filter_chains.iter().position(is_it) {
+        Some(at) => Some(Chosen::Chain(at)),
+        None => theirs
+            .default_filter_chain
+            .as_ref()
+            .filter(|chain| is_it(chain))
+            .map(|_| Chosen::Default),
     }
 }
 
@@ -301,6 +403,7 @@ impl ChainRuntime {
                         listener.direction,
                         &chain.name,
                         Rc::clone(state.overload_of(listener)),
+                        (listener.balance == ConnectionBalance::LoadAware).then(|| Rc::clone(&state.moves)),
                     )
                     .map_err(|e| e.to_string())?,
                 ),

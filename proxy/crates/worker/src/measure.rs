@@ -1,4 +1,4 @@
-//! How loaded this worker is, measured for those that place connections and for the metrics.
+//! How loaded this worker is, measured for those that place and move connections and for the metrics.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -36,6 +36,7 @@ pub(crate) async fn run(state: Rc<WorkerState>) {
     let exchange = state.shared.exchange.clone();
     let metrics = Handle::current().metrics();
     let mut meter = Meter::default();
+    let mut loads = Vec::new();
     let (mut before, mut busy) = (Instant::now(), metrics.worker_total_busy_duration(0));
     loop {
         let period = if state.places_by_load() { PERIOD } else { AT_LEISURE };
@@ -50,6 +51,12 @@ pub(crate) async fn run(state: Rc<WorkerState>) {
         let load = meter.measure(total.saturating_sub(busy), now - before, now - queued);
         (before, busy) = (now, total);
         exchange.measured(state.index, load, state.open_connections() as u64);
+        if state.places_by_load() {
+            exchange.loads(&mut loads);
+            state.moves.look(state.index, &loads);
+            #[cfg(test)]
+            state.moves.send_all(exchange.forced(state.index));
+        }
         gauges.busy.set(load.busy.cast_signed());
         gauges.wait.set(load.wait_us.cast_signed());
         if let Some(skew) = &gauges.skew {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use heddle_config::snapshot::{ConnectionBalance, Listener, Node, Snapshot, TlsKey};
-use heddle_http::{Clusters, HttpWorker, Overload, OverloadCounters};
+use heddle_http::{Clusters, HttpWorker, Moves, Overload, OverloadCounters, Travelling};
 use heddle_net::Reserve;
 use heddle_telemetry::Stats;
 use heddle_telemetry::access_log::WorkerLogs;
@@ -17,8 +17,9 @@ use heddle_tls::ServerContext;
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 
+use crate::chains::Chosen;
 use crate::exchange::{OnTheWay, Seat};
-use crate::listener::ListenerRuntime;
+use crate::listener::{ListenerRuntime, MovingPlace, same_chain};
 use crate::on_demand::OnDemand;
 use crate::params::{Counted, Shared, WorkerSettings};
 use crate::stats::HandOverFailures;
@@ -50,6 +51,10 @@ pub(crate) struct WorkerState {
     /// Listeners that place their connections, by name and each address, with those that are gone and drain: others may have
     /// handed us connections of theirs.
     balanced: RefCell<HashMap<NameAndAddress, Weak<ListenerRuntime>>>,
+    /// Every version of those that place by load: connections that move keep theirs.
+    versions: RefCell<Vec<Weak<ListenerRuntime>>>,
+    /// Which connections go to other workers.
+    pub(crate) moves: Rc<Moves>,
     /// Whether one of those in force places by load.
     by_load: Cell<bool>,
     balance_changed: Notify,
@@ -78,6 +83,8 @@ impl WorkerState {
         Self {
             index,
             balanced: RefCell::default(),
+            versions: RefCell::default(),
+            moves: Moves::new(shared.exchange.started()),
             by_load: Cell::default(),
             balance_changed: Notify::new(),
             hand_over_failures: HandOverFailures::new(&stats),
@@ -144,9 +151,19 @@ impl WorkerState {
     pub(crate) fn set_balanced<'a>(&self, listeners: impl Iterator<Item = &'a Rc<ListenerRuntime>>) {
         let mut balanced = self.balanced.borrow_mut();
         balanced.retain(|_, listener| listener.strong_count() > 0);
+        let mut versions = self.versions.borrow_mut();
+        versions.retain(|listener| listener.strong_count() > 0);
         let mut by_load = false;
         for listener in listeners {
-            by_load |= listener.config.balance == ConnectionBalance::LoadAware;
+            if listener.config.balance == ConnectionBalance::LoadAware {
+                by_load = true;
+                if !versions
+                    .iter()
+                    .any(|known| std::ptr::eq(known.as_ptr(), Rc::as_ptr(listener)))
+                {
+                    versions.push(Rc::downgrade(listener));
+                }
+            }
             for address in &listener.config.addresses {
                 balanced.insert((Arc::clone(&listener.config.name), *address), Rc::downgrade(listener));
             }
@@ -160,6 +177,24 @@ impl WorkerState {
     /// that drains.
     pub(crate) fn balanced(&self, name: Arc<str>, door: SocketAddr) -> Option<Rc<ListenerRuntime>> {
         self.balanced.borrow().get(&(name, door))?.upgrade()
+    }
+
+    /// Where a connection goes on that has moved here from this version of a listener, and this chain: with the same version, in
+    /// force or draining, or else with the one that has the same chain.
+    pub(crate) fn chain_of(
+        &self,
+        version: &Arc<Listener>,
+        chain: Chosen,
+        door: SocketAddr,
+    ) -> Option<(Rc<ListenerRuntime>, Chosen)> {
+        let versions = self.versions.borrow();
+        let mut live = versions.iter().filter_map(Weak::upgrade);
+        if let Some(same) = live.find(|listener| Arc::ptr_eq(&listener.config, version)) {
+            return Some((same, chain));
+        }
+        let other = self.balanced(Arc::clone(&version.name), door)?;
+        let chain = same_chain(version, chain, &other.config)?;
+        Some((other, chain))
     }
 
     /// Whether a listener in force places its connections by load.
@@ -191,10 +226,7 @@ impl WorkerState {
             true => Some(self.shared.count(self.settings.max_connections)?),
             false => None,
         };
-        Some(Admission {
-            _everywhere: everywhere,
-            seat: None,
-        })
+        Some(Admission { everywhere, seat: None })
     }
 
     /// A place on this worker for a connection.
@@ -203,7 +235,7 @@ impl WorkerState {
         ConnectionPlace {
             open: Rc::clone(&self.connections),
             idle: Rc::clone(&self.idle),
-            _admission: admission,
+            admission: Some(admission),
         }
     }
 
@@ -282,7 +314,7 @@ impl Drop for Place {
 /// dropped.
 #[derive(Debug)]
 pub(crate) struct Admission {
-    _everywhere: Option<Counted>,
+    everywhere: Option<Counted>,
     pub(crate) seat: Option<Seat>,
 }
 
@@ -290,15 +322,38 @@ pub(crate) struct Admission {
 impl Admission {
     pub(crate) fn seated(seat: Seat) -> Self {
         Self {
-            _everywhere: None,
+            everywhere: None,
             seat: Some(seat),
         }
     }
 }
 
+/// A connection from another worker.
+#[derive(Debug)]
+pub(crate) enum Arrival {
+    Accepted(Accepted),
+    // Boxed: what has been accepted is small, and all places are of one size.
+    Moved(Box<Moved>),
+}
+
+/// An open connection that comes from another worker.
+#[derive(Debug)]
+pub(crate) struct Moved {
+    /// The version of the listener, and the chain, that it is on.
+    pub(crate) listener: Arc<Listener>,
+    pub(crate) chain: Chosen,
+    /// Where it was accepted.
+    pub(crate) door: SocketAddr,
+    pub(crate) connection: Travelling,
+    /// Its place on the listener.
+    pub(crate) place: MovingPlace,
+    pub(crate) admission: Admission,
+    pub(crate) on_the_way: OnTheWay,
+}
+
 /// A connection that another worker has accepted for this one.
 #[derive(Debug)]
-pub(crate) struct Arrival {
+pub(crate) struct Accepted {
     /// Name of the listener.
     pub(crate) listener: Arc<str>,
     /// The listener's address at which it was accepted.
@@ -315,7 +370,25 @@ pub(crate) struct Arrival {
 pub(crate) struct ConnectionPlace {
     open: Rc<Cell<usize>>,
     idle: Rc<Notify>,
-    _admission: Admission,
+    admission: Option<Admission>,
+}
+
+impl ConnectionPlace {
+    /// Where the connection counts on its listener, if that places them.
+    pub(crate) fn seat(&self) -> Option<&Seat> {
+        self.admission.as_ref()?.seat.as_ref()
+    }
+
+    /// Gives up the place on this worker alone, for one on another with that seat.
+    pub(crate) fn leave(mut self, seat: Seat) -> Admission {
+        Admission {
+            everywhere: self
+                .admission
+                .take()
+                .and_then(|mut admission| admission.everywhere.take()),
+            seat: Some(seat),
+        }
+    }
 }
 
 impl Drop for ConnectionPlace {

@@ -1,5 +1,8 @@
 //! Metrics of listeners and TCP proxies, under Envoy's names.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
+
 use heddle_net::TransportProtocol;
 use heddle_telemetry::{Counter, Gauge, Stats};
 use heddle_tls::{HandshakeError, HandshakeErrorKind};
@@ -128,22 +131,58 @@ impl ListenerWorkerStats {
 }
 
 /// Metrics of a listener with a `connection_balance_config`, beside those that all have.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct HandOverStats {
     /// Accepted here and handed to another worker.
     pub(crate) handed_over: Counter,
     /// Not handed over, because too many were on their way to the worker that should have had it.
     pub(crate) overflow: Counter,
+    /// Stayed between two requests although they were to move, because too many were on their way there.
+    pub(crate) move_overflow: Counter,
+    /// Likewise, because the other worker has another configuration, or is draining.
+    pub(crate) move_configuration: Counter,
+    stats: Stats,
+    address: String,
+    from: String,
+    /// Open connections that went to another worker, by its number; there from the first one on.
+    moved: RefCell<HashMap<usize, Counter>>,
 }
 
 impl HandOverStats {
-    pub(crate) fn new(stats: &Stats, address: &str) -> Self {
+    pub(crate) fn new(stats: &Stats, worker: usize, address: &str) -> Self {
         let labels = [(LISTENER_LABEL, address)];
         let c = |name| stats.counter(name, &labels);
+        let refused = |reason| {
+            stats.counter(
+                "heddle_listener_cx_move_refused",
+                &[(LISTENER_LABEL, address), ("reason", reason)],
+            )
+        };
         Self {
+            move_overflow: refused("overflow"),
+            move_configuration: refused("configuration"),
+            stats: stats.clone(),
+            address: address.to_owned(),
+            from: worker.to_string(),
+            moved: RefCell::default(),
             handed_over: c("heddle_listener_cx_handed_over"),
             overflow: c("heddle_listener_cx_hand_over_overflow"),
         }
+    }
+
+    /// An open connection has gone to this worker.
+    pub(crate) fn moved_to(&self, worker: usize) {
+        let mut moved = self.moved.borrow_mut();
+        let counter = moved.entry(worker).or_insert_with(|| {
+            let to = worker.to_string();
+            let labels = [
+                (LISTENER_LABEL, self.address.as_str()),
+                ("from_worker_id", &self.from),
+                ("to_worker_id", &to),
+            ];
+            self.stats.counter("heddle_listener_cx_moved", &labels)
+        });
+        counter.inc();
     }
 }
 

@@ -6,6 +6,7 @@ mod dead_link;
 mod drain;
 mod ext_authz;
 mod gateway;
+mod moves;
 mod namespace;
 mod on_demand;
 mod overload;
@@ -63,6 +64,15 @@ fn local<F: Future<Output = ()>>(test: F) {
     });
 }
 
+/// The main thread's ends of a worker.
+struct Ends {
+    snapshots: watch::Sender<Arc<Snapshot>>,
+    phase: watch::Sender<Phase>,
+    overload: watch::Sender<OverloadStates>,
+    reports: mpsc::Receiver<WorkerReport>,
+    metrics: StatsReader,
+}
+
 /// What the workers of one process have in common.
 struct Process {
     snapshot: Arc<Snapshot>,
@@ -95,15 +105,15 @@ impl Process {
         (process, inboxes)
     }
 
-    /// Starts a worker.
-    fn start(&mut self, index: usize, inbox: Inbox) -> Proxy {
+    /// What a worker needs, and the other ends.
+    fn params(&mut self, index: usize, inbox: Inbox) -> (WorkerParams, Ends) {
         let (snapshots, snapshot) = watch::channel(Arc::clone(&self.snapshot));
         let (phase, phases) = watch::channel(Phase::SERVING);
         let (overload, states) = watch::channel(OverloadStates::default());
         let (report_to, reports) = mpsc::channel(4);
         let stats = Stats::new();
         let metrics = stats.reader();
-        let task = spawn_local(crate::run::serve(WorkerParams {
+        let params = WorkerParams {
             index,
             snapshot,
             stats,
@@ -115,7 +125,27 @@ impl Process {
             phase: phases,
             reports: report_to,
             settings: self.settings,
-        }));
+        };
+        let ends = Ends {
+            snapshots,
+            phase,
+            overload,
+            reports,
+            metrics,
+        };
+        (params, ends)
+    }
+
+    /// Starts a worker.
+    fn start(&mut self, index: usize, inbox: Inbox) -> Proxy {
+        let (params, ends) = self.params(index, inbox);
+        let Ends {
+            snapshots,
+            phase,
+            overload,
+            reports,
+            metrics,
+        } = ends;
         Proxy {
             asks: self.asks.take().unwrap_or_else(|| mpsc::channel(1).1),
             epoch: Arc::clone(&self.epoch),
@@ -124,7 +154,7 @@ impl Process {
             overload,
             reports,
             metrics,
-            task,
+            task: spawn_local(crate::run::serve(params)),
         }
     }
 }
@@ -279,7 +309,7 @@ fn chain(filters: Vec<NetworkFilter>) -> FilterChain {
     }
 }
 
-fn listener(name: &str, address: SocketAddr, chains: Vec<FilterChain>) -> Listener {
+pub(crate) fn listener(name: &str, address: SocketAddr, chains: Vec<FilterChain>) -> Listener {
     Listener {
         name: Arc::from(name),
         addresses: vec![address],

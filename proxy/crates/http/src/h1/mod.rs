@@ -11,7 +11,7 @@ pub use chunked::{ChunkDecoder, ChunkStep};
 pub use error::H1Error;
 pub(crate) use io::{H1Conn, H1Reader, H1Writer};
 pub use parse::{HeadScan, Limits, MAX_FIELDS, RequestFacts, parse_request, parse_response, parse_trailers};
-pub(crate) use serve::serve;
+pub(crate) use serve::{resume, serve};
 
 #[cfg(test)]
 mod tests;

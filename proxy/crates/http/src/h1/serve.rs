@@ -6,6 +6,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::BytesMut;
+use heddle_balance::Guest;
 use heddle_config::snapshot::{LoadShedPoint, OverloadActionKind, ScaledTimer};
 use heddle_net::ConnectionInfo;
 use heddle_tls::Stream;
@@ -23,6 +24,7 @@ use crate::hcm::{
     finish_head, handle, local_head,
 };
 use crate::head::{Fields, Framing, Known, Method, Protocol, ResponseHead};
+use crate::moving::{Luggage, Moves, Resting};
 use crate::timer::{Timer, far_future};
 use crate::worker::HttpWorker;
 
@@ -43,18 +45,61 @@ enum Next {
     Slow,
     /// The drain is over.
     Drained,
+    /// The connection goes to this worker.
+    Leaves(usize),
 }
 
-/// Serves one connection until it ends.
-pub(crate) async fn serve(
+/// Serves one connection until it ends, or is to go to another worker.
+pub(crate) fn serve(
     worker: &Rc<HttpWorker>,
     hcm: &Rc<HcmRuntime>,
     stream: Stream,
     connection: &Rc<ConnectionInfo>,
     first: BytesMut,
     drain: &Drain,
-) {
+) -> impl Future<Output = Option<Box<Resting>>> {
     hcm.stats.cx_http1_total.inc();
+    let opened = Instant::now();
+    let luggage = Luggage {
+        id: worker.next_connection_id(),
+        last: hcm
+            .config
+            .max_connection_duration
+            .map_or_else(|| far_future(opened), |max| opened + max),
+        idle_since: opened,
+        guest: hcm.moves.is_some().then(Box::default),
+    };
+    go_on(worker, hcm, stream, connection, first, drain, luggage)
+}
+
+/// Goes on with a connection that was at rest, on this worker or another.
+pub(crate) async fn resume(
+    worker: &Rc<HttpWorker>,
+    hcm: &Rc<HcmRuntime>,
+    resting: Box<Resting>,
+    drain: &Drain,
+) -> Option<Box<Resting>> {
+    let Resting {
+        stream,
+        info,
+        mut luggage,
+        ..
+    } = *resting;
+    if let (Some(moves), Some(guest)) = (&hcm.moves, &mut luggage.guest) {
+        moves.received(guest, Instant::now());
+    }
+    go_on(worker, hcm, stream, &info, BytesMut::new(), drain, luggage).await
+}
+
+async fn go_on(
+    worker: &Rc<HttpWorker>,
+    hcm: &Rc<HcmRuntime>,
+    stream: Stream,
+    connection: &Rc<ConnectionInfo>,
+    first: BytesMut,
+    drain: &Drain,
+    luggage: Luggage,
+) -> Option<Box<Resting>> {
     let _active = Active::enter(&hcm.stats.cx_http1_active);
     let client_element = ClientElement::default();
     let env = Environment {
@@ -67,42 +112,59 @@ pub(crate) async fn serve(
     };
     let mut conn = H1Conn::new(stream, first, hcm.limits);
     let mut timer = Timer::default();
-    let id = worker.next_connection_id();
+    let Luggage {
+        id,
+        last,
+        mut idle_since,
+        mut guest,
+    } = luggage;
     let exchange = |now| Exchange::take(id, hcm.filter_chain.as_ref(), now);
-    let opened = Instant::now();
-    let last = hcm
-        .config
-        .max_connection_duration
-        .map_or_else(|| far_future(opened), |max| opened + max);
-    let mut idle_since = opened;
+    let mut rested = false;
     loop {
-        let next = next_head(env, &mut conn, &mut timer, idle_since, last).await;
+        let asks = match (&hcm.moves, &guest) {
+            (Some(moves), Some(guest)) if rested => Some((&**moves, &**guest)),
+            _ => None,
+        };
+        let next = next_head(env, &mut conn, &mut timer, idle_since, last, asks).await;
         let head = match next {
             Next::Head(head) => head,
             Next::Bad(error) => {
                 let mut exchange = exchange(Instant::now());
                 refuse(env, &mut exchange, &mut conn, &mut timer, Failure::Protocol(error)).await;
-                return;
+                return None;
             }
             Next::Slow => {
                 hcm.stats.rq_header_timeout.inc();
                 let mut exchange = exchange(Instant::now());
                 refuse(env, &mut exchange, &mut conn, &mut timer, Failure::HeaderTimeout).await;
-                return;
+                return None;
             }
             Next::Closed => {
                 hcm.stats.cx_destroy_remote.inc();
-                return;
+                return None;
             }
             Next::Idle => {
                 hcm.stats.cx_idle_timeout.inc();
                 close(&mut conn, &mut timer).await;
-                return;
+                return None;
             }
             Next::Drained => {
                 hcm.stats.cx_drain_close.inc();
                 close(&mut conn, &mut timer).await;
-                return;
+                return None;
+            }
+            Next::Leaves(to) => {
+                return Some(Box::new(Resting {
+                    stream: conn.stream,
+                    info: Rc::clone(connection),
+                    luggage: Luggage {
+                        id,
+                        last,
+                        idle_since,
+                        guest,
+                    },
+                    to,
+                }));
             }
         };
         let now = Instant::now();
@@ -112,7 +174,7 @@ pub(crate) async fn serve(
         if hcm.overload.is_refusing() && hcm.overload.sheds(LoadShedPoint::Http1AbortDispatch, dice) {
             hcm.stats.rq_overload_close.inc();
             refuse(env, &mut exchange, &mut conn, &mut timer, Failure::Shed).await;
-            return;
+            return None;
         }
         let raw = conn.read.unread().get(..head).unwrap_or_default();
         let parsed = parse_request(raw, hcm.config.accept_http_10, &mut exchange.request);
@@ -127,13 +189,13 @@ pub(crate) async fn serve(
             Ok(parsed) => parsed,
             Err(error) => {
                 refuse(env, &mut exchange, &mut conn, &mut timer, Failure::Protocol(error)).await;
-                return;
+                return None;
             }
         };
         if !hcm.admits_names(&mut exchange.request) {
             let failure = Failure::BadRequest("http1.unexpected_underscore");
             refuse(env, &mut exchange, &mut conn, &mut timer, failure).await;
-            return;
+            return None;
         }
         conn.read.begin_body(head, parsed.framing);
         // Boxed: a connection at rest should not be as large as one with a request, and most are at rest.
@@ -146,14 +208,18 @@ pub(crate) async fn serve(
                 }
                 hcm.stats.cx_destroy_local.inc();
                 close(&mut conn, &mut timer).await;
-                return;
+                return None;
             }
             After::Abort => {
                 hcm.stats.cx_destroy_local.inc();
-                return;
+                return None;
             }
         }
         idle_since = exchange.ended.unwrap_or_else(Instant::now);
+        if let (Some(moves), Some(guest)) = (&hcm.moves, &mut guest) {
+            moves.ended(guest, exchange.request_bytes + exchange.response_bytes, idle_since);
+            rested = true;
+        }
         exchange.give_back();
     }
 }
@@ -258,13 +324,14 @@ async fn discard(conn: &mut H1Conn) -> bool {
     .await
 }
 
-/// Waits for the next complete head.
+/// Waits for the next complete head. A connection that has ended an exchange asks `asks` whether it is to go.
 async fn next_head(
     env: Environment<'_>,
     conn: &mut H1Conn,
     timer: &mut Timer,
     idle_since: Instant,
     last: Instant,
+    mut asks: Option<(&Moves, &Guest)>,
 ) -> Next {
     let config = &env.hcm.config;
     let never = far_future(idle_since);
@@ -316,6 +383,17 @@ async fn next_head(
                 (false, true) => Next::Drained,
                 (false, false) => Next::Idle,
             });
+        }
+        // Once, right after an exchange: who waits for long is no load.
+        if let Some((moves, guest)) = asks.take()
+            && !partial
+            && empty_lines == 0
+            && !env.drain.is_draining()
+            && conn.write.idle()
+            && conn.stream.is_at_rest()
+            && let Some(to) = moves.destination(guest, idle_since)
+        {
+            return Poll::Ready(Next::Leaves(to));
         }
         Poll::Pending
     })

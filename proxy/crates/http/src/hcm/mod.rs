@@ -40,6 +40,7 @@ use crate::access_log::AccessLogs;
 use crate::filters::{self, Filter, Setup};
 use crate::h1::Limits;
 use crate::head::RequestHead;
+use crate::moving::Moves;
 use crate::overload::Overload;
 use crate::route::BoundTable;
 use crate::worker::HttpWorker;
@@ -56,6 +57,8 @@ pub struct HcmRuntime {
     pub(crate) limits: Limits,
     pub(crate) premature_resets: PrematureResetLimits,
     pub(crate) overload: Rc<Overload>,
+    /// Of a listener that places its connections by load.
+    pub(crate) moves: Option<Rc<Moves>>,
     pub(crate) path_rules: PathRules,
     /// Requests sent to their path with slashes in place of escaped ones.
     pub(crate) path_redirected: Counter,
@@ -71,7 +74,8 @@ pub struct HcmRuntime {
 
 impl HcmRuntime {
     /// Prepares a connection manager of a filter chain for this worker: looks metrics up, opens access logs. `overload` is
-    /// the worker's, or one that nobody sets for a listener with `bypass_overload_manager`.
+    /// the worker's, or one that nobody sets for a listener with `bypass_overload_manager`. With `moves`, connections leave for
+    /// other workers.
     ///
     /// # Errors
     /// An access log file cannot be opened.
@@ -81,6 +85,7 @@ impl HcmRuntime {
         direction: TrafficDirection,
         filter_chain: &Arc<str>,
         overload: Rc<Overload>,
+        moves: Option<Rc<Moves>>,
     ) -> Result<Rc<Self>, OpenError> {
         let logs = AccessLogs::open(&worker.logs, &config.access_logs)?;
         let labels = [("http_conn_manager_prefix", &*config.stat_prefix)];
@@ -112,6 +117,7 @@ impl HcmRuntime {
             },
             premature_resets: worker.runtime.premature_resets,
             overload,
+            moves,
             logs,
             inline: match &config.routes {
                 RouteSource::Inline(table) => Some(Rc::new(BoundTable::new(Arc::clone(table), &config.filters))),

@@ -276,7 +276,8 @@ impl Proxy {
         let overload = Overload::new(OverloadLimits::default(), OverloadCounters::new(&stats));
         let worker = HttpWorker::new(0, stats, logs, clusters, snapshot);
         let shared = Rc::clone(&overload);
-        let hcm = HcmRuntime::new(&worker, Arc::new(manager), direction, &"chain".into(), shared).expect("manager");
+        let hcm =
+            HcmRuntime::new(&worker, Arc::new(manager), direction, &"chain".into(), shared, None).expect("manager");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
         let address = listener.local_addr().expect("address");
         let drain = DrainTrigger::new();

@@ -3,7 +3,8 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use futures_util::FutureExt as _;
 
 use super::*;
-use crate::state::Admission;
+use crate::state::{Accepted, Admission};
+use crate::tests::listener;
 
 impl Occupancy {
     /// Connections by worker.
@@ -18,7 +19,21 @@ impl Occupancy {
 
     /// A connection of this worker.
     pub(crate) fn seat(self: &Arc<Self>, worker: usize) -> Seat {
-        Seat::take(self, &mut self.lock(), worker)
+        Seat::take(self, &mut self.lock(), worker, door())
+    }
+}
+
+impl Exchange {
+    /// Has all connections of one worker that may move go to another, or, with none, those alone that load asks for.
+    pub(crate) fn force(&self, from: usize, to: Option<usize>) {
+        self.workers[from]
+            .forced
+            .store(to.map_or(0, |to| to + 1), Ordering::Relaxed);
+    }
+
+    /// What was asked for last.
+    pub(crate) fn forced(&self, worker: usize) -> Option<usize> {
+        self.workers[worker].forced.load(Ordering::Relaxed).checked_sub(1)
     }
 }
 
@@ -40,7 +55,7 @@ fn workers(count: usize) -> (Exchange, Vec<Inbox>, Arc<Occupancy>, Vec<Taking>) 
     let (exchange, inboxes) = Exchange::new(count);
     let occupancy = Arc::new(exchange.occupancy());
     let taking = (0..count)
-        .map(|worker| occupancy.take_part(worker, &[door()]))
+        .map(|worker| occupancy.take_part(worker, &Arc::new(listener("l", door(), Vec::new()))))
         .collect();
     (exchange, inboxes, occupancy, taking)
 }
@@ -58,7 +73,7 @@ fn a_full_queue_leaves_connections_where_they_were_accepted() {
             Placement::There(seat, on_the_way, permit) => {
                 let (tcp, _client, peer) = accepted();
                 let admission = Admission::seated(seat);
-                permit.send(Arrival {
+                permit.send(Arrival::Accepted(Accepted {
                     listener: Arc::from("l"),
                     door: door(),
                     local: peer,
@@ -66,7 +81,7 @@ fn a_full_queue_leaves_connections_where_they_were_accepted() {
                     tcp,
                     admission,
                     on_the_way,
-                });
+                }));
                 sent += 1;
             }
         }

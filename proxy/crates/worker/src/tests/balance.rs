@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::exchange::{Exchange, HAND_OVER_QUEUE, Occupancy, OnTheWay, Placement, Seat};
-use crate::state::{Admission, Arrival};
+use crate::state::{Accepted, Admission, Arrival};
 
 const ACTIVE: &str = "envoy_listener_worker_downstream_cx_active";
 const HANDED_OVER: &str = "heddle_listener_cx_handed_over";
@@ -99,7 +99,7 @@ impl<'a> OnItsWay<'a> {
 
     /// It comes to the second worker.
     fn send(self) -> TcpStream {
-        self.place.send(Arrival {
+        self.place.send(Arrival::Accepted(Accepted {
             listener: Arc::from("l"),
             door: self.door,
             local: self.tcp.local_addr().expect("address"),
@@ -107,7 +107,7 @@ impl<'a> OnItsWay<'a> {
             tcp: self.tcp,
             admission: Admission::seated(self.seat),
             on_the_way: self.on_the_way,
-        });
+        }));
         self.client
     }
 }
@@ -243,7 +243,7 @@ fn a_full_queue_loses_no_connection() {
         first.report().await;
         // The second takes part, but not its turn. All but four of its places are taken.
         let shares = occupancy(&process);
-        let taking = shares.take_part(1, &[address]);
+        let taking = shares.take_part(1, &Arc::new(proxying("l", address)));
         let exchange = process.shared.exchange.clone();
         let place = || exchange.place(ConnectionBalance::Exact, &shares, 0, address);
         let busy = place();
