@@ -1,6 +1,7 @@
 //! One connection from accept to its end.
 
 use std::future::{Future, poll_fn};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
@@ -36,100 +37,22 @@ pub(crate) async fn serve(
     seat: ListenerPlace,
 ) {
     let begun = Begun::now();
-    let mut arriving = Arriving {
-        stream: Stream::plain(tcp),
-        read: BytesMut::new(),
-        info,
-        original_dst: None,
-    };
-    if let Err(refused) = inspect::run(&listener.config, &listener.stats, &mut arriving).await {
-        return turn_away(&listener, refused);
-    }
-    let mut listener = listener;
-    let mut seat = seat;
-    if listener.config.use_original_dst {
-        match arriving.original_dst {
-            None => {
-                // Dialled directly. Passing it on to its destination would mean this listener again.
-                listener.stats.original_dst_loop.inc();
-                return log_refused(&listener, &arriving.info, begun, ResponseFlag::NoRouteFound);
-            }
-            Some(destination) => {
-                if let Some(limit) = listener.config.on_demand
-                    && !state.on_demand.knows(destination)
-                {
-                    Box::pin(state.on_demand.discover(destination, limit)).await;
-                }
-                if let Some(other) = state
-                    .listener_for(destination)
-                    .filter(|other| !Rc::ptr_eq(other, &listener))
-                {
-                    let Some(new_seat) = other.admit() else {
-                        other.stats.cx_overflow.inc();
-                        return;
-                    };
-                    seat = new_seat;
-                    listener = other;
-                    if let Err(refused) = inspect::run(&listener.config, &listener.stats, &mut arriving).await {
-                        return turn_away(&listener, refused);
-                    }
-                }
-            }
-        }
-    }
-    let chosen = listener.choose(arriving.info.destination, &arriving.info);
-    let Some((chosen, (chain, config))) = chosen.and_then(|chosen| Some((chosen, listener.chain(chosen)?))) else {
-        listener.stats.no_filter_chain_match.inc();
-        return log_refused(&listener, &arriving.info, begun, ResponseFlag::NoRouteFound);
-    };
-    let Arriving {
+    // Boxed: what listener filters and the handshake need is gone once a connection is served, and most are at rest.
+    let begin = Box::pin(begin(&state, listener, tcp, info, seat, begun));
+    let Some(Ready {
+        listener,
+        chosen,
         stream,
-        read,
-        mut info,
+        first,
+        info,
         original_dst,
-    } = arriving;
-    let (stream, first) = match &config.tls {
-        None => (stream, read),
-        Some(key) => {
-            let Some(context) = state.server_tls(key) else {
-                // Configuration hands out warm listeners only, so this is a snapshot between two states.
-                listener.stats.tls_context_missing.inc();
-                return;
-            };
-            let Some(handshake) = state.begin_handshake() else {
-                listener.stats.handshake_overflow.inc();
-                return;
-            };
-            let overload = state.overload_of(&listener.config);
-            let accepted = tokio::select! {
-                biased;
-                accepted = context.accept(stream.into_tcp(), read, &mut info) => Some(accepted),
-                () = overload.elapsed(ScaledTimer::TransportSocketConnect, config.handshake_timeout) => None,
-            };
-            drop(handshake);
-            match accepted {
-                None => {
-                    listener.stats.handshake_timeout.inc();
-                    return;
-                }
-                Some(Err(error)) => {
-                    listener.stats.shook_hands(Some(&error));
-                    tracing::debug!(%error, peer = %info.remote, listener = %listener.config.name, "handshake failed");
-                    return log_handshake(&listener, &info, begun, &error.to_string());
-                }
-                Some(Ok(stream)) => {
-                    listener.stats.shook_hands(None);
-                    if chain.keeps_certificate && info.peer.is_some() {
-                        info.peer_certificate = stream.peer_certificate_pem().map(String::into_boxed_str);
-                    }
-                    // The chain may have been replaced meanwhile, by one that does not know this client's cluster.
-                    if chain.knows_no_more(&state, config, &info) {
-                        return log_handshake(&listener, &info, begun, "the client's cluster was removed");
-                    }
-                    (stream, BytesMut::new())
-                }
-            }
-        }
+        seat,
+    }) = begin.await
+    else {
+        return;
+    };
+    let Some((chain, config)) = listener.chain(chosen) else {
+        return;
     };
     let served = Served {
         state: &state,
@@ -146,6 +69,140 @@ pub(crate) async fn serve(
         // Rare, and not in every connection's task.
         Box::pin(go_on(state, chosen, resting, places)).await;
     }
+}
+
+/// A connection of which the filter chain is known, and whose handshake is over.
+struct Ready {
+    /// The one that serves it, which may be another than the one that accepted it.
+    listener: Rc<ListenerRuntime>,
+    chosen: Chosen,
+    stream: Stream,
+    /// What was read already.
+    first: BytesMut,
+    info: ConnectionInfo,
+    original_dst: Option<SocketAddr>,
+    seat: ListenerPlace,
+}
+
+/// Listener filters, the listener and its filter chain, TLS. None when that was all: why is counted and logged.
+async fn begin(
+    state: &Rc<WorkerState>,
+    listener: Rc<ListenerRuntime>,
+    tcp: TcpStream,
+    info: ConnectionInfo,
+    seat: ListenerPlace,
+    begun: Begun,
+) -> Option<Ready> {
+    let mut arriving = Arriving {
+        stream: Stream::plain(tcp),
+        read: BytesMut::new(),
+        info,
+        original_dst: None,
+    };
+    if let Err(refused) = inspect::run(&listener.config, &listener.stats, &mut arriving).await {
+        turn_away(&listener, refused);
+        return None;
+    }
+    let mut listener = listener;
+    let mut seat = seat;
+    if listener.config.use_original_dst {
+        match arriving.original_dst {
+            None => {
+                // Dialled directly. Passing it on to its destination would mean this listener again.
+                listener.stats.original_dst_loop.inc();
+                log_refused(&listener, &arriving.info, begun, ResponseFlag::NoRouteFound);
+                return None;
+            }
+            Some(destination) => {
+                if let Some(limit) = listener.config.on_demand
+                    && !state.on_demand.knows(destination)
+                {
+                    Box::pin(state.on_demand.discover(destination, limit)).await;
+                }
+                if let Some(other) = state
+                    .listener_for(destination)
+                    .filter(|other| !Rc::ptr_eq(other, &listener))
+                {
+                    let Some(new_seat) = other.admit() else {
+                        other.stats.cx_overflow.inc();
+                        return None;
+                    };
+                    seat = new_seat;
+                    listener = other;
+                    if let Err(refused) = inspect::run(&listener.config, &listener.stats, &mut arriving).await {
+                        turn_away(&listener, refused);
+                        return None;
+                    }
+                }
+            }
+        }
+    }
+    let chosen = listener.choose(arriving.info.destination, &arriving.info);
+    let Some((chosen, (chain, config))) = chosen.and_then(|chosen| Some((chosen, listener.chain(chosen)?))) else {
+        listener.stats.no_filter_chain_match.inc();
+        log_refused(&listener, &arriving.info, begun, ResponseFlag::NoRouteFound);
+        return None;
+    };
+    let Arriving {
+        stream,
+        read,
+        mut info,
+        original_dst,
+    } = arriving;
+    let (stream, first) = match &config.tls {
+        None => (stream, read),
+        Some(key) => {
+            let Some(context) = state.server_tls(key) else {
+                // Configuration hands out warm listeners only, so this is a snapshot between two states.
+                listener.stats.tls_context_missing.inc();
+                return None;
+            };
+            let Some(handshake) = state.begin_handshake() else {
+                listener.stats.handshake_overflow.inc();
+                return None;
+            };
+            let overload = state.overload_of(&listener.config);
+            let accepted = tokio::select! {
+                biased;
+                accepted = context.accept(stream.into_tcp(), read, &mut info) => Some(accepted),
+                () = overload.elapsed(ScaledTimer::TransportSocketConnect, config.handshake_timeout) => None,
+            };
+            drop(handshake);
+            match accepted {
+                None => {
+                    listener.stats.handshake_timeout.inc();
+                    return None;
+                }
+                Some(Err(error)) => {
+                    listener.stats.shook_hands(Some(&error));
+                    tracing::debug!(%error, peer = %info.remote, listener = %listener.config.name, "handshake failed");
+                    log_handshake(&listener, &info, begun, &error.to_string());
+                    return None;
+                }
+                Some(Ok(stream)) => {
+                    listener.stats.shook_hands(None);
+                    if chain.keeps_certificate && info.peer.is_some() {
+                        info.peer_certificate = stream.peer_certificate_pem().map(String::into_boxed_str);
+                    }
+                    // The chain may have been replaced meanwhile, by one that does not know this client's cluster.
+                    if chain.knows_no_more(state, config, &info) {
+                        log_handshake(&listener, &info, begun, "the client's cluster was removed");
+                        return None;
+                    }
+                    (stream, BytesMut::new())
+                }
+            }
+        }
+    };
+    Some(Ready {
+        listener,
+        chosen,
+        stream,
+        first,
+        info,
+        original_dst,
+        seat,
+    })
 }
 
 /// What counts a connection on its worker, and on its listener.
@@ -236,7 +293,7 @@ struct Served<'a> {
     chain: &'a ChainRuntime,
     config: &'a FilterChain,
     begun: Begun,
-    original_dst: Option<std::net::SocketAddr>,
+    original_dst: Option<SocketAddr>,
 }
 
 impl Served<'_> {
@@ -286,7 +343,8 @@ impl Served<'_> {
                         patience: self.listener.config.keepalive.map(Keepalive::patience),
                         drain: &drain,
                     };
-                    proxy.serve(self.state, stream, connection).await;
+                    // Boxed: it needs more than a connection of HTTP at rest.
+                    Box::pin(proxy.serve(self.state, stream, connection)).await;
                     return None;
                 }
                 FilterRuntime::Http(hcm) => {
