@@ -2,6 +2,7 @@ use std::future::poll_fn;
 use std::io::IoSlice;
 
 use super::*;
+use crate::stream::Kind;
 
 async fn connected() -> (Stream, Stream) {
     let root = Authority::root("root");
@@ -196,4 +197,57 @@ async fn plain_streams_return_what_was_read_before() {
     near.write_all(b" HTTP/1.1").await.expect("writes");
     near.shutdown().await.expect("shuts down");
     assert_eq!(&read_to_end(&stream).await.expect("reads")[..], b"GET / HTTP/1.1");
+}
+
+/// Between two event loops, with half a record before and half after; then to its end.
+#[tokio::test]
+async fn a_session_goes_on_in_another_thread() {
+    let (server, client) = connected().await;
+    assert!(server.is_at_rest());
+    let record = |stream: &Stream| {
+        let Kind::Tls(session) = &stream.kind else {
+            panic!("TLS")
+        };
+        let mut session = session.borrow_mut();
+        session.ssl.ssl_write(b"a record").expect("encrypts");
+        let memory = session.ssl.get_mut();
+        let bytes = memory.unsent().to_vec();
+        memory.sent = memory.output.len();
+        memory.settle_output();
+        bytes
+    };
+    let bytes = record(&client);
+    let (before, after) = bytes.split_at(bytes.len() / 2);
+    client.tcp().writable().await.expect("writable");
+    assert_eq!(client.tcp().try_write(before).expect("writes"), before.len());
+    server.tcp().readable().await.expect("readable");
+    let mut read = BytesMut::new();
+    let waits = poll_fn(|cx| std::task::Poll::Ready(server.poll_read(cx, &mut read).is_pending())).await;
+    assert!(waits && read.is_empty());
+    let detached = server.detach().expect("leaves the event loop");
+    assert_eq!(client.tcp().try_write(after).expect("writes"), after.len());
+    let there = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("runtime");
+        runtime.block_on(async {
+            let server = detached.attach().expect("enters the event loop");
+            let mut read = BytesMut::new();
+            while read.len() < 8 {
+                assert!(server.read(&mut read).await.expect("reads") > 0);
+            }
+            server.write_all(&read).await.expect("writes");
+            assert_eq!(server.read(&mut BytesMut::new()).await.expect("a clean end"), 0);
+            assert!(!server.is_at_rest(), "the client has ended");
+        });
+    });
+    let mut answer = BytesMut::new();
+    while answer.len() < 8 {
+        assert!(client.read(&mut answer).await.expect("reads") > 0);
+    }
+    assert_eq!(&answer[..], b"a record");
+    client.shutdown().await.expect("shuts down");
+    drop(client);
+    there.join().expect("no panic");
 }

@@ -31,6 +31,22 @@ impl Exchange {
             .store(to.map_or(0, |to| to + 1), Ordering::Relaxed);
     }
 
+    /// Has a worker look so busy, in thousandths.
+    pub(crate) fn pretend(&self, worker: usize, busy: u64) {
+        self.workers[worker].pretended.store(busy + 1, Ordering::Relaxed);
+    }
+
+    /// The load that it is to have.
+    pub(super) fn pretended(&self, worker: usize) -> Option<Load> {
+        let busy = self
+            .workers
+            .get(worker)?
+            .pretended
+            .load(Ordering::Relaxed)
+            .checked_sub(1)?;
+        Some(Load { busy, wait_us: 0 })
+    }
+
     /// What was asked for last.
     pub(crate) fn forced(&self, worker: usize) -> Option<usize> {
         self.workers[worker].forced.load(Ordering::Relaxed).checked_sub(1)

@@ -81,6 +81,38 @@ fn connections_go_to_and_fro_and_count_once() {
     });
 }
 
+/// The whole way, from the loads that are measured on.
+#[test]
+fn a_busy_worker_gives_connections_away() {
+    local(async {
+        let site = Site::start(2, Transport::Plain).await;
+        let exchange = &site.process.shared.exchange;
+        exchange.pretend(0, 500);
+        exchange.pretend(1, 500);
+        let mut clients = Vec::new();
+        for _ in 0..20 {
+            clients.push(site.connect().await);
+        }
+        for round in 0..20 {
+            for client in &mut clients {
+                client.ask(&format!("/{round}")).await;
+            }
+        }
+        assert_eq!(site.sum(MOVED), 0.0);
+        exchange.pretend(0, 900);
+        exchange.pretend(1, 0);
+        let before = shares(&site).counts()[0];
+        while shares(&site).counts()[0] > before.saturating_sub(2).max(1) {
+            for client in &mut clients {
+                client.ask("/more").await;
+            }
+        }
+        assert!(site.workers[0].total(MOVED) >= 1.0);
+        assert_eq!(site.workers[1].total(MOVED), 0.0);
+        assert_eq!(site.sum(ACTIVE), 20.0);
+    });
+}
+
 /// Requests come in pieces, several at once, and at whatever moment.
 #[test]
 fn requests_that_come_meanwhile_are_answered_in_order() {
