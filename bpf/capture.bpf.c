@@ -11,9 +11,8 @@ volatile const __u32 inbound_port = 15006;
 volatile const __u32 health_port = 15021;
 volatile const __u32 metrics_port = 15090;
 
-/* How much of the maps one workload may have: a 64th. */
+/* How many connections that its proxy has not taken one workload may have: a 64th of what there is room for. */
 volatile const __u32 max_pending = 4096;
-volatile const __u32 max_ports = 4096;
 
 /* Of the program `steered` alone, which each workload has its own of: the cookie of its network namespace, which the kernel
  * does not tell such programs. */
@@ -55,12 +54,13 @@ struct {
 	__type(value, struct workload);
 } workloads SEC(".maps");
 
+/* How many each workload has in `pending`. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 16384);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, __u64);
-	__type(value, struct usage);
+	__type(value, __s64);
 } usages SEC(".maps");
 
 /* From when a client has its port until its proxy takes the connection. */
@@ -72,14 +72,14 @@ struct {
 	__type(value, struct destination);
 } pending SEC(".maps");
 
-/* How many sockets of applications listen on a port. What has come to none stays until the workload goes: an entry that could be
- * removed while another socket is being counted would have to be locked. */
+/* How many sockets of applications listen on which port. Blocks in which nobody listens any longer stay until the workload goes:
+ * one that could be removed while another socket is being counted would have to be locked. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 262144);
+	__uint(max_entries, 65536);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct port);
-	__type(value, __s64);
+	__type(key, struct block);
+	__type(value, struct ports);
 } ports SEC(".maps");
 
 /* Where proxies take connections from outside. */
@@ -443,9 +443,9 @@ static always_inline int arrive(struct client *c, __u64 cookie)
 	if (!d || d->cookie != cookie || bpf_map_delete_elem(&pending, c))
 		return 0;
 	/* The agent's are not counted. */
-	struct usage *u = cookie ? bpf_map_lookup_elem(&usages, &c->netns) : 0;
-	if (u)
-		__sync_fetch_and_add(&u->pending, -1);
+	__s64 *own = cookie ? bpf_map_lookup_elem(&usages, &c->netns) : 0;
+	if (own)
+		__sync_fetch_and_add(own, -1);
 	return 1;
 }
 
@@ -458,8 +458,8 @@ static __attribute__((noinline)) int connecting(struct bpf_sock_ops *ops)
 		return 1;
 	struct client c = {.netns = bpf_get_netns_cookie(ops), .port = ops->local_port};
 	set_local(ops, c.address);
-	struct usage *u = bpf_map_lookup_elem(&usages, &c.netns);
-	if (!u || u->pending >= max_pending) {
+	__s64 *own = bpf_map_lookup_elem(&usages, &c.netns);
+	if (!own || *own >= max_pending) {
 		/* The proxy refuses the connection: it does not learn where it was to go. */
 		count(COUNT_REFUSED_PENDING);
 		return 1;
@@ -468,7 +468,7 @@ static __attribute__((noinline)) int connecting(struct bpf_sock_ops *ops)
 	copy(d.address, m->address);
 	long refused = bpf_map_update_elem(&pending, &c, &d, BPF_NOEXIST);
 	if (!refused)
-		__sync_fetch_and_add(&u->pending, 1);
+		__sync_fetch_and_add(own, 1);
 	else if (bpf_map_update_elem(&pending, &c, &d, BPF_EXIST)) {
 		count(COUNT_REFUSED_PENDING);
 		return 1;
@@ -527,25 +527,19 @@ static __attribute__((noinline)) int listening(struct bpf_sock_ops *ops)
 		}
 		return 1; /* The kernel chooses among all of them, also those that are not known here. */
 	}
-	struct port p = {.netns = netns, .port = number};
-	__s64 *open = bpf_map_lookup_elem(&ports, &p);
-	if (!open) {
-		struct usage *u = bpf_map_lookup_elem(&usages, &netns);
-		__s64 none = 0;
-		if (!u || u->ports >= max_ports) {
-			count(COUNT_REFUSED_PORTS);
-			return 1;
-		}
-		if (!bpf_map_update_elem(&ports, &p, &none, BPF_NOEXIST))
-			__sync_fetch_and_add(&u->ports, 1);
-		open = bpf_map_lookup_elem(&ports, &p);
+	struct block b = {.netns = netns, .number = number / BLOCK};
+	struct ports *p = bpf_map_lookup_elem(&ports, &b);
+	if (!p) {
+		struct ports none = {};
+		bpf_map_update_elem(&ports, &b, &none, BPF_NOEXIST);
+		p = bpf_map_lookup_elem(&ports, &b);
 	}
 	__u32 nowhere[4] = {};
-	if (!open || !remember(sk, nowhere, number, KIND_LISTENING)) {
+	if (!p || !remember(sk, nowhere, number, KIND_LISTENING)) {
 		count(COUNT_REFUSED_PORTS);
 		return 1;
 	}
-	__sync_fetch_and_add(open, 1);
+	__sync_fetch_and_add(&p->open[number % BLOCK], 1);
 	tell_of_states(ops);
 	return 1;
 }
@@ -560,11 +554,12 @@ static __attribute__((noinline)) int changed(struct bpf_sock_ops *ops)
 		return 1;
 	__u64 netns = bpf_get_netns_cookie(ops);
 	if (m->kind == KIND_LISTENING) {
-		struct port p = {.netns = netns, .port = m->port};
-		__s64 *open = bpf_map_lookup_elem(&ports, &p);
+		__u32 number = m->port;
+		struct block b = {.netns = netns, .number = number / BLOCK};
+		struct ports *p = bpf_map_lookup_elem(&ports, &b);
 		m->kind = KIND_NONE;
-		if (open && *open > 0)
-			__sync_fetch_and_add(open, -1);
+		if (p && p->open[number % BLOCK])
+			__sync_fetch_and_add(&p->open[number % BLOCK], -1);
 	} else if (m->kind == KIND_DIALLED) {
 		struct client c = {.netns = netns, .port = ops->local_port};
 		set_local(ops, c.address);
@@ -636,11 +631,12 @@ int steered(struct bpf_sk_lookup *ctx)
 
 	/* Each connection holds its local port, which is the dialled one. If all ports were taken, strangers could hold all those that
 	 * the workload dials from. */
-	struct port p = {.netns = netns, .port = number};
-	__s64 *open = bpf_map_lookup_elem(&ports, &p);
-	if (!open || *open <= 0) {
-		p.declared = 1;
-		if (!bpf_map_lookup_elem(&ports, &p))
+	struct block b = {.netns = netns, .number = number / BLOCK};
+	struct ports *p = bpf_map_lookup_elem(&ports, &b);
+	if (!p || !p->open[number % BLOCK]) {
+		b.declared = 1;
+		p = bpf_map_lookup_elem(&ports, &b);
+		if (!p || !p->open[number % BLOCK])
 			return drop(COUNT_REFUSED_CLOSED);
 	}
 #pragma unroll

@@ -38,12 +38,6 @@ struct workload {
 	__u64 proxy;
 };
 
-/* How much a workload has of what all share. */
-struct usage {
-	__s64 pending;
-	__s64 ports;
-};
-
 /* A client on its way to the proxy of its own namespace. */
 struct client {
 	__u64 netns;
@@ -76,11 +70,18 @@ struct memory {
 	__u32 kind;
 };
 
-/* Who takes connections to a port: a count of the application's sockets, or that the workload declares it. */
-struct port {
+/* Who takes connections to neighbouring ports: the application's sockets that listen, or, declared, whoever does. One workload can
+ * have 1024 of the first kind, whatever its programs do. */
+#define BLOCK 64
+struct block {
 	__u64 netns;
-	__u32 port;
+	__u32 number;
 	__u32 declared;
+};
+
+/* How many sockets listen on each. */
+struct ports {
+	__u32 open[BLOCK];
 };
 
 /* A proxy has as many sockets for what comes as it has workers. */
@@ -99,6 +100,6 @@ enum count {
 	COUNT_REFUSED_NO_PROXY, /* the proxy does not listen */
 	COUNT_REFUSED_MEMORY,   /* the kernel had no memory for the address that was dialled */
 	COUNT_REFUSED_PENDING,  /* too many connections that the proxy has not taken */
-	COUNT_REFUSED_PORTS,    /* the workload has listened on too many ports */
+	COUNT_REFUSED_PORTS,    /* of sockets that listen: no room to note it, so that nobody reaches them from outside */
 	COUNT_COUNT,
 };

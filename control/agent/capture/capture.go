@@ -115,7 +115,7 @@ func specification(share uint32) (*ebpf.CollectionSpec, error) {
 	}
 	for name, value := range map[string]uint32{
 		"outbound_port": cluster.PortOutbound, "inbound_port": cluster.PortInbound, "health_port": cluster.PortHealth, "metrics_port": cluster.PortMetrics,
-		"max_pending": share, "max_ports": share,
+		"max_pending": share,
 	} {
 		if err := spec.Variables[name].Set(value); err != nil {
 			return nil, fmt.Errorf("set %s of the capture programs: %w", name, err)
@@ -124,8 +124,7 @@ func specification(share uint32) (*ebpf.CollectionSpec, error) {
 	return spec, nil
 }
 
-// share is how many connections that its proxy has not taken, and how many ports that it listens on, one workload may have: a 64th
-// of what there is room for.
+// share is how many connections that its proxy has not taken one workload may have: a 64th of what there is room for.
 const share = 4096
 
 func load(spec *ebpf.CollectionSpec, kept map[string]*ebpf.Map) (*ebpf.Collection, error) {
@@ -215,7 +214,6 @@ type (
 		Address, DNS [16]byte
 		Proxy        uint64
 	}
-	usage  struct{ Pending, Ports int64 }
 	client struct {
 		Netns        uint64
 		Address      [16]byte
@@ -226,11 +224,15 @@ type (
 		Port, Unused uint32
 		Cookie       uint64
 	}
-	port struct {
-		Netns          uint64
-		Port, Declared uint32
+	block struct {
+		Netns            uint64
+		Number, Declared uint32
 	}
+	ports [blockSize]uint32
 )
+
+// blockSize is how many neighbouring ports are noted together.
+const blockSize = 64
 
 // Add captures a workload's traffic from now on, or again as it is said. The order is such that nothing passes uncaptured: what a
 // program of the workload dials is refused until its proxy listens.
@@ -245,12 +247,19 @@ func (c *Capture) Add(w Workload) error {
 	if err := unix.Stat(w.ProxyGroup, &group); err != nil {
 		return fmt.Errorf("look at the proxy's control group %s: %w", w.ProxyGroup, err)
 	}
-	if err := c.objects.Maps["usages"].Update(cookie, usage{}, ebpf.UpdateNoExist); err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
+	if err := c.objects.Maps["usages"].Update(cookie, int64(0), ebpf.UpdateNoExist); err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
 		return fmt.Errorf("capture %s: %w", w.Netns, err)
 	}
+	declared := map[block]ports{}
 	for _, p := range w.Ports {
-		if err := c.objects.Maps["ports"].Update(port{Netns: cookie, Port: uint32(p), Declared: 1}, int64(1), ebpf.UpdateAny); err != nil {
-			return fmt.Errorf("capture port %d of %s: %w", p, w.Netns, err)
+		key := block{Netns: cookie, Number: uint32(p) / blockSize, Declared: 1}
+		value := declared[key]
+		value[p%blockSize] = 1
+		declared[key] = value
+	}
+	for key, value := range declared {
+		if err := c.objects.Maps["ports"].Put(key, value); err != nil {
+			return fmt.Errorf("capture the declared ports of %s: %w", w.Netns, err)
 		}
 	}
 	// The number of a control group is the inode of its directory.
@@ -367,14 +376,14 @@ func (c *Capture) forget(gone func(cookie uint64) bool) error {
 	for _, pin := range pins {
 		number, ok := strings.CutPrefix(pin, steeredPrefix)
 		if cookie, err := strconv.ParseUint(number, 10, 64); ok && err == nil && gone(cookie) {
-			errs = append(errs, os.Remove(filepath.Join(c.dir, pin)))
+			errs = append(errs, pinned.Drop(filepath.Join(c.dir, pin)))
 		}
 	}
 	maps := c.objects.Maps
 	itself := func(cookie uint64) uint64 { return cookie }
 	errs = append(errs,
 		removeOf(maps["pending"], func(key client) uint64 { return key.Netns }, gone),
-		removeOf(maps["ports"], func(key port) uint64 { return key.Netns }, gone),
+		removeOf(maps["ports"], func(key block) uint64 { return key.Netns }, gone),
 		removeOf(maps["usages"], itself, gone),
 		removeOf(maps["workloads"], itself, gone))
 	return errors.Join(errs...)

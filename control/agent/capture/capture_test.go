@@ -102,9 +102,9 @@ func (m *machine) nothingPending(t *testing.T) {
 	if err := m.objects.Maps["usages"].NextKey(nil, &key); err != nil {
 		t.Fatal(err)
 	}
-	var u usage
-	if err := m.objects.Maps["usages"].Lookup(key, &u); err != nil || u.Pending != 0 {
-		t.Errorf("%+v: %v", u, err)
+	var own int64
+	if err := m.objects.Maps["usages"].Lookup(key, &own); err != nil || own != 0 {
+		t.Errorf("%d are counted: %v", own, err)
 	}
 	var c client
 	if err := m.objects.Maps["pending"].NextKey(nil, &c); err == nil {
@@ -324,12 +324,6 @@ func TestShares(t *testing.T) {
 			}
 			unix.Close(proxy.fd)
 			m.nothingPending(t)
-			for p := range uint16(8) {
-				listen(t, m.app, netip.AddrPortFrom(m.own(), 8000+p), 8)
-			}
-			if s := m.status(t); s.Refused["ports"] != 4 {
-				t.Errorf("%+v", s)
-			}
 		})
 	}
 }
@@ -405,4 +399,63 @@ func named(t *testing.T, name, path string) {
 	if err := unix.Mount(path, link, "", unix.MS_BIND, ""); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// A program that listens on one port after the other takes room for each once, and no more than a 64th.
+func TestPortsOfALifetime(t *testing.T) {
+	each(t, func(t *testing.T, m *machine) {
+		inbound := m.inbound(t)
+		for i := range uint16(300) {
+			to := netip.AddrPortFrom(m.own(), 20000+i)
+			s := listen(t, m.app, to, 1)
+			if i == 299 {
+				mustDial(t, m.stranger, m.domain, to)
+				inbound.accept(t)
+			}
+			unix.Close(s.fd)
+			if _, err := dial(t, m.stranger, m.domain, to); !errors.Is(err, unix.ECONNREFUSED) {
+				t.Fatalf("%v is closed: %v", to, err)
+			}
+		}
+		blocks := 0
+		var key block
+		for err := m.objects.Maps["ports"].NextKey(nil, &key); err == nil; err = m.objects.Maps["ports"].NextKey(key, &key) {
+			blocks++
+		}
+		if blocks == 0 || blocks > 300/blockSize+2 {
+			t.Errorf("%d blocks for 300 ports", blocks)
+		}
+		if room := m.objects.Maps["ports"].MaxEntries(); (1<<16)/blockSize*64 > room {
+			t.Errorf("all ports of a workload take more than a 64th of %d", room)
+		}
+	})
+}
+
+// Where there is no room to note that somebody listens, nobody gets past the proxy: the port is as closed.
+func TestNoRoomForPorts(t *testing.T) {
+	m := newMachine(t, families[0])
+	m.inbound(t)
+	all := m.objects.Maps["ports"]
+	for i := range all.MaxEntries() {
+		if err := all.Put(block{Netns: 1 << 63, Number: i}, ports{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	to := netip.AddrPortFrom(m.own(), 8080)
+	server := listen(t, m.app, to, 8)
+	if s := m.status(t); s.Refused["ports"] != 1 {
+		t.Errorf("%+v", s)
+	}
+	if _, err := dial(t, m.stranger, m.domain, to); !errors.Is(err, unix.ECONNREFUSED) {
+		t.Error(err)
+	}
+	server.empty(t)
+	if err := m.Add(Workload{Netns: m.path(), Address: m.own(), DNS: m.dns, ProxyGroup: m.proxyGroup, Ports: []uint16{8080}}); err == nil {
+		t.Error("a declared port for which there is no room")
+	}
+	// What nobody has any longer makes room again.
+	if err := m.Sweep([]string{m.path()}); err != nil {
+		t.Fatal(err)
+	}
+	m.add(t, 8080)
 }

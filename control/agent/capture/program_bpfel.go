@@ -35,7 +35,6 @@ const (
 	programVarHealthPort    = "health_port"
 	programVarInboundPort   = "inbound_port"
 	programVarMaxPending    = "max_pending"
-	programVarMaxPorts      = "max_ports"
 	programVarMetricsPort   = "metrics_port"
 	programVarOutboundPort  = "outbound_port"
 	programVarSteeredNetns  = "steered_netns"
@@ -114,7 +113,6 @@ type programVariableSpecs struct {
 	HealthPort   *ebpf.VariableSpec `ebpf:"health_port"`
 	InboundPort  *ebpf.VariableSpec `ebpf:"inbound_port"`
 	MaxPending   *ebpf.VariableSpec `ebpf:"max_pending"`
-	MaxPorts     *ebpf.VariableSpec `ebpf:"max_ports"`
 	MetricsPort  *ebpf.VariableSpec `ebpf:"metrics_port"`
 	OutboundPort *ebpf.VariableSpec `ebpf:"outbound_port"`
 	SteeredNetns *ebpf.VariableSpec `ebpf:"steered_netns"`
@@ -168,7 +166,6 @@ type programVariables struct {
 	HealthPort   *ebpf.Variable `ebpf:"health_port"`
 	InboundPort  *ebpf.Variable `ebpf:"inbound_port"`
 	MaxPending   *ebpf.Variable `ebpf:"max_pending"`
-	MaxPorts     *ebpf.Variable `ebpf:"max_ports"`
 	MetricsPort  *ebpf.Variable `ebpf:"metrics_port"`
 	OutboundPort *ebpf.Variable `ebpf:"outbound_port"`
 	SteeredNetns *ebpf.Variable `ebpf:"steered_netns"`

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 )
 
@@ -67,12 +68,26 @@ func Remove(dir string) error {
 	// Pins first: a mount namespace that was made meanwhile keeps the file system, but not what is removed from it.
 	var errs []error
 	for _, pin := range pins {
-		errs = append(errs, os.Remove(filepath.Join(dir, pin)))
+		errs = append(errs, Drop(filepath.Join(dir, pin)))
 	}
 	if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
 		errs = append(errs, fmt.Errorf("unmount %s: %w", dir, err))
 	}
 	return errors.Join(errs...)
+}
+
+// Drop removes a pin. If it is of a link, its program has ended by then: the kernel ends those of which it only loses the pin some time
+// later.
+func Drop(pin string) error {
+	if l, err := link.LoadPinnedLink(pin, nil); err == nil {
+		// What it was attached to may be gone.
+		_ = l.Detach()
+		_ = l.Close()
+	}
+	if err := os.Remove(pin); err != nil {
+		return fmt.Errorf("remove an eBPF pin: %w", err)
+	}
+	return nil
 }
 
 // IsMounted says whether a directory is a BPF file system.
