@@ -82,7 +82,9 @@ func (s *session) runAgent(ctx context.Context, c cluster.Cluster, o upOptions) 
 		Cluster: c, Launcher: []string{launcher}, Controller: controller, DNS: []string{self, "agent", "dns", "--name", c.Name},
 		Proxy: o.proxy, ForeignProxy: o.foreign, Bin: bin,
 		Bootstrap: func(p agent.Proxy) ([]byte, error) {
-			return translate.Bootstrap(translate.BootstrapParams{Node: node(p, o.foreign), Socket: p.Socket, Public: public})
+			return translate.Bootstrap(translate.BootstrapParams{
+				Node: node(p, o.foreign), Socket: p.Socket, Public: public, Hyperscan: options.RegexEngine == cluster.Hyperscan,
+			})
 		},
 		Node: func(p agent.Proxy) (*corev3.Node, error) { return node(p, o.foreign).Proto(), nil },
 		Log:  s.log(),

@@ -248,6 +248,9 @@ func requirements(c cluster.Cluster, o cluster.Options, flags upOptions) preflig
 	if o.GatewayProxy != "" {
 		r.Proxies = append(r.Proxies, o.GatewayProxy)
 	}
+	if o.RegexEngine == cluster.Hyperscan && !flags.foreign {
+		r.Hyperscan = flags.proxy
+	}
 	if o.Isolated {
 		return r
 	}

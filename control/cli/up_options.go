@@ -50,6 +50,7 @@ type upOptions struct {
 	privileged      bool
 	tcpBypass       bool
 	capture         string
+	regexEngine     string
 	secretsKey      string
 	kmsCommand      string
 	etcd            cluster.Etcd
@@ -85,6 +86,7 @@ func (o *upOptions) register(flags *pflag.FlagSet) {
 	flags.BoolVar(&o.privileged, "privileged-workloads", false, "run workloads without sandboxes, as whichever user they name: each has what that user has on this machine")
 	flags.BoolVar(&o.tcpBypass, "tcp-bypass", false, "have what workloads and proxies of this machine send to its proxies bypass TCP, by eBPF; a workload's annotation heddle.io/tcp-bypass says otherwise (send, both or off): see 'heddle bypass status'")
 	flags.StringVar(&o.capture, "capture", "", `how workloads' traffic is brought to their proxies: nftables, ebpf, or auto, which takes ebpf where this machine has what it needs (default "nftables")`)
+	flags.StringVar(&o.regexEngine, "regex-engine", "", `who finds regular expressions in heddle-proxy: portable, or hyperscan, which needs Debian's package libhyperscan5 or libvectorscan5 (default "portable")`)
 	flags.BoolVar(&o.foreground, "foreground", false, "stay in the foreground, as systemd units want it")
 	flags.DurationVar(&o.timeout, "timeout", 90*time.Second, "how long to wait until the cluster is ready")
 }
@@ -110,6 +112,9 @@ func (o upOptions) check() error {
 	}
 	if _, err := ca.ParseKeyType(o.workloadKeyType); err != nil {
 		return fmt.Errorf("--workload-key-type: %w", err)
+	}
+	if _, err := cluster.ParseRegexEngine(o.regexEngine); err != nil {
+		return fmt.Errorf("--regex-engine: %w", err)
 	}
 	switch o.dependencies {
 	case "", objects.DependenciesAll, objects.DependenciesObserved:
@@ -209,6 +214,11 @@ func (o upOptions) settle(c cluster.Cluster, before cluster.Options, kept, runni
 			want.Capture = ""
 		}
 	}
+	if o.given("regex-engine") {
+		if want.RegexEngine, err = cluster.ParseRegexEngine(o.regexEngine); err != nil {
+			return want, usageError{err}
+		}
+	}
 	if o.given("privileged-workloads") {
 		want.PrivilegedWorkloads = o.privileged
 	}
@@ -292,7 +302,7 @@ func (o upOptions) address(want cluster.Options, kept bool, m machine) (cluster.
 // changing names the flags that a running cluster cannot heed.
 func (o upOptions) changing() string {
 	var names []string
-	for _, flag := range []string{"advertise", "gateway-proxy", "api-address", "api-client-ca", "stage-limit", "dependencies", "workload-key-type", "privileged-workloads", "tcp-bypass", "capture", "secrets-key-file", "kms-command", "etcd-endpoints", "etcd-cacert", "etcd-cert", "etcd-key"} {
+	for _, flag := range []string{"advertise", "gateway-proxy", "api-address", "api-client-ca", "stage-limit", "dependencies", "workload-key-type", "privileged-workloads", "tcp-bypass", "capture", "regex-engine", "secrets-key-file", "kms-command", "etcd-endpoints", "etcd-cacert", "etcd-cert", "etcd-key"} {
 		if o.given(flag) {
 			names = append(names, "--"+flag)
 		}

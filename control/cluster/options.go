@@ -29,6 +29,8 @@ type Options struct {
 	// GatewayProxy is another proxy program for the gateways, one that takes a stock Envoy's arguments; empty for the
 	// cluster's own.
 	GatewayProxy string `json:"gatewayProxy,omitempty"`
+	// RegexEngine finds regular expressions in heddle-proxy, as ParseRegexEngine reads it; empty for the portable one.
+	RegexEngine string `json:"regexEngine,omitempty"`
 	// APIAddress is where the API is served over TLS beside its socket; invalid for nowhere.
 	APIAddress netip.AddrPort `json:"apiAddress,omitzero"`
 	// APIClientCA is a file (PEM) with the authority whose client certificates name users of the API; empty for none.
@@ -68,6 +70,21 @@ const (
 	// CaptureAuto takes the programs where the machine has what they need, and the packet filter elsewhere.
 	CaptureAuto = "auto"
 )
+
+// Hyperscan is the engine of that library, which proxies load.
+const Hyperscan = "hyperscan"
+
+// ParseRegexEngine reads an engine's name: portable, for which it returns "", or hyperscan.
+func ParseRegexEngine(text string) (string, error) {
+	switch text {
+	case "", "portable":
+		return "", nil
+	case Hyperscan:
+		return Hyperscan, nil
+	default:
+		return "", fmt.Errorf("%q is no engine for regular expressions: use portable or hyperscan", text)
+	}
+}
 
 // Etcd names an external etcd cluster, which is spoken to over TLS.
 type Etcd struct {

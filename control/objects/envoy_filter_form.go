@@ -98,7 +98,7 @@ func (c *checker) configPatch(at string, p *networking.EnvoyFilter_EnvoyConfigOb
 		return
 	case networking.EnvoyFilter_BOOTSTRAP:
 		c.fail(at+".applyTo", "BOOTSTRAP is not supported: the agent writes a proxy's bootstrap before it has any configuration",
-			"heddle-proxy chooses its regular expression engine itself; patch another part, or give a proxy of your own its bootstrap")
+			"choose the engine for regular expressions with heddle up --regex-engine; patch another part, or give a proxy of your own its bootstrap")
 		return
 	case networking.EnvoyFilter_EXTENSION_CONFIG:
 		c.fail(at+".applyTo", "EXTENSION_CONFIG is not supported: extensions are not sent apart from the filters that name them",

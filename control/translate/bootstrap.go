@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"time"
 
+	hyperscanv3 "github.com/envoyproxy/go-control-plane/contrib/envoy/extensions/regex_engines/hyperscan/v3alpha"
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -30,6 +31,8 @@ type BootstrapParams struct {
 	Socket string
 	// SecretSocket serves secrets where it is another one; empty means Socket.
 	SecretSocket string
+	// Hyperscan finds regular expressions, if the proxy is heddle-proxy: a stock Envoy has none.
+	Hyperscan bool
 	// AdminAddress of the administration interface. Default 127.0.0.1:15000.
 	AdminAddress netip.AddrPort
 	// Public is the address on which metrics (15090) and health (15021) are served. Default all addresses of the node's
@@ -94,6 +97,9 @@ func Bootstrap(p BootstrapParams) ([]byte, error) {
 				g.adminListener("health", p.Public, PortHealth, "/healthz/ready", "/ready", clusterAdmin),
 			},
 		},
+	}
+	if p.Hyperscan && p.Node.Heddle {
+		document.DefaultRegexEngine = &corev3.TypedExtensionConfig{Name: "envoy.regex_engines.hyperscan", TypedConfig: g.pack(&hyperscanv3.Hyperscan{})}
 	}
 	if g.err != nil {
 		return nil, fmt.Errorf("bootstrap of %s: %w", p.Node.ID(), g.err)

@@ -75,6 +75,20 @@ func TestBootstrapSaysWhoAndWhere(t *testing.T) {
 	if pipes != 2 {
 		t.Errorf("%d clusters lead to the agent, want 2", pipes)
 	}
+	if b.DefaultRegexEngine != nil {
+		t.Errorf("got the engine %v", b.DefaultRegexEngine)
+	}
+	for _, heddle := range []bool{true, false} {
+		n := node()
+		n.Heddle = heddle
+		text, err := Bootstrap(BootstrapParams{Node: n, Socket: "/run/a.sock", Hyperscan: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(text), "extensions.regex_engines.hyperscan.v3alpha.Hyperscan") != heddle {
+			t.Errorf("heddle-proxy %t: %s", heddle, text)
+		}
+	}
 	if _, err := Bootstrap(BootstrapParams{Node: node()}); err == nil {
 		t.Error("a bootstrap without the agent's socket was written")
 	}

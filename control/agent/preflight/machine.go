@@ -1,6 +1,7 @@
 package preflight
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -10,6 +11,7 @@ import (
 	"runtime"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -18,6 +20,9 @@ import (
 	"heddle.io/heddle/control/agent/process"
 	"heddle.io/heddle/control/cluster"
 )
+
+// proxyTimeout is for a proxy program that checks a bootstrap, which takes milliseconds.
+const proxyTimeout = 10 * time.Second
 
 // Machine gives the probes that look at this machine for a cluster with these options. bin is where programs are looked
 // up before PATH.
@@ -48,6 +53,7 @@ func Machine(c cluster.Cluster, o cluster.Options, bin string) Probes {
 			return capture.Probe()
 		},
 		Program:    func(name string) (string, error) { return process.Resolve(name, bin) },
+		Hyperscan:  func(proxy string) error { return hyperscan(proxy, bin) },
 		IPv6:       func() error { _, err := os.Stat("/proc/net/if_inet6"); return err },
 		Forwarding: forwarding,
 		Cgroups: func() ([]string, error) {
@@ -99,6 +105,27 @@ func Machine(c cluster.Cluster, o cluster.Options, bin string) Probes {
 			return packets.Close()
 		},
 	}
+}
+
+// withHyperscan is a bootstrap that has nothing but the engine.
+const withHyperscan = `default_regex_engine:
+  name: envoy.regex_engines.hyperscan
+  typed_config: { "@type": type.googleapis.com/envoy.extensions.regex_engines.hyperscan.v3alpha.Hyperscan }
+`
+
+// hyperscan asks the proxy program, whose loader decides. A program that is missing is another finding.
+func hyperscan(proxy, bin string) error {
+	path, err := process.Resolve(proxy, bin)
+	if err != nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), proxyTimeout)
+	defer cancel()
+	output, err := exec.CommandContext(ctx, path, "--mode", "validate", "--config-yaml", withHyperscan).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%w: %s", err, strings.TrimSpace(string(output)))
+	}
+	return nil
 }
 
 // existing is the nearest directory above a path that exists.

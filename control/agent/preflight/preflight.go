@@ -27,6 +27,8 @@ type Requirements struct {
 	Data, Run string
 	// Proxies are the proxy programs.
 	Proxies []string
+	// Hyperscan is the proxy program that is to find regular expressions by it; empty for none.
+	Hyperscan string
 	// Family of the cluster's addresses; empty means IPv4.
 	Family cluster.Family
 	// Capture is the way of capture that was asked for; the programs are looked for when it is [cluster.CaptureEBPF].
@@ -56,6 +58,8 @@ type Probes struct {
 	Capture func() error
 	// Program finds a program and returns its path.
 	Program func(name string) (string, error)
+	// Hyperscan has a proxy program load the library.
+	Hyperscan func(proxy string) error
 	// IPv6 says whether the kernel has it.
 	IPv6 func() error
 	// Forwarding says whether IP forwarding, a setting below /proc/sys, is on or can be switched on.
@@ -111,6 +115,10 @@ func Check(p Probes, r Requirements) []Finding {
 	}
 	_, launcherErr := p.Program(process.Launcher)
 	add(launcherErr, "the program "+process.Launcher+" is missing", "beside heddle, and PATH", "it starts workloads and proxies, and is the first process of their sandboxes", "install it beside heddle: `make build` puts both into bin/")
+	if r.Hyperscan != "" {
+		add(p.Hyperscan(r.Hyperscan), "Hyperscan is missing", r.Hyperscan, "the cluster's regular expressions are to be found by it",
+			"install it, on Debian with `apt-get install libhyperscan5`, or give --regex-engine portable")
+	}
 	for _, proxy := range r.Proxies {
 		_, err := p.Program(proxy)
 		add(err, "the proxy program is missing", proxy, "every workload and gateway has one", "build it with `make build`, or name it with --proxy or --gateway-proxy")

@@ -13,15 +13,16 @@ func good() Probes {
 	return Probes{
 		UID: func() int { return 0 }, Kernel: func() (string, error) { return "6.1.0-18-amd64", nil },
 		Namespaces: none, NFTables: none, Capture: none, IPv6: none, Forwarding: func(string) error { return nil },
-		Program:  func(name string) (string, error) { return "/bin/" + name, nil },
-		Cgroups:  func() ([]string, error) { return []string{"cpu"}, nil },
-		Disk:     func(string) (uint64, error) { return 10 << 30, nil },
-		Writable: func(string) error { return nil }, Conflict: func() (string, error) { return "", nil },
+		Hyperscan: func(string) error { return nil },
+		Program:   func(name string) (string, error) { return "/bin/" + name, nil },
+		Cgroups:   func() ([]string, error) { return []string{"cpu"}, nil },
+		Disk:      func(string) (uint64, error) { return 10 << 30, nil },
+		Writable:  func(string) error { return nil }, Conflict: func() (string, error) { return "", nil },
 		Listen: func(string) error { return nil },
 	}
 }
 
-var needs = Requirements{Data: "/var/lib/heddle/a", Run: "/run/heddle/a", Proxies: []string{"heddle-proxy"}, Family: cluster.IPv6, Capture: cluster.CaptureEBPF, Addresses: []string{"10.244.0.1:15053"}}
+var needs = Requirements{Data: "/var/lib/heddle/a", Run: "/run/heddle/a", Proxies: []string{"heddle-proxy"}, Hyperscan: "heddle-proxy", Family: cluster.IPv6, Capture: cluster.CaptureEBPF, Addresses: []string{"10.244.0.1:15053"}}
 
 func TestNothingMissing(t *testing.T) {
 	if found := Check(good(), needs); len(found) != 0 {
@@ -65,6 +66,7 @@ func TestEachFindingIsComplete(t *testing.T) {
 				return n, nil
 			}
 		}, "make build"},
+		"hyperscan":  {func(p *Probes) { p.Hyperscan = func(string) error { return broken } }, "apt-get install libhyperscan5"},
 		"forwarding": {func(p *Probes) { p.Forwarding = func(string) error { return broken } }, "sysctl"},
 		"cgroups":    {func(p *Probes) { p.Cgroups = func() ([]string, error) { return nil, nil } }, "cgroup2"},
 		"disk":       {func(p *Probes) { p.Disk = func(string) (uint64, error) { return 1 << 20, nil } }, "free some space"},
