@@ -6,8 +6,6 @@
 //! counted by then.
 
 use std::net::SocketAddr;
-#[cfg(test)]
-use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -44,7 +42,7 @@ struct Desk {
     arrived: AtomicU64,
     /// The worker to which all connections are to go, and one more; zero for none.
     #[cfg(test)]
-    forced: AtomicUsize,
+    forced: std::sync::atomic::AtomicUsize,
     /// Its busy share as tests would have it, and one more; zero where it is measured.
     #[cfg(test)]
     pretended: AtomicU64,
@@ -108,7 +106,7 @@ impl Exchange {
                     measured_us: AtomicU64::default(),
                     arrived: AtomicU64::default(),
                     #[cfg(test)]
-                    forced: AtomicUsize::default(),
+                    forced: std::sync::atomic::AtomicUsize::default(),
                     #[cfg(test)]
                     pretended: AtomicU64::default(),
                     on_the_way: AtomicU64::default(),
