@@ -25,6 +25,7 @@ use heddle_simd::{
 };
 use nix::time::{ClockId, clock_gettime};
 
+mod limit;
 #[path = "../../../proxy/crates/keys/src/multibuffer/nonce.rs"]
 mod nonce;
 mod x25519;
@@ -69,6 +70,7 @@ fn main() {
     }
     ecdsa(engine, rounds, length, &mut result);
     x25519::measure(rounds, length, &mut result);
+    limit::measure(engine, rounds, length, &mut result);
     println!("{}", serde_json::Value::Object(result));
 }
 

@@ -31,4 +31,6 @@ pub use chunk::{CHUNK, Chunk, from_utf8};
 pub use engine::Engine;
 pub use lanes::LANES;
 pub use p256::{P256_BYTES, P256Error, P256KeyError, P256Operation, P256PrivateKey, P256Signature};
+#[cfg(any(test, feature = "testing"))]
+pub use portable::ifma_instructions;
 pub use rsa::{BatchError, KeyError, KeySize, Operation, OperationError, RsaComponents, RsaPrivateKey};

@@ -100,6 +100,23 @@ impl Vector for Words {
     }
 }
 
+#[cfg(any(test, feature = "testing"))]
+thread_local! {
+    static INSTRUCTIONS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// The IFMA instructions that the vector kernels would have taken for what the calling thread has done of RSA with the portable
+/// ones: as many as the design says, which is what was counted as they ran (`docs/design/0036-what-a-new-connection-costs.md`).
+#[cfg(any(test, feature = "testing"))]
+pub fn ifma_instructions() -> u64 {
+    INSTRUCTIONS.get()
+}
+
+fn count(_instructions: usize) {
+    #[cfg(any(test, feature = "testing"))]
+    INSTRUCTIONS.set(INSTRUCTIONS.get() + _instructions as u64);
+}
+
 /// The portable kernels.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Portable;
@@ -113,6 +130,7 @@ impl Kernels for Portable {
         modulus: &Modulus<N>,
         scratch: &mut Scratch<N>,
     ) {
+        count(4 * N * N);
         montgomery::multiply::<Words, N>(out, a, b, modulus, scratch);
     }
 
@@ -123,6 +141,7 @@ impl Kernels for Portable {
         modulus: &Modulus<N>,
         scratch: &mut Scratch<N>,
     ) {
+        count(N * (N + 1) + 2 * N * N);
         montgomery::square::<Words, N>(out, a, modulus, scratch);
     }
 
