@@ -146,9 +146,9 @@ fn url_encoded(pem: &str) -> String {
 
 /// What filters have learned, of these namespaces.
 pub(super) fn shown_metadata(namespaces: &[Box<str>], metadata: Option<&Metadata>) -> api::Metadata {
-    let shown = |name: &Box<str>| Some((name.to_string(), metadata::to_struct(metadata?.namespace(name)?)));
+    let shown = |name: &str| Some((name.to_owned(), metadata::to_struct(metadata?.namespace(name)?)));
     api::Metadata {
-        filter_metadata: namespaces.iter().filter_map(shown).collect(),
+        filter_metadata: namespaces.iter().filter_map(|name| shown(name)).collect(),
         ..api::Metadata::default()
     }
 }
