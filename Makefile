@@ -61,7 +61,7 @@ test-go: packages ## Go unit tests and golden scenarios
 	gotestsum --format pkgname --jsonfile $(RESULTS)/go.json -- ./...
 
 .PHONY: test-rust
-test-rust: build-packages ## Rust unit tests, and the golden scenarios read by the proxy
+test-rust: packages ## Rust unit tests, and the golden scenarios read by the proxy
 	@mkdir -p $(RESULTS)
 	@# What tests that passed say is for the list of skipped ones alone.
 	$(CARGO) test $(CARGO_FLAGS) --workspace --quiet -- --show-output 2>&1 | tee $(RESULTS)/rust.log | sed '/^successes:$$/,/^\(failures:\|test result\)/{/^\(failures:\|test result\)/!d}'
@@ -170,7 +170,7 @@ ecdsa-operations: build-packages ## a million ECDSA signatures in vector registe
 	HEDDLE_ECDSA_OPERATIONS=$(or $(OPERATIONS),1000000) $(CARGO) test $(CARGO_FLAGS) --release -p heddle-simd --test ecdsa -- --nocapture random_signatures_verify
 
 .PHONY: fuzz
-fuzz: build-packages ## fuzz every parser that reads a peer's bytes: make fuzz SECONDS=20
+fuzz: packages ## fuzz every parser that reads a peer's bytes: make fuzz SECONDS=20
 	proxy/fuzz/run.sh $(or $(SECONDS),20)
 
 .PHONY: clean
