@@ -61,7 +61,7 @@ test-go: packages ## Go unit tests and golden scenarios
 	gotestsum --format pkgname --jsonfile $(RESULTS)/go.json -- ./...
 
 .PHONY: test-rust
-test-rust: build-packages ## Rust unit tests, and the golden scenarios read by the proxy
+test-rust: packages ## Rust unit tests, and the golden scenarios read by the proxy
 	@mkdir -p $(RESULTS)
 	@# What tests that passed say is for the list of skipped ones alone.
 	$(CARGO) test $(CARGO_FLAGS) --workspace --quiet -- --show-output 2>&1 | tee $(RESULTS)/rust.log | sed '/^successes:$$/,/^\(failures:\|test result\)/{/^\(failures:\|test result\)/!d}'
@@ -184,7 +184,7 @@ sanitize: build-packages ## the tests of the crates that compute with keys, vect
 	ASAN_OPTIONS=detect_odr_violation=0:detect_leaks=0 RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address $(CARGO) test $(CARGO_FLAGS) --target $$(rustc -vV | sed -n 's/^host: //p') -p heddle-simd -p heddle-keys -p heddle-x25519
 
 .PHONY: fuzz
-fuzz: build-packages ## fuzz every parser that reads a peer's bytes: make fuzz SECONDS=20
+fuzz: packages ## fuzz every parser that reads a peer's bytes: make fuzz SECONDS=20
 	proxy/fuzz/run.sh $(or $(SECONDS),20)
 
 .PHONY: clean
