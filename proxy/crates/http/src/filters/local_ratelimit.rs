@@ -128,6 +128,8 @@ impl HttpFilter for LocalRateLimit {
         counters.enabled.inc();
         let own;
         let limiter = if config.per_connection {
+            // Elsewhere its bucket would be full again.
+            call.exchange.settles = true;
             let mut connections = self.connections.borrow_mut();
             own = connections.limiter(call.exchange.connection_id, call.env.connection, config);
             &*own

@@ -218,6 +218,9 @@ async fn go_on(
         idle_since = exchange.ended.unwrap_or_else(Instant::now);
         if let (Some(moves), Some(guest)) = (&hcm.moves, &mut guest) {
             moves.ended(guest, exchange.request_bytes + exchange.response_bytes, idle_since);
+            if exchange.settles {
+                guest.settle();
+            }
             rested = true;
         }
         exchange.give_back();

@@ -53,6 +53,8 @@ pub(crate) struct Exchange {
     pub(crate) status: u16,
     /// Answers of the proxy's own are no gRPC, although the request is by now: it came as something else.
     pub(crate) plain_replies: bool,
+    /// A filter keeps something for the connection on this worker, where it has to stay.
+    pub(crate) settles: bool,
     pub(crate) selected: Option<Selected>,
     /// The random number that chooses among routes and weighted clusters, the same each time that a route is chosen.
     pub(crate) dice: Option<u64>,
@@ -123,6 +125,7 @@ impl Exchange {
             details: Cow::Borrowed(""),
             status: 0,
             plain_replies: false,
+            settles: false,
             selected: None,
             dice: None,
             filter_states: Vec::new(),
@@ -181,6 +184,7 @@ impl Exchange {
             details,
             status,
             plain_replies,
+            settles,
             selected,
             dice,
             filter_states,
@@ -214,6 +218,7 @@ impl Exchange {
         *details = Cow::Borrowed("");
         *status = 0;
         *plain_replies = false;
+        *settles = false;
         *selected = None;
         *dice = None;
         filter_states.clear();

@@ -2,6 +2,9 @@
 
 mod site;
 
+use heddle_config::filters::FilterConfig;
+use heddle_config::filters::local_ratelimit::{Limiter, LocalRateLimit, TokenBucket, VirtualHostLimits};
+use heddle_config::snapshot::{Fraction, HeaderOps, HttpFilter};
 use site::{Client, Site, Transport, connect, http, manager, total};
 
 use super::*;
@@ -110,6 +113,53 @@ fn a_busy_worker_gives_connections_away() {
         assert!(site.workers[0].total(MOVED) >= 1.0);
         assert_eq!(site.workers[1].total(MOVED), 0.0);
         assert_eq!(site.sum(ACTIVE), 20.0);
+    });
+}
+
+/// On another worker its bucket would be full again.
+#[test]
+fn a_connection_with_a_token_bucket_of_its_own_stays() {
+    local(async {
+        const TOKENS: u32 = 5;
+        let limit = LocalRateLimit {
+            stat_prefix: Arc::from("own"),
+            status: 429,
+            limiter: Limiter {
+                default: Some(TokenBucket::new(TOKENS, 1.0 / 3600.0)),
+                descriptors: Vec::new(),
+                always_default: true,
+            },
+            enabled: Fraction::ALL,
+            enforced: Fraction::ALL,
+            request_headers: HeaderOps::default(),
+            response_headers: HeaderOps::default(),
+            rate_limits: Vec::new(),
+            stage: 0,
+            virtual_host: VirtualHostLimits::Override,
+            per_connection: true,
+            x_ratelimit_headers: false,
+            resource_exhausted: false,
+        };
+        let filter = HttpFilter {
+            name: Arc::from("own"),
+            disabled: false,
+            config: FilterConfig::LocalRateLimit(Arc::new(limit)),
+        };
+        let site = Site::start_with(2, Transport::Plain, |manager| manager.filters.push(filter), |_| {}).await;
+        site.force(2);
+        let mut client = site.connect().await;
+        for at in 0..TOKENS {
+            client.ask(&format!("/{at}")).await;
+        }
+        client
+            .stream
+            .write_all(&Client::request("/more"))
+            .await
+            .expect("writes");
+        let mut answer = bytes::BytesMut::new();
+        client.stream.read(&mut answer).await.expect("reads");
+        assert!(answer.starts_with(b"HTTP/1.1 429 "), "{answer:?}");
+        assert_eq!(site.sum(MOVED), 0.0);
     });
 }
 
