@@ -73,6 +73,9 @@ func testAnswers(t *testing.T, folder, kind string) {
 				}
 			}
 			l.up1.Play(nil)
+			if e.script.Then != "open" && !e.script.Endless {
+				l.up1.Played(time.Second)
+			}
 			l.up2.Play(nil)
 			l.up2.Hangup()
 			// The connections of the other kind are just ending, which an honest request might meet.

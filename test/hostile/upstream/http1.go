@@ -41,6 +41,9 @@ type HTTP1 struct {
 	server
 	mu     sync.Mutex
 	script *Script
+	// plays are connections that a script is played on; played is closed when the last of them has ended.
+	plays  int
+	played chan struct{}
 }
 
 // NewHTTP1 listens on an address.
@@ -54,6 +57,25 @@ func (u *HTTP1) Play(script *Script) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.script = script
+}
+
+// Played waits, for so long at most, until the connections that a script was played on have ended: a proxy that has the answer
+// may not have seen yet that nothing more comes, and would send the next request by the same connection.
+func (u *HTTP1) Played(bound time.Duration) {
+	u.mu.Lock()
+	if u.plays == 0 {
+		u.mu.Unlock()
+		return
+	}
+	if u.played == nil {
+		u.played = make(chan struct{})
+	}
+	played := u.played
+	u.mu.Unlock()
+	select {
+	case <-played:
+	case <-time.After(bound):
+	}
 }
 
 func (u *HTTP1) playing(target string) *Script {
@@ -120,6 +142,17 @@ func (u *HTTP1) read(reader *bufio.Reader) (*Request, *Script, error) {
 }
 
 func (u *HTTP1) play(conn *conn, script *Script) {
+	u.mu.Lock()
+	u.plays++
+	u.mu.Unlock()
+	defer func() {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		if u.plays--; u.plays == 0 && u.played != nil {
+			close(u.played)
+			u.played = nil
+		}
+	}()
 	for {
 		if _, err := conn.Write(script.Answer); err != nil || !script.Endless {
 			break
