@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"heddle.io/heddle/control/agent/pinned"
+	"heddle.io/heddle/control/agent/process/processtest"
 )
 
 const patience = 30 * time.Second
@@ -135,10 +136,10 @@ func TestEqualAddressesDoNotMeet(t *testing.T) {
 			for i := range pairs {
 				if i == 0 {
 					// Its client waits for its other end for ever.
-					enter(t, filepath.Dir(m.cgroup))
+					processtest.Enter(t, filepath.Dir(m.cgroup))
 				}
 				a, l := sidecars(t, at)
-				enter(t, m.cgroup)
+				processtest.Enter(t, m.cgroup)
 				clients[i], servers[i] = connect(t, a, l, at.target, at.client())
 			}
 			for i := range pairs {
@@ -161,7 +162,7 @@ func TestClustersWithEqualAddressesDoNotMeet(t *testing.T) {
 			clusters := []*machine{newMachine(t), newMachine(t)}
 			var clients, servers []*net.TCPConn
 			for _, m := range clusters {
-				enter(t, m.cgroup)
+				processtest.Enter(t, m.cgroup)
 				a, l := sidecars(t, at)
 				client, server := connect(t, a, l, at.target, at.client())
 				clients, servers = append(clients, client), append(servers, server)
@@ -175,9 +176,9 @@ func TestClustersWithEqualAddressesDoNotMeet(t *testing.T) {
 				}
 			}
 			// From one cluster to the other: neither's programs know both ends.
-			enter(t, clusters[1].cgroup)
+			processtest.Enter(t, clusters[1].cgroup)
 			a, l := sidecars(t, at)
-			enter(t, clusters[0].cgroup)
+			processtest.Enter(t, clusters[0].cgroup)
 			client, server := connect(t, a, l, at.target, at.client())
 			exchange(t, client, server, "request")
 			exchange(t, server, client, "response")
@@ -350,9 +351,9 @@ func TestOneWorkloadDoesNotTakeAllSockets(t *testing.T) {
 func TestOnlyTheControlGroupsSockets(t *testing.T) {
 	m := newMachine(t)
 	a, l := sidecars(t, families["ipv4"])
-	enter(t, filepath.Dir(m.cgroup))
+	processtest.Enter(t, filepath.Dir(m.cgroup))
 	client, server := connect(t, a, l, "10.9.0.2:8080", netip.AddrPort{})
-	enter(t, m.cgroup)
+	processtest.Enter(t, m.cgroup)
 	exchange(t, client, server, "from outside")
 	if s := m.status(t); s.Sockets != 0 || s.Connections != 0 {
 		t.Errorf("%+v", s)
@@ -399,7 +400,7 @@ func TestTheNextAgentTakesOver(t *testing.T) {
 }
 
 func TestDetachRemovesEverything(t *testing.T) {
-	dir, cgroup := filepath.Join(t.TempDir(), "bpf"), controlGroup(t)
+	dir, cgroup := filepath.Join(t.TempDir(), "bpf"), processtest.ControlGroup(t, "bypass")
 	b, err := Attach(dir, cgroup)
 	if err != nil {
 		t.Fatal(err)
@@ -425,7 +426,7 @@ func TestDetachRemovesEverything(t *testing.T) {
 
 func TestWithoutControlGroup(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "bpf")
-	_ = controlGroup(t)
+	_ = processtest.ControlGroup(t, "bypass")
 	_, err := Attach(dir, t.TempDir())
 	if err == nil || !strings.Contains(err.Error(), "cgroup version 2") {
 		t.Errorf("%v", err)

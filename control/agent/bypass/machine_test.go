@@ -18,7 +18,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 
-	"heddle.io/heddle/control/agent/process"
+	"heddle.io/heddle/control/agent/process/processtest"
 )
 
 // machine has the bypass attached to a control group that the tests' own process is in.
@@ -36,7 +36,7 @@ func newMachine(t *testing.T) *machine {
 // newMachineOf has room for so many sockets.
 func newMachineOf(t *testing.T, sockets uint32) *machine {
 	t.Helper()
-	m := &machine{dir: filepath.Join(t.TempDir(), "bpf"), cgroup: controlGroup(t), sockets: sockets}
+	m := &machine{dir: filepath.Join(t.TempDir(), "bpf"), cgroup: processtest.ControlGroup(t, "bypass"), sockets: sockets}
 	m.attach(t)
 	t.Cleanup(func() {
 		m.Close()
@@ -72,51 +72,6 @@ func (m *machine) status(t *testing.T) Status {
 		t.Fatal(err)
 	}
 	return s
-}
-
-// controlGroup makes one and moves this process into it until the test ends.
-func controlGroup(t *testing.T) string {
-	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("eBPF programs and network namespaces need root")
-	}
-	h, err := process.Hierarchy()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if h.V2 == "" {
-		t.Skip("no cgroup version 2 is mounted")
-	}
-	dir, err := os.MkdirTemp(h.V2, "heddle-bypass-test-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, err := os.ReadFile("/proc/self/cgroup")
-	if err != nil {
-		t.Fatal(err)
-	}
-	home := h.V2
-	for line := range strings.Lines(string(before)) {
-		if path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
-			home = filepath.Join(h.V2, path)
-		}
-	}
-	enter(t, dir)
-	t.Cleanup(func() {
-		enter(t, home)
-		// The namespaces' threads are ending, and one that ends is not moved: the group holds it until it is gone.
-		if err := h.Remove(filepath.Base(dir)); err != nil {
-			t.Error(err)
-		}
-	})
-	return dir
-}
-
-func enter(t *testing.T, cgroup string) {
-	t.Helper()
-	if err := os.WriteFile(filepath.Join(cgroup, "cgroup.procs"), []byte("0"), 0); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // namespace is a network namespace with a thread of its own.

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -15,7 +14,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
-	"heddle.io/heddle/control/agent/process"
+	"heddle.io/heddle/control/agent/process/processtest"
 )
 
 // family of a test's addresses.
@@ -103,7 +102,7 @@ func newMachine(t *testing.T, f family) *machine {
 func newMachineOf(t *testing.T, f family, share uint32) *machine {
 	t.Helper()
 	m := &machine{family: f, dir: filepath.Join(t.TempDir(), "bpf"), share: share}
-	m.cgroup = controlGroup(t)
+	m.cgroup = processtest.ControlGroup(t, "capture")
 	appGroup := filepath.Join(m.cgroup, "app")
 	m.proxyGroup = filepath.Join(m.cgroup, "proxy")
 	for _, group := range []string{appGroup, m.proxyGroup} {
@@ -204,49 +203,4 @@ func address(device string, prefix netip.Prefix) error {
 		parsed.Flags = unix.IFA_F_NODAD
 	}
 	return netlink.AddrReplace(dev, parsed)
-}
-
-// controlGroup makes one and moves this process into it until the test ends.
-func controlGroup(t *testing.T) string {
-	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("eBPF programs and network namespaces need root")
-	}
-	h, err := process.Hierarchy()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if h.V2 == "" {
-		t.Skip("no cgroup version 2 is mounted")
-	}
-	dir, err := os.MkdirTemp(h.V2, "heddle-capture-test-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, err := os.ReadFile("/proc/self/cgroup")
-	if err != nil {
-		t.Fatal(err)
-	}
-	home := h.V2
-	for line := range strings.Lines(string(before)) {
-		if path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
-			home = filepath.Join(h.V2, path)
-		}
-	}
-	enter(t, dir)
-	t.Cleanup(func() {
-		enter(t, home)
-		// The threads are ending, and one that ends is not moved: the group holds it until it is gone.
-		if err := h.Remove(filepath.Base(dir)); err != nil {
-			t.Error(err)
-		}
-	})
-	return dir
-}
-
-func enter(t *testing.T, cgroup string) {
-	t.Helper()
-	if err := os.WriteFile(filepath.Join(cgroup, "cgroup.procs"), []byte("0"), 0); err != nil {
-		t.Fatal(err)
-	}
 }
