@@ -44,8 +44,10 @@ func Table(w io.Writer, r results.Result) error {
 		b.WriteString(" The client or backend was the bottleneck for at least one subject: compare CPU per request, not requests per second.")
 	}
 	b.WriteString("\n")
-	_, err := io.WriteString(w, b.String())
-	return err
+	if _, err := io.WriteString(w, b.String()); err != nil {
+		return err
+	}
+	return Published(w, r)
 }
 
 // ratios has a heading and a row for each subject but the baseline; nothing where the baseline was not measured.
@@ -91,6 +93,14 @@ func align(b *strings.Builder, rows [][]string) {
 	}
 }
 
+// charted is the figure of a scenario's chart, where it is not the first one.
+var charted = map[string]string{"p2": "p99_ms", "p3": "added_p95_ms", "p5": "p99_ms_1k", "p5-late": "p99_ms_1k", "p6": "added_us_4k", "p8": "endpoint_p99_ms"}
+
+// Charted is the figure of a result that its chart shows.
+func Charted(r results.Result) string {
+	return cmp.Or(charted[r.Scenario], columns(r)[0])
+}
+
 // Markdown writes all results with a bar chart each; charts maps a scenario to its picture's path.
 func Markdown(w io.Writer, all []results.Result, charts map[string]string) error {
 	if _, err := fmt.Fprint(w, "# Benchmark report\n"); err != nil {
@@ -104,7 +114,7 @@ func Markdown(w io.Writer, all []results.Result, charts map[string]string) error
 			return err
 		}
 		if path := charts[r.Scenario]; path != "" {
-			if _, err := fmt.Fprintf(w, "\n![%s: %s](%s)\n", r.Scenario, columns(r)[0], path); err != nil {
+			if _, err := fmt.Fprintf(w, "\n![%s: %s](%s)\n", r.Scenario, Charted(r), path); err != nil {
 				return err
 			}
 		}
@@ -112,9 +122,13 @@ func Markdown(w io.Writer, all []results.Result, charts map[string]string) error
 	return nil
 }
 
-// Chart writes an SVG bar chart of a result's first figure.
+// Chart writes an SVG bar chart of one of a result's figures, Charted.
 func Chart(w io.Writer, r results.Result) error {
-	figure, subjects := columns(r)[0], names(r)
+	figure := Charted(r)
+	subjects := slices.DeleteFunc(names(r), func(name string) bool {
+		_, measured := r.Subjects[name][figure]
+		return !measured
+	})
 	top := 0.0
 	for _, name := range subjects {
 		top = max(top, r.Subjects[name][figure])

@@ -68,3 +68,35 @@ func TestRatiosToTheBaseline(t *testing.T) {
 		t.Errorf("ratios to a baseline that was left out:\n%s", table.String())
 	}
 }
+
+func TestWhatOthersPublishedStandsBeside(t *testing.T) {
+	r := results.Result{Scenario: "p2", Subjects: map[string]map[string]float64{"off-32": {"p99_ms": 2}, "on-32": {"p99_ms": 1.5}, "off-64": {"p99_ms": 4}}}
+	var table strings.Builder
+	if err := Table(&table, r); err != nil {
+		t.Fatal(err)
+	}
+	want := "| 32 connections      | 4.48   | 3.96  | 0.89× | 2           | 1.50  | 0.75× |\n"
+	if !strings.HasSuffix(table.String(), want) {
+		t.Errorf("got\n%s\nwant it to end with the comparison that was measured whole\n%s", table.String(), want)
+	}
+	r.Scenario, r.Subjects = "p5", map[string]map[string]float64{"none": {"p99_ms_1k": 10}, "load-aware": {"p99_ms_1k": 4}}
+	table.Reset()
+	if err := Published(&table, r); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(table.String(), "|        |       | 0.51× | 10          | 4     | 0.40× |") {
+		t.Errorf("got\n%s\nwant the published ratio without figures", table.String())
+	}
+}
+
+func TestChartsShowWhatTheScenarioIsAbout(t *testing.T) {
+	r := results.Result{Scenario: "p3", Subjects: map[string]map[string]float64{
+		"direct": {"p95_ms": 0.2}, "heddle": {"p95_ms": 0.3, "added_p95_ms": 0.1}, "envoy": {"p95_ms": 0.6, "added_p95_ms": 0.4}}}
+	var chart strings.Builder
+	if err := Chart(&chart, r); err != nil {
+		t.Fatal(err)
+	}
+	if got := chart.String(); !strings.Contains(got, "added_p95_ms") || strings.Count(got, "<rect") != 2 || strings.Contains(got, "direct") {
+		t.Errorf("want what sidecars add, without what has none:\n%s", got)
+	}
+}

@@ -35,11 +35,11 @@ var balanceSubjects = map[string]struct {
 	proxy   string
 	balance peers.Balance
 }{
-	"heddle-none":       {"heddle", ""},
-	"heddle-exact":      {"heddle", peers.ByCount},
-	"heddle-load-aware": {"heddle", peers.ByLoad},
-	"envoy-none":        {"envoy", ""},
-	"envoy-exact":       {"envoy", peers.ByCount},
+	"none":        {"heddle", ""},
+	"exact":       {"heddle", peers.ByCount},
+	"load-aware":  {"heddle", peers.ByLoad},
+	"envoy-none":  {"envoy", ""},
+	"envoy-exact": {"envoy", peers.ByCount},
 }
 
 // arrangement is how the kernel spreads connections over the workers.
@@ -118,7 +118,7 @@ func runBalance(name string, arranged arrangement, o Options) (results.Result, e
 			for figure, value := range got {
 				figures[subject][figure] = append(figures[subject][figure], value)
 			}
-			fmt.Fprintf(o.Progress, "%s %s run %d/%d: p99 of 1 kB %.2f ms, of 1 MB %.2f ms\n", name, subject, run, o.Runs, got["p99_1k_ms"], got["p99_1m_ms"])
+			fmt.Fprintf(o.Progress, "%s %s run %d/%d: p99 of 1 kB %.2f ms, of 1 MB %.2f ms\n", name, subject, run, o.Runs, got["p99_ms_1k"], got["p99_ms_1m"])
 		}
 	}
 	for subject, values := range figures {
@@ -190,8 +190,8 @@ func balanceOnce(name, dir string, ports []int, classes map[string]load.Class, c
 			return nil, fmt.Errorf("class %s: %d errors among %d answers: this run measures nothing", class, r.Errors, r.Requests)
 		}
 		requests += r.Requests
-		figures["p50_"+class+"_ms"] = float64(r.P50.Microseconds()) / 1000
-		figures["p99_"+class+"_ms"] = float64(r.P99.Microseconds()) / 1000
+		figures["p50_ms_"+class] = float64(r.P50.Microseconds()) / 1000
+		figures["p99_ms_"+class] = float64(r.P99.Microseconds()) / 1000
 	}
 	figures["requests_per_second"] = float64(requests) / o.Duration.Seconds()
 	return figures, nil
