@@ -88,3 +88,14 @@ func TestFindsMeshKinds(t *testing.T) {
 		}
 	}
 }
+
+func TestUnknownKindsSayWhichThereAre(t *testing.T) {
+	for name, want := range map[string]string{
+		"banana":   `there is no kind "banana". Kinds are: clusters, `,
+		"servcies": `there is no kind "servcies"; did you mean "services"? Kinds are: clusters, `,
+	} {
+		if _, err := FindKind(name); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("got %v, want it to begin with %s", err, want)
+		}
+	}
+}

@@ -273,7 +273,7 @@ func FindKind(name string) (*Kind, error) {
 	for _, k := range Kinds {
 		names = append(names, k.Typed())
 	}
-	hint := ""
+	hint := "."
 	if near := Nearest(short, names); near != "" {
 		hint = fmt.Sprintf("; did you mean %q?", near)
 	}
