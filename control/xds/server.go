@@ -36,9 +36,6 @@ const (
 	answerTimeout = 60 * time.Second
 )
 
-// maxNames bounds the names of one type that a stream may subscribe to.
-const maxNames = 1 << 18
-
 // Server is the discovery service of a controller. Create it with [New].
 //
 // Locks are taken in this order: the source's, if it has one (push.Pusher.mu), mu, a [Proxy]'s, progressedMu. The source holds its own
