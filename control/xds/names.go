@@ -77,15 +77,19 @@ func (p *Proxy) bounded() error {
 		held.add(sub.batchSaid)
 		held.add(sub.refused.names.tally)
 	}
-	switch listeners := p.types[Listeners].names.len(); {
+	switch {
 	case held.names > maxNames:
 		return p.namesRefused("a stream may name %d resources, and this one names %d", maxNames, held.names)
 	case held.bytes > maxNameBytes:
 		return p.namesRefused("a stream may name resources with %d bytes of names, and this one's have %d", maxNameBytes, held.bytes)
-	case listeners > maxListeners:
-		return p.namesRefused("a stream may name %d listeners, and this one names %d", maxListeners, listeners)
+	case p.types[Listeners].names.len() > maxListeners:
+		return p.tooManyListeners()
 	}
 	return nil
+}
+
+func (p *Proxy) tooManyListeners() error {
+	return p.namesRefused("a stream may name %d listeners, and this one names more", maxListeners)
 }
 
 func (p *Proxy) namesRefused(format string, of ...any) error {

@@ -190,8 +190,10 @@ func exchange[R request](s *Server, ctx context.Context, cancel context.CancelCa
 				p.traceNotServed(r.GetTypeUrl())
 				continue
 			}
-			if d, delta := any(r).(*discovery.DeltaDiscoveryRequest); delta && t == Listeners && len(d.GetResourceNamesSubscribe()) > 0 {
-				s.source.Demand(p, d.GetResourceNamesSubscribe())
+			if d, delta := any(r).(*discovery.DeltaDiscoveryRequest); delta && t == Listeners {
+				if err := p.demand(d); err != nil {
+					return err
+				}
 			}
 			if err := handle(p, t, r); err != nil {
 				return err
