@@ -27,6 +27,8 @@ var (
 		"/var/lib/private", "/var/lib/systemd", "/lost+found",
 	}
 	hiddenFiles = []string{"/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/sudoers", "/etc/krb5.keytab", "/etc/ipsec.secrets", "/etc/security/opasswd"}
+	// ownDirs are the process's own.
+	ownDirs = []string{"/tmp", "/var/tmp"}
 	// What the kernel shows of the whole machine, as Docker masks it, with what it tells of others' memory.
 	maskedProc = []string{
 		"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/key-users", "/proc/kmsg", "/proc/kpagecgroup",
@@ -46,26 +48,30 @@ type tree struct {
 
 // Furnish changes the mount namespace of the calling thread, which must be its own.
 func Furnish(c Config) error {
-	// Slave, not private: what the machine unmounts must not be kept alive here.
-	if err := unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, ""); err != nil {
-		return fmt.Errorf("detach mounts: %w", err)
+	// Private, not slave: what the machine mounts from now on would come here as it is there, to be written to.
+	if err := unix.Mount("", "/", "", unix.MS_PRIVATE|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("part from the machine's mounts: %w", err)
 	}
 	trees, resolv, err := take(c)
 	if err != nil {
 		return err
 	}
-	if err := restrict(unix.AT_FDCWD, "/", unix.AT_RECURSIVE, unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV); err != nil {
-		return err
-	}
-	// Before what is hidden, for /run may hold the file that it is a link to.
+	// All that is looked for is looked for before what it may lead through is hidden.
 	link, err := filepath.EvalSymlinks("/etc/resolv.conf")
 	if err != nil && c.Resolv != "" {
 		return fmt.Errorf("look for /etc/resolv.conf: %w", err)
 	}
+	dirs := places(slices.Concat(hiddenDirs, c.Hide))
+	if err := detach(slices.Concat(dirs, places(ownDirs))); err != nil {
+		return err
+	}
+	if err := restrict(unix.AT_FDCWD, "/", unix.AT_RECURSIVE, unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV); err != nil {
+		return err
+	}
 	if err := private(); err != nil {
 		return err
 	}
-	hidden, err := hide(c.Hide)
+	hidden, err := hide(dirs)
 	if err != nil {
 		return err
 	}
@@ -87,7 +93,7 @@ func Furnish(c Config) error {
 
 // take takes what must stay visible, before it is hidden.
 func take(c Config) (trees []tree, resolv int, err error) {
-	covers := append(append([]string{"/tmp", "/var/tmp"}, hiddenDirs...), places(hiddenDirs)...)
+	covers := slices.Concat(ownDirs, hiddenDirs, places(hiddenDirs))
 	if program, err := filepath.EvalSymlinks(c.Program); err == nil {
 		for _, path := range []string{c.Program, program} {
 			// Whatever is configured, the cluster's own files are not shown.
@@ -181,10 +187,36 @@ func places(dirs []string) []string {
 	return out
 }
 
+// detach takes away what is mounted on directories and below them: not to be seen, it would be kept alive here after the machine has
+// unmounted it, such as the network namespaces of workloads that are gone, and the layers of containers.
+func detach(dirs []string) error {
+	mounts, err := os.ReadFile("/proc/thread-self/mountinfo")
+	if err != nil {
+		return fmt.Errorf("read mounts: %w", err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		fields := strings.Fields(line)
+		if len(fields) < 5 {
+			continue
+		}
+		path := unescape.Replace(fields[4])
+		if !slices.Contains(dirs, path) && !below(path, dirs) {
+			continue
+		}
+		// One that went with the one above it is no mount any more.
+		if err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("take away mount %s: %w", path, err)
+		}
+	}
+	return nil
+}
+
+// unescape gives a path as it was before the kernel wrote it into a line (proc(5), mountinfo).
+var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+
 // hide covers directories by empty ones, and files by nothing. It returns the directories, which can still be written to.
-func hide(more []string) ([]string, error) {
+func hide(dirs []string) ([]string, error) {
 	var hidden []string
-	dirs := places(append(slices.Clone(hiddenDirs), more...))
 	// What is below a directory comes after it.
 	slices.Sort(dirs)
 	for _, dir := range dirs {
