@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -43,7 +44,7 @@ func exit(err error) {
 }
 
 // machines are what becomes of a machine while a process in a sandbox runs.
-var machines = map[string]func(*machine) error{"mounts later": mountsLater, "hidden mounts": hiddenMounts}
+var machines = map[string]func(*machine) error{"mounts later": mountsLater, "hidden mounts": hiddenMounts, "replaced files": replacedFiles}
 
 // onMachine runs one of them. What it says is wrong is the test's failure.
 func onMachine(t *testing.T, name string) {
@@ -104,7 +105,7 @@ func (m *machine) mount(dir string) error {
 
 // put makes a file, in the place of another as programs do that keep passwords.
 func put(path, content string) error {
-	if err := os.MkdirAll(path[:strings.LastIndexByte(path, '/')], 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
 	if err := os.WriteFile(path+"+", []byte(content), 0o600); err != nil {

@@ -39,6 +39,8 @@ var (
 	maskedSys    = []string{"/sys/firmware", "/sys/devices/virtual/powercap"}
 )
 
+const resolvConf = "/etc/resolv.conf"
+
 // tree is a part of the machine's files that is to be seen where it is, once what is above it is hidden.
 type tree struct {
 	path string
@@ -57,12 +59,11 @@ func Furnish(c Config) error {
 		return err
 	}
 	// All that is looked for is looked for before what it may lead through is hidden.
-	link, err := filepath.EvalSymlinks("/etc/resolv.conf")
-	if err != nil && c.Resolv != "" {
-		return fmt.Errorf("look for /etc/resolv.conf: %w", err)
+	h := hiddenBy(c)
+	if c.Resolv != "" {
+		h.files = append(h.files, resolvConf)
 	}
-	dirs := places(slices.Concat(hiddenDirs, c.Hide))
-	if err := detach(slices.Concat(dirs, places(ownDirs))); err != nil {
+	if err := detach(slices.Concat(h.dirs, places(ownDirs))); err != nil {
 		return err
 	}
 	if err := restrict(unix.AT_FDCWD, "/", unix.AT_RECURSIVE, unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV); err != nil {
@@ -71,19 +72,27 @@ func Furnish(c Config) error {
 	if err := private(); err != nil {
 		return err
 	}
-	hidden, err := hide(dirs)
+	own, err := rebuild(h)
+	if err != nil {
+		return err
+	}
+	covered, err := hide(h, own)
 	if err != nil {
 		return err
 	}
 	if c.Resolv != "" {
-		trees = append(trees, tree{path: link, fd: resolv})
+		path := resolvConf
+		if link, err := filepath.EvalSymlinks(path); err == nil {
+			path = link
+		}
+		trees = append(trees, tree{path: path, fd: resolv})
 	}
 	for _, t := range trees {
 		if err := t.show(); err != nil {
 			return err
 		}
 	}
-	for _, dir := range hidden {
+	for _, dir := range slices.Concat(own, covered) {
 		if err := restrict(unix.AT_FDCWD, dir, 0, unix.MOUNT_ATTR_RDONLY); err != nil {
 			return err
 		}
@@ -214,21 +223,23 @@ func detach(dirs []string) error {
 // unescape gives a path as it was before the kernel wrote it into a line (proc(5), mountinfo).
 var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 
-// hide covers directories by empty ones, and files by nothing. It returns the directories, which can still be written to.
-func hide(dirs []string) ([]string, error) {
-	var hidden []string
+// hide covers what is hidden and not below what was rebuilt: directories by empty ones, and files by nothing. It returns the directories,
+// which can still be written to.
+func hide(h hidden, rebuilt []string) ([]string, error) {
+	var covered []string
+	dirs := slices.DeleteFunc(slices.Clone(h.dirs), func(dir string) bool { return below(dir, rebuilt) })
 	// What is below a directory comes after it.
 	slices.Sort(dirs)
-	for _, dir := range dirs {
-		if _, err := os.Lstat(dir); errors.Is(err, os.ErrNotExist) {
-			continue // What is above it is hidden already.
+	for _, dir := range slices.Compact(dirs) {
+		if info, err := os.Lstat(dir); err != nil || !info.IsDir() {
+			continue // Not on this machine, another one's name, or what is above it is hidden already.
 		}
 		if err := unix.Mount("none", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "size=64k,nr_inodes=64,mode=0755"); err != nil {
 			return nil, fmt.Errorf("hide %s: %w", dir, err)
 		}
-		hidden = append(hidden, dir)
+		covered = append(covered, dir)
 	}
-	return hidden, mask(hiddenFiles)
+	return covered, mask(slices.DeleteFunc(slices.Clone(h.files), func(file string) bool { return below(file, rebuilt) }))
 }
 
 // mask covers what is there of the paths: files by /dev/null, directories by empty ones.

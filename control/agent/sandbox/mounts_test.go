@@ -56,3 +56,55 @@ func hiddenMounts(m *machine) error {
 	m.expect("write", "/run/cluster/kept/file", "EROFS")
 	return nil
 }
+
+// What is hidden stays hidden when the machine puts another file or directory in its place, and when there was none before. What is seen
+// beside it is seen, and the process's own resolv.conf stays its own.
+func TestWhatIsReplacedStaysHidden(t *testing.T) { onMachine(t, "replaced files") }
+
+func replacedFiles(m *machine) error {
+	resolv := "/mnt/resolv.conf"
+	if err := errors.Join(
+		put(resolv, "nameserver 192.0.2.53"), put("/etc/resolv.conf", "nameserver machine"), put("/etc/passwd", "users"),
+		put("/etc/shadow", "secret"), put("/etc/ssh/key", "secret"), put("/etc/ssl/certs/ca", "authority"), put("/etc/security/limits", "limits"),
+		put("/mnt/keys/keytab", "secret"), os.Symlink("/mnt/keys/keytab", "/etc/krb5.keytab"), os.Symlink("passwd", "/etc/users"),
+		put("/var/log/messages", "secret"), put("/var/lib/service/data", "data"), put("/var/lib/docker/layer", "secret"), put("/var/lib/cluster/key", "secret"),
+		os.MkdirAll("/var/tmp", 0o1777), os.MkdirAll("/var/lib/cluster/shown", 0o755), os.Chmod("/var/lib/cluster", 0o711),
+	); err != nil {
+		return err
+	}
+	if err := m.confine(Config{Program: "/bin/sh", Resolv: resolv, Hide: []string{"/var/lib/cluster"}, Keep: []string{"/var/lib/cluster/shown"}}); err != nil {
+		return err
+	}
+	seen := func() {
+		m.expect("read", "/etc/passwd", "users")
+		m.expect("read", "/etc/users", "users")
+		m.expect("read", "/etc/resolv.conf", "nameserver 192.0.2.53")
+		m.expect("read", "/var/lib/service/data", "data")
+		m.expect("list", "/var/lib/cluster", "shown")
+		for _, path := range []string{"/etc/shadow", "/etc/shadow-", "/etc/krb5.keytab", "/etc/letsencrypt/key", "/etc/ssh/key", "/etc/security/opasswd", "/etc/ssl/private/key",
+			"/var/log/messages", "/var/lib/docker/layer", "/var/lib/kubelet/key", "/var/lib/cluster/key"} {
+			m.expect("read", path, "ENOENT")
+		}
+		// Where its name led it is covered by a device, which nothing opens.
+		m.expect("read", "/mnt/keys/keytab", "EACCES")
+		for _, path := range []string{"/etc/new", "/etc/passwd", "/etc/ssh/key", "/etc/ssl/certs/ca", "/var/new", "/var/log/new", "/var/lib/service/data"} {
+			m.expect("write", path, "EROFS")
+		}
+	}
+	seen()
+	m.expect("read", "/etc/ssl/certs/ca", "authority")
+	m.expect("write", "/var/tmp/own", "written")
+	if err := errors.Join(
+		put("/etc/shadow", "newer"), put("/etc/shadow-", "secret"), put("/etc/passwd", "more users"), put("/etc/resolv.conf", "nameserver other"),
+		os.Remove("/etc/krb5.keytab"), put("/etc/krb5.keytab", "newer"), put("/etc/letsencrypt/key", "secret"), put("/etc/security/opasswd", "secret"), put("/etc/ssl/private/key", "secret"),
+		os.RemoveAll("/etc/ssh"), put("/etc/ssh/key", "newer"), os.RemoveAll("/var/log"), put("/var/log/messages", "newer"),
+		os.RemoveAll("/var/lib/docker"), put("/var/lib/docker/layer", "newer"), put("/var/lib/kubelet/key", "secret"), put("/etc/ssl/certs/ca", "newer"),
+		os.RemoveAll("/var/lib/cluster"), put("/var/lib/cluster/key", "newer"),
+	); err != nil {
+		return err
+	}
+	seen()
+	// What is in a directory that is seen is what there is in it now.
+	m.expect("read", "/etc/ssl/certs/ca", "newer")
+	return nil
+}
