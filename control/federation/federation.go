@@ -144,8 +144,9 @@ type Federation struct {
 	sharing  *resolve.Sharing
 	// announced is what members are told of this cluster itself.
 	announced *announcement
-	// streams of members, at a primary.
+	// streams of members, at a primary, and those that wait for their turn.
 	streams map[string]*stream
+	waiting map[*stream]struct{}
 	// rates are how often members may have the mesh at work, by membership, at a primary.
 	rates map[string]*rates
 	// live is a member's connection to the primary, problem why there is none, skew that the clocks are apart.
@@ -203,7 +204,7 @@ func Open(config Config) (*Federation, error) {
 	f := &Federation{
 		config: config, changing: semaphore.NewWeighted(1), counters: newCounters(), tokens: newTokens(config.Store, config.Now, config.Random),
 		unkept: make(chan struct{}, 1), reprobe: make(chan struct{}, 1), redial: make(chan struct{}, 1), reroot: make(chan struct{}, 1),
-		own: &State{}, book: map[string]*entry{}, unwritten: map[string]bool{}, sharing: resolve.NewSharing(config.Settings, nil), clusters: map[string]clusterInfo{}, streams: map[string]*stream{}, rates: map[string]*rates{}, judged: judged{},
+		own: &State{}, book: map[string]*entry{}, unwritten: map[string]bool{}, sharing: resolve.NewSharing(config.Settings, nil), clusters: map[string]clusterInfo{}, streams: map[string]*stream{}, waiting: map[*stream]struct{}{}, rates: map[string]*rates{}, judged: judged{},
 	}
 	if err := os.MkdirAll(dir(config.Cluster), 0o700); err != nil {
 		return nil, fmt.Errorf("make directory: %w", err)

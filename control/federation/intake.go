@@ -39,10 +39,23 @@ func (f *Federation) ratesOf(who peerOf) *rates {
 }
 
 // inTurn waits until a member may have another stream, whose coming and going is told to all others. It returns false when
-// ctx ends first.
-func (f *Federation) inTurn(ctx context.Context, r *rates) bool {
+// ctx ends first, and then takes nobody's turn. Meanwhile the stream is among those that wait, which end with a removal.
+func (f *Federation) inTurn(ctx context.Context, s *stream, r *rates) bool {
+	f.mu.Lock()
+	f.waiting[s] = struct{}{}
+	f.mu.Unlock()
+	defer func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		delete(f.waiting, s)
+	}()
 	now := f.config.Now()
-	return wait(ctx, r.states.ReserveN(now, 1).DelayFrom(now), nil)
+	turn := r.states.ReserveN(now, 1)
+	if !wait(ctx, turn.DelayFrom(now), nil) {
+		turn.CancelAt(f.config.Now())
+		return false
+	}
+	return true
 }
 
 // intake holds a member's state back while it says new ones too often.

@@ -2,6 +2,7 @@ package federation
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"strings"
 	"testing"
@@ -43,6 +44,96 @@ func TestARemovedMemberTakesNoPlacesOfItsNamesNextHolder(t *testing.T) {
 	if n := fresh.f.counters.snapshot()[countAttempts]; n != attempts || !fresh.f.Status().Connected {
 		t.Errorf("the member had to connect %d times more", n-attempts)
 	}
+}
+
+// A removed member whose stream waits for its turn hears of the removal at once, and does not get the place of who has its name now when
+// its turn comes.
+func TestARemovedMemberThatWaitedTakesNoPlace(t *testing.T) {
+	p := newNode(t, "cluster1", newLink(), &clock{})
+	old := p.joinMember("cluster2")
+	eventually(t, "connected", func() bool { return old.f.Status().Connected })
+	old.stop()
+	eventually(t, "gone", func() bool { p.f.mu.Lock(); defer p.f.mu.Unlock(); return p.f.streams["cluster2"] == nil })
+	certificate := certificateOf(t, old)
+	who, err := verify([]*x509.Certificate{mustParse(t, certificate.Certificate[0]), mustParse(t, certificate.Certificate[1])},
+		p.authority.MeshPool(), p.f.config.Now(), "cluster.local", x509.ExtKeyUsageAny)
+	if err != nil {
+		t.Fatal(err)
+	}
+	waiting := func() int {
+		p.f.mu.Lock()
+		defer p.f.mu.Unlock()
+		return len(p.f.waiting)
+	}
+	// Its next turn is in a minute.
+	own, now := p.f.ratesOf(who), p.f.config.Now()
+	for range statesBurst + 60*statesPerSecond {
+		own.states.ReserveN(now, 1)
+	}
+	// Then, for turns come while time passes.
+	then := now.Add(10 * time.Second)
+	spent := own.states.TokensAt(then)
+	// Who hangs up while it waits has taken no turn.
+	api, conn := raw(t, p, certificate)
+	hangingUp, err := api.Sync(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := hangingUp.Send(begin(newestProtocol)); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "one waits", func() bool { return waiting() == 1 })
+	conn.Close()
+	eventually(t, "none waits", func() bool { return waiting() == 0 })
+	if left := own.states.TokensAt(then); left < spent-0.1 {
+		t.Errorf("%g turns were taken by one that hung up", spent-left)
+	}
+
+	api, _ = raw(t, p, certificate)
+	heard := make(chan error, 1)
+	go func() { heard <- saying(t, api, begin(newestProtocol), progressing()) }()
+	eventually(t, "it waits", func() bool { return waiting() == 1 })
+	p.remove(clusterKey("cluster2"))
+	if err := <-heard; reasonOf(err) != pb.Refusal_REMOVED {
+		t.Errorf("while it waited: %v", err)
+	}
+	fresh := p.joinMember("cluster2")
+	eventually(t, "the new one is in", func() bool { return fresh.f.Status().Connected })
+	before, attempts := p.f.counters.snapshot()[countStreamsReplaced], fresh.f.counters.snapshot()[countAttempts]
+
+	// It has its turn, and was a member when it last was looked at.
+	late := newStream(who)
+	late.end = func(error) {}
+	if err := p.f.takePlace(t.Context(), late, who); reasonOf(err) != pb.Refusal_REMOVED {
+		t.Errorf("one that was removed meanwhile: %v", err)
+	}
+	p.f.mu.Lock()
+	holder := p.f.streams["cluster2"]
+	p.f.mu.Unlock()
+	if got := p.f.attach(late, nil); got == nil || got != holder {
+		t.Error("one of another membership took the place")
+	}
+	if n := p.f.counters.snapshot()[countStreamsReplaced]; n != before || fresh.f.counters.snapshot()[countAttempts] != attempts || !fresh.f.Status().Connected {
+		t.Error("the name's next holder lost its stream")
+	}
+}
+
+// Who has the name gets its place from a stream that a removed member still has there.
+func TestTheNamesNextHolderGetsItsPlace(t *testing.T) {
+	p := newNode(t, "cluster1", newLink(), &clock{})
+	left := make(chan error, 1)
+	old := newStream(peerOf{cluster: "cluster2", membership: "former"})
+	old.end = func(err error) { left <- err }
+	p.f.attach(old, nil)
+	fresh := p.joinMember("cluster2")
+	eventually(t, "the new one is in", func() bool { return fresh.f.Status().Connected })
+	if err := <-left; reasonOf(err) != pb.Refusal_REPLACED {
+		t.Errorf("the former one hears %v", err)
+	}
+}
+
+func progressing() *pb.FromMember {
+	return &pb.FromMember{Message: &pb.FromMember_RootProgress{RootProgress: &pb.RootProgress{Done: true}}}
 }
 
 // While a workload has a certificate of the mesh that was left, its root is trusted for workloads, and for nobody else: the

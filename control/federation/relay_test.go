@@ -57,9 +57,9 @@ func newCrowd(t testing.TB, members int) *crowd {
 	c.f.SetObjects(c.objects)
 	c.f.SetOwn(registry.Locality{}, c.services(0))
 	for i := range members {
-		s := newStream(fmt.Sprintf("cluster%d", i+2))
+		s := newStream(peerOf{cluster: fmt.Sprintf("cluster%d", i+2)})
 		s.end = func(error) {}
-		c.f.attach(s)
+		c.f.attach(s, nil)
 		c.streams = append(c.streams, s)
 		c.f.note(s, State{Gateways: []netip.AddrPort{gateway}, Services: c.services(0)})
 	}

@@ -105,6 +105,12 @@ func (f *Federation) SetObjects(all []*objects.Object) {
 			e.announced = nil
 		}
 	}
+	// By membership, for the name may be another one's already.
+	for _, s := range slices.AppendSeq(slices.Collect(maps.Values(f.streams)), maps.Keys(f.waiting)) {
+		if former[s.cluster].membership == s.membership && clusters[s.cluster].membership != s.membership {
+			s.end(removedError(s.cluster, f.config.Cluster.Name))
+		}
+	}
 	members := make(map[string]bool, len(clusters))
 	for _, c := range clusters {
 		members[c.membership] = true

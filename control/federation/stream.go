@@ -19,7 +19,7 @@ import (
 
 // stream is what a primary knows of one member's stream.
 type stream struct {
-	cluster string
+	cluster, membership string
 	// wake holds one value when there may be something to send.
 	wake chan struct{}
 	// look holds one value when it is time to see whether the cluster still is a member.
@@ -42,9 +42,9 @@ type stream struct {
 	cut   bool
 }
 
-func newStream(cluster string) *stream {
+func newStream(who peerOf) *stream {
 	return &stream{
-		cluster: cluster, wake: make(chan struct{}, 1), look: make(chan struct{}, 1), progress: rate.NewLimiter(progressRate, progressBurst),
+		cluster: who.cluster, membership: who.membership, wake: make(chan struct{}, 1), look: make(chan struct{}, 1), progress: rate.NewLimiter(progressRate, progressBurst),
 		due: due{all: true}, peers: map[string]telling{}, objects: map[objects.Key][]byte{},
 	}
 }
@@ -78,12 +78,12 @@ func (f *Federation) sync(call grpc.BidiStreamingServer[pb.FromMember, pb.FromPr
 	}
 	ctx, cancel := context.WithCancelCause(call.Context())
 	defer cancel(nil)
-	s := newStream(who.cluster)
+	s := newStream(who)
 	s.end = func(cause error) {
 		cancel(cause)
 		time.AfterFunc(f.config.Pace.Silence, func() { _ = connection.conn.Close() })
 	}
-	// Once before it takes the place of another stream, and once in the loop below: a removal in between is seen there.
+	// Before it waits, and once more when it has the place of the cluster's stream: it may have waited for long.
 	if err := f.authorize(ctx, who); err != nil {
 		f.counters.add(countCallsRefused)
 		return err
@@ -92,11 +92,18 @@ func (f *Federation) sync(call grpc.BidiStreamingServer[pb.FromMember, pb.FromPr
 	s.in.limiter = own.states
 	// What takes time here is no silence of the member's.
 	watchdog.Stop()
-	if !f.inTurn(ctx, own) {
+	if !f.inTurn(ctx, s, own) {
 		return ended(context.Cause(ctx))
 	}
-	f.attach(s)
 	defer f.detach(s)
+	// Nothing that it says is taken before.
+	if err := f.takePlace(ctx, s, who); err != nil {
+		if ctx.Err() != nil {
+			return ended(context.Cause(ctx))
+		}
+		f.counters.add(countCallsRefused)
+		return err
+	}
 	f.counters.add(countStreams)
 	f.config.Log.Info("member connected", "cluster", who.cluster, "version", clip(first.GetBegin().GetVersion()))
 	go func() {
@@ -117,11 +124,32 @@ func ended(err error) error {
 	return err
 }
 
-// attach makes the stream its cluster's one and only.
-func (f *Federation) attach(s *stream) {
+// takePlace makes the stream of a member its cluster's one and only. One whose name is another member's now does not get its place:
+// the store has one membership of a name, and is asked again when there is a stream of another one.
+func (f *Federation) takePlace(ctx context.Context, s *stream, who peerOf) error {
+	var other *stream
+	for {
+		if err := f.authorize(ctx, who); err != nil {
+			return err
+		}
+		holder := f.attach(s, other)
+		if holder == nil {
+			// Whom a removal did not find among the streams was removed before, and the store says so.
+			return f.authorize(ctx, who)
+		}
+		other = holder
+	}
+}
+
+// attach gives the stream its cluster's place, unless a stream of another membership has that, which it returns. former is one
+// that was seen there before the store said that s is of the member.
+func (f *Federation) attach(s, former *stream) (holder *stream) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if old := f.streams[s.cluster]; old != nil {
+		if old.membership != s.membership && old != former {
+			return old
+		}
 		f.counters.add(countStreamsReplaced)
 		old.end(errReplaced)
 	}
@@ -133,6 +161,7 @@ func (f *Federation) attach(s *stream) {
 	}
 	e.connected, e.lastSeen = true, f.config.Now()
 	f.changed(s.cluster)
+	return nil
 }
 
 func (f *Federation) detach(s *stream) {

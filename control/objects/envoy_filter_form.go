@@ -12,6 +12,7 @@ import (
 	networkingv1alpha3 "istio.io/client-go/pkg/apis/networking/v1alpha3"
 
 	"heddle.io/heddle/control/envoyapi"
+	"heddle.io/heddle/control/peer"
 )
 
 // envoyFilterTreatments are what becomes of the fields of EnvoyFilter.
@@ -141,6 +142,10 @@ func (c *checker) configPatch(at string, p *networking.EnvoyFilter_EnvoyConfigOb
 	if err == nil && operation != networking.EnvoyFilter_Patch_MERGE && operation != networking.EnvoyFilter_Patch_MERGE_AND_REPLACE_LIST {
 		// What is merged need not be whole.
 		err = envoyapi.Check(message)
+	}
+	if named, is := message.(interface{ GetName() string }); err == nil && is && len(named.GetName()) > peer.MaxName {
+		// Proxies would name it, and be cut off.
+		err = fmt.Errorf("its name is longer than %d bytes", peer.MaxName)
 	}
 	if err != nil {
 		c.fail(at+".patch.value", "is refused: "+err.Error(), "write it as Envoy's API has it (github.com/envoyproxy/go-control-plane/envoy v1.40)")

@@ -19,8 +19,8 @@ import (
 // uses is what a proxy asked for.
 type uses struct {
 	workload string
-	// destinations are the addresses, whether or not there is a service.
-	destinations map[netip.Addr]bool
+	// destinations are the addresses, whether or not there is a service, with how many listeners of each it names.
+	destinations map[netip.Addr]int
 	// hosts are the services that they are for.
 	hosts map[string]bool
 }
@@ -74,29 +74,24 @@ func (p *Pusher) needed(k translate.Kind) map[string]bool {
 }
 
 // Demand implements [xds.Source].
-func (p *Pusher) Demand(connected *xds.Proxy, listeners []string) {
+func (p *Pusher) Demand(connected *xds.Proxy, asked, givenUp []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	member := p.proxies[connected]
-	if member == nil || p.mesh == nil || member.observed() == "" {
+	if member == nil {
 		return
 	}
-	var asked []netip.Addr
-	for _, name := range listeners {
-		if a, ok := destination(name); ok && !member.uses.destinations[a] {
-			asked = append(asked, a)
-		}
+	var fresh []netip.Addr
+	if p.mesh != nil && member.observed() != "" {
+		fresh = member.dial(asked)
 	}
-	if len(asked) == 0 {
+	member.uses.giveUp(givenUp)
+	if len(fresh) == 0 {
 		return
-	}
-	if member.uses.destinations == nil {
-		member.uses = uses{workload: member.observed(), destinations: map[netip.Addr]bool{}, hosts: map[string]bool{}}
 	}
 	known := len(p.carried)
 	var found []*model.Service
-	for _, a := range asked {
-		member.uses.destinations[a] = true
+	for _, a := range fresh {
 		found = append(found, p.mesh.At(a)...)
 	}
 	started := time.Now()
@@ -105,6 +100,35 @@ func (p *Pusher) Demand(connected *xds.Proxy, listeners []string) {
 		p.version = p.server.Update(p.server.Revision(), changes, moves)
 		p.carry(known)
 		p.trace(causeDemand, Update{}, changes, moves, started)
+	}
+}
+
+// dial notes listeners that a proxy asks for, and gives the addresses that it did not ask for before.
+func (m *proxy) dial(listeners []string) (fresh []netip.Addr) {
+	for _, name := range listeners {
+		a, ok := destination(name)
+		if !ok {
+			continue
+		}
+		if m.uses.destinations == nil {
+			m.uses = uses{workload: m.observed(), destinations: map[netip.Addr]int{}, hosts: map[string]bool{}}
+		}
+		if m.uses.destinations[a]++; m.uses.destinations[a] == 1 {
+			fresh = append(fresh, a)
+		}
+	}
+	return fresh
+}
+
+// giveUp has addresses be asked for no more when none of their listeners is. What there was at them stays in use.
+func (u *uses) giveUp(listeners []string) {
+	for _, name := range listeners {
+		a, _ := destination(name)
+		if n := u.destinations[a]; n > 1 {
+			u.destinations[a] = n - 1
+		} else {
+			delete(u.destinations, a)
+		}
 	}
 }
 
@@ -223,7 +247,7 @@ func (p *Pusher) arrived(services []model.Pair[model.Service]) (moves []xds.Move
 		var found []*model.Service
 		for _, s := range arrived {
 			for _, a := range s.Addresses() {
-				if member.uses.destinations[a] {
+				if member.uses.destinations[a] > 0 {
 					found = append(found, s)
 				}
 			}

@@ -90,10 +90,10 @@ func TestProxiesLearnWhatTheyUse(t *testing.T) {
 	}
 	first := p.come(t, sidecar("w-0"), true)
 	has(p, first)
-	p.Demand(first, []string{"*", offered(1) + "_80", "8.8.8.8_443", "nonsense", "1.2.3.4_99999"})
+	p.Demand(first, []string{"*", offered(1) + "_80", "8.8.8.8_443", "nonsense", "1.2.3.4_99999"}, nil)
 	has(p, first, "s-1")
 	// What one learned, others of its workload have from the start; what nobody knows yet comes when it is there.
-	p.Demand(first, []string{offered(3) + "_80"})
+	p.Demand(first, []string{offered(3) + "_80"}, nil)
 	second := p.come(t, sidecar("w-1"), true)
 	has(p, second, "s-1")
 	w.offer(3)
@@ -117,7 +117,7 @@ func TestProxiesLearnWhatTheyUse(t *testing.T) {
 	again := next.come(t, sidecar("w-0"), true)
 	has(next, again, "s-1", "s-3")
 	// What is in use is not forgotten, the other is in the end.
-	next.Demand(again, []string{offered(1) + "_80"})
+	next.Demand(again, []string{offered(1) + "_80"}, nil)
 	now = now.Add(30 * 24 * time.Hour)
 	next.Forget()
 	has(next, again, "s-1")
@@ -149,13 +149,39 @@ func TestAWorkloadThatUsesManyGetsAll(t *testing.T) {
 	for i := range registry.MaxDependencies + 1 {
 		names = append(names, offered(i)+"_80")
 	}
-	p.Demand(proxy, names[:registry.MaxDependencies])
+	p.Demand(proxy, names[:registry.MaxDependencies], nil)
 	if got, _ := p.holds(t, proxy); len(got) != registry.MaxDependencies {
 		t.Fatalf("it has %d", len(got))
 	}
-	p.Demand(proxy, names)
+	p.Demand(proxy, names, nil)
 	if got, _ := p.holds(t, proxy); len(got) != registry.MaxDependencies+2 {
 		t.Fatalf("it has %d of all", len(got))
+	}
+}
+
+// What a proxy has given up is kept no more, but as something that it used. While it asks for one listener of an address, a service that comes
+// to be there is sent.
+func TestWhatIsGivenUpIsForgotten(t *testing.T) {
+	w, p := observing(t, 1), pusherWith(t, noDependencies(t))
+	w.update(p)
+	proxy := p.come(t, sidecar("w-0"), true)
+	for round := range 10 {
+		var names []string
+		for i := range 1000 {
+			names = append(names, fmt.Sprintf("8.%d.%d.%d_443", round, i>>8, i&255))
+		}
+		p.Demand(proxy, names, nil)
+		p.Demand(proxy, nil, names)
+	}
+	p.Demand(proxy, []string{offered(0) + "_80", offered(1) + "_80", offered(1) + "_81", "nonsense"}, nil)
+	p.Demand(proxy, nil, []string{offered(0) + "_80", offered(1) + "_80", "nonsense", "8.8.8.8_443"})
+	if got := len(p.proxies[proxy].uses.destinations); got != 1 {
+		t.Errorf("%d destinations are kept of one", got)
+	}
+	w.offer(1)
+	w.update(p)
+	if got, _ := p.holds(t, proxy); !slices.Equal(got, []string{"s-0", "s-1"}) {
+		t.Errorf("it has %q", got)
 	}
 }
 
@@ -168,7 +194,7 @@ func TestObservedDependenciesCostWhatIsUsed(t *testing.T) {
 	_, all := p.holds(t, p.come(t, full, true))
 	proxy := p.come(t, sidecar("w-0"), true)
 	for i := range 10 {
-		p.Demand(proxy, []string{offered(i) + "_80"})
+		p.Demand(proxy, []string{offered(i) + "_80"}, nil)
 	}
 	hosts, some := p.holds(t, proxy)
 	t.Logf("1000 services: %d bytes in full, %d bytes with %d dependencies", all, some, len(hosts))

@@ -577,6 +577,51 @@ func TestWatchesOfOthersDoNotKeepTheAgentOut(t *testing.T) {
 	}
 }
 
+// Nor do those who read logs, and follow them.
+func TestReadersOfLogsAreBounded(t *testing.T) {
+	w := startAll(t, func(s *Server) { s.logs = make(chan struct{}, 2) })
+	if _, err := apply(t, w.client, shop, false); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(w.dir, "logs", "shop", "cart-0", "app.log"), []byte("line\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.binds(t, "viewer", "shop")
+	ctx, viewer := t.Context(), w.as(t, bob, "")
+	const path = "/heddle/v1/logs/shop/cart-0/app"
+	var open []io.Closer
+	for range 2 {
+		body, err := viewer.Open(ctx, http.MethodGet, path+"?follow=1", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		open = append(open, body)
+	}
+	for _, query := range []string{"", "?follow=1"} {
+		_, err := viewer.Open(ctx, http.MethodGet, path+query, nil)
+		wants(t, "a third reader", err, http.StatusTooManyRequests, "2 are the limit")
+		body, err := w.client.Open(ctx, http.MethodGet, path+query, nil)
+		if err != nil {
+			t.Fatalf("the agent: %v", err)
+		}
+		body.Close()
+	}
+	for _, body := range open {
+		body.Close()
+	}
+	// Their places are free as soon as the server has noticed.
+	for deadline := time.Now().Add(10 * time.Second); ; runtime.Gosched() {
+		body, err := viewer.Open(ctx, http.MethodGet, path, nil)
+		if err == nil {
+			body.Close()
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("after they were given back: %v", err)
+		}
+	}
+}
+
 func TestWhatIsPassedOnToTheAgent(t *testing.T) {
 	w := startAll(t)
 	var seen []string

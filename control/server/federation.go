@@ -30,10 +30,10 @@ func (s *Server) handleNames(w http.ResponseWriter, r *http.Request) {
 		reply(w, names)
 		return
 	}
-	if !s.takeWatch(w, r) {
+	if !take(s.watches, w, r, "watches") {
 		return
 	}
-	defer s.endWatch(r)
+	defer giveBack(s.watches, r)
 	flusher, ok := w.(http.Flusher)
 	if !ok {
 		refuse(w, &client.Problem{Status: http.StatusInternalServerError, What: "this connection cannot stream"})

@@ -21,8 +21,11 @@ var (
 	namePattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$`)
 )
 
-// maxTail bounds how many bytes of the past are sent.
-const maxTail = 16 << 20
+// maxTail bounds how many bytes of the past are sent, logPiece how many are held of a log at a time.
+const (
+	maxTail  = 16 << 20
+	logPiece = 64 << 10
+)
 
 // followInterval is how often a followed log is looked at.
 const followInterval = 200 * time.Millisecond
@@ -43,6 +46,10 @@ func (s *Server) handleLogs(w http.ResponseWriter, r *http.Request) {
 		}
 		tail = n
 	}
+	if !take(s.logs, w, r, "logs are being read") {
+		return
+	}
+	defer giveBack(s.logs, r)
 	file, err := os.Open(filepath.Join(s.config.Logs, namespace, replica, part+".log"))
 	if err != nil {
 		problem := &client.Problem{Status: http.StatusNotFound, What: "there is no log yet", Where: namespace + "/" + replica, Remedy: "`heddle ps` shows what runs"}
@@ -68,37 +75,45 @@ func sendTail(w io.Writer, file *os.File, lines int) (int64, error) {
 		return 0, err
 	}
 	size := info.Size()
-	start := max(0, size-maxTail)
-	content := make([]byte, size-start)
-	n, err := file.ReadAt(content, start)
-	if err != nil && !errors.Is(err, io.EOF) {
+	buffer := make([]byte, logPiece)
+	start, err := startOfTail(file, size, lines, buffer)
+	if err != nil {
 		return 0, err
 	}
-	content = content[:n]
-	if lines >= 0 {
-		content = lastLines(content, lines)
-	}
-	_, err = w.Write(content)
+	// Piece by piece: a write waits for as long as the client does not read. One that fills a buffer of its own holds less.
+	_, err = io.CopyBuffer(struct{ io.Writer }{w}, io.NewSectionReader(file, start, size-start), buffer)
 	return size, err
 }
 
-func lastLines(content []byte, lines int) []byte {
-	if lines == 0 {
-		return nil
+// startOfTail looks backwards for where the last lines begin, no further than the bound.
+func startOfTail(file io.ReaderAt, size int64, lines int, buffer []byte) (int64, error) {
+	first := max(0, size-maxTail)
+	switch {
+	case lines < 0:
+		return first, nil
+	case lines == 0:
+		return size, nil
 	}
-	end := len(content)
-	if end > 0 && content[end-1] == '\n' {
-		end--
-	}
-	for i := end; ; {
-		i = bytes.LastIndexByte(content[:i], '\n')
-		if i < 0 {
-			return content
+	for end := size; end > first; {
+		start := max(first, end-int64(len(buffer)))
+		piece := buffer[:end-start]
+		n, err := file.ReadAt(piece, start)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return 0, err
 		}
-		if lines--; lines == 0 {
-			return content[i+1:]
+		// The end of the last line is none of those that are counted.
+		i := n
+		if end == size && n > 0 && piece[n-1] == '\n' {
+			i--
 		}
+		for i = bytes.LastIndexByte(piece[:i], '\n'); i >= 0; i = bytes.LastIndexByte(piece[:i], '\n') {
+			if lines--; lines == 0 {
+				return start + int64(i) + 1, nil
+			}
+		}
+		end = start
 	}
+	return first, nil
 }
 
 // follow sends what is appended. A file that became shorter was rotated: it is read from its start.
@@ -110,7 +125,7 @@ func follow(ctx context.Context, w http.ResponseWriter, file *os.File, offset in
 	flusher.Flush()
 	ticker := time.NewTicker(followInterval)
 	defer ticker.Stop()
-	buffer := make([]byte, 64<<10)
+	buffer := make([]byte, logPiece)
 	for {
 		select {
 		case <-ctx.Done():

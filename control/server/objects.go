@@ -185,10 +185,10 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, t target) {
 		refuse(w, &client.Problem{Status: http.StatusBadRequest, What: "a watch needs resourceVersion", Remedy: "list first, and watch from the list's resourceVersion"})
 		return
 	}
-	if !s.takeWatch(w, r) {
+	if !take(s.watches, w, r, "watches") {
 		return
 	}
-	defer s.endWatch(r)
+	defer giveBack(s.watches, r)
 	events, ended := s.config.Store.Watch(r.Context(), t.kind, after)
 	flusher, ok := w.(http.Flusher)
 	if !ok {
@@ -219,24 +219,24 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, t target) {
 	}
 }
 
-// takeWatch has a watch begin, which ends with [Server.endWatch], or answers that there are too many. The agent has as many as
-// it needs: others must not keep it from hearing what is to run.
-func (s *Server) takeWatch(w http.ResponseWriter, r *http.Request) bool {
+// take gives a request one of the places for what lasts, which [giveBack] gives back, or answers that there are too many. The agent has
+// as many as it needs: others must not keep it from hearing what is to run.
+func take(places chan struct{}, w http.ResponseWriter, r *http.Request, what string) bool {
 	if access.From(r.Context()).Agent() {
 		return true
 	}
 	select {
-	case s.watches <- struct{}{}:
+	case places <- struct{}{}:
 		return true
 	default:
-		refuse(w, &client.Problem{Status: http.StatusTooManyRequests, What: "too many watches", Remedy: fmt.Sprintf("close some: %d are the limit", cap(s.watches))})
+		refuse(w, &client.Problem{Status: http.StatusTooManyRequests, What: "too many " + what, Remedy: fmt.Sprintf("close some: %d are the limit", cap(places))})
 		return false
 	}
 }
 
-func (s *Server) endWatch(r *http.Request) {
+func giveBack(places chan struct{}, r *http.Request) {
 	if !access.From(r.Context()).Agent() {
-		<-s.watches
+		<-places
 	}
 }
 

@@ -46,6 +46,8 @@ import (
 const (
 	maxBody    = 32 << 20
 	maxWatches = 256
+	// maxLogs are read at a time; each holds logPiece.
+	maxLogs = 256
 	// maxPerCaller connections are open at a time of one user of this machine or one source address, maxCallers of all; beyond
 	// these, those whose caller has no role make room.
 	maxPerCaller = 64
@@ -111,7 +113,8 @@ type Server struct {
 	authenticator *access.Authenticator
 	// writing serialises batches: each is checked against what the one before it left.
 	writing sync.Mutex
-	watches chan struct{}
+	// watches and logs hold an element for each that lasts.
+	watches, logs chan struct{}
 	// lookAgain is [lookAgain] but in tests.
 	lookAgain time.Duration
 	// refusals count requests without a role, and without any caller; listeners count connections.
@@ -127,7 +130,7 @@ func New(config Config) *Server {
 	if config.Now == nil {
 		config.Now = time.Now
 	}
-	s := &Server{config: config, watches: make(chan struct{}, maxWatches), lookAgain: lookAgain}
+	s := &Server{config: config, watches: make(chan struct{}, maxWatches), logs: make(chan struct{}, maxLogs), lookAgain: lookAgain}
 	s.authenticator = &access.Authenticator{Store: config.Store, Bindings: config.Bindings, Tokens: &access.Tokens{Store: config.Store, Now: config.Now}, Owner: config.Owner,
 		TrustDomain: config.Settings.TrustDomain, Issuers: config.Authority.Issuers}
 	mux := http.NewServeMux()

@@ -54,8 +54,9 @@ func (g *generator) custom(policies []*model.AccessPolicy) []*hcmv3.HttpFilter {
 	return out
 }
 
-// customTCP makes the same filters for connections whose requests are not read. Rules about requests do not hold of them. An
-// authorizer by HTTP is shown requests, so what would have to be asked of it is refused, as in Istio.
+// customTCP makes the same filters for connections whose requests are not read. A rule about requests holds of a connection by what else
+// it says, as a rule to deny does: what may have to be asked about is. An authorizer by HTTP is shown requests, so what would have
+// to be asked of it is refused. All as in Istio.
 func (g *generator) customTCP(policies []*model.AccessPolicy) []*listenerv3.Filter {
 	var out []*listenerv3.Filter
 	bad := newDenial()
@@ -66,7 +67,7 @@ func (g *generator) customTCP(policies []*model.AccessPolicy) []*listenerv3.Filt
 			continue
 		}
 		for i, r := range p.Rules {
-			r, holds := forTCP(r, model.Allow)
+			r, holds := forTCP(r, model.Custom)
 			if !holds {
 				continue
 			}

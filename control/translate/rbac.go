@@ -75,7 +75,7 @@ func policyName(p *model.AccessPolicy, rule int) string {
 }
 
 // forTCP makes of a rule what can be told of a connection, as Istio does: a rule to allow that asks for something of
-// requests never holds; one to deny holds without it, since the stricter reading is the safe one.
+// requests never holds; others hold without it, since to deny or to ask more is the safe reading.
 func forTCP(r model.AccessRule, action model.AccessAction) (model.AccessRule, bool) {
 	out := model.AccessRule{}
 	for _, f := range r.From {

@@ -99,9 +99,10 @@ type Source interface {
 	// them may change. Fresh says that the proxy has nothing from another stream. An error leaves the proxy without
 	// configuration; it is shown by [Server.Nodes].
 	Attach(p *Proxy, node *core.Node, fresh bool, join func([]*Group)) error
-	// Demand tells of listeners that a proxy asked for by name beside all others. The server answers those that there are
-	// none of when the proxy has acknowledged what the call changed.
-	Demand(p *Proxy, listeners []string)
+	// Demand tells of listeners that a proxy came to ask for by name, and then of those that it has given up, on the incremental
+	// protocol. A name is asked for once until it is given up, and at most 8192 are at a time. The server answers those
+	// that there are none of when the proxy has acknowledged what the call changed.
+	Demand(p *Proxy, asked, givenUp []string)
 	// Detach says that a proxy left. It is called once, also after an error.
 	Detach(p *Proxy)
 }

@@ -13,6 +13,8 @@ type metrics struct {
 	inFlight    prometheus.Gauge
 	budgetWaits prometheus.Counter
 	givenUp     *prometheus.CounterVec
+	// namesRefused counts streams that ended since they named too much.
+	namesRefused prometheus.Counter
 }
 
 // What was waited for, and did not come in time.
@@ -50,8 +52,11 @@ func newMetrics(s *Server, registry prometheus.Registerer) metrics {
 			Name: "heddle_xds_waits_given_up_total",
 			Help: "Waits that ended without what they were for: the answer to an earlier response, within 10 s, or that the proxy asks for the endpoints of new clusters, within 1 s.",
 		}, []string{"for"}),
+		namesRefused: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "heddle_xds_names_refused_total", Help: "Streams that were ended since the proxy named too many resources, or gave too long a name.",
+		}),
 	}
-	registry.MustRegister(m.pushes, m.pushTime, m.rejects, m.convergence, m.inFlight, m.budgetWaits, m.givenUp, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+	registry.MustRegister(m.pushes, m.pushTime, m.rejects, m.convergence, m.inFlight, m.budgetWaits, m.givenUp, m.namesRefused, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "pilot_xds", Help: "Proxies that are connected.",
 	}, func() float64 { return float64(s.Connected()) }))
 	return m

@@ -417,13 +417,6 @@ func TestOneWhomNobodyKnows(t *testing.T) {
 	}
 }
 
-func TestNamesAreBounded(t *testing.T) {
-	_, c := connected(t, "a")
-	if err := c.p.deltaRequest(Endpoints, &discovery.DeltaDiscoveryRequest{ResourceNamesSubscribe: make([]string, maxNames)}); err == nil {
-		t.Error("more names than allowed were taken")
-	}
-}
-
 func TestOneWhoMovesIsToldTheDifference(t *testing.T) {
 	w, c := connected(t, "a", "b")
 	other := NewGroup(w.resources(mesh("a", "c")...), "")

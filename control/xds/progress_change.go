@@ -83,7 +83,7 @@ func (p *Proxy) progress() progressState {
 		out.behind = p.behind()
 	}
 	for t := range p.types {
-		if r := &p.types[t].refused; len(r.names) > 0 {
+		if r := &p.types[t].refused; r.names.len() > 0 {
 			out.refusals[t] = r.refusedChanges
 		}
 	}

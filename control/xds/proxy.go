@@ -86,7 +86,7 @@ func (p *Proxy) absorb() {
 			sub := &p.types[t]
 			for _, name := range c.names[t] {
 				if sub.wants(name) {
-					sub.mark(name, c.version)
+					sub.mark(name, false, c.version)
 				}
 			}
 		}
@@ -192,22 +192,22 @@ func sooner(a, b time.Duration) time.Duration {
 // their name.
 func (p *Proxy) due(t Type) (set, removed []string) {
 	sub := &p.types[t]
-	for name := range sub.dirty {
+	for name := range sub.dirty.said {
 		if find(p.groups, t, name) == nil {
 			if p.whole && t != Clusters && t != Listeners {
 				// The state of the world has no word for it.
-				delete(sub.dirty, name)
+				sub.dirty.remove(name)
 				continue
 			}
 			removed = append(removed, name)
 			continue
 		}
-		if _, waits := p.types[Clusters].dirty[name]; waits && t == Endpoints {
+		if t == Endpoints && p.types[Clusters].dirty.has(name) {
 			continue
 		}
 		set = append(set, name)
 	}
-	if len(sub.dirty) == 0 {
+	if sub.dirty.len() == 0 {
 		sub.unsent = 0
 	}
 	return set, removed
@@ -231,8 +231,8 @@ func (p *Proxy) absent(t Type) []string {
 func (p *Proxy) respond(t Type, set, removed []string, now time.Time) *response {
 	sub := &p.types[t]
 	// A refused response was refused as a whole: what else was in it comes again together with what may mend it.
-	if slices.ContainsFunc(set, func(name string) bool { _, was := sub.refused.names[name]; return was }) {
-		for name := range sub.refused.names {
+	if slices.ContainsFunc(set, sub.refused.names.has) {
+		for name := range sub.refused.names.said {
 			if !slices.Contains(set, name) && find(p.groups, t, name) != nil {
 				set = append(set, name)
 			}
@@ -243,17 +243,21 @@ func (p *Proxy) respond(t Type, set, removed []string, now time.Time) *response 
 		p.server.metrics.givenUp.WithLabelValues(forAnswer).Inc()
 	}
 	sub.nonce, sub.answered, sub.sent, sub.greet = strconv.FormatInt(p.nonces, 10), false, now, false
+	sub.batchSaid = tally{}
 	for _, name := range set {
-		delete(sub.dirty, name)
+		sub.dirty.remove(name)
 	}
 	for _, name := range removed {
-		delete(sub.dirty, name)
+		if sub.dirty.said[name] {
+			sub.batchSaid.add(tally{1, len(name)})
+		}
+		sub.dirty.remove(name)
 	}
 	if sub.unanswered == 0 {
 		sub.unanswered = sub.unsent
 	}
-	if len(sub.dirty) == 0 {
-		sub.unsent, sub.dirty = 0, nil
+	if sub.dirty.len() == 0 {
+		sub.unsent, sub.dirty = 0, nameSet{}
 	}
 	sub.batch, sub.latest, sub.state = slices.Concat(set, removed), p.server.version, Stale
 	r := &response{typ: t, nonce: sub.nonce, version: strconv.FormatInt(p.server.version, 10), change: p.server.version}
@@ -324,18 +328,19 @@ func (p *Proxy) answer(t Type, nonce string, refused bool, failure string) {
 	}
 	if refused {
 		r := &sub.refused
-		if r.names == nil {
-			r.names, r.since = map[string]struct{}{}, sub.unanswered
+		if r.names.len() == 0 {
+			r.since = sub.unanswered
 		}
 		for _, name := range sub.batch {
-			r.names[name] = struct{}{}
+			// What there is none of may be there by the word of the proxy alone.
+			r.names.add(name, find(p.groups, t, name) == nil)
 		}
 		r.reason, r.last = failure, sub.latest
 		p.server.metrics.rejects.WithLabelValues(t.String()).Inc()
 		p.server.log.Warn("proxy refused configuration", "proxy", p.id, "type", t.String(), "reason", failure)
 	} else {
 		sub.version = sub.latest
-		left := maps.Clone(sub.refused.names)
+		left := maps.Clone(sub.refused.names.said)
 		for _, name := range sub.batch {
 			delete(left, name)
 		}
@@ -344,10 +349,10 @@ func (p *Proxy) answer(t Type, nonce string, refused bool, failure string) {
 		}
 	}
 	sub.state = Synced
-	if len(sub.refused.names) > 0 {
+	if sub.refused.names.len() > 0 {
 		sub.state = Refused
 	}
-	sub.unanswered, sub.batch = 0, nil
+	sub.unanswered, sub.batch, sub.batchSaid = 0, nil, tally{}
 }
 
 // settle notes when there is nothing left to do. The server's lock and the proxy's are held.
@@ -394,5 +399,5 @@ func older(a, b int64) int64 {
 
 // refuses says whether the proxy goes on with older clusters, listeners or routes.
 func (p *Proxy) refuses() bool {
-	return len(p.types[Clusters].refused.names)+len(p.types[Listeners].refused.names)+len(p.types[Routes].refused.names) > 0
+	return p.types[Clusters].refused.names.len()+p.types[Listeners].refused.names.len()+p.types[Routes].refused.names.len() > 0
 }

@@ -36,9 +36,6 @@ const (
 	answerTimeout = 60 * time.Second
 )
 
-// maxNames bounds the names of one type that a stream may subscribe to.
-const maxNames = 1 << 18
-
 // Server is the discovery service of a controller. Create it with [New].
 //
 // Locks are taken in this order: the source's, if it has one (push.Pusher.mu), mu, a [Proxy]'s, progressedMu. The source holds its own
@@ -193,8 +190,10 @@ func exchange[R request](s *Server, ctx context.Context, cancel context.CancelCa
 				p.traceNotServed(r.GetTypeUrl())
 				continue
 			}
-			if d, delta := any(r).(*discovery.DeltaDiscoveryRequest); delta && t == Listeners && len(d.GetResourceNamesSubscribe()) > 0 {
-				s.source.Demand(p, d.GetResourceNamesSubscribe())
+			if d, delta := any(r).(*discovery.DeltaDiscoveryRequest); delta && t == Listeners {
+				if err := p.demand(d); err != nil {
+					return err
+				}
 			}
 			if err := handle(p, t, r); err != nil {
 				return err

@@ -31,7 +31,7 @@ type world struct {
 	t      *testing.T
 	server *Server
 	group  *Group
-	// demanded are the listeners that were asked for by name.
+	// demanded are the listeners that are asked for by name.
 	demanded []string
 	// changes holds one value when the server has announced a change since it was taken; announced is how many there were.
 	changes   chan struct{}
@@ -61,7 +61,9 @@ func (w *world) Attach(_ *Proxy, node *core.Node, _ bool, join func([]*Group)) e
 }
 
 // Demand implements [Source].
-func (w *world) Demand(_ *Proxy, listeners []string) { w.demanded = append(w.demanded, listeners...) }
+func (w *world) Demand(_ *Proxy, asked, givenUp []string) {
+	w.demanded = slices.DeleteFunc(append(w.demanded, asked...), func(name string) bool { return slices.Contains(givenUp, name) })
+}
 
 // Detach implements [Source].
 func (w *world) Detach(*Proxy) {}

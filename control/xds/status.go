@@ -140,7 +140,7 @@ func (p *Proxy) settled() bool {
 	p.absorb()
 	for _, t := range []Type{Clusters, Listeners} {
 		sub := &p.types[t]
-		if len(sub.refused.names) > 0 {
+		if sub.refused.names.len() > 0 {
 			continue
 		}
 		set, removed := p.due(t)
@@ -212,7 +212,7 @@ func (s *Server) Progress(g *Group) Progress {
 		}
 		p.mu.Lock()
 		for t := range p.types {
-			if r := p.types[t].refused; len(r.names) > 0 {
+			if r := p.types[t].refused; r.names.len() > 0 {
 				out.refusals = append(out.refusals, refusedBy{p.id, Type(t), r.refusedChanges})
 			}
 		}
@@ -264,7 +264,7 @@ func (s *Server) Owes(p *Proxy) (change int64, current bool) {
 	}
 	oldest := p.behind()
 	for t := range p.types {
-		if r := p.types[t].refused; len(r.names) > 0 && (oldest == 0 || r.since < oldest) {
+		if r := p.types[t].refused; r.names.len() > 0 && (oldest == 0 || r.since < oldest) {
 			oldest = max(r.since, 1)
 		}
 	}

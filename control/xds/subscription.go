@@ -9,8 +9,6 @@ import (
 	"time"
 
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 )
 
 // everything is the name that stands for all (xDS protocol, "How the client specifies what resources to return").
@@ -21,10 +19,10 @@ const everything = "*"
 type subscription struct {
 	asked    bool
 	wildcard bool
-	// names that were subscribed to.
-	names map[string]struct{}
+	// names that were subscribed to, all by the word of the proxy.
+	names nameSet
 	// dirty names are to be sent, or to be removed if there is no such resource.
-	dirty map[string]struct{}
+	dirty nameSet
 	// owed are names that were asked for beside everything and are not answered: the proxy waits to hear what there is.
 	owed map[string]struct{}
 	// greet says that a response is due although there may be nothing to send: proxies wait for the first one.
@@ -37,8 +35,9 @@ type subscription struct {
 	sent     time.Time
 	size     int
 	answered bool
-	// batch are the names in the response that is not answered yet.
-	batch []string
+	// batch are the names in the response that is not answered yet, and batchSaid those of them that are there by the word of the proxy.
+	batch     []string
+	batchSaid tally
 	// world is what a proxy on the state-of-the-world protocol was sent last of its clusters.
 	world map[string]*Resource
 
@@ -50,7 +49,7 @@ type subscription struct {
 
 // refusal is what a proxy refused and has not taken since.
 type refusal struct {
-	names map[string]struct{}
+	names nameSet
 	refusedChanges
 }
 
@@ -64,18 +63,12 @@ type refusedChanges struct {
 func (s *subscription) unansweredNow() bool { return s.nonce != "" && !s.answered }
 
 func (s *subscription) wants(name string) bool {
-	if s.wildcard {
-		return true
-	}
-	_, ok := s.names[name]
-	return ok
+	return s.wildcard || s.names.has(name)
 }
 
-func (s *subscription) mark(name string, version int64) {
-	if s.dirty == nil {
-		s.dirty = map[string]struct{}{}
-	}
-	s.dirty[name] = struct{}{}
+// mark has a name sent, or removed if there is no such resource; said is as in [nameSet].
+func (s *subscription) mark(name string, said bool, version int64) {
+	s.dirty.add(name, said)
 	if s.unsent == 0 || version < s.unsent {
 		// Before the first change there is one as well: what was there when the proxy came.
 		s.unsent = max(version, 1)
@@ -87,12 +80,9 @@ func (p *Proxy) subscribe(t Type, name string) {
 	sub := &p.types[t]
 	if r := find(p.groups, t, name); r != nil {
 		name = r.Name()
-		sub.mark(name, p.server.version)
+		sub.mark(name, false, p.server.version)
 	}
-	if sub.names == nil {
-		sub.names = map[string]struct{}{}
-	}
-	sub.names[name] = struct{}{}
+	sub.names.add(name, true)
 	if sub.wildcard {
 		if sub.owed == nil {
 			sub.owed = map[string]struct{}{}
@@ -121,14 +111,12 @@ func (p *Proxy) begin(t Type, names []string, resumes bool) {
 func (p *Proxy) markAll(t Type) {
 	for _, g := range p.groups {
 		for name := range g.resources[t] {
-			p.types[t].mark(name, p.server.version)
+			p.types[t].mark(name, false, p.server.version)
 		}
 	}
 }
 
-var errTooManyNames = status.Errorf(codes.ResourceExhausted, "a stream may subscribe to %d resources of a type", maxNames)
-
-// deltaRequest takes a request of the incremental protocol.
+// deltaRequest takes a request of the incremental protocol. After an error the stream is to end.
 func (p *Proxy) deltaRequest(t Type, r *discovery.DeltaDiscoveryRequest) error {
 	p.server.mu.RLock()
 	defer p.server.mu.RUnlock()
@@ -138,10 +126,10 @@ func (p *Proxy) deltaRequest(t Type, r *discovery.DeltaDiscoveryRequest) error {
 	defer p.settle()
 	p.answer(t, r.GetResponseNonce(), r.GetErrorDetail() != nil, r.GetErrorDetail().GetMessage())
 	sub := &p.types[t]
-	if len(sub.names)+len(r.GetResourceNamesSubscribe()) > maxNames {
-		return errTooManyNames
-	}
 	known := r.GetInitialResourceVersions()
+	if !namesWithin(slices.Values(r.GetResourceNamesSubscribe())) || !namesWithin(maps.Keys(known)) {
+		return p.longName()
+	}
 	if first := !sub.asked; first {
 		p.begin(t, r.GetResourceNamesSubscribe(), len(known) > 0)
 	} else {
@@ -158,34 +146,43 @@ func (p *Proxy) deltaRequest(t Type, r *discovery.DeltaDiscoveryRequest) error {
 	}
 	for _, name := range r.GetResourceNamesUnsubscribe() {
 		delete(sub.owed, name)
-		switch _, named := sub.names[name]; {
+		switch {
 		case name == everything:
 			sub.wildcard = false
-		case named && sub.wildcard:
+		case sub.names.has(name) && sub.wildcard:
 			// It is still among everything, and the proxy is to be told whether it exists.
-			delete(sub.names, name)
-			sub.mark(name, p.server.version)
+			sub.names.remove(name)
+			p.markSaid(t, name)
 		default:
-			delete(sub.names, name)
-			delete(sub.dirty, name)
+			sub.names.remove(name)
+			sub.dirty.remove(name)
 		}
 	}
 	for name, version := range known {
 		switch has := find(p.groups, t, name); {
 		case !sub.wants(name):
 		case has == nil:
-			sub.mark(name, p.server.version)
+			p.markSaid(t, name)
 		case has.Version() == version:
-			delete(sub.dirty, name)
+			sub.dirty.remove(name)
 		}
 	}
-	if len(sub.dirty) == 0 {
-		sub.unsent, sub.dirty = 0, nil
+	if sub.dirty.len() == 0 {
+		sub.unsent, sub.dirty = 0, nameSet{}
 	}
-	return nil
+	return p.bounded()
 }
 
-// wholeRequest takes a request of the state-of-the-world protocol.
+// markSaid marks a name that a request has. The text of a resource's own name is used where there is one: a request's would be kept.
+func (p *Proxy) markSaid(t Type, name string) {
+	r := find(p.groups, t, name)
+	if r != nil {
+		name = r.Name()
+	}
+	p.types[t].mark(name, r == nil, p.server.version)
+}
+
+// wholeRequest takes a request of the state-of-the-world protocol. After an error the stream is to end.
 func (p *Proxy) wholeRequest(t Type, r *discovery.DiscoveryRequest) error {
 	p.server.mu.RLock()
 	defer p.server.mu.RUnlock()
@@ -195,8 +192,8 @@ func (p *Proxy) wholeRequest(t Type, r *discovery.DiscoveryRequest) error {
 	p.absorb()
 	defer p.settle()
 	sub := &p.types[t]
-	if len(r.GetResourceNames()) > maxNames {
-		return errTooManyNames
+	if !namesWithin(slices.Values(r.GetResourceNames())) {
+		return p.longName()
 	}
 	if first := !sub.asked; first {
 		p.begin(t, r.GetResourceNames(), r.GetVersionInfo() != "")
@@ -207,36 +204,34 @@ func (p *Proxy) wholeRequest(t Type, r *discovery.DiscoveryRequest) error {
 		p.answer(t, r.GetResponseNonce(), r.GetErrorDetail() != nil, r.GetErrorDetail().GetMessage())
 	}
 	before := sub.names
-	sub.names = nil
+	sub.names = nameSet{}
 	for _, name := range r.GetResourceNames() {
 		if name == everything {
 			continue
 		}
-		if _, had := before[name]; had {
-			if sub.names == nil {
-				sub.names = map[string]struct{}{}
-			}
-			sub.names[name] = struct{}{}
+		if before.has(name) {
+			sub.names.add(name, true)
 			continue
 		}
 		p.subscribe(t, name)
 	}
+	maps.DeleteFunc(sub.owed, func(name string, _ struct{}) bool { return !sub.names.has(name) })
 	if len(r.GetResourceNames()) > 0 && !slices.Contains(r.GetResourceNames(), everything) {
 		sub.wildcard = false
 	}
-	for name := range sub.dirty {
+	for name := range sub.dirty.said {
 		if !sub.wants(name) {
-			delete(sub.dirty, name)
+			sub.dirty.remove(name)
 		}
 	}
 	if sub.nonce == "" && r.GetVersionInfo() != "" && r.GetVersionInfo() == p.digest(t) {
 		// It has all of that from another stream.
-		sub.dirty, sub.greet = nil, false
+		sub.dirty, sub.greet = nameSet{}, false
 	}
-	if len(sub.dirty) == 0 {
-		sub.unsent, sub.dirty = 0, nil
+	if sub.dirty.len() == 0 {
+		sub.unsent, sub.dirty = 0, nameSet{}
 	}
-	return nil
+	return p.bounded()
 }
 
 // wholeWorld fills a response in the state-of-the-world protocol. Of clusters and listeners, what is not in it is removed, so

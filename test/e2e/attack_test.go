@@ -63,6 +63,15 @@ func TestAttacksFromInside(t *testing.T) {
 	if err := os.WriteFile(at.Secret, []byte("secret"), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	// Not in /tmp, which is not the machine's for a workload.
+	if at.Later, err = os.MkdirTemp("/opt", "heddle-e2e-"); err != nil {
+		t.Fatal(err)
+	}
+	later := at.Later
+	t.Cleanup(func() { os.RemoveAll(later) })
+	if err := errors.Join(os.Chmod(later, 0o755), os.Mkdir(later+mountedBelow, 0o755), unix.Mkfifo(later+mountedEnd, 0o644)); err != nil {
+		t.Fatal(err)
+	}
 	shared, err := unix.SysvShmGet(at.Shared, 4096, unix.IPC_CREAT|0o666)
 	if err != nil {
 		t.Fatal(err)
@@ -100,6 +109,7 @@ func TestAttacksFromInside(t *testing.T) {
 			before := size(log)
 			must(t, "apply", "-f", harness.WriteFile(t, manifest(false, strings.Fields(name)[0], user)))
 			t.Cleanup(func() { must(t, "apply", "-f", harness.WriteFile(t, manifest(true, "pause", ""))) })
+			mountLater(t, at.Later)
 			said := awaitDone(t, log, before)
 			judge(t, said)
 		})
@@ -165,11 +175,33 @@ kind: Workload
 metadata: { name: attacker, namespace: attacked, annotations: { heddle.io/proxy-path: %s, heddle.io/stopped: "false" } }
 spec: { command: [sleep, "100000"] }
 `, program)))
+	mountLater(t, at.Later)
 	said := awaitDone(t, log, before)
 	judge(t, said, "connect to the own proxy's socket of the agent")
 	if got := verdicts(t, said)["be another workload by the own proxy's socket"]; !strings.Contains(got, "1 certificates, each its own") {
 		t.Errorf("the own socket of the agent: %s", got)
 	}
+}
+
+// mountLater mounts a file system that anybody may write to, once an attacker runs, and takes it away with the test.
+func mountLater(t *testing.T, dir string) {
+	t.Helper()
+	var pipe int
+	harness.Eventually(t, 120*time.Second, "the attacker's wait for a mount", func() (err error) {
+		// Refused while nobody reads.
+		pipe, err = unix.Open(dir+mountedEnd, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+		return err
+	})
+	defer unix.Close(pipe)
+	mount := dir + mountedBelow
+	if err := unix.Mount("none", mount, "tmpfs", 0, "mode=0777,size=64k"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(mount, 0); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // awaitDone returns what an attacker has said behind what was in its log before.

@@ -37,6 +37,8 @@ type targets struct {
 	// User is the other application's, Secret a file in the machine's /tmp, Shared the key of shared memory.
 	User, Shared int
 	Secret       string
+	// Later is a directory that the machine mounts a file system in, when the attacker waits for it.
+	Later string
 	// Marker is in the other one's environment.
 	Marker string
 }
@@ -53,6 +55,12 @@ type attempt struct {
 type verdict struct{ Name, Refusal string }
 
 const attackEnvironment = "HEDDLE_E2E_ATTACK"
+
+// What is in the directory where an attacker waits for a mount: where it is made, and a pipe that ends when it is.
+const (
+	mountedBelow = "/mount"
+	mountedEnd   = "/mounted"
+)
 
 // attack makes every attempt and prints what came of it, a line each.
 func attack() {
@@ -485,6 +493,12 @@ var attempts = []attempt{
 	{"write to the machine's programs", makes("/usr/bin/heddle-attack"), true},
 	{"write to the machine's settings", makes("/etc/heddle-attack"), true},
 	{"write to the root", makes("/heddle-attack"), true},
+	{"write to what is mounted while it runs", func(at targets) error {
+		if _, err := os.ReadFile(at.Later + mountedEnd); err != nil {
+			return err
+		}
+		return makes(at.Later + mountedBelow + "/planted")(at)
+	}, false},
 	{"overwrite the launcher", func(at targets) error {
 		err := opens("/proc/1/exe", unix.O_WRONLY)(at)
 		if !errors.Is(err, unix.ETXTBSY) {

@@ -44,16 +44,26 @@ func newDeliveries() *deliveries {
 	return &deliveries{streams: map[streamID]map[string]*delivery{}, changed: make(chan struct{})}
 }
 
-// callbacks of the server that sends the secrets.
-func (d *deliveries) callbacks() serverv3.Callbacks {
+// callbacks of the server that sends the secrets, and refuses what is not admitted.
+func (d *deliveries) callbacks(requests *secretRequests) serverv3.Callbacks {
+	closed := func(stream streamID) {
+		d.close(stream)
+		requests.close(stream)
+	}
 	return serverv3.CallbackFuncs{
-		StreamClosedFunc:      func(number int64, _ *corev3.Node) { d.close(streamID{false, number}) },
-		DeltaStreamClosedFunc: func(number int64, _ *corev3.Node) { d.close(streamID{true, number}) },
+		StreamClosedFunc:      func(number int64, _ *corev3.Node) { closed(streamID{false, number}) },
+		DeltaStreamClosedFunc: func(number int64, _ *corev3.Node) { closed(streamID{true, number}) },
 		StreamRequestFunc: func(number int64, r *discoveryv3.DiscoveryRequest) error {
+			if err := requests.whole(number, r); err != nil {
+				return err
+			}
 			d.answer(streamID{false, number}, r.GetResponseNonce(), peer.Words(r.GetErrorDetail().GetMessage(), maxReason, true))
 			return nil
 		},
 		StreamDeltaRequestFunc: func(number int64, r *discoveryv3.DeltaDiscoveryRequest) error {
+			if err := requests.delta(number, r); err != nil {
+				return err
+			}
 			d.answer(streamID{true, number}, r.GetResponseNonce(), peer.Words(r.GetErrorDetail().GetMessage(), maxReason, true))
 			return nil
 		},

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -200,6 +202,11 @@ func forward[Request, Response any](r *relay, cancel context.CancelFunc,
 				clearNode(m)
 			}
 			clipReason(m)
+			if err := r.admit(m); err != nil {
+				requests <- err
+				cancel()
+				return
+			}
 			if err := upSend(m); err != nil {
 				// upRecv tells why.
 				requests <- nil
@@ -212,8 +219,11 @@ func forward[Request, Response any](r *relay, cancel context.CancelFunc,
 		if err != nil {
 			select {
 			case downErr := <-requests:
-				if downErr != nil && errors.Is(downErr, io.EOF) {
+				switch {
+				case errors.Is(downErr, io.EOF):
 					return nil
+				case status.Code(downErr) == codes.ResourceExhausted:
+					return downErr
 				}
 			default:
 			}
@@ -223,6 +233,26 @@ func forward[Request, Response any](r *relay, cancel context.CancelFunc,
 			return err
 		}
 	}
+}
+
+// admit refuses a request with a name that no resource has: the controller keeps them. How many names there are, and how long they are
+// together, the controller counts, for a stream.
+func (r *relay) admit(m any) error {
+	var names []string
+	switch m := m.(type) {
+	case *discoveryv3.DiscoveryRequest:
+		names = append(m.GetResourceNames(), m.GetTypeUrl())
+	case *discoveryv3.DeltaDiscoveryRequest:
+		names = slices.Concat(m.GetResourceNamesSubscribe(), m.GetResourceNamesUnsubscribe(), []string{m.GetTypeUrl()})
+		names = slices.AppendSeq(names, maps.Keys(m.GetInitialResourceVersions()))
+	}
+	for _, name := range names {
+		if len(name) > peer.MaxName {
+			r.refusals.names.Add(1)
+			return status.Errorf(codes.ResourceExhausted, "a resource's name may have %d bytes, and the proxy gives one of %d", peer.MaxName, len(name))
+		}
+	}
+	return nil
 }
 
 func clearNode(m any) {

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
@@ -106,10 +107,11 @@ func Listen(config Config) (*Socket, error) {
 		grpc.MaxRecvMsgSize(maxRequest), grpc.MaxHeaderListSize(maxHead),
 		grpc.InitialWindowSize(window), grpc.InitialConnWindowSize(connectionWindow),
 		grpc.MaxConcurrentStreams(maxStreams), grpc.InTapHandle(s.takeStream),
+		grpc.StreamInterceptor(boundSecretRequests(config.Refusals)), grpc.ForceServerCodecV2(boundingCodec{encoding.GetCodecV2("proto")}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
 	)
-	secretv3.RegisterSecretDiscoveryServiceServer(s.server, serverv3.NewServer(ctx, config.Credential.secrets, config.Credential.delivered.callbacks()))
+	secretv3.RegisterSecretDiscoveryServiceServer(s.server, serverv3.NewServer(ctx, config.Credential.secrets, config.Credential.delivered.callbacks(newSecretRequests(config.Refusals))))
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(s.server, s.relay)
 	securityv1alpha1.RegisterIstioCertificateServiceServer(s.server, newIstio(config.Credential, config.Log, config.Refusals))
 	guarded := &guardedListener{UnixListener: listener, user: config.User, namespace: namespace, slots: make(chan struct{}, maxConnections), refusals: config.Refusals, log: config.Log}

@@ -28,6 +28,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+
+	"heddle.io/heddle/control/peer"
 )
 
 // names that a thief asks for beside the two that there are.
@@ -419,5 +421,50 @@ func TestANodeThatSaysTooMuchIsOneThatSaysNothing(t *testing.T) {
 	said.Extensions[0].Name = strings.Repeat("b", maxNode)
 	if got := r.identify(said); got.Id != "attested" || got.UserAgentName != "" || len(got.ClientFeatures)+len(got.Extensions) != 0 {
 		t.Errorf("%d bytes are passed on", proto.Size(got))
+	}
+}
+
+// A name that no resource has does not get to the controller, which would keep it.
+func TestLongNamesOfAHostileProxyStayWithTheAgent(t *testing.T) {
+	_, s, connection, controller := listen(t)
+	stub, _ := serveController(t, controller)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	api := discoveryv3.NewAggregatedDiscoveryServiceClient(connection)
+	long := strings.Repeat("a", peer.MaxName+1)
+	for _, request := range []*discoveryv3.DeltaDiscoveryRequest{
+		{TypeUrl: resource.EndpointType, ResourceNamesSubscribe: []string{"a", long}},
+		{TypeUrl: resource.EndpointType, ResourceNamesUnsubscribe: []string{long}},
+		{TypeUrl: resource.ClusterType, InitialResourceVersions: map[string]string{long: "1"}},
+		{TypeUrl: long},
+	} {
+		stream, err := api.DeltaAggregatedResources(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := stream.Send(request); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := stream.Recv(); status.Code(err) != codes.ResourceExhausted {
+			t.Errorf("%v", err)
+		}
+	}
+	stream, err := api.StreamAggregatedResources(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Send(&discoveryv3.DiscoveryRequest{TypeUrl: resource.SecretType, ResourceNames: []string{long}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("in the state of the world: %v", err)
+	}
+	if n := s.refusals.names.Load(); n != 5 {
+		t.Errorf("%d were counted as refused", n)
+	}
+	stub.mu.Lock()
+	defer stub.mu.Unlock()
+	if len(stub.nodes) != 0 {
+		t.Errorf("%d requests came to the controller", len(stub.nodes))
 	}
 }

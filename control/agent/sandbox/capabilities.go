@@ -10,7 +10,9 @@ import (
 )
 
 // grantable are the capabilities that leave a process in its namespaces. The others (SYS_ADMIN, SYS_MODULE, SYS_RAWIO,
-// DAC_READ_SEARCH, MKNOD, BPF, SYS_PTRACE, …) give the machine: who needs one runs without a sandbox.
+// DAC_READ_SEARCH, MKNOD, BPF, SYS_PTRACE, …) give the machine: who needs one runs without a sandbox. Some of these reach
+// what namespaces have in common: NET_RAW and NET_ADMIN take others' addresses on the bridge, SETUID, SETGID and DAC_OVERRIDE read others'
+// private files where they are shown.
 var grantable = map[string]int{
 	"AUDIT_WRITE": unix.CAP_AUDIT_WRITE, "CHOWN": unix.CAP_CHOWN, "DAC_OVERRIDE": unix.CAP_DAC_OVERRIDE, "FOWNER": unix.CAP_FOWNER,
 	"FSETID": unix.CAP_FSETID, "IPC_LOCK": unix.CAP_IPC_LOCK, "KILL": unix.CAP_KILL, "NET_ADMIN": unix.CAP_NET_ADMIN,

@@ -27,6 +27,8 @@ var (
 		"/var/lib/private", "/var/lib/systemd", "/lost+found",
 	}
 	hiddenFiles = []string{"/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/sudoers", "/etc/krb5.keytab", "/etc/ipsec.secrets", "/etc/security/opasswd"}
+	// ownDirs are the process's own.
+	ownDirs = []string{"/tmp", "/var/tmp"}
 	// What the kernel shows of the whole machine, as Docker masks it, with what it tells of others' memory.
 	maskedProc = []string{
 		"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/key-users", "/proc/kmsg", "/proc/kpagecgroup",
@@ -37,6 +39,8 @@ var (
 	maskedSys    = []string{"/sys/firmware", "/sys/devices/virtual/powercap"}
 )
 
+const resolvConf = "/etc/resolv.conf"
+
 // tree is a part of the machine's files that is to be seen where it is, once what is above it is hidden.
 type tree struct {
 	path string
@@ -46,38 +50,49 @@ type tree struct {
 
 // Furnish changes the mount namespace of the calling thread, which must be its own.
 func Furnish(c Config) error {
-	// Slave, not private: what the machine unmounts must not be kept alive here.
-	if err := unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, ""); err != nil {
-		return fmt.Errorf("detach mounts: %w", err)
+	// Private, not slave: what the machine mounts from now on would come here as it is there, to be written to.
+	if err := unix.Mount("", "/", "", unix.MS_PRIVATE|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("part from the machine's mounts: %w", err)
 	}
 	trees, resolv, err := take(c)
 	if err != nil {
 		return err
 	}
-	if err := restrict(unix.AT_FDCWD, "/", unix.AT_RECURSIVE, unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV); err != nil {
+	// All that is looked for is looked for before what it may lead through is hidden.
+	h := hiddenBy(c)
+	if c.Resolv != "" {
+		h.files = append(h.files, resolvConf)
+	}
+	if err := detach(slices.Concat(h.dirs, places(ownDirs))); err != nil {
 		return err
 	}
-	// Before what is hidden, for /run may hold the file that it is a link to.
-	link, err := filepath.EvalSymlinks("/etc/resolv.conf")
-	if err != nil && c.Resolv != "" {
-		return fmt.Errorf("look for /etc/resolv.conf: %w", err)
+	if err := restrict(unix.AT_FDCWD, "/", unix.AT_RECURSIVE, unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV); err != nil {
+		return err
 	}
 	if err := private(); err != nil {
 		return err
 	}
-	hidden, err := hide(c.Hide)
+	own, err := rebuild(h)
+	if err != nil {
+		return err
+	}
+	covered, err := hide(h, own)
 	if err != nil {
 		return err
 	}
 	if c.Resolv != "" {
-		trees = append(trees, tree{path: link, fd: resolv})
+		path := resolvConf
+		if link, err := filepath.EvalSymlinks(path); err == nil {
+			path = link
+		}
+		trees = append(trees, tree{path: path, fd: resolv})
 	}
 	for _, t := range trees {
 		if err := t.show(); err != nil {
 			return err
 		}
 	}
-	for _, dir := range hidden {
+	for _, dir := range slices.Concat(own, covered) {
 		if err := restrict(unix.AT_FDCWD, dir, 0, unix.MOUNT_ATTR_RDONLY); err != nil {
 			return err
 		}
@@ -87,7 +102,7 @@ func Furnish(c Config) error {
 
 // take takes what must stay visible, before it is hidden.
 func take(c Config) (trees []tree, resolv int, err error) {
-	covers := append(append([]string{"/tmp", "/var/tmp"}, hiddenDirs...), places(hiddenDirs)...)
+	covers := slices.Concat(ownDirs, hiddenDirs, places(hiddenDirs))
 	if program, err := filepath.EvalSymlinks(c.Program); err == nil {
 		for _, path := range []string{c.Program, program} {
 			// Whatever is configured, the cluster's own files are not shown.
@@ -181,22 +196,50 @@ func places(dirs []string) []string {
 	return out
 }
 
-// hide covers directories by empty ones, and files by nothing. It returns the directories, which can still be written to.
-func hide(more []string) ([]string, error) {
-	var hidden []string
-	dirs := places(append(slices.Clone(hiddenDirs), more...))
+// detach takes away what is mounted on directories and below them: not to be seen, it would be kept alive here after the machine has
+// unmounted it, such as the network namespaces of workloads that are gone, and the layers of containers.
+func detach(dirs []string) error {
+	mounts, err := os.ReadFile("/proc/thread-self/mountinfo")
+	if err != nil {
+		return fmt.Errorf("read mounts: %w", err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		fields := strings.Fields(line)
+		if len(fields) < 5 {
+			continue
+		}
+		path := unescape.Replace(fields[4])
+		if !slices.Contains(dirs, path) && !below(path, dirs) {
+			continue
+		}
+		// One that went with the one above it is no mount any more.
+		if err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("take away mount %s: %w", path, err)
+		}
+	}
+	return nil
+}
+
+// unescape gives a path as it was before the kernel wrote it into a line (proc(5), mountinfo).
+var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+
+// hide covers what is hidden and not below what was rebuilt: directories by empty ones, and files by nothing. It returns the directories,
+// which can still be written to.
+func hide(h hidden, rebuilt []string) ([]string, error) {
+	var covered []string
+	dirs := slices.DeleteFunc(slices.Clone(h.dirs), func(dir string) bool { return below(dir, rebuilt) })
 	// What is below a directory comes after it.
 	slices.Sort(dirs)
-	for _, dir := range dirs {
-		if _, err := os.Lstat(dir); errors.Is(err, os.ErrNotExist) {
-			continue // What is above it is hidden already.
+	for _, dir := range slices.Compact(dirs) {
+		if info, err := os.Lstat(dir); err != nil || !info.IsDir() {
+			continue // Not on this machine, another one's name, or what is above it is hidden already.
 		}
 		if err := unix.Mount("none", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "size=64k,nr_inodes=64,mode=0755"); err != nil {
 			return nil, fmt.Errorf("hide %s: %w", dir, err)
 		}
-		hidden = append(hidden, dir)
+		covered = append(covered, dir)
 	}
-	return hidden, mask(hiddenFiles)
+	return covered, mask(slices.DeleteFunc(slices.Clone(h.files), func(file string) bool { return below(file, rebuilt) }))
 }
 
 // mask covers what is there of the paths: files by /dev/null, directories by empty ones.
