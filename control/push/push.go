@@ -64,6 +64,8 @@ type group struct {
 	kind    translate.Kind
 	group   *xds.Group
 	proxies int
+	// counting are those of them that are known to count in [Progress].
+	counting int
 	// kept is what clients and gateways have, made what servers have; nil after a failure.
 	kept translate.Kept
 	made *translate.Resources
@@ -80,6 +82,8 @@ type proxy struct {
 	id     string
 	node   translate.Node
 	groups []*group
+	// counts says that it counts in [Progress], as [Pusher.Changed] heard last.
+	counts bool
 	// uses is what one asked for that gets what its workload was seen to use.
 	uses uses
 }
@@ -484,22 +488,35 @@ func (p *Pusher) groupsOf(node translate.Node) []*group {
 
 // enter puts a proxy into groups instead of those that it was in.
 func (p *Pusher) enter(member *proxy, groups []*group) {
+	// One that comes or goes makes a difference to whether there are any; what its answers make, the server says. Of one that moves, the
+	// answers are about other objects from here on.
+	moves := len(member.groups) > 0 && len(groups) > 0
 	for _, g := range member.groups {
 		g.proxies--
-		p.recount(g)
+		if member.counts {
+			g.counting--
+		}
+		if moves || g.counting == 0 {
+			p.recount(g)
+		}
 	}
 	for _, side := range []struct {
 		of []*group
 		by int
 	}{{member.groups, -1}, {groups, 1}} {
-		if server, client := inRole(side.of, translate.Inbound), inRole(side.of, translate.Outbound); server != nil && client != nil {
-			server.accompany(client, side.by)
+		if server, client := inRole(side.of, translate.Inbound), inRole(side.of, translate.Outbound); server != nil && client != nil && server.accompany(client, side.by) {
+			p.recount(server)
 		}
 	}
 	member.groups = groups
 	for _, g := range groups {
+		if moves || g.counting == 0 {
+			p.recount(g)
+		}
 		g.proxies++
-		p.recount(g)
+		if member.counts {
+			g.counting++
+		}
 	}
 	if member.observed() == "" {
 		// From here on it does not say what it uses: what it could not do without would not be known.

@@ -63,6 +63,8 @@ type Controller interface {
 	Replicas() []client.Replica
 	Status(ctx context.Context) (client.Status, error)
 	Proxies() []client.ProxyStatus
+	// Running is how many of the connected proxies run each of these objects now.
+	Running(of []objects.Key) map[objects.Key]int
 	// ProxyConfig is what a connected proxy is to run, by type; false when it is not connected.
 	ProxyConfig(nodeID string) (map[string][]proto.Message, bool)
 	// Names is what DNS servers answer; the channel is closed once there is something else.

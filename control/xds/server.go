@@ -316,13 +316,12 @@ func (s *Server) leave(p *Proxy) {
 	if s.proxies[p.id] == p {
 		delete(s.proxies, p.id)
 	}
-	s.progressedMu.Lock()
-	delete(s.progressed, p)
-	s.progressedMu.Unlock()
-	s.mu.Unlock()
 	p.mu.Lock()
+	// What it refused, or had not answered, is not said of it any more.
+	p.noteProgress()
 	p.lighten()
 	p.mu.Unlock()
+	s.mu.Unlock()
 	s.source.Detach(p)
 	p.traceLeft()
 	s.onChange()
