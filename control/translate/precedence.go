@@ -127,19 +127,37 @@ func (g *generator) service(host string) *model.Service {
 	return g.mesh.Service(host)
 }
 
+// acceptsMore says whether something has to be accepted for clients of a former mesh that is not accepted anyway: by other rules for
+// mutual TLS, or on ports that services led to there and do not now.
+func (g *generator) acceptsMore(former *model.Mesh, were, are []*model.Service) bool {
+	return !sameDefaults(former, g.mesh) || !slices.Equal(former.PeerModes, g.mesh.PeerModes) || slices.ContainsFunc(were, func(was *model.Service) bool {
+		return !slices.ContainsFunc(are, func(is *model.Service) bool {
+			return is == was || is.Host == was.Host && slices.Equal(is.Ports, was.Ports)
+		})
+	})
+}
+
 // serverInputs are the parts of the model that a sidecar's inbound configuration is made of.
 func (g *generator) serverInputs() []any {
 	out := []any{g.scope}
-	for _, services := range g.servedServices() {
+	served := g.servedServices()
+	for i, services := range served {
+		var former *model.Mesh
+		if i > 0 {
+			if former = g.mesh.Accepted[i-1]; !g.acceptsMore(former, services, served[0]) {
+				continue
+			}
+		}
 		// Whose services they are makes a difference.
 		out = append(out, len(services))
 		for _, s := range services {
 			out = append(out, s)
 		}
-	}
-	for _, former := range g.mesh.Accepted {
-		for _, p := range former.PeerModes {
-			out = append(out, p)
+		if former != nil {
+			out = append(out, former.Settings.DefaultMode, former.Settings.RootNamespace)
+			for _, p := range former.PeerModes {
+				out = append(out, p)
+			}
 		}
 	}
 	for _, p := range g.mesh.AccessFor(g.node.Namespace, g.node.Labels) {
