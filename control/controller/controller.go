@@ -93,7 +93,7 @@ type Controller struct {
 	changed  chan struct{}
 	restatus chan struct{}
 
-	// keeping is held while a report is taken and kept; before mu. unkept are the agents whose file is not the last report.
+	// keeping is held while a report is taken and kept; before mu. unkept are the agents whose last report is in no file.
 	keeping sync.Mutex
 	unkept  map[string]bool
 
@@ -123,7 +123,7 @@ type Controller struct {
 	// remesh says that clusters or global namespaces are among them.
 	remesh bool
 	// reports are the agents' last, by agent.
-	reports map[string]client.Report
+	reports map[string]*agentReport
 	// replicas are what the reports say of workloads.
 	replicas replicaStates
 	// stale are the objects of which the status may be another by what the store, agents and namespaces say.
@@ -151,7 +151,7 @@ func Run(ctx context.Context, config Config) error {
 	c := &Controller{
 		config: config, log: config.Log, started: time.Now(),
 		instances: registry.NewInstances(registry.DefaultSilence), answered: make(chan struct{}, 1), changed: make(chan struct{}, 1), restatus: make(chan struct{}, 1),
-		objects: map[objects.Key]*objects.Object{}, pending: map[objects.Key]bool{}, revised: map[objects.Key]objects.Version{}, taken: map[objects.Key]*objects.Object{}, remesh: true, reports: map[string]client.Report{}, unkept: map[string]bool{}, renamed: make(chan struct{}),
+		objects: map[objects.Key]*objects.Object{}, pending: map[objects.Key]bool{}, revised: map[objects.Key]objects.Version{}, taken: map[objects.Key]*objects.Object{}, remesh: true, reports: map[string]*agentReport{}, unkept: map[string]bool{}, renamed: make(chan struct{}),
 	}
 	for _, dir := range []string{config.Cluster.Data(), config.Cluster.Run()} {
 		if err := os.MkdirAll(dir, 0o711); err != nil {
@@ -210,6 +210,7 @@ func Run(ctx context.Context, config Config) error {
 			return fmt.Errorf("endpoints of %s: %w", s.name, err)
 		}
 	}
+	defer c.closeReports()
 	if c.dependencies, err = registry.OpenDependencies(filepath.Join(config.Cluster.Data(), "dependencies.json"), time.Now); err != nil {
 		return err
 	}
@@ -426,7 +427,7 @@ func (c *Controller) takeMesh(change resolve.Change) (*model.Mesh, news) {
 // update brings the model up to date with objects, replicas and other clusters, and puts it into force. Only the loop may
 // call it.
 //
-// A replica's readiness takes this way: server.handleReport, Report, instancesOf, registry.Instances.Report and Changed; updateLoop,
+// A replica's readiness takes this way: server.handleReportChange, ReportChange, registry.Instances.Revise and Changed; updateLoop,
 // endpointsAlone, update; resolve.Model.Update and setInstance; stage, push, push.Pusher.Update, renewEndpoints and
 // translate.Cache.Assign; xds.Server.Update, Group.apply, Proxy.note; exchange and respond, in each stream's goroutine.
 //

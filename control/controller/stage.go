@@ -108,8 +108,8 @@ func (c *Controller) proxiesOwing() []stage.Proxy {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, report := range c.reports {
-		for i := range report.Replicas {
-			if r := &report.Replicas[i]; r.State.ProxyPID != 0 && !connected[r.NodeID] {
+		for _, one := range report.keptReport {
+			if r := one.Replica; r != nil && r.State.ProxyPID != 0 && !connected[r.NodeID] {
 				out = append(out, stage.Proxy{ID: r.NodeID, Owes: 1, Serves: !r.Gateway})
 			}
 		}

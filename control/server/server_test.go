@@ -97,8 +97,11 @@ func (m *mesh) Rotate(context.Context) (client.FederationStatus, error) {
 }
 
 func (s *stub) Report(_ context.Context, r client.Report) error { s.report = r; return nil }
-func (s *stub) Unchanged(client.Unchanged) error                { return nil }
-func (s *stub) Replicas() []client.Replica                      { return s.report.Replicas }
+func (s *stub) ReportChange(context.Context, client.ReportChange) error {
+	return nil
+}
+func (s *stub) Unchanged(client.Unchanged) error { return nil }
+func (s *stub) Replicas() []client.Replica       { return s.report.Replicas }
 func (s *stub) Status(context.Context) (client.Status, error) {
 	return client.Status{Cluster: "c"}, nil
 }

@@ -44,11 +44,14 @@ func Open(path string) (*File, map[objects.Key]*objects.Object, error) {
 	return OpenSet[objects.Key, *objects.Object](path)
 }
 
+// NewSet is a set that was not kept yet; what there is under its path gives way to the first set that is written.
+func NewSet[K comparable, V any](path string) *Set[K, V] { return &Set[K, V]{path: path} }
+
 // OpenSet reads what was kept last. The set is nil where nothing was kept, which is another thing than a set of none. With an
 // error, which names the file, nothing is known of it ([ErrDamaged]); the file is there still, and gives way to the
 // first set that is written.
 func OpenSet[K comparable, V any](path string) (*Set[K, V], map[K]V, error) {
-	f := &Set[K, V]{path: path}
+	f := NewSet[K, V](path)
 	kept, err := read[K, V](path)
 	if errors.Is(err, os.ErrNotExist) {
 		return f, nil, nil
@@ -185,9 +188,9 @@ func put(b *bbolt.Bucket, key, value any) error {
 	return b.Put(k, append(binary.BigEndian.AppendUint32(nil, checksum(k, text)), text...))
 }
 
-// Close leaves the file to who comes next.
+// Close leaves the file to who comes next. A set of nobody is closed.
 func (f *Set[K, V]) Close() error {
-	if f.db == nil {
+	if f == nil || f.db == nil {
 		return nil
 	}
 	db := f.db
