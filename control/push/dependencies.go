@@ -46,7 +46,7 @@ func (m *proxy) observed() string {
 // kindsOf are the kinds of a proxy. A workload that uses more than is kept gets everything.
 func (p *Pusher) kindsOf(node translate.Node) []translate.Kind {
 	// The type was checked when the node was read.
-	kinds, _ := translate.Kinds(p.mesh, node)
+	kinds, _ := p.cache.Kinds(p.mesh, node)
 	for i := range kinds {
 		if w := workload(kinds[i]); w != "" {
 			if _, all := p.dependencies.Of(w); all {

@@ -63,3 +63,20 @@ func BenchmarkRefused(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkJoin is a proxy that connects and leaves: what others wait for who need the server's lock.
+func BenchmarkJoin(b *testing.B) {
+	for _, n := range []int{1000, 30000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			s, _ := crowd(b, n)
+			b.ReportAllocs()
+			for b.Loop() {
+				p, err := s.join(&core.Node{Id: "x"}, true)
+				if err != nil {
+					b.Fatal(err)
+				}
+				s.leave(p)
+			}
+		})
+	}
+}

@@ -39,3 +39,26 @@ func BenchmarkAccepted(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkAttach is a proxy of a kind that there is, beside so many services with routes and a policy each.
+func BenchmarkAttach(b *testing.B) {
+	for _, n := range []int{1000, 10000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			w, p := large(b, n)
+			for i := range n {
+				w.take(b, fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: d-%d, namespace: %s}\nspec: {host: s-%[1]d.%[2]s.svc.cluster.local, trafficPolicy: {connectionPool: {tcp: {maxConnections: 100}}}}\n", i, benchSpace(i)))
+				w.take(b, fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: r-%d, namespace: %s}\nspec: {hosts: [s-%[1]d.%[2]s.svc.cluster.local], http: [{route: [{destination: {host: s-%[1]d.%[2]s.svc.cluster.local}}]}]}\n", i, benchSpace(i)))
+			}
+			w.update(p)
+			node := translate.Node{Type: translate.Sidecar, Address: netip.MustParseAddr("10.0.0.1"), Name: "s-1-0", Namespace: benchSpace(1), Domain: "cluster.local", Heddle: true, Labels: map[string]string{"app": "s-1"}}
+			b.ReportAllocs()
+			for b.Loop() {
+				x := &xds.Proxy{}
+				if err := p.Attach(x, node.Proto(), false, func([]*xds.Group) {}); err != nil {
+					b.Fatal(err)
+				}
+				p.Detach(x)
+			}
+		})
+	}
+}
