@@ -211,9 +211,14 @@ func Run(ctx context.Context, config Config) error {
 		}
 	}
 	defer c.closeReports()
-	if c.dependencies, err = registry.OpenDependencies(filepath.Join(config.Cluster.Data(), "dependencies.json"), time.Now); err != nil {
+	if c.dependencies, err = registry.OpenDependencies(filepath.Join(config.Cluster.Data(), "dependencies.db"), time.Now); err != nil {
 		return err
 	}
+	defer func() {
+		if err := c.dependencies.Close(); err != nil {
+			c.log.Warn("file of dependencies closed with an error", "error", err)
+		}
+	}()
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	push.Measure(c.dependencies, metrics)

@@ -152,23 +152,40 @@ func (f *Set[K, V]) failed(err error) error {
 // may not hold the rest of the set, because nothing was written yet or the write before failed, it writes all of that. After an error
 // there is no file, until a write succeeds.
 func (f *Set[K, V]) Change(all map[K]V, keys ...K) error {
+	values, gone := make(map[K]V, len(keys)), []K(nil)
+	for _, key := range keys {
+		if value, there := all[key]; there {
+			values[key] = value
+		} else {
+			gone = append(gone, key)
+		}
+	}
+	return f.Update(values, gone, len(all), func() map[K]V { return all })
+}
+
+// Update is [Set.Change] for who has not the whole set at hand: what stands under keys now, keys under which nothing does, and how much the
+// set has then. All gives the set where all of it is to be written.
+func (f *Set[K, V]) Update(values map[K]V, gone []K, size int, all func() map[K]V) error {
 	if f.db == nil {
-		return f.replace(all)
+		return f.replace(all())
 	}
 	err := f.db.Update(func(tx *bbolt.Tx) error {
 		b := tx.Bucket(bucketName)
-		for _, key := range keys {
-			if value, there := all[key]; there {
-				if err := put(b, key, value); err != nil {
-					return err
-				}
-			} else if k, err := json.Marshal(key); err != nil {
-				return err
-			} else if err := b.Delete(k); err != nil {
+		for key, value := range values {
+			if err := put(b, key, value); err != nil {
 				return err
 			}
 		}
-		return b.SetSequence(uint64(len(all)))
+		for _, key := range gone {
+			k, err := json.Marshal(key)
+			if err != nil {
+				return err
+			}
+			if err := b.Delete(k); err != nil {
+				return err
+			}
+		}
+		return b.SetSequence(uint64(size))
 	})
 	if err != nil {
 		return f.failed(errors.Join(err, f.Close()))
