@@ -57,6 +57,8 @@ type Pusher struct {
 	// dependencies are what workloads were seen to use, needs the same of those that have a group.
 	dependencies *registry.Dependencies
 	needs        map[string]map[string]bool
+	// destinations are the services at addresses that proxies ask for.
+	destinations model.Destinations
 }
 
 // group is what the proxies of one kind get.
