@@ -62,3 +62,28 @@ func BenchmarkAttach(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkFirstOfNamespace is the first client of a namespace among so many services with a policy each, without and with a policy for a
+// pattern beside them.
+func BenchmarkFirstOfNamespace(b *testing.B) {
+	for _, n := range []int{1000, 4000} {
+		for _, pattern := range []bool{false, true} {
+			b.Run(fmt.Sprintf("%d/pattern=%v", n, pattern), func(b *testing.B) {
+				w, p := large(b, n)
+				for i := range n {
+					w.take(b, fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: d-%d, namespace: %s}\nspec: {host: s-%[1]d.%[2]s.svc.cluster.local, trafficPolicy: {connectionPool: {tcp: {maxConnections: 100}}}}\n", i, benchSpace(i)))
+				}
+				if pattern {
+					w.take(b, "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: all, namespace: istio-system}\nspec: {host: '*.local', trafficPolicy: {connectionPool: {tcp: {maxConnections: 10}}}}\n")
+				}
+				w.update(p)
+				b.ReportAllocs()
+				for i := 0; b.Loop(); i++ {
+					if _, err := p.cache.Make(p.mesh, translate.Kind{Role: translate.Outbound, Namespace: fmt.Sprintf("y-%d", i), Heddle: true}); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}
