@@ -28,6 +28,8 @@ type staging struct {
 	machine *stage.Machine
 	newest  stage.Generation
 	meshes  map[stage.Generation]*model.Mesh
+	// seen is what clients of a former generation have in the place of the wanted one.
+	seen model.ClientsView
 	// before are objects as they were in a generation that some clients still go by, of those that have changed since; nil for
 	// one that there was not.
 	before map[stage.Generation]left
@@ -226,7 +228,9 @@ func (s *staging) inForce() (clients, servers *model.Mesh) {
 	in := s.machine.InForce()
 	clients = s.meshes[in.Wanted]
 	if in.Clients != in.Wanted {
-		clients = clients.AsClientsOf(s.meshes[in.Clients])
+		clients = s.seen.Of(clients, s.meshes[in.Clients])
+	} else {
+		s.seen = model.ClientsView{}
 	}
 	servers = s.meshes[in.Wanted]
 	if len(in.Accepted) == 0 {

@@ -12,7 +12,7 @@ import (
 func TestDestinationsAreThoseOfAllServices(t *testing.T) {
 	random := rand.New(rand.NewPCG(7, 8))
 	address := func() netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, byte(random.IntN(12))}) }
-	make := func() *Service {
+	one := func() *Service {
 		s := &Service{Namespace: "shop", Name: fmt.Sprint("s", random.IntN(20)), Address: address()}
 		switch s.Host = s.Name + ".shop.svc.cluster.local"; random.IntN(4) {
 		case 0:
@@ -27,8 +27,8 @@ func TestDestinationsAreThoseOfAllServices(t *testing.T) {
 	for range 500 {
 		next := &Mesh{Services: slices.Clone(mesh.Services)}
 		for range random.IntN(3) {
-			s := make()
-			next.Services = slices.DeleteFunc(next.Services, func(one *Service) bool { return one.Host == s.Host })
+			s := one()
+			next.Services = slices.DeleteFunc(next.Services, func(other *Service) bool { return other.Host == s.Host })
 			if random.IntN(3) > 0 {
 				next.Services = append(next.Services, s)
 			}
