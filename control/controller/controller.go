@@ -104,13 +104,13 @@ type Controller struct {
 	model    *resolve.Model
 	// absorbing is held while objects are put into the model; before mu.
 	absorbing sync.Mutex
-	// wanted is what the objects come to, and staging takes it to the proxies in steps; both are the loop's own. staged is how
-	// far that is.
-	wanted *model.Mesh
-	// shown is what clients go by, whose names DNS servers answer; the loop's own, too.
-	shown   *model.Mesh
+	// staging takes what the objects come to to the proxies in steps; it is the loop's own. staged is how far that is.
 	staging *staging
 	staged  stageView
+	// shown is what clients go by, whose names DNS servers answer; the loop's own, too.
+	shown *model.Mesh
+	// exporter makes what this cluster offers to others of what the objects come to; the loop's own, too.
+	exporter resolve.Exporter
 	// addressed are the hosts that addresses were assigned to last; the loop's own, too.
 	addressed []string
 	// pending are objects that the model does not have yet, revised those that it has and proxies have not, with their
@@ -469,17 +469,13 @@ func (c *Controller) update(replicas []registry.Change) {
 			c.addressed = hosts
 		}
 	}
-	before := c.wanted
 	mesh, fresh := c.takeMesh(resolve.Change{Addresses: addresses})
-	c.wanted = mesh
 	c.stage(mesh, fresh.taken)
 	c.push(push.Update{Revision: fresh.revision, Revised: fresh.revised})
 	c.step()
+	exports := c.exporter.Exports(mesh)
 	c.mu.Lock()
-	c.updated, c.problem, c.issuers, c.anchors = fresh.revision, problem, issuers, anchorsOf(anchors, peers)
-	if before == nil || len(mesh.Globals)+len(before.Globals) > 0 {
-		c.exports = resolve.Exports(mesh)
-	}
+	c.updated, c.problem, c.issuers, c.anchors, c.exports = fresh.revision, problem, issuers, anchorsOf(anchors, peers), exports
 	c.mu.Unlock()
 	c.export()
 	signal(c.restatus)
