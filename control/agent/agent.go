@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -84,9 +85,12 @@ type Agent struct {
 	unswept map[string]time.Time
 	now     func() time.Time
 
-	// dnsWriting guards dnsWritten, the table that is in force.
-	dnsWriting sync.Mutex
-	dnsWritten dns.Table
+	// dnsWriting guards dnsWritten, the table that is in force, and what located and named were when it was made.
+	dnsWriting           sync.Mutex
+	dnsWritten           dns.Table
+	dnsLocated, dnsNamed uint64
+	// located counts the replicas that came to have another address, or went.
+	located atomic.Uint64
 
 	mu          sync.Mutex
 	deployments map[string]*deployment
@@ -94,8 +98,10 @@ type Agent struct {
 	knowsWorkloads bool
 	// placed is closed, and another takes its place, when a workload was told or its replicas were placed.
 	placed chan struct{}
-	names  client.Names
-	ways   waysIn
+	// names are those that DNS answers, named counts how often they were told.
+	names client.Names
+	named uint64
+	ways  waysIn
 
 	// bypass is set before anything runs.
 	bypass tcpBypass
@@ -275,18 +281,24 @@ func (a *Agent) slot(ctx context.Context) (func(), error) {
 	}
 }
 
-// all returns every replica, sorted by namespace and name.
-func (a *Agent) all() []*replica {
+// unsorted returns every replica, in no order.
+func (a *Agent) unsorted() []*replica {
 	a.mu.Lock()
 	deployments := make([]*deployment, 0, len(a.deployments))
 	for _, d := range a.deployments {
 		deployments = append(deployments, d)
 	}
 	a.mu.Unlock()
-	var out []*replica
+	out := make([]*replica, 0, len(deployments))
 	for _, d := range deployments {
-		out = append(out, d.current()...)
+		out = d.appendTo(out)
 	}
+	return out
+}
+
+// all returns every replica, sorted by namespace and name.
+func (a *Agent) all() []*replica {
+	out := a.unsorted()
 	slices.SortFunc(out, func(a, b *replica) int {
 		return cmp.Or(strings.Compare(a.spec.Namespace, b.spec.Namespace), strings.Compare(a.spec.Name, b.spec.Name))
 	})

@@ -95,7 +95,7 @@ func (a *Agent) metrics() http.Handler {
 func (a *Agent) status() Status {
 	s := Status{PID: os.Getpid(), ControllerPID: a.controller.pid(), DNSPID: a.dns.pid(), Replicas: []client.Replica{}}
 	for _, r := range a.all() {
-		s.Replicas = append(s.Replicas, r.report())
+		s.Replicas = append(s.Replicas, *r.report())
 	}
 	return s
 }

@@ -187,7 +187,7 @@ func (r *replica) watchApp(ctx context.Context, app *process.Process) {
 			r.set(func() {
 				r.appReady = ready
 				if !ready && err != nil {
-					r.message = "not ready: " + err.Error()
+					r.message = "not ready: " + steady(err)
 				}
 			})
 		}

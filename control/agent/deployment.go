@@ -152,10 +152,11 @@ func (a *Agent) forget(workload string) bool {
 	return true
 }
 
-func (d *deployment) current() []*replica {
+func (d *deployment) current() []*replica { return d.appendTo(nil) }
+
+func (d *deployment) appendTo(out []*replica) []*replica {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	out := make([]*replica, 0, len(d.running))
 	for _, r := range d.running {
 		out = append(out, r)
 	}
@@ -287,6 +288,7 @@ func (d *deployment) remove(ctx context.Context, r *replica) bool {
 	delete(d.running, r.spec.Name)
 	delete(d.removing, r)
 	d.mu.Unlock()
+	d.agent.located.Add(1)
 	d.agent.dirty()
 	return true
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -345,6 +344,7 @@ func TablePath(c cluster.Cluster) string { return filepath.Join(c.Run(), "agent"
 func (a *Agent) setNames(names client.Names) {
 	a.mu.Lock()
 	a.names = names
+	a.named++
 	a.mu.Unlock()
 	a.updateDNS()
 }
@@ -352,28 +352,33 @@ func (a *Agent) setNames(names client.Names) {
 // updateDNS writes the table of names and replicas, for the process that answers, where it changed. It is also what the
 // next agent begins with.
 func (a *Agent) updateDNS() {
+	a.dnsWriting.Lock()
+	defer a.dnsWriting.Unlock()
+	// Before they are looked at: what moves meanwhile is looked at the next time.
+	located := a.located.Load()
+	a.mu.Lock()
+	names, named := a.names, a.named
+	a.mu.Unlock()
+	if names.Domain == "" || located == a.dnsLocated && named == a.dnsNamed {
+		// Nobody has said yet what there is, or there is nothing new.
+		return
+	}
 	namespaces := map[netip.Addr]string{}
-	for _, r := range a.all() {
+	for _, r := range a.unsorted() {
 		r.mu.Lock()
 		if r.address.IsValid() {
 			namespaces[r.address] = r.spec.Namespace
 		}
 		r.mu.Unlock()
 	}
-	a.dnsWriting.Lock()
-	defer a.dnsWriting.Unlock()
-	a.mu.Lock()
-	table := dns.Table{Names: a.names, Namespaces: namespaces}
-	a.mu.Unlock()
-	if table.Names.Domain == "" || reflect.DeepEqual(table, a.dnsWritten) {
-		// Nobody has said yet what there is.
-		return
+	table := dns.Table{Names: names, Namespaces: namespaces}
+	if !maps.Equal(namespaces, a.dnsWritten.Namespaces) || named != a.dnsNamed && !reflect.DeepEqual(names, a.dnsWritten.Names) {
+		if err := dns.WriteTable(TablePath(a.config.Cluster), table); err != nil {
+			a.log.Error("DNS answers what it knew before", "error", err)
+			return
+		}
 	}
-	if err := dns.WriteTable(TablePath(a.config.Cluster), table); err != nil {
-		a.log.Error("DNS answers what it knew before", "error", err)
-		return
-	}
-	a.dnsWritten = table
+	a.dnsWritten, a.dnsLocated, a.dnsNamed = table, located, named
 }
 
 // dirty says that something worth reporting changed.
@@ -417,19 +422,8 @@ func (a *Agent) reportLoop(ctx context.Context) {
 // errIncomplete: the agent does not know yet what it is to run.
 var errIncomplete = errors.New("not all workloads are known yet")
 
-// reported is the report that the controller took last.
-type reported struct {
-	// run is this agent's own, and number counts its reports: together they name the content.
-	run    string
-	number uint64
-	// replicas that it said, nil when it is not known whether it was taken.
-	replicas []client.Replica
-}
-
-func (r *reported) revision() string { return fmt.Sprintf("%s-%d", r.run, r.number) }
-
-// reportNow tells the controller what runs, now: all of it where that is something else than before, or the controller does
-// not know that, and otherwise that it holds.
+// reportNow tells the controller what runs, now: what is different where it has the report before, that nothing is, and all of it where it
+// has not.
 func (a *Agent) reportNow(ctx context.Context) error {
 	a.reporting.Lock()
 	defer a.reporting.Unlock()
@@ -440,17 +434,12 @@ func (a *Agent) reportNow(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("look up host name: %w", err)
 	}
-	all := a.all()
-	replicas := make([]client.Replica, 0, len(all))
-	for _, r := range all {
-		replicas = append(replicas, r.report())
-	}
+	now := a.running()
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	last := &a.reported
-	if last.replicas != nil && reflect.DeepEqual(last.replicas, replicas) {
-		err := a.client.Unchanged(ctx, client.Unchanged{Agent: host, Revision: last.revision()})
-		if problem := (*client.Problem)(nil); !errors.As(err, &problem) || problem.Status != http.StatusConflict && problem.Status != http.StatusNotFound {
+	if last.replicas != nil {
+		if known, err := a.reportSince(ctx, host, now); known {
 			return err
 		}
 		// It knows another one, or none, or is of a version that has to be told all each time.
@@ -460,9 +449,9 @@ func (a *Agent) reportNow(ctx context.Context) error {
 	}
 	last.number++
 	last.replicas = nil
-	if err := a.client.Report(ctx, client.Report{Agent: host, Revision: last.revision(), Replicas: replicas}); err != nil {
+	if err := a.client.Report(ctx, client.Report{Agent: host, Revision: last.revision(), Replicas: sorted(now)}); err != nil {
 		return err
 	}
-	last.replicas = replicas
+	last.take(now)
 	return nil
 }

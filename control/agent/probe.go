@@ -40,6 +40,16 @@ func probe(ctx context.Context, dial dialer, address netip.Addr, readiness *v1al
 	return errors.New("readiness names no probe; set tcp, http or grpc")
 }
 
+// steady is an error in words that are the same each time: without the port that this connection came from, which each probe has another of.
+func steady(err error) string {
+	if op := (*net.OpError)(nil); errors.As(err, &op) && op.Source != nil {
+		one := *op
+		one.Source = nil
+		return one.Error()
+	}
+	return err.Error()
+}
+
 func probeHTTP(ctx context.Context, dial dialer, target, path string) error {
 	if path == "" {
 		path = "/"

@@ -78,6 +78,33 @@ type replica struct {
 	notice     string
 	restarts   int
 	changed    chan struct{}
+	// said is what was reported last, of the state saidOf.
+	said   *client.Replica
+	saidOf replicaState
+}
+
+// replicaState is all of a replica that changes and that it is reported by, or offered.
+type replicaState struct {
+	address                netip.Addr
+	app, proxy             *process.Process
+	appRuns, proxyRuns     bool
+	ready, proxyReady      bool
+	draining               bool
+	phase, message, notice string
+	restarts               int
+	certificate            identity.Validity
+}
+
+// stateLocked is what the replica is now.
+func (r *replica) stateLocked() replicaState {
+	s := replicaState{
+		address: r.address, app: r.app, proxy: r.proxy, appRuns: r.app != nil && r.app.Running(), proxyRuns: r.proxy != nil && r.proxy.Running(),
+		ready: r.readyLocked(), proxyReady: r.proxyReady, draining: r.draining, phase: r.phase, message: r.message, notice: r.notice, restarts: r.restarts,
+	}
+	if r.credential != nil {
+		s.certificate = r.credential.Validity()
+	}
+	return s
 }
 
 func (a *Agent) newReplica(spec replicaSpec) *replica {
@@ -229,10 +256,11 @@ func (r *replica) tellProvider() error {
 	return credential.UseKeysBy(keyprovider.For(r.provider, !r.foreign()))
 }
 
-// set changes state under the lock, keeps what a new agent needs and tells whoever waits, the controller included.
+// set changes state under the lock, keeps what a new agent needs and tells whoever waits, the controller included where there is anything
+// to tell: an application that is not ready is asked several times a second, and mostly says the same.
 func (r *replica) set(f func()) {
 	r.mu.Lock()
-	proxyReady, appReady := r.proxyReady, r.appReady
+	proxyReady, appReady, before := r.proxyReady, r.appReady, r.stateLocked()
 	f()
 	record := proxyReady != r.proxyReady || appReady != r.appReady
 	switch {
@@ -248,11 +276,19 @@ func (r *replica) set(f func()) {
 	}
 	close(r.changed)
 	r.changed = make(chan struct{})
+	after := r.stateLocked()
+	// What it is may have become another since it was reported without anybody's doing.
+	differs := after != before || after != r.saidOf
 	r.mu.Unlock()
 	if record {
 		r.keep()
 	}
-	r.agent.dirty()
+	if after.address != before.address {
+		r.agent.located.Add(1)
+	}
+	if differs {
+		r.agent.dirty()
+	}
 }
 
 func (r *replica) readyLocked() bool {
@@ -269,17 +305,24 @@ func (r *replica) ready() (bool, <-chan struct{}) {
 // maxMessage bounds what is said of a replica's state, in characters.
 const maxMessage = 1000
 
-// report describes the replica for the controller.
-func (r *replica) report() client.Replica {
+// report describes the replica for the controller. As long as that is the same, it is the same pointer, which is not changed.
+func (r *replica) report() *client.Replica {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if is := r.stateLocked(); r.said == nil || is != r.saidOf {
+		r.said, r.saidOf = r.describeLocked(), is
+	}
+	return r.said
+}
+
+func (r *replica) describeLocked() *client.Replica {
 	ports := map[string]int32{}
 	for _, p := range r.spec.Ports {
 		if p.Name != "" {
 			ports[p.Name] = p.Port
 		}
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	out := client.Replica{
+	out := &client.Replica{
 		Namespace: r.spec.Namespace, Workload: r.spec.Workload, Gateway: r.spec.Gateway,
 		ServiceAccount: r.spec.ServiceAccount, Labels: r.spec.Labels, Ports: ports, Ready: r.readyLocked(),
 		NodeID: r.description().NodeID(),

@@ -93,7 +93,7 @@ type Controller struct {
 	changed  chan struct{}
 	restatus chan struct{}
 
-	// keeping is held while a report is taken and kept; before mu. unkept are the agents whose file is not the last report.
+	// keeping is held while a report is taken and kept; before mu. unkept are the agents whose last report is in no file.
 	keeping sync.Mutex
 	unkept  map[string]bool
 
@@ -104,13 +104,13 @@ type Controller struct {
 	model    *resolve.Model
 	// absorbing is held while objects are put into the model; before mu.
 	absorbing sync.Mutex
-	// wanted is what the objects come to, and staging takes it to the proxies in steps; both are the loop's own. staged is how
-	// far that is.
-	wanted *model.Mesh
-	// shown is what clients go by, whose names DNS servers answer; the loop's own, too.
-	shown   *model.Mesh
+	// staging takes what the objects come to to the proxies in steps; it is the loop's own. staged is how far that is.
 	staging *staging
 	staged  stageView
+	// shown is what clients go by, whose names DNS servers answer; the loop's own, too.
+	shown *model.Mesh
+	// exporter makes what this cluster offers to others of what the objects come to; the loop's own, too.
+	exporter resolve.Exporter
 	// addressed are the hosts that addresses were assigned to last; the loop's own, too.
 	addressed []string
 	// pending are objects that the model does not have yet, revised those that it has and proxies have not, with their
@@ -123,7 +123,7 @@ type Controller struct {
 	// remesh says that clusters or global namespaces are among them.
 	remesh bool
 	// reports are the agents' last, by agent.
-	reports map[string]client.Report
+	reports map[string]*agentReport
 	// replicas are what the reports say of workloads.
 	replicas replicaStates
 	// stale are the objects of which the status may be another by what the store, agents and namespaces say.
@@ -151,7 +151,7 @@ func Run(ctx context.Context, config Config) error {
 	c := &Controller{
 		config: config, log: config.Log, started: time.Now(),
 		instances: registry.NewInstances(registry.DefaultSilence), answered: make(chan struct{}, 1), changed: make(chan struct{}, 1), restatus: make(chan struct{}, 1),
-		objects: map[objects.Key]*objects.Object{}, pending: map[objects.Key]bool{}, revised: map[objects.Key]objects.Version{}, taken: map[objects.Key]*objects.Object{}, remesh: true, reports: map[string]client.Report{}, unkept: map[string]bool{}, renamed: make(chan struct{}),
+		objects: map[objects.Key]*objects.Object{}, pending: map[objects.Key]bool{}, revised: map[objects.Key]objects.Version{}, taken: map[objects.Key]*objects.Object{}, remesh: true, reports: map[string]*agentReport{}, unkept: map[string]bool{}, renamed: make(chan struct{}),
 	}
 	for _, dir := range []string{config.Cluster.Data(), config.Cluster.Run()} {
 		if err := os.MkdirAll(dir, 0o711); err != nil {
@@ -210,9 +210,15 @@ func Run(ctx context.Context, config Config) error {
 			return fmt.Errorf("endpoints of %s: %w", s.name, err)
 		}
 	}
-	if c.dependencies, err = registry.OpenDependencies(filepath.Join(config.Cluster.Data(), "dependencies.json"), time.Now); err != nil {
+	defer c.closeReports()
+	if c.dependencies, err = registry.OpenDependencies(filepath.Join(config.Cluster.Data(), "dependencies.db"), time.Now); err != nil {
 		return err
 	}
+	defer func() {
+		if err := c.dependencies.Close(); err != nil {
+			c.log.Warn("file of dependencies closed with an error", "error", err)
+		}
+	}()
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	push.Measure(c.dependencies, metrics)
@@ -426,7 +432,7 @@ func (c *Controller) takeMesh(change resolve.Change) (*model.Mesh, news) {
 // update brings the model up to date with objects, replicas and other clusters, and puts it into force. Only the loop may
 // call it.
 //
-// A replica's readiness takes this way: server.handleReport, Report, instancesOf, registry.Instances.Report and Changed; updateLoop,
+// A replica's readiness takes this way: server.handleReportChange, ReportChange, registry.Instances.Revise and Changed; updateLoop,
 // endpointsAlone, update; resolve.Model.Update and setInstance; stage, push, push.Pusher.Update, renewEndpoints and
 // translate.Cache.Assign; xds.Server.Update, Group.apply, Proxy.note; exchange and respond, in each stream's goroutine.
 //
@@ -463,17 +469,13 @@ func (c *Controller) update(replicas []registry.Change) {
 			c.addressed = hosts
 		}
 	}
-	before := c.wanted
 	mesh, fresh := c.takeMesh(resolve.Change{Addresses: addresses})
-	c.wanted = mesh
 	c.stage(mesh, fresh.taken)
 	c.push(push.Update{Revision: fresh.revision, Revised: fresh.revised})
 	c.step()
+	exports := c.exporter.Exports(mesh)
 	c.mu.Lock()
-	c.updated, c.problem, c.issuers, c.anchors = fresh.revision, problem, issuers, anchorsOf(anchors, peers)
-	if before == nil || len(mesh.Globals)+len(before.Globals) > 0 {
-		c.exports = resolve.Exports(mesh)
-	}
+	c.updated, c.problem, c.issuers, c.anchors, c.exports = fresh.revision, problem, issuers, anchorsOf(anchors, peers), exports
 	c.mu.Unlock()
 	c.export()
 	signal(c.restatus)

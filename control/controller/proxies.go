@@ -1,8 +1,11 @@
 package controller
 
 import (
+	"slices"
+
 	"google.golang.org/protobuf/proto"
 
+	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/server/client"
 	"heddle.io/heddle/control/xds"
 )
@@ -25,6 +28,17 @@ func (c *Controller) Proxies() []client.ProxyStatus {
 			p.Dependencies, p.Observed = observed[r.NodeID], observed[r.NodeID] != nil
 		}
 		out = append(out, p)
+	}
+	return out
+}
+
+// Running implements [server.Controller]. It asks for as many objects at a time as a round of statuses: the model may change in between.
+func (c *Controller) Running(of []objects.Key) map[objects.Key]int {
+	out := make(map[objects.Key]int, len(of))
+	for some := range slices.Chunk(of, statusBatch) {
+		for key, p := range c.pusher.Progress(some) {
+			out[key] = p.Running()
+		}
 	}
 	return out
 }

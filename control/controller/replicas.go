@@ -2,8 +2,8 @@ package controller
 
 import (
 	"cmp"
+	"iter"
 	"maps"
-	"reflect"
 	"slices"
 
 	"heddle.io/heddle/control/objects"
@@ -25,30 +25,36 @@ func (s replicaStates) of(workload objects.Key) []objects.ReplicaState {
 	return all
 }
 
-// statesIn are the states of replicas in a report.
-func statesIn(report client.Report) map[objects.Key][]objects.ReplicaState {
+// statesIn are the states of workloads' replicas in a report, by their workloads, sorted by name.
+func statesIn(report iter.Seq[keptReplica]) map[objects.Key][]objects.ReplicaState {
 	out := map[objects.Key][]objects.ReplicaState{}
-	for _, r := range report.Replicas {
-		if !r.Gateway {
-			key := objects.Key{Group: objects.Workload.Group, Kind: objects.Workload.Kind, Namespace: r.Namespace, Name: r.Workload}
-			out[key] = append(out[key], r.State)
+	for one := range report {
+		if r := one.Replica; r != nil && !r.Gateway {
+			out[workloadOf(r)] = append(out[workloadOf(r)], r.State)
 		}
+	}
+	for _, states := range out {
+		slices.SortFunc(states, func(a, b objects.ReplicaState) int { return cmp.Compare(a.Name, b.Name) })
 	}
 	return out
 }
 
-// setReport takes an agent's report in the place of the one before; one of no agent forgets it. c.mu is held.
-func (c *Controller) setReport(agent string, report client.Report) {
-	before, now := statesIn(c.reports[agent]), statesIn(report)
-	if c.reports[agent] = report; report.Agent == "" {
-		delete(c.reports, agent)
+// workloadOf is the workload of a replica.
+func workloadOf(r *client.Replica) objects.Key {
+	return objects.Key{Group: objects.Workload.Group, Kind: objects.Workload.Kind, Namespace: r.Namespace, Name: r.Workload}
+}
+
+// changeState takes what became of one replica that an agent runs; nil for one that was not or is not there. c.mu is held.
+func (c *Controller) changeState(agent string, was, now *client.Replica) {
+	if was != nil && !was.Gateway {
+		// Who was given the states before may still read them.
+		of := slices.Clone(c.replicas[workloadOf(was)][agent])
+		c.setReplicas(workloadOf(was), agent, slices.DeleteFunc(of, func(s objects.ReplicaState) bool { return s.Name == was.State.Name }))
 	}
-	for _, in := range []map[objects.Key][]objects.ReplicaState{before, now} {
-		for key := range in {
-			if !reflect.DeepEqual(before[key], now[key]) {
-				c.setReplicas(key, agent, now[key])
-			}
-		}
+	if now != nil && !now.Gateway {
+		of := c.replicas[workloadOf(now)][agent]
+		at, _ := slices.BinarySearchFunc(of, now.State.Name, func(s objects.ReplicaState, name string) int { return cmp.Compare(s.Name, name) })
+		c.setReplicas(workloadOf(now), agent, slices.Insert(slices.Clone(of), at, now.State))
 	}
 }
 

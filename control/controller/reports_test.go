@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"heddle.io/heddle/control/durable/faults"
+	"heddle.io/heddle/control/durable/objectfile"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/registry"
 	"heddle.io/heddle/control/server/client"
@@ -24,7 +25,7 @@ func TestAReportThatWasNotKeptIsKeptLater(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &Controller{config: Config{Cluster: place}, log: slog.New(slog.DiscardHandler), reports: map[string]client.Report{}, unkept: map[string]bool{},
+	c := &Controller{config: Config{Cluster: place}, log: slog.New(slog.DiscardHandler), reports: map[string]*agentReport{}, unkept: map[string]bool{},
 		instances: registry.NewInstances(registry.Silence{}), restatus: make(chan struct{}, 1)}
 	if err := os.MkdirAll(c.reportsDir(), 0o700); err != nil {
 		t.Fatal(err)
@@ -34,23 +35,27 @@ func TestAReportThatWasNotKeptIsKeptLater(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	kept := func() string {
-		content, err := os.ReadFile(c.reportPath("one"))
+	kept := func() (account string) {
+		c.closeReports()
+		_, kept, err := objectfile.OpenSet[client.ReplicaName, keptReplica](c.reportPath("one"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		return string(content)
+		if r := kept[client.ReplicaName{Namespace: "shop"}].Replica; r != nil {
+			account = r.ServiceAccount
+		}
+		return account
 	}
 	report("before")
 	if err := faults.Do(faults.Nth(faults.Rename, c.reportsDir(), 1, false, unix.EIO), func() { report("after") }); err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(kept(), "before") {
-		t.Fatalf("the disk took it: %s", kept())
+	if got := kept(); got != "" {
+		t.Fatalf("kept is %q, which does not hold any more, or was not taken", got)
 	}
 	report("after")
-	if !strings.Contains(kept(), "after") {
-		t.Errorf("kept: %s", kept())
+	if got := kept(); got != "after" {
+		t.Errorf("kept: %q", got)
 	}
 }
 
@@ -62,7 +67,7 @@ func TestUnchangedReports(t *testing.T) {
 		t.Fatal(err)
 	}
 	start := func() *Controller {
-		c := &Controller{config: Config{Cluster: place}, log: slog.New(slog.DiscardHandler), reports: map[string]client.Report{}, unkept: map[string]bool{},
+		c := &Controller{config: Config{Cluster: place}, log: slog.New(slog.DiscardHandler), reports: map[string]*agentReport{}, unkept: map[string]bool{},
 			instances: registry.NewInstances(registry.Silence{NotReady: time.Minute, Gone: time.Hour}), restatus: make(chan struct{}, 1)}
 		if err := c.loadReports(); err != nil {
 			t.Fatal(err)
@@ -88,6 +93,7 @@ func TestUnchangedReports(t *testing.T) {
 		}
 		unknown(c, client.Unchanged{Agent: "one", Revision: "a-2"})
 		unknown(c, client.Unchanged{Agent: "two", Revision: "a-1"})
+		c.closeReports()
 		c = start()
 	}
 	// It is a sign of life: who was silent has its traffic again.
@@ -120,7 +126,7 @@ func TestTooManyReplicasAreSaid(t *testing.T) {
 		t.Fatal(err)
 	}
 	var said strings.Builder
-	c := &Controller{config: Config{Cluster: place}, log: slog.New(slog.NewTextHandler(&said, nil)), reports: map[string]client.Report{}, unkept: map[string]bool{},
+	c := &Controller{config: Config{Cluster: place}, log: slog.New(slog.NewTextHandler(&said, nil)), reports: map[string]*agentReport{}, unkept: map[string]bool{},
 		instances: registry.NewInstances(registry.Silence{}), restatus: make(chan struct{}, 1)}
 	if err := os.MkdirAll(c.reportsDir(), 0o700); err != nil {
 		t.Fatal(err)

@@ -28,6 +28,8 @@ type staging struct {
 	machine *stage.Machine
 	newest  stage.Generation
 	meshes  map[stage.Generation]*model.Mesh
+	// seen is what clients of a former generation have in the place of the wanted one.
+	seen model.ClientsView
 	// before are objects as they were in a generation that some clients still go by, of those that have changed since; nil for
 	// one that there was not.
 	before map[stage.Generation]left
@@ -108,8 +110,8 @@ func (c *Controller) proxiesOwing() []stage.Proxy {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, report := range c.reports {
-		for i := range report.Replicas {
-			if r := &report.Replicas[i]; r.State.ProxyPID != 0 && !connected[r.NodeID] {
+		for _, one := range report.keptReport {
+			if r := one.Replica; r != nil && r.State.ProxyPID != 0 && !connected[r.NodeID] {
 				out = append(out, stage.Proxy{ID: r.NodeID, Owes: 1, Serves: !r.Gateway})
 			}
 		}
@@ -226,7 +228,9 @@ func (s *staging) inForce() (clients, servers *model.Mesh) {
 	in := s.machine.InForce()
 	clients = s.meshes[in.Wanted]
 	if in.Clients != in.Wanted {
-		clients = clients.AsClientsOf(s.meshes[in.Clients])
+		clients = s.seen.Of(clients, s.meshes[in.Clients])
+	} else {
+		s.seen = model.ClientsView{}
 	}
 	servers = s.meshes[in.Wanted]
 	if len(in.Accepted) == 0 {

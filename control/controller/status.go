@@ -57,9 +57,11 @@ func (c *Controller) confined(o *objects.Object) *metav1.Condition {
 		Message: fmt.Sprintf("it is not run: %s, and namespace %q does not allow it; leave that out, or have an admin of all namespaces label the Namespace %s: \"true\"", strings.Join(texts, ", "), o.GetNamespace(), access.LabelPrivileged)}
 }
 
-// normal makes statuses that say the same equal: times with and without location, empty and missing lists.
+// normal makes statuses that say the same equal: times with and without location, empty and missing lists, and a number of proxies, which
+// is not stored any more.
 func normal(s objects.Status) objects.Status {
 	s = s.DeepCopy()
+	s.Proxies = 0
 	s.EachConditions(func(list *[]metav1.Condition) {
 		if *list = slices.Clip(*list); *list == nil {
 			*list = []metav1.Condition{}

@@ -31,27 +31,27 @@ const (
 	statusLatest = 5 * time.Second
 )
 
-// Bounds of writing statuses: those that a round writes at the most, and how long a status waits that differs in nothing but the
-// number of proxies, or that the store did not take. Each is a write that the store syncs, and that all who watch hear of.
+// Bounds of writing statuses: those that a round writes at the most, and how long one waits that the store did not take. Each is a write
+// that the store syncs, and that all who watch hear of.
 const (
-	statusBatch   = 50
-	countsDelayed = 10 * time.Second
+	statusBatch = 50
+	statusAgain = 10 * time.Second
 )
 
 // statusLoop writes statuses whenever the model, a proxy's answer or a report may have changed them.
 func (c *Controller) statusLoop(ctx context.Context) {
 	w := newStatusWriter(c)
 	for {
-		var counts <-chan time.Time
+		var again <-chan time.Time
 		if len(w.late) > 0 {
-			counts = time.After(time.Until(w.counted.Add(countsDelayed)))
+			again = time.After(time.Until(w.retried.Add(statusAgain)))
 		}
 		if len(w.left) == 0 {
 			select {
 			case <-ctx.Done():
 				return
 			case <-c.restatus:
-			case <-counts:
+			case <-again:
 			}
 		}
 		err := w.round(ctx)
@@ -84,10 +84,9 @@ type statusWriter struct {
 	// left are the objects that are still to be looked at, queued the same ones.
 	left   []objects.Key
 	queued map[objects.Key]struct{}
-	// late are those whose status differs in nothing but the number of proxies, or was not taken by the store, due those of them that are written with it now, and
-	// counted is when the last became that.
-	late, due map[objects.Key]struct{}
-	counted   time.Time
+	// late are those whose status the store did not take, and retried is when such were looked at last.
+	late    map[objects.Key]struct{}
+	retried time.Time
 	// staged, advertised and clusters are as in the round before.
 	staged     stageView
 	advertised netip.Addr
@@ -95,7 +94,7 @@ type statusWriter struct {
 }
 
 func newStatusWriter(c *Controller) *statusWriter {
-	return &statusWriter{c: c, queued: map[objects.Key]struct{}{}, late: map[objects.Key]struct{}{}, due: map[objects.Key]struct{}{}}
+	return &statusWriter{c: c, queued: map[objects.Key]struct{}{}, late: map[objects.Key]struct{}{}}
 }
 
 // look has an object be looked at.
@@ -148,10 +147,9 @@ func (w *statusWriter) gather(now time.Time) {
 			w.look(objects.Key{Group: objects.Cluster.Group, Kind: objects.Cluster.Kind, Name: name})
 		}
 	}
-	if len(w.late) > 0 && now.Sub(w.counted) >= countsDelayed {
-		w.counted = now
+	if len(w.late) > 0 && now.Sub(w.retried) >= statusAgain {
+		w.retried = now
 		for key := range w.late {
-			w.due[key] = struct{}{}
 			w.look(key)
 		}
 		w.late = map[objects.Key]struct{}{}
@@ -189,13 +187,12 @@ func (w *statusWriter) round(ctx context.Context) error {
 			}
 			w.left = w.left[1:]
 			delete(w.queued, key)
-			delete(w.due, key)
 		}
 	}
 	return nil
 }
 
-// status of an object, with the object; nil when it has that status, or may go without it for a while.
+// status of an object, with the object; nil when it has that status.
 func (w *statusWriter) status(key objects.Key, progress push.Progress) (*objects.Object, objects.Status) {
 	c := w.c
 	var states []objects.ReplicaState
@@ -217,7 +214,6 @@ func (w *statusWriter) status(key objects.Key, progress push.Progress) (*objects
 	if programmed := programmed(o, progress, w.staged); programmed != nil {
 		status.Conditions = append(status.Conditions, *programmed)
 		resolve.Programmed(&status, programmed)
-		status.Proxies = progress.Running()
 	}
 	reachedBy(o, &status, w.advertised, c.settings.Domain)
 	status.Fields = append(slices.Clip(status.Fields), patchFields(progress)...)
@@ -228,13 +224,7 @@ func (w *statusWriter) status(key objects.Key, progress push.Progress) (*objects
 	if o.Kind == objects.Workload {
 		status.Workload = &objects.WorkloadState{Replicas: states}
 	}
-	is, was := normal(status), normal(o.Status)
-	if reflect.DeepEqual(is, was) {
-		return nil, status
-	}
-	_, due := w.due[key]
-	if is.Proxies = was.Proxies; !due && reflect.DeepEqual(is, was) {
-		w.late[key] = struct{}{}
+	if reflect.DeepEqual(normal(status), normal(o.Status)) {
 		return nil, status
 	}
 	return o, status

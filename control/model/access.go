@@ -1,6 +1,10 @@
 package model
 
-import "net/netip"
+import (
+	"net/netip"
+	"slices"
+	"strings"
+)
 
 // AccessAction is what a policy does with what it matches.
 type AccessAction string
@@ -126,12 +130,17 @@ func (c Condition) NeedsHTTP() bool {
 	return false
 }
 
-// AccessFor lists the policies for a workload, those of the root namespace included.
+// AccessFor lists the policies for a workload, those of the root namespace included. It looks at those of the two namespaces alone.
 func (m *Mesh) AccessFor(namespace string, labels map[string]string) []*AccessPolicy {
+	spaces := []string{namespace, m.Settings.RootNamespace}
+	slices.Sort(spaces)
 	var out []*AccessPolicy
-	for _, p := range m.Access {
-		if (p.Namespace == namespace || p.Namespace == m.Settings.RootNamespace) && Selects(p.Selector, labels) {
-			out = append(out, p)
+	for _, space := range slices.Compact(spaces) {
+		at, _ := slices.BinarySearchFunc(m.Access, space, func(p *AccessPolicy, want string) int { return strings.Compare(p.Namespace, want) })
+		for ; at < len(m.Access) && m.Access[at].Namespace == space; at++ {
+			if Selects(m.Access[at].Selector, labels) {
+				out = append(out, m.Access[at])
+			}
 		}
 	}
 	return out

@@ -23,17 +23,6 @@ func (m *Mesh) Observes(namespace string) bool {
 	return m.Settings.Observed
 }
 
-// At are the services that connections to an address are for.
-func (m *Mesh) At(a netip.Addr) []*Service {
-	var out []*Service
-	for _, s := range m.Services {
-		if s.At(a) {
-			out = append(out, s)
-		}
-	}
-	return out
-}
-
 // At says whether connections to an address are for the service.
 func (s *Service) At(a netip.Addr) bool {
 	if slices.Contains(s.Addresses(), a) {

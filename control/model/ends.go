@@ -214,8 +214,8 @@ func (m *Mesh) replicasFor(s *Service) *Service {
 		is.Replicas, is.Identities, is.Remote = now.Replicas, now.Identities, now.Remote
 	case s.Local():
 		is.Replicas = nil
-		for _, r := range m.Replicas {
-			if r.Namespace == s.Namespace && Selects(s.Selector, r.Labels) {
+		for _, r := range m.replicasIn(s.Namespace) {
+			if Selects(s.Selector, r.Labels) {
 				is.Replicas = append(is.Replicas, r)
 			}
 		}

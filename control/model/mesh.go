@@ -194,6 +194,16 @@ func (m *Mesh) Replica(namespace, name string) *Replica {
 	return nil
 }
 
+// replicasIn are those of a namespace.
+func (m *Mesh) replicasIn(namespace string) []*Replica {
+	from, _ := m.replica(namespace, "")
+	to := from
+	for to < len(m.Replicas) && m.Replicas[to].Namespace == namespace {
+		to++
+	}
+	return m.Replicas[from:to]
+}
+
 func (m *Mesh) replica(namespace, name string) (int, bool) {
 	return slices.BinarySearchFunc(m.Replicas, name, func(r *Replica, want string) int {
 		return cmp.Or(strings.Compare(r.Namespace, namespace), strings.Compare(r.Name, want))

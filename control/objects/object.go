@@ -105,7 +105,7 @@ const (
 type Status struct {
 	// Conditions by the types above, Kubernetes' form.
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
-	// Proxies counts the proxies that run the object now.
+	// Proxies counts the proxies that run the object as it is read; it is stored with none.
 	Proxies int `json:"proxies,omitempty"`
 	// Fields lists fields that are set but ignored or changed in meaning, each with its reason.
 	Fields []FieldMessage `json:"fields,omitempty"`

@@ -9,16 +9,27 @@ import (
 	"heddle.io/heddle/control/xds"
 )
 
-// Changed are the objects whose [Pusher.Progress] may be another than when it was asked last. It costs what changed: proxies
-// that answered, the objects carried by what they answered, and all objects of a group that has a proxy more or less.
+// Changed are the objects whose [Pusher.Progress] may be another than when it was asked last, but for how many proxies there are and
+// how many of them wait, as long as there are any. It costs what changed: proxies that answered, the objects carried by what they
+// answered, and all objects of a group that has its first proxy, or has lost the last.
 func (p *Pusher) Changed() []objects.Key {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var ranges []xds.Range
 	for _, s := range p.server.ProgressChanges() {
 		if member := p.proxies[s.Proxy]; member != nil && s.Whole {
+			by := 0
+			if member.counts != s.Counts {
+				if by = -1; s.Counts {
+					by = 1
+				}
+			}
+			member.counts = s.Counts
 			for _, g := range member.groups {
-				p.recount(g)
+				was := g.counting
+				if g.counting += by; was == 0 || g.counting == 0 {
+					p.recount(g)
+				}
 			}
 		}
 		ranges = append(ranges, s.Changes...)
@@ -140,14 +151,17 @@ func (p *Pusher) sweepNumbers() {
 	p.order = order
 }
 
-// accompany notes that a proxy of an inbound kind more or less is in a group of clients as well.
-func (g *group) accompany(client *group, by int) {
+// accompany notes that a proxy of an inbound kind more or less is in a group of clients as well, and says whether it is the first or was
+// the last one.
+func (g *group) accompany(client *group, by int) bool {
 	if g.beside == nil {
 		g.beside = map[*group]int{}
 	}
+	was := g.beside[client]
 	if g.beside[client] += by; g.beside[client] == 0 {
 		delete(g.beside, client)
 	}
+	return was == 0 || was+by == 0
 }
 
 // judge has the EnvoyFilters count as progressed of which a patch came to something else in a group.

@@ -46,7 +46,7 @@ func (m *proxy) observed() string {
 // kindsOf are the kinds of a proxy. A workload that uses more than is kept gets everything.
 func (p *Pusher) kindsOf(node translate.Node) []translate.Kind {
 	// The type was checked when the node was read.
-	kinds, _ := translate.Kinds(p.mesh, node)
+	kinds, _ := p.cache.Kinds(p.mesh, node)
 	for i := range kinds {
 		if w := workload(kinds[i]); w != "" {
 			if _, all := p.dependencies.Of(w); all {
@@ -92,7 +92,7 @@ func (p *Pusher) Demand(connected *xds.Proxy, asked, givenUp []string) {
 	known := len(p.carried)
 	var found []*model.Service
 	for _, a := range fresh {
-		found = append(found, p.mesh.At(a)...)
+		found = append(found, p.destinations.At(p.mesh, a)...)
 	}
 	started := time.Now()
 	changes, moves := p.use(member, found)
@@ -234,22 +234,25 @@ func (p *Pusher) moveWorkload(w string) []xds.Move {
 // arrived notes services that are new, or have other addresses, for proxies that asked for their addresses before. The groups
 // are still to be changed.
 func (p *Pusher) arrived(services []model.Pair[model.Service]) (moves []xds.Move) {
-	var arrived []*model.Service
+	arrived := map[netip.Addr][]*model.Service{}
 	for _, s := range services {
 		if s.After != nil && (s.Before == nil || !slices.Equal(s.Before.Addresses(), s.After.Addresses())) {
-			arrived = append(arrived, s.After)
+			for _, a := range s.After.Addresses() {
+				arrived[a] = append(arrived[a], s.After)
+			}
 		}
 	}
 	if len(arrived) == 0 {
 		return nil
 	}
 	for _, member := range p.proxies {
+		if len(member.uses.destinations) == 0 {
+			continue
+		}
 		var found []*model.Service
-		for _, s := range arrived {
-			for _, a := range s.Addresses() {
-				if member.uses.destinations[a] > 0 {
-					found = append(found, s)
-				}
+		for a, at := range arrived {
+			if member.uses.destinations[a] > 0 {
+				found = append(found, at...)
 			}
 		}
 		if w := member.observed(); w != "" && len(found) > 0 {

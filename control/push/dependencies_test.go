@@ -1,6 +1,7 @@
 package push
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -69,7 +70,7 @@ func (p *Pusher) holds(t *testing.T, proxy *xds.Proxy) (hosts []string, bytes in
 
 func dependenciesIn(t *testing.T, dir string, now func() time.Time) *registry.Dependencies {
 	t.Helper()
-	d, err := registry.OpenDependencies(filepath.Join(dir, "dependencies.json"), now)
+	d, err := registry.OpenDependencies(filepath.Join(dir, "dependencies.db"), now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +109,7 @@ func TestProxiesLearnWhatTheyUse(t *testing.T) {
 	has(p, p.come(t, stock, true), "s-0", "s-1", "s-2", "s-3")
 
 	// Another controller goes on, with what was kept.
-	if err := kept.Save(); err != nil {
+	if err := errors.Join(kept.Save(), kept.Close()); err != nil {
 		t.Fatal(err)
 	}
 	kept = dependenciesIn(t, dir, clock)

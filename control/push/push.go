@@ -57,6 +57,8 @@ type Pusher struct {
 	// dependencies are what workloads were seen to use, needs the same of those that have a group.
 	dependencies *registry.Dependencies
 	needs        map[string]map[string]bool
+	// destinations are the services at addresses that proxies ask for.
+	destinations model.Destinations
 }
 
 // group is what the proxies of one kind get.
@@ -64,6 +66,8 @@ type group struct {
 	kind    translate.Kind
 	group   *xds.Group
 	proxies int
+	// counting are those of them that are known to count in [Progress].
+	counting int
 	// kept is what clients and gateways have, made what servers have; nil after a failure.
 	kept translate.Kept
 	made *translate.Resources
@@ -80,6 +84,8 @@ type proxy struct {
 	id     string
 	node   translate.Node
 	groups []*group
+	// counts says that it counts in [Progress], as [Pusher.Changed] heard last.
+	counts bool
 	// uses is what one asked for that gets what its workload was seen to use.
 	uses uses
 }
@@ -145,7 +151,7 @@ func (p *Pusher) Update(u Update) int64 {
 	why := causeConfig
 	if whole := before == nil || !reflect.DeepEqual(before.Settings, p.mesh.Settings); whole {
 		why = causeGlobal
-		changes, moves = p.changeAll(nil, nil), p.regroup(nil)
+		changes, moves = p.changeAll(nil), p.regroup(nil)
 	} else {
 		clients := model.Differ(before, p.mesh)
 		servers := clients
@@ -161,12 +167,8 @@ func (p *Pusher) Update(u Update) int64 {
 			if len(changes) == 0 && len(u.Revised)+len(u.Again) == 0 && u.Revision == p.server.Revision() {
 				return p.version
 			}
-		case accepted:
-			changes = p.changeAll(&clients, &servers)
-			moves = append(moves, p.regroup(&clients)...)
 		default:
-			// Whom servers accept besides is a part of all that they have.
-			changes = p.changeAll(&clients, nil)
+			changes = p.changeAll(&concern{&clients, &servers, p.formers(servedBefore)})
 			moves = append(moves, p.regroup(&clients)...)
 		}
 	}
@@ -197,8 +199,26 @@ func (p *Pusher) carry(known int) {
 	}
 }
 
-// changeAll makes what changes of what clients and servers go by make a difference to, in all groups; everything with nil.
-func (p *Pusher) changeAll(clients, servers *model.Difference) []xds.Change {
+// concern is what a change of the model is about: what differs of what clients and gateways go by, of what servers go by, and between
+// that and the meshes that servers came to accept besides, or ceased to.
+type concern struct {
+	clients, servers *model.Difference
+	formers          []translate.Former
+}
+
+// formers are the meshes that servers came to accept besides, or ceased to.
+func (p *Pusher) formers(before *model.Mesh) []translate.Former {
+	var out []translate.Former
+	for _, former := range slices.Concat(before.Accepted, p.served.Accepted) {
+		if !slices.Contains(before.Accepted, former) || !slices.Contains(p.served.Accepted, former) {
+			out = append(out, translate.FormerOf(former, p.served))
+		}
+	}
+	return out
+}
+
+// changeAll makes what a change makes a difference to, in all groups; everything with nil.
+func (p *Pusher) changeAll(c *concern) []xds.Change {
 	var changes []xds.Change
 	for id, g := range p.groups {
 		if g.proxies == 0 {
@@ -206,25 +226,21 @@ func (p *Pusher) changeAll(clients, servers *model.Difference) []xds.Change {
 			delete(p.groups, id)
 			continue
 		}
-		d := clients
-		if g.kind.Role == translate.Inbound {
-			d = servers
-		}
-		if change := p.changeOf(g, d); !change.Nothing() {
+		if change := p.changeOf(g, c); !change.Nothing() {
 			changes = append(changes, change)
 		}
 	}
 	return changes
 }
 
-// changeOf makes what a change makes a difference to in a group.
-func (p *Pusher) changeOf(g *group, d *model.Difference) xds.Change {
+// changeOf makes what a change makes a difference to in a group; everything with nil.
+func (p *Pusher) changeOf(g *group, c *concern) xds.Change {
 	defer p.judge(g)
 	if g.group.Failed() != "" {
 		p.recount(g)
 	}
-	if d != nil && g.kept != nil {
-		delta, ok, err := p.cache.Apply(g.kept, p.mesh, d)
+	if c != nil && g.kept != nil {
+		delta, ok, err := p.cache.Apply(g.kept, p.mesh, c.clients)
 		if err != nil {
 			return p.failed(g, err)
 		}
@@ -236,7 +252,7 @@ func (p *Pusher) changeOf(g *group, d *model.Difference) xds.Change {
 			return change
 		}
 	}
-	if d != nil && g.made != nil && !translate.Concerns(g.kind, p.mesh.Settings.RootNamespace, d) {
+	if c != nil && g.made != nil && !p.concerns(g.kind, c) {
 		return xds.Change{Group: g.group, Failure: g.group.Failed()}
 	}
 	resources, sources, err := p.make(g)
@@ -245,6 +261,11 @@ func (p *Pusher) changeOf(g *group, d *model.Difference) xds.Change {
 	}
 	p.renumber(g, sources)
 	return g.group.Change(resources)
+}
+
+// concerns says whether a change may make a difference to what a kind of proxy has as a server.
+func (p *Pusher) concerns(k translate.Kind, c *concern) bool {
+	return translate.Concerns(k, p.mesh.Settings.RootNamespace, c.servers) || slices.ContainsFunc(c.formers, func(f translate.Former) bool { return f.Concerns(k) })
 }
 
 // failed says that what a group should have could not be made.
@@ -484,22 +505,35 @@ func (p *Pusher) groupsOf(node translate.Node) []*group {
 
 // enter puts a proxy into groups instead of those that it was in.
 func (p *Pusher) enter(member *proxy, groups []*group) {
+	// One that comes or goes makes a difference to whether there are any; what its answers make, the server says. Of one that moves, the
+	// answers are about other objects from here on.
+	moves := len(member.groups) > 0 && len(groups) > 0
 	for _, g := range member.groups {
 		g.proxies--
-		p.recount(g)
+		if member.counts {
+			g.counting--
+		}
+		if moves || g.counting == 0 {
+			p.recount(g)
+		}
 	}
 	for _, side := range []struct {
 		of []*group
 		by int
 	}{{member.groups, -1}, {groups, 1}} {
-		if server, client := inRole(side.of, translate.Inbound), inRole(side.of, translate.Outbound); server != nil && client != nil {
-			server.accompany(client, side.by)
+		if server, client := inRole(side.of, translate.Inbound), inRole(side.of, translate.Outbound); server != nil && client != nil && server.accompany(client, side.by) {
+			p.recount(server)
 		}
 	}
 	member.groups = groups
 	for _, g := range groups {
+		if moves || g.counting == 0 {
+			p.recount(g)
+		}
 		g.proxies++
-		p.recount(g)
+		if member.counts {
+			g.counting++
+		}
 	}
 	if member.observed() == "" {
 		// From here on it does not say what it uses: what it could not do without would not be known.

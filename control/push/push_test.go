@@ -420,7 +420,7 @@ func TestChangesGiveWhatAFreshStartGives(t *testing.T) {
 // noDependencies are those of workloads that were never seen.
 func noDependencies(t testing.TB) *registry.Dependencies {
 	t.Helper()
-	d, err := registry.OpenDependencies(filepath.Join(t.TempDir(), "dependencies.json"), time.Now)
+	d, err := registry.OpenDependencies(filepath.Join(t.TempDir(), "dependencies.db"), time.Now)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"net/netip"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -20,23 +21,78 @@ var ErrAddressesExhausted = errors.New("no virtual address is left")
 // the lower band of its range.
 const reservedAddresses = 256
 
-// AssignAddresses gives every Service among the writes its virtual address (spec.clusterIP), and returns the writes
-// with it. An existing service keeps the address it has; a new one gets the address that its name hashes to or the
-// next free one, so that a service that is deleted and made again most often gets its old address back. existing are
-// the stored objects (other kinds are passed over). An address that is taken, outside the range, or changed is an
-// [*objects.Error].
-func AssignAddresses(services netip.Prefix, existing []*objects.Object, writes []store.Write) ([]store.Write, error) {
-	owner, mine := map[netip.Addr]objects.Key{}, map[objects.Key]netip.Addr{}
-	for _, o := range existing {
-		if a, ok := addressOf(o); ok {
-			owner[a], mine[o.Key()] = o.Key(), a
+// Addresses are the virtual addresses of Services. The zero value has none.
+type Addresses struct {
+	// owners of an address: one, but for Services that something else than [Addresses.Assign] gave the same.
+	owners map[netip.Addr][]objects.Key
+	of     map[objects.Key]netip.Addr
+}
+
+// Set takes note of an object as it is now, nil for one that is gone. Other kinds than Services are passed over.
+func (x *Addresses) Set(key objects.Key, o *objects.Object) {
+	was, had := x.of[key]
+	is, has := addressOf(o)
+	if had == has && was == is {
+		return
+	}
+	if had {
+		delete(x.of, key)
+		left := slices.DeleteFunc(slices.Clone(x.owners[was]), func(k objects.Key) bool { return k == key })
+		if x.owners[was] = left; len(left) == 0 {
+			delete(x.owners, was)
 		}
 	}
+	if has {
+		if x.of == nil {
+			x.owners, x.of = map[netip.Addr][]objects.Key{}, map[objects.Key]netip.Addr{}
+		}
+		x.of[key] = is
+		x.owners[is] = append(x.owners[is], key)
+	}
+}
+
+// trial is what a batch of writes would make of addresses.
+type trial struct {
+	*Addresses
+	// batch is what the writes before gave their Services; invalid for those that the batch deletes.
+	batch map[objects.Key]netip.Addr
+	taken map[netip.Addr]objects.Key
+}
+
+// mine is the address that a Service has.
+func (t *trial) mine(key objects.Key) (netip.Addr, bool) {
+	a, changed := t.batch[key]
+	if !changed {
+		a = t.of[key]
+	}
+	return a, a.IsValid()
+}
+
+// other is a Service besides that has an address.
+func (t *trial) other(a netip.Addr, key objects.Key) (objects.Key, bool) {
+	if owner, is := t.taken[a]; is && owner != key {
+		return owner, true
+	}
+	for _, owner := range t.owners[a] {
+		if has, is := t.mine(owner); is && has == a && owner != key {
+			return owner, true
+		}
+	}
+	return objects.Key{}, false
+}
+
+func (t *trial) give(key objects.Key, a netip.Addr) { t.batch[key], t.taken[a] = a, key }
+
+// Assign gives every Service among the writes its virtual address (spec.clusterIP), and returns the writes with it. An existing service keeps
+// the address it has; a new one gets the address that its name hashes to or the next free one, so that a service that is deleted and made
+// again most often gets its old address back. An address that is taken, outside the range, or changed is an [*objects.Error]. It costs the
+// writes; the addresses stay as they are.
+func (x *Addresses) Assign(services netip.Prefix, writes []store.Write) ([]store.Write, error) {
+	t := trial{Addresses: x, batch: map[objects.Key]netip.Addr{}, taken: map[netip.Addr]objects.Key{}}
 	// What the batch deletes is free for what it adds.
 	for _, w := range writes {
-		if a, ok := mine[w.Key]; ok && w.Object == nil {
-			delete(owner, a)
-			delete(mine, w.Key)
+		if w.Object == nil {
+			t.batch[w.Key] = netip.Addr{}
 		}
 	}
 	out := append([]store.Write(nil), writes...)
@@ -53,17 +109,17 @@ func AssignAddresses(services netip.Prefix, existing []*objects.Object, writes [
 				Path: "spec.clusterIP", Problem: problem, Remedy: remedy,
 			})
 		}
-		old, had := mine[w.Key]
-		other, taken := owner[a]
+		old, had := t.mine(w.Key)
+		other, taken := t.other(a, w.Key)
 		switch {
 		case !services.Contains(a):
 			fail(fmt.Sprintf("%s is outside the range of services, %s", a, services), "leave clusterIP out to get one")
 		case had && old != a:
 			fail(fmt.Sprintf("cannot be changed: it is %s", old), "leave clusterIP out, or delete the service first")
-		case taken && other != w.Key:
+		case taken:
 			fail(fmt.Sprintf("%s belongs to %s", a, other), "leave clusterIP out to get one")
 		default:
-			owner[a], mine[w.Key] = w.Key, a
+			t.give(w.Key, a)
 		}
 	}
 	for i, w := range out {
@@ -73,16 +129,16 @@ func AssignAddresses(services netip.Prefix, existing []*objects.Object, writes [
 		if _, has := addressOf(w.Object); has {
 			continue
 		}
-		a, ok := mine[w.Key]
+		a, ok := t.mine(w.Key)
 		if !ok {
 			var err error
-			taken := func(a netip.Addr) bool { _, is := owner[a]; return is }
+			taken := func(a netip.Addr) bool { _, is := t.other(a, w.Key); return is }
 			if a, err = freeAddress(services, w.Key.Namespace+"/"+w.Key.Name, taken); err != nil {
 				errs = append(errs, fmt.Errorf("%s: %w in %s; delete services that are not used, or use a larger range",
 					w.Key, err, services))
 				continue
 			}
-			owner[a], mine[w.Key] = w.Key, a
+			t.give(w.Key, a)
 		}
 		o := w.Object.DeepCopy()
 		svc, isService := o.Resource.(*corev1.Service)

@@ -6,10 +6,12 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"heddle.io/heddle/control/durable"
+	"heddle.io/heddle/control/durable/objectfile"
 )
 
 // Bounds of what is kept of dependencies.
@@ -25,11 +27,16 @@ const (
 // Dependencies keeps the hosts that workloads were seen to use, so that their next proxies begin with them. A host is used from
 // when a proxy has asked for it until that proxy leaves. It is safe for concurrent use.
 type Dependencies struct {
+	// saving is held while the file is written; before mu. former is a file of another form, until it is written anew.
+	saving sync.Mutex
+	file   *objectfile.Set[string, dependentFile]
+	former string
+
 	mu        sync.Mutex
-	path      string
 	now       func() time.Time
 	workloads map[string]*dependent
-	unsaved   bool
+	// unsaved are the workloads whose entries in the file are not what is known, or that have none.
+	unsaved map[string]bool
 	// learned and forgotten count hosts, crowded workloads that use too many; since the start.
 	learned, forgotten, crowded int
 }
@@ -47,12 +54,7 @@ type use struct {
 	last    time.Time
 }
 
-// dependenciesFile is the form on disk.
-type dependenciesFile struct {
-	// Workloads by namespace/name.
-	Workloads map[string]dependentFile `json:"workloads"`
-}
-
+// dependentFile is a workload on the disk, under namespace/name.
 type dependentFile struct {
 	// All says that the workload uses more than are kept.
 	All bool `json:"all,omitempty"`
@@ -60,19 +62,30 @@ type dependentFile struct {
 	Used map[string]time.Time `json:"used,omitempty"`
 }
 
-// OpenDependencies reads what is kept in a file; it need not exist, its directory must. A file that cannot be read is an error:
-// without it, proxies that begin anew would have their first requests wait.
+// OpenDependencies reads what is kept in a file, whose name ends in .db; it need not exist, its directory must. A file that cannot be read
+// is an error: without it, proxies that begin anew would have their first requests wait. Where versions before this have left one of JSON
+// instead, that is read.
 func OpenDependencies(path string, now func() time.Time) (*Dependencies, error) {
-	d := &Dependencies{path: path, now: now, workloads: map[string]*dependent{}}
-	var file dependenciesFile
-	err := durable.ReadJSON(path, &file)
-	if errors.Is(err, os.ErrNotExist) {
-		return d, nil
+	d := &Dependencies{now: now, workloads: map[string]*dependent{}, unsaved: map[string]bool{}}
+	file, all, err := objectfile.OpenSet[string, dependentFile](path)
+	if err == nil && all == nil {
+		var former struct {
+			Workloads map[string]dependentFile `json:"workloads"`
+		}
+		d.former = strings.TrimSuffix(path, ".db") + ".json"
+		if err = durable.ReadJSON(d.former, &former); errors.Is(err, os.ErrNotExist) {
+			d.former, err = "", nil
+		}
+		all = former.Workloads
+		for name := range all {
+			d.unsaved[name] = true
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("dependencies of workloads: %w; restore the file, or remove it to have them learned anew", err)
 	}
-	for name, kept := range file.Workloads {
+	d.file = file
+	for name, kept := range all {
 		w := &dependent{all: kept.All, hosts: map[string]*use{}}
 		for host, last := range kept.Used {
 			w.hosts[host] = &use{last: last}
@@ -104,7 +117,7 @@ func (d *Dependencies) Use(workload string, hosts []string) (fresh []string, all
 			d.dropOldest()
 		}
 		w = &dependent{hosts: map[string]*use{}}
-		d.workloads[workload] = w
+		d.workloads[workload], d.unsaved[workload] = w, true
 	}
 	if w.all {
 		return nil, true
@@ -116,13 +129,13 @@ func (d *Dependencies) Use(workload string, hosts []string) (fresh []string, all
 			w.hosts[host] = u
 			fresh = append(fresh, host)
 			d.learned++
-			d.unsaved = true
 		}
 		u.proxies++
-		u.last = d.now()
+		u.last, d.unsaved[workload] = d.now(), true
 	}
 	if len(w.hosts) > MaxDependencies {
 		w.hosts, w.all = nil, true
+		d.unsaved[workload] = true
 		d.crowded++
 		return nil, true
 	}
@@ -140,7 +153,7 @@ func (d *Dependencies) Release(workload string, hosts []string) {
 	for _, host := range hosts {
 		if u := w.hosts[host]; u != nil && u.proxies > 0 {
 			u.proxies--
-			u.last, d.unsaved = d.now(), true
+			u.last, d.unsaved[workload] = d.now(), true
 		}
 	}
 }
@@ -157,10 +170,11 @@ func (d *Dependencies) Expire() map[string][]string {
 				delete(w.hosts, host)
 				out[name] = append(out[name], host)
 				d.forgotten++
-				d.unsaved = true
+				d.unsaved[name] = true
 			}
 		}
 		if len(w.hosts) == 0 && !w.all {
+			d.unsaved[name] = true
 			delete(d.workloads, name)
 		}
 	}
@@ -185,34 +199,71 @@ func (d *Dependencies) dropOldest() {
 	if w := d.workloads[oldest]; w != nil {
 		d.forgotten += len(w.hosts)
 		delete(d.workloads, oldest)
-		d.unsaved = true
+		d.unsaved[oldest] = true
 	}
 }
 
-// Save keeps what has changed since it was saved last. What is learned after that and lost is asked for again.
+// Save keeps what has changed since it was saved last, at the cost of the workloads that this is of. What is learned after that and lost is
+// asked for again.
 func (d *Dependencies) Save() error {
+	d.saving.Lock()
+	defer d.saving.Unlock()
 	d.mu.Lock()
-	if !d.unsaved {
+	unsaved, size := d.unsaved, len(d.workloads)
+	if len(unsaved) == 0 {
 		d.mu.Unlock()
 		return nil
 	}
-	file := dependenciesFile{Workloads: make(map[string]dependentFile, len(d.workloads))}
-	for name, w := range d.workloads {
-		kept := dependentFile{All: w.all, Used: make(map[string]time.Time, len(w.hosts))}
-		for host, u := range w.hosts {
-			kept.Used[host] = u.last.UTC().Truncate(time.Second)
+	d.unsaved = map[string]bool{}
+	changed, gone := make(map[string]dependentFile, len(unsaved)), []string(nil)
+	for name := range unsaved {
+		if w := d.workloads[name]; w != nil {
+			changed[name] = w.kept()
+		} else {
+			gone = append(gone, name)
 		}
-		file.Workloads[name] = kept
 	}
-	d.unsaved = false
 	d.mu.Unlock()
-	if err := durable.WriteJSON(d.path, file, 0o600); err != nil {
+	err := d.file.Update(changed, gone, size, d.kept)
+	if err == nil && d.former != "" {
+		if err = durable.Remove(d.former); err == nil {
+			d.former = ""
+		}
+	}
+	if err != nil {
 		d.mu.Lock()
-		d.unsaved = true
+		maps.Copy(d.unsaved, unsaved)
 		d.mu.Unlock()
-		return fmt.Errorf("keep dependencies of workloads in %s: %w", d.path, err)
+		return fmt.Errorf("keep dependencies of workloads: %w", err)
 	}
 	return nil
+}
+
+// kept is everything, as it is kept.
+func (d *Dependencies) kept() map[string]dependentFile {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	out := make(map[string]dependentFile, len(d.workloads))
+	for name, w := range d.workloads {
+		out[name] = w.kept()
+	}
+	return out
+}
+
+// kept is the workload, as it is kept.
+func (w *dependent) kept() dependentFile {
+	out := dependentFile{All: w.all, Used: make(map[string]time.Time, len(w.hosts))}
+	for host, u := range w.hosts {
+		out.Used[host] = u.last.UTC().Truncate(time.Second)
+	}
+	return out
+}
+
+// Close leaves the file to who comes next.
+func (d *Dependencies) Close() error {
+	d.saving.Lock()
+	defer d.saving.Unlock()
+	return d.file.Close()
 }
 
 // Counts of dependencies.

@@ -112,7 +112,7 @@ type Instances struct {
 
 	mu        sync.Mutex
 	instances map[string]*Instance
-	// reported is what each reporter said last; owners are who reported each replica.
+	// reported is what each reporter said last; owners are who reported each replica last, and have it among what they said.
 	reported map[Reporter]*reported
 	owners   map[string]Reporter
 	// expired is when Expire was called last.
@@ -142,29 +142,61 @@ func NewInstances(silence Silence) *Instances {
 func (m *Instances) Report(by Reporter, all []Instance, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	said := &reported{heard: now, ready: map[string]bool{}}
+	before, said := m.reported[by], &reported{heard: now, ready: make(map[string]bool, len(all))}
 	m.reported[by] = said
-	told := make(map[string]bool, len(all))
 	for _, i := range all {
-		id := i.ID()
-		told[id], said.ready[id] = true, i.Ready
-		m.owners[id] = by
-		if old := m.instances[id]; old == nil || !old.equal(i) {
-			now := i.clone()
-			m.set(id, &now)
+		m.tell(by, said, i)
+	}
+	if before == nil {
+		return
+	}
+	for id := range before.ready {
+		if _, told := said.ready[id]; !told {
+			m.forget(by, id)
 		}
 	}
-	m.forget(by, func(id string) bool { return !told[id] })
+}
+
+// Revise is [Instances.Report] for a reporter of whom all is known but these: replicas that are new or that changed, and the IDs of those
+// that it does not know any more. It costs what it says, and is false for a reporter of whom nothing is known.
+func (m *Instances) Revise(by Reporter, changed []Instance, gone []string, now time.Time) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	said := m.reported[by]
+	if said == nil {
+		return false
+	}
+	for _, id := range gone {
+		delete(said.ready, id)
+		m.forget(by, id)
+	}
+	for _, i := range changed {
+		m.tell(by, said, i)
+	}
+	m.renew(by, said, now)
+	return true
+}
+
+// tell notes what a reporter says of a replica.
+func (m *Instances) tell(by Reporter, said *reported, i Instance) {
+	id := i.ID()
+	said.ready[id], m.owners[id] = i.Ready, by
+	if old := m.instances[id]; old == nil || !old.equal(i) {
+		now := i.clone()
+		m.set(id, &now)
+	}
 }
 
 // Renew says that a reporter has nothing new to report. One that is not watched need not say so.
 func (m *Instances) Renew(by Reporter, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	said := m.reported[by]
-	if said == nil {
-		return
+	if said := m.reported[by]; said != nil {
+		m.renew(by, said, now)
 	}
+}
+
+func (m *Instances) renew(by Reporter, said *reported, now time.Time) {
 	if said.heard = now; said.silent {
 		said.silent = false
 		m.rotate(by, said)
@@ -198,7 +230,9 @@ func (m *Instances) Expire(now time.Time) []string {
 		case !by.watched:
 		case quiet >= m.silence.Gone:
 			delete(m.reported, by)
-			m.forget(by, func(string) bool { return true })
+			for id := range said.ready {
+				m.forget(by, id)
+			}
 			gone = append(gone, by.name)
 		case quiet >= m.silence.NotReady && !said.silent:
 			said.silent = true
@@ -236,13 +270,11 @@ func (m *Instances) rotate(by Reporter, said *reported) {
 	}
 }
 
-// forget forgets replicas of a reporter.
-func (m *Instances) forget(by Reporter, which func(id string) bool) {
-	for id, owner := range m.owners {
-		if owner == by && which(id) {
-			delete(m.owners, id)
-			m.set(id, nil)
-		}
+// forget forgets a replica of a reporter, unless another one has reported it since.
+func (m *Instances) forget(by Reporter, id string) {
+	if owner, known := m.owners[id]; known && owner == by {
+		delete(m.owners, id)
+		m.set(id, nil)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"strings"
@@ -22,6 +23,15 @@ func service(name, address string) *objects.Object {
 	return &objects.Object{Kind: objects.Service, Resource: s}
 }
 
+// addresses are those of services.
+func addresses(all ...*objects.Object) *Addresses {
+	var x Addresses
+	for _, o := range all {
+		x.Set(o.Key(), o)
+	}
+	return &x
+}
+
 func write(o *objects.Object) store.Write { return store.Write{Key: o.Key(), Object: o} }
 
 func ip(w store.Write) string { return w.Object.Resource.(*corev1.Service).Spec.ClusterIP }
@@ -29,7 +39,7 @@ func ip(w store.Write) string { return w.Object.Resource.(*corev1.Service).Spec.
 var services = netip.MustParsePrefix("10.96.0.0/16")
 
 func TestAddressesAreKept(t *testing.T) {
-	first, err := AssignAddresses(services, nil, []store.Write{write(service("cart", "")), write(service("mail", ""))})
+	first, err := addresses().Assign(services, []store.Write{write(service("cart", "")), write(service("mail", ""))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,11 +50,11 @@ func TestAddressesAreKept(t *testing.T) {
 		t.Error("two services have one address")
 	}
 	// An update that does not name the address keeps it, and so does a service that is deleted and made again.
-	again, err := AssignAddresses(services, []*objects.Object{first[0].Object, first[1].Object}, []store.Write{write(service("cart", ""))})
+	again, err := addresses(first[0].Object, first[1].Object).Assign(services, []store.Write{write(service("cart", ""))})
 	if err != nil || ip(again[0]) != ip(first[0]) {
 		t.Errorf("cart had %s, has %s: %v", ip(first[0]), ip(again[0]), err)
 	}
-	remade, err := AssignAddresses(services, []*objects.Object{first[1].Object}, []store.Write{write(service("cart", ""))})
+	remade, err := addresses(first[1].Object).Assign(services, []store.Write{write(service("cart", ""))})
 	if err != nil || ip(remade[0]) != ip(first[0]) {
 		t.Errorf("cart had %s, has %s: %v", ip(first[0]), ip(remade[0]), err)
 	}
@@ -62,7 +72,7 @@ func TestAddressErrors(t *testing.T) {
 		{"changed", service("cart", "10.96.0.7"), "cannot be changed: it is 10.96.0.5"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, err := AssignAddresses(services, existing, []store.Write{write(c.write)})
+			_, err := addresses(existing...).Assign(services, []store.Write{write(c.write)})
 			var e *objects.Error
 			if !errors.As(err, &e) || e.Path != "spec.clusterIP" || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want %q", err, c.want)
@@ -70,11 +80,65 @@ func TestAddressErrors(t *testing.T) {
 		})
 	}
 	// What the batch deletes is free.
-	_, err := AssignAddresses(services, existing, []store.Write{
+	_, err := addresses(existing...).Assign(services, []store.Write{
 		{Key: existing[0].Key()}, write(service("new", "10.96.0.5")),
 	})
 	if err != nil {
 		t.Error(err)
+	}
+}
+
+// What is known of addresses after changes at random is what the services that are there say.
+func TestAddressesFollowTheirServices(t *testing.T) {
+	random := rand.New(rand.NewPCG(9, 10))
+	var x Addresses
+	all := map[objects.Key]*objects.Object{}
+	for round := range 500 {
+		o := service(fmt.Sprint("s-", random.IntN(6)), fmt.Sprintf("10.96.0.%d", random.IntN(5)))
+		switch key := o.Key(); random.IntN(4) {
+		case 0:
+			delete(all, key)
+			x.Set(key, nil)
+		case 1:
+			// An address is taken, or it is not.
+			a := netip.MustParseAddr(ip(write(o)))
+			want := false
+			for k, other := range all {
+				want = want || k != key && ip(write(other)) == a.String()
+			}
+			if had := all[key]; had != nil && ip(write(had)) != a.String() {
+				want = true
+			}
+			if _, err := x.Assign(services, []store.Write{write(o)}); (err != nil) != want {
+				t.Fatalf("round %d: %s for %s: %v", round, a, key, err)
+			}
+		default:
+			all[key] = o
+			x.Set(key, o)
+		}
+		if len(x.of) != len(all) {
+			t.Fatalf("round %d: %d of %d services have addresses", round, len(x.of), len(all))
+		}
+	}
+}
+
+// BenchmarkAssign is one service that is new among so many.
+func BenchmarkAssign(b *testing.B) {
+	for _, n := range []int{1000, 10000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			var x Addresses
+			for i := range n {
+				o := service(fmt.Sprint("s-", i), fmt.Sprintf("10.96.%d.%d", i/250, i%250))
+				x.Set(o.Key(), o)
+			}
+			writes := []store.Write{write(service("new", ""))}
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := x.Assign(services, writes); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }
 
@@ -84,7 +148,7 @@ func TestAddressesRunOut(t *testing.T) {
 	for _, n := range []string{"a", "b", "c", "d", "e", "f"} {
 		writes = append(writes, write(service(n, "")))
 	}
-	got, err := AssignAddresses(small, nil, writes)
+	got, err := addresses().Assign(small, writes)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,14 +156,14 @@ func TestAddressesRunOut(t *testing.T) {
 	for _, w := range got {
 		existing = append(existing, w.Object)
 	}
-	if _, err := AssignAddresses(small, existing, []store.Write{write(service("g", ""))}); !errors.Is(err, ErrAddressesExhausted) {
+	if _, err := addresses(existing...).Assign(small, []store.Write{write(service("g", ""))}); !errors.Is(err, ErrAddressesExhausted) {
 		t.Errorf("got %v", err)
 	}
 }
 
 func TestAddressesOfIPv6(t *testing.T) {
 	within := netip.MustParsePrefix("fd00:10:96::/112")
-	got, err := AssignAddresses(within, nil, []store.Write{
+	got, err := addresses().Assign(within, []store.Write{
 		write(service("cart", "")), write(service("mail", "")), write(service("fixed", "fd00:10:96::5")),
 	})
 	if err != nil {
@@ -116,14 +180,14 @@ func TestAddressesOfIPv6(t *testing.T) {
 		}
 		seen[a] = true
 	}
-	if _, err := AssignAddresses(within, nil, []store.Write{write(service("new", "10.96.0.5"))}); err == nil {
+	if _, err := addresses().Assign(within, []store.Write{write(service("new", "10.96.0.5"))}); err == nil {
 		t.Error("an address of the other family was accepted")
 	}
 	// A range that is larger than any cluster needs, and one that holds nothing.
-	if _, err := AssignAddresses(netip.MustParsePrefix("fd00::/48"), nil, []store.Write{write(service("cart", ""))}); err != nil {
+	if _, err := addresses().Assign(netip.MustParsePrefix("fd00::/48"), []store.Write{write(service("cart", ""))}); err != nil {
 		t.Error(err)
 	}
-	if _, err := AssignAddresses(netip.MustParsePrefix("fd00::/127"), nil, []store.Write{write(service("cart", ""))}); !errors.Is(err, ErrAddressesExhausted) {
+	if _, err := addresses().Assign(netip.MustParsePrefix("fd00::/127"), []store.Write{write(service("cart", ""))}); !errors.Is(err, ErrAddressesExhausted) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -111,7 +111,7 @@ var everything = []endpoint{
 	{"GET", "/api/v1/namespaces/shop/services/cart"}, {"GET", "/api/v1/namespaces/shop"}, {"DELETE", "/api/v1/namespaces/shop"},
 	{"PUT", "/api/v1/namespaces/shop/services/cart"}, {"POST", "/api/v1/namespaces/shop/services"},
 	{"GET", "/apis/heddle.io/v1alpha1/accessbindings"}, {"DELETE", "/apis/heddle.io/v1alpha1/accessbindings/bob"},
-	{"POST", "/heddle/v1/apply"}, {"POST", "/heddle/v1/certificates"}, {"PUT", "/heddle/v1/report"}, {"PUT", "/heddle/v1/report/unchanged"}, {"GET", "/heddle/v1/replicas"}, {"GET", "/heddle/v1/status"},
+	{"POST", "/heddle/v1/apply"}, {"POST", "/heddle/v1/certificates"}, {"PUT", "/heddle/v1/report"}, {"PUT", "/heddle/v1/report/changes"}, {"PUT", "/heddle/v1/report/unchanged"}, {"GET", "/heddle/v1/replicas"}, {"GET", "/heddle/v1/status"},
 	{"GET", "/heddle/v1/proxies"}, {"GET", "/heddle/v1/proxies/n/config"}, {"GET", "/heddle/v1/logs/shop/cart-0/app"}, {"GET", "/heddle/v1/logs/controller"},
 	{"GET", "/heddle/v1/names"}, {"GET", "/heddle/v1/names?watch=1"}, {"GET", "/heddle/v1/federation"}, {"POST", "/heddle/v1/federation/tokens"},
 	{"POST", "/heddle/v1/federation/join"}, {"POST", "/heddle/v1/federation/rotate"}, {"GET", "/heddle/v1/ca/status"},

@@ -136,7 +136,7 @@ func (s *Server) get(w http.ResponseWriter, r *http.Request, t target) {
 		refuseError(w, fmt.Sprintf("%s %q not found", t.kind.Plural, t.name), t.namespace, err)
 		return
 	}
-	object = shown(access.From(r.Context()), object)
+	object = s.counted([]*objects.Object{shown(access.From(r.Context()), object)})[0]
 	if wantsWire(r) {
 		reply(w, object)
 		return
@@ -149,17 +149,40 @@ func (s *Server) get(w http.ResponseWriter, r *http.Request, t target) {
 	reply(w, document)
 }
 
+// counted gives objects of one kind with how many proxies run them. No status holds that: one proxy that comes or goes would be a write
+// of every object that it uses.
+func (s *Server) counted(all []*objects.Object) []*objects.Object {
+	if len(all) == 0 || !all[0].Kind.Programmed() {
+		return all
+	}
+	keys := make([]objects.Key, 0, len(all))
+	for _, o := range all {
+		keys = append(keys, o.Key())
+	}
+	running := s.config.Controller.Running(keys)
+	out := make([]*objects.Object, 0, len(all))
+	for i, o := range all {
+		// The store's own stays as it is.
+		one := *o
+		one.Status.Proxies = running[keys[i]]
+		out = append(out, &one)
+	}
+	return out
+}
+
 func (s *Server) list(w http.ResponseWriter, r *http.Request, t target) {
 	items, position, err := s.config.Store.List(r.Context(), t.kind, t.namespace)
 	if err != nil {
 		refuseError(w, "objects not listed", t.kind.Plural, err)
 		return
 	}
-	list := client.List{Items: []*objects.Object{}, Position: string(position)}
-	documents := []map[string]any{}
+	list := client.List{Items: make([]*objects.Object, 0, len(items)), Position: string(position)}
 	for _, o := range items {
-		o = shown(access.From(r.Context()), o)
-		list.Items = append(list.Items, o)
+		list.Items = append(list.Items, shown(access.From(r.Context()), o))
+	}
+	list.Items = s.counted(list.Items)
+	documents := []map[string]any{}
+	for _, o := range list.Items {
 		if !wantsWire(r) {
 			document, err := o.Document()
 			if err != nil {

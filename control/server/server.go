@@ -58,6 +58,9 @@ const (
 type Controller interface {
 	// Report takes an agent's report.
 	Report(ctx context.Context, report client.Report) error
+	// ReportChange takes what is different in it since. Its error is a [*client.Problem] with status 409 when the report before is not
+	// known.
+	ReportChange(ctx context.Context, change client.ReportChange) error
 	// Unchanged takes an agent's word that its last report holds. Its error is a [*client.Problem] with status 409 when that is
 	// not known.
 	Unchanged(u client.Unchanged) error
@@ -65,6 +68,8 @@ type Controller interface {
 	Replicas() []client.Replica
 	Status(ctx context.Context) (client.Status, error)
 	Proxies() []client.ProxyStatus
+	// Running is how many of the connected proxies run each of these objects now.
+	Running(of []objects.Key) map[objects.Key]int
 	// ProxyConfig is what a connected proxy is to run, by type; false when it is not connected.
 	ProxyConfig(nodeID string) (map[string][]proto.Message, bool)
 	// Names is what DNS servers answer; the channel is closed once there is something else.
@@ -141,6 +146,7 @@ func New(config Config) *Server {
 	route("POST /heddle/v1/apply", somewhere(access.Viewer, "apply objects"), s.handleApply)
 	mux.HandleFunc("POST /heddle/v1/certificates", s.agentsOnly("have certificates of workloads signed", s.handleSign))
 	mux.HandleFunc("PUT /heddle/v1/report", s.agentsOnly("report what runs", s.handleReport))
+	mux.HandleFunc("PUT /heddle/v1/report/changes", s.agentsOnly("report what runs", s.handleReportChange))
 	mux.HandleFunc("PUT /heddle/v1/report/unchanged", s.agentsOnly("report what runs", s.handleUnchanged))
 	route("GET /heddle/v1/replicas", somewhere(access.Viewer, "list replicas"), s.handleReplicas)
 	route("GET /heddle/v1/status", somewhere(access.Viewer, "see the cluster's status"), s.handleStatus)
@@ -357,6 +363,19 @@ func (s *Server) handleReport(w http.ResponseWriter, r *http.Request) {
 	}
 	if err != nil {
 		refuseError(w, "report not taken", report.Agent, err)
+		return
+	}
+	reply(w, map[string]string{"status": "taken"})
+}
+
+func (s *Server) handleReportChange(w http.ResponseWriter, r *http.Request) {
+	var change client.ReportChange
+	err := decode(r, &change)
+	if err == nil {
+		err = s.config.Controller.ReportChange(r.Context(), change)
+	}
+	if err != nil {
+		refuseError(w, "report not taken", change.Agent, err)
 		return
 	}
 	reply(w, map[string]string{"status": "taken"})

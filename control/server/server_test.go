@@ -36,6 +36,7 @@ type stub struct {
 	store   contract.Batch
 	report  client.Report
 	proxies []client.ProxyStatus
+	running map[objects.Key]int
 	// config of the proxy n.
 	config map[string][]proto.Message
 
@@ -96,12 +97,22 @@ func (m *mesh) Rotate(context.Context) (client.FederationStatus, error) {
 }
 
 func (s *stub) Report(_ context.Context, r client.Report) error { s.report = r; return nil }
-func (s *stub) Unchanged(client.Unchanged) error                { return nil }
-func (s *stub) Replicas() []client.Replica                      { return s.report.Replicas }
+func (s *stub) ReportChange(context.Context, client.ReportChange) error {
+	return nil
+}
+func (s *stub) Unchanged(client.Unchanged) error { return nil }
+func (s *stub) Replicas() []client.Replica       { return s.report.Replicas }
 func (s *stub) Status(context.Context) (client.Status, error) {
 	return client.Status{Cluster: "c"}, nil
 }
 func (s *stub) Proxies() []client.ProxyStatus { return s.proxies }
+func (s *stub) Running(of []objects.Key) map[objects.Key]int {
+	out := map[objects.Key]int{}
+	for _, key := range of {
+		out[key] = s.running[key]
+	}
+	return out
+}
 func (s *stub) ProxyConfig(node string) (map[string][]proto.Message, bool) {
 	return s.config, s.config != nil && node == "n"
 }
@@ -454,5 +465,30 @@ func TestErrorsAreStructured(t *testing.T) {
 	err = c.Do(context.Background(), http.MethodPost, "/heddle/v1/apply", client.ApplyRequest{Manifests: []client.Manifest{{Content: big}}}, nil)
 	if !errors.As(err, &problem) || problem.Status != http.StatusRequestEntityTooLarge {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestProxiesAreCountedAsObjectsAreRead: no status that is stored says how many run an object, and who reads it is told.
+func TestProxiesAreCountedAsObjectsAreRead(t *testing.T) {
+	w := startAll(t)
+	c := w.client
+	if _, err := apply(t, c, shop, false); err != nil {
+		t.Fatal(err)
+	}
+	key := objects.Key{Kind: objects.Service.Kind, Namespace: "shop", Name: "cart"}
+	w.known.running = map[objects.Key]int{key: 3, {Kind: objects.Namespace.Kind, Name: "shop"}: 4}
+	o, err := c.Get(t.Context(), objects.Service, "shop", "cart")
+	if err != nil || o.Status.Proxies != 3 {
+		t.Errorf("%v, %d proxies run it", err, o.Status.Proxies)
+	}
+	list, err := c.List(t.Context(), objects.Service, "")
+	if err != nil || len(list.Items) != 1 || list.Items[0].Status.Proxies != 3 {
+		t.Errorf("%v, listed are %+v", err, list.Items)
+	}
+	if space, err := c.Get(t.Context(), objects.Namespace, "", "shop"); err != nil || space.Status.Proxies != 0 {
+		t.Errorf("%v, a namespace is run by %d proxies", err, space.Status.Proxies)
+	}
+	if stored, err := w.known.store.Get(t.Context(), key); err != nil || stored.Status.Proxies != 0 {
+		t.Errorf("%v, stored are %d proxies", err, stored.Status.Proxies)
 	}
 }

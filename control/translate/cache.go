@@ -45,6 +45,7 @@ type Cache struct {
 	// attached are the routes bound to gateways, by server and host (see [attachedAt]).
 	attached byHost[model.Routes]
 	policies byHost[model.DestinationPolicy]
+	askers   askers
 	// unknown are the virtual hosts for hosts that nobody has a route for: refused, and passed through.
 	unknown map[bool]*routev3.VirtualHost
 	// patches of EnvoyFilters.
@@ -151,6 +152,7 @@ func (c *Cache) enter(mesh *model.Mesh) {
 		return r.Hosts
 	})
 	c.attached.apply(mesh.Routes, d.Routes, attachedAt)
+	c.askers.apply(d.Routes, d.Destinations)
 	c.policies.apply(mesh.Destinations, d.Destinations, func(p *model.DestinationPolicy) []string { return []string{p.Host} })
 	if !reflect.DeepEqual(c.mesh.Settings, mesh.Settings) || !slices.Equal(c.mesh.PeerModes, mesh.PeerModes) || anchorsAppear(&d) {
 		c.epoch++

@@ -77,7 +77,11 @@ func (k Kind) ID() string {
 
 // Kinds are the kinds that a proxy is of; what it gets is what they all get, and no two of them have a resource of the same
 // type and name.
-func Kinds(mesh *model.Mesh, node Node) ([]Kind, error) {
+func Kinds(mesh *model.Mesh, node Node) ([]Kind, error) { return NewCache().Kinds(mesh, node) }
+
+// Kinds is the function of that name, at the cost of what differs in the mesh since the last.
+func (c *Cache) Kinds(mesh *model.Mesh, node Node) ([]Kind, error) {
+	c.enter(mesh)
 	all := Kind{Namespace: node.Namespace, Labels: node.Labels, IPv6: node.Address.Is6(), Heddle: node.Heddle}
 	switch node.Type {
 	case Sidecar:
@@ -85,7 +89,7 @@ func Kinds(mesh *model.Mesh, node Node) ([]Kind, error) {
 			all.Scope = scope.FullName()
 		}
 		client, server := all, all
-		client.Role, client.Labels = Outbound, clientLabels(mesh, node)
+		client.Role, client.Labels = Outbound, c.askers.labels(node)
 		server.Role = Inbound
 		if node.OnDemand && mesh.Observes(node.Namespace) {
 			client.Workload = node.Workload
@@ -140,39 +144,6 @@ func Regroups(d *model.Difference, root string, node Node) bool {
 			return slices.ContainsFunc(h.Matches, func(m model.HTTPMatch) bool { return asks(m.Scope) })
 		}) || slices.ContainsFunc(r.TCP, func(t model.TCPRoute) bool { return slices.ContainsFunc(t.Matches, asks) }))
 	})
-}
-
-// clientLabels are the labels of a sidecar that make a difference to it as a client.
-func clientLabels(mesh *model.Mesh, node Node) map[string]string {
-	out := map[string]string{}
-	keep := func(selector map[string]string) {
-		for key := range selector {
-			if value, ok := node.Labels[key]; ok {
-				out[key] = value
-			}
-		}
-	}
-	for _, d := range mesh.Destinations {
-		if d.Namespace == node.Namespace {
-			keep(d.Clients)
-		}
-	}
-	for _, r := range mesh.Routes {
-		if !boundToMesh(r) || !r.ExportTo.In(node.Namespace) {
-			continue
-		}
-		for i := range r.HTTP {
-			for _, m := range r.HTTP[i].Matches {
-				keep(m.Scope.SourceLabels)
-			}
-		}
-		for i := range r.TCP {
-			for _, m := range r.TCP[i].Matches {
-				keep(m.SourceLabels)
-			}
-		}
-	}
-	return out
 }
 
 // node is a proxy of the kind. Nothing but what is set here may make a difference to the role's configuration.

@@ -13,6 +13,8 @@ type byHost[T any] struct {
 	all      []*T
 	names    map[string][]*T
 	patterns []*T
+	// places of the parts among all; nil before anybody asks.
+	places map[*T]int
 }
 
 // apply makes a change of the parts; all are those after it.
@@ -20,7 +22,7 @@ func (b *byHost[T]) apply(all []*T, change []model.Pair[T], hosts func(*T) []str
 	if b.names == nil {
 		b.names = map[string][]*T{}
 	}
-	b.all = all
+	b.place(all)
 	for _, p := range change {
 		if p.Before != nil {
 			for _, h := range hosts(p.Before) {
@@ -48,6 +50,28 @@ func (b *byHost[T]) apply(all []*T, change []model.Pair[T], hosts func(*T) []str
 	}
 }
 
+// place has all be others. Places are kept where each part that is new has that of another; where they moved, they are found again when
+// they are asked for.
+func (b *byHost[T]) place(all []*T) {
+	was := b.all
+	if b.all = all; len(was) != len(all) {
+		b.places = nil
+	}
+	if b.places == nil {
+		return
+	}
+	for i := range all {
+		if was[i] != all[i] {
+			delete(b.places, was[i])
+		}
+	}
+	for i := range all {
+		if was[i] != all[i] {
+			b.places[all[i]] = i
+		}
+	}
+}
+
 func (b *byHost[T]) of(s *model.Service) []*T {
 	if len(b.patterns)+len(s.Aliases) == 0 && len(b.names[s.Host]) < 2 {
 		return b.names[s.Host]
@@ -64,16 +88,13 @@ func (b *byHost[T]) sorted(found []*T) []*T {
 	if len(found) < 2 {
 		return found
 	}
-	at := make(map[*T]int, len(found))
-	for _, one := range found {
-		at[one] = -1
-	}
-	for i, one := range b.all {
-		if _, is := at[one]; is {
-			at[one] = i
+	if b.places == nil {
+		b.places = make(map[*T]int, len(b.all))
+		for i, one := range b.all {
+			b.places[one] = i
 		}
 	}
-	slices.SortFunc(found, func(x, y *T) int { return at[x] - at[y] })
+	slices.SortFunc(found, func(x, y *T) int { return b.places[x] - b.places[y] })
 	return slices.Compact(found)
 }
 
@@ -127,19 +148,37 @@ func (g *generator) service(host string) *model.Service {
 	return g.mesh.Service(host)
 }
 
+// acceptsMore says whether something has to be accepted for clients of a former mesh that is not accepted anyway: by other rules for
+// mutual TLS, or on ports that services led to there and do not now.
+func (g *generator) acceptsMore(former *model.Mesh, were, are []*model.Service) bool {
+	return !sameDefaults(former, g.mesh) || !slices.Equal(former.PeerModes, g.mesh.PeerModes) || slices.ContainsFunc(were, func(was *model.Service) bool {
+		return !slices.ContainsFunc(are, func(is *model.Service) bool {
+			return is == was || is.Host == was.Host && slices.Equal(is.Ports, was.Ports)
+		})
+	})
+}
+
 // serverInputs are the parts of the model that a sidecar's inbound configuration is made of.
 func (g *generator) serverInputs() []any {
 	out := []any{g.scope}
-	for _, services := range g.servedServices() {
+	served := g.servedServices()
+	for i, services := range served {
+		var former *model.Mesh
+		if i > 0 {
+			if former = g.mesh.Accepted[i-1]; !g.acceptsMore(former, services, served[0]) {
+				continue
+			}
+		}
 		// Whose services they are makes a difference.
 		out = append(out, len(services))
 		for _, s := range services {
 			out = append(out, s)
 		}
-	}
-	for _, former := range g.mesh.Accepted {
-		for _, p := range former.PeerModes {
-			out = append(out, p)
+		if former != nil {
+			out = append(out, former.Settings.DefaultMode, former.Settings.RootNamespace)
+			for _, p := range former.PeerModes {
+				out = append(out, p)
+			}
 		}
 	}
 	for _, p := range g.mesh.AccessFor(g.node.Namespace, g.node.Labels) {

@@ -152,6 +152,10 @@ func (p *Proxy) move(groups []*Group, version int64) {
 		g.members[p] = struct{}{}
 	}
 	for t := range typeCount {
+		if !p.asks(t) {
+			// Who asks is sent what there is then.
+			continue
+		}
 		for _, g := range groups {
 			for name, r := range g.resources[t] {
 				if old := find(before, t, name); old == nil || old.Version() != r.Version() {
@@ -168,6 +172,13 @@ func (p *Proxy) move(groups []*Group, version int64) {
 		}
 	}
 	p.note(c)
+}
+
+// asks says whether the proxy has asked for a type. The server's lock is held for writing.
+func (p *Proxy) asks(t Type) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.types[t].asked
 }
 
 func find(groups []*Group, t Type, name string) *Resource {

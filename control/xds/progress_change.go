@@ -8,8 +8,8 @@ import (
 // ProgressChange is what has become different of a proxy's answers.
 type ProgressChange struct {
 	Proxy *Proxy
-	// Whole says that the proxy came to count in [Progress], or ceased to.
-	Whole bool
+	// Counts says whether the proxy counts in [Progress], Whole that it came to, or ceased to, be it in between.
+	Counts, Whole bool
 	// Changes are those that it answers otherwise than before, or did in between.
 	Changes []Range
 }
@@ -27,8 +27,8 @@ type progressState struct {
 	refusals [typeCount]refusedChanges
 }
 
-// ProgressChanges are the proxies whose answers became others since it was asked last. Those that left, or came to be in other groups, are
-// not among them: the source knows.
+// ProgressChanges are the proxies whose answers became others since it was asked last, or that left with some. Those that came to be in
+// other groups are not among them: the source knows.
 func (s *Server) ProgressChanges() []ProgressChange {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -39,7 +39,7 @@ func (s *Server) ProgressChanges() []ProgressChange {
 	out := make([]ProgressChange, 0, len(progressed))
 	for p := range progressed {
 		p.mu.Lock()
-		p.progressChange.Proxy = p
+		p.progressChange.Proxy, p.progressChange.Counts = p, p.lastProgress.counts
 		out = append(out, p.progressChange)
 		p.progressChange = ProgressChange{}
 		p.mu.Unlock()

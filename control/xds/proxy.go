@@ -1,7 +1,6 @@
 package xds
 
 import (
-	"maps"
 	"slices"
 	"strconv"
 	"sync"
@@ -232,8 +231,12 @@ func (p *Proxy) respond(t Type, set, removed []string, now time.Time) *response 
 	sub := &p.types[t]
 	// A refused response was refused as a whole: what else was in it comes again together with what may mend it.
 	if slices.ContainsFunc(set, sub.refused.names.has) {
+		in := make(map[string]struct{}, len(set))
+		for _, name := range set {
+			in[name] = struct{}{}
+		}
 		for name := range sub.refused.names.said {
-			if !slices.Contains(set, name) && find(p.groups, t, name) != nil {
+			if _, is := in[name]; !is && find(p.groups, t, name) != nil {
 				set = append(set, name)
 			}
 		}
@@ -337,14 +340,17 @@ func (p *Proxy) answer(t Type, nonce string, refused bool, failure string) {
 		}
 		r.reason, r.last = failure, sub.latest
 		p.server.metrics.rejects.WithLabelValues(t.String()).Inc()
-		p.server.log.Warn("proxy refused configuration", "proxy", p.id, "type", t.String(), "reason", failure)
+		p.server.refusals.note(p.id, t, failure)
 	} else {
 		sub.version = sub.latest
-		left := maps.Clone(sub.refused.names.said)
+		left := sub.refused.names.len()
 		for _, name := range sub.batch {
-			delete(left, name)
+			// No name is twice in a response.
+			if sub.refused.names.has(name) {
+				left--
+			}
 		}
-		if len(left) == 0 {
+		if left == 0 {
 			sub.refused = refusal{}
 		}
 	}

@@ -38,7 +38,7 @@ const (
 
 // Server is the discovery service of a controller. Create it with [New].
 //
-// Locks are taken in this order: the source's, if it has one (push.Pusher.mu), mu, a [Proxy]'s, progressedMu. The source holds its own
+// Locks are taken in this order: the source's, if it has one (push.Pusher.mu), mu, a [Proxy]'s, progressedMu or that of refusals. The source holds its own
 // while it calls [Server.Update], [Server.ProgressChanges] and [Server.Owes], and while it calls what [Source.Attach] is given, which
 // takes mu: so the server calls the source with no lock held. Nobody holds the locks of two proxies.
 type Server struct {
@@ -50,6 +50,7 @@ type Server struct {
 	onChange func()
 	inFlight *semaphore.Weighted
 	metrics  metrics
+	refusals *refusalLog
 
 	// mu guards groups and who is in them. It is held while names and references are read or changed, never while
 	// anything is translated, marshalled or sent.
@@ -71,6 +72,13 @@ func New(ctx context.Context, log *slog.Logger, now func() time.Time, registry p
 	s := &Server{ctx: ctx, log: log, now: now, source: source, onChange: onChange,
 		inFlight: semaphore.NewWeighted(maxInFlight), proxies: map[string]*Proxy{}, progressed: map[*Proxy]struct{}{}}
 	s.metrics = newMetrics(s, registry)
+	s.refusals = newRefusalLog(log, func(wait time.Duration, then func()) {
+		time.AfterFunc(wait, func() {
+			if ctx.Err() == nil {
+				then()
+			}
+		})
+	})
 	return s
 }
 
@@ -307,13 +315,12 @@ func (s *Server) leave(p *Proxy) {
 	if s.proxies[p.id] == p {
 		delete(s.proxies, p.id)
 	}
-	s.progressedMu.Lock()
-	delete(s.progressed, p)
-	s.progressedMu.Unlock()
-	s.mu.Unlock()
 	p.mu.Lock()
+	// What it refused, or had not answered, is not said of it any more.
+	p.noteProgress()
 	p.lighten()
 	p.mu.Unlock()
+	s.mu.Unlock()
 	s.source.Detach(p)
 	p.traceLeft()
 	s.onChange()

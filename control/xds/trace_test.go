@@ -47,6 +47,7 @@ func TestEachStepOfAProxyIsInTheLog(t *testing.T) {
 	w, connect := start(t)
 	log := make(lines, 100)
 	w.server.log = slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	w.server.refusals.log = w.server.log
 	version := w.has(clusters("a", "b")...)
 	id := "n\x1b" + strings.Repeat("x", maxWords)
 	says := "n " + strings.Repeat("x", maxWords-2) + "…"

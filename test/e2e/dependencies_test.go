@@ -129,7 +129,7 @@ func TestObservedDependencies(t *testing.T) {
 
 	// Kept by then: it is written once a second.
 	harness.Eventually(t, 10*time.Second, "what was learned is kept", func() error {
-		out, err := os.ReadFile("/var/lib/heddle/" + clusterName + "/dependencies.json")
+		out, err := os.ReadFile("/var/lib/heddle/" + clusterName + "/dependencies.db")
 		if err != nil || !strings.Contains(string(out), uses[2]) {
 			return fmt.Errorf("%w: %s", err, out)
 		}

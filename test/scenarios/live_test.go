@@ -71,7 +71,7 @@ func TestEnvoyRuns(t *testing.T) {
 			defer cancel()
 			changed := make(chan struct{}, 1)
 			log := slog.New(slog.DiscardHandler)
-			dependencies, err := registry.OpenDependencies(filepath.Join(dir, "dependencies.json"), time.Now)
+			dependencies, err := registry.OpenDependencies(filepath.Join(dir, "dependencies.db"), time.Now)
 			if err != nil {
 				t.Fatal(err)
 			}

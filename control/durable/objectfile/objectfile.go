@@ -1,5 +1,5 @@
-// Package objectfile keeps a set of objects on the disk for who comes after a process that may be killed at any moment. A
-// change costs what changed and is there whole or not at all; of a damaged file nothing is believed.
+// Package objectfile keeps a set of objects, or of other things with keys, on the disk for who comes after a process that may be killed at
+// any moment. A change costs what changed and is there whole or not at all; of a damaged file nothing is believed.
 package objectfile
 
 import (
@@ -21,27 +21,38 @@ import (
 // ErrDamaged says that a file is none of this package's, or not whole. What it held is unknown, not nothing.
 var ErrDamaged = table.ErrDamaged
 
-// The table has one bucket, whose sequence is the number of its entries. A key is the object's in JSON; a value is a checksum
-// of the key and of the object, and the object in JSON. bbolt has checksums of its own for the root of its pages only.
+// The table has one bucket, whose sequence is the number of its entries. A key is in JSON; a value is a checksum of the key and of the
+// object, and the object in JSON. bbolt has checksums of its own for the root of its pages only.
 var bucketName = []byte("objects")
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 const checksumBytes = 4
 
-// File is a set of objects on the disk. It is for one goroutine at a time.
-type File struct {
+// Set is a set of things on the disk, by their keys. It is for one goroutine at a time.
+type Set[K comparable, V any] struct {
 	path string
 	// db is nil until a set was written, and after a write that failed: the next one writes the whole set.
 	db *table.Table
 }
 
-// Open reads what was kept last. The set is nil where nothing was kept, which is another thing than a set of none. With an
+// File is a set of objects on the disk.
+type File = Set[objects.Key, *objects.Object]
+
+// Open is [OpenSet] for objects.
+func Open(path string) (*File, map[objects.Key]*objects.Object, error) {
+	return OpenSet[objects.Key, *objects.Object](path)
+}
+
+// NewSet is a set that was not kept yet; what there is under its path gives way to the first set that is written.
+func NewSet[K comparable, V any](path string) *Set[K, V] { return &Set[K, V]{path: path} }
+
+// OpenSet reads what was kept last. The set is nil where nothing was kept, which is another thing than a set of none. With an
 // error, which names the file, nothing is known of it ([ErrDamaged]); the file is there still, and gives way to the
 // first set that is written.
-func Open(path string) (*File, map[objects.Key]*objects.Object, error) {
-	f := &File{path: path}
-	kept, err := read(path)
+func OpenSet[K comparable, V any](path string) (*Set[K, V], map[K]V, error) {
+	f := NewSet[K, V](path)
+	kept, err := read[K, V](path)
 	if errors.Is(err, os.ErrNotExist) {
 		return f, nil, nil
 	}
@@ -51,7 +62,7 @@ func Open(path string) (*File, map[objects.Key]*objects.Object, error) {
 	return f, kept, nil
 }
 
-func read(path string) (kept map[objects.Key]*objects.Object, err error) {
+func read[K comparable, V any](path string) (kept map[K]V, err error) {
 	db, err := table.OpenToRead(path)
 	if err != nil {
 		return nil, err
@@ -62,16 +73,17 @@ func read(path string) (kept map[objects.Key]*objects.Object, err error) {
 		if b == nil {
 			return fmt.Errorf("%w: there is no bucket %q", ErrDamaged, bucketName)
 		}
-		kept = map[objects.Key]*objects.Object{}
+		kept = map[K]V{}
 		if err := b.ForEach(func(k, v []byte) error {
 			if len(v) < checksumBytes || binary.BigEndian.Uint32(v) != checksum(k, v[checksumBytes:]) {
 				return fmt.Errorf("%w: the entry %.200q is not what was written", ErrDamaged, k)
 			}
-			o := new(objects.Object)
-			if err := json.Unmarshal(v[checksumBytes:], o); err != nil {
+			var key K
+			var value V
+			if err := errors.Join(json.Unmarshal(k, &key), json.Unmarshal(v[checksumBytes:], &value)); err != nil {
 				return fmt.Errorf("the entry %s: %w", k, err)
 			}
-			kept[o.Key()] = o
+			kept[key] = value
 			return nil
 		}); err != nil {
 			return err
@@ -93,11 +105,11 @@ func checksum(key, object []byte) uint32 {
 
 // Replace writes a whole set, in a file of its own that then takes the name: what was there before is neither needed nor
 // trusted, and goes where the set cannot be written.
-func (f *File) Replace(all map[objects.Key]*objects.Object) error {
+func (f *Set[K, V]) Replace(all map[K]V) error {
 	return errors.Join(f.Close(), f.replace(all))
 }
 
-func (f *File) replace(all map[objects.Key]*objects.Object) error {
+func (f *Set[K, V]) replace(all map[K]V) error {
 	next := f.path + ".new"
 	if err := durable.Remove(next); err != nil {
 		return f.failed(err)
@@ -111,8 +123,8 @@ func (f *File) replace(all map[objects.Key]*objects.Object) error {
 		if err != nil {
 			return err
 		}
-		for _, o := range all {
-			if err := put(b, o); err != nil {
+		for key, value := range all {
+			if err := put(b, key, value); err != nil {
 				return err
 			}
 		}
@@ -132,29 +144,48 @@ func (f *File) replace(all map[objects.Key]*objects.Object) error {
 }
 
 // failed also removes the file: what is in it is not the set any more, and no file tells who comes next that nothing is known.
-func (f *File) failed(err error) error {
+func (f *Set[K, V]) failed(err error) error {
 	return fmt.Errorf("%s: %w", f.path, errors.Join(err, durable.Remove(f.path)))
 }
 
-// Change writes the object of a key as it is in the set, or takes it out where the set has none. Where the file may not hold
-// the rest of the set, because nothing was written yet or the write before failed, it writes all of it. After an error
+// Change writes what stands under keys as it is in the set, or takes it out where the set has none: all of it, or nothing. Where the file
+// may not hold the rest of the set, because nothing was written yet or the write before failed, it writes all of that. After an error
 // there is no file, until a write succeeds.
-func (f *File) Change(all map[objects.Key]*objects.Object, key objects.Key) error {
+func (f *Set[K, V]) Change(all map[K]V, keys ...K) error {
+	values, gone := make(map[K]V, len(keys)), []K(nil)
+	for _, key := range keys {
+		if value, there := all[key]; there {
+			values[key] = value
+		} else {
+			gone = append(gone, key)
+		}
+	}
+	return f.Update(values, gone, len(all), func() map[K]V { return all })
+}
+
+// Update is [Set.Change] for who has not the whole set at hand: what stands under keys now, keys under which nothing does, and how much the
+// set has then. All gives the set where all of it is to be written.
+func (f *Set[K, V]) Update(values map[K]V, gone []K, size int, all func() map[K]V) error {
 	if f.db == nil {
-		return f.replace(all)
+		return f.replace(all())
 	}
 	err := f.db.Update(func(tx *bbolt.Tx) error {
 		b := tx.Bucket(bucketName)
-		if o := all[key]; o != nil {
-			if err := put(b, o); err != nil {
+		for key, value := range values {
+			if err := put(b, key, value); err != nil {
 				return err
 			}
-		} else if k, err := json.Marshal(key); err != nil {
-			return err
-		} else if err := b.Delete(k); err != nil {
-			return err
 		}
-		return b.SetSequence(uint64(len(all)))
+		for _, key := range gone {
+			k, err := json.Marshal(key)
+			if err != nil {
+				return err
+			}
+			if err := b.Delete(k); err != nil {
+				return err
+			}
+		}
+		return b.SetSequence(uint64(size))
 	})
 	if err != nil {
 		return f.failed(errors.Join(err, f.Close()))
@@ -162,21 +193,21 @@ func (f *File) Change(all map[objects.Key]*objects.Object, key objects.Key) erro
 	return nil
 }
 
-func put(b *bbolt.Bucket, o *objects.Object) error {
-	k, err := json.Marshal(o.Key())
+func put(b *bbolt.Bucket, key, value any) error {
+	k, err := json.Marshal(key)
 	if err != nil {
 		return err
 	}
-	text, err := json.Marshal(o)
+	text, err := json.Marshal(value)
 	if err != nil {
 		return err
 	}
 	return b.Put(k, append(binary.BigEndian.AppendUint32(nil, checksum(k, text)), text...))
 }
 
-// Close leaves the file to who comes next.
-func (f *File) Close() error {
-	if f.db == nil {
+// Close leaves the file to who comes next. A set of nobody is closed.
+func (f *Set[K, V]) Close() error {
+	if f == nil || f.db == nil {
 		return nil
 	}
 	db := f.db

@@ -6,7 +6,6 @@ import (
 
 	"heddle.io/heddle/control/model"
 	"heddle.io/heddle/control/objects"
-	"heddle.io/heddle/control/registry"
 	"heddle.io/heddle/control/store"
 )
 
@@ -37,7 +36,7 @@ func (m *Model) Admit(writes []store.Write) ([]store.Write, map[objects.Key]Warn
 	defer m.mu.Unlock()
 	m.forms = forms
 	defer func() { m.forms = nil }()
-	writes, err := registry.AssignAddresses(m.settings.Services, m.servicesFor(writes), writes)
+	writes, err := m.clusterIPs.Assign(m.settings.Services, writes)
 	if err != nil {
 		return nil, nil, unjoin(err)
 	}
@@ -102,20 +101,6 @@ type Warnings struct {
 	Unresolved []Finding
 	// Fields that have no effect, or not the expected one.
 	Fields []objects.FieldMessage
-}
-
-// servicesFor are the objects that virtual addresses are assigned beside; none when the writes have no service.
-func (m *Model) servicesFor(writes []store.Write) []*objects.Object {
-	if !slices.ContainsFunc(writes, func(w store.Write) bool { return w.Key.Kind == objects.Service.Kind }) {
-		return nil
-	}
-	var out []*objects.Object
-	for key, e := range m.entries {
-		if key.Kind == objects.Service.Kind {
-			out = append(out, e.object)
-		}
-	}
-	return out
 }
 
 // checkForms looks at each object of a batch by itself.

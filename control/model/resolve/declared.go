@@ -19,6 +19,9 @@ func (m *Model) setObject(key objects.Key, o *objects.Object) {
 		m.declare(old.object, -1)
 	}
 	m.restate(key)
+	if key.Kind == objects.Service.Kind {
+		m.clusterIPs.Set(key, o)
+	}
 	if o == nil {
 		m.forget(key, old)
 		delete(m.entries, key)

@@ -13,22 +13,50 @@ import (
 // Exports are the services that this cluster offers to any other cluster: those of the namespaces that global
 // namespaces map, sorted by namespace and name. What it imports itself is not among them, nor what is kept to some
 // namespaces (networking.istio.io/exportTo).
-func Exports(mesh *model.Mesh) []registry.Export {
+func Exports(mesh *model.Mesh) []registry.Export { return new(Exporter).Exports(mesh) }
+
+// Exporter gives the [Exports] of meshes, one after the other, each of which costs what it differs in from the one before. It must be of the same
+// kept model (see [model.Differ]). The zero value is ready.
+type Exporter struct {
+	// mesh is the last one, and made what was made of its services.
+	mesh *model.Mesh
+	made map[*model.Service]registry.Export
+}
+
+// Exports of a mesh. What they hold is shared, and must not be changed.
+func (x *Exporter) Exports(mesh *model.Mesh) []registry.Export {
+	if x.mesh == nil || x.mesh.Settings.DefaultMode != mesh.Settings.DefaultMode || x.mesh.Settings.RootNamespace != mesh.Settings.RootNamespace ||
+		!slices.Equal(x.mesh.PeerModes, mesh.PeerModes) {
+		// Which replicas take mutual TLS may be another matter for each.
+		x.made = nil
+	}
+	made := make(map[*model.Service]registry.Export, len(x.made))
 	var out []registry.Export
 	for _, s := range mesh.Services {
 		if !s.Exported() {
 			continue
 		}
-		e := registry.Export{Namespace: s.Namespace, Name: s.Name, Identities: slices.Clone(s.Identities)}
-		for _, p := range s.Ports {
-			if p.Target != 0 || p.TargetName != "" {
-				e.Ports = append(e.Ports, registry.ExportPort{Name: p.Name, Number: p.Number, Protocol: string(p.Protocol)})
-			}
+		e, known := x.made[s]
+		if !known {
+			e = exported(mesh, s)
 		}
-		e.Groups = groups(mesh, s)
+		made[s] = e
 		out = append(out, e)
 	}
+	x.mesh, x.made = mesh, made
 	return out
+}
+
+// exported is a service as it is exported.
+func exported(mesh *model.Mesh, s *model.Service) registry.Export {
+	e := registry.Export{Namespace: s.Namespace, Name: s.Name, Identities: slices.Clone(s.Identities)}
+	for _, p := range s.Ports {
+		if p.Target != 0 || p.TargetName != "" {
+			e.Ports = append(e.Ports, registry.ExportPort{Name: p.Name, Number: p.Number, Protocol: string(p.Protocol)})
+		}
+	}
+	e.Groups = groups(mesh, s)
+	return e
 }
 
 // groups counts the replicas of a service that clients of other clusters can use: ready ones whose proxy terminates

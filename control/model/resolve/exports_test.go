@@ -3,9 +3,11 @@ package resolve
 import (
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"testing"
 
+	"heddle.io/heddle/control/model"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/registry"
 )
@@ -41,6 +43,26 @@ func TestExportsCountWhatOthersCanUse(t *testing.T) {
 	if len(counts) != 2 || counts["v1"] != 2 || counts["v2"] != 1 {
 		t.Errorf("got %+v", got[0].Groups)
 	}
+}
+
+// TestExportsFollowTheModel: what was made of the mesh before counts as long as it says the same.
+func TestExportsFollowTheModel(t *testing.T) {
+	m := New(settings1())
+	var x Exporter
+	follows := func(what string, c Change) {
+		t.Helper()
+		mesh := m.Update(c)
+		if got, want := x.Exports(mesh), Exports(mesh); !reflect.DeepEqual(got, want) || len(want) != 1 {
+			t.Errorf("%s: %+v, want %+v", what, got, want)
+		}
+	}
+	put := func(what, text string) { t.Helper(); follows(what, Change{Objects: byKey(decode(t, text))}) }
+	ready, not := replica(0, "v1"), replica(0, "v1", func(i *registry.Instance) { i.Ready = false })
+	follows("the first", Change{Objects: byKey(decode(t, twoClusters)), Instances: map[string]*registry.Instance{ready.ID(): &ready}})
+	follows("a replica that is not ready", Change{Instances: map[string]*registry.Instance{not.ID(): &not}})
+	follows("a replica that is", Change{Instances: map[string]*registry.Instance{ready.ID(): &ready}})
+	put("without mutual TLS", "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: { name: plain }\nspec: { mtls: { mode: DISABLE } }\n")
+	put("with it again", "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: { name: plain }\nspec: { mtls: { mode: STRICT } }\n")
 }
 
 func TestExportsKeepWhatIsKeptHere(t *testing.T) {
@@ -86,5 +108,35 @@ spec: { domain: team.demo, mappings: [{ cluster: "edge-*", namespace: "*" }, { c
 		if !slices.Equal(got, c.want) {
 			t.Errorf("from %s to %s: got %v, want %v", c.from, c.to, got, c.want)
 		}
+	}
+}
+
+// BenchmarkExports is what the exports cost with each change of one of so many services.
+func BenchmarkExports(b *testing.B) {
+	for _, n := range []int{1000, 5000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			mesh := &model.Mesh{Settings: model.DefaultSettings("one")}
+			for i := range n {
+				s := &model.Service{Namespace: "shop", Name: fmt.Sprintf("s-%05d", i), Host: fmt.Sprintf("s-%05d.shop.svc.cluster.local", i), Global: "acme", Ports: []model.ServicePort{{Name: "http", Number: 80, Target: 8080, Protocol: model.HTTP}}}
+				for r := range 5 {
+					s.Replicas = append(s.Replicas, &model.Replica{Namespace: "shop", Name: fmt.Sprintf("%s-%d", s.Name, r), Labels: map[string]string{"app": s.Name, "version": "v1"}, Ready: true, HasProxy: true})
+				}
+				mesh.Services = append(mesh.Services, s)
+			}
+			var x Exporter
+			x.Exports(mesh)
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				next := *mesh
+				next.Services = slices.Clone(mesh.Services)
+				one, r := *next.Services[7], *next.Services[7].Replicas[0]
+				r.Ready = i%2 == 0
+				one.Replicas = append([]*model.Replica{&r}, one.Replicas[1:]...)
+				next.Services[7] = &one
+				if got := x.Exports(&next)[7].Groups; len(got) != 1 || got[0].Ready != uint32(4+1-i%2) {
+					b.Fatalf("%+v", got)
+				}
+			}
+		})
 	}
 }

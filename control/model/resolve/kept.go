@@ -28,6 +28,8 @@ type Model struct {
 	mesh     *model.Mesh
 
 	entries map[objects.Key]*keptObject
+	// clusterIPs are the virtual addresses of Services.
+	clusterIPs registry.Addresses
 	// readers are the objects that a fact was looked up for.
 	readers map[fact]map[objects.Key]struct{}
 	// dirty are objects that must be worked out again, by when.

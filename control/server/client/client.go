@@ -255,6 +255,12 @@ func (c *Client) Report(ctx context.Context, report Report) error {
 	return c.Do(ctx, http.MethodPut, "/heddle/v1/report", report, nil)
 }
 
+// ReportChange is [Client.Report] for an agent of which the controller has the report before. It is a [*Problem] with status 409 when the
+// controller does not have that, and wants a whole report.
+func (c *Client) ReportChange(ctx context.Context, change ReportChange) error {
+	return c.Do(ctx, http.MethodPut, "/heddle/v1/report/changes", change, nil)
+}
+
 // Unchanged tells the controller that what it took as this revision holds. It is a [*Problem] with status 409 when the
 // controller does not have that, and wants a whole report.
 func (c *Client) Unchanged(ctx context.Context, u Unchanged) error {

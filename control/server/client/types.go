@@ -153,6 +153,28 @@ type Report struct {
 	Replicas []Replica `json:"replicas"`
 }
 
+// ReportChange is what is different in an agent's report than in the one before, which the controller took.
+type ReportChange struct {
+	Agent string `json:"agent"`
+	// Since is the revision of the report before, Revision that of this one.
+	Since    string `json:"since"`
+	Revision string `json:"revision"`
+	// Replicas are new or have changed, Gone are there no more.
+	Replicas []Replica     `json:"replicas,omitempty"`
+	Gone     []ReplicaName `json:"gone,omitempty"`
+}
+
+// ReplicaName names a replica in the report of an agent.
+type ReplicaName struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	// Gateway says that it is one of the cluster's gateways.
+	Gateway bool `json:"gateway,omitempty"`
+}
+
+// ReplicaName of the replica.
+func (r *Replica) ReplicaName() ReplicaName { return ReplicaName{r.Namespace, r.State.Name, r.Gateway} }
+
 // Unchanged is what an agent says while its last report holds: it runs, and runs the same.
 type Unchanged struct {
 	Agent    string `json:"agent"`
