@@ -195,7 +195,7 @@ func (r *replica) dialCaptured(ctx context.Context, user int, target netip.AddrP
 		return attached.Dial(ctx, r.netns, target)
 	}
 	// The application's user: what belongs to the proxy's is not captured.
-	return network.DialAs(ctx, r.netns, user, "tcp", target.String())
+	return network.DialAs(ctx, r.netns, user, user, "tcp", target.String())
 }
 
 // check is what `heddle check` says of it where eBPF was asked for.

@@ -27,7 +27,7 @@ func TestDialAsIsNotCaptured(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		for range 8 {
-			connection, err := DialAs(ctx, app, proxyUser, "tcp", to(3, 80))
+			connection, err := DialAs(ctx, app, proxyUser, proxyUser, "tcp", to(3, 80))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -40,10 +40,10 @@ func TestDialAsIsNotCaptured(t *testing.T) {
 			connection.Close()
 			expect(t, app, to(3, 80), "outbound")
 		}
-		if _, err := DialAs(ctx, app, proxyUser, "tcp", "peer:80"); err == nil {
+		if _, err := DialAs(ctx, app, proxyUser, proxyUser, "tcp", "peer:80"); err == nil {
 			t.Error("a name was dialled")
 		}
-		if _, err := DialAs(ctx, "no-such", proxyUser, "tcp", to(3, 80)); err == nil {
+		if _, err := DialAs(ctx, "no-such", proxyUser, proxyUser, "tcp", to(3, 80)); err == nil {
 			t.Error("there is no such namespace")
 		}
 	})
