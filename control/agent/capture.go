@@ -18,6 +18,7 @@ import (
 	"heddle.io/heddle/control/agent/network"
 	"heddle.io/heddle/control/agent/process"
 	"heddle.io/heddle/control/cluster"
+	"heddle.io/heddle/control/interception"
 )
 
 // captures brings workloads' traffic to their proxies: by eBPF programs or by the packet filter, as the cluster or the workload says.
@@ -148,7 +149,7 @@ func (r *replica) capture(address netip.Addr, proxyUser int) error {
 	a := r.agent
 	path := network.Path(r.netns)
 	if !r.capturedByPrograms() {
-		if err := network.Capture(r.netns, a.options.Family, proxyUser); err != nil {
+		if err := network.Capture(r.netns, a.options.Family, proxyUser, interception.Rules{}); err != nil {
 			return err
 		}
 		if attached := a.captures.there(); attached != nil {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"heddle.io/heddle/control/cluster"
+	"heddle.io/heddle/control/interception"
 )
 
 // A socket of the proxy's user is left alone by capture, and the threads that made it are themselves again.
@@ -15,7 +16,7 @@ func TestDialAsIsNotCaptured(t *testing.T) {
 	families(t, func(t *testing.T, f cluster.Family, at func(int) string, to func(int, int) string) {
 		c := testCluster(t, f)
 		app, peer := attach(t, c, "app-0", at(2)), attach(t, c, "peer-0", at(3))
-		if err := Capture(app, f, proxyUser); err != nil {
+		if err := Capture(app, f, proxyUser, interception.Rules{}); err != nil {
 			t.Fatal(err)
 		}
 		loopback := "127.0.0.1"
