@@ -54,6 +54,15 @@ struct {
 	__type(value, struct workload);
 } workloads SEC(".maps");
 
+/* Of those workloads of which not everything is captured. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u64);
+	__type(value, struct rules);
+} rules SEC(".maps");
+
 /* How many each workload has in `pending`. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -169,6 +178,22 @@ static always_inline int is_proxys(struct workload *w, struct bpf_sock *sk)
 	return group && group->kn->id == w->proxy;
 }
 
+/* The group that a socket was made by, as nft's skgid has it; -1 where there is none, as of one that no program made. */
+static always_inline __u64 group_of(struct bpf_sock *sk)
+{
+	struct tcp_sock *tcp = bpf_skc_to_tcp_sock(sk);
+	if (!tcp)
+		return -1;
+	struct socket *s = tcp->inet_conn.icsk_inet.sk.sk_socket;
+	if (!s)
+		return -1;
+	struct file *f = s->file;
+	if (!f)
+		return -1;
+	const struct cred *c = f->f_cred;
+	return c ? c->fsgid.val : -1ULL;
+}
+
 enum verdict {
 	AS_IT_IS,
 	TO_OUTBOUND,
@@ -178,8 +203,9 @@ enum verdict {
 };
 
 /* What becomes of a connection: by the rules of the packet filter that capture has otherwise (control/agent/network). */
-static always_inline enum verdict judge(struct workload *w, const __u32 *to, __u32 port, const __u32 *from, int by_proxy)
+static always_inline enum verdict judge(struct workload *w, struct rules *r, struct bpf_sock *sk, const __u32 *to, __u32 port, const __u32 *from)
 {
+	int by_proxy = is_proxys(w, sk);
 	int loopback = is_loopback(to) || is_any(to);
 	int local = loopback || is_same(to, w->address) || is_sidecar(to);
 
@@ -187,14 +213,14 @@ static always_inline enum verdict judge(struct workload *w, const __u32 *to, __u
 	if ((port == outbound_port || port == inbound_port) && (local || !by_proxy))
 		return NO_DIRECT;
 	if (local)
-		return by_proxy && !loopback && !is_sidecar(from) ? TO_INBOUND : AS_IT_IS;
+		return by_proxy && !loopback && !is_sidecar(from) && !(r && has_port(&r->excluded_ports, port)) ? TO_INBOUND : AS_IT_IS;
 	if (by_proxy)
 		return AS_IT_IS;
 	if (is_mapped(to) != is_mapped(w->address))
 		return NO_FAMILY;
 	if (port == 53 && is_same(to, w->dns))
 		return AS_IT_IS;
-	return TO_OUTBOUND;
+	return !r || is_captured(r, to, port, group_of(sk)) ? TO_OUTBOUND : AS_IT_IS;
 }
 
 /* Notes where a socket's application meant to go. */
@@ -217,12 +243,12 @@ static always_inline int refuse(int error, __u32 why)
 }
 
 /* Does with a connection what is to be done. Returns where it goes: 0 nowhere, 1 where it was to go, else the port. */
-static always_inline __u32 direct(struct bpf_sock_addr *ctx, const __u32 *to, __u32 port, const __u32 *from, struct workload *w)
+static always_inline __u32 direct(struct bpf_sock_addr *ctx, const __u32 *to, __u32 port, const __u32 *from, struct workload *w, __u64 netns)
 {
 	struct bpf_sock *sk = ctx->sk;
 	if (!sk)
 		return refuse(ECONNREFUSED, COUNT_REFUSED_MEMORY);
-	enum verdict v = judge(w, to, port, from, is_proxys(w, sk));
+	enum verdict v = judge(w, bpf_map_lookup_elem(&rules, &netns), sk, to, port, from);
 	if (v == NO_DIRECT)
 		return refuse(ECONNREFUSED, COUNT_REFUSED_DIRECT);
 	if (v == NO_FAMILY)
@@ -259,7 +285,7 @@ int connect4(struct bpf_sock_addr *ctx)
 	__u32 to[4], from[4];
 	set_ipv4(to, ctx->user_ip4);
 	set_ipv4(from, sk->src_ip4);
-	__u32 port = direct(ctx, to, __builtin_bswap16(ctx->user_port), from, w);
+	__u32 port = direct(ctx, to, __builtin_bswap16(ctx->user_port), from, w, netns);
 	if (port < 2)
 		return port;
 	ctx->user_port = __builtin_bswap16(port);
@@ -284,7 +310,7 @@ int connect6(struct bpf_sock_addr *ctx)
 		return 1;
 	__u32 to[4] = {ctx->user_ip6[0], ctx->user_ip6[1], ctx->user_ip6[2], ctx->user_ip6[3]};
 	__u32 from[4] = {sk->src_ip6[0], sk->src_ip6[1], sk->src_ip6[2], sk->src_ip6[3]};
-	__u32 port = direct(ctx, to, __builtin_bswap16(ctx->user_port), from, w);
+	__u32 port = direct(ctx, to, __builtin_bswap16(ctx->user_port), from, w, netns);
 	if (port < 2)
 		return port;
 	ctx->user_port = __builtin_bswap16(port);
@@ -627,6 +653,9 @@ int steered(struct bpf_sk_lookup *ctx)
 	if (is_mapped(from) != is_mapped(w->address))
 		return drop(COUNT_REFUSED_FAMILY);
 	if (number == health_port || number == metrics_port)
+		return SK_PASS;
+	struct rules *r = bpf_map_lookup_elem(&rules, &netns);
+	if (r && !is_captured_inbound(r, number))
 		return SK_PASS;
 
 	/* Each connection holds its local port, which is the dialled one. If all ports were taken, strangers could hold all those that

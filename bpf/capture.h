@@ -3,8 +3,21 @@
 #pragma once
 
 #include "helpers.h"
+#include "interception.h"
 
-/* The kernel's, as far as they are read: in which control group a socket was made. */
+/* The kernel's, as far as they are read: in which control group a socket was made, and by whose file system group. */
+typedef struct {
+	__u32 val;
+} KERNEL_TYPE kgid_t;
+struct cred {
+	kgid_t fsgid;
+} KERNEL_TYPE;
+struct file {
+	const struct cred *f_cred;
+} KERNEL_TYPE;
+struct socket {
+	struct file *file;
+} KERNEL_TYPE;
 struct kernfs_node {
 	__u64 id;
 } KERNEL_TYPE;
@@ -15,6 +28,7 @@ struct sock_cgroup_data {
 	struct cgroup *cgroup;
 } KERNEL_TYPE;
 struct sock {
+	struct socket *sk_socket;
 	struct sock_cgroup_data sk_cgrp_data;
 } KERNEL_TYPE;
 struct inet_sock {

@@ -20,6 +20,7 @@ import (
 	"heddle.io/heddle/control/agent/network"
 	agentprocess "heddle.io/heddle/control/agent/process"
 	"heddle.io/heddle/control/cluster"
+	"heddle.io/heddle/control/interception"
 )
 
 // sidecarUser is whom sidecars run as, as in Istio: what it sends is not captured.
@@ -187,7 +188,7 @@ func (h *Host) workload(pair, role string, address netip.Addr, direct bool) (str
 	if direct {
 		return netns, nil
 	}
-	return netns, network.Capture(netns, cluster.IPv4, sidecarUser)
+	return netns, network.Capture(netns, cluster.IPv4, sidecarUser, interception.Rules{})
 }
 
 // ask waits until the server answers the client, for at most ten seconds.

@@ -61,6 +61,15 @@ func (a *Agent) sweepBypass() error {
 // modes of the bypass, by the annotation's value.
 var modes = map[string]bypass.Mode{"": bypass.Send, objects.BypassSend: bypass.Send, objects.BypassBoth: bypass.Both, objects.BypassOff: bypass.Off}
 
+// bypassMode is what of the replica bypasses TCP.
+func (r *replica) bypassMode() bypass.Mode {
+	if r.spec.Interception.LeavesOutbound() {
+		// Whoever dials another workload's sidecar may then be the application itself, which must not be sent to past TCP.
+		return bypass.Off
+	}
+	return modes[r.spec.TCPBypass]
+}
+
 // bypass says what of the replica bypasses TCP. That it cannot be said only matters to who wants none of it.
 func (r *replica) bypass() error {
 	attached := r.agent.bypass.attached
@@ -71,7 +80,7 @@ func (r *replica) bypass() error {
 	if r.capturedByPrograms() {
 		group = r.proxyGroup()
 	}
-	mode := modes[r.spec.TCPBypass]
+	mode := r.bypassMode()
 	err := attached.Set(network.Path(r.netns), group, mode)
 	if err != nil && mode != bypass.Off {
 		r.log.Warn("less of the workload's traffic bypasses TCP than was asked for", "error", err)

@@ -81,12 +81,22 @@ func (r *replica) call(ctx context.Context, request client.CallRequest) (client.
 		return client.CallResult{}, errors.New("the name has no address")
 	}
 	target := netip.AddrPortFrom(addresses[0], request.Port)
-	c := caller{request: request, target: target.String(),
-		dial: func(ctx context.Context, _, _ string) (net.Conn, error) { return r.dialCaptured(ctx, who.uid, target) }}
-	if !r.foreign() {
+	captured, err := r.spec.Interception.CaptureOutbound(target, uint32(who.gid))
+	if err != nil {
+		return client.CallResult{}, err
+	}
+	c := caller{request: request, target: target.String(), uncaptured: !captured,
+		dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return r.dialAsApplication(ctx, who, captured, target)
+		}}
+	if captured && !r.foreign() {
 		c.metrics = r.metrics
 	}
-	return c.call(ctx)
+	result, err := c.call(ctx)
+	if err != nil && !captured {
+		err = fmt.Errorf("%w; the workload's annotations leave it out of capture (%s), so that it passes by its proxy, which alone knows addresses of services", err, r.spec.Interception)
+	}
+	return result, err
 }
 
 // metrics are those of a name that the proxy counts.
@@ -124,6 +134,8 @@ type caller struct {
 	dial   dialer
 	// metrics reads those of a name that the caller's proxy counts; nil when it does not count by identities.
 	metrics func(ctx context.Context, name string) ([]*dto.Metric, error)
+	// uncaptured says that the call is left out of capture, so that the proxy does not see it.
+	uncaptured bool
 }
 
 func (c caller) call(ctx context.Context) (client.CallResult, error) {
@@ -131,7 +143,7 @@ func (c caller) call(ctx context.Context) (client.CallResult, error) {
 	if err != nil {
 		return client.CallResult{}, err
 	}
-	result := client.CallResult{Foreign: c.metrics == nil}
+	result := client.CallResult{Foreign: c.metrics == nil && !c.uncaptured, Uncaptured: c.uncaptured}
 	began := time.Now()
 	code := ""
 	switch c.request.Protocol {

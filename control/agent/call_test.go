@@ -144,6 +144,9 @@ func TestCallFails(t *testing.T) {
 	if _, err := (caller{request: request, dial: dial, metrics: (&countingProxy{err: broken}).metrics}).call(t.Context()); !errors.Is(err, broken) {
 		t.Errorf("%v", err)
 	}
+	if got, err := (caller{request: client.CallRequest{Host: testHost, Protocol: "TCP"}, dial: dial, uncaptured: true}).call(t.Context()); err != nil || got.Foreign || got.Counted || !got.Uncaptured {
+		t.Errorf("left out of capture: %+v %v", got, err)
+	}
 	if got, err := (caller{request: client.CallRequest{Host: testHost, Protocol: "TCP"}, dial: dial}).call(t.Context()); err != nil || !got.Foreign || got.Counted {
 		t.Errorf("%+v, %v", got, err)
 	}

@@ -148,7 +148,7 @@ func (r *replica) capture(address netip.Addr, proxyUser int) error {
 	a := r.agent
 	path := network.Path(r.netns)
 	if !r.capturedByPrograms() {
-		if err := network.Capture(r.netns, a.options.Family, proxyUser); err != nil {
+		if err := network.Capture(r.netns, a.options.Family, proxyUser, r.spec.Interception); err != nil {
 			return err
 		}
 		if attached := a.captures.there(); attached != nil {
@@ -164,7 +164,7 @@ func (r *replica) capture(address netip.Addr, proxyUser int) error {
 	if _, _, err := a.hierarchies.Create(r.cgroup("proxy"), process.Limits{PIDs: maxReplicaPIDs}); err != nil {
 		return err
 	}
-	w := capture.Workload{Netns: path, Address: address, DNS: a.gateway(), ProxyGroup: r.proxyGroup()}
+	w := capture.Workload{Netns: path, Address: address, DNS: a.gateway(), ProxyGroup: r.proxyGroup(), Rules: r.spec.Interception}
 	for _, p := range r.spec.Ports {
 		w.Ports = append(w.Ports, uint16(p.Port))
 	}
@@ -179,23 +179,27 @@ func (r *replica) capture(address netip.Addr, proxyUser int) error {
 
 // captured says what is missing of its capture.
 func (r *replica) captured() (how string, err error) {
+	left := ""
+	if !r.spec.Interception.CaptureAll() {
+		left = ", which leave alone what its annotations say: " + r.spec.Interception.String()
+	}
 	if !r.capturedByPrograms() {
-		return "rules in place", network.Captured(r.netns, r.agent.options.Family)
+		return "rules in place" + left, network.Captured(r.netns, r.agent.options.Family)
 	}
 	attached := r.agent.captures.there()
 	if attached == nil {
 		return "", errors.New("the capture programs are not attached")
 	}
-	return "programs in place", attached.Captured(network.Path(r.netns))
+	return "programs in place" + left, attached.Captured(network.Path(r.netns))
 }
 
-// dialCaptured connects as the application would, by the proxy.
-func (r *replica) dialCaptured(ctx context.Context, user int, target netip.AddrPort) (net.Conn, error) {
-	if attached := r.agent.captures.there(); r.capturedByPrograms() && attached != nil {
+// dialAsApplication connects as the application would: by the proxy, unless that is left out of capture.
+func (r *replica) dialAsApplication(ctx context.Context, who owner, captured bool, target netip.AddrPort) (net.Conn, error) {
+	if attached := r.agent.captures.there(); r.capturedByPrograms() && attached != nil && captured {
 		return attached.Dial(ctx, r.netns, target)
 	}
-	// The application's user: what belongs to the proxy's is not captured.
-	return network.DialAs(ctx, r.netns, user, "tcp", target.String())
+	// The application's user and group: what belongs to the proxy's is not captured.
+	return network.DialAs(ctx, r.netns, who.uid, who.gid, "tcp", target.String())
 }
 
 // check is what `heddle check` says of it where eBPF was asked for.

@@ -1,10 +1,15 @@
 package agent
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
+	"heddle.io/heddle/api/v1alpha1"
+	"heddle.io/heddle/control/agent/bypass"
 	"heddle.io/heddle/control/cluster"
+	"heddle.io/heddle/control/interception"
+	"heddle.io/heddle/control/objects"
 )
 
 // Workloads that say nothing are captured as the cluster's are, and gateways never.
@@ -49,6 +54,68 @@ func TestCaptureOfAWorkload(t *testing.T) {
 	// Those that ran before there was a choice go on.
 	if rules.settle(annotated(""))[0].hash() != replicas(workload(), "c", false, nil)[0].hash() {
 		t.Error("the default replaces running replicas")
+	}
+}
+
+// A replica is replaced when what it leaves out of capture changes, and not when it is said in other words.
+func TestWhatAWorkloadLeavesOut(t *testing.T) {
+	spec := func(annotations map[string]string) replicaSpec {
+		w := workload()
+		for name, text := range annotations {
+			w.Annotations[name] = text
+		}
+		return replicas(w, "c", false, nil)[0]
+	}
+	nothing := spec(nil)
+	one := spec(map[string]string{interception.ExcludeOutboundPorts: "80,81", interception.ExcludeInboundPorts: "8080"})
+	if one.hash() == nothing.hash() || one.hash() != spec(map[string]string{interception.ExcludeOutboundPorts: "81, 80,80", interception.ExcludeInboundPorts: "8080"}).hash() {
+		t.Error("the hash is not that of what is left out")
+	}
+	// The same replica runs on where nothing is left out, also what an older version admitted and this one cannot read.
+	for _, annotations := range []map[string]string{
+		{interception.IncludeOutboundIPRanges: "*"}, {interception.ExcludeOutboundPorts: ""},
+		{interception.ExcludeOutboundPorts: "80", interception.ExcludeInboundPorts: "x"},
+	} {
+		if spec(annotations).hash() != nothing.hash() {
+			t.Errorf("%v is another replica", annotations)
+		}
+	}
+	grouped := spec(map[string]string{objects.AnnotationProxyConfig: "proxyMetadata: { ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE: \"101\" }"})
+	if !slices.Equal(grouped.Interception.Groups, []string{"101"}) || grouped.hash() == nothing.hash() {
+		t.Errorf("%+v", grouped.Interception)
+	}
+	// Applications that dial sidecars themselves are not sent to past TCP.
+	for _, c := range []struct {
+		rules interception.Rules
+		want  bypass.Mode
+	}{
+		{interception.Rules{}, bypass.Both}, {interception.Rules{OnlyInboundPorts: true}, bypass.Both}, {interception.Rules{OnlyRanges: true}, bypass.Off}, {grouped.Interception, bypass.Off},
+	} {
+		if got := (&replica{spec: replicaSpec{TCPBypass: objects.BypassBoth, Interception: c.rules}}).bypassMode(); got != c.want {
+			t.Errorf("%v: %v", c.rules, got)
+		}
+	}
+	// The check for plaintext is made at a port that the proxy has.
+	ported := func(s replicaSpec, ports ...int32) int32 {
+		s.Ports = nil
+		for _, p := range ports {
+			s.Ports = append(s.Ports, v1alpha1.WorkloadPort{Port: p})
+		}
+		return (&replica{spec: s}).plainPort()
+	}
+	if got := ported(one, 8080, 8081); got != 8081 {
+		t.Errorf("port %d", got)
+	}
+	if got := ported(one, 8080); got != 0 {
+		t.Errorf("port %d", got)
+	}
+	probed := one
+	probed.Readiness = &v1alpha1.Readiness{TCP: &v1alpha1.TCPProbe{Port: 8080}}
+	if got := ported(probed); got != 0 {
+		t.Errorf("port %d", got)
+	}
+	if how, _ := (&replica{spec: one, agent: newAgent(t)}).captured(); !strings.Contains(how, "outbound to ports 80, 81; inbound to ports 8080") {
+		t.Error(how)
 	}
 }
 

@@ -144,19 +144,25 @@ func (a *Agent) knownHost(namespace string) *client.NamedHost {
 	return nil
 }
 
-// plainPort is a port of the application, or 0.
+// plainPort is a port of the application that is captured, or 0.
 func (r *replica) plainPort() int32 {
-	if len(r.spec.Ports) > 0 {
-		return r.spec.Ports[0].Port
+	for _, p := range r.spec.Ports {
+		if r.spec.Interception.CaptureInbound(uint16(p.Port)) {
+			return p.Port
+		}
 	}
+	port := int32(0)
 	switch p := r.spec.Readiness; {
-	case p == nil:
+	case len(r.spec.Ports) > 0, p == nil:
 	case p.TCP != nil:
-		return p.TCP.Port
+		port = p.TCP.Port
 	case p.HTTP != nil:
-		return p.HTTP.Port
+		port = p.HTTP.Port
 	case p.GRPC != nil:
-		return p.GRPC.Port
+		port = p.GRPC.Port
 	}
-	return 0
+	if !r.spec.Interception.CaptureInbound(uint16(port)) {
+		return 0
+	}
+	return port
 }

@@ -66,7 +66,7 @@ func (r *replica) handshake(ctx context.Context, request client.HandshakeRequest
 		}
 	}
 	// The proxy's user: what belongs to others is captured.
-	connection, err := network.DialAs(ctx, r.netns, user, "tcp", request.Address)
+	connection, err := network.DialAs(ctx, r.netns, user, user, "tcp", request.Address)
 	if err != nil {
 		return client.HandshakeResult{}, err
 	}

@@ -12,6 +12,7 @@ import (
 	"heddle.io/heddle/api/v1alpha1"
 	"heddle.io/heddle/control/agent/process"
 	"heddle.io/heddle/control/agent/users"
+	"heddle.io/heddle/control/interception"
 	"heddle.io/heddle/control/objects"
 )
 
@@ -49,6 +50,8 @@ type replicaSpec struct {
 	// Capture is ebpf, or nftables where the workload asks for it; empty for nftables where the cluster has that. Running replicas of
 	// before there was a choice have none.
 	Capture string `json:",omitempty"`
+	// Interception is what of it is captured; the zero value is everything, as of replicas of before there was a choice.
+	Interception interception.Rules `json:",omitzero"`
 	// TCPBypass is send, both or off; empty for send.
 	TCPBypass string `json:",omitempty"`
 	// Capabilities of the application, without CAP_.
@@ -99,6 +102,11 @@ func replicas(w *v1alpha1.Workload, clusterName string, unconfined bool, meshPro
 	if err != nil || provider == nil {
 		provider = meshProvider
 	}
+	// What cannot be read leaves nothing out.
+	left, err := objects.WorkloadInterception(w)
+	if err != nil {
+		left = interception.Rules{}
+	}
 	specs := make([]replicaSpec, 0, w.ReplicaCount())
 	for i := range w.ReplicaCount() {
 		specs = append(specs, replicaSpec{
@@ -107,7 +115,7 @@ func replicas(w *v1alpha1.Workload, clusterName string, unconfined bool, meshPro
 			Command: append(append([]string(nil), w.Spec.Command...), w.Spec.Args...), Env: w.Spec.Env, User: w.Spec.User,
 			Ports: w.Spec.Ports, Readiness: w.Spec.Readiness, Limits: limits, Restart: w.Spec.Restart,
 			ProxyPath: w.Annotations[AnnotationProxyPath], RestartedAt: w.Annotations[AnnotationRestarted],
-			Capture: w.Annotations[AnnotationCapture], TCPBypass: w.Annotations[AnnotationTCPBypass],
+			Capture: w.Annotations[AnnotationCapture], Interception: left, TCPBypass: w.Annotations[AnnotationTCPBypass],
 			Capabilities: w.Spec.Capabilities, Unconfined: unconfined, KeyProvider: provider,
 		})
 	}

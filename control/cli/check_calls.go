@@ -255,6 +255,9 @@ func (c call) judge(result client.CallResult, err error) finding {
 	}
 	text := fmt.Sprintf("%s from %s through its proxy: %s in %s", result.Did, from, result.Answer, result.Took.Round(time.Millisecond))
 	switch {
+	case result.Uncaptured:
+		return warn(tried(c.subject, "request", fmt.Errorf("%s from %s: %s in %s, and not through its proxy, as annotations of the workload leave it out of capture", result.Did, from, result.Answer, result.Took.Round(time.Millisecond)),
+			"", "`heddle describe workload` shows what is not captured"))
 	case result.Foreign && c.request.Protocol == string(model.TCP):
 		return warn(tried(c.subject, "request", errors.New(text+"; its proxy is another program, which does not tell how far it came"), "", "call from a workload behind Heddle's own proxy"))
 	case result.Foreign:

@@ -298,6 +298,7 @@ func TestJudgeCalls(t *testing.T) {
 		"plaintext, allowed": {client.CallResult{Counted: true, Flags: "-"}, nil, false, model.MTLSPermissive, true, "", "as mode PERMISSIVE allows"},
 		"impostor":           {client.CallResult{Counted: true, Flags: "-", Identity: server + "x"}, nil, false, "", false, "final", "instead of " + server},
 		"foreign":            {client.CallResult{Foreign: true, Answer: "200 OK"}, nil, false, "", true, "", "does not tell whom it met"},
+		"uncaptured":         {client.CallResult{Uncaptured: true, Answer: "200 OK"}, nil, false, "", false, "warning", "not through its proxy"},
 		"foreign, TCP":       {client.CallResult{Foreign: true, Answer: "opened"}, nil, true, "", false, "warning", "how far it came"},
 	} {
 		one := call{subject: "shop/cart:80", caller: ready("pay"), identities: []string{server}, plain: c.plain, request: client.CallRequest{Protocol: "HTTP"}}

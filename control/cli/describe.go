@@ -64,6 +64,7 @@ func (s *session) describe(o *objects.Object) error {
 	pairs("Labels", o.GetLabels(), line)
 	pairs("Annotations", o.GetAnnotations(), line)
 	line("Runs as", runsAs(o))
+	line("Not captured", notCaptured(o))
 	if created := o.GetCreationTimestamp(); !created.IsZero() {
 		line("Created", created.Format(time.RFC3339))
 	}
@@ -162,6 +163,19 @@ func runsAs(o *objects.Object) string {
 		return who + ", without capabilities"
 	}
 	return who + ", with capabilities " + strings.Join(w.Spec.Capabilities, ", ") + " (privileged)"
+}
+
+// notCaptured says what of a workload's traffic passes by its proxy.
+func notCaptured(o *objects.Object) string {
+	w, ok := o.Resource.(*v1alpha1.Workload)
+	if !ok {
+		return ""
+	}
+	rules, err := objects.WorkloadInterception(w)
+	if err != nil || rules.CaptureAll() {
+		return "" // What cannot be read, as after an older version admitted it, leaves nothing out.
+	}
+	return rules.String() + " (privileged)"
 }
 
 func pairs(name string, values map[string]string, line func(string, string)) {

@@ -12,7 +12,8 @@ import (
 	"heddle.io/heddle/api/v1alpha1"
 )
 
-// AnnotationProxyConfig of a Workload holds Istio's ProxyConfig as YAML; of it, privateKeyProvider is read.
+// AnnotationProxyConfig of a Workload holds Istio's ProxyConfig as YAML; of it, privateKeyProvider is read, and of proxyMetadata what says which groups
+// are captured (package interception).
 const AnnotationProxyConfig = "proxy.istio.io/config"
 
 // minPollDelay is the least that Istio's API allows.
@@ -84,6 +85,8 @@ func (c *checker) proxyConfigAnnotation(text string) {
 		c.fail(at, err.Error(), "write Istio's ProxyConfig, for example privateKeyProvider: {cryptomb: {pollDelay: 0.01s}}")
 		return
 	}
+	// Checked with the other annotations for what is captured.
+	config.ProxyMetadata = nil
 	c.proxyConfig(at, config)
 }
 

@@ -49,6 +49,7 @@ func (c *checker) workload(w *v1alpha1.Workload) {
 	s := &w.Spec
 	c.proxyConfigAnnotation(w.Annotations[AnnotationProxyConfig])
 	c.captureAnnotation(w.Annotations)
+	c.interceptionAnnotations(w.Annotations)
 	c.bypassAnnotation(w.Annotations)
 	if s.Cluster != "" {
 		c.dnsLabel("spec.cluster", s.Cluster)

@@ -295,9 +295,13 @@ func TestWhatAnEditorMayStart(t *testing.T) {
 		strings.Replace(rooted, "user: root", `user: "0"`, 1):                                                      {"spec.user"},
 		strings.Replace(rooted, "user: root", `user: "60001"`, 1):                                                  {"spec.user"},
 		strings.Replace(plain, "name: cart,", "name: cart, annotations: { heddle.io/proxy-path: /tmp/proxy },", 1): {"metadata.annotations[heddle.io/proxy-path]"},
-		strings.Replace(plain, "namespace: shop", "namespace: default", 1):                                         {"needs the role editor", `"default"`},
-		"apiVersion: v1\nkind: Namespace\nmetadata: { name: shop, labels: { heddle.io/privileged: \"true\" } }\n":  {"editor in all namespaces"},
-		"apiVersion: v1\nkind: Namespace\nmetadata: { name: own }\n":                                               {"editor in all namespaces"},
+		// What is not captured passes by policies.
+		strings.Replace(plain, "name: cart,", `name: cart, annotations: { traffic.sidecar.istio.io/excludeOutboundPorts: "443" },`, 1):                        {"metadata.annotations[traffic.sidecar.istio.io/…]", "outbound to ports 443 is not captured"},
+		strings.Replace(plain, "name: cart,", `name: cart, annotations: { traffic.sidecar.istio.io/includeInboundPorts: "" },`, 1):                            {"all inbound is not captured", access.LabelPrivileged},
+		strings.Replace(plain, "name: cart,", `name: cart, annotations: { proxy.istio.io/config: "proxyMetadata: { ISTIO_OUTBOUND_OWNER_GROUPS: '' }" },`, 1): {"metadata.annotations[proxy.istio.io/config].proxyMetadata", "outbound of all groups"},
+		strings.Replace(plain, "namespace: shop", "namespace: default", 1):                                                                                    {"needs the role editor", `"default"`},
+		"apiVersion: v1\nkind: Namespace\nmetadata: { name: shop, labels: { heddle.io/privileged: \"true\" } }\n":                                             {"editor in all namespaces"},
+		"apiVersion: v1\nkind: Namespace\nmetadata: { name: own }\n":                                                                                          {"editor in all namespaces"},
 		boutique: {"editor in all namespaces"},
 		"apiVersion: heddle.io/v1alpha1\nkind: AccessBinding\nmetadata: { name: me }\nspec: { role: admin, namespaces: [\"*\"], subjects: [{ kind: User, name: \"60002\" }] }\n": {"admin in all namespaces"},
 		"apiVersion: v1\nkind: Secret\ntype: heddle.io/api-token\nmetadata: { name: api-token-0123456789abcdef, namespace: istio-system }\n":                                     {"admin in all namespaces"},
@@ -323,6 +327,22 @@ func TestWhatAnEditorMayStart(t *testing.T) {
 	}
 	_, err = apply(t, c, strings.Replace(proxied, "[cart]", "[sh]", 1), false)
 	wants(t, "another command", err, http.StatusForbidden, "heddle.io/proxy-path")
+	// What leaves nothing out of capture is everybody's; less of what an admin left out, or more, is not an editor's.
+	const including = `name: cart, annotations: { traffic.sidecar.istio.io/includeOutboundIPRanges: "10.0.0.0/8", traffic.sidecar.istio.io/includeOutboundPorts: "80,81" },`
+	open := strings.Replace(plain, "name: cart,", including, 1)
+	if _, err := apply(t, w.client, open, false); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := apply(t, c, strings.Replace(open, "80,81", "81, 80", 1), false); err != nil {
+		t.Errorf("the same in other words: %v", err)
+	}
+	for _, ports := range []string{"80", "80,81,82", ""} {
+		_, err = apply(t, c, strings.Replace(open, "80,81", ports, 1), false)
+		wants(t, "other ports "+ports, err, http.StatusForbidden, "is not captured")
+	}
+	if _, err := apply(t, c, strings.Replace(open, "10.0.0.0/8", "*", 1), false); err != nil {
+		t.Errorf("everything: %v", err)
+	}
 	// An admin has to say that the namespace may, first or at once; and that it may not any more, last.
 	const allowing = "apiVersion: v1\nkind: Namespace\nmetadata: { name: shop, labels: { heddle.io/privileged: \"true\" } }\n"
 	capable := strings.Replace(plain, "[cart]", "[cart], capabilities: [NET_RAW]", 1)

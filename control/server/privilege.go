@@ -3,6 +3,7 @@ package server
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -157,6 +158,8 @@ func privileges(w *v1alpha1.Workload) map[string]string {
 			out["metadata.annotations["+name+"]"] = value
 		}
 	}
+	// What is not captured passes by the proxy's policies, those of an admin included.
+	maps.Copy(out, objects.LeftOut(w))
 	return out
 }
 

@@ -23,6 +23,7 @@ import (
 	"heddle.io/heddle/control/agent/network"
 	"heddle.io/heddle/control/agent/pinned"
 	"heddle.io/heddle/control/cluster"
+	"heddle.io/heddle/control/interception"
 )
 
 //go:generate go run github.com/cilium/ebpf/cmd/bpf2go -go-package capture -target bpfel -no-global-types program ../../../bpf/capture.bpf.c -- -O2 -g -mcpu=v3 -Wall -Werror -I/usr/include/x86_64-linux-gnu
@@ -69,6 +70,8 @@ type Workload struct {
 	// Ports are declared: connections to them go to the proxy whether or not a program of the workload listens there. Those to
 	// other ports do as long as one does.
 	Ports []uint16
+	// Rules leave some of it alone.
+	Rules interception.Rules
 }
 
 // Attach loads the programs and ties them to a control group (a directory of cgroup version 2), where they do nothing before
@@ -262,6 +265,10 @@ func (c *Capture) Add(w Workload) error {
 			return fmt.Errorf("capture the declared ports of %s: %w", w.Netns, err)
 		}
 	}
+	// Before the workload is known, as what its namespace was left by another one does not count.
+	if err := c.leave(cookie, w); err != nil {
+		return err
+	}
 	// The number of a control group is the inode of its directory.
 	if err := c.objects.Maps["workloads"].Update(cookie, workload{Address: w.Address.As16(), DNS: w.DNS.As16(), Proxy: group.Ino}, ebpf.UpdateAny); err != nil {
 		return fmt.Errorf("capture %s: %w", w.Netns, err)
@@ -385,6 +392,7 @@ func (c *Capture) forget(gone func(cookie uint64) bool) error {
 		removeOf(maps["pending"], func(key client) uint64 { return key.Netns }, gone),
 		removeOf(maps["ports"], func(key block) uint64 { return key.Netns }, gone),
 		removeOf(maps["usages"], itself, gone),
+		removeOf(maps["rules"], itself, gone),
 		removeOf(maps["workloads"], itself, gone))
 	return errors.Join(errs...)
 }

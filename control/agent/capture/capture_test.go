@@ -13,6 +13,7 @@ import (
 	"heddle.io/heddle/control/agent/network"
 	"heddle.io/heddle/control/agent/pinned"
 	"heddle.io/heddle/control/cluster"
+	"heddle.io/heddle/control/interception"
 )
 
 // each runs a test for both families of addresses.
@@ -243,7 +244,7 @@ func TestTakeover(t *testing.T) {
 
 func TestNothingStays(t *testing.T) {
 	each(t, func(t *testing.T, m *machine) {
-		m.add(t, 1, 2, 3)
+		m.leave(t, interception.Rules{OnlyGroups: true}, 1, 2, 3)
 		app := listen(t, m.app, netip.AddrPortFrom(m.own(), 8080), 8)
 		clean := func(how string) {
 			t.Helper()
@@ -256,7 +257,7 @@ func TestNothingStays(t *testing.T) {
 					t.Errorf("after %s there is %s", how, name)
 				}
 			}
-			for _, name := range []string{"workloads", "usages", "ports", "pending"} {
+			for _, name := range []string{"workloads", "rules", "usages", "ports", "pending"} {
 				if err := m.objects.Maps[name].NextKey(nil, make([]byte, m.objects.Maps[name].KeySize())); err == nil {
 					t.Errorf("after %s something is in map %s", how, name)
 				}

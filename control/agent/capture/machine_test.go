@@ -148,7 +148,9 @@ func (m *machine) attach(t *testing.T) {
 	}
 }
 
-func (m *machine) path() string { return fmt.Sprintf("/proc/self/fd/%d", int(m.ns)) }
+func (m *machine) path() string { return pathOf(m.ns) }
+
+func pathOf(ns netns.NsHandle) string { return fmt.Sprintf("/proc/self/fd/%d", int(ns)) }
 
 func (m *machine) add(t *testing.T, ports ...uint16) {
 	t.Helper()

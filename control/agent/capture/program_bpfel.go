@@ -21,6 +21,7 @@ const (
 	programMapMemories      = "memories"
 	programMapPending       = "pending"
 	programMapPorts         = "ports"
+	programMapRules         = "rules"
 	programMapUsages        = "usages"
 	programMapWorkloads     = "workloads"
 	programProgConnect4     = "connect4"
@@ -102,6 +103,7 @@ type programMapSpecs struct {
 	Memories  *ebpf.MapSpec `ebpf:"memories"`
 	Pending   *ebpf.MapSpec `ebpf:"pending"`
 	Ports     *ebpf.MapSpec `ebpf:"ports"`
+	Rules     *ebpf.MapSpec `ebpf:"rules"`
 	Usages    *ebpf.MapSpec `ebpf:"usages"`
 	Workloads *ebpf.MapSpec `ebpf:"workloads"`
 }
@@ -143,6 +145,7 @@ type programMaps struct {
 	Memories  *ebpf.Map `ebpf:"memories"`
 	Pending   *ebpf.Map `ebpf:"pending"`
 	Ports     *ebpf.Map `ebpf:"ports"`
+	Rules     *ebpf.Map `ebpf:"rules"`
 	Usages    *ebpf.Map `ebpf:"usages"`
 	Workloads *ebpf.Map `ebpf:"workloads"`
 }
@@ -154,6 +157,7 @@ func (m *programMaps) Close() error {
 		m.Memories,
 		m.Pending,
 		m.Ports,
+		m.Rules,
 		m.Usages,
 		m.Workloads,
 	)

@@ -4,10 +4,12 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"strings"
 
 	"sigs.k8s.io/knftables"
 
 	"heddle.io/heddle/control/cluster"
+	"heddle.io/heddle/control/interception"
 )
 
 // captureTable is the table inside each workload's namespace.
@@ -22,7 +24,14 @@ const captureTable = "heddle"
 //   - what arrives goes to the inbound port, except to the proxy's own health, metrics and gateway-less ports
 //   - the capture ports cannot be dialled directly: the proxy could not tell the original destination, and with port
 //     15001 a stranger could use it as an open relay
-func Capture(netns string, f cluster.Family, user int) error {
+//
+// The workload's rules leave some of it alone, in the order that Istio's have: excluded ports, which count for the proxy too; the
+// proxy's own traffic; groups; excluded ranges; included ports; included ranges.
+func Capture(netns string, f cluster.Family, user int, left interception.Rules) error {
+	groups, err := left.GroupIDs()
+	if err != nil {
+		return fmt.Errorf("capture traffic in %s: %w", netns, err)
+	}
 	return In(netns, func() error {
 		r, err := newRules(f, captureTable, "Heddle: brings traffic to the sidecar")
 		if err != nil {
@@ -33,19 +42,39 @@ func Capture(netns string, f cluster.Family, user int) error {
 		if f == cluster.IPv6 {
 			passthrough, loopback = passthroughIPv6, netip.MustParsePrefix("::1/128")
 		}
-		r.chain("output", knftables.NATType, knftables.OutputHook, knftables.DNATPriority,
+		output := leave("tcp dport", left.ExcludedOutboundPorts)
+		output = append(output,
 			fmt.Sprintf("oifname lo %s saddr %s return", ip, passthrough.Addr()),
 			fmt.Sprintf("oifname lo %s daddr %s return", ip, loopback),
 			fmt.Sprintf("oifname lo meta skuid %d meta l4proto tcp redirect to :%d", user, cluster.PortInbound),
 			"oifname lo return",
 			fmt.Sprintf("meta skuid %d return", user),
 			fmt.Sprintf("%s daddr %s tcp dport 53 return", ip, dns),
-			fmt.Sprintf("meta l4proto tcp redirect to :%d", cluster.PortOutbound),
 		)
-		r.chain("prerouting", knftables.NATType, knftables.PreroutingHook, knftables.DNATPriority,
-			fmt.Sprintf("tcp dport { %d, %d, %d, %d } return", cluster.PortOutbound, cluster.PortInbound, cluster.PortHealth, cluster.PortMetrics),
-			fmt.Sprintf("meta l4proto tcp redirect to :%d", cluster.PortInbound),
-		)
+		switch {
+		case !left.OnlyGroups:
+			output = append(output, leave("meta skgid", groups)...)
+		case len(groups) == 0:
+			output = append(output, "return")
+		default:
+			output = append(output, leave("meta skgid !=", groups)...)
+		}
+		output = append(output, leave(ip+" daddr", interception.OfFamily(left.ExcludedRanges, f == cluster.IPv6))...)
+		if left.OnlyRanges {
+			output = append(output, redirect("tcp dport", left.IncludedOutboundPorts, cluster.PortOutbound)...)
+			output = append(output, redirect(ip+" daddr", interception.OfFamily(left.IncludedRanges, f == cluster.IPv6), cluster.PortOutbound)...)
+		} else {
+			output = append(output, fmt.Sprintf("meta l4proto tcp redirect to :%d", cluster.PortOutbound))
+		}
+		r.chain("output", knftables.NATType, knftables.OutputHook, knftables.DNATPriority, output...)
+		prerouting := []string{fmt.Sprintf("tcp dport { %d, %d, %d, %d } return", cluster.PortOutbound, cluster.PortInbound, cluster.PortHealth, cluster.PortMetrics)}
+		if left.OnlyInboundPorts {
+			prerouting = append(prerouting, redirect("tcp dport", left.IncludedInboundPorts, cluster.PortInbound)...)
+		} else {
+			prerouting = append(prerouting, leave("tcp dport", left.ExcludedInboundPorts)...)
+			prerouting = append(prerouting, fmt.Sprintf("meta l4proto tcp redirect to :%d", cluster.PortInbound))
+		}
+		r.chain("prerouting", knftables.NATType, knftables.PreroutingHook, knftables.DNATPriority, prerouting...)
 		r.chain("input", knftables.FilterType, knftables.InputHook, knftables.FilterPriority,
 			fmt.Sprintf("tcp dport { %d, %d } ct original proto-dst { %d, %d } counter reject with tcp reset",
 				cluster.PortOutbound, cluster.PortInbound, cluster.PortOutbound, cluster.PortInbound),
@@ -55,6 +84,31 @@ func Capture(netns string, f cluster.Family, user int) error {
 		}
 		return nil
 	})
+}
+
+// leave is the rule, if one is needed, that leaves alone what has one of some values.
+func leave[T any](what string, values []T) []string {
+	if len(values) == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("%s %s return", what, set(values))}
+}
+
+// redirect is the rule, if one is needed, that brings to a port what has one of some values.
+func redirect[T any](what string, values []T, port int) []string {
+	if len(values) == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("%s %s meta l4proto tcp redirect to :%d", what, set(values), port)}
+}
+
+// set is nft's notation for one.
+func set[T any](values []T) string {
+	words := make([]string, len(values))
+	for i, v := range values {
+		words[i] = fmt.Sprint(v)
+	}
+	return "{ " + strings.Join(words, ", ") + " }"
 }
 
 // Release removes what [Capture] installed; nothing is no error.

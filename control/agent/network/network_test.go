@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"heddle.io/heddle/control/cluster"
+	"heddle.io/heddle/control/interception"
 )
 
 // TestMain runs the tests in a network and a mount namespace of their own: whatever they make is gone with them, and
@@ -236,7 +237,7 @@ func TestCaptureBringsTrafficToTheProxy(t *testing.T) {
 		if err := Captured(app, f); err == nil {
 			t.Fatal("capture reported before it was made")
 		}
-		if err := Capture(app, f, proxyUser); err != nil {
+		if err := Capture(app, f, proxyUser, interception.Rules{}); err != nil {
 			t.Fatal(err)
 		}
 		if err := Captured(app, f); err != nil {
@@ -280,7 +281,7 @@ func TestTheProxysOwnTraffic(t *testing.T) {
 	families(t, func(t *testing.T, f cluster.Family, at func(int) string, to func(int, int) string) {
 		c := testCluster(t, f)
 		app, peer := attach(t, c, "app-0", at(2)), attach(t, c, "peer-0", at(3))
-		if err := Capture(app, f, proxyUser); err != nil {
+		if err := Capture(app, f, proxyUser, interception.Rules{}); err != nil {
 			t.Fatal(err)
 		}
 		passthrough := "127.0.0.6"
@@ -323,7 +324,7 @@ func TestDNSReachesTheAgent(t *testing.T) {
 	families(t, func(t *testing.T, f cluster.Family, at func(int) string, to func(int, int) string) {
 		c := testCluster(t, f)
 		app := attach(t, c, "app-0", at(2))
-		if err := Capture(app, f, proxyUser); err != nil {
+		if err := Capture(app, f, proxyUser, interception.Rules{}); err != nil {
 			t.Fatal(err)
 		}
 		server, err := net.ListenPacket("udp", to(1, 15053))

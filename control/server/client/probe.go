@@ -53,6 +53,8 @@ type CallResult struct {
 	Flags string `json:"flags,omitempty"`
 	// Foreign says that the caller's proxy is another program, which does not count by identities.
 	Foreign bool `json:"foreign,omitempty"`
+	// Uncaptured says that the caller's annotations leave the call out of capture: its proxy did not see it.
+	Uncaptured bool `json:"uncaptured,omitempty"`
 	// Took is the time from the first byte sent to the answer.
 	Took time.Duration `json:"took"`
 }
