@@ -27,6 +27,8 @@ var elsewhere = map[string]string{
 	"control/agent/process/process.go Start":                 "a log, appended to",
 	"control/agent/sandbox/mounts.go devices":                "links in a /dev of its own",
 	"control/agent/sandbox/mounts.go show":                   "an empty file to mount on",
+	"control/agent/sandbox/rebuild.go bind":                  "an empty file to mount on, in memory",
+	"control/agent/sandbox/rebuild.go fill":                  "links in a directory of its own, in memory",
 	"control/audit/file.go open":                             "the audit log, appended to and synced",
 	"control/audit/file.go setAside":                         "the audit log's older files",
 	"control/cli/up_start.go startAgent":                     "a log, appended to",
