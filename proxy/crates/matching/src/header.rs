@@ -87,7 +87,7 @@ impl HeaderMatcher {
         };
         let mut others = headers.map_or(Found::NOTHING, |headers| {
             self.ask(scans, Readings::Others, |see| {
-                headers.visit_others(&self.name, see);
+                headers.visit_others(&self.name, self.beginning(), see);
             })
         });
         let has_others = others.is_there();
@@ -118,13 +118,21 @@ impl HeaderMatcher {
         }
     }
 
+    /// As [`StringMatcher::beginning`].
+    fn beginning(&self) -> Option<&str> {
+        match &self.test {
+            HeaderTest::String(matcher) => matcher.beginning(),
+            HeaderTest::Present(_) | HeaderTest::Range { .. } => None,
+        }
+    }
+
     /// None when the header is absent, which matches nothing.
     fn find(&self, headers: &HeaderReadings<'_>, scans: &Scans<'_>) -> Option<Found> {
         let found = match self.test {
             HeaderTest::Present(wanted) if headers.has(&self.name) => Found::all(wanted),
             HeaderTest::Present(_) => Found::NOTHING,
             _ => self.ask(scans, Readings::Sent, |see| {
-                headers.visit(&self.name, see);
+                headers.visit(&self.name, self.beginning(), see);
             }),
         };
         if found.is_there() {

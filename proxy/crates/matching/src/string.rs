@@ -75,6 +75,15 @@ impl StringMatcher {
         self.ignore_case
     }
 
+    /// What a text begins with that matches, where that alone decides it: of texts in order, the first and the last say whether
+    /// all match, and the first one that is not before this whether any does.
+    pub(crate) fn beginning(&self) -> Option<&str> {
+        match &self.test {
+            StringTest::Exact(wanted) | StringTest::Prefix(wanted) if !self.ignore_case => Some(wanted),
+            _ => None,
+        }
+    }
+
     /// Its expression's place among those of a configuration; none for a matcher that is asked alone.
     pub(crate) fn member(&self) -> Option<Member> {
         self.member

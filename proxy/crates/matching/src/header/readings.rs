@@ -10,7 +10,7 @@ use crate::RequestView;
 /// A value longer than this, in bytes, is made text once and not for each condition.
 const LONG: usize = 256;
 
-/// The readings of one header.
+/// The readings of one header, in order.
 type Texts<'r> = Rc<[Cow<'r, str>]>;
 
 /// A request's headers for many conditions. What is dear to read is read once: a header that comes more than once, is
@@ -52,7 +52,8 @@ impl<'r> HeaderReadings<'r> {
 
     /// Shows what the next reader may take for this header as well, and routing does not: fields whose names differ in
     /// separators only (`x_role`), and a host without its port and the dot of the root. False when there is nothing of the kind.
-    pub(crate) fn visit_others(&self, name: &str, see: &mut dyn FnMut(&str)) -> bool {
+    /// `beginning` is as for [`HeaderReadings::visit`].
+    pub(crate) fn visit_others(&self, name: &str, beginning: Option<&str>, see: &mut dyn FnMut(&str)) -> bool {
         if matches!(name, ":authority" | "host") {
             let host = bare_host(self.request.authority());
             host.into_iter().for_each(see);
@@ -78,15 +79,17 @@ impl<'r> HeaderReadings<'r> {
             self.others.borrow_mut().insert(name.into(), Rc::clone(&readings));
             readings
         });
-        readings.iter().for_each(|reading| see(reading));
+        show(&readings, beginning, see);
         !readings.is_empty()
     }
 
-    /// Shows each reading of a header, its name in lower case. False when there is none.
-    pub(crate) fn visit(&self, name: &str, see: &mut dyn FnMut(&str)) -> bool {
+    /// Shows each reading of a header, its name in lower case. False when there is none. For a test that has a
+    /// [beginning](crate::StringMatcher::beginning) those that decide it are enough: many values cost each of many such tests a few
+    /// looks.
+    pub(crate) fn visit(&self, name: &str, beginning: Option<&str>, see: &mut dyn FnMut(&str)) -> bool {
         let kept = self.kept.borrow().get(name).cloned();
         if let Some(kept) = kept {
-            kept.iter().for_each(|reading| see(reading));
+            show(&kept, beginning, see);
             return true;
         }
         let (mut first, mut more) = (None, Vec::new());
@@ -105,13 +108,25 @@ impl<'r> HeaderReadings<'r> {
         let mut values = vec![first];
         values.append(&mut more);
         let readings = read(name, &values);
-        readings.iter().for_each(|reading| see(reading));
+        show(&readings, beginning, see);
         self.kept.borrow_mut().insert(name.into(), readings);
         true
     }
 }
 
-/// The readings of the values of a header, each once.
+/// Shows readings, or of many those that decide a test with this beginning.
+fn show(readings: &[Cow<'_, str>], beginning: Option<&str>, see: &mut dyn FnMut(&str)) {
+    let (Some(beginning), [first, _, _, .., last]) = (beginning, readings) else {
+        return readings.iter().for_each(|reading| see(reading));
+    };
+    let next = readings.partition_point(|reading| **reading < *beginning);
+    [Some(first), readings.get(next), Some(last)]
+        .into_iter()
+        .flatten()
+        .for_each(|reading| see(reading));
+}
+
+/// The readings of the values of a header, each once and in order.
 fn read<'r>(name: &str, values: &[&'r [u8]]) -> Texts<'r> {
     let separators: &[&[u8]] = match (values.len(), name) {
         (0 | 1, _) => &[],

@@ -255,9 +255,41 @@ fn what_is_dear_to_read_is_read_once_for_all_conditions() {
 fn equal_values_are_one_reading() {
     let mut seen = Vec::new();
     let values = [b"user".as_slice(); 500];
-    HeaderReadings::of(&Values(&values)).visit("x-a", &mut |text| seen.push(text.len()));
+    HeaderReadings::of(&Values(&values)).visit("x-a", None, &mut |text| seen.push(text.len()));
     seen.sort_unstable();
     assert_eq!(seen, [4, 500 * 4 + 499, 500 * 4 + 499 * 2]);
+}
+
+/// Tests on how a text begins are decided by three of many readings as by all of them.
+#[test]
+fn a_few_readings_decide_for_many() {
+    let texts: Vec<String> = (0..40_u32)
+        .map(|i| format!("{}{}", ["a", "ab", "b", ""][i as usize % 4], i % 7))
+        .collect();
+    for many in 0..texts.len() {
+        for from in 0..texts.len() - many {
+            let values: Vec<&[u8]> = texts[from..from + many].iter().map(String::as_bytes).collect();
+            let request = Values(&values);
+            let headers = HeaderReadings::of(&request);
+            for wanted in ["", "a", "ab", "ab1", "b2", "b", "c", "0"] {
+                for matcher in [StringMatcher::exact(wanted), StringMatcher::prefix(wanted)] {
+                    let (mut few, mut all, mut looks) = (Found::NOTHING, Found::NOTHING, 0);
+                    // The second time, as every later test: the first one reads.
+                    for _ in 0..2 {
+                        (few, looks) = (Found::NOTHING, 0);
+                        headers.visit("x-a", matcher.beginning(), &mut |text| {
+                            looks += 1;
+                            few.add(matcher.matches(text));
+                        });
+                    }
+                    headers.visit("x-a", None, &mut |text| all.add(matcher.matches(text)));
+                    let said = format!("{matcher:?} of {:?}", &texts[from..from + many]);
+                    assert_eq!((few.any, few.every), (all.any, all.every), "{said}");
+                    assert!(looks <= 3, "{looks} looks: {said}");
+                }
+            }
+        }
+    }
 }
 
 /// A request with one host, and one field with one value.
