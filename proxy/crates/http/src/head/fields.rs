@@ -9,6 +9,7 @@ mod lines;
 use std::borrow::Cow;
 
 use heddle_matching::is_other_spelling;
+use heddle_memory::append;
 use heddle_simd::from_utf8;
 
 pub(crate) use lines::LineError;
@@ -52,6 +53,12 @@ struct Field {
     value: Span,
     known: Known,
     live: bool,
+}
+
+/// Of name and value of a line that begins at `start`.
+#[inline]
+fn spans(start: usize, name: usize, value: usize) -> (Span, Span) {
+    (Span::new(start, name), Span::new(start + name + 2, value))
 }
 
 impl heddle_telemetry::access_log::HeaderView for Fields {
@@ -153,23 +160,13 @@ impl Fields {
         self.bytes.extend_from_slice(b": ");
         self.bytes.extend_from_within(value.range());
         self.bytes.extend_from_slice(b"\r\n");
-        (
-            Span::new(start, name.len()),
-            Span::new(start + name.len() + 2, value.len()),
-        )
+        spans(start, name.len(), value.len())
     }
 
     fn append_line(&mut self, name: &[u8], value: &[u8]) -> (Span, Span) {
         let start = self.bytes.len();
-        self.bytes.reserve(name.len() + value.len() + 4);
-        self.bytes.extend_from_slice(name);
-        self.bytes.extend_from_slice(b": ");
-        self.bytes.extend_from_slice(value);
-        self.bytes.extend_from_slice(b"\r\n");
-        (
-            Span::new(start, name.len()),
-            Span::new(start + name.len() + 2, value.len()),
-        )
+        append(&mut self.bytes, [name, b": ", value, b"\r\n"]);
+        spans(start, name.len(), value.len())
     }
 
     /// Adds a field at the end. `name` is lower case.
