@@ -74,6 +74,8 @@ pub struct Fields {
     list: Vec<Field>,
     /// Names in `list`, and some that were removed: those that are not here need not be looked for.
     seen: KnownSet,
+    /// Names of which there was more than one field.
+    repeated: KnownSet,
 }
 
 impl Fields {
@@ -88,6 +90,7 @@ impl Fields {
         self.bytes.clear();
         self.list.clear();
         self.seen = KnownSet::default();
+        self.repeated = KnownSet::default();
         if self.bytes.capacity() > KEEP {
             self.bytes.shrink_to(KEEP);
         }
@@ -144,6 +147,9 @@ impl Fields {
     }
 
     fn add(&mut self, known: Known, name: Span, value: Span) {
+        if self.seen.has(known) {
+            self.repeated.add(known);
+        }
         self.seen.add(known);
         self.list.push(Field {
             name,
@@ -270,6 +276,9 @@ impl Fields {
             .filter(|f| f.known == known && f.live && (known != Known::Other || self.slice(f.name) == name))
             .map(|f| self.slice(f.value));
         let first = lossy(values.next()?);
+        if !self.repeated.has(known) {
+            return Some(first);
+        }
         let Some(second) = values.next() else {
             return Some(first);
         };
@@ -376,7 +385,9 @@ impl Fields {
                 run.end = end;
                 continue;
             }
-            out.extend_from_slice(self.bytes.get(run).unwrap_or_default());
+            if !run.is_empty() {
+                out.extend_from_slice(self.bytes.get(run).unwrap_or_default());
+            }
             run = start..end;
         }
         out.extend_from_slice(self.bytes.get(run).unwrap_or_default());
