@@ -21,7 +21,17 @@ use crate::pool::HostPool;
 /// The clusters of one worker, with this crate's connection pools in their hosts.
 pub type Clusters = ClusterManager<HostPool>;
 
-const HEX: &[u8; 16] = b"0123456789abcdef";
+/// The two digits of each byte.
+const HEX: [[u8; 2]; 256] = {
+    let digits = b"0123456789abcdef";
+    let mut all = [[0; 2]; 256];
+    let mut byte = 0;
+    while byte < all.len() {
+        all[byte] = [digits[byte >> 4], digits[byte & 15]];
+        byte += 1;
+    }
+    all
+};
 
 /// Where the two digits of each byte of a UUID stand in its text (RFC 9562 section 4).
 const UUID_PLACES: [usize; 16] = [0, 2, 4, 6, 9, 11, 14, 16, 19, 21, 24, 26, 28, 30, 32, 34];
@@ -136,8 +146,7 @@ impl HttpWorker {
         bits[8] = bits[8] & 0x3f | 0x80;
         let mut text = [b'-'; 36];
         for (byte, at) in bits.into_iter().zip(UUID_PLACES) {
-            text[at] = HEX[usize::from(byte >> 4)];
-            text[at + 1] = HEX[usize::from(byte & 15)];
+            [text[at], text[at + 1]] = HEX[usize::from(byte)];
         }
         text
     }

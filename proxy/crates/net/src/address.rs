@@ -83,6 +83,29 @@ impl AddressText {
         }
     }
 
+    /// Appends the text of an address with its port to `out`.
+    pub fn append(address: SocketAddr, out: &mut Vec<u8>) {
+        let SocketAddr::V4(address) = address else {
+            out.extend_from_slice(Self::of(address).as_bytes());
+            return;
+        };
+        let mut text = [0; 4 * 4];
+        let mut length = 0;
+        for octet in address.ip().octets() {
+            let (digits, more) = &OCTETS[usize::from(octet)];
+            if let Some(place) = text.get_mut(length..).and_then(|rest| rest.first_chunk_mut()) {
+                *place = *digits;
+                length += usize::from(*more);
+            }
+        }
+        // In place of the last dot.
+        text[length - 1] = b':';
+        let mut number = itoa::Buffer::new();
+        let port = number.format(address.port()).as_bytes();
+        out.extend_from_slice(text.get(..length).unwrap_or_default());
+        out.extend_from_slice(port);
+    }
+
     /// The text, ASCII.
     pub fn as_bytes(&self) -> &[u8] {
         self.bytes.get(..self.len).unwrap_or_default()
@@ -127,8 +150,14 @@ mod tests {
         ] {
             addresses.push(text.parse().expect(text));
         }
+        let appended = |address| {
+            let mut out = b"at ".to_vec();
+            AddressText::append(address, &mut out);
+            out
+        };
         for address in addresses {
             assert_eq!(AddressText::of(address).as_bytes(), address.to_string().as_bytes());
+            assert_eq!(appended(address), format!("at {address}").as_bytes());
             assert_eq!(
                 AddressText::of_ip(address.ip()).as_bytes(),
                 address.ip().to_string().as_bytes()
@@ -138,6 +167,7 @@ mod tests {
             let [high, low] = number.to_be_bytes();
             let address = SocketAddr::new(IpAddr::from([low, high, 0, low]), number);
             assert_eq!(AddressText::of(address).as_bytes(), address.to_string().as_bytes());
+            assert_eq!(appended(address), format!("at {address}").as_bytes());
         }
     }
 }

@@ -114,12 +114,12 @@ impl<P> Host<P> {
         self.active.get()
     }
 
-    /// Begins a request (TCP: a connection) on this host: counts it and takes a unit of `max_requests`.
+    /// Begins a request (TCP: a connection) on this host `now`: counts it and takes a unit of `max_requests`.
     ///
     /// # Errors
     /// [`Overflow`] when the circuit breaker is open.
-    pub fn begin_request(&self) -> Result<RequestGuard, Overflow> {
-        self.last_used.set(Instant::now());
+    pub fn begin_request(&self, now: Instant) -> Result<RequestGuard, Overflow> {
+        self.last_used.set(now);
         RequestGuard::take(&self.context, &self.counters, &self.active)
     }
 

@@ -15,6 +15,7 @@ use heddle_telemetry::istio::{CallParties, PeerMetadata, TcpConnectionMetrics, T
 use heddle_telemetry::{Counter, ResponseFlag, ResponseFlags};
 use heddle_tls::Stream;
 use heddle_upstream::{ClusterHandle, ConnectOptions, Connection, Host, Outcome, PickContext, RequestGuard};
+use tokio::time::Instant;
 
 use crate::begun::Begun;
 use crate::copy::{self, Ended, Limits, Meter};
@@ -208,7 +209,7 @@ impl TcpProxyRuntime {
             };
             record.attempts += 1;
             record.host = Some(host.address());
-            let request = match host.begin_request() {
+            let request = match host.begin_request(Instant::now()) {
                 Ok(request) => request,
                 Err(overflow) => {
                     record.flags.set(ResponseFlag::UpstreamOverflow);

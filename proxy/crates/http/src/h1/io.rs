@@ -87,8 +87,9 @@ impl ReadHalf {
         if self.eof {
             return Poll::Ready(Ok(0));
         }
-        if self.buf.capacity() == 0 && stream.poll_readable(cx).is_pending() {
-            // Most reads only leave a waker behind: no buffer is taken out for them.
+        if self.buf.is_empty() && stream.poll_readable(cx).is_pending() {
+            // Most reads only leave a waker behind: no buffer is taken out, or held, for them.
+            self.relax();
             return Poll::Pending;
         }
         if self.buf.is_empty() && room < READ_SIZE {

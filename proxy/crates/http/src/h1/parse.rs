@@ -282,7 +282,7 @@ fn take_connection(fields: &mut crate::head::Fields) -> Result<Connection, H1Err
     let mut found = Connection::default();
     if fields.has_known(Known::Connection) {
         // Nothing else is in nearly all of them.
-        let whole = |value: &[u8]| value.eq_ignore_ascii_case(b"keep-alive");
+        let whole = |value: &[u8]| value == b"keep-alive" || value.eq_ignore_ascii_case(b"keep-alive");
         if fields.all_known(Known::Connection).all(whole) {
             found.keep_alive = true;
         } else {

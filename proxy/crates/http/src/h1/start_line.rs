@@ -3,7 +3,7 @@
 use heddle_simd::{CHUNK, Chunk};
 
 use super::error::H1Error;
-use crate::head::{Protocol, first_bits, is_token};
+use crate::head::{Method, Protocol, first_bits, is_token};
 
 /// Of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ impl<'r> RequestLine<'r> {
     pub(super) fn parse(raw: &'r [u8]) -> Result<Self, H1Error> {
         check_begin(raw)?;
         let (method, _, rest) = until_blank(raw).ok_or(H1Error::StartLine)?;
-        if !is_token(method) {
+        if Method::of(method) == Method::Other && !is_token(method) {
             return Err(H1Error::StartLine);
         }
         let (target, ascii, rest) = until_blank(rest).ok_or(H1Error::StartLine)?;

@@ -9,6 +9,7 @@ mod lines;
 use std::borrow::Cow;
 
 use heddle_matching::is_other_spelling;
+use heddle_memory::append;
 use heddle_simd::from_utf8;
 
 pub(crate) use lines::LineError;
@@ -54,6 +55,12 @@ struct Field {
     live: bool,
 }
 
+/// Of name and value of a line that begins at `start`.
+#[inline]
+fn spans(start: usize, name: usize, value: usize) -> (Span, Span) {
+    (Span::new(start, name), Span::new(start + name + 2, value))
+}
+
 impl heddle_telemetry::access_log::HeaderView for Fields {
     fn header(&self, name: &str) -> Option<Cow<'_, str>> {
         self.joined(name.as_bytes())
@@ -67,6 +74,8 @@ pub struct Fields {
     list: Vec<Field>,
     /// Names in `list`, and some that were removed: those that are not here need not be looked for.
     seen: KnownSet,
+    /// Names of which there was more than one field.
+    repeated: KnownSet,
 }
 
 impl Fields {
@@ -81,6 +90,7 @@ impl Fields {
         self.bytes.clear();
         self.list.clear();
         self.seen = KnownSet::default();
+        self.repeated = KnownSet::default();
         if self.bytes.capacity() > KEEP {
             self.bytes.shrink_to(KEEP);
         }
@@ -137,6 +147,9 @@ impl Fields {
     }
 
     fn add(&mut self, known: Known, name: Span, value: Span) {
+        if self.seen.has(known) {
+            self.repeated.add(known);
+        }
         self.seen.add(known);
         self.list.push(Field {
             name,
@@ -153,23 +166,13 @@ impl Fields {
         self.bytes.extend_from_slice(b": ");
         self.bytes.extend_from_within(value.range());
         self.bytes.extend_from_slice(b"\r\n");
-        (
-            Span::new(start, name.len()),
-            Span::new(start + name.len() + 2, value.len()),
-        )
+        spans(start, name.len(), value.len())
     }
 
     fn append_line(&mut self, name: &[u8], value: &[u8]) -> (Span, Span) {
         let start = self.bytes.len();
-        self.bytes.reserve(name.len() + value.len() + 4);
-        self.bytes.extend_from_slice(name);
-        self.bytes.extend_from_slice(b": ");
-        self.bytes.extend_from_slice(value);
-        self.bytes.extend_from_slice(b"\r\n");
-        (
-            Span::new(start, name.len()),
-            Span::new(start + name.len() + 2, value.len()),
-        )
+        append(&mut self.bytes, [name, b": ", value, b"\r\n"]);
+        spans(start, name.len(), value.len())
     }
 
     /// Adds a field at the end. `name` is lower case.
@@ -273,6 +276,9 @@ impl Fields {
             .filter(|f| f.known == known && f.live && (known != Known::Other || self.slice(f.name) == name))
             .map(|f| self.slice(f.value));
         let first = lossy(values.next()?);
+        if !self.repeated.has(known) {
+            return Some(first);
+        }
         let Some(second) = values.next() else {
             return Some(first);
         };
@@ -379,7 +385,9 @@ impl Fields {
                 run.end = end;
                 continue;
             }
-            out.extend_from_slice(self.bytes.get(run).unwrap_or_default());
+            if !run.is_empty() {
+                out.extend_from_slice(self.bytes.get(run).unwrap_or_default());
+            }
             run = start..end;
         }
         out.extend_from_slice(self.bytes.get(run).unwrap_or_default());

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 
 use heddle_matching::{Metadata, RequestView};
+use heddle_simd::{CHUNK, Chunk, from_utf8};
 
 use super::fields::{Fields, Span, lossy};
 use super::known::Known;
@@ -190,6 +191,20 @@ impl RequestView for RequestHead {
 
     fn path_and_query(&self) -> &str {
         self.target()
+    }
+
+    fn path(&self) -> &str {
+        let target = self.fields.slice(self.path);
+        let mut at = 0;
+        while at < target.len() {
+            let chunk = Chunk::at(target, at);
+            let ends = chunk.equal(b'?') | chunk.equal(b'#');
+            if ends != 0 {
+                return from_utf8(&target[..at + ends.trailing_zeros() as usize]).unwrap_or_default();
+            }
+            at += CHUNK;
+        }
+        from_utf8(target).unwrap_or_default()
     }
 
     fn authority(&self) -> &str {

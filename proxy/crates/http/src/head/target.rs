@@ -152,6 +152,11 @@ pub(crate) fn has_port(authority: &[u8]) -> bool {
 /// `host [":" port]` of RFC 3986 without user information. A port without a host names nobody (RFC 9110 section 4.2.1).
 /// Empty is accepted: HTTP/1.0 and `Host:` may leave it out, which the caller judges.
 pub(crate) fn is_authority(bytes: &[u8]) -> bool {
+    // Nearly all are a name or an IPv4 address of less than a chunk, with or without a port.
+    let others = !letters_and_digits(Chunk::at(bytes, 0)) & first_bits(bytes.len());
+    if bytes.len() <= CHUNK && others == 0 {
+        return true;
+    }
     let (host, port) = if bytes.first() == Some(&b'[') {
         let Some(end) = memchr::memchr(b']', bytes) else {
             return false;
@@ -171,7 +176,11 @@ pub(crate) fn is_authority(bytes: &[u8]) -> bool {
             Some(_) => return false,
         }
     } else {
-        match memchr::memchr(b':', bytes) {
+        let at = match others.trailing_zeros() as usize {
+            at if bytes.get(at) == Some(&b':') => Some(at),
+            _ => memchr::memchr(b':', bytes),
+        };
+        match at {
             Some(0) => return false,
             Some(at) => (
                 bytes.get(..at).unwrap_or_default(),
@@ -181,27 +190,28 @@ pub(crate) fn is_authority(bytes: &[u8]) -> bool {
         }
     };
     // reg-name: unreserved, sub-delims and percent signs.
-    let host_ok = all(host, letters_and_digits, |b| {
-        b.is_ascii_alphanumeric()
-            || matches!(
-                b,
-                b'-' | b'.'
-                    | b'_'
-                    | b'~'
-                    | b'%'
-                    | b'!'
-                    | b'$'
-                    | b'&'
-                    | b'\''
-                    | b'('
-                    | b')'
-                    | b'*'
-                    | b'+'
-                    | b','
-                    | b';'
-                    | b'='
-            )
-    });
+    let host_ok = host.len() == others.trailing_zeros() as usize
+        || all(host, letters_and_digits, |b| {
+            b.is_ascii_alphanumeric()
+                || matches!(
+                    b,
+                    b'-' | b'.'
+                        | b'_'
+                        | b'~'
+                        | b'%'
+                        | b'!'
+                        | b'$'
+                        | b'&'
+                        | b'\''
+                        | b'('
+                        | b')'
+                        | b'*'
+                        | b'+'
+                        | b','
+                        | b';'
+                        | b'='
+                )
+        });
     let port_ok = port.is_empty()
         || port.len() <= 5
             && port.iter().all(u8::is_ascii_digit)

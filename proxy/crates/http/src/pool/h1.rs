@@ -106,6 +106,16 @@ pub(crate) struct H1Lease {
 }
 
 impl H1Lease {
+    /// A connection that is kept, if there is one.
+    pub(crate) fn kept(host: &Rc<UpstreamHost>, now: Instant) -> Option<Self> {
+        let mut conn = host.pool.h1.pop(now)?;
+        conn.requests = conn.requests.saturating_add(1);
+        Some(Self {
+            conn: Some(conn),
+            host: Rc::clone(host),
+        })
+    }
+
     pub(crate) fn parts(&mut self) -> Option<&mut Conn> {
         self.conn.as_deref_mut()
     }
@@ -183,29 +193,17 @@ pub(super) fn connect_failure(error: ConnectError) -> Failure {
     }
 }
 
-/// Finds or opens a connection for a request.
+/// Opens a connection for a request, or waits for one that comes back where no more may be opened.
 ///
 /// # Errors
 /// The host cannot be reached, or a circuit breaker is open.
-pub(crate) async fn acquire_h1(
-    cluster: &Rc<Cluster>,
-    host: &Rc<UpstreamHost>,
-    now: Instant,
-) -> Result<H1Lease, Failure> {
-    if let Some(mut conn) = host.pool.h1.pop(now) {
-        conn.requests = conn.requests.saturating_add(1);
-        return Ok(H1Lease {
-            conn: Some(conn),
-            host: Rc::clone(host),
-        });
-    }
+pub(crate) async fn open_h1(cluster: &Rc<Cluster>, host: &Rc<UpstreamHost>) -> Result<H1Lease, Failure> {
     let _pending = cluster.begin_pending().map_err(|_| Failure::Overflow)?;
     loop {
         let pool = &host.pool;
         pool.h1.open.set(pool.h1.open.get() + 1);
         let mut opening = Opening(Some(host));
-        // Boxed: rare, and a request's future should not be larger for it.
-        match Box::pin(host.connect(ConnectOptions::default())).await {
+        match host.connect(ConnectOptions::default()).await {
             Ok(opened) => {
                 let stats = cluster.stats();
                 stats.upstream_cx_http1_total.inc();
@@ -216,7 +214,8 @@ pub(crate) async fn acquire_h1(
                     peer: opened.peer,
                     local_identity: opened.local_identity,
                     requests: 1,
-                    expires: now,
+                    // Written when it comes back.
+                    expires: Instant::now(),
                     idle_timeouts: stats.upstream_cx_idle_timeout.clone(),
                     _guard: opened.guard,
                 };
@@ -233,12 +232,8 @@ pub(crate) async fn acquire_h1(
                     return Err(Failure::Overflow);
                 }
                 pool.changed.notified().await;
-                if let Some(mut conn) = pool.h1.pop(Instant::now()) {
-                    conn.requests = conn.requests.saturating_add(1);
-                    return Ok(H1Lease {
-                        conn: Some(conn),
-                        host: Rc::clone(host),
-                    });
+                if let Some(lease) = H1Lease::kept(host, Instant::now()) {
+                    return Ok(lease);
                 }
             }
             Err(error) => {

@@ -11,7 +11,7 @@ use heddle_upstream::{ClusterHandle, Host};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-pub(crate) use h1::{H1Lease, acquire_h1};
+pub(crate) use h1::{H1Lease, open_h1};
 pub(crate) use h2::{H2Lease, acquire_h2};
 
 /// A cluster with this crate's pools.

@@ -26,7 +26,7 @@ use crate::h1::H1Error;
 use crate::hcm::{Environment, Exchange, Facts, HcmRuntime, Outcome, Reply, RequestBody, response_ops};
 use crate::head::{Fields, Known, Method, Protocol};
 use crate::kept::Keeper;
-use crate::pool::{Cluster, UpstreamHost, acquire_h1, acquire_h2};
+use crate::pool::{Cluster, H1Lease, UpstreamHost, acquire_h2, open_h1};
 use crate::route::{Selected, ops, rewrite};
 use crate::timer::{Timer, far_future};
 use crate::worker::HttpWorker;
@@ -140,12 +140,10 @@ pub(crate) async fn run<B: RequestBody, R: Reply>(
     let cluster = found.ok_or(Failure::NoCluster(routed.action.not_found_status))?;
     change_request(&routed, exchange);
     let job = Job::of_client(&routed, exchange);
-    let copies = if routed.action.mirrors.is_empty() {
-        None
-    } else {
-        Copies::begin(&routed, &job, exchange)
-    };
-    let mut body = ReplayBody::new(body, routed.facts.length, job.keeper()).copied_to(copies);
+    let mut body = ReplayBody::new(body, routed.facts.length, job.keeper());
+    if !routed.action.mirrors.is_empty() {
+        body.copy_to(Copies::begin(&routed, &job, exchange));
+    }
     send(job, &cluster, exchange, &mut body, reply, timer).await
 }
 
@@ -357,13 +355,18 @@ async fn attempt<B: RequestBody, R: Reply>(
     {
         exchange.request.set_host(&name);
     }
-    let guard = host.begin_request().map_err(|_| Failure::Overflow)?;
+    // The request's own clock reading is good enough on the first try, also to tell an expired connection.
+    let now = match exchange.attempts {
+        1 => exchange.passed,
+        _ => Instant::now(),
+    };
+    let guard = host.begin_request(now).map_err(|_| Failure::Overflow)?;
     let use_h2 = match cluster.config().http {
         UpstreamHttp::Http1 => false,
         UpstreamHttp::Http2 => true,
         UpstreamHttp::Downstream => exchange.request.protocol == Protocol::Http2,
     };
-    let result = try_host(job, cluster, &host, use_h2, parts).await;
+    let result = try_host(job, cluster, &host, use_h2, now, parts).await;
     drop(guard);
     report(&host, parts.exchange, &result);
     if matches!(result, Ok(Driven::Finished(_))) && parts.exchange.attempts > 1 && parts.exchange.response.status < 500
@@ -378,6 +381,7 @@ async fn try_host<B: RequestBody, R: Reply>(
     cluster: &Rc<Cluster>,
     host: &Rc<UpstreamHost>,
     use_h2: bool,
+    now: Instant,
     parts: &mut Parts<'_, '_, '_, B, R>,
 ) -> Result<Driven, Failure> {
     if use_h2 {
@@ -391,13 +395,11 @@ async fn try_host<B: RequestBody, R: Reply>(
         parts.exchange.upstream_local_identity.clone_from(identity);
         return upstream::over_h2(job, lease, parts).await;
     }
-    // The request's own clock reading is good enough to tell an expired connection on the first try.
-    let now = if parts.exchange.attempts == 1 {
-        parts.exchange.passed
-    } else {
-        Instant::now()
+    let mut lease = match H1Lease::kept(host, now) {
+        Some(lease) => lease,
+        // Boxed: rare, and a request's future should not be larger for it.
+        None => until_ready(Box::pin(open_h1(cluster, host)), parts).await?,
     };
-    let mut lease = until_ready(acquire_h1(cluster, host, now), parts).await?;
     if let Some(conn) = lease.parts() {
         parts.exchange.upstream_local = conn.local;
         parts.exchange.upstream_peer.clone_from(&conn.peer);

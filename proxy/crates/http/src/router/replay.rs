@@ -55,9 +55,8 @@ impl<'b, B: RequestBody> ReplayBody<'b, B> {
     }
 
     /// Others get it too.
-    pub(super) fn copied_to(mut self, copies: Option<Copies>) -> Self {
+    pub(super) fn copy_to(&mut self, copies: Option<Copies>) {
         self.copies = copies;
-        self
     }
 
     /// Keeps what is passed on from now on, up to so many bytes.

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
+use heddle_memory::append;
 use heddle_net::Liveness;
 use tokio::time::Instant;
 
@@ -122,12 +123,8 @@ fn write_head(head: &RequestHead, facts: &Facts, key: Option<&websocket::Key>, w
         Method::Connect => host,
         _ => head.fields.slice(head.path),
     };
-    out.extend_from_slice(head.fields.slice(head.method_token));
-    out.push(b' ');
-    out.extend_from_slice(target);
-    out.extend_from_slice(b" HTTP/1.1\r\nhost: ");
-    out.extend_from_slice(host);
-    out.extend_from_slice(b"\r\n");
+    let method = head.fields.slice(head.method_token);
+    append(out, [method, b" ", target, b" HTTP/1.1\r\nhost: ", host, b"\r\n"]);
     head.fields.write(out);
     if facts.upgrade {
         out.extend_from_slice(b"connection: upgrade\r\n");

@@ -20,9 +20,10 @@ type Texts<'r> = Rc<[Cow<'r, str>]>;
 /// (`; ` for `cookie`). Bytes outside UTF-8 are read as ISO 8859-1 and as replacement characters.
 pub struct HeaderReadings<'r> {
     request: &'r dyn RequestView,
-    kept: RefCell<BTreeMap<Box<str>, Texts<'r>>>,
+    /// Few requests need any.
+    kept: OnceCell<RefCell<BTreeMap<Box<str>, Texts<'r>>>>,
     /// Of fields in other spelling, by the name that was asked for.
-    others: RefCell<BTreeMap<Box<str>, Texts<'r>>>,
+    others: OnceCell<RefCell<BTreeMap<Box<str>, Texts<'r>>>>,
     /// Whether a name of the request has a separator other than `-`.
     respelled: OnceCell<bool>,
 }
@@ -32,8 +33,8 @@ impl<'r> HeaderReadings<'r> {
     pub fn of(request: &'r dyn RequestView) -> Self {
         Self {
             request,
-            kept: RefCell::default(),
-            others: RefCell::default(),
+            kept: OnceCell::new(),
+            others: OnceCell::new(),
             respelled: OnceCell::new(),
         }
     }
@@ -67,7 +68,7 @@ impl<'r> HeaderReadings<'r> {
         if !respelled && !is_respelled(name.as_bytes()) {
             return false;
         }
-        let known = self.others.borrow().get(name).cloned();
+        let known = self.others.get().and_then(|others| others.borrow().get(name).cloned());
         let readings = known.unwrap_or_else(|| {
             let mut values = Vec::new();
             self.request.visit_fields(&mut |field, value| {
@@ -76,7 +77,8 @@ impl<'r> HeaderReadings<'r> {
                 }
             });
             let readings = read(name, &values);
-            self.others.borrow_mut().insert(name.into(), Rc::clone(&readings));
+            let others = self.others.get_or_init(RefCell::default);
+            others.borrow_mut().insert(name.into(), Rc::clone(&readings));
             readings
         });
         show(&readings, beginning, see);
@@ -87,7 +89,7 @@ impl<'r> HeaderReadings<'r> {
     /// [beginning](crate::StringMatcher::beginning) those that decide it are enough: many values cost each of many such tests a few
     /// looks.
     pub(crate) fn visit(&self, name: &str, beginning: Option<&str>, see: &mut dyn FnMut(&str)) -> bool {
-        let kept = self.kept.borrow().get(name).cloned();
+        let kept = self.kept.get().and_then(|kept| kept.borrow().get(name).cloned());
         if let Some(kept) = kept {
             show(&kept, beginning, see);
             return true;
@@ -109,7 +111,8 @@ impl<'r> HeaderReadings<'r> {
         values.append(&mut more);
         let readings = read(name, &values);
         show(&readings, beginning, see);
-        self.kept.borrow_mut().insert(name.into(), readings);
+        let kept = self.kept.get_or_init(RefCell::default);
+        kept.borrow_mut().insert(name.into(), readings);
         true
     }
 }

@@ -436,7 +436,7 @@ fn address(context: &LogContext<'_>, which: AddressOf) -> Option<(IpAddr, u16)> 
 
 fn print_address(out: &mut Vec<u8>, ip: IpAddr, port: u16, part: AddressPart) -> bool {
     match part {
-        AddressPart::Whole => out.extend_from_slice(AddressText::of(SocketAddr::new(ip, port)).as_bytes()),
+        AddressPart::Whole => AddressText::append(SocketAddr::new(ip, port), out),
         AddressPart::WithoutPort => out.extend_from_slice(AddressText::of_ip(ip).as_bytes()),
         AddressPart::Port => return number(out, u64::from(port)),
     }
@@ -493,9 +493,14 @@ fn text(out: &mut Vec<u8>, value: &str) -> bool {
 /// Whether there is no control character, sixteen bytes at a time: every line has some two hundred to look at.
 fn is_plain(value: &[u8]) -> bool {
     let (chunks, rest) = value.as_chunks::<CHUNK>();
+    if rest.is_empty() || value.len() > CHUNK {
+        // The last sixteen have the rest among them.
+        let last = value.len().saturating_sub(CHUNK);
+        return chunks.iter().all(|chunk| Chunk::at(chunk, 0).controls() == 0)
+            && (rest.is_empty() || Chunk::at(value, last).controls() == 0);
+    }
     let present = !(u16::MAX << rest.len());
-    chunks.iter().all(|chunk| Chunk::at(chunk, 0).controls() == 0)
-        && (rest.is_empty() || Chunk::at(rest, 0).controls() & present == 0)
+    Chunk::at(rest, 0).controls() & present == 0
 }
 
 /// As Envoy: blanks become underscores, so that a text line stays splittable.

@@ -10,6 +10,7 @@ use heddle_config::snapshot::{
 };
 use heddle_telemetry::prometheus::Gathered;
 use tokio::net::TcpListener;
+use tokio::time::Instant;
 
 use super::*;
 use crate::{ConnectErrorKind, ConnectOptions, Limit, Outcome, PickContext, PickError};
@@ -230,13 +231,16 @@ fn circuit_breakers_hold_over_workers() {
         .iter()
         .map(|h| h.pick(&PickContext::default()).expect("host"))
         .collect();
-    let first = hosts[0].begin_request().expect("first");
-    let second = hosts[1].begin_request().expect("second");
-    assert_eq!(hosts[0].begin_request().err().map(|e| e.0), Some(Limit::Requests));
+    let first = hosts[0].begin_request(Instant::now()).expect("first");
+    let second = hosts[1].begin_request(Instant::now()).expect("second");
+    assert_eq!(
+        hosts[0].begin_request(Instant::now()).err().map(|e| e.0),
+        Some(Limit::Requests)
+    );
     assert_eq!(handles[0].stats().upstream_rq_pending_overflow.get(), 1);
     assert_eq!((hosts[0].active(), hosts[1].active()), (1, 1));
     drop(second);
-    let third = hosts[0].begin_request().expect("third");
+    let third = hosts[0].begin_request(Instant::now()).expect("third");
     drop((first, third));
     assert_eq!(hosts[0].active(), 0);
     let pending = handles[0].begin_pending().expect("pending");
@@ -383,7 +387,7 @@ async fn original_destinations_come_and_go() {
     let one = handle.pick(&to(1)).expect("host");
     assert!(Rc::ptr_eq(&one, &handle.pick(&to(1)).expect("host")));
     let busy = handle.pick(&to(2)).expect("host");
-    let request = busy.begin_request().expect("request");
+    let request = busy.begin_request(Instant::now()).expect("request");
     tokio::time::advance(Duration::from_secs(6)).await;
     manager.maintain();
     assert_eq!(drained(), [addr(1)]);

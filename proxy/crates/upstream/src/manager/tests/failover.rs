@@ -93,7 +93,7 @@ fn a_service_without_own_endpoints_is_served_by_the_others_at_once() {
     assert_eq!(counts(&handle, 8), HashMap::from([(addr(1), 8)]));
     // The last own replica goes: its group with it, so that priorities begin at 1. By weight among the gateways.
     let busy = handle.pick(&PickContext::default()).expect("host");
-    let request = busy.begin_request().expect("request");
+    let request = busy.begin_request(Instant::now()).expect("request");
     put(vec![far()]);
     assert!(busy.is_draining(), "finishes what it has");
     assert_eq!(counts(&handle, 8), HashMap::from([(addr(11), 2), (addr(12), 6)]));
@@ -159,7 +159,9 @@ fn gateways_of_the_same_priority_share_by_weight() {
         .into_iter()
         .find(|h| h.address() == addr(11))
         .expect("host");
-    let _requests: Vec<_> = (0..7).map(|_| busy.begin_request().expect("request")).collect();
+    let _requests: Vec<_> = (0..7)
+        .map(|_| busy.begin_request(Instant::now()).expect("request"))
+        .collect();
     let loaded = counts(&handle, 110);
     assert!(loaded[&addr(12)] >= 7 * loaded[&addr(11)], "{loaded:?}");
 }
