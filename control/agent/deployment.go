@@ -152,8 +152,6 @@ func (a *Agent) forget(workload string) bool {
 	return true
 }
 
-func (d *deployment) current() []*replica { return d.appendTo(nil) }
-
 func (d *deployment) appendTo(out []*replica) []*replica {
 	d.mu.Lock()
 	defer d.mu.Unlock()

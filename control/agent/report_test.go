@@ -28,7 +28,8 @@ type hearer struct {
 func (l *hearer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	l.bytes += r.ContentLength
 	status := 0
-	if r.URL.Path == "/heddle/v1/report/unchanged" {
+	switch r.URL.Path {
+	case "/heddle/v1/report/unchanged":
 		l.said = append(l.said, "unchanged")
 		var u client.Unchanged
 		if err := json.NewDecoder(r.Body).Decode(&u); err != nil || u.Agent != l.knows.Agent || u.Revision != l.knows.Revision {
@@ -37,7 +38,7 @@ func (l *hearer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if l.unknown != 0 {
 			status = l.unknown
 		}
-	} else if r.URL.Path == "/heddle/v1/report/changes" {
+	case "/heddle/v1/report/changes":
 		var change client.ReportChange
 		if err := json.NewDecoder(r.Body).Decode(&change); err != nil || change.Agent != l.knows.Agent || change.Since != l.knows.Revision {
 			status = http.StatusConflict
@@ -52,7 +53,7 @@ func (l *hearer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if status == 0 {
 			l.take(change)
 		}
-	} else {
+	default:
 		var report client.Report
 		if err := json.NewDecoder(r.Body).Decode(&report); err != nil {
 			status = http.StatusBadRequest
