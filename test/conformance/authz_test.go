@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"heddle.io/heddle/test/hostile/upstream"
 )
@@ -103,6 +104,12 @@ func (a *authz) Check(ctx context.Context, request *authv3.CheckRequest) (*authv
 	}
 	attributes.GetSource().GetAddress().GetSocketAddress().PortSpecifier = nil
 	attributes.GetDestination().Address = nil
+	for _, said := range attributes.GetMetadataContext().GetFilterMetadata() {
+		// In milliseconds: none or one, as it comes.
+		if took := said.GetFields()["ext_authz_duration"]; took != nil {
+			took.Kind = &structpb.Value_StringValue{StringValue: "some time"}
+		}
+	}
 	text, err := protojson.Marshal(request)
 	if err != nil {
 		return nil, err
