@@ -185,11 +185,11 @@ func (m *Mesh) asked() []askedPort {
 	return out
 }
 
-// sameReplicas says whether what runs behind a service of now may stand behind the former one. The endpoints of a ServiceEntry
+// sameReplicas says whether what runs behind a service of now stands behind the former one as it is. The endpoints of a ServiceEntry
 // that names them belong to its ports, so a former one keeps its own; so does one that found them otherwise.
 func sameReplicas(former, now *Service) bool {
 	if former.entry() == nil && now.entry() == nil {
-		return maps.Equal(now.Selector, former.Selector)
+		return former.Local() == now.Local() && maps.Equal(now.Selector, former.Selector)
 	}
 	x, y := former.entry(), now.entry()
 	return x != nil && y != nil && x.Resolution == y.Resolution && x.Selector != nil && maps.Equal(x.Selector, y.Selector)
@@ -202,26 +202,43 @@ func (s *Service) entry() *Entry {
 	return s.External.Entry
 }
 
-// replicasFor is a former service with what runs behind it now.
+// replicasFor is a former service with what runs behind it now, and who may answer for it by that.
 func (m *Mesh) replicasFor(s *Service) *Service {
 	now := m.Service(s.Host)
 	if now == s {
 		return s
 	}
 	is := *s
+	if now != nil && s.entry() == nil && now.entry() == nil {
+		// Where else it runs has nothing to do with whom it selects here.
+		is.Remote = now.Remote
+	}
 	switch {
 	case now != nil && sameReplicas(s, now):
-		is.Replicas, is.Identities, is.Remote = now.Replicas, now.Identities, now.Remote
+		is.Replicas, is.Identities = now.Replicas, now.Identities
 	case s.Local():
-		is.Replicas = nil
-		for _, r := range m.replicasIn(s.Namespace) {
-			if Selects(s.Selector, r.Labels) {
-				is.Replicas = append(is.Replicas, r)
-			}
-		}
+		m.selectFor(&is, s.Selector)
 	}
 	if reflect.DeepEqual(&is, s) {
 		return s
 	}
 	return &is
+}
+
+// selectFor puts the replicas of now behind a service that selects them, and their accounts in the place of those that may answer for it: an account that none of them has any more may not. While there are none, those of before may, to none of
+// whom a connection is made; nobody at all would stand for everybody of the namespace.
+func (m *Mesh) selectFor(s *Service, selector map[string]string) {
+	s.Replicas = nil
+	identities := map[string]bool{}
+	for _, r := range m.replicasIn(s.Namespace) {
+		if !Selects(selector, r.Labels) {
+			continue
+		}
+		if s.Replicas = append(s.Replicas, r); r.Account != "" {
+			identities[m.Settings.Identity(r.Namespace, r.Account)] = true
+		}
+	}
+	if len(identities) > 0 {
+		s.Identities = slices.Sorted(maps.Keys(identities))
+	}
 }

@@ -199,6 +199,56 @@ func TestClientsOfAFormerMeshKeepAnEntrysEndpoints(t *testing.T) {
 	}
 }
 
+// Clients of a former mesh know the servers of now by their accounts, whatever the service selects by now: none that came is refused,
+// and none that is gone is believed.
+func TestClientsOfAFormerMeshKnowTheServersOfNow(t *testing.T) {
+	replica := func(name, app, account string) *Replica {
+		return &Replica{Namespace: "shop", Name: name, Labels: map[string]string{"app": app}, Account: account, Ready: true}
+	}
+	identities := func(accounts ...string) []string {
+		var out []string
+		for _, a := range accounts {
+			out = append(out, "spiffe://cluster.local/ns/shop/sa/"+a)
+		}
+		return out
+	}
+	former := shopMesh(func(m *Mesh) {
+		m.Services[1].Identities = identities("old")
+		m.Services[1].Remote = []Remote{{Cluster: "there", Reachable: true}}
+	})
+	for name, now := range map[string]func(*Mesh){
+		"another selector":            func(m *Mesh) { m.Services[1].Selector = map[string]string{"app": "other"} },
+		"the service is gone":         func(m *Mesh) { m.Services = m.Services[:1] },
+		"only another cluster has it": func(m *Mesh) { m.Services[1].Imported, m.Services[1].Selector = true, nil },
+	} {
+		for _, c := range []struct {
+			replicas []*Replica
+			want     []string
+		}{
+			{[]*Replica{replica("cart-0", "cart", "new"), replica("cart-1", "cart", "old"), replica("x-0", "x", "x")}, identities("new", "old")},
+			{[]*Replica{replica("cart-0", "cart", "new"), replica("cart-1", "cart", "")}, identities("new")},
+			// Nobody at all would stand for everybody of the namespace.
+			{[]*Replica{replica("x-0", "x", "x")}, identities("old")},
+		} {
+			mesh := shopMesh(func(m *Mesh) {
+				m.Replicas, m.Services[1].Replicas = c.replicas, nil
+				m.Services[1].Remote = []Remote{{Cluster: "there", Reachable: false}}
+				now(m)
+			})
+			s := mesh.AsClientsOf(former).Service("cart.shop.svc.cluster.local")
+			if !slices.Equal(s.Identities, c.want) {
+				t.Errorf("%s, of %d replicas: clients believe %q, want %q", name, len(c.replicas), s.Identities, c.want)
+			}
+			if now := mesh.Service(s.Host); now != nil && s.Remote[0].Reachable {
+				t.Errorf("%s: a cluster that cannot be reached now is used", name)
+			}
+		}
+	}
+	if !slices.Equal(former.Services[1].Identities, identities("old")) {
+		t.Error("the former mesh was changed")
+	}
+}
+
 func TestAnAddressMoreIsAnotherName(t *testing.T) {
 	with := func(addresses ...string) *Mesh {
 		e := &Entry{}
