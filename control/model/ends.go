@@ -5,6 +5,8 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+
+	"heddle.io/heddle/control/cluster"
 )
 
 // What concerns two ends of a connection: how servers take connections, and how clients make them.
@@ -185,14 +187,17 @@ func (m *Mesh) asked() []askedPort {
 	return out
 }
 
-// sameReplicas says whether what runs behind a service of now stands behind the former one as it is. The endpoints of a ServiceEntry
-// that names them belong to its ports, so a former one keeps its own; so does one that found them otherwise.
+// sameReplicas says whether what runs behind a service of now stands behind the former one as it is: they select the same. The
+// endpoints that a ServiceEntry names belong to its ports, so a former one keeps its own.
 func sameReplicas(former, now *Service) bool {
-	if former.entry() == nil && now.entry() == nil {
-		return former.Local() == now.Local() && maps.Equal(now.Selector, former.Selector)
-	}
 	x, y := former.entry(), now.entry()
-	return x != nil && y != nil && x.Resolution == y.Resolution && x.Selector != nil && maps.Equal(x.Selector, y.Selector)
+	switch {
+	case x == nil && y == nil:
+		return former.Local() == now.Local() && maps.Equal(now.Selector, former.Selector)
+	case x == nil || y == nil:
+		return false
+	}
+	return x.selects() && y.selects() && x.Mesh == y.Mesh && maps.Equal(x.Selector, y.Selector)
 }
 
 func (s *Service) entry() *Entry {
@@ -201,6 +206,9 @@ func (s *Service) entry() *Entry {
 	}
 	return s.External.Entry
 }
+
+// selects says whether the entry's endpoints are what a selector selects.
+func (e *Entry) selects() bool { return e.Resolution == ResolveStatic && e.Selector != nil }
 
 // replicasFor is a former service with what runs behind it now, and who may answer for it by that.
 func (m *Mesh) replicasFor(s *Service) *Service {
@@ -213,11 +221,13 @@ func (m *Mesh) replicasFor(s *Service) *Service {
 		// Where else it runs has nothing to do with whom it selects here.
 		is.Remote = now.Remote
 	}
-	switch {
+	switch e := s.entry(); {
 	case now != nil && sameReplicas(s, now):
 		is.Replicas, is.Identities = now.Replicas, now.Identities
 	case s.Local():
-		m.selectFor(&is, s.Selector)
+		m.selectFor(&is, s.Selector, true)
+	case e != nil && e.selects():
+		m.selectFor(&is, e.Selector, e.Mesh)
 	}
 	if reflect.DeepEqual(&is, s) {
 		return s
@@ -225,9 +235,10 @@ func (m *Mesh) replicasFor(s *Service) *Service {
 	return &is
 }
 
-// selectFor puts the replicas of now behind a service that selects them, and their accounts in the place of those that may answer for it: an account that none of them has any more may not. While there are none, those of before may, to none of
+// selectFor puts the replicas of now behind a service that selects them, and, in the mesh, their accounts in the place of those that
+// may answer for it: an account that none of them has any more may not. While there are none, those of before may, to none of
 // whom a connection is made; nobody at all would stand for everybody of the namespace.
-func (m *Mesh) selectFor(s *Service, selector map[string]string) {
+func (m *Mesh) selectFor(s *Service, selector map[string]string, mesh bool) {
 	s.Replicas = nil
 	identities := map[string]bool{}
 	for _, r := range m.replicasIn(s.Namespace) {
@@ -238,7 +249,15 @@ func (m *Mesh) selectFor(s *Service, selector map[string]string) {
 			identities[m.Settings.Identity(r.Namespace, r.Account)] = true
 		}
 	}
-	if len(identities) > 0 {
-		s.Identities = slices.Sorted(maps.Keys(identities))
+	if !mesh || len(identities) == 0 {
+		return
 	}
+	if e := s.entry(); e != nil {
+		for _, name := range e.SubjectNames {
+			if _, _, is := cluster.AccountOf(m.Settings.TrustDomain, name); is {
+				identities[name] = true
+			}
+		}
+	}
+	s.Identities = slices.Sorted(maps.Keys(identities))
 }

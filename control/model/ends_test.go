@@ -188,7 +188,6 @@ func TestClientsOfAFormerMeshKeepAnEntrysEndpoints(t *testing.T) {
 	}{
 		"endpoints and ports changed": {entry(ResolveStatic, nil, 1, "192.0.2.1"), entry(ResolveStatic, nil, 2, "192.0.2.2"), "192.0.2.1"},
 		"found by DNS now":            {entry(ResolveStatic, nil, 1, "192.0.2.1"), entry(ResolveDNS, nil, 1, "192.0.2.2"), "192.0.2.1"},
-		"selected otherwise":          {entry(ResolveStatic, selector, 1, "192.0.2.1"), entry(ResolveStatic, map[string]string{"app": "x"}, 1, "192.0.2.2"), "192.0.2.1"},
 		"selected as before":          {entry(ResolveStatic, selector, 1, "192.0.2.1"), entry(ResolveStatic, selector, 2, "192.0.2.2"), "192.0.2.2"},
 	} {
 		clients := c.now.AsClientsOf(c.former)
@@ -246,6 +245,55 @@ func TestClientsOfAFormerMeshKnowTheServersOfNow(t *testing.T) {
 	}
 	if !slices.Equal(former.Services[1].Identities, identities("old")) {
 		t.Error("the former mesh was changed")
+	}
+}
+
+// What a ServiceEntry selects are the replicas of now, whatever it selects by now, or whether it is gone.
+func TestClientsOfAFormerMeshSeeWhatAnEntrySelectsNow(t *testing.T) {
+	mesh := func(e *Entry, address, account string) *Mesh {
+		m := &Mesh{Settings: DefaultSettings("c")}
+		m.Replicas = []*Replica{
+			{Namespace: "shop", Name: "db", Labels: map[string]string{"app": "db"}, Account: account, Address: netip.MustParseAddr(address)},
+			{Namespace: "shop", Name: "x", Labels: map[string]string{"app": "x"}, Address: netip.MustParseAddr("192.0.2.9")},
+		}
+		if e == nil {
+			return m
+		}
+		s := &Service{Namespace: "shop", Host: "db.example.com", External: &External{Entry: e}, Ports: []ServicePort{{Number: 1}}}
+		for _, r := range m.Replicas {
+			if e.Selector != nil && Selects(e.Selector, r.Labels) {
+				s.Replicas = append(s.Replicas, r)
+			}
+		}
+		m.Services = []*Service{s}
+		return m
+	}
+	selects := func(app string, in bool) *Entry {
+		return &Entry{Resolution: ResolveStatic, Mesh: in, Selector: map[string]string{"app": app}, SubjectNames: []string{"spiffe://cluster.local/ns/shop/sa/named", "db.example.com"}}
+	}
+	for name, now := range map[string]*Entry{
+		"the same": selects("db", true), "another selector": selects("x", true), "outside of the mesh": selects("db", false),
+		"found by DNS": {Resolution: ResolveDNS}, "endpoints of its own": {Resolution: ResolveStatic}, "gone": nil,
+	} {
+		for _, in := range []bool{true, false} {
+			var want []string
+			former := mesh(selects("db", in), "192.0.2.1", "old")
+			if in {
+				former.Services[0].Identities = []string{"spiffe://cluster.local/ns/shop/sa/old"}
+				want = []string{"spiffe://cluster.local/ns/shop/sa/named", "spiffe://cluster.local/ns/shop/sa/new"}
+			}
+			m := mesh(now, "192.0.2.2", "new")
+			if now != nil && now.Mesh {
+				m.Services[0].Identities = []string{"spiffe://cluster.local/ns/shop/sa/named", "spiffe://cluster.local/ns/shop/sa/new"}
+			}
+			s := m.AsClientsOf(former).Services[0]
+			if len(s.Replicas) != 1 || s.Replicas[0] != m.Replicas[0] {
+				t.Errorf("%s: clients see %v", name, s.Replicas)
+			}
+			if !slices.Equal(s.Identities, want) {
+				t.Errorf("%s: clients believe %q, want %q", name, s.Identities, want)
+			}
+		}
 	}
 }
 
