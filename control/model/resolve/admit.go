@@ -92,11 +92,12 @@ func (m *Model) try(objs map[objects.Key]*objects.Object, look func()) {
 			back[key] = e.object
 		}
 	}
-	m.before, m.untried = map[any]any{}, m.mesh
+	m.before, m.untried, m.moved = map[any]any{}, m.mesh, map[objects.Key]bool{}
 	m.update(Change{Objects: objs})
 	look()
+	m.returning = true
 	m.update(Change{Objects: back})
-	m.before, m.untried = nil, nil
+	m.before, m.untried, m.moved, m.returning = nil, nil, nil, false
 }
 
 // Warnings are what works less in an object than its author may think.
