@@ -490,3 +490,38 @@ func BenchmarkKeepAChange(b *testing.B) {
 		})
 	}
 }
+
+// What clients go by is kept with all that it is made of, of whatever kind: here the label by which a Gateway takes routes.
+func TestWhatObjectsThatClientsGoByLookUpIsKept(t *testing.T) {
+	b := newBrain(t)
+	b.store("apiVersion: v1\nkind: Namespace\nmetadata: {name: shop, labels: {team: a}}\n")
+	b.store("apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: g, namespace: istio-system}\nspec: {gatewayClassName: heddle, listeners: [{name: web, port: 80, protocol: HTTP, allowedRoutes: {namespaces: {from: Selector, selector: {matchLabels: {team: a}}}}}]}\n")
+	b.store("apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: r, namespace: shop}\nspec: {parentRefs: [{name: g, namespace: istio-system}], rules: [{backendRefs: [{name: cart, port: 80}]}]}\n")
+	b.start()
+	b.apply(rule("DISABLE"))
+	b.apply("apiVersion: v1\nkind: Namespace\nmetadata: {name: shop, labels: {team: b}}\n")
+	for range 2 {
+		clients, servers := b.staging.inForce()
+		if len(clients.Routes) != 1 || len(servers.Routes) != 0 {
+			t.Fatalf("clients have routes %+v, wanted are %+v", clients.Routes, servers.Routes)
+		}
+		b.start()
+	}
+}
+
+// No key is kept where it is not sealed.
+func TestSecretsAreNotKept(t *testing.T) {
+	b := newBrain(t)
+	b.store("apiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: shop}\nstringData: {tls.key: sesame-0123456789}\n")
+	b.start()
+	b.apply(rule("DISABLE"))
+	b.apply("apiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: shop}\nstringData: {tls.key: sesame-9876543210}\n")
+	b.kill()
+	content, err := os.ReadFile(b.file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Contains(content, []byte("PeerAuthentication")) || bytes.Contains(content, []byte("c2VzYW1l")) || bytes.Contains(content, []byte("sesame")) {
+		t.Error("a Secret is kept, or nothing")
+	}
+}
