@@ -2,9 +2,16 @@ package controller
 
 import (
 	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	cryptorand "crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
 	"fmt"
 	"log/slog"
 	"maps"
+	"math/big"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -524,4 +531,44 @@ func TestSecretsAreNotKept(t *testing.T) {
 	if !bytes.Contains(content, []byte("PeerAuthentication")) || bytes.Contains(content, []byte("c2VzYW1l")) || bytes.Contains(content, []byte("sesame")) {
 		t.Error("a Secret is kept, or nothing")
 	}
+}
+
+// An authority that is taken back is trusted by no gateway, at whatever step another change is, and whoever looks.
+func TestAnAuthorityThatIsTakenBackWhileAChangeIsUnderWay(t *testing.T) {
+	authorities := func(name string) string {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), cryptorand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true}
+		certificate, err := x509.CreateCertificate(cryptorand.Reader, template, template, key.Public(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate}))
+	}
+	config := func(authorities string) string {
+		return fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: ca, namespace: shop}\ndata: {ca.crt: %q}\n", authorities)
+	}
+	b, old, now := newBrain(t), authorities("old"), authorities("new")
+	trusts := func(when, want string, untrusted bool) {
+		t.Helper()
+		clients, _ := b.staging.inForce()
+		if len(clients.BackendTLS) != 1 || string(clients.BackendTLS[0].TLS.Authorities) != want || clients.BackendTLS[0].TLS.Untrusted != untrusted {
+			t.Errorf("%s, clients trust %+v", when, clients.BackendTLS)
+		}
+	}
+	b.store(config(old))
+	b.store("apiVersion: gateway.networking.k8s.io/v1\nkind: BackendTLSPolicy\nmetadata: {name: t, namespace: shop}\nspec: {targetRefs: [{group: '', kind: Service, name: cart}], validation: {hostname: cart.example.com, caCertificateRefs: [{group: '', kind: ConfigMap, name: ca}]}}\n")
+	b.start()
+	trusts("before", old, false)
+	b.apply(rule("DISABLE"))
+	b.apply(config(now))
+	trusts("while servers are prepared", now, false)
+	b.start()
+	trusts("after a restart", now, false)
+	b.remove(objects.Key{Kind: "ConfigMap", Namespace: "shop", Name: "ca"})
+	trusts("without any authority", "", true)
+	b.start()
+	trusts("after a restart, without any authority", "", true)
 }

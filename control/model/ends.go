@@ -4,9 +4,6 @@ import (
 	"maps"
 	"reflect"
 	"slices"
-	"strings"
-
-	"heddle.io/heddle/control/cluster"
 )
 
 // What concerns two ends of a connection: how servers take connections, and how clients make them.
@@ -90,14 +87,14 @@ func nextLocal(all []*Service, at *int) *Service {
 }
 
 // AsClientsOf is the mesh as clients see it who still go by a former one: its services, routes and policies towards
-// services, with the replicas there are now, and with what holds for who calls whom as it is now. Policies ask services: one
-// that a policy of now names and the former mesh has not is there besides, or requests would pass unasked until
-// clients have switched. Both meshes stay as they are, and what is the same in both is shared.
+// services, with the replicas there are now, and with who calls whom, and whom clients believe (see trust.go), as it is now.
+// Policies ask services: one that a policy of now names and the former mesh has not is there besides, or requests would pass
+// unasked until clients have switched. Both meshes stay as they are, and what is the same in both is shared.
 func (m *Mesh) AsClientsOf(former *Mesh) *Mesh {
 	out := *m
-	out.Routes, out.Gateways, out.Destinations, out.PeerModes = former.Routes, former.Gateways, former.Destinations, former.PeerModes
-	out.Globals, out.BackendTLS = former.Globals, former.BackendTLS
-	out.Credentials = m.credentialsWith(former)
+	out.Routes, out.Gateways, out.Destinations, out.PeerModes = m.routesOf(former), m.gatewaysOf(former), m.destinationsOf(former), former.PeerModes
+	out.Globals, out.BackendTLS = former.Globals, m.backendTLSOf(former)
+	out.Credentials = m.credentialsOf(out.Gateways, former)
 	out.Services = make([]*Service, len(former.Services))
 	for i, s := range former.Services {
 		out.Services[i] = m.replicasFor(s)
@@ -120,42 +117,6 @@ func (m *Mesh) AsClientsOf(former *Mesh) *Mesh {
 		}
 	}
 	return &out
-}
-
-// credentialsWith are the credentials with those that only gateways of a former mesh name. One that a gateway of now names is
-// there as it is now, be it that it is gone; of a former one that verified clients with it, the authorities stay.
-func (m *Mesh) credentialsWith(former *Mesh) []*Credential {
-	if len(former.Credentials) == 0 {
-		return m.Credentials
-	}
-	named := map[string]bool{}
-	for _, g := range m.Gateways {
-		for _, s := range g.Servers {
-			if s.TLS != nil {
-				for _, c := range s.TLS.Certificates {
-					named[c.Namespace+"/"+c.Name] = true
-				}
-			}
-		}
-	}
-	out, changed := slices.Clone(m.Credentials), false
-	for _, was := range former.Credentials {
-		at, there := slices.BinarySearchFunc(out, was, func(x, y *Credential) int {
-			return strings.Compare(x.Namespace+"/"+x.Name, y.Namespace+"/"+y.Name)
-		})
-		switch {
-		case there && len(out[at].Authorities) == 0 && len(was.Authorities) > 0:
-			both := *out[at]
-			both.Authorities = was.Authorities
-			out[at], changed = &both, true
-		case !there && !named[was.Namespace+"/"+was.Name]:
-			out, changed = slices.Insert(out, at, was), true
-		}
-	}
-	if !changed {
-		return m.Credentials
-	}
-	return out
 }
 
 // askedPort is a service that proxies ask by themselves.
@@ -200,8 +161,9 @@ func sameReplicas(former, now *Service) bool {
 	return x.selects() && y.selects() && x.Mesh == y.Mesh && maps.Equal(x.Selector, y.Selector)
 }
 
+// entry is what a ServiceEntry says of the service, nil for any other and for none.
 func (s *Service) entry() *Entry {
-	if s.External == nil {
+	if s == nil || s.External == nil {
 		return nil
 	}
 	return s.External.Entry
@@ -221,13 +183,29 @@ func (m *Mesh) replicasFor(s *Service) *Service {
 		// Where else it runs has nothing to do with whom it selects here.
 		is.Remote = now.Remote
 	}
-	switch e := s.entry(); {
+	if x, y := s.entry(), now.entry(); x != nil && y != nil && !slices.Equal(x.SubjectNames, y.SubjectNames) {
+		external, entry := *s.External, *x
+		entry.SubjectNames = y.SubjectNames
+		external.Entry = &entry
+		is.External = &external
+	}
+	switch e := is.entry(); {
 	case now != nil && sameReplicas(s, now):
 		is.Replicas, is.Identities = now.Replicas, now.Identities
 	case s.Local():
-		m.selectFor(&is, s.Selector, true)
-	case e != nil && e.selects():
-		m.selectFor(&is, e.Selector, e.Mesh)
+		is.Replicas = m.selected(s.Namespace, s.Selector)
+		// While there are none, those of before may answer, to none of whom a connection is made: nobody at all would stand for
+		// everybody of the namespace.
+		if now := accounts(m.Settings, is.Replicas); len(now) > 0 {
+			is.Identities = slices.Sorted(maps.Keys(now))
+		}
+	case e != nil && e.Resolution == ResolveStatic:
+		if e.Selector != nil {
+			is.Replicas = m.selected(s.Namespace, e.Selector)
+		}
+		if now := is.answering(m.Settings); e.Mesh && len(now) > 0 {
+			is.Identities = now
+		}
 	}
 	if reflect.DeepEqual(&is, s) {
 		return s
@@ -235,29 +213,13 @@ func (m *Mesh) replicasFor(s *Service) *Service {
 	return &is
 }
 
-// selectFor puts the replicas of now behind a service that selects them, and, in the mesh, their accounts in the place of those that
-// may answer for it: an account that none of them has any more may not. While there are none, those of before may, to none of
-// whom a connection is made; nobody at all would stand for everybody of the namespace.
-func (m *Mesh) selectFor(s *Service, selector map[string]string, mesh bool) {
-	s.Replicas = nil
-	identities := map[string]bool{}
-	for _, r := range m.replicasIn(s.Namespace) {
-		if !Selects(selector, r.Labels) {
-			continue
-		}
-		if s.Replicas = append(s.Replicas, r); r.Account != "" {
-			identities[m.Settings.Identity(r.Namespace, r.Account)] = true
+// selected are the replicas of a namespace that a selector selects.
+func (m *Mesh) selected(namespace string, selector map[string]string) []*Replica {
+	var out []*Replica
+	for _, r := range m.replicasIn(namespace) {
+		if Selects(selector, r.Labels) {
+			out = append(out, r)
 		}
 	}
-	if !mesh || len(identities) == 0 {
-		return
-	}
-	if e := s.entry(); e != nil {
-		for _, name := range e.SubjectNames {
-			if _, _, is := cluster.AccountOf(m.Settings.TrustDomain, name); is {
-				identities[name] = true
-			}
-		}
-	}
-	s.Identities = slices.Sorted(maps.Keys(identities))
+	return out
 }

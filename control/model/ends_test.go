@@ -137,41 +137,6 @@ func TestClientsOfAFormerMeshHaveWhomPoliciesAsk(t *testing.T) {
 	}
 }
 
-// Gateways of a former mesh go on with its certificates; what is said of a certificate now holds for all.
-func TestClientsOfAFormerMeshKeepItsCredentials(t *testing.T) {
-	credential := func(name, chain, authorities string) *Credential {
-		return &Credential{Namespace: "istio-system", Name: name, Chain: []byte(chain), Authorities: []byte(authorities)}
-	}
-	names := func(of ...string) *Gateway {
-		tls := &ServerTLS{}
-		for _, name := range of {
-			tls.Certificates = append(tls.Certificates, Certificate{Namespace: "istio-system", Name: name})
-		}
-		return &Gateway{Servers: []Server{{TLS: tls}, {}}}
-	}
-	former := &Mesh{
-		Gateways:    []*Gateway{names("both", "mutual", "once", "withdrawn")},
-		Credentials: []*Credential{credential("both", "1", ""), credential("mutual", "1", "ca"), credential("once", "1", ""), credential("withdrawn", "1", "")},
-	}
-	now := &Mesh{
-		Gateways:    []*Gateway{names("both", "mutual", "new", "withdrawn")},
-		Credentials: []*Credential{credential("both", "2", ""), credential("mutual", "2", ""), credential("new", "2", "")},
-	}
-	var got []string
-	for _, c := range now.AsClientsOf(former).Credentials {
-		got = append(got, c.Name+" "+string(c.Chain)+string(c.Authorities))
-	}
-	if want := []string{"both 2", "mutual 2ca", "new 2", "once 1"}; !slices.Equal(got, want) {
-		t.Errorf("gateways have %q, want %q", got, want)
-	}
-	if len(now.Credentials) != 3 || len(now.Credentials[1].Authorities) > 0 {
-		t.Error("the mesh of now was changed")
-	}
-	if same := now.AsClientsOf(&Mesh{}); &same.Credentials[0] != &now.Credentials[0] {
-		t.Error("what is the same in both is not shared")
-	}
-}
-
 // The endpoints that a ServiceEntry names belong to its ports and to how they are found: clients of a former mesh keep both.
 func TestClientsOfAFormerMeshKeepAnEntrysEndpoints(t *testing.T) {
 	entry := func(resolution Resolution, selector map[string]string, port uint16, address string) *Mesh {
@@ -268,12 +233,13 @@ func TestClientsOfAFormerMeshSeeWhatAnEntrySelectsNow(t *testing.T) {
 		m.Services = []*Service{s}
 		return m
 	}
+	names := []string{"spiffe://cluster.local/ns/shop/sa/named", "db.example.com"}
 	selects := func(app string, in bool) *Entry {
-		return &Entry{Resolution: ResolveStatic, Mesh: in, Selector: map[string]string{"app": app}, SubjectNames: []string{"spiffe://cluster.local/ns/shop/sa/named", "db.example.com"}}
+		return &Entry{Resolution: ResolveStatic, Mesh: in, Selector: map[string]string{"app": app}, SubjectNames: names}
 	}
 	for name, now := range map[string]*Entry{
 		"the same": selects("db", true), "another selector": selects("x", true), "outside of the mesh": selects("db", false),
-		"found by DNS": {Resolution: ResolveDNS}, "endpoints of its own": {Resolution: ResolveStatic}, "gone": nil,
+		"found by DNS": {Resolution: ResolveDNS, SubjectNames: names}, "endpoints of its own": {Resolution: ResolveStatic, SubjectNames: names}, "gone": nil,
 	} {
 		for _, in := range []bool{true, false} {
 			var want []string
