@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -60,10 +61,22 @@ func newStaging(file string, limit time.Duration, log *slog.Logger) *staging {
 // Only the loop may call it, as all of the following.
 func (c *Controller) stage(mesh *model.Mesh, changed map[objects.Key]*objects.Object) {
 	if c.staging.machine == nil {
-		c.staging.start(mesh, changed, c.model.With)
+		c.staging.start(mesh, changed, c.rebuild)
 		return
 	}
 	c.staging.want(mesh, changed)
+}
+
+// rebuild is the mesh with objects as they were. Hosts that only those have keep the virtual addresses that they had.
+func (c *Controller) rebuild(were map[objects.Key]*objects.Object) *model.Mesh {
+	return c.model.With(were, func(hosts []string) map[string]netip.Addr {
+		addresses, err := c.globals.Assign(hosts)
+		if err != nil {
+			c.log.Error("names of before the change that is under way have no address", "error", err)
+			return nil
+		}
+		return addresses
+	})
 }
 
 // push sends what is in force.

@@ -24,6 +24,7 @@ import (
 	"heddle.io/heddle/control/model"
 	"heddle.io/heddle/control/model/resolve"
 	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/registry"
 	"heddle.io/heddle/control/stage"
 	"heddle.io/heddle/control/store"
 )
@@ -38,6 +39,7 @@ type brain struct {
 	revision int64
 	model    *resolve.Model
 	staging  *staging
+	globals  *registry.Globals
 	pushed   int64
 }
 
@@ -56,11 +58,26 @@ func service(target int) string {
 
 func newBrain(t *testing.T) *brain {
 	b := &brain{t: t, file: filepath.Join(t.TempDir(), "stage.db"), now: time.Unix(0, 0), objects: map[objects.Key]*objects.Object{}}
+	var err error
+	if b.globals, err = registry.OpenGlobals(filepath.Join(t.TempDir(), "globals.json"), model.DefaultSettings("c").Globals); err != nil {
+		t.Fatal(err)
+	}
 	b.store(rule("STRICT"))
 	b.store(service(8080))
 	b.start()
 	t.Cleanup(b.kill)
 	return b
+}
+
+// update has the model know objects, and the addresses that hosts of them need.
+func (b *brain) update(changed map[objects.Key]*objects.Object) *model.Mesh {
+	b.t.Helper()
+	b.model.Update(resolve.Change{Objects: changed})
+	addresses, err := b.globals.Assign(b.model.GlobalHosts())
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return b.model.Update(resolve.Change{Addresses: addresses})
 }
 
 // store has the store hold an object.
@@ -84,7 +101,7 @@ func (b *brain) start() {
 	b.model = resolve.New(model.DefaultSettings("c"))
 	b.staging = newStaging(b.file, 0, slog.New(slog.DiscardHandler))
 	b.pushed = 0
-	b.staging.start(b.model.Update(resolve.Change{Objects: b.objects}), b.objects, b.model.With)
+	b.staging.start(b.update(b.objects), b.objects, (&Controller{model: b.model, globals: b.globals, log: b.staging.log}).rebuild)
 	b.push()
 }
 
@@ -110,7 +127,7 @@ func (b *brain) apply(text string) {
 	b.t.Helper()
 	o := b.store(text)
 	changed := map[objects.Key]*objects.Object{o.Key(): o}
-	b.staging.want(b.model.Update(resolve.Change{Objects: changed}), changed)
+	b.staging.want(b.update(changed), changed)
 	b.push()
 }
 
@@ -118,7 +135,7 @@ func (b *brain) apply(text string) {
 func (b *brain) remove(key objects.Key) {
 	delete(b.objects, key)
 	changed := map[objects.Key]*objects.Object{key: nil}
-	b.staging.want(b.model.Update(resolve.Change{Objects: changed}), changed)
+	b.staging.want(b.update(changed), changed)
 	b.push()
 }
 
@@ -404,7 +421,7 @@ func TestAuthorizersAreThereBeforeTheirPolicies(t *testing.T) {
 		o := b.store(text)
 		changed[o.Key()] = o
 	}
-	b.staging.want(b.model.Update(resolve.Change{Objects: changed}), changed)
+	b.staging.want(b.update(changed), changed)
 	b.push()
 	if in := b.staging.machine.InForce(); in.Clients == in.Wanted {
 		t.Fatal("nothing is staged")
@@ -571,4 +588,28 @@ func TestAnAuthorityThatIsTakenBackWhileAChangeIsUnderWay(t *testing.T) {
 	trusts("without any authority", "", true)
 	b.start()
 	trusts("after a restart, without any authority", "", true)
+}
+
+// A host that only the mesh of before has is called by the address that it had.
+func TestAHostThatIsGoneKeepsItsAddress(t *testing.T) {
+	b := newBrain(t)
+	b.store("apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: e, namespace: shop}\nspec: {hosts: [db.example.com], ports: [{name: tcp, number: 5432, protocol: TCP}], resolution: DNS}\n")
+	b.start()
+	clients, _ := b.staging.inForce()
+	was := clients.Service("db.example.com").Address
+	if !was.IsValid() {
+		t.Fatal("it has none to begin with")
+	}
+	b.apply(rule("DISABLE"))
+	b.remove(objects.Key{Group: "networking.istio.io", Kind: "ServiceEntry", Namespace: "shop", Name: "e"})
+	for range 2 {
+		clients, servers := b.staging.inForce()
+		if s := clients.Service("db.example.com"); s == nil || s.Address != was {
+			t.Errorf("clients have %+v", s)
+		}
+		if s := servers.Service("db.example.com"); s != nil || b.model.Mesh().Service("db.example.com") != nil {
+			t.Errorf("servers have %+v", s)
+		}
+		b.start()
+	}
 }

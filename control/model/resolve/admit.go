@@ -2,6 +2,7 @@ package resolve
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"heddle.io/heddle/control/model"
@@ -73,12 +74,24 @@ func (m *Model) Admit(writes []store.Write) ([]store.Write, map[objects.Key]Warn
 	return writes, warnings, nil
 }
 
-// With is the mesh as it would be with these objects in place of those of their keys; nil for none.
-func (m *Model) With(objs map[objects.Key]*objects.Object) *model.Mesh {
+// With is the mesh as it would be with these objects in place of those of their keys; nil for none. addresses gives hosts that need a
+// virtual address theirs (see [Model.GlobalHosts]), where there are such that have none as it is; nil for none that can be given.
+func (m *Model) With(objs map[objects.Key]*objects.Object, addresses func(hosts []string) map[string]netip.Addr) *model.Mesh {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var with *model.Mesh
-	m.try(objs, func() { with = m.mesh })
+	m.try(objs, func() {
+		with = m.mesh
+		hosts, was := m.external.hostsBeside(m.global.wanted), m.addresses
+		if !slices.ContainsFunc(hosts, func(h string) bool { return !was[h].IsValid() }) {
+			return
+		}
+		if given := addresses(slices.Clone(hosts)); given != nil {
+			m.update(Change{Addresses: given})
+			with = m.mesh
+			m.setAddresses(was)
+		}
+	})
 	return with
 }
 

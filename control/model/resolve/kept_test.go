@@ -411,7 +411,7 @@ spec: { clusterIP: 10.96.0.9, selector: { app: web }, ports: [{ name: http, port
 	for at := 1; at < 3; at++ {
 		name := was.Gateways[at].Name
 		older := decode(t, strings.NewReplacer("2026-01-03", map[int]string{1: "2026-01-01", 2: "2026-01-03"}[at], "2026-01-04", map[int]string{1: "2026-01-04", 2: "2026-01-01"}[at]).Replace(manifests))
-		with := m.With(byKey(older))
+		with := m.With(byKey(older), nil)
 		if with.Gateways[0].Name != name {
 			t.Errorf("the oldest gateway is %s, not %s", with.Gateways[0].Name, name)
 		}
