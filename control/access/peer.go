@@ -32,9 +32,10 @@ func PeerOf(conn net.Conn) (Peer, error) {
 	}
 	var peer *unix.Ucred
 	var peerErr error
-	if err := errors.Join(raw.Control(func(fd uintptr) {
+	err = raw.Control(func(fd uintptr) {
 		peer, peerErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	}), peerErr); err != nil {
+	})
+	if err = errors.Join(err, peerErr); err != nil {
 		return Peer{}, fmt.Errorf("look at peer: %w", err)
 	}
 	return Peer{UID: int(peer.Uid), PID: int(peer.Pid)}, nil

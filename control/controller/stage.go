@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
 	"heddle.io/heddle/control/durable/table"
 	"heddle.io/heddle/control/model"
+	"heddle.io/heddle/control/model/resolve"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/push"
 	"heddle.io/heddle/control/stage"
@@ -33,7 +35,7 @@ type staging struct {
 	// before are objects as they were in a generation that some clients still go by, of those that have changed since; nil for
 	// one that there was not.
 	before map[stage.Generation]left
-	// objects are those that the newest generation is made of, of the kinds that clients go by.
+	// objects are those that the newest generation is made of, and that are held back (see [resolve.HeldBack]).
 	objects map[objects.Key]*objects.Object
 	// unkept are those of them that the file does not hold as they are, nil for one that is gone; keptWhole says that it holds
 	// all others, and keptFollowed is for which generations it holds what was before.
@@ -59,10 +61,22 @@ func newStaging(file string, limit time.Duration, log *slog.Logger) *staging {
 // Only the loop may call it, as all of the following.
 func (c *Controller) stage(mesh *model.Mesh, changed map[objects.Key]*objects.Object) {
 	if c.staging.machine == nil {
-		c.staging.start(mesh, changed, c.model.With)
+		c.staging.start(mesh, changed, c.rebuild)
 		return
 	}
 	c.staging.want(mesh, changed)
+}
+
+// rebuild is the mesh with objects as they were. Hosts that only those have keep the virtual addresses that they had.
+func (c *Controller) rebuild(were map[objects.Key]*objects.Object) *model.Mesh {
+	return c.model.With(were, func(hosts []string) map[string]netip.Addr {
+		addresses, err := c.globals.Assign(hosts)
+		if err != nil {
+			c.log.Error("names of before the change that is under way have no address", "error", err)
+			return nil
+		}
+		return addresses
+	})
 }
 
 // push sends what is in force.
@@ -130,24 +144,11 @@ func effect(mesh, clients *model.Mesh) stage.Effect {
 	return stage.Replaces
 }
 
-// clientKinds are those that make up what [model.Mesh.AsClientsOf] takes from a former mesh.
-var clientKinds = []*objects.Kind{
-	objects.Service, objects.PeerAuthentication, objects.DestinationRule, objects.VirtualService, objects.Gateway, objects.GlobalNamespace,
-	objects.ServiceEntry,
-	objects.GatewayClass, objects.KubernetesGateway, objects.HTTPRoute, objects.GRPCRoute, objects.TLSRoute, objects.TCPRoute,
-	objects.ReferenceGrant, objects.BackendTLSPolicy,
-}
-
-// isOfClientKind says whether clients go by an object.
-func isOfClientKind(key objects.Key) bool {
-	return slices.ContainsFunc(clientKinds, func(k *objects.Kind) bool { return k.Group == key.Group && k.Kind == key.Kind })
-}
-
 // start begins with what is wanted now and the objects that it is made of. What a former controller left is made into a mesh
 // by rebuild, which is given objects to have in place of those that are there; nil for none.
 func (s *staging) start(mesh *model.Mesh, all map[objects.Key]*objects.Object, rebuild func(map[objects.Key]*objects.Object) *model.Mesh) {
 	s.objects = maps.Clone(all)
-	maps.DeleteFunc(s.objects, func(key objects.Key, o *objects.Object) bool { return o == nil || !isOfClientKind(key) })
+	maps.DeleteFunc(s.objects, func(key objects.Key, o *objects.Object) bool { return o == nil || !resolve.HeldBack(key) })
 	s.unkept, s.keptWhole = maps.Clone(s.objects), false
 	s.newest, s.meshes, s.before = 1, map[stage.Generation]*model.Mesh{1: mesh}, map[stage.Generation]left{}
 	s.machine = stage.New(s.limits, s.newest, 0)
@@ -204,7 +205,7 @@ func (s *staging) want(mesh *model.Mesh, changed map[objects.Key]*objects.Object
 	}
 	in := s.machine.InForce()
 	for key, o := range changed {
-		if !isOfClientKind(key) || sameVersion(o, s.objects[key]) {
+		if !resolve.HeldBack(key) || sameVersion(o, s.objects[key]) {
 			continue
 		}
 		s.unkept[key] = o

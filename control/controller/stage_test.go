@@ -2,9 +2,16 @@ package controller
 
 import (
 	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	cryptorand "crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
 	"fmt"
 	"log/slog"
 	"maps"
+	"math/big"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -17,6 +24,7 @@ import (
 	"heddle.io/heddle/control/model"
 	"heddle.io/heddle/control/model/resolve"
 	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/registry"
 	"heddle.io/heddle/control/stage"
 	"heddle.io/heddle/control/store"
 )
@@ -31,6 +39,7 @@ type brain struct {
 	revision int64
 	model    *resolve.Model
 	staging  *staging
+	globals  *registry.Globals
 	pushed   int64
 }
 
@@ -49,11 +58,26 @@ func service(target int) string {
 
 func newBrain(t *testing.T) *brain {
 	b := &brain{t: t, file: filepath.Join(t.TempDir(), "stage.db"), now: time.Unix(0, 0), objects: map[objects.Key]*objects.Object{}}
+	var err error
+	if b.globals, err = registry.OpenGlobals(filepath.Join(t.TempDir(), "globals.json"), model.DefaultSettings("c").Globals); err != nil {
+		t.Fatal(err)
+	}
 	b.store(rule("STRICT"))
 	b.store(service(8080))
 	b.start()
 	t.Cleanup(b.kill)
 	return b
+}
+
+// update has the model know objects, and the addresses that hosts of them need.
+func (b *brain) update(changed map[objects.Key]*objects.Object) *model.Mesh {
+	b.t.Helper()
+	b.model.Update(resolve.Change{Objects: changed})
+	addresses, err := b.globals.Assign(b.model.GlobalHosts())
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return b.model.Update(resolve.Change{Addresses: addresses})
 }
 
 // store has the store hold an object.
@@ -77,7 +101,7 @@ func (b *brain) start() {
 	b.model = resolve.New(model.DefaultSettings("c"))
 	b.staging = newStaging(b.file, 0, slog.New(slog.DiscardHandler))
 	b.pushed = 0
-	b.staging.start(b.model.Update(resolve.Change{Objects: b.objects}), b.objects, b.model.With)
+	b.staging.start(b.update(b.objects), b.objects, (&Controller{model: b.model, globals: b.globals, log: b.staging.log}).rebuild)
 	b.push()
 }
 
@@ -103,7 +127,7 @@ func (b *brain) apply(text string) {
 	b.t.Helper()
 	o := b.store(text)
 	changed := map[objects.Key]*objects.Object{o.Key(): o}
-	b.staging.want(b.model.Update(resolve.Change{Objects: changed}), changed)
+	b.staging.want(b.update(changed), changed)
 	b.push()
 }
 
@@ -111,7 +135,7 @@ func (b *brain) apply(text string) {
 func (b *brain) remove(key objects.Key) {
 	delete(b.objects, key)
 	changed := map[objects.Key]*objects.Object{key: nil}
-	b.staging.want(b.model.Update(resolve.Change{Objects: changed}), changed)
+	b.staging.want(b.update(changed), changed)
 	b.push()
 }
 
@@ -397,7 +421,7 @@ func TestAuthorizersAreThereBeforeTheirPolicies(t *testing.T) {
 		o := b.store(text)
 		changed[o.Key()] = o
 	}
-	b.staging.want(b.model.Update(resolve.Change{Objects: changed}), changed)
+	b.staging.want(b.update(changed), changed)
 	b.push()
 	if in := b.staging.machine.InForce(); in.Clients == in.Wanted {
 		t.Fatal("nothing is staged")
@@ -488,5 +512,104 @@ func BenchmarkKeepAChange(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// What clients go by is kept with all that it is made of, of whatever kind: here the label by which a Gateway takes routes.
+func TestWhatObjectsThatClientsGoByLookUpIsKept(t *testing.T) {
+	b := newBrain(t)
+	b.store("apiVersion: v1\nkind: Namespace\nmetadata: {name: shop, labels: {team: a}}\n")
+	b.store("apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: g, namespace: istio-system}\nspec: {gatewayClassName: heddle, listeners: [{name: web, port: 80, protocol: HTTP, allowedRoutes: {namespaces: {from: Selector, selector: {matchLabels: {team: a}}}}}]}\n")
+	b.store("apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: r, namespace: shop}\nspec: {parentRefs: [{name: g, namespace: istio-system}], rules: [{backendRefs: [{name: cart, port: 80}]}]}\n")
+	b.start()
+	b.apply(rule("DISABLE"))
+	b.apply("apiVersion: v1\nkind: Namespace\nmetadata: {name: shop, labels: {team: b}}\n")
+	for range 2 {
+		clients, servers := b.staging.inForce()
+		if len(clients.Routes) != 1 || len(servers.Routes) != 0 {
+			t.Fatalf("clients have routes %+v, wanted are %+v", clients.Routes, servers.Routes)
+		}
+		b.start()
+	}
+}
+
+// No key is kept where it is not sealed.
+func TestSecretsAreNotKept(t *testing.T) {
+	b := newBrain(t)
+	b.store("apiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: shop}\nstringData: {tls.key: sesame-0123456789}\n")
+	b.start()
+	b.apply(rule("DISABLE"))
+	b.apply("apiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: shop}\nstringData: {tls.key: sesame-9876543210}\n")
+	b.kill()
+	content, err := os.ReadFile(b.file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Contains(content, []byte("PeerAuthentication")) || bytes.Contains(content, []byte("c2VzYW1l")) || bytes.Contains(content, []byte("sesame")) {
+		t.Error("a Secret is kept, or nothing")
+	}
+}
+
+// An authority that is taken back is trusted by no gateway, at whatever step another change is, and whoever looks.
+func TestAnAuthorityThatIsTakenBackWhileAChangeIsUnderWay(t *testing.T) {
+	authorities := func(name string) string {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), cryptorand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true}
+		certificate, err := x509.CreateCertificate(cryptorand.Reader, template, template, key.Public(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate}))
+	}
+	config := func(authorities string) string {
+		return fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: ca, namespace: shop}\ndata: {ca.crt: %q}\n", authorities)
+	}
+	b, old, now := newBrain(t), authorities("old"), authorities("new")
+	trusts := func(when, want string, untrusted bool) {
+		t.Helper()
+		clients, _ := b.staging.inForce()
+		if len(clients.BackendTLS) != 1 || string(clients.BackendTLS[0].TLS.Authorities) != want || clients.BackendTLS[0].TLS.Untrusted != untrusted {
+			t.Errorf("%s, clients trust %+v", when, clients.BackendTLS)
+		}
+	}
+	b.store(config(old))
+	b.store("apiVersion: gateway.networking.k8s.io/v1\nkind: BackendTLSPolicy\nmetadata: {name: t, namespace: shop}\nspec: {targetRefs: [{group: '', kind: Service, name: cart}], validation: {hostname: cart.example.com, caCertificateRefs: [{group: '', kind: ConfigMap, name: ca}]}}\n")
+	b.start()
+	trusts("before", old, false)
+	b.apply(rule("DISABLE"))
+	b.apply(config(now))
+	trusts("while servers are prepared", now, false)
+	b.start()
+	trusts("after a restart", now, false)
+	b.remove(objects.Key{Kind: "ConfigMap", Namespace: "shop", Name: "ca"})
+	trusts("without any authority", "", true)
+	b.start()
+	trusts("after a restart, without any authority", "", true)
+}
+
+// A host that only the mesh of before has is called by the address that it had.
+func TestAHostThatIsGoneKeepsItsAddress(t *testing.T) {
+	b := newBrain(t)
+	b.store("apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: e, namespace: shop}\nspec: {hosts: [db.example.com], ports: [{name: tcp, number: 5432, protocol: TCP}], resolution: DNS}\n")
+	b.start()
+	clients, _ := b.staging.inForce()
+	was := clients.Service("db.example.com").Address
+	if !was.IsValid() {
+		t.Fatal("it has none to begin with")
+	}
+	b.apply(rule("DISABLE"))
+	b.remove(objects.Key{Group: "networking.istio.io", Kind: "ServiceEntry", Namespace: "shop", Name: "e"})
+	for range 2 {
+		clients, servers := b.staging.inForce()
+		if s := clients.Service("db.example.com"); s == nil || s.Address != was {
+			t.Errorf("clients have %+v", s)
+		}
+		if s := servers.Service("db.example.com"); s != nil || b.model.Mesh().Service("db.example.com") != nil {
+			t.Errorf("servers have %+v", s)
+		}
+		b.start()
 	}
 }

@@ -17,6 +17,9 @@ func (v *ClientsView) Of(mesh, former *Mesh) *Mesh {
 	seen := mesh.AsClientsOf(former)
 	if v.former == former {
 		seen.Services = keepSame(v.seen.Services, seen.Services)
+		seen.Routes = keepSame(v.seen.Routes, seen.Routes)
+		seen.Gateways = keepSame(v.seen.Gateways, seen.Gateways)
+		seen.Destinations = keepSame(v.seen.Destinations, seen.Destinations)
 		seen.BackendTLS = keepSame(v.seen.BackendTLS, seen.BackendTLS)
 		seen.Credentials = keepSame(v.seen.Credentials, seen.Credentials)
 	}

@@ -4,7 +4,6 @@ import (
 	"maps"
 	"reflect"
 	"slices"
-	"strings"
 )
 
 // What concerns two ends of a connection: how servers take connections, and how clients make them.
@@ -88,14 +87,14 @@ func nextLocal(all []*Service, at *int) *Service {
 }
 
 // AsClientsOf is the mesh as clients see it who still go by a former one: its services, routes and policies towards
-// services, with the replicas there are now, and with what holds for who calls whom as it is now. Policies ask services: one
-// that a policy of now names and the former mesh has not is there besides, or requests would pass unasked until
-// clients have switched. Both meshes stay as they are, and what is the same in both is shared.
+// services, with the replicas there are now, and with who calls whom, and whom clients believe (see trust.go), as it is now.
+// Policies ask services: one that a policy of now names and the former mesh has not is there besides, or requests would pass
+// unasked until clients have switched. Both meshes stay as they are, and what is the same in both is shared.
 func (m *Mesh) AsClientsOf(former *Mesh) *Mesh {
 	out := *m
-	out.Routes, out.Gateways, out.Destinations, out.PeerModes = former.Routes, former.Gateways, former.Destinations, former.PeerModes
-	out.Globals, out.BackendTLS = former.Globals, former.BackendTLS
-	out.Credentials = m.credentialsWith(former)
+	out.Routes, out.Gateways, out.Destinations, out.PeerModes = m.routesOf(former), m.gatewaysOf(former), m.destinationsOf(former), former.PeerModes
+	out.Globals, out.BackendTLS = former.Globals, m.backendTLSOf(former)
+	out.Credentials = m.credentialsOf(out.Gateways, former)
 	out.Services = make([]*Service, len(former.Services))
 	for i, s := range former.Services {
 		out.Services[i] = m.replicasFor(s)
@@ -118,42 +117,6 @@ func (m *Mesh) AsClientsOf(former *Mesh) *Mesh {
 		}
 	}
 	return &out
-}
-
-// credentialsWith are the credentials with those that only gateways of a former mesh name. One that a gateway of now names is
-// there as it is now, be it that it is gone; of a former one that verified clients with it, the authorities stay.
-func (m *Mesh) credentialsWith(former *Mesh) []*Credential {
-	if len(former.Credentials) == 0 {
-		return m.Credentials
-	}
-	named := map[string]bool{}
-	for _, g := range m.Gateways {
-		for _, s := range g.Servers {
-			if s.TLS != nil {
-				for _, c := range s.TLS.Certificates {
-					named[c.Namespace+"/"+c.Name] = true
-				}
-			}
-		}
-	}
-	out, changed := slices.Clone(m.Credentials), false
-	for _, was := range former.Credentials {
-		at, there := slices.BinarySearchFunc(out, was, func(x, y *Credential) int {
-			return strings.Compare(x.Namespace+"/"+x.Name, y.Namespace+"/"+y.Name)
-		})
-		switch {
-		case there && len(out[at].Authorities) == 0 && len(was.Authorities) > 0:
-			both := *out[at]
-			both.Authorities = was.Authorities
-			out[at], changed = &both, true
-		case !there && !named[was.Namespace+"/"+was.Name]:
-			out, changed = slices.Insert(out, at, was), true
-		}
-	}
-	if !changed {
-		return m.Credentials
-	}
-	return out
 }
 
 // askedPort is a service that proxies ask by themselves.
@@ -185,43 +148,78 @@ func (m *Mesh) asked() []askedPort {
 	return out
 }
 
-// sameReplicas says whether what runs behind a service of now may stand behind the former one. The endpoints of a ServiceEntry
-// that names them belong to its ports, so a former one keeps its own; so does one that found them otherwise.
+// sameReplicas says whether what runs behind a service of now stands behind the former one as it is: they select the same. The
+// endpoints that a ServiceEntry names belong to its ports, so a former one keeps its own.
 func sameReplicas(former, now *Service) bool {
-	if former.entry() == nil && now.entry() == nil {
-		return maps.Equal(now.Selector, former.Selector)
-	}
 	x, y := former.entry(), now.entry()
-	return x != nil && y != nil && x.Resolution == y.Resolution && x.Selector != nil && maps.Equal(x.Selector, y.Selector)
+	switch {
+	case x == nil && y == nil:
+		return former.Local() == now.Local() && maps.Equal(now.Selector, former.Selector)
+	case x == nil || y == nil:
+		return false
+	}
+	return x.selects() && y.selects() && x.Mesh == y.Mesh && maps.Equal(x.Selector, y.Selector)
 }
 
+// entry is what a ServiceEntry says of the service, nil for any other and for none.
 func (s *Service) entry() *Entry {
-	if s.External == nil {
+	if s == nil || s.External == nil {
 		return nil
 	}
 	return s.External.Entry
 }
 
-// replicasFor is a former service with what runs behind it now.
+// selects says whether the entry's endpoints are what a selector selects.
+func (e *Entry) selects() bool { return e.Resolution == ResolveStatic && e.Selector != nil }
+
+// replicasFor is a former service with what runs behind it now, and who may answer for it by that.
 func (m *Mesh) replicasFor(s *Service) *Service {
 	now := m.Service(s.Host)
 	if now == s {
 		return s
 	}
 	is := *s
-	switch {
+	if now != nil && s.entry() == nil && now.entry() == nil {
+		// Where else it runs has nothing to do with whom it selects here.
+		is.Remote = now.Remote
+	}
+	if x, y := s.entry(), now.entry(); x != nil && y != nil && !slices.Equal(x.SubjectNames, y.SubjectNames) {
+		external, entry := *s.External, *x
+		entry.SubjectNames = y.SubjectNames
+		external.Entry = &entry
+		is.External = &external
+	}
+	switch e := is.entry(); {
 	case now != nil && sameReplicas(s, now):
-		is.Replicas, is.Identities, is.Remote = now.Replicas, now.Identities, now.Remote
+		is.Replicas, is.Identities = now.Replicas, now.Identities
 	case s.Local():
-		is.Replicas = nil
-		for _, r := range m.replicasIn(s.Namespace) {
-			if Selects(s.Selector, r.Labels) {
-				is.Replicas = append(is.Replicas, r)
-			}
+		is.Replicas = m.selected(s.Namespace, s.Selector)
+		// While there are none, those of before may answer, to none of whom a connection is made: nobody at all would stand for
+		// everybody of the namespace.
+		if now := accounts(m.Settings, is.Replicas); len(now) > 0 {
+			is.Identities = slices.Sorted(maps.Keys(now))
+		}
+	case e != nil && e.Resolution == ResolveStatic:
+		if e.Selector != nil {
+			is.Replicas = m.selected(s.Namespace, e.Selector)
+		}
+		if now := is.answering(m.Settings); e.Mesh && len(now) > 0 {
+			is.Identities = now
 		}
 	}
 	if reflect.DeepEqual(&is, s) {
 		return s
 	}
 	return &is
+}
+
+// selected are the replicas of a namespace that a selector selects.
+func (m *Mesh) selected(namespace string, selector map[string]string) []*Replica {
+	var out []*Replica
+	for _, r := range m.replicasIn(namespace) {
+		if Selects(selector, r.Labels) {
+			out = append(out, r)
+		}
+	}
+	return out
 }

@@ -137,41 +137,6 @@ func TestClientsOfAFormerMeshHaveWhomPoliciesAsk(t *testing.T) {
 	}
 }
 
-// Gateways of a former mesh go on with its certificates; what is said of a certificate now holds for all.
-func TestClientsOfAFormerMeshKeepItsCredentials(t *testing.T) {
-	credential := func(name, chain, authorities string) *Credential {
-		return &Credential{Namespace: "istio-system", Name: name, Chain: []byte(chain), Authorities: []byte(authorities)}
-	}
-	names := func(of ...string) *Gateway {
-		tls := &ServerTLS{}
-		for _, name := range of {
-			tls.Certificates = append(tls.Certificates, Certificate{Namespace: "istio-system", Name: name})
-		}
-		return &Gateway{Servers: []Server{{TLS: tls}, {}}}
-	}
-	former := &Mesh{
-		Gateways:    []*Gateway{names("both", "mutual", "once", "withdrawn")},
-		Credentials: []*Credential{credential("both", "1", ""), credential("mutual", "1", "ca"), credential("once", "1", ""), credential("withdrawn", "1", "")},
-	}
-	now := &Mesh{
-		Gateways:    []*Gateway{names("both", "mutual", "new", "withdrawn")},
-		Credentials: []*Credential{credential("both", "2", ""), credential("mutual", "2", ""), credential("new", "2", "")},
-	}
-	var got []string
-	for _, c := range now.AsClientsOf(former).Credentials {
-		got = append(got, c.Name+" "+string(c.Chain)+string(c.Authorities))
-	}
-	if want := []string{"both 2", "mutual 2ca", "new 2", "once 1"}; !slices.Equal(got, want) {
-		t.Errorf("gateways have %q, want %q", got, want)
-	}
-	if len(now.Credentials) != 3 || len(now.Credentials[1].Authorities) > 0 {
-		t.Error("the mesh of now was changed")
-	}
-	if same := now.AsClientsOf(&Mesh{}); &same.Credentials[0] != &now.Credentials[0] {
-		t.Error("what is the same in both is not shared")
-	}
-}
-
 // The endpoints that a ServiceEntry names belong to its ports and to how they are found: clients of a former mesh keep both.
 func TestClientsOfAFormerMeshKeepAnEntrysEndpoints(t *testing.T) {
 	entry := func(resolution Resolution, selector map[string]string, port uint16, address string) *Mesh {
@@ -188,13 +153,112 @@ func TestClientsOfAFormerMeshKeepAnEntrysEndpoints(t *testing.T) {
 	}{
 		"endpoints and ports changed": {entry(ResolveStatic, nil, 1, "192.0.2.1"), entry(ResolveStatic, nil, 2, "192.0.2.2"), "192.0.2.1"},
 		"found by DNS now":            {entry(ResolveStatic, nil, 1, "192.0.2.1"), entry(ResolveDNS, nil, 1, "192.0.2.2"), "192.0.2.1"},
-		"selected otherwise":          {entry(ResolveStatic, selector, 1, "192.0.2.1"), entry(ResolveStatic, map[string]string{"app": "x"}, 1, "192.0.2.2"), "192.0.2.1"},
 		"selected as before":          {entry(ResolveStatic, selector, 1, "192.0.2.1"), entry(ResolveStatic, selector, 2, "192.0.2.2"), "192.0.2.2"},
 	} {
 		clients := c.now.AsClientsOf(c.former)
 		s := clients.Services[0]
 		if len(s.Replicas) != 1 || s.Replicas[0].Address.String() != c.want || s.Ports[0].Number != c.former.Services[0].Ports[0].Number {
 			t.Errorf("%s: %v on port %d, want %s", name, s.Replicas, s.Ports[0].Number, c.want)
+		}
+	}
+}
+
+// Clients of a former mesh know the servers of now by their accounts, whatever the service selects by now: none that came is refused,
+// and none that is gone is believed.
+func TestClientsOfAFormerMeshKnowTheServersOfNow(t *testing.T) {
+	replica := func(name, app, account string) *Replica {
+		return &Replica{Namespace: "shop", Name: name, Labels: map[string]string{"app": app}, Account: account, Ready: true}
+	}
+	identities := func(accounts ...string) []string {
+		var out []string
+		for _, a := range accounts {
+			out = append(out, "spiffe://cluster.local/ns/shop/sa/"+a)
+		}
+		return out
+	}
+	former := shopMesh(func(m *Mesh) {
+		m.Services[1].Identities = identities("old")
+		m.Services[1].Remote = []Remote{{Cluster: "there", Reachable: true}}
+	})
+	for name, now := range map[string]func(*Mesh){
+		"another selector":            func(m *Mesh) { m.Services[1].Selector = map[string]string{"app": "other"} },
+		"the service is gone":         func(m *Mesh) { m.Services = m.Services[:1] },
+		"only another cluster has it": func(m *Mesh) { m.Services[1].Imported, m.Services[1].Selector = true, nil },
+	} {
+		for _, c := range []struct {
+			replicas []*Replica
+			want     []string
+		}{
+			{[]*Replica{replica("cart-0", "cart", "new"), replica("cart-1", "cart", "old"), replica("x-0", "x", "x")}, identities("new", "old")},
+			{[]*Replica{replica("cart-0", "cart", "new"), replica("cart-1", "cart", "")}, identities("new")},
+			// Nobody at all would stand for everybody of the namespace.
+			{[]*Replica{replica("x-0", "x", "x")}, identities("old")},
+		} {
+			mesh := shopMesh(func(m *Mesh) {
+				m.Replicas, m.Services[1].Replicas = c.replicas, nil
+				m.Services[1].Remote = []Remote{{Cluster: "there", Reachable: false}}
+				now(m)
+			})
+			s := mesh.AsClientsOf(former).Service("cart.shop.svc.cluster.local")
+			if !slices.Equal(s.Identities, c.want) {
+				t.Errorf("%s, of %d replicas: clients believe %q, want %q", name, len(c.replicas), s.Identities, c.want)
+			}
+			if now := mesh.Service(s.Host); now != nil && s.Remote[0].Reachable {
+				t.Errorf("%s: a cluster that cannot be reached now is used", name)
+			}
+		}
+	}
+	if !slices.Equal(former.Services[1].Identities, identities("old")) {
+		t.Error("the former mesh was changed")
+	}
+}
+
+// What a ServiceEntry selects are the replicas of now, whatever it selects by now, or whether it is gone.
+func TestClientsOfAFormerMeshSeeWhatAnEntrySelectsNow(t *testing.T) {
+	mesh := func(e *Entry, address, account string) *Mesh {
+		m := &Mesh{Settings: DefaultSettings("c")}
+		m.Replicas = []*Replica{
+			{Namespace: "shop", Name: "db", Labels: map[string]string{"app": "db"}, Account: account, Address: netip.MustParseAddr(address)},
+			{Namespace: "shop", Name: "x", Labels: map[string]string{"app": "x"}, Address: netip.MustParseAddr("192.0.2.9")},
+		}
+		if e == nil {
+			return m
+		}
+		s := &Service{Namespace: "shop", Host: "db.example.com", External: &External{Entry: e}, Ports: []ServicePort{{Number: 1}}}
+		for _, r := range m.Replicas {
+			if e.Selector != nil && Selects(e.Selector, r.Labels) {
+				s.Replicas = append(s.Replicas, r)
+			}
+		}
+		m.Services = []*Service{s}
+		return m
+	}
+	names := []string{"spiffe://cluster.local/ns/shop/sa/named", "db.example.com"}
+	selects := func(app string, in bool) *Entry {
+		return &Entry{Resolution: ResolveStatic, Mesh: in, Selector: map[string]string{"app": app}, SubjectNames: names}
+	}
+	for name, now := range map[string]*Entry{
+		"the same": selects("db", true), "another selector": selects("x", true), "outside of the mesh": selects("db", false),
+		"found by DNS": {Resolution: ResolveDNS, SubjectNames: names}, "endpoints of its own": {Resolution: ResolveStatic, SubjectNames: names}, "gone": nil,
+	} {
+		for _, in := range []bool{true, false} {
+			var want []string
+			former := mesh(selects("db", in), "192.0.2.1", "old")
+			if in {
+				former.Services[0].Identities = []string{"spiffe://cluster.local/ns/shop/sa/old"}
+				want = []string{"spiffe://cluster.local/ns/shop/sa/named", "spiffe://cluster.local/ns/shop/sa/new"}
+			}
+			m := mesh(now, "192.0.2.2", "new")
+			if now != nil && now.Mesh {
+				m.Services[0].Identities = []string{"spiffe://cluster.local/ns/shop/sa/named", "spiffe://cluster.local/ns/shop/sa/new"}
+			}
+			s := m.AsClientsOf(former).Services[0]
+			if len(s.Replicas) != 1 || s.Replicas[0] != m.Replicas[0] {
+				t.Errorf("%s: clients see %v", name, s.Replicas)
+			}
+			if !slices.Equal(s.Identities, want) {
+				t.Errorf("%s: clients believe %q, want %q", name, s.Identities, want)
+			}
 		}
 	}
 }

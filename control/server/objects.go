@@ -80,7 +80,7 @@ func needOfObjects(r *http.Request) access.Need {
 	case r.Method == http.MethodDelete:
 		return needOf(t.key(), "delete")
 	case t.kind.Namespaced && t.namespace == "":
-		return access.Need{Role: access.Editor, Somewhere: true, To: "write " + t.kind.Plural}
+		return access.Need{Role: needOf(t.key(), "write").Role, Somewhere: true, To: "write " + t.kind.Plural}
 	}
 	return needOf(t.key(), "write")
 }

@@ -275,10 +275,11 @@ func TestAnApplicationReceivesByTCP(t *testing.T) {
 	}
 	got := make([]byte, 8)
 	var received int
-	if err := errors.Join(application.SetReadDeadline(time.Now().Add(patience)), raw.Read(func(fd uintptr) bool {
+	waitErr := errors.Join(application.SetReadDeadline(time.Now().Add(patience)), raw.Read(func(fd uintptr) bool {
 		received, _, err = unix.Recvfrom(int(fd), got, unix.MSG_WAITALL|unix.MSG_PEEK)
 		return received == len(got) || err != nil && !errors.Is(err, unix.EAGAIN)
-	}), err); err != nil || string(got) != "response" {
+	}))
+	if err := errors.Join(waitErr, err); err != nil || string(got) != "response" {
 		t.Errorf("%q: %v", got, err)
 	}
 	if s := m.status(t); s.Messages != 1 {

@@ -2,6 +2,7 @@ package resolve
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"heddle.io/heddle/control/model"
@@ -40,46 +41,63 @@ func (m *Model) Admit(writes []store.Write) ([]store.Write, map[objects.Key]Warn
 	if err != nil {
 		return nil, nil, unjoin(err)
 	}
-	trial, back := make(map[objects.Key]*objects.Object, len(writes)), make(map[objects.Key]*objects.Object, len(writes))
-	known := make(map[objects.Key][]Finding, len(writes))
+	trial, known := make(map[objects.Key]*objects.Object, len(writes)), make(map[objects.Key][]Finding, len(writes))
 	for _, w := range writes {
-		trial[w.Key], back[w.Key] = w.Object, nil
+		trial[w.Key] = w.Object
 		if e := m.entries[w.Key]; e != nil {
-			back[w.Key], known[w.Key] = e.object, m.found(w.Key).refused
+			known[w.Key] = m.found(w.Key).refused
 			trial[w.Key] = aged(w.Object, e.object)
 		}
 	}
-	m.before = map[any]any{}
-	m.update(Change{Objects: trial})
 	warnings := make(map[objects.Key]Warnings, len(writes))
-	for _, w := range writes {
-		if w.Object == nil {
-			continue
-		}
-		found := m.found(w.Key)
-		warnings[w.Key] = Warnings{Unresolved: found.unresolved, Fields: found.fields}
-		for _, f := range found.refused {
-			// What was wrong before this batch is not the batch's fault, and must not stop what repairs other things.
-			if slices.Contains(known[w.Key], f) {
+	m.try(trial, func() {
+		for _, w := range writes {
+			if w.Object == nil {
 				continue
 			}
-			errs = append(errs, at(w.Object, &objects.Error{
-				Object: w.Key, Path: f.Path, Problem: f.Problem, Remedy: f.Remedy,
-			}))
+			found := m.found(w.Key)
+			warnings[w.Key] = Warnings{Unresolved: found.unresolved, Fields: found.fields}
+			for _, f := range found.refused {
+				// What was wrong before this batch is not the batch's fault, and must not stop what repairs other things.
+				if slices.Contains(known[w.Key], f) {
+					continue
+				}
+				errs = append(errs, at(w.Object, &objects.Error{
+					Object: w.Key, Path: f.Path, Problem: f.Problem, Remedy: f.Remedy,
+				}))
+			}
 		}
-	}
-	m.update(Change{Objects: back})
-	m.before = nil
+	})
 	if len(errs) > 0 {
 		return nil, nil, errs
 	}
 	return writes, warnings, nil
 }
 
-// With is the mesh as it would be with these objects in place of those of their keys; nil for none.
-func (m *Model) With(objs map[objects.Key]*objects.Object) *model.Mesh {
+// With is the mesh as it would be with these objects in place of those of their keys; nil for none. addresses gives hosts that need a
+// virtual address theirs (see [Model.GlobalHosts]), where there are such that have none as it is; nil for none that can be given.
+func (m *Model) With(objs map[objects.Key]*objects.Object, addresses func(hosts []string) map[string]netip.Addr) *model.Mesh {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	var with *model.Mesh
+	m.try(objs, func() {
+		with = m.mesh
+		hosts, was := m.external.hostsBeside(m.global.wanted), m.addresses
+		if !slices.ContainsFunc(hosts, func(h string) bool { return !was[h].IsValid() }) {
+			return
+		}
+		if given := addresses(slices.Clone(hosts)); given != nil {
+			m.update(Change{Addresses: given})
+			with = m.mesh
+			m.setAddresses(was)
+		}
+	})
+	return with
+}
+
+// try puts objects in place of those of their keys, nil for none, has somebody look, and takes them out again: everything is then as
+// it was, parts of the mesh the same pointers.
+func (m *Model) try(objs map[objects.Key]*objects.Object, look func()) {
 	back := make(map[objects.Key]*objects.Object, len(objs))
 	for key := range objs {
 		back[key] = nil
@@ -87,12 +105,12 @@ func (m *Model) With(objs map[objects.Key]*objects.Object) *model.Mesh {
 			back[key] = e.object
 		}
 	}
-	m.before = map[any]any{}
+	m.before, m.untried, m.moved = map[any]any{}, m.mesh, map[objects.Key]bool{}
 	m.update(Change{Objects: objs})
-	with := m.mesh
+	look()
+	m.returning = true
 	m.update(Change{Objects: back})
-	m.before = nil
-	return with
+	m.before, m.untried, m.moved, m.returning = nil, nil, nil, false
 }
 
 // Warnings are what works less in an object than its author may think.

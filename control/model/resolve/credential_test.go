@@ -18,6 +18,7 @@ import (
 
 	"heddle.io/heddle/control/model"
 	"heddle.io/heddle/control/objects"
+	"heddle.io/heddle/control/store"
 )
 
 const httpsGateway = `apiVersion: networking.istio.io/v1
@@ -130,5 +131,45 @@ func TestCertificateThatCannotBeReadAnyMoreStays(t *testing.T) {
 	}
 	if mesh = m.Update(Change{Objects: map[objects.Key]*objects.Object{secret.Key(): nil}}); mesh.Credential("istio-system", "shop-cert") != nil {
 		t.Error("the certificate of a Secret that was deleted")
+	}
+}
+
+// What is tried and not made leaves a gateway's certificate as it was, also one that cannot be read any more, or not yet.
+func TestATrialLeavesCertificates(t *testing.T) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, other := certificateOf(t, key), certificateOf(t, key)
+	decoded, errs := objects.Decode(strings.NewReader(httpsGateway), "test.yaml", "")
+	if len(errs) > 0 {
+		t.Fatal(errs)
+	}
+	gateway := decoded[0]
+	closed := objects.Unknown(objects.Secret, secret.Key(), "its key is away")
+	for name, now := range map[string]*objects.Object{"as it is": nil, "closed now": closed, "closed since ever": closed} {
+		m := New(model.DefaultSettings("c"))
+		m.Update(Change{Objects: map[objects.Key]*objects.Object{gateway.Key(): gateway}})
+		if name != "closed since ever" {
+			m.Update(Change{Objects: map[objects.Key]*objects.Object{secret.Key(): secret}})
+		}
+		if now != nil {
+			m.Update(Change{Objects: map[objects.Key]*objects.Object{now.Key(): now}})
+		}
+		had := m.Mesh().Credential("istio-system", "shop-cert")
+		for what, trial := range map[string][]store.Write{
+			"another":          {{Key: other.Key(), Object: other}},
+			"none":             {{Key: secret.Key()}},
+			"without gateway":  {{Key: gateway.Key()}},
+			"neither of them":  {{Key: gateway.Key()}, {Key: secret.Key()}},
+			"another, no gate": {{Key: gateway.Key()}, {Key: other.Key(), Object: other}},
+		} {
+			if _, _, errs := m.Admit(trial); len(errs) > 0 {
+				t.Fatal(errs)
+			}
+			if got := m.Mesh().Credential("istio-system", "shop-cert"); got != had {
+				t.Errorf("%s, after %s was tried, the gateway has %p instead of %p", name, what, got, had)
+			}
+		}
 	}
 }

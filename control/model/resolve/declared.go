@@ -61,6 +61,9 @@ func (m *Model) setObject(key objects.Key, o *objects.Object) {
 		// What it makes has another place among its like.
 		m.setPart(key, e, nil)
 		e.created = created
+		if m.before != nil {
+			m.moved[key] = true
+		}
 		m.global.reordered = m.global.reordered || key.Kind == objects.GlobalNamespace.Kind
 	}
 	if len(form.Ignored) > 0 {

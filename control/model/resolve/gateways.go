@@ -136,10 +136,10 @@ func certificateNames(c *model.Credential) []string {
 	return slices.Compact(names)
 }
 
-// lastCredential is a certificate of the mesh before, or nil.
+// lastCredential is a certificate of the mesh before, or nil. What is only tried gives none.
 func (m *Model) lastCredential(namespace, name string) *model.Credential {
-	if m.mesh == nil {
-		return nil
+	if m.untried != nil {
+		return m.untried.Credential(namespace, name)
 	}
 	return m.mesh.Credential(namespace, name)
 }

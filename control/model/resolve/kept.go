@@ -93,8 +93,13 @@ type Model struct {
 	// relocal are hosts of services of this cluster that changed; reshaped says that more than replicas did.
 	relocal  map[string]bool
 	reshaped bool
-	// before are parts as they were before a trial, which are to come back as the same pointers.
-	before map[any]any
+	// before are parts as they were before a trial, which are to come back as the same pointers, and untried is the mesh before it;
+	// both are nil while nothing is tried. moved are objects with another age in the trial: what they make has another place among
+	// its like, and so is another part, until the trial is returning to what was before.
+	before    map[any]any
+	untried   *model.Mesh
+	moved     map[objects.Key]bool
+	returning bool
 	// restated are the objects of which something else may be said than when [Model.Restated] was asked last.
 	restated map[objects.Key]struct{}
 	// forms are what is known of the objects of a batch that is tried.

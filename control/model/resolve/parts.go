@@ -3,7 +3,6 @@ package resolve
 import (
 	"cmp"
 	"maps"
-	"reflect"
 	"slices"
 
 	"heddle.io/heddle/control/keyprovider"
@@ -169,11 +168,11 @@ func (m *Model) credentials(before []*model.Credential) []*model.Credential {
 	}
 	var out []*model.Credential
 	for _, name := range slices.Sorted(maps.Keys(found)) {
-		c := m.withKeyProvider(found[name])
-		if old := known[name]; old != nil && reflect.DeepEqual(old, c) {
-			c = old
-		}
-		out = append(out, c)
+		out = append(out, same(m, "credential "+name, known[name], m.withKeyProvider(found[name])))
+		delete(known, name)
+	}
+	for name, gone := range known {
+		same(m, "credential "+name, gone, nil)
 	}
 	return out
 }

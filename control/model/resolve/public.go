@@ -57,7 +57,9 @@ func replaceParts[T any](m *Model, was, now []*T, name func(*T) string) {
 			same(m, id, old, nil)
 			old = nil
 		}
-		now[i] = same(m, id, old, p)
+		if !m.global.reordered || m.returning {
+			now[i] = same(m, id, old, p)
+		}
 		delete(known, name(p))
 	}
 	for id, gone := range known {

@@ -11,17 +11,17 @@ import (
 
 // same gives the part as it was when it says the same, else the new one; either may be nil. id names the part.
 func same[T any](m *Model, id any, was, now *T) *T {
+	old, known := m.before[id].(*T)
+	if m.returning && known && now != nil && reflect.DeepEqual(old, now) {
+		return old
+	}
 	if was != nil && now != nil && reflect.DeepEqual(was, now) {
 		return was
 	}
-	if m.before == nil {
-		return now
-	}
-	old, known := m.before[id].(*T)
 	if known && now != nil && reflect.DeepEqual(old, now) {
 		return old
 	}
-	if !known && was != nil {
+	if m.before != nil && !known && was != nil {
 		m.before[id] = was
 	}
 	return now
@@ -29,17 +29,17 @@ func same[T any](m *Model, id any, was, now *T) *T {
 
 // samePart is [same] for the part of an object.
 func (m *Model) samePart(key objects.Key, was, now any) any {
+	old, known := m.before[key]
+	if m.returning && known && reflect.DeepEqual(old, now) {
+		return old
+	}
 	if was != nil && reflect.DeepEqual(was, now) {
 		return was
 	}
-	if m.before == nil {
-		return now
-	}
-	old, known := m.before[key]
-	if known && reflect.DeepEqual(old, now) {
+	if known && !m.moved[key] && reflect.DeepEqual(old, now) {
 		return old
 	}
-	if !known && was != nil {
+	if m.before != nil && !known && was != nil {
 		m.before[key] = was
 	}
 	return now
