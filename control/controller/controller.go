@@ -136,7 +136,7 @@ type Controller struct {
 	// anchors are the intermediates that all clusters' servers are known by, as the proxies were told last.
 	anchors []string
 	// exports are what this cluster offers to others.
-	exports []registry.Export
+	exports *registry.Exports
 	// advertised are the addresses of the own gateways that were read last.
 	advertised []netip.AddrPort
 	// addresses are the last that were assigned, for when no more can be.

@@ -136,7 +136,7 @@ func (w *statusWriter) gather(now time.Time) {
 	w.staged, w.advertised = staged, advertised
 	before := w.clusters
 	w.clusters = map[string]client.ClusterStatus{}
-	for _, s := range c.federation.Status().Clusters {
+	for _, s := range c.federation.Clusters() {
 		w.clusters[s.Name] = s
 		if was := before[s.Name]; was.Connected != s.Connected || was.Reachable != s.Reachable || was.Problem != s.Problem {
 			w.look(objects.Key{Group: objects.Cluster.Group, Kind: objects.Cluster.Kind, Name: s.Name})

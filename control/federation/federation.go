@@ -295,11 +295,10 @@ func (f *Federation) Peers() []registry.Peer {
 }
 
 // SetOwn says what this cluster exports. It is told to the others when it changed.
-func (f *Federation) SetOwn(locality registry.Locality, services []registry.Export) {
+func (f *Federation) SetOwn(locality registry.Locality, services *registry.Exports) {
 	next := State{Gateways: f.config.Gateways(), Locality: locality, Version: f.config.Version, Services: services}
-	if n := within(services); n < len(services) {
-		f.config.Log.Error("not all services can be exported", "services", len(services), "exported", n, "most", maxServices, "bytes", maxStateBytes)
-		next.Services = services[:n]
+	if next.Services = within(services); next.Services != services {
+		f.config.Log.Error("not all services can be exported", "services", services.Len(), "exported", next.Services.Len(), "most", maxServices, "bytes", maxStateBytes)
 	}
 	f.mu.Lock()
 	before := f.own

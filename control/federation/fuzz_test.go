@@ -12,7 +12,7 @@ import (
 
 // What another cluster says of itself is either refused, or within bounds and the same when it is passed on.
 func FuzzReadState(f *testing.F) {
-	seed, err := proto.Marshal(State{Version: "v1", Services: []registry.Export{export("shop", "cart", 2)}}.message())
+	seed, err := proto.Marshal(State{Version: "v1", Services: registry.NewExports(export("shop", "cart", 2))}.message())
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -27,7 +27,7 @@ func FuzzReadState(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if len(state.Services) > maxServices || len(state.Gateways) > maxGateways {
+		if state.Services.Len() > maxServices || len(state.Gateways) > maxGateways {
 			t.Fatal("out of bounds")
 		}
 		whole := &pb.State{}

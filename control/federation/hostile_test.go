@@ -120,7 +120,7 @@ func TestStrangersAndImpostorsAreKeptOut(t *testing.T) {
 	}
 	// The member may have said where it is before it was stopped; nobody else was heard.
 	for _, known := range p.f.Peers() {
-		if known.Cluster != "cluster2" || len(known.Services) != 0 {
+		if known.Cluster != "cluster2" || known.Services.Len() != 0 {
 			t.Errorf("%+v", known)
 		}
 	}
@@ -223,7 +223,7 @@ func TestMembersWordsAreChecked(t *testing.T) {
 			t.Errorf("protocol %d: %v", protocol, err)
 		}
 	}
-	if len(p.peer("cluster2").Services) != 0 {
+	if p.peer("cluster2").Services.Len() != 0 {
 		t.Error("something of it got through")
 	}
 }
@@ -255,7 +255,7 @@ func TestRemovalDoesNotWaitForTheRemoved(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(call.Send(begin(newestProtocol)), call.Send(stating(&pb.State{Services: exportMessages([]registry.Export{export("shop", "cart", 1)})}))); err != nil {
+	if err := errors.Join(call.Send(begin(newestProtocol)), call.Send(stating(&pb.State{Services: exportMessages(registry.NewExports(export("shop", "cart", 1)).Sorted())}))); err != nil {
 		t.Fatal(err)
 	}
 	talked := make(chan struct{})
@@ -264,12 +264,12 @@ func TestRemovalDoesNotWaitForTheRemoved(t *testing.T) {
 		for wait(ctx, testPace.Alive, nil) && call.Send(&pb.FromMember{Message: &pb.FromMember_Alive{Alive: &pb.Alive{}}}) == nil {
 		}
 	}()
-	eventually(t, "its services are known", func() bool { return len(p.peer("cluster2").Services) == 1 })
+	eventually(t, "its services are known", func() bool { return p.peer("cluster2").Services.Len() == 1 })
 	var large []registry.Export
 	for i := range maxServices {
 		large = append(large, export("shop", fmt.Sprintf("svc%d", i), 1))
 	}
-	p.f.SetOwn(registry.Locality{}, large)
+	p.f.SetOwn(registry.Locality{}, registry.NewExports(large...))
 	p.remove(clusterKey("cluster2"))
 	eventually(t, "it is forgotten", func() bool { return len(p.f.Peers()) == 0 })
 	<-talked
@@ -645,16 +645,23 @@ func TestStatesThatChangeTooOften(t *testing.T) {
 
 func TestOwnExportsAreBounded(t *testing.T) {
 	p := newNode(t, "cluster1", newLink(), &clock{})
-	p.f.SetOwn(registry.Locality{}, make([]registry.Export, maxServices+1))
-	if len(p.f.own.Services) != maxServices {
-		t.Errorf("%d services are exported", len(p.f.own.Services))
+	many := func(n, bytes int) *registry.Exports {
+		all := make([]registry.Export, n)
+		for i := range all {
+			all[i].Name = fmt.Sprintf("%05d", i) + strings.Repeat("x", bytes)
+		}
+		return registry.NewExports(all...)
 	}
-	p.f.SetOwn(registry.Locality{}, slices.Repeat([]registry.Export{{Name: strings.Repeat("x", 1<<20)}}, 10))
+	p.f.SetOwn(registry.Locality{}, many(maxServices+1, 0))
+	if n := p.f.own.Services.Len(); n != maxServices {
+		t.Errorf("%d services are exported", n)
+	}
+	p.f.SetOwn(registry.Locality{}, many(10, 1<<20))
 	size := 0
 	for _, part := range p.f.own.parts() {
 		size += proto.Size(part)
 	}
-	if n := len(p.f.own.Services); n != 7 || size > maxStateBytes {
+	if n := p.f.own.Services.Len(); n != 7 || size > maxStateBytes {
 		t.Errorf("%d services of %d bytes are exported", n, size)
 	}
 }

@@ -38,7 +38,7 @@ const maxViewBytes = 2 * maxStateBytes
 
 // view is an announcement as one audience may know it.
 type view struct {
-	services []registry.Export
+	services *registry.Exports
 	// pieces are elements of the field peers of [pb.Update], encoded, none much larger than a part of an update; size is all of
 	// theirs.
 	pieces [][]byte
@@ -53,7 +53,7 @@ func (a *announcement) view(to string) *view {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.offer == nil {
-		a.offer, a.views = a.sharing.Offer(a.state.Services, a.name), map[string]*view{}
+		a.offer, a.views = a.sharing.Offer(a.state.Services, a.name, nil), map[string]*view{}
 	}
 	audience := a.offer.Audience(to)
 	v := a.views[audience]
@@ -69,7 +69,7 @@ func (a *announcement) view(to string) *view {
 }
 
 // with makes the view that has these services.
-func (a *announcement) with(services []registry.Export) *view {
+func (a *announcement) with(services *registry.Exports) *view {
 	state := a.state
 	state.Services = services
 	v := &view{services: services}

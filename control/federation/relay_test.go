@@ -68,13 +68,13 @@ func newCrowd(t testing.TB, members int) *crowd {
 }
 
 // services of which the first has so many ready endpoints.
-func (c *crowd) services(ready uint32) []registry.Export {
+func (c *crowd) services(ready uint32) *registry.Exports {
 	out := make([]registry.Export, 0, servicesEach)
 	for i := range servicesEach {
 		out = append(out, export("shop", fmt.Sprintf("service%03d", i), 1))
 	}
 	out[0].Groups[0].Ready = ready
-	return out
+	return registry.NewExports(out...)
 }
 
 // change is one of one service's endpoints, at one member.
@@ -161,7 +161,8 @@ func TestOnlyWhatAMemberMayKnowIsSent(t *testing.T) {
 	c := newCrowd(t, 3)
 	// Of another namespace, in which nobody else has a part.
 	e := c.f.book["cluster2"]
-	hidden := append(c.services(0), export("elsewhere", "secret", 1))
+	secret := export("elsewhere", "secret", 1)
+	hidden := c.services(0).With([]*registry.Export{&secret}, nil)
 	c.f.note(c.streams[0], State{Gateways: e.Gateways, Services: hidden})
 	if told := c.tell(); told != 0 {
 		t.Errorf("%d members were told of what they may not know", told)
@@ -198,7 +199,7 @@ func TestLargePeersDoNotKeepTheOthersOff(t *testing.T) {
 	large := func(of, mebibytes int) {
 		state := State{Version: "v"}
 		for i := range mebibytes {
-			state.Services = append(state.Services, registry.Export{Namespace: "shop", Name: fmt.Sprint(i), Identities: []string{strings.Repeat("x", 1<<20)}})
+			state.Services = state.Services.With([]*registry.Export{{Namespace: "shop", Name: fmt.Sprint(i), Identities: []string{strings.Repeat("x", 1<<20)}}}, nil)
 		}
 		c.f.note(c.streams[of], state)
 	}
@@ -272,7 +273,7 @@ func TestWhatChangedIsKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := slices.Sorted(maps.Keys(next.book)); !slices.Equal(got, []string{"cluster3", "cluster4"}) || len(next.book["cluster3"].Services) != servicesEach {
+	if got := slices.Sorted(maps.Keys(next.book)); !slices.Equal(got, []string{"cluster3", "cluster4"}) || next.book["cluster3"].Services.Len() != servicesEach {
 		t.Errorf("%v are known", got)
 	}
 }
@@ -313,7 +314,7 @@ func TestWhatAnEarlierVersionKeptIsReadOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		a, b := next.book["cluster2"], next.book["cluster3"]
-		if a == nil || b == nil || a.Version != "old" || !a.reachable || len(a.Services) != servicesEach || b.Version == "old" {
+		if a == nil || b == nil || a.Version != "old" || !a.reachable || a.Services.Len() != servicesEach || b.Version == "old" {
 			t.Errorf("%+v, %+v are known", a, b)
 		}
 		if k, err := readKept(where); err != nil || len(k.Clusters) != 0 {

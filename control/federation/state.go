@@ -2,7 +2,6 @@ package federation
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 	"regexp"
 	"slices"
@@ -25,7 +24,7 @@ type State struct {
 	// Anchors are the intermediates (PEM) by which clients know its servers.
 	Anchors []string `json:"anchors,omitempty"`
 	// Services that it exports: at the primary all of them, at a member those that it may know.
-	Services []registry.Export `json:"services,omitempty"`
+	Services *registry.Exports `json:"services,omitempty"`
 }
 
 // Bounds of what is taken from another cluster.
@@ -51,7 +50,7 @@ var (
 func (s State) message() *pb.State {
 	m := &pb.State{
 		Locality: &pb.Locality{Region: s.Locality.Region, Zone: s.Locality.Zone, SubZone: s.Locality.SubZone},
-		Version:  s.Version, Services: exportMessages(s.Services), Anchors: s.Anchors,
+		Version:  s.Version, Services: exportMessages(s.Services.Sorted()), Anchors: s.Anchors,
 	}
 	for _, g := range s.Gateways {
 		m.Gateways = append(m.Gateways, g.String())
@@ -59,7 +58,7 @@ func (s State) message() *pb.State {
 	return m
 }
 
-func exportMessages(exports []registry.Export) []*pb.Export {
+func exportMessages(exports []*registry.Export) []*pb.Export {
 	out := make([]*pb.Export, 0, len(exports))
 	for _, e := range exports {
 		m := &pb.Export{Namespace: e.Namespace, Name: e.Name, Identities: e.Identities}
@@ -113,26 +112,28 @@ func readState(m *pb.State, trustDomain string, loopback bool) (State, error) {
 	if len(m.GetServices()) > maxServices {
 		return s, fmt.Errorf("%d services are more than %d", len(m.GetServices()), maxServices)
 	}
-	seen := make(map[string]bool, len(m.GetServices()))
+	seen := make(map[registry.ExportName]bool, len(m.GetServices()))
+	services := make([]*registry.Export, 0, len(m.GetServices()))
 	for _, e := range m.GetServices() {
 		export, err := readExport(e, trustDomain)
 		if err != nil {
 			return s, err
 		}
-		key := export.Namespace + "/" + export.Name
+		key := export.Key()
 		if seen[key] {
 			return s, fmt.Errorf("service %s is there twice", key)
 		}
 		seen[key] = true
-		s.Services = append(s.Services, export)
+		services = append(services, export)
 	}
+	s.Services = (*registry.Exports)(nil).With(services, nil)
 	return s, nil
 }
 
-func readExport(m *pb.Export, trustDomain string) (registry.Export, error) {
-	e := registry.Export{Namespace: m.GetNamespace(), Name: m.GetName(), Identities: m.GetIdentities()}
-	fail := func(format string, args ...any) (registry.Export, error) {
-		return e, fmt.Errorf("service %s/%s: %s", clip(e.Namespace), clip(e.Name), fmt.Sprintf(format, args...))
+func readExport(m *pb.Export, trustDomain string) (*registry.Export, error) {
+	e := &registry.Export{Namespace: m.GetNamespace(), Name: m.GetName(), Identities: m.GetIdentities()}
+	fail := func(format string, args ...any) (*registry.Export, error) {
+		return nil, fmt.Errorf("service %s/%s: %s", clip(e.Namespace), clip(e.Name), fmt.Sprintf(format, args...))
 	}
 	if !labelPattern.MatchString(e.Namespace) || !labelPattern.MatchString(e.Name) {
 		return fail("not a valid name")
@@ -175,17 +176,21 @@ func plain(texts ...string) bool {
 // partBytes is about how large one part of a message becomes.
 const partBytes = 256 << 10
 
-// within is how many of the services fit into a state that others take.
-func within(services []registry.Export) int {
+// within are as many of the services as fit into a state that others take.
+func within(services *registry.Exports) *registry.Exports {
 	// What is beside the services is far smaller than one part.
 	left := maxStateBytes - partBytes
-	for i, e := range exportMessages(services[:min(len(services), maxServices)]) {
-		// Its tag and its length are before it.
-		if left -= proto.Size(e) + 8; left < 0 {
-			return i
+	if services.Len() <= maxServices && services.Size() <= left {
+		return services
+	}
+	all := services.Sorted()
+	for i, e := range all {
+		if left -= e.Size(); left < 0 || i == maxServices {
+			all = all[:i]
+			break
 		}
 	}
-	return min(len(services), maxServices)
+	return (*registry.Exports)(nil).With(all, nil)
 }
 
 // parts splits a state into messages of bounded size.
@@ -211,10 +216,5 @@ func (s State) parts() []*pb.State {
 // equal compares what is sent.
 func (s State) equal(o State) bool {
 	return s.Version == o.Version && s.Locality == o.Locality && slices.Equal(s.Gateways, o.Gateways) && slices.Equal(s.Anchors, o.Anchors) &&
-		slices.EqualFunc(s.Services, o.Services, equalExports)
-}
-
-func equalExports(x, y registry.Export) bool {
-	return x.Namespace == y.Namespace && x.Name == y.Name && slices.Equal(x.Ports, y.Ports) && slices.Equal(x.Identities, y.Identities) &&
-		slices.EqualFunc(x.Groups, y.Groups, func(g, h registry.ExportGroup) bool { return g.Ready == h.Ready && maps.Equal(g.Labels, h.Labels) })
+		s.Services.Equal(o.Services)
 }

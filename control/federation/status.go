@@ -14,14 +14,29 @@ import (
 
 // Status tells how the mesh looks from here.
 func (f *Federation) Status() client.FederationStatus {
+	s, peers := f.outline()
+	for i := range s.Clusters {
+		s.Clusters[i].Exports = peers[s.Clusters[i].Name].Services.List()
+	}
+	return s
+}
+
+// Clusters tells how the clusters of the mesh look from here, without listing what they export.
+func (f *Federation) Clusters() []client.ClusterStatus {
+	s, _ := f.outline()
+	return s.Clusters
+}
+
+// outline is [Federation.Status] without what clusters export, which peers have.
+func (f *Federation) outline() (s client.FederationStatus, peers map[string]registry.Peer) {
 	issuer, expires := f.config.Authority.Issuer()
-	peers := map[string]registry.Peer{f.config.Cluster.Name: {Anchors: f.config.Authority.Anchors()}}
+	peers = map[string]registry.Peer{f.config.Cluster.Name: {Anchors: f.config.Authority.Anchors()}}
 	for _, p := range f.Peers() {
 		peers[p.Cluster] = p
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	s := client.FederationStatus{
+	s = client.FederationStatus{
 		Cluster: f.config.Cluster.Name, Primary: f.primaryLocked(), Connected: !f.member, Issuer: issuer, IssuerExpires: expires, Counters: f.counters.snapshot(),
 		Clusters: []client.ClusterStatus{},
 	}
@@ -57,7 +72,7 @@ func (f *Federation) Status() client.FederationStatus {
 	for _, name := range names {
 		s.Clusters = append(s.Clusters, f.statusOf(name, s.Connected, peers[name]))
 	}
-	return s
+	return s, peers
 }
 
 // statusOf one cluster. The lock is held.
@@ -78,7 +93,7 @@ func (f *Federation) statusOf(name string, connected bool, peer registry.Peer) c
 		// A member knows best whether it hears the primary.
 		c.Connected = connected
 	}
-	c.Exports, c.Services = peer.Services, len(peer.Services)
+	c.Services = peer.Services.Len()
 	return c
 }
 

@@ -22,17 +22,17 @@ func TestTwoMembersAreRelayed(t *testing.T) {
 	p.put(globalNamespace("boutique", "cluster*", "shop"))
 	p.put(globalNamespace("private", "cluster2", "secret"))
 	a, b := p.joinMember("cluster2"), p.joinMember("cluster3")
-	a.f.SetOwn(registry.Locality{Region: "eu", Zone: "a"}, []registry.Export{export("secret", "vault", 1), export("shop", "cart", 2)})
-	p.f.SetOwn(registry.Locality{}, []registry.Export{export("shop", "ads", 1)})
+	a.f.SetOwn(registry.Locality{Region: "eu", Zone: "a"}, registry.NewExports(export("secret", "vault", 1), export("shop", "cart", 2)))
+	p.f.SetOwn(registry.Locality{}, registry.NewExports(export("shop", "ads", 1)))
 	want := []registry.Export{export("shop", "cart", 2)}
 	for _, n := range []*node{p, b} {
 		eventually(t, n.name+" knows what cluster2 exports to it, and no more", func() bool {
 			got := n.peer("cluster2")
-			return reflect.DeepEqual(got.Services, want) && got.Locality.Zone == "a" && len(got.Gateways) == 1 && got.Reachable
+			return reflect.DeepEqual(got.Services.List(), want) && got.Locality.Zone == "a" && len(got.Gateways) == 1 && got.Reachable
 		})
 	}
 	eventually(t, "members know the primary's", func() bool {
-		return len(a.peer("cluster1").Services) == 1 && len(b.peer("cluster1").Services) == 1
+		return a.peer("cluster1").Services.Len() == 1 && b.peer("cluster1").Services.Len() == 1
 	})
 	// The primary's objects are everywhere, as its own.
 	for _, m := range []*node{a, b} {
@@ -45,11 +45,11 @@ func TestTwoMembersAreRelayed(t *testing.T) {
 		}
 	}
 	// Changes arrive, and what was known stays.
-	a.f.SetOwn(registry.Locality{}, []registry.Export{export("shop", "cart", 0)})
-	eventually(t, "the change arrives", func() bool { s := b.peer("cluster2").Services; return len(s) == 1 && s[0].Groups[0].Ready == 0 })
+	a.f.SetOwn(registry.Locality{}, registry.NewExports(export("shop", "cart", 0)))
+	eventually(t, "the change arrives", func() bool { s := b.peer("cluster2").Services.List(); return len(s) == 1 && s[0].Groups[0].Ready == 0 })
 	p.put(globalNamespace("boutique", "cluster[", "shop")) // Of bad form: nobody may know anything by it.
 	eventually(t, "nothing is shared any more", func() bool {
-		return len(b.peer("cluster2").Services) == 0 && len(p.peer("cluster2").Services) == 0 && len(a.peer("cluster1").Services) == 0
+		return b.peer("cluster2").Services.Len() == 0 && p.peer("cluster2").Services.Len() == 0 && a.peer("cluster1").Services.Len() == 0
 	})
 	p.remove(namespaceKey("boutique"))
 	eventually(t, "the deletion arrives", func() bool { return !a.has(namespaceKey("boutique")) && !b.has(namespaceKey("boutique")) })
@@ -73,9 +73,9 @@ func TestLargeStatesComeInParts(t *testing.T) {
 	for i := range all {
 		all[i].Name = "svc" + string([]byte{byte('0' + i/1000), byte('0' + i/100%10), byte('0' + i/10%10), byte('0' + i%10)})
 	}
-	a.f.SetOwn(registry.Locality{}, all)
+	a.f.SetOwn(registry.Locality{}, registry.NewExports(all...))
 	eventually(t, "all services arrive", func() bool {
-		return len(b.peer("cluster2").Services) == len(all) && len(p.peer("cluster2").Services) == len(all)
+		return b.peer("cluster2").Services.Len() == len(all) && p.peer("cluster2").Services.Len() == len(all)
 	})
 	if refused := p.f.counters.snapshot()[countStatesRefused]; refused != 0 {
 		t.Errorf("%d states were refused", refused)
@@ -116,25 +116,25 @@ func TestPrimaryRestarts(t *testing.T) {
 	p := newNode(t, "cluster1", newLink(), &clock{})
 	p.put(globalNamespace("boutique", "*", "shop"))
 	a, b := p.joinMember("cluster2"), p.joinMember("cluster3")
-	a.f.SetOwn(registry.Locality{}, []registry.Export{export("shop", "cart", 2)})
-	eventually(t, "all is known", func() bool { return len(b.peer("cluster2").Services) == 1 && len(p.peer("cluster2").Services) == 1 })
+	a.f.SetOwn(registry.Locality{}, registry.NewExports(export("shop", "cart", 2)))
+	eventually(t, "all is known", func() bool { return b.peer("cluster2").Services.Len() == 1 && p.peer("cluster2").Services.Len() == 1 })
 	p.stop()
 	eventually(t, "the members notice", func() bool { return !a.f.Status().Connected && !b.f.Status().Connected })
 	// They go on with what they know, also after a restart of their own.
 	b.restart()
-	if got := b.peer("cluster2"); len(got.Services) != 1 || !got.Reachable {
+	if got := b.peer("cluster2"); got.Services.Len() != 1 || !got.Reachable {
 		t.Fatalf("after a restart without the primary: %+v", got)
 	}
 	if !b.has(namespaceKey("boutique")) {
 		t.Fatal("the global namespace is gone")
 	}
-	a.f.SetOwn(registry.Locality{}, []registry.Export{export("shop", "cart", 5)})
+	a.f.SetOwn(registry.Locality{}, registry.NewExports(export("shop", "cart", 5)))
 	p.start()
-	if got := p.peer("cluster2"); len(got.Services) != 1 {
+	if got := p.peer("cluster2"); got.Services.Len() != 1 {
 		t.Fatalf("the primary forgot its members: %+v", got)
 	}
 	eventually(t, "both agree again, without a human", func() bool {
-		s := b.peer("cluster2").Services
+		s := b.peer("cluster2").Services.List()
 		return len(s) == 1 && s[0].Groups[0].Ready == 5 && a.f.Status().Connected && b.f.Status().Connected
 	})
 }
@@ -160,9 +160,9 @@ func TestRemovedClusterIsOut(t *testing.T) {
 	p := newNode(t, "cluster1", newLink(), &clock{})
 	p.put(globalNamespace("boutique", "*", "shop"))
 	a, b := p.joinMember("cluster2"), p.joinMember("cluster3")
-	a.f.SetOwn(registry.Locality{}, []registry.Export{export("shop", "cart", 1)})
+	a.f.SetOwn(registry.Locality{}, registry.NewExports(export("shop", "cart", 1)))
 	eventually(t, "all know each other", func() bool {
-		return len(b.peer("cluster2").Services) == 1 && len(a.f.Peers()) == 2 && a.has(namespaceKey("boutique"))
+		return b.peer("cluster2").Services.Len() == 1 && len(a.f.Peers()) == 2 && a.has(namespaceKey("boutique"))
 	})
 	p.remove(clusterKey("cluster2"))
 	eventually(t, "the others forget it", func() bool { return len(p.f.Peers()) == 1 && len(b.f.Peers()) == 1 && !b.has(clusterKey("cluster2")) })
@@ -187,9 +187,9 @@ func TestRemovedClusterIsOut(t *testing.T) {
 	if now := a.authority.Issuers(); len(former) != 1 || len(now) != 2 || !slices.Contains(now, former[0]) || p.status("cluster2").Membership == former[0].Membership {
 		t.Errorf("it was %v and is %v", former, now)
 	}
-	a.f.SetOwn(registry.Locality{}, []registry.Export{export("shop", "cart", 1)})
+	a.f.SetOwn(registry.Locality{}, registry.NewExports(export("shop", "cart", 1)))
 	eventually(t, "it is back", func() bool {
-		return len(b.peer("cluster2").Services) == 1 && len(a.f.Peers()) == 2 && a.has(namespaceKey("boutique"))
+		return b.peer("cluster2").Services.Len() == 1 && len(a.f.Peers()) == 2 && a.has(namespaceKey("boutique"))
 	})
 	if s := a.f.Status(); s.Problem != "" || !s.Connected {
 		t.Errorf("%+v", s)

@@ -30,10 +30,9 @@ type Difference struct {
 // Differ compares two meshes of one kept model: a part that is the same in both, and has the same place among its like, is the
 // same pointer. It looks no further into those.
 func Differ(before, after *Mesh) Difference {
-	type name struct{ namespace, name, more string }
 	return Difference{
 		Globals:         pairs(before.Globals, after.Globals, func(g *GlobalNamespace) name { return name{name: g.Name} }),
-		Services:        pairs(before.Services, after.Services, func(s *Service) name { return name{s.Namespace, s.Name, s.Host} }),
+		Services:        DifferInServices(before, after),
 		Replicas:        pairs(before.Replicas, after.Replicas, func(r *Replica) name { return name{namespace: r.Namespace, name: r.Name} }),
 		Routes:          pairs(before.Routes, after.Routes, func(r *Routes) name { return name{r.Namespace, r.Name, r.Source.Key.Kind + "/" + r.OfService()} }),
 		Gateways:        pairs(before.Gateways, after.Gateways, func(g *Gateway) name { return name{g.Namespace, g.Name, g.Group} }),
@@ -48,6 +47,14 @@ func Differ(before, after *Mesh) Difference {
 		Anchors:         pairs(before.Anchors, after.Anchors, func(a *Anchors) name { return name{name: a.Cluster} }),
 		EnvoyFilters:    pairs(before.EnvoyFilters, after.EnvoyFilters, func(f *EnvoyFilter) name { return name{namespace: f.Namespace, name: f.Name} }),
 	}
+}
+
+// name is a part's among its like.
+type name struct{ namespace, name, more string }
+
+// DifferInServices is [Differ] for services alone.
+func DifferInServices(before, after *Mesh) []Pair[Service] {
+	return pairs(before.Services, after.Services, func(s *Service) name { return name{s.Namespace, s.Name, s.Host} })
 }
 
 // pairs finds what differs between two lists. Lists that differ at few places have long beginnings and ends in common.
@@ -119,7 +126,7 @@ func sameVisibility(x, y Visibility) bool {
 }
 
 // EndpointsAlone says whether all that differs is which replicas are ready, where they are and their locality, and so nothing
-// of services but their replicas.
+// of services but their replicas, and what is behind the gateways of other clusters.
 func (d *Difference) EndpointsAlone() bool {
 	if len(d.Globals)+len(d.Routes)+len(d.Gateways)+len(d.Destinations)+len(d.BackendTLS)+len(d.PeerModes)+len(d.Access)+len(d.Authentications)+len(d.Credentials)+len(d.Sidecars)+len(d.EnvoyFilters)+len(d.Dependencies)+len(d.Anchors) > 0 {
 		return false
@@ -140,9 +147,19 @@ func (d *Difference) EndpointsAlone() bool {
 		}
 		now := *p.After
 		now.Replicas = p.Before.Replicas
+		if !slices.EqualFunc(now.Remote, p.Before.Remote, sameButForEndpoints) {
+			return false
+		}
+		now.Remote = p.Before.Remote
 		if !reflect.DeepEqual(&now, p.Before) {
 			return false
 		}
 	}
 	return true
+}
+
+// sameButForEndpoints says whether all that differs of a service in another cluster is how many replicas it has there, and where
+// and whether they are reached.
+func sameButForEndpoints(a, b Remote) bool {
+	return a.Cluster == b.Cluster && slices.Equal(a.Ports, b.Ports) && slices.Equal(a.Identities, b.Identities)
 }

@@ -125,6 +125,7 @@ type town struct {
 	settings model.Settings
 	objects  map[objects.Key]*objects.Object
 	replicas map[string]registry.Instance
+	peers    []registry.Peer
 	revision int64
 	// kept is what a controller keeps, with what changed since it was asked last.
 	kept    *resolve.Model
@@ -137,6 +138,7 @@ type town struct {
 
 func newTown(t *testing.T, seed uint64) *town {
 	w := &town{t: t, random: rand.New(rand.NewPCG(seed, seed+1)), settings: model.DefaultSettings("one"), objects: map[objects.Key]*objects.Object{}, replicas: map[string]registry.Instance{}}
+	w.settings.Clusters = []string{"one", "two"}
 	w.kept = resolve.New(w.settings)
 	w.settled()
 	return w
@@ -284,6 +286,9 @@ func (w *town) change() bool {
 	case 13:
 		w.put(fmt.Sprintf("apiVersion: networking.istio.io/v1alpha3\nkind: EnvoyFilter\nmetadata: {name: %s, namespace: %s}\nspec: {%s priority: %s, configPatches: [%s, %s]}\n",
 			s, ns, w.pick("", "workloadSelector: {labels: {app: "+w.service()+"}},", "workloadSelector: {labels: {istio: ingressgateway}},"), w.pick("0", "1"), w.patch(host), w.patch(host)))
+	case 14:
+		w.peers = []registry.Peer{w.abroad()}
+		w.changed.Peers = &w.peers
 	case 12:
 		id := ns + "/" + fmt.Sprintf("%s-%d", s, w.random.IntN(3))
 		delete(w.replicas, id)
@@ -299,6 +304,23 @@ func (w *town) change() bool {
 		return true
 	}
 	return false
+}
+
+// abroad is what another cluster offers, in which mostly no more is new than who is behind it.
+func (w *town) abroad() registry.Peer {
+	out := registry.Peer{Cluster: "two", Reachable: w.random.IntN(8) > 0, Gateways: []netip.AddrPort{netip.MustParseAddrPort(w.pick("198.51.100.7:15443", "198.51.100.8:15443"))}}
+	if len(w.peers) > 0 {
+		out.Services = w.peers[0].Services
+	}
+	e := &registry.Export{Namespace: w.pick("red", "green"), Name: w.service(), Ports: []registry.ExportPort{{Name: "http", Number: 80, Protocol: "HTTP"}}}
+	e.Groups = []registry.ExportGroup{{Labels: map[string]string{"version": w.pick("v1", "v2")}, Ready: uint32(w.random.IntN(3))}}
+	e.Identities = []string{w.settings.Identity(e.Namespace, w.pick("x", "default", "default"))}
+	if w.random.IntN(8) == 0 {
+		out.Services = out.Services.With(nil, []registry.ExportName{e.Key()})
+	} else {
+		out.Services = out.Services.With([]*registry.Export{e}, nil)
+	}
+	return out
 }
 
 // patch of an EnvoyFilter; some of them break what they change.
@@ -328,7 +350,7 @@ func (w *town) instance(ns, s string, n int) registry.Instance {
 
 func (w *town) mesh() *model.Mesh {
 	all := slices.Collect(maps.Values(w.objects))
-	runtime := resolve.Runtime{Addresses: addressed(resolve.GlobalHosts(w.settings, all, nil))}
+	runtime := resolve.Runtime{Peers: w.peers, Addresses: addressed(resolve.GlobalHosts(w.settings, all, w.peers))}
 	for _, id := range slices.Sorted(maps.Keys(w.replicas)) {
 		runtime.Instances = append(runtime.Instances, w.replicas[id])
 	}

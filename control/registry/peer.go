@@ -15,11 +15,11 @@ type Peer struct {
 	Locality Locality `json:"locality,omitzero"`
 	// Anchors are its intermediates (PEM), by which clients know its servers; none for a cluster that announces none.
 	Anchors []string `json:"anchors,omitempty"`
-	// Services that it exports, sorted by namespace and name.
-	Services []Export `json:"services,omitempty"`
+	// Services that it exports.
+	Services *Exports `json:"services,omitempty"`
 }
 
-// Export is a service that a cluster offers to other clusters.
+// Export is a service that a cluster offers to other clusters. It is shared, and not changed once it is among [Exports].
 type Export struct {
 	Namespace string       `json:"namespace"`
 	Name      string       `json:"name"`

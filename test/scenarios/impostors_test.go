@@ -236,10 +236,10 @@ spec: { key: %s }
 	}
 	objs = resolve.Merge(existing, writes)
 	replicas := instances(objs, settings, nil)
-	peers := []registry.Peer{{Cluster: other.issuer.Cluster, Reachable: true, Anchors: []string{string(other.chain)}, Services: []registry.Export{{
+	peers := []registry.Peer{{Cluster: other.issuer.Cluster, Reachable: true, Anchors: []string{string(other.chain)}, Services: registry.NewExports(registry.Export{
 		Namespace: "shop", Name: "far", Identities: []string{"spiffe://cluster.local/ns/shop/sa/far"},
 		Ports: []registry.ExportPort{{Name: "http", Number: 80, Protocol: "HTTP"}}, Groups: []registry.ExportGroup{{Ready: 1}},
-	}}}}
+	})}}
 	mesh, _ := resolve.Mesh(settings, objs, resolve.Runtime{Instances: replicas, Peers: peers, Anchors: primary.Anchors(), Addresses: addresses(settings, objs, peers)})
 	return mesh, nodes(t, text, settings, replicas)[0]
 }

@@ -11,45 +11,48 @@ import (
 )
 
 // Exports are the services that this cluster offers to any other cluster: those of the namespaces that global
-// namespaces map, sorted by namespace and name. What it imports itself is not among them, nor what is kept to some
+// namespaces map. What it imports itself is not among them, nor what is kept to some
 // namespaces (networking.istio.io/exportTo).
-func Exports(mesh *model.Mesh) []registry.Export { return new(Exporter).Exports(mesh) }
+func Exports(mesh *model.Mesh) *registry.Exports { return new(Exporter).Exports(mesh) }
 
 // Exporter gives the [Exports] of meshes, one after the other, each of which costs what it differs in from the one before. It must be of the same
 // kept model (see [model.Differ]). The zero value is ready.
 type Exporter struct {
-	// mesh is the last one, and made what was made of its services.
-	mesh *model.Mesh
-	made map[*model.Service]registry.Export
+	// mesh is the last one, and exports what was made of it.
+	mesh    *model.Mesh
+	exports *registry.Exports
 }
 
-// Exports of a mesh. What they hold is shared, and must not be changed.
-func (x *Exporter) Exports(mesh *model.Mesh) []registry.Export {
-	if x.mesh == nil || x.mesh.Settings.DefaultMode != mesh.Settings.DefaultMode || x.mesh.Settings.RootNamespace != mesh.Settings.RootNamespace ||
-		!slices.Equal(x.mesh.PeerModes, mesh.PeerModes) {
+// Exports of a mesh.
+func (x *Exporter) Exports(mesh *model.Mesh) *registry.Exports {
+	before := x.mesh
+	if before == nil || before.Settings.DefaultMode != mesh.Settings.DefaultMode || before.Settings.RootNamespace != mesh.Settings.RootNamespace ||
+		!slices.Equal(before.PeerModes, mesh.PeerModes) {
 		// Which replicas take mutual TLS may be another matter for each.
-		x.made = nil
+		before = &model.Mesh{}
 	}
-	made := make(map[*model.Service]registry.Export, len(x.made))
-	var out []registry.Export
-	for _, s := range mesh.Services {
-		if !s.Exported() {
-			continue
+	var set []*registry.Export
+	var gone []registry.ExportName
+	for _, p := range model.DifferInServices(before, mesh) {
+		if p.Before != nil && p.Before.Exported() && (p.After == nil || !p.After.Exported()) {
+			gone = append(gone, registry.ExportName{Namespace: p.Before.Namespace, Name: p.Before.Name})
 		}
-		e, known := x.made[s]
-		if !known {
-			e = exported(mesh, s)
+		if p.After != nil && p.After.Exported() {
+			set = append(set, exported(mesh, p.After))
 		}
-		made[s] = e
-		out = append(out, e)
 	}
-	x.mesh, x.made = mesh, made
-	return out
+	if before == x.mesh {
+		x.exports = x.exports.With(set, gone)
+	} else {
+		x.exports = x.exports.Replaced(set)
+	}
+	x.mesh = mesh
+	return x.exports
 }
 
 // exported is a service as it is exported.
-func exported(mesh *model.Mesh, s *model.Service) registry.Export {
-	e := registry.Export{Namespace: s.Namespace, Name: s.Name, Identities: slices.Clone(s.Identities)}
+func exported(mesh *model.Mesh, s *model.Service) *registry.Export {
+	e := &registry.Export{Namespace: s.Namespace, Name: s.Name, Identities: slices.Clone(s.Identities)}
 	for _, p := range s.Ports {
 		if p.Target != 0 || p.TargetName != "" {
 			e.Ports = append(e.Ports, registry.ExportPort{Name: p.Name, Number: p.Number, Protocol: string(p.Protocol)})

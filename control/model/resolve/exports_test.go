@@ -32,7 +32,7 @@ func TestExportsCountWhatOthersCanUse(t *testing.T) {
 	}, offer("store", "mail"), offer("shop", "cart", func(e *registry.Export) {
 		e.Ports = append(e.Ports, registry.ExportPort{Number: 9, Protocol: "TCP"})
 	}))
-	got := Exports(mesh)
+	got := Exports(mesh).List()
 	if len(got) != 1 || got[0].Name != "cart" || len(got[0].Ports) != 1 {
 		t.Fatalf("got %+v, want the one service and port of this cluster", got)
 	}
@@ -52,7 +52,7 @@ func TestExportsFollowTheModel(t *testing.T) {
 	follows := func(what string, c Change) {
 		t.Helper()
 		mesh := m.Update(c)
-		if got, want := x.Exports(mesh), Exports(mesh); !reflect.DeepEqual(got, want) || len(want) != 1 {
+		if got, want := x.Exports(mesh).List(), Exports(mesh).List(); !reflect.DeepEqual(got, want) || len(want) != 1 {
 			t.Errorf("%s: %+v, want %+v", what, got, want)
 		}
 	}
@@ -78,7 +78,7 @@ metadata: { name: private, annotations: { networking.istio.io/exportTo: "." } }
 spec: { selector: { app: cart }, clusterIP: 10.96.0.6, ports: [{ port: 80 }] }
 `)...)
 	mesh, _ := world(objs, []registry.Instance{replica(0, "v1")})
-	got := Exports(mesh)
+	got := Exports(mesh).List()
 	if len(got) != 1 || got[0].Name != "cart" || len(got[0].Groups) != 0 {
 		t.Errorf("got %+v, want cart without endpoints that speak mutual TLS", got)
 	}
@@ -91,7 +91,7 @@ kind: GlobalNamespace
 metadata: { name: team, creationTimestamp: "2026-02-01T00:00:00Z" }
 spec: { domain: team.demo, mappings: [{ cluster: "edge-*", namespace: "*" }, { cluster: cluster2, namespace: "*" }] }
 `)...)
-	exports := []registry.Export{{Namespace: "shop", Name: "b"}, {Namespace: "shop", Name: "a"}, {Namespace: "lab", Name: "c"}, {Namespace: "istio-system", Name: "d"}}
+	exports := registry.NewExports([]registry.Export{{Namespace: "shop", Name: "b"}, {Namespace: "shop", Name: "a"}, {Namespace: "lab", Name: "c"}, {Namespace: "istio-system", Name: "d"}}...)
 	sharing := NewSharing(settings1(), objs)
 	for _, c := range []struct {
 		from, to string
@@ -101,8 +101,8 @@ spec: { domain: team.demo, mappings: [{ cluster: "edge-*", namespace: "*" }, { c
 		{"cluster1", "edge-7", nil}, {"cluster9", "cluster1", nil},
 	} {
 		var got []string
-		offer := sharing.Offer(exports, c.from)
-		for _, e := range offer.For(offer.Audience(c.to)) {
+		offer := sharing.Offer(exports, c.from, nil)
+		for _, e := range offer.For(offer.Audience(c.to)).List() {
 			got = append(got, e.Name)
 		}
 		if !slices.Equal(got, c.want) {
@@ -133,7 +133,7 @@ func BenchmarkExports(b *testing.B) {
 				r.Ready = i%2 == 0
 				one.Replicas = append([]*model.Replica{&r}, one.Replicas[1:]...)
 				next.Services[7] = &one
-				if got := x.Exports(&next)[7].Groups; len(got) != 1 || got[0].Ready != uint32(4+1-i%2) {
+				if got := x.Exports(&next).Get(registry.ExportName{Namespace: "shop", Name: one.Name}).Groups; len(got) != 1 || got[0].Ready != uint32(4+1-i%2) {
 					b.Fatalf("%+v", got)
 				}
 			}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -87,9 +88,15 @@ func (m *Model) settleGlobals() {
 				m.global.made[host] = withGlobal(m.localByHost(host), was)
 			}
 		}
+		for at := range m.reoffered {
+			if host := m.renewRemote(at); host != "" {
+				concerned[host] = true
+			}
+		}
 	}
 	m.globalsChanged, m.reshaped = false, false
 	clear(m.relocal)
+	clear(m.reoffered)
 	for host := range m.external.changed {
 		concerned[host] = true
 	}
@@ -120,7 +127,7 @@ func (m *Model) settleService(host string) {
 		m.changed.services.drop(was)
 	}
 	delete(m.services, host)
-	remote := m.remotes[host]
+	remote, names := m.remotes[host], was != nil && now != nil && reflect.DeepEqual(was.Aliases, now.Aliases)
 	delete(m.remotes, host)
 	if now != nil {
 		m.changed.services.add(now)
@@ -136,7 +143,8 @@ func (m *Model) settleService(host string) {
 			}
 		}
 	}
-	if remote || m.remotes[host] {
+	// Who looks at the services of other clusters asks which there are, and what they are called.
+	if remote != m.remotes[host] || remote && !names {
 		m.touch(fact{kind: factRemotes})
 	}
 	m.touch(fact{kind: factService, a: host})
@@ -193,8 +201,9 @@ func (m *Model) applyGlobals() {
 		same(m, "global "+name, gone, nil)
 	}
 	g.models = models
+	offered := b.offers()
 	for _, one := range g.owners.globals {
-		b.imports(one)
+		b.imports(one, offered[one])
 		b.externals(one)
 	}
 	g.made = b.working

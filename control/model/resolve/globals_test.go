@@ -56,7 +56,7 @@ func offer(namespace, name string, change ...func(*registry.Export)) registry.Pe
 		f(&e)
 	}
 	return registry.Peer{
-		Cluster: "cluster2", Reachable: true, Gateways: []netip.AddrPort{netip.MustParseAddrPort("198.18.0.3:15443")}, Services: []registry.Export{e},
+		Cluster: "cluster2", Reachable: true, Gateways: []netip.AddrPort{netip.MustParseAddrPort("198.18.0.3:15443")}, Services: registry.NewExports(e),
 	}
 }
 
@@ -131,7 +131,7 @@ func TestAClusterSpeaksForItsOwnNamespaceOnly(t *testing.T) {
 		t.Errorf("accepted are %v", got)
 	}
 	// What is told on must not come back as this cluster's own.
-	if got := Exports(mesh)[0].Identities; !slices.Equal(got, []string{"spiffe://cluster.local/ns/shop/sa/default"}) {
+	if got := Exports(mesh).List()[0].Identities; !slices.Equal(got, []string{"spiffe://cluster.local/ns/shop/sa/default"}) {
 		t.Errorf("exported are %v", got)
 	}
 }

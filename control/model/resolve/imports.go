@@ -28,8 +28,8 @@ func (p place) String() string { return p.cluster + "/" + p.namespace }
 
 // imports brings the services of a global namespace together. The same name in namespaces of the same name is one
 // service. The same name in namespaces of different names are different services, so that neither has the short name
-// everywhere, nor the one in the domain.
-func (b *builder) imports(g *global) {
+// everywhere, nor the one in the domain. offered are the services of other clusters that belong to it.
+func (b *builder) imports(g *global, offered []place) {
 	found := map[string][]place{}
 	here, there := 0, 0
 	for _, ns := range g.model.Namespaces {
@@ -44,7 +44,7 @@ func (b *builder) imports(g *global) {
 		}
 	}
 	if len(g.model.Namespaces) > 0 {
-		for _, p := range b.offers(g, b.m.peers) {
+		for _, p := range b.usable(g, offered) {
 			found[p.export.Name] = append(found[p.export.Name], p)
 			there++
 		}
@@ -67,34 +67,46 @@ func (b *builder) imports(g *global) {
 	b.summary(g, here, there)
 }
 
-// offers are the services of other clusters that belong to a global namespace.
-func (b *builder) offers(g *global, peers []registry.Peer) []place {
-	var out []place
-	for i := range peers {
-		p := &peers[i]
+// offers are the services of other clusters by the global namespace that they belong to, by cluster, namespace and name.
+func (b *builder) offers() map[*global][]place {
+	out := map[*global][]place{}
+	for i := range b.m.peers {
+		p := &b.m.peers[i]
 		// What a cluster says that is not, or no more, of the mesh does not count: its certificates would be refused.
 		if p.Cluster == b.settings.Cluster || !b.isCluster(p.Cluster) {
 			continue
 		}
-		for j := range p.Services {
-			e := &p.Services[j]
-			if b.m.global.owners.of(p.Cluster, e.Namespace) != g {
-				continue
+		namespace, owner := "", (*global)(nil)
+		for _, e := range p.Services.Sorted() {
+			if e.Namespace != namespace {
+				namespace, owner = e.Namespace, b.m.global.owners.of(p.Cluster, e.Namespace)
 			}
-			if i := slices.IndexFunc(e.Ports, func(p registry.ExportPort) bool { return slices.Contains(proxyPorts, int(p.Number)) }); i >= 0 {
-				b.report.missing(g.key, "BadExport", "spec.mappings",
-					fmt.Sprintf("cluster %s offers the service %q in namespace %q, but its port %d is one of the proxies' own", p.Cluster, e.Name, e.Namespace, e.Ports[i].Number),
-					"choose another port for the service there")
-				continue
+			if owner != nil {
+				out[owner] = append(out[owner], place{cluster: p.Cluster, namespace: e.Namespace, peer: p, export: e})
 			}
-			if problem := malformed(e); problem != "" {
-				b.report.missing(g.key, "BadExport", "spec.mappings",
-					fmt.Sprintf("cluster %s offers the service %q in namespace %q, but %s", p.Cluster, e.Name, e.Namespace, problem),
-					"run the same version of Heddle in all clusters")
-				continue
-			}
-			out = append(out, place{cluster: p.Cluster, namespace: e.Namespace, peer: p, export: e})
 		}
+	}
+	return out
+}
+
+// usable are the offered services that can be here.
+func (b *builder) usable(g *global, offered []place) []place {
+	out := make([]place, 0, len(offered))
+	for _, p := range offered {
+		e := p.export
+		if i := slices.IndexFunc(e.Ports, func(p registry.ExportPort) bool { return slices.Contains(proxyPorts, int(p.Number)) }); i >= 0 {
+			b.report.missing(g.key, "BadExport", "spec.mappings",
+				fmt.Sprintf("cluster %s offers the service %q in namespace %q, but its port %d is one of the proxies' own", p.cluster, e.Name, e.Namespace, e.Ports[i].Number),
+				"choose another port for the service there")
+			continue
+		}
+		if problem := malformed(e); problem != "" {
+			b.report.missing(g.key, "BadExport", "spec.mappings",
+				fmt.Sprintf("cluster %s offers the service %q in namespace %q, but %s", p.cluster, e.Name, e.Namespace, problem),
+				"run the same version of Heddle in all clusters")
+			continue
+		}
+		out = append(out, p)
 	}
 	return out
 }
@@ -196,10 +208,7 @@ func (b *builder) imported(g *global, name, namespace string) *model.Service {
 // remote adds what another cluster offers to a service. A service of this cluster has the ports that it has here: another
 // cluster cannot open one more.
 func (b *builder) remote(g *global, s *model.Service, p place) {
-	r := model.Remote{
-		Cluster: p.cluster, Gateways: slices.Clone(p.peer.Gateways), Reachable: p.peer.Reachable,
-		Locality: model.Locality(p.peer.Locality),
-	}
+	r := remoteOf(b.settings, p.peer, p.export)
 	for _, port := range p.export.Ports {
 		known := s.Port(port.Number)
 		if known == nil && s.Local() {
@@ -216,16 +225,22 @@ func (b *builder) remote(g *global, s *model.Service, p place) {
 		}
 	}
 	slices.Sort(r.Ports)
+	s.Remote = append(s.Remote, r)
+}
+
+// remoteOf is what another cluster offers, but for the ports.
+func remoteOf(settings model.Settings, p *registry.Peer, e *registry.Export) model.Remote {
+	r := model.Remote{Cluster: p.Cluster, Gateways: slices.Clone(p.Gateways), Reachable: p.Reachable, Locality: model.Locality(p.Locality)}
 	// A cluster may only speak for accounts of the namespace that it offers the service from.
-	prefix := b.settings.Identity(p.namespace, "")
-	for _, id := range p.export.Identities {
+	prefix := settings.Identity(e.Namespace, "")
+	for _, id := range e.Identities {
 		if strings.HasPrefix(id, prefix) {
 			r.Identities = append(r.Identities, id)
 		}
 	}
 	slices.Sort(r.Identities)
-	for _, group := range p.export.Groups {
+	for _, group := range e.Groups {
 		r.Groups = append(r.Groups, model.RemoteGroup(group))
 	}
-	s.Remote = append(s.Remote, r)
+	return r
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"maps"
 	"net/netip"
-	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -90,9 +89,13 @@ type Model struct {
 	changed changedParts
 	// clustersChanged, globalsChanged and publicChanged say that these have to be worked out again.
 	clustersChanged, globalsChanged, publicChanged, credentialsChanged bool
-	// relocal are hosts of services of this cluster that changed; reshaped says that more than replicas did.
-	relocal  map[string]bool
-	reshaped bool
+	// relocal are hosts of services of this cluster that changed; reshaped says that more than replicas did. reoffered are services
+	// of other clusters of which no more changed than who is behind them, and where those are.
+	relocal   map[string]bool
+	reshaped  bool
+	reoffered map[offered]bool
+	// anchorsChanged says that those of some cluster did.
+	anchorsChanged bool
 	// before are parts as they were before a trial, which are to come back as the same pointers, and untried is the mesh before it;
 	// both are nil while nothing is tried. moved are objects with another age in the trial: what they make has another place among
 	// its like, and so is another part, until the trial is returning to what was before.
@@ -148,7 +151,7 @@ func New(settings model.Settings) *Model {
 		gateways: map[string]*model.Gateway{}, destinations: hostIndex[*model.DestinationPolicy]{}, routes: hostIndex[*model.Routes]{},
 		attached: newAttachedRoutes(), backendTLS: hostIndex[*model.BackendTLS]{}, retargeted: map[string]bool{}, servers: map[uint16]map[string]*model.Gateway{}, reserved: map[uint16]bool{},
 		peerModes: map[string]map[objects.Key]*model.PeerMode{}, rehosted: map[string]bool{}, remoded: map[string]bool{},
-		relocal: map[string]bool{}, clustersChanged: true, external: newEntryState(), groups: map[objects.Key]*objects.Object{},
+		relocal: map[string]bool{}, reoffered: map[offered]bool{}, clustersChanged: true, external: newEntryState(), groups: map[objects.Key]*objects.Object{},
 		sidecars: map[string]map[objects.Key]*model.Sidecar{}, rescoped: map[string]bool{}, restated: map[objects.Key]struct{}{},
 	}
 	for i := range m.dirty {
@@ -180,11 +183,11 @@ func (m *Model) update(c Change) {
 	for id, i := range c.Instances {
 		m.setInstance(id, i)
 	}
-	if c.Peers != nil && !reflect.DeepEqual(m.peers, *c.Peers) {
-		m.peers, m.globalsChanged = *c.Peers, true
+	if c.Peers != nil {
+		m.setPeers(*c.Peers)
 	}
-	if c.Anchors != nil {
-		m.ownAnchors = *c.Anchors
+	if c.Anchors != nil && !slices.Equal(m.ownAnchors, *c.Anchors) {
+		m.ownAnchors, m.anchorsChanged = *c.Anchors, true
 	}
 	if c.Addresses != nil && !maps.Equal(m.addresses, c.Addresses) {
 		m.setAddresses(c.Addresses)

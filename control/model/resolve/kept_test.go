@@ -219,15 +219,28 @@ func (w *changing) change() Change {
 			}
 			w.instances[i.ID()], c.Instances[i.ID()] = i, &i
 		case 4:
+			before := w.peers
 			w.peers = nil
-			for _, name := range []string{"three", "two"} {
-				p := registry.Peer{Cluster: name, Reachable: w.random.IntN(2) == 0}
-				for range w.random.IntN(3) {
-					e := registry.Export{Namespace: w.pick("red", "green", "blue"), Name: w.some(), Ports: []registry.ExportPort{{Number: 80, Protocol: w.pick("HTTP", "TCP")}}}
-					if !slices.ContainsFunc(p.Services, func(o registry.Export) bool { return o.Namespace == e.Namespace && o.Name == e.Name }) {
-						p.Services = append(p.Services, e)
+			for i, name := range []string{"three", "two"} {
+				p := registry.Peer{Cluster: name, Reachable: w.random.IntN(2) == 0, Locality: registry.Locality{Zone: w.pick("a", "b")}}
+				var services []registry.Export
+				// Mostly, no more changes than who is behind the services that there are.
+				same := len(before) > i && w.random.IntN(3) > 0
+				if same {
+					services = before[i].Services.List()
+				} else {
+					for range w.random.IntN(3) {
+						services = append(services, registry.Export{Namespace: w.pick("red", "green", "blue"), Name: w.some(), Ports: []registry.ExportPort{{Number: 80, Protocol: w.pick("HTTP", "TCP")}}})
 					}
 				}
+				for i := range services {
+					if w.random.IntN(2) == 0 {
+						e := &services[i]
+						e.Identities = []string{w.settings.Identity(e.Namespace, w.pick("x", "y"))}
+						e.Groups = []registry.ExportGroup{{Labels: map[string]string{"version": w.pick("v1", "v2")}, Ready: uint32(w.random.IntN(3))}}
+					}
+				}
+				p.Services = registry.NewExports(services...)
 				w.peers = append(w.peers, p)
 			}
 			c.Peers = &w.peers

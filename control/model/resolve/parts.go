@@ -137,7 +137,10 @@ func (m *Model) assemble(settings model.Settings) {
 	mesh.Sidecars = c.sidecars.apply(mesh.Sidecars, func(x, y *model.Sidecar) int { return m.age(x.Source.Key, y.Source.Key) })
 	mesh.EnvoyFilters = c.envoyFilters.apply(mesh.EnvoyFilters, m.inOrder)
 	mesh.Dependencies = c.dependencies.apply(mesh.Dependencies, func(x, y *model.Dependencies) int { return cmp.Compare(x.Namespace, y.Namespace) })
-	mesh.Anchors = m.anchors(mesh.Anchors)
+	if m.anchorsChanged {
+		m.anchorsChanged = false
+		mesh.Anchors = m.anchors(mesh.Anchors)
+	}
 	if m.credentialsChanged {
 		m.credentialsChanged = false
 		mesh.Credentials = m.credentials(mesh.Credentials)
