@@ -34,20 +34,19 @@ func Running(c cluster.Cluster) (process.Record, bool) {
 // dying is how long an agent that was killed may take to be gone: its memory is given back first.
 const dying = 2 * time.Second
 
-// Serving is [Running], but for an agent that is about to be gone: one that takes no orders has a moment to end.
+// Serving is [Running], but for an agent that is about to be gone: one that answers nothing has a moment to end. That its socket takes a
+// connection says little, which the kernel does until a killed one has given its sockets back.
 func Serving(ctx context.Context, c cluster.Cluster) (process.Record, bool) {
 	record, alive := Running(c)
 	if !alive {
 		return record, false
 	}
-	if connection, err := (&net.Dialer{}).DialContext(ctx, "unix", c.AgentSocket()); err == nil {
-		// Only whether it is taken counts.
-		_ = connection.Close()
+	ctx, cancel := context.WithTimeout(ctx, dying)
+	defer cancel()
+	if askAgent(ctx, c, http.MethodGet, "/v1/status") == nil {
 		return record, true
 	}
 	if agent := process.Adopt(record); agent != nil {
-		ctx, cancel := context.WithTimeout(ctx, dying)
-		defer cancel()
 		select {
 		case <-agent.Done():
 		case <-ctx.Done():
@@ -234,10 +233,15 @@ func Traces(c cluster.Cluster) []string {
 func askShutdown(ctx context.Context, c cluster.Cluster) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
+	return askAgent(ctx, c, http.MethodPost, "/v1/shutdown")
+}
+
+// askAgent has the agent answer, whatever it says.
+func askAgent(ctx context.Context, c cluster.Cluster, method, path string) error {
 	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", c.AgentSocket())
 	}}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://agent/v1/shutdown", nil)
+	request, err := http.NewRequestWithContext(ctx, method, "http://agent"+path, nil)
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"errors"
+	"net"
 	"os"
 	"path/filepath"
 	"testing"
@@ -115,7 +116,8 @@ func TestKeysOfAStoreElsewhereStay(t *testing.T) {
 	}
 }
 
-// An agent that takes no orders because it is ending is none that runs; one that goes on is.
+// An agent that answers nothing because it is ending is none that runs, also while its socket still takes connections; one that
+// goes on is.
 func TestAgentThatIsEnding(t *testing.T) {
 	c := cluster.Cluster{Name: "ending", RunRoot: t.TempDir(), DataRoot: t.TempDir()}
 	if err := os.MkdirAll(filepath.Join(c.Run(), "agent"), 0o700); err != nil {
@@ -128,16 +130,28 @@ func TestAgentThatIsEnding(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for command, goesOn := range map[string]bool{"0.1": false, "1000": true} {
-		p, err := process.Start(process.Spec{Command: []string{"/bin/sleep", command}, Env: os.Environ()}, filepath.Join(c.Run(), "launch.json"), filepath.Join(c.Run(), "log"), []string{self, "launch"}, nil)
+	listening := func() {
+		listener, err := net.Listen("unix", c.AgentSocket())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { listener.Close() })
+	}
+	for _, one := range []struct {
+		command string
+		goesOn  bool
+		before  func()
+	}{{"0.1", false, func() {}}, {"1000", true, func() {}}, {"0.1", false, listening}, {"1000", true, func() {}}} {
+		one.before()
+		p, err := process.Start(process.Spec{Command: []string{"/bin/sleep", one.command}, Env: os.Environ()}, filepath.Join(c.Run(), "launch.json"), filepath.Join(c.Run(), "log"), []string{self, "launch"}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if err := process.WriteRecord(recordPath(c), p.Record); err != nil {
 			t.Fatal(err)
 		}
-		if _, running := Serving(t.Context(), c); running != goesOn {
-			t.Errorf("sleep %s: running %v", command, running)
+		if _, running := Serving(t.Context(), c); running != one.goesOn {
+			t.Errorf("sleep %s: running %v", one.command, running)
 		}
 		p.Record.Kill(0)
 		<-p.Done()
