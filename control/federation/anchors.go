@@ -69,7 +69,7 @@ func (f *Federation) told() State {
 
 // sameAs compares two states of [Federation.told] without looking into the services.
 func (s State) sameAs(o State) bool {
-	return s.Services == o.Services && s.Version == o.Version && s.Locality == o.Locality && slices.Equal(s.Gateways, o.Gateways) && slices.Equal(s.Anchors, o.Anchors)
+	return s.Services == o.Services && s.About.equal(o.About)
 }
 
 // renew has the next intermediate sign, whose key has been announced, and announces another one. s is a member's connection to

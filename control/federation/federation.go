@@ -142,8 +142,9 @@ type Federation struct {
 	clusters map[string]clusterInfo
 	replicas map[objects.Key]replica
 	sharing  *resolve.Sharing
-	// announced is what members are told of this cluster itself.
-	announced *announcement
+	// announced is what members are told of this cluster itself, announcements how many there were of all.
+	announced     *announcement
+	announcements uint64
 	// streams of members, at a primary, and those that wait for their turn.
 	streams map[string]*stream
 	waiting map[*stream]struct{}
@@ -178,8 +179,9 @@ type entry struct {
 	reachable   bool
 	unreachable string
 	failures    int
-	// announced is what a primary tells others of it, nil until somebody has to be told.
+	// announced is what a primary tells others of it, nil until somebody has to be told, and stale once there is something else to tell.
 	announced *announcement
+	stale     bool
 }
 
 // clusterInfo is what a Cluster object says.
@@ -288,7 +290,7 @@ func (f *Federation) Peers() []registry.Peer {
 	for i := range out {
 		out[i].Anchors = f.anchorsOf(out[i].Cluster, out[i].Anchors)
 		if a := announced[i]; a != nil {
-			out[i].Services = a.view(f.config.Cluster.Name).services
+			out[i].Services = a.view(f.config.Cluster.Name).Services
 		}
 	}
 	return out
@@ -296,7 +298,7 @@ func (f *Federation) Peers() []registry.Peer {
 
 // SetOwn says what this cluster exports. It is told to the others when it changed.
 func (f *Federation) SetOwn(locality registry.Locality, services *registry.Exports) {
-	next := State{Gateways: f.config.Gateways(), Locality: locality, Version: f.config.Version, Services: services}
+	next := State{About: About{Gateways: f.config.Gateways(), Locality: locality, Version: f.config.Version}, Services: services}
 	if next.Services = within(services); next.Services != services {
 		f.config.Log.Error("not all services can be exported", "services", services.Len(), "exported", next.Services.Len(), "most", maxServices, "bytes", maxStateBytes)
 	}
@@ -342,7 +344,7 @@ func (f *Federation) mark(names ...string) {
 	for _, name := range names {
 		f.unwritten[name] = true
 		if e := f.book[name]; e != nil {
-			e.announced = nil
+			e.stale = true
 		}
 		for _, s := range f.streams {
 			s.due.peer(name)

@@ -74,8 +74,14 @@ func begin(protocol uint32) *pb.FromMember {
 	return &pb.FromMember{Message: &pb.FromMember_Begin{Begin: &pb.Begin{Protocol: protocol, Version: "test"}}}
 }
 
+// stating says all of a state, as the first of a stream.
 func stating(s *pb.State) *pb.FromMember {
-	return &pb.FromMember{Message: &pb.FromMember_State{State: s}}
+	s.Whole, s.Count = true, uint32(len(s.GetServices()))
+	return reporting(&pb.Report{Revision: 1, State: s})
+}
+
+func reporting(r *pb.Report) *pb.FromMember {
+	return &pb.FromMember{Message: &pb.FromMember_Report{Report: r}}
 }
 
 func TestStrangersAndImpostorsAreKeptOut(t *testing.T) {
@@ -145,16 +151,17 @@ func TestMembersWordsAreChecked(t *testing.T) {
 		}
 		return s
 	}
+	about := func(a *pb.About) *pb.State { return &pb.State{About: a} }
 	cases := map[string]*pb.State{
-		"a gateway that is a name":  {Gateways: []string{"evil.example:15443"}},
-		"a gateway without address": {Gateways: []string{"0.0.0.0:15443"}},
-		"a gateway for all":         {Gateways: []string{"224.0.0.1:15443"}},
-		"a gateway on a link":       {Gateways: []string{"169.254.1.1:15443"}},
-		"a gateway with a zone":     {Gateways: []string{"[fd00::1%eth0]:15443"}},
-		"a gateway that is mapped":  {Gateways: []string{"[::ffff:10.0.0.1]:15443"}},
-		"a gateway without port":    {Gateways: []string{"10.0.0.1:0"}},
-		"too many gateways":         {Gateways: strings.Split(strings.Repeat("10.0.0.1:1,", maxGateways)+"10.0.0.1:1", ",")},
-		"a long locality":           {Locality: &pb.Locality{Zone: strings.Repeat("x", maxText+1)}},
+		"a gateway that is a name":  about(&pb.About{Gateways: []string{"evil.example:15443"}}),
+		"a gateway without address": about(&pb.About{Gateways: []string{"0.0.0.0:15443"}}),
+		"a gateway for all":         about(&pb.About{Gateways: []string{"224.0.0.1:15443"}}),
+		"a gateway on a link":       about(&pb.About{Gateways: []string{"169.254.1.1:15443"}}),
+		"a gateway with a zone":     about(&pb.About{Gateways: []string{"[fd00::1%eth0]:15443"}}),
+		"a gateway that is mapped":  about(&pb.About{Gateways: []string{"[::ffff:10.0.0.1]:15443"}}),
+		"a gateway without port":    about(&pb.About{Gateways: []string{"10.0.0.1:0"}}),
+		"too many gateways":         about(&pb.About{Gateways: strings.Split(strings.Repeat("10.0.0.1:1,", maxGateways)+"10.0.0.1:1", ",")}),
+		"a long locality":           about(&pb.About{Locality: &pb.Locality{Zone: strings.Repeat("x", maxText+1)}}),
 		"a service twice":           many(2),
 		"a name with a path":        with(func(e *pb.Export) { e.Name = "../cart" }),
 		"no namespace":              with(func(e *pb.Export) { e.Namespace = "" }),
@@ -170,8 +177,8 @@ func TestMembersWordsAreChecked(t *testing.T) {
 			e.Groups = []*pb.Group{{Labels: map[string]string{"a": strings.Repeat("x", maxText+1)}}}
 		}),
 		// What an administrator's terminal would obey.
-		"a locality that clears the screen": {Locality: &pb.Locality{Region: "eu\x1b[2J"}},
-		"a zone of two lines":               {Locality: &pb.Locality{Zone: "a\nb"}},
+		"a locality that clears the screen": about(&pb.About{Locality: &pb.Locality{Region: "eu\x1b[2J"}}),
+		"a zone of two lines":               about(&pb.About{Locality: &pb.Locality{Zone: "a\nb"}}),
 		"a port that rings":                 with(func(e *pb.Export) { e.Ports = []*pb.Port{{Name: "http\a", Number: 80, Protocol: "HTTP"}} }),
 		"a label that begins a sequence":    with(func(e *pb.Export) { e.Groups = []*pb.Group{{Labels: map[string]string{"a": "\u009b2J"}}} }),
 		"a label's name without an end":     with(func(e *pb.Export) { e.Groups = []*pb.Group{{Labels: map[string]string{"a\x00": "b"}}} }),
@@ -189,9 +196,7 @@ func TestMembersWordsAreChecked(t *testing.T) {
 	// Parts without end, and one part that is too long.
 	endless := []*pb.FromMember{begin(newestProtocol)}
 	for range maxServices/1000 + 1 {
-		s := many(1000)
-		s.More = true
-		endless = append(endless, stating(s))
+		endless = append(endless, reporting(&pb.Report{Revision: 1, State: many(1000), More: true}))
 	}
 	if err := saying(t, api, endless...); reasonOf(err) != pb.Refusal_INVALID {
 		t.Errorf("parts without end: %v", err)
@@ -206,8 +211,7 @@ func TestMembersWordsAreChecked(t *testing.T) {
 		s := with(func(e *pb.Export) {
 			e.Identities = slices.Repeat([]string{"spiffe://cluster.local/" + strings.Repeat("x", 1000)}, maxIdentities)
 		})
-		s.More = true
-		heavy = append(heavy, stating(s))
+		heavy = append(heavy, reporting(&pb.Report{Revision: 1, State: s, More: true}))
 	}
 	if err := saying(t, api, heavy...); reasonOf(err) != pb.Refusal_INVALID || !strings.Contains(err.Error(), "state cannot be taken") {
 		t.Errorf("a state that is too large: %v", err)
@@ -408,7 +412,10 @@ func (p *falsePrimary) Join(_ context.Context, r *pb.JoinRequest) (*pb.JoinRespo
 }
 
 func (p *falsePrimary) Sync(call grpc.BidiStreamingServer[pb.FromMember, pb.FromPrimary]) error {
-	for _, u := range p.updates {
+	for i, u := range p.updates {
+		if u.Revision == 0 {
+			u.Revision = uint64(i + 1)
+		}
 		if err := call.Send(&pb.FromPrimary{Message: &pb.FromPrimary_Update{Update: u}}); err != nil {
 			return err
 		}
@@ -435,7 +442,7 @@ func TestPrimarysWordsAreChecked(t *testing.T) {
 	p := newNode(t, "cluster1", newLink(), &clock{})
 	a := p.joinMember("cluster2")
 	eventually(t, "connected", func() bool { return a.f.Status().Connected })
-	peer := func(name string) *pb.Peer { return &pb.Peer{Cluster: name, State: &pb.State{}} }
+	peer := func(name string) *pb.Peer { return &pb.Peer{Cluster: name, State: &pb.State{Whole: true}} }
 	tooMany := &pb.Update{Full: true}
 	for range maxPieces + 1 {
 		tooMany.Peers = append(tooMany.Peers, peer("x"))
@@ -448,7 +455,7 @@ func TestPrimarysWordsAreChecked(t *testing.T) {
 	}{
 		"a change before all":   {&pb.Update{Peers: []*pb.Peer{peer("x")}}, "not a full one"},
 		"a strange name":        {&pb.Update{Full: true, Peers: []*pb.Peer{peer("../x")}}, "not one of a cluster"},
-		"a strange gateway":     {&pb.Update{Full: true, Peers: []*pb.Peer{{Cluster: "x", State: &pb.State{Gateways: []string{"x"}}}}}, "not the address of a gateway"},
+		"a strange gateway":     {&pb.Update{Full: true, Peers: []*pb.Peer{{Cluster: "x", State: &pb.State{Whole: true, About: &pb.About{Gateways: []string{"x"}}}}}}, "not the address of a gateway"},
 		"pieces out of order":   {&pb.Update{Full: true, Peers: []*pb.Peer{{Cluster: "x", Continued: true, State: &pb.State{}}}}, "not in order"},
 		"a cluster twice":       {&pb.Update{Full: true, Peers: []*pb.Peer{peer("x"), peer("x")}}, "not in order"},
 		"too many peers":        {tooMany, "at most"},
@@ -589,11 +596,11 @@ func TestListenerThatIsLostIsOpenedAgain(t *testing.T) {
 
 func TestLoopbackGatewaysAreForNeighbours(t *testing.T) {
 	for _, address := range []string{"127.0.0.1:15443", "[::1]:15443"} {
-		m := &pb.State{Gateways: []string{address}}
-		if _, err := readState(m, "cluster.local", false); err == nil {
+		m := &pb.About{Gateways: []string{address}}
+		if _, err := readAbout(m, false); err == nil {
 			t.Errorf("%s is taken from afar", address)
 		}
-		if _, err := readState(m, "cluster.local", true); err != nil {
+		if _, err := readAbout(m, true); err != nil {
 			t.Error(err)
 		}
 	}
@@ -618,12 +625,15 @@ func TestStatesThatChangeTooOften(t *testing.T) {
 		}
 	}
 	open()
-	zone, sent := "", 0
+	zone, sent, revision := "", 0, uint64(0)
 	state := func() {
 		t.Helper()
 		// A pause of a busy machine is silence to the primary, and ends the stream: then there is another.
-		if call.Send(stating(&pb.State{Locality: &pb.Locality{Zone: zone}})) != nil {
+		revision++
+		m := &pb.State{Whole: true, About: &pb.About{Locality: &pb.Locality{Zone: zone}}}
+		if call.Send(reporting(&pb.Report{Revision: revision, State: m})) != nil {
 			open()
+			revision = 0
 		}
 	}
 	eventually(t, "many are read", func() bool {
@@ -658,7 +668,7 @@ func TestOwnExportsAreBounded(t *testing.T) {
 	}
 	p.f.SetOwn(registry.Locality{}, many(10, 1<<20))
 	size := 0
-	for _, part := range p.f.own.parts() {
+	for _, part := range parts(p.f.own.since(nil)) {
 		size += proto.Size(part)
 	}
 	if n := p.f.own.Services.Len(); n != 7 || size > maxStateBytes {

@@ -16,8 +16,8 @@ import (
 
 // Versions of the protocol that this program speaks.
 const (
-	oldestProtocol = 1
-	newestProtocol = 1
+	oldestProtocol = 2
+	newestProtocol = 2
 )
 
 // codeOf is the gRPC code and the HTTP status that go with a refusal's reason.

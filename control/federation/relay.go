@@ -3,10 +3,10 @@ package federation
 import (
 	"bytes"
 	"cmp"
-	"crypto/sha256"
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -18,51 +18,66 @@ import (
 )
 
 // announcement is what a primary tells of one cluster, itself included, as long as nothing of that changes. It is made anew
-// then, so that who has looked at it need not look again. What is costly is made when the first one asks for it.
+// then, so that who has looked at it need not look again. What is costly is made when the first one asks for it, of what differs
+// from the one before.
 type announcement struct {
 	name      string
 	state     State
 	connected bool
 	sharing   *resolve.Sharing
+	// number is this announcement's own, of all there are and were.
+	number uint64
+	// former is the last offer that was made before, nil for none.
+	former *resolve.Offer
+	offer  atomic.Pointer[resolve.Offer]
 
-	mu    sync.Mutex
-	offer *resolve.Offer
-	// views by audience: those who may know the same services share one. kept is how large they are together.
+	mu sync.Mutex
+	// views by audience: those who may know the same services share one. kept is how large all that was written of them is.
 	views map[string]*view
 	kept  int
 }
 
-// maxViewBytes bounds the views of one cluster that are kept. When they are more, all are forgotten, and made again for whom
-// they are needed.
-const maxViewBytes = 2 * maxStateBytes
+// maxWrittenBytes bounds what of one cluster's views is kept as it is sent. When it is more, all is forgotten, and made again for whom it is
+// needed.
+const maxWrittenBytes = 2 * maxStateBytes
 
 // view is an announcement as one audience may know it.
 type view struct {
-	services *registry.Exports
-	// pieces are elements of the field peers of [pb.Update], encoded, none much larger than a part of an update; size is all of
-	// theirs.
+	State
+	// size is at least that of everything in it.
+	size int
+	// written is what of it is new to whom something was told before.
+	written map[before]written
+}
+
+// before is what somebody was told of a cluster: the services of an announcement by its number, 0 for nothing.
+type before struct {
+	number    uint64
+	services  *registry.Exports
+	connected bool
+}
+
+// written are elements of the field peers of [pb.Update], encoded, none much larger than a part of an update; none where there is nothing
+// to say. state says that there is more in them than whether the cluster is connected.
+type written struct {
 	pieces [][]byte
-	size   int
-	hash   [sha256.Size]byte
-	// err says why there are none.
-	err error
+	state  bool
 }
 
 // view for a cluster.
 func (a *announcement) view(to string) *view {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.offer == nil {
-		a.offer, a.views = a.sharing.Offer(a.state.Services, a.name, nil), map[string]*view{}
+	offer := a.offer.Load()
+	if offer == nil {
+		offer = a.sharing.Offer(a.state.Services, a.name, a.former)
+		a.offer.Store(offer)
+		a.views = map[string]*view{}
 	}
-	audience := a.offer.Audience(to)
+	audience := offer.Audience(to)
 	v := a.views[audience]
 	if v == nil {
-		v = a.with(a.offer.For(audience))
-		if a.kept += v.size; a.kept > maxViewBytes {
-			clear(a.views)
-			a.kept = v.size
-		}
+		v = a.with(offer.For(audience))
 		a.views[audience] = v
 	}
 	return v
@@ -70,41 +85,62 @@ func (a *announcement) view(to string) *view {
 
 // with makes the view that has these services.
 func (a *announcement) with(services *registry.Exports) *view {
-	state := a.state
-	state.Services = services
-	v := &view{services: services}
-	v.encode(&pb.Peer{Cluster: a.name, State: state.message(), Connected: a.connected})
+	v := &view{State: State{About: a.state.About, Services: services}, written: map[before]written{}}
+	v.size = proto.Size(v.about()) + services.Size()
 	return v
+}
+
+// since is what of a view is new to whom something else was told last.
+func (a *announcement) since(v *view, t telling) (written, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	was := before{t.number, t.Services, t.connected}
+	if w, known := v.written[was]; known {
+		return w, nil
+	}
+	told := &t.State
+	if t.number == 0 {
+		told = nil
+	}
+	w, size, err := a.write(v.since(told), t.connected)
+	if err != nil {
+		return written{}, err
+	}
+	if a.kept += size; a.kept > maxWrittenBytes {
+		for _, other := range a.views {
+			clear(other.written)
+		}
+		a.kept = size
+	}
+	v.written[was] = w
+	return w, nil
 }
 
 // peersField is the number of the field peers of [pb.Update].
 var peersField = (&pb.Update{}).ProtoReflect().Descriptor().Fields().ByName("peers").Number()
 
-// encode makes several pieces of a cluster with many services: who hears nothing for long takes the sender for dead.
-func (v *view) encode(p *pb.Peer) {
-	hash := sha256.New()
-	services := p.State.Services
-	p.State.Services = nil
-	for size := proto.Size(p); ; {
-		for len(services) > 0 && (size == 0 || size+proto.Size(services[0]) <= partBytes) {
-			size += proto.Size(services[0])
-			p.State.Services, services = append(p.State.Services, services[0]), services[1:]
+// write encodes what is said of the cluster, nil for no more than whether it is connected, where it was said to be or not. It makes several pieces of much: who hears
+// nothing for long takes the sender for dead.
+func (a *announcement) write(m *pb.State, connected bool) (w written, size int, err error) {
+	var all []*pb.Peer
+	switch {
+	case m != nil:
+		for i, part := range parts(m) {
+			all = append(all, &pb.Peer{Cluster: a.name, State: part, Connected: a.connected && i == 0, Continued: i > 0})
 		}
-		// Deterministic: its hash tells whether it was sent.
-		text, err := proto.MarshalOptions{Deterministic: true}.Marshal(p)
+		w.state = true
+	case a.connected != connected:
+		all = []*pb.Peer{{Cluster: a.name, Connected: a.connected}}
+	}
+	for _, p := range all {
+		text, err := proto.Marshal(p)
 		if err != nil {
-			v.pieces, v.size, v.err = nil, 0, err
-			return
+			return written{}, 0, err
 		}
 		piece := slices.Clip(protowire.AppendBytes(protowire.AppendTag(nil, peersField, protowire.BytesType), text))
-		hash.Write(piece)
-		v.pieces, v.size = append(v.pieces, piece), v.size+len(piece)
-		if len(services) == 0 {
-			hash.Sum(v.hash[:0])
-			return
-		}
-		p, size = &pb.Peer{Cluster: p.Cluster, Continued: true, State: &pb.State{}}, 0
+		w.pieces, size = append(w.pieces, piece), size+len(piece)
 	}
+	return w, size, nil
 }
 
 // due names what a stream has to look at, because it changed since it last did.
@@ -130,17 +166,29 @@ func (d *due) object(key objects.Key) {
 	d.objects[key] = true
 }
 
-// telling is what a member was told of a cluster.
+// telling is what a member was told of a cluster, by the announcement of a number, 0 for nothing.
 type telling struct {
-	// hash of what was said, and how large everything is that the member may know: less is said where all is more than it takes.
-	hash [sha256.Size]byte
+	State
+	number    uint64
+	connected bool
+	// size is how large everything is that the member may know: less is said where all is more than it takes.
 	size int
+}
+
+// announce has something be told in place of something else, nil for nothing. The lock is held.
+func (f *Federation) announce(former, now *announcement) *announcement {
+	f.announcements++
+	now.number, now.sharing = f.announcements, f.sharing
+	if former != nil {
+		now.former = cmp.Or(former.offer.Load(), former.former)
+	}
+	return now
 }
 
 // announcementOf a cluster of the book. The lock is held.
 func (f *Federation) announcementOf(name string, e *entry) *announcement {
-	if e.announced == nil {
-		e.announced = &announcement{name: name, state: e.State, connected: e.connected, sharing: f.sharing}
+	if e.announced == nil || e.stale {
+		e.announced, e.stale = f.announce(e.announced, &announcement{name: name, state: e.State, connected: e.connected}), false
 	}
 	return e.announced
 }
@@ -151,14 +199,14 @@ func (f *Federation) announceOwn() *announcement {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if a := f.announced; a == nil || a.sharing != f.sharing || !a.state.sameAs(own) {
-		f.announced = &announcement{name: f.config.Cluster.Name, state: own, connected: true, sharing: f.sharing}
+		f.announced = f.announce(a, &announcement{name: f.config.Cluster.Name, state: own, connected: true})
 	}
 	return f.announced
 }
 
 // updates says what the member does not know yet, and takes it as sent.
 func (f *Federation) updates(s *stream) []*pb.Update {
-	w := updateWriter{current: &pb.Update{Full: !s.begun}}
+	w := updateWriter{current: &pb.Update{Full: !s.begun, Revision: s.revision + 1}}
 	// Its anchors may become others at any time, so that it is looked at whatever is due.
 	own := f.announceOwn()
 	replicas := map[objects.Key][]byte{}
@@ -190,7 +238,11 @@ func (f *Federation) updates(s *stream) []*pb.Update {
 		}
 	}
 	s.begun = true
-	return w.finish()
+	all := w.finish()
+	if len(all) > 0 {
+		s.revision++
+	}
+	return all
 }
 
 // look gives the other clusters that are due; nil is for one that is not there any more. The lock is held.
@@ -234,12 +286,17 @@ func (f *Federation) updatePeers(s *stream, look map[string]*announcement, w *up
 	}
 	for name, v := range views {
 		of := s.peers[name]
-		if s.begun && of.hash == v.hash {
+		said, err := look[name].since(v, of)
+		if err != nil {
+			f.config.Log.Error("peer not told", "peer", name, "error", err)
 			continue
 		}
-		of.hash = v.hash
+		if said.state {
+			of.State, of.number = v.State, look[name].number
+		}
+		of.connected = look[name].connected
 		s.peers[name] = of
-		for _, piece := range v.pieces {
+		for _, piece := range said.pieces {
 			w.piece(piece)
 		}
 	}
@@ -258,10 +315,6 @@ func (f *Federation) views(s *stream, look map[string]*announcement, w *updateWr
 			continue
 		}
 		v := a.view(s.cluster)
-		if v.err != nil {
-			f.config.Log.Error("peer not told", "peer", name, "error", v.err)
-			continue
-		}
 		s.bytes += v.size - of.size
 		of.size = v.size
 		s.peers[name], out[name] = of, v
@@ -299,7 +352,7 @@ func (w *updateWriter) room(bytes int) *pb.Update {
 	if w.size > 0 && w.size+bytes > partBytes {
 		w.current.More = true
 		w.done = append(w.done, w.current)
-		w.current, w.size = &pb.Update{}, 0
+		w.current, w.size = &pb.Update{Revision: w.current.Revision}, 0
 	}
 	w.size += bytes
 	return w.current

@@ -33,6 +33,8 @@ type crowd struct {
 	objects []*objects.Object
 	streams []*stream
 	ready   uint32
+	// known is what members know by what they heard.
+	known map[*stream]map[string]*knownPeer
 }
 
 func newCrowd(t testing.TB, members int) *crowd {
@@ -43,7 +45,7 @@ func newCrowd(t testing.TB, members int) *crowd {
 		t.Fatal(err)
 	}
 	gateway := netip.MustParseAddrPort("127.0.0.1:1")
-	c := &crowd{objects: []*objects.Object{globalNamespace("boutique", "cluster*", "shop"), globalNamespace("rest", "nobody", "*")}}
+	c := &crowd{known: map[*stream]map[string]*knownPeer{}, objects: []*objects.Object{globalNamespace("boutique", "cluster*", "shop"), globalNamespace("rest", "nobody", "*")}}
 	c.f, err = Open(Config{
 		Cluster: where, Settings: model.DefaultSettings(where.Name), Version: "test", Authority: authority, Gateways: func() []netip.AddrPort { return []netip.AddrPort{gateway} },
 		Listen: func() (net.Listener, error) { return nil, net.ErrClosed }, Changed: func() {}, Log: slog.New(slog.DiscardHandler), Pace: testPace,
@@ -61,9 +63,11 @@ func newCrowd(t testing.TB, members int) *crowd {
 		s.end = func(error) {}
 		c.f.attach(s, nil)
 		c.streams = append(c.streams, s)
-		c.f.note(s, State{Gateways: []netip.AddrPort{gateway}, Services: c.services(0)})
+		c.f.note(s, State{About: About{Gateways: []netip.AddrPort{gateway}}, Services: c.services(0)})
 	}
-	c.tell()
+	for _, s := range c.streams {
+		c.hear(t, s)
+	}
 	return c
 }
 
@@ -81,7 +85,7 @@ func (c *crowd) services(ready uint32) *registry.Exports {
 func (c *crowd) change() {
 	c.ready++
 	e := c.f.book[c.streams[0].cluster]
-	c.f.note(c.streams[0], State{Gateways: e.Gateways, Services: c.services(c.ready)})
+	c.f.note(c.streams[0], State{About: About{Gateways: e.Gateways}, Services: c.services(c.ready)})
 }
 
 // tell gives how many members are told something.
@@ -113,10 +117,28 @@ func TestAChangeCostsWhatItChanges(t *testing.T) {
 	}
 }
 
-// heard is what a member makes of updates, as they come over the wire.
-func heard(t *testing.T, updates []*pb.Update) (peers map[string]*pb.Peer, gone []string) {
+// knownPeer is what a member knows of a cluster by what it was told.
+type knownPeer struct {
+	about     *pb.About
+	services  map[string]*pb.Export
+	connected bool
+}
+
+// hear gives what a member knows, of the clusters that it is told of now, and which are gone.
+func (c *crowd) hear(t testing.TB, s *stream) (peers map[string]*knownPeer, gone []string) {
 	t.Helper()
-	peers = map[string]*pb.Peer{}
+	return c.learn(t, s, c.f.updates(s))
+}
+
+// learn is [crowd.hear] of updates, as they come over the wire.
+func (c *crowd) learn(t testing.TB, s *stream, updates []*pb.Update) (peers map[string]*knownPeer, gone []string) {
+	t.Helper()
+	peers = map[string]*knownPeer{}
+	known := c.known[s]
+	if known == nil {
+		known = map[string]*knownPeer{}
+		c.known[s] = known
+	}
 	for _, u := range updates {
 		text, err := proto.Marshal(u)
 		if err != nil {
@@ -126,13 +148,32 @@ func heard(t *testing.T, updates []*pb.Update) (peers map[string]*pb.Peer, gone 
 		if err := proto.Unmarshal(text, &m); err != nil {
 			t.Fatal(err)
 		}
-		gone = append(gone, m.GetGonePeers()...)
+		for _, name := range m.GetGonePeers() {
+			gone = append(gone, name)
+			delete(known, name)
+		}
 		for _, p := range m.GetPeers() {
-			if first := peers[p.GetCluster()]; first != nil && p.GetContinued() {
-				first.State.Services = append(first.State.Services, p.GetState().GetServices()...)
-			} else {
-				peers[p.GetCluster()] = p
+			name, state := p.GetCluster(), p.GetState()
+			was := known[name]
+			if state.GetWhole() && !p.GetContinued() {
+				was = &knownPeer{services: map[string]*pb.Export{}}
 			}
+			if was == nil {
+				t.Fatalf("%s is told of what is different of %s, and knows nothing of it", s.cluster, name)
+			}
+			if !p.GetContinued() {
+				was.connected = p.GetConnected()
+			}
+			if state.GetAbout() != nil {
+				was.about = state.GetAbout()
+			}
+			for _, e := range state.GetServices() {
+				was.services[e.GetNamespace()+"/"+e.GetName()] = e
+			}
+			for _, e := range state.GetGone() {
+				delete(was.services, e.GetNamespace()+"/"+e.GetName())
+			}
+			known[name], peers[name] = was, was
 		}
 	}
 	return peers, gone
@@ -147,7 +188,7 @@ func TestWhoMayKnowTheSameIsSentTheSameBytes(t *testing.T) {
 		if len(updates) != 1 {
 			t.Fatalf("%d updates for %s", len(updates), s.cluster)
 		}
-		if peers, _ := heard(t, updates); len(peers) != 1 || peers["cluster2"].GetState().GetServices()[0].GetGroups()[0].GetReady() != c.ready {
+		if peers, _ := c.learn(t, s, updates); len(peers) != 1 || peers["cluster2"].services["shop/service000"].GetGroups()[0].GetReady() != c.ready {
 			t.Errorf("%s is told %v", s.cluster, peers)
 		}
 		sent = append(sent, updates[0].ProtoReflect().GetUnknown())
@@ -163,7 +204,7 @@ func TestOnlyWhatAMemberMayKnowIsSent(t *testing.T) {
 	e := c.f.book["cluster2"]
 	secret := export("elsewhere", "secret", 1)
 	hidden := c.services(0).With([]*registry.Export{&secret}, nil)
-	c.f.note(c.streams[0], State{Gateways: e.Gateways, Services: hidden})
+	c.f.note(c.streams[0], State{About: About{Gateways: e.Gateways}, Services: hidden})
 	if told := c.tell(); told != 0 {
 		t.Errorf("%d members were told of what they may not know", told)
 	}
@@ -177,19 +218,19 @@ func TestOnlyWhatAMemberMayKnowIsSent(t *testing.T) {
 	c.f.SetObjects(append(c.objects, two))
 	for _, s := range c.streams {
 		want := map[string]int{"cluster3": 1}[s.cluster]
-		if peers, gone := heard(t, c.f.updates(s)); len(peers) != want || len(gone) != 0 || want == 1 && len(peers["cluster2"].GetState().GetServices()) != servicesEach+1 {
+		if peers, gone := c.hear(t, s); len(peers) != want || len(gone) != 0 || want == 1 && len(peers["cluster2"].services) != servicesEach+1 {
 			t.Errorf("%s is told of %d clusters, and of %v that they are gone", s.cluster, len(peers), gone)
 		}
 	}
 	// And not any more.
 	c.f.SetObjects(c.objects)
-	peers, _ := heard(t, c.f.updates(c.streams[1]))
-	if got := peers["cluster2"].GetState().GetServices(); len(peers) != 1 || len(got) != servicesEach {
-		t.Errorf("%d clusters, %d services of cluster2", len(peers), len(got))
+	peers, _ := c.hear(t, c.streams[1])
+	if len(peers) != 1 || len(peers["cluster2"].services) != servicesEach {
+		t.Errorf("told of %d clusters", len(peers))
 	}
 	// A cluster that is removed is gone for the others.
 	c.f.SetObjects(slices.DeleteFunc(slices.Clone(c.objects), func(o *objects.Object) bool { return o.GetName() == "cluster2" }))
-	if peers, gone := heard(t, c.f.updates(c.streams[1])); len(peers) != 0 || !slices.Equal(gone, []string{"cluster2"}) {
+	if peers, gone := c.hear(t, c.streams[1]); len(peers) != 0 || !slices.Equal(gone, []string{"cluster2"}) {
 		t.Errorf("of %d clusters, and of %v that they are gone", len(peers), gone)
 	}
 }
@@ -197,7 +238,7 @@ func TestOnlyWhatAMemberMayKnowIsSent(t *testing.T) {
 func TestLargePeersDoNotKeepTheOthersOff(t *testing.T) {
 	c := newCrowd(t, 4)
 	large := func(of, mebibytes int) {
-		state := State{Version: "v"}
+		state := State{About: About{Version: "v"}}
 		for i := range mebibytes {
 			state.Services = state.Services.With([]*registry.Export{{Namespace: "shop", Name: fmt.Sprint(i), Identities: []string{strings.Repeat("x", 1<<20)}}}, nil)
 		}
@@ -206,14 +247,14 @@ func TestLargePeersDoNotKeepTheOthersOff(t *testing.T) {
 	large(0, maxPeerBytes>>20)
 	large(1, 3)
 	large(2, 1)
-	services := func(peers map[string]*pb.Peer) string {
+	services := func(peers map[string]*knownPeer) string {
 		out := []string{}
 		for _, name := range slices.Sorted(maps.Keys(peers)) {
-			out = append(out, fmt.Sprintf("%s %s %d", name, peers[name].GetState().GetVersion(), len(peers[name].GetState().GetServices())))
+			out = append(out, fmt.Sprintf("%s %s %d", name, peers[name].about.GetVersion(), len(peers[name].services)))
 		}
 		return strings.Join(out, ", ")
 	}
-	peers, _ := heard(t, c.f.updates(c.streams[3]))
+	peers, _ := c.hear(t, c.streams[3])
 	if got, want := services(peers), "cluster2 v 0, cluster3 v 3, cluster4 v 1"; got != want {
 		t.Errorf("told %q, want %q", got, want)
 	}
@@ -221,17 +262,17 @@ func TestLargePeersDoNotKeepTheOthersOff(t *testing.T) {
 	large(1, 0)
 	large(2, 0)
 	large(0, maxPeerBytes>>20-2)
-	peers, _ = heard(t, c.f.updates(c.streams[3]))
+	peers, _ = c.hear(t, c.streams[3])
 	if got, want := services(peers), "cluster2 v 62, cluster3 v 0, cluster4 v 0"; got != want {
 		t.Errorf("told %q, want %q", got, want)
 	}
 	large(1, 4)
-	peers, _ = heard(t, c.f.updates(c.streams[3]))
+	peers, _ = c.hear(t, c.streams[3])
 	if got, want := services(peers), "cluster2 v 0, cluster3 v 4"; got != want {
 		t.Errorf("told %q, want %q", got, want)
 	}
 	large(1, 0)
-	peers, _ = heard(t, c.f.updates(c.streams[3]))
+	peers, _ = c.hear(t, c.streams[3])
 	if got, want := services(peers), "cluster2 v 62, cluster3 v 0"; got != want {
 		t.Errorf("told %q, want %q", got, want)
 	}
@@ -298,9 +339,9 @@ func TestWhatAnEarlierVersionKeptIsReadOnce(t *testing.T) {
 	where := c.f.config.Cluster
 	c.f.keepNow()
 	old := kept{Clusters: map[string]keptCluster{
-		"cluster2": {State: State{Version: "old", Services: c.services(7)}, Reachable: true},
+		"cluster2": {State: State{About: About{Version: "old"}, Services: c.services(7)}, Reachable: true},
 		// A crash came between the two.
-		"cluster3": {State: State{Version: "old"}},
+		"cluster3": {State: State{About: About{Version: "old"}}},
 	}}
 	if err := durable.WriteJSON(keptPath(where), old, 0o600); err != nil {
 		t.Fatal(err)

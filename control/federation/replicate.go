@@ -102,7 +102,7 @@ func (f *Federation) SetObjects(all []*objects.Object) {
 	if sharing != f.sharing {
 		f.sharing = sharing
 		for _, e := range f.book {
-			e.announced = nil
+			e.stale = true
 		}
 	}
 	// By membership, for the name may be another one's already.

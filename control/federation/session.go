@@ -29,6 +29,9 @@ type session struct {
 	api pb.FederationClient
 	// wake holds one value when this cluster's own state may have changed.
 	wake chan struct{}
+	// revision is that of the primary's last update, and told are the clusters that it has told of. Only who listens touches them.
+	revision uint64
+	told     map[string]bool
 	// heard says that the primary has told everything at least once. The federation's lock guards it.
 	heard bool
 }
@@ -49,7 +52,9 @@ func (f *Federation) speak(ctx context.Context, call grpc.BidiStreamingClient[pb
 	})()
 	renewed := make(chan error, 1)
 	renewing, renewAgain := false, time.Time{}
+	// sent is nil until something is, revision how often something was.
 	var sent *State
+	revision := uint64(0)
 	var said *pb.RootProgress
 	for {
 		// A command may have changed the primary's address, for the next connection.
@@ -58,9 +63,14 @@ func (f *Federation) speak(ctx context.Context, call grpc.BidiStreamingClient[pb
 		progress := f.root.progress
 		f.mu.Unlock()
 		if own := f.told(); sent == nil || !sent.sameAs(own) {
-			for _, part := range own.parts() {
-				if err := out.say(&pb.FromMember{Message: &pb.FromMember_State{State: part}}); err != nil {
-					return errEnded
+			if m := own.since(sent); m != nil {
+				revision++
+				all := parts(m)
+				for i, part := range all {
+					report := &pb.Report{Revision: revision, State: part, More: i < len(all)-1}
+					if err := out.say(&pb.FromMember{Message: &pb.FromMember_Report{Report: report}}); err != nil {
+						return errEnded
+					}
 				}
 			}
 			sent = &own
@@ -128,15 +138,24 @@ func (f *Federation) listen(ctx context.Context, call grpc.BidiStreamingClient[p
 			f.counters.add(countUpdatesRefused)
 			return fmt.Errorf("the primary's update is larger than %d MiB", maxUpdateBytes>>20)
 		}
-		if growing == nil {
+		switch {
+		case growing == nil:
 			growing = part
-		} else {
+		case part.GetRevision() != growing.GetRevision():
+			f.counters.add(countUpdatesRefused)
+			return fmt.Errorf("a part of the primary's update with revision %d has revision %d", growing.GetRevision(), part.GetRevision())
+		default:
 			growing.Peers, growing.GonePeers = append(growing.Peers, part.GetPeers()...), append(growing.GonePeers, part.GetGonePeers()...)
 			growing.Objects, growing.GoneObjects = append(growing.Objects, part.GetObjects()...), append(growing.GoneObjects, part.GetGoneObjects()...)
 		}
 		if part.GetMore() {
 			continue
 		}
+		if growing.GetRevision() != s.revision+1 {
+			f.counters.add(countUpdatesRefused)
+			return fmt.Errorf("the primary's update has revision %d, after %d", growing.GetRevision(), s.revision)
+		}
+		s.revision++
 		if !s.heard && !growing.GetFull() {
 			f.counters.add(countUpdatesRefused)
 			return errors.New("the primary's first update is not a full one")
@@ -167,28 +186,9 @@ func (f *Federation) take(ctx context.Context, s *session, u *pb.Update) error {
 	if len(u.GetPeers()) > maxPieces || len(u.GetObjects()) > maxObjects {
 		return fmt.Errorf("the primary's update has %d pieces about clusters and %d objects, at most %d and %d are taken", len(u.GetPeers()), len(u.GetObjects()), maxPieces, maxObjects)
 	}
-	whole := map[string]*pb.Peer{}
-	for _, p := range u.GetPeers() {
-		if first := whole[p.GetCluster()]; first != nil && p.GetContinued() {
-			first.State.Services = append(first.State.Services, p.GetState().GetServices()...)
-		} else if first != nil || p.GetContinued() || p.GetState() == nil {
-			return fmt.Errorf("the primary's update about cluster %q is not in order", clip(p.GetCluster()))
-		} else {
-			whole[p.GetCluster()] = p
-		}
-	}
-	peers := make(map[string]*entry, len(whole))
-	for _, p := range whole {
-		state, err := readState(p.GetState(), f.config.Settings.TrustDomain, f.nearby())
-		if err == nil && !labelPattern.MatchString(p.GetCluster()) {
-			err = errors.New("its name is not one of a cluster")
-		}
-		if err != nil {
-			return fmt.Errorf("the primary's update about cluster %q: %w", clip(p.GetCluster()), err)
-		}
-		if p.GetCluster() != f.config.Cluster.Name {
-			peers[p.GetCluster()] = &entry{State: state, connected: p.GetConnected()}
-		}
+	told, err := f.readPeers(s, u)
+	if err != nil {
+		return err
 	}
 	fresh := make(map[objects.Key]*objects.Object, len(u.GetObjects()))
 	for _, text := range u.GetObjects() {
@@ -215,17 +215,26 @@ func (f *Federation) take(ctx context.Context, s *session, u *pb.Update) error {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if u.GetFull() || s.told == nil {
+		s.told = map[string]bool{}
+	}
 	// Only names that were looked at: each is a file's.
-	named := slices.Collect(maps.Keys(peers))
-	for name, e := range peers {
+	named := slices.Collect(maps.Keys(told))
+	for name, p := range told {
+		e := &entry{State: p.State, connected: p.connected}
 		if old := f.book[name]; old != nil {
 			e.reachable, e.unreachable, e.failures = old.reachable, old.unreachable, old.failures
 		}
-		f.book[name] = e
+		f.book[name], s.told[name] = e, true
+	}
+	gonePeers := make(map[string]bool, len(u.GetGonePeers()))
+	for _, name := range u.GetGonePeers() {
+		gonePeers[name] = true
 	}
 	for name := range f.book {
-		if u.GetFull() && peers[name] == nil || slices.Contains(u.GetGonePeers(), name) && peers[name] == nil {
+		if _, is := told[name]; !is && (u.GetFull() || gonePeers[name]) {
 			delete(f.book, name)
+			delete(s.told, name)
 			named = append(named, name)
 		}
 	}
@@ -235,4 +244,51 @@ func (f *Federation) take(ctx context.Context, s *session, u *pb.Update) error {
 	s.heard, f.problem, f.removed = true, "", ""
 	f.changed(named...)
 	return nil
+}
+
+// toldPeer is what the primary has said of another cluster.
+type toldPeer struct {
+	State
+	connected bool
+}
+
+// readPeers checks what the primary says of clusters. It changes nothing: of an update, all is taken or nothing.
+func (f *Federation) readPeers(s *session, u *pb.Update) (map[string]toldPeer, error) {
+	whole := map[string]*pb.Peer{}
+	for _, p := range u.GetPeers() {
+		switch first := whole[p.GetCluster()]; {
+		case first != nil && p.GetContinued() && first.GetState() != nil:
+			first.State = joined(first.State, p.GetState())
+		case first != nil || p.GetContinued():
+			return nil, fmt.Errorf("the primary's update about cluster %q is not in order", clip(p.GetCluster()))
+		default:
+			whole[p.GetCluster()] = p
+		}
+	}
+	out := make(map[string]toldPeer, len(whole))
+	for name, p := range whole {
+		if !labelPattern.MatchString(name) {
+			return nil, fmt.Errorf("the primary's update about cluster %q: its name is not one of a cluster", clip(name))
+		}
+		if name == f.config.Cluster.Name {
+			continue
+		}
+		peer, told := toldPeer{connected: p.GetConnected()}, false
+		f.mu.Lock()
+		if e := f.book[name]; e != nil {
+			peer.State, told = e.State, s.told[name] && !u.GetFull()
+		}
+		f.mu.Unlock()
+		var err error
+		if p.GetState() != nil {
+			peer.State, err = peer.with(p.GetState(), told, f.config.Settings.TrustDomain, f.nearby())
+		} else if !told {
+			err = errors.New("it says nothing, and nothing was said before")
+		}
+		if err != nil {
+			return nil, fmt.Errorf("the primary's update about cluster %q: %w", clip(name), err)
+		}
+		out[name] = peer
+	}
+	return out, nil
 }

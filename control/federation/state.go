@@ -8,14 +8,19 @@ import (
 	"strings"
 	"unicode"
 
-	"google.golang.org/protobuf/proto"
-
 	pb "heddle.io/heddle/api/federation/federationv1"
 	"heddle.io/heddle/control/registry"
 )
 
-// State is what a cluster says of itself to the others.
+// State is what a cluster says of itself to the others. It is never changed: another one takes its place.
 type State struct {
+	About
+	// Services that it exports: at the primary all of them, at a member those that it may know.
+	Services *registry.Exports `json:"services,omitempty"`
+}
+
+// About is what a cluster says of itself beside its services.
+type About struct {
 	// Gateways are where others reach its east-west gateways.
 	Gateways []netip.AddrPort  `json:"gateways,omitempty"`
 	Locality registry.Locality `json:"locality,omitzero"`
@@ -23,8 +28,6 @@ type State struct {
 	Version string `json:"version,omitempty"`
 	// Anchors are the intermediates (PEM) by which clients know its servers.
 	Anchors []string `json:"anchors,omitempty"`
-	// Services that it exports: at the primary all of them, at a member those that it may know.
-	Services *registry.Exports `json:"services,omitempty"`
 }
 
 // Bounds of what is taken from another cluster.
@@ -38,7 +41,7 @@ const (
 	maxGroups     = 256
 	maxLabels     = 64
 	maxText       = 1024
-	// maxStateBytes is how large all parts of a state may be together.
+	// maxStateBytes is how large all parts of a state may be together, and all that is known of a cluster by several.
 	maxStateBytes = 8 << 20
 )
 
@@ -47,12 +50,13 @@ var (
 	protocolPattern = regexp.MustCompile(`^(TCP|HTTP|HTTP2)$`)
 )
 
-func (s State) message() *pb.State {
-	m := &pb.State{
-		Locality: &pb.Locality{Region: s.Locality.Region, Zone: s.Locality.Zone, SubZone: s.Locality.SubZone},
-		Version:  s.Version, Services: exportMessages(s.Services.Sorted()), Anchors: s.Anchors,
+// about is its message.
+func (a About) about() *pb.About {
+	m := &pb.About{
+		Locality: &pb.Locality{Region: a.Locality.Region, Zone: a.Locality.Zone, SubZone: a.Locality.SubZone},
+		Version:  a.Version, Anchors: a.Anchors,
 	}
-	for _, g := range s.Gateways {
+	for _, g := range a.Gateways {
 		m.Gateways = append(m.Gateways, g.String())
 	}
 	return m
@@ -85,49 +89,29 @@ func gateway(text string, loopback bool) (netip.AddrPort, error) {
 	return g, nil
 }
 
-// readState checks what another cluster says of itself. Nothing that is malformed or out of bounds gets any further.
-// loopback says whether its gateways may have loopback addresses.
-func readState(m *pb.State, trustDomain string, loopback bool) (State, error) {
-	s := State{
+// readAbout checks what another cluster says of itself. loopback says whether its gateways may have loopback addresses.
+func readAbout(m *pb.About, loopback bool) (About, error) {
+	a := About{
 		Locality: registry.Locality{Region: m.GetLocality().GetRegion(), Zone: m.GetLocality().GetZone(), SubZone: m.GetLocality().GetSubZone()},
-		Version:  clip(m.GetVersion()),
+		Version:  clip(m.GetVersion()), Anchors: m.GetAnchors(),
 	}
 	if len(m.GetGateways()) > maxGateways {
-		return s, fmt.Errorf("%d gateways are more than %d", len(m.GetGateways()), maxGateways)
+		return a, fmt.Errorf("%d gateways are more than %d", len(m.GetGateways()), maxGateways)
 	}
-	if !plain(s.Locality.Region, s.Locality.Zone, s.Locality.SubZone) {
-		return s, fmt.Errorf("a locality is longer than %d bytes, or has characters that cannot be printed", maxText)
+	if !plain(a.Locality.Region, a.Locality.Zone, a.Locality.SubZone) {
+		return a, fmt.Errorf("a locality is longer than %d bytes, or has characters that cannot be printed", maxText)
 	}
 	for _, text := range m.GetGateways() {
 		g, err := gateway(text, loopback)
 		if err != nil {
-			return s, err
+			return a, err
 		}
-		s.Gateways = append(s.Gateways, g)
+		a.Gateways = append(a.Gateways, g)
 	}
-	if len(m.GetAnchors()) > maxAnchors || slices.ContainsFunc(m.GetAnchors(), func(a string) bool { return len(a) > maxAnchor }) {
-		return s, fmt.Errorf("%d anchors, of which at most %d are taken, of at most %d bytes each", len(m.GetAnchors()), maxAnchors, maxAnchor)
+	if len(a.Anchors) > maxAnchors || slices.ContainsFunc(a.Anchors, func(a string) bool { return len(a) > maxAnchor }) {
+		return a, fmt.Errorf("%d anchors, of which at most %d are taken, of at most %d bytes each", len(a.Anchors), maxAnchors, maxAnchor)
 	}
-	s.Anchors = m.GetAnchors()
-	if len(m.GetServices()) > maxServices {
-		return s, fmt.Errorf("%d services are more than %d", len(m.GetServices()), maxServices)
-	}
-	seen := make(map[registry.ExportName]bool, len(m.GetServices()))
-	services := make([]*registry.Export, 0, len(m.GetServices()))
-	for _, e := range m.GetServices() {
-		export, err := readExport(e, trustDomain)
-		if err != nil {
-			return s, err
-		}
-		key := export.Key()
-		if seen[key] {
-			return s, fmt.Errorf("service %s is there twice", key)
-		}
-		seen[key] = true
-		services = append(services, export)
-	}
-	s.Services = (*registry.Exports)(nil).With(services, nil)
-	return s, nil
+	return a, nil
 }
 
 func readExport(m *pb.Export, trustDomain string) (*registry.Export, error) {
@@ -193,28 +177,11 @@ func within(services *registry.Exports) *registry.Exports {
 	return (*registry.Exports)(nil).With(all, nil)
 }
 
-// parts splits a state into messages of bounded size.
-func (s State) parts() []*pb.State {
-	first := s.message()
-	services := first.Services
-	first.Services = nil
-	out := []*pb.State{first}
-	size := 0
-	for _, e := range services {
-		n := proto.Size(e)
-		if size += n; size > partBytes {
-			out[len(out)-1].More = true
-			out = append(out, &pb.State{})
-			size = n
-		}
-		last := out[len(out)-1]
-		last.Services = append(last.Services, e)
-	}
-	return out
-}
-
 // equal compares what is sent.
 func (s State) equal(o State) bool {
-	return s.Version == o.Version && s.Locality == o.Locality && slices.Equal(s.Gateways, o.Gateways) && slices.Equal(s.Anchors, o.Anchors) &&
-		s.Services.Equal(o.Services)
+	return s.About.equal(o.About) && s.Services.Equal(o.Services)
+}
+
+func (a About) equal(o About) bool {
+	return a.Version == o.Version && a.Locality == o.Locality && slices.Equal(a.Gateways, o.Gateways) && slices.Equal(a.Anchors, o.Anchors)
 }

@@ -34,9 +34,11 @@ type stream struct {
 	// due is what may have to be sent. The federation's lock guards it.
 	due due
 	// What was sent. Only the sender touches it.
-	begun   bool
-	peers   map[string]telling
-	objects map[objects.Key][]byte
+	begun bool
+	// revision counts the updates.
+	revision uint64
+	peers    map[string]telling
+	objects  map[objects.Key][]byte
 	// bytes is what the member may know of all clusters together, cut that it is more than it takes.
 	bytes int
 	cut   bool
@@ -184,6 +186,14 @@ func (f *Federation) detach(s *stream) {
 func (f *Federation) receive(call grpc.BidiStreamingServer[pb.FromMember, pb.FromPrimary], s *stream, watchdog *time.Timer) error {
 	var growing *pb.State
 	size := 0
+	revision := uint64(0)
+	// What the book says already is not made anew when the stream begins with it.
+	var known State
+	f.mu.Lock()
+	if e := f.book[s.cluster]; e != nil {
+		known = e.State
+	}
+	f.mu.Unlock()
 	for {
 		watchdog.Reset(f.config.Pace.Silence)
 		m, err := call.Recv()
@@ -201,11 +211,19 @@ func (f *Federation) receive(call grpc.BidiStreamingServer[pb.FromMember, pb.Fro
 			f.receiveProgress(s, p)
 			continue
 		}
-		part := m.GetState()
+		report := m.GetReport()
+		part := report.GetState()
 		if part == nil {
 			continue
 		}
-		more := part.GetMore()
+		if growing == nil {
+			revision++
+		}
+		if report.GetRevision() != revision {
+			f.counters.add(countStatesRefused)
+			return refuse(pb.Refusal_INVALID, "the cluster's state cannot be taken", fmt.Sprintf("its revision is %d, and %d is the next", report.GetRevision(), revision),
+				"use the same version of heddle on both sides")
+		}
 		if size += proto.Size(part); size > maxStateBytes {
 			f.counters.add(countStatesRefused)
 			return refuse(pb.Refusal_INVALID, "the cluster's state cannot be taken", fmt.Sprintf("it is larger than %d MiB", maxStateBytes>>20),
@@ -214,19 +232,20 @@ func (f *Federation) receive(call grpc.BidiStreamingServer[pb.FromMember, pb.Fro
 		if growing == nil {
 			growing = part
 		} else {
-			growing.Services = append(growing.Services, part.GetServices()...)
+			growing = joined(growing, part)
 		}
-		if len(growing.GetServices()) <= maxServices && more {
+		if len(growing.GetServices()) <= maxServices && len(growing.GetGone()) <= maxServices && report.GetMore() {
 			continue
 		}
-		state, err := readState(growing, f.config.Settings.TrustDomain, f.nearby())
+		// Whoever is refused begins another stream, with all there is.
+		known, err = known.with(growing, revision > 1, f.config.Settings.TrustDomain, f.nearby())
 		growing, size = nil, 0
 		if err != nil {
 			f.counters.add(countStatesRefused)
 			return refuse(pb.Refusal_INVALID, "the cluster's state cannot be taken", clip(err.Error()), "use the same version of heddle on both sides")
 		}
 		f.counters.add(countStatesReceived)
-		f.noteInTime(s, state)
+		f.noteInTime(s, known)
 	}
 }
 

@@ -163,7 +163,7 @@ func (x Refusal_Reason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Refusal_Reason.Descriptor instead.
 func (Refusal_Reason) EnumDescriptor() ([]byte, []int) {
-	return file_federation_proto_rawDescGZIP(), []int{22, 0}
+	return file_federation_proto_rawDescGZIP(), []int{25, 0}
 }
 
 type HelloRequest struct {
@@ -618,7 +618,7 @@ type FromMember struct {
 	// Types that are valid to be assigned to Message:
 	//
 	//	*FromMember_Begin
-	//	*FromMember_State
+	//	*FromMember_Report
 	//	*FromMember_Alive
 	//	*FromMember_RootProgress
 	Message       isFromMember_Message `protobuf_oneof:"message"`
@@ -672,10 +672,10 @@ func (x *FromMember) GetBegin() *Begin {
 	return nil
 }
 
-func (x *FromMember) GetState() *State {
+func (x *FromMember) GetReport() *Report {
 	if x != nil {
-		if x, ok := x.Message.(*FromMember_State); ok {
-			return x.State
+		if x, ok := x.Message.(*FromMember_Report); ok {
+			return x.Report
 		}
 	}
 	return nil
@@ -707,10 +707,8 @@ type FromMember_Begin struct {
 	Begin *Begin `protobuf:"bytes,1,opt,name=begin,proto3,oneof"`
 }
 
-type FromMember_State struct {
-	// State replaces what the member said of itself before. A large one comes in parts, which are taken over together:
-	// all but the first have only services.
-	State *State `protobuf:"bytes,2,opt,name=state,proto3,oneof"`
+type FromMember_Report struct {
+	Report *Report `protobuf:"bytes,2,opt,name=report,proto3,oneof"`
 }
 
 type FromMember_Alive struct {
@@ -725,7 +723,7 @@ type FromMember_RootProgress struct {
 
 func (*FromMember_Begin) isFromMember_Message() {}
 
-func (*FromMember_State) isFromMember_Message() {}
+func (*FromMember_Report) isFromMember_Message() {}
 
 func (*FromMember_Alive) isFromMember_Message() {}
 
@@ -1116,28 +1114,92 @@ func (x *Alive) GetTime() int64 {
 	return 0
 }
 
-// State is what a cluster says of itself.
+// Report is what a member says of itself. A large one comes in parts, which are taken over together, or not at all.
+type Report struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Revision counts the reports of a stream from 1; all parts of one have the same. What a report says is different is so of what the one before it
+	// came to. Whoever hears another revision than the next, or what cannot be, ends the stream; the next one begins with all
+	// there is.
+	Revision uint64 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	// State, of which all parts but the first have only services and those that are gone.
+	State *State `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	// More says that further parts follow.
+	More          bool `protobuf:"varint,3,opt,name=more,proto3" json:"more,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Report) Reset() {
+	*x = Report{}
+	mi := &file_federation_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Report) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Report) ProtoMessage() {}
+
+func (x *Report) ProtoReflect() protoreflect.Message {
+	mi := &file_federation_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Report.ProtoReflect.Descriptor instead.
+func (*Report) Descriptor() ([]byte, []int) {
+	return file_federation_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *Report) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *Report) GetState() *State {
+	if x != nil {
+		return x.State
+	}
+	return nil
+}
+
+func (x *Report) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
+// State is what a cluster says of itself: all of it, or what is different since it was told last on the same stream.
 type State struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Gateways, as address:port, are where others reach its east-west gateways.
-	Gateways []string  `protobuf:"bytes,1,rep,name=gateways,proto3" json:"gateways,omitempty"`
-	Locality *Locality `protobuf:"bytes,2,opt,name=locality,proto3" json:"locality,omitempty"`
-	// Version of its program.
-	Version string `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
-	// Services that it exports.
-	Services []*Export `protobuf:"bytes,4,rep,name=services,proto3" json:"services,omitempty"`
-	// More says that further parts follow; only from a member to the primary.
-	More bool `protobuf:"varint,5,opt,name=more,proto3" json:"more,omitempty"`
-	// Anchors are the intermediates (PEM) by which clients know the cluster's servers: the one that signs first, the next one,
-	// and those before whose certificates may live still. In the first part only.
-	Anchors       []string `protobuf:"bytes,6,rep,name=anchors,proto3" json:"anchors,omitempty"`
+	// Whole says that this is all of it.
+	Whole bool `protobuf:"varint,1,opt,name=whole,proto3" json:"whole,omitempty"`
+	// About is absent where it is as before.
+	About *About `protobuf:"bytes,2,opt,name=about,proto3" json:"about,omitempty"`
+	// Services that are new, or say something else than before.
+	Services []*Export `protobuf:"bytes,3,rep,name=services,proto3" json:"services,omitempty"`
+	// Gone are services that there were before and are not any more.
+	Gone []*ExportName `protobuf:"bytes,4,rep,name=gone,proto3" json:"gone,omitempty"`
+	// Count is how many services there are now.
+	Count         uint32 `protobuf:"varint,5,opt,name=count,proto3" json:"count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *State) Reset() {
 	*x = State{}
-	mi := &file_federation_proto_msgTypes[14]
+	mi := &file_federation_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1149,7 +1211,7 @@ func (x *State) String() string {
 func (*State) ProtoMessage() {}
 
 func (x *State) ProtoReflect() protoreflect.Message {
-	mi := &file_federation_proto_msgTypes[14]
+	mi := &file_federation_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1162,28 +1224,21 @@ func (x *State) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use State.ProtoReflect.Descriptor instead.
 func (*State) Descriptor() ([]byte, []int) {
-	return file_federation_proto_rawDescGZIP(), []int{14}
+	return file_federation_proto_rawDescGZIP(), []int{15}
 }
 
-func (x *State) GetGateways() []string {
+func (x *State) GetWhole() bool {
 	if x != nil {
-		return x.Gateways
+		return x.Whole
+	}
+	return false
+}
+
+func (x *State) GetAbout() *About {
+	if x != nil {
+		return x.About
 	}
 	return nil
-}
-
-func (x *State) GetLocality() *Locality {
-	if x != nil {
-		return x.Locality
-	}
-	return nil
-}
-
-func (x *State) GetVersion() string {
-	if x != nil {
-		return x.Version
-	}
-	return ""
 }
 
 func (x *State) GetServices() []*Export {
@@ -1193,14 +1248,87 @@ func (x *State) GetServices() []*Export {
 	return nil
 }
 
-func (x *State) GetMore() bool {
+func (x *State) GetGone() []*ExportName {
 	if x != nil {
-		return x.More
+		return x.Gone
 	}
-	return false
+	return nil
 }
 
-func (x *State) GetAnchors() []string {
+func (x *State) GetCount() uint32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+// About is what a cluster says of itself beside its services.
+type About struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Gateways, as address:port, are where others reach its east-west gateways.
+	Gateways []string  `protobuf:"bytes,1,rep,name=gateways,proto3" json:"gateways,omitempty"`
+	Locality *Locality `protobuf:"bytes,2,opt,name=locality,proto3" json:"locality,omitempty"`
+	// Version of its program.
+	Version string `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
+	// Anchors are the intermediates (PEM) by which clients know the cluster's servers: the one that signs first, the next one,
+	// and those before whose certificates may live still.
+	Anchors       []string `protobuf:"bytes,4,rep,name=anchors,proto3" json:"anchors,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *About) Reset() {
+	*x = About{}
+	mi := &file_federation_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *About) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*About) ProtoMessage() {}
+
+func (x *About) ProtoReflect() protoreflect.Message {
+	mi := &file_federation_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use About.ProtoReflect.Descriptor instead.
+func (*About) Descriptor() ([]byte, []int) {
+	return file_federation_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *About) GetGateways() []string {
+	if x != nil {
+		return x.Gateways
+	}
+	return nil
+}
+
+func (x *About) GetLocality() *Locality {
+	if x != nil {
+		return x.Locality
+	}
+	return nil
+}
+
+func (x *About) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *About) GetAnchors() []string {
 	if x != nil {
 		return x.Anchors
 	}
@@ -1218,7 +1346,7 @@ type Locality struct {
 
 func (x *Locality) Reset() {
 	*x = Locality{}
-	mi := &file_federation_proto_msgTypes[15]
+	mi := &file_federation_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1230,7 +1358,7 @@ func (x *Locality) String() string {
 func (*Locality) ProtoMessage() {}
 
 func (x *Locality) ProtoReflect() protoreflect.Message {
-	mi := &file_federation_proto_msgTypes[15]
+	mi := &file_federation_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1243,7 +1371,7 @@ func (x *Locality) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Locality.ProtoReflect.Descriptor instead.
 func (*Locality) Descriptor() ([]byte, []int) {
-	return file_federation_proto_rawDescGZIP(), []int{15}
+	return file_federation_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Locality) GetRegion() string {
@@ -1282,7 +1410,7 @@ type Export struct {
 
 func (x *Export) Reset() {
 	*x = Export{}
-	mi := &file_federation_proto_msgTypes[16]
+	mi := &file_federation_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1294,7 +1422,7 @@ func (x *Export) String() string {
 func (*Export) ProtoMessage() {}
 
 func (x *Export) ProtoReflect() protoreflect.Message {
-	mi := &file_federation_proto_msgTypes[16]
+	mi := &file_federation_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1307,7 +1435,7 @@ func (x *Export) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Export.ProtoReflect.Descriptor instead.
 func (*Export) Descriptor() ([]byte, []int) {
-	return file_federation_proto_rawDescGZIP(), []int{16}
+	return file_federation_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Export) GetNamespace() string {
@@ -1345,6 +1473,58 @@ func (x *Export) GetGroups() []*Group {
 	return nil
 }
 
+type ExportName struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExportName) Reset() {
+	*x = ExportName{}
+	mi := &file_federation_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExportName) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExportName) ProtoMessage() {}
+
+func (x *ExportName) ProtoReflect() protoreflect.Message {
+	mi := &file_federation_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExportName.ProtoReflect.Descriptor instead.
+func (*ExportName) Descriptor() ([]byte, []int) {
+	return file_federation_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *ExportName) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ExportName) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
 type Port struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Name   string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -1357,7 +1537,7 @@ type Port struct {
 
 func (x *Port) Reset() {
 	*x = Port{}
-	mi := &file_federation_proto_msgTypes[17]
+	mi := &file_federation_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1369,7 +1549,7 @@ func (x *Port) String() string {
 func (*Port) ProtoMessage() {}
 
 func (x *Port) ProtoReflect() protoreflect.Message {
-	mi := &file_federation_proto_msgTypes[17]
+	mi := &file_federation_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1382,7 +1562,7 @@ func (x *Port) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Port.ProtoReflect.Descriptor instead.
 func (*Port) Descriptor() ([]byte, []int) {
-	return file_federation_proto_rawDescGZIP(), []int{17}
+	return file_federation_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Port) GetName() string {
@@ -1417,7 +1597,7 @@ type Group struct {
 
 func (x *Group) Reset() {
 	*x = Group{}
-	mi := &file_federation_proto_msgTypes[18]
+	mi := &file_federation_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1429,7 +1609,7 @@ func (x *Group) String() string {
 func (*Group) ProtoMessage() {}
 
 func (x *Group) ProtoReflect() protoreflect.Message {
-	mi := &file_federation_proto_msgTypes[18]
+	mi := &file_federation_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1442,7 +1622,7 @@ func (x *Group) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Group.ProtoReflect.Descriptor instead.
 func (*Group) Descriptor() ([]byte, []int) {
-	return file_federation_proto_rawDescGZIP(), []int{18}
+	return file_federation_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Group) GetLabels() map[string]string {
@@ -1470,15 +1650,18 @@ type Update struct {
 	Peers     []*Peer  `protobuf:"bytes,3,rep,name=peers,proto3" json:"peers,omitempty"`
 	GonePeers []string `protobuf:"bytes,4,rep,name=gone_peers,json=gonePeers,proto3" json:"gone_peers,omitempty"`
 	// Objects that belong to the primary and are replicated, each as JSON.
-	Objects       [][]byte     `protobuf:"bytes,5,rep,name=objects,proto3" json:"objects,omitempty"`
-	GoneObjects   []*ObjectKey `protobuf:"bytes,6,rep,name=gone_objects,json=goneObjects,proto3" json:"gone_objects,omitempty"`
+	Objects     [][]byte     `protobuf:"bytes,5,rep,name=objects,proto3" json:"objects,omitempty"`
+	GoneObjects []*ObjectKey `protobuf:"bytes,6,rep,name=gone_objects,json=goneObjects,proto3" json:"gone_objects,omitempty"`
+	// Revision counts the updates of a stream from 1; all parts of one have the same. Whoever hears another one than the next, or what cannot be,
+	// ends the stream; the next one begins with a full update.
+	Revision      uint64 `protobuf:"varint,7,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Update) Reset() {
 	*x = Update{}
-	mi := &file_federation_proto_msgTypes[19]
+	mi := &file_federation_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1490,7 +1673,7 @@ func (x *Update) String() string {
 func (*Update) ProtoMessage() {}
 
 func (x *Update) ProtoReflect() protoreflect.Message {
-	mi := &file_federation_proto_msgTypes[19]
+	mi := &file_federation_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1503,7 +1686,7 @@ func (x *Update) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Update.ProtoReflect.Descriptor instead.
 func (*Update) Descriptor() ([]byte, []int) {
-	return file_federation_proto_rawDescGZIP(), []int{19}
+	return file_federation_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Update) GetFull() bool {
@@ -1548,15 +1731,24 @@ func (x *Update) GetGoneObjects() []*ObjectKey {
 	return nil
 }
 
+func (x *Update) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
 // Peer is another cluster, with the services that the receiver may know. One with many services comes in several pieces
 // of one update.
 type Peer struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Cluster string                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
-	State   *State                 `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	// State, absent where it is as the receiver was told last.
+	State *State `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
 	// Connected says that its stream to the primary stands.
 	Connected bool `protobuf:"varint,3,opt,name=connected,proto3" json:"connected,omitempty"`
-	// Continued says that this has only further services of a cluster that the same update has told of before.
+	// Continued says that this has only further services, and further ones that are gone, of a cluster that the same update has
+	// told of before.
 	Continued     bool `protobuf:"varint,4,opt,name=continued,proto3" json:"continued,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1564,7 +1756,7 @@ type Peer struct {
 
 func (x *Peer) Reset() {
 	*x = Peer{}
-	mi := &file_federation_proto_msgTypes[20]
+	mi := &file_federation_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1576,7 +1768,7 @@ func (x *Peer) String() string {
 func (*Peer) ProtoMessage() {}
 
 func (x *Peer) ProtoReflect() protoreflect.Message {
-	mi := &file_federation_proto_msgTypes[20]
+	mi := &file_federation_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1589,7 +1781,7 @@ func (x *Peer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peer.ProtoReflect.Descriptor instead.
 func (*Peer) Descriptor() ([]byte, []int) {
-	return file_federation_proto_rawDescGZIP(), []int{20}
+	return file_federation_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Peer) GetCluster() string {
@@ -1631,7 +1823,7 @@ type ObjectKey struct {
 
 func (x *ObjectKey) Reset() {
 	*x = ObjectKey{}
-	mi := &file_federation_proto_msgTypes[21]
+	mi := &file_federation_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1643,7 +1835,7 @@ func (x *ObjectKey) String() string {
 func (*ObjectKey) ProtoMessage() {}
 
 func (x *ObjectKey) ProtoReflect() protoreflect.Message {
-	mi := &file_federation_proto_msgTypes[21]
+	mi := &file_federation_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1656,7 +1848,7 @@ func (x *ObjectKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectKey.ProtoReflect.Descriptor instead.
 func (*ObjectKey) Descriptor() ([]byte, []int) {
-	return file_federation_proto_rawDescGZIP(), []int{21}
+	return file_federation_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ObjectKey) GetGroup() string {
@@ -1693,7 +1885,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_federation_proto_msgTypes[22]
+	mi := &file_federation_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1705,7 +1897,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_federation_proto_msgTypes[22]
+	mi := &file_federation_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1718,7 +1910,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_federation_proto_rawDescGZIP(), []int{22}
+	return file_federation_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Refusal) GetReason() Refusal_Reason {
@@ -1783,11 +1975,11 @@ const file_federation_proto_rawDesc = "" +
 	"\x06issued\x18\x01 \x01(\v2\x1c.heddle.federation.v1.IssuedR\x06issued\">\n" +
 	"\x06Issued\x12 \n" +
 	"\vcertificate\x18\x01 \x01(\fR\vcertificate\x12\x12\n" +
-	"\x04root\x18\x02 \x01(\fR\x04root\"\x81\x02\n" +
+	"\x04root\x18\x02 \x01(\fR\x04root\"\x84\x02\n" +
 	"\n" +
 	"FromMember\x123\n" +
-	"\x05begin\x18\x01 \x01(\v2\x1b.heddle.federation.v1.BeginH\x00R\x05begin\x123\n" +
-	"\x05state\x18\x02 \x01(\v2\x1b.heddle.federation.v1.StateH\x00R\x05state\x123\n" +
+	"\x05begin\x18\x01 \x01(\v2\x1b.heddle.federation.v1.BeginH\x00R\x05begin\x126\n" +
+	"\x06report\x18\x02 \x01(\v2\x1c.heddle.federation.v1.ReportH\x00R\x06report\x123\n" +
 	"\x05alive\x18\x03 \x01(\v2\x1b.heddle.federation.v1.AliveH\x00R\x05alive\x12I\n" +
 	"\rroot_progress\x18\x04 \x01(\v2\".heddle.federation.v1.RootProgressH\x00R\frootProgressB\t\n" +
 	"\amessage\"\xb7\x01\n" +
@@ -1813,14 +2005,22 @@ const file_federation_proto_rawDesc = "" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\"\x1b\n" +
 	"\x05Alive\x12\x12\n" +
-	"\x04time\x18\x01 \x01(\x03R\x04time\"\xe1\x01\n" +
-	"\x05State\x12\x1a\n" +
+	"\x04time\x18\x01 \x01(\x03R\x04time\"k\n" +
+	"\x06Report\x12\x1a\n" +
+	"\brevision\x18\x01 \x01(\x04R\brevision\x121\n" +
+	"\x05state\x18\x02 \x01(\v2\x1b.heddle.federation.v1.StateR\x05state\x12\x12\n" +
+	"\x04more\x18\x03 \x01(\bR\x04more\"\xd6\x01\n" +
+	"\x05State\x12\x14\n" +
+	"\x05whole\x18\x01 \x01(\bR\x05whole\x121\n" +
+	"\x05about\x18\x02 \x01(\v2\x1b.heddle.federation.v1.AboutR\x05about\x128\n" +
+	"\bservices\x18\x03 \x03(\v2\x1c.heddle.federation.v1.ExportR\bservices\x124\n" +
+	"\x04gone\x18\x04 \x03(\v2 .heddle.federation.v1.ExportNameR\x04gone\x12\x14\n" +
+	"\x05count\x18\x05 \x01(\rR\x05count\"\x93\x01\n" +
+	"\x05About\x12\x1a\n" +
 	"\bgateways\x18\x01 \x03(\tR\bgateways\x12:\n" +
 	"\blocality\x18\x02 \x01(\v2\x1e.heddle.federation.v1.LocalityR\blocality\x12\x18\n" +
-	"\aversion\x18\x03 \x01(\tR\aversion\x128\n" +
-	"\bservices\x18\x04 \x03(\v2\x1c.heddle.federation.v1.ExportR\bservices\x12\x12\n" +
-	"\x04more\x18\x05 \x01(\bR\x04more\x12\x18\n" +
-	"\aanchors\x18\x06 \x03(\tR\aanchors\"Q\n" +
+	"\aversion\x18\x03 \x01(\tR\aversion\x12\x18\n" +
+	"\aanchors\x18\x04 \x03(\tR\aanchors\"Q\n" +
 	"\bLocality\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\tR\x06region\x12\x12\n" +
 	"\x04zone\x18\x02 \x01(\tR\x04zone\x12\x19\n" +
@@ -1832,7 +2032,11 @@ const file_federation_proto_rawDesc = "" +
 	"\n" +
 	"identities\x18\x04 \x03(\tR\n" +
 	"identities\x123\n" +
-	"\x06groups\x18\x05 \x03(\v2\x1b.heddle.federation.v1.GroupR\x06groups\"N\n" +
+	"\x06groups\x18\x05 \x03(\v2\x1b.heddle.federation.v1.GroupR\x06groups\">\n" +
+	"\n" +
+	"ExportName\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"N\n" +
 	"\x04Port\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\rR\x06number\x12\x1a\n" +
@@ -1842,7 +2046,7 @@ const file_federation_proto_rawDesc = "" +
 	"\x05ready\x18\x02 \x01(\rR\x05ready\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xdf\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xfb\x01\n" +
 	"\x06Update\x12\x12\n" +
 	"\x04full\x18\x01 \x01(\bR\x04full\x12\x12\n" +
 	"\x04more\x18\x02 \x01(\bR\x04more\x120\n" +
@@ -1850,7 +2054,8 @@ const file_federation_proto_rawDesc = "" +
 	"\n" +
 	"gone_peers\x18\x04 \x03(\tR\tgonePeers\x12\x18\n" +
 	"\aobjects\x18\x05 \x03(\fR\aobjects\x12B\n" +
-	"\fgone_objects\x18\x06 \x03(\v2\x1f.heddle.federation.v1.ObjectKeyR\vgoneObjects\"\x8f\x01\n" +
+	"\fgone_objects\x18\x06 \x03(\v2\x1f.heddle.federation.v1.ObjectKeyR\vgoneObjects\x12\x1a\n" +
+	"\brevision\x18\a \x01(\x04R\brevision\"\x8f\x01\n" +
 	"\x04Peer\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x121\n" +
 	"\x05state\x18\x02 \x01(\v2\x1b.heddle.federation.v1.StateR\x05state\x12\x1c\n" +
@@ -1907,7 +2112,7 @@ func file_federation_proto_rawDescGZIP() []byte {
 }
 
 var file_federation_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_federation_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_federation_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_federation_proto_goTypes = []any{
 	(RootPhase)(0),        // 0: heddle.federation.v1.RootPhase
 	(Refusal_Reason)(0),   // 1: heddle.federation.v1.Refusal.Reason
@@ -1925,52 +2130,58 @@ var file_federation_proto_goTypes = []any{
 	(*RootProgress)(nil),  // 13: heddle.federation.v1.RootProgress
 	(*Begin)(nil),         // 14: heddle.federation.v1.Begin
 	(*Alive)(nil),         // 15: heddle.federation.v1.Alive
-	(*State)(nil),         // 16: heddle.federation.v1.State
-	(*Locality)(nil),      // 17: heddle.federation.v1.Locality
-	(*Export)(nil),        // 18: heddle.federation.v1.Export
-	(*Port)(nil),          // 19: heddle.federation.v1.Port
-	(*Group)(nil),         // 20: heddle.federation.v1.Group
-	(*Update)(nil),        // 21: heddle.federation.v1.Update
-	(*Peer)(nil),          // 22: heddle.federation.v1.Peer
-	(*ObjectKey)(nil),     // 23: heddle.federation.v1.ObjectKey
-	(*Refusal)(nil),       // 24: heddle.federation.v1.Refusal
-	nil,                   // 25: heddle.federation.v1.Group.LabelsEntry
+	(*Report)(nil),        // 16: heddle.federation.v1.Report
+	(*State)(nil),         // 17: heddle.federation.v1.State
+	(*About)(nil),         // 18: heddle.federation.v1.About
+	(*Locality)(nil),      // 19: heddle.federation.v1.Locality
+	(*Export)(nil),        // 20: heddle.federation.v1.Export
+	(*ExportName)(nil),    // 21: heddle.federation.v1.ExportName
+	(*Port)(nil),          // 22: heddle.federation.v1.Port
+	(*Group)(nil),         // 23: heddle.federation.v1.Group
+	(*Update)(nil),        // 24: heddle.federation.v1.Update
+	(*Peer)(nil),          // 25: heddle.federation.v1.Peer
+	(*ObjectKey)(nil),     // 26: heddle.federation.v1.ObjectKey
+	(*Refusal)(nil),       // 27: heddle.federation.v1.Refusal
+	nil,                   // 28: heddle.federation.v1.Group.LabelsEntry
 }
 var file_federation_proto_depIdxs = []int32{
 	8,  // 0: heddle.federation.v1.JoinResponse.issued:type_name -> heddle.federation.v1.Issued
 	8,  // 1: heddle.federation.v1.RenewResponse.issued:type_name -> heddle.federation.v1.Issued
 	14, // 2: heddle.federation.v1.FromMember.begin:type_name -> heddle.federation.v1.Begin
-	16, // 3: heddle.federation.v1.FromMember.state:type_name -> heddle.federation.v1.State
+	16, // 3: heddle.federation.v1.FromMember.report:type_name -> heddle.federation.v1.Report
 	15, // 4: heddle.federation.v1.FromMember.alive:type_name -> heddle.federation.v1.Alive
 	13, // 5: heddle.federation.v1.FromMember.root_progress:type_name -> heddle.federation.v1.RootProgress
-	21, // 6: heddle.federation.v1.FromPrimary.update:type_name -> heddle.federation.v1.Update
+	24, // 6: heddle.federation.v1.FromPrimary.update:type_name -> heddle.federation.v1.Update
 	15, // 7: heddle.federation.v1.FromPrimary.alive:type_name -> heddle.federation.v1.Alive
 	11, // 8: heddle.federation.v1.FromPrimary.root:type_name -> heddle.federation.v1.Root
 	12, // 9: heddle.federation.v1.Root.change:type_name -> heddle.federation.v1.RootChange
 	0,  // 10: heddle.federation.v1.RootChange.phase:type_name -> heddle.federation.v1.RootPhase
 	0,  // 11: heddle.federation.v1.RootProgress.phase:type_name -> heddle.federation.v1.RootPhase
-	17, // 12: heddle.federation.v1.State.locality:type_name -> heddle.federation.v1.Locality
-	18, // 13: heddle.federation.v1.State.services:type_name -> heddle.federation.v1.Export
-	19, // 14: heddle.federation.v1.Export.ports:type_name -> heddle.federation.v1.Port
-	20, // 15: heddle.federation.v1.Export.groups:type_name -> heddle.federation.v1.Group
-	25, // 16: heddle.federation.v1.Group.labels:type_name -> heddle.federation.v1.Group.LabelsEntry
-	22, // 17: heddle.federation.v1.Update.peers:type_name -> heddle.federation.v1.Peer
-	23, // 18: heddle.federation.v1.Update.gone_objects:type_name -> heddle.federation.v1.ObjectKey
-	16, // 19: heddle.federation.v1.Peer.state:type_name -> heddle.federation.v1.State
-	1,  // 20: heddle.federation.v1.Refusal.reason:type_name -> heddle.federation.v1.Refusal.Reason
-	2,  // 21: heddle.federation.v1.Federation.Hello:input_type -> heddle.federation.v1.HelloRequest
-	4,  // 22: heddle.federation.v1.Federation.Join:input_type -> heddle.federation.v1.JoinRequest
-	6,  // 23: heddle.federation.v1.Federation.Renew:input_type -> heddle.federation.v1.RenewRequest
-	9,  // 24: heddle.federation.v1.Federation.Sync:input_type -> heddle.federation.v1.FromMember
-	3,  // 25: heddle.federation.v1.Federation.Hello:output_type -> heddle.federation.v1.HelloResponse
-	5,  // 26: heddle.federation.v1.Federation.Join:output_type -> heddle.federation.v1.JoinResponse
-	7,  // 27: heddle.federation.v1.Federation.Renew:output_type -> heddle.federation.v1.RenewResponse
-	10, // 28: heddle.federation.v1.Federation.Sync:output_type -> heddle.federation.v1.FromPrimary
-	25, // [25:29] is the sub-list for method output_type
-	21, // [21:25] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	17, // 12: heddle.federation.v1.Report.state:type_name -> heddle.federation.v1.State
+	18, // 13: heddle.federation.v1.State.about:type_name -> heddle.federation.v1.About
+	20, // 14: heddle.federation.v1.State.services:type_name -> heddle.federation.v1.Export
+	21, // 15: heddle.federation.v1.State.gone:type_name -> heddle.federation.v1.ExportName
+	19, // 16: heddle.federation.v1.About.locality:type_name -> heddle.federation.v1.Locality
+	22, // 17: heddle.federation.v1.Export.ports:type_name -> heddle.federation.v1.Port
+	23, // 18: heddle.federation.v1.Export.groups:type_name -> heddle.federation.v1.Group
+	28, // 19: heddle.federation.v1.Group.labels:type_name -> heddle.federation.v1.Group.LabelsEntry
+	25, // 20: heddle.federation.v1.Update.peers:type_name -> heddle.federation.v1.Peer
+	26, // 21: heddle.federation.v1.Update.gone_objects:type_name -> heddle.federation.v1.ObjectKey
+	17, // 22: heddle.federation.v1.Peer.state:type_name -> heddle.federation.v1.State
+	1,  // 23: heddle.federation.v1.Refusal.reason:type_name -> heddle.federation.v1.Refusal.Reason
+	2,  // 24: heddle.federation.v1.Federation.Hello:input_type -> heddle.federation.v1.HelloRequest
+	4,  // 25: heddle.federation.v1.Federation.Join:input_type -> heddle.federation.v1.JoinRequest
+	6,  // 26: heddle.federation.v1.Federation.Renew:input_type -> heddle.federation.v1.RenewRequest
+	9,  // 27: heddle.federation.v1.Federation.Sync:input_type -> heddle.federation.v1.FromMember
+	3,  // 28: heddle.federation.v1.Federation.Hello:output_type -> heddle.federation.v1.HelloResponse
+	5,  // 29: heddle.federation.v1.Federation.Join:output_type -> heddle.federation.v1.JoinResponse
+	7,  // 30: heddle.federation.v1.Federation.Renew:output_type -> heddle.federation.v1.RenewResponse
+	10, // 31: heddle.federation.v1.Federation.Sync:output_type -> heddle.federation.v1.FromPrimary
+	28, // [28:32] is the sub-list for method output_type
+	24, // [24:28] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_federation_proto_init() }
@@ -1980,7 +2191,7 @@ func file_federation_proto_init() {
 	}
 	file_federation_proto_msgTypes[7].OneofWrappers = []any{
 		(*FromMember_Begin)(nil),
-		(*FromMember_State)(nil),
+		(*FromMember_Report)(nil),
 		(*FromMember_Alive)(nil),
 		(*FromMember_RootProgress)(nil),
 	}
@@ -1995,7 +2206,7 @@ func file_federation_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_federation_proto_rawDesc), len(file_federation_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   24,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
