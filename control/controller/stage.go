@@ -54,17 +54,17 @@ func newStaging(file string, limit time.Duration, log *slog.Logger) *staging {
 	if limit == 0 {
 		limit = stage.DefaultLimit
 	}
-	return &staging{file: stageFile{path: file}, limits: stage.Limits{Answer: limit, Connect: translate.ConnectTimeout}, log: log}
+	return &staging{file: stageFile{path: file}, limits: stage.Limits{Answer: limit, Anew: limit, Connect: translate.ConnectTimeout}, log: log}
 }
 
 // stage has what the objects come to take its way to the proxies; changed are those that changed, nil for one that is gone.
 // Only the loop may call it, as all of the following.
 func (c *Controller) stage(mesh *model.Mesh, changed map[objects.Key]*objects.Object) {
 	if c.staging.machine == nil {
-		c.staging.start(mesh, changed, c.rebuild)
+		c.staging.start(time.Now(), mesh, changed, c.rebuild)
 		return
 	}
-	c.staging.want(mesh, changed)
+	c.staging.want(time.Now(), mesh, changed)
 }
 
 // rebuild is the mesh with objects as they were. Hosts that only those have keep the virtual addresses that they had.
@@ -146,7 +146,7 @@ func effect(mesh, clients *model.Mesh) stage.Effect {
 
 // start begins with what is wanted now and the objects that it is made of. What a former controller left is made into a mesh
 // by rebuild, which is given objects to have in place of those that are there; nil for none.
-func (s *staging) start(mesh *model.Mesh, all map[objects.Key]*objects.Object, rebuild func(map[objects.Key]*objects.Object) *model.Mesh) {
+func (s *staging) start(now time.Time, mesh *model.Mesh, all map[objects.Key]*objects.Object, rebuild func(map[objects.Key]*objects.Object) *model.Mesh) {
 	s.objects = maps.Clone(all)
 	maps.DeleteFunc(s.objects, func(key objects.Key, o *objects.Object) bool { return o == nil || !resolve.HeldBack(key) })
 	s.unkept, s.keptWhole = maps.Clone(s.objects), false
@@ -182,7 +182,7 @@ func (s *staging) start(mesh *model.Mesh, all map[objects.Key]*objects.Object, r
 		s.meshes[formerOne], s.before[formerOne] = rebuild(former), former
 		s.machine = stage.New(s.limits, clientsOne, formerOne)
 	}
-	s.machine.Want(wantedOne, effect(mesh, going))
+	s.machine.Want(now, wantedOne, effect(mesh, going))
 	s.tidy()
 }
 
@@ -193,12 +193,12 @@ func sameVersion(a, b *objects.Object) bool {
 
 // want has another mesh in place of the one that was wanted; changed are the objects that make the difference as they are
 // now, nil for those that are gone.
-func (s *staging) want(mesh *model.Mesh, changed map[objects.Key]*objects.Object) {
+func (s *staging) want(now time.Time, mesh *model.Mesh, changed map[objects.Key]*objects.Object) {
 	wanted := s.machine.InForce().Wanted
 	if mesh.ConcernsServers(s.meshes[wanted]) {
 		s.newest++
 		s.meshes[s.newest] = mesh
-		s.machine.Want(s.newest, effect(mesh, s.meshes[s.machine.InForce().Clients]))
+		s.machine.Want(now, s.newest, effect(mesh, s.meshes[s.machine.InForce().Clients]))
 	} else {
 		// It takes the place of the generation: nothing is to be waited for that is not already.
 		s.meshes[wanted] = mesh
@@ -278,13 +278,9 @@ func (s *staging) tidy() {
 // keep writes what the next controller needs to know, before proxies are sent what it is about.
 func (s *staging) keep() {
 	in := s.machine.InForce()
-	var now followed
-	for _, g := range in.Accepted {
-		if g == in.Clients {
-			now.clients = g
-		} else {
-			now.former = g
-		}
+	now := followed{former: in.Former}
+	if in.Clients != in.Wanted {
+		now.clients = in.Clients
 	}
 	if s.keptWhole && len(s.unkept) == 0 && now == s.keptFollowed {
 		return

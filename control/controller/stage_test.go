@@ -101,7 +101,7 @@ func (b *brain) start() {
 	b.model = resolve.New(model.DefaultSettings("c"))
 	b.staging = newStaging(b.file, 0, slog.New(slog.DiscardHandler))
 	b.pushed = 0
-	b.staging.start(b.update(b.objects), b.objects, (&Controller{model: b.model, globals: b.globals, log: b.staging.log}).rebuild)
+	b.staging.start(time.Now(), b.update(b.objects), b.objects, (&Controller{model: b.model, globals: b.globals, log: b.staging.log}).rebuild)
 	b.push()
 }
 
@@ -127,7 +127,7 @@ func (b *brain) apply(text string) {
 	b.t.Helper()
 	o := b.store(text)
 	changed := map[objects.Key]*objects.Object{o.Key(): o}
-	b.staging.want(b.update(changed), changed)
+	b.staging.want(time.Now(), b.update(changed), changed)
 	b.push()
 }
 
@@ -135,7 +135,7 @@ func (b *brain) apply(text string) {
 func (b *brain) remove(key objects.Key) {
 	delete(b.objects, key)
 	changed := map[objects.Key]*objects.Object{key: nil}
-	b.staging.want(b.update(changed), changed)
+	b.staging.want(time.Now(), b.update(changed), changed)
 	b.push()
 }
 
@@ -421,7 +421,7 @@ func TestAuthorizersAreThereBeforeTheirPolicies(t *testing.T) {
 		o := b.store(text)
 		changed[o.Key()] = o
 	}
-	b.staging.want(b.update(changed), changed)
+	b.staging.want(time.Now(), b.update(changed), changed)
 	b.push()
 	if in := b.staging.machine.InForce(); in.Clients == in.Wanted {
 		t.Fatal("nothing is staged")

@@ -19,6 +19,9 @@ const DefaultLimit = 30 * time.Second
 type Limits struct {
 	// Answer is how long a proxy that takes nothing is waited for.
 	Answer time.Duration
+	// Anew is how long the preparation of servers may begin anew because something else is wanted. After that, clients go by what
+	// was wanted until then first.
+	Anew time.Duration
 	// Connect is how long a connection may take that a client began before it switched: it sits in the server's queue, or in
 	// the middle of its handshake, and must find what the client knew.
 	Connect time.Duration
@@ -70,13 +73,16 @@ type Proxy struct {
 // calls have the same results. It is used by one goroutine at a time.
 type Machine struct {
 	limits Limits
-	// wanted is the newest generation, clients what clients go by now, and former what some of them may still go by.
-	wanted, clients, former Generation
-	// accepted is the change since which servers accept clients' generation and the wanted one; switched is that since which
+	// wanted is the newest generation, clients what clients go by now, and former what some of them may still go by. next is what
+	// clients go by after that: the wanted one, or, when that was replaced for too long, the last one before.
+	wanted, clients, former, next Generation
+	// accepted is the change since which servers accept clients' generation and the next one; switched is that since which
 	// clients go by theirs. Both are zero until they are pushed.
 	accepted, switched int64
 	// adds says that servers that go by the wanted generation accept clients' generation by that.
 	adds bool
+	// began is since when servers are prepared, whatever for.
+	began time.Time
 	// debts are of proxies that owe something.
 	debts map[string]debt
 	// over is since when nobody is waited for in this step, zero while somebody is; the step ends when what clients or servers
@@ -97,7 +103,7 @@ type debt struct {
 // New makes a machine for proxies that go by a generation already, and may, after a restart, be on the way to it from a
 // former one. A proxy that does not take anything for as long as the limit is not waited for until it does.
 func New(limits Limits, clients, former Generation) *Machine {
-	return &Machine{limits: limits, wanted: clients, clients: clients, former: former, debts: map[string]debt{}, without: map[string]struct{}{}}
+	return &Machine{limits: limits, wanted: clients, clients: clients, former: former, next: clients, debts: map[string]debt{}, without: map[string]struct{}{}}
 }
 
 // InForce is what proxies are to be sent.
@@ -106,32 +112,51 @@ type InForce struct {
 	Clients Generation
 	// Wanted is what servers go by.
 	Wanted Generation
-	// Accepted are further generations whose clients servers accept, the oldest first.
+	// Former is what some clients may still go by; zero for none.
+	Former Generation
+	// Accepted are further generations whose clients servers accept, the oldest first; two at the most.
 	Accepted []Generation
 }
 
 // InForce says what proxies are to be sent now.
 func (m *Machine) InForce() InForce {
-	out := InForce{Clients: m.clients, Wanted: m.wanted}
+	out := InForce{Clients: m.clients, Wanted: m.wanted, Former: m.former}
 	if m.former != 0 {
 		out.Accepted = append(out.Accepted, m.former)
 	}
 	if m.clients != m.wanted {
 		out.Accepted = append(out.Accepted, m.clients)
 	}
+	if m.next != m.wanted {
+		out.Accepted = append(out.Accepted, m.next)
+	}
 	return out
 }
 
 // Want has another generation in place of the one that was wanted; the effect is that compared with what clients go by
-// ([InForce.Clients]).
-func (m *Machine) Want(g Generation, effect Effect) {
+// ([InForce.Clients]). Servers are prepared for the new one instead, which begins anew; but whoever goes on wanting something else
+// keeps nobody's change from clients for longer than [Limits.Anew]; after that they go by what was wanted until then, and by the new
+// one next.
+func (m *Machine) Want(now time.Time, g Generation, effect Effect) {
+	was := m.step()
 	m.wanted = g
 	if effect == Alone {
-		m.clients = g
+		m.clients, m.next = g, g
 		return
 	}
-	m.accepted, m.over, m.adds = 0, time.Time{}, effect == Adds
 	clear(m.without)
+	switch {
+	case was == Accepting && !now.Before(m.began.Add(m.limits.Anew)):
+		m.adds = false
+		return
+	case was == Settled:
+		m.began = now
+	}
+	m.next, m.accepted, m.adds = g, 0, effect == Adds
+	// The time in which clients leave a generation is the same, whatever follows.
+	if was != Switching {
+		m.over = time.Time{}
+	}
 }
 
 // Pushed says that what is in force has been sent as this change.
@@ -168,14 +193,18 @@ func (m *Machine) Look(now time.Time, proxies []Proxy) bool {
 	if step := m.step(); step == Settled || !m.done(now) {
 		return false
 	}
-	m.over = time.Time{}
+	m.over, m.began = time.Time{}, now
 	if m.former != 0 {
 		m.former = 0
-	} else {
-		if !m.adds {
-			m.former = m.clients
-		}
-		m.clients, m.switched = m.wanted, 0
+		return true
+	}
+	if !m.adds {
+		m.former = m.clients
+	}
+	m.clients, m.switched = m.next, 0
+	if m.next != m.wanted {
+		// Servers accept it already; by when, clients take longer to say.
+		m.next, m.accepted = m.wanted, 0
 	}
 	return true
 }

@@ -72,13 +72,15 @@ type mesh struct {
 	change   int64
 	peers    []*peer
 	excepted map[string]bool
+	limits   Limits
 }
 
 // limit of answers; connections are made at once.
 const limit = 30 * time.Second
 
 func newMesh(t *testing.T, first plan, peers ...string) *mesh {
-	m := &mesh{t: t, now: time.Unix(0, 0), plans: map[Generation]plan{1: first}, newest: 1, machine: New(Limits{Answer: limit}, 1, 0), excepted: map[string]bool{}}
+	m := &mesh{t: t, now: time.Unix(0, 0), plans: map[Generation]plan{1: first}, newest: 1, excepted: map[string]bool{}, limits: Limits{Answer: limit, Anew: limit}}
+	m.machine = New(m.limits, 1, 0)
 	m.push()
 	for _, id := range peers {
 		m.peers = append(m.peers, &peer{id: id, connected: true, gateway: id == "gateway", runs: m.machine.InForce()})
@@ -108,7 +110,7 @@ func (m *mesh) send(p *peer) {
 func (m *mesh) want(p plan) {
 	m.newest++
 	m.plans[m.newest] = p
-	m.machine.Want(m.newest, effect(m.plans[m.newest], m.plans[m.machine.InForce().Clients]))
+	m.machine.Want(m.now, m.newest, effect(m.plans[m.newest], m.plans[m.machine.InForce().Clients]))
 	m.push()
 	m.look()
 }
@@ -168,18 +170,12 @@ func (m *mesh) pass(d time.Duration) {
 
 // restart has another controller take over, with what was kept and the newest of what was wanted. Proxies run what they ran.
 func (m *mesh) restart() {
-	var former Generation
-	for _, g := range m.kept.Accepted {
-		if g != m.kept.Clients {
-			former = g
-		}
-	}
-	m.machine = New(Limits{Answer: limit}, m.kept.Clients, former)
+	m.machine = New(m.limits, m.kept.Clients, m.kept.Former)
 	m.change = 0
 	for _, p := range m.peers {
 		p.connected = false
 	}
-	m.machine.Want(m.newest, effect(m.plans[m.newest], m.plans[m.kept.Clients]))
+	m.machine.Want(m.now, m.newest, effect(m.plans[m.newest], m.plans[m.kept.Clients]))
 	m.push()
 	m.look()
 }
@@ -222,18 +218,18 @@ func TestServersThenClientsThenServers(t *testing.T) {
 func TestWhatConcernsOneEndIsNotStaged(t *testing.T) {
 	m := New(Limits{Answer: limit}, 1, 0)
 	m.Pushed(1)
-	m.Want(2, Alone)
+	m.Want(time.Unix(0, 0), 2, Alone)
 	if got := m.InForce(); got.Clients != 2 || got.Wanted != 2 || got.Accepted != nil {
 		t.Errorf("in force %+v", got)
 	}
 	// In the middle of a change, clients have it at once as well, and what they leave is accepted as long as before.
-	m.Want(3, Replaces)
+	m.Want(time.Unix(0, 0), 3, Replaces)
 	m.Pushed(2)
 	if !m.Look(time.Unix(0, 0), nil) {
 		t.Error("nobody is there, and still waited for")
 	}
 	m.Pushed(3)
-	m.Want(4, Alone)
+	m.Want(time.Unix(0, 0), 4, Alone)
 	if got := m.InForce(); got.Clients != 4 || got.Wanted != 4 || !slices.Equal(got.Accepted, []Generation{2}) {
 		t.Errorf("in force %+v", got)
 	}
@@ -299,7 +295,7 @@ func TestTheLimitIsForEachProxyAndSaid(t *testing.T) {
 
 func TestSomeLagBehindTheirAnswers(t *testing.T) {
 	m := New(Limits{Answer: limit, Connect: time.Hour}, 1, 0)
-	m.Want(2, Replaces)
+	m.Want(time.Unix(0, 0), 2, Replaces)
 	m.Pushed(1)
 	now := time.Unix(0, 0)
 	slow := func(owes int64) []Proxy {
@@ -322,6 +318,42 @@ func TestSomeLagBehindTheirAnswers(t *testing.T) {
 	}
 	if !m.Look(now.Add(time.Hour+time.Minute), slow(0)) || m.Status(now).Step != Settled {
 		t.Errorf("%+v", m.Status(now))
+	}
+}
+
+// Whoever wants something else every moment keeps no change from clients for ever, neither while servers are prepared nor while clients
+// leave what they went by.
+func TestNobodyKeepsChangesBack(t *testing.T) {
+	limits := Limits{Answer: limit, Anew: limit, Connect: 10 * time.Second}
+	m := New(limits, 1, 0)
+	m.Pushed(1)
+	live := []Proxy{{ID: "a", Serves: true, Lag: time.Second}}
+	start := time.Unix(0, 0)
+	moved, left := start, start
+	const every = time.Second / 2
+	for g, now := Generation(2), start; now.Sub(start) < 5*time.Minute; g, now = g+1, now.Add(every) {
+		m.Want(now, g, Replaces)
+		m.Pushed(int64(g))
+		was := m.InForce()
+		for m.Look(now, live) {
+			m.Pushed(int64(g))
+		}
+		is := m.InForce()
+		if is.Clients != was.Clients {
+			moved = now
+		}
+		if is.Former != was.Former {
+			left = now
+		}
+		if len(is.Accepted) > 2 {
+			t.Fatalf("servers accept %d further generations", len(is.Accepted))
+		}
+		for name, since := range map[string]time.Time{"clients go by the same": moved, "the former one is accepted": left} {
+			// The steps, each with what lags, and as often as somebody looks.
+			if bound := limits.Anew + limits.Connect + 2*time.Second + 4*every; now.Sub(since) > bound {
+				t.Fatalf("%s for %s, which is more than %s: %+v", name, now.Sub(since), bound, is)
+			}
+		}
 	}
 }
 
@@ -414,6 +446,10 @@ func TestNobodyIsRefused(t *testing.T) {
 	for seed := range uint64(300) {
 		random := rand.New(rand.NewPCG(1, seed))
 		m := newMesh(t, plan{"PERMISSIVE", 80}, "a", "b", "gateway", "d")
+		// Every other one goes on to what was wanted before, whatever is wanted meanwhile.
+		m.limits.Anew *= time.Duration(seed % 2)
+		m.machine = New(m.limits, 1, 0)
+		m.machine.Pushed(m.change)
 		broken := m.peers[3]
 		m.excepted[broken.id] = true
 		for range 400 {
