@@ -453,6 +453,47 @@ fn a_bad_secret_is_refused_and_the_old_one_serves_on() {
 }
 
 #[test]
+fn a_listener_waits_for_the_keys_of_its_tickets_and_takes_new_ones() {
+    let keys = |fills: &[char]| {
+        let keys = fills
+            .iter()
+            .map(|c| json!({ "inline_string": c.to_string().repeat(80) }));
+        json!({ "name": "keys", "session_ticket_keys": { "keys": keys.collect::<Vec<_>>() } })
+    };
+    let from_ads = |name: &str| json!({ "name": name, "sds_config": { "ads": {}, "resource_api_version": "V3" } });
+    let mut front = listener("front", 80, "r");
+    front["filter_chains"][0]["transport_socket"] = json!({ "name": "tls", "typed_config": {
+        "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext",
+        "session_ticket_keys_sds_secret_config": from_ads("keys"),
+        "common_tls_context": { "tls_certificate_sds_secret_configs": [from_ads("id")] } } });
+    let mut b = builder();
+    apply(&mut b, Listener, &[front]);
+    apply(&mut b, Route, &[routes("r", "fixed")]);
+    apply(&mut b, Secret, &[pair("id", "a.example")]);
+    assert!(
+        b.waiting().iter().any(|w| w.ends_with("waits for secret keys")),
+        "{:?}",
+        b.waiting()
+    );
+    let before = apply(&mut b, Secret, &[keys(&['a'])]);
+    let after = apply(&mut b, Secret, &[keys(&['b', 'a'])]);
+    let (key, first) = before.server_tls.iter().next().expect("a context");
+    assert!(!Arc::ptr_eq(first, &after.server_tls[key]));
+    let dump = b.config_dump(true).to_string();
+    assert!(!dump.contains("aaaa") && dump.contains("[redacted]"), "{dump}");
+
+    let error = b
+        .apply(update(Secret, &[pair("keys", "b.example")]))
+        .expect_err("refused")
+        .to_string();
+    assert!(
+        error.contains("is a tls_certificate, a session_ticket_keys is needed"),
+        "{error}"
+    );
+    assert!(Arc::ptr_eq(&after, &b.snapshot()));
+}
+
+#[test]
 fn an_address_that_cannot_be_bound_refuses_the_listener() {
     let bootstrap = Bootstrap::parse([BOOTSTRAP], &Options::default()).expect("bootstrap");
     let asked = Arc::new(Mutex::new(Vec::new()));

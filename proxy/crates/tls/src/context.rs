@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use boring::pkey::{Id, PKey, PKeyRef, Private};
 use boring::ssl::{
-    AlpnError, Ssl, SslContext, SslContextBuilder, SslMethod, SslOptions, SslSessionCacheMode, SslVerifyMode,
-    SslVersion,
+    AlpnError, Ssl, SslContext, SslContextBuilder, SslMethod, SslSessionCacheMode, SslVerifyMode, SslVersion,
 };
 use boring::x509::X509;
 use bytes::BytesMut;
@@ -20,6 +19,7 @@ use crate::handshake::{self, Connected};
 use crate::params::{ClientParams, KeyPair, ServerParams, TlsVersion, Trust};
 use crate::san::{SanKind, SanMatcher};
 use crate::stream::Stream;
+use crate::tickets::{self, SessionTickets};
 use crate::unwrapped::{self, Side};
 use crate::verify;
 
@@ -109,9 +109,12 @@ impl ServerContext {
         // Resumption in memory is per process and gains nothing next to tickets; tickets with client certificates would
         // let a peer back in that the rotated trust bundle no longer accepts.
         builder.set_session_cache_mode(SslSessionCacheMode::OFF);
-        if !params.session_tickets || params.trust.is_some() {
-            builder.set_options(SslOptions::NO_TICKET);
-        }
+        let tickets = match (&params.session_tickets, &params.trust) {
+            (SessionTickets::Given(_), Some(_)) => return Err(TlsConfigError::TicketKeysWithTrust),
+            (_, Some(_)) => &SessionTickets::Off,
+            (tickets, None) => tickets,
+        };
+        tickets::install(&mut builder, tickets, &certificates)?;
         if !params.alpn.is_empty() {
             wire_alpn(&params.alpn)?;
             let ours = params.alpn.clone();

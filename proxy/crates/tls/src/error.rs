@@ -57,6 +57,14 @@ pub enum TlsConfigError {
     /// `require_client_certificate` without anything to check the certificate with.
     #[error("require_client_certificate is set but there is no validation context; give trusted_ca")]
     RequiresTrust,
+    /// Keys for session tickets that are none.
+    #[error("session_ticket_keys: none given; give at least one key of 80 bytes, or remove the field")]
+    NoTicketKey,
+    /// Keys for session tickets where client certificates are verified.
+    #[error(
+        "session_ticket_keys: no tickets are given out where client certificates are verified, since a resumed session would outlive a change of trusted_ca; remove the keys"
+    )]
+    TicketKeysWithTrust,
     /// BoringSSL refused for another reason.
     #[error("{field}: BoringSSL refused it: {reason}")]
     Engine {

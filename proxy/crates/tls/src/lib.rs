@@ -21,6 +21,7 @@ mod stream;
 pub mod testing;
 #[cfg(test)]
 mod tests;
+mod tickets;
 mod unwrapped;
 mod verify;
 
@@ -32,3 +33,4 @@ pub use handshake::Connected;
 pub use params::{ClientParams, KeyPair, ServerParams, TlsVersion, Trust, TrustDomain};
 pub use san::{SanKind, SanMatcher};
 pub use stream::Stream;
+pub use tickets::{SessionTickets, TicketKey};

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use heddle_keys::PrivateKeyProvider;
 
 use crate::san::SanMatcher;
+use crate::tickets::SessionTickets;
 
 /// A certificate chain and where its private key is.
 #[derive(Clone, Default)]
@@ -79,9 +80,9 @@ pub struct ServerParams {
     pub cipher_suites: Vec<String>,
     /// `ecdh_curves`; empty means X25519MLKEM768, X25519, P-256.
     pub curves: Vec<String>,
-    /// Whether session tickets are issued. Ignored (off) when client certificates are asked for: a resumed session
-    /// would outlive a rotated trust bundle.
-    pub session_tickets: bool,
+    /// `session_ticket_keys`, `disable_stateless_session_resumption`. Where client certificates are asked for none are given out,
+    /// since a resumed session would outlive a rotated trust bundle, and keys are refused.
+    pub session_tickets: SessionTickets,
 }
 
 /// `UpstreamTlsContext`.

@@ -91,6 +91,11 @@ impl Stream {
         String::from_utf8(pem.flatten()?).ok()
     }
 
+    /// Whether the handshake resumed an earlier session, by a ticket.
+    pub fn is_resumed(&self) -> bool {
+        self.with_ssl(boring::ssl::SslRef::session_reused).unwrap_or(false)
+    }
+
     /// Whether bytes are encrypted on the wire.
     pub fn is_tls(&self) -> bool {
         matches!(self.kind, Kind::Tls(_))

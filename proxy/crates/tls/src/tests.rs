@@ -8,6 +8,7 @@ mod multibuffer;
 mod openssl;
 mod qat;
 mod streams;
+mod tickets;
 
 use bytes::BytesMut;
 use heddle_net::ConnectionInfo;

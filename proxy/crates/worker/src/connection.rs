@@ -174,13 +174,13 @@ async fn begin(
                     return None;
                 }
                 Some(Err(error)) => {
-                    listener.stats.shook_hands(Some(&error));
+                    listener.stats.handshake_failed(&error);
                     tracing::debug!(%error, peer = %info.remote, listener = %listener.config.name, "handshake failed");
                     log_handshake(&listener, &info, begun, &error.to_string());
                     return None;
                 }
                 Some(Ok(stream)) => {
-                    listener.stats.shook_hands(None);
+                    listener.stats.handshake(stream.is_resumed());
                     if chain.keeps_certificate && info.peer.is_some() {
                         info.peer_certificate = stream.peer_certificate_pem().map(String::into_boxed_str);
                     }

@@ -48,6 +48,7 @@ pub(crate) struct ListenerStats {
     /// Access log lines dropped because the writer is behind.
     pub(crate) log_dropped: Counter,
     ssl_handshake: Counter,
+    ssl_session_reused: Counter,
     ssl_connection_error: Counter,
     ssl_fail_verify_no_cert: Counter,
     ssl_fail_verify_error: Counter,
@@ -81,6 +82,7 @@ impl ListenerStats {
             panics: c("envoy_listener_downstream_cx_panic"),
             log_dropped: c("envoy_listener_access_log_dropped"),
             ssl_handshake: c("envoy_listener_ssl_handshake"),
+            ssl_session_reused: c("envoy_listener_ssl_session_reused"),
             ssl_connection_error: c("envoy_listener_ssl_connection_error"),
             ssl_fail_verify_no_cert: c("envoy_listener_ssl_fail_verify_no_cert"),
             ssl_fail_verify_error: c("envoy_listener_ssl_fail_verify_error"),
@@ -96,16 +98,23 @@ impl ListenerStats {
         }
     }
 
-    /// Counts the outcome of a handshake. As Envoy: `connection_error` counts every failure but the verification's.
-    pub(crate) fn shook_hands(&self, error: Option<&HandshakeError>) {
-        match error.map(|e| &e.kind) {
-            None => self.ssl_handshake.inc(),
-            Some(HandshakeErrorKind::Verify(failure)) => match failure.counter() {
+    /// Counts a handshake that succeeded.
+    pub(crate) fn handshake(&self, is_resumed: bool) {
+        self.ssl_handshake.inc();
+        if is_resumed {
+            self.ssl_session_reused.inc();
+        }
+    }
+
+    /// Counts one that failed. As Envoy: `connection_error` counts every failure but the verification's.
+    pub(crate) fn handshake_failed(&self, error: &HandshakeError) {
+        match &error.kind {
+            HandshakeErrorKind::Verify(failure) => match failure.counter() {
                 "fail_verify_no_cert" => self.ssl_fail_verify_no_cert.inc(),
                 "fail_verify_san" => self.ssl_fail_verify_san.inc(),
                 _ => self.ssl_fail_verify_error.inc(),
             },
-            Some(_) => self.ssl_connection_error.inc(),
+            _ => self.ssl_connection_error.inc(),
         }
     }
 }

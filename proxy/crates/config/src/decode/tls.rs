@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use heddle_matching::{StringMatcher, StringTest};
 use heddle_tls::{
-    ClientContext, ClientParams, KeyPair, SanKind, SanMatcher, ServerContext, ServerParams, TlsVersion, Trust,
-    TrustDomain,
+    ClientContext, ClientParams, KeyPair, SanKind, SanMatcher, ServerContext, ServerParams, SessionTickets, TicketKey,
+    TlsVersion, Trust, TrustDomain,
 };
 use sha2::{Digest, Sha256};
 
@@ -36,6 +36,23 @@ pub(crate) type Identity = [u8; 32];
 pub(crate) enum SecretValue {
     Certificate(KeyPair),
     Validation(Validation),
+    TicketKeys(Arc<[TicketKey]>),
+}
+
+impl SecretValue {
+    /// The field of `Secret` that it is.
+    fn field(&self) -> &'static str {
+        match self {
+            Self::Certificate(_) => "tls_certificate",
+            Self::Validation(_) => "validation_context",
+            Self::TicketKeys(_) => "session_ticket_keys",
+        }
+    }
+
+    /// What is wrong where another kind of secret is needed.
+    fn mistaken(&self, name: &str, needed: &str) -> String {
+        format!("secret {name:?} is a {}, a {needed} is needed", self.field())
+    }
 }
 
 /// A decoded `CertificateValidationContext`.
@@ -69,7 +86,9 @@ pub(crate) struct TlsSpec {
 enum Role {
     Server {
         require_client_certificate: bool,
-        session_tickets: bool,
+        session_tickets: SessionTickets,
+        /// Where the tickets' keys come from, if not from here.
+        ticket_keys_secret: Option<SecretRef>,
     },
     Client {
         sni: Option<String>,
@@ -86,9 +105,14 @@ pub(crate) enum TlsContext {
 impl TlsSpec {
     /// Secrets that it needs.
     pub(crate) fn secrets(&self) -> BTreeSet<SecretRef> {
+        let ticket_keys = match &self.role {
+            Role::Server { ticket_keys_secret, .. } => ticket_keys_secret.as_ref(),
+            Role::Client { .. } => None,
+        };
         self.certificate_secrets
             .iter()
             .chain(&self.validation_secret)
+            .chain(ticket_keys)
             .cloned()
             .collect()
     }
@@ -109,12 +133,7 @@ impl TlsSpec {
             match secret(wanted) {
                 None => return Ok(None),
                 Some(SecretValue::Certificate(pair)) => certificates.push(pair.clone()),
-                Some(SecretValue::Validation(_)) => {
-                    return Err(error(format!(
-                        "secret {:?} is a validation_context, a tls_certificate is needed",
-                        wanted.name
-                    )));
-                }
+                Some(other) => return Err(error(other.mistaken(&wanted.name, "tls_certificate"))),
             }
         }
         let mut validation = self.validation.clone();
@@ -122,12 +141,7 @@ impl TlsSpec {
             match secret(wanted) {
                 None => return Ok(None),
                 Some(SecretValue::Validation(v)) => validation.get_or_insert_default().merge(v),
-                Some(SecretValue::Certificate(_)) => {
-                    return Err(error(format!(
-                        "secret {:?} is a tls_certificate, a validation_context is needed",
-                        wanted.name
-                    )));
-                }
+                Some(other) => return Err(error(other.mistaken(&wanted.name, "validation_context"))),
             }
         }
         let trust = match validation {
@@ -138,18 +152,29 @@ impl TlsSpec {
             Role::Server {
                 require_client_certificate,
                 session_tickets,
-            } => ServerContext::new(&ServerParams {
-                certificates,
-                trust,
-                require_client_certificate: *require_client_certificate,
-                alpn: self.alpn.clone(),
-                min_version: self.min_version,
-                max_version: self.max_version,
-                cipher_suites: self.cipher_suites.clone(),
-                curves: self.curves.clone(),
-                session_tickets: *session_tickets,
-            })
-            .map(|context| Some(TlsContext::Server(Arc::new(context)))),
+                ticket_keys_secret,
+            } => {
+                let session_tickets = match ticket_keys_secret {
+                    None => session_tickets.clone(),
+                    Some(wanted) => match secret(wanted) {
+                        None => return Ok(None),
+                        Some(SecretValue::TicketKeys(keys)) => SessionTickets::Given(Arc::clone(keys)),
+                        Some(other) => return Err(error(other.mistaken(&wanted.name, "session_ticket_keys"))),
+                    },
+                };
+                ServerContext::new(&ServerParams {
+                    certificates,
+                    trust,
+                    require_client_certificate: *require_client_certificate,
+                    alpn: self.alpn.clone(),
+                    min_version: self.min_version,
+                    max_version: self.max_version,
+                    cipher_suites: self.cipher_suites.clone(),
+                    curves: self.curves.clone(),
+                    session_tickets,
+                })
+                .map(|context| Some(TlsContext::Server(Arc::new(context))))
+            }
             Role::Client { sni } => {
                 if certificates.len() > 1 {
                     return Err(error("tls_certificates: a client has at most one certificate".into()));
@@ -215,11 +240,11 @@ pub(super) fn downstream(socket: &pb::core::TransportSocket, path: &Path<'_>) ->
                     .field("ocsp_staple_policy")
                     .unsupported(policy.as_str_name(), "remove it"));
             }
+            let (session_tickets, ticket_keys_secret) = session_tickets(&context, &here)?;
             let role = Role::Server {
                 require_client_certificate: context.require_client_certificate.unwrap_or(false),
-                session_tickets: context.session_ticket_keys_type.is_none_or(|t| {
-                    t != pb::tls::downstream_tls_context::SessionTicketKeysType::DisableStatelessSessionResumption(true)
-                }),
+                session_tickets,
+                ticket_keys_secret,
             };
             common(
                 required(context.common_tls_context.as_ref(), &here.field("common_tls_context"))?,
@@ -323,6 +348,7 @@ fn common(context: &pb::tls::CommonTlsContext, role: Role, any: &prost_types::An
     if matches!(spec.role, Role::Server { .. }) && spec.certificates.is_empty() && spec.certificate_secrets.is_empty() {
         return Err(here.error("a TLS server needs tls_certificates or tls_certificate_sds_secret_configs"));
     }
+    // Keys of tickets are not in it: contexts of servers are not shared.
     let mut digest = Sha256::new();
     digest.update(&any.value);
     for pair in &spec.certificates {
@@ -335,6 +361,47 @@ fn common(context: &pb::tls::CommonTlsContext, role: Role, any: &prost_types::An
     }
     spec.identity = digest.finalize().into();
     Ok(spec)
+}
+
+/// Tickets of a server, and the secret with their keys if they are in one.
+fn session_tickets(
+    context: &pb::tls::DownstreamTlsContext,
+    path: &Path<'_>,
+) -> Result<(SessionTickets, Option<SecretRef>)> {
+    use pb::tls::downstream_tls_context::SessionTicketKeysType as Kind;
+    Ok(match &context.session_ticket_keys_type {
+        None | Some(Kind::DisableStatelessSessionResumption(false)) => (SessionTickets::OwnKeys, None),
+        Some(Kind::DisableStatelessSessionResumption(true)) => (SessionTickets::Off, None),
+        Some(Kind::SessionTicketKeys(keys)) => {
+            let keys = ticket_keys(keys, &path.field("session_ticket_keys"))?;
+            (SessionTickets::Given(keys), None)
+        }
+        Some(Kind::SessionTicketKeysSdsSecretConfig(config)) => {
+            let secret = secret_ref(config, &path.field("session_ticket_keys_sds_secret_config"))?;
+            // They are given once the secret is there.
+            (SessionTickets::Off, Some(secret))
+        }
+    })
+}
+
+/// A `TlsSessionTicketKeys`.
+fn ticket_keys(config: &pb::tls::TlsSessionTicketKeys, path: &Path<'_>) -> Result<Arc<[TicketKey]>> {
+    if config.keys.is_empty() {
+        return Err(path.field("keys").error("must not be empty"));
+    }
+    let keys = config.keys.iter().enumerate().map(|(i, source)| {
+        let here = path.item("keys", i);
+        let bytes = data_source(source, &here)?;
+        TicketKey::parse(&bytes).ok_or_else(|| {
+            here.error(format!(
+                "has {} bytes, must have {}: make one with `openssl rand {}`",
+                bytes.len(),
+                TicketKey::LENGTH,
+                TicketKey::LENGTH
+            ))
+        })
+    });
+    keys.collect()
 }
 
 fn version(number: i32, path: &Path<'_>) -> Result<Option<TlsVersion>> {
@@ -479,7 +546,10 @@ pub(crate) fn secret(config: &pb::tls::Secret, path: &Path<'_>) -> Result<Secret
             }
             Ok(SecretValue::Validation(v))
         }
-        _ => Err(path.error("must be tls_certificate or validation_context")),
+        Some(Type::SessionTicketKeys(keys)) => {
+            ticket_keys(keys, &path.field("session_ticket_keys")).map(SecretValue::TicketKeys)
+        }
+        _ => Err(path.error("must be tls_certificate, validation_context or session_ticket_keys")),
     }
 }
 

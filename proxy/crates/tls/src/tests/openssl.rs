@@ -18,9 +18,14 @@ impl Files {
     }
 
     pub(super) fn write(&self, name: &str, bytes: &[u8]) -> String {
-        let path = self.0.join(name);
+        let path = self.path(name);
         std::fs::write(&path, bytes).expect("file");
-        path.to_string_lossy().into_owned()
+        path
+    }
+
+    /// Where a file of that name is, or would be.
+    pub(super) fn path(&self, name: &str) -> String {
+        self.0.join(name).to_string_lossy().into_owned()
     }
 }
 
@@ -99,7 +104,7 @@ async fn openssl_clients_of_both_versions() {
                 ..Leaf::default()
             })],
             alpn: vec![b"http/1.1".as_slice().into()],
-            session_tickets: true,
+            session_tickets: SessionTickets::OwnKeys,
             ..ServerParams::default()
         };
         for (version, expected) in [("-tls1_2", "TLSv1.2"), ("-tls1_3", "TLSv1.3")] {

@@ -183,6 +183,8 @@ pub(super) const TABLE: &[Message] = &[
             "disable_stateless_session_resumption",
             "ocsp_staple_policy",
             "require_client_certificate",
+            "session_ticket_keys",
+            "session_ticket_keys_sds_secret_config",
         ],
         ignored: &[("disable_stateful_session_resumption", "sessions are never kept on this side")],
         instead: &[],
@@ -191,7 +193,7 @@ pub(super) const TABLE: &[Message] = &[
     message("envoy.extensions.transport_sockets.tls.v3.SPIFFECertValidatorConfig", &["trust_domains"]),
     message("envoy.extensions.transport_sockets.tls.v3.SPIFFECertValidatorConfig.TrustDomain", &["name", "trust_bundle"]),
     message("envoy.extensions.transport_sockets.tls.v3.SdsSecretConfig", &["name", "sds_config"]),
-    message("envoy.extensions.transport_sockets.tls.v3.Secret", &["name", "tls_certificate", "validation_context"]),
+    message("envoy.extensions.transport_sockets.tls.v3.Secret", &["name", "session_ticket_keys", "tls_certificate", "validation_context"]),
     Message {
         name: "envoy.extensions.transport_sockets.tls.v3.SubjectAltNameMatcher",
         implemented: &["matcher", "san_type"],
@@ -214,5 +216,6 @@ pub(super) const TABLE: &[Message] = &[
         "tls_maximum_protocol_version",
         "tls_minimum_protocol_version",
     ]),
+    message("envoy.extensions.transport_sockets.tls.v3.TlsSessionTicketKeys", &["keys"]),
     message("envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext", &["common_tls_context", "sni"]),
 ];

@@ -7,7 +7,7 @@ use heddle_config::snapshot::{
     XfccMode,
 };
 use heddle_tls::testing::Authority;
-use heddle_tls::{ClientContext, ClientParams, ServerContext, ServerParams, Stream, TlsVersion};
+use heddle_tls::{ClientContext, ClientParams, ServerContext, ServerParams, SessionTickets, Stream, TlsVersion};
 
 use super::super::*;
 
@@ -220,7 +220,7 @@ impl Site {
         let root = Authority::root("root");
         let params = ServerParams {
             certificates: vec![root.spiffe("spiffe://td/ns/a/sa/b")],
-            session_tickets: true,
+            session_tickets: SessionTickets::OwnKeys,
             ..ServerParams::default()
         };
         let (address, application) = (free_address().await, application().await);
