@@ -1,11 +1,9 @@
 //! Connections that go to another worker between two requests.
 //!
-//! A connection of HTTP/1 asks when an exchange has ended and nothing of the next request has come. Where it is to go,
-//! [`crate::serve`] returns it at rest: what is left of it then is its stream, who the peer is, and a few numbers. It goes on with
-//! [`crate::resume`], on the other worker or, when that has no place for it, on this one.
-//!
-//! Connections of HTTP/2 stay: their streams end one by one, and tables of header fields, windows and settings would have to
-//! leave tasks that share them.
+//! A connection asks when an exchange has ended and nothing of the next request has come; one of HTTP/2, when its last stream
+//! has. Where it is to go, [`crate::serve`] returns it at rest: what is left of it then is its stream, who the peer is, a few numbers,
+//! and what [`crate::h2`]'s next streams depend on. It goes on with [`crate::resume`], on the other worker or, when that has no
+//! place for it, on this one.
 
 use std::cell::RefCell;
 use std::io;
@@ -15,6 +13,8 @@ use heddle_balance::{EXCHANGE, Giver, Guest, Load};
 use heddle_net::ConnectionInfo;
 use heddle_tls::{Detached, Stream};
 use tokio::time::Instant;
+
+use crate::h2::AtRest;
 
 /// What one worker gives to others, for the connections of its listeners that place by load.
 #[derive(Debug)]
@@ -75,6 +75,8 @@ pub(crate) struct Luggage {
     pub(crate) idle_since: Instant,
     /// Only of those that may move: the others are as small as before.
     pub(crate) guest: Option<Box<Guest>>,
+    /// Of a connection of HTTP/2.
+    pub(crate) http2: Option<Box<AtRest>>,
 }
 
 /// A connection between two requests that is to go to another worker. Boxed where it is handed on: tasks of connections have room
@@ -91,6 +93,10 @@ impl Resting {
     /// The number of that worker.
     pub fn to(&self) -> usize {
         self.to
+    }
+
+    pub(crate) fn is_http2(&self) -> bool {
+        self.luggage.http2.is_some()
     }
 
     /// Facts about the connection.

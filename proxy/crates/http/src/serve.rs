@@ -53,8 +53,7 @@ pub async fn serve(
         return None;
     }
     if http2 {
-        h2::serve(worker, &hcm, stream, &info, first, buffer_limit, &drain).await;
-        None
+        h2::serve(worker, &hcm, stream, &info, first, buffer_limit, &drain).await
     } else {
         h1::serve(worker, &hcm, stream, &info, first, &drain).await
     }
@@ -69,7 +68,10 @@ pub async fn resume(
     drain: Drain,
 ) -> Option<Box<Resting>> {
     let _active = Active::enter(&hcm.stats.cx_active);
-    h1::resume(worker, &hcm, connection, &drain).await
+    match connection.is_http2() {
+        true => h2::resume(worker, &hcm, connection, &drain).await,
+        false => h1::resume(worker, &hcm, connection, &drain).await,
+    }
 }
 
 /// The part of the preface that is the start line and head of a request which no HTTP/1.1 client sends.

@@ -68,6 +68,7 @@ pub(crate) fn serve(
             .map_or_else(|| far_future(opened), |max| opened + max),
         idle_since: opened,
         guest: hcm.moves.is_some().then(Box::default),
+        http2: None,
     };
     go_on(worker, hcm, stream, connection, first, drain, luggage)
 }
@@ -117,6 +118,7 @@ async fn go_on(
         last,
         mut idle_since,
         mut guest,
+        ..
     } = luggage;
     let exchange = |now| Exchange::take(id, hcm.filter_chain.as_ref(), now);
     let mut rested = false;
@@ -162,6 +164,7 @@ async fn go_on(
                         last,
                         idle_since,
                         guest,
+                        http2: None,
                     },
                     to,
                 }));

@@ -25,6 +25,7 @@ use super::budget::Listed;
 use super::core::{Core, End, FAREWELL_PING, Farewell, KEEPALIVE_PING, Role};
 use super::frame::{self, Reason};
 use super::head::encode_request;
+use super::rest::{AtRest, Driven};
 use super::stats::CodecStats;
 use super::stream::{Follows, Line, State, Stream};
 use crate::body::StreamError;
@@ -72,6 +73,27 @@ impl Connection {
             core: RefCell::new(Core::new(role, first, options, limits, max_held, stats)),
             _listed: Listed::new(itself),
         })
+    }
+
+    /// One that was at rest goes on, on this worker.
+    pub(super) fn resume(transport: Transport, at_rest: AtRest, stats: CodecStats) -> Rc<Self> {
+        Rc::new_cyclic(|itself| Self {
+            transport,
+            core: RefCell::new(Core::resume(at_rest, stats)),
+            _listed: Listed::new(itself),
+        })
+    }
+
+    /// Whether it could go to another worker now: nobody but its driver has it, and nothing is under way.
+    pub(super) fn is_at_rest(self: &Rc<Self>) -> bool {
+        // The second one is the driver's.
+        Rc::strong_count(self) == 2 && self.core.borrow().is_at_rest() && self.transport.is_at_rest()
+    }
+
+    /// Takes one that is at rest off this worker. None when somebody else has it.
+    pub(super) fn into_rest(self: Rc<Self>, driven: Driven) -> Option<(Transport, AtRest)> {
+        let Self { transport, core, .. } = Rc::into_inner(self)?;
+        Some((transport, core.into_inner().into_rest(driven)))
     }
 
     /// The byte stream below.
@@ -248,7 +270,7 @@ impl Connection {
 
     /// To be held by whoever drives the connection: it does not outlive its driver, though it panics or is dropped.
     pub(crate) fn driver(self: &Rc<Self>) -> Driver {
-        Driver(Rc::clone(self))
+        Driver(Some(Rc::clone(self)))
     }
 
     /// Sends the PING of `connection_keepalive`.
@@ -384,11 +406,19 @@ impl Connection {
 }
 
 /// A connection's driver. When it is gone, so is the connection: its streams would wait for ever.
-pub(crate) struct Driver(Rc<Connection>);
+pub(crate) struct Driver(Option<Rc<Connection>>);
+
+impl Driver {
+    /// Lets go of a connection that will have another driver.
+    pub(super) fn release(mut self) {
+        self.0 = None;
+    }
+}
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        if let Ok(mut core) = self.0.core.try_borrow_mut()
+        if let Some(connection) = &self.0
+            && let Ok(mut core) = connection.core.try_borrow_mut()
             && !core.over
         {
             core.end(End::Finished);

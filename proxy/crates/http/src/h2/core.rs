@@ -164,12 +164,24 @@ impl Core {
             Role::Client => connection_start,
         };
         let mut core = Self {
+            received: first.len() as u64,
+            input: first,
+            recv_window: RecvWindow::new(connection_start, options.connection_window, role == Role::Server),
+            ..Self::blank(role, options, limits, max_held, stats)
+        };
+        core.greet(connection_start);
+        core
+    }
+
+    /// A connection on which nothing was said.
+    pub(super) fn blank(role: Role, options: Http2Options, limits: Limits, max_held: usize, stats: CodecStats) -> Self {
+        Self {
             role,
             options,
             limits,
             stats,
-            received: first.len() as u64,
-            input: first,
+            received: 0,
+            input: BytesMut::new(),
             reading: match role {
                 Role::Server => Position::Preface,
                 Role::Client => Position::Frame,
@@ -180,7 +192,7 @@ impl Core {
             partial_since: None,
             accepted: VecDeque::new(),
             inbound: Inbound::new(&options),
-            recv_window: RecvWindow::new(connection_start, options.connection_window, role == Role::Server),
+            recv_window: RecvWindow::new(DEFAULT_WINDOW, DEFAULT_WINDOW, role == Role::Server),
             unread: 0,
             held_heads: HeldHeads::default(),
             share: Share::new(),
@@ -212,9 +224,7 @@ impl Core {
             goaway: None,
             over: false,
             driver: None,
-        };
-        core.greet(connection_start);
-        core
+        }
     }
 
     /// Our side's first frames.

@@ -84,6 +84,19 @@ impl RecvWindow {
         }
     }
 
+    /// Gives what it has grown by back to this worker, and says how much that is: its connection goes to another one.
+    pub(super) fn leave(&mut self) -> u64 {
+        let grown = self.growth.0;
+        self.growth = Growth::default();
+        grown
+    }
+
+    /// Takes so much of this worker, though no more may be left: the peer was told that it may send it.
+    pub(super) fn arrive(&mut self, grown: u64) {
+        GROWN.with(|all| all.set(all.get() + grown));
+        self.growth.0 += grown;
+    }
+
     /// Bytes that have come and were not passed on.
     pub(super) fn held(&self) -> usize {
         usize::try_from(i64::from(self.size) - self.left - i64::from(self.owed)).unwrap_or(0)
@@ -145,6 +158,24 @@ mod tests {
             assert!(window.receive(500), "the peer fills it at once");
         }
         assert_eq!((window.size, window.held()), (1000, 1000));
+    }
+
+    /// The other worker takes it although it has nothing left: the peer was told.
+    #[test]
+    fn growth_goes_along() {
+        let mut window = RecvWindow::new(1000, 3000, true);
+        assert!(window.receive(1000));
+        assert_eq!(window.consume(1000), Some(2000));
+        let grown = window.leave();
+        assert_eq!((grown, GROWN.get()), (1000, 0));
+        GROWN.set(WORKER_GROWTH);
+        window.arrive(grown);
+        assert_eq!(GROWN.get(), WORKER_GROWTH + 1000);
+        assert!(window.receive(2000));
+        assert_eq!(window.consume(2000), Some(2000), "it grows no further");
+        drop(window);
+        assert_eq!(GROWN.get(), WORKER_GROWTH);
+        GROWN.set(0);
     }
 
     #[test]

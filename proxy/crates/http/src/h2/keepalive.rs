@@ -26,10 +26,23 @@ enum State {
 impl KeepAlive {
     /// The first ping goes out an interval from now.
     pub(crate) fn new(settings: H2Keepalive) -> Self {
+        Self::due(settings, Instant::now() + pause(settings))
+    }
+
+    /// The first ping goes out then.
+    pub(super) fn due(settings: H2Keepalive, due: Instant) -> Self {
         Self {
             settings,
             timer: Timer::default(),
-            state: State::Resting(Instant::now() + pause(settings)),
+            state: State::Resting(due),
+        }
+    }
+
+    /// When the next ping goes out; none while an answer is waited for.
+    pub(super) fn next(&self) -> Option<Instant> {
+        match self.state {
+            State::Resting(due) => Some(due),
+            State::Waiting { .. } => None,
         }
     }
 

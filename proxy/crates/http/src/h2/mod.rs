@@ -3,7 +3,7 @@
 //! `frame` and `hpack` know the bytes, `head` the messages, `flow`, `budget`, `limits` and `premature` what a peer may
 //! cost. `core` is the state of a connection, `connection` its turns; `receive`, with `blocks` of headers and `control`
 //! frames, and `send` are its two directions; `stream` is what a request's task has of it, `body` fits it to the pump.
-//! `serve` is the server's side; the client's is in `crate::pool`. `receiver` is for fuzzing.
+//! `serve` is the server's side, `rest` what of it goes to another worker; the client's is in `crate::pool`. `receiver` is for fuzzing.
 //!
 //! Why our own, and what is not there: docs/design/0006-http2-codec.md.
 
@@ -23,6 +23,7 @@ mod limits;
 mod premature;
 mod receive;
 mod receiver;
+mod rest;
 mod send;
 mod serve;
 mod stats;
@@ -37,6 +38,7 @@ pub(crate) use head::content_length;
 pub use hpack::{Decoder as HpackDecoder, Field as HpackField, HpackError};
 pub(crate) use keepalive::KeepAlive;
 pub use receiver::Receiver;
-pub(crate) use serve::serve;
+pub(crate) use rest::AtRest;
+pub(crate) use serve::{resume, serve};
 pub(crate) use stats::CodecStats;
 pub(crate) use stream::{Follows, Stream};

@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::BytesMut;
+use heddle_balance::Guest;
 use heddle_config::snapshot::{LoadShedPoint, OverloadActionKind, ScaledTimer};
 use heddle_net::ConnectionInfo;
 use heddle_telemetry::ResponseFlag;
@@ -22,6 +23,7 @@ use super::frame::Reason;
 use super::head::{Asked, content_length};
 use super::keepalive::KeepAlive;
 use super::premature::PrematureResets;
+use super::rest::Driven;
 use super::stream::Stream;
 use crate::body::{BodyLength, Pump, Sink, Source, Static, StreamError};
 use crate::boxed::boxed;
@@ -33,6 +35,7 @@ use crate::hcm::{
 };
 use crate::head::{Fields, Method, ResponseHead};
 use crate::kept::Keeper;
+use crate::moving::{Luggage, Resting};
 use crate::timer::{Timer, far_future};
 use crate::worker::HttpWorker;
 
@@ -47,6 +50,10 @@ struct Shared {
     id: u64,
     idle_since: Cell<Instant>,
     resets: RefCell<PrematureResets>,
+    /// Only of those that may move.
+    guest: RefCell<Option<Box<Guest>>>,
+    /// The last stream has just ended: once, the connection asks whether it is to go to another worker. Who waits for long is no load.
+    asks: Cell<bool>,
 }
 
 impl Shared {
@@ -59,6 +66,25 @@ impl Shared {
             self.hcm.stats.http2_error("flood");
         }
     }
+
+    /// An exchange has ended, as load.
+    fn worked(&self, exchange: &Exchange, now: Instant) {
+        if let (Some(moves), Some(guest)) = (&self.hcm.moves, &mut *self.guest.borrow_mut()) {
+            moves.ended(guest, exchange.request_bytes + exchange.response_bytes, now);
+            if exchange.settles {
+                guest.settle();
+            }
+        }
+    }
+
+    /// Where the connection is to go, if anywhere.
+    fn destination(&self) -> Option<usize> {
+        let guest = self.guest.borrow();
+        self.hcm
+            .moves
+            .as_ref()?
+            .destination(guest.as_ref()?, self.idle_since.get())
+    }
 }
 
 /// Why the driver stopped.
@@ -68,9 +94,11 @@ enum Stopped {
     Unresponsive,
     Idle,
     Drained,
+    /// The connection goes to this worker.
+    Leaves(usize),
 }
 
-/// Serves one connection until it ends.
+/// Serves one connection until it ends, or is to go to another worker.
 pub(crate) async fn serve(
     worker: &Rc<HttpWorker>,
     hcm: &Rc<HcmRuntime>,
@@ -79,10 +107,8 @@ pub(crate) async fn serve(
     first: BytesMut,
     buffer_limit: usize,
     drain: &Drain,
-) {
-    let stats = &hcm.stats;
-    stats.cx_http2_total.inc();
-    let _active = Active::enter(&stats.cx_http2_active);
+) -> Option<Box<Resting>> {
+    hcm.stats.cx_http2_total.inc();
     let opened = Instant::now();
     let options = hcm.config.http2;
     let connection = Connection::new(
@@ -92,8 +118,65 @@ pub(crate) async fn serve(
         options,
         hcm.limits,
         buffer_limit,
-        stats.http2.clone(),
+        hcm.stats.http2.clone(),
     );
+    let luggage = Luggage {
+        id: worker.next_connection_id(),
+        last: hcm
+            .config
+            .max_connection_duration
+            .map_or_else(|| far_future(opened), |max| opened + max),
+        idle_since: opened,
+        guest: hcm.moves.is_some().then(Box::default),
+        http2: None,
+    };
+    let driven = Driven {
+        resets: PrematureResets::new(hcm.premature_resets),
+        ping_due: None,
+    };
+    go_on(worker, hcm, connection, info, drain, luggage, driven).await
+}
+
+/// Goes on with a connection that was at rest, on this worker or another.
+pub(crate) async fn resume(
+    worker: &Rc<HttpWorker>,
+    hcm: &Rc<HcmRuntime>,
+    resting: Box<Resting>,
+    drain: &Drain,
+) -> Option<Box<Resting>> {
+    let Resting {
+        stream,
+        info,
+        mut luggage,
+        ..
+    } = *resting;
+    let at_rest = *luggage.http2.take()?;
+    if let (Some(moves), Some(guest)) = (&hcm.moves, &mut luggage.guest) {
+        moves.received(guest, Instant::now());
+    }
+    let driven = at_rest.driven;
+    let connection = Connection::resume(stream, at_rest, hcm.stats.http2.clone());
+    go_on(worker, hcm, connection, &info, drain, luggage, driven).await
+}
+
+async fn go_on(
+    worker: &Rc<HttpWorker>,
+    hcm: &Rc<HcmRuntime>,
+    connection: Rc<Connection>,
+    info: &Rc<ConnectionInfo>,
+    drain: &Drain,
+    luggage: Luggage,
+    driven: Driven,
+) -> Option<Box<Resting>> {
+    let stats = &hcm.stats;
+    let _active = Active::enter(&stats.cx_http2_active);
+    let Luggage {
+        id,
+        last,
+        idle_since,
+        guest,
+        ..
+    } = luggage;
     let shared = Rc::new(Shared {
         worker: Rc::clone(worker),
         hcm: Rc::clone(hcm),
@@ -101,12 +184,15 @@ pub(crate) async fn serve(
         drain: drain.clone(),
         client_element: ClientElement::default(),
         keeper: Rc::default(),
-        id: worker.next_connection_id(),
-        idle_since: Cell::new(opened),
-        resets: RefCell::new(PrematureResets::new(hcm.premature_resets)),
+        id,
+        idle_since: Cell::new(idle_since),
+        resets: RefCell::new(driven.resets),
+        guest: RefCell::new(guest),
+        asks: Cell::new(false),
     });
     let driver = connection.driver();
-    let stopped = drive(&shared, &connection, opened).await;
+    let mut ping_due = driven.ping_due;
+    let stopped = drive(&shared, &connection, last, &mut ping_due).await;
     match &stopped {
         Stopped::Ended(End::Finished | End::Transport) => stats.cx_destroy_remote.inc(),
         Stopped::Ended(End::Failed(error)) => {
@@ -117,6 +203,26 @@ pub(crate) async fn serve(
         Stopped::Unresponsive => stats.http2.keepalive_timeout.inc(),
         Stopped::Idle => stats.cx_idle_timeout.inc(),
         Stopped::Drained => stats.cx_drain_close.inc(),
+        Stopped::Leaves(to) => {
+            driver.release();
+            let driven = Driven {
+                resets: *shared.resets.borrow(),
+                ping_due,
+            };
+            let (stream, at_rest) = connection.into_rest(driven)?;
+            return Some(Box::new(Resting {
+                stream,
+                info: Rc::clone(info),
+                luggage: Luggage {
+                    id,
+                    last,
+                    idle_since: shared.idle_since.get(),
+                    guest: shared.guest.take(),
+                    http2: Some(Box::new(at_rest)),
+                },
+                to: *to,
+            }));
+        }
     }
     if !matches!(stopped, Stopped::Ended(_)) {
         stats.cx_destroy_local.inc();
@@ -124,17 +230,27 @@ pub(crate) async fn serve(
     }
     close(&connection).await;
     drop(driver);
+    None
 }
 
-/// Runs the connection until there is a reason to stop.
-async fn drive(shared: &Rc<Shared>, connection: &Rc<Connection>, opened: Instant) -> Stopped {
+/// Runs the connection until there is a reason to stop. `last` is when `max_connection_duration` ends, `ping_due` when the next PING
+/// goes out, as far as that is known before and when the connection leaves.
+async fn drive(
+    shared: &Rc<Shared>,
+    connection: &Rc<Connection>,
+    last: Instant,
+    ping_due: &mut Option<Instant>,
+) -> Stopped {
     let mut timer = Timer::default();
     let hcm = &shared.hcm;
     let config = &hcm.config;
     let drain = &shared.drain;
-    let never = far_future(opened);
-    let last = config.max_connection_duration.map_or(never, |max| opened + max);
-    let mut keepalive = config.http2.keepalive.map(KeepAlive::new);
+    let begun = Instant::now();
+    let never = far_future(begun);
+    let mut keepalive = config.http2.keepalive.map(|settings| match *ping_due {
+        Some(due) => KeepAlive::due(settings, due),
+        None => KeepAlive::new(settings),
+    });
     let mut goaway_sent = false;
     let mut draining = None;
     let mut reduced = 0.0;
@@ -177,7 +293,7 @@ async fn drive(shared: &Rc<Shared>, connection: &Rc<Connection>, opened: Instant
         let head = if connection.is_greeted() {
             connection.partial_since()
         } else {
-            Some(opened)
+            Some(begun)
         }
         .map_or(never, |since| since + hcm.headers_timeout());
         let idle = if quiet && !config.idle_timeout.is_zero() {
@@ -193,7 +309,16 @@ async fn drive(shared: &Rc<Shared>, connection: &Rc<Connection>, opened: Instant
         };
         let deadline = head.min(idle).min(drained).min(if goaway_sent { never } else { last });
         if timer.poll_until(cx, deadline).is_pending() {
-            return Poll::Pending;
+            *ping_due = keepalive.as_ref().and_then(KeepAlive::next);
+            let may_leave = shared.asks.take()
+                && !goaway_sent
+                && !drain.is_draining()
+                && ping_due.is_some() == keepalive.is_some()
+                && connection.is_at_rest();
+            return match may_leave.then(|| shared.destination()).flatten() {
+                Some(to) => Poll::Ready(Stopped::Leaves(to)),
+                None => Poll::Pending,
+            };
         }
         if deadline == last && !goaway_sent {
             cx.waker().wake_by_ref();
@@ -237,10 +362,12 @@ async fn run_stream(shared: Rc<Shared>, connection: Rc<Connection>, stream: Rc<S
     let ended = exchange.ended.unwrap_or_else(Instant::now);
     let premature = exchange.status == 0 && stream.was_given_up();
     shared.ended(&connection, ended.duration_since(exchange.begun), premature);
+    shared.worked(&exchange, ended);
     drop(stream);
     exchange.give_back();
     if connection.active() == 0 {
         shared.idle_since.set(Instant::now());
+        shared.asks.set(shared.hcm.moves.is_some());
     }
 }
 

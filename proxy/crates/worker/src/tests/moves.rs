@@ -1,5 +1,6 @@
 //! Open connections that go to another worker between two requests.
 
+mod http2;
 mod site;
 
 use heddle_config::filters::FilterConfig;
@@ -116,35 +117,40 @@ fn a_busy_worker_gives_connections_away() {
     });
 }
 
+/// A filter with so many tokens for each connection.
+fn bucket_of_its_own(tokens: u32) -> HttpFilter {
+    let limit = LocalRateLimit {
+        stat_prefix: Arc::from("own"),
+        status: 429,
+        limiter: Limiter {
+            default: Some(TokenBucket::new(tokens, 1.0 / 3600.0)),
+            descriptors: Vec::new(),
+            always_default: true,
+        },
+        enabled: Fraction::ALL,
+        enforced: Fraction::ALL,
+        request_headers: HeaderOps::default(),
+        response_headers: HeaderOps::default(),
+        rate_limits: Vec::new(),
+        stage: 0,
+        virtual_host: VirtualHostLimits::Override,
+        per_connection: true,
+        x_ratelimit_headers: false,
+        resource_exhausted: false,
+    };
+    HttpFilter {
+        name: Arc::from("own"),
+        disabled: false,
+        config: FilterConfig::LocalRateLimit(Arc::new(limit)),
+    }
+}
+
 /// On another worker its bucket would be full again.
 #[test]
 fn a_connection_with_a_token_bucket_of_its_own_stays() {
     local(async {
         const TOKENS: u32 = 5;
-        let limit = LocalRateLimit {
-            stat_prefix: Arc::from("own"),
-            status: 429,
-            limiter: Limiter {
-                default: Some(TokenBucket::new(TOKENS, 1.0 / 3600.0)),
-                descriptors: Vec::new(),
-                always_default: true,
-            },
-            enabled: Fraction::ALL,
-            enforced: Fraction::ALL,
-            request_headers: HeaderOps::default(),
-            response_headers: HeaderOps::default(),
-            rate_limits: Vec::new(),
-            stage: 0,
-            virtual_host: VirtualHostLimits::Override,
-            per_connection: true,
-            x_ratelimit_headers: false,
-            resource_exhausted: false,
-        };
-        let filter = HttpFilter {
-            name: Arc::from("own"),
-            disabled: false,
-            config: FilterConfig::LocalRateLimit(Arc::new(limit)),
-        };
+        let filter = bucket_of_its_own(TOKENS);
         let site = Site::start_with(2, Transport::Plain, |manager| manager.filters.push(filter), |_| {}).await;
         site.force(2);
         let mut client = site.connect().await;

@@ -1,12 +1,15 @@
 use super::super::budget::reset_largest;
 use super::super::core::PREFACE;
+use super::super::premature::PrematureResets;
 use super::*;
 use crate::head::ResponseHead;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
 
+use heddle_config::snapshot::PrematureResetLimits;
 use heddle_telemetry::Stats;
+use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 
 /// A task that notes whether it was woken.
@@ -241,4 +244,108 @@ async fn heads_are_held_until_their_streams_end() {
     assert_eq!(held(&connection), before + 5000);
     drop(streams);
     assert_eq!(held(&connection), 0);
+}
+
+/// Has the connection read these frames of its client.
+async fn hear(connection: &Connection, client: &mut TcpStream, frames: &[u8]) {
+    let all = connection.received() + frames.len() as u64;
+    client.write_all(frames).await.expect("sends");
+    while connection.received() < all {
+        tokio::task::yield_now().await;
+        turn(connection).await;
+    }
+}
+
+fn ping() -> Vec<u8> {
+    let mut frames = Vec::new();
+    frame::ping([7; 8], false, &mut frames);
+    frames
+}
+
+/// A connection whose client has had its answer, and has acknowledged our SETTINGS.
+async fn resting() -> (Rc<Connection>, Driver, TcpStream) {
+    let (connection, streams, mut client) = serving(1).await;
+    let driver = connection.driver();
+    let mut acknowledged = Vec::new();
+    frame::settings_ack(&mut acknowledged);
+    hear(&connection, &mut client, &acknowledged).await;
+    assert!(!connection.is_at_rest(), "a stream is open");
+    streams[0].send_response(&head(), true).expect("open");
+    drop(streams);
+    turn(&connection).await;
+    (connection, driver, client)
+}
+
+#[tokio::test]
+async fn who_has_something_under_way_is_not_at_rest() {
+    let (connection, driver, mut client) = resting().await;
+    assert!(connection.is_at_rest());
+    let (begin, end) = (&ping()[..12], &ping()[12..]);
+    hear(&connection, &mut client, begin).await;
+    assert!(!connection.is_at_rest(), "half a frame has come");
+    hear(&connection, &mut client, end).await;
+    assert!(connection.is_at_rest());
+    let other = Rc::clone(&connection);
+    assert!(!connection.is_at_rest(), "somebody has it");
+    drop(other);
+    connection.ping();
+    assert!(!connection.is_at_rest(), "it has something to say");
+    turn(&connection).await;
+    assert!(connection.is_at_rest());
+    connection.graceful_shutdown();
+    turn(&connection).await;
+    assert!(!connection.is_at_rest(), "it ends");
+    drop(driver);
+    let (greeted, streams, _client) = serving(0).await;
+    let _driver = greeted.driver();
+    assert!(
+        streams.is_empty() && !greeted.is_at_rest(),
+        "our SETTINGS are on their way"
+    );
+}
+
+/// A client that has used up what it may do has no more of it on another worker, and its next streams are what they would have been.
+#[tokio::test]
+async fn what_a_client_has_done_goes_along() {
+    fn is_send<T: Send>(_: &T) {}
+    let (connection, driver, mut client) = resting().await;
+    for _ in 0..990 {
+        connection
+            .core
+            .borrow_mut()
+            .inbound
+            .control()
+            .expect("within the bound");
+    }
+    connection.core.borrow_mut().send_window = 4321;
+    connection.core.borrow_mut().reset_number(1, Reason::CANCEL);
+    turn(&connection).await;
+    let driven = Driven {
+        resets: PrematureResets::new(PrematureResetLimits::default()),
+        ping_due: None,
+    };
+    driver.release();
+    let (transport, at_rest) = connection.into_rest(driven).expect("nobody else has it");
+    is_send(&at_rest);
+    let stats = CodecStats::downstream(&Stats::new(), &[]);
+    let connection = Connection::resume(transport, at_rest, stats);
+
+    let mut frames = Vec::new();
+    for (stream, authority) in [(3, 0xbe), (1, 0xbe)] {
+        let at = frame::begin_headers(&mut frames);
+        // The authority as the client's table has it since its first request.
+        frames.extend_from_slice(&[0x82, 0x86, 0x84, authority]);
+        frame::end_headers(at, stream, true, &mut frames);
+    }
+    hear(&connection, &mut client, &frames).await;
+    let accepted = connection.next_accepted().expect("a request");
+    assert_eq!(accepted.head.fields.slice(accepted.head.authority), b"a");
+    assert!(
+        connection.next_accepted().is_none(),
+        "the other was reset before, which is no offence"
+    );
+    let mut core = connection.core.borrow_mut();
+    assert_eq!((core.send_window, core.last_peer), (4321, 3));
+    let left = (0..).take_while(|_| core.inbound.control().is_ok()).count();
+    assert!(left < 500, "{left} control frames more");
 }

@@ -109,7 +109,7 @@ pub(super) fn manager(change: impl FnOnce(&mut HttpConnectionManager)) -> Networ
     NetworkFilter::Http(Arc::new(manager))
 }
 
-/// An application that answers with the path, also where requests come before it has answered those before.
+/// An application that takes a body and answers with the path, also where requests come before it has answered those before.
 pub(super) async fn application() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
     let address = listener.local_addr().expect("address");
@@ -127,6 +127,16 @@ async fn answer(mut tcp: TcpStream) {
         while let Some(end) = head(&read) {
             let text = String::from_utf8(read.split_to(end).to_vec()).expect("text");
             let path = text.split(' ').nth(1).expect("a path");
+            let body = text.split_once("content-length: ").map_or(0, |(_, rest)| {
+                let length = rest.split("\r\n").next().expect("a line");
+                length.parse().expect("a number")
+            });
+            while read.len() < body {
+                if !matches!(tcp.read_buf(&mut read).await, Ok(1..)) {
+                    return;
+                }
+            }
+            read.advance(body);
             let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{path}", path.len());
             if tcp.write_all(answer.as_bytes()).await.is_err() {
                 return;
