@@ -175,7 +175,7 @@ x25519-operations: build-packages ## a million X25519 operations compared with B
 	HEDDLE_X25519_ITERATIONS=1000000 $(CARGO) test $(CARGO_FLAGS) --release -p heddle-x25519 --test exchange -- --nocapture iterated_exchanges
 
 .PHONY: kernel-operations
-kernel-operations: rsa-operations ecdsa-operations x25519-operations ## all of these: a million operations each of RSA, ECDSA and X25519 against BoringSSL, which takes hours
+kernel-operations: rsa-operations ecdsa-operations x25519-operations ## all of these: a million operations each of RSA, ECDSA and X25519 against BoringSSL, in about an hour
 
 .PHONY: sanitize
 sanitize: build-packages ## the tests of the crates that compute with keys, vector kernels and twins, under AddressSanitizer
