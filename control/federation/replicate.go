@@ -47,8 +47,45 @@ func (f *Federation) SetObjects(all []*objects.Object) {
 	f.mu.Lock()
 	before, former, sharing, isMember := f.replicas, f.clusters, f.sharing, f.member
 	f.mu.Unlock()
-	clusters := map[string]clusterInfo{}
-	replicas, differing := map[objects.Key]replica{}, map[objects.Key]bool{}
+	replicas, clusters := f.replicasOf(all, before)
+	differing := differingReplicas(before, replicas)
+	regroup := func(key objects.Key) bool { return key.Kind == objects.GlobalNamespace.Kind }
+	if !isMember && slices.ContainsFunc(differing, regroup) {
+		all := make([]*objects.Object, 0, len(replicas))
+		for _, r := range replicas {
+			all = append(all, r.object)
+		}
+		sharing = resolve.NewSharing(f.config.Settings, all)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.clusters, f.replicas = clusters, replicas
+	if f.member {
+		return
+	}
+	for _, s := range f.streams {
+		for _, key := range differing {
+			s.due.object(key)
+		}
+		s.due.everyPeer = s.due.everyPeer || sharing != f.sharing
+	}
+	if sharing != f.sharing {
+		f.sharing = sharing
+		for _, e := range f.book {
+			e.stale = true
+		}
+	}
+	if removed := f.endMembers(former); removed || len(differing) > 0 {
+		signal(f.reroot)
+		signal(f.unkept)
+		signal(f.reprobe)
+		f.wakeAll()
+	}
+}
+
+// replicasOf are the objects that members are told of, and what they say of clusters. Those that are as they were keep their text.
+func (f *Federation) replicasOf(all []*objects.Object, before map[objects.Key]replica) (map[objects.Key]replica, map[string]clusterInfo) {
+	replicas, clusters := map[objects.Key]replica{}, map[string]clusterInfo{}
 	for _, o := range all {
 		switch r := o.Resource.(type) {
 		case *v1alpha1.Cluster:
@@ -69,55 +106,43 @@ func (f *Federation) SetObjects(all []*objects.Object) {
 			continue
 		}
 		replicas[key] = replica{object: o, text: text}
-		if !bytes.Equal(was.text, text) {
-			differing[key] = true
+	}
+	return replicas, clusters
+}
+
+// differingReplicas are those that members have to be told of: new, changed or gone.
+func differingReplicas(before, replicas map[objects.Key]replica) []objects.Key {
+	var out []objects.Key
+	for key, r := range replicas {
+		if !bytes.Equal(before[key].text, r.text) {
+			out = append(out, key)
 		}
 	}
 	for key := range before {
 		if _, there := replicas[key]; !there {
-			differing[key] = true
+			out = append(out, key)
 		}
 	}
-	regroup := func(key objects.Key) bool { return key.Kind == objects.GlobalNamespace.Kind }
-	if !isMember && slices.ContainsFunc(slices.Collect(maps.Keys(differing)), regroup) {
-		all := make([]*objects.Object, 0, len(replicas))
-		for _, r := range replicas {
-			all = append(all, r.object)
-		}
-		sharing = resolve.NewSharing(f.config.Settings, all)
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.clusters, f.replicas = clusters, replicas
-	if f.member {
-		return
-	}
-	same := len(differing) == 0
-	for _, s := range f.streams {
-		for key := range differing {
-			s.due.object(key)
-		}
-		s.due.everyPeer = s.due.everyPeer || sharing != f.sharing
-	}
-	if sharing != f.sharing {
-		f.sharing = sharing
-		for _, e := range f.book {
-			e.stale = true
-		}
-	}
+	return out
+}
+
+// endMembers ends the streams of clusters that are no members any more, and forgets what they said; former are the members before. It
+// says whether one was forgotten. The caller holds the lock.
+func (f *Federation) endMembers(former map[string]clusterInfo) bool {
 	// By membership, for the name may be another one's already.
 	for _, s := range slices.AppendSeq(slices.Collect(maps.Values(f.streams)), maps.Keys(f.waiting)) {
-		if former[s.cluster].membership == s.membership && clusters[s.cluster].membership != s.membership {
+		if former[s.cluster].membership == s.membership && f.clusters[s.cluster].membership != s.membership {
 			s.end(removedError(s.cluster, f.config.Cluster.Name))
 		}
 	}
-	members := make(map[string]bool, len(clusters))
-	for _, c := range clusters {
+	members := make(map[string]bool, len(f.clusters))
+	for _, c := range f.clusters {
 		members[c.membership] = true
 	}
 	maps.DeleteFunc(f.rates, func(membership string, _ *rates) bool { return !members[membership] })
+	forgotten := false
 	for name := range f.book {
-		if _, there := clusters[name]; there {
+		if _, there := f.clusters[name]; there {
 			continue
 		}
 		s := f.streams[name]
@@ -130,14 +155,9 @@ func (f *Federation) SetObjects(all []*objects.Object) {
 		}
 		delete(f.book, name)
 		f.mark(name)
-		same = false
+		forgotten = true
 	}
-	if !same {
-		signal(f.reroot)
-		signal(f.unkept)
-		signal(f.reprobe)
-		f.wakeAll()
-	}
+	return forgotten
 }
 
 // readReplica reads an object that the primary sent.
