@@ -95,7 +95,7 @@ func BenchmarkEndpoint(b *testing.B) {
 					n++
 				}
 				b.ReportMetric(float64(sent)/float64(b.N), "sent-B/op")
-				if got := hears.book["cluster2"].Services.Get(registry.ExportName{Namespace: "shop", Name: "service0007"}).Groups[0].Ready; got != n-1 {
+				if got := hears.peers["cluster2"].Services.Get(registry.ExportName{Namespace: "shop", Name: "service0007"}).Groups[0].Ready; got != n-1 {
 					b.Fatal(got)
 				}
 			})

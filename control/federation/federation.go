@@ -133,8 +133,8 @@ type Federation struct {
 	removed string
 	// own is what this cluster says of itself; another one takes its place, it is not changed.
 	own *State
-	// book holds the other clusters by name.
-	book map[string]*entry
+	// peers holds what is known of the other clusters, by name.
+	peers map[string]*entry
 	// unwritten are the clusters of which something else is on disk.
 	unwritten map[string]bool
 	// clusters are the Cluster objects; replicas are these and the GlobalNamespaces, as they are sent to members, and sharing is
@@ -165,8 +165,8 @@ type Federation struct {
 	judged judged
 	// anchors are this cluster's own when they were last looked at.
 	anchors []string
-	// deaf says why nobody can reach this cluster's federation port.
-	deaf string
+	// listenError says why nobody can reach this cluster's federation port.
+	listenError string
 }
 
 // entry is one other cluster.
@@ -206,7 +206,7 @@ func Open(config Config) (*Federation, error) {
 	f := &Federation{
 		config: config, changing: semaphore.NewWeighted(1), counters: newCounters(), tokens: newTokens(config.Store, config.Now, config.Random),
 		unkept: make(chan struct{}, 1), reprobe: make(chan struct{}, 1), redial: make(chan struct{}, 1), reroot: make(chan struct{}, 1),
-		own: &State{}, book: map[string]*entry{}, unwritten: map[string]bool{}, sharing: resolve.NewSharing(config.Settings, nil), clusters: map[string]clusterInfo{}, streams: map[string]*stream{}, waiting: map[*stream]struct{}{}, rates: map[string]*rates{}, judged: judged{},
+		own: &State{}, peers: map[string]*entry{}, unwritten: map[string]bool{}, sharing: resolve.NewSharing(config.Settings, nil), clusters: map[string]clusterInfo{}, streams: map[string]*stream{}, waiting: map[*stream]struct{}{}, rates: map[string]*rates{}, judged: judged{},
 	}
 	if err := os.MkdirAll(dir(config.Cluster), 0o700); err != nil {
 		return nil, fmt.Errorf("make directory: %w", err)
@@ -276,10 +276,10 @@ func (f *Federation) setJoining(joining bool) {
 // Peers are the other clusters, sorted by name, with the services that they export to this one.
 func (f *Federation) Peers() []registry.Peer {
 	f.mu.Lock()
-	names := slices.Sorted(maps.Keys(f.book))
+	names := slices.Sorted(maps.Keys(f.peers))
 	out, announced := make([]registry.Peer, 0, len(names)), make([]*announcement, len(names))
 	for i, name := range names {
-		e := f.book[name]
+		e := f.peers[name]
 		out = append(out, registry.Peer{Cluster: name, Gateways: e.Gateways, Reachable: e.reachable, Locality: e.Locality, Anchors: e.Anchors, Services: e.Services})
 		// A member was told only what it may know.
 		if !f.member {
@@ -339,11 +339,11 @@ func (f *Federation) wakeAll() {
 	}
 }
 
-// mark has everybody look at clusters of which the book says something else. The lock is held.
+// mark has everybody look at clusters of which something else is known. The lock is held.
 func (f *Federation) mark(names ...string) {
 	for _, name := range names {
 		f.unwritten[name] = true
-		if e := f.book[name]; e != nil {
+		if e := f.peers[name]; e != nil {
 			e.stale = true
 		}
 		for _, s := range f.streams {
@@ -352,7 +352,7 @@ func (f *Federation) mark(names ...string) {
 	}
 }
 
-// changed tells everybody that the book says something else of these clusters. The lock is held.
+// changed tells everybody that something else is known of these clusters. The lock is held.
 func (f *Federation) changed(names ...string) {
 	f.mark(names...)
 	signal(f.unkept)
@@ -363,8 +363,8 @@ func (f *Federation) changed(names ...string) {
 
 // forgetAll forgets all other clusters. The lock is held.
 func (f *Federation) forgetAll() {
-	names := slices.Collect(maps.Keys(f.book))
-	clear(f.book)
+	names := slices.Collect(maps.Keys(f.peers))
+	clear(f.peers)
 	f.changed(names...)
 }
 

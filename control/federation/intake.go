@@ -96,10 +96,10 @@ func (f *Federation) noteInTime(s *stream, state State) {
 	})
 }
 
-// differs says whether the book says something else of a member.
+// differs says whether something else is known of a member.
 func (f *Federation) differs(s *stream, state State) bool {
 	f.mu.Lock()
-	e := f.book[s.cluster]
+	e := f.peers[s.cluster]
 	if e == nil {
 		f.mu.Unlock()
 		return true
@@ -110,11 +110,11 @@ func (f *Federation) differs(s *stream, state State) bool {
 	return !before.equal(state)
 }
 
-// note writes a member's state, which differs, into the book.
+// note takes a member's state, which differs.
 func (f *Federation) note(s *stream, state State) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	e := f.book[s.cluster]
+	e := f.peers[s.cluster]
 	if e == nil || f.streams[s.cluster] != s {
 		return
 	}

@@ -95,7 +95,7 @@ func (f *Federation) recall() error {
 			f.unwritten[name] = true // Its file was to be removed.
 			continue
 		}
-		f.book[name] = &entry{State: c.State, lastSeen: c.LastSeen, connected: c.Connected && f.member, reachable: c.Reachable}
+		f.peers[name] = &entry{State: c.State, lastSeen: c.LastSeen, connected: c.Connected && f.member, reachable: c.Reachable}
 	}
 	f.keepNow()
 	return nil
@@ -135,7 +135,7 @@ func (f *Federation) keepNow() {
 	f.unwritten = map[string]bool{}
 	clusters := make(map[string]keptCluster, len(unwritten))
 	for name := range unwritten {
-		if e := f.book[name]; e != nil {
+		if e := f.peers[name]; e != nil {
 			clusters[name] = keptCluster{State: e.State, LastSeen: e.lastSeen, Connected: e.connected, Reachable: e.reachable}
 		}
 	}

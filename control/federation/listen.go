@@ -54,7 +54,7 @@ func (f *Federation) listenLoop(ctx context.Context) {
 func (f *Federation) setDeaf(why string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.deaf = why
+	f.listenError = why
 }
 
 func (f *Federation) serve(ctx context.Context, listener net.Listener) error {

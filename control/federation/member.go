@@ -118,7 +118,7 @@ func (f *Federation) leaveMesh(ctx context.Context) error {
 func (f *Federation) dialPrimary(ctx context.Context, m Membership) (*grpc.ClientConn, func(), error) {
 	addresses := []string{m.Address}
 	f.mu.Lock()
-	if e := f.book[m.Primary]; e != nil {
+	if e := f.peers[m.Primary]; e != nil {
 		for _, g := range e.Gateways {
 			if !slices.Contains(addresses, g.String()) {
 				addresses = append(addresses, g.String())

@@ -64,7 +64,7 @@ func (f *Federation) targets() map[string][]netip.AddrPort {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	targets := map[string][]netip.AddrPort{}
-	for name, e := range f.book {
+	for name, e := range f.peers {
 		if len(e.Gateways) > 0 {
 			targets[name] = e.Gateways
 			continue
@@ -130,7 +130,7 @@ func (f *Federation) probed(name string, err error) time.Duration {
 	pace := f.config.Pace.Probe
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	e := f.book[name]
+	e := f.peers[name]
 	if e == nil {
 		return pace
 	}

@@ -185,7 +185,7 @@ func (f *Federation) announce(former, now *announcement) *announcement {
 	return now
 }
 
-// announcementOf a cluster of the book. The lock is held.
+// announcementOf a cluster that is known. The lock is held.
 func (f *Federation) announcementOf(name string, e *entry) *announcement {
 	if e.announced == nil || e.stale {
 		e.announced, e.stale = f.announce(e.announced, &announcement{name: name, state: e.State, connected: e.connected}), false
@@ -249,7 +249,7 @@ func (f *Federation) updates(s *stream) []*pb.Update {
 func (f *Federation) look(s *stream, d due) map[string]*announcement {
 	out := make(map[string]*announcement, len(d.peers)+1)
 	look := func(name string) {
-		if e := f.book[name]; name == s.cluster || name == f.config.Cluster.Name {
+		if e := f.peers[name]; name == s.cluster || name == f.config.Cluster.Name {
 			return // To the member itself, nothing is told of it.
 		} else if e != nil {
 			out[name] = f.announcementOf(name, e)
@@ -261,7 +261,7 @@ func (f *Federation) look(s *stream, d due) map[string]*announcement {
 		look(name)
 	}
 	if d.all || d.everyPeer || s.cut {
-		for name := range f.book {
+		for name := range f.peers {
 			look(name)
 		}
 	}

@@ -84,7 +84,7 @@ func (c *crowd) services(ready uint32) *registry.Exports {
 // change is one of one service's endpoints, at one member.
 func (c *crowd) change() {
 	c.ready++
-	e := c.f.book[c.streams[0].cluster]
+	e := c.f.peers[c.streams[0].cluster]
 	c.f.note(c.streams[0], State{About: About{Gateways: e.Gateways}, Services: c.services(c.ready)})
 }
 
@@ -201,7 +201,7 @@ func TestWhoMayKnowTheSameIsSentTheSameBytes(t *testing.T) {
 func TestOnlyWhatAMemberMayKnowIsSent(t *testing.T) {
 	c := newCrowd(t, 3)
 	// Of another namespace, in which nobody else has a part.
-	e := c.f.book["cluster2"]
+	e := c.f.peers["cluster2"]
 	secret := export("elsewhere", "secret", 1)
 	hidden := c.services(0).With([]*registry.Export{&secret}, nil)
 	c.f.note(c.streams[0], State{About: About{Gateways: e.Gateways}, Services: hidden})
@@ -314,7 +314,7 @@ func TestWhatChangedIsKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := slices.Sorted(maps.Keys(next.book)); !slices.Equal(got, []string{"cluster3", "cluster4"}) || next.book["cluster3"].Services.Len() != servicesEach {
+	if got := slices.Sorted(maps.Keys(next.peers)); !slices.Equal(got, []string{"cluster3", "cluster4"}) || next.peers["cluster3"].Services.Len() != servicesEach {
 		t.Errorf("%v are known", got)
 	}
 }
@@ -354,7 +354,7 @@ func TestWhatAnEarlierVersionKeptIsReadOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		a, b := next.book["cluster2"], next.book["cluster3"]
+		a, b := next.peers["cluster2"], next.peers["cluster3"]
 		if a == nil || b == nil || a.Version != "old" || !a.reachable || a.Services.Len() != servicesEach || b.Version == "old" {
 			t.Errorf("%+v, %+v are known", a, b)
 		}

@@ -71,7 +71,7 @@ func (f *Federation) SetObjects(all []*objects.Object) {
 	}
 	if sharing != f.sharing {
 		f.sharing = sharing
-		for _, e := range f.book {
+		for _, e := range f.peers {
 			e.stale = true
 		}
 	}
@@ -141,7 +141,7 @@ func (f *Federation) endMembers(former map[string]clusterInfo) bool {
 	}
 	maps.DeleteFunc(f.rates, func(membership string, _ *rates) bool { return !members[membership] })
 	forgotten := false
-	for name := range f.book {
+	for name := range f.peers {
 		if _, there := f.clusters[name]; there {
 			continue
 		}
@@ -153,7 +153,7 @@ func (f *Federation) endMembers(former map[string]clusterInfo) bool {
 		if s != nil {
 			s.end(removedError(name, f.config.Cluster.Name))
 		}
-		delete(f.book, name)
+		delete(f.peers, name)
 		f.mark(name)
 		forgotten = true
 	}

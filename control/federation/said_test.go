@@ -161,7 +161,7 @@ func TestMembersKnowWhatTheyWouldBeToldWhole(t *testing.T) {
 			c.f.attach(fresh, nil)
 			delete(c.known, s)
 		default:
-			state := c.f.book[s.cluster].State
+			state := c.f.peers[s.cluster].State
 			state.Services = someExports(random, state.Services)
 			c.f.note(s, state)
 		}
@@ -177,7 +177,7 @@ func TestMembersKnowWhatTheyWouldBeToldWhole(t *testing.T) {
 		for _, s := range c.streams {
 			c.hear(t, s)
 			want := map[string]*entry{c.f.config.Cluster.Name: {State: c.f.told(), connected: true}}
-			maps.Copy(want, c.f.book)
+			maps.Copy(want, c.f.peers)
 			delete(want, s.cluster)
 			known := c.known[s]
 			if !slices.Equal(slices.Sorted(maps.Keys(known)), slices.Sorted(maps.Keys(want))) {

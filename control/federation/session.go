@@ -222,24 +222,24 @@ func (f *Federation) take(ctx context.Context, s *session, u *pb.Update) error {
 	named := slices.Collect(maps.Keys(told))
 	for name, p := range told {
 		e := &entry{State: p.State, connected: p.connected}
-		if old := f.book[name]; old != nil {
+		if old := f.peers[name]; old != nil {
 			e.reachable, e.unreachable, e.failures = old.reachable, old.unreachable, old.failures
 		}
-		f.book[name], s.told[name] = e, true
+		f.peers[name], s.told[name] = e, true
 	}
 	gonePeers := make(map[string]bool, len(u.GetGonePeers()))
 	for _, name := range u.GetGonePeers() {
 		gonePeers[name] = true
 	}
-	for name := range f.book {
+	for name := range f.peers {
 		if _, is := told[name]; !is && (u.GetFull() || gonePeers[name]) {
-			delete(f.book, name)
+			delete(f.peers, name)
 			delete(s.told, name)
 			named = append(named, name)
 		}
 	}
 	if !s.heard {
-		f.config.Log.Info("connected to the primary", "primary", f.membership.Primary, "clusters", len(f.book)+1)
+		f.config.Log.Info("connected to the primary", "primary", f.membership.Primary, "clusters", len(f.peers)+1)
 	}
 	s.heard, f.problem, f.removed = true, "", ""
 	f.changed(named...)
@@ -275,7 +275,7 @@ func (f *Federation) readPeers(s *session, u *pb.Update) (map[string]toldPeer, e
 		}
 		peer, told := toldPeer{connected: p.GetConnected()}, false
 		f.mu.Lock()
-		if e := f.book[name]; e != nil {
+		if e := f.peers[name]; e != nil {
 			peer.State, told = e.State, s.told[name] && !u.GetFull()
 		}
 		f.mu.Unlock()

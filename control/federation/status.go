@@ -55,11 +55,11 @@ func (f *Federation) outline() (s client.FederationStatus, peers map[string]regi
 		}
 		problems = append(problems, f.skew)
 		s.Clock = f.clock
-	} else if f.deaf != "" {
-		problems = append(problems, "members cannot connect: "+f.deaf)
+	} else if f.listenError != "" {
+		problems = append(problems, "members cannot connect: "+f.listenError)
 	}
 	s.Problem = strings.Join(slices.Compact(slices.DeleteFunc(problems, func(p string) bool { return p == "" })), "; ")
-	names := slices.Collect(maps.Keys(f.book))
+	names := slices.Collect(maps.Keys(f.peers))
 	for name := range f.clusters {
 		if !slices.Contains(names, name) {
 			names = append(names, name)
@@ -83,7 +83,7 @@ func (f *Federation) statusOf(name string, connected bool, peer registry.Peer) c
 		c.Connected, c.Reachable, c.Version, c.Gateways = connected, true, f.own.Version, f.own.Gateways
 		return c
 	}
-	e := f.book[name]
+	e := f.peers[name]
 	if e == nil {
 		c.Problem = "it has not connected yet"
 		return c

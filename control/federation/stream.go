@@ -156,10 +156,10 @@ func (f *Federation) attach(s, former *stream) (holder *stream) {
 		old.end(errReplaced)
 	}
 	f.streams[s.cluster] = s
-	e := f.book[s.cluster]
+	e := f.peers[s.cluster]
 	if e == nil {
 		e = &entry{}
-		f.book[s.cluster] = e
+		f.peers[s.cluster] = e
 	}
 	e.connected, e.lastSeen = true, f.config.Now()
 	f.changed(s.cluster)
@@ -173,10 +173,10 @@ func (f *Federation) detach(s *stream) {
 		return // A newer one has the place.
 	}
 	delete(f.streams, s.cluster)
-	if e := f.book[s.cluster]; e != nil {
+	if e := f.peers[s.cluster]; e != nil {
 		e.connected = false
 		if _, known := f.clusters[s.cluster]; !known {
-			delete(f.book, s.cluster)
+			delete(f.peers, s.cluster)
 		}
 	}
 	f.changed(s.cluster)
@@ -187,10 +187,10 @@ func (f *Federation) receive(call grpc.BidiStreamingServer[pb.FromMember, pb.Fro
 	var growing *pb.State
 	size := 0
 	revision := uint64(0)
-	// What the book says already is not made anew when the stream begins with it.
+	// What is known already is not made anew when the stream begins with it.
 	var known State
 	f.mu.Lock()
-	if e := f.book[s.cluster]; e != nil {
+	if e := f.peers[s.cluster]; e != nil {
 		known = e.State
 	}
 	f.mu.Unlock()
@@ -203,7 +203,7 @@ func (f *Federation) receive(call grpc.BidiStreamingServer[pb.FromMember, pb.Fro
 		// What takes time here is no silence of the member's.
 		watchdog.Stop()
 		f.mu.Lock()
-		if e := f.book[s.cluster]; e != nil && f.streams[s.cluster] == s {
+		if e := f.peers[s.cluster]; e != nil && f.streams[s.cluster] == s {
 			e.lastSeen = f.config.Now()
 		}
 		f.mu.Unlock()
