@@ -495,6 +495,72 @@ func TestPrimarysWordsAreChecked(t *testing.T) {
 	}
 }
 
+// Each update is within its bounds, and so must be what they come to.
+func TestWhatAPrimarySaysDoesNotAddUp(t *testing.T) {
+	p := newNode(t, "cluster1", newLink(), &clock{})
+	a := p.joinMember("cluster2")
+	eventually(t, "connected", func() bool { return a.f.Status().Connected })
+	peers := func(prefix string, n int) []*pb.Peer {
+		out := make([]*pb.Peer, n)
+		for i := range out {
+			out[i] = &pb.Peer{Cluster: fmt.Sprintf("%s%d", prefix, i), State: &pb.State{Whole: true}}
+		}
+		return out
+	}
+	namespaces := func(prefix string, n int) [][]byte {
+		out := make([][]byte, n)
+		for i := range out {
+			text, err := replicaText(globalNamespace(fmt.Sprintf("%s%d", prefix, i), "*", "shop"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			out[i] = text
+		}
+		return out
+	}
+	f := &falsePrimary{}
+	serveFalse(t, p, f)
+	for name, test := range map[string]struct {
+		updates []*pb.Update
+		want    string
+	}{
+		"clusters":                {[]*pb.Update{{Full: true, Peers: peers("x", maxClusters-8)}, {Peers: peers("y", 9)}}, "clusters with"},
+		"clusters at once":        {[]*pb.Update{{Full: true, Peers: peers("x", maxClusters+1)}}, "clusters with"},
+		"objects":                 {[]*pb.Update{{Full: true, Objects: namespaces("x", maxObjects-1)}, {Objects: namespaces("y", 2)}}, "objects of the mesh"},
+		"pieces without an end":   {[]*pb.Update{{Full: true, Revision: 1, More: true, Peers: peers("x", maxPieces)}, {Revision: 1, More: true, Peers: peers("y", 1)}}, "pieces about clusters"},
+		"goodbyes without an end": {[]*pb.Update{{Full: true, Revision: 1, More: true, GonePeers: make([]string, maxPieces+1)}}, "pieces about clusters"},
+	} {
+		f.updates = test.updates
+		a.restart()
+		eventually(t, name+" are refused", func() bool { return strings.Contains(a.f.Status().Problem, test.want) })
+		if n := len(a.f.Peers()); n > maxClusters {
+			t.Errorf("%s: %d clusters are known", name, n)
+		}
+	}
+}
+
+func TestServicesOfAllClustersAreBounded(t *testing.T) {
+	var all []*registry.Export
+	for i := range 1000 {
+		all = append(all, &registry.Export{Namespace: "shop", Name: fmt.Sprintf("service%d", i), Identities: []string{strings.Repeat("x", 8000)}})
+	}
+	large := (*registry.Exports)(nil).Replaced(all)
+	f := &Federation{peers: map[string]*entry{}}
+	most := maxUpdateBytes / large.Size()
+	for i := range most {
+		f.peers[fmt.Sprintf("x%d", i)] = &entry{State: State{Services: large}}
+	}
+	told := map[string]toldPeer{"y": {State: State{Services: large}}}
+	if err := f.roomFor(told, &pb.Update{}); err == nil || !strings.Contains(err.Error(), "MiB of services") {
+		t.Errorf("%v, with %d clusters of %d bytes and another one", err, most, large.Size())
+	}
+	for _, u := range []*pb.Update{{GonePeers: []string{"x1"}}, {Full: true}} {
+		if err := f.roomFor(told, u); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestPrimaryOfAnotherVersion(t *testing.T) {
 	p := newNode(t, "cluster1", newLink(), &clock{})
 	token := p.token()

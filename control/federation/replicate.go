@@ -217,6 +217,18 @@ func (f *Federation) replicate(ctx context.Context, full bool, fresh map[objects
 			writes = append(writes, store.Write{Key: key})
 		}
 	}
+	left := len(existing)
+	for _, w := range writes {
+		switch {
+		case w.Object == nil:
+			left--
+		case existing[w.Key] == nil:
+			left++
+		}
+	}
+	if left > maxObjects {
+		return fmt.Errorf("with the primary's update there are %d objects of the mesh, at most %d are taken", left, maxObjects)
+	}
 	for from := 0; from < len(writes); from += batchSize {
 		if err := f.config.Store.Apply(ctx, writes[from:min(from+batchSize, len(writes))]); err != nil {
 			return fmt.Errorf("write the primary's objects: %w", err)

@@ -148,6 +148,10 @@ func (f *Federation) listen(ctx context.Context, call grpc.BidiStreamingClient[p
 			growing.Peers, growing.GonePeers = append(growing.Peers, part.GetPeers()...), append(growing.GonePeers, part.GetGonePeers()...)
 			growing.Objects, growing.GoneObjects = append(growing.Objects, part.GetObjects()...), append(growing.GoneObjects, part.GetGoneObjects()...)
 		}
+		if err := counted(growing); err != nil {
+			f.counters.add(countUpdatesRefused)
+			return err
+		}
 		if part.GetMore() {
 			continue
 		}
@@ -183,11 +187,11 @@ func (f *Federation) noteClock(theirs time.Time) {
 
 // take makes an update this cluster's own: first the objects in the store, then the peers.
 func (f *Federation) take(ctx context.Context, s *session, u *pb.Update) error {
-	if len(u.GetPeers()) > maxPieces || len(u.GetObjects()) > maxObjects {
-		return fmt.Errorf("the primary's update has %d pieces about clusters and %d objects, at most %d and %d are taken", len(u.GetPeers()), len(u.GetObjects()), maxPieces, maxObjects)
-	}
 	told, err := f.readPeers(s, u)
 	if err != nil {
+		return err
+	}
+	if err := f.roomFor(told, u); err != nil {
 		return err
 	}
 	fresh := make(map[objects.Key]*objects.Object, len(u.GetObjects()))
@@ -243,6 +247,42 @@ func (f *Federation) take(ctx context.Context, s *session, u *pb.Update) error {
 	}
 	s.heard, f.problem, f.removed = true, "", ""
 	f.changed(named...)
+	return nil
+}
+
+// counted refuses an update of more things than one may have, as far as it has come: each costs more than its bytes.
+func counted(u *pb.Update) error {
+	clusters, all := max(len(u.GetPeers()), len(u.GetGonePeers())), max(len(u.GetObjects()), len(u.GetGoneObjects()))
+	if clusters > maxPieces || all > maxObjects {
+		return fmt.Errorf("the primary's update has %d pieces about clusters and %d objects, at most %d and %d are taken", clusters, all, maxPieces, maxObjects)
+	}
+	return nil
+}
+
+// roomFor refuses an update after which the clusters known here would be more than a mesh has, or than one update could say of them all:
+// a primary does not make a member grow by saying something more each time.
+func (f *Federation) roomFor(told map[string]toldPeer, u *pb.Update) error {
+	clusters, size := len(told), 0
+	for _, p := range told {
+		size += p.Services.Size()
+	}
+	if !u.GetFull() {
+		gone := make(map[string]bool, len(u.GetGonePeers()))
+		for _, name := range u.GetGonePeers() {
+			gone[name] = true
+		}
+		f.mu.Lock()
+		for name, e := range f.peers {
+			if _, is := told[name]; !is && !gone[name] {
+				clusters++
+				size += e.Services.Size()
+			}
+		}
+		f.mu.Unlock()
+	}
+	if clusters > maxClusters || size > maxUpdateBytes {
+		return fmt.Errorf("with the primary's update there are %d clusters with %d MiB of services, at most %d with %d MiB are taken", clusters, size>>20, maxClusters, maxUpdateBytes>>20)
+	}
 	return nil
 }
 
