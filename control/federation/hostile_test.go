@@ -23,6 +23,7 @@ import (
 	"heddle.io/heddle/control/ca"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/registry"
+	"heddle.io/heddle/control/store"
 )
 
 // raw opens a connection to a node's federation port, with a certificate or without.
@@ -507,17 +508,6 @@ func TestWhatAPrimarySaysDoesNotAddUp(t *testing.T) {
 		}
 		return out
 	}
-	namespaces := func(prefix string, n int) [][]byte {
-		out := make([][]byte, n)
-		for i := range out {
-			text, err := replicaText(globalNamespace(fmt.Sprintf("%s%d", prefix, i), "*", "shop"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			out[i] = text
-		}
-		return out
-	}
 	f := &falsePrimary{}
 	serveFalse(t, p, f)
 	for name, test := range map[string]struct {
@@ -526,7 +516,6 @@ func TestWhatAPrimarySaysDoesNotAddUp(t *testing.T) {
 	}{
 		"clusters":                {[]*pb.Update{{Full: true, Peers: peers("x", maxClusters-8)}, {Peers: peers("y", 9)}}, "clusters with"},
 		"clusters at once":        {[]*pb.Update{{Full: true, Peers: peers("x", maxClusters+1)}}, "clusters with"},
-		"objects":                 {[]*pb.Update{{Full: true, Objects: namespaces("x", maxObjects-1)}, {Objects: namespaces("y", 2)}}, "objects of the mesh"},
 		"pieces without an end":   {[]*pb.Update{{Full: true, Revision: 1, More: true, Peers: peers("x", maxPieces)}, {Revision: 1, More: true, Peers: peers("y", 1)}}, "pieces about clusters"},
 		"goodbyes without an end": {[]*pb.Update{{Full: true, Revision: 1, More: true, GonePeers: make([]string, maxPieces+1)}}, "pieces about clusters"},
 	} {
@@ -535,6 +524,21 @@ func TestWhatAPrimarySaysDoesNotAddUp(t *testing.T) {
 		eventually(t, name+" are refused", func() bool { return strings.Contains(a.f.Status().Problem, test.want) })
 		if n := len(a.f.Peers()); n > maxClusters {
 			t.Errorf("%s: %d clusters are known", name, n)
+		}
+	}
+}
+
+func TestObjectsAreCountedWithThoseThatAreThere(t *testing.T) {
+	key := func(name string) objects.Key { return globalNamespace(name, "*", "shop").Key() }
+	there := globalNamespace("a", "*", "shop")
+	existing := map[objects.Key]*objects.Object{key("a"): there, key("b"): there}
+	for want, writes := range map[int][]store.Write{
+		1: {{Key: key("a")}},
+		2: {{Key: key("a"), Object: there}},
+		3: {{Key: key("c"), Object: there}, {Key: key("d"), Object: there}, {Key: key("b")}},
+	} {
+		if got := objectsAfter(existing, writes); got != want {
+			t.Errorf("%d objects after %+v, want %d", got, writes, want)
 		}
 	}
 }

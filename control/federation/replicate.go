@@ -217,17 +217,8 @@ func (f *Federation) replicate(ctx context.Context, full bool, fresh map[objects
 			writes = append(writes, store.Write{Key: key})
 		}
 	}
-	left := len(existing)
-	for _, w := range writes {
-		switch {
-		case w.Object == nil:
-			left--
-		case existing[w.Key] == nil:
-			left++
-		}
-	}
-	if left > maxObjects {
-		return fmt.Errorf("with the primary's update there are %d objects of the mesh, at most %d are taken", left, maxObjects)
+	if n := objectsAfter(existing, writes); n > maxObjects {
+		return fmt.Errorf("with the primary's update there are %d objects of the mesh, at most %d are taken", n, maxObjects)
 	}
 	for from := 0; from < len(writes); from += batchSize {
 		if err := f.config.Store.Apply(ctx, writes[from:min(from+batchSize, len(writes))]); err != nil {
@@ -244,4 +235,18 @@ func keyOf(m *pb.ObjectKey) (objects.Key, bool) {
 		}
 	}
 	return objects.Key{}, false
+}
+
+// objectsAfter is how many objects there are after these writes, of different keys.
+func objectsAfter(existing map[objects.Key]*objects.Object, writes []store.Write) int {
+	n := len(existing)
+	for _, w := range writes {
+		switch {
+		case w.Object == nil:
+			n--
+		case existing[w.Key] == nil:
+			n++
+		}
+	}
+	return n
 }
