@@ -1,12 +1,14 @@
 package bypass
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"testing"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 func (n *namespace) path() string { return fmt.Sprintf("/proc/self/fd/%d", int(n.handle)) }
@@ -23,7 +25,22 @@ func give(t *testing.T, n *namespace, address string) {
 		if err != nil {
 			return err
 		}
-		return netlink.AddrAdd(lo, parsed)
+		// Until the kernel has come to look for duplicates, connections to it would come from another address.
+		parsed.Flags |= unix.IFA_F_NODAD
+		routes, done := make(chan netlink.RouteUpdate), make(chan struct{})
+		defer close(done)
+		if err := errors.Join(netlink.RouteSubscribe(routes, done), netlink.AddrAdd(lo, parsed)); err != nil {
+			return err
+		}
+		// The route to an address of IPv6 comes from a worker of the kernel's, which a busy machine lets wait; that to its network is
+		// there before, and leads nowhere.
+		for {
+			found, err := netlink.RouteGet(parsed.IP)
+			if err == nil && len(found) > 0 && found[0].Type == unix.RTN_LOCAL {
+				return nil
+			}
+			<-routes
+		}
 	})
 }
 
