@@ -13,7 +13,6 @@ import (
 	"io"
 	"math/big"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -102,11 +101,11 @@ func TestCertificatesRotateUnderHandshakes(t *testing.T) {
 	cancel()
 	clients.Wait()
 
-	vector := r.metric(t, `heddle_multibuffer_operations_total{path="vector"}`)
+	vector := metric(t, r.proxy, `heddle_multibuffer_operations_total{path="vector"}`)
 	if cpu, err := os.ReadFile("/proc/cpuinfo"); err != nil || strings.Contains(string(cpu), "avx512ifma") && vector == 0 {
 		t.Errorf("%v operations were done in lanes, %v", vector, err)
 	}
-	if n := r.metric(t, "heddle_multibuffer_verify_failures_total"); n != 0 {
+	if n := metric(t, r.proxy, "heddle_multibuffer_verify_failures_total"); n != 0 {
 		t.Errorf("%v results did not verify", n)
 	}
 	r.mu.Lock()
@@ -232,19 +231,14 @@ func program(t *testing.T, argv []string) {
 	}
 }
 
-// metric reads a counter of the proxy's.
-func (r *rotation) metric(t *testing.T, name string) float64 {
+// metric reads a counter of a proxy's.
+func metric(t *testing.T, proxy *subject.Proxy, name string) float64 {
 	t.Helper()
-	answer, err := http.Get("http://" + net.JoinHostPort(r.proxy.Address, strconv.Itoa(r.proxy.AdminPort)) + "/stats/prometheus")
+	text, err := proxy.Admin("/stats/prometheus", bound)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer answer.Body.Close()
-	text, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(text) {
 		if rest, found := strings.CutPrefix(line, name+" "); found {
 			value, err := strconv.ParseFloat(strings.TrimSpace(rest), 64)
 			if err != nil {

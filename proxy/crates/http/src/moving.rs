@@ -15,6 +15,9 @@ use heddle_tls::{Detached, Stream};
 use tokio::time::Instant;
 
 use crate::h2::AtRest;
+use crate::hcm::HcmRuntime;
+use crate::timer::far_future;
+use crate::worker::HttpWorker;
 
 /// What one worker gives to others, for the connections of its listeners that place by load.
 #[derive(Debug)]
@@ -79,6 +82,21 @@ pub(crate) struct Luggage {
     pub(crate) http2: Option<Box<AtRest>>,
 }
 
+impl Luggage {
+    /// Of a connection that begins.
+    pub(crate) fn of_new(worker: &HttpWorker, hcm: &HcmRuntime) -> Self {
+        let opened = Instant::now();
+        let longest = hcm.config.max_connection_duration;
+        Self {
+            id: worker.next_connection_id(),
+            last: longest.map_or_else(|| far_future(opened), |max| opened + max),
+            idle_since: opened,
+            guest: hcm.moves.is_some().then(Box::default),
+            http2: None,
+        }
+    }
+}
+
 /// A connection between two requests that is to go to another worker. Boxed where it is handed on: tasks of connections have room
 /// for what they return, and most never return one.
 #[derive(Debug)]
@@ -97,6 +115,13 @@ impl Resting {
 
     pub(crate) fn is_http2(&self) -> bool {
         self.luggage.http2.is_some()
+    }
+
+    /// It goes on, here.
+    pub(crate) fn received(&mut self, hcm: &HcmRuntime) {
+        if let (Some(moves), Some(guest)) = (&hcm.moves, &mut self.luggage.guest) {
+            moves.received(guest, Instant::now());
+        }
     }
 
     /// Facts about the connection.

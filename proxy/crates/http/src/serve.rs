@@ -64,10 +64,11 @@ pub async fn serve(
 pub async fn resume(
     worker: &Rc<HttpWorker>,
     hcm: Rc<HcmRuntime>,
-    connection: Box<Resting>,
+    mut connection: Box<Resting>,
     drain: Drain,
 ) -> Option<Box<Resting>> {
     let _active = Active::enter(&hcm.stats.cx_active);
+    connection.received(&hcm);
     match connection.is_http2() {
         true => h2::resume(worker, &hcm, connection, &drain).await,
         false => h1::resume(worker, &hcm, connection, &drain).await,

@@ -86,13 +86,19 @@ pub(crate) struct TlsSpec {
 enum Role {
     Server {
         require_client_certificate: bool,
-        session_tickets: SessionTickets,
-        /// Where the tickets' keys come from, if not from here.
-        ticket_keys_secret: Option<SecretRef>,
+        tickets: Tickets,
     },
     Client {
         sni: Option<String>,
     },
+}
+
+/// Session tickets of a server.
+#[derive(Clone, Debug)]
+enum Tickets {
+    Configured(SessionTickets),
+    /// Under the keys of a secret.
+    Secret(SecretRef),
 }
 
 /// A context made from a [`TlsSpec`].
@@ -106,8 +112,11 @@ impl TlsSpec {
     /// Secrets that it needs.
     pub(crate) fn secrets(&self) -> BTreeSet<SecretRef> {
         let ticket_keys = match &self.role {
-            Role::Server { ticket_keys_secret, .. } => ticket_keys_secret.as_ref(),
-            Role::Client { .. } => None,
+            Role::Server {
+                tickets: Tickets::Secret(wanted),
+                ..
+            } => Some(wanted),
+            _ => None,
         };
         self.certificate_secrets
             .iter()
@@ -151,12 +160,11 @@ impl TlsSpec {
         match &self.role {
             Role::Server {
                 require_client_certificate,
-                session_tickets,
-                ticket_keys_secret,
+                tickets,
             } => {
-                let session_tickets = match ticket_keys_secret {
-                    None => session_tickets.clone(),
-                    Some(wanted) => match secret(wanted) {
+                let session_tickets = match tickets {
+                    Tickets::Configured(tickets) => tickets.clone(),
+                    Tickets::Secret(wanted) => match secret(wanted) {
                         None => return Ok(None),
                         Some(SecretValue::TicketKeys(keys)) => SessionTickets::Given(Arc::clone(keys)),
                         Some(other) => return Err(error(other.mistaken(&wanted.name, "session_ticket_keys"))),
@@ -240,11 +248,9 @@ pub(super) fn downstream(socket: &pb::core::TransportSocket, path: &Path<'_>) ->
                     .field("ocsp_staple_policy")
                     .unsupported(policy.as_str_name(), "remove it"));
             }
-            let (session_tickets, ticket_keys_secret) = session_tickets(&context, &here)?;
             let role = Role::Server {
                 require_client_certificate: context.require_client_certificate.unwrap_or(false),
-                session_tickets,
-                ticket_keys_secret,
+                tickets: tickets(&context, &here)?,
             };
             common(
                 required(context.common_tls_context.as_ref(), &here.field("common_tls_context"))?,
@@ -363,25 +369,19 @@ fn common(context: &pb::tls::CommonTlsContext, role: Role, any: &prost_types::An
     Ok(spec)
 }
 
-/// Tickets of a server, and the secret with their keys if they are in one.
-fn session_tickets(
-    context: &pb::tls::DownstreamTlsContext,
-    path: &Path<'_>,
-) -> Result<(SessionTickets, Option<SecretRef>)> {
+fn tickets(context: &pb::tls::DownstreamTlsContext, path: &Path<'_>) -> Result<Tickets> {
     use pb::tls::downstream_tls_context::SessionTicketKeysType as Kind;
-    Ok(match &context.session_ticket_keys_type {
-        None | Some(Kind::DisableStatelessSessionResumption(false)) => (SessionTickets::OwnKeys, None),
-        Some(Kind::DisableStatelessSessionResumption(true)) => (SessionTickets::Off, None),
+    Ok(Tickets::Configured(match &context.session_ticket_keys_type {
+        None | Some(Kind::DisableStatelessSessionResumption(false)) => SessionTickets::OwnKeys,
+        Some(Kind::DisableStatelessSessionResumption(true)) => SessionTickets::Off,
         Some(Kind::SessionTicketKeys(keys)) => {
-            let keys = ticket_keys(keys, &path.field("session_ticket_keys"))?;
-            (SessionTickets::Given(keys), None)
+            SessionTickets::Given(ticket_keys(keys, &path.field("session_ticket_keys"))?)
         }
         Some(Kind::SessionTicketKeysSdsSecretConfig(config)) => {
-            let secret = secret_ref(config, &path.field("session_ticket_keys_sds_secret_config"))?;
-            // They are given once the secret is there.
-            (SessionTickets::Off, Some(secret))
+            let here = path.field("session_ticket_keys_sds_secret_config");
+            return secret_ref(config, &here).map(Tickets::Secret);
         }
-    })
+    }))
 }
 
 /// A `TlsSessionTicketKeys`.

@@ -59,17 +59,7 @@ pub(crate) fn serve(
     drain: &Drain,
 ) -> impl Future<Output = Option<Box<Resting>>> {
     hcm.stats.cx_http1_total.inc();
-    let opened = Instant::now();
-    let luggage = Luggage {
-        id: worker.next_connection_id(),
-        last: hcm
-            .config
-            .max_connection_duration
-            .map_or_else(|| far_future(opened), |max| opened + max),
-        idle_since: opened,
-        guest: hcm.moves.is_some().then(Box::default),
-        http2: None,
-    };
+    let luggage = Luggage::of_new(worker, hcm);
     go_on(worker, hcm, stream, connection, first, drain, luggage)
 }
 
@@ -81,14 +71,8 @@ pub(crate) async fn resume(
     drain: &Drain,
 ) -> Option<Box<Resting>> {
     let Resting {
-        stream,
-        info,
-        mut luggage,
-        ..
+        stream, info, luggage, ..
     } = *resting;
-    if let (Some(moves), Some(guest)) = (&hcm.moves, &mut luggage.guest) {
-        moves.received(guest, Instant::now());
-    }
     go_on(worker, hcm, stream, &info, BytesMut::new(), drain, luggage).await
 }
 

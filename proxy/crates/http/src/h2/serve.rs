@@ -109,7 +109,6 @@ pub(crate) async fn serve(
     drain: &Drain,
 ) -> Option<Box<Resting>> {
     hcm.stats.cx_http2_total.inc();
-    let opened = Instant::now();
     let options = hcm.config.http2;
     let connection = Connection::new(
         Role::Server,
@@ -120,16 +119,7 @@ pub(crate) async fn serve(
         buffer_limit,
         hcm.stats.http2.clone(),
     );
-    let luggage = Luggage {
-        id: worker.next_connection_id(),
-        last: hcm
-            .config
-            .max_connection_duration
-            .map_or_else(|| far_future(opened), |max| opened + max),
-        idle_since: opened,
-        guest: hcm.moves.is_some().then(Box::default),
-        http2: None,
-    };
+    let luggage = Luggage::of_new(worker, hcm);
     let driven = Driven {
         resets: PrematureResets::new(hcm.premature_resets),
         ping_due: None,
@@ -151,9 +141,6 @@ pub(crate) async fn resume(
         ..
     } = *resting;
     let at_rest = *luggage.http2.take()?;
-    if let (Some(moves), Some(guest)) = (&hcm.moves, &mut luggage.guest) {
-        moves.received(guest, Instant::now());
-    }
     let driven = at_rest.driven;
     let connection = Connection::resume(stream, at_rest, hcm.stats.http2.clone());
     go_on(worker, hcm, connection, &info, drain, luggage, driven).await
