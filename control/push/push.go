@@ -37,7 +37,11 @@ type Pusher struct {
 	cache, inbound *translate.Cache
 	version        int64
 	groups         map[string]*group
-	proxies        map[*xds.Proxy]*proxy
+	// alike are those groups by what their kinds are without EnvoyFilters.
+	alike map[string]map[*group]struct{}
+	// pending are changes of groups that have been made and are still to come into force.
+	pending []xds.Change
+	proxies map[*xds.Proxy]*proxy
 	// packed are the resources made of a message: of endpoints, one for each cluster that they are of.
 	packed map[proto.Message][]packed
 	// hosts are marshalled virtual hosts.
@@ -111,7 +115,7 @@ type carrying struct {
 // New makes a pusher without a model: proxies that connect to its server wait for the first. Its server is made by start. What
 // the pusher counts is in metrics.
 func New(log *slog.Logger, metrics prometheus.Registerer, dependencies *registry.Dependencies, start func(xds.Source) *xds.Server) *Pusher {
-	p := &Pusher{log: log, metrics: newMetrics(metrics), dependencies: dependencies, needs: map[string]map[string]bool{}, cache: translate.NewCache(), inbound: translate.NewCache(), groups: map[string]*group{}, proxies: map[*xds.Proxy]*proxy{},
+	p := &Pusher{log: log, metrics: newMetrics(metrics), dependencies: dependencies, needs: map[string]map[string]bool{}, cache: translate.NewCache(), inbound: translate.NewCache(), groups: map[string]*group{}, alike: map[string]map[*group]struct{}{}, proxies: map[*xds.Proxy]*proxy{},
 		packed: map[proto.Message][]packed{}, hosts: map[*routev3.VirtualHost]*xds.Part{}, numbers: map[objects.Key]int32{}, progressed: map[int32]struct{}{}, recounted: map[*group]struct{}{}, versions: map[objects.Key]objects.Version{}}
 	p.server = start(p)
 	return p
@@ -151,7 +155,9 @@ func (p *Pusher) Update(u Update) int64 {
 	why := causeConfig
 	if whole := before == nil || !reflect.DeepEqual(before.Settings, p.mesh.Settings); whole {
 		why = causeGlobal
-		changes, moves = p.changeAll(nil), p.regroup(nil)
+		changes = p.changeAll(nil)
+		p.pending = changes
+		moves = p.regroup(nil)
 	} else {
 		clients := model.Differ(before, p.mesh)
 		servers := clients
@@ -169,10 +175,12 @@ func (p *Pusher) Update(u Update) int64 {
 			}
 		default:
 			changes = p.changeAll(&concern{&clients, &servers, p.formers(servedBefore)})
+			p.pending = changes
 			moves = append(moves, p.regroup(&clients)...)
 		}
 	}
 	p.version = p.server.Update(u.Revision, changes, moves)
+	p.pending = nil
 	p.carry(known)
 	for key, r := range u.Revised {
 		if n, used := p.numbers[key]; used && p.carried[n].of != r {
@@ -223,7 +231,7 @@ func (p *Pusher) changeAll(c *concern) []xds.Change {
 	for id, g := range p.groups {
 		if g.proxies == 0 {
 			p.flush(g)
-			delete(p.groups, id)
+			p.leave(id, g)
 			continue
 		}
 		if change := p.changeOf(g, c); !change.Nothing() {
@@ -485,22 +493,70 @@ func (p *Pusher) groupsOf(node translate.Node) []*group {
 	for _, k := range kinds {
 		g := p.groups[k.ID()]
 		if g == nil {
-			g = &group{kind: k, sources: map[int32]bool{}}
-			failure := ""
-			resources, sources, err := p.make(g)
-			if err != nil {
-				p.log.Error("proxies get no configuration: it could not be made", "kind", k.ID(), "error", err)
-				p.metrics.failures.Inc()
-				g.kept, g.made, failure = nil, nil, err.Error()
-			}
-			g.group = xds.NewGroup(resources, failure)
-			p.number(g, sources)
-			p.judge(g)
-			p.groups[k.ID()] = g
+			g = p.found(k)
 		}
 		groups = append(groups, g)
 	}
 	return groups
+}
+
+// found makes the group of a kind: of that of a kind which differs in its EnvoyFilters alone, where there is one, and else from nothing.
+func (p *Pusher) found(k translate.Kind) *group {
+	g := &group{kind: k, sources: map[int32]bool{}}
+	if !p.fork(g) {
+		failure := ""
+		resources, sources, err := p.make(g)
+		if err != nil {
+			p.log.Error("proxies get no configuration: it could not be made", "kind", k.ID(), "error", err)
+			p.metrics.failures.Inc()
+			g.kept, g.made, failure = nil, nil, err.Error()
+		}
+		g.group = xds.NewGroup(resources, failure)
+		p.number(g, sources)
+	}
+	p.judge(g)
+	p.groups[k.ID()] = g
+	plain := k.Plain()
+	if p.alike[plain] == nil {
+		p.alike[plain] = map[*group]struct{}{}
+	}
+	p.alike[plain][g] = struct{}{}
+	return g
+}
+
+// leave forgets a group.
+func (p *Pusher) leave(id string, g *group) {
+	delete(p.groups, id)
+	plain := g.kind.Plain()
+	if delete(p.alike[plain], g); len(p.alike[plain]) == 0 {
+		delete(p.alike, plain)
+	}
+}
+
+// fork makes what a group has of what one has whose kind differs in its EnvoyFilters alone. It is false when there is none, or when that
+// fails: then it is made from nothing, which says why.
+func (p *Pusher) fork(g *group) bool {
+	for like := range p.alike[g.kind.Plain()] {
+		if like.kept == nil {
+			continue
+		}
+		kept, delta, err := p.cache.Fork(like.kept, p.mesh, g.kind)
+		if err != nil {
+			return false
+		}
+		g.kept, g.group, g.sources = kept, like.group, maps.Clone(like.sources)
+		if at := slices.IndexFunc(p.pending, func(c xds.Change) bool { return c.Group == like.group }); at >= 0 {
+			g.group = g.group.With(p.pending[at])
+		}
+		change, err := p.apply(g, delta)
+		if err != nil {
+			g.kept, g.sources = nil, map[int32]bool{}
+			return false
+		}
+		g.group = g.group.With(change)
+		return true
+	}
+	return false
 }
 
 // enter puts a proxy into groups instead of those that it was in.

@@ -358,6 +358,21 @@ func (w *town) mesh() *model.Mesh {
 	return mesh
 }
 
+// consistent says that a group has what its configuration says: kinds are made of one another, also of one that nobody is of any more.
+func (p *Pusher) consistent(t *testing.T, g *group) {
+	t.Helper()
+	if g.kept == nil {
+		return
+	}
+	all, err := p.pack(g.kept.Resources())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c := g.group.Change(all); len(c.Set)+len(c.Removed) > 0 {
+		t.Fatalf("%s has not what its configuration says: %d resources differ, %d are too many", g.kind.ID(), len(c.Set), len(c.Removed))
+	}
+}
+
 // TestChangesGiveWhatAFreshStartGives makes changes of all sorts at random. After each, what proxies are sent must be, byte by
 // byte, what a pusher that has never seen anything else sends.
 func TestChangesGiveWhatAFreshStartGives(t *testing.T) {
@@ -407,6 +422,9 @@ func TestChangesGiveWhatAFreshStartGives(t *testing.T) {
 		}
 		// Moves are the server's to make, and these proxies are not its own; who is where is known all the same.
 		w.update(p)
+		for _, g := range p.groups {
+			p.consistent(t, g)
+		}
 		if round%7 == 0 {
 			p.sweep()
 		}

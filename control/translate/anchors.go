@@ -102,7 +102,7 @@ func (s *shares) settleAnchors(g *generator, made map[string]*share, changed []*
 			for _, p := range old.clusters {
 				if !p.anchors.none() {
 					concerned[p.anchors.name] = true
-					s.anchors[p.anchors.name].count--
+					s.countAnchors(p.anchors, -1)
 				}
 			}
 		}
@@ -114,10 +114,7 @@ func (s *shares) settleAnchors(g *generator, made map[string]*share, changed []*
 				continue
 			}
 			concerned[p.anchors.name] = true
-			if s.anchors[p.anchors.name] == nil {
-				s.anchors[p.anchors.name] = &anchored{set: p.anchors}
-			}
-			s.anchors[p.anchors.name].count++
+			s.countAnchors(p.anchors, 1)
 		}
 	}
 	for name, a := range s.anchors {
@@ -136,9 +133,18 @@ func (s *shares) settleAnchors(g *generator, made map[string]*share, changed []*
 		}
 		if now := g.anchorSecret(a.set); now != a.secret {
 			a.secret = now
+			s.anchors[name] = a
 			delta.Set.Secrets = append(delta.Set.Secrets, now)
 		}
 	}
+}
+
+// countAnchors notes that so many more clusters name a set.
+func (s *shares) countAnchors(set anchorSet, by int) {
+	a := s.anchors[set.name]
+	a.set = set
+	a.count += by
+	s.anchors[set.name] = a
 }
 
 // anchored is a secret of a client's, with how many of its clusters name it.

@@ -102,10 +102,14 @@ type Kept interface {
 	Patches() []PatchState
 
 	apply(c *Cache, mesh *model.Mesh, d *model.Difference) (Delta, bool, error)
+	// fork makes another one of what it has.
+	fork(k Kind) Kept
+	// plain is all of it without patches, and without what it was made of.
+	plain() *Resources
 	// parts are what a cache has made for it, before patches.
 	parts(visit func(any))
-	// patches gives the set that its patches are made with, nil for none.
-	patches() *patched
+	// common is what clients and gateways have in common.
+	common() *base
 }
 
 // Apply makes a change of the model in the configuration. ok is false when that has to be made anew, because the change is of
@@ -161,6 +165,10 @@ func (to *Client) apply(c *Cache, mesh *model.Mesh, d *model.Difference) (delta 
 	if delta, err = to.remake(g, concerned, model.Both(d.Anchors)); err != nil {
 		return delta, true, err
 	}
+	if concernsFilters(to.kind, d) {
+		ok, err = c.repatch(to, mesh, &delta)
+		return delta, ok, err
+	}
 	ok = to.patched.delta(&delta)
 	return delta, ok, nil
 }
@@ -183,7 +191,7 @@ func (c *Cache) Remake(to *Client, mesh *model.Mesh, hosts []string) (delta Delt
 
 // concernedWholly says whether a change is of what concerns more than single hosts.
 func (c *Client) concernedWholly(d *model.Difference) bool {
-	return len(d.Globals) > 0 || len(d.PeerModes) > 0 || anchorsAppear(d) || concernsFilters(c.kind, d) ||
+	return len(d.Globals) > 0 || len(d.PeerModes) > 0 || anchorsAppear(d) ||
 		slices.ContainsFunc(model.Both(d.Sidecars), func(s *model.Sidecar) bool { return s.FullName() == c.kind.Scope }) ||
 		slices.ContainsFunc(model.Both(d.Destinations), func(p *model.DestinationPolicy) bool { return strings.HasPrefix(p.Host, "*") }) ||
 		slices.ContainsFunc(model.Both(d.Routes), func(r *model.Routes) bool {
@@ -477,16 +485,25 @@ func (g *generator) outboundListener() {
 	})
 }
 
-// Resources are all of the configuration, in no order.
-func (c *Client) Resources() *Resources {
-	out := newResources()
-	out.add(c.fixed)
-	c.addTo(out)
+// Resources implements [Kept].
+func (c *Client) Resources() *Resources { return c.all(c.plain()) }
+
+func (c *Client) plain() *Resources {
+	out := c.base.plain()
 	for _, t := range c.tables {
 		if out.Listeners = append(out.Listeners, t.listener); t.routes != nil {
 			out.Routes = append(out.Routes, t.routes)
 		}
 	}
-	c.patched.all(out)
+	return out
+}
+
+func (c *Client) fork(k Kind) Kept {
+	out := &Client{base: c.base.fork(k), needs: c.needs, tables: make(map[uint16]*table, len(c.tables))}
+	for port, t := range c.tables {
+		// A change makes the rows anew.
+		one := *t
+		out.tables[port] = &one
+	}
 	return out
 }

@@ -9,7 +9,7 @@ import (
 // Concerns says whether a change of the model may make a difference to what a kind of proxy got as a server. When it says no,
 // there is none.
 func Concerns(k Kind, root string, d *model.Difference) bool {
-	return concernsProxies(k, root, d) || slices.ContainsFunc(model.Both(d.Services), k.serves)
+	return concernsProxies(k, root, d) || concernsFilters(k, d) || slices.ContainsFunc(model.Both(d.Services), k.serves)
 }
 
 // serves says whether proxies of an inbound kind are behind a service.
@@ -46,7 +46,7 @@ func sameDefaults(x, y *model.Mesh) bool {
 
 // concernsProxies says whether a change is of what holds for proxies as such, servers and gateways, whatever services there are.
 func concernsProxies(k Kind, root string, d *model.Difference) bool {
-	if len(d.Globals)+len(d.PeerModes) > 0 || concernsFilters(k, d) {
+	if len(d.Globals)+len(d.PeerModes) > 0 {
 		return true
 	}
 	selected := func(namespace string, selector map[string]string) bool {

@@ -178,6 +178,10 @@ func (to *Gateway) apply(c *Cache, mesh *model.Mesh, d *model.Difference) (delta
 			delta.Set.Routes = append(delta.Set.Routes, t.routes)
 		}
 	}
+	if concernsFilters(to.kind, d) {
+		ok, err = c.repatch(to, mesh, &delta)
+		return delta, ok, err
+	}
 	return delta, to.patched.delta(&delta), nil
 }
 
@@ -297,14 +301,23 @@ func covering(host string) []string {
 }
 
 // Resources implements [Kept].
-func (to *Gateway) Resources() *Resources {
-	out := newResources()
-	out.add(to.fixed)
-	to.addTo(out)
+func (to *Gateway) Resources() *Resources { return to.all(to.plain()) }
+
+func (to *Gateway) plain() *Resources {
+	out := to.base.plain()
 	for _, t := range to.tables {
 		out.Routes = append(out.Routes, t.routes)
 	}
-	to.patched.all(out)
+	return out
+}
+
+func (to *Gateway) fork(k Kind) Kept {
+	out := &Gateway{base: to.base.fork(k), tables: make(map[string]*edgeTable, len(to.tables))}
+	for name, t := range to.tables {
+		one := *t
+		one.hosts = slices.Clone(t.hosts)
+		out.tables[name] = &one
+	}
 	return out
 }
 

@@ -47,6 +47,12 @@ type Kind struct {
 	Filters []FilterRef
 }
 
+// Plain is what the ID of the kind is without its EnvoyFilters.
+func (k Kind) Plain() string {
+	k.Filters = nil
+	return k.ID()
+}
+
 // ID tells kinds apart.
 func (k Kind) ID() string {
 	var b strings.Builder

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	"google.golang.org/protobuf/proto"
 
 	"heddle.io/heddle/control/model"
@@ -95,8 +97,8 @@ type patched struct {
 	// outcomes of resources that patches had to do with, by type and name; tallies are what they come to for each patch.
 	outcomes map[string]patch.Outcome
 	tallies  map[*model.Patch]*tally
-	// added are the names of resources that patches add.
-	added map[string]bool
+	// added are the resources that patches add, by type and name; nil for one that has no place, because there is one of its name.
+	added map[string]proto.Message
 	// states are what became of each patch, nil when outcomes have changed since they were counted.
 	states []PatchState
 }
@@ -105,7 +107,7 @@ func (c *Cache) patchedFor(mesh *model.Mesh, k Kind) (*patched, error) {
 	if len(k.Filters) == 0 {
 		return nil, nil
 	}
-	out := &patched{outcomes: map[string]patch.Outcome{}, tallies: map[*model.Patch]*tally{}, added: map[string]bool{}}
+	out := &patched{outcomes: map[string]patch.Outcome{}, tallies: map[*model.Patch]*tally{}, added: map[string]proto.Message{}}
 	for _, ref := range k.Filters {
 		f := mesh.EnvoyFilter(ref.Namespace, ref.Name)
 		if f == nil {
@@ -190,16 +192,10 @@ func (p *patched) all(r *Resources) {
 	if p.set == nil {
 		return
 	}
+	plain := *r
 	gone := p.existing(r)
 	r.dropEndpoints(gone)
-	clusters := names(r.Clusters)
-	for _, a := range p.set.Clusters() {
-		r.Clusters = addNew(p, r.Clusters, a, clusters, "cluster ")
-	}
-	listeners := names(r.Listeners)
-	for _, a := range p.set.Listeners() {
-		r.Listeners = addNew(p, r.Listeners, a, listeners, "listener ")
-	}
+	r.take(p.addedTo(&plain))
 }
 
 type named interface {
@@ -218,7 +214,9 @@ func names[M named](all []M) map[string]bool {
 // addNew adds a resource, unless there is one of its name.
 func addNew[M named](p *patched, all []M, a patch.Addition[M], taken map[string]bool, kind string) []M {
 	id, name := kind+a.Message.GetName(), a.Message.GetName()
-	p.added[id] = true
+	if _, known := p.added[id]; !known {
+		p.added[id] = nil
+	}
 	outcome := p.outcomes[id]
 	if taken[name] {
 		broken := maps.Clone(outcome.Broken)
@@ -230,7 +228,7 @@ func addNew[M named](p *patched, all []M, a patch.Addition[M], taken map[string]
 		p.keep(id, outcome)
 		return all
 	}
-	taken[name] = true
+	taken[name], p.added[id] = true, a.Message
 	outcome.Changed = append(slices.Clip(outcome.Changed), a.Patch)
 	p.keep(id, outcome)
 	return append(all, a.Message)
@@ -288,17 +286,40 @@ func (p *patched) delta(d *Delta) bool {
 	if p == nil || p.set == nil {
 		return true
 	}
-	touched := func(kind string, all []string) bool {
-		return slices.ContainsFunc(all, func(name string) bool {
-			p.drop(kind + name)
-			return p.added[kind+name]
-		})
+	for _, name := range d.Clusters {
+		p.drop("cluster " + name)
 	}
-	listeners := names(d.Set.Listeners)
-	if touched("cluster ", d.Clusters) || touched("listener ", d.Listeners) || touched("routes ", d.Routes) ||
-		touched("cluster ", slices.Collect(maps.Keys(names(d.Set.Clusters)))) || touched("listener ", slices.Collect(maps.Keys(listeners))) {
+	for _, name := range d.Listeners {
+		p.drop("listener " + name)
+	}
+	for _, name := range d.Routes {
+		p.drop("routes " + name)
+	}
+	if p.adds(d) {
 		return false
 	}
+	p.settle(d)
+	return true
+}
+
+// adds says whether patches add resources with names of those that come, change or go.
+func (p *patched) adds(d *Delta) bool {
+	if p == nil || len(p.added) == 0 {
+		return false
+	}
+	is := func(id string) bool {
+		_, is := p.added[id]
+		return is
+	}
+	return slices.ContainsFunc(d.Clusters, func(name string) bool { return is("cluster " + name) }) ||
+		slices.ContainsFunc(d.Listeners, func(name string) bool { return is("listener " + name) }) ||
+		slices.ContainsFunc(d.Set.Clusters, func(c *clusterv3.Cluster) bool { return is("cluster " + c.GetName()) }) ||
+		slices.ContainsFunc(d.Set.Listeners, func(l *listenerv3.Listener) bool { return is("listener " + l.GetName()) })
+}
+
+// settle makes the patches in what is set.
+func (p *patched) settle(d *Delta) {
+	listeners := names(d.Set.Listeners)
 	gone := p.existing(d.Set)
 	d.Set.dropEndpoints(gone)
 	d.Clusters = append(d.Clusters, gone...)
@@ -308,7 +329,6 @@ func (p *patched) delta(d *Delta) bool {
 			d.Listeners = append(d.Listeners, name)
 		}
 	}
-	return true
 }
 
 // PatchState is what became of a patch in the configuration of a kind of proxy.

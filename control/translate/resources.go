@@ -58,10 +58,15 @@ func Proxy(mesh *model.Mesh, node Node) (*Resources, error) {
 
 func newResources() *Resources { return &Resources{sources: map[objects.Key]bool{}} }
 
-// add takes over what other resources hold.
-func (r *Resources) add(o *Resources) {
+// take takes over the messages of other resources.
+func (r *Resources) take(o *Resources) {
 	r.Listeners, r.Clusters, r.Routes = append(r.Listeners, o.Listeners...), append(r.Clusters, o.Clusters...), append(r.Routes, o.Routes...)
 	r.Endpoints, r.Secrets = append(r.Endpoints, o.Endpoints...), append(r.Secrets, o.Secrets...)
+}
+
+// add takes over what other resources hold.
+func (r *Resources) add(o *Resources) {
+	r.take(o)
 	maps.Copy(r.sources, o.sources)
 	r.patched = append(r.patched, o.patched...)
 }

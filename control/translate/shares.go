@@ -26,7 +26,37 @@ type base struct {
 // Patches implements [Kept].
 func (b *base) Patches() []PatchState { return b.patched.counted() }
 
-func (b *base) patches() *patched { return b.patched }
+func (b *base) common() *base { return b }
+
+func (b *base) plain() *Resources {
+	out := &Resources{}
+	out.take(b.fixed)
+	for _, p := range b.clusters {
+		out.addCluster(p.value)
+	}
+	for _, a := range b.anchors {
+		out.Secrets = append(out.Secrets, a.secret)
+	}
+	for _, l := range b.listeners {
+		out.Listeners = append(out.Listeners, l.value)
+	}
+	return out
+}
+
+// all makes of what there is without patches what there is.
+func (b *base) all(plain *Resources) *Resources {
+	plain.sources = make(map[objects.Key]bool, len(b.fixed.sources)+len(b.sources))
+	maps.Copy(plain.sources, b.fixed.sources)
+	for key := range b.sources {
+		plain.sources[key] = true
+	}
+	b.patched.all(plain)
+	return plain
+}
+
+func (b *base) fork(k Kind) base {
+	return base{shares: b.shares.clone(), kind: k, fixed: b.fixed, filters: b.filters, patched: b.patched}
+}
 
 // shares are the parts that a configuration is put together of. A cluster or a listener that several of them have is there once:
 // who makes some shares anew hears what that changes in the whole.
@@ -35,18 +65,18 @@ type shares struct {
 	// readers are the shares that were made of a service, by its host; a service's own is not among them.
 	readers map[string]map[string]bool
 	// clusters and listeners by name, with how many shares have them.
-	clusters  map[string]*counted[*clusterPart]
-	listeners map[string]*counted[*listenerv3.Listener]
+	clusters  map[string]counted[*clusterPart]
+	listeners map[string]counted[*listenerv3.Listener]
 	// anchors are the secrets that the clusters name, by name.
-	anchors map[string]*anchored
+	anchors map[string]anchored
 	// sources are the objects that have a part in it, with the number of shares.
 	sources map[objects.Key]int
 }
 
 func newShares() shares {
 	return shares{
-		by: map[string]*share{}, readers: map[string]map[string]bool{}, clusters: map[string]*counted[*clusterPart]{},
-		listeners: map[string]*counted[*listenerv3.Listener]{}, anchors: map[string]*anchored{}, sources: map[objects.Key]int{},
+		by: map[string]*share{}, readers: map[string]map[string]bool{}, clusters: map[string]counted[*clusterPart]{},
+		listeners: map[string]counted[*listenerv3.Listener]{}, anchors: map[string]anchored{}, sources: map[objects.Key]int{},
 	}
 }
 
@@ -86,16 +116,10 @@ func (s *shares) exchange(g *generator, made map[string]*share, anchors []*model
 			continue
 		}
 		for _, p := range old.clusters {
-			if _, noted := clusters[p.cluster.Name]; !noted {
-				clusters[p.cluster.Name] = s.clusters[p.cluster.Name].value
-			}
-			s.clusters[p.cluster.Name].count--
+			release(s.clusters, clusters, p.cluster.Name)
 		}
 		for _, l := range old.listeners {
-			if _, noted := listeners[l.Name]; !noted {
-				listeners[l.Name] = s.listeners[l.Name].value
-			}
-			s.listeners[l.Name].count--
+			release(s.listeners, listeners, l.Name)
 		}
 		for _, key := range old.sources {
 			if s.sources[key]--; s.sources[key] == 0 {
@@ -168,20 +192,16 @@ func (s *shares) replace(made map[string]*share) {
 	}
 }
 
-// addTo gives all that the shares bring, but for routes.
-func (s *shares) addTo(out *Resources) {
-	for _, p := range s.clusters {
-		out.addCluster(p.value)
+// clone gives shares that can be changed by themselves.
+func (s *shares) clone() shares {
+	out := shares{
+		by: maps.Clone(s.by), readers: make(map[string]map[string]bool, len(s.readers)), clusters: maps.Clone(s.clusters),
+		listeners: maps.Clone(s.listeners), anchors: maps.Clone(s.anchors), sources: maps.Clone(s.sources),
 	}
-	for _, a := range s.anchors {
-		out.Secrets = append(out.Secrets, a.secret)
+	for host, readers := range s.readers {
+		out.readers[host] = maps.Clone(readers)
 	}
-	for _, l := range s.listeners {
-		out.Listeners = append(out.Listeners, l.value)
-	}
-	for key := range s.sources {
-		out.sources[key] = true
-	}
+	return out
 }
 
 // eachPart visits what a cache has made for the shares.
@@ -205,17 +225,23 @@ func (s *shares) eachPart(visit func(any)) {
 	}
 }
 
-func acquire[T any](all map[string]*counted[T], noted map[string]T, name string, value T) {
+// release takes one off the number of shares that have a cluster or a listener. What there was before the first change of its name
+// is noted.
+func release[T any](all map[string]counted[T], noted map[string]T, name string) {
 	one := all[name]
-	if one == nil {
-		one = &counted[T]{}
-		all[name] = one
-	}
 	if _, known := noted[name]; !known {
 		noted[name] = one.value
 	}
-	one.value = value
-	one.count++
+	one.count--
+	all[name] = one
+}
+
+func acquire[T any](all map[string]counted[T], noted map[string]T, name string, value T) {
+	one := all[name]
+	if _, known := noted[name]; !known {
+		noted[name] = one.value
+	}
+	all[name] = counted[T]{value, one.count + 1}
 }
 
 // begin has what is made from here on belong to a share.

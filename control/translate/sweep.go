@@ -27,7 +27,7 @@ func (c *Cache) Sweep(kept []Kept, servers map[string]*Resources) {
 	var ask []func()
 	for _, one := range kept {
 		one.parts(func(part any) { used[part] = true })
-		if patched(one.patches()) {
+		if patched(one.common().patched) {
 			ask = append(ask, func() { one.Resources() })
 		}
 	}

@@ -1,6 +1,11 @@
 package xds
 
 import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 )
 
@@ -23,6 +28,16 @@ func NewGroup(resources []*Resource, failure string) *Group {
 		g.resources[r.typ][r.Name()] = r
 	}
 	return g
+}
+
+// With makes a group that has what this one would have after a change, and no members. Only who calls [Server.Update] may ask.
+func (g *Group) With(change Change) *Group {
+	out := &Group{members: map[*Proxy]struct{}{}}
+	for t := range g.resources {
+		out.resources[t] = maps.Clone(g.resources[t])
+	}
+	out.apply(change, 0)
+	return out
 }
 
 // Resource finds a resource, or nil. Only who calls [Server.Update] may ask.
@@ -140,9 +155,9 @@ func (g *Group) apply(change Change, version int64) {
 	}
 }
 
-// move puts a proxy into other groups, and tells it what is different there. The server's lock is held for writing.
-func (p *Proxy) move(groups []*Group, version int64) {
-	c := &changed{version: version}
+// move puts a proxy into other groups, and tells it what is different there: what [Server.Update] has found out for others that make
+// the same move is not looked for again. The server's lock is held for writing.
+func (p *Proxy) move(groups []*Group, version int64, known map[journey]*changed) {
 	before := p.groups
 	for _, g := range before {
 		delete(g.members, p)
@@ -151,27 +166,57 @@ func (p *Proxy) move(groups []*Group, version int64) {
 	for _, g := range groups {
 		g.members[p] = struct{}{}
 	}
+	var asked [typeCount]bool
 	for t := range typeCount {
-		if !p.asks(t) {
-			// Who asks is sent what there is then.
+		// Who asks later is sent what there is then.
+		asked[t] = p.asks(t)
+	}
+	r := journey{pointers(before), pointers(groups), asked}
+	if known[r] == nil {
+		known[r] = between(before, groups, asked, version)
+	}
+	p.note(known[r])
+}
+
+// journey is a move from some groups to others, of a proxy that asks for these types.
+type journey struct {
+	from, to string
+	asked    [typeCount]bool
+}
+
+func pointers(groups []*Group) string {
+	var out strings.Builder
+	for _, g := range groups {
+		fmt.Fprintf(&out, "%p ", g)
+	}
+	return out.String()
+}
+
+// between says what is different in other groups. Those that stay have nothing in common with the others.
+func between(before, groups []*Group, asked [typeCount]bool, version int64) *changed {
+	c := &changed{version: version}
+	from := slices.DeleteFunc(slices.Clone(before), func(g *Group) bool { return slices.Contains(groups, g) })
+	to := slices.DeleteFunc(slices.Clone(groups), func(g *Group) bool { return slices.Contains(before, g) })
+	for t := range typeCount {
+		if !asked[t] {
 			continue
 		}
-		for _, g := range groups {
+		for _, g := range to {
 			for name, r := range g.resources[t] {
-				if old := find(before, t, name); old == nil || old.Version() != r.Version() {
+				if old := find(from, t, name); old != r && (old == nil || old.Version() != r.Version()) {
 					c.names[t] = append(c.names[t], name)
 				}
 			}
 		}
-		for _, g := range before {
+		for _, g := range from {
 			for name := range g.resources[t] {
-				if find(groups, t, name) == nil {
+				if find(to, t, name) == nil {
 					c.names[t] = append(c.names[t], name)
 				}
 			}
 		}
 	}
-	p.note(c)
+	return c
 }
 
 // asks says whether the proxy has asked for a type. The server's lock is held for writing.

@@ -93,10 +93,11 @@ func (s *Server) Update(revision int64, changes []Change, moves []Move) (version
 	for _, c := range changes {
 		c.Group.apply(c, s.version)
 	}
+	known := map[journey]*changed{}
 	for _, m := range moves {
 		// One that has left meanwhile is in no group.
 		if m.Proxy.joined {
-			m.Proxy.move(m.Groups, s.version)
+			m.Proxy.move(m.Groups, s.version, known)
 		}
 	}
 	return s.version
@@ -295,7 +296,7 @@ func (s *Server) join(node *core.Node, fresh bool) (*Proxy, error) {
 	if err := s.source.Attach(p, node, fresh, func(groups []*Group) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		p.move(groups, s.version)
+		p.move(groups, s.version, map[journey]*changed{})
 	}); err != nil {
 		s.log.Error("a proxy gets no configuration", "proxy", p.id, "error", err)
 		p.mu.Lock()

@@ -17,7 +17,7 @@ func cluster(patches []*Patch, c *clusterv3.Cluster) *Result[*clusterv3.Cluster]
 	return run(c, (*clusterv3.Cluster).GetName, patches, func(a *attempt, original *clusterv3.Cluster) (*clusterv3.Cluster, bool, error) {
 		out := original
 		for p := range a.of("CLUSTER") {
-			if !p.merges() && p.Operation != "REMOVE" || !matchesCluster(p.Cluster, original) {
+			if !changesCluster(p, original) {
 				continue
 			}
 			if p.Operation == "REMOVE" {
@@ -34,6 +34,11 @@ func cluster(patches []*Patch, c *clusterv3.Cluster) *Result[*clusterv3.Cluster]
 		}
 		return out, true, nil
 	})
+}
+
+// changesCluster says whether a patch, which may be of anything, has to do with a cluster that is there.
+func changesCluster(p *Patch, c *clusterv3.Cluster) bool {
+	return p.ApplyTo == "CLUSTER" && (p.merges() || p.Operation == "REMOVE") && matchesCluster(p.Cluster, c)
 }
 
 // mergeCluster merges a patch. Where a cluster chooses among transport sockets, that of the patch is merged into the one of its
@@ -71,12 +76,14 @@ func matchesCluster(m *model.PatchCluster, c *clusterv3.Cluster) bool {
 	case m.Name != "":
 		return m.Name == c.GetName()
 	}
-	var port, subset, host string
-	if parts := strings.Split(c.GetName(), "|"); len(parts) == 4 {
-		port, subset, host = parts[1], parts[2], parts[3]
-		if parts[0] == "inbound" {
-			host = servedHost(c.GetMetadata())
-		}
+	direction, rest, _ := strings.Cut(c.GetName(), "|")
+	port, rest, _ := strings.Cut(rest, "|")
+	subset, host, is := strings.Cut(rest, "|")
+	switch {
+	case !is || strings.Contains(host, "|"):
+		port, subset, host = "", "", ""
+	case direction == "inbound":
+		host = servedHost(c.GetMetadata())
 	}
 	return (m.Subset == "" || m.Subset == subset) && (m.Service == "" || m.Service == host) &&
 		(m.Port == 0 || strconv.FormatUint(uint64(m.Port), 10) == port)

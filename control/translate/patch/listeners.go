@@ -49,6 +49,15 @@ func listener(patches []*Patch, gateway bool, l *listenerv3.Listener) *Result[*l
 	})
 }
 
+// mayChangeListener says whether a patch, which may be of anything, may have to do with a listener or what is in it.
+func mayChangeListener(p *Patch, l *listenerv3.Listener) bool {
+	switch p.ApplyTo {
+	case "ROUTE_CONFIGURATION", "VIRTUAL_HOST", "HTTP_ROUTE":
+		return true
+	}
+	return !addsWhole(p.Patch) && matchesListener(p, l)
+}
+
 // chains makes the changes of a listener's filter chains. One without filters goes.
 func chains(a *attempt, gateway bool, l *listenerv3.Listener) error {
 	kept := l.FilterChains[:0]

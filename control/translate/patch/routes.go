@@ -39,7 +39,12 @@ func table(patches []*Patch, gateway bool, t *routev3.RouteConfiguration, of par
 	})
 	out := &Result[*routev3.RouteConfiguration]{Message: t, Outcome: top.Outcome}
 	hosts := make([]*routev3.VirtualHost, 0, len(t.VirtualHosts))
+	ofTable := slices.DeleteFunc(slices.Clone(patches), func(p *Patch) bool { return !matchesTable(p, gateway, name) })
 	for _, h := range t.VirtualHosts {
+		if !slices.ContainsFunc(ofTable, func(p *Patch) bool { return mayChangeHost(p, h) }) {
+			hosts = append(hosts, h)
+			continue
+		}
 		one := of.host(name, h, func() *Result[*routev3.VirtualHost] {
 			return run(h, func(*routev3.VirtualHost) string { return h.GetName() }, patches, func(a *attempt, original *routev3.VirtualHost) (*routev3.VirtualHost, bool, error) {
 				return virtualHost(a, gateway, name, clone[*routev3.VirtualHost](&Patch{value: original}))
@@ -212,6 +217,11 @@ func matchesTable(p *Patch, gateway bool, name string) bool {
 func matchesHost(p *Patch, h *routev3.VirtualHost) bool {
 	m := p.Routes
 	return m == nil || (m.Host == "" || m.Host == h.GetName()) && (m.Domain == "" || slices.Contains(h.GetDomains(), m.Domain))
+}
+
+// mayChangeHost says whether a patch of a table, which may be of anything, may have to do with a virtual host that is there.
+func mayChangeHost(p *Patch, h *routev3.VirtualHost) bool {
+	return (p.ApplyTo == "VIRTUAL_HOST" && !adds(p) || p.ApplyTo == "HTTP_ROUTE") && matchesHost(p, h)
 }
 
 func matchesRoute(p *Patch, r *routev3.Route) bool {

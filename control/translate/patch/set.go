@@ -23,7 +23,7 @@ const (
 	Gateway         Context = "GATEWAY"
 )
 
-// Set is the patches of a kind of proxy, in order. Those of each type of resource are kept together with what they made of each:
+// Set is the patches of a kind of proxy, in order; nil is one without any. Those of each type of resource are kept together with what they made of each:
 // kinds that have the same ones share the results.
 type Set struct {
 	clusters, listeners, routes *part
@@ -56,6 +56,18 @@ type hostKey struct {
 type kept struct {
 	round  int
 	result any
+}
+
+// Shares says for which types of resources two sets have the same patches and add none; nil is a set without any.
+func (s *Set) Shares(o *Set) (clusters, listeners, routes bool) {
+	if s == nil {
+		s = &Set{}
+	}
+	if o == nil {
+		o = &Set{}
+	}
+	same := func(x, y *part) bool { return x == y && (x == nil || len(x.adds) == 0) }
+	return same(s.clusters, o.clusters), same(s.listeners, o.listeners), same(s.routes, o.routes)
 }
 
 // Sets makes sets of patches, and keeps their parts. The zero value is ready; it is used by one goroutine at a time.
@@ -200,21 +212,21 @@ func keep[K comparable, M proto.Message](all map[K]*kept, round int, key K, make
 }
 
 // Cluster gives what becomes of a cluster.
-func (s *Set) Cluster(c *clusterv3.Cluster) *Result[*clusterv3.Cluster] {
-	p := s.clusters
-	if p == nil {
-		return &Result[*clusterv3.Cluster]{Message: c}
+func (s *Set) Cluster(c *clusterv3.Cluster) Result[*clusterv3.Cluster] {
+	if s == nil || s.clusters == nil || !slices.ContainsFunc(s.clusters.patches, func(p *Patch) bool { return changesCluster(p, c) }) {
+		return Result[*clusterv3.Cluster]{Message: c}
 	}
-	return keep(p.made, p.round, proto.Message(c), func() *Result[*clusterv3.Cluster] { return cluster(p.patches, c) })
+	p := s.clusters
+	return *keep(p.made, p.round, proto.Message(c), func() *Result[*clusterv3.Cluster] { return cluster(p.patches, c) })
 }
 
 // Listener gives what becomes of a listener.
-func (s *Set) Listener(l *listenerv3.Listener) *Result[*listenerv3.Listener] {
-	p := s.listeners
-	if p == nil {
-		return &Result[*listenerv3.Listener]{Message: l}
+func (s *Set) Listener(l *listenerv3.Listener) Result[*listenerv3.Listener] {
+	if s == nil || s.listeners == nil || !slices.ContainsFunc(s.listeners.patches, func(p *Patch) bool { return mayChangeListener(p, l) }) {
+		return Result[*listenerv3.Listener]{Message: l}
 	}
-	return keep(p.made, p.round, proto.Message(l), func() *Result[*listenerv3.Listener] { return listener(p.patches, s.gateway, l) })
+	p := s.listeners
+	return *keep(p.made, p.round, proto.Message(l), func() *Result[*listenerv3.Listener] { return listener(p.patches, s.gateway, l) })
 }
 
 // Addition is a resource that a patch adds.
@@ -225,11 +237,17 @@ type Addition[M proto.Message] struct {
 
 // Clusters are those that are added.
 func (s *Set) Clusters() []Addition[*clusterv3.Cluster] {
+	if s == nil {
+		return nil
+	}
 	return additions[*clusterv3.Cluster](s.clusters)
 }
 
 // Listeners are those that are added.
 func (s *Set) Listeners() []Addition[*listenerv3.Listener] {
+	if s == nil {
+		return nil
+	}
 	return additions[*listenerv3.Listener](s.listeners)
 }
 
@@ -252,12 +270,11 @@ func additions[M proto.Message](p *part) []Addition[M] {
 
 // Table gives what becomes of a route table. Its virtual hosts are the same messages as long as what they are made of is the
 // same: of a large table, a change makes one anew.
-func (s *Set) Table(t *routev3.RouteConfiguration) *Result[*routev3.RouteConfiguration] {
-	p := s.routes
-	if p == nil {
-		return &Result[*routev3.RouteConfiguration]{Message: t}
+func (s *Set) Table(t *routev3.RouteConfiguration) Result[*routev3.RouteConfiguration] {
+	if s == nil || s.routes == nil || !slices.ContainsFunc(s.routes.patches, func(p *Patch) bool { return matchesTable(p, s.gateway, t.GetName()) }) {
+		return Result[*routev3.RouteConfiguration]{Message: t}
 	}
-	return table(p.patches, s.gateway, t, p)
+	return *table(s.routes.patches, s.gateway, t, s.routes)
 }
 
 func (p *part) host(table string, h *routev3.VirtualHost, make func() *Result[*routev3.VirtualHost]) *Result[*routev3.VirtualHost] {
