@@ -116,6 +116,8 @@ type Federation struct {
 	// keeping is held while what is known is written; written is the state file as it is on disk, nil when it could not be read.
 	keeping sync.Mutex
 	written *kept
+	// onDisk is what was written of the other clusters; keeping guards it.
+	onDisk map[string]*onDisk
 	// changing is held by what changes the membership or the issuer.
 	changing *semaphore.Weighted
 	// primacy is held, to read, by what only a primary may do, and to write when it begins to join another mesh.
@@ -135,7 +137,7 @@ type Federation struct {
 	own *State
 	// peers holds what is known of the other clusters, by name.
 	peers map[string]*entry
-	// unwritten are the clusters of which something else is on disk.
+	// unwritten are the clusters of which something else is on disk than what is known.
 	unwritten map[string]bool
 	// clusters are the Cluster objects; replicas are these and the GlobalNamespaces, as they are sent to members, and sharing is
 	// what the GlobalNamespaces say.
@@ -206,7 +208,7 @@ func Open(config Config) (*Federation, error) {
 	f := &Federation{
 		config: config, changing: semaphore.NewWeighted(1), counters: newCounters(), tokens: newTokens(config.Store, config.Now, config.Random),
 		unkept: make(chan struct{}, 1), reprobe: make(chan struct{}, 1), redial: make(chan struct{}, 1), reroot: make(chan struct{}, 1),
-		own: &State{}, peers: map[string]*entry{}, unwritten: map[string]bool{}, sharing: resolve.NewSharing(config.Settings, nil), clusters: map[string]clusterInfo{}, streams: map[string]*stream{}, waiting: map[*stream]struct{}{}, rates: map[string]*rates{}, judged: judged{},
+		own: &State{}, peers: map[string]*entry{}, unwritten: map[string]bool{}, onDisk: map[string]*onDisk{}, sharing: resolve.NewSharing(config.Settings, nil), clusters: map[string]clusterInfo{}, streams: map[string]*stream{}, waiting: map[*stream]struct{}{}, rates: map[string]*rates{}, judged: judged{},
 	}
 	if err := os.MkdirAll(dir(config.Cluster), 0o700); err != nil {
 		return nil, fmt.Errorf("make directory: %w", err)

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -282,18 +281,18 @@ func TestLargePeersDoNotKeepTheOthersOff(t *testing.T) {
 func TestWhatChangedIsKept(t *testing.T) {
 	c := newCrowd(t, 3)
 	c.f.keepNow()
-	files := func() map[string]uint64 {
-		out := map[string]uint64{}
+	files := func() map[string]string {
+		out := map[string]string{}
 		all, err := os.ReadDir(clustersDir(c.f.config.Cluster))
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, file := range all {
-			info, err := file.Info()
+			text, err := os.ReadFile(filepath.Join(clustersDir(c.f.config.Cluster), file.Name()))
 			if err != nil {
 				t.Fatal(err)
 			}
-			out[file.Name()] = info.Sys().(*syscall.Stat_t).Ino
+			out[file.Name()] = string(text)
 		}
 		return out
 	}
@@ -301,8 +300,14 @@ func TestWhatChangedIsKept(t *testing.T) {
 	c.change()
 	c.f.keepNow()
 	after := files()
-	if len(before) != 3 || len(after) != 3 || before["cluster2.json"] == after["cluster2.json"] || before["cluster3.json"] != after["cluster3.json"] || before["cluster4.json"] != after["cluster4.json"] {
-		t.Errorf("%v became %v", before, after)
+	var differ []string
+	for name := range after {
+		if before[name] != after[name] {
+			differ = append(differ, name)
+		}
+	}
+	if len(before) != 6 || len(after) != 6 || !slices.Equal(differ, []string{"cluster2.services"}) {
+		t.Errorf("%d files became %d, of which %v differ", len(before), len(after), differ)
 	}
 	c.f.SetObjects(slices.DeleteFunc(slices.Clone(c.objects), func(o *objects.Object) bool { return o.GetName() == "cluster2" }))
 	c.f.keepNow()
@@ -310,6 +315,7 @@ func TestWhatChangedIsKept(t *testing.T) {
 		t.Error("a removed cluster is kept")
 	}
 	// The next controller knows them.
+	c.f.closeKept()
 	next, err := Open(c.f.config)
 	if err != nil {
 		t.Fatal(err)
@@ -334,33 +340,39 @@ func TestAPrimaryDoesNotNameFiles(t *testing.T) {
 	}
 }
 
-func TestWhatAnEarlierVersionKeptIsReadOnce(t *testing.T) {
-	c := newCrowd(t, 2)
-	where := c.f.config.Cluster
-	c.f.keepNow()
-	old := kept{Clusters: map[string]keptCluster{
-		"cluster2": {State: State{About: About{Version: "old"}, Services: c.services(7)}, Reachable: true},
-		// A crash came between the two.
-		"cluster3": {State: State{About: About{Version: "old"}}},
-	}}
-	if err := durable.WriteJSON(keptPath(where), old, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Remove(keptClusterPath(where, "cluster2")); err != nil {
-		t.Fatal(err)
-	}
-	for range 2 {
-		next, err := Open(c.f.config)
-		if err != nil {
-			t.Fatal(err)
-		}
-		a, b := next.peers["cluster2"], next.peers["cluster3"]
-		if a == nil || b == nil || a.Version != "old" || !a.reachable || a.Services.Len() != servicesEach || b.Version == "old" {
-			t.Errorf("%+v, %+v are known", a, b)
-		}
-		if k, err := readKept(where); err != nil || len(k.Clusters) != 0 {
-			t.Errorf("the file has %d clusters, %v", len(k.Clusters), err)
-		}
+// Both files of a cluster are needed, and each whole: what is left of it goes, until the cluster is heard of again.
+func TestHalfOfWhatWasKeptIsNothing(t *testing.T) {
+	for name, spoil := range map[string]func(about, services string) error{
+		"no services":      func(_, services string) error { return os.Remove(services) },
+		"services alone":   func(about, _ string) error { return os.Remove(about) },
+		"damaged services": func(_, services string) error { return os.WriteFile(services, []byte("services"), 0o600) },
+		"damaged":          func(about, _ string) error { return os.WriteFile(about, []byte("{"), 0o600) },
+		"nothing else":     func(_, services string) error { return os.WriteFile(services+".new", nil, 0o600) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCrowd(t, 3)
+			where := c.f.config.Cluster
+			c.f.keepNow()
+			c.f.closeKept()
+			if err := spoil(keptClusterPath(where, "cluster2"), keptServicesPath(where, "cluster2")); err != nil {
+				t.Fatal(err)
+			}
+			next, err := Open(c.f.config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer next.closeKept()
+			whole := name == "nothing else"
+			if got := next.peers["cluster2"]; (got != nil) != whole {
+				t.Errorf("%+v is known", got)
+			}
+			if got := next.peers["cluster3"]; got == nil || got.Services.Len() != servicesEach {
+				t.Errorf("of another cluster, %+v is known", got)
+			}
+			if left, err := filepath.Glob(filepath.Join(clustersDir(where), "cluster2.*")); err != nil || !whole && len(left) > 0 {
+				t.Errorf("%v are left, %v", left, err)
+			}
+		})
 	}
 }
 
@@ -377,13 +389,23 @@ func BenchmarkChange(b *testing.B) {
 	}
 }
 
+// BenchmarkKeep is what is written of one service's change in a cluster with so many.
 func BenchmarkKeep(b *testing.B) {
-	for _, members := range []int{20, 100} {
-		b.Run(fmt.Sprint(members), func(b *testing.B) {
-			c := newCrowd(b, members)
+	for _, services := range []int{500, 5000} {
+		b.Run(fmt.Sprint(services), func(b *testing.B) {
+			c := newCrowd(b, 2)
+			var all []registry.Export
+			for i := range services {
+				all = append(all, export("shop", fmt.Sprintf("service%04d", i), 1))
+			}
+			exports := registry.NewExports(all...)
+			c.f.note(c.streams[0], State{Services: exports})
 			c.f.keepNow()
-			for b.Loop() {
-				c.change()
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				one := export("shop", "service0007", uint32(i%7))
+				exports = exports.With([]*registry.Export{&one}, nil)
+				c.f.note(c.streams[0], State{Services: exports})
 				c.f.keepNow()
 			}
 		})

@@ -16,7 +16,7 @@ import (
 type State struct {
 	About
 	// Services that it exports: at the primary all of them, at a member those that it may know.
-	Services *registry.Exports `json:"services,omitempty"`
+	Services *registry.Exports
 }
 
 // About is what a cluster says of itself beside its services.
