@@ -187,7 +187,7 @@ func Run(ctx context.Context, config Config) error {
 		a.dns.stop()
 	}
 	parts.Wait()
-	return nil
+	return errors.Join(a.addresses.Close(), a.users.Close())
 }
 
 // lockPatience is how long the files of an agent that was killed may stay open: until its last child has become its program.
@@ -241,7 +241,7 @@ func (a *Agent) prepare() error {
 	if a.addresses, err = network.OpenAddresses(a.addressesPath(), family.Ranges().Pods, func() (map[string]netip.Addr, error) { return network.AddressesOfReplicas(c) }); err != nil {
 		return err
 	}
-	if a.users, err = users.Open(filepath.Join(c.Data(), "users.json"), a.options.UserBlock, a.usersOfReplicas); err != nil {
+	if a.users, err = users.Open(filepath.Join(c.Data(), "users.db"), a.options.UserBlock, a.usersOfReplicas); err != nil {
 		return err
 	}
 	if err := network.Forwarding(c, family); err != nil {
@@ -265,7 +265,7 @@ func (a *Agent) prepare() error {
 }
 
 func (a *Agent) addressesPath() string {
-	return filepath.Join(a.config.Cluster.Data(), "addresses.json")
+	return filepath.Join(a.config.Cluster.Data(), "addresses.db")
 }
 
 // gateway is the cluster's own address on the workloads' bridge.

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -26,6 +25,7 @@ import (
 	"heddle.io/heddle/control/agent/process"
 	"heddle.io/heddle/control/agent/users"
 	"heddle.io/heddle/control/cluster"
+	"heddle.io/heddle/control/durable/objectfile"
 	"heddle.io/heddle/control/server/client"
 )
 
@@ -50,10 +50,10 @@ func newAgent(t testing.TB) *Agent {
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
 	a := &Agent{config: Config{Cluster: c, Log: log}, options: cluster.Options{Family: cluster.IPv4}, log: log, client: client.New(c.APISocket()), hierarchies: hierarchies,
 		starts: make(chan struct{}, maxStarts), kick: make(chan struct{}, 1), rekick: make(chan struct{}, 1), deployments: map[string]*deployment{}, placed: make(chan struct{}), now: time.Now}
-	if a.addresses, err = network.OpenAddresses(a.addressesPath(), a.options.Family.Ranges().Pods, nil); err != nil {
+	if a.addresses, err = network.OpenAddresses(a.addressesPath(), a.options.Family.Ranges().Pods, func() (map[string]netip.Addr, error) { return nil, nil }); err != nil {
 		t.Fatal(err)
 	}
-	if a.users, err = users.Open(filepath.Join(c.Data(), "users.json"), 1, a.usersOfReplicas); err != nil {
+	if a.users, err = users.Open(filepath.Join(c.Data(), "users.db"), 1, a.usersOfReplicas); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -71,10 +71,17 @@ func owners(t *testing.T, a *Agent) string {
 	if err != nil {
 		return ""
 	}
-	kept := map[string]string{}
-	if err := json.Unmarshal(content, &kept); err != nil {
+	// The file itself is the agent's.
+	copied := filepath.Join(t.TempDir(), "addresses.db")
+	if err := os.WriteFile(copied, content, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	_, kept, err := objectfile.OpenSet[string, netip.Addr](copied)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Without an owner is which one is next.
+	delete(kept, "")
 	return strings.Join(slices.Sorted(maps.Keys(kept)), " ")
 }
 
@@ -331,10 +338,13 @@ func TestIDsOfAWorkloadAreWrittenOnce(t *testing.T) {
 	a := newAgent(t)
 	var writes [2]atomic.Int32
 	first := a.options.Family.Ranges().Pods.Addr()
-	a.addresses = allocation.New(allocation.Config[netip.Addr]{Next: netip.Addr.Next, Size: 100,
-		Write: func(netip.Addr, map[string]netip.Addr) error { writes[0].Add(1); return nil }}, first, nil)
-	a.users = allocation.New(allocation.Config[int]{Next: func(id int) int { return id + 1 }, Size: 100,
-		Write: func(int, map[string]int) error { writes[1].Add(1); return nil }}, 1, nil)
+	a.addresses = allocation.New(allocation.Config[netip.Addr]{Next: netip.Addr.Next, Size: 100}, first, nil,
+		func(map[string]netip.Addr, []string, int, func() map[string]netip.Addr) error {
+			writes[0].Add(1)
+			return nil
+		})
+	a.users = allocation.New(allocation.Config[int]{Next: func(id int) int { return id + 1 }, Size: 100}, 1, nil,
+		func(map[string]int, []string, int, func() map[string]int) error { writes[1].Add(1); return nil })
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	w := workload()

@@ -30,11 +30,11 @@ type kept struct {
 }
 
 // usersOfReplicas are the user ids that replicas on this machine have, by owner: what they kept themselves.
-func (a *Agent) usersOfReplicas() map[string]int {
+func (a *Agent) usersOfReplicas() (map[string]int, error) {
 	known := map[string]int{}
 	files, err := filepath.Glob(filepath.Join(a.config.Cluster.Workload("*", "*"), "state.json"))
 	if err != nil {
-		return known
+		return nil, err
 	}
 	for _, file := range files {
 		var state kept
@@ -45,7 +45,7 @@ func (a *Agent) usersOfReplicas() map[string]int {
 		s := replicaSpec{Namespace: filepath.Base(filepath.Dir(dir)), Name: filepath.Base(dir)}
 		known[s.key()], known[allocation.ProxyOf(s.key())] = state.User, state.ProxyUser
 	}
-	return known
+	return known, nil
 }
 
 // resume takes over the readiness of a replica that runs already, before anyone is told of it.

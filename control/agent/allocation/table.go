@@ -3,29 +3,42 @@
 package allocation
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+
+	"heddle.io/heddle/control/durable/objectfile"
 )
 
 // Config of a [Table].
 type Config[ID comparable] struct {
 	// Name of one id, and Range of all, as errors say them.
 	Name, Range string
-	// Next is the id after another; after the last comes the first.
-	Next func(ID) ID
+	// First is the id that is handed out first, Next the one after another; after the last comes the first.
+	First ID
+	Next  func(ID) ID
+	// Has says which ids may be handed out.
+	Has func(ID) bool
 	// Size is how many ids there are, or more.
 	Size int
-	// Write makes durable what is owned, by owner, and which id is looked at first the next time. The map is Write's own.
-	Write func(next ID, owned map[string]ID) error
+	// Known gives the ids that are in use, by owner, where nothing was kept, or nothing that can be read.
+	Known func() (map[string]ID, error)
 }
+
+// Write makes a change durable: what owners have now, owners that have nothing any more, and how many entries there are then; all gives
+// these. See [objectfile.Set.Update].
+type Write[ID comparable] func(values map[string]ID, gone []string, size int, all func() map[string]ID) error
 
 // Table hands out ids and keeps them. It is safe for concurrent use.
 type Table[ID comparable] struct {
 	config Config[ID]
+	write  Write[ID]
+	// close gives the file back, if there is one.
+	close func() error
 
 	// writing is held while the disk is waited for; before mu. written, which it guards the change of, is the version that
 	// is on the disk.
@@ -37,6 +50,8 @@ type Table[ID comparable] struct {
 	owned map[string]map[string]held[ID]
 	used  map[ID]bool
 	next  ID
+	// unwritten are the owners of whom something else is on the disk.
+	unwritten map[string]struct{}
 	// version counts the changes; released is that of the last that gave something back.
 	version, released uint64
 }
@@ -47,15 +62,49 @@ type held[ID comparable] struct {
 	since uint64
 }
 
-// New makes a table of what was kept. Of an id that two have, one keeps it.
-func New[ID comparable](config Config[ID], next ID, owned map[string]ID) *Table[ID] {
-	t := &Table[ID]{config: config, owned: map[string]map[string]held[ID]{}, used: map[ID]bool{}, next: next}
+// nextEntry is where a table keeps which id is looked at first: an agent that was replaced does not begin again with those that were
+// given back last. No owner is called so.
+const nextEntry = ""
+
+// Open reads the ids that were kept in a file, if there is one. Of an id that two have, one keeps it. The file is the table's until
+// [Table.Close].
+func Open[ID comparable](path string, config Config[ID]) (*Table[ID], error) {
+	file, kept, err := objectfile.OpenSet[string, ID](path)
+	if errors.Is(err, objectfile.ErrDamaged) || err == nil && kept == nil {
+		kept, err = config.Known()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("which %s is whose cannot be read: %w", config.Name, err)
+	}
+	next, known := kept[nextEntry]
+	if !known || !config.Has(next) {
+		next = config.First
+	}
+	maps.DeleteFunc(kept, func(owner string, id ID) bool { return owner == nextEntry || !config.Has(id) })
+	t := New(config, next, kept, file.Update)
+	t.close = file.Close
+	return t, nil
+}
+
+// New makes a table that writes elsewhere, of what was kept there.
+func New[ID comparable](config Config[ID], next ID, owned map[string]ID, write Write[ID]) *Table[ID] {
+	t := &Table[ID]{config: config, write: write, owned: map[string]map[string]held[ID]{}, used: map[ID]bool{}, next: next, unwritten: map[string]struct{}{}}
 	for owner, id := range owned {
 		if !t.used[id] {
 			t.put(owner, id)
 		}
 	}
 	return t
+}
+
+// Close gives the file back. Who still asks for ids has them written, in a file that is opened anew.
+func (t *Table[ID]) Close() error {
+	t.writing.Lock()
+	defer t.writing.Unlock()
+	if t.close == nil {
+		return nil
+	}
+	return t.close()
 }
 
 // put needs the lock.
@@ -66,6 +115,7 @@ func (t *Table[ID]) put(owner string, id ID) {
 	}
 	t.owned[workload][owner] = held[ID]{id: id, since: t.version}
 	t.used[id] = true
+	t.unwritten[owner] = struct{}{}
 }
 
 // Get returns the owners' ids in their order, allocating those of owners that have none. They are on the disk when it
@@ -152,8 +202,9 @@ func (t *Table[ID]) drop(workload string) {
 	if owned == nil {
 		return
 	}
-	for _, h := range owned {
+	for owner, h := range owned {
 		delete(t.used, h.id)
+		t.unwritten[owner] = struct{}{}
 	}
 	delete(t.owned, workload)
 	t.version++
@@ -179,18 +230,39 @@ func (t *Table[ID]) sync(version uint64) error {
 		return nil
 	}
 	t.mu.Lock()
-	upto, next, owned := t.version, t.next, make(map[string]ID, len(t.used))
-	for _, of := range t.owned {
-		for owner, h := range of {
-			owned[owner] = h.id
+	upto, unwritten, size := t.version, t.unwritten, len(t.used)+1
+	t.unwritten = map[string]struct{}{}
+	values, gone := map[string]ID{nextEntry: t.next}, []string(nil)
+	for owner := range unwritten {
+		if h, has := t.owned[WorkloadOf(owner)][owner]; has {
+			values[owner] = h.id
+		} else {
+			gone = append(gone, owner)
 		}
 	}
 	t.mu.Unlock()
-	if err := t.config.Write(next, owned); err != nil {
+	if err := t.write(values, gone, size, func() map[string]ID { return t.all(values[nextEntry]) }); err != nil {
+		t.mu.Lock()
+		maps.Copy(t.unwritten, unwritten)
+		t.mu.Unlock()
 		return fmt.Errorf("keep the %s of each replica: %w", t.config.Name, err)
 	}
 	t.written.Store(upto)
 	return nil
+}
+
+// all is what the file is to hold. What changes meanwhile is written again.
+func (t *Table[ID]) all(next ID) map[string]ID {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	out := make(map[string]ID, len(t.used)+1)
+	for _, of := range t.owned {
+		for owner, h := range of {
+			out[owner] = h.id
+		}
+	}
+	out[nextEntry] = next
+	return out
 }
 
 // ProxyOf is the owner of what the proxy of a replica, namespace/name-N, has.

@@ -18,25 +18,40 @@ type disk struct {
 
 	mu     sync.Mutex
 	writes int
-	next   int
 	owned  map[string]int
+	// spoiled says that a write failed: the next one has to write everything.
+	spoiled bool
 }
 
-func (d *disk) write(next int, owned map[string]int) error {
+func (d *disk) write(values map[string]int, gone []string, size int, all func() map[string]int) error {
 	if d.gate != nil {
 		<-d.gate
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.writes++; d.failing != nil {
+		d.spoiled = true
 		return d.failing
 	}
-	d.next, d.owned = next, owned
+	if d.owned == nil || d.spoiled {
+		d.owned, d.spoiled = all(), false
+	} else {
+		maps.Copy(d.owned, values)
+		for _, owner := range gone {
+			delete(d.owned, owner)
+		}
+		if len(d.owned) != size {
+			return fmt.Errorf("there are %d entries, not %d", len(d.owned), size)
+		}
+	}
 	return nil
 }
 
 func (d *disk) table(size int) *Table[int] {
-	return New(Config[int]{Name: "number", Range: "the numbers", Next: func(id int) int { return (id + 1) % size }, Size: size, Write: d.write}, d.next, maps.Clone(d.owned))
+	owned := maps.Clone(d.owned)
+	next := owned[nextEntry]
+	delete(owned, nextEntry)
+	return New(Config[int]{Name: "number", Range: "the numbers", Next: func(id int) int { return (id + 1) % size }, Size: size}, next, owned, d.write)
 }
 
 // has says whether an id is on the disk as its owner's.
@@ -126,7 +141,7 @@ func TestFailedWriteGivesNothing(t *testing.T) {
 	}
 	d.failing = nil
 	// What was not given back on the disk is given back with the next occasion.
-	if err := table.Keep(func(string) bool { return true }); err != nil || len(d.owned) != 0 {
+	if err := table.Keep(func(string) bool { return true }); err != nil || len(d.owned) != 1 {
 		t.Errorf("%v, %v", d.owned, err)
 	}
 }
@@ -139,7 +154,7 @@ func TestReleaseOfOneWorkload(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := table.Release("shop/cart"); err != nil || table.Count() != 2 || !d.has("shop/cart-api-0", ids[2]) || len(d.owned) != 2 {
+	if err := table.Release("shop/cart"); err != nil || table.Count() != 2 || !d.has("shop/cart-api-0", ids[2]) || len(d.owned) != 3 {
 		t.Errorf("%v are left: %v", d.owned, err)
 	}
 	writes := d.writes

@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"heddle.io/heddle/control/agent/allocation"
 	"heddle.io/heddle/control/cluster"
 	"heddle.io/heddle/control/interception"
 )
@@ -376,9 +377,13 @@ func TestConflictNamesTheOther(t *testing.T) {
 }
 
 func TestAddressesAreKept(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "addresses.json")
+	path := filepath.Join(t.TempDir(), "addresses.db")
 	pool := netip.MustParsePrefix("10.244.0.0/29")
-	a, err := OpenAddresses(path, pool, nil)
+	known := map[string]netip.Addr{}
+	open := func() (*allocation.Table[netip.Addr], error) {
+		return OpenAddresses(path, pool, func() (map[string]netip.Addr, error) { return maps.Clone(known), nil })
+	}
+	a, err := open()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -397,7 +402,10 @@ func TestAddressesAreKept(t *testing.T) {
 	if _, err := a.Get("shop/one-too-many"); err == nil || !strings.Contains(err.Error(), "no address left") {
 		t.Fatal(err)
 	}
-	again, err := OpenAddresses(path, pool, nil)
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+	again, err := open()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -415,27 +423,30 @@ func TestAddressesAreKept(t *testing.T) {
 	if err := again.Release("shop/r"); err != nil {
 		t.Fatal(err)
 	}
-	if left, err := OpenAddresses(path, pool, nil); err != nil || left.Count() != 1 {
+	if err := again.Close(); err != nil {
+		t.Fatal(err)
+	}
+	left, err := open()
+	if err != nil || left.Count() != 1 {
 		t.Fatal(err)
 	} else if address, err := left.Get("shop/new"); err != nil || address[0] != got["shop/s-2"] {
 		t.Fatalf("%s %v", address, err)
 	}
-	// A torn file is repaired from what replicas have, one that is something else is somebody's.
-	if err := os.WriteFile(path, []byte(`{"shop/new":"10.2`), 0o600); err != nil {
+	// A torn file is repaired from what replicas have.
+	if err := errors.Join(left.Close(), os.Truncate(path, 5000)); err != nil {
 		t.Fatal(err)
 	}
-	known := map[string]netip.Addr{"shop/r-1": got["shop/r-1"], "shop/twice": got["shop/r-1"], "shop/elsewhere": netip.MustParseAddr("192.0.2.1")}
-	repaired, err := OpenAddresses(path, pool, func() (map[string]netip.Addr, error) { return known, nil })
+	known = map[string]netip.Addr{"shop/r-1": got["shop/r-1"], "shop/twice": got["shop/r-1"], "shop/elsewhere": netip.MustParseAddr("192.0.2.1")}
+	repaired, err := open()
 	if err != nil || repaired.Count() != 1 {
 		t.Fatalf("%v %v", repaired, err)
 	}
 	if address, err := repaired.Get("shop/other"); err != nil || address[0] == got["shop/r-1"] {
 		t.Errorf("the address of what runs was handed out: %s %v", address, err)
 	}
-	if err := os.WriteFile(path, []byte("[]"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := OpenAddresses(path, pool, nil); err == nil || !strings.Contains(err.Error(), path) {
+	unread := errors.New("the namespaces cannot be read")
+	_, err = OpenAddresses(filepath.Join(t.TempDir(), "none"), pool, func() (map[string]netip.Addr, error) { return nil, unread })
+	if !errors.Is(err, unread) {
 		t.Fatal(err)
 	}
 }

@@ -3,6 +3,7 @@
 package objectfile
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"hash/crc32"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"go.etcd.io/bbolt"
 
@@ -123,10 +125,8 @@ func (f *Set[K, V]) replace(all map[K]V) error {
 		if err != nil {
 			return err
 		}
-		for key, value := range all {
-			if err := put(b, key, value); err != nil {
-				return err
-			}
+		if err := put(b, all); err != nil {
+			return err
 		}
 		return b.SetSequence(uint64(len(all)))
 	})
@@ -171,10 +171,8 @@ func (f *Set[K, V]) Update(values map[K]V, gone []K, size int, all func() map[K]
 	}
 	err := f.db.Update(func(tx *bbolt.Tx) error {
 		b := tx.Bucket(bucketName)
-		for key, value := range values {
-			if err := put(b, key, value); err != nil {
-				return err
-			}
+		if err := put(b, values); err != nil {
+			return err
 		}
 		for _, key := range gone {
 			k, err := json.Marshal(key)
@@ -193,16 +191,29 @@ func (f *Set[K, V]) Update(values map[K]V, gone []K, size int, all func() map[K]
 	return nil
 }
 
-func put(b *bbolt.Bucket, key, value any) error {
-	k, err := json.Marshal(key)
-	if err != nil {
-		return err
+// put writes entries in the order of their keys: until it is written, bbolt keeps what is new in one sorted list, in which each entry out of
+// order moves those behind it.
+func put[K comparable, V any](b *bbolt.Bucket, entries map[K]V) error {
+	type entry struct{ key, value []byte }
+	all := make([]entry, 0, len(entries))
+	for key, value := range entries {
+		k, err := json.Marshal(key)
+		if err != nil {
+			return err
+		}
+		text, err := json.Marshal(value)
+		if err != nil {
+			return err
+		}
+		all = append(all, entry{k, append(binary.BigEndian.AppendUint32(nil, checksum(k, text)), text...)})
 	}
-	text, err := json.Marshal(value)
-	if err != nil {
-		return err
+	slices.SortFunc(all, func(x, y entry) int { return bytes.Compare(x.key, y.key) })
+	for _, e := range all {
+		if err := b.Put(e.key, e.value); err != nil {
+			return err
+		}
 	}
-	return b.Put(k, append(binary.BigEndian.AppendUint32(nil, checksum(k, text)), text...))
+	return nil
 }
 
 // Close leaves the file to who comes next. A set of nobody is closed.
