@@ -55,7 +55,7 @@ func (b *base) all(plain *Resources) *Resources {
 }
 
 func (b *base) fork(k Kind) base {
-	return base{shares: b.shares.clone(), kind: k, fixed: b.fixed, filters: b.filters, patched: b.patched}
+	return base{shares: b.clone(), kind: k, fixed: b.fixed, filters: b.filters, patched: b.patched}
 }
 
 // shares are the parts that a configuration is put together of. A cluster or a listener that several of them have is there once:
