@@ -331,7 +331,7 @@ var attempts = []attempt{
 	{"list the cluster's data", lists(func(at targets) string { return at.Data }), true},
 	{"list the keys of the authority", lists(func(at targets) string { return at.Data + "/ca" }), true},
 	{"list the store", lists(func(at targets) string { return at.Data + "/store" }), false},
-	{"read who has which address", reads(func(at targets) string { return at.Data + "/addresses.json" }), true},
+	{"read who has which address", reads(func(at targets) string { return at.Data + "/addresses.db" }), true},
 	{"read the keys of Secrets", reads(func(at targets) string { return at.Keys }), true},
 	{"read another's start, with its environment", reads(func(at targets) string { return at.Launch }), true},
 	{"read another's log", reads(func(at targets) string { return at.Log }), true},

@@ -4,14 +4,17 @@ package e2e
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"heddle.io/heddle/control/cluster"
+	"heddle.io/heddle/control/durable/objectfile"
 	"heddle.io/heddle/test/e2e/harness"
 )
 
@@ -109,6 +112,21 @@ func started(t *testing.T, round string) []string {
 	return names
 }
 
+// owners are those who have an address or a user id by a table of the agent's. It is in use: a copy of it may be of no moment that there was.
+func owners(t *testing.T, table string) ([]string, error) {
+	t.Helper()
+	content, err := os.ReadFile(table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	copied := filepath.Join(t.TempDir(), filepath.Base(table))
+	if err := os.WriteFile(copied, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, all, err := objectfile.OpenSet[string, any](copied)
+	return slices.Collect(maps.Keys(all)), err
+}
+
 // leftOf says what this machine still has of workloads that were deleted.
 func leftOf(t *testing.T, workloads ...string) error {
 	t.Helper()
@@ -117,23 +135,24 @@ func leftOf(t *testing.T, workloads ...string) error {
 		t.Fatal(err)
 	}
 	var left []string
-	addresses, err := os.ReadFile(filepath.Join(c.Data(), "addresses.json"))
+	addresses, err := owners(t, filepath.Join(c.Data(), "addresses.db"))
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
-	users, err := os.ReadFile(filepath.Join(c.Data(), "users.json"))
+	users, err := owners(t, filepath.Join(c.Data(), "users.db"))
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
 	namespaces, err := exec.Command("ip", "netns", "list").CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, namespaces)
 	}
 	for _, w := range workloads {
-		if strings.Contains(string(addresses), harness.ShopSpace+"/"+w+"-") {
+		its := func(owner string) bool { return strings.HasPrefix(owner, harness.ShopSpace+"/"+w+"-") }
+		if slices.ContainsFunc(addresses, its) {
 			left = append(left, "addresses of "+w)
 		}
-		if strings.Contains(string(users), harness.ShopSpace+"/"+w+"-") {
+		if slices.ContainsFunc(users, its) {
 			left = append(left, "user ids of "+w)
 		}
 		if strings.Contains(string(namespaces), c.Netns(harness.ShopSpace, w+"-")) {
