@@ -4,11 +4,19 @@ mod harness;
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use bytes::{Bytes, BytesMut};
+use h2::client::SendRequest;
 use harness::*;
 use tokio::net::TcpSocket;
 
 const HANDED_OVER: &str = "heddle_listener_cx_handed_over{";
+const MOVED: &str = "heddle_listener_cx_moved{";
+
+const LOAD_AWARE: &str = r#"connection_balance_config: { extend_balance: { name: envoy.network.connection_balance.dlb, typed_config: {
+      "@type": type.googleapis.com/envoy.extensions.network.connection_balance.dlb.v3alpha.Dlb } } }"#;
 
 /// A client's address, one of many on loopback. The kernel's hash of a connection depends on it.
 fn client(number: u16) -> SocketAddr {
@@ -85,6 +93,11 @@ fn ask(stream: &mut TcpStream) {
 
 /// Connections by worker, the fewer first.
 fn active(admin: u16) -> [u64; 2] {
+    let [a, b] = by_worker(admin);
+    [a.min(b), a.max(b)]
+}
+
+fn by_worker(admin: u16) -> [u64; 2] {
     let of = |worker: u8| -> u64 {
         let name = "envoy_listener_worker_downstream_cx_active";
         let metrics = get(admin, "/stats/prometheus").expect("the admin interface answers");
@@ -92,8 +105,7 @@ fn active(admin: u16) -> [u64; 2] {
         let samples = metrics.lines().filter(|l| l.starts_with(name) && l.contains(&label));
         samples.filter_map(|l| l.rsplit(' ').next()?.parse::<u64>().ok()).sum()
     };
-    let (a, b) = (of(0), of(1));
-    [a.min(b), a.max(b)]
+    [of(0), of(1)]
 }
 
 #[test]
@@ -117,9 +129,7 @@ fn exact_balance_spreads_what_one_worker_accepts() {
 
 #[test]
 fn load_aware_balance_spreads_what_one_worker_accepts() {
-    let balance = r#"connection_balance_config: { extend_balance: { name: envoy.network.connection_balance.dlb, typed_config: {
-      "@type": type.googleapis.com/envoy.extensions.network.connection_balance.dlb.v3alpha.Dlb } } }"#;
-    let (_proxy, admin, port, clients) = start(balance, 100);
+    let (_proxy, admin, port, clients) = start(LOAD_AWARE, 100);
     let mut clients: Vec<_> = clients.into_iter().map(|from| asked(from, port)).collect();
     // How many depends on what else this machine does: that makes a worker wait.
     let handed_over = counter(admin, HANDED_OVER);
@@ -127,5 +137,74 @@ fn load_aware_balance_spreads_what_one_worker_accepts() {
     assert_eq!(active(admin).iter().sum::<u64>(), 100);
     clients.iter_mut().for_each(ask);
     drop(clients);
+    wait_until("all are closed", || active(admin) == [0, 0]);
+}
+
+/// Sends a request on a connection of HTTP/2 and checks the answer.
+async fn ask_http2(client: &SendRequest<Bytes>) {
+    let request = http::Request::get("http://a/").body(()).expect("a request");
+    let mut client = client.clone().ready().await.expect("the connection is open");
+    let (answer, _) = client.send_request(request, true).expect("sends");
+    let answer = answer.await.expect("an answer");
+    assert_eq!(answer.status(), 200);
+    let (mut body, mut text) = (answer.into_body(), BytesMut::new());
+    while let Some(data) = body.data().await {
+        let data = data.expect("data");
+        let _ = body.flow_control().release_capacity(data.len());
+        text.extend_from_slice(&data);
+    }
+    assert_eq!(text, "hello");
+}
+
+/// All that is asked is asked of one worker. Connections leave it for the other's thread between two requests, and nobody notices.
+#[test]
+fn connections_of_http2_move_between_threads_under_load() {
+    let (_proxy, admin, port, clients) = start(LOAD_AWARE, 24);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build();
+    runtime.expect("runtime").block_on(async {
+        let mut of_workers: [Vec<SendRequest<Bytes>>; 2] = Default::default();
+        for from in clients {
+            let [before, _] = by_worker(admin);
+            let stream = connect(from, port).await.expect("connects");
+            stream.set_nonblocking(true).expect("a socket");
+            let stream = tokio::net::TcpStream::from_std(stream).expect("a socket");
+            let (client, connection) = h2::client::handshake(stream).await.expect("HTTP/2");
+            tokio::spawn(connection);
+            ask_http2(&client).await;
+            let [after, _] = by_worker(admin);
+            of_workers[usize::from(after == before)].push(client);
+        }
+        of_workers.sort_by_key(Vec::len);
+        let [idle, busy] = of_workers;
+        let done = Arc::new(AtomicBool::new(false));
+        let mut asking = Vec::new();
+        for client in busy {
+            let done = Arc::clone(&done);
+            asking.push(tokio::spawn(async move {
+                let mut asked = 0;
+                while !done.load(Ordering::Relaxed) {
+                    ask_http2(&client).await;
+                    asked += 1;
+                }
+                (client, asked)
+            }));
+        }
+        let moved = move || wait_until("connections have moved", || counter(admin, MOVED) >= 1);
+        tokio::task::spawn_blocking(moved).await.expect("they move");
+        done.store(true, Ordering::Relaxed);
+        let mut open = idle;
+        for one in asking {
+            let (client, asked) = one.await.expect("all are answered");
+            assert!(asked > 0);
+            open.push(client);
+        }
+        for client in &open {
+            ask_http2(client).await;
+        }
+        assert_eq!(by_worker(admin).iter().sum::<u64>(), 24);
+    });
     wait_until("all are closed", || active(admin) == [0, 0]);
 }
