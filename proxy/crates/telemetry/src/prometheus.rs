@@ -257,6 +257,7 @@ fn escape(out: &mut String, value: &str) {
 mod tests {
     use super::*;
     use crate::Stats;
+    use crate::stats::MAX_LABEL_SETS;
 
     #[test]
     fn workers_add_up() {
@@ -300,6 +301,34 @@ mod tests {
         kept.inc();
         let text = Gathered::read(&[stats.reader()], |_| true).prometheus(false);
         assert_eq!(text, "# TYPE c counter\nc{cluster_name=\"a\"} 1\n");
+    }
+
+    #[test]
+    fn label_sets_have_an_end_and_removed_ones_make_room() {
+        let stats = Stats::new();
+        for number in 0..MAX_LABEL_SETS {
+            stats.counter("c", &[("cluster_name", &number.to_string())]).inc();
+        }
+        for late in ["late", "later"] {
+            stats.counter("c", &[("cluster_name", late), ("of", "it")]).inc();
+            stats.counter("other", &[("cluster_name", late)]).inc();
+        }
+        stats.counter("c", &[("listener", "l")]).inc();
+        let text = Gathered::read(&[stats.reader()], |_| true).prometheus(false);
+        for line in [
+            "c{cluster_name=\"overflow\",of=\"overflow\"} 2",
+            "c{listener=\"overflow\"} 1",
+            "other{cluster_name=\"later\"} 1",
+        ] {
+            assert!(text.contains(line), "{line} is not in {text}");
+        }
+        for number in 0..10 {
+            stats.remove("cluster_name", &number.to_string());
+        }
+        stats.counter("c", &[("cluster_name", "late"), ("of", "it")]).add(7);
+        let text = Gathered::read(&[stats.reader()], |_| true).prometheus(false);
+        assert!(text.contains("c{cluster_name=\"late\",of=\"it\"} 7"), "{text}");
+        assert!(!text.contains("c{cluster_name=\"0\"}"), "{text}");
     }
 
     #[test]

@@ -12,6 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Most label sets that one metric may have in one worker; later ones share a set whose values are all `overflow`.
 pub const MAX_LABEL_SETS: usize = 4096;
 
+const OVERFLOW: &str = "overflow";
+
 /// A count that only grows. Cloning shares it. Written by one thread only.
 #[derive(Clone, Debug, Default)]
 pub struct Counter(Arc<AtomicU64>);
@@ -118,8 +120,20 @@ pub enum Metric {
 /// Label names and values in the order in which they are printed.
 pub type Labels = Vec<(&'static str, String)>;
 
+/// Labels whose values name what a metric belongs to, and goes with ([`Stats::remove`]).
+const OWNERS: [&str; 2] = ["cluster_name", "listener_address"];
+
+/// Metrics by name and labels.
+type Series = HashMap<(&'static str, Labels), Metric>;
+
 #[derive(Debug, Default)]
-struct Families(HashMap<&'static str, HashMap<Labels, Metric>>);
+struct Families {
+    /// Those that belong to something, by its name: what goes with it is found by it.
+    owned: [HashMap<String, Series>; OWNERS.len()],
+    others: Series,
+    /// How many label sets each metric has.
+    label_sets: HashMap<&'static str, usize>,
+}
 
 /// A worker's metrics. Cheap to clone; every clone writes to the same registry.
 #[derive(Clone, Debug, Default)]
@@ -177,23 +191,52 @@ impl Stats {
         }
     }
 
-    /// Takes every metric out whose label `name` is `value`: what it described is gone. Handles go on working, unseen.
+    /// Takes every metric out whose label `name`, `cluster_name` or `listener_address`, is `value`: what it described is gone. Handles
+    /// go on working, unseen. It costs what there is of it, however many others there are.
     pub fn remove(&self, name: &str, value: &str) {
         let mut families = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        for family in families.0.values_mut() {
-            family.retain(|labels, _| !labels.iter().any(|(n, v)| *n == name && v == value));
+        let owner = OWNERS.iter().position(|owner| *owner == name);
+        debug_assert!(owner.is_some(), "nothing goes with a {name}");
+        let gone = owner.and_then(|owner| families.owned[owner].remove(value));
+        for (name, _) in gone.unwrap_or_default().keys() {
+            if let Some(sets) = families.label_sets.get_mut(name) {
+                *sets -= 1;
+            }
         }
-        families.0.retain(|_, family| !family.is_empty());
     }
 
     fn metric(&self, name: &'static str, labels: &[(&'static str, &str)], make: fn() -> Metric) -> Metric {
         let mut families = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let family = families.0.entry(name).or_default();
-        let mut key: Labels = labels.iter().map(|(n, v)| (*n, (*v).to_owned())).collect();
-        if family.len() >= MAX_LABEL_SETS && !family.contains_key(&key) {
-            key.iter_mut().for_each(|(_, v)| *v = "overflow".to_owned());
+        let Families {
+            owned,
+            others,
+            label_sets,
+        } = &mut *families;
+        let mut owner = labels
+            .iter()
+            .find_map(|(n, v)| Some((OWNERS.iter().position(|owner| owner == n)?, *v)));
+        let mut key = (
+            name,
+            labels.iter().map(|(n, v)| (*n, (*v).to_owned())).collect::<Labels>(),
+        );
+        let known = owner.map_or(Some(&*others), |(of, value)| owned[of].get(value));
+        if let Some(known) = known.and_then(|of| of.get(&key)) {
+            return known.clone();
         }
-        family.entry(key).or_insert_with(make).clone()
+        let sets = label_sets.entry(name).or_default();
+        if *sets >= MAX_LABEL_SETS {
+            key.1.iter_mut().for_each(|(_, v)| *v = OVERFLOW.to_owned());
+            owner = owner.map(|(of, _)| (of, OVERFLOW));
+        }
+        let of = match owner {
+            None => others,
+            Some((of, value)) => owned[of].entry(value.to_owned()).or_default(),
+        };
+        let metric = of.entry(key).or_insert_with(|| {
+            *sets += 1;
+            make()
+        });
+        metric.clone()
     }
 }
 
@@ -201,10 +244,14 @@ impl StatsReader {
     /// Calls `visit` with every metric of this worker.
     pub fn visit(&self, mut visit: impl FnMut(&'static str, &Labels, &Metric)) {
         let families = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        for (name, family) in &families.0 {
-            for (labels, metric) in family {
-                visit(name, labels, metric);
-            }
+        for ((name, labels), metric) in families
+            .owned
+            .iter()
+            .flat_map(HashMap::values)
+            .chain([&families.others])
+            .flatten()
+        {
+            visit(name, labels, metric);
         }
     }
 }
