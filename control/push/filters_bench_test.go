@@ -7,7 +7,7 @@ import (
 
 // oneCluster is an EnvoyFilter with a patch of one cluster, for one workload; allClusters has it for every cluster, of all proxies.
 const (
-	oneCluster = "apiVersion: networking.istio.io/v1alpha3\nkind: EnvoyFilter\nmetadata: {name: f, namespace: ns-07}\nspec: {workloadSelector: {labels: {app: s-7}}, configPatches: [" +
+	oneCluster = "apiVersion: networking.istio.io/v1alpha3\nkind: EnvoyFilter\nmetadata: {name: f, namespace: ns-07}\nspec: {workloadSelector: {labels: {app: %s}}, configPatches: [" +
 		"{applyTo: CLUSTER, match: {context: SIDECAR_OUTBOUND, cluster: {service: s-9.ns-09.svc.cluster.local}}, patch: {operation: MERGE, value: {connect_timeout: %ds}}}]}\n"
 	allClusters = "apiVersion: networking.istio.io/v1alpha3\nkind: EnvoyFilter\nmetadata: {name: f, namespace: istio-system}\nspec: {configPatches: [" +
 		"{applyTo: CLUSTER, match: {context: SIDECAR_OUTBOUND}, patch: {operation: MERGE, value: {connect_timeout: %ds}}}]}\n"
@@ -21,7 +21,7 @@ func BenchmarkFilters(b *testing.B) {
 			w, p := large(b, n)
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
-				w.take(b, fmt.Sprintf(oneCluster, i%100+1))
+				w.take(b, fmt.Sprintf(oneCluster, "s-7", i%100+1))
 				w.resend(p)
 			}
 		})
@@ -33,8 +33,7 @@ func BenchmarkFilters(b *testing.B) {
 				if i%2 == 0 {
 					other = "s-7"
 				}
-				w.take(b, fmt.Sprintf("apiVersion: networking.istio.io/v1alpha3\nkind: EnvoyFilter\nmetadata: {name: f, namespace: ns-07}\nspec: {workloadSelector: {labels: {app: %s}}, configPatches: ["+
-					"{applyTo: CLUSTER, match: {context: SIDECAR_OUTBOUND, cluster: {service: s-9.ns-09.svc.cluster.local}}, patch: {operation: MERGE, value: {connect_timeout: 3s}}}]}\n", other))
+				w.take(b, fmt.Sprintf(oneCluster, other, 3))
 				w.resend(p)
 			}
 		})
