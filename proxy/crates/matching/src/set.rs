@@ -1,10 +1,11 @@
 //! Expressions that test the same input, found in one scan of it.
 //!
 //! A hundred rules on one header would read it a hundred times. A set reads it once for each of its engines, and says what
-//! each expression would say alone. An engine takes the expressions that it is good at: [`literals`] those that look for
-//! words with anything between them, whose automaton cannot grow with the input; [`lazy`] all others, within a budget.
+//! each expression would say alone. An engine takes the expressions that it is good at: [`ends`] those that only the ends of a text
+//! decide; [`literals`] those that look for words with anything between them, whose automaton cannot grow with the input; [`lazy`]
+//! all others, within a budget.
 //! Where an engine gives a text up, its expressions are tried one by one, which is linear too. Where the configuration asks for
-//! it, [`hyperscan`] stands before both and hands over to them what a client makes dear.
+//! it, [`hyperscan`] stands before the last two and hands over to them what a client makes dear.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
@@ -14,9 +15,13 @@ use regex_syntax::hir::Hir;
 
 use crate::{Regex, RegexEngine};
 
+mod ends;
 pub(crate) mod hyperscan;
 pub(crate) mod lazy;
 mod literals;
+mod sequence;
+
+use sequence::Sequence;
 
 /// Most expressions of one set. Those above it have another.
 pub(crate) const MAX_MEMBERS: usize = 4096;
@@ -41,6 +46,15 @@ struct Candidate {
     /// Its place in the set.
     member: usize,
     hir: Hir,
+    /// What it is as words and gaps, until an engine takes that.
+    sequence: Option<Sequence>,
+}
+
+impl Candidate {
+    fn new(member: usize, hir: Hir) -> Self {
+        let sequence = Sequence::of(&hir);
+        Self { member, hir, sequence }
+    }
 }
 
 /// Expressions of which each scan tells which match. Built once per configuration and then only read.
@@ -82,11 +96,12 @@ impl RegexSet {
         let candidates = self.members.iter().enumerate();
         let candidates = candidates.filter_map(|(member, regex)| {
             let hir = regex.hir()?;
-            Some(Candidate { member, hir })
+            Some(Candidate::new(member, hir))
         });
         let hyperscan = engine.hyperscan();
-        let (part, mut rest) = literals::compile(candidates.collect(), least, hyperscan);
-        self.parts = part.into_iter().collect();
+        let (ends, rest) = ends::compile(candidates.collect(), least);
+        let (literals, mut rest) = literals::compile(rest, least, hyperscan);
+        self.parts = ends.into_iter().chain(literals).collect();
         if let Some(hyperscan) = hyperscan {
             let (parts, others) = hyperscan::whole(hyperscan, rest, least);
             self.parts.extend(parts);

@@ -13,13 +13,9 @@ use aho_corasick::dfa::DFA;
 use aho_corasick::nfa::contiguous::NFA;
 use aho_corasick::{Anchored, MatchKind};
 use heddle_hyperscan::Hyperscan;
-use regex_syntax::hir::literal::Extractor;
-use regex_syntax::hir::{Dot, Hir, HirKind, Look};
 
+use super::sequence::{Place, Sequence};
 use super::{Candidate, Engine, Taken};
-
-/// Most words that may stand in one place of an expression (`req(uest)?` are two).
-const MAX_CHOICES: usize = 64;
 
 /// Most bytes of all words of a set.
 pub(super) const MAX_WORDS: usize = 256 << 10;
@@ -65,16 +61,8 @@ pub(super) struct Use {
     last: bool,
     /// Bytes that must be between it and the word before (or the text's begin): 0 or 1, because one character is enough.
     before: u32,
-    /// What must be between it and the end of the text, where it is the last.
-    behind: Behind,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Behind {
-    /// Nothing.
-    Nothing,
-    /// That many bytes or more: 0 or 1.
-    Anything(u32),
+    /// Bytes that must be between it and the end of the text at least, where it is the last. None: it ends with it.
+    behind: Option<u32>,
 }
 
 /// How far an expression is in the scan of that number.
@@ -124,21 +112,27 @@ pub(super) fn compile(
     let (mut rest, mut members) = (Vec::new(), Vec::new());
     let (mut words, mut uses) = (Vec::new(), Vec::new());
     let mut bytes = 0;
-    for candidate in candidates {
-        let of_it = sequence(&candidate.hir).filter(|of_it| {
-            let more: usize = of_it.iter().map(|(word, _)| word.len()).sum();
-            let fits = bytes + more <= MAX_WORDS;
-            bytes += if fits { more } else { 0 };
-            fits
-        });
-        let (Some(of_it), Ok(expression)) = (of_it, u32::try_from(members.len())) else {
+    for mut candidate in candidates {
+        let of_it = candidate
+            .sequence
+            .take_if(|sequence| sequence.floats())
+            .filter(|of_it| {
+                let fits = bytes + of_it.bytes() <= MAX_WORDS;
+                bytes += if fits { of_it.bytes() } else { 0 };
+                fits
+            });
+        let of_it = u32::try_from(members.len())
+            .ok()
+            .zip(of_it)
+            .and_then(|(expression, of_it)| uses_of(expression, of_it));
+        let Some(of_it) = of_it else {
             rest.push(candidate);
             continue;
         };
         members.push(candidate);
-        for (word, place) in of_it {
+        for (word, of_word) in of_it {
             words.push(word);
-            uses.push(Use { expression, ..place });
+            uses.push(of_word);
         }
     }
     let engine = if members.len() >= least {
@@ -156,6 +150,28 @@ pub(super) fn compile(
     };
     let members = members.iter().map(|candidate| candidate.member).collect();
     (Some(Taken { engine, members }), rest)
+}
+
+/// The words of an expression with their places.
+fn uses_of(expression: u32, sequence: Sequence) -> Option<Vec<(Vec<u8>, Use)>> {
+    let Sequence { places, behind } = sequence;
+    let last = places.len().checked_sub(1)?;
+    let mut out = Vec::new();
+    for (place, Place { before, words }) in places.into_iter().enumerate() {
+        for word in words {
+            let of_word = Use {
+                expression,
+                place: u16::try_from(place).ok()?,
+                length: u32::try_from(word.len()).ok()?,
+                first: before.is_none(),
+                last: place == last,
+                before: before.unwrap_or_default(),
+                behind,
+            };
+            out.push((word, of_word));
+        }
+    }
+    Some(out)
 }
 
 fn engine(words: &[Vec<u8>], uses: &[Use], expressions: usize) -> Option<Box<dyn Engine>> {
@@ -191,115 +207,6 @@ fn engine(words: &[Vec<u8>], uses: &[Use], expressions: usize) -> Option<Box<dyn
         expressions,
         reach,
     }))
-}
-
-/// A part of an expression.
-enum Part<'h> {
-    /// So many characters or more, of any kind but perhaps line feeds.
-    Gap(u32),
-    /// Something else.
-    Other(&'h Hir),
-}
-
-/// The words of an expression with their places. None when it is not made of words and gaps, or when no word has gaps on both
-/// sides: then an automaton without counting is small, and may be done before the text is.
-fn sequence(hir: &Hir) -> Option<Vec<(Vec<u8>, Use)>> {
-    let mut parts = Vec::new();
-    flatten(hir, &mut parts);
-    let is_look = |part: &Part<'_>, look| matches!(part, Part::Other(hir) if *hir.kind() == HirKind::Look(look));
-    // The whole text is matched anyway.
-    if parts.first().is_some_and(|part| is_look(part, Look::Start)) {
-        parts.remove(0);
-    }
-    if parts.last().is_some_and(|part| is_look(part, Look::End)) {
-        parts.pop();
-    }
-    let mut places = Vec::new();
-    let mut gap = None;
-    let mut at = 0;
-    while at < parts.len() {
-        match parts.get(at)? {
-            Part::Gap(least) => {
-                gap = Some(gap.unwrap_or_default() + least).filter(|least| *least <= 1);
-                gap?;
-                at += 1;
-            }
-            Part::Other(_) => {
-                let of_word: Vec<Hir> = parts
-                    .get(at..)?
-                    .iter()
-                    .map_while(|part| match part {
-                        Part::Other(hir) => Some((*hir).clone()),
-                        Part::Gap(_) => None,
-                    })
-                    .collect();
-                at += of_word.len();
-                places.push((gap.take(), choices(Hir::concat(of_word))?));
-            }
-        }
-    }
-    let behind = gap.map_or(Behind::Nothing, Behind::Anything);
-    let floating = |(place, (before, _)): (usize, &(Option<u32>, _))| {
-        before.is_some() && (place + 1 < places.len() || behind != Behind::Nothing)
-    };
-    if !places.iter().enumerate().any(floating) {
-        return None;
-    }
-    let count = places.len();
-    let mut out = Vec::new();
-    for (place, (before, words)) in places.into_iter().enumerate() {
-        for word in words {
-            let of_word = Use {
-                expression: 0,
-                place: u16::try_from(place).ok()?,
-                length: u32::try_from(word.len()).ok()?,
-                first: before.is_none(),
-                last: place + 1 == count,
-                before: before.unwrap_or_default(),
-                behind,
-            };
-            out.push((word, of_word));
-        }
-    }
-    Some(out)
-}
-
-fn flatten<'h>(hir: &'h Hir, parts: &mut Vec<Part<'h>>) {
-    match hir.kind() {
-        HirKind::Empty => {}
-        HirKind::Concat(inner) => inner.iter().for_each(|hir| flatten(hir, parts)),
-        HirKind::Capture(group) => flatten(&group.sub, parts),
-        HirKind::Repetition(many) if many.max.is_none() && many.min <= 1 && is_dot(&many.sub) => {
-            parts.push(Part::Gap(many.min));
-        }
-        _ => parts.push(Part::Other(hir)),
-    }
-}
-
-/// Any character, or any but a line feed. Both are the same in texts without one, and no others are scanned.
-fn is_dot(hir: &Hir) -> bool {
-    match hir.kind() {
-        HirKind::Capture(group) => is_dot(&group.sub),
-        _ => [Dot::AnyChar, Dot::AnyCharExceptLF]
-            .into_iter()
-            .any(|dot| *hir == Hir::dot(dot)),
-    }
-}
-
-/// All texts that match, where they are few and none is empty.
-fn choices(hir: Hir) -> Option<Vec<Vec<u8>>> {
-    if !hir.properties().look_set().is_empty() {
-        return None;
-    }
-    let found = Extractor::new()
-        .limit_total(MAX_CHOICES)
-        .limit_literal_len(crate::MAX_PATTERN)
-        .extract(&hir);
-    let words = found.literals().filter(|_| found.is_exact())?;
-    let words = words.iter().map(|word| word.as_bytes().to_vec());
-    // Words of whole characters begin and end between characters.
-    let words: Vec<_> = words.collect();
-    (!words.is_empty() && words.iter().all(|w| !w.is_empty() && std::str::from_utf8(w).is_ok())).then_some(words)
 }
 
 impl<A: Automaton + Send + Sync + std::fmt::Debug> Engine for Literals<A> {
@@ -428,8 +335,8 @@ impl Use {
         };
         let ends = !self.last
             || match self.behind {
-                Behind::Nothing => ended == end,
-                Behind::Anything(least) => ended + least <= end,
+                None => ended == end,
+                Some(least) => ended + least <= end,
             };
         if progress.place != self.place || !starts || !ends {
             return ControlFlow::Continue(());

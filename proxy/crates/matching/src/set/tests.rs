@@ -127,7 +127,10 @@ fn random_expressions_match_in_a_set_what_they_match_alone() {
         }
     }
     // Else the expressions were compared with themselves.
-    assert!(taken["Literals"] > 200 && taken["Lazy"] > 200, "{taken:?}");
+    assert!(
+        ["Ends", "Literals", "Lazy"].iter().all(|engine| taken[*engine] > 200),
+        "{taken:?}"
+    );
     assert!(complete * 2 > engines, "{complete} of {engines} scans were complete");
 }
 
@@ -157,7 +160,8 @@ fn words_with_gaps() {
         ".*a.{2,}b.*",
     ];
     let set = compiled(patterns.map(str::to_owned));
-    assert_eq!(sizes(&set), [("Literals".to_owned(), 13), ("Lazy".to_owned(), 8)]);
+    let engines = [("Ends", 2), ("Literals", 13), ("Lazy", 6)];
+    assert_eq!(sizes(&set), engines.map(|(name, size)| (name.to_owned(), size)));
     for text in [
         "",
         "a",
@@ -237,9 +241,62 @@ fn first_words_without_second_ones_are_scanned_to_the_end() {
         text += "request42 req07";
         assert_eq!(agrees(&set, &text), 1);
     }
+}
+
+/// What stands between the two words of an expression is not read, but for line feeds.
+#[test]
+fn both_ends_decide() {
     let set = malformed("", 100);
-    assert_eq!(sizes(&set), [("Lazy".to_owned(), 100)]);
-    agrees(&set, &format!("malform42{}request42", "malform07 req07".repeat(200)));
+    assert_eq!(sizes(&set), [("Ends".to_owned(), 100)]);
+    let between = "malform07 req07".repeat(200);
+    let texts = [
+        format!("malform42{between}request42"),
+        format!("malform42{between}request43"),
+        format!("malform4{between}request42"),
+        "malform42request42".to_owned(), // `.+` has `uest`.
+        "malform42req42".to_owned(),
+        "malform42 req42 ".to_owned(),
+    ];
+    for text in &texts {
+        assert_eq!(agrees(&set, text), 1, "{text:?}");
+    }
+    assert_eq!(agrees(&set, "malform42\nreq42"), 0);
+    assert_eq!(agrees(&set, "another\nmalform42 req42"), 1, "nothing begins so");
+    // Words that begin or end in each other, that are the text itself, and that texts have only part of.
+    let patterns = [
+        "a",
+        "ab|abc",
+        "a.*",
+        "ab.+",
+        "(a|ab).*(b|bb)",
+        "abab.*ab",
+        "é.+é",
+        "b.*",
+        "bab",
+        "(?s)a.*c",
+    ];
+    let set = compiled(patterns.map(str::to_owned));
+    assert_eq!(sizes(&set), [("Ends".to_owned(), patterns.len())]);
+    let mut dice = Dice(19);
+    for text in [
+        "a", "ab", "abc", "abb", "abab", "ababab", "éé", "éaé", "é", "", "bab", "ba", "abxbb",
+    ] {
+        assert_eq!(agrees(&set, text), 1, "{text:?}");
+    }
+    for _ in 0..200 {
+        agrees(&set, &text(&mut dice));
+    }
+}
+
+/// A word that many expressions begin with has each of them looked at where a text begins with it, so that only some may.
+#[test]
+fn expressions_that_begin_with_the_same_word() {
+    let set = compiled((0..100).map(|i| format!("/api/.+/res{i}")));
+    let engines = [("Ends", ends::MAX_OF_WORD), ("Lazy", 100 - ends::MAX_OF_WORD)];
+    assert_eq!(sizes(&set), engines.map(|(name, size)| (name.to_owned(), size)));
+    for text in ["/api/v1/res3", "/api/v1/res99", "/api//res3", "/api/res3", "/ap"] {
+        agrees(&set, text);
+    }
 }
 
 /// What no engine reads in its bounds is answered all the same.
@@ -277,7 +334,10 @@ fn thousands_of_expressions_and_bounds() {
     let mut full = full;
     assert!(!full.add(&Regex::new("one more").expect("pattern"), MAX_MEMBERS));
     assert!(full.add(&full.members[7].clone(), MAX_MEMBERS), "it is there already");
-    assert!(sizes(&full).len() <= lazy::MAX_AUTOMATA);
+    assert_eq!(sizes(&full), [("Ends".to_owned(), MAX_MEMBERS)]);
+    agrees(&full, "4095");
+    let digits = compiled((0..MAX_MEMBERS).map(|i| format!("[0-9]{i}")));
+    assert!(sizes(&digits).len() <= lazy::MAX_AUTOMATA);
     // Words above the bound go to the other engine, and what that cannot hold stays alone.
     let long = compiled((0..40).map(|i| format!(".*{i}{}.*", "x".repeat(10_000))));
     let literals = sizes(&long)[0].clone();

@@ -22,6 +22,10 @@ const BYTES_PER_FOUND: usize = 128;
 /// How many expressions all that are found together may be of, for each of them on average.
 const USES_PER_FOUND: usize = 16;
 
+/// Shorter texts are the portable engine's: it is as fast there, and what it reads is a tenth as large, so more of it stays in the
+/// processor's cache from one request to the next.
+pub(super) const SHORT: usize = 128;
+
 /// Texts from so many bytes on are timed: finding nothing takes time too, where almost a word stands everywhere.
 const TIMED: usize = 512;
 
@@ -101,6 +105,9 @@ fn literal(word: &[u8]) -> String {
 
 impl Engine for Words {
     fn scan(&self, text: &str, see: &mut dyn FnMut(usize)) -> bool {
+        if text.len() < SHORT {
+            return self.portable.scan(text, see);
+        }
         if memchr::memchr(b'\n', text.as_bytes()).is_some() {
             hand_over(Reason::LineFeed);
             return self.portable.scan(text, see);
