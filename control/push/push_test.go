@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -330,6 +331,10 @@ func (w *town) patch(host string) string {
 		"{applyTo: CLUSTER, match: {context: SIDECAR_OUTBOUND, cluster: {service: "+host+"}}, patch: {operation: REMOVE}}",
 		"{applyTo: CLUSTER, match: {context: "+w.pick("ANY", "SIDECAR_OUTBOUND")+"}, patch: {operation: ADD, value: {name: "+w.pick("more", "outbound|80||"+host)+", connect_timeout: 1s}}}",
 		"{applyTo: CLUSTER, patch: {operation: MERGE, value: {name: "+w.pick("broken", "other")+"}}}",
+		"{applyTo: CLUSTER, match: {cluster: {name: "+w.pick("more", "BlackHoleCluster", "outbound|80||"+host)+"}}, patch: {operation: "+w.pick("REMOVE", "MERGE, value: {connect_timeout: 3s}")+"}}",
+		"{applyTo: LISTENER, match: {context: "+w.pick("ANY", "SIDECAR_OUTBOUND", "GATEWAY")+"}, patch: {operation: ADD, value: {name: "+w.pick("mine", "0.0.0.0_80", "virtualOutbound")+
+			", address: {socket_address: {address: 127.0.0.1, port_value: 999}}, filter_chains: [{filters: [{name: envoy.filters.network.tcp_proxy, "+
+			"typed_config: {'@type': type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy, stat_prefix: x, cluster: more}}]}]}}}",
 		"{applyTo: HTTP_FILTER, match: {context: "+w.pick("ANY", "SIDECAR_INBOUND", "GATEWAY")+", listener: {filterChain: {filter: {name: envoy.filters.network.http_connection_manager, subFilter: {name: envoy.filters.http.router}}}}}, "+
 			"patch: {operation: "+w.pick("INSERT_BEFORE", "INSERT_AFTER")+", value: {name: envoy.filters.http.cors, typed_config: {'@type': type.googleapis.com/envoy.extensions.filters.http.cors.v3.Cors}}}}",
 		"{applyTo: LISTENER, match: {listener: {portNumber: "+w.pick("80", "90")+"}}, patch: {operation: "+w.pick("REMOVE", "MERGE, value: {per_connection_buffer_limit_bytes: 5}")+"}}",
@@ -364,9 +369,14 @@ func (p *Pusher) consistent(t *testing.T, g *group) {
 	if g.kept == nil {
 		return
 	}
+	// Making all of it makes all patches anew.
+	patches := g.kept.Patches()
 	all, err := p.pack(g.kept.Resources())
 	if err != nil {
 		t.Fatal(err)
+	}
+	if anew := g.kept.Patches(); !reflect.DeepEqual(patches, anew) {
+		t.Fatalf("of the patches of %s it says\n%+v\nand they are\n%+v", g.kind.ID(), patches, anew)
 	}
 	if c := g.group.Change(all); len(c.Set)+len(c.Removed) > 0 {
 		t.Fatalf("%s has not what its configuration says: %d resources differ, %d are too many", g.kind.ID(), len(c.Set), len(c.Removed))

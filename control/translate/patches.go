@@ -21,11 +21,11 @@ type FilterRef struct {
 	Without []int
 }
 
-// String tells them apart.
+// String tells them apart: no name holds a "!".
 func (f FilterRef) String() string {
 	out := "filter=" + f.Namespace + "/" + f.Name
 	for _, n := range f.Without {
-		out += fmt.Sprintf("-%d", n)
+		out += fmt.Sprintf("!%d", n)
 	}
 	return out
 }
@@ -304,13 +304,20 @@ func (p *patched) delta(d *Delta) bool {
 
 // adds says whether patches add resources with names of those that come, change or go.
 func (p *patched) adds(d *Delta) bool {
-	if p == nil || len(p.added) == 0 {
+	if p == nil {
 		return false
 	}
-	is := func(id string) bool {
-		_, is := p.added[id]
-		return is
+	added := map[string]bool{}
+	for _, a := range p.set.Clusters() {
+		added["cluster "+a.Message.GetName()] = true
 	}
+	for _, a := range p.set.Listeners() {
+		added["listener "+a.Message.GetName()] = true
+	}
+	if len(added) == 0 {
+		return false
+	}
+	is := func(id string) bool { return added[id] }
 	return slices.ContainsFunc(d.Clusters, func(name string) bool { return is("cluster " + name) }) ||
 		slices.ContainsFunc(d.Listeners, func(name string) bool { return is("listener " + name) }) ||
 		slices.ContainsFunc(d.Set.Clusters, func(c *clusterv3.Cluster) bool { return is("cluster " + c.GetName()) }) ||

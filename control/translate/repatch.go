@@ -68,13 +68,13 @@ func (p *patched) renew(was *patched, plain *Resources, d *Delta) bool {
 	} else {
 		again.Routes = differing(p, was, plain.Routes, d.Set.Routes, "routes ", (*patch.Set).Table)
 	}
-	added := p.addedTo(plain)
 	if p.adds(d) || was.adds(d) {
 		return false
 	}
 	d.Set.take(again)
 	p.settle(d)
-	p.exchangeAdded(was, plain, added, d)
+	// What becomes of those that patches add stands beside what became of those that are there.
+	p.exchangeAdded(was, plain, p.addedTo(plain), d)
 	return true
 }
 
@@ -101,9 +101,12 @@ func differing[M interface {
 // inherit takes over what the same patches made of a type of resources, but for those that are gone.
 func (p *patched) inherit(was *patched, kind string, gone []string) {
 	for id, outcome := range was.outcomes {
-		if name, is := strings.CutPrefix(id, kind); is && !slices.Contains(gone, name) {
+		if strings.HasPrefix(id, kind) {
 			p.keep(id, outcome)
 		}
+	}
+	for _, name := range gone {
+		p.drop(kind + name)
 	}
 }
 
