@@ -229,7 +229,7 @@ func (a *Agent) prepare() error {
 	if err = MakeLogs(c); err != nil {
 		return fmt.Errorf("make log directory: %w", err)
 	}
-	for _, dir := range []string{c.RunRoot, c.Run(), filepath.Join(c.Run(), "agent"), c.Data(), filepath.Join(c.Data(), "ca"), filepath.Join(c.Data(), "federation")} {
+	for _, dir := range []string{c.RunRoot, c.Run(), filepath.Join(c.Run(), "agent"), c.Data(), filepath.Join(c.Data(), "ca"), filepath.Join(c.Data(), "federation"), filepath.Join(c.Data(), "federation", "clusters")} {
 		if err := durable.Sweep(dir, time.Now().Add(-unfinishedAge)); err != nil {
 			a.log.Warn("files that a killed writer left are still there", "error", err)
 		}

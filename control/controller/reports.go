@@ -136,7 +136,7 @@ func (c *Controller) forgetAgent(agent string) {
 	c.setReport(agent, nil)
 	c.mu.Unlock()
 	delete(c.unkept, agent)
-	if err := errors.Join(file.Close(), durable.Remove(c.reportPath(agent))); err != nil {
+	if err := errors.Join(file.Close(), objectfile.Remove(c.reportPath(agent))); err != nil {
 		c.log.Warn("a kept report cannot be removed; it is read again by the next controller", "error", err)
 	}
 	signal(c.restatus)

@@ -218,6 +218,10 @@ func (f *Federation) keepCluster(name string, c keptCluster, services *registry.
 	}
 	if known := f.onDisk[name]; known == nil || !known.cluster.equal(c) {
 		if err := durable.WriteJSON(keptClusterPath(where, name), c, 0o600); err != nil {
+			if known == nil {
+				// The next attempt begins anew.
+				err = errors.Join(err, disk.file.Close())
+			}
 			return err
 		}
 	}
@@ -236,9 +240,7 @@ func (f *Federation) dropCluster(name string) error {
 		errs = append(errs, disk.file.Close())
 		delete(f.onDisk, name)
 	}
-	for _, path := range []string{keptClusterPath(f.config.Cluster, name), keptServicesPath(f.config.Cluster, name)} {
-		errs = append(errs, durable.Remove(path))
-	}
+	errs = append(errs, durable.Remove(keptClusterPath(f.config.Cluster, name)), objectfile.Remove(keptServicesPath(f.config.Cluster, name)))
 	return errors.Join(errs...)
 }
 

@@ -1,6 +1,7 @@
 package federation
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -373,6 +374,46 @@ func TestHalfOfWhatWasKeptIsNothing(t *testing.T) {
 				t.Errorf("%v are left, %v", left, err)
 			}
 		})
+	}
+}
+
+// A cluster of which one file cannot be written has the other one closed: each attempt opens a new one.
+func TestFilesOfAFailedAttemptAreClosed(t *testing.T) {
+	c := newCrowd(t, 3)
+	c.f.keepNow()
+	about, services := keptClusterPath(c.f.config.Cluster, "cluster2"), keptServicesPath(c.f.config.Cluster, "cluster2")
+	open := func() (n int) {
+		mapped, err := os.ReadFile("/proc/self/maps")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Count(string(mapped), services)
+	}
+	if n := open(); n != 1 {
+		t.Fatalf("the file is mapped %d times", n)
+	}
+	if err := errors.Join(os.Remove(about), os.MkdirAll(filepath.Join(about, "in the way"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		c.change()
+		c.f.keepNow()
+	}
+	if n := open(); n > 1 {
+		t.Errorf("the file is mapped %d times", n)
+	}
+	if err := os.RemoveAll(about); err != nil {
+		t.Fatal(err)
+	}
+	c.f.keepNow()
+	c.f.closeKept()
+	next, err := Open(c.f.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer next.closeKept()
+	if got := next.peers["cluster2"]; got == nil || got.Services.Len() != servicesEach {
+		t.Errorf("%+v is known", got)
 	}
 }
 

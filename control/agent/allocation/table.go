@@ -23,6 +23,8 @@ type Config[ID comparable] struct {
 	Next  func(ID) ID
 	// Has says which ids may be handed out.
 	Has func(ID) bool
+	// Compare orders them, as [cmp.Compare].
+	Compare func(x, y ID) int
 	// Size is how many ids there are, or more.
 	Size int
 	// Known gives the ids that are in use, by owner, where nothing was kept, or nothing that can be read.
@@ -67,7 +69,7 @@ type held[ID comparable] struct {
 const nextEntry = ""
 
 // Open reads the ids that were kept in a file, if there is one. Of an id that two have, one keeps it. The file is the table's until
-// [Table.Close].
+// [Table.Close]; where it cannot be written, what was written before stays.
 func Open[ID comparable](path string, config Config[ID]) (*Table[ID], error) {
 	file, kept, err := objectfile.OpenSet[string, ID](path)
 	if errors.Is(err, objectfile.ErrDamaged) || err == nil && kept == nil {
@@ -76,11 +78,17 @@ func Open[ID comparable](path string, config Config[ID]) (*Table[ID], error) {
 	if err != nil {
 		return nil, fmt.Errorf("which %s is whose cannot be read: %w", config.Name, err)
 	}
+	// Nobody gets what is another's because a disk is full.
+	file.KeepLast()
 	next, known := kept[nextEntry]
+	maps.DeleteFunc(kept, func(owner string, id ID) bool { return owner == nextEntry || !config.Has(id) })
 	if !known || !config.Has(next) {
 		next = config.First
+		if len(kept) > 0 {
+			// Those behind the last one have most likely rested longest.
+			next = config.Next(slices.MaxFunc(slices.Collect(maps.Values(kept)), config.Compare))
+		}
 	}
-	maps.DeleteFunc(kept, func(owner string, id ID) bool { return owner == nextEntry || !config.Has(id) })
 	t := New(config, next, kept, file.Update)
 	t.close = file.Close
 	return t, nil

@@ -15,7 +15,7 @@ func OpenAddresses(path string, pool netip.Prefix, known func() (map[string]neti
 		return pool.Contains(address) && !address.Less(first) && pool.Contains(address.Next())
 	}
 	return allocation.Open(path, allocation.Config[netip.Addr]{
-		Name: "address", Range: pool.String(), First: first, Has: has, Known: known,
+		Name: "address", Range: pool.String(), First: first, Has: has, Compare: netip.Addr.Compare, Known: known,
 		Next: func(address netip.Addr) netip.Addr {
 			if address = address.Next(); has(address) {
 				return address

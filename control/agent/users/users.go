@@ -2,6 +2,7 @@
 package users
 
 import (
+	"cmp"
 	"fmt"
 
 	"heddle.io/heddle/control/agent/allocation"
@@ -29,7 +30,7 @@ func Open(path string, block int, known func() (map[string]int, error)) (*alloca
 	begin := first + block*BlockSize
 	has := func(id int) bool { return id >= begin && id < begin+BlockSize }
 	return allocation.Open(path, allocation.Config[int]{
-		Name: "user id", Range: fmt.Sprintf("%d-%d", begin, begin+BlockSize-1), First: begin, Has: has, Size: BlockSize, Known: known,
+		Name: "user id", Range: fmt.Sprintf("%d-%d", begin, begin+BlockSize-1), First: begin, Has: has, Compare: cmp.Compare[int], Size: BlockSize, Known: known,
 		Next: func(id int) int {
 			if id++; has(id) {
 				return id

@@ -121,6 +121,41 @@ func TestTornFileIsRepaired(t *testing.T) {
 	}
 }
 
+// Where the file cannot be written, those who have ids keep them; nobody comes to have another one's.
+func TestFullDiskLeavesWhatWasKept(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "users.db")
+	u := open(t, path, nil)
+	a := get(t, u, "shop/cart-0")
+	u = next(t, u, path)
+	// Nothing can be written beside the file.
+	if err := os.MkdirAll(filepath.Join(path+".new", "full"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if ids, err := u.Get("shop/web-0"); err == nil {
+		t.Errorf("%v, which is not on the disk", ids)
+	}
+	if err := os.RemoveAll(path + ".new"); err != nil {
+		t.Fatal(err)
+	}
+	u = next(t, u, path)
+	if b := get(t, u, "shop/web-0"); b == a || get(t, u, "shop/cart-0") != a {
+		t.Errorf("%d was another's, who has %d now", a, get(t, u, "shop/cart-0"))
+	}
+}
+
+// What was given back last is not known any more: those behind what runs have rested longest.
+func TestIdsAreUsedAgainLastAfterATornFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "users.db")
+	u := open(t, path, nil)
+	a, b := get(t, u, "shop/cart-0"), get(t, u, "shop/web-0")
+	if err := errors.Join(u.Release("shop/cart"), u.Close(), os.Truncate(path, 5000)); err != nil {
+		t.Fatal(err)
+	}
+	if c := get(t, open(t, path, map[string]int{"shop/web-0": b}), "shop/api-0"); c == a || c == b {
+		t.Errorf("%d was used again at once", c)
+	}
+}
+
 func TestIdsEnd(t *testing.T) {
 	u := open(t, filepath.Join(t.TempDir(), "users.db"), nil)
 	var owners []string

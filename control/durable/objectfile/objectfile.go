@@ -31,11 +31,19 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 const checksumBytes = 4
 
+// A file from spaciousBytes on of which nothing is in all but a usedShare-th part is written anew, as small as what it holds.
+const (
+	spaciousBytes = 1 << 20
+	usedShare     = 4
+)
+
 // Set is a set of things on the disk, by their keys. It is for one goroutine at a time.
 type Set[K comparable, V any] struct {
 	path string
 	// db is nil until a set was written, and after a write that failed: the next one writes the whole set.
 	db *table.Table
+	// keepsLast is of [Set.KeepLast].
+	keepsLast bool
 }
 
 // File is a set of objects on the disk.
@@ -48,6 +56,10 @@ func Open(path string) (*File, map[objects.Key]*objects.Object, error) {
 
 // NewSet is a set that was not kept yet; what there is under its path gives way to the first set that is written.
 func NewSet[K comparable, V any](path string) *Set[K, V] { return &Set[K, V]{path: path} }
+
+// KeepLast has a write that fails leave what was written before, rather than no file: for who comes next that is true enough, and better
+// than nothing.
+func (f *Set[K, V]) KeepLast() { f.keepsLast = true }
 
 // OpenSet reads what was kept last. The set is nil where nothing was kept, which is another thing than a set of none. With an
 // error, which names the file, nothing is known of it ([ErrDamaged]); the file is there still, and gives way to the
@@ -106,13 +118,21 @@ func checksum(key, object []byte) uint32 {
 }
 
 // Replace writes a whole set, in a file of its own that then takes the name: what was there before is neither needed nor
-// trusted, and goes where the set cannot be written.
+// trusted, and goes where the set cannot be written (see [Set.KeepLast]).
 func (f *Set[K, V]) Replace(all map[K]V) error {
 	return errors.Join(f.Close(), f.replace(all))
 }
 
+// Remove removes a set that nobody has open, and what a killed writer left of one.
+func Remove(path string) error {
+	return errors.Join(durable.Remove(path), durable.Remove(unfinished(path)))
+}
+
+// unfinished is where a whole set is written before it takes the name.
+func unfinished(path string) string { return path + ".new" }
+
 func (f *Set[K, V]) replace(all map[K]V) error {
-	next := f.path + ".new"
+	next := unfinished(f.path)
 	if err := durable.Remove(next); err != nil {
 		return f.failed(err)
 	}
@@ -145,12 +165,15 @@ func (f *Set[K, V]) replace(all map[K]V) error {
 
 // failed also removes the file: what is in it is not the set any more, and no file tells who comes next that nothing is known.
 func (f *Set[K, V]) failed(err error) error {
+	if f.keepsLast {
+		return fmt.Errorf("%s: %w", f.path, err)
+	}
 	return fmt.Errorf("%s: %w", f.path, errors.Join(err, durable.Remove(f.path)))
 }
 
 // Change writes what stands under keys as it is in the set, or takes it out where the set has none: all of it, or nothing. Where the file
 // may not hold the rest of the set, because nothing was written yet or the write before failed, it writes all of that. After an error
-// there is no file, until a write succeeds.
+// there is no file, until a write succeeds (see [Set.KeepLast]).
 func (f *Set[K, V]) Change(all map[K]V, keys ...K) error {
 	values, gone := make(map[K]V, len(keys)), []K(nil)
 	for _, key := range keys {
@@ -187,6 +210,10 @@ func (f *Set[K, V]) Update(values map[K]V, gone []K, size int, all func() map[K]
 	})
 	if err != nil {
 		return f.failed(errors.Join(err, f.Close()))
+	}
+	if unused, of, err := f.db.Unused(); err != nil || of >= spaciousBytes && unused > of-of/usedShare {
+		// Written as from nothing by the next one.
+		return errors.Join(err, f.Close())
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -152,6 +153,70 @@ func TestChangeAfterOneThatFailed(t *testing.T) {
 	}
 	if got := kept(t, path); got != content(t, all) {
 		t.Errorf("the write after it:\n%s", got)
+	}
+}
+
+// A set that is true enough when it is older stays when a write fails, whichever way it is written.
+func TestLastOneIsKept(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ids.db")
+	f, _, err := OpenSet[string, int](path)
+	f.KeepLast()
+	if err := errors.Join(err, f.Replace(map[string]int{"a": 1}), f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	tooLong := strings.Repeat("n", 1<<16)
+	next := map[string]int{"a": 1, tooLong: 2}
+	for what, write := range map[string]func() error{
+		"a whole set":           func() error { return f.Change(next, tooLong) },
+		"a change":              func() error { return errors.Join(f.Replace(map[string]int{"a": 1}), f.Change(next, tooLong)) },
+		"a set beside the file": func() error { return f.Replace(next) },
+	} {
+		if err := write(); err == nil || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s: %v", what, err)
+		}
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if _, kept, err := OpenSet[string, int](path); err != nil || len(kept) != 1 || kept["a"] != 1 {
+			t.Errorf("%s: kept is %v, %v", what, kept, err)
+		}
+	}
+}
+
+// A file becomes small again with its set.
+func TestFileShrinks(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "services.db")
+	f, _, err := OpenSet[string, string](path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	many, few := map[string]string{}, map[string]string{"0": strings.Repeat("x", 1000)}
+	var keys []string
+	for i := range 5000 {
+		key := fmt.Sprint(i)
+		many[key], keys = few["0"], append(keys, key)
+	}
+	for round := range 3 {
+		if err := f.Change(many, keys...); err != nil {
+			t.Fatal(err)
+		}
+		large, err := os.Stat(path)
+		if err != nil || large.Size() < 5_000_000 {
+			t.Fatalf("%v bytes, %v", large.Size(), err)
+		}
+		// The change that empties it, and one more.
+		if err := errors.Join(f.Change(few, keys...), f.Change(few, "0")); err != nil {
+			t.Fatal(err)
+		}
+		if small, err := os.Stat(path); err != nil || small.Size() > large.Size()/10 {
+			t.Errorf("round %d: %d bytes of %d are left, %v", round, small.Size(), large.Size(), err)
+		}
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, kept, err := OpenSet[string, string](path); err != nil || !maps.Equal(kept, few) {
+		t.Errorf("kept are %d, %v", len(kept), err)
 	}
 }
 

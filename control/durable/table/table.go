@@ -99,6 +99,15 @@ func (t *Table) Update(write func(*bbolt.Tx) error) error {
 	return err
 }
 
+// Unused is how many bytes of the file nothing is in, of how many. bbolt uses them again, and never gives them back.
+func (t *Table) Unused() (bytes, of int64, err error) {
+	err = t.View(func(tx *bbolt.Tx) error {
+		bytes, of = int64(t.db.Stats().FreeAlloc), tx.Size()
+		return nil
+	})
+	return bytes, of, err
+}
+
 // Close leaves the file to who comes next. It may be closed twice.
 func (t *Table) Close() error {
 	if t.db == nil {
