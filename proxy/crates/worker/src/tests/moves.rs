@@ -378,23 +378,29 @@ fn one_that_comes_after_its_version_has_gone_is_closed_and_counted() {
     });
 }
 
+/// Has all places in the queue of the second worker taken, but for that of who waits there already, as long as the value lives.
+fn fill_the_second_queue(site: &Site) -> impl Sized + '_ {
+    let shares = shares(site);
+    let config = Arc::clone(&site.process.snapshot.listeners["l"]);
+    let taking = shares.take_part(1, &config);
+    let exchange = &site.process.shared.exchange;
+    let here: Vec<_> = (0..HAND_OVER_QUEUE + 2).map(|_| shares.seat(0)).collect();
+    let taken: Vec<_> = (0..HAND_OVER_QUEUE - 1)
+        .map(
+            |_| match exchange.place(ConnectionBalance::Exact, &shares, 0, site.address) {
+                Placement::There(seat, on_the_way, permit) => (seat, on_the_way, permit),
+                _ => panic!("the second worker has fewer"),
+            },
+        )
+        .collect();
+    (taking, here, taken)
+}
+
 #[test]
 fn a_full_queue_keeps_them_where_they_are() {
     local(async {
         let (site, _second, _first) = waiting_for_the_second().await;
-        let shares = shares(&site);
-        let config = Arc::clone(&site.process.snapshot.listeners["l"]);
-        let _taking = shares.take_part(1, &config);
-        let exchange = &site.process.shared.exchange;
-        let _here: Vec<_> = (0..HAND_OVER_QUEUE + 2).map(|_| shares.seat(0)).collect();
-        let _taken: Vec<_> = (0..HAND_OVER_QUEUE - 1)
-            .map(
-                |_| match exchange.place(ConnectionBalance::Exact, &shares, 0, site.address) {
-                    Placement::There(seat, on_the_way, permit) => (seat, on_the_way, permit),
-                    _ => panic!("the second worker has fewer"),
-                },
-            )
-            .collect();
+        let _full = fill_the_second_queue(&site);
         let mut client = site.connect().await;
         for at in 0..5 {
             client.ask(&format!("/{at}")).await;
