@@ -84,7 +84,7 @@ pub(crate) struct Luggage {
 
 impl Luggage {
     /// Of a connection that begins.
-    pub(crate) fn of_new(worker: &HttpWorker, hcm: &HcmRuntime) -> Self {
+    pub(crate) fn new(worker: &HttpWorker, hcm: &HcmRuntime) -> Self {
         let opened = Instant::now();
         let longest = hcm.config.max_connection_duration;
         Self {

@@ -6,7 +6,7 @@
 
 use std::time::Instant;
 
-use heddle_telemetry::{Counter, Stats};
+use heddle_telemetry::{Counter, Owner, Stats};
 
 /// About as many as a cluster has.
 const METRICS: [&str; 45] = {
@@ -37,7 +37,7 @@ fn main() {
         let begin = Instant::now();
         for _ in 0..ROUNDS {
             cluster(&stats, "outbound|80||new.shop.svc.cluster.local");
-            stats.remove("cluster_name", "outbound|80||new.shop.svc.cluster.local");
+            stats.remove(Owner::Cluster, "outbound|80||new.shop.svc.cluster.local");
         }
         println!("among {others} clusters: {:?}", begin.elapsed() / ROUNDS);
     }

@@ -8,4 +8,4 @@ pub mod prometheus;
 pub mod stats;
 
 pub use flags::{ResponseFlag, ResponseFlags};
-pub use stats::{Counter, Gauge, Histogram, Stats, StatsReader};
+pub use stats::{Counter, Gauge, Histogram, Owner, Stats, StatsReader};

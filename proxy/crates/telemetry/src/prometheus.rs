@@ -256,8 +256,8 @@ fn escape(out: &mut String, value: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Stats;
     use crate::stats::MAX_LABEL_SETS;
+    use crate::{Owner, Stats};
 
     #[test]
     fn workers_add_up() {
@@ -297,7 +297,7 @@ mod tests {
         let stats = Stats::new();
         let kept = stats.counter("c", &[("cluster_name", "a")]);
         stats.counter("c", &[("cluster_name", "b")]).inc();
-        stats.remove("cluster_name", "b");
+        stats.remove(Owner::Cluster, "b");
         kept.inc();
         let text = Gathered::read(&[stats.reader()], |_| true).prometheus(false);
         assert_eq!(text, "# TYPE c counter\nc{cluster_name=\"a\"} 1\n");
@@ -323,7 +323,7 @@ mod tests {
             assert!(text.contains(line), "{line} is not in {text}");
         }
         for number in 0..10 {
-            stats.remove("cluster_name", &number.to_string());
+            stats.remove(Owner::Cluster, &number.to_string());
         }
         stats.counter("c", &[("cluster_name", "late"), ("of", "it")]).add(7);
         let text = Gathered::read(&[stats.reader()], |_| true).prometheus(false);

@@ -120,8 +120,26 @@ pub enum Metric {
 /// Label names and values in the order in which they are printed.
 pub type Labels = Vec<(&'static str, String)>;
 
-/// Labels whose values name what a metric belongs to, and goes with ([`Stats::remove`]).
-const OWNERS: [&str; 2] = ["cluster_name", "listener_address"];
+/// What a metric belongs to, and goes with ([`Stats::remove`]): what the first of its labels names that names any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// The cluster in `cluster_name`.
+    Cluster,
+    /// The listener in `listener_address`.
+    Listener,
+}
+
+impl Owner {
+    const COUNT: usize = 2;
+
+    fn named_by(label: &str) -> Option<Self> {
+        match label {
+            "cluster_name" => Some(Self::Cluster),
+            "listener_address" => Some(Self::Listener),
+            _ => None,
+        }
+    }
+}
 
 /// Metrics by name and labels.
 type Series = HashMap<(&'static str, Labels), Metric>;
@@ -129,7 +147,7 @@ type Series = HashMap<(&'static str, Labels), Metric>;
 #[derive(Debug, Default)]
 struct Families {
     /// Those that belong to something, by its name: what goes with it is found by it.
-    owned: [HashMap<String, Series>; OWNERS.len()],
+    owned: [HashMap<String, Series>; Owner::COUNT],
     others: Series,
     /// How many label sets each metric has.
     label_sets: HashMap<&'static str, usize>,
@@ -191,13 +209,11 @@ impl Stats {
         }
     }
 
-    /// Takes every metric out whose label `name`, `cluster_name` or `listener_address`, is `value`: what it described is gone. Handles
-    /// go on working, unseen. It costs what there is of it, however many others there are.
-    pub fn remove(&self, name: &str, value: &str) {
+    /// Takes every metric out that belongs to the owner of that name, which is gone. Handles go on working, unseen. It costs what there is
+    /// of it, however many others there are.
+    pub fn remove(&self, owner: Owner, name: &str) {
         let mut families = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let owner = OWNERS.iter().position(|owner| *owner == name);
-        debug_assert!(owner.is_some(), "nothing goes with a {name}");
-        let gone = owner.and_then(|owner| families.owned[owner].remove(value));
+        let gone = families.owned[owner as usize].remove(name);
         for (name, _) in gone.unwrap_or_default().keys() {
             if let Some(sets) = families.label_sets.get_mut(name) {
                 *sets -= 1;
@@ -214,7 +230,7 @@ impl Stats {
         } = &mut *families;
         let mut owner = labels
             .iter()
-            .find_map(|(n, v)| Some((OWNERS.iter().position(|owner| owner == n)?, *v)));
+            .find_map(|(n, v)| Some((Owner::named_by(n)? as usize, *v)));
         let mut key = (
             name,
             labels.iter().map(|(n, v)| (*n, (*v).to_owned())).collect::<Labels>(),

@@ -1,6 +1,6 @@
 //! A cluster's metrics in one worker, with Envoy's names.
 
-use heddle_telemetry::{Counter, Gauge, Histogram, Stats};
+use heddle_telemetry::{Counter, Gauge, Histogram, Owner, Stats};
 
 macro_rules! cluster_stats {
     (
@@ -144,6 +144,6 @@ impl ClusterStats {
 
     /// Takes the metrics out of the registry, when the cluster is gone.
     pub(crate) fn remove(&self) {
-        self.stats.remove("cluster_name", &self.name);
+        self.stats.remove(Owner::Cluster, &self.name);
     }
 }

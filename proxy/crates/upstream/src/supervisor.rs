@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use heddle_config::snapshot::{Cluster, Discovery, EndpointHealth, LocalityEndpoints, Snapshot, UpstreamTransport};
-use heddle_telemetry::{Counter, Gauge, Stats};
+use heddle_telemetry::{Counter, Gauge, Owner, Stats};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{interval, sleep};
@@ -135,7 +135,7 @@ impl Supervisor {
         self.clusters.retain(|name, watched| {
             let stays = snapshot.clusters.contains_key(name);
             if !stays {
-                stats.remove("cluster_name", &watched.config.stat_name);
+                stats.remove(Owner::Cluster, &watched.config.stat_name);
             }
             stays
         });

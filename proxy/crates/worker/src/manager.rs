@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use heddle_config::snapshot::{ConnectionBalance, Listener, Snapshot};
 use heddle_net::{ListenOptions, listen};
+use heddle_telemetry::Owner;
 use tokio::net::TcpListener;
 use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::sleep;
@@ -17,7 +18,6 @@ use crate::exchange::Taking;
 use crate::listener::{ChainRuntime, ListenerRuntime};
 use crate::params::{ListenerFailure, Scope};
 use crate::state::WorkerState;
-use crate::stats::LISTENER_LABEL;
 
 /// A bound address. Whose connections it takes changes with the configuration; the socket stays.
 pub(crate) struct Door {
@@ -254,7 +254,7 @@ async fn drain(
         chain.close_now();
     }
     if !label_in_use {
-        state.stats.remove(LISTENER_LABEL, &listener.label);
+        state.stats.remove(Owner::Listener, &listener.label);
     }
 }
 

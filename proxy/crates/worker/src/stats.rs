@@ -56,7 +56,7 @@ pub(crate) struct ListenerStats {
 }
 
 /// Label of listener metrics.
-pub(crate) const LISTENER_LABEL: &str = "listener_address";
+const LISTENER_LABEL: &str = "listener_address";
 
 impl ListenerStats {
     pub(crate) fn new(stats: &Stats, address: &str) -> Self {

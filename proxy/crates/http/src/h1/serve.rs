@@ -59,7 +59,7 @@ pub(crate) fn serve(
     drain: &Drain,
 ) -> impl Future<Output = Option<Box<Resting>>> {
     hcm.stats.cx_http1_total.inc();
-    let luggage = Luggage::of_new(worker, hcm);
+    let luggage = Luggage::new(worker, hcm);
     go_on(worker, hcm, stream, connection, first, drain, luggage)
 }
 

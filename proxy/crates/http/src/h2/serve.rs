@@ -119,7 +119,7 @@ pub(crate) async fn serve(
         buffer_limit,
         hcm.stats.http2.clone(),
     );
-    let luggage = Luggage::of_new(worker, hcm);
+    let luggage = Luggage::new(worker, hcm);
     let driven = Driven {
         resets: PrematureResets::new(hcm.premature_resets),
         ping_due: None,
