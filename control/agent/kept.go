@@ -9,6 +9,7 @@ import (
 	"heddle.io/heddle/control/agent/allocation"
 	"heddle.io/heddle/control/agent/network"
 	"heddle.io/heddle/control/agent/process"
+	"heddle.io/heddle/control/agent/users"
 	"heddle.io/heddle/control/durable"
 )
 
@@ -29,7 +30,8 @@ type kept struct {
 	ProxyUser int `json:"proxyUser"`
 }
 
-// usersOfReplicas are the user ids that replicas on this machine have, by owner: what they kept themselves.
+// usersOfReplicas are the user ids that replicas on this machine have, by owner: what they kept themselves, and where that cannot be read
+// those that their processes run with.
 func (a *Agent) usersOfReplicas() (map[string]int, error) {
 	known := map[string]int{}
 	files, err := filepath.Glob(filepath.Join(a.config.Cluster.Workload("*", "*"), "state.json"))
@@ -37,12 +39,13 @@ func (a *Agent) usersOfReplicas() (map[string]int, error) {
 		return nil, err
 	}
 	for _, file := range files {
-		var state kept
-		if process.ReadRecord(file, &state) != nil {
-			continue
-		}
 		dir := filepath.Dir(file)
 		s := replicaSpec{Namespace: filepath.Base(filepath.Dir(dir)), Name: filepath.Base(dir)}
+		var state kept
+		if process.ReadRecord(file, &state) != nil {
+			r := replica{agent: a, spec: s}
+			state.User, state.ProxyUser = a.hierarchies.User(r.cgroup("app"), users.Ours), a.hierarchies.User(r.cgroup("proxy"), users.Ours)
+		}
 		known[s.key()], known[allocation.ProxyOf(s.key())] = state.User, state.ProxyUser
 	}
 	return known, nil

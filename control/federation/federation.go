@@ -245,6 +245,7 @@ func (f *Federation) Run(ctx context.Context) {
 		parts.Go(func() { part(ctx) })
 	}
 	parts.Wait()
+	f.closeKept()
 }
 
 // Primary is the name of the mesh's primary: this cluster's own when it is that.

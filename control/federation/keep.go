@@ -60,14 +60,14 @@ func readKept(c cluster.Cluster) (kept, error) {
 	return k, nil
 }
 
-// clustersDir holds a file for each other cluster. Clusters' names are DNS labels.
+// clustersDir holds two files for each other cluster. Clusters' names are DNS labels.
 func clustersDir(c cluster.Cluster) string { return filepath.Join(dir(c), "clusters") }
 
 func keptClusterPath(c cluster.Cluster, name string) string {
 	return filepath.Join(clustersDir(c), name+".json")
 }
 
-// keptServicesPath is that of a cluster's services. There is none without the other file.
+// keptServicesPath is that of a cluster's services. It is written before the other file; alone it counts for nothing.
 func keptServicesPath(c cluster.Cluster, name string) string {
 	return filepath.Join(clustersDir(c), name+".services")
 }
@@ -124,7 +124,6 @@ func (f *Federation) recall() error {
 
 // keepLoop writes what is known after it changed, at most once in a while, and at the end.
 func (f *Federation) keepLoop(ctx context.Context) {
-	defer f.closeKept()
 	for {
 		select {
 		case <-ctx.Done():
@@ -194,12 +193,13 @@ func (f *Federation) keepNow() {
 
 // keepCluster writes what differs from what is on disk of a cluster. Who has the file of what is beside its services has those, too.
 func (f *Federation) keepCluster(name string, c keptCluster, services *registry.Exports) error {
-	disk, where := f.onDisk[name], f.config.Cluster
+	known, where := f.onDisk[name], f.config.Cluster
+	disk := known
 	if disk == nil {
 		disk = &onDisk{file: objectfile.NewSet[registry.ExportName, *registry.Export](keptServicesPath(where, name))}
 	}
 	set, gone := services.Since(disk.services)
-	if f.onDisk[name] == nil || len(set)+len(gone) > 0 {
+	if known == nil || len(set)+len(gone) > 0 {
 		// Of what a failed write left, nothing is known.
 		delete(f.onDisk, name)
 		values := make(map[registry.ExportName]*registry.Export, len(set))
@@ -216,9 +216,9 @@ func (f *Federation) keepCluster(name string, c keptCluster, services *registry.
 			return err
 		}
 	}
-	if known := f.onDisk[name]; known == nil || !known.cluster.equal(c) {
+	if known == nil || !known.cluster.equal(c) {
 		if err := durable.WriteJSON(keptClusterPath(where, name), c, 0o600); err != nil {
-			if known == nil {
+			if f.onDisk[name] == nil {
 				// The next attempt begins anew.
 				err = errors.Join(err, disk.file.Close())
 			}

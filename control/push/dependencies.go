@@ -150,9 +150,8 @@ func (p *Pusher) use(member *proxy, found []*model.Service) ([]xds.Change, []xds
 	w := member.observed()
 	fresh, all := p.note(member, found)
 	if all {
-		delete(p.needs, w)
 		p.log.Info("a workload uses more services than are kept one by one; it gets all", "workload", w, "limit", registry.MaxDependencies)
-		return nil, p.moveWorkload(w)
+		return nil, p.limitNoMore(w)
 	}
 	return p.remake(w, fresh), nil
 }
@@ -217,6 +216,20 @@ func (p *Pusher) remakeGroup(g *group, hosts []string) xds.Change {
 	return p.changeOf(g, nil)
 }
 
+// limitNoMore has a workload get all. Nobody comes into the groups that were limited to what it was known to use: should it be limited
+// again, that is not what it uses then.
+func (p *Pusher) limitNoMore(w string) []xds.Move {
+	delete(p.needs, w)
+	moves := p.moveWorkload(w)
+	for id, g := range p.groups {
+		if workload(g.kind) == w && g.proxies == 0 {
+			p.flush(g)
+			p.leave(id, g)
+		}
+	}
+	return moves
+}
+
 // moveWorkload puts the proxies of a workload into the groups that they belong to now.
 func (p *Pusher) moveWorkload(w string) []xds.Move {
 	var moves []xds.Move
@@ -257,8 +270,7 @@ func (p *Pusher) arrived(services []model.Pair[model.Service]) (moves []xds.Move
 		}
 		if w := member.observed(); w != "" && len(found) > 0 {
 			if _, all := p.note(member, found); all {
-				delete(p.needs, w)
-				moves = append(moves, p.moveWorkload(w)...)
+				moves = append(moves, p.limitNoMore(w)...)
 			}
 		}
 	}

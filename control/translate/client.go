@@ -165,12 +165,8 @@ func (to *Client) apply(c *Cache, mesh *model.Mesh, d *model.Difference) (delta 
 	if delta, err = to.remake(g, concerned, model.Both(d.Anchors)); err != nil {
 		return delta, true, err
 	}
-	if concernsFilters(to.kind, d) {
-		ok, err = c.repatch(to, mesh, &delta)
-		return delta, ok, err
-	}
-	ok = to.patched.delta(&delta)
-	return delta, ok, nil
+	ok, err = c.patch(to, mesh, d, &delta)
+	return delta, ok, err
 }
 
 // Remake makes what services bring anew after a change of what is needed. ok is as for [Cache.Apply].

@@ -178,11 +178,8 @@ func (to *Gateway) apply(c *Cache, mesh *model.Mesh, d *model.Difference) (delta
 			delta.Set.Routes = append(delta.Set.Routes, t.routes)
 		}
 	}
-	if concernsFilters(to.kind, d) {
-		ok, err = c.repatch(to, mesh, &delta)
-		return delta, ok, err
-	}
-	return delta, to.patched.delta(&delta), nil
+	ok, err = c.patch(to, mesh, d, &delta)
+	return delta, ok, err
 }
 
 // concernedWholly says whether a change is of what concerns more than single virtual hosts.

@@ -97,7 +97,7 @@ type patched struct {
 	// outcomes of resources that patches had to do with, by type and name; tallies are what they come to for each patch.
 	outcomes map[string]patch.Outcome
 	tallies  map[*model.Patch]*tally
-	// added are the resources that patches add, by type and name; nil for one that has no place, because there is one of its name.
+	// added are the resources that patches add and that have a place, by type and name.
 	added map[string]proto.Message
 	// states are what became of each patch, nil when outcomes have changed since they were counted.
 	states []PatchState
@@ -193,8 +193,8 @@ func (p *patched) all(r *Resources) {
 		return
 	}
 	plain := *r
-	gone := p.existing(r)
-	r.dropEndpoints(gone)
+	clusters, _ := p.existing(r)
+	r.dropEndpoints(clusters)
 	r.take(p.addedTo(&plain))
 }
 
@@ -214,9 +214,6 @@ func names[M named](all []M) map[string]bool {
 // addNew adds a resource, unless there is one of its name.
 func addNew[M named](p *patched, all []M, a patch.Addition[M], taken map[string]bool, kind string) []M {
 	id, name := kind+a.Message.GetName(), a.Message.GetName()
-	if _, known := p.added[id]; !known {
-		p.added[id] = nil
-	}
 	outcome := p.outcomes[id]
 	if taken[name] {
 		broken := maps.Clone(outcome.Broken)
@@ -234,8 +231,8 @@ func addNew[M named](p *patched, all []M, a patch.Addition[M], taken map[string]
 	return append(all, a.Message)
 }
 
-// existing makes the patches in resources that are there, and gives the names of the clusters, listeners and tables that went.
-func (p *patched) existing(r *Resources) (clusters []string) {
+// existing makes the patches in resources that are there, and gives the names of the clusters and listeners that went.
+func (p *patched) existing(r *Resources) (clusters, listeners []string) {
 	keptClusters := r.Clusters[:0:0]
 	for _, c := range r.Clusters {
 		result := p.set.Cluster(c)
@@ -248,7 +245,9 @@ func (p *patched) existing(r *Resources) (clusters []string) {
 	keptListeners := r.Listeners[:0:0]
 	for _, l := range r.Listeners {
 		result := p.set.Listener(l)
-		if p.keep("listener "+l.GetName(), result.Outcome); !result.Removed {
+		if p.keep("listener "+l.GetName(), result.Outcome); result.Removed {
+			listeners = append(listeners, l.GetName())
+		} else {
 			keptListeners = append(keptListeners, result.Message)
 		}
 	}
@@ -259,7 +258,7 @@ func (p *patched) existing(r *Resources) (clusters []string) {
 		keptRoutes = append(keptRoutes, result.Message)
 	}
 	r.Clusters, r.Listeners, r.Routes = keptClusters, keptListeners, keptRoutes
-	return clusters
+	return clusters, listeners
 }
 
 // dropEndpoints takes away the endpoints of clusters that went.
@@ -326,16 +325,9 @@ func (p *patched) adds(d *Delta) bool {
 
 // settle makes the patches in what is set.
 func (p *patched) settle(d *Delta) {
-	listeners := names(d.Set.Listeners)
-	gone := p.existing(d.Set)
-	d.Set.dropEndpoints(gone)
-	d.Clusters = append(d.Clusters, gone...)
-	left := names(d.Set.Listeners)
-	for name := range listeners {
-		if !left[name] {
-			d.Listeners = append(d.Listeners, name)
-		}
-	}
+	clusters, listeners := p.existing(d.Set)
+	d.Set.dropEndpoints(clusters)
+	d.Clusters, d.Listeners = append(d.Clusters, clusters...), append(d.Listeners, listeners...)
 }
 
 // PatchState is what became of a patch in the configuration of a kind of proxy.

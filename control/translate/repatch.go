@@ -23,6 +23,15 @@ func (c *Cache) Fork(of Kept, mesh *model.Mesh, k Kind) (Kept, Delta, error) {
 	return out, delta, err
 }
 
+// patch makes the patches in what a change of the model has set, and all of them that are another after it. It is not ok when all has to
+// be made anew.
+func (c *Cache) patch(to Kept, mesh *model.Mesh, d *model.Difference, delta *Delta) (ok bool, err error) {
+	if concernsFilters(to.common().kind, d) {
+		return c.repatch(to, mesh, delta)
+	}
+	return to.common().patched.delta(delta), nil
+}
+
 // repatch makes the patches that are in force now, after a change of what there is without them. The delta is of that change, and comes
 // to hold what other patches make another, too. It is not ok when all has to be made anew.
 func (c *Cache) repatch(of Kept, mesh *model.Mesh, d *Delta) (ok bool, err error) {
@@ -45,6 +54,9 @@ func (p *patched) renew(was *patched, plain *Resources, d *Delta) bool {
 	}
 	d.Added = append(d.Added, missing(p.sources, was.sources)...)
 	d.Dropped = append(d.Dropped, missing(was.sources, p.sources)...)
+	if p.adds(d) || was.adds(d) {
+		return false
+	}
 	again := &Resources{}
 	clusters, listeners, routes := p.set.Shares(was.set)
 	if clusters {
@@ -67,9 +79,6 @@ func (p *patched) renew(was *patched, plain *Resources, d *Delta) bool {
 		p.inherit(was, "routes ", d.Routes)
 	} else {
 		again.Routes = differing(p, was, plain.Routes, d.Set.Routes, "routes ", (*patch.Set).Table)
-	}
-	if p.adds(d) || was.adds(d) {
-		return false
 	}
 	d.Set.take(again)
 	p.settle(d)
@@ -161,7 +170,7 @@ func (p *patched) exchangeAdded(was *patched, plain, added *Resources, d *Delta)
 	d.Listeners = slices.DeleteFunc(d.Listeners, func(name string) bool { return stays("listener " + name) })
 	var clusters, listeners map[string]bool
 	for id, m := range was.added {
-		if m == nil || stays(id) {
+		if stays(id) {
 			continue
 		}
 		switch m := m.(type) {

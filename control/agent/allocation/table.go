@@ -14,7 +14,7 @@ import (
 	"heddle.io/heddle/control/durable/objectfile"
 )
 
-// Config of a [Table].
+// Config of a [Table]. Those without a file need no First, Has, Compare and Known.
 type Config[ID comparable] struct {
 	// Name of one id, and Range of all, as errors say them.
 	Name, Range string

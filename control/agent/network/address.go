@@ -6,7 +6,8 @@ import (
 	"heddle.io/heddle/control/agent/allocation"
 )
 
-// OpenAddresses reads the pod addresses kept in the file, if there is one; else known gives them: by owner, those that replicas have.
+// OpenAddresses reads the pod addresses kept in the file. Where there is none, or a damaged one, known gives them: by owner, those that
+// replicas have.
 // The pool's network, gateway (first) and broadcast addresses are never handed out.
 func OpenAddresses(path string, pool netip.Prefix, known func() (map[string]netip.Addr, error)) (*allocation.Table[netip.Addr], error) {
 	pool = pool.Masked()

@@ -241,6 +241,26 @@ func (h Hierarchies) Populated(group string) bool {
 	return false
 }
 
+// User is the first user id among those that a group's processes run with which is one of these; 0 when none is.
+func (h Hierarchies) User(group string, is func(int) bool) int {
+	for _, root := range h.roots() {
+		for _, pid := range Members(filepath.Join(root, group)) {
+			status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+			if err != nil {
+				continue // It has ended.
+			}
+			_, after, _ := strings.Cut(string(status), "\nUid:")
+			line, _, _ := strings.Cut(after, "\n")
+			for _, field := range strings.Fields(line) {
+				if id, err := strconv.Atoi(field); err == nil && is(id) {
+					return id
+				}
+			}
+		}
+	}
+	return 0
+}
+
 // KillMembers kills every process of a group, in whichever hierarchy it is found.
 func (h Hierarchies) KillMembers(group string) {
 	for _, root := range h.roots() {

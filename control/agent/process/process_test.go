@@ -165,7 +165,9 @@ func TestCgroupLimitsAndRemove(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("unenforced: %v", unenforced)
+	const user = 0x70001234
 	cmd := exec.Command("/bin/sleep", "60")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user}}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -176,6 +178,12 @@ func TestCgroupLimitsAndRemove(t *testing.T) {
 			_ = cmd.Process.Kill()
 			t.Fatal(err)
 		}
+	}
+	if id := h.User(group, func(id int) bool { return id > 1000 }); id != user {
+		t.Errorf("the group's process runs as %d, not %d", id, user)
+	}
+	if id := h.User(group, func(id int) bool { return id < 1000 }); id != 0 {
+		t.Errorf("%d is nobody's", id)
 	}
 	if err := h.Remove(filepath.Dir(group)); err != nil {
 		_ = cmd.Process.Kill()

@@ -21,8 +21,8 @@ const (
 // Ours says whether an id is in the range of Heddle's.
 func Ours(id int) bool { return id >= first && id < first+Blocks*BlockSize }
 
-// Open reads the ids of a block that were kept in the file, if there is one; else known gives them: by owner, those that processes run
-// with. An id that was given back is handed out again only after all others.
+// Open reads the ids of a block that were kept in the file. Where there is none, or a damaged one, known gives them: by owner, those that
+// processes run with. An id that was given back is handed out again only after all others.
 func Open(path string, block int, known func() (map[string]int, error)) (*allocation.Table[int], error) {
 	if block < 0 || block >= Blocks {
 		return nil, fmt.Errorf("block %d of user ids: there are %d", block, Blocks)
