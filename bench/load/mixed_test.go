@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -55,7 +56,9 @@ func TestPortsBySocket(t *testing.T) {
 
 func TestMixed(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = w.Write([]byte(strings.Repeat("x", map[string]int{"/short": 10, "/long": 100_000}[r.URL.Path])))
+		length := map[string]int{"/short": 10, "/long": 100_000}[r.URL.Path]
+		w.Header().Set("Content-Length", strconv.Itoa(length))
+		_, _ = w.Write([]byte(strings.Repeat("x", length)))
 	}))
 	defer server.Close()
 	address := server.Listener.Addr().String()
