@@ -252,7 +252,7 @@ func (s *Set) Listeners() []Addition[*listenerv3.Listener] {
 }
 
 func additions[M proto.Message](p *part) []Addition[M] {
-	if p == nil {
+	if p == nil || len(p.adds) == 0 {
 		return nil
 	}
 	var out []Addition[M]
