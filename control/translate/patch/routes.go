@@ -41,7 +41,7 @@ func table(patches []*Patch, gateway bool, t *routev3.RouteConfiguration, of par
 	hosts := make([]*routev3.VirtualHost, 0, len(t.VirtualHosts))
 	ofTable := slices.DeleteFunc(slices.Clone(patches), func(p *Patch) bool { return !matchesTable(p, gateway, name) })
 	for _, h := range t.VirtualHosts {
-		if !slices.ContainsFunc(ofTable, func(p *Patch) bool { return mayChangeHost(p, h) }) {
+		if !mayChange(ofTable, func(p *Patch) bool { return mayChangeHost(p, h) }) {
 			hosts = append(hosts, h)
 			continue
 		}

@@ -211,9 +211,17 @@ func keep[K comparable, M proto.Message](all map[K]*kept, round int, key K, make
 	return out
 }
 
+// few patches are compared with each resource that they may change. With more of them it is kept that none does.
+const few = 16
+
+// mayChange says whether one of these patches may do so.
+func mayChange(patches []*Patch, may func(*Patch) bool) bool {
+	return len(patches) > few || slices.ContainsFunc(patches, may)
+}
+
 // Cluster gives what becomes of a cluster.
 func (s *Set) Cluster(c *clusterv3.Cluster) Result[*clusterv3.Cluster] {
-	if s == nil || s.clusters == nil || !slices.ContainsFunc(s.clusters.patches, func(p *Patch) bool { return changesCluster(p, c) }) {
+	if s == nil || s.clusters == nil || !mayChange(s.clusters.patches, func(p *Patch) bool { return changesCluster(p, c) }) {
 		return Result[*clusterv3.Cluster]{Message: c}
 	}
 	p := s.clusters
@@ -222,7 +230,7 @@ func (s *Set) Cluster(c *clusterv3.Cluster) Result[*clusterv3.Cluster] {
 
 // Listener gives what becomes of a listener.
 func (s *Set) Listener(l *listenerv3.Listener) Result[*listenerv3.Listener] {
-	if s == nil || s.listeners == nil || !slices.ContainsFunc(s.listeners.patches, func(p *Patch) bool { return mayChangeListener(p, l) }) {
+	if s == nil || s.listeners == nil || !mayChange(s.listeners.patches, func(p *Patch) bool { return mayChangeListener(p, l) }) {
 		return Result[*listenerv3.Listener]{Message: l}
 	}
 	p := s.listeners
