@@ -37,19 +37,19 @@ struct Head {
 enum Rest {
     Nothing,
     /// So many bytes or more.
-    Gap(usize),
+    Gap(u32),
     /// So many bytes or more, and then one of these words.
-    Tail(usize, Vec<Vec<u8>>),
+    Tail(u32, Vec<Vec<u8>>),
 }
 
 impl Rest {
     fn is(&self, rest: &[u8]) -> bool {
         match self {
             Self::Nothing => rest.is_empty(),
-            Self::Gap(least) => rest.len() >= *least,
+            Self::Gap(least) => rest.len() >= *least as usize,
             Self::Tail(least, words) => words
                 .iter()
-                .any(|word| rest.len() >= least + word.len() && rest.ends_with(word)),
+                .any(|word| rest.len() >= *least as usize + word.len() && rest.ends_with(word)),
         }
     }
 }
@@ -105,11 +105,10 @@ pub(super) fn compile(candidates: Vec<Candidate>, least: usize) -> (Option<Taken
 /// The words that an expression begins with, and what is behind them. None when it does not begin with a word, or has words between its
 /// ends.
 fn ends(sequence: &Sequence) -> Option<(&[Vec<u8>], Rest)> {
-    let gap = |least: u32| usize::try_from(least).ok();
     let (head, rest) = match (&sequence.places[..], sequence.behind) {
         ([head], None) => (head, Rest::Nothing),
-        ([head], Some(least)) => (head, Rest::Gap(gap(least)?)),
-        ([head, Place { before, words }], None) => (head, Rest::Tail(gap((*before)?)?, words.clone())),
+        ([head], Some(least)) => (head, Rest::Gap(least)),
+        ([head, Place { before, words }], None) => (head, Rest::Tail((*before)?, words.clone())),
         _ => return None,
     };
     head.before.is_none().then_some((&head.words, rest))

@@ -105,7 +105,12 @@ impl Whole {
     fn new(database: Database, chunk: &[Offered]) -> Self {
         let hirs = chunk.iter().map(|offered| &offered.candidate.hir);
         let candidates = hirs.clone().cloned().enumerate();
-        let portable = lazy::compile(candidates.map(|(member, hir)| Candidate::new(member, hir)).collect());
+        let candidate = |(member, hir)| Candidate {
+            member,
+            hir,
+            sequence: None,
+        };
+        let portable = lazy::compile(candidates.map(candidate).collect());
         let taken: usize = portable.iter().map(|part| part.members.len()).sum();
         // No expression here looks at what is around a place, so one that needs no character matches without any.
         let matches_empty = |hir: &regex_syntax::hir::Hir| hir.properties().minimum_len() == Some(0);
