@@ -174,7 +174,7 @@ func (u *HTTP1) play(conn *conn, script *Script) {
 }
 
 // answer tells method and target, so that a client that gets another's answer can see it. /size/N is answered by N
-// bytes.
+// bytes. Behind a request with problems it says that the connection closes.
 func answer(r *Request) (head, body []byte) {
 	body = []byte(r.Method() + " " + r.Target())
 	if size, found := strings.CutPrefix(r.Target(), "/size/"); found {
@@ -182,7 +182,12 @@ func answer(r *Request) (head, body []byte) {
 			body = large[:n]
 		}
 	}
-	head = fmt.Appendf(nil, "HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n", len(body))
+	head = fmt.Appendf(nil, "HTTP/1.1 200 OK\r\ncontent-length: %d\r\n", len(body))
+	if len(r.Problems) > 0 {
+		// This connection ends here; a proxy that is not told could send the next request by it, and would answer 503.
+		head = append(head, "connection: close\r\n"...)
+	}
+	head = append(head, "\r\n"...)
 	if r.Method() == "HEAD" {
 		return head, nil
 	}

@@ -106,10 +106,13 @@ func TestServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	reader := bufio.NewReader(conn)
-	for _, length := range []int64{10, 7} {
+	for _, want := range []struct {
+		length int64
+		closes bool
+	}{{10, false}, {7, true}} {
 		answer, err := http.ReadResponse(reader, nil)
-		if err != nil || answer.ContentLength != length {
-			t.Fatalf("%v, %v", answer, err)
+		if err != nil || answer.ContentLength != want.length || answer.Close != want.closes {
+			t.Fatalf("%+v, %v, want %+v", answer, err, want)
 		}
 		if _, err := io.Copy(io.Discard, answer.Body); err != nil {
 			t.Fatal(err)
