@@ -1,10 +1,7 @@
 package xds
 
 import (
-	"fmt"
 	"maps"
-	"slices"
-	"strings"
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 )
@@ -155,8 +152,8 @@ func (g *Group) apply(change Change, version int64) {
 	}
 }
 
-// move puts a proxy into other groups, and tells it what is different there: what [Server.Update] has found out for others that make
-// the same move is not looked for again. The server's lock is held for writing.
+// move puts a proxy into other groups, and tells it what is different there: what [Server.Update] has found out for others that go
+// from one group to another is not looked for again. The server's lock is held for writing.
 func (p *Proxy) move(groups []*Group, version int64, known map[journey]*changed) {
 	before := p.groups
 	for _, g := range before {
@@ -171,52 +168,59 @@ func (p *Proxy) move(groups []*Group, version int64, known map[journey]*changed)
 		// Who asks later is sent what there is then.
 		asked[t] = p.asks(t)
 	}
-	r := journey{pointers(before), pointers(groups), asked}
-	if known[r] == nil {
-		known[r] = between(before, groups, asked, version)
+	// Each group takes the place of one with resources of the same names, and most proxies change one of theirs.
+	for i := range max(len(before), len(groups)) {
+		j := journey{asked: asked}
+		if i < len(before) {
+			j.from = before[i]
+		}
+		if i < len(groups) {
+			j.to = groups[i]
+		}
+		if j.from == j.to {
+			continue
+		}
+		if known[j] == nil {
+			known[j] = j.changed(version)
+		}
+		p.note(known[j])
 	}
-	p.note(known[r])
 }
 
-// journey is a move from some groups to others, of a proxy that asks for these types.
+// journey is a move from one group to another, of a proxy that asks for these types; either may be nil.
 type journey struct {
-	from, to string
+	from, to *Group
 	asked    [typeCount]bool
 }
 
-func pointers(groups []*Group) string {
-	var out strings.Builder
-	for _, g := range groups {
-		fmt.Fprintf(&out, "%p ", g)
-	}
-	return out.String()
-}
-
-// between says what is different in other groups. Those that stay have nothing in common with the others.
-func between(before, groups []*Group, asked [typeCount]bool, version int64) *changed {
+// changed are the names of what is different where it leads.
+func (j journey) changed(version int64) *changed {
 	c := &changed{version: version}
-	from := slices.DeleteFunc(slices.Clone(before), func(g *Group) bool { return slices.Contains(groups, g) })
-	to := slices.DeleteFunc(slices.Clone(groups), func(g *Group) bool { return slices.Contains(before, g) })
 	for t := range typeCount {
-		if !asked[t] {
+		if !j.asked[t] {
 			continue
 		}
-		for _, g := range to {
-			for name, r := range g.resources[t] {
-				if old := find(from, t, name); old != r && (old == nil || old.Version() != r.Version()) {
-					c.names[t] = append(c.names[t], name)
-				}
+		from, to := j.from.named(t), j.to.named(t)
+		for name, r := range to {
+			if old := from[name]; old != r && (old == nil || old.Version() != r.Version()) {
+				c.names[t] = append(c.names[t], name)
 			}
 		}
-		for _, g := range from {
-			for name := range g.resources[t] {
-				if find(to, t, name) == nil {
-					c.names[t] = append(c.names[t], name)
-				}
+		for name := range from {
+			if to[name] == nil {
+				c.names[t] = append(c.names[t], name)
 			}
 		}
 	}
 	return c
+}
+
+// named are the group's resources of a type; nil has none.
+func (g *Group) named(t Type) map[string]*Resource {
+	if g == nil {
+		return nil
+	}
+	return g.resources[t]
 }
 
 // asks says whether the proxy has asked for a type. The server's lock is held for writing.

@@ -433,6 +433,30 @@ func TestOneWhoMovesIsToldTheDifference(t *testing.T) {
 	}
 }
 
+// TestOneInTwoGroupsMoves: each group takes the place of one. What one of them has now that the other had stays, and is sent again.
+func TestOneInTwoGroupsMoves(t *testing.T) {
+	w, c := connected(t, "a", "b", "c")
+	clusters := func(names ...string) *Group {
+		return NewGroup(slices.DeleteFunc(w.resources(mesh(names...)...), func(r *Resource) bool { return r.Type() != Clusters && r.Type() != Endpoints }), "")
+	}
+	move := func(revision int64, groups ...*Group) {
+		w.server.Update(revision, nil, []Move{{Proxy: c.p, Groups: groups}})
+	}
+	own := clusters()
+	move(2, w.group, own)
+	c.hears()
+	move(3, w.group, clusters())
+	c.hears()
+	move(4, NewGroup(w.resources(mesh("a", "b=2")...), ""), clusters("c"))
+	c.hears("CDS b c", "EDS b c")
+	c.answers(Clusters)
+	c.answers(Endpoints)
+	c.hears("RDS 80")
+	if len(own.members) != 0 {
+		t.Errorf("%d members are left", len(own.members))
+	}
+}
+
 // TestLargeResponsesAreBounded: a proxy has one large response on its way, and gives its part of the budget back with the answer
 // or when it leaves.
 func TestLargeResponsesAreBounded(t *testing.T) {

@@ -80,3 +80,30 @@ func BenchmarkJoin(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkMove is a hundred proxies, each with a group of its own besides, that go from one group of so many clusters to another: what
+// others wait for who need the server's lock.
+func BenchmarkMove(b *testing.B) {
+	for _, n := range []int{1000, 10000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			s, all := crowd(b, n)
+			from, to := NewGroup(all, ""), NewGroup(all[1:], "")
+			var there, back []Move
+			for i := range 100 {
+				p, err := s.join(&core.Node{Id: fmt.Sprint(i)}, true)
+				if err != nil {
+					b.Fatal(err)
+				}
+				p.types[Clusters].asked, p.types[Clusters].wildcard = true, true
+				own := NewGroup(nil, "")
+				there, back = append(there, Move{p, []*Group{to, own}}), append(back, Move{p, []*Group{from, own}})
+			}
+			s.Update(1, nil, back)
+			b.ReportAllocs()
+			for b.Loop() {
+				s.Update(1, nil, there)
+				s.Update(1, nil, back)
+			}
+		})
+	}
+}
