@@ -123,13 +123,3 @@ func ComparePriority(root string, x, y *EnvoyFilter, age int) int {
 	}
 	return cmp.Or(cmp.Compare(x.Priority, y.Priority), cmp.Compare(local(x), local(y)), age, cmp.Compare(x.Name+"."+x.Namespace, y.Name+"."+y.Namespace))
 }
-
-// EnvoyFilter finds one, or nil.
-func (m *Mesh) EnvoyFilter(namespace, name string) *EnvoyFilter {
-	for _, f := range m.EnvoyFilters {
-		if f.Namespace == namespace && f.Name == name {
-			return f
-		}
-	}
-	return nil
-}

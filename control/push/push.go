@@ -355,6 +355,8 @@ func (p *Pusher) crowded() bool { return len(p.packed)+len(p.hosts) > 2*p.swept+
 func (p *Pusher) sweep() {
 	var kept []translate.Kept
 	servers := map[string]*translate.Resources{}
+	p.cache.Mark()
+	p.inbound.Mark()
 	used, hosts := make(map[proto.Message][]packed, len(p.packed)), make(map[*routev3.VirtualHost]*xds.Part, len(p.hosts))
 	for id, g := range p.groups {
 		made := g.made

@@ -48,7 +48,8 @@ type Cache struct {
 	askers   askers
 	// unknown are the virtual hosts for hosts that nobody has a route for: refused, and passed through.
 	unknown map[bool]*routev3.VirtualHost
-	// patches of EnvoyFilters.
+	// filters are the EnvoyFilters by namespace and name, patches what theirs have made.
+	filters map[objects.Key]*model.EnvoyFilter
 	patches patch.Sets
 	// servers are all of an inbound kind.
 	servers memories[string, *Resources]
@@ -57,7 +58,7 @@ type Cache struct {
 // NewCache makes an empty cache.
 func NewCache() *Cache {
 	return &Cache{
-		unknown:  map[bool]*routev3.VirtualHost{},
+		unknown: map[bool]*routev3.VirtualHost{}, filters: map[objects.Key]*model.EnvoyFilter{},
 		clusters: map[string]memories[clusterKey, *clusterPart]{}, hosts: map[string]memories[hostKey, *routev3.VirtualHost]{},
 		listeners: memories[listenerKey, *listenerv3.Listener]{},
 		anchors:   memories[string, *tlsv3.Secret]{},
@@ -154,6 +155,14 @@ func (c *Cache) enter(mesh *model.Mesh) {
 	c.attached.apply(mesh.Routes, d.Routes, attachedAt)
 	c.askers.apply(d.Routes, d.Destinations)
 	c.policies.apply(mesh.Destinations, d.Destinations, func(p *model.DestinationPolicy) []string { return []string{p.Host} })
+	for _, f := range d.EnvoyFilters {
+		if f.Before != nil {
+			delete(c.filters, objects.Key{Namespace: f.Before.Namespace, Name: f.Before.Name})
+		}
+		if f.After != nil {
+			c.filters[objects.Key{Namespace: f.After.Namespace, Name: f.After.Name}] = f.After
+		}
+	}
 	if !reflect.DeepEqual(c.mesh.Settings, mesh.Settings) || !slices.Equal(c.mesh.PeerModes, mesh.PeerModes) || anchorsAppear(&d) {
 		c.epoch++
 		clear(c.unknown)

@@ -76,7 +76,8 @@ func (k Kind) ID() string {
 		b.WriteString(" stock")
 	}
 	for _, f := range k.Filters {
-		fmt.Fprintf(&b, " %s", f)
+		b.WriteByte(' ')
+		b.WriteString(f.String())
 	}
 	return b.String()
 }

@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -88,28 +89,48 @@ func concernsFilters(k Kind, d *model.Difference) bool {
 	})
 }
 
+// resource is one by type and name.
+type resource struct {
+	of   resourceType
+	name string
+}
+
+type resourceType string
+
+const (
+	clusters  resourceType = "cluster"
+	listeners resourceType = "listener"
+	tables    resourceType = "routes"
+)
+
+func (r resource) String() string { return string(r.of) + " " + r.name }
+
 // patched makes the patches of a kind in its resources, and keeps what became of each. nil makes none.
 type patched struct {
 	set *patch.Set
 	// patches are all of the kind, sources their objects.
 	patches []*model.Patch
 	sources []objects.Key
-	// outcomes of resources that patches had to do with, by type and name; tallies are what they come to for each patch.
-	outcomes map[string]patch.Outcome
+	// outcomes of resources that patches had to do with; tallies are what they come to for each patch.
+	outcomes map[resource]patch.Outcome
 	tallies  map[*model.Patch]*tally
-	// added are the resources that patches add and that have a place, by type and name.
-	added map[string]proto.Message
+	// added are the resources that patches add and that have a place.
+	added map[resource]proto.Message
 	// states are what became of each patch, nil when outcomes have changed since they were counted.
 	states []PatchState
+}
+
+func newPatched() *patched {
+	return &patched{outcomes: map[resource]patch.Outcome{}, tallies: map[*model.Patch]*tally{}, added: map[resource]proto.Message{}}
 }
 
 func (c *Cache) patchedFor(mesh *model.Mesh, k Kind) (*patched, error) {
 	if len(k.Filters) == 0 {
 		return nil, nil
 	}
-	out := &patched{outcomes: map[string]patch.Outcome{}, tallies: map[*model.Patch]*tally{}, added: map[string]proto.Message{}}
+	out := newPatched()
 	for _, ref := range k.Filters {
-		f := mesh.EnvoyFilter(ref.Namespace, ref.Name)
+		f := c.filters[objects.Key{Namespace: ref.Namespace, Name: ref.Name}]
 		if f == nil {
 			// The proxies of the kind are about to be of another.
 			continue
@@ -129,14 +150,14 @@ func (c *Cache) patchedFor(mesh *model.Mesh, k Kind) (*patched, error) {
 	return out, nil
 }
 
-// tally is of one patch: how many resources it changed, and why it was left out of others, by type and name.
+// tally is of one patch: how many resources it changed, and why it was left out of others.
 type tally struct {
 	changed int
-	broken  map[string]string
+	broken  map[resource]string
 }
 
 // keep puts the outcome of a resource in place of the one before.
-func (p *patched) keep(id string, outcome patch.Outcome) {
+func (p *patched) keep(id resource, outcome patch.Outcome) {
 	p.drop(id)
 	if outcome.Nothing() {
 		return
@@ -152,7 +173,7 @@ func (p *patched) keep(id string, outcome patch.Outcome) {
 }
 
 // drop forgets the outcome of a resource.
-func (p *patched) drop(id string) {
+func (p *patched) drop(id resource) {
 	was, known := p.outcomes[id]
 	if !known {
 		return
@@ -167,10 +188,16 @@ func (p *patched) drop(id string) {
 	}
 }
 
+func (p *patched) dropAll(of resourceType, names []string) {
+	for _, name := range names {
+		p.drop(resource{of, name})
+	}
+}
+
 func (p *patched) tally(one *model.Patch) *tally {
 	t := p.tallies[one]
 	if t == nil {
-		t = &tally{broken: map[string]string{}}
+		t = &tally{broken: map[resource]string{}}
 		p.tallies[one] = t
 	}
 	return t
@@ -193,8 +220,8 @@ func (p *patched) all(r *Resources) {
 		return
 	}
 	plain := *r
-	clusters, _ := p.existing(r)
-	r.dropEndpoints(clusters)
+	gone, _ := p.existing(r)
+	r.dropEndpoints(gone)
 	r.take(p.addedTo(&plain))
 }
 
@@ -212,15 +239,16 @@ func names[M named](all []M) map[string]bool {
 }
 
 // addNew adds a resource, unless there is one of its name.
-func addNew[M named](p *patched, all []M, a patch.Addition[M], taken map[string]bool, kind string) []M {
-	id, name := kind+a.Message.GetName(), a.Message.GetName()
+func addNew[M named](p *patched, all []M, a patch.Addition[M], taken map[string]bool, of resourceType) []M {
+	name := a.Message.GetName()
+	id := resource{of, name}
 	outcome := p.outcomes[id]
 	if taken[name] {
 		broken := maps.Clone(outcome.Broken)
 		if broken == nil {
 			broken = map[*model.Patch]string{}
 		}
-		broken[a.Patch] = fmt.Sprintf("there is a %s%s already", kind, name)
+		broken[a.Patch] = fmt.Sprintf("there is a %s already", id)
 		outcome.Broken = broken
 		p.keep(id, outcome)
 		return all
@@ -232,33 +260,24 @@ func addNew[M named](p *patched, all []M, a patch.Addition[M], taken map[string]
 }
 
 // existing makes the patches in resources that are there, and gives the names of the clusters and listeners that went.
-func (p *patched) existing(r *Resources) (clusters, listeners []string) {
-	keptClusters := r.Clusters[:0:0]
-	for _, c := range r.Clusters {
-		result := p.set.Cluster(c)
-		if p.keep("cluster "+c.GetName(), result.Outcome); result.Removed {
-			clusters = append(clusters, c.GetName())
+func (p *patched) existing(r *Resources) (goneClusters, goneListeners []string) {
+	r.Clusters, goneClusters = existing(p, r.Clusters, clusters, (*patch.Set).Cluster)
+	r.Listeners, goneListeners = existing(p, r.Listeners, listeners, (*patch.Set).Listener)
+	r.Routes, _ = existing(p, r.Routes, tables, (*patch.Set).Table)
+	return goneClusters, goneListeners
+}
+
+func existing[M named](p *patched, all []M, of resourceType, patched func(*patch.Set, M) patch.Result[M]) (kept []M, gone []string) {
+	kept = make([]M, 0, len(all))
+	for _, m := range all {
+		result := patched(p.set, m)
+		if p.keep(resource{of, m.GetName()}, result.Outcome); result.Removed {
+			gone = append(gone, m.GetName())
 		} else {
-			keptClusters = append(keptClusters, result.Message)
+			kept = append(kept, result.Message)
 		}
 	}
-	keptListeners := r.Listeners[:0:0]
-	for _, l := range r.Listeners {
-		result := p.set.Listener(l)
-		if p.keep("listener "+l.GetName(), result.Outcome); result.Removed {
-			listeners = append(listeners, l.GetName())
-		} else {
-			keptListeners = append(keptListeners, result.Message)
-		}
-	}
-	keptRoutes := r.Routes[:0:0]
-	for _, t := range r.Routes {
-		result := p.set.Table(t)
-		p.keep("routes "+t.GetName(), result.Outcome)
-		keptRoutes = append(keptRoutes, result.Message)
-	}
-	r.Clusters, r.Listeners, r.Routes = keptClusters, keptListeners, keptRoutes
-	return clusters, listeners
+	return kept, gone
 }
 
 // dropEndpoints takes away the endpoints of clusters that went.
@@ -285,15 +304,9 @@ func (p *patched) delta(d *Delta) bool {
 	if p == nil || p.set == nil {
 		return true
 	}
-	for _, name := range d.Clusters {
-		p.drop("cluster " + name)
-	}
-	for _, name := range d.Listeners {
-		p.drop("listener " + name)
-	}
-	for _, name := range d.Routes {
-		p.drop("routes " + name)
-	}
+	p.dropAll(clusters, d.Clusters)
+	p.dropAll(listeners, d.Listeners)
+	p.dropAll(tables, d.Routes)
 	if p.adds(d) {
 		return false
 	}
@@ -306,28 +319,27 @@ func (p *patched) adds(d *Delta) bool {
 	if p == nil {
 		return false
 	}
-	added := map[string]bool{}
+	added := map[resource]bool{}
 	for _, a := range p.set.Clusters() {
-		added["cluster "+a.Message.GetName()] = true
+		added[resource{clusters, a.Message.GetName()}] = true
 	}
 	for _, a := range p.set.Listeners() {
-		added["listener "+a.Message.GetName()] = true
+		added[resource{listeners, a.Message.GetName()}] = true
 	}
 	if len(added) == 0 {
 		return false
 	}
-	is := func(id string) bool { return added[id] }
-	return slices.ContainsFunc(d.Clusters, func(name string) bool { return is("cluster " + name) }) ||
-		slices.ContainsFunc(d.Listeners, func(name string) bool { return is("listener " + name) }) ||
-		slices.ContainsFunc(d.Set.Clusters, func(c *clusterv3.Cluster) bool { return is("cluster " + c.GetName()) }) ||
-		slices.ContainsFunc(d.Set.Listeners, func(l *listenerv3.Listener) bool { return is("listener " + l.GetName()) })
+	cluster, listener := func(name string) bool { return added[resource{clusters, name}] }, func(name string) bool { return added[resource{listeners, name}] }
+	return slices.ContainsFunc(d.Clusters, cluster) || slices.ContainsFunc(d.Listeners, listener) ||
+		slices.ContainsFunc(d.Set.Clusters, func(c *clusterv3.Cluster) bool { return cluster(c.GetName()) }) ||
+		slices.ContainsFunc(d.Set.Listeners, func(l *listenerv3.Listener) bool { return listener(l.GetName()) })
 }
 
 // settle makes the patches in what is set.
 func (p *patched) settle(d *Delta) {
-	clusters, listeners := p.existing(d.Set)
-	d.Set.dropEndpoints(clusters)
-	d.Clusters, d.Listeners = append(d.Clusters, clusters...), append(d.Listeners, listeners...)
+	goneClusters, goneListeners := p.existing(d.Set)
+	d.Set.dropEndpoints(goneClusters)
+	d.Clusters, d.Listeners = append(d.Clusters, goneClusters...), append(d.Listeners, goneListeners...)
 }
 
 // PatchState is what became of a patch in the configuration of a kind of proxy.
@@ -382,7 +394,8 @@ func (p *patched) counted() []PatchState {
 		state := PatchState{Patch: one}
 		if t := p.tallies[one]; t != nil {
 			state.Changed = t.changed
-			for _, id := range slices.Sorted(maps.Keys(t.broken))[:min(len(t.broken), MaxBroken)] {
+			ids := slices.SortedFunc(maps.Keys(t.broken), func(x, y resource) int { return cmp.Or(cmp.Compare(x.of, y.of), cmp.Compare(x.name, y.name)) })
+			for _, id := range ids[:min(len(ids), MaxBroken)] {
 				state.Broken = append(state.Broken, t.broken[id])
 			}
 		}

@@ -2,10 +2,8 @@ package translate
 
 import (
 	"slices"
-	"strings"
+	"sync"
 
-	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
-	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	"google.golang.org/protobuf/proto"
 
 	"heddle.io/heddle/control/model"
@@ -47,38 +45,28 @@ func (c *Cache) repatch(of Kept, mesh *model.Mesh, d *Delta) (ok bool, err error
 // without patches, after the change.
 func (p *patched) renew(was *patched, plain *Resources, d *Delta) bool {
 	if p == nil {
-		p = &patched{}
+		p = newPatched()
 	}
 	if was == nil {
-		was = &patched{}
+		was = newPatched()
 	}
 	d.Added = append(d.Added, missing(p.sources, was.sources)...)
 	d.Dropped = append(d.Dropped, missing(was.sources, p.sources)...)
 	if p.adds(d) || was.adds(d) {
 		return false
 	}
+	differs, added := p.set.Since(was.set), p.additions(was)
+	p.inherit(was, added, d)
 	again := &Resources{}
-	clusters, listeners, routes := p.set.Shares(was.set)
-	if clusters {
-		p.inherit(was, "cluster ", d.Clusters)
-	} else {
-		again.Clusters = differing(p, was, plain.Clusters, d.Set.Clusters, "cluster ", (*patch.Set).Cluster)
-		changed := names(again.Clusters)
+	again.Clusters = differing(p, was, plain.Clusters, d.Set.Clusters, clusters, (*patch.Set).Cluster, added, differs.Clusters(), differs.Cluster)
+	again.Listeners = differing(p, was, plain.Listeners, d.Set.Listeners, listeners, (*patch.Set).Listener, added, differs.Listeners(), differs.Listener)
+	again.Routes = differing(p, was, plain.Routes, d.Set.Routes, tables, (*patch.Set).Table, added, differs.Tables(), differs.Table)
+	if changed := names(again.Clusters); len(changed) > 0 {
 		for _, e := range plain.Endpoints {
 			if changed[e.ClusterName] {
 				again.Endpoints = append(again.Endpoints, e)
 			}
 		}
-	}
-	if listeners {
-		p.inherit(was, "listener ", d.Listeners)
-	} else {
-		again.Listeners = differing(p, was, plain.Listeners, d.Set.Listeners, "listener ", (*patch.Set).Listener)
-	}
-	if routes {
-		p.inherit(was, "routes ", d.Routes)
-	} else {
-		again.Routes = differing(p, was, plain.Routes, d.Set.Routes, "routes ", (*patch.Set).Table)
 	}
 	d.Set.take(again)
 	p.settle(d)
@@ -87,36 +75,55 @@ func (p *patched) renew(was *patched, plain *Resources, d *Delta) bool {
 	return true
 }
 
-// differing are the resources of which patches make something else than those before did, but for those that are set anyway. What becomes
-// of each is kept.
-func differing[M interface {
-	comparable
-	named
-}](p, was *patched, all, set []M, kind string, of func(*patch.Set, M) patch.Result[M]) []M {
-	done := names(set)
-	var out []M
-	for _, m := range all {
-		before, now := of(was.set, m), of(p.set, m)
-		if !now.Nothing() {
-			p.keep(kind+m.GetName(), now.Outcome)
+// additions are the resources that patches add, or did before. What became of those that are there is made anew beside them.
+func (p *patched) additions(was *patched) map[resource]bool {
+	out := map[resource]bool{}
+	for _, set := range []*patch.Set{p.set, was.set} {
+		for _, a := range set.Clusters() {
+			out[resource{clusters, a.Message.GetName()}] = true
 		}
-		if !done[m.GetName()] && (before.Removed != now.Removed || before.Message != now.Message) {
-			out = append(out, m)
+		for _, a := range set.Listeners() {
+			out[resource{listeners, a.Message.GetName()}] = true
 		}
 	}
 	return out
 }
 
-// inherit takes over what the same patches made of a type of resources, but for those that are gone.
-func (p *patched) inherit(was *patched, kind string, gone []string) {
+// inherit takes over what became of resources before, but for those that are gone and those that patches add.
+func (p *patched) inherit(was *patched, added map[resource]bool, d *Delta) {
 	for id, outcome := range was.outcomes {
-		if strings.HasPrefix(id, kind) {
+		if !added[id] {
 			p.keep(id, outcome)
 		}
 	}
-	for _, name := range gone {
-		p.drop(kind + name)
+	p.dropAll(clusters, d.Clusters)
+	p.dropAll(listeners, d.Listeners)
+	p.dropAll(tables, d.Routes)
+}
+
+// differing are the resources of which patches make something else than those before did, but for those that are set anyway. What becomes
+// of each that may differ is kept.
+func differing[M interface {
+	comparable
+	named
+}](p, was *patched, all, set []M, of resourceType, patched func(*patch.Set, M) patch.Result[M], added map[resource]bool, any bool, may func(M) bool) []M {
+	if !any && len(added) == 0 {
+		return nil
 	}
+	done := names(set)
+	var out []M
+	for _, m := range all {
+		id := resource{of, m.GetName()}
+		if !may(m) && !added[id] {
+			continue
+		}
+		before, now := patched(was.set, m), patched(p.set, m)
+		p.keep(id, now.Outcome)
+		if !done[m.GetName()] && (before.Removed != now.Removed || before.Message != now.Message) {
+			out = append(out, m)
+		}
+	}
+	return out
 }
 
 // addedTo makes the resources that patches add to these.
@@ -125,13 +132,13 @@ func (p *patched) addedTo(plain *Resources) *Resources {
 	if all := p.set.Clusters(); len(all) > 0 {
 		taken := left(p, plain.Clusters, (*patch.Set).Cluster)
 		for _, a := range all {
-			out.Clusters = addNew(p, out.Clusters, a, taken, "cluster ")
+			out.Clusters = addNew(p, out.Clusters, a, taken, clusters)
 		}
 	}
 	if all := p.set.Listeners(); len(all) > 0 {
 		taken := left(p, plain.Listeners, (*patch.Set).Listener)
 		for _, a := range all {
-			out.Listeners = addNew(p, out.Listeners, a, taken, "listener ")
+			out.Listeners = addNew(p, out.Listeners, a, taken, listeners)
 		}
 	}
 	return out
@@ -154,49 +161,42 @@ func (p *patched) exchangeAdded(was *patched, plain, added *Resources, d *Delta)
 		return
 	}
 	for _, c := range added.Clusters {
-		if was.added["cluster "+c.Name] != proto.Message(c) {
+		if was.added[resource{clusters, c.Name}] != proto.Message(c) {
 			d.Set.Clusters = append(d.Set.Clusters, c)
 			// Those of a cluster whose place it takes are of no use.
 			d.Endpoints = append(d.Endpoints, c.Name)
 		}
 	}
 	for _, l := range added.Listeners {
-		if was.added["listener "+l.Name] != proto.Message(l) {
+		if was.added[resource{listeners, l.Name}] != proto.Message(l) {
 			d.Set.Listeners = append(d.Set.Listeners, l)
 		}
 	}
-	stays := func(id string) bool { return p.added[id] != nil }
-	d.Clusters = slices.DeleteFunc(d.Clusters, func(name string) bool { return stays("cluster " + name) })
-	d.Listeners = slices.DeleteFunc(d.Listeners, func(name string) bool { return stays("listener " + name) })
-	var clusters, listeners map[string]bool
-	for id, m := range was.added {
-		if stays(id) {
-			continue
-		}
-		switch m := m.(type) {
-		case *clusterv3.Cluster:
-			if clusters == nil {
-				clusters = left(p, plain.Clusters, (*patch.Set).Cluster)
-			}
-			if !clusters[m.Name] {
-				d.Clusters = append(d.Clusters, m.Name)
-			}
-		case *listenerv3.Listener:
-			if listeners == nil {
-				listeners = left(p, plain.Listeners, (*patch.Set).Listener)
-			}
-			if !listeners[m.Name] {
-				d.Listeners = append(d.Listeners, m.Name)
-			}
+	d.Clusters = slices.DeleteFunc(d.Clusters, func(name string) bool { return p.added[resource{clusters, name}] != nil })
+	d.Listeners = slices.DeleteFunc(d.Listeners, func(name string) bool { return p.added[resource{listeners, name}] != nil })
+	// Those that are left of their name have it again.
+	leftClusters := sync.OnceValue(func() map[string]bool { return left(p, plain.Clusters, (*patch.Set).Cluster) })
+	leftListeners := sync.OnceValue(func() map[string]bool { return left(p, plain.Listeners, (*patch.Set).Listener) })
+	for id := range was.added {
+		switch {
+		case p.added[id] != nil:
+		case id.of == clusters && !leftClusters()[id.name]:
+			d.Clusters = append(d.Clusters, id.name)
+		case id.of == listeners && !leftListeners()[id.name]:
+			d.Listeners = append(d.Listeners, id.name)
 		}
 	}
 }
 
 // missing are those that are not among the others.
 func missing(all, others []objects.Key) []objects.Key {
+	known := make(map[objects.Key]bool, len(others))
+	for _, key := range others {
+		known[key] = true
+	}
 	var out []objects.Key
 	for _, key := range all {
-		if !slices.Contains(others, key) {
+		if !known[key] {
 			out = append(out, key)
 		}
 	}

@@ -12,23 +12,18 @@ const crowd = 10000
 // Crowded says that many parts have been made since [Cache.Sweep], and most of what is kept may be of no use any more.
 func (c *Cache) Crowded() bool { return c.misses > crowd+c.swept || c.patches.Crowded() }
 
-// Sweep forgets the parts that none of these has: what is kept, and what servers were made, by the IDs of their kinds. It makes
-// nothing anew.
+// Mark has [Cache.Sweep] keep what patches made of the resources that are asked for from here on ([Kept.Resources]).
+func (c *Cache) Mark() { c.patches.Mark() }
+
+// Sweep forgets the parts that none of these has: what is kept, whose resources have been asked for since [Cache.Mark], and what servers
+// were made, by the IDs of their kinds. It makes nothing anew.
 func (c *Cache) Sweep(kept []Kept, servers map[string]*Resources) {
 	used := map[any]bool{}
 	var sets []*patch.Set
-	patched := func(p *patched) bool {
-		if p == nil || p.set == nil {
-			return false
-		}
-		sets = append(sets, p.set)
-		return true
-	}
-	var ask []func()
 	for _, one := range kept {
 		one.parts(func(part any) { used[part] = true })
-		if patched(one.common().patched) {
-			ask = append(ask, func() { one.Resources() })
+		if p := one.common().patched; p != nil && p.set != nil {
+			sets = append(sets, p.set)
 		}
 	}
 	for _, r := range servers {
@@ -38,16 +33,14 @@ func (c *Cache) Sweep(kept []Kept, servers map[string]*Resources) {
 		}
 		plain.eachPart(func(part any) { used[part] = true })
 		for _, p := range r.patched {
-			if patched(p) {
-				ask = append(ask, func() { p.existing(plain) })
+			if p.set != nil {
+				sets = append(sets, p.set)
+				unchanged := *plain
+				p.existing(&unchanged)
 			}
 		}
 	}
-	c.patches.Sweep(sets, func() {
-		for _, one := range ask {
-			one()
-		}
-	})
+	c.patches.Sweep(sets)
 	c.swept = 0
 	for host, of := range c.clusters {
 		if c.swept += of.sweep(used); len(of) == 0 {

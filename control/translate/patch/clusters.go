@@ -12,16 +12,21 @@ import (
 	"heddle.io/heddle/control/model"
 )
 
-// Cluster makes the changes of a cluster.
+// ofCluster are the patches that have to do with a cluster that is there.
+func (p *part) ofCluster(c *clusterv3.Cluster) []*Patch {
+	is := nameOf(c)
+	return p.find([]word{{byName, is.name}, {byService, is.host}}, func(p *Patch) bool {
+		return p.ApplyTo == "CLUSTER" && (p.merges() || p.Operation == "REMOVE") && is.matches(p.Cluster)
+	})
+}
+
+// cluster makes the changes of a cluster.
 func cluster(patches []*Patch, c *clusterv3.Cluster) *Result[*clusterv3.Cluster] {
 	return run(c, (*clusterv3.Cluster).GetName, patches, func(a *attempt, original *clusterv3.Cluster) (*clusterv3.Cluster, bool, error) {
 		out := original
 		for p := range a.of("CLUSTER") {
-			if !changesCluster(p, original) {
-				continue
-			}
 			if p.Operation == "REMOVE" {
-				a.Outcome = Outcome{}
+				a.outcomes = outcomes{}
 				a.note(p)
 				return nil, false, nil
 			}
@@ -34,11 +39,6 @@ func cluster(patches []*Patch, c *clusterv3.Cluster) *Result[*clusterv3.Cluster]
 		}
 		return out, true, nil
 	})
-}
-
-// changesCluster says whether a patch, which may be of anything, has to do with a cluster that is there.
-func changesCluster(p *Patch, c *clusterv3.Cluster) bool {
-	return p.ApplyTo == "CLUSTER" && (p.merges() || p.Operation == "REMOVE") && matchesCluster(p.Cluster, c)
 }
 
 // mergeCluster merges a patch. Where a cluster chooses among transport sockets, that of the patch is merged into the one of its
@@ -67,26 +67,35 @@ func mergeCluster(a *attempt, p *Patch, into *clusterv3.Cluster) error {
 	return envoyapi.Merge(into, rest, p.Operation == "MERGE_AND_REPLACE_LIST")
 }
 
-// matchesCluster goes by the parts of the name, direction|port|subset|host; those of servers have no host in it, but the
-// service in their metadata.
-func matchesCluster(m *model.PatchCluster, c *clusterv3.Cluster) bool {
-	switch {
-	case m == nil:
-		return true
-	case m.Name != "":
-		return m.Name == c.GetName()
-	}
+// clusterName is what clusters are matched by.
+type clusterName struct {
+	name, port, subset, host string
+}
+
+// nameOf takes the parts of the name, direction|port|subset|host; those of servers have no host in it, but the service in their
+// metadata.
+func nameOf(c *clusterv3.Cluster) clusterName {
 	direction, rest, _ := strings.Cut(c.GetName(), "|")
 	port, rest, _ := strings.Cut(rest, "|")
 	subset, host, is := strings.Cut(rest, "|")
 	switch {
 	case !is || strings.Contains(host, "|"):
-		port, subset, host = "", "", ""
+		return clusterName{name: c.GetName()}
 	case direction == "inbound":
 		host = servedHost(c.GetMetadata())
 	}
-	return (m.Subset == "" || m.Subset == subset) && (m.Service == "" || m.Service == host) &&
-		(m.Port == 0 || strconv.FormatUint(uint64(m.Port), 10) == port)
+	return clusterName{c.GetName(), port, subset, host}
+}
+
+func (c clusterName) matches(m *model.PatchCluster) bool {
+	switch {
+	case m == nil:
+		return true
+	case m.Name != "":
+		return m.Name == c.name
+	}
+	return (m.Subset == "" || m.Subset == c.subset) && (m.Service == "" || m.Service == c.host) &&
+		(m.Port == 0 || strconv.FormatUint(uint64(m.Port), 10) == c.port)
 }
 
 func servedHost(m *corev3.Metadata) string {

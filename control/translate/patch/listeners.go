@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 
 	"heddle.io/heddle/control/envoyapi"
@@ -25,7 +26,7 @@ func listener(patches []*Patch, gateway bool, l *listenerv3.Listener) *Result[*l
 				continue
 			}
 			if p.Operation == "REMOVE" {
-				a.Outcome = Outcome{}
+				a.outcomes = outcomes{}
 				a.note(p)
 				return nil, false, nil
 			}
@@ -49,13 +50,14 @@ func listener(patches []*Patch, gateway bool, l *listenerv3.Listener) *Result[*l
 	})
 }
 
-// mayChangeListener says whether a patch, which may be of anything, may have to do with a listener or what is in it.
-func mayChangeListener(p *Patch, l *listenerv3.Listener) bool {
-	switch p.ApplyTo {
-	case "ROUTE_CONFIGURATION", "VIRTUAL_HOST", "HTTP_ROUTE":
-		return true
+// ofListener are the patches that may have to do with a listener that is there, or with what is in it.
+func (p *part) ofListener(l *listenerv3.Listener) []*Patch {
+	there := func(p *Patch) bool { return !addsWhole(p.Patch) }
+	out := p.find([]word{{byName, l.GetName()}}, func(p *Patch) bool { return there(p) && (ofRoutes(p) || matchesListener(p, l)) })
+	if slices.ContainsFunc(out, func(p *Patch) bool { return p.ApplyTo == "LISTENER" && p.redefines() }) {
+		return p.all(there)
 	}
-	return !addsWhole(p.Patch) && matchesListener(p, l)
+	return out
 }
 
 // chains makes the changes of a listener's filter chains. One without filters goes.
@@ -174,7 +176,8 @@ func filter(a *attempt, gateway bool, l *listenerv3.Listener, c *listenerv3.Filt
 		}
 	}
 	if routes := manager.GetRouteConfig(); routes != nil {
-		result := table(a.patches, gateway, routes, anew{})
+		of := newOfTable(a.patches, gateway, routes.GetName())
+		result := of.apply(routes, func(h *routev3.VirtualHost) Result[*routev3.VirtualHost] { return *virtualHost(of.host(h), h) })
 		a.take(result.Outcome)
 		manager.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: result.Message}
 	}
@@ -190,7 +193,11 @@ func filter(a *attempt, gateway bool, l *listenerv3.Listener, c *listenerv3.Filt
 }
 
 func insideHCM(p *Patch) bool {
-	return p.ApplyTo == "HTTP_FILTER" || p.ApplyTo == "ROUTE_CONFIGURATION" || p.ApplyTo == "VIRTUAL_HOST" || p.ApplyTo == "HTTP_ROUTE"
+	return p.ApplyTo == "HTTP_FILTER" || ofRoutes(p)
+}
+
+func ofRoutes(p *Patch) bool {
+	return p.ApplyTo == "ROUTE_CONFIGURATION" || p.ApplyTo == "VIRTUAL_HOST" || p.ApplyTo == "HTTP_ROUTE"
 }
 
 func httpFilterName(p *Patch) string {

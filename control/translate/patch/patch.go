@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"google.golang.org/protobuf/proto"
 
 	"heddle.io/heddle/control/envoyapi"
@@ -16,6 +18,8 @@ import (
 type Patch struct {
 	*model.Patch
 	value proto.Message
+	// number tells it apart from all that its sets have decoded.
+	number uint64
 }
 
 // New decodes a patch.
@@ -36,6 +40,17 @@ func New(p *model.Patch) (*Patch, error) {
 // merges says whether the operation merges.
 func (p *Patch) merges() bool {
 	return p.Operation == "MERGE" || p.Operation == "MERGE_AND_REPLACE_LIST"
+}
+
+// redefines says whether the patch may give what it changes another name, or what else patches go by.
+func (p *Patch) redefines() bool {
+	switch v := p.value.(type) {
+	case *listenerv3.Listener:
+		return v.GetName() != "" || v.GetAddress() != nil
+	case *routev3.VirtualHost:
+		return v.GetName() != "" || len(v.GetDomains()) > 0
+	}
+	return false
 }
 
 // mergeInto merges the value into a message.
@@ -66,12 +81,23 @@ type Outcome struct {
 // Nothing says that no patch had to do with the resource.
 func (o *Outcome) Nothing() bool { return len(o.Changed)+len(o.Broken) == 0 }
 
-// add takes over what became of a part of the resource.
-func (o *Outcome) add(part Outcome) {
+// outcomes puts together what became of the parts of a resource.
+type outcomes struct {
+	Outcome
+	// changed are the patches in Changed.
+	changed map[*model.Patch]bool
+}
+
+func (o *outcomes) add(part Outcome) {
 	for _, p := range part.Changed {
-		if !slices.Contains(o.Changed, p) {
-			o.Changed = append(o.Changed, p)
+		if o.changed[p] {
+			continue
 		}
+		if o.changed == nil {
+			o.changed = map[*model.Patch]bool{}
+		}
+		o.changed[p] = true
+		o.Changed = append(o.Changed, p)
 	}
 	for p, why := range part.Broken {
 		if o.Broken == nil {
@@ -85,7 +111,7 @@ func (o *Outcome) add(part Outcome) {
 // pointer when nothing changed.
 type attempt struct {
 	patches []*Patch
-	Outcome
+	outcomes
 	// made counts changes.
 	made int
 }
@@ -150,6 +176,10 @@ func run[M proto.Message](original M, name func(M) string, patches []*Patch, ste
 	if out, err = try(good); err != nil {
 		out = &Result[M]{Message: original}
 	}
-	out.add(Outcome{Broken: broken})
+	if len(broken) > 0 {
+		all := outcomes{Outcome: out.Outcome}
+		all.add(Outcome{Broken: broken})
+		out.Outcome = all.Outcome
+	}
 	return out
 }

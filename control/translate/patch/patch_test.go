@@ -1,11 +1,13 @@
 package patch
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
@@ -105,11 +107,14 @@ func TestSetsOfOneContext(t *testing.T) {
 	if len(table.VirtualHosts) != 2 {
 		t.Error("the table before was changed")
 	}
-	if sets.Sweep([]*Set{set}, func() { set.Table(table) }); sets.results() != 1 {
-		t.Errorf("%d results are left, not that of the virtual host that a patch has to do with", sets.results())
+	sets.Mark()
+	set.Table(table)
+	if sets.Sweep([]*Set{set}); len(sets.results) != 1 {
+		t.Errorf("%d results are left, not that of the virtual host that a patch has to do with", len(sets.results))
 	}
-	if sets.Sweep(nil, func() {}); sets.results() != 0 || len(sets.decoded) != 0 {
-		t.Errorf("%d results that nobody asked for are kept", sets.results())
+	sets.Mark()
+	if sets.Sweep(nil); len(sets.results) != 0 || len(sets.lists) != 0 || len(sets.decoded) != 0 {
+		t.Errorf("%d results that nobody asked for are kept", len(sets.results))
 	}
 }
 
@@ -156,5 +161,77 @@ func TestTablesInListeners(t *testing.T) {
 	}
 	if !slices.Equal(names, []string{"a", "b", "d"}) {
 		t.Errorf("virtual hosts %v", names)
+	}
+}
+
+// TestLaterPatchesSeeWhatEarlierOnesMade: one that goes by a domain which another gave the virtual host finds it, in its place in the
+// order only.
+func TestLaterPatchesSeeWhatEarlierOnesMade(t *testing.T) {
+	merged := &model.Patch{ApplyTo: "VIRTUAL_HOST", Context: "ANY", Operation: "MERGE", Routes: &model.PatchRoutes{Host: "a"}, Value: []byte(`{"domains": ["more"]}`)}
+	early := &model.Patch{ApplyTo: "HTTP_ROUTE", Context: "ANY", Operation: "INSERT_FIRST", Routes: &model.PatchRoutes{Domain: "more"}, Value: []byte(`{"name": "r", "match": {"path": "/"}, "direct_response": {"status": 200}}`)}
+	table := &routev3.RouteConfiguration{Name: "80", VirtualHosts: []*routev3.VirtualHost{{Name: "a", Domains: []string{"a"}}, {Name: "b", Domains: []string{"b"}}}}
+	var sets Sets
+	set, err := sets.Of(SidecarOutbound, []*model.Patch{merged, early})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := set.Table(table); len(r.Changed) != 2 || len(r.Message.VirtualHosts[0].Routes) != 1 || r.Message.VirtualHosts[1] != table.VirtualHosts[1] {
+		t.Errorf("%v", r)
+	}
+	port := &model.Patch{ApplyTo: "LISTENER", Context: "ANY", Operation: "MERGE", Listener: &model.PatchListener{Port: 1}, Value: []byte(`{"address": {"socket_address": {"port_value": 2}}}`)}
+	buffer := &model.Patch{ApplyTo: "LISTENER", Context: "ANY", Operation: "MERGE", Listener: &model.PatchListener{Port: 2}, Value: []byte(`{"per_connection_buffer_limit_bytes": 5}`)}
+	if set, err = sets.Of(SidecarOutbound, []*model.Patch{port, buffer}); err != nil {
+		t.Fatal(err)
+	}
+	listener := &listenerv3.Listener{Name: "l", Address: &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{Address: "0.0.0.0", PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: 1}}}}}
+	if r := set.Listener(listener); r.Message.GetPerConnectionBufferLimitBytes().GetValue() != 5 {
+		t.Errorf("%v", r)
+	}
+}
+
+// TestManyPatchesAreFound: of a thousand patches, those that name a service, a cluster, or neither, in their order.
+func TestManyPatchesAreFound(t *testing.T) {
+	var all []*model.Patch
+	patch := func(of *model.PatchCluster, seconds int) {
+		all = append(all, &model.Patch{ApplyTo: "CLUSTER", Context: "ANY", Operation: "MERGE", Cluster: of, Value: fmt.Appendf(nil, `{"connect_timeout": "%ds"}`, seconds)})
+	}
+	for i := range 1000 {
+		patch(&model.PatchCluster{Service: fmt.Sprintf("s-%d", i)}, i+1)
+		patch(&model.PatchCluster{Name: fmt.Sprintf("outbound|80||s-%d", i), Service: "not looked at"}, 2000+i)
+	}
+	patch(&model.PatchCluster{Service: "s-7", Port: 90}, 9000)
+	patch(&model.PatchCluster{Port: 81}, 9001)
+	var sets Sets
+	set, err := sets.Of(SidecarOutbound, all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string][]int{
+		"outbound|80||s-7": {14, 15}, "outbound|81||s-7": {14, 2001}, "outbound|90|v1|s-7": {14, 2000}, "outbound|81||none": {2001}, "outbound|80||none": nil, "s-7": nil,
+	} {
+		var got []int
+		for _, p := range set.Cluster(&clusterv3.Cluster{Name: name}).Changed {
+			got = append(got, slices.Index(all, p))
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s is changed by %v, want %v", name, got, want)
+		}
+	}
+	less, err := sets.Of(SidecarOutbound, append(slices.Clone(all[:15]), all[16:]...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := less.Since(set)
+	if !d.Cluster(&clusterv3.Cluster{Name: "outbound|80||s-7"}) || d.Cluster(&clusterv3.Cluster{Name: "outbound|81||s-7"}) || d.Listeners() || d.Tables() {
+		t.Error("what is different without a patch is not the cluster that it names")
+	}
+	swapped := slices.Clone(all)
+	swapped[14], swapped[16] = swapped[16], swapped[14]
+	other, err := sets.Of(SidecarOutbound, swapped)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !other.Since(set).Cluster(&clusterv3.Cluster{Name: "outbound|80||s-7"}) || set.Since(set).Clusters() || !set.Since(nil).Clusters() {
+		t.Error("another order, the same patches, and those after none")
 	}
 }

@@ -12,52 +12,87 @@ import (
 	"heddle.io/heddle/control/model"
 )
 
-// parts gives what was made of parts of route tables before, or has it made.
-type parts interface {
-	// host gives what becomes of a virtual host of a table.
-	host(table string, h *routev3.VirtualHost, make func() *Result[*routev3.VirtualHost]) *Result[*routev3.VirtualHost]
-	// addition gives the virtual host that a patch adds to a table.
-	addition(table string, p *Patch) *routev3.VirtualHost
+// ofTable is the patches for one route table, in order; there may be none.
+type ofTable struct {
+	round int
+	// itself are those of what the table has beside its virtual hosts, adds those that add virtual hosts; hosts finds the others.
+	itself, adds []*Patch
+	hosts        index
+	// made is what became of virtual hosts, nil of those that no patch has to do with.
+	made map[*routev3.VirtualHost]*kept
 }
 
-// anew makes all parts, for tables that are a part of something that is kept itself.
-type anew struct{}
-
-func (anew) host(_ string, _ *routev3.VirtualHost, make func() *Result[*routev3.VirtualHost]) *Result[*routev3.VirtualHost] {
-	return make()
-}
-
-func (anew) addition(_ string, p *Patch) *routev3.VirtualHost { return clone[*routev3.VirtualHost](p) }
-
-// table gives what becomes of a route table, of its own or in a listener. Its virtual hosts are changed one by one, so that a
-// patch that breaks one is left out of that alone.
-func table(patches []*Patch, gateway bool, t *routev3.RouteConfiguration, of parts) *Result[*routev3.RouteConfiguration] {
-	name := t.GetName()
-	top := run(WithoutHosts(t), (*routev3.RouteConfiguration).GetName, patches, func(a *attempt, original *routev3.RouteConfiguration) (*routev3.RouteConfiguration, bool, error) {
-		out := clone[*routev3.RouteConfiguration](&Patch{value: original})
-		return out, true, head(a, gateway, out)
-	})
-	out := &Result[*routev3.RouteConfiguration]{Message: t, Outcome: top.Outcome}
-	hosts := make([]*routev3.VirtualHost, 0, len(t.VirtualHosts))
-	ofTable := slices.DeleteFunc(slices.Clone(patches), func(p *Patch) bool { return !matchesTable(p, gateway, name) })
-	for _, h := range t.VirtualHosts {
-		if !mayChange(ofTable, func(p *Patch) bool { return mayChangeHost(p, h) }) {
-			hosts = append(hosts, h)
-			continue
+func newOfTable(patches []*Patch, gateway bool, name string) *ofTable {
+	out := &ofTable{made: map[*routev3.VirtualHost]*kept{}}
+	var hosts []*Patch
+	for _, p := range patches {
+		switch {
+		case !ofRoutes(p) || !matchesTable(p, gateway, name):
+		case p.ApplyTo == "ROUTE_CONFIGURATION":
+			if p.merges() {
+				out.itself = append(out.itself, p)
+			}
+		case p.ApplyTo == "VIRTUAL_HOST" && adds(p):
+			out.adds = append(out.adds, p)
+		default:
+			hosts = append(hosts, p)
 		}
-		one := of.host(name, h, func() *Result[*routev3.VirtualHost] {
-			return run(h, func(*routev3.VirtualHost) string { return h.GetName() }, patches, func(a *attempt, original *routev3.VirtualHost) (*routev3.VirtualHost, bool, error) {
-				return virtualHost(a, gateway, name, clone[*routev3.VirtualHost](&Patch{value: original}))
-			})
-		})
+	}
+	out.hosts = newIndex(hosts, func(p *Patch) (word, bool) {
+		switch {
+		case p.Routes != nil && p.Routes.Host != "":
+			return word{byName, p.Routes.Host}, true
+		case p.Routes != nil && p.Routes.Domain != "":
+			return word{byDomain, p.Routes.Domain}, true
+		}
+		return word{}, false
+	})
+	return out
+}
+
+func (t *ofTable) empty() bool { return len(t.itself)+len(t.adds)+len(t.hosts.patches) == 0 }
+
+// host are the patches that may have to do with a virtual host that is there.
+func (t *ofTable) host(h *routev3.VirtualHost) []*Patch {
+	if len(t.hosts.patches) == 0 {
+		return nil
+	}
+	words := make([]word, 0, 16)
+	words = append(words, word{byName, h.GetName()})
+	for _, d := range h.GetDomains() {
+		words = append(words, word{byDomain, d})
+	}
+	out := t.hosts.find(words, func(p *Patch) bool { return matchesHost(p, h) })
+	if slices.ContainsFunc(out, func(p *Patch) bool { return p.ApplyTo == "VIRTUAL_HOST" && p.redefines() }) {
+		return t.hosts.patches
+	}
+	return out
+}
+
+// apply gives what becomes of a route table, of its own or in a listener. Its virtual hosts are changed one by one, so that a
+// patch that breaks one is left out of that alone: of gives what becomes of each.
+func (t *ofTable) apply(table *routev3.RouteConfiguration, of func(*routev3.VirtualHost) Result[*routev3.VirtualHost]) *Result[*routev3.RouteConfiguration] {
+	out := &Result[*routev3.RouteConfiguration]{Message: table}
+	if t.empty() {
+		return out
+	}
+	top := &Result[*routev3.RouteConfiguration]{Message: WithoutHosts(table)}
+	if len(t.itself) > 0 {
+		top = run(top.Message, (*routev3.RouteConfiguration).GetName, t.itself, itself)
+	}
+	all := outcomes{}
+	all.add(top.Outcome)
+	hosts := make([]*routev3.VirtualHost, 0, len(table.VirtualHosts))
+	for _, h := range table.VirtualHosts {
+		one := of(h)
 		if !one.Removed {
 			hosts = append(hosts, one.Message)
 		}
-		out.add(one.Outcome)
+		all.add(one.Outcome)
 	}
 	hosts = append(hosts, top.Message.GetVirtualHosts()...)
-	hosts = append(hosts, added(patches, gateway, name, hosts, of, &out.Outcome)...)
-	if out.Nothing() {
+	hosts = append(hosts, t.added(table.GetName(), hosts, &all)...)
+	if out.Outcome = all.Outcome; out.Nothing() {
 		return out
 	}
 	out.Message = WithoutHosts(top.Message)
@@ -65,42 +100,37 @@ func table(patches []*Patch, gateway bool, t *routev3.RouteConfiguration, of par
 	return out
 }
 
-// head makes the changes of what a table has beside its virtual hosts; a merge may bring further ones.
-func head(a *attempt, gateway bool, table *routev3.RouteConfiguration) error {
-	name := table.GetName()
-	for p := range a.of("ROUTE_CONFIGURATION") {
-		if p.merges() && matchesTable(p, gateway, name) {
-			a.note(p)
-			if err := p.mergeInto(table); err != nil {
-				return err
-			}
+// itself makes the changes of what a table has beside its virtual hosts; a merge may bring further ones.
+func itself(a *attempt, original *routev3.RouteConfiguration) (*routev3.RouteConfiguration, bool, error) {
+	out := clone[*routev3.RouteConfiguration](&Patch{value: original})
+	for _, p := range a.patches {
+		a.note(p)
+		if err := p.mergeInto(out); err != nil {
+			return nil, false, err
 		}
 	}
-	return nil
+	return out, true, nil
 }
 
 // added are the virtual hosts that are added to a table, but for those whose names or domains others have: proxies refuse two.
-func added(patches []*Patch, gateway bool, table string, hosts []*routev3.VirtualHost, of parts, outcome *Outcome) []*routev3.VirtualHost {
+func (t *ofTable) added(table string, hosts []*routev3.VirtualHost, all *outcomes) []*routev3.VirtualHost {
+	if len(t.adds) == 0 {
+		return nil
+	}
+	taken := map[string]bool{}
+	for _, h := range hosts {
+		occupy(taken, h)
+	}
 	var out []*routev3.VirtualHost
-	var taken map[string]bool
-	for _, one := range patches {
-		if one.ApplyTo != "VIRTUAL_HOST" || !adds(one) || !matchesTable(one, gateway, table) {
-			continue
-		}
-		if taken == nil {
-			taken = map[string]bool{}
-			for _, h := range hosts {
-				occupy(taken, h)
-			}
-		}
-		h := of.addition(table, one)
+	for _, p := range t.adds {
+		h, _ := p.value.(*routev3.VirtualHost)
 		if name := clash(taken, h); name != "" {
-			outcome.add(Outcome{Broken: map[*model.Patch]string{one.Patch: fmt.Sprintf("%s: there is a virtual host for %s already", table, name)}})
+			all.add(Outcome{Broken: map[*model.Patch]string{p.Patch: fmt.Sprintf("%s: there is a virtual host for %s already", table, name)}})
 			continue
 		}
 		occupy(taken, h)
 		out = append(out, h)
-		outcome.add(Outcome{Changed: []*model.Patch{one.Patch}})
+		all.add(Outcome{Changed: []*model.Patch{p.Patch}})
 	}
 	return out
 }
@@ -137,10 +167,16 @@ func WithoutHosts(t *routev3.RouteConfiguration) *routev3.RouteConfiguration {
 	return out
 }
 
-// virtualHost makes the changes of a virtual host and its routes, in place where it stays the same one.
-func virtualHost(a *attempt, gateway bool, table string, h *routev3.VirtualHost) (out *routev3.VirtualHost, keep bool, err error) {
+// virtualHost makes the changes of a virtual host and its routes with the patches of its table.
+func virtualHost(patches []*Patch, h *routev3.VirtualHost) *Result[*routev3.VirtualHost] {
+	// Another name is no error.
+	return run(h, func(*routev3.VirtualHost) string { return h.GetName() }, patches, changeHost)
+}
+
+func changeHost(a *attempt, original *routev3.VirtualHost) (out *routev3.VirtualHost, keep bool, err error) {
+	h := clone[*routev3.VirtualHost](&Patch{value: original})
 	for p := range a.of("VIRTUAL_HOST") {
-		if !matchesTable(p, gateway, table) || !matchesHost(p, h) {
+		if !matchesHost(p, h) {
 			continue
 		}
 		switch {
@@ -161,7 +197,7 @@ func virtualHost(a *attempt, gateway bool, table string, h *routev3.VirtualHost)
 	for _, r := range h.Routes {
 		gone := false
 		for p := range a.of("HTTP_ROUTE") {
-			if !matchesTable(p, gateway, table) || !matchesHost(p, h) || !matchesRoute(p, r) {
+			if !matchesHost(p, h) || !matchesRoute(p, r) {
 				continue
 			}
 			if p.Operation == "REMOVE" {
@@ -182,7 +218,7 @@ func virtualHost(a *attempt, gateway bool, table string, h *routev3.VirtualHost)
 	}
 	h.Routes = kept
 	for p := range a.of("HTTP_ROUTE") {
-		if p.merges() || p.Operation == "REMOVE" || !matchesTable(p, gateway, table) || !matchesHost(p, h) {
+		if p.merges() || p.Operation == "REMOVE" || !matchesHost(p, h) {
 			continue
 		}
 		named := p.Routes != nil && p.Routes.ByRoute
@@ -217,11 +253,6 @@ func matchesTable(p *Patch, gateway bool, name string) bool {
 func matchesHost(p *Patch, h *routev3.VirtualHost) bool {
 	m := p.Routes
 	return m == nil || (m.Host == "" || m.Host == h.GetName()) && (m.Domain == "" || slices.Contains(h.GetDomains(), m.Domain))
-}
-
-// mayChangeHost says whether a patch of a table, which may be of anything, may have to do with a virtual host that is there.
-func mayChangeHost(p *Patch, h *routev3.VirtualHost) bool {
-	return (p.ApplyTo == "VIRTUAL_HOST" && !adds(p) || p.ApplyTo == "HTTP_ROUTE") && matchesHost(p, h)
 }
 
 func matchesRoute(p *Patch, r *routev3.Route) bool {
