@@ -94,3 +94,22 @@ func TestPatchesAreJudged(t *testing.T) {
 		t.Errorf("after it was mended: %+v", got)
 	}
 }
+
+// TestASweepForgetsNoRefusal: what is said of a patch that adds what servers have already stays when what nobody uses is forgotten.
+func TestASweepForgetsNoRefusal(t *testing.T) {
+	w, p, _ := patchedTown(t)
+	w.put("apiVersion: networking.istio.io/v1alpha3\nkind: EnvoyFilter\nmetadata: {name: twice, namespace: red}\nspec: {configPatches: [" +
+		"{applyTo: CLUSTER, match: {context: SIDECAR_INBOUND}, patch: {operation: ADD, value: {name: InboundPassthroughCluster, connect_timeout: 1s}}}]}\n")
+	w.update(p)
+	key := objects.Key{Group: "networking.istio.io", Kind: "EnvoyFilter", Namespace: "red", Name: "twice"}
+	if got := progressOf(p, key); len(got.Broken) != 1 {
+		t.Fatalf("%+v", got)
+	}
+	p.sweep()
+	for _, g := range p.groups {
+		p.judge(g)
+	}
+	if got := progressOf(p, key); len(got.Broken) != 1 || len(got.Idle) != 0 {
+		t.Errorf("after a sweep: %+v", got)
+	}
+}

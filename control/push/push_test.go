@@ -339,6 +339,7 @@ func (w *town) patch(host string) string {
 			"patch: {operation: "+w.pick("INSERT_BEFORE", "INSERT_AFTER")+", value: {name: envoy.filters.http.cors, typed_config: {'@type': type.googleapis.com/envoy.extensions.filters.http.cors.v3.Cors}}}}",
 		"{applyTo: LISTENER, match: {listener: {portNumber: "+w.pick("80", "90")+"}}, patch: {operation: "+w.pick("REMOVE", "MERGE, value: {per_connection_buffer_limit_bytes: 5}")+"}}",
 		"{applyTo: VIRTUAL_HOST, match: {routeConfiguration: {vhost: {name: '"+host+":80'}}}, patch: {operation: "+w.pick("REMOVE", "MERGE, value: {include_request_attempt_count: true}")+"}}",
+		"{applyTo: LISTENER, match: {listener: {portNumber: 90}}, patch: {operation: MERGE, value: {address: {socket_address: {address: 0.0.0.0, port_value: 80}}}}}",
 		"{applyTo: CLUSTER, match: {cluster: {portNumber: "+w.pick("80", "90")+", subset: "+w.pick("v1", "''")+"}}, patch: {operation: "+w.pick("REMOVE", "MERGE, value: {connect_timeout: 4s}")+"}}",
 		"{applyTo: VIRTUAL_HOST, match: {routeConfiguration: {vhost: {name: '"+host+":80'}}}, patch: {operation: MERGE, value: {domains: [more.example]}}}",
 		"{applyTo: HTTP_ROUTE, match: {routeConfiguration: {vhost: {domainName: "+w.pick("more.example", host)+"}}}, patch: {operation: INSERT_FIRST, value: {name: late, match: {path: /late}, direct_response: {status: 419}}}}",

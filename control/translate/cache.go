@@ -51,7 +51,7 @@ type Cache struct {
 	// filters are the EnvoyFilters by namespace and name, patches what theirs have made.
 	filters map[objects.Key]*model.EnvoyFilter
 	patches patch.Sets
-	// servers are all of an inbound kind.
+	// servers are what each inbound kind gets, before patches, by its ID.
 	servers memories[string, *Resources]
 }
 

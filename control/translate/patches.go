@@ -316,9 +316,6 @@ func (p *patched) delta(d *Delta) bool {
 
 // adds says whether patches add resources with names of those that come, change or go.
 func (p *patched) adds(d *Delta) bool {
-	if p == nil {
-		return false
-	}
 	added := map[resource]bool{}
 	for _, a := range p.set.Clusters() {
 		added[resource{clusters, a.Message.GetName()}] = true

@@ -35,8 +35,7 @@ func (c *Cache) Sweep(kept []Kept, servers map[string]*Resources) {
 		for _, p := range r.patched {
 			if p.set != nil {
 				sets = append(sets, p.set)
-				unchanged := *plain
-				p.existing(&unchanged)
+				p.set.Use(plain.Clusters, plain.Listeners, plain.Routes)
 			}
 		}
 	}

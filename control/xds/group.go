@@ -119,7 +119,7 @@ type Source interface {
 	Detach(p *Proxy)
 }
 
-// changed are the names of what changed in a group; all its members share it.
+// changed are the names of what changed in a group, or differs between two; all its members share it, or all who go from one to the other.
 type changed struct {
 	version int64
 	names   [typeCount][]string

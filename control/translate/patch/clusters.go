@@ -24,14 +24,14 @@ func (p *part) ofCluster(c *clusterv3.Cluster) []*Patch {
 func cluster(patches []*Patch, c *clusterv3.Cluster) *Result[*clusterv3.Cluster] {
 	return run(c, (*clusterv3.Cluster).GetName, patches, func(a *attempt, original *clusterv3.Cluster) (*clusterv3.Cluster, bool, error) {
 		out := original
-		for p := range a.of("CLUSTER") {
+		for _, p := range a.patches {
 			if p.Operation == "REMOVE" {
 				a.outcomes = outcomes{}
 				a.note(p)
 				return nil, false, nil
 			}
 			if out == original {
-				out = clone[*clusterv3.Cluster](&Patch{value: original})
+				out = proto.CloneOf(original)
 			}
 			if err := mergeCluster(a, p, out); err != nil {
 				return nil, false, err

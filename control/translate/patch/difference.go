@@ -8,7 +8,8 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 )
 
-// Difference is the patches that two sets do not have in common. A resource with which none of them may have to do is the same with both.
+// Difference is the patches that two sets do not have in common, and those that may make these match. A resource with which none of them may
+// have to do is the same with both.
 type Difference struct {
 	clusters, listeners, routes *part
 }
@@ -37,14 +38,25 @@ func (p *part) since(was *part) *part {
 	return newPart(nil, p.gateway || was.gateway, unequal(was.patches, p.patches))
 }
 
-// unequal are the patches that only one of both has; all of both, where those in common are in another order.
+// unequal are the patches that only one of both has, with those of both that change what they go by; all of both, where those in common are
+// in another order.
 func unequal(x, y []*Patch) []*Patch {
 	common, only := split(x, y)
 	others, onlyOther := split(y, x)
 	if !slices.Equal(common, others) {
 		return slices.Concat(x, y)
 	}
-	return append(only, onlyOther...)
+	out := slices.Concat(only, onlyOther)
+	if len(out) == 0 {
+		return nil
+	}
+	for _, p := range common {
+		// What the others go by may be what this one makes.
+		if p.ApplyTo == "LISTENER" && p.redefines() {
+			out = append(out, p)
+		}
+	}
+	return out
 }
 
 // split says which patches others have as well.

@@ -6,6 +6,7 @@ import (
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	"google.golang.org/protobuf/proto"
 
 	"heddle.io/heddle/control/envoyapi"
 )
@@ -20,7 +21,7 @@ const (
 // itself are changed as well.
 func listener(patches []*Patch, gateway bool, l *listenerv3.Listener) *Result[*listenerv3.Listener] {
 	return run(l, (*listenerv3.Listener).GetName, patches, func(a *attempt, original *listenerv3.Listener) (*listenerv3.Listener, bool, error) {
-		out := clone[*listenerv3.Listener](&Patch{value: original})
+		out := proto.CloneOf(original)
 		for p := range a.of("LISTENER") {
 			if !matchesListener(p, out) {
 				continue

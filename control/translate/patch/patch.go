@@ -4,6 +4,7 @@ package patch
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
@@ -46,7 +47,8 @@ func (p *Patch) merges() bool {
 func (p *Patch) redefines() bool {
 	switch v := p.value.(type) {
 	case *listenerv3.Listener:
-		return v.GetName() != "" || v.GetAddress() != nil
+		// Another name is refused.
+		return v.GetAddress() != nil
 	case *routev3.VirtualHost:
 		return v.GetName() != "" || len(v.GetDomains()) > 0
 	}
@@ -80,6 +82,16 @@ type Outcome struct {
 
 // Nothing says that no patch had to do with the resource.
 func (o *Outcome) Nothing() bool { return len(o.Changed)+len(o.Broken) == 0 }
+
+// leaveOut says that a patch was left out. The outcome may be shared: it is not changed in place.
+func (o *Outcome) leaveOut(p *model.Patch, why string) {
+	broken := maps.Clone(o.Broken)
+	if broken == nil {
+		broken = map[*model.Patch]string{}
+	}
+	broken[p] = why
+	o.Broken = broken
+}
 
 // outcomes puts together what became of the parts of a resource.
 type outcomes struct {
@@ -176,10 +188,8 @@ func run[M proto.Message](original M, name func(M) string, patches []*Patch, ste
 	if out, err = try(good); err != nil {
 		out = &Result[M]{Message: original}
 	}
-	if len(broken) > 0 {
-		all := outcomes{Outcome: out.Outcome}
-		all.add(Outcome{Broken: broken})
-		out.Outcome = all.Outcome
+	for p, why := range broken {
+		out.leaveOut(p, why)
 	}
 	return out
 }

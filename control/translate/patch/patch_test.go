@@ -187,6 +187,52 @@ func TestLaterPatchesSeeWhatEarlierOnesMade(t *testing.T) {
 	if r := set.Listener(listener); r.Message.GetPerConnectionBufferLimitBytes().GetValue() != 5 {
 		t.Errorf("%v", r)
 	}
+	was, err := sets.Of(SidecarOutbound, []*model.Patch{port})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !set.Since(was).Listener(listener) || set.Since(was).Listener(&listenerv3.Listener{Name: "other"}) {
+		t.Error("a patch that goes by what one in common makes is not among the differences, or those of another listener are")
+	}
+}
+
+// TestTablesHaveNoTwoOfOneDomain: a patch that gives a virtual host a domain of another, or brings one with it, is left out; others of the
+// same virtual host are not.
+func TestTablesHaveNoTwoOfOneDomain(t *testing.T) {
+	table := &routev3.RouteConfiguration{Name: "80", VirtualHosts: []*routev3.VirtualHost{{Name: "a", Domains: []string{"a"}}, {Name: "b", Domains: []string{"b"}}}}
+	of := func(applyTo, operation, host, value string) *model.Patch {
+		return &model.Patch{ApplyTo: applyTo, Context: "ANY", Operation: operation, Routes: &model.PatchRoutes{Host: host}, Value: []byte(value)}
+	}
+	count := of("VIRTUAL_HOST", "MERGE", "a", `{"include_request_attempt_count": true}`)
+	for what, bad := range map[string]*model.Patch{
+		"a domain merged":     of("VIRTUAL_HOST", "MERGE", "a", `{"domains": ["B"]}`),
+		"a host replaced":     of("VIRTUAL_HOST", "REPLACE", "a", `{"name": "a", "domains": ["b"]}`),
+		"a name of another":   of("VIRTUAL_HOST", "MERGE", "a", `{"name": "b"}`),
+		"a host with a table": of("ROUTE_CONFIGURATION", "MERGE", "", `{"virtual_hosts": [{"name": "c", "domains": ["b"]}]}`),
+	} {
+		var sets Sets
+		set, err := sets.Of(SidecarOutbound, []*model.Patch{bad, count})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := set.Table(table)
+		hosts := r.Message.GetVirtualHosts()
+		if r.Broken[bad] == "" || len(r.Broken) != 1 || !slices.Equal(r.Changed, []*model.Patch{count}) {
+			t.Errorf("%s: %v", what, r.Outcome)
+		}
+		if len(hosts) != 2 || hosts[0].GetName() != "a" || !slices.Equal(hosts[0].GetDomains(), []string{"a"}) || !hosts[0].GetIncludeRequestAttemptCount() || hosts[1] != table.VirtualHosts[1] {
+			t.Errorf("%s: %v", what, hosts)
+		}
+	}
+	swap := []*model.Patch{of("VIRTUAL_HOST", "REPLACE", "a", `{"name": "a", "domains": ["b"]}`), of("VIRTUAL_HOST", "REPLACE", "b", `{"name": "b", "domains": ["a"]}`)}
+	var sets Sets
+	set, err := sets.Of(SidecarOutbound, swap)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := set.Table(table); len(r.Broken) != 0 || len(r.Changed) != 2 {
+		t.Errorf("two that change places: %v", r.Outcome)
+	}
 }
 
 // TestManyPatchesAreFound: of a thousand patches, those that name a service, a cluster, or neither, in their order.

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"heddle.io/heddle/control/model"
@@ -81,16 +82,27 @@ func (t *ofTable) apply(table *routev3.RouteConfiguration, of func(*routev3.Virt
 		top = run(top.Message, (*routev3.RouteConfiguration).GetName, t.itself, itself)
 	}
 	all := outcomes{}
-	all.add(top.Outcome)
-	hosts := make([]*routev3.VirtualHost, 0, len(table.VirtualHosts))
+	made := make([]Result[*routev3.VirtualHost], 0, len(table.VirtualHosts))
+	redefined := false
 	for _, h := range table.VirtualHosts {
 		one := of(h)
+		made = append(made, one)
+		redefined = redefined || one.Message != h && !one.Removed && !alike(one.Message, h)
+	}
+	brought := top.Message.GetVirtualHosts()
+	if redefined || len(brought) > 0 {
+		t.resolveClashes(table, made, top)
+		brought = top.Message.GetVirtualHosts()
+	}
+	all.add(top.Outcome)
+	hosts := make([]*routev3.VirtualHost, 0, len(made)+len(brought))
+	for _, one := range made {
 		if !one.Removed {
 			hosts = append(hosts, one.Message)
 		}
 		all.add(one.Outcome)
 	}
-	hosts = append(hosts, top.Message.GetVirtualHosts()...)
+	hosts = append(hosts, brought...)
 	hosts = append(hosts, t.added(table.GetName(), hosts, &all)...)
 	if out.Outcome = all.Outcome; out.Nothing() {
 		return out
@@ -100,9 +112,66 @@ func (t *ofTable) apply(table *routev3.RouteConfiguration, of func(*routev3.Virt
 	return out
 }
 
+// resolveClashes leaves patches out that give virtual hosts names or domains which others have, or bring such ones: proxies refuse two.
+func (t *ofTable) resolveClashes(table *routev3.RouteConfiguration, made []Result[*routev3.VirtualHost], top *Result[*routev3.RouteConfiguration]) {
+	taken, twice := map[string]bool{}, ""
+	take := func(h *routev3.VirtualHost) {
+		if name := clash(taken, h); name != "" {
+			twice = name
+		}
+		occupy(taken, h)
+	}
+	for _, one := range made {
+		if !one.Removed {
+			take(one.Message)
+		}
+	}
+	if twice != "" {
+		clear(taken)
+		for i, h := range table.VirtualHosts {
+			if one := made[i]; one.Message != h && !one.Removed && !alike(one.Message, h) {
+				made[i] = *virtualHost(slices.DeleteFunc(slices.Clone(t.host(h)), (*Patch).redefines), h)
+				for _, p := range one.Changed {
+					if slices.ContainsFunc(t.hosts.patches, func(q *Patch) bool { return q.Patch == p && q.redefines() }) {
+						made[i].leaveOut(p, fmt.Sprintf("%s: there would be two virtual hosts for %s", table.GetName(), twice))
+					}
+				}
+			}
+			if !made[i].Removed {
+				occupy(taken, made[i].Message)
+			}
+		}
+	}
+	twice = ""
+	for _, h := range top.Message.GetVirtualHosts() {
+		take(h)
+	}
+	if twice == "" {
+		return
+	}
+	good := []*Patch{}
+	var bad []*model.Patch
+	for _, p := range t.itself {
+		if v, _ := p.value.(*routev3.RouteConfiguration); len(v.GetVirtualHosts()) > 0 {
+			bad = append(bad, p.Patch)
+		} else {
+			good = append(good, p)
+		}
+	}
+	*top = *run(WithoutHosts(table), (*routev3.RouteConfiguration).GetName, good, itself)
+	for _, p := range bad {
+		top.leaveOut(p, fmt.Sprintf("%s: there is a virtual host for %s already", table.GetName(), twice))
+	}
+}
+
+// alike says whether two virtual hosts have the same name and domains.
+func alike(x, y *routev3.VirtualHost) bool {
+	return x.GetName() == y.GetName() && slices.Equal(x.GetDomains(), y.GetDomains())
+}
+
 // itself makes the changes of what a table has beside its virtual hosts; a merge may bring further ones.
 func itself(a *attempt, original *routev3.RouteConfiguration) (*routev3.RouteConfiguration, bool, error) {
-	out := clone[*routev3.RouteConfiguration](&Patch{value: original})
+	out := proto.CloneOf(original)
 	for _, p := range a.patches {
 		a.note(p)
 		if err := p.mergeInto(out); err != nil {
@@ -174,7 +243,7 @@ func virtualHost(patches []*Patch, h *routev3.VirtualHost) *Result[*routev3.Virt
 }
 
 func changeHost(a *attempt, original *routev3.VirtualHost) (out *routev3.VirtualHost, keep bool, err error) {
-	h := clone[*routev3.VirtualHost](&Patch{value: original})
+	h := proto.CloneOf(original)
 	for p := range a.of("VIRTUAL_HOST") {
 		if !matchesHost(p, h) {
 			continue

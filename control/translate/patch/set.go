@@ -106,11 +106,12 @@ func (s *Sets) Of(context Context, patches []*model.Patch) (*Set, error) {
 		out.round = s.round
 		return out
 	}
-	return &Set{
-		clusters:  about("clusters", "CLUSTER"),
-		listeners: about("listeners", "LISTENER", "LISTENER_FILTER", "FILTER_CHAIN", "NETWORK_FILTER", "HTTP_FILTER", "ROUTE_CONFIGURATION", "VIRTUAL_HOST", "HTTP_ROUTE"),
-		routes:    about("routes", "ROUTE_CONFIGURATION", "VIRTUAL_HOST", "HTTP_ROUTE"),
-	}, nil
+	ofTables, ofListeners := []string{"ROUTE_CONFIGURATION", "VIRTUAL_HOST", "HTTP_ROUTE"}, []string{"LISTENER", "LISTENER_FILTER", "FILTER_CHAIN", "NETWORK_FILTER", "HTTP_FILTER"}
+	if context == SidecarInbound {
+		// Servers' tables stand in their listeners.
+		ofListeners = append(ofListeners, ofTables...)
+	}
+	return &Set{clusters: about("clusters", "CLUSTER"), listeners: about("listeners", ofListeners...), routes: about("routes", ofTables...)}, nil
 }
 
 // addsWhole says whether a patch adds a listener or a cluster. Without a context, a sidecar gets it once, as a client.
@@ -222,6 +223,19 @@ func (p *part) table(name string) *ofTable {
 		out.round = p.sets.round
 	}
 	return out
+}
+
+// Use has [Sets.Sweep] keep what was made of these.
+func (s *Set) Use(clusters []*clusterv3.Cluster, listeners []*listenerv3.Listener, tables []*routev3.RouteConfiguration) {
+	for _, c := range clusters {
+		s.Cluster(c)
+	}
+	for _, l := range listeners {
+		s.Listener(l)
+	}
+	for _, t := range tables {
+		s.Table(t)
+	}
 }
 
 // Addition is a resource that a patch adds, always the same message.
