@@ -178,7 +178,10 @@ func filter(a *attempt, gateway bool, l *listenerv3.Listener, c *listenerv3.Filt
 	}
 	if routes := manager.GetRouteConfig(); routes != nil {
 		of := newOfTable(a.patches, gateway, routes.GetName())
-		result := of.apply(routes, func(h *routev3.VirtualHost) Result[*routev3.VirtualHost] { return *virtualHost(of.host(h), h) })
+		again := func(patches []*Patch, h *routev3.VirtualHost) Result[*routev3.VirtualHost] {
+			return *virtualHost(patches, h)
+		}
+		result := of.apply(routes, func(h *routev3.VirtualHost) Result[*routev3.VirtualHost] { return again(of.host(h), h) }, again)
 		a.take(result.Outcome)
 		manager.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: result.Message}
 	}

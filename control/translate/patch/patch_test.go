@@ -235,6 +235,65 @@ func TestTablesHaveNoTwoOfOneDomain(t *testing.T) {
 	}
 }
 
+// TestOnlyThosePartyToAClashAreLeftOut: others that give virtual hosts domains stay, also of the same virtual host's other outcomes; who
+// gets a name back takes it from who took it; a domain that is merged twice stands there once.
+func TestOnlyThosePartyToAClashAreLeftOut(t *testing.T) {
+	of := func(applyTo, operation, host, value string) *model.Patch {
+		return &model.Patch{ApplyTo: applyTo, Context: "ANY", Operation: operation, Routes: &model.PatchRoutes{Host: host}, Value: []byte(value)}
+	}
+	table := &routev3.RouteConfiguration{Name: "80"}
+	for _, name := range []string{"a", "b", "c", "d"} {
+		table.VirtualHosts = append(table.VirtualHosts, &routev3.VirtualHost{Name: name, Domains: []string{name}})
+	}
+	innocent, twice, again := of("VIRTUAL_HOST", "MERGE", "a", `{"domains": ["alias"]}`), of("VIRTUAL_HOST", "MERGE", "b", `{"domains": ["D"]}`), of("VIRTUAL_HOST", "MERGE", "a", `{"domains": ["Alias"]}`)
+	invalid := of("VIRTUAL_HOST", "MERGE", "b", `{"domains": ["x"], "retry_policy": {"num_retries": 1, "retry_back_off": {}}}`)
+	good, bad := of("ROUTE_CONFIGURATION", "MERGE", "", `{"virtual_hosts": [{"name": "e", "domains": ["e"]}]}`), of("ROUTE_CONFIGURATION", "MERGE", "", `{"virtual_hosts": [{"name": "f", "domains": ["f", "F"]}]}`)
+	var sets Sets
+	set, err := sets.Of(SidecarOutbound, []*model.Patch{innocent, twice, again, invalid, good, bad})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := set.Table(table)
+	if len(r.Broken) != 3 || r.Broken[twice] == "" || r.Broken[invalid] == "" || r.Broken[bad] == "" {
+		t.Errorf("left out: %v", r.Broken)
+	}
+	var got []string
+	for _, h := range r.Message.GetVirtualHosts() {
+		got = append(got, h.GetName()+"="+strings.Join(h.GetDomains(), ","))
+	}
+	if want := []string{"a=a,alias", "b=b", "c=c", "d=d", "e=e"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if again := set.Table(table); again.Message.VirtualHosts[1] != r.Message.VirtualHosts[1] || again.Message.VirtualHosts[0] != r.Message.VirtualHosts[0] {
+		t.Error("virtual hosts were made twice")
+	}
+	// a takes b's place, b would take c's: that is undone, and so is what took its place.
+	chain := []*model.Patch{of("VIRTUAL_HOST", "REPLACE", "a", `{"name": "a", "domains": ["b"]}`), of("VIRTUAL_HOST", "REPLACE", "b", `{"name": "b", "domains": ["c"]}`)}
+	if set, err = sets.Of(SidecarOutbound, chain); err != nil {
+		t.Fatal(err)
+	}
+	if r := set.Table(table); len(r.Broken) != 2 || r.Message != table && !slices.Equal(r.Message.VirtualHosts, table.VirtualHosts) {
+		t.Errorf("%v", r)
+	}
+}
+
+// TestMuchThatMakesNothingIsSwept: filters that change and match nothing are forgotten as well.
+func TestMuchThatMakesNothingIsSwept(t *testing.T) {
+	var sets Sets
+	for range 3000 {
+		if _, err := sets.Of(SidecarOutbound, []*model.Patch{{ApplyTo: "CLUSTER", Context: "ANY", Operation: "REMOVE"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !sets.Crowded() {
+		t.Error("3000 versions of a filter are kept")
+	}
+	sets.Mark()
+	if sets.Sweep(nil); sets.Crowded() || sets.size() != 0 {
+		t.Errorf("%d are left", sets.size())
+	}
+}
+
 // TestManyPatchesAreFound: of a thousand patches, those that name a service, a cluster, or neither, in their order.
 func TestManyPatchesAreFound(t *testing.T) {
 	var all []*model.Patch

@@ -71,8 +71,8 @@ func (t *ofTable) host(h *routev3.VirtualHost) []*Patch {
 }
 
 // apply gives what becomes of a route table, of its own or in a listener. Its virtual hosts are changed one by one, so that a
-// patch that breaks one is left out of that alone: of gives what becomes of each.
-func (t *ofTable) apply(table *routev3.RouteConfiguration, of func(*routev3.VirtualHost) Result[*routev3.VirtualHost]) *Result[*routev3.RouteConfiguration] {
+// patch that breaks one is left out of that alone: of gives what becomes of each, again of one without some of its patches.
+func (t *ofTable) apply(table *routev3.RouteConfiguration, of func(*routev3.VirtualHost) Result[*routev3.VirtualHost], again func([]*Patch, *routev3.VirtualHost) Result[*routev3.VirtualHost]) *Result[*routev3.RouteConfiguration] {
 	out := &Result[*routev3.RouteConfiguration]{Message: table}
 	if t.empty() {
 		return out
@@ -83,17 +83,19 @@ func (t *ofTable) apply(table *routev3.RouteConfiguration, of func(*routev3.Virt
 	}
 	all := outcomes{}
 	made := make([]Result[*routev3.VirtualHost], 0, len(table.VirtualHosts))
-	redefined := false
-	for _, h := range table.VirtualHosts {
+	var redefined []int
+	for i, h := range table.VirtualHosts {
 		one := of(h)
 		made = append(made, one)
-		redefined = redefined || one.Message != h && !one.Removed && !alike(one.Message, h)
+		if one.Message != h && !one.Removed && !alike(one.Message, h) {
+			redefined = append(redefined, i)
+		}
+	}
+	if len(redefined)+len(top.Message.GetVirtualHosts()) > 0 {
+		taken := t.undoClashes(table, made, redefined, again)
+		top = t.brought(table, top, taken)
 	}
 	brought := top.Message.GetVirtualHosts()
-	if redefined || len(brought) > 0 {
-		t.resolveClashes(table, made, top)
-		brought = top.Message.GetVirtualHosts()
-	}
 	all.add(top.Outcome)
 	hosts := make([]*routev3.VirtualHost, 0, len(made)+len(brought))
 	for _, one := range made {
@@ -112,56 +114,96 @@ func (t *ofTable) apply(table *routev3.RouteConfiguration, of func(*routev3.Virt
 	return out
 }
 
-// resolveClashes leaves patches out that give virtual hosts names or domains which others have, or bring such ones: proxies refuse two.
-func (t *ofTable) resolveClashes(table *routev3.RouteConfiguration, made []Result[*routev3.VirtualHost], top *Result[*routev3.RouteConfiguration]) {
-	taken, twice := map[string]bool{}, ""
-	take := func(h *routev3.VirtualHost) {
-		if name := clash(taken, h); name != "" {
-			twice = name
-		}
-		occupy(taken, h)
+// undoClashes leaves patches out that give virtual hosts names or domains which others have: proxies refuse two. Those that nothing gives
+// others stand first, then the table's order decides. It gives who has which name and domain in the end.
+func (t *ofTable) undoClashes(table *routev3.RouteConfiguration, made []Result[*routev3.VirtualHost], redefined []int, again func([]*Patch, *routev3.VirtualHost) Result[*routev3.VirtualHost]) map[string]int {
+	owners := map[string]int{}
+	open := make(map[int]bool, len(redefined))
+	for _, i := range redefined {
+		open[i] = true
 	}
-	for _, one := range made {
-		if !one.Removed {
-			take(one.Message)
+	own := func(i int) {
+		for _, key := range keysOf(made[i].Message) {
+			owners[key] = i
 		}
 	}
-	if twice != "" {
-		clear(taken)
-		for i, h := range table.VirtualHosts {
-			if one := made[i]; one.Message != h && !one.Removed && !alike(one.Message, h) {
-				made[i] = *virtualHost(slices.DeleteFunc(slices.Clone(t.host(h)), (*Patch).redefines), h)
-				for _, p := range one.Changed {
-					if slices.ContainsFunc(t.hosts.patches, func(q *Patch) bool { return q.Patch == p && q.redefines() }) {
-						made[i].leaveOut(p, fmt.Sprintf("%s: there would be two virtual hosts for %s", table.GetName(), twice))
-					}
+	for i := range made {
+		if !open[i] && !made[i].Removed {
+			own(i)
+		}
+	}
+	var undo func(i int, name string)
+	undo = func(i int, name string) {
+		was, h := made[i], table.VirtualHosts[i]
+		delete(open, i)
+		made[i] = again(slices.DeleteFunc(slices.Clone(t.host(h)), (*Patch).redefines), h)
+		for p, why := range was.Broken {
+			made[i].leaveOut(p, why)
+		}
+		for _, p := range t.host(h) {
+			if p.redefines() && slices.Contains(was.Changed, p.Patch) {
+				made[i].leaveOut(p.Patch, fmt.Sprintf("%s: there would be two virtual hosts for %s", table.GetName(), name))
+			}
+		}
+		if made[i].Removed {
+			return
+		}
+		// Who took what it had before has to give it back.
+		for at, key := range keysOf(made[i].Message) {
+			if other, taken := owners[key]; taken && other != i {
+				for _, k := range keysOf(made[other].Message) {
+					delete(owners, k)
+				}
+				undo(other, spelt(made[i].Message, at))
+			}
+		}
+		own(i)
+	}
+	for _, i := range redefined {
+		keys := keysOf(made[i].Message)
+		at := slices.IndexFunc(keys, func(key string) bool { _, taken := owners[key]; return taken })
+		if at >= 0 {
+			undo(i, spelt(made[i].Message, at))
+		} else {
+			own(i)
+		}
+	}
+	return owners
+}
+
+// brought leaves those patches of a table out that bring virtual hosts for what others have.
+func (t *ofTable) brought(table *routev3.RouteConfiguration, top *Result[*routev3.RouteConfiguration], owners map[string]int) *Result[*routev3.RouteConfiguration] {
+	taken := make(map[string]bool, len(owners))
+	for key := range owners {
+		taken[key] = true
+	}
+	var good []*Patch
+	bad := map[*model.Patch]string{}
+	for _, p := range t.itself {
+		value, _ := p.value.(*routev3.RouteConfiguration)
+		if slices.Contains(top.Changed, p.Patch) {
+			for _, h := range value.GetVirtualHosts() {
+				if name := clash(taken, h); name != "" {
+					bad[p.Patch] = fmt.Sprintf("%s: there would be two virtual hosts for %s", table.GetName(), name)
 				}
 			}
-			if !made[i].Removed {
-				occupy(taken, made[i].Message)
-			}
+		}
+		if bad[p.Patch] != "" {
+			continue
+		}
+		good = append(good, p)
+		for _, h := range value.GetVirtualHosts() {
+			occupy(taken, h)
 		}
 	}
-	twice = ""
-	for _, h := range top.Message.GetVirtualHosts() {
-		take(h)
+	if len(bad) == 0 {
+		return top
 	}
-	if twice == "" {
-		return
+	out := run(WithoutHosts(table), (*routev3.RouteConfiguration).GetName, good, itself)
+	for p, why := range bad {
+		out.leaveOut(p, why)
 	}
-	good := []*Patch{}
-	var bad []*model.Patch
-	for _, p := range t.itself {
-		if v, _ := p.value.(*routev3.RouteConfiguration); len(v.GetVirtualHosts()) > 0 {
-			bad = append(bad, p.Patch)
-		} else {
-			good = append(good, p)
-		}
-	}
-	*top = *run(WithoutHosts(table), (*routev3.RouteConfiguration).GetName, good, itself)
-	for _, p := range bad {
-		top.leaveOut(p, fmt.Sprintf("%s: there is a virtual host for %s already", table.GetName(), twice))
-	}
+	return out
 }
 
 // alike says whether two virtual hosts have the same name and domains.
@@ -204,20 +246,36 @@ func (t *ofTable) added(table string, hosts []*routev3.VirtualHost, all *outcome
 	return out
 }
 
-func occupy(taken map[string]bool, h *routev3.VirtualHost) {
-	taken["name "+h.GetName()] = true
+// keysOf are what no other virtual host of a table may have: the name, and the domains in small letters.
+func keysOf(h *routev3.VirtualHost) []string {
+	out := make([]string, 0, 1+len(h.GetDomains()))
+	out = append(out, "name "+h.GetName())
 	for _, d := range h.GetDomains() {
-		taken[strings.ToLower(d)] = true
+		out = append(out, strings.ToLower(d))
+	}
+	return out
+}
+
+// spelt is one of [keysOf] as it stands in the virtual host.
+func spelt(h *routev3.VirtualHost, at int) string {
+	if at == 0 {
+		return h.GetName()
+	}
+	return h.GetDomains()[at-1]
+}
+
+func occupy(taken map[string]bool, h *routev3.VirtualHost) {
+	for _, key := range keysOf(h) {
+		taken[key] = true
 	}
 }
 
+// clash is what a virtual host has that others have, or that it has twice; empty when there is none.
 func clash(taken map[string]bool, h *routev3.VirtualHost) string {
-	if taken["name "+h.GetName()] {
-		return h.GetName()
-	}
-	for _, d := range h.GetDomains() {
-		if taken[strings.ToLower(d)] {
-			return d
+	keys := keysOf(h)
+	for i, key := range keys {
+		if taken[key] || slices.Contains(keys[:i], key) {
+			return spelt(h, i)
 		}
 	}
 	return ""
@@ -261,6 +319,16 @@ func changeHost(a *attempt, original *routev3.VirtualHost) (out *routev3.Virtual
 			a.note(p)
 			h = clone[*routev3.VirtualHost](p)
 		}
+	}
+	if slices.ContainsFunc(a.patches, (*Patch).redefines) {
+		// One that is merged twice is harmless.
+		known := map[string]bool{}
+		h.Domains = slices.DeleteFunc(h.Domains, func(d string) bool {
+			d = strings.ToLower(d)
+			twice := known[d]
+			known[d] = true
+			return twice
+		})
 	}
 	kept := h.Routes[:0]
 	for _, r := range h.Routes {

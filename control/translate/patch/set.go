@@ -48,7 +48,7 @@ type Sets struct {
 	parts    map[partKey]*part
 	results  map[made]*kept
 	round    int
-	// swept is how many results were left by the last sweep.
+	// swept is how much was left by the last sweep.
 	swept int
 	// key is room for that of a list.
 	key []byte
@@ -59,8 +59,10 @@ type partKey struct {
 	list *list
 }
 
-// Crowded says that many results have been made since the last sweep.
-func (s *Sets) Crowded() bool { return len(s.results) > 1000+2*s.swept }
+// Crowded says that much has been made since the last sweep.
+func (s *Sets) Crowded() bool { return s.size() > 1000+2*s.swept }
+
+func (s *Sets) size() int { return len(s.results) + len(s.decoded) + len(s.parts) }
 
 // Of gives the set of patches of a context, nil when none has to do with it.
 func (s *Sets) Of(context Context, patches []*model.Patch) (*Set, error) {
@@ -174,7 +176,8 @@ func (s *Sets) Sweep(used []*Set) {
 		return false
 	})
 	maps.DeleteFunc(s.lists, func(_ string, l *list) bool { return l.round != s.round })
-	s.decoded, s.swept = decoded, len(s.results)
+	s.decoded = decoded
+	s.swept = s.size()
 }
 
 // Cluster gives what becomes of a cluster.
@@ -209,6 +212,8 @@ func (s *Set) Table(t *routev3.RouteConfiguration) Result[*routev3.RouteConfigur
 			of.made[h] = k
 		}
 		return resultOf(s.routes, k, h)
+	}, func(patches []*Patch, h *routev3.VirtualHost) Result[*routev3.VirtualHost] {
+		return resultOf(s.routes, keep(s.routes, patches, h, virtualHost), h)
 	})
 }
 
