@@ -333,6 +333,27 @@ func TestManyChangesForASlowProxyBecomeOne(t *testing.T) {
 	c.hears("EDS a")
 }
 
+// TestTheFirstGroupCounts: of two groups with a resource of one name, both variants of the protocol send that of the first.
+func TestTheFirstGroupCounts(t *testing.T) {
+	w, _ := start(t)
+	first, second := NewGroup(w.resources(mesh("a=first")...), ""), NewGroup(w.resources(mesh("a=second")...), "")
+	c := newTalk(t, w)
+	w.server.Update(2, nil, []Move{{Proxy: c.p, Groups: []*Group{first, second}}})
+	if err := c.p.wholeRequest(Clusters, &discovery.DiscoveryRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	c.hears("CDS a")
+	want := first.Resource(Clusters, "a")
+	if got := c.last[Clusters].resources[0]; got != want || find(c.p.groups, Clusters, "a") != want {
+		t.Errorf("the state of the world has %v", got)
+	}
+	both := c.p.digest(Clusters)
+	c.p.groups = []*Group{first}
+	if c.p.digest(Clusters) != both {
+		t.Error("the version is that of the second")
+	}
+}
+
 func TestStateOfTheWorld(t *testing.T) {
 	w, _ := start(t)
 	w.has(mesh("a", "b")...)

@@ -246,14 +246,7 @@ func (p *Proxy) wholeWorld(r *response, set []string, remove bool) {
 		}
 		return
 	}
-	world := map[string]*Resource{}
-	for _, g := range p.groups {
-		for name, one := range g.resources[r.typ] {
-			if sub.wants(name) {
-				world[name] = one
-			}
-		}
-	}
+	world := p.wanted(r.typ)
 	if r.typ == Clusters {
 		if !remove {
 			for name, one := range sub.world {
@@ -269,19 +262,26 @@ func (p *Proxy) wholeWorld(r *response, set []string, remove bool) {
 	}
 }
 
-// digest is a version of all that a proxy is to have of a type. It is the same in another controller.
-func (p *Proxy) digest(t Type) string {
-	versions := map[string]string{}
-	for _, g := range p.groups {
+// wanted is all that a proxy is to have of a type, by name. Of two groups with one name, the first counts, as [find] has it: a patch may add
+// to a server what a client has.
+func (p *Proxy) wanted(t Type) map[string]*Resource {
+	out := map[string]*Resource{}
+	for _, g := range slices.Backward(p.groups) {
 		for name, r := range g.resources[t] {
 			if p.types[t].wants(name) {
-				versions[name] = r.Version()
+				out[name] = r
 			}
 		}
 	}
+	return out
+}
+
+// digest is a version of all that a proxy is to have of a type. It is the same in another controller.
+func (p *Proxy) digest(t Type) string {
+	wanted := p.wanted(t)
 	digest := sha256.New()
-	for _, name := range slices.Sorted(maps.Keys(versions)) {
-		fmt.Fprintf(digest, "%q %q\n", name, versions[name])
+	for _, name := range slices.Sorted(maps.Keys(wanted)) {
+		fmt.Fprintf(digest, "%q %q\n", name, wanted[name].Version())
 	}
 	return base64.RawURLEncoding.EncodeToString(digest.Sum(nil)[:versionBytes])
 }
