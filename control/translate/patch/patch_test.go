@@ -246,10 +246,11 @@ func TestOnlyThosePartyToAClashAreLeftOut(t *testing.T) {
 		table.VirtualHosts = append(table.VirtualHosts, &routev3.VirtualHost{Name: name, Domains: []string{name}})
 	}
 	innocent, twice, again := of("VIRTUAL_HOST", "MERGE", "a", `{"domains": ["alias"]}`), of("VIRTUAL_HOST", "MERGE", "b", `{"domains": ["D"]}`), of("VIRTUAL_HOST", "MERGE", "a", `{"domains": ["Alias"]}`)
+	beside := of("VIRTUAL_HOST", "MERGE", "b", `{"domains": ["other"]}`)
 	invalid := of("VIRTUAL_HOST", "MERGE", "b", `{"domains": ["x"], "retry_policy": {"num_retries": 1, "retry_back_off": {}}}`)
 	good, bad := of("ROUTE_CONFIGURATION", "MERGE", "", `{"virtual_hosts": [{"name": "e", "domains": ["e"]}]}`), of("ROUTE_CONFIGURATION", "MERGE", "", `{"virtual_hosts": [{"name": "f", "domains": ["f", "F"]}]}`)
 	var sets Sets
-	set, err := sets.Of(SidecarOutbound, []*model.Patch{innocent, twice, again, invalid, good, bad})
+	set, err := sets.Of(SidecarOutbound, []*model.Patch{innocent, beside, twice, again, invalid, good, bad})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -261,7 +262,7 @@ func TestOnlyThosePartyToAClashAreLeftOut(t *testing.T) {
 	for _, h := range r.Message.GetVirtualHosts() {
 		got = append(got, h.GetName()+"="+strings.Join(h.GetDomains(), ","))
 	}
-	if want := []string{"a=a,alias", "b=b", "c=c", "d=d", "e=e"}; !slices.Equal(got, want) {
+	if want := []string{"a=a,alias", "b=b,other", "c=c", "d=d", "e=e"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
 	if again := set.Table(table); again.Message.VirtualHosts[1] != r.Message.VirtualHosts[1] || again.Message.VirtualHosts[0] != r.Message.VirtualHosts[0] {

@@ -132,16 +132,44 @@ func (t *ofTable) undoClashes(table *routev3.RouteConfiguration, made []Result[*
 			own(i)
 		}
 	}
+	originals := map[string]int{}
+	if len(redefined) > 0 {
+		for i, h := range table.VirtualHosts {
+			for _, key := range keysOf(h) {
+				originals[key] = i
+			}
+		}
+	}
 	var undo func(i int, name string)
 	undo = func(i int, name string) {
 		was, h := made[i], table.VirtualHosts[i]
 		delete(open, i)
-		made[i] = again(slices.DeleteFunc(slices.Clone(t.host(h)), (*Patch).redefines), h)
+		patches := t.host(h)
+		bad := map[*Patch]bool{}
+		for _, p := range patches {
+			bad[p] = p.redefines()
+		}
+		with := func() Result[*routev3.VirtualHost] {
+			return again(slices.DeleteFunc(slices.Clone(patches), func(p *Patch) bool { return bad[p] }), h)
+		}
+		// Those that clash with nobody by themselves stay, in their order.
+		for _, p := range patches {
+			if bad[p] {
+				bad[p] = false
+				one := with()
+				bad[p] = !one.Removed && slices.ContainsFunc(keysOf(one.Message), func(key string) bool {
+					owner, taken := owners[key]
+					first, there := originals[key]
+					return taken && owner != i || there && first != i
+				})
+			}
+		}
+		made[i] = with()
 		for p, why := range was.Broken {
 			made[i].leaveOut(p, why)
 		}
-		for _, p := range t.host(h) {
-			if p.redefines() && slices.Contains(was.Changed, p.Patch) {
+		for _, p := range patches {
+			if bad[p] && slices.Contains(was.Changed, p.Patch) {
 				made[i].leaveOut(p.Patch, fmt.Sprintf("%s: there would be two virtual hosts for %s", table.GetName(), name))
 			}
 		}
