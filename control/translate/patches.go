@@ -307,22 +307,15 @@ func (p *patched) delta(d *Delta) bool {
 	p.dropAll(clusters, d.Clusters)
 	p.dropAll(listeners, d.Listeners)
 	p.dropAll(tables, d.Routes)
-	if p.adds(d) {
+	if d.touchesAny(additions(p.set)) {
 		return false
 	}
 	p.settle(d)
 	return true
 }
 
-// adds says whether patches add resources with names of those that come, change or go.
-func (p *patched) adds(d *Delta) bool {
-	added := map[resource]bool{}
-	for _, a := range p.set.Clusters() {
-		added[resource{clusters, a.Message.GetName()}] = true
-	}
-	for _, a := range p.set.Listeners() {
-		added[resource{listeners, a.Message.GetName()}] = true
-	}
+// touchesAny says whether any of these resources comes, changes or goes.
+func (d *Delta) touchesAny(added map[resource]bool) bool {
 	if len(added) == 0 {
 		return false
 	}

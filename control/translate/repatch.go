@@ -52,10 +52,11 @@ func (p *patched) renew(was *patched, plain *Resources, d *Delta) bool {
 	}
 	d.Added = append(d.Added, missing(p.sources, was.sources)...)
 	d.Dropped = append(d.Dropped, missing(was.sources, p.sources)...)
-	if p.adds(d) || was.adds(d) {
+	added := additions(p.set, was.set)
+	if d.touchesAny(added) {
 		return false
 	}
-	differs, added := p.set.Since(was.set), p.additions(was)
+	differs := p.set.Since(was.set)
 	p.inherit(was, added, d)
 	again := &Resources{}
 	again.Clusters = differing(p, was, plain.Clusters, d.Set.Clusters, clusters, (*patch.Set).Cluster, added, differs.Clusters(), differs.Cluster)
@@ -75,10 +76,10 @@ func (p *patched) renew(was *patched, plain *Resources, d *Delta) bool {
 	return true
 }
 
-// additions are the resources that patches add, or did before. What became of those that are there is made anew beside them.
-func (p *patched) additions(was *patched) map[resource]bool {
+// additions are the resources that the patches of some sets add. What became of those that are there is made anew beside them.
+func additions(sets ...*patch.Set) map[resource]bool {
 	out := map[resource]bool{}
-	for _, set := range []*patch.Set{p.set, was.set} {
+	for _, set := range sets {
 		for _, a := range set.Clusters() {
 			out[resource{clusters, a.Message.GetName()}] = true
 		}

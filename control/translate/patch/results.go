@@ -6,11 +6,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// list is patches in order; of equal ones there is one list, as long as it is in use.
-type list struct {
-	patches []*Patch
-	round   int
-}
+// list stands for patches in their order; of equal ones there is one, as long as it is in use.
+type list struct{ round int }
 
 // made is what a list of patches makes of a message, which others that have those patches for it share, whatever patches they
 // have for other messages.
@@ -36,7 +33,7 @@ func (s *Sets) list(gateway bool, patches []*Patch) *list {
 	}
 	l := s.lists[string(s.key)]
 	if l == nil {
-		l = &list{patches: patches}
+		l = &list{}
 		s.lists[string(s.key)] = l
 	}
 	l.round = s.round

@@ -143,7 +143,6 @@ func (t *ofTable) undoClashes(table *routev3.RouteConfiguration, made []Result[*
 	var undo func(i int, name string)
 	undo = func(i int, name string) {
 		was, h := made[i], table.VirtualHosts[i]
-		delete(open, i)
 		patches := t.host(h)
 		bad := map[*Patch]bool{}
 		for _, p := range patches {
@@ -208,7 +207,10 @@ func (t *ofTable) brought(table *routev3.RouteConfiguration, top *Result[*routev
 	var good []*Patch
 	bad := map[*model.Patch]string{}
 	for _, p := range t.itself {
-		value, _ := p.value.(*routev3.RouteConfiguration)
+		value, is := p.value.(*routev3.RouteConfiguration)
+		if !is {
+			continue
+		}
 		if slices.Contains(top.Changed, p.Patch) {
 			for _, h := range value.GetVirtualHosts() {
 				if name := clash(taken, h); name != "" {
@@ -262,7 +264,10 @@ func (t *ofTable) added(table string, hosts []*routev3.VirtualHost, all *outcome
 	}
 	var out []*routev3.VirtualHost
 	for _, p := range t.adds {
-		h, _ := p.value.(*routev3.VirtualHost)
+		h, is := p.value.(*routev3.VirtualHost)
+		if !is {
+			continue
+		}
 		if name := clash(taken, h); name != "" {
 			all.add(Outcome{Broken: map[*model.Patch]string{p.Patch: fmt.Sprintf("%s: there is a virtual host for %s already", table, name)}})
 			continue
