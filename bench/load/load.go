@@ -70,26 +70,6 @@ func wrk(at process.Place, url string, connections int, duration time.Duration, 
 	return r, err
 }
 
-// WrkCookies asks as [Wrk] does, with each of the cookies in turn.
-func WrkCookies(at process.Place, url string, connections int, duration time.Duration, cookies []string) (Result, error) {
-	dir, err := os.MkdirTemp("", "wrk")
-	if err != nil {
-		return Result{}, err
-	}
-	defer os.RemoveAll(dir)
-	var script strings.Builder
-	script.WriteString("local requests, at = {}, 0\nfunction init()\n")
-	for _, cookie := range cookies {
-		fmt.Fprintf(&script, "  requests[#requests + 1] = wrk.format(nil, nil, {Host = wrk.headers[\"Host\"], Cookie = %q})\n", cookie)
-	}
-	script.WriteString("end\nfunction request()\n  at = at % #requests + 1\n  return requests[at]\nend\n")
-	path := filepath.Join(dir, "cookies.lua")
-	if err := os.WriteFile(path, []byte(script.String()), 0o600); err != nil {
-		return Result{}, err
-	}
-	return wrk(at, url, connections, duration, "-s", path)
-}
-
 func parseWrk(out string) (Result, error) {
 	var r Result
 	m := wrkRequests.FindStringSubmatch(out)

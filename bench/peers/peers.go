@@ -60,9 +60,11 @@ type Work struct {
 	// Policies is how many DENY policies a request is held against, none of which matches it: by turns on a path, on one
 	// with escapes, and on a host. Only Envoy and heddle-proxy have policies.
 	Policies int
-	// Cookies has the proxy answer by itself, and hold the request's cookie against regular expressions before it does.
-	// Only Envoy and heddle-proxy have such rules.
-	Cookies *CookieRules
+	// Cookies has the proxy answer by itself, and hold the request's cookie against regular expressions before it does: the first
+	// rules at the address that it serves, each of the others at the next port. Only Envoy and heddle-proxy have such rules.
+	Cookies []CookieRules
+	// Hyperscan finds the expressions, in heddle-proxy.
+	Hyperscan bool
 	// Workers of the proxy, on as many processors; zero means one. Only Envoy and heddle-proxy have more.
 	Workers int
 	// Balance is the listener's connection_balance_config; empty means none.
@@ -73,8 +75,6 @@ type Work struct {
 type CookieRules struct {
 	// Action is ALLOW, where only a cookie that one of them matches is answered, or DENY, where none may; empty is no rule.
 	Action string
-	// Hyperscan finds the expressions, in heddle-proxy.
-	Hyperscan bool
 	// Anywhere has an expression find its words within the cookie (".*" on both sides); else the cookie begins and ends with them.
 	Anywhere bool
 }
@@ -83,8 +83,8 @@ type CookieRules struct {
 const RuleCount = 100
 
 // Expressions of the rules, the n-th of which looks for "malform<n>" and for "req<n>" or "request<n>" after it.
-func (r *CookieRules) Expressions() []string {
-	if r == nil || r.Action == "" {
+func (r CookieRules) Expressions() []string {
+	if r.Action == "" {
 		return nil
 	}
 	around := ""
@@ -124,9 +124,28 @@ type settings struct {
 	Port, BackendPort, AdminPort                                             int
 	HTTP2, Mesh, Multibuffer, IstioMetrics, AccessLog                        bool
 	Policies                                                                 int
-	Cookies                                                                  *CookieRules
-	Expressions                                                              []string
+	Hyperscan                                                                bool
+	Listeners                                                                []listener
 	Balance                                                                  Balance
+}
+
+// listener is a port that a proxy serves.
+type listener struct {
+	Port        int
+	Cookies     *CookieRules
+	Expressions []string
+}
+
+// listeners are those of work, from the port on.
+func listeners(port int, work Work) []listener {
+	if len(work.Cookies) == 0 {
+		return []listener{{Port: port}}
+	}
+	var all []listener
+	for i, rules := range work.Cookies {
+		all = append(all, listener{Port: port + i, Cookies: &rules, Expressions: rules.Expressions()})
+	}
+	return all
 }
 
 // Sizes of the files that a backend serves after [WriteSizes], by path.
@@ -169,7 +188,7 @@ const BackendSize = 64
 // Start starts one subject with its workers on that processor and those after it, in front of backend.
 func Start(name, dir string, at process.Place, work Work, address, backend string, binaries Binaries) (*process.Process, error) {
 	s := settings{Dir: dir, Address: address, Backend: backend, Body: strings.Repeat("x", BackendSize), HTTP2: work.HTTP2, Mesh: work.Mesh,
-		Policies: work.Policies, Cookies: work.Cookies, Expressions: work.Cookies.Expressions(), Balance: work.Balance}
+		Policies: work.Policies, Hyperscan: work.Hyperscan, Balance: work.Balance}
 	var err error
 	if s.Host, s.Port, err = split(address); err != nil {
 		return nil, err
@@ -181,6 +200,7 @@ func Start(name, dir string, at process.Place, work Work, address, backend strin
 		return nil, err
 	}
 	s.AdminPort = AdminPort(s.Port)
+	s.Listeners = listeners(s.Port, work)
 	if s.Multibuffer = name == Multibuffer; s.Multibuffer && work.TLS == "" {
 		return nil, fmt.Errorf("%s without TLS: want rsa or ecdsa", name)
 	}

@@ -118,7 +118,7 @@ func (p *Process) Cost() (Cost, error) {
 		if err != nil {
 			return total, fmt.Errorf("%s: %w", path, err)
 		}
-		if group, _ := strconv.Atoi(fields[2]); group != p.cmd.Process.Pid {
+		if group, _ := strconv.Atoi(fields[2]); group != p.Group() {
 			continue
 		}
 		found = true

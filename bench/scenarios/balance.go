@@ -175,6 +175,10 @@ func balanceOnce(name, dir string, ports []int, classes map[string]load.Class, c
 		return nil, err
 	}
 	defer subject.Stop()
+	before, err := subject.Cost()
+	if err != nil {
+		return nil, err
+	}
 	got, err := load.Mixed(balanceAddress, ports, classes, course)
 	if err != nil {
 		return nil, err
@@ -183,7 +187,12 @@ func balanceOnce(name, dir string, ports []int, classes map[string]load.Class, c
 	if err != nil {
 		return nil, err
 	}
-	figures := map[string]float64{"rss_mb": float64(cost.RSS) / 1e6}
+	used := cost.User - before.User + cost.System - before.System
+	figures := map[string]float64{
+		"rss_mb": float64(cost.RSS) / 1e6,
+		// What is asked is the same of all subjects, whatever they take for it.
+		"cpu_percent": 100 * used.Seconds() / (course.Opening + course.Settling + course.Duration).Seconds(),
+	}
 	var requests int64
 	for class, r := range got {
 		if r.Errors > 0 {

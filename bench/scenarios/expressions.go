@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -12,6 +13,9 @@ import (
 	"heddle.io/heddle/bench/process"
 	"heddle.io/heddle/bench/results"
 )
+
+// cookieTurn is how long one listener is asked before the other is.
+const cookieTurn = 100 * time.Millisecond
 
 // cookieTexts is how many texts a client sends by turns, so that no proxy answers from what it knows of the last one.
 const cookieTexts = 64
@@ -26,7 +30,7 @@ var cookieEngines = map[string]struct {
 	"envoy":     {peer: "envoy"},
 }
 
-// cookieRules are the rules of a proxy, and the cookies that it is asked with.
+// cookieRules are the rules of a listener, and the cookies that it is asked with.
 type cookieRules struct {
 	// name ends the names of the figures: "_whole" for expressions that a cookie begins and ends with.
 	name    string
@@ -46,9 +50,9 @@ var cookies = map[string]func(*rand.Rand) string{
 	"4k_match":    func(r *rand.Rand) string { return matching(r, 4096) },
 }
 
-// cookieSubjects are the proxies: the first is without rules, and each of the others is held against it.
-var cookieSubjects = []cookieRules{
-	{"", peers.CookieRules{}, []string{"60b", "4k"}},
+// cookieListeners are a proxy's: the first is without rules, and each of the others is held against it.
+var cookieListeners = []cookieRules{
+	{"", peers.CookieRules{}, nil},
 	{"", peers.CookieRules{Action: "DENY", Anywhere: true}, []string{"60b", "60b_hostile", "4k", "4k_hostile"}},
 	{"", peers.CookieRules{Action: "ALLOW", Anywhere: true}, []string{"60b_match", "4k_match"}},
 	{"_whole", peers.CookieRules{Action: "DENY"}, []string{"60b", "60b_hostile", "4k", "4k_hostile"}},
@@ -101,77 +105,58 @@ func expressions(o Options) (results.Result, error) {
 			texts[name] = append(texts[name], text(random))
 		}
 	}
-	type proxy struct {
-		*process.Process
-		url string
+	var rules []peers.CookieRules
+	for _, listener := range cookieListeners {
+		rules = append(rules, listener.rules)
 	}
-	port := 19001
 	for _, name := range names {
-		var proxies []proxy
-		for i := range cookieSubjects {
-			address, folder := fmt.Sprintf("127.0.0.1:%d", port), fmt.Sprintf("%s/%s-%d", dir, name, i)
-			port++
-			if err := os.Mkdir(folder, 0o755); err != nil {
-				return result, err
-			}
-			engine, rules := cookieEngines[name], cookieSubjects[i].rules
-			rules.Hyperscan = engine.hyperscan
-			p, err := peers.Start(engine.peer, folder, proxyPlace, peers.Work{Cookies: &rules}, address, backendAddress, o.Binaries)
-			if err != nil {
-				return result, err
-			}
-			defer p.Stop()
-			proxies = append(proxies, proxy{p, "http://" + address + "/"})
+		folder := filepath.Join(dir, name)
+		if err := os.Mkdir(folder, 0o755); err != nil {
+			return result, err
 		}
-		added := map[string][]float64{}
-		for run := range o.Runs + 1 { // The first run warms up and is not counted.
-			without := map[int]float64{}
-			for i, subject := range cookieSubjects {
-				for _, cookie := range subject.cookies {
-					each, err := costWithCookies(proxies[i].Process, proxies[i].url, texts[cookie], o.Duration)
-					if err != nil {
-						return result, fmt.Errorf("%s, cookies %s%s: %w", name, cookie, subject.name, err)
-					}
-					length := len(texts[cookie][0])
-					if i == 0 {
-						without[length] = each
-						fmt.Fprintf(o.Progress, "p6 %s run %d/%d: %s without rules %.2f CPU µs per request\n", name, run, o.Runs, cookie, each)
-						continue
-					}
-					fmt.Fprintf(o.Progress, "p6 %s run %d/%d: %s%s %.2f CPU µs more\n", name, run, o.Runs, cookie, subject.name, each-without[length])
-					if run > 0 {
-						figure := "added_us_" + cookie + subject.name
-						added[figure] = append(added[figure], each-without[length])
-					}
-				}
-			}
+		engine := cookieEngines[name]
+		work := peers.Work{Cookies: rules, Hyperscan: engine.hyperscan}
+		proxy, err := peers.Start(engine.peer, folder, proxyPlace, work, cookieAddress(0), backendAddress, o.Binaries)
+		if err != nil {
+			return result, err
 		}
-		figures := map[string]float64{}
-		for figure, values := range added {
-			figures[figure] = results.Median(values)
+		result.Subjects[name], err = addedByRules(name, proxy, texts, o)
+		proxy.Stop()
+		if err != nil {
+			return result, fmt.Errorf("%s: %w", name, err)
 		}
-		result.Subjects[name] = figures
 	}
 	return result, nil
 }
 
-// costWithCookies is the processor time of a request, in microseconds.
-func costWithCookies(p *process.Process, url string, cookies []string, duration time.Duration) (float64, error) {
-	before, err := p.Cost()
-	if err != nil {
-		return 0, err
+// cookieAddress of a proxy's listener.
+func cookieAddress(listener int) string { return fmt.Sprintf("127.0.0.1:%d", 19001+listener) }
+
+// addedByRules is what a request costs more where there are rules, for each of the cookies: both listeners are one process's and
+// are asked by short turns, so that neither how a process lies in memory nor what else the machine does is part of the difference.
+func addedByRules(name string, proxy *process.Process, texts map[string][]string, o Options) (map[string]float64, error) {
+	added := map[string][]float64{}
+	for run := range o.Runs + 1 { // The first run warms up and is not counted.
+		for i, listener := range cookieListeners {
+			for _, cookie := range listener.cookies {
+				turns := load.Turns{Addresses: []string{cookieAddress(0), cookieAddress(i)}, Cookies: texts[cookie], Connections: 32,
+					Length: cookieTurn, Rounds: max(1, int(o.Duration/(4*cookieTurn))), Group: proxy.Group()}
+				took, err := load.ByTurns(clientPlace, turns)
+				if err != nil {
+					return nil, fmt.Errorf("cookies %s%s: %w", cookie, listener.name, err)
+				}
+				without, with := took[0].MicrosecondsEach(), took[1].MicrosecondsEach()
+				fmt.Fprintf(o.Progress, "p6 %s run %d/%d: %s%s %.2f CPU µs more than %.2f\n", name, run, o.Runs, cookie, listener.name, with-without, without)
+				if run > 0 {
+					figure := "added_us_" + cookie + listener.name
+					added[figure] = append(added[figure], with-without)
+				}
+			}
+		}
 	}
-	got, err := load.WrkCookies(clientPlace, url, 32, duration, cookies)
-	if err != nil {
-		return 0, err
+	figures := map[string]float64{}
+	for figure, values := range added {
+		figures[figure] = results.Median(values)
 	}
-	after, err := p.Cost()
-	if err != nil {
-		return 0, err
-	}
-	if got.Requests == 0 || got.Errors*1000 > got.Requests {
-		return 0, fmt.Errorf("%d good answers and %d errors: this run measures nothing", got.Requests, got.Errors)
-	}
-	used := after.User - before.User + after.System - before.System
-	return float64(used.Nanoseconds()) / 1000 / float64(got.Requests), nil
+	return figures, nil
 }

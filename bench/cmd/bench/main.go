@@ -27,10 +27,11 @@ func main() {
 		return
 	}
 	if len(os.Args) == 3 && os.Args[1] == load.ClientFlag {
-		if err := load.OpenConnections(os.Args[2], os.Stdout, os.Stderr); err != nil {
-			fmt.Fprintln(os.Stderr, "bench:", err)
-			os.Exit(1)
-		}
+		exitOn(load.OpenConnections(os.Args[2], os.Stdout, os.Stderr))
+		return
+	}
+	if len(os.Args) == 2 && os.Args[1] == load.TurnsFlag {
+		exitOn(load.TakeTurns(os.Stdin, os.Stdout))
 		return
 	}
 	scenario := flag.String("scenario", "", "scenario to run; all by default")
@@ -132,4 +133,12 @@ func writeReport(dir string) error {
 		return err
 	}
 	return file.Close()
+}
+
+// exitOn ends a client's program that failed.
+func exitOn(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
 }
