@@ -94,8 +94,27 @@ impl Course {
 #[derive(Default)]
 struct Scratch {
     course: Course,
-    /// Where words end in each of the parts that were read at once: the byte behind, and the automaton's state.
-    ends: [Vec<(u32, StateID)>; LANES],
+    ends: [Ends; LANES],
+}
+
+/// Where words end in a part: the byte behind, and the automaton's state.
+#[derive(Default)]
+struct Ends {
+    /// Room for as many as a part has bytes.
+    places: Vec<(u32, StateID)>,
+    count: usize,
+}
+
+impl Ends {
+    fn make_room(&mut self, bytes: usize) {
+        if self.places.len() < bytes {
+            self.places.resize(bytes, Default::default());
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &(u32, StateID)> {
+        self.places.iter().take(self.count)
+    }
 }
 
 thread_local! {
@@ -235,10 +254,7 @@ impl<A: Automaton> Literals<A> {
             }
             let mut ends = std::mem::take(&mut scratch.ends);
             state = self.read_lanes(text, begin, lane, state, &mut ends)?;
-            let found = ends.iter().flatten().try_for_each(|(ended, state)| {
-                let at = (*ended, end);
-                self.found(*state, at, &mut hits, &mut scratch.course, see)
-            });
+            let found = self.found_in(&ends, end, &mut hits, &mut scratch.course, see);
             scratch.ends = ends;
             found?;
             begin += lane * LANES;
@@ -253,6 +269,23 @@ impl<A: Automaton> Literals<A> {
         Some(())
     }
 
+    /// Takes account of all words of the parts, in the text's order. None when they are too many.
+    fn found_in(
+        &self,
+        parts: &[Ends; LANES],
+        end: u32,
+        hits: &mut usize,
+        course: &mut Course,
+        see: &mut dyn FnMut(usize),
+    ) -> Option<()> {
+        for ends in parts {
+            for (ended, state) in ends.iter() {
+                self.found(*state, (*ended, end), hits, course, see)?;
+            }
+        }
+        Some(())
+    }
+
     /// Reads so many parts of that length from `begin`, where the automaton is in `state`, and notes where words end. Its state
     /// behind the last one.
     fn read_lanes(
@@ -261,7 +294,7 @@ impl<A: Automaton> Literals<A> {
         begin: usize,
         lane: usize,
         state: StateID,
-        ends: &mut [Vec<(u32, StateID)>; LANES],
+        ends: &mut [Ends; LANES],
     ) -> Option<StateID> {
         let next = |state, byte: &u8| self.words.next_state(Anchored::No, state, *byte);
         let mut states = [state; LANES];
@@ -270,21 +303,28 @@ impl<A: Automaton> Literals<A> {
             let before = text.get(from - self.reach..from)?;
             *state = before.iter().fold(self.words.start_state(Anchored::No).ok()?, next);
         }
-        ends.iter_mut().for_each(Vec::clear);
         let part = |number| text.get(begin + number * lane..begin + (number + 1) * lane);
         let parts = part(0)?.iter().zip(part(1)?).zip(part(2)?).zip(part(3)?);
         let first = u32::try_from(begin).ok()? + 1;
         let length = u32::try_from(lane).ok()?;
+        ends.iter_mut().for_each(|ends| ends.make_room(lane));
+        let places = ends.each_mut().map(|ends| ends.places.as_mut_slice());
+        let mut counts = [0; LANES];
         for (ended, (((a, b), c), d)) in (first..).zip(parts) {
             let [w, x, y, z] = states;
             states = [next(w, a), next(x, b), next(y, c), next(z, d)];
             if states.iter().any(|state| self.words.is_special(*state)) {
-                for ((number, state), ends) in (0..).zip(states).zip(ends.iter_mut()) {
-                    if self.is_end(state) {
-                        ends.push((ended + number * length, state));
+                // Written in each part, and kept where it counts: a branch for each would be mispredicted all the time.
+                for number in 0..LANES {
+                    if let Some(place) = places[number].get_mut(counts[number]) {
+                        *place = (ended + number as u32 * length, states[number]);
                     }
+                    counts[number] += usize::from(self.words.is_match(states[number]));
                 }
             }
+        }
+        for (ends, count) in ends.iter_mut().zip(counts) {
+            ends.count = count;
         }
         states.last().copied()
     }
@@ -294,7 +334,9 @@ impl<A: Automaton> Literals<A> {
         self.words.is_special(state) && self.words.is_match(state)
     }
 
-    /// Takes account of the words that end in a state: where, and where the text does. None when they are too many.
+    /// Takes account of the words that end in a state: where, and where the text does. None when they are too many. A call
+    /// for each would cost a tenth of a text that is full of words.
+    #[inline(always)]
     fn found(
         &self,
         state: StateID,
@@ -322,27 +364,32 @@ impl Use {
         let Some(progress) = course.progress.get_mut(self.expression as usize) else {
             return ControlFlow::Continue(());
         };
-        if progress.scan != course.scan {
-            *progress = Progress {
-                scan: course.scan,
-                ..Progress::default()
-            };
+        let before = match progress.scan == course.scan {
+            true => *progress,
+            false => Progress::default(),
+        };
+        // First, and without having written anything: most words of a text that is full of them come at the wrong place.
+        if before.place != self.place {
+            return ControlFlow::Continue(());
         }
         let begun = ended - self.length;
         let starts = match self.first {
             true => begun == 0,
-            false => begun >= progress.end + self.before,
+            false => begun >= before.end + self.before,
         };
         let ends = !self.last
             || match self.behind {
                 None => ended == end,
                 Some(least) => ended + least <= end,
             };
-        if progress.place != self.place || !starts || !ends {
+        if !starts || !ends {
             return ControlFlow::Continue(());
         }
-        progress.place += 1;
-        progress.end = ended;
+        *progress = Progress {
+            scan: course.scan,
+            place: before.place + 1,
+            end: ended,
+        };
         match self.last {
             true => ControlFlow::Break(self.expression as usize),
             false => ControlFlow::Continue(()),
