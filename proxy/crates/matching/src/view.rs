@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-use crate::Metadata;
+use crate::{Metadata, is_respelled};
 
 /// A read-only view of a request head. Names of headers are given in lower case.
 pub trait RequestView {
@@ -21,6 +21,13 @@ pub trait RequestView {
 
     /// Shows name and value of every field, in order. Pseudo-headers are none.
     fn visit_fields<'s>(&'s self, see: &mut dyn FnMut(&'s [u8], &'s [u8]));
+
+    /// Whether the name of a field has separators other than `-`; see [`is_respelled`].
+    fn has_respelled(&self) -> bool {
+        let mut any = false;
+        self.visit_fields(&mut |name, _| any |= is_respelled(name));
+        any
+    }
 
     /// The value of a header for printing: several fields of one name are joined with `,` as RFC 9110 section 5.3 says,
     /// bytes outside UTF-8 are replaced.

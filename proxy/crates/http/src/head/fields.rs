@@ -241,27 +241,44 @@ impl Fields {
         self.seen.has(known) && self.list.iter().any(|f| f.known == known && f.live)
     }
 
+    /// The fields of a lower-case name. A name that is known is compared by its number.
+    fn named<'s>(&'s self, name: &[u8]) -> impl Iterator<Item = &'s Field> {
+        let known = Known::of(name);
+        let list = match self.seen.has(known) {
+            true => self.list.as_slice(),
+            false => &[],
+        };
+        let is_it = move |field: &&Field| {
+            field.live && field.known == known && (known != Known::Other || self.slice(field.name) == name)
+        };
+        list.iter().filter(is_it)
+    }
+
+    /// The names of which none is known.
+    pub(crate) fn unknown_names(&self) -> impl Iterator<Item = &[u8]> {
+        let list = match self.seen.has(Known::Other) {
+            true => self.list.as_slice(),
+            false => &[],
+        };
+        let unknown = list.iter().filter(|f| f.live && f.known == Known::Other);
+        unknown.map(|f| self.slice(f.name))
+    }
+
     /// All values of a lower-case name.
     pub fn all<'a>(&'a self, name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
-        self.list
-            .iter()
-            .filter(move |f| f.live && self.slice(f.name) == name)
-            .map(|f| self.slice(f.value))
+        self.named(name).map(|f| self.slice(f.value))
     }
 
     /// Shows all values of a lower-case name, in order.
     pub(crate) fn visit<'s>(&'s self, name: &[u8], see: &mut dyn FnMut(&'s [u8])) {
-        for field in self.list.iter().filter(|f| f.live && self.slice(f.name) == name) {
+        for field in self.named(name) {
             see(self.slice(field.value));
         }
     }
 
     /// The first value of a lower-case name.
     pub fn get(&self, name: &[u8]) -> Option<&[u8]> {
-        self.list
-            .iter()
-            .find(|f| f.live && self.slice(f.name) == name)
-            .map(|f| self.slice(f.value))
+        self.named(name).next().map(|f| self.slice(f.value))
     }
 
     /// All values of a lower-case name joined by commas (RFC 9110 section 5.3); bytes outside UTF-8 are replaced.

@@ -111,6 +111,11 @@ mod table {
             for known in ALL {
                 assert_eq!(Known::of(known.name().as_bytes()), *known, "{}", known.name());
                 assert_eq!(known.name(), known.name().to_ascii_lowercase());
+                assert!(
+                    !heddle_matching::is_respelled(known.name().as_bytes()),
+                    "{}",
+                    known.name()
+                );
             }
             assert_eq!(Known::of(b"x-something"), Known::Other);
             assert_eq!(Known::of(b""), Known::Other);

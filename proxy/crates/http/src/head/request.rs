@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-use heddle_matching::{Metadata, RequestView};
+use heddle_matching::{Metadata, RequestView, is_respelled};
 use heddle_simd::{CHUNK, Chunk, from_utf8};
 
 use super::fields::{Fields, Span, lossy};
@@ -239,6 +239,11 @@ impl RequestView for RequestHead {
 
     fn visit_fields<'s>(&'s self, see: &mut dyn FnMut(&'s [u8], &'s [u8])) {
         self.fields.iter().for_each(|(_, name, value)| see(name, value));
+    }
+
+    fn has_respelled(&self) -> bool {
+        // Those that are known are parted by `-`.
+        self.fields.unknown_names().any(is_respelled)
     }
 
     fn header(&self, name: &str) -> Option<Cow<'_, str>> {

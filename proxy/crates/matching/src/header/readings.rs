@@ -5,6 +5,8 @@ use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use heddle_simd::{CHUNK, Chunk, from_utf8};
+
 use crate::RequestView;
 
 /// A value longer than this, in bytes, is made text once and not for each condition.
@@ -60,11 +62,7 @@ impl<'r> HeaderReadings<'r> {
             host.into_iter().for_each(see);
             return host.is_some();
         }
-        let respelled = *self.respelled.get_or_init(|| {
-            let mut any = false;
-            self.request.visit_fields(&mut |name, _| any |= is_respelled(name));
-            any
-        });
+        let respelled = *self.respelled.get_or_init(|| self.request.has_respelled());
         if !respelled && !is_respelled(name.as_bytes()) {
             return false;
         }
@@ -102,7 +100,7 @@ impl<'r> HeaderReadings<'r> {
         let Some(first) = first else { return false };
         if more.is_empty()
             && first.len() <= LONG
-            && let Ok(text) = std::str::from_utf8(first)
+            && let Ok(text) = from_utf8(first)
         {
             see(text);
             return true;
@@ -157,7 +155,16 @@ pub fn is_separator(byte: u8) -> bool {
 
 /// Whether a name has separators other than `-`.
 pub fn is_respelled(name: &[u8]) -> bool {
-    name.iter().any(|b| is_separator(*b) && *b != b'-')
+    (0..name.len()).step_by(CHUNK).any(|at| {
+        let chunk = Chunk::at(name, at);
+        let plain = chunk.within(b'a', b'z')
+            | chunk.equal(b'-')
+            | chunk.within(b'0', b'9')
+            | chunk.within(b'A', b'Z')
+            | chunk.equal(b':');
+        let there = u16::MAX >> (CHUNK - CHUNK.min(name.len() - at));
+        !plain & there != 0
+    })
 }
 
 /// Whether two names differ in their separators (`x_role`, `x.role`, `x-role`), and in nothing else: CGI and what came of

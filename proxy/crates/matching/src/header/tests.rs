@@ -398,3 +398,19 @@ fn hosts_are_refused_without_their_ports_too() {
         );
     }
 }
+
+/// Every byte at every place of names of every length up to two chunks and a half.
+#[test]
+fn a_name_is_respelled_by_one_byte_anywhere() {
+    for length in 0..40 {
+        assert!(!is_respelled(&vec![b'a'; length]), "{length}");
+        for at in 0..length {
+            for byte in 0..=u8::MAX {
+                let mut name = vec![b'a'; length];
+                name[at] = byte;
+                let separates = is_separator(byte) && byte != b'-';
+                assert_eq!(is_respelled(&name), separates, "{byte:#x} at {at} of {length}");
+            }
+        }
+    }
+}
