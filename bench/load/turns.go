@@ -35,8 +35,8 @@ type Turns struct {
 	// Length of a turn, and Rounds of turns there and back.
 	Length time.Duration
 	Rounds int
-	// Group is the process group whose processor time is counted.
-	Group int
+	// PID is the process whose processor time is counted.
+	PID int
 }
 
 // Turn is what all turns of one address came to.
@@ -106,7 +106,7 @@ func (t Turns) take() ([]Turn, error) {
 	for round := range t.Rounds + 1 {
 		for i := range 2 * len(askers) {
 			at := min(i, 2*len(askers)-1-i)
-			before, err := process.OnCPU(t.Group)
+			before, err := process.OnCPU(t.PID)
 			if err != nil {
 				return nil, err
 			}
@@ -114,7 +114,7 @@ func (t Turns) take() ([]Turn, error) {
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", t.Addresses[at], err)
 			}
-			after, err := process.OnCPU(t.Group)
+			after, err := process.OnCPU(t.PID)
 			if err != nil {
 				return nil, err
 			}

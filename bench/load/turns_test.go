@@ -3,9 +3,9 @@ package load
 import (
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 )
@@ -51,7 +51,7 @@ func raw(answer string) http.HandlerFunc {
 
 func TestTurnsCountWhatEachAddressAnswered(t *testing.T) {
 	var first, second atomic.Int64
-	turns := Turns{Cookies: []string{"a", "b"}, Connections: 2, Length: 5 * time.Millisecond, Rounds: 2, Group: syscall.Getpgrp()}
+	turns := Turns{Cookies: []string{"a", "b"}, Connections: 2, Length: 5 * time.Millisecond, Rounds: 2, PID: os.Getpid()}
 	answer := raw("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello")
 	turns.Addresses = []string{answering(t, &first, answer), answering(t, &second, answer)}
 	took, err := turns.take()
@@ -76,7 +76,7 @@ func TestTurnsFailOnAnyOtherAnswer(t *testing.T) {
 		"HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n":        "invalid syntax",
 	} {
 		var requests atomic.Int64
-		turns := Turns{Addresses: []string{answering(t, &requests, raw(answer))}, Cookies: []string{"a"}, Connections: 1, Length: time.Millisecond, Group: syscall.Getpgrp()}
+		turns := Turns{Addresses: []string{answering(t, &requests, raw(answer))}, Cookies: []string{"a"}, Connections: 1, Length: time.Millisecond, PID: os.Getpid()}
 		if _, err := turns.take(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: error %v, want %q", answer, err, want)
 		}

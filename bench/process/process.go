@@ -51,6 +51,11 @@ func Start(name string, at Place, argv ...string) (*Process, error) {
 	return p, nil
 }
 
+// PID is the program's process, and the group of it and its children.
+func (p *Process) PID() int {
+	return p.cmd.Process.Pid
+}
+
 // WaitReady waits until address accepts connections from the program's place, for at most a minute.
 func (p *Process) WaitReady(address string) error {
 	deadline := time.Now().Add(listenBound)
@@ -84,11 +89,11 @@ func (p *Process) WaitEnd(bound time.Duration) error {
 
 // Stop ends the program and its children and waits for it.
 func (p *Process) Stop() {
-	_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGTERM)
+	_ = syscall.Kill(-p.PID(), syscall.SIGTERM)
 	select {
 	case <-p.done:
 	case <-time.After(3 * time.Second):
-		_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
+		_ = syscall.Kill(-p.PID(), syscall.SIGKILL)
 		<-p.done
 	}
 }
@@ -118,7 +123,7 @@ func (p *Process) Cost() (Cost, error) {
 		if err != nil {
 			return total, fmt.Errorf("%s: %w", path, err)
 		}
-		if group, _ := strconv.Atoi(fields[2]); group != p.Group() {
+		if group, _ := strconv.Atoi(fields[2]); group != p.PID() {
 			continue
 		}
 		found = true

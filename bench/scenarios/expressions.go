@@ -140,7 +140,7 @@ func addedByRules(name string, proxy *process.Process, texts map[string][]string
 		for i, listener := range cookieListeners {
 			for _, cookie := range listener.cookies {
 				turns := load.Turns{Addresses: []string{cookieAddress(0), cookieAddress(i)}, Cookies: texts[cookie], Connections: 32,
-					Length: cookieTurn, Rounds: max(1, int(o.Duration/(4*cookieTurn))), Group: proxy.Group()}
+					Length: cookieTurn, Rounds: max(1, int(o.Duration/(4*cookieTurn))), PID: proxy.PID()}
 				took, err := load.ByTurns(clientPlace, turns)
 				if err != nil {
 					return nil, fmt.Errorf("cookies %s%s: %w", cookie, listener.name, err)
