@@ -2,6 +2,7 @@
 
 mod readings;
 
+use readings::is_host;
 pub use readings::{HeaderReadings, is_other_spelling, is_respelled, is_separator};
 
 use crate::scans::{Found, Readings, Scans, Shared, Subject, Visit, all_bits};
@@ -30,6 +31,8 @@ pub struct HeaderMatcher {
     test: HeaderTest,
     invert: bool,
     missing_as_empty: bool,
+    /// Whether there may be [other readings](HeaderReadings::visit_others) of it in a request of which no field is respelled.
+    has_others: bool,
 }
 
 impl HeaderMatcher {
@@ -38,8 +41,10 @@ impl HeaderMatcher {
     /// `invert` is `invert_match`, `missing_as_empty` is `treat_missing_header_as_empty`. As in Envoy, a header that
     /// is absent matches no string and no range, inverted or not, unless `missing_as_empty` is set.
     pub fn new(name: &str, test: HeaderTest, invert: bool, missing_as_empty: bool) -> Self {
+        let name: Box<str> = name.to_ascii_lowercase().into();
         Self {
-            name: name.to_ascii_lowercase().into(),
+            has_others: is_host(&name) || is_respelled(name.as_bytes()),
+            name,
             test,
             invert,
             missing_as_empty,
@@ -85,13 +90,14 @@ impl HeaderMatcher {
             Some(headers) => self.find(headers, scans),
             None => self.absent(scans),
         };
+        let headers = headers.filter(|headers| self.has_others || headers.are_respelled());
         let mut others = headers.map_or(Found::NOTHING, |headers| {
             self.ask(scans, Readings::Others, |see| {
                 headers.visit_others(&self.name, self.beginning(), see);
             })
         });
         let has_others = others.is_there();
-        if has_others && matches!(&*self.name, ":authority" | "host") {
+        if has_others && is_host(&self.name) {
             others.every = u64::MAX;
         }
         let found = match (found, reading) {

@@ -211,7 +211,7 @@ impl Rules {
         let policy = self
             .policies
             .iter()
-            .find(|policy| policy.permissions.any(subject) && policy.principals.any(subject))
+            .find(|policy| policy.permissions.any(&subject) && policy.principals.any(&subject))
             .map(|policy| &*policy.name);
         let allowed = match self.action {
             Action::Allow => policy.is_some(),
@@ -269,7 +269,6 @@ impl Policies {
     }
 }
 
-#[derive(Clone, Copy)]
 struct Subject<'a> {
     connection: &'a ConnectionInfo,
     /// The request's headers, each read once for all conditions.
@@ -284,39 +283,39 @@ struct Subject<'a> {
 }
 
 impl<'a> Subject<'a> {
-    fn request(self) -> Option<&'a dyn RequestView> {
+    fn request(&self) -> Option<&'a dyn RequestView> {
         self.headers.map(HeaderReadings::request)
     }
 
-    fn negated(self) -> Self {
+    fn negated(&self) -> Self {
         Self {
             reading: self.reading.negated(),
-            ..self
+            ..*self
         }
     }
 
-    fn header(self, matcher: &HeaderMatcher) -> u64 {
+    fn header(&self, matcher: &HeaderMatcher) -> u64 {
         matcher.holds(self.reading, self.headers, self.scans)
     }
 
-    fn url_path(self, matcher: &PathMatcher) -> u64 {
+    fn url_path(&self, matcher: &PathMatcher) -> u64 {
         self.request().map_or(0, |request| {
             let path = self.path.get_or_init(|| PathReadings::of(request.path()));
             path.holds(self.reading, matcher, self.scans)
         })
     }
 
-    fn metadata(self, matcher: &MetadataMatcher) -> bool {
+    fn metadata(&self, matcher: &MetadataMatcher) -> bool {
         matcher.matches(self.metadata)
     }
 
-    fn remote_ip(self) -> IpAddr {
+    fn remote_ip(&self) -> IpAddr {
         self.request()
             .and_then(|request| request.remote_ip())
             .unwrap_or_else(|| self.connection.remote.ip())
     }
 
-    fn authenticated(self, matcher: Option<&StringMatcher>) -> u64 {
+    fn authenticated(&self, matcher: Option<&StringMatcher>) -> u64 {
         let peer = self.connection.peer.as_deref();
         if peer.is_none() && self.connection.tls_version.is_none() {
             return all_bits(false);
@@ -335,7 +334,7 @@ impl<'a> Subject<'a> {
         self.scans.find(matcher, Readings::Sent, names).any
     }
 
-    fn server_name(self, matcher: &StringMatcher) -> u64 {
+    fn server_name(&self, matcher: &StringMatcher) -> u64 {
         let name = self.connection.sni.as_deref().unwrap_or("");
         self.scans.find(matcher, Readings::Sent, |see| see(name)).any
     }
@@ -359,13 +358,13 @@ impl Permission {
 }
 
 impl Condition for Permission {
-    fn holds(&self, subject: Subject<'_>) -> u64 {
+    fn holds(&self, subject: &Subject<'_>) -> u64 {
         let connection = subject.connection;
         match self {
             Self::Any => all_bits(true),
             Self::And(all) => all_bits(all.every(subject)),
             Self::Or(any) => all_bits(any.any(subject)),
-            Self::Not(inner) => all_bits(!inner.matches(subject.negated())),
+            Self::Not(inner) => all_bits(!inner.matches(&subject.negated())),
             Self::Header(matcher) => subject.header(matcher),
             Self::UrlPath(matcher) => subject.url_path(matcher),
             Self::DestinationIp(range) => all_bits(range.contains(connection.destination.ip())),
@@ -414,12 +413,12 @@ impl Principal {
 }
 
 impl Condition for Principal {
-    fn holds(&self, subject: Subject<'_>) -> u64 {
+    fn holds(&self, subject: &Subject<'_>) -> u64 {
         match self {
             Self::Any => all_bits(true),
             Self::And(all) => all_bits(all.every(subject)),
             Self::Or(any) => all_bits(any.any(subject)),
-            Self::Not(inner) => all_bits(!inner.matches(subject.negated())),
+            Self::Not(inner) => all_bits(!inner.matches(&subject.negated())),
             Self::Authenticated(matcher) => subject.authenticated(matcher.as_ref()),
             Self::MtlsAuthenticated(matcher) => match (subject.connection.peer.as_deref(), matcher) {
                 (None, _) => all_bits(false),

@@ -53,18 +53,18 @@ impl<'r> HeaderReadings<'r> {
         found
     }
 
+    /// Whether a field's name has a separator other than `-`. In nearly all requests none has.
+    pub(crate) fn are_respelled(&self) -> bool {
+        *self.respelled.get_or_init(|| self.request.has_respelled())
+    }
+
     /// Shows what the next reader may take for this header as well, and routing does not: fields whose names differ in
-    /// separators only (`x_role`), and a host without its port and the dot of the root. False when there is nothing of the kind.
-    /// `beginning` is as for [`HeaderReadings::visit`].
-    pub(crate) fn visit_others(&self, name: &str, beginning: Option<&str>, see: &mut dyn FnMut(&str)) -> bool {
-        if matches!(name, ":authority" | "host") {
-            let host = bare_host(self.request.authority());
-            host.into_iter().for_each(see);
-            return host.is_some();
-        }
-        let respelled = *self.respelled.get_or_init(|| self.request.has_respelled());
-        if !respelled && !is_respelled(name.as_bytes()) {
-            return false;
+    /// separators only (`x_role`), and a host without its port and the dot of the root. `beginning` is as for
+    /// [`HeaderReadings::visit`].
+    pub(crate) fn visit_others(&self, name: &str, beginning: Option<&str>, see: &mut dyn FnMut(&str)) {
+        if is_host(name) {
+            bare_host(self.request.authority()).into_iter().for_each(see);
+            return;
         }
         let known = self.others.get().and_then(|others| others.borrow().get(name).cloned());
         let readings = known.unwrap_or_else(|| {
@@ -80,7 +80,6 @@ impl<'r> HeaderReadings<'r> {
             readings
         });
         show(&readings, beginning, see);
-        !readings.is_empty()
     }
 
     /// Shows each reading of a header, its name in lower case. False when there is none. For a test that has a
@@ -145,6 +144,11 @@ fn read<'r>(name: &str, values: &[&'r [u8]]) -> Texts<'r> {
     readings.sort_unstable();
     readings.dedup();
     readings.into()
+}
+
+/// Whether a header's name, in lower case, is that of the host.
+pub(super) fn is_host(name: &str) -> bool {
+    matches!(name, ":authority" | "host")
 }
 
 /// Whether a byte of a name only parts its words. RFC 3875 section 4.1.18 has CGI write `_` for `-`; servers write it for

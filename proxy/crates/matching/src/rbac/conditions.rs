@@ -12,7 +12,7 @@ use crate::scans::Shared;
 pub(super) trait Condition {
     /// Whether it holds, and whether those do that [share](Condition::shared) the word with it: a bit for each. All bits are
     /// the same in a condition that shares none.
-    fn holds(&self, subject: Subject<'_>) -> u64;
+    fn holds(&self, subject: &Subject<'_>) -> u64;
 
     /// Which word it has its bit in, and that bit. None for one that is decided alone.
     fn shared(&self) -> Option<(Shared, u64)>;
@@ -20,7 +20,7 @@ pub(super) trait Condition {
     /// Joins the conditions that it is made of.
     fn join(&mut self);
 
-    fn matches(&self, subject: Subject<'_>) -> bool {
+    fn matches(&self, subject: &Subject<'_>) -> bool {
         self.holds(subject) & self.shared().map_or(u64::MAX, |(_, bit)| bit) != 0
     }
 }
@@ -74,7 +74,7 @@ impl<C> Conditions<C> {
     }
 
     /// Whether one of them holds.
-    pub(super) fn any(&self, subject: Subject<'_>) -> bool
+    pub(super) fn any(&self, subject: &Subject<'_>) -> bool
     where
         C: Condition,
     {
@@ -83,7 +83,7 @@ impl<C> Conditions<C> {
     }
 
     /// Whether all of them hold.
-    pub(super) fn every(&self, subject: Subject<'_>) -> bool
+    pub(super) fn every(&self, subject: &Subject<'_>) -> bool
     where
         C: Condition,
     {
@@ -91,7 +91,7 @@ impl<C> Conditions<C> {
         questions.all(|question| self.answer(*question, subject) & question.bits == question.bits)
     }
 
-    fn answer(&self, question: Question, subject: Subject<'_>) -> u64
+    fn answer(&self, question: Question, subject: &Subject<'_>) -> u64
     where
         C: Condition,
     {
