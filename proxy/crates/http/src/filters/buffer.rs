@@ -7,7 +7,7 @@ use heddle_config::filters::RouteFilterConfig;
 use heddle_config::filters::buffer::{Buffer as Config, BufferPerRoute};
 
 use super::body::AtLimit;
-use super::{Call, HttpFilter, Setup, Verdict};
+use super::{Call, HttpFilter, RouteConfigs, Setup, Verdict};
 use crate::body::BodyLength;
 
 /// One buffer filter.
@@ -33,13 +33,16 @@ impl HttpFilter for Buffer {
         }
     }
 
-    async fn on_request(&self, call: &mut Call<'_>, (): &mut ()) -> Verdict {
-        let route = call.route_configs::<Self>();
-        let settings = match route.first() {
-            Some(route) => route.buffer.as_ref(),
-            None => Some(&*self.config),
-        };
-        let Some(settings) = settings else {
+    fn on_request(&self, call: &mut Call<'_>, (): &mut ()) -> Verdict {
+        if call.has_body() && self.settings(&call.route_configs()).is_some() {
+            call.wait();
+        }
+        Verdict::Continue
+    }
+
+    async fn on_request_waiting(&self, call: &mut Call<'_>, (): &mut ()) -> Verdict {
+        let route = call.route_configs();
+        let Some(settings) = self.settings(&route) else {
             return Verdict::Continue;
         };
         match call.body(settings.max_request_bytes, AtLimit::Refuse).await {
@@ -50,6 +53,16 @@ impl HttpFilter for Buffer {
                 Verdict::Continue
             }
             Err(reply) => Verdict::Reply(reply),
+        }
+    }
+}
+
+impl Buffer {
+    /// None where it is switched off.
+    fn settings<'s>(&'s self, route: &'s RouteConfigs<Self>) -> Option<&'s Config> {
+        match route.first() {
+            Some(route) => route.buffer.as_ref(),
+            None => Some(&self.config),
         }
     }
 }

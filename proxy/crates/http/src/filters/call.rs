@@ -39,7 +39,7 @@ pub(crate) struct Call<'c> {
     pub(super) body: Option<&'c Shared<'c>>,
     /// Where the answer's body comes from, while a filter waits before it.
     pub(super) answer: Option<&'c SharedResponse<'c>>,
-    /// The filter waits before the answer.
+    /// The filter waits.
     pub(super) waits: bool,
 }
 
@@ -48,7 +48,7 @@ impl<'c> Call<'c> {
         self.env.connection
     }
 
-    /// Waits for the request's body, as the filters before leave it. It stays where it is, in front of the request: the
+    /// Waits for the request's body, as the filters before leave it. Only where a filter waits. It stays where it is, in front of the request: the
     /// next filter, and the upstream, get it from its beginning. At most `limit` bytes and one read more are held.
     ///
     /// # Errors
@@ -125,7 +125,8 @@ impl<'c> Call<'c> {
         }
     }
 
-    /// This filter has to wait before the response's head may go: [`HttpFilter::on_response_waiting`] is next.
+    /// This filter has to wait before the head may go on: [`HttpFilter::on_request_waiting`] is next, or
+    /// [`HttpFilter::on_response_waiting`].
     pub(crate) fn wait(&mut self) {
         self.waits = true;
     }

@@ -80,7 +80,7 @@ impl HttpFilter for Compressor {
         }
     }
 
-    async fn on_request(&self, call: &mut Call<'_>, accepted: &mut Self::State) -> Verdict {
+    fn on_request(&self, call: &mut Call<'_>, accepted: &mut Self::State) -> Verdict {
         let fields = &call.exchange.request.fields;
         *accepted = fields.joined(ACCEPT_ENCODING).map(Into::into);
         let route = call.route_configs::<Self>();

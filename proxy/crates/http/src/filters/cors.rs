@@ -48,7 +48,7 @@ impl HttpFilter for Cors {
         }
     }
 
-    async fn on_request(&self, call: &mut Call<'_>, allowed: &mut Self::State) -> Verdict {
+    fn on_request(&self, call: &mut Call<'_>, allowed: &mut Self::State) -> Verdict {
         // Routes that answer by themselves have no policy, as in Envoy.
         if call.exchange.selected.as_ref().is_none_or(|s| s.action().is_none()) {
             return Verdict::Continue;

@@ -53,7 +53,7 @@ impl HttpFilter for Decompressor {
         }
     }
 
-    async fn on_request(&self, call: &mut Call<'_>, (): &mut ()) -> Verdict {
+    fn on_request(&self, call: &mut Call<'_>, (): &mut ()) -> Verdict {
         let config = &self.config;
         let fields = &mut call.exchange.request.fields;
         if config.response.enabled && config.advertise {

@@ -94,7 +94,7 @@ impl HttpFilter for ExtAuthz {
         }
     }
 
-    async fn on_request(&self, call: &mut Call<'_>, state: &mut Self::State) -> Verdict {
+    fn on_request(&self, call: &mut Call<'_>, _: &mut Self::State) -> Verdict {
         let route = call.route_configs::<Self>();
         // Where there is no route there is nothing to be authorized for.
         if call.exchange.selected.is_none() || matches!(route.first(), Some(ExtAuthzPerRoute::Disabled)) {
@@ -111,8 +111,13 @@ impl HttpFilter for ExtAuthz {
                 false => Verdict::Continue,
             };
         }
-        // Boxed: a request's future should not be larger for it.
-        let (decision, said) = match Box::pin(self.ask(call, &route)).await {
+        call.wait();
+        Verdict::Continue
+    }
+
+    async fn on_request_waiting(&self, call: &mut Call<'_>, state: &mut Self::State) -> Verdict {
+        let route = call.route_configs::<Self>();
+        let (decision, said) = match self.ask(call, &route).await {
             Ok(answer) => answer,
             Err(too_large) => return Verdict::Reply(too_large),
         };

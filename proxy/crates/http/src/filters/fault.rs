@@ -55,6 +55,8 @@ impl Injected {
 pub(crate) struct Active {
     config: Arc<Config>,
     gauge: Gauge,
+    /// How long the request waits.
+    delay: Duration,
 }
 
 impl Drop for Active {
@@ -67,7 +69,7 @@ impl Drop for Active {
 impl HttpFilter for Fault {
     type Config = Config;
     type Route = Config;
-    type State = Option<Active>;
+    type State = Option<Box<Active>>;
 
     fn new(config: &Arc<Config>, setup: &Setup<'_>) -> Self {
         let stats = &setup.worker.stats;
@@ -90,7 +92,7 @@ impl HttpFilter for Fault {
         }
     }
 
-    async fn on_request(&self, call: &mut Call<'_>, active: &mut Option<Active>) -> Verdict {
+    fn on_request(&self, call: &mut Call<'_>, active: &mut Self::State) -> Verdict {
         let route = call.route_configs::<Self>();
         let settings = route.first().unwrap_or(&self.config);
         if !concerns(settings, call.exchange) {
@@ -99,16 +101,31 @@ impl HttpFilter for Fault {
         let dice = || call.env.worker.random().u32(..1_000_000);
         if let Some(delay) = &settings.delay
             && let Some(time) = delay_of(delay, &call.exchange.request.fields, dice)
-            && self.activate(settings, active)
+            && let Some(active) = self.activate(settings, active)
         {
+            active.delay = time;
             call.exchange.flag(ResponseFlag::DelayInjected);
             self.count(settings, call.exchange, |injected| &injected.delays);
-            // Boxed: a request's future should not be larger for it.
-            Box::pin(tokio::time::sleep(time)).await;
+            call.wait();
+            return Verdict::Continue;
         }
+        self.abort(settings, call, active)
+    }
+
+    async fn on_request_waiting(&self, call: &mut Call<'_>, active: &mut Self::State) -> Verdict {
+        let delay = active.as_ref().map_or(Duration::ZERO, |active| active.delay);
+        tokio::time::sleep(delay).await;
+        let route = call.route_configs::<Self>();
+        self.abort(route.first().unwrap_or(&self.config), call, active)
+    }
+}
+
+impl Fault {
+    fn abort(&self, settings: &Config, call: &Call<'_>, active: &mut Option<Box<Active>>) -> Verdict {
+        let dice = || call.env.worker.random().u32(..1_000_000);
         if let Some(abort) = &settings.abort
             && let Some((status, grpc_status)) = abort_of(abort, &call.exchange.request.fields, dice)
-            && self.activate(settings, active)
+            && self.activate(settings, active).is_some()
         {
             self.count(settings, call.exchange, |injected| &injected.aborts);
             return Verdict::from(LocalReply {
@@ -122,27 +139,25 @@ impl HttpFilter for Fault {
         }
         Verdict::Continue
     }
-}
 
-impl Fault {
-    /// Counts a request that gets its first fault; false when there are too many already. As in Envoy the bound is not
+    /// Counts a request that gets its first fault; none when there are too many already. As in Envoy the bound is not
     /// exact when several workers reach it at once.
-    fn activate(&self, settings: &Config, active: &mut Option<Active>) -> bool {
+    fn activate<'a>(&self, settings: &Config, active: &'a mut Option<Box<Active>>) -> Option<&'a mut Active> {
         if active.is_some() {
-            return true;
+            return active.as_deref_mut();
         }
         let now = self.config.active.load(Ordering::Relaxed);
         if settings.max_active.is_some_and(|max| now >= u64::from(max)) {
             self.overflow.inc();
-            return false;
+            return None;
         }
         self.config.active.fetch_add(1, Ordering::Relaxed);
         self.active.add(1);
-        *active = Some(Active {
+        Some(active.insert(Box::new(Active {
             config: Arc::clone(&self.config),
             gauge: self.active.clone(),
-        });
-        true
+            delay: Duration::ZERO,
+        })))
     }
 
     fn count(&self, settings: &Config, exchange: &Exchange, which: impl Fn(&Injected) -> &Counter) {

@@ -57,7 +57,7 @@ impl HttpFilter for GrpcWeb {
         }
     }
 
-    async fn on_request(&self, call: &mut Call<'_>, state: &mut Self::State) -> Verdict {
+    fn on_request(&self, call: &mut Call<'_>, state: &mut Self::State) -> Verdict {
         let request = &mut call.exchange.request;
         let Some(text) = encoding(request.fields.get_known(Known::ContentType)) else {
             return Verdict::Continue;

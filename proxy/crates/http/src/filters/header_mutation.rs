@@ -33,7 +33,7 @@ impl HttpFilter for HeaderMutation {
         }
     }
 
-    async fn on_request(&self, call: &mut Call<'_>, state: &mut Self::State) -> Verdict {
+    fn on_request(&self, call: &mut Call<'_>, state: &mut Self::State) -> Verdict {
         let route = call.route_configs::<Self>();
         self.each(&route, |mutations| request(&mutations.request, call));
         *state = route.first().is_some().then(|| Box::new(route));

@@ -52,7 +52,7 @@ impl HttpFilter for HeaderToMetadata {
         }
     }
 
-    async fn on_request(&self, call: &mut Call<'_>, state: &mut Self::State) -> Verdict {
+    fn on_request(&self, call: &mut Call<'_>, state: &mut Self::State) -> Verdict {
         let route = call.route_configs::<Self>();
         let mut gathered = Gathered::new();
         for rule in &route.first().unwrap_or(&self.config).request {

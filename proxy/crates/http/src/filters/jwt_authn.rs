@@ -87,33 +87,62 @@ impl HttpFilter for JwtAuthn {
         }
     }
 
-    async fn on_request(&self, call: &mut Call<'_>, (): &mut ()) -> Verdict {
+    fn on_request(&self, call: &mut Call<'_>, (): &mut ()) -> Verdict {
         self.sanitize(&mut call.exchange.request.fields);
         if self.config.bypass_cors_preflight && is_preflight(call.exchange) {
             self.preflights.inc();
             self.allowed.inc();
             return Verdict::Continue;
         }
-        let route = call.route_configs::<Self>();
-        let requirement = match route.first() {
+        match self.requirement(call) {
+            Ok(_) if self.misses_keys() => {
+                call.wait();
+                Verdict::Continue
+            }
+            Ok(requirement) => self.verify(requirement, call, verify::Brought::default()),
+            Err(verdict) => verdict,
+        }
+    }
+
+    async fn on_request_waiting(&self, call: &mut Call<'_>, (): &mut ()) -> Verdict {
+        match self.requirement(call) {
+            Ok(requirement) => {
+                let brought = self.fetch(requirement, call).await;
+                self.verify(requirement, call, brought)
+            }
+            Err(verdict) => verdict,
+        }
+    }
+}
+
+impl JwtAuthn {
+    /// What is asked of a request.
+    ///
+    /// # Errors
+    /// Nothing is, or something that is not there: then this is the verdict.
+    fn requirement(&self, call: &Call<'_>) -> Result<&Requirement, Verdict> {
+        let requirement = match call.route_configs::<Self>().first() {
             None => self.by_rules(call.exchange),
             Some(JwtAuthnPerRoute::Disabled) => None,
             Some(JwtAuthnPerRoute::Requirement(name)) => match self.config.named.get(name) {
-                Some(requirement) => Some(requirement),
-                None => return self.misconfigured(name),
+                None => return Err(self.misconfigured(name)),
+                requirement => requirement,
             },
         };
-        let Some(requirement) = requirement else {
+        requirement.ok_or_else(|| {
             self.allowed.inc();
-            return Verdict::Continue;
+            Verdict::Continue
+        })
+    }
+
+    /// Verifies the tokens of a request, with what was fetched for it.
+    fn verify(&self, requirement: &Requirement, call: &mut Call<'_>, brought: verify::Brought) -> Verdict {
+        let mut found = verify::Found {
+            brought,
+            ..verify::Found::default()
         };
         // Before tokens are taken out of it.
         let realm = realm(call.exchange);
-        let mut found = verify::Found::default();
-        if self.misses_keys() {
-            // Boxed: a request's future should not be larger for it.
-            found.brought = Box::pin(self.fetch(requirement, call)).await;
-        }
         let mut result = self.check(requirement, call.exchange, &mut found);
         if !call.merge_metadata(NAMESPACE, found.metadata) && result.is_ok() {
             // Whoever reads the claims would take the request for one without a token.
@@ -133,9 +162,7 @@ impl HttpFilter for JwtAuthn {
             }
         }
     }
-}
 
-impl JwtAuthn {
     fn by_rules(&self, exchange: &Exchange) -> Option<&Requirement> {
         let request = &exchange.request;
         let path = heddle_matching::RequestView::path(request);

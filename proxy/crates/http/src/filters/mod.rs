@@ -29,7 +29,7 @@ pub(crate) use body::{Filtered, ResponseContent};
 pub use ext_authz::NetworkExtAuthz;
 
 pub(crate) use call::{Call, End, RouteConfigs, Verdict};
-pub(crate) use run::{Client, on_end, on_request, on_response, on_response_waiting};
+pub(crate) use run::{Client, Shown, on_end, on_request, on_request_waiting, on_response, on_response_waiting};
 
 use crate::worker::HttpWorker;
 
@@ -59,9 +59,16 @@ pub(crate) trait HttpFilter: Sized {
         None
     }
 
-    /// Sees, and may change, hold up or answer, the request head. While it waits, the client's departure, the stream's
-    /// deadlines and the end of a drain are looked after: then it is dropped where it stands.
-    async fn on_request(&self, _call: &mut Call<'_>, _state: &mut Self::State) -> Verdict {
+    /// Sees, and may change or answer, the request head. A filter that has to wait before the request goes on says so
+    /// ([`Call::wait`]), and goes on in [`HttpFilter::on_request_waiting`].
+    fn on_request(&self, _call: &mut Call<'_>, _state: &mut Self::State) -> Verdict {
+        Verdict::Continue
+    }
+
+    /// The rest of [`HttpFilter::on_request`] for a filter that waits: for the request's body, for a server that it asks, or for
+    /// whatever else. Meanwhile the client's departure, the stream's deadlines and the end of a drain are looked after: then
+    /// it is dropped where it stands.
+    async fn on_request_waiting(&self, _call: &mut Call<'_>, _state: &mut Self::State) -> Verdict {
         Verdict::Continue
     }
 
@@ -69,8 +76,8 @@ pub(crate) trait HttpFilter: Sized {
     /// before the head goes out says so ([`Call::wait`]), and goes on in [`HttpFilter::on_response_waiting`].
     fn on_response(&self, _call: &mut Call<'_>, _state: &mut Self::State) {}
 
-    /// The rest of [`HttpFilter::on_response`] for a filter that waits: for the response's body, or for whatever else.
-    /// Looked after as in [`HttpFilter::on_request`].
+    /// The rest of [`HttpFilter::on_response`] for a filter that waits, looked after as in
+    /// [`HttpFilter::on_request_waiting`].
     async fn on_response_waiting(&self, _call: &mut Call<'_>, _state: &mut Self::State) {}
 
     /// The request is over.
@@ -103,9 +110,16 @@ macro_rules! filters {
                 }
             }
 
-            async fn on_request(&self, call: &mut Call<'_>, state: &mut FilterState) -> Verdict {
+            fn on_request(&self, call: &mut Call<'_>, state: &mut FilterState) -> Verdict {
                 match (self, state) {
-                    $((Self::$name(filter), FilterState::$name(state)) => filter.on_request(call, state).await,)*
+                    $((Self::$name(filter), FilterState::$name(state)) => filter.on_request(call, state),)*
+                    _ => Verdict::Continue,
+                }
+            }
+
+            async fn on_request_waiting(&self, call: &mut Call<'_>, state: &mut FilterState) -> Verdict {
+                match (self, state) {
+                    $((Self::$name(filter), FilterState::$name(state)) => filter.on_request_waiting(call, state).await,)*
                     _ => Verdict::Continue,
                 }
             }

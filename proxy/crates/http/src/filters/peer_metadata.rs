@@ -95,7 +95,7 @@ impl HttpFilter for PeerMetadata {
         }
     }
 
-    async fn on_request(&self, call: &mut Call<'_>, asked: &mut bool) -> Verdict {
+    fn on_request(&self, call: &mut Call<'_>, asked: &mut bool) -> Verdict {
         *asked = self.introduce(call.exchange);
         Verdict::Continue
     }

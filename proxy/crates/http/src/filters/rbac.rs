@@ -49,7 +49,7 @@ impl HttpFilter for Rbac {
         }
     }
 
-    async fn on_request(&self, call: &mut Call<'_>, (): &mut ()) -> Verdict {
+    fn on_request(&self, call: &mut Call<'_>, (): &mut ()) -> Verdict {
         let route = call.route_configs::<Self>();
         let policies = match route.first() {
             Some(RbacPerRoute { policies: None }) => return Verdict::Continue,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use heddle_net::ConnectionInfo;
 use tokio::time::Instant;
 
-use super::body::SharedResponse;
+use super::body::{Shared, SharedResponse};
 use super::{Call, End, Filter, Filtered, Verdict};
 use crate::body::{BodyLength, Source};
 use crate::drain::{Drain, DrainStage};
@@ -26,73 +26,107 @@ pub(crate) struct Client<'c, 'b, B, R> {
     pub(crate) facts: &'c mut Facts,
 }
 
-/// Shows a request to the filters. Returns the answer when one of them gives it.
-///
-/// # Errors
-/// The request ended while a filter waited.
-pub(crate) async fn on_request<B: RequestBody, R: Reply>(
-    env: Environment<'_>,
-    exchange: &mut Exchange,
-    client: &mut Client<'_, '_, B, R>,
-) -> Result<Option<Box<LocalReply>>, Failure> {
-    let filters = &env.hcm.filters;
+/// How far a request came.
+pub(crate) enum Shown {
+    /// Through all filters, or to one that answers.
+    All(Option<Box<LocalReply>>),
+    /// To the filter with this number, which waits: [`on_request_waiting`] is next.
+    Waits(usize),
+}
+
+/// Shows a request to the filters.
+pub(crate) fn on_request(env: Environment<'_>, exchange: &mut Exchange, body: &Shared<'_>) -> Shown {
+    exchange.filter_states.extend(env.hcm.filters.iter().map(Filter::state));
+    exchange.filters_off = switched_off(env.hcm, exchange);
+    on_request_from(env, exchange, body, 0)
+}
+
+/// [`on_request`] from the filter with this number on.
+fn on_request_from(env: Environment<'_>, exchange: &mut Exchange, body: &Shared<'_>, first: usize) -> Shown {
     // Beside the exchange for as long as filters run, so that each gets both.
     let mut states = std::mem::take(&mut exchange.filter_states);
-    states.extend(filters.iter().map(Filter::state));
-    exchange.filters_off = switched_off(env.hcm, exchange);
-    let idle = idle_timeout(env.hcm, exchange);
-    let mut outcome = Ok(None);
-    for (number, (filter, state)) in filters.iter().zip(&mut states).enumerate() {
+    let filters = env.hcm.filters.iter().zip(&mut states).enumerate();
+    let mut shown = Shown::All(None);
+    for (number, (filter, state)) in filters.skip(first) {
         if is_off(exchange, number) {
             continue;
         }
-        let Client {
-            body,
-            reply,
-            timer,
-            facts,
-        } = &mut *client;
         let mut call = Call {
             exchange,
             env,
             number,
-            body: Some(&*body),
+            body: Some(body),
             answer: None,
             waits: false,
         };
-        let mut watch = None;
-        let verdict = {
-            let begun = call.exchange.begun;
-            let mut running = pin!(filter.on_request(&mut call, state));
+        match filter.on_request(&mut call, state) {
+            Verdict::Continue if call.waits => shown = Shown::Waits(number),
+            Verdict::Continue => continue,
+            Verdict::Reply(reply) => shown = Shown::All(Some(reply)),
+        }
+        break;
+    }
+    exchange.filter_states = states;
+    shown
+}
+
+/// Runs the filter that waits, and those behind it, some of which may wait too. Returns the answer when one of them gives
+/// it.
+///
+/// # Errors
+/// The request ended while a filter waited.
+pub(crate) async fn on_request_waiting<B: RequestBody, R: Reply>(
+    env: Environment<'_>,
+    exchange: &mut Exchange,
+    client: &mut Client<'_, '_, B, R>,
+    first: usize,
+) -> Result<Option<Box<LocalReply>>, Failure> {
+    let Client {
+        body,
+        reply,
+        timer,
+        facts,
+    } = client;
+    let idle = idle_timeout(env.hcm, exchange);
+    let mut number = first;
+    loop {
+        let mut states = std::mem::take(&mut exchange.filter_states);
+        let mut watch = Watch::new(env, exchange.begun, idle, facts.length);
+        let waited = {
+            let mut call = Call {
+                exchange,
+                env,
+                number,
+                body: Some(&*body),
+                answer: None,
+                waits: false,
+            };
+            let both = env.hcm.filters.get(number).zip(states.get_mut(number));
+            let mut running = pin!(async {
+                match both {
+                    Some((filter, state)) => filter.on_request_waiting(&mut call, state).await,
+                    None => Verdict::Continue,
+                }
+            });
             poll_fn(|cx| {
                 body.borrow_mut().before_filter();
                 match running.as_mut().poll(cx) {
                     Poll::Ready(verdict) => Poll::Ready(Ok(verdict)),
-                    Poll::Pending => watch
-                        .get_or_insert_with(|| Watch::new(env, begun, idle, facts.length))
-                        .poll(cx, &mut body.borrow_mut(), *reply, timer, facts)
-                        .map(Err),
+                    Poll::Pending => watch.poll(cx, &mut body.borrow_mut(), *reply, timer, facts).map(Err),
                 }
             })
             .await
         };
-        if watch.is_some() {
-            exchange.passed = Instant::now();
+        exchange.filter_states = states;
+        exchange.passed = Instant::now();
+        if let Verdict::Reply(reply) = waited? {
+            return Ok(Some(reply));
         }
-        match verdict {
-            Ok(Verdict::Continue) => {}
-            Ok(Verdict::Reply(reply)) => {
-                outcome = Ok(Some(reply));
-                break;
-            }
-            Err(failure) => {
-                outcome = Err(failure);
-                break;
-            }
+        match on_request_from(env, exchange, &*body, number + 1) {
+            Shown::All(answer) => return Ok(answer),
+            Shown::Waits(next) => number = next,
         }
     }
-    exchange.filter_states = states;
-    outcome
 }
 
 /// Shows the response head to the filters before the one with number `before`, the last one first. Returns the number of

@@ -16,7 +16,7 @@ use super::{Active, ClientElement, Exchange, HcmRuntime, finish_head, local_head
 use crate::body::{BodyLength, Fill, Pump, Sink, Source, Static, StreamError};
 use crate::drain::Drain;
 use crate::failure::Failure;
-use crate::filters::{self, Client, Filtered};
+use crate::filters::{self, Client, Filtered, Shown};
 use crate::head::{Known, Method, ResponseHead, Trailers};
 use crate::kept::Keeper;
 use crate::local_reply::LocalReply;
@@ -169,7 +169,11 @@ async fn decide<B: RequestBody, R: Reply>(
             timer: &mut *timer,
             facts: &mut facts,
         };
-        let answered = filters::on_request(env, exchange, &mut client).await?;
+        let answered = match filters::on_request(env, exchange, &client.body) {
+            Shown::All(answered) => answered,
+            // Boxed: few filters wait, and a request's future should not be larger for it.
+            Shown::Waits(first) => Box::pin(filters::on_request_waiting(env, exchange, &mut client, first)).await?,
+        };
         facts.length = body.length();
         if let Some(local) = answered {
             let content = local.put(exchange);
