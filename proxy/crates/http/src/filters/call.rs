@@ -24,6 +24,17 @@ pub(crate) enum Verdict {
     Reply(Box<LocalReply>),
 }
 
+impl Verdict {
+    /// That of a filter which cannot be asked: it lets nothing pass.
+    pub(super) fn broken() -> Self {
+        Self::from(LocalReply {
+            status: 500,
+            details: "filter_cannot_be_asked".into(),
+            ..LocalReply::default()
+        })
+    }
+}
+
 impl From<LocalReply> for Verdict {
     fn from(reply: LocalReply) -> Self {
         Self::Reply(Box::new(reply))
@@ -48,8 +59,9 @@ impl<'c> Call<'c> {
         self.env.connection
     }
 
-    /// Waits for the request's body, as the filters before leave it. Only where a filter waits. It stays where it is, in front of the request: the
-    /// next filter, and the upstream, get it from its beginning. At most `limit` bytes and one read more are held.
+    /// Waits for the request's body, as the filters before leave it; only where a filter waits. The body stays where it is, in
+    /// front of the request: the next filter, and the upstream, get it from its beginning. At most `limit` bytes and one read more
+    /// are held.
     ///
     /// # Errors
     /// It is longer than `limit`, which is to be told with this answer (413), or there is no room for it (503).

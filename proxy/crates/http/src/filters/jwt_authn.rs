@@ -91,48 +91,50 @@ impl HttpFilter for JwtAuthn {
         self.sanitize(&mut call.exchange.request.fields);
         if self.config.bypass_cors_preflight && is_preflight(call.exchange) {
             self.preflights.inc();
-            self.allowed.inc();
-            return Verdict::Continue;
+            return self.allow();
         }
         match self.requirement(call) {
-            Ok(_) if self.misses_keys() => {
+            Ok(Some(_)) if self.misses_keys() => {
                 call.wait();
                 Verdict::Continue
             }
-            Ok(requirement) => self.verify(requirement, call, verify::Brought::default()),
-            Err(verdict) => verdict,
+            Ok(Some(requirement)) => self.verify(requirement, call, verify::Brought::default()),
+            Ok(None) => self.allow(),
+            Err(misconfigured) => misconfigured,
         }
     }
 
     async fn on_request_waiting(&self, call: &mut Call<'_>, (): &mut ()) -> Verdict {
         match self.requirement(call) {
-            Ok(requirement) => {
+            Ok(Some(requirement)) => {
                 let brought = self.fetch(requirement, call).await;
                 self.verify(requirement, call, brought)
             }
-            Err(verdict) => verdict,
+            Ok(None) => self.allow(),
+            Err(misconfigured) => misconfigured,
         }
     }
 }
 
 impl JwtAuthn {
-    /// What is asked of a request.
+    /// What is asked of a request, if anything is.
     ///
     /// # Errors
-    /// Nothing is, or something that is not there: then this is the verdict.
-    fn requirement(&self, call: &Call<'_>) -> Result<&Requirement, Verdict> {
-        let requirement = match call.route_configs::<Self>().first() {
-            None => self.by_rules(call.exchange),
-            Some(JwtAuthnPerRoute::Disabled) => None,
+    /// The answer to a request whose route asks for a requirement that is not there.
+    fn requirement(&self, call: &Call<'_>) -> Result<Option<&Requirement>, Verdict> {
+        match call.route_configs::<Self>().first() {
+            None => Ok(self.by_rules(call.exchange)),
+            Some(JwtAuthnPerRoute::Disabled) => Ok(None),
             Some(JwtAuthnPerRoute::Requirement(name)) => match self.config.named.get(name) {
-                None => return Err(self.misconfigured(name)),
-                requirement => requirement,
+                None => Err(self.misconfigured(name)),
+                requirement => Ok(requirement),
             },
-        };
-        requirement.ok_or_else(|| {
-            self.allowed.inc();
-            Verdict::Continue
-        })
+        }
+    }
+
+    fn allow(&self) -> Verdict {
+        self.allowed.inc();
+        Verdict::Continue
     }
 
     /// Verifies the tokens of a request, with what was fetched for it.

@@ -69,7 +69,7 @@ pub(crate) trait HttpFilter: Sized {
     /// whatever else. Meanwhile the client's departure, the stream's deadlines and the end of a drain are looked after: then
     /// it is dropped where it stands.
     async fn on_request_waiting(&self, _call: &mut Call<'_>, _state: &mut Self::State) -> Verdict {
-        Verdict::Continue
+        Verdict::broken()
     }
 
     /// Sees, and may change, the response head, whoever made it. Called in reverse order. A filter that has to wait
@@ -113,14 +113,14 @@ macro_rules! filters {
             fn on_request(&self, call: &mut Call<'_>, state: &mut FilterState) -> Verdict {
                 match (self, state) {
                     $((Self::$name(filter), FilterState::$name(state)) => filter.on_request(call, state),)*
-                    _ => Verdict::Continue,
+                    _ => Verdict::broken(),
                 }
             }
 
             async fn on_request_waiting(&self, call: &mut Call<'_>, state: &mut FilterState) -> Verdict {
                 match (self, state) {
                     $((Self::$name(filter), FilterState::$name(state)) => filter.on_request_waiting(call, state).await,)*
-                    _ => Verdict::Continue,
+                    _ => Verdict::broken(),
                 }
             }
 

@@ -87,9 +87,9 @@ pub(crate) async fn on_request_waiting<B: RequestBody, R: Reply>(
         timer,
         facts,
     } = client;
-    let idle = idle_timeout(env.hcm, exchange);
     let mut number = first;
     loop {
+        let idle = idle_timeout(env.hcm, exchange);
         let mut states = std::mem::take(&mut exchange.filter_states);
         let mut watch = Watch::new(env, exchange.begun, idle, facts.length);
         let waited = {
@@ -105,7 +105,7 @@ pub(crate) async fn on_request_waiting<B: RequestBody, R: Reply>(
             let mut running = pin!(async {
                 match both {
                     Some((filter, state)) => filter.on_request_waiting(&mut call, state).await,
-                    None => Verdict::Continue,
+                    None => Verdict::broken(),
                 }
             });
             poll_fn(|cx| {

@@ -59,8 +59,8 @@ impl<'r> HeaderReadings<'r> {
     }
 
     /// Shows what the next reader may take for this header as well, and routing does not: fields whose names differ in
-    /// separators only (`x_role`), and a host without its port and the dot of the root. `beginning` is as for
-    /// [`HeaderReadings::visit`].
+    /// separators only (`x_role`), and a host without its port and the dot of the root. All fields are walked: to be asked
+    /// of a host, or where a name [is respelled](HeaderReadings::are_respelled). `beginning` is as for [`HeaderReadings::visit`].
     pub(crate) fn visit_others(&self, name: &str, beginning: Option<&str>, see: &mut dyn FnMut(&str)) {
         if is_host(name) {
             bare_host(self.request.authority()).into_iter().for_each(see);
