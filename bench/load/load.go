@@ -127,6 +127,12 @@ func H2load(at process.Place, url string, clients, streams, requests int) (Resul
 	return h2load(at, requests, "-c", strconv.Itoa(clients), "-m", strconv.Itoa(streams), url)
 }
 
+// H2loadGRPC makes unary calls of gRPC, each with the message in a file.
+func H2loadGRPC(at process.Place, url, message string, clients, streams, requests int) (Result, error) {
+	return h2load(at, requests, "-c", strconv.Itoa(clients), "-m", strconv.Itoa(streams), "-d", message,
+		"-H", "content-type: application/grpc", "-H", "te: trailers", url)
+}
+
 // H2loadAt asks url over HTTP/1.1 so many times a second. Latencies are from when a request is sent: one whose connection still
 // waits for an answer is sent later.
 func H2loadAt(at process.Place, url string, connections, perSecond int, duration time.Duration) (Result, error) {

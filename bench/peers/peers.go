@@ -53,6 +53,10 @@ type Work struct {
 	TLS string
 	// HTTP2 speaks HTTP/2 to the client (over TLS) and HTTP/1.1 to the backend.
 	HTTP2 bool
+	// GRPC speaks HTTP/2 to the backend too, for calls of [GRPCMethod]. Needs HTTP2.
+	GRPC bool
+	// TCP passes bytes on without reading them. Only Envoy and heddle-proxy do so here.
+	TCP bool
 	// Mesh adds what a sidecar does to a request that comes in: a client certificate is asked for (the server's own will
 	// do) and its name tested by a policy, the peer's metadata exchanged, Istio's metrics counted, an access log written.
 	// Needs TLS, and only heddle-proxy has all of it.
@@ -109,6 +113,9 @@ const (
 
 // Target of the requests. One that policies look at has escapes and path parameters, so that it has several readings.
 func (w Work) Target() string {
+	if w.GRPC {
+		return GRPCMethod
+	}
 	if w.Policies > 0 {
 		return "/shop/%C3%A9t%C3%A9;v=1/cart;x=2/items"
 	}
@@ -122,11 +129,17 @@ func AdminPort(port int) int { return port + 1000 }
 type settings struct {
 	Dir, Address, Host, Backend, BackendHost, Body, Certificate, Key, Bundle string
 	Port, BackendPort, AdminPort                                             int
-	HTTP2, Mesh, Multibuffer, IstioMetrics, AccessLog                        bool
+	HTTP2, GRPC, TCP, Mesh, Multibuffer, IstioMetrics, AccessLog             bool
 	Policies                                                                 int
 	Hyperscan                                                                bool
 	Listeners                                                                []listener
 	Balance                                                                  Balance
+}
+
+// Outbound are the settings of a sidecar's outbound listener, which lets everybody out.
+func (s settings) Outbound() settings {
+	s.Policies = 0
+	return s
 }
 
 // listener is a port that a proxy serves.
@@ -187,7 +200,7 @@ const BackendSize = 64
 
 // Start starts one subject with its workers on that processor and those after it, in front of backend.
 func Start(name, dir string, at process.Place, work Work, address, backend string, binaries Binaries) (*process.Process, error) {
-	s := settings{Dir: dir, Address: address, Backend: backend, Body: strings.Repeat("x", BackendSize), HTTP2: work.HTTP2, Mesh: work.Mesh,
+	s := settings{Dir: dir, Address: address, Backend: backend, Body: strings.Repeat("x", BackendSize), HTTP2: work.HTTP2, GRPC: work.GRPC, TCP: work.TCP, Mesh: work.Mesh,
 		Policies: work.Policies, Hyperscan: work.Hyperscan, Balance: work.Balance}
 	var err error
 	if s.Host, s.Port, err = split(address); err != nil {
@@ -195,6 +208,9 @@ func Start(name, dir string, at process.Place, work Work, address, backend strin
 	}
 	if work.Mesh && (name != "heddle" || work.TLS == "") {
 		return nil, fmt.Errorf("%s with TLS %q: a sidecar's work is heddle's alone, with TLS", name, work.TLS)
+	}
+	if work.GRPC && !work.HTTP2 {
+		return nil, fmt.Errorf("%s: gRPC needs HTTP/2", name)
 	}
 	if s.BackendHost, s.BackendPort, err = split(backend); err != nil {
 		return nil, err
@@ -214,8 +230,8 @@ func Start(name, dir string, at process.Place, work Work, address, backend strin
 		return nil, fmt.Errorf("unknown subject %q: want one of %v", name, NamesNew)
 	}
 	workers := max(1, work.Workers)
-	if template != "envoy.yaml" && (workers > 1 || work.Balance != "") {
-		return nil, fmt.Errorf("%s with %d workers and balance %q: only Envoy and heddle-proxy can", name, workers, work.Balance)
+	if template != "envoy.yaml" && (workers > 1 || work.Balance != "" || work.TCP) {
+		return nil, fmt.Errorf("%s with %d workers, balance %q, TCP alone %t: only Envoy and heddle-proxy can", name, workers, work.Balance, work.TCP)
 	}
 	config, err := render(dir, template, s)
 	if err != nil {

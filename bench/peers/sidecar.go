@@ -19,6 +19,8 @@ type SidecarWork struct {
 	IstioMetrics bool
 	// AccessLog has a line for each request.
 	AccessLog bool
+	// Policy lets in who has the sidecars' name alone. Needs MutualTLS.
+	Policy bool
 }
 
 // Sidecar starts a proxy with one worker as a workload's sidecar: what comes to the outbound port goes to server (an address
@@ -26,8 +28,14 @@ type SidecarWork struct {
 // have the certificate that is in dir, which is made where it is missing. dir becomes the sidecar's user's.
 func Sidecar(name string, at process.Place, dir, server string, work SidecarWork, binaries Binaries) (*process.Process, error) {
 	s := settings{Dir: dir, AdminPort: cluster.PortAdmin, IstioMetrics: work.IstioMetrics, AccessLog: work.AccessLog}
+	if work.Policy {
+		s.Policies = 1
+	}
 	if work.Envoy && work.IstioMetrics {
 		return nil, fmt.Errorf("%s: a stock Envoy has none of Istio's metrics", name)
+	}
+	if work.Policy && !work.MutualTLS {
+		return nil, fmt.Errorf("%s: a policy on names needs mutual TLS", name)
 	}
 	var err error
 	if s.BackendHost, s.BackendPort, err = split(server); err != nil {

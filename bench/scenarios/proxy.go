@@ -33,6 +33,8 @@ type proxyWork struct {
 	subjects []string
 	// called are subjects that the result has under another name.
 	called map[string]string
+	// message is the file with that of a gRPC call, once there is one.
+	message string
 	// baseline is the subject, as the result calls it, that the others are compared with.
 	baseline string
 }
@@ -65,7 +67,12 @@ func (w proxyWork) run(name string, o Options) (results.Result, error) {
 		return result, err
 	}
 	defer os.RemoveAll(dir)
-	backend, err := peers.Backend(clientPlace, dir, backendAddress, peers.BackendSize)
+	if w.GRPC {
+		if w.message, err = peers.GRPCMessage(dir); err != nil {
+			return result, err
+		}
+	}
+	backend, err := w.backend(dir)
 	if err != nil {
 		return result, err
 	}
@@ -82,6 +89,11 @@ func (w proxyWork) run(name string, o Options) (results.Result, error) {
 			return result, err
 		}
 		defer s.Stop()
+		if w.GRPC {
+			if err := peers.CheckGRPC(s.address); err != nil {
+				return result, fmt.Errorf("%s: a call: %w", name, err)
+			}
+		}
 		subjects[name] = s
 	}
 	for run := range o.Runs + 1 { // The first run warms up and is not counted.
@@ -106,6 +118,14 @@ func (w proxyWork) run(name string, o Options) (results.Result, error) {
 		result.Subjects[cmp.Or(w.called[name], name)] = figures
 	}
 	return result, nil
+}
+
+// backend is the server behind all subjects.
+func (w proxyWork) backend(dir string) (*process.Process, error) {
+	if w.GRPC {
+		return peers.GRPCBackend(clientPlace, backendAddress)
+	}
+	return peers.Backend(clientPlace, dir, backendAddress, peers.BackendSize)
 }
 
 // once loads a subject for a while and returns the share of its processor that it used.
@@ -162,6 +182,9 @@ func (w proxyWork) load(address string, duration time.Duration, rate float64) (l
 		requests := 20000
 		if rate > 0 {
 			requests = int(rate * duration.Seconds())
+		}
+		if w.GRPC {
+			return load.H2loadGRPC(clientPlace, url, w.message, w.connections, w.streams, requests)
 		}
 		return load.H2load(clientPlace, url, w.connections, w.streams, requests)
 	}

@@ -23,7 +23,7 @@ type Options struct {
 	Subjects []string
 	// Binaries that are not on the path.
 	Binaries peers.Binaries
-	// Rate is the fixed rate of p2 and p3, in requests per second; zero means each scenario's own.
+	// Rate is the fixed rate of p2, p3 and mesh, in requests per second; zero means each scenario's own.
 	Rate int
 	// Mesh is what the controller is measured with.
 	Mesh Mesh
@@ -54,6 +54,8 @@ var All = []Scenario{
 	proxyScenario("http1", "HTTP/1.1, keep-alive, 32 connections, 64-byte responses", proxyWork{connections: 32}),
 	proxyScenario("https", "HTTPS, keep-alive, ECDSA P-256, 32 connections", proxyWork{Work: peers.Work{TLS: "ecdsa"}, connections: 32}),
 	proxyScenario("h2", "HTTP/2 over TLS to HTTP/1.1, 8 connections with 32 streams each", proxyWork{Work: peers.Work{TLS: "ecdsa", HTTP2: true}, connections: 8, streams: 32}),
+	proxyScenario("grpc", "unary calls of gRPC, HTTP/2 over TLS to HTTP/2, 8 connections with 100 streams each",
+		proxyWork{Work: peers.Work{TLS: "ecdsa", HTTP2: true, GRPC: true}, connections: 8, streams: 100}),
 	proxyScenario("tls-rsa-new", "HTTPS, RSA-2048, a new connection for each request, 32 at a time",
 		proxyWork{Work: peers.Work{TLS: "rsa"}, connections: 32, closing: true, subjects: peers.NamesNew, baseline: "nginx"}),
 	proxyScenario("tls-ecdsa-new", "HTTPS, ECDSA P-256, a new connection for each request, 32 at a time",
@@ -72,7 +74,8 @@ var All = []Scenario{
 	{Name: "p8", Summary: "the controller: from a change to the last proxy's acknowledgement, connecting, memory", Run: controlPlane},
 	tcpBypass("p2", "client and server on one host, a sidecar each, 1 kB, without and with the bypass of TCP", false),
 	tcpBypass("p2-mtls", "the same, with mutual TLS between the sidecars", true),
-	{Name: "p3", Summary: "what sidecars add within one host: none, Heddle's and Envoy's, without and with mutual TLS, without telemetry, with the bypass of TCP", Run: sidecars},
+	sidecars("p3", "what sidecars add within one host: none, Heddle's and Envoy's, without and with mutual TLS, without telemetry, with the bypass of TCP", sidecarSetups),
+	sidecars("mesh", "sidecars with the mesh's full configuration (mutual TLS, metrics, access log, a policy) beside bare ones, Heddle's and Envoy's", meshSetups),
 }
 
 // providers compares the private key providers.

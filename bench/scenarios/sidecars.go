@@ -25,11 +25,14 @@ const (
 // sidecarsRate of the runs at a fixed rate, in requests per second.
 const sidecarsRate = 4000
 
-// sidecarSetups are what is between a client and its server, in the order in which they take turns first.
-var sidecarSetups = []struct {
+// sidecarSetup is what is between a client and its server.
+type sidecarSetup struct {
 	name  string
 	setup samehost.Setup
-}{
+}
+
+// sidecarSetups of p3, in the order in which they take turns first.
+var sidecarSetups = []sidecarSetup{
 	{"direct", samehost.Setup{Direct: true}},
 	{"heddle", samehost.Setup{Sidecars: peers.SidecarWork{IstioMetrics: true, AccessLog: true}}},
 	{"heddle-mtls", samehost.Setup{Sidecars: peers.SidecarWork{MutualTLS: true, IstioMetrics: true, AccessLog: true}}},
@@ -39,9 +42,21 @@ var sidecarSetups = []struct {
 	{"envoy-mtls", samehost.Setup{Sidecars: peers.SidecarWork{Envoy: true, MutualTLS: true, AccessLog: true}}},
 }
 
-// sidecars measures what a pair of sidecars adds to requests within one host.
-func sidecars(o Options) (result results.Result, err error) {
-	result = results.New("p3", o.Runs, time.Now())
+// meshSetups are pairs that do all that a mesh asks of them, and such as only pass requests on. Envoy has none of Istio's metrics.
+var meshSetups = []sidecarSetup{
+	{"heddle-bare", samehost.Setup{}},
+	{"heddle-mesh", samehost.Setup{Sidecars: peers.SidecarWork{MutualTLS: true, IstioMetrics: true, AccessLog: true, Policy: true}}},
+	{"envoy-bare", samehost.Setup{Sidecars: peers.SidecarWork{Envoy: true}}},
+	{"envoy-mesh", samehost.Setup{Sidecars: peers.SidecarWork{Envoy: true, MutualTLS: true, AccessLog: true, Policy: true}}},
+}
+
+// sidecars is a scenario that measures what pairs of sidecars add to requests within one host.
+func sidecars(name, summary string, setups []sidecarSetup) Scenario {
+	return Scenario{Name: name, Summary: summary, Run: func(o Options) (results.Result, error) { return runSidecars(name, setups, o) }}
+}
+
+func runSidecars(name string, setups []sidecarSetup, o Options) (result results.Result, err error) {
+	result = results.New(name, o.Runs, time.Now())
 	o.Rate = cmp.Or(o.Rate, sidecarsRate)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -51,7 +66,7 @@ func sidecars(o Options) (result results.Result, err error) {
 	}
 	defer func() { err = errors.Join(err, host.Close()) }()
 	var ways []*sidecarWay
-	for _, s := range sidecarSetups {
+	for _, s := range setups {
 		if len(o.Subjects) > 0 && !slices.Contains(o.Subjects, s.name) {
 			continue
 		}
@@ -62,7 +77,7 @@ func sidecars(o Options) (result results.Result, err error) {
 		ways = append(ways, w)
 	}
 	if len(ways) == 0 {
-		return result, fmt.Errorf("none of the subjects %v: want some of %v", o.Subjects, names(sidecarSetups))
+		return result, fmt.Errorf("none of the subjects %v: want some of %v", o.Subjects, names(setups))
 	}
 	for run := range o.Runs + 1 { // The first run warms up and is not counted.
 		for _, w := range ways {
@@ -83,13 +98,13 @@ func sidecars(o Options) (result results.Result, err error) {
 		result.Subjects[w.name] = medians
 	}
 	addedTo(result.Subjects)
+	for _, figures := range result.Subjects {
+		figures["sidecars_us"] = figures["client_sidecar_us"] + figures["server_sidecar_us"]
+	}
 	return result, nil
 }
 
-func names(setups []struct {
-	name  string
-	setup samehost.Setup
-}) []string {
+func names(setups []sidecarSetup) []string {
 	out := make([]string, 0, len(setups))
 	for _, s := range setups {
 		out = append(out, s.name)

@@ -30,6 +30,10 @@ func main() {
 		exitOn(load.OpenConnections(os.Args[2], os.Stdout, os.Stderr))
 		return
 	}
+	if len(os.Args) == 3 && os.Args[1] == peers.GRPCFlag {
+		exitOn(peers.ServeGRPC(os.Args[2]))
+		return
+	}
 	if len(os.Args) == 2 && os.Args[1] == load.TurnsFlag {
 		exitOn(load.TakeTurns(os.Stdin, os.Stdout))
 		return
@@ -41,7 +45,7 @@ func main() {
 	heddle := flag.String("heddle-proxy", "bin/heddle-proxy", "path of heddle-proxy, a release build")
 	envoy := flag.String("envoy", "envoy", "path of a stock Envoy")
 	out := flag.String("out", "bench/results/latest", "folder for the results")
-	rate := flag.Int("rate", 0, "p2, p3: requests per second of the runs at a fixed rate; by default 5000 of p2 and 4000 of p3")
+	rate := flag.Int("rate", 0, "p2, p3, mesh: requests per second of the runs at a fixed rate; by default 5000 of p2 and 4000 of the others")
 	var mesh scenarios.Mesh
 	flag.IntVar(&mesh.Size.Services, "services", 1000, "p8: services of the mesh")
 	flag.IntVar(&mesh.Size.Endpoints, "endpoints", 3, "p8: endpoints of each service")
