@@ -28,6 +28,8 @@ type Process struct {
 	cmd  *exec.Cmd
 	log  *bytes.Buffer
 	done chan struct{}
+	// ended is how it did, once done is closed.
+	ended error
 }
 
 // Start runs argv. name is used in messages. The program must stay in the foreground.
@@ -44,8 +46,8 @@ func Start(name string, at Place, argv ...string) (*Process, error) {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
 	go func() {
-		// How it ended shows in the log and in WaitReady's error; Stop always ends it by a signal.
-		_ = p.cmd.Wait()
+		// Stop always ends it by a signal.
+		p.ended = p.cmd.Wait()
 		close(p.done)
 	}()
 	return p, nil
@@ -77,10 +79,13 @@ func (p *Process) WaitReady(address string) error {
 	}
 }
 
-// WaitEnd waits until the program has ended by itself, for at most that long.
+// WaitEnd waits until the program has ended by itself, and well, for at most that long.
 func (p *Process) WaitEnd(bound time.Duration) error {
 	select {
 	case <-p.done:
+		if p.ended != nil {
+			return fmt.Errorf("%s: %w\n%s", p.name, p.ended, p.log)
+		}
 		return nil
 	case <-time.After(bound):
 		return fmt.Errorf("%s still runs after %v:\n%s", p.name, bound, p.log)
