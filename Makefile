@@ -26,12 +26,12 @@ help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 .PHONY: build
-build: prerequisites ## build bin/heddle, bin/heddle-launch, bin/heddle-proxy (release) and bin/boutique, with what they need to run
-	@scripts/packages.sh build run demo
+build: prerequisites ## build bin/heddle, bin/heddle-launch, bin/heddle-proxy (release) and bin/boutique, with what they need to run; PGO=1 has the proxy optimized by what it executes under load, in twice the time
+	@scripts/packages.sh build run demo $(if $(PGO),pgo)
 	$(GO_BUILD) -o bin/heddle ./control/cmd/heddle
 	$(GO_BUILD) -o bin/heddle-launch ./control/cmd/heddle-launch
 	$(GO_BUILD) -o bin/boutique ./demo/boutique/cmd/boutique
-	$(CARGO) build $(CARGO_FLAGS) --release -p heddle-proxy
+	$(if $(PGO),scripts/pgo.sh build $(PYTHON),$(CARGO) build $(CARGO_FLAGS) --release -p heddle-proxy)
 	install -m 0755 proxy/target/release/heddle-proxy bin/heddle-proxy
 
 .PHONY: demo
@@ -89,8 +89,8 @@ interop: packages e2e-binaries ## HTTP/2 and TLS with clients and servers of oth
 	HEDDLE_E2E_BIN=$(E2E_BIN) gotestsum --format pkgname --jsonfile $(RESULTS)/interop.json -- -tags interop -count=1 -timeout 10m ./test/interop
 
 .PHONY: instructions
-instructions: packages $(if $(RELEASE),build,e2e-binaries) ## instructions per request, held against those kept; make instructions RELEASE=1 of the release build, UPDATE=1 to keep them, PROFILES=/folder for callgrind_annotate
-	cd test/instructions && HEDDLE_INSTRUCTIONS_PROXY=$(if $(RELEASE),$(CURDIR)/bin,$(E2E_BIN))/heddle-proxy HEDDLE_INSTRUCTIONS_KEPT=$(if $(RELEASE),release,dev) HEDDLE_INSTRUCTIONS_UPDATE=$(UPDATE) HEDDLE_INSTRUCTIONS_PROFILES=$(PROFILES) go test -tags instructions -count=1 -v .
+instructions: packages $(if $(RELEASE),build,e2e-binaries) ## instructions per request, held against those kept; make instructions RELEASE=1 of the release build, or RELEASE=1 PGO=1, UPDATE=1 to keep them, PROFILES=/folder for callgrind_annotate
+	cd test/instructions && HEDDLE_INSTRUCTIONS_PROXY=$(if $(RELEASE),$(CURDIR)/bin,$(E2E_BIN))/heddle-proxy HEDDLE_INSTRUCTIONS_KEPT=$(if $(RELEASE),$(if $(PGO),pgo,release),dev) HEDDLE_INSTRUCTIONS_UPDATE=$(UPDATE) HEDDLE_INSTRUCTIONS_PROFILES=$(PROFILES) go test -tags instructions -count=1 -v .
 
 .PHONY: e2e-binaries
 e2e-binaries: build-packages
@@ -111,7 +111,7 @@ generate: packages ## regenerate the committed generated files
 	go generate ./...
 
 .PHONY: check
-check: packages format-check lint generated-check licences vulnerabilities ## format, lint, generated files, licences, vulnerabilities
+check: packages format-check lint generated-check licences vulnerabilities pgo-check ## format, lint, generated files, licences, vulnerabilities, that PGO=1 can work
 
 .PHONY: format
 format: ## format Go and Rust sources
@@ -140,8 +140,14 @@ licences: packages ## every dependency's licence against the allowed ones
 vulnerabilities: packages ## known vulnerabilities, where the databases can be had
 	scripts/vulnerabilities.sh
 
+.PHONY: pgo-check
+pgo-check: packages
+	@scripts/packages.sh pgo
+	scripts/pgo.sh check $(PYTHON)
+
 .PHONY: bench
-bench: packages build ## measure against nginx, HAProxy, Envoy: make bench S=http1
+bench: PGO := 1
+bench: packages build ## measure against nginx, HAProxy, Envoy: make bench S=http1; PGO= for a build that is not optimized by what it executes
 	go run ./bench/cmd/bench $(if $(S),-scenario $(S)) -heddle-proxy bin/heddle-proxy -envoy $(ENVOY) $(BENCH_FLAGS)
 
 .PHONY: prerequisites
