@@ -51,15 +51,12 @@ func overNewConnections(p Path, dir, address string, requests int) error {
 }
 
 // overHTTP2 keeps 32 streams busy on each of 8 connections.
-func overHTTP2(_ Path, _, address string, requests int) error {
-	got, err := load.H2load(others, "https://"+address+"/", 8, 32, requests)
-	if err == nil && got.Requests != int64(requests) {
-		err = fmt.Errorf("%d of %d requests were answered", got.Requests, requests)
-	}
-	return err
+func overHTTP2(p Path, _, address string, requests int) error {
+	got, err := load.H2load(others, "https://"+address+p.Work.Target(), 8, 32, requests)
+	return allAnswered(got, requests, err)
 }
 
-// overGRPC makes unary calls on 8 connections, 32 at a time on each.
+// overGRPC makes as many unary calls at a time.
 func overGRPC(p Path, dir, address string, calls int) error {
 	if err := peers.CheckGRPC(address); err != nil {
 		return err
@@ -69,8 +66,12 @@ func overGRPC(p Path, dir, address string, calls int) error {
 		return err
 	}
 	got, err := load.H2loadGRPC(others, "https://"+address+p.Work.Target(), message, 8, 32, calls)
-	if err == nil && got.Requests != int64(calls) {
-		err = fmt.Errorf("%d of %d calls were answered", got.Requests, calls)
+	return allAnswered(got, calls, err)
+}
+
+func allAnswered(got load.Result, requests int, err error) error {
+	if err == nil && got.Requests != int64(requests) {
+		err = fmt.Errorf("%d of %d requests were answered", got.Requests, requests)
 	}
 	return err
 }

@@ -128,6 +128,11 @@ impl HttpWorker {
         self.random.borrow_mut()
     }
 
+    /// A number below a million, for a share of requests.
+    pub(crate) fn dice(&self) -> u32 {
+        self.random().u32(..1_000_000)
+    }
+
     /// Calls `with` with the `date` header's value of that moment (RFC 9110 section 5.6.7).
     pub(crate) fn with_date<T>(&self, now: SystemTime, with: impl FnOnce(&[u8]) -> T) -> T {
         let mut date = self.date.borrow_mut();

@@ -57,7 +57,7 @@ impl HttpFilter for Cors {
         let Some(first) = policies.first() else {
             return Verdict::Continue;
         };
-        let dice = || call.env.worker.random().u32(..1_000_000);
+        let dice = || call.env.worker.dice();
         let enabled = first.enabled.holds(dice);
         if !enabled && !first.shadow.holds(dice) {
             return Verdict::Continue;

@@ -102,7 +102,7 @@ impl HttpFilter for ExtAuthz {
         }
         let metadata = call.exchange.request.metadata.as_deref();
         let meant = |m: &MetadataMatcher| m.matches(metadata);
-        if !self.config.enabled.holds(|| call.env.worker.random().u32(..1_000_000))
+        if !self.config.enabled.holds(|| call.env.worker.dice())
             || !self.config.enabled_metadata.as_ref().is_none_or(meant)
         {
             self.disabled.inc();

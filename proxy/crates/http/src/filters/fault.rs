@@ -98,7 +98,7 @@ impl HttpFilter for Fault {
         if !concerns(settings, call.exchange) {
             return Verdict::Continue;
         }
-        let dice = || call.env.worker.random().u32(..1_000_000);
+        let dice = || call.env.worker.dice();
         if let Some(delay) = &settings.delay
             && let Some(time) = delay_of(delay, &call.exchange.request.fields, dice)
             && let Some(active) = self.activate(settings, active)
@@ -122,7 +122,7 @@ impl HttpFilter for Fault {
 
 impl Fault {
     fn abort(&self, settings: &Config, call: &Call<'_>, active: &mut Option<Box<Active>>) -> Verdict {
-        let dice = || call.env.worker.random().u32(..1_000_000);
+        let dice = || call.env.worker.dice();
         if let Some(abort) = &settings.abort
             && let Some((status, grpc_status)) = abort_of(abort, &call.exchange.request.fields, dice)
             && self.activate(settings, active).is_some()

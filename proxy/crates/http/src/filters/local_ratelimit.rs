@@ -120,7 +120,7 @@ impl HttpFilter for LocalRateLimit {
     fn on_request(&self, call: &mut Call<'_>, level: &mut Self::State) -> Verdict {
         let route = call.route_configs::<Self>();
         let config = route.first().unwrap_or(&self.config);
-        let dice = || call.env.worker.random().u32(..1_000_000);
+        let dice = || call.env.worker.dice();
         if !config.enabled.holds(dice) {
             return Verdict::Continue;
         }

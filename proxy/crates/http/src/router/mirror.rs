@@ -34,7 +34,7 @@ impl Copies {
             // What goes through a tunnel is no request.
             return None;
         }
-        let dice = || routed.env.worker.random().u32(..1_000_000);
+        let dice = || routed.env.worker.dice();
         let policies = routed.action.mirrors.iter().filter(|p| p.share.holds(dice));
         let tees: Box<[_]> = policies
             .filter_map(|policy| {
