@@ -13,6 +13,7 @@ use aho_corasick::dfa::DFA;
 use aho_corasick::nfa::contiguous::NFA;
 use aho_corasick::{Anchored, MatchKind};
 use heddle_hyperscan::Hyperscan;
+use heddle_simd::{CHUNK, Chunk};
 
 use super::sequence::{Place, Sequence};
 use super::{Candidate, Engine, Taken};
@@ -33,6 +34,9 @@ const LANES: usize = 4;
 /// first words, as much as such a word is long.
 const LONGEST_LANE: usize = 1 << 10;
 const WORDS_PER_LANE: usize = 8;
+
+/// Bytes of a part that are read before it is asked which of them end a word.
+const BLOCK: usize = u64::BITS as usize;
 
 /// Words that a scan may find, and so many more for each byte of its text. Only words that end in each other reach it.
 const HITS: usize = 256;
@@ -91,30 +95,14 @@ impl Course {
     }
 }
 
+/// Where a word ends: the byte behind it, and the automaton's state there.
+type End = (u32, StateID);
+
 #[derive(Default)]
 struct Scratch {
     course: Course,
-    ends: [Ends; LANES],
-}
-
-/// Where words end in a part: the byte behind, and the automaton's state.
-#[derive(Default)]
-struct Ends {
-    /// Room for as many as a part has bytes.
-    places: Vec<(u32, StateID)>,
-    count: usize,
-}
-
-impl Ends {
-    fn make_room(&mut self, bytes: usize) {
-        if self.places.len() < bytes {
-            self.places.resize(bytes, Default::default());
-        }
-    }
-
-    fn iter(&self) -> impl Iterator<Item = &(u32, StateID)> {
-        self.places.iter().take(self.count)
-    }
+    /// Of each part, in the text's order.
+    ends: [Vec<End>; LANES],
 }
 
 thread_local! {
@@ -248,7 +236,7 @@ impl<A: Automaton> Literals<A> {
         let mut state = self.words.start_state(Anchored::No).ok()?;
         let mut begin = 0;
         loop {
-            let lane = ((text.len() - begin) / LANES).min(LONGEST_LANE);
+            let lane = ((text.len() - begin) / LANES).min(LONGEST_LANE) / BLOCK * BLOCK;
             if lane < WORDS_PER_LANE * (self.reach + 1) {
                 break;
             }
@@ -272,14 +260,14 @@ impl<A: Automaton> Literals<A> {
     /// Takes account of all words of the parts, in the text's order. None when they are too many.
     fn found_in(
         &self,
-        parts: &[Ends; LANES],
+        parts: &[Vec<End>; LANES],
         end: u32,
         hits: &mut usize,
         course: &mut Course,
         see: &mut dyn FnMut(usize),
     ) -> Option<()> {
         for ends in parts {
-            for (ended, state) in ends.iter() {
+            for (ended, state) in ends {
                 self.found(*state, (*ended, end), hits, course, see)?;
             }
         }
@@ -294,7 +282,7 @@ impl<A: Automaton> Literals<A> {
         begin: usize,
         lane: usize,
         state: StateID,
-        ends: &mut [Ends; LANES],
+        ends: &mut [Vec<End>; LANES],
     ) -> Option<StateID> {
         let next = |state, byte: &u8| self.words.next_state(Anchored::No, state, *byte);
         let mut states = [state; LANES];
@@ -303,30 +291,56 @@ impl<A: Automaton> Literals<A> {
             let before = text.get(from - self.reach..from)?;
             *state = before.iter().fold(self.words.start_state(Anchored::No).ok()?, next);
         }
-        let part = |number| text.get(begin + number * lane..begin + (number + 1) * lane);
-        let parts = part(0)?.iter().zip(part(1)?).zip(part(2)?).zip(part(3)?);
-        let first = u32::try_from(begin).ok()? + 1;
-        let length = u32::try_from(lane).ok()?;
-        ends.iter_mut().for_each(|ends| ends.make_room(lane));
-        let places = ends.each_mut().map(|ends| ends.places.as_mut_slice());
-        let mut counts = [0; LANES];
-        for (ended, (((a, b), c), d)) in (first..).zip(parts) {
-            let [w, x, y, z] = states;
-            states = [next(w, a), next(x, b), next(y, c), next(z, d)];
-            if states.iter().any(|state| self.words.is_special(*state)) {
-                // Written in each part, and kept where it counts: a branch for each would be mispredicted all the time.
-                for number in 0..LANES {
-                    if let Some(place) = places[number].get_mut(counts[number]) {
-                        *place = (ended + number as u32 * length, states[number]);
-                    }
-                    counts[number] += usize::from(self.words.is_match(states[number]));
+        ends.iter_mut().for_each(Vec::clear);
+        let mut parts = text.get(begin..)?.chunks_exact(lane).map(|part| part.as_chunks().0);
+        let mut part = || parts.next();
+        let blocks = part()?.iter().zip(part()?).zip(part()?).zip(part()?);
+        let mut behind = [[StateID::default(); BLOCK]; LANES];
+        for (block, (((a, b), c), d)) in blocks.enumerate() {
+            states = self.read_block([a, b, c, d], states, &mut behind);
+            for (number, (behind, ends)) in behind.iter().zip(ends.iter_mut()).enumerate() {
+                let first = u32::try_from(begin + number * lane + block * BLOCK).ok()? + 1;
+                let mut hits = self.ends_among(behind);
+                while hits != 0 {
+                    let step = hits.trailing_zeros();
+                    ends.push((first + step, behind[step as usize]));
+                    hits &= hits - 1;
                 }
             }
         }
-        for (ends, count) in ends.iter_mut().zip(counts) {
-            ends.count = count;
-        }
         states.last().copied()
+    }
+
+    /// Reads a block of each part from its state on, and tells the states behind each byte. The last ones.
+    #[inline(always)]
+    fn read_block(
+        &self,
+        [a, b, c, d]: [&[u8; BLOCK]; LANES],
+        [mut w, mut x, mut y, mut z]: [StateID; LANES],
+        [to_w, to_x, to_y, to_z]: &mut [[StateID; BLOCK]; LANES],
+    ) -> [StateID; LANES] {
+        let next = |state, byte: u64| self.words.next_state(Anchored::No, state, byte as u8);
+        // Bytes come by eight: the automaton has enough to load for each without them.
+        let eights = |block: &[u8; BLOCK], at| u64::from_le_bytes(block.as_chunks().0[at]);
+        for at in 0..BLOCK / 8 {
+            let (mut a, mut b, mut c, mut d) = (eights(a, at), eights(b, at), eights(c, at), eights(d, at));
+            for step in 8 * at..8 * at + 8 {
+                (w, x, y, z) = (next(w, a), next(x, b), next(y, c), next(z, d));
+                (a, b, c, d) = (a >> 8, b >> 8, c >> 8, d >> 8);
+                (to_w[step], to_x[step], to_y[step], to_z[step]) = (w, x, y, z);
+            }
+        }
+        [w, x, y, z]
+    }
+
+    /// In which of these states a word ends, a bit each. A branch for each would be mispredicted all the time.
+    fn ends_among(&self, states: &[StateID; BLOCK]) -> u64 {
+        let mut hits = 0;
+        for (number, states) in states.as_chunks::<CHUNK>().0.iter().enumerate() {
+            let ends = states.map(|state| u8::from(self.words.is_match(state)));
+            hits |= u64::from(Chunk::at(&ends, 0).equal(1)) << (number * CHUNK);
+        }
+        hits
     }
 
     /// Whether a word ends there.
