@@ -379,8 +379,8 @@ func (c *checker) headerFilter(at string, f *gatewayv1.HTTPHeaderFilter) {
 		return
 	}
 	seen := map[string]string{}
-	once := func(path, name string) {
-		c.plainHeader(path, name)
+	once := func(path, name string, check func(path, name string)) {
+		check(path, name)
 		if first, dup := seen[strings.ToLower(name)]; dup {
 			c.fail(path, fmt.Sprintf("%q is changed by %s too", name, first), "leave one of the two")
 		}
@@ -392,14 +392,14 @@ func (c *checker) headerFilter(at string, f *gatewayv1.HTTPHeaderFilter) {
 	}{{"set", f.Set}, {"add", f.Add}} {
 		for i, h := range list.all {
 			path := fmt.Sprintf("%s.%s[%d]", at, list.field, i)
-			once(path+".name", string(h.Name))
+			once(path+".name", string(h.Name), c.settableHeader)
 			if strings.ContainsAny(h.Value, "\r\n\x00") {
 				c.fail(path+".value", "holds control characters", "remove them")
 			}
 		}
 	}
 	for i, name := range f.Remove {
-		once(fmt.Sprintf("%s.remove[%d]", at, i), name)
+		once(fmt.Sprintf("%s.remove[%d]", at, i), name, c.plainHeader)
 	}
 }
 

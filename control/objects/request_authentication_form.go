@@ -74,11 +74,11 @@ func (c *checker) jwtRule(at string, r *security.JWTRule) {
 		}
 	}
 	if name := r.GetOutputPayloadToHeader(); name != "" {
-		c.plainHeader(at+".outputPayloadToHeader", name)
+		c.settableHeader(at+".outputPayloadToHeader", name)
 	}
 	for i, h := range r.GetOutputClaimToHeaders() {
 		path := fmt.Sprintf("%s.outputClaimToHeaders[%d]", at, i)
-		c.plainHeader(path+".header", h.GetHeader())
+		c.settableHeader(path+".header", h.GetHeader())
 		if h.GetClaim() == "" {
 			c.fail(path+".claim", "is empty", "name a claim")
 		}

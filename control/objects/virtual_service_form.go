@@ -251,7 +251,7 @@ func (c *checker) headers(at string, h *networking.Headers) {
 		}{{"set", side.ops.GetSet()}, {"add", side.ops.GetAdd()}} {
 			for _, name := range slices.Sorted(maps.Keys(op.values)) {
 				path := joinKey(at+"."+side.name+"."+op.name, name)
-				c.plainHeader(path, name)
+				c.settableHeader(path, name)
 				if strings.ContainsAny(op.values[name], "\r\n\x00") {
 					c.fail(path, "the value holds control characters", "remove them")
 				}
@@ -286,6 +286,16 @@ func (c *checker) plainHeader(path, name string) {
 		return
 	}
 	c.headerName(path, name)
+}
+
+// settableHeader refuses as well what says where a message ends: who believes another value than the proxy's own takes a body for
+// the next message.
+func (c *checker) settableHeader(path, name string) {
+	if strings.EqualFold(name, "content-length") || strings.EqualFold(name, "transfer-encoding") {
+		c.fail(path, fmt.Sprintf("%q cannot be set: where a message ends is known by the proxy alone", name), "leave it out")
+		return
+	}
+	c.plainHeader(path, name)
 }
 
 func (c *checker) duration(path string, d *durationpb.Duration) {

@@ -6,10 +6,31 @@ use super::{Result, enumeration, pb, required};
 use crate::path::Path;
 use crate::snapshot::{HeaderOp, HeaderOps, HeaderValue};
 
-/// Headers that no configuration may change, as in Envoy: routing and framing depend on them. `:path`, `:method` and
-/// `host` have fields of their own.
-fn is_protected(name: &str) -> bool {
-    name.starts_with(':') || name == "host"
+/// A header that configuration may remove, in lower case: as in Envoy none that routing depends on.
+pub(crate) fn removable(name: &str, path: &Path<'_>) -> Result<Box<str>> {
+    let name = name.to_ascii_lowercase();
+    if name.starts_with(':') || name == "host" {
+        return Err(path.error(format!("{name} cannot be removed")));
+    }
+    Ok(name.into())
+}
+
+/// A header that configuration may add or set, in lower case. `:path`, `:method` and `host` have fields of their own. Where
+/// a message ends is the proxy's alone to say: who reads on where another value says so takes a body for the next message.
+pub(crate) fn settable(name: &str, path: &Path<'_>) -> Result<Box<str>> {
+    let name = name.to_ascii_lowercase();
+    if name.starts_with(':') || name == "host" {
+        return Err(path.error(format!("{name} cannot be changed here")));
+    }
+    if matches!(name.as_str(), "content-length" | "transfer-encoding") {
+        return Err(path.error(format!(
+            "{name} cannot be set: where a message ends is known by the proxy alone"
+        )));
+    }
+    if http::HeaderName::from_bytes(name.as_bytes()).is_err() {
+        return Err(path.error(format!("{name:?} is not a header's name")));
+    }
+    Ok(name.into())
 }
 
 /// `*_headers_to_add` and `*_headers_to_remove`. `adding` and `removing` are the names of the two fields.
@@ -22,11 +43,7 @@ pub(crate) fn operations(
 ) -> Result<HeaderOps> {
     let mut out = HeaderOps::default();
     for (i, name) in remove.iter().enumerate() {
-        let name = name.to_ascii_lowercase();
-        if is_protected(&name) {
-            return Err(path.item(removing, i).error(format!("{name} cannot be removed")));
-        }
-        out.remove.push(name.into());
+        out.remove.push(removable(name, &path.item(removing, i))?);
     }
     for (i, option) in add.iter().enumerate() {
         out.add.extend(addition(option, &path.item(adding, i))?);
@@ -44,12 +61,7 @@ pub(crate) fn one(option: &pb::core::HeaderValueOption, path: &Path<'_>) -> Resu
 
 /// A `HeaderValue` that means what it says: the name in lower case, and the value.
 pub(crate) fn constant(header: &pb::core::HeaderValue, path: &Path<'_>) -> Result<(Box<str>, Box<str>)> {
-    let name = header.key.to_ascii_lowercase();
-    if is_protected(&name) || name.is_empty() {
-        return Err(path
-            .field("key")
-            .error(format!("{:?} cannot be added here", header.key)));
-    }
+    let name = settable(&header.key, &path.field("key"))?;
     if !header.raw_value.is_empty() {
         return Err(path.field("raw_value").unsupported("it here", "use value"));
     }
@@ -63,7 +75,7 @@ pub(crate) fn constant(header: &pb::core::HeaderValue, path: &Path<'_>) -> Resul
     if printed.iter().any(|b| matches!(b, b'\r' | b'\n' | 0)) {
         return Err(value.error("holds NUL, CR or LF"));
     }
-    Ok((name.into(), String::from_utf8_lossy(&printed).as_ref().into()))
+    Ok((name, String::from_utf8_lossy(&printed).as_ref().into()))
 }
 
 #[expect(deprecated, reason = "`append` is still accepted, as Envoy does")]
@@ -74,10 +86,7 @@ fn addition(
     use pb::core::header_value_option::HeaderAppendAction as Action;
     let header = required(option.header.as_ref(), &path.field("header"))?;
     let here = path.field("header");
-    let name = header.key.to_ascii_lowercase();
-    if is_protected(&name) {
-        return Err(here.field("key").error(format!("{name} cannot be changed here")));
-    }
+    let name = settable(&header.key, &here.field("key"))?;
     let op = match enumeration(option.append_action, &path.field("append_action"))? {
         Action::AppendIfExistsOrAdd => match option.append {
             Some(false) => HeaderOp::Overwrite,
@@ -104,7 +113,7 @@ fn addition(
     if text.is_empty() {
         // Envoy drops an addition without a value unless told to keep it.
         return match option.keep_empty_value {
-            true => Ok(Some((name.into(), HeaderValue::Literal("".into()), op))),
+            true => Ok(Some((name, HeaderValue::Literal("".into()), op))),
             false => Ok(None),
         };
     }
@@ -122,5 +131,5 @@ fn addition(
     } else {
         HeaderValue::Format(format)
     };
-    Ok(Some((name.into(), value, op)))
+    Ok(Some((name, value, op)))
 }

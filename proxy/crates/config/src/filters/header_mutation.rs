@@ -98,16 +98,10 @@ fn mutation(config: &rules::HeaderMutation, path: &Path<'_>) -> Result<Mutation>
     use rules::header_mutation::Action;
     Ok(match required(config.action.as_ref(), path)? {
         Action::Append(option) => Mutation::Change(headers::one(option, &path.field("append"))?),
-        Action::Remove(name) => {
-            let name = name.to_ascii_lowercase();
-            if name.starts_with(':') || name == "host" {
-                return Err(path.field("remove").error(format!("{name} cannot be removed")));
-            }
-            Mutation::Change(HeaderOps {
-                remove: vec![name.into()],
-                add: Vec::new(),
-            })
-        }
+        Action::Remove(name) => Mutation::Change(HeaderOps {
+            remove: vec![headers::removable(name, &path.field("remove"))?],
+            add: Vec::new(),
+        }),
         Action::RemoveOnMatch(m) => {
             let here = path.field("remove_on_match");
             let here = here.field("key_matcher");

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::Kind;
 use crate::check::fields::{Message, message};
-use crate::decode::{Result, enumeration, required, unpack, value_to_json};
+use crate::decode::{Result, enumeration, headers, required, unpack, value_to_json};
 use crate::path::Path;
 
 /// The namespace of rules that name none.
@@ -146,10 +146,8 @@ fn rule(config: &pb::config::Rule, path: &Path<'_>) -> Result<Rule> {
         },
         _ => return Err(path.error("header and cookie are both set")),
     };
-    if let From::Header { name, remove: true } = &from
-        && (name.starts_with(':') || **name == *"host")
-    {
-        return Err(path.field("remove").error(format!("{name} cannot be removed")));
+    if let From::Header { name, remove: true } = &from {
+        headers::removable(name, &path.field("remove"))?;
     }
     let (present, missing) = (&config.on_header_present, &config.on_header_missing);
     if present.is_none() && missing.is_none() {

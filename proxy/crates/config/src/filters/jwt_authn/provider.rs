@@ -8,7 +8,7 @@ use heddle_jwt::{Audiences, KeySet};
 use heddle_matching::StringMatcher;
 
 use super::Extractor;
-use crate::decode::{Result, data_source, duration, matcher, positive, required, service};
+use crate::decode::{Result, data_source, duration, headers, matcher, positive, required, service};
 use crate::path::Path;
 use crate::snapshot::HttpTarget;
 
@@ -105,7 +105,7 @@ pub(super) fn decode(name: &str, config: &pb::JwtProvider, path: &Path<'_>) -> R
         }
     };
     for (i, header) in config.from_headers.iter().enumerate() {
-        ordinary(&header.name, &path.item("from_headers", i).field("name"))?;
+        headers::removable(&header.name, &path.item("from_headers", i).field("name"))?;
     }
     let mut claims = Vec::with_capacity(config.claim_to_headers.len());
     for (i, claim) in config.claim_to_headers.iter().enumerate() {
@@ -114,7 +114,7 @@ pub(super) fn decode(name: &str, config: &pb::JwtProvider, path: &Path<'_>) -> R
             return Err(here.field("claim_name").error("must not be empty"));
         }
         let names = claim.claim_name.split('.').map(Box::from);
-        claims.push((names.collect(), ordinary(&claim.header_name, &here.field("header_name"))?));
+        claims.push((names.collect(), headers::settable(&claim.header_name, &here.field("header_name"))?));
     }
     let expiration = match duration(config.max_lifetime.as_ref(), &path.field("max_lifetime"))? {
         Some(most) => Expiration::Within(most),
@@ -137,7 +137,7 @@ pub(super) fn decode(name: &str, config: &pb::JwtProvider, path: &Path<'_>) -> R
         forward: config.forward,
         payload_header: match config.forward_payload_header.as_str() {
             "" => None,
-            name => Some(ordinary(name, &path.field("forward_payload_header"))?),
+            name => Some(headers::settable(name, &path.field("forward_payload_header"))?),
         },
         pad_payload_header: config.pad_forward_payload_header,
         payload_in_metadata: some(&config.payload_in_metadata),
@@ -186,13 +186,4 @@ fn cache(config: &pb::JwtCacheConfig, path: &Path<'_>) -> Result<(usize, usize)>
     }
     let bytes = crate::decode::bytes;
     Ok((bytes(size), bytes(or(config.jwt_max_token_size, 4096))))
-}
-
-/// A header's name, lower case. Pseudo-headers and the host are no fields.
-fn ordinary(name: &str, path: &Path<'_>) -> Result<Box<str>> {
-    let name = name.to_ascii_lowercase();
-    if name.starts_with(':') || name == "host" {
-        return Err(path.error(format!("{name} cannot hold a token or a claim")));
-    }
-    Ok(name.into())
 }
