@@ -495,6 +495,32 @@ fn interim_answers_head_and_empty_ones() {
     });
 }
 
+/// What comes before an answer waits for a client that does not read no longer than the answer would.
+#[test]
+fn interim_answers_wait_for_a_client_no_longer_than_answers() {
+    run(async {
+        let hint = format!("HTTP/1.1 103 Early Hints\r\nlink: <{}>\r\n\r\n", "x".repeat(8_000));
+        let answer = hint.repeat(30) + "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+        let up =
+            server(move |mut client, _| {
+                let answer = answer.clone();
+                async move {
+                    while client.request().await.is_some() && client.tcp.write_all(answer.as_bytes()).await.is_ok() {}
+                }
+            })
+            .await;
+        let mut manager = manager(to("c"));
+        manager.stream_idle_timeout = Duration::from_millis(100);
+        let proxy = Proxy::start(manager, vec![(h1("c"), vec![up])]).await;
+        let mut client = proxy.connect().await;
+        // More than the kernel holds on the way.
+        client.send(&"GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(200)).await;
+        proxy.until("envoy_http_downstream_rq_idle_timeout", "", 1).await;
+        proxy.until("envoy_http_downstream_rq_active", "", 0).await;
+        drop(client);
+    });
+}
+
 #[test]
 fn websocket_bytes_go_both_ways() {
     run(async {

@@ -209,9 +209,16 @@ async fn decide<B: RequestBody, R: Reply>(
         Action::Route(action) => {
             if facts.expect_continue {
                 ask_for_body(reply).map_err(|_| Failure::ClientGone)?;
-                poll_fn(|cx| reply.poll_flush(cx))
-                    .await
-                    .map_err(|_| Failure::ClientGone)?;
+                let deadline = idle_deadline(env);
+                poll_fn(|cx| match reply.poll_flush(cx) {
+                    Poll::Ready(flushed) => Poll::Ready(flushed.map_err(|_| Failure::ClientGone)),
+                    Poll::Pending => timer.poll_until(cx, deadline).map(|()| {
+                        Err(Failure::StreamIdle {
+                            request_complete: false,
+                        })
+                    }),
+                })
+                .await?;
             }
             let routed = router::Routed {
                 env,
@@ -222,6 +229,15 @@ async fn decide<B: RequestBody, R: Reply>(
             };
             router::run(routed, exchange, body, reply, timer).await
         }
+    }
+}
+
+/// When a stream on which nothing moves from now on is given up.
+fn idle_deadline(env: Environment<'_>) -> Instant {
+    let now = Instant::now();
+    match env.hcm.config.stream_idle_timeout {
+        Duration::ZERO => far_future(now),
+        idle => now + idle,
     }
 }
 
@@ -345,9 +361,7 @@ async fn send<R: Reply>(
         0 => BodyLength::Empty,
         n => BodyLength::Known(n as u64),
     };
-    let now = Instant::now();
-    let idle = env.hcm.config.stream_idle_timeout;
-    let deadline = if idle.is_zero() { far_future(now) } else { now + idle };
+    let deadline = idle_deadline(env);
     let holding = exchange.response.fields.held();
     let ready = poll_fn(|cx| match reply.poll_head_ready(cx, holding) {
         Poll::Ready(ready) => Poll::Ready(ready.is_ok()),

@@ -297,9 +297,12 @@ async fn answer_head<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink>(
                 .reply
                 .send_interim(&parts.exchange.response)
                 .map_err(|_| Failure::ClientGone)?;
-            poll_fn(|cx| parts.reply.poll_flush(cx))
-                .await
-                .map_err(|_| Failure::ClientGone)?;
+            // A client that does not read has no longer than for the answer itself.
+            poll_fn(|cx| match parts.reply.poll_flush(cx) {
+                Poll::Ready(flushed) => Poll::Ready(flushed.map_err(|_| Failure::ClientGone)),
+                Poll::Pending => poll_ends(cx, parts, wants_tunnel).map(Err),
+            })
+            .await?;
         }
     }
 }
