@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use crate::head::is_authority;
-use crate::head::{Fields, Known, RequestHead, check_method, check_target, is_token_byte};
+use crate::head::{Fields, Known, Method, RequestHead, check_method, check_target, is_token_byte};
 
 /// The answer of an authorization server.
 #[derive(Debug)]
@@ -103,7 +103,12 @@ impl Change {
         match (&self.name[..], std::str::from_utf8(&self.value)) {
             (b":authority" | b"host", Ok(text)) if is_authority(&self.value) => head.set_host(text),
             (b":path", Ok(text)) if check_target(head.method, &self.value).is_ok() => head.set_target(text),
-            (b":method", Ok(text)) if check_method(&self.value).is_ok() => head.set_method(text),
+            // HEAD and CONNECT change what the answer is, which the client knows by what it asked for.
+            (b":method", Ok(text))
+                if check_method(&self.value).is_ok_and(|method| ![head.method, method].iter().any(has_own_answer)) =>
+            {
+                head.set_method(text);
+            }
             (b"host", Ok(_)) => {}
             (name, _) if self.is_of_field() && matches!(self.how, How::Set | How::SetIfPresent) => {
                 let present = head.fields.remove_any_spelling(name) > 0;
@@ -163,6 +168,11 @@ impl Allowed {
         }
         out
     }
+}
+
+/// Whether what answers it ends otherwise than other answers.
+fn has_own_answer(method: &Method) -> bool {
+    matches!(method, Method::Head | Method::Connect)
 }
 
 /// Fields that say where a message ends, or belong to one connection: no server may change them.
@@ -261,6 +271,8 @@ mod tests {
         for (name, value) in [
             (":path", "/b?x=1&c=2&x=3"),
             (":method", "PUT"),
+            (":method", "HEAD"),
+            (":method", "CONNECT"),
             ("host", "other"),
             (":path", "b c"),
             ("host", "a b"),
