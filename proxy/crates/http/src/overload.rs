@@ -44,6 +44,10 @@ const MAX_RESETS: usize = 50;
 /// Classes of streams by what they hold, each twice the one before, as in Envoy.
 const CLASSES: u32 = 8;
 
+/// How far `reduce_timeouts` moves before all who wait are woken for it, which costs something for each of them while memory is
+/// short.
+const TIMER_STEP: f64 = 0.05;
+
 /// One worker's view.
 #[derive(Debug, Default)]
 pub struct Overload {
@@ -54,6 +58,8 @@ pub struct Overload {
     refusing: Cell<bool>,
     /// Told after every change.
     changed: Notify,
+    /// The state of `reduce_timeouts` of which whoever waits was told.
+    told: Cell<f64>,
     counters: OverloadCounters,
 }
 
@@ -103,10 +109,9 @@ impl Overload {
         })
     }
 
-    /// Puts the actions in this state. True when timers run at another speed now: whoever waits must look at its deadline
-    /// again.
+    /// Puts the actions in this state. True when timers run at another speed than whoever waits was told: all must look at their
+    /// deadlines again.
     pub fn set(&self, states: OverloadStates) -> bool {
-        let timers = self.state(OverloadActionKind::ReduceTimeouts);
         for (now, next) in self.states.iter().zip(states.actions) {
             now.set(next);
         }
@@ -118,7 +123,12 @@ impl Overload {
                 || states.points.iter().any(|state| *state > 0.0),
         );
         self.changed.notify_waiters();
-        timers != self.state(OverloadActionKind::ReduceTimeouts)
+        let (told, timers) = (self.told.get(), self.state(OverloadActionKind::ReduceTimeouts));
+        let moved = (timers - told).abs() >= TIMER_STEP || (timers != told && [0.0, 1.0].contains(&timers));
+        if moved {
+            self.told.set(timers);
+        }
+        moved
     }
 
     /// Returns at the next change.
@@ -271,6 +281,19 @@ mod tests {
             Duration::from_millis(2500),
             "over as soon as it was shortened"
         );
+        // Small steps add up before anybody is woken for them.
+        for (state, woken) in [
+            (0.98, false),
+            (0.96, false),
+            (0.94, true),
+            (0.92, false),
+            (0.0, true),
+            (0.02, false),
+        ] {
+            let mut states = OverloadStates::default();
+            states.set(OverloadActionKind::ReduceTimeouts, state);
+            assert_eq!(overload.set(states), woken, "{state}");
+        }
         // Others stay as they are.
         overload.elapsed(ScaledTimer::HttpDownstreamStreamIdle, timeout).await;
         assert_eq!(begun.elapsed(), Duration::from_millis(12_500));
