@@ -10,7 +10,7 @@ pub use tcp::{TcpConnectionMetrics, TcpMetrics, TcpReport};
 
 use std::hash::{BuildHasher, Hash};
 
-/// Most label sets whose handles one worker keeps at hand; beyond it the cache starts anew.
+/// Most label sets whose handles one worker keeps at hand, and of those of before.
 const MAX_CACHED: usize = 4096;
 
 /// Which side of a call reports.
@@ -98,17 +98,24 @@ impl OwnedParties {
     }
 }
 
-/// Handles by label set, found by one hash of borrowed parts and a comparison; nothing is allocated for a hit.
+/// Handles by label set, found by one hash of borrowed parts and a comparison; nothing is allocated for a hit. When it is full,
+/// those that were asked for least lately make room: half of all.
 struct Cache<E> {
-    entries: std::collections::HashMap<u64, Vec<E>, PassThrough>,
+    entries: Entries<E>,
+    /// Those of before, which stay until as many others have come; what is asked for moves on.
+    older: Entries<E>,
     hasher: ahash::RandomState,
+    /// Of [`Self::entries`].
     count: usize,
 }
+
+type Entries<E> = std::collections::HashMap<u64, Vec<E>, PassThrough>;
 
 impl<E> Default for Cache<E> {
     fn default() -> Self {
         Self {
-            entries: std::collections::HashMap::default(),
+            entries: Entries::default(),
+            older: Entries::default(),
             hasher: ahash::RandomState::new(),
             count: 0,
         }
@@ -126,12 +133,14 @@ impl<E> Cache<E> {
     fn get_or_insert(&mut self, hash: u64, is: impl Fn(&E) -> bool, make: impl FnOnce() -> E) -> Option<&E> {
         let found = self.entries.get(&hash).is_some_and(|bucket| bucket.iter().any(&is));
         if !found {
+            let older = self.older.get_mut(&hash);
+            let entry = older.and_then(|bucket| Some(bucket.swap_remove(bucket.iter().position(&is)?)));
             if self.count >= MAX_CACHED {
-                self.entries.clear();
+                self.older = std::mem::take(&mut self.entries);
                 self.count = 0;
             }
             self.count += 1;
-            self.entries.entry(hash).or_default().push(make());
+            self.entries.entry(hash).or_default().push(entry.unwrap_or_else(make));
         }
         self.entries.get(&hash)?.iter().find(|e| is(e))
     }
