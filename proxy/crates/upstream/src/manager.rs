@@ -49,18 +49,23 @@ impl<P: Default> ClusterManager<P> {
             stays
         });
         for (name, config) in &snapshot.clusters {
-            let handle = clusters.entry(Arc::clone(name)).or_insert_with(|| {
-                let seed = self.seed ^ ahash::RandomState::with_seeds(1, 2, 3, 4).hash_one(name);
-                Rc::new(ClusterHandle::new(
-                    config,
-                    &self.snapshot,
-                    &self.upstreams,
-                    &self.stats,
-                    self.on_drain,
-                    seed,
-                ))
-            });
-            handle.update(config, snapshot.endpoints.get(name));
+            let endpoints = snapshot.endpoints.get(name);
+            // Most stay, and all workers share the name's count of references.
+            if let Some(handle) = clusters.get(name) {
+                handle.update(config, endpoints);
+                continue;
+            }
+            let seed = self.seed ^ ahash::RandomState::with_seeds(1, 2, 3, 4).hash_one(name);
+            let handle = ClusterHandle::new(
+                config,
+                &self.snapshot,
+                &self.upstreams,
+                &self.stats,
+                self.on_drain,
+                seed,
+            );
+            handle.update(config, endpoints);
+            clusters.insert(Arc::clone(name), Rc::new(handle));
         }
     }
 
