@@ -42,6 +42,9 @@ pub struct Subscriptions {
     pub secrets: BTreeMap<SecretSource, BTreeSet<String>>,
 }
 
+/// Clusters and listeners whose TLS contexts are made in no time to speak of.
+const CONTEXTS_AT_ONCE: usize = 64;
+
 /// A resource with what was made of it.
 #[derive(Debug)]
 struct Stored<T> {
@@ -226,10 +229,14 @@ impl Builder {
         Ok(())
     }
 
-    /// Whether such an update may take long, however small: expressions are compiled by Hyperscan, at a millisecond each or more.
+    /// Whether such an update may take long, however small: expressions are compiled by Hyperscan, at a millisecond each or more,
+    /// and a secret may be that of all clusters, whose TLS contexts are made anew then.
     pub fn is_slow(&self, kind: ResourceKind) -> bool {
-        matches!(self.regex_engine, RegexEngine::Hyperscan(_))
-            && matches!(kind, ResourceKind::Listener | ResourceKind::Route)
+        match kind {
+            ResourceKind::Listener | ResourceKind::Route => matches!(self.regex_engine, RegexEngine::Hyperscan(_)),
+            ResourceKind::Secret => self.state.clusters.len() + self.state.listeners.len() > CONTEXTS_AT_ONCE,
+            ResourceKind::Cluster | ResourceKind::Endpoints => false,
+        }
     }
 
     /// Remembers the configuration, for [`Builder::restore`] when an update proves impossible only when it is put into
