@@ -20,8 +20,8 @@ const (
 	kernelsProgram  = "bench/kernels/target/release/heddle-bench-kernels"
 )
 
-// kernels compares private RSA operations and ECDSA signatures per second of one thread: ours, BoringSSL's and AWS-LC's in one program, OpenSSL's
-// in its own, because its symbols clash with BoringSSL's. They take turns.
+// kernels compares private RSA operations, ECDSA signatures and X25519 exchanges per second of one thread: ours, BoringSSL's and
+// AWS-LC's in one program, OpenSSL's in its own, because its symbols clash with BoringSSL's. They take turns.
 func kernels(o Options) (results.Result, error) {
 	result := results.New("kernels", o.Runs, time.Now())
 	build := exec.Command("cargo", "--color", "never", "build", "--release", "--locked", "--manifest-path", kernelsManifest, "--target-dir", "bench/kernels/target")

@@ -70,7 +70,7 @@ var All = []Scenario{
 	policies("policies-30", 10),
 	policies("policies-3000", 1000),
 	{Name: "p6", Summary: "what a hundred regular expressions on the cookie add to a request, in processor time", Run: expressions},
-	{Name: "kernels", Summary: "private RSA operations and ECDSA signatures per second of one thread, eight at a time, against BoringSSL, AWS-LC and OpenSSL", Run: kernels},
+	{Name: "kernels", Summary: "private RSA operations, ECDSA signatures and X25519 exchanges per second of one thread, eight at a time, against BoringSSL, AWS-LC and OpenSSL", Run: kernels},
 	{Name: "p8", Summary: "the controller: from a change to the last proxy's acknowledgement, connecting, memory", Run: controlPlane},
 	tcpBypass("p2", "client and server on one host, a sidecar each, 1 kB, without and with the bypass of TCP", false),
 	tcpBypass("p2-mtls", "the same, with mutual TLS between the sidecars", true),

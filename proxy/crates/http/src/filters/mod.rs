@@ -67,7 +67,7 @@ pub(crate) trait HttpFilter: Sized {
 
     /// The rest of [`HttpFilter::on_request`] for a filter that waits: for the request's body, for a server that it asks, or for
     /// whatever else. Meanwhile the client's departure, the stream's deadlines and the end of a drain are looked after: then
-    /// it is dropped where it stands.
+    /// it is dropped where it stands. The default answers 500: a filter that says [`Call::wait`] must have this.
     async fn on_request_waiting(&self, _call: &mut Call<'_>, _state: &mut Self::State) -> Verdict {
         Verdict::broken()
     }
@@ -77,7 +77,7 @@ pub(crate) trait HttpFilter: Sized {
     fn on_response(&self, _call: &mut Call<'_>, _state: &mut Self::State) {}
 
     /// The rest of [`HttpFilter::on_response`] for a filter that waits, looked after as in
-    /// [`HttpFilter::on_request_waiting`].
+    /// [`HttpFilter::on_request_waiting`]. The default does nothing.
     async fn on_response_waiting(&self, _call: &mut Call<'_>, _state: &mut Self::State) {}
 
     /// The request is over.

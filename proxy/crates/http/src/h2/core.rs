@@ -131,9 +131,9 @@ pub(super) struct Core {
     pub(super) waiting_bodies: VecDeque<Rc<State>>,
     /// Streams that wait for the peer's SETTINGS.
     pub(super) waiting_settings: VecDeque<Rc<State>>,
-    /// What the tasks of the latter hold.
+    /// Bytes that the tasks of the streams in these three lines hold.
     pub(super) held: usize,
-    /// Most that they may, and that large heads may: `per_connection_buffer_limit_bytes`.
+    /// Most that they may hold, and that large heads may: `per_connection_buffer_limit_bytes`.
     pub(super) max_held: usize,
     // Streams.
     pub(super) streams: HashMap<u32, Rc<State>, ahash::RandomState>,
@@ -300,7 +300,7 @@ impl Core {
         self.control(|out| frame::rst_stream(id, reason, out));
     }
 
-    /// Ends every stream.
+    /// Ends the streams that `error`, asked with their numbers, has one for.
     pub(super) fn fail_streams(&self, error: impl Fn(u32) -> Option<StreamError>) {
         for state in self.streams.values() {
             if let Some(error) = error(state.id.get()) {

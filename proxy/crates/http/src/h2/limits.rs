@@ -29,7 +29,7 @@ pub(crate) enum Flood {
     Priority,
     /// WINDOW_UPDATE.
     WindowUpdate,
-    /// PING, SETTINGS, and frames of streams that are closed.
+    /// PING, SETTINGS, GOAWAY, unknown frames, frames of streams that are closed, refused streams, malformed messages.
     Control,
     /// Frames of any kind that wait because the peer does not read.
     Outbound,
