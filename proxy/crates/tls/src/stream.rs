@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::task::{Context, Poll, ready};
 
-use bytes::{Buf, BytesMut};
+use bytes::BytesMut;
 use tokio::net::TcpStream;
 
 use crate::session::{self, BATCH, Session};
@@ -221,26 +221,6 @@ impl Stream {
                 return Err(io::ErrorKind::WriteZero.into());
             }
             rest = rest.get(n..).unwrap_or_default();
-        }
-        self.flush().await
-    }
-
-    /// Writes all of `buf`, which is empty afterwards, and flushes.
-    ///
-    /// # Errors
-    /// The socket's.
-    pub async fn write_buf(&self, buf: &mut impl Buf) -> io::Result<()> {
-        while buf.has_remaining() {
-            let n = poll_fn(|cx| {
-                let mut slices = [IoSlice::new(&[]); 16];
-                let filled = buf.chunks_vectored(&mut slices);
-                self.poll_write_vectored(cx, &slices[..filled])
-            })
-            .await?;
-            if n == 0 {
-                return Err(io::ErrorKind::WriteZero.into());
-            }
-            buf.advance(n);
         }
         self.flush().await
     }

@@ -27,19 +27,24 @@ const MAX_TABLE: usize = 1 << 20;
 /// Bytes of words from which on a table is not tried.
 const TABLE_WORDS: usize = 16 << 10;
 
-/// Parts of a text that are read at once. A step of the automaton waits for the one before it; those of other parts do not.
+/// Parts ("lanes") of a text that are read at once. A step of the automaton waits for the one before it; those of other parts do
+/// not. [`Literals::read_block`] names each of them.
 const LANES: usize = 4;
 
-/// Most bytes of a part, and how many times the longest word fits in it at least: what is before a part is read for its
-/// first words, as much as such a word is long.
+/// Most bytes of a part.
 const LONGEST_LANE: usize = 1 << 10;
+
+/// So many times the longest word fits in a part at least, because that much before the part is read for it. What is shorter is
+/// read from one end to the other.
 const WORDS_PER_LANE: usize = 8;
 
 /// Bytes of a part that are read before it is asked which of them end a word.
 const BLOCK: usize = u64::BITS as usize;
 
-/// Words that a scan may find, and so many more for each byte of its text. Only words that end in each other reach it.
+/// Words that any scan may find.
 const HITS: usize = 256;
+
+/// So many more it may find for each byte of its text. Only words that end in each other reach it.
 const HITS_PER_BYTE: usize = 2;
 
 #[derive(Debug)]
@@ -194,26 +199,24 @@ fn engine(words: &[Vec<u8>], uses: &[Use], expressions: usize) -> Option<Box<dyn
             .ok()
     };
     let table = (bytes <= TABLE_WORDS).then(table).flatten();
-    if let Some(words) = table.filter(|table| table.memory_usage() <= MAX_TABLE) {
-        return Some(Box::new(Literals {
-            words,
-            uses,
-            expressions,
-            reach,
-        }));
+    if let Some(table) = table.filter(|table| table.memory_usage() <= MAX_TABLE) {
+        return Some(boxed(table, uses, expressions, reach));
     }
     let mut builder = NFA::builder();
-    let words = builder
-        .match_kind(MatchKind::Standard)
-        .prefilter(false)
-        .build(words)
-        .ok()?;
-    Some(Box::new(Literals {
+    let lists = builder.match_kind(MatchKind::Standard).prefilter(false).build(words);
+    Some(boxed(lists.ok()?, uses, expressions, reach))
+}
+
+fn boxed<A>(words: A, uses: Vec<Use>, expressions: usize, reach: usize) -> Box<dyn Engine>
+where
+    Literals<A>: Engine + 'static,
+{
+    Box::new(Literals {
         words,
         uses,
         expressions,
         reach,
-    }))
+    })
 }
 
 impl<A: Automaton + Send + Sync + std::fmt::Debug> Engine for Literals<A> {
@@ -232,7 +235,7 @@ impl<A: Automaton> Literals<A> {
     /// Reads to the end. None when too many words were found, or the text is larger than any message.
     fn walk(&self, text: &[u8], scratch: &mut Scratch, see: &mut dyn FnMut(usize)) -> Option<()> {
         let end = u32::try_from(text.len()).ok()?;
-        let mut hits = HITS + HITS_PER_BYTE * text.len();
+        let mut allowance = HITS + HITS_PER_BYTE * text.len();
         let mut state = self.words.start_state(Anchored::No).ok()?;
         let mut begin = 0;
         loop {
@@ -242,7 +245,7 @@ impl<A: Automaton> Literals<A> {
             }
             let mut ends = std::mem::take(&mut scratch.ends);
             state = self.read_lanes(text, begin, lane, state, &mut ends)?;
-            let found = self.found_in(&ends, end, &mut hits, &mut scratch.course, see);
+            let found = self.found_in(&ends, end, &mut allowance, &mut scratch.course, see);
             scratch.ends = ends;
             found?;
             begin += lane * LANES;
@@ -251,7 +254,7 @@ impl<A: Automaton> Literals<A> {
             state = self.words.next_state(Anchored::No, state, *byte);
             if self.is_end(state) {
                 let at = (u32::try_from(ended).ok()? + 1, end);
-                self.found(state, at, &mut hits, &mut scratch.course, see)?;
+                self.found(state, at, &mut allowance, &mut scratch.course, see)?;
             }
         }
         Some(())
@@ -262,13 +265,13 @@ impl<A: Automaton> Literals<A> {
         &self,
         parts: &[Vec<End>; LANES],
         end: u32,
-        hits: &mut usize,
+        allowance: &mut usize,
         course: &mut Course,
         see: &mut dyn FnMut(usize),
     ) -> Option<()> {
         for ends in parts {
             for (ended, state) in ends {
-                self.found(*state, (*ended, end), hits, course, see)?;
+                self.found(*state, (*ended, end), allowance, course, see)?;
             }
         }
         Some(())
@@ -355,12 +358,12 @@ impl<A: Automaton> Literals<A> {
         &self,
         state: StateID,
         (ended, end): (u32, u32),
-        hits: &mut usize,
+        allowance: &mut usize,
         course: &mut Course,
         see: &mut dyn FnMut(usize),
     ) -> Option<()> {
         let count = self.words.match_len(state);
-        *hits = hits.checked_sub(count)?;
+        *allowance = allowance.checked_sub(count)?;
         for i in 0..count {
             let word = self.uses.get(self.words.match_pattern(state, i).as_usize())?;
             if let ControlFlow::Break(expression) = word.came(ended, end, course) {
