@@ -61,9 +61,11 @@ type Work struct {
 	// do) and its name tested by a policy, the peer's metadata exchanged, Istio's metrics counted, an access log written.
 	// Needs TLS, and only heddle-proxy has all of it.
 	Mesh bool
-	// Policies is how many DENY policies a request is held against, none of which matches it: by turns on a path, on one
-	// with escapes, and on a host. Only Envoy and heddle-proxy have policies.
+	// Policies is how many DENY policies of each of three kinds a request is held against, none of which matches it: on a path,
+	// on one with escapes, and on a host. Only Envoy and heddle-proxy have policies.
 	Policies int
+	// Routes is how many routes for other paths stand before the one that a request takes. Only Envoy and heddle-proxy have them.
+	Routes int
 	// Cookies has the proxy answer by itself, and hold the request's cookie against regular expressions before it does: the first
 	// rules at the address that it serves, each of the others at the next port. Only Envoy and heddle-proxy have such rules.
 	Cookies []CookieRules
@@ -130,7 +132,7 @@ type settings struct {
 	Dir, Address, Host, Backend, BackendHost, Body, Certificate, Key, Bundle string
 	Port, BackendPort, AdminPort                                             int
 	HTTP2, GRPC, TCP, Mesh, Multibuffer, IstioMetrics, AccessLog             bool
-	Policies                                                                 int
+	Policies, Routes                                                         int
 	Hyperscan                                                                bool
 	Listeners                                                                []listener
 	Balance                                                                  Balance
@@ -201,7 +203,7 @@ const BackendSize = 64
 // Start starts one subject with its workers on that processor and those after it, in front of backend.
 func Start(name, dir string, at process.Place, work Work, address, backend string, binaries Binaries) (*process.Process, error) {
 	s := settings{Dir: dir, Address: address, Backend: backend, Body: strings.Repeat("x", BackendSize), HTTP2: work.HTTP2, GRPC: work.GRPC, TCP: work.TCP, Mesh: work.Mesh,
-		Policies: work.Policies, Hyperscan: work.Hyperscan, Balance: work.Balance}
+		Policies: work.Policies, Routes: work.Routes, Hyperscan: work.Hyperscan, Balance: work.Balance}
 	var err error
 	if s.Host, s.Port, err = split(address); err != nil {
 		return nil, err

@@ -1,5 +1,7 @@
 //! Route tables: virtual hosts, matchers, actions.
 
+mod by_path;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,6 +10,7 @@ use heddle_matching::{
     HeaderMatcher, MetadataMatcher, QueryMatcher, Regex, RegexSets, Scans, StringMatcher, Subject, Visit,
 };
 
+use self::by_path::ByPath;
 use super::domains::Wildcards;
 use super::filter::RouteFilters;
 use super::fraction::Fraction;
@@ -78,18 +81,23 @@ pub struct VirtualHost {
     pub rate_limits: Vec<RateLimit>,
 }
 
+/// From how many routes on those that a path can have are looked up; fewer are gone through.
+const LOOKED_UP: usize = 16;
+
 /// The routes of a virtual host in their order. Their regular expressions on the path, on one header or on one query
 /// parameter are one set, which is scanned once for a request at most.
 #[derive(Debug, Default)]
 pub struct Routes {
     all: Vec<Route>,
     sets: RegexSets,
+    by_path: Option<ByPath>,
 }
 
 impl From<Vec<Route>> for Routes {
     fn from(mut all: Vec<Route>) -> Self {
         let sets = RegexSets::in_order(|see| all.iter_mut().for_each(|route| route.matches.visit_regexes(see)));
-        Self { all, sets }
+        let by_path = (all.len() >= LOOKED_UP).then(|| ByPath::new(all.iter().map(|route| route.matches.beginning())));
+        Self { all, sets, by_path }
     }
 }
 
@@ -97,6 +105,16 @@ impl Routes {
     /// What their regular expressions say about a request. Nothing is scanned yet.
     pub fn scans(&self) -> Scans<'_> {
         Scans::of(&self.sets)
+    }
+
+    /// The place of the first route that `is` what a request needs. Asked in order, but for those that its path cannot have.
+    pub fn first(&self, path: &str, mut is: impl FnMut(&Route) -> bool) -> Option<usize> {
+        match &self.by_path {
+            None => self.all.iter().position(is),
+            Some(by_path) => by_path
+                .candidates(path)
+                .find(|route| self.all.get(*route).is_some_and(&mut is)),
+        }
     }
 }
 
@@ -158,6 +176,16 @@ pub struct RouteMatch {
 }
 
 impl RouteMatch {
+    /// What every path begins with that it is for. None where that cannot be said.
+    fn beginning(&self) -> Option<&str> {
+        match &self.path {
+            PathMatch::Prefix(text) | PathMatch::Exact(text) | PathMatch::Segments(text) if self.case_sensitive => {
+                Some(text)
+            }
+            _ => None,
+        }
+    }
+
     fn visit_regexes(&mut self, see: Visit<'_>) {
         if let PathMatch::Regex(matcher) = &mut self.path {
             see(Subject::Path, matcher);

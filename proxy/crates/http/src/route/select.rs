@@ -41,7 +41,7 @@ pub(crate) fn route(routes: &Routes, request: &RequestHead, dice: impl FnOnce() 
     let scans = routes.scans();
     let mut dice = Some(dice);
     let mut rolled = None;
-    routes.iter().position(|route| {
+    routes.first(path, |route| {
         matches(&route.matches, request, path, &headers, &scans)
             && (route.matches.fraction >= 1_000_000
                 || *rolled.get_or_insert_with(|| dice.take().map_or(0, |d| d())) < route.matches.fraction)

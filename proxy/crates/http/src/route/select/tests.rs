@@ -61,9 +61,9 @@ fn string(rng: &mut Rng, regexes: &[Regex]) -> StringMatcher {
 
 fn some_route(rng: &mut Rng, regexes: &[Regex]) -> Route {
     let path = match rng.u8(..8) {
-        0 => PathMatch::Prefix("/".into()),
-        1 => PathMatch::Segments("/shop".into()),
-        2 => PathMatch::Exact("/shop/7".into()),
+        0 => PathMatch::Prefix(one_of(rng, &["/", "/a", "/sh", "/SHOP", ""]).into()),
+        1 => PathMatch::Segments(one_of(rng, &["/shop", "/a", "/Shop/7"]).into()),
+        2 => PathMatch::Exact(one_of(rng, &["/shop/7", "/", "/a"]).into()),
         _ => PathMatch::Regex(StringMatcher::regex(regexes[rng.usize(..regexes.len())].clone())),
     };
     let header = |rng: &mut Rng| {
@@ -85,7 +85,7 @@ fn some_route(rng: &mut Rng, regexes: &[Regex]) -> Route {
         name: "r".into(),
         matches: RouteMatch {
             path,
-            case_sensitive: true,
+            case_sensitive: rng.u8(..4) > 0,
             headers: (0..headers).map(|_| header(rng)).collect(),
             query: (0..query).map(|_| parameter(rng)).collect(),
             metadata: Vec::new(),
