@@ -70,8 +70,7 @@ build_guided() {
     find_profdata
     rm -rf "$raw"
     build counting "-Cprofile-generate=$raw"
-    mv "$CARGO_TARGET_DIR/release/heddle-proxy" "$work/heddle-proxy-counting"
-    go run ./bench/cmd/train -heddle-proxy "$work/heddle-proxy-counting"
+    go run ./bench/cmd/train -heddle-proxy "$CARGO_TARGET_DIR/release/heddle-proxy"
     rm -f "$work"/*.profdata "$work"/rustc-????????????????
     "$profdata" merge -o "$profile.part" "$raw"
     mv "$profile.part" "$profile"

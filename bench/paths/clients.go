@@ -2,6 +2,7 @@ package paths
 
 import (
 	"bufio"
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -28,7 +29,7 @@ func overKeptConnections(p Path, dir, address string, requests int) error {
 		kept[i] = bufio.NewReadWriter(bufio.NewReader(conn), bufio.NewWriter(conn))
 	}
 	for i := range requests {
-		if err := ask(kept[i%connections], address, p.target(), ""); err != nil {
+		if err := p.ask(kept[i%connections], address, ""); err != nil {
 			return fmt.Errorf("request %d: %w", i, err)
 		}
 	}
@@ -42,7 +43,7 @@ func overNewConnections(p Path, dir, address string, requests int) error {
 		if err != nil {
 			return fmt.Errorf("connection %d: %w", i, err)
 		}
-		err = ask(bufio.NewReadWriter(bufio.NewReader(conn), bufio.NewWriter(conn)), address, p.target(), "Connection: close\r\n")
+		err = p.ask(bufio.NewReadWriter(bufio.NewReader(conn), bufio.NewWriter(conn)), address, "Connection: close\r\n")
 		if err = errors.Join(err, conn.Close()); err != nil {
 			return fmt.Errorf("request %d: %w", i, err)
 		}
@@ -94,9 +95,9 @@ func (p Path) dial(dir, address string) (net.Conn, error) {
 }
 
 // ask sends a request such as a browser's, and reads its answer.
-func ask(conn *bufio.ReadWriter, host, target, more string) error {
-	request := "GET " + target + " HTTP/1.1\r\nHost: " + host + "\r\nUser-Agent: Mozilla/5.0\r\nAccept: text/html\r\n" +
-		"Accept-Encoding: gzip\r\nAccept-Language: en\r\nCookie: session=7b0b5f4c\r\n" + more + "\r\n"
+func (p Path) ask(conn *bufio.ReadWriter, host, more string) error {
+	request := "GET " + p.target() + " HTTP/1.1\r\nHost: " + host + "\r\nUser-Agent: Mozilla/5.0\r\nAccept: text/html\r\n" +
+		"Accept-Encoding: gzip\r\nAccept-Language: en\r\nCookie: " + cmp.Or(p.Cookie, "session=7b0b5f4c") + "\r\n" + more + "\r\n"
 	if _, err := conn.WriteString(request); err != nil {
 		return err
 	}

@@ -1,6 +1,6 @@
-// Package paths are the ways through heddle-proxy that matter, each with a client that asks one request after the other: their
+// Package paths are the ways through heddle-proxy that matter, each with its client (of HTTP/2 and gRPC: 256 requests at a time): their
 // instructions are counted by test/instructions, and the compiler is shown them by `make build PGO=1`. A new path is a line in
-// [All].
+// [All], with what it needs of [peers.Work], and a client of its own where none fits.
 package paths
 
 import (
@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"runtime"
 	"strconv"
+	"strings"
 	"time"
 
 	"heddle.io/heddle/bench/peers"
@@ -18,8 +19,8 @@ import (
 const (
 	backendAddress = "127.0.0.1:19500"
 	port           = 19501
-	// target of a browser's request.
-	target = "/products/1?currency=EUR"
+	// browserTarget is what a browser asks for.
+	browserTarget = "/products/1?currency=EUR"
 	// stopBound is how long the proxy may take to end, which includes writing its profile.
 	stopBound = time.Minute
 )
@@ -31,7 +32,9 @@ var others = process.Place{CPU: min(1, runtime.NumCPU()-1)}
 type Path struct {
 	Name string
 	Work peers.Work
-	// Requests that show what one costs: those of a connection that is kept are many.
+	// Cookie of each request; empty is a session's.
+	Cookie string
+	// Requests of the longer run; what it takes more than one with a fifth of them is what they cost.
 	Requests int
 	// send sends so many requests; nil is over eight connections that are kept.
 	send func(p Path, dir, address string, requests int) error
@@ -46,8 +49,20 @@ var All = []Path{
 	{Name: "tls-ecdsa-new", Work: peers.Work{TLS: "ecdsa"}, Requests: 250, send: overNewConnections},
 	{Name: "mesh", Work: peers.Work{TLS: "ecdsa", Mesh: true}, Requests: 5000},
 	{Name: "rules", Work: peers.Work{Cookies: []peers.CookieRules{{Action: "DENY", Anywhere: true}}}, Requests: 5000},
+	{Name: "rules-4k", Work: peers.Work{Cookies: []peers.CookieRules{{Action: "DENY", Anywhere: true}}}, Cookie: firstWords(4096), Requests: 1000},
 	{Name: "policies", Work: peers.Work{Policies: 10}, Requests: 5000},
+	{Name: "routes", Work: peers.Work{Routes: 1000}, Requests: 5000},
 	{Name: "tcp", Work: peers.Work{TCP: true}, Requests: 5000},
+}
+
+// firstWords is a cookie of about so many bytes with what the rules look for first, and never with what they look for behind it.
+func firstWords(length int) string {
+	var words strings.Builder
+	for i := 0; words.Len() < length; i++ {
+		// Every rule's, in no order.
+		fmt.Fprintf(&words, "malform%02d", i*37%peers.RuleCount)
+	}
+	return words.String()
 }
 
 // Run starts a proxy in front of a backend, sends so many requests, and has it end by itself. dir takes its files.
@@ -99,5 +114,5 @@ func (p Path) target() string {
 	if p.Work.Policies > 0 {
 		return p.Work.Target()
 	}
-	return target
+	return browserTarget
 }

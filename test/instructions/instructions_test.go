@@ -24,28 +24,41 @@ import (
 // of BoringSSL.
 const tolerance = 0.03
 
+// updates are the commands that write a column of counts.yaml.
+var updates = map[string]string{
+	"dev":     "make instructions UPDATE=1",
+	"release": "make instructions RELEASE=1 UPDATE=1",
+	"pgo":     "make instructions RELEASE=1 PGO=1 UPDATE=1",
+}
+
 // TestInstructions counts each path and compares it with what is kept.
 func TestInstructions(t *testing.T) {
 	proxy, kept := os.Getenv("HEDDLE_INSTRUCTIONS_PROXY"), os.Getenv("HEDDLE_INSTRUCTIONS_KEPT")
 	if proxy == "" || kept == "" {
 		t.Fatal("run this test by `make instructions`, which builds heddle-proxy and says which column of counts.yaml is its")
 	}
+	update, known := updates[kept]
+	if !known {
+		t.Fatalf("HEDDLE_INSTRUCTIONS_KEPT is %q: want dev, release or pgo", kept)
+	}
 	all := read(t)
 	passed := 0
 	for _, p := range paths.All {
 		t.Run(p.Name, func(t *testing.T) {
 			got := perRequest(t, p, proxy)
-			want := all[p.Name][kept]
+			want, known := all[p.Name][kept]
 			fmt.Printf("%-14s %8.0f instructions per request, kept %8.0f (%+.1f %%)\n", p.Name, got, want, 100*(got/want-1))
 			if os.Getenv("HEDDLE_INSTRUCTIONS_UPDATE") != "" {
 				all[p.Name][kept] = math.Round(got)
 				return
 			}
 			switch {
+			case !known:
+				t.Errorf("nothing is kept of %s: write it down with `%s`", p.Name, update)
 			case got > want*(1+tolerance):
-				t.Errorf("%s costs %.0f instructions per request, %.0f are kept: find out what they buy, then say so in the commit with `make instructions UPDATE=1`", p.Name, got, want)
+				t.Errorf("%s costs %.0f instructions per request, %.0f are kept: find out what they buy, then say so in the commit with `%s`", p.Name, got, want, update)
 			case got < want*(1-tolerance):
-				t.Errorf("%s costs %.0f instructions per request, %.0f are kept: keep what was won with `make instructions UPDATE=1`", p.Name, got, want)
+				t.Errorf("%s costs %.0f instructions per request, %.0f are kept: keep what was won with `%s`", p.Name, got, want, update)
 			default:
 				passed++
 			}
