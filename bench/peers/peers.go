@@ -243,7 +243,7 @@ func Start(name, dir string, at process.Place, work Work, address, backend strin
 	argv := map[string][]string{
 		"nginx":   {"nginx", "-p", dir, "-e", filepath.Join(dir, "nginx.error.log"), "-c", config},
 		"haproxy": {"haproxy", "-db", "-f", config},
-		"envoy":   {binaries.Envoy, "-c", config, "--concurrency", strconv.Itoa(workers), "-l", "warn", "--use-dynamic-base-id"},
+		"envoy":   {binaries.Envoy, "-c", config, "--concurrency", strconv.Itoa(workers), "-l", "warn", "--disable-hot-restart"},
 		"heddle":  heddle, Multibuffer: heddle,
 	}[name]
 	at.CPUs = workers

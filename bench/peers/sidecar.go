@@ -60,7 +60,7 @@ func Sidecar(name string, at process.Place, dir, server string, work SidecarWork
 	}
 	argv := append(slices.Clone(binaries.Under), binaries.Heddle)
 	if work.Envoy {
-		argv = []string{binaries.Envoy, "--use-dynamic-base-id"}
+		argv = []string{binaries.Envoy, "--disable-hot-restart"}
 	}
 	p, err := process.Start(name, at, append(argv, "-c", config, "--concurrency", "1", "-l", "warn")...)
 	if err != nil {

@@ -58,7 +58,7 @@ func start(t *testing.T) *chain {
 	startGRPC(t, c.at(servers["grpc"]))
 	startSockets(t, c.at(servers["sockets"]))
 	for name, argv := range map[string][]string{
-		"envoy":   {envoy, "-c", c.file("envoy.yaml"), "--concurrency", "1", "-l", "warn", "--use-dynamic-base-id"},
+		"envoy":   {envoy, "-c", c.file("envoy.yaml"), "--concurrency", "1", "-l", "warn", "--disable-hot-restart"},
 		"haproxy": {"haproxy", "-db", "-f", c.file("haproxy.cfg")},
 		"nginx":   {"nginx", "-p", c.dir, "-e", c.file("nginx.error.log"), "-c", c.file("nginx.conf")},
 		"nghttpd": {"nghttpd", "--no-tls", "-a", c.proxy.Address, "-d", c.dir, strconv.Itoa(servers["nghttpd"])},

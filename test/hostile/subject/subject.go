@@ -172,7 +172,7 @@ func Start(s Settings) (*Proxy, error) {
 	argv := []string{s.Binary, "-c", file, "--concurrency", "1", "-l", "info", "--drain-time-s", "1"}
 	if s.Name == "envoy" {
 		// Access logs are read while it runs.
-		argv = append(argv, "--use-dynamic-base-id", "--file-flush-interval-msec", "20")
+		argv = append(argv, "--disable-hot-restart", "--file-flush-interval-msec", "20")
 	}
 	if s.OpenFiles > 0 {
 		argv = append([]string{"prlimit", "--nofile=" + strconv.Itoa(s.OpenFiles)}, argv...)
