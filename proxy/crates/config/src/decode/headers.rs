@@ -6,20 +6,25 @@ use super::{Result, enumeration, pb, required};
 use crate::path::Path;
 use crate::snapshot::{HeaderOp, HeaderOps, HeaderValue};
 
-/// A header that configuration may remove, in lower case: as in Envoy none that routing depends on.
+/// Whether routing depends on it; `:path`, `:method` and `host` have fields of their own, as in Envoy.
+fn is_of_routing(name: &str) -> bool {
+    name.starts_with(':') || name == "host"
+}
+
+/// A header that configuration may remove, in lower case: none that routing depends on.
 pub(crate) fn removable(name: &str, path: &Path<'_>) -> Result<Box<str>> {
     let name = name.to_ascii_lowercase();
-    if name.starts_with(':') || name == "host" {
+    if is_of_routing(&name) {
         return Err(path.error(format!("{name} cannot be removed")));
     }
     Ok(name.into())
 }
 
-/// A header that configuration may add or set, in lower case. `:path`, `:method` and `host` have fields of their own. Where
-/// a message ends is the proxy's alone to say: who reads on where another value says so takes a body for the next message.
+/// A header that configuration may add or set, in lower case: none that routing depends on, nor one that says
+/// where a message ends. Whoever believes another value than the proxy's own takes a body for the next message.
 pub(crate) fn settable(name: &str, path: &Path<'_>) -> Result<Box<str>> {
     let name = name.to_ascii_lowercase();
-    if name.starts_with(':') || name == "host" {
+    if is_of_routing(&name) {
         return Err(path.error(format!("{name} cannot be changed here")));
     }
     if matches!(name.as_str(), "content-length" | "transfer-encoding") {
