@@ -56,11 +56,17 @@ func StartLoad(t *testing.T, url string, rate int) *Load {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	l := &Load{cancel: cancel, url: url, rate: rate, started: time.Now(), inFlight: make(chan struct{}, 4000),
-		kept:  &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 64, DisableCompression: true}},
-		fresh: &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DisableCompression: true}}}
+		kept:  client(&http.Transport{MaxIdleConnsPerHost: 64, DisableCompression: true}),
+		fresh: client(&http.Transport{DisableKeepAlives: true, DisableCompression: true})}
 	l.done.Go(func() { l.pace(ctx) })
 	t.Cleanup(func() { l.cancel(); l.done.Wait() })
 	return l
+}
+
+// client takes an answer as it is, also one that leads elsewhere.
+func client(over *http.Transport) *http.Client {
+	asItIs := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &http.Client{Timeout: 10 * time.Second, Transport: over, CheckRedirect: asItIs}
 }
 
 func (l *Load) pace(ctx context.Context) {
@@ -106,7 +112,7 @@ func get(client *http.Client, url string) error {
 	if err != nil {
 		return err
 	}
-	if response.StatusCode != http.StatusOK {
+	if response.StatusCode != http.StatusOK && response.StatusCode != http.StatusSeeOther {
 		if len(body) == 0 {
 			body = []byte("without a body")
 		}
@@ -187,7 +193,7 @@ func (a Allowance) String() string {
 }
 
 // Stop ends the load, prints its counts and fails the test unless the rate was held, every request was sent when it was
-// due, and every one was answered with 200, the allowed ones excepted. It returns how many failed.
+// due, and every one was answered with 200 or 303, the allowed ones excepted. It returns how many failed.
 func (l *Load) Stop(t *testing.T, allowed ...Allowance) int {
 	t.Helper()
 	l.cancel()
