@@ -18,7 +18,7 @@ use crate::worker::HttpWorker;
 use crate::{buffer, h1, h2};
 
 /// Serves HTTP on an accepted connection until it ends. `first_bytes` were read already and come before what `stream`
-/// has. `buffer_limit` is the listener's `per_connection_buffer_limit_bytes`. Must run inside a `tokio::task::LocalSet` (or local runtime): HTTP/2 streams are tasks of their own.
+/// has. `buffer_limit` is the listener's `per_connection_buffer_limit_bytes`. Must run inside a `tokio::task::LocalSet` (or local runtime): copies of requests are tasks of their own.
 ///
 /// Returns the connection when it is to go on in another worker; never without [`Moves`](crate::Moves) in `hcm`.
 ///

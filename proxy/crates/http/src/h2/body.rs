@@ -153,7 +153,7 @@ impl Sink for H2Writer {
     }
 
     fn poll_flush(&mut self, _: &mut Context<'_>) -> Poll<Result<(), StreamError>> {
-        // The task that drives the connection was woken, and sends what all streams have written at once.
+        // The connection's task sends what all streams have written, at once.
         Poll::Ready(Ok(()))
     }
 }

@@ -225,7 +225,7 @@ impl Core {
     }
 
     /// So many bytes have come. If that is too much, the streams that hold most are reset until as many are given up: what
-    /// their tasks hold is not free at once, and need not be for what comes in its place.
+    /// their requests hold is not free at once, and need not be for what comes in its place.
     pub(super) fn make_room(&mut self, bytes: usize) {
         if !self.share.is_above() {
             self.given_up = 0;

@@ -1,23 +1,27 @@
 //! One HTTP/2 connection, of either side: its turns, and what its driver and its streams do with it.
 //!
 //! ```text
-//! socket ─▶ input ─▶ frames (receive) ─▶ streams' inboxes ─▶ requests' tasks
-//! socket ◀─ one write per turn ◀─ output ◀─ frames ◀────────── requests' tasks
+//! socket ─▶ input ─▶ frames (receive) ─▶ streams' inboxes ─▶ requests
+//! socket ◀─ one write per turn ◀─ output ◀─ frames ◀────────── requests
 //! ```
 //!
-//! A task of its own drives the connection by [`Connection::poll_turn`]. Body bytes are copied into the output only while
+//! A task of its own drives the connection by [`Connection::poll_turn`]; a client's also runs its streams, between the
+//! turn's two halves, [`Connection::poll_receive`] and [`Connection::poll_send_out`]. Body bytes are copied into the output only while
 //! less than [`super::send::OUTPUT_ROOM`] waits there and both windows allow it; otherwise their streams stand in line. So
 //! what a connection holds for a peer that does not read is bounded, however many streams it has and however large its
 //! windows are.
 
 use std::cell::RefCell;
+use std::future::{Future, poll_fn};
 use std::io;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
 use heddle_config::snapshot::Http2Options;
 use heddle_tls::Stream as Transport;
+use tokio::task::unconstrained;
 use tokio::time::Instant;
 
 use super::blocks::Accepted;
@@ -57,7 +61,7 @@ impl std::fmt::Debug for Connection {
 }
 
 impl Connection {
-    /// A connection of which `first` was read already. It says its own first frames at its first turn. The tasks of its
+    /// A connection of which `first` was read already. It says its own first frames at its first turn. The requests of its
     /// streams may hold `max_held` bytes that cannot be sent.
     pub(crate) fn new(
         role: Role,
@@ -106,7 +110,7 @@ impl Connection {
         self.core.borrow().received
     }
 
-    /// Streams open, counting those whose tasks have not ended yet.
+    /// Streams open, counting those whose requests have not ended yet.
     pub(crate) fn active(&self) -> usize {
         self.core.borrow().streams.len()
     }
@@ -122,47 +126,59 @@ impl Connection {
     }
 
     /// Does what can be done without waiting: reads and handles frames, a bounded number of them, and sends what has
-    /// gathered. Requests that have come are in [`Connection::next_accepted`].
+    /// gathered.
     pub(crate) fn poll_turn(&self, cx: &mut Context<'_>) -> Poll<End> {
+        let received = self.poll_receive(cx);
+        self.poll_send_out(cx, received)
+    }
+
+    /// The first half of a turn: reads and handles frames, a bounded number of them. Requests that have come are in
+    /// [`Connection::next_accepted`]. Ready when nothing more comes.
+    pub(crate) fn poll_receive(&self, cx: &mut Context<'_>) -> Poll<End> {
         let mut core = self.core.borrow_mut();
-        match &mut core.driver {
-            Some(driver) if driver.will_wake(cx.waker()) => {}
-            driver => *driver = Some(cx.waker().clone()),
-        }
+        core.in_turn = true;
         let mut left = TURN;
-        let mut closed = None;
         loop {
             let handled = core.handle_input(&mut left);
             if let Err(error) = handled {
                 core.broken.get_or_insert(error);
             }
-            if core.broken.is_some() {
-                break;
+            if let Some(error) = core.broken {
+                return Poll::Ready(End::Failed(error));
             }
             if left == 0 {
                 // The others of this worker first.
                 cx.waker().wake_by_ref();
-                break;
+                return Poll::Pending;
             }
-            match self.poll_input(cx, &mut core) {
-                Poll::Ready(Ok(n)) if n > 0 => {}
-                Poll::Ready(Ok(_)) => {
-                    closed = Some(End::Finished);
-                    break;
-                }
-                Poll::Ready(Err(_)) => {
-                    closed = Some(End::Transport);
-                    break;
-                }
-                Poll::Pending => break,
+            match ready!(self.poll_input(cx, &mut core)) {
+                Ok(n) if n > 0 => {}
+                Ok(_) => return Poll::Ready(End::Finished),
+                Err(_) => return Poll::Ready(End::Transport),
             }
         }
+    }
+
+    /// The second half: sends what has gathered. Ready when the connection is over, as it is when nothing more comes.
+    pub(crate) fn poll_send_out(&self, cx: &mut Context<'_>, received: Poll<End>) -> Poll<End> {
+        let mut core = self.core.borrow_mut();
+        core.in_turn = false;
+        match &mut core.driver {
+            Some(driver) if driver.will_wake(cx.waker()) => {}
+            driver => *driver = Some(cx.waker().clone()),
+        }
+        let mut closed = match received {
+            Poll::Ready(end) => Some(end),
+            Poll::Pending => None,
+        };
         if let Some(error) = core.broken {
             let end = core.end(End::Failed(error));
             let _ = self.poll_send(cx, &mut core);
             return Poll::Ready(end);
         }
-        if let Poll::Ready(Err(_)) = self.poll_send(cx, &mut core) {
+        // Unconstrained: the streams of this turn may have used up the task's budget, and what they say would wait for the next.
+        let mut send = unconstrained(poll_fn(|cx| self.poll_send(cx, &mut core)));
+        if let Poll::Ready(Err(_)) = Pin::new(&mut send).poll(cx) {
             closed.get_or_insert(End::Transport);
         }
         core.share();
@@ -263,7 +279,7 @@ impl Connection {
         core.end(End::Finished);
     }
 
-    /// Lets the tasks of all streams run again.
+    /// Lets all streams run again.
     pub(crate) fn wake_streams(&self) {
         self.core.borrow().streams.values().for_each(|state| state.wake());
     }
@@ -379,7 +395,7 @@ impl Connection {
         }
     }
 
-    /// The stream's task has let go of it.
+    /// Who had the stream has let go of it.
     pub(super) fn end_stream(&self, state: &Rc<State>) {
         let mut core = self.core.borrow_mut();
         core.leave(state);

@@ -131,7 +131,7 @@ pub(super) struct Core {
     pub(super) waiting_bodies: VecDeque<Rc<State>>,
     /// Streams that wait for the peer's SETTINGS.
     pub(super) waiting_settings: VecDeque<Rc<State>>,
-    /// Bytes that the tasks of the streams in these three lines hold.
+    /// Bytes that the requests of the streams in these three lines hold.
     pub(super) held: usize,
     /// Most that they may hold, and that large heads may: `per_connection_buffer_limit_bytes`.
     pub(super) max_held: usize,
@@ -147,6 +147,8 @@ pub(super) struct Core {
     pub(super) goaway: Option<u32>,
     pub(super) over: bool,
     pub(super) driver: Option<Waker>,
+    /// The driver has its turn: it has read, and will send.
+    pub(super) in_turn: bool,
 }
 
 impl Core {
@@ -224,6 +226,7 @@ impl Core {
             goaway: None,
             over: false,
             driver: None,
+            in_turn: false,
         }
     }
 
@@ -272,8 +275,11 @@ impl Core {
         RecvWindow::new(start, self.options.stream_window, self.role == Role::Client)
     }
 
+    /// Has the driver send, unless that is what its turn comes to.
     pub(super) fn wake_driver(&self) {
-        if let Some(driver) = &self.driver {
+        if let Some(driver) = &self.driver
+            && !self.in_turn
+        {
             driver.wake_by_ref();
         }
     }

@@ -2,8 +2,8 @@
 //!
 //! `frame` and `hpack` know the bytes, `head` the messages, `flow`, `budget`, `limits` and `premature` what a peer may
 //! cost. `core` is the state of a connection, `connection` its turns; `receive`, with `blocks` of headers and `control`
-//! frames, and `send` are its two directions; `stream` is what a request's task has of it, `body` fits it to the pump.
-//! `serve` is the server's side, `rest` what of it goes to another worker; the client's is in `crate::pool`. `receiver` is for fuzzing.
+//! frames, and `send` are its two directions; `stream` is what a request has of it, `body` fits it to the pump.
+//! `serve` is the server's side, `streams` what runs there, `rest` what of it goes to another worker; the client's is in `crate::pool`. `receiver` is for fuzzing.
 //!
 //! Why our own, and what is not there: docs/design/0006-http2-codec.md.
 
@@ -28,6 +28,7 @@ mod send;
 mod serve;
 mod stats;
 mod stream;
+mod streams;
 
 pub(crate) use self::core::{End, PREFACE, Role};
 pub(crate) use body::{H2Reader, H2Writer};

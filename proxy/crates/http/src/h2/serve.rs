@@ -1,12 +1,14 @@
-//! Serving HTTP/2 to a client: one task drives the connection, one task runs each stream.
+//! Serving HTTP/2 to a client: one task drives the connection and runs its streams.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
+use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::BytesMut;
+use futures_util::FutureExt;
 use heddle_balance::Guest;
 use heddle_config::snapshot::{LoadShedPoint, OverloadActionKind, ScaledTimer};
 use heddle_net::ConnectionInfo;
@@ -25,6 +27,7 @@ use super::keepalive::KeepAlive;
 use super::premature::PrematureResets;
 use super::rest::Driven;
 use super::stream::Stream;
+use super::streams::{Streams, guarded};
 use crate::body::{BodyLength, Pump, Sink, Source, Static, StreamError};
 use crate::boxed::boxed;
 use crate::drain::{Drain, DrainStage};
@@ -64,6 +67,14 @@ impl Shared {
         if too_many && connection.take_no_more(Reason::ENHANCE_YOUR_CALM) {
             self.hcm.stats.rq_too_many_premature_resets.inc();
             self.hcm.stats.http2_error("flood");
+        }
+    }
+
+    /// A stream has ended, and may have been the last.
+    fn rests(&self, connection: &Connection) {
+        if connection.active() == 0 {
+            self.idle_since.set(Instant::now());
+            self.asks.set(self.hcm.moves.is_some());
         }
     }
 
@@ -179,7 +190,17 @@ async fn go_on(
     });
     let driver = connection.driver();
     let mut ping_due = driven.ping_due;
-    let stopped = drive(&shared, &connection, last, &mut ping_due).await;
+    let mut streams = Streams::new();
+    let begin = |accepted| begin(&shared, &connection, accepted);
+    let driven = drive(&shared, &connection, &mut streams, begin, last, &mut ping_due);
+    let stopped = match AssertUnwindSafe(driven).catch_unwind().await {
+        Ok(stopped) => stopped,
+        Err(panic) => {
+            connection.abort();
+            streams.finish().await;
+            std::panic::resume_unwind(panic);
+        }
+    };
     match &stopped {
         Stopped::Ended(End::Finished | End::Transport) => stats.cx_destroy_remote.inc(),
         Stopped::Ended(End::Failed(error)) => {
@@ -215,16 +236,19 @@ async fn go_on(
         stats.cx_destroy_local.inc();
         connection.abort();
     }
-    close(&connection).await;
+    // Each of them learns how it has ended, and is counted and logged.
+    tokio::join!(close(&connection), streams.finish());
     drop(driver);
     None
 }
 
-/// Runs the connection until there is a reason to stop. `last` is when `max_connection_duration` ends, `ping_due` when the next PING
+/// Runs the connection and its streams, which `begin` makes, until there is a reason to stop. `last` is when `max_connection_duration` ends, `ping_due` when the next PING
 /// goes out, as far as that is known before and when the connection leaves.
-async fn drive(
-    shared: &Rc<Shared>,
+async fn drive<S: Future<Output = ()> + Unpin>(
+    shared: &Shared,
     connection: &Rc<Connection>,
+    streams: &mut Streams<S>,
+    begin: impl Fn(Accepted) -> Option<S>,
     last: Instant,
     ping_due: &mut Option<Instant>,
 ) -> Stopped {
@@ -242,16 +266,22 @@ async fn drive(
     let mut draining = None;
     let mut reduced = 0.0;
     poll_fn(|cx| {
-        let turn = connection.poll_turn(cx);
+        streams.begin_turn(cx);
+        let received = connection.poll_receive(cx);
         while let Some(accepted) = connection.next_accepted() {
-            spawn_stream(shared, connection, accepted);
+            if let Some(stream) = begin(accepted) {
+                streams.push(stream);
+            }
             let dice = || shared.worker.random().f64();
             if hcm.overload.is_refusing() && hcm.overload.sheds(LoadShedPoint::Http2GoAway, dice) && !goaway_sent {
                 goaway_sent = true;
                 connection.graceful_shutdown();
             }
         }
-        if let Poll::Ready(end) = turn {
+        if received.is_pending() {
+            streams.run(cx);
+        }
+        if let Poll::Ready(end) = connection.poll_send_out(cx, received) {
             return Poll::Ready(Stopped::Ended(end));
         }
         let over = Instant::now() >= last;
@@ -322,19 +352,26 @@ async fn drive(
     .await
 }
 
-/// Leaves a task behind for a stream.
-fn spawn_stream(shared: &Rc<Shared>, connection: &Rc<Connection>, accepted: Accepted) {
+/// A stream, to be run to its end. None for one that is over.
+fn begin(
+    shared: &Rc<Shared>,
+    connection: &Rc<Connection>,
+    accepted: Accepted,
+) -> Option<impl Future<Output = ()> + Unpin + use<>> {
     let stream = Rc::new(connection.stream(&accepted));
     if stream.was_given_up() {
         // Its client has lost interest before anything was done.
         accepted.head.give_back();
         shared.ended(connection, Duration::ZERO, true);
-        return;
+        return None;
     }
-    let shared = Rc::clone(shared);
-    let connection = Rc::clone(connection);
-    // Boxed: a task moves its future about, and this one is large.
-    tokio::task::spawn_local(boxed(|| run_stream(shared, connection, stream, accepted)));
+    // Boxed: it is large, and would be moved into its place.
+    let run = boxed(|| run_stream(Rc::clone(shared), Rc::clone(connection), stream, accepted));
+    let (shared, connection) = (Rc::clone(shared), Rc::clone(connection));
+    Some(guarded(run, move || {
+        shared.hcm.stats.stream_panicked();
+        shared.rests(&connection);
+    }))
 }
 
 /// Serves a stream to its end.
@@ -352,10 +389,7 @@ async fn run_stream(shared: Rc<Shared>, connection: Rc<Connection>, stream: Rc<S
     shared.worked(&exchange, ended);
     drop(stream);
     exchange.give_back();
-    if connection.active() == 0 {
-        shared.idle_since.set(Instant::now());
-        shared.asks.set(shared.hcm.moves.is_some());
-    }
+    shared.rests(&connection);
 }
 
 async fn serve_stream(

@@ -1,5 +1,5 @@
 //! One stream: what has come and was not taken, what may be sent, and how it ended. The connection's driver fills it, the
-//! task of its request empties it.
+//! request empties it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -82,7 +82,7 @@ pub(super) struct State {
     pub(super) reset_by_peer: Cell<bool>,
     /// The line that it stands in.
     pub(super) queued: Cell<Option<Line>>,
-    /// Bytes that its task holds meanwhile.
+    /// Bytes that its request holds meanwhile.
     pub(super) holding: Cell<usize>,
     /// Bytes of heads and trailers: of a client's stream its request's until its end, and its answer's; of one towards an
     /// upstream what waits in the inbox.
@@ -121,14 +121,14 @@ impl State {
         self.inbox.borrow().window.held() + self.holding.get() + self.heads.get()
     }
 
-    /// Lets the request's task run again.
+    /// Lets the request run again.
     pub(super) fn wake(&self) {
         if let Some(waker) = &*self.waker.borrow() {
             waker.wake_by_ref();
         }
     }
 
-    /// Notes how it ended, unless that is known, and wakes its task.
+    /// Notes how it ended, unless that is known, and wakes its request.
     pub(super) fn fail(&self, error: StreamError) {
         if self.error.get().is_none() {
             self.error.set(Some(error));
@@ -144,7 +144,7 @@ impl State {
     }
 }
 
-/// A stream as its request's task has it. Dropping it ends the stream: what is not finished is reset.
+/// A stream as its request has it. Dropping it ends the stream: what is not finished is reset.
 pub(crate) struct Stream {
     pub(super) connection: Rc<Connection>,
     pub(super) state: Rc<State>,

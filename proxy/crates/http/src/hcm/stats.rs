@@ -123,6 +123,12 @@ impl HcmStats {
             .inc();
     }
 
+    /// Counts a stream of HTTP/2 that panicked and was reset. A connection of HTTP/1 that does is its listener's to count.
+    pub(crate) fn stream_panicked(&self) {
+        let labels = [(PREFIX, self.prefix.as_str())];
+        self.registry.counter("heddle_http2_stream_panic_total", &labels).inc();
+    }
+
     /// Counts a violation of HTTP/2 by cause, a fixed set of words.
     pub(crate) fn http2_error(&self, cause: &'static str) {
         self.cx_protocol_error.inc();

@@ -1,6 +1,7 @@
 use super::super::budget::reset_largest;
 use super::super::core::PREFACE;
 use super::super::premature::PrematureResets;
+use super::super::streams::guarded;
 use super::*;
 use crate::head::ResponseHead;
 use std::sync::Arc;
@@ -139,6 +140,26 @@ async fn room_that_one_does_not_use_is_anothers() {
 }
 
 #[tokio::test]
+async fn what_streams_write_in_their_drivers_turn_goes_out_with_it() {
+    let (connection, streams, _client) = serving(2).await;
+    let driver = Task::default();
+    let turn = |answers: &dyn Fn()| {
+        let over = driver.poll(|cx| {
+            let received = connection.poll_receive(cx);
+            answers();
+            connection.poll_send_out(cx, received)
+        });
+        assert!(over.is_pending());
+        assert_eq!(connection.core.borrow().pending(), 0, "the socket takes it");
+    };
+    turn(&|| streams[0].send_response(&head(), true).expect("open"));
+    assert!(!driver.is_woken(), "nothing is left to be sent");
+    streams[1].send_response(&head(), true).expect("open");
+    assert!(driver.is_woken(), "it does not send by itself");
+    turn(&|| ());
+}
+
+#[tokio::test]
 async fn a_driver_that_panics_leaves_no_stream_waiting() {
     let (connection, streams, client) = serving(2).await;
     let local = tokio::task::LocalSet::new();
@@ -165,15 +186,16 @@ async fn a_driver_that_panics_leaves_no_stream_waiting() {
 }
 
 #[tokio::test]
-async fn a_streams_task_that_panics_resets_its_stream_only() {
+async fn a_stream_that_panics_is_reset_alone() {
     let (connection, mut streams, _client) = serving(2).await;
     let broken = streams.remove(0);
-    let local = tokio::task::LocalSet::new();
-    let task = local.spawn_local(async move {
+    let panics = std::cell::Cell::new(0);
+    let faulty = async move {
         let _stream = broken;
         panic!("on purpose");
-    });
-    assert!(local.run_until(task).await.expect_err("it panicked").is_panic());
+    };
+    guarded(Box::pin(faulty), || panics.set(panics.get() + 1)).await;
+    assert_eq!(panics.get(), 1);
     assert_eq!(connection.active(), 1);
     let core = connection.core.borrow();
     assert_eq!(core.stats.tx_reset.get(), 1);
@@ -236,7 +258,7 @@ async fn heads_are_held_until_their_streams_end() {
     );
     drop(streams.remove(0));
     assert_eq!(held(&connection), requests / 2);
-    // A local answer's waits with its task.
+    // A local answer's waits with its request.
     exhaust(&connection, &streams[0]).await;
     let before = held(&connection);
     let task = Task::default();

@@ -104,7 +104,7 @@ fn above_the_workers_bound_the_stream_that_holds_most_gives_way() {
         data(&mut core, states[0].id.get(), 16 * 1024).expect("most");
     }
     assert!(core.unread > FLOOR);
-    // Part of it waits with the stream's task.
+    // Part of it waits with the stream's request.
     let taken = std::mem::take(&mut states[0].inbox.borrow_mut().data);
     data(&mut core, states[0].id.get(), 1000).expect("more");
     hoarder.set(WORKER_BYTES);
@@ -115,7 +115,7 @@ fn above_the_workers_bound_the_stream_that_holds_most_gives_way() {
     assert_eq!(
         failed.len(),
         1,
-        "what came was less than it held: that its task has some yet costs no other"
+        "what came was less than it held: that its request has some yet costs no other"
     );
     assert_eq!(states[0].error.get(), Some(StreamError::Overload));
     assert!(states[0].inbox.borrow().data.is_empty());
