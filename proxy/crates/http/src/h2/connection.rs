@@ -6,10 +6,10 @@
 //! ```
 //!
 //! A task of its own drives the connection by [`Connection::poll_turn`]; a client's also runs its streams, between the
-//! turn's two halves, [`Connection::poll_receive`] and [`Connection::poll_send_out`]. Body bytes are copied into the output only while
-//! less than [`super::send::OUTPUT_ROOM`] waits there and both windows allow it; otherwise their streams stand in line. So
-//! what a connection holds for a peer that does not read is bounded, however many streams it has and however large its
-//! windows are.
+//! turn's two halves, [`Connection::poll_receive`] and [`Connection::poll_send_out`]. Body bytes are copied into the output
+//! only while less than [`super::send::OUTPUT_ROOM`] waits there and both windows allow it; otherwise their streams stand in
+//! line. So what a connection holds for a peer that does not read is bounded, however many streams it has and however large
+//! its windows are.
 
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
@@ -176,7 +176,7 @@ impl Connection {
             let _ = self.poll_send(cx, &mut core);
             return Poll::Ready(end);
         }
-        // Unconstrained: the streams of this turn may have used up the task's budget, and what they say would wait for the next.
+        // Unconstrained: the streams of this turn may have used up the task's budget, and what they say would wait.
         let mut send = unconstrained(poll_fn(|cx| self.poll_send(cx, &mut core)));
         if let Poll::Ready(Err(_)) = Pin::new(&mut send).poll(cx) {
             closed.get_or_insert(End::Transport);

@@ -3,7 +3,8 @@
 //! `frame` and `hpack` know the bytes, `head` the messages, `flow`, `budget`, `limits` and `premature` what a peer may
 //! cost. `core` is the state of a connection, `connection` its turns; `receive`, with `blocks` of headers and `control`
 //! frames, and `send` are its two directions; `stream` is what a request has of it, `body` fits it to the pump.
-//! `serve` is the server's side, `streams` what runs there, `rest` what of it goes to another worker; the client's is in `crate::pool`. `receiver` is for fuzzing.
+//! `serve` is the server's side, `streams` what runs there, `rest` what of it goes to another worker; the client's is in
+//! `crate::pool`. `receiver` is for fuzzing.
 //!
 //! Why our own, and what is not there: docs/design/0006-http2-codec.md.
 
