@@ -18,9 +18,9 @@ mod tls;
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::time::Duration;
 
 use heddle_config::snapshot::{
@@ -206,13 +206,13 @@ impl Proxy {
     }
 }
 
-/// An address that nobody listens on.
-async fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0")
-        .await
-        .expect("binds")
-        .local_addr()
-        .expect("address")
+/// An address that nobody listens on, and that the kernel gives to nobody: ports that it chooses are of 127.0.0.1, and one that
+/// is free now would be another test's a moment later.
+fn free_address() -> SocketAddr {
+    static NEXT: AtomicU16 = AtomicU16::new(10_000);
+    // A process has four addresses of its own (Linux has at most 2^22 of them); of these the third, which is never 127.0.0.1.
+    let ip = Ipv4Addr::from_bits(Ipv4Addr::new(127, 0, 0, 2).to_bits() | (std::process::id() << 2));
+    SocketAddr::from((ip, NEXT.fetch_add(1, Ordering::Relaxed)))
 }
 
 /// A server that sends back what it gets, in upper case, and closes when the client has.

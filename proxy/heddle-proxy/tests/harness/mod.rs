@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -13,10 +14,15 @@ use nix::unistd::Pid;
 /// How long something that must happen may take. Only a bug waits for it.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A port that nobody has now.
+/// A port that nobody has now, below those of which the kernel chooses some for connections: it stays free until it is used.
 pub fn free_port() -> u16 {
-    let socket = TcpListener::bind("127.0.0.1:0").expect("loopback");
-    socket.local_addr().expect("bound").port()
+    static NEXT: AtomicU16 = AtomicU16::new(20_000);
+    loop {
+        let port = NEXT.fetch_add(1, Ordering::Relaxed);
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 pub fn temporary(name: &str) -> PathBuf {

@@ -22,7 +22,7 @@ impl Two {
     }
 
     async fn start_with(change: impl FnOnce(&mut Listener), settings: WorkerSettings) -> Self {
-        let (address, echo) = (free_address().await, echo().await);
+        let (address, echo) = (free_address(), echo().await);
         let mut listener = proxying("l", address);
         listener.balance = ConnectionBalance::Exact;
         change(&mut listener);
@@ -233,7 +233,7 @@ fn a_worker_without_the_listener_is_handed_nothing() {
 #[test]
 fn a_full_queue_loses_no_connection() {
     local(async {
-        let (address, echo) = (free_address().await, echo().await);
+        let (address, echo) = (free_address(), echo().await);
         let mut listener = proxying("l", address);
         listener.balance = ConnectionBalance::Exact;
         let config = snapshot(1, vec![Arc::new(listener)], &[("echo", &[echo])]);
@@ -306,7 +306,7 @@ fn moved(to: SocketAddr) -> Listener {
 fn an_address_is_served_under_a_configuration_that_has_it() {
     local(async {
         let mut two = Two::start(|_| {}).await;
-        let new = free_address().await;
+        let new = free_address();
         let (exchange, shares) = (two.process.shared.exchange.clone(), occupancy(&two.process));
         let way = OnItsWay::new(&exchange, &shares, two.address).await;
         two.change(1, vec![moved(new)]).await;
@@ -329,7 +329,7 @@ fn an_address_is_served_under_a_configuration_that_has_it() {
 fn what_waits_in_a_socket_that_closes_is_served_under_its_configuration() {
     local(async {
         let mut two = Two::start(|_| {}).await;
-        let new = free_address().await;
+        let new = free_address();
         two.change(1, vec![moved(new)]).await;
         // Nobody accepts in between.
         let waiting: Vec<_> = (0..6)

@@ -54,7 +54,7 @@ fn a_dead_upstream_is_noticed_at_rest_and_at_work() {
         return;
     }
     local(async {
-        let (address, echo) = (free_address().await, echo().await);
+        let (address, echo) = (free_address(), echo().await);
         let proxy = proxy(address, echo, true, false).await;
         let mut resting = TcpStream::connect(address).await.expect("connects");
         assert_eq!(ask(&mut resting, "one").await, "ONE");
@@ -167,7 +167,7 @@ fn a_request_to_a_dead_upstream_is_answered() {
         for version in [UpstreamHttp::Http1, UpstreamHttp::Http2] {
             // Takes requests and never answers.
             let silent = TcpListener::bind("127.0.0.1:0").await.expect("binds");
-            let (address, upstream) = (free_address().await, silent.local_addr().expect("address"));
+            let (address, upstream) = (free_address(), silent.local_addr().expect("address"));
             let mut base = snapshot(
                 1,
                 vec![Arc::new(listener("l", address, vec![chain(vec![http()])]))],
@@ -210,7 +210,7 @@ fn a_request_into_a_dead_link_is_answered() {
     }
     local(async {
         let upstream = TcpListener::bind("127.0.0.1:0").await.expect("binds");
-        let (address, to) = (free_address().await, upstream.local_addr().expect("address"));
+        let (address, to) = (free_address(), upstream.local_addr().expect("address"));
         spawn_local(async move {
             let (mut server, _) = upstream.accept().await.expect("accepts");
             let mut request = [0; 1024];
@@ -251,7 +251,7 @@ fn a_slow_upstream_is_not_a_dead_one() {
     local(async {
         // Takes nothing for longer than the patience, then everything.
         let slow = TcpListener::bind("127.0.0.1:0").await.expect("binds");
-        let (address, echo) = (free_address().await, slow.local_addr().expect("address"));
+        let (address, echo) = (free_address(), slow.local_addr().expect("address"));
         let proxy = proxy(address, echo, true, false).await;
         let mut client = TcpStream::connect(address).await.expect("connects");
         let (mut server, _) = slow.accept().await.expect("accepts");
@@ -279,7 +279,7 @@ fn a_dead_client_is_noticed() {
         return;
     }
     local(async {
-        let (address, echo) = (free_address().await, echo().await);
+        let (address, echo) = (free_address(), echo().await);
         let proxy = proxy(address, echo, false, true).await;
         let mut client = TcpStream::connect(address).await.expect("connects");
         assert_eq!(ask(&mut client, "one").await, "ONE");
@@ -297,7 +297,7 @@ fn a_cut_that_heals_in_time_costs_nothing() {
         return;
     }
     local(async {
-        let (address, echo) = (free_address().await, echo().await);
+        let (address, echo) = (free_address(), echo().await);
         let _proxy = proxy(address, echo, true, true).await;
         let mut client = TcpStream::connect(address).await.expect("connects");
         assert_eq!(ask(&mut client, "one").await, "ONE");

@@ -3,7 +3,7 @@ use super::*;
 #[test]
 fn a_drain_stops_accepting_and_reports_when_all_are_done() {
     local(async {
-        let (address, echo) = (free_address().await, echo().await);
+        let (address, echo) = (free_address(), echo().await);
         let mut proxy = Proxy::start(snapshot(
             1,
             vec![Arc::new(proxying("l", address))],
@@ -28,7 +28,7 @@ fn a_drain_stops_accepting_and_reports_when_all_are_done() {
 #[test]
 fn only_inbound_listeners_can_drain() {
     local(async {
-        let (a, b, echo) = (free_address().await, free_address().await, echo().await);
+        let (a, b, echo) = (free_address(), free_address(), echo().await);
         let mut inbound = proxying("in", a);
         inbound.direction = TrafficDirection::Inbound;
         let listeners = vec![Arc::new(inbound), Arc::new(proxying("out", b))];
@@ -47,7 +47,7 @@ fn only_inbound_listeners_can_drain() {
 #[test]
 fn stopping_closes_what_is_open() {
     local(async {
-        let (address, echo) = (free_address().await, echo().await);
+        let (address, echo) = (free_address(), echo().await);
         let mut proxy = Proxy::start(snapshot(
             1,
             vec![Arc::new(proxying("l", address))],
@@ -109,7 +109,7 @@ async fn get(tcp: &mut TcpStream) -> String {
 #[test]
 fn a_graceful_drain_takes_new_connections_and_tells_all_to_finish() {
     local(async {
-        let (address, a) = (free_address().await, server("a").await);
+        let (address, a) = (free_address(), server("a").await);
         let proxy = Proxy::start(snapshot(1, serving(address), &[("echo", &[a])])).await;
         let mut open = TcpStream::connect(address).await.expect("connects");
         assert!(!get(&mut open).await.contains("connection: close"));
@@ -131,7 +131,7 @@ fn a_graceful_drain_takes_new_connections_and_tells_all_to_finish() {
 #[test]
 fn a_listener_that_drained_takes_endpoints_for_what_stays_open() {
     local(async {
-        let (address, a, b) = (free_address().await, server("a").await, server("b").await);
+        let (address, a, b) = (free_address(), server("a").await, server("b").await);
         let listeners = serving(address);
         let first = snapshot(1, listeners.clone(), &[("echo", &[a])]);
         let mut proxy = Proxy::start(first).await;
@@ -142,7 +142,7 @@ fn a_listener_that_drained_takes_endpoints_for_what_stays_open() {
             tokio::task::yield_now().await;
         }
         // One with another listener too: no socket is opened for it.
-        let other = free_address().await;
+        let other = free_address();
         let mut second = snapshot(2, listeners, &[("echo", &[b])]);
         second.listeners.insert(Arc::from("n"), Arc::new(proxying("n", other)));
         let report = proxy.apply(second).await;

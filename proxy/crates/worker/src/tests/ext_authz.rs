@@ -23,7 +23,7 @@ async fn silent() -> SocketAddr {
 
 /// A proxy that asks a silent server, without a limit of time, and a client whose connection is asked about.
 async fn asking() -> (Proxy, TcpStream) {
-    let (address, echo, silent) = (free_address().await, echo().await, silent().await);
+    let (address, echo, silent) = (free_address(), echo().await, silent().await);
     let authz = NetworkExtAuthz {
         stat_prefix: Arc::from("authz"),
         service: GrpcTarget {

@@ -73,7 +73,7 @@ impl Mesh {
 
     /// The server's sidecar: mutual TLS in, the application behind it.
     async fn server_sidecar(&self, application: SocketAddr, clusters: &[&str]) -> (Proxy, SocketAddr) {
-        let address = free_address().await;
+        let address = free_address();
         let mut mutual = chain(vec![
             NetworkFilter::IstioStats,
             NetworkFilter::TcpProxy(Arc::new(tcp_proxy("echo"))),
@@ -91,7 +91,7 @@ impl Mesh {
 
     /// The client's sidecar, whose only endpoint is the gateway.
     async fn client_sidecar(&self, gateway: SocketAddr) -> (Proxy, SocketAddr) {
-        let address = free_address().await;
+        let address = free_address();
         let filters = vec![
             NetworkFilter::IstioStats,
             NetworkFilter::TcpProxy(Arc::new(tcp_proxy("redis"))),
@@ -121,7 +121,7 @@ fn node(cluster: &str, workload: &str) -> Arc<Node> {
 
 /// A gateway that serves these names, and the federation's name to `controller`.
 async fn gateway(served: &[(&str, &[SocketAddr])], controller: SocketAddr) -> (Proxy, SocketAddr) {
-    let address = free_address().await;
+    let address = free_address();
     let mut federation = chain(vec![NetworkFilter::TcpProxy(Arc::new(tcp_proxy("federation")))]);
     federation.matches.server_names = vec!["federation.clusters.acme.demo".to_owned()];
     let mut proxy = tcp_proxy("BlackHoleCluster");
@@ -162,7 +162,7 @@ fn sidecar_to_sidecar_through_the_gateway() {
     local(async {
         let mesh = Mesh::new();
         let (server, behind) = mesh.server_sidecar(echo().await, &["c1", "c2"]).await;
-        let (gateway, front) = gateway(&[(SNI, &[behind])], free_address().await).await;
+        let (gateway, front) = gateway(&[(SNI, &[behind])], free_address()).await;
         let (client, near) = mesh.client_sidecar(front).await;
         let mut tcp = TcpStream::connect(near).await.expect("connects");
         assert_eq!(ask(&mut tcp, "from the other cluster").await, "FROM THE OTHER CLUSTER");
@@ -212,7 +212,7 @@ fn a_removed_cluster_gets_through_the_gateway_and_no_further() {
     local(async {
         let mesh = Mesh::new();
         let (server, behind) = mesh.server_sidecar(echo().await, &["c1"]).await;
-        let (_gateway, front) = gateway(&[(SNI, &[behind])], free_address().await).await;
+        let (_gateway, front) = gateway(&[(SNI, &[behind])], free_address()).await;
         let (_client, near) = mesh.client_sidecar(front).await;
         assert!(is_closed(&mut TcpStream::connect(near).await.expect("connects")).await);
         server.until("envoy_listener_ssl_fail_verify_san", 1.0).await;
@@ -224,7 +224,7 @@ fn a_removed_cluster_gets_through_the_gateway_and_no_further() {
 fn open_connections_of_a_removed_cluster_are_closed_at_once() {
     local(async {
         let mesh = Mesh::new();
-        let (address, echo) = (free_address().await, echo().await);
+        let (address, echo) = (free_address(), echo().await);
         let with = |version, clusters: &[&str]| {
             let mut mutual = chain(vec![NetworkFilter::TcpProxy(Arc::new(tcp_proxy("echo")))]);
             mutual.tls = Some(TlsKey::from("inbound"));
@@ -276,7 +276,7 @@ fn policies_know_the_clients_cluster() {
                 stat_prefix: "tcp.".into(),
                 ..rbac::Policies::default()
             };
-            let (address, echo) = (free_address().await, echo().await);
+            let (address, echo) = (free_address(), echo().await);
             let mut mutual = chain(vec![
                 NetworkFilter::Rbac(Arc::new(policies)),
                 NetworkFilter::TcpProxy(Arc::new(tcp_proxy("echo"))),
@@ -300,7 +300,7 @@ fn names_that_are_not_served_are_closed_and_counted() {
     local(async {
         let mesh = Mesh::new();
         let (_server, behind) = mesh.server_sidecar(echo().await, &["c1", "c2"]).await;
-        let (gateway, front) = gateway(&[(SNI, &[behind])], free_address().await).await;
+        let (gateway, front) = gateway(&[(SNI, &[behind])], free_address()).await;
         let dial = async |sni: &str| {
             let tcp = TcpStream::connect(front).await.expect("connects");
             mesh.client(sni).connect(tcp, None, None).await
@@ -364,8 +364,8 @@ fn a_dead_replica_is_passed_over_and_many_connections_pass() {
     local(async {
         let mesh = Mesh::new();
         let (_server, behind) = mesh.server_sidecar(echo().await, &["c1", "c2"]).await;
-        let dead = free_address().await;
-        let (gateway, front) = gateway(&[(SNI, &[dead, behind])], free_address().await).await;
+        let dead = free_address();
+        let (gateway, front) = gateway(&[(SNI, &[dead, behind])], free_address()).await;
         let context = mesh.client(SNI);
         const MANY: usize = 150;
         let one = async |n: usize| {
@@ -396,7 +396,7 @@ fn a_dead_replica_is_passed_over_and_many_connections_pass() {
 fn a_bundle_changes_under_open_connections() {
     local(async {
         let (old, new) = (Mesh::new(), Mesh::new());
-        let listen = free_address().await;
+        let listen = free_address();
         let mut mutual = chain(vec![NetworkFilter::TcpProxy(Arc::new(tcp_proxy("echo")))]);
         mutual.tls = Some(TlsKey::from("inbound"));
         let listeners = vec![Arc::new(listener("virtualInbound", listen, vec![mutual]))];

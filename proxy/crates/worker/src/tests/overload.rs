@@ -25,7 +25,7 @@ fn of(proxy: &Proxy, name: &str, address: SocketAddr) -> Option<f64> {
 
 /// One listener that the actions are for, and one that they are not for.
 async fn proxy() -> (Proxy, SocketAddr, SocketAddr) {
-    let (a, b, echo) = (free_address().await, free_address().await, echo().await);
+    let (a, b, echo) = (free_address(), free_address(), echo().await);
     let mut bypassing = proxying("bypassing", b);
     bypassing.bypass_overload_manager = true;
     let listeners = vec![Arc::new(proxying("l", a)), Arc::new(bypassing)];

@@ -3,7 +3,7 @@ use super::*;
 #[test]
 fn unchanged_listeners_keep_their_connections_and_changed_ones_drain() {
     local(async {
-        let (a, b, echo) = (free_address().await, free_address().await, echo().await);
+        let (a, b, echo) = (free_address(), free_address(), echo().await);
         let stays = Arc::new(proxying("stays", a));
         let clusters: &[(&str, &[SocketAddr])] = &[("echo", &[echo])];
         let settings = WorkerSettings {
@@ -33,7 +33,7 @@ fn unchanged_listeners_keep_their_connections_and_changed_ones_drain() {
 #[test]
 fn connections_on_chains_that_stay_outlive_a_change_of_the_listener() {
     local(async {
-        let (address, echo) = (free_address().await, echo().await);
+        let (address, echo) = (free_address(), echo().await);
         let clusters: &[(&str, &[SocketAddr])] = &[("echo", &[echo])];
         let settings = WorkerSettings {
             drain_timeout: Duration::from_millis(50),
@@ -79,7 +79,7 @@ fn connections_on_chains_that_stay_outlive_a_change_of_the_listener() {
 #[test]
 fn removed_listeners_close_their_sockets() {
     local(async {
-        let (a, b, echo) = (free_address().await, free_address().await, echo().await);
+        let (a, b, echo) = (free_address(), free_address(), echo().await);
         let clusters: &[(&str, &[SocketAddr])] = &[("echo", &[echo])];
         let stays = Arc::new(proxying("stays", a));
         let both = snapshot(1, vec![Arc::clone(&stays), Arc::new(proxying("goes", b))], clusters);
@@ -98,7 +98,7 @@ fn removed_listeners_close_their_sockets() {
 #[test]
 fn an_address_may_move_to_another_listener() {
     local(async {
-        let (a, echo) = (free_address().await, echo().await);
+        let (a, echo) = (free_address(), echo().await);
         let clusters: &[(&str, &[SocketAddr])] = &[("echo", &[echo])];
         let mut proxy = Proxy::start(snapshot(1, vec![Arc::new(proxying("old", a))], clusters)).await;
         let report = proxy
@@ -115,7 +115,7 @@ fn an_address_may_move_to_another_listener() {
 #[test]
 fn a_snapshot_that_cannot_be_bound_changes_nothing() {
     local(async {
-        let (a, b, echo) = (free_address().await, free_address().await, echo().await);
+        let (a, b, echo) = (free_address(), free_address(), echo().await);
         let clusters: &[(&str, &[SocketAddr])] = &[("echo", &[echo])];
         let mut proxy = Proxy::start(snapshot(1, vec![Arc::new(proxying("good", a))], clusters)).await;
         let other = TcpListener::bind("127.0.0.1:0").await.expect("binds");
@@ -152,7 +152,7 @@ fn a_snapshot_that_cannot_be_bound_changes_nothing() {
 #[test]
 fn clashing_listeners_and_chains_are_refused() {
     local(async {
-        let (a, b, echo) = (free_address().await, free_address().await, echo().await);
+        let (a, b, echo) = (free_address(), free_address(), echo().await);
         let mut twice = proxying("twice", b);
         twice.filter_chains.extend(proxying("x", b).filter_chains);
         let listeners = vec![

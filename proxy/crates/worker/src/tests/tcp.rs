@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn bytes_go_both_ways_and_are_counted() {
     local(async {
-        let (address, echo) = (free_address().await, echo().await);
+        let (address, echo) = (free_address(), echo().await);
         let mut filters = vec![NetworkFilter::IstioStats];
         filters.push(NetworkFilter::TcpProxy(Arc::new(tcp_proxy("echo"))));
         let listener = listener("l", address, vec![chain(filters)]);
@@ -34,7 +34,7 @@ fn bytes_go_both_ways_and_are_counted() {
 #[test]
 fn a_large_transfer_survives() {
     local(async {
-        let (address, echo) = (free_address().await, echo().await);
+        let (address, echo) = (free_address(), echo().await);
         let _proxy = Proxy::start(snapshot(
             1,
             vec![Arc::new(proxying("l", address))],
@@ -59,7 +59,7 @@ fn a_large_transfer_survives() {
 #[test]
 fn a_dead_endpoint_is_retried_elsewhere() {
     local(async {
-        let (address, echo, dead) = (free_address().await, echo().await, free_address().await);
+        let (address, echo, dead) = (free_address(), echo().await, free_address());
         let mut tcp_proxy = tcp_proxy("echo");
         tcp_proxy.max_connect_attempts = 3;
         let listener = listener(
@@ -83,7 +83,7 @@ fn a_dead_endpoint_is_retried_elsewhere() {
 #[test]
 fn without_an_upstream_the_connection_is_closed() {
     local(async {
-        let (a, b) = (free_address().await, free_address().await);
+        let (a, b) = (free_address(), free_address());
         let nowhere = listener(
             "nowhere",
             b,
@@ -105,7 +105,7 @@ fn without_an_upstream_the_connection_is_closed() {
 #[test]
 fn idle_connections_are_closed() {
     local(async {
-        let (address, echo) = (free_address().await, echo().await);
+        let (address, echo) = (free_address(), echo().await);
         let mut tcp_proxy = tcp_proxy("echo");
         tcp_proxy.idle_timeout = Duration::from_millis(30);
         let listener = listener(
@@ -124,7 +124,7 @@ fn idle_connections_are_closed() {
 #[test]
 fn rbac_closes_what_it_refuses() {
     local(async {
-        let (address, echo) = (free_address().await, echo().await);
+        let (address, echo) = (free_address(), echo().await);
         let deny = rbac::Rules::new(
             rbac::Action::Deny,
             vec![rbac::Policy {
@@ -153,7 +153,7 @@ fn rbac_closes_what_it_refuses() {
 #[test]
 fn limits_refuse_and_count() {
     local(async {
-        let (address, echo) = (free_address().await, echo().await);
+        let (address, echo) = (free_address(), echo().await);
         let mut one = proxying("l", address);
         one.max_connections = Some(1);
         let proxy = Proxy::start(snapshot(1, vec![Arc::new(one)], &[("echo", &[echo])])).await;
@@ -171,7 +171,7 @@ fn limits_refuse_and_count() {
 #[test]
 fn the_limit_over_all_listeners() {
     local(async {
-        let (address, other, exempt) = (free_address().await, free_address().await, free_address().await);
+        let (address, other, exempt) = (free_address(), free_address(), free_address());
         let echo = echo().await;
         let settings = WorkerSettings {
             max_connections: 1,
@@ -211,7 +211,7 @@ fn the_limit_over_all_listeners() {
 #[test]
 fn direct_dials_to_a_capture_listener_are_refused() {
     local(async {
-        let (address, echo) = (free_address().await, echo().await);
+        let (address, echo) = (free_address(), echo().await);
         let mut capture = proxying("virtualOutbound", address);
         capture.use_original_dst = true;
         capture.listener_filters = vec![ListenerFilter::OriginalDst];
@@ -224,7 +224,7 @@ fn direct_dials_to_a_capture_listener_are_refused() {
 #[test]
 fn no_chain_no_service() {
     local(async {
-        let (address, echo) = (free_address().await, echo().await);
+        let (address, echo) = (free_address(), echo().await);
         let mut strict = proxying("l", address);
         strict.filter_chains[0].matches.destination_port = Some(1);
         let proxy = Proxy::start(snapshot(1, vec![Arc::new(strict)], &[("echo", &[echo])])).await;
@@ -237,7 +237,7 @@ fn no_chain_no_service() {
 #[test]
 fn an_original_destination_that_is_none_is_refused() {
     local(async {
-        let (a, b) = (free_address().await, free_address().await);
+        let (a, b) = (free_address(), free_address());
         let listeners = vec![
             Arc::new(proxying("tcp", a)),
             Arc::new(listener("http", b, vec![chain(vec![super::dead_link::http()])])),

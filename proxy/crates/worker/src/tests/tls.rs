@@ -81,7 +81,7 @@ async fn ask_tls(stream: &heddle_tls::Stream, question: &str) -> std::io::Result
 fn mutual_tls_ends_here_and_plaintext_is_refused() {
     local(async {
         let root = Authority::root("root");
-        let (address, echo) = (free_address().await, echo().await);
+        let (address, echo) = (free_address(), echo().await);
         let base = snapshot(1, vec![Arc::new(inbound(address))], &[("echo", &[echo])]);
         let proxy = Proxy::start(with_contexts(base, &root)).await;
         let stream = dial(address, &client(&root)).await;
@@ -104,7 +104,7 @@ fn mutual_tls_ends_here_and_plaintext_is_refused() {
 fn wrong_clients_are_counted_by_reason() {
     local(async {
         let root = Authority::root("root");
-        let (address, echo) = (free_address().await, echo().await);
+        let (address, echo) = (free_address(), echo().await);
         let base = snapshot(1, vec![Arc::new(inbound(address))], &[("echo", &[echo])]);
         let proxy = Proxy::start(with_contexts(base, &root)).await;
         let thief = ClientParams {
@@ -124,7 +124,7 @@ fn wrong_clients_are_counted_by_reason() {
 fn through_two_proxies_with_mutual_tls_between() {
     local(async {
         let root = Authority::root("root");
-        let (near, far, echo) = (free_address().await, free_address().await, echo().await);
+        let (near, far, echo) = (free_address(), free_address(), echo().await);
         let inner = snapshot(1, vec![Arc::new(inbound(far))], &[("echo", &[echo])]);
         let _server = Proxy::start(with_contexts(inner, &root)).await;
         let mut outer = with_contexts(
@@ -146,7 +146,7 @@ fn through_two_proxies_with_mutual_tls_between() {
 fn a_rotated_certificate_serves_new_connections_and_keeps_old_ones() {
     local(async {
         let (old, new) = (Authority::root("old"), Authority::root("new"));
-        let (address, echo) = (free_address().await, echo().await);
+        let (address, echo) = (free_address(), echo().await);
         let listeners = vec![Arc::new(inbound(address))];
         let base = |version| snapshot(version, listeners.clone(), &[("echo", &[echo])]);
         let mut proxy = Proxy::start(with_contexts(base(1), &old)).await;
@@ -169,7 +169,7 @@ fn a_rotated_certificate_serves_new_connections_and_keeps_old_ones() {
 fn passthrough_by_server_name() {
     local(async {
         let root = Authority::root("root");
-        let (front, far, echo) = (free_address().await, free_address().await, echo().await);
+        let (front, far, echo) = (free_address(), free_address(), echo().await);
         let inner = snapshot(1, vec![Arc::new(inbound(far))], &[("echo", &[echo])]);
         let _server = Proxy::start(with_contexts(inner, &root)).await;
         // As an east-west gateway: the server name is the cluster's name, TLS passes through.
@@ -191,7 +191,7 @@ fn passthrough_by_server_name() {
 #[test]
 fn silence_and_endless_hellos_are_bounded() {
     local(async {
-        let (address, echo) = (free_address().await, echo().await);
+        let (address, echo) = (free_address(), echo().await);
         let mut quick = inbound(address);
         quick.listener_filters_timeout = Duration::from_millis(30);
         let proxy = Proxy::start(snapshot(1, vec![Arc::new(quick)], &[("echo", &[echo])])).await;
@@ -216,7 +216,7 @@ fn silence_and_endless_hellos_are_bounded() {
 fn a_slow_handshake_is_cut_off() {
     local(async {
         let root = Authority::root("root");
-        let (address, echo) = (free_address().await, echo().await);
+        let (address, echo) = (free_address(), echo().await);
         let mut slow = inbound(address);
         slow.listener_filters.clear();
         slow.filter_chains[0].matches = FilterChainMatch::default();
@@ -247,7 +247,7 @@ fn a_slow_handshake_is_cut_off() {
 fn hostile_bytes_hurt_nobody_else() {
     local(async {
         let root = Authority::root("root");
-        let (address, echo) = (free_address().await, echo().await);
+        let (address, echo) = (free_address(), echo().await);
         let base = snapshot(1, vec![Arc::new(inbound(address))], &[("echo", &[echo])]);
         let proxy = Proxy::start(with_contexts(base, &root)).await;
         let good = dial(address, &client(&root)).await;

@@ -233,7 +233,7 @@ impl Site {
             session_tickets: SessionTickets::OwnKeys,
             ..ServerParams::default()
         };
-        let (address, application) = (free_address().await, application().await);
+        let (address, application) = (free_address(), application().await);
         let mut listener = http(address, transport, manager(adapt));
         change(&mut listener);
         let server = Arc::new(ServerContext::new(&params).expect("context"));
