@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use boring::ssl::{ErrorCode, SslRef, SslStream};
 use bytes::BytesMut;
 use heddle_net::PeerIdentity;
-use socket2::SockRef;
+use rustix::net::sockopt::set_tcp_quickack;
 use tokio::net::TcpStream;
 
 use crate::certificate;
@@ -50,7 +50,7 @@ pub(crate) async fn run(
     // A client with Nagle's algorithm on holds its first request back until our side acknowledges its Finished, and
     // with nothing to send we would delay that by 40 ms. Failing to set it costs only that delay. Also where a record has
     // come with it: the rest of the request, a body for example, may be held back.
-    let _ = SockRef::from(&tcp).set_tcp_quickack(true);
+    let _ = set_tcp_quickack(&tcp, true);
     Ok(Stream::tls(tcp, session))
 }
 

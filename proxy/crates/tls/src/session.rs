@@ -6,7 +6,8 @@ use std::task::{Context, Poll, ready};
 
 use boring::ssl::{ErrorCode, SslStream};
 use bytes::{BufMut, BytesMut};
-use socket2::SockRef;
+use rustix::io::Errno;
+use rustix::net::{Shutdown, shutdown};
 use tokio::net::TcpStream;
 
 use crate::memory::{self, Memory};
@@ -266,8 +267,8 @@ impl Session {
 
 /// Sends FIN. A socket that is gone already counts as shut down.
 pub(crate) fn shutdown_write(tcp: &TcpStream) -> io::Result<()> {
-    match SockRef::from(tcp).shutdown(std::net::Shutdown::Write) {
-        Err(e) if e.kind() == io::ErrorKind::NotConnected => Ok(()),
-        other => other,
+    match shutdown(tcp, Shutdown::Write) {
+        Ok(()) | Err(Errno::NOTCONN) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }

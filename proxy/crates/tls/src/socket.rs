@@ -2,14 +2,16 @@
 //!
 //! tokio's own `poll_read` clears readiness when a read comes back short, which saves the read that would only return
 //! `EAGAIN`; its `try_read` does not. These functions do both: shared access and one system call per batch. A socket that is
-//! known to be ready is used at once: to be woken costs a lock and a waker, which only those need that wait.
+//! known to be ready is used at once: to be woken costs a lock and a waker, which only those need that wait. The calls are
+//! made without the C library, which looks at each whether the thread is being cancelled.
 
 use std::cell::Cell;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::task::{Context, Poll, ready};
 
-use socket2::SockRef;
+use rustix::io::retry_on_intr;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, send, sendmsg};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::task::coop;
@@ -28,7 +30,7 @@ pub(crate) fn poll_receive(
         let wanted = room.len();
         let mut got = None;
         let outcome = tcp.try_io(Interest::READABLE, || {
-            let n = SockRef::from(tcp).recv(room)?;
+            let (_, n) = recv(tcp, &mut *room, RecvFlags::empty())?;
             got = Some(n);
             // Edge-triggered: a short read means the socket is empty, the next byte raises a new event. Not so where the
             // agent has peers bypass TCP (docs/design/0032): there a socket has two queues, a read ends with the first,
@@ -66,7 +68,8 @@ pub(crate) fn poll_readable(tcp: &TcpStream, cx: &mut Context<'_>) -> Poll<()> {
 /// Whether the socket has nothing to say: no byte, no end, no error. Leaves no waker behind.
 pub(crate) fn is_quiet(tcp: &TcpStream) -> bool {
     let looked = tcp.try_io(Interest::READABLE, || {
-        SockRef::from(tcp).peek(&mut [MaybeUninit::uninit()])
+        recv(tcp, &mut [0], RecvFlags::PEEK)?;
+        Ok(())
     });
     matches!(looked, Err(e) if e.kind() == io::ErrorKind::WouldBlock)
 }
@@ -103,23 +106,16 @@ pub(crate) fn poll_send(
 /// Sends what the socket takes now, without registering interest.
 pub(crate) fn try_send(tcp: &TcpStream, bufs: &[IoSlice<'_>], then: Then) -> io::Result<usize> {
     let flags = match then {
-        Then::Nothing => libc::MSG_NOSIGNAL,
-        Then::Fin => libc::MSG_NOSIGNAL | libc::MSG_MORE,
+        Then::Nothing => SendFlags::NOSIGNAL,
+        Then::Fin => SendFlags::NOSIGNAL | SendFlags::MORE,
     };
     let wanted: usize = bufs.iter().map(|b| b.len()).sum();
     let mut sent = None;
     let outcome = tcp.try_io(Interest::WRITABLE, || {
-        let socket = SockRef::from(tcp);
-        let n = loop {
-            let result = match bufs {
-                [one] => socket.send_with_flags(one, flags),
-                many => socket.send_vectored_with_flags(many, flags),
-            };
-            match result {
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                other => break other?,
-            }
-        };
+        let n = retry_on_intr(|| match bufs {
+            [one] => send(tcp, one, flags),
+            many => sendmsg(tcp, many, &mut SendAncillaryBuffer::default(), flags),
+        })?;
         sent = Some(n);
         if n < wanted {
             Err(io::ErrorKind::WouldBlock.into())

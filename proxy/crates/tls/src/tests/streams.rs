@@ -72,9 +72,7 @@ async fn a_missing_close_notify_is_told_apart() {
     let (server, client) = connected().await;
     client.write_all(b"half of it").await.expect("writes");
     // FIN without close_notify.
-    socket2::SockRef::from(client.tcp())
-        .shutdown(std::net::Shutdown::Write)
-        .expect("shuts down");
+    rustix::net::shutdown(client.tcp(), rustix::net::Shutdown::Write).expect("shuts down");
     let mut got = BytesMut::new();
     assert_eq!(server.read(&mut got).await.expect("data first"), 10);
     let error = server.read(&mut got).await.expect_err("truncated");
