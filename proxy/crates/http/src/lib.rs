@@ -19,7 +19,6 @@
 
 mod access_log;
 mod body;
-mod boxed;
 mod buffer;
 mod callout;
 mod drain;

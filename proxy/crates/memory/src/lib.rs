@@ -1,12 +1,14 @@
 //! The memory of the process: its allocator, what threads keep of it, and what is given back to the system.
 
 mod append;
+mod place;
 mod program;
 mod spares;
 
 pub use mimalloc::MiMalloc;
 
 pub use append::append;
+pub use place::{Placed, placed, trim_places};
 pub use program::give_back_program;
 pub use spares::Spares;
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use heddle_balance::Guest;
 use heddle_config::snapshot::{LoadShedPoint, OverloadActionKind, ScaledTimer};
+use heddle_memory::placed;
 use heddle_net::ConnectionInfo;
 use heddle_tls::Stream;
 use tokio::time::Instant;
@@ -16,7 +17,6 @@ use super::H1Error;
 use super::io::{H1Conn, H1Reader, H1Writer};
 use super::parse::{RequestFacts, parse_request};
 use crate::body::{BodyLength, Fill, Sink, Source, StreamError};
-use crate::boxed::boxed;
 use crate::drain::{Drain, DrainStage};
 use crate::failure::Failure;
 use crate::hcm::{
@@ -185,8 +185,8 @@ async fn go_on(
             return None;
         }
         conn.read.begin_body(head, parsed.framing);
-        // Boxed: a connection at rest should not be as large as one with a request, and most are at rest.
-        let outcome = boxed(|| one(env, &mut exchange, &mut conn, &mut timer, parsed, now >= last)).await;
+        // Placed: a connection at rest should not be as large as one with a request, and most are at rest.
+        let outcome = placed(|| one(env, &mut exchange, &mut conn, &mut timer, parsed, now >= last)).await;
         match outcome {
             After::Open => {}
             After::Close => {

@@ -11,6 +11,7 @@ use bytes::BytesMut;
 use futures_util::FutureExt;
 use heddle_balance::Guest;
 use heddle_config::snapshot::{LoadShedPoint, OverloadActionKind, ScaledTimer};
+use heddle_memory::placed;
 use heddle_net::ConnectionInfo;
 use heddle_telemetry::ResponseFlag;
 use heddle_tls::Stream as Transport;
@@ -29,7 +30,6 @@ use super::rest::Driven;
 use super::stream::Stream;
 use super::streams::{Streams, guarded};
 use crate::body::{BodyLength, Pump, Sink, Source, Static, StreamError};
-use crate::boxed::boxed;
 use crate::drain::{Drain, DrainStage};
 use crate::failure::Failure;
 use crate::hcm::{
@@ -365,8 +365,8 @@ fn begin(
         shared.ended(connection, Duration::ZERO, true);
         return None;
     }
-    // Boxed: it is large, and would be moved into its place.
-    let run = boxed(|| run_stream(Rc::clone(shared), Rc::clone(connection), stream, accepted));
+    // Placed: it is large, and would be moved.
+    let run = placed(|| run_stream(Rc::clone(shared), Rc::clone(connection), stream, accepted));
     let (shared, connection) = (Rc::clone(shared), Rc::clone(connection));
     Some(guarded(run, move || {
         shared.hcm.stats.stream_panicked();
