@@ -7,6 +7,7 @@ mod request;
 mod response;
 mod stats;
 mod stream;
+mod system_time;
 mod xfcc;
 
 use std::cell::RefCell;

@@ -239,8 +239,9 @@ pub(super) async fn drive<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink
         upload = Upload::default();
         parts.deadlines.route = far_future(now);
     }
-    let driven = answer_body(job, parts, &mut source, sink, &mut upload, tunnel).await;
-    let ended = Instant::now();
+    let (driven, waited) = answer_body(job, parts, &mut source, sink, &mut upload, tunnel).await;
+    // An answer that was here whole has taken no time.
+    let ended = if waited { Instant::now() } else { now };
     parts.exchange.ended = Some(ended);
     if let Some(cluster) = &parts.exchange.cluster {
         let took = ended.duration_since(parts.exchange.passed);
@@ -358,7 +359,7 @@ async fn wait_for_filters<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink
     waited
 }
 
-/// Passes the answer's body on, while the rest of the request goes out.
+/// Passes the answer's body on, while the rest of the request goes out. Says as well whether it had to wait.
 async fn answer_body<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink>(
     job: &Job<'_>,
     parts: &mut Parts<'_, '_, '_, B, R>,
@@ -366,7 +367,8 @@ async fn answer_body<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink>(
     sink: &mut K,
     upload: &mut Upload,
     tunnel: bool,
-) -> Driven {
+) -> (Driven, bool) {
+    let mut waited = false;
     let mut pump = Pump::default();
     let mut half_closed = false;
     let end = poll_fn(|cx| {
@@ -404,15 +406,16 @@ async fn answer_body<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink>(
         if let Poll::Ready(failure) = poll_ends(cx, parts, tunnel) {
             return Poll::Ready(End::Failure(failure));
         }
-        match gave_up(parts.deadlines, parts.exchange.cluster.as_ref(), source.source()) {
-            true => Poll::Ready(End::Upstream(StreamError::Closed)),
-            false => Poll::Pending,
+        if gave_up(parts.deadlines, parts.exchange.cluster.as_ref(), source.source()) {
+            return Poll::Ready(End::Upstream(StreamError::Closed));
         }
+        waited = true;
+        Poll::Pending
     })
     .await;
     parts.exchange.response_bytes = pump.bytes;
     parts.exchange.trailers = source.take_seen();
-    ended(job, parts.exchange, end, tunnel)
+    (ended(job, parts.exchange, end, tunnel), waited)
 }
 
 /// Notes how an answer ended.
