@@ -41,6 +41,8 @@ async fn connect(from: SocketAddr, port: u16) -> io::Result<TcpStream> {
 async fn of_one_socket(port: u16, count: usize) -> Vec<SocketAddr> {
     let listen = || {
         let socket = TcpSocket::new_v4()?;
+        // Connections of a program before may still be ending there.
+        socket.set_reuseaddr(true)?;
         socket.set_reuseport(true)?;
         socket.bind(SocketAddr::from(([127, 0, 0, 1], port)))?;
         socket.listen(16)
