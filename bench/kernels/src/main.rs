@@ -1,6 +1,6 @@
 //! Private RSA operations and ECDSA signatures per second of one thread: Heddle's eight lanes with blinding and
 //! verification, or derived nonces and checks, BoringSSL and AWS-LC, each with the same fresh keys, in turns; and key
-//! exchanges by X25519 as the proxy and the two libraries do them. Prints one JSON object; `make bench S=kernels` adds OpenSSL and reports.
+//! exchanges by X25519, in eight lanes, by the assembly that the proxy has for those that are alone, and as the two libraries do them. Prints one JSON object; `make bench S=kernels` adds OpenSSL and reports.
 //!
 //! Time is the thread's processor time, as in `openssl speed`: other processes on the machine then matter little.
 //!
@@ -69,7 +69,7 @@ fn main() {
         compare(&what, subjects, rounds, length, &mut result);
     }
     ecdsa(engine, rounds, length, &mut result);
-    x25519::measure(rounds, length, &mut result);
+    x25519::measure(engine, rounds, length, &mut result);
     limit::measure(engine, rounds, length, &mut result);
     println!("{}", serde_json::Value::Object(result));
 }

@@ -4,12 +4,15 @@ use std::time::Duration;
 
 use aws_lc_rs::agreement::{EphemeralPrivateKey, UnparsedPublicKey, X25519, agree_ephemeral};
 use aws_lc_rs::rand::SystemRandom;
+use heddle_simd::{BASE_POINT, Engine, LANES, X25519_BYTES, X25519Operation};
 use heddle_x25519::testing::Implementation;
 
-use crate::{Work, compare};
+use crate::{Work, compare, subject_of};
 
-/// Adds the rates of the implementations; of Heddle's only where the processor has what it needs.
+/// Adds the rates of the implementations; of Heddle's, in lanes and one by one with s2n-bignum's assembly, only where the
+/// processor has what they need.
 pub(crate) fn measure(
+    engine: Option<Engine>,
     rounds: u64,
     length: Duration,
     result: &mut serde_json::Map<String, serde_json::Value>,
@@ -41,11 +44,34 @@ pub(crate) fn measure(
     ];
     if heddle_x25519::is_supported() {
         subjects.push((
-            "heddle".to_owned(),
+            "s2n-bignum".to_owned(),
             Box::new(|| exchange(Implementation::Linked)),
         ));
     } else {
         eprintln!("this processor has no ADX, BMI2 and AVX2: X25519 is BoringSSL's");
+    }
+    for (engine, width) in engine
+        .into_iter()
+        .flat_map(|engine| [LANES, 1, 2, 3, 4].map(|width| (engine, width)))
+    {
+        let client = &client;
+        subjects.push((
+            subject_of(width),
+            Box::new(move || {
+                let mut privates = [[0; X25519_BYTES]; LANES];
+                let privates = &mut privates[..width];
+                boring::rand::rand_bytes(privates.as_flattened_mut()).expect("random bytes");
+                for point in [client, &BASE_POINT] {
+                    let operations: Vec<_> = privates
+                        .iter()
+                        .map(|scalar| X25519Operation { scalar, point })
+                        .collect();
+                    let results = engine.x25519(&operations).expect("batch");
+                    assert_eq!(results.len(), width);
+                }
+                width
+            }),
+        ));
     }
     compare(
         "x25519_exchange_per_second",

@@ -5,6 +5,7 @@ use crate::ifma::Ifma;
 use crate::p256::{self, P256Operation, Signatures};
 use crate::portable::Portable;
 use crate::rsa::{self, BatchError, Operation, OperationError};
+use crate::x25519::{self, Results, X25519Operation};
 
 /// The kernels of one kind of processor.
 #[derive(Clone, Copy, Debug)]
@@ -80,6 +81,21 @@ impl Engine {
             Kind::Portable(kernels) => p256::run(kernels, operations),
             #[cfg(any(test, feature = "testing"))]
             Kind::Faulty(kernels) => p256::run(kernels, operations),
+        }
+    }
+    /// Multiplies each point by its scalar (X25519 of RFC 7748), in constant time for both. Results are in the order of
+    /// `operations`: shared secrets, or public keys where the point is [`BASE_POINT`](crate::BASE_POINT); all zeros for points of small order, which
+    /// is for the caller to refuse.
+    ///
+    /// # Errors
+    /// [`BatchError`] for a batch of none, or of more than [`LANES`](crate::LANES).
+    pub fn x25519(&self, operations: &[X25519Operation<'_>]) -> Result<Results, BatchError> {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Kind::Ifma(kernels) => x25519::run(kernels, operations),
+            Kind::Portable(kernels) => x25519::run(kernels, operations),
+            #[cfg(any(test, feature = "testing"))]
+            Kind::Faulty(kernels) => x25519::run(kernels, operations),
         }
     }
 }

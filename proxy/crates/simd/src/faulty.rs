@@ -7,6 +7,7 @@ use crate::lanes::Lanes;
 use crate::montgomery::{Modulus, Vector};
 use crate::p256;
 use crate::portable::{Portable, Words};
+use crate::x25519;
 
 thread_local! {
     /// Kernel calls of this thread so far.
@@ -66,6 +67,11 @@ impl Kernels for Faulty {
         FAULT.set(Some(self));
         p256::sign::<Struck>(work);
         FAULT.set(None);
+    }
+
+    /// Does not err: an exchange has no check that a fault could be found by, and no key that one could tell.
+    fn x25519(self, work: &mut x25519::Work) {
+        Portable.x25519(work);
     }
 }
 

@@ -11,6 +11,7 @@ use crate::kernels::{Kernels, Scratch};
 use crate::lanes::{DIGIT_BITS, DIGIT_MASK, Lanes};
 use crate::montgomery::{self, Modulus, Vector};
 use crate::p256;
+use crate::x25519;
 
 /// Proof that the processor, and the operating system, have AVX-512F and IFMA.
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +24,7 @@ impl Ifma {
     }
 }
 
-/// Private to this module: values exist only inside the four functions below that enable the features.
+/// Private to this module: values exist only inside the five functions below that enable the features.
 #[derive(Clone, Copy)]
 struct Wide(__m512i);
 
@@ -170,6 +171,12 @@ impl Kernels for Ifma {
         // SAFETY: `self` exists, so the processor has both features.
         unsafe { sign_p256(work) }
     }
+
+    #[inline]
+    fn x25519(self, work: &mut x25519::Work) {
+        // SAFETY: `self` exists, so the processor has both features.
+        unsafe { x25519(work) }
+    }
 }
 
 #[target_feature(enable = "avx512f,avx512ifma")]
@@ -196,4 +203,9 @@ fn pick<const N: usize>(out: &mut [Lanes; N], table: &[[Lanes; N]], index: &Lane
 #[target_feature(enable = "avx512f,avx512ifma")]
 fn sign_p256(work: &mut p256::Work) {
     p256::sign::<Wide>(work);
+}
+
+#[target_feature(enable = "avx512f,avx512ifma")]
+fn x25519(work: &mut x25519::Work) {
+    x25519::exchange::<Wide>(work);
 }

@@ -1,10 +1,11 @@
-//! What the code of RSA and ECDSA asks of a vector unit.
+//! What the code of RSA, ECDSA and X25519 asks of a vector unit.
 
 use zeroize::Zeroize;
 
 use crate::lanes::Lanes;
 use crate::montgomery::Modulus;
 use crate::p256;
+use crate::x25519;
 
 /// Parts in which a table is read, see [`Kernels::pick`].
 pub(crate) const PARTS: usize = 5;
@@ -38,6 +39,9 @@ pub(crate) trait Kernels: Copy {
 
     /// Eight ECDSA signatures.
     fn sign_p256(self, work: &mut p256::Work);
+
+    /// Eight exchanges of X25519.
+    fn x25519(self, work: &mut x25519::Work);
 }
 
 /// Where the kernels keep what does not fit registers; wiped by its owner, as it depends on secrets.

@@ -1,5 +1,5 @@
-//! What is done with vectors: eight private RSA operations or ECDSA signatures with P-256 side by side, the
-//! arithmetic behind a TLS handshake's signature, and sixteen bytes of text at a time ([`Chunk`]).
+//! What is done with vectors: eight private RSA operations, ECDSA signatures with P-256 or exchanges of X25519 side by side,
+//! the arithmetic behind a TLS handshake, and sixteen bytes of text at a time ([`Chunk`]).
 //!
 //! A batch of one to eight operations, with any keys of one size, costs the same: each has a 64-bit lane of AVX-512
 //! vectors for itself, and numbers are kept in 52-bit digits, which is what the IFMA instructions multiply. Where the
@@ -26,6 +26,7 @@ mod portable;
 mod rsa;
 #[cfg(test)]
 mod twins;
+mod x25519;
 
 pub use chunk::{CHUNK, Chunk, from_utf8};
 pub use engine::Engine;
@@ -34,3 +35,4 @@ pub use p256::{P256_BYTES, P256Error, P256KeyError, P256Operation, P256PrivateKe
 #[cfg(any(test, feature = "testing"))]
 pub use portable::ifma_instructions;
 pub use rsa::{BatchError, KeyError, KeySize, Operation, OperationError, RsaComponents, RsaPrivateKey};
+pub use x25519::{BASE_POINT, X25519_BYTES, X25519Operation, offer as exchange};

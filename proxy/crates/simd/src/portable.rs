@@ -4,6 +4,7 @@ use crate::kernels::{Kernels, Scratch};
 use crate::lanes::{DIGIT_BITS, DIGIT_MASK, Lanes};
 use crate::montgomery::{self, Modulus, Vector};
 use crate::p256;
+use crate::x25519;
 
 /// A vector of plain integers.
 #[derive(Clone, Copy)]
@@ -151,5 +152,9 @@ impl Kernels for Portable {
 
     fn sign_p256(self, work: &mut p256::Work) {
         p256::sign::<Words>(work);
+    }
+
+    fn x25519(self, work: &mut x25519::Work) {
+        x25519::exchange::<Words>(work);
     }
 }

@@ -10,7 +10,9 @@ mod support;
 use std::time::Instant;
 
 use dudect::{CERTAIN, compare};
-use heddle_simd::{Engine, KeySize, Operation, P256_BYTES, P256Operation, P256PrivateKey, RsaPrivateKey};
+use heddle_simd::{
+    Engine, KeySize, Operation, P256_BYTES, P256Operation, P256PrivateKey, RsaPrivateKey, X25519_BYTES, X25519Operation,
+};
 use support::{Pair, blinding};
 
 /// Batches per comparison when `HEDDLE_RSA_TIMING` is not set.
@@ -92,5 +94,41 @@ fn ecdsa_batch(engine: Engine, key: &P256PrivateKey, nonce: &[u8; P256_BYTES]) -
     let results = engine.sign_p256(&operations).expect("a good batch");
     let time = begin.elapsed().as_secs_f64();
     assert!(results.iter().all(Result::is_ok));
+    time
+}
+
+#[test]
+fn time_does_not_depend_on_an_exchange() {
+    let batches = std::env::var("HEDDLE_RSA_TIMING").map_or(BATCHES, |n| n.parse().expect("a number of batches"));
+    let engine = Engine::detect().unwrap_or_else(Engine::portable);
+    let mut random = fastrand::Rng::with_seed(14);
+    let mut drawn = || {
+        let mut bytes = [0; X25519_BYTES];
+        random.fill(&mut bytes);
+        bytes
+    };
+    let other = drawn();
+    let scalars = compare(batches, |fixed| {
+        // Drawn in both classes: what comes before a batch is the same.
+        let scalar = drawn();
+        exchange_batch(engine, if fixed { &[0; X25519_BYTES] } else { &scalar }, &other)
+    });
+    let points = compare(batches, |fixed| {
+        let point = drawn();
+        exchange_batch(engine, &other, if fixed { &[0; X25519_BYTES] } else { &point })
+    });
+    println!(
+        "t: a key without bits against random ones {scalars:.2}, a peer's of zeros against random ones {points:.2}"
+    );
+    assert!(scalars.abs() < CERTAIN && points.abs() < CERTAIN);
+}
+
+/// The seconds that eight exchanges take.
+fn exchange_batch(engine: Engine, scalar: &[u8; X25519_BYTES], point: &[u8; X25519_BYTES]) -> f64 {
+    let operations = [X25519Operation { scalar, point }; 8];
+    let begin = Instant::now();
+    let results = engine.x25519(&operations).expect("a good batch");
+    let time = begin.elapsed().as_secs_f64();
+    assert_eq!(results.len(), 8);
     time
 }

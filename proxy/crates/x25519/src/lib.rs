@@ -1,5 +1,6 @@
 //! X25519 (RFC 7748) by the assembly of s2n-bignum, in the place of BoringSSL's for BoringSSL's own callers: a handshake's
-//! key exchange takes half the time. On processors without what the assembly needs, and on other architectures, BoringSSL's
+//! key exchange takes half the time; and what several handshakes have computed together in vector registers is handed to each.
+//! On processors without what the assembly needs, and on other architectures, BoringSSL's
 //! stays. The decision is in `docs/design/0036-what-a-new-connection-costs.md`.
 //!
 //! A program gets it by naming the crate (`use heddle_x25519 as _;`) and being linked with

@@ -1,8 +1,11 @@
 //! What the linker gives BoringSSL's callers instead of its own functions, with the same contract (`openssl/curve25519.h`).
+//! A handshake that offers an exchange which was computed with others (`heddle_simd::exchange`) gets that one.
 //!
 //! `X25519_public_from_private` is left alone: in a handshake only `X25519_keypair` calls it.
 
 use std::ffi::c_int;
+
+use heddle_simd::exchange::{take_key, take_secret};
 
 use crate::{BYTES, exchange};
 
@@ -27,6 +30,13 @@ unsafe extern "C" fn __wrap_X25519(
     private: *const [u8; BYTES],
     peer: *const [u8; BYTES],
 ) -> c_int {
+    // SAFETY: the caller promises that both can be read. Nothing is written while the references live.
+    let offered = unsafe { take_secret(&*private, &*peer) };
+    if let Some(offered) = offered {
+        // SAFETY: the caller promises that it can be written; no reference to the other two is left.
+        unsafe { secret.write(*offered) };
+        return 1;
+    }
     if !exchange::is_supported() {
         // SAFETY: the caller's promise is what the function asks for.
         return unsafe { __real_X25519(secret, private, peer) };
@@ -47,6 +57,14 @@ unsafe extern "C" fn __wrap_X25519(
 /// `public` and `private` can be written, 32 bytes each, and do not overlap.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn __wrap_X25519_keypair(public: *mut [u8; BYTES], private: *mut [u8; BYTES]) {
+    if let Some((drawn, computed)) = take_key() {
+        // SAFETY: the caller promises that 32 bytes can be written to each.
+        unsafe {
+            private.write(*drawn);
+            public.write(*computed);
+        }
+        return;
+    }
     if !exchange::is_supported() {
         // SAFETY: the caller's promise is what the function asks for.
         return unsafe { __real_X25519_keypair(public, private) };

@@ -8,8 +8,10 @@ use boring::ec::{EcGroup, EcKey};
 use boring::hash::MessageDigest;
 use boring::nid::Nid;
 use boring::pkey::{PKey, Private};
-use boring::ssl::{Ssl, SslAcceptor, SslConnector, SslMethod, SslVerifyMode, SslVersion};
+use boring::ssl::{ClientHello, ExtensionType, Ssl, SslAcceptor, SslConnector, SslMethod, SslVerifyMode, SslVersion};
 use boring::x509::{X509, X509NameBuilder};
+use heddle_simd::{BASE_POINT, Engine, X25519Operation};
+use heddle_x25519::BYTES;
 
 fn certificate() -> (PKey<Private>, X509) {
     let group = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1).expect("P-256");
@@ -29,8 +31,11 @@ fn certificate() -> (PKey<Private>, X509) {
     (key, builder.build())
 }
 
+/// What a server does with a ClientHello before BoringSSL.
+type Early = fn(&ClientHello<'_>);
+
 /// The group that a handshake of both sides agreed upon, in this process.
-fn handshake(groups: &str, version: SslVersion) -> String {
+fn handshake(groups: &str, version: SslVersion, early: Early) -> String {
     let (key, certificate) = certificate();
     let (near, far) = UnixStream::pair().expect("sockets");
     let mut server = SslAcceptor::mozilla_intermediate_v5(SslMethod::tls()).expect("context");
@@ -38,6 +43,10 @@ fn handshake(groups: &str, version: SslVersion) -> String {
     server.set_certificate(&certificate).expect("certificate");
     server.set_curves_list(groups).expect("groups");
     server.set_max_proto_version(Some(version)).expect("version");
+    server.set_select_certificate_callback(move |hello| {
+        early(&hello);
+        Ok(())
+    });
     let server = server.build();
     let accepted = std::thread::spawn(move || {
         let ssl = Ssl::new(server.context()).expect("connection");
@@ -51,6 +60,21 @@ fn handshake(groups: &str, version: SslVersion) -> String {
     let client = client.build();
     client.connect("server", near).expect("connected");
     accepted.join().expect("the server's thread")
+}
+
+/// Offers an exchange with the client's key, which is the last share's end, that vectors' twin has computed.
+fn offer_exchange(hello: &ClientHello<'_>) {
+    let shares = hello.get_extension(ExtensionType::KEY_SHARE).expect("key shares");
+    let peer = shares.last_chunk().expect("a key of X25519");
+    let private = [7; BYTES];
+    let of = |point| X25519Operation {
+        scalar: &private,
+        point,
+    };
+    let results = Engine::portable()
+        .x25519(&[of(&BASE_POINT), of(peer)])
+        .expect("a batch");
+    heddle_simd::exchange::offer(heddle_simd::exchange::encode(&private, &results[0], &results[1]), peer);
 }
 
 /// The count is the process's: one test.
@@ -68,7 +92,7 @@ fn handshakes_call_it() {
         ("P-256", SslVersion::TLS1_3, "P-256", 0),
     ] {
         let before = heddle_x25519::testing::calls();
-        assert_eq!(handshake(groups, version), group);
+        assert_eq!(handshake(groups, version, |_| {}), group);
         // A key and a secret on each side.
         let expected = if supported { calls } else { 0 };
         assert_eq!(
@@ -76,5 +100,14 @@ fn handshakes_call_it() {
             expected,
             "{group} {version:?}"
         );
+    }
+    // What is offered is taken, so that the client's key and secret alone are computed; both sides agree.
+    for group in ["X25519", "X25519MLKEM768"] {
+        let before = heddle_x25519::testing::calls();
+        assert_eq!(handshake(group, SslVersion::TLS1_3, offer_exchange), group);
+        let expected = if supported { 2 } else { 0 };
+        assert_eq!(heddle_x25519::testing::calls() - before, expected, "{group}, offered");
+        // The server's thread has ended, and nothing is offered on this one.
+        assert!(heddle_simd::exchange::take_key().is_none());
     }
 }
