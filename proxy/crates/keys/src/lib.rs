@@ -15,6 +15,8 @@ mod software;
 #[cfg(test)]
 mod testing;
 
+pub use heddle_simd::{X25519_BYTES, exchange};
+
 pub use fake::{FakeControl, FakeProvider};
 pub use provider::{Expected, KeyError, KeyFuture, PrivateKeyProvider, SignatureAlgorithm};
 pub use rsa::KeyRefused;

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 
 use boring::pkey::{PKey, Private};
+use heddle_simd::X25519_BYTES;
 use thiserror::Error;
 
 use crate::multibuffer::{self, KeyType};
@@ -94,6 +95,17 @@ pub trait PrivateKeyProvider: Send + Sync + 'static {
     /// Says on the calling worker that a handshake has begun which may ask for an operation: whoever collects them may
     /// wait for it. `None` when nobody does.
     fn expect(&self) -> Option<Expected> {
+        None
+    }
+
+    /// Draws a key of X25519 (RFC 7748) and exchanges it with a client's public key, for a handshake that offers the outcome to
+    /// BoringSSL by [`exchange::offer`](crate::exchange::offer). `None` where BoringSSL does it alone.
+    fn exchange(&self, _peer: &[u8; X25519_BYTES]) -> Option<KeyFuture> {
+        None
+    }
+
+    /// As [`expect`](Self::expect), of an exchange.
+    fn expect_exchange(&self) -> Option<Expected> {
         None
     }
 }

@@ -16,6 +16,7 @@ use crate::certificate::{self, CertificateInfo};
 use crate::credential;
 use crate::error::{HandshakeError, HandshakeErrorKind, TlsConfigError};
 use crate::handshake::{self, Connected};
+use crate::key_share::KeyShareGroup;
 use crate::params::{ClientParams, KeyPair, ServerParams, TlsVersion, Trust};
 use crate::san::{SanKind, SanMatcher};
 use crate::stream::Stream;
@@ -94,6 +95,9 @@ impl ServerContext {
             &params.curves,
         )?;
         let (certificates, providers) = install_certificates(&mut builder, &params.certificates)?;
+        if !providers.is_empty() {
+            credential::exchange_ahead(&mut builder, exchanges(&params.curves));
+        }
         let mut trusted = Vec::new();
         match &params.trust {
             Some(trust) => {
@@ -281,7 +285,7 @@ fn connection(
 ) -> Result<Ssl, HandshakeError> {
     let mut ssl = Ssl::new(context).map_err(|e| HandshakeError::new(HandshakeErrorKind::Engine(e.to_string())))?;
     unwrapped::prepare(&mut ssl, side);
-    credential::prepare(&mut ssl, providers);
+    credential::prepare(&mut ssl, side, providers);
     if verifies {
         verify::arm(&mut ssl);
     }
@@ -351,6 +355,14 @@ fn tune(
             .map_err(engine("ecdh_curves"))?;
     }
     unwrapped::set_tls13_ciphers(builder, &TLS13_CIPHERS).map_err(engine("cipher_suites"))
+}
+
+/// Those of the groups that have an exchange of X25519 in them, in their order.
+fn exchanges(curves: &[String]) -> Vec<KeyShareGroup> {
+    if curves.is_empty() {
+        return DEFAULT_CURVES.into_iter().filter_map(KeyShareGroup::named).collect();
+    }
+    curves.iter().filter_map(|curve| KeyShareGroup::named(curve)).collect()
 }
 
 /// Providers that handshakes have to wait for.

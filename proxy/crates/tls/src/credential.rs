@@ -9,11 +9,14 @@ use std::task::{Context, Poll, Waker};
 
 use boring::error::ErrorStack;
 use boring::ex_data::Index;
-use boring::ssl::{Ssl, SslContextBuilder, SslRef};
+use boring::ssl::{ExtensionType, SelectCertError, Ssl, SslContextBuilder, SslRef};
 use boring::x509::X509;
 use boring_sys::ssl_private_key_result_t as Outcome;
 use foreign_types::ForeignTypeRef;
-use heddle_keys::{Expected, KeyFuture, PrivateKeyProvider, SignatureAlgorithm};
+use heddle_keys::{Expected, KeyFuture, PrivateKeyProvider, SignatureAlgorithm, X25519_BYTES, exchange};
+
+use crate::key_share::{self, KeyShareGroup};
+use crate::unwrapped::Side;
 
 type Provider = Arc<dyn PrivateKeyProvider>;
 
@@ -25,6 +28,8 @@ struct Operations {
     under_way: Mutex<Option<KeyFuture>>,
     /// Says to the providers that there may be one.
     expected: Vec<Expected>,
+    /// Who is to do a server's key exchange, until it is asked, and that it may be.
+    exchange: Option<(Provider, Expected)>,
 }
 
 /// Where a connection keeps its [`Operations`]. BoringSSL runs out of indexes only when memory has run out.
@@ -81,14 +86,66 @@ pub(crate) fn add(builder: &mut SslContextBuilder, chain: &[X509], provider: &Pr
 }
 
 /// Readies a connection whose context has certificates of these providers. To be called on the worker that handshakes.
-pub(crate) fn prepare(ssl: &mut SslRef, providers: &[Provider]) {
+pub(crate) fn prepare(ssl: &mut SslRef, side: Side, providers: &[Provider]) {
     if let (Some(index), false) = (*OPERATIONS, providers.is_empty()) {
+        let exchange = |provider: &Provider| Some((Arc::clone(provider), provider.expect_exchange()?));
         let operations = Operations {
             waker: None,
             under_way: Mutex::new(None),
             expected: providers.iter().filter_map(|provider| provider.expect()).collect(),
+            exchange: match side {
+                Side::Server => providers.iter().find_map(exchange),
+                Side::Client => None,
+            },
         };
         ssl.replace_ex_data(index, operations);
+    }
+}
+
+/// Has the handshakes of a server's context ask their providers for the key exchange when the ClientHello has come, before
+/// BoringSSL does it alone. `groups` are those of the context.
+pub(crate) fn exchange_ahead(builder: &mut SslContextBuilder, groups: Vec<KeyShareGroup>) {
+    builder.set_select_certificate_callback(move |mut hello| {
+        // A panic must not cross into C.
+        let polled = catch_unwind(AssertUnwindSafe(|| {
+            let shares = hello.get_extension(ExtensionType::KEY_SHARE);
+            let peer = shares.and_then(|shares| key_share::x25519(shares, &groups));
+            match operations(hello.ssl_mut()) {
+                Some(operations) => operations.poll_exchange(peer),
+                None => Poll::Ready(()),
+            }
+        }));
+        match polled {
+            Ok(Poll::Ready(())) => Ok(()),
+            Ok(Poll::Pending) => Err(SelectCertError::RETRY),
+            Err(_) => Err(SelectCertError::ERROR),
+        }
+    });
+}
+
+impl Operations {
+    /// Ready when BoringSSL may go on: the exchange is offered, or there is none to wait for.
+    fn poll_exchange(&mut self, peer: Option<[u8; X25519_BYTES]>) -> Poll<()> {
+        let (Some(peer), Some(waker)) = (peer, &self.waker) else {
+            self.exchange = None;
+            return Poll::Ready(());
+        };
+        let under_way = self.under_way.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // It has asked when this is over, and is expected until then.
+        let asks = self.exchange.take();
+        let begun = under_way.take().or_else(|| asks?.0.exchange(&peer));
+        let Some(mut operation) = begun else {
+            return Poll::Ready(());
+        };
+        match operation.as_mut().poll(&mut Context::from_waker(waker)) {
+            Poll::Pending => {
+                *under_way = Some(operation);
+                return Poll::Pending;
+            }
+            Poll::Ready(Ok(exchanged)) => exchange::offer(exchanged, &peer),
+            Poll::Ready(Err(error)) => tracing::debug!(%error, "a key exchange is left to BoringSSL"),
+        }
+        Poll::Ready(())
     }
 }
 
@@ -107,6 +164,7 @@ pub(crate) fn finish(ssl: &mut SslRef) {
     if let Some(operations) = operations(ssl) {
         operations.waker = None;
         operations.expected = Vec::new();
+        operations.exchange = None;
     }
 }
 

@@ -7,6 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use boring::ssl::{ErrorCode, SslRef, SslStream};
 use bytes::BytesMut;
+use heddle_keys::exchange;
 use heddle_net::PeerIdentity;
 use rustix::net::sockopt::set_tcp_quickack;
 use tokio::net::TcpStream;
@@ -58,6 +59,7 @@ fn poll_step(session: &mut Session, tcp: &TcpStream, cx: &mut Context<'_>) -> Po
     loop {
         credential::set_waker(session.ssl.ssl_mut(), cx.waker());
         let outcome = session.ssl.do_handshake();
+        exchange::withdraw();
         session.ssl.get_mut().settle_input();
         let drained = session.poll_drain(tcp, cx, Then::Nothing);
         match outcome {
@@ -77,7 +79,14 @@ fn poll_step(session: &mut Session, tcp: &TcpStream, cx: &mut Context<'_>) -> Po
                 }
                 ready!(session.poll_fill(tcp, cx)).map_err(broken)?;
             }
-            Err(e) if e.code() == ErrorCode::WANT_PRIVATE_KEY_OPERATION => return Poll::Pending,
+            Err(e)
+                if matches!(
+                    e.code(),
+                    ErrorCode::WANT_PRIVATE_KEY_OPERATION | ErrorCode::PENDING_CERTIFICATE
+                ) =>
+            {
+                return Poll::Pending;
+            }
             // The alert, if there is one, was handed to the socket by the drain above.
             Err(e) => {
                 return Poll::Ready(Err(HandshakeError::new(classify(session.ssl.ssl(), &e))));

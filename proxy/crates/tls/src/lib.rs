@@ -11,6 +11,7 @@ mod credential;
 mod detached;
 mod error;
 mod handshake;
+mod key_share;
 mod memory;
 mod params;
 mod san;

@@ -1,5 +1,6 @@
-//! RSA and ECDSA with P-256 in the lanes of vector registers: private operations of a worker's handshakes wait for each
-//! other, and eight of them take little longer than one.
+//! RSA, ECDSA with P-256 and X25519 in the lanes of vector registers: private operations of a worker's handshakes wait for each
+//! other, and eight of them take little longer than one. A server's handshake waits twice: for its key exchange, before BoringSSL
+//! asks for it ([`exchange`](crate::exchange)), and for its signature.
 //!
 //! Each worker has one batch per key type and size; keys may differ within it. A batch starts when its lanes are taken, when one
 //! of its operations has waited for its key's `poll_delay`, and at once when no other handshake of the worker can still
@@ -12,6 +13,8 @@
 
 #[cfg(test)]
 mod ecdsa_tests;
+#[cfg(test)]
+mod exchange_tests;
 mod key;
 mod nonce;
 mod queue;
@@ -24,6 +27,7 @@ use std::time::Duration;
 
 use boring::pkey::{PKey, Private};
 pub use heddle_simd::Engine;
+use heddle_simd::X25519_BYTES;
 
 pub(crate) use key::KeyType;
 pub(crate) use queue::{collect_here, no_longer_expected};
@@ -74,14 +78,14 @@ impl PrivateKeyProvider for MultibufferProvider {
 
     fn sign(&self, algorithm: SignatureAlgorithm, input: &[u8]) -> KeyFuture {
         match self.key.encode(algorithm, input) {
-            Ok(encoded) => queue::join(&self.key, encoded),
+            Ok(encoded) => queue::join(&self.key, self.key.key_type(), encoded),
             Err(error) => Box::pin(std::future::ready(Err(error))),
         }
     }
 
     fn decrypt(&self, ciphertext: &[u8]) -> KeyFuture {
         match self.key.ciphertext(ciphertext) {
-            Ok(ciphertext) => queue::join(&self.key, ciphertext),
+            Ok(ciphertext) => queue::join(&self.key, self.key.key_type(), ciphertext),
             Err(error) => Box::pin(std::future::ready(Err(error))),
         }
     }
@@ -92,5 +96,13 @@ impl PrivateKeyProvider for MultibufferProvider {
 
     fn expect(&self) -> Option<Expected> {
         queue::expect(self.key.key_type())
+    }
+
+    fn exchange(&self, peer: &[u8; X25519_BYTES]) -> Option<KeyFuture> {
+        Some(queue::join(&self.key, KeyType::X25519, peer.to_vec()))
+    }
+
+    fn expect_exchange(&self) -> Option<Expected> {
+        queue::expect(KeyType::X25519)
     }
 }

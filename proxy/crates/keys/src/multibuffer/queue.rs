@@ -56,6 +56,7 @@ struct Queue {
 /// One operation that waits.
 struct Job {
     key: Arc<BatchKey>,
+    of: KeyType,
     input: Zeroizing<Vec<u8>>,
     place: Place<Outcome>,
     since: Instant,
@@ -76,6 +77,10 @@ impl Job {
     /// When it has waited enough.
     fn until(&self) -> Instant {
         self.since + self.key.poll_delay()
+    }
+
+    fn in_software(&self) -> Outcome {
+        self.key.in_software(self.of, &self.input)
     }
 }
 
@@ -133,13 +138,13 @@ pub(crate) fn no_longer_expected(expected: &Expected) {
 }
 
 /// Adds an operation to the batch of its type, and starts it when that was the last place.
-pub(super) fn join(key: &Arc<BatchKey>, input: Vec<u8>) -> KeyFuture {
-    let key_type = key.key_type();
+pub(super) fn join(key: &Arc<BatchKey>, key_type: KeyType, input: Vec<u8>) -> KeyFuture {
     let input = Zeroizing::new(input);
     let joined = with(key_type, |queue, _| {
         let place = Place::new();
         queue.jobs.push(Job {
             key: Arc::clone(key),
+            of: key_type,
             input: input.clone(),
             place: place.clone(),
             since: Instant::now(),
@@ -159,7 +164,7 @@ pub(super) fn join(key: &Arc<BatchKey>, input: Vec<u8>) -> KeyFuture {
         (place, Joined::Waits)
     });
     let Some((place, joined)) = joined else {
-        return Box::pin(ready(key.in_software(&input)));
+        return Box::pin(ready(key.in_software(key_type, &input)));
     };
     match joined {
         Joined::Opened(batch) => {
@@ -249,24 +254,24 @@ fn run(jobs: &[Job], reason: Flush) {
     let stats = WORKER.with_borrow(|worker| worker.as_ref().map(|worker| worker.stats.clone()));
     let Some(stats) = stats else { return };
     let now = Instant::now();
-    let key_type = first.key.key_type();
+    let key_type = first.of;
     stats.flushed(key_type, jobs.len(), reason);
     jobs.iter().for_each(|job| stats.waited(now - job.since));
     let results = if jobs.len() < key_type.pays_from() {
         None
     } else {
         let operations: Vec<_> = jobs.iter().map(|job| (&*job.key, job.input.as_slice())).collect();
-        in_lanes(&operations)
+        in_lanes(key_type, &operations)
     };
     let Some(results) = results else {
         for job in jobs {
-            stats.done(By::Software);
-            job.place.settle(job.key.in_software(&job.input));
+            stats.done(key_type, By::Software);
+            job.place.settle(job.in_software());
         }
         return;
     };
     for (job, result) in jobs.iter().zip(results) {
-        stats.done(By::Vector);
+        stats.done(key_type, By::Vector);
         job.place.settle(match result {
             Ok(output) => Ok(output),
             Err(LaneError::Input) => Err(KeyError::Failed(OperationError::Input.to_string())),
@@ -277,7 +282,7 @@ fn run(jobs: &[Job], reason: Flush) {
                     "a private operation in vector registers did not pass its check; its result was dropped and software \
                      has done it anew: this processor may be faulty, take the machine out of service if it happens again"
                 );
-                job.key.in_software(&job.input)
+                job.in_software()
             }
         });
     }

@@ -34,6 +34,8 @@ pub(super) struct BatchStats {
     rsa_sizes: Histogram,
     /// The same of ECDSA, which Envoy does one by one.
     ecdsa_sizes: Histogram,
+    /// The same of exchanges with X25519, which Envoy leaves to BoringSSL.
+    x25519_sizes: Histogram,
     /// The same exactly: the buckets of histograms are made for times.
     sizes: [Counter; LANES],
     wait: Histogram,
@@ -53,6 +55,7 @@ impl BatchStats {
         Self {
             rsa_sizes: stats.histogram("envoy_cryptomb_rsa_queue_sizes", &[]),
             ecdsa_sizes: stats.histogram("heddle_multibuffer_ecdsa_queue_sizes", &[]),
+            x25519_sizes: stats.histogram("heddle_multibuffer_x25519_queue_sizes", &[]),
             sizes: std::array::from_fn(|i| {
                 let size = (i + 1).to_string();
                 stats.counter("heddle_multibuffer_batches_total", &[("size", &size)])
@@ -72,6 +75,7 @@ impl BatchStats {
         match key_type {
             KeyType::Rsa(_) => self.rsa_sizes.record(operations as f64),
             KeyType::P256 => self.ecdsa_sizes.record(operations as f64),
+            KeyType::X25519 => self.x25519_sizes.record(operations as f64),
         }
         if let Some(size) = operations.checked_sub(1).and_then(|i| self.sizes.get(i)) {
             size.inc();
@@ -87,8 +91,10 @@ impl BatchStats {
         self.wait.record(time.as_secs_f64() * 1000.0);
     }
 
-    pub(super) fn done(&self, by: By) {
+    /// Operations with private keys of certificates are counted, exchanges are not.
+    pub(super) fn done(&self, key_type: KeyType, by: By) {
         match by {
+            _ if key_type == KeyType::X25519 => {}
             By::Vector => self.vector.inc(),
             By::Software => self.software.inc(),
         }

@@ -218,6 +218,8 @@ fn ecdsa_through_the_lanes() {
         };
         assert_eq!(by("vector") + by("software"), 8);
         assert!(metric(&stats, "heddle_multibuffer_ecdsa_queue_sizes_count") > 0);
+        // Of TLS 1.3 all, be it in batches or alone.
+        assert_eq!(metric(&stats, "heddle_multibuffer_x25519_queue_sizes_sum"), 4);
         assert_eq!(metric(&stats, "heddle_multibuffer_verify_failures_total"), 0);
     });
 }
