@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 
-/// Age at which a reading is made anew: so late is seen that somebody has set the system's clock.
+/// A reading that is older is replaced: that somebody has set the system's clock is seen at most so much later.
 const READ_AGAIN: Duration = Duration::from_millis(100);
 
 thread_local! {
@@ -13,7 +13,8 @@ thread_local! {
     static READ: Cell<Option<(Instant, SystemTime)>> = const { Cell::new(None) };
 }
 
-/// The system's time at this moment, which is now: what this thread read within the 100 ms before it, and what has passed since.
+/// The system's time at `at`, which must be the current moment: what this thread read within the 100 ms before it, and what has
+/// passed since.
 pub(super) fn system_time(at: Instant) -> SystemTime {
     let read = READ.get();
     let read = read.and_then(|(read_at, time)| Some((at.checked_duration_since(read_at)?, time)));

@@ -212,11 +212,13 @@ pub(super) async fn drive<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink
     let dropped = job.hcm().map(|hcm| &hcm.trailers_dropped);
     let trailers = Trailers::of_response(&parts.exchange.request, &parts.exchange.response);
     let mut source = Filtered::response(upstream, job.keeper(), trailers, dropped);
+    let mut filters_waited = false;
     let sent = match job.client {
         None => parts.reply.send_head(&parts.exchange.response, length),
         Some(env) => {
             change_answer(env, parts.exchange, job.facts.upgrade, now);
             if let Some(waiting) = filter_head(env, parts.exchange, length) {
+                filters_waited = true;
                 // Boxed: rare, and a request's future should not be larger for it.
                 let waited = Box::pin(wait_for_filters(env, waiting, parts, &mut source, sink, &mut upload));
                 if let Err(end) = waited.await {
@@ -241,7 +243,7 @@ pub(super) async fn drive<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink
     }
     let (driven, waited) = answer_body(job, parts, &mut source, sink, &mut upload, tunnel).await;
     // An answer that was here whole has taken no time.
-    let ended = if waited { Instant::now() } else { now };
+    let ended = if waited || filters_waited { Instant::now() } else { now };
     parts.exchange.ended = Some(ended);
     if let Some(cluster) = &parts.exchange.cluster {
         let took = ended.duration_since(parts.exchange.passed);
