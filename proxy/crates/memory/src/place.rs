@@ -8,17 +8,17 @@ use std::ptr::NonNull;
 
 use crate::Spares;
 
-/// Most places of one size that a thread keeps.
+/// Most places of one layout that a thread keeps.
 const KEEP: usize = 256;
 
-/// Most sizes of which a thread keeps places.
-const SIZES: usize = 8;
+/// Most layouts of which a thread keeps places.
+const LAYOUTS: usize = 8;
 
 thread_local! {
     static KEPT: RefCell<Vec<Kept>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What a thread keeps of one size.
+/// What a thread keeps of one layout.
 struct Kept {
     layout: Layout,
     places: Spares<Place>,
@@ -35,18 +35,19 @@ impl Place {
     #[inline]
     fn take(layout: Layout) -> Self {
         let kept = KEPT.try_with(|kept| {
-            let mut kept = kept.try_borrow_mut().ok()?;
-            let of_size = kept.iter_mut().find(|kept| kept.layout == layout)?;
-            of_size.places.take()
+            let mut kept = kept.borrow_mut();
+            let of_layout = kept.iter_mut().find(|kept| kept.layout == layout)?;
+            of_layout.places.take()
         });
         kept.ok().flatten().unwrap_or_else(|| Self::new(layout))
     }
 
     fn new(layout: Layout) -> Self {
-        assert!(layout.size() > 0, "a value without bytes needs no place");
-        // SAFETY: the layout has bytes.
+        // SAFETY: `placed` makes sure that the layout has bytes.
         let at = unsafe { alloc(layout) };
         let at = NonNull::new(at).unwrap_or_else(|| handle_alloc_error(layout));
+        #[cfg(test)]
+        tests::LIVE.set(tests::LIVE.get() + 1);
         Self { at, layout }
     }
 
@@ -56,10 +57,10 @@ impl Place {
         let layout = self.layout;
         // Neither at the thread's end.
         let _ = KEPT.try_with(|kept| {
-            let Ok(mut kept) = kept.try_borrow_mut() else { return };
-            if let Some(kept) = kept.iter_mut().find(|kept| kept.layout == layout) {
-                kept.places.keep(self);
-            } else if kept.len() < SIZES {
+            let mut kept = kept.borrow_mut();
+            if let Some(of_layout) = kept.iter_mut().find(|kept| kept.layout == layout) {
+                of_layout.places.keep(self);
+            } else if kept.len() < LAYOUTS {
                 let mut places = Spares::new(KEEP);
                 places.keep(self);
                 kept.push(Kept { layout, places });
@@ -70,6 +71,8 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
+        #[cfg(test)]
+        let _ = tests::LIVE.try_with(|live| live.set(live.get() - 1));
         // SAFETY: `new` allocated it with this layout, and it has this one owner.
         unsafe { dealloc(self.at.as_ptr(), self.layout) };
     }
@@ -82,13 +85,15 @@ pub struct Placed<T> {
     at: NonNull<T>,
 }
 
-/// A value, mostly a future, in memory that this thread keeps for those of its size: for values of kilobytes that come and
+/// A value, mostly a future, in memory that this thread keeps for those of its layout: for values of kilobytes that come and
 /// go with every request, for which an allocator takes its slow way. It is made where it stays: made on the stack, all its bytes
 /// would be copied, of which most have no value yet.
 ///
-/// A thread keeps at most 256 places of one size, of the first 8 sizes; [`trim_places`] frees those that are not needed.
+/// A thread keeps at most 256 places of each of at most 8 layouts (size and alignment); [`trim_places`] frees those that are not
+/// needed. A type without bytes does not compile.
 #[inline]
 pub fn placed<T>(make: impl FnOnce() -> T) -> Pin<Placed<T>> {
+    const { assert!(size_of::<T>() > 0, "a value without bytes needs no place") };
     // The place first: what is made after it can be written there.
     let place = Place::take(Layout::new::<T>());
     let at = place.at.cast::<T>();
@@ -153,6 +158,11 @@ mod tests {
     use std::task::{Context, Poll, Waker};
     use std::thread;
 
+    thread_local! {
+        /// Places that there are.
+        pub(super) static LIVE: Cell<usize> = const { Cell::new(0) };
+    }
+
     fn address<T>(value: &Pin<Placed<T>>) -> usize {
         std::ptr::from_ref::<T>(value).addr()
     }
@@ -210,7 +220,7 @@ mod tests {
         drop((placed(|| [0_u8; 1]), placed(|| [0_u8; 2]), placed(|| [0_u8; 3])));
         drop((placed(|| [0_u8; 4]), placed(|| [0_u8; 5]), placed(|| [0_u8; 6])));
         drop((placed(|| [0_u8; 7]), placed(|| [0_u8; 8]), placed(|| [0_u8; 9])));
-        assert_eq!(kept(), KEEP + SIZES - 1);
+        assert_eq!(kept(), KEEP + LAYOUTS - 1);
         assert!(!trim_places(), "none that was kept was needed");
         drop(placed(|| [0_usize; 8]));
         assert!(trim_places());
@@ -231,7 +241,7 @@ mod tests {
         assert!(making.is_err());
         let dropping = catch_unwind(AssertUnwindSafe(|| drop(placed(|| (Panics, [0_u8; 32])))));
         assert!(dropping.is_err());
-        assert_eq!(kept(), 0);
+        assert_eq!((kept(), LIVE.get()), (0, 0));
     }
 
     #[test]
