@@ -15,7 +15,7 @@ mod software;
 #[cfg(test)]
 mod testing;
 
-pub use heddle_simd::{X25519_BYTES, exchange};
+pub use heddle_simd::{X25519_BYTES, x25519_offer};
 
 pub use fake::{FakeControl, FakeProvider};
 pub use provider::{Expected, KeyError, KeyFuture, PrivateKeyProvider, SignatureAlgorithm};

@@ -54,7 +54,8 @@ impl SignatureAlgorithm {
     }
 }
 
-/// Why a key operation failed. The handshake that asked for it fails; no other is touched.
+/// Why a key operation failed. The handshake that asked for it fails, but for an exchange, which BoringSSL then does; no other is
+/// touched.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeyError {
@@ -67,7 +68,8 @@ pub enum KeyError {
 }
 
 /// A key operation in flight: the signature, or the decrypted premaster secret block with its padding
-/// (RSA without padding removal, RFC 5246 §7.4.7.1: BoringSSL checks the padding in constant time).
+/// (RSA without padding removal, RFC 5246 §7.4.7.1: BoringSSL checks the padding in constant time), or an exchange as
+/// [`x25519_offer::encode`](crate::x25519_offer::encode) writes it, empty where it is left to BoringSSL.
 pub type KeyFuture = Pin<Box<dyn Future<Output = Result<Vec<u8>, KeyError>> + Send>>;
 
 /// Holds one private key and uses it on request. Shared by all workers; called on the worker that handshakes.
@@ -99,7 +101,8 @@ pub trait PrivateKeyProvider: Send + Sync + 'static {
     }
 
     /// Draws a key of X25519 (RFC 7748) and exchanges it with a client's public key, for a handshake that offers the outcome to
-    /// BoringSSL by [`exchange::offer`](crate::exchange::offer). `None` where BoringSSL does it alone.
+    /// BoringSSL by [`x25519_offer::offer`](crate::x25519_offer::offer). `None` where the provider
+    /// never does, so that BoringSSL does it, as when the outcome is empty or an error.
     fn exchange(&self, _peer: &[u8; X25519_BYTES]) -> Option<KeyFuture> {
         None
     }

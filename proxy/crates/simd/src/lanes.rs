@@ -24,3 +24,12 @@ impl Lanes {
         Self([word; LANES])
     }
 }
+
+/// What a batch is computed in: wiped when dropped, as all of it depends on secrets.
+pub(crate) struct Wiped<W: Zeroize>(pub(crate) Box<W>);
+
+impl<W: Zeroize> Drop for Wiped<W> {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}

@@ -96,7 +96,7 @@ impl ServerContext {
         )?;
         let (certificates, providers) = install_certificates(&mut builder, &params.certificates)?;
         if !providers.is_empty() {
-            credential::exchange_ahead(&mut builder, exchanges(&params.curves));
+            credential::exchange_ahead(&mut builder, exchanges(params));
         }
         let mut trusted = Vec::new();
         match &params.trust {
@@ -357,12 +357,19 @@ fn tune(
     unwrapped::set_tls13_ciphers(builder, &TLS13_CIPHERS).map_err(engine("cipher_suites"))
 }
 
-/// Those of the groups that have an exchange of X25519 in them, in their order.
-fn exchanges(curves: &[String]) -> Vec<KeyShareGroup> {
-    if curves.is_empty() {
+/// Those of the groups that have an exchange of X25519 in them; none where TLS 1.3 is not spoken.
+fn exchanges(params: &ServerParams) -> Vec<KeyShareGroup> {
+    if params.max_version == Some(TlsVersion::V1_2) {
+        return Vec::new();
+    }
+    if params.curves.is_empty() {
         return DEFAULT_CURVES.into_iter().filter_map(KeyShareGroup::named).collect();
     }
-    curves.iter().filter_map(|curve| KeyShareGroup::named(curve)).collect()
+    params
+        .curves
+        .iter()
+        .filter_map(|curve| KeyShareGroup::named(curve))
+        .collect()
 }
 
 /// Providers that handshakes have to wait for.

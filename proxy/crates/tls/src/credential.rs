@@ -13,7 +13,7 @@ use boring::ssl::{ExtensionType, SelectCertError, Ssl, SslContextBuilder, SslRef
 use boring::x509::X509;
 use boring_sys::ssl_private_key_result_t as Outcome;
 use foreign_types::ForeignTypeRef;
-use heddle_keys::{Expected, KeyFuture, PrivateKeyProvider, SignatureAlgorithm, X25519_BYTES, exchange};
+use heddle_keys::{Expected, KeyFuture, PrivateKeyProvider, SignatureAlgorithm, X25519_BYTES, x25519_offer};
 
 use crate::key_share::{self, KeyShareGroup};
 use crate::unwrapped::Side;
@@ -108,8 +108,13 @@ pub(crate) fn exchange_ahead(builder: &mut SslContextBuilder, groups: Vec<KeySha
     builder.set_select_certificate_callback(move |mut hello| {
         // A panic must not cross into C.
         let polled = catch_unwind(AssertUnwindSafe(|| {
-            let shares = hello.get_extension(ExtensionType::KEY_SHARE);
-            let peer = shares.and_then(|shares| key_share::x25519(shares, &groups));
+            let extension = |kind| hello.get_extension(kind).unwrap_or_default();
+            let extensions = key_share::Extensions {
+                supported_versions: extension(ExtensionType::SUPPORTED_VERSIONS),
+                supported_groups: extension(ExtensionType::SUPPORTED_GROUPS),
+                key_share: extension(ExtensionType::KEY_SHARE),
+            };
+            let peer = extensions.x25519(&groups);
             match operations(hello.ssl_mut()) {
                 Some(operations) => operations.poll_exchange(peer),
                 None => Poll::Ready(()),
@@ -142,7 +147,7 @@ impl Operations {
                 *under_way = Some(operation);
                 return Poll::Pending;
             }
-            Poll::Ready(Ok(exchanged)) => exchange::offer(exchanged, &peer),
+            Poll::Ready(Ok(exchanged)) => x25519_offer::offer(exchanged, &peer),
             Poll::Ready(Err(error)) => tracing::debug!(%error, "a key exchange is left to BoringSSL"),
         }
         Poll::Ready(())

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use boring::ssl::{ErrorCode, SslRef, SslStream};
 use bytes::BytesMut;
-use heddle_keys::exchange;
+use heddle_keys::x25519_offer;
 use heddle_net::PeerIdentity;
 use rustix::net::sockopt::set_tcp_quickack;
 use tokio::net::TcpStream;
@@ -59,7 +59,7 @@ fn poll_step(session: &mut Session, tcp: &TcpStream, cx: &mut Context<'_>) -> Po
     loop {
         credential::set_waker(session.ssl.ssl_mut(), cx.waker());
         let outcome = session.ssl.do_handshake();
-        exchange::withdraw();
+        x25519_offer::withdraw();
         session.ssl.get_mut().settle_input();
         let drained = session.poll_drain(tcp, cx, Then::Nothing);
         match outcome {

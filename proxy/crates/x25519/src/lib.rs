@@ -8,7 +8,7 @@
 //! functions wherever an object refers to BoringSSL's by name. A program with one of the two and not the other does
 //! not link; one with neither has BoringSSL's.
 //!
-//! All of the proxy's `unsafe` code for it is here.
+//! The `unsafe` code for the linker's functions is here, that for vector registers in `heddle-simd`.
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod exchange;
@@ -18,7 +18,7 @@ pub mod testing;
 mod wrap;
 
 /// Bytes of a private key, a public key and a shared secret.
-pub const BYTES: usize = 32;
+pub use heddle_simd::X25519_BYTES as BYTES;
 
 /// Whether this processor has what the assembly (ADX, BMI2) and the code around it (AVX2) need. Where it has not,
 /// exchanges are BoringSSL's.

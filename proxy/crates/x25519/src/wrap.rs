@@ -1,11 +1,11 @@
 //! What the linker gives BoringSSL's callers instead of its own functions, with the same contract (`openssl/curve25519.h`).
-//! A handshake that offers an exchange which was computed with others (`heddle_simd::exchange`) gets that one.
+//! A handshake that offers an exchange which was computed with others (`heddle_simd::x25519_offer`) gets that one.
 //!
 //! `X25519_public_from_private` is left alone: in a handshake only `X25519_keypair` calls it.
 
 use std::ffi::c_int;
 
-use heddle_simd::exchange::{take_key, take_secret};
+use heddle_simd::x25519_offer::{take_key, take_secret};
 
 use crate::{BYTES, exchange};
 

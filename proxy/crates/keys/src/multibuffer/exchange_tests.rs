@@ -2,7 +2,7 @@
 
 use boring::ec::{EcGroup, EcKey};
 use boring::nid::Nid;
-use heddle_simd::{BASE_POINT, X25519Operation, exchange};
+use heddle_simd::{BASE_POINT, X25519Operation, x25519_offer};
 
 use super::*;
 use crate::testing::{counted, worker};
@@ -32,10 +32,10 @@ fn each_has_a_key_of_its_own_and_the_secret_with_its_peer() {
         let waiting = peers.each_ref().map(|peer| asked(&provider, peer));
         let mut privates = std::collections::BTreeSet::new();
         for (outcome, peer) in waiting.into_iter().zip(&peers) {
-            exchange::offer(outcome.await.expect("exchanges"), peer);
-            let (private, public) = exchange::take_key().expect("is offered");
+            x25519_offer::offer(outcome.await.expect("exchanges"), peer);
+            let (private, public) = x25519_offer::take_key().expect("is offered");
             assert_eq!(*public, multiplied(&private, &BASE_POINT));
-            let secret = exchange::take_secret(&private, peer).expect("is offered");
+            let secret = x25519_offer::take_secret(&private, peer).expect("is offered");
             assert_eq!(*secret, multiplied(&private, peer));
             privates.insert(*private);
         }
@@ -54,8 +54,8 @@ fn each_has_a_key_of_its_own_and_the_secret_with_its_peer() {
 fn one_alone_is_left_to_its_handshake() {
     worker(|stats| async move {
         let alone = asked(&provider(), &BASE_POINT).await.expect("no error");
-        exchange::offer(alone, &BASE_POINT);
-        assert!(exchange::take_key().is_none());
+        x25519_offer::offer(alone, &BASE_POINT);
+        assert!(x25519_offer::take_key().is_none());
         assert!(counted(&stats, "heddle_multibuffer_flushes_total{reason=\"alone\"} 1"));
         assert!(!counted(
             &stats,

@@ -8,7 +8,7 @@ use boring::rand::rand_bytes;
 use boring::sha::{sha256, sha384, sha512};
 use heddle_simd::{
     BASE_POINT, Engine, KeySize, LANES, Operation, OperationError, P256_BYTES, P256Error, P256Operation, RsaPrivateKey,
-    X25519_BYTES, X25519Operation, exchange,
+    X25519_BYTES, X25519Operation, x25519_offer,
 };
 use zeroize::Zeroizing;
 
@@ -152,10 +152,12 @@ impl BatchKey {
         }
     }
 
-    /// One operation by BoringSSL. An exchange is left to its handshake, which does it without being told.
-    pub(super) fn in_software(&self, of: KeyType, input: &[u8]) -> Result<Vec<u8>, KeyError> {
+    /// One operation by BoringSSL. Empty for an exchange: BoringSSL's call computes it then.
+    pub(super) fn in_software(&self, key_type: KeyType, input: &[u8]) -> Result<Vec<u8>, KeyError> {
+        if key_type == KeyType::X25519 {
+            return Ok(Vec::new());
+        }
         match &self.numbers {
-            _ if of == KeyType::X25519 => Ok(Vec::new()),
             Numbers::Rsa { software, .. } => software.in_software(input),
             Numbers::P256(key) => key.in_software(input),
         }
@@ -166,9 +168,9 @@ impl BatchKey {
 pub(super) type Results = Vec<Result<Vec<u8>, LaneError>>;
 
 /// A batch of operations of one type, each with its key and input. None when it could not be begun.
-pub(super) fn in_lanes(of: KeyType, operations: &[(&BatchKey, &[u8])]) -> Option<Results> {
+pub(super) fn in_lanes(key_type: KeyType, operations: &[(&BatchKey, &[u8])]) -> Option<Results> {
     let (first, _) = operations.first()?;
-    match of {
+    match key_type {
         KeyType::Rsa(_) => rsa_in_lanes(first.engine, operations),
         KeyType::P256 => p256_in_lanes(first.engine, operations),
         KeyType::X25519 => exchanges_in_lanes(first.engine, operations),
@@ -223,7 +225,7 @@ fn p256_in_lanes(engine: Engine, operations: &[(&BatchKey, &[u8])]) -> Option<Re
     Some(results.into_iter().map(result).collect())
 }
 
-/// Draws a key for each peer's, and computes its public key and the shared secret; as `exchange::encode` writes them. Nothing for a peer's
+/// Draws a key for each peer's, and computes its public key and the shared secret; as `x25519_offer::encode` writes them. Nothing for a peer's
 /// key of small order, which BoringSSL then refuses by itself.
 fn exchanges_in_lanes(engine: Engine, operations: &[(&BatchKey, &[u8])]) -> Option<Results> {
     let mut privates = Zeroizing::new([[0; X25519_BYTES]; LANES]);
@@ -240,7 +242,7 @@ fn exchanges_in_lanes(engine: Engine, operations: &[(&BatchKey, &[u8])]) -> Opti
     let publics = engine.x25519(&exchanges).ok()?;
     let all = privates.iter().zip(publics.iter().zip(&secrets));
     Some(
-        all.map(|(private, (public, secret))| Ok(exchange::encode(private, public, secret)))
+        all.map(|(private, (public, secret))| Ok(x25519_offer::encode(private, public, secret)))
             .collect(),
     )
 }

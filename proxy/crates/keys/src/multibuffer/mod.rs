@@ -1,6 +1,6 @@
 //! RSA, ECDSA with P-256 and X25519 in the lanes of vector registers: private operations of a worker's handshakes wait for each
 //! other, and eight of them take little longer than one. A server's handshake waits twice: for its key exchange, before BoringSSL
-//! asks for it ([`exchange`](crate::exchange)), and for its signature.
+//! asks for it ([`x25519_offer`](crate::x25519_offer)), and for its signature.
 //!
 //! Each worker has one batch per key type and size; keys may differ within it. A batch starts when its lanes are taken, when one
 //! of its operations has waited for its key's `poll_delay`, and at once when no other handshake of the worker can still
@@ -8,8 +8,8 @@
 //! A handshake that has kept a batch waiting for its whole delay in vain is not waited for again. A batch too small to
 //! pay is done by BoringSSL. A queue never holds more than a batch, so nothing here grows with the number of clients.
 //!
-//! The arithmetic is `heddle-simd`'s; each of its results is checked before it comes here, and what does not pass is done
-//! anew by BoringSSL. The decisions are in `docs/design/0017-multibuffer-rsa.md` and `0029-multibuffer-ecdsa.md`.
+//! The arithmetic is `heddle-simd`'s; each of its results but an exchange's is checked before it comes here, and what does not pass
+//! is done anew by BoringSSL. The decisions are in `docs/design/0017-multibuffer-rsa.md` and `0029-multibuffer-ecdsa.md`.
 
 #[cfg(test)]
 mod ecdsa_tests;

@@ -56,7 +56,6 @@ struct Queue {
 /// One operation that waits.
 struct Job {
     key: Arc<BatchKey>,
-    of: KeyType,
     input: Zeroizing<Vec<u8>>,
     place: Place<Outcome>,
     since: Instant,
@@ -77,10 +76,6 @@ impl Job {
     /// When it has waited enough.
     fn until(&self) -> Instant {
         self.since + self.key.poll_delay()
-    }
-
-    fn in_software(&self) -> Outcome {
-        self.key.in_software(self.of, &self.input)
     }
 }
 
@@ -144,7 +139,6 @@ pub(super) fn join(key: &Arc<BatchKey>, key_type: KeyType, input: Vec<u8>) -> Ke
         let place = Place::new();
         queue.jobs.push(Job {
             key: Arc::clone(key),
-            of: key_type,
             input: input.clone(),
             place: place.clone(),
             since: Instant::now(),
@@ -172,7 +166,7 @@ pub(super) fn join(key: &Arc<BatchKey>, key_type: KeyType, input: Vec<u8>) -> Ke
             with(key_type, |queue, _| queue.keeper = Some(keeper));
         }
         Joined::Waits => {}
-        Joined::Filled(jobs) => run(&jobs, Flush::Full),
+        Joined::Filled(jobs) => run(key_type, &jobs, Flush::Full),
     }
     Box::pin(Waiting { key_type, place })
 }
@@ -233,7 +227,7 @@ impl Keeper {
             queue.take()
         });
         if let Some(jobs) = jobs {
-            run(&jobs, reason);
+            run(self.key_type, &jobs, reason);
         }
     }
 }
@@ -249,12 +243,10 @@ impl Drop for Keeper {
 }
 
 /// Does a batch.
-fn run(jobs: &[Job], reason: Flush) {
-    let Some(first) = jobs.first() else { return };
+fn run(key_type: KeyType, jobs: &[Job], reason: Flush) {
     let stats = WORKER.with_borrow(|worker| worker.as_ref().map(|worker| worker.stats.clone()));
     let Some(stats) = stats else { return };
     let now = Instant::now();
-    let key_type = first.of;
     stats.flushed(key_type, jobs.len(), reason);
     jobs.iter().for_each(|job| stats.waited(now - job.since));
     let results = if jobs.len() < key_type.pays_from() {
@@ -266,7 +258,7 @@ fn run(jobs: &[Job], reason: Flush) {
     let Some(results) = results else {
         for job in jobs {
             stats.done(key_type, By::Software);
-            job.place.settle(job.in_software());
+            job.place.settle(job.key.in_software(key_type, &job.input));
         }
         return;
     };
@@ -282,7 +274,7 @@ fn run(jobs: &[Job], reason: Flush) {
                     "a private operation in vector registers did not pass its check; its result was dropped and software \
                      has done it anew: this processor may be faulty, take the machine out of service if it happens again"
                 );
-                job.in_software()
+                job.key.in_software(key_type, &job.input)
             }
         });
     }

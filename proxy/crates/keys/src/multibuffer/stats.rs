@@ -36,7 +36,7 @@ pub(super) struct BatchStats {
     ecdsa_sizes: Histogram,
     /// The same of exchanges with X25519, which Envoy leaves to BoringSSL.
     x25519_sizes: Histogram,
-    /// The same exactly: the buckets of histograms are made for times.
+    /// Batches of all types by their size exactly: the buckets of histograms are made for times.
     sizes: [Counter; LANES],
     wait: Histogram,
     full: Counter,
@@ -93,8 +93,10 @@ impl BatchStats {
 
     /// Operations with private keys of certificates are counted, exchanges are not.
     pub(super) fn done(&self, key_type: KeyType, by: By) {
+        if key_type == KeyType::X25519 {
+            return;
+        }
         match by {
-            _ if key_type == KeyType::X25519 => {}
             By::Vector => self.vector.inc(),
             By::Software => self.software.inc(),
         }

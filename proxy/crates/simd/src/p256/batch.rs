@@ -3,12 +3,13 @@
 use std::fmt;
 
 use thiserror::Error;
-use zeroize::{Zeroize, Zeroizing};
+use zeroize::Zeroizing;
 
+use crate::digits::DIGITS;
 use crate::kernels::Kernels;
-use crate::lanes::{DIGIT_BITS, LANES, Lanes};
+use crate::lanes::{DIGIT_BITS, LANES, Lanes, Wiped};
 use crate::limbs::{self, Limbs};
-use crate::p256::modulus::{DIGITS, Order, Prime};
+use crate::p256::modulus::{Order, Prime};
 use crate::p256::sign::Work;
 use crate::rsa::BatchError;
 
@@ -89,15 +90,6 @@ pub enum P256Error {
 
 /// Signatures in the order of the operations.
 pub(crate) type Signatures = Vec<Result<P256Signature, P256Error>>;
-
-/// Wipes what a batch was computed in.
-struct Wiped(Box<Work>);
-
-impl Drop for Wiped {
-    fn drop(&mut self) {
-        self.0.zeroize();
-    }
-}
 
 /// Does a batch with the kernels given.
 pub(crate) fn run<K: Kernels>(kernels: K, operations: &[P256Operation<'_>]) -> Result<Signatures, BatchError> {

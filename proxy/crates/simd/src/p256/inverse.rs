@@ -2,9 +2,10 @@
 
 use zeroize::Zeroize;
 
+use crate::digits::{DIGITS, Digits, load, store};
 use crate::lanes::Lanes;
 use crate::montgomery::Vector;
-use crate::p256::modulus::{DIGITS, Digits, FieldPrime, Order, Prime, multiply, square};
+use crate::p256::modulus::{FieldPrime, Order, Prime, multiply, square};
 
 /// Bits of an exponent that one multiplication stands for.
 const WINDOW: usize = 4;
@@ -76,17 +77,4 @@ pub(crate) fn both<V: Vector>(z: &Digits<V>, k: &Digits<V>, scratch: &mut Scratc
         }
     }
     (power_z, power_k)
-}
-
-#[inline(always)]
-pub(crate) fn load<V: Vector>(from: &[Lanes; DIGITS]) -> Digits<V> {
-    let [d0, d1, d2, d3, d4] = from;
-    [V::load(d0), V::load(d1), V::load(d2), V::load(d3), V::load(d4)]
-}
-
-#[inline(always)]
-pub(crate) fn store<V: Vector>(to: &mut [Lanes; DIGITS], digits: &Digits<V>) {
-    for (to, digit) in to.iter_mut().zip(digits) {
-        digit.store(to);
-    }
 }

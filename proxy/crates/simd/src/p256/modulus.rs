@@ -3,14 +3,9 @@
 //! Numbers are multiples of the prime in size: "below k" is short for below k·m. A Montgomery product of numbers below a
 //! and b is below 1 + a·b/16, because R is sixteen times the primes; operands must be below 16 for their digits to fit.
 
+use crate::digits::{DIGITS, Digits, minus, select, splat};
 use crate::lanes::DIGIT_MASK;
 use crate::montgomery::Vector;
-
-/// Digits of a number.
-pub(crate) const DIGITS: usize = 5;
-
-/// A number per lane, in registers.
-pub(crate) type Digits<V> = [V; DIGITS];
 
 /// A prime of 256 bits.
 pub(crate) trait Prime {
@@ -170,13 +165,6 @@ pub(crate) fn carried<V: Vector>(mut digits: Digits<V>) -> Digits<V> {
     digits
 }
 
-/// A number that is the same in each lane.
-#[inline(always)]
-pub(crate) fn splat<V: Vector>(digits: [u64; DIGITS]) -> Digits<V> {
-    let [d0, d1, d2, d3, d4] = digits;
-    [V::splat(d0), V::splat(d1), V::splat(d2), V::splat(d3), V::splat(d4)]
-}
-
 /// `factor`·m, for factors below 16.
 pub(crate) const fn multiple<M: Prime>(factor: u64) -> [u64; DIGITS] {
     let mut digits = [0; DIGITS];
@@ -188,36 +176,6 @@ pub(crate) const fn multiple<M: Prime>(factor: u64) -> [u64; DIGITS] {
         i += 1;
     }
     digits
-}
-
-/// `a` + `b`, digit by digit, not carried.
-#[inline(always)]
-pub(crate) fn plus<V: Vector>(a: &Digits<V>, b: &Digits<V>) -> Digits<V> {
-    let mut sum = *a;
-    for i in 0..DIGITS {
-        sum[i] = sum[i].add(b[i]);
-    }
-    sum
-}
-
-/// `a` − `b`, digit by digit, not carried.
-#[inline(always)]
-pub(crate) fn minus<V: Vector>(a: &Digits<V>, b: &Digits<V>) -> Digits<V> {
-    let mut difference = *a;
-    for i in 0..DIGITS {
-        difference[i] = difference[i].subtract(b[i]);
-    }
-    difference
-}
-
-/// `other` in the lanes where `index` is `position`, `this` elsewhere.
-#[inline(always)]
-pub(crate) fn select<V: Vector>(this: &Digits<V>, other: &Digits<V>, index: V, position: u64) -> Digits<V> {
-    let mut selected = *this;
-    for i in 0..DIGITS {
-        selected[i] = selected[i].select(other[i], index, position);
-    }
-    selected
 }
 
 #[inline(always)]

@@ -1,10 +1,8 @@
 //! Points in Jacobian coordinates, (X/Z², Y/Z³), coordinates in Montgomery form.
 
+use crate::digits::{DIGITS, Digits, minus, plus, select, splat};
 use crate::montgomery::Vector;
-use crate::p256::modulus::{
-    DIGITS, Digits, FieldPrime, Prime, canonical, carried, minus, multiple, multiply, multiply_two, plus, select,
-    splat, square,
-};
+use crate::p256::modulus::{FieldPrime, Prime, canonical, carried, multiple, multiply, multiply_two, square};
 
 /// The curve's b.
 const B: [u64; DIGITS] = [

@@ -2,12 +2,11 @@
 
 use zeroize::Zeroize;
 
+use crate::digits::{DIGITS, Digits, load, minus, plus, select, splat, store};
 use crate::lanes::{LANES, Lanes};
 use crate::montgomery::Vector;
-use crate::p256::inverse::{self, load, store};
-use crate::p256::modulus::{
-    DIGITS, Digits, FieldPrime, Order, Prime, below_once, canonical, carried, minus, multiply, plus, select, splat,
-};
+use crate::p256::inverse;
+use crate::p256::modulus::{FieldPrime, Order, Prime, below_once, canonical, carried, multiply};
 use crate::p256::point::{Jacobian, off_curve};
 use crate::p256::table::{ENTRIES, Place, TABLE, WINDOW, WINDOWS};
 

@@ -3,10 +3,11 @@
 
 use std::sync::LazyLock;
 
+use crate::digits::{DIGITS, Digits, splat};
 use crate::lanes::{LANES, Lanes};
 use crate::montgomery::Vector;
 use crate::p256::inverse;
-use crate::p256::modulus::{DIGITS, Digits, FieldPrime, Prime, canonical, multiply, splat};
+use crate::p256::modulus::{FieldPrime, Prime, canonical, multiply};
 use crate::p256::point::{GENERATOR, Jacobian};
 use crate::portable::Words;
 

@@ -1,10 +1,11 @@
 //! The vector code against its portable twin, digit by digit.
 
+use crate::digits::DIGITS;
 use crate::kernels::Kernels;
 use crate::lanes::{DIGIT_MASK, LANES, Lanes};
 use crate::limbs;
 use crate::p256::Work;
-use crate::p256::modulus::{DIGITS, Order, Prime};
+use crate::p256::modulus::{Order, Prime};
 use crate::portable::Portable;
 
 /// Rounds of eight.

@@ -1,11 +1,12 @@
 //! Batches of exchanges.
 
-use zeroize::{Zeroize, Zeroizing};
+use zeroize::Zeroizing;
 
+use crate::digits::DIGITS;
 use crate::kernels::Kernels;
-use crate::lanes::LANES;
+use crate::lanes::{LANES, Wiped};
 use crate::rsa::BatchError;
-use crate::x25519::field::{BITS, DIGITS};
+use crate::x25519::field::{DIGIT_BITS, MASK};
 use crate::x25519::ladder::{WORDS, Work};
 
 /// Bytes of a scalar, of a point's u and of a result.
@@ -18,9 +19,6 @@ pub const BASE_POINT: [u8; X25519_BYTES] = {
     point
 };
 
-/// The low bits of a digit.
-const MASK: u64 = (1 << BITS) - 1;
-
 /// One exchange of a batch. Any bytes will do for both.
 #[derive(Clone, Copy)]
 pub struct X25519Operation<'a> {
@@ -32,15 +30,6 @@ pub struct X25519Operation<'a> {
 
 /// A shared secret, or public key, for each operation in their order; all zeros for points of small order (RFC 7748 §6.1).
 pub(crate) type Results = Vec<Zeroizing<[u8; X25519_BYTES]>>;
-
-/// Wipes what a batch was computed in.
-struct Wiped(Box<Work>);
-
-impl Drop for Wiped {
-    fn drop(&mut self) {
-        self.0.zeroize();
-    }
-}
 
 /// Does a batch with the kernels given.
 pub(crate) fn run<K: Kernels>(kernels: K, operations: &[X25519Operation<'_>]) -> Result<Results, BatchError> {
@@ -92,19 +81,19 @@ fn digits(bytes: &[u8; X25519_BYTES]) -> [u64; DIGITS] {
 /// The number below the prime, of tight digits.
 fn bytes(digits: &[u64; DIGITS]) -> Zeroizing<[u8; X25519_BYTES]> {
     let mut digits = Zeroizing::new(*digits);
-    // Digits of 51 bits but for the lowest, which may be 19 above; the number is below 2^255 + 19.
     let carry = (0..DIGITS).fold(0, |carry, i| {
         let sum = digits[i] + carry;
         digits[i] = sum & MASK;
-        sum >> BITS
+        sum >> DIGIT_BITS
     });
     digits[0] += 19 * carry;
+    // Digits of 51 bits but for the lowest, which may be 19 above; the number is below 2^255 + 19.
     // 1 where it is not below the prime: 19 more carries out of the highest digit.
-    let above = digits.iter().fold(19, |carry, digit| (digit + carry) >> BITS);
+    let above = digits.iter().fold(19, |carry, digit| (digit + carry) >> DIGIT_BITS);
     let _ = (0..DIGITS).fold(19 * above, |carry, i| {
         let sum = digits[i] + carry;
         digits[i] = sum & MASK;
-        sum >> BITS
+        sum >> DIGIT_BITS
     });
     let [d0, d1, d2, d3, d4] = *digits;
     let words = Zeroizing::new([

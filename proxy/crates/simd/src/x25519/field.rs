@@ -4,20 +4,18 @@
 //! are digits below 2^51 + 2^14, here called tight. The halves of a product are 52 bits apart and columns 51, so an upper half
 //! counts twice in the column above.
 
+use crate::digits::{DIGITS, Digits, minus, plus, select, splat};
 use crate::montgomery::Vector;
 
-/// Digits of a number.
-pub(crate) const DIGITS: usize = 5;
-
 /// Bits of a digit.
-pub(crate) const BITS: u32 = 51;
+pub(crate) const DIGIT_BITS: u32 = 51;
 
-/// A number per lane, in registers.
-pub(crate) type Digits<V> = [V; DIGITS];
+/// The largest digit of 51 bits.
+pub(crate) const MASK: u64 = (1 << DIGIT_BITS) - 1;
 
 /// Twice the prime, each of its digits larger than a tight one.
 const TWICE_PRIME: [u64; DIGITS] = {
-    let digit = (1 << (BITS + 1)) - 2;
+    let digit = 2 * MASK;
     [digit - 36, digit, digit, digit, digit]
 };
 
@@ -38,11 +36,11 @@ fn twice<V: Vector>(word: V) -> V {
 /// The same number in tight digits, of digits below 2^60.5.
 #[inline(always)]
 fn carried<V: Vector>(digits: Digits<V>) -> Digits<V> {
-    let mask = V::splat((1 << BITS) - 1);
+    let mask = V::splat(MASK);
     let mut carried = digits;
-    // All carries at once, none of which exceeds 2^9.5: none carries on.
+    // All carries at once, none of which exceeds 2^9.5: none carries on. No digit is negative; there is no other shift to the right.
     for i in 0..DIGITS {
-        let above = digits[(i + DIGITS - 1) % DIGITS].signed_shift_right::<BITS>();
+        let above = digits[(i + DIGITS - 1) % DIGITS].signed_shift_right::<DIGIT_BITS>();
         let above = if i == 0 { nineteen(above) } else { above };
         carried[i] = digits[i].and(mask).add(above);
     }
@@ -52,21 +50,13 @@ fn carried<V: Vector>(digits: Digits<V>) -> Digits<V> {
 /// `a` + `b`.
 #[inline(always)]
 pub(crate) fn add<V: Vector>(a: &Digits<V>, b: &Digits<V>) -> Digits<V> {
-    let mut sum = *a;
-    for i in 0..DIGITS {
-        sum[i] = sum[i].add(b[i]);
-    }
-    carried(sum)
+    carried(plus(a, b))
 }
 
 /// `a` − `b`.
 #[inline(always)]
 pub(crate) fn subtract<V: Vector>(a: &Digits<V>, b: &Digits<V>) -> Digits<V> {
-    let mut difference = *a;
-    for i in 0..DIGITS {
-        difference[i] = difference[i].add(V::splat(TWICE_PRIME[i])).subtract(b[i]);
-    }
-    carried(difference)
+    carried(minus(&plus(a, &splat(TWICE_PRIME)), b))
 }
 
 /// The sums of products' lower halves by columns, and those of the upper halves, which count twice in the column above. Of each
@@ -189,9 +179,7 @@ pub(crate) fn inverse<V: Vector>(z: &Digits<V>) -> Digits<V> {
 /// Swaps the two in the lanes where `index` is 1.
 #[inline(always)]
 pub(crate) fn swap<V: Vector>(this: &mut Digits<V>, other: &mut Digits<V>, index: V) {
-    for i in 0..DIGITS {
-        let kept = this[i];
-        this[i] = kept.select(other[i], index, 1);
-        other[i] = other[i].select(kept, index, 1);
-    }
+    let kept = *this;
+    *this = select(this, other, index, 1);
+    *other = select(other, &kept, index, 1);
 }

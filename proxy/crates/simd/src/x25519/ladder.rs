@@ -2,15 +2,18 @@
 
 use zeroize::Zeroize;
 
+use crate::digits::{DIGITS, load, splat, store};
 use crate::lanes::{LANES, Lanes};
 use crate::montgomery::Vector;
-use crate::x25519::field::{DIGITS, Digits, add, add_a24_times, inverse, multiply, square, subtract, swap};
+use crate::x25519::field::{add, add_a24_times, inverse, multiply, square, subtract, swap};
 
 /// 64-bit words of a scalar.
 pub(crate) const WORDS: usize = 4;
 
 /// Bits of a scalar.
-const BITS: usize = 255;
+const SCALAR_BITS: usize = 255;
+
+const ONE: [u64; DIGITS] = [1, 0, 0, 0, 0];
 
 /// What a batch is computed from and to. Wiped by its owner: all of it depends on secrets.
 #[derive(Clone, Zeroize)]
@@ -44,24 +47,13 @@ impl Work {
     }
 }
 
-#[inline(always)]
-fn load<V: Vector>([d0, d1, d2, d3, d4]: &[Lanes; DIGITS]) -> Digits<V> {
-    [V::load(d0), V::load(d1), V::load(d2), V::load(d3), V::load(d4)]
-}
-
-#[inline(always)]
-fn splat<V: Vector>(number: u64) -> Digits<V> {
-    let zero = V::splat(0);
-    [V::splat(number), zero, zero, zero, zero]
-}
-
-/// Does what [`Work`] says. What swaps the two points is by masks, and the same is done for all scalars and points.
+/// Fills `result` from `scalar` and `u`. The points are swapped by masks, so that time depends on neither.
 #[inline(always)]
 pub(crate) fn exchange<V: Vector>(work: &mut Work) {
-    let (mut x2, mut z2) = (splat::<V>(1), splat::<V>(0));
-    let (mut x3, mut z3) = (load::<V>(&work.u), splat::<V>(1));
+    let (mut x2, mut z2) = (splat::<V>(ONE), splat::<V>([0; DIGITS]));
+    let (mut x3, mut z3) = (load::<V>(&work.u), splat::<V>(ONE));
     let mut before = V::splat(0);
-    for position in (0..BITS).rev() {
+    for position in (0..SCALAR_BITS).rev() {
         work.choose(position);
         let bit = V::load(&work.bit);
         // 1 where the two differ.
@@ -82,8 +74,5 @@ pub(crate) fn exchange<V: Vector>(work: &mut Work) {
     }
     swap(&mut x2, &mut x3, before);
     swap(&mut z2, &mut z3, before);
-    let result = multiply(&x2, &inverse(&z2));
-    for (digit, to) in result.iter().zip(&mut work.result) {
-        digit.store(to);
-    }
+    store(&mut work.result, &multiply(&x2, &inverse(&z2)));
 }

@@ -3,7 +3,8 @@
 //! BoringSSL computes X25519 at once and by itself, where eight handshakes could do it together. So a server's handshake has its
 //! exchange computed when the client's public key has come, and offers it before it lets BoringSSL go on. The functions that
 //! stand in for BoringSSL's (`heddle-x25519`) then find the key and the secret here. Whatever else they are asked for they
-//! compute, and so does BoringSSL in a program without them: an offer can be left.
+//! compute, and so does BoringSSL in a program without them: an offer can be left. It is made here because a crate that depends on
+//! `heddle-x25519` links only with its arguments of the linker.
 
 use std::cell::RefCell;
 
@@ -15,13 +16,14 @@ use crate::x25519::X25519_BYTES as BYTES;
 pub type Key = Zeroizing<[u8; BYTES]>;
 
 thread_local! {
-    static OFFERED: RefCell<Option<Offer>> = const { RefCell::new(None) };
+    /// On the heap, where it is wiped when it goes: what is moved out of its place would stay there as well.
+    static OFFERED: RefCell<Option<Box<Offer>>> = const { RefCell::new(None) };
 }
 
 struct Offer {
-    /// None when it has been taken: no two handshakes have the same.
-    key: Option<(Key, Key)>,
     private: Key,
+    /// None when the pair has been taken: no two handshakes have the same.
+    public: Option<Key>,
     peer: [u8; BYTES],
     secret: Key,
 }
@@ -43,18 +45,16 @@ pub fn encode(private: &[u8; BYTES], public: &[u8; BYTES], secret: &[u8; BYTES])
 /// offers nothing.
 pub fn offer(exchange: Vec<u8>, peer: &[u8; BYTES]) {
     let exchange = Zeroizing::new(exchange);
-    let part = |i: usize| {
-        let bytes = exchange.get(i * BYTES..(i + 1) * BYTES)?;
-        bytes.try_into().ok().map(Zeroizing::new)
-    };
-    let offer = (|| {
-        Some(Offer {
-            key: Some((part(0)?, part(1)?)),
-            private: part(0)?,
+    let (parts, _) = exchange.as_chunks();
+    let offer = match parts {
+        [private, public, secret] => Some(Box::new(Offer {
+            private: Zeroizing::new(*private),
+            public: Some(Zeroizing::new(*public)),
             peer: *peer,
-            secret: part(2)?,
-        })
-    })();
+            secret: Zeroizing::new(*secret),
+        })),
+        _ => None,
+    };
     OFFERED.set(offer);
 }
 
@@ -65,7 +65,11 @@ pub fn withdraw() {
 
 /// The private and the public key of the offer, once.
 pub fn take_key() -> Option<(Key, Key)> {
-    OFFERED.with_borrow_mut(|offered| offered.as_mut()?.key.take())
+    OFFERED.with_borrow_mut(|offered| {
+        let offer = offered.as_mut()?;
+        let public = offer.public.take()?;
+        Some((offer.private.clone(), public))
+    })
 }
 
 /// The secret of these keys, where it is the one that is offered, once.
@@ -74,10 +78,12 @@ pub fn take_secret(private: &[u8; BYTES], peer: &[u8; BYTES]) -> Option<Key> {
         let offer = offered.as_ref()?;
         let pairs = private.iter().zip(offer.private.iter());
         let difference = pairs.fold(0, |all, (one, other)| all | (one ^ other));
-        if difference != 0 || offer.peer != *peer || offer.key.is_some() {
+        if difference != 0 || offer.peer != *peer || offer.public.is_some() {
             return None;
         }
-        offered.take().map(|offer| offer.secret)
+        let secret = offer.secret.clone();
+        *offered = None;
+        Some(secret)
     })
 }
 

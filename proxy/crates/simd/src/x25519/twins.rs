@@ -1,16 +1,17 @@
 //! The vector code against its portable twin, and the bounds of its digits.
 
+use crate::digits::{DIGITS, Digits};
 use crate::kernels::Kernels;
 use crate::lanes::{LANES, Lanes};
 use crate::montgomery::Vector;
 use crate::portable::{Portable, Words};
 use crate::x25519::Work;
-use crate::x25519::field::{self, DIGITS};
+use crate::x25519::field;
 
 /// The largest digits that the functions take.
 const LARGEST: u64 = (1 << 51) + (1 << 14) - 1;
 
-fn tight(digits: field::Digits<Words>) -> bool {
+fn tight(digits: Digits<Words>) -> bool {
     digits.iter().all(|digit| digit.0.iter().all(|word| *word <= LARGEST))
 }
 
