@@ -14,7 +14,6 @@ use heddle_telemetry::istio::PeerMetadata as Peer;
 use heddle_telemetry::{ResponseFlag, ResponseFlags};
 use tokio::time::Instant;
 
-use super::system_time::system_time;
 use crate::filters::{FilterState, ResponseContent};
 use crate::head::{Fields, Known, RequestHead, ResponseHead};
 use crate::pool::Cluster;
@@ -158,7 +157,7 @@ impl Exchange {
 
     /// The request has begun.
     pub(crate) fn begin(&mut self, now: Instant) {
-        self.start = system_time(now);
+        self.start = SystemTime::now();
         self.begun = now;
         self.passed = now;
     }

@@ -7,7 +7,6 @@ mod request;
 mod response;
 mod stats;
 mod stream;
-mod system_time;
 mod xfcc;
 
 use std::cell::RefCell;
