@@ -36,8 +36,8 @@ const HEX: [[u8; 2]; 256] = {
 /// Where the two digits of each byte of a UUID stand in its text (RFC 9562 section 4).
 const UUID_PLACES: [usize; 16] = [0, 2, 4, 6, 9, 11, 14, 16, 19, 21, 24, 26, 28, 30, 32, 34];
 
-/// Frees the buffers, heads, exchanges and places of requests that this thread keeps and has not needed since the last call. To be called every few
-/// seconds. Returns whether it has needed any.
+/// Frees the buffers, heads, exchanges and places of requests that this thread keeps and has not needed since the last call. To be
+/// called every few seconds. Returns whether it has needed any.
 pub fn trim_spares() -> bool {
     buffer::trim() | head::trim_spares() | Exchange::trim() | heddle_memory::trim_places()
 }

@@ -101,8 +101,8 @@ pub trait PrivateKeyProvider: Send + Sync + 'static {
     }
 
     /// Draws a key of X25519 (RFC 7748) and exchanges it with a client's public key, for a handshake that offers the outcome to
-    /// BoringSSL by [`x25519_offer::offer`](crate::x25519_offer::offer). `None` where the provider
-    /// never does, so that BoringSSL does it, as when the outcome is empty or an error.
+    /// BoringSSL by [`x25519_offer::offer`](crate::x25519_offer::offer). `None` where the
+    /// provider never does: BoringSSL does it then, as when the outcome is empty or an error.
     fn exchange(&self, _peer: &[u8; X25519_BYTES]) -> Option<KeyFuture> {
         None
     }

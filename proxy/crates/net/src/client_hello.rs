@@ -111,7 +111,7 @@ impl ClientHelloInspector {
 }
 
 /// Takes fields off the front of a message; every step may find that the bytes end too early.
-struct Reader<'a>(&'a [u8]);
+pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Reader<'a> {
     fn take(&mut self, n: usize) -> Option<&'a [u8]> {
@@ -124,23 +124,23 @@ impl<'a> Reader<'a> {
         self.take(1)?.first().map(|b| usize::from(*b))
     }
 
-    fn u16(&mut self) -> Option<u16> {
+    pub(crate) fn u16(&mut self) -> Option<u16> {
         self.take(2).and_then(|b| b.try_into().ok()).map(u16::from_be_bytes)
     }
 
     /// A vector with a one-byte length.
-    fn vector8(&mut self) -> Option<Reader<'a>> {
+    pub(crate) fn vector8(&mut self) -> Option<Reader<'a>> {
         let length = self.u8()?;
         self.take(length).map(Reader)
     }
 
     /// A vector with a two-byte length.
-    fn vector16(&mut self) -> Option<Reader<'a>> {
+    pub(crate) fn vector16(&mut self) -> Option<Reader<'a>> {
         let length = self.u16()?;
         self.take(usize::from(length)).map(Reader)
     }
 
-    fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }

@@ -8,6 +8,7 @@ mod client_hello;
 mod connect;
 mod connection;
 mod descriptors;
+mod key_share;
 mod listen;
 mod liveness;
 mod pool;
@@ -19,6 +20,7 @@ pub use client_hello::{ClientHello, ClientHelloInspector, Inspection, MAX_CLIENT
 pub use connect::{ConnectOptions, Keepalive, connect};
 pub use connection::{ConnectionInfo, PeerIdentity, TransportProtocol};
 pub use descriptors::{Reserve, is_spare, raise_descriptor_limit};
+pub use key_share::{KeyShareGroup, KeyShares};
 pub use listen::{ListenOptions, bind, listen};
 pub use liveness::Liveness;
 pub use pool::{BUFFER_SIZE, BufferPool};

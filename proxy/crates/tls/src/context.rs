@@ -9,14 +9,13 @@ use boring::ssl::{
 use boring::x509::X509;
 use bytes::BytesMut;
 use heddle_keys::{PrivateKeyProvider, SoftwareProvider};
-use heddle_net::{ConnectionInfo, TransportProtocol};
+use heddle_net::{ConnectionInfo, KeyShareGroup, TransportProtocol};
 use tokio::net::TcpStream;
 
 use crate::certificate::{self, CertificateInfo};
 use crate::credential;
 use crate::error::{HandshakeError, HandshakeErrorKind, TlsConfigError};
 use crate::handshake::{self, Connected};
-use crate::key_share::KeyShareGroup;
 use crate::params::{ClientParams, KeyPair, ServerParams, TlsVersion, Trust};
 use crate::san::{SanKind, SanMatcher};
 use crate::stream::Stream;

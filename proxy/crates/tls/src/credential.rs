@@ -14,8 +14,8 @@ use boring::x509::X509;
 use boring_sys::ssl_private_key_result_t as Outcome;
 use foreign_types::ForeignTypeRef;
 use heddle_keys::{Expected, KeyFuture, PrivateKeyProvider, SignatureAlgorithm, X25519_BYTES, x25519_offer};
+use heddle_net::{KeyShareGroup, KeyShares};
 
-use crate::key_share::{self, KeyShareGroup};
 use crate::unwrapped::Side;
 
 type Provider = Arc<dyn PrivateKeyProvider>;
@@ -109,12 +109,12 @@ pub(crate) fn exchange_ahead(builder: &mut SslContextBuilder, groups: Vec<KeySha
         // A panic must not cross into C.
         let polled = catch_unwind(AssertUnwindSafe(|| {
             let extension = |kind| hello.get_extension(kind).unwrap_or_default();
-            let extensions = key_share::Extensions {
+            let shares = KeyShares {
                 supported_versions: extension(ExtensionType::SUPPORTED_VERSIONS),
                 supported_groups: extension(ExtensionType::SUPPORTED_GROUPS),
                 key_share: extension(ExtensionType::KEY_SHARE),
             };
-            let peer = extensions.x25519(&groups);
+            let peer = shares.x25519(&groups);
             match operations(hello.ssl_mut()) {
                 Some(operations) => operations.poll_exchange(peer),
                 None => Poll::Ready(()),

@@ -11,7 +11,6 @@ mod credential;
 mod detached;
 mod error;
 mod handshake;
-mod key_share;
 mod memory;
 mod params;
 mod san;

@@ -1,9 +1,12 @@
 //! Eight exchanges side by side, compared with BoringSSL's and with vectors.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
+mod support;
+
 use heddle_simd::{BatchError, Engine, LANES, X25519Operation};
 use heddle_x25519::BYTES;
 use heddle_x25519::testing::Implementation::BoringSsl;
+use support::{number, operations};
 
 /// Operations in a normal run; `make x25519-operations` does a million.
 const OPERATIONS: usize = 4_000;
@@ -37,25 +40,10 @@ fn expected((scalar, point): &Pair) -> [u8; BYTES] {
     BoringSsl.shared_secret(scalar, point).unwrap_or_default()
 }
 
-/// Any bytes, or ones with long runs of equal bits, which carries and borrows run through.
-fn number(random: &mut fastrand::Rng) -> [u8; BYTES] {
-    let mut bytes = [0; BYTES];
-    random.fill(&mut bytes);
-    if random.bool() {
-        let (from, to) = (random.usize(..BYTES), random.usize(..=BYTES));
-        let fill = if random.bool() { 0xff } else { 0 };
-        bytes[from.min(to)..to].fill(fill);
-    }
-    bytes
-}
-
 /// Random keys, every batch width.
 #[test]
 fn random_operations_agree() {
-    let operations = match std::env::var("HEDDLE_X25519_OPERATIONS") {
-        Ok(number) => number.parse().expect("HEDDLE_X25519_OPERATIONS is a number"),
-        Err(_) => OPERATIONS,
-    };
+    let operations = operations(OPERATIONS);
     let mut random = fastrand::Rng::with_seed(25519);
     for (name, engine) in engines() {
         let total = if name == "portable" { PORTABLE } else { operations };

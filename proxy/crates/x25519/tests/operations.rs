@@ -1,8 +1,11 @@
 //! Random and extreme keys, compared with BoringSSL.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
+mod support;
+
 use heddle_x25519::BYTES;
 use heddle_x25519::testing::Implementation::{BoringSsl, Linked};
+use support::{number, operations};
 
 /// Operations in a normal run; `make x25519-operations` does a million.
 const OPERATIONS: usize = 2_000;
@@ -10,10 +13,7 @@ const OPERATIONS: usize = 2_000;
 /// One operation is a public key and a secret of each, and every sixteenth a pair of keys that is drawn.
 #[test]
 fn random_operations_agree() {
-    let operations = match std::env::var("HEDDLE_X25519_OPERATIONS") {
-        Ok(number) => number.parse().expect("HEDDLE_X25519_OPERATIONS is a number"),
-        Err(_) => OPERATIONS,
-    };
+    let operations = operations(OPERATIONS);
     let mut random = fastrand::Rng::with_seed(25519);
     for operation in 0..operations {
         let (private, peer) = (number(&mut random), number(&mut random));
@@ -23,18 +23,6 @@ fn random_operations_agree() {
         }
     }
     println!("{operations} operations agree");
-}
-
-/// Any bytes, or ones with long runs of equal bits, which carries and borrows run through.
-fn number(random: &mut fastrand::Rng) -> [u8; BYTES] {
-    let mut bytes = [0; BYTES];
-    random.fill(&mut bytes);
-    if random.u8(..) < 64 {
-        let (from, to) = (random.usize(..BYTES), random.usize(..=BYTES));
-        let fill = if random.bool() { 0xff } else { 0 };
-        bytes[from.min(to)..to].fill(fill);
-    }
-    bytes
 }
 
 #[track_caller]

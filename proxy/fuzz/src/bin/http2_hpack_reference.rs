@@ -69,7 +69,9 @@ fn reference(blocks: &[Vec<u8>]) -> (Vec<Fields>, bool) {
         match connection.poll_accept(&mut cx) {
             Poll::Ready(Some(Ok((request, reply)))) => {
                 let fields = request.headers().iter();
-                accepted.push(sorted(fields.map(|(n, v)| (n.as_str().into(), v.as_bytes().into())).collect()));
+                accepted.push(sorted(
+                    fields.map(|(n, v)| (n.as_str().into(), v.as_bytes().into())).collect(),
+                ));
                 replies.push((request, reply));
             }
             Poll::Ready(Some(Err(_))) => break true,
@@ -112,7 +114,8 @@ fuzz_target!(|bytes: &[u8]| {
         let decoded = decoder.decode(block, |field| {
             // Which error an invalid name or value is, or a pseudo-header field among the others, and a length that there is
             // no body for, are no matter of HPACK.
-            refused |= !field.valid || field.name == b"content-length" || field.name.starts_with(b":") && fields.len() >= 4;
+            refused |=
+                !field.valid || field.name == b"content-length" || field.name.starts_with(b":") && fields.len() >= 4;
             fields.push((field.name.to_vec(), field.value.to_vec()));
         });
         if refused {

@@ -19,7 +19,15 @@ static GOOD: LazyLock<Parts> = LazyLock::new(|| {
 });
 
 fn read(parts: &Parts) -> Option<RsaPrivateKey> {
-    let [modulus, public_exponent, prime1, prime2, exponent1, exponent2, coefficient] = parts;
+    let [
+        modulus,
+        public_exponent,
+        prime1,
+        prime2,
+        exponent1,
+        exponent2,
+        coefficient,
+    ] = parts;
     RsaPrivateKey::new(&RsaComponents {
         modulus,
         public_exponent,
@@ -34,9 +42,14 @@ fn read(parts: &Parts) -> Option<RsaPrivateKey> {
 
 fuzz_target!(|data: &[u8]| {
     let size = data.len() / 7;
-    assert!(read(&std::array::from_fn(|part| data[part * size..][..size].to_vec())).is_none(), "not by chance");
+    assert!(
+        read(&std::array::from_fn(|part| data[part * size..][..size].to_vec())).is_none(),
+        "not by chance"
+    );
 
-    let Some((count, rest)) = data.split_first() else { return };
+    let Some((count, rest)) = data.split_first() else {
+        return;
+    };
     let (changes, input) = rest.split_at((usize::from(*count % 8) * 3).min(rest.len()));
     let mut parts = GOOD.clone();
     for change in changes.chunks_exact(3) {
@@ -60,8 +73,16 @@ fuzz_target!(|data: &[u8]| {
             *byte = state;
         }
     };
-    let operations = [Operation { key: &key, input }, Operation { key: &key, input: &[1; 256] }];
-    let results = engine.private_operations(&operations, &mut random).expect("two operations of one size");
+    let operations = [
+        Operation { key: &key, input },
+        Operation {
+            key: &key,
+            input: &[1; 256],
+        },
+    ];
+    let results = engine
+        .private_operations(&operations, &mut random)
+        .expect("two operations of one size");
     let good = input.len() == 256 && input < parts[0].as_slice();
     match &results[0] {
         Ok(result) => assert!(good && result.len() == 256),

@@ -229,8 +229,8 @@ fn p256_in_lanes(engine: Engine, operations: &[(&BatchKey, &[u8])]) -> Option<Re
     Some(results.into_iter().map(result).collect())
 }
 
-/// Draws a key for each peer's, and computes its public key and the shared secret; as `x25519_offer::encode` writes them. Nothing for a peer's
-/// key of small order, which BoringSSL then refuses by itself.
+/// Draws a key for each peer's, and computes its public key and the shared secret; as `x25519_offer::encode` writes them.
+/// Nothing for a peer's key of small order, which BoringSSL then refuses by itself.
 fn exchanges_in_lanes(engine: Engine, operations: &[(&BatchKey, &[u8])]) -> Option<Results> {
     let mut privates = Zeroizing::new([[0; X25519_BYTES]; LANES]);
     rand_bytes(privates.as_flattened_mut()).ok()?;

@@ -87,8 +87,8 @@ fn bytes(digits: &[u64; DIGITS]) -> Zeroizing<[u8; X25519_BYTES]> {
         sum >> DIGIT_BITS
     });
     digits[0] += 19 * carry;
-    // Digits of 51 bits but for the lowest, which may be 19 above; the number is below 2^255 + 19.
-    // 1 where it is not below the prime: 19 more carries out of the highest digit.
+    // Digits of 51 bits now but for the lowest, which may be 19 above; the number is below 2^255 + 19. `above` is 1 where it is
+    // not below the prime: 19 more carries out of the highest digit.
     let above = digits.iter().fold(19, |carry, digit| (digit + carry) >> DIGIT_BITS);
     let _ = (0..DIGITS).fold(19 * above, |carry, i| {
         let sum = digits[i] + carry;

@@ -1,20 +1,24 @@
 //! The client's public keys in its ClientHello (RFC 8446 §4.2).
 
-use heddle_keys::X25519_BYTES as BYTES;
+use crate::client_hello::Reader;
 
-const TLS_1_3: [u8; 2] = [3, 4];
+/// Bytes of a public key of X25519 (RFC 7748 §5).
+const X25519_BYTES: usize = 32;
+
+const TLS_1_3: u16 = 0x0304;
 
 /// A group whose exchange has an X25519 in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum KeyShareGroup {
+pub enum KeyShareGroup {
+    /// X25519 alone.
     X25519,
     /// draft-ietf-tls-ecdhe-mlkem: the public key of ML-KEM, then that of X25519.
     X25519MlKem768,
 }
 
 impl KeyShareGroup {
-    /// That of BoringSSL's names for it.
-    pub(crate) fn named(name: &str) -> Option<Self> {
+    /// That of BoringSSL's names for it; `None` for other groups.
+    pub fn named(name: &str) -> Option<Self> {
         match name {
             "X25519" | "x25519" => Some(Self::X25519),
             "X25519MLKEM768" => Some(Self::X25519MlKem768),
@@ -38,44 +42,41 @@ impl KeyShareGroup {
     }
 }
 
-/// Those extensions of a ClientHello that say whether, and with what, keys are exchanged by TLS 1.3.
+/// Those extensions of a ClientHello that say whether, and with what, keys are exchanged by TLS 1.3; empty where they are missing.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Extensions<'a> {
-    pub(crate) supported_versions: &'a [u8],
-    pub(crate) supported_groups: &'a [u8],
-    pub(crate) key_share: &'a [u8],
+pub struct KeyShares<'a> {
+    /// `supported_versions` (RFC 8446 §4.2.1).
+    pub supported_versions: &'a [u8],
+    /// `supported_groups` (§4.2.7).
+    pub supported_groups: &'a [u8],
+    /// `key_share` (§4.2.8).
+    pub key_share: &'a [u8],
 }
 
-impl Extensions<'_> {
+impl KeyShares<'_> {
     /// The public key of X25519 in the share that a server with these groups will choose, which is the one that the client
-    /// prefers. `None` where there is none, or what is there is malformed, which BoringSSL will say.
-    pub(crate) fn x25519(&self, groups: &[KeyShareGroup]) -> Option<[u8; BYTES]> {
-        let (_, versions) = self.supported_versions.split_first()?;
-        if !versions.as_chunks().0.contains(&TLS_1_3) {
+    /// prefers. `None` where there is none, or what is there is malformed, which the TLS engine will say.
+    pub fn x25519(&self, groups: &[KeyShareGroup]) -> Option<[u8; X25519_BYTES]> {
+        let mut versions = Reader(self.supported_versions).vector8()?;
+        while versions.u16()? != TLS_1_3 {}
+        let mut preferred = Reader(self.supported_groups).vector16()?;
+        let group = loop {
+            let preferred = preferred.u16()?;
+            if let Some(group) = groups.iter().find(|ours| ours.code_point() == preferred) {
+                break group;
+            }
+        };
+        let mut extension = Reader(self.key_share);
+        let mut shares = extension.vector16()?;
+        if !extension.is_empty() {
             return None;
         }
-        let (_, preferred) = self.supported_groups.split_first_chunk::<2>()?;
-        let mut preferred = preferred.as_chunks().0.iter().map(|group| u16::from_be_bytes(*group));
-        let group = preferred.find_map(|group| groups.iter().find(|ours| ours.code_point() == group))?;
-        let (length, shares) = self.key_share.split_first_chunk()?;
-        if shares.len() != usize::from(u16::from_be_bytes(*length)) {
-            return None;
+        loop {
+            let (code_point, share) = (shares.u16()?, shares.vector16()?);
+            if code_point == group.code_point() {
+                return share.0.get(group.before()..)?.try_into().ok();
+            }
         }
-        let share = share(shares, group.code_point())?;
-        share.get(group.before()..)?.try_into().ok()
-    }
-}
-
-/// The first share of a group.
-fn share(mut shares: &[u8], group: u16) -> Option<&[u8]> {
-    loop {
-        let (code_point, rest) = shares.split_first_chunk()?;
-        let (length, rest) = rest.split_first_chunk()?;
-        let (share, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes(*length)))?;
-        if u16::from_be_bytes(*code_point) == group {
-            return Some(share);
-        }
-        shares = rest;
     }
 }
 
@@ -99,22 +100,22 @@ mod tests {
         extension
     }
 
-    fn found(supported_groups: &[u8], key_share: &[u8], ours: &[KeyShareGroup]) -> Option<[u8; BYTES]> {
-        let extensions = Extensions {
+    fn found(supported_groups: &[u8], key_share: &[u8], ours: &[KeyShareGroup]) -> Option<[u8; X25519_BYTES]> {
+        let shares = KeyShares {
             supported_versions: &[4, 3, 4, 3, 3],
             supported_groups,
             key_share,
         };
-        extensions.x25519(ours)
+        shares.x25519(ours)
     }
 
     #[test]
     fn the_share_of_the_group_that_the_client_prefers_is_found() {
-        let hybrid = [vec![1; 1184], vec![2; BYTES]].concat();
-        let plain = [3; BYTES];
+        let hybrid = [vec![1; 1184], vec![2; X25519_BYTES]].concat();
+        let plain = [3; X25519_BYTES];
         let grease = (0x0a0a, &[0][..]);
         let all = shares(&[grease, (0x001d, &plain), (0x11ec, &hybrid)]);
-        assert_eq!(found(HYBRID_FIRST, &all, &BOTH), Some([2; BYTES]));
+        assert_eq!(found(HYBRID_FIRST, &all, &BOTH), Some([2; X25519_BYTES]));
         assert_eq!(found(PLAIN_FIRST, &all, &BOTH), Some(plain));
         assert_eq!(found(HYBRID_FIRST, &all, &[KeyShareGroup::X25519]), Some(plain));
         assert_eq!(found(HYBRID_FIRST, &all, &[]), None);
@@ -125,20 +126,20 @@ mod tests {
 
     #[test]
     fn older_versions_have_no_share() {
-        let key_share = shares(&[(0x001d, &[3; BYTES])]);
+        let key_share = shares(&[(0x001d, &[3; X25519_BYTES])]);
         for supported_versions in [&[2, 3, 3][..], &[0], &[], &[3, 3, 3, 3]] {
-            let extensions = Extensions {
+            let shares = KeyShares {
                 supported_versions,
                 supported_groups: PLAIN_FIRST,
                 key_share: &key_share,
             };
-            assert_eq!(extensions.x25519(&BOTH), None, "{supported_versions:?}");
+            assert_eq!(shares.x25519(&BOTH), None, "{supported_versions:?}");
         }
     }
 
     #[test]
     fn what_is_malformed_has_no_share() {
-        let good = shares(&[(0x0017, &[4; 65]), (0x001d, &[3; BYTES])]);
+        let good = shares(&[(0x0017, &[4; 65]), (0x001d, &[3; X25519_BYTES])]);
         for length in 0..good.len() {
             assert_eq!(found(PLAIN_FIRST, &good[..length], &BOTH), None, "{length} bytes");
             // Also where the list says that it ends there.
@@ -153,7 +154,7 @@ mod tests {
             None,
             "a byte behind"
         );
-        for share in [&[3; BYTES - 1][..], &[3; BYTES + 1], &[]] {
+        for share in [&[3; X25519_BYTES - 1][..], &[3; X25519_BYTES + 1], &[]] {
             let shares = shares(&[(0x001d, share), (0x11ec, share)]);
             assert_eq!(found(PLAIN_FIRST, &shares, &BOTH), None);
             assert_eq!(found(HYBRID_FIRST, &shares, &BOTH), None);
