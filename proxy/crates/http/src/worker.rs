@@ -1,9 +1,10 @@
 //! What all HTTP connections of one worker share.
 
 use std::cell::{Cell, RefCell};
+use std::ops::Range;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use heddle_config::snapshot::{Node, RouteTable, Runtime, Snapshot};
 use heddle_telemetry::Stats;
@@ -135,13 +136,7 @@ impl HttpWorker {
 
     /// Calls `with` with the `date` header's value of that moment (RFC 9110 section 5.6.7).
     pub(crate) fn with_date<T>(&self, now: SystemTime, with: impl FnOnce(&[u8]) -> T) -> T {
-        let mut date = self.date.borrow_mut();
-        let second = now.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
-        if date.second != second || date.text.is_empty() {
-            date.second = second;
-            date.text = httpdate::fmt_http_date(now);
-        }
-        with(date.text.as_bytes())
+        with(self.date.borrow_mut().at(now).as_bytes())
     }
 
     /// A random (version 4) UUID in `x-request-id` form.
@@ -157,8 +152,52 @@ impl HttpWorker {
     }
 }
 
-#[derive(Default)]
+/// The text of one second.
 struct DateCache {
-    second: u64,
+    second: Range<SystemTime>,
     text: String,
+}
+
+impl Default for DateCache {
+    fn default() -> Self {
+        Self {
+            second: UNIX_EPOCH..UNIX_EPOCH,
+            text: String::new(),
+        }
+    }
+}
+
+impl DateCache {
+    /// The text of that moment; the first second of 1970 for those before.
+    fn at(&mut self, now: SystemTime) -> &str {
+        if !self.second.contains(&now) {
+            let second = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+            let begins = UNIX_EPOCH + Duration::from_secs(second);
+            self.second = begins..begins + Duration::from_secs(1);
+            self.text = httpdate::fmt_http_date(begins);
+        }
+        &self.text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever the clock does: forwards, backwards, and before 1970.
+    #[test]
+    fn a_date_is_that_of_its_second() {
+        let mut dates = DateCache::default();
+        let at = |ms| UNIX_EPOCH + Duration::from_millis(ms);
+        for (now, text) in [
+            (at(784_111_777_000), "Sun, 06 Nov 1994 08:49:37 GMT"),
+            (at(784_111_777_999), "Sun, 06 Nov 1994 08:49:37 GMT"),
+            (at(784_111_778_000), "Sun, 06 Nov 1994 08:49:38 GMT"),
+            (at(784_111_777_999), "Sun, 06 Nov 1994 08:49:37 GMT"),
+            (UNIX_EPOCH - Duration::from_millis(1), "Thu, 01 Jan 1970 00:00:00 GMT"),
+            (UNIX_EPOCH, "Thu, 01 Jan 1970 00:00:00 GMT"),
+        ] {
+            assert_eq!(dates.at(now), text);
+        }
+    }
 }

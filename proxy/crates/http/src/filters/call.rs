@@ -2,10 +2,10 @@
 
 use std::future::poll_fn;
 use std::marker::PhantomData;
+use std::time::Duration;
 
 use heddle_net::ConnectionInfo;
 use serde_json::{Map, Value};
-use tokio::time::Instant;
 
 use super::HttpFilter;
 use super::body::{AtLimit, Held, Shared, SharedResponse, Step, Transform, Unheld};
@@ -268,5 +268,6 @@ impl<F: HttpFilter> RouteConfigs<F> {
 pub(crate) struct End<'e> {
     pub(crate) exchange: &'e Exchange,
     pub(crate) connection: &'e ConnectionInfo,
-    pub(crate) now: Instant,
+    /// From the beginning of its head to the end of its answer.
+    pub(crate) took: Duration,
 }

@@ -239,11 +239,10 @@ impl HttpFilter for IstioStats {
         let End {
             exchange,
             connection,
-            now,
+            took,
         } = end;
         self.with_series(exchange, connection, |series| {
-            let duration = now.duration_since(exchange.begun);
-            series.record(duration, exchange.request_bytes, exchange.response_bytes);
+            series.record(took, exchange.request_bytes, exchange.response_bytes);
         });
     }
 }

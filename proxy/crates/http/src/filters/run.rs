@@ -207,7 +207,7 @@ pub(crate) async fn on_response_waiting<E: From<Failure>>(
 }
 
 /// Tells the filters that the request is over, and forgets what they kept for it.
-pub(crate) fn on_end(hcm: &HcmRuntime, exchange: &mut Exchange, connection: &ConnectionInfo, now: Instant) {
+pub(crate) fn on_end(hcm: &HcmRuntime, exchange: &mut Exchange, connection: &ConnectionInfo, took: Duration) {
     let mut states = std::mem::take(&mut exchange.filter_states);
     if states.is_empty() {
         // Answered before it came to the filters.
@@ -220,7 +220,7 @@ pub(crate) fn on_end(hcm: &HcmRuntime, exchange: &mut Exchange, connection: &Con
         let end = End {
             exchange,
             connection,
-            now,
+            took,
         };
         filter.on_end(end, state);
     }

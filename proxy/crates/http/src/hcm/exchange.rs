@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use heddle_memory::Spares;
 use heddle_net::{ConnectionInfo, PeerIdentity};
@@ -240,9 +240,9 @@ impl Exchange {
         self.flags.set(flag);
     }
 
-    /// The view that log formats and header formats read.
-    pub(crate) fn log_context<'a>(&'a self, connection: &'a ConnectionInfo, end: Option<Instant>) -> LogContext<'a> {
-        let grpc_status = if self.request.grpc && end.is_some() {
+    /// The view that log formats and header formats read, of a request that `took` so long, or goes on.
+    pub(crate) fn log_context<'a>(&'a self, connection: &'a ConnectionInfo, took: Option<Duration>) -> LogContext<'a> {
+        let grpc_status = if self.request.grpc && took.is_some() {
             self.trailers
                 .as_ref()
                 .and_then(|t| t.get_known_text(Known::GrpcStatus))
@@ -253,7 +253,7 @@ impl Exchange {
         };
         LogContext {
             start: Some(self.start),
-            duration: end.map(|end| end.duration_since(self.begun)),
+            duration: took,
             request_duration: self.request_done.map(|at| at.duration_since(self.begun)),
             response_duration: self.first_byte.map(|at| at.duration_since(self.begun)),
             connection: Some(connection),

@@ -169,14 +169,13 @@ impl HcmRuntime {
     pub(crate) fn finish(&self, exchange: &mut Exchange, connection: &ConnectionInfo, now: Instant) {
         self.stats.rq_completed.inc();
         self.stats.answered(exchange.status);
-        self.stats
-            .rq_time
-            .record(now.duration_since(exchange.begun).as_secs_f64() * 1000.0);
-        filters::on_end(self, exchange, connection, now);
+        let took = now.duration_since(exchange.begun);
+        self.stats.rq_time.record(took.as_secs_f64() * 1000.0);
+        filters::on_end(self, exchange, connection, took);
         if self.logs.is_empty() {
             return;
         }
-        let context = exchange.log_context(connection, Some(now));
+        let context = exchange.log_context(connection, Some(took));
         self.logs
             .write(&self.config.access_logs, &context, &self.stats.log_dropped);
     }
