@@ -11,7 +11,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -20,8 +19,7 @@ import (
 	"heddle.io/heddle/bench/process"
 )
 
-// ClientFlag has the benchmark's program be the client that [NewConnections] starts: the argument after it is for
-// [OpenConnections].
+// ClientFlag has the benchmark's program be the client that [NewConnections] starts: standard input is for [OpenConnections].
 const ClientFlag = "-open-connections"
 
 // transactionBound is how long one connection may take, from dialling to its end.
@@ -39,34 +37,16 @@ type order struct {
 // over. Latency is from opening the connection to the answer's last byte: wrk's begins when the
 // handshake is over, so that it does not see what a handshake waits for.
 func NewConnections(at process.Place, address, target string, clients int, duration time.Duration) (Result, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return Result{}, fmt.Errorf("find this program: %w", err)
-	}
-	told, err := json.Marshal(order{address, target, clients, duration})
-	if err != nil {
-		return Result{}, err
-	}
-	command, out := at.Command(self, ClientFlag, string(told)), &bytes.Buffer{}
-	command.Stdout, command.Stderr = out, os.Stderr
-	if err := at.Launch(command); err != nil {
-		return Result{}, fmt.Errorf("client of %s: %w", address, err)
-	}
-	if err := command.Wait(); err != nil {
-		return Result{}, fmt.Errorf("client of %s: %w", address, err)
-	}
 	var r Result
-	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
-		return Result{}, fmt.Errorf("client of %s wrote no result: %w", address, err)
-	}
-	return r, nil
+	_, err := inChild(at, ClientFlag, order{address, target, clients, duration}, &r)
+	return r, err
 }
 
 // OpenConnections does what an order of [NewConnections] says and writes the [Result] as JSON. What the first failed
 // connection failed with goes to log.
-func OpenConnections(told string, out, log io.Writer) error {
+func OpenConnections(told io.Reader, out, log io.Writer) error {
 	var o order
-	if err := json.Unmarshal([]byte(told), &o); err != nil {
+	if err := json.NewDecoder(told).Decode(&o); err != nil {
 		return fmt.Errorf("%s: %w", ClientFlag, err)
 	}
 	// The garbage of a handshake is small; to collect it seldom leaves the processor to the clients.

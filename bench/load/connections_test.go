@@ -85,7 +85,7 @@ func TestNewConnectionsCountErrors(t *testing.T) {
 }
 
 func TestOpenConnectionsRefusesAnOrderThatIsNone(t *testing.T) {
-	if err := OpenConnections("10", nil, nil); err == nil {
+	if err := OpenConnections(strings.NewReader("10"), nil, nil); err == nil {
 		t.Error("was accepted")
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"heddle.io/heddle/bench/process"
@@ -25,22 +26,31 @@ type Result struct {
 	PerSecond float64
 	// P50, P95 and P99 are latencies; zero where the load generator does not measure them (wrk has no P95).
 	P50, P95, P99 time.Duration
-	// CPU is the generator's own processor time.
-	CPU time.Duration
+	// CPU is the generator's own processor time, and Switches how often it gave up its processor.
+	CPU      time.Duration
+	Switches int64
 }
 
-// run gives what a generator prints and its processor time.
-func run(at process.Place, argv ...string) (string, time.Duration, error) {
+// spent fills in what the generator took for it.
+func (r *Result) spent(generator *os.ProcessState) {
+	r.CPU = generator.UserTime() + generator.SystemTime()
+	if usage, ok := generator.SysUsage().(*syscall.Rusage); ok {
+		r.Switches = usage.Nvcsw + usage.Nivcsw
+	}
+}
+
+// run gives what a generator prints, and what it took.
+func run(at process.Place, argv ...string) (string, *os.ProcessState, error) {
 	cmd := at.Command(argv...)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := at.Launch(cmd); err != nil {
-		return "", 0, fmt.Errorf("start %s: %w", argv[0], err)
+		return "", nil, fmt.Errorf("start %s: %w", argv[0], err)
 	}
 	if err := cmd.Wait(); err != nil {
-		return "", 0, fmt.Errorf("%s: %w\n%s", strings.Join(argv, " "), err, &out)
+		return "", nil, fmt.Errorf("%s: %w\n%s", strings.Join(argv, " "), err, &out)
 	}
-	return out.String(), cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(), nil
+	return out.String(), cmd.ProcessState, nil
 }
 
 var (
@@ -66,7 +76,7 @@ func wrk(at process.Place, url string, connections int, duration time.Duration, 
 		return Result{}, err
 	}
 	r, err := parseWrk(out)
-	r.CPU = used
+	r.spent(used)
 	return r, err
 }
 
@@ -133,13 +143,6 @@ func H2loadGRPC(at process.Place, url, message string, clients, streams, request
 		"-H", "content-type: application/grpc", "-H", "te: trailers", url)
 }
 
-// H2loadAt asks url over HTTP/1.1 so many times a second. Latencies are from when a request is sent: one whose connection still
-// waits for an answer is sent later.
-func H2loadAt(at process.Place, url string, connections, perSecond int, duration time.Duration) (Result, error) {
-	each := strconv.FormatFloat(float64(perSecond)/float64(connections), 'f', -1, 64)
-	return h2load(at, perSecond*int(duration.Seconds()), "--h1", "-c", strconv.Itoa(connections), "--rps="+each, url)
-}
-
 func h2load(at process.Place, requests int, args ...string) (Result, error) {
 	dir, err := os.MkdirTemp("", "h2load")
 	if err != nil {
@@ -157,7 +160,7 @@ func h2load(at process.Place, requests int, args ...string) (Result, error) {
 	if err != nil {
 		return r, err
 	}
-	r.CPU = used
+	r.spent(used)
 	r.PerSecond = float64(r.Requests) / took.Seconds()
 	r.P50, r.P95, r.P99, err = h2Percentiles(log)
 	return r, err

@@ -27,7 +27,10 @@ func answering(t *testing.T, requests *atomic.Int64, answer http.HandlerFunc) st
 }
 
 // raw answers the bytes and keeps the connection.
-func raw(answer string) http.HandlerFunc {
+func raw(answer string) http.HandlerFunc { return rawAfter(answer, func() {}) }
+
+// rawAfter answers the bytes after each call.
+func rawAfter(answer string, before func()) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		conn, buffer, err := http.NewResponseController(w).Hijack()
 		if err != nil {
@@ -36,6 +39,7 @@ func raw(answer string) http.HandlerFunc {
 		go func() {
 			defer conn.Close()
 			for {
+				before()
 				if _, err := conn.Write([]byte(answer)); err != nil {
 					return
 				}

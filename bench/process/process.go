@@ -109,6 +109,8 @@ type Cost struct {
 	User, System time.Duration
 	// RSS is the resident memory now, in bytes.
 	RSS int64
+	// Switches are how often a processor was given to something else, since there was nothing to do or by the scheduler's will.
+	Switches int64
 }
 
 // Cost reads /proc for every process of the program's group.
@@ -144,9 +146,41 @@ func (p *Process) Cost() (Cost, error) {
 			return total, fmt.Errorf("%s: %w", path, err)
 		}
 		total.RSS += pages * int64(os.Getpagesize())
+		switches, err := contextSwitches(filepath.Dir(path))
+		if err != nil {
+			return total, err
+		}
+		total.Switches += switches
 	}
 	if !found {
 		return total, fmt.Errorf("%s has ended:\n%s", p.name, p.log)
+	}
+	return total, nil
+}
+
+// contextSwitches of all threads of a process, of which that is the directory in /proc. Ended threads are not in it.
+func contextSwitches(dir string) (int64, error) {
+	tasks, err := filepath.Glob(filepath.Join(dir, "task", "[0-9]*", "status"))
+	if err != nil {
+		return 0, err
+	}
+	var total int64
+	for _, path := range tasks {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			continue // It ended between the listing and the reading.
+		}
+		for line := range strings.Lines(string(data)) {
+			name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+			if name != "voluntary_ctxt_switches" && name != "nonvoluntary_ctxt_switches" {
+				continue
+			}
+			n, err := strconv.ParseInt(strings.TrimSpace(value), 10, 64)
+			if err != nil {
+				return 0, fmt.Errorf("%s: %w", path, err)
+			}
+			total += n
+		}
 	}
 	return total, nil
 }

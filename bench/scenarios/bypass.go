@@ -1,7 +1,6 @@
 package scenarios
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,8 +26,8 @@ const (
 	leastDirect    = 0.9 * directMessages
 )
 
-// bypassRate of the runs at a fixed rate, in requests per second.
-const bypassRate = 5000
+// bypassShare of the requests per second that go at the most without the bypass is the fixed rate.
+const bypassShare = 0.6
 
 // leastReached is the share of the asked rate that a run at a fixed rate must reach.
 const leastReached = 0.9
@@ -46,13 +45,19 @@ func tcpBypass(name, summary string, mutualTLS bool) Scenario {
 		}
 		defer func() { err = errors.Join(err, host.Close()) }()
 		work := peers.SidecarWork{MutualTLS: mutualTLS, IstioMetrics: true}
-		o.Rate = cmp.Or(o.Rate, bypassRate)
 		ways := []*way{{name: "off"}, {name: "on"}}
 		for _, w := range ways {
 			w.figures = map[int]map[string][]float64{}
 			if w.Pair, err = host.Pair(w.name, samehost.Setup{Bypass: w.name == "on", Sidecars: work}, o.Binaries); err != nil {
 				return result, fmt.Errorf("bypass %s: %w", w.name, err)
 			}
+		}
+		if o.Rate == 0 {
+			most, err := load.Wrk(ways[0].Client, ways[0].URL, connectionCounts[0], o.Duration)
+			if err != nil {
+				return result, fmt.Errorf("find the rate of requests for this machine: %w", err)
+			}
+			o.Rate = int(bypassShare * most.PerSecond)
 		}
 		for run := range o.Runs + 1 { // The first run warms up and is not counted.
 			for _, connections := range connectionCounts {
@@ -98,7 +103,7 @@ func (w *way) measure(connections int, o Options, count bool) (float64, error) {
 		return 0, err
 	}
 	fixed, err := w.observe(func() (load.Result, error) {
-		return load.H2loadAt(w.Client, w.URL, connections, o.Rate, o.Duration)
+		return load.AtRate(w.Client, w.URL, connections, o.Rate, o.Duration)
 	})
 	if err != nil {
 		return 0, fmt.Errorf("%d requests/s: %w", o.Rate, err)
@@ -132,6 +137,8 @@ type observation struct {
 	wall                                         time.Duration
 	// direct are the messages that bypassed TCP.
 	direct uint64
+	// switches from one of the four processes to something else.
+	switches int64
 }
 
 func (w *way) observe(run func() (load.Result, error)) (observation, error) {
@@ -144,6 +151,7 @@ func (w *way) observe(run func() (load.Result, error)) (observation, error) {
 			return o, err
 		}
 		*into = -(cost.User + cost.System)
+		o.switches -= cost.Switches
 	}
 	before, err := w.direct()
 	if err != nil {
@@ -160,12 +168,14 @@ func (w *way) observe(run func() (load.Result, error)) (observation, error) {
 			return o, err
 		}
 		*into += cost.User + cost.System
+		o.switches += cost.Switches
 	}
 	after, err := w.direct()
 	if err != nil {
 		return o, err
 	}
 	o.client, o.direct = o.load.CPU, after-before
+	o.switches += o.load.Switches
 	return o, o.check(w.Bypass != nil)
 }
 
@@ -205,5 +215,6 @@ func (o observation) figures() map[string]float64 {
 		"p95_ms":              float64(o.load.P95.Microseconds()) / 1000,
 		"p99_ms":              float64(o.load.P99.Microseconds()) / 1000,
 		"direct_messages":     o.each(o.direct),
+		"context_switches":    o.each(uint64(o.switches)),
 	}
 }

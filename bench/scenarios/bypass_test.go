@@ -29,10 +29,10 @@ func TestARunThatDoesNotMeasureTheBypass(t *testing.T) {
 
 func TestProcessorTimeOfARequest(t *testing.T) {
 	o := observation{load: load.Result{Requests: 1000}, client: 9 * time.Millisecond, clientSidecar: 14 * time.Millisecond, serverSidecar: 13 * time.Millisecond,
-		server: 8 * time.Millisecond, direct: 4000}
+		server: 8 * time.Millisecond, direct: 4000, switches: 1500}
 	got := o.figures()
 	for figure, want := range map[string]float64{
-		"client_us": 9, "client_sidecar_us": 14, "server_sidecar_us": 13, "server_us": 8, "cpu_us_per_request": 44, "direct_messages": 4,
+		"client_us": 9, "client_sidecar_us": 14, "server_sidecar_us": 13, "server_us": 8, "cpu_us_per_request": 44, "direct_messages": 4, "context_switches": 1.5,
 	} {
 		if got[figure] != want {
 			t.Errorf("%s = %v, want %v", figure, got[figure], want)

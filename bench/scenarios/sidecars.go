@@ -134,7 +134,7 @@ type sidecarWay struct {
 // measure runs at a fixed rate, then as fast as it goes.
 func (w *sidecarWay) measure(o Options, count bool) error {
 	fixed, err := w.observe(func() (load.Result, error) {
-		return load.H2loadAt(w.Client, w.URL, connectionsAtRate, o.Rate, o.Duration)
+		return load.AtRate(w.Client, w.URL, connectionsAtRate, o.Rate, o.Duration)
 	})
 	if err != nil {
 		return fmt.Errorf("%d requests/s: %w", o.Rate, err)

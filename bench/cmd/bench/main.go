@@ -26,17 +26,22 @@ func main() {
 		serveController(os.Args[2])
 		return
 	}
-	if len(os.Args) == 3 && os.Args[1] == load.ClientFlag {
-		exitOn(load.OpenConnections(os.Args[2], os.Stdout, os.Stderr))
-		return
-	}
 	if len(os.Args) == 3 && os.Args[1] == peers.GRPCFlag {
 		exitOn(peers.ServeGRPC(os.Args[2]))
 		return
 	}
-	if len(os.Args) == 2 && os.Args[1] == load.TurnsFlag {
-		exitOn(load.TakeTurns(os.Stdin, os.Stdout))
-		return
+	if len(os.Args) == 2 {
+		switch os.Args[1] {
+		case load.ClientFlag:
+			exitOn(load.OpenConnections(os.Stdin, os.Stdout, os.Stderr))
+			return
+		case load.TurnsFlag:
+			exitOn(load.TakeTurns(os.Stdin, os.Stdout))
+			return
+		case load.RateFlag:
+			exitOn(load.AskAtRate(os.Stdin, os.Stdout))
+			return
+		}
 	}
 	scenario := flag.String("scenario", "", "scenario to run; all by default")
 	runs := flag.Int("runs", 5, "counted runs of each subject, interleaved")
@@ -45,7 +50,7 @@ func main() {
 	heddle := flag.String("heddle-proxy", "bin/heddle-proxy", "path of heddle-proxy, a release build")
 	envoy := flag.String("envoy", "envoy", "path of a stock Envoy")
 	out := flag.String("out", "bench/results/latest", "folder for the results")
-	rate := flag.Int("rate", 0, "p2, p3, mesh: requests per second of the runs at a fixed rate; by default 5000 of p2 and 4000 of the others")
+	rate := flag.Int("rate", 0, "requests per second; p2, p3, mesh: of the runs at a fixed rate, by default six tenths of the most of p2 and 4000 of the others; p5, p5-even, p5-late: by default what takes one worker half of a processor")
 	var mesh scenarios.Mesh
 	flag.IntVar(&mesh.Size.Services, "services", 1000, "p8: services of the mesh")
 	flag.IntVar(&mesh.Size.Endpoints, "endpoints", 3, "p8: endpoints of each service")

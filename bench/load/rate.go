@@ -1,0 +1,164 @@
+package load
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/url"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"heddle.io/heddle/bench/process"
+)
+
+// RateFlag has the benchmark's program be the client that [AtRate] starts: standard input is for [AskAtRate].
+const RateFlag = "-at-rate"
+
+// fixedRate is what such a client is told.
+type fixedRate struct {
+	Address     string        `json:"address"`
+	Target      string        `json:"target"`
+	Connections int           `json:"connections"`
+	PerSecond   int           `json:"per_second"`
+	Duration    time.Duration `json:"duration"`
+}
+
+// AtRate asks url (http, an IPv4 address and a port) over kept HTTP/1.1 connections, so many times a second. The requests are due one
+// after the other, evenly, each on the connection after the one before. A latency begins when its request was due: what waits
+// for the answer before it on its connection waits longer. (h2load asks on all of its connections in the same moment, every 10 ms
+// at the most, so that its p99 is the end of a queue that it made itself.)
+func AtRate(at process.Place, from string, connections, perSecond int, duration time.Duration) (Result, error) {
+	u, err := url.Parse(from)
+	if err != nil {
+		return Result{}, err
+	}
+	var r Result
+	used, err := inChild(at, RateFlag, fixedRate{u.Host, u.RequestURI(), connections, perSecond, duration}, &r)
+	if err != nil {
+		return r, err
+	}
+	r.spent(used)
+	return r, nil
+}
+
+// AskAtRate is the client of [AtRate]: it does what it is told and writes the [Result] as JSON.
+func AskAtRate(told io.Reader, out io.Writer) error {
+	var f fixedRate
+	if err := json.NewDecoder(told).Decode(&f); err != nil {
+		return fmt.Errorf("%s: %w", RateFlag, err)
+	}
+	r, err := f.run()
+	if err != nil {
+		return fmt.Errorf("%s: %w", f.Address, err)
+	}
+	return json.NewEncoder(out).Encode(r)
+}
+
+// run asks once on each connection, which opens the way behind it and is not counted, and then at the rate.
+func (f fixedRate) run() (Result, error) {
+	request := fmt.Appendf(nil, "GET %s HTTP/1.1\r\nHost: %s\r\n\r\n", f.Target, f.Address)
+	a, err := newAsker(f.Address, [][]byte{request}, f.Connections)
+	if err != nil {
+		return Result{}, err
+	}
+	defer a.close()
+	if _, err := a.ask(0); err != nil {
+		return Result{}, err
+	}
+	interval := time.Second / time.Duration(f.PerSecond)
+	ticks, err := unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_CLOEXEC)
+	if err != nil {
+		return Result{}, err
+	}
+	defer unix.Close(ticks)
+	every := unix.NsecToTimespec(interval.Nanoseconds())
+	s := &schedule{asker: a, interval: interval, total: int(f.Duration / interval), answered: make([]int, f.Connections), waiting: make([]bool, f.Connections)}
+	s.begun = time.Now()
+	if err := unix.TimerfdSettime(ticks, 0, &unix.ItimerSpec{Interval: every, Value: every}, nil); err != nil {
+		return Result{}, err
+	}
+	if err := a.watch(ticks, f.Connections); err != nil {
+		return Result{}, err
+	}
+	return s.run(ticks)
+}
+
+// schedule of requests: number n is due n+1 intervals after the beginning, on connection n modulo their number.
+type schedule struct {
+	*asker
+	begun    time.Time
+	interval time.Duration
+	// total of requests, and how many of them have been due.
+	total, due int
+	// answered requests of each connection, and whether it waits for an answer.
+	answered []int
+	waiting  []bool
+	times    []time.Duration
+}
+
+func (s *schedule) run(ticks int) (Result, error) {
+	s.times = make([]time.Duration, 0, s.total)
+	events := make([]unix.EpollEvent, len(s.sockets)+1)
+	end := s.begun.Add(time.Duration(s.total)*s.interval + answerBound)
+	for len(s.times) < s.total {
+		ready, err := s.wait(events)
+		now := time.Now()
+		if err == nil && now.After(end) {
+			err = fmt.Errorf("%v after the last one was due", answerBound)
+		}
+		if err != nil {
+			return Result{}, fmt.Errorf("%d of %d answers are missing: %w", s.total-len(s.times), s.total, err)
+		}
+		for _, event := range ready {
+			if number := int(event.Fd); number == len(s.sockets) {
+				err = s.tick(ticks, now)
+			} else {
+				err = s.answer(number)
+			}
+			if err != nil {
+				return Result{}, err
+			}
+		}
+	}
+	slices.Sort(s.times)
+	return Result{Requests: int64(s.total), PerSecond: float64(s.total) / time.Since(s.begun).Seconds(),
+		P50: percentile(s.times, 0.50), P95: percentile(s.times, 0.95), P99: percentile(s.times, 0.99)}, nil
+}
+
+// tick sends what is due, on connections that wait for nothing.
+func (s *schedule) tick(ticks int, now time.Time) error {
+	var expired [8]byte
+	if _, err := unix.Read(ticks, expired[:]); err != nil {
+		return err
+	}
+	due := min(s.total, int(now.Sub(s.begun)/s.interval))
+	for ; s.due < due; s.due++ {
+		number := s.due % len(s.sockets)
+		if s.waiting[number] {
+			continue
+		}
+		s.waiting[number] = true
+		if err := s.send(number); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// answer takes what has come on a connection, and sends what is due there already.
+func (s *schedule) answer(number int) error {
+	whole, err := s.receive(number)
+	if err != nil || !whole {
+		return err
+	}
+	due := s.begun.Add(time.Duration(number+len(s.sockets)*s.answered[number]+1) * s.interval)
+	s.times = append(s.times, time.Since(due))
+	s.answered[number]++
+	s.waiting[number] = number+len(s.sockets)*s.answered[number] < s.due
+	if !s.waiting[number] {
+		return nil
+	}
+	return s.send(number)
+}
