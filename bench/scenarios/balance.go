@@ -22,7 +22,11 @@ const (
 	balanceSettling = 6 * time.Second
 )
 
-// balanceClasses are 4000 connections. One worker alone can do it, and is busy.
+// balanceShare of a processor is what the load takes, of one worker that has all of it. Where client, backend and workers
+// share two processors, that is as much as leaves the other two what they need.
+const balanceShare = 0.6
+
+// balanceClasses are 4000 connections, with the rates that they have to each other.
 var balanceClasses = map[string]load.Class{
 	"1k":   {Path: "/sizes/1k", Connections: 2800, Rate: 8000},
 	"10k":  {Path: "/sizes/10k", Connections: 800, Rate: 2000},
@@ -71,41 +75,47 @@ func runBalance(name string, arranged arrangement, o Options) (results.Result, e
 	if len(names) == 0 {
 		names = slices.Sorted(maps.Keys(balanceSubjects))
 	}
+	b := balanceLoad{classes: maps.Clone(balanceClasses), course: load.Course{Opening: balanceOpening, Duration: o.Duration}, binaries: o.Binaries}
 	connections := 0
-	classes := maps.Clone(balanceClasses)
-	for class, c := range classes {
+	for class, c := range b.classes {
 		c.Bytes = peers.Sizes[c.Path]
 		connections += c.Connections
 		if arranged == late {
 			c.Connections /= 2 // The other half are silent.
 		}
-		classes[class] = c
+		b.classes[class] = c
 	}
-	ports, err := arrange(arranged, connections)
-	if err != nil {
+	if arranged == late {
+		b.course.Late, b.course.Settling = true, balanceSettling
+	}
+	var err error
+	if b.ports, err = arrange(arranged, connections); err != nil {
 		return result, err
 	}
-	dir, err := os.MkdirTemp("", "heddle-bench")
-	if err != nil {
+	if b.dir, err = os.MkdirTemp("", "heddle-bench"); err != nil {
 		return result, err
 	}
-	defer os.RemoveAll(dir)
-	if err := peers.WriteSizes(dir); err != nil {
+	defer os.RemoveAll(b.dir)
+	if err := peers.WriteSizes(b.dir); err != nil {
 		return result, err
 	}
-	backend, err := peers.Backend(clientPlace, dir, backendAddress, peers.BackendSize)
+	backend, err := peers.Backend(clientPlace, b.dir, backendAddress, peers.BackendSize)
 	if err != nil {
 		return result, err
 	}
 	defer backend.Stop()
+	perSecond := float64(o.Rate)
+	if o.Rate == 0 {
+		if perSecond, err = b.calibrate(); err != nil {
+			return result, fmt.Errorf("find the rate of requests for this machine: %w", err)
+		}
+	}
+	b.scale(perSecond / b.perSecond())
+	fmt.Fprintf(o.Progress, "%s: %.0f requests per second\n", name, b.perSecond())
 	figures := map[string]map[string][]float64{}
 	for run := range o.Runs + 1 { // The first run warms up and is not counted.
 		for _, subject := range names {
-			course := load.Course{Opening: balanceOpening, Duration: o.Duration}
-			if arranged == late {
-				course.Late, course.Settling = true, balanceSettling
-			}
-			got, err := balanceOnce(subject, dir, ports, classes, course, o)
+			got, err := b.once(subject)
 			if err != nil {
 				return result, fmt.Errorf("%s: %w", subject, err)
 			}
@@ -163,14 +173,50 @@ func inTurns(bySocket [][]int) []int {
 	return ports
 }
 
-// balanceOnce starts a subject, loads it and stops it.
-func balanceOnce(name, dir string, ports []int, classes map[string]load.Class, course load.Course, o Options) (map[string]float64, error) {
+// balanceLoad is what every subject of a run has to do.
+type balanceLoad struct {
+	dir      string
+	ports    []int
+	classes  map[string]load.Class
+	course   load.Course
+	binaries peers.Binaries
+}
+
+// perSecond is how many requests come per second.
+func (b balanceLoad) perSecond() float64 {
+	sum := 0.0
+	for _, c := range b.classes {
+		sum += c.Rate
+	}
+	return sum
+}
+
+// scale makes it so many times the requests.
+func (b balanceLoad) scale(by float64) {
+	for name, c := range b.classes {
+		c.Rate *= by
+		b.classes[name] = c
+	}
+}
+
+// calibrate finds the requests per second that take [balanceShare] of a processor here, of workers that are not balanced.
+func (b balanceLoad) calibrate() (float64, error) {
+	b.course.Duration = balanceOpening
+	figures, err := b.once("none")
+	if err != nil {
+		return 0, err
+	}
+	return b.perSecond() * 100 * balanceShare / figures["cpu_percent"], nil
+}
+
+// once starts a subject, loads it and stops it.
+func (b balanceLoad) once(name string) (map[string]float64, error) {
 	chosen, known := balanceSubjects[name]
 	if !known {
 		return nil, fmt.Errorf("unknown subject %q: want one of %v", name, slices.Sorted(maps.Keys(balanceSubjects)))
 	}
 	work := peers.Work{Workers: balanceWorkers, Balance: chosen.balance}
-	subject, err := peers.Start(chosen.proxy, dir, proxyPlace, work, balanceAddress, backendAddress, o.Binaries)
+	subject, err := peers.Start(chosen.proxy, b.dir, proxyPlace, work, balanceAddress, backendAddress, b.binaries)
 	if err != nil {
 		return nil, err
 	}
@@ -179,7 +225,7 @@ func balanceOnce(name, dir string, ports []int, classes map[string]load.Class, c
 	if err != nil {
 		return nil, err
 	}
-	got, err := load.Mixed(balanceAddress, ports, classes, course)
+	got, err := load.Mixed(balanceAddress, b.ports, b.classes, b.course)
 	if err != nil {
 		return nil, err
 	}
@@ -188,10 +234,15 @@ func balanceOnce(name, dir string, ports []int, classes map[string]load.Class, c
 		return nil, err
 	}
 	used := cost.User - before.User + cost.System - before.System
+	// While connections open, half of them ask, or none.
+	asked := b.course.Opening/2 + b.course.Settling + b.course.Duration
+	if b.course.Late {
+		asked -= b.course.Opening / 2
+	}
 	figures := map[string]float64{
 		"rss_mb": float64(cost.RSS) / 1e6,
 		// What is asked is the same of all subjects, whatever they take for it.
-		"cpu_percent": 100 * used.Seconds() / (course.Opening + course.Settling + course.Duration).Seconds(),
+		"cpu_percent": 100 * used.Seconds() / asked.Seconds(),
 	}
 	var requests int64
 	for class, r := range got {
@@ -202,6 +253,6 @@ func balanceOnce(name, dir string, ports []int, classes map[string]load.Class, c
 		figures["p50_ms_"+class] = float64(r.P50.Microseconds()) / 1000
 		figures["p99_ms_"+class] = float64(r.P99.Microseconds()) / 1000
 	}
-	figures["requests_per_second"] = float64(requests) / o.Duration.Seconds()
+	figures["requests_per_second"] = float64(requests) / b.course.Duration.Seconds()
 	return figures, nil
 }

@@ -23,7 +23,7 @@ type Options struct {
 	Subjects []string
 	// Binaries that are not on the path.
 	Binaries peers.Binaries
-	// Rate is the fixed rate of p2, p3 and mesh, in requests per second; zero means each scenario's own.
+	// Rate is the fixed rate of p2, p3, mesh and those of p5, in requests per second; zero means each scenario's own.
 	Rate int
 	// Mesh is what the controller is measured with.
 	Mesh Mesh
