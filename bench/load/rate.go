@@ -16,6 +16,9 @@ import (
 // RateFlag has the benchmark's program be the client that [AtRate] starts: standard input is for [AskAtRate].
 const RateFlag = "-at-rate"
 
+// MostPerSecond is the highest rate that can be asked for; a client here does a tenth of it.
+const MostPerSecond = 1_000_000
+
 // fixedRate is what such a client is told.
 type fixedRate struct {
 	Address     string        `json:"address"`

@@ -24,7 +24,7 @@ const (
 
 // balanceShare of a processor is what the load takes, of one worker that has all of it. Where client, backend and workers
 // share two processors, that is as much as leaves the other two what they need.
-const balanceShare = 0.6
+const balanceShare = 0.75
 
 // balanceClasses are 4000 connections, with the rates that they have to each other.
 var balanceClasses = map[string]load.Class{

@@ -59,8 +59,8 @@ func main() {
 	flag.IntVar(&mesh.Changes, "changes", 50, "p8: how often an endpoint's readiness changes")
 	proxies := flag.String("proxies", "20,100", "p8: numbers of proxies, each measured with a controller of its own")
 	flag.Parse()
-	if *rate < 0 {
-		fmt.Fprintf(os.Stderr, "bench: -rate: %d is no number of requests per second\n", *rate)
+	if *rate < 0 || *rate > load.MostPerSecond {
+		fmt.Fprintf(os.Stderr, "bench: -rate: %d is no number of requests per second up to %d\n", *rate, load.MostPerSecond)
 		os.Exit(2)
 	}
 	for number := range strings.SplitSeq(*proxies, ",") {
