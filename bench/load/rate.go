@@ -59,8 +59,11 @@ func AskAtRate(told io.Reader, out io.Writer) error {
 	return json.NewEncoder(out).Encode(r)
 }
 
-// run asks once on each connection, which opens the way behind it and is not counted, and then at the rate.
+// run asks once on each connection, which opens the way behind it and is not counted, and then at the rate: 1 to [MostPerSecond].
 func (f fixedRate) run() (Result, error) {
+	if f.PerSecond < 1 || f.PerSecond > MostPerSecond {
+		return Result{}, fmt.Errorf("%d requests per second: want 1 to %d", f.PerSecond, MostPerSecond)
+	}
 	request := fmt.Appendf(nil, "GET %s HTTP/1.1\r\nHost: %s\r\n\r\n", f.Target, f.Address)
 	a, err := newAsker(f.Address, [][]byte{request}, f.Connections)
 	if err != nil {

@@ -42,6 +42,14 @@ func TestLatencyBeginsWhenARequestIsDue(t *testing.T) {
 	}
 }
 
+func TestARateHasBounds(t *testing.T) {
+	for _, perSecond := range []int{-1, 0, MostPerSecond + 1} {
+		if _, err := (fixedRate{PerSecond: perSecond}).run(); err == nil || !strings.Contains(err.Error(), "want 1 to 1000000") {
+			t.Errorf("%d: error %v", perSecond, err)
+		}
+	}
+}
+
 func TestAnyOtherAnswerEndsARate(t *testing.T) {
 	var connections atomic.Int64
 	f := fixedRate{Address: answering(t, &connections, raw("HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n")), Target: "/", Connections: 1, PerSecond: 1000, Duration: time.Millisecond}
