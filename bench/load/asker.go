@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// answerBound is how long answers may be missing.
+// answerBound is how long all answers may be missing, or those that are still missing when the last request was due.
 const answerBound = 10 * time.Second
 
 // asker asks one address over all its connections, on one thread: Go's own network code takes as long for a request as the

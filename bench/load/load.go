@@ -1,4 +1,4 @@
-// Package load runs the field's load generators and reads what they print.
+// Package load runs the field's load generators and reads what they print, and has clients for what those do not do.
 package load
 
 import (
@@ -24,9 +24,9 @@ type Result struct {
 	Requests, Errors int64
 	// PerSecond is the rate of good answers.
 	PerSecond float64
-	// P50, P95 and P99 are latencies; zero where the load generator does not measure them (wrk has no P95).
+	// P50, P95 and P99 are latencies; zero where the load generator does not measure them (P95 is [AtRate]'s alone).
 	P50, P95, P99 time.Duration
-	// CPU is the generator's own processor time, and Switches how often it gave up its processor.
+	// CPU is the generator's own processor time, and Switches how often its processor was given to something else.
 	CPU      time.Duration
 	Switches int64
 }
@@ -162,7 +162,7 @@ func h2load(at process.Place, requests int, args ...string) (Result, error) {
 	}
 	r.spent(used)
 	r.PerSecond = float64(r.Requests) / took.Seconds()
-	r.P50, r.P95, r.P99, err = h2Percentiles(log)
+	r.P50, r.P99, err = h2Percentiles(log)
 	return r, err
 }
 
@@ -177,10 +177,10 @@ func parseH2load(out string) (Result, error) {
 }
 
 // h2Percentiles reads h2load's log: start time, status and duration in microseconds, a line per request.
-func h2Percentiles(path string) (p50, p95, p99 time.Duration, err error) {
+func h2Percentiles(path string) (p50, p99 time.Duration, err error) {
 	file, err := os.Open(path)
 	if err != nil {
-		return 0, 0, 0, err
+		return 0, 0, err
 	}
 	defer file.Close()
 	var times []int64
@@ -188,21 +188,21 @@ func h2Percentiles(path string) (p50, p95, p99 time.Duration, err error) {
 	for lines.Scan() {
 		fields := strings.Fields(lines.Text())
 		if len(fields) != 3 {
-			return 0, 0, 0, fmt.Errorf("h2load log line %q: want three fields", lines.Text())
+			return 0, 0, fmt.Errorf("h2load log line %q: want three fields", lines.Text())
 		}
 		us, err := strconv.ParseInt(fields[2], 10, 64)
 		if err != nil {
-			return 0, 0, 0, fmt.Errorf("h2load log line %q: %w", lines.Text(), err)
+			return 0, 0, fmt.Errorf("h2load log line %q: %w", lines.Text(), err)
 		}
 		times = append(times, us)
 	}
 	if err := lines.Err(); err != nil {
-		return 0, 0, 0, err
+		return 0, 0, err
 	}
 	if len(times) == 0 {
-		return 0, 0, 0, errors.New("h2load logged no request")
+		return 0, 0, errors.New("h2load logged no request")
 	}
 	slices.Sort(times)
 	at := func(q float64) time.Duration { return time.Duration(percentile(times, q)) * time.Microsecond }
-	return at(0.50), at(0.95), at(0.99), nil
+	return at(0.50), at(0.99), nil
 }

@@ -16,7 +16,7 @@ import (
 // RateFlag has the benchmark's program be the client that [AtRate] starts: standard input is for [AskAtRate].
 const RateFlag = "-at-rate"
 
-// MostPerSecond is the highest rate that can be asked for; a client here does a tenth of it.
+// MostPerSecond is the highest rate that can be asked for; far above what one client does.
 const MostPerSecond = 1_000_000
 
 // fixedRate is what such a client is told.
@@ -64,6 +64,10 @@ func (f fixedRate) run() (Result, error) {
 	if f.PerSecond < 1 || f.PerSecond > MostPerSecond {
 		return Result{}, fmt.Errorf("%d requests per second: want 1 to %d", f.PerSecond, MostPerSecond)
 	}
+	interval := time.Second / time.Duration(f.PerSecond)
+	if f.Connections < 1 || f.Duration < interval {
+		return Result{}, fmt.Errorf("no request of %d per second is due in %v over %d connections", f.PerSecond, f.Duration, f.Connections)
+	}
 	request := fmt.Appendf(nil, "GET %s HTTP/1.1\r\nHost: %s\r\n\r\n", f.Target, f.Address)
 	a, err := newAsker(f.Address, [][]byte{request}, f.Connections)
 	if err != nil {
@@ -73,7 +77,6 @@ func (f fixedRate) run() (Result, error) {
 	if _, err := a.ask(0); err != nil {
 		return Result{}, err
 	}
-	interval := time.Second / time.Duration(f.PerSecond)
 	ticks, err := unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_CLOEXEC)
 	if err != nil {
 		return Result{}, err
@@ -112,7 +115,7 @@ func (s *schedule) run(ticks int) (Result, error) {
 		ready, err := s.wait(events)
 		now := time.Now()
 		if err == nil && now.After(end) {
-			err = fmt.Errorf("%v after the last one was due", answerBound)
+			err = fmt.Errorf("%v after the last one was due; choose fewer per second, or keep other work off this machine", answerBound)
 		}
 		if err != nil {
 			return Result{}, fmt.Errorf("%d of %d answers are missing: %w", s.total-len(s.times), s.total, err)
@@ -149,6 +152,9 @@ func (s *schedule) tick(ticks int, now time.Time) error {
 		if err := s.send(number); err != nil {
 			return err
 		}
+	}
+	if s.due == s.total {
+		return unix.TimerfdSettime(ticks, 0, &unix.ItimerSpec{}, nil)
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package load
 
 import (
+	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -14,6 +15,7 @@ func TestRequestsAreDueAtTheRate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// raw takes a connection over at its first request, so that those are counted.
 	if r.Requests != 50 || r.Errors != 0 || connections.Load() != 3 {
 		t.Errorf("%+v over %d connections, want 50 requests over 3", r, connections.Load())
 	}
@@ -48,12 +50,23 @@ func TestARateHasBounds(t *testing.T) {
 			t.Errorf("%d: error %v", perSecond, err)
 		}
 	}
+	if _, err := (fixedRate{PerSecond: 5, Connections: 1, Duration: 100 * time.Millisecond}).run(); err == nil || !strings.Contains(err.Error(), "no request of 5 per second is due in 100ms") {
+		t.Errorf("error %v where nothing is due", err)
+	}
 }
 
 func TestAnyOtherAnswerEndsARate(t *testing.T) {
-	var connections atomic.Int64
-	f := fixedRate{Address: answering(t, &connections, raw("HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n")), Target: "/", Connections: 1, PerSecond: 1000, Duration: time.Millisecond}
-	if _, err := f.run(); err == nil || !strings.Contains(err.Error(), "the answer is not 200") {
-		t.Errorf("error %v", err)
+	// The first is the uncounted one, whose answer is good in the second case.
+	for _, good := range []int64{0, 1} {
+		var connections, requests atomic.Int64
+		address := answering(t, &connections, func(w http.ResponseWriter, _ *http.Request) {
+			if requests.Add(1) > good {
+				w.WriteHeader(http.StatusServiceUnavailable)
+			}
+		})
+		f := fixedRate{Address: address, Target: "/", Connections: 1, PerSecond: 1000, Duration: time.Millisecond}
+		if _, err := f.run(); err == nil || !strings.Contains(err.Error(), "the answer is not 200") {
+			t.Errorf("error %v after %d good answers", err, good)
+		}
 	}
 }

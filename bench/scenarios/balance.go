@@ -22,8 +22,8 @@ const (
 	balanceSettling = 6 * time.Second
 )
 
-// balanceShare of a processor is what the load takes, of one worker that has all of it. Where client, backend and workers
-// share two processors, that is as much as leaves the other two what they need.
+// balanceShare of a processor is what the load takes of workers that are not balanced: of one, where it has all of it. Where client,
+// backend and workers share two processors, that is as much as leaves the other two what they need.
 const balanceShare = 0.75
 
 // balanceClasses are 4000 connections, with the rates that they have to each other.
@@ -192,7 +192,7 @@ func (b balanceLoad) perSecond() float64 {
 }
 
 // scale makes it so many times the requests.
-func (b balanceLoad) scale(by float64) {
+func (b *balanceLoad) scale(by float64) {
 	for name, c := range b.classes {
 		c.Rate *= by
 		b.classes[name] = c
@@ -206,7 +206,11 @@ func (b balanceLoad) calibrate() (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return b.perSecond() * 100 * balanceShare / figures["cpu_percent"], nil
+	used := figures["cpu_percent"]
+	if used <= 0 {
+		return 0, fmt.Errorf("%.0f requests per second took no processor time: choose a rate with -rate", b.perSecond())
+	}
+	return b.perSecond() * 100 * balanceShare / used, nil
 }
 
 // once starts a subject, loads it and stops it.

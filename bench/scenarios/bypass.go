@@ -53,11 +53,14 @@ func tcpBypass(name, summary string, mutualTLS bool) Scenario {
 			}
 		}
 		if o.Rate == 0 {
-			most, err := load.Wrk(ways[0].Client, ways[0].URL, connectionCounts[0], o.Duration)
+			most, err := ways[0].observe(func() (load.Result, error) {
+				return load.Wrk(ways[0].Client, ways[0].URL, connectionCounts[0], o.Duration)
+			})
 			if err != nil {
 				return result, fmt.Errorf("find the rate of requests for this machine: %w", err)
 			}
-			o.Rate = int(bypassShare * most.PerSecond)
+			o.Rate = int(bypassShare * most.load.PerSecond)
+			fmt.Fprintf(o.Progress, "%s: %d requests per second at the fixed rate\n", name, o.Rate)
 		}
 		for run := range o.Runs + 1 { // The first run warms up and is not counted.
 			for _, connections := range connectionCounts {
@@ -215,6 +218,6 @@ func (o observation) figures() map[string]float64 {
 		"p95_ms":              float64(o.load.P95.Microseconds()) / 1000,
 		"p99_ms":              float64(o.load.P99.Microseconds()) / 1000,
 		"direct_messages":     o.each(o.direct),
-		"context_switches":    o.each(uint64(o.switches)),
+		"context_switches":    float64(o.switches) / float64(o.load.Requests),
 	}
 }
