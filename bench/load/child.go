@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 
 	"heddle.io/heddle/bench/process"
@@ -33,4 +34,17 @@ func inChild(at process.Place, flag string, told, result any) (*os.ProcessState,
 		return nil, fmt.Errorf("client %s wrote no result: %w", flag, err)
 	}
 	return command.ProcessState, nil
+}
+
+// asTold is the other side of [inChild]: it reads what was told and writes what comes of doing it.
+func asTold[Told, Result any](flag string, in io.Reader, out io.Writer, do func(Told) (Result, error)) error {
+	var told Told
+	if err := json.NewDecoder(in).Decode(&told); err != nil {
+		return fmt.Errorf("%s: %w", flag, err)
+	}
+	result, err := do(told)
+	if err != nil {
+		return fmt.Errorf("%s: %w", flag, err)
+	}
+	return json.NewEncoder(out).Encode(result)
 }

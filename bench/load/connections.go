@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"cmp"
 	"crypto/tls"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -45,17 +44,15 @@ func NewConnections(at process.Place, address, target string, clients int, durat
 // OpenConnections does what an order of [NewConnections] says and writes the [Result] as JSON. What the first failed
 // connection failed with goes to log.
 func OpenConnections(told io.Reader, out, log io.Writer) error {
-	var o order
-	if err := json.NewDecoder(told).Decode(&o); err != nil {
-		return fmt.Errorf("%s: %w", ClientFlag, err)
-	}
-	// The garbage of a handshake is small; to collect it seldom leaves the processor to the clients.
-	debug.SetGCPercent(400)
-	r, failure := client{order: o, config: tls13, now: time.Now}.run()
-	if failure != nil {
-		fmt.Fprintf(log, "first of %d failed connections: %v\n", r.Errors, failure)
-	}
-	return json.NewEncoder(out).Encode(r)
+	return asTold(ClientFlag, told, out, func(o order) (Result, error) {
+		// The garbage of a handshake is small; to collect it seldom leaves the processor to the clients.
+		debug.SetGCPercent(400)
+		r, failure := client{order: o, config: tls13, now: time.Now}.run()
+		if failure != nil {
+			fmt.Fprintf(log, "first of %d failed connections: %v\n", r.Errors, failure)
+		}
+		return r, nil
+	})
 }
 
 // tls13 is what the clients of Debian's OpenSSL 3.0 offer: no hybrid groups, which not all subjects have. Whose the

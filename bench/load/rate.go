@@ -1,7 +1,6 @@
 package load
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/url"
@@ -48,15 +47,7 @@ func AtRate(at process.Place, from string, connections, perSecond int, duration 
 
 // AskAtRate is the client of [AtRate]: it does what it is told and writes the [Result] as JSON.
 func AskAtRate(told io.Reader, out io.Writer) error {
-	var f fixedRate
-	if err := json.NewDecoder(told).Decode(&f); err != nil {
-		return fmt.Errorf("%s: %w", RateFlag, err)
-	}
-	r, err := f.run()
-	if err != nil {
-		return fmt.Errorf("%s: %w", f.Address, err)
-	}
-	return json.NewEncoder(out).Encode(r)
+	return asTold(RateFlag, told, out, fixedRate.run)
 }
 
 // run asks once on each connection, which opens the way behind it and is not counted, and then at the rate: 1 to [MostPerSecond].

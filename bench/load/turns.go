@@ -1,7 +1,6 @@
 package load
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"time"
@@ -51,15 +50,7 @@ func ByTurns(at process.Place, turns Turns) ([]Turn, error) {
 
 // TakeTurns is the client of [ByTurns]: it does what it is told and writes what came of it as JSON.
 func TakeTurns(told io.Reader, out io.Writer) error {
-	var turns Turns
-	if err := json.NewDecoder(told).Decode(&turns); err != nil {
-		return fmt.Errorf("%s: %w", TurnsFlag, err)
-	}
-	took, err := turns.take()
-	if err != nil {
-		return err
-	}
-	return json.NewEncoder(out).Encode(took)
+	return asTold(TurnsFlag, told, out, Turns.take)
 }
 
 func (t Turns) take() ([]Turn, error) {
