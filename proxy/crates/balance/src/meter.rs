@@ -2,9 +2,18 @@
 
 use std::time::Duration;
 
-/// Time between two measurements. Short beside the 100 ms in which people notice a queue, long beside a turn of an event
-/// loop; a worker that has nothing to do wakes up a hundred times a second for it.
+/// Time between two measurements of a worker that has something to do. Short beside the 100 ms in which people notice a
+/// queue, long beside a turn of an event loop.
 pub const PERIOD: Duration = Duration::from_millis(10);
+
+/// And of one that has nearly nothing to do, so that an idle process sleeps.
+const PERIOD_AT_REST: Duration = Duration::from_millis(100);
+
+/// A worker is at rest that is busy for less of the time than this, in thousandths. The measurements themselves take less.
+const BUSY: u64 = 20;
+
+/// And whose tasks wait for less, in µs: several turns of an event loop in which nothing much happens.
+const WAITING_US: u64 = 500;
 
 /// Each measurement counts a quarter: a single slow turn, such as putting a configuration into force, moves little, and
 /// after four periods two thirds of a change are seen.
@@ -20,6 +29,16 @@ pub struct Load {
     pub busy: u64,
     /// Queued work: how long a task that is ready waits for its turn, in µs.
     pub wait_us: u64,
+}
+
+impl Load {
+    /// Time until it is to be measured again, unless a connection comes: [`PERIOD`], or ten times that for a worker at rest.
+    pub fn period(self) -> Duration {
+        match self.busy < BUSY && self.wait_us < WAITING_US {
+            true => PERIOD_AT_REST,
+            false => PERIOD,
+        }
+    }
 }
 
 /// Turns what an event loop has done since the last look into its [`Load`].
@@ -79,6 +98,15 @@ mod tests {
             busy(&mut meter, 0.0);
         }
         assert_eq!(meter.load(), Load::default());
+    }
+
+    #[test]
+    fn a_worker_with_nothing_to_do_is_measured_less_often() {
+        let period = |busy, wait_us| Load { busy, wait_us }.period();
+        assert_eq!(period(0, 0), PERIOD_AT_REST);
+        assert_eq!(period(BUSY - 1, WAITING_US - 1), PERIOD_AT_REST);
+        assert_eq!(period(BUSY, 0), PERIOD);
+        assert_eq!(period(0, WAITING_US), PERIOD);
     }
 
     #[test]

@@ -8,7 +8,7 @@
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use heddle_balance::{Candidate, Load, PERIOD, fewest, least_loaded};
 use heddle_config::snapshot::{ConnectionBalance, Listener};
@@ -36,8 +36,8 @@ struct Desk {
     wait_us: AtomicU64,
     /// Connections of all listeners, when the load was measured.
     open: AtomicU64,
-    /// When the load was measured, in µs since `started`.
-    measured_us: AtomicU64,
+    /// When the load is measured again at the latest, unless the worker is stuck; in µs since `started`.
+    due_us: AtomicU64,
     /// Connections placed on it since then.
     arrived: AtomicU64,
     /// The worker to which all connections are to go, and one more; zero for none.
@@ -103,7 +103,7 @@ impl Exchange {
                     busy: AtomicU64::default(),
                     wait_us: AtomicU64::default(),
                     open: AtomicU64::default(),
-                    measured_us: AtomicU64::default(),
+                    due_us: AtomicU64::default(),
                     arrived: AtomicU64::default(),
                     #[cfg(test)]
                     forced: std::sync::atomic::AtomicUsize::default(),
@@ -159,6 +159,7 @@ impl Exchange {
         let seat = Seat::take(of, &mut shares, at, door);
         if let Some(desk) = self.workers.get(at) {
             desk.arrived.fetch_add(1, Ordering::Relaxed);
+            self.due_within(at, PERIOD);
         }
         match permit {
             None => Placement::Here(seat),
@@ -189,11 +190,24 @@ impl Exchange {
         }
         let permit = desk.queue.try_reserve().map_err(|_| Stay::Full)?;
         desk.arrived.fetch_add(1, Ordering::Relaxed);
+        self.due_within(to, PERIOD);
         Ok(Passage {
             seat: Seat::take(&seat.of, &mut shares, to, seat.door),
             on_the_way: self.on_the_way(to, desk),
             permit,
         })
+    }
+
+    /// A worker measures within this period, also if it meant to rest for longer: a connection comes to it.
+    pub(crate) fn due_within(&self, worker: usize, period: Duration) {
+        if let Some(desk) = self.workers.get(worker) {
+            desk.due_us.fetch_min(self.due_us(period), Ordering::Relaxed);
+        }
+    }
+
+    /// When a measurement is overdue that is to be made after this period: twice that from now.
+    fn due_us(&self, period: Duration) -> u64 {
+        (self.started.elapsed() + 2 * period).as_micros() as u64
     }
 
     fn on_the_way(&self, to: usize, desk: &Desk) -> OnTheWay {
@@ -219,8 +233,9 @@ impl Exchange {
         }));
     }
 
-    /// Publishes a worker's load, with the number of connections that it comes from.
-    pub(crate) fn measured(&self, worker: usize, load: Load, open: u64) {
+    /// Publishes a worker's load, with the number of connections that it comes from. It is measured again after this period, or
+    /// is overdue.
+    pub(crate) fn measured(&self, worker: usize, load: Load, open: u64, period: Duration) {
         #[cfg(test)]
         let load = self.pretended(worker).unwrap_or(load);
         if let Some(desk) = self.workers.get(worker) {
@@ -228,8 +243,7 @@ impl Exchange {
             desk.wait_us.store(load.wait_us, Ordering::Relaxed);
             desk.open.store(open, Ordering::Relaxed);
             desk.arrived.store(0, Ordering::Relaxed);
-            let now = self.started.elapsed().as_micros() as u64;
-            desk.measured_us.store(now, Ordering::Relaxed);
+            desk.due_us.store(self.due_us(period), Ordering::Relaxed);
         }
     }
 
@@ -257,13 +271,12 @@ impl Exchange {
 
 impl Desk {
     fn candidate(&self, connections: u64, now_us: u64) -> Candidate {
-        let due = self.measured_us.load(Ordering::Relaxed) + 2 * PERIOD.as_micros() as u64;
         Candidate {
             load: Load {
                 busy: self.busy.load(Ordering::Relaxed),
                 wait_us: self.wait_us.load(Ordering::Relaxed),
             },
-            overdue_us: now_us.saturating_sub(due),
+            overdue_us: now_us.saturating_sub(self.due_us.load(Ordering::Relaxed)),
             connections,
             open: self.open.load(Ordering::Relaxed),
             arrived: self.arrived.load(Ordering::Relaxed),

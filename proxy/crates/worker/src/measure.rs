@@ -37,20 +37,28 @@ pub(crate) async fn run(state: Rc<WorkerState>) {
     let metrics = Handle::current().metrics();
     let mut meter = Meter::default();
     let mut loads = Vec::new();
-    let (mut before, mut busy) = (Instant::now(), metrics.worker_total_busy_duration(0));
+    let until_now = || (Instant::now(), metrics.worker_total_busy_duration(0));
+    let (mut before, mut busy) = until_now();
+    let mut period = PERIOD;
     loop {
-        let period = if state.places_by_load() { PERIOD } else { AT_LEISURE };
         tokio::select! {
-            () = sleep(period) => {}
+            () = sleep(if state.places_by_load() { period } else { AT_LEISURE }) => {}
             () = state.balance_changed() => {}
+            () = state.opened(), if period > PERIOD && state.places_by_load() => {
+                // What is measured now is what the connection brings, not the rest before.
+                exchange.due_within(state.index, PERIOD);
+                (before, busy) = until_now();
+                sleep(PERIOD).await;
+            }
         }
         // The end of the queue of tasks: everything that is ready now has its turn first.
         let queued = Instant::now();
         yield_now().await;
-        let (now, total) = (Instant::now(), metrics.worker_total_busy_duration(0));
+        let (now, total) = until_now();
         let load = meter.measure(total.saturating_sub(busy), now - before, now - queued);
         (before, busy) = (now, total);
-        exchange.measured(state.index, load, state.open_connections() as u64);
+        period = load.period();
+        exchange.measured(state.index, load, state.open_connections() as u64, period);
         if state.places_by_load() {
             exchange.loads(&mut loads);
             state.moves.look(state.index, &loads);

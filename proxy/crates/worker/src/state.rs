@@ -63,6 +63,8 @@ pub(crate) struct WorkerState {
     handshakes: Rc<Cell<usize>>,
     /// Connections open.
     connections: Rc<Cell<usize>>,
+    /// Told when a connection opens.
+    opened: Notify,
     /// Told when the last connection has closed.
     idle: Rc<Notify>,
     connection_ids: Cell<u64>,
@@ -108,6 +110,7 @@ impl WorkerState {
             by_address: RefCell::default(),
             handshakes: Rc::default(),
             connections: Rc::default(),
+            opened: Notify::new(),
             idle: Rc::default(),
             // Workers count in ranges of their own, so that numbers are unique in the process. HTTP connections are
             // numbered by the HTTP worker, from the lower half of the range.
@@ -232,6 +235,7 @@ impl WorkerState {
     /// A place on this worker for a connection.
     pub(crate) fn place(&self, admission: Admission) -> ConnectionPlace {
         self.connections.set(self.connections.get() + 1);
+        self.opened.notify_one();
         ConnectionPlace {
             open: Rc::clone(&self.connections),
             idle: Rc::clone(&self.idle),
@@ -260,6 +264,11 @@ impl WorkerState {
     /// Connections open now.
     pub(crate) fn open_connections(&self) -> usize {
         self.connections.get()
+    }
+
+    /// Returns when a connection opens, or has opened since this was last called.
+    pub(crate) async fn opened(&self) {
+        self.opened.notified().await;
     }
 
     /// Returns when no connection is open, nor on its way from another worker.

@@ -130,8 +130,8 @@ fn what_lands_on_another_thread_is_heard_of() {
 #[test]
 fn load_decides_between_workers_that_measure() {
     let (exchange, _inboxes, occupancy, mut taking) = workers(2);
-    exchange.measured(0, Load { busy: 900, wait_us: 0 }, 10);
-    exchange.measured(1, Load { busy: 100, wait_us: 0 }, 10);
+    exchange.measured(0, Load { busy: 900, wait_us: 0 }, 10, PERIOD);
+    exchange.measured(1, Load { busy: 100, wait_us: 0 }, 10, PERIOD);
     assert_eq!(exchange.skew(), 800);
     let there = exchange.place(ConnectionBalance::LoadAware, &occupancy, 0, door());
     assert!(matches!(there, Placement::There(..)));
@@ -141,4 +141,29 @@ fn load_decides_between_workers_that_measure() {
     assert!(matches!(here, Placement::Here(..)));
     let here = exchange.place(ConnectionBalance::LoadAware, &occupancy, 1, door());
     assert!(matches!(here, Placement::Here(..)));
+}
+
+/// A worker that said that it will not measure for long is not taken for stuck meanwhile, but is when a connection came to it
+/// and it still does not.
+#[test]
+fn a_worker_at_rest_is_due_when_a_connection_comes() {
+    let (exchange, _inboxes, _occupancy, _taking) = workers(2);
+    let overdue_at_once = Duration::ZERO;
+    let long = Duration::from_secs(60);
+    let known = |exchange: &Exchange| {
+        let mut loads = Vec::new();
+        exchange.loads(&mut loads);
+        loads.iter().map(Option::is_some).collect::<Vec<_>>()
+    };
+    exchange.measured(0, Load::default(), 0, long);
+    exchange.measured(1, Load::default(), 0, long);
+    assert_eq!(known(&exchange), [true, true]);
+    exchange.due_within(1, overdue_at_once);
+    while known(&exchange)[1] {}
+    assert_eq!(known(&exchange), [true, false]);
+    // A longer time does not take that back; a measurement does.
+    exchange.due_within(1, long);
+    assert_eq!(known(&exchange), [true, false]);
+    exchange.measured(1, Load::default(), 0, long);
+    assert_eq!(known(&exchange), [true, true]);
 }
