@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// answerBound is how long all answers may be missing, or those that are still missing when the last request was due.
+// answerBound is how long a connection's answer may take, from dialling or from when its request was sent, and how long all of an
+// [asker]'s answers may be missing. Beyond it the run, or that connection, has failed.
 const answerBound = 10 * time.Second
 
 // asker asks one address over all its connections, on one thread: Go's own network code takes as long for a request as the

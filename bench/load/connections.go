@@ -21,9 +21,6 @@ import (
 // ClientFlag has the benchmark's program be the client that [NewConnections] starts: standard input is for [OpenConnections].
 const ClientFlag = "-open-connections"
 
-// transactionBound is how long one connection may take, from dialling to its end.
-const transactionBound = 10 * time.Second
-
 // order is what such a client is told.
 type order struct {
 	Address  string        `json:"address"`
@@ -104,13 +101,13 @@ func (c client) run() (Result, error) {
 // transaction is one connection with one request. It says how long it took and how many bytes the answer had.
 func (c client) transaction() (time.Duration, int, error) {
 	started := c.now()
-	raw, err := net.DialTimeout("tcp", c.Address, transactionBound)
+	raw, err := net.DialTimeout("tcp", c.Address, answerBound)
 	if err != nil {
 		return 0, 0, err
 	}
 	// The connection is closed without close_notify, as by openssl s_time: the server has closed it before.
 	defer raw.Close()
-	if err := raw.SetDeadline(time.Now().Add(transactionBound)); err != nil {
+	if err := raw.SetDeadline(time.Now().Add(answerBound)); err != nil {
 		return 0, 0, err
 	}
 	conn := tls.Client(raw, c.config)

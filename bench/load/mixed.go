@@ -108,9 +108,6 @@ func Mixed(address string, ports []int, classes map[string]Class, course Course)
 // silent is the class of connections that never ask.
 const silent = ""
 
-// patience with an answer before its connection counts as failed.
-const patience = 10 * time.Second
-
 // paced is one connection of a mixed load.
 type paced struct {
 	class   Class
@@ -129,7 +126,7 @@ func (c paced) interval() time.Duration {
 // run asks until the end, or until it fails: then the connection is not opened again. The latencies are good in any case.
 func (c paced) run() ([]time.Duration, error) {
 	<-time.After(time.Until(c.open))
-	conn, err := dialFrom(c.port, c.address, patience)
+	conn, err := dialFrom(c.port, c.address, answerBound)
 	if err != nil {
 		return nil, err
 	}
@@ -156,7 +153,7 @@ func (c paced) run() ([]time.Duration, error) {
 
 // ask reads the answer by hand: what a client costs here, a proxy cannot have.
 func (c paced) ask(conn net.Conn, reader *bufio.Reader, request []byte) error {
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(answerBound)); err != nil {
 		return err
 	}
 	if _, err := conn.Write(request); err != nil {
