@@ -13,11 +13,11 @@ volatile const __u32 health_port = 15021;
 volatile const __u32 metrics_port = 15090;
 /* How many bytes a peer may leave unread before the rest goes by TCP, whose window then holds the sender back: sk_msg knows no
  * such bound. More than a proxy reads at once (BATCH, 64 KiB), which its readiness depends on. */
-volatile const __u32 max_queued = 128 << 10;
+#define MAX_QUEUED (128 << 10)
 /* How many messages: the kernel keeps some 700 bytes for each, a byte's too, and charges nobody. */
-volatile const __u32 max_unread = 512;
+#define MAX_UNREAD 512
 /* A client without a peer here talks to another host: it is not looked for any longer after that many messages. */
-volatile const __u32 max_unpaired = 16;
+#define MAX_UNPAIRED 16
 
 /* How many sockets are recorded at most. */
 volatile const __u32 max_sockets = 65536;
@@ -81,12 +81,12 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, COUNT_COUNT);
-	__type(key, __u32);
+	__uint(max_entries, COUNT_ROOM);
+	__type(key, enum count);
 	__type(value, __u64);
 } counts SEC(".maps");
 
-static always_inline void count(__u32 what, __u64 by)
+static always_inline void count(enum count what, __u64 by)
 {
 	__u64 *total = bpf_map_lookup_elem(&counts, &what);
 	if (total)
@@ -158,7 +158,7 @@ static always_inline int admit(__u64 workload)
 		own = bpf_map_lookup_elem(&shares, &workload);
 	}
 	if (!own || *own >= (__s64)max_sockets - *total) {
-		count(COUNT_REFUSED_SHARE, 1);
+		count(COUNT_REFUSED_WORKLOAD_SHARE, 1);
 		return 0;
 	}
 	__sync_fetch_and_add(total, 1);
@@ -185,7 +185,7 @@ static always_inline int record(struct bpf_sock_ops *ops, struct bpf_sock *sk, s
 	kept->workload = workload;
 	if (bpf_sock_hash_update(ops, &sockets, &cookie, BPF_ANY)) {
 		release(kept);
-		count(COUNT_REFUSED_FULL, 1);
+		count(COUNT_REFUSED_TOO_MANY_SOCKETS, 1);
 		return 0;
 	}
 	/* Other programs of the machine may have asked for calls of their own. */
@@ -306,7 +306,7 @@ static __attribute__((noinline)) int taken(struct bpf_sock_ops *ops)
 	if (to_client)
 		self.peer = client;
 	else
-		self.unpaired = max_unpaired;
+		self.unpaired = MAX_UNPAIRED;
 	if (!record(ops, sk, &self))
 		return 1;
 	if (to_server) {
@@ -347,7 +347,7 @@ static always_inline int is_paired(struct state *self)
 {
 	if (self->peer.cookie)
 		return 1;
-	if (self->unpaired >= max_unpaired)
+	if (self->unpaired >= MAX_UNPAIRED)
 		return 0;
 	self->unpaired++;
 	__u64 cookie = self->cookie;
@@ -379,22 +379,26 @@ int sent(struct sk_msg_md *msg)
 	 * ways that both end at the hash, where the cookie is not found. */
 	struct tcp_sock *to = (struct tcp_sock *)self->peer.sock;
 	if (READ(to->copied_seq) != from->write_seq) {
-		count(COUNT_FALLBACK_ORDER, 1);
+		count(COUNT_FALLBACK_TCP_UNREAD, 1);
 		return SK_PASS;
 	}
 	__u32 queued = READ(to->inet_conn.icsk_inet.sk.sk_backlog.rmem_alloc.counter);
 	if (!queued)
 		self->unread = 0;
-	if (queued >= max_queued || self->unread >= max_unread || (!queued && !enabled)) {
-		count(COUNT_FALLBACK_FULL, 1);
+	if (queued >= MAX_QUEUED || self->unread >= MAX_UNREAD) {
+		count(COUNT_FALLBACK_RECEIVER_BEHIND, 1);
+		return SK_PASS;
+	}
+	if (!queued && !enabled) {
+		count(COUNT_FALLBACK_SWITCHED_OFF, 1);
 		return SK_PASS;
 	}
 	if (from->inet_conn.icsk_ulp_ops) {
-		count(COUNT_FALLBACK_TLS, 1);
+		count(COUNT_FALLBACK_KERNEL_TLS, 1);
 		return SK_PASS;
 	}
 	if (bpf_msg_redirect_hash(msg, &sockets, &cookie, BPF_F_INGRESS) != SK_PASS) {
-		count(COUNT_FALLBACK_GONE, 1);
+		count(COUNT_FALLBACK_RECEIVER_GONE, 1);
 		return SK_PASS;
 	}
 	self->unread++;

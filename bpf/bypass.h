@@ -83,15 +83,20 @@ struct state {
 };
 
 enum count {
-	COUNT_CONNECTIONS,       /* both ends were found on this host */
-	COUNT_MESSAGES,          /* went straight to the peer */
-	COUNT_BYTES,             /* of these messages */
-	COUNT_FALLBACK_ORDER,    /* by TCP: the peer has not read yet what went that way */
-	COUNT_FALLBACK_FULL,     /* by TCP: the peer does not keep up */
-	COUNT_FALLBACK_GONE,     /* by TCP: the peer is closed */
-	COUNT_FALLBACK_TLS,      /* by TCP: the kernel encrypts it */
-	COUNT_REFUSED_FULL,      /* no bypass: no room among the sockets */
-	COUNT_REFUSED_AMBIGUOUS, /* no bypass: two connections look the same */
-	COUNT_REFUSED_SHARE,     /* no bypass: the workload has its share of the sockets */
+	COUNT_CONNECTIONS,              /* both ends were found on this host */
+	COUNT_MESSAGES,                 /* went straight to the peer */
+	COUNT_BYTES,                    /* of these messages */
+	COUNT_FALLBACK_TCP_UNREAD,      /* by TCP: the peer has not read yet what went that way */
+	COUNT_FALLBACK_RECEIVER_BEHIND, /* by TCP: the peer does not keep up */
+	COUNT_FALLBACK_RECEIVER_GONE,   /* by TCP: the peer is closed */
+	COUNT_FALLBACK_KERNEL_TLS,      /* by TCP: the kernel encrypts it */
+	COUNT_FALLBACK_SWITCHED_OFF,    /* by TCP: the bypass is to end, and the peer has read all */
+	COUNT_REFUSED_TOO_MANY_SOCKETS, /* no bypass: no room among the sockets */
+	COUNT_REFUSED_AMBIGUOUS,        /* no bypass: two connections look the same */
+	COUNT_REFUSED_WORKLOAD_SHARE,   /* no bypass: the workload has its share of the sockets */
 	COUNT_COUNT,
 };
+
+/* Places of the pinned counters, so that one more does not make it a map of another size, which no agent takes over. */
+#define COUNT_ROOM 32
+_Static_assert(COUNT_COUNT <= COUNT_ROOM, "the counters have no place left");

@@ -108,12 +108,12 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, COUNT_COUNT);
-	__type(key, __u32);
+	__uint(max_entries, COUNT_ROOM);
+	__type(key, enum count);
 	__type(value, __u64);
 } counts SEC(".maps");
 
-static always_inline void count(__u32 what)
+static always_inline void count(enum count what)
 {
 	__u64 *total = bpf_map_lookup_elem(&counts, &what);
 	if (total)

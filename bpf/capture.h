@@ -117,3 +117,7 @@ enum count {
 	COUNT_REFUSED_PORTS,    /* of sockets that listen: no room to note it, so that nobody reaches them from outside */
 	COUNT_COUNT,
 };
+
+/* Places of the pinned counters, so that one more does not make it a map of another size, which no agent takes over. */
+#define COUNT_ROOM 32
+_Static_assert(COUNT_COUNT <= COUNT_ROOM, "the counters have no place left");

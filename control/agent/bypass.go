@@ -72,8 +72,12 @@ func (r *replica) bypassMode() bypass.Mode {
 
 // bypass says what of the replica bypasses TCP. That it cannot be said only matters to who wants none of it.
 func (r *replica) bypass() error {
-	attached := r.agent.bypass.attached
+	b := r.agent.bypass
+	attached := b.attached
 	if attached == nil {
+		if r.bypassMode() == bypass.Off && bypass.IsAttached(b.dir) {
+			return fmt.Errorf("the workload's traffic must not bypass TCP, and the bypass programs that an agent before attached cannot be told: %w", b.problem)
+		}
 		return nil
 	}
 	group := ""

@@ -18,7 +18,7 @@ import (
 	"heddle.io/heddle/control/cluster"
 )
 
-//go:generate go run github.com/cilium/ebpf/cmd/bpf2go -go-package bypass -target bpfel -no-global-types program ../../../bpf/bypass.bpf.c -- -O2 -g -mcpu=v3 -Wall -Werror -I/usr/include/x86_64-linux-gnu
+//go:generate go run github.com/cilium/ebpf/cmd/bpf2go -go-package bypass -target bpfel -no-global-types -type count program ../../../bpf/bypass.bpf.c -- -O2 -g -mcpu=v3 -Wall -Werror -I/usr/include/x86_64-linux-gnu
 
 // pinnedLink is the name of the program's tie to the control group; maps are pinned by their own names.
 const pinnedLink = "established"

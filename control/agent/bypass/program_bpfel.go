@@ -12,6 +12,23 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type programCount uint32
+
+const (
+	programCountCOUNT_CONNECTIONS              programCount = 0
+	programCountCOUNT_MESSAGES                 programCount = 1
+	programCountCOUNT_BYTES                    programCount = 2
+	programCountCOUNT_FALLBACK_TCP_UNREAD      programCount = 3
+	programCountCOUNT_FALLBACK_RECEIVER_BEHIND programCount = 4
+	programCountCOUNT_FALLBACK_RECEIVER_GONE   programCount = 5
+	programCountCOUNT_FALLBACK_KERNEL_TLS      programCount = 6
+	programCountCOUNT_FALLBACK_SWITCHED_OFF    programCount = 7
+	programCountCOUNT_REFUSED_TOO_MANY_SOCKETS programCount = 8
+	programCountCOUNT_REFUSED_AMBIGUOUS        programCount = 9
+	programCountCOUNT_REFUSED_WORKLOAD_SHARE   programCount = 10
+	programCountCOUNT_COUNT                    programCount = 11
+)
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -29,10 +46,7 @@ const (
 	programVarEnabled      = "enabled"
 	programVarHealthPort   = "health_port"
 	programVarInboundPort  = "inbound_port"
-	programVarMaxQueued    = "max_queued"
 	programVarMaxSockets   = "max_sockets"
-	programVarMaxUnpaired  = "max_unpaired"
-	programVarMaxUnread    = "max_unread"
 	programVarMetricsPort  = "metrics_port"
 	programVarOutboundPort = "outbound_port"
 )
@@ -104,10 +118,7 @@ type programVariableSpecs struct {
 	Enabled      *ebpf.VariableSpec `ebpf:"enabled"`
 	HealthPort   *ebpf.VariableSpec `ebpf:"health_port"`
 	InboundPort  *ebpf.VariableSpec `ebpf:"inbound_port"`
-	MaxQueued    *ebpf.VariableSpec `ebpf:"max_queued"`
 	MaxSockets   *ebpf.VariableSpec `ebpf:"max_sockets"`
-	MaxUnpaired  *ebpf.VariableSpec `ebpf:"max_unpaired"`
-	MaxUnread    *ebpf.VariableSpec `ebpf:"max_unread"`
 	MetricsPort  *ebpf.VariableSpec `ebpf:"metrics_port"`
 	OutboundPort *ebpf.VariableSpec `ebpf:"outbound_port"`
 }
@@ -162,10 +173,7 @@ type programVariables struct {
 	Enabled      *ebpf.Variable `ebpf:"enabled"`
 	HealthPort   *ebpf.Variable `ebpf:"health_port"`
 	InboundPort  *ebpf.Variable `ebpf:"inbound_port"`
-	MaxQueued    *ebpf.Variable `ebpf:"max_queued"`
 	MaxSockets   *ebpf.Variable `ebpf:"max_sockets"`
-	MaxUnpaired  *ebpf.Variable `ebpf:"max_unpaired"`
-	MaxUnread    *ebpf.Variable `ebpf:"max_unread"`
 	MetricsPort  *ebpf.Variable `ebpf:"metrics_port"`
 	OutboundPort *ebpf.Variable `ebpf:"outbound_port"`
 }

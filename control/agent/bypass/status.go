@@ -1,11 +1,6 @@
 package bypass
 
-import (
-	"errors"
-	"fmt"
-
-	"github.com/cilium/ebpf"
-)
+import "fmt"
 
 // Status says what the bypass does. Counters count from the first [Attach] on, over restarts of the agent.
 type Status struct {
@@ -22,46 +17,33 @@ type Status struct {
 	Messages uint64 `json:"messages"`
 	Bytes    uint64 `json:"bytes"`
 	// Fallbacks are messages of bypassed connections that went by TCP, by reason: tcp_unread, the receiver has to read first what
-	// came that way; receiver_behind, it has not read 128 KiB or 512 messages; receiver_gone, it is closed; kernel_tls, the kernel encrypts.
+	// came that way; receiver_behind, it has not read 128 KiB or 512 messages; receiver_gone, it is closed; kernel_tls, the kernel
+	// encrypts; switched_off, the bypass is to end and the receiver has read all.
 	Fallbacks map[string]uint64 `json:"fallbacks"`
 	// Refused are connections that use TCP alone although both ends might be here, by reason: too_many_sockets, MaxSockets are
 	// open; workload_share, a workload has as many open as are free; ambiguous, two connections cannot be told apart.
 	Refused map[string]uint64 `json:"refused"`
 }
 
-// The counters' places in the map, as in bpf/bypass.h.
-const (
-	countConnections = iota
-	countMessages
-	countBytes
-	fallbackOrder
-	fallbackFull
-	fallbackGone
-	fallbackTLS
-	refusedFull
-	refusedAmbiguous
-	refusedShare
-	countCount
-)
-
-// Reasons of fallbacks and refusals.
+// Reasons of fallbacks and refusals, by the counter's place.
 var (
-	fallbacks = map[uint32]string{
-		fallbackOrder: "tcp_unread",
-		fallbackFull:  "receiver_behind",
-		fallbackGone:  "receiver_gone",
-		fallbackTLS:   "kernel_tls",
+	fallbacks = map[programCount]string{
+		programCountCOUNT_FALLBACK_TCP_UNREAD:      "tcp_unread",
+		programCountCOUNT_FALLBACK_RECEIVER_BEHIND: "receiver_behind",
+		programCountCOUNT_FALLBACK_RECEIVER_GONE:   "receiver_gone",
+		programCountCOUNT_FALLBACK_KERNEL_TLS:      "kernel_tls",
+		programCountCOUNT_FALLBACK_SWITCHED_OFF:    "switched_off",
 	}
-	refusals = map[uint32]string{
-		refusedFull:      "too_many_sockets",
-		refusedAmbiguous: "ambiguous",
-		refusedShare:     "workload_share",
+	refusals = map[programCount]string{
+		programCountCOUNT_REFUSED_TOO_MANY_SOCKETS: "too_many_sockets",
+		programCountCOUNT_REFUSED_AMBIGUOUS:        "ambiguous",
+		programCountCOUNT_REFUSED_WORKLOAD_SHARE:   "workload_share",
 	}
 )
 
 // Status reads the counters.
 func (b *Bypass) Status() (Status, error) {
-	var totals [countCount]uint64
+	var totals [programCountCOUNT_COUNT]uint64
 	for i := range totals {
 		var perCPU []uint64
 		if err := b.objects.Maps["counts"].Lookup(uint32(i), &perCPU); err != nil {
@@ -72,7 +54,8 @@ func (b *Bypass) Status() (Status, error) {
 		}
 	}
 	s := Status{
-		Attached: true, MaxSockets: b.objects.Maps["sockets"].MaxEntries(), Connections: totals[countConnections], Messages: totals[countMessages], Bytes: totals[countBytes],
+		Attached: true, MaxSockets: b.objects.Maps["sockets"].MaxEntries(), Connections: totals[programCountCOUNT_CONNECTIONS],
+		Messages: totals[programCountCOUNT_MESSAGES], Bytes: totals[programCountCOUNT_BYTES],
 		Fallbacks: map[string]uint64{}, Refused: map[string]uint64{},
 	}
 	for i, reason := range fallbacks {
@@ -81,25 +64,10 @@ func (b *Bypass) Status() (Status, error) {
 	for i, reason := range refusals {
 		s.Refused[reason] = totals[i]
 	}
-	var err error
-	s.Sockets, err = countKeys(b.objects.Maps["sockets"])
-	return s, err
-}
-
-// countKeys counts a map's entries, which come and go meanwhile: at most as many as it holds.
-func countKeys(m *ebpf.Map) (int, error) {
-	var key, next uint64
-	n := 0
-	for err := m.NextKey(nil, &next); ; err = m.NextKey(key, &next) {
-		if errors.Is(err, ebpf.ErrKeyNotExist) {
-			return n, nil
-		}
-		if err != nil {
-			return n, fmt.Errorf("count the bypass sockets: %w", err)
-		}
-		if n++; uint32(n) >= m.MaxEntries() {
-			return n, nil
-		}
-		key = next
+	var recorded int64
+	if err := b.objects.Maps["recorded"].Lookup(uint32(0), &recorded); err != nil {
+		return s, fmt.Errorf("read how many sockets the bypass has recorded: %w", err)
 	}
+	s.Sockets = int(recorded)
+	return s, nil
 }

@@ -121,8 +121,13 @@ func TestWorkloadsAreForgotten(t *testing.T) {
 	first, second := newNamespace(t), newNamespace(t)
 	left := func() int {
 		t.Helper()
-		n, err := countKeys(m.objects.Maps["workloads"])
-		if err != nil {
+		var cookie uint64
+		var of workload
+		n, entries := 0, m.objects.Maps["workloads"].Iterate()
+		for entries.Next(&cookie, &of) {
+			n++
+		}
+		if err := entries.Err(); err != nil {
 			t.Fatal(err)
 		}
 		return n

@@ -26,7 +26,7 @@ import (
 	"heddle.io/heddle/control/interception"
 )
 
-//go:generate go run github.com/cilium/ebpf/cmd/bpf2go -go-package capture -target bpfel -no-global-types program ../../../bpf/capture.bpf.c -- -O2 -g -mcpu=v3 -Wall -Werror -I/usr/include/x86_64-linux-gnu
+//go:generate go run github.com/cilium/ebpf/cmd/bpf2go -go-package capture -target bpfel -no-global-types -type count program ../../../bpf/capture.bpf.c -- -O2 -g -mcpu=v3 -Wall -Werror -I/usr/include/x86_64-linux-gnu
 
 // attachments are the programs on the cluster's control group. Those that others need come first: a connection that is redirected
 // must be told of, and answered for.
@@ -111,11 +111,15 @@ func Probe() error {
 	return nil
 }
 
+// readProgram reads it once: each network namespace has one that is loaded for it alone.
+var readProgram = sync.OnceValues(loadProgram)
+
 func specification(share uint32) (*ebpf.CollectionSpec, error) {
-	spec, err := loadProgram()
+	read, err := readProgram()
 	if err != nil {
 		return nil, fmt.Errorf("read the capture programs: %w", err)
 	}
+	spec := read.Copy()
 	for name, value := range map[string]uint32{
 		"outbound_port": cluster.PortOutbound, "inbound_port": cluster.PortInbound, "health_port": cluster.PortHealth, "metrics_port": cluster.PortMetrics,
 		"max_pending": share,

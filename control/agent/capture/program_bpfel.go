@@ -12,6 +12,21 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type programCount uint32
+
+const (
+	programCountCOUNT_OUTBOUND         programCount = 0
+	programCountCOUNT_INBOUND          programCount = 1
+	programCountCOUNT_REFUSED_DIRECT   programCount = 2
+	programCountCOUNT_REFUSED_FAMILY   programCount = 3
+	programCountCOUNT_REFUSED_CLOSED   programCount = 4
+	programCountCOUNT_REFUSED_NO_PROXY programCount = 5
+	programCountCOUNT_REFUSED_MEMORY   programCount = 6
+	programCountCOUNT_REFUSED_PENDING  programCount = 7
+	programCountCOUNT_REFUSED_PORTS    programCount = 8
+	programCountCOUNT_COUNT            programCount = 9
+)
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.

@@ -15,28 +15,16 @@ type Status struct {
 	Refused map[string]uint64 `json:"refused"`
 }
 
-// The counters' places in the map, as in bpf/capture.h.
-const (
-	countOutbound = iota
-	countInbound
-	refusedDirect
-	refusedFamily
-	refusedClosed
-	refusedNoProxy
-	refusedMemory
-	refusedPending
-	refusedPorts
-	countCount
-)
-
-var refusals = map[uint32]string{
-	refusedDirect: "direct", refusedFamily: "family", refusedClosed: "closed", refusedNoProxy: "no_proxy",
-	refusedMemory: "memory", refusedPending: "pending", refusedPorts: "ports",
+// refusals' reasons, by the counter's place.
+var refusals = map[programCount]string{
+	programCountCOUNT_REFUSED_DIRECT: "direct", programCountCOUNT_REFUSED_FAMILY: "family", programCountCOUNT_REFUSED_CLOSED: "closed",
+	programCountCOUNT_REFUSED_NO_PROXY: "no_proxy", programCountCOUNT_REFUSED_MEMORY: "memory", programCountCOUNT_REFUSED_PENDING: "pending",
+	programCountCOUNT_REFUSED_PORTS: "ports",
 }
 
 // Status reads the counters.
 func (c *Capture) Status() (Status, error) {
-	var totals [countCount]uint64
+	var totals [programCountCOUNT_COUNT]uint64
 	for i := range totals {
 		var perCPU []uint64
 		if err := c.objects.Maps["counts"].Lookup(uint32(i), &perCPU); err != nil {
@@ -46,7 +34,7 @@ func (c *Capture) Status() (Status, error) {
 			totals[i] += n
 		}
 	}
-	s := Status{Outbound: totals[countOutbound], Inbound: totals[countInbound], Refused: map[string]uint64{}}
+	s := Status{Outbound: totals[programCountCOUNT_OUTBOUND], Inbound: totals[programCountCOUNT_INBOUND], Refused: map[string]uint64{}}
 	for i, reason := range refusals {
 		s.Refused[reason] = totals[i]
 	}
