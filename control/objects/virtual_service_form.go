@@ -206,23 +206,6 @@ func (c *checker) stringMatch(at string, m *networking.StringMatch) {
 	}
 }
 
-// maxRegex bounds the length of a regular expression.
-const maxRegex = 4096
-
-func (c *checker) regex(path, pattern string) {
-	if pattern == "" {
-		c.fail(path, "is empty", "write a regular expression")
-		return
-	}
-	if len(pattern) > maxRegex {
-		c.fail(path, fmt.Sprintf("is longer than %d bytes", maxRegex), "shorten it")
-		return
-	}
-	if _, err := regexp.Compile(pattern); err != nil {
-		c.fail(path, "is not a regular expression: "+err.Error(), "use RE2 syntax")
-	}
-}
-
 var headerName = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
 
 func (c *checker) headerName(path, name string) {

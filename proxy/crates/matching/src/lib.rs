@@ -10,6 +10,7 @@ mod path;
 pub mod percent;
 mod query;
 pub mod rbac;
+mod re2;
 mod reading;
 mod regex;
 mod scans;

@@ -4,6 +4,8 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
+use crate::re2;
+
 /// Longest accepted pattern in bytes. Istio allows 1024; the rest is room for what the controller wraps around it.
 pub const MAX_PATTERN: usize = 16 * 1024;
 
@@ -67,7 +69,7 @@ impl Regex {
             return Err(RegexError::TooLong { length: pattern.len() });
         }
         // Alone first: a pattern such as `a)|(b` must not become valid by what is put around it.
-        let translated = from_re2(pattern);
+        let translated = re2::translate(pattern);
         compile(pattern, &translated)?;
         let whole = compile(pattern, &format!(r"\A(?:{translated})\z"))?;
         Ok(Self(Arc::new(Inner {
@@ -80,7 +82,7 @@ impl Regex {
     /// Compiles `pattern` for [`Regex::replace_all`] and checks the references in `substitution`.
     pub fn for_rewrite(pattern: &str, substitution: &str) -> Result<Self, RegexError> {
         let regex = Self::new(pattern)?;
-        let anywhere = compile(pattern, &from_re2(pattern))?;
+        let anywhere = compile(pattern, &re2::translate(pattern))?;
         let groups = anywhere.captures_len();
         let wrong = |reason: String| RegexError::Substitution {
             substitution: substitution.to_owned(),
@@ -120,7 +122,7 @@ impl Regex {
     /// What the pattern means, for engines that look for several at once.
     pub(crate) fn hir(&self) -> Option<regex_syntax::hir::Hir> {
         // Its settings are the same as those of `compile`, which took the pattern.
-        regex_syntax::parse(&from_re2(&self.0.pattern)).ok()
+        regex_syntax::parse(&re2::translate(&self.0.pattern)).ok()
     }
 
     /// Whether the expression matches `text` from end to end.
@@ -135,7 +137,7 @@ impl Regex {
         let anywhere = self
             .0
             .anywhere
-            .get_or_init(|| compile(&self.0.pattern, &from_re2(&self.0.pattern)).ok());
+            .get_or_init(|| compile(&self.0.pattern, &re2::translate(&self.0.pattern)).ok());
         let Some(anywhere) = anywhere else {
             return Cow::Borrowed(text);
         };
@@ -181,73 +183,6 @@ fn compile(pattern: &str, translated: &str) -> Result<regex::Regex, RegexError> 
                 reason,
             }
         })
-}
-
-/// Rewrites what RE2 and the `regex` crate read differently: Perl classes are ASCII in RE2, and inside brackets RE2
-/// knows neither nested sets nor the operators `&&`, `~~` and `--`.
-fn from_re2(pattern: &str) -> Cow<'_, str> {
-    if !pattern.contains(['\\', '[']) {
-        return Cow::Borrowed(pattern);
-    }
-    let mut out = String::with_capacity(pattern.len() + 16);
-    let mut in_set = false;
-    // Position inside a set: a `]` right after `[` or `[^` is a member.
-    let mut set_is_empty = false;
-    let mut chars = pattern.chars().peekable();
-    while let Some(c) = chars.next() {
-        let was_empty = std::mem::replace(&mut set_is_empty, false);
-        match c {
-            '\\' => match chars.next() {
-                Some('d') => out.push_str("[0-9]"),
-                Some('D') => out.push_str("[^0-9]"),
-                Some('w') => out.push_str("[0-9A-Za-z_]"),
-                Some('W') => out.push_str("[^0-9A-Za-z_]"),
-                Some('s') => out.push_str(r"[\t\n\x0C\r ]"),
-                Some('S') => out.push_str(r"[^\t\n\x0C\r ]"),
-                Some('b') if !in_set => out.push_str(r"(?-u:\b)"),
-                Some('C') => out.push_str("(?s:.)"),
-                Some(other) => {
-                    out.push('\\');
-                    out.push(other);
-                }
-                None => out.push('\\'),
-            },
-            '[' if !in_set => {
-                in_set = true;
-                set_is_empty = true;
-                out.push('[');
-                if chars.next_if_eq(&'^').is_some() {
-                    out.push('^');
-                }
-            }
-            '[' => {
-                if chars.peek() == Some(&':') {
-                    // A POSIX class such as [:alpha:], closed by its own bracket.
-                    out.push('[');
-                    for inner in chars.by_ref() {
-                        out.push(inner);
-                        if inner == ']' {
-                            break;
-                        }
-                    }
-                } else {
-                    out.push_str(r"\[");
-                }
-            }
-            ']' if in_set && was_empty => out.push_str(r"\]"),
-            ']' if in_set => {
-                in_set = false;
-                out.push(']');
-            }
-            '&' | '~' if in_set => {
-                out.push('\\');
-                out.push(c);
-            }
-            '-' if in_set && (was_empty || matches!(chars.peek(), Some(']' | '-'))) => out.push_str(r"\-"),
-            other => out.push(other),
-        }
-    }
-    Cow::Owned(out)
 }
 
 #[cfg(test)]

@@ -206,11 +206,12 @@ fn open(
     peer: SocketAddr,
     admission: Admission,
 ) {
+    // Also of one that is refused at once: a worker at rest is expected to look after what came to it.
+    let place = state.place(admission);
     let Some(seat) = listener.admit() else {
         listener.stats.cx_overflow.inc();
         return;
     };
-    let place = state.place(admission);
     // A peer that is gone already may cause an error here; serving it will find that out.
     let _ = tune_accepted(&tcp, listener.config.keepalive);
     let info = ConnectionInfo::plain(local, peer);
