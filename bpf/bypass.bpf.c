@@ -14,8 +14,12 @@ volatile const __u32 metrics_port = 15090;
 /* How many bytes a peer may leave unread before the rest goes by TCP, whose window then holds the sender back: sk_msg knows no
  * such bound. More than a proxy reads at once (BATCH, 64 KiB), which its readiness depends on. */
 #define MAX_QUEUED (128 << 10)
-/* How many messages: the kernel keeps some 700 bytes for each, a byte's too, and charges nobody. */
+/* How many messages: the kernel keeps a kilobyte for each, a byte's too, and charges nobody. */
 #define MAX_UNREAD 512
+/* Therefore there is room for so many of all connections together, beyond UNREAD_FREE of each: an eighth as many times
+ * MESSAGES_TOGETHER as sockets, 256 MiB. That many are taken and given back at once. */
+#define UNREAD_FREE 2
+#define MESSAGES_TOGETHER 32
 /* A client without a peer here talks to another host: it is not looked for any longer after that many messages. */
 #define MAX_UNPAIRED 16
 
@@ -32,20 +36,20 @@ struct {
 	__type(value, __u64);
 } sockets SEC(".maps");
 
-/* How many sockets are recorded: of all workloads, and of each, by its network namespace. The least recently used namespace is
- * forgotten when there are too many: it may then have more than its share, but all together never more than there is room. */
+/* What all workloads have, and each, by its network namespace. The least recently used namespace is forgotten when there are too
+ * many: it may then have more than its share, but all together never more than there is room. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, __s64);
+	__type(value, struct share);
 } recorded SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 16384);
 	__type(key, __u64);
-	__type(value, __s64);
+	__type(value, struct share);
 } shares SEC(".maps");
 
 struct {
@@ -126,6 +130,31 @@ static always_inline void place(struct bpf_sock_ops *ops, struct handshake *h)
 		h->netns = bpf_get_netns_cookie(ops);
 }
 
+/* What is given back of a count. One that was forgotten and begun anew does not know of what was before it. */
+static always_inline void less(__s64 *of, __s64 by)
+{
+	if (*of >= by)
+		__sync_fetch_and_add(of, -by);
+}
+
+/* The peer has read all, or the socket ends. */
+static always_inline void read_all(struct state *self)
+{
+	__u32 all = 0;
+	__u64 workload = self->workload;
+	__s64 together = self->together;
+	self->unread = 0;
+	if (!together)
+		return;
+	self->together = 0;
+	struct share *total = bpf_map_lookup_elem(&recorded, &all);
+	struct share *own = bpf_map_lookup_elem(&shares, &workload);
+	if (total)
+		less(&total->together, together);
+	if (own)
+		less(&own->together, together);
+}
+
 /* What a recorded socket that ends gives back. */
 static always_inline void release(struct state *self)
 {
@@ -133,14 +162,14 @@ static always_inline void release(struct state *self)
 	__u64 workload = self->workload;
 	if (!workload)
 		return;
+	read_all(self);
 	self->workload = 0;
-	__s64 *total = bpf_map_lookup_elem(&recorded, &all);
-	__s64 *own = bpf_map_lookup_elem(&shares, &workload);
-	if (total && *total > 0)
-		__sync_fetch_and_add(total, -1);
-	/* A count that was forgotten and begun anew does not know of the sockets before it. */
-	if (own && *own > 0)
-		__sync_fetch_and_add(own, -1);
+	struct share *total = bpf_map_lookup_elem(&recorded, &all);
+	struct share *own = bpf_map_lookup_elem(&shares, &workload);
+	if (total)
+		less(&total->sockets, 1);
+	if (own)
+		less(&own->sockets, 1);
 }
 
 /* A workload may have as many sockets as are free: one gets half of them at most, and however many take what they can get,
@@ -148,21 +177,40 @@ static always_inline void release(struct state *self)
 static always_inline int admit(__u64 workload)
 {
 	__u32 all = 0;
-	__s64 none = 0;
-	__s64 *total = bpf_map_lookup_elem(&recorded, &all);
+	struct share none = {};
+	struct share *total = bpf_map_lookup_elem(&recorded, &all);
 	if (!total)
 		return 0;
-	__s64 *own = bpf_map_lookup_elem(&shares, &workload);
+	struct share *own = bpf_map_lookup_elem(&shares, &workload);
 	if (!own) {
 		bpf_map_update_elem(&shares, &workload, &none, BPF_NOEXIST);
 		own = bpf_map_lookup_elem(&shares, &workload);
 	}
-	if (!own || *own >= (__s64)max_sockets - *total) {
+	if (!own || own->sockets >= (__s64)max_sockets - total->sockets) {
 		count(COUNT_REFUSED_WORKLOAD_SHARE, 1);
 		return 0;
 	}
-	__sync_fetch_and_add(total, 1);
-	__sync_fetch_and_add(own, 1);
+	__sync_fetch_and_add(&total->sockets, 1);
+	__sync_fetch_and_add(&own->sockets, 1);
+	return 1;
+}
+
+/* Whether one more message may wait unread: the workload may have as many as are free, as with sockets. */
+static always_inline int may_wait(struct state *self)
+{
+	if (self->unread < UNREAD_FREE + self->together * MESSAGES_TOGETHER)
+		return 1;
+	__u32 all = 0;
+	__u64 workload = self->workload;
+	struct share *total = bpf_map_lookup_elem(&recorded, &all);
+	struct share *own = bpf_map_lookup_elem(&shares, &workload);
+	if (!workload || !total || !own || own->together >= (__s64)max_sockets / 8 - total->together) {
+		count(COUNT_FALLBACK_UNREAD_SHARE, 1);
+		return 0;
+	}
+	__sync_fetch_and_add(&total->together, 1);
+	__sync_fetch_and_add(&own->together, 1);
+	self->together++;
 	return 1;
 }
 
@@ -180,6 +228,7 @@ static always_inline int record(struct bpf_sock_ops *ops, struct bpf_sock *sk, s
 	kept->peer = self->peer;
 	kept->unpaired = self->unpaired;
 	kept->unread = 0;
+	kept->together = 0;
 	if (!admit(workload))
 		return 0;
 	kept->workload = workload;
@@ -384,7 +433,7 @@ int sent(struct sk_msg_md *msg)
 	}
 	__u32 queued = READ(to->inet_conn.icsk_inet.sk.sk_backlog.rmem_alloc.counter);
 	if (!queued)
-		self->unread = 0;
+		read_all(self);
 	if (queued >= MAX_QUEUED || self->unread >= MAX_UNREAD) {
 		count(COUNT_FALLBACK_RECEIVER_BEHIND, 1);
 		return SK_PASS;
@@ -397,6 +446,8 @@ int sent(struct sk_msg_md *msg)
 		count(COUNT_FALLBACK_KERNEL_TLS, 1);
 		return SK_PASS;
 	}
+	if (!may_wait(self))
+		return SK_PASS;
 	if (bpf_msg_redirect_hash(msg, &sockets, &cookie, BPF_F_INGRESS) != SK_PASS) {
 		count(COUNT_FALLBACK_RECEIVER_GONE, 1);
 		return SK_PASS;

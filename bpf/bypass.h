@@ -80,6 +80,15 @@ struct state {
 	__u32 unpaired;
 	/* Messages that went straight to the peer since it had read all. */
 	__u32 unread;
+	/* Times MESSAGES_TOGETHER of them that were asked for. */
+	__u32 together;
+	__u32 unused;
+};
+
+/* What a workload has: sockets that are recorded, and room for unread messages, in MESSAGES_TOGETHER. */
+struct share {
+	__s64 sockets;
+	__s64 together;
 };
 
 enum count {
@@ -88,6 +97,7 @@ enum count {
 	COUNT_BYTES,                    /* of these messages */
 	COUNT_FALLBACK_TCP_UNREAD,      /* by TCP: the peer has not read yet what went that way */
 	COUNT_FALLBACK_RECEIVER_BEHIND, /* by TCP: the peer does not keep up */
+	COUNT_FALLBACK_UNREAD_SHARE,    /* by TCP: the workload has its share of the unread messages */
 	COUNT_FALLBACK_RECEIVER_GONE,   /* by TCP: the peer is closed */
 	COUNT_FALLBACK_KERNEL_TLS,      /* by TCP: the kernel encrypts it */
 	COUNT_FALLBACK_SWITCHED_OFF,    /* by TCP: the bypass is to end, and the peer has read all */

@@ -21,6 +21,8 @@ type SidecarWork struct {
 	AccessLog bool
 	// Policy lets in who has the sidecars' name alone. Needs MutualTLS.
 	Policy bool
+	// Bypassed has it expect that peers bypass TCP.
+	Bypassed bool
 }
 
 // Sidecar starts a proxy with one worker as a workload's sidecar: what comes to the outbound port goes to server (an address
@@ -61,6 +63,9 @@ func Sidecar(name string, at process.Place, dir, server string, work SidecarWork
 	argv := append(slices.Clone(binaries.Under), binaries.Heddle)
 	if work.Envoy {
 		argv = []string{binaries.Envoy, "--disable-hot-restart"}
+	}
+	if work.Bypassed {
+		argv = append(argv, "--tcp-bypass")
 	}
 	p, err := process.Start(name, at, append(argv, "-c", config, "--concurrency", "1", "-l", "warn")...)
 	if err != nil {

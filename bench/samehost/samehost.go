@@ -125,6 +125,7 @@ type Setup struct {
 // Pair starts one. Programs that talk to each other are on different processors, as far as there are enough.
 func (h *Host) Pair(name string, setup Setup, binaries peers.Binaries) (*Pair, error) {
 	p := &Pair{}
+	setup.Sidecars.Bypassed = setup.Bypass
 	group := filepath.Join(h.cluster.Cgroup(), name)
 	if _, _, err := h.hierarchies.Create(group, agentprocess.Limits{}); err != nil {
 		return nil, err

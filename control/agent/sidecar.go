@@ -83,6 +83,8 @@ func (r *replica) startProxy() (*process.Process, error) {
 	if r.foreign() {
 		// No shared memory for hot restart, whose names would clash between the sidecars of one machine.
 		command = append(command, "--disable-hot-restart", "--log-level", "warning")
+	} else if r.agent.options.TCPBypass {
+		command = append(command, "--tcp-bypass")
 	}
 	return r.launch("proxy", process.Spec{
 		Command: command, Env: []string{"PATH=/usr/bin:/bin", "HOME=/"}, UID: r.proxyUser, GID: r.proxyUser, Files: proxyFiles, Hide: hidden.Dirs,

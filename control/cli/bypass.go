@@ -28,8 +28,9 @@ func (s *session) bypassStatusCommand() *cobra.Command {
 			"machine put into their receive queues by eBPF. What applications receive uses TCP, unless the annotation heddle.io/tcp-bypass of their\n" +
 			"workload is both; where it is off, nothing of the workload bypasses TCP. What goes to other machines uses TCP.\n\n" +
 			"Messages that go by TCP for a while: tcp_unread, the receiver has to read first what came that way; receiver_behind, it has not\n" +
-			"read 128 KiB or 512 messages; receiver_gone, it is closed; kernel_tls, the kernel encrypts them; switched_off, the bypass is to end. Connections\n" +
-			"that use TCP alone: too_many_sockets; workload_share, a workload has as many sockets there as are free; ambiguous, two of them cannot be told apart.\n\n" +
+			"read 128 KiB or 512 messages; unread_share, the workload has as many unread messages as are free; receiver_gone, it is closed;\n" +
+			"kernel_tls, the kernel encrypts them; switched_off, the bypass is to end. Connections that use TCP alone: too_many_sockets; workload_share,\n" +
+			"a workload has as many sockets there as are free; ambiguous, two of them cannot be told apart.\n\n" +
 			"The exit code is not 0 when the cluster was started with it and it is not attached.",
 		Example: "  heddle bypass status\n  heddle bypass status -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {

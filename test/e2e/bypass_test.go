@@ -6,12 +6,15 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"heddle.io/heddle/control/agent/bypass"
+	"heddle.io/heddle/control/cluster"
 	"heddle.io/heddle/test/e2e/harness"
 )
 
@@ -34,6 +37,88 @@ kind: Workload
 metadata: { name: reader, namespace: shop }
 spec: { command: [/bin/sleep, "100000"] }
 `
+
+// Requests of HTTP/2 in a thousand pieces each, which come while the sidecar does not run: the first of them bypass TCP, the rest goes
+// by TCP, and both are there when the sidecar goes on. Then nothing more is sent until the answer has come.
+const pieces = `import array, fcntl, os, signal, socket, sys, termios
+address, proxy = sys.argv[1], int(sys.argv[2])
+def number(first, bits, n):
+    most = (1 << bits) - 1
+    if n < most:
+        return bytes([first | n])
+    out, n = [first | most], n - most
+    while n > 127:
+        out.append(n & 127 | 128)
+        n >>= 7
+    return bytes(out + [n])
+def frame(kind, flags, stream, payload):
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+def text(value):
+    return number(0, 7, len(value)) + value
+def request(stream):
+    fields = b"\x82\x86" + b"\x04" + text(b"/BSD") + b"\x01" + text(b"page.shop.svc.cluster.local") + b"\x00" + text(b"x") + text(b"x" * 900)
+    return frame(1, 5, stream, fields)
+def answer(s, stream):
+    got = b""
+    while True:
+        while len(got) < 9 or len(got) < 9 + int.from_bytes(got[:3], "big"):
+            more = s.recv(65536)
+            if not more:
+                raise SystemExit("closed")
+            got += more
+        length, kind, flags, at = int.from_bytes(got[:3], "big"), got[3], got[4], int.from_bytes(got[5:9], "big")
+        got = got[9+length:]
+        if at == stream and kind in (0, 1) and flags & 1:
+            return
+s = socket.create_connection((address, 80), 5)
+s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+s.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b"") + frame(4, 1, 0, b"") + request(1))
+answer(s, 1)
+def arrived(s):
+    unacknowledged = array.array("i", [1])
+    while unacknowledged[0]:
+        fcntl.ioctl(s, termios.TIOCOUTQ, unacknowledged)
+for stream in range(3, 43, 2):
+    os.kill(proxy, signal.SIGSTOP)
+    try:
+        pieces = request(stream)
+        for i in range(len(pieces)):
+            s.send(pieces[i:i+1])
+        arrived(s)
+    finally:
+        os.kill(proxy, signal.SIGCONT)
+    answer(s, stream)
+print("answered")`
+
+func testCluster(t *testing.T) cluster.Cluster {
+	t.Helper()
+	c, err := cluster.New(clusterName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// proxyOf gives the process of a replica's sidecar.
+func proxyOf(t *testing.T, namespace, workload string) int {
+	t.Helper()
+	netns := testCluster(t).Netns(namespace, workload+"-0")
+	pids, err := exec.Command("ip", "netns", "pids", netns).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for pid := range strings.FieldsSeq(string(pids)) {
+		if name, err := os.ReadFile(filepath.Join("/proc", pid, "comm")); err == nil && string(name) == "heddle-proxy\n" {
+			n, err := strconv.Atoi(pid)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+	}
+	t.Fatalf("no sidecar in %s: %q", netns, pids)
+	return 0
+}
 
 // What goes from workload to workload of one machine bypasses TCP and arrives as it was sent, also over the death of the
 // agent, and nothing of it stays when the cluster is gone.
@@ -96,6 +181,13 @@ func TestTCPBypass(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	must(t, "check", "--wait", "60s")
+	// In the workload's control group, as its application is.
+	group := filepath.Join("/sys/fs/cgroup/unified", testCluster(t).Cgroup(), "shop.reader-0", "app", "cgroup.procs")
+	asked := exec.Command("sh", "-c", `echo $$ >"$0"; exec ip netns exec "$@"`, group, testCluster(t).Netns("shop", "reader-0"),
+		"python3", "-c", pieces, address, strconv.Itoa(proxyOf(t, "shop", "reader")))
+	if out, err := asked.CombinedOutput(); err != nil || string(out) != "answered\n" {
+		t.Errorf("requests in small pieces, while the sidecar did not read: %v\n%s", err, out)
+	}
 
 	connections := status().Connections
 	kill(t, agentPID(t))

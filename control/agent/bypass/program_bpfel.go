@@ -20,13 +20,14 @@ const (
 	programCountCOUNT_BYTES                    programCount = 2
 	programCountCOUNT_FALLBACK_TCP_UNREAD      programCount = 3
 	programCountCOUNT_FALLBACK_RECEIVER_BEHIND programCount = 4
-	programCountCOUNT_FALLBACK_RECEIVER_GONE   programCount = 5
-	programCountCOUNT_FALLBACK_KERNEL_TLS      programCount = 6
-	programCountCOUNT_FALLBACK_SWITCHED_OFF    programCount = 7
-	programCountCOUNT_REFUSED_TOO_MANY_SOCKETS programCount = 8
-	programCountCOUNT_REFUSED_AMBIGUOUS        programCount = 9
-	programCountCOUNT_REFUSED_WORKLOAD_SHARE   programCount = 10
-	programCountCOUNT_COUNT                    programCount = 11
+	programCountCOUNT_FALLBACK_UNREAD_SHARE    programCount = 5
+	programCountCOUNT_FALLBACK_RECEIVER_GONE   programCount = 6
+	programCountCOUNT_FALLBACK_KERNEL_TLS      programCount = 7
+	programCountCOUNT_FALLBACK_SWITCHED_OFF    programCount = 8
+	programCountCOUNT_REFUSED_TOO_MANY_SOCKETS programCount = 9
+	programCountCOUNT_REFUSED_AMBIGUOUS        programCount = 10
+	programCountCOUNT_REFUSED_WORKLOAD_SHARE   programCount = 11
+	programCountCOUNT_COUNT                    programCount = 12
 )
 
 // Names of all BPF objects in the ELF.

@@ -2,6 +2,11 @@ package bypass
 
 import "fmt"
 
+// share is what one workload or all have; as in bpf/bypass.h.
+type share struct {
+	Sockets, Together int64
+}
+
 // Status says what the bypass does. Counters count from the first [Attach] on, over restarts of the agent.
 type Status struct {
 	// Wanted says that the cluster was started with it, Attached that the programs run, and Problem why they do not.
@@ -17,7 +22,8 @@ type Status struct {
 	Messages uint64 `json:"messages"`
 	Bytes    uint64 `json:"bytes"`
 	// Fallbacks are messages of bypassed connections that went by TCP, by reason: tcp_unread, the receiver has to read first what
-	// came that way; receiver_behind, it has not read 128 KiB or 512 messages; receiver_gone, it is closed; kernel_tls, the kernel
+	// came that way; receiver_behind, it has not read 128 KiB or 512 messages; unread_share, the
+	// workload has as many unread messages as are free; receiver_gone, it is closed; kernel_tls, the kernel
 	// encrypts; switched_off, the bypass is to end and the receiver has read all.
 	Fallbacks map[string]uint64 `json:"fallbacks"`
 	// Refused are connections that use TCP alone although both ends might be here, by reason: too_many_sockets, MaxSockets are
@@ -30,6 +36,7 @@ var (
 	fallbacks = map[programCount]string{
 		programCountCOUNT_FALLBACK_TCP_UNREAD:      "tcp_unread",
 		programCountCOUNT_FALLBACK_RECEIVER_BEHIND: "receiver_behind",
+		programCountCOUNT_FALLBACK_UNREAD_SHARE:    "unread_share",
 		programCountCOUNT_FALLBACK_RECEIVER_GONE:   "receiver_gone",
 		programCountCOUNT_FALLBACK_KERNEL_TLS:      "kernel_tls",
 		programCountCOUNT_FALLBACK_SWITCHED_OFF:    "switched_off",
@@ -64,10 +71,10 @@ func (b *Bypass) Status() (Status, error) {
 	for i, reason := range refusals {
 		s.Refused[reason] = totals[i]
 	}
-	var recorded int64
+	var recorded share
 	if err := b.objects.Maps["recorded"].Lookup(uint32(0), &recorded); err != nil {
 		return s, fmt.Errorf("read how many sockets the bypass has recorded: %w", err)
 	}
-	s.Sockets = int(recorded)
+	s.Sockets = int(recorded.Sockets)
 	return s, nil
 }

@@ -39,6 +39,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     pub(crate) drain_time_s: u32,
 
+    /// Peers on this machine may bypass TCP: read each socket until it has nothing left
+    #[arg(long)]
+    pub(crate) tcp_bypass: bool,
+
     /// Serve, or only check the configuration and exit
     #[arg(long, value_enum, default_value_t = Mode::Serve)]
     pub(crate) mode: Mode,
@@ -109,13 +113,14 @@ mod tests {
             "warning",
             "--drain-time-s",
             "5",
+            "--tcp-bypass",
             "--mode",
             "validate",
         ])
         .expect("parses");
         assert_eq!(
-            (args.workers(), args.drain_time(), args.mode),
-            (2, Duration::from_secs(5), Mode::Validate)
+            (args.workers(), args.drain_time(), args.tcp_bypass, args.mode),
+            (2, Duration::from_secs(5), true, Mode::Validate)
         );
         assert_eq!(args.options().node_id.as_deref(), Some("n"));
     }

@@ -57,6 +57,9 @@ fn main() -> ExitCode {
         Ok(logging) => logging,
         Err(problem) => return fail(&problem),
     };
+    if args.tcp_bypass {
+        heddle_tls::expect_two_queues();
+    }
     match args.mode {
         Mode::Validate => validate(&args),
         Mode::Serve => serve(&args, logging),

@@ -32,5 +32,6 @@ pub use error::{HandshakeError, HandshakeErrorKind, TlsConfigError, VerifyFailur
 pub use handshake::Connected;
 pub use params::{ClientParams, KeyPair, ServerParams, TlsVersion, Trust, TrustDomain};
 pub use san::{SanKind, SanMatcher};
+pub use socket::expect_two_queues;
 pub use stream::Stream;
 pub use tickets::{SessionTickets, TicketKey};

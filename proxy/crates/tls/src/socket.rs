@@ -8,6 +8,7 @@
 use std::cell::Cell;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
 use rustix::io::retry_on_intr;
@@ -15,6 +16,15 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, send, sendmsg
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::task::coop;
+
+/// Set once, by [`expect_two_queues`].
+static PEERS_BYPASS_TCP: AtomicBool = AtomicBool::new(false);
+
+/// Has this process read each socket until it has nothing left, which is one more system call for most of what comes. Needed
+/// where peers on this machine bypass TCP (`docs/design/0032-tcp-bypass.md`): their bytes have a queue of their own beside TCP's.
+pub fn expect_two_queues() {
+    PEERS_BYPASS_TCP.store(true, Ordering::Relaxed);
+}
 
 /// Receives what is there into `room`. `Ok(0)` is the end of the stream (`room` must not be empty). `filled` is the socket's
 /// own: whether the read before filled its room.
@@ -32,11 +42,9 @@ pub(crate) fn poll_receive(
         let outcome = tcp.try_io(Interest::READABLE, || {
             let (_, n) = recv(tcp, &mut *room, RecvFlags::empty())?;
             got = Some(n);
-            // Edge-triggered: a short read means the socket is empty, the next byte raises a new event. Not so where the
-            // agent has peers bypass TCP (docs/design/0032): there a socket has two queues, a read ends with the first,
-            // and the second's event may be over. They fill both only when more waits than one read takes, or when the
-            // sender has turned kernel TLS on since.
-            let full = n == wanted;
+            // Edge-triggered: a short read means the socket is empty, the next byte raises a new event. Not so where peers
+            // bypass TCP: there a socket has two queues, a read ends with the first, and the second's event may be over.
+            let full = n == wanted || PEERS_BYPASS_TCP.load(Ordering::Relaxed);
             if !filled.replace(full) && n > 0 && !full {
                 Err(io::ErrorKind::WouldBlock.into())
             } else {
