@@ -15,6 +15,6 @@ mod place;
 #[cfg(test)]
 mod simulator;
 
-pub use meter::{Load, Meter, PERIOD};
+pub use meter::{Load, Meter, PERIOD, PERIOD_IDLE};
 pub use moving::{EXCHANGE, Giver, Guest};
 pub use place::{Candidate, fewest, least_loaded};

@@ -6,17 +6,23 @@ use std::time::Duration;
 /// queue, long beside a turn of an event loop.
 pub const PERIOD: Duration = Duration::from_millis(10);
 
-/// And of one that has nearly nothing to do, so that an idle process sleeps.
+/// Of one that has nearly nothing to do.
 const PERIOD_AT_REST: Duration = Duration::from_millis(100);
 
+/// And of one without connections, or of which nobody wants to know, so that an idle process sleeps.
+pub const PERIOD_IDLE: Duration = Duration::from_secs(5);
+
 /// A worker is at rest that is busy for less of the time than this, in thousandths. The measurements themselves take less.
-const BUSY: u64 = 20;
+const REST_BUSY: u64 = 20;
 
 /// And whose tasks wait for less, in µs: several turns of an event loop in which nothing much happens.
-const WAITING_US: u64 = 500;
+const REST_WAIT_US: u64 = 500;
+
+/// A task that waits so long for its turn weighs as much as a worker that is busy all the time.
+pub(crate) const WAIT_UNIT: Duration = Duration::from_millis(10);
 
 /// Each measurement counts a quarter: a single slow turn, such as putting a configuration into force, moves little, and
-/// after four periods two thirds of a change are seen.
+/// after four of them two thirds of a change are seen.
 const WEIGHT: u64 = 4;
 
 /// The longest wait told apart, in µs. Beyond it a worker is as bad as can be.
@@ -32,9 +38,11 @@ pub struct Load {
 }
 
 impl Load {
-    /// Time until it is to be measured again, unless a connection comes: [`PERIOD`], or ten times that for a worker at rest.
-    pub fn period(self) -> Duration {
-        match self.busy < BUSY && self.wait_us < WAITING_US {
+    /// Time until it is to be measured again, unless a connection comes, for a worker with so many of them: [`PERIOD`], 100 ms for
+    /// one at rest, and [`PERIOD_IDLE`] for one that has none.
+    pub fn period(self, connections: u64) -> Duration {
+        match self.busy < REST_BUSY && self.wait_us < REST_WAIT_US {
+            true if connections == 0 => PERIOD_IDLE,
             true => PERIOD_AT_REST,
             false => PERIOD,
         }
@@ -102,11 +110,17 @@ mod tests {
 
     #[test]
     fn a_worker_with_nothing_to_do_is_measured_less_often() {
-        let period = |busy, wait_us| Load { busy, wait_us }.period();
+        let period = |busy, wait_us| Load { busy, wait_us }.period(1);
         assert_eq!(period(0, 0), PERIOD_AT_REST);
-        assert_eq!(period(BUSY - 1, WAITING_US - 1), PERIOD_AT_REST);
-        assert_eq!(period(BUSY, 0), PERIOD);
-        assert_eq!(period(0, WAITING_US), PERIOD);
+        assert_eq!(period(REST_BUSY - 1, REST_WAIT_US - 1), PERIOD_AT_REST);
+        assert_eq!(period(REST_BUSY, 0), PERIOD);
+        assert_eq!(period(0, REST_WAIT_US), PERIOD);
+        assert_eq!(Load::default().period(0), PERIOD_IDLE);
+        let busy = Load {
+            busy: REST_BUSY,
+            wait_us: 0,
+        };
+        assert_eq!(busy.period(0), PERIOD);
     }
 
     #[test]

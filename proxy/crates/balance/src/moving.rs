@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::meter::{Load, PERIOD};
+use crate::meter::{Load, PERIOD, WAIT_UNIT};
 
 /// A worker gives when it is busier than the least busy one by so many thousandths of a worker. Loads of equal workers differ by
 /// less: a few requests for a megabyte more or less are a tenth of a worker for the time that is looked at.
@@ -112,7 +112,7 @@ pub struct Giver {
 }
 
 impl Giver {
-    /// Looks at all workers, once every [`PERIOD`]. None stands for one that takes no connections or is stuck.
+    /// Looks at all workers, once for each measurement: a worker at rest, which has nothing to give, looks as seldom. None stands for one that takes no connections or is stuck.
     pub fn look(&mut self, here: usize, workers: &[Option<Load>]) {
         self.turn = TURN;
         self.loads.resize(workers.len(), 0.0);
@@ -191,7 +191,7 @@ impl Giver {
 
 /// A worker's load in thousandths, with the work that waits.
 fn weight(load: Load) -> f64 {
-    let wait = load.wait_us as f64 * 1000.0 / PERIOD.as_micros() as f64;
+    let wait = load.wait_us as f64 * 1000.0 / WAIT_UNIT.as_micros() as f64;
     load.busy as f64 + wait.min(MOST_WAIT)
 }
 

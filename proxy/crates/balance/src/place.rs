@@ -1,13 +1,13 @@
 //! The worker for a new connection.
 
-use crate::meter::{Load, PERIOD};
+use crate::meter::{Load, WAIT_UNIT};
 
 /// What a connection that came since the last measurement is taken to cost at least, in thousandths of a worker: 20 µs of
 /// a period, the order of accepting it and answering its first request. A flood of connections is spread by this before
 /// anything of it is measured.
 ///
-/// A TLS handshake is about eight times that (`docs/design/0036-what-a-new-connection-costs.md`): of a flood of those, the
-/// rest shows with the next measurement.
+/// A TLS handshake is five times that, with an RSA key 25 times (`docs/design/0036-what-a-new-connection-costs.md`): of a
+/// flood of those, the rest shows with the next measurement.
 const LEAST_COST: u64 = 2;
 
 /// And at most: the mean of few connections that do much says little of the next one, and must not weigh more than what is
@@ -54,9 +54,9 @@ pub fn least_loaded(workers: &[Option<Candidate>], here: usize) -> usize {
     let busy = taking().map(|w| w.load.busy).sum::<u64>();
     let open = taking().fold(0_u64, |sum, w| sum.saturating_add(w.open));
     let each = (busy / open.max(1)).clamp(LEAST_COST, MOST_COST);
-    let period = PERIOD.as_micros() as u64;
+    let unit = WAIT_UNIT.as_micros() as u64;
     let score = |w: Candidate| {
-        let wait = w.load.wait_us.max(w.overdue_us).saturating_mul(1000) / period;
+        let wait = w.load.wait_us.max(w.overdue_us).saturating_mul(1000) / unit;
         let counted = COUNT_WEIGHT.saturating_mul(w.connections).saturating_mul(count) / connections;
         let expected = w.arrived.saturating_mul(each);
         w.load

@@ -36,7 +36,7 @@ struct Desk {
     wait_us: AtomicU64,
     /// Connections of all listeners, when the load was measured.
     open: AtomicU64,
-    /// When the load is measured again at the latest, unless the worker is stuck; in µs since `started`.
+    /// When the next measurement is overdue: after twice the time to it; in µs since `started`.
     due_us: AtomicU64,
     /// Connections placed on it since then.
     arrived: AtomicU64,

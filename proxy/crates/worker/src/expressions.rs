@@ -3,7 +3,8 @@
 use heddle_matching::{HandedOver, hyperscan_counts};
 use heddle_telemetry::{Counter, Stats};
 
-/// `heddle_regex_hyperscan_handed_over_total{reason}`: texts, each once for each set of expressions that it was held against.
+/// `heddle_regex_hyperscan_handed_over_total{reason}`: texts, each once for each database of a set of
+/// expressions that it was held against, and for each reading of it.
 pub(crate) struct HandOvers {
     /// More words of the expressions in it than Hyperscan is to find.
     words: Counter,

@@ -1,19 +1,15 @@
 //! How loaded this worker is, measured for those that place and move connections and for the metrics.
 
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use heddle_balance::{Meter, PERIOD};
+use heddle_balance::{Meter, PERIOD, PERIOD_IDLE};
 use heddle_telemetry::Gauge;
 use tokio::runtime::Handle;
 use tokio::task::yield_now;
 use tokio::time::sleep;
 
 use crate::state::WorkerState;
-
-/// Time between measurements while no listener asks for them: for the metrics alone. An idle worker is awake as often for
-/// its housekeeping.
-const AT_LEISURE: Duration = Duration::from_secs(5);
 
 /// A worker's metrics of its load.
 struct Gauges {
@@ -42,7 +38,7 @@ pub(crate) async fn run(state: Rc<WorkerState>) {
     let mut period = PERIOD;
     loop {
         tokio::select! {
-            () = sleep(if state.places_by_load() { period } else { AT_LEISURE }) => {}
+            () = sleep(if state.places_by_load() { period } else { PERIOD_IDLE }) => {}
             () = state.balance_changed() => {}
             () = state.opened(), if period > PERIOD && state.places_by_load() => {
                 // What is measured now is what the connection brings, not the rest before.
@@ -57,8 +53,9 @@ pub(crate) async fn run(state: Rc<WorkerState>) {
         let (now, total) = until_now();
         let load = meter.measure(total.saturating_sub(busy), now - before, now - queued);
         (before, busy) = (now, total);
-        period = load.period();
-        exchange.measured(state.index, load, state.open_connections() as u64, period);
+        let open = state.open_connections() as u64;
+        period = load.period(open);
+        exchange.measured(state.index, load, open, period);
         if state.places_by_load() {
             exchange.loads(&mut loads);
             state.moves.look(state.index, &loads);
