@@ -14,6 +14,10 @@ volatile const __u32 metrics_port = 15090;
 /* How many connections that its proxy has not taken one workload may have: a 64th of what there is room for. */
 volatile const __u32 max_pending = 4096;
 
+/* How many blocks of ports all may have on which programs have listened: seven eighths of what there is room for, so that those
+ * which the agent declares have room too. */
+volatile const __u32 max_blocks = 57344;
+
 /* Of the program `steered` alone, which each workload has its own of: the cookie of its network namespace, which the kernel
  * does not tell such programs. */
 volatile const __u64 steered_netns = 0;
@@ -63,14 +67,20 @@ struct {
 	__type(value, struct rules);
 } rules SEC(".maps");
 
-/* How many each workload has in `pending`. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 16384);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, __u64);
-	__type(value, __s64);
+	__type(value, struct usage);
 } usages SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, BLOCKS_COUNT);
+	__type(key, enum block_count);
+	__type(value, __s64);
+} blocks SEC(".maps");
 
 /* From when a client has its port until its proxy takes the connection. */
 struct {
@@ -469,9 +479,9 @@ static always_inline int arrive(struct client *c, __u64 cookie)
 	if (!d || d->cookie != cookie || bpf_map_delete_elem(&pending, c))
 		return 0;
 	/* The agent's are not counted. */
-	__s64 *own = cookie ? bpf_map_lookup_elem(&usages, &c->netns) : 0;
+	struct usage *own = cookie ? bpf_map_lookup_elem(&usages, &c->netns) : 0;
 	if (own)
-		__sync_fetch_and_add(own, -1);
+		__sync_fetch_and_add(&own->pending, -1);
 	return 1;
 }
 
@@ -484,8 +494,8 @@ static __attribute__((noinline)) int connecting(struct bpf_sock_ops *ops)
 		return 1;
 	struct client c = {.netns = bpf_get_netns_cookie(ops), .port = ops->local_port};
 	set_local(ops, c.address);
-	__s64 *own = bpf_map_lookup_elem(&usages, &c.netns);
-	if (!own || *own >= max_pending) {
+	struct usage *own = bpf_map_lookup_elem(&usages, &c.netns);
+	if (!own || own->pending >= max_pending) {
 		/* The proxy refuses the connection: it does not learn where it was to go. */
 		count(COUNT_REFUSED_PENDING);
 		return 1;
@@ -494,7 +504,7 @@ static __attribute__((noinline)) int connecting(struct bpf_sock_ops *ops)
 	copy(d.address, m->address);
 	long refused = bpf_map_update_elem(&pending, &c, &d, BPF_NOEXIST);
 	if (!refused)
-		__sync_fetch_and_add(own, 1);
+		__sync_fetch_and_add(&own->pending, 1);
 	else if (bpf_map_update_elem(&pending, &c, &d, BPF_EXIST)) {
 		count(COUNT_REFUSED_PENDING);
 		return 1;
@@ -534,6 +544,24 @@ static __attribute__((noinline)) int taken(struct bpf_sock_ops *ops)
 	return 1;
 }
 
+/* Makes a block of ports known, if its workload may have one more: as many as are free, so that one gets half of them at most and
+ * there is room for the next (dynamic thresholds: Choudhury and Hahne, 1998). */
+static always_inline void take(struct block *b)
+{
+	struct ports none = {};
+	enum block_count which = BLOCKS_TAKEN;
+	__s64 *taken = bpf_map_lookup_elem(&blocks, &which);
+	which = BLOCKS_RETURNED;
+	__s64 *returned = bpf_map_lookup_elem(&blocks, &which);
+	struct usage *own = bpf_map_lookup_elem(&usages, &b->netns);
+	if (!taken || !returned || !own || own->blocks >= (__s64)max_blocks - (*taken - *returned))
+		return;
+	if (bpf_map_update_elem(&ports, b, &none, BPF_NOEXIST))
+		return;
+	__sync_fetch_and_add(taken, 1);
+	__sync_fetch_and_add(&own->blocks, 1);
+}
+
 static __attribute__((noinline)) int listening(struct bpf_sock_ops *ops)
 {
 	struct bpf_sock *sk = ops->sk;
@@ -556,8 +584,7 @@ static __attribute__((noinline)) int listening(struct bpf_sock_ops *ops)
 	struct block b = {.netns = netns, .number = number / BLOCK};
 	struct ports *p = bpf_map_lookup_elem(&ports, &b);
 	if (!p) {
-		struct ports none = {};
-		bpf_map_update_elem(&ports, &b, &none, BPF_NOEXIST);
+		take(&b);
 		p = bpf_map_lookup_elem(&ports, &b);
 	}
 	__u32 nowhere[4] = {};

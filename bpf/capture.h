@@ -105,6 +105,19 @@ struct slot {
 	__u32 unused;
 };
 
+/* What a workload has of what there is room for. */
+struct usage {
+	__s64 pending; /* connections on their way to its proxy */
+	__s64 blocks;  /* of ports on which its application has listened */
+};
+
+/* Counts of such blocks of all workloads. */
+enum block_count {
+	BLOCKS_TAKEN,    /* ever, by the programs alone */
+	BLOCKS_RETURNED, /* of workloads that are gone, by the agent alone */
+	BLOCKS_COUNT,
+};
+
 enum count {
 	COUNT_OUTBOUND,         /* connections of applications that went to their proxy */
 	COUNT_INBOUND,          /* packets that asked for a connection, given to the proxy */

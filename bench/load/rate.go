@@ -37,12 +37,8 @@ func AtRate(at process.Place, from string, connections, perSecond int, duration 
 		return Result{}, err
 	}
 	var r Result
-	used, err := inChild(at, RateFlag, fixedRate{u.Host, u.RequestURI(), connections, perSecond, duration}, &r)
-	if err != nil {
-		return r, err
-	}
-	r.spent(used)
-	return r, nil
+	_, err = inChild(at, RateFlag, fixedRate{u.Host, u.RequestURI(), connections, perSecond, duration}, &r)
+	return r, err
 }
 
 // AskAtRate is the client of [AtRate]: it does what it is told and writes the [Result] as JSON.
@@ -75,6 +71,10 @@ func (f fixedRate) run() (Result, error) {
 	defer unix.Close(ticks)
 	every := unix.NsecToTimespec(interval.Nanoseconds())
 	s := &schedule{asker: a, interval: interval, total: int(f.Duration / interval), answered: make([]int, f.Connections), waiting: make([]bool, f.Connections)}
+	var before, after unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &before); err != nil {
+		return Result{}, err
+	}
 	s.begun = time.Now()
 	if err := unix.TimerfdSettime(ticks, 0, &unix.ItimerSpec{Interval: every, Value: every}, nil); err != nil {
 		return Result{}, err
@@ -82,7 +82,17 @@ func (f fixedRate) run() (Result, error) {
 	if err := a.watch(ticks, f.Connections); err != nil {
 		return Result{}, err
 	}
-	return s.run(ticks)
+	r, err := s.run(ticks)
+	if err != nil {
+		return r, err
+	}
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &after); err != nil {
+		return Result{}, err
+	}
+	// What the requests took, not to start this program.
+	r.CPU = time.Duration(after.Utime.Nano() + after.Stime.Nano() - before.Utime.Nano() - before.Stime.Nano())
+	r.Switches = after.Nvcsw + after.Nivcsw - before.Nvcsw - before.Nivcsw
+	return r, nil
 }
 
 // schedule of requests: number n is due n+1 intervals after the beginning, on connection n modulo their number.

@@ -26,7 +26,7 @@ import (
 	"heddle.io/heddle/control/interception"
 )
 
-//go:generate go run github.com/cilium/ebpf/cmd/bpf2go -go-package capture -target bpfel -no-global-types -type count program ../../../bpf/capture.bpf.c -- -O2 -g -mcpu=v3 -Wall -Werror -I/usr/include/x86_64-linux-gnu
+//go:generate go run github.com/cilium/ebpf/cmd/bpf2go -go-package capture -target bpfel -no-global-types -type count -type block_count program ../../../bpf/capture.bpf.c -- -O2 -g -mcpu=v3 -Wall -Werror -I/usr/include/x86_64-linux-gnu
 
 // attachments are the programs on the cluster's control group. Those that others need come first: a connection that is redirected
 // must be told of, and answered for.
@@ -79,14 +79,14 @@ type Workload struct {
 // BPF file system.
 //
 // The error says what the machine lacks. Nothing is attached then that was not before.
-func Attach(dir, cgroup string) (*Capture, error) { return attachOf(dir, cgroup, share) }
+func Attach(dir, cgroup string) (*Capture, error) { return attachOf(dir, cgroup, roomy) }
 
-// attachOf is [Attach] with another share.
-func attachOf(dir, cgroup string, share uint32) (*Capture, error) {
+// attachOf is [Attach] with other bounds.
+func attachOf(dir, cgroup string, limits bounds) (*Capture, error) {
 	if err := pinned.Mount(dir); err != nil {
 		return nil, err
 	}
-	c, err := attach(dir, cgroup, share)
+	c, err := attach(dir, cgroup, limits)
 	if err != nil {
 		if !IsAttached(dir) {
 			// The first one: nothing of it stays.
@@ -99,7 +99,7 @@ func attachOf(dir, cgroup string, share uint32) (*Capture, error) {
 
 // Probe says what this machine lacks for [Attach], which it tries but for the control group. It leaves nothing.
 func Probe() error {
-	spec, err := specification(share)
+	spec, err := specification(roomy)
 	if err != nil {
 		return err
 	}
@@ -114,7 +114,7 @@ func Probe() error {
 // readProgram reads it once: each network namespace has one that is loaded for it alone.
 var readProgram = sync.OnceValues(loadProgram)
 
-func specification(share uint32) (*ebpf.CollectionSpec, error) {
+func specification(limits bounds) (*ebpf.CollectionSpec, error) {
 	read, err := readProgram()
 	if err != nil {
 		return nil, fmt.Errorf("read the capture programs: %w", err)
@@ -122,7 +122,7 @@ func specification(share uint32) (*ebpf.CollectionSpec, error) {
 	spec := read.Copy()
 	for name, value := range map[string]uint32{
 		"outbound_port": cluster.PortOutbound, "inbound_port": cluster.PortInbound, "health_port": cluster.PortHealth, "metrics_port": cluster.PortMetrics,
-		"max_pending": share,
+		"max_pending": limits.pending, "max_blocks": limits.blocks,
 	} {
 		if err := spec.Variables[name].Set(value); err != nil {
 			return nil, fmt.Errorf("set %s of the capture programs: %w", name, err)
@@ -131,8 +131,16 @@ func specification(share uint32) (*ebpf.CollectionSpec, error) {
 	return spec, nil
 }
 
-// share is how many connections that its proxy has not taken one workload may have: a 64th of what there is room for.
-const share = 4096
+// bounds of what programs may have noted.
+type bounds struct {
+	// pending are connections of one workload that its proxy has not taken.
+	pending uint32
+	// blocks of ports, of all workloads, on which programs have listened; one has as many as are free.
+	blocks uint32
+}
+
+// roomy is a 64th of what there is room for, and seven eighths.
+var roomy = bounds{pending: 4096, blocks: 57344}
 
 func load(spec *ebpf.CollectionSpec, kept map[string]*ebpf.Map) (*ebpf.Collection, error) {
 	objects, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: kept})
@@ -145,8 +153,8 @@ func load(spec *ebpf.CollectionSpec, kept map[string]*ebpf.Map) (*ebpf.Collectio
 	return objects, nil
 }
 
-func attach(dir, cgroup string, share uint32) (*Capture, error) {
-	spec, err := specification(share)
+func attach(dir, cgroup string, limits bounds) (*Capture, error) {
+	spec, err := specification(limits)
 	if err != nil {
 		return nil, err
 	}
@@ -236,6 +244,9 @@ type (
 		Number, Declared uint32
 	}
 	ports [blockSize]uint32
+	usage struct {
+		Pending, Blocks int64
+	}
 )
 
 // blockSize is how many neighbouring ports are noted together.
@@ -254,7 +265,7 @@ func (c *Capture) Add(w Workload) error {
 	if err := unix.Stat(w.ProxyGroup, &group); err != nil {
 		return fmt.Errorf("look at the proxy's control group %s: %w", w.ProxyGroup, err)
 	}
-	if err := c.objects.Maps["usages"].Update(cookie, int64(0), ebpf.UpdateNoExist); err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
+	if err := c.objects.Maps["usages"].Update(cookie, usage{}, ebpf.UpdateNoExist); err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
 		return fmt.Errorf("capture %s: %w", w.Netns, err)
 	}
 	declared := map[block]ports{}
@@ -319,7 +330,7 @@ func pinOf(cookie uint64) string { return steeredPrefix + strconv.FormatUint(coo
 
 // steering loads the program of one network namespace. It has the cookie among its constants, as the kernel does not tell it.
 func (c *Capture) steering(cookie uint64) (*ebpf.Program, error) {
-	spec, err := specification(share)
+	spec, err := specification(roomy)
 	if err != nil {
 		return nil, err
 	}
@@ -395,10 +406,39 @@ func (c *Capture) forget(gone func(cookie uint64) bool) error {
 	errs = append(errs,
 		removeOf(maps["pending"], func(key client) uint64 { return key.Netns }, gone),
 		removeOf(maps["ports"], func(key block) uint64 { return key.Netns }, gone),
-		removeOf(maps["usages"], itself, gone),
+		c.giveBack(gone),
 		removeOf(maps["rules"], itself, gone),
 		removeOf(maps["workloads"], itself, gone))
 	return errors.Join(errs...)
+}
+
+// giveBack returns what some network namespaces had of the room for blocks.
+func (c *Capture) giveBack(gone func(cookie uint64) bool) error {
+	var cookie uint64
+	var own usage
+	had := map[uint64]int64{}
+	entries := c.objects.Maps["usages"].Iterate()
+	for entries.Next(&cookie, &own) {
+		if gone(cookie) {
+			had[cookie] = own.Blocks
+		}
+	}
+	errs := []error{entries.Err()}
+	var returned int64
+	counts := c.objects.Maps["blocks"]
+	errs = append(errs, counts.Lookup(uint32(programBlockCountBLOCKS_RETURNED), &returned))
+	for cookie, blocks := range had {
+		err := c.objects.Maps["usages"].Delete(cookie)
+		if err == nil {
+			returned += blocks
+		}
+		errs = append(errs, err)
+	}
+	errs = append(errs, counts.Put(uint32(programBlockCountBLOCKS_RETURNED), returned))
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("give back what workloads had of capture: %w", err)
+	}
+	return nil
 }
 
 // removeOf removes the entries of some network namespaces. Entries come and go meanwhile: what an interrupted walk leaves, the next

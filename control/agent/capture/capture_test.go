@@ -103,9 +103,9 @@ func (m *machine) nothingPending(t *testing.T) {
 	if err := m.objects.Maps["usages"].NextKey(nil, &key); err != nil {
 		t.Fatal(err)
 	}
-	var own int64
-	if err := m.objects.Maps["usages"].Lookup(key, &own); err != nil || own != 0 {
-		t.Errorf("%d are counted: %v", own, err)
+	var own usage
+	if err := m.objects.Maps["usages"].Lookup(key, &own); err != nil || own.Pending != 0 {
+		t.Errorf("%+v are counted: %v", own, err)
 	}
 	var c client
 	if err := m.objects.Maps["pending"].NextKey(nil, &c); err == nil {
@@ -296,7 +296,7 @@ func TestNothingStays(t *testing.T) {
 func TestShares(t *testing.T) {
 	for _, f := range families {
 		t.Run(f.name, func(t *testing.T) {
-			m := newMachineOf(t, f, 4)
+			m := newMachineOf(t, f, bounds{pending: 4, blocks: roomy.blocks})
 			proxy := listen(t, m.proxy, netip.AddrPortFrom(m.loopback, cluster.PortOutbound), 0)
 			to := netip.AddrPortFrom(m.elsewhere, 80)
 			var waiting []socket
@@ -430,6 +430,26 @@ func TestPortsOfALifetime(t *testing.T) {
 			t.Errorf("all ports of a workload take more than a 64th of %d", room)
 		}
 	})
+}
+
+// One that listens wherever it can leaves room for others, and gives back what it had when it goes.
+func TestOneWorkloadDoesNotTakeAllRoomForPorts(t *testing.T) {
+	m := newMachineOf(t, families[0], bounds{pending: roomy.pending, blocks: 4})
+	for range 2 {
+		before := m.status(t).Refused["ports"]
+		for block := range uint16(5) {
+			s := listen(t, m.app, netip.AddrPortFrom(m.own(), 20000+block*blockSize), 1)
+			defer unix.Close(s.fd)
+		}
+		// Half of what there is room for.
+		if s := m.status(t); s.Refused["ports"] != before+3 {
+			t.Errorf("%+v, want 3 more than %d refused", s, before)
+		}
+		if err := m.Remove(m.path()); err != nil {
+			t.Fatal(err)
+		}
+		m.add(t, 8080)
+	}
 }
 
 // Where there is no room to note that somebody listens, nobody gets past the proxy: the port is as closed.

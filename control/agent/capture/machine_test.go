@@ -91,17 +91,17 @@ type machine struct {
 	dir, cgroup, proxyGroup string
 	ns                      netns.NsHandle
 	app, proxy, stranger    *thread
-	share                   uint32
+	limits                  bounds
 }
 
 func newMachine(t *testing.T, f family) *machine {
 	t.Helper()
-	return newMachineOf(t, f, share)
+	return newMachineOf(t, f, roomy)
 }
 
-func newMachineOf(t *testing.T, f family, share uint32) *machine {
+func newMachineOf(t *testing.T, f family, limits bounds) *machine {
 	t.Helper()
-	m := &machine{family: f, dir: filepath.Join(t.TempDir(), "bpf"), share: share}
+	m := &machine{family: f, dir: filepath.Join(t.TempDir(), "bpf"), limits: limits}
 	m.cgroup = processtest.ControlGroup(t, "capture")
 	appGroup := filepath.Join(m.cgroup, "app")
 	m.proxyGroup = filepath.Join(m.cgroup, "proxy")
@@ -143,7 +143,7 @@ func newMachineOf(t *testing.T, f family, share uint32) *machine {
 func (m *machine) attach(t *testing.T) {
 	t.Helper()
 	var err error
-	if m.Capture, err = attachOf(m.dir, m.cgroup, m.share); err != nil {
+	if m.Capture, err = attachOf(m.dir, m.cgroup, m.limits); err != nil {
 		t.Fatalf("%+v", err)
 	}
 }

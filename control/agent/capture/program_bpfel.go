@@ -12,6 +12,14 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type programBlockCount uint32
+
+const (
+	programBlockCountBLOCKS_TAKEN    programBlockCount = 0
+	programBlockCountBLOCKS_RETURNED programBlockCount = 1
+	programBlockCountBLOCKS_COUNT    programBlockCount = 2
+)
+
 type programCount uint32
 
 const (
@@ -31,6 +39,7 @@ const (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	programMapBlocks        = "blocks"
 	programMapCounts        = "counts"
 	programMapListeners     = "listeners"
 	programMapMemories      = "memories"
@@ -50,6 +59,7 @@ const (
 	programProgWatched      = "watched"
 	programVarHealthPort    = "health_port"
 	programVarInboundPort   = "inbound_port"
+	programVarMaxBlocks     = "max_blocks"
 	programVarMaxPending    = "max_pending"
 	programVarMetricsPort   = "metrics_port"
 	programVarOutboundPort  = "outbound_port"
@@ -113,6 +123,7 @@ type programProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type programMapSpecs struct {
+	Blocks    *ebpf.MapSpec `ebpf:"blocks"`
 	Counts    *ebpf.MapSpec `ebpf:"counts"`
 	Listeners *ebpf.MapSpec `ebpf:"listeners"`
 	Memories  *ebpf.MapSpec `ebpf:"memories"`
@@ -129,6 +140,7 @@ type programMapSpecs struct {
 type programVariableSpecs struct {
 	HealthPort   *ebpf.VariableSpec `ebpf:"health_port"`
 	InboundPort  *ebpf.VariableSpec `ebpf:"inbound_port"`
+	MaxBlocks    *ebpf.VariableSpec `ebpf:"max_blocks"`
 	MaxPending   *ebpf.VariableSpec `ebpf:"max_pending"`
 	MetricsPort  *ebpf.VariableSpec `ebpf:"metrics_port"`
 	OutboundPort *ebpf.VariableSpec `ebpf:"outbound_port"`
@@ -155,6 +167,7 @@ func (o *programObjects) Close() error {
 //
 // It can be passed to loadProgramObjects or ebpf.CollectionSpec.LoadAndAssign.
 type programMaps struct {
+	Blocks    *ebpf.Map `ebpf:"blocks"`
 	Counts    *ebpf.Map `ebpf:"counts"`
 	Listeners *ebpf.Map `ebpf:"listeners"`
 	Memories  *ebpf.Map `ebpf:"memories"`
@@ -167,6 +180,7 @@ type programMaps struct {
 
 func (m *programMaps) Close() error {
 	return _ProgramClose(
+		m.Blocks,
 		m.Counts,
 		m.Listeners,
 		m.Memories,
@@ -184,6 +198,7 @@ func (m *programMaps) Close() error {
 type programVariables struct {
 	HealthPort   *ebpf.Variable `ebpf:"health_port"`
 	InboundPort  *ebpf.Variable `ebpf:"inbound_port"`
+	MaxBlocks    *ebpf.Variable `ebpf:"max_blocks"`
 	MaxPending   *ebpf.Variable `ebpf:"max_pending"`
 	MetricsPort  *ebpf.Variable `ebpf:"metrics_port"`
 	OutboundPort *ebpf.Variable `ebpf:"outbound_port"`

@@ -10,7 +10,7 @@ type Status struct {
 	Inbound uint64 `json:"inbound"`
 	// Refused are connections, by reason: direct, to a port of the proxy that only captured ones may use; family, by addresses of the
 	// family that the cluster does not have; closed, to a port on which nobody listens; no_proxy, the proxy does not listen; memory,
-	// the kernel had none; pending, the workload has [share] connections that its proxy has not taken. Of sockets that listen: ports, there was
+	// the kernel had none; pending, the workload has 4096 connections that its proxy has not taken. Of sockets that listen: ports, there was
 	// no room to note it, so that nobody reaches them from outside.
 	Refused map[string]uint64 `json:"refused"`
 }
