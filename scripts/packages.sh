@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the Debian packages of the named groups (build, run, demo, pgo, test) that are missing.
+# Installs the Debian packages of the named groups (build, run, demo, pgo, test, emulator) that are missing.
 set -euo pipefail
 
 declare -A groups=(
@@ -12,11 +12,13 @@ declare -A groups=(
   [pgo]="nginx-light nghttp2-client libc++1 python3-venv python3-pip"
   # llvm strips the eBPF programs that clang makes, which are committed: the check of generated files makes them again.
   [test]="llvm curl procps nginx-light haproxy redis-server wrk nghttp2-client nghttp2-server tcpdump valgrind libhyperscan5 openssl gnutls-bin chromium protobuf-compiler python3-venv python3-pip"
+  # A machine that counts instructions (bench/emulator).
+  [emulator]="qemu-system-x86 busybox-static cpio kmod xz-utils"
 )
 
 missing=()
 for group in "$@"; do
-  for package in ${groups[$group]:?unknown group $group, want build, run, demo, pgo or test}; do
+  for package in ${groups[$group]:?unknown group $group, want build, run, demo, pgo, test or emulator}; do
     dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
   done
 done

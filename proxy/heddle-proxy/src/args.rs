@@ -39,7 +39,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     pub(crate) drain_time_s: u32,
 
-    /// Peers on this machine may bypass TCP: read each socket until it has nothing left
+    /// Peers on this machine may bypass TCP (`heddle up --tcp-bypass`): look twice for what a read has left
     #[arg(long)]
     pub(crate) tcp_bypass: bool,
 

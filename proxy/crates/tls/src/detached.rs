@@ -4,6 +4,7 @@ use std::io;
 
 use tokio::net::TcpStream;
 
+use crate::second_look::Left;
 use crate::stream::{Kind, Stream};
 
 /// A [`Stream`] that no event loop watches: it may go to another thread, with the engine's state. What comes meanwhile waits in
@@ -51,6 +52,11 @@ impl Detached {
     /// The kernel's; the connection is closed then.
     pub fn attach(self) -> io::Result<Stream> {
         let Self { tcp, kind } = self;
+        // What is there raises an event.
+        match &kind {
+            Kind::Plain(_, left) => left.set(Left::Nothing),
+            Kind::Tls(session) => session.borrow().left_nothing(),
+        }
         Ok(Stream {
             tcp: TcpStream::from_std(tcp)?,
             kind,

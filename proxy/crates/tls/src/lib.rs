@@ -14,6 +14,7 @@ mod handshake;
 mod memory;
 mod params;
 mod san;
+mod second_look;
 mod session;
 mod socket;
 mod stream;
@@ -32,6 +33,6 @@ pub use error::{HandshakeError, HandshakeErrorKind, TlsConfigError, VerifyFailur
 pub use handshake::Connected;
 pub use params::{ClientParams, KeyPair, ServerParams, TlsVersion, Trust, TrustDomain};
 pub use san::{SanKind, SanMatcher};
-pub use socket::expect_two_queues;
+pub use second_look::{expect_two_queues, second_looks};
 pub use stream::Stream;
 pub use tickets::{SessionTickets, TicketKey};

@@ -11,6 +11,7 @@ use rustix::net::{Shutdown, shutdown};
 use tokio::net::TcpStream;
 
 use crate::memory::{self, Memory};
+use crate::second_look::Left;
 use crate::socket::{self, Then};
 
 /// Most plaintext in one TLS record (RFC 8446 §5.1).
@@ -25,8 +26,8 @@ pub(crate) struct Session {
     ended: bool,
     /// `close_notify` has been produced.
     closing: bool,
-    /// Whether the last read of the socket filled its room.
-    filled: Cell<bool>,
+    /// What the last read left in the socket.
+    left: Cell<Left>,
 }
 
 impl Session {
@@ -35,7 +36,7 @@ impl Session {
             ssl,
             ended: false,
             closing: false,
-            filled: Cell::new(false),
+            left: Cell::default(),
         }
     }
 
@@ -74,11 +75,21 @@ impl Session {
         !self.holds_input() && !self.closing && self.ssl.get_ref().unsent().is_empty()
     }
 
+    /// In an event loop that tells what the socket has.
+    pub(crate) fn left_nothing(&self) {
+        self.left.set(Left::Nothing);
+    }
+
+    /// Ready when the socket may have something.
+    pub(crate) fn poll_readable(&self, tcp: &TcpStream, cx: &mut Context<'_>) -> Poll<()> {
+        socket::poll_readable(tcp, cx, &self.left)
+    }
+
     /// Receives ciphertext into the worker's buffer and lends it to the engine. The caller settles it.
     pub(crate) fn poll_fill(&mut self, tcp: &TcpStream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut fresh = memory::take_receive();
         let room = fresh.spare_capacity_mut();
-        let received = match socket::poll_receive(tcp, cx, room, &self.filled) {
+        let received = match socket::poll_receive(tcp, cx, room, &self.left) {
             Poll::Ready(Ok(n)) => n,
             Poll::Ready(Err(e)) => {
                 memory::give_receive(fresh);

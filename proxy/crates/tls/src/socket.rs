@@ -8,7 +8,6 @@
 use std::cell::Cell;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
 use rustix::io::retry_on_intr;
@@ -17,46 +16,53 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::task::coop;
 
-/// Set once, by [`expect_two_queues`].
-static PEERS_BYPASS_TCP: AtomicBool = AtomicBool::new(false);
+use crate::second_look::Left;
 
-/// Has this process read each socket until it has nothing left, which is one more system call for most of what comes. Needed
-/// where peers on this machine bypass TCP (`docs/design/0032-tcp-bypass.md`): their bytes have a queue of their own beside TCP's.
-pub fn expect_two_queues() {
-    PEERS_BYPASS_TCP.store(true, Ordering::Relaxed);
-}
-
-/// Receives what is there into `room`. `Ok(0)` is the end of the stream (`room` must not be empty). `filled` is the socket's
-/// own: whether the read before filled its room.
+/// Receives what is there into `room`. `Ok(0)` is the end of the stream (`room` must not be empty). `left` is the socket's
+/// own.
 pub(crate) fn poll_receive(
     tcp: &TcpStream,
     cx: &mut Context<'_>,
     room: &mut [MaybeUninit<u8>],
-    filled: &Cell<bool>,
+    left: &Cell<Left>,
 ) -> Poll<io::Result<usize>> {
     // Polling for readiness would count this against the task's turn.
     let turn = ready!(coop::poll_proceed(cx));
     loop {
         let wanted = room.len();
-        let mut got = None;
-        let outcome = tcp.try_io(Interest::READABLE, || {
+        let (mut asked, mut got) = (false, None);
+        let mut receive = || {
+            asked = true;
             let (_, n) = recv(tcp, &mut *room, RecvFlags::empty())?;
             got = Some(n);
-            // Edge-triggered: a short read means the socket is empty, the next byte raises a new event. Not so where peers
-            // bypass TCP: there a socket has two queues, a read ends with the first, and the second's event may be over.
-            let full = n == wanted || PEERS_BYPASS_TCP.load(Ordering::Relaxed);
-            if !filled.replace(full) && n > 0 && !full {
-                Err(io::ErrorKind::WouldBlock.into())
-            } else {
-                Ok(())
+            // Edge-triggered: a short read means the socket is empty, the next byte raises a new event. Not so after a
+            // full one, or where a socket has two queues.
+            let emptied = match n > 0 && n < wanted && left.get() != Left::More {
+                true => Left::after_short_read(),
+                false => None,
+            };
+            left.set(emptied.unwrap_or(if n == wanted { Left::More } else { Left::Nothing }));
+            match emptied {
+                Some(_) => Err(io::ErrorKind::WouldBlock.into()),
+                None => Ok(()),
             }
-        });
+        };
+        let outcome = match left.get().is_due() {
+            true => receive(),
+            false => tcp.try_io(Interest::READABLE, receive),
+        };
         match (got, outcome) {
             (Some(n), _) => {
                 turn.made_progress();
                 return Poll::Ready(Ok(n));
             }
-            (None, Err(e)) if e.kind() == io::ErrorKind::WouldBlock => ready!(tcp.poll_read_ready(cx))?,
+            (None, Err(e)) if e.kind() == io::ErrorKind::WouldBlock => {
+                if asked {
+                    left.set(Left::Nothing);
+                }
+                Left::wait(left, cx);
+                ready!(tcp.poll_read_ready(cx))?;
+            }
             (None, Err(e)) if e.kind() == io::ErrorKind::Interrupted => {}
             (None, Err(e)) => return Poll::Ready(Err(e)),
             (None, Ok(())) => {}
@@ -65,11 +71,18 @@ pub(crate) fn poll_receive(
 }
 
 /// Ready when a read may bring something.
-pub(crate) fn poll_readable(tcp: &TcpStream, cx: &mut Context<'_>) -> Poll<()> {
+pub(crate) fn poll_readable(tcp: &TcpStream, cx: &mut Context<'_>, left: &Cell<Left>) -> Poll<()> {
+    if left.get().is_due() {
+        match recv(tcp, &mut [0], RecvFlags::PEEK) {
+            Err(rustix::io::Errno::WOULDBLOCK) => left.set(Left::Nothing),
+            // What is wrong with it, the read will say.
+            _ => return Poll::Ready(()),
+        }
+    }
     if tcp.try_io(Interest::READABLE, || Ok(())).is_ok() {
         return Poll::Ready(());
     }
-    // What is wrong with it, the read will say.
+    Left::wait(left, cx);
     tcp.poll_read_ready(cx).map(|_| ())
 }
 
@@ -158,23 +171,53 @@ mod tests {
             listener.accept()
         );
         let (tcp, _) = accepted.expect("accepts");
-        let filled = Cell::new(false);
+        let left = Cell::default();
         let mut room = [MaybeUninit::uninit(); 4];
 
         peer.write_all(b"one").await.expect("writes");
-        let n = poll_fn(|cx| poll_receive(&tcp, cx, &mut room, &filled)).await;
+        let n = poll_fn(|cx| poll_receive(&tcp, cx, &mut room, &left)).await;
         assert_eq!(n.expect("reads"), 3);
         assert!(!is_ready(&tcp), "a short read empties the socket");
 
         peer.write_all(b"sixsix").await.expect("writes");
-        let n = poll_fn(|cx| poll_receive(&tcp, cx, &mut room, &filled)).await;
+        let n = poll_fn(|cx| poll_receive(&tcp, cx, &mut room, &left)).await;
         assert_eq!(n.expect("reads"), 4);
         assert!(is_ready(&tcp), "after a full read there may be more");
-        let n = poll_fn(|cx| poll_receive(&tcp, cx, &mut room, &filled)).await;
+        let n = poll_fn(|cx| poll_receive(&tcp, cx, &mut room, &left)).await;
         assert_eq!(n.expect("reads"), 2);
         assert!(is_ready(&tcp), "and a second queue behind the first");
 
-        let waits = poll_fn(|cx| Poll::Ready(poll_receive(&tcp, cx, &mut room, &filled).is_pending())).await;
+        let waits = poll_fn(|cx| Poll::Ready(poll_receive(&tcp, cx, &mut room, &left).is_pending())).await;
         assert!(waits && !is_ready(&tcp));
+    }
+
+    /// A second queue is stood in for by what nobody was told of: the event of these bytes is taken by hand.
+    #[tokio::test]
+    async fn what_a_short_read_left_is_looked_for_a_little_later() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+        let at = listener.local_addr().expect("has an address");
+        let (mut peer, accepted) = tokio::join!(
+            async { TcpStream::connect(at).await.expect("connects") },
+            listener.accept()
+        );
+        let (tcp, _) = accepted.expect("accepts");
+        for readable in [false, true] {
+            // As after a short read on a thread with second looks; this test's own process has one queue.
+            let left = Cell::new(Left::Unsure(u32::MAX, true));
+            peer.write_all(b"left").await.expect("writes");
+            tcp.readable().await.expect("is told");
+            let taken = tcp.try_io(Interest::READABLE, || Err::<(), _>(io::ErrorKind::WouldBlock.into()));
+            assert!(taken.is_err() && !is_ready(&tcp));
+            if readable {
+                assert!(poll_fn(|cx| Poll::Ready(poll_readable(&tcp, cx, &left).is_ready())).await);
+            }
+            let mut room = [MaybeUninit::uninit(); 16];
+            let n = poll_fn(|cx| poll_receive(&tcp, cx, &mut room, &left)).await;
+            assert_eq!(n.expect("reads"), 4);
+            // And one that finds nothing is sure of it.
+            left.set(Left::Unsure(u32::MAX, true));
+            assert!(poll_fn(|cx| Poll::Ready(poll_receive(&tcp, cx, &mut room, &left).is_pending())).await);
+            assert_eq!(left.get(), Left::Nothing);
+        }
     }
 }

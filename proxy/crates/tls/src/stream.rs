@@ -8,6 +8,7 @@ use std::task::{Context, Poll, ready};
 use bytes::BytesMut;
 use tokio::net::TcpStream;
 
+use crate::second_look::Left;
 use crate::session::{self, BATCH, Session};
 use crate::socket::{self, Then};
 
@@ -23,8 +24,8 @@ pub struct Stream {
 }
 
 pub(crate) enum Kind {
-    /// What a listener filter has read, and whether the last read filled its room.
-    Plain(RefCell<BytesMut>, Cell<bool>),
+    /// What a listener filter has read, and what the last read left in the socket.
+    Plain(RefCell<BytesMut>, Cell<Left>),
     // Boxed: a plain stream should not be as large as a TLS one.
     Tls(Box<RefCell<Session>>),
 }
@@ -48,7 +49,7 @@ impl Stream {
     pub fn plain_with(tcp: TcpStream, already_read: BytesMut) -> Self {
         Self {
             tcp,
-            kind: Kind::Plain(RefCell::new(already_read), Cell::new(false)),
+            kind: Kind::Plain(RefCell::new(already_read), Cell::default()),
         }
     }
 
@@ -116,7 +117,7 @@ impl Stream {
     pub fn poll_read(&self, cx: &mut Context<'_>, buf: &mut BytesMut) -> Poll<io::Result<usize>> {
         match &self.kind {
             Kind::Tls(session) => session.borrow_mut().poll_read(&self.tcp, cx, buf),
-            Kind::Plain(already_read, filled) => {
+            Kind::Plain(already_read, left) => {
                 let mut first = already_read.borrow_mut();
                 if !first.is_empty() {
                     let n = first.len();
@@ -129,12 +130,12 @@ impl Stream {
                     return Poll::Ready(Ok(n));
                 }
                 if buf.capacity() == buf.len() {
-                    ready!(socket::poll_readable(&self.tcp, cx));
+                    ready!(socket::poll_readable(&self.tcp, cx, left));
                     buf.reserve(PLAIN_READ);
                 }
                 let spare = buf.spare_capacity_mut();
                 let limit = spare.len().min(BATCH);
-                let n = ready!(socket::poll_receive(&self.tcp, cx, &mut spare[..limit], filled))?;
+                let n = ready!(socket::poll_receive(&self.tcp, cx, &mut spare[..limit], left))?;
                 // SAFETY: `poll_receive` has initialized the first `n` bytes of the spare capacity.
                 unsafe { bytes::BufMut::advance_mut(buf, n) };
                 Poll::Ready(Ok(n))
@@ -146,7 +147,10 @@ impl Stream {
     pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
         match self.holds_input() {
             true => Poll::Ready(()),
-            false => socket::poll_readable(&self.tcp, cx),
+            false => match &self.kind {
+                Kind::Plain(_, left) => socket::poll_readable(&self.tcp, cx, left),
+                Kind::Tls(session) => session.borrow().poll_readable(&self.tcp, cx),
+            },
         }
     }
 

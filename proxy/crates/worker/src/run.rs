@@ -112,6 +112,7 @@ pub(crate) async fn serve(params: WorkerParams) {
         Arc::clone(&first),
     ));
     spawn_local(measure::run(Rc::clone(&state)));
+    spawn_local(heddle_tls::second_looks());
     spawn_local(accept::take_arrivals(Rc::clone(&state), inbox));
     let mut manager = ListenerManager::default();
     let mut newest = Some(first);
