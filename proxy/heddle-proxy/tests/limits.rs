@@ -73,6 +73,7 @@ impl Value {
             "" => Self::Number(number),
             "KiB" => Self::Number(number << 10),
             "MiB" => Self::Number(number << 20),
+            "ms" => Self::Time(number),
             "s" => Self::Time(number * 1000),
             _ => return None,
         })
