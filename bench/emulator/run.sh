@@ -11,7 +11,7 @@
 # it in .cache/emulator. Takes some minutes. Needs root.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-scenario=${1:?name a scenario of the benchmark, such as p2 or http1}
+scenario=${1:?name a scenario that one processor is enough for: p2 or p2-mtls}
 shift
 work=$PWD/.cache/emulator
 root=$work/root
@@ -45,11 +45,11 @@ add() {
 rm -rf "$root"
 mkdir -p "$root"/{bin,sbin,proc,sys,dev,tmp,run,root,out,etc,var/log/nginx,var/lib/nginx,usr/bin,usr/sbin,usr/lib}
 go build -o "$work/bench" ./bench/cmd/bench
-add /usr/bin/wrk /usr/bin/h2load /usr/sbin/nginx /usr/sbin/haproxy /usr/sbin/ip /usr/sbin/nft /usr/bin/taskset /usr/bin/kmod
+add /usr/bin/wrk /usr/sbin/nginx /usr/sbin/ip /usr/sbin/nft /usr/bin/taskset /usr/bin/kmod
 install "$work/bench" bin/heddle-proxy /usr/bin/busybox "$root/bin/"
 for applet in sh mount cat mkdir chmod uname poweroff sed; do ln -s busybox "$root/bin/$applet"; done
 ln -s /usr/bin/kmod "$root/sbin/modprobe"
-# The scenarios that run here start no Envoy: a name is enough.
+# These scenarios start no Envoy: a name is enough.
 ln -s busybox "$root/bin/envoy"
 grep -E '^(root|nobody|www-data):' /etc/passwd >"$root/etc/passwd"
 grep -E '^(root|nogroup|www-data):' /etc/group >"$root/etc/group"
@@ -72,5 +72,5 @@ qemu-system-x86_64 -accel tcg,thread=single,tb-size=512 -icount shift=0,sleep=of
   -nodefaults -no-reboot -nographic -serial "file:$name.log" -rtc clock=vm -kernel "$work/kernel/boot/vmlinuz-$version" -initrd "$work/initramfs.cpio" \
   -append "console=ttyS0 rdinit=/init tsc=reliable tsc_early_khz=1000000 lpj=4000000 idle=halt preempt=none no_timer_check random.trust_cpu=1 loglevel=4 panic=-1 arguments=$arguments"
 sed -n '/^JSON$/,/^END$/p' <(tr -d '\r' <"$name.log") | sed '1d;$d' >"$name.json"
-[ -s "$name.json" ] || { echo "the benchmark gave no result; the guest's console is $name.log" >&2; exit 1; }
+grep -q '"subjects"' "$name.json" || { echo "the benchmark gave no result; the guest's console is $name.log" >&2; exit 1; }
 echo "$name.json"
