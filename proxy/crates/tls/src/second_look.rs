@@ -133,7 +133,11 @@ mod tests {
         assert_eq!(before.elapsed(), LATER);
         assert!(looks.waiting.borrow().is_empty());
         let sure = Cell::new(Left::Nothing);
-        poll_fn(|cx| Poll::Ready(Left::wait(&sure, cx))).await;
+        poll_fn(|cx| {
+            Left::wait(&sure, cx);
+            Poll::Ready(())
+        })
+        .await;
         assert!(looks.waiting.borrow().is_empty());
     }
 }
