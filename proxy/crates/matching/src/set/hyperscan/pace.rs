@@ -2,8 +2,8 @@
 //!
 //! No text is known to be slow before it is scanned, a scan cannot be cut off where nothing is found, and what a database is slow
 //! with follows from how the library builds it. So the time above a limit is counted, and a database that has had a hundredth
-//! of the time lately is put aside until it is less. Whatever a client sends, that hundredth of one processor is all it can waste,
-//! on all workers together.
+//! of the time lately is put aside until it is less. Whatever a client sends, that hundredth of one processor is all it can waste
+//! with one database, on all workers together. Many databases are bounded one by one.
 //!
 //! The same holds for scans that ended without an answer, whose time was for nothing.
 //!
