@@ -43,7 +43,7 @@ add() {
   done
 }
 rm -rf "$root"
-mkdir -p "$root"/{bin,sbin,proc,sys,dev,tmp,run,root,out,etc,var/log/nginx,var/lib/nginx,usr/bin,usr/sbin,usr/lib}
+mkdir -p "$root"/{bin,sbin,lib,proc,sys,dev,tmp,run,root,etc,var/log/nginx,var/lib/nginx,usr/bin,usr/sbin,usr/lib}
 go build -o "$work/bench" ./bench/cmd/bench
 add /usr/bin/wrk /usr/sbin/nginx /usr/sbin/ip /usr/sbin/nft /usr/bin/taskset /usr/bin/kmod
 install "$work/bench" bin/heddle-proxy /usr/bin/busybox "$root/bin/"
@@ -57,7 +57,7 @@ echo 'hosts: files' >"$root/etc/nsswitch.conf"
 echo '127.0.0.1 localhost' >"$root/etc/hosts"
 modules=$root/usr/lib/modules/$version
 mkdir -p "$modules/kernel/drivers/net"
-ln -s ../usr/lib/modules "$root/lib/modules" 2>/dev/null || { mkdir -p "$root/lib" && ln -s ../usr/lib/modules "$root/lib/modules"; }
+ln -s ../usr/lib/modules "$root/lib/modules"
 cp -r "$work/kernel/usr/lib/modules/$version/kernel"/{net,lib,crypto} "$modules/kernel/"
 cp "$work/kernel/usr/lib/modules/$version/kernel/drivers/net"/*.ko* "$modules/kernel/drivers/net/"
 cp "$work/kernel/usr/lib/modules/$version"/modules.{builtin,builtin.modinfo,order} "$modules/"

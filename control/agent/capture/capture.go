@@ -414,28 +414,31 @@ func (c *Capture) forget(gone func(cookie uint64) bool) error {
 
 // giveBack returns what some network namespaces had of the room for blocks.
 func (c *Capture) giveBack(gone func(cookie uint64) bool) error {
+	const which = uint32(programBlockCountBLOCKS_RETURNED)
+	usages, counts := c.objects.Maps["usages"], c.objects.Maps["blocks"]
+	var returned int64
+	if err := counts.Lookup(which, &returned); err != nil {
+		return fmt.Errorf("read what workloads have given back of capture: %w", err)
+	}
 	var cookie uint64
 	var own usage
 	had := map[uint64]int64{}
-	entries := c.objects.Maps["usages"].Iterate()
+	entries := usages.Iterate()
 	for entries.Next(&cookie, &own) {
 		if gone(cookie) {
 			had[cookie] = own.Blocks
 		}
 	}
+	// What an interrupted walk leaves, the next sweep finds.
 	errs := []error{entries.Err()}
-	var returned int64
-	counts := c.objects.Maps["blocks"]
-	errs = append(errs, counts.Lookup(uint32(programBlockCountBLOCKS_RETURNED), &returned))
 	for cookie, blocks := range had {
-		err := c.objects.Maps["usages"].Delete(cookie)
+		err := usages.Delete(cookie)
 		if err == nil {
 			returned += blocks
 		}
 		errs = append(errs, err)
 	}
-	errs = append(errs, counts.Put(uint32(programBlockCountBLOCKS_RETURNED), returned))
-	if err := errors.Join(errs...); err != nil {
+	if err := errors.Join(append(errs, counts.Put(which, returned))...); err != nil {
 		return fmt.Errorf("give back what workloads had of capture: %w", err)
 	}
 	return nil

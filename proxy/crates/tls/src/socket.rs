@@ -162,15 +162,17 @@ mod tests {
         tcp.try_io(Interest::READABLE, || Ok(())).is_ok()
     }
 
-    #[tokio::test]
-    async fn only_a_short_read_after_a_full_one_is_followed_by_another() {
+    /// Both ends of one.
+    async fn connection() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
         let at = listener.local_addr().expect("has an address");
-        let (mut peer, accepted) = tokio::join!(
-            async { TcpStream::connect(at).await.expect("connects") },
-            listener.accept()
-        );
-        let (tcp, _) = accepted.expect("accepts");
+        let (peer, accepted) = tokio::join!(TcpStream::connect(at), listener.accept());
+        (peer.expect("connects"), accepted.expect("accepts").0)
+    }
+
+    #[tokio::test]
+    async fn only_a_short_read_after_a_full_one_is_followed_by_another() {
+        let (mut peer, tcp) = connection().await;
         let left = Cell::default();
         let mut room = [MaybeUninit::uninit(); 4];
 
@@ -194,13 +196,7 @@ mod tests {
     /// A second queue is stood in for by what nobody was told of: the event of these bytes is taken by hand.
     #[tokio::test]
     async fn what_a_short_read_left_is_looked_for_a_little_later() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
-        let at = listener.local_addr().expect("has an address");
-        let (mut peer, accepted) = tokio::join!(
-            async { TcpStream::connect(at).await.expect("connects") },
-            listener.accept()
-        );
-        let (tcp, _) = accepted.expect("accepts");
+        let (mut peer, tcp) = connection().await;
         for readable in [false, true] {
             // As after a short read on a thread with second looks; this test's own process has one queue.
             let left = Cell::new(Left::Unsure(u32::MAX, true));
