@@ -32,11 +32,12 @@ if ! ls "$work"/kernel/boot/vmlinuz-* >/dev/null 2>&1; then
 fi
 version=$(ls "$work/kernel/usr/lib/modules")
 
-# All that the guest needs is in its memory.
+# All that the guest needs is in its memory. Puts a program into a folder there, with its libraries.
 add() {
-  local file library
+  local to=$1 file library
+  shift
   for file; do
-    install -D "$(realpath "$file")" "$root$file"
+    install -D -t "$root$to" "$file"
     { ldd "$file" 2>/dev/null || true; } | { grep -oE '/[^ ]+' || true; } | while read -r library; do
       [ -e "$root$library" ] || install -D "$(realpath "$library")" "$root$library"
     done
@@ -45,10 +46,9 @@ add() {
 rm -rf "$root"
 mkdir -p "$root"/{bin,sbin,lib,proc,sys,dev,tmp,run,root,etc,var/log/nginx,var/lib/nginx,usr/bin,usr/sbin,usr/lib}
 go build -o "$work/bench" ./bench/cmd/bench
-add /usr/bin/wrk /usr/sbin/nginx /usr/sbin/ip /usr/sbin/nft /usr/bin/taskset /usr/bin/kmod
-install "$work/bench" bin/heddle-proxy /usr/bin/busybox "$root/bin/"
+add /bin "$work/bench" bin/heddle-proxy /usr/bin/wrk /usr/sbin/nginx /usr/sbin/ip /usr/sbin/nft /usr/bin/taskset /usr/bin/kmod /usr/bin/busybox
 for applet in sh mount cat mkdir chmod uname poweroff sed; do ln -s busybox "$root/bin/$applet"; done
-ln -s /usr/bin/kmod "$root/sbin/modprobe"
+ln -s /bin/kmod "$root/sbin/modprobe"
 # These scenarios start no Envoy: a name is enough.
 ln -s busybox "$root/bin/envoy"
 grep -E '^(root|nobody|www-data):' /etc/passwd >"$root/etc/passwd"
