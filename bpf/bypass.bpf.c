@@ -52,6 +52,24 @@ struct {
 	__type(value, struct share);
 } shares SEC(".maps");
 
+/* Sockets that are recorded, by their cookies: the kernel does not let a program ask the hash for one that it does not send to. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u64);
+	__type(value, __u8);
+} open SEC(".maps");
+
+/* By the receiver's cookie: what a sender that is closed has had it keep. Only of open receivers. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u64);
+	__type(value, struct left);
+} left SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 16384);
@@ -137,39 +155,82 @@ static always_inline void less(__s64 *of, __s64 by)
 		__sync_fetch_and_add(of, -by);
 }
 
-/* The peer has read all, or the socket ends. */
-static always_inline void read_all(struct state *self)
+static always_inline void give_back(__u64 workload, __s64 sockets, __s64 together)
 {
 	__u32 all = 0;
-	__u64 workload = self->workload;
-	__s64 together = self->together;
-	self->unread = 0;
-	if (!together)
-		return;
-	self->together = 0;
 	struct share *total = bpf_map_lookup_elem(&recorded, &all);
 	struct share *own = bpf_map_lookup_elem(&shares, &workload);
-	if (total)
+	if (total) {
+		less(&total->sockets, sockets);
 		less(&total->together, together);
-	if (own)
+	}
+	if (own) {
+		less(&own->sockets, sockets);
 		less(&own->together, together);
+	}
+}
+
+/* The peer has read all. */
+static always_inline void read_all(struct state *self)
+{
+	self->unread = 0;
+	if (!self->together)
+		return;
+	give_back(self->workload, 0, self->together);
+	self->together = 0;
+}
+
+/* Gives back what a sender had a receiver keep unread, once: of two that do it, one deletes it. */
+static always_inline void drop_left(__u64 receiver)
+{
+	struct left *found = bpf_map_lookup_elem(&left, &receiver);
+	if (!found)
+		return;
+	struct left of = *found;
+	if (!bpf_map_delete_elem(&left, &receiver))
+		give_back(of.workload, 0, of.together);
+}
+
+/* What was written before is seen by whoever does not see what is read after. */
+static always_inline void full_barrier(void)
+{
+	__u64 here = 0;
+	/* Only instructions that return the value before are a barrier on every processor. */
+	__sync_lock_test_and_set(&here, 1);
+}
+
+/* What a sender that ends has had its receiver keep stays in the sender's share until the receiver ends. */
+static always_inline void leave(struct state *self)
+{
+	struct tcp_sock *to = (struct tcp_sock *)self->peer.sock;
+	__u64 receiver = self->peer.cookie;
+	struct left mine = {.workload = self->workload, .together = self->together};
+	if (!mine.together)
+		return;
+	self->together = 0;
+	/* Without memory for it, it is given back at once. */
+	if (!READ(to->inet_conn.icsk_inet.sk.sk_backlog.rmem_alloc.counter) || bpf_map_update_elem(&left, &receiver, &mine, BPF_NOEXIST)) {
+		give_back(mine.workload, 0, mine.together);
+		return;
+	}
+	/* A receiver that ends meanwhile does the opposite: it first is open no longer, and then looks for what is left. */
+	full_barrier();
+	if (!bpf_map_lookup_elem(&open, &receiver))
+		drop_left(receiver);
 }
 
 /* What a recorded socket that ends gives back. */
 static always_inline void release(struct state *self)
 {
-	__u32 all = 0;
-	__u64 workload = self->workload;
+	__u64 workload = self->workload, cookie = self->cookie;
 	if (!workload)
 		return;
-	read_all(self);
+	bpf_map_delete_elem(&open, &cookie);
+	full_barrier();
+	drop_left(cookie);
+	leave(self);
 	self->workload = 0;
-	struct share *total = bpf_map_lookup_elem(&recorded, &all);
-	struct share *own = bpf_map_lookup_elem(&shares, &workload);
-	if (total)
-		less(&total->sockets, 1);
-	if (own)
-		less(&own->sockets, 1);
+	give_back(workload, 1, 0);
 }
 
 /* A workload may have as many sockets as are free: one gets half of them at most, and however many take what they can get,
@@ -232,7 +293,8 @@ static always_inline int record(struct bpf_sock_ops *ops, struct bpf_sock *sk, s
 	if (!admit(workload))
 		return 0;
 	kept->workload = workload;
-	if (bpf_sock_hash_update(ops, &sockets, &cookie, BPF_ANY)) {
+	__u8 yes = 1;
+	if (bpf_map_update_elem(&open, &cookie, &yes, BPF_ANY) || bpf_sock_hash_update(ops, &sockets, &cookie, BPF_ANY)) {
 		release(kept);
 		count(COUNT_REFUSED_TOO_MANY_SOCKETS, 1);
 		return 0;

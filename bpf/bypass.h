@@ -91,6 +91,12 @@ struct share {
 	__s64 together;
 };
 
+/* What a sender that is closed has left unread, in MESSAGES_TOGETHER, and in whose share it is. */
+struct left {
+	__u64 workload;
+	__u64 together;
+};
+
 enum count {
 	COUNT_CONNECTIONS,              /* both ends were found on this host */
 	COUNT_MESSAGES,                 /* went straight to the peer */

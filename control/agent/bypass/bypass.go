@@ -67,7 +67,9 @@ func attach(dir, cgroup string, sockets uint32) (*Bypass, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the bypass programs: %w", err)
 	}
-	spec.Maps["sockets"].MaxEntries = sockets
+	for _, name := range []string{"sockets", "open", "left"} {
+		spec.Maps[name].MaxEntries = sockets
+	}
 	for name, value := range map[string]uint32{"outbound_port": cluster.PortOutbound, "inbound_port": cluster.PortInbound, "health_port": cluster.PortHealth, "metrics_port": cluster.PortMetrics, "max_sockets": sockets} {
 		if err := spec.Variables[name].Set(value); err != nil {
 			return nil, fmt.Errorf("set %s of the bypass programs: %w", name, err)

@@ -12,9 +12,11 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"heddle.io/heddle/control/agent/pinned"
@@ -287,6 +289,76 @@ func TestOneWorkloadDoesNotTakeAllRoomForUnreadMessages(t *testing.T) {
 	m.givesAllBack(t)
 }
 
+// What a sender that closes leaves unread is the kernel's to keep as before.
+func TestClosedSendersDoNotGiveBackWhatTheirReceiversKeep(t *testing.T) {
+	const sockets, connections, each, rounds = 128, 12, 40, 3
+	// Of 16 times 32 messages, beyond two of each receiver: the attacker has half.
+	const most = rounds*connections*2 + 8*32
+	m := newMachineOf(t, sockets)
+	attacker, l := sidecars(t, families["ipv4"])
+	var receivers []*net.TCPConn
+	for round := range rounds {
+		for range connections {
+			client, server := connect(t, attacker, l, families["ipv4"].target, netip.AddrPort{})
+			receivers = append(receivers, server)
+			for range each {
+				if _, err := client.Write([]byte{1}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			client.Close()
+		}
+		m.records(t, (round+1)*connections)
+	}
+	s := m.status(t)
+	if s.Messages < most/2 || s.Messages > most || s.Fallbacks["unread_share"] == 0 {
+		t.Errorf("readers that do not read were sent %+v, want at most %d messages", s, most)
+	}
+	for _, r := range receivers {
+		if got, err := io.Copy(io.Discard, struct{ io.Reader }{r}); err != nil || got != each {
+			t.Errorf("%d of %d bytes arrived: %v", got, each, err)
+		}
+		r.Close()
+	}
+	m.givesAllBack(t)
+	// There is as much room as at first.
+	client, server := connect(t, attacker, l, families["ipv4"].target, netip.AddrPort{})
+	for range each {
+		exchange(t, client, server, "1")
+	}
+	if after := m.status(t); after.Messages != s.Messages+each {
+		t.Errorf("%d of %d messages bypassed TCP", after.Messages-s.Messages, each)
+	}
+}
+
+// However the ends of a connection close, what is left is given back once.
+func TestBothEndsCloseAtOnce(t *testing.T) {
+	const each = 40
+	m := newMachine(t)
+	a, l := sidecars(t, families["ipv4"])
+	for i := range 1000 {
+		client, server := connect(t, a, l, families["ipv4"].target, netip.AddrPort{})
+		for range each {
+			if _, err := client.Write([]byte{1}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if i%2 == 1 {
+			if err := server.SetLinger(0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var ends sync.WaitGroup
+		ends.Go(func() { client.Close() })
+		ends.Go(func() { server.Close() })
+		ends.Wait()
+	}
+	m.givesAllBack(t)
+	if s := m.status(t); s.Messages != 1000*each {
+		t.Errorf("all was to bypass TCP: %+v", s)
+	}
+}
+
 // Applications may wait in ways that a socket of the map does not know.
 func TestAnApplicationReceivesByTCP(t *testing.T) {
 	m := newMachine(t)
@@ -380,15 +452,33 @@ func TestOneWorkloadDoesNotTakeAllSockets(t *testing.T) {
 	}
 }
 
-// givesAllBack waits until nobody has a share of anything.
+// givesAllBack waits until nobody has a share of anything, and nothing is written down for it.
 func (m *machine) givesAllBack(t *testing.T) {
+	t.Helper()
+	m.waits(t, func(recorded share) bool { return recorded == (share{}) })
+	for _, name := range []string{"open", "left"} {
+		var of uint64
+		if err := m.objects.Maps[name].NextKey(nil, &of); !errors.Is(err, ebpf.ErrKeyNotExist) {
+			t.Errorf("socket %d is still in the map %q: %v", of, name, err)
+		}
+	}
+}
+
+// records waits until so many sockets are recorded.
+func (m *machine) records(t *testing.T, sockets int) {
+	t.Helper()
+	m.waits(t, func(recorded share) bool { return recorded.Sockets == int64(sockets) })
+}
+
+// waits until what all workloads have is as it should be: the kernel closes sockets when it comes to it.
+func (m *machine) waits(t *testing.T, until func(recorded share) bool) {
 	t.Helper()
 	var recorded share
 	for deadline := time.Now().Add(patience); ; runtime.Gosched() {
 		if err := m.objects.Maps["recorded"].Lookup(uint32(0), &recorded); err != nil {
 			t.Fatal(err)
 		}
-		if recorded == (share{}) {
+		if until(recorded) {
 			return
 		}
 		if time.Now().After(deadline) {

@@ -37,6 +37,8 @@ const (
 	programMapAccepted     = "accepted"
 	programMapConnecting   = "connecting"
 	programMapCounts       = "counts"
+	programMapLeft         = "left"
+	programMapOpen         = "open"
 	programMapRecorded     = "recorded"
 	programMapShares       = "shares"
 	programMapSockets      = "sockets"
@@ -105,6 +107,8 @@ type programMapSpecs struct {
 	Accepted   *ebpf.MapSpec `ebpf:"accepted"`
 	Connecting *ebpf.MapSpec `ebpf:"connecting"`
 	Counts     *ebpf.MapSpec `ebpf:"counts"`
+	Left       *ebpf.MapSpec `ebpf:"left"`
+	Open       *ebpf.MapSpec `ebpf:"open"`
 	Recorded   *ebpf.MapSpec `ebpf:"recorded"`
 	Shares     *ebpf.MapSpec `ebpf:"shares"`
 	Sockets    *ebpf.MapSpec `ebpf:"sockets"`
@@ -147,6 +151,8 @@ type programMaps struct {
 	Accepted   *ebpf.Map `ebpf:"accepted"`
 	Connecting *ebpf.Map `ebpf:"connecting"`
 	Counts     *ebpf.Map `ebpf:"counts"`
+	Left       *ebpf.Map `ebpf:"left"`
+	Open       *ebpf.Map `ebpf:"open"`
 	Recorded   *ebpf.Map `ebpf:"recorded"`
 	Shares     *ebpf.Map `ebpf:"shares"`
 	Sockets    *ebpf.Map `ebpf:"sockets"`
@@ -159,6 +165,8 @@ func (m *programMaps) Close() error {
 		m.Accepted,
 		m.Connecting,
 		m.Counts,
+		m.Left,
+		m.Open,
 		m.Recorded,
 		m.Shares,
 		m.Sockets,
