@@ -47,6 +47,26 @@ func TestTheProxysTableOfPatternsIsRE2s(t *testing.T) {
 	}
 }
 
+// What the proxy does not take would have it refuse all the routes of every workload.
+func TestWhatTheProxyDoesNotTakeIsRefused(t *testing.T) {
+	nested := func(depth int) string { return strings.Repeat("(", depth) + "a" + strings.Repeat("|b)*c", depth) }
+	for _, pattern := range []string{
+		`a(?i)*`, `a(?i)(?s)+`, `a(?i-s)??`, `a*(?U){2}`, `(?)a`, `(?-)a`, `(?P<1>a)`, `(?<1x>a)`, `(?P<n>a)(?<n>b)`, `a\Q\E+`, `\p{Cs}`, `\P{^surrogate}`,
+		`[\p{C_s}a]`, nested(maxRegexDepth + 1),
+	} {
+		var c checker
+		if c.regex("at", pattern); len(c.errs) != 1 {
+			t.Errorf("%q: %v", pattern, c.errs)
+		}
+	}
+	for _, pattern := range []string{`(?i)a*`, `(\(?s)*`, `(?:a)*`, `\Qa\E+`, `(?P<x1>a)`, `\(\(\(`, nested(maxRegexDepth)} {
+		var c checker
+		if c.regex("at", pattern); len(c.errs) != 0 {
+			t.Errorf("%q: %v", pattern, c.errs)
+		}
+	}
+}
+
 func TestLargeExpressionsAreRefused(t *testing.T) {
 	for _, pattern := range []string{`\pL{500}`, `(.{100}){20}`, `[^a]{1000}[^b]{1000}`, `((a{100}){10}){20}`} {
 		var c checker

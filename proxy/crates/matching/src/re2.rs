@@ -1,5 +1,6 @@
 //! RE2's syntax in the words of the `regex` crate. What both read alike is left as it is; what RE2 does not take, and the crate
-//! would, is not looked for here.
+//! would, is not looked for here. What the crate does not take, and RE2 would, has no use, and the controller refuses it
+//! (`control/objects/regex.go`).
 //!
 //! The reference is RE2's [syntax](https://github.com/google/re2/wiki/Syntax), and its parser where that says nothing.
 
@@ -8,7 +9,7 @@ use std::fmt::Write as _;
 
 /// `pattern`, which is RE2's, for the `regex` crate. One that RE2 refuses may be refused by the crate, or not.
 pub(crate) fn translate(pattern: &str) -> Cow<'_, str> {
-    if !pattern.contains(['\\', '[', '{']) && !pattern.contains("(?") {
+    if !pattern.contains(['\\', '[', '{']) {
         return Cow::Borrowed(pattern);
     }
     let mut out = String::with_capacity(pattern.len() + 16);
@@ -17,7 +18,6 @@ pub(crate) fn translate(pattern: &str) -> Cow<'_, str> {
         rest = match c {
             '\\' => escape(rest, &mut out),
             '[' => set(rest, &mut out),
-            '(' => group(rest, &mut out),
             // RE2 takes a brace that begins no repetition for itself.
             '{' if repetition(rest).is_none() => {
                 out.push_str(r"\{");
@@ -43,46 +43,6 @@ fn repetition(rest: &str) -> Option<usize> {
     let (least, most) = inner.split_once(',').unwrap_or((inner, ""));
     let digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
     (!least.is_empty() && digits(least) && digits(most)).then_some(inner.len() + 2)
-}
-
-/// What opens a group; `rest` begins with it. To RE2, flags such as `(?i)` do not part what repeats from its repetition.
-fn group<'p>(rest: &'p str, out: &mut String) -> &'p str {
-    let Some((mut flags, mut after)) = flags(rest) else {
-        out.push('(');
-        return tail(rest, 1);
-    };
-    let mut all = String::from(flags);
-    while let Some(more) = self::flags(after) {
-        (flags, after) = more;
-        all.push_str(flags);
-    }
-    let repeated = match after.bytes().next() {
-        Some(b'*' | b'+' | b'?') => 1,
-        _ => repetition(after).unwrap_or_default(),
-    };
-    // What repeats already would only be made lazy: the crate refuses it where it stands.
-    let repeated = if out.ends_with(['*', '+', '?', '}']) {
-        0
-    } else {
-        repeated
-    };
-    let lazy = usize::from(repeated > 0 && tail(after, repeated).starts_with('?'));
-    let (repeated, after) = after.split_at_checked(repeated + lazy).unwrap_or((after, ""));
-    out.push_str(repeated);
-    out.push_str(&all);
-    after
-}
-
-/// Flags for what follows, such as `(?i-s)`, and what follows. No flags at all are nothing.
-fn flags(rest: &str) -> Option<(&str, &str)> {
-    let inner = rest.strip_prefix("(?")?;
-    let length = inner
-        .bytes()
-        .take_while(|b| b.is_ascii_alphabetic() || *b == b'-')
-        .count();
-    let after = tail(inner, length).strip_prefix(')')?;
-    let flags = if length == 0 { "" } else { rest.get(..length + 3)? };
-    Some((flags, after))
 }
 
 /// An escape outside of a set; `rest` begins with it. Gives what follows.
