@@ -2,7 +2,6 @@ package objects
 
 import (
 	"fmt"
-	"regexp"
 	"regexp/syntax"
 	"strings"
 	"unicode"
@@ -10,51 +9,14 @@ import (
 )
 
 // Bounds of a regular expression, in bytes and in what it takes once compiled: Envoy refuses large programs
-// (re2.max_program_size), heddle-proxy what takes more than 1 MiB, and either refuses all that came with it.
+// (re2.max_program_size), heddle-proxy what takes more than 1536 KiB, and either refuses all that came with it.
 const (
-	maxRegex      = 4096
-	maxRegexSize  = 16384
-	maxRegexDepth = 50
+	maxRegex     = 4096
+	maxRegexSize = 24576
 )
 
-// unusual is what RE2 takes, to no purpose, and heddle-proxy does not (proxy/crates/matching/src/re2.rs).
-var unusual = []struct {
-	is          *regexp.Regexp
-	in          func(pattern string) string
-	why, remedy string
-}{
-	{regexp.MustCompile(`\(\?[imsU-]*\)([*+?]|\{\d)`), bare, "where flags are repeated", "put the flags before what is repeated"},
-	{regexp.MustCompile(`\(\?-?\)`), bare, "which sets no flags", "leave it out"},
-	{regexp.MustCompile(`\\Q\\E([*+?]|\{\d)`), strings.Clone, "where a quote of nothing is repeated", "leave the quote out"},
-	{regexp.MustCompile(`(?i)\\p\{\^?(cs|surrogate)\}`), withoutSeparators, "code points that no text has", "leave it out"},
-}
-
-// escaped is a backslash, and what it takes the meaning from or gives one to.
-var escaped = regexp.MustCompile(`(?s)\\.`)
-
-// bare is a pattern without what is escaped.
-func bare(pattern string) string { return escaped.ReplaceAllLiteralString(pattern, "_") }
-
-// withoutSeparators is a pattern without what does not count in the names of Unicode's classes.
-func withoutSeparators(pattern string) string {
-	return strings.NewReplacer(" ", "", "-", "", "_", "").Replace(pattern)
-}
-
-// depth of groups within groups, at most: a bracket in a set counts as well.
-func depth(pattern string) int {
-	deepest, now := 0, 0
-	for _, c := range bare(pattern) {
-		switch c {
-		case '(':
-			now++
-			deepest = max(deepest, now)
-		case ')':
-			now--
-		}
-	}
-	return deepest
-}
-
+// regex checks an expression of RE2's syntax. What is admitted here, the proxies take: one that they do not would take all other
+// routes with it.
 func (c *checker) regex(path, pattern string) {
 	if pattern == "" {
 		c.fail(path, "is empty", "write a regular expression")
@@ -74,26 +36,35 @@ func (c *checker) regex(path, pattern string) {
 		c.fail(path, "is not a regular expression: "+err.Error(), "use RE2 syntax")
 		return
 	}
-	names := map[string]bool{}
-	for _, name := range parsed.CapNames() {
-		if name != "" && (names[name] || unicode.IsDigit(rune(name[0]))) {
-			c.fail(path, fmt.Sprintf("has a group named %q, a name that is taken or begins with a digit", name), "leave the name out")
-			return
-		}
-		names[name] = true
-	}
-	for _, r := range unusual {
-		if found := r.is.FindString(r.in(pattern)); found != "" {
-			c.fail(path, fmt.Sprintf("has %q, %s", found, r.why), r.remedy)
-			return
-		}
-	}
-	if n := depth(pattern); n > maxRegexDepth {
-		c.fail(path, fmt.Sprintf("has %d groups within each other, of at most %d", n, maxRegexDepth), "nest fewer")
+	if why, remedy := unusual(pattern, parsed); why != "" {
+		c.fail(path, why, remedy)
 		return
 	}
 	if n := size(program); n > maxRegexSize {
 		c.fail(path, fmt.Sprintf("is too large: its size is %d once its repetitions are written out, of at most %d", n, maxRegexSize), "repeat less, or name fewer characters")
+	}
+}
+
+// substitution checks what is put in place of what the pattern matches: \0 to \9 are its groups.
+func (c *checker) substitution(path, pattern, text string) {
+	parsed, err := syntax.Parse(pattern, syntax.Perl)
+	if err != nil {
+		return // The pattern's own check says so.
+	}
+	for rest := text; ; {
+		_, after, found := strings.Cut(rest, `\`)
+		switch {
+		case !found:
+			return
+		case strings.HasPrefix(after, `\`):
+		case after == "" || after[0] < '0' || after[0] > '9':
+			c.fail(path, fmt.Sprintf("%q has a backslash before what is no digit", text), `write \0 to \9 for groups, and \\ for a backslash`)
+			return
+		case int(after[0]-'0') > parsed.MaxCap():
+			c.fail(path, fmt.Sprintf("%q names group %c of %d", text, after[0], parsed.MaxCap()), "name one that the pattern has")
+			return
+		}
+		rest = after[1:]
 	}
 }
 
@@ -106,6 +77,9 @@ func size(program *syntax.Prog) int {
 		case syntax.InstRuneAny, syntax.InstRuneAnyNotNL:
 			n += sizeOf(0, unicode.MaxRune)
 		case syntax.InstRune, syntax.InstRune1:
+			if len(step.Rune) == 1 {
+				n += sizeOfOne(step.Rune[0], syntax.Flags(step.Arg)&syntax.FoldCase != 0)
+			}
 			for i := 0; i+1 < len(step.Rune); i += 2 {
 				n += sizeOf(step.Rune[i], step.Rune[i+1])
 			}
@@ -114,13 +88,35 @@ func size(program *syntax.Prog) int {
 	return n
 }
 
-func sizeOf(from, to rune) int {
-	switch {
-	case to < utf8.RuneSelf:
-		return 1
-	case to-from < 1<<12:
-		return 2
-	default:
-		return 8
+// sizeOfOne character, or of all that differ from it by case alone.
+func sizeOfOne(c rune, folded bool) int {
+	n := utf8.RuneLen(c)
+	for other := unicode.SimpleFold(c); folded && other != c; other = unicode.SimpleFold(other) {
+		n += utf8.RuneLen(other)
 	}
+	return n
+}
+
+// sizeOf a range of characters: the ranges of bytes that it is in UTF-8.
+func sizeOf(from, to rune) int {
+	for _, last := range []rune{utf8.RuneSelf - 1, 1<<11 - 1, 1<<16 - 1} {
+		if from <= last && last < to {
+			return sizeOf(from, last) + sizeOf(last+1, to)
+		}
+	}
+	length := max(utf8.RuneLen(to), 1)
+	// What of the last bytes is not all that they can be has another range before it.
+	for i := 1; i < length; i++ {
+		all := rune(1)<<(6*i) - 1
+		if from&^all == to&^all {
+			continue
+		}
+		if from&all != 0 {
+			return sizeOf(from, from|all) + sizeOf((from|all)+1, to)
+		}
+		if to&all != all {
+			return sizeOf(from, to&^all-1) + sizeOf(to&^all, to)
+		}
+	}
+	return length
 }

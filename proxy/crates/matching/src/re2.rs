@@ -37,12 +37,12 @@ fn tail(text: &str, n: usize) -> &str {
     text.get(n..).unwrap_or_default()
 }
 
-/// The length of `{2}`, `{2,}` or `{2,3}`, if one is next.
+/// The length of `{2}`, `{2,}` or `{2,3}`, if one is next. Numbers do not begin with a zero.
 fn repetition(rest: &str) -> Option<usize> {
     let (inner, _) = rest.strip_prefix('{')?.split_once('}')?;
     let (least, most) = inner.split_once(',').unwrap_or((inner, ""));
-    let digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
-    (!least.is_empty() && digits(least) && digits(most)).then_some(inner.len() + 2)
+    let number = |text: &str| text.bytes().all(|b| b.is_ascii_digit()) && (text.len() < 2 || !text.starts_with('0'));
+    (!least.is_empty() && number(least) && number(most)).then_some(inner.len() + 2)
 }
 
 /// An escape outside of a set; `rest` begins with it. Gives what follows.

@@ -10,7 +10,7 @@ use crate::re2;
 pub const MAX_PATTERN: usize = 16 * 1024;
 
 /// Most memory that one compiled expression may take, in bytes. Stands in for RE2's program size.
-pub const MAX_COMPILED: usize = 1 << 20;
+pub const MAX_COMPILED: usize = 3 << 19;
 
 /// Why an expression or substitution was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,0 +1,149 @@
+package objects
+
+import (
+	"fmt"
+	"regexp"
+	"regexp/syntax"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// maxRegexDepth is how deep groups may nest. heddle-proxy takes 250 levels, of which a group may have four: itself, alternatives, what
+// follows each other, and a repetition.
+const maxRegexDepth = 50
+
+var (
+	// Of a pattern that [bare] has made.
+	repeatedFlags = regexp.MustCompile(`\(\?[imsU-]*\)([*+?]|\{\d)`)
+	noFlags       = regexp.MustCompile(`\(\?\)`)
+	someFlags     = regexp.MustCompile(`\(\?[imsU-]+[:)]`)
+	repeatedQuote = regexp.MustCompile(string(nothing) + `([*+?]|\{\d)`)
+	// Of a pattern without the characters that do not count in the names of Unicode's classes.
+	separators = strings.NewReplacer(" ", "", "-", "", "_", "")
+	surrogate  = regexp.MustCompile(`(?i)\\x\{0*d[89a-f][0-9a-f]{2}\}|\\p\{\^?(cs|surrogate)\}`)
+)
+
+// unusual says what of an expression RE2 takes, to no purpose, and heddle-proxy does not (proxy/crates/matching/src/re2.rs), and what to
+// write instead. Both are empty when there is nothing.
+func unusual(pattern string, parsed *syntax.Regexp) (what, remedy string) {
+	plain := bare(pattern)
+	if found := repeatedFlags.FindString(plain); found != "" {
+		return fmt.Sprintf("repeats flags by %q", found), "put the flags before what is repeated"
+	}
+	if noFlags.MatchString(plain) {
+		return `has "(?)", which sets no flags`, "leave it out"
+	}
+	for _, found := range someFlags.FindAllString(plain, -1) {
+		for _, flag := range "imsU" {
+			if strings.Count(found, string(flag)) > 1 {
+				return fmt.Sprintf("sets a flag twice by %q", found), "leave one out"
+			}
+		}
+	}
+	if repeatedQuote.MatchString(plain) {
+		return `repeats a quote of nothing, \Q\E`, "leave the quote out"
+	}
+	if found := surrogate.FindString(separators.Replace(pattern)); found != "" {
+		return fmt.Sprintf("has %q, code points that no text has", found), "leave them out"
+	}
+	names := map[string]bool{}
+	for _, name := range parsed.CapNames() {
+		if name != "" && (names[name] || unicode.IsDigit(rune(name[0]))) {
+			return fmt.Sprintf("has a group named %q, a name that is taken or begins with a digit", name), "leave the name out"
+		}
+		names[name] = true
+	}
+	if n := depth(plain); n > maxRegexDepth {
+		return fmt.Sprintf("has %d groups within each other, of at most %d", n, maxRegexDepth), "nest fewer"
+	}
+	return "", ""
+}
+
+// What stands for a character or a set in a [bare] pattern, and for a quote without text.
+const (
+	something = '_'
+	nothing   = '\x00'
+)
+
+// bare is a valid pattern without what has brackets that mean themselves: [something] stands for each escape, set and quote.
+func bare(pattern string) string {
+	var out strings.Builder
+	for pattern != "" {
+		switch {
+		case strings.HasPrefix(pattern, `\Q`):
+			text, after, _ := strings.Cut(pattern[2:], `\E`)
+			if text == "" {
+				out.WriteRune(nothing)
+			} else {
+				out.WriteRune(something)
+			}
+			pattern = after
+		case pattern[0] == '\\':
+			out.WriteRune(something)
+			pattern = afterEscape(pattern)
+		case pattern[0] == '[':
+			out.WriteRune(something)
+			pattern = afterSet(pattern)
+		default:
+			_, n := utf8.DecodeRuneInString(pattern)
+			if pattern[0] == nothing {
+				out.WriteRune(something)
+			} else {
+				out.WriteString(pattern[:n])
+			}
+			pattern = pattern[n:]
+		}
+	}
+	return out.String()
+}
+
+// afterEscape is what follows a backslash and the character after it.
+func afterEscape(pattern string) string { return afterCharacter(pattern[1:]) }
+
+func afterCharacter(pattern string) string {
+	_, n := utf8.DecodeRuneInString(pattern)
+	return pattern[n:]
+}
+
+// afterSet is what follows a set in brackets, one that closes being a member where it comes first.
+func afterSet(pattern string) string {
+	rest := strings.TrimPrefix(pattern[1:], "^")
+	for first := true; rest != ""; first = false {
+		if rest[0] == ']' && !first {
+			return rest[1:]
+		}
+		if strings.HasPrefix(rest, "[:") && strings.Contains(rest, ":]") {
+			_, rest, _ = strings.Cut(rest[2:], ":]")
+			continue
+		}
+		rest = afterMember(rest)
+		if len(rest) > 1 && rest[0] == '-' && rest[1] != ']' {
+			rest = afterMember(rest[1:])
+		}
+	}
+	return rest
+}
+
+// afterMember is what follows a character of a set, or what stands for one or several.
+func afterMember(pattern string) string {
+	if pattern[0] == '\\' {
+		return afterEscape(pattern)
+	}
+	return afterCharacter(pattern)
+}
+
+// depth of groups within groups, of a [bare] pattern.
+func depth(pattern string) int {
+	deepest, now := 0, 0
+	for _, c := range pattern {
+		switch c {
+		case '(':
+			now++
+			deepest = max(deepest, now)
+		case ')':
+			now--
+		}
+	}
+	return deepest
+}
