@@ -148,7 +148,10 @@ func (c *checker) host(path, host string) {
 	if host == "*" {
 		return
 	}
-	if _, err := netip.ParseAddr(host); err == nil {
+	if address, err := netip.ParseAddr(host); err == nil {
+		if address.Zone() != "" {
+			c.fail(path, fmt.Sprintf("%q has a zone, which is of one machine", host), "leave out the % and what follows")
+		}
 		return
 	}
 	name := strings.ToLower(strings.TrimPrefix(host, "*."))

@@ -258,11 +258,25 @@ var (
 	grpcMethod  = regexp.MustCompile(`^[A-Za-z_][A-Za-z_0-9]*$`)
 )
 
+// GRPCPath is the expression for the path of a call whose service and method match one each; an empty one matches all.
+func GRPCPath(service, method string) string {
+	path := ""
+	for _, pattern := range []string{service, method} {
+		if pattern == "" {
+			path += "/[^/]+"
+		} else {
+			path += "/(?:" + pattern + ")"
+		}
+	}
+	return path
+}
+
 func (c *checker) grpcMatch(at string, m gatewayv1.GRPCRouteMatch) {
 	if x := m.Method; x != nil {
 		kind := string(ptr.Deref(x.Type, gatewayv1.GRPCMethodMatchExact))
 		c.word(at+".method.type", kind, "Exact", "RegularExpression")
 		service, method := ptr.Deref(x.Service, ""), ptr.Deref(x.Method, "")
+		failed := len(c.errs)
 		if service == "" && method == "" {
 			c.fail(at+".method", "names neither service nor method", "give one of the two, or remove it")
 		}
@@ -278,6 +292,10 @@ func (c *checker) grpcMatch(at string, m gatewayv1.GRPCRouteMatch) {
 			case !part.form.MatchString(part.value):
 				c.fail(path, fmt.Sprintf("%q is not a name of gRPC", part.value), "write for example com.example.User and Login")
 			}
+		}
+		if kind == string(gatewayv1.GRPCMethodMatchRegularExpression) && len(c.errs) == failed {
+			// Each by itself may be one that the other makes invalid, or too large.
+			c.regex(at+".method", GRPCPath(service, method))
 		}
 	}
 	seen := map[string]bool{}
@@ -393,9 +411,7 @@ func (c *checker) headerFilter(at string, f *gatewayv1.HTTPHeaderFilter) {
 		for i, h := range list.all {
 			path := fmt.Sprintf("%s.%s[%d]", at, list.field, i)
 			once(path+".name", string(h.Name), c.settableHeader)
-			if strings.ContainsAny(h.Value, "\r\n\x00") {
-				c.fail(path+".value", "holds control characters", "remove them")
-			}
+			c.headerValue(path+".value", h.Value)
 		}
 	}
 	for i, name := range f.Remove {
@@ -444,11 +460,17 @@ func (c *checker) pathModifier(at string, p *gatewayv1.HTTPPathModifier, prefix 
 	}
 }
 
+// maxOrigin is in bytes: a scheme, a name of the DNS and a port.
+const maxOrigin = 300
+
 func (c *checker) gatewayCORS(at string, x *gatewayv1.HTTPCORSFilter) {
+	corsNames(c, at+".allowMethods", x.AllowMethods)
+	corsNames(c, at+".allowHeaders", x.AllowHeaders)
+	corsNames(c, at+".exposeHeaders", x.ExposeHeaders)
 	for i, o := range x.AllowOrigins {
 		path := fmt.Sprintf("%s.allowOrigins[%d]", at, i)
 		scheme, host, ok := strings.Cut(string(o), "://")
-		if o != "*" && (!ok || scheme == "" || host == "" || strings.Count(host, "*") > 1 || strings.Contains(host, "*") && !strings.HasPrefix(host, "*.")) {
+		if o != "*" && (!ok || len(o) > maxOrigin || scheme == "" || host == "" || strings.Count(host, "*") > 1 || strings.Contains(host, "*") && !strings.HasPrefix(host, "*.")) {
 			c.fail(path, fmt.Sprintf("%q is not an origin", o), `write scheme://host, scheme://*.domain or "*"`)
 		}
 	}

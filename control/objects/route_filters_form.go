@@ -93,20 +93,20 @@ func (c *checker) cors(at string, p *networking.CorsPolicy) {
 			c.fail(fmt.Sprintf("%s.allowOrigins[%d]", at, i), "matches nothing", "give exact, prefix or regex")
 		}
 	}
-	for _, list := range []struct {
-		name  string
-		names []string
-	}{{"allowMethods", p.AllowMethods}, {"allowHeaders", p.AllowHeaders}, {"exposeHeaders", p.ExposeHeaders}} {
-		for i, name := range list.names {
-			// Methods are tokens, as names of headers are; "*" is one too.
-			if !headerName.MatchString(name) {
-				c.fail(fmt.Sprintf("%s.%s[%d]", at, list.name, i), fmt.Sprintf("%q is not a name", name),
-					"write one name, or \"*\"")
-			}
-		}
-	}
+	corsNames(c, at+".allowMethods", p.AllowMethods)
+	corsNames(c, at+".allowHeaders", p.AllowHeaders)
+	corsNames(c, at+".exposeHeaders", p.ExposeHeaders)
 	c.duration(at+".maxAge", p.MaxAge)
 	if p.MaxAge.GetNanos() != 0 {
 		c.fail(at+".maxAge", "is not in whole seconds", "round it")
+	}
+}
+
+// corsNames checks methods or names of headers: all are tokens, and "*" is one too.
+func corsNames[S ~string](c *checker, at string, names []S) {
+	for i, name := range names {
+		if !headerName.MatchString(string(name)) {
+			c.fail(fmt.Sprintf("%s[%d]", at, i), fmt.Sprintf("%q is not a name", name), "write one name, or \"*\"")
+		}
 	}
 }

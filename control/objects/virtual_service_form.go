@@ -135,6 +135,7 @@ func (c *checker) httpRoute(at string, r *networking.HTTPRoute) {
 		}
 		if rw := w.UriRegexRewrite; rw != nil {
 			c.regex(at+".rewrite.uriRegexRewrite.match", rw.Match)
+			c.substitution(at+".rewrite.uriRegexRewrite.rewrite", rw.Match, rw.Rewrite)
 		}
 	}
 	c.retries(at+".retries", r.Retries)
@@ -235,9 +236,7 @@ func (c *checker) headers(at string, h *networking.Headers) {
 			for _, name := range slices.Sorted(maps.Keys(op.values)) {
 				path := joinKey(at+"."+side.name+"."+op.name, name)
 				c.settableHeader(path, name)
-				if strings.ContainsAny(op.values[name], "\r\n\x00") {
-					c.fail(path, "the value holds control characters", "remove them")
-				}
+				c.headerValue(path, op.values[name])
 				c.headerFormat(path, op.values[name])
 			}
 		}
@@ -252,7 +251,19 @@ var headerOperators = regexp.MustCompile(`%%|%(PROTOCOL|START_TIME|DOWNSTREAM_RE
 	`DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT|DOWNSTREAM_LOCAL_ADDRESS|DOWNSTREAM_LOCAL_ADDRESS_WITHOUT_PORT|` +
 	`DOWNSTREAM_DIRECT_REMOTE_ADDRESS_WITHOUT_PORT|DOWNSTREAM_PEER_URI_SAN|DOWNSTREAM_PEER_SUBJECT|` +
 	`UPSTREAM_REMOTE_ADDRESS|UPSTREAM_REMOTE_ADDRESS_WITHOUT_PORT|REQUESTED_SERVER_NAME|ROUTE_NAME|` +
-	`REQ\([A-Za-z0-9:?-]+\)(:[0-9]{1,4})?)%`)
+	`REQ\(:?[A-Za-z0-9-]+(\?:?[A-Za-z0-9-]+)?\)(:[0-9]{1,4})?)%`)
+
+// maxHeaderValue is in bytes: the proxies refuse all that came with one four times as long.
+const maxHeaderValue = 16 << 10
+
+func (c *checker) headerValue(path, value string) {
+	switch {
+	case strings.ContainsAny(value, "\r\n\x00"):
+		c.fail(path, "the value holds control characters", "remove them")
+	case len(value) > maxHeaderValue:
+		c.fail(path, fmt.Sprintf("the value is longer than %d bytes", maxHeaderValue), "shorten it")
+	}
+}
 
 // headerFormat refuses "%" signs that a proxy could not read: it would refuse the whole route table.
 func (c *checker) headerFormat(path, value string) {

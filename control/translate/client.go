@@ -370,8 +370,7 @@ func (c *Client) remakeTable(g *generator, port uint16, delta *Delta) {
 	}
 	if port == foreignPort && c.by[""] != nil {
 		for _, h := range c.by[""].foreign {
-			if !taken[h.Domains[0]] {
-				taken[h.Domains[0]] = true
+			if h = withoutTaken(h, taken); len(h.Domains) > 0 {
 				t.foreign = append(t.foreign, h)
 			}
 		}

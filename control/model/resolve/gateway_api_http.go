@@ -306,13 +306,7 @@ func grpcMatch(m gatewayv1.GRPCRouteMatch) model.HTTPMatch {
 		regex := ptr.Deref(x.Type, gatewayv1.GRPCMethodMatchExact) == gatewayv1.GRPCMethodMatchRegularExpression
 		switch {
 		case regex:
-			part := func(pattern string) string {
-				if pattern == "" {
-					return "[^/]+"
-				}
-				return "(?:" + pattern + ")"
-			}
-			out.Path = &model.StringMatch{Kind: model.Regex, Value: "/" + part(service) + "/" + part(method)}
+			out.Path = &model.StringMatch{Kind: model.Regex, Value: objects.GRPCPath(service, method)}
 		case service == "":
 			// Less specific than any service, so not a path of its own.
 			out.Headers = append(out.Headers, model.NamedMatch{Name: ":path", Match: model.StringMatch{
