@@ -5,7 +5,7 @@
 /* The helper that reads the kernel's memory is for programs under its licence only; which the Apache one is not to it. */
 char _license[] SEC("license") = "GPL";
 
-/* Ports of a sidecar, to which the packet filter brings connections. */
+/* Ports of a sidecar, to which the packet filter brings connections; capture by eBPF leaves those inbound the port that was dialled. */
 volatile const __u32 outbound_port = 15001;
 volatile const __u32 inbound_port = 15006;
 /* Its other ports, whose clients may be anybody. */
@@ -280,20 +280,19 @@ static always_inline int record(struct bpf_sock_ops *ops, struct bpf_sock *sk, s
 {
 	__u64 cookie = self->cookie;
 	__u64 workload = bpf_get_netns_cookie(ops);
-	struct state *kept = bpf_sk_storage_get(&states, sk, self, BPF_SK_STORAGE_GET_F_CREATE);
-	if (!kept)
+	__u8 yes = 1;
+	struct state *kept = bpf_sk_storage_get(&states, sk, 0, 0);
+	if (kept) {
+		/* It connects again. What the peer of before has sent may wait in its queue still: it stays recorded until it is closed,
+		 * and uses TCP. */
+		kept->peer.cookie = 0;
+		kept->unpaired = MAX_UNPAIRED;
 		return 0;
-	/* A socket that connects again has the storage of its last connection. */
-	release(kept);
-	kept->cookie = cookie;
-	kept->peer = self->peer;
-	kept->unpaired = self->unpaired;
-	kept->unread = 0;
-	kept->together = 0;
-	if (!admit(workload))
+	}
+	kept = bpf_sk_storage_get(&states, sk, self, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!kept || !admit(workload))
 		return 0;
 	kept->workload = workload;
-	__u8 yes = 1;
 	if (bpf_map_update_elem(&open, &cookie, &yes, BPF_ANY) || bpf_sock_hash_update(ops, &sockets, &cookie, BPF_ANY)) {
 		release(kept);
 		count(COUNT_REFUSED_TOO_MANY_SOCKETS, 1);
@@ -434,6 +433,22 @@ static __attribute__((noinline)) int changed(struct bpf_sock_ops *ops)
 	if (!sk || ops->args[1] != BPF_TCP_CLOSE)
 		return 1;
 	struct state *self = bpf_sk_storage_get(&states, sk, 0, 0);
+	struct tcp_sock *tcp = bpf_skc_to_tcp_sock(sk);
+	/* Whoever has it may read what it was sent before. */
+	if (!self || !tcp || tcp->inet_conn.icsk_inet.sk.sk_socket)
+		return 1;
+	/* Nobody has it, or not yet: what it was sent goes with its record, as what is reset may. */
+	__u64 cookie = self->cookie;
+	bpf_map_delete_elem(&sockets, &cookie);
+	release(self);
+	return 1;
+}
+
+/* Whoever has a socket closes it. */
+SEC("cgroup/sock_release")
+int closed(struct bpf_sock *sk)
+{
+	struct state *self = bpf_sk_storage_get(&states, sk, 0, 0);
 	if (self)
 		release(self);
 	return 1;
@@ -470,7 +485,7 @@ static always_inline int is_paired(struct state *self)
 	return 1;
 }
 
-/* Runs with the sender locked, so that nothing else is sent meanwhile. */
+/* Runs with the sender locked, which it no longer is while the message before waits for its place in the receiver's queue. */
 SEC("sk_msg")
 int sent(struct sk_msg_md *msg)
 {
@@ -483,6 +498,10 @@ int sent(struct sk_msg_md *msg)
 	struct tcp_sock *from = bpf_skc_to_tcp_sock(sk);
 	if (!from)
 		return SK_PASS;
+	/* TCP says what is wrong. */
+	__u8 tcp = from->inet_conn.icsk_inet.sk.__sk_common.skc_state;
+	if (tcp != BPF_TCP_ESTABLISHED && tcp != BPF_TCP_CLOSE_WAIT)
+		return SK_PASS;
 	__u64 cookie = self->peer.cookie;
 	__u32 size = msg->size;
 
@@ -494,7 +513,8 @@ int sent(struct sk_msg_md *msg)
 		return SK_PASS;
 	}
 	__u32 queued = READ(to->inet_conn.icsk_inet.sk.sk_backlog.rmem_alloc.counter);
-	if (!queued)
+	/* What has no place in the queue yet waits for whoever has the receiver locked. */
+	if (!queued && self->unread && !READ(to->inet_conn.icsk_inet.sk.sk_lock.owned))
 		read_all(self);
 	if (queued >= MAX_QUEUED || self->unread >= MAX_UNREAD) {
 		count(COUNT_FALLBACK_RECEIVER_BEHIND, 1);

@@ -17,10 +17,19 @@ struct cgroup {
 struct sock_cgroup_data {
 	struct cgroup *cgroup;
 } KERNEL_TYPE;
+struct sock_common {
+	volatile unsigned char skc_state;
+} KERNEL_TYPE;
+typedef struct {
+	int owned;
+} KERNEL_TYPE socket_lock_t;
 struct sock {
+	struct sock_common __sk_common;
 	struct {
 		atomic_t rmem_alloc;
 	} sk_backlog;
+	socket_lock_t sk_lock;
+	const void *sk_socket;
 	struct sock_cgroup_data sk_cgrp_data;
 } KERNEL_TYPE;
 struct inet_sock {
@@ -76,7 +85,7 @@ struct state {
 	__u64 cookie;
 	/* In whose share it is, by the cookie of the network namespace; 0 when it is in nobody's any longer. */
 	__u64 workload;
-	/* Messages that were sent before the peer was known. */
+	/* Messages that were sent before the peer was known; MAX_UNPAIRED of one that is not to look for a peer. */
 	__u32 unpaired;
 	/* Messages that went straight to the peer since it had read all. */
 	__u32 unread;
@@ -107,7 +116,7 @@ enum count {
 	COUNT_FALLBACK_RECEIVER_GONE,   /* by TCP: the peer is closed */
 	COUNT_FALLBACK_KERNEL_TLS,      /* by TCP: the kernel encrypts it */
 	COUNT_FALLBACK_SWITCHED_OFF,    /* by TCP: the bypass is to end, and the peer has read all */
-	COUNT_REFUSED_TOO_MANY_SOCKETS, /* no bypass: no room among the sockets */
+	COUNT_REFUSED_TOO_MANY_SOCKETS, /* no bypass: the kernel has no room for its record */
 	COUNT_REFUSED_AMBIGUOUS,        /* no bypass: two connections look the same */
 	COUNT_REFUSED_WORKLOAD_SHARE,   /* no bypass: the workload has its share of the sockets */
 	COUNT_COUNT,

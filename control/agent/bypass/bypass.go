@@ -8,8 +8,6 @@ package bypass
 import (
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -20,8 +18,8 @@ import (
 
 //go:generate go run github.com/cilium/ebpf/cmd/bpf2go -go-package bypass -target bpfel -no-global-types -type count program ../../../bpf/bypass.bpf.c -- -O2 -g -mcpu=v3 -Wall -Werror -I/usr/include/x86_64-linux-gnu
 
-// pinnedLink is the name of the program's tie to the control group; maps are pinned by their own names.
-const pinnedLink = "established"
+// attachments are the programs on the cluster's control group: first what says that a socket is closed, then what finds them.
+var attachments = []pinned.Attachment{{Program: "closed", Kind: ebpf.AttachCgroupInetSockRelease}, {Program: "established", Kind: ebpf.AttachCGroupSockOps}}
 
 // maxSockets of a cluster are recorded.
 const maxSockets = 65536
@@ -29,7 +27,7 @@ const maxSockets = 65536
 // Bypass is what is attached. Make one with [Attach].
 type Bypass struct {
 	objects *ebpf.Collection
-	link    link.Link
+	links   []link.Link
 }
 
 // Attach has the sockets that are made from now on in the control group (a directory of cgroup version 2) and in those below
@@ -105,23 +103,9 @@ func (b *Bypass) tie(dir, cgroup string) error {
 	}); err != nil {
 		return fmt.Errorf("attach the bypass to its sockets: %w", err)
 	}
-	pin := filepath.Join(dir, pinnedLink)
-	before, err := link.LoadPinnedLink(pin, nil)
-	if err == nil {
-		b.link = before
-		if err := before.Update(b.objects.Programs["established"]); err != nil {
-			return fmt.Errorf("replace the bypass program of the agent before: %w", err)
-		}
-		return nil
-	}
-	if !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("open the bypass link of the agent before: %w", err)
-	}
-	if b.link, err = link.AttachCgroup(link.CgroupOptions{Path: cgroup, Attach: ebpf.AttachCGroupSockOps, Program: b.objects.Programs["established"]}); err != nil {
-		return fmt.Errorf("attach the bypass to control group %s, which needs cgroup version 2: %w", cgroup, err)
-	}
-	if err := b.link.Pin(pin); err != nil {
-		return fmt.Errorf("pin the bypass link: %w", err)
+	var err error
+	if b.links, err = pinned.Attach(dir, cgroup, attachments, b.objects.Programs); err != nil {
+		return fmt.Errorf("the bypass: %w", err)
 	}
 	return nil
 }
@@ -141,8 +125,8 @@ func (b *Bypass) Enable(on bool) error {
 // Close leaves everything attached.
 func (b *Bypass) Close() {
 	b.objects.Close()
-	if b.link != nil {
-		_ = b.link.Close()
+	for _, l := range b.links {
+		_ = l.Close()
 	}
 }
 
@@ -151,7 +135,4 @@ func (b *Bypass) Close() {
 func Detach(dir string) error { return pinned.Remove(dir) }
 
 // IsAttached says whether an [Attach] has left programs that run.
-func IsAttached(dir string) bool {
-	_, err := os.Lstat(filepath.Join(dir, pinnedLink))
-	return err == nil
-}
+func IsAttached(dir string) bool { return pinned.IsAttached(dir, attachments) }

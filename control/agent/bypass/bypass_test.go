@@ -15,6 +15,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -357,6 +358,115 @@ func TestBothEndsCloseAtOnce(t *testing.T) {
 	if s := m.status(t); s.Messages != 1000*each {
 		t.Errorf("all was to bypass TCP: %+v", s)
 	}
+}
+
+// What was sent to a socket that TCP has closed is kept for as long as somebody has the socket.
+func TestAResetReceiverKeepsWhatItWasSent(t *testing.T) {
+	const each = 40
+	m := newMachine(t)
+	a, l := sidecars(t, families["ipv4"])
+	client, server := connect(t, a, l, families["ipv4"].target, netip.AddrPort{})
+	for range each {
+		if _, err := client.Write([]byte{1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(client.SetLinger(0), client.Close()); err != nil {
+		t.Fatal(err)
+	}
+	m.waits(t, func(recorded share) bool { return recorded == share{Sockets: 1, Together: 2} })
+	if got, err := io.ReadAll(server); len(got) != each || !errors.Is(err, unix.ECONNRESET) {
+		t.Errorf("%d of %d bytes arrived: %v", len(got), each, err)
+	}
+	server.Close()
+	m.givesAllBack(t)
+}
+
+// A connection that is over before anybody has taken it is nobody's.
+func TestAConnectionThatIsNeverTakenGivesAllBack(t *testing.T) {
+	m := newMachine(t)
+	a, l := sidecars(t, families["ipv4"])
+	for range 20 {
+		var client *net.TCPConn
+		a.do(t, func() error {
+			var err error
+			client, err = net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(netip.MustParseAddrPort(families["ipv4"].target)))
+			return err
+		})
+		for range 40 {
+			if _, err := client.Write([]byte{1}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := errors.Join(client.SetLinger(0), client.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s := m.status(t); s.Messages == 0 {
+		t.Errorf("nothing bypassed TCP: %+v", s)
+	}
+	l.Close()
+	m.givesAllBack(t)
+}
+
+// Its queue may hold what the peer of before has sent.
+func TestASocketThatConnectsAgainUsesTCP(t *testing.T) {
+	m := newMachine(t)
+	a, l := sidecars(t, families["ipv4"])
+	target := &unix.SockaddrInet4{Port: 8080, Addr: [4]byte{10, 9, 0, 2}}
+	var fd int
+	a.do(t, func() error {
+		var err error
+		if fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0); err != nil {
+			return err
+		}
+		return unix.Connect(fd, target)
+	})
+	closed := false
+	t.Cleanup(func() {
+		if !closed {
+			unix.Close(fd)
+		}
+	})
+	server, err := l.AcceptTCP()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 40 {
+		if _, err := server.Write([]byte{1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// connect(2) to no address ends a connection.
+	none := [16]byte{}
+	if _, _, errno := unix.Syscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&none)), unsafe.Sizeof(none)); errno != 0 {
+		t.Fatal(errno)
+	}
+	server.Close()
+	m.waits(t, func(recorded share) bool { return recorded == share{Sockets: 1, Together: 2} })
+	a.do(t, func() error { return unix.Connect(fd, target) })
+	before := m.status(t)
+	if server, err = l.AcceptTCP(); err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	got := make([]byte, 7)
+	if _, err := unix.Write(fd, []byte("request")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(server, got); err != nil || string(got) != "request" {
+		t.Fatalf("%q: %v", got, err)
+	}
+	if _, err := server.Write([]byte("response")); err != nil {
+		t.Fatal(err)
+	}
+	if after := m.status(t); after.Messages != before.Messages || after.Connections != before.Connections {
+		t.Errorf("it bypasses TCP: %+v, before %+v", after, before)
+	}
+	server.Close()
+	unix.Close(fd)
+	closed = true
+	m.givesAllBack(t)
 }
 
 // Applications may wait in ways that a socket of the map does not know.

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The oldest kernel that is tried: before, redirected bytes are not charged to the receiver ("tcp_bpf: Charge receive socket
+// The oldest kernel that is taken: before, redirected bytes are not charged to the receiver ("tcp_bpf: Charge receive socket
 // buffer in bpf_tcp_ingress()"), and a reader that stops would have its peer fill the machine's memory.
 const minimumMajor, minimumMinor = 6, 13
 

@@ -44,6 +44,7 @@ const (
 	programMapSockets      = "sockets"
 	programMapStates       = "states"
 	programMapWorkloads    = "workloads"
+	programProgClosed      = "closed"
 	programProgEstablished = "established"
 	programProgSent        = "sent"
 	programVarEnabled      = "enabled"
@@ -96,6 +97,7 @@ type programSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type programProgramSpecs struct {
+	Closed      *ebpf.ProgramSpec `ebpf:"closed"`
 	Established *ebpf.ProgramSpec `ebpf:"established"`
 	Sent        *ebpf.ProgramSpec `ebpf:"sent"`
 }
@@ -191,12 +193,14 @@ type programVariables struct {
 //
 // It can be passed to loadProgramObjects or ebpf.CollectionSpec.LoadAndAssign.
 type programPrograms struct {
+	Closed      *ebpf.Program `ebpf:"closed"`
 	Established *ebpf.Program `ebpf:"established"`
 	Sent        *ebpf.Program `ebpf:"sent"`
 }
 
 func (p *programPrograms) Close() error {
 	return _ProgramClose(
+		p.Closed,
 		p.Established,
 		p.Sent,
 	)

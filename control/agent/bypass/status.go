@@ -26,8 +26,8 @@ type Status struct {
 	// workload has as many unread messages as are free; receiver_gone, it is closed; kernel_tls, the kernel
 	// encrypts; switched_off, the bypass is to end and the receiver has read all.
 	Fallbacks map[string]uint64 `json:"fallbacks"`
-	// Refused are connections that use TCP alone although both ends might be here, by reason: too_many_sockets, MaxSockets are
-	// open; workload_share, a workload has as many open as are free; ambiguous, two connections cannot be told apart.
+	// Refused are connections that use TCP alone although both ends might be here, by reason: too_many_sockets, the
+	// kernel has no room for another record; workload_share, a workload has as many of MaxSockets open as are free; ambiguous, two connections cannot be told apart.
 	Refused map[string]uint64 `json:"refused"`
 }
 

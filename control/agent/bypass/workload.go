@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"heddle.io/heddle/control/agent/network"
+	"heddle.io/heddle/control/agent/pinned"
 )
 
 // Mode says what of a workload bypasses TCP.
@@ -83,25 +84,8 @@ func (b *Bypass) Sweep(netns []string) error {
 		}
 		alive[cookie] = true
 	}
-	m := b.objects.Maps["workloads"]
-	var gone []uint64
-	var key uint64
-	for err := m.NextKey(nil, &key); ; err = m.NextKey(key, &key) {
-		// An interrupted walk begins anew, and is over at the latest when it has seen as many as there can be.
-		if errors.Is(err, ebpf.ErrKeyNotExist) || len(gone) >= maxWorkloads {
-			break
-		}
-		if err != nil {
-			return fmt.Errorf("look through the workloads of the bypass: %w", err)
-		}
-		if !alive[key] {
-			gone = append(gone, key)
-		}
-	}
-	for _, key := range gone {
-		if err := m.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("have the bypass forget a workload: %w", err)
-		}
+	if err := pinned.RemoveKeys(b.objects.Maps["workloads"], func(cookie uint64) bool { return !alive[cookie] }); err != nil {
+		return fmt.Errorf("forget workloads of the bypass: %w", err)
 	}
 	return nil
 }

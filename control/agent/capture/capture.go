@@ -30,10 +30,7 @@ import (
 
 // attachments are the programs on the cluster's control group. Those that others need come first: a connection that is redirected
 // must be told of, and answered for.
-var attachments = []struct {
-	program string
-	kind    ebpf.AttachType
-}{
+var attachments = []pinned.Attachment{
 	{"watched", ebpf.AttachCGroupSockOps},
 	{"original", ebpf.AttachCGroupGetsockopt},
 	{"getsockname4", ebpf.AttachCgroupInet4GetSockname},
@@ -180,36 +177,15 @@ func (c *Capture) tie(cgroup string) error {
 	if err := pinned.Keep(c.dir, c.objects.Maps); err != nil {
 		return fmt.Errorf("capture: %w", err)
 	}
-	for _, a := range attachments {
-		pin := filepath.Join(c.dir, a.program)
-		l, err := link.LoadPinnedLink(pin, nil)
-		if err == nil {
-			c.links = append(c.links, l)
-			if err := l.Update(c.objects.Programs[a.program]); err != nil {
-				return fmt.Errorf("replace the capture program %s of the agent before: %w", a.program, err)
-			}
-			continue
-		}
-		if !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("open the capture link %s of the agent before: %w", a.program, err)
-		}
-		l, err = link.AttachCgroup(link.CgroupOptions{Path: cgroup, Attach: a.kind, Program: c.objects.Programs[a.program]})
-		if err != nil {
-			return fmt.Errorf("attach the capture program %s to control group %s, which needs cgroup version 2: %w", a.program, cgroup, err)
-		}
-		c.links = append(c.links, l)
-		if err := l.Pin(pin); err != nil {
-			return fmt.Errorf("pin the capture link %s: %w", a.program, err)
-		}
+	var err error
+	if c.links, err = pinned.Attach(c.dir, cgroup, attachments, c.objects.Programs); err != nil {
+		return fmt.Errorf("capture: %w", err)
 	}
 	return nil
 }
 
 // IsAttached says whether an [Attach] has left programs that run.
-func IsAttached(dir string) bool {
-	_, err := os.Lstat(filepath.Join(dir, attachments[len(attachments)-1].program))
-	return err == nil
-}
+func IsAttached(dir string) bool { return pinned.IsAttached(dir, attachments) }
 
 // Detach removes what [Attach] and [Capture.Add] made. What workloads dial afterwards is not captured: none may be left. A directory
 // where nothing is attached is no error.
@@ -429,8 +405,11 @@ func (c *Capture) giveBack(gone func(cookie uint64) bool) error {
 			had[cookie] = own.Blocks
 		}
 	}
+	var errs []error
 	// What an interrupted walk leaves, the next sweep finds.
-	errs := []error{entries.Err()}
+	if err := entries.Err(); !errors.Is(err, ebpf.ErrIterationAborted) {
+		errs = append(errs, err)
+	}
 	for cookie, blocks := range had {
 		err := usages.Delete(cookie)
 		if err == nil {
@@ -444,26 +423,10 @@ func (c *Capture) giveBack(gone func(cookie uint64) bool) error {
 	return nil
 }
 
-// removeOf removes the entries of some network namespaces. Entries come and go meanwhile: what an interrupted walk leaves, the next
-// sweep finds.
+// removeOf removes the entries of some network namespaces.
 func removeOf[K any](m *ebpf.Map, netns func(K) uint64, gone func(uint64) bool) error {
-	var key K
-	var found []K
-	for err := m.NextKey(nil, &key); ; err = m.NextKey(key, &key) {
-		if errors.Is(err, ebpf.ErrKeyNotExist) || len(found) >= int(m.MaxEntries()) {
-			break
-		}
-		if err != nil {
-			return fmt.Errorf("look through capture: %w", err)
-		}
-		if gone(netns(key)) {
-			found = append(found, key)
-		}
-	}
-	for _, key := range found {
-		if err := m.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("remove from capture: %w", err)
-		}
+	if err := pinned.RemoveKeys(m, func(key K) bool { return gone(netns(key)) }); err != nil {
+		return fmt.Errorf("forget workloads of capture: %w", err)
 	}
 	return nil
 }
@@ -498,7 +461,7 @@ func (c *Capture) Captured(netns string) error {
 func programs() []string {
 	var names []string
 	for _, a := range attachments {
-		names = append(names, a.program)
+		names = append(names, a.Program)
 	}
 	return names
 }

@@ -163,8 +163,8 @@ func (m *machine) add(t *testing.T, ports ...uint16) {
 func (m *machine) unredirect(t *testing.T) {
 	t.Helper()
 	for i, a := range attachments {
-		if a.kind == ebpf.AttachCGroupInet4Connect || a.kind == ebpf.AttachCGroupInet6Connect {
-			if err := errors.Join(os.Remove(filepath.Join(m.dir, a.program)), m.links[i].Close()); err != nil {
+		if a.Kind == ebpf.AttachCGroupInet4Connect || a.Kind == ebpf.AttachCGroupInet6Connect {
+			if err := errors.Join(os.Remove(filepath.Join(m.dir, a.Program)), m.links[i].Close()); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -1,0 +1,31 @@
+package pinned
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+)
+
+// RemoveKeys removes those entries of a map that are gone. Others come and go meanwhile: the kernel begins a walk anew whose place is
+// removed, so it ends after as many steps as the map has places, and what it has not seen by then, the next one finds.
+func RemoveKeys[K any](m *ebpf.Map, gone func(K) bool) error {
+	var key K
+	var found []K
+	err := m.NextKey(nil, &key)
+	for step := uint32(0); err == nil && step < m.MaxEntries(); step++ {
+		if gone(key) {
+			found = append(found, key)
+		}
+		err = m.NextKey(key, &key)
+	}
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("look through an eBPF map: %w", err)
+	}
+	for _, key := range found {
+		if err := m.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("remove from an eBPF map: %w", err)
+		}
+	}
+	return nil
+}
