@@ -115,33 +115,6 @@ static always_inline void count(enum count what, __u64 by)
 		*total += by;
 }
 
-static always_inline int is_mapped(const __u32 *a)
-{
-	return !a[0] && !a[1] && a[2] == __builtin_bswap32(0xffff);
-}
-
-/* IPv4 addresses are in the last word, as IPv4-mapped ones are (RFC 4291, section 2.5.5.2). */
-static always_inline void set_ipv4(__u32 *a, __u32 address)
-{
-	a[2] = __builtin_bswap32(0xffff);
-	a[3] = address;
-}
-
-static always_inline int is_loopback(const __u32 *a)
-{
-	if (is_mapped(a))
-		return (a[3] & __builtin_bswap32(0xff000000)) == __builtin_bswap32(0x7f000000);
-	return !a[0] && !a[1] && !a[2] && a[3] == __builtin_bswap32(1);
-}
-
-/* The address that a sidecar calls its application from. */
-static always_inline int is_sidecar(const __u32 *a)
-{
-	if (is_mapped(a))
-		return a[3] == __builtin_bswap32(0x7f000006);
-	return !a[0] && !a[1] && !a[2] && a[3] == __builtin_bswap32(6);
-}
-
 static always_inline void place(struct bpf_sock_ops *ops, struct handshake *h)
 {
 	if (is_loopback(h->address) || is_sidecar(h->address))
@@ -320,11 +293,7 @@ static always_inline int is_inbound(struct workload *w, struct bpf_sock *sk, __u
 		return 1;
 	if (!w || !w->proxy || port == outbound_port || port == health_port || port == metrics_port)
 		return 0;
-	struct tcp_sock *tcp = bpf_skc_to_tcp_sock(sk);
-	if (!tcp)
-		return 0;
-	struct cgroup *group = tcp->inet_conn.icsk_inet.sk.sk_cgrp_data.cgroup;
-	return group && group->kn->id == w->proxy;
+	return is_of_group(sk, w->proxy);
 }
 
 static __attribute__((noinline)) int connected(struct bpf_sock_ops *ops)

@@ -2,48 +2,8 @@
 /* What the programs of the bypass share. docs/design/0032 says why it is made like this. */
 #pragma once
 
-#include "helpers.h"
-
-/* The kernel's, as far as they are read. */
-typedef struct {
-	int counter;
-} atomic_t;
-struct kernfs_node {
-	__u64 id;
-} KERNEL_TYPE;
-struct cgroup {
-	struct kernfs_node *kn;
-} KERNEL_TYPE;
-struct sock_cgroup_data {
-	struct cgroup *cgroup;
-} KERNEL_TYPE;
-struct sock_common {
-	volatile unsigned char skc_state;
-} KERNEL_TYPE;
-typedef struct {
-	int owned;
-} KERNEL_TYPE socket_lock_t;
-struct sock {
-	struct sock_common __sk_common;
-	struct {
-		atomic_t rmem_alloc;
-	} sk_backlog;
-	socket_lock_t sk_lock;
-	const void *sk_socket;
-	struct sock_cgroup_data sk_cgrp_data;
-} KERNEL_TYPE;
-struct inet_sock {
-	struct sock sk;
-} KERNEL_TYPE;
-struct inet_connection_sock {
-	struct inet_sock icsk_inet;
-	const void *icsk_ulp_ops;
-} KERNEL_TYPE;
-struct tcp_sock {
-	struct inet_connection_sock inet_conn;
-	__u32 copied_seq;
-	__u32 write_seq;
-} KERNEL_TYPE;
+#include "address.h"
+#include "kernel.h"
 
 /* A connection as both of its ends know it, whatever the packet filter made of the address that was dialled: the client's
  * address, and the two initial sequence numbers, which the kernel draws. netns is 0 but for loopback addresses, which

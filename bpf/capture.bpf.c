@@ -130,19 +130,6 @@ static always_inline void count(enum count what)
 		*total += 1;
 }
 
-static always_inline int is_mapped(const __u32 *a)
-{
-	return !a[0] && !a[1] && a[2] == __builtin_bswap32(0xffff);
-}
-
-static always_inline void set_ipv4(__u32 *a, __u32 address)
-{
-	a[0] = 0;
-	a[1] = 0;
-	a[2] = __builtin_bswap32(0xffff);
-	a[3] = address;
-}
-
 static always_inline void copy(__u32 *to, const __u32 *from)
 {
 	to[0] = from[0];
@@ -160,32 +147,6 @@ static always_inline int is_same(const __u32 *a, const __u32 *b)
 static always_inline int is_any(const __u32 *a)
 {
 	return !a[0] && !a[1] && (!a[2] || a[2] == __builtin_bswap32(0xffff)) && !a[3];
-}
-
-static always_inline int is_loopback(const __u32 *a)
-{
-	if (is_mapped(a))
-		return (a[3] & __builtin_bswap32(0xff000000)) == __builtin_bswap32(0x7f000000);
-	return !a[0] && !a[1] && !a[2] && a[3] == __builtin_bswap32(1);
-}
-
-/* The address that a sidecar calls its application from: 127.0.0.6 or ::6. */
-static always_inline int is_sidecar(const __u32 *a)
-{
-	if (is_mapped(a))
-		return a[3] == __builtin_bswap32(0x7f000006);
-	return !a[0] && !a[1] && !a[2] && a[3] == __builtin_bswap32(6);
-}
-
-/* Whether the socket was made in the proxy's control group, which no application can enter. Its user would not do: a program that may
- * change its user takes the proxy's. */
-static always_inline int is_proxys(struct workload *w, struct bpf_sock *sk)
-{
-	struct tcp_sock *tcp = bpf_skc_to_tcp_sock(sk);
-	if (!tcp)
-		return 0;
-	struct cgroup *group = tcp->inet_conn.icsk_inet.sk.sk_cgrp_data.cgroup;
-	return group && group->kn->id == w->proxy;
 }
 
 /* The group that a socket was made by, as nft's skgid has it; -1 where there is none, as of one that no program made. */
@@ -215,7 +176,8 @@ enum verdict {
 /* What becomes of a connection: by the rules of the packet filter that capture has otherwise (control/agent/network). */
 static always_inline enum verdict judge(struct workload *w, struct rules *r, struct bpf_sock *sk, const __u32 *to, __u32 port, const __u32 *from)
 {
-	int by_proxy = is_proxys(w, sk);
+	/* Its user would not do: a program that may change its user takes the proxy's. */
+	int by_proxy = is_of_group(sk, w->proxy);
 	int loopback = is_loopback(to) || is_any(to);
 	int local = loopback || is_same(to, w->address) || is_sidecar(to);
 
@@ -519,7 +481,7 @@ static __attribute__((noinline)) int taken(struct bpf_sock_ops *ops)
 	struct bpf_sock *sk = ops->sk;
 	__u64 netns = bpf_get_netns_cookie(ops);
 	struct workload *w = bpf_map_lookup_elem(&workloads, &netns);
-	if (!w || !sk || !is_proxys(w, sk))
+	if (!w || !sk || !is_of_group(sk, w->proxy))
 		return 1;
 	__u32 port = ops->local_port;
 	if (port == outbound_port || port == inbound_port) {
@@ -570,7 +532,7 @@ static __attribute__((noinline)) int listening(struct bpf_sock_ops *ops)
 	if (!w || !sk)
 		return 1;
 	__u32 number = ops->local_port;
-	if (is_proxys(w, sk)) {
+	if (is_of_group(sk, w->proxy)) {
 		if (number != inbound_port)
 			return 1;
 #pragma unroll

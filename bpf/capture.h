@@ -2,46 +2,9 @@
 /* What the programs of capture share with each other and with the agent. docs/design/0035 says why it is made like this. */
 #pragma once
 
-#include "helpers.h"
+#include "address.h"
 #include "interception.h"
-
-/* The kernel's, as far as they are read: in which control group a socket was made, and by whose file system group. */
-typedef struct {
-	__u32 val;
-} KERNEL_TYPE kgid_t;
-struct cred {
-	kgid_t fsgid;
-} KERNEL_TYPE;
-struct file {
-	const struct cred *f_cred;
-} KERNEL_TYPE;
-struct socket {
-	struct file *file;
-} KERNEL_TYPE;
-struct kernfs_node {
-	__u64 id;
-} KERNEL_TYPE;
-struct cgroup {
-	struct kernfs_node *kn;
-} KERNEL_TYPE;
-struct sock_cgroup_data {
-	struct cgroup *cgroup;
-} KERNEL_TYPE;
-struct sock {
-	struct socket *sk_socket;
-	struct sock_cgroup_data sk_cgrp_data;
-} KERNEL_TYPE;
-struct inet_sock {
-	struct sock sk;
-} KERNEL_TYPE;
-struct inet_connection_sock {
-	struct inet_sock icsk_inet;
-} KERNEL_TYPE;
-struct tcp_sock {
-	struct inet_connection_sock inet_conn;
-} KERNEL_TYPE;
-
-/* Addresses are of IPv6, or IPv4 mapped into it (RFC 4291, section 2.5.5.2), in network order. */
+#include "kernel.h"
 
 /* A workload whose traffic is captured, by the cookie of its network namespace. */
 struct workload {

@@ -31,14 +31,14 @@ import (
 // attachments are the programs on the cluster's control group. Those that others need come first: a connection that is redirected
 // must be told of, and answered for.
 var attachments = []pinned.Attachment{
-	{"watched", ebpf.AttachCGroupSockOps},
-	{"original", ebpf.AttachCGroupGetsockopt},
-	{"getsockname4", ebpf.AttachCgroupInet4GetSockname},
-	{"getsockname6", ebpf.AttachCgroupInet6GetSockname},
-	{"getpeername4", ebpf.AttachCgroupInet4GetPeername},
-	{"getpeername6", ebpf.AttachCgroupInet6GetPeername},
-	{"connect4", ebpf.AttachCGroupInet4Connect},
-	{"connect6", ebpf.AttachCGroupInet6Connect},
+	{Program: "watched", Kind: ebpf.AttachCGroupSockOps},
+	{Program: "original", Kind: ebpf.AttachCGroupGetsockopt},
+	{Program: "getsockname4", Kind: ebpf.AttachCgroupInet4GetSockname},
+	{Program: "getsockname6", Kind: ebpf.AttachCgroupInet6GetSockname},
+	{Program: "getpeername4", Kind: ebpf.AttachCgroupInet4GetPeername},
+	{Program: "getpeername6", Kind: ebpf.AttachCgroupInet6GetPeername},
+	{Program: "connect4", Kind: ebpf.AttachCGroupInet4Connect},
+	{Program: "connect6", Kind: ebpf.AttachCGroupInet6Connect},
 }
 
 // steered is the program that each workload has its own of.

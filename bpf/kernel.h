@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* The kernel's own types, as far as the programs read them. */
+#pragma once
+
+#include "helpers.h"
+
+typedef struct {
+	int counter;
+} atomic_t;
+typedef struct {
+	int owned;
+} KERNEL_TYPE socket_lock_t;
+typedef struct {
+	__u32 val;
+} KERNEL_TYPE kgid_t;
+struct cred {
+	kgid_t fsgid;
+} KERNEL_TYPE;
+struct file {
+	const struct cred *f_cred;
+} KERNEL_TYPE;
+struct socket {
+	struct file *file;
+} KERNEL_TYPE;
+struct kernfs_node {
+	__u64 id;
+} KERNEL_TYPE;
+struct cgroup {
+	struct kernfs_node *kn;
+} KERNEL_TYPE;
+struct sock_cgroup_data {
+	struct cgroup *cgroup;
+} KERNEL_TYPE;
+struct sock_common {
+	volatile unsigned char skc_state;
+} KERNEL_TYPE;
+struct sock {
+	struct sock_common __sk_common;
+	struct {
+		atomic_t rmem_alloc;
+	} sk_backlog;
+	socket_lock_t sk_lock;
+	struct socket *sk_socket;
+	struct sock_cgroup_data sk_cgrp_data;
+} KERNEL_TYPE;
+struct inet_sock {
+	struct sock sk;
+} KERNEL_TYPE;
+struct inet_connection_sock {
+	struct inet_sock icsk_inet;
+	const void *icsk_ulp_ops;
+} KERNEL_TYPE;
+struct tcp_sock {
+	struct inet_connection_sock inet_conn;
+	__u32 copied_seq;
+	__u32 write_seq;
+} KERNEL_TYPE;
+
+/* Whether the socket was made in this control group, which nobody enters who is not put there. */
+static always_inline int is_of_group(struct bpf_sock *sk, __u64 id)
+{
+	struct tcp_sock *tcp = bpf_skc_to_tcp_sock(sk);
+	if (!tcp)
+		return 0;
+	struct cgroup *group = tcp->inet_conn.icsk_inet.sk.sk_cgrp_data.cgroup;
+	return group && group->kn->id == id;
+}
