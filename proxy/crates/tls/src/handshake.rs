@@ -16,6 +16,7 @@ use crate::certificate;
 use crate::credential;
 use crate::error::{HandshakeError, HandshakeErrorKind, VerifyFailure};
 use crate::memory::Memory;
+use crate::second_look::Left;
 use crate::session::Session;
 use crate::socket::Then;
 use crate::stream::Stream;
@@ -38,13 +39,14 @@ pub(crate) async fn run(
     tcp: TcpStream,
     already_read: BytesMut,
 ) -> Result<Stream, HandshakeError> {
+    let left = Left::after_another(&already_read);
     let memory = Memory {
         leftover: already_read,
         ..Memory::default()
     };
     let stream =
         SslStream::new(ssl, memory).map_err(|e| HandshakeError::new(HandshakeErrorKind::Engine(e.to_string())))?;
-    let mut session = Session::new(stream);
+    let mut session = Session::new(stream, left);
     let outcome = poll_fn(|cx| poll_step(&mut session, &tcp, cx)).await;
     credential::finish(session.ssl.ssl_mut());
     outcome?;

@@ -82,6 +82,14 @@ impl Left {
         LOOKS.with(|looks| looks.run.get().then(|| Self::Unsure(looks.turn.get(), false)))
     }
 
+    /// Of a socket from which somebody else has read this.
+    pub(crate) fn after_another(read: &[u8]) -> Self {
+        match read {
+            [] => Self::Nothing,
+            _ => Self::after_short_read().unwrap_or_default(),
+        }
+    }
+
     /// Whether the second look is due.
     pub(crate) fn is_due(self) -> bool {
         matches!(self, Self::Unsure(turn, _) if LOOKS.with(|looks| looks.turn.get() != turn))

@@ -31,12 +31,12 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    pub(crate) fn new(ssl: SslStream<Memory>) -> Self {
+    pub(crate) fn new(ssl: SslStream<Memory>, left: Left) -> Self {
         Self {
             ssl,
             ended: false,
             closing: false,
-            left: Cell::default(),
+            left: Cell::new(left),
         }
     }
 

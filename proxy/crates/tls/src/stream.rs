@@ -47,9 +47,10 @@ impl Stream {
 
     /// A plain connection from which `already_read` was read by a listener filter; reads return that first.
     pub fn plain_with(tcp: TcpStream, already_read: BytesMut) -> Self {
+        let left = Cell::new(Left::after_another(&already_read));
         Self {
             tcp,
-            kind: Kind::Plain(RefCell::new(already_read), Cell::default()),
+            kind: Kind::Plain(RefCell::new(already_read), left),
         }
     }
 

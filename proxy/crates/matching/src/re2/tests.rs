@@ -20,7 +20,10 @@ fn patterns_mean_what_they_mean_to_re2() {
     for (verdict, pattern, text) in cases() {
         seen += 1;
         if verdict == "refuse" {
-            assert!(Regex::new(&pattern).is_err(), "{pattern} need not be refused by the controller");
+            assert!(
+                Regex::new(&pattern).is_err(),
+                "{pattern} need not be refused by the controller"
+            );
             continue;
         }
         let regex = Regex::new(&pattern).unwrap_or_else(|error| panic!("{error}"));
