@@ -31,9 +31,6 @@ type workload struct {
 	Mode, Unused uint32
 }
 
-// maxWorkloads is how many can be set.
-const maxWorkloads = 16384
-
 // Set says how the connections of a workload that are made from now on are treated: by the file of its network namespace and
 // the directory of its proxy's control group (version 2), by which a proxy is known that has no port of its own for what comes in; empty
 // when it has.
