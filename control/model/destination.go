@@ -43,6 +43,17 @@ type TrafficPolicy struct {
 	Ports map[uint16]PortPolicy `json:"ports,omitempty"`
 }
 
+// NamesFiles says whether connections need files of the client's machine.
+func (t *TrafficPolicy) NamesFiles() bool {
+	names := func(c *ClientTLS) bool { return c != nil && c.CertificateFile+c.KeyFile+c.AuthorityFile != "" }
+	for _, p := range t.Ports {
+		if names(p.TLS) {
+			return true
+		}
+	}
+	return names(t.TLS)
+}
+
 // PortPolicy is the policy of one port.
 type PortPolicy struct {
 	Balance Balance    `json:"balance,omitempty"`

@@ -108,6 +108,9 @@ func (c *checker) clientTLS(at string, t *networking.ClientTLSSettings) {
 		c.fail(at, "mode MUTUAL needs clientCertificate and privateKey",
 			"name both files, or use ISTIO_MUTUAL for the mesh's own certificates")
 	}
+	if len(t.Sni) > 255 {
+		c.fail(at+".sni", fmt.Sprintf("a name of %d bytes is longer than 255", len(t.Sni)), "shorten it")
+	}
 	verifies := t.Mode == networking.ClientTLSSettings_SIMPLE || t.Mode == networking.ClientTLSSettings_MUTUAL
 	if t.InsecureSkipVerify != nil && !verifies {
 		c.fail(at+".insecureSkipVerify", "has no meaning with mode "+t.Mode.String(), "remove it")

@@ -238,7 +238,9 @@ func (c *checker) plainPath(path, value string) {
 
 // namedMatch checks the match of a header or query parameter.
 func (c *checker) namedMatch(at, name, kind, value string, seen map[string]bool) {
-	if !headerName.MatchString(name) {
+	if len(name) > maxQueryName {
+		c.queryName(at+".name", name)
+	} else if !headerName.MatchString(name) {
 		c.fail(at+".name", fmt.Sprintf("%q is not a name", name), "use letters, digits and '-'")
 	}
 	if seen[strings.ToLower(name)] {
@@ -396,6 +398,7 @@ func (c *checker) headerFilter(at string, f *gatewayv1.HTTPHeaderFilter) {
 	if f == nil {
 		return
 	}
+	c.most(at, len(f.Set)+len(f.Add), maxHeadersOfSide)
 	seen := map[string]string{}
 	once := func(path, name string, check func(path, name string)) {
 		check(path, name)
@@ -411,7 +414,8 @@ func (c *checker) headerFilter(at string, f *gatewayv1.HTTPHeaderFilter) {
 		for i, h := range list.all {
 			path := fmt.Sprintf("%s.%s[%d]", at, list.field, i)
 			once(path+".name", string(h.Name), c.settableHeader)
-			c.headerValue(path+".value", h.Value)
+			// As a proxy is told it: a sign of its own is written twice.
+			c.headerValue(path+".value", strings.ReplaceAll(h.Value, "%", "%%"))
 		}
 	}
 	for i, name := range f.Remove {

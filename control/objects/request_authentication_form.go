@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -231,7 +232,7 @@ func RoutingClaim(name string) ([]string, bool) {
 	}
 	rest := name[len(routingClaims):]
 	if dotted, ok := strings.CutPrefix(rest, "."); ok && dotted != "" {
-		return strings.Split(dotted, "."), true
+		return named(strings.Split(dotted, "."))
 	}
 	return ClaimPath(rest)
 }
@@ -243,5 +244,13 @@ func ClaimPath(text string) ([]string, bool) {
 	if !opened || !closed || inner == "" {
 		return nil, false
 	}
-	return strings.Split(inner, "]["), true
+	return named(strings.Split(inner, "]["))
+}
+
+// named is false when a part has no name.
+func named(parts []string) ([]string, bool) {
+	if slices.Contains(parts, "") {
+		return nil, false
+	}
+	return parts, true
 }

@@ -44,6 +44,8 @@ func (c *checker) serviceEntry(s *networkingv1.ServiceEntry) {
 			c.fail(at, `"*" stands for every host`, `name a domain, for example "*.example.com"`)
 		case !strings.Contains(h, "."):
 			c.fail(at, fmt.Sprintf("%q is a short name, which stands for a Service of a namespace", h), "give a full name, for example "+h+".example.com")
+		case len(h) > maxEntryHost:
+			c.fail(at, fmt.Sprintf("a name of %d bytes is longer than %d, and the mesh's own server names hold it", len(h), maxEntryHost), "use a shorter name")
 		default:
 			c.host(at, h)
 		}
@@ -68,18 +70,34 @@ func (c *checker) serviceEntry(s *networkingv1.ServiceEntry) {
 	}
 }
 
+// maxEntryHost is in bytes: a server name of the mesh, outbound_.65535_.<subset>_.<host>, has 255 at most.
+const maxEntryHost = 255 - len("outbound_.65535_._.") - validation.DNS1123LabelMaxLength
+
 func (c *checker) entryAddresses(e *networking.ServiceEntry) {
 	for i, a := range e.Addresses {
 		at := fmt.Sprintf("spec.addresses[%d]", i)
-		if _, err := netip.ParseAddr(a); err == nil {
-			continue
+		p, err := netip.ParsePrefix(a)
+		if address, single := netip.ParseAddr(a); single == nil {
+			p, err = netip.PrefixFrom(address.WithZone(""), address.BitLen()), nil
+			if address.Zone() != "" {
+				c.fail(at, fmt.Sprintf("%q has a zone, which is of one machine", a), "leave out the % and what follows")
+			}
 		}
-		if p, err := netip.ParsePrefix(a); err != nil {
+		switch {
+		case err != nil:
 			c.fail(at, fmt.Sprintf("%q is neither an address nor a range", a), `write it as 192.0.2.7 or 192.0.2.0/24`)
-		} else if p.Bits() == 0 {
+		case p.Bits() == 0:
 			c.fail(at, "is every address", "give a smaller range")
+		case slices.ContainsFunc(noServices, p.Overlaps):
+			c.fail(at, fmt.Sprintf("%s has addresses at which no service is: those of the machine itself, of none or of a group", a), "give the address of a service")
 		}
 	}
+}
+
+// noServices are the ranges of no address, of the machine itself, and of groups.
+var noServices = []netip.Prefix{
+	netip.MustParsePrefix("0.0.0.0/32"), netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("224.0.0.0/4"),
+	netip.MustParsePrefix("::/127"), netip.MustParsePrefix("ff00::/8"),
 }
 
 // entryProtocols are the words for protocols of ports, as Istio has them, and whether the contents are read.
@@ -161,9 +179,11 @@ func (c *checker) entryResolution(e *networking.ServiceEntry, patterns bool) {
 // workloadEndpoint checks an endpoint as Istio's WorkloadEntry has it; with named, its address may be a DNS name.
 func (c *checker) workloadEndpoint(at string, w *networking.WorkloadEntry, named bool) {
 	a := w.GetAddress()
-	switch _, err := netip.ParseAddr(a); {
+	switch address, err := netip.ParseAddr(a); {
 	case a == "":
 		c.fail(at+".address", "missing", "give the endpoint's address")
+	case address.Zone() != "":
+		c.fail(at+".address", fmt.Sprintf("%q has a zone, which is of one machine", a), "leave out the % and what follows")
 	case err == nil:
 	case strings.HasPrefix(a, "unix:"):
 		c.fail(at+".address", "Unix sockets are not supported", "give an IP address")

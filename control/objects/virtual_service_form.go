@@ -133,6 +133,7 @@ func (c *checker) httpRoute(at string, r *networking.HTTPRoute) {
 		if w.Uri != "" && w.UriRegexRewrite != nil {
 			c.fail(at+".rewrite", "has both uri and uriRegexRewrite", "leave one")
 		}
+		c.noControls(at+".rewrite", w.Uri+w.Authority+w.GetUriRegexRewrite().GetRewrite())
 		if rw := w.UriRegexRewrite; rw != nil {
 			c.regex(at+".rewrite.uriRegexRewrite.match", rw.Match)
 			c.substitution(at+".rewrite.uriRegexRewrite.rewrite", rw.Match, rw.Rewrite)
@@ -142,6 +143,13 @@ func (c *checker) httpRoute(at string, r *networking.HTTPRoute) {
 	c.fault(at+".fault", r.Fault)
 	c.cors(at+".corsPolicy", r.CorsPolicy)
 	c.mirrors(at, r)
+}
+
+// noControls refuses what ends a line of a message, and what no header can hold.
+func (c *checker) noControls(at, text string) {
+	if strings.ContainsAny(text, "\r\n\x00") {
+		c.fail(at, "holds control characters", "remove them")
+	}
 }
 
 func (c *checker) redirect(at string, r *networking.HTTPRedirect) {
@@ -159,9 +167,7 @@ func (c *checker) redirect(at string, r *networking.HTTPRedirect) {
 	if p := r.GetPort(); p > 65535 {
 		c.port(at+".port", int64(p))
 	}
-	if strings.ContainsAny(r.Uri+r.Authority+r.GetPrefixRewrite(), "\r\n\x00") {
-		c.fail(at, "holds control characters", "remove them")
-	}
+	c.noControls(at, r.Uri+r.Authority+r.GetPrefixRewrite())
 	if r.Uri != "" && r.GetPrefixRewrite() != "" {
 		c.fail(at, "has both uri and prefixRewrite", "leave one")
 	}
@@ -184,6 +190,7 @@ func (c *checker) httpMatch(at string, m *networking.HTTPMatchRequest) {
 		c.stringMatch(joinKey(at+".withoutHeaders", name), m.WithoutHeaders[name])
 	}
 	for _, name := range slices.Sorted(maps.Keys(m.QueryParams)) {
+		c.queryName(joinKey(at+".queryParams", name), name)
 		c.stringMatch(joinKey(at+".queryParams", name), m.QueryParams[name])
 	}
 	if m.Port > 65535 {
@@ -195,6 +202,15 @@ func (c *checker) httpMatch(at string, m *networking.HTTPMatchRequest) {
 	c.labels(at+".sourceLabels", m.SourceLabels)
 	for i, g := range m.Gateways {
 		c.gatewayName(fmt.Sprintf("%s.gateways[%d]", at, i), g)
+	}
+}
+
+// maxQueryName is Envoy's bound, in bytes (QueryParameterMatcher.name).
+const maxQueryName = 1024
+
+func (c *checker) queryName(path, name string) {
+	if name == "" || len(name) > maxQueryName {
+		c.fail(path, fmt.Sprintf("a parameter's name has 1 to %d bytes, this one %d", maxQueryName, len(name)), "correct the name")
 	}
 }
 
@@ -210,6 +226,10 @@ func (c *checker) stringMatch(at string, m *networking.StringMatch) {
 var headerName = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
 
 func (c *checker) headerName(path, name string) {
+	if len(name) > maxHeaderName {
+		c.fail(path, fmt.Sprintf("a name of %d bytes is longer than %d", len(name), maxHeaderName), "shorten it")
+		return
+	}
 	if !headerName.MatchString(name) && !slices.Contains([]string{":method", ":authority", ":path", ":scheme"}, name) {
 		c.fail(path, fmt.Sprintf("%q is not a header name", name), "use letters, digits and '-'")
 	}
@@ -229,6 +249,7 @@ func (c *checker) headers(at string, h *networking.Headers) {
 		name string
 		ops  *networking.Headers_HeaderOperations
 	}{{"request", h.GetRequest()}, {"response", h.GetResponse()}} {
+		c.most(at+"."+side.name, len(side.ops.GetSet())+len(side.ops.GetAdd()), maxHeadersOfSide)
 		for _, op := range []struct {
 			name   string
 			values map[string]string
@@ -253,14 +274,17 @@ var headerOperators = regexp.MustCompile(`%%|%(PROTOCOL|START_TIME|DOWNSTREAM_RE
 	`UPSTREAM_REMOTE_ADDRESS|UPSTREAM_REMOTE_ADDRESS_WITHOUT_PORT|REQUESTED_SERVER_NAME|ROUTE_NAME|` +
 	`REQ\(:?[A-Za-z0-9-]+(\?:?[A-Za-z0-9-]+)?\)(:[0-9]{1,4})?)%`)
 
-// maxHeaderValue is in bytes: the proxies refuse all that came with one four times as long.
-const maxHeaderValue = 16 << 10
+// Envoy's bounds: of a value and a name in bytes (HeaderValue), and of how many headers one route sets or adds on a side
+// (Route.request_headers_to_add).
+const (
+	maxHeaderValue   = 16384
+	maxHeaderName    = 16384
+	maxHeadersOfSide = 1000
+)
 
 func (c *checker) headerValue(path, value string) {
-	switch {
-	case strings.ContainsAny(value, "\r\n\x00"):
-		c.fail(path, "the value holds control characters", "remove them")
-	case len(value) > maxHeaderValue:
+	c.noControls(path, value)
+	if len(value) > maxHeaderValue {
 		c.fail(path, fmt.Sprintf("the value is longer than %d bytes", maxHeaderValue), "shorten it")
 	}
 }

@@ -2,7 +2,6 @@ package resolve
 
 import (
 	"bytes"
-	"crypto/x509"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -113,7 +112,7 @@ func (b *builder) authorities(o *objects.Object, at string, r *gatewayv1.LocalOb
 			data = c.Data[objects.AuthoritiesKey]
 		}
 	}
-	if data = bytes.TrimSpace(data); x509.NewCertPool().AppendCertsFromPEM(data) {
+	if data = bytes.TrimSpace(data); certificates(data) == nil {
 		return append(data, '\n'), nil
 	}
 	return nil, &Finding{

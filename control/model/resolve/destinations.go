@@ -25,6 +25,7 @@ func (b *builder) destination(o *objects.Object, d *networkingv1.DestinationRule
 			Name: s.Name, Labels: s.Labels, Policy: trafficPolicy(s.TrafficPolicy),
 		})
 	}
+	b.ownClients(o, out)
 	if !strings.HasPrefix(out.Host, "*") {
 		svc := b.serviceOf(out.Host)
 		if svc == nil {
@@ -37,6 +38,19 @@ func (b *builder) destination(o *objects.Object, d *networkingv1.DestinationRule
 	}
 	b.acrossClusters(o, out)
 	return out
+}
+
+// ownClients has a policy that names files hold for clients of its own namespace alone: the files are on the clients' machines, and a
+// client that lacks one can use none of what it is told in the same breath. Whoever owns the root namespace may name files of all.
+func (b *builder) ownClients(o *objects.Object, d *model.DestinationPolicy) {
+	names := d.Policy.NamesFiles() || slices.ContainsFunc(d.Subsets, func(s model.Subset) bool { return s.Policy.NamesFiles() })
+	if !names || d.Namespace == b.settings.RootNamespace {
+		return
+	}
+	if !d.ExportTo.Limited || len(d.ExportTo.Namespaces) != 1 || d.ExportTo.Namespaces[0] != d.Namespace {
+		b.report.note(o.Key(), "spec.trafficPolicy.tls", "names files of the clients' machines, so it holds for clients of "+d.Namespace+" alone")
+	}
+	d.ExportTo = model.Visibility{Limited: true, Namespaces: []string{d.Namespace}}
 }
 
 // acrossClusters notes a policy that keeps its clients from other clusters.

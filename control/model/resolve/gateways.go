@@ -2,8 +2,14 @@ package resolve
 
 import (
 	"bytes"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rsa"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -130,7 +136,9 @@ func certificateNames(c *model.Credential) []string {
 	}
 	names := make([]string, 0, len(pair.Leaf.DNSNames))
 	for _, n := range pair.Leaf.DNSNames {
-		names = append(names, strings.ToLower(n))
+		if !strings.Contains(strings.TrimPrefix(n, "*."), "*") { // No other has a meaning (RFC 9525, section 6.3).
+			names = append(names, strings.ToLower(n))
+		}
 	}
 	slices.Sort(names)
 	return slices.Compact(names)
@@ -168,7 +176,14 @@ func readCredential(o *objects.Object, client bool) (*model.Credential, string) 
 	if c.Chain == nil || c.Key == nil {
 		return nil, "has no tls.crt and tls.key"
 	}
-	if _, err := tls.X509KeyPair(c.Chain, c.Key); err != nil {
+	pair, err := tls.X509KeyPair(c.Chain, c.Key)
+	if err != nil {
+		return nil, "cannot be used: " + err.Error()
+	}
+	if why := unservable(pair.Leaf.PublicKey); why != "" {
+		return nil, "cannot be used: " + why
+	}
+	if err := certificates(c.Chain); err != nil {
 		return nil, "cannot be used: " + err.Error()
 	}
 	if !client {
@@ -177,10 +192,53 @@ func readCredential(o *objects.Object, client bool) (*model.Credential, string) 
 	if c.Authorities = first("ca.crt", "cacert"); c.Authorities == nil {
 		return nil, "has no ca.crt to verify clients with"
 	}
-	if !x509.NewCertPool().AppendCertsFromPEM(c.Authorities) {
-		return nil, "has a ca.crt without a certificate"
+	if err := certificates(c.Authorities); err != nil {
+		return nil, "has a ca.crt that cannot be used: " + err.Error()
 	}
 	return c, ""
+}
+
+// certificates says what is wrong with a file of them. A proxy takes all of its blocks or none.
+func certificates(text []byte) error {
+	count := 0
+	for rest := text; bytes.Contains(rest, []byte("-----BEGIN")); count++ {
+		block, after := pem.Decode(rest)
+		if block == nil {
+			return fmt.Errorf("block %d is not PEM", count+1)
+		}
+		if bytes.Count(rest[:len(rest)-len(after)], []byte("-----BEGIN")) != 1 {
+			return fmt.Errorf("block %d is not PEM", count+1)
+		}
+		if block.Type != "CERTIFICATE" {
+			return fmt.Errorf("block %d is a %s", count+1, block.Type)
+		}
+		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
+			return fmt.Errorf("block %d: %w", count+1, err)
+		}
+		rest = after
+	}
+	if count == 0 {
+		return errors.New("there is no certificate")
+	}
+	return nil
+}
+
+// unservable says why a proxy cannot serve TLS with a key; it is empty when it can.
+func unservable(key any) string {
+	switch key := key.(type) {
+	case *rsa.PublicKey:
+		if key.N.BitLen() < 2048 {
+			return fmt.Sprintf("an RSA key of %d bits; use 2048 or more", key.N.BitLen())
+		}
+		return ""
+	case *ecdsa.PublicKey:
+		if key.Curve != elliptic.P224() {
+			return ""
+		}
+	case ed25519.PublicKey:
+		return ""
+	}
+	return "its key is neither RSA, ECDSA (P-256, P-384, P-521) nor Ed25519"
 }
 
 func tlsVersion(v networking.ServerTLSSettings_TLSProtocol) model.TLSVersion {

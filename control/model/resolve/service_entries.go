@@ -152,6 +152,8 @@ func (b *builder) entryAddresses(o *objects.Object, e *networking.ServiceEntry) 
 		case p.Overlaps(b.settings.Services) || p.Overlaps(b.settings.Globals) || p.Overlaps(b.settings.Family.Ranges().Pods):
 			b.report.refuse(o.Key(), "AddressTaken", at, fmt.Sprintf("%s is among the mesh's own addresses", text),
 				"give the address that the service really has, or leave addresses out to get a virtual one")
+		case slices.Contains(listen, p):
+			b.report.note(o.Key(), at, fmt.Sprintf("%s is the range of an address before it", text))
 		default:
 			listen = append(listen, p)
 			if p.IsSingleIP() {
