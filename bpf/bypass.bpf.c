@@ -256,8 +256,9 @@ static always_inline int record(struct bpf_sock_ops *ops, struct bpf_sock *sk, s
 	__u8 yes = 1;
 	struct state *kept = bpf_sk_storage_get(&states, sk, 0, 0);
 	if (kept) {
-		/* It connects again. What the peer of before has sent may wait in its queue still: it stays recorded until it is closed,
-		 * and uses TCP. */
+		/* It connects again, or was closed while it connected. What the peer of before has sent may wait in its queue still: it
+		 * stays recorded until it is closed, and uses TCP. */
+		leave(kept);
 		kept->peer.cookie = 0;
 		kept->unpaired = MAX_UNPAIRED;
 		return 0;
@@ -403,8 +404,11 @@ static __attribute__((noinline)) int changed(struct bpf_sock_ops *ops)
 		return 1;
 	struct state *self = bpf_sk_storage_get(&states, sk, 0, 0);
 	struct tcp_sock *tcp = bpf_skc_to_tcp_sock(sk);
-	/* Whoever has it may read what it was sent before. */
-	if (!self || !tcp || tcp->inet_conn.icsk_inet.sk.sk_socket)
+	if (!self || !tcp)
+		return 1;
+	/* Whoever has it may read what it was sent before. Of one that the kernel has for itself, nobody says that it is closed. */
+	struct socket *had = tcp->inet_conn.icsk_inet.sk.sk_socket;
+	if (had && had->file)
 		return 1;
 	/* Nobody has it, or not yet: what it was sent goes with its record, as what is reset may. */
 	__u64 cookie = self->cookie;
@@ -417,7 +421,8 @@ static __attribute__((noinline)) int changed(struct bpf_sock_ops *ops)
 SEC("cgroup/sock_release")
 int closed(struct bpf_sock *sk)
 {
-	struct state *self = bpf_sk_storage_get(&states, sk, 0, 0);
+	/* One that is connecting may still be established before the kernel ends it: with a state, it is not recorded then. */
+	struct state *self = bpf_sk_storage_get(&states, sk, 0, sk->state == BPF_TCP_SYN_SENT ? BPF_SK_STORAGE_GET_F_CREATE : 0);
 	if (self)
 		release(self);
 	return 1;
@@ -454,6 +459,13 @@ static always_inline int is_paired(struct state *self)
 	return 1;
 }
 
+/* Whether somebody has a socket locked, or waits for that: messages may have no place in its queue yet. */
+static always_inline int is_locked(struct tcp_sock *to)
+{
+	struct list_head *first = READ(to->inet_conn.icsk_inet.sk.sk_lock.wq.head.next);
+	return READ(to->inet_conn.icsk_inet.sk.sk_lock.owned) || first != __builtin_preserve_access_index(&to->inet_conn.icsk_inet.sk.sk_lock.wq.head);
+}
+
 /* Runs with the sender locked, which it no longer is while the message before waits for its place in the receiver's queue. */
 SEC("sk_msg")
 int sent(struct sk_msg_md *msg)
@@ -482,8 +494,7 @@ int sent(struct sk_msg_md *msg)
 		return SK_PASS;
 	}
 	__u32 queued = READ(to->inet_conn.icsk_inet.sk.sk_backlog.rmem_alloc.counter);
-	/* What has no place in the queue yet waits for whoever has the receiver locked. */
-	if (!queued && self->unread && !READ(to->inet_conn.icsk_inet.sk.sk_lock.owned))
+	if (!queued && self->unread && !is_locked(to))
 		read_all(self);
 	if (queued >= MAX_QUEUED || self->unread >= MAX_UNREAD) {
 		count(COUNT_FALLBACK_RECEIVER_BEHIND, 1);

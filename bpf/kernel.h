@@ -7,8 +7,15 @@
 typedef struct {
 	int counter;
 } atomic_t;
+struct list_head {
+	struct list_head *next;
+} KERNEL_TYPE;
+struct wait_queue_head {
+	struct list_head head;
+} KERNEL_TYPE;
 typedef struct {
 	int owned;
+	struct wait_queue_head wq;
 } KERNEL_TYPE socket_lock_t;
 typedef struct {
 	__u32 val;

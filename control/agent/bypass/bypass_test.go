@@ -409,6 +409,51 @@ func TestAConnectionThatIsNeverTakenGivesAllBack(t *testing.T) {
 	m.givesAllBack(t)
 }
 
+// What it has sent stays its own when it connects elsewhere.
+func TestASenderThatConnectsAgainDoesNotGiveBackWhatItsReceiverKeeps(t *testing.T) {
+	m := newMachine(t)
+	a, l := sidecars(t, families["ipv4"])
+	target := &unix.SockaddrInet4{Port: 8080, Addr: [4]byte{10, 9, 0, 2}}
+	var fd int
+	a.do(t, func() error {
+		var err error
+		if fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0); err != nil {
+			return err
+		}
+		return errors.Join(unix.Connect(fd, target), unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1))
+	})
+	first, err := l.AcceptTCP()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	for range 40 {
+		if _, err := unix.Write(fd, []byte{1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	disconnect(t, fd)
+	a.do(t, func() error { return unix.Connect(fd, target) })
+	second, err := l.AcceptTCP()
+	if err != nil {
+		t.Fatal(err)
+	}
+	second.Close()
+	unix.Close(fd)
+	m.waits(t, func(recorded share) bool { return recorded == share{Sockets: 1, Together: 2} })
+	first.Close()
+	m.givesAllBack(t)
+}
+
+// disconnect ends a connection by connect(2) to no address.
+func disconnect(t *testing.T, fd int) {
+	t.Helper()
+	none := [16]byte{}
+	if _, _, errno := unix.Syscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&none)), unsafe.Sizeof(none)); errno != 0 {
+		t.Fatal(errno)
+	}
+}
+
 // Its queue may hold what the peer of before has sent.
 func TestASocketThatConnectsAgainUsesTCP(t *testing.T) {
 	m := newMachine(t)
@@ -437,11 +482,7 @@ func TestASocketThatConnectsAgainUsesTCP(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// connect(2) to no address ends a connection.
-	none := [16]byte{}
-	if _, _, errno := unix.Syscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&none)), unsafe.Sizeof(none)); errno != 0 {
-		t.Fatal(errno)
-	}
+	disconnect(t, fd)
 	server.Close()
 	m.waits(t, func(recorded share) bool { return recorded == share{Sockets: 1, Together: 2} })
 	a.do(t, func() error { return unix.Connect(fd, target) })
