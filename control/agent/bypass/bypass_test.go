@@ -413,15 +413,7 @@ func TestAConnectionThatIsNeverTakenGivesAllBack(t *testing.T) {
 func TestASenderThatConnectsAgainDoesNotGiveBackWhatItsReceiverKeeps(t *testing.T) {
 	m := newMachine(t)
 	a, l := sidecars(t, families["ipv4"])
-	target := &unix.SockaddrInet4{Port: 8080, Addr: [4]byte{10, 9, 0, 2}}
-	var fd int
-	a.do(t, func() error {
-		var err error
-		if fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0); err != nil {
-			return err
-		}
-		return errors.Join(unix.Connect(fd, target), unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1))
-	})
+	target, fd := dialRaw(t, a)
 	first, err := l.AcceptTCP()
 	if err != nil {
 		t.Fatal(err)
@@ -445,6 +437,20 @@ func TestASenderThatConnectsAgainDoesNotGiveBackWhatItsReceiverKeeps(t *testing.
 	m.givesAllBack(t)
 }
 
+// dialRaw dials the second sidecar by a socket of its own, and gives the address as well.
+func dialRaw(t *testing.T, from *namespace) (target unix.Sockaddr, fd int) {
+	t.Helper()
+	target = &unix.SockaddrInet4{Port: 8080, Addr: [4]byte{10, 9, 0, 2}}
+	from.do(t, func() error {
+		var err error
+		if fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0); err != nil {
+			return err
+		}
+		return errors.Join(unix.Connect(fd, target), unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1))
+	})
+	return target, fd
+}
+
 // disconnect ends a connection by connect(2) to no address.
 func disconnect(t *testing.T, fd int) {
 	t.Helper()
@@ -458,21 +464,7 @@ func disconnect(t *testing.T, fd int) {
 func TestASocketThatConnectsAgainUsesTCP(t *testing.T) {
 	m := newMachine(t)
 	a, l := sidecars(t, families["ipv4"])
-	target := &unix.SockaddrInet4{Port: 8080, Addr: [4]byte{10, 9, 0, 2}}
-	var fd int
-	a.do(t, func() error {
-		var err error
-		if fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0); err != nil {
-			return err
-		}
-		return unix.Connect(fd, target)
-	})
-	closed := false
-	t.Cleanup(func() {
-		if !closed {
-			unix.Close(fd)
-		}
-	})
+	target, fd := dialRaw(t, a)
 	server, err := l.AcceptTCP()
 	if err != nil {
 		t.Fatal(err)
@@ -506,7 +498,6 @@ func TestASocketThatConnectsAgainUsesTCP(t *testing.T) {
 	}
 	server.Close()
 	unix.Close(fd)
-	closed = true
 	m.givesAllBack(t)
 }
 

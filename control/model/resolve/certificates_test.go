@@ -7,24 +7,23 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/rsa"
-	"crypto/x509"
-	"encoding/pem"
-	"math/big"
 	"testing"
+
+	corev1 "k8s.io/api/core/v1"
 )
 
-// A proxy refuses all that is told with a certificate or key that it cannot use.
+func ecdsaKey(t *testing.T, curve elliptic.Curve) crypto.Signer {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(curve, rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+// A proxy refuses all that it is told together with a certificate that it cannot use.
 func TestCertificatesAreTakenWholeOrNot(t *testing.T) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1)}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	good := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	good := certificateOf(t, ecdsaKey(t, elliptic.P256())).Resource.(*corev1.Secret).Data["tls.crt"]
 	block := func(kind, text string) []byte {
 		return []byte("-----BEGIN " + kind + "-----\n" + text + "\n-----END " + kind + "-----\n")
 	}
@@ -49,20 +48,12 @@ func TestKeysThatProxiesDoNotServe(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	good, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	odd, err := ecdsa.GenerateKey(elliptic.P224(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, of := range []struct {
-		key  crypto.PublicKey
+	for name, of := range map[string]struct {
+		key  crypto.Signer
 		good bool
-	}{{small.Public(), false}, {good.Public(), true}, {odd.Public(), false}, {nil, false}} {
-		if why := unservable(of.key); (why == "") != of.good {
-			t.Errorf("%T: %q", of.key, why)
+	}{"RSA-1024": {small, false}, "P-256": {ecdsaKey(t, elliptic.P256()), true}, "P-224": {ecdsaKey(t, elliptic.P224()), false}} {
+		if c, problem := readCredential(certificateOf(t, of.key), false); (c != nil) != of.good || (problem == "") != of.good {
+			t.Errorf("%s: %q", name, problem)
 		}
 	}
 }
