@@ -149,15 +149,20 @@ func (c *checker) host(path, host string) {
 		return
 	}
 	if address, err := netip.ParseAddr(host); err == nil {
-		if address.Zone() != "" {
-			c.fail(path, fmt.Sprintf("%q has a zone, which is of one machine", host), "leave out the % and what follows")
-		}
+		c.noZone(path, address)
 		return
 	}
 	name := strings.ToLower(strings.TrimPrefix(host, "*."))
 	if len(validation.IsDNS1123Subdomain(name)) > 0 {
 		c.fail(path, fmt.Sprintf("%q is not a host name", host),
 			`use a DNS name such as cart.shop.svc.cluster.local, with at most one "*" as its first label`)
+	}
+}
+
+// noZone refuses an address of IPv6 that has a zone: no proxy takes one.
+func (c *checker) noZone(path string, address netip.Addr) {
+	if address.Zone() != "" {
+		c.fail(path, fmt.Sprintf("%q has a zone, which is of one machine", address), "leave out the % and what follows")
 	}
 }
 

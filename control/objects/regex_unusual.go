@@ -72,6 +72,7 @@ func bare(pattern string) string {
 	for pattern != "" {
 		switch {
 		case strings.HasPrefix(pattern, `\Q`):
+			// Without an end it goes on to that of the pattern.
 			text, after, _ := strings.Cut(pattern[2:], `\E`)
 			if text == "" {
 				out.WriteRune(nothing)

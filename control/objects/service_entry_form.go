@@ -79,9 +79,7 @@ func (c *checker) entryAddresses(e *networking.ServiceEntry) {
 		p, err := netip.ParsePrefix(a)
 		if address, single := netip.ParseAddr(a); single == nil {
 			p, err = netip.PrefixFrom(address.WithZone(""), address.BitLen()), nil
-			if address.Zone() != "" {
-				c.fail(at, fmt.Sprintf("%q has a zone, which is of one machine", a), "leave out the % and what follows")
-			}
+			c.noZone(at, address)
 		}
 		switch {
 		case err != nil:
@@ -182,9 +180,8 @@ func (c *checker) workloadEndpoint(at string, w *networking.WorkloadEntry, named
 	switch address, err := netip.ParseAddr(a); {
 	case a == "":
 		c.fail(at+".address", "missing", "give the endpoint's address")
-	case address.Zone() != "":
-		c.fail(at+".address", fmt.Sprintf("%q has a zone, which is of one machine", a), "leave out the % and what follows")
 	case err == nil:
+		c.noZone(at+".address", address)
 	case strings.HasPrefix(a, "unix:"):
 		c.fail(at+".address", "Unix sockets are not supported", "give an IP address")
 	case !named:

@@ -81,8 +81,8 @@ func distinct(names []string) []string {
 	})
 }
 
-// withoutTaken leaves out the names that an earlier virtual host has: two names may only clash when a service is called like
-// a namespace's path, and the first keeps it.
+// withoutTaken leaves out the names that an earlier virtual host has, which keeps them: a service may be called like a namespace's
+// path, and a host that is no service like another one and a port.
 func withoutTaken(host *routev3.VirtualHost, taken map[string]bool) *routev3.VirtualHost {
 	clash := false
 	for _, d := range host.Domains {

@@ -203,10 +203,8 @@ func certificates(text []byte) error {
 	count := 0
 	for rest := text; bytes.Contains(rest, []byte("-----BEGIN")); count++ {
 		block, after := pem.Decode(rest)
-		if block == nil {
-			return fmt.Errorf("block %d is not PEM", count+1)
-		}
-		if bytes.Count(rest[:len(rest)-len(after)], []byte("-----BEGIN")) != 1 {
+		// One that is none is passed over for the next.
+		if block == nil || bytes.Count(rest[:len(rest)-len(after)], []byte("-----BEGIN")) != 1 {
 			return fmt.Errorf("block %d is not PEM", count+1)
 		}
 		if block.Type != "CERTIFICATE" {

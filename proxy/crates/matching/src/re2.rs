@@ -1,6 +1,6 @@
 //! RE2's syntax in the words of the `regex` crate. What both read alike is left as it is; what RE2 does not take, and the crate
 //! would, is not looked for here. What the crate does not take, and RE2 would, has no use, and the controller refuses it
-//! (`control/objects/regex.go`).
+//! (`control/objects/regex_unusual.go`).
 //!
 //! The reference is RE2's [syntax](https://github.com/google/re2/wiki/Syntax), and its parser where that says nothing.
 
