@@ -1,24 +1,20 @@
 //! Applying one update: everything is decoded and checked first, then committed.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::net::SocketAddr;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use prost::Message;
 use prost_types::Any;
 
 use super::order::{HOLD, LINGER, Table};
-use super::{Builder, Held, NeedsTls, Slot, Stored, StoredSecret};
+use super::{Builder, Held, NeedsTls, Slot, Stored};
 use crate::bootstrap::not_a_target;
 use crate::check;
-use crate::decode::{self, ClusterParts, ListenerParts, SecretRef, SecretValue, TlsContext, pb};
+use crate::decode::{self, ClusterParts, ListenerParts, SecretRef, TlsContext, pb};
 use crate::error::{ConfigError, ConfigErrors};
 use crate::path::Path;
 use crate::resource::{Resource, ResourceKind, SecretSource, Update};
-use crate::snapshot::{Discovery, Listener, LocalityEndpoints, RouteTable, TlsKey};
-
-/// Contexts that a changed secret gives to one listener or cluster, in the order of [`Slot::versions`].
-type Rebuilt = HashMap<Arc<str>, Vec<Option<BTreeMap<TlsKey, TlsContext>>>>;
+use crate::snapshot::{Discovery, LocalityEndpoints, RouteTable, TlsKey};
 
 impl Builder {
     pub(super) fn apply_from(&mut self, update: Update, from_bootstrap: bool) -> Result<(), ConfigErrors> {
@@ -186,53 +182,6 @@ impl Builder {
         })
     }
 
-    /// No two listeners may have one address, and a new one must be free to bind.
-    fn check_addresses(&self, staged: &[Held<ListenerParts>], removed: &HashSet<&str>) -> Result<(), ConfigErrors> {
-        let replaced: HashSet<&str> = staged.iter().map(|h| &*h.parts.listener.name).collect();
-        let stays = |name: &str| !removed.contains(name) && !replaced.contains(name);
-        let staying = self
-            .state
-            .listeners
-            .iter()
-            .filter(|(name, _)| stays(name))
-            .filter_map(|(_, slot)| slot.newest());
-        let mut taken: HashMap<(bool, SocketAddr), Arc<str>> = HashMap::new();
-        for held in staying {
-            let listener = &held.parts.listener;
-            taken.extend(
-                listener
-                    .addresses
-                    .iter()
-                    .map(|a| ((listener.bind, *a), listener.name.clone())),
-            );
-        }
-        let bound: HashSet<SocketAddr> = self
-            .state
-            .listeners
-            .values()
-            .flat_map(|slot| slot.versions())
-            .filter(|held| held.parts.listener.bind)
-            .flat_map(|held| held.parts.listener.addresses.iter().copied())
-            .collect();
-        let mut findings = Vec::new();
-        for held in staged {
-            let listener: &Listener = &held.parts.listener;
-            let path = Path::resource(ResourceKind::Listener.plural(), &listener.name);
-            for address in &listener.addresses {
-                let here = path.field("address");
-                if let Some(other) = taken.insert((listener.bind, *address), listener.name.clone()) {
-                    findings.push(here.error(format!("{address} is the address of listener {other:?} already")));
-                } else if listener.bind
-                    && !bound.contains(address)
-                    && let Err(reason) = (self.check_listener)(*address)
-                {
-                    findings.push(here.error(format!("cannot bind {address}: {reason}")));
-                }
-            }
-        }
-        ConfigErrors::check(findings)
-    }
-
     fn apply_routes(&mut self, update: Update) -> Result<(), ConfigErrors> {
         let mut findings = Vec::new();
         let mut staged = Vec::new();
@@ -341,84 +290,6 @@ impl Builder {
         Ok(())
     }
 
-    /// New secrets rebuild the contexts of everything that uses them; if one cannot be built, the secrets are refused.
-    fn apply_secrets(&mut self, update: Update, from_bootstrap: bool) -> Result<(), ConfigErrors> {
-        let mut findings = Vec::new();
-        let mut staged: BTreeMap<SecretRef, Arc<StoredSecret>> = BTreeMap::new();
-        let source = if from_bootstrap {
-            SecretSource::Static
-        } else {
-            update.source
-        };
-        for resource in update.resources {
-            let wanted = SecretRef {
-                source: source.clone(),
-                name: resource.name.as_str().into(),
-            };
-            if self
-                .state
-                .secrets
-                .get(&wanted)
-                .is_some_and(|s| s.raw.body == resource.body)
-            {
-                continue;
-            }
-            let path = Path::resource(ResourceKind::Secret.plural(), &resource.name);
-            match decode_secret(&resource, &path) {
-                Ok(value) => {
-                    self.serial += 1;
-                    staged.insert(
-                        wanted,
-                        Arc::new(StoredSecret {
-                            raw: resource,
-                            value,
-                            serial: self.serial,
-                        }),
-                    );
-                }
-                Err(e) => findings.extend(e.iter().cloned()),
-            }
-        }
-        ConfigErrors::check(findings)?;
-        let lookup = |wanted: &SecretRef| {
-            staged
-                .get(wanted)
-                .or_else(|| self.state.secrets.get(wanted))
-                .map(|s| (&s.value, s.serial))
-        };
-        let mut findings = Vec::new();
-        let mut listeners: Rebuilt = HashMap::new();
-        let mut clusters: Rebuilt = HashMap::new();
-        for (name, slot) in &self.state.listeners {
-            rebuild(
-                &mut self.shared,
-                name,
-                slot,
-                &staged,
-                lookup,
-                &mut listeners,
-                &mut findings,
-            );
-        }
-        for (name, slot) in &self.state.clusters {
-            rebuild(
-                &mut self.shared,
-                name,
-                slot,
-                &staged,
-                lookup,
-                &mut clusters,
-                &mut findings,
-            );
-        }
-        ConfigErrors::check(findings)?;
-        self.changed |= !(listeners.is_empty() && clusters.is_empty());
-        replace(&mut self.state.listeners, listeners);
-        replace(&mut self.state.clusters, clusters);
-        self.state.secrets.extend(staged);
-        Ok(())
-    }
-
     fn contexts_of(&mut self, parts: &impl NeedsTls) -> Result<Option<BTreeMap<TlsKey, TlsContext>>, ConfigError> {
         let secrets = &self.state.secrets;
         self.shared
@@ -456,47 +327,12 @@ impl Builder {
     }
 }
 
-fn rebuild<'s, P: NeedsTls>(
-    shared: &mut super::SharedContexts,
-    name: &Arc<str>,
-    slot: &Slot<P>,
-    staged: &BTreeMap<SecretRef, Arc<StoredSecret>>,
-    lookup: impl Fn(&SecretRef) -> Option<super::contexts::Versioned<'s>> + Copy,
-    rebuilt: &mut Rebuilt,
-    findings: &mut Vec<ConfigError>,
-) {
-    let touched = |held: &Held<P>| {
-        held.parts
-            .tls()
-            .iter()
-            .flat_map(|(_, spec)| spec.secrets())
-            .any(|wanted| staged.contains_key(&wanted))
-    };
-    if !slot.versions().any(touched) {
-        return;
-    }
-    let mut versions = Vec::new();
-    for held in slot.versions() {
-        match shared.build(held.parts.tls(), lookup) {
-            Ok(contexts) => versions.push(contexts),
-            Err(e) => findings.push(e),
-        }
-    }
-    rebuilt.insert(name.clone(), versions);
-}
-
-fn replace<P: Clone>(slots: &mut BTreeMap<Arc<str>, Slot<P>>, mut rebuilt: Rebuilt) {
-    for (name, slot) in slots {
-        if let Some(versions) = rebuilt.remove(name) {
-            for (held, contexts) in slot.versions_mut().zip(versions) {
-                Arc::make_mut(held).contexts = contexts;
-            }
-        }
-    }
-}
-
 /// Checks a resource field by field and decodes it.
-fn checked<M: Message + Default>(kind: ResourceKind, resource: &Resource, path: &Path<'_>) -> Result<M, ConfigErrors> {
+pub(super) fn checked<M: Message + Default>(
+    kind: ResourceKind,
+    resource: &Resource,
+    path: &Path<'_>,
+) -> Result<M, ConfigErrors> {
     let Any { type_url, value } = &resource.body;
     if heddle_api::message_name(type_url) != kind.message_name() {
         return Err(path
@@ -516,13 +352,7 @@ fn decode_endpoints(resource: &Resource, path: &Path<'_>) -> Result<Vec<Locality
     Ok(decode::load_assignment(&config, false, path)?)
 }
 
-fn decode_secret(resource: &Resource, path: &Path<'_>) -> Result<SecretValue, ConfigErrors> {
-    let config: pb::tls::Secret = checked(ResourceKind::Secret, resource, path)?;
-    same_name(&resource.name, &config.name, path)?;
-    Ok(decode::secret(&config, path)?)
-}
-
-fn same_name(outside: &str, inside: &str, path: &Path<'_>) -> Result<(), ConfigError> {
+pub(super) fn same_name(outside: &str, inside: &str, path: &Path<'_>) -> Result<(), ConfigError> {
     if outside == inside {
         return Ok(());
     }

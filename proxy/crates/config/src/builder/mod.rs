@@ -5,10 +5,12 @@
 //! complete. Routes and clusters take turns so that no route leads nowhere (`order`). What did not change keeps its
 //! `Arc`.
 
+mod addresses;
 mod apply;
 mod contexts;
 mod dump;
 mod order;
+mod secrets;
 mod warming;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
