@@ -30,7 +30,7 @@ func (s *session) proxyStatusCommand() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{Use: "status", Aliases: []string{"ps"}, Short: "Say of every proxy whether it runs what the controller sent", Args: cobra.NoArgs,
 		Long: "Say of every proxy whether it runs what the controller sent, by type of resources: SYNCED, all that there is for it is acknowledged;\n" +
-			"STALE, something is not, be it sent or held back until the proxy has answered something else; NACK, it refused what was sent last;\n" +
+			"STALE, something is not, be it sent or held back until the proxy has answered something else; NACK, it refused some of what was sent;\n" +
 			"NOT SENT, it asked and there is nothing for it; IGNORED, it did not ask.\n\n" +
 			"WAITS FOR is the oldest change that the proxy has not answered. At debug level (see heddle up) the controller's log has a line\n" +
 			"with that version, which says what the change was about.",

@@ -16,8 +16,10 @@ import (
 	route "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
 )
 
 // talk is a proxy without a network: requests go in, what is to be sent comes out, and the clock is the test's.
@@ -60,9 +62,18 @@ func (c *talk) answers(typ Type) {
 	c.request(typ, &discovery.DeltaDiscoveryRequest{ResponseNonce: c.last[typ].nonce})
 }
 
-func (c *talk) refuses(typ Type, reason string) {
+// refuses some of the last response of a type, and says so; without names, all of it.
+func (c *talk) refuses(typ Type, reason string, names ...string) {
 	c.t.Helper()
-	c.request(typ, &discovery.DeltaDiscoveryRequest{ResponseNonce: c.last[typ].nonce, ErrorDetail: &rpcstatus.Status{Message: reason}})
+	refusal := &rpcstatus.Status{Message: reason}
+	for _, name := range names {
+		detail, err := anypb.New(&errdetails.ResourceInfo{ResourceName: name})
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		refusal.Details = append(refusal.Details, detail)
+	}
+	c.request(typ, &discovery.DeltaDiscoveryRequest{ResponseNonce: c.last[typ].nonce, ErrorDetail: refusal})
 }
 
 // hears checks everything that is sent now, each response as "CDS a b -c".
@@ -297,6 +308,48 @@ func TestWhatWasRefusedTogetherComesAgain(t *testing.T) {
 	if n := w.server.Nodes()[0]; !n.Synced {
 		t.Errorf("%+v", n)
 	}
+}
+
+// TestWhatWasTakenBesideDoesNotComeAgain: of a proxy that says what it refused.
+func TestWhatWasTakenBesideDoesNotComeAgain(t *testing.T) {
+	w, c := connected(t, "a", "b", "c")
+	w.has(mesh("a=bad", "b=good", "c=2")...)
+	c.hears("CDS a b c", "EDS a b c")
+	c.answers(Endpoints)
+	c.refuses(Clusters, "bad", "a", "nothing of it")
+	if n := w.server.Nodes()[0]; n.Synced || n.Types[0].State != Refused || n.Types[0].Reason != "bad" {
+		t.Errorf("%+v", n)
+	}
+	w.has(mesh("a=bad", "b=better", "c=2")...)
+	c.hears("CDS b", "EDS b")
+	c.answers(Clusters)
+	c.answers(Endpoints)
+	if n := w.server.Nodes()[0]; n.Synced || n.Types[0].State != Refused {
+		t.Errorf("%+v", n)
+	}
+	// Two are wrong; one is mended.
+	w.has(mesh("a=bad", "b=bad", "c=2")...)
+	c.hears("CDS b", "EDS b")
+	c.answers(Endpoints)
+	c.refuses(Clusters, "bad", "b")
+	w.has(mesh("a=mended", "b=bad", "c=2")...)
+	c.hears("CDS a b", "EDS a")
+	c.answers(Endpoints)
+	c.refuses(Clusters, "bad", "b")
+	w.has(mesh("a=mended", "b=mended", "c=2")...)
+	c.hears("CDS b", "EDS b")
+	c.answers(Endpoints)
+	c.answers(Clusters)
+	if n := w.server.Nodes()[0]; !n.Synced || n.Types[0].Reason != "" {
+		t.Errorf("%+v", n)
+	}
+	// Who names nothing that was in it may have refused all of it.
+	w.has(mesh("a=bad", "b=2", "c=2")...)
+	c.hears("CDS a b", "EDS a b")
+	c.answers(Endpoints)
+	c.refuses(Clusters, "bad", "x")
+	w.has(mesh("a=mended", "b=2", "c=2")...)
+	c.hears("CDS a b", "EDS a")
 }
 
 // TestAnUnrelatedChangeTakesNothingBack: what was acknowledged stays so, whatever is on its way.

@@ -5,6 +5,10 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
+
+	"heddle.io/heddle/control/peer"
 )
 
 // holdLimit is how long newer resources of a type wait for the answer to those sent before: a proxy that takes longer is
@@ -229,7 +233,7 @@ func (p *Proxy) absent(t Type) []string {
 // respond makes a response and takes note of it.
 func (p *Proxy) respond(t Type, set, removed []string, now time.Time) *response {
 	sub := &p.types[t]
-	// A refused response was refused as a whole: what else was in it comes again together with what may mend it.
+	// What a proxy has refused comes again together with what may mend it. Envoy does not say what that is of a response.
 	if slices.ContainsFunc(set, sub.refused.names.has) {
 		in := make(map[string]struct{}, len(set))
 		for _, name := range set {
@@ -317,42 +321,44 @@ func (p *Proxy) warm(t Type, clusters []string, now time.Time) {
 	}
 }
 
-// answer takes the answer to a response. Refused says that the proxy did not take it, and then failure why, in its words, which
-// may be none.
-func (p *Proxy) answer(t Type, nonce string, refused bool, failure string) {
+// answer takes the answer to a response. With a refusal the proxy did not take all of it; that says why, in its words, which may be
+// none, and perhaps what ([peer.Refused]).
+func (p *Proxy) answer(t Type, nonce string, refusal *rpcstatus.Status) {
 	sub := &p.types[t]
 	if nonce == "" || nonce != sub.nonce || sub.answered {
 		return // A new subscription, or an answer to something older than what was sent last.
 	}
 	sub.answered = true
-	p.traceAnswered(t, refused)
+	p.traceAnswered(t, refusal != nil)
 	if p.heavy != nil && *p.heavy == t {
 		p.lighten()
 	}
-	if refused {
-		r := &sub.refused
-		if r.names.len() == 0 {
-			r.since = sub.unanswered
-		}
-		for _, name := range sub.batch {
+	isRefused := func(string) bool { return refusal != nil }
+	named := peer.Refused(refusal)
+	if isNamed := func(name string) bool { _, is := named[name]; return is }; slices.ContainsFunc(sub.batch, isNamed) {
+		isRefused = isNamed
+	}
+	r := &sub.refused
+	if r.names.len() == 0 {
+		r.since = sub.unanswered
+	}
+	for _, name := range sub.batch {
+		if isRefused(name) {
 			// What there is none of may be there by the word of the proxy alone.
 			r.names.add(name, find(p.groups, t, name) == nil)
+		} else {
+			r.names.remove(name)
 		}
-		r.reason, r.last = failure, sub.latest
+	}
+	if refusal != nil {
+		r.reason, r.last = refusal.GetMessage(), sub.latest
 		p.server.metrics.rejects.WithLabelValues(t.String()).Inc()
-		p.server.refusals.note(p.id, t, failure)
+		p.server.refusals.note(p.id, t, refusal.GetMessage())
 	} else {
 		sub.version = sub.latest
-		left := sub.refused.names.len()
-		for _, name := range sub.batch {
-			// No name is twice in a response.
-			if sub.refused.names.has(name) {
-				left--
-			}
-		}
-		if left == 0 {
-			sub.refused = refusal{}
-		}
+	}
+	if r.names.len() == 0 {
+		*r = refusedResources{}
 	}
 	sub.state = Synced
 	if sub.refused.names.len() > 0 {

@@ -10,6 +10,7 @@ import (
 	cluster "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"github.com/prometheus/client_golang/prometheus"
+	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 )
 
 // alone is a source with one group.
@@ -38,7 +39,7 @@ func crowd(b *testing.B, n int) (*Server, []*Resource) {
 	return New(context.Background(), slog.New(slog.DiscardHandler), time.Now, prometheus.NewRegistry(), alone{NewGroup(all, "")}, func() {}), all
 }
 
-// BenchmarkRefused is one change for a proxy that refused its first clusters: as many come again with it.
+// BenchmarkRefused is one change for an Envoy that refused its first clusters: as many come again with it, as it does not say which.
 func BenchmarkRefused(b *testing.B) {
 	for _, n := range []int{1000, 10000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
@@ -56,7 +57,7 @@ func BenchmarkRefused(b *testing.B) {
 					b.Fatalf("to be sent is %+v", r)
 				}
 				p.mu.Lock()
-				p.answer(Clusters, r.nonce, true, "no")
+				p.answer(Clusters, r.nonce, &rpcstatus.Status{Message: "no"})
 				p.types[Clusters].mark(all[7].Name(), false, s.version)
 				p.mu.Unlock()
 			}

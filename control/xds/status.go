@@ -18,7 +18,7 @@ const (
 	Synced State = "SYNCED"
 	// Stale means that there is something for it that it has not acknowledged, be it sent or still held back.
 	Stale State = "STALE"
-	// Refused means that the proxy rejected what was sent last and runs what it had.
+	// Refused means that the proxy refused some of what was sent, and runs what it had of that.
 	Refused State = "NACK"
 	// NotSent means that the proxy asked, and there is nothing for it.
 	NotSent State = "NOT SENT"

@@ -44,11 +44,11 @@ type subscription struct {
 	state State
 	// version is the newest change that was acknowledged.
 	version int64
-	refused refusal
+	refused refusedResources
 }
 
-// refusal is what a proxy refused and has not taken since.
-type refusal struct {
+// refusedResources are what a proxy refused and has not taken since.
+type refusedResources struct {
 	names nameSet
 	refusedChanges
 }
@@ -124,7 +124,7 @@ func (p *Proxy) deltaRequest(t Type, r *discovery.DeltaDiscoveryRequest) error {
 	defer p.mu.Unlock()
 	p.absorb()
 	defer p.settle()
-	p.answer(t, r.GetResponseNonce(), r.GetErrorDetail() != nil, r.GetErrorDetail().GetMessage())
+	p.answer(t, r.GetResponseNonce(), r.GetErrorDetail())
 	sub := &p.types[t]
 	known := r.GetInitialResourceVersions()
 	if !namesWithin(slices.Values(r.GetResourceNamesSubscribe())) || !namesWithin(maps.Keys(known)) {
@@ -201,7 +201,7 @@ func (p *Proxy) wholeRequest(t Type, r *discovery.DiscoveryRequest) error {
 		if r.GetResponseNonce() != sub.nonce {
 			return nil // It was sent before the proxy had heard the last response, and another follows.
 		}
-		p.answer(t, r.GetResponseNonce(), r.GetErrorDetail() != nil, r.GetErrorDetail().GetMessage())
+		p.answer(t, r.GetResponseNonce(), r.GetErrorDetail())
 	}
 	before := sub.names
 	sub.names = nameSet{}

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"heddle.io/heddle/control/server/client"
 	"heddle.io/heddle/test/e2e/harness"
 )
 
@@ -129,6 +131,51 @@ spec:
 	defer answer.Body.Close()
 	if answer.StatusCode != http.StatusOK {
 		t.Errorf("the shop answers %s", answer.Status)
+	}
+}
+
+// A cluster that a sidecar refuses is missing alone: the sidecar starts, and serves with the others.
+func TestSidecarStartsWithoutTheClusterThatItRefuses(t *testing.T) {
+	address := shop(t)
+	t.Cleanup(func() { must(t, "check", "--wait", "90s") })
+	apply(t, `apiVersion: networking.istio.io/v1alpha3
+kind: EnvoyFilter
+metadata: { name: maglev, namespace: pinnacle }
+spec:
+  workloadSelector: { labels: { app: frontend } }
+  configPatches:
+  - applyTo: CLUSTER
+    match: { context: SIDECAR_OUTBOUND, cluster: { service: adservice.pinnacle.svc.cluster.local } }
+    patch: { operation: MERGE, value: { lb_policy: MAGLEV } }
+`)
+	harness.Eventually(t, 30*time.Second, "the status says who refused what", func() error {
+		out := must(t, "get", "envoyfilter", "maglev", "-n", "pinnacle", "-o", "yaml")
+		if !strings.Contains(out, "pinnacle/frontend-0 refused") || !strings.Contains(out, "adservice.pinnacle.svc.cluster.local].lb_policy:") {
+			return errors.New(out)
+		}
+		return nil
+	})
+	before := here.ReplicaOf(t, "frontend")
+	kill(t, before.State.ProxyPID)
+	harness.Eventually(t, 20*time.Second, "another sidecar", func() error {
+		if now := here.ReplicaOf(t, "frontend").State; now.Phase != "Ready" || now.ProxyPID == before.State.ProxyPID {
+			return fmt.Errorf("%+v", now)
+		}
+		return nil
+	})
+	harness.Eventually(t, 10*time.Second, "the shop", harness.Works(address+"/"))
+	var proxies []client.ProxyStatus
+	if err := json.Unmarshal([]byte(must(t, "proxy", "status", "-o", "json")), &proxies); err != nil {
+		t.Fatal(err)
+	}
+	states := map[string]string{}
+	for _, proxy := range proxies {
+		if proxy.Namespace == before.Namespace && proxy.Name == before.State.Name {
+			states = proxy.Types
+		}
+	}
+	if states["CDS"] != "NACK" || states["LDS"] != "SYNCED" || states["EDS"] != "SYNCED" {
+		t.Errorf("the new sidecar's configuration: %v", states)
 	}
 }
 

@@ -264,11 +264,14 @@ func clearNode(m any) {
 	}
 }
 
-// clipReason bounds why a proxy refuses, which is kept, logged and shown.
+// clipReason bounds why a proxy refuses, which is kept, logged and shown, and what it says that it refused.
 func clipReason(m any) {
 	if refusing, ok := m.(interface{ GetErrorDetail() *rpcstatus.Status }); ok && refusing.GetErrorDetail() != nil {
 		detail := refusing.GetErrorDetail()
-		detail.Message, detail.Details = peer.Words(detail.Message, maxReason, true), nil
+		detail.Message = peer.Words(detail.Message, maxReason, true)
+		if peer.Refused(detail) == nil {
+			detail.Details = nil
+		}
 	}
 }
 

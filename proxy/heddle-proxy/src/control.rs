@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use heddle_config::snapshot::Snapshot;
-use heddle_config::{Builder, Checkpoint, ConfigErrors, ResourceKind};
+use heddle_config::{Builder, Checkpoint, Refusal, ResourceKind};
 use heddle_worker::{Ask, Phase, Scope, WorkerReport};
-use heddle_xds::Delivery;
+use heddle_xds::{Delivery, Verdict};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinError, JoinHandle, spawn_blocking};
@@ -95,21 +95,23 @@ struct WorkerView {
     ended: bool,
 }
 
-/// The configuration with an update, unless that was refused.
-type Decoded = (Builder, Result<(), ConfigErrors>);
+/// The configuration with what was taken of an update.
+type Decoded = (Builder, Result<(), Refusal>);
 
 /// A large update that is being decoded on another thread. One at a time.
 struct Decoding {
     task: JoinHandle<Decoded>,
     before: Option<Checkpoint>,
-    verdict: oneshot::Sender<Result<(), String>>,
+    verdict: oneshot::Sender<Verdict>,
 }
 
 /// An update that workers are putting into force.
 struct InFlight {
     version: u64,
     before: Option<Checkpoint>,
-    verdict: oneshot::Sender<Result<(), String>>,
+    /// What the workers' consent makes of the update.
+    outcome: Verdict,
+    verdict: oneshot::Sender<Verdict>,
     deadline: Instant,
 }
 
@@ -222,10 +224,8 @@ impl Control {
             let mut next = builder.clone();
             let task = spawn_blocking(move || {
                 let result = next.apply(update);
-                if result.is_ok() {
-                    // Made here as well; asking again gives the same one.
-                    next.snapshot();
-                }
+                // Made here as well; asking again gives the same one.
+                next.snapshot();
                 (next, result)
             });
             self.decoding = Some(Decoding { task, before, verdict });
@@ -241,14 +241,12 @@ impl Control {
         let Decoding { before, verdict, .. } = decoding;
         match end {
             Ok((next, result)) => {
-                if result.is_ok() {
-                    self.builder.replace(next);
-                }
+                self.builder.replace(next);
                 self.applied(result, before, verdict);
             }
             Err(_) => answer(
                 verdict,
-                Err("decoding it failed, which is a bug; see the proxy's log".to_owned()),
+                Verdict::Refused("decoding it failed, which is a bug; see the proxy's log".to_owned()),
             ),
         }
     }
@@ -259,16 +257,11 @@ impl Control {
     }
 
     /// Hands what an update has made of the configuration to the workers.
-    fn applied(
-        &mut self,
-        result: Result<(), ConfigErrors>,
-        before: Option<Checkpoint>,
-        verdict: oneshot::Sender<Result<(), String>>,
-    ) {
-        if let Err(errors) = result {
-            answer(verdict, Err(errors.to_string()));
-            return;
-        }
+    fn applied(&mut self, result: Result<(), Refusal>, before: Option<Checkpoint>, verdict: oneshot::Sender<Verdict>) {
+        let outcome = match result {
+            Ok(()) => Verdict::Taken,
+            Err(refusal) => Verdict::TakenBut(refusal),
+        };
         let mut builder = self.builder.borrow_mut();
         let snapshot = builder.snapshot();
         self.discovery.follow(&builder, false);
@@ -283,11 +276,12 @@ impl Control {
             self.in_flight = Some(InFlight {
                 version,
                 before,
+                outcome,
                 verdict,
                 deadline: Instant::now() + APPLY_TIMEOUT,
             });
         } else {
-            answer(verdict, Ok(()));
+            answer(verdict, outcome);
         }
     }
 
@@ -311,7 +305,7 @@ impl Control {
                 self.view(worker, |w| w.version = version);
                 let applied = self.workers.iter().map(|w| w.version).min().unwrap_or(0);
                 if let Some(done) = self.in_flight.take_if(|f| applied >= f.version) {
-                    answer(done.verdict, Ok(()));
+                    answer(done.verdict, done.outcome);
                 }
                 None
             }
@@ -357,7 +351,7 @@ impl Control {
             self.snapshot.send_replace(builder.snapshot());
             self.discovery.follow(&builder, false);
         }
-        answer(refused.verdict, Err(problem));
+        answer(refused.verdict, Verdict::Refused(problem));
     }
 
     fn give_up_waiting(&mut self) {
@@ -367,7 +361,7 @@ impl Control {
                 "{behind} workers have not put configuration {} into force after {APPLY_TIMEOUT:?}",
                 slow.version
             );
-            answer(slow.verdict, Ok(()));
+            answer(slow.verdict, slow.outcome);
         }
     }
 
@@ -472,7 +466,7 @@ impl Control {
         if to.stopping
             && let Some(in_flight) = self.in_flight.take()
         {
-            answer(in_flight.verdict, Ok(()));
+            answer(in_flight.verdict, in_flight.outcome);
         }
     }
 
@@ -519,8 +513,8 @@ async fn end_of(decoding: &mut Option<Decoding>) -> (Decoding, Result<Decoded, J
 }
 
 /// The stream may be gone: then nobody needs the verdict.
-fn answer(verdict: oneshot::Sender<Result<(), String>>, result: Result<(), String>) {
-    let _ = verdict.send(result);
+fn answer(verdict: oneshot::Sender<Verdict>, outcome: Verdict) {
+    let _ = verdict.send(outcome);
 }
 
 /// Sleeps until the deadline, for ever without one.

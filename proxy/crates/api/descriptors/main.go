@@ -14,6 +14,7 @@ import (
 	"sort"
 	"strings"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protodesc"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -139,6 +140,8 @@ func collect() *descriptorpb.FileDescriptorSet {
 		}
 		set.File = append(set.File, slim(protodesc.ToFileDescriptorProto(f)))
 	}
+	// What an answer of xDS may say besides (google.rpc.Status.details), which no file of Envoy's imports.
+	visit(errdetails.File_google_rpc_error_details_proto.Path())
 	for _, path := range paths {
 		if root, _, _ := strings.Cut(path, "/"); root == "contrib" || root == "envoy" || root == "udpa" || root == "xds" {
 			visit(path)

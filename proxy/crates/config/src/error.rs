@@ -1,5 +1,6 @@
 //! What is wrong with a configuration, and where.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 /// One finding: the path of the field, what is wrong with it and what to do about it.
@@ -66,6 +67,60 @@ impl ConfigErrors {
     /// The findings that were kept.
     pub fn iter(&self) -> impl Iterator<Item = &ConfigError> {
         self.errors.iter()
+    }
+}
+
+/// What of an update was refused, and why. Everything else in the update was taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    names: BTreeSet<String>,
+    errors: ConfigErrors,
+}
+
+impl Refusal {
+    /// Names of the resources that were refused, at least one: what was in force of them stays.
+    pub fn names(&self) -> &BTreeSet<String> {
+        &self.names
+    }
+
+    /// Why.
+    pub fn errors(&self) -> &ConfigErrors {
+        &self.errors
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.errors.fmt(f)
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// Gathers a [`Refusal`].
+#[derive(Debug, Default)]
+pub(crate) struct Refused {
+    names: BTreeSet<String>,
+    findings: Vec<ConfigError>,
+}
+
+impl Refused {
+    /// Refuses a resource.
+    pub(crate) fn add(&mut self, name: impl Into<String>, why: impl Into<ConfigErrors>) {
+        self.names.insert(name.into());
+        self.findings.extend(why.into().errors);
+    }
+
+    pub(crate) fn contains(&self, name: &str) -> bool {
+        self.names.contains(name)
+    }
+
+    /// `Ok` when nothing was refused.
+    pub(crate) fn check(self) -> Result<(), Refusal> {
+        ConfigErrors::check(self.findings).map_err(|errors| Refusal {
+            names: self.names,
+            errors,
+        })
     }
 }
 

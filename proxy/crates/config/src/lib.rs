@@ -1,7 +1,7 @@
 //! Envoy protos turned into checked, immutable snapshots.
 //!
 //! The bootstrap document becomes a [`Bootstrap`]; a [`Builder`] takes its static resources and every later [`Update`],
-//! refuses what is wrong as a whole, keeps what still waits for something warming, and hands out [`snapshot::Snapshot`]s.
+//! refuses the resources that are wrong, keeps what still waits for something warming, and hands out [`snapshot::Snapshot`]s.
 #![forbid(unsafe_code)]
 
 mod bootstrap;
@@ -19,5 +19,5 @@ pub use bootstrap::{AdminAddress, Bootstrap, GrpcTarget, Options, TargetAddress}
 pub use builder::{Builder, Checkpoint, ListenerCheck, Subscriptions};
 pub use check::release_descriptors;
 pub use decode::struct_to_json;
-pub use error::{ConfigError, ConfigErrors};
+pub use error::{ConfigError, ConfigErrors, Refusal};
 pub use resource::{Resource, ResourceKind, SecretSource, Update};

@@ -104,7 +104,7 @@ pub enum SecretSource {
     Cluster(Arc<str>),
 }
 
-/// What one discovery response, or the bootstrap, changes. It is applied as a whole or not at all.
+/// What one discovery response, or the bootstrap, changes.
 #[derive(Clone, Debug)]
 pub struct Update {
     /// Kind of all resources in it.

@@ -1,4 +1,4 @@
-//! How updates become snapshots: warming, identity of what did not change, rotation, refusal as a whole.
+//! How updates become snapshots: warming, identity of what did not change, rotation, refusal of what is wrong.
 
 use std::sync::{Arc, Mutex};
 
@@ -208,22 +208,63 @@ fn new_routes_do_not_touch_the_listener() {
     assert!(!Arc::ptr_eq(&before.routes["r"], &after.routes["r"]));
 }
 
+/// What is refused of an update: names and text.
+fn refusal(builder: &mut Builder, update: Update) -> (Vec<String>, String) {
+    let refusal = builder.apply(update).expect_err("refused");
+    (refusal.names().iter().cloned().collect(), refusal.to_string())
+}
+
 #[test]
-fn one_bad_resource_refuses_the_whole_update() {
+fn one_bad_resource_leaves_the_others_alone() {
     let mut b = builder();
-    let before = b.snapshot();
     let mut bad = eds_cluster("bad");
     bad["lb_policy"] = json!("MAGLEV");
-    let error = b
-        .apply(update(Cluster, &[eds_cluster("good"), bad]))
-        .expect_err("refused")
-        .to_string();
+    let (names, error) = refusal(&mut b, update(Cluster, &[bad, eds_cluster("good")]));
+    assert_eq!(names, ["bad"]);
     assert!(
         error.starts_with("clusters[bad].lb_policy: MAGLEV is not implemented"),
         "{error}"
     );
+    assert_eq!(b.subscriptions().endpoints.into_iter().collect::<Vec<_>>(), ["good"]);
+    assert!(b.has_clusters(), "they have come, and one of them was wrong");
+
+    let mut wrong = endpoints("good", "10.0.0.1");
+    wrong["endpoints"][0]["lb_endpoints"][0]["endpoint"]["address"]["socket_address"]["port_value"] = json!(70_000);
+    apply(&mut b, Cluster, &[eds_cluster("good"), eds_cluster("more")]);
+    let (names, _) = refusal(&mut b, update(Endpoints, &[wrong, endpoints("more", "10.0.0.2")]));
+    assert_eq!(names, ["good"]);
+    assert!(b.snapshot().clusters.contains_key("more"));
+
+    apply(
+        &mut b,
+        Listener,
+        &[listener("front", 80, "r"), listener("back", 81, "s")],
+    );
+    let mut wrong = routes("r", "more");
+    wrong["virtual_hosts"][0]["routes"][0]["match"] = json!({ "safe_regex": { "regex": "(" } });
+    let (names, _) = refusal(&mut b, update(Route, &[wrong, routes("s", "more")]));
+    assert_eq!(names, ["r"]);
+    assert_eq!(
+        b.snapshot().listeners.keys().map(|n| &**n).collect::<Vec<_>>(),
+        ["back"]
+    );
+}
+
+#[test]
+fn what_is_refused_stays_as_it_was() {
+    let mut b = serving();
+    let before = b.snapshot();
+    let mut bad = eds_cluster("c");
+    bad["lb_policy"] = json!("MAGLEV");
+    let (names, _) = refusal(&mut b, update(Cluster, &[bad.clone()]));
+    assert_eq!(names, ["c"]);
     assert!(Arc::ptr_eq(&before, &b.snapshot()));
-    assert!(b.subscriptions().endpoints.is_empty(), "good was not kept either");
+    // One that is on its way out is not kept by a version that is refused.
+    b.apply(remove(Cluster, "c")).expect("accepted");
+    refusal(&mut b, update(Cluster, &[bad]));
+    let over = b.deadline().expect("it is to end");
+    b.tick(over);
+    assert!(!b.snapshot().clusters.contains_key("c"));
 }
 
 #[test]
@@ -405,12 +446,14 @@ fn what_the_server_does_not_have_is_not_waited_for() {
 #[test]
 fn static_resources_cannot_be_replaced_or_removed() {
     let mut b = builder();
-    let error = b
-        .apply(update(Cluster, &[eds_cluster("fixed")]))
-        .expect_err("refused")
-        .to_string();
+    apply(&mut b, Cluster, &[eds_cluster("c")]);
+    let mut wrong = update(Cluster, &[eds_cluster("fixed"), eds_cluster("d")]);
+    wrong.removed = vec!["fixed".into(), "c".into()];
+    let (names, error) = refusal(&mut b, wrong);
+    assert_eq!(names, ["fixed"]);
     assert!(error.contains("static resource of the bootstrap"), "{error}");
-    assert!(b.apply(remove(Cluster, "fixed")).is_err());
+    assert!(b.snapshot().clusters.contains_key("fixed"));
+    assert_eq!(b.subscriptions().endpoints.into_iter().collect::<Vec<_>>(), ["d"]);
 }
 
 #[test]
@@ -450,6 +493,31 @@ fn a_bad_secret_is_refused_and_the_old_one_serves_on() {
     let error = b.apply(update(Secret, &[wrong_kind])).expect_err("refused").to_string();
     assert!(error.contains("a tls_certificate is needed"), "{error}");
     assert!(Arc::ptr_eq(&before, &b.snapshot()));
+}
+
+#[test]
+fn who_cannot_use_a_secret_does_not_keep_it_from_others() {
+    let mut b = builder();
+    let mut mistaken = tls_cluster("mistaken", "unused");
+    mistaken["transport_socket"]["typed_config"]["common_tls_context"] = json!({
+        "validation_context_sds_secret_config": {
+            "name": "id", "sds_config": { "ads": {}, "resource_api_version": "V3" } } });
+    apply(&mut b, Cluster, &[tls_cluster("c", "id"), mistaken]);
+    let (names, error) = refusal(&mut b, update(Secret, &[pair("id", "a.example")]));
+    assert_eq!(names, ["id"]);
+    assert!(error.starts_with("clusters[mistaken].transport_socket"), "{error}");
+    assert!(b.snapshot().clusters.contains_key("c"));
+    assert_eq!(
+        b.waiting(),
+        ["cluster mistaken waits for secrets that it can use: those that have come were refused"]
+    );
+    // A secret that nobody can use leaves those beside it alone.
+    let mut mixed = pair("id", "b.example");
+    mixed["tls_certificate"]["private_key"] = pair("id", "c.example")["tls_certificate"]["private_key"].clone();
+    apply(&mut b, Cluster, &[tls_cluster("d", "other")]);
+    let (names, _) = refusal(&mut b, update(Secret, &[mixed, pair("other", "d.example")]));
+    assert_eq!(names, ["id"]);
+    assert!(b.snapshot().clusters.contains_key("d"));
 }
 
 #[test]
@@ -535,6 +603,54 @@ fn two_listeners_cannot_have_one_address_but_one_may_take_over() {
     b.apply(swap).expect("accepted");
 }
 
+fn ports(snapshot: &Snapshot) -> Vec<(&str, u16)> {
+    let listeners = snapshot.listeners.values();
+    let mut out: Vec<_> = listeners.map(|l| (&*l.name, l.addresses[0].port())).collect();
+    out.sort_unstable();
+    out
+}
+
+#[test]
+fn an_address_stays_with_who_has_it() {
+    let mut b = builder();
+    apply(&mut b, Listener, &[listener("m", 80, "r"), listener("n", 81, "r")]);
+    apply(&mut b, Route, &[routes("r", "fixed")]);
+    // One that changes keeps its address, whatever the names: "a" comes before "m".
+    let (names, error) = refusal(
+        &mut b,
+        update(
+            Listener,
+            &[listener("a", 80, "r"), listener("m", 80, "s"), listener("z", 82, "r")],
+        ),
+    );
+    assert_eq!(names, ["a"]);
+    assert_eq!(
+        error,
+        "listeners[a].address: 127.0.0.1:80 is the address of listener \"m\" already"
+    );
+    apply(&mut b, Route, &[routes("s", "fixed")]);
+    assert_eq!(ports(&b.snapshot()), [("m", 80), ("n", 81), ("z", 82)]);
+}
+
+#[test]
+fn who_counts_on_the_address_of_one_that_is_refused_is_refused_too() {
+    let mut b = builder();
+    let before: Vec<_> = (0..4).map(|i| listener(&format!("l{i}"), 80 + i, "r")).collect();
+    apply(&mut b, Listener, &before);
+    apply(&mut b, Route, &[routes("r", "fixed")]);
+    // Each moves one up; the last goes where "a" wants to go as well, which comes first by its name.
+    let mut moved: Vec<_> = (0..4).map(|i| listener(&format!("l{i}"), 81 + i, "r")).collect();
+    moved.push(listener("a", 84, "r"));
+    let (names, error) = refusal(&mut b, update(Listener, &moved));
+    assert_eq!(names, ["l0", "l1", "l2", "l3"], "{error}");
+    let s = b.snapshot();
+    assert_eq!(ports(&s), [("a", 84), ("l0", 80), ("l1", 81), ("l2", 82), ("l3", 83)]);
+    // Without the one that is in the way they move.
+    b.apply(remove(Listener, "a")).expect("accepted");
+    let s = apply(&mut b, Listener, &moved[..4]);
+    assert_eq!(ports(&s), [("l0", 81), ("l1", 82), ("l2", 83), ("l3", 84)]);
+}
+
 #[test]
 fn a_checkpoint_brings_the_old_configuration_back() {
     let mut b = builder();
@@ -565,8 +681,11 @@ fn names_must_agree_and_be_unique() {
             .to_string()
             .contains("they must agree")
     );
-    let twice = update(Cluster, &[eds_cluster("c"), eds_cluster("c")]);
-    assert!(b.apply(twice).expect_err("refused").to_string().contains("twice"));
+    let twice = update(Cluster, &[eds_cluster("c"), eds_cluster("c"), eds_cluster("d")]);
+    let (names, error) = refusal(&mut b, twice);
+    assert_eq!(names, ["c"]);
+    assert!(error.contains("twice"), "{error}");
+    assert_eq!(b.subscriptions().endpoints.into_iter().collect::<Vec<_>>(), ["d"]);
 }
 
 #[test]

@@ -17,7 +17,7 @@ use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Status, Streaming};
 
 use crate::backoff::Backoff;
-use crate::session::{Session, Wanted};
+use crate::session::{Session, Verdict, Wanted};
 use crate::stats::StreamStats;
 
 /// Largest response that is read. A mesh of ten thousand services stays below it; a broken server cannot claim more.
@@ -45,8 +45,8 @@ pub enum Service {
 pub struct Delivery {
     /// What changes.
     pub update: Update,
-    /// The verdict: the text of an error becomes the NACK.
-    pub verdict: oneshot::Sender<Result<(), String>>,
+    /// What became of it.
+    pub verdict: oneshot::Sender<Verdict>,
 }
 
 /// What a stream needs.
@@ -187,19 +187,20 @@ async fn handle(
         verdict,
     };
     params.updates.send(delivery).await.map_err(|_| StreamError::Done)?;
-    match answer.await.map_err(|_| StreamError::Done)? {
-        Ok(()) => {
-            params.stats.update(kind, true);
-            let (changed, removed) = (incoming.update.resources.len(), incoming.update.removed.len());
-            tracing::debug!(target: "xds", "{kind}: accepted {changed} resources, removed {removed}");
-            Ok(params.session.accept(incoming))
+    let verdict = answer.await.map_err(|_| StreamError::Done)?;
+    params.stats.update(kind, verdict == Verdict::Taken);
+    let (changed, removed) = (incoming.update.resources.len(), incoming.update.removed.len());
+    match &verdict {
+        Verdict::Taken => tracing::debug!(target: "xds", "{kind}: accepted {changed} resources, removed {removed}"),
+        Verdict::TakenBut(refusal) => {
+            let refused = refusal.names().len();
+            tracing::warn!(target: "xds", "{kind}: refused {refused} of {changed} resources, what was in force of them stays: {refusal}");
         }
-        Err(problem) => {
-            params.stats.update(kind, false);
+        Verdict::Refused(problem) => {
             tracing::warn!(target: "xds", "{kind}: refused an update, what was in force stays: {problem}");
-            Ok(params.session.reject(incoming, &problem))
         }
     }
+    Ok(params.session.answer(incoming, &verdict))
 }
 
 async fn send(

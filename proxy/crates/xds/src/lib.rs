@@ -14,5 +14,5 @@ mod stats;
 
 pub use backoff::Backoff;
 pub use client::{ClientParams, Delivery, Service, run};
-pub use session::{Incoming, Session, Wanted};
+pub use session::{Incoming, Session, Verdict, Wanted};
 pub use stats::StreamStats;

@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use heddle_api::envoy::config::core::v3::Node;
 use heddle_api::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
-use heddle_api::google::rpc::Status;
-use heddle_config::{Resource, ResourceKind, SecretSource, Update};
+use heddle_api::google::rpc::{ResourceInfo, Status};
+use heddle_config::{Refusal, Resource, ResourceKind, SecretSource, Update};
+use prost::Message;
+use prost_types::Any;
 
 /// gRPC's INVALID_ARGUMENT: the code of a NACK.
 const INVALID_ARGUMENT: i32 = 3;
@@ -15,6 +17,20 @@ const ON_DEMAND: &str = "heddle.on_demand";
 
 /// Longest error text in a NACK; controllers keep it in a status.
 const MAX_ERROR: usize = 4096;
+
+/// Most refused resources that a NACK names. When there are more it names none, and the server takes all to be refused.
+const MAX_NAMED: usize = 1000;
+
+/// What became of an update.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is in force.
+    Taken,
+    /// It is in force but for the resources that the refusal names: what was there of them stays.
+    TakenBut(Refusal),
+    /// Nothing of it is in force, for this reason.
+    Refused(String),
+}
 
 /// What a stream should ask for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -115,7 +131,7 @@ impl Session {
         let kind = ResourceKind::from_type_url(&response.type_url);
         let Some(kind) = kind.filter(|k| self.subscriptions.get(k).is_some_and(|s| s.told.is_some())) else {
             let problem = format!("{:?} was not asked for on this stream", response.type_url);
-            return Err(Box::new(nack(response.type_url, response.nonce, &problem)));
+            return Err(Box::new(nack(response.type_url, response.nonce, &problem, Vec::new())));
         };
         // A resource without a body is a heartbeat: it says that nothing has changed.
         let resources = response.resources.into_iter().filter_map(|r| {
@@ -143,28 +159,42 @@ impl Session {
         })
     }
 
-    /// The update is in force: the ACK.
-    pub fn accept(&mut self, incoming: Incoming) -> DeltaDiscoveryRequest {
-        let subscription = self.subscriptions.entry(incoming.update.kind).or_default();
-        for resource in incoming.update.resources {
+    /// The answer to a response: the ACK or NACK. Versions are those of what is in force, so that the server knows on the next
+    /// stream, too, what the proxy has.
+    pub fn answer(&mut self, incoming: Incoming, verdict: &Verdict) -> DeltaDiscoveryRequest {
+        let Incoming {
+            update,
+            nonce,
+            type_url,
+        } = incoming;
+        let error = match verdict {
+            Verdict::Taken => None,
+            Verdict::TakenBut(refusal) => Some((refusal.to_string(), details(&type_url, refusal))),
+            Verdict::Refused(problem) => Some((problem.clone(), Vec::new())),
+        };
+        let is_taken = |name: &String| match verdict {
+            Verdict::Taken => true,
+            Verdict::TakenBut(refusal) => !refusal.names().contains(name),
+            Verdict::Refused(_) => false,
+        };
+        let subscription = self.subscriptions.entry(update.kind).or_default();
+        for name in update.removed.iter().filter(|name| is_taken(name)) {
+            subscription.versions.remove(name);
+        }
+        for resource in update.resources.into_iter().filter(|r| is_taken(&r.name)) {
             // What was unsubscribed meanwhile is not reported on the next stream.
             if subscription.wildcard || subscription.wanted.contains(&resource.name) {
                 subscription.versions.insert(resource.name, resource.version);
             }
         }
-        for name in &incoming.update.removed {
-            subscription.versions.remove(name);
+        match error {
+            Some((problem, details)) => nack(type_url, nonce, &problem, details),
+            None => DeltaDiscoveryRequest {
+                type_url,
+                response_nonce: nonce,
+                ..DeltaDiscoveryRequest::default()
+            },
         }
-        DeltaDiscoveryRequest {
-            type_url: incoming.type_url,
-            response_nonce: incoming.nonce,
-            ..DeltaDiscoveryRequest::default()
-        }
-    }
-
-    /// The update was refused: the NACK. The configuration before it stays, and so do its versions.
-    pub fn reject(&mut self, incoming: Incoming, problem: &str) -> DeltaDiscoveryRequest {
-        nack(incoming.type_url, incoming.nonce, problem)
     }
 
     /// Requests that bring what the server has been told up to what is wanted.
@@ -205,7 +235,24 @@ impl Session {
     }
 }
 
-fn nack(type_url: String, nonce: String, problem: &str) -> DeltaDiscoveryRequest {
+/// The refused resources for programs to read, one `google.rpc.ResourceInfo` each.
+fn details(type_url: &str, refusal: &Refusal) -> Vec<Any> {
+    if refusal.names().len() > MAX_NAMED {
+        return Vec::new();
+    }
+    let one = |name: &String| Any {
+        type_url: format!("{}google.rpc.ResourceInfo", heddle_api::TYPE_URL_PREFIX),
+        value: ResourceInfo {
+            resource_type: type_url.to_owned(),
+            resource_name: name.clone(),
+            ..ResourceInfo::default()
+        }
+        .encode_to_vec(),
+    };
+    refusal.names().iter().map(one).collect()
+}
+
+fn nack(type_url: String, nonce: String, problem: &str, details: Vec<Any>) -> DeltaDiscoveryRequest {
     let mut message = problem.to_owned();
     if message.len() > MAX_ERROR {
         let end = (0..=MAX_ERROR)
@@ -221,7 +268,7 @@ fn nack(type_url: String, nonce: String, problem: &str) -> DeltaDiscoveryRequest
         error_detail: Some(Status {
             code: INVALID_ARGUMENT,
             message,
-            details: Vec::new(),
+            details,
         }),
         ..DeltaDiscoveryRequest::default()
     }
@@ -231,6 +278,7 @@ fn nack(type_url: String, nonce: String, problem: &str) -> DeltaDiscoveryRequest
 mod tests {
     use super::*;
     use heddle_api::envoy::service::discovery::v3::Resource as Sent;
+    use heddle_config::{Bootstrap, Builder, Options};
 
     fn session() -> Session {
         Session::new(
@@ -331,7 +379,7 @@ mod tests {
         let incoming = s
             .response(response(Listener, "1", &[("l", "1")], &[]))
             .expect("asked for");
-        s.accept(incoming);
+        s.answer(incoming, &Verdict::Taken);
         let more = s.want(&wanted(&[Listener], &[(Listener, &["10.0.0.1_80"])]));
         assert_eq!(more[0].resource_names_subscribe, ["10.0.0.1_80"]);
         s.disconnected();
@@ -371,8 +419,63 @@ mod tests {
             .response(response(Cluster, "n1", &[("c", "1")], &[]))
             .expect("asked for");
         assert_eq!(incoming.update.resources[0].name, "c");
-        let ack = s.accept(incoming);
+        let ack = s.answer(incoming, &Verdict::Taken);
         assert_eq!((ack.response_nonce.as_str(), ack.error_detail), ("n1", None));
+    }
+
+    /// What a proxy refuses of clusters that are no messages.
+    fn refused(names: &[&str]) -> Refusal {
+        let bootstrap = Bootstrap::parse(["{}"], &Options::default()).expect("a bootstrap");
+        let mut builder = Builder::new(&bootstrap, Box::new(|_| Ok(()))).expect("a builder");
+        let wrong = |name: &&str| Resource {
+            name: (*name).to_owned(),
+            version: "1".into(),
+            body: Any {
+                type_url: Cluster.type_url(),
+                value: vec![0xff],
+            },
+        };
+        builder
+            .apply(Update {
+                kind: Cluster,
+                source: SecretSource::Ads,
+                resources: names.iter().map(wrong).collect(),
+                removed: Vec::new(),
+            })
+            .expect_err("refused")
+    }
+
+    #[test]
+    fn a_nack_names_what_was_refused_and_the_rest_counts_as_accepted() {
+        let mut s = session();
+        s.want(&wanted(&[Cluster], &[]));
+        s.connected();
+        let first = response(Cluster, "1", &[("x", "1"), ("y", "1"), ("z", "1")], &[]);
+        let incoming = s.response(first).expect("asked for");
+        s.answer(incoming, &Verdict::Taken);
+        let second = response(Cluster, "2", &[("w", "2"), ("x", "2"), ("y", "2")], &["z"]);
+        let incoming = s.response(second).expect("asked for");
+        let nack = s.answer(incoming, &Verdict::TakenBut(refused(&["w", "x"])));
+        let error = nack.error_detail.expect("a NACK");
+        assert!(error.message.starts_with("clusters[w]: "), "{}", error.message);
+        let named = error.details.iter().map(|any| {
+            assert_eq!(any.type_url, "type.googleapis.com/google.rpc.ResourceInfo");
+            ResourceInfo::decode(any.value.as_slice()).expect("a ResourceInfo")
+        });
+        let named: Vec<_> = named.map(|info| (info.resource_type, info.resource_name)).collect();
+        assert_eq!(named, ["w", "x"].map(|name| (Cluster.type_url(), name.to_owned())));
+        let known = s.connected()[0].initial_resource_versions.clone();
+        let in_force = [("x", "1"), ("y", "2")].map(|(name, version)| (name.to_owned(), version.to_owned()));
+        assert_eq!(known, in_force.into());
+    }
+
+    #[test]
+    fn a_nack_of_very_many_names_none() {
+        let names: Vec<String> = (0..=MAX_NAMED).map(|i| format!("c{i}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let kind = Cluster.type_url();
+        assert_eq!(details(&kind, &refused(&names[1..])).len(), MAX_NAMED);
+        assert!(details(&kind, &refused(&names)).is_empty());
     }
 
     #[test]
@@ -389,15 +492,15 @@ mod tests {
                 .response(response(Cluster, nonce, &resources, &removed))
                 .expect("asked for");
             if good {
-                drop(s.accept(incoming))
+                drop(s.answer(incoming, &Verdict::Taken))
             } else {
-                drop(s.reject(incoming, "no"))
+                drop(s.answer(incoming, &Verdict::Refused("no".to_owned())))
             }
         }
         let incoming = s
             .response(response(Endpoints, "4", &[("a", "7"), ("b", "7")], &[]))
             .expect("asked for");
-        s.accept(incoming);
+        s.answer(incoming, &Verdict::Taken);
         s.disconnected();
         assert!(
             s.want(&wanted(&[Cluster], &[(Endpoints, &["b"])])).is_empty(),
@@ -424,7 +527,7 @@ mod tests {
         let incoming = s
             .response(response(Listener, "n", &[("l", "1")], &[]))
             .expect("asked for");
-        let nack = s.reject(incoming, &"é".repeat(MAX_ERROR));
+        let nack = s.answer(incoming, &Verdict::Refused("é".repeat(MAX_ERROR)));
         let detail = nack.error_detail.expect("a reason");
         assert_eq!((nack.response_nonce.as_str(), detail.code), ("n", INVALID_ARGUMENT));
         assert!(detail.message.len() <= MAX_ERROR + '…'.len_utf8());

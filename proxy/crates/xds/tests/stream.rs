@@ -15,7 +15,7 @@ use heddle_api::envoy::service::discovery::v3::{
 };
 use heddle_config::{GrpcTarget, ResourceKind, SecretSource, TargetAddress};
 use heddle_telemetry::Stats;
-use heddle_xds::{Backoff, ClientParams, Delivery, Service, Session, StreamStats, Wanted, run};
+use heddle_xds::{Backoff, ClientParams, Delivery, Service, Session, StreamStats, Verdict, Wanted, run};
 use tokio::net::UnixListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -167,7 +167,7 @@ async fn acks_nacks_subscribes_and_comes_back() {
     stream.respond(ResourceKind::Cluster, "1", &["a"]).await;
     let delivery = within(client.updates.recv()).await.expect("an update");
     assert_eq!(delivery.update.resources[0].name, "a");
-    delivery.verdict.send(Ok(())).expect("the client waits");
+    delivery.verdict.send(Verdict::Taken).expect("the client waits");
     let ack = stream.request().await;
     assert_eq!(
         (ack.response_nonce.as_str(), ack.error_detail, ack.node),
@@ -178,7 +178,7 @@ async fn acks_nacks_subscribes_and_comes_back() {
     let delivery = within(client.updates.recv()).await.expect("an update");
     delivery
         .verdict
-        .send(Err("clusters[b].name: wrong".into()))
+        .send(Verdict::Refused("clusters[b].name: wrong".into()))
         .expect("the client waits");
     let nack = stream.request().await;
     assert_eq!(nack.response_nonce, "2");

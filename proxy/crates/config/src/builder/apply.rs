@@ -1,4 +1,4 @@
-//! Applying one update: everything is decoded and checked first, then committed.
+//! Applying one update: every resource is decoded and checked by itself, then what is right is committed.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -10,56 +10,39 @@ use super::order::{HOLD, LINGER, Table};
 use super::{Builder, Held, NeedsTls, Slot, Stored};
 use crate::bootstrap::not_a_target;
 use crate::check;
-use crate::decode::{self, ClusterParts, ListenerParts, SecretRef, TlsContext, pb};
-use crate::error::{ConfigError, ConfigErrors};
+use crate::decode::{self, ClusterParts, ListenerParts, TlsContext, pb};
+use crate::error::{ConfigError, ConfigErrors, Refused};
 use crate::path::Path;
 use crate::resource::{Resource, ResourceKind, SecretSource, Update};
 use crate::snapshot::{Discovery, LocalityEndpoints, RouteTable, TlsKey};
 
 impl Builder {
-    pub(super) fn apply_from(&mut self, update: Update, from_bootstrap: bool) -> Result<(), ConfigErrors> {
-        let mut findings = Vec::new();
+    /// Takes what is right of an update, and says what is not.
+    pub(super) fn apply_from(&mut self, mut update: Update, from_bootstrap: bool) -> Refused {
+        let mut refused = Refused::default();
         let mut seen = HashSet::new();
         for resource in &update.resources {
             if !seen.insert(resource.name.as_str()) {
                 let path = Path::resource(update.kind.plural(), &resource.name);
-                findings.push(path.error("stands in one update twice; names must be unique"));
+                let problem = "stands in one update twice; names must be unique";
+                refused.add(&resource.name, path.error(problem));
             }
         }
-        ConfigErrors::check(findings)?;
+        // Which of them is meant nobody knows.
+        update.resources.retain(|resource| !refused.contains(&resource.name));
         self.regex_engine.compile(|| match update.kind {
-            ResourceKind::Cluster => self.apply_clusters(update, from_bootstrap),
-            ResourceKind::Endpoints => self.apply_endpoints(update),
-            ResourceKind::Secret => self.apply_secrets(update, from_bootstrap),
-            ResourceKind::Listener => self.apply_listeners(update, from_bootstrap),
-            ResourceKind::Route => self.apply_routes(update),
-        })?;
+            ResourceKind::Cluster => self.apply_clusters(update, from_bootstrap, &mut refused),
+            ResourceKind::Endpoints => self.apply_endpoints(update, &mut refused),
+            ResourceKind::Secret => self.apply_secrets(update, from_bootstrap, &mut refused),
+            ResourceKind::Listener => self.apply_listeners(update, from_bootstrap, &mut refused),
+            ResourceKind::Route => self.apply_routes(update, &mut refused),
+        });
         self.settle();
-        Ok(())
+        refused
     }
 
-    fn apply_clusters(&mut self, update: Update, from_bootstrap: bool) -> Result<(), ConfigErrors> {
-        let mut findings = Vec::new();
-        let mut staged = Vec::new();
-        let present: Vec<String> = update.resources.iter().map(|r| r.name.clone()).collect();
-        for resource in update.resources {
-            let slot = self.state.clusters.get(resource.name.as_str());
-            if is_same(slot, &resource) {
-                continue;
-            }
-            match self.stage_cluster(resource, from_bootstrap) {
-                Ok(held) => staged.push(held),
-                Err(e) => findings.extend(e.iter().cloned()),
-            }
-        }
-        refuse_static(
-            &self.state.clusters,
-            &update.removed,
-            ResourceKind::Cluster,
-            &mut findings,
-        );
-        ConfigErrors::check(findings)?;
-        for name in update.removed {
+    fn apply_clusters(&mut self, update: Update, from_bootstrap: bool, refused: &mut Refused) {
+        for name in may_go(&self.state.clusters, update.removed, ResourceKind::Cluster, refused) {
             match self.state.clusters.get_mut(name.as_str()) {
                 // What is in force goes when nothing leads to it any more.
                 Some(slot) if slot.active.is_some() => {
@@ -72,14 +55,19 @@ impl Builder {
                 _ => drop(self.state.clusters.remove(name.as_str())),
             }
         }
-        for name in present {
-            self.state.leaving.remove(name.as_str());
+        for resource in update.resources {
+            let name: Arc<str> = resource.name.as_str().into();
+            if !is_same(self.state.clusters.get(&name), &resource) {
+                match self.stage_cluster(resource, from_bootstrap) {
+                    Ok(held) => self.state.clusters.entry(name.clone()).or_default().warming = Some(Arc::new(held)),
+                    Err(e) => {
+                        refused.add(&*name, e);
+                        continue;
+                    }
+                }
+            }
+            self.state.leaving.remove(&name);
         }
-        for held in staged {
-            let name = held.parts.cluster.name.clone();
-            self.state.clusters.entry(name).or_default().warming = Some(Arc::new(held));
-        }
-        Ok(())
     }
 
     fn stage_cluster(&mut self, resource: Resource, from_bootstrap: bool) -> Result<Held<ClusterParts>, ConfigErrors> {
@@ -110,35 +98,27 @@ impl Builder {
         })
     }
 
-    fn apply_listeners(&mut self, update: Update, from_bootstrap: bool) -> Result<(), ConfigErrors> {
-        let mut findings = Vec::new();
+    fn apply_listeners(&mut self, update: Update, from_bootstrap: bool, refused: &mut Refused) {
+        // What is removed is bound until the workers have heard of it, and hands its sockets on.
+        let bound = self.bound_addresses();
+        for name in may_go(&self.state.listeners, update.removed, ResourceKind::Listener, refused) {
+            self.changed |= self.state.listeners.remove(name.as_str()).is_some();
+        }
         let mut staged = Vec::new();
         for resource in update.resources {
-            if is_same(self.state.listeners.get(resource.name.as_str()), &resource) {
+            let name = resource.name.clone();
+            if is_same(self.state.listeners.get(name.as_str()), &resource) {
                 continue;
             }
             match self.stage_listener(resource, from_bootstrap) {
                 Ok(held) => staged.push(held),
-                Err(e) => findings.extend(e.iter().cloned()),
+                Err(e) => refused.add(name, e),
             }
         }
-        refuse_static(
-            &self.state.listeners,
-            &update.removed,
-            ResourceKind::Listener,
-            &mut findings,
-        );
-        ConfigErrors::check(findings)?;
-        let removed: HashSet<&str> = update.removed.iter().map(String::as_str).collect();
-        self.check_addresses(&staged, &removed)?;
-        for name in removed {
-            self.changed |= self.state.listeners.remove(name).is_some();
-        }
-        for held in staged {
+        for held in self.with_addresses(staged, &bound, refused) {
             let name = held.parts.listener.name.clone();
             self.state.listeners.entry(name).or_default().warming = Some(Arc::new(held));
         }
-        Ok(())
     }
 
     fn stage_listener(
@@ -182,32 +162,24 @@ impl Builder {
         })
     }
 
-    fn apply_routes(&mut self, update: Update) -> Result<(), ConfigErrors> {
-        let mut findings = Vec::new();
-        let mut staged = Vec::new();
+    fn apply_routes(&mut self, update: Update, refused: &mut Refused) {
         for resource in update.resources {
-            if self
-                .state
-                .routes
-                .get(resource.name.as_str())
-                .and_then(Table::newest)
-                .is_some_and(|s| s.raw.body == resource.body)
-            {
+            let newest = self.state.routes.get(resource.name.as_str()).and_then(Table::newest);
+            if newest.is_some_and(|s| s.raw.body == resource.body) {
                 continue;
             }
             let path = Path::resource(ResourceKind::Route.plural(), &resource.name);
             match self.decode_routes(&resource, &path) {
-                Ok(value) => staged.push(Stored {
-                    raw: resource,
-                    value: Arc::new(value),
-                }),
-                Err(e) => findings.extend(e.iter().cloned()),
+                Ok(value) => {
+                    let table = self.state.routes.entry(resource.name.as_str().into()).or_default();
+                    let stored = Stored {
+                        raw: resource,
+                        value: Arc::new(value),
+                    };
+                    table.next = Some((Arc::new(stored), self.now + HOLD));
+                }
+                Err(e) => refused.add(resource.name, e),
             }
-        }
-        ConfigErrors::check(findings)?;
-        for stored in staged {
-            let table = self.state.routes.entry(stored.raw.name.as_str().into()).or_default();
-            table.next = Some((Arc::new(stored), self.now + HOLD));
         }
         // The server says that it has no such table. One that is in use stays; one that is waited for will not come, so
         // the listener starts and answers 404, as in Envoy.
@@ -233,7 +205,6 @@ impl Builder {
                 }
             });
         }
-        Ok(())
     }
 
     fn decode_routes(&self, resource: &Resource, path: &Path<'_>) -> Result<RouteTable, ConfigErrors> {
@@ -244,33 +215,25 @@ impl Builder {
         Ok(table)
     }
 
-    fn apply_endpoints(&mut self, update: Update) -> Result<(), ConfigErrors> {
-        let mut findings = Vec::new();
-        let mut staged = Vec::new();
+    fn apply_endpoints(&mut self, update: Update, refused: &mut Refused) {
         for resource in update.resources {
-            if self
-                .state
-                .endpoints
-                .get(resource.name.as_str())
-                .is_some_and(|s| s.raw.body == resource.body)
-            {
+            let stored = self.state.endpoints.get(resource.name.as_str());
+            if stored.is_some_and(|s| s.raw.body == resource.body) {
                 continue;
             }
             let path = Path::resource(ResourceKind::Endpoints.plural(), &resource.name);
             match decode_endpoints(&resource, &path) {
-                Ok(value) => staged.push(Stored {
-                    raw: resource,
-                    value: Arc::new(value),
-                }),
-                Err(e) => findings.extend(e.iter().cloned()),
+                Ok(value) => {
+                    self.changed = true;
+                    let name = resource.name.as_str().into();
+                    let stored = Stored {
+                        raw: resource,
+                        value: Arc::new(value),
+                    };
+                    self.state.endpoints.insert(name, Arc::new(stored));
+                }
+                Err(e) => refused.add(resource.name, e),
             }
-        }
-        ConfigErrors::check(findings)?;
-        for stored in staged {
-            self.changed = true;
-            self.state
-                .endpoints
-                .insert(stored.raw.name.as_str().into(), Arc::new(stored));
         }
         // As with routes: a cluster whose endpoints do not exist is complete, and has none.
         let wanted = self.wanted_endpoints();
@@ -287,7 +250,6 @@ impl Builder {
                 })
             });
         }
-        Ok(())
     }
 
     fn contexts_of(&mut self, parts: &impl NeedsTls) -> Result<Option<BTreeMap<TlsKey, TlsContext>>, ConfigError> {
@@ -375,17 +337,21 @@ fn is_same<P>(slot: Option<&Slot<P>>, resource: &Resource) -> bool {
         .is_some_and(|held| held.raw.body == resource.body)
 }
 
-fn refuse_static<P>(
+/// The names that may be removed: all but those of the bootstrap.
+fn may_go<P>(
     slots: &BTreeMap<Arc<str>, Slot<P>>,
-    removed: &[String],
+    removed: Vec<String>,
     kind: ResourceKind,
-    findings: &mut Vec<ConfigError>,
-) {
-    for name in removed {
-        if slots.get(name.as_str()).is_some_and(Slot::is_from_bootstrap) {
-            findings.push(static_stays(&Path::resource(kind.plural(), name)));
-        }
+    refused: &mut Refused,
+) -> Vec<String> {
+    let (stays, goes): (Vec<_>, Vec<_>) = removed
+        .into_iter()
+        .partition(|name| slots.get(name.as_str()).is_some_and(Slot::is_from_bootstrap));
+    for name in stays {
+        let why = static_stays(&Path::resource(kind.plural(), &name));
+        refused.add(name, why);
     }
+    goes
 }
 
 /// Stands for a resource that the server does not have.

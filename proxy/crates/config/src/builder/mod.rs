@@ -1,7 +1,7 @@
 //! Holds the configuration that was accepted last and turns updates into snapshots.
 //!
-//! An update is applied as a whole or not at all. A listener or cluster that still misses something (routes, endpoints,
-//! secrets) is warming: it is kept, but not in the snapshot, and the version before it stays in force until it is
+//! A resource of an update is taken as a whole or not at all; one that is refused leaves the others alone. A listener or
+//! cluster that still misses something (routes, endpoints, secrets) is warming: it is kept, but not in the snapshot, and the version before it stays in force until it is
 //! complete. Routes and clusters take turns so that no route leads nowhere (`order`). What did not change keeps its
 //! `Arc`.
 
@@ -22,7 +22,7 @@ use heddle_matching::RegexEngine;
 
 use crate::bootstrap::Bootstrap;
 use crate::decode::{ClusterParts, ListenerParts, SecretRef, SecretValue, TlsContext, TlsSpec};
-use crate::error::ConfigErrors;
+use crate::error::{ConfigErrors, Refusal};
 use crate::resource::{Resource, ResourceKind, SecretSource, Update};
 use crate::snapshot::{LocalityEndpoints, Node, Snapshot, TlsKey};
 
@@ -218,17 +218,20 @@ impl Builder {
             now: Instant::now(),
         };
         for update in &bootstrap.statics {
-            builder.apply_from(update.clone(), true)?;
+            let refused = builder.apply_from(update.clone(), true);
+            refused.check().map_err(|refusal| refusal.errors().clone())?;
         }
         Ok(builder)
     }
 
-    /// Applies a discovery response. On error nothing has changed, and the text is what a NACK should say.
-    pub fn apply(&mut self, update: Update) -> Result<(), ConfigErrors> {
+    /// Applies a discovery response. What is refused stays as it was, everything else is taken, as in Envoy; the text of the
+    /// refusal is what a NACK should say. A response counts as having come whatever is wrong with it: one bad resource
+    /// does not keep the proxy from starting.
+    pub fn apply(&mut self, update: Update) -> Result<(), Refusal> {
         let kind = update.kind;
-        self.apply_from(update, false)?;
+        let refused = self.apply_from(update, false);
         self.state.outstanding.remove(&kind);
-        Ok(())
+        refused.check()
     }
 
     /// Whether such an update may take long, however small: expressions are compiled by Hyperscan, at a millisecond each or more,

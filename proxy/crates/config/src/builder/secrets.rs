@@ -1,24 +1,33 @@
 //! Secrets, and the TLS contexts that are made anew with them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::apply::{checked, same_name};
-use super::{Builder, Held, NeedsTls, SharedContexts, Slot, StoredSecret};
-use crate::decode::{self, SecretRef, SecretValue, TlsContext, pb};
-use crate::error::{ConfigError, ConfigErrors};
+use super::{Builder, NeedsTls, SharedContexts, Slot, StoredSecret};
+use crate::decode::{self, SecretRef, SecretValue, pb};
+use crate::error::{ConfigErrors, Refused};
 use crate::path::Path;
 use crate::resource::{Resource, ResourceKind, SecretSource, Update};
-use crate::snapshot::TlsKey;
-
-/// Contexts that a changed secret gives to one listener or cluster, in the order of [`Slot::versions`].
-type Rebuilt = HashMap<Arc<str>, Vec<Option<BTreeMap<TlsKey, TlsContext>>>>;
 
 impl Builder {
-    /// New secrets rebuild the contexts of everything that uses them; if one cannot be built, the secrets are refused.
-    pub(super) fn apply_secrets(&mut self, update: Update, from_bootstrap: bool) -> Result<(), ConfigErrors> {
-        let mut findings = Vec::new();
-        let mut staged: BTreeMap<SecretRef, Arc<StoredSecret>> = BTreeMap::new();
+    /// New secrets rebuild the contexts of everything that uses them. What cannot use them keeps the contexts that it has, and
+    /// the refusal names the secrets; others use them all the same.
+    pub(super) fn apply_secrets(&mut self, update: Update, from_bootstrap: bool, refused: &mut Refused) {
+        let new = self.take_secrets(update, from_bootstrap, refused);
+        let mut uses = NewSecrets {
+            new,
+            shared: &mut self.shared,
+            secrets: &self.state.secrets,
+            refused,
+        };
+        self.changed |= uses.rebuild(&mut self.state.listeners);
+        self.changed |= uses.rebuild(&mut self.state.clusters);
+    }
+
+    /// Takes the secrets that can be used at all. Returns the names of those that are new.
+    fn take_secrets(&mut self, update: Update, from_bootstrap: bool, refused: &mut Refused) -> BTreeSet<SecretRef> {
+        let mut new = BTreeSet::new();
         let source = if from_bootstrap {
             SecretSource::Static
         } else {
@@ -29,107 +38,57 @@ impl Builder {
                 source: source.clone(),
                 name: resource.name.as_str().into(),
             };
-            if self
-                .state
-                .secrets
-                .get(&wanted)
-                .is_some_and(|s| s.raw.body == resource.body)
-            {
+            let stored = self.state.secrets.get(&wanted);
+            if stored.is_some_and(|s| s.raw.body == resource.body) {
                 continue;
             }
             let path = Path::resource(ResourceKind::Secret.plural(), &resource.name);
             match decode_secret(&resource, &path) {
                 Ok(value) => {
                     self.serial += 1;
-                    staged.insert(
-                        wanted,
-                        Arc::new(StoredSecret {
-                            raw: resource,
-                            value,
-                            serial: self.serial,
-                        }),
-                    );
+                    let stored = StoredSecret {
+                        raw: resource,
+                        value,
+                        serial: self.serial,
+                    };
+                    self.state.secrets.insert(wanted.clone(), Arc::new(stored));
+                    new.insert(wanted);
                 }
-                Err(e) => findings.extend(e.iter().cloned()),
+                Err(e) => refused.add(resource.name, e),
             }
         }
-        ConfigErrors::check(findings)?;
-        let lookup = |wanted: &SecretRef| {
-            staged
-                .get(wanted)
-                .or_else(|| self.state.secrets.get(wanted))
-                .map(|s| (&s.value, s.serial))
-        };
-        let mut findings = Vec::new();
-        let mut listeners: Rebuilt = HashMap::new();
-        let mut clusters: Rebuilt = HashMap::new();
-        for (name, slot) in &self.state.listeners {
-            rebuild(
-                &mut self.shared,
-                name,
-                slot,
-                &staged,
-                lookup,
-                &mut listeners,
-                &mut findings,
-            );
-        }
-        for (name, slot) in &self.state.clusters {
-            rebuild(
-                &mut self.shared,
-                name,
-                slot,
-                &staged,
-                lookup,
-                &mut clusters,
-                &mut findings,
-            );
-        }
-        ConfigErrors::check(findings)?;
-        self.changed |= !(listeners.is_empty() && clusters.is_empty());
-        replace(&mut self.state.listeners, listeners);
-        replace(&mut self.state.clusters, clusters);
-        self.state.secrets.extend(staged);
-        Ok(())
+        new
     }
 }
 
-fn rebuild<'s, P: NeedsTls>(
-    shared: &mut SharedContexts,
-    name: &Arc<str>,
-    slot: &Slot<P>,
-    staged: &BTreeMap<SecretRef, Arc<StoredSecret>>,
-    lookup: impl Fn(&SecretRef) -> Option<super::contexts::Versioned<'s>> + Copy,
-    rebuilt: &mut Rebuilt,
-    findings: &mut Vec<ConfigError>,
-) {
-    let touched = |held: &Held<P>| {
-        held.parts
-            .tls()
-            .iter()
-            .flat_map(|(_, spec)| spec.secrets())
-            .any(|wanted| staged.contains_key(&wanted))
-    };
-    if !slot.versions().any(touched) {
-        return;
-    }
-    let mut versions = Vec::new();
-    for held in slot.versions() {
-        match shared.build(held.parts.tls(), lookup) {
-            Ok(contexts) => versions.push(contexts),
-            Err(e) => findings.push(e),
-        }
-    }
-    rebuilt.insert(name.clone(), versions);
+/// Secrets that have come, and what it takes to make contexts of them.
+struct NewSecrets<'s> {
+    new: BTreeSet<SecretRef>,
+    shared: &'s mut SharedContexts,
+    secrets: &'s BTreeMap<SecretRef, Arc<StoredSecret>>,
+    refused: &'s mut Refused,
 }
 
-fn replace<P: Clone>(slots: &mut BTreeMap<Arc<str>, Slot<P>>, mut rebuilt: Rebuilt) {
-    for (name, slot) in slots {
-        if let Some(versions) = rebuilt.remove(name) {
-            for (held, contexts) in slot.versions_mut().zip(versions) {
-                Arc::make_mut(held).contexts = contexts;
+impl NewSecrets<'_> {
+    /// Makes the contexts anew in which one of them is used. True when there is such a context.
+    fn rebuild<P: NeedsTls + Clone>(&mut self, slots: &mut BTreeMap<Arc<str>, Slot<P>>) -> bool {
+        let mut any = false;
+        for held in slots.values_mut().flat_map(Slot::versions_mut) {
+            let wanted = held.parts.tls().iter().flat_map(|(_, spec)| spec.secrets());
+            let new: Vec<SecretRef> = wanted.filter(|name| self.new.contains(name)).collect();
+            if new.is_empty() {
+                continue;
+            }
+            let lookup = |wanted: &SecretRef| self.secrets.get(wanted).map(|s| (&s.value, s.serial));
+            match self.shared.build(held.parts.tls(), lookup) {
+                Ok(contexts) => {
+                    Arc::make_mut(held).contexts = contexts;
+                    any = true;
+                }
+                Err(e) => new.iter().for_each(|secret| self.refused.add(&*secret.name, e.clone())),
             }
         }
+        any
     }
 }
 

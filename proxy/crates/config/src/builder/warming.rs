@@ -48,19 +48,13 @@ impl Builder {
             {
                 out.push(format!("cluster {name} waits for endpoints {eds}"));
             }
-            out.extend(
-                self.missing_secrets(&held.parts)
-                    .map(|s| format!("cluster {name} waits for secret {s}")),
-            );
+            out.extend(self.awaited_secrets(held).map(|s| format!("cluster {name} {s}")));
         }
         for (name, slot) in &self.state.listeners {
             let Some(held) = &slot.warming else { continue };
             let missing = self.missing_routes(&held.parts);
             out.extend(missing.map(|r| format!("listener {name} waits for routes {r}")));
-            out.extend(
-                self.missing_secrets(&held.parts)
-                    .map(|s| format!("listener {name} waits for secret {s}")),
-            );
+            out.extend(self.awaited_secrets(held).map(|s| format!("listener {name} {s}")));
         }
         out
     }
@@ -71,14 +65,14 @@ impl Builder {
         parts.routes.iter().filter(move |name| !is_there(name))
     }
 
-    fn missing_secrets(&self, parts: &impl NeedsTls) -> impl Iterator<Item = Arc<str>> {
-        let wanted: BTreeSet<_> = parts.tls().iter().flat_map(|(_, spec)| spec.secrets()).collect();
-        let missing: Vec<_> = wanted
-            .into_iter()
-            .filter(|s| !self.state.secrets.contains_key(s))
-            .map(|s| s.name)
-            .collect();
-        missing.into_iter()
+    fn awaited_secrets<P: NeedsTls>(&self, held: &Held<P>) -> impl Iterator<Item = String> {
+        let wanted: BTreeSet<_> = held.parts.tls().iter().flat_map(|(_, spec)| spec.secrets()).collect();
+        let missing = wanted.iter().filter(|secret| !self.state.secrets.contains_key(secret));
+        let mut out: Vec<String> = missing.map(|s| format!("waits for secret {}", s.name)).collect();
+        if out.is_empty() && held.contexts.is_none() {
+            out.push("waits for secrets that it can use: those that have come were refused".to_owned());
+        }
+        out.into_iter()
     }
 
     pub(super) fn wanted_routes(&self) -> BTreeSet<Arc<str>> {
