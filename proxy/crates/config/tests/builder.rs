@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use heddle_config::snapshot::{RouteSource, Snapshot};
+use heddle_config::snapshot::{Action, RouteSource, RouteTable, Snapshot};
 use heddle_config::{Bootstrap, Builder, Options, Resource, ResourceKind, SecretSource, Update};
 use prost_reflect::DynamicMessage;
 use prost_reflect::prost::Message;
@@ -241,13 +241,87 @@ fn one_bad_resource_leaves_the_others_alone() {
         &[listener("front", 80, "r"), listener("back", 81, "s")],
     );
     let mut wrong = routes("r", "more");
-    wrong["virtual_hosts"][0]["routes"][0]["match"] = json!({ "safe_regex": { "regex": "(" } });
+    wrong["vhds"] = json!({ "config_source": { "ads": {}, "resource_api_version": "V3" } });
     let (names, _) = refusal(&mut b, update(Route, &[wrong, routes("s", "more")]));
     assert_eq!(names, ["r"]);
     assert_eq!(
         b.snapshot().listeners.keys().map(|n| &**n).collect::<Vec<_>>(),
         ["back"]
     );
+}
+
+/// A route table with a virtual host for each of these, which routes what the expression matches to the cluster.
+fn table(name: &str, hosts: &[(&str, &str, &str)]) -> Value {
+    let hosts = hosts.iter().map(|(host, regex, cluster)| {
+        json!({ "name": host, "domains": [host], "routes": [
+            { "match": { "safe_regex": { "regex": regex } }, "route": { "cluster": cluster } }] })
+    });
+    json!({ "name": name, "virtual_hosts": hosts.collect::<Vec<_>>() })
+}
+
+/// What each virtual host of a table does: the clusters that it routes to, or the status that it answers.
+fn does(table: &RouteTable) -> Vec<(&str, Vec<String>)> {
+    let hosts = table.virtual_hosts.iter();
+    hosts
+        .map(|host| {
+            let actions = host.routes.iter().map(|route| match &route.action {
+                Action::Route(action) => action.cluster.names().map(|name| &**name).collect(),
+                Action::Direct(direct) => direct.status.to_string(),
+                Action::Redirect(_) => "redirect".to_owned(),
+            });
+            (&*host.name, actions.collect())
+        })
+        .collect()
+}
+
+#[test]
+fn a_bad_virtual_host_leaves_the_others_of_its_table_alone() {
+    let mut b = builder();
+    apply(&mut b, Listener, &[listener("front", 80, "r")]);
+    // The first version: there is nothing that it could go on as.
+    let hosts = [("a", "/a.*", "fixed"), ("b", "(", "fixed"), ("c", "/c.*", "fixed")];
+    let (names, error) = refusal(&mut b, update(Route, &[table("r", &hosts)]));
+    assert_eq!(names, ["r"]);
+    assert!(
+        error.starts_with("routes[r].virtual_hosts[1].routes[0].match.safe_regex"),
+        "{error}"
+    );
+    let is = |b: &mut Builder, want: [(&str, &str); 3]| {
+        let s = b.snapshot();
+        assert_eq!(
+            does(&s.routes["r"]),
+            want.map(|(host, does)| (host, vec![does.to_owned()]))
+        );
+    };
+    is(&mut b, [("a", "fixed"), ("b", "503"), ("c", "fixed")]);
+    // One that has served goes on as it was.
+    let hosts = [("a", "/a.*", "fixed"), ("b", "/b.*", "b"), ("c", "/c.*", "fixed")];
+    apply(&mut b, Route, &[table("r", &hosts)]);
+    is(&mut b, [("a", "fixed"), ("b", "b"), ("c", "fixed")]);
+    let hosts = [("a", "/a.*", "other"), ("b", "(", "other"), ("c", "/c.*", "fixed")];
+    refusal(&mut b, update(Route, &[table("r", &hosts)]));
+    is(&mut b, [("a", "other"), ("b", "b"), ("c", "fixed")]);
+    // It is refused as often as it comes, whatever else changes.
+    refusal(&mut b, update(Route, &[table("r", &hosts)]));
+    let hosts = [("c", "/c.*", "c"), ("b", "(", "other"), ("a", "/a.*", "other")];
+    let (_, error) = refusal(&mut b, update(Route, &[table("r", &hosts)]));
+    assert!(error.starts_with("routes[r].virtual_hosts[1]"), "{error}");
+    is(&mut b, [("c", "c"), ("b", "b"), ("a", "other")]);
+    // A cluster that has to exist and does not is its trouble alone as well.
+    let mut strict = table(
+        "r",
+        &[("a", "/a.*", "missing"), ("b", "/b.*", "fixed"), ("c", "/c.*", "fixed")],
+    );
+    strict["validate_clusters"] = json!(true);
+    let mut whole = strict.clone();
+    refusal(&mut b, update(Route, &[strict]));
+    // "a" named a cluster that is not there before, too: the table is refused, and stays.
+    is(&mut b, [("c", "c"), ("b", "b"), ("a", "other")]);
+    // What is wrong with more than a virtual host refuses the table.
+    whole["virtual_hosts"][1]["domains"] = json!(["a"]);
+    let (_, error) = refusal(&mut b, update(Route, &[whole]));
+    assert!(error.contains("belongs to another virtual host already"), "{error}");
+    is(&mut b, [("c", "c"), ("b", "b"), ("a", "other")]);
 }
 
 #[test]

@@ -18,8 +18,10 @@ const ON_DEMAND: &str = "heddle.on_demand";
 /// Longest error text in a NACK; controllers keep it in a status.
 const MAX_ERROR: usize = 4096;
 
-/// Most refused resources that a NACK names. When there are more it names none, and the server takes all to be refused.
+/// Most refused resources that a NACK names, and bytes of their names. When there are more it names none, and the server takes all
+/// to be refused.
 const MAX_NAMED: usize = 1000;
+const MAX_NAMED_BYTES: usize = 256 << 10;
 
 /// What became of an update.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -237,7 +239,8 @@ impl Session {
 
 /// The refused resources for programs to read, one `google.rpc.ResourceInfo` each.
 fn details(type_url: &str, refusal: &Refusal) -> Vec<Any> {
-    if refusal.names().len() > MAX_NAMED {
+    let bytes: usize = refusal.names().iter().map(String::len).sum();
+    if refusal.names().len() > MAX_NAMED || bytes > MAX_NAMED_BYTES {
         return Vec::new();
     }
     let one = |name: &String| Any {
@@ -476,6 +479,9 @@ mod tests {
         let kind = Cluster.type_url();
         assert_eq!(details(&kind, &refused(&names[1..])).len(), MAX_NAMED);
         assert!(details(&kind, &refused(&names)).is_empty());
+        let long = "n".repeat(MAX_NAMED_BYTES);
+        assert_eq!(details(&kind, &refused(&[&long])).len(), 1);
+        assert!(details(&kind, &refused(&[&long, "n"])).is_empty());
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! One resource of a discovery response: its first byte chooses the kind, the rest is the message. Refused as a whole or
-//! applied, and applied it is dumped and removed again.
+//! One resource of a discovery response: its first byte chooses the kind, the rest is the message. Refused or applied, and
+//! applied it is removed again.
 #![no_main]
 
 use std::sync::OnceLock;
@@ -67,10 +67,12 @@ fuzz_target!(|bytes: &[u8]| {
             let after = builder.snapshot();
             assert!(after.listeners.len() == before.listeners.len() && after.clusters.len() == before.clusters.len());
         }
-        Err(errors) => {
-            assert!((1..=ConfigErrors::LIMIT).contains(&errors.iter().count()));
+        Err(refusal) => {
+            assert!((1..=ConfigErrors::LIMIT).contains(&refusal.errors().iter().count()));
+            // Of a route table, the virtual hosts that are right may be taken; no listener has it here.
+            let after = builder.snapshot();
             assert!(
-                std::sync::Arc::ptr_eq(&builder.snapshot(), &before),
+                std::sync::Arc::ptr_eq(&after, &before) || (kind == ResourceKind::Route && after.routes.is_empty()),
                 "nothing half applied"
             );
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use prost::Message;
 use prost_types::Any;
 
-use super::order::{HOLD, LINGER, Table};
+use super::order::LINGER;
 use super::{Builder, Held, NeedsTls, Slot, Stored};
 use crate::bootstrap::not_a_target;
 use crate::check;
@@ -14,7 +14,7 @@ use crate::decode::{self, ClusterParts, ListenerParts, TlsContext, pb};
 use crate::error::{ConfigError, ConfigErrors, Refused};
 use crate::path::Path;
 use crate::resource::{Resource, ResourceKind, SecretSource, Update};
-use crate::snapshot::{Discovery, LocalityEndpoints, RouteTable, TlsKey};
+use crate::snapshot::{Discovery, LocalityEndpoints, TlsKey};
 
 impl Builder {
     /// Takes what is right of an update, and says what is not.
@@ -162,59 +162,6 @@ impl Builder {
         })
     }
 
-    fn apply_routes(&mut self, update: Update, refused: &mut Refused) {
-        for resource in update.resources {
-            let newest = self.state.routes.get(resource.name.as_str()).and_then(Table::newest);
-            if newest.is_some_and(|s| s.raw.body == resource.body) {
-                continue;
-            }
-            let path = Path::resource(ResourceKind::Route.plural(), &resource.name);
-            match self.decode_routes(&resource, &path) {
-                Ok(value) => {
-                    let table = self.state.routes.entry(resource.name.as_str().into()).or_default();
-                    let stored = Stored {
-                        raw: resource,
-                        value: Arc::new(value),
-                    };
-                    table.next = Some((Arc::new(stored), self.now + HOLD));
-                }
-                Err(e) => refused.add(resource.name, e),
-            }
-        }
-        // The server says that it has no such table. One that is in use stays; one that is waited for will not come, so
-        // the listener starts and answers 404, as in Envoy.
-        let wanted = self.wanted_routes();
-        for name in update
-            .removed
-            .iter()
-            .map(|n| Arc::from(n.as_str()))
-            .filter(|n| wanted.contains(n))
-        {
-            self.state.routes.entry(name).or_insert_with_key(|name| {
-                let value = Arc::new(RouteTable {
-                    name: name.clone(),
-                    ..RouteTable::default()
-                });
-                let stored = Arc::new(Stored {
-                    raw: absent(name, ResourceKind::Route),
-                    value,
-                });
-                Table {
-                    active: None,
-                    next: Some((stored, self.now)),
-                }
-            });
-        }
-    }
-
-    fn decode_routes(&self, resource: &Resource, path: &Path<'_>) -> Result<RouteTable, ConfigErrors> {
-        let config: pb::route::RouteConfiguration = checked(ResourceKind::Route, resource, path)?;
-        same_name(&resource.name, &config.name, path)?;
-        let (table, clusters) = decode::route_table(&config, false, path)?;
-        self.check_clusters(&clusters)?;
-        Ok(table)
-    }
-
     fn apply_endpoints(&mut self, update: Update, refused: &mut Refused) {
         for resource in update.resources {
             let stored = self.state.endpoints.get(resource.name.as_str());
@@ -276,7 +223,7 @@ impl Builder {
         Ok(())
     }
 
-    fn check_clusters(&self, named: &[(Arc<str>, String)]) -> Result<(), ConfigErrors> {
+    pub(super) fn check_clusters(&self, named: &[(Arc<str>, String)]) -> Result<(), ConfigErrors> {
         let is_there = |name| self.state.clusters.contains_key(name) && !self.state.leaving.contains_key(name);
         let unknown = named.iter().filter(|(name, _)| !is_there(name));
         let findings = unknown.map(|(name, place)| {
@@ -355,7 +302,7 @@ fn may_go<P>(
 }
 
 /// Stands for a resource that the server does not have.
-fn absent(name: &str, kind: ResourceKind) -> Resource {
+pub(super) fn absent(name: &str, kind: ResourceKind) -> Resource {
     Resource {
         name: name.to_owned(),
         version: String::new(),

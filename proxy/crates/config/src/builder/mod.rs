@@ -10,6 +10,7 @@ mod apply;
 mod contexts;
 mod dump;
 mod order;
+mod routes;
 mod secrets;
 mod warming;
 

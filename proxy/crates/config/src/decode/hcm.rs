@@ -45,7 +45,7 @@ pub(super) fn manager(
     let (routes, clusters) = match &config.route_specifier {
         Some(RouteSpecifier::RouteConfig(table)) => {
             let here = path.field("route_config");
-            let (table, clusters) = route::route_table(table, true, &here)?;
+            let (table, clusters) = route::route_table(table, 0..table.virtual_hosts.len(), true, &here)?;
             check_per_filter(&filters, &table, &here)?;
             (RouteSource::Inline(Arc::new(table)), clusters)
         }

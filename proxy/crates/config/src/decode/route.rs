@@ -1,6 +1,7 @@
 //! Route tables and virtual hosts.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::per_filter::Slots;
@@ -25,10 +26,11 @@ pub(super) struct TableContext {
     pub(super) mirrors: Arc<[Mirror]>,
 }
 
-/// `RouteConfiguration`. The second part holds the clusters that must exist: those that it names when
+/// `RouteConfiguration` with these of its virtual hosts. The second part holds the clusters that must exist: those that it names when
 /// `validate_clusters` is set, whose default is true for a table in place and false for one from RDS.
 pub(crate) fn route_table(
     config: &pb::route::RouteConfiguration,
+    hosts: Range<usize>,
     validate_by_default: bool,
     path: &Path<'_>,
 ) -> Result<(RouteTable, NamedClusters)> {
@@ -68,7 +70,13 @@ pub(crate) fn route_table(
     let mirrors = &config.request_mirror_policies;
     let mirrors = mirror::policies(mirrors, &Arc::default(), &mut context.clusters, path)?;
     let mut names = HashMap::new();
-    for (i, host) in config.virtual_hosts.iter().enumerate() {
+    for (i, host) in config
+        .virtual_hosts
+        .iter()
+        .enumerate()
+        .take(hosts.end)
+        .skip(hosts.start)
+    {
         let here = path.item("virtual_hosts", i);
         if let Some(other) = names.insert(host.name.as_str(), i) {
             return Err(here
