@@ -75,7 +75,6 @@ func (p *Proxy) bounded() error {
 		held.add(sub.names.tally)
 		held.add(sub.dirty.tally)
 		held.add(sub.batchSaid)
-		held.add(sub.refused.names.tally)
 	}
 	switch {
 	case held.names > maxNames:

@@ -333,9 +333,12 @@ func TestWhatWasTakenBesideDoesNotComeAgain(t *testing.T) {
 	c.answers(Endpoints)
 	c.refuses(Clusters, "bad", "b")
 	w.has(mesh("a=mended", "b=bad", "c=2")...)
-	c.hears("CDS a b", "EDS a")
+	c.hears("CDS a", "EDS a")
 	c.answers(Endpoints)
-	c.refuses(Clusters, "bad", "b")
+	c.answers(Clusters)
+	if n := w.server.Nodes()[0]; n.Synced || n.Types[0].State != Refused {
+		t.Errorf("%+v", n)
+	}
 	w.has(mesh("a=mended", "b=mended", "c=2")...)
 	c.hears("CDS b", "EDS b")
 	c.answers(Endpoints)
@@ -350,6 +353,53 @@ func TestWhatWasTakenBesideDoesNotComeAgain(t *testing.T) {
 	c.refuses(Clusters, "bad", "x")
 	w.has(mesh("a=mended", "b=2", "c=2")...)
 	c.hears("CDS a b", "EDS a")
+}
+
+// TestARefusalDoesNotKeepWhatIsGoneForEver: what a proxy refuses and never takes is no reason to keep all clusters that ever were.
+func TestARefusalDoesNotKeepWhatIsGoneForEver(t *testing.T) {
+	w, c := connected(t, "a", "b", "c", "d")
+	// A refused cluster leads to no other, and is gone when it is.
+	w.has(mesh("a=bad", "b", "c", "d")...)
+	c.hears("CDS a", "EDS a")
+	c.answers(Endpoints)
+	c.refuses(Clusters, "bad", "a")
+	w.has(mesh("b", "c", "d")...)
+	c.hears("RDS 80")
+	c.answers(Routes)
+	c.hears("CDS -a")
+	c.answers(Clusters)
+	c.hears("EDS -a")
+	c.answers(Endpoints)
+	if n := w.server.Nodes()[0]; !n.Synced {
+		t.Errorf("%+v", n)
+	}
+	// Older routes may lead to what is gone, which is kept for a while.
+	w.has(mesh("b", "c")...)
+	c.hears("RDS 80")
+	c.refuses(Routes, "bad", "80")
+	c.hears()
+	if _, wait := c.p.next(); wait != keepLimit {
+		t.Errorf("looked at again after %s", wait)
+	}
+	c.now = c.now.Add(keepLimit / 2)
+	w.has(mesh("b", "c", "e")...)
+	c.hears("CDS e")
+	c.asks(Endpoints, "e")
+	c.answers(Clusters)
+	c.hears("EDS e", "RDS 80")
+	c.answers(Endpoints)
+	c.refuses(Routes, "still bad", "80")
+	c.hears()
+	c.now = c.now.Add(keepLimit / 2)
+	c.hears("CDS -d")
+	c.answers(Clusters)
+	c.hears("EDS -d")
+	c.answers(Endpoints)
+	// What is not asked for any more is not refused.
+	c.request(Routes, &discovery.DeltaDiscoveryRequest{ResourceNamesUnsubscribe: []string{"80"}})
+	if n := w.server.Nodes()[0]; n.Types[3].State == Refused || n.Types[3].Reason != "" {
+		t.Errorf("%+v", n)
+	}
 }
 
 // TestAnUnrelatedChangeTakesNothingBack: what was acknowledged stays so, whatever is on its way.

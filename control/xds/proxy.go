@@ -19,6 +19,10 @@ const holdLimit = 10 * time.Second
 // not ask by then does not need them.
 const warmLimit = time.Second
 
+// keepLimit is how long clusters and endpoints that are gone stay with a proxy that refused listeners or routes, whose older ones may
+// lead there. What it refuses for longer must not have it keep everything that ever was.
+const keepLimit = 10 * time.Minute
+
 // maxNotes is how many changes are kept one by one for a proxy before they are put together.
 const maxNotes = 32
 
@@ -29,7 +33,7 @@ const maxNotes = 32
 //     held back with them; those of other clusters are not. Listeners and routes wait until the clusters sent before are
 //     acknowledged, and the proxy was sent the endpoints of new ones.
 //   - Clusters and endpoints are removed last, when listeners and routes are acknowledged. A proxy that refused some of
-//     these goes on with older ones, and so keeps the clusters, too.
+//     these goes on with older ones, and so keeps the clusters, too, for a while.
 type Proxy struct {
 	server    *Server
 	id        string
@@ -90,6 +94,9 @@ func (p *Proxy) absorb() {
 			for _, name := range c.names[t] {
 				if sub.wants(name) {
 					sub.mark(name, false, c.version)
+				}
+				if sub.refused.names.has(name) && find(p.groups, Type(t), name) == nil {
+					sub.forgive(name)
 				}
 			}
 		}
@@ -169,11 +176,11 @@ func (p *Proxy) next() (r *response, wait time.Duration) {
 	if none := p.absent(Listeners); len(none) > 0 {
 		return p.respond(Listeners, nil, none, now), 0
 	}
-	if p.refuses() {
-		return nil, wait
-	}
 	for t := Clusters; t <= Endpoints; t++ {
 		if len(removed[t]) > 0 {
+			if left := p.keeps(); left > 0 {
+				return nil, sooner(wait, left)
+			}
 			if busy[t] {
 				return nil, wait
 			}
@@ -233,8 +240,8 @@ func (p *Proxy) absent(t Type) []string {
 // respond makes a response and takes note of it.
 func (p *Proxy) respond(t Type, set, removed []string, now time.Time) *response {
 	sub := &p.types[t]
-	// What a proxy has refused comes again together with what may mend it. Envoy does not say what that is of a response.
-	if slices.ContainsFunc(set, sub.refused.names.has) {
+	// Of a proxy that does not say what it refused of a response, as Envoy, all of that comes again together with what may mend it.
+	if !sub.refused.exact && slices.ContainsFunc(set, sub.refused.names.has) {
 		in := make(map[string]struct{}, len(set))
 		for _, name := range set {
 			in[name] = struct{}{}
@@ -333,19 +340,19 @@ func (p *Proxy) answer(t Type, nonce string, refusal *rpcstatus.Status) {
 	if p.heavy != nil && *p.heavy == t {
 		p.lighten()
 	}
-	isRefused := func(string) bool { return refusal != nil }
 	named := peer.Refused(refusal)
-	if isNamed := func(name string) bool { _, is := named[name]; return is }; slices.ContainsFunc(sub.batch, isNamed) {
-		isRefused = isNamed
-	}
+	isNamed := func(name string) bool { _, is := named[name]; return is }
+	exact := slices.ContainsFunc(sub.batch, isNamed)
 	r := &sub.refused
 	if r.names.len() == 0 {
-		r.since = sub.unanswered
+		r.since, r.began, r.exact = sub.unanswered, p.server.now(), exact
+	} else if refusal != nil {
+		r.exact = r.exact && exact
 	}
 	for _, name := range sub.batch {
-		if isRefused(name) {
-			// What there is none of may be there by the word of the proxy alone.
-			r.names.add(name, find(p.groups, t, name) == nil)
+		// What is gone is mended by that.
+		if refusal != nil && (isNamed(name) || !exact) && find(p.groups, t, name) != nil {
+			r.names.add(name, false)
 		} else {
 			r.names.remove(name)
 		}
@@ -392,7 +399,7 @@ func (p *Proxy) behind() int64 {
 // behindOf is the oldest change of a type that the proxy has not answered, among those that are in the subscription.
 func (p *Proxy) behindOf(t Type) int64 {
 	sub := &p.types[t]
-	if t <= Endpoints && sub.unsent != 0 && p.refuses() {
+	if t <= Endpoints && sub.unsent != 0 && p.keeps() > 0 {
 		// What it goes on using, because it refused what was to replace it, is not waited for.
 		if set, _ := p.due(t); len(set) == 0 {
 			return sub.unanswered
@@ -409,7 +416,14 @@ func older(a, b int64) int64 {
 	return a
 }
 
-// refuses says whether the proxy goes on with older clusters, listeners or routes.
-func (p *Proxy) refuses() bool {
-	return p.types[Clusters].refused.names.len()+p.types[Listeners].refused.names.len()+p.types[Routes].refused.names.len() > 0
+// keeps is for how long yet the proxy keeps the clusters and endpoints that are gone, because it goes on with older listeners or routes;
+// zero when it does not.
+func (p *Proxy) keeps() time.Duration {
+	var longest time.Duration
+	for _, t := range []Type{Listeners, Routes} {
+		if r := &p.types[t].refused; r.names.len() > 0 {
+			longest = max(longest, r.began.Add(keepLimit).Sub(p.server.now()))
+		}
+	}
+	return longest
 }

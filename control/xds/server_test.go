@@ -253,6 +253,9 @@ func TestUnsettledUntilTheNewestIsAcknowledged(t *testing.T) {
 	waiting("the third is acknowledged", false)
 	w.has(clusters("d")...)
 	p.send(&discovery.DeltaDiscoveryRequest{ResponseNonce: p.receive().GetNonce(), ErrorDetail: &rpcstatus.Status{Message: "d"}})
+	gone := p.receive()
+	waiting("the fourth is refused, and what is gone not yet", true)
+	p.send(&discovery.DeltaDiscoveryRequest{ResponseNonce: gone.GetNonce()})
 	stateOf(w, Refused)
 	waiting("the fourth is refused", false)
 }

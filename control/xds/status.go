@@ -117,8 +117,8 @@ func (s *Server) Connected() int {
 	return len(s.proxies)
 }
 
-// Unsettled lists the connected proxies that have not acknowledged the newest listeners and clusters. A proxy that refused
-// them runs what it had and is not waited for.
+// Unsettled lists the connected proxies that have not answered for the newest listeners and clusters. What a proxy refused is not
+// waited for: it runs what it had.
 func (s *Server) Unsettled() []string {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -140,11 +140,8 @@ func (p *Proxy) settled() bool {
 	p.absorb()
 	for _, t := range []Type{Clusters, Listeners} {
 		sub := &p.types[t]
-		if sub.refused.names.len() > 0 {
-			continue
-		}
 		set, removed := p.due(t)
-		if sub.unansweredNow() || len(set) > 0 || len(removed) > 0 && !p.refuses() {
+		if sub.unansweredNow() || len(set) > 0 || len(removed) > 0 && p.keeps() == 0 {
 			return false
 		}
 	}

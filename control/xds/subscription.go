@@ -50,6 +50,10 @@ type subscription struct {
 // refusedResources are what a proxy refused and has not taken since.
 type refusedResources struct {
 	names nameSet
+	// exact says that these are by the proxy's word those that it refused; else they are all that was in a response.
+	exact bool
+	// began is when it refused the first of them.
+	began time.Time
 	refusedChanges
 }
 
@@ -64,6 +68,18 @@ func (s *subscription) unansweredNow() bool { return s.nonce != "" && !s.answere
 
 func (s *subscription) wants(name string) bool {
 	return s.wildcard || s.names.has(name)
+}
+
+// forgive takes back that a name was refused: it is gone, or not asked for any more.
+func (s *subscription) forgive(name string) {
+	s.refused.names.remove(name)
+	if s.refused.names.len() > 0 {
+		return
+	}
+	s.refused = refusedResources{}
+	if s.state == Refused {
+		s.state = Synced
+	}
 }
 
 // mark has a name sent, or removed if there is no such resource; said is as in [nameSet].
@@ -156,6 +172,7 @@ func (p *Proxy) deltaRequest(t Type, r *discovery.DeltaDiscoveryRequest) error {
 		default:
 			sub.names.remove(name)
 			sub.dirty.remove(name)
+			sub.forgive(name)
 		}
 	}
 	for name, version := range known {
@@ -222,6 +239,11 @@ func (p *Proxy) wholeRequest(t Type, r *discovery.DiscoveryRequest) error {
 	for name := range sub.dirty.said {
 		if !sub.wants(name) {
 			sub.dirty.remove(name)
+		}
+	}
+	for name := range sub.refused.names.said {
+		if !sub.wants(name) {
+			sub.forgive(name)
 		}
 	}
 	if sub.nonce == "" && r.GetVersionInfo() != "" && r.GetVersionInfo() == p.digest(t) {

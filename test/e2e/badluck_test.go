@@ -225,13 +225,14 @@ func TestAgentKilledUnderLoad(t *testing.T) {
 func TestSidecarKilled(t *testing.T) {
 	victim := here.ReplicaOf(t, "currencyservice")
 	kill(t, victim.State.ProxyPID)
+	// It may be ready again before anybody looks, but not with the one that was killed.
 	harness.Eventually(t, 10*time.Second, "the replica being not ready", func() error {
 		s, err := askAgent()
 		if err != nil {
 			return err
 		}
 		for _, r := range s.Replicas {
-			if r.Workload == "currencyservice" && r.State.Phase == "Ready" {
+			if r.Workload == "currencyservice" && r.State.Phase == "Ready" && r.State.ProxyPID == victim.State.ProxyPID {
 				return fmt.Errorf("%+v", r.State)
 			}
 		}

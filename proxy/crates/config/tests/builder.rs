@@ -307,6 +307,19 @@ fn a_bad_virtual_host_leaves_the_others_of_its_table_alone() {
     let (_, error) = refusal(&mut b, update(Route, &[table("r", &hosts)]));
     assert!(error.starts_with("routes[r].virtual_hosts[1]"), "{error}");
     is(&mut b, [("c", "c"), ("b", "b"), ("a", "other")]);
+    assert!(
+        error.ends_with("routes[r]: its other virtual hosts are in force"),
+        "{error}"
+    );
+    // The domains are those of now, whoever else had them before, so that no other virtual host answers.
+    let mut moved = table("r", &hosts);
+    moved["virtual_hosts"][0]["domains"] = json!(["c", "b"]);
+    moved["virtual_hosts"][1]["domains"] = json!(["b.new"]);
+    refusal(&mut b, update(Route, &[moved]));
+    let s = b.snapshot();
+    let exact = &s.routes["r"].exact;
+    assert_eq!((exact.get("b"), exact.get("b.new")), (Some(&0), Some(&1)));
+    refusal(&mut b, update(Route, &[table("r", &hosts)]));
     // A cluster that has to exist and does not is its trouble alone as well.
     let mut strict = table(
         "r",
@@ -316,6 +329,12 @@ fn a_bad_virtual_host_leaves_the_others_of_its_table_alone() {
     let mut whole = strict.clone();
     refusal(&mut b, update(Route, &[strict]));
     // "a" named a cluster that is not there before, too: the table is refused, and stays.
+    is(&mut b, [("c", "c"), ("b", "b"), ("a", "other")]);
+    // So does what Heddle does not know beside the virtual hosts.
+    let mut both = update(Route, &[table("r", &[("a", "/a.*", "fixed"), ("b", "(", "fixed")])]);
+    both.resources[0].body.value.extend([0xfa, 0x3e, 0x01, 0x00]);
+    let (_, error) = refusal(&mut b, both);
+    assert!(error.contains("is not part of the API version"), "{error}");
     is(&mut b, [("c", "c"), ("b", "b"), ("a", "other")]);
     // What is wrong with more than a virtual host refuses the table.
     whole["virtual_hosts"][1]["domains"] = json!(["a"]);
@@ -592,6 +611,79 @@ fn who_cannot_use_a_secret_does_not_keep_it_from_others() {
     let (names, _) = refusal(&mut b, update(Secret, &[mixed, pair("other", "d.example")]));
     assert_eq!(names, ["id"]);
     assert!(b.snapshot().clusters.contains_key("d"));
+}
+
+#[test]
+fn a_secret_of_another_kind_does_not_stop_those_beside_it() {
+    let mut b = builder();
+    let both = |name: &str, one: &str, other: &str| {
+        let mut cluster = tls_cluster(name, one);
+        let common = &mut cluster["transport_socket"]["typed_config"]["common_tls_context"];
+        common["validation_context_sds_secret_config"] =
+            json!({ "name": other, "sds_config": { "ads": {}, "resource_api_version": "V3" } });
+        cluster
+    };
+    let ca = |host: &str| {
+        let pem = pair("ca", host)["tls_certificate"]["certificate_chain"].clone();
+        json!({ "name": "ca", "validation_context": { "trusted_ca": pem } })
+    };
+    apply(&mut b, Cluster, &[both("c", "id", "ca"), tls_cluster("d", "other")]);
+    let before = apply(
+        &mut b,
+        Secret,
+        &[pair("id", "a.example"), pair("other", "o.example"), ca("a.example")],
+    );
+    // "id" becomes what nobody can use; the authority and "other" are renewed beside it.
+    let mut mistaken = ca("x.example");
+    mistaken["name"] = json!("id");
+    let (names, error) = refusal(
+        &mut b,
+        update(Secret, &[mistaken, ca("b.example"), pair("other", "p.example")]),
+    );
+    assert_eq!(names, ["id"], "{error}");
+    let after = b.snapshot();
+    for key in ["cluster/c/default", "cluster/d/default"] {
+        assert!(!Arc::ptr_eq(&before.client_tls[key], &after.client_tls[key]), "{key}");
+    }
+    // It was not kept: what comes later uses the certificate that there was.
+    let s = apply(
+        &mut b,
+        Cluster,
+        &[both("c", "id", "ca"), tls_cluster("d", "other"), tls_cluster("e", "id")],
+    );
+    assert!(s.clusters.contains_key("e"));
+}
+
+#[test]
+fn a_proxy_is_not_ready_without_its_inbound_listener() {
+    let mut b = builder();
+    apply(&mut b, Cluster, &[]);
+    let mut inbound = listener("inbound", 80, "r");
+    inbound["traffic_direction"] = json!("INBOUND");
+    let right = inbound.clone();
+    inbound["udp_listener_config"] = json!({});
+    let mut outbound = listener("outbound", 81, "r");
+    outbound["udp_listener_config"] = json!({});
+    let (names, _) = refusal(
+        &mut b,
+        update(Listener, &[inbound, outbound, listener("front", 82, "r")]),
+    );
+    assert_eq!(names, ["inbound", "outbound"]);
+    apply(&mut b, Route, &[routes("r", "fixed")]);
+    assert!(!b.is_complete());
+    assert_eq!(b.waiting(), ["listener inbound was refused"]);
+    let mut elsewhere = right.clone();
+    elsewhere["address"]["socket_address"]["port_value"] = json!(82);
+    refusal(&mut b, update(Listener, &[elsewhere]));
+    assert!(!b.is_complete(), "its address is another's");
+    apply(&mut b, Listener, &[right]);
+    assert!(b.is_complete());
+    // Of one that has served there is a version.
+    let mut worse = listener("inbound", 80, "r");
+    worse["traffic_direction"] = json!("INBOUND");
+    worse["udp_listener_config"] = json!({});
+    refusal(&mut b, update(Listener, &[worse]));
+    assert!(b.is_complete());
 }
 
 #[test]

@@ -162,7 +162,8 @@ impl Session {
     }
 
     /// The answer to a response: the ACK or NACK. Versions are those of what is in force, so that the server knows on the next
-    /// stream, too, what the proxy has.
+    /// stream, too, what the proxy has. What was refused of a response may be in force in part, such as a route table without a
+    /// virtual host: it has no version that the server knows, and is sent again then, or removed.
     pub fn answer(&mut self, incoming: Incoming, verdict: &Verdict) -> DeltaDiscoveryRequest {
         let Incoming {
             update,
@@ -174,19 +175,22 @@ impl Session {
             Verdict::TakenBut(refusal) => Some((refusal.to_string(), details(&type_url, refusal))),
             Verdict::Refused(problem) => Some((problem.clone(), Vec::new())),
         };
-        let is_taken = |name: &String| match verdict {
-            Verdict::Taken => true,
-            Verdict::TakenBut(refusal) => !refusal.names().contains(name),
-            Verdict::Refused(_) => false,
-        };
+        let refused = |name: &String| matches!(verdict, Verdict::TakenBut(refusal) if refusal.names().contains(name));
         let subscription = self.subscriptions.entry(update.kind).or_default();
-        for name in update.removed.iter().filter(|name| is_taken(name)) {
-            subscription.versions.remove(name);
-        }
-        for resource in update.resources.into_iter().filter(|r| is_taken(&r.name)) {
-            // What was unsubscribed meanwhile is not reported on the next stream.
-            if subscription.wildcard || subscription.wanted.contains(&resource.name) {
-                subscription.versions.insert(resource.name, resource.version);
+        if !matches!(verdict, Verdict::Refused(_)) {
+            for name in update.removed.iter().filter(|name| !refused(name)) {
+                subscription.versions.remove(name);
+            }
+            for resource in update.resources {
+                // What was unsubscribed meanwhile is not reported on the next stream.
+                if subscription.wildcard || subscription.wanted.contains(&resource.name) {
+                    let version = if refused(&resource.name) {
+                        String::new()
+                    } else {
+                        resource.version
+                    };
+                    subscription.versions.insert(resource.name, version);
+                }
             }
         }
         match error {
@@ -468,7 +472,7 @@ mod tests {
         let named: Vec<_> = named.map(|info| (info.resource_type, info.resource_name)).collect();
         assert_eq!(named, ["w", "x"].map(|name| (Cluster.type_url(), name.to_owned())));
         let known = s.connected()[0].initial_resource_versions.clone();
-        let in_force = [("x", "1"), ("y", "2")].map(|(name, version)| (name.to_owned(), version.to_owned()));
+        let in_force = [("w", ""), ("x", ""), ("y", "2")].map(|(name, version)| (name.to_owned(), version.to_owned()));
         assert_eq!(known, in_force.into());
     }
 

@@ -14,7 +14,7 @@ use crate::decode::{self, ClusterParts, ListenerParts, TlsContext, pb};
 use crate::error::{ConfigError, ConfigErrors, Refused};
 use crate::path::Path;
 use crate::resource::{Resource, ResourceKind, SecretSource, Update};
-use crate::snapshot::{Discovery, LocalityEndpoints, TlsKey};
+use crate::snapshot::{Discovery, LocalityEndpoints, TlsKey, TrafficDirection};
 
 impl Builder {
     /// Takes what is right of an update, and says what is not.
@@ -103,31 +103,55 @@ impl Builder {
         let bound = self.bound_addresses();
         for name in may_go(&self.state.listeners, update.removed, ResourceKind::Listener, refused) {
             self.changed |= self.state.listeners.remove(name.as_str()).is_some();
+            self.state.missed.remove(name.as_str());
         }
         let mut staged = Vec::new();
         for resource in update.resources {
-            let name = resource.name.clone();
-            if is_same(self.state.listeners.get(name.as_str()), &resource) {
+            if is_same(self.state.listeners.get(resource.name.as_str()), &resource) {
                 continue;
             }
-            match self.stage_listener(resource, from_bootstrap) {
-                Ok(held) => staged.push(held),
-                Err(e) => refused.add(name, e),
+            match self.stage_listener(&resource, from_bootstrap) {
+                Ok((parts, contexts)) => staged.push(Held {
+                    raw: resource,
+                    from_bootstrap,
+                    arrived: self.now,
+                    parts,
+                    contexts,
+                }),
+                Err(e) => {
+                    if is_inbound(&resource) {
+                        self.miss(resource.name.as_str().into());
+                    }
+                    refused.add(resource.name, e);
+                }
+            }
+        }
+        for held in &staged {
+            if held.parts.listener.direction == TrafficDirection::Inbound {
+                self.miss(held.parts.listener.name.clone());
             }
         }
         for held in self.with_addresses(staged, &bound, refused) {
             let name = held.parts.listener.name.clone();
+            self.state.missed.remove(&name);
             self.state.listeners.entry(name).or_default().warming = Some(Arc::new(held));
+        }
+    }
+
+    /// A listener that this proxy's workload is not reached without, unless there is a version of it.
+    fn miss(&mut self, name: Arc<str>) {
+        if !self.state.listeners.contains_key(&name) {
+            self.state.missed.insert(name);
         }
     }
 
     fn stage_listener(
         &mut self,
-        resource: Resource,
+        resource: &Resource,
         from_bootstrap: bool,
-    ) -> Result<Held<ListenerParts>, ConfigErrors> {
+    ) -> Result<(ListenerParts, Option<BTreeMap<TlsKey, TlsContext>>), ConfigErrors> {
         let path = Path::resource(ResourceKind::Listener.plural(), &resource.name);
-        let mut config: pb::listener::Listener = checked(ResourceKind::Listener, &resource, &path)?;
+        let mut config: pb::listener::Listener = checked(ResourceKind::Listener, resource, &path)?;
         if from_bootstrap && config.name.is_empty() {
             config.name.clone_from(&resource.name);
         }
@@ -153,13 +177,7 @@ impl Builder {
         self.check_clusters(&parts.clusters)?;
         self.check_sources(&parts, &path)?;
         let contexts = self.contexts_of(&parts)?;
-        Ok(Held {
-            raw: resource,
-            from_bootstrap,
-            arrived: self.now,
-            parts,
-            contexts,
-        })
+        Ok((parts, contexts))
     }
 
     fn apply_endpoints(&mut self, update: Update, refused: &mut Refused) {
@@ -299,6 +317,12 @@ fn may_go<P>(
         refused.add(name, why);
     }
     goes
+}
+
+/// Whether it is a listener for what is sent to this proxy's workload.
+fn is_inbound(listener: &Resource) -> bool {
+    let decoded = pb::listener::Listener::decode(listener.body.value.as_slice());
+    decoded.is_ok_and(|config| config.traffic_direction() == pb::core::TrafficDirection::Inbound)
 }
 
 /// Stands for a resource that the server does not have.

@@ -150,6 +150,8 @@ struct State {
     secrets: BTreeMap<SecretRef, Arc<StoredSecret>>,
     /// Kinds still to come before the first configuration is whole.
     outstanding: BTreeSet<ResourceKind>,
+    /// Inbound listeners that were refused and that there is no version of: the workload is not reached without them.
+    missed: BTreeSet<Arc<str>>,
 }
 
 /// The configuration at one moment, to go back to. See [`Builder::checkpoint`].
@@ -227,7 +229,7 @@ impl Builder {
 
     /// Applies a discovery response. What is refused stays as it was, everything else is taken, as in Envoy; the text of the
     /// refusal is what a NACK should say. A response counts as having come whatever is wrong with it: one bad resource
-    /// does not keep the proxy from starting.
+    /// does not keep the proxy from starting, unless it is an inbound listener.
     pub fn apply(&mut self, update: Update) -> Result<(), Refusal> {
         let kind = update.kind;
         let refused = self.apply_from(update, false);
@@ -270,9 +272,11 @@ impl Builder {
         self.current.clone()
     }
 
-    /// Whether every kind of dynamic resource has come once and nothing is warming for the first time.
+    /// Whether every kind of dynamic resource has come once, nothing is warming for the first time, and no inbound listener is missing
+    /// because it was refused.
     pub fn is_complete(&self) -> bool {
         self.state.outstanding.is_empty()
+            && self.state.missed.is_empty()
             && self.clusters_are_warm()
             && self.state.listeners.values().all(|slot| slot.active.is_some())
     }

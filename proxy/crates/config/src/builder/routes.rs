@@ -112,15 +112,19 @@ impl Builder {
         Ok(table)
     }
 
-    /// The table with each virtual host that is wrong by itself as it was before, or unavailable, and what is wrong. None when that
-    /// is none, or the table cannot be read.
+    /// The table with each virtual host that is wrong by itself as it was before, or unavailable, and what is wrong. None when there
+    /// is no such one, or something else is wrong.
     fn with_hosts_as_they_were(&self, resource: &Resource) -> Option<(Any, ConfigErrors)> {
         let path = Path::resource(ResourceKind::Route.plural(), &resource.name);
         let Any { type_url, value } = &resource.body;
-        let message = check::decode(type_url, value).ok()?;
-        let hosts = message.get_field_by_name("virtual_hosts")?;
-        let mut config = pb::route::RouteConfiguration::decode(value.as_slice()).ok()?;
+        let mut message = check::decode(type_url, value).ok()?;
+        let hosts = std::mem::replace(message.get_field_by_name_mut("virtual_hosts")?, Value::List(Vec::new()));
         let mut findings = Vec::new();
+        check::check(&message, &path, &mut findings);
+        if !findings.is_empty() {
+            return None;
+        }
+        let mut config = pb::route::RouteConfiguration::decode(value.as_slice()).ok()?;
         let mut wrong = Vec::new();
         for (i, host) in hosts.as_list()?.iter().enumerate() {
             let found = self.wrong_in_host(&config, i, host, &path);
@@ -132,7 +136,15 @@ impl Builder {
         let mut before = self.hosts_before(&resource.name);
         for i in wrong {
             let host = config.virtual_hosts.get_mut(i)?;
-            *host = before.remove(&host.name).unwrap_or_else(|| unavailable(host));
+            // Its domains are those of now: no other of the table has them, and a request for one of them is its.
+            *host = pb::route::VirtualHost {
+                domains: host.domains.clone(),
+                ..before.remove(&host.name).unwrap_or_else(|| unavailable(&host.name))
+            };
+        }
+        if !findings.is_empty() {
+            findings.truncate(ConfigErrors::LIMIT - 1);
+            findings.push(path.error("its other virtual hosts are in force"));
         }
         let errors = ConfigErrors::check(findings).err()?;
         let body = Any {
@@ -171,8 +183,8 @@ impl Builder {
     }
 }
 
-/// A virtual host of the same domains that answers nothing but [`UNAVAILABLE`].
-fn unavailable(host: &pb::route::VirtualHost) -> pb::route::VirtualHost {
+/// A virtual host that answers nothing but [`UNAVAILABLE`].
+fn unavailable(name: &str) -> pb::route::VirtualHost {
     use pb::route::route::Action;
     use pb::route::route_match::PathSpecifier;
     let route = pb::route::Route {
@@ -188,8 +200,7 @@ fn unavailable(host: &pb::route::VirtualHost) -> pb::route::VirtualHost {
         ..pb::route::Route::default()
     };
     pb::route::VirtualHost {
-        name: host.name.clone(),
-        domains: host.domains.clone(),
+        name: name.to_owned(),
         routes: vec![route],
         ..pb::route::VirtualHost::default()
     }

@@ -1,33 +1,54 @@
 //! Secrets, and the TLS contexts that are made anew with them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, HashMap};
+use std::mem::discriminant;
 use std::sync::Arc;
 
 use super::apply::{checked, same_name};
-use super::{Builder, NeedsTls, SharedContexts, Slot, StoredSecret};
-use crate::decode::{self, SecretRef, SecretValue, pb};
-use crate::error::{ConfigErrors, Refused};
+use super::{Builder, Held, NeedsTls, SharedContexts, Slot, StoredSecret};
+use crate::decode::{self, SecretRef, SecretValue, TlsContext, pb};
+use crate::error::{ConfigError, ConfigErrors, Refused};
 use crate::path::Path;
 use crate::resource::{Resource, ResourceKind, SecretSource, Update};
+use crate::snapshot::TlsKey;
 
 impl Builder {
-    /// New secrets rebuild the contexts of everything that uses them. What cannot use them keeps the contexts that it has, and
-    /// the refusal names the secrets; others use them all the same.
+    /// New secrets rebuild the contexts of everything that uses them. One that what is in force cannot use is refused. What is
+    /// warming and cannot use it waits on, and the refusal says so; others use the secret all the same.
     pub(super) fn apply_secrets(&mut self, update: Update, from_bootstrap: bool, refused: &mut Refused) {
-        let new = self.take_secrets(update, from_bootstrap, refused);
-        let mut uses = NewSecrets {
-            new,
-            shared: &mut self.shared,
-            secrets: &self.state.secrets,
-            refused,
-        };
-        self.changed |= uses.rebuild(&mut self.state.listeners);
-        self.changed |= uses.rebuild(&mut self.state.clusters);
+        let mut new = self.stage_secrets(update, from_bootstrap, refused);
+        loop {
+            let mut rebuilding = Rebuilding {
+                new: &new,
+                kept: &self.state.secrets,
+                shared: &mut self.shared,
+                unused: Vec::new(),
+                spoilt: Vec::new(),
+            };
+            let listeners = rebuilding.all(&self.state.listeners);
+            let clusters = rebuilding.all(&self.state.clusters);
+            let Rebuilding { unused, spoilt, .. } = rebuilding;
+            if spoilt.is_empty() {
+                for (secret, why) in unused {
+                    refused.add(&*secret.name, why);
+                }
+                self.changed |= !(listeners.is_empty() && clusters.is_empty());
+                replace(&mut self.state.listeners, listeners);
+                replace(&mut self.state.clusters, clusters);
+                self.state.secrets.extend(new);
+                return;
+            }
+            // Each round has fewer.
+            for (secret, why) in spoilt {
+                new.remove(&secret);
+                refused.add(&*secret.name, why);
+            }
+        }
     }
 
-    /// Takes the secrets that can be used at all. Returns the names of those that are new.
-    fn take_secrets(&mut self, update: Update, from_bootstrap: bool, refused: &mut Refused) -> BTreeSet<SecretRef> {
-        let mut new = BTreeSet::new();
+    /// The secrets that are new and can be used at all.
+    fn stage_secrets(&mut self, update: Update, from_bootstrap: bool, refused: &mut Refused) -> Secrets {
+        let mut new = Secrets::new();
         let source = if from_bootstrap {
             SecretSource::Static
         } else {
@@ -51,8 +72,7 @@ impl Builder {
                         value,
                         serial: self.serial,
                     };
-                    self.state.secrets.insert(wanted.clone(), Arc::new(stored));
-                    new.insert(wanted);
+                    new.insert(wanted, Arc::new(stored));
                 }
                 Err(e) => refused.add(resource.name, e),
             }
@@ -61,34 +81,86 @@ impl Builder {
     }
 }
 
-/// Secrets that have come, and what it takes to make contexts of them.
-struct NewSecrets<'s> {
-    new: BTreeSet<SecretRef>,
+/// Secrets by name.
+type Secrets = BTreeMap<SecretRef, Arc<StoredSecret>>;
+
+/// Contexts that new secrets give to listeners or clusters, by name, in the order of [`Slot::versions`]. None: it keeps those that it has.
+type Rebuilt = HashMap<Arc<str>, Vec<Option<BTreeMap<TlsKey, TlsContext>>>>;
+
+/// Makes contexts of new secrets.
+struct Rebuilding<'s> {
+    new: &'s Secrets,
+    kept: &'s Secrets,
     shared: &'s mut SharedContexts,
-    secrets: &'s BTreeMap<SecretRef, Arc<StoredSecret>>,
-    refused: &'s mut Refused,
+    /// Secrets that something warming cannot use, and why.
+    unused: Vec<(SecretRef, ConfigError)>,
+    /// Secrets that something cannot use that had contexts of those before them.
+    spoilt: Vec<(SecretRef, ConfigError)>,
 }
 
-impl NewSecrets<'_> {
-    /// Makes the contexts anew in which one of them is used. True when there is such a context.
-    fn rebuild<P: NeedsTls + Clone>(&mut self, slots: &mut BTreeMap<Arc<str>, Slot<P>>) -> bool {
-        let mut any = false;
-        for held in slots.values_mut().flat_map(Slot::versions_mut) {
-            let wanted = held.parts.tls().iter().flat_map(|(_, spec)| spec.secrets());
-            let new: Vec<SecretRef> = wanted.filter(|name| self.new.contains(name)).collect();
-            if new.is_empty() {
-                continue;
-            }
-            let lookup = |wanted: &SecretRef| self.secrets.get(wanted).map(|s| (&s.value, s.serial));
-            match self.shared.build(held.parts.tls(), lookup) {
-                Ok(contexts) => {
-                    Arc::make_mut(held).contexts = contexts;
-                    any = true;
-                }
-                Err(e) => new.iter().for_each(|secret| self.refused.add(&*secret.name, e.clone())),
+impl Rebuilding<'_> {
+    /// The contexts of everything that uses one of them.
+    fn all<P: NeedsTls>(&mut self, slots: &BTreeMap<Arc<str>, Slot<P>>) -> Rebuilt {
+        let mut out = Rebuilt::new();
+        for (name, slot) in slots {
+            let mut any = false;
+            let versions = slot.versions().map(|held| {
+                let contexts = self.one(held);
+                any |= contexts.is_some();
+                contexts
+            });
+            let versions: Vec<_> = versions.collect();
+            if any {
+                out.insert(name.clone(), versions);
             }
         }
-        any
+        out
+    }
+
+    fn one<P: NeedsTls>(&mut self, held: &Held<P>) -> Option<BTreeMap<TlsKey, TlsContext>> {
+        let specs = held.parts.tls();
+        let wanted = specs.iter().flat_map(|(_, spec)| spec.secrets());
+        let mut used: Vec<SecretRef> = wanted.filter(|name| self.new.contains_key(name)).collect();
+        if used.is_empty() {
+            return None;
+        }
+        let lookup = |wanted: &SecretRef| {
+            let stored = self.new.get(wanted).or_else(|| self.kept.get(wanted));
+            stored.map(|s| (&s.value, s.serial))
+        };
+        match self.shared.build(specs, lookup) {
+            Ok(contexts) => contexts,
+            Err(why) => {
+                let is_in_force = held.contexts.is_some();
+                // Another kind of secret than it was is to blame, if there is one.
+                if is_in_force && used.iter().any(|name| self.changes_kind(name)) {
+                    used.retain(|name| self.changes_kind(name));
+                }
+                let failures = if is_in_force {
+                    &mut self.spoilt
+                } else {
+                    &mut self.unused
+                };
+                failures.extend(used.into_iter().map(|name| (name, why.clone())));
+                None
+            }
+        }
+    }
+
+    fn changes_kind(&self, name: &SecretRef) -> bool {
+        let kind = |of: &Secrets| of.get(name).map(|secret| discriminant(&secret.value));
+        kind(self.new) != kind(self.kept)
+    }
+}
+
+fn replace<P: Clone>(slots: &mut BTreeMap<Arc<str>, Slot<P>>, rebuilt: Rebuilt) {
+    for (name, versions) in rebuilt {
+        let Some(slot) = slots.get_mut(&name) else { continue };
+        for (held, contexts) in slot.versions_mut().zip(versions) {
+            if contexts.is_some() {
+                Arc::make_mut(held).contexts = contexts;
+            }
+        }
     }
 }
 

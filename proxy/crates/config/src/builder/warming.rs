@@ -50,6 +50,12 @@ impl Builder {
             }
             out.extend(self.awaited_secrets(held).map(|s| format!("cluster {name} {s}")));
         }
+        out.extend(
+            self.state
+                .missed
+                .iter()
+                .map(|name| format!("listener {name} was refused")),
+        );
         for (name, slot) in &self.state.listeners {
             let Some(held) = &slot.warming else { continue };
             let missing = self.missing_routes(&held.parts);
