@@ -669,6 +669,18 @@ func TestWhatIsOwed(t *testing.T) {
 	owes(bad + 1)
 	c.answers(Endpoints)
 	owes(0)
+	// What a proxy says it refused, and nothing else, it will not take for being waited for.
+	w.has(mesh("a=worse", "b@2")...)
+	c.hears("CDS a", "EDS a")
+	c.answers(Endpoints)
+	owes(bad + 2)
+	c.refuses(Clusters, "worse", "a")
+	owes(0)
+	w.has(mesh("a=worse", "b@3")...)
+	owes(bad + 3)
+	c.hears("EDS b")
+	c.answers(Endpoints)
+	owes(0)
 	// One that comes back may run anything, however new the change is that it is to have.
 	before := c.p
 	c = newTalk(t, w)

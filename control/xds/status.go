@@ -244,7 +244,7 @@ func (p Progress) Refused(version int64) []Refusal {
 }
 
 // Owes is the oldest change that a proxy has not taken, be it that it has not answered or that it refused; zero when it has
-// taken all. One that has not acknowledged everything once, since it connected, may run whatever it ran before, and owes
+// taken all. What it named as refused does not count: all else it has taken, and that it will not take for being waited for. One that has not acknowledged everything once, since it connected, may run whatever it ran before, and owes
 // the first change, 1. current is false for a stream in whose place the proxy has another.
 func (s *Server) Owes(p *Proxy) (change int64, current bool) {
 	s.mu.RLock()
@@ -261,7 +261,7 @@ func (s *Server) Owes(p *Proxy) (change int64, current bool) {
 	}
 	oldest := p.behind()
 	for t := range p.types {
-		if r := p.types[t].refused; r.names.len() > 0 && (oldest == 0 || r.since < oldest) {
+		if r := p.types[t].refused; r.names.len() > 0 && !r.exact && (oldest == 0 || r.since < oldest) {
 			oldest = max(r.since, 1)
 		}
 	}
