@@ -37,6 +37,16 @@ func (s *nameSet) has(name string) bool {
 
 func (s *nameSet) len() int { return len(s.said) }
 
+// all says whether something is so of each name.
+func (s *nameSet) all(is func(name string) bool) bool {
+	for name := range s.said {
+		if !is(name) {
+			return false
+		}
+	}
+	return true
+}
+
 // add puts in a name. One that is there stays as it was.
 func (s *nameSet) add(name string, said bool) {
 	if s.has(name) {

@@ -313,7 +313,7 @@ func TestWhatWasRefusedTogetherComesAgain(t *testing.T) {
 // TestWhatWasTakenBesideDoesNotComeAgain: of a proxy that says what it refused.
 func TestWhatWasTakenBesideDoesNotComeAgain(t *testing.T) {
 	w, c := connected(t, "a", "b", "c")
-	w.has(mesh("a=bad", "b=good", "c=2")...)
+	first := w.has(mesh("a=bad", "b=good", "c=2")...)
 	c.hears("CDS a b c", "EDS a b c")
 	c.answers(Endpoints)
 	c.refuses(Clusters, "bad", "a", "nothing of it")
@@ -327,8 +327,23 @@ func TestWhatWasTakenBesideDoesNotComeAgain(t *testing.T) {
 	if n := w.server.Nodes()[0]; n.Synced || n.Types[0].State != Refused {
 		t.Errorf("%+v", n)
 	}
+	// Who is refused for something else than this one knows nothing of it.
+	innocent := w.has(mesh("a=bad2", "b=better", "c=2")...)
+	c.hears("CDS a", "EDS a")
+	c.answers(Endpoints)
+	c.refuses(Clusters, "bad", "a")
+	if p := w.server.Progress(w.group); len(p.Refused(innocent)) != 0 || len(p.Refused(first)) != 1 {
+		t.Errorf("%+v", p)
+	}
+	w.has(mesh("a=bad3", "b=better", "c=2")...)
+	c.hears("CDS a", "EDS a")
+	c.answers(Endpoints)
+	c.refuses(Clusters, "bad in another way", "a")
+	if p := w.server.Progress(w.group); len(p.Refused(innocent+1)) != 1 {
+		t.Errorf("%+v", p)
+	}
 	// Two are wrong; one is mended.
-	w.has(mesh("a=bad", "b=bad", "c=2")...)
+	w.has(mesh("a=bad3", "b=bad", "c=2")...)
 	c.hears("CDS b", "EDS b")
 	c.answers(Endpoints)
 	c.refuses(Clusters, "bad", "b")
@@ -669,12 +684,14 @@ func TestWhatIsOwed(t *testing.T) {
 	owes(bad + 1)
 	c.answers(Endpoints)
 	owes(0)
-	// What a proxy says it refused, and nothing else, it will not take for being waited for.
+	// What a proxy says it refused, and nothing else, it will not take for being waited for longer.
 	w.has(mesh("a=worse", "b@2")...)
 	c.hears("CDS a", "EDS a")
 	c.answers(Endpoints)
 	owes(bad + 2)
 	c.refuses(Clusters, "worse", "a")
+	owes(bad + 2)
+	c.now = c.now.Add(owedLimit)
 	owes(0)
 	w.has(mesh("a=worse", "b@3")...)
 	owes(bad + 3)

@@ -86,7 +86,7 @@ func (p *Proxy) note(c *changed) {
 	}
 }
 
-// absorb makes of changes names that are to be sent.
+// absorb makes of changes names that are to be sent, and takes what is gone from what was refused.
 func (p *Proxy) absorb() {
 	for _, c := range p.notes {
 		for t := range p.types {
@@ -345,20 +345,26 @@ func (p *Proxy) answer(t Type, nonce string, refusal *rpcstatus.Status) {
 	exact := slices.ContainsFunc(sub.batch, isNamed)
 	r := &sub.refused
 	if r.names.len() == 0 {
-		r.since, r.began, r.exact = sub.unanswered, p.server.now(), exact
-	} else if refusal != nil {
-		r.exact = r.exact && exact
+		*r = refusedResources{exact: exact}
+		r.since = sub.unanswered
 	}
+	known := r.names.len()
 	for _, name := range sub.batch {
-		// What is gone is mended by that.
-		if refusal != nil && (isNamed(name) || !exact) && find(p.groups, t, name) != nil {
-			r.names.add(name, false)
-		} else {
+		// What is gone, or not asked for any more, is mended by that.
+		if refusal == nil || exact && !isNamed(name) || find(p.groups, t, name) == nil || !sub.wants(name) {
 			r.names.remove(name)
+		} else if !r.names.has(name) {
+			r.names.add(name, false)
+			r.began = p.server.now()
 		}
 	}
 	if refusal != nil {
-		r.reason, r.last = refusal.GetMessage(), sub.latest
+		// One that is refused for what it was refused for is a table in which something else has changed, and was taken.
+		if !exact || !r.exact || r.names.len() != known || r.reason != refusal.GetMessage() {
+			r.last = sub.latest
+		}
+		r.reason = refusal.GetMessage()
+		r.exact = exact && (r.exact || r.names.all(isNamed))
 		p.server.metrics.rejects.WithLabelValues(t.String()).Inc()
 		p.server.refusals.note(p.id, t, refusal.GetMessage())
 	} else {

@@ -243,9 +243,13 @@ func (p Progress) Refused(version int64) []Refusal {
 	return out
 }
 
-// Owes is the oldest change that a proxy has not taken, be it that it has not answered or that it refused; zero when it has
-// taken all. What it named as refused does not count: all else it has taken, and that it will not take for being waited for. One that has not acknowledged everything once, since it connected, may run whatever it ran before, and owes
-// the first change, 1. current is false for a stream in whose place the proxy has another.
+// owedLimit is how long what a proxy named as refused is owed: it may be mended. After that it will not be taken for being waited for,
+// and all else the proxy has taken.
+const owedLimit = 30 * time.Second
+
+// Owes is the oldest change that a proxy has not taken, be it that it has not answered or that it refused (see [owedLimit]); zero when
+// it has taken all. One that has not acknowledged everything once, since it connected, may run whatever it ran before, and owes the
+// first change, 1. current is false for a stream in whose place the proxy has another.
 func (s *Server) Owes(p *Proxy) (change int64, current bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -261,7 +265,11 @@ func (s *Server) Owes(p *Proxy) (change int64, current bool) {
 	}
 	oldest := p.behind()
 	for t := range p.types {
-		if r := p.types[t].refused; r.names.len() > 0 && !r.exact && (oldest == 0 || r.since < oldest) {
+		r := &p.types[t].refused
+		if r.names.len() == 0 || r.exact && s.now().Sub(r.began) >= owedLimit {
+			continue
+		}
+		if oldest == 0 || r.since < oldest {
 			oldest = max(r.since, 1)
 		}
 	}

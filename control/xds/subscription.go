@@ -52,7 +52,7 @@ type refusedResources struct {
 	names nameSet
 	// exact says that these are by the proxy's word those that it refused; else they are all that was in a response.
 	exact bool
-	// began is when it refused the first of them.
+	// began is since when the newest of them is refused.
 	began time.Time
 	refusedChanges
 }
@@ -79,6 +79,15 @@ func (s *subscription) forgive(name string) {
 	s.refused = refusedResources{}
 	if s.state == Refused {
 		s.state = Synced
+	}
+}
+
+// forgiveUnwanted is [subscription.forgive] for all that is not asked for.
+func (s *subscription) forgiveUnwanted() {
+	for name := range s.refused.names.said {
+		if !s.wants(name) {
+			s.forgive(name)
+		}
 	}
 }
 
@@ -165,6 +174,7 @@ func (p *Proxy) deltaRequest(t Type, r *discovery.DeltaDiscoveryRequest) error {
 		switch {
 		case name == everything:
 			sub.wildcard = false
+			sub.forgiveUnwanted()
 		case sub.names.has(name) && sub.wildcard:
 			// It is still among everything, and the proxy is to be told whether it exists.
 			sub.names.remove(name)
@@ -241,11 +251,7 @@ func (p *Proxy) wholeRequest(t Type, r *discovery.DiscoveryRequest) error {
 			sub.dirty.remove(name)
 		}
 	}
-	for name := range sub.refused.names.said {
-		if !sub.wants(name) {
-			sub.forgive(name)
-		}
-	}
+	sub.forgiveUnwanted()
 	if sub.nonce == "" && r.GetVersionInfo() != "" && r.GetVersionInfo() == p.digest(t) {
 		// It has all of that from another stream.
 		sub.dirty, sub.greet = nameSet{}, false

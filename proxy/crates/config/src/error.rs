@@ -70,7 +70,8 @@ impl ConfigErrors {
     }
 }
 
-/// What of an update was refused, and why. Everything else in the update was taken.
+/// What of an update was refused, and why. Everything else in the update was taken; of a route table, so were its virtual hosts that
+/// are right.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     names: BTreeSet<String>,
@@ -97,14 +98,14 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// Gathers a [`Refusal`].
+/// What is wrong with the resources of an update, of which a [`Refusal`] is made.
 #[derive(Debug, Default)]
-pub(crate) struct Refused {
+pub(crate) struct Problems {
     names: BTreeSet<String>,
     findings: Vec<ConfigError>,
 }
 
-impl Refused {
+impl Problems {
     /// Refuses a resource.
     pub(crate) fn add(&mut self, name: impl Into<String>, why: impl Into<ConfigErrors>) {
         self.names.insert(name.into());

@@ -233,7 +233,9 @@ fn one_bad_resource_leaves_the_others_alone() {
     apply(&mut b, Cluster, &[eds_cluster("good"), eds_cluster("more")]);
     let (names, _) = refusal(&mut b, update(Endpoints, &[wrong, endpoints("more", "10.0.0.2")]));
     assert_eq!(names, ["good"]);
-    assert!(b.snapshot().clusters.contains_key("more"));
+    let s = b.snapshot();
+    assert!(s.clusters.contains_key("more"));
+    assert!(s.endpoints["good"].is_empty(), "nobody waits for what was refused");
 
     apply(
         &mut b,
@@ -244,10 +246,10 @@ fn one_bad_resource_leaves_the_others_alone() {
     wrong["vhds"] = json!({ "config_source": { "ads": {}, "resource_api_version": "V3" } });
     let (names, _) = refusal(&mut b, update(Route, &[wrong, routes("s", "more")]));
     assert_eq!(names, ["r"]);
-    assert_eq!(
-        b.snapshot().listeners.keys().map(|n| &**n).collect::<Vec<_>>(),
-        ["back"]
-    );
+    let s = b.snapshot();
+    assert!(s.routes["r"].virtual_hosts.is_empty());
+    assert_eq!(s.routes["s"].virtual_hosts.len(), 1);
+    assert!(b.is_complete(), "{:?}", b.waiting());
 }
 
 /// A route table with a virtual host for each of these, which routes what the expression matches to the cluster.
@@ -602,7 +604,7 @@ fn who_cannot_use_a_secret_does_not_keep_it_from_others() {
     assert!(b.snapshot().clusters.contains_key("c"));
     assert_eq!(
         b.waiting(),
-        ["cluster mistaken waits for secrets that it can use: those that have come were refused"]
+        ["cluster mistaken waits for secrets that it can use: those that have come do not fit"]
     );
     // A secret that nobody can use leaves those beside it alone.
     let mut mixed = pair("id", "b.example");
@@ -796,6 +798,19 @@ fn an_address_stays_with_who_has_it() {
     );
     apply(&mut b, Route, &[routes("s", "fixed")]);
     assert_eq!(ports(&b.snapshot()), [("m", 80), ("n", 81), ("z", 82)]);
+}
+
+#[test]
+fn an_address_that_is_kept_beside_a_new_one_stays_with_who_has_it() {
+    let mut b = builder();
+    apply(&mut b, Listener, &[listener("m", 80, "r")]);
+    apply(&mut b, Route, &[routes("r", "fixed")]);
+    let mut grown = listener("m", 80, "r");
+    grown["additional_addresses"] =
+        json!([{ "address": { "socket_address": { "address": "127.0.0.1", "port_value": 81 } } }]);
+    let (names, _) = refusal(&mut b, update(Listener, &[listener("a", 80, "r"), grown]));
+    assert_eq!(names, ["a"]);
+    assert_eq!(b.snapshot().listeners["m"].addresses.len(), 2);
 }
 
 #[test]

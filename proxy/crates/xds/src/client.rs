@@ -194,7 +194,7 @@ async fn handle(
         Verdict::Taken => tracing::debug!(target: "xds", "{kind}: accepted {changed} resources, removed {removed}"),
         Verdict::TakenBut(refusal) => {
             let refused = refusal.names().len();
-            tracing::warn!(target: "xds", "{kind}: refused {refused} of {changed} resources, what was in force of them stays: {refusal}");
+            tracing::warn!(target: "xds", "{kind}: took an update of {changed} resources but for {refused}: {refusal}");
         }
         Verdict::Refused(problem) => {
             tracing::warn!(target: "xds", "{kind}: refused an update, what was in force stays: {problem}");

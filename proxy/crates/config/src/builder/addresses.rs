@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::{Builder, Held, Slot};
 use crate::decode::ListenerParts;
-use crate::error::{ConfigError, ConfigErrors, Refused};
+use crate::error::{ConfigError, ConfigErrors, Problems};
 use crate::path::Path;
 use crate::resource::ResourceKind;
 use crate::snapshot::Listener;
@@ -33,23 +33,22 @@ impl Builder {
         &self,
         staged: Vec<Held<ListenerParts>>,
         bound: &HashSet<SocketAddr>,
-        refused: &mut Refused,
+        refused: &mut Problems,
     ) -> Vec<Held<ListenerParts>> {
         let named = staged.into_iter().map(|held| (held.parts.listener.name.clone(), held));
         let mut staged: BTreeMap<Arc<str>, Held<ListenerParts>> = named.collect();
-        let staying = self.state.listeners.iter();
-        let mut owners: Owners = staying
-            .filter(|(name, _)| !staged.contains_key(*name))
-            .flat_map(|(name, _)| self.places_now(name).map(|place| (place, name.clone())))
-            .collect();
-        // Who has an address goes before who wants it.
-        let stays_there = |name: &str, held: &Held<ListenerParts>| {
-            let now: HashSet<Place> = self.places_now(name).collect();
-            places(&held.parts.listener).all(|place| now.contains(&place))
+        let listeners = self.state.listeners.keys();
+        // Who has an address and keeps it goes before who wants it.
+        let stays = |name: &Arc<str>, place: &Place| match staged.get(name) {
+            Some(held) => places(&held.parts.listener).any(|wanted| wanted == *place),
+            None => true,
         };
-        let (there, new): (Vec<_>, Vec<_>) = staged.iter().partition(|(name, held)| stays_there(name, held));
+        let mut owners: Owners = listeners
+            .flat_map(|name| self.places_now(name).map(|place| (place, name.clone())))
+            .filter(|(place, name)| stays(name, place))
+            .collect();
         let mut out = Vec::new();
-        for (name, held) in there.into_iter().chain(new) {
+        for (name, held) in &staged {
             match self.take_places(&held.parts.listener, &owners, bound) {
                 Ok(places) => owners.extend(places.into_iter().map(|place| (place, name.clone()))),
                 Err(e) => out.push((name.clone(), e)),
@@ -88,7 +87,7 @@ impl Builder {
         let mut out = HashSet::new();
         let mut findings = Vec::new();
         for place @ (bind, address) in places(listener) {
-            if let Some(other) = owners.get(&place) {
+            if let Some(other) = owners.get(&place).filter(|other| **other != listener.name) {
                 findings.push(taken(&listener.name, address, other));
             } else if !out.insert(place) {
                 findings.push(taken(&listener.name, address, &listener.name));

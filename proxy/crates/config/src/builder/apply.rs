@@ -11,15 +11,15 @@ use super::{Builder, Held, NeedsTls, Slot, Stored};
 use crate::bootstrap::not_a_target;
 use crate::check;
 use crate::decode::{self, ClusterParts, ListenerParts, TlsContext, pb};
-use crate::error::{ConfigError, ConfigErrors, Refused};
+use crate::error::{ConfigError, ConfigErrors, Problems};
 use crate::path::Path;
 use crate::resource::{Resource, ResourceKind, SecretSource, Update};
 use crate::snapshot::{Discovery, LocalityEndpoints, TlsKey, TrafficDirection};
 
 impl Builder {
     /// Takes what is right of an update, and says what is not.
-    pub(super) fn apply_from(&mut self, mut update: Update, from_bootstrap: bool) -> Refused {
-        let mut refused = Refused::default();
+    pub(super) fn apply_from(&mut self, mut update: Update, from_bootstrap: bool) -> Problems {
+        let mut refused = Problems::default();
         let mut seen = HashSet::new();
         for resource in &update.resources {
             if !seen.insert(resource.name.as_str()) {
@@ -41,7 +41,7 @@ impl Builder {
         refused
     }
 
-    fn apply_clusters(&mut self, update: Update, from_bootstrap: bool, refused: &mut Refused) {
+    fn apply_clusters(&mut self, update: Update, from_bootstrap: bool, refused: &mut Problems) {
         for name in may_go(&self.state.clusters, update.removed, ResourceKind::Cluster, refused) {
             match self.state.clusters.get_mut(name.as_str()) {
                 // What is in force goes when nothing leads to it any more.
@@ -98,7 +98,7 @@ impl Builder {
         })
     }
 
-    fn apply_listeners(&mut self, update: Update, from_bootstrap: bool, refused: &mut Refused) {
+    fn apply_listeners(&mut self, update: Update, from_bootstrap: bool, refused: &mut Problems) {
         // What is removed is bound until the workers have heard of it, and hands its sockets on.
         let bound = self.bound_addresses();
         for name in may_go(&self.state.listeners, update.removed, ResourceKind::Listener, refused) {
@@ -180,7 +180,8 @@ impl Builder {
         Ok((parts, contexts))
     }
 
-    fn apply_endpoints(&mut self, update: Update, refused: &mut Refused) {
+    fn apply_endpoints(&mut self, update: Update, refused: &mut Problems) {
+        let mut missing = update.removed;
         for resource in update.resources {
             let stored = self.state.endpoints.get(resource.name.as_str());
             if stored.is_some_and(|s| s.raw.body == resource.body) {
@@ -197,13 +198,15 @@ impl Builder {
                     };
                     self.state.endpoints.insert(name, Arc::new(stored));
                 }
-                Err(e) => refused.add(resource.name, e),
+                Err(e) => {
+                    missing.push(resource.name.clone());
+                    refused.add(resource.name, e);
+                }
             }
         }
-        // As with routes: a cluster whose endpoints do not exist is complete, and has none.
+        // As with routes: a cluster whose endpoints do not exist, or were refused, is complete, and has none.
         let wanted = self.wanted_endpoints();
-        for name in update
-            .removed
+        for name in missing
             .iter()
             .map(|n| Arc::from(n.as_str()))
             .filter(|n| wanted.contains(n))
@@ -307,7 +310,7 @@ fn may_go<P>(
     slots: &BTreeMap<Arc<str>, Slot<P>>,
     removed: Vec<String>,
     kind: ResourceKind,
-    refused: &mut Refused,
+    refused: &mut Problems,
 ) -> Vec<String> {
     let (stays, goes): (Vec<_>, Vec<_>) = removed
         .into_iter()

@@ -1,7 +1,7 @@
 //! Holds the configuration that was accepted last and turns updates into snapshots.
 //!
-//! A resource of an update is taken as a whole or not at all; one that is refused leaves the others alone. A listener or
-//! cluster that still misses something (routes, endpoints, secrets) is warming: it is kept, but not in the snapshot, and the version before it stays in force until it is
+//! A resource of an update is taken as a whole or not at all, but for route tables, of which single virtual hosts may be refused; one
+//! that is refused leaves the others alone. A listener or cluster that still misses something (routes, endpoints, secrets) is warming: it is kept, but not in the snapshot, and the version before it stays in force until it is
 //! complete. Routes and clusters take turns so that no route leads nowhere (`order`). What did not change keeps its
 //! `Arc`.
 

@@ -13,7 +13,7 @@ use super::order::{HOLD, Table};
 use super::{Builder, Stored};
 use crate::check;
 use crate::decode::{self, pb};
-use crate::error::{ConfigError, ConfigErrors, Refused};
+use crate::error::{ConfigError, ConfigErrors, Problems};
 use crate::path::Path;
 use crate::resource::{Resource, ResourceKind, Update};
 use crate::snapshot::RouteTable;
@@ -23,7 +23,8 @@ use crate::snapshot::RouteTable;
 const UNAVAILABLE: u32 = 503;
 
 impl Builder {
-    pub(super) fn apply_routes(&mut self, update: Update, refused: &mut Refused) {
+    pub(super) fn apply_routes(&mut self, update: Update, refused: &mut Problems) {
+        let mut missing = update.removed;
         for resource in update.resources {
             if self
                 .newest_routes(&resource.name)
@@ -31,17 +32,18 @@ impl Builder {
             {
                 continue;
             }
+            let name = resource.name.clone();
             let Some(stored) = self.take_routes(resource, refused) else {
+                missing.push(name);
                 continue;
             };
             let table = self.state.routes.entry(stored.raw.name.as_str().into()).or_default();
             table.next = Some((Arc::new(stored), self.now + HOLD));
         }
-        // The server says that it has no such table. One that is in use stays; one that is waited for will not come, so
-        // the listener starts and answers 404, as in Envoy.
+        // The server says that it has no such table, or it was refused. One that is in use stays; one that is waited for will not
+        // come, so the listener starts and answers 404, as in Envoy.
         let wanted = self.wanted_routes();
-        for name in update
-            .removed
+        for name in missing
             .iter()
             .map(|n| Arc::from(n.as_str()))
             .filter(|n| wanted.contains(n))
@@ -69,7 +71,7 @@ impl Builder {
     }
 
     /// A table, with its virtual hosts that are wrong as they were. None when there is more wrong with it than virtual hosts.
-    fn take_routes(&self, resource: Resource, refused: &mut Refused) -> Option<Stored<Arc<RouteTable>>> {
+    fn take_routes(&self, resource: Resource, refused: &mut Problems) -> Option<Stored<Arc<RouteTable>>> {
         let stored = |raw, table| Stored {
             raw,
             value: Arc::new(table),
@@ -143,8 +145,8 @@ impl Builder {
             };
         }
         if !findings.is_empty() {
-            findings.truncate(ConfigErrors::LIMIT - 1);
-            findings.push(path.error("its other virtual hosts are in force"));
+            let last = findings.len().min(ConfigErrors::LIMIT - 1);
+            findings.insert(last, path.error("its other virtual hosts are in force"));
         }
         let errors = ConfigErrors::check(findings).err()?;
         let body = Any {

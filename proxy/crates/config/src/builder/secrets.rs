@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use super::apply::{checked, same_name};
 use super::{Builder, Held, NeedsTls, SharedContexts, Slot, StoredSecret};
-use crate::decode::{self, SecretRef, SecretValue, TlsContext, pb};
-use crate::error::{ConfigError, ConfigErrors, Refused};
+use crate::decode::{self, SecretRef, SecretValue, TlsContext, TlsSpec, pb};
+use crate::error::{ConfigError, ConfigErrors, Problems};
 use crate::path::Path;
 use crate::resource::{Resource, ResourceKind, SecretSource, Update};
 use crate::snapshot::TlsKey;
@@ -15,7 +15,7 @@ use crate::snapshot::TlsKey;
 impl Builder {
     /// New secrets rebuild the contexts of everything that uses them. One that what is in force cannot use is refused. What is
     /// warming and cannot use it waits on, and the refusal says so; others use the secret all the same.
-    pub(super) fn apply_secrets(&mut self, update: Update, from_bootstrap: bool, refused: &mut Refused) {
+    pub(super) fn apply_secrets(&mut self, update: Update, from_bootstrap: bool, refused: &mut Problems) {
         let mut new = self.stage_secrets(update, from_bootstrap, refused);
         loop {
             let mut rebuilding = Rebuilding {
@@ -47,7 +47,7 @@ impl Builder {
     }
 
     /// The secrets that are new and can be used at all.
-    fn stage_secrets(&mut self, update: Update, from_bootstrap: bool, refused: &mut Refused) -> Secrets {
+    fn stage_secrets(&mut self, update: Update, from_bootstrap: bool, refused: &mut Problems) -> Secrets {
         let mut new = Secrets::new();
         let source = if from_bootstrap {
             SecretSource::Static
@@ -119,32 +119,40 @@ impl Rebuilding<'_> {
 
     fn one<P: NeedsTls>(&mut self, held: &Held<P>) -> Option<BTreeMap<TlsKey, TlsContext>> {
         let specs = held.parts.tls();
-        let wanted = specs.iter().flat_map(|(_, spec)| spec.secrets());
-        let mut used: Vec<SecretRef> = wanted.filter(|name| self.new.contains_key(name)).collect();
-        if used.is_empty() {
+        if !specs.iter().any(|(_, spec)| self.is_touched(spec)) {
             return None;
         }
+        let (new, kept) = (self.new, self.kept);
         let lookup = |wanted: &SecretRef| {
-            let stored = self.new.get(wanted).or_else(|| self.kept.get(wanted));
+            let stored = new.get(wanted).or_else(|| kept.get(wanted));
             stored.map(|s| (&s.value, s.serial))
         };
-        match self.shared.build(specs, lookup) {
-            Ok(contexts) => contexts,
-            Err(why) => {
-                let is_in_force = held.contexts.is_some();
-                // Another kind of secret than it was is to blame, if there is one.
-                if is_in_force && used.iter().any(|name| self.changes_kind(name)) {
-                    used.retain(|name| self.changes_kind(name));
-                }
-                let failures = if is_in_force {
-                    &mut self.spoilt
-                } else {
-                    &mut self.unused
-                };
-                failures.extend(used.into_iter().map(|name| (name, why.clone())));
-                None
-            }
+        if let Ok(contexts) = self.shared.build(specs, lookup) {
+            return contexts;
         }
+        let has_contexts = held.contexts.is_some();
+        for of_one in specs.chunks(1) {
+            let Err(why) = self.shared.build(of_one, lookup) else {
+                continue;
+            };
+            let mut blamed: Vec<SecretRef> = of_one.iter().flat_map(|(_, spec)| spec.secrets()).collect();
+            blamed.retain(|name| new.contains_key(name));
+            // Another kind of secret than it was is to blame, if there is one.
+            if has_contexts && blamed.iter().any(|name| self.changes_kind(name)) {
+                blamed.retain(|name| self.changes_kind(name));
+            }
+            let failures = if has_contexts {
+                &mut self.spoilt
+            } else {
+                &mut self.unused
+            };
+            failures.extend(blamed.into_iter().map(|name| (name, why.clone())));
+        }
+        None
+    }
+
+    fn is_touched(&self, spec: &TlsSpec) -> bool {
+        spec.secrets().iter().any(|name| self.new.contains_key(name))
     }
 
     fn changes_kind(&self, name: &SecretRef) -> bool {

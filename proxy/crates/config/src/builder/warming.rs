@@ -76,7 +76,7 @@ impl Builder {
         let missing = wanted.iter().filter(|secret| !self.state.secrets.contains_key(secret));
         let mut out: Vec<String> = missing.map(|s| format!("waits for secret {}", s.name)).collect();
         if out.is_empty() && held.contexts.is_none() {
-            out.push("waits for secrets that it can use: those that have come were refused".to_owned());
+            out.push("waits for secrets that it can use: those that have come do not fit".to_owned());
         }
         out.into_iter()
     }
