@@ -135,6 +135,9 @@ impl Builder {
                 findings.extend(found);
             }
         }
+        if wrong.is_empty() {
+            return None;
+        }
         let mut before = self.hosts_before(&resource.name);
         for i in wrong {
             let host = config.virtual_hosts.get_mut(i)?;
@@ -144,10 +147,8 @@ impl Builder {
                 ..before.remove(&host.name).unwrap_or_else(|| unavailable(&host.name))
             };
         }
-        if !findings.is_empty() {
-            let last = findings.len().min(ConfigErrors::LIMIT - 1);
-            findings.insert(last, path.error("its other virtual hosts are in force"));
-        }
+        let last = findings.len().min(ConfigErrors::LIMIT - 1);
+        findings.insert(last, path.error("its other virtual hosts are in force"));
         let errors = ConfigErrors::check(findings).err()?;
         let body = Any {
             type_url: type_url.clone(),
