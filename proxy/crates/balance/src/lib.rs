@@ -4,13 +4,12 @@
 //! see every worker that takes connections of that listener now; the others are `None`. Who asks counts the connection to
 //! the worker named before anybody asks again, so that decisions of the same instant know of each other.
 //!
-//! A [`Giver`] says which open connections leave a worker that has more to do than others, between two requests.
+//! A [`Giver`] says which open connections leave a worker that has more to do than others, between two requests: connection
+//! migration, with thresholds and hysteresis (`BEGIN`, `END`, `HOLD`, `PAUSE` in `moving.rs`; of placing, `MARGIN` in `place.rs`).
 #![forbid(unsafe_code)]
 
 mod meter;
 mod moving;
-#[cfg(test)]
-mod moving_simulator;
 mod place;
 #[cfg(test)]
 mod simulator;

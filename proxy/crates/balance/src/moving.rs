@@ -11,6 +11,8 @@ const BEGIN: f64 = 200.0;
 /// And goes on until the difference is less than this.
 const END: f64 = 100.0;
 
+const _: () = assert!(END < BEGIN, "hysteresis");
+
 /// How long the difference must last first: a configuration that is put into force, or a burst, is over by then.
 const HOLD: u32 = periods(300);
 
@@ -103,6 +105,7 @@ pub struct Giver {
     /// Periods since the difference is large.
     lasting: u32,
     giving: bool,
+    /// Looks until the next decision.
     pause: u32,
     gifts: Vec<Gift>,
     /// Connections that may still leave in this period.
@@ -112,9 +115,11 @@ pub struct Giver {
 }
 
 impl Giver {
-    /// Looks at all workers, once for each measurement: a worker at rest, which has nothing to give, looks as seldom. None stands for one that takes no connections or is stuck.
+    /// Looks at all workers, once for each measurement: a worker at rest, which has nothing to give, looks as seldom. None stands
+    /// for one that takes no connections or is stuck.
     pub fn look(&mut self, here: usize, workers: &[Option<Load>]) {
         self.turn = TURN;
+        self.pause = self.pause.saturating_sub(1);
         self.loads.resize(workers.len(), 0.0);
         for (kept, load) in self.loads.iter_mut().zip(workers) {
             *kept += load.map_or(0.0, |load| (weight(load) - *kept) / WEIGHT);
@@ -131,15 +136,9 @@ impl Giver {
         }
         self.lasting += 1;
         self.giving |= self.lasting >= HOLD;
-        if !self.giving {
-            return;
-        }
-        match self.pause.checked_sub(1) {
-            Some(left) => self.pause = left,
-            None => {
-                self.pause = PAUSE;
-                self.gifts = gifts(here, &self.loads, workers);
-            }
+        if self.giving && self.pause == 0 {
+            self.pause = PAUSE;
+            self.gifts = gifts(here, &self.loads, workers);
         }
     }
 
@@ -270,6 +269,38 @@ mod tests {
             burst.look(0, if at % 100 < 15 { &skewed } else { &calm });
             assert!(burst.gifts.is_empty(), "a burst of {at}");
         }
+    }
+
+    #[test]
+    fn skew_that_comes_back_waits_no_longer_than_the_first() {
+        let (skewed, calm) = (busy(&[800, 0]), busy(&[0, 0]));
+        let until_it_gives = |giver: &mut Giver| {
+            (1..=LONG).find(|_| {
+                giver.look(0, &skewed);
+                !giver.gifts.is_empty()
+            })
+        };
+        let mut giver = Giver::default();
+        let first = until_it_gives(&mut giver);
+        // It gave a moment ago, and now has nothing more to give.
+        (0..LONG).for_each(|_| giver.look(0, &calm));
+        assert!(giver.gifts.is_empty());
+        assert_eq!(until_it_gives(&mut giver), first);
+    }
+
+    #[test]
+    fn it_begins_and_ends_at_its_thresholds() {
+        let gives = |giver: &mut Giver, difference: u64| {
+            (0..LONG).for_each(|_| giver.look(0, &busy(&[300 + difference, 300])));
+            !giver.gifts.is_empty()
+        };
+        let (begin, end) = (BEGIN as u64, END as u64);
+        let mut giver = Giver::default();
+        assert!(!gives(&mut giver, begin - 1));
+        assert!(gives(&mut giver, begin + 1));
+        assert!(gives(&mut giver, end + 1));
+        assert!(!gives(&mut giver, end - 1));
+        assert!(!gives(&mut giver, begin - 1));
     }
 
     #[test]

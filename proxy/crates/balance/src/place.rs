@@ -11,10 +11,13 @@ use crate::meter::{Load, WAIT_UNIT};
 const LEAST_COST: u64 = 2;
 
 /// And at most: the mean of few connections that do much says little of the next one, and must not weigh more than what is
-/// measured. No more than [`MARGIN`], so that one connection alone makes nobody's choice.
+/// measured. No more than [`MARGIN`]: its cost alone makes nobody's choice.
 const MOST_COST: u64 = 50;
 
-/// Weight of connection counts, in thousandths of a worker for twice the mean. Connections that are idle now may all send
+const _: () = assert!(MOST_COST <= MARGIN);
+
+/// Weight of connection counts, in thousandths of a worker for the mean number of them, in proportion: twice the mean weighs as
+/// much as half a worker's load. Connections that are idle now may all send
 /// tomorrow, so equal loads are no reason to put every connection in one place; and where loads differ by more than counts
 /// can outweigh, load decides.
 const COUNT_WEIGHT: u64 = 250;
@@ -135,7 +138,14 @@ mod tests {
 
     #[test]
     fn a_small_difference_is_not_worth_a_hand_over() {
-        assert_eq!(least_loaded(&[worker(540, 0, 100, 0), worker(500, 0, 100, 0)], 0), 0);
+        assert_eq!(
+            least_loaded(&[worker(500 + MARGIN, 0, 100, 0), worker(500, 0, 100, 0)], 0),
+            0
+        );
+        assert_eq!(
+            least_loaded(&[worker(501 + MARGIN, 0, 100, 0), worker(500, 0, 100, 0)], 0),
+            1
+        );
         assert_eq!(least_loaded(&[worker(0, 0, 2010, 0), worker(0, 0, 1990, 0)], 0), 0);
     }
 
