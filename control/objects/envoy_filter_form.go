@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -169,8 +168,8 @@ func (c *checker) patchMatch(at string, p *networking.EnvoyFilter_EnvoyConfigObj
 	if m.GetContext() == networking.EnvoyFilter_WAYPOINT {
 		c.fail(at+".match.context", "WAYPOINT is not supported", "there are no waypoints; use SIDECAR_INBOUND for what comes to workloads")
 	}
-	if _, err := regexp.Compile(m.GetProxy().GetProxyVersion()); err != nil {
-		c.fail(at+".match.proxy.proxyVersion", "is no regular expression: "+err.Error(), `write for example ^1\.31.*`)
+	if version := m.GetProxy().GetProxyVersion(); version != "" {
+		c.ownRegex(at+".match.proxy.proxyVersion", version)
 	}
 	var is string
 	switch m.GetObjectTypes().(type) {

@@ -50,9 +50,18 @@ type checker struct {
 	key     Key
 	errs    []*Error
 	ignored []FieldMessage
+	// regexSizes is the size of all regular expressions so far.
+	regexSizes int
 }
 
+// fail adds an error. An object that is wrong from end to end has [maxErrors], the last of which says that there are more.
 func (c *checker) fail(path, problem, remedy string) {
+	switch len(c.errs) {
+	case maxErrors:
+		return
+	case maxErrors - 1:
+		path, problem, remedy = "", "too many errors", "correct those before this one to see the others"
+	}
 	c.errs = append(c.errs, &Error{Object: c.key, Path: path, Problem: problem, Remedy: remedy})
 }
 

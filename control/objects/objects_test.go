@@ -246,6 +246,24 @@ func TestSecretsAreNotPrinted(t *testing.T) {
 	}
 }
 
+// An object that is wrong from end to end is told so a bounded number of times, and each of its parts is looked at once.
+func TestErrorsOfOneObjectAreBounded(t *testing.T) {
+	var text strings.Builder
+	text.WriteString("apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: many}\nspec:\n  resolution: DNS\n  hosts: [a.example.com]\n  ports:\n")
+	for range 50_000 {
+		text.WriteString("  - {number: 80, name: a, protocol: TCP}\n")
+	}
+	objects, errs := Decode(strings.NewReader(text.String()), "many.yaml", "")
+	if len(objects) != 0 || len(errs) != maxErrors+1 { // And one that says that the file was not read further.
+		t.Fatalf("%d objects, %d errors", len(objects), len(errs))
+	}
+	for i, want := range map[int]string{0: "spec.ports: has 50000 items; use at most 256", 1: "spec.ports[1].number: 80 is also the number of ports[0]", maxErrors - 1: "too many errors"} {
+		if !strings.Contains(errs[i].Error(), want) {
+			t.Errorf("error %d: %v, not %q", i, errs[i], want)
+		}
+	}
+}
+
 func TestHostileManifests(t *testing.T) {
 	var bomb strings.Builder
 	bomb.WriteString("apiVersion: v1\nkind: Secret\nmetadata:\n  name: a\n  annotations:\n    a: &a {b: c}\nx0: &x0 [a, b, c, d, e, f, g, h, i, j]\n")

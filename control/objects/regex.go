@@ -13,36 +13,49 @@ import (
 const (
 	maxRegex     = 4096
 	maxRegexSize = 24576
+	// maxRegexSizes is that of all expressions of an object: of a proxy's memory, which is one for all tenants, some 128 MiB.
+	maxRegexSizes = 1 << 20
 )
 
 // regex checks an expression of RE2's syntax. What is admitted here, the proxies take: one that they do not would take all other
 // routes with it.
 func (c *checker) regex(path, pattern string) {
-	if pattern == "" {
-		c.fail(path, "is empty", "write a regular expression")
-		return
-	}
-	if len(pattern) > maxRegex {
-		c.fail(path, fmt.Sprintf("is longer than %d bytes", maxRegex), "shorten it")
-		return
-	}
-	parsed, err := syntax.Parse(pattern, syntax.Perl)
-	if err != nil {
-		c.fail(path, "is not a regular expression: "+err.Error(), "use RE2 syntax")
-		return
-	}
-	program, err := syntax.Compile(parsed.Simplify())
-	if err != nil {
-		c.fail(path, "is not a regular expression: "+err.Error(), "use RE2 syntax")
+	parsed := c.ownRegex(path, pattern)
+	if parsed == nil {
 		return
 	}
 	if why, remedy := unusual(pattern, parsed); why != "" {
 		c.fail(path, why, remedy)
-		return
 	}
-	if n := size(program); n > maxRegexSize {
-		c.fail(path, fmt.Sprintf("is too large: its size is %d once its repetitions are written out, of at most %d", n, maxRegexSize), "repeat less, or name fewer characters")
+}
+
+// ownRegex checks an expression that the controller alone uses. Nil for one that is refused.
+func (c *checker) ownRegex(path, pattern string) *syntax.Regexp {
+	if pattern == "" {
+		c.fail(path, "is empty", "write a regular expression")
+		return nil
 	}
+	if len(pattern) > maxRegex {
+		c.fail(path, fmt.Sprintf("is longer than %d bytes", maxRegex), "shorten it")
+		return nil
+	}
+	parsed, err := syntax.Parse(pattern, syntax.Perl)
+	if err != nil {
+		c.fail(path, "is not a regular expression: "+err.Error(), "use RE2 syntax")
+		return nil
+	}
+	n, before := size(parsed), c.regexSizes
+	c.regexSizes += n
+	switch {
+	case n > maxRegexSize:
+		c.fail(path, fmt.Sprintf("is too large: its size is more than %d once its repetitions are written out", maxRegexSize), "repeat less, or name fewer characters")
+		return nil
+	case before <= maxRegexSizes && before+n > maxRegexSizes:
+		c.fail(path, fmt.Sprintf("is too large together with the expressions before it: their size is more than %d once their repetitions are written out", maxRegexSizes),
+			"repeat less, name fewer characters, or spread them over several objects")
+		return nil
+	}
+	return parsed
 }
 
 // substitution checks what is put in place of what the pattern matches: \0 to \9 are its groups.
@@ -68,24 +81,69 @@ func (c *checker) substitution(path, pattern, text string) {
 	}
 }
 
-// size of a program over bytes, in steps: what one over characters becomes, whose ranges are several of bytes each in UTF-8.
-func size(program *syntax.Prog) int {
-	n := 0
-	for _, step := range program.Inst {
-		n++
-		switch step.Op {
-		case syntax.InstRuneAny, syntax.InstRuneAnyNotNL:
-			n += sizeOf(0, unicode.MaxRune)
-		case syntax.InstRune, syntax.InstRune1:
-			if len(step.Rune) == 1 {
-				n += sizeOfOne(step.Rune[0], syntax.Flags(step.Arg)&syntax.FoldCase != 0)
-			}
-			for i := 0; i+1 < len(step.Rune); i += 2 {
-				n += sizeOf(step.Rune[i], step.Rune[i+1])
-			}
-		}
+// size of an expression: the steps of the program over bytes that it becomes, where ranges of characters are several of bytes each
+// in UTF-8. Repetitions are multiplied, not written out: ten bytes can ask for millions of steps. What is larger than
+// [maxRegexSize] has no size but being so.
+func size(e *syntax.Regexp) int {
+	steps, _ := stepsOf(e)
+	return min(2+steps, maxRegexSize+1) // The program's own are that nothing matches, and that all did.
+}
+
+// stepsOf an expression within another, and whether it matches the empty text; [syntax.Compile] says what becomes what.
+func stepsOf(e *syntax.Regexp) (steps int, nullable bool) {
+	all, some := true, false
+	for _, sub := range e.Sub {
+		n, empty := stepsOf(sub)
+		steps += n
+		all, some = all && empty, some || empty
 	}
-	return n
+	nullable = some
+	switch e.Op {
+	case syntax.OpLiteral:
+		for _, r := range e.Rune {
+			steps += 1 + sizeOfOne(r, e.Flags&syntax.FoldCase != 0)
+		}
+	case syntax.OpCharClass:
+		steps = 1
+		for i := 0; i+1 < len(e.Rune) && steps <= maxRegexSize; i += 2 {
+			steps += sizeOf(e.Rune[i], e.Rune[i+1])
+		}
+	case syntax.OpAnyChar, syntax.OpAnyCharNotNL:
+		steps = 1 + sizeOf(0, unicode.MaxRune)
+	case syntax.OpCapture:
+		steps += 2
+	case syntax.OpAlternate:
+		steps += len(e.Sub) - 1
+	case syntax.OpRepeat:
+		return repeated(steps, nullable, e.Min, e.Max)
+	case syntax.OpStar:
+		return repeated(steps, nullable, 0, -1)
+	case syntax.OpPlus:
+		return repeated(steps, nullable, 1, -1)
+	case syntax.OpQuest:
+		return repeated(steps, nullable, 0, 1)
+	case syntax.OpConcat:
+		nullable = all
+	case syntax.OpNoMatch:
+	default: // A place in the text, or the empty one.
+		return 1, true
+	}
+	return min(steps, maxRegexSize+1), nullable
+}
+
+// repeated steps, at least and at most so many times, without a limit where most is negative.
+func repeated(steps int, nullable bool, least, most int) (int, bool) {
+	switch {
+	case least == 0 && most == 0:
+		return 1, true
+	case most >= 0: // xx(x(x)?)?
+		steps = most*steps + most - least
+	case least == 0 && nullable: // (x+)?
+		steps += 2
+	default: // xxx+
+		steps = max(least, 1)*steps + 1
+	}
+	return min(steps, maxRegexSize+1), nullable || least == 0
 }
 
 // sizeOfOne character, or of all that differ from it by case alone.

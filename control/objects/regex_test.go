@@ -2,11 +2,16 @@ package objects
 
 import (
 	"encoding/json"
+	"fmt"
+	"math/rand/v2"
 	"os"
 	"regexp"
+	"regexp/syntax"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
+	"unicode"
 )
 
 // The proxy's table of what patterns mean is RE2's own opinion.
@@ -79,4 +84,90 @@ func TestLargeExpressionsAreRefused(t *testing.T) {
 			t.Errorf("%q: %v", pattern, c.errs)
 		}
 	}
+}
+
+// What is asked for in a few bytes is counted, not made.
+func TestLargeExpressionsCostNoMoreThanTheirText(t *testing.T) {
+	for _, pattern := range largeExpressions {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		var c checker
+		c.regex("at", pattern)
+		runtime.ReadMemStats(&after)
+		if took := after.TotalAlloc - before.TotalAlloc; len(c.errs) != 1 || took > 16<<20 {
+			t.Errorf("%.20q… of %d bytes takes %d: %v", pattern, len(pattern), took, c.errs)
+		}
+	}
+}
+
+var largeExpressions = []string{
+	strings.Repeat(`\pL{1000}`, 455), `(?:` + strings.Repeat("a", 3300) + `){1000}`, strings.Repeat(`[^a]{1000}`, 400), `((a{0,100}){0,100}){0,100}`,
+}
+
+func BenchmarkLargeExpressions(b *testing.B) {
+	for b.Loop() {
+		for _, pattern := range largeExpressions {
+			var c checker
+			c.regex("at", pattern)
+		}
+	}
+}
+
+func TestTheExpressionsOfAnObjectAreBoundedTogether(t *testing.T) {
+	var c checker
+	for i := range 100 {
+		c.regex(fmt.Sprintf("at[%d]", i), "[^a]{1000}")
+	}
+	if len(c.errs) != 1 || c.errs[0].Path != "at[45]" {
+		t.Errorf("%v", c.errs)
+	}
+}
+
+// The size of an expression is that of the program that is made of it.
+func TestSizesAreThoseOfPrograms(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	parts := []string{"a", "é", "(b)", "(?:c|dd)", "[a-z]", `\pL`, ".", "(?s).", "(?i)k", "^", "$", "(?:)", "[^x]", `\d`, "|", "(?:a|)"}
+	counts := []string{"", "", "", "*", "+", "?", "{3}", "{2,}", "{0,2}", "{1,4}", "{0}", "{0,}", "{1}"}
+	for range 20_000 {
+		var pattern strings.Builder
+		for range 1 + random.IntN(4) {
+			pattern.WriteString(parts[random.IntN(len(parts))] + counts[random.IntN(len(counts))])
+		}
+		text := pattern.String()
+		if random.IntN(2) == 0 {
+			text = "(?:" + text + ")" + counts[random.IntN(len(counts))]
+		}
+		parsed, err := syntax.Parse(text, syntax.Perl)
+		if err != nil {
+			continue
+		}
+		program, err := syntax.Compile(parsed.Simplify())
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Repetitions of repetitions, and of nothing, are one in the program.
+		got, want := size(parsed), min(sizeOfProgram(program), maxRegexSize+1)
+		if got < want || got > want+want/4+8 {
+			t.Errorf("%q: %d, and its program has %d", text, got, want)
+		}
+	}
+}
+
+func sizeOfProgram(program *syntax.Prog) int {
+	n := 0
+	for _, step := range program.Inst {
+		n++
+		switch step.Op {
+		case syntax.InstRuneAny, syntax.InstRuneAnyNotNL:
+			n += sizeOf(0, unicode.MaxRune)
+		case syntax.InstRune, syntax.InstRune1:
+			if len(step.Rune) == 1 {
+				n += sizeOfOne(step.Rune[0], syntax.Flags(step.Arg)&syntax.FoldCase != 0)
+			}
+			for i := 0; i+1 < len(step.Rune); i += 2 {
+				n += sizeOf(step.Rune[i], step.Rune[i+1])
+			}
+		}
+	}
+	return n
 }

@@ -23,6 +23,8 @@ var serviceEntryTreatments = map[string]fields{
 // Bounds of one ServiceEntry.
 const (
 	maxEntryHosts     = 256
+	maxEntryAddresses = 256
+	maxEntryPorts     = 256
 	maxEntryEndpoints = 2000
 )
 
@@ -32,8 +34,11 @@ func (c *checker) serviceEntry(s *networkingv1.ServiceEntry) {
 		c.fail("spec.hosts", "missing", "give at least one host")
 	}
 	c.most("spec.hosts", len(e.Hosts), maxEntryHosts)
+	c.most("spec.addresses", len(e.Addresses), maxEntryAddresses)
+	c.most("spec.ports", len(e.Ports), maxEntryPorts)
 	c.most("spec.endpoints", len(e.Endpoints), maxEntryEndpoints)
 	patterns := false
+	hosts := map[string]bool{}
 	for i, h := range e.Hosts {
 		at := fmt.Sprintf("spec.hosts[%d]", i)
 		patterns = patterns || strings.HasPrefix(h, "*")
@@ -49,9 +54,10 @@ func (c *checker) serviceEntry(s *networkingv1.ServiceEntry) {
 		default:
 			c.host(at, h)
 		}
-		if j := slices.IndexFunc(e.Hosts, func(o string) bool { return strings.EqualFold(o, h) }); j < i {
+		if hosts[strings.ToLower(h)] {
 			c.fail(at, fmt.Sprintf("%q is there twice", h), "remove one of the two")
 		}
+		hosts[strings.ToLower(h)] = true
 	}
 	c.entryAddresses(e)
 	c.entryPorts(e, patterns)
@@ -107,18 +113,18 @@ func (c *checker) entryPorts(e *networking.ServiceEntry, patterns bool) {
 	if len(e.Ports) == 0 {
 		c.fail("spec.ports", "missing", "give at least one port")
 	}
+	numbers, names := map[uint32]int{}, map[string]int{}
 	for i, p := range e.Ports {
 		at := fmt.Sprintf("spec.ports[%d]", i)
 		c.port(at+".number", int64(p.GetNumber()))
 		c.dnsLabel(at+".name", p.GetName())
-		for j, o := range e.Ports[:i] {
-			if o.GetNumber() == p.GetNumber() {
-				c.fail(at+".number", fmt.Sprintf("%d is also the number of ports[%d]", p.GetNumber(), j), "remove one of the two")
-			}
-			if o.GetName() == p.GetName() {
-				c.fail(at+".name", fmt.Sprintf("%q is also the name of ports[%d]", p.GetName(), j), "use another name")
-			}
+		if j, dup := numbers[p.GetNumber()]; dup {
+			c.fail(at+".number", fmt.Sprintf("%d is also the number of ports[%d]", p.GetNumber(), j), "remove one of the two")
 		}
+		if j, dup := names[p.GetName()]; dup {
+			c.fail(at+".name", fmt.Sprintf("%q is also the name of ports[%d]", p.GetName(), j), "use another name")
+		}
+		numbers[p.GetNumber()], names[p.GetName()] = i, i
 		protocol := strings.ToUpper(p.GetProtocol())
 		read, known := entryProtocols[protocol]
 		if !known {
