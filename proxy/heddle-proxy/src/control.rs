@@ -34,10 +34,6 @@ const RELEASE: Duration = Duration::from_secs(30);
 /// How long workers may take to close everything at the end.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Updates from so many bytes on are decoded on another thread: this one answers probes and scrapes meanwhile. Smaller ones
-/// take a few milliseconds at most, but for those that [`Builder::is_slow`] knows.
-const LARGE_UPDATE: usize = 64 * 1024;
-
 /// Most lines about what is waited for in one log entry.
 const MAX_WAITING: usize = 8;
 
@@ -220,7 +216,8 @@ impl Control {
         // Endpoints cannot make a worker refuse a snapshot, and they change most often.
         let before = (update.kind != ResourceKind::Endpoints).then(|| builder.checkpoint());
         let size: usize = update.resources.iter().map(|resource| resource.body.value.len()).sum();
-        if size >= LARGE_UPDATE || builder.is_slow(update.kind) {
+        if builder.is_slow(update.kind, size) {
+            // This thread answers probes and scrapes meanwhile.
             let mut next = builder.clone();
             let task = spawn_blocking(move || {
                 let result = next.apply(update);

@@ -7,40 +7,15 @@
 //! never their second ones, the same text each time; `hostile, varied` holds them in another order each time.
 
 mod measured;
+mod request;
 
 use heddle_matching::rbac::{Action, Permission, Policy, Principal, Rules};
-use heddle_matching::{
-    HandedOver, HeaderMatcher, HeaderTest, Regex, RegexEngine, RequestView, StringMatcher, hyperscan_counts,
-};
+use heddle_matching::{HandedOver, HeaderMatcher, HeaderTest, Regex, RegexEngine, StringMatcher, hyperscan_counts};
 use heddle_net::ConnectionInfo;
 use measured::{measure, processor_time};
+use request::Request;
 
 const RULES: usize = 100;
-
-struct Request(String);
-
-impl RequestView for Request {
-    fn method(&self) -> &str {
-        "GET"
-    }
-    fn path_and_query(&self) -> &str {
-        "/"
-    }
-    fn authority(&self) -> &str {
-        "shop"
-    }
-    fn scheme(&self) -> &str {
-        "https"
-    }
-    fn visit_header<'s>(&'s self, name: &str, see: &mut dyn FnMut(&'s [u8])) {
-        if name == "cookie" && !self.0.is_empty() {
-            see(self.0.as_bytes());
-        }
-    }
-    fn visit_fields<'s>(&'s self, see: &mut dyn FnMut(&'s [u8], &'s [u8])) {
-        see(b"cookie", self.0.as_bytes());
-    }
-}
 
 /// Cookies of that many bytes that begin with `text`.
 fn filled(text: &str, bytes: usize) -> Request {

@@ -5,6 +5,7 @@
 mod address;
 mod engine;
 mod header;
+mod lazy_dfa;
 mod metadata;
 mod path;
 pub mod percent;
@@ -27,7 +28,7 @@ pub use header::{HeaderMatcher, HeaderReadings, HeaderTest, is_other_spelling, i
 pub use metadata::{MAX_METADATA, Metadata, MetadataMatcher, MetadataOverflow, ValueMatcher};
 pub use path::PathMatcher;
 pub use query::{QueryMatcher, QueryTest};
-pub use regex::{MAX_COMPILED, MAX_PATTERN, Regex, RegexError};
+pub use regex::{MAX_COMPILED, MAX_PATTERN, Regex, RegexError, RegexMemory, regex_memory};
 pub use scans::{RegexSets, Scans, Subject, Visit};
 pub use set::hyperscan::{HandedOver, hyperscan_counts};
 pub use string::{StringMatcher, StringTest};

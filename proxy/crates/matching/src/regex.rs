@@ -6,10 +6,18 @@ use std::sync::{Arc, OnceLock};
 
 use crate::re2;
 
+mod compiled;
+mod shared;
+
+pub use shared::{RegexMemory, regex_memory};
+
+use compiled::Compiled;
+
 /// Longest accepted pattern in bytes. Istio allows 1024; the rest is room for what the controller wraps around it.
 pub const MAX_PATTERN: usize = 16 * 1024;
 
-/// Most memory that one compiled expression may take, in bytes. Stands in for RE2's program size.
+/// Most memory that one compiled expression may take, in bytes, without what it works out while it is used. Stands in for RE2's
+/// program size.
 pub const MAX_COMPILED: usize = 3 << 19;
 
 /// Why an expression or substitution was refused.
@@ -39,13 +47,16 @@ pub enum RegexError {
     },
 }
 
-/// A compiled expression. Matching takes time linear in the length of the input. Cloning shares it.
+/// A compiled expression. Matching takes time linear in the length of the input. Cloning shares it, and so do all that are made
+/// of the same pattern while one of them lives.
 #[derive(Clone)]
 pub struct Regex(Arc<Inner>);
 
 struct Inner {
     pattern: Box<str>,
-    whole: regex::Regex,
+    whole: Compiled,
+    /// What it takes, in bytes.
+    memory: usize,
     /// The same without anchors, for [`Regex::replace_all`].
     anywhere: OnceLock<Option<regex::Regex>>,
 }
@@ -68,21 +79,28 @@ impl Regex {
         if pattern.len() > MAX_PATTERN {
             return Err(RegexError::TooLong { length: pattern.len() });
         }
-        // Alone first: a pattern such as `a)|(b` must not become valid by what is put around it.
-        let translated = re2::translate(pattern);
-        compile(pattern, &translated)?;
-        let whole = compile(pattern, &format!(r"\A(?:{translated})\z"))?;
-        Ok(Self(Arc::new(Inner {
+        if let Some(before) = shared::find(pattern) {
+            return Ok(Self(before));
+        }
+        let hir = regex_syntax::parse(&re2::translate(pattern)).map_err(|e| invalid(pattern, &e))?;
+        let whole = Compiled::new(hir).map_err(|e| match e.size_limit() {
+            Some(limit) => too_large(pattern, limit),
+            None => invalid(pattern, &e),
+        })?;
+        let inner = Arc::new(Inner {
             pattern: pattern.into(),
+            memory: pattern.len() + whole.memory(),
             whole,
             anywhere: OnceLock::new(),
-        })))
+        });
+        shared::keep(&inner);
+        Ok(Self(inner))
     }
 
     /// Compiles `pattern` for [`Regex::replace_all`] and checks the references in `substitution`.
     pub fn for_rewrite(pattern: &str, substitution: &str) -> Result<Self, RegexError> {
         let regex = Self::new(pattern)?;
-        let anywhere = compile(pattern, &re2::translate(pattern))?;
+        let anywhere = anywhere(pattern)?;
         let groups = anywhere.captures_len();
         let wrong = |reason: String| RegexError::Substitution {
             substitution: substitution.to_owned(),
@@ -121,23 +139,19 @@ impl Regex {
 
     /// What the pattern means, for engines that look for several at once.
     pub(crate) fn hir(&self) -> Option<regex_syntax::hir::Hir> {
-        // Its settings are the same as those of `compile`, which took the pattern.
         regex_syntax::parse(&re2::translate(&self.0.pattern)).ok()
     }
 
     /// Whether the expression matches `text` from end to end.
     pub fn is_full_match(&self, text: &str) -> bool {
-        self.0.whole.is_match(text)
+        self.0.whole.matches(text)
     }
 
     /// `text` with every match replaced by `substitution`, in which `\0` to `\9` stand for groups and `\\` for a
     /// backslash (`RegexMatchAndSubstitute`). References are those that [`Regex::for_rewrite`] checked; one that does
     /// not exist is replaced by nothing.
     pub fn replace_all<'t>(&self, text: &'t str, substitution: &str) -> Cow<'t, str> {
-        let anywhere = self
-            .0
-            .anywhere
-            .get_or_init(|| compile(&self.0.pattern, &re2::translate(&self.0.pattern)).ok());
+        let anywhere = self.0.anywhere.get_or_init(|| anywhere(&self.0.pattern).ok());
         let Some(anywhere) = anywhere else {
             return Cow::Borrowed(text);
         };
@@ -159,30 +173,37 @@ impl Regex {
     }
 }
 
-fn compile(pattern: &str, translated: &str) -> Result<regex::Regex, RegexError> {
-    regex::RegexBuilder::new(translated)
+/// The expression wherever it stands in a text, with its groups.
+fn anywhere(pattern: &str) -> Result<regex::Regex, RegexError> {
+    regex::RegexBuilder::new(&re2::translate(pattern))
         .size_limit(MAX_COMPILED)
         .dfa_size_limit(MAX_COMPILED)
         .build()
-        .map_err(|error| {
-            let reason = match error {
-                regex::Error::CompiledTooBig(limit) => {
-                    format!("it takes more than {limit} bytes once compiled")
-                }
-                // The engine prints the pattern over several lines with a marker; the last line is the reason.
-                other => other
-                    .to_string()
-                    .lines()
-                    .last()
-                    .unwrap_or("not valid")
-                    .trim_start_matches("error: ")
-                    .to_owned(),
-            };
-            RegexError::Invalid {
-                pattern: pattern.to_owned(),
-                reason,
-            }
+        .map_err(|error| match error {
+            regex::Error::CompiledTooBig(limit) => too_large(pattern, limit),
+            other => invalid(pattern, &other),
         })
+}
+
+fn too_large(pattern: &str, limit: usize) -> RegexError {
+    RegexError::Invalid {
+        pattern: pattern.to_owned(),
+        reason: format!("it takes more than {limit} bytes once compiled"),
+    }
+}
+
+fn invalid(pattern: &str, error: &dyn fmt::Display) -> RegexError {
+    // The engine prints the pattern over several lines with a marker; the last line is the reason.
+    let reason = error.to_string();
+    RegexError::Invalid {
+        pattern: pattern.to_owned(),
+        reason: reason
+            .lines()
+            .last()
+            .unwrap_or("not valid")
+            .trim_start_matches("error: ")
+            .to_owned(),
+    }
 }
 
 #[cfg(test)]

@@ -155,30 +155,35 @@ impl RegexSets {
         let most = if in_order { MAX_EXPRESSIONS } else { MAX_MEMBERS };
         let rows = Self::rows(in_order);
         let engine = RegexEngine::current();
-        // A scan for one expression pays where Hyperscan does it. Those asked in order are tried alone before it comes to that.
-        let least = match engine {
-            RegexEngine::Hyperscan(_) if !in_order => 1,
-            _ => 2,
-        };
-        let mut sets: Vec<RegexSet> = Vec::new();
+        let least = engine.least();
+        // Each with how many tests there are of it.
+        let mut sets: Vec<(RegexSet, u64)> = Vec::new();
         let mut by_subject: BTreeMap<Subject, Vec<usize>> = BTreeMap::new();
         each(&mut |subject, matcher| {
             if let StringTest::Regex(regex) = matcher.test() {
                 let of_subject = by_subject.entry(subject).or_default();
-                let mut add = |at: &usize| sets.get_mut(*at).is_some_and(|set| set.add(regex, most));
+                let mut add = |at: &usize| {
+                    sets.get_mut(*at).is_some_and(|(set, tests)| {
+                        let added = set.add(regex, most);
+                        *tests += u64::from(added);
+                        added
+                    })
+                };
                 if !of_subject.iter().any(&mut add) {
                     of_subject.push(sets.len());
                     let mut set = RegexSet::default();
                     set.add(regex, most);
-                    sets.push(set);
+                    sets.push((set, 1));
                 }
             }
         });
         // The first words are those that say what has been scanned.
         let mut at = sets.len();
         let mut row = 0;
-        let inputs = sets.into_iter().map(|mut set| {
-            set.compile(engine, least);
+        let inputs = sets.into_iter().map(|(mut set, tests)| {
+            // What is tried alone before the set is asked would never ask it.
+            let is_asked = !in_order || tests > TRIED_ALONE;
+            set.compile(engine, if is_asked { least } else { usize::MAX });
             let input = Input { set, at };
             at += input.set.words() * rows * Readings::KINDS;
             row = row.max(input.set.words());

@@ -28,7 +28,8 @@ pub(crate) const MAX_MEMBERS: usize = 4096;
 
 /// Finds which of its expressions match a text. Shared by all workers.
 pub(crate) trait Engine: Send + Sync + fmt::Debug {
-    /// Shows every expression, by its place among those that the engine was built of, that matches `text` from end to end.
+    /// Shows every expression, by its place among those that the engine was built of, that matches `text` from end to end;
+    /// some maybe more than once.
     /// Time is linear in the text's length. False when the text is beyond the engine: then what was shown holds, and
     /// what was not is open.
     fn scan(&self, text: &str, see: &mut dyn FnMut(usize)) -> bool;
@@ -61,7 +62,7 @@ impl Candidate {
 #[derive(Default)]
 pub(crate) struct RegexSet {
     members: Vec<Regex>,
-    /// Of those that an engine took, by their patterns.
+    /// By their patterns; once it is compiled, of those that an engine took.
     places: HashMap<Box<str>, usize>,
     parts: Vec<Taken>,
 }
@@ -103,7 +104,7 @@ impl RegexSet {
         let (literals, mut rest) = literals::compile(rest, least, hyperscan);
         self.parts = ends.into_iter().chain(literals).collect();
         if let Some(hyperscan) = hyperscan {
-            let (parts, others) = hyperscan::whole(hyperscan, rest, least);
+            let (parts, others) = hyperscan::whole::compile(hyperscan, rest, least);
             self.parts.extend(parts);
             rest = others;
         }

@@ -1,6 +1,6 @@
 //! `/stats` and `/stats/prometheus`.
 
-use heddle_matching::Regex;
+use heddle_matching::{Regex, regex_memory};
 use heddle_telemetry::prometheus::{Gathered, Value, dotted};
 use hyper::StatusCode;
 use serde_json::json;
@@ -79,6 +79,15 @@ fn gather(state: &AdminState, query: &Query<'_>) -> Result<Gathered, Reply> {
     if let Some(days) = certs::days_until_first_expires(&state.snapshot.borrow()) {
         gauge("envoy_server_days_until_first_cert_expiring", days.max(0));
     }
+    let expressions = regex_memory();
+    gauge(
+        "heddle_regex_expressions",
+        i64::try_from(expressions.expressions).unwrap_or(i64::MAX),
+    );
+    gauge(
+        "heddle_regex_bytes",
+        i64::try_from(expressions.bytes).unwrap_or(i64::MAX),
+    );
     let (dropped, written, failed) = state.logs.counts();
     for (name, value) in [
         ("heddle_access_log_lines_dropped_total", dropped),

@@ -45,6 +45,12 @@ pub struct Subscriptions {
     pub secrets: BTreeMap<SecretSource, BTreeSet<String>>,
 }
 
+/// Bytes from which on an update takes long.
+const LARGE_UPDATE: usize = 64 << 10;
+
+/// And one that may have expressions: `[^a]{1000}` is one, so that eight thousand bytes may have dozens.
+const MANY_EXPRESSIONS: usize = 8 << 10;
+
 /// Clusters and listeners whose TLS contexts are made in no time to speak of.
 const CONTEXTS_AT_ONCE: usize = 64;
 
@@ -237,14 +243,18 @@ impl Builder {
         refused.check()
     }
 
-    /// Whether such an update may take long, however small: expressions are compiled by Hyperscan, at a millisecond each or more,
-    /// and a secret may be that of all clusters, whose TLS contexts are made anew then.
-    pub fn is_slow(&self, kind: ResourceKind) -> bool {
-        match kind {
-            ResourceKind::Listener | ResourceKind::Route => matches!(self.regex_engine, RegexEngine::Hyperscan(_)),
-            ResourceKind::Secret => self.state.clusters.len() + self.state.listeners.len() > CONTEXTS_AT_ONCE,
-            ResourceKind::Cluster | ResourceKind::Endpoints => false,
-        }
+    /// Whether an update of so many bytes may take more than a few milliseconds: large ones do; in few bytes there may be many
+    /// expressions that take one each or, with Hyperscan, one that does; and a secret may be that of all clusters, whose TLS
+    /// contexts are made anew then.
+    pub fn is_slow(&self, kind: ResourceKind, bytes: usize) -> bool {
+        bytes >= LARGE_UPDATE
+            || match kind {
+                ResourceKind::Listener | ResourceKind::Route => {
+                    bytes >= MANY_EXPRESSIONS || self.regex_engine.compiles_slowly()
+                }
+                ResourceKind::Secret => self.state.clusters.len() + self.state.listeners.len() > CONTEXTS_AT_ONCE,
+                ResourceKind::Cluster | ResourceKind::Endpoints => false,
+            }
     }
 
     /// Remembers the configuration, for [`Builder::restore`] when an update proves impossible only when it is put into

@@ -7,15 +7,12 @@
 
 mod pace;
 mod syntax;
-mod whole;
-mod words;
+pub(super) mod whole;
+pub(super) mod words;
 
 use std::cell::Cell;
 
 use heddle_hyperscan::{Expression, Refused};
-
-pub(super) use whole::compile as whole;
-pub(super) use words::compile as words;
 
 /// Why the portable engine had to read a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,13 +4,13 @@
 //! a few bytes of trying the expressions one by one, so a scan gets a number of them that grows with its text and then
 //! gives up: the worst text costs about twice what trying them all would.
 
-use regex_automata::hybrid::dfa::{Cache, Config, DFA};
+use regex_automata::hybrid::dfa::Config;
 use regex_automata::nfa::thompson;
-use regex_automata::util::pool::Pool;
 use regex_automata::{Anchored, Input, MatchKind};
 use regex_syntax::hir::{Hir, Look};
 
 use super::{Candidate, Engine, Taken};
+use crate::lazy_dfa::LazyDfa;
 
 /// Most expressions of one automaton.
 pub(crate) const MAX_EXPRESSIONS: usize = 256;
@@ -31,18 +31,12 @@ pub(super) const MAX_STATES: usize = 512 << 10;
 const NEW_STATES: usize = 8;
 const BYTES_PER_NEW_STATE: usize = 64;
 
-type NewCache = Box<dyn Fn() -> Cache + Send + Sync + std::panic::UnwindSafe + std::panic::RefUnwindSafe>;
-
-struct Lazy {
-    dfa: DFA,
-    /// The states, for each worker its own.
-    caches: Pool<Cache, NewCache>,
-}
+struct Lazy(LazyDfa);
 
 impl std::fmt::Debug for Lazy {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Lazy")
-            .field("patterns", &self.dfa.pattern_len())
+            .field("patterns", &self.0.dfa.pattern_len())
             .finish()
     }
 }
@@ -94,22 +88,17 @@ impl Lazy {
             .build_many_from_hir(&whole.collect::<Vec<_>>())
             .ok()?;
         let config = Config::new().match_kind(MatchKind::All).cache_capacity(MAX_STATES);
-        let dfa = DFA::builder().configure(config).build_from_nfa(nfa).ok()?;
-        let for_caches = dfa.clone();
-        let new_cache: NewCache = Box::new(move || for_caches.create_cache());
-        Some(Self {
-            dfa,
-            caches: Pool::new(new_cache),
-        })
+        LazyDfa::new(config, nfa).map(Self)
     }
 }
 
 impl Engine for Lazy {
     fn scan(&self, text: &str, see: &mut dyn FnMut(usize)) -> bool {
-        let mut cache = self.caches.get();
+        let dfa = &self.0.dfa;
+        let mut cache = self.0.cache();
         let mut budget = NEW_STATES + text.len() / BYTES_PER_NEW_STATE;
         let input = Input::new(text).anchored(Anchored::Yes);
-        let Ok(mut state) = self.dfa.start_state_forward(&mut cache, &input) else {
+        let Ok(mut state) = dfa.start_state_forward(&mut cache, &input) else {
             return false;
         };
         // Expressions end at the end of the text, so no state before it tells of a match, and none but these has a tag.
@@ -117,14 +106,14 @@ impl Engine for Lazy {
             return true;
         }
         for byte in text.bytes() {
-            let mut next = self.dfa.next_state_untagged(&cache, state, byte);
+            let mut next = dfa.next_state_untagged(&cache, state, byte);
             if next.is_tagged() {
                 if next.is_unknown() {
                     if budget == 0 {
                         return false;
                     }
                     budget -= 1;
-                    match self.dfa.next_state(&mut cache, state, byte) {
+                    match dfa.next_state(&mut cache, state, byte) {
                         Ok(worked_out) => next = worked_out,
                         Err(_) => return false,
                     }
@@ -138,12 +127,12 @@ impl Engine for Lazy {
             }
             state = next;
         }
-        let Ok(end) = self.dfa.next_eoi_state(&mut cache, state) else {
+        let Ok(end) = dfa.next_eoi_state(&mut cache, state) else {
             return false;
         };
         if end.is_match() {
-            let matched = 0..self.dfa.match_len(&cache, end);
-            matched.for_each(|i| see(self.dfa.match_pattern(&cache, end, i).as_usize()));
+            let matched = 0..dfa.match_len(&cache, end);
+            matched.for_each(|i| see(dfa.match_pattern(&cache, end, i).as_usize()));
         }
         true
     }

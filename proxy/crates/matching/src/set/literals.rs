@@ -5,6 +5,7 @@
 //! remembers how many of its words have come, and where the last one ended: the earliest end is never worse than another.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::ops::ControlFlow;
 
 use aho_corasick::automaton::Automaton;
@@ -41,21 +42,67 @@ const WORDS_PER_LANE: usize = 8;
 /// Bytes of a part that are read before it is asked which of them end a word.
 const BLOCK: usize = u64::BITS as usize;
 
-/// Words that any scan may find.
+/// Uses of words that any scan may find.
 const HITS: usize = 256;
 
-/// So many more it may find for each byte of its text. Only words that end in each other reach it.
+/// So many more it may find for each byte of its text. Only words that end in each other have more with one use each.
 const HITS_PER_BYTE: usize = 2;
+
+/// And one more for so many expressions and each byte, for words that many of them have: looking at a use costs less than
+/// trying an expression on as many bytes.
+const EXPRESSIONS_PER_HIT: usize = 4;
 
 #[derive(Debug)]
 struct Literals<A> {
     words: A,
-    /// What the words of the same number are.
-    uses: Vec<Use>,
+    uses: Uses,
     /// Of how many expressions.
     expressions: usize,
     /// How many bytes before a place say what the automaton's state is there: one less than the longest word has.
     reach: usize,
+}
+
+/// Where words stand, each of which is there once: mostly in one place of one expression.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Uses {
+    /// The first use of each word.
+    first: Vec<Use>,
+    /// The others of those words that have any.
+    others: Vec<Vec<Use>>,
+}
+
+impl Uses {
+    /// Those of the word of that number: the first, and the others. None if there is no such word.
+    #[inline]
+    pub(super) fn of(&self, word: usize) -> Option<(&Use, &[Use])> {
+        let first = self.first.get(word)?;
+        let others = match first.others {
+            None => &[],
+            Some(at) => self.others.get(at as usize).map(Vec::as_slice).unwrap_or_default(),
+        };
+        Some((first, others))
+    }
+
+    /// Words that may be there several times, each with a use, and each word once with all of its uses.
+    fn by_word(words: Vec<(Vec<u8>, Use)>) -> (Vec<Vec<u8>>, Self) {
+        let mut numbers = HashMap::new();
+        let (mut once, mut uses) = (Vec::new(), Self::default());
+        for (word, of_word) in words {
+            let number = *numbers.entry(word.clone()).or_insert(once.len());
+            let Some(first) = uses.first.get_mut(number) else {
+                once.push(word);
+                uses.first.push(of_word);
+                continue;
+            };
+            // There are fewer than bytes of words.
+            let at = *first.others.get_or_insert(uses.others.len() as u32) as usize;
+            match uses.others.get_mut(at) {
+                Some(others) => others.push(of_word),
+                None => uses.others.push(vec![of_word]),
+            }
+        }
+        (once, uses)
+    }
 }
 
 /// Where a word stands.
@@ -72,6 +119,8 @@ pub(super) struct Use {
     before: u32,
     /// Bytes that must be between it and the end of the text at least, where it is the last. None: it ends with it.
     behind: Option<u32>,
+    /// Where the other uses of the word are, of the first one.
+    others: Option<u32>,
 }
 
 /// How far an expression is in the scan of that number.
@@ -122,7 +171,7 @@ pub(super) fn compile(
     hyperscan: Option<Hyperscan>,
 ) -> (Option<Taken>, Vec<Candidate>) {
     let (mut rest, mut members) = (Vec::new(), Vec::new());
-    let (mut words, mut uses) = (Vec::new(), Vec::new());
+    let mut words = Vec::new();
     let mut bytes = 0;
     for mut candidate in candidates {
         let of_it = candidate
@@ -142,18 +191,16 @@ pub(super) fn compile(
             continue;
         };
         members.push(candidate);
-        for (word, of_word) in of_it {
-            words.push(word);
-            uses.push(of_word);
-        }
+        words.extend(of_it);
     }
+    let (words, uses) = Uses::by_word(words);
     let engine = if members.len() >= least {
         engine(&words, &uses, members.len())
     } else {
         None
     };
     let engine = engine.map(|portable| match hyperscan {
-        Some(hyperscan) => super::hyperscan::words(hyperscan, &words, &uses, members.len(), portable),
+        Some(hyperscan) => super::hyperscan::words::compile(hyperscan, &words, &uses, members.len(), portable),
         None => portable,
     });
     let Some(engine) = engine else {
@@ -179,6 +226,7 @@ fn uses_of(expression: u32, sequence: Sequence) -> Option<Vec<(Vec<u8>, Use)>> {
                 last: place == last,
                 before: before.unwrap_or_default(),
                 behind,
+                others: None,
             };
             out.push((word, of_word));
         }
@@ -186,8 +234,8 @@ fn uses_of(expression: u32, sequence: Sequence) -> Option<Vec<(Vec<u8>, Use)>> {
     Some(out)
 }
 
-fn engine(words: &[Vec<u8>], uses: &[Use], expressions: usize) -> Option<Box<dyn Engine>> {
-    let uses = uses.to_vec();
+fn engine(words: &[Vec<u8>], uses: &Uses, expressions: usize) -> Option<Box<dyn Engine>> {
+    let uses = uses.clone();
     let bytes: usize = words.iter().map(Vec::len).sum();
     let reach = words.iter().map(Vec::len).max()?.saturating_sub(1);
     let table = || {
@@ -207,7 +255,7 @@ fn engine(words: &[Vec<u8>], uses: &[Use], expressions: usize) -> Option<Box<dyn
     Some(boxed(lists.ok()?, uses, expressions, reach))
 }
 
-fn boxed<A>(words: A, uses: Vec<Use>, expressions: usize, reach: usize) -> Box<dyn Engine>
+fn boxed<A>(words: A, uses: Uses, expressions: usize, reach: usize) -> Box<dyn Engine>
 where
     Literals<A>: Engine + 'static,
 {
@@ -232,10 +280,11 @@ impl<A: Automaton + Send + Sync + std::fmt::Debug> Engine for Literals<A> {
 }
 
 impl<A: Automaton> Literals<A> {
-    /// Reads to the end. None when too many words were found, or the text is larger than any message.
+    /// Reads to the end. None when too many uses of words were found, or the text is larger than any message.
     fn walk(&self, text: &[u8], scratch: &mut Scratch, see: &mut dyn FnMut(usize)) -> Option<()> {
         let end = u32::try_from(text.len()).ok()?;
-        let mut allowance = HITS + HITS_PER_BYTE * text.len();
+        let per_byte = HITS_PER_BYTE + self.expressions / EXPRESSIONS_PER_HIT;
+        let mut allowance = HITS + per_byte * text.len();
         let mut state = self.words.start_state(Anchored::No).ok()?;
         let mut begin = 0;
         loop {
@@ -250,14 +299,25 @@ impl<A: Automaton> Literals<A> {
             found?;
             begin += lane * LANES;
         }
-        for (ended, byte) in (begin..).zip(text.get(begin..)?) {
-            state = self.words.next_state(Anchored::No, state, *byte);
-            if self.is_end(state) {
-                let at = (u32::try_from(ended).ok()? + 1, end);
-                self.found(state, at, &mut allowance, &mut scratch.course, see)?;
-            }
+        while let Some((steps, ended)) = self.next_end(text.get(begin..)?, state) {
+            (begin, state) = (begin + steps, ended);
+            let at = (u32::try_from(begin).ok()?, end);
+            self.found(state, at, &mut allowance, &mut scratch.course, see)?;
         }
         Some(())
+    }
+
+    /// After how many bytes a word ends, and the automaton's state there. Apart from what is done with it: with that around it, the loop
+    /// would have its state in memory.
+    #[inline(never)]
+    fn next_end(&self, text: &[u8], mut state: StateID) -> Option<(usize, StateID)> {
+        for (byte, steps) in text.iter().zip(1..) {
+            state = self.words.next_state(Anchored::No, state, *byte);
+            if self.is_end(state) {
+                return Some((steps, state));
+            }
+        }
+        None
     }
 
     /// Takes account of all words of the parts, in the text's order. None when they are too many.
@@ -365,8 +425,32 @@ impl<A: Automaton> Literals<A> {
         let count = self.words.match_len(state);
         *allowance = allowance.checked_sub(count)?;
         for i in 0..count {
-            let word = self.uses.get(self.words.match_pattern(state, i).as_usize())?;
-            if let ControlFlow::Break(expression) = word.came(ended, end, course) {
+            let word = self.words.match_pattern(state, i).as_usize();
+            let of_word = self.uses.first.get(word)?;
+            if let ControlFlow::Break(expression) = of_word.came(ended, end, course) {
+                see(expression);
+            }
+            if of_word.others.is_some() {
+                self.found_others(word, (ended, end), allowance, course, see)?;
+            }
+        }
+        Some(())
+    }
+
+    /// The same of a word's other uses. Not where most words are found, which have one.
+    #[inline(never)]
+    fn found_others(
+        &self,
+        word: usize,
+        (ended, end): (u32, u32),
+        allowance: &mut usize,
+        course: &mut Course,
+        see: &mut dyn FnMut(usize),
+    ) -> Option<()> {
+        let (_, others) = self.uses.of(word)?;
+        *allowance = allowance.checked_sub(others.len())?;
+        for of_word in others {
+            if let ControlFlow::Break(expression) = of_word.came(ended, end, course) {
                 see(expression);
             }
         }

@@ -21,7 +21,7 @@ const WORDS: &[&str] = &[
     "a", "b", "ab", "ba", "aab", "é", "bé", "x1", "-", "abab", "\u{7f}", "😀a",
 ];
 
-pub(super) fn pattern(dice: &mut Dice) -> String {
+pub(crate) fn pattern(dice: &mut Dice) -> String {
     let mut out = dice.of(&["", "", "", "^", "(?i)", "(?s)"]).to_owned();
     for _ in 0..=dice.below(5) {
         out += &match dice.below(14) {
@@ -43,7 +43,7 @@ pub(super) fn pattern(dice: &mut Dice) -> String {
     out + dice.of(&["", "", "", "$", ".*"])
 }
 
-pub(super) fn text(dice: &mut Dice) -> String {
+pub(crate) fn text(dice: &mut Dice) -> String {
     let mut out = String::new();
     for _ in 0..dice.below(12) {
         out += dice.of(WORDS);
@@ -240,6 +240,29 @@ fn first_words_without_second_ones_are_scanned_to_the_end() {
         assert_eq!(agrees(&set, &text), 1);
         text += "request42 req07";
         assert_eq!(agrees(&set, &text), 1);
+    }
+}
+
+/// A word that all expressions have comes for each of them, and again and again.
+#[test]
+fn words_that_many_expressions_have_are_scanned_to_the_end() {
+    let mut dice = Dice(5);
+    for patterns in [0, 1].map(|side| {
+        (0..1000).map(move |i| match side {
+            0 => format!(".*select.+table{i:03}.*"),
+            _ => format!(".*table{i:03}.+select.*"),
+        })
+    }) {
+        let set = compiled(patterns);
+        assert_eq!(sizes(&set), [("Literals".to_owned(), 1000)]);
+        for many in [1, 2, 100] {
+            let mut text = "select ".repeat(many);
+            assert_eq!(agrees(&set, &text), 1, "{many}");
+            for _ in 0..many {
+                text += &format!("table{:03} select ", dice.below(1000));
+            }
+            assert_eq!(agrees(&set, &text), 1, "{many}");
+        }
     }
 }
 

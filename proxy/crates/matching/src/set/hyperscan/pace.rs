@@ -58,7 +58,7 @@ impl Pace {
         let limit = limit(bytes);
         let above = ended.saturating_sub(begun).saturating_sub(limit);
         if above > 0 {
-            self.is_slow(above, limit, again);
+            self.count_if_slow_again(above, limit, again);
         }
     }
 
@@ -70,7 +70,7 @@ impl Pace {
     }
 
     #[cold]
-    fn is_slow(&self, above: u64, limit: u64, again: impl FnOnce() -> (u64, u64)) {
+    fn count_if_slow_again(&self, above: u64, limit: u64, again: impl FnOnce() -> (u64, u64)) {
         let (begun, ended) = again();
         let took = ended.saturating_sub(begun);
         if took <= limit {

@@ -4,14 +4,13 @@
 //! that it ends, and the portable engine reads the text, whose cost no word changes much.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::fmt::Write;
 use std::ops::ControlFlow;
 
 use heddle_hyperscan::{Database, Expression, Hyperscan, Scanned};
 
 use super::super::Engine;
-use super::super::literals::{Course, Use};
+use super::super::literals::{Course, Uses};
 use super::pace::{self, Pace};
 use super::{Reason, hand_over};
 
@@ -32,8 +31,7 @@ const TIMED: usize = 512;
 #[derive(Debug)]
 struct Words {
     database: Database,
-    /// For each word, what it is used for.
-    uses: Vec<Vec<Use>>,
+    uses: Uses,
     /// Of how many expressions.
     expressions: usize,
     portable: Box<dyn Engine>,
@@ -51,35 +49,26 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-/// An engine for the words of expressions, each with its use, in front of `portable`. That alone, where Hyperscan does not take them.
+/// An engine for the words of expressions, in front of `portable`. That alone, where Hyperscan does not take them.
 pub(in super::super) fn compile(
     hyperscan: Hyperscan,
     words: &[Vec<u8>],
-    uses: &[Use],
+    uses: &Uses,
     expressions: usize,
     portable: Box<dyn Engine>,
 ) -> Box<dyn Engine> {
-    let mut places = HashMap::new();
-    let mut of_words: Vec<Vec<Use>> = Vec::new();
-    let mut patterns = Vec::new();
-    for (word, of_word) in words.iter().zip(uses) {
-        let place = *places.entry(word).or_insert_with(|| {
-            patterns.push(Expression {
-                pattern: literal(word),
-                utf8: false,
-                once: false,
-            });
-            of_words.push(Vec::new());
-            of_words.len() - 1
-        });
-        if let Some(of_word_before) = of_words.get_mut(place) {
-            of_word_before.push(of_word.clone());
-        }
-    }
+    let patterns: Vec<_> = words
+        .iter()
+        .map(|word| Expression {
+            pattern: literal(word),
+            utf8: false,
+            once: false,
+        })
+        .collect();
     match hyperscan.compile(&patterns) {
         Ok(database) => Box::new(Words {
             database,
-            uses: of_words,
+            uses: uses.clone(),
             expressions,
             portable,
             pace: Pace::default(),
@@ -165,7 +154,7 @@ impl Words {
             let here = (ended as u32, word as u32);
             sorted &= found.last().is_none_or(|last| last.0 <= here.0);
             found.push(here);
-            uses += self.uses.get(word).map_or(0, Vec::len);
+            uses += self.uses.of(word).map_or(0, |(_, others)| 1 + others.len());
             match found.len() <= most && uses <= most * USES_PER_FOUND {
                 true => ControlFlow::Continue(()),
                 false => ControlFlow::Break(()),
@@ -185,7 +174,10 @@ impl Words {
         }
         course.begin(self.expressions);
         for (ended, word) in &*found {
-            for of_word in self.uses.get(*word as usize).into_iter().flatten() {
+            let Some((first, others)) = self.uses.of(*word as usize) else {
+                continue;
+            };
+            for of_word in std::iter::once(first).chain(others) {
                 if let ControlFlow::Break(expression) = of_word.came(*ended, end, course) {
                     see(expression);
                 }
