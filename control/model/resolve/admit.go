@@ -2,6 +2,7 @@ package resolve
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -35,8 +36,6 @@ func (m *Model) Admit(writes []store.Write) ([]store.Write, map[objects.Key]Warn
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.forms = forms
-	defer func() { m.forms = nil }()
 	writes, err := m.clusterIPs.Assign(m.settings.Services, writes)
 	if err != nil {
 		return nil, nil, unjoin(err)
@@ -48,9 +47,12 @@ func (m *Model) Admit(writes []store.Write) ([]store.Write, map[objects.Key]Warn
 			known[w.Key] = m.found(w.Key).refused
 			trial[w.Key] = aged(w.Object, e.object)
 		}
+		if form, known := forms[w.Object]; known {
+			forms[trial[w.Key]] = form
+		}
 	}
 	warnings := make(map[objects.Key]Warnings, len(writes))
-	m.try(trial, func() {
+	m.try(trial, forms, func() {
 		for _, w := range writes {
 			if w.Object == nil {
 				continue
@@ -80,7 +82,7 @@ func (m *Model) With(objs map[objects.Key]*objects.Object, addresses func(hosts 
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var with *model.Mesh
-	m.try(objs, func() {
+	m.try(objs, nil, func() {
 		with = m.mesh
 		hosts, was := m.external.hostsBeside(m.global.wanted), m.addresses
 		if !slices.ContainsFunc(hosts, func(h string) bool { return !was[h].IsValid() }) {
@@ -96,13 +98,18 @@ func (m *Model) With(objs map[objects.Key]*objects.Object, addresses func(hosts 
 }
 
 // try puts objects in place of those of their keys, nil for none, has somebody look, and takes them out again: everything is then as
-// it was, parts of the mesh the same pointers.
-func (m *Model) try(objs map[objects.Key]*objects.Object, look func()) {
+// it was, parts of the mesh the same pointers. forms are those of objects that are known.
+func (m *Model) try(objs map[objects.Key]*objects.Object, forms map[*objects.Object]objects.Form, look func()) {
 	back := make(map[objects.Key]*objects.Object, len(objs))
+	m.forms = make(map[*objects.Object]objects.Form, len(forms)+len(objs))
+	maps.Copy(m.forms, forms)
 	for key := range objs {
 		back[key] = nil
 		if e := m.entries[key]; e != nil {
 			back[key] = e.object
+			if e.valid {
+				m.forms[e.object] = e.form()
+			}
 		}
 	}
 	m.before, m.untried, m.moved = map[any]any{}, m.mesh, map[objects.Key]bool{}
@@ -110,7 +117,7 @@ func (m *Model) try(objs map[objects.Key]*objects.Object, look func()) {
 	look()
 	m.returning = true
 	m.update(Change{Objects: back})
-	m.before, m.untried, m.moved, m.returning = nil, nil, nil, false
+	m.before, m.untried, m.moved, m.returning, m.forms = nil, nil, nil, false, nil
 }
 
 // Warnings are what works less in an object than its author may think.

@@ -56,6 +56,37 @@ func BenchmarkApplyOne(b *testing.B) {
 	}
 }
 
+// BenchmarkApplyExpressions is admitting a VirtualService with so many regular expressions in place of the one that is there: to look
+// at it by itself is nearly all of it, and is to be done once.
+func BenchmarkApplyExpressions(b *testing.B) {
+	for _, n := range []int{10, 1000} {
+		var text strings.Builder
+		text.WriteString("apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: r, namespace: ns-7}\nspec:\n  hosts: [s-7]\n  http:\n")
+		for i := range n {
+			fmt.Fprintf(&text, "  - {match: [{uri: {regex: '/svc%05d/v[0-9]+/users/[^/]+(/.*)?'}}], route: [{destination: {host: s-7}}]}\n", i)
+		}
+		decode := func() *objects.Object {
+			all, errs := objects.Decode(strings.NewReader(text.String()), "bench.yaml", "")
+			if len(errs) > 0 {
+				b.Fatal(errs)
+			}
+			return all[0]
+		}
+		m, o := New(model.DefaultSettings("one")), decode()
+		m.Update(Change{Objects: map[objects.Key]*objects.Object{o.Key(): decode()}})
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			for b.Loop() {
+				admitted(b, m, []store.Write{{Key: o.Key(), Object: o}})
+			}
+		})
+		b.Run(fmt.Sprintf("%d/form", n), func(b *testing.B) {
+			for b.Loop() {
+				objects.FormOf(o)
+			}
+		})
+	}
+}
+
 // BenchmarkApplyBatch is admitting five thousand objects at once to an empty mesh.
 func BenchmarkApplyBatch(b *testing.B) {
 	m, writes := New(model.DefaultSettings("one")), manifests(b, 0, 5000)

@@ -105,7 +105,8 @@ type Model struct {
 	returning bool
 	// restated are the objects of which something else may be said than when [Model.Restated] was asked last.
 	restated map[objects.Key]struct{}
-	// forms are what is known of the objects of a batch that is tried.
+	// forms are those of objects that are tried and of those in whose place they are, nil while nothing is tried: to look at an object
+	// by itself is most of what a large one costs.
 	forms map[*objects.Object]objects.Form
 }
 
@@ -122,6 +123,14 @@ type keptObject struct {
 	sections sections
 	// credentials that it needs.
 	credentials []*model.Credential
+}
+
+// form of an object that is valid.
+func (e *keptObject) form() objects.Form {
+	if said := e.said[saidForm]; said != nil {
+		return objects.Form{Ignored: said.fields}
+	}
+	return objects.Form{}
 }
 
 // Change is what is different; what is nil is as before.
