@@ -94,7 +94,7 @@ func align(b *strings.Builder, rows [][]string) {
 }
 
 // charted is the figure of a scenario's chart, where it is not the first one.
-var charted = map[string]string{"p2": "p99_ms", "p3": "added_p95_ms", "mesh": "sidecars_us", "p5": "p99_ms_1k", "p5-late": "p99_ms_1k", "p6": "added_us_4k", "p8": "endpoint_p99_ms"}
+var charted = map[string]string{"p2": "p99_ms", "p3": "added_p95_ms", "mesh": "sidecars_us", "p5": "p99_ms_1k", "p5-even": "p99_ms_1k", "p5-late": "p99_ms_1k", "p6": "added_us_4k", "p8": "endpoint_p99_ms"}
 
 // Charted is the figure of a result that its chart shows.
 func Charted(r results.Result) string {

@@ -99,4 +99,10 @@ func TestChartsShowWhatTheScenarioIsAbout(t *testing.T) {
 	if got := chart.String(); !strings.Contains(got, "added_p95_ms") || strings.Count(got, "<rect") != 2 || strings.Contains(got, "direct") {
 		t.Errorf("want what sidecars add, without what has none:\n%s", got)
 	}
+	for _, name := range []string{"p5", "p5-even", "p5-late"} {
+		r := results.Result{Scenario: name, Subjects: map[string]map[string]float64{"none": {"requests_per_second": 1000, "p99_ms_1k": 3}}}
+		if figure := Charted(r); figure != "p99_ms_1k" {
+			t.Errorf("%s draws %s", name, figure)
+		}
+	}
 }

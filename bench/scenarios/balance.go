@@ -75,7 +75,7 @@ func runBalance(name string, arranged arrangement, o Options) (results.Result, e
 	if len(names) == 0 {
 		names = slices.Sorted(maps.Keys(balanceSubjects))
 	}
-	b := balanceLoad{classes: maps.Clone(balanceClasses), course: load.Course{Opening: balanceOpening, Duration: o.Duration}, binaries: o.Binaries}
+	b := balanceLoad{skewed: arranged == skewed, classes: maps.Clone(balanceClasses), course: load.Course{Opening: balanceOpening, Duration: o.Duration}, binaries: o.Binaries}
 	connections := 0
 	for class, c := range b.classes {
 		c.Bytes = peers.Sizes[c.Path]
@@ -175,8 +175,10 @@ func inTurns(bySocket [][]int) []int {
 
 // balanceLoad is what every subject of a run has to do.
 type balanceLoad struct {
-	dir      string
-	ports    []int
+	dir   string
+	ports []int
+	// skewed: the kernel gives all connections to one worker.
+	skewed   bool
 	classes  map[string]load.Class
 	course   load.Course
 	binaries peers.Binaries
@@ -237,6 +239,13 @@ func (b balanceLoad) once(name string) (map[string]float64, error) {
 	if err != nil {
 		return nil, err
 	}
+	did, err := placed(balanceAddress)
+	if err != nil {
+		return nil, fmt.Errorf("what became of the connections: %w", err)
+	}
+	if most, all := did["most_of_one_worker"], float64(len(b.ports)); chosen.balance == "" && b.skewed && most < 0.99*all {
+		return nil, fmt.Errorf("the kernel gave a worker %.0f of %.0f connections, not all: this run measures nothing", most, all)
+	}
 	used := cost.User - before.User + cost.System - before.System
 	// While connections open, half of them ask, or none.
 	asked := b.course.Opening/2 + b.course.Settling + b.course.Duration
@@ -248,6 +257,7 @@ func (b balanceLoad) once(name string) (map[string]float64, error) {
 		// What is asked is the same of all subjects, whatever they take for it.
 		"cpu_percent": 100 * used.Seconds() / asked.Seconds(),
 	}
+	maps.Copy(figures, did)
 	var requests int64
 	for class, r := range got {
 		if r.Errors > 0 {

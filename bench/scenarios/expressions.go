@@ -109,54 +109,68 @@ func expressions(o Options) (results.Result, error) {
 	for _, listener := range cookieListeners {
 		rules = append(rules, listener.rules)
 	}
-	for _, name := range names {
+	var subjects []*cookieSubject
+	for i, name := range names {
 		folder := filepath.Join(dir, name)
 		if err := os.Mkdir(folder, 0o755); err != nil {
 			return result, err
 		}
 		engine := cookieEngines[name]
+		s := &cookieSubject{name: name, number: i, added: map[string][]float64{}}
 		work := peers.Work{Cookies: rules, Hyperscan: engine.hyperscan}
-		proxy, err := peers.Start(engine.peer, folder, proxyPlace, work, cookieAddress(0), backendAddress, o.Binaries)
-		if err != nil {
+		if s.proxy, err = peers.Start(engine.peer, folder, proxyPlace, work, s.address(0), backendAddress, o.Binaries); err != nil {
 			return result, err
 		}
-		result.Subjects[name], err = addedByRules(name, proxy, texts, o)
-		proxy.Stop()
-		if err != nil {
-			return result, fmt.Errorf("%s: %w", name, err)
+		defer s.proxy.Stop()
+		subjects = append(subjects, s)
+	}
+	for run := range o.Runs + 1 { // The first run warms up and is not counted.
+		for _, s := range subjects {
+			if err := s.run(run, texts, o); err != nil {
+				return result, fmt.Errorf("%s: %w", s.name, err)
+			}
+		}
+	}
+	for _, s := range subjects {
+		result.Subjects[s.name] = map[string]float64{}
+		for figure, values := range s.added {
+			result.Subjects[s.name][figure] = results.Median(values)
 		}
 	}
 	return result, nil
 }
 
-// cookieAddress of a proxy's listener.
-func cookieAddress(listener int) string { return fmt.Sprintf("127.0.0.1:%d", 19001+listener) }
+// cookieSubject is a running proxy, and what rules added to requests in each run.
+type cookieSubject struct {
+	name   string
+	number int
+	proxy  *process.Process
+	added  map[string][]float64
+}
 
-// addedByRules is what a request costs more where there are rules, for each of the cookies: both listeners are one process's and
-// are asked by short turns, so that neither how a process lies in memory nor what else the machine does is part of the difference.
-func addedByRules(name string, proxy *process.Process, texts map[string][]string, o Options) (map[string]float64, error) {
-	added := map[string][]float64{}
-	for run := range o.Runs + 1 { // The first run warms up and is not counted.
-		for i, listener := range cookieListeners {
-			for _, cookie := range listener.cookies {
-				turns := load.Turns{Addresses: []string{cookieAddress(0), cookieAddress(i)}, Cookies: texts[cookie], Connections: 32,
-					Length: cookieTurn, Rounds: max(1, int(o.Duration/(4*cookieTurn))), PID: proxy.PID()}
-				took, err := load.ByTurns(clientPlace, turns)
-				if err != nil {
-					return nil, fmt.Errorf("cookies %s%s: %w", cookie, listener.name, err)
-				}
-				without, with := took[0].MicrosecondsEach(), took[1].MicrosecondsEach()
-				fmt.Fprintf(o.Progress, "p6 %s run %d/%d: %s%s %.2f CPU µs more than %.2f\n", name, run, o.Runs, cookie, listener.name, with-without, without)
-				if run > 0 {
-					figure := "added_us_" + cookie + listener.name
-					added[figure] = append(added[figure], with-without)
-				}
+// address of a listener.
+func (s *cookieSubject) address(listener int) string {
+	return fmt.Sprintf("127.0.0.1:%d", 19001+len(cookieListeners)*s.number+listener)
+}
+
+// run measures what a request costs more where there are rules, for each of the cookies: both listeners are one process's and are
+// asked by short turns, so that neither how a process lies in memory nor what else the machine does is part of the difference.
+func (s *cookieSubject) run(run int, texts map[string][]string, o Options) error {
+	for i, listener := range cookieListeners {
+		for _, cookie := range listener.cookies {
+			turns := load.Turns{Addresses: []string{s.address(0), s.address(i)}, Cookies: texts[cookie], Connections: 32,
+				Length: cookieTurn, Rounds: max(1, int(o.Duration/(4*cookieTurn))), PID: s.proxy.PID()}
+			took, err := load.ByTurns(clientPlace, turns)
+			if err != nil {
+				return fmt.Errorf("cookies %s%s: %w", cookie, listener.name, err)
+			}
+			without, with := took[0].MicrosecondsEach(), took[1].MicrosecondsEach()
+			fmt.Fprintf(o.Progress, "p6 %s run %d/%d: %s%s %.2f CPU µs more than %.2f\n", s.name, run, o.Runs, cookie, listener.name, with-without, without)
+			if run > 0 {
+				figure := "added_us_" + cookie + listener.name
+				s.added[figure] = append(s.added[figure], with-without)
 			}
 		}
 	}
-	figures := map[string]float64{}
-	for figure, values := range added {
-		figures[figure] = results.Median(values)
-	}
-	return figures, nil
+	return nil
 }
