@@ -58,10 +58,17 @@ impl RegexEngine {
     /// The engine of the sets that are made now.
     pub(crate) fn current() -> Self {
         let Current { engine, since } = CURRENT.get();
-        match since.is_some_and(|since| since.elapsed() >= COMPILE_WITHIN) {
-            true => Self::Portable,
-            false => engine,
+        if engine.compiles_slowly() && since.is_some_and(|since| since.elapsed() >= COMPILE_WITHIN) {
+            tracing::warn!(
+                "expressions are compiled for {COMPILE_WITHIN:?}; the portable engine finds this update's others"
+            );
+            CURRENT.set(Current {
+                engine: Self::Portable,
+                since,
+            });
+            return Self::Portable;
         }
+        engine
     }
 
     /// How many expressions a set has at least for a scan of it to pay.
