@@ -9,16 +9,16 @@ import (
 )
 
 // Bounds of a regular expression, in bytes and in what it takes once compiled: Envoy refuses large programs
-// (re2.max_program_size), heddle-proxy what takes more than 1536 KiB, and either refuses all that came with it.
+// (re2.max_program_size) and all that came with them, heddle-proxy what takes more than 1536 KiB, with its virtual host or listener.
 const (
 	maxRegex     = 4096
 	maxRegexSize = 24576
-	// maxRegexSizes is that of all expressions of an object: of a proxy's memory, which is one for all tenants, some 128 MiB.
+	// maxRegexSizes is that of all expressions of an object: in each proxy that has it, some 64 MiB.
 	maxRegexSizes = 1 << 20
 )
 
-// regex checks an expression of RE2's syntax. What is admitted here, the proxies take: one that they do not would take all other
-// routes with it.
+// regex checks an expression of RE2's syntax. What is admitted here, the proxies take: one that they do not would take the routes
+// beside it with it.
 func (c *checker) regex(path, pattern string) {
 	parsed := c.ownRegex(path, pattern)
 	if parsed == nil {
@@ -44,7 +44,7 @@ func (c *checker) ownRegex(path, pattern string) *syntax.Regexp {
 		c.fail(path, "is not a regular expression: "+err.Error(), "use RE2 syntax")
 		return nil
 	}
-	n, before := size(parsed), c.regexSizes
+	n, before := regexSize(pattern), c.regexSizes
 	c.regexSizes += n
 	switch {
 	case n > maxRegexSize:
@@ -81,6 +81,23 @@ func (c *checker) substitution(path, pattern, text string) {
 	}
 }
 
+// regexSize is the [size] of a valid pattern whose alternatives stand as they were written. The parser makes one of what several begin
+// with, and of several that are empty, before anybody can count them; heddle-proxy compiles most of that as often as it is there. A
+// group in front of each keeps it from doing so.
+func regexSize(pattern string) int {
+	var apart strings.Builder
+	for part := range parts(pattern) {
+		if apart.WriteString(part); part == "|" {
+			apart.WriteString("()")
+		}
+	}
+	parsed, err := syntax.Parse(apart.String(), syntax.Perl)
+	if err != nil {
+		return maxRegexSize + 1 // Larger than the parser takes.
+	}
+	return size(parsed)
+}
+
 // size of an expression: the steps of the program over bytes that it becomes, where ranges of characters are several of bytes each
 // in UTF-8. Repetitions are multiplied, not written out: ten bytes can ask for millions of steps. What is larger than
 // [maxRegexSize] has no size but being so.
@@ -111,7 +128,9 @@ func stepsOf(e *syntax.Regexp) (steps int, nullable bool) {
 	case syntax.OpAnyChar, syntax.OpAnyCharNotNL:
 		steps = 1 + sizeOf(0, unicode.MaxRune)
 	case syntax.OpCapture:
-		steps += 2
+		if e.Sub[0].Op != syntax.OpEmptyMatch {
+			steps += 2
+		}
 	case syntax.OpAlternate:
 		steps += len(e.Sub) - 1
 	case syntax.OpRepeat:
@@ -136,8 +155,8 @@ func repeated(steps int, nullable bool, least, most int) (int, bool) {
 	switch {
 	case least == 0 && most == 0:
 		return 1, true
-	case most >= 0: // xx(x(x)?)?
-		steps = most*steps + most - least
+	case most >= 0: // xx(x(x)?)?, where one that may be absent is two steps of heddle-proxy's.
+		steps = most*steps + 2*(most-least)
 	case least == 0 && nullable: // (x+)?
 		steps += 2
 	default: // xxx+

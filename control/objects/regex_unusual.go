@@ -2,6 +2,7 @@ package objects
 
 import (
 	"fmt"
+	"iter"
 	"regexp"
 	"regexp/syntax"
 	"strings"
@@ -69,34 +70,41 @@ const (
 // bare is a valid pattern without what has brackets that mean themselves: [something] stands for each escape, set and quote.
 func bare(pattern string) string {
 	var out strings.Builder
-	for pattern != "" {
+	for part := range parts(pattern) {
 		switch {
-		case strings.HasPrefix(pattern, `\Q`):
-			// Without an end it goes on to that of the pattern.
-			text, after, _ := strings.Cut(pattern[2:], `\E`)
-			if text == "" {
-				out.WriteRune(nothing)
-			} else {
-				out.WriteRune(something)
-			}
-			pattern = after
-		case pattern[0] == '\\':
+		case part == `\Q\E`, part == `\Q`:
+			out.WriteRune(nothing)
+		case part[0] == '\\', part[0] == '[', part[0] == nothing:
 			out.WriteRune(something)
-			pattern = afterEscape(pattern)
-		case pattern[0] == '[':
-			out.WriteRune(something)
-			pattern = afterSet(pattern)
 		default:
-			_, n := utf8.DecodeRuneInString(pattern)
-			if pattern[0] == nothing {
-				out.WriteRune(something)
-			} else {
-				out.WriteString(pattern[:n])
-			}
-			pattern = pattern[n:]
+			out.WriteString(part)
 		}
 	}
 	return out.String()
+}
+
+// parts of a valid pattern: each escape, set and quote, and each character besides.
+func parts(pattern string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for pattern != "" {
+			var after string
+			switch {
+			case strings.HasPrefix(pattern, `\Q`):
+				// Without an end it goes on to that of the pattern.
+				_, after, _ = strings.Cut(pattern[2:], `\E`)
+			case pattern[0] == '\\':
+				after = afterEscape(pattern)
+			case pattern[0] == '[':
+				after = afterSet(pattern)
+			default:
+				after = afterCharacter(pattern)
+			}
+			if !yield(strings.TrimSuffix(pattern, after)) {
+				return
+			}
+			pattern = after
+		}
+	}
 }
 
 // afterEscape is what follows a backslash and the character after it.

@@ -100,7 +100,10 @@ impl Regex {
     /// Compiles `pattern` for [`Regex::replace_all`] and checks the references in `substitution`.
     pub fn for_rewrite(pattern: &str, substitution: &str) -> Result<Self, RegexError> {
         let regex = Self::new(pattern)?;
-        let anywhere = anywhere(pattern)?;
+        let anywhere = match regex.0.anywhere.get() {
+            Some(Some(before)) => before.clone(),
+            _ => anywhere(pattern)?,
+        };
         let groups = anywhere.captures_len();
         let wrong = |reason: String| RegexError::Substitution {
             substitution: substitution.to_owned(),

@@ -16,8 +16,7 @@ const MAX_STATES: usize = 64 << 10;
 /// So many bytes for each step of the expression's program, where that is more: enough for some states that have all of them.
 const PER_STEP: usize = 48;
 
-/// How often the states begin anew in one text until they must pay: each is to serve for so many bytes.
-const CLEARED: usize = 3;
+/// They may begin anew where each has served for so many bytes on average. Otherwise they do not pay for the text.
 const BYTES_PER_STATE: usize = 10;
 
 pub(super) struct Compiled {
@@ -38,11 +37,9 @@ impl Compiled {
             .build_from_hir(&whole)
             .map_err(Box::new)?;
         let config = Config::new()
-            // Texts with other characters than ASCII's are followed step by step then.
-            .unicode_word_boundary(true)
             .cache_capacity(MAX_STATES.max(PER_STEP * program.states().len()))
             .skip_cache_capacity_check(true)
-            .minimum_cache_clear_count(Some(CLEARED))
+            .minimum_cache_clear_count(Some(0))
             .minimum_bytes_per_state(Some(BYTES_PER_STATE));
         Ok(Self {
             lazy: LazyDfa::new(config, program.clone()),
@@ -52,14 +49,15 @@ impl Compiled {
 
     pub(super) fn matches(&self, text: &str) -> bool {
         let input = Input::new(text).anchored(Anchored::Yes).earliest(true);
-        let found = self
-            .lazy
-            .as_ref()
-            .and_then(|lazy| lazy.dfa.try_search_fwd(&mut lazy.cache(), &input).ok());
-        match found {
-            Some(found) => found.is_some(),
-            None => self.steps.is_match(&mut self.steps.create_cache(), input),
+        if let Some(lazy) = &self.lazy {
+            let mut cache = lazy.cache();
+            match lazy.dfa.try_search_fwd(&mut cache, &input) {
+                Ok(found) => return found.is_some(),
+                // Full as it is, no other text could use it: one client would have slowed all down.
+                Err(_) => cache.reset(&lazy.dfa),
+            }
         }
+        self.steps.is_match(&mut self.steps.create_cache(), input)
     }
 
     /// Bytes that it takes, without states.
@@ -114,10 +112,17 @@ mod tests {
             text += "a";
             text += &"c".repeat(14);
             text += ending;
-            let input = Input::new(&text).anchored(Anchored::Yes);
-            let lazy = compiled.lazy.as_ref().expect("an automaton");
-            assert!(lazy.dfa.try_search_fwd(&mut lazy.cache(), &input).is_err());
-            assert!(lazy.cache().memory_usage() <= 2 * MAX_STATES);
+            let search = |text: &str| {
+                let input = Input::new(text).anchored(Anchored::Yes);
+                let lazy = compiled.lazy.as_ref().expect("an automaton");
+                let found = lazy.dfa.try_search_fwd(&mut lazy.cache(), &input);
+                assert!(lazy.cache().memory_usage() <= 2 * MAX_STATES);
+                found
+            };
+            assert_eq!(compiled.matches(&text), ending == "b");
+            // The next one has states again.
+            assert!(search(&"ac".repeat(20)).is_ok_and(|found| found.is_none()));
+            assert!(search(&text).is_err());
             assert_eq!(compiled.matches(&text), ending == "b");
         }
         assert!(!compiled.matches("é\u{1F600}a"));

@@ -1,5 +1,5 @@
-//! Expressions of the same pattern are one, however many routes, rules and versions of a configuration have it: what a change
-//! compiles is what is new in it.
+//! Expressions of the same pattern are one, however many routes, rules and versions of a configuration have it: of those that are tried
+//! alone, a change compiles what is new in it. Sets are made anew with what they are of.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
@@ -11,7 +11,7 @@ use super::Inner;
 pub struct RegexMemory {
     /// How many different ones there are.
     pub expressions: usize,
-    /// Bytes that they take, without the states that workers keep of them and without sets.
+    /// Bytes that they take, without the states that workers keep of them, without sets, and without what rewrites need besides.
     pub bytes: usize,
 }
 

@@ -48,8 +48,8 @@ const HITS: usize = 256;
 /// So many more it may find for each byte of its text. Only words that end in each other have more with one use each.
 const HITS_PER_BYTE: usize = 2;
 
-/// And one more for so many expressions and each byte, for words that many of them have: looking at a use costs less than
-/// trying an expression on as many bytes.
+/// And one more for each byte and so many expressions that may begin anywhere, for words that many of them have: looking at a use
+/// costs less than trying such an expression on as many bytes. One that the text must begin with is tried in no time.
 const EXPRESSIONS_PER_HIT: usize = 4;
 
 #[derive(Debug)]
@@ -69,6 +69,8 @@ pub(super) struct Uses {
     first: Vec<Use>,
     /// The others of those words that have any.
     others: Vec<Vec<Use>>,
+    /// How many of the expressions may begin anywhere in a text.
+    floating: usize,
 }
 
 impl Uses {
@@ -87,7 +89,13 @@ impl Uses {
     fn by_word(words: Vec<(Vec<u8>, Use)>) -> (Vec<Vec<u8>>, Self) {
         let mut numbers = HashMap::new();
         let (mut once, mut uses) = (Vec::new(), Self::default());
+        let mut begun = None;
         for (word, of_word) in words {
+            // The words of an expression are next to each other, those that it begins with before the others.
+            if of_word.place == 0 && !of_word.first && begun != Some(of_word.expression) {
+                begun = Some(of_word.expression);
+                uses.floating += 1;
+            }
             let number = *numbers.entry(word.clone()).or_insert(once.len());
             let Some(first) = uses.first.get_mut(number) else {
                 once.push(word);
@@ -283,7 +291,7 @@ impl<A: Automaton> Literals<A> {
     /// Reads to the end. None when too many uses of words were found, or the text is larger than any message.
     fn walk(&self, text: &[u8], scratch: &mut Scratch, see: &mut dyn FnMut(usize)) -> Option<()> {
         let end = u32::try_from(text.len()).ok()?;
-        let per_byte = HITS_PER_BYTE + self.expressions / EXPRESSIONS_PER_HIT;
+        let per_byte = HITS_PER_BYTE + self.uses.floating / EXPRESSIONS_PER_HIT;
         let mut allowance = HITS + per_byte * text.len();
         let mut state = self.words.start_state(Anchored::No).ok()?;
         let mut begin = 0;

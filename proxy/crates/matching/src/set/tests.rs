@@ -266,6 +266,15 @@ fn words_that_many_expressions_have_are_scanned_to_the_end() {
     }
 }
 
+/// An expression that the text must begin with is tried in no time, so its other words may not be looked at again and again.
+#[test]
+fn words_of_expressions_that_a_text_must_begin_with_are_given_up() {
+    let set = compiled((0..256).map(|i| format!("/tenant{i:03}/.*admin.*")));
+    assert_eq!(sizes(&set), [("Literals".to_owned(), 256)]);
+    assert_eq!(agrees(&set, "/tenant042/an/admin/page"), 1);
+    assert_eq!(agrees(&set, &format!("/{}", "admin".repeat(1000))), 0);
+}
+
 /// What stands between the two words of an expression is not read, but for line feeds.
 #[test]
 fn both_ends_decide() {
