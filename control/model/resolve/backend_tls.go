@@ -1,10 +1,9 @@
 package resolve
 
 import (
-	"bytes"
 	"fmt"
+	"slices"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
@@ -43,7 +42,12 @@ func (b *builder) backendTLS(o *objects.Object, p *gatewayv1.BackendTLSPolicy) *
 			invalid = cmpOr(invalid, problem)
 			continue
 		}
-		out.TLS.Authorities = append(out.TLS.Authorities, pem...)
+		if out.TLS.Authorities == nil {
+			// Those of one bundle are one text, however many policies name it.
+			out.TLS.Authorities = slices.Clip(pem)
+		} else {
+			out.TLS.Authorities = append(out.TLS.Authorities, pem...)
+		}
 	}
 	ok := len(v.CACertificateRefs) == 0 || len(out.TLS.Authorities) > 0
 	accepted := lost
@@ -98,22 +102,15 @@ func (b *builder) backendTarget(o *objects.Object, at string, t *gatewayv1.Local
 // authorities are the certificates of a ConfigMap or Secret, under ca.crt.
 func (b *builder) authorities(o *objects.Object, at string, r *gatewayv1.LocalObjectReference) ([]byte, *Finding) {
 	key := objects.Key{Kind: string(r.Kind), Namespace: o.GetNamespace(), Name: string(r.Name)}
-	var data []byte
 	if key.Kind == objects.Secret.Kind {
 		b.look(factSecret, key.Namespace, key.Name, "")
 	} else {
 		b.look(factConfigMap, key.Namespace, key.Name, "")
 	}
 	if e := b.m.entries[key]; e != nil && e.valid {
-		switch c := e.object.Resource.(type) {
-		case *corev1.ConfigMap:
-			data = []byte(c.Data[objects.AuthoritiesKey])
-		case *corev1.Secret:
-			data = c.Data[objects.AuthoritiesKey]
+		if pem := b.m.authoritiesOf(e.object); pem != nil {
+			return pem, nil
 		}
-	}
-	if data = bytes.TrimSpace(data); certificates(data) == nil {
-		return append(data, '\n'), nil
 	}
 	return nil, &Finding{
 		Reason: "InvalidCACertificateRef", Path: at, Problem: fmt.Sprintf("there is no %s %s/%s with certificates in ca.crt", key.Kind, key.Namespace, key.Name),

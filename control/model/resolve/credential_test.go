@@ -28,7 +28,7 @@ spec: { selector: { istio: ingressgateway }, servers: [{ port: { number: 443, na
 `
 
 // certificateOf is the Secret of the gateway's certificate with this key.
-func certificateOf(t *testing.T, key crypto.Signer) *objects.Object {
+func certificateOf(t testing.TB, key crypto.Signer) *objects.Object {
 	t.Helper()
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{"shop.example.com"}}
 	certificate, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)

@@ -15,8 +15,11 @@ func (m *Model) setObject(key objects.Key, o *objects.Object) {
 	if old == nil && o == nil || old != nil && old.object == o {
 		return
 	}
-	if old != nil && old.valid {
-		m.declare(old.object, -1)
+	if old != nil {
+		delete(m.readables, old.object)
+		if old.valid {
+			m.declare(old.object, -1)
+		}
 	}
 	m.restate(key)
 	if key.Kind == objects.Service.Kind {

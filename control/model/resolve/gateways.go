@@ -110,7 +110,7 @@ func (b *builder) credentialIn(of objects.Key, path, namespace, name string, cli
 		return missing("NoSecret", fmt.Sprintf("there is no Secret %s in namespace %s", name, namespace),
 			"until it is applied, this server refuses connections")
 	}
-	credential, problem := readCredential(secret, client)
+	credential, problem := b.m.credentialOf(secret, client)
 	if secret.Unreadable != "" {
 		// What nobody can read just now has not changed by that.
 		if last := b.m.lastCredential(namespace, name); last != nil && (!client || len(last.Authorities) > 0) {
@@ -163,8 +163,8 @@ func readCredential(o *objects.Object, client bool) (*model.Credential, string) 
 	}
 	first := func(names ...string) []byte {
 		for _, n := range names {
-			if v := bytes.TrimSpace(secret.Data[n]); len(v) > 0 {
-				return append(v, '\n')
+			if v := line(secret.Data[n]); len(v) > 1 {
+				return v
 			}
 		}
 		return nil
@@ -197,6 +197,9 @@ func readCredential(o *objects.Object, client bool) (*model.Credential, string) 
 	}
 	return c, ""
 }
+
+// line is a text without blanks around it, and its end. The text, which an object has, stays as it is.
+func line(text []byte) []byte { return slices.Concat(bytes.TrimSpace(text), []byte{'\n'}) }
 
 // certificates says what is wrong with a file of them. A proxy takes all of its blocks or none.
 func certificates(text []byte) error {

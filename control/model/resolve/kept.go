@@ -38,6 +38,7 @@ type Model struct {
 	namespaces map[string]bool
 	accounts   map[objects.Key]bool
 	secrets    map[objects.Key]*objects.Object
+	readables  map[*objects.Object]*readable
 	// grants are the ReferenceGrants of each namespace.
 	grants map[string]map[objects.Key]*gatewayv1.ReferenceGrant
 	// clusterObjects and globalObjects are all Clusters and GlobalNamespaces.
@@ -154,7 +155,7 @@ func New(settings model.Settings) *Model {
 	m := &Model{
 		settings: settings, mesh: &model.Mesh{Settings: settings}, entries: map[objects.Key]*keptObject{},
 		readers: map[fact]map[objects.Key]struct{}{}, namespaces: map[string]bool{}, accounts: map[objects.Key]bool{},
-		secrets: map[objects.Key]*objects.Object{}, grants: map[string]map[objects.Key]*gatewayv1.ReferenceGrant{}, clusterObjects: map[objects.Key]*objects.Object{}, globalObjects: map[objects.Key]*objects.Object{}, inhabited: map[string]int{},
+		secrets: map[objects.Key]*objects.Object{}, readables: map[*objects.Object]*readable{}, grants: map[string]map[objects.Key]*gatewayv1.ReferenceGrant{}, clusterObjects: map[objects.Key]*objects.Object{}, globalObjects: map[objects.Key]*objects.Object{}, inhabited: map[string]int{},
 		workloads: newSelection((*v1alpha1.Workload).GetLabels), replicas: newSelection(func(r *model.Replica) map[string]string { return r.Labels }),
 		local: map[string]map[string]*model.Service{}, idle: map[objects.Key]bool{}, services: map[string]*model.Service{}, remotes: map[string]bool{},
 		gateways: map[string]*model.Gateway{}, destinations: hostIndex[*model.DestinationPolicy]{}, routes: hostIndex[*model.Routes]{},
