@@ -27,6 +27,8 @@ type Form struct {
 	Errors []*Error
 	// Ignored are the fields that are set and have no effect, with the reason, for its status.
 	Ignored []FieldMessage
+	// RegexSize is that of all of its regular expressions; see [MaxNamespaceRegexSize].
+	RegexSize int
 }
 
 // CheckForm says what is wrong with an object by itself, as [FormOf] does.
@@ -43,7 +45,7 @@ func FormOf(o *Object) Form {
 		d.form(c, o.Resource)
 	}
 	c.treatments(o)
-	return Form{Errors: c.errs, Ignored: c.ignored}
+	return Form{Errors: c.errs, Ignored: c.ignored, RegexSize: c.regexSizes}
 }
 
 type checker struct {

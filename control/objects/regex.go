@@ -17,6 +17,10 @@ const (
 	maxRegexSizes = 1 << 20
 )
 
+// MaxNamespaceRegexSize is the size of all regular expressions of a namespace, in the steps of the programs that they become with
+// their repetitions written out: some 256 MiB in a proxy that has all of them, which serves other namespaces too.
+const MaxNamespaceRegexSize = 4 << 20
+
 // regex checks an expression of RE2's syntax. What is admitted here, the proxies take: one that they do not would take the routes
 // beside it with it.
 func (c *checker) regex(path, pattern string) {

@@ -41,7 +41,9 @@ func (m *Model) Admit(writes []store.Write) ([]store.Write, map[objects.Key]Warn
 		return nil, nil, unjoin(err)
 	}
 	trial, known := make(map[objects.Key]*objects.Object, len(writes)), make(map[objects.Key][]Finding, len(writes))
+	regexSizes := map[string]int{}
 	for _, w := range writes {
+		regexSizes[w.Key.Namespace] = m.regexSizes[w.Key.Namespace]
 		trial[w.Key] = w.Object
 		if e := m.entries[w.Key]; e != nil {
 			known[w.Key] = m.found(w.Key).refused
@@ -59,6 +61,15 @@ func (m *Model) Admit(writes []store.Write) ([]store.Write, map[objects.Key]Warn
 			}
 			found := m.found(w.Key)
 			warnings[w.Key] = Warnings{Unresolved: found.unresolved, Fields: found.fields}
+			// Told once for each namespace, of an object that has a part in it.
+			if ns := w.Key.Namespace; m.regexSizes[ns] > max(objects.MaxNamespaceRegexSize, regexSizes[ns]) && m.entries[w.Key].regexSize > 0 {
+				regexSizes[ns] = m.regexSizes[ns]
+				errs = append(errs, at(w.Object, &objects.Error{
+					Object:  w.Key,
+					Problem: fmt.Sprintf("the regular expressions of namespace %s have a size of more than %d together, once their repetitions are written out", ns, objects.MaxNamespaceRegexSize),
+					Remedy:  "repeat less or name fewer characters in these or others of the namespace: proxies hold all of them",
+				}))
+			}
 			for _, f := range found.refused {
 				// What was wrong before this batch is not the batch's fault, and must not stop what repairs other things.
 				if slices.Contains(known[w.Key], f) {

@@ -72,6 +72,7 @@ func (m *Model) setObject(key objects.Key, o *objects.Object) {
 	if len(form.Ignored) > 0 {
 		e.said[saidForm] = &findings{fields: form.Ignored}
 	}
+	m.setRegexSize(key, e, form.RegexSize)
 	m.declare(o, 1)
 	m.dirty[stratumOf(key)][key] = struct{}{}
 }
@@ -81,6 +82,7 @@ func (m *Model) forget(key objects.Key, e *keptObject) {
 	if e == nil {
 		return
 	}
+	m.setRegexSize(key, e, 0)
 	m.setReads(key, e, nil)
 	m.setPart(key, e, nil)
 	m.setCredentials(e, nil)

@@ -39,6 +39,8 @@ type Model struct {
 	accounts   map[objects.Key]bool
 	secrets    map[objects.Key]*objects.Object
 	readables  map[*objects.Object]*readable
+	// regexSizes are those of all objects of a namespace.
+	regexSizes map[string]int
 	// grants are the ReferenceGrants of each namespace.
 	grants map[string]map[objects.Key]*gatewayv1.ReferenceGrant
 	// clusterObjects and globalObjects are all Clusters and GlobalNamespaces.
@@ -116,8 +118,10 @@ type keptObject struct {
 	object  *objects.Object
 	valid   bool
 	created time.Time
-	said    [segments]*findings
-	reads   []fact
+	// regexSize is as in [objects.Form].
+	regexSize int
+	said      [segments]*findings
+	reads     []fact
 	// part of the mesh that it makes, nil for none.
 	part any
 	// sections of its status in the form of Gateway API.
@@ -128,10 +132,19 @@ type keptObject struct {
 
 // form of an object that is valid.
 func (e *keptObject) form() objects.Form {
+	form := objects.Form{RegexSize: e.regexSize}
 	if said := e.said[saidForm]; said != nil {
-		return objects.Form{Ignored: said.fields}
+		form.Ignored = said.fields
 	}
-	return objects.Form{}
+	return form
+}
+
+// setRegexSize takes note of how large an object's regular expressions are.
+func (m *Model) setRegexSize(key objects.Key, e *keptObject, size int) {
+	now := m.regexSizes[key.Namespace] + size - e.regexSize
+	if m.regexSizes[key.Namespace], e.regexSize = now, size; now == 0 {
+		delete(m.regexSizes, key.Namespace)
+	}
 }
 
 // Change is what is different; what is nil is as before.
@@ -155,7 +168,7 @@ func New(settings model.Settings) *Model {
 	m := &Model{
 		settings: settings, mesh: &model.Mesh{Settings: settings}, entries: map[objects.Key]*keptObject{},
 		readers: map[fact]map[objects.Key]struct{}{}, namespaces: map[string]bool{}, accounts: map[objects.Key]bool{},
-		secrets: map[objects.Key]*objects.Object{}, readables: map[*objects.Object]*readable{}, grants: map[string]map[objects.Key]*gatewayv1.ReferenceGrant{}, clusterObjects: map[objects.Key]*objects.Object{}, globalObjects: map[objects.Key]*objects.Object{}, inhabited: map[string]int{},
+		secrets: map[objects.Key]*objects.Object{}, readables: map[*objects.Object]*readable{}, regexSizes: map[string]int{}, grants: map[string]map[objects.Key]*gatewayv1.ReferenceGrant{}, clusterObjects: map[objects.Key]*objects.Object{}, globalObjects: map[objects.Key]*objects.Object{}, inhabited: map[string]int{},
 		workloads: newSelection((*v1alpha1.Workload).GetLabels), replicas: newSelection(func(r *model.Replica) map[string]string { return r.Labels }),
 		local: map[string]map[string]*model.Service{}, idle: map[objects.Key]bool{}, services: map[string]*model.Service{}, remotes: map[string]bool{},
 		gateways: map[string]*model.Gateway{}, destinations: hostIndex[*model.DestinationPolicy]{}, routes: hostIndex[*model.Routes]{},
