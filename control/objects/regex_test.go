@@ -173,7 +173,7 @@ func TestSizesAreThoseOfPrograms(t *testing.T) {
 		if got+2*strings.Count(text, "(?:)") < want || got > 2*want+8 {
 			t.Errorf("%q: %d, and its program has %d", text, got, want)
 		}
-		if apart := regexSize(text); apart < got {
+		if apart := regexSize(text, parsed); apart < got {
 			t.Errorf("%q: %d with its alternatives apart, %d as it is", text, apart, got)
 		}
 	}
