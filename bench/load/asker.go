@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"strconv"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -16,10 +15,9 @@ import (
 // [asker]'s answers may be missing. Beyond it the run, or that connection, has failed.
 const answerBound = 10 * time.Second
 
-// asker asks one address over all its connections, on one thread: Go's own network code takes as long for a request as the
-// proxies do.
+// asker asks one address over all its connections, on one thread.
 type asker struct {
-	epoll    int
+	epoll
 	sockets  []int
 	requests [][]byte
 	// next request that is sent.
@@ -37,7 +35,7 @@ func newAsker(address string, requests [][]byte, connections int) (*asker, error
 		return nil, fmt.Errorf("address %q: want IPv4 and port", address)
 	}
 	a := &asker{requests: requests, got: make([][]byte, connections)}
-	if a.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+	if a.epoll, err = newEpoll(); err != nil {
 		return nil, err
 	}
 	for number := range connections {
@@ -56,31 +54,17 @@ func newAsker(address string, requests [][]byte, connections int) (*asker, error
 	return a, nil
 }
 
-// watch has [asker.wait] give that number when there is something to read.
-func (a *asker) watch(file, number int) error {
-	return unix.EpollCtl(a.epoll, unix.EPOLL_CTL_ADD, file, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(number)})
-}
-
 // wait gives what there is something to read of, by its number in Fd, into events.
 func (a *asker) wait(events []unix.EpollEvent) ([]unix.EpollEvent, error) {
-	for {
-		// Raw: to tell Go's scheduler of a call that may wait costs twice as many switches of a request as the proxies make.
-		n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(a.epoll), uintptr(unsafe.Pointer(unsafe.SliceData(events))),
-			uintptr(len(events)), uintptr(answerBound.Milliseconds()), 0, 0)
-		switch {
-		case errno == unix.EINTR:
-			continue
-		case errno != 0:
-			return nil, errno
-		case n == 0:
-			return nil, fmt.Errorf("no answer came within %v", answerBound)
-		}
-		return events[:n], nil
+	ready, err := a.epoll.wait(events, answerBound)
+	if err == nil && len(ready) == 0 {
+		err = fmt.Errorf("no answer came within %v", answerBound)
 	}
+	return ready, err
 }
 
 func (a *asker) close() {
-	for _, socket := range append(a.sockets, a.epoll) {
+	for _, socket := range append(a.sockets, a.epoll.file) {
 		_ = unix.Close(socket)
 	}
 }

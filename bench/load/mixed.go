@@ -1,16 +1,17 @@
 package load
 
 import (
-	"bufio"
-	"bytes"
 	"fmt"
+	"io"
 	"math/rand/v2"
-	"net"
 	"slices"
-	"strconv"
-	"sync"
 	"time"
+
+	"heddle.io/heddle/bench/process"
 )
+
+// MixedFlag has the benchmark's program be the client that [Mixed] starts: standard input is for [AskMixed].
+const MixedFlag = "-mixed"
 
 // Class is a part of a mixed load: connections that ask for one thing.
 type Class struct {
@@ -35,155 +36,103 @@ type Course struct {
 	Duration time.Duration
 }
 
+// mixture is what such a client is told.
+type mixture struct {
+	Address string           `json:"address"`
+	Ports   []int            `json:"ports"`
+	Classes map[string]Class `json:"classes"`
+	Course  Course           `json:"course"`
+}
+
 // Mixed asks address over kept HTTP/1.1 connections of several classes, from these source ports of 127.0.0.1, one each, in
 // the order of the ports; the classes are among each other in an order that is always the same. A latency begins when the
-// request was due, so that an answer that comes late does not hide those behind it. Results are those of the classes, by path.
-func Mixed(address string, ports []int, classes map[string]Class, course Course) (map[string]Result, error) {
+// request was due, so that an answer that comes late does not hide those behind it. Results are those of the classes, by name. A
+// connection that fails, or an answer of another status or length, is an error of the whole.
+func Mixed(at process.Place, address string, ports []int, classes map[string]Class, course Course) (map[string]Result, error) {
+	var got map[string]Result
+	_, err := inChild(at, MixedFlag, mixture{address, ports, classes, course}, &got)
+	return got, err
+}
+
+// AskMixed is the client of [Mixed]: it does what it is told and writes the results as JSON.
+func AskMixed(told io.Reader, out io.Writer) error {
+	return asTold(MixedFlag, told, out, mixture.run)
+}
+
+// silent is the class of connections that never ask.
+const silent = ""
+
+func (m mixture) run() (map[string]Result, error) {
+	connections, err := m.connections(time.Now())
+	if err != nil {
+		return nil, err
+	}
+	counted := connections[0].counted
+	p, err := newPacer(m.Address, connections, counted.Add(m.Course.Duration))
+	if err != nil {
+		return nil, err
+	}
+	defer p.close()
+	if err := p.run(); err != nil {
+		return nil, err
+	}
+	return m.results(connections)
+}
+
+// connections in the order in which they open, from start on.
+func (m mixture) connections(start time.Time) ([]*paced, error) {
 	var order []string
-	for name, class := range classes {
+	for name, class := range m.Classes {
 		order = append(order, slices.Repeat([]string{name}, class.Connections)...)
 	}
 	slices.Sort(order)
 	random := rand.New(rand.NewPCG(1, 2))
 	random.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
-	if course.Late {
+	if m.Course.Late {
 		with := make([]string, 0, 2*len(order))
 		for _, name := range order {
 			with = append(with, name, silent)
 		}
 		order = with
 	}
-	if len(ports) < len(order) {
-		return nil, fmt.Errorf("%d ports for %d connections", len(ports), len(order))
+	if len(order) == 0 || len(m.Ports) < len(order) {
+		return nil, fmt.Errorf("%d ports for %d connections", len(m.Ports), len(order))
 	}
-	start := time.Now()
-	opened := start.Add(course.Opening)
-	counted := opened.Add(course.Settling)
-	end := counted.Add(course.Duration)
-	var (
-		wait      sync.WaitGroup
-		mutex     sync.Mutex
-		failures  = map[string][]error{}
-		latencies = map[string][]time.Duration{}
-	)
+	opened := start.Add(m.Course.Opening)
+	counted := opened.Add(m.Course.Settling)
+	connections := make([]*paced, len(order))
 	for i, name := range order {
-		class := classes[name]
-		client := paced{class: class, address: address, port: ports[i],
-			open: start.Add(course.Opening * time.Duration(i) / time.Duration(len(order))), counted: counted, end: end}
-		switch {
-		case name == silent:
-			client.first = end
-		case course.Late:
-			client.first = opened.Add(time.Duration(random.Float64() * float64(client.interval())))
-		default:
-			client.first = client.open.Add(time.Duration(random.Float64() * float64(client.interval())))
-		}
-		wait.Go(func() {
-			took, failed := client.run()
-			mutex.Lock()
-			defer mutex.Unlock()
-			latencies[name] = append(latencies[name], took...)
-			if failed != nil {
-				failures[name] = append(failures[name], failed)
+		class := m.Classes[name]
+		c := &paced{name: name, bytes: int(class.Bytes), port: m.Ports[i], number: i, socket: -1, counted: counted,
+			due: start.Add(m.Course.Opening * time.Duration(i) / time.Duration(len(order)))}
+		if name != silent {
+			c.interval = time.Duration(float64(class.Connections) / class.Rate * float64(time.Second))
+			c.request = fmt.Appendf(nil, "GET %s HTTP/1.1\r\nHost: %s\r\n\r\n", class.Path, m.Address)
+			c.first = c.due
+			if m.Course.Late {
+				c.first = opened
 			}
-		})
+			c.first = c.first.Add(time.Duration(random.Float64() * float64(c.interval)))
+		}
+		connections[i] = c
 	}
-	wait.Wait()
+	return connections, nil
+}
+
+// results of the classes, of what their connections saw.
+func (m mixture) results(connections []*paced) (map[string]Result, error) {
+	latencies := map[string][]time.Duration{}
+	for _, c := range connections {
+		latencies[c.name] = append(latencies[c.name], c.took...)
+	}
 	got := map[string]Result{}
-	if failed := failures[silent]; len(failed) > 0 {
-		return nil, fmt.Errorf("%d of the silent connections failed: %w", len(failed), failed[0])
-	}
-	for name := range classes {
+	for name := range m.Classes {
 		all := latencies[name]
 		if len(all) == 0 {
-			return nil, fmt.Errorf("class %s: no answers and %d errors, such as %v", name, len(failures[name]), failures[name][:min(1, len(failures[name]))])
+			return nil, fmt.Errorf("class %s: no answer to a request that counts", name)
 		}
 		slices.Sort(all)
-		got[name] = Result{Requests: int64(len(all)), Errors: int64(len(failures[name])), PerSecond: float64(len(all)) / course.Duration.Seconds(),
-			P50: all[len(all)/2], P99: all[len(all)*99/100]}
+		got[name] = Result{Requests: int64(len(all)), PerSecond: float64(len(all)) / m.Course.Duration.Seconds(), P50: percentile(all, 0.50), P99: percentile(all, 0.99)}
 	}
 	return got, nil
-}
-
-// silent is the class of connections that never ask.
-const silent = ""
-
-// paced is one connection of a mixed load.
-type paced struct {
-	class   Class
-	address string
-	port    int
-	// open is when it connects, first when its first request is due, counted when those begin that count, end when none is
-	// due any more.
-	open, first, counted, end time.Time
-}
-
-// interval between its requests.
-func (c paced) interval() time.Duration {
-	return time.Duration(float64(c.class.Connections) / c.class.Rate * float64(time.Second))
-}
-
-// run asks until the end, or until it fails: then the connection is not opened again. The latencies are good in any case.
-func (c paced) run() ([]time.Duration, error) {
-	<-time.After(time.Until(c.open))
-	conn, err := dialFrom(c.port, c.address, answerBound)
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Close()
-	request := []byte("GET " + c.class.Path + " HTTP/1.1\r\nHost: " + c.address + "\r\n\r\n")
-	// Large answers are read in pieces as large as a proxy sends them.
-	reader := bufio.NewReaderSize(conn, min(int(c.class.Bytes)+1<<10, 128<<10))
-	var took []time.Duration
-	if c.class.Rate == 0 {
-		<-time.After(time.Until(c.end))
-		return nil, nil
-	}
-	for due := c.first; due.Before(c.end); due = due.Add(c.interval()) {
-		<-time.After(time.Until(due))
-		if err := c.ask(conn, reader, request); err != nil {
-			return took, err
-		}
-		if due.After(c.counted) {
-			took = append(took, time.Since(due))
-		}
-	}
-	return took, nil
-}
-
-// ask reads the answer by hand: what a client costs here, a proxy cannot have.
-func (c paced) ask(conn net.Conn, reader *bufio.Reader, request []byte) error {
-	if err := conn.SetDeadline(time.Now().Add(answerBound)); err != nil {
-		return err
-	}
-	if _, err := conn.Write(request); err != nil {
-		return err
-	}
-	status, err := reader.ReadSlice('\n')
-	if err != nil {
-		return err
-	}
-	if !bytes.HasPrefix(status, []byte("HTTP/1.1 200 ")) {
-		return fmt.Errorf("status %q, want 200", bytes.TrimSpace(status))
-	}
-	length := int64(-1)
-	for {
-		line, err := reader.ReadSlice('\n')
-		if err != nil {
-			return err
-		}
-		if line = bytes.TrimSpace(line); len(line) == 0 {
-			break
-		}
-		if name, value, _ := bytes.Cut(line, []byte(":")); bytes.EqualFold(name, []byte("content-length")) {
-			if length, err = strconv.ParseInt(string(bytes.TrimSpace(value)), 10, 64); err != nil {
-				return err
-			}
-		}
-	}
-	if length != c.class.Bytes {
-		return fmt.Errorf("%d bytes, want %d", length, c.class.Bytes)
-	}
-	_, err = reader.Discard(int(length))
-	return err
 }

@@ -70,7 +70,7 @@ func TestMixed(t *testing.T) {
 		"short": {Path: "/short", Bytes: 10, Connections: 10, Rate: 100},
 		"long":  {Path: "/long", Bytes: 100_000, Connections: 10, Rate: 100},
 	}
-	got, err := Mixed(address, byPort[0], classes, Course{Opening: 200 * time.Millisecond, Duration: 500 * time.Millisecond})
+	got, err := mixture{address, byPort[0], classes, Course{Opening: 200 * time.Millisecond, Duration: 500 * time.Millisecond}}.run()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,8 +81,8 @@ func TestMixed(t *testing.T) {
 		}
 	}
 	classes["long"] = Class{Path: "/long", Bytes: 99_999, Connections: 10, Rate: 100}
-	if got, err := Mixed(address, byPort[0], classes, Course{Duration: 100 * time.Millisecond}); err == nil {
-		t.Errorf("answers of another length gave %+v, want an error", got)
+	if got, err := (mixture{address, byPort[0], classes, Course{Duration: 100 * time.Millisecond}}).run(); err == nil || !strings.Contains(err.Error(), "want 99999") {
+		t.Errorf("answers of another length gave %+v and error %v", got, err)
 	}
 }
 
@@ -109,7 +109,7 @@ func TestMixedLate(t *testing.T) {
 	}
 	classes := map[string]Class{"short": {Path: "/", Bytes: 1, Connections: 10, Rate: 100}}
 	course := Course{Opening: 300 * time.Millisecond, Late: true, Settling: 200 * time.Millisecond, Duration: 500 * time.Millisecond}
-	got, err := Mixed(server.Listener.Addr().String(), byPort[0], classes, course)
+	got, err := mixture{server.Listener.Addr().String(), byPort[0], classes, course}.run()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +119,7 @@ func TestMixedLate(t *testing.T) {
 	if opened.Load() != 20 || early.Load() != 0 || asked.Load() < 60 {
 		t.Errorf("%d connections opened, %d of %d requests before all were, want 20 and none of 70", opened.Load(), early.Load(), asked.Load())
 	}
-	if _, err := Mixed(server.Listener.Addr().String(), byPort[0][:19], classes, course); err == nil {
+	if _, err := (mixture{server.Listener.Addr().String(), byPort[0][:19], classes, course}).run(); err == nil {
 		t.Error("19 ports were enough for 20 connections")
 	}
 }

@@ -41,6 +41,9 @@ func main() {
 		case load.RateFlag:
 			exitOn(load.AskAtRate(os.Stdin, os.Stdout))
 			return
+		case load.MixedFlag:
+			exitOn(load.AskMixed(os.Stdin, os.Stdout))
+			return
 		}
 	}
 	scenario := flag.String("scenario", "", "scenario to run; all by default")
