@@ -114,7 +114,9 @@ func runBalance(name string, arranged arrangement, o Options) (results.Result, e
 	fmt.Fprintf(o.Progress, "%s: %.0f requests per second\n", name, b.perSecond())
 	figures := map[string]map[string][]float64{}
 	for run := range o.Runs + 1 { // The first run warms up and is not counted.
-		for _, subject := range names {
+		// Each begins as often as the others: what comes after another one's load is slower by some percent.
+		first := run % len(names)
+		for _, subject := range slices.Concat(names[first:], names[:first]) {
 			got, err := b.once(subject)
 			if err != nil {
 				return result, fmt.Errorf("%s: %w", subject, err)
