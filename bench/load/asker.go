@@ -64,7 +64,7 @@ func (a *asker) wait(events []unix.EpollEvent) ([]unix.EpollEvent, error) {
 }
 
 func (a *asker) close() {
-	for _, socket := range append(a.sockets, a.epoll.file) {
+	for _, socket := range append(a.sockets, a.file) {
 		_ = unix.Close(socket)
 	}
 }

@@ -74,7 +74,7 @@ func (p *pacer) close() {
 			_ = unix.Close(c.socket)
 		}
 	}
-	_ = unix.Close(p.epoll.file)
+	_ = unix.Close(p.file)
 }
 
 // run asks until the end and waits for what has not been answered then, for [answerBound].
