@@ -1,6 +1,10 @@
 package capture
 
-import "fmt"
+import (
+	"fmt"
+
+	"heddle.io/heddle/control/agent/pinned"
+)
 
 // Status says what capture does. Counters count from the first [Attach] on, over restarts of the agent.
 type Status struct {
@@ -24,15 +28,9 @@ var refusals = map[programCount]string{
 
 // Status reads the counters.
 func (c *Capture) Status() (Status, error) {
-	var totals [programCountCOUNT_COUNT]uint64
-	for i := range totals {
-		var perCPU []uint64
-		if err := c.objects.Maps["counts"].Lookup(uint32(i), &perCPU); err != nil {
-			return Status{}, fmt.Errorf("read the counters of capture: %w", err)
-		}
-		for _, n := range perCPU {
-			totals[i] += n
-		}
+	totals, err := pinned.Counters(c.objects.Maps["counts"], int(programCountCOUNT_COUNT))
+	if err != nil {
+		return Status{}, fmt.Errorf("capture: %w", err)
 	}
 	s := Status{Outbound: totals[programCountCOUNT_OUTBOUND], Inbound: totals[programCountCOUNT_INBOUND], Refused: map[string]uint64{}}
 	for i, reason := range refusals {

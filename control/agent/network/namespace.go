@@ -253,6 +253,11 @@ const soNetnsCookie = 71
 // Cookie is the number by which eBPF programs know a network namespace, given by its file. The kernel gives it to no other until
 // the machine restarts.
 func Cookie(path string) (uint64, error) {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(path, &fs); err == nil && fs.Type != unix.NSFS_MAGIC {
+		// Left by who was killed between unmounting it and removing its file.
+		return 0, fmt.Errorf("%s is no namespace any more: %w", path, os.ErrNotExist)
+	}
 	var cookie uint64
 	err := inPath(path, func() error {
 		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)

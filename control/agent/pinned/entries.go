@@ -29,3 +29,18 @@ func RemoveKeys[K any](m *ebpf.Map, gone func(K) bool) error {
 	}
 	return nil
 }
+
+// Counters are the first n places of a map of counters that each processor has for itself, added up.
+func Counters(m *ebpf.Map, n int) ([]uint64, error) {
+	totals := make([]uint64, n)
+	for i := range totals {
+		var perCPU []uint64
+		if err := m.Lookup(uint32(i), &perCPU); err != nil {
+			return nil, fmt.Errorf("read an eBPF counter: %w", err)
+		}
+		for _, count := range perCPU {
+			totals[i] += count
+		}
+	}
+	return totals, nil
+}
