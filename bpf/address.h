@@ -4,6 +4,9 @@
 
 #include "helpers.h"
 
+#define AF_INET 2
+#define AF_INET6 10
+
 static always_inline int is_mapped(const __u32 *a)
 {
 	return !a[0] && !a[1] && a[2] == __builtin_bswap32(0xffff);
@@ -25,7 +28,7 @@ static always_inline int is_loopback(const __u32 *a)
 }
 
 /* The address that a sidecar calls its application from: 127.0.0.6 or ::6. */
-static always_inline int is_sidecar(const __u32 *a)
+static always_inline int is_sidecar_source(const __u32 *a)
 {
 	if (is_mapped(a))
 		return a[3] == __builtin_bswap32(0x7f000006);

@@ -2,7 +2,7 @@
 /* The bypass: what a socket sends to a proxy on the same host goes into the proxy's receive queue, past TCP/IP. */
 #include "bypass.h"
 
-/* The helper that reads the kernel's memory is for programs under its licence only; which the Apache one is not to it. */
+/* bpf_probe_read_kernel is for programs under the kernel's licence only, for which it does not take the Apache one. */
 char _license[] SEC("license") = "GPL";
 
 /* Ports of a sidecar, to which the packet filter brings connections; capture by eBPF leaves those inbound the port that was dialled. */
@@ -13,21 +13,30 @@ volatile const __u32 health_port = 15021;
 volatile const __u32 metrics_port = 15090;
 /* How many bytes a peer may leave unread before the rest goes by TCP, whose window then holds the sender back: sk_msg knows no
  * such bound. More than a proxy reads at once (BATCH, 64 KiB), which its readiness depends on. */
-#define MAX_QUEUED (128 << 10)
+#define MAX_UNREAD_BYTES (128 << 10)
 /* How many messages: the kernel keeps a kilobyte for each, a byte's too, and charges nobody. */
-#define MAX_UNREAD 512
-/* Therefore there is room for so many of all connections together, beyond UNREAD_FREE of each: an eighth as many times
- * MESSAGES_TOGETHER as sockets, 256 MiB. That many are taken and given back at once. */
+#define MAX_UNREAD_MESSAGES 512
+/* Therefore all connections together have room for max_unread_blocks times UNREAD_BLOCK of them. A block is taken at once, so that the
+ * counters that all share are seldom touched; UNREAD_FREE messages of each connection are in no block. */
 #define UNREAD_FREE 2
-#define MESSAGES_TOGETHER 32
+#define UNREAD_BLOCK 32
 /* A client without a peer here talks to another host: it is not looked for any longer after that many messages. */
-#define MAX_UNPAIRED 16
+#define MAX_PEER_LOOKUPS 16
 
-/* How many sockets are recorded at most. */
+/* Set by who loads the programs: how many sockets are recorded at most, as sockets has places, and blocks of unread messages. */
 volatile const __u32 max_sockets = 65536;
+volatile const __u32 max_unread_blocks = 8192;
 
 /* 0 has connections go back to TCP, each when its peer has read everything. */
 volatile __u32 enabled = 1;
+
+/* Maps, counters and the programs of the control group are pinned by their names and taken over by the next version's programs. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, LAYOUT);
+	__type(key, __u32);
+	__type(value, __u32);
+} layout SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_SOCKHASH);
@@ -43,14 +52,14 @@ struct {
 	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, struct share);
-} recorded SEC(".maps");
+} total_share SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 16384);
 	__type(key, __u64);
 	__type(value, struct share);
-} shares SEC(".maps");
+} workload_shares SEC(".maps");
 
 /* Sockets that are recorded, by their cookies: the kernel does not let a program ask the hash for one that it does not send to. */
 struct {
@@ -59,16 +68,16 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, __u64);
 	__type(value, __u8);
-} open SEC(".maps");
+} recorded_sockets SEC(".maps");
 
-/* By the receiver's cookie: what a sender that is closed has had it keep. Only of open receivers. */
+/* By the receiver's cookie: the room for what a sender that is closed has left it to read. Only of receivers that are recorded. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, __u64);
-	__type(value, struct left);
-} left SEC(".maps");
+	__type(value, struct orphaned_room);
+} orphaned SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -78,21 +87,21 @@ struct {
 	__type(value, struct workload);
 } workloads SEC(".maps");
 
-/* Clients whose handshake's other end has not been seen: for good, where it is on another host. */
+/* Clients whose server has not been seen. Those whose server is on another host stay until newer ones push them out. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 16384);
 	__type(key, struct handshake);
-	__type(value, struct end);
-} connecting SEC(".maps");
+	__type(value, struct socket_ref);
+} unmatched_clients SEC(".maps");
 
 /* By the client's cookie: the server that took it, until the client sends. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 16384);
 	__type(key, __u64);
-	__type(value, struct end);
-} accepted SEC(".maps");
+	__type(value, struct socket_ref);
+} servers_by_client SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
@@ -115,56 +124,76 @@ static always_inline void count(enum count what, __u64 by)
 		*total += by;
 }
 
-static always_inline void place(struct bpf_sock_ops *ops, struct handshake *h)
+/* Every namespace has these addresses by right. */
+static always_inline void add_netns_if_local(struct bpf_sock_ops *ops, struct handshake *h)
 {
-	if (is_loopback(h->address) || is_sidecar(h->address))
+	if (is_loopback(h->address) || is_sidecar_source(h->address))
 		h->netns = bpf_get_netns_cookie(ops);
 }
 
-/* What is given back of a count. One that was forgotten and begun anew does not know of what was before it. */
-static always_inline void less(__s64 *of, __s64 by)
+/* Subtracts, unless that would be less than nothing: a namespace that was forgotten has begun at 0 since. */
+static always_inline void subtract(__s64 *of, __s64 by)
 {
-	if (*of >= by)
+	if (by && *of >= by)
 		__sync_fetch_and_add(of, -by);
 }
 
-static always_inline void give_back(__u64 workload, __s64 sockets, __s64 together)
+static always_inline void return_share(__u64 netns, __s64 sockets, __s64 unread_blocks)
 {
 	__u32 all = 0;
-	struct share *total = bpf_map_lookup_elem(&recorded, &all);
-	struct share *own = bpf_map_lookup_elem(&shares, &workload);
+	struct share *total = bpf_map_lookup_elem(&total_share, &all);
+	struct share *own = bpf_map_lookup_elem(&workload_shares, &netns);
 	if (total) {
-		less(&total->sockets, sockets);
-		less(&total->together, together);
+		subtract(&total->sockets, sockets);
+		subtract(&total->unread_blocks, unread_blocks);
 	}
 	if (own) {
-		less(&own->sockets, sockets);
-		less(&own->together, together);
+		subtract(&own->sockets, sockets);
+		subtract(&own->unread_blocks, unread_blocks);
 	}
 }
 
-/* The peer has read all. */
-static always_inline void read_all(struct state *self)
+/* Whether somebody has a socket locked, or waits for that: messages may have no place in its queue yet. */
+static always_inline int is_locked(struct tcp_sock *to)
 {
-	self->unread = 0;
-	if (!self->together)
-		return;
-	give_back(self->workload, 0, self->together);
-	self->together = 0;
+	struct list_head *first = READ(to->inet_conn.icsk_inet.sk.sk_lock.wq.head.next);
+	return READ(to->inet_conn.icsk_inet.sk.sk_lock.owned) || first != __builtin_preserve_access_index(&to->inet_conn.icsk_inet.sk.sk_lock.wq.head);
 }
 
-/* Gives back what a sender had a receiver keep unread, once: of two that do it, one deletes it. */
-static always_inline void drop_left(__u64 receiver)
+static always_inline __u32 unread_bytes(struct tcp_sock *of)
 {
-	struct left *found = bpf_map_lookup_elem(&left, &receiver);
+	return READ(of->inet_conn.icsk_inet.sk.sk_backlog.rmem_alloc.counter);
+}
+
+/* Whether a receiver has read all that was put into its queue. In this order: what waits for the lock is in the queue when it has had it. */
+static always_inline int has_read_all(struct tcp_sock *to)
+{
+	return !is_locked(to) && !unread_bytes(to);
+}
+
+/* The peer has read all. The sender is not the only one to find that: see return_idle_room. */
+static always_inline void return_unread_room(struct state *self)
+{
+	/* Read before: who releases the socket takes its blocks first, and then has it be in nobody's share. */
+	__u64 netns = self->netns;
+	if (!self->unread_blocks)
+		return;
+	__s64 blocks = __sync_lock_test_and_set(&self->unread_blocks, 0);
+	if (blocks)
+		return_share(netns, 0, blocks);
+}
+
+/* Returns the room for what a sender left its receiver to read, once: of two that do it, one deletes it. */
+static always_inline void return_orphaned(__u64 receiver)
+{
+	struct orphaned_room *found = bpf_map_lookup_elem(&orphaned, &receiver);
 	if (!found)
 		return;
-	struct left of = *found;
-	if (!bpf_map_delete_elem(&left, &receiver))
-		give_back(of.workload, 0, of.together);
+	struct orphaned_room of = *found;
+	if (!bpf_map_delete_elem(&orphaned, &receiver))
+		return_share(of.netns, 0, of.unread_blocks);
 }
 
-/* What was written before is seen by whoever does not see what is read after. */
 static always_inline void full_barrier(void)
 {
 	__u64 here = 0;
@@ -172,53 +201,52 @@ static always_inline void full_barrier(void)
 	__sync_lock_test_and_set(&here, 1);
 }
 
-/* What a sender that ends has had its receiver keep stays in the sender's share until the receiver ends. */
-static always_inline void leave(struct state *self)
+/* What a sender that ends has left its receiver to read stays in the sender's share until the receiver ends. */
+static always_inline void orphan_unread(struct state *self)
 {
-	struct tcp_sock *to = (struct tcp_sock *)self->peer.sock;
 	__u64 receiver = self->peer.cookie;
-	struct left mine = {.workload = self->workload, .together = self->together};
-	if (!mine.together)
+	struct orphaned_room mine = {.netns = self->netns, .unread_blocks = __sync_lock_test_and_set(&self->unread_blocks, 0)};
+	if (!mine.unread_blocks)
 		return;
-	self->together = 0;
 	/* Without memory for it, it is given back at once. */
-	if (!READ(to->inet_conn.icsk_inet.sk.sk_backlog.rmem_alloc.counter) || bpf_map_update_elem(&left, &receiver, &mine, BPF_NOEXIST)) {
-		give_back(mine.workload, 0, mine.together);
+	if (!unread_bytes((struct tcp_sock *)self->peer.address) || bpf_map_update_elem(&orphaned, &receiver, &mine, BPF_NOEXIST)) {
+		return_share(mine.netns, 0, mine.unread_blocks);
 		return;
 	}
-	/* A receiver that ends meanwhile does the opposite: it first is open no longer, and then looks for what is left. */
+	/* This writes orphaned and then reads recorded_sockets, release_socket of a receiver that ends meanwhile the other way round: with
+	 * the barrier between, at least one of them sees the other. */
 	full_barrier();
-	if (!bpf_map_lookup_elem(&open, &receiver))
-		drop_left(receiver);
+	if (!bpf_map_lookup_elem(&recorded_sockets, &receiver))
+		return_orphaned(receiver);
 }
 
 /* What a recorded socket that ends gives back. */
-static always_inline void release(struct state *self)
+static always_inline void release_socket(struct state *self)
 {
-	__u64 workload = self->workload, cookie = self->cookie;
-	if (!workload)
+	__u64 netns = self->netns, cookie = self->cookie;
+	if (!netns)
 		return;
-	bpf_map_delete_elem(&open, &cookie);
+	bpf_map_delete_elem(&recorded_sockets, &cookie);
 	full_barrier();
-	drop_left(cookie);
-	leave(self);
-	self->workload = 0;
-	give_back(workload, 1, 0);
+	return_orphaned(cookie);
+	orphan_unread(self);
+	self->netns = 0;
+	return_share(netns, 1, 0);
 }
 
 /* A workload may have as many sockets as are free: one gets half of them at most, and however many take what they can get,
  * there is room for the next (dynamic thresholds: Choudhury and Hahne, 1998). */
-static always_inline int admit(__u64 workload)
+static always_inline int take_place(__u64 netns)
 {
 	__u32 all = 0;
 	struct share none = {};
-	struct share *total = bpf_map_lookup_elem(&recorded, &all);
+	struct share *total = bpf_map_lookup_elem(&total_share, &all);
 	if (!total)
 		return 0;
-	struct share *own = bpf_map_lookup_elem(&shares, &workload);
+	struct share *own = bpf_map_lookup_elem(&workload_shares, &netns);
 	if (!own) {
-		bpf_map_update_elem(&shares, &workload, &none, BPF_NOEXIST);
-		own = bpf_map_lookup_elem(&shares, &workload);
+		bpf_map_update_elem(&workload_shares, &netns, &none, BPF_NOEXIST);
+		own = bpf_map_lookup_elem(&workload_shares, &netns);
 	}
 	if (!own || own->sockets >= (__s64)max_sockets - total->sockets) {
 		count(COUNT_REFUSED_WORKLOAD_SHARE, 1);
@@ -229,47 +257,50 @@ static always_inline int admit(__u64 workload)
 	return 1;
 }
 
-/* Whether one more message may wait unread: the workload may have as many as are free, as with sockets. */
-static always_inline int may_wait(struct state *self)
+/* Takes room for one more unread message, if there is: the workload may have as many blocks as are free, as with sockets. */
+static always_inline int take_unread_room(struct state *self)
 {
-	if (self->unread < UNREAD_FREE + self->together * MESSAGES_TOGETHER)
+	if (self->unread_messages < UNREAD_FREE + self->unread_blocks * UNREAD_BLOCK)
 		return 1;
 	__u32 all = 0;
-	__u64 workload = self->workload;
-	struct share *total = bpf_map_lookup_elem(&recorded, &all);
-	struct share *own = bpf_map_lookup_elem(&shares, &workload);
-	if (!workload || !total || !own || own->together >= (__s64)max_sockets / 8 - total->together) {
-		count(COUNT_FALLBACK_UNREAD_SHARE, 1);
+	__u64 netns = self->netns;
+	struct share *total = bpf_map_lookup_elem(&total_share, &all);
+	struct share *own = bpf_map_lookup_elem(&workload_shares, &netns);
+	if (!netns || !total || !own || own->unread_blocks >= (__s64)max_unread_blocks - total->unread_blocks)
 		return 0;
-	}
-	__sync_fetch_and_add(&total->together, 1);
-	__sync_fetch_and_add(&own->together, 1);
-	self->together++;
+	__sync_fetch_and_add(&total->unread_blocks, 1);
+	__sync_fetch_and_add(&own->unread_blocks, 1);
+	__sync_fetch_and_add(&self->unread_blocks, 1);
 	return 1;
 }
 
 /* Takes a socket among those that the bypass knows, if there is room. */
-static always_inline int record(struct bpf_sock_ops *ops, struct bpf_sock *sk, struct state *self)
+static always_inline int record_socket(struct bpf_sock_ops *ops, struct bpf_sock *sk, struct state *self)
 {
 	__u64 cookie = self->cookie;
-	__u64 workload = bpf_get_netns_cookie(ops);
+	__u64 netns = bpf_get_netns_cookie(ops);
 	__u8 yes = 1;
 	struct state *kept = bpf_sk_storage_get(&states, sk, 0, 0);
 	if (kept) {
-		/* It connects again, or was closed while it connected. What the peer of before has sent may wait in its queue still: it
-		 * stays recorded until it is closed, and uses TCP. */
-		leave(kept);
+		/* It connects again, or was closed while it connected (the program closed). What the peer of before has sent may wait in its queue
+		 * still: it stays recorded until it is closed, and uses TCP. */
+		orphan_unread(kept);
 		kept->peer.cookie = 0;
-		kept->unpaired = MAX_UNPAIRED;
+		kept->peer_lookups = MAX_PEER_LOOKUPS;
 		return 0;
 	}
-	kept = bpf_sk_storage_get(&states, sk, self, BPF_SK_STORAGE_GET_F_CREATE);
-	if (!kept || !admit(workload))
+	if (!take_place(netns))
 		return 0;
-	kept->workload = workload;
-	if (bpf_map_update_elem(&open, &cookie, &yes, BPF_ANY) || bpf_sock_hash_update(ops, &sockets, &cookie, BPF_ANY)) {
-		release(kept);
-		count(COUNT_REFUSED_TOO_MANY_SOCKETS, 1);
+	self->netns = netns;
+	kept = bpf_sk_storage_get(&states, sk, self, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!kept) {
+		return_share(netns, 1, 0);
+		count(COUNT_REFUSED_NOT_RECORDED, 1);
+		return 0;
+	}
+	if (bpf_map_update_elem(&recorded_sockets, &cookie, &yes, BPF_ANY) || bpf_sock_hash_update(ops, &sockets, &cookie, BPF_ANY)) {
+		release_socket(kept);
+		count(COUNT_REFUSED_NOT_RECORDED, 1);
 		return 0;
 	}
 	/* Other programs of the machine may have asked for calls of their own. */
@@ -277,11 +308,11 @@ static always_inline int record(struct bpf_sock_ops *ops, struct bpf_sock *sk, s
 	return 1;
 }
 
-/* The verifier refuses to read a field of the context whose place depends on a condition, which compilers make of two branches
- * that end alike: therefore one function for each end, and this between the families. */
-#define KEEP_HERE(value) asm volatile("" : "+r"(value))
+/* The verifier wants each field of the context read at a place that is known. Compilers make of two branches that end alike one read
+ * at a place that depends on the condition: therefore one function for each end, and this between the families. */
+#define SEPARATE_READ(value) asm volatile("" : "+r"(value))
 
-static always_inline __u32 mode(struct workload *w)
+static always_inline __u32 mode_of(struct workload *w)
 {
 	return w ? w->mode : MODE_SEND;
 }
@@ -292,26 +323,27 @@ static always_inline int is_inbound(struct workload *w, struct bpf_sock *sk, __u
 {
 	if (port == inbound_port)
 		return 1;
-	if (!w || !w->proxy || port == outbound_port || port == health_port || port == metrics_port)
+	if (!w || !w->proxy_cgroup || port == outbound_port || port == health_port || port == metrics_port)
 		return 0;
-	return is_of_group(sk, w->proxy);
+	return is_in_cgroup(sk, w->proxy_cgroup);
 }
 
-static __attribute__((noinline)) int connected(struct bpf_sock_ops *ops)
+/* The client's end of a connection. */
+static __attribute__((noinline)) int active_established(struct bpf_sock_ops *ops)
 {
 	struct handshake h = {};
 	struct bpf_sock *sk = ops->sk;
 	if (!sk)
 		return 1;
 	__u64 netns = bpf_get_netns_cookie(ops);
-	if (mode(bpf_map_lookup_elem(&workloads, &netns)) == MODE_OFF)
+	if (mode_of(bpf_map_lookup_elem(&workloads, &netns)) == MODE_OFF)
 		return 1;
 	struct state self = {.cookie = bpf_get_socket_cookie(ops)};
 	__u64 cookie = self.cookie;
 
-	if (ops->family == 2) {
+	if (ops->family == AF_INET) {
 		__u32 address = ops->local_ip4;
-		KEEP_HERE(address);
+		SEPARATE_READ(address);
 		set_ipv4(h.address, address);
 	} else {
 		h.address[0] = ops->local_ip6[0];
@@ -322,24 +354,25 @@ static __attribute__((noinline)) int connected(struct bpf_sock_ops *ops)
 	h.port = ops->local_port;
 	h.client_seq = ops->snd_nxt;
 	h.server_seq = ops->rcv_nxt;
-	place(ops, &h);
-	/* Between parts of an application. */
-	if (h.netns && !is_sidecar(h.address))
+	add_netns_if_local(ops, &h);
+	/* From loopback: between parts of an application. */
+	if (h.netns && !is_sidecar_source(h.address))
 		return 1;
 
-	struct end me = {.cookie = cookie, .sock = (__u64)bpf_skc_to_tcp_sock(sk)};
-	if (bpf_map_update_elem(&connecting, &h, &me, BPF_NOEXIST)) {
+	struct socket_ref me = {.cookie = cookie, .address = (__u64)bpf_skc_to_tcp_sock(sk)};
+	if (bpf_map_update_elem(&unmatched_clients, &h, &me, BPF_NOEXIST)) {
 		/* Whose peer it is cannot be told: neither's. */
-		bpf_map_delete_elem(&connecting, &h);
+		bpf_map_delete_elem(&unmatched_clients, &h);
 		count(COUNT_REFUSED_AMBIGUOUS, 1);
 		return 1;
 	}
-	if (!record(ops, sk, &self))
-		bpf_map_delete_elem(&connecting, &h);
+	if (!record_socket(ops, sk, &self))
+		bpf_map_delete_elem(&unmatched_clients, &h);
 	return 1;
 }
 
-static __attribute__((noinline)) int taken(struct bpf_sock_ops *ops)
+/* The server's end, which is established after the client's. */
+static __attribute__((noinline)) int passive_established(struct bpf_sock_ops *ops)
 {
 	struct handshake h = {};
 	struct bpf_sock *sk = ops->sk;
@@ -348,9 +381,9 @@ static __attribute__((noinline)) int taken(struct bpf_sock_ops *ops)
 	struct state self = {.cookie = bpf_get_socket_cookie(ops)};
 	__u64 cookie = self.cookie;
 
-	if (ops->family == 2) {
+	if (ops->family == AF_INET) {
 		__u32 address = ops->remote_ip4;
-		KEEP_HERE(address);
+		SEPARATE_READ(address);
 		set_ipv4(h.address, address);
 	} else {
 		h.address[0] = ops->remote_ip6[0];
@@ -361,43 +394,43 @@ static __attribute__((noinline)) int taken(struct bpf_sock_ops *ops)
 	h.port = __builtin_bswap32(ops->remote_port);
 	h.client_seq = ops->rcv_nxt;
 	h.server_seq = ops->snd_nxt;
-	place(ops, &h);
+	add_netns_if_local(ops, &h);
 
-	struct end *found = bpf_map_lookup_elem(&connecting, &h);
+	struct socket_ref *found = bpf_map_lookup_elem(&unmatched_clients, &h);
 	if (!found)
 		return 1;
-	struct end client = *found;
-	bpf_map_delete_elem(&connecting, &h);
+	struct socket_ref client = *found;
+	bpf_map_delete_elem(&unmatched_clients, &h);
 
 	__u64 netns = bpf_get_netns_cookie(ops);
 	struct workload *w = bpf_map_lookup_elem(&workloads, &netns);
-	__u32 how = mode(w);
-	if (how == MODE_OFF)
+	__u32 mode = mode_of(w);
+	if (mode == MODE_OFF)
 		return 1;
 
 	/* Only proxies are sent to: applications may wait for data in ways that sockets in a map do not know, unless they are said
 	 * not to. */
 	__u32 port = ops->local_port;
-	int inbound = is_inbound(w, sk, port), to_sidecar = port == outbound_port, from_sidecar = is_sidecar(h.address);
-	int to_client = inbound || from_sidecar || (to_sidecar && how == MODE_BOTH);
-	int to_server = inbound || to_sidecar || (from_sidecar && how == MODE_BOTH);
+	int inbound = is_inbound(w, sk, port), to_sidecar = port == outbound_port, from_sidecar = is_sidecar_source(h.address);
+	int to_client = inbound || from_sidecar || (to_sidecar && mode == MODE_BOTH);
+	int to_server = inbound || to_sidecar || (from_sidecar && mode == MODE_BOTH);
 	if (!to_client && !to_server)
 		return 1;
 	if (to_client)
 		self.peer = client;
 	else
-		self.unpaired = MAX_UNPAIRED;
-	if (!record(ops, sk, &self))
+		self.peer_lookups = MAX_PEER_LOOKUPS;
+	if (!record_socket(ops, sk, &self))
 		return 1;
 	if (to_server) {
-		struct end me = {.cookie = cookie, .sock = (__u64)bpf_skc_to_tcp_sock(sk)};
-		bpf_map_update_elem(&accepted, &client.cookie, &me, BPF_ANY);
+		struct socket_ref me = {.cookie = cookie, .address = (__u64)bpf_skc_to_tcp_sock(sk)};
+		bpf_map_update_elem(&servers_by_client, &client.cookie, &me, BPF_ANY);
 	}
 	count(COUNT_CONNECTIONS, 1);
 	return 1;
 }
 
-static __attribute__((noinline)) int changed(struct bpf_sock_ops *ops)
+static __attribute__((noinline)) int state_changed(struct bpf_sock_ops *ops)
 {
 	struct bpf_sock *sk = ops->sk;
 	if (!sk || ops->args[1] != BPF_TCP_CLOSE)
@@ -406,25 +439,25 @@ static __attribute__((noinline)) int changed(struct bpf_sock_ops *ops)
 	struct tcp_sock *tcp = bpf_skc_to_tcp_sock(sk);
 	if (!self || !tcp)
 		return 1;
-	/* Whoever has it may read what it was sent before. Of one that the kernel has for itself, nobody says that it is closed. */
+	/* A program that holds it may still read what it was sent before: the program closed does the rest. Where there is no file, nobody has
+	 * taken it, or the kernel has it for itself, and nobody will say that it is closed: what it was sent goes with its record, as what is reset may. */
 	struct socket *had = tcp->inet_conn.icsk_inet.sk.sk_socket;
 	if (had && had->file)
 		return 1;
-	/* Nobody has it, or not yet: what it was sent goes with its record, as what is reset may. */
 	__u64 cookie = self->cookie;
 	bpf_map_delete_elem(&sockets, &cookie);
-	release(self);
+	release_socket(self);
 	return 1;
 }
 
-/* Whoever has a socket closes it. */
+/* Whoever holds a socket closes it. */
 SEC("cgroup/sock_release")
 int closed(struct bpf_sock *sk)
 {
-	/* One that is connecting may still be established before the kernel ends it: with a state, it is not recorded then. */
+	/* One that is connecting may still be established before the kernel ends it: record_socket refuses it for the state that it gets here. */
 	struct state *self = bpf_sk_storage_get(&states, sk, 0, sk->state == BPF_TCP_SYN_SENT ? BPF_SK_STORAGE_GET_F_CREATE : 0);
 	if (self)
-		release(self);
+		release_socket(self);
 	return 1;
 }
 
@@ -432,49 +465,65 @@ SEC("sockops")
 int established(struct bpf_sock_ops *ops)
 {
 	if (ops->op == BPF_SOCK_OPS_STATE_CB)
-		return changed(ops);
+		return state_changed(ops);
 	if (!enabled)
 		return 1;
 	if (ops->op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB)
-		return connected(ops);
+		return active_established(ops);
 	if (ops->op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB)
-		return taken(ops);
+		return passive_established(ops);
 	return 1;
 }
 
-/* Whether the peer is known. */
-static always_inline int is_paired(struct state *self)
+/* Finds whom a socket sends to, once its server has been seen. */
+static always_inline int find_peer(struct state *self)
 {
 	if (self->peer.cookie)
 		return 1;
-	if (self->unpaired >= MAX_UNPAIRED)
+	if (self->peer_lookups >= MAX_PEER_LOOKUPS)
 		return 0;
-	self->unpaired++;
+	self->peer_lookups++;
 	__u64 cookie = self->cookie;
-	struct end *server = bpf_map_lookup_elem(&accepted, &cookie);
+	struct socket_ref *server = bpf_map_lookup_elem(&servers_by_client, &cookie);
 	if (!server)
 		return 0;
 	self->peer = *server;
-	bpf_map_delete_elem(&accepted, &cookie);
+	bpf_map_delete_elem(&servers_by_client, &cookie);
 	return 1;
 }
 
-/* Whether somebody has a socket locked, or waits for that: messages may have no place in its queue yet. */
-static always_inline int is_locked(struct tcp_sock *to)
+/* Why a message goes by TCP, or COUNT_MESSAGES: then it has room among the unread ones.
+ *
+ * The peer may be closed, and its memory another connection's by now: what is read wrongly then only decides between two
+ * ways that both end at the hash, where the cookie is not found. */
+static always_inline enum count choose_path(struct state *self, struct tcp_sock *from)
 {
-	struct list_head *first = READ(to->inet_conn.icsk_inet.sk.sk_lock.wq.head.next);
-	return READ(to->inet_conn.icsk_inet.sk.sk_lock.owned) || first != __builtin_preserve_access_index(&to->inet_conn.icsk_inet.sk.sk_lock.wq.head);
+	struct tcp_sock *to = (struct tcp_sock *)self->peer.address;
+	if (READ(to->copied_seq) != from->write_seq)
+		return COUNT_FALLBACK_TCP_UNREAD;
+	__u32 unread = unread_bytes(to);
+	/* The sender is locked, but not while its message before waits for the receiver's lock: that one is counted and in no queue yet. */
+	if (!unread && self->unread_messages && has_read_all(to)) {
+		self->unread_messages = 0;
+		return_unread_room(self);
+	}
+	if (unread >= MAX_UNREAD_BYTES || self->unread_messages >= MAX_UNREAD_MESSAGES)
+		return COUNT_FALLBACK_RECEIVER_BEHIND;
+	if (!unread && !enabled)
+		return COUNT_FALLBACK_SWITCHED_OFF;
+	if (from->inet_conn.icsk_ulp_ops)
+		return COUNT_FALLBACK_UPPER_LAYER;
+	return take_unread_room(self) ? COUNT_MESSAGES : COUNT_FALLBACK_UNREAD_SHARE;
 }
 
-/* Runs with the sender locked, which it no longer is while the message before waits for its place in the receiver's queue. */
 SEC("sk_msg")
-int sent(struct sk_msg_md *msg)
+int redirect_message(struct sk_msg_md *msg)
 {
 	struct bpf_sock *sk = msg->sk;
 	if (!sk)
 		return SK_PASS;
 	struct state *self = bpf_sk_storage_get(&states, sk, 0, 0);
-	if (!self || !is_paired(self))
+	if (!self || !find_peer(self))
 		return SK_PASS;
 	struct tcp_sock *from = bpf_skc_to_tcp_sock(sk);
 	if (!from)
@@ -485,37 +534,26 @@ int sent(struct sk_msg_md *msg)
 		return SK_PASS;
 	__u64 cookie = self->peer.cookie;
 	__u32 size = msg->size;
-
-	/* The peer may be closed, and its memory another connection's by now: what is read wrongly then only decides between two
-	 * ways that both end at the hash, where the cookie is not found. */
-	struct tcp_sock *to = (struct tcp_sock *)self->peer.sock;
-	if (READ(to->copied_seq) != from->write_seq) {
-		count(COUNT_FALLBACK_TCP_UNREAD, 1);
+	enum count path = choose_path(self, from);
+	if (path == COUNT_MESSAGES && bpf_msg_redirect_hash(msg, &sockets, &cookie, BPF_F_INGRESS) != SK_PASS)
+		path = COUNT_FALLBACK_RECEIVER_GONE;
+	count(path, 1);
+	if (path != COUNT_MESSAGES)
 		return SK_PASS;
-	}
-	__u32 queued = READ(to->inet_conn.icsk_inet.sk.sk_backlog.rmem_alloc.counter);
-	if (!queued && self->unread && !is_locked(to))
-		read_all(self);
-	if (queued >= MAX_QUEUED || self->unread >= MAX_UNREAD) {
-		count(COUNT_FALLBACK_RECEIVER_BEHIND, 1);
-		return SK_PASS;
-	}
-	if (!queued && !enabled) {
-		count(COUNT_FALLBACK_SWITCHED_OFF, 1);
-		return SK_PASS;
-	}
-	if (from->inet_conn.icsk_ulp_ops) {
-		count(COUNT_FALLBACK_KERNEL_TLS, 1);
-		return SK_PASS;
-	}
-	if (!may_wait(self))
-		return SK_PASS;
-	if (bpf_msg_redirect_hash(msg, &sockets, &cookie, BPF_F_INGRESS) != SK_PASS) {
-		count(COUNT_FALLBACK_RECEIVER_GONE, 1);
-		return SK_PASS;
-	}
-	self->unread++;
-	count(COUNT_MESSAGES, 1);
+	self->unread_messages++;
 	count(COUNT_BYTES, size);
 	return SK_PASS;
+}
+
+/* Runs for each recorded socket when the agent asks: a sender that is idle does not see that its receiver has read all. The sender is not
+ * locked: of what it sends in these moments the room may be given back, and it takes new room with its next message. */
+SEC("iter/bpf_sk_storage_map")
+int return_idle_room(struct bpf_iter__bpf_sk_storage_map *ctx)
+{
+	struct state *self = ctx->value;
+	if (!self || !self->unread_blocks)
+		return 0;
+	if (has_read_all((struct tcp_sock *)self->peer.address))
+		return_unread_room(self);
+	return 0;
 }

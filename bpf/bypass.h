@@ -5,9 +5,13 @@
 #include "address.h"
 #include "kernel.h"
 
+/* Of the maps, whose pins the next version's programs take over: another number where one gets another name, or a value another meaning.
+ * The programs of the control group keep their names: by their pins every version knows that something is attached. */
+#define LAYOUT 2
+
 /* A connection as both of its ends know it, whatever the packet filter made of the address that was dialled: the client's
- * address, and the two initial sequence numbers, which the kernel draws. netns is 0 but for loopback addresses, which
- * every namespace has. */
+ * address, and the two initial sequence numbers, which the kernel draws. netns is 0 but for loopback and a sidecar's source address,
+ * which every namespace has. */
 struct handshake {
 	__u64 netns;
 	__u32 address[4];
@@ -24,48 +28,53 @@ enum mode {
 	MODE_OFF,
 };
 
-/* A workload, by the cookie of its network namespace. One that is not known is in MODE_SEND. */
+/* A workload, by the cookie of its network namespace. One that is not known is in MODE_SEND: gateways are not. */
 struct workload {
 	/* The control group of its proxy, 0 when that is not known. */
-	__u64 proxy;
+	__u64 proxy_cgroup;
 	__u32 mode;
 	__u32 unused;
 };
 
-/* A socket: its cookie, by which it is redirected to, and where it is. */
-struct end {
+/* A socket: its cookie, by which it is redirected to, and its address in the kernel's memory. */
+struct socket_ref {
 	__u64 cookie;
-	__u64 sock;
+	__u64 address;
 };
 
 /* What a socket knows of itself. */
 struct state {
 	/* Whom it sends to; cookie 0 while that is not known. */
-	struct end peer;
+	struct socket_ref peer;
 	__u64 cookie;
 	/* In whose share it is, by the cookie of the network namespace; 0 when it is in nobody's any longer. */
-	__u64 workload;
-	/* Messages that were sent before the peer was known; MAX_UNPAIRED of one that is not to look for a peer. */
-	__u32 unpaired;
-	/* Messages that went straight to the peer since it had read all. */
-	__u32 unread;
-	/* Times MESSAGES_TOGETHER of them that were asked for. */
-	__u32 together;
-	__u32 unused;
+	__u64 netns;
+	/* Messages that were sent before the peer was known; MAX_PEER_LOOKUPS of one that is not to look for a peer. */
+	__u32 peer_lookups;
+	/* Messages that went straight to the peer since it had read all, and blocks of room that were taken for them. */
+	__u32 unread_messages;
+	__u64 unread_blocks;
 };
 
-/* What a workload has: sockets that are recorded, and room for unread messages, in MESSAGES_TOGETHER. */
+/* What a workload has: sockets that are recorded, and blocks of room for unread messages. */
 struct share {
 	__s64 sockets;
-	__s64 together;
+	__s64 unread_blocks;
 };
 
-/* What a sender that is closed has left unread, in MESSAGES_TOGETHER, and in whose share it is. */
-struct left {
-	__u64 workload;
-	__u64 together;
+/* The room for what a sender that is closed has left unread, and in whose share it is. */
+struct orphaned_room {
+	__u64 netns;
+	__u64 unread_blocks;
 };
 
+/* The context of a program that runs for each socket's storage (the kernel's net/core/bpf_sk_storage.c). */
+struct bpf_iter__bpf_sk_storage_map {
+	void *meta, *map, *sk;
+	struct state *value;
+};
+
+/* New ones go to the end: their places are those of pinned counters. */
 enum count {
 	COUNT_CONNECTIONS,              /* both ends were found on this host */
 	COUNT_MESSAGES,                 /* went straight to the peer */
@@ -74,9 +83,9 @@ enum count {
 	COUNT_FALLBACK_RECEIVER_BEHIND, /* by TCP: the peer does not keep up */
 	COUNT_FALLBACK_UNREAD_SHARE,    /* by TCP: the workload has its share of the unread messages */
 	COUNT_FALLBACK_RECEIVER_GONE,   /* by TCP: the peer is closed */
-	COUNT_FALLBACK_KERNEL_TLS,      /* by TCP: the kernel encrypts it */
+	COUNT_FALLBACK_UPPER_LAYER,     /* by TCP: the sender has an upper layer protocol, such as kernel TLS */
 	COUNT_FALLBACK_SWITCHED_OFF,    /* by TCP: the bypass is to end, and the peer has read all */
-	COUNT_REFUSED_TOO_MANY_SOCKETS, /* no bypass: the kernel has no room for its record */
+	COUNT_REFUSED_NOT_RECORDED,     /* no bypass: the kernel does not record it */
 	COUNT_REFUSED_AMBIGUOUS,        /* no bypass: two connections look the same */
 	COUNT_REFUSED_WORKLOAD_SHARE,   /* no bypass: the workload has its share of the sockets */
 	COUNT_COUNT,

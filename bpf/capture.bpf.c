@@ -26,8 +26,6 @@ volatile const __u64 steered_netns = 0;
 
 #define ECONNREFUSED 111
 #define ENETUNREACH 101
-#define AF_INET 2
-#define AF_INET6 10
 #define IPPROTO_TCP 6
 #define IPPROTO_MPTCP 262
 #define SOL_IP 0
@@ -177,15 +175,15 @@ enum verdict {
 static always_inline enum verdict judge(struct workload *w, struct rules *r, struct bpf_sock *sk, const __u32 *to, __u32 port, const __u32 *from)
 {
 	/* Its user would not do: a program that may change its user takes the proxy's. */
-	int by_proxy = is_of_group(sk, w->proxy);
+	int by_proxy = is_in_cgroup(sk, w->proxy);
 	int loopback = is_loopback(to) || is_any(to);
-	int local = loopback || is_same(to, w->address) || is_sidecar(to);
+	int local = loopback || is_same(to, w->address) || is_sidecar_source(to);
 
 	/* The proxy could not tell where the connection was to go, and would be an open relay. */
 	if ((port == outbound_port || port == inbound_port) && (local || !by_proxy))
 		return NO_DIRECT;
 	if (local)
-		return by_proxy && !loopback && !is_sidecar(from) && !(r && has_port(&r->excluded_ports, port)) ? TO_INBOUND : AS_IT_IS;
+		return by_proxy && !loopback && !is_sidecar_source(from) && !(r && has_port(&r->excluded_ports, port)) ? TO_INBOUND : AS_IT_IS;
 	if (by_proxy)
 		return AS_IT_IS;
 	if (is_mapped(to) != is_mapped(w->address))
@@ -481,7 +479,7 @@ static __attribute__((noinline)) int taken(struct bpf_sock_ops *ops)
 	struct bpf_sock *sk = ops->sk;
 	__u64 netns = bpf_get_netns_cookie(ops);
 	struct workload *w = bpf_map_lookup_elem(&workloads, &netns);
-	if (!w || !sk || !is_of_group(sk, w->proxy))
+	if (!w || !sk || !is_in_cgroup(sk, w->proxy))
 		return 1;
 	__u32 port = ops->local_port;
 	if (port == outbound_port || port == inbound_port) {
@@ -532,7 +530,7 @@ static __attribute__((noinline)) int listening(struct bpf_sock_ops *ops)
 	if (!w || !sk)
 		return 1;
 	__u32 number = ops->local_port;
-	if (is_of_group(sk, w->proxy)) {
+	if (is_in_cgroup(sk, w->proxy)) {
 		if (number != inbound_port)
 			return 1;
 #pragma unroll
@@ -634,7 +632,7 @@ int steered(struct bpf_sk_lookup *ctx)
 	/* Within the workload: from its proxy, or between its parts, whose connect(2) is looked at above. By the source, since the
 	 * kernel calls the interface with the address the one on which such packets come. Whoever sends them from outside gets no
 	 * answer: that stays inside. */
-	if (is_loopback(from) || is_sidecar(from) || is_same(from, w->address))
+	if (is_loopback(from) || is_sidecar_source(from) || is_same(from, w->address))
 		return SK_PASS;
 	__u32 number = ctx->local_port;
 	if (number == outbound_port || number == inbound_port)

@@ -64,7 +64,7 @@ struct tcp_sock {
 } KERNEL_TYPE;
 
 /* Whether the socket was made in this control group, which nobody enters who is not put there. */
-static always_inline int is_of_group(struct bpf_sock *sk, __u64 id)
+static always_inline int is_in_cgroup(struct bpf_sock *sk, __u64 id)
 {
 	struct tcp_sock *tcp = bpf_skc_to_tcp_sock(sk);
 	if (!tcp)

@@ -1,10 +1,12 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -31,7 +33,10 @@ func (a *Agent) attachBypass() {
 	}
 	a.bypass.attached, a.bypass.problem = a.openBypass()
 	if a.bypass.problem == nil {
-		a.bypass.problem = errors.Join(a.bypass.attached.Enable(a.bypass.wanted), a.sweepBypass())
+		a.bypass.problem = a.bypass.attached.Enable(a.bypass.wanted)
+		if err := a.sweepBypass(); err != nil {
+			a.log.Warn("the TCP bypass may hold modes of workloads that are gone", "error", err)
+		}
 	}
 	if a.bypass.problem != nil {
 		a.log.Warn("the TCP bypass is not as it was asked for; see `heddle bypass status`", "wanted", a.bypass.wanted, "error", a.bypass.problem)
@@ -49,34 +54,59 @@ func (a *Agent) openBypass() (*bypass.Bypass, error) {
 	return bypass.Attach(a.config.Cluster.Bypass(), group)
 }
 
-// sweepBypass has the bypass forget workloads whose network namespace went while no agent was there.
+// Between two looks at whether idle senders hold the room for unread messages, and while they turn out not to.
+const (
+	bypassPause        = time.Second
+	bypassLongestPause = time.Minute
+)
+
+// bypassLoop gives back what idle senders hold of the TCP bypass.
+func (a *Agent) bypassLoop(ctx context.Context) {
+	pause, failed := bypassPause, false
+	for wait(ctx, pause) {
+		returned, looked, err := a.bypass.attached.ReturnIdleRoom()
+		if err != nil && !failed {
+			a.log.Warn("idle connections may hold the TCP bypass' room for unread messages", "error", err)
+		}
+		failed = err != nil
+		if pause *= 2; returned > 0 || !looked && !failed {
+			pause = bypassPause
+		}
+		pause = min(pause, bypassLongestPause)
+	}
+}
+
+// mayRedirect says whether proxies are or may be sent to past TCP, also by programs that an agent before attached.
+func (b *tcpBypass) mayRedirect() bool { return b.wanted || bypass.IsAttached(b.dir) }
+
+// sweepBypass removes the modes of workloads whose network namespace went while no agent was there.
 func (a *Agent) sweepBypass() error {
 	alive, err := a.namespaces()
 	if err != nil {
 		return err
 	}
-	return a.bypass.attached.Sweep(alive)
+	return a.bypass.attached.KeepWorkloads(alive)
 }
 
-// modes of the bypass, by the annotation's value.
-var modes = map[string]bypass.Mode{"": bypass.Send, objects.BypassSend: bypass.Send, objects.BypassBoth: bypass.Both, objects.BypassOff: bypass.Off}
+// bypassModes by the annotation's value.
+var bypassModes = map[string]bypass.Mode{"": bypass.ModeSend, objects.BypassSend: bypass.ModeSend, objects.BypassBoth: bypass.ModeBoth, objects.BypassOff: bypass.ModeOff}
 
 // bypassMode is what of the replica bypasses TCP.
 func (r *replica) bypassMode() bypass.Mode {
 	if r.spec.Interception.LeavesOutbound() {
 		// Whoever dials another workload's sidecar may then be the application itself, which must not be sent to past TCP.
-		return bypass.Off
+		return bypass.ModeOff
 	}
-	return modes[r.spec.TCPBypass]
+	return bypassModes[r.spec.TCPBypass]
 }
 
-// bypass says what of the replica bypasses TCP. That it cannot be said only matters to who wants none of it.
-func (r *replica) bypass() error {
+// setBypassMode has the bypass keep to what the replica's workload asks for. That it cannot only matters to who wants none of it.
+func (r *replica) setBypassMode() error {
 	b := r.agent.bypass
 	attached := b.attached
 	if attached == nil {
-		if r.bypassMode() == bypass.Off && bypass.IsAttached(b.dir) {
-			return fmt.Errorf("the workload's traffic must not bypass TCP, and the bypass programs that an agent before attached cannot be told: %w", b.problem)
+		if r.bypassMode() == bypass.ModeOff && bypass.IsAttached(b.dir) {
+			return fmt.Errorf("%s: off cannot be put in force: the TCP bypass of an earlier agent runs, and this one has not taken it over; `heddle down --keep-data` and `heddle up` replace it: %w", AnnotationTCPBypass, b.problem)
 		}
 		return nil
 	}
@@ -85,20 +115,20 @@ func (r *replica) bypass() error {
 		group = r.proxyGroup()
 	}
 	mode := r.bypassMode()
-	err := attached.Set(network.Path(r.netns), group, mode)
-	if err != nil && mode != bypass.Off {
-		r.log.Warn("less of the workload's traffic bypasses TCP than was asked for", "error", err)
+	err := attached.SetWorkload(network.Path(r.netns), group, mode)
+	if err != nil && mode != bypass.ModeOff {
+		r.log.Warn("the workload's mode of the TCP bypass is not set; it is treated as send", "error", err)
 		return nil
 	}
 	return err
 }
 
-// forget ends what [replica.bypass] said, by the file of the network namespace.
+// forget ends what [replica.setBypassMode] set, by the file of the network namespace.
 func (b *tcpBypass) forget(netns string) error {
 	if b.attached == nil {
 		return nil
 	}
-	return b.attached.Forget(netns)
+	return b.attached.ForgetWorkload(netns)
 }
 
 // close leaves it attached.
@@ -125,26 +155,30 @@ func (b *tcpBypass) status() bypass.Status {
 	return s
 }
 
+// isToCheck says whether there is something of which `heddle check` may tell.
+func (b *tcpBypass) isToCheck() bool { return b.wanted || b.problem != nil }
+
 // check is what `heddle check` says of it.
 func (b *tcpBypass) check() Check {
 	s := b.status()
-	check := Check{Subject: "agent", Name: "tcp-bypass", How: Read, OK: s.Attached && s.Problem == "", Detail: fmt.Sprintf("%d connections, %d bytes", s.Connections, s.Bytes)}
-	if !check.OK {
-		check.Detail, check.Remedy = s.Problem, "connections use TCP meanwhile; `heddle down --keep-data` and `heddle up --tcp-bypass=false` leave it so"
-		if s.Attached {
-			check.Remedy = "what was attached before goes on; `heddle down --keep-data` and `heddle up` replace it"
-		}
+	check := Check{Subject: "agent", Name: "tcp-bypass", How: Read, OK: s.Attached == s.Wanted && s.Problem == "", Detail: fmt.Sprintf("%d connections, %d bytes", s.Connections, s.Bytes)}
+	switch {
+	case check.OK:
+	case s.Attached:
+		check.Detail, check.Remedy = s.Problem, "what is attached goes on; `heddle down --keep-data` and `heddle up` replace it"
+	default:
+		check.Detail, check.Remedy = s.Problem, "connections use TCP; repair the cause, or `heddle down --keep-data` and `heddle up --tcp-bypass=false`"
 	}
 	return check
 }
 
 var (
-	bypassAttached    = prometheus.NewDesc("heddle_bypass_attached", "1 where the TCP bypass is attached.", nil, nil)
-	bypassSockets     = prometheus.NewDesc("heddle_bypass_sockets", "Open sockets that the TCP bypass has recorded.", nil, nil)
+	bypassAttached    = prometheus.NewDesc("heddle_bypass_attached", "1 where the TCP bypass is attached, also while it is switched off.", nil, nil)
+	bypassSockets     = prometheus.NewDesc("heddle_bypass_sockets", "Sockets that the TCP bypass has recorded now.", nil, nil)
 	bypassConnections = prometheus.NewDesc("heddle_bypass_connections_total", "Connections of which both ends were found on this machine.", nil, nil)
 	bypassMessages    = prometheus.NewDesc("heddle_bypass_messages_total", "Messages that bypassed TCP.", nil, nil)
 	bypassBytes       = prometheus.NewDesc("heddle_bypass_bytes_total", "Bytes that bypassed TCP.", nil, nil)
-	bypassFallbacks   = prometheus.NewDesc("heddle_bypass_fallbacks_total", "Messages of such connections that went by TCP.", []string{"reason"}, nil)
+	bypassFallbacks   = prometheus.NewDesc("heddle_bypass_fallbacks_total", "Messages of bypassed connections that went by TCP.", []string{"reason"}, nil)
 	bypassRefused     = prometheus.NewDesc("heddle_bypass_refused_total", "Connections that use TCP alone although both ends might be here.", []string{"reason"}, nil)
 )
 
@@ -162,6 +196,9 @@ func (b *tcpBypass) Collect(to chan<- prometheus.Metric) {
 		attached = 1
 	}
 	send(bypassAttached, prometheus.GaugeValue, attached)
+	if s.Fallbacks == nil {
+		return // Nothing was read: 0 would say that counters began anew.
+	}
 	send(bypassSockets, prometheus.GaugeValue, float64(s.Sockets))
 	send(bypassConnections, prometheus.CounterValue, float64(s.Connections))
 	send(bypassMessages, prometheus.CounterValue, float64(s.Messages))

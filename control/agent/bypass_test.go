@@ -23,7 +23,7 @@ func TestAWorkloadWithoutBypassDoesNotStartUnderProgramsThatCannotBeTold(t *test
 		if leaves {
 			r.spec.Interception = interception.Rules{ExcludedOutboundPorts: []uint16{80}}
 		}
-		return r.bypass()
+		return r.setBypassMode()
 	}
 	if err := with(objects.BypassOff, false); err != nil {
 		t.Errorf("nothing is attached: %v", err)

@@ -89,7 +89,7 @@ func TestWhatAWorkloadLeavesOut(t *testing.T) {
 		rules interception.Rules
 		want  bypass.Mode
 	}{
-		{interception.Rules{}, bypass.Both}, {interception.Rules{OnlyInboundPorts: true}, bypass.Both}, {interception.Rules{OnlyRanges: true}, bypass.Off}, {grouped.Interception, bypass.Off},
+		{interception.Rules{}, bypass.ModeBoth}, {interception.Rules{OnlyInboundPorts: true}, bypass.ModeBoth}, {interception.Rules{OnlyRanges: true}, bypass.ModeOff}, {grouped.Interception, bypass.ModeOff},
 	} {
 		if got := (&replica{spec: replicaSpec{TCPBypass: objects.BypassBoth, Interception: c.rules}}).bypassMode(); got != c.want {
 			t.Errorf("%v: %v", c.rules, got)

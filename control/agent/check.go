@@ -54,7 +54,7 @@ func (a *Agent) check(ctx context.Context) []Check {
 	}
 	group.Wait()
 	out := []Check{}
-	if a.bypass.wanted {
+	if a.bypass.isToCheck() {
 		out = append(out, a.bypass.check())
 	}
 	if a.captures.wanted != "" && a.captures.wanted != cluster.CaptureNFTables {

@@ -183,7 +183,7 @@ func (r *replica) prepare(ctx context.Context) error {
 		if err := r.capture(address, proxyUser); err != nil {
 			return err
 		}
-		if err := r.bypass(); err != nil {
+		if err := r.setBypassMode(); err != nil {
 			return err
 		}
 	}

@@ -83,7 +83,7 @@ func (r *replica) startProxy() (*process.Process, error) {
 	if r.foreign() {
 		// No shared memory for hot restart, whose names would clash between the sidecars of one machine.
 		command = append(command, "--disable-hot-restart", "--log-level", "warning")
-	} else if r.agent.options.TCPBypass {
+	} else if r.agent.bypass.mayRedirect() {
 		command = append(command, "--tcp-bypass")
 	}
 	return r.launch("proxy", process.Spec{

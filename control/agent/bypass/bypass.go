@@ -1,5 +1,5 @@
 // Package bypass has what a socket sends to a proxy on the same host go straight into the proxy's receive queue, past
-// TCP/IP: two eBPF programs (folder bpf/) on the sockets of one control group. Connections to other hosts, and whatever the
+// TCP/IP: eBPF programs (folder bpf/) on the sockets of one control group. Connections to other hosts, and whatever the
 // programs do not vouch for, use TCP as before. docs/design/0032 says what is bypassed and what is not, and why.
 //
 // Programs and maps are pinned: they go on without the agent, and the next one takes them over.
@@ -10,6 +10,7 @@ import (
 	"fmt"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/features"
 	"github.com/cilium/ebpf/link"
 
 	"heddle.io/heddle/control/agent/pinned"
@@ -21,13 +22,12 @@ import (
 // attachments are the programs on the cluster's control group: first what says that a socket is closed, then what finds them.
 var attachments = []pinned.Attachment{{Program: "closed", Kind: ebpf.AttachCgroupInetSockRelease}, {Program: "established", Kind: ebpf.AttachCGroupSockOps}}
 
-// maxSockets of a cluster are recorded.
-const maxSockets = 65536
-
 // Bypass is what is attached. Make one with [Attach].
 type Bypass struct {
 	objects *ebpf.Collection
 	links   []link.Link
+	// unreadBlocks that all workloads may have.
+	unreadBlocks uint32
 }
 
 // Attach has the sockets that are made from now on in the control group (a directory of cgroup version 2) and in those below
@@ -35,10 +35,16 @@ type Bypass struct {
 // file system.
 //
 // The error says what the machine lacks. Nothing is attached then that was not before.
-func Attach(dir, cgroup string) (*Bypass, error) { return attachOf(dir, cgroup, maxSockets) }
+func Attach(dir, cgroup string) (*Bypass, error) {
+	memory, err := machineMemory()
+	if err != nil {
+		return nil, err
+	}
+	return attachWithRoom(dir, cgroup, roomFor(memory))
+}
 
-// attachOf is [Attach] for so many sockets.
-func attachOf(dir, cgroup string, sockets uint32) (*Bypass, error) {
+// attachWithRoom is [Attach] on a machine that has so much room.
+func attachWithRoom(dir, cgroup string, r room) (*Bypass, error) {
 	release, err := kernelRelease()
 	if err != nil {
 		return nil, err
@@ -46,10 +52,16 @@ func attachOf(dir, cgroup string, sockets uint32) (*Bypass, error) {
 	if err := checkKernel(release); err != nil {
 		return nil, err
 	}
+	if !IsAttached(dir) {
+		// What somebody has left who was killed while attaching.
+		if err := Detach(dir); err != nil {
+			return nil, err
+		}
+	}
 	if err := pinned.Mount(dir); err != nil {
 		return nil, err
 	}
-	b, err := attach(dir, cgroup, sockets)
+	b, err := loadAndAttach(dir, cgroup, r)
 	if err != nil {
 		if !IsAttached(dir) {
 			// The first one: nothing of it stays.
@@ -60,46 +72,63 @@ func attachOf(dir, cgroup string, sockets uint32) (*Bypass, error) {
 	return b, nil
 }
 
-func attach(dir, cgroup string, sockets uint32) (*Bypass, error) {
+// errOtherVersion: pinned maps are not what these programs want.
+func errOtherVersion(why error) error {
+	return fmt.Errorf("the bypass programs of another version of Heddle are attached, and go on; `heddle down --keep-data` and `heddle up` replace them: %w", why)
+}
+
+// layoutMap has as many places as the number of the layout of maps and links (LAYOUT in bpf/bypass.h).
+const layoutMap = "layout"
+
+func loadAndAttach(dir, cgroup string, r room) (*Bypass, error) {
 	spec, err := loadProgram()
 	if err != nil {
 		return nil, fmt.Errorf("read the bypass programs: %w", err)
-	}
-	for _, name := range []string{"sockets", "open", "left"} {
-		spec.Maps[name].MaxEntries = sockets
-	}
-	for name, value := range map[string]uint32{"outbound_port": cluster.PortOutbound, "inbound_port": cluster.PortInbound, "health_port": cluster.PortHealth, "metrics_port": cluster.PortMetrics, "max_sockets": sockets} {
-		if err := spec.Variables[name].Set(value); err != nil {
-			return nil, fmt.Errorf("set %s of the bypass programs: %w", name, err)
-		}
 	}
 	kept, err := pinned.Maps(dir, spec)
 	if err != nil {
 		return nil, err
 	}
 	defer pinned.Close(kept)
+	if kept[layoutMap] == nil && len(kept) > 0 {
+		return nil, errOtherVersion(errors.New("they have no number of their layout"))
+	}
+	if sockets := kept["sockets"]; sockets != nil {
+		r.sockets = sockets.MaxEntries() // The machine may have had another memory.
+	}
+	if err := r.set(spec); err != nil {
+		return nil, err
+	}
+	for name, value := range map[string]uint32{"outbound_port": cluster.PortOutbound, "inbound_port": cluster.PortInbound, "health_port": cluster.PortHealth, "metrics_port": cluster.PortMetrics} {
+		if err := spec.Variables[name].Set(value); err != nil {
+			return nil, fmt.Errorf("set %s of the bypass programs: %w", name, err)
+		}
+	}
+	if errors.Is(features.HaveProgramType(ebpf.Tracing), ebpf.ErrNotSupported) {
+		delete(spec.Programs, idleProgram)
+	}
 	objects, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: kept})
 	switch {
 	case errors.Is(err, ebpf.ErrMapIncompatible):
-		return nil, fmt.Errorf("the bypass programs of another version of Heddle are attached, and go on; `heddle down --keep-data` and `heddle up` replace them: %w", err)
+		return nil, errOtherVersion(err)
 	case err != nil:
 		return nil, fmt.Errorf("the kernel does not take the bypass programs; they need BTF, CONFIG_CGROUP_BPF and CONFIG_NET_SOCK_MSG, and CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON: %w", err)
 	}
-	b := &Bypass{objects: objects}
-	if err := b.tie(dir, cgroup); err != nil {
+	b := &Bypass{objects: objects, unreadBlocks: r.unreadBlocks}
+	if err := b.pinAndAttach(dir, cgroup); err != nil {
 		b.Close()
 		return nil, err
 	}
 	return b, nil
 }
 
-// tie has the programs run: first what sends, then what finds the connections.
-func (b *Bypass) tie(dir, cgroup string) error {
+// pinAndAttach has the programs run: first what sends, then what finds the connections.
+func (b *Bypass) pinAndAttach(dir, cgroup string) error {
 	if err := pinned.Keep(dir, b.objects.Maps); err != nil {
 		return fmt.Errorf("the bypass: %w", err)
 	}
 	if err := link.RawAttachProgram(link.RawAttachProgramOptions{
-		Target: b.objects.Maps["sockets"].FD(), Program: b.objects.Programs["sent"], Attach: ebpf.AttachSkMsgVerdict,
+		Target: b.objects.Maps["sockets"].FD(), Program: b.objects.Programs["redirect_message"], Attach: ebpf.AttachSkMsgVerdict,
 	}); err != nil {
 		return fmt.Errorf("attach the bypass to its sockets: %w", err)
 	}

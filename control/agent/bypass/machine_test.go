@@ -17,6 +17,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 
 	"heddle.io/heddle/control/agent/process/processtest"
 )
@@ -30,7 +31,7 @@ type machine struct {
 
 func newMachine(t *testing.T) *machine {
 	t.Helper()
-	return newMachineOf(t, maxSockets)
+	return newMachineOf(t, minSockets)
 }
 
 // newMachineOf has room for so many sockets.
@@ -50,7 +51,7 @@ func newMachineOf(t *testing.T, sockets uint32) *machine {
 func (m *machine) attach(t *testing.T) {
 	t.Helper()
 	var err error
-	if m.Bypass, err = attachOf(m.dir, m.cgroup, m.sockets); err != nil {
+	if m.Bypass, err = attachWithRoom(m.dir, m.cgroup, room{sockets: m.sockets, unreadBlocks: m.sockets / 8}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -135,7 +136,7 @@ func cable(t *testing.T, a, b *namespace, addressA, addressB string) {
 				return err
 			}
 			// No duplicate detection: the address is to be usable at once.
-			parsed.Flags = 0x02
+			parsed.Flags = unix.IFA_F_NODAD
 			return errors.Join(netlink.AddrAdd(eth, parsed), netlink.LinkSetUp(eth))
 		})
 	}

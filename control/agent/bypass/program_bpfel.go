@@ -22,9 +22,9 @@ const (
 	programCountCOUNT_FALLBACK_RECEIVER_BEHIND programCount = 4
 	programCountCOUNT_FALLBACK_UNREAD_SHARE    programCount = 5
 	programCountCOUNT_FALLBACK_RECEIVER_GONE   programCount = 6
-	programCountCOUNT_FALLBACK_KERNEL_TLS      programCount = 7
+	programCountCOUNT_FALLBACK_UPPER_LAYER     programCount = 7
 	programCountCOUNT_FALLBACK_SWITCHED_OFF    programCount = 8
-	programCountCOUNT_REFUSED_TOO_MANY_SOCKETS programCount = 9
+	programCountCOUNT_REFUSED_NOT_RECORDED     programCount = 9
 	programCountCOUNT_REFUSED_AMBIGUOUS        programCount = 10
 	programCountCOUNT_REFUSED_WORKLOAD_SHARE   programCount = 11
 	programCountCOUNT_COUNT                    programCount = 12
@@ -34,25 +34,28 @@ const (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	programMapAccepted     = "accepted"
-	programMapConnecting   = "connecting"
-	programMapCounts       = "counts"
-	programMapLeft         = "left"
-	programMapOpen         = "open"
-	programMapRecorded     = "recorded"
-	programMapShares       = "shares"
-	programMapSockets      = "sockets"
-	programMapStates       = "states"
-	programMapWorkloads    = "workloads"
-	programProgClosed      = "closed"
-	programProgEstablished = "established"
-	programProgSent        = "sent"
-	programVarEnabled      = "enabled"
-	programVarHealthPort   = "health_port"
-	programVarInboundPort  = "inbound_port"
-	programVarMaxSockets   = "max_sockets"
-	programVarMetricsPort  = "metrics_port"
-	programVarOutboundPort = "outbound_port"
+	programMapCounts           = "counts"
+	programMapLayout           = "layout"
+	programMapOrphaned         = "orphaned"
+	programMapRecordedSockets  = "recorded_sockets"
+	programMapServersByClient  = "servers_by_client"
+	programMapSockets          = "sockets"
+	programMapStates           = "states"
+	programMapTotalShare       = "total_share"
+	programMapUnmatchedClients = "unmatched_clients"
+	programMapWorkloadShares   = "workload_shares"
+	programMapWorkloads        = "workloads"
+	programProgClosed          = "closed"
+	programProgEstablished     = "established"
+	programProgRedirectMessage = "redirect_message"
+	programProgReturnIdleRoom  = "return_idle_room"
+	programVarEnabled          = "enabled"
+	programVarHealthPort       = "health_port"
+	programVarInboundPort      = "inbound_port"
+	programVarMaxSockets       = "max_sockets"
+	programVarMaxUnreadBlocks  = "max_unread_blocks"
+	programVarMetricsPort      = "metrics_port"
+	programVarOutboundPort     = "outbound_port"
 )
 
 // loadProgram returns the embedded CollectionSpec for program.
@@ -97,37 +100,40 @@ type programSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type programProgramSpecs struct {
-	Closed      *ebpf.ProgramSpec `ebpf:"closed"`
-	Established *ebpf.ProgramSpec `ebpf:"established"`
-	Sent        *ebpf.ProgramSpec `ebpf:"sent"`
+	Closed          *ebpf.ProgramSpec `ebpf:"closed"`
+	Established     *ebpf.ProgramSpec `ebpf:"established"`
+	RedirectMessage *ebpf.ProgramSpec `ebpf:"redirect_message"`
+	ReturnIdleRoom  *ebpf.ProgramSpec `ebpf:"return_idle_room"`
 }
 
 // programMapSpecs contains maps before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type programMapSpecs struct {
-	Accepted   *ebpf.MapSpec `ebpf:"accepted"`
-	Connecting *ebpf.MapSpec `ebpf:"connecting"`
-	Counts     *ebpf.MapSpec `ebpf:"counts"`
-	Left       *ebpf.MapSpec `ebpf:"left"`
-	Open       *ebpf.MapSpec `ebpf:"open"`
-	Recorded   *ebpf.MapSpec `ebpf:"recorded"`
-	Shares     *ebpf.MapSpec `ebpf:"shares"`
-	Sockets    *ebpf.MapSpec `ebpf:"sockets"`
-	States     *ebpf.MapSpec `ebpf:"states"`
-	Workloads  *ebpf.MapSpec `ebpf:"workloads"`
+	Counts           *ebpf.MapSpec `ebpf:"counts"`
+	Layout           *ebpf.MapSpec `ebpf:"layout"`
+	Orphaned         *ebpf.MapSpec `ebpf:"orphaned"`
+	RecordedSockets  *ebpf.MapSpec `ebpf:"recorded_sockets"`
+	ServersByClient  *ebpf.MapSpec `ebpf:"servers_by_client"`
+	Sockets          *ebpf.MapSpec `ebpf:"sockets"`
+	States           *ebpf.MapSpec `ebpf:"states"`
+	TotalShare       *ebpf.MapSpec `ebpf:"total_share"`
+	UnmatchedClients *ebpf.MapSpec `ebpf:"unmatched_clients"`
+	WorkloadShares   *ebpf.MapSpec `ebpf:"workload_shares"`
+	Workloads        *ebpf.MapSpec `ebpf:"workloads"`
 }
 
 // programVariableSpecs contains global variables before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type programVariableSpecs struct {
-	Enabled      *ebpf.VariableSpec `ebpf:"enabled"`
-	HealthPort   *ebpf.VariableSpec `ebpf:"health_port"`
-	InboundPort  *ebpf.VariableSpec `ebpf:"inbound_port"`
-	MaxSockets   *ebpf.VariableSpec `ebpf:"max_sockets"`
-	MetricsPort  *ebpf.VariableSpec `ebpf:"metrics_port"`
-	OutboundPort *ebpf.VariableSpec `ebpf:"outbound_port"`
+	Enabled         *ebpf.VariableSpec `ebpf:"enabled"`
+	HealthPort      *ebpf.VariableSpec `ebpf:"health_port"`
+	InboundPort     *ebpf.VariableSpec `ebpf:"inbound_port"`
+	MaxSockets      *ebpf.VariableSpec `ebpf:"max_sockets"`
+	MaxUnreadBlocks *ebpf.VariableSpec `ebpf:"max_unread_blocks"`
+	MetricsPort     *ebpf.VariableSpec `ebpf:"metrics_port"`
+	OutboundPort    *ebpf.VariableSpec `ebpf:"outbound_port"`
 }
 
 // programObjects contains all objects after they have been loaded into the kernel.
@@ -150,29 +156,31 @@ func (o *programObjects) Close() error {
 //
 // It can be passed to loadProgramObjects or ebpf.CollectionSpec.LoadAndAssign.
 type programMaps struct {
-	Accepted   *ebpf.Map `ebpf:"accepted"`
-	Connecting *ebpf.Map `ebpf:"connecting"`
-	Counts     *ebpf.Map `ebpf:"counts"`
-	Left       *ebpf.Map `ebpf:"left"`
-	Open       *ebpf.Map `ebpf:"open"`
-	Recorded   *ebpf.Map `ebpf:"recorded"`
-	Shares     *ebpf.Map `ebpf:"shares"`
-	Sockets    *ebpf.Map `ebpf:"sockets"`
-	States     *ebpf.Map `ebpf:"states"`
-	Workloads  *ebpf.Map `ebpf:"workloads"`
+	Counts           *ebpf.Map `ebpf:"counts"`
+	Layout           *ebpf.Map `ebpf:"layout"`
+	Orphaned         *ebpf.Map `ebpf:"orphaned"`
+	RecordedSockets  *ebpf.Map `ebpf:"recorded_sockets"`
+	ServersByClient  *ebpf.Map `ebpf:"servers_by_client"`
+	Sockets          *ebpf.Map `ebpf:"sockets"`
+	States           *ebpf.Map `ebpf:"states"`
+	TotalShare       *ebpf.Map `ebpf:"total_share"`
+	UnmatchedClients *ebpf.Map `ebpf:"unmatched_clients"`
+	WorkloadShares   *ebpf.Map `ebpf:"workload_shares"`
+	Workloads        *ebpf.Map `ebpf:"workloads"`
 }
 
 func (m *programMaps) Close() error {
 	return _ProgramClose(
-		m.Accepted,
-		m.Connecting,
 		m.Counts,
-		m.Left,
-		m.Open,
-		m.Recorded,
-		m.Shares,
+		m.Layout,
+		m.Orphaned,
+		m.RecordedSockets,
+		m.ServersByClient,
 		m.Sockets,
 		m.States,
+		m.TotalShare,
+		m.UnmatchedClients,
+		m.WorkloadShares,
 		m.Workloads,
 	)
 }
@@ -181,28 +189,31 @@ func (m *programMaps) Close() error {
 //
 // It can be passed to loadProgramObjects or ebpf.CollectionSpec.LoadAndAssign.
 type programVariables struct {
-	Enabled      *ebpf.Variable `ebpf:"enabled"`
-	HealthPort   *ebpf.Variable `ebpf:"health_port"`
-	InboundPort  *ebpf.Variable `ebpf:"inbound_port"`
-	MaxSockets   *ebpf.Variable `ebpf:"max_sockets"`
-	MetricsPort  *ebpf.Variable `ebpf:"metrics_port"`
-	OutboundPort *ebpf.Variable `ebpf:"outbound_port"`
+	Enabled         *ebpf.Variable `ebpf:"enabled"`
+	HealthPort      *ebpf.Variable `ebpf:"health_port"`
+	InboundPort     *ebpf.Variable `ebpf:"inbound_port"`
+	MaxSockets      *ebpf.Variable `ebpf:"max_sockets"`
+	MaxUnreadBlocks *ebpf.Variable `ebpf:"max_unread_blocks"`
+	MetricsPort     *ebpf.Variable `ebpf:"metrics_port"`
+	OutboundPort    *ebpf.Variable `ebpf:"outbound_port"`
 }
 
 // programPrograms contains all programs after they have been loaded into the kernel.
 //
 // It can be passed to loadProgramObjects or ebpf.CollectionSpec.LoadAndAssign.
 type programPrograms struct {
-	Closed      *ebpf.Program `ebpf:"closed"`
-	Established *ebpf.Program `ebpf:"established"`
-	Sent        *ebpf.Program `ebpf:"sent"`
+	Closed          *ebpf.Program `ebpf:"closed"`
+	Established     *ebpf.Program `ebpf:"established"`
+	RedirectMessage *ebpf.Program `ebpf:"redirect_message"`
+	ReturnIdleRoom  *ebpf.Program `ebpf:"return_idle_room"`
 }
 
 func (p *programPrograms) Close() error {
 	return _ProgramClose(
 		p.Closed,
 		p.Established,
-		p.Sent,
+		p.RedirectMessage,
+		p.ReturnIdleRoom,
 	)
 }
 

@@ -17,24 +17,24 @@ type Mode uint32
 
 // Modes, as in bpf/bypass.h.
 const (
-	// Send is what workloads have that nobody has set: what the application sends its proxy, and what proxies send each other.
-	Send Mode = iota
-	// Both has the application be sent to as well. Its programs must not wait in the ways of which docs/design/0032 tells.
-	Both
-	// Off has the workload use TCP alone.
-	Off
+	// ModeSend is what workloads have that nobody has set: what the application sends its proxy, and what proxies send each other.
+	ModeSend Mode = iota
+	// ModeBoth has the application be sent to as well. Its programs must not wait in the ways of which docs/design/0032 tells.
+	ModeBoth
+	// ModeOff has the workload use TCP alone.
+	ModeOff
 )
 
 // workload is a map's value, as in bpf/bypass.h.
 type workload struct {
-	Proxy        uint64
+	ProxyCgroup  uint64
 	Mode, Unused uint32
 }
 
-// Set says how the connections of a workload that are made from now on are treated: by the file of its network namespace and
-// the directory of its proxy's control group (version 2), by which a proxy is known that has no port of its own for what comes in; empty
-// when it has.
-func (b *Bypass) Set(netns, proxyGroup string, mode Mode) error {
+// SetWorkload sets the mode of a network namespace, given by its file, for connections that are made from now on. proxyGroup is the
+// directory of its proxy's control group (version 2) where capture is by eBPF, which leaves the proxy no port of its own for what comes in; else
+// it is empty.
+func (b *Bypass) SetWorkload(netns, proxyGroup string, mode Mode) error {
 	cookie, err := network.Cookie(netns)
 	if err != nil {
 		return err
@@ -45,16 +45,17 @@ func (b *Bypass) Set(netns, proxyGroup string, mode Mode) error {
 		if err := unix.Stat(proxyGroup, &group); err != nil {
 			return fmt.Errorf("look at the proxy's control group %s: %w", proxyGroup, err)
 		}
-		w.Proxy = group.Ino
+		w.ProxyCgroup = group.Ino
 	}
 	if err := b.objects.Maps["workloads"].Put(cookie, w); err != nil {
-		return fmt.Errorf("tell the bypass of %s: %w", netns, err)
+		return fmt.Errorf("set the TCP bypass mode of network namespace %s: %w", netns, err)
 	}
 	return nil
 }
 
-// Forget ends what [Bypass.Set] said of a network namespace, given by its file; one of which nothing was said is no error.
-func (b *Bypass) Forget(netns string) error {
+// ForgetWorkload removes the mode of a network namespace, given by its file, and what is counted of it: its sockets are closed. One that
+// has none is no error.
+func (b *Bypass) ForgetWorkload(netns string) error {
 	cookie, err := network.Cookie(netns)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil // The next sweep finds what is left of it.
@@ -62,27 +63,33 @@ func (b *Bypass) Forget(netns string) error {
 	if err != nil {
 		return err
 	}
-	if err := b.objects.Maps["workloads"].Delete(cookie); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return fmt.Errorf("have the bypass forget %s: %w", netns, err)
+	for _, m := range []string{"workloads", "workload_shares"} {
+		if err := b.objects.Maps[m].Delete(cookie); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("remove network namespace %s from the TCP bypass: %w", netns, err)
+		}
 	}
 	return nil
 }
 
-// Sweep forgets all network namespaces but these, given by their files.
-func (b *Bypass) Sweep(netns []string) error {
+// KeepWorkloads removes the modes of all network namespaces but these, given by their files. Where one of them cannot be read, none is
+// removed.
+func (b *Bypass) KeepWorkloads(netns []string) error {
 	alive := map[uint64]bool{}
+	var errs []error
 	for _, path := range netns {
 		cookie, err := network.Cookie(path)
-		if errors.Is(err, os.ErrNotExist) {
-			continue // It goes just now.
+		switch {
+		case err == nil:
+			alive[cookie] = true
+		case !errors.Is(err, os.ErrNotExist): // Else it goes just now.
+			errs = append(errs, err)
 		}
-		if err != nil {
-			return err
-		}
-		alive[cookie] = true
+	}
+	if len(errs) > 0 {
+		return errors.Join(errs...)
 	}
 	if err := pinned.RemoveKeys(b.objects.Maps["workloads"], func(cookie uint64) bool { return !alive[cookie] }); err != nil {
-		return fmt.Errorf("forget workloads of the bypass: %w", err)
+		return fmt.Errorf("remove the modes of workloads that are gone from the TCP bypass: %w", err)
 	}
 	return nil
 }

@@ -46,7 +46,7 @@ func give(t *testing.T, n *namespace, address string) {
 
 func (m *machine) set(t *testing.T, n *namespace, proxyGroup string, mode Mode) {
 	t.Helper()
-	if err := m.Set(n.path(), proxyGroup, mode); err != nil {
+	if err := m.SetWorkload(n.path(), proxyGroup, mode); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -67,7 +67,7 @@ func TestModes(t *testing.T) {
 			mode Mode
 			// Which ways use TCP: to the proxy, and to the application.
 			toProxy, toApplication bool
-		}{"send": {Send, false, true}, "both": {Both, false, false}, "off": {Off, true, true}} {
+		}{"send": {ModeSend, false, true}, "both": {ModeBoth, false, false}, "off": {ModeOff, true, true}} {
 			t.Run(family+" "+name, func(t *testing.T) {
 				n := newNamespace(t)
 				own := netip.MustParsePrefix(at.a).Addr()
@@ -102,13 +102,13 @@ func TestSidecarsWithoutAPacketFilter(t *testing.T) {
 		t.Run(family, func(t *testing.T) {
 			first, second := newNamespace(t), newNamespace(t)
 			cable(t, first, second, at.a, at.b)
-			m.set(t, second, m.cgroup, Send)
+			m.set(t, second, m.cgroup, ModeSend)
 			client, server := connect(t, first, second.listen(t, 8080), at.target, netip.AddrPort{})
 			seen := packets(t, first)
 			sends(t, seen, client, server, "to-the-server", false)
 			sends(t, seen, server, client, "to-the-client", false)
 			// One that wants none of it.
-			m.set(t, first, "", Off)
+			m.set(t, first, "", ModeOff)
 			client, server = connect(t, first, second.listen(t, 8081), netip.AddrPortFrom(netip.MustParsePrefix(at.b).Addr(), 8081).String(), netip.AddrPort{})
 			sends(t, seen, client, server, "to-the-other-server", true)
 			sends(t, seen, server, client, "to-the-other-client", true)
@@ -132,24 +132,24 @@ func TestWorkloadsAreForgotten(t *testing.T) {
 		}
 		return n
 	}
-	m.set(t, first, "", Both)
-	m.set(t, second, "", Off)
-	if err := m.Forget(first.path()); err != nil || left() != 1 {
+	m.set(t, first, "", ModeBoth)
+	m.set(t, second, "", ModeOff)
+	if err := m.ForgetWorkload(first.path()); err != nil || left() != 1 {
 		t.Errorf("%d left: %v", left(), err)
 	}
-	m.set(t, first, "", Both)
-	if err := m.Sweep([]string{second.path(), "/run/netns/none"}); err != nil || left() != 1 {
+	m.set(t, first, "", ModeBoth)
+	if err := m.KeepWorkloads([]string{second.path(), "/run/netns/none"}); err != nil || left() != 1 {
 		t.Errorf("%d left: %v", left(), err)
 	}
-	if err := m.Sweep(nil); err != nil || left() != 0 {
+	if err := m.KeepWorkloads(nil); err != nil || left() != 0 {
 		t.Errorf("%d left: %v", left(), err)
 	}
 	for _, path := range []string{first.path(), "/run/netns/none"} {
-		if err := m.Forget(path); err != nil {
+		if err := m.ForgetWorkload(path); err != nil {
 			t.Error(err)
 		}
 	}
-	if err := m.Set(first.path(), "/nowhere", Send); err == nil {
+	if err := m.SetWorkload(first.path(), "/nowhere", ModeSend); err == nil {
 		t.Error("a control group that is not there")
 	}
 }

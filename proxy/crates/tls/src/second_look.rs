@@ -30,7 +30,7 @@ struct Looks {
     run: Cell<bool>,
     /// How many there have been.
     turn: Cell<u32>,
-    /// Who waits for the next one: each socket once.
+    /// Who waits for the next one, after each short read: those that have read again since are woken for nothing.
     waiting: RefCell<Vec<Waker>>,
     begun: Notify,
 }
@@ -95,7 +95,8 @@ impl Left {
         matches!(self, Self::Unsure(turn, _) if LOOKS.with(|looks| looks.turn.get() != turn))
     }
 
-    /// Has the task woken for the second look. Called by who waits for an event as well.
+    /// Has the task woken for the second look: the first one that waits after a short read, since a socket has one reader at a time.
+    /// Called by who waits for an event as well.
     pub(crate) fn wait(left: &Cell<Self>, cx: &Context<'_>) {
         let Self::Unsure(turn, false) = left.get() else { return };
         left.set(Self::Unsure(turn, true));

@@ -1,0 +1,105 @@
+package bypass
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+)
+
+// Sockets that are recorded: one for so many bytes of the machine's memory, of which one takes some 1.5 KiB.
+const (
+	memoryPerSocket = 128 << 10
+	minSockets      = 64 << 10
+	maxSockets      = 1 << 20
+)
+
+// Blocks of 32 unread messages, of which the kernel keeps a kilobyte for each: all together a part of the machine's memory.
+const (
+	memoryPerUnread = 128
+	unreadBlock     = 32 << 10
+	minUnreadBlocks = 8 << 10
+	maxUnreadBlocks = 128 << 10
+)
+
+// room is what all workloads of a cluster have together.
+type room struct{ sockets, unreadBlocks uint32 }
+
+// roomFor a machine of so many bytes of memory.
+func roomFor(memory uint64) room {
+	return room{
+		sockets:      uint32(min(max(memory/memoryPerSocket, minSockets), maxSockets)),
+		unreadBlocks: uint32(min(max(memory/memoryPerUnread/unreadBlock, minUnreadBlocks), maxUnreadBlocks)),
+	}
+}
+
+func machineMemory() (uint64, error) {
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		return 0, fmt.Errorf("ask for the machine's memory: %w", err)
+	}
+	return info.Totalram * uint64(info.Unit), nil
+}
+
+// set has programs that are to be loaded keep to it.
+func (r room) set(spec *ebpf.CollectionSpec) error {
+	for _, name := range []string{"sockets", "recorded_sockets", "orphaned"} {
+		spec.Maps[name].MaxEntries = r.sockets
+	}
+	if err := errors.Join(spec.Variables["max_sockets"].Set(r.sockets), spec.Variables["max_unread_blocks"].Set(r.unreadBlocks)); err != nil {
+		return fmt.Errorf("set the bounds of the bypass programs: %w", err)
+	}
+	return nil
+}
+
+// idleProgram is not loaded where the kernel has no programs of its kind (CONFIG_BPF_EVENTS): idle senders keep what they have then.
+const idleProgram = "return_idle_room"
+
+// ReturnIdleRoom gives back the room for unread messages that idle senders hold whose receivers have read all since, and says how many blocks
+// of 32 that were: senders give it back with their next message themselves. It looks at every recorded socket, and only where half of all
+// room is taken, before which nobody is refused any. looked says whether it did.
+func (b *Bypass) ReturnIdleRoom() (returned int64, looked bool, err error) {
+	before, err := b.total()
+	if err != nil || b.objects.Programs[idleProgram] == nil || 2*before.UnreadBlocks < int64(b.unreadBlocks) {
+		return 0, false, err
+	}
+	if err := b.eachSocket(idleProgram); err != nil {
+		return 0, false, fmt.Errorf("look through the sockets of the bypass: %w", err)
+	}
+	after, err := b.total()
+	return before.UnreadBlocks - after.UnreadBlocks, true, err
+}
+
+// eachSocket runs a program for each recorded socket.
+func (b *Bypass) eachSocket(program string) error {
+	iterator, err := link.AttachIter(link.IterOptions{Program: b.objects.Programs[program], Map: b.objects.Maps["states"]})
+	if err != nil {
+		return err
+	}
+	defer iterator.Close()
+	run, err := iterator.Open()
+	if err != nil {
+		return err
+	}
+	defer run.Close()
+	for {
+		switch _, err := run.Read(make([]byte, 1)); {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil && !errors.Is(err, unix.EAGAIN): // That is after a million sockets.
+			return err
+		}
+	}
+}
+
+// total is what all workloads have.
+func (b *Bypass) total() (share, error) {
+	var total share
+	if err := b.objects.Maps["total_share"].Lookup(uint32(0), &total); err != nil {
+		return total, fmt.Errorf("read what the bypass has recorded: %w", err)
+	}
+	return total, nil
+}
