@@ -13,6 +13,9 @@ import (
 	"heddle.io/heddle/control/objects"
 )
 
+// bypassPath is where an agent says what bypasses TCP.
+const bypassPath = "/heddle/v1/agent/bypass"
+
 func (s *session) bypassCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "bypass", Short: "See what bypasses TCP on the cluster's machine", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
@@ -24,14 +27,15 @@ func (s *session) bypassStatusCommand() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{Use: "status", Short: "Show what bypasses TCP, what does not, and why", Args: cobra.NoArgs,
 		Long: "Show what bypasses TCP, what does not, and why.\n\n" +
-			"A cluster that was started with 'heddle up --tcp-bypass' has what workloads and proxies of its machine send to proxies of that\n" +
-			"machine put into their receive queues by eBPF. What applications receive uses TCP, unless the annotation heddle.io/tcp-bypass of their\n" +
-			"workload is both; where it is off, nothing of the workload bypasses TCP. What goes to other machines uses TCP.\n\n" +
-			"Messages that go by TCP for a while: tcp_unread, the receiver has to read first what came that way; receiver_behind, it has not\n" +
-			"read 128 KiB or 512 messages; unread_share, the workload has as many unread messages as are free; receiver_gone, it is closed;\n" +
-			"kernel_tls, the kernel encrypts them; switched_off, the bypass is to end. Connections that use TCP alone: too_many_sockets; workload_share,\n" +
-			"a workload has as many sockets there as are free; ambiguous, two of them cannot be told apart.\n\n" +
-			"The exit code is not 0 when the cluster was started with it and it is not attached.",
+			"A cluster that was started with 'heddle up --tcp-bypass' has what is sent to sidecars of its machine, and what these answer, put into\n" +
+			"receive queues by eBPF. What applications receive uses TCP, unless the annotation heddle.io/tcp-bypass of their workload is both; where\n" +
+			"it is off, nothing of the workload bypasses TCP. What goes to gateways and to other machines uses TCP.\n\n" +
+			"Totals are of all that was since the programs were attached first. Messages that went by TCP: tcp_unread, the receiver has to read first what\n" +
+			"came that way; receiver_behind, it has not read 128 KiB or 512 messages; unread_share, the workload has as many unread messages as are\n" +
+			"free; receiver_gone, it is closed; upper_layer, the sender has an upper layer protocol, such as kernel TLS; switched_off, the bypass is to\n" +
+			"end. Connections that use TCP alone: workload_share, a workload has as many sockets there as are free; not_recorded, the kernel does not\n" +
+			"record one; ambiguous, two of them cannot be told apart.\n\n" +
+			"The exit code is 1 when the bypass is not as it was asked for. docs/reference/bypass.md says more.",
 		Example: "  heddle bypass status\n  heddle bypass status -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := s.asking(output, "json", "yaml")
@@ -39,7 +43,7 @@ func (s *session) bypassStatusCommand() *cobra.Command {
 				return err
 			}
 			var status bypass.Status
-			if err := c.Do(cmd.Context(), http.MethodGet, "/heddle/v1/agent/bypass", nil, &status); err != nil {
+			if err := c.Do(cmd.Context(), http.MethodGet, bypassPath, nil, &status); err != nil {
 				return err
 			}
 			if output != "" {
@@ -47,7 +51,7 @@ func (s *session) bypassStatusCommand() *cobra.Command {
 			} else {
 				err = s.printBypass(status)
 			}
-			if err == nil && status.Wanted && (!status.Attached || status.Problem != "") {
+			if err == nil && (status.Problem != "" || status.Wanted && !status.Attached) {
 				return silentError{}
 			}
 			return err
@@ -56,29 +60,35 @@ func (s *session) bypassStatusCommand() *cobra.Command {
 	return cmd
 }
 
-func (s *session) printBypass(status bypass.Status) error {
+// bypassState is what there is to say before the counters.
+func bypassState(status bypass.Status) string {
 	switch {
 	case !status.Wanted && status.Problem != "":
-		fmt.Fprintln(s.out, "To be off, but: "+status.Problem)
-		return nil
+		return "To be off, but: " + status.Problem
 	case !status.Wanted && status.Attached:
-		fmt.Fprintln(s.out, "Off: the cluster was started without --tcp-bypass. Connections that bypassed TCP before go back to it.")
-		return nil
+		return "Off: the cluster was started without --tcp-bypass. Connections that bypassed TCP before go back to it."
 	case !status.Wanted:
-		fmt.Fprintln(s.out, "Off: the cluster was started without --tcp-bypass.")
-		return nil
+		return "Off: the cluster was started without --tcp-bypass."
 	case !status.Attached:
-		fmt.Fprintln(s.out, "Not attached, connections use TCP: "+status.Problem)
-		return nil
+		return "Not attached, connections use TCP: " + status.Problem
 	case status.Problem != "":
-		fmt.Fprintln(s.out, "Attached, but: "+status.Problem)
-		return nil
+		return "Attached, but: " + status.Problem
+	}
+	return ""
+}
+
+func (s *session) printBypass(status bypass.Status) error {
+	if state := bypassState(status); state != "" {
+		fmt.Fprintln(s.out, state)
+	}
+	if status.Fallbacks == nil {
+		return nil // Nothing could be read.
 	}
 	t := newTable("WHAT", "COUNT")
-	t.row("open sockets", fmt.Sprintf("%d of %d", status.Sockets, status.MaxSockets))
-	t.row("connections bypassing TCP", strconv.FormatUint(status.Connections, 10))
-	t.row("messages", strconv.FormatUint(status.Messages, 10))
-	t.row("bytes", strconv.FormatUint(status.Bytes, 10))
+	t.row("sockets recorded now", fmt.Sprintf("%d of %d", status.Sockets, status.MaxSockets))
+	t.row("connections found on this machine", strconv.FormatUint(status.Connections, 10))
+	t.row("messages that bypassed TCP", strconv.FormatUint(status.Messages, 10))
+	t.row("bytes that bypassed TCP", strconv.FormatUint(status.Bytes, 10))
 	for _, reason := range slices.Sorted(maps.Keys(status.Fallbacks)) {
 		t.row("messages by TCP, "+reason, strconv.FormatUint(status.Fallbacks[reason], 10))
 	}

@@ -65,6 +65,7 @@ func (s *session) describe(o *objects.Object) error {
 	pairs("Annotations", o.GetAnnotations(), line)
 	line("Runs as", runsAs(o))
 	line("Not captured", notCaptured(o))
+	line("TCP bypass", withoutBypass(o))
 	if created := o.GetCreationTimestamp(); !created.IsZero() {
 		line("Created", created.Format(time.RFC3339))
 	}
@@ -176,6 +177,18 @@ func notCaptured(o *objects.Object) string {
 		return "" // What cannot be read, as after an older version admitted it, leaves nothing out.
 	}
 	return rules.String() + " (privileged)"
+}
+
+// withoutBypass says why a workload that does not ask for it has no TCP bypass.
+func withoutBypass(o *objects.Object) string {
+	w, ok := o.Resource.(*v1alpha1.Workload)
+	if !ok || w.Annotations[objects.AnnotationTCPBypass] == objects.BypassOff {
+		return ""
+	}
+	if rules, err := objects.WorkloadInterception(w); err != nil || !rules.LeavesOutbound() {
+		return ""
+	}
+	return "off, because something that it dials is not captured"
 }
 
 func pairs(name string, values map[string]string, line func(string, string)) {

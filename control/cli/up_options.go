@@ -84,7 +84,7 @@ func (o *upOptions) register(flags *pflag.FlagSet) {
 	flags.BoolVar(&o.foreign, "foreign-proxy", false, "the proxy takes a stock Envoy's arguments")
 	flags.StringVar(&o.gatewayProxy, "gateway-proxy", "", "another proxy program for the gateways, which takes a stock Envoy's arguments")
 	flags.BoolVar(&o.privileged, "privileged-workloads", false, "run workloads without sandboxes, as whichever user they name: each has what that user has on this machine")
-	flags.BoolVar(&o.tcpBypass, "tcp-bypass", false, "have what workloads and proxies of this machine send to its proxies bypass TCP, by eBPF; a workload's annotation heddle.io/tcp-bypass says otherwise (send, both or off): see 'heddle bypass status'")
+	flags.BoolVar(&o.tcpBypass, "tcp-bypass", false, "have what is sent to sidecars of this machine, and what these answer, bypass TCP by eBPF; a workload's annotation heddle.io/tcp-bypass says otherwise (send, both or off): see 'heddle bypass status'")
 	flags.StringVar(&o.capture, "capture", "", `how workloads' traffic is brought to their proxies: nftables, ebpf, or auto, which takes ebpf where this machine has what it needs (default "nftables")`)
 	flags.StringVar(&o.regexEngine, "regex-engine", "", `who finds regular expressions in heddle-proxy: portable, or hyperscan, which needs Debian's package libhyperscan5 or libvectorscan5 (default "portable")`)
 	flags.BoolVar(&o.foreground, "foreground", false, "stay in the foreground, as systemd units want it")
@@ -208,6 +208,10 @@ func (o upOptions) settle(c cluster.Cluster, before cluster.Options, kept, runni
 	}
 	if o.given("tcp-bypass") {
 		want.TCPBypass = o.tcpBypass
+		if !running && want.TCPBypass && !before.TCPBypass && exists(c.Run()) {
+			// Proxies that run read one queue of their sockets, whatever the next agent attaches under them.
+			return want, contradiction(c, "--tcp-bypass", "its proxies may run without it, though its agent does not run", "stop them first with `heddle down --name "+c.Name+" --keep-data`")
+		}
 	}
 	if o.given("capture") {
 		if want.Capture = o.capture; want.Capture == cluster.CaptureNFTables {

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"heddle.io/heddle/control/agent"
+	"heddle.io/heddle/control/agent/bypass"
 	"heddle.io/heddle/control/agent/lock"
 	"heddle.io/heddle/control/cluster"
 	"heddle.io/heddle/control/durable"
@@ -213,6 +214,7 @@ func (b *bringing) printSummary(ctx context.Context) {
 	if b.member {
 		fmt.Fprintf(b.out, "  mesh      member, primary %s at %s\n", b.membership.Primary, b.membership.Address)
 	}
+	b.printBypassProblem(ctx, api)
 	fmt.Fprintf(b.out, "  API       unix://%s\n", c.APISocket())
 	if o.APIAddress.IsValid() {
 		fmt.Fprintf(b.out, "            https://%s, see `heddle context --help`\n", o.APIAddress)
@@ -227,6 +229,14 @@ func (b *bringing) printSummary(ctx context.Context) {
 		}
 	}
 	fmt.Fprintf(b.out, "\nNext:\n  heddle apply -f demo/boutique/manifests/    deploy the sample shop\n  heddle check                                prove that everything works\n  heddle down --name %-12s             remove the cluster\n", c.Name)
+}
+
+// printBypassProblem says where the TCP bypass is not as it was asked for.
+func (b *bringing) printBypassProblem(ctx context.Context, api *client.Client) {
+	var status bypass.Status
+	if err := api.Do(ctx, http.MethodGet, bypassPath, nil, &status); err == nil && status.Problem != "" {
+		fmt.Fprintf(b.out, "  bypass    %s\n", bypassState(status))
+	}
 }
 
 // printJoin prints the command by which another cluster joins this one.

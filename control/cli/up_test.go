@@ -159,6 +159,29 @@ func TestOptionsAreSettledByFlagsAndWhatWasKept(t *testing.T) {
 
 func ptr[T any](v T) *T { return &v }
 
+// Proxies that an agent left running would not look for what bypasses TCP.
+func TestTheBypassIsNotTurnedOnUnderProxiesThatRunWithout(t *testing.T) {
+	c := cluster.Cluster{Name: "c1", DataRoot: t.TempDir(), RunRoot: t.TempDir()}
+	m := machine{private: func(cluster.Family) (netip.Addr, error) { return netip.Addr{}, nil }}
+	without := cluster.Options{Family: cluster.IPv4}
+	with := without
+	with.TCPBypass = true
+	if got, err := upFlags(t, "--tcp-bypass").settle(c, without, true, false, m); err != nil || !got.TCPBypass {
+		t.Errorf("nothing runs: %+v %v", got, err)
+	}
+	if err := os.Mkdir(c.Run(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := upFlags(t, "--tcp-bypass").settle(c, without, true, false, m); err == nil || !strings.Contains(err.Error(), "--keep-data") {
+		t.Errorf("its proxies run: %v", err)
+	}
+	for args, before := range map[string]cluster.Options{"--tcp-bypass": with, "": without, "--tcp-bypass=false": with} {
+		if _, err := upFlags(t, args).settle(c, before, true, false, m); err != nil {
+			t.Errorf("%q: %v", args, err)
+		}
+	}
+}
+
 func TestWhoCannotJoin(t *testing.T) {
 	c := cluster.Cluster{Name: "c2", DataRoot: t.TempDir(), RunRoot: t.TempDir()}
 	try := func(args string, agent int, membership federation.Membership) error {
