@@ -28,7 +28,7 @@ enum mode {
 	MODE_OFF,
 };
 
-/* A workload, by the cookie of its network namespace. One that is not known is in MODE_SEND: gateways are not. */
+/* A workload or gateway, by the cookie of its network namespace. One that is not known is in MODE_SEND. */
 struct workload {
 	/* The control group of its proxy, 0 when that is not known. */
 	__u64 proxy_cgroup;

@@ -93,8 +93,12 @@ var bypassModes = map[string]bypass.Mode{"": bypass.ModeSend, objects.BypassSend
 
 // bypassMode is what of the replica bypasses TCP.
 func (r *replica) bypassMode() bypass.Mode {
-	if r.spec.Interception.LeavesOutbound() {
+	switch {
+	case r.spec.Interception.LeavesOutbound():
 		// Whoever dials another workload's sidecar may then be the application itself, which must not be sent to past TCP.
+		return bypass.ModeOff
+	case r.foreign():
+		// It does not look twice at what a short read has left.
 		return bypass.ModeOff
 	}
 	return bypassModes[r.spec.TCPBypass]

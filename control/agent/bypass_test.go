@@ -4,7 +4,10 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"heddle.io/heddle/control/agent/bypass"
 	"heddle.io/heddle/control/interception"
@@ -44,5 +47,30 @@ func TestAWorkloadWithoutBypassDoesNotStartUnderProgramsThatCannotBeTold(t *test
 	}
 	if err := with("", true); !errors.Is(err, cause) {
 		t.Errorf("one that leaves something of outbound out: %v", err)
+	}
+}
+
+// Where the machine lacks something, connections use TCP, workloads start, and it is said.
+func TestABypassThatCannotBeHad(t *testing.T) {
+	a := newAgent(t)
+	a.options.TCPBypass, a.hierarchies.V2 = true, ""
+	a.attachBypass()
+	if s := a.bypass.status(); !s.Wanted || s.Attached || !strings.Contains(s.Problem, "cgroup version 2") {
+		t.Errorf("%+v", s)
+	}
+	if c := a.bypass.check(); c.OK || !strings.Contains(c.Detail, "cgroup version 2") || !strings.Contains(c.Remedy, "connections use TCP") {
+		t.Errorf("%+v", c)
+	}
+	for _, mode := range []string{"", objects.BypassBoth, objects.BypassOff} {
+		w := workload()
+		w.Annotations[AnnotationTCPBypass] = mode
+		if err := a.newReplica(replicas(w, "c", false, nil)[0]).setBypassMode(); err != nil {
+			t.Errorf("mode %q: %v", mode, err)
+		}
+	}
+	metrics := make(chan prometheus.Metric, 100)
+	a.bypass.Collect(metrics)
+	if len(metrics) != 1 {
+		t.Errorf("%d metrics of a bypass that is not there, want whether it is attached", len(metrics))
 	}
 }

@@ -1,12 +1,14 @@
 package agent
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
 
 	"heddle.io/heddle/api/v1alpha1"
 	"heddle.io/heddle/control/agent/bypass"
+	"heddle.io/heddle/control/agent/capture"
 	"heddle.io/heddle/control/cluster"
 	"heddle.io/heddle/control/interception"
 	"heddle.io/heddle/control/objects"
@@ -91,8 +93,14 @@ func TestWhatAWorkloadLeavesOut(t *testing.T) {
 	}{
 		{interception.Rules{}, bypass.ModeBoth}, {interception.Rules{OnlyInboundPorts: true}, bypass.ModeBoth}, {interception.Rules{OnlyRanges: true}, bypass.ModeOff}, {grouped.Interception, bypass.ModeOff},
 	} {
-		if got := (&replica{spec: replicaSpec{TCPBypass: objects.BypassBoth, Interception: c.rules}}).bypassMode(); got != c.want {
+		if got := (&replica{agent: &Agent{}, spec: replicaSpec{TCPBypass: objects.BypassBoth, Interception: c.rules}}).bypassMode(); got != c.want {
 			t.Errorf("%v: %v", c.rules, got)
+		}
+	}
+	// Nor are proxies that do not look twice.
+	for _, gateway := range []bool{false, true} {
+		if got := (&replica{agent: &Agent{}, spec: replicaSpec{ProxyPath: "envoy", Gateway: gateway}}).bypassMode(); got != bypass.ModeOff {
+			t.Errorf("a stock Envoy, gateway: %v: %v", gateway, got)
 		}
 	}
 	// The check for plaintext is made at a port that the proxy has.
@@ -148,5 +156,23 @@ func TestCaptureThatCannotBeHad(t *testing.T) {
 			t.Errorf("%q: captured by what is not attached", wanted)
 		}
 		a.captures.close()
+	}
+}
+
+// A cluster that takes what there is has programs where the machine takes them.
+func TestCaptureByProgramsIsFound(t *testing.T) {
+	a := newAgent(t)
+	a.options.Capture = cluster.CaptureAuto
+	t.Cleanup(func() {
+		a.captures.close()
+		if err := errors.Join(capture.Detach(a.config.Cluster.Capture()), a.hierarchies.Remove(a.config.Cluster.Cgroup())); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := a.attachCapture(); err != nil || !a.captures.byPrograms {
+		t.Errorf("by programs: %v, %v", a.captures.byPrograms, err)
+	}
+	if specs := a.captures.settle(replicas(workload(), "c", false, nil)); specs[0].Capture != cluster.CaptureEBPF {
+		t.Errorf("%+v", specs[0])
 	}
 }

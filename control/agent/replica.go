@@ -183,9 +183,9 @@ func (r *replica) prepare(ctx context.Context) error {
 		if err := r.capture(address, proxyUser); err != nil {
 			return err
 		}
-		if err := r.setBypassMode(); err != nil {
-			return err
-		}
+	}
+	if err := r.setBypassMode(); err != nil {
+		return err
 	}
 	if err := os.MkdirAll(r.dir, 0o711); err != nil {
 		return fmt.Errorf("make runtime directory: %w", err)

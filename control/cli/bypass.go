@@ -95,5 +95,16 @@ func (s *session) printBypass(status bypass.Status) error {
 	for _, reason := range slices.Sorted(maps.Keys(status.Refused)) {
 		t.row("connections by TCP, "+reason, strconv.FormatUint(status.Refused[reason], 10))
 	}
+	if err := t.print(s.out); err != nil {
+		return err
+	}
+	fmt.Fprintln(s.out)
+	t = newTable("LOADED", "ID", "ENTRIES AT MOST", "MEMORY")
+	for _, p := range status.Programs {
+		t.row("program "+p.Name, strconv.FormatUint(uint64(p.ID), 10), "", "")
+	}
+	for _, m := range status.Maps {
+		t.row("map "+m.Name, strconv.FormatUint(uint64(m.ID), 10), strconv.FormatUint(uint64(m.MaxEntries), 10), strconv.FormatUint(m.Memory, 10))
+	}
 	return t.print(s.out)
 }

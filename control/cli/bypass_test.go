@@ -21,7 +21,8 @@ func TestWhatTheBypassDoesIsShown(t *testing.T) {
 		"not switched off":   {bypass.Status{Attached: true, Problem: "other maps"}, []string{"To be off, but: other maps"}, false},
 		"lacking":            {bypass.Status{Wanted: true, Problem: "no cgroup"}, []string{"Not attached, connections use TCP: no cgroup"}, false},
 		"half":               {bypass.Status{Wanted: true, Attached: true, Problem: "no switch", Fallbacks: read}, []string{"Attached, but: no switch"}, true},
-		"on":                 {bypass.Status{Wanted: true, Attached: true, Sockets: 7, MaxSockets: 9, Fallbacks: read}, []string{"7 of 9", "messages by TCP, tcp_unread"}, true},
+		"on": {bypass.Status{Wanted: true, Attached: true, Sockets: 7, MaxSockets: 9, Fallbacks: read, Programs: []bypass.Program{{Name: "closed", ID: 5}},
+			Maps: []bypass.Map{{Name: "sockets", ID: 6, MaxEntries: 9, Memory: 4096}}}, []string{"7 of 9", "messages by TCP, tcp_unread", "program closed", "map sockets"}, true},
 	} {
 		var out bytes.Buffer
 		if err := (&session{out: &out}).printBypass(c.status); err != nil {

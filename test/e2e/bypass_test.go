@@ -34,8 +34,48 @@ spec: { selector: { app: page }, ports: [{ name: http, port: 80, targetPort: 800
 ---
 apiVersion: heddle.io/v1alpha1
 kind: Workload
+metadata: { name: echo, namespace: shop, labels: { app: echo } }
+spec: { command: [/usr/bin/python3, -c, "import socket, threading\ndef echo(c):\n    while b := c.recv(65536):\n        c.sendall(b)\n    c.close()\ns = socket.create_server(('0.0.0.0', 9000))\nwhile True:\n    threading.Thread(target=echo, args=(s.accept()[0],)).start()\n"], ports: [{ name: tcp, port: 9000 }] }
+---
+apiVersion: v1
+kind: Service
+metadata: { name: echo, namespace: shop }
+spec: { selector: { app: echo }, ports: [{ name: tcp, port: 9000 }] }
+---
+apiVersion: heddle.io/v1alpha1
+kind: Workload
 metadata: { name: reader, namespace: shop }
 spec: { command: [/bin/sleep, "100000"] }
+`
+
+// Sends 64 MiB of raw TCP in pieces of all sizes, and has them back meanwhile.
+const bulk = `import hashlib, os, random, socket, sys, threading
+s = socket.create_connection((sys.argv[1], 9000))
+s.settimeout(60)
+sent, size = hashlib.sha256(), 64 << 20
+def send():
+    left = size
+    while left:
+        b = os.urandom(min(left, random.randint(1, 200000)))
+        sent.update(b)
+        s.sendall(b)
+        left -= len(b)
+    s.shutdown(socket.SHUT_WR)
+t = threading.Thread(target=send)
+t.start()
+got, n = hashlib.sha256(), 0
+while b := s.recv(65536):
+    got.update(b)
+    n += len(b)
+t.join()
+print(n == size and got.digest() == sent.digest())
+`
+
+// strict has workloads of the namespace take mutual TLS alone.
+const strict = `apiVersion: security.istio.io/v1
+kind: PeerAuthentication
+metadata: { name: strict, namespace: shop }
+spec: { mtls: { mode: STRICT } }
 `
 
 // Requests of HTTP/2 in a thousand pieces each, which come while the sidecar does not run: the first of them bypass TCP, the rest goes
@@ -136,6 +176,7 @@ func TestTCPBypass(t *testing.T) {
 	must(t, "apply", "-f", harness.WriteFile(t, neighbours))
 	awaitReplica(t, "shop", "page")
 	awaitReplica(t, "shop", "reader")
+	awaitReplica(t, "shop", "echo")
 	want, err := os.ReadFile("/usr/share/common-licenses/GPL-3")
 	if err != nil {
 		t.Fatal(err)
@@ -183,10 +224,34 @@ func TestTCPBypass(t *testing.T) {
 	must(t, "check", "--wait", "60s")
 	// In the workload's control group, as its application is.
 	group := filepath.Join("/sys/fs/cgroup/unified", testCluster(t).Cgroup(), "shop.reader-0", "app", "cgroup.procs")
-	asked := exec.Command("sh", "-c", `echo $$ >"$0"; exec ip netns exec "$@"`, group, testCluster(t).Netns("shop", "reader-0"),
-		"python3", "-c", pieces, address, strconv.Itoa(proxyOf(t, "shop", "reader")))
-	if out, err := asked.CombinedOutput(); err != nil || string(out) != "answered\n" {
-		t.Errorf("requests in small pieces, while the sidecar did not read: %v\n%s", err, out)
+	python := func(program string, arguments ...string) string {
+		t.Helper()
+		asked := exec.Command("sh", append([]string{"-c", `echo $$ >"$0"; exec ip netns exec "$@"`, group, testCluster(t).Netns("shop", "reader-0"), "python3", "-c", program}, arguments...)...)
+		out, err := asked.CombinedOutput()
+		if err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+		return string(out)
+	}
+	if out := python(pieces, address, strconv.Itoa(proxyOf(t, "shop", "reader"))); out != "answered\n" {
+		t.Errorf("requests in small pieces, while the sidecar did not read: %s", out)
+	}
+	echo, err := lookup(reader, "echo.shop.svc.cluster.local")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, mode := range []string{"plain", "strict mutual TLS"} {
+		if mode != "plain" {
+			must(t, "apply", "-f", harness.WriteFile(t, strict))
+			must(t, "check", "--wait", "60s")
+		}
+		before := status()
+		if out := python(bulk, echo); out != "True\n" {
+			t.Errorf("64 MiB there and back, %s: %s", mode, out)
+		}
+		if after := status(); after.Bytes == before.Bytes {
+			t.Errorf("nothing of it bypassed TCP, %s: %+v", mode, after)
+		}
 	}
 
 	connections := status().Connections

@@ -794,6 +794,10 @@ func TestDetachRemovesEverything(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	s, err := b.Status()
+	if err != nil || len(s.Programs) != 4 || len(s.Maps) < 10 {
+		t.Fatalf("%+v: %v", s, err)
+	}
 	b.Close()
 	for range 2 {
 		if err := Detach(dir); err != nil {
@@ -810,6 +814,30 @@ func TestDetachRemovesEverything(t *testing.T) {
 	attached, err := programs(cgroup)
 	if err != nil || attached != 0 {
 		t.Errorf("%d programs are still attached: %v", attached, err)
+	}
+	// The kernel frees them when it comes to it.
+	deadline := time.Now().Add(patience)
+	for _, p := range s.Programs {
+		for there := true; there && !time.Now().After(deadline); runtime.Gosched() {
+			left, err := ebpf.NewProgramFromID(ebpf.ProgramID(p.ID))
+			if there = err == nil; there {
+				left.Close()
+			}
+		}
+	}
+	for _, m := range s.Maps {
+		for there := true; there; runtime.Gosched() {
+			left, err := ebpf.NewMapFromID(ebpf.MapID(m.ID))
+			if there = err == nil; there {
+				left.Close()
+			}
+			if there && time.Now().After(deadline) {
+				t.Fatalf("map %s is still there", m.Name)
+			}
+		}
+	}
+	if time.Now().After(deadline) {
+		t.Error("programs are still there")
 	}
 }
 

@@ -2,6 +2,8 @@ package bypass
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"heddle.io/heddle/control/agent/pinned"
 )
@@ -9,6 +11,20 @@ import (
 // share is what one workload or all have; as in bpf/bypass.h.
 type share struct {
 	Sockets, UnreadBlocks int64
+}
+
+// Program is one that is loaded.
+type Program struct {
+	Name string `json:"name"`
+	ID   uint32 `json:"id"`
+}
+
+// Map is one that is loaded. Memory is what the kernel has of it now, in bytes.
+type Map struct {
+	Name       string `json:"name"`
+	ID         uint32 `json:"id"`
+	MaxEntries uint32 `json:"maxEntries"`
+	Memory     uint64 `json:"memory"`
 }
 
 // Status says what the bypass does. Counters count from the first [Attach] on, over restarts of the agent.
@@ -34,6 +50,9 @@ type Status struct {
 	// MaxSockets as are free; not_recorded, the kernel does not record a socket, for want of memory or because something else has it;
 	// ambiguous, two connections cannot be told apart.
 	Refused map[string]uint64 `json:"refused"`
+	// Programs and Maps that are loaded, by name.
+	Programs []Program `json:"programs,omitempty"`
+	Maps     []Map     `json:"maps,omitempty"`
 }
 
 // Reasons of fallbacks and refusals, by the counter's place.
@@ -75,5 +94,27 @@ func (b *Bypass) Status() (Status, error) {
 		return Status{}, err
 	}
 	s.Sockets = int(total.Sockets)
-	return s, nil
+	return s, b.loaded(&s)
+}
+
+// loaded fills in programs and maps.
+func (b *Bypass) loaded(s *Status) error {
+	for _, name := range slices.Sorted(maps.Keys(b.objects.Programs)) {
+		info, err := b.objects.Programs[name].Info()
+		if err != nil {
+			return fmt.Errorf("look at program %s of the bypass: %w", name, err)
+		}
+		id, _ := info.ID()
+		s.Programs = append(s.Programs, Program{Name: name, ID: uint32(id)})
+	}
+	for _, name := range slices.Sorted(maps.Keys(b.objects.Maps)) {
+		info, err := b.objects.Maps[name].Info()
+		if err != nil {
+			return fmt.Errorf("look at map %s of the bypass: %w", name, err)
+		}
+		id, _ := info.ID()
+		memory, _ := info.Memlock()
+		s.Maps = append(s.Maps, Map{Name: name, ID: uint32(id), MaxEntries: info.MaxEntries, Memory: memory})
+	}
+	return nil
 }
