@@ -4,6 +4,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -70,18 +72,22 @@ func TestMixed(t *testing.T) {
 		"short": {Path: "/short", Bytes: 10, Connections: 10, Rate: 100},
 		"long":  {Path: "/long", Bytes: 100_000, Connections: 10, Rate: 100},
 	}
-	got, err := mixture{address, byPort[0], classes, Course{Opening: 200 * time.Millisecond, Duration: 500 * time.Millisecond}}.run()
+	got, err := mixture{os.Getpid(), address, byPort[0], classes, Course{Opening: 200 * time.Millisecond, Duration: 500 * time.Millisecond}}.run()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, r := range got {
+	// The server is this process as well.
+	if got.CPU <= 0 || got.BusiestThread <= 0 || got.BusiestThread > 1 || got.Lag < 0 {
+		t.Errorf("%+v", got)
+	}
+	for name, r := range got.Classes {
 		// As many as were due, however long they took.
 		if r.Errors != 0 || r.Requests < 40 || r.Requests > 60 || r.P50 <= 0 || r.P99 < r.P50 {
 			t.Errorf("%s: %+v, want 50 answers", name, r)
 		}
 	}
 	classes["long"] = Class{Path: "/long", Bytes: 99_999, Connections: 10, Rate: 100}
-	if got, err := (mixture{address, byPort[0], classes, Course{Duration: 100 * time.Millisecond}}).run(); err == nil || !strings.Contains(err.Error(), "want 99999") {
+	if got, err := (mixture{os.Getpid(), address, byPort[0], classes, Course{Duration: 100 * time.Millisecond}}).run(); err == nil || !strings.Contains(err.Error(), "want 99999") {
 		t.Errorf("answers of another length gave %+v and error %v", got, err)
 	}
 }
@@ -109,17 +115,26 @@ func TestMixedLate(t *testing.T) {
 	}
 	classes := map[string]Class{"short": {Path: "/", Bytes: 1, Connections: 10, Rate: 100}}
 	course := Course{Opening: 300 * time.Millisecond, Late: true, Settling: 200 * time.Millisecond, Duration: 500 * time.Millisecond}
-	got, err := mixture{server.Listener.Addr().String(), byPort[0], classes, course}.run()
+	got, err := mixture{0, server.Listener.Addr().String(), byPort[0], classes, course}.run()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r := got["short"]; r.Errors != 0 || r.Requests < 40 || r.Requests > 60 {
+	if r := got.Classes["short"]; r.Errors != 0 || r.Requests < 40 || r.Requests > 60 {
 		t.Errorf("%+v, want 50 answers", r)
 	}
 	if opened.Load() != 20 || early.Load() != 0 || asked.Load() < 60 {
 		t.Errorf("%d connections opened, %d of %d requests before all were, want 20 and none of 70", opened.Load(), early.Load(), asked.Load())
 	}
-	if _, err := (mixture{server.Listener.Addr().String(), byPort[0][:19], classes, course}).run(); err == nil {
+	if _, err := (mixture{0, server.Listener.Addr().String(), byPort[0][:19], classes, course}).run(); err == nil {
 		t.Error("19 ports were enough for 20 connections")
+	}
+}
+
+// The others are at every other place, in the order that they have without.
+func TestMixedAlternates(t *testing.T) {
+	m := mixture{Classes: map[string]Class{"short": {Bytes: 1}, "long": {Bytes: 2}, "longer": {Bytes: 3}}}
+	got := m.alternating([]string{"short", "short", "longer", "short", "long", "short"})
+	if want := []string{"longer", "short", "long", "short", "short", "short"}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"heddle.io/heddle/bench/process"
 )
 
 // paced is one connection that asks at its own pace.
@@ -28,7 +30,11 @@ type paced struct {
 	// head is what has come of an answer's head, missing what has not come of its body, once the head has.
 	head    []byte
 	missing int
-	took    []time.Duration
+	// took are the latencies that count, and answered how many of them were there before the end.
+	took     []time.Duration
+	answered int
+	// late says that it was to ask before it had the answer before.
+	late bool
 }
 
 // agenda has the connection first that has to do something next.
@@ -50,20 +56,25 @@ type pacer struct {
 	epoll
 	to          unix.SockaddrInet4
 	connections []*paced
-	// end is when nothing is due any more.
-	end time.Time
+	// counted is when those begin whose latencies count, end when nothing is due any more.
+	counted, end time.Time
+	// pid of the program that is asked, zero for none, and what its threads had taken at those times.
+	pid           int
+	before, after map[int]time.Duration
+	// lags of requests that count, whose connections waited for nothing: how long after they were due they were sent.
+	lags []time.Duration
 	// agenda of those that wait for nothing else, and how many wait for an answer.
 	agenda  agenda
 	waiting int
 	buffer  [4096]byte
 }
 
-func newPacer(address string, connections []*paced, end time.Time) (*pacer, error) {
+func newPacer(address string, connections []*paced, counted, end time.Time) (*pacer, error) {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil || !to.Addr().Is4() {
 		return nil, fmt.Errorf("address %q: want IPv4 and port", address)
 	}
-	p := &pacer{to: unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}, connections: connections, end: end}
+	p := &pacer{to: unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}, connections: connections, counted: counted, end: end}
 	p.epoll, err = newEpoll()
 	return p, err
 }
@@ -84,6 +95,9 @@ func (p *pacer) run() error {
 	last := p.end.Add(answerBound)
 	for events := make([]unix.EpollEvent, 256); ; {
 		now := time.Now()
+		if err := p.watchCost(now); err != nil {
+			return err
+		}
 		for len(p.agenda) > 0 && !p.agenda[0].due.After(now) {
 			c := heap.Pop(&p.agenda).(*paced)
 			if err := p.turn(c); err != nil {
@@ -115,6 +129,18 @@ func (p *pacer) run() error {
 	}
 }
 
+// watchCost reads what the program that is asked has taken, when counting begins and when it ends.
+func (p *pacer) watchCost(now time.Time) (err error) {
+	switch {
+	case p.pid == 0:
+	case p.before == nil && !now.Before(p.counted):
+		p.before, err = process.OnCPUByThread(p.pid)
+	case p.after == nil && !now.Before(p.end):
+		p.after, err = process.OnCPUByThread(p.pid)
+	}
+	return err
+}
+
 func (c *paced) failed(err error) error {
 	return fmt.Errorf("class %s, connection from port %d: %w", c.name, c.port, err)
 }
@@ -129,6 +155,9 @@ func (p *pacer) turn(c *paced) error {
 			p.plan(c, c.first)
 		}
 		return nil
+	}
+	if !c.late && c.due.After(c.counted) {
+		p.lags = append(p.lags, time.Since(c.due))
 	}
 	p.waiting++
 	n, err := unix.Write(c.socket, c.request)
@@ -153,10 +182,9 @@ func (p *pacer) open(c *paced) error {
 	if c.socket, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err != nil {
 		return err
 	}
-	bound := unix.NsecToTimeval(answerBound.Nanoseconds())
 	return errors.Join(unix.SetsockoptInt(c.socket, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
 		unix.SetsockoptLinger(c.socket, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}),
-		unix.SetsockoptTimeval(c.socket, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &bound),
+		unix.SetsockoptInt(c.socket, unix.IPPROTO_TCP, unix.TCP_SYNCNT, 3), // Gives up after fifteen seconds.
 		unix.SetsockoptInt(c.socket, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1),
 		unix.Bind(c.socket, &unix.SockaddrInet4{Port: c.port, Addr: [4]byte{127, 0, 0, 1}}),
 		unix.Connect(c.socket, &p.to), p.watch(c.socket, c.number))
@@ -174,10 +202,16 @@ func (p *pacer) receive(c *paced) error {
 		return err
 	}
 	p.waiting--
+	now := time.Now()
 	if c.due.After(c.counted) {
-		c.took = append(c.took, time.Since(c.due))
+		c.took = append(c.took, now.Sub(c.due))
+		if now.Before(p.end) {
+			c.answered++
+		}
 	}
-	p.plan(c, c.due.Add(c.interval))
+	next := c.due.Add(c.interval)
+	c.late = next.Before(now)
+	p.plan(c, next)
 	return nil
 }
 

@@ -1,7 +1,12 @@
 package process
 
 import (
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -18,4 +23,34 @@ func OnCPU(pid int) (time.Duration, error) {
 		return 0, fmt.Errorf("processor time of process %d: %w", pid, err)
 	}
 	return time.Duration(ran.Nano()), nil
+}
+
+// OnCPUByThread is how long each of a process' threads has run so far, by its number, as [OnCPU].
+func OnCPUByThread(pid int) (map[int]time.Duration, error) {
+	dir := filepath.Join("/proc", strconv.Itoa(pid), "task")
+	threads, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	ran := map[int]time.Duration{}
+	for _, thread := range threads {
+		content, err := os.ReadFile(filepath.Join(dir, thread.Name(), "schedstat"))
+		if errors.Is(err, os.ErrNotExist) {
+			continue // It has ended just now.
+		}
+		if err != nil {
+			return nil, err
+		}
+		number, err := strconv.Atoi(thread.Name())
+		if err != nil {
+			return nil, err
+		}
+		first, _, _ := strings.Cut(string(content), " ")
+		nanoseconds, err := strconv.ParseInt(first, 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("processor time of thread %d: %w", number, err)
+		}
+		ran[number] = time.Duration(nanoseconds)
+	}
+	return ran, nil
 }

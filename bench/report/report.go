@@ -93,12 +93,14 @@ func align(b *strings.Builder, rows [][]string) {
 	}
 }
 
-// charted is the figure of a scenario's chart, where it is not the first one.
-var charted = map[string]string{"p2": "p99_ms", "p3": "added_p95_ms", "mesh": "sidecars_us", "p5": "p99_ms_1k", "p5-even": "p99_ms_1k", "p5-late": "p99_ms_1k", "p6": "added_us_4k", "p8": "endpoint_p99_ms"}
+// charted is the figure of a scenario's chart, and of its variants', where it is not the first one.
+var charted = map[string]string{"p2": "p99_ms", "p3": "added_p95_ms", "mesh": "sidecars_us", "p5": "p99_ms_1k", "p6": "added_us_4k", "p8": "endpoint_p99_ms"}
 
 // Charted is the figure of a result that its chart shows.
 func Charted(r results.Result) string {
-	return cmp.Or(charted[r.Scenario], columns(r)[0])
+	// Variants, such as p5-even, have that of what they vary.
+	kind, _, _ := strings.Cut(r.Scenario, "-")
+	return cmp.Or(charted[r.Scenario], charted[kind], columns(r)[0])
 }
 
 // Markdown writes all results with a bar chart each; charts maps a scenario to its picture's path.

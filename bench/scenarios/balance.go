@@ -56,12 +56,15 @@ const (
 	skewed
 	// late gives them to the workers in turns, before any load: those that ask later to one, those that never do to the other.
 	late
+	// uneven gives all to one, as skewed, in an order by which who counts them gives one worker all that ask for more than 1 kB.
+	uneven
 )
 
 var balanceSummaries = map[arrangement]string{
 	even:   "4000 connections, answers of 1 kB to 1 MB, two workers, as the kernel spreads them: balance none, exact, load-aware",
 	skewed: "the same where the kernel gives all of them to one worker",
 	late:   "the same where all are open before any load, and one worker has those that ask then",
+	uneven: "the same as p5, where every other connection asks for little: equal numbers are unequal loads",
 }
 
 // balance compares what connections of all sizes wait.
@@ -75,7 +78,7 @@ func runBalance(name string, arranged arrangement, o Options) (results.Result, e
 	if len(names) == 0 {
 		names = slices.Sorted(maps.Keys(balanceSubjects))
 	}
-	b := balanceLoad{skewed: arranged == skewed, classes: maps.Clone(balanceClasses), course: load.Course{Opening: balanceOpening, Duration: o.Duration}, binaries: o.Binaries}
+	b := balanceLoad{arranged: arranged, classes: maps.Clone(balanceClasses), course: load.Course{Opening: balanceOpening, Duration: o.Duration}, binaries: o.Binaries}
 	connections := 0
 	for class, c := range b.classes {
 		c.Bytes = peers.Sizes[c.Path]
@@ -88,6 +91,7 @@ func runBalance(name string, arranged arrangement, o Options) (results.Result, e
 	if arranged == late {
 		b.course.Late, b.course.Settling = true, balanceSettling
 	}
+	b.course.Alternate = arranged == uneven
 	var err error
 	if b.ports, err = arrange(arranged, connections); err != nil {
 		return result, err
@@ -145,7 +149,7 @@ func runBalance(name string, arranged arrangement, o Options) (results.Result, e
 // arrange finds the connections' source ports, in the order in which they open.
 func arrange(arranged arrangement, connections int) ([]int, error) {
 	each := connections / balanceWorkers
-	if arranged == skewed {
+	if arranged == skewed || arranged == uneven {
 		each = connections
 	}
 	bySocket, err := load.PortsBySocket(balanceAddress, balanceWorkers, each)
@@ -153,7 +157,7 @@ func arrange(arranged arrangement, connections int) ([]int, error) {
 		return nil, err
 	}
 	switch arranged {
-	case skewed:
+	case skewed, uneven:
 		return bySocket[0], nil
 	case late:
 		return inTurns(bySocket), nil
@@ -177,10 +181,9 @@ func inTurns(bySocket [][]int) []int {
 
 // balanceLoad is what every subject of a run has to do.
 type balanceLoad struct {
-	dir   string
-	ports []int
-	// skewed: the kernel gives all connections to one worker.
-	skewed   bool
+	dir      string
+	ports    []int
+	arranged arrangement
 	classes  map[string]load.Class
 	course   load.Course
 	binaries peers.Binaries
@@ -229,11 +232,7 @@ func (b balanceLoad) once(name string) (map[string]float64, error) {
 		return nil, err
 	}
 	defer subject.Stop()
-	before, err := subject.Cost()
-	if err != nil {
-		return nil, err
-	}
-	got, err := load.Mixed(connectingPlace, balanceAddress, b.ports, b.classes, b.course)
+	got, err := load.Mixed(connectingPlace, subject.PID(), balanceAddress, b.ports, b.classes, b.course)
 	if err != nil {
 		return nil, err
 	}
@@ -245,27 +244,23 @@ func (b balanceLoad) once(name string) (map[string]float64, error) {
 	if err != nil {
 		return nil, fmt.Errorf("what became of the connections: %w", err)
 	}
-	if most, all := did["most_of_one_worker"], float64(len(b.ports)); chosen.balance == "" && b.skewed && most < 0.99*all {
-		return nil, fmt.Errorf("the kernel gave a worker %.0f of %.0f connections, not all: this run measures nothing", most, all)
-	}
-	used := cost.User - before.User + cost.System - before.System
-	// While connections open, half of them ask, or none.
-	asked := b.course.Opening/2 + b.course.Settling + b.course.Duration
-	if b.course.Late {
-		asked -= b.course.Opening / 2
+	if got.BusiestThread < 0.9 && chosen.balance == "" && b.arranged != even {
+		return nil, fmt.Errorf("one worker did %.0f %% of the work, not nearly all: this run measures nothing", 100*got.BusiestThread)
 	}
 	figures := map[string]float64{
 		"rss_mb": float64(cost.RSS) / 1e6,
 		// What is asked is the same of all subjects, whatever they take for it.
-		"cpu_percent": 100 * used.Seconds() / asked.Seconds(),
+		"cpu_percent":               100 * got.CPU.Seconds() / b.course.Duration.Seconds(),
+		"busiest_worker_percent":    100 * got.BusiestThread,
+		"client_cpu_ms":             float64(got.Client.Milliseconds()),
+		"client_lag_p99_ms":         float64(got.Lag.Microseconds()) / 1000,
+		"requests_per_second_asked": b.perSecond(),
 	}
 	maps.Copy(figures, did)
-	var requests int64
-	for class, r := range got {
-		requests += r.Requests
+	for class, r := range got.Classes {
+		figures["requests_per_second"] += r.PerSecond
 		figures["p50_ms_"+class] = float64(r.P50.Microseconds()) / 1000
 		figures["p99_ms_"+class] = float64(r.P99.Microseconds()) / 1000
 	}
-	figures["requests_per_second"] = float64(requests) / b.course.Duration.Seconds()
 	return figures, nil
 }

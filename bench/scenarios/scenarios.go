@@ -67,6 +67,7 @@ var All = []Scenario{
 	balance("p5-even", even),
 	balance("p5", skewed),
 	balance("p5-late", late),
+	balance("p5-uneven", uneven),
 	policies("policies-30", 10),
 	policies("policies-3000", 1000),
 	{Name: "p6", Summary: "what a hundred regular expressions on the cookie add to a request, in processor time", Run: expressions},

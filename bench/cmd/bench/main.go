@@ -53,7 +53,7 @@ func main() {
 	heddle := flag.String("heddle-proxy", "bin/heddle-proxy", "path of heddle-proxy, a release build")
 	envoy := flag.String("envoy", "envoy", "path of a stock Envoy")
 	out := flag.String("out", "bench/results/latest", "folder for the results")
-	rate := flag.Int("rate", 0, "requests per second; p2, p3, mesh: of the runs at a fixed rate, by default six tenths of the most of p2 and 4000 of the others; p5, p5-even, p5-late: by default what takes three quarters of a processor")
+	rate := flag.Int("rate", 0, "requests per second; p2, p3, mesh: of the runs at a fixed rate, by default six tenths of the most of p2 and 4000 of the others; p5 and its variants: by default what takes three quarters of a processor")
 	var mesh scenarios.Mesh
 	flag.IntVar(&mesh.Size.Services, "services", 1000, "p8: services of the mesh")
 	flag.IntVar(&mesh.Size.Endpoints, "endpoints", 3, "p8: endpoints of each service")
