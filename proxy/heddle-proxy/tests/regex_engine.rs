@@ -48,3 +48,14 @@ fn hyperscan_finds_the_expressions_of_rules_and_routes() {
     // Workers add up now and then.
     wait_until("two texts are counted", || counter(admin, HANDED_OVER) == 2);
 }
+
+/// Where an expression stands that Hyperscan is not given is said, and the configuration is taken.
+#[test]
+fn what_hyperscan_is_not_given_is_said_with_its_place() {
+    let config = FIXTURE.replace(".*session=[0-9a-f]+.*", r"x\\by[a-z]+z|[a-z]{2}");
+    assert_ne!(config, FIXTURE);
+    let (code, said) = output(&config, &["--mode", "validate", "-l", "info"]);
+    assert_eq!(code, Some(0), "{said}");
+    let line = said.lines().find(|line| line.contains("Hyperscan is not given")).unwrap_or(&said);
+    assert!(line.contains("listeners[") && line.contains(".rules"), "{line}");
+}

@@ -51,7 +51,10 @@ fn rules(config: &pb::rbac::Rbac, path: &Path<'_>) -> Result<Rules> {
         .into_iter()
         .filter_map(|name| Some((name, config.policies.get(name)?)));
     let policies = policies.map(|(name, value)| policy(name, value, &path.key("policies", name)));
-    Ok(Rules::new(action, policies.collect::<Result<_>>()?))
+    let policies = policies.collect::<Result<_>>()?;
+    // What is logged of expressions says where they stand.
+    let _span = tracing::info_span!("rules", %path).entered();
+    Ok(Rules::new(action, policies))
 }
 
 fn policy(name: &str, config: &pb::rbac::Policy, path: &Path<'_>) -> Result<Policy> {

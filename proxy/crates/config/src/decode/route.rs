@@ -147,9 +147,14 @@ fn virtual_host(
     for (i, r) in host.routes.iter().enumerate() {
         routes.push(route(r, &filters, context, &path.item("routes", i))?);
     }
+    let routes = {
+        // What is logged of expressions says where they stand.
+        let _span = tracing::info_span!("routes", %path).entered();
+        routes.into()
+    };
     Ok(VirtualHost {
         name: host.name.as_str().into(),
-        routes: routes.into(),
+        routes,
         require_tls,
         request_headers: headers::operations(
             &host.request_headers_to_add,

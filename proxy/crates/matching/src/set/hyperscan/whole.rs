@@ -56,6 +56,10 @@ pub(in super::super) fn compile(
             None => rest.push(candidate),
         }
     }
+    if let Some(first) = rest.first() {
+        let (pattern, several) = (&first.hir, rest.len());
+        tracing::info!(%pattern, several, "Hyperscan is not given expressions that are too large or look around; the portable engine finds them");
+    }
     while !open.is_empty() && begun.elapsed() < COMPILE_WITHIN {
         let mut room = MAX_TOGETHER;
         let fits = |offered: &&Offered| {
@@ -73,6 +77,10 @@ pub(in super::super) fn compile(
         } else {
             rest.extend(chunk.into_iter().map(|offered| offered.candidate));
         }
+    }
+    if let Some(first) = open.first() {
+        let (pattern, several) = (&first.candidate.hir, open.len());
+        tracing::warn!(%pattern, several, "Hyperscan compiles for {COMPILE_WITHIN:?}; the portable engine finds the other expressions");
     }
     rest.extend(open.into_iter().map(|offered| offered.candidate));
     (parts, rest)
