@@ -9,7 +9,7 @@ use heddle_config::snapshot::{
     PathMatch, PathRewrite, PrematureResetLimits, RouteSource, RouteTable, Runtime, ServerHeader, Snapshot,
     TrafficDirection, UpstreamHttp, UpstreamTransport, XfccMode,
 };
-use heddle_config::{AdminAddress, Bootstrap, Builder, Options, TargetAddress};
+use heddle_config::{AdminAddress, Bootstrap, Builder, Options, ResourceKind, TargetAddress};
 
 fn bootstrap(text: &str) -> Bootstrap {
     Bootstrap::parse([text], &Options::default()).unwrap_or_else(|e| panic!("{e}"))
@@ -792,4 +792,21 @@ fn a_bootstrap_may_ask_for_hyperscan() {
         "{with}"
     );
     assert_eq!(with, without, "nothing else depends on the engine");
+}
+
+/// Beside the workers and the other updates goes what may take long: much, many expressions, or, with Hyperscan, one.
+#[test]
+fn updates_with_expressions_are_slow() {
+    let builder = |text: &str| Builder::new(&bootstrap(text), Box::new(|_| Ok(()))).expect("a builder");
+    let portable = builder("static_resources: {}");
+    let hyperscan = builder(include_str!("../../../../test/fixtures/envoy-hyperscan.yaml"));
+    for kind in [ResourceKind::Listener, ResourceKind::Route] {
+        assert!(!portable.is_slow(kind, (8 << 10) - 1), "{kind:?}");
+        assert!(portable.is_slow(kind, 8 << 10), "{kind:?}");
+        assert!(hyperscan.is_slow(kind, 100), "{kind:?}");
+    }
+    for kind in [ResourceKind::Cluster, ResourceKind::Endpoints, ResourceKind::Secret] {
+        assert!(!hyperscan.is_slow(kind, (64 << 10) - 1), "{kind:?}");
+        assert!(portable.is_slow(kind, 64 << 10), "{kind:?}");
+    }
 }
