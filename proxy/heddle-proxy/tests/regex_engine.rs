@@ -56,6 +56,9 @@ fn what_hyperscan_is_not_given_is_said_with_its_place() {
     assert_ne!(config, FIXTURE);
     let (code, said) = output(&config, &["--mode", "validate", "-l", "info"]);
     assert_eq!(code, Some(0), "{said}");
-    let line = said.lines().find(|line| line.contains("Hyperscan is not given")).unwrap_or(&said);
+    let line = said
+        .lines()
+        .find(|line| line.contains("Hyperscan is not given"))
+        .unwrap_or(&said);
     assert!(line.contains("listeners[") && line.contains(".rules"), "{line}");
 }
