@@ -34,6 +34,13 @@ spec: { selector: { app: page }, ports: [{ name: http, port: 80, targetPort: 800
 ---
 apiVersion: heddle.io/v1alpha1
 kind: Workload
+metadata: { name: reader, namespace: shop }
+spec: { command: [/bin/sleep, "100000"] }
+`
+
+// echo gives back what it gets.
+const echo = `apiVersion: heddle.io/v1alpha1
+kind: Workload
 metadata: { name: echo, namespace: shop, labels: { app: echo } }
 spec: { command: [/usr/bin/python3, -c, "import socket, threading\ndef echo(c):\n    while b := c.recv(65536):\n        c.sendall(b)\n    c.close()\ns = socket.create_server(('0.0.0.0', 9000))\nwhile True:\n    threading.Thread(target=echo, args=(s.accept()[0],)).start()\n"], ports: [{ name: tcp, port: 9000 }] }
 ---
@@ -41,11 +48,6 @@ apiVersion: v1
 kind: Service
 metadata: { name: echo, namespace: shop }
 spec: { selector: { app: echo }, ports: [{ name: tcp, port: 9000 }] }
----
-apiVersion: heddle.io/v1alpha1
-kind: Workload
-metadata: { name: reader, namespace: shop }
-spec: { command: [/bin/sleep, "100000"] }
 `
 
 // Sends 64 MiB of raw TCP in pieces of all sizes, and has them back meanwhile.
@@ -173,7 +175,7 @@ func TestTCPBypass(t *testing.T) {
 		}
 	})
 	must(t, "up", "--name", clusterName, "--tcp-bypass")
-	must(t, "apply", "-f", harness.WriteFile(t, neighbours))
+	must(t, "apply", "-f", harness.WriteFile(t, neighbours+"---\n"+echo))
 	awaitReplica(t, "shop", "page")
 	awaitReplica(t, "shop", "reader")
 	awaitReplica(t, "shop", "echo")
@@ -236,7 +238,7 @@ func TestTCPBypass(t *testing.T) {
 	if out := python(pieces, address, strconv.Itoa(proxyOf(t, "shop", "reader"))); out != "answered\n" {
 		t.Errorf("requests in small pieces, while the sidecar did not read: %s", out)
 	}
-	echo, err := lookup(reader, "echo.shop.svc.cluster.local")
+	echoes, err := lookup(reader, "echo.shop.svc.cluster.local")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -246,7 +248,7 @@ func TestTCPBypass(t *testing.T) {
 			must(t, "check", "--wait", "60s")
 		}
 		before := status()
-		if out := python(bulk, echo); out != "True\n" {
+		if out := python(bulk, echoes); out != "True\n" {
 			t.Errorf("64 MiB there and back, %s: %s", mode, out)
 		}
 		if after := status(); after.Bytes == before.Bytes {
