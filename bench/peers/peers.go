@@ -186,6 +186,12 @@ func WriteSizes(dir string) error {
 
 // Backend starts the server behind the proxies: nginx answering so many bytes.
 func Backend(at process.Place, dir, address string, size int) (*process.Process, error) {
+	if at.Netns == "" {
+		if other, err := net.DialTimeout("tcp", address, time.Second); err == nil {
+			other.Close()
+			return nil, fmt.Errorf("somebody listens on %s already, and would answer in place of the backend: end what is left of another run", address)
+		}
+	}
 	config, err := render(dir, "backend.conf", settings{Dir: dir, Backend: address, Body: strings.Repeat("x", size)})
 	if err != nil {
 		return nil, err
