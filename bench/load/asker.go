@@ -28,11 +28,20 @@ type asker struct {
 	buffer [4096]byte
 }
 
+// socketAddress of an IPv4 address and port.
+func socketAddress(text string) (unix.SockaddrInet4, error) {
+	to, err := netip.ParseAddrPort(text)
+	if err != nil || !to.Addr().Is4() {
+		return unix.SockaddrInet4{}, fmt.Errorf("address %q: want IPv4 and port", text)
+	}
+	return unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}, nil
+}
+
 // newAsker opens so many connections, over which it sends these requests by turns.
 func newAsker(address string, requests [][]byte, connections int) (*asker, error) {
-	to, err := netip.ParseAddrPort(address)
-	if err != nil || !to.Addr().Is4() {
-		return nil, fmt.Errorf("address %q: want IPv4 and port", address)
+	to, err := socketAddress(address)
+	if err != nil {
+		return nil, err
 	}
 	a := &asker{requests: requests, got: make([][]byte, connections)}
 	if a.epoll, err = newEpoll(); err != nil {
@@ -45,7 +54,7 @@ func newAsker(address string, requests [][]byte, connections int) (*asker, error
 			return nil, err
 		}
 		a.sockets = append(a.sockets, socket)
-		if err := errors.Join(unix.Connect(socket, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}),
+		if err := errors.Join(unix.Connect(socket, &to),
 			unix.SetsockoptInt(socket, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1), a.watch(socket, number)); err != nil {
 			a.close()
 			return nil, fmt.Errorf("connect to %s: %w", address, err)

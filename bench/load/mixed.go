@@ -84,11 +84,12 @@ func AskMixed(told io.Reader, out io.Writer) error {
 const silent = ""
 
 func (m mixture) run() (MixedResult, error) {
-	connections, err := m.connections(time.Now())
+	start := time.Now()
+	connections, err := m.connections(start)
 	if err != nil {
 		return MixedResult{}, err
 	}
-	counted := connections[0].counted
+	counted := start.Add(m.Course.Opening + m.Course.Settling)
 	p, err := newPacer(m.Address, connections, counted, counted.Add(m.Course.Duration))
 	if err != nil {
 		return MixedResult{}, err
@@ -137,11 +138,10 @@ func (m mixture) connections(start time.Time) ([]*paced, error) {
 		return nil, fmt.Errorf("%d ports for %d connections", len(m.Ports), len(order))
 	}
 	opened := start.Add(m.Course.Opening)
-	counted := opened.Add(m.Course.Settling)
 	connections := make([]*paced, len(order))
 	for i, name := range order {
 		class := m.Classes[name]
-		c := &paced{name: name, bytes: int(class.Bytes), port: m.Ports[i], number: i, socket: -1, counted: counted,
+		c := &paced{name: name, bytes: int(class.Bytes), port: m.Ports[i], number: i, socket: -1,
 			due: start.Add(m.Course.Opening * time.Duration(i) / time.Duration(len(order)))}
 		if name != silent {
 			c.interval = time.Duration(float64(class.Connections) / class.Rate * float64(time.Second))

@@ -5,7 +5,6 @@ import (
 	"container/heap"
 	"errors"
 	"fmt"
-	"net/netip"
 	"time"
 	"unsafe"
 
@@ -22,9 +21,9 @@ type paced struct {
 	// bytes that each answer has.
 	bytes int
 	// due is when it has to do something next: to open, or to ask. first is when its first request is due, interval the time between
-	// two of them (zero: it never asks), counted when those begin whose latencies count.
-	due, first, counted time.Time
-	interval            time.Duration
+	// two of them (zero: it never asks).
+	due, first time.Time
+	interval   time.Duration
 	// socket is negative while it is not open.
 	socket int
 	// head is what has come of an answer's head, missing what has not come of its body, once the head has.
@@ -70,11 +69,11 @@ type pacer struct {
 }
 
 func newPacer(address string, connections []*paced, counted, end time.Time) (*pacer, error) {
-	to, err := netip.ParseAddrPort(address)
-	if err != nil || !to.Addr().Is4() {
-		return nil, fmt.Errorf("address %q: want IPv4 and port", address)
+	to, err := socketAddress(address)
+	if err != nil {
+		return nil, err
 	}
-	p := &pacer{to: unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}, connections: connections, counted: counted, end: end}
+	p := &pacer{to: to, connections: connections, counted: counted, end: end}
 	p.epoll, err = newEpoll()
 	return p, err
 }
@@ -156,7 +155,7 @@ func (p *pacer) turn(c *paced) error {
 		}
 		return nil
 	}
-	if !c.late && c.due.After(c.counted) {
+	if !c.late && c.due.After(p.counted) {
 		p.lags = append(p.lags, time.Since(c.due))
 	}
 	p.waiting++
@@ -203,7 +202,7 @@ func (p *pacer) receive(c *paced) error {
 	}
 	p.waiting--
 	now := time.Now()
-	if c.due.After(c.counted) {
+	if c.due.After(p.counted) {
 		c.took = append(c.took, now.Sub(c.due))
 		if now.Before(p.end) {
 			c.answered++

@@ -104,7 +104,10 @@ func (b *Bypass) loaded(s *Status) error {
 		if err != nil {
 			return fmt.Errorf("look at program %s of the bypass: %w", name, err)
 		}
-		id, _ := info.ID()
+		id, ok := info.ID()
+		if !ok {
+			return fmt.Errorf("the kernel does not number program %s of the bypass", name)
+		}
 		s.Programs = append(s.Programs, Program{Name: name, ID: uint32(id)})
 	}
 	for _, name := range slices.Sorted(maps.Keys(b.objects.Maps)) {
@@ -112,8 +115,11 @@ func (b *Bypass) loaded(s *Status) error {
 		if err != nil {
 			return fmt.Errorf("look at map %s of the bypass: %w", name, err)
 		}
-		id, _ := info.ID()
-		memory, _ := info.Memlock()
+		id, numbered := info.ID()
+		memory, measured := info.Memlock()
+		if !numbered || !measured {
+			return fmt.Errorf("the kernel does not tell number and memory of map %s of the bypass", name)
+		}
 		s.Maps = append(s.Maps, Map{Name: name, ID: uint32(id), MaxEntries: info.MaxEntries, Memory: memory})
 	}
 	return nil
