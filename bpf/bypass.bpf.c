@@ -20,8 +20,8 @@ volatile const __u32 metrics_port = 15090;
  * counters that all share are seldom touched; UNREAD_FREE messages of each connection are in no block. */
 #define UNREAD_FREE 2
 #define UNREAD_BLOCK 32
-/* A client without a peer here talks to another host: it is not looked for any longer after that many messages. */
-#define MAX_PEER_LOOKUPS 16
+/* A socket whose pair is not there has its other end on another host: it is not looked for any longer after that many rounds. */
+#define MAX_PAIR_LOOKUPS 16
 
 /* Set by who loads the programs: how many sockets are recorded at most, as sockets has places, and blocks of unread messages. */
 volatile const __u32 max_sockets = 65536;
@@ -29,6 +29,8 @@ volatile const __u32 max_unread_blocks = 8192;
 
 /* 0 has connections go back to TCP, each when its peer has read everything. */
 volatile __u32 enabled = 1;
+/* How often tend_socket has found something to do. */
+volatile __u32 changes SEC(".data") = 0;
 
 /* Maps, counters and the programs of the control group are pinned by their names and taken over by the next version's programs. */
 struct {
@@ -95,13 +97,13 @@ struct {
 	__type(value, struct socket_ref);
 } unmatched_clients SEC(".maps");
 
-/* By the client's cookie: the server that took it, until the client sends. */
+/* By the client's cookie, until both ends are recorded. Those that are never ready stay until newer ones push them out. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 16384);
 	__type(key, __u64);
-	__type(value, struct socket_ref);
-} servers_by_client SEC(".maps");
+	__type(value, struct pair);
+} pairs SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
@@ -171,16 +173,14 @@ static always_inline int has_read_all(struct tcp_sock *to)
 	return !is_locked(to) && !unread_bytes(to);
 }
 
-/* The peer has read all. The sender is not the only one to find that: see return_idle_room. */
+/* The peer has read all. The sender is not the only one to find that: see tend_socket. */
 static always_inline void return_unread_room(struct state *self)
 {
-	/* Read before: who releases the socket takes its blocks first, and then has it be in nobody's share. */
-	__u64 netns = self->netns;
 	if (!self->unread_blocks)
 		return;
 	__s64 blocks = __sync_lock_test_and_set(&self->unread_blocks, 0);
 	if (blocks)
-		return_share(netns, 0, blocks);
+		return_share(self->netns, 0, blocks);
 }
 
 /* Returns the room for what a sender left its receiver to read, once: of two that do it, one deletes it. */
@@ -223,15 +223,12 @@ static always_inline void orphan_unread(struct state *self)
 /* What a recorded socket that ends gives back. */
 static always_inline void release_socket(struct state *self)
 {
-	__u64 netns = self->netns, cookie = self->cookie;
-	if (!netns)
-		return;
+	__u64 cookie = self->cookie;
 	bpf_map_delete_elem(&recorded_sockets, &cookie);
 	full_barrier();
 	return_orphaned(cookie);
 	orphan_unread(self);
-	self->netns = 0;
-	return_share(netns, 1, 0);
+	return_share(self->netns, 1, 0);
 }
 
 /* A workload may have as many sockets as are free: one gets half of them at most, and however many take what they can get,
@@ -248,10 +245,8 @@ static always_inline int take_place(__u64 netns)
 		bpf_map_update_elem(&workload_shares, &netns, &none, BPF_NOEXIST);
 		own = bpf_map_lookup_elem(&workload_shares, &netns);
 	}
-	if (!own || own->sockets >= (__s64)max_sockets - total->sockets) {
-		count(COUNT_REFUSED_WORKLOAD_SHARE, 1);
+	if (!own || own->sockets >= (__s64)max_sockets - total->sockets)
 		return 0;
-	}
 	__sync_fetch_and_add(&total->sockets, 1);
 	__sync_fetch_and_add(&own->sockets, 1);
 	return 1;
@@ -266,7 +261,7 @@ static always_inline int take_unread_room(struct state *self)
 	__u64 netns = self->netns;
 	struct share *total = bpf_map_lookup_elem(&total_share, &all);
 	struct share *own = bpf_map_lookup_elem(&workload_shares, &netns);
-	if (!netns || !total || !own || own->unread_blocks >= (__s64)max_unread_blocks - total->unread_blocks)
+	if (!total || !own || own->unread_blocks >= (__s64)max_unread_blocks - total->unread_blocks)
 		return 0;
 	__sync_fetch_and_add(&total->unread_blocks, 1);
 	__sync_fetch_and_add(&own->unread_blocks, 1);
@@ -274,38 +269,23 @@ static always_inline int take_unread_room(struct state *self)
 	return 1;
 }
 
-/* Takes a socket among those that the bypass knows, if there is room. */
-static always_inline int record_socket(struct bpf_sock_ops *ops, struct bpf_sock *sk, struct state *self)
+/* What a socket that is established knows of itself from now on; 0 for one that is to use TCP. */
+static always_inline struct state *note_socket(struct bpf_sock_ops *ops, struct bpf_sock *sk)
 {
-	__u64 cookie = self->cookie;
-	__u64 netns = bpf_get_netns_cookie(ops);
-	__u8 yes = 1;
+	struct state self = {
+		.cookie = bpf_get_socket_cookie(ops), .netns = bpf_get_netns_cookie(ops), .write_seq = ops->snd_nxt, .read_seq = ops->rcv_nxt,
+	};
 	struct state *kept = bpf_sk_storage_get(&states, sk, 0, 0);
 	if (kept) {
-		/* It connects again, or was closed while it connected (the program closed). What the peer of before has sent may wait in its queue
-		 * still: it stays recorded until it is closed, and uses TCP. */
+		/* It stays recorded until it is closed, if it is. */
+		kept->reused = 1;
 		orphan_unread(kept);
-		kept->peer.cookie = 0;
-		kept->peer_lookups = MAX_PEER_LOOKUPS;
 		return 0;
 	}
-	if (!take_place(netns))
-		return 0;
-	self->netns = netns;
-	kept = bpf_sk_storage_get(&states, sk, self, BPF_SK_STORAGE_GET_F_CREATE);
-	if (!kept) {
-		return_share(netns, 1, 0);
+	kept = bpf_sk_storage_get(&states, sk, &self, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!kept)
 		count(COUNT_REFUSED_NOT_RECORDED, 1);
-		return 0;
-	}
-	if (bpf_map_update_elem(&recorded_sockets, &cookie, &yes, BPF_ANY) || bpf_sock_hash_update(ops, &sockets, &cookie, BPF_ANY)) {
-		release_socket(kept);
-		count(COUNT_REFUSED_NOT_RECORDED, 1);
-		return 0;
-	}
-	/* Other programs of the machine may have asked for calls of their own. */
-	bpf_sock_ops_cb_flags_set(ops, ops->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_STATE_CB_FLAG);
-	return 1;
+	return kept;
 }
 
 /* The verifier wants each field of the context read at a place that is known. Compilers make of two branches that end alike one read
@@ -338,8 +318,6 @@ static __attribute__((noinline)) int active_established(struct bpf_sock_ops *ops
 	__u64 netns = bpf_get_netns_cookie(ops);
 	if (mode_of(bpf_map_lookup_elem(&workloads, &netns)) == MODE_OFF)
 		return 1;
-	struct state self = {.cookie = bpf_get_socket_cookie(ops)};
-	__u64 cookie = self.cookie;
 
 	if (ops->family == AF_INET) {
 		__u32 address = ops->local_ip4;
@@ -359,15 +337,16 @@ static __attribute__((noinline)) int active_established(struct bpf_sock_ops *ops
 	if (h.netns && !is_sidecar_source(h.address))
 		return 1;
 
-	struct socket_ref me = {.cookie = cookie, .address = (__u64)bpf_skc_to_tcp_sock(sk)};
+	struct state *self = note_socket(ops, sk);
+	if (!self)
+		return 1;
+	self->is_client = 1;
+	struct socket_ref me = {.cookie = self->cookie, .address = (__u64)bpf_skc_to_tcp_sock(sk)};
 	if (bpf_map_update_elem(&unmatched_clients, &h, &me, BPF_NOEXIST)) {
 		/* Whose peer it is cannot be told: neither's. */
 		bpf_map_delete_elem(&unmatched_clients, &h);
 		count(COUNT_REFUSED_AMBIGUOUS, 1);
-		return 1;
 	}
-	if (!record_socket(ops, sk, &self))
-		bpf_map_delete_elem(&unmatched_clients, &h);
 	return 1;
 }
 
@@ -378,9 +357,6 @@ static __attribute__((noinline)) int passive_established(struct bpf_sock_ops *op
 	struct bpf_sock *sk = ops->sk;
 	if (!sk)
 		return 1;
-	struct state self = {.cookie = bpf_get_socket_cookie(ops)};
-	__u64 cookie = self.cookie;
-
 	if (ops->family == AF_INET) {
 		__u32 address = ops->remote_ip4;
 		SEPARATE_READ(address);
@@ -416,37 +392,14 @@ static __attribute__((noinline)) int passive_established(struct bpf_sock_ops *op
 	int to_server = inbound || to_sidecar || (from_sidecar && mode == MODE_BOTH);
 	if (!to_client && !to_server)
 		return 1;
-	if (to_client)
-		self.peer = client;
-	else
-		self.peer_lookups = MAX_PEER_LOOKUPS;
-	if (!record_socket(ops, sk, &self))
+	struct state *self = note_socket(ops, sk);
+	if (!self)
 		return 1;
-	if (to_server) {
-		struct socket_ref me = {.cookie = cookie, .address = (__u64)bpf_skc_to_tcp_sock(sk)};
-		bpf_map_update_elem(&servers_by_client, &client.cookie, &me, BPF_ANY);
-	}
+	self->peer = client;
+	self->may_redirect = to_client;
+	struct pair both = {.server = {.cookie = self->cookie, .address = (__u64)bpf_skc_to_tcp_sock(sk)}, .to_server = to_server, .to_client = to_client};
+	bpf_map_update_elem(&pairs, &client.cookie, &both, BPF_ANY);
 	count(COUNT_CONNECTIONS, 1);
-	return 1;
-}
-
-static __attribute__((noinline)) int state_changed(struct bpf_sock_ops *ops)
-{
-	struct bpf_sock *sk = ops->sk;
-	if (!sk || ops->args[1] != BPF_TCP_CLOSE)
-		return 1;
-	struct state *self = bpf_sk_storage_get(&states, sk, 0, 0);
-	struct tcp_sock *tcp = bpf_skc_to_tcp_sock(sk);
-	if (!self || !tcp)
-		return 1;
-	/* A program that holds it may still read what it was sent before: the program closed does the rest. Where there is no file, nobody has
-	 * taken it, or the kernel has it for itself, and nobody will say that it is closed: what it was sent goes with its record, as what is reset may. */
-	struct socket *had = tcp->inet_conn.icsk_inet.sk.sk_socket;
-	if (had && had->file)
-		return 1;
-	__u64 cookie = self->cookie;
-	bpf_map_delete_elem(&sockets, &cookie);
-	release_socket(self);
 	return 1;
 }
 
@@ -454,9 +407,8 @@ static __attribute__((noinline)) int state_changed(struct bpf_sock_ops *ops)
 SEC("cgroup/sock_release")
 int closed(struct bpf_sock *sk)
 {
-	/* One that is connecting may still be established before the kernel ends it: record_socket refuses it for the state that it gets here. */
-	struct state *self = bpf_sk_storage_get(&states, sk, 0, sk->state == BPF_TCP_SYN_SENT ? BPF_SK_STORAGE_GET_F_CREATE : 0);
-	if (self)
+	struct state *self = bpf_sk_storage_get(&states, sk, 0, 0);
+	if (self && __sync_lock_test_and_set(&self->stage, STAGE_OVER) == STAGE_RECORDED)
 		release_socket(self);
 	return 1;
 }
@@ -464,31 +416,12 @@ int closed(struct bpf_sock *sk)
 SEC("sockops")
 int established(struct bpf_sock_ops *ops)
 {
-	if (ops->op == BPF_SOCK_OPS_STATE_CB)
-		return state_changed(ops);
 	if (!enabled)
 		return 1;
 	if (ops->op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB)
 		return active_established(ops);
 	if (ops->op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB)
 		return passive_established(ops);
-	return 1;
-}
-
-/* Finds whom a socket sends to, once its server has been seen. */
-static always_inline int find_peer(struct state *self)
-{
-	if (self->peer.cookie)
-		return 1;
-	if (self->peer_lookups >= MAX_PEER_LOOKUPS)
-		return 0;
-	self->peer_lookups++;
-	__u64 cookie = self->cookie;
-	struct socket_ref *server = bpf_map_lookup_elem(&servers_by_client, &cookie);
-	if (!server)
-		return 0;
-	self->peer = *server;
-	bpf_map_delete_elem(&servers_by_client, &cookie);
 	return 1;
 }
 
@@ -523,7 +456,7 @@ int redirect_message(struct sk_msg_md *msg)
 	if (!sk)
 		return SK_PASS;
 	struct state *self = bpf_sk_storage_get(&states, sk, 0, 0);
-	if (!self || !find_peer(self))
+	if (!self || !self->redirects || self->reused)
 		return SK_PASS;
 	struct tcp_sock *from = bpf_skc_to_tcp_sock(sk);
 	if (!from)
@@ -545,15 +478,120 @@ int redirect_message(struct sk_msg_md *msg)
 	return SK_PASS;
 }
 
-/* Runs for each recorded socket when the agent asks: a sender that is idle does not see that its receiver has read all. The sender is not
- * locked: of what it sends in these moments the room may be given back, and it takes new room with its next message. */
+static always_inline void refuse(struct state *self, enum count why)
+{
+	if (self->refusals & 1u << why)
+		return;
+	self->refusals |= 1u << why;
+	count(why, 1);
+}
+
+/* Whether a program has a socket, has used it, and does not wait in calls that read it: with a socket of the map, such a call ends with
+ * EAGAIN when a signal or room to send wakes it up (tcp_bpf_recvmsg). Programs that do not wait for the connection and then do wait for
+ * what comes have said so before they use it. */
+static always_inline int is_ready(struct tcp_sock *tcp, struct state *self)
+{
+	struct socket *had = tcp->inet_conn.icsk_inet.sk.sk_socket;
+	struct file *file = had ? had->file : 0;
+	if (!file || (tcp->write_seq == self->write_seq && tcp->copied_seq == self->read_seq))
+		return 0;
+	if (!(file->f_flags & O_NONBLOCK)) {
+		refuse(self, COUNT_REFUSED_BLOCKING);
+		return 0;
+	}
+	/* Nobody tells of bytes that did not go by TCP that they were sent. */
+	if (tcp->inet_conn.icsk_inet.sk.__sk_common.skc_flags >> __builtin_preserve_enum_value(*(enum sock_flags *)SOCK_ZEROCOPY, 1) & 1) {
+		refuse(self, COUNT_REFUSED_ZEROCOPY);
+		return 0;
+	}
+	return 1;
+}
+
+/* Takes a socket among those that can be sent to, if there is room. The program closed may run meanwhile: who finds the other's stage releases
+ * the socket. */
+static always_inline void record_socket(void *sk, struct state *self)
+{
+	__u64 cookie = self->cookie;
+	__u8 yes = 1;
+	if (!take_place(self->netns)) {
+		refuse(self, COUNT_REFUSED_WORKLOAD_SHARE);
+		return;
+	}
+	if (__sync_val_compare_and_swap(&self->stage, STAGE_ESTABLISHED, STAGE_TAKEN) != STAGE_ESTABLISHED) {
+		return_share(self->netns, 1, 0);
+		return;
+	}
+	int failed = bpf_map_update_elem(&recorded_sockets, &cookie, &yes, BPF_ANY) || bpf_map_update_elem(&sockets, &cookie, sk, BPF_ANY);
+	/* Nothing holds the socket here: its memory may be another's, who must not be sent to. */
+	int other = bpf_get_socket_cookie(sk) != cookie;
+	if (failed || other || __sync_val_compare_and_swap(&self->stage, STAGE_TAKEN, STAGE_RECORDED) != STAGE_TAKEN) {
+		self->stage = STAGE_OVER;
+		bpf_map_delete_elem(&sockets, &cookie);
+		release_socket(self);
+		if (failed)
+			refuse(self, COUNT_REFUSED_NOT_RECORDED);
+		return;
+	}
+	changes++;
+}
+
+/* Has a socket be recorded when its pair is known and both ends are ready. */
+static always_inline void advance(void *sk, struct state *self)
+{
+	__u64 client = self->is_client ? self->cookie : self->peer.cookie;
+	__u32 mine = self->is_client ? READY_CLIENT : READY_SERVER;
+	struct tcp_sock *tcp = bpf_skc_to_tcp_sock(sk);
+	if (!tcp)
+		return;
+	struct pair *both = bpf_map_lookup_elem(&pairs, &client);
+	if (!both) {
+		if (++self->pair_lookups >= MAX_PAIR_LOOKUPS)
+			__sync_val_compare_and_swap(&self->stage, STAGE_ESTABLISHED, STAGE_OVER);
+		return;
+	}
+	if (!is_ready(tcp, self))
+		return;
+	if (self->is_client) {
+		self->peer = both->server;
+		self->may_redirect = both->to_server;
+	}
+	if (!(both->ready & mine)) {
+		__sync_fetch_and_or(&both->ready, mine);
+		changes++;
+	}
+	if (both->ready == (READY_CLIENT | READY_SERVER))
+		record_socket(sk, self);
+}
+
+/* Has a recorded socket send past TCP when its peer is recorded too. */
+static always_inline void begin_redirecting(struct state *self)
+{
+	__u64 client = self->is_client ? self->cookie : self->peer.cookie, peer = self->peer.cookie;
+	if (!self->may_redirect || self->redirects || !bpf_map_lookup_elem(&recorded_sockets, &peer))
+		return;
+	bpf_map_delete_elem(&pairs, &client);
+	self->redirects = 1;
+	changes++;
+}
+
+/* Runs for each socket that the bypass knows of, in rounds that the agent makes. Here, and not as they are established, sockets are
+ * recorded, since who has a socket, and how it waits, is to be seen later; and an idle sender does not see that its receiver has read all.
+ * The sender is not locked: of what it sends in these moments the room may be given back, and it takes new room with its next message. */
 SEC("iter/bpf_sk_storage_map")
-int return_idle_room(struct bpf_iter__bpf_sk_storage_map *ctx)
+int tend_socket(struct bpf_iter__bpf_sk_storage_map *ctx)
 {
 	struct state *self = ctx->value;
-	if (!self || !self->unread_blocks)
+	void *sk = ctx->sk;
+	if (!self || !sk || self->reused)
 		return 0;
-	if (has_read_all((struct tcp_sock *)self->peer.address))
+	if (self->stage == STAGE_ESTABLISHED && enabled)
+		advance(sk, self);
+	if (self->stage != STAGE_RECORDED)
+		return 0;
+	begin_redirecting(self);
+	if (self->unread_blocks && has_read_all((struct tcp_sock *)self->peer.address)) {
 		return_unread_room(self);
+		changes++;
+	}
 	return 0;
 }

@@ -7,7 +7,7 @@
 
 /* Of the maps, whose pins the next version's programs take over: another number where one gets another name, or a value another meaning.
  * The programs of the control group keep their names: by their pins every version knows that something is attached. */
-#define LAYOUT 2
+#define LAYOUT 3
 
 /* A connection as both of its ends know it, whatever the packet filter made of the address that was dialled: the client's
  * address, and the two initial sequence numbers, which the kernel draws. netns is 0 but for loopback and a sidecar's source address,
@@ -42,15 +42,49 @@ struct socket_ref {
 	__u64 address;
 };
 
+/* The two ends of a connection, of which neither is recorded before both are ready for it. */
+struct pair {
+	struct socket_ref server;
+	/* Which end may be sent to past TCP. */
+	__u32 to_server;
+	__u32 to_client;
+	/* Bits of those that are ready. */
+	__u32 ready;
+	__u32 unused;
+};
+#define READY_CLIENT 1
+#define READY_SERVER 2
+
+/* How far a socket is. */
+enum stage {
+	STAGE_ESTABLISHED, /* by TCP; it is recorded when both ends are ready */
+	STAGE_TAKEN,       /* record_socket is at it */
+	STAGE_RECORDED,
+	STAGE_OVER,        /* uses TCP, or is closed */
+};
+
 /* What a socket knows of itself. */
 struct state {
-	/* Whom it sends to; cookie 0 while that is not known. */
+	/* The other end; a client's cookie is 0 until its pair is found. */
 	struct socket_ref peer;
 	__u64 cookie;
-	/* In whose share it is, by the cookie of the network namespace; 0 when it is in nobody's any longer. */
+	/* In whose share it is, by the cookie of the network namespace. */
 	__u64 netns;
-	/* Messages that were sent before the peer was known; MAX_PEER_LOOKUPS of one that is not to look for a peer. */
-	__u32 peer_lookups;
+	/* enum stage */
+	__u32 stage;
+	__u32 is_client;
+	/* What it had to write and to read next when it was established. */
+	__u32 write_seq;
+	__u32 read_seq;
+	/* How often it was looked at and its pair was not found. */
+	__u32 pair_lookups;
+	/* A bit for each enum count that it was counted in. */
+	__u32 refusals;
+	/* It may send to its peer past TCP; it does, as both are recorded. */
+	__u32 may_redirect;
+	__u32 redirects;
+	/* It connected again: what the peer of before has sent may wait in its queue still. */
+	__u32 reused;
 	/* Messages that went straight to the peer since it had read all, and blocks of room that were taken for them. */
 	__u32 unread_messages;
 	__u64 unread_blocks;
@@ -88,6 +122,8 @@ enum count {
 	COUNT_REFUSED_NOT_RECORDED,     /* no bypass: the kernel does not record it */
 	COUNT_REFUSED_AMBIGUOUS,        /* no bypass: two connections look the same */
 	COUNT_REFUSED_WORKLOAD_SHARE,   /* no bypass: the workload has its share of the sockets */
+	COUNT_REFUSED_BLOCKING,         /* no bypass: a program waits in calls that read the socket */
+	COUNT_REFUSED_ZEROCOPY,         /* no bypass: a program asks to be told what was sent (MSG_ZEROCOPY) */
 	COUNT_COUNT,
 };
 

@@ -23,7 +23,10 @@ typedef struct {
 struct cred {
 	kgid_t fsgid;
 } KERNEL_TYPE;
+/* The value of x86 and of arm64 (fcntl(2)). */
+#define O_NONBLOCK 04000
 struct file {
+	unsigned int f_flags;
 	const struct cred *f_cred;
 } KERNEL_TYPE;
 struct socket {
@@ -38,8 +41,13 @@ struct cgroup {
 struct sock_cgroup_data {
 	struct cgroup *cgroup;
 } KERNEL_TYPE;
+/* Places in skc_flags. */
+enum sock_flags {
+	SOCK_ZEROCOPY,
+};
 struct sock_common {
 	volatile unsigned char skc_state;
+	unsigned long skc_flags;
 } KERNEL_TYPE;
 struct sock {
 	struct sock_common __sk_common;

@@ -38,7 +38,36 @@ type Host struct {
 	dir         string
 	pairs       int
 	stop        []*process.Process
-	attached    []*bypass.Bypass
+	attached    []*attachedBypass
+}
+
+// attachedBypass is one with its rounds, as an agent makes them.
+type attachedBypass struct {
+	*bypass.Bypass
+	end    context.CancelFunc
+	ended  chan struct{}
+	failed error
+}
+
+func attach(c cluster.Cluster, group string) (*attachedBypass, error) {
+	b, err := bypass.Attach(c.Bypass(), group)
+	if err != nil {
+		return nil, err
+	}
+	ctx, end := context.WithCancel(context.Background())
+	a := &attachedBypass{Bypass: b, end: end, ended: make(chan struct{})}
+	go func() {
+		b.Run(ctx, func(err error) { a.failed = err })
+		close(a.ended)
+	}()
+	return a, nil
+}
+
+func (a *attachedBypass) close() error {
+	a.end()
+	<-a.ended
+	a.Close()
+	return a.failed
 }
 
 // Open takes away what a run that was killed has left, and makes the bridge.
@@ -84,10 +113,11 @@ func (h *Host) Close() error {
 	for _, p := range h.stop {
 		p.Stop()
 	}
+	var errs []error
 	for _, b := range h.attached {
-		b.Close()
+		errs = append(errs, b.close())
 	}
-	return errors.Join(h.remove(), os.RemoveAll(h.dir))
+	return errors.Join(append(errs, h.remove(), os.RemoveAll(h.dir))...)
 }
 
 // remove is what `heddle down` does of the parts that are used here.
@@ -132,11 +162,12 @@ func (h *Host) Pair(name string, setup Setup, binaries peers.Binaries) (*Pair, e
 	}
 	directory := filepath.Join(h.hierarchies.V2, group)
 	if setup.Bypass {
-		var err error
-		if p.Bypass, err = bypass.Attach(h.cluster.Bypass(), directory); err != nil {
+		attached, err := attach(h.cluster, directory)
+		if err != nil {
 			return nil, err
 		}
-		h.attached = append(h.attached, p.Bypass)
+		h.attached = append(h.attached, attached)
+		p.Bypass = attached.Bypass
 	}
 	address := cluster.IPv4.Ranges().Gateway().Addr()
 	for range 2 * h.pairs {

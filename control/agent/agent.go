@@ -153,8 +153,10 @@ func Run(ctx context.Context, config Config) error {
 	parts.Go(func() { a.controller.supervise(ctx) })
 	parts.Go(func() { a.reportLoop(ctx) })
 	parts.Go(func() { a.rotateLoop(ctx) })
-	if a.bypass.attached != nil {
-		parts.Go(func() { a.bypassLoop(ctx) })
+	if attached := a.bypass.attached; attached != nil {
+		parts.Go(func() {
+			attached.Run(ctx, func(err error) { a.log.Warn("new connections may not bypass TCP", "error", err) })
+		})
 	}
 	// Replicas live as long as the agent does, not as long as what follows the API.
 	for key, specs := range gateways(a.options, nil) {

@@ -1,12 +1,10 @@
 package agent
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -52,28 +50,6 @@ func (a *Agent) openBypass() (*bypass.Bypass, error) {
 		return nil, fmt.Errorf("make control group: %w", err)
 	}
 	return bypass.Attach(a.config.Cluster.Bypass(), group)
-}
-
-// Between two looks at whether idle senders hold the room for unread messages, and while they turn out not to.
-const (
-	bypassPause        = time.Second
-	bypassLongestPause = time.Minute
-)
-
-// bypassLoop gives back what idle senders hold of the TCP bypass.
-func (a *Agent) bypassLoop(ctx context.Context) {
-	pause, failed := bypassPause, false
-	for wait(ctx, pause) {
-		returned, looked, err := a.bypass.attached.ReturnIdleRoom()
-		if err != nil && !failed {
-			a.log.Warn("idle connections may hold the TCP bypass' room for unread messages", "error", err)
-		}
-		failed = err != nil
-		if pause *= 2; returned > 0 || !looked && !failed {
-			pause = bypassPause
-		}
-		pause = min(pause, bypassLongestPause)
-	}
 }
 
 // mayRedirect says whether proxies are or may be sent to past TCP, also by programs that an agent before attached.

@@ -10,7 +10,6 @@ import (
 	"fmt"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/features"
 	"github.com/cilium/ebpf/link"
 
 	"heddle.io/heddle/control/agent/pinned"
@@ -26,12 +25,10 @@ var attachments = []pinned.Attachment{{Program: "closed", Kind: ebpf.AttachCgrou
 type Bypass struct {
 	objects *ebpf.Collection
 	links   []link.Link
-	// unreadBlocks that all workloads may have.
-	unreadBlocks uint32
 }
 
-// Attach has the sockets that are made from now on in the control group (a directory of cgroup version 2) and in those below
-// it bypass TCP. What an earlier Attach left in dir is taken over, with its connections; dir becomes the mount point of a BPF
+// Attach has the programs find the connections that are made from now on in the control group (a directory of cgroup version 2) and in
+// those below it. [Bypass.Run] has them bypass TCP. What an earlier Attach left in dir is taken over, with its connections; dir becomes the mount point of a BPF
 // file system.
 //
 // The error says what the machine lacks. Nothing is attached then that was not before.
@@ -104,17 +101,14 @@ func loadAndAttach(dir, cgroup string, r room) (*Bypass, error) {
 			return nil, fmt.Errorf("set %s of the bypass programs: %w", name, err)
 		}
 	}
-	if errors.Is(features.HaveProgramType(ebpf.Tracing), ebpf.ErrNotSupported) {
-		delete(spec.Programs, idleProgram)
-	}
 	objects, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: kept})
 	switch {
 	case errors.Is(err, ebpf.ErrMapIncompatible):
 		return nil, errOtherVersion(err)
 	case err != nil:
-		return nil, fmt.Errorf("the kernel does not take the bypass programs; they need BTF, CONFIG_CGROUP_BPF and CONFIG_NET_SOCK_MSG, and CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON: %w", err)
+		return nil, fmt.Errorf("the kernel does not take the bypass programs; they need BTF, CONFIG_CGROUP_BPF, CONFIG_NET_SOCK_MSG and CONFIG_BPF_EVENTS, and CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON: %w", err)
 	}
-	b := &Bypass{objects: objects, unreadBlocks: r.unreadBlocks}
+	b := &Bypass{objects: objects}
 	if err := b.pinAndAttach(dir, cgroup); err != nil {
 		b.Close()
 		return nil, err

@@ -40,7 +40,7 @@ func (a addresses) client() netip.AddrPort {
 }
 
 // sidecars are two namespaces, and a listener to which the second's packet filter brings connections.
-func sidecars(t *testing.T, at addresses) (*namespace, *net.TCPListener) {
+func sidecars(t testing.TB, at addresses) (*namespace, *net.TCPListener) {
 	t.Helper()
 	first, second := newNamespace(t), newNamespace(t)
 	cable(t, first, second, at.a, at.b)
@@ -49,7 +49,7 @@ func sidecars(t *testing.T, at addresses) (*namespace, *net.TCPListener) {
 }
 
 // packets opens a socket that sees what a namespace's interfaces carry.
-func packets(t *testing.T, n *namespace) int {
+func packets(t testing.TB, n *namespace) int {
 	t.Helper()
 	var fd int
 	n.do(t, func() error {
@@ -74,7 +74,7 @@ func carried(fd int, text string) bool {
 	}
 }
 
-func exchange(t *testing.T, from, to *net.TCPConn, text string) {
+func exchange(t testing.TB, from, to *net.TCPConn, text string) {
 	t.Helper()
 	got := make([]byte, len(text))
 	if err := to.SetReadDeadline(time.Now().Add(patience)); err != nil {
@@ -93,14 +93,14 @@ func TestPayloadIsNotOnTheInterface(t *testing.T) {
 	for family, at := range families {
 		between := func(t *testing.T) (*namespace, *net.TCPConn, *net.TCPConn) {
 			a, l := sidecars(t, at)
-			client, server := connect(t, a, l, at.target, netip.AddrPort{})
+			client, server := m.connect(t, a, l, at.target, netip.AddrPort{})
 			return a, client, server
 		}
 		within := func(t *testing.T) (*namespace, *net.TCPConn, *net.TCPConn) {
 			n := newNamespace(t)
 			cable(t, n, newNamespace(t), at.a, at.b)
 			own := netip.AddrPortFrom(netip.MustParsePrefix(at.a).Addr(), 15001)
-			application, proxy := connect(t, n, n.listen(t, own.Port()), own.String(), netip.AddrPort{})
+			application, proxy := m.connect(t, n, n.listen(t, own.Port()), own.String(), netip.AddrPort{})
 			return n, application, proxy
 		}
 		for path, open := range map[string]func(*testing.T) (*namespace, *net.TCPConn, *net.TCPConn){
@@ -143,7 +143,7 @@ func TestEqualAddressesDoNotMeet(t *testing.T) {
 				}
 				a, l := sidecars(t, at)
 				processtest.Enter(t, m.cgroup)
-				clients[i], servers[i] = connect(t, a, l, at.target, at.client())
+				clients[i], servers[i] = m.connect(t, a, l, at.target, at.client())
 			}
 			for i := range pairs {
 				exchange(t, clients[i], servers[i], fmt.Sprintf("request of pair %d", i))
@@ -167,7 +167,7 @@ func TestClustersWithEqualAddressesDoNotMeet(t *testing.T) {
 			for _, m := range clusters {
 				processtest.Enter(t, m.cgroup)
 				a, l := sidecars(t, at)
-				client, server := connect(t, a, l, at.target, at.client())
+				client, server := m.connect(t, a, l, at.target, at.client())
 				clients, servers = append(clients, client), append(servers, server)
 			}
 			for i, m := range clusters {
@@ -183,6 +183,9 @@ func TestClustersWithEqualAddressesDoNotMeet(t *testing.T) {
 			a, l := sidecars(t, at)
 			processtest.Enter(t, clusters[0].cgroup)
 			client, server := connect(t, a, l, at.target, at.client())
+			for _, m := range clusters {
+				m.use(t, client, server)
+			}
 			exchange(t, client, server, "request")
 			exchange(t, server, client, "response")
 			for i, m := range clusters {
@@ -195,9 +198,9 @@ func TestClustersWithEqualAddressesDoNotMeet(t *testing.T) {
 }
 
 func TestAReaderThatStopsHoldsItsSenderBack(t *testing.T) {
-	newMachine(t)
+	m := newMachine(t)
 	a, l := sidecars(t, families["ipv4"])
-	client, server := connect(t, a, l, "10.9.0.2:8080", netip.AddrPort{})
+	client, server := m.connect(t, a, l, "10.9.0.2:8080", netip.AddrPort{})
 	const much = 256 << 20
 	sent := 0
 	for piece := make([]byte, 64<<10); sent < much; {
@@ -225,7 +228,7 @@ func TestAReaderThatStopsHoldsItsSenderBack(t *testing.T) {
 func TestAReaderThatStopsIsSentFewMessages(t *testing.T) {
 	m := newMachine(t)
 	a, l := sidecars(t, families["ipv4"])
-	client, server := connect(t, a, l, "10.9.0.2:8080", netip.AddrPort{})
+	client, server := m.connect(t, a, l, "10.9.0.2:8080", netip.AddrPort{})
 	const bytes, most = 5000, 512
 	want := make([]byte, bytes)
 	for i := range want {
@@ -259,7 +262,7 @@ func TestOneWorkloadDoesNotTakeAllRoomForUnreadMessages(t *testing.T) {
 	other, theirs := sidecars(t, families["ipv6"])
 	var all [][2]*net.TCPConn
 	for range connections {
-		client, server := connect(t, attacker, l, families["ipv4"].target, netip.AddrPort{})
+		client, server := m.connect(t, attacker, l, families["ipv4"].target, netip.AddrPort{})
 		all = append(all, [2]*net.TCPConn{client, server})
 		for range each {
 			if _, err := client.Write([]byte{1}); err != nil {
@@ -271,7 +274,7 @@ func TestOneWorkloadDoesNotTakeAllRoomForUnreadMessages(t *testing.T) {
 	if s.Messages < most/2 || s.Messages > most || s.Fallbacks["unread_share"] == 0 {
 		t.Errorf("readers that do not read were sent %+v, want at most %d messages", s, most)
 	}
-	client, server := connect(t, other, theirs, families["ipv6"].target, netip.AddrPort{})
+	client, server := m.connect(t, other, theirs, families["ipv6"].target, netip.AddrPort{})
 	for range each {
 		if _, err := client.Write([]byte{2}); err != nil {
 			t.Fatal(err)
@@ -295,58 +298,53 @@ func TestIdleSendersDoNotHoldRoomForUnreadMessages(t *testing.T) {
 	const sockets, burst = 128, 40
 	m := newMachineOf(t, sockets)
 	a, l := sidecars(t, families["ipv4"])
-	send := func(client, server *net.TCPConn) {
+	var ends [8][2]*net.TCPConn
+	for i := range ends {
+		ends[i][0], ends[i][1] = m.connect(t, a, l, families["ipv4"].target, netip.AddrPort{})
+	}
+	send := func(i int) {
 		t.Helper()
 		for range burst {
-			if _, err := client.Write([]byte{1}); err != nil {
+			if _, err := ends[i][0].Write([]byte{1}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if _, err := io.ReadFull(server, make([]byte, burst)); err != nil {
+	}
+	receive := func(i int) {
+		t.Helper()
+		if _, err := io.ReadFull(ends[i][1], make([]byte, burst)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	// Each takes two blocks, until they have half of all.
-	for range 4 {
-		send(connect(t, a, l, families["ipv4"].target, netip.AddrPort{}))
+	for i := range 5 {
+		send(i)
+		receive(i)
 	}
-	client, server := connect(t, a, l, families["ipv4"].target, netip.AddrPort{})
-	send(client, server)
 	held, err := m.total()
 	if s := m.status(t); err != nil || held.UnreadBlocks != sockets/8/2 || s.Fallbacks["unread_share"] == 0 {
 		t.Fatalf("%+v are held, %+v: %v", held, s, err)
 	}
-	if returned, looked, err := m.ReturnIdleRoom(); err != nil || !looked || returned != sockets/8/2 {
-		t.Errorf("%d returned, looked: %v, %v", returned, looked, err)
+	if changed, err := m.Round(); err != nil || !changed {
+		t.Errorf("nothing was returned: %v", err)
 	}
 	if held, err = m.total(); err != nil || held.UnreadBlocks != 0 {
 		t.Errorf("%+v are still held: %v", held, err)
 	}
-	if _, looked, err := m.ReturnIdleRoom(); err != nil || looked {
-		t.Errorf("looked for what nobody holds: %v %v", looked, err)
+	if changed, err := m.Round(); err != nil || changed {
+		t.Errorf("what nobody holds was returned: %v", err)
 	}
 	before := m.status(t)
-	send(client, server)
+	send(4)
 	if after := m.status(t); after.Messages != before.Messages+burst {
 		t.Errorf("%d of %d messages bypassed TCP", after.Messages-before.Messages, burst)
 	}
 	// What is unread stays counted.
-	for range burst {
-		if _, err := client.Write([]byte{1}); err != nil {
-			t.Fatal(err)
-		}
+	for i := 5; i < len(ends); i++ {
+		send(i)
 	}
-	for range 3 {
-		other, theirs := connect(t, a, l, families["ipv4"].target, netip.AddrPort{})
-		for range burst {
-			if _, err := other.Write([]byte{1}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		_ = theirs
-	}
-	if returned, looked, err := m.ReturnIdleRoom(); err != nil || !looked || returned != 0 {
-		t.Errorf("%d returned, looked: %v, %v", returned, looked, err)
+	if changed, err := m.Round(); err != nil || changed {
+		t.Errorf("what is unread was returned: %v", err)
 	}
 	if held, err = m.total(); err != nil || held.UnreadBlocks != 8 {
 		t.Errorf("%+v are held of what nobody has read, want 8 blocks: %v", held, err)
@@ -363,7 +361,7 @@ func TestClosedSendersDoNotGiveBackWhatTheirReceiversKeep(t *testing.T) {
 	var receivers []*net.TCPConn
 	for round := range rounds {
 		for range connections {
-			client, server := connect(t, attacker, l, families["ipv4"].target, netip.AddrPort{})
+			client, server := m.connect(t, attacker, l, families["ipv4"].target, netip.AddrPort{})
 			receivers = append(receivers, server)
 			for range each {
 				if _, err := client.Write([]byte{1}); err != nil {
@@ -386,7 +384,7 @@ func TestClosedSendersDoNotGiveBackWhatTheirReceiversKeep(t *testing.T) {
 	}
 	m.givesAllBack(t)
 	// There is as much room as at first.
-	client, server := connect(t, attacker, l, families["ipv4"].target, netip.AddrPort{})
+	client, server := m.connect(t, attacker, l, families["ipv4"].target, netip.AddrPort{})
 	for range each {
 		exchange(t, client, server, "1")
 	}
@@ -401,7 +399,7 @@ func TestBothEndsCloseAtOnce(t *testing.T) {
 	m := newMachine(t)
 	a, l := sidecars(t, families["ipv4"])
 	for i := range 1000 {
-		client, server := connect(t, a, l, families["ipv4"].target, netip.AddrPort{})
+		client, server := m.connect(t, a, l, families["ipv4"].target, netip.AddrPort{})
 		for range each {
 			if _, err := client.Write([]byte{1}); err != nil {
 				t.Fatal(err)
@@ -428,7 +426,7 @@ func TestAResetReceiverKeepsWhatItWasSent(t *testing.T) {
 	const each = 40
 	m := newMachine(t)
 	a, l := sidecars(t, families["ipv4"])
-	client, server := connect(t, a, l, families["ipv4"].target, netip.AddrPort{})
+	client, server := m.connect(t, a, l, families["ipv4"].target, netip.AddrPort{})
 	for range each {
 		if _, err := client.Write([]byte{1}); err != nil {
 			t.Fatal(err)
@@ -445,8 +443,8 @@ func TestAResetReceiverKeepsWhatItWasSent(t *testing.T) {
 	m.givesAllBack(t)
 }
 
-// A connection that is over before anybody has taken it is nobody's.
-func TestAConnectionThatIsNeverTakenGivesAllBack(t *testing.T) {
+// What a connection is sent that nobody has taken goes by TCP, however long that lasts.
+func TestAConnectionThatIsNeverTakenIsNotRecorded(t *testing.T) {
 	m := newMachine(t)
 	a, l := sidecars(t, families["ipv4"])
 	for range 20 {
@@ -460,13 +458,14 @@ func TestAConnectionThatIsNeverTakenGivesAllBack(t *testing.T) {
 			if _, err := client.Write([]byte{1}); err != nil {
 				t.Fatal(err)
 			}
+			m.round(t)
+		}
+		if s := m.status(t); s.Messages != 0 || s.Sockets != 0 || s.Connections == 0 {
+			t.Errorf("%+v", s)
 		}
 		if err := errors.Join(client.SetLinger(0), client.Close()); err != nil {
 			t.Fatal(err)
 		}
-	}
-	if s := m.status(t); s.Messages == 0 {
-		t.Errorf("nothing bypassed TCP: %+v", s)
 	}
 	l.Close()
 	m.givesAllBack(t)
@@ -476,19 +475,14 @@ func TestAConnectionThatIsNeverTakenGivesAllBack(t *testing.T) {
 func TestASenderThatConnectsAgainDoesNotGiveBackWhatItsReceiverKeeps(t *testing.T) {
 	m := newMachine(t)
 	a, l := sidecars(t, families["ipv4"])
-	target, fd := dialRaw(t, a)
-	first, err := l.AcceptTCP()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer first.Close()
+	target, fd, first := m.dialRaw(t, a, l)
 	for range 40 {
 		if _, err := unix.Write(fd, []byte{1}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	disconnect(t, fd)
-	a.do(t, func() error { return unix.Connect(fd, target) })
+	again(t, a, fd, target)
 	second, err := l.AcceptTCP()
 	if err != nil {
 		t.Fatal(err)
@@ -500,8 +494,8 @@ func TestASenderThatConnectsAgainDoesNotGiveBackWhatItsReceiverKeeps(t *testing.
 	m.givesAllBack(t)
 }
 
-// dialRaw dials the second sidecar by a socket of its own, and gives the address as well.
-func dialRaw(t *testing.T, from *namespace) (target unix.Sockaddr, fd int) {
+// dialRaw dials the second sidecar by a socket of its own, has the connection bypass TCP, and gives the address as well.
+func (m *machine) dialRaw(t testing.TB, from *namespace, l *net.TCPListener) (target unix.Sockaddr, fd int, server *net.TCPConn) {
 	t.Helper()
 	target = &unix.SockaddrInet4{Port: 8080, Addr: [4]byte{10, 9, 0, 2}}
 	from.do(t, func() error {
@@ -509,13 +503,33 @@ func dialRaw(t *testing.T, from *namespace) (target unix.Sockaddr, fd int) {
 		if fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0); err != nil {
 			return err
 		}
-		return errors.Join(unix.Connect(fd, target), unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1))
+		return errors.Join(unix.Connect(fd, target), unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1), unix.SetNonblock(fd, true))
 	})
-	return target, fd
+	server, err := l.AcceptTCP()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { server.Close() })
+	if _, err := unix.Write(fd, []byte("first")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(server, make([]byte, 5)); err != nil {
+		t.Fatal(err)
+	}
+	m.round(t)
+	return target, fd, server
+}
+
+// again has a socket connect once more.
+func again(t testing.TB, from *namespace, fd int, target unix.Sockaddr) {
+	t.Helper()
+	from.do(t, func() error {
+		return errors.Join(unix.SetNonblock(fd, false), unix.Connect(fd, target), unix.SetNonblock(fd, true))
+	})
 }
 
 // disconnect ends a connection by connect(2) to no address.
-func disconnect(t *testing.T, fd int) {
+func disconnect(t testing.TB, fd int) {
 	t.Helper()
 	none := [16]byte{}
 	if _, _, errno := unix.Syscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&none)), unsafe.Sizeof(none)); errno != 0 {
@@ -527,11 +541,7 @@ func disconnect(t *testing.T, fd int) {
 func TestASocketThatConnectsAgainUsesTCP(t *testing.T) {
 	m := newMachine(t)
 	a, l := sidecars(t, families["ipv4"])
-	target, fd := dialRaw(t, a)
-	server, err := l.AcceptTCP()
-	if err != nil {
-		t.Fatal(err)
-	}
+	target, fd, server := m.dialRaw(t, a, l)
 	for range 40 {
 		if _, err := server.Write([]byte{1}); err != nil {
 			t.Fatal(err)
@@ -540,9 +550,10 @@ func TestASocketThatConnectsAgainUsesTCP(t *testing.T) {
 	disconnect(t, fd)
 	server.Close()
 	m.waits(t, func(recorded share) bool { return recorded == share{Sockets: 1, UnreadBlocks: 2} })
-	a.do(t, func() error { return unix.Connect(fd, target) })
+	again(t, a, fd, target)
 	before := m.status(t)
-	if server, err = l.AcceptTCP(); err != nil {
+	server, err := l.AcceptTCP()
+	if err != nil {
 		t.Fatal(err)
 	}
 	defer server.Close()
@@ -570,7 +581,7 @@ func TestAnApplicationReceivesByTCP(t *testing.T) {
 	n := newNamespace(t)
 	cable(t, n, newNamespace(t), "10.9.0.1/24", "10.9.0.2/24")
 	sidecar := n.listen(t, 15001)
-	application, proxy := connect(t, n, sidecar, "10.9.0.1:15001", netip.AddrPort{})
+	application, proxy := m.connect(t, n, sidecar, "10.9.0.1:15001", netip.AddrPort{})
 	exchange(t, application, proxy, "request")
 	if s := m.status(t); s.Messages != 1 {
 		t.Errorf("what an application sends was to bypass TCP: %+v", s)
@@ -606,14 +617,14 @@ func TestAnApplicationReceivesByTCP(t *testing.T) {
 	}
 
 	// Its own parts are none of the bypass's business, whatever ports they use.
-	part, other := connect(t, n, sidecar, "127.0.0.1:15001", netip.AddrPort{})
+	part, other := m.connect(t, n, sidecar, "127.0.0.1:15001", netip.AddrPort{})
 	exchange(t, part, other, "inside")
 	if s := m.status(t); s.Connections != 1 || s.Messages != 1 {
 		t.Errorf("loopback was to be left alone: %+v", s)
 	}
 	// But what it answers to its sidecar, which calls it from this address.
 	service := n.listen(t, 9000)
-	proxy, application = connect(t, n, service, "127.0.0.1:9000", netip.MustParseAddrPort("127.0.0.6:0"))
+	proxy, application = m.connect(t, n, service, "127.0.0.1:9000", netip.MustParseAddrPort("127.0.0.6:0"))
 	exchange(t, proxy, application, "request")
 	exchange(t, application, proxy, "response")
 	if s := m.status(t); s.Connections != 2 || s.Messages != 2 {
@@ -630,7 +641,7 @@ func TestOneWorkloadDoesNotTakeAllSockets(t *testing.T) {
 		var all [][2]*net.TCPConn
 		before := m.status(t)
 		for range attempts {
-			client, server := connect(t, attacker, l, families["ipv4"].target, netip.AddrPort{})
+			client, server := m.connect(t, attacker, l, families["ipv4"].target, netip.AddrPort{})
 			all = append(all, [2]*net.TCPConn{client, server})
 		}
 		// It has both ends, each in a namespace: both have what is left when they have as much.
@@ -639,7 +650,7 @@ func TestOneWorkloadDoesNotTakeAllSockets(t *testing.T) {
 			t.Errorf("the attacker was to have two shares of three: %+v", s)
 		}
 		other, theirs := sidecars(t, families["ipv6"])
-		client, server := connect(t, other, theirs, families["ipv6"].target, netip.AddrPort{})
+		client, server := m.connect(t, other, theirs, families["ipv6"].target, netip.AddrPort{})
 		exchange(t, client, server, "request")
 		exchange(t, server, client, "response")
 		if after := m.status(t); after.Connections != s.Connections+1 || after.Messages != s.Messages+2 {
@@ -658,7 +669,7 @@ func TestOneWorkloadDoesNotTakeAllSockets(t *testing.T) {
 }
 
 // givesAllBack waits until nobody has a share of anything, and nothing is written down for it.
-func (m *machine) givesAllBack(t *testing.T) {
+func (m *machine) givesAllBack(t testing.TB) {
 	t.Helper()
 	m.waits(t, func(recorded share) bool { return recorded == (share{}) })
 	for _, name := range []string{"recorded_sockets", "orphaned"} {
@@ -670,13 +681,13 @@ func (m *machine) givesAllBack(t *testing.T) {
 }
 
 // records waits until so many sockets are recorded.
-func (m *machine) records(t *testing.T, sockets int) {
+func (m *machine) records(t testing.TB, sockets int) {
 	t.Helper()
 	m.waits(t, func(recorded share) bool { return recorded.Sockets == int64(sockets) })
 }
 
 // waits until what all workloads have is as it should be: the kernel closes sockets when it comes to it.
-func (m *machine) waits(t *testing.T, until func(recorded share) bool) {
+func (m *machine) waits(t testing.TB, until func(recorded share) bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); ; runtime.Gosched() {
 		recorded, err := m.total()
@@ -696,7 +707,7 @@ func TestOnlyTheControlGroupsSockets(t *testing.T) {
 	m := newMachine(t)
 	a, l := sidecars(t, families["ipv4"])
 	processtest.Enter(t, filepath.Dir(m.cgroup))
-	client, server := connect(t, a, l, "10.9.0.2:8080", netip.AddrPort{})
+	client, server := m.connect(t, a, l, "10.9.0.2:8080", netip.AddrPort{})
 	processtest.Enter(t, m.cgroup)
 	exchange(t, client, server, "from outside")
 	if s := m.status(t); s.Sockets != 0 || s.Connections != 0 {
@@ -707,7 +718,7 @@ func TestOnlyTheControlGroupsSockets(t *testing.T) {
 func TestTheNextAgentTakesOver(t *testing.T) {
 	m := newMachine(t)
 	a, l := sidecars(t, families["ipv4"])
-	client, server := connect(t, a, l, "10.9.0.2:8080", netip.AddrPort{})
+	client, server := m.connect(t, a, l, "10.9.0.2:8080", netip.AddrPort{})
 	exchange(t, client, server, "before")
 	if _, err := io.WriteString(client, "unread, "); err != nil {
 		t.Fatal(err)
@@ -728,7 +739,7 @@ func TestTheNextAgentTakesOver(t *testing.T) {
 	if _, err := io.ReadFull(server, got); err != nil || string(got) != want {
 		t.Errorf("%q arrived: %v", got, err)
 	}
-	client, server = connect(t, a, l, "10.9.0.2:8080", netip.AddrPort{})
+	client, server = m.connect(t, a, l, "10.9.0.2:8080", netip.AddrPort{})
 	exchange(t, client, server, "a new connection")
 	if s := m.status(t); s.Connections != 2 || s.Messages != 5 || s.Sockets != 4 {
 		t.Errorf("all was to bypass TCP: %+v", s)
@@ -747,7 +758,7 @@ func TestTheNextAgentTakesOver(t *testing.T) {
 func TestOtherSizesAndLayoutsAreTakenOver(t *testing.T) {
 	m := newMachineOf(t, 128)
 	a, l := sidecars(t, families["ipv4"])
-	client, server := connect(t, a, l, families["ipv4"].target, netip.AddrPort{})
+	client, server := m.connect(t, a, l, families["ipv4"].target, netip.AddrPort{})
 	exchange(t, client, server, "before")
 	m.Close()
 	m.sockets = 256
@@ -781,7 +792,7 @@ func TestWhatWasHalfAttachedIsMadeAnew(t *testing.T) {
 	}
 	m.attach(t)
 	a, l := sidecars(t, families["ipv4"])
-	client, server := connect(t, a, l, families["ipv4"].target, netip.AddrPort{})
+	client, server := m.connect(t, a, l, families["ipv4"].target, netip.AddrPort{})
 	exchange(t, client, server, "anew")
 	if s := m.status(t); s.Messages != 1 {
 		t.Errorf("%+v", s)

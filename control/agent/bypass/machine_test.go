@@ -29,13 +29,13 @@ type machine struct {
 	sockets     uint32
 }
 
-func newMachine(t *testing.T) *machine {
+func newMachine(t testing.TB) *machine {
 	t.Helper()
 	return newMachineOf(t, minSockets)
 }
 
 // newMachineOf has room for so many sockets.
-func newMachineOf(t *testing.T, sockets uint32) *machine {
+func newMachineOf(t testing.TB, sockets uint32) *machine {
 	t.Helper()
 	m := &machine{dir: filepath.Join(t.TempDir(), "bpf"), cgroup: processtest.ControlGroup(t, "bypass"), sockets: sockets}
 	m.attach(t)
@@ -48,7 +48,7 @@ func newMachineOf(t *testing.T, sockets uint32) *machine {
 	return m
 }
 
-func (m *machine) attach(t *testing.T) {
+func (m *machine) attach(t testing.TB) {
 	t.Helper()
 	var err error
 	if m.Bypass, err = attachWithRoom(m.dir, m.cgroup, room{sockets: m.sockets, unreadBlocks: m.sockets / 8}); err != nil {
@@ -57,7 +57,7 @@ func (m *machine) attach(t *testing.T) {
 }
 
 // detach has nothing of it stay.
-func (m *machine) detach(t *testing.T) {
+func (m *machine) detach(t testing.TB) {
 	t.Helper()
 	m.Close()
 	if err := Detach(m.dir); err != nil {
@@ -66,7 +66,7 @@ func (m *machine) detach(t *testing.T) {
 }
 
 // status now.
-func (m *machine) status(t *testing.T) Status {
+func (m *machine) status(t testing.TB) Status {
 	t.Helper()
 	s, err := m.Status()
 	if err != nil {
@@ -81,7 +81,7 @@ type namespace struct {
 	run    chan func()
 }
 
-func newNamespace(t *testing.T) *namespace {
+func newNamespace(t testing.TB) *namespace {
 	t.Helper()
 	n := &namespace{run: make(chan func())}
 	made := make(chan error)
@@ -110,7 +110,7 @@ func newNamespace(t *testing.T) *namespace {
 }
 
 // do runs f inside.
-func (n *namespace) do(t *testing.T, f func() error) {
+func (n *namespace) do(t testing.TB, f func() error) {
 	t.Helper()
 	done := make(chan error)
 	n.run <- func() { done <- f() }
@@ -120,7 +120,7 @@ func (n *namespace) do(t *testing.T, f func() error) {
 }
 
 // cable joins two namespaces.
-func cable(t *testing.T, a, b *namespace, addressA, addressB string) {
+func cable(t testing.TB, a, b *namespace, addressA, addressB string) {
 	t.Helper()
 	a.do(t, func() error {
 		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "eth0", PeerNamespace: netlink.NsFd(int(b.handle))})
@@ -162,7 +162,7 @@ func usable(address netip.Addr) error {
 }
 
 // captured has the packet filter bring what arrives at port 8080 to the inbound port, as the agent does.
-func captured(t *testing.T, n *namespace) {
+func captured(t testing.TB, n *namespace) {
 	t.Helper()
 	n.do(t, func() error {
 		nft := exec.Command("nft", "-f", "-")
@@ -174,7 +174,7 @@ func captured(t *testing.T, n *namespace) {
 	})
 }
 
-func (n *namespace) listen(t *testing.T, port uint16) *net.TCPListener {
+func (n *namespace) listen(t testing.TB, port uint16) *net.TCPListener {
 	t.Helper()
 	var l net.Listener
 	n.do(t, func() error {
@@ -187,7 +187,7 @@ func (n *namespace) listen(t *testing.T, port uint16) *net.TCPListener {
 }
 
 // connect dials from a's side, from a port or (0) any, and takes the connection.
-func connect(t *testing.T, a *namespace, l *net.TCPListener, to string, from netip.AddrPort) (client, server *net.TCPConn) {
+func connect(t testing.TB, a *namespace, l *net.TCPListener, to string, from netip.AddrPort) (client, server *net.TCPConn) {
 	t.Helper()
 	dialer := net.Dialer{}
 	if from.IsValid() {
@@ -215,6 +215,30 @@ func connect(t *testing.T, a *namespace, l *net.TCPListener, to string, from net
 		server.Close()
 	})
 	return client, server
+}
+
+// connect is [connect], and has the connection bypass TCP as far as it may.
+func (m *machine) connect(t testing.TB, a *namespace, l *net.TCPListener, to string, from netip.AddrPort) (client, server *net.TCPConn) {
+	t.Helper()
+	client, server = connect(t, a, l, to, from)
+	m.use(t, client, server)
+	return client, server
+}
+
+// use has both ends send something, and makes a round.
+func (m *machine) use(t testing.TB, client, server *net.TCPConn) {
+	t.Helper()
+	exchange(t, client, server, "first request")
+	exchange(t, server, client, "first response")
+	m.round(t)
+}
+
+// round is the agent's.
+func (m *machine) round(t testing.TB) {
+	t.Helper()
+	if _, err := m.Round(); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // programs counts those of this kind that are attached to a control group.

@@ -18,7 +18,7 @@ import (
 )
 
 // control calls f with the connection's descriptor.
-func control(t *testing.T, c *net.TCPConn, f func(fd int) error) {
+func control(t testing.TB, c *net.TCPConn, f func(fd int) error) {
 	t.Helper()
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -91,7 +91,7 @@ func TestWaysToSend(t *testing.T) {
 			t.Run(name+" "+family, func(t *testing.T) {
 				m := newMachine(t)
 				a, l := sidecars(t, at)
-				client, server := connect(t, a, l, at.target, netip.AddrPort{})
+				client, server := m.connect(t, a, l, at.target, netip.AddrPort{})
 				if err := server.SetReadDeadline(time.Now().Add(patience)); err != nil {
 					t.Fatal(err)
 				}
@@ -119,7 +119,7 @@ func TestTheReceiverSeesHowMuchWaits(t *testing.T) {
 	m := newMachine(t)
 	at := families["ipv4"]
 	a, l := sidecars(t, at)
-	client, server := connect(t, a, l, at.target, netip.AddrPort{})
+	client, server := m.connect(t, a, l, at.target, netip.AddrPort{})
 	if _, err := io.WriteString(client, "seven.."); err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +140,7 @@ func TestKeepaliveFindsADeadPeer(t *testing.T) {
 	m := newMachine(t)
 	at := families["ipv4"]
 	a, l := sidecars(t, at)
-	client, server := connect(t, a, l, at.target, netip.AddrPort{})
+	client, server := m.connect(t, a, l, at.target, netip.AddrPort{})
 	exchange(t, client, server, "alive")
 	exchange(t, server, client, "alive")
 	if s := m.status(t); s.Messages != 2 {

@@ -27,7 +27,9 @@ const (
 	programCountCOUNT_REFUSED_NOT_RECORDED     programCount = 9
 	programCountCOUNT_REFUSED_AMBIGUOUS        programCount = 10
 	programCountCOUNT_REFUSED_WORKLOAD_SHARE   programCount = 11
-	programCountCOUNT_COUNT                    programCount = 12
+	programCountCOUNT_REFUSED_BLOCKING         programCount = 12
+	programCountCOUNT_REFUSED_ZEROCOPY         programCount = 13
+	programCountCOUNT_COUNT                    programCount = 14
 )
 
 // Names of all BPF objects in the ELF.
@@ -37,8 +39,8 @@ const (
 	programMapCounts           = "counts"
 	programMapLayout           = "layout"
 	programMapOrphaned         = "orphaned"
+	programMapPairs            = "pairs"
 	programMapRecordedSockets  = "recorded_sockets"
-	programMapServersByClient  = "servers_by_client"
 	programMapSockets          = "sockets"
 	programMapStates           = "states"
 	programMapTotalShare       = "total_share"
@@ -48,7 +50,8 @@ const (
 	programProgClosed          = "closed"
 	programProgEstablished     = "established"
 	programProgRedirectMessage = "redirect_message"
-	programProgReturnIdleRoom  = "return_idle_room"
+	programProgTendSocket      = "tend_socket"
+	programVarChanges          = "changes"
 	programVarEnabled          = "enabled"
 	programVarHealthPort       = "health_port"
 	programVarInboundPort      = "inbound_port"
@@ -103,7 +106,7 @@ type programProgramSpecs struct {
 	Closed          *ebpf.ProgramSpec `ebpf:"closed"`
 	Established     *ebpf.ProgramSpec `ebpf:"established"`
 	RedirectMessage *ebpf.ProgramSpec `ebpf:"redirect_message"`
-	ReturnIdleRoom  *ebpf.ProgramSpec `ebpf:"return_idle_room"`
+	TendSocket      *ebpf.ProgramSpec `ebpf:"tend_socket"`
 }
 
 // programMapSpecs contains maps before they are loaded into the kernel.
@@ -113,8 +116,8 @@ type programMapSpecs struct {
 	Counts           *ebpf.MapSpec `ebpf:"counts"`
 	Layout           *ebpf.MapSpec `ebpf:"layout"`
 	Orphaned         *ebpf.MapSpec `ebpf:"orphaned"`
+	Pairs            *ebpf.MapSpec `ebpf:"pairs"`
 	RecordedSockets  *ebpf.MapSpec `ebpf:"recorded_sockets"`
-	ServersByClient  *ebpf.MapSpec `ebpf:"servers_by_client"`
 	Sockets          *ebpf.MapSpec `ebpf:"sockets"`
 	States           *ebpf.MapSpec `ebpf:"states"`
 	TotalShare       *ebpf.MapSpec `ebpf:"total_share"`
@@ -127,6 +130,7 @@ type programMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type programVariableSpecs struct {
+	Changes         *ebpf.VariableSpec `ebpf:"changes"`
 	Enabled         *ebpf.VariableSpec `ebpf:"enabled"`
 	HealthPort      *ebpf.VariableSpec `ebpf:"health_port"`
 	InboundPort     *ebpf.VariableSpec `ebpf:"inbound_port"`
@@ -159,8 +163,8 @@ type programMaps struct {
 	Counts           *ebpf.Map `ebpf:"counts"`
 	Layout           *ebpf.Map `ebpf:"layout"`
 	Orphaned         *ebpf.Map `ebpf:"orphaned"`
+	Pairs            *ebpf.Map `ebpf:"pairs"`
 	RecordedSockets  *ebpf.Map `ebpf:"recorded_sockets"`
-	ServersByClient  *ebpf.Map `ebpf:"servers_by_client"`
 	Sockets          *ebpf.Map `ebpf:"sockets"`
 	States           *ebpf.Map `ebpf:"states"`
 	TotalShare       *ebpf.Map `ebpf:"total_share"`
@@ -174,8 +178,8 @@ func (m *programMaps) Close() error {
 		m.Counts,
 		m.Layout,
 		m.Orphaned,
+		m.Pairs,
 		m.RecordedSockets,
-		m.ServersByClient,
 		m.Sockets,
 		m.States,
 		m.TotalShare,
@@ -189,6 +193,7 @@ func (m *programMaps) Close() error {
 //
 // It can be passed to loadProgramObjects or ebpf.CollectionSpec.LoadAndAssign.
 type programVariables struct {
+	Changes         *ebpf.Variable `ebpf:"changes"`
 	Enabled         *ebpf.Variable `ebpf:"enabled"`
 	HealthPort      *ebpf.Variable `ebpf:"health_port"`
 	InboundPort     *ebpf.Variable `ebpf:"inbound_port"`
@@ -205,7 +210,7 @@ type programPrograms struct {
 	Closed          *ebpf.Program `ebpf:"closed"`
 	Established     *ebpf.Program `ebpf:"established"`
 	RedirectMessage *ebpf.Program `ebpf:"redirect_message"`
-	ReturnIdleRoom  *ebpf.Program `ebpf:"return_idle_room"`
+	TendSocket      *ebpf.Program `ebpf:"tend_socket"`
 }
 
 func (p *programPrograms) Close() error {
@@ -213,7 +218,7 @@ func (p *programPrograms) Close() error {
 		p.Closed,
 		p.Established,
 		p.RedirectMessage,
-		p.ReturnIdleRoom,
+		p.TendSocket,
 	)
 }
 

@@ -3,10 +3,8 @@ package bypass
 import (
 	"errors"
 	"fmt"
-	"io"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 )
 
@@ -53,46 +51,6 @@ func (r room) set(spec *ebpf.CollectionSpec) error {
 		return fmt.Errorf("set the bounds of the bypass programs: %w", err)
 	}
 	return nil
-}
-
-// idleProgram is not loaded where the kernel has no programs of its kind (CONFIG_BPF_EVENTS): idle senders keep what they have then.
-const idleProgram = "return_idle_room"
-
-// ReturnIdleRoom gives back the room for unread messages that idle senders hold whose receivers have read all since, and says how many blocks
-// of 32 that were: senders give it back with their next message themselves. It looks at every recorded socket, and only where half of all
-// room is taken, before which nobody is refused any. looked says whether it did.
-func (b *Bypass) ReturnIdleRoom() (returned int64, looked bool, err error) {
-	before, err := b.total()
-	if err != nil || b.objects.Programs[idleProgram] == nil || 2*before.UnreadBlocks < int64(b.unreadBlocks) {
-		return 0, false, err
-	}
-	if err := b.eachSocket(idleProgram); err != nil {
-		return 0, false, fmt.Errorf("look through the sockets of the bypass: %w", err)
-	}
-	after, err := b.total()
-	return before.UnreadBlocks - after.UnreadBlocks, true, err
-}
-
-// eachSocket runs a program for each recorded socket.
-func (b *Bypass) eachSocket(program string) error {
-	iterator, err := link.AttachIter(link.IterOptions{Program: b.objects.Programs[program], Map: b.objects.Maps["states"]})
-	if err != nil {
-		return err
-	}
-	defer iterator.Close()
-	run, err := iterator.Open()
-	if err != nil {
-		return err
-	}
-	defer run.Close()
-	for {
-		switch _, err := run.Read(make([]byte, 1)); {
-		case errors.Is(err, io.EOF):
-			return nil
-		case err != nil && !errors.Is(err, unix.EAGAIN): // That is after a million sockets.
-			return err
-		}
-	}
 }
 
 // total is what all workloads have.

@@ -48,7 +48,8 @@ type Status struct {
 	Fallbacks map[string]uint64 `json:"fallbacks"`
 	// Refused are connections that use TCP alone although both ends might be here, by reason: workload_share, a workload has as many of
 	// MaxSockets as are free; not_recorded, the kernel does not record a socket, for want of memory or because something else has it;
-	// ambiguous, two connections cannot be told apart.
+	// ambiguous, two connections cannot be told apart; blocking, a program's socket is not O_NONBLOCK; zerocopy, it has
+	// SO_ZEROCOPY.
 	Refused map[string]uint64 `json:"refused"`
 	// Programs and Maps that are loaded, by name.
 	Programs []Program `json:"programs,omitempty"`
@@ -69,6 +70,8 @@ var (
 		programCountCOUNT_REFUSED_NOT_RECORDED:   "not_recorded",
 		programCountCOUNT_REFUSED_AMBIGUOUS:      "ambiguous",
 		programCountCOUNT_REFUSED_WORKLOAD_SHARE: "workload_share",
+		programCountCOUNT_REFUSED_BLOCKING:       "blocking",
+		programCountCOUNT_REFUSED_ZEROCOPY:       "zerocopy",
 	}
 )
 
@@ -95,6 +98,19 @@ func (b *Bypass) Status() (Status, error) {
 	}
 	s.Sockets = int(total.Sockets)
 	return s, b.loaded(&s)
+}
+
+// connections of which both ends were found so far.
+func (b *Bypass) connections() (uint64, error) {
+	var perCPU []uint64
+	if err := b.objects.Maps["counts"].Lookup(programCountCOUNT_CONNECTIONS, &perCPU); err != nil {
+		return 0, fmt.Errorf("read how many connections the bypass has found: %w", err)
+	}
+	var sum uint64
+	for _, n := range perCPU {
+		sum += n
+	}
+	return sum, nil
 }
 
 // loaded fills in programs and maps.

@@ -178,7 +178,7 @@ func bothWays(client, server *net.TCPConn, seed uint64, size, largest int) []*tr
 }
 
 // each does it to all of them, one after the other.
-func each(t *testing.T, transfers []*transfer, do func(*transfer) error) {
+func each(t testing.TB, transfers []*transfer, do func(*transfer) error) {
 	t.Helper()
 	for i, x := range transfers {
 		if err := do(x); err != nil {
@@ -188,7 +188,7 @@ func each(t *testing.T, transfers []*transfer, do func(*transfer) error) {
 }
 
 // flow waits until each has received so many more bytes.
-func flow(t *testing.T, transfers []*transfer, bytes int) {
+func flow(t testing.TB, transfers []*transfer, bytes int) {
 	t.Helper()
 	want := map[*transfer]int{}
 	for _, x := range transfers {
@@ -213,7 +213,7 @@ func TestBytesArriveAsTheyWereSent(t *testing.T) {
 			before := m.status(t)
 			var ends [][2]*net.TCPConn
 			for range sizes {
-				client, server := connect(t, a, l, at.target, netip.AddrPort{})
+				client, server := m.connect(t, a, l, at.target, netip.AddrPort{})
 				ends = append(ends, [2]*net.TCPConn{client, server})
 			}
 			// The sockets of the family before go when the kernel comes to it.
@@ -236,7 +236,7 @@ func TestBytesArriveAsTheyWereSent(t *testing.T) {
 }
 
 // everywhere is a transfer each way on so many new connections.
-func everywhere(t *testing.T, a *namespace, l *net.TCPListener, at addresses, connections, largest int) []*transfer {
+func everywhere(t testing.TB, a *namespace, l *net.TCPListener, at addresses, connections, largest int) []*transfer {
 	t.Helper()
 	var all []*transfer
 	for i := range connections {
@@ -246,7 +246,7 @@ func everywhere(t *testing.T, a *namespace, l *net.TCPListener, at addresses, co
 	return all
 }
 
-func finish(t *testing.T, transfers []*transfer) {
+func finish(t testing.TB, transfers []*transfer) {
 	t.Helper()
 	for _, x := range transfers {
 		x.stop()
@@ -260,6 +260,8 @@ func TestOrderIsKeptWhileTheBypassComesAndGoes(t *testing.T) {
 			m := newMachine(t)
 			a, l := sidecars(t, at)
 			transfers := everywhere(t, a, l, at, 8, 5000)
+			flow(t, transfers, 1)
+			m.round(t)
 			for flip := range 40 {
 				before := m.status(t)
 				if err := m.Enable(flip%2 == 1); err != nil {
@@ -289,11 +291,14 @@ func TestTransfersGoOnWhileProgramsAreAttachedAndDetached(t *testing.T) {
 			transfers := everywhere(t, a, l, at, 4, 5000)
 			flow(t, transfers, 64<<10)
 			m.attach(t)
+			m.round(t)
 			flow(t, transfers, 64<<10)
 			if s := m.status(t); s.Connections != 0 || s.Bytes != 0 {
 				t.Errorf("connections from before were to be left alone: %+v", s)
 			}
 			transfers = append(transfers, everywhere(t, a, l, at, 4, 5000)...)
+			flow(t, transfers, 1)
+			m.round(t)
 			flow(t, transfers, 64<<10)
 			before := m.status(t)
 			if before.Connections != 4 || before.Bytes == 0 {
@@ -325,6 +330,8 @@ func TestTransfersGoOnWhileProgramsAreAttachedAndDetached(t *testing.T) {
 			m.attach(t)
 			flow(t, transfers, 64<<10)
 			transfers = append(transfers, everywhere(t, a, l, at, 4, 5000)...)
+			flow(t, transfers, 1)
+			m.round(t)
 			flow(t, transfers, 64<<10)
 			if s := m.status(t); s.Connections != 4 || s.Bytes == 0 {
 				t.Errorf("the connections of the last bypass were to use it: %+v", s)

@@ -14,7 +14,7 @@ import (
 func (n *namespace) path() string { return fmt.Sprintf("/proc/self/fd/%d", int(n.handle)) }
 
 // give gives loopback an address, which is there at once.
-func give(t *testing.T, n *namespace, address string) {
+func give(t testing.TB, n *namespace, address string) {
 	t.Helper()
 	n.do(t, func() error {
 		lo, err := netlink.LinkByName("lo")
@@ -44,7 +44,7 @@ func give(t *testing.T, n *namespace, address string) {
 	})
 }
 
-func (m *machine) set(t *testing.T, n *namespace, proxyGroup string, mode Mode) {
+func (m *machine) set(t testing.TB, n *namespace, proxyGroup string, mode Mode) {
 	t.Helper()
 	if err := m.SetWorkload(n.path(), proxyGroup, mode); err != nil {
 		t.Fatal(err)
@@ -52,7 +52,7 @@ func (m *machine) set(t *testing.T, n *namespace, proxyGroup string, mode Mode) 
 }
 
 // sends has a text go one way, and says whether it was on the interface as is wanted.
-func sends(t *testing.T, seen int, from, to *net.TCPConn, text string, byTCP bool) {
+func sends(t testing.TB, seen int, from, to *net.TCPConn, text string, byTCP bool) {
 	t.Helper()
 	exchange(t, from, to, text)
 	if carried(seen, text) != byTCP {
@@ -77,7 +77,7 @@ func TestModes(t *testing.T) {
 				}
 				m.set(t, n, "", c.mode)
 				outbound := n.listen(t, 15001)
-				app, proxy := connect(t, n, outbound, netip.AddrPortFrom(own, 15001).String(), netip.AddrPort{})
+				app, proxy := m.connect(t, n, outbound, netip.AddrPortFrom(own, 15001).String(), netip.AddrPort{})
 				seen := packets(t, n)
 				sends(t, seen, app, proxy, "application-to-proxy", c.toProxy)
 				sends(t, seen, proxy, app, "proxy-to-application", c.toApplication)
@@ -87,7 +87,7 @@ func TestModes(t *testing.T) {
 				if own.Is6() {
 					from = netip.MustParseAddrPort("[::6]:0")
 				}
-				proxy, app = connect(t, n, server, netip.AddrPortFrom(own, 8080).String(), from)
+				proxy, app = m.connect(t, n, server, netip.AddrPortFrom(own, 8080).String(), from)
 				sends(t, seen, app, proxy, "answer-to-proxy", c.toProxy)
 				sends(t, seen, proxy, app, "request-to-application", c.toApplication)
 			})
@@ -103,13 +103,13 @@ func TestSidecarsWithoutAPacketFilter(t *testing.T) {
 			first, second := newNamespace(t), newNamespace(t)
 			cable(t, first, second, at.a, at.b)
 			m.set(t, second, m.cgroup, ModeSend)
-			client, server := connect(t, first, second.listen(t, 8080), at.target, netip.AddrPort{})
+			client, server := m.connect(t, first, second.listen(t, 8080), at.target, netip.AddrPort{})
 			seen := packets(t, first)
 			sends(t, seen, client, server, "to-the-server", false)
 			sends(t, seen, server, client, "to-the-client", false)
 			// One that wants none of it.
 			m.set(t, first, "", ModeOff)
-			client, server = connect(t, first, second.listen(t, 8081), netip.AddrPortFrom(netip.MustParsePrefix(at.b).Addr(), 8081).String(), netip.AddrPort{})
+			client, server = m.connect(t, first, second.listen(t, 8081), netip.AddrPortFrom(netip.MustParsePrefix(at.b).Addr(), 8081).String(), netip.AddrPort{})
 			sends(t, seen, client, server, "to-the-other-server", true)
 			sends(t, seen, server, client, "to-the-other-client", true)
 		})

@@ -12,7 +12,7 @@ import (
 
 // ControlGroup makes a group of version 2, named heddle-<name>-test-…, moves this process into it until the test ends, and returns its
 // directory. The test is skipped where that cannot be.
-func ControlGroup(t *testing.T, name string) string {
+func ControlGroup(t testing.TB, name string) string {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("eBPF programs and network namespaces need root")
@@ -50,7 +50,7 @@ func ControlGroup(t *testing.T, name string) string {
 }
 
 // Enter moves this process into a group.
-func Enter(t *testing.T, cgroup string) {
+func Enter(t testing.TB, cgroup string) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(cgroup, "cgroup.procs"), []byte("0"), 0); err != nil {
 		t.Fatal(err)

@@ -1,0 +1,215 @@
+package bypass
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A program that waits in the call that reads is not to be told EAGAIN when its socket has room to send again, as it would be for a socket
+// of the map.
+func TestAProgramThatBlocksUsesTCP(t *testing.T) {
+	for family, at := range families {
+		t.Run(family, func(t *testing.T) {
+			m := newMachine(t)
+			n := newNamespace(t)
+			own := netip.MustParsePrefix(at.a).Addr()
+			give(t, n, at.a)
+			from := netip.MustParseAddrPort("127.0.0.6:0")
+			if own.Is6() {
+				give(t, n, "::6/128")
+				from = netip.MustParseAddrPort("[::6]:0")
+			}
+			proxy, app := connect(t, n, n.listen(t, 9000), netip.AddrPortFrom(own, 9000).String(), from)
+			blocks := func(yes bool) {
+				t.Helper()
+				control(t, app, func(fd int) error { return unix.SetNonblock(fd, !yes) })
+			}
+			blocks(true)
+			m.use(t, proxy, app)
+			if s := m.status(t); s.Refused["blocking"] != 1 || s.Sockets != 0 {
+				t.Fatalf("a socket that blocks is recorded: %+v", s)
+			}
+			m.round(t)
+			if s := m.status(t); s.Refused["blocking"] != 1 {
+				t.Errorf("counted again: %+v", s)
+			}
+
+			const much = 8 << 20
+			read, wrote, drained := make(chan error), make(chan error), make(chan error)
+			control(t, app, func(fd int) error {
+				go func() {
+					_, err := unix.Read(fd, make([]byte, 1))
+					read <- err
+				}()
+				go func() {
+					for sent := 0; sent < much; {
+						n, err := unix.Write(fd, make([]byte, much-sent))
+						if err != nil {
+							wrote <- err
+							return
+						}
+						sent += n
+					}
+					wrote <- nil
+				}()
+				return nil
+			})
+			go func() {
+				_, err := io.CopyN(io.Discard, struct{ io.Reader }{proxy}, much)
+				drained <- err
+			}()
+			if err := errors.Join(<-wrote, <-drained); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := proxy.Write([]byte("x")); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-read; err != nil {
+				t.Errorf("the program that waited was told %v", err)
+			}
+
+			// One that does not wait any longer.
+			blocks(false)
+			m.round(t)
+			exchange(t, app, proxy, "past TCP")
+			if s := m.status(t); s.Sockets != 2 || s.Messages != 1 {
+				t.Errorf("%+v", s)
+			}
+		})
+	}
+}
+
+// Nobody would tell it of what did not go by TCP.
+func TestAProgramThatAsksWhatWasSentUsesTCP(t *testing.T) {
+	m := newMachine(t)
+	at := families["ipv4"]
+	a, l := sidecars(t, at)
+	client, server := connect(t, a, l, at.target, netip.AddrPort{})
+	asks := func(yes int) {
+		t.Helper()
+		control(t, client, func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ZEROCOPY, yes) })
+	}
+	asks(1)
+	m.use(t, client, server)
+	if s := m.status(t); s.Refused["zerocopy"] != 1 || s.Sockets != 0 {
+		t.Errorf("%+v", s)
+	}
+	asks(0)
+	m.use(t, client, server)
+	if s := m.status(t); s.Refused["zerocopy"] != 1 || s.Sockets != 2 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// Whether a program waits is not known before it has used its connection: some do not wait for that to be established only.
+func TestASocketThatIsNotUsedIsNotRecorded(t *testing.T) {
+	m := newMachine(t)
+	at := families["ipv4"]
+	a, l := sidecars(t, at)
+	client, server := connect(t, a, l, at.target, netip.AddrPort{})
+	m.round(t)
+	exchange(t, client, server, "request")
+	m.round(t)
+	// It has read, the client has sent: both are ready.
+	if s := m.status(t); s.Sockets != 2 || s.Messages != 0 {
+		t.Errorf("%+v", s)
+	}
+	other, _ := connect(t, a, l, at.target, netip.AddrPort{})
+	m.round(t)
+	if _, err := io.WriteString(other, "nobody has read it"); err != nil {
+		t.Fatal(err)
+	}
+	m.round(t)
+	if s := m.status(t); s.Sockets != 2 || s.Connections != 2 {
+		t.Errorf("one end is recorded without the other: %+v", s)
+	}
+}
+
+// A socket whose other end is on another machine takes no place, and is not looked for for ever.
+func TestASocketWithoutAPeerHereIsNotRecorded(t *testing.T) {
+	m := newMachine(t)
+	at := families["ipv4"]
+	first, second := newNamespace(t), newNamespace(t)
+	cable(t, first, second, at.a, at.b)
+	client, server := connect(t, first, second.listen(t, 8080), at.target, netip.AddrPort{})
+	for range 40 {
+		m.use(t, client, server)
+	}
+	if s := m.status(t); s.Sockets != 0 || s.Connections != 0 || s.Messages != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestRoundsAreMadeWhenTheyMayFindSomething(t *testing.T) {
+	var s schedule
+	waits := func(found uint64) (waited time.Duration) {
+		for waited = shortestPause; !s.now(found); waited += shortestPause {
+		}
+		return waited
+	}
+	var got []time.Duration
+	for range 9 {
+		got = append(got, waits(0))
+		s.made(false, time.Millisecond)
+	}
+	for i, want := range []time.Duration{shortestPause, shortestPause, 2 * shortestPause, 4 * shortestPause, 8 * shortestPause, 16 * shortestPause, 32 * shortestPause, longestPause, longestPause} {
+		if got[i] != want {
+			t.Errorf("round %d after %v, want %v", i, got[i], want)
+		}
+	}
+	if waited := waits(1); waited != shortestPause {
+		t.Errorf("after a connection was found: %v", waited)
+	}
+	s.made(true, time.Millisecond)
+	if waited := waits(1); waited != shortestPause {
+		t.Errorf("after a round that found something: %v", waited)
+	}
+	s.made(true, shortestPause)
+	if waited := waits(2); waited != pausePerRound*shortestPause {
+		t.Errorf("after a round that took %v: %v", shortestPause, waited)
+	}
+}
+
+// What a round costs of idle sockets: of connections that bypass TCP, and of those of which one end has not been used.
+func BenchmarkRound(b *testing.B) {
+	for _, connections := range []int{40, 4000} {
+		for name, used := range map[string]bool{"recorded": true, "waiting": false} {
+			b.Run(fmt.Sprintf("%s/%d", name, 2*connections), func(b *testing.B) {
+				m := newMachine(b)
+				a, l := sidecars(b, families["ipv4"])
+				for range connections {
+					client, server := connect(b, a, l, families["ipv4"].target, netip.AddrPort{})
+					if used {
+						exchange(b, client, server, "request")
+					}
+				}
+				m.round(b)
+				for b.Loop() {
+					if _, err := m.Round(); err != nil {
+						b.Fatal(err)
+					}
+				}
+				b.StopTimer()
+				if s := m.status(b); used != (s.Sockets == 2*connections) {
+					b.Errorf("%+v", s)
+				}
+			})
+		}
+	}
+}
+
+// What the agent does ten times a second while nothing happens.
+func BenchmarkNothingFound(b *testing.B) {
+	m := newMachine(b)
+	for b.Loop() {
+		if _, err := m.connections(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
