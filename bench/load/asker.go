@@ -54,7 +54,8 @@ func newAsker(address string, requests [][]byte, connections int) (*asker, error
 			return nil, err
 		}
 		a.sockets = append(a.sockets, socket)
-		if err := errors.Join(unix.Connect(socket, &to),
+		// Epoll alone waits, as in other clients.
+		if err := errors.Join(unix.Connect(socket, &to), unix.SetNonblock(socket, true),
 			unix.SetsockoptInt(socket, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1), a.watch(socket, number)); err != nil {
 			a.close()
 			return nil, fmt.Errorf("connect to %s: %w", address, err)
@@ -128,6 +129,9 @@ func (a *asker) send(number int) error {
 // receive reads what has come, and says whether the answer is whole.
 func (a *asker) receive(number int) (bool, error) {
 	n, err := unix.Read(a.sockets[number], a.buffer[:])
+	if errors.Is(err, unix.EAGAIN) {
+		return false, nil
+	}
 	if err != nil {
 		return false, err
 	}
