@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* Capture: what a workload dials goes to its proxy, and so does who dials the workload, without a packet filter. */
+/* Capture: what a workload dials goes to its proxy, and so does who dials the workload; what it asks for names goes to the cluster's
+ * DNS server. All without a packet filter. */
 #include "capture.h"
 
 /* Reading a socket's control group is for programs under the kernel's licence only; which the Apache one is not to it. */
@@ -10,6 +11,9 @@ volatile const __u32 outbound_port = 15001;
 volatile const __u32 inbound_port = 15006;
 volatile const __u32 health_port = 15021;
 volatile const __u32 metrics_port = 15090;
+
+/* Where the cluster's DNS server listens. Its port 53 may be another server's of the machine. */
+volatile const __u32 dns_port = 15053;
 
 /* How many connections that its proxy has not taken one workload may have: a 64th of what there is room for. */
 volatile const __u32 max_pending = 4096;
@@ -27,11 +31,14 @@ volatile const __u64 steered_netns = 0;
 #define ECONNREFUSED 111
 #define ENETUNREACH 101
 #define IPPROTO_TCP 6
+#define IPPROTO_UDP 17
 #define IPPROTO_MPTCP 262
 #define SOL_IP 0
 #define SOL_IPV6 41
 #define SO_ORIGINAL_DST 80
 #define PAGE 4096
+/* Where resolvers ask (RFC 1035, section 4.2). */
+#define ASKED_PORT 53
 
 struct sockaddr_in {
 	__u16 family;
@@ -167,9 +174,16 @@ enum verdict {
 	AS_IT_IS,
 	TO_OUTBOUND,
 	TO_INBOUND,
+	TO_DNS,
 	NO_DIRECT,
 	NO_FAMILY,
 };
+
+/* Whether that is where a workload asks for names. */
+static always_inline int is_asked(const struct workload *w, const __u32 *to, __u32 port)
+{
+	return port == ASKED_PORT && is_same(to, w->dns);
+}
 
 /* What becomes of a connection: by the rules of the packet filter that capture has otherwise (control/agent/network). */
 static always_inline enum verdict judge(struct workload *w, struct rules *r, struct bpf_sock *sk, const __u32 *to, __u32 port, const __u32 *from)
@@ -188,8 +202,8 @@ static always_inline enum verdict judge(struct workload *w, struct rules *r, str
 		return AS_IT_IS;
 	if (is_mapped(to) != is_mapped(w->address))
 		return NO_FAMILY;
-	if (port == 53 && is_same(to, w->dns))
-		return AS_IT_IS;
+	if (is_asked(w, to, port))
+		return TO_DNS;
 	return !r || is_captured(r, to, port, group_of(sk)) ? TO_OUTBOUND : AS_IT_IS;
 }
 
@@ -230,13 +244,19 @@ static always_inline __u32 direct(struct bpf_sock_addr *ctx, const __u32 *to, __
 			m->kind = KIND_NONE;
 		return 1;
 	}
-	if (!remember(sk, to, port, KIND_DIALLED))
+	if (!remember(sk, to, port, v == TO_DNS ? KIND_ASKING : KIND_DIALLED))
 		return refuse(ECONNREFUSED, COUNT_REFUSED_MEMORY);
 	if (v == TO_INBOUND)
 		return inbound_port;
+	if (v == TO_DNS) {
+		count(COUNT_DNS);
+		return dns_port;
+	}
 	count(COUNT_OUTBOUND);
 	return outbound_port;
 }
+
+#include "capture_dns.h"
 
 static always_inline int is_tcp(struct bpf_sock_addr *ctx)
 {
@@ -250,17 +270,21 @@ int connect4(struct bpf_sock_addr *ctx)
 	__u64 netns = bpf_get_netns_cookie(ctx);
 	struct workload *w = bpf_map_lookup_elem(&workloads, &netns);
 	struct bpf_sock *sk = ctx->sk;
-	if (!w || !sk || !is_tcp(ctx))
+	if (!w || !sk || !(is_tcp(ctx) || is_udp(ctx)))
 		return 1;
 	__u32 to[4], from[4];
 	set_ipv4(to, ctx->user_ip4);
 	set_ipv4(from, sk->src_ip4);
-	__u32 port = direct(ctx, to, __builtin_bswap16(ctx->user_port), from, w, netns);
+	__u32 port = __builtin_bswap16(ctx->user_port);
+	if (is_udp(ctx))
+		port = direct_datagrams(ctx, to, port, w);
+	else
+		port = direct(ctx, to, port, from, w, netns);
 	if (port < 2)
 		return port;
 	ctx->user_port = __builtin_bswap16(port);
-	if (port == inbound_port)
-		return 1; /* It listens on all addresses. */
+	if (port == inbound_port || port == dns_port)
+		return 1; /* The one listens on all addresses, the other on the one that was dialled. */
 	ctx->user_ip4 = __builtin_bswap32(0x7f000001);
 	if (is_any(from)) {
 		/* The proxy sees the workload's address, as with a packet filter. One that has bound its port keeps what it has. */
@@ -276,15 +300,19 @@ int connect6(struct bpf_sock_addr *ctx)
 	__u64 netns = bpf_get_netns_cookie(ctx);
 	struct workload *w = bpf_map_lookup_elem(&workloads, &netns);
 	struct bpf_sock *sk = ctx->sk;
-	if (!w || !sk || !is_tcp(ctx))
+	if (!w || !sk || !(is_tcp(ctx) || is_udp(ctx)))
 		return 1;
 	__u32 to[4] = {ctx->user_ip6[0], ctx->user_ip6[1], ctx->user_ip6[2], ctx->user_ip6[3]};
 	__u32 from[4] = {sk->src_ip6[0], sk->src_ip6[1], sk->src_ip6[2], sk->src_ip6[3]};
-	__u32 port = direct(ctx, to, __builtin_bswap16(ctx->user_port), from, w, netns);
+	__u32 port = __builtin_bswap16(ctx->user_port);
+	if (is_udp(ctx))
+		port = direct_datagrams(ctx, to, port, w);
+	else
+		port = direct(ctx, to, port, from, w, netns);
 	if (port < 2)
 		return port;
 	ctx->user_port = __builtin_bswap16(port);
-	if (port == inbound_port)
+	if (port == inbound_port || port == dns_port)
 		return 1;
 	/* IPv4 by a socket of IPv6 stays IPv4. */
 	ctx->user_ip6[0] = 0;
@@ -311,10 +339,10 @@ SEC("cgroup/getpeername4")
 int getpeername4(struct bpf_sock_addr *ctx)
 {
 	struct memory *m = dialled(ctx);
-	if (m) {
-		ctx->user_ip4 = m->address[3];
-		ctx->user_port = __builtin_bswap16(m->port);
-	}
+	if (!m)
+		return show_asked4(ctx);
+	ctx->user_ip4 = m->address[3];
+	ctx->user_port = __builtin_bswap16(m->port);
 	return 1;
 }
 
@@ -322,13 +350,13 @@ SEC("cgroup/getpeername6")
 int getpeername6(struct bpf_sock_addr *ctx)
 {
 	struct memory *m = dialled(ctx);
-	if (m) {
-		ctx->user_ip6[0] = m->address[0];
-		ctx->user_ip6[1] = m->address[1];
-		ctx->user_ip6[2] = m->address[2];
-		ctx->user_ip6[3] = m->address[3];
-		ctx->user_port = __builtin_bswap16(m->port);
-	}
+	if (!m)
+		return show_asked6(ctx);
+	ctx->user_ip6[0] = m->address[0];
+	ctx->user_ip6[1] = m->address[1];
+	ctx->user_ip6[2] = m->address[2];
+	ctx->user_ip6[3] = m->address[3];
+	ctx->user_port = __builtin_bswap16(m->port);
 	return 1;
 }
 

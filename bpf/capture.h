@@ -9,7 +9,7 @@
 /* A workload whose traffic is captured, by the cookie of its network namespace. */
 struct workload {
 	__u32 address[4];
-	/* Where it asks for names: port 53 there is not captured. */
+	/* The cluster's DNS server: port 53 there is where it asks for names. */
 	__u32 dns[4];
 	/* The control group of its proxy. */
 	__u64 proxy;
@@ -38,6 +38,7 @@ enum kind {
 	KIND_ACCEPTED,  /* the proxy's: its client dialled the address */
 	KIND_STEERED,   /* the same, and its own address is the one that was dialled */
 	KIND_LISTENING, /* it counts among those that listen on its port */
+	KIND_ASKING,    /* its application has dialled the address, port 53 of the cluster's DNS server, or sent datagrams there */
 };
 
 /* What is known of a socket. */
@@ -88,9 +89,10 @@ enum count {
 	COUNT_REFUSED_FAMILY,   /* by the family of addresses that the cluster does not have */
 	COUNT_REFUSED_CLOSED,   /* to a port on which nobody listens */
 	COUNT_REFUSED_NO_PROXY, /* the proxy does not listen */
-	COUNT_REFUSED_MEMORY,   /* the kernel had no memory for the address that was dialled */
+	COUNT_REFUSED_MEMORY,   /* the kernel had no memory for the address that was dialled, or sent to */
 	COUNT_REFUSED_PENDING,  /* too many connections that the proxy has not taken */
 	COUNT_REFUSED_PORTS,    /* of sockets that listen: no room to note it, so that nobody reaches them from outside */
+	COUNT_DNS,              /* to port 53 of the cluster's DNS server: connections, and datagrams of sockets without one */
 	COUNT_COUNT,
 };
 

@@ -221,7 +221,7 @@ func (c *captures) check() Check {
 	for _, n := range s.Refused {
 		refused += n
 	}
-	check.Detail = fmt.Sprintf("%d connections of applications, %d from outside, %d refused", s.Outbound, s.Inbound, refused)
+	check.Detail = fmt.Sprintf("%d connections of applications, %d from outside, %d to the cluster's DNS, %d refused", s.Outbound, s.Inbound, s.DNS, refused)
 	return check
 }
 
@@ -229,7 +229,8 @@ var (
 	captureAttached = prometheus.NewDesc("heddle_capture_attached", "1 where capture by eBPF is attached.", nil, nil)
 	captureOutbound = prometheus.NewDesc("heddle_capture_outbound_total", "Connections of applications that eBPF brought to their proxies.", nil, nil)
 	captureInbound  = prometheus.NewDesc("heddle_capture_inbound_total", "Packets that asked for a connection with a workload, given to its proxy by eBPF.", nil, nil)
-	captureRefused  = prometheus.NewDesc("heddle_capture_refused_total", "Connections that capture by eBPF refused.", []string{"reason"}, nil)
+	captureDNS      = prometheus.NewDesc("heddle_capture_dns_total", "Connected sockets, and datagrams of others, that eBPF brought to the cluster's DNS server.", nil, nil)
+	captureRefused  = prometheus.NewDesc("heddle_capture_refused_total", "Connections, and datagrams to DNS, that capture by eBPF refused.", []string{"reason"}, nil)
 )
 
 // Describe implements [prometheus.Collector].
@@ -247,6 +248,7 @@ func (c *captures) Collect(to chan<- prometheus.Metric) {
 	to <- prometheus.MustNewConstMetric(captureAttached, prometheus.GaugeValue, attached)
 	to <- prometheus.MustNewConstMetric(captureOutbound, prometheus.CounterValue, float64(s.Outbound))
 	to <- prometheus.MustNewConstMetric(captureInbound, prometheus.CounterValue, float64(s.Inbound))
+	to <- prometheus.MustNewConstMetric(captureDNS, prometheus.CounterValue, float64(s.DNS))
 	for reason, n := range s.Refused {
 		to <- prometheus.MustNewConstMetric(captureRefused, prometheus.CounterValue, float64(n), reason)
 	}

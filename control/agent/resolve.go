@@ -38,11 +38,16 @@ func (a *Agent) handleResolve(w http.ResponseWriter, r *http.Request) {
 	answer(w, addresses)
 }
 
-// resolve asks the cluster's DNS from inside the replica's network.
+// resolve asks the cluster's DNS from inside the replica's network. The agent is none of the cluster's programs: where those redirect
+// what applications ask, it asks where they would come to.
 func (r *replica) resolve(ctx context.Context, name string) ([]netip.Addr, error) {
 	ctx, cancel := context.WithTimeout(ctx, resolveTime)
 	defer cancel()
-	connection, err := network.Dial(ctx, r.netns, "udp", net.JoinHostPort(r.agent.gateway().String(), "53"))
+	port := uint16(53)
+	if r.capturedByPrograms() {
+		port = cluster.PortDNS
+	}
+	connection, err := network.Dial(ctx, r.netns, "udp", netip.AddrPortFrom(r.agent.gateway(), port).String())
 	if err != nil {
 		return nil, err
 	}

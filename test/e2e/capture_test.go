@@ -120,8 +120,29 @@ func TestEBPFCapture(t *testing.T) {
 	}
 	must(t, "check", "--wait", "60s")
 
+	// Names are found without the rules that bring DNS to its port, which the others need.
+	if out, err := exec.Command("nft", "flush", "chain", "ip", c.Table(), "prerouting").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	names := func(when string) {
+		t.Helper()
+		for _, options := range []string{"", "use-vc"} { // By UDP and by TCP (resolv.conf(5)).
+			if got, err := found(reader, options); err != nil || got != address {
+				t.Errorf("%s, with options %q: the page is at %q: %v", when, options, got, err)
+			}
+		}
+	}
+	names("without rules")
+	if got, err := found(other, ""); err == nil {
+		t.Errorf("who is captured by the packet filter finds the page at %s without its rules", got)
+	}
+	if got, err := lookup(reader, "page.shop.svc.cluster.local"); err != nil || got != address {
+		t.Errorf("the agent's check finds the page at %q: %v", got, err)
+	}
+
 	kill(t, agentPID(t))
 	calls("without an agent")
+	names("without an agent")
 	must(t, "up", "--name", clusterName)
 	harness.Eventually(t, 30*time.Second, "the next agent has taken over what runs", func() error {
 		if again := replicaIn(t, "shop", "reader"); again.State.PID != reader.State.PID {
@@ -130,6 +151,10 @@ func TestEBPFCapture(t *testing.T) {
 		return nil
 	})
 	calls("with the next agent")
+	names("with the next agent")
+	if got, err := found(other, ""); err != nil || got != address {
+		t.Errorf("who is captured by the packet filter finds the page at %q: %v", got, err)
+	}
 	must(t, "check", "--wait", "60s")
 
 	must(t, "delete", "workload", "-n", "shop", "reader")
@@ -140,6 +165,16 @@ func TestEBPFCapture(t *testing.T) {
 		}
 		return err
 	})
+}
+
+// found has the C library of an application look the page up, with options of resolv.conf.
+func found(r harness.Replica, options string) (string, error) {
+	out, err := asApplication(r, "nsenter", "-t", fmt.Sprint(r.State.PID), "-m", "env", "RES_OPTIONS=attempts:1 "+options, "getent", "ahostsv4", "page.shop.svc.cluster.local.")
+	if err != nil {
+		return "", fmt.Errorf("%w: %s", err, out)
+	}
+	address, _, _ := strings.Cut(out, " ")
+	return address, nil
 }
 
 // asApplication runs a command in a replica's network namespace and in its application's control group, by which its programs are

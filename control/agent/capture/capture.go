@@ -1,7 +1,8 @@
 // Package capture brings a workload's TCP traffic to its proxy by eBPF programs (folder bpf/), without a packet filter: what its
 // programs dial is redirected while they connect, what others dial is given to the proxy's listening socket, and the proxy
-// is told where either was to go as the packet filter would tell it (SO_ORIGINAL_DST). The rules are those of
-// [network.Capture]; docs/design/0035 has them side by side.
+// is told where either was to go as the packet filter would tell it (SO_ORIGINAL_DST). What its programs ask for names, by TCP or UDP,
+// is brought to the port of the cluster's DNS server. The rules are those of [network.Capture] and [network.Host]; docs/design/0035
+// has them side by side.
 //
 // Programs and maps are pinned: they go on without the agent, and the next one takes them over.
 package capture
@@ -29,7 +30,8 @@ import (
 //go:generate go run github.com/cilium/ebpf/cmd/bpf2go -go-package capture -target bpfel -no-global-types -type count -type block_count program ../../../bpf/capture.bpf.c -- -O2 -g -mcpu=v3 -Wall -Werror -I/usr/include/x86_64-linux-gnu
 
 // attachments are the programs on the cluster's control group. Those that others need come first: a connection that is redirected
-// must be told of, and answered for.
+// must be told of, and answered for; a datagram that is redirected has an answer. The last one says that all are there
+// ([IsAttached]), also of a version of which there were fewer.
 var attachments = []pinned.Attachment{
 	{Program: "watched", Kind: ebpf.AttachCGroupSockOps},
 	{Program: "original", Kind: ebpf.AttachCGroupGetsockopt},
@@ -37,6 +39,10 @@ var attachments = []pinned.Attachment{
 	{Program: "getsockname6", Kind: ebpf.AttachCgroupInet6GetSockname},
 	{Program: "getpeername4", Kind: ebpf.AttachCgroupInet4GetPeername},
 	{Program: "getpeername6", Kind: ebpf.AttachCgroupInet6GetPeername},
+	{Program: "recvmsg4", Kind: ebpf.AttachCGroupUDP4Recvmsg},
+	{Program: "recvmsg6", Kind: ebpf.AttachCGroupUDP6Recvmsg},
+	{Program: "sendmsg4", Kind: ebpf.AttachCGroupUDP4Sendmsg},
+	{Program: "sendmsg6", Kind: ebpf.AttachCGroupUDP6Sendmsg},
 	{Program: "connect4", Kind: ebpf.AttachCGroupInet4Connect},
 	{Program: "connect6", Kind: ebpf.AttachCGroupInet6Connect},
 }
@@ -60,7 +66,8 @@ type Capture struct {
 type Workload struct {
 	// Netns is the file of its network namespace.
 	Netns string
-	// Address is its own, and DNS the one that answers names on port 53, which is not captured; of one family.
+	// Address is its own, and DNS the one whose port 53 it asks for names; of one family. What goes there goes to
+	// [cluster.PortDNS] of the same address instead, where the cluster's server listens.
 	Address, DNS netip.Addr
 	// ProxyGroup is the directory of its proxy's control group (version 2), below the one of [Attach].
 	ProxyGroup string
@@ -119,7 +126,7 @@ func specification(limits bounds) (*ebpf.CollectionSpec, error) {
 	spec := read.Copy()
 	for name, value := range map[string]uint32{
 		"outbound_port": cluster.PortOutbound, "inbound_port": cluster.PortInbound, "health_port": cluster.PortHealth, "metrics_port": cluster.PortMetrics,
-		"max_pending": limits.pending, "max_blocks": limits.blocks,
+		"dns_port": cluster.PortDNS, "max_pending": limits.pending, "max_blocks": limits.blocks,
 	} {
 		if err := spec.Variables[name].Set(value); err != nil {
 			return nil, fmt.Errorf("set %s of the capture programs: %w", name, err)

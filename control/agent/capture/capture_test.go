@@ -118,13 +118,14 @@ func TestWhatIsNotCaptured(t *testing.T) {
 		outbound, inbound := m.outbound(t), m.inbound(t)
 		server := listen(t, m.app, netip.AddrPortFrom(m.own(), 8080), 8)
 		local := listen(t, m.app, netip.AddrPortFrom(m.loopback, 8081), 8)
-		dns := listen(t, m.stranger, netip.AddrPortFrom(m.dns, 53), 8)
+		dns := listen(t, m.stranger, netip.AddrPortFrom(m.dns, cluster.PortDNS), 8)
 		other := listen(t, m.stranger, netip.AddrPortFrom(m.dns, 54), 8)
 
 		// Between parts of an application, and to the one that answers names.
 		exchange(t, mustDial(t, m.app, m.domain, netip.AddrPortFrom(m.own(), 8080)), server.accept(t))
 		exchange(t, mustDial(t, m.app, m.domain, netip.AddrPortFrom(m.loopback, 8081)), local.accept(t))
-		exchange(t, mustDial(t, m.app, m.domain, netip.AddrPortFrom(m.dns, 53)), dns.accept(t))
+		asked := netip.AddrPortFrom(m.dns, 53)
+		comesTo(t, mustDial(t, m.app, m.domain, asked), dns, asked)
 		// What the proxy sends on, and its last leg.
 		exchange(t, mustDial(t, m.proxy, m.domain, netip.AddrPortFrom(m.dns, 54)), other.accept(t))
 		leg := open(t, m.proxy, m.domain, 0)
@@ -374,6 +375,13 @@ func TestDial(t *testing.T) {
 		}
 		within.Close()
 		server.accept(t)
+		dns := listen(t, m.stranger, netip.AddrPortFrom(m.dns, cluster.PortDNS), 8)
+		asked, err := m.Dial(t.Context(), name, netip.AddrPortFrom(m.dns, 53))
+		if err != nil {
+			t.Fatal(err)
+		}
+		asked.Close()
+		dns.accept(t)
 		unix.Close(outbound.fd)
 		if _, err := m.Dial(t.Context(), name, to); !errors.Is(err, unix.ECONNREFUSED) {
 			t.Error(err)

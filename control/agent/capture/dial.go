@@ -18,8 +18,11 @@ import (
 // dialTime is how long [Capture.Dial] takes at most where the context does not say.
 const dialTime = 10 * time.Second
 
+// askedPort is where resolvers ask (RFC 1035, section 4.2), ASKED_PORT of the programs.
+const askedPort = 53
+
 // Dial connects from inside a captured network namespace, given by its name, as an application of the workload would: by its proxy,
-// which hears of the target. The caller is none of the cluster's programs, so that nothing redirects it otherwise.
+// which hears of the target, or past it where it would be. The caller is none of the cluster's programs, so that nothing redirects it otherwise.
 func (c *Capture) Dial(ctx context.Context, name string, target netip.AddrPort) (net.Conn, error) {
 	cookie, err := network.Cookie(network.Path(name))
 	if err != nil {
@@ -30,8 +33,11 @@ func (c *Capture) Dial(ctx context.Context, name string, target netip.AddrPort) 
 		return nil, fmt.Errorf("%s is not among the captured workloads: %w", name, err)
 	}
 	own := netip.AddrFrom16(w.Address).Unmap()
-	if host := target.Addr(); host.IsLoopback() || host == own || host.As16() == w.DNS && target.Port() == 53 {
+	switch host := target.Addr(); {
+	case host.IsLoopback() || host == own:
 		return network.Dial(ctx, name, "tcp", target.String())
+	case host.As16() == w.DNS && target.Port() == askedPort:
+		return network.Dial(ctx, name, "tcp", netip.AddrPortFrom(host, cluster.PortDNS).String())
 	}
 	loopback := netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	if own.Is6() {

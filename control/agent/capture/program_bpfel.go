@@ -32,7 +32,8 @@ const (
 	programCountCOUNT_REFUSED_MEMORY   programCount = 6
 	programCountCOUNT_REFUSED_PENDING  programCount = 7
 	programCountCOUNT_REFUSED_PORTS    programCount = 8
-	programCountCOUNT_COUNT            programCount = 9
+	programCountCOUNT_DNS              programCount = 9
+	programCountCOUNT_COUNT            programCount = 10
 )
 
 // Names of all BPF objects in the ELF.
@@ -55,8 +56,13 @@ const (
 	programProgGetsockname4 = "getsockname4"
 	programProgGetsockname6 = "getsockname6"
 	programProgOriginal     = "original"
+	programProgRecvmsg4     = "recvmsg4"
+	programProgRecvmsg6     = "recvmsg6"
+	programProgSendmsg4     = "sendmsg4"
+	programProgSendmsg6     = "sendmsg6"
 	programProgSteered      = "steered"
 	programProgWatched      = "watched"
+	programVarDnsPort       = "dns_port"
 	programVarHealthPort    = "health_port"
 	programVarInboundPort   = "inbound_port"
 	programVarMaxBlocks     = "max_blocks"
@@ -115,6 +121,10 @@ type programProgramSpecs struct {
 	Getsockname4 *ebpf.ProgramSpec `ebpf:"getsockname4"`
 	Getsockname6 *ebpf.ProgramSpec `ebpf:"getsockname6"`
 	Original     *ebpf.ProgramSpec `ebpf:"original"`
+	Recvmsg4     *ebpf.ProgramSpec `ebpf:"recvmsg4"`
+	Recvmsg6     *ebpf.ProgramSpec `ebpf:"recvmsg6"`
+	Sendmsg4     *ebpf.ProgramSpec `ebpf:"sendmsg4"`
+	Sendmsg6     *ebpf.ProgramSpec `ebpf:"sendmsg6"`
 	Steered      *ebpf.ProgramSpec `ebpf:"steered"`
 	Watched      *ebpf.ProgramSpec `ebpf:"watched"`
 }
@@ -138,6 +148,7 @@ type programMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type programVariableSpecs struct {
+	DnsPort      *ebpf.VariableSpec `ebpf:"dns_port"`
 	HealthPort   *ebpf.VariableSpec `ebpf:"health_port"`
 	InboundPort  *ebpf.VariableSpec `ebpf:"inbound_port"`
 	MaxBlocks    *ebpf.VariableSpec `ebpf:"max_blocks"`
@@ -196,6 +207,7 @@ func (m *programMaps) Close() error {
 //
 // It can be passed to loadProgramObjects or ebpf.CollectionSpec.LoadAndAssign.
 type programVariables struct {
+	DnsPort      *ebpf.Variable `ebpf:"dns_port"`
 	HealthPort   *ebpf.Variable `ebpf:"health_port"`
 	InboundPort  *ebpf.Variable `ebpf:"inbound_port"`
 	MaxBlocks    *ebpf.Variable `ebpf:"max_blocks"`
@@ -216,6 +228,10 @@ type programPrograms struct {
 	Getsockname4 *ebpf.Program `ebpf:"getsockname4"`
 	Getsockname6 *ebpf.Program `ebpf:"getsockname6"`
 	Original     *ebpf.Program `ebpf:"original"`
+	Recvmsg4     *ebpf.Program `ebpf:"recvmsg4"`
+	Recvmsg6     *ebpf.Program `ebpf:"recvmsg6"`
+	Sendmsg4     *ebpf.Program `ebpf:"sendmsg4"`
+	Sendmsg6     *ebpf.Program `ebpf:"sendmsg6"`
 	Steered      *ebpf.Program `ebpf:"steered"`
 	Watched      *ebpf.Program `ebpf:"watched"`
 }
@@ -229,6 +245,10 @@ func (p *programPrograms) Close() error {
 		p.Getsockname4,
 		p.Getsockname6,
 		p.Original,
+		p.Recvmsg4,
+		p.Recvmsg6,
+		p.Sendmsg4,
+		p.Sendmsg6,
 		p.Steered,
 		p.Watched,
 	)

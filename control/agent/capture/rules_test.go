@@ -104,7 +104,7 @@ func TestWhatIsLeftOut(t *testing.T) {
 	each(t, func(t *testing.T, m *machine) {
 		outbound, inbound := m.outbound(t), m.inbound(t)
 		health := listen(t, m.proxy, netip.AddrPortFrom(m.any(), cluster.PortHealth), 8)
-		dns := listen(t, m.stranger, netip.AddrPortFrom(m.dns, 53), 8)
+		dns := listen(t, m.stranger, netip.AddrPortFrom(m.dns, cluster.PortDNS), 8)
 		peer, other := m.outside.Addr(), m.another(t)
 		applications, peers := map[uint16]socket{}, map[uint16]socket{}
 		for _, port := range interceptiontest.Ports {
