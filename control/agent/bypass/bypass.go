@@ -42,13 +42,6 @@ func Attach(dir, cgroup string) (*Bypass, error) {
 
 // attachWithRoom is [Attach] on a machine that has so much room.
 func attachWithRoom(dir, cgroup string, r room) (*Bypass, error) {
-	release, err := kernelRelease()
-	if err != nil {
-		return nil, err
-	}
-	if err := checkKernel(release); err != nil {
-		return nil, err
-	}
 	if !IsAttached(dir) {
 		// What somebody has left who was killed while attaching.
 		if err := Detach(dir); err != nil {
@@ -78,6 +71,9 @@ func errOtherVersion(why error) error {
 const layoutMap = "layout"
 
 func loadAndAttach(dir, cgroup string, r room) (*Bypass, error) {
+	if err := probe(); err != nil {
+		return nil, err
+	}
 	spec, err := loadProgram()
 	if err != nil {
 		return nil, fmt.Errorf("read the bypass programs: %w", err)
@@ -106,7 +102,7 @@ func loadAndAttach(dir, cgroup string, r room) (*Bypass, error) {
 	case errors.Is(err, ebpf.ErrMapIncompatible):
 		return nil, errOtherVersion(err)
 	case err != nil:
-		return nil, fmt.Errorf("the kernel does not take the bypass programs; they need BTF, CONFIG_CGROUP_BPF, CONFIG_NET_SOCK_MSG and CONFIG_BPF_EVENTS, and CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON: %w", err)
+		return nil, errNotTaken(err)
 	}
 	b := &Bypass{objects: objects}
 	if err := b.pinAndAttach(dir, cgroup); err != nil {

@@ -19,7 +19,7 @@ type Program struct {
 	ID   uint32 `json:"id"`
 }
 
-// Map is one that is loaded. Memory is what the kernel has of it now, in bytes.
+// Map is one that is loaded. Memory is what the kernel has of it now, in bytes, 0 where it does not tell.
 type Map struct {
 	Name       string `json:"name"`
 	ID         uint32 `json:"id"`
@@ -131,11 +131,11 @@ func (b *Bypass) loaded(s *Status) error {
 		if err != nil {
 			return fmt.Errorf("look at map %s of the bypass: %w", name, err)
 		}
-		id, numbered := info.ID()
-		memory, measured := info.Memlock()
-		if !numbered || !measured {
-			return fmt.Errorf("the kernel does not tell number and memory of map %s of the bypass", name)
+		id, ok := info.ID()
+		if !ok {
+			return fmt.Errorf("the kernel does not number map %s of the bypass", name)
 		}
+		memory, _ := info.Memlock() // Kernels before 6.2 do not tell of each map.
 		s.Maps = append(s.Maps, Map{Name: name, ID: uint32(id), MaxEntries: info.MaxEntries, Memory: memory})
 	}
 	return nil

@@ -3,7 +3,6 @@ package bypass
 import (
 	"crypto/sha256"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"math"
@@ -14,8 +13,6 @@ import (
 	"testing"
 	"time"
 )
-
-var long = flag.Bool("long", false, "transfer 1 GiB each way as well, with each family of addresses")
 
 const (
 	// endless is the size of a transfer that goes on until it is stopped.
@@ -199,10 +196,7 @@ func flow(t testing.TB, transfers []*transfer, bytes int) {
 
 func TestBytesArriveAsTheyWereSent(t *testing.T) {
 	const small = 1000
-	sizes := []int{1, 2, 1000, 64 << 10, 1 << 20, 32 << 20}
-	if *long {
-		sizes = append(sizes, 1<<30)
-	}
+	sizes := []int{1, 2, 1000, 64 << 10, 1 << 20, 32 << 20, 1 << 30}
 	for i := range small {
 		sizes = append(sizes, 10_000+i)
 	}
