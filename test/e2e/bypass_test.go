@@ -71,8 +71,24 @@ while b := s.recv(65536):
     got.update(b)
     n += len(b)
 t.join()
-print(n == size and got.digest() == sent.digest())
+print(size if n == size and got.digest() == sent.digest() else "other bytes")
 `
+
+// tcpBytes is what a sidecar's metrics have of the raw TCP of a workload's callers or of those that it calls: bytes received and sent.
+func tcpBytes(t *testing.T, r harness.Replica) (received, sent int64) {
+	t.Helper()
+	for name, total := range map[string]*int64{"istio_tcp_received_bytes_total{": &received, "istio_tcp_sent_bytes_total{": &sent} {
+		for line := range strings.Lines(harness.OnlyLines(r.ProxyStats(t), name)) {
+			fields := strings.Fields(line)
+			n, err := strconv.ParseFloat(fields[len(fields)-1], 64)
+			if err != nil {
+				t.Fatalf("%q: %v", line, err)
+			}
+			*total += int64(n)
+		}
+	}
+	return received, sent
+}
 
 // strict has workloads of the namespace take mutual TLS alone.
 const strict = `apiVersion: security.istio.io/v1
@@ -257,9 +273,19 @@ func TestTCPBypass(t *testing.T) {
 			must(t, "check", "--wait", "60s")
 		}
 		before := status()
-		if out := python(bulk, echoes); out != "True\n" {
+		hadReceived, hadSent := tcpBytes(t, reader)
+		out := python(bulk, echoes)
+		size, err := strconv.ParseInt(strings.TrimSpace(out), 10, 64)
+		if err != nil {
 			t.Errorf("64 MiB there and back, %s: %s", mode, out)
 		}
+		// What bypasses TCP is counted as everything else is.
+		harness.Eventually(t, 10*time.Second, "the connection is counted", func() error {
+			if received, sent := tcpBytes(t, reader); received-hadReceived != size || sent-hadSent != size {
+				return fmt.Errorf("%d bytes received and %d sent of %d, %s", received-hadReceived, sent-hadSent, size, mode)
+			}
+			return nil
+		})
 		if after := status(); after.Bytes == before.Bytes {
 			t.Errorf("nothing of it bypassed TCP, %s: %+v", mode, after)
 		} else if after.Refused["blocking"] == before.Refused["blocking"] {
