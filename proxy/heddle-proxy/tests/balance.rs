@@ -82,8 +82,14 @@ fn asked(from: SocketAddr, port: u16) -> TcpStream {
     stream
 }
 
+const REQUEST: &str = "GET / HTTP/1.1\r\nhost: a\r\n\r\n";
+
 fn ask(stream: &mut TcpStream) {
-    write!(stream, "GET / HTTP/1.1\r\nhost: a\r\n\r\n").expect("written");
+    stream.write_all(REQUEST.as_bytes()).expect("written");
+    answered(stream);
+}
+
+fn answered(stream: &mut TcpStream) {
     let mut answer = Vec::new();
     while !answer.ends_with(b"\r\n\r\nhello") {
         let mut buffer = [0; 1024];
@@ -99,15 +105,14 @@ fn active(admin: u16) -> [u64; 2] {
     [a.min(b), a.max(b)]
 }
 
-fn by_worker(admin: u16) -> [u64; 2] {
-    let of = |worker: u8| -> u64 {
+fn by_worker<const WORKERS: usize>(admin: u16) -> [u64; WORKERS] {
+    let metrics = get(admin, "/stats/prometheus").expect("the admin interface answers");
+    std::array::from_fn(|worker| {
         let name = "envoy_listener_worker_downstream_cx_active";
-        let metrics = get(admin, "/stats/prometheus").expect("the admin interface answers");
         let label = format!("worker_id=\"{worker}\"");
         let samples = metrics.lines().filter(|l| l.starts_with(name) && l.contains(&label));
         samples.filter_map(|l| l.rsplit(' ').next()?.parse::<u64>().ok()).sum()
-    };
-    [of(0), of(1)]
+    })
 }
 
 #[test]
@@ -140,6 +145,42 @@ fn load_aware_balance_spreads_what_one_worker_accepts() {
     clients.iter_mut().for_each(ask);
     drop(clients);
     wait_until("all are closed", || active(admin) == [0, 0]);
+}
+
+/// Slow clients among busy ones: a connection with half a request stays where it is, others may move, and all are answered.
+fn workers_serve_all<const WORKERS: usize>() {
+    let (admin, port) = (free_port(), free_port());
+    let mut proxy = Proxy::start_with_workers(&answering(admin, port, LOAD_AWARE), admin, WORKERS);
+    proxy.wait_for("LIVE");
+    let mut busy: Vec<_> = (0..200).map(|number| asked(client(number), port)).collect();
+    let mut slow = busy.split_off(150);
+    let (half, rest) = REQUEST.as_bytes().split_at(REQUEST.len() / 2);
+    slow.iter_mut().for_each(|c| c.write_all(half).expect("written"));
+    for _ in 0..20 {
+        busy.iter_mut().for_each(ask);
+    }
+    for client in &mut slow {
+        client.write_all(rest).expect("written");
+        answered(client);
+    }
+    assert_eq!(by_worker::<WORKERS>(admin).iter().sum::<u64>(), 200);
+    drop((busy, slow));
+    wait_until("all are closed", || by_worker::<WORKERS>(admin) == [0; WORKERS]);
+}
+
+#[test]
+fn one_worker_serves_all() {
+    workers_serve_all::<1>();
+}
+
+#[test]
+fn four_workers_serve_all() {
+    workers_serve_all::<4>();
+}
+
+#[test]
+fn sixteen_workers_serve_all() {
+    workers_serve_all::<16>();
 }
 
 /// Sends a request on a connection of HTTP/2 and checks the answer.
@@ -207,7 +248,7 @@ fn connections_of_http2_move_between_threads_under_load() {
         for client in &open {
             ask_http2(client).await;
         }
-        assert_eq!(by_worker(admin).iter().sum::<u64>(), 24);
+        assert_eq!(active(admin).iter().sum::<u64>(), 24);
     });
     wait_until("all are closed", || active(admin) == [0, 0]);
 }

@@ -53,6 +53,15 @@ impl Proxy {
         Self { child, admin }
     }
 
+    /// With so many workers.
+    pub fn start_with_workers(config: &str, admin: u16, workers: usize) -> Self {
+        let child = command(config, &["--concurrency", &workers.to_string()]).spawn().expect("the program runs");
+        Self {
+            child,
+            admin: SocketAddr::from(([127, 0, 0, 1], admin)),
+        }
+    }
+
     /// With so many descriptors, as soft and as hard limit.
     pub fn start_with_files(config: &str, admin: u16, files: u32) -> Self {
         let program = command(config, &["--concurrency", "2", "--drain-time-s", "60"]);
