@@ -55,7 +55,9 @@ impl Proxy {
 
     /// With so many workers.
     pub fn start_with_workers(config: &str, admin: u16, workers: usize) -> Self {
-        let child = command(config, &["--concurrency", &workers.to_string()]).spawn().expect("the program runs");
+        let child = command(config, &["--concurrency", &workers.to_string()])
+            .spawn()
+            .expect("the program runs");
         Self {
             child,
             admin: SocketAddr::from(([127, 0, 0, 1], admin)),
