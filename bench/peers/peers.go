@@ -43,6 +43,8 @@ var NamesNew = append([]string{"heddle", Multibuffer}, Names[1:]...)
 type Binaries struct {
 	// Heddle and Envoy are paths of heddle-proxy and of a stock Envoy.
 	Heddle, Envoy string
+	// Command is the path of heddle, the command line, with heddle-launch beside it.
+	Command string
 	// Under is what heddle-proxy is started by, such as a profiler with its arguments; nothing by default.
 	Under []string
 }
@@ -192,7 +194,7 @@ func Backend(at process.Place, dir, address string, size int) (*process.Process,
 			return nil, fmt.Errorf("somebody listens on %s already, and would answer in place of the backend: end what is left of another run", address)
 		}
 	}
-	config, err := render(dir, "backend.conf", settings{Dir: dir, Backend: address, Body: strings.Repeat("x", size)})
+	config, err := write(dir, "backend.conf", backendSettings(dir, address, size))
 	if err != nil {
 		return nil, err
 	}
@@ -201,6 +203,15 @@ func Backend(at process.Place, dir, address string, size int) (*process.Process,
 		return nil, err
 	}
 	return ready(p, address)
+}
+
+func backendSettings(dir, address string, size int) settings {
+	return settings{Dir: dir, Backend: address, Body: strings.Repeat("x", size)}
+}
+
+// BackendConfig is the configuration of nginx that [Backend] starts it with, for who starts it by other means; nginx writes below dir.
+func BackendConfig(dir, address string, size int) ([]byte, error) {
+	return render("backend.conf", backendSettings(dir, address, size))
 }
 
 // BackendSize is what the backend of a comparison of proxies answers, in bytes.
@@ -241,7 +252,7 @@ func Start(name, dir string, at process.Place, work Work, address, backend strin
 	if template != "envoy.yaml" && (workers > 1 || work.Balance != "" || work.TCP) {
 		return nil, fmt.Errorf("%s with %d workers, balance %q, TCP alone %t: only Envoy and heddle-proxy can", name, workers, work.Balance, work.TCP)
 	}
-	config, err := render(dir, template, s)
+	config, err := write(dir, template, s)
 	if err != nil {
 		return nil, err
 	}
@@ -277,17 +288,25 @@ func split(address string) (string, int, error) {
 	return host, n, err
 }
 
-func render(dir, name string, s settings) (string, error) {
+// render gives a configuration.
+func render(name string, s settings) ([]byte, error) {
 	t, err := template.ParseFS(files, name)
+	if err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	err = t.Execute(&out, s)
+	return out.Bytes(), err
+}
+
+// write gives the path of a configuration, in dir.
+func write(dir, name string, s settings) (string, error) {
+	config, err := render(name, s)
 	if err != nil {
 		return "", err
 	}
-	var out bytes.Buffer
-	if err := t.Execute(&out, s); err != nil {
-		return "", err
-	}
 	path := filepath.Join(dir, name)
-	return path, os.WriteFile(path, out.Bytes(), 0o600)
+	return path, os.WriteFile(path, config, 0o600)
 }
 
 // certificate makes a self-signed certificate once per directory and kind.

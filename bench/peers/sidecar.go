@@ -48,7 +48,7 @@ func Sidecar(name string, at process.Place, dir, server string, work SidecarWork
 			return nil, err
 		}
 	}
-	config, err := render(dir, "sidecar.yaml", s)
+	config, err := write(dir, "sidecar.yaml", s)
 	if err != nil {
 		return nil, err
 	}

@@ -136,7 +136,7 @@ type Pair struct {
 	// Client is where a load generator belongs, URL what it asks for.
 	Client process.Place
 	URL    string
-	// ClientSidecar, ServerSidecar and Server run; the sidecars are nil where there are none.
+	// ClientSidecar, ServerSidecar and Server run.
 	ClientSidecar, ServerSidecar, Server *process.Process
 	// Bypass is nil where it is not attached.
 	Bypass *bypass.Bypass
@@ -144,8 +144,6 @@ type Pair struct {
 
 // Setup says what is between a client and its server.
 type Setup struct {
-	// Direct has no sidecars, and nothing is captured.
-	Direct bool
 	// Sidecars are what both sidecars are and do.
 	Sidecars peers.SidecarWork
 	// Bypass of TCP is attached. One pair of a host can have it.
@@ -175,11 +173,11 @@ func (h *Host) Pair(name string, setup Setup, binaries peers.Binaries) (*Pair, e
 	}
 	h.pairs++
 	client, server := address.Next(), address.Next().Next()
-	clientNetns, err := h.workload(name, "client", client, setup.Direct)
+	clientNetns, err := h.workload(name, "client", client)
 	if err != nil {
 		return nil, err
 	}
-	serverNetns, err := h.workload(name, "server", server, setup.Direct)
+	serverNetns, err := h.workload(name, "server", server)
 	if err != nil {
 		return nil, err
 	}
@@ -197,9 +195,6 @@ func (h *Host) Pair(name string, setup Setup, binaries peers.Binaries) (*Pair, e
 		return nil, err
 	}
 	h.stop = append(h.stop, p.Server)
-	if setup.Direct {
-		return p, p.ask()
-	}
 	if p.ServerSidecar, err = peers.Sidecar("the server's sidecar", place(serverNetns, 2, sidecarUser), dir, target, setup.Sidecars, binaries); err != nil {
 		return nil, err
 	}
@@ -211,15 +206,12 @@ func (h *Host) Pair(name string, setup Setup, binaries peers.Binaries) (*Pair, e
 	return p, p.ask()
 }
 
-// workload makes a namespace, whose traffic goes to the sidecar unless it has none.
-func (h *Host) workload(pair, role string, address netip.Addr, direct bool) (string, error) {
+// workload makes a namespace, whose traffic goes to the sidecar.
+func (h *Host) workload(pair, role string, address netip.Addr) (string, error) {
 	if err := network.Attach(h.cluster, pair, role, address); err != nil {
 		return "", err
 	}
 	netns := h.cluster.Netns(pair, role)
-	if direct {
-		return netns, nil
-	}
 	return netns, network.Capture(netns, cluster.IPv4, sidecarUser, interception.Rules{})
 }
 

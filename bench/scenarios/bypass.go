@@ -147,7 +147,6 @@ type observation struct {
 func (w *way) observe(run func() (load.Result, error)) (observation, error) {
 	var o observation
 	used := map[*process.Process]*time.Duration{w.ClientSidecar: &o.clientSidecar, w.ServerSidecar: &o.serverSidecar, w.Server: &o.server}
-	delete(used, nil) // Where there are no sidecars.
 	for p, into := range used {
 		cost, err := p.Cost()
 		if err != nil {

@@ -75,8 +75,8 @@ var All = []Scenario{
 	{Name: "p8", Summary: "the controller: from a change to the last proxy's acknowledgement, connecting, memory", Run: controlPlane},
 	tcpBypass("p2", "client and server on one host, a sidecar each, 1 kB, without and with the bypass of TCP", false),
 	tcpBypass("p2-mtls", "the same, with mutual TLS between the sidecars", true),
-	sidecars("p3", "what sidecars add within one host: none, Heddle's and Envoy's, without and with mutual TLS, without telemetry, with the bypass of TCP", sidecarSetups),
-	sidecars("mesh", "sidecars with the mesh's full configuration (mutual TLS, metrics, access log, a policy) beside bare ones, Heddle's and Envoy's", meshSetups),
+	{Name: "p3", Summary: "what a cluster's sidecars add within one host: none, Heddle's and Envoy's, without and with mutual TLS, without telemetry, captured by eBPF, with the bypass of TCP", Run: sidecarsOfCluster},
+	{Name: "mesh", Summary: "sidecars with the mesh's full configuration (mutual TLS, metrics, access log, a policy) beside bare ones, Heddle's and Envoy's", Run: mesh},
 }
 
 // providers compares the private key providers.

@@ -11,9 +11,8 @@ import (
 	"time"
 
 	"heddle.io/heddle/bench/load"
-	"heddle.io/heddle/bench/peers"
+	"heddle.io/heddle/bench/process"
 	"heddle.io/heddle/bench/results"
-	"heddle.io/heddle/bench/samehost"
 )
 
 // Connections of a client whose requests come at a fixed rate, and of one that asks as fast as it goes.
@@ -25,116 +24,75 @@ const (
 // sidecarsRate of the runs at a fixed rate, in requests per second.
 const sidecarsRate = 4000
 
-// sidecarSetup is what is between a client and its server.
-type sidecarSetup struct {
-	name  string
-	setup samehost.Setup
+// sidecarPair is a client and its server with sidecars between, which take turns with others.
+type sidecarPair struct {
+	name string
+	// client is where a load generator belongs, and url what it asks for.
+	client process.Place
+	url    string
+	// observe runs a load and says what it took.
+	observe func(run func() (load.Result, error)) (observation, error)
+	// figures by name, one of each run.
+	figures map[string][]float64
 }
 
-// sidecarSetups of p3, in the order in which they take turns first.
-var sidecarSetups = []sidecarSetup{
-	{"direct", samehost.Setup{Direct: true}},
-	{"heddle", samehost.Setup{Sidecars: peers.SidecarWork{IstioMetrics: true, AccessLog: true}}},
-	{"heddle-mtls", samehost.Setup{Sidecars: peers.SidecarWork{MutualTLS: true, IstioMetrics: true, AccessLog: true}}},
-	{"heddle-mtls-no-telemetry", samehost.Setup{Sidecars: peers.SidecarWork{MutualTLS: true}}},
-	{"heddle-mtls-bypass", samehost.Setup{Bypass: true, Sidecars: peers.SidecarWork{MutualTLS: true, IstioMetrics: true, AccessLog: true}}},
-	{"envoy", samehost.Setup{Sidecars: peers.SidecarWork{Envoy: true, AccessLog: true}}},
-	{"envoy-mtls", samehost.Setup{Sidecars: peers.SidecarWork{Envoy: true, MutualTLS: true, AccessLog: true}}},
-}
-
-// meshSetups are pairs that do all that a mesh asks of them, and such as only pass requests on. Envoy has none of Istio's metrics.
-var meshSetups = []sidecarSetup{
-	{"heddle-bare", samehost.Setup{}},
-	{"heddle-mesh", samehost.Setup{Sidecars: peers.SidecarWork{MutualTLS: true, IstioMetrics: true, AccessLog: true, Policy: true}}},
-	{"envoy-bare", samehost.Setup{Sidecars: peers.SidecarWork{Envoy: true}}},
-	{"envoy-mesh", samehost.Setup{Sidecars: peers.SidecarWork{Envoy: true, MutualTLS: true, AccessLog: true, Policy: true}}},
-}
-
-// sidecars is a scenario that measures what pairs of sidecars add to requests within one host.
-func sidecars(name, summary string, setups []sidecarSetup) Scenario {
-	return Scenario{Name: name, Summary: summary, Run: func(o Options) (results.Result, error) { return runSidecars(name, setups, o) }}
-}
-
-func runSidecars(name string, setups []sidecarSetup, o Options) (result results.Result, err error) {
+// compareSidecars has pairs take turns; start makes them, and stop removes what was made, also when start has failed.
+func compareSidecars(name string, o Options, start func(context.Context) ([]*sidecarPair, error), stop func() error) (result results.Result, err error) {
 	result = results.New(name, o.Runs, time.Now())
 	o.Rate = cmp.Or(o.Rate, sidecarsRate)
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	host, err := samehost.Open()
+	// What is set up on the machine must go, also when this is interrupted.
+	ctx, end := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer end()
+	defer func() { err = errors.Join(err, stop()) }()
+	pairs, err := start(ctx)
 	if err != nil {
 		return result, err
 	}
-	defer func() { err = errors.Join(err, host.Close()) }()
-	var ways []*sidecarWay
-	for _, s := range setups {
-		if len(o.Subjects) > 0 && !slices.Contains(o.Subjects, s.name) {
-			continue
-		}
-		w := &sidecarWay{way: way{name: s.name}, figures: map[string][]float64{}}
-		if w.Pair, err = host.Pair(s.name, s.setup, o.Binaries); err != nil {
-			return result, fmt.Errorf("%s: %w", s.name, err)
-		}
-		ways = append(ways, w)
-	}
-	if len(ways) == 0 {
-		return result, fmt.Errorf("none of the subjects %v: want some of %v", o.Subjects, names(setups))
-	}
 	for run := range o.Runs + 1 { // The first run warms up and is not counted.
-		for _, w := range ways {
+		for _, p := range pairs {
 			if ctx.Err() != nil {
 				return result, errors.New("interrupted")
 			}
-			if err := w.measure(o, run > 0); err != nil {
-				return result, fmt.Errorf("%s: %w", w.name, err)
+			if err := p.measure(o, run > 0); err != nil {
+				return result, fmt.Errorf("%s: %w", p.name, err)
 			}
 		}
-		slices.Reverse(ways)
+		slices.Reverse(pairs)
 	}
-	for _, w := range ways {
+	for _, p := range pairs {
 		medians := map[string]float64{}
-		for figure, values := range w.figures {
+		for figure, values := range p.figures {
 			medians[figure] = results.Median(values)
 		}
-		result.Subjects[w.name] = medians
-	}
-	addedTo(result.Subjects)
-	for _, figures := range result.Subjects {
-		figures["sidecars_us"] = figures["client_sidecar_us"] + figures["server_sidecar_us"]
+		medians["sidecars_us"] = medians["client_sidecar_us"] + medians["server_sidecar_us"]
+		result.Subjects[p.name] = medians
 	}
 	return result, nil
 }
 
-func names(setups []sidecarSetup) []string {
-	out := make([]string, 0, len(setups))
-	for _, s := range setups {
-		out = append(out, s.name)
+// chosen are those of the list that were asked for; all where nothing was.
+func chosen[T any](all []T, name func(T) string, subjects []string) ([]T, error) {
+	if len(subjects) == 0 {
+		return all, nil
 	}
-	return out
-}
-
-// addedTo says what each way adds to the latency of the direct one, where that was measured.
-func addedTo(subjects map[string]map[string]float64) {
-	direct, ok := subjects["direct"]
-	if !ok {
-		return
-	}
-	for name, figures := range subjects {
-		if name != "direct" {
-			figures["added_p95_ms"] = figures["p95_ms"] - direct["p95_ms"]
+	var some []T
+	var names []string
+	for _, one := range all {
+		names = append(names, name(one))
+		if slices.Contains(subjects, name(one)) {
+			some = append(some, one)
 		}
 	}
-}
-
-// sidecarWay is a pair and its figures by name.
-type sidecarWay struct {
-	way
-	figures map[string][]float64
+	if len(some) == 0 {
+		return nil, fmt.Errorf("none of the subjects %v: want some of %v", subjects, names)
+	}
+	return some, nil
 }
 
 // measure runs at a fixed rate, then as fast as it goes.
-func (w *sidecarWay) measure(o Options, count bool) error {
-	fixed, err := w.observe(func() (load.Result, error) {
-		return load.AtRate(w.Client, w.URL, connectionsAtRate, o.Rate, o.Duration)
+func (p *sidecarPair) measure(o Options, count bool) error {
+	fixed, err := p.observe(func() (load.Result, error) {
+		return load.AtRate(p.client, p.url, connectionsAtRate, o.Rate, o.Duration)
 	})
 	if err != nil {
 		return fmt.Errorf("%d requests/s: %w", o.Rate, err)
@@ -142,7 +100,7 @@ func (w *sidecarWay) measure(o Options, count bool) error {
 	if fixed.load.PerSecond < leastReached*float64(o.Rate) {
 		return fmt.Errorf("%.0f requests/s were reached of %d: choose fewer with -rate, or keep other work off this machine", fixed.load.PerSecond, o.Rate)
 	}
-	fastest, err := w.observe(func() (load.Result, error) { return load.Wrk(w.Client, w.URL, connectionsFastest, o.Duration) })
+	fastest, err := p.observe(func() (load.Result, error) { return load.Wrk(p.client, p.url, connectionsFastest, o.Duration) })
 	if err != nil {
 		return err
 	}
@@ -151,12 +109,15 @@ func (w *sidecarWay) measure(o Options, count bool) error {
 	}
 	at, most := fixed.figures(), fastest.figures()
 	for _, figure := range []string{"p50_ms", "p95_ms", "p99_ms"} {
-		w.figures[figure] = append(w.figures[figure], at[figure])
+		p.figures[figure] = append(p.figures[figure], at[figure])
+	}
+	if most["direct_messages"] > 0 {
+		p.figures["direct_messages"] = append(p.figures["direct_messages"], most["direct_messages"])
 	}
 	for _, figure := range []string{"requests_per_second", "cpu_us_per_request", "client_sidecar_us", "server_sidecar_us"} {
-		w.figures[figure] = append(w.figures[figure], most[figure])
+		p.figures[figure] = append(p.figures[figure], most[figure])
 	}
 	fmt.Fprintf(o.Progress, "%s: p95 %.2f ms at %d/s; at most %.0f/s, %.1f CPU µs per request\n",
-		w.name, at["p95_ms"], o.Rate, most["requests_per_second"], most["cpu_us_per_request"])
+		p.name, at["p95_ms"], o.Rate, most["requests_per_second"], most["cpu_us_per_request"])
 	return nil
 }

@@ -51,6 +51,7 @@ func main() {
 	duration := flag.Duration("duration", 5*time.Second, "length of one run, whole seconds")
 	subjects := flag.String("subjects", "", "what to compare, such as "+strings.Join(peers.NamesNew, ",")+"; by default what the scenario is about")
 	heddle := flag.String("heddle-proxy", "bin/heddle-proxy", "path of heddle-proxy, a release build")
+	command := flag.String("heddle", "bin/heddle", "p3: path of heddle, the command line, with heddle-launch beside it")
 	envoy := flag.String("envoy", "envoy", "path of a stock Envoy")
 	out := flag.String("out", "bench/results/latest", "folder for the results")
 	rate := flag.Int("rate", 0, "requests per second; p2, p3, mesh: of the runs at a fixed rate, by default six tenths of the most of p2 and 4000 of the others; p5 and its variants: by default what takes three quarters of a processor")
@@ -75,7 +76,7 @@ func main() {
 		mesh.Proxies = append(mesh.Proxies, n)
 	}
 	options := scenarios.Options{Runs: *runs, Duration: *duration, Subjects: strings.FieldsFunc(*subjects, func(r rune) bool { return r == ',' }), Progress: os.Stderr, Rate: *rate, Mesh: mesh,
-		Binaries: peers.Binaries{Heddle: *heddle, Envoy: *envoy}}
+		Binaries: peers.Binaries{Heddle: *heddle, Envoy: *envoy, Command: *command}}
 	if err := run(*scenario, *out, options); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
