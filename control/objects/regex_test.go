@@ -77,6 +77,22 @@ func TestPatternsAreMadeBare(t *testing.T) {
 	}
 }
 
+// Go's parser reads more names than RE2 does: a stock Envoy would refuse all that came with them.
+func TestClassesThatRE2DoesNotHaveAreRefused(t *testing.T) {
+	for _, pattern := range []string{`\p{greek}`, `\P{Letter}+`, `\pl`, `[a\p{^any}]`, `[^\pp]`, `\p{Assigned}|a`, `\p{Cn}`, `\p{LC}`, `\Q\E\p{tamil}`} {
+		var c checker
+		if c.regex("at", pattern); len(c.errs) != 1 || !strings.Contains(c.errs[0].Error(), "a name that RE2 does not have") {
+			t.Errorf("%q: %v", pattern, c.errs)
+		}
+	}
+	for _, pattern := range []string{`\pL{2}\PN`, `\p{Greek}\p{^Lu}\P{^Nd}`, `[\p{Any}\pZ-]`, `\p{Han}`, `\Q\p{greek}\E`, `\\p{2}`, `[\\p]{3}`, `[[:alpha:]\pM]`} {
+		var c checker
+		if c.regex("at", pattern); len(c.errs) != 0 {
+			t.Errorf("%q: %v", pattern, c.errs)
+		}
+	}
+}
+
 func TestLargeExpressionsAreRefused(t *testing.T) {
 	for _, pattern := range []string{`\pL{500}`, `(.{100}){20}`, `[^a]{1000}[^b]{1000}`, `((a{100}){10}){20}`, strings.Repeat("😀{1000}", 16), `(?i)` + strings.Repeat("k{1000}", 8)} {
 		var c checker

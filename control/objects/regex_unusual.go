@@ -25,8 +25,8 @@ var (
 	surrogate  = regexp.MustCompile(`(?i)\\x\{0*d[89a-f][0-9a-f]{2}\}|\\p\{\^?(cs|surrogate)\}`)
 )
 
-// unusual says what of an expression RE2 takes, to no purpose, and heddle-proxy does not (proxy/crates/matching/src/re2.rs), and what to
-// write instead. Both are empty when there is nothing.
+// unusual says what of an expression RE2 takes, to no purpose, and heddle-proxy does not (proxy/crates/matching/src/re2.rs), or what Go's
+// parser takes and RE2 does not, and what to write instead. Both are empty when there is nothing.
 func unusual(pattern string, parsed *syntax.Regexp) (what, remedy string) {
 	plain := bare(pattern)
 	if found := repeatedFlags.FindString(plain); found != "" {
@@ -45,6 +45,10 @@ func unusual(pattern string, parsed *syntax.Regexp) (what, remedy string) {
 	if repeatedQuote.MatchString(plain) {
 		return `repeats a quote of nothing, \Q\E`, "leave the quote out"
 	}
+	if found := unknownClass(pattern); found != "" {
+		return fmt.Sprintf("has the class %s, a name that RE2 does not have in these letters", found),
+			"name a category by its short name, such as Lu, or a script, such as Greek"
+	}
 	if found := surrogate.FindString(separators.Replace(pattern)); found != "" {
 		return fmt.Sprintf("has %q, code points that no text has", found), "leave them out"
 	}
@@ -59,6 +63,41 @@ func unusual(pattern string, parsed *syntax.Regexp) (what, remedy string) {
 		return fmt.Sprintf("has %d groups within each other, of at most %d", n, maxRegexDepth), "nest fewer"
 	}
 	return "", ""
+}
+
+// unknownClass is the first of the classes by name, such as \p{Greek}, that Go's parser reads and RE2 does not: names in other letters
+// (\p{greek}), long ones (\p{Letter}) and categories that Unicode only derives. Empty when there is none.
+func unknownClass(pattern string) string {
+	for part := range parts(pattern) {
+		if strings.HasPrefix(part, `\Q`) {
+			continue
+		}
+		for rest := strings.TrimPrefix(part, "["); rest != ""; {
+			after := afterMember(rest)
+			escape := strings.TrimSuffix(rest, after)
+			if name, is := className(escape); is && !inRE2(name) {
+				return escape
+			}
+			rest = after
+		}
+	}
+	return ""
+}
+
+// className is the name in an escape, if it is one of a class by name.
+func className(escape string) (name string, is bool) {
+	name, is = strings.CutPrefix(escape, `\p`)
+	if !is {
+		name, is = strings.CutPrefix(escape, `\P`)
+	}
+	return strings.TrimPrefix(strings.Trim(name, "{}"), "^"), is
+}
+
+// inRE2 says whether RE2 has a class of that name: all categories but two that are made of others, all scripts, and one more.
+func inRE2(name string) bool {
+	_, category := unicode.Categories[name]
+	_, script := unicode.Scripts[name]
+	return category && name != "Cn" && name != "LC" || script || name == "Any"
 }
 
 // What stands for a character or a set in a [bare] pattern, and for a quote without text.
@@ -107,8 +146,18 @@ func parts(pattern string) iter.Seq[string] {
 	}
 }
 
-// afterEscape is what follows a backslash and the character after it.
-func afterEscape(pattern string) string { return afterCharacter(pattern[1:]) }
+// afterEscape is what follows a backslash and the character after it, and the name of a class.
+func afterEscape(pattern string) string {
+	after := afterCharacter(pattern[1:])
+	if kind := pattern[1:2]; kind != "p" && kind != "P" {
+		return after
+	}
+	if strings.HasPrefix(after, "{") {
+		_, after, _ = strings.Cut(after, "}")
+		return after
+	}
+	return afterCharacter(after)
+}
 
 func afterCharacter(pattern string) string {
 	_, n := utf8.DecodeRuneInString(pattern)
