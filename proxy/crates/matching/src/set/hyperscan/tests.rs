@@ -260,6 +260,9 @@ fn what_hyperscan_does_not_take_is_the_portable_engines() {
         "(?m)x$", // Look at what is around a place.
         "a{600}",
         "(a{30}){30}", // Too large.
+        r"\pL",
+        r"(x\PL{6})*", // Classes of a thousand sequences.
+        "(.{200}a)*",  // What repeats without end is dear.
     ];
     let set = compiled(patterns.map(str::to_owned));
     assert_eq!(
