@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 
@@ -72,21 +71,15 @@ func randomPatterns(r *rand.Rand) []string {
 
 func testPatterns(t *testing.T, r *rand.Rand, patterns []string) {
 	patterns = takenByBoth(t, re2, patterns)
-	quick := quickFirst(patterns)
 	questions := questionsOf(r, patterns)
 	sides := []matching{re2, portable, hyperscan}
 	answers, errs := make([][]string, len(sides)), make([]error, len(sides))
 	var all sync.WaitGroup
 	for i, m := range sides {
-		n, asked := len(patterns), questions
-		if m.hyperscan {
-			n = quick
-			asked = slices.DeleteFunc(slices.Clone(questions), func(q question) bool { return q.number >= quick })
-		}
 		all.Go(func() {
 			var proxy *subject.Proxy
-			if proxy, errs[i] = startVerdicts(t, m, patterns[:n]); errs[i] == nil {
-				answers[i], errs[i] = verdicts(proxy, asked)
+			if proxy, errs[i] = startVerdicts(t, m, patterns); errs[i] == nil {
+				answers[i], errs[i] = verdicts(proxy, questions)
 				proxy.Stop()
 			}
 		})
@@ -102,7 +95,7 @@ func testPatterns(t *testing.T, r *rand.Rand, patterns []string) {
 			matched++
 		}
 	}
-	t.Logf("%d patterns, %d of them with Hyperscan; %d texts, of which %d match", len(patterns), quick, len(questions)/len(waysToAsk), matched)
+	t.Logf("%d patterns; %d texts, of which %d match", len(patterns), len(questions)/len(waysToAsk), matched)
 	for i, m := range sides[1:] {
 		report(t, m.name, patterns, questions, answers[1+i], want)
 	}
@@ -128,26 +121,6 @@ func takenByBoth(t *testing.T, other matching, patterns []string) []string {
 	}
 	t.Logf("patterns by who takes them: %v", counts)
 	return both
-}
-
-// quickFirst puts the patterns first that Hyperscan compiles in no time, and counts those in groups of nothing else. Those with classes
-// of many characters may take it half a minute each, as (\pL{6}ka)* does.
-func quickFirst(patterns []string) int {
-	isSlow := func(p string) bool { return strings.Contains(strings.ToLower(p), `\p`) }
-	slices.SortStableFunc(patterns, func(a, b string) int {
-		switch {
-		case isSlow(a) == isSlow(b):
-			return 0
-		case isSlow(a):
-			return 1
-		}
-		return -1
-	})
-	n := slices.IndexFunc(patterns, isSlow)
-	if n < 0 {
-		return len(patterns)
-	}
-	return n / groupSize * groupSize
 }
 
 // waysToAsk about a text. The second time heddle-proxy's automaton of a group has more of the states that it needs.
