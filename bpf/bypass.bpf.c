@@ -20,8 +20,10 @@ volatile const __u32 metrics_port = 15090;
  * counters that all share are seldom touched; UNREAD_FREE messages of each connection are in no block. */
 #define UNREAD_FREE 2
 #define UNREAD_BLOCK 32
-/* A socket whose pair is not there has its other end on another host: it is not looked for any longer after that many rounds. */
+/* A client whose pair is not there has its other end on another host: it is not looked for any longer after that many rounds. */
 #define MAX_PAIR_LOOKUPS 16
+/* After that many sockets a round lets others have the processor. */
+#define SOCKETS_AT_ONCE 16384
 
 /* Set by who loads the programs: how many sockets are recorded at most, as sockets has places, and blocks of unread messages. */
 volatile const __u32 max_sockets = 65536;
@@ -31,6 +33,8 @@ volatile const __u32 max_unread_blocks = 8192;
 volatile __u32 enabled = 1;
 /* How often tend_socket has found something to do. */
 volatile __u32 changes SEC(".data") = 0;
+/* The number of the round that is made. */
+volatile __u32 this_round SEC(".data") = 0;
 
 /* Maps, counters and the programs of the control group are pinned by their names and taken over by the next version's programs. */
 struct {
@@ -63,13 +67,14 @@ struct {
 	__type(value, struct share);
 } workload_shares SEC(".maps");
 
-/* Sockets that are recorded, by their cookies: the kernel does not let a program ask the hash for one that it does not send to. */
+/* Sockets that are recorded, by their cookies, and in which round: the kernel does not let a program ask the hash for one that it does
+ * not send to. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, __u64);
-	__type(value, __u8);
+	__type(value, __u32);
 } recorded_sockets SEC(".maps");
 
 /* By the receiver's cookie: the room for what a sender that is closed has left it to read. Only of receivers that are recorded. */
@@ -97,7 +102,7 @@ struct {
 	__type(value, struct socket_ref);
 } unmatched_clients SEC(".maps");
 
-/* By the client's cookie, until both ends are recorded. Those that are never ready stay until newer ones push them out. */
+/* By the client's cookie, until both ends send past TCP or one is closed. What newer ones push out, the server puts back. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 16384);
@@ -269,6 +274,14 @@ static always_inline int take_unread_room(struct state *self)
 	return 1;
 }
 
+/* Says to a client who its server is. */
+static always_inline void note_pair(struct state *server, void *tcp, __u32 ready)
+{
+	struct pair both = {.server = {.cookie = server->cookie, .address = (__u64)tcp}, .to_server = server->to_server, .ready = ready};
+	__u64 client = server->peer.cookie;
+	bpf_map_update_elem(&pairs, &client, &both, BPF_ANY);
+}
+
 /* What a socket that is established knows of itself from now on; 0 for one that is to use TCP. */
 static always_inline struct state *note_socket(struct bpf_sock_ops *ops, struct bpf_sock *sk)
 {
@@ -397,8 +410,8 @@ static __attribute__((noinline)) int passive_established(struct bpf_sock_ops *op
 		return 1;
 	self->peer = client;
 	self->may_redirect = to_client;
-	struct pair both = {.server = {.cookie = self->cookie, .address = (__u64)bpf_skc_to_tcp_sock(sk)}, .to_server = to_server, .to_client = to_client};
-	bpf_map_update_elem(&pairs, &client.cookie, &both, BPF_ANY);
+	self->to_server = to_server;
+	note_pair(self, bpf_skc_to_tcp_sock(sk), 0);
 	count(COUNT_CONNECTIONS, 1);
 	return 1;
 }
@@ -408,7 +421,14 @@ SEC("cgroup/sock_release")
 int closed(struct bpf_sock *sk)
 {
 	struct state *self = bpf_sk_storage_get(&states, sk, 0, 0);
-	if (self && __sync_lock_test_and_set(&self->stage, STAGE_OVER) == STAGE_RECORDED)
+	if (!self)
+		return 1;
+	__u64 client = self->is_client ? self->cookie : self->peer.cookie;
+	bpf_map_delete_elem(&pairs, &client);
+	__u32 stage = __sync_lock_test_and_set(&self->stage, STAGE_OVER);
+	if (stage == STAGE_READY)
+		return_share(self->netns, 1, 0);
+	if (stage == STAGE_RECORDED)
 		release_socket(self);
 	return 1;
 }
@@ -444,7 +464,7 @@ static always_inline enum count choose_path(struct state *self, struct tcp_sock 
 		return COUNT_FALLBACK_RECEIVER_BEHIND;
 	if (!unread && !enabled)
 		return COUNT_FALLBACK_SWITCHED_OFF;
-	if (from->inet_conn.icsk_ulp_ops)
+	if (from->inet_conn.icsk_ulp_ops || READ(to->inet_conn.icsk_ulp_ops))
 		return COUNT_FALLBACK_UPPER_LAYER;
 	return take_unread_room(self) ? COUNT_MESSAGES : COUNT_FALLBACK_UNREAD_SHARE;
 }
@@ -493,6 +513,9 @@ static always_inline int is_ready(struct tcp_sock *tcp, struct state *self)
 {
 	struct socket *had = tcp->inet_conn.icsk_inet.sk.sk_socket;
 	struct file *file = had ? had->file : 0;
+	/* The kernel records no others. */
+	if (tcp->inet_conn.icsk_inet.sk.__sk_common.skc_state != BPF_TCP_ESTABLISHED)
+		return 0;
 	if (!file || (tcp->write_seq == self->write_seq && tcp->copied_seq == self->read_seq))
 		return 0;
 	if (!(file->f_flags & O_NONBLOCK)) {
@@ -507,32 +530,45 @@ static always_inline int is_ready(struct tcp_sock *tcp, struct state *self)
 	return 1;
 }
 
-/* Takes a socket among those that can be sent to, if there is room. The program closed may run meanwhile: who finds the other's stage releases
- * the socket. */
-static always_inline void record_socket(void *sk, struct state *self)
+/* Takes a place among the recorded ones, or gives it back, as a socket is ready or is not any more. The program closed may run meanwhile:
+ * who finds the other's stage returns the share. */
+static always_inline void keep_place(struct state *self, int ready)
+{
+	if (ready && self->stage == STAGE_ESTABLISHED) {
+		if (!take_place(self->netns))
+			refuse(self, COUNT_REFUSED_WORKLOAD_SHARE);
+		else if (__sync_val_compare_and_swap(&self->stage, STAGE_ESTABLISHED, STAGE_READY) != STAGE_ESTABLISHED)
+			return_share(self->netns, 1, 0);
+	} else if (!ready && self->stage == STAGE_READY) {
+		if (__sync_val_compare_and_swap(&self->stage, STAGE_READY, STAGE_ESTABLISHED) == STAGE_READY)
+			return_share(self->netns, 1, 0);
+	}
+}
+
+/* Takes a socket that has a place among those that can be sent to. Its program may be within a call: then in another round, since the
+ * kernel changes the calls of a socket without a look at who has it locked. */
+static always_inline void record_socket(void *sk, struct tcp_sock *tcp, struct state *self)
 {
 	__u64 cookie = self->cookie;
-	__u8 yes = 1;
-	if (!take_place(self->netns)) {
-		refuse(self, COUNT_REFUSED_WORKLOAD_SHARE);
+	__u32 now = this_round;
+	if (is_locked(tcp) || __sync_val_compare_and_swap(&self->stage, STAGE_READY, STAGE_TAKEN) != STAGE_READY)
 		return;
-	}
-	if (__sync_val_compare_and_swap(&self->stage, STAGE_ESTABLISHED, STAGE_TAKEN) != STAGE_ESTABLISHED) {
-		return_share(self->netns, 1, 0);
-		return;
-	}
-	int failed = bpf_map_update_elem(&recorded_sockets, &cookie, &yes, BPF_ANY) || bpf_map_update_elem(&sockets, &cookie, sk, BPF_ANY);
+	int failed = bpf_map_update_elem(&recorded_sockets, &cookie, &now, BPF_ANY) || bpf_map_update_elem(&sockets, &cookie, sk, BPF_ANY);
+	int locked = is_locked(tcp);
 	/* Nothing holds the socket here: its memory may be another's, who must not be sent to. */
 	int other = bpf_get_socket_cookie(sk) != cookie;
-	if (failed || other || __sync_val_compare_and_swap(&self->stage, STAGE_TAKEN, STAGE_RECORDED) != STAGE_TAKEN) {
-		self->stage = STAGE_OVER;
-		bpf_map_delete_elem(&sockets, &cookie);
-		release_socket(self);
-		if (failed)
-			refuse(self, COUNT_REFUSED_NOT_RECORDED);
+	if (!failed && !locked && !other && __sync_val_compare_and_swap(&self->stage, STAGE_TAKEN, STAGE_RECORDED) == STAGE_TAKEN) {
+		changes++;
 		return;
 	}
-	changes++;
+	bpf_map_delete_elem(&sockets, &cookie);
+	bpf_map_delete_elem(&recorded_sockets, &cookie);
+	if (locked && !failed && !other && __sync_val_compare_and_swap(&self->stage, STAGE_TAKEN, STAGE_READY) == STAGE_TAKEN)
+		return;
+	self->stage = STAGE_OVER;
+	return_share(self->netns, 1, 0);
+	if (failed && tcp->inet_conn.icsk_inet.sk.__sk_common.skc_state == BPF_TCP_ESTABLISHED)
+		refuse(self, COUNT_REFUSED_NOT_RECORDED);
 }
 
 /* Has a socket be recorded when its pair is known and both ends are ready. */
@@ -544,13 +580,21 @@ static always_inline void advance(void *sk, struct state *self)
 	if (!tcp)
 		return;
 	struct pair *both = bpf_map_lookup_elem(&pairs, &client);
+	if (!both && !self->is_client) {
+		note_pair(self, tcp, 0);
+		both = bpf_map_lookup_elem(&pairs, &client);
+	}
 	if (!both) {
-		if (++self->pair_lookups >= MAX_PAIR_LOOKUPS)
+		if (self->pair_round != this_round && ++self->pair_lookups >= MAX_PAIR_LOOKUPS)
 			__sync_val_compare_and_swap(&self->stage, STAGE_ESTABLISHED, STAGE_OVER);
+		self->pair_round = this_round;
 		return;
 	}
-	if (!is_ready(tcp, self))
+	keep_place(self, is_ready(tcp, self));
+	if (self->stage != STAGE_READY) {
+		__sync_fetch_and_and(&both->ready, ~mine);
 		return;
+	}
 	if (self->is_client) {
 		self->peer = both->server;
 		self->may_redirect = both->to_server;
@@ -560,14 +604,18 @@ static always_inline void advance(void *sk, struct state *self)
 		changes++;
 	}
 	if (both->ready == (READY_CLIENT | READY_SERVER))
-		record_socket(sk, self);
+		record_socket(sk, tcp, self);
 }
 
-/* Has a recorded socket send past TCP when its peer is recorded too. */
+/* Has a recorded socket send past TCP when its peer was recorded in a round before: who reads there meanwhile has begun to do so with the
+ * socket's new calls, by which the old ones would see what was sent after it, such as the end. */
 static always_inline void begin_redirecting(struct state *self)
 {
 	__u64 client = self->is_client ? self->cookie : self->peer.cookie, peer = self->peer.cookie;
-	if (!self->may_redirect || self->redirects || !bpf_map_lookup_elem(&recorded_sockets, &peer))
+	if (!self->may_redirect || self->redirects)
+		return;
+	__u32 *recorded = bpf_map_lookup_elem(&recorded_sockets, &peer);
+	if (!recorded || *recorded == this_round || is_locked((struct tcp_sock *)self->peer.address))
 		return;
 	bpf_map_delete_elem(&pairs, &client);
 	self->redirects = 1;
@@ -582,10 +630,21 @@ int tend_socket(struct bpf_iter__bpf_sk_storage_map *ctx)
 {
 	struct state *self = ctx->value;
 	void *sk = ctx->sk;
-	if (!self || !sk || self->reused)
+	char nothing = 0;
+	if (!self || !sk)
 		return 0;
-	if (self->stage == STAGE_ESTABLISHED && enabled)
+	/* What is written has read(2) return, with nothing to read. */
+	if (ctx->meta->seq_num % SOCKETS_AT_ONCE == SOCKETS_AT_ONCE - 1)
+		bpf_seq_write(ctx->meta->seq, &nothing, 1);
+	if (self->reused)
+		return 0;
+	if (self->stage <= STAGE_READY && enabled)
 		advance(sk, self);
+	if (self->stage == STAGE_OVER) {
+		/* It was never recorded, or is closed: no round looks at it again. */
+		bpf_sk_storage_delete(&states, sk);
+		return 0;
+	}
 	if (self->stage != STAGE_RECORDED)
 		return 0;
 	begin_redirecting(self);

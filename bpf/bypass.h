@@ -45,19 +45,18 @@ struct socket_ref {
 /* The two ends of a connection, of which neither is recorded before both are ready for it. */
 struct pair {
 	struct socket_ref server;
-	/* Which end may be sent to past TCP. */
+	/* The client may send to it past TCP. */
 	__u32 to_server;
-	__u32 to_client;
 	/* Bits of those that are ready. */
 	__u32 ready;
-	__u32 unused;
 };
 #define READY_CLIENT 1
 #define READY_SERVER 2
 
 /* How far a socket is. */
 enum stage {
-	STAGE_ESTABLISHED, /* by TCP; it is recorded when both ends are ready */
+	STAGE_ESTABLISHED, /* by TCP */
+	STAGE_READY,       /* has its place among the recorded ones, and waits for the other end */
 	STAGE_TAKEN,       /* record_socket is at it */
 	STAGE_RECORDED,
 	STAGE_OVER,        /* uses TCP, or is closed */
@@ -76,15 +75,19 @@ struct state {
 	/* What it had to write and to read next when it was established. */
 	__u32 write_seq;
 	__u32 read_seq;
-	/* How often it was looked at and its pair was not found. */
+	/* Rounds in which its pair was not found, and the last of them. */
 	__u32 pair_lookups;
+	__u32 pair_round;
 	/* A bit for each enum count that it was counted in. */
 	__u32 refusals;
 	/* It may send to its peer past TCP; it does, as both are recorded. */
 	__u32 may_redirect;
 	__u32 redirects;
+	/* Of a server: its client may send to it past TCP. */
+	__u32 to_server;
 	/* It connected again: what the peer of before has sent may wait in its queue still. */
 	__u32 reused;
+	__u32 unused;
 	/* Messages that went straight to the peer since it had read all, and blocks of room that were taken for them. */
 	__u32 unread_messages;
 	__u64 unread_blocks;
@@ -103,8 +106,14 @@ struct orphaned_room {
 };
 
 /* The context of a program that runs for each socket's storage (the kernel's net/core/bpf_sk_storage.c). */
+struct bpf_iter_meta {
+	void *seq;
+	__u64 session_id;
+	__u64 seq_num;
+} KERNEL_TYPE;
 struct bpf_iter__bpf_sk_storage_map {
-	void *meta, *map, *sk;
+	struct bpf_iter_meta *meta;
+	void *map, *sk;
 	struct state *value;
 };
 

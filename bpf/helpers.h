@@ -22,6 +22,8 @@ static long (*bpf_sock_hash_update)(struct bpf_sock_ops *ops, void *map, void *k
 static long (*bpf_sock_ops_cb_flags_set)(struct bpf_sock_ops *ops, int flags) = (void *)BPF_FUNC_sock_ops_cb_flags_set;
 static long (*bpf_msg_redirect_hash)(struct sk_msg_md *msg, void *map, void *key, __u64 flags) = (void *)BPF_FUNC_msg_redirect_hash;
 static void *(*bpf_sk_storage_get)(void *map, void *sk, void *value, __u64 flags) = (void *)BPF_FUNC_sk_storage_get;
+static long (*bpf_sk_storage_delete)(void *map, void *sk) = (void *)BPF_FUNC_sk_storage_delete;
+static long (*bpf_seq_write)(void *seq, const void *data, __u32 size) = (void *)BPF_FUNC_seq_write;
 static void *(*bpf_skc_to_tcp_sock)(void *sk) = (void *)BPF_FUNC_skc_to_tcp_sock;
 static long (*bpf_set_retval)(int retval) = (void *)BPF_FUNC_set_retval;
 static long (*bpf_bind)(struct bpf_sock_addr *ctx, void *addr, int addr_len) = (void *)BPF_FUNC_bind;

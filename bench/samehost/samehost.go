@@ -57,7 +57,7 @@ func attach(c cluster.Cluster, group string) (*attachedBypass, error) {
 	ctx, end := context.WithCancel(context.Background())
 	a := &attachedBypass{Bypass: b, end: end, ended: make(chan struct{})}
 	go func() {
-		b.Run(ctx, func(err error) { a.failed = err })
+		b.Run(ctx, func(err error) { a.failed = errors.Join(a.failed, err) })
 		close(a.ended)
 	}()
 	return a, nil

@@ -155,7 +155,7 @@ func Run(ctx context.Context, config Config) error {
 	parts.Go(func() { a.rotateLoop(ctx) })
 	if attached := a.bypass.attached; attached != nil {
 		parts.Go(func() {
-			attached.Run(ctx, func(err error) { a.log.Warn("new connections may not bypass TCP", "error", err) })
+			attached.Run(ctx, a.bypassRound)
 		})
 	}
 	// Replicas live as long as the agent does, not as long as what follows the API.

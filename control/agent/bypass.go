@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -20,6 +21,8 @@ type tcpBypass struct {
 	dir      string
 	attached *bypass.Bypass
 	problem  error
+	// rounds is why the last round failed.
+	rounds atomic.Pointer[error]
 }
 
 // attachBypass attaches the TCP bypass, or takes over what the agent before attached; where it is not wanted any more, what is
@@ -52,6 +55,17 @@ func (a *Agent) openBypass() (*bypass.Bypass, error) {
 	return bypass.Attach(a.config.Cluster.Bypass(), group)
 }
 
+// bypassRound is told how a round went that went otherwise than the one before.
+func (a *Agent) bypassRound(err error) {
+	if err == nil {
+		a.bypass.rounds.Store(nil)
+		a.log.Info("new connections bypass TCP again")
+		return
+	}
+	a.bypass.rounds.Store(&err)
+	a.log.Warn("new connections do not bypass TCP", "error", err)
+}
+
 // mayRedirect says whether proxies are or may be sent to past TCP, also by programs that an agent before attached.
 func (b *tcpBypass) mayRedirect() bool { return b.wanted || bypass.IsAttached(b.dir) }
 
@@ -82,7 +96,7 @@ func (r *replica) bypassMode() bypass.Mode {
 
 // setBypassMode has the bypass keep to what the replica's workload asks for. That it cannot only matters to who wants none of it.
 func (r *replica) setBypassMode() error {
-	b := r.agent.bypass
+	b := &r.agent.bypass
 	attached := b.attached
 	if attached == nil {
 		if r.bypassMode() == bypass.ModeOff && bypass.IsAttached(b.dir) {
@@ -129,6 +143,9 @@ func (b *tcpBypass) status() bypass.Status {
 	}
 	s, err := b.attached.Status()
 	s.Wanted = b.wanted
+	if rounds := b.rounds.Load(); rounds != nil {
+		err = errors.Join(err, fmt.Errorf("new connections do not bypass TCP: %w", *rounds))
+	}
 	if err = errors.Join(b.problem, err); err != nil {
 		s.Problem = err.Error()
 	}
@@ -159,7 +176,7 @@ var (
 	bypassMessages    = prometheus.NewDesc("heddle_bypass_messages_total", "Messages that bypassed TCP.", nil, nil)
 	bypassBytes       = prometheus.NewDesc("heddle_bypass_bytes_total", "Bytes that bypassed TCP.", nil, nil)
 	bypassFallbacks   = prometheus.NewDesc("heddle_bypass_fallbacks_total", "Messages of bypassed connections that went by TCP.", []string{"reason"}, nil)
-	bypassRefused     = prometheus.NewDesc("heddle_bypass_refused_total", "Connections that use TCP alone although both ends might be here.", []string{"reason"}, nil)
+	bypassRefused     = prometheus.NewDesc("heddle_bypass_refused_total", "Ends of connections of which both are here that were kept from bypassing TCP once.", []string{"reason"}, nil)
 )
 
 // Describe implements [prometheus.Collector].

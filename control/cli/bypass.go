@@ -33,9 +33,9 @@ func (s *session) bypassStatusCommand() *cobra.Command {
 			"Totals are of all that was since the programs were attached first. Messages that went by TCP: tcp_unread, the receiver has to read first what\n" +
 			"came that way; receiver_behind, it has not read 128 KiB or 512 messages; unread_share, the workload has as many unread messages as are\n" +
 			"free; receiver_gone, it is closed; upper_layer, the sender has an upper layer protocol, such as kernel TLS; switched_off, the bypass is to\n" +
-			"end. Connections that use TCP alone: workload_share, a workload has as many sockets there as are free; not_recorded, the kernel does not\n" +
+			"end. Ends of connections that were kept from it once: workload_share, a workload has as many sockets there as are free; not_recorded, the kernel does not\n" +
 			"record one; ambiguous, two of them cannot be told apart; blocking, a program waits in calls that read its socket; zerocopy, it asks what was\n" +
-			"sent. A connection bypasses TCP a tenth of a second after both ends have used it.\n\n" +
+			"sent. Connections bypass TCP soon after both ends have used them.\n\n" +
 			"The exit code is 1 when the bypass is not as it was asked for. docs/reference/bypass.md says more.",
 		Example: "  heddle bypass status\n  heddle bypass status -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -94,7 +94,7 @@ func (s *session) printBypass(status bypass.Status) error {
 		t.row("messages by TCP, "+reason, strconv.FormatUint(status.Fallbacks[reason], 10))
 	}
 	for _, reason := range slices.Sorted(maps.Keys(status.Refused)) {
-		t.row("connections by TCP, "+reason, strconv.FormatUint(status.Refused[reason], 10))
+		t.row("ends by TCP, "+reason, strconv.FormatUint(status.Refused[reason], 10))
 	}
 	if err := t.print(s.out); err != nil {
 		return err

@@ -233,12 +233,29 @@ func (m *machine) use(t testing.TB, client, server *net.TCPConn) {
 	m.round(t)
 }
 
-// round is the agent's.
+// round is the agent's, and the next one, from which on what it has recorded is sent to.
 func (m *machine) round(t testing.TB) {
 	t.Helper()
-	if _, err := m.Round(); err != nil {
+	for range 2 {
+		if _, err := m.Round(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// recorded counts the sockets that can be sent to. Others have a place among them, and wait for their other end.
+func (m *machine) recorded(t testing.TB) (n int) {
+	t.Helper()
+	var cookie uint64
+	var round uint32
+	entries := m.objects.Maps["recorded_sockets"].Iterate()
+	for entries.Next(&cookie, &round) {
+		n++
+	}
+	if err := entries.Err(); err != nil {
 		t.Fatal(err)
 	}
+	return n
 }
 
 // programs counts those of this kind that are attached to a control group.

@@ -59,6 +59,7 @@ const (
 	programVarMaxUnreadBlocks  = "max_unread_blocks"
 	programVarMetricsPort      = "metrics_port"
 	programVarOutboundPort     = "outbound_port"
+	programVarThisRound        = "this_round"
 )
 
 // loadProgram returns the embedded CollectionSpec for program.
@@ -138,6 +139,7 @@ type programVariableSpecs struct {
 	MaxUnreadBlocks *ebpf.VariableSpec `ebpf:"max_unread_blocks"`
 	MetricsPort     *ebpf.VariableSpec `ebpf:"metrics_port"`
 	OutboundPort    *ebpf.VariableSpec `ebpf:"outbound_port"`
+	ThisRound       *ebpf.VariableSpec `ebpf:"this_round"`
 }
 
 // programObjects contains all objects after they have been loaded into the kernel.
@@ -201,6 +203,7 @@ type programVariables struct {
 	MaxUnreadBlocks *ebpf.Variable `ebpf:"max_unread_blocks"`
 	MetricsPort     *ebpf.Variable `ebpf:"metrics_port"`
 	OutboundPort    *ebpf.Variable `ebpf:"outbound_port"`
+	ThisRound       *ebpf.Variable `ebpf:"this_round"`
 }
 
 // programPrograms contains all programs after they have been loaded into the kernel.

@@ -18,14 +18,14 @@ const (
 	longestPause = 5 * time.Second
 	// pausePerRound is how long a pause is at the least, in times what the round before took: rounds have a twentieth of a processor.
 	pausePerRound = 20
-	// maxPasses of a round: one end is seen to be ready, then the other; one is recorded, then the other; and the first sends to it.
+	// maxPasses of a round: one end is seen to be ready, then the other; one is recorded, then the other. The next round has them send.
 	maxPasses = 4
 )
 
-// Run makes rounds until ctx ends. failed is told the first error of a row of them.
-func (b *Bypass) Run(ctx context.Context, failed func(error)) {
+// Run makes rounds until ctx ends. outcome is told how one went that went otherwise than the one before: its error, or nil.
+func (b *Bypass) Run(ctx context.Context, outcome func(error)) {
 	var due schedule
-	var before error
+	changes := news{tell: outcome}
 	ticks := time.NewTicker(shortestPause)
 	defer ticks.Stop()
 	for {
@@ -34,24 +34,38 @@ func (b *Bypass) Run(ctx context.Context, failed func(error)) {
 			return
 		case <-ticks.C:
 		}
-		err := b.tick(&due)
-		if err != nil && before == nil {
-			failed(err)
+		if made, err := b.tick(&due); made {
+			changes.round(err)
 		}
-		before = err
+	}
+}
+
+// news tells of rounds that went otherwise than the one before. The first is to go well.
+type news struct {
+	tell    func(error)
+	failing bool
+}
+
+func (n *news) round(err error) {
+	if failed := err != nil; failed != n.failing {
+		n.failing = failed
+		n.tell(err)
 	}
 }
 
 // tick makes a round if it is due.
-func (b *Bypass) tick(due *schedule) error {
+func (b *Bypass) tick(due *schedule) (made bool, err error) {
 	found, err := b.connections()
-	if err != nil || !due.now(found) {
-		return err
+	if err != nil {
+		return true, err
+	}
+	if !due.now(found) {
+		return false, nil
 	}
 	began := time.Now()
 	changed, err := b.Round()
 	due.made(changed, time.Since(began))
-	return err
+	return true, err
 }
 
 // schedule says when a round is due: at once where connections were found since, and else the later the longer nothing came of it, since
@@ -86,10 +100,12 @@ func (s *schedule) made(changed bool, took time.Duration) {
 	s.pause = min(max(2*s.pause, shortestPause), longestPause)
 }
 
-// Round looks at every socket that was established since the programs were attached. Connections whose ends are both ready bypass TCP from
-// then on, and idle senders give back the room for unread messages that their receivers have read since. changed says whether there was
-// anything to do.
+// Round looks at every socket that may bypass TCP. Connections of which both ends are found to be ready do so from the next round on, and idle
+// senders give back the room for unread messages that their receivers have read since. changed says whether there was anything to do.
 func (b *Bypass) Round() (changed bool, err error) {
+	if err := b.number(); err != nil {
+		return false, err
+	}
 	for range maxPasses {
 		before, err := b.changes()
 		if err != nil {
@@ -105,6 +121,19 @@ func (b *Bypass) Round() (changed bool, err error) {
 		changed = true
 	}
 	return changed, nil
+}
+
+// number has the round be another one than that before.
+func (b *Bypass) number() error {
+	var n uint32
+	v := b.objects.Variables["this_round"]
+	if err := v.Get(&n); err != nil {
+		return fmt.Errorf("read the number of the bypass' last round: %w", err)
+	}
+	if err := v.Set(n + 1); err != nil {
+		return fmt.Errorf("set the number of the bypass' round: %w", err)
+	}
+	return nil
 }
 
 func (b *Bypass) changes() (n uint32, err error) {
@@ -130,7 +159,7 @@ func (b *Bypass) eachSocket() error {
 		switch _, err := run.Read(make([]byte, 1)); {
 		case errors.Is(err, io.EOF):
 			return nil
-		case err != nil && !errors.Is(err, unix.EAGAIN): // That is after a million sockets.
+		case err != nil && !errors.Is(err, unix.EAGAIN): // That is after a million sockets; a byte comes after some thousands.
 			return err
 		}
 	}

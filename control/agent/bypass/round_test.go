@@ -4,11 +4,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
+
+	"heddle.io/heddle/control/agent/pinned"
 )
 
 // A program that waits in the call that reads is not to be told EAGAIN when its socket has room to send again, as it would be for a socket
@@ -32,7 +37,7 @@ func TestAProgramThatBlocksUsesTCP(t *testing.T) {
 			}
 			blocks(true)
 			m.use(t, proxy, app)
-			if s := m.status(t); s.Refused["blocking"] != 1 || s.Sockets != 0 {
+			if s := m.status(t); s.Refused["blocking"] != 1 || m.recorded(t) != 0 {
 				t.Fatalf("a socket that blocks is recorded: %+v", s)
 			}
 			m.round(t)
@@ -97,7 +102,7 @@ func TestAProgramThatAsksWhatWasSentUsesTCP(t *testing.T) {
 	}
 	asks(1)
 	m.use(t, client, server)
-	if s := m.status(t); s.Refused["zerocopy"] != 1 || s.Sockets != 0 {
+	if s := m.status(t); s.Refused["zerocopy"] != 1 || m.recorded(t) != 0 {
 		t.Errorf("%+v", s)
 	}
 	asks(0)
@@ -126,7 +131,7 @@ func TestASocketThatIsNotUsedIsNotRecorded(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.round(t)
-	if s := m.status(t); s.Sockets != 2 || s.Connections != 2 {
+	if s := m.status(t); m.recorded(t) != 2 || s.Connections != 2 {
 		t.Errorf("one end is recorded without the other: %+v", s)
 	}
 }
@@ -138,11 +143,130 @@ func TestASocketWithoutAPeerHereIsNotRecorded(t *testing.T) {
 	first, second := newNamespace(t), newNamespace(t)
 	cable(t, first, second, at.a, at.b)
 	client, server := connect(t, first, second.listen(t, 8080), at.target, netip.AddrPort{})
-	for range 40 {
+	if looked := m.looked(t, client, server); looked != 1 {
+		t.Errorf("%d sockets are looked at", looked)
+	}
+	for range 10 {
 		m.use(t, client, server)
 	}
-	if s := m.status(t); s.Sockets != 0 || s.Connections != 0 || s.Messages != 0 {
+	if s := m.status(t); s.Sockets != 0 || s.Connections != 0 || s.Messages != 0 || m.looked(t, client, server) != 0 {
+		t.Errorf("sockets are still looked at: %+v", s)
+	}
+}
+
+// looked counts those of these sockets that rounds look at.
+func (m *machine) looked(t *testing.T, of ...*net.TCPConn) (n int) {
+	t.Helper()
+	states := m.objects.Maps["states"]
+	for _, c := range of {
+		control(t, c, func(fd int) error {
+			err := states.Lookup(int32(fd), make([]byte, states.ValueSize()))
+			if errors.Is(err, ebpf.ErrKeyNotExist) {
+				return nil
+			}
+			n++
+			return err
+		})
+	}
+	return n
+}
+
+// One workload that has another's end be ready, and is not itself, takes none of its places for good.
+func TestBothEndsAreRecordedOrNone(t *testing.T) {
+	m := newMachine(t)
+	at := families["ipv4"]
+	a, l := sidecars(t, at)
+	client, server := connect(t, a, l, at.target, netip.AddrPort{})
+	exchange(t, client, server, "request")
+	exchange(t, server, client, "response")
+	if err := server.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	m.round(t)
+	// TCP has closed one direction: neither is for the map any more.
+	if s := m.status(t); m.recorded(t) != 0 || s.Refused["not_recorded"] != 0 {
 		t.Errorf("%+v", s)
+	}
+	client.Close()
+	server.Close()
+	m.givesAllBack(t)
+}
+
+// What other connections have pushed out is put back by the server.
+func TestAPairThatWasPushedOutIsFound(t *testing.T) {
+	m := newMachine(t)
+	at := families["ipv4"]
+	a, l := sidecars(t, at)
+	client, server := connect(t, a, l, at.target, netip.AddrPort{})
+	if err := m.empty("pairs"); err != nil {
+		t.Fatal(err)
+	}
+	m.use(t, client, server)
+	exchange(t, client, server, "past TCP")
+	if s := m.status(t); s.Messages != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func (m *machine) empty(name string) error {
+	return pinned.RemoveKeys(m.objects.Maps[name], func(uint64) bool { return true })
+}
+
+// Rounds go on while connections come, are used and go, whichever end is closed first.
+func TestRoundsBesideConnectionsThatComeAndGo(t *testing.T) {
+	m := newMachine(t)
+	at := families["ipv4"]
+	a, l := sidecars(t, at)
+	done, ended := make(chan struct{}), make(chan error)
+	go func() {
+		for {
+			select {
+			case <-done:
+				ended <- nil
+				return
+			default:
+			}
+			if _, err := m.Round(); err != nil {
+				ended <- err
+				return
+			}
+		}
+	}()
+	for i := range 1000 {
+		client, server := connect(t, a, l, at.target, netip.AddrPort{})
+		for range 1 + i%8 {
+			exchange(t, client, server, "request")
+			exchange(t, server, client, "response")
+		}
+		ends := []*net.TCPConn{client, server}
+		if i%3 == 0 {
+			if err := client.SetLinger(0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ends[i%2].Close()
+		ends[1-i%2].Close()
+	}
+	close(done)
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	m.givesAllBack(t)
+	if s := m.status(t); s.Messages == 0 || s.Refused["not_recorded"] != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// A round that fails, and the first that does not any more, are told once.
+func TestFailingRoundsAreToldOnce(t *testing.T) {
+	var told []error
+	n := news{tell: func(err error) { told = append(told, err) }}
+	failed := errors.New("failed")
+	for _, err := range []error{nil, failed, failed, nil, nil, failed} {
+		n.round(err)
+	}
+	if !slices.Equal(told, []error{failed, nil, failed}) {
+		t.Errorf("%v", told)
 	}
 }
 

@@ -33,7 +33,7 @@ type Status struct {
 	Wanted   bool   `json:"wanted"`
 	Attached bool   `json:"attached"`
 	Problem  string `json:"problem,omitempty"`
-	// Sockets are those that are recorded now, of at most MaxSockets.
+	// Sockets are those that have a place now, of at most MaxSockets: they are recorded, or wait for their other end to be ready.
 	Sockets    int    `json:"sockets"`
 	MaxSockets uint32 `json:"maxSockets"`
 	// Connections are those of which both ends were found on this host, so far.
@@ -46,7 +46,7 @@ type Status struct {
 	// as are free; receiver_gone, it is closed; upper_layer, the sender has an upper layer protocol, such as kernel TLS; switched_off,
 	// the bypass is to end and the receiver has read all.
 	Fallbacks map[string]uint64 `json:"fallbacks"`
-	// Refused are connections that use TCP alone although both ends might be here, by reason: workload_share, a workload has as many of
+	// Refused are ends of connections that were not ready once, though both are here, by reason: workload_share, a workload has as many of
 	// MaxSockets as are free; not_recorded, the kernel does not record a socket, for want of memory or because something else has it;
 	// ambiguous, two connections cannot be told apart; blocking, a program's socket is not O_NONBLOCK; zerocopy, it has
 	// SO_ZEROCOPY.
