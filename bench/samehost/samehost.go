@@ -49,8 +49,8 @@ type attachedBypass struct {
 	failed error
 }
 
-func attach(c cluster.Cluster, group string) (*attachedBypass, error) {
-	b, err := bypass.Attach(c.Bypass(), group)
+func attach(pins, group string) (*attachedBypass, error) {
+	b, err := bypass.Attach(pins, group)
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +122,12 @@ func (h *Host) Close() error {
 
 // remove is what `heddle down` does of the parts that are used here.
 func (h *Host) remove() error {
-	errs := []error{h.hierarchies.Remove(h.cluster.Cgroup()), bypass.Detach(h.cluster.Bypass())}
+	errs := []error{h.hierarchies.Remove(h.cluster.Cgroup())}
+	attached, err := filepath.Glob(h.pins("*"))
+	errs = append(errs, err)
+	for _, pins := range attached {
+		errs = append(errs, bypass.Detach(pins))
+	}
 	names, err := network.Names(h.cluster.NetnsPrefix())
 	errs = append(errs, err)
 	for _, name := range names {
@@ -130,6 +135,9 @@ func (h *Host) remove() error {
 	}
 	return errors.Join(append(errs, network.RemoveBridge(h.cluster), os.RemoveAll(h.cluster.Run()))...)
 }
+
+// pins is where a pair's programs are pinned.
+func (h *Host) pins(pair string) string { return h.cluster.Bypass() + "-" + pair }
 
 // Pair is a client's place and its server, each with a sidecar.
 type Pair struct {
@@ -146,8 +154,10 @@ type Pair struct {
 type Setup struct {
 	// Sidecars are what both sidecars are and do.
 	Sidecars peers.SidecarWork
-	// Bypass of TCP is attached. One pair of a host can have it.
+	// Bypass of TCP is attached.
 	Bypass bool
+	// Both has what sidecars send client and server bypass TCP as well.
+	Both bool
 }
 
 // Pair starts one. Programs that talk to each other are on different processors, as far as there are enough.
@@ -160,7 +170,7 @@ func (h *Host) Pair(name string, setup Setup, binaries peers.Binaries) (*Pair, e
 	}
 	directory := filepath.Join(h.hierarchies.V2, group)
 	if setup.Bypass {
-		attached, err := attach(h.cluster, directory)
+		attached, err := attach(h.pins(name), directory)
 		if err != nil {
 			return nil, err
 		}
@@ -180,6 +190,14 @@ func (h *Host) Pair(name string, setup Setup, binaries peers.Binaries) (*Pair, e
 	serverNetns, err := h.workload(name, "server", server)
 	if err != nil {
 		return nil, err
+	}
+	for _, netns := range []string{clientNetns, serverNetns} {
+		if !setup.Both {
+			break
+		}
+		if err := p.Bypass.SetWorkload(network.Path(netns), "", bypass.ModeBoth); err != nil {
+			return nil, err
+		}
 	}
 	place := func(netns string, turn int, user uint32) process.Place {
 		return process.Place{CPU: turn % runtime.NumCPU(), Netns: netns, Cgroup: directory, User: user}

@@ -11,16 +11,16 @@ import (
 func TestARunThatDoesNotMeasureTheBypass(t *testing.T) {
 	for name, c := range map[string]struct {
 		observation
-		bypassed bool
+		messages int
 		want     string
 	}{
-		"without the bypass":        {observation{load: load.Result{Requests: 1000, Errors: 1}}, false, ""},
-		"with it":                   {observation{load: load.Result{Requests: 1000}, direct: 3990}, true, ""},
-		"most messages went by TCP": {observation{load: load.Result{Requests: 1000}, direct: 3000}, true, "3.00 messages of a request bypassed TCP, of 4"},
-		"errors":                    {observation{load: load.Result{Requests: 1000, Errors: 2}}, false, "measures nothing"},
-		"no answer":                 {observation{}, false, "measures nothing"},
+		"without the bypass":        {observation{load: load.Result{Requests: 1000, Errors: 1}}, 0, ""},
+		"with it":                   {observation{load: load.Result{Requests: 1000}, direct: 3990}, 4, ""},
+		"most messages went by TCP": {observation{load: load.Result{Requests: 1000}, direct: 3000}, 4, "3.00 messages of a request bypassed TCP, of 4"},
+		"errors":                    {observation{load: load.Result{Requests: 1000, Errors: 2}}, 0, "measures nothing"},
+		"no answer":                 {observation{}, 0, "measures nothing"},
 	} {
-		err := c.check(c.bypassed)
+		err := c.check(c.messages)
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}

@@ -77,7 +77,7 @@ func observeInCluster(ctx context.Context, p *cluster.Pair, run func() (load.Res
 		return o, err
 	}
 	o.client, o.clientSidecar, o.serverSidecar, o.server = o.load.CPU, cost.ClientSidecar-used.ClientSidecar, cost.ServerSidecar-used.ServerSidecar, cost.Server-used.Server
-	if err := o.check(false); err != nil {
+	if err := o.check(0); err != nil {
 		return o, err
 	}
 	after, err := p.Counts(ctx)
