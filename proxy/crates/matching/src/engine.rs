@@ -94,3 +94,21 @@ impl RegexEngine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever an update has more of, its time for Hyperscan is over then.
+    #[test]
+    fn an_update_is_compiled_within_a_time() {
+        let engine = RegexEngine::open_hyperscan().unwrap_or_else(|e| panic!("{e}"));
+        engine.compile(|| {
+            assert!(RegexEngine::current().compiles_slowly());
+            let late = Instant::now().checked_sub(COMPILE_WITHIN);
+            CURRENT.set(Current { engine, since: late });
+            assert!(!RegexEngine::current().compiles_slowly());
+        });
+        engine.compile(|| assert!(RegexEngine::current().compiles_slowly()));
+    }
+}

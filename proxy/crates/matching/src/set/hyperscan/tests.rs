@@ -1,5 +1,7 @@
-use super::super::RegexSet;
+use std::time::Instant;
+
 use super::super::tests::{Dice, agrees, compiled_by, pattern, sizes, text};
+use super::super::{Candidate, RegexSet};
 use super::words::SHORT;
 use super::*;
 use crate::{Regex, RegexEngine};
@@ -293,6 +295,24 @@ fn many_expressions() {
     assert_eq!(found.iter().map(|(_, size)| size).sum::<usize>(), 1_000);
     for text in ["/svc700/x", "/svc700/x/y", "/svc7000", "/svc1/"] {
         agrees(&routes, text);
+    }
+}
+
+/// What is not compiled when the time is over is the portable engine's.
+#[test]
+fn a_set_is_compiled_within_a_time() {
+    let engine = hyperscan().hyperscan().expect("it is Hyperscan");
+    let candidates = || {
+        let hir = |i| regex_syntax::parse(&format!("[ab]+{i}")).expect("an expression");
+        (0..10).map(|i| Candidate::new(i, hir(i))).collect::<Vec<_>>()
+    };
+    let begun = Instant::now();
+    let late = begun
+        .checked_sub(whole::COMPILE_WITHIN)
+        .expect("the machine runs for longer");
+    for (begun, taken, left) in [(begun, 1, 0), (late, 0, 10)] {
+        let (parts, rest) = whole::compile_since(begun, engine, candidates(), 2);
+        assert_eq!((parts.len(), rest.len()), (taken, left));
     }
 }
 

@@ -14,7 +14,7 @@ use super::{Reason, hand_over, syntax};
 pub(super) const MAX_TOGETHER: usize = 8192;
 
 /// Time after which a set's other expressions are left to the portable engines. What is compiled then goes on to its end.
-const COMPILE_WITHIN: Duration = Duration::from_secs(2);
+pub(super) const COMPILE_WITHIN: Duration = Duration::from_secs(2);
 
 /// Expressions of a database that the library may refuse one by one, until it is not tried again.
 const REFUSALS: usize = 4;
@@ -44,7 +44,16 @@ pub(in super::super) fn compile(
     candidates: Vec<Candidate>,
     least: usize,
 ) -> (Vec<Taken>, Vec<Candidate>) {
-    let begun = Instant::now();
+    compile_since(Instant::now(), hyperscan, candidates, least)
+}
+
+/// [`compile`] that has begun then.
+pub(super) fn compile_since(
+    begun: Instant,
+    hyperscan: Hyperscan,
+    candidates: Vec<Candidate>,
+    least: usize,
+) -> (Vec<Taken>, Vec<Candidate>) {
     let (mut rest, mut open, mut parts) = (Vec::new(), Vec::new(), Vec::new());
     for candidate in candidates {
         match syntax::whole(&candidate.hir) {
