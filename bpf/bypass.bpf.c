@@ -275,9 +275,9 @@ static always_inline int take_unread_room(struct state *self)
 }
 
 /* Says to a client who its server is. */
-static always_inline void note_pair(struct state *server, void *tcp, __u32 ready)
+static always_inline void note_pair(struct state *server, void *tcp)
 {
-	struct pair both = {.server = {.cookie = server->cookie, .address = (__u64)tcp}, .to_server = server->to_server, .ready = ready};
+	struct pair both = {.server = {.cookie = server->cookie, .address = (__u64)tcp}, .to_server = server->to_server};
 	__u64 client = server->peer.cookie;
 	bpf_map_update_elem(&pairs, &client, &both, BPF_ANY);
 }
@@ -411,7 +411,7 @@ static __attribute__((noinline)) int passive_established(struct bpf_sock_ops *op
 	self->peer = client;
 	self->may_redirect = to_client;
 	self->to_server = to_server;
-	note_pair(self, bpf_skc_to_tcp_sock(sk), 0);
+	note_pair(self, bpf_skc_to_tcp_sock(sk));
 	count(COUNT_CONNECTIONS, 1);
 	return 1;
 }
@@ -581,7 +581,7 @@ static always_inline void advance(void *sk, struct state *self)
 		return;
 	struct pair *both = bpf_map_lookup_elem(&pairs, &client);
 	if (!both && !self->is_client) {
-		note_pair(self, tcp, 0);
+		note_pair(self, tcp);
 		both = bpf_map_lookup_elem(&pairs, &client);
 	}
 	if (!both) {
@@ -607,8 +607,8 @@ static always_inline void advance(void *sk, struct state *self)
 		record_socket(sk, tcp, self);
 }
 
-/* Has a recorded socket send past TCP when its peer was recorded in a round before: who reads there meanwhile has begun to do so with the
- * socket's new calls, by which the old ones would see what was sent after it, such as the end. */
+/* Has a recorded socket send past TCP when its peer was recorded in a round before. A program that was within TCP's own call while its
+ * socket was recorded looks at one queue only: it would read the end of the stream, which comes by TCP, before what was sent past it. */
 static always_inline void begin_redirecting(struct state *self)
 {
 	__u64 client = self->is_client ? self->cookie : self->peer.cookie, peer = self->peer.cookie;
@@ -641,8 +641,9 @@ int tend_socket(struct bpf_iter__bpf_sk_storage_map *ctx)
 	if (self->stage <= STAGE_READY && enabled)
 		advance(sk, self);
 	if (self->stage == STAGE_OVER) {
-		/* It was never recorded, or is closed: no round looks at it again. */
-		bpf_sk_storage_delete(&states, sk);
+		/* It was never recorded, or is closed: no round looks at it again. Unless its memory is another's by now. */
+		if (bpf_get_socket_cookie(sk) == self->cookie)
+			bpf_sk_storage_delete(&states, sk);
 		return 0;
 	}
 	if (self->stage != STAGE_RECORDED)
