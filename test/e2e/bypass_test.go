@@ -97,9 +97,9 @@ metadata: { name: strict, namespace: shop }
 spec: { mtls: { mode: STRICT } }
 `
 
-// Requests of HTTP/2 in a thousand pieces each, which come while the sidecar does not run: the first of them bypass TCP, the rest goes
+// Requests of HTTP/2 for a second, so that the connection bypasses TCP, and then some in a thousand pieces each, which come while the sidecar does not run: the first of them bypass TCP, the rest goes
 // by TCP, and both are there when the sidecar goes on. Then nothing more is sent until the answer has come.
-const pieces = `import array, fcntl, os, signal, socket, sys, termios
+const pieces = `import array, fcntl, os, signal, socket, sys, termios, time
 address, proxy = sys.argv[1], int(sys.argv[2])
 def number(first, bits, n):
     most = (1 << bits) - 1
@@ -114,8 +114,8 @@ def frame(kind, flags, stream, payload):
     return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
 def text(value):
     return number(0, 7, len(value)) + value
-def request(stream):
-    fields = b"\x82\x86" + b"\x04" + text(b"/BSD") + b"\x01" + text(b"page.shop.svc.cluster.local") + b"\x00" + text(b"x") + text(b"x" * 900)
+def request(stream, path=b"/BSD"):
+    fields = b"\x82\x86" + b"\x04" + text(path) + b"\x01" + text(b"page.shop.svc.cluster.local") + b"\x00" + text(b"x") + text(b"x" * 900)
     return frame(1, 5, stream, fields)
 def answer(s, stream):
     got = b""
@@ -137,7 +137,12 @@ def arrived(s):
     unacknowledged = array.array("i", [1])
     while unacknowledged[0]:
         fcntl.ioctl(s, termios.TIOCOUTQ, unacknowledged)
-for stream in range(3, 43, 2):
+stream, end = 3, time.monotonic() + 1
+while time.monotonic() < end:
+    s.sendall(request(stream, b"/")) # Whose answer is empty: nobody gives the window back.
+    answer(s, stream)
+    stream += 2
+for stream in range(stream, stream + 40, 2):
     os.kill(proxy, signal.SIGSTOP)
     try:
         pieces = request(stream)
