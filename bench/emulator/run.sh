@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Counts the instructions of a benchmark's requests, the kernel's among them, on a machine that has no performance counters:
 #
-#   bench/emulator/run.sh p2 -runs 2 -duration 1s
+#   bench/emulator/run.sh p2 -runs 2 -duration 5s
 #
 # The benchmark runs in QEMU with -icount shift=0, where a nanosecond of the guest is one instruction, on one processor. So the guest's processor
 # times are numbers of instructions: `cpu_us_per_request` is thousands of them. Latencies mean nothing there. -erms and -fsrm are off because each
