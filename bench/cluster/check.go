@@ -44,7 +44,7 @@ func (p *Pair) captured(workload string) error {
 	})
 }
 
-// leastBypassed is the share of the messages that could bypass TCP which must have: connections do after a tenth of a second.
+// leastBypassed is the share of the messages that could bypass TCP which must have: connections begin to some tenths of a second after they were made.
 const leastBypassed = 0.9
 
 // bypassable messages of a request: from the client, from both sidecars to each other, and from the server; with both, also those from the

@@ -106,11 +106,11 @@ func (b *Bypass) Round() (changed bool, err error) {
 	if err := b.number(); err != nil {
 		return false, err
 	}
+	before, err := b.changes()
+	if err != nil {
+		return false, err
+	}
 	for range maxPasses {
-		before, err := b.changes()
-		if err != nil {
-			return changed, err
-		}
 		if err := b.eachSocket(); err != nil {
 			return changed, fmt.Errorf("look through the sockets of the bypass: %w", err)
 		}
@@ -118,7 +118,7 @@ func (b *Bypass) Round() (changed bool, err error) {
 		if err != nil || after == before {
 			return changed, err
 		}
-		changed = true
+		before, changed = after, true
 	}
 	return changed, nil
 }
