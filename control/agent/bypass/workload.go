@@ -47,7 +47,10 @@ func (b *Bypass) SetWorkload(netns, proxyGroup string, mode Mode) error {
 		}
 		w.ProxyCgroup = group.Ino
 	}
-	if err := b.objects.Maps["workloads"].Put(cookie, w); err != nil {
+	workloads := b.objects.Maps["workloads"]
+	if err := workloads.Put(cookie, w); errors.Is(err, unix.E2BIG) {
+		return fmt.Errorf("set the TCP bypass mode of network namespace %s: all %d places for modes of this host's workloads are taken; run fewer workloads on it", netns, workloads.MaxEntries())
+	} else if err != nil {
 		return fmt.Errorf("set the TCP bypass mode of network namespace %s: %w", netns, err)
 	}
 	return nil

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -114,6 +115,34 @@ func TestSidecarsWithoutAPacketFilter(t *testing.T) {
 			sends(t, seen, server, client, "to-the-other-client", true)
 		})
 	}
+}
+
+// Where no mode can be kept any more, whoever wants one is told, and connections are as those of workloads that nobody has set.
+func TestWorkloadsBeyondTheirPlaces(t *testing.T) {
+	m := newMachine(t)
+	workloads := m.objects.Maps["workloads"]
+	// The kernel counts up its cookies from 1.
+	cookies, modes := make([]uint64, workloads.MaxEntries()), make([]workload, workloads.MaxEntries())
+	for i := range cookies {
+		cookies[i] = 1<<62 + uint64(i)
+	}
+	if _, err := workloads.BatchUpdate(cookies, modes, nil); err != nil {
+		t.Fatal(err)
+	}
+	n := newNamespace(t)
+	if err := m.SetWorkload(n.path(), "", ModeOff); err == nil || !strings.Contains(err.Error(), "all 16384 places") {
+		t.Errorf("error %v", err)
+	}
+	give(t, n, "10.0.0.1/24")
+	app, proxy := m.connect(t, n, n.listen(t, 15001), "10.0.0.1:15001", netip.AddrPort{})
+	seen := packets(t, n)
+	sends(t, seen, app, proxy, "application-to-proxy", false)
+	sends(t, seen, proxy, app, "proxy-to-application", true)
+
+	if err := m.KeepWorkloads(nil); err != nil {
+		t.Fatal(err)
+	}
+	m.set(t, n, "", ModeOff)
 }
 
 func TestWorkloadsAreForgotten(t *testing.T) {
