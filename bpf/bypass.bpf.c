@@ -102,7 +102,8 @@ struct {
 	__type(value, struct socket_ref);
 } unmatched_clients SEC(".maps");
 
-/* By the client's cookie, until both ends send past TCP or one is closed. What newer ones push out, the server puts back. */
+/* By the client's cookie, until one end sees that the other is recorded too, or one is closed. What newer ones push out, the server puts
+ * back. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 16384);
@@ -236,21 +237,25 @@ static always_inline void release_socket(struct state *self)
 	return_share(self->netns, 1, 0);
 }
 
+/* What a workload has; a namespace that was forgotten begins anew. */
+static always_inline struct share *own_share(__u64 netns)
+{
+	struct share none = {};
+	struct share *own = bpf_map_lookup_elem(&workload_shares, &netns);
+	if (own)
+		return own;
+	bpf_map_update_elem(&workload_shares, &netns, &none, BPF_NOEXIST);
+	return bpf_map_lookup_elem(&workload_shares, &netns);
+}
+
 /* A workload may have as many sockets as are free: one gets half of them at most, and however many take what they can get,
  * there is room for the next (dynamic thresholds: Choudhury and Hahne, 1998). */
 static always_inline int take_place(__u64 netns)
 {
 	__u32 all = 0;
-	struct share none = {};
 	struct share *total = bpf_map_lookup_elem(&total_share, &all);
-	if (!total)
-		return 0;
-	struct share *own = bpf_map_lookup_elem(&workload_shares, &netns);
-	if (!own) {
-		bpf_map_update_elem(&workload_shares, &netns, &none, BPF_NOEXIST);
-		own = bpf_map_lookup_elem(&workload_shares, &netns);
-	}
-	if (!own || own->sockets >= (__s64)max_sockets - total->sockets)
+	struct share *own = own_share(netns);
+	if (!total || !own || own->sockets >= (__s64)max_sockets - total->sockets)
 		return 0;
 	__sync_fetch_and_add(&total->sockets, 1);
 	__sync_fetch_and_add(&own->sockets, 1);
@@ -263,9 +268,8 @@ static always_inline int take_unread_room(struct state *self)
 	if (self->unread_messages < UNREAD_FREE + self->unread_blocks * UNREAD_BLOCK)
 		return 1;
 	__u32 all = 0;
-	__u64 netns = self->netns;
 	struct share *total = bpf_map_lookup_elem(&total_share, &all);
-	struct share *own = bpf_map_lookup_elem(&workload_shares, &netns);
+	struct share *own = own_share(self->netns);
 	if (!total || !own || own->unread_blocks >= (__s64)max_unread_blocks - total->unread_blocks)
 		return 0;
 	__sync_fetch_and_add(&total->unread_blocks, 1);
@@ -274,11 +278,17 @@ static always_inline int take_unread_room(struct state *self)
 	return 1;
 }
 
+/* By which the pair of a connection is found. */
+static always_inline __u64 client_of(struct state *self)
+{
+	return self->is_client ? self->cookie : self->peer.cookie;
+}
+
 /* Says to a client who its server is. */
 static always_inline void note_pair(struct state *server, void *tcp)
 {
 	struct pair both = {.server = {.cookie = server->cookie, .address = (__u64)tcp}, .to_server = server->to_server};
-	__u64 client = server->peer.cookie;
+	__u64 client = client_of(server);
 	bpf_map_update_elem(&pairs, &client, &both, BPF_ANY);
 }
 
@@ -423,7 +433,7 @@ int closed(struct bpf_sock *sk)
 	struct state *self = bpf_sk_storage_get(&states, sk, 0, 0);
 	if (!self)
 		return 1;
-	__u64 client = self->is_client ? self->cookie : self->peer.cookie;
+	__u64 client = client_of(self);
 	bpf_map_delete_elem(&pairs, &client);
 	__u32 stage = __sync_lock_test_and_set(&self->stage, STAGE_OVER);
 	if (stage == STAGE_READY)
@@ -571,53 +581,85 @@ static always_inline void record_socket(void *sk, struct tcp_sock *tcp, struct s
 		refuse(self, COUNT_REFUSED_NOT_RECORDED);
 }
 
-/* Has a socket be recorded when its pair is known and both ends are ready. */
-static always_inline void advance(void *sk, struct state *self)
+/* A connection's pair; 0 for a client whose server is not known. */
+static always_inline struct pair *pair_of(struct state *self, struct tcp_sock *tcp)
 {
-	__u64 client = self->is_client ? self->cookie : self->peer.cookie;
-	__u32 mine = self->is_client ? READY_CLIENT : READY_SERVER;
-	struct tcp_sock *tcp = bpf_skc_to_tcp_sock(sk);
-	if (!tcp)
-		return;
+	__u64 client = client_of(self);
 	struct pair *both = bpf_map_lookup_elem(&pairs, &client);
-	if (!both && !self->is_client) {
-		note_pair(self, tcp);
-		both = bpf_map_lookup_elem(&pairs, &client);
+	if (both || self->is_client)
+		return both;
+	note_pair(self, tcp);
+	return bpf_map_lookup_elem(&pairs, &client);
+}
+
+/* A client without a pair has its server on another host, or closed: it is not looked for for ever. */
+static always_inline void miss_pair(struct state *self)
+{
+	if (self->pair_round == this_round)
+		return;
+	self->pair_round = this_round;
+	if (++self->pair_lookups < MAX_PAIR_LOOKUPS)
+		return;
+	keep_place(self, 0);
+	__sync_val_compare_and_swap(&self->stage, STAGE_ESTABLISHED, STAGE_OVER);
+}
+
+/* Tells the other end whether this one is ready. */
+static always_inline void tell_peer(struct state *self, struct pair *both, int ready)
+{
+	__u32 mine = self->is_client ? READY_CLIENT : READY_SERVER;
+	if (!ready) {
+		__sync_fetch_and_and(&both->ready, ~mine);
+	} else if (!(both->ready & mine)) {
+		__sync_fetch_and_or(&both->ready, mine);
+		changes++;
 	}
+}
+
+/* Has a socket be recorded when its pair is known and both ends are ready. */
+static always_inline void advance(void *sk, struct tcp_sock *tcp, struct state *self)
+{
+	struct pair *both = pair_of(self, tcp);
 	if (!both) {
-		if (self->pair_round != this_round && ++self->pair_lookups >= MAX_PAIR_LOOKUPS)
-			__sync_val_compare_and_swap(&self->stage, STAGE_ESTABLISHED, STAGE_OVER);
-		self->pair_round = this_round;
+		miss_pair(self);
 		return;
 	}
 	keep_place(self, is_ready(tcp, self));
-	if (self->stage != STAGE_READY) {
-		__sync_fetch_and_and(&both->ready, ~mine);
+	tell_peer(self, both, self->stage == STAGE_READY);
+	if (self->stage != STAGE_READY)
 		return;
-	}
 	if (self->is_client) {
 		self->peer = both->server;
 		self->may_redirect = both->to_server;
 	}
-	if (!(both->ready & mine)) {
-		__sync_fetch_and_or(&both->ready, mine);
-		changes++;
-	}
 	if (both->ready == (READY_CLIENT | READY_SERVER))
 		record_socket(sk, tcp, self);
+}
+
+/* Has a recorded socket wait until its peer is recorded too, which must be told again when newer connections have pushed their pair out. */
+static always_inline void await_peer(struct tcp_sock *tcp, struct state *self)
+{
+	__u64 client = client_of(self), peer = self->peer.cookie;
+	if (bpf_map_lookup_elem(&recorded_sockets, &peer)) {
+		bpf_map_delete_elem(&pairs, &client);
+		self->peer_recorded = 1;
+	} else if (enabled && tcp->inet_conn.icsk_inet.sk.__sk_common.skc_state == BPF_TCP_ESTABLISHED) {
+		struct pair *both = pair_of(self, tcp);
+		if (both)
+			tell_peer(self, both, 1);
+	}
 }
 
 /* Has a recorded socket send past TCP when its peer was recorded in a round before. A program that was within TCP's own call while its
  * socket was recorded looks at one queue only: it would read the end of the stream, which comes by TCP, before what was sent past it. */
 static always_inline void begin_redirecting(struct state *self)
 {
-	__u64 client = self->is_client ? self->cookie : self->peer.cookie, peer = self->peer.cookie;
+	__u64 peer = self->peer.cookie;
 	if (!self->may_redirect || self->redirects)
 		return;
 	__u32 *recorded = bpf_map_lookup_elem(&recorded_sockets, &peer);
 	if (!recorded || *recorded == this_round || is_locked((struct tcp_sock *)self->peer.address))
 		return;
-	bpf_map_delete_elem(&pairs, &client);
 	self->redirects = 1;
 	changes++;
 }
@@ -638,8 +680,11 @@ int tend_socket(struct bpf_iter__bpf_sk_storage_map *ctx)
 		bpf_seq_write(ctx->meta->seq, &nothing, 1);
 	if (self->reused)
 		return 0;
+	struct tcp_sock *tcp = bpf_skc_to_tcp_sock(sk);
+	if (!tcp)
+		return 0;
 	if (self->stage <= STAGE_READY && enabled)
-		advance(sk, self);
+		advance(sk, tcp, self);
 	if (self->stage == STAGE_OVER) {
 		/* It was never recorded, or is closed: no round looks at it again. Unless its memory is another's by now. */
 		if (bpf_get_socket_cookie(sk) == self->cookie)
@@ -648,6 +693,8 @@ int tend_socket(struct bpf_iter__bpf_sk_storage_map *ctx)
 	}
 	if (self->stage != STAGE_RECORDED)
 		return 0;
+	if (!self->peer_recorded)
+		await_peer(tcp, self);
 	begin_redirecting(self);
 	if (self->unread_blocks && has_read_all((struct tcp_sock *)self->peer.address)) {
 		return_unread_room(self);

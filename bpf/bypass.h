@@ -87,7 +87,8 @@ struct state {
 	__u32 to_server;
 	/* It connected again: what the peer of before has sent may wait in its queue still. */
 	__u32 reused;
-	__u32 unused;
+	/* Its peer was seen to be recorded. */
+	__u32 peer_recorded;
 	/* Messages that went straight to the peer since it had read all, and blocks of room that were taken for them. */
 	__u32 unread_messages;
 	__u64 unread_blocks;
@@ -126,7 +127,7 @@ enum count {
 	COUNT_FALLBACK_RECEIVER_BEHIND, /* by TCP: the peer does not keep up */
 	COUNT_FALLBACK_UNREAD_SHARE,    /* by TCP: the workload has its share of the unread messages */
 	COUNT_FALLBACK_RECEIVER_GONE,   /* by TCP: the peer is closed */
-	COUNT_FALLBACK_UPPER_LAYER,     /* by TCP: the sender has an upper layer protocol, such as kernel TLS */
+	COUNT_FALLBACK_UPPER_LAYER,     /* by TCP: the sender or the receiver has an upper layer protocol, such as kernel TLS */
 	COUNT_FALLBACK_SWITCHED_OFF,    /* by TCP: the bypass is to end, and the peer has read all */
 	COUNT_REFUSED_NOT_RECORDED,     /* no bypass: the kernel does not record it */
 	COUNT_REFUSED_AMBIGUOUS,        /* no bypass: two connections look the same */

@@ -208,6 +208,104 @@ func TestAPairThatWasPushedOutIsFound(t *testing.T) {
 	}
 }
 
+// Nor does the end that was recorded first keep its place for nothing.
+func TestAPairThatWasPushedOutOfAConnectionHalfRecordedIsFound(t *testing.T) {
+	m := newMachine(t)
+	at := families["ipv4"]
+	a, l := sidecars(t, at)
+	// Which end is looked at first, and is recorded last, is up to the kernel: of some connections it is the client, of some the server.
+	var clients, servers []*net.TCPConn
+	for range 16 {
+		client, server := connect(t, a, l, at.target, netip.AddrPort{})
+		exchange(t, client, server, "request")
+		exchange(t, server, client, "response")
+		clients, servers = append(clients, client), append(servers, server)
+	}
+	if err := errors.Join(m.eachSocket(), m.empty("pairs")); err != nil {
+		t.Fatal(err)
+	}
+	if n := m.recorded(t); n != len(clients) {
+		t.Fatalf("%d sockets are recorded, want one of each connection", n)
+	}
+	m.round(t)
+	for i, client := range clients {
+		exchange(t, client, servers[i], "past TCP")
+	}
+	if s := m.status(t); m.recorded(t) != 2*len(clients) || s.Messages != uint64(len(clients)) {
+		t.Errorf("%+v", s)
+	}
+}
+
+// A client that waits for its server, which goes, gives its place back although it stays itself.
+func TestAClientWithoutItsPairGivesItsPlaceBack(t *testing.T) {
+	m := newMachine(t)
+	at := families["ipv4"]
+	a, l := sidecars(t, at)
+	client, server := connect(t, a, l, at.target, netip.AddrPort{})
+	if _, err := io.WriteString(client, "nobody reads it"); err != nil {
+		t.Fatal(err)
+	}
+	m.round(t)
+	if s := m.status(t); s.Sockets != 1 {
+		t.Fatalf("%+v", s)
+	}
+	server.Close()
+	for range 20 {
+		m.round(t)
+	}
+	if s := m.status(t); s.Sockets != 0 || m.looked(t, client) != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// An end that the kernel does not record has the connection use TCP.
+func TestAnEndThatIsNotRecorded(t *testing.T) {
+	m := newMachine(t)
+	at := families["ipv4"]
+	a, l := sidecars(t, at)
+	places := m.objects.Maps["recorded_sockets"]
+	cookies, rounds := make([]uint64, places.MaxEntries()), make([]uint32, places.MaxEntries())
+	for i := range cookies {
+		cookies[i] = 1<<62 + uint64(i)
+	}
+	if _, err := places.BatchUpdate(cookies, rounds, nil); err != nil {
+		t.Fatal(err)
+	}
+	client, server := connect(t, a, l, at.target, netip.AddrPort{})
+	m.use(t, client, server)
+	exchange(t, client, server, "by TCP")
+	if s := m.status(t); s.Refused["not_recorded"] == 0 || s.Messages != 0 {
+		t.Errorf("%+v", s)
+	}
+	if err := m.empty("recorded_sockets"); err != nil {
+		t.Fatal(err)
+	}
+	client.Close()
+	server.Close()
+	m.givesAllBack(t)
+}
+
+// A namespace that others have pushed out of the shares has room for unread messages as before.
+func TestAWorkloadThatWasForgottenHasRoom(t *testing.T) {
+	m := newMachine(t)
+	at := families["ipv4"]
+	a, l := sidecars(t, at)
+	client, server := connect(t, a, l, at.target, netip.AddrPort{})
+	m.use(t, client, server)
+	if err := m.empty("workload_shares"); err != nil {
+		t.Fatal(err)
+	}
+	const messages = 5
+	for range messages {
+		if _, err := io.WriteString(client, "unread"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s := m.status(t); s.Messages != messages {
+		t.Errorf("%+v", s)
+	}
+}
+
 func (m *machine) empty(name string) error {
 	return pinned.RemoveKeys(m.objects.Maps[name], func(uint64) bool { return true })
 }
