@@ -781,6 +781,19 @@ func TestOtherSizesAndLayoutsAreTakenOver(t *testing.T) {
 	}
 }
 
+// What cannot be read does not say that the programs are gone.
+func TestCountersThatCannotBeRead(t *testing.T) {
+	for _, name := range []string{"counts", "total_share"} {
+		m := newMachineOf(t, 128)
+		if err := m.objects.Maps[name].Close(); err != nil {
+			t.Fatal(err)
+		}
+		if s, err := m.Status(); err == nil || !s.Attached || s.Fallbacks != nil {
+			t.Errorf("without map %s: %+v, %v", name, s, err)
+		}
+	}
+}
+
 // Whoever is killed while attaching leaves maps without links, which nobody uses.
 func TestWhatWasHalfAttachedIsMadeAnew(t *testing.T) {
 	m := newMachineOf(t, 128)

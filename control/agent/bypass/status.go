@@ -75,11 +75,11 @@ var (
 	}
 )
 
-// Status reads the counters.
+// Status reads the counters. Where they cannot be read, the programs run all the same.
 func (b *Bypass) Status() (Status, error) {
 	totals, err := pinned.Counters(b.objects.Maps["counts"], int(programCountCOUNT_COUNT))
 	if err != nil {
-		return Status{}, fmt.Errorf("the bypass: %w", err)
+		return Status{Attached: true}, fmt.Errorf("the bypass: %w", err)
 	}
 	s := Status{
 		Attached: true, MaxSockets: b.objects.Maps["sockets"].MaxEntries(), Connections: totals[programCountCOUNT_CONNECTIONS],
@@ -94,10 +94,11 @@ func (b *Bypass) Status() (Status, error) {
 	}
 	total, err := b.total()
 	if err != nil {
-		return Status{}, err
+		return Status{Attached: true}, err
 	}
 	s.Sockets = int(total.Sockets)
-	return s, b.loaded(&s)
+	err = b.loaded(&s)
+	return s, err
 }
 
 // connections of which both ends were found so far.
