@@ -32,8 +32,8 @@ func (s *session) bypassStatusCommand() *cobra.Command {
 			"it is off, nothing of the workload bypasses TCP. What goes to gateways and to other machines uses TCP.\n\n" +
 			"Totals are of all that was since the programs were attached first. Messages that went by TCP: tcp_unread, the receiver has to read first what\n" +
 			"came that way; receiver_behind, it has not read 128 KiB or 512 messages; unread_share, the workload has as many unread messages as are\n" +
-			"free; receiver_gone, it is closed; upper_layer, the sender has an upper layer protocol, such as kernel TLS; switched_off, the bypass is to\n" +
-			"end. Ends of connections that were kept from it once: workload_share, a workload has as many sockets there as are free; not_recorded, the kernel does not\n" +
+			"free; receiver_gone, it is closed; upper_layer, the sender or the receiver has an upper layer protocol, such as kernel TLS; switched_off, the\n" +
+			"bypass is to end. Ends of connections that were kept from it once: workload_share, a workload has as many sockets there as are free; not_recorded, the kernel does not\n" +
 			"record one; ambiguous, two of them cannot be told apart; blocking, a program waits in calls that read its socket; zerocopy, it asks what was\n" +
 			"sent. Connections bypass TCP soon after both ends have used them.\n\n" +
 			"The exit code is 1 when the bypass is not as it was asked for. docs/reference/bypass.md says more.",

@@ -43,8 +43,8 @@ type Status struct {
 	Bytes    uint64 `json:"bytes"`
 	// Fallbacks are messages of bypassed connections that went by TCP, by reason: tcp_unread, the receiver has to read first what
 	// came that way; receiver_behind, it has not read 128 KiB or 512 messages; unread_share, the workload has as many unread messages
-	// as are free; receiver_gone, it is closed; upper_layer, the sender has an upper layer protocol, such as kernel TLS; switched_off,
-	// the bypass is to end and the receiver has read all.
+	// as are free; receiver_gone, it is closed; upper_layer, the sender or the receiver has an upper layer protocol, such as kernel TLS;
+	// switched_off, the bypass is to end and the receiver has read all.
 	Fallbacks map[string]uint64 `json:"fallbacks"`
 	// Refused are ends of connections that were not ready once, though both are here, by reason: workload_share, a workload has as many of
 	// MaxSockets as are free; not_recorded, the kernel does not record a socket, for want of memory or because something else has it;
