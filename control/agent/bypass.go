@@ -171,7 +171,7 @@ func (b *tcpBypass) check() Check {
 
 var (
 	bypassAttached    = prometheus.NewDesc("heddle_bypass_attached", "1 where the TCP bypass is attached, also while it is switched off.", nil, nil)
-	bypassSockets     = prometheus.NewDesc("heddle_bypass_sockets", "Sockets that the TCP bypass has recorded now.", nil, nil)
+	bypassSockets     = prometheus.NewDesc("heddle_bypass_sockets", "Sockets that have a place among the recorded ones, or wait with one for their other end.", nil, nil)
 	bypassConnections = prometheus.NewDesc("heddle_bypass_connections_total", "Connections of which both ends were found on this machine.", nil, nil)
 	bypassMessages    = prometheus.NewDesc("heddle_bypass_messages_total", "Messages that bypassed TCP.", nil, nil)
 	bypassBytes       = prometheus.NewDesc("heddle_bypass_bytes_total", "Bytes that bypassed TCP.", nil, nil)

@@ -86,7 +86,7 @@ func (s *session) printBypass(status bypass.Status) error {
 		return nil // Nothing could be read.
 	}
 	t := newTable("WHAT", "COUNT")
-	t.row("sockets recorded now", fmt.Sprintf("%d of %d", status.Sockets, status.MaxSockets))
+	t.row("sockets with a place", fmt.Sprintf("%d of %d", status.Sockets, status.MaxSockets))
 	t.row("connections found on this machine", strconv.FormatUint(status.Connections, 10))
 	t.row("messages that bypassed TCP", strconv.FormatUint(status.Messages, 10))
 	t.row("bytes that bypassed TCP", strconv.FormatUint(status.Bytes, 10))

@@ -33,7 +33,7 @@ func TestWhatTheBypassDoesIsShown(t *testing.T) {
 				t.Errorf("%s: %q is not in\n%s", name, want, &out)
 			}
 		}
-		if got := strings.Contains(out.String(), "sockets recorded now"); got != c.table {
+		if got := strings.Contains(out.String(), "sockets with a place"); got != c.table {
 			t.Errorf("%s: the table is there: %v\n%s", name, got, &out)
 		}
 	}

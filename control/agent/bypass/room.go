@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Sockets that are recorded: one for so many bytes of the machine's memory, of which one takes some 1.5 KiB.
+// Places for sockets that are recorded or wait for it: one for so many bytes of the machine's memory, of which one takes some 1.5 KiB.
 const (
 	memoryPerSocket = 128 << 10
 	minSockets      = 64 << 10
@@ -57,7 +57,7 @@ func (r room) set(spec *ebpf.CollectionSpec) error {
 func (b *Bypass) total() (share, error) {
 	var total share
 	if err := b.objects.Maps["total_share"].Lookup(uint32(0), &total); err != nil {
-		return total, fmt.Errorf("read what the bypass has recorded: %w", err)
+		return total, fmt.Errorf("read what has a place in the bypass: %w", err)
 	}
 	return total, nil
 }
