@@ -311,10 +311,6 @@ static always_inline struct state *note_socket(struct bpf_sock_ops *ops, struct 
 	return kept;
 }
 
-/* The verifier wants each field of the context read at a place that is known. Compilers make of two branches that end alike one read
- * at a place that depends on the condition: therefore one function for each end, and this between the families. */
-#define SEPARATE_READ(value) asm volatile("" : "+r"(value))
-
 static always_inline __u32 mode_of(struct workload *w)
 {
 	return w ? w->mode : MODE_SEND;
@@ -342,16 +338,7 @@ static __attribute__((noinline)) int active_established(struct bpf_sock_ops *ops
 	if (mode_of(bpf_map_lookup_elem(&workloads, &netns)) == MODE_OFF)
 		return 1;
 
-	if (ops->family == AF_INET) {
-		__u32 address = ops->local_ip4;
-		SEPARATE_READ(address);
-		set_ipv4(h.address, address);
-	} else {
-		h.address[0] = ops->local_ip6[0];
-		h.address[1] = ops->local_ip6[1];
-		h.address[2] = ops->local_ip6[2];
-		h.address[3] = ops->local_ip6[3];
-	}
+	set_local(ops, h.address);
 	h.port = ops->local_port;
 	h.client_seq = ops->snd_nxt;
 	h.server_seq = ops->rcv_nxt;
@@ -380,16 +367,7 @@ static __attribute__((noinline)) int passive_established(struct bpf_sock_ops *op
 	struct bpf_sock *sk = ops->sk;
 	if (!sk)
 		return 1;
-	if (ops->family == AF_INET) {
-		__u32 address = ops->remote_ip4;
-		SEPARATE_READ(address);
-		set_ipv4(h.address, address);
-	} else {
-		h.address[0] = ops->remote_ip6[0];
-		h.address[1] = ops->remote_ip6[1];
-		h.address[2] = ops->remote_ip6[2];
-		h.address[3] = ops->remote_ip6[3];
-	}
+	set_remote(ops, h.address);
 	h.port = __builtin_bswap32(ops->remote_port);
 	h.client_seq = ops->rcv_nxt;
 	h.server_seq = ops->snd_nxt;

@@ -2,7 +2,7 @@
 /* What the programs of the bypass share. docs/design/0032 says why it is made like this. */
 #pragma once
 
-#include "address.h"
+#include "ends.h"
 #include "kernel.h"
 
 /* Of the maps, whose pins the next version's programs take over: another number where one gets another name, or a value another meaning.
@@ -94,7 +94,7 @@ struct state {
 	__u64 unread_blocks;
 };
 
-/* What a workload has: sockets that are recorded, and blocks of room for unread messages. */
+/* What a workload has: sockets that have a place, and blocks of room for unread messages. */
 struct share {
 	__s64 sockets;
 	__s64 unread_blocks;

@@ -423,37 +423,6 @@ int original(struct bpf_sockopt *ctx)
 	return 1;
 }
 
-/* The verifier refuses to read a field of the context whose place depends on a condition. */
-#define KEEP_HERE(value) asm volatile("" : "+r"(value))
-
-static always_inline void set_local(struct bpf_sock_ops *ops, __u32 *a)
-{
-	if (ops->family == AF_INET) {
-		__u32 address = ops->local_ip4;
-		KEEP_HERE(address);
-		set_ipv4(a, address);
-	} else {
-		a[0] = ops->local_ip6[0];
-		a[1] = ops->local_ip6[1];
-		a[2] = ops->local_ip6[2];
-		a[3] = ops->local_ip6[3];
-	}
-}
-
-static always_inline void set_remote(struct bpf_sock_ops *ops, __u32 *a)
-{
-	if (ops->family == AF_INET) {
-		__u32 address = ops->remote_ip4;
-		KEEP_HERE(address);
-		set_ipv4(a, address);
-	} else {
-		a[0] = ops->remote_ip6[0];
-		a[1] = ops->remote_ip6[1];
-		a[2] = ops->remote_ip6[2];
-		a[3] = ops->remote_ip6[3];
-	}
-}
-
 static always_inline void tell_of_states(struct bpf_sock_ops *ops)
 {
 	/* Other programs of the machine may have asked for calls of their own. */
@@ -635,7 +604,7 @@ static always_inline void set_source(struct bpf_sk_lookup *ctx, __u32 *a)
 {
 	if (ctx->family == AF_INET) {
 		__u32 address = ctx->remote_ip4;
-		KEEP_HERE(address);
+		SEPARATE_READ(address);
 		set_ipv4(a, address);
 	} else {
 		a[0] = ctx->remote_ip6[0];

@@ -2,7 +2,7 @@
 /* What the programs of capture share with each other and with the agent. docs/design/0035 says why it is made like this. */
 #pragma once
 
-#include "address.h"
+#include "ends.h"
 #include "interception.h"
 #include "kernel.h"
 
