@@ -44,13 +44,13 @@ func (p *Pair) captured(workload string) error {
 	})
 }
 
-// leastBypassed is the share of the messages that could bypass TCP which must have: connections begin to some tenths of a second after they were made.
-const leastBypassed = 0.9
+// LeastBypassed is the share of the messages that could bypass TCP which must have: connections begin to some tenths of a second after they were made.
+const LeastBypassed = 0.9
 
-// bypassable messages of a request: from the client, from both sidecars to each other, and from the server; with both, also those from the
-// sidecars to these two.
-func (w Way) bypassable() float64 {
-	switch w.Bypass {
+// Bypassable messages of a request, by the mode of both workloads: from the client, from both sidecars to each other, and from the server; with
+// both, also those from the sidecars to these two.
+func Bypassable(mode string) int {
+	switch mode {
 	case objects.BypassSend:
 		return 4
 	case objects.BypassBoth:
@@ -90,11 +90,11 @@ func (w Way) Check(before, after Counts, answers int64) error {
 		}
 	}
 	bypassed := float64(after.Messages-before.Messages) / n
-	switch want := w.bypassable(); {
+	switch want := Bypassable(w.Bypass); {
 	case want == 0 && bypassed > 0:
 		fail("%.2f messages of a request bypassed TCP, where none may", bypassed)
-	case bypassed < leastBypassed*want:
-		fail("%.2f messages of a request bypassed TCP, of %.0f", bypassed, want)
+	case bypassed < LeastBypassed*float64(want):
+		fail("%.2f messages of a request bypassed TCP, of %d", bypassed, want)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("this run does not measure %s: %w", w.Name, err)

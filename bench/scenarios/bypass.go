@@ -9,21 +9,20 @@ import (
 	"syscall"
 	"time"
 
+	"heddle.io/heddle/bench/cluster"
 	"heddle.io/heddle/bench/load"
 	"heddle.io/heddle/bench/peers"
 	"heddle.io/heddle/bench/process"
 	"heddle.io/heddle/bench/results"
 	"heddle.io/heddle/bench/samehost"
+	"heddle.io/heddle/control/objects"
 )
 
 // connectionCounts of a client, each measured by itself.
 var connectionCounts = []int{16, 32, 64, 128}
 
-// bypassWays are what is compared, with the messages of a request that bypass TCP: from the client, from both sidecars, and from the server;
-// with both, also what the sidecars send these two. A run with fewer than leastDirect of them does not measure the bypass.
-var bypassWays = []way{{name: "off"}, {name: "on", messages: 4}, {name: "both", messages: 6}}
-
-const leastDirect = 0.9
+// bypassWays are what is compared, with the messages of a request that bypass TCP. A run in which fewer did does not measure the bypass.
+var bypassWays = []way{{name: "off"}, {name: "on", messages: cluster.Bypassable(objects.BypassSend)}, {name: "both", messages: cluster.Bypassable(objects.BypassBoth)}}
 
 // bypassShare of the requests per second that go at the most without the bypass is the fixed rate.
 const bypassShare = 0.6
@@ -141,8 +140,8 @@ type observation struct {
 	load                                         load.Result
 	client, clientSidecar, serverSidecar, server time.Duration
 	wall                                         time.Duration
-	// direct are the messages that bypassed TCP.
-	direct uint64
+	// bypassed are the messages that went past TCP.
+	bypassed uint64
 	// switches from one of the four processes to something else.
 	switches int64
 }
@@ -158,7 +157,7 @@ func (w *way) observe(run func() (load.Result, error)) (observation, error) {
 		*into = -(cost.User + cost.System)
 		o.switches -= cost.Switches
 	}
-	before, err := w.direct()
+	before, err := w.bypassed()
 	if err != nil {
 		return o, err
 	}
@@ -175,11 +174,11 @@ func (w *way) observe(run func() (load.Result, error)) (observation, error) {
 		*into += cost.User + cost.System
 		o.switches += cost.Switches
 	}
-	after, err := w.direct()
+	after, err := w.bypassed()
 	if err != nil {
 		return o, err
 	}
-	o.client, o.direct = o.load.CPU, after-before
+	o.client, o.bypassed = o.load.CPU, after-before
 	o.switches += o.load.Switches
 	return o, o.check(w.messages)
 }
@@ -189,14 +188,14 @@ func (o observation) check(messages int) error {
 	if o.load.Requests == 0 || o.load.Errors*1000 > o.load.Requests {
 		return fmt.Errorf("%d good answers and %d errors: this run measures nothing", o.load.Requests, o.load.Errors)
 	}
-	if o.each(o.direct) < leastDirect*float64(messages) {
-		return fmt.Errorf("%.2f messages of a request bypassed TCP, of %d: this run does not measure the bypass", o.each(o.direct), messages)
+	if o.each(o.bypassed) < cluster.LeastBypassed*float64(messages) {
+		return fmt.Errorf("%.2f messages of a request bypassed TCP, of %d: this run does not measure the bypass", o.each(o.bypassed), messages)
 	}
 	return nil
 }
 
-// direct is how many messages have bypassed TCP.
-func (w *way) direct() (uint64, error) {
+// bypassed is how many messages have gone past TCP.
+func (w *way) bypassed() (uint64, error) {
 	if w.Bypass == nil {
 		return 0, nil
 	}
@@ -219,7 +218,7 @@ func (o observation) figures() map[string]float64 {
 		"p50_ms":              float64(o.load.P50.Microseconds()) / 1000,
 		"p95_ms":              float64(o.load.P95.Microseconds()) / 1000,
 		"p99_ms":              float64(o.load.P99.Microseconds()) / 1000,
-		"direct_messages":     o.each(o.direct),
+		"direct_messages":     o.each(o.bypassed),
 		"context_switches":    float64(o.switches) / float64(o.load.Requests),
 	}
 }

@@ -15,8 +15,8 @@ func TestARunThatDoesNotMeasureTheBypass(t *testing.T) {
 		want     string
 	}{
 		"without the bypass":        {observation{load: load.Result{Requests: 1000, Errors: 1}}, 0, ""},
-		"with it":                   {observation{load: load.Result{Requests: 1000}, direct: 3990}, 4, ""},
-		"most messages went by TCP": {observation{load: load.Result{Requests: 1000}, direct: 3000}, 4, "3.00 messages of a request bypassed TCP, of 4"},
+		"with it":                   {observation{load: load.Result{Requests: 1000}, bypassed: 3990}, 4, ""},
+		"most messages went by TCP": {observation{load: load.Result{Requests: 1000}, bypassed: 3000}, 4, "3.00 messages of a request bypassed TCP, of 4"},
 		"errors":                    {observation{load: load.Result{Requests: 1000, Errors: 2}}, 0, "measures nothing"},
 		"no answer":                 {observation{}, 0, "measures nothing"},
 	} {
@@ -29,7 +29,7 @@ func TestARunThatDoesNotMeasureTheBypass(t *testing.T) {
 
 func TestProcessorTimeOfARequest(t *testing.T) {
 	o := observation{load: load.Result{Requests: 1000}, client: 9 * time.Millisecond, clientSidecar: 14 * time.Millisecond, serverSidecar: 13 * time.Millisecond,
-		server: 8 * time.Millisecond, direct: 4000, switches: 1500}
+		server: 8 * time.Millisecond, bypassed: 4000, switches: 1500}
 	got := o.figures()
 	for figure, want := range map[string]float64{
 		"client_us": 9, "client_sidecar_us": 14, "server_sidecar_us": 13, "server_us": 8, "cpu_us_per_request": 44, "direct_messages": 4, "context_switches": 1.5,

@@ -84,7 +84,7 @@ func observeInCluster(ctx context.Context, p *cluster.Pair, run func() (load.Res
 	if err != nil {
 		return o, err
 	}
-	o.direct = after.Messages - before.Messages
+	o.bypassed = after.Messages - before.Messages
 	return o, p.Check(before, after, o.load.Requests)
 }
 
