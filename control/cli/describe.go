@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"heddle.io/heddle/api/v1alpha1"
+	"heddle.io/heddle/control/agent"
 	"heddle.io/heddle/control/objects"
 	"heddle.io/heddle/control/server/client"
 )
@@ -185,10 +186,13 @@ func withoutBypass(o *objects.Object) string {
 	if !ok || w.Annotations[objects.AnnotationTCPBypass] == objects.BypassOff {
 		return ""
 	}
-	if rules, err := objects.WorkloadInterception(w); err != nil || !rules.LeavesOutbound() {
-		return ""
+	if w.Annotations[agent.AnnotationProxyPath] != "" {
+		return "off, because its proxy is not heddle-proxy"
 	}
-	return "off, because something that it dials is not captured"
+	if rules, err := objects.WorkloadInterception(w); err == nil && rules.LeavesOutbound() {
+		return "off, because something that it dials is not captured"
+	}
+	return ""
 }
 
 func pairs(name string, values map[string]string, line func(string, string)) {
