@@ -47,10 +47,7 @@ func (b *Bypass) SetWorkload(netns, proxyGroup string, mode Mode) error {
 		}
 		w.ProxyCgroup = group.Ino
 	}
-	workloads := b.objects.Maps["workloads"]
-	if err := workloads.Put(cookie, w); errors.Is(err, unix.E2BIG) {
-		return fmt.Errorf("set the TCP bypass mode of network namespace %s: all %d places for modes of this host's workloads are taken; run fewer workloads on it", netns, workloads.MaxEntries())
-	} else if err != nil {
+	if err := pinned.Put(b.objects.Maps, "workloads", cookie, w, ebpf.UpdateAny); err != nil {
 		return fmt.Errorf("set the TCP bypass mode of network namespace %s: %w", netns, err)
 	}
 	return nil

@@ -248,7 +248,8 @@ func (c *Capture) Add(w Workload) error {
 	if err := unix.Stat(w.ProxyGroup, &group); err != nil {
 		return fmt.Errorf("look at the proxy's control group %s: %w", w.ProxyGroup, err)
 	}
-	if err := c.objects.Maps["usages"].Update(cookie, usage{}, ebpf.UpdateNoExist); err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
+	maps := c.objects.Maps
+	if err := pinned.Put(maps, "usages", cookie, usage{}, ebpf.UpdateNoExist); err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
 		return fmt.Errorf("capture %s: %w", w.Netns, err)
 	}
 	declared := map[block]ports{}
@@ -259,7 +260,7 @@ func (c *Capture) Add(w Workload) error {
 		declared[key] = value
 	}
 	for key, value := range declared {
-		if err := c.objects.Maps["ports"].Put(key, value); err != nil {
+		if err := pinned.Put(maps, "ports", key, value, ebpf.UpdateAny); err != nil {
 			return fmt.Errorf("capture the declared ports of %s: %w", w.Netns, err)
 		}
 	}
@@ -268,7 +269,7 @@ func (c *Capture) Add(w Workload) error {
 		return err
 	}
 	// The number of a control group is the inode of its directory.
-	if err := c.objects.Maps["workloads"].Update(cookie, workload{Address: w.Address.As16(), DNS: w.DNS.As16(), Proxy: group.Ino}, ebpf.UpdateAny); err != nil {
+	if err := pinned.Put(maps, "workloads", cookie, workload{Address: w.Address.As16(), DNS: w.DNS.As16(), Proxy: group.Ino}, ebpf.UpdateAny); err != nil {
 		return fmt.Errorf("capture %s: %w", w.Netns, err)
 	}
 	return c.steer(w, cookie)

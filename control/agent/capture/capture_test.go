@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -460,6 +461,38 @@ func TestOneWorkloadDoesNotTakeAllRoomForPorts(t *testing.T) {
 	}
 }
 
+// A workload for which a map has no place is not captured, and told which map that is.
+func TestNoRoomForAWorkload(t *testing.T) {
+	m := newMachine(t, families[0])
+	for _, name := range []string{"usages", "workloads", "rules"} {
+		if err := m.Remove(m.path()); err != nil {
+			t.Fatal(err)
+		}
+		full := m.objects.Maps[name]
+		value := make([]byte, full.ValueSize())
+		for i := range uint64(full.MaxEntries()) {
+			// The kernel counts up its cookies from 1.
+			if err := full.Put(1<<62+i, value); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w := Workload{Netns: m.path(), Address: m.own(), DNS: m.dns, ProxyGroup: m.proxyGroup, Rules: interception.Rules{ExcludedOutboundPorts: []uint16{80}}}
+		err := m.Add(w)
+		if want := "all 16384 places of the eBPF map " + name + " are taken"; err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "heddle down --keep-data") {
+			t.Errorf("%v, want %q", err, want)
+		}
+		if err := m.Captured(m.path()); err == nil {
+			t.Errorf("captured without a place in %s", name)
+		}
+		if err := m.Sweep([]string{m.path()}); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.Add(w); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // Where there is no room to note that somebody listens, nobody gets past the proxy: the port is as closed.
 func TestNoRoomForPorts(t *testing.T) {
 	m := newMachine(t, families[0])
@@ -479,8 +512,8 @@ func TestNoRoomForPorts(t *testing.T) {
 		t.Error(err)
 	}
 	server.empty(t)
-	if err := m.Add(Workload{Netns: m.path(), Address: m.own(), DNS: m.dns, ProxyGroup: m.proxyGroup, Ports: []uint16{8080}}); err == nil {
-		t.Error("a declared port for which there is no room")
+	if err := m.Add(Workload{Netns: m.path(), Address: m.own(), DNS: m.dns, ProxyGroup: m.proxyGroup, Ports: []uint16{8080}}); err == nil || !strings.Contains(err.Error(), "all 65536 places of the eBPF map ports are taken") {
+		t.Errorf("a declared port for which there is no room: %v", err)
 	}
 	// What nobody has any longer makes room again.
 	if err := m.Sweep([]string{m.path()}); err != nil {

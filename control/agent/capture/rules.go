@@ -8,6 +8,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"heddle.io/heddle/control/agent/pinned"
 	"heddle.io/heddle/control/interception"
 )
 
@@ -108,7 +109,7 @@ func (c *Capture) leave(cookie uint64, w Workload) error {
 	if err != nil {
 		return fmt.Errorf("capture %s: %w", w.Netns, err)
 	}
-	if err := c.objects.Maps["rules"].Put(cookie, &value); err != nil {
+	if err := pinned.Put(c.objects.Maps, "rules", cookie, &value, ebpf.UpdateAny); err != nil {
 		return fmt.Errorf("leave out of the capture of %s what its annotations say: %w", w.Netns, err)
 	}
 	return nil

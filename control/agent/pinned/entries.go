@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 )
 
 // RemoveKeys removes those entries of a map that are gone. Others come and go meanwhile: the kernel begins a walk anew whose place is
@@ -26,6 +27,19 @@ func RemoveKeys[K any](m *ebpf.Map, gone func(K) bool) error {
 		if err := m.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			return fmt.Errorf("remove from an eBPF map: %w", err)
 		}
+	}
+	return nil
+}
+
+// Put sets an entry of the named map of what workloads have. Where it has no place for one more, the error says what to do.
+func Put(maps map[string]*ebpf.Map, name string, key, value any, flags ebpf.MapUpdateFlags) error {
+	m := maps[name]
+	err := m.Update(key, value, flags)
+	if errors.Is(err, unix.E2BIG) {
+		return fmt.Errorf("all %d places of the eBPF map %s are taken; run fewer workloads on this host, or, where fewer run, `heddle down --keep-data` and `heddle up` make room", m.MaxEntries(), name)
+	}
+	if err != nil {
+		return fmt.Errorf("set an entry of the eBPF map %s: %w", name, err)
 	}
 	return nil
 }
