@@ -81,37 +81,38 @@ func (a *Agent) sweepBypass() error {
 // bypassModes by the annotation's value.
 var bypassModes = map[string]bypass.Mode{"": bypass.ModeSend, objects.BypassSend: bypass.ModeSend, objects.BypassBoth: bypass.ModeBoth, objects.BypassOff: bypass.ModeOff}
 
-// bypassMode is what of the replica bypasses TCP.
-func (r *replica) bypassMode() bypass.Mode {
+// bypassMode is what of the replica bypasses TCP, and why.
+func (r *replica) bypassMode() (mode bypass.Mode, why string) {
 	switch {
 	case r.spec.Interception.LeavesOutbound():
 		// Whoever dials another workload's sidecar may then be the application itself, which must not be sent to past TCP.
-		return bypass.ModeOff
+		return bypass.ModeOff, "something that it dials is not captured"
 	case r.foreign():
 		// It does not look twice at what a short read has left.
-		return bypass.ModeOff
+		return bypass.ModeOff, "its proxy is not heddle-proxy"
 	}
-	return bypassModes[r.spec.TCPBypass]
+	return bypassModes[r.spec.TCPBypass], fmt.Sprintf("annotation %s: %s", AnnotationTCPBypass, r.spec.TCPBypass)
 }
 
 // setBypassMode has the bypass keep to what the replica's workload asks for. That it cannot only matters to who wants none of it.
 func (r *replica) setBypassMode() error {
 	b := &r.agent.bypass
 	attached := b.attached
+	mode, why := r.bypassMode()
 	if attached == nil {
-		if r.bypassMode() == bypass.ModeOff && bypass.IsAttached(b.dir) {
-			return fmt.Errorf("%s: off cannot be put in force: the TCP bypass of an earlier agent runs, and this one has not taken it over; `heddle down --keep-data` and `heddle up` replace it: %w", AnnotationTCPBypass, b.problem)
+		if mode == bypass.ModeOff && bypass.IsAttached(b.dir) {
+			return fmt.Errorf("the TCP bypass cannot be kept off this workload (%s): the programs of an earlier agent run, and this one has not taken them over; `heddle down --keep-data` and `heddle up` replace them: %w", why, b.problem)
 		}
 		return nil
 	}
-	group := ""
+	group, unset := "", ""
 	if r.capturedByPrograms() {
-		group = r.proxyGroup()
+		// Only by its group such a proxy is known to those that call it.
+		group, unset = r.proxyGroup(), ", and what other sidecars send it uses TCP"
 	}
-	mode := r.bypassMode()
 	err := attached.SetWorkload(network.Path(r.netns), group, mode)
 	if err != nil && mode != bypass.ModeOff {
-		r.log.Warn("the workload's mode of the TCP bypass is not set; it is treated as send", "error", err)
+		r.log.Warn("the workload's mode of the TCP bypass is not set; it is treated as send"+unset, "error", err)
 		return nil
 	}
 	return err

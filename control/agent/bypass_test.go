@@ -20,16 +20,16 @@ func TestAWorkloadWithoutBypassDoesNotStartUnderProgramsThatCannotBeTold(t *test
 	dir := t.TempDir()
 	cause := errors.New("of another version")
 	a := &Agent{bypass: tcpBypass{wanted: true, dir: dir, problem: cause}}
-	with := func(mode string, leaves bool) error {
-		r := &replica{agent: a}
-		r.spec.TCPBypass = mode
-		if leaves {
-			r.spec.Interception = interception.Rules{ExcludedOutboundPorts: []uint16{80}}
-		}
-		return r.setBypassMode()
+	set := func(s replicaSpec) error { return (&replica{agent: a, spec: s}).setBypassMode() }
+	off := map[string]replicaSpec{
+		"(annotation heddle.io/tcp-bypass: off)":    {TCPBypass: objects.BypassOff},
+		"(something that it dials is not captured)": {Interception: interception.Rules{ExcludedOutboundPorts: []uint16{80}}},
+		"(its proxy is not heddle-proxy)":           {ProxyPath: "/usr/bin/envoy", TCPBypass: objects.BypassBoth},
 	}
-	if err := with(objects.BypassOff, false); err != nil {
-		t.Errorf("nothing is attached: %v", err)
+	for why, s := range off {
+		if err := set(s); err != nil {
+			t.Errorf("%s, and nothing is attached: %v", why, err)
+		}
 	}
 	if err := os.WriteFile(filepath.Join(dir, "established"), nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -38,15 +38,14 @@ func TestAWorkloadWithoutBypassDoesNotStartUnderProgramsThatCannotBeTold(t *test
 		t.Fatal("the file does not stand for programs that run")
 	}
 	for _, mode := range []string{"", objects.BypassSend, objects.BypassBoth} {
-		if err := with(mode, false); err != nil {
+		if err := set(replicaSpec{TCPBypass: mode}); err != nil {
 			t.Errorf("mode %q: %v", mode, err)
 		}
 	}
-	if err := with(objects.BypassOff, false); !errors.Is(err, cause) {
-		t.Errorf("a workload that is off: %v", err)
-	}
-	if err := with("", true); !errors.Is(err, cause) {
-		t.Errorf("one that leaves something of outbound out: %v", err)
+	for why, s := range off {
+		if err := set(s); !errors.Is(err, cause) || !strings.Contains(err.Error(), "cannot be kept off this workload "+why) {
+			t.Errorf("%s: %v", why, err)
+		}
 	}
 }
 

@@ -93,13 +93,13 @@ func TestWhatAWorkloadLeavesOut(t *testing.T) {
 	}{
 		{interception.Rules{}, bypass.ModeBoth}, {interception.Rules{OnlyInboundPorts: true}, bypass.ModeBoth}, {interception.Rules{OnlyRanges: true}, bypass.ModeOff}, {grouped.Interception, bypass.ModeOff},
 	} {
-		if got := (&replica{agent: &Agent{}, spec: replicaSpec{TCPBypass: objects.BypassBoth, Interception: c.rules}}).bypassMode(); got != c.want {
+		if got, _ := (&replica{agent: &Agent{}, spec: replicaSpec{TCPBypass: objects.BypassBoth, Interception: c.rules}}).bypassMode(); got != c.want {
 			t.Errorf("%v: %v", c.rules, got)
 		}
 	}
 	// Nor are proxies that do not look twice.
 	for _, gateway := range []bool{false, true} {
-		if got := (&replica{agent: &Agent{}, spec: replicaSpec{ProxyPath: "envoy", Gateway: gateway}}).bypassMode(); got != bypass.ModeOff {
+		if got, _ := (&replica{agent: &Agent{}, spec: replicaSpec{ProxyPath: "envoy", Gateway: gateway}}).bypassMode(); got != bypass.ModeOff {
 			t.Errorf("a stock Envoy, gateway: %v: %v", gateway, got)
 		}
 	}
