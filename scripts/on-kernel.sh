@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the tests of a Go package that loads eBPF programs on another kernel of Debian's, in an emulated machine:
 #
-#   scripts/on-kernel.sh bookworm ./control/agent/bypass -test.run 'TestPayload|TestKernel' -test.v
+#   scripts/on-kernel.sh bookworm ./control/agent/bypass -test.run 'TestPayload|TestWhatCannotBeLoaded' -test.v
 #
 # The suites bookworm (Linux 6.1), trixie (6.12) and trixie-backports (6.18 and later) are tried. Fetches the kernel, and keeps it in .cache/emulator. Needs
 # root; takes some minutes. The exit code is the tests'.

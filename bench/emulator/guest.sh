@@ -4,20 +4,26 @@ root=$work/root
 mkdir -p "$work"
 scripts/packages.sh run test emulator
 
-# Fetches a kernel of Debian's, without its headers and firmware, and sets kernel, its folder, and version: fetch_kernel SUITE PATTERN.
+# Fetches the newest of those kernels of Debian's, without its headers and firmware, and sets kernel, its folder, and version: fetch_kernel SUITE PATTERN.
 fetch_kernel() {
-  kernel=$work/kernels/$1
-  if ! ls "$kernel"/boot/vmlinuz-* >/dev/null 2>&1; then
-    local apt=$work/apt/$1 package
-    mkdir -p "$apt/lists/partial" "$apt/cache/archives/partial" "$kernel"
-    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian $1 main" >"$apt/sources.list"
-    : >"$apt/status"
-    local options=(-o "Dir::State::Lists=$apt/lists" -o "Dir::Cache=$apt/cache" -o "Dir::Etc::SourceList=$apt/sources.list" -o Dir::Etc::SourceParts=/dev/null
-      -o "Dir::State::status=$apt/status" -o APT::Sandbox::User=root)
-    apt-get "${options[@]}" -q update >/dev/null
-    package=$(apt-cache "${options[@]}" pkgnames linux-image- | grep -E "$2" | sort -V | tail -1)
+  local apt=$work/apt/$1 package
+  mkdir -p "$apt/lists/partial" "$apt/cache/archives/partial" "$work/kernels"
+  echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian $1 main" >"$apt/sources.list"
+  : >"$apt/status"
+  local options=(-o "Dir::State::Lists=$apt/lists" -o "Dir::Cache=$apt/cache" -o "Dir::Etc::SourceList=$apt/sources.list" -o Dir::Etc::SourceParts=/dev/null
+    -o "Dir::State::status=$apt/status" -o APT::Sandbox::User=root)
+  apt-get "${options[@]}" -q update >/dev/null
+  package=$(apt-cache "${options[@]}" pkgnames linux-image- | grep -E "$2" | sort -V | tail -1) || true
+  if [ -z "$package" ]; then
+    echo "no kernel of $1 matches $2" >&2
+    exit 1
+  fi
+  kernel=$work/kernels/$package
+  if [ ! -d "$kernel" ]; then
+    rm -rf "$kernel.part" "$apt/$package"_*.deb
     (cd "$apt" && apt-get "${options[@]}" -q download "$package" >/dev/null)
-    dpkg-deb -x "$apt/$package"_*.deb "$kernel"
+    dpkg-deb -x "$apt/$package"_*.deb "$kernel.part"
+    mv "$kernel.part" "$kernel"
   fi
   modules=$(echo "$kernel"/usr/lib/modules/* "$kernel"/lib/modules/* | tr ' ' '\n' | grep -v '\*' | head -1)
   version=$(basename "$modules")
