@@ -5,11 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -202,7 +204,12 @@ func (r *replica) dialAsApplication(ctx context.Context, who owner, captured boo
 	return network.DialAs(ctx, r.netns, who.uid, who.gid, "tcp", target.String())
 }
 
-// check is what `heddle check` says of it where eBPF was asked for.
+// isToCheck says whether there is something of which `heddle check` may tell: eBPF was asked for, by the cluster or by a workload.
+func (c *captures) isToCheck() bool {
+	return c.there() != nil || c.wanted != "" && c.wanted != cluster.CaptureNFTables
+}
+
+// check is what `heddle check` says of it.
 func (c *captures) check() Check {
 	check := Check{Subject: "agent", Name: "ebpf-capture", How: Read, OK: true}
 	attached := c.there()
@@ -217,12 +224,24 @@ func (c *captures) check() Check {
 		check.OK, check.Detail, check.Remedy = false, err.Error(), "`heddle down --keep-data` and `heddle up` attach it anew"
 		return check
 	}
-	refused := uint64(0)
-	for _, n := range s.Refused {
-		refused += n
-	}
-	check.Detail = fmt.Sprintf("%d connections of applications, %d from outside, %d to the cluster's DNS, %d refused", s.Outbound, s.Inbound, s.DNS, refused)
+	check.Detail = fmt.Sprintf("%d connections of applications, %d from outside, %d to the cluster's DNS, %s", s.Outbound, s.Inbound, s.DNS, refusedByReason(s.Refused))
 	return check
+}
+
+// refusedByReason says how many were refused, and why.
+func refusedByReason(refused map[string]uint64) string {
+	sum := uint64(0)
+	var reasons []string
+	for _, reason := range slices.Sorted(maps.Keys(refused)) {
+		if n := refused[reason]; n > 0 {
+			sum += n
+			reasons = append(reasons, fmt.Sprintf("%s %d", reason, n))
+		}
+	}
+	if sum == 0 {
+		return "0 refused"
+	}
+	return fmt.Sprintf("%d refused (%s)", sum, strings.Join(reasons, ", "))
 }
 
 var (
@@ -238,14 +257,16 @@ func (c *captures) Describe(to chan<- *prometheus.Desc) { prometheus.DescribeByC
 
 // Collect implements [prometheus.Collector].
 func (c *captures) Collect(to chan<- prometheus.Metric) {
-	var s capture.Status
-	attached := 0.0
-	if programs := c.there(); programs != nil {
-		attached = 1
-		// What cannot be read counts as nothing; `heddle check` says why.
-		s, _ = programs.Status()
+	programs := c.there()
+	if programs == nil {
+		to <- prometheus.MustNewConstMetric(captureAttached, prometheus.GaugeValue, 0)
+		return
 	}
-	to <- prometheus.MustNewConstMetric(captureAttached, prometheus.GaugeValue, attached)
+	to <- prometheus.MustNewConstMetric(captureAttached, prometheus.GaugeValue, 1)
+	s, err := programs.Status()
+	if err != nil {
+		return // `heddle check` says why. 0 would say that counters began anew.
+	}
 	to <- prometheus.MustNewConstMetric(captureOutbound, prometheus.CounterValue, float64(s.Outbound))
 	to <- prometheus.MustNewConstMetric(captureInbound, prometheus.CounterValue, float64(s.Inbound))
 	to <- prometheus.MustNewConstMetric(captureDNS, prometheus.CounterValue, float64(s.DNS))

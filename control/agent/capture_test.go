@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"heddle.io/heddle/api/v1alpha1"
 	"heddle.io/heddle/control/agent/bypass"
 	"heddle.io/heddle/control/agent/capture"
@@ -145,6 +147,10 @@ func TestCaptureThatCannotBeHad(t *testing.T) {
 				t.Errorf("%+v", c)
 			}
 		}
+		metrics := make(chan prometheus.Metric, 100)
+		if a.captures.Collect(metrics); len(metrics) != 1 {
+			t.Errorf("%q: %d metrics of what is not attached, want that it is not", wanted, len(metrics))
+		}
 		// A workload that asks for it is told why it is not started.
 		w := workload()
 		w.Annotations[AnnotationCapture] = cluster.CaptureEBPF
@@ -174,5 +180,39 @@ func TestCaptureByProgramsIsFound(t *testing.T) {
 	}
 	if specs := a.captures.settle(replicas(workload(), "c", false, nil)); specs[0].Capture != cluster.CaptureEBPF {
 		t.Errorf("%+v", specs[0])
+	}
+	// Also where only a workload has asked for it.
+	a.captures.wanted = cluster.CaptureNFTables
+	if !a.captures.isToCheck() {
+		t.Error("nothing is said of programs that are attached")
+	}
+	if c := a.captures.check(); !c.OK || !strings.HasSuffix(c.Detail, "0 to the cluster's DNS, 0 refused") {
+		t.Errorf("%+v", c)
+	}
+	metrics := func() int {
+		to := make(chan prometheus.Metric, 100)
+		a.captures.Collect(to)
+		return len(to)
+	}
+	if n := metrics(); n < 5 {
+		t.Errorf("%d metrics", n)
+	}
+	// What cannot be read any longer is not 0.
+	a.captures.close()
+	if c := a.captures.check(); c.OK {
+		t.Errorf("%+v", c)
+	}
+	if n := metrics(); n != 1 {
+		t.Errorf("%d metrics of counters that cannot be read, want whether it is attached", n)
+	}
+}
+
+func TestWhyCaptureRefused(t *testing.T) {
+	for want, refused := range map[string]map[string]uint64{
+		"0 refused": {"closed": 0, "ports": 0}, "3 refused (closed 2, ports 1)": {"ports": 1, "closed": 2, "memory": 0},
+	} {
+		if got := refusedByReason(refused); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
 	}
 }

@@ -57,7 +57,7 @@ func (a *Agent) check(ctx context.Context) []Check {
 	if a.bypass.isToCheck() {
 		out = append(out, a.bypass.check())
 	}
-	if a.captures.wanted != "" && a.captures.wanted != cluster.CaptureNFTables {
+	if a.captures.isToCheck() {
 		out = append(out, a.captures.check())
 	}
 	for _, shown := range a.hidden().Shown {
