@@ -755,7 +755,7 @@ func TestTheNextAgentTakesOver(t *testing.T) {
 }
 
 // What is attached keeps its room, whatever the next agent would make; what has another layout, or none, is left as it is.
-func TestOtherSizesAndLayoutsAreTakenOver(t *testing.T) {
+func TestOtherSizesAreTakenOverAndOtherLayoutsAreNot(t *testing.T) {
 	m := newMachineOf(t, 128)
 	a, l := sidecars(t, families["ipv4"])
 	client, server := m.connect(t, a, l, families["ipv4"].target, netip.AddrPort{})
@@ -767,18 +767,34 @@ func TestOtherSizesAndLayoutsAreTakenOver(t *testing.T) {
 	if s := m.status(t); s.MaxSockets != 128 || s.Sockets != 2 || s.Messages != 2 {
 		t.Errorf("the sockets of before were to be taken over: %+v", s)
 	}
-	m.Close()
-	if err := os.Remove(filepath.Join(m.dir, layoutMap)); err != nil {
+	layout, pin := m.objects.Maps[layoutMap], filepath.Join(m.dir, layoutMap)
+	next, err := ebpf.NewMap(&ebpf.MapSpec{Type: layout.Type(), KeySize: layout.KeySize(), ValueSize: layout.ValueSize(), MaxEntries: layout.MaxEntries() + 1})
+	if err != nil {
 		t.Fatal(err)
 	}
-	_, err := attachWithRoom(m.dir, m.cgroup, room{sockets: 128, unreadBlocks: 16})
-	if err == nil || !strings.Contains(err.Error(), "another version") {
-		t.Errorf("pins without a layout: %v", err)
+	defer next.Close()
+	refuses := func(what string) {
+		t.Helper()
+		if _, err := attachWithRoom(m.dir, m.cgroup, room{sockets: 128, unreadBlocks: 16}); err == nil || !strings.Contains(err.Error(), "another version") {
+			t.Errorf("%s: %v", what, err)
+		}
+		before := m.status(t).Messages
+		exchange(t, client, server, "goes on")
+		if s := m.status(t); s.Messages != before+1 {
+			t.Errorf("%s: a message went by TCP: %+v", what, s)
+		}
+		if !IsAttached(m.dir) {
+			t.Errorf("%s: what is attached was removed", what)
+		}
 	}
-	exchange(t, client, server, "goes on")
-	if !IsAttached(m.dir) {
-		t.Error("what is attached was removed")
+	if err := os.Remove(pin); err != nil {
+		t.Fatal(err)
 	}
+	refuses("pins without a layout")
+	if err := next.Pin(pin); err != nil {
+		t.Fatal(err)
+	}
+	refuses("another layout")
 }
 
 // What cannot be read does not say that the programs are gone.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"heddle.io/heddle/control/agent/network"
@@ -242,6 +243,29 @@ func TestTakeover(t *testing.T) {
 		goesTo(t, mustDial(t, m.stranger, m.domain, in), inbound, in)
 		server.empty(t)
 	})
+}
+
+// Maps of another version are not taken over, and what is attached goes on.
+func TestMapsOfAnotherVersion(t *testing.T) {
+	m := newMachine(t, families[0])
+	outbound := m.outbound(t)
+	counts, pin := m.objects.Maps["counts"], filepath.Join(m.dir, "counts")
+	other, err := ebpf.NewMap(&ebpf.MapSpec{Type: counts.Type(), KeySize: counts.KeySize(), ValueSize: counts.ValueSize(), MaxEntries: counts.MaxEntries() + 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if err := errors.Join(os.Remove(pin), other.Pin(pin)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Attach(m.dir, m.cgroup); err == nil || !strings.Contains(err.Error(), "another version") {
+		t.Errorf("%v", err)
+	}
+	to := netip.AddrPortFrom(m.elsewhere, 80)
+	goesTo(t, mustDial(t, m.app, m.domain, to), outbound, to)
+	if s := m.status(t); s.Outbound != 1 {
+		t.Errorf("%+v", s)
+	}
 }
 
 func TestNothingStays(t *testing.T) {
