@@ -5,8 +5,10 @@ import (
 	"iter"
 	"regexp"
 	"regexp/syntax"
+	"strconv"
 	"strings"
 	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -20,9 +22,6 @@ var (
 	noFlags       = regexp.MustCompile(`\(\?\)`)
 	someFlags     = regexp.MustCompile(`\(\?[imsU-]+[:)]`)
 	repeatedQuote = regexp.MustCompile(string(nothing) + `([*+?]|\{\d)`)
-	// Of a pattern without the characters that do not count in the names of Unicode's classes.
-	separators = strings.NewReplacer(" ", "", "-", "", "_", "")
-	surrogate  = regexp.MustCompile(`(?i)\\x\{0*d[89a-f][0-9a-f]{2}\}|\\p\{\^?(cs|surrogate)\}`)
 )
 
 // unusual says what of an expression RE2 takes, to no purpose, and heddle-proxy does not (proxy/crates/matching/src/re2.rs), or what Go's
@@ -45,12 +44,15 @@ func unusual(pattern string, parsed *syntax.Regexp) (what, remedy string) {
 	if repeatedQuote.MatchString(plain) {
 		return `repeats a quote of nothing, \Q\E`, "leave the quote out"
 	}
-	if found := unknownClass(pattern); found != "" {
-		return fmt.Sprintf("has the class %s, a name that RE2 does not have in these letters", found),
-			"name a category by its short name, such as Lu, or a script, such as Greek"
-	}
-	if found := surrogate.FindString(separators.Replace(pattern)); found != "" {
-		return fmt.Sprintf("has %q, code points that no text has", found), "leave them out"
+	for escape := range escapes(pattern) {
+		name, class := className(escape)
+		switch {
+		case class && !inRE2(name):
+			return fmt.Sprintf("has the class %s, a name that RE2 does not have in these letters", escape),
+				"name a category by its short name, such as Lu, or a script, such as Greek"
+		case class && name == "Cs", isSurrogate(escape):
+			return fmt.Sprintf("has %q, code points that no text has", escape), "leave them out"
+		}
 	}
 	names := map[string]bool{}
 	for _, name := range parsed.CapNames() {
@@ -65,23 +67,29 @@ func unusual(pattern string, parsed *syntax.Regexp) (what, remedy string) {
 	return "", ""
 }
 
-// unknownClass is the first of the classes by name, such as \p{Greek}, that Go's parser reads and RE2 does not: names in other letters
-// (\p{greek}), long ones (\p{Letter}) and categories that Unicode only derives. Empty when there is none.
-func unknownClass(pattern string) string {
-	for part := range parts(pattern) {
-		if strings.HasPrefix(part, `\Q`) {
-			continue
-		}
-		for rest := strings.TrimPrefix(part, "["); rest != ""; {
-			after := afterMember(rest)
-			escape := strings.TrimSuffix(rest, after)
-			if name, is := className(escape); is && !inRE2(name) {
-				return escape
+// escapes of a valid pattern, also those in sets. Quotes have none.
+func escapes(pattern string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for part := range parts(pattern) {
+			if strings.HasPrefix(part, `\Q`) {
+				continue
 			}
-			rest = after
+			for rest := strings.TrimPrefix(part, "["); rest != ""; {
+				after := afterMember(rest)
+				if rest[0] == '\\' && !yield(strings.TrimSuffix(rest, after)) {
+					return
+				}
+				rest = after
+			}
 		}
 	}
-	return ""
+}
+
+// isSurrogate says whether an escape is of a code point that stands for half a character in UTF-16.
+func isSurrogate(escape string) bool {
+	digits, is := strings.CutPrefix(escape, `\x{`)
+	code, err := strconv.ParseUint(strings.TrimSuffix(digits, "}"), 16, 32)
+	return is && err == nil && utf16.IsSurrogate(rune(code))
 }
 
 // className is the name in an escape, if it is one of a class by name.
@@ -93,7 +101,8 @@ func className(escape string) (name string, is bool) {
 	return strings.TrimPrefix(strings.Trim(name, "{}"), "^"), is
 }
 
-// inRE2 says whether RE2 has a class of that name: all categories but two that are made of others, all scripts, and one more.
+// inRE2 says whether RE2 has a class of that name: all categories but two that are made of others, all scripts, and one more. Go's parser
+// reads names that RE2 does not: in other letters (\p{greek}), long ones (\p{Letter}) and categories that Unicode only derives.
 func inRE2(name string) bool {
 	_, category := unicode.Categories[name]
 	_, script := unicode.Scripts[name]
@@ -146,17 +155,18 @@ func parts(pattern string) iter.Seq[string] {
 	}
 }
 
-// afterEscape is what follows a backslash and the character after it, and the name of a class.
+// afterEscape is what follows a backslash and the character after it, and the name of a class or what stands in braces for a code point.
 func afterEscape(pattern string) string {
 	after := afterCharacter(pattern[1:])
-	if kind := pattern[1:2]; kind != "p" && kind != "P" {
-		return after
-	}
-	if strings.HasPrefix(after, "{") {
+	class, code := pattern[1] == 'p' || pattern[1] == 'P', pattern[1] == 'x'
+	if (class || code) && strings.HasPrefix(after, "{") {
 		_, after, _ = strings.Cut(after, "}")
 		return after
 	}
-	return afterCharacter(after)
+	if class {
+		return afterCharacter(after)
+	}
+	return after
 }
 
 func afterCharacter(pattern string) string {
