@@ -20,8 +20,11 @@ volatile const __u32 metrics_port = 15090;
  * counters that all share are seldom touched; UNREAD_FREE messages of each connection are in no block. */
 #define UNREAD_FREE 2
 #define UNREAD_BLOCK 32
-/* A client whose pair is not there has its other end on another host: it is not looked for any longer after that many rounds. */
-#define MAX_PAIR_LOOKUPS 16
+/* A client whose pair is not there has its other end on another host: it is not looked for, nor noted again by a server, in more rounds
+ * than that. */
+#define MAX_PAIR_ROUNDS 16
+/* Of a socket in places that is not recorded: no round has that number. */
+#define WAITS 0
 /* After that many sockets a round lets others have the processor. */
 #define SOCKETS_AT_ONCE 16384
 
@@ -33,8 +36,8 @@ volatile const __u32 max_unread_blocks = 8192;
 volatile __u32 enabled = 1;
 /* How often tend_socket has found something to do. */
 volatile __u32 changes SEC(".data") = 0;
-/* The number of the round that is made. */
-volatile __u32 this_round SEC(".data") = 0;
+/* The number of the round that is made, from 1 on: see WAITS. */
+volatile __u32 this_round SEC(".data") = 1;
 
 /* Maps, counters and the programs of the control group are pinned by their names and taken over by the next version's programs. */
 struct {
@@ -67,15 +70,16 @@ struct {
 	__type(value, struct share);
 } workload_shares SEC(".maps");
 
-/* Sockets that are recorded, by their cookies, and in which round: the kernel does not let a program ask the hash for one that it does
- * not send to. */
+/* Sockets that have a place among the recorded ones, by their cookies: in which round they were recorded, or WAITS, while the other end is
+ * not ready. The kernel does not let a program ask the hash of sockets for one that it does not send to. It has as many entries as there
+ * are places, so that no connection pushes another's out. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, __u64);
 	__type(value, __u32);
-} recorded_sockets SEC(".maps");
+} places SEC(".maps");
 
 /* By the receiver's cookie: the room for what a sender that is closed has left it to read. Only of receivers that are recorded. */
 struct {
@@ -102,8 +106,7 @@ struct {
 	__type(value, struct socket_ref);
 } unmatched_clients SEC(".maps");
 
-/* By the client's cookie, until one end sees that the other is recorded too, or one is closed. What newer ones push out, the server puts
- * back. */
+/* By the client's cookie: who its server is, which it copies in the first round. What newer ones push out before, the server notes again. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 16384);
@@ -219,10 +222,10 @@ static always_inline void orphan_unread(struct state *self)
 		return_share(mine.netns, 0, mine.unread_blocks);
 		return;
 	}
-	/* This writes orphaned and then reads recorded_sockets, release_socket of a receiver that ends meanwhile the other way round: with
+	/* This writes orphaned and then reads places, release_socket of a receiver that ends meanwhile the other way round: with
 	 * the barrier between, at least one of them sees the other. */
 	full_barrier();
-	if (!bpf_map_lookup_elem(&recorded_sockets, &receiver))
+	if (!bpf_map_lookup_elem(&places, &receiver))
 		return_orphaned(receiver);
 }
 
@@ -230,7 +233,7 @@ static always_inline void orphan_unread(struct state *self)
 static always_inline void release_socket(struct state *self)
 {
 	__u64 cookie = self->cookie;
-	bpf_map_delete_elem(&recorded_sockets, &cookie);
+	bpf_map_delete_elem(&places, &cookie);
 	full_barrier();
 	return_orphaned(cookie);
 	orphan_unread(self);
@@ -278,17 +281,11 @@ static always_inline int take_unread_room(struct state *self)
 	return 1;
 }
 
-/* By which the pair of a connection is found. */
-static always_inline __u64 client_of(struct state *self)
-{
-	return self->is_client ? self->cookie : self->peer.cookie;
-}
-
 /* Says to a client who its server is. */
 static always_inline void note_pair(struct state *server, void *tcp)
 {
 	struct pair both = {.server = {.cookie = server->cookie, .address = (__u64)tcp}, .to_server = server->to_server};
-	__u64 client = client_of(server);
+	__u64 client = server->peer.cookie;
 	bpf_map_update_elem(&pairs, &client, &both, BPF_ANY);
 }
 
@@ -404,6 +401,13 @@ static __attribute__((noinline)) int passive_established(struct bpf_sock_ops *op
 	return 1;
 }
 
+static always_inline void give_place_back(struct state *self)
+{
+	__u64 cookie = self->cookie;
+	bpf_map_delete_elem(&places, &cookie);
+	return_share(self->netns, 1, 0);
+}
+
 /* Whoever holds a socket closes it. */
 SEC("cgroup/sock_release")
 int closed(struct bpf_sock *sk)
@@ -411,11 +415,11 @@ int closed(struct bpf_sock *sk)
 	struct state *self = bpf_sk_storage_get(&states, sk, 0, 0);
 	if (!self)
 		return 1;
-	__u64 client = client_of(self);
+	__u64 client = self->is_client ? self->cookie : self->peer.cookie;
 	bpf_map_delete_elem(&pairs, &client);
 	__u32 stage = __sync_lock_test_and_set(&self->stage, STAGE_OVER);
 	if (stage == STAGE_READY)
-		return_share(self->netns, 1, 0);
+		give_place_back(self);
 	if (stage == STAGE_RECORDED)
 		release_socket(self);
 	return 1;
@@ -494,6 +498,13 @@ static always_inline void refuse(struct state *self, enum count why)
 	count(why, 1);
 }
 
+/* Whether a file is this socket's own, so that the program closed is told when it is closed. Sockets of MPTCP and SMC use ones of TCP, to
+ * which they give theirs. */
+static always_inline int is_own_file(struct file *file, struct socket *of, struct tcp_sock *tcp)
+{
+	return file->private_data == (void *)of && of->sk == (void *)tcp;
+}
+
 /* Whether a program has a socket, has used it, and does not wait in calls that read it: with a socket of the map, such a call ends with
  * EAGAIN when a signal or room to send wakes it up (tcp_bpf_recvmsg). Programs that do not wait for the connection and then do wait for
  * what comes have said so before they use it. */
@@ -506,6 +517,10 @@ static always_inline int is_ready(struct tcp_sock *tcp, struct state *self)
 		return 0;
 	if (!file || (tcp->write_seq == self->write_seq && tcp->copied_seq == self->read_seq))
 		return 0;
+	if (!is_own_file(file, had, tcp)) {
+		refuse(self, COUNT_REFUSED_NOT_RECORDED);
+		return 0;
+	}
 	if (!(file->f_flags & O_NONBLOCK)) {
 		refuse(self, COUNT_REFUSED_BLOCKING);
 		return 0;
@@ -519,17 +534,26 @@ static always_inline int is_ready(struct tcp_sock *tcp, struct state *self)
 }
 
 /* Takes a place among the recorded ones, or gives it back, as a socket is ready or is not any more. The program closed may run meanwhile:
- * who finds the other's stage returns the share. */
+ * who finds the other's stage gives the place back. */
 static always_inline void keep_place(struct state *self, int ready)
 {
+	__u64 cookie = self->cookie;
+	__u32 waits = WAITS;
 	if (ready && self->stage == STAGE_ESTABLISHED) {
-		if (!take_place(self->netns))
+		if (!take_place(self->netns)) {
 			refuse(self, COUNT_REFUSED_WORKLOAD_SHARE);
-		else if (__sync_val_compare_and_swap(&self->stage, STAGE_ESTABLISHED, STAGE_READY) != STAGE_ESTABLISHED)
-			return_share(self->netns, 1, 0);
+			return;
+		}
+		int failed = bpf_map_update_elem(&places, &cookie, &waits, BPF_ANY);
+		if (failed)
+			refuse(self, COUNT_REFUSED_NOT_RECORDED);
+		if (failed || __sync_val_compare_and_swap(&self->stage, STAGE_ESTABLISHED, STAGE_READY) != STAGE_ESTABLISHED)
+			give_place_back(self);
+		else
+			changes++;
 	} else if (!ready && self->stage == STAGE_READY) {
 		if (__sync_val_compare_and_swap(&self->stage, STAGE_READY, STAGE_ESTABLISHED) == STAGE_READY)
-			return_share(self->netns, 1, 0);
+			give_place_back(self);
 	}
 }
 
@@ -538,10 +562,10 @@ static always_inline void keep_place(struct state *self, int ready)
 static always_inline void record_socket(void *sk, struct tcp_sock *tcp, struct state *self)
 {
 	__u64 cookie = self->cookie;
-	__u32 now = this_round;
+	__u32 now = this_round, waits = WAITS;
 	if (is_locked(tcp) || __sync_val_compare_and_swap(&self->stage, STAGE_READY, STAGE_TAKEN) != STAGE_READY)
 		return;
-	int failed = bpf_map_update_elem(&recorded_sockets, &cookie, &now, BPF_ANY) || bpf_map_update_elem(&sockets, &cookie, sk, BPF_ANY);
+	int failed = bpf_map_update_elem(&places, &cookie, &now, BPF_ANY) || bpf_map_update_elem(&sockets, &cookie, sk, BPF_ANY);
 	int locked = is_locked(tcp);
 	/* Nothing holds the socket here: its memory may be another's, who must not be sent to. */
 	int other = bpf_get_socket_cookie(sk) != cookie;
@@ -550,82 +574,67 @@ static always_inline void record_socket(void *sk, struct tcp_sock *tcp, struct s
 		return;
 	}
 	bpf_map_delete_elem(&sockets, &cookie);
-	bpf_map_delete_elem(&recorded_sockets, &cookie);
-	if (locked && !failed && !other && __sync_val_compare_and_swap(&self->stage, STAGE_TAKEN, STAGE_READY) == STAGE_TAKEN)
+	if (locked && !failed && !other && !bpf_map_update_elem(&places, &cookie, &waits, BPF_ANY) &&
+	    __sync_val_compare_and_swap(&self->stage, STAGE_TAKEN, STAGE_READY) == STAGE_TAKEN)
 		return;
 	self->stage = STAGE_OVER;
-	return_share(self->netns, 1, 0);
+	give_place_back(self);
 	if (failed && tcp->inet_conn.icsk_inet.sk.__sk_common.skc_state == BPF_TCP_ESTABLISHED)
 		refuse(self, COUNT_REFUSED_NOT_RECORDED);
 }
 
-/* A connection's pair; 0 for a client whose server is not known. */
-static always_inline struct pair *pair_of(struct state *self, struct tcp_sock *tcp)
-{
-	__u64 client = client_of(self);
-	struct pair *both = bpf_map_lookup_elem(&pairs, &client);
-	if (both || self->is_client)
-		return both;
-	note_pair(self, tcp);
-	return bpf_map_lookup_elem(&pairs, &client);
-}
-
-/* A client without a pair has its server on another host, or closed: it is not looked for for ever. */
-static always_inline void miss_pair(struct state *self)
+/* Whether this is one of the first rounds in which a socket needs its pair: each is counted once. */
+static always_inline int may_need_pair(struct state *self)
 {
 	if (self->pair_round == this_round)
-		return;
+		return self->pair_rounds < MAX_PAIR_ROUNDS;
 	self->pair_round = this_round;
-	if (++self->pair_lookups < MAX_PAIR_LOOKUPS)
-		return;
-	keep_place(self, 0);
-	__sync_val_compare_and_swap(&self->stage, STAGE_ESTABLISHED, STAGE_OVER);
+	return ++self->pair_rounds < MAX_PAIR_ROUNDS;
 }
 
-/* Tells the other end whether this one is ready. */
-static always_inline void tell_peer(struct state *self, struct pair *both, int ready)
+/* Has a client know its server. One that is not found has its server on another host, and is not looked at for ever. */
+static always_inline int find_server(struct state *self)
 {
-	__u32 mine = self->is_client ? READY_CLIENT : READY_SERVER;
-	if (!ready) {
-		__sync_fetch_and_and(&both->ready, ~mine);
-	} else if (!(both->ready & mine)) {
-		__sync_fetch_and_or(&both->ready, mine);
-		changes++;
+	__u64 cookie = self->cookie;
+	struct pair *found = bpf_map_lookup_elem(&pairs, &cookie);
+	if (!found) {
+		if (!may_need_pair(self))
+			__sync_val_compare_and_swap(&self->stage, STAGE_ESTABLISHED, STAGE_OVER);
+		return 0;
 	}
+	struct pair both = *found;
+	/* The map's memory is used anew at once: what was copied is this connection's if it still is. */
+	if (bpf_map_lookup_elem(&pairs, &cookie) != found)
+		return 0;
+	self->peer = both.server;
+	self->may_redirect = both.to_server;
+	return 1;
 }
 
-/* Has a socket be recorded when its pair is known and both ends are ready. */
-static always_inline void advance(void *sk, struct tcp_sock *tcp, struct state *self)
+/* For a client that does not know its server, as newer connections have pushed their pair out. */
+static always_inline void note_pair_again(struct state *server, void *tcp)
 {
-	struct pair *both = pair_of(self, tcp);
-	if (!both) {
-		miss_pair(self);
+	__u64 client = server->peer.cookie;
+	if (!may_need_pair(server) || bpf_map_lookup_elem(&pairs, &client))
 		return;
-	}
+	note_pair(server, tcp);
+	changes++;
+}
+
+/* Has a socket be recorded when both ends have a place. */
+static always_inline void advance(void *sk, struct state *self)
+{
+	struct tcp_sock *tcp = bpf_skc_to_tcp_sock(sk);
+	if (!tcp || (!self->peer.cookie && !find_server(self)))
+		return;
+	__u64 peer = self->peer.cookie;
 	keep_place(self, is_ready(tcp, self));
-	tell_peer(self, both, self->stage == STAGE_READY);
 	if (self->stage != STAGE_READY)
 		return;
-	if (self->is_client) {
-		self->peer = both->server;
-		self->may_redirect = both->to_server;
-	}
-	if (both->ready == (READY_CLIENT | READY_SERVER))
+	if (bpf_map_lookup_elem(&places, &peer))
 		record_socket(sk, tcp, self);
-}
-
-/* Has a recorded socket wait until its peer is recorded too, which must be told again when newer connections have pushed their pair out. */
-static always_inline void await_peer(struct tcp_sock *tcp, struct state *self)
-{
-	__u64 client = client_of(self), peer = self->peer.cookie;
-	if (bpf_map_lookup_elem(&recorded_sockets, &peer)) {
-		bpf_map_delete_elem(&pairs, &client);
-		self->peer_recorded = 1;
-	} else if (enabled && tcp->inet_conn.icsk_inet.sk.__sk_common.skc_state == BPF_TCP_ESTABLISHED) {
-		struct pair *both = pair_of(self, tcp);
-		if (both)
-			tell_peer(self, both, 1);
-	}
+	else if (!self->is_client)
+		note_pair_again(self, tcp);
 }
 
 /* Has a recorded socket send past TCP when its peer was recorded in a round before. A program that was within TCP's own call while its
@@ -635,8 +644,8 @@ static always_inline void begin_redirecting(struct state *self)
 	__u64 peer = self->peer.cookie;
 	if (!self->may_redirect || self->redirects)
 		return;
-	__u32 *recorded = bpf_map_lookup_elem(&recorded_sockets, &peer);
-	if (!recorded || *recorded == this_round || is_locked((struct tcp_sock *)self->peer.address))
+	__u32 *recorded = bpf_map_lookup_elem(&places, &peer);
+	if (!recorded || *recorded == WAITS || *recorded == this_round || is_locked((struct tcp_sock *)self->peer.address))
 		return;
 	self->redirects = 1;
 	changes++;
@@ -658,11 +667,8 @@ int tend_socket(struct bpf_iter__bpf_sk_storage_map *ctx)
 		bpf_seq_write(ctx->meta->seq, &nothing, 1);
 	if (self->reused)
 		return 0;
-	struct tcp_sock *tcp = bpf_skc_to_tcp_sock(sk);
-	if (!tcp)
-		return 0;
 	if (self->stage <= STAGE_READY && enabled)
-		advance(sk, tcp, self);
+		advance(sk, self);
 	if (self->stage == STAGE_OVER) {
 		/* It was never recorded, or is closed: no round looks at it again. Unless its memory is another's by now. */
 		if (bpf_get_socket_cookie(sk) == self->cookie)
@@ -671,8 +677,6 @@ int tend_socket(struct bpf_iter__bpf_sk_storage_map *ctx)
 	}
 	if (self->stage != STAGE_RECORDED)
 		return 0;
-	if (!self->peer_recorded)
-		await_peer(tcp, self);
 	begin_redirecting(self);
 	if (self->unread_blocks && has_read_all((struct tcp_sock *)self->peer.address)) {
 		return_unread_room(self);

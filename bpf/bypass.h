@@ -7,7 +7,7 @@
 
 /* Of the maps, whose pins the next version's programs take over: another number where one gets another name, or a value another meaning.
  * The programs of the control group keep their names: by their pins every version knows that something is attached. */
-#define LAYOUT 3
+#define LAYOUT 4
 
 /* A connection as both of its ends know it, whatever the packet filter made of the address that was dialled: the client's
  * address, and the two initial sequence numbers, which the kernel draws. netns is 0 but for loopback and a sidecar's source address,
@@ -42,16 +42,13 @@ struct socket_ref {
 	__u64 address;
 };
 
-/* The two ends of a connection, of which neither is recorded before both are ready for it. */
+/* What a client does not see itself: its server. */
 struct pair {
 	struct socket_ref server;
 	/* The client may send to it past TCP. */
 	__u32 to_server;
-	/* Bits of those that are ready. */
-	__u32 ready;
+	__u32 unused;
 };
-#define READY_CLIENT 1
-#define READY_SERVER 2
 
 /* How far a socket is. */
 enum stage {
@@ -64,7 +61,7 @@ enum stage {
 
 /* What a socket knows of itself. */
 struct state {
-	/* The other end; a client's cookie is 0 until its pair is found. */
+	/* The other end; a client's is 0 until it has found its pair. */
 	struct socket_ref peer;
 	__u64 cookie;
 	/* In whose share it is, by the cookie of the network namespace. */
@@ -75,8 +72,8 @@ struct state {
 	/* What it had to write and to read next when it was established. */
 	__u32 write_seq;
 	__u32 read_seq;
-	/* Rounds in which its pair was not found, and the last of them. */
-	__u32 pair_lookups;
+	/* Rounds in which it needed its pair, and the last of them. */
+	__u32 pair_rounds;
 	__u32 pair_round;
 	/* A bit for each enum count that it was counted in. */
 	__u32 refusals;
@@ -87,8 +84,7 @@ struct state {
 	__u32 to_server;
 	/* It connected again: what the peer of before has sent may wait in its queue still. */
 	__u32 reused;
-	/* Its peer was seen to be recorded. */
-	__u32 peer_recorded;
+	__u32 unused;
 	/* Messages that went straight to the peer since it had read all, and blocks of room that were taken for them. */
 	__u32 unread_messages;
 	__u64 unread_blocks;

@@ -27,10 +27,13 @@ struct cred {
 #define O_NONBLOCK 04000
 struct file {
 	unsigned int f_flags;
+	void *private_data;
 	const struct cred *f_cred;
 } KERNEL_TYPE;
+struct sock;
 struct socket {
 	struct file *file;
+	struct sock *sk;
 } KERNEL_TYPE;
 struct kernfs_node {
 	__u64 id;

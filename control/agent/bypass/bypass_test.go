@@ -672,7 +672,7 @@ func TestOneWorkloadDoesNotTakeAllSockets(t *testing.T) {
 func (m *machine) givesAllBack(t testing.TB) {
 	t.Helper()
 	m.waits(t, func(recorded share) bool { return recorded == (share{}) })
-	for _, name := range []string{"recorded_sockets", "orphaned"} {
+	for _, name := range []string{"places", "orphaned"} {
 		var of uint64
 		if err := m.objects.Maps[name].NextKey(nil, &of); !errors.Is(err, ebpf.ErrKeyNotExist) {
 			t.Errorf("socket %d is still in the map %q: %v", of, name, err)

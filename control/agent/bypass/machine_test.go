@@ -249,9 +249,11 @@ func (m *machine) recorded(t testing.TB) (n int) {
 	t.Helper()
 	var cookie uint64
 	var round uint32
-	entries := m.objects.Maps["recorded_sockets"].Iterate()
+	entries := m.objects.Maps["places"].Iterate()
 	for entries.Next(&cookie, &round) {
-		n++
+		if round > 0 {
+			n++
+		}
 	}
 	if err := entries.Err(); err != nil {
 		t.Fatal(err)

@@ -40,7 +40,7 @@ const (
 	programMapLayout           = "layout"
 	programMapOrphaned         = "orphaned"
 	programMapPairs            = "pairs"
-	programMapRecordedSockets  = "recorded_sockets"
+	programMapPlaces           = "places"
 	programMapSockets          = "sockets"
 	programMapStates           = "states"
 	programMapTotalShare       = "total_share"
@@ -118,7 +118,7 @@ type programMapSpecs struct {
 	Layout           *ebpf.MapSpec `ebpf:"layout"`
 	Orphaned         *ebpf.MapSpec `ebpf:"orphaned"`
 	Pairs            *ebpf.MapSpec `ebpf:"pairs"`
-	RecordedSockets  *ebpf.MapSpec `ebpf:"recorded_sockets"`
+	Places           *ebpf.MapSpec `ebpf:"places"`
 	Sockets          *ebpf.MapSpec `ebpf:"sockets"`
 	States           *ebpf.MapSpec `ebpf:"states"`
 	TotalShare       *ebpf.MapSpec `ebpf:"total_share"`
@@ -166,7 +166,7 @@ type programMaps struct {
 	Layout           *ebpf.Map `ebpf:"layout"`
 	Orphaned         *ebpf.Map `ebpf:"orphaned"`
 	Pairs            *ebpf.Map `ebpf:"pairs"`
-	RecordedSockets  *ebpf.Map `ebpf:"recorded_sockets"`
+	Places           *ebpf.Map `ebpf:"places"`
 	Sockets          *ebpf.Map `ebpf:"sockets"`
 	States           *ebpf.Map `ebpf:"states"`
 	TotalShare       *ebpf.Map `ebpf:"total_share"`
@@ -181,7 +181,7 @@ func (m *programMaps) Close() error {
 		m.Layout,
 		m.Orphaned,
 		m.Pairs,
-		m.RecordedSockets,
+		m.Places,
 		m.Sockets,
 		m.States,
 		m.TotalShare,

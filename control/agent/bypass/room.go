@@ -44,7 +44,7 @@ func machineMemory() (uint64, error) {
 
 // set has programs that are to be loaded keep to it.
 func (r room) set(spec *ebpf.CollectionSpec) error {
-	for _, name := range []string{"sockets", "recorded_sockets", "orphaned"} {
+	for _, name := range []string{"sockets", "places", "orphaned"} {
 		spec.Maps[name].MaxEntries = r.sockets
 	}
 	if err := errors.Join(spec.Variables["max_sockets"].Set(r.sockets), spec.Variables["max_unread_blocks"].Set(r.unreadBlocks)); err != nil {
