@@ -14,7 +14,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
 
 	"github.com/cilium/ebpf"
@@ -353,7 +352,7 @@ func (c *Capture) Remove(netns string) error {
 	}
 	c.changing.Lock()
 	defer c.changing.Unlock()
-	return c.forget(func(other uint64) bool { return other == cookie })
+	return c.forget(cookie)
 }
 
 // Sweep removes what is left of network namespaces other than these, given by their files: of workloads that went while no agent
@@ -372,69 +371,77 @@ func (c *Capture) Sweep(netns []string) error {
 		}
 		alive[cookie] = true
 	}
-	return c.forget(func(cookie uint64) bool { return !alive[cookie] })
-}
-
-// forget removes all that is kept of some network namespaces.
-func (c *Capture) forget(gone func(cookie uint64) bool) error {
-	pins, err := pinned.Names(c.dir)
-	errs := []error{err}
-	for _, pin := range pins {
-		number, ok := strings.CutPrefix(pin, steeredPrefix)
-		if cookie, err := strconv.ParseUint(number, 10, 64); ok && err == nil && gone(cookie) {
-			errs = append(errs, pinned.Drop(filepath.Join(c.dir, pin)))
-		}
-	}
-	maps := c.objects.Maps
-	itself := func(cookie uint64) uint64 { return cookie }
-	errs = append(errs,
-		removeOf(maps["pending"], func(key client) uint64 { return key.Netns }, gone),
-		removeOf(maps["ports"], func(key block) uint64 { return key.Netns }, gone),
-		c.giveBack(gone),
-		removeOf(maps["rules"], itself, gone),
-		removeOf(maps["workloads"], itself, gone))
-	return errors.Join(errs...)
-}
-
-// giveBack returns what some network namespaces had of the room for blocks.
-func (c *Capture) giveBack(gone func(cookie uint64) bool) error {
-	const which = uint32(programBlockCountBLOCKS_RETURNED)
-	usages, counts := c.objects.Maps["usages"], c.objects.Maps["blocks"]
-	var returned int64
-	if err := counts.Lookup(which, &returned); err != nil {
-		return fmt.Errorf("read what workloads have given back of capture: %w", err)
-	}
+	// Add writes a workload's usage first, and forget removes it last.
 	var cookie uint64
 	var own usage
-	had := map[uint64]int64{}
-	entries := usages.Iterate()
+	var gone []uint64
+	entries := c.objects.Maps["usages"].Iterate()
 	for entries.Next(&cookie, &own) {
-		if gone(cookie) {
-			had[cookie] = own.Blocks
+		if !alive[cookie] {
+			gone = append(gone, cookie)
 		}
 	}
 	var errs []error
 	// What an interrupted walk leaves, the next sweep finds.
-	if err := entries.Err(); !errors.Is(err, ebpf.ErrIterationAborted) {
-		errs = append(errs, err)
+	if err := entries.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
+		errs = append(errs, fmt.Errorf("look for workloads of capture that are gone: %w", err))
 	}
-	for cookie, blocks := range had {
-		err := usages.Delete(cookie)
-		if err == nil {
-			returned += blocks
+	for _, cookie := range gone {
+		errs = append(errs, c.forget(cookie))
+	}
+	return errors.Join(errs...)
+}
+
+// forget removes all that is kept of a network namespace in which nothing runs any longer. Others are not walked over.
+func (c *Capture) forget(cookie uint64) error {
+	if err := pinned.Drop(filepath.Join(c.dir, pinOf(cookie))); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove the capture program of network namespace %d: %w", cookie, err)
+	}
+	maps := c.objects.Maps
+	var own usage
+	err := maps["usages"].Lookup(cookie, &own)
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil
+	}
+	errs := []error{err}
+	if own.Pending > 0 {
+		// Sockets have removed theirs as they were closed, but for those that are just being closed.
+		errs = append(errs, pinned.RemoveKeys(maps["pending"], func(key client) bool { return key.Netns == cookie }))
+	}
+	for number := range uint32(1<<16) / blockSize {
+		errs = append(errs, remove(maps["ports"], block{Netns: cookie, Number: number, Declared: 1}))
+		if own.Blocks > 0 {
+			errs = append(errs, remove(maps["ports"], block{Netns: cookie, Number: number}))
 		}
-		errs = append(errs, err)
 	}
-	if err := errors.Join(append(errs, counts.Put(which, returned))...); err != nil {
-		return fmt.Errorf("give back what workloads had of capture: %w", err)
+	if err := errors.Join(append(errs, remove(maps["rules"], cookie), remove(maps["workloads"], cookie))...); err != nil {
+		return fmt.Errorf("forget network namespace %d of capture: %w", cookie, err)
+	}
+	return c.giveBack(cookie, own.Blocks)
+}
+
+// giveBack returns what a network namespace had of the room for blocks.
+func (c *Capture) giveBack(cookie uint64, blocks int64) error {
+	const which = uint32(programBlockCountBLOCKS_RETURNED)
+	counts := c.objects.Maps["blocks"]
+	var returned int64
+	err := counts.Lookup(which, &returned)
+	if err == nil {
+		err = c.objects.Maps["usages"].Delete(cookie)
+	}
+	if err == nil && blocks > 0 {
+		err = counts.Put(which, returned+blocks)
+	}
+	if err != nil {
+		return fmt.Errorf("give back what network namespace %d had of capture: %w", cookie, err)
 	}
 	return nil
 }
 
-// removeOf removes the entries of some network namespaces.
-func removeOf[K any](m *ebpf.Map, netns func(K) uint64, gone func(uint64) bool) error {
-	if err := pinned.RemoveKeys(m, func(key K) bool { return gone(netns(key)) }); err != nil {
-		return fmt.Errorf("forget workloads of capture: %w", err)
+// remove removes an entry, if it is there.
+func remove(m *ebpf.Map, key any) error {
+	if err := m.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return err
 	}
 	return nil
 }

@@ -39,7 +39,7 @@ func (f family) own() netip.Addr { return f.inside.Addr() }
 type thread struct{ run chan func() }
 
 // newThread is in a namespace (0: a new one) and a control group (empty: the test's).
-func newThread(t *testing.T, ns *netns.NsHandle, group string) *thread {
+func newThread(t testing.TB, ns *netns.NsHandle, group string) *thread {
 	t.Helper()
 	th := &thread{run: make(chan func())}
 	made := make(chan error)
@@ -71,7 +71,7 @@ func newThread(t *testing.T, ns *netns.NsHandle, group string) *thread {
 }
 
 // do runs f there.
-func (th *thread) do(t *testing.T, f func() error) {
+func (th *thread) do(t testing.TB, f func() error) {
 	t.Helper()
 	if err := th.try(f); err != nil {
 		t.Fatal(err)
@@ -94,12 +94,12 @@ type machine struct {
 	limits                  bounds
 }
 
-func newMachine(t *testing.T, f family) *machine {
+func newMachine(t testing.TB, f family) *machine {
 	t.Helper()
 	return newMachineOf(t, f, roomy)
 }
 
-func newMachineOf(t *testing.T, f family, limits bounds) *machine {
+func newMachineOf(t testing.TB, f family, limits bounds) *machine {
 	t.Helper()
 	m := &machine{family: f, dir: filepath.Join(t.TempDir(), "bpf"), limits: limits}
 	m.cgroup = processtest.ControlGroup(t, "capture")
@@ -140,7 +140,7 @@ func newMachineOf(t *testing.T, f family, limits bounds) *machine {
 	return m
 }
 
-func (m *machine) attach(t *testing.T) {
+func (m *machine) attach(t testing.TB) {
 	t.Helper()
 	var err error
 	if m.Capture, err = attachOf(m.dir, m.cgroup, m.limits); err != nil {
@@ -152,7 +152,7 @@ func (m *machine) path() string { return pathOf(m.ns) }
 
 func pathOf(ns netns.NsHandle) string { return fmt.Sprintf("/proc/self/fd/%d", int(ns)) }
 
-func (m *machine) add(t *testing.T, ports ...uint16) {
+func (m *machine) add(t testing.TB, ports ...uint16) {
 	t.Helper()
 	if err := m.Add(Workload{Netns: m.path(), Address: m.own(), DNS: m.dns, ProxyGroup: m.proxyGroup, Ports: ports}); err != nil {
 		t.Fatal(err)
@@ -160,7 +160,7 @@ func (m *machine) add(t *testing.T, ports ...uint16) {
 }
 
 // unredirect has no connection be redirected any longer, as those are not that programs outside of the cluster make.
-func (m *machine) unredirect(t *testing.T) {
+func (m *machine) unredirect(t testing.TB) {
 	t.Helper()
 	for i, a := range attachments {
 		if a.Kind == ebpf.AttachCGroupInet4Connect || a.Kind == ebpf.AttachCGroupInet6Connect {
