@@ -498,13 +498,6 @@ static always_inline void refuse(struct state *self, enum count why)
 	count(why, 1);
 }
 
-/* Whether a file is this socket's own, so that the program closed is told when it is closed. Sockets of MPTCP and SMC use ones of TCP, to
- * which they give theirs. */
-static always_inline int is_own_file(struct file *file, struct socket *of, struct tcp_sock *tcp)
-{
-	return file->private_data == (void *)of && of->sk == (void *)tcp;
-}
-
 /* Whether a program has a socket, has used it, and does not wait in calls that read it: with a socket of the map, such a call ends with
  * EAGAIN when a signal or room to send wakes it up (tcp_bpf_recvmsg). Programs that do not wait for the connection and then do wait for
  * what comes have said so before they use it. */
@@ -517,7 +510,9 @@ static always_inline int is_ready(struct tcp_sock *tcp, struct state *self)
 		return 0;
 	if (!file || (tcp->write_seq == self->write_seq && tcp->copied_seq == self->read_seq))
 		return 0;
-	if (!is_own_file(file, had, tcp)) {
+	/* Nobody tells the program closed of those that the kernel made for itself (inet_release), such as the ones that sockets of MPTCP and
+	 * SMC use. */
+	if (READ_BITS(&tcp->inet_conn.icsk_inet.sk, sk_kern_sock)) {
 		refuse(self, COUNT_REFUSED_NOT_RECORDED);
 		return 0;
 	}
@@ -587,9 +582,9 @@ static always_inline void record_socket(void *sk, struct tcp_sock *tcp, struct s
 static always_inline int may_need_pair(struct state *self)
 {
 	if (self->pair_round == this_round)
-		return self->pair_rounds < MAX_PAIR_ROUNDS;
+		return self->pair_rounds <= MAX_PAIR_ROUNDS;
 	self->pair_round = this_round;
-	return ++self->pair_rounds < MAX_PAIR_ROUNDS;
+	return ++self->pair_rounds <= MAX_PAIR_ROUNDS;
 }
 
 /* Has a client know its server. One that is not found has its server on another host, and is not looked at for ever. */
@@ -629,12 +624,12 @@ static always_inline void advance(void *sk, struct state *self)
 		return;
 	__u64 peer = self->peer.cookie;
 	keep_place(self, is_ready(tcp, self));
-	if (self->stage != STAGE_READY)
-		return;
-	if (bpf_map_lookup_elem(&places, &peer))
+	if (!bpf_map_lookup_elem(&places, &peer)) {
+		if (!self->is_client)
+			note_pair_again(self, tcp);
+	} else if (self->stage == STAGE_READY) {
 		record_socket(sk, tcp, self);
-	else if (!self->is_client)
-		note_pair_again(self, tcp);
+	}
 }
 
 /* Has a recorded socket send past TCP when its peer was recorded in a round before. A program that was within TCP's own call while its

@@ -38,3 +38,14 @@ static long (*bpf_probe_read_kernel)(void *to, __u32 size, const void *from) = (
 		bpf_probe_read_kernel(&value, sizeof value, __builtin_preserve_access_index(&(field))); \
 		value;                                                                            \
 	})
+
+/* Reads a field of some bits, whose place the loader finds as that of others; what a byte or more holds is no pointer. */
+enum field_info { FIELD_BYTE_OFFSET, FIELD_BYTE_SIZE, FIELD_LEFT_SHIFT = 4, FIELD_RIGHT_SHIFT };
+#define FIELD_INFO(of, field, what) __builtin_preserve_field_info((of)->field, what)
+#define READ_BITS(of, field)                                                                                   \
+	({                                                                                                     \
+		const void *at = (const char *)(of) + FIELD_INFO(of, field, FIELD_BYTE_OFFSET);               \
+		__u64 bits = 0;                                                                                \
+		bpf_probe_read_kernel(&bits, FIELD_INFO(of, field, FIELD_BYTE_SIZE), at);                     \
+		bits << FIELD_INFO(of, field, FIELD_LEFT_SHIFT) >> FIELD_INFO(of, field, FIELD_RIGHT_SHIFT); \
+	})

@@ -27,13 +27,10 @@ struct cred {
 #define O_NONBLOCK 04000
 struct file {
 	unsigned int f_flags;
-	void *private_data;
 	const struct cred *f_cred;
 } KERNEL_TYPE;
-struct sock;
 struct socket {
 	struct file *file;
-	struct sock *sk;
 } KERNEL_TYPE;
 struct kernfs_node {
 	__u64 id;
@@ -59,6 +56,7 @@ struct sock {
 	} sk_backlog;
 	socket_lock_t sk_lock;
 	struct socket *sk_socket;
+	unsigned char sk_kern_sock : 1;
 	struct sock_cgroup_data sk_cgrp_data;
 } KERNEL_TYPE;
 struct inet_sock {

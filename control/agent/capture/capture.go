@@ -381,7 +381,8 @@ func (c *Capture) Sweep(netns []string) error {
 			gone = append(gone, cookie)
 		}
 	}
-	var errs []error
+	// Those of dials of an agent that was killed are in nobody's usage.
+	errs := []error{pinned.RemoveKeys(c.objects.Maps["pending"], func(key client) bool { return !alive[key.Netns] })}
 	// What an interrupted walk leaves, the next sweep finds.
 	if err := entries.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
 		errs = append(errs, fmt.Errorf("look for workloads of capture that are gone: %w", err))
@@ -394,30 +395,40 @@ func (c *Capture) Sweep(netns []string) error {
 
 // forget removes all that is kept of a network namespace in which nothing runs any longer. Others are not walked over.
 func (c *Capture) forget(cookie uint64) error {
+	var errs []error
 	if err := pinned.Drop(filepath.Join(c.dir, pinOf(cookie))); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("remove the capture program of network namespace %d: %w", cookie, err)
+		errs = append(errs, err)
 	}
 	maps := c.objects.Maps
 	var own usage
 	err := maps["usages"].Lookup(cookie, &own)
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
-		return nil
+		return errors.Join(errs...)
 	}
-	errs := []error{err}
+	errs = append(errs, err)
 	if own.Pending > 0 {
 		// Sockets have removed theirs as they were closed, but for those that are just being closed.
 		errs = append(errs, pinned.RemoveKeys(maps["pending"], func(key client) bool { return key.Netns == cookie }))
 	}
-	for number := range uint32(1<<16) / blockSize {
-		errs = append(errs, remove(maps["ports"], block{Netns: cookie, Number: number, Declared: 1}))
-		if own.Blocks > 0 {
-			errs = append(errs, remove(maps["ports"], block{Netns: cookie, Number: number}))
-		}
-	}
-	if err := errors.Join(append(errs, remove(maps["rules"], cookie), remove(maps["workloads"], cookie))...); err != nil {
+	errs = append(errs, removePorts(maps["ports"], cookie, own.Blocks > 0), remove(maps["rules"], cookie), remove(maps["workloads"], cookie))
+	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("forget network namespace %d of capture: %w", cookie, err)
 	}
 	return c.giveBack(cookie, own.Blocks)
+}
+
+// removePorts removes the declared ports of a network namespace, and those on which programs have listened.
+func removePorts(of *ebpf.Map, cookie uint64, listened bool) error {
+	for number := range uint32(1<<16) / blockSize {
+		err := remove(of, block{Netns: cookie, Number: number, Declared: 1})
+		if err == nil && listened {
+			err = remove(of, block{Netns: cookie, Number: number})
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // giveBack returns what a network namespace had of the room for blocks.
