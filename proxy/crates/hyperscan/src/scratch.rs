@@ -51,7 +51,7 @@ impl Space {
 
 /// What all threads' spaces are cloned of.
 struct Prototype {
-    /// How many databases it has grown with.
+    /// How often it has grown.
     generation: u64,
     space: Option<Space>,
 }
@@ -80,6 +80,7 @@ pub(crate) fn grow(library: &'static Library, database: NonNull<abi::RawDatabase
         Some(space) => Some(space.try_clone().ok_or(NoSpace::Memory)?),
         None => None,
     };
+    let size_before = before.as_ref().and_then(Space::size);
     let mut raw = before.map_or(ptr::null_mut(), |space| {
         let raw = space.raw.as_ptr();
         std::mem::forget(space);
@@ -94,7 +95,10 @@ pub(crate) fn grow(library: &'static Library, database: NonNull<abi::RawDatabase
         return Err(NoSpace::TooLarge(size));
     }
     prototype.space = Some(space);
-    prototype.generation += 1;
+    // A thread's space of the same size is large enough: each of its parts has the size of the largest there was.
+    if size_before != Some(size) {
+        prototype.generation += 1;
+    }
     Ok(prototype.generation)
 }
 
