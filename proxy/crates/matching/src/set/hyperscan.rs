@@ -6,6 +6,7 @@
 //! database, which is put aside when it was slow ([`pace`]).
 
 mod pace;
+mod size;
 mod syntax;
 pub(super) mod whole;
 pub(super) mod words;

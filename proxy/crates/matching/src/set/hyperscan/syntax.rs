@@ -6,21 +6,17 @@
 use std::fmt::Write;
 
 use heddle_hyperscan::Expression;
-use regex_syntax::hir::{Class, Dot, Hir, HirKind, Look, Repetition};
-use regex_syntax::utf8::Utf8Sequences;
+use regex_syntax::hir::{Class, Hir, HirKind, Look, Repetition};
 
-/// Most places that one expression may stand for when its repetitions are written out: characters, and of a class the bytes of
-/// its sequences in UTF-8, of which all letters have some thousand. Compiling takes time that grows faster than them, and
-/// cannot be stopped.
-pub(super) const MAX_POSITIONS: usize = 512;
-
-/// What a place within a repetition without end counts, unless that is of one place: `(.{250}a)*` takes 139 ms to compile, `.{250}a` one.
-const ENDLESS: usize = 4;
+use super::size::{self, is_dot};
 
 /// An expression for texts that match from end to end, if they have no line feed, and how many places it stands for. None for
 /// one that is too large or looks at what is around a place.
 pub(super) fn whole(hir: &Hir) -> Option<(Expression, usize)> {
-    let positions = positions(hir).filter(|positions| *positions <= MAX_POSITIONS)?;
+    let positions = size::positions(hir);
+    if positions > size::MAX_POSITIONS {
+        return None;
+    }
     let mut pattern = r"\A(?:".to_owned();
     // The whole text is matched anyway.
     let parts = match hir.kind() {
@@ -44,39 +40,6 @@ pub(super) fn whole(hir: &Hir) -> Option<(Expression, usize)> {
         once: true,
     };
     Some((expression, positions))
-}
-
-/// None where that is above any bound.
-fn positions(hir: &Hir) -> Option<usize> {
-    match hir.kind() {
-        HirKind::Empty | HirKind::Look(_) => Some(0),
-        HirKind::Literal(literal) => Some(literal.0.len()),
-        // Any character is one that Hyperscan knows.
-        HirKind::Class(_) if is_dot(hir) || hir.properties().maximum_len() == Some(1) => Some(1),
-        HirKind::Class(Class::Unicode(class)) => {
-            let ranges = class.ranges().iter();
-            let sequences = ranges.flat_map(|range| Utf8Sequences::new(range.start(), range.end()));
-            Some(sequences.map(|sequence| sequence.len()).sum())
-        }
-        HirKind::Class(Class::Bytes(_)) => Some(1),
-        HirKind::Repetition(Repetition { min, max, sub, .. }) => {
-            let times = max.unwrap_or(*min).max(1);
-            let inside = positions(sub)?;
-            let weight = if max.is_none() && inside > 1 { ENDLESS } else { 1 };
-            inside.checked_mul(usize::try_from(times).ok()?)?.checked_mul(weight)
-        }
-        HirKind::Capture(group) => positions(&group.sub),
-        HirKind::Concat(parts) | HirKind::Alternation(parts) => parts
-            .iter()
-            .try_fold(0_usize, |sum, part| sum.checked_add(positions(part)?)),
-    }
-}
-
-/// Any character, or any but a line feed: the same, as texts have none.
-fn is_dot(hir: &Hir) -> bool {
-    [Dot::AnyChar, Dot::AnyCharExceptLF]
-        .into_iter()
-        .any(|dot| *hir == Hir::dot(dot))
 }
 
 fn write(hir: &Hir, out: &mut String) -> Option<()> {

@@ -1,5 +1,6 @@
 //! Expressions of any kind, as one database.
 
+use std::iter::Peekable;
 use std::time::{Duration, Instant};
 
 use heddle_hyperscan::{Database, Expression, Hyperscan, Refused, Scanned};
@@ -10,8 +11,16 @@ use super::super::{Candidate, Engine, Taken};
 use super::pace::{self, Pace};
 use super::{Reason, hand_over, syntax};
 
-/// Most characters that the expressions of one database stand for.
-pub(super) const MAX_TOGETHER: usize = 8192;
+/// Most places that the expressions of one database stand for.
+pub(super) const MAX_TOGETHER: usize = 4096;
+
+/// Places from which on an expression is compiled alone before it is with others. How long that takes is not in its size: for some
+/// of a hundred places it is a hundred times what it is for most.
+const LARGE: usize = 64;
+
+/// What that may take for one expression, and for all of a database until others have another: it takes about as long as they
+/// did alone.
+pub(super) const TRY_WITHIN: Duration = Duration::from_millis(250);
 
 /// Time after which a set's other expressions are left to the portable engines. What is compiled then goes on to its end.
 pub(super) const COMPILE_WITHIN: Duration = Duration::from_secs(2);
@@ -69,16 +78,10 @@ pub(super) fn compile_since(
         let (pattern, several) = (&first.hir, rest.len());
         tracing::info!(%pattern, several, "Hyperscan is not given expressions that are too large or look around; the portable engine finds them");
     }
-    while !open.is_empty() && begun.elapsed() < COMPILE_WITHIN {
-        let mut room = MAX_TOGETHER;
-        let fits = |offered: &&Offered| {
-            let fits = room.checked_sub(offered.positions);
-            room = fits.unwrap_or_default();
-            fits.is_some()
-        };
-        let several = open.iter().take(MAX_EXPRESSIONS).take_while(fits).count();
-        let mut chunk: Vec<_> = open.drain(..several).collect();
-        if let Some(engine) = database(hyperscan, &mut chunk, least, &mut rest) {
+    let mut open = open.into_iter().peekable();
+    while open.peek().is_some() && begun.elapsed() < COMPILE_WITHIN {
+        let mut chunk = next(begun, hyperscan, &mut open, &mut rest);
+        if let Some(engine) = database(begun, hyperscan, &mut chunk, least, &mut rest) {
             parts.push(Taken {
                 engine: Box::new(engine),
                 members: chunk.iter().map(|offered| offered.candidate.member).collect(),
@@ -87,6 +90,7 @@ pub(super) fn compile_since(
             rest.extend(chunk.into_iter().map(|offered| offered.candidate));
         }
     }
+    let open: Vec<_> = open.collect();
     if let Some(first) = open.first() {
         let (pattern, several) = (&first.candidate.hir, open.len());
         tracing::warn!(%pattern, several, "Hyperscan compiles for {COMPILE_WITHIN:?}; the portable engine finds the other expressions");
@@ -95,10 +99,70 @@ pub(super) fn compile_since(
     (parts, rest)
 }
 
+/// Expressions for one database. Those that take too long or are refused alone are in the rest.
+fn next(
+    begun: Instant,
+    hyperscan: Hyperscan,
+    open: &mut Peekable<impl Iterator<Item = Offered>>,
+    rest: &mut Vec<Candidate>,
+) -> Vec<Offered> {
+    let mut chunk = Vec::new();
+    let (mut room, mut time) = (MAX_TOGETHER, TRY_WITHIN);
+    while chunk.len() < MAX_EXPRESSIONS && !time.is_zero() {
+        let Some(offered) = open.next_if(|offered| offered.positions <= room) else {
+            break;
+        };
+        let is_only_one = chunk.is_empty() && rest.is_empty() && open.peek().is_none();
+        if offered.positions >= LARGE && !is_only_one {
+            // Those that were tried until then are compiled together still.
+            if begun.elapsed() >= COMPILE_WITHIN {
+                rest.push(offered.candidate);
+                break;
+            }
+            let Some(took) = tried(hyperscan, &offered.expression) else {
+                rest.push(offered.candidate);
+                continue;
+            };
+            time = time.saturating_sub(took);
+        }
+        room -= offered.positions;
+        chunk.push(offered);
+    }
+    chunk
+}
+
+/// How long an expression compiles alone. None for one that is refused, or takes too long.
+fn tried(hyperscan: Hyperscan, expression: &Expression) -> Option<Duration> {
+    let expressions = std::slice::from_ref(expression);
+    let begun = Instant::now();
+    let compiled = hyperscan.compile(expressions);
+    let took = begun.elapsed();
+    if let Err(refused) = compiled {
+        super::refused(expressions, &refused);
+        return None;
+    }
+    if took > TRY_WITHIN {
+        let pattern = &*expression.pattern;
+        tracing::warn!(
+            pattern,
+            ?took,
+            "Hyperscan takes too long to compile an expression; the portable engine finds it"
+        );
+        return None;
+    }
+    Some(took)
+}
+
 /// A database of a chunk. Expressions that the library refuses leave the chunk.
-fn database(hyperscan: Hyperscan, chunk: &mut Vec<Offered>, least: usize, rest: &mut Vec<Candidate>) -> Option<Whole> {
-    for _ in 0..REFUSALS {
-        if chunk.len() < least.max(1) {
+fn database(
+    begun: Instant,
+    hyperscan: Hyperscan,
+    chunk: &mut Vec<Offered>,
+    least: usize,
+    rest: &mut Vec<Candidate>,
+) -> Option<Whole> {
+    for refusals in 0..REFUSALS {
+        if chunk.len() < least.max(1) || refusals > 0 && begun.elapsed() >= COMPILE_WITHIN {
             return None;
         }
         let expressions: Vec<_> = chunk.iter().map(|offered| offered.expression.clone()).collect();
