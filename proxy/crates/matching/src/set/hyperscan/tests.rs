@@ -52,6 +52,29 @@ fn random_expressions_match_what_they_match_alone() {
     );
 }
 
+/// What may be left out joins what is before it with what is behind.
+#[test]
+fn random_runs_of_optional_parts_match_what_they_match_alone() {
+    let mut dice = Dice(29);
+    let parts = ["a?", "b?", "(?:é)?", ".?", "(ab)?", "b*", ".{0,2}", "(a|b?c)?", "[^a]?"];
+    let mut whole = 0;
+    for _ in 0..10 {
+        let set = compiled((0..4).map(|i| {
+            let run: String = (0..20 + dice.below(10)).map(|_| dice.of(&parts)).collect();
+            format!("{run}{}{i}?", dice.of(&["", "foo", "é"]))
+        }));
+        let sizes = sizes(&set).into_iter();
+        whole += sizes.filter(|(name, _)| name == "Whole").map(|(_, n)| n).sum::<usize>();
+        for _ in 0..40 {
+            let text: String = (0..dice.below(40))
+                .map(|_| dice.of(&["a", "b", "é", "c", "ab", "foo", "1"]))
+                .collect();
+            agrees(&set, &text);
+        }
+    }
+    assert!(whole > 25, "{whole}");
+}
+
 /// Everything that an expression may be made of, in the syntax that the library reads.
 #[test]
 fn each_construct_means_the_same() {
