@@ -108,6 +108,8 @@ fn next(
 ) -> Vec<Offered> {
     let mut chunk = Vec::new();
     let (mut room, mut time) = (MAX_TOGETHER, TRY_WITHIN);
+    // The log has one of them.
+    let mut is_said = false;
     while chunk.len() < MAX_EXPRESSIONS && !time.is_zero() {
         let Some(offered) = open.next_if(|offered| offered.positions <= room) else {
             break;
@@ -119,7 +121,8 @@ fn next(
                 rest.push(offered.candidate);
                 break;
             }
-            let Some(took) = tried(hyperscan, &offered.expression) else {
+            let Some(took) = tried(hyperscan, &offered.expression, is_said) else {
+                is_said = true;
                 rest.push(offered.candidate);
                 continue;
             };
@@ -131,26 +134,30 @@ fn next(
     chunk
 }
 
-/// How long an expression compiles alone. None for one that is refused, or takes too long.
-fn tried(hyperscan: Hyperscan, expression: &Expression) -> Option<Duration> {
+/// How long an expression compiles alone. None for one that is refused, or takes too long, which the log says unless `is_said`.
+fn tried(hyperscan: Hyperscan, expression: &Expression, is_said: bool) -> Option<Duration> {
     let expressions = std::slice::from_ref(expression);
     let begun = Instant::now();
     let compiled = hyperscan.compile(expressions);
     let took = begun.elapsed();
     if let Err(refused) = compiled {
-        super::refused(expressions, &refused);
+        if !is_said {
+            super::refused(expressions, &refused);
+        }
         return None;
     }
-    if took > TRY_WITHIN {
+    if took <= TRY_WITHIN {
+        return Some(took);
+    }
+    if !is_said {
         let pattern = &*expression.pattern;
         tracing::warn!(
             pattern,
             ?took,
             "Hyperscan takes too long to compile an expression; the portable engine finds it"
         );
-        return None;
     }
-    Some(took)
+    None
 }
 
 /// A database of a chunk. Expressions that the library refuses leave the chunk.
