@@ -490,9 +490,10 @@ int redirect_message(struct sk_msg_md *msg)
 	return SK_PASS;
 }
 
-static always_inline void refuse(struct state *self, enum count why)
+/* Counts why a socket does not bypass TCP, once, unless its memory is another's by now. */
+static always_inline void refuse(void *sk, struct state *self, enum count why)
 {
-	if (self->refusals & 1u << why)
+	if (self->refusals & 1u << why || bpf_get_socket_cookie(sk) != self->cookie)
 		return;
 	self->refusals |= 1u << why;
 	count(why, 1);
@@ -501,7 +502,7 @@ static always_inline void refuse(struct state *self, enum count why)
 /* Whether a program has a socket, has used it, and does not wait in calls that read it: with a socket of the map, such a call ends with
  * EAGAIN when a signal or room to send wakes it up (tcp_bpf_recvmsg). Programs that do not wait for the connection and then do wait for
  * what comes have said so before they use it. */
-static always_inline int is_ready(struct tcp_sock *tcp, struct state *self)
+static always_inline int is_ready(void *sk, struct tcp_sock *tcp, struct state *self)
 {
 	struct socket *had = tcp->inet_conn.icsk_inet.sk.sk_socket;
 	struct file *file = had ? had->file : 0;
@@ -513,16 +514,16 @@ static always_inline int is_ready(struct tcp_sock *tcp, struct state *self)
 	/* Nobody tells the program closed of those that the kernel made for itself (inet_release), such as the ones that sockets of MPTCP and
 	 * SMC use. */
 	if (READ_BITS(&tcp->inet_conn.icsk_inet.sk, sk_kern_sock)) {
-		refuse(self, COUNT_REFUSED_NOT_RECORDED);
+		refuse(sk, self, COUNT_REFUSED_NOT_RECORDED);
 		return 0;
 	}
 	if (!(file->f_flags & O_NONBLOCK)) {
-		refuse(self, COUNT_REFUSED_BLOCKING);
+		refuse(sk, self, COUNT_REFUSED_BLOCKING);
 		return 0;
 	}
 	/* Nobody tells of bytes that did not go by TCP that they were sent. */
 	if (tcp->inet_conn.icsk_inet.sk.__sk_common.skc_flags >> __builtin_preserve_enum_value(*(enum sock_flags *)SOCK_ZEROCOPY, 1) & 1) {
-		refuse(self, COUNT_REFUSED_ZEROCOPY);
+		refuse(sk, self, COUNT_REFUSED_ZEROCOPY);
 		return 0;
 	}
 	return 1;
@@ -530,18 +531,18 @@ static always_inline int is_ready(struct tcp_sock *tcp, struct state *self)
 
 /* Takes a place among the recorded ones, or gives it back, as a socket is ready or is not any more. The program closed may run meanwhile:
  * who finds the other's stage gives the place back. */
-static always_inline void keep_place(struct state *self, int ready)
+static always_inline void keep_place(void *sk, struct state *self, int ready)
 {
 	__u64 cookie = self->cookie;
 	__u32 waits = WAITS;
 	if (ready && self->stage == STAGE_ESTABLISHED) {
 		if (!take_place(self->netns)) {
-			refuse(self, COUNT_REFUSED_WORKLOAD_SHARE);
+			refuse(sk, self, COUNT_REFUSED_WORKLOAD_SHARE);
 			return;
 		}
 		int failed = bpf_map_update_elem(&places, &cookie, &waits, BPF_ANY);
 		if (failed)
-			refuse(self, COUNT_REFUSED_NOT_RECORDED);
+			refuse(sk, self, COUNT_REFUSED_NOT_RECORDED);
 		if (failed || __sync_val_compare_and_swap(&self->stage, STAGE_ESTABLISHED, STAGE_READY) != STAGE_ESTABLISHED)
 			give_place_back(self);
 		else
@@ -575,7 +576,7 @@ static always_inline void record_socket(void *sk, struct tcp_sock *tcp, struct s
 	self->stage = STAGE_OVER;
 	give_place_back(self);
 	if (failed && tcp->inet_conn.icsk_inet.sk.__sk_common.skc_state == BPF_TCP_ESTABLISHED)
-		refuse(self, COUNT_REFUSED_NOT_RECORDED);
+		refuse(sk, self, COUNT_REFUSED_NOT_RECORDED);
 }
 
 /* Whether this is one of the first rounds in which a socket needs its pair: each is counted once. */
@@ -623,7 +624,7 @@ static always_inline void advance(void *sk, struct state *self)
 	if (!tcp || (!self->peer.cookie && !find_server(self)))
 		return;
 	__u64 peer = self->peer.cookie;
-	keep_place(self, is_ready(tcp, self));
+	keep_place(sk, self, is_ready(sk, tcp, self));
 	if (!bpf_map_lookup_elem(&places, &peer)) {
 		if (!self->is_client)
 			note_pair_again(self, tcp);
