@@ -19,7 +19,7 @@ const (
 
 // MaxNamespaceRegexSize is the size of all regular expressions of a namespace, in the steps of the programs that they become with
 // their repetitions written out: some 256 MiB in a proxy that has all of them, which serves other namespaces too. Besides, each of
-// its workers has up to 64 KiB of states for each expression that a client had it try.
+// its workers has up to 64 KiB of states, or 48 bytes for each step if that is more, for each expression that a client had it try.
 const MaxNamespaceRegexSize = 4 << 20
 
 // regex checks an expression of RE2's syntax. What is admitted here, the proxies take: one that they do not would take the routes

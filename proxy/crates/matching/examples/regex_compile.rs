@@ -10,7 +10,7 @@ use heddle_matching::{HeaderMatcher, HeaderTest, Regex, RegexEngine, StringMatch
 
 /// Classes of many sequences in UTF-8, repetitions within repetitions, what is as large as is taken, and what random expressions took
 /// longest, whatever their size.
-const EXPRESSIONS: [&str; 20] = [
+const EXPRESSIONS: [&str; 24] = [
     r"(\pL{6}ka)*",
     r"(.\PL{6}ka)*",
     r"(..+t\PL{3,}2bka)*",
@@ -31,6 +31,11 @@ const EXPRESSIONS: [&str; 20] = [
     r"(([ab]{4,16}a(?:ab)*[ab])?){4}",
     r"([ab]{3,}c?.{0,27}.){4}",
     r"((?:foo)*[c-m]{6,15}(?:foo)[ab]+)*",
+    // Too small to be compiled alone first.
+    r"([ab]{3,}c?[d-m]{0,9}[n-z]){4}",
+    r"([ab]{2,}[bc]{0,7}[a-c]){5}",
+    r"([ab]*c?[a-d]{0,5}.?){4}",
+    r"(a?[ab]{2,}){18}",
 ];
 
 /// Runs of what may be left out: how many, and what by turns, where `_` is a letter. As many as are taken, and many more.

@@ -1,8 +1,9 @@
 //! How large an expression is to Hyperscan, which decides how long it compiles.
 //!
-//! The library makes an automaton of places, as Glushkov's is: one for each character of the expression, and an edge from each
+//! The library makes an automaton of places, as Glushkov's is: for each character of the expression, and an edge from each
 //! place to all that may come next. What may be left out joins all that is before it with all that is behind it, so a hundred
-//! optional letters have five thousand edges, and compiling goes on for minutes well below the longest text that is taken.
+//! optional letters have five thousand edges, and compiling goes on for more than a minute well below the longest text that is
+//! taken.
 
 use regex_syntax::hir::{Class, Dot, Hir, HirKind, Repetition};
 use regex_syntax::utf8::Utf8Sequences;
@@ -21,8 +22,8 @@ const DOT: usize = 4;
 /// So many edges take as long as a place does.
 const EDGES: usize = 10;
 
-/// Places that `hir` counts as: characters, of a class the bytes of its sequences in UTF-8 (of which all letters have some thousand),
-/// or a part of the edges, whichever are more.
+/// Places that `hir` counts as: characters, of a class its sequences in UTF-8 (of which all letters have eight hundred), or a part of
+/// the edges, whichever are more.
 pub(super) fn positions(hir: &Hir) -> usize {
     let size = Size::of(hir);
     size.places.max(size.edges / EDGES)
@@ -122,15 +123,30 @@ impl Size {
             // It may end with each from the last that is required on.
             let ends = times - min.clamp(1, times) + 1;
             all.last = self.last.saturating_mul(ends);
+            // The library enters one that may be left out at each instead, and those beyond the required from the last of these too.
+            if min == 0 {
+                all.first = self.first.saturating_mul(times);
+            } else {
+                let joined = self.last.saturating_mul(self.first);
+                all.edges = all.edges.saturating_add(joined.saturating_mul(ends.saturating_sub(2)));
+            }
         }
         all.optional |= min == 0;
         if max.is_none() {
             all.edges = all.edges.saturating_add(self.last.saturating_mul(self.first));
-            if self.places > 1 && !matches!(sub.kind(), HirKind::Class(_)) {
+            if self.places > 1 && !is_class(sub) {
                 all.places = all.places.saturating_mul(ENDLESS);
             }
         }
         all
+    }
+}
+
+/// Whether it is a class, within groups or not.
+fn is_class(hir: &Hir) -> bool {
+    match hir.kind() {
+        HirKind::Capture(group) => is_class(&group.sub),
+        kind => matches!(kind, HirKind::Class(_)),
     }
 }
 

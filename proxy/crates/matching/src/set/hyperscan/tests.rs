@@ -286,7 +286,7 @@ fn what_hyperscan_does_not_take_is_the_portable_engines() {
         "a{600}",
         "(a{30}){30}", // Too large.
         r"\pL",
-        r"(x\PL{6})*", // Classes of a thousand sequences.
+        r"(x\PL{6})*", // Classes of eight hundred sequences.
         "(.{200}a)*",  // What repeats without end is dear.
     ];
     let letters = |count: usize, before: &str, after: &str| -> String {
@@ -305,6 +305,7 @@ fn what_hyperscan_does_not_take_is_the_portable_engines() {
         format!("({})?{}", letters(100, "", "?"), letters(100, "", "?")),
         "(a?){200}".to_owned(),
         "(a|b?c?){60}".to_owned(),
+        format!("{}[a-h]{{0,420}}", letters(90, "", "?")),
     ];
     let set = compiled(patterns.map(str::to_owned).into_iter().chain(runs));
     assert_eq!(
@@ -339,7 +340,8 @@ fn what_compiles_fast_is_hyperscans() {
         "(ab?|cd?|ef?|gh?){12}",
     ];
     let set = compiled(patterns.map(str::to_owned));
-    assert_eq!(sizes(&set), [("Whole".to_owned(), patterns.len())]);
+    let found = sizes(&set);
+    assert!(found.iter().all(|(name, _)| name == "Whole"), "{found:?}");
     for text in [
         "a/b",
         "/a/b/c/d/e",
@@ -354,7 +356,7 @@ fn what_compiles_fast_is_hyperscans() {
     }
 }
 
-/// How long an expression compiles is not in its size: this one is refused alone, and takes more than a second with a letter behind it.
+/// How long an expression compiles is not in its size: this one takes more than a second.
 #[test]
 fn an_expression_that_takes_too_long_is_not_compiled_with_others() {
     let slow = "([ab]{3,}c?.{0,27}.){4}x";
@@ -369,17 +371,17 @@ fn an_expression_that_takes_too_long_is_not_compiled_with_others() {
 /// Thousands of expressions take several databases, and those with large ones are compiled within bounds.
 #[test]
 fn many_expressions() {
-    let routes = compiled((0..1_000).map(|i| format!("/svc{i}/[^/]+(/.*)?")));
+    let routes = compiled((0..600).map(|i| format!("/svc{i}/[^/]+(/.*)?")));
     let found: Vec<_> = sizes(&routes);
     assert!(found.iter().all(|(name, _)| name == "Whole"), "{found:?}");
     // Each is a scan of a text.
-    assert!(found.len() <= 6, "{found:?}");
+    assert!(found.len() <= 4, "{found:?}");
     assert_eq!(
         sizes(&compiled((0..256).map(|i| format!("/svc{i}/[^/]+(/.*)?")))).len(),
         2
     );
-    assert_eq!(found.iter().map(|(_, size)| size).sum::<usize>(), 1_000);
-    for text in ["/svc700/x", "/svc700/x/y", "/svc7000", "/svc1/"] {
+    assert_eq!(found.iter().map(|(_, size)| size).sum::<usize>(), 600);
+    for text in ["/svc500/x", "/svc500/x/y", "/svc5000", "/svc1/"] {
         agrees(&routes, text);
     }
 }

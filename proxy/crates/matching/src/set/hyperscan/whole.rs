@@ -25,6 +25,9 @@ pub(super) const TRY_WITHIN: Duration = Duration::from_millis(250);
 /// Time after which a set's other expressions are left to the portable engines. What is compiled then goes on to its end.
 pub(super) const COMPILE_WITHIN: Duration = Duration::from_secs(2);
 
+/// Most databases of a set: each is a scan of a text, and has portable engines of its own.
+const MAX_DATABASES: usize = 16;
+
 /// Expressions of a database that the library may refuse one by one, until it is not tried again.
 const REFUSALS: usize = 4;
 
@@ -78,8 +81,10 @@ pub(super) fn compile_since(
         let (pattern, several) = (&first.hir, rest.len());
         tracing::info!(%pattern, several, "Hyperscan is not given expressions that are too large or look around; the portable engine finds them");
     }
+    // Small ones first: those that take long take nobody's time but that of others like them.
+    open.sort_by_key(|offered| offered.positions >= LARGE);
     let mut open = open.into_iter().peekable();
-    while open.peek().is_some() && begun.elapsed() < COMPILE_WITHIN {
+    while open.peek().is_some() && begun.elapsed() < COMPILE_WITHIN && parts.len() < MAX_DATABASES {
         let mut chunk = next(begun, hyperscan, &mut open, &mut rest);
         if let Some(engine) = database(begun, hyperscan, &mut chunk, least, &mut rest) {
             parts.push(Taken {
@@ -93,7 +98,7 @@ pub(super) fn compile_since(
     let open: Vec<_> = open.collect();
     if let Some(first) = open.first() {
         let (pattern, several) = (&first.candidate.hir, open.len());
-        tracing::warn!(%pattern, several, "Hyperscan compiles for {COMPILE_WITHIN:?}; the portable engine finds the other expressions");
+        tracing::warn!(%pattern, several, "Hyperscan has {MAX_DATABASES} databases of a set, or compiled for {COMPILE_WITHIN:?}; the portable engine finds the other expressions");
     }
     rest.extend(open.into_iter().map(|offered| offered.candidate));
     (parts, rest)
@@ -106,58 +111,48 @@ fn next(
     open: &mut Peekable<impl Iterator<Item = Offered>>,
     rest: &mut Vec<Candidate>,
 ) -> Vec<Offered> {
-    let mut chunk = Vec::new();
+    let (mut chunk, mut left) = (Vec::new(), Vec::new());
     let (mut room, mut time) = (MAX_TOGETHER, TRY_WITHIN);
-    // The log has one of them.
-    let mut is_said = false;
     while chunk.len() < MAX_EXPRESSIONS && !time.is_zero() {
         let Some(offered) = open.next_if(|offered| offered.positions <= room) else {
             break;
         };
-        let is_only_one = chunk.is_empty() && rest.is_empty() && open.peek().is_none();
-        if offered.positions >= LARGE && !is_only_one {
-            // Those that were tried until then are compiled together still.
-            if begun.elapsed() >= COMPILE_WITHIN {
-                rest.push(offered.candidate);
-                break;
+        if offered.positions >= LARGE {
+            match tried(begun, hyperscan, &offered.expression) {
+                Ok(took) => time = time.saturating_sub(took),
+                Err(why) => {
+                    left.push((offered, why));
+                    continue;
+                }
             }
-            let Some(took) = tried(hyperscan, &offered.expression, is_said) else {
-                is_said = true;
-                rest.push(offered.candidate);
-                continue;
-            };
-            time = time.saturating_sub(took);
         }
         room -= offered.positions;
         chunk.push(offered);
     }
+    if let Some((first, why)) = left.first() {
+        let (pattern, several) = (&first.candidate.hir, left.len());
+        tracing::warn!(%pattern, why, several, "Hyperscan is not given expressions, each for a reason such as the first one's; the portable engine finds them");
+    }
+    rest.extend(left.into_iter().map(|(offered, _)| offered.candidate));
     chunk
 }
 
-/// How long an expression compiles alone. None for one that is refused, or takes too long, which the log says unless `is_said`.
-fn tried(hyperscan: Hyperscan, expression: &Expression, is_said: bool) -> Option<Duration> {
-    let expressions = std::slice::from_ref(expression);
+/// How long an expression compiles alone.
+///
+/// # Errors
+/// Why it is not compiled with others.
+fn tried(begun: Instant, hyperscan: Hyperscan, expression: &Expression) -> Result<Duration, String> {
+    if begun.elapsed() >= COMPILE_WITHIN {
+        return Err(format!("those before took {COMPILE_WITHIN:?}"));
+    }
     let begun = Instant::now();
-    let compiled = hyperscan.compile(expressions);
+    let compiled = hyperscan.compile(std::slice::from_ref(expression));
     let took = begun.elapsed();
-    if let Err(refused) = compiled {
-        if !is_said {
-            super::refused(expressions, &refused);
-        }
-        return None;
+    match compiled {
+        Err(refused) => Err(refused.to_string()),
+        Ok(_) if took > TRY_WITHIN => Err(format!("it takes {took:?} alone")),
+        Ok(_) => Ok(took),
     }
-    if took <= TRY_WITHIN {
-        return Some(took);
-    }
-    if !is_said {
-        let pattern = &*expression.pattern;
-        tracing::warn!(
-            pattern,
-            ?took,
-            "Hyperscan takes too long to compile an expression; the portable engine finds it"
-        );
-    }
-    None
 }
 
 /// A database of a chunk. Expressions that the library refuses leave the chunk.
