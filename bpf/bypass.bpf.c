@@ -229,15 +229,20 @@ static always_inline void orphan_unread(struct state *self)
 		return_orphaned(receiver);
 }
 
-/* What a recorded socket that ends gives back. */
-static always_inline void release_socket(struct state *self)
+static always_inline void give_place_back(struct state *self)
 {
 	__u64 cookie = self->cookie;
 	bpf_map_delete_elem(&places, &cookie);
-	full_barrier();
-	return_orphaned(cookie);
-	orphan_unread(self);
 	return_share(self->netns, 1, 0);
+}
+
+/* What a recorded socket that ends gives back. */
+static always_inline void release_socket(struct state *self)
+{
+	give_place_back(self);
+	full_barrier();
+	return_orphaned(self->cookie);
+	orphan_unread(self);
 }
 
 /* What a workload has; a namespace that was forgotten begins anew. */
@@ -399,13 +404,6 @@ static __attribute__((noinline)) int passive_established(struct bpf_sock_ops *op
 	note_pair(self, bpf_skc_to_tcp_sock(sk));
 	count(COUNT_CONNECTIONS, 1);
 	return 1;
-}
-
-static always_inline void give_place_back(struct state *self)
-{
-	__u64 cookie = self->cookie;
-	bpf_map_delete_elem(&places, &cookie);
-	return_share(self->netns, 1, 0);
 }
 
 /* Whoever holds a socket closes it. */
@@ -582,10 +580,11 @@ static always_inline void record_socket(void *sk, struct tcp_sock *tcp, struct s
 /* Whether this is one of the first rounds in which a socket needs its pair: each is counted once. */
 static always_inline int may_need_pair(struct state *self)
 {
-	if (self->pair_round == this_round)
-		return self->pair_rounds <= MAX_PAIR_ROUNDS;
-	self->pair_round = this_round;
-	return ++self->pair_rounds <= MAX_PAIR_ROUNDS;
+	if (self->pair_round != this_round) {
+		self->pair_round = this_round;
+		self->pair_rounds++;
+	}
+	return self->pair_rounds <= MAX_PAIR_ROUNDS;
 }
 
 /* Has a client know its server. One that is not found has its server on another host, and is not looked at for ever. */

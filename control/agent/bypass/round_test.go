@@ -294,14 +294,7 @@ func TestAnEndThatIsNotRecorded(t *testing.T) {
 	m := newMachine(t)
 	at := families["ipv4"]
 	a, l := sidecars(t, at)
-	places := m.objects.Maps["places"]
-	cookies, rounds := make([]uint64, places.MaxEntries()), make([]uint32, places.MaxEntries())
-	for i := range cookies {
-		cookies[i] = 1<<62 + uint64(i)
-	}
-	if _, err := places.BatchUpdate(cookies, rounds, nil); err != nil {
-		t.Fatal(err)
-	}
+	fill[uint32](t, m.objects.Maps["places"])
 	client, server := connect(t, a, l, at.target, netip.AddrPort{})
 	m.use(t, client, server)
 	exchange(t, client, server, "by TCP")
@@ -334,6 +327,18 @@ func TestAWorkloadThatWasForgottenHasRoom(t *testing.T) {
 	}
 	if s := m.status(t); s.Messages != messages {
 		t.Errorf("%+v", s)
+	}
+}
+
+// fill takes all places of a map by cookies that nobody has: the kernel counts up its own from 1.
+func fill[V any](t *testing.T, m *ebpf.Map) {
+	t.Helper()
+	cookies, values := make([]uint64, m.MaxEntries()), make([]V, m.MaxEntries())
+	for i := range cookies {
+		cookies[i] = 1<<62 + uint64(i)
+	}
+	if _, err := m.BatchUpdate(cookies, values, nil); err != nil {
+		t.Fatal(err)
 	}
 }
 

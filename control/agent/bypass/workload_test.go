@@ -120,15 +120,7 @@ func TestSidecarsWithoutAPacketFilter(t *testing.T) {
 // Where no mode can be kept any more, whoever wants one is told, and connections are as those of workloads that nobody has set.
 func TestWorkloadsBeyondTheirPlaces(t *testing.T) {
 	m := newMachine(t)
-	workloads := m.objects.Maps["workloads"]
-	// The kernel counts up its cookies from 1.
-	cookies, modes := make([]uint64, workloads.MaxEntries()), make([]workload, workloads.MaxEntries())
-	for i := range cookies {
-		cookies[i] = 1<<62 + uint64(i)
-	}
-	if _, err := workloads.BatchUpdate(cookies, modes, nil); err != nil {
-		t.Fatal(err)
-	}
+	fill[workload](t, m.objects.Maps["workloads"])
 	n := newNamespace(t)
 	if err := m.SetWorkload(n.path(), "", ModeOff); err == nil || !strings.Contains(err.Error(), "all 16384 places") {
 		t.Errorf("error %v", err)

@@ -352,7 +352,13 @@ func (c *Capture) Remove(netns string) error {
 	}
 	c.changing.Lock()
 	defer c.changing.Unlock()
-	return c.forget(cookie)
+	var own usage
+	var failed error
+	if err := c.objects.Maps["usages"].Lookup(cookie, &own); err == nil && own.Pending > 0 {
+		// Sockets have removed theirs as they were closed, but for those that are just being closed.
+		failed = c.forgetPending(func(netns uint64) bool { return netns == cookie })
+	}
+	return errors.Join(failed, c.forget(cookie))
 }
 
 // Sweep removes what is left of network namespaces other than these, given by their files: of workloads that went while no agent
@@ -382,7 +388,7 @@ func (c *Capture) Sweep(netns []string) error {
 		}
 	}
 	// Those of dials of an agent that was killed are in nobody's usage.
-	errs := []error{pinned.RemoveKeys(c.objects.Maps["pending"], func(key client) bool { return !alive[key.Netns] })}
+	errs := []error{c.forgetPending(func(netns uint64) bool { return !alive[netns] })}
 	// What an interrupted walk leaves, the next sweep finds.
 	if err := entries.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
 		errs = append(errs, fmt.Errorf("look for workloads of capture that are gone: %w", err))
@@ -393,7 +399,15 @@ func (c *Capture) Sweep(netns []string) error {
 	return errors.Join(errs...)
 }
 
-// forget removes all that is kept of a network namespace in which nothing runs any longer. Others are not walked over.
+// forgetPending removes connections on their way to the proxies of some network namespaces: it looks through those of all.
+func (c *Capture) forgetPending(gone func(netns uint64) bool) error {
+	if err := pinned.RemoveKeys(c.objects.Maps["pending"], func(key client) bool { return gone(key.Netns) }); err != nil {
+		return fmt.Errorf("forget connections on their way to proxies that are gone: %w", err)
+	}
+	return nil
+}
+
+// forget removes all else that is kept of a network namespace in which nothing runs any longer. Others are not walked over.
 func (c *Capture) forget(cookie uint64) error {
 	var errs []error
 	if err := pinned.Drop(filepath.Join(c.dir, pinOf(cookie))); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -405,12 +419,7 @@ func (c *Capture) forget(cookie uint64) error {
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
 		return errors.Join(errs...)
 	}
-	errs = append(errs, err)
-	if own.Pending > 0 {
-		// Sockets have removed theirs as they were closed, but for those that are just being closed.
-		errs = append(errs, pinned.RemoveKeys(maps["pending"], func(key client) bool { return key.Netns == cookie }))
-	}
-	errs = append(errs, removePorts(maps["ports"], cookie, own.Blocks > 0), remove(maps["rules"], cookie), remove(maps["workloads"], cookie))
+	errs = append(errs, err, removePorts(maps["ports"], cookie, own.Blocks > 0), remove(maps["rules"], cookie), remove(maps["workloads"], cookie))
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("forget network namespace %d of capture: %w", cookie, err)
 	}
