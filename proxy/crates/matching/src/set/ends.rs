@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use aho_corasick::automaton::Automaton;
+use aho_corasick::automaton::{Automaton, StateID};
 use aho_corasick::nfa::contiguous::NFA;
 use aho_corasick::{Anchored, MatchKind};
 
@@ -19,6 +19,9 @@ pub(super) const MAX_OF_WORD: usize = 16;
 #[derive(Debug)]
 struct Ends {
     heads: NFA,
+    /// What all words begin with, and the state of `heads` behind it. Shorter than each of them.
+    common: Vec<u8>,
+    behind_common: StateID,
     /// What the words of the same number begin.
     uses: Vec<Head>,
     /// What is behind the words that expressions begin with, for each.
@@ -91,15 +94,40 @@ pub(super) fn compile(candidates: Vec<Candidate>, least: usize) -> (Option<Taken
             .build(&words)
             .ok()
     };
-    let Some(heads) = (members.len() >= least).then(heads).flatten() else {
+    let engine = || {
+        let heads = heads()?;
+        let common = common_beginning(&words);
+        let start = heads.start_state(Anchored::Yes).ok()?;
+        let walk = |state, byte: &u8| heads.next_state(Anchored::Yes, state, *byte);
+        Some(Ends {
+            behind_common: common.iter().fold(start, walk),
+            common,
+            heads,
+            uses,
+            rests,
+        })
+    };
+    let Some(engine) = (members.len() >= least).then(engine).flatten() else {
         rest.append(&mut members);
         return (None, rest);
     };
     let taken = Taken {
-        engine: Box::new(Ends { heads, uses, rests }),
+        engine: Box::new(engine),
         members: members.iter().map(|candidate| candidate.member).collect(),
     };
     (Some(taken), rest)
+}
+
+/// What all words begin with, without the last byte of the shortest.
+fn common_beginning(words: &[Vec<u8>]) -> Vec<u8> {
+    let Some((first, others)) = words.split_first() else {
+        return Vec::new();
+    };
+    let same = |word: &Vec<u8>| first.iter().zip(word).take_while(|(a, b)| a == b).count();
+    let of_all = others.iter().map(same).min().unwrap_or(first.len());
+    let shortest = words.iter().map(Vec::len).min().unwrap_or_default();
+    let length = of_all.min(shortest.saturating_sub(1));
+    first.iter().take(length).copied().collect()
 }
 
 /// The words that an expression begins with, and what is behind them. None when it does not begin with a word, or has words between its
@@ -117,11 +145,12 @@ fn ends(sequence: &Sequence) -> Option<(&[Vec<u8>], Rest)> {
 impl Engine for Ends {
     fn scan(&self, text: &str, see: &mut dyn FnMut(usize)) -> bool {
         let bytes = text.as_bytes();
-        let Ok(mut state) = self.heads.start_state(Anchored::Yes) else {
-            return false;
+        let Some(behind) = bytes.strip_prefix(&*self.common) else {
+            return true;
         };
+        let mut state = self.behind_common;
         let mut one_line = false;
-        for (ended, byte) in (1..).zip(bytes) {
+        for (ended, byte) in (self.common.len() + 1..).zip(behind) {
             state = self.heads.next_state(Anchored::Yes, state, *byte);
             if !self.heads.is_special(state) {
                 continue;

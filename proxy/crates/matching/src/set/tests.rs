@@ -320,6 +320,28 @@ fn both_ends_decide() {
     }
 }
 
+/// What all words begin with is looked at once. One of them may begin all others.
+#[test]
+fn words_with_a_common_beginning() {
+    for patterns in [
+        &["/api/", "/api/.*", "/api/a", "/api/b.+", "/api/é|/api/è"][..],
+        &["/api/users/.+", "/api/users"],
+        &["one", "one.*"],
+        &["a.*", "a"],
+    ] {
+        let set = compiled(patterns.iter().map(ToString::to_string));
+        assert_eq!(sizes(&set), [("Ends".to_owned(), patterns.len())]);
+        for pattern in patterns {
+            let whole = pattern.replace(['.', '*', '+', '|'], "");
+            for end in (0..=whole.len()).filter(|end| whole.is_char_boundary(*end)) {
+                for behind in ["", "x", "é", "\n", "/api/a"] {
+                    agrees(&set, &format!("{}{behind}", &whole[..end]));
+                }
+            }
+        }
+    }
+}
+
 /// A word that many expressions begin with has each of them looked at where a text begins with it, so that only some may.
 #[test]
 fn expressions_that_begin_with_the_same_word() {
