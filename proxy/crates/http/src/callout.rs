@@ -97,7 +97,7 @@ pub(crate) async fn send(worker: &Rc<HttpWorker>, callout: Callout) -> Result<An
     let mut body = Static(body);
     let mut body = ReplayBody::new(&mut body, length, &worker.keeper);
     let mut timer = Timer::default();
-    let sent = router::send(job, &cluster, &mut exchange, &mut body, &mut answer, &mut timer);
+    let sent = router::send(&job, &cluster, &mut exchange, &mut body, &mut answer, &mut timer);
     match sent.await {
         Ok(Outcome::Complete) => Ok(Answer {
             head: std::mem::take(&mut exchange.response),

@@ -16,6 +16,10 @@
     clippy::vec_box,
     reason = "pooled connections and exchanges are large and move between owners"
 )]
+#![expect(
+    clippy::manual_async_fn,
+    reason = "an async fn keeps each argument twice, as it was given and as it is used, and what a request touches is memory"
+)]
 
 mod access_log;
 mod body;

@@ -76,7 +76,7 @@ pub(crate) async fn resume(
     go_on(worker, hcm, stream, &info, BytesMut::new(), drain, luggage).await
 }
 
-async fn go_on(
+fn go_on(
     worker: &Rc<HttpWorker>,
     hcm: &Rc<HcmRuntime>,
     stream: Stream,
@@ -84,133 +84,135 @@ async fn go_on(
     first: BytesMut,
     drain: &Drain,
     luggage: Luggage,
-) -> Option<Box<Resting>> {
-    let _active = Active::enter(&hcm.stats.cx_http1_active);
-    let client_element = ClientElement::default();
-    let env = Environment {
-        worker,
-        hcm,
-        connection,
-        drain,
-        client_element: &client_element,
-        keeper: &Rc::default(),
-    };
-    let mut conn = H1Conn::new(stream, first, hcm.limits);
-    let mut timer = Timer::default();
-    let Luggage {
-        id,
-        last,
-        mut idle_since,
-        mut guest,
-        ..
-    } = luggage;
-    let exchange = |now| Exchange::take(id, hcm.filter_chain.as_ref(), now);
-    let mut rested = false;
-    loop {
-        let asks = match (&hcm.moves, &guest) {
-            (Some(moves), Some(guest)) if rested => Some((&**moves, &**guest)),
-            _ => None,
+) -> impl Future<Output = Option<Box<Resting>>> {
+    async move {
+        let _active = Active::enter(&hcm.stats.cx_http1_active);
+        let client_element = ClientElement::default();
+        let env = Environment {
+            worker,
+            hcm,
+            connection,
+            drain,
+            client_element: &client_element,
+            keeper: &Rc::default(),
         };
-        let next = next_head(env, &mut conn, &mut timer, idle_since, last, asks).await;
-        let head = match next {
-            Next::Head(head) => head,
-            Next::Bad(error) => {
-                let mut exchange = exchange(Instant::now());
-                refuse(env, &mut exchange, &mut conn, &mut timer, Failure::Protocol(error)).await;
-                return None;
-            }
-            Next::Slow => {
-                hcm.stats.rq_header_timeout.inc();
-                let mut exchange = exchange(Instant::now());
-                refuse(env, &mut exchange, &mut conn, &mut timer, Failure::HeaderTimeout).await;
-                return None;
-            }
-            Next::Closed => {
-                hcm.stats.cx_destroy_remote.inc();
-                return None;
-            }
-            Next::Idle => {
-                hcm.stats.cx_idle_timeout.inc();
-                close(&mut conn, &mut timer).await;
-                return None;
-            }
-            Next::Drained => {
-                hcm.stats.cx_drain_close.inc();
-                close(&mut conn, &mut timer).await;
-                return None;
-            }
-            Next::Leaves(to) => {
-                return Some(Box::new(Resting {
-                    stream: conn.stream,
-                    info: Rc::clone(connection),
-                    luggage: Luggage {
-                        id,
-                        last,
-                        idle_since,
-                        guest,
-                        http2: None,
-                    },
-                    to,
-                }));
-            }
-        };
-        let now = Instant::now();
-        let mut exchange = exchange(now);
-        hcm.stats.rq_http1.inc();
-        let dice = || worker.random().f64();
-        if hcm.overload.is_refusing() && hcm.overload.sheds(LoadShedPoint::Http1AbortDispatch, dice) {
-            hcm.stats.rq_overload_close.inc();
-            refuse(env, &mut exchange, &mut conn, &mut timer, Failure::Shed).await;
-            return None;
-        }
-        let raw = conn.read.unread().get(..head).unwrap_or_default();
-        let parsed = parse_request(raw, hcm.config.accept_http_10, &mut exchange.request);
-        let parsed = parsed.and_then(|facts| {
-            if exchange.request.fields.len() > hcm.limits.max_count {
-                Err(H1Error::TooMany)
-            } else {
-                Ok(facts)
-            }
-        });
-        let parsed = match parsed {
-            Ok(parsed) => parsed,
-            Err(error) => {
-                refuse(env, &mut exchange, &mut conn, &mut timer, Failure::Protocol(error)).await;
-                return None;
-            }
-        };
-        if !hcm.admits_names(&mut exchange.request) {
-            let failure = Failure::BadRequest("http1.unexpected_underscore");
-            refuse(env, &mut exchange, &mut conn, &mut timer, failure).await;
-            return None;
-        }
-        conn.read.begin_body(head, parsed.framing);
-        // Placed: a connection at rest should not be as large as one with a request, and most are at rest.
-        let outcome = placed(|| one(env, &mut exchange, &mut conn, &mut timer, parsed, now >= last)).await;
-        match outcome {
-            After::Open => {}
-            After::Close => {
-                if drain.is_draining() {
-                    hcm.stats.cx_drain_close.inc();
+        let mut conn = H1Conn::new(stream, first, hcm.limits);
+        let mut timer = Timer::default();
+        let Luggage {
+            id,
+            last,
+            mut idle_since,
+            mut guest,
+            ..
+        } = luggage;
+        let exchange = |now| Exchange::take(id, hcm.filter_chain.as_ref(), now);
+        let mut rested = false;
+        loop {
+            let asks = match (&hcm.moves, &guest) {
+                (Some(moves), Some(guest)) if rested => Some((&**moves, &**guest)),
+                _ => None,
+            };
+            let next = next_head(env, &mut conn, &mut timer, idle_since, last, asks).await;
+            let head = match next {
+                Next::Head(head) => head,
+                Next::Bad(error) => {
+                    let mut exchange = exchange(Instant::now());
+                    refuse(env, &mut exchange, &mut conn, &mut timer, Failure::Protocol(error)).await;
+                    return None;
                 }
-                hcm.stats.cx_destroy_local.inc();
-                close(&mut conn, &mut timer).await;
+                Next::Slow => {
+                    hcm.stats.rq_header_timeout.inc();
+                    let mut exchange = exchange(Instant::now());
+                    refuse(env, &mut exchange, &mut conn, &mut timer, Failure::HeaderTimeout).await;
+                    return None;
+                }
+                Next::Closed => {
+                    hcm.stats.cx_destroy_remote.inc();
+                    return None;
+                }
+                Next::Idle => {
+                    hcm.stats.cx_idle_timeout.inc();
+                    close(&mut conn, &mut timer).await;
+                    return None;
+                }
+                Next::Drained => {
+                    hcm.stats.cx_drain_close.inc();
+                    close(&mut conn, &mut timer).await;
+                    return None;
+                }
+                Next::Leaves(to) => {
+                    return Some(Box::new(Resting {
+                        stream: conn.stream,
+                        info: Rc::clone(connection),
+                        luggage: Luggage {
+                            id,
+                            last,
+                            idle_since,
+                            guest,
+                            http2: None,
+                        },
+                        to,
+                    }));
+                }
+            };
+            let now = Instant::now();
+            let mut exchange = exchange(now);
+            hcm.stats.rq_http1.inc();
+            let dice = || worker.random().f64();
+            if hcm.overload.is_refusing() && hcm.overload.sheds(LoadShedPoint::Http1AbortDispatch, dice) {
+                hcm.stats.rq_overload_close.inc();
+                refuse(env, &mut exchange, &mut conn, &mut timer, Failure::Shed).await;
                 return None;
             }
-            After::Abort => {
-                hcm.stats.cx_destroy_local.inc();
+            let raw = conn.read.unread().get(..head).unwrap_or_default();
+            let parsed = parse_request(raw, hcm.config.accept_http_10, &mut exchange.request);
+            let parsed = parsed.and_then(|facts| {
+                if exchange.request.fields.len() > hcm.limits.max_count {
+                    Err(H1Error::TooMany)
+                } else {
+                    Ok(facts)
+                }
+            });
+            let parsed = match parsed {
+                Ok(parsed) => parsed,
+                Err(error) => {
+                    refuse(env, &mut exchange, &mut conn, &mut timer, Failure::Protocol(error)).await;
+                    return None;
+                }
+            };
+            if !hcm.admits_names(&mut exchange.request) {
+                let failure = Failure::BadRequest("http1.unexpected_underscore");
+                refuse(env, &mut exchange, &mut conn, &mut timer, failure).await;
                 return None;
             }
-        }
-        idle_since = exchange.ended.unwrap_or_else(Instant::now);
-        if let (Some(moves), Some(guest)) = (&hcm.moves, &mut guest) {
-            moves.ended(guest, exchange.request_bytes + exchange.response_bytes, idle_since);
-            if exchange.settles {
-                guest.settle();
+            conn.read.begin_body(head, parsed.framing);
+            // Placed: a connection at rest should not be as large as one with a request, and most are at rest.
+            let outcome = placed(|| one(env, &mut exchange, &mut conn, &mut timer, parsed, now >= last)).await;
+            match outcome {
+                After::Open => {}
+                After::Close => {
+                    if drain.is_draining() {
+                        hcm.stats.cx_drain_close.inc();
+                    }
+                    hcm.stats.cx_destroy_local.inc();
+                    close(&mut conn, &mut timer).await;
+                    return None;
+                }
+                After::Abort => {
+                    hcm.stats.cx_destroy_local.inc();
+                    return None;
+                }
             }
-            rested = true;
+            idle_since = exchange.ended.unwrap_or_else(Instant::now);
+            if let (Some(moves), Some(guest)) = (&hcm.moves, &mut guest) {
+                moves.ended(guest, exchange.request_bytes + exchange.response_bytes, idle_since);
+                if exchange.settles {
+                    guest.settle();
+                }
+                rested = true;
+            }
+            exchange.give_back();
         }
-        exchange.give_back();
     }
 }
 
@@ -222,63 +224,65 @@ enum After {
 }
 
 /// One request and its answer.
-async fn one(
+fn one(
     env: Environment<'_>,
     exchange: &mut Exchange,
     conn: &mut H1Conn,
     timer: &mut Timer,
     parsed: RequestFacts,
     last: bool,
-) -> After {
-    let connect = exchange.request.method == Method::Connect;
-    let facts = Facts {
-        length: match parsed.framing {
-            Framing::None | Framing::UntilClose => BodyLength::Empty,
-            Framing::Length(n) => BodyLength::Known(n),
-            Framing::Chunked => BodyLength::Unknown,
-        },
-        upgrade: parsed.upgrade && !connect && decline_h2c(env.hcm, &mut exchange.request),
-        expect_continue: parsed.expect_continue,
-    };
-    if (facts.upgrade || connect) && facts.length != BodyLength::Empty {
-        // What would follow the upgrade or the tunnel's beginning, the body or the new protocol, could be read in two ways.
-        refuse(env, exchange, conn, timer, Failure::Protocol(H1Error::StartLine)).await;
-        return After::Abort;
-    }
-    let method = exchange.request.method;
-    let protocol = exchange.request.protocol;
-    let (reader, writer) = conn.halves();
-    let mut body = H1Request { reader };
-    let mut reply = H1Reply {
-        writer,
-        method,
-        protocol,
-        keep_alive: parsed.keep_alive && !last,
-        env,
-        started: false,
-    };
-    let outcome = handle(env, exchange, &mut body, &mut reply, timer, facts).await;
-    let (keep_alive, started) = (reply.keep_alive, reply.started);
-    match outcome {
-        Outcome::Complete => {
-            if !conn.write.idle() {
-                return After::Abort;
-            }
-            if keep_alive && (conn.read.body_done() || discard(conn).await) {
-                After::Open
-            } else {
-                After::Close
-            }
+) -> impl Future<Output = After> {
+    async move {
+        let connect = exchange.request.method == Method::Connect;
+        let facts = Facts {
+            length: match parsed.framing {
+                Framing::None | Framing::UntilClose => BodyLength::Empty,
+                Framing::Length(n) => BodyLength::Known(n),
+                Framing::Chunked => BodyLength::Unknown,
+            },
+            upgrade: parsed.upgrade && !connect && decline_h2c(env.hcm, &mut exchange.request),
+            expect_continue: parsed.expect_continue,
+        };
+        if (facts.upgrade || connect) && facts.length != BodyLength::Empty {
+            // What would follow the upgrade or the tunnel's beginning, the body or the new protocol, could be read in two ways.
+            refuse(env, exchange, conn, timer, Failure::Protocol(H1Error::StartLine)).await;
+            return After::Abort;
         }
-        Outcome::Tunnelled => After::Close,
-        // What was received of the answer is the client's: without it, the request would look unanswered, and clients
-        // repeat those. The end of the connection tells that the rest is missing.
-        Outcome::Aborted if started && conn.write.tells_length() => After::Close,
-        Outcome::Aborted => {
-            if started {
-                flush(conn, timer).await;
+        let method = exchange.request.method;
+        let protocol = exchange.request.protocol;
+        let (reader, writer) = conn.halves();
+        let mut body = H1Request { reader };
+        let mut reply = H1Reply {
+            writer,
+            method,
+            protocol,
+            keep_alive: parsed.keep_alive && !last,
+            env,
+            started: false,
+        };
+        let outcome = handle(env, exchange, &mut body, &mut reply, timer, facts).await;
+        let (keep_alive, started) = (reply.keep_alive, reply.started);
+        match outcome {
+            Outcome::Complete => {
+                if !conn.write.idle() {
+                    return After::Abort;
+                }
+                if keep_alive && (conn.read.body_done() || discard(conn).await) {
+                    After::Open
+                } else {
+                    After::Close
+                }
             }
-            After::Abort
+            Outcome::Tunnelled => After::Close,
+            // What was received of the answer is the client's: without it, the request would look unanswered, and clients
+            // repeat those. The end of the connection tells that the rest is missing.
+            Outcome::Aborted if started && conn.write.tells_length() => After::Close,
+            Outcome::Aborted => {
+                if started {
+                    flush(conn, timer).await;
+                }
+                After::Abort
+            }
         }
     }
 }
@@ -315,79 +319,81 @@ async fn discard(conn: &mut H1Conn) -> bool {
 }
 
 /// Waits for the next complete head. A connection that has ended an exchange asks `asks` whether it is to go.
-async fn next_head(
+fn next_head(
     env: Environment<'_>,
     conn: &mut H1Conn,
     timer: &mut Timer,
     idle_since: Instant,
     last: Instant,
     mut asks: Option<(&Moves, &Guest)>,
-) -> Next {
-    let config = &env.hcm.config;
-    let never = far_future(idle_since);
-    let mut begun = None;
-    let mut draining = None;
-    let mut empty_lines = 0;
-    poll_fn(|cx| {
-        loop {
-            match conn.read.poll_head(cx, &conn.stream) {
-                // An empty line before the start line (RFC 9112 section 2.2).
-                Poll::Ready(Ok(2)) if empty_lines < 2 => {
-                    empty_lines += 1;
-                    conn.read.begin_body(2, Framing::None);
+) -> impl Future<Output = Next> {
+    async move {
+        let config = &env.hcm.config;
+        let never = far_future(idle_since);
+        let mut begun = None;
+        let mut draining = None;
+        let mut empty_lines = 0;
+        poll_fn(|cx| {
+            loop {
+                match conn.read.poll_head(cx, &conn.stream) {
+                    // An empty line before the start line (RFC 9112 section 2.2).
+                    Poll::Ready(Ok(2)) if empty_lines < 2 => {
+                        empty_lines += 1;
+                        conn.read.begin_body(2, Framing::None);
+                    }
+                    Poll::Ready(Ok(2)) => return Poll::Ready(Next::Bad(H1Error::StartLine)),
+                    Poll::Ready(Ok(head)) => return Poll::Ready(Next::Head(head)),
+                    Poll::Ready(Err(StreamError::H1(H1Error::Incomplete))) => {
+                        return Poll::Ready(Next::Closed);
+                    }
+                    Poll::Ready(Err(StreamError::H1(error))) => return Poll::Ready(Next::Bad(error)),
+                    Poll::Ready(Err(_)) => return Poll::Ready(Next::Closed),
+                    Poll::Pending => break,
                 }
-                Poll::Ready(Ok(2)) => return Poll::Ready(Next::Bad(H1Error::StartLine)),
-                Poll::Ready(Ok(head)) => return Poll::Ready(Next::Head(head)),
-                Poll::Ready(Err(StreamError::H1(H1Error::Incomplete))) => {
-                    return Poll::Ready(Next::Closed);
-                }
-                Poll::Ready(Err(StreamError::H1(error))) => return Poll::Ready(Next::Bad(error)),
-                Poll::Ready(Err(_)) => return Poll::Ready(Next::Closed),
-                Poll::Pending => break,
             }
-        }
-        conn.write.relax();
-        let partial = !conn.read.unread().is_empty();
-        let deadline = if partial {
-            *begun.get_or_insert_with(|| Instant::now() + env.hcm.headers_timeout())
-        } else {
-            let timer = ScaledTimer::HttpDownstreamConnectionIdle;
-            let idle = match env.hcm.overload.timeout(timer, config.idle_timeout) {
-                Duration::ZERO => never,
-                idle => idle_since + idle,
+            conn.write.relax();
+            let partial = !conn.read.unread().is_empty();
+            let deadline = if partial {
+                *begun.get_or_insert_with(|| Instant::now() + env.hcm.headers_timeout())
+            } else {
+                let timer = ScaledTimer::HttpDownstreamConnectionIdle;
+                let idle = match env.hcm.overload.timeout(timer, config.idle_timeout) {
+                    Duration::ZERO => never,
+                    idle => idle_since + idle,
+                };
+                match env.drain.stage() {
+                    DrainStage::Closing => return Poll::Ready(Next::Drained),
+                    DrainStage::Draining => {
+                        // One last request may be on its way; its answer says `connection: close`.
+                        let end = *draining.get_or_insert_with(|| Instant::now() + config.drain_timeout);
+                        idle.min(end).min(last)
+                    }
+                    DrainStage::Serving => idle.min(last),
+                }
             };
-            match env.drain.stage() {
-                DrainStage::Closing => return Poll::Ready(Next::Drained),
-                DrainStage::Draining => {
-                    // One last request may be on its way; its answer says `connection: close`.
-                    let end = *draining.get_or_insert_with(|| Instant::now() + config.drain_timeout);
-                    idle.min(end).min(last)
-                }
-                DrainStage::Serving => idle.min(last),
+            env.drain.register(cx);
+            if timer.poll_until(cx, deadline).is_ready() {
+                return Poll::Ready(match (partial, env.drain.is_draining()) {
+                    (true, _) => Next::Slow,
+                    (false, true) => Next::Drained,
+                    (false, false) => Next::Idle,
+                });
             }
-        };
-        env.drain.register(cx);
-        if timer.poll_until(cx, deadline).is_ready() {
-            return Poll::Ready(match (partial, env.drain.is_draining()) {
-                (true, _) => Next::Slow,
-                (false, true) => Next::Drained,
-                (false, false) => Next::Idle,
-            });
-        }
-        // Once, right after an exchange: who waits for long is no load.
-        if let Some((moves, guest)) = asks.take()
-            && !partial
-            && empty_lines == 0
-            && !env.drain.is_draining()
-            && conn.write.idle()
-            && conn.stream.is_at_rest()
-            && let Some(to) = moves.destination(guest, idle_since)
-        {
-            return Poll::Ready(Next::Leaves(to));
-        }
-        Poll::Pending
-    })
-    .await
+            // Once, right after an exchange: who waits for long is no load.
+            if let Some((moves, guest)) = asks.take()
+                && !partial
+                && empty_lines == 0
+                && !env.drain.is_draining()
+                && conn.write.idle()
+                && conn.stream.is_at_rest()
+                && let Some(to) = moves.destination(guest, idle_since)
+            {
+                return Poll::Ready(Next::Leaves(to));
+            }
+            Poll::Pending
+        })
+        .await
+    }
 }
 
 /// Answers a request that is not one, then closes.

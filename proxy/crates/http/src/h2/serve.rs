@@ -157,7 +157,7 @@ pub(crate) async fn resume(
     go_on(worker, hcm, connection, &info, drain, luggage, driven).await
 }
 
-async fn go_on(
+fn go_on(
     worker: &Rc<HttpWorker>,
     hcm: &Rc<HcmRuntime>,
     connection: Rc<Connection>,
@@ -165,191 +165,195 @@ async fn go_on(
     drain: &Drain,
     luggage: Luggage,
     driven: Driven,
-) -> Option<Box<Resting>> {
-    let stats = &hcm.stats;
-    let _active = Active::enter(&stats.cx_http2_active);
-    let Luggage {
-        id,
-        last,
-        idle_since,
-        guest,
-        ..
-    } = luggage;
-    let shared = Rc::new(Shared {
-        worker: Rc::clone(worker),
-        hcm: Rc::clone(hcm),
-        info: Rc::clone(info),
-        drain: drain.clone(),
-        client_element: ClientElement::default(),
-        keeper: Rc::default(),
-        id,
-        idle_since: Cell::new(idle_since),
-        resets: RefCell::new(driven.resets),
-        guest: RefCell::new(guest),
-        asks: Cell::new(false),
-    });
-    let driver = connection.driver();
-    let mut ping_due = driven.ping_due;
-    let mut streams = Streams::new();
-    let begin = |accepted| begin(&shared, &connection, accepted);
-    let driven = drive(&shared, &connection, &mut streams, begin, last, &mut ping_due);
-    let stopped = match AssertUnwindSafe(driven).catch_unwind().await {
-        Ok(stopped) => stopped,
-        Err(panic) => {
-            connection.abort();
-            streams.finish().await;
-            std::panic::resume_unwind(panic);
+) -> impl Future<Output = Option<Box<Resting>>> {
+    async move {
+        let stats = &hcm.stats;
+        let _active = Active::enter(&stats.cx_http2_active);
+        let Luggage {
+            id,
+            last,
+            idle_since,
+            guest,
+            ..
+        } = luggage;
+        let shared = Rc::new(Shared {
+            worker: Rc::clone(worker),
+            hcm: Rc::clone(hcm),
+            info: Rc::clone(info),
+            drain: drain.clone(),
+            client_element: ClientElement::default(),
+            keeper: Rc::default(),
+            id,
+            idle_since: Cell::new(idle_since),
+            resets: RefCell::new(driven.resets),
+            guest: RefCell::new(guest),
+            asks: Cell::new(false),
+        });
+        let driver = connection.driver();
+        let mut ping_due = driven.ping_due;
+        let mut streams = Streams::new();
+        let begin = |accepted| begin(&shared, &connection, accepted);
+        let driven = drive(&shared, &connection, &mut streams, begin, last, &mut ping_due);
+        let stopped = match AssertUnwindSafe(driven).catch_unwind().await {
+            Ok(stopped) => stopped,
+            Err(panic) => {
+                connection.abort();
+                streams.finish().await;
+                std::panic::resume_unwind(panic);
+            }
+        };
+        match &stopped {
+            Stopped::Ended(End::Finished | End::Transport) => stats.cx_destroy_remote.inc(),
+            Stopped::Ended(End::Failed(error)) => {
+                stats.cx_destroy_local.inc();
+                stats.http2_error(error.reason.label());
+            }
+            Stopped::HeaderTimeout => stats.rq_header_timeout.inc(),
+            Stopped::Unresponsive => stats.http2.keepalive_timeout.inc(),
+            Stopped::Idle => stats.cx_idle_timeout.inc(),
+            Stopped::Drained => stats.cx_drain_close.inc(),
+            Stopped::Leaves(to) => {
+                driver.release();
+                let driven = Driven {
+                    resets: *shared.resets.borrow(),
+                    ping_due,
+                };
+                let (stream, at_rest) = connection.into_rest(driven)?;
+                return Some(Box::new(Resting {
+                    stream,
+                    info: Rc::clone(info),
+                    luggage: Luggage {
+                        id,
+                        last,
+                        idle_since: shared.idle_since.get(),
+                        guest: shared.guest.take(),
+                        http2: Some(Box::new(at_rest)),
+                    },
+                    to: *to,
+                }));
+            }
         }
-    };
-    match &stopped {
-        Stopped::Ended(End::Finished | End::Transport) => stats.cx_destroy_remote.inc(),
-        Stopped::Ended(End::Failed(error)) => {
+        if !matches!(stopped, Stopped::Ended(_)) {
             stats.cx_destroy_local.inc();
-            stats.http2_error(error.reason.label());
+            connection.abort();
         }
-        Stopped::HeaderTimeout => stats.rq_header_timeout.inc(),
-        Stopped::Unresponsive => stats.http2.keepalive_timeout.inc(),
-        Stopped::Idle => stats.cx_idle_timeout.inc(),
-        Stopped::Drained => stats.cx_drain_close.inc(),
-        Stopped::Leaves(to) => {
-            driver.release();
-            let driven = Driven {
-                resets: *shared.resets.borrow(),
-                ping_due,
-            };
-            let (stream, at_rest) = connection.into_rest(driven)?;
-            return Some(Box::new(Resting {
-                stream,
-                info: Rc::clone(info),
-                luggage: Luggage {
-                    id,
-                    last,
-                    idle_since: shared.idle_since.get(),
-                    guest: shared.guest.take(),
-                    http2: Some(Box::new(at_rest)),
-                },
-                to: *to,
-            }));
-        }
+        // Each of them learns how it has ended, and is counted and logged.
+        tokio::join!(close(&connection), streams.finish());
+        drop(driver);
+        None
     }
-    if !matches!(stopped, Stopped::Ended(_)) {
-        stats.cx_destroy_local.inc();
-        connection.abort();
-    }
-    // Each of them learns how it has ended, and is counted and logged.
-    tokio::join!(close(&connection), streams.finish());
-    drop(driver);
-    None
 }
 
 /// Runs the connection and its streams, which `begin` makes, until there is a reason to stop. `last` is when `max_connection_duration` ends, `ping_due` when the next PING
 /// goes out, as far as that is known before and when the connection leaves.
-async fn drive<S: Future<Output = ()> + Unpin>(
+fn drive<S: Future<Output = ()> + Unpin>(
     shared: &Shared,
     connection: &Rc<Connection>,
     streams: &mut Streams<S>,
     begin: impl Fn(Accepted) -> Option<S>,
     last: Instant,
     ping_due: &mut Option<Instant>,
-) -> Stopped {
-    let mut timer = Timer::default();
-    let hcm = &shared.hcm;
-    let config = &hcm.config;
-    let drain = &shared.drain;
-    let begun = Instant::now();
-    let never = far_future(begun);
-    let mut keepalive = config.http2.keepalive.map(|settings| match *ping_due {
-        Some(due) => KeepAlive::due(settings, due),
-        None => KeepAlive::new(settings),
-    });
-    let mut goaway_sent = false;
-    let mut draining = None;
-    let mut reduced = 0.0;
-    poll_fn(|cx| {
-        streams.begin_turn(cx);
-        let received = connection.poll_receive(cx);
-        while let Some(accepted) = connection.next_accepted() {
-            if let Some(stream) = begin(accepted) {
-                streams.push(stream);
+) -> impl Future<Output = Stopped> {
+    async move {
+        let mut timer = Timer::default();
+        let hcm = &shared.hcm;
+        let config = &hcm.config;
+        let drain = &shared.drain;
+        let begun = Instant::now();
+        let never = far_future(begun);
+        let mut keepalive = config.http2.keepalive.map(|settings| match *ping_due {
+            Some(due) => KeepAlive::due(settings, due),
+            None => KeepAlive::new(settings),
+        });
+        let mut goaway_sent = false;
+        let mut draining = None;
+        let mut reduced = 0.0;
+        poll_fn(|cx| {
+            streams.begin_turn(cx);
+            let received = connection.poll_receive(cx);
+            while let Some(accepted) = connection.next_accepted() {
+                if let Some(stream) = begin(accepted) {
+                    streams.push(stream);
+                }
+                let dice = || shared.worker.random().f64();
+                if hcm.overload.is_refusing() && hcm.overload.sheds(LoadShedPoint::Http2GoAway, dice) && !goaway_sent {
+                    goaway_sent = true;
+                    connection.graceful_shutdown();
+                }
             }
-            let dice = || shared.worker.random().f64();
-            if hcm.overload.is_refusing() && hcm.overload.sheds(LoadShedPoint::Http2GoAway, dice) && !goaway_sent {
+            if received.is_pending() {
+                streams.run(cx);
+            }
+            if let Poll::Ready(end) = connection.poll_send_out(cx, received) {
+                return Poll::Ready(Stopped::Ended(end));
+            }
+            let over = Instant::now() >= last;
+            if (drain.is_draining() || over) && !goaway_sent {
                 goaway_sent = true;
+                if over {
+                    hcm.stats.cx_max_duration.inc();
+                }
                 connection.graceful_shutdown();
             }
-        }
-        if received.is_pending() {
-            streams.run(cx);
-        }
-        if let Poll::Ready(end) = connection.poll_send_out(cx, received) {
-            return Poll::Ready(Stopped::Ended(end));
-        }
-        let over = Instant::now() >= last;
-        if (drain.is_draining() || over) && !goaway_sent {
-            goaway_sent = true;
-            if over {
-                hcm.stats.cx_max_duration.inc();
+            if let Some(keepalive) = &mut keepalive
+                && keepalive.poll_dead(cx, connection).is_ready()
+            {
+                return Poll::Ready(Stopped::Unresponsive);
             }
-            connection.graceful_shutdown();
-        }
-        if let Some(keepalive) = &mut keepalive
-            && keepalive.poll_dead(cx, connection).is_ready()
-        {
-            return Poll::Ready(Stopped::Unresponsive);
-        }
-        if drain.stage() == DrainStage::Closing {
-            return Poll::Ready(Stopped::Drained);
-        }
-        drain.register(cx);
-        let reduce = hcm.overload.state(OverloadActionKind::ReduceTimeouts);
-        if std::mem::replace(&mut reduced, reduce) != reduce {
-            connection.wake_streams();
-        }
-        let quiet = connection.active() == 0;
-        // A head that has begun must end in time, and so must the client's preface.
-        let head = if connection.is_greeted() {
-            connection.partial_since()
-        } else {
-            Some(begun)
-        }
-        .map_or(never, |since| since + hcm.headers_timeout());
-        let idle = if quiet && !config.idle_timeout.is_zero() {
-            let timer = ScaledTimer::HttpDownstreamConnectionIdle;
-            shared.idle_since.get() + hcm.overload.timeout(timer, config.idle_timeout)
-        } else {
-            never
-        };
-        let drained = if drain.is_draining() && quiet {
-            *draining.get_or_insert_with(|| Instant::now() + config.drain_timeout)
-        } else {
-            never
-        };
-        let deadline = head.min(idle).min(drained).min(if goaway_sent { never } else { last });
-        if timer.poll_until(cx, deadline).is_pending() {
-            *ping_due = keepalive.as_ref().and_then(KeepAlive::next);
-            let may_leave = shared.asks.take()
-                && !goaway_sent
-                && !drain.is_draining()
-                && ping_due.is_some() == keepalive.is_some()
-                && connection.is_at_rest();
-            return match may_leave.then(|| shared.destination()).flatten() {
-                Some(to) => Poll::Ready(Stopped::Leaves(to)),
-                None => Poll::Pending,
+            if drain.stage() == DrainStage::Closing {
+                return Poll::Ready(Stopped::Drained);
+            }
+            drain.register(cx);
+            let reduce = hcm.overload.state(OverloadActionKind::ReduceTimeouts);
+            if std::mem::replace(&mut reduced, reduce) != reduce {
+                connection.wake_streams();
+            }
+            let quiet = connection.active() == 0;
+            // A head that has begun must end in time, and so must the client's preface.
+            let head = if connection.is_greeted() {
+                connection.partial_since()
+            } else {
+                Some(begun)
+            }
+            .map_or(never, |since| since + hcm.headers_timeout());
+            let idle = if quiet && !config.idle_timeout.is_zero() {
+                let timer = ScaledTimer::HttpDownstreamConnectionIdle;
+                shared.idle_since.get() + hcm.overload.timeout(timer, config.idle_timeout)
+            } else {
+                never
             };
-        }
-        if deadline == last && !goaway_sent {
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
-        }
-        Poll::Ready(if deadline == head {
-            Stopped::HeaderTimeout
-        } else if deadline == idle {
-            Stopped::Idle
-        } else {
-            Stopped::Drained
+            let drained = if drain.is_draining() && quiet {
+                *draining.get_or_insert_with(|| Instant::now() + config.drain_timeout)
+            } else {
+                never
+            };
+            let deadline = head.min(idle).min(drained).min(if goaway_sent { never } else { last });
+            if timer.poll_until(cx, deadline).is_pending() {
+                *ping_due = keepalive.as_ref().and_then(KeepAlive::next);
+                let may_leave = shared.asks.take()
+                    && !goaway_sent
+                    && !drain.is_draining()
+                    && ping_due.is_some() == keepalive.is_some()
+                    && connection.is_at_rest();
+                return match may_leave.then(|| shared.destination()).flatten() {
+                    Some(to) => Poll::Ready(Stopped::Leaves(to)),
+                    None => Poll::Pending,
+                };
+            }
+            if deadline == last && !goaway_sent {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            Poll::Ready(if deadline == head {
+                Stopped::HeaderTimeout
+            } else if deadline == idle {
+                Stopped::Idle
+            } else {
+                Stopped::Drained
+            })
         })
-    })
-    .await
+        .await
+    }
 }
 
 /// A stream, to be run to its end. None for one that is over.
@@ -375,87 +379,96 @@ fn begin(
 }
 
 /// Serves a stream to its end.
-async fn run_stream(shared: Rc<Shared>, connection: Rc<Connection>, stream: Rc<Stream>, accepted: Accepted) {
+fn run_stream(
+    shared: Rc<Shared>,
+    connection: Rc<Connection>,
+    stream: Rc<Stream>,
+    accepted: Accepted,
+) -> impl Future<Output = ()> {
     let mut exchange = Exchange::take(shared.id, shared.hcm.filter_chain.as_ref(), Instant::now());
     let Accepted {
         mut head, result, end, ..
     } = accepted;
     std::mem::swap(&mut exchange.request, &mut head);
     head.give_back();
-    serve_stream(&shared, &mut exchange, &stream, result, end).await;
-    let ended = exchange.ended.unwrap_or_else(Instant::now);
-    let premature = exchange.status == 0 && stream.was_given_up();
-    shared.ended(&connection, ended.duration_since(exchange.begun), premature);
-    shared.worked(&exchange, ended);
-    drop(stream);
-    exchange.give_back();
-    shared.rests(&connection);
+    async move {
+        serve_stream(&shared, &mut exchange, &stream, result, end).await;
+        let ended = exchange.ended.unwrap_or_else(Instant::now);
+        let premature = exchange.status == 0 && stream.was_given_up();
+        shared.ended(&connection, ended.duration_since(exchange.begun), premature);
+        shared.worked(&exchange, ended);
+        drop(stream);
+        exchange.give_back();
+        shared.rests(&connection);
+    }
 }
 
-async fn serve_stream(
+fn serve_stream(
     shared: &Shared,
     exchange: &mut Exchange,
     stream: &Rc<Stream>,
     result: Result<Asked, Failure>,
     end: bool,
-) {
-    let hcm = &shared.hcm;
-    let env = Environment {
-        worker: &shared.worker,
-        hcm,
-        connection: &shared.info,
-        drain: &shared.drain,
-        client_element: &shared.client_element,
-        keeper: &shared.keeper,
-    };
-    hcm.stats.rq_http2.inc();
-    let mut timer = Timer::default();
-    let mut reply = H2Reply {
-        stream: Rc::clone(stream),
-        writer: H2Writer::new(Rc::clone(stream), false),
-        head_only: exchange.request.method == Method::Head,
-        started: false,
-        tunnel: false,
-    };
-    let asked = match result {
-        Ok(asked) => asked,
-        Err(failure) => {
-            refuse(shared, exchange, &mut reply, &mut timer, &failure).await;
+) -> impl Future<Output = ()> {
+    async move {
+        let hcm = &shared.hcm;
+        let env = Environment {
+            worker: &shared.worker,
+            hcm,
+            connection: &shared.info,
+            drain: &shared.drain,
+            client_element: &shared.client_element,
+            keeper: &shared.keeper,
+        };
+        hcm.stats.rq_http2.inc();
+        let mut timer = Timer::default();
+        let mut reply = H2Reply {
+            stream: Rc::clone(stream),
+            writer: H2Writer::new(Rc::clone(stream), false),
+            head_only: exchange.request.method == Method::Head,
+            started: false,
+            tunnel: false,
+        };
+        let asked = match result {
+            Ok(asked) => asked,
+            Err(failure) => {
+                refuse(shared, exchange, &mut reply, &mut timer, &failure).await;
+                return;
+            }
+        };
+        if !hcm.admits_names(&mut exchange.request) {
+            hcm.stats.rq_total.inc();
+            exchange.flag(ResponseFlag::DownstreamProtocolError);
+            exchange.details = "http2.unexpected_underscore".into();
+            hcm.stats.rq_tx_reset.inc();
+            hcm.finish(exchange, &shared.info, Instant::now());
+            stream.reset(Reason::PROTOCOL_ERROR);
             return;
         }
-    };
-    if !hcm.admits_names(&mut exchange.request) {
-        hcm.stats.rq_total.inc();
-        exchange.flag(ResponseFlag::DownstreamProtocolError);
-        exchange.details = "http2.unexpected_underscore".into();
-        hcm.stats.rq_tx_reset.inc();
-        hcm.finish(exchange, &shared.info, Instant::now());
-        stream.reset(Reason::PROTOCOL_ERROR);
-        return;
-    }
-    let length = if end || asked.upgrade {
-        BodyLength::Empty
-    } else if exchange.request.method == Method::Connect {
-        BodyLength::Tunnel
-    } else {
-        content_length(&exchange.request.fields).map_or(BodyLength::Unknown, BodyLength::Known)
-    };
-    let mut body = match asked.upgrade {
-        true => H2Reader::waiting(Rc::clone(stream)),
-        false => H2Reader::new(Rc::clone(stream)),
-    };
-    let facts = Facts {
-        length,
-        upgrade: asked.upgrade,
-        expect_continue: asked.expect_continue,
-    };
-    let outcome = handle(env, exchange, &mut body, &mut reply, &mut timer, facts).await;
-    if outcome == Outcome::Aborted {
-        stream.reset(match reply.tunnel {
-            // RFC 8441 section 5: what a reset is to TCP.
-            true => Reason::CANCEL,
-            false => Reason::INTERNAL_ERROR,
-        });
+        let length = if end || asked.upgrade {
+            BodyLength::Empty
+        } else if exchange.request.method == Method::Connect {
+            BodyLength::Tunnel
+        } else {
+            content_length(&exchange.request.fields).map_or(BodyLength::Unknown, BodyLength::Known)
+        };
+        let mut body = match asked.upgrade {
+            true => H2Reader::waiting(Rc::clone(stream)),
+            false => H2Reader::new(Rc::clone(stream)),
+        };
+        let facts = Facts {
+            length,
+            upgrade: asked.upgrade,
+            expect_continue: asked.expect_continue,
+        };
+        let outcome = handle(env, exchange, &mut body, &mut reply, &mut timer, facts).await;
+        if outcome == Outcome::Aborted {
+            stream.reset(match reply.tunnel {
+                // RFC 8441 section 5: what a reset is to TCP.
+                true => Reason::CANCEL,
+                false => Reason::INTERNAL_ERROR,
+            });
+        }
     }
 }
 
@@ -560,5 +573,21 @@ impl Sink for H2Reply {
 
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamError>> {
         self.writer.poll_flush(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn size_of_run<A, B, C, D, T: Future>(_: impl Fn(A, B, C, D) -> T) -> usize {
+        size_of::<T>()
+    }
+
+    /// A request is this in memory besides its heads and its body, and touches nearly all of it.
+    #[test]
+    fn a_stream_stays_small() {
+        let size = size_of_run(run_stream);
+        assert!(size <= 3584, "a stream takes {size} bytes");
     }
 }

@@ -94,140 +94,144 @@ pub(crate) enum Outcome {
 }
 
 /// Runs one request. `exchange.request` holds its head.
-pub(crate) async fn handle<B: RequestBody, R: Reply>(
+pub(crate) fn handle<B: RequestBody, R: Reply>(
     env: Environment<'_>,
     exchange: &mut Exchange,
     body: &mut B,
     reply: &mut R,
     timer: &mut Timer,
     facts: Facts,
-) -> Outcome {
-    let stats = &env.hcm.stats;
-    stats.rq_total.inc();
-    let _active = Active::enter(&stats.rq_active);
-    exchange.head_bytes = exchange.request.fields.byte_size() as u64;
-    let mut body = Filtered::request(body, env.keeper, &env.hcm.trailers_dropped, facts.length);
-    let result = decide(env, exchange, &mut body, reply, timer, facts).await;
-    exchange.request_bytes = body.bytes();
-    let outcome = match result {
-        Ok(outcome) => outcome,
-        Err(Failure::ClientGone) => {
-            exchange.flag(ResponseFlag::DownstreamConnectionTermination);
-            exchange.details = Failure::ClientGone.details();
-            Outcome::Aborted
+) -> impl Future<Output = Outcome> {
+    async move {
+        let stats = &env.hcm.stats;
+        stats.rq_total.inc();
+        let _active = Active::enter(&stats.rq_active);
+        exchange.head_bytes = exchange.request.fields.byte_size() as u64;
+        let mut body = Filtered::request(body, env.keeper, &env.hcm.trailers_dropped, facts.length);
+        let result = decide(env, exchange, &mut body, reply, timer, facts).await;
+        exchange.request_bytes = body.bytes();
+        let outcome = match result {
+            Ok(outcome) => outcome,
+            Err(Failure::ClientGone) => {
+                exchange.flag(ResponseFlag::DownstreamConnectionTermination);
+                exchange.details = Failure::ClientGone.details();
+                Outcome::Aborted
+            }
+            Err(Failure::Overload) => {
+                // There is nobody to answer: the client's stream was reset, or it does not read.
+                exchange.flag(ResponseFlag::OverloadManager);
+                exchange.details = Failure::Overload.details();
+                Outcome::Aborted
+            }
+            Err(failure) => answer(env, exchange, reply, timer, &failure).await,
+        };
+        if outcome == Outcome::Aborted {
+            if exchange.flags.has(ResponseFlag::DownstreamConnectionTermination) {
+                stats.rq_rx_reset.inc();
+            } else {
+                stats.rq_tx_reset.inc();
+            }
         }
-        Err(Failure::Overload) => {
-            // There is nobody to answer: the client's stream was reset, or it does not read.
-            exchange.flag(ResponseFlag::OverloadManager);
-            exchange.details = Failure::Overload.details();
-            Outcome::Aborted
-        }
-        Err(failure) => answer(env, exchange, reply, timer, &failure).await,
-    };
-    if outcome == Outcome::Aborted {
-        if exchange.flags.has(ResponseFlag::DownstreamConnectionTermination) {
-            stats.rq_rx_reset.inc();
-        } else {
-            stats.rq_tx_reset.inc();
-        }
+        let ended = *exchange.ended.get_or_insert_with(Instant::now);
+        env.hcm.finish(exchange, env.connection, ended);
+        outcome
     }
-    let ended = *exchange.ended.get_or_insert_with(Instant::now);
-    env.hcm.finish(exchange, env.connection, ended);
-    outcome
 }
 
-async fn decide<B: RequestBody, R: Reply>(
+fn decide<B: RequestBody, R: Reply>(
     env: Environment<'_>,
     exchange: &mut Exchange,
     body: &mut Filtered<'_, B>,
     reply: &mut R,
     timer: &mut Timer,
     mut facts: Facts,
-) -> Result<Outcome, Failure> {
-    let hcm = env.hcm;
-    // As in Envoy, before anything is done for the request.
-    if hcm.overload.is_refusing() {
-        let dice = || env.worker.random().f64();
-        if hcm.overload.hits(OverloadActionKind::StopAcceptingRequests, dice)
-            || hcm.overload.sheds(LoadShedPoint::DecodeHeaders, dice)
-        {
-            hcm.stats.rq_overload_close.inc();
-            return Err(Failure::NotAccepting);
-        }
-    }
-    let moved = request::prepare(env, &mut exchange.request, facts.upgrade)?;
-    if let Some(location) = moved {
-        let outcome = direct(env, exchange, reply, timer, 307, Some(&location), Bytes::new()).await;
-        exchange.details = Failure::BadPath.details();
-        return Ok(outcome);
-    }
-    exchange.selected = choose(env, exchange);
-    if !hcm.filters.is_empty() {
-        let mut client = Client {
-            body: RefCell::new(&mut *body),
-            reply: &mut *reply,
-            timer: &mut *timer,
-            facts: &mut facts,
-        };
-        let answered = match filters::on_request(env, exchange, &client.body) {
-            Shown::All(answered) => answered,
-            // Boxed: few filters wait, and a request's future should not be larger for it.
-            Shown::Waits(first) => Box::pin(filters::on_request_waiting(env, exchange, &mut client, first)).await?,
-        };
-        facts.length = body.length();
-        if let Some(local) = answered {
-            let content = local.put(exchange);
-            return Ok(send(env, exchange, reply, timer, content).await);
-        }
-    }
-    if !request::upgrade_allowed(hcm, &exchange.request, facts.upgrade) {
-        return Err(Failure::UpgradeRefused);
-    }
-    let Some(selected) = exchange.selected.clone() else {
-        hcm.stats.no_route.inc();
-        return Err(Failure::NoRoute);
-    };
-    let (Some(host), Some(route)) = (selected.virtual_host(), selected.route()) else {
-        return Err(Failure::NoRoute);
-    };
-    if host.require_tls && exchange.request.fields.get_known(Known::ForwardedProto) != Some(b"https") {
-        let to = heddle_config::snapshot::Redirect {
-            scheme: Some("https".into()),
-            status: 301,
-            ..Default::default()
-        };
-        let location = rewrite::location(&to, &route.matches, &exchange.request, true);
-        return Ok(direct(env, exchange, reply, timer, 301, Some(&location), Bytes::new()).await);
-    }
-    match &route.action {
-        Action::Redirect(to) => {
-            let tls = env.connection.tls_version.is_some();
-            let location = rewrite::location(to, &route.matches, &exchange.request, tls);
-            Ok(direct(env, exchange, reply, timer, to.status, Some(&location), Bytes::new()).await)
-        }
-        Action::Direct(to) => Ok(direct(env, exchange, reply, timer, to.status, None, to.body.clone()).await),
-        Action::Route(action) => {
-            if facts.expect_continue {
-                ask_for_body(reply).map_err(|_| Failure::ClientGone)?;
-                let deadline = idle_deadline(env);
-                poll_fn(|cx| match reply.poll_flush(cx) {
-                    Poll::Ready(flushed) => Poll::Ready(flushed.map_err(|_| Failure::ClientGone)),
-                    Poll::Pending => timer.poll_until(cx, deadline).map(|()| {
-                        Err(Failure::StreamIdle {
-                            request_complete: false,
-                        })
-                    }),
-                })
-                .await?;
+) -> impl Future<Output = Result<Outcome, Failure>> {
+    async move {
+        let hcm = env.hcm;
+        // As in Envoy, before anything is done for the request.
+        if hcm.overload.is_refusing() {
+            let dice = || env.worker.random().f64();
+            if hcm.overload.hits(OverloadActionKind::StopAcceptingRequests, dice)
+                || hcm.overload.sheds(LoadShedPoint::DecodeHeaders, dice)
+            {
+                hcm.stats.rq_overload_close.inc();
+                return Err(Failure::NotAccepting);
             }
-            let routed = router::Routed {
-                env,
-                selected: &selected,
-                route,
-                action,
-                facts,
+        }
+        let moved = request::prepare(env, &mut exchange.request, facts.upgrade)?;
+        if let Some(location) = moved {
+            let outcome = direct(env, exchange, reply, timer, 307, Some(&location), Bytes::new()).await;
+            exchange.details = Failure::BadPath.details();
+            return Ok(outcome);
+        }
+        exchange.selected = choose(env, exchange);
+        if !hcm.filters.is_empty() {
+            let mut client = Client {
+                body: RefCell::new(&mut *body),
+                reply: &mut *reply,
+                timer: &mut *timer,
+                facts: &mut facts,
             };
-            router::run(routed, exchange, body, reply, timer).await
+            let answered = match filters::on_request(env, exchange, &client.body) {
+                Shown::All(answered) => answered,
+                // Boxed: few filters wait, and a request's future should not be larger for it.
+                Shown::Waits(first) => Box::pin(filters::on_request_waiting(env, exchange, &mut client, first)).await?,
+            };
+            facts.length = body.length();
+            if let Some(local) = answered {
+                let content = local.put(exchange);
+                return Ok(send(env, exchange, reply, timer, content).await);
+            }
+        }
+        if !request::upgrade_allowed(hcm, &exchange.request, facts.upgrade) {
+            return Err(Failure::UpgradeRefused);
+        }
+        let Some(selected) = exchange.selected.clone() else {
+            hcm.stats.no_route.inc();
+            return Err(Failure::NoRoute);
+        };
+        let (Some(host), Some(route)) = (selected.virtual_host(), selected.route()) else {
+            return Err(Failure::NoRoute);
+        };
+        if host.require_tls && exchange.request.fields.get_known(Known::ForwardedProto) != Some(b"https") {
+            let to = heddle_config::snapshot::Redirect {
+                scheme: Some("https".into()),
+                status: 301,
+                ..Default::default()
+            };
+            let location = rewrite::location(&to, &route.matches, &exchange.request, true);
+            return Ok(direct(env, exchange, reply, timer, 301, Some(&location), Bytes::new()).await);
+        }
+        match &route.action {
+            Action::Redirect(to) => {
+                let tls = env.connection.tls_version.is_some();
+                let location = rewrite::location(to, &route.matches, &exchange.request, tls);
+                Ok(direct(env, exchange, reply, timer, to.status, Some(&location), Bytes::new()).await)
+            }
+            Action::Direct(to) => Ok(direct(env, exchange, reply, timer, to.status, None, to.body.clone()).await),
+            Action::Route(action) => {
+                if facts.expect_continue {
+                    ask_for_body(reply).map_err(|_| Failure::ClientGone)?;
+                    let deadline = idle_deadline(env);
+                    poll_fn(|cx| match reply.poll_flush(cx) {
+                        Poll::Ready(flushed) => Poll::Ready(flushed.map_err(|_| Failure::ClientGone)),
+                        Poll::Pending => timer.poll_until(cx, deadline).map(|()| {
+                            Err(Failure::StreamIdle {
+                                request_complete: false,
+                            })
+                        }),
+                    })
+                    .await?;
+                }
+                let routed = router::Routed {
+                    env,
+                    selected: &selected,
+                    route,
+                    action,
+                    facts,
+                };
+                router::run(routed, exchange, body, reply, timer).await
+            }
         }
     }
 }
@@ -348,76 +352,78 @@ pub(crate) fn send_head<R: Reply>(
     reply.send_head(&exchange.response, exchange.response_content.length)
 }
 
-async fn send<R: Reply>(
+fn send<R: Reply>(
     env: Environment<'_>,
     exchange: &mut Exchange,
     reply: &mut R,
     timer: &mut Timer,
     body: Bytes,
-) -> Outcome {
-    let sent = exchange.request.method != Method::Head;
-    let mut source = Static(if sent { body } else { Bytes::new() });
-    let length = match source.0.len() {
-        0 => BodyLength::Empty,
-        n => BodyLength::Known(n as u64),
-    };
-    let deadline = idle_deadline(env);
-    let holding = exchange.response.fields.held();
-    let ready = poll_fn(|cx| match reply.poll_head_ready(cx, holding) {
-        Poll::Ready(ready) => Poll::Ready(ready.is_ok()),
-        Poll::Pending => timer.poll_until(cx, deadline).map(|()| false),
-    })
-    .await;
-    if !ready {
-        exchange.flag(ResponseFlag::DownstreamConnectionTermination);
-        return Outcome::Aborted;
-    }
-    let mut source = Filtered::response(
-        &mut source,
-        env.keeper,
-        Trailers::Listed,
-        Some(&env.hcm.trailers_dropped),
-    );
-    if let Some(waiting) = filter_head(env, exchange, length) {
-        let answer = RefCell::new(&mut source);
-        let look = |cx: &mut Context<'_>| match reply.poll_gone(cx) {
-            Poll::Ready(error) => Poll::Ready(Failure::of_client(error)),
-            Poll::Pending => timer
-                .poll_until(cx, deadline)
-                .map(|()| Failure::StreamIdle { request_complete: true }),
+) -> impl Future<Output = Outcome> {
+    async move {
+        let sent = exchange.request.method != Method::Head;
+        let mut source = Static(if sent { body } else { Bytes::new() });
+        let length = match source.0.len() {
+            0 => BodyLength::Empty,
+            n => BodyLength::Known(n as u64),
         };
-        // Boxed: rare, and a request's future should not be larger for it.
-        let waited = Box::pin(filters::on_response_waiting(env, exchange, waiting, &answer, look)).await;
-        if let Err(failure) = waited {
-            return unsent(exchange, &failure);
-        }
-    }
-    if send_head(env, exchange, reply).is_err() {
-        exchange.flag(ResponseFlag::DownstreamConnectionTermination);
-        return Outcome::Aborted;
-    }
-    source.set_stages(std::mem::take(&mut exchange.response_content.stages));
-    let mut pump = Pump::default();
-    let result = poll_fn(|cx| {
-        if let Poll::Ready(done) = pump.poll(cx, &mut source, reply) {
-            return Poll::Ready(Some(done));
-        }
-        if timer.poll_until(cx, deadline).is_ready() {
-            return Poll::Ready(None);
-        }
-        Poll::Pending
-    })
-    .await;
-    exchange.response_bytes = pump.bytes;
-    match result {
-        Some(Ok(())) => Outcome::Complete,
-        Some(Err(_)) => {
+        let deadline = idle_deadline(env);
+        let holding = exchange.response.fields.held();
+        let ready = poll_fn(|cx| match reply.poll_head_ready(cx, holding) {
+            Poll::Ready(ready) => Poll::Ready(ready.is_ok()),
+            Poll::Pending => timer.poll_until(cx, deadline).map(|()| false),
+        })
+        .await;
+        if !ready {
             exchange.flag(ResponseFlag::DownstreamConnectionTermination);
-            Outcome::Aborted
+            return Outcome::Aborted;
         }
-        None => {
-            exchange.flag(ResponseFlag::StreamIdleTimeout);
-            Outcome::Aborted
+        let mut source = Filtered::response(
+            &mut source,
+            env.keeper,
+            Trailers::Listed,
+            Some(&env.hcm.trailers_dropped),
+        );
+        if let Some(waiting) = filter_head(env, exchange, length) {
+            let answer = RefCell::new(&mut source);
+            let look = |cx: &mut Context<'_>| match reply.poll_gone(cx) {
+                Poll::Ready(error) => Poll::Ready(Failure::of_client(error)),
+                Poll::Pending => timer
+                    .poll_until(cx, deadline)
+                    .map(|()| Failure::StreamIdle { request_complete: true }),
+            };
+            // Boxed: rare, and a request's future should not be larger for it.
+            let waited = Box::pin(filters::on_response_waiting(env, exchange, waiting, &answer, look)).await;
+            if let Err(failure) = waited {
+                return unsent(exchange, &failure);
+            }
+        }
+        if send_head(env, exchange, reply).is_err() {
+            exchange.flag(ResponseFlag::DownstreamConnectionTermination);
+            return Outcome::Aborted;
+        }
+        source.set_stages(std::mem::take(&mut exchange.response_content.stages));
+        let mut pump = Pump::default();
+        let result = poll_fn(|cx| {
+            if let Poll::Ready(done) = pump.poll(cx, &mut source, reply) {
+                return Poll::Ready(Some(done));
+            }
+            if timer.poll_until(cx, deadline).is_ready() {
+                return Poll::Ready(None);
+            }
+            Poll::Pending
+        })
+        .await;
+        exchange.response_bytes = pump.bytes;
+        match result {
+            Some(Ok(())) => Outcome::Complete,
+            Some(Err(_)) => {
+                exchange.flag(ResponseFlag::DownstreamConnectionTermination);
+                Outcome::Aborted
+            }
+            None => {
+                exchange.flag(ResponseFlag::StreamIdleTimeout);
+                Outcome::Aborted
+            }
         }
     }
 }

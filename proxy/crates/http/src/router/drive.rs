@@ -162,150 +162,154 @@ impl From<Failure> for End {
 ///
 /// # Errors
 /// What went wrong before an answer was begun.
-pub(super) async fn drive<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink>(
+pub(super) fn drive<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink>(
     job: &Job<'_>,
     parts: &mut Parts<'_, '_, '_, B, R>,
     upstream: &mut U,
     sink: &mut K,
-) -> Result<Driven, Failure> {
-    let wants_tunnel = job.facts.upgrade || parts.exchange.request.method == Method::Connect;
-    let mut upload = Upload::default();
-    if wants_tunnel {
-        // Only the head goes out until the upstream has agreed.
-        upload.pump.finished = true;
-    }
-    if job.facts.length == BodyLength::Empty && parts.exchange.request_done.is_none() {
-        parts.exchange.request_done = Some(parts.exchange.begun);
-        parts.deadlines.request_done(parts.exchange.passed);
-    }
-    answer_head(parts, upstream, sink, &mut upload, wants_tunnel).await?;
+) -> impl Future<Output = Result<Driven, Failure>> {
+    async move {
+        let wants_tunnel = job.facts.upgrade || parts.exchange.request.method == Method::Connect;
+        let mut upload = Upload::default();
+        if wants_tunnel {
+            // Only the head goes out until the upstream has agreed.
+            upload.pump.finished = true;
+        }
+        if job.facts.length == BodyLength::Empty && parts.exchange.request_done.is_none() {
+            parts.exchange.request_done = Some(parts.exchange.begun);
+            parts.deadlines.request_done(parts.exchange.passed);
+        }
+        answer_head(parts, upstream, sink, &mut upload, wants_tunnel).await?;
 
-    let now = Instant::now();
-    parts.exchange.first_byte = Some(now);
-    if let Some(cluster) = &parts.exchange.cluster {
-        cluster.stats().answered(parts.exchange.response.status);
-    }
-    if parts.body.rewindable() {
-        let (again, covered) = parts
-            .retry
-            .may_retry_response(&parts.exchange.response, parts.exchange.request.grpc);
-        if again {
-            return Ok(Driven::RetryStatus);
+        let now = Instant::now();
+        parts.exchange.first_byte = Some(now);
+        if let Some(cluster) = &parts.exchange.cluster {
+            cluster.stats().answered(parts.exchange.response.status);
         }
-        if covered && parts.retry.made() > 0 {
-            parts.exchange.flag(ResponseFlag::UpstreamRetryLimitExceeded);
-            if let Some(cluster) = &parts.exchange.cluster {
-                cluster.stats().upstream_rq_retry_limit_exceeded.inc();
+        if parts.body.rewindable() {
+            let (again, covered) = parts
+                .retry
+                .may_retry_response(&parts.exchange.response, parts.exchange.request.grpc);
+            if again {
+                return Ok(Driven::RetryStatus);
             }
-        }
-    }
-    parts.body.commit();
-    parts.deadlines.per_try = far_future(now);
-    let status = parts.exchange.response.status;
-    let tunnel = wants_tunnel
-        && (status == 101 || (parts.exchange.request.method == Method::Connect && (200..300).contains(&status)));
-    let length = if tunnel {
-        BodyLength::Tunnel
-    } else {
-        upstream.length(&parts.exchange.response)
-    };
-    let dropped = job.hcm().map(|hcm| &hcm.trailers_dropped);
-    let trailers = Trailers::of_response(&parts.exchange.request, &parts.exchange.response);
-    let mut source = Filtered::response(upstream, job.keeper(), trailers, dropped);
-    let mut filters_waited = false;
-    let sent = match job.client {
-        None => parts.reply.send_head(&parts.exchange.response, length),
-        Some(env) => {
-            change_answer(env, parts.exchange, job.facts.upgrade, now);
-            if let Some(waiting) = filter_head(env, parts.exchange, length) {
-                filters_waited = true;
-                // Boxed: rare, and a request's future should not be larger for it.
-                let waited = Box::pin(wait_for_filters(env, waiting, parts, &mut source, sink, &mut upload));
-                if let Err(end) = waited.await {
-                    let driven = ended(job, parts.exchange, end, tunnel);
-                    parts.exchange.status = 0;
-                    return Ok(driven);
+            if covered && parts.retry.made() > 0 {
+                parts.exchange.flag(ResponseFlag::UpstreamRetryLimitExceeded);
+                if let Some(cluster) = &parts.exchange.cluster {
+                    cluster.stats().upstream_rq_retry_limit_exceeded.inc();
                 }
             }
-            send_head(env, parts.exchange, parts.reply)
         }
-    };
-    if sent.is_err() {
-        parts.exchange.flag(ResponseFlag::DownstreamConnectionTermination);
-        return Ok(Driven::Finished(Outcome::Aborted));
+        parts.body.commit();
+        parts.deadlines.per_try = far_future(now);
+        let status = parts.exchange.response.status;
+        let tunnel = wants_tunnel
+            && (status == 101 || (parts.exchange.request.method == Method::Connect && (200..300).contains(&status)));
+        let length = if tunnel {
+            BodyLength::Tunnel
+        } else {
+            upstream.length(&parts.exchange.response)
+        };
+        let dropped = job.hcm().map(|hcm| &hcm.trailers_dropped);
+        let trailers = Trailers::of_response(&parts.exchange.request, &parts.exchange.response);
+        let mut source = Filtered::response(upstream, job.keeper(), trailers, dropped);
+        let mut filters_waited = false;
+        let sent = match job.client {
+            None => parts.reply.send_head(&parts.exchange.response, length),
+            Some(env) => {
+                change_answer(env, parts.exchange, job.facts.upgrade, now);
+                if let Some(waiting) = filter_head(env, parts.exchange, length) {
+                    filters_waited = true;
+                    // Boxed: rare, and a request's future should not be larger for it.
+                    let waited = Box::pin(wait_for_filters(env, waiting, parts, &mut source, sink, &mut upload));
+                    if let Err(end) = waited.await {
+                        let driven = ended(job, parts.exchange, end, tunnel);
+                        parts.exchange.status = 0;
+                        return Ok(driven);
+                    }
+                }
+                send_head(env, parts.exchange, parts.reply)
+            }
+        };
+        if sent.is_err() {
+            parts.exchange.flag(ResponseFlag::DownstreamConnectionTermination);
+            return Ok(Driven::Finished(Outcome::Aborted));
+        }
+        source.set_stages(std::mem::take(&mut parts.exchange.response_content.stages));
+        if tunnel {
+            parts.body.tunnel();
+            sink.tunnel();
+            upload = Upload::default();
+            parts.deadlines.route = far_future(now);
+        }
+        let (driven, waited) = answer_body(job, parts, &mut source, sink, &mut upload, tunnel).await;
+        // An answer that was here whole has taken no time.
+        let ended = if waited || filters_waited { Instant::now() } else { now };
+        parts.exchange.ended = Some(ended);
+        if let Some(cluster) = &parts.exchange.cluster {
+            let took = ended.duration_since(parts.exchange.passed);
+            cluster.stats().upstream_rq_time.record(took.as_secs_f64() * 1000.0);
+        }
+        Ok(driven)
     }
-    source.set_stages(std::mem::take(&mut parts.exchange.response_content.stages));
-    if tunnel {
-        parts.body.tunnel();
-        sink.tunnel();
-        upload = Upload::default();
-        parts.deadlines.route = far_future(now);
-    }
-    let (driven, waited) = answer_body(job, parts, &mut source, sink, &mut upload, tunnel).await;
-    // An answer that was here whole has taken no time.
-    let ended = if waited || filters_waited { Instant::now() } else { now };
-    parts.exchange.ended = Some(ended);
-    if let Some(cluster) = &parts.exchange.cluster {
-        let took = ended.duration_since(parts.exchange.passed);
-        cluster.stats().upstream_rq_time.record(took.as_secs_f64() * 1000.0);
-    }
-    Ok(driven)
 }
 
 /// Sends the request until the final head of the answer is there, in `exchange.response`, and the reply can take it.
-async fn answer_head<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink>(
+fn answer_head<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink>(
     parts: &mut Parts<'_, '_, '_, B, R>,
     upstream: &mut U,
     sink: &mut K,
     upload: &mut Upload,
     wants_tunnel: bool,
-) -> Result<(), Failure> {
-    let mut interim = 0;
-    loop {
-        poll_fn(|cx| {
-            if let Some(failure) = upload.poll(cx, parts.body, sink, parts.deadlines) {
-                return Poll::Ready(Err(failure));
-            }
-            // An answer that has no way to the client yet stays where it is.
-            match parts.reply.poll_head_ready(cx, 0) {
-                Poll::Ready(Ok(())) => match upstream.poll_response(cx, &mut parts.exchange.response) {
-                    Poll::Ready(Ok(())) => return Poll::Ready(Ok(())),
-                    Poll::Ready(Err(StreamError::Overload)) => return Poll::Ready(Err(Failure::Overload)),
-                    Poll::Ready(Err(error)) => return Poll::Ready(Err(Failure::Upstream(error))),
+) -> impl Future<Output = Result<(), Failure>> {
+    async move {
+        let mut interim = 0;
+        loop {
+            poll_fn(|cx| {
+                if let Some(failure) = upload.poll(cx, parts.body, sink, parts.deadlines) {
+                    return Poll::Ready(Err(failure));
+                }
+                // An answer that has no way to the client yet stays where it is.
+                match parts.reply.poll_head_ready(cx, 0) {
+                    Poll::Ready(Ok(())) => match upstream.poll_response(cx, &mut parts.exchange.response) {
+                        Poll::Ready(Ok(())) => return Poll::Ready(Ok(())),
+                        Poll::Ready(Err(StreamError::Overload)) => return Poll::Ready(Err(Failure::Overload)),
+                        Poll::Ready(Err(error)) => return Poll::Ready(Err(Failure::Upstream(error))),
+                        Poll::Pending => {}
+                    },
+                    Poll::Ready(Err(_)) => return Poll::Ready(Err(Failure::ClientGone)),
                     Poll::Pending => {}
-                },
-                Poll::Ready(Err(_)) => return Poll::Ready(Err(Failure::ClientGone)),
-                Poll::Pending => {}
-            }
-            if let Poll::Ready(failure) = poll_ends(cx, parts, wants_tunnel) {
-                return Poll::Ready(Err(failure));
-            }
-            match gave_up(parts.deadlines, parts.exchange.cluster.as_ref(), upstream) {
-                true => Poll::Ready(Err(Failure::Upstream(StreamError::Closed))),
-                false => Poll::Pending,
-            }
-        })
-        .await?;
-        let status = parts.exchange.response.status;
-        if status >= 200 || (status == 101 && wants_tunnel) {
-            return Ok(());
-        }
-        interim += 1;
-        if status == 101 || interim > MAX_INTERIM {
-            return Err(Failure::Upstream(StreamError::H1(H1Error::StartLine)));
-        }
-        // 100 was answered here, before the body was asked for.
-        if status != 100 {
-            parts
-                .reply
-                .send_interim(&parts.exchange.response)
-                .map_err(|_| Failure::ClientGone)?;
-            // A client that does not read has no longer than for the answer itself.
-            poll_fn(|cx| match parts.reply.poll_flush(cx) {
-                Poll::Ready(flushed) => Poll::Ready(flushed.map_err(|_| Failure::ClientGone)),
-                Poll::Pending => poll_ends(cx, parts, wants_tunnel).map(Err),
+                }
+                if let Poll::Ready(failure) = poll_ends(cx, parts, wants_tunnel) {
+                    return Poll::Ready(Err(failure));
+                }
+                match gave_up(parts.deadlines, parts.exchange.cluster.as_ref(), upstream) {
+                    true => Poll::Ready(Err(Failure::Upstream(StreamError::Closed))),
+                    false => Poll::Pending,
+                }
             })
             .await?;
+            let status = parts.exchange.response.status;
+            if status >= 200 || (status == 101 && wants_tunnel) {
+                return Ok(());
+            }
+            interim += 1;
+            if status == 101 || interim > MAX_INTERIM {
+                return Err(Failure::Upstream(StreamError::H1(H1Error::StartLine)));
+            }
+            // 100 was answered here, before the body was asked for.
+            if status != 100 {
+                parts
+                    .reply
+                    .send_interim(&parts.exchange.response)
+                    .map_err(|_| Failure::ClientGone)?;
+                // A client that does not read has no longer than for the answer itself.
+                poll_fn(|cx| match parts.reply.poll_flush(cx) {
+                    Poll::Ready(flushed) => Poll::Ready(flushed.map_err(|_| Failure::ClientGone)),
+                    Poll::Pending => poll_ends(cx, parts, wants_tunnel).map(Err),
+                })
+                .await?;
+            }
         }
     }
 }
@@ -362,62 +366,64 @@ async fn wait_for_filters<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink
 }
 
 /// Passes the answer's body on, while the rest of the request goes out. Says as well whether it had to wait.
-async fn answer_body<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink>(
+fn answer_body<B: RequestBody, R: Reply, U: Upstream, K: UpstreamSink>(
     job: &Job<'_>,
     parts: &mut Parts<'_, '_, '_, B, R>,
     source: &mut Filtered<'_, U>,
     sink: &mut K,
     upload: &mut Upload,
     tunnel: bool,
-) -> (Driven, bool) {
-    let mut waited = false;
-    let mut pump = Pump::default();
-    let mut half_closed = false;
-    let end = poll_fn(|cx| {
-        let before = pump.bytes;
-        let download = pump.poll(cx, source, parts.reply);
-        if pump.bytes != before {
-            parts.deadlines.idle.touch();
-        }
-        match download {
-            Poll::Ready(Ok(())) => return Poll::Ready(End::Whole),
-            Poll::Ready(Err(PumpError::Source(StreamError::Overload))) => {
-                return Poll::Ready(End::Failure(Failure::Overload));
+) -> impl Future<Output = (Driven, bool)> {
+    async move {
+        let mut waited = false;
+        let mut pump = Pump::default();
+        let mut half_closed = false;
+        let end = poll_fn(|cx| {
+            let before = pump.bytes;
+            let download = pump.poll(cx, source, parts.reply);
+            if pump.bytes != before {
+                parts.deadlines.idle.touch();
             }
-            Poll::Ready(Err(PumpError::Source(error))) => return Poll::Ready(End::Upstream(error)),
-            Poll::Ready(Err(PumpError::Sink(StreamError::Length))) => {
-                return Poll::Ready(End::Upstream(StreamError::Length));
+            match download {
+                Poll::Ready(Ok(())) => return Poll::Ready(End::Whole),
+                Poll::Ready(Err(PumpError::Source(StreamError::Overload))) => {
+                    return Poll::Ready(End::Failure(Failure::Overload));
+                }
+                Poll::Ready(Err(PumpError::Source(error))) => return Poll::Ready(End::Upstream(error)),
+                Poll::Ready(Err(PumpError::Sink(StreamError::Length))) => {
+                    return Poll::Ready(End::Upstream(StreamError::Length));
+                }
+                Poll::Ready(Err(PumpError::Sink(_))) => {
+                    return Poll::Ready(End::Failure(Failure::ClientGone));
+                }
+                Poll::Pending => {}
             }
-            Poll::Ready(Err(PumpError::Sink(_))) => {
-                return Poll::Ready(End::Failure(Failure::ClientGone));
+            if let Some(failure) = upload.poll(cx, parts.body, sink, parts.deadlines) {
+                return Poll::Ready(End::Failure(failure));
             }
-            Poll::Pending => {}
-        }
-        if let Some(failure) = upload.poll(cx, parts.body, sink, parts.deadlines) {
-            return Poll::Ready(End::Failure(failure));
-        }
-        if tunnel {
-            if upload.refused {
-                return Poll::Ready(End::Whole);
+            if tunnel {
+                if upload.refused {
+                    return Poll::Ready(End::Whole);
+                }
+                if upload.pump.flushed && !half_closed {
+                    // The client has said its last word; the upstream may still have some.
+                    half_closed = sink.poll_half_close(cx).is_ready();
+                }
             }
-            if upload.pump.flushed && !half_closed {
-                // The client has said its last word; the upstream may still have some.
-                half_closed = sink.poll_half_close(cx).is_ready();
+            if let Poll::Ready(failure) = poll_ends(cx, parts, tunnel) {
+                return Poll::Ready(End::Failure(failure));
             }
-        }
-        if let Poll::Ready(failure) = poll_ends(cx, parts, tunnel) {
-            return Poll::Ready(End::Failure(failure));
-        }
-        if gave_up(parts.deadlines, parts.exchange.cluster.as_ref(), source.source()) {
-            return Poll::Ready(End::Upstream(StreamError::Closed));
-        }
-        waited = true;
-        Poll::Pending
-    })
-    .await;
-    parts.exchange.response_bytes = pump.bytes;
-    parts.exchange.trailers = source.take_seen();
-    (ended(job, parts.exchange, end, tunnel), waited)
+            if gave_up(parts.deadlines, parts.exchange.cluster.as_ref(), source.source()) {
+                return Poll::Ready(End::Upstream(StreamError::Closed));
+            }
+            waited = true;
+            Poll::Pending
+        })
+        .await;
+        parts.exchange.response_bytes = pump.bytes;
+        parts.exchange.trailers = source.take_seen();
+        (ended(job, parts.exchange, end, tunnel), waited)
+    }
 }
 
 /// Notes how an answer ended.

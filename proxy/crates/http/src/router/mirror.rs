@@ -137,7 +137,7 @@ async fn send(
     let mut body = ReplayBody::new(&mut body, length, &keeper);
     let mut timer = Timer::default();
     // The cluster's statistics have said what became of it.
-    let _ = super::send(job, &cluster, &mut exchange, &mut body, &mut Nobody, &mut timer).await;
+    let _ = super::send(&job, &cluster, &mut exchange, &mut body, &mut Nobody, &mut timer).await;
 }
 
 /// How the body of a copy ends.

@@ -8,8 +8,8 @@ mod retry;
 mod upstream;
 mod websocket;
 
-use std::future::Future;
-use std::pin::pin;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
@@ -126,138 +126,148 @@ impl<'r> Job<'r> {
 ///
 /// # Errors
 /// What to answer when no upstream's answer was begun.
-pub(crate) async fn run<B: RequestBody, R: Reply>(
+pub(crate) fn run<B: RequestBody, R: Reply>(
     routed: Routed<'_>,
     exchange: &mut Exchange,
     body: &mut B,
     reply: &mut R,
     timer: &mut Timer,
-) -> Result<Outcome, Failure> {
-    let found = match routed.selected.cluster() {
-        Some(name) => enter(routed.env.worker, name, exchange).await,
-        None => None,
-    };
-    let cluster = found.ok_or(Failure::NoCluster(routed.action.not_found_status))?;
-    change_request(&routed, exchange);
-    let job = Job::of_client(&routed, exchange);
-    let mut body = ReplayBody::new(body, routed.facts.length, job.keeper());
-    if !routed.action.mirrors.is_empty() {
-        body.copy_to(Copies::begin(&routed, &job, exchange));
+) -> impl Future<Output = Result<Outcome, Failure>> {
+    async move {
+        let found = match routed.selected.cluster() {
+            Some(name) => enter(routed.env.worker, name, exchange).await,
+            None => None,
+        };
+        let cluster = found.ok_or(Failure::NoCluster(routed.action.not_found_status))?;
+        change_request(&routed, exchange);
+        let job = Job::of_client(&routed, exchange);
+        let mut body = ReplayBody::new(body, routed.facts.length, job.keeper());
+        if !routed.action.mirrors.is_empty() {
+            body.copy_to(Copies::begin(&routed, &job, exchange));
+        }
+        send(&job, &cluster, exchange, &mut body, reply, timer).await
     }
-    send(job, &cluster, exchange, &mut body, reply, timer).await
 }
 
 /// Notes the cluster that a request goes to. None when there is none of that name.
-pub(crate) async fn enter(worker: &HttpWorker, name: &Arc<str>, exchange: &mut Exchange) -> Option<Rc<Cluster>> {
-    let cluster = worker.clusters.get(name)?;
-    if cluster.awaits_names() {
-        // Boxed: rare, and a request's future should not be larger for it.
-        Box::pin(cluster.named()).await;
+pub(crate) fn enter(
+    worker: &HttpWorker,
+    name: &Arc<str>,
+    exchange: &mut Exchange,
+) -> impl Future<Output = Option<Rc<Cluster>>> {
+    async move {
+        let cluster = worker.clusters.get(name)?;
+        if cluster.awaits_names() {
+            // Boxed: rare, and a request's future should not be larger for it.
+            Box::pin(cluster.named()).await;
+        }
+        exchange.cluster = Some(Rc::clone(&cluster));
+        exchange.cluster_config = Some(cluster.config());
+        Some(cluster)
     }
-    exchange.cluster = Some(Rc::clone(&cluster));
-    exchange.cluster_config = Some(cluster.config());
-    Some(cluster)
 }
 
 /// Sends a request to a cluster, as often as the retry policy allows, and the answer to `reply`.
 ///
 /// # Errors
 /// What went wrong when no answer was begun.
-pub(crate) async fn send<B: RequestBody, R: Reply>(
-    job: Job<'_>,
+pub(crate) fn send<B: RequestBody, R: Reply>(
+    job: &Job<'_>,
     cluster: &Rc<Cluster>,
     exchange: &mut Exchange,
     body: &mut ReplayBody<'_, B>,
     reply: &mut R,
     timer: &mut Timer,
-) -> Result<Outcome, Failure> {
-    let config = cluster.config();
-    let mut retry = RetryState::new(job.retry);
-    let mut deadlines = Deadlines::new(&job, exchange);
-    if retry.wanted() || config.http != UpstreamHttp::Http1 {
-        body.keep_up_to(config.buffer_limit);
-    }
-    let expected = if retry.per_try().is_zero() {
-        deadlines.route_timeout
-    } else {
-        retry.per_try()
-    };
-    if !expected.is_zero() {
-        let ms = u64::try_from(expected.as_millis()).unwrap_or(u64::MAX);
-        exchange.request.fields.remove_known(Known::ExpectedTimeout);
-        exchange.request.fields.push_number(Known::ExpectedTimeout, ms);
-    }
-    let mut moves = 0;
-    loop {
-        exchange.attempts += 1;
-        if job.count_attempts {
-            exchange.request.fields.remove_known(Known::AttemptCount);
-            exchange
-                .request
-                .fields
-                .push_number(Known::AttemptCount, u64::from(exchange.attempts));
+) -> impl Future<Output = Result<Outcome, Failure>> {
+    async move {
+        let config = cluster.config();
+        let mut retry = RetryState::new(job.retry);
+        let mut deadlines = Deadlines::new(job, exchange);
+        if retry.wanted() || config.http != UpstreamHttp::Http1 {
+            body.keep_up_to(config.buffer_limit);
         }
-        if !retry.per_try().is_zero() {
-            deadlines.per_try = Instant::now() + retry.per_try();
-        }
-        let mut parts = Parts {
-            exchange,
-            body: &mut *body,
-            reply,
-            timer,
-            deadlines: &mut deadlines,
-            retry: &mut retry,
+        let expected = if retry.per_try().is_zero() {
+            deadlines.route_timeout
+        } else {
+            retry.per_try()
         };
-        let tried = attempt(&job, cluster, &mut parts).await;
-        if body.take_abandoned() && retry.wanted() {
-            cluster.stats().retry_or_shadow_abandoned.inc();
+        if !expected.is_zero() {
+            let ms = u64::try_from(expected.as_millis()).unwrap_or(u64::MAX);
+            exchange.request.fields.remove_known(Known::ExpectedTimeout);
+            exchange.request.fields.push_number(Known::ExpectedTimeout, ms);
         }
-        let failure = match tried {
-            Ok(Driven::Finished(outcome)) => return Ok(outcome),
-            Ok(Driven::Broken) => return Ok(Outcome::Aborted),
-            Ok(Driven::RetryStatus) => None,
-            Err(failure) => Some(failure),
-        };
-        if let Some(failure) = &failure {
-            count(cluster, failure);
-            if moves < MAX_MOVES && may_move(failure, &job.facts, exchange.request.method) && body.rewind() {
-                cluster.stats().upstream_rq_moved.inc();
-                moves += 1;
-                exchange.attempts -= 1;
-                continue;
+        let mut moves = 0;
+        loop {
+            exchange.attempts += 1;
+            if job.count_attempts {
+                exchange.request.fields.remove_known(Known::AttemptCount);
+                exchange
+                    .request
+                    .fields
+                    .push_number(Known::AttemptCount, u64::from(exchange.attempts));
             }
-            if !retry.may_retry_failure(failure) {
-                return Err(exhausted(exchange, cluster, &retry, failure));
+            if !retry.per_try().is_zero() {
+                deadlines.per_try = Instant::now() + retry.per_try();
             }
-        }
-        // `drive` asked the policy about a status already.
-        let guard = cluster.begin_retry();
-        if guard.is_err() || !body.rewind() {
-            if guard.is_err() {
-                exchange.flag(ResponseFlag::UpstreamOverflow);
+            let mut parts = Parts {
+                exchange,
+                body: &mut *body,
+                reply,
+                timer,
+                deadlines: &mut deadlines,
+                retry: &mut retry,
+            };
+            let tried = attempt(job, cluster, &mut parts).await;
+            if body.take_abandoned() && retry.wanted() {
+                cluster.stats().retry_or_shadow_abandoned.inc();
             }
-            // The response that was to be retried is gone with its connection.
-            return Err(failure.unwrap_or(Failure::Upstream(StreamError::Reset)));
-        }
-        let pause = retry.back_off(&mut job.worker.random());
-        deadlines.per_try = far_future(exchange.begun);
-        let mut parts = Parts {
-            exchange,
-            body: &mut *body,
-            reply,
-            timer,
-            deadlines: &mut deadlines,
-            retry: &mut retry,
-        };
-        let pausing = async {
-            tokio::time::sleep(pause).await;
-            Ok(())
-        };
-        let waited = until_ready(pausing, &mut parts).await;
-        drop(guard);
-        if let Err(failure) = waited {
-            count(cluster, &failure);
-            return Err(failure);
+            let failure = match tried {
+                Ok(Driven::Finished(outcome)) => return Ok(outcome),
+                Ok(Driven::Broken) => return Ok(Outcome::Aborted),
+                Ok(Driven::RetryStatus) => None,
+                Err(failure) => Some(failure),
+            };
+            if let Some(failure) = &failure {
+                count(cluster, failure);
+                if moves < MAX_MOVES && may_move(failure, &job.facts, exchange.request.method) && body.rewind() {
+                    cluster.stats().upstream_rq_moved.inc();
+                    moves += 1;
+                    exchange.attempts -= 1;
+                    continue;
+                }
+                if !retry.may_retry_failure(failure) {
+                    return Err(exhausted(exchange, cluster, &retry, failure));
+                }
+            }
+            // `drive` asked the policy about a status already.
+            let guard = cluster.begin_retry();
+            if guard.is_err() || !body.rewind() {
+                if guard.is_err() {
+                    exchange.flag(ResponseFlag::UpstreamOverflow);
+                }
+                // The response that was to be retried is gone with its connection.
+                return Err(failure.unwrap_or(Failure::Upstream(StreamError::Reset)));
+            }
+            let pause = retry.back_off(&mut job.worker.random());
+            deadlines.per_try = far_future(exchange.begun);
+            let mut parts = Parts {
+                exchange,
+                body: &mut *body,
+                reply,
+                timer,
+                deadlines: &mut deadlines,
+                retry: &mut retry,
+            };
+            let pausing = async {
+                tokio::time::sleep(pause).await;
+                Ok(())
+            };
+            let waited = until_ready(pin!(pausing), &mut parts).await;
+            drop(guard);
+            if let Err(failure) = waited {
+                count(cluster, &failure);
+                return Err(failure);
+            }
         }
     }
 }
@@ -329,83 +339,89 @@ fn change_request(routed: &Routed<'_>, exchange: &mut Exchange) {
 }
 
 /// One try.
-async fn attempt<B: RequestBody, R: Reply>(
+fn attempt<B: RequestBody, R: Reply>(
     job: &Job<'_>,
     cluster: &Rc<Cluster>,
     parts: &mut Parts<'_, '_, '_, B, R>,
-) -> Result<Driven, Failure> {
-    let wanted = PickContext {
-        original_dst: job.client.and_then(|client| client.connection.original_destination()),
-        tried: parts.retry.tried(),
-        max_attempts: parts.retry.host_attempts(),
-    };
-    let host = cluster.pick(&wanted).map_err(|e| match e {
-        PickError::TooManyHosts => Failure::Overflow,
-        _ => Failure::NoHealthyUpstream,
-    })?;
-    parts.retry.remember(host.address());
-    let exchange = &mut *parts.exchange;
-    exchange.upstream_host = Some(host.address());
-    exchange.upstream_workload = host.workload();
-    exchange.upstream_local = None;
-    exchange.upstream_peer = None;
-    exchange.upstream_local_identity = None;
-    if job.host_of_endpoint
-        && let Some(name) = host.hostname()
-    {
-        exchange.request.set_host(&name);
+) -> impl Future<Output = Result<Driven, Failure>> {
+    async move {
+        let wanted = PickContext {
+            original_dst: job.client.and_then(|client| client.connection.original_destination()),
+            tried: parts.retry.tried(),
+            max_attempts: parts.retry.host_attempts(),
+        };
+        let host = cluster.pick(&wanted).map_err(|e| match e {
+            PickError::TooManyHosts => Failure::Overflow,
+            _ => Failure::NoHealthyUpstream,
+        })?;
+        parts.retry.remember(host.address());
+        let exchange = &mut *parts.exchange;
+        exchange.upstream_host = Some(host.address());
+        exchange.upstream_workload = host.workload();
+        exchange.upstream_local = None;
+        exchange.upstream_peer = None;
+        exchange.upstream_local_identity = None;
+        if job.host_of_endpoint
+            && let Some(name) = host.hostname()
+        {
+            exchange.request.set_host(&name);
+        }
+        // The request's own clock reading is good enough on the first try, also to tell an expired connection.
+        let now = match exchange.attempts {
+            1 => exchange.passed,
+            _ => Instant::now(),
+        };
+        let guard = host.begin_request(now).map_err(|_| Failure::Overflow)?;
+        let use_h2 = match cluster.config().http {
+            UpstreamHttp::Http1 => false,
+            UpstreamHttp::Http2 => true,
+            UpstreamHttp::Downstream => exchange.request.protocol == Protocol::Http2,
+        };
+        let result = try_host(job, cluster, &host, use_h2, now, parts).await;
+        drop(guard);
+        report(&host, parts.exchange, &result);
+        if matches!(result, Ok(Driven::Finished(_)))
+            && parts.exchange.attempts > 1
+            && parts.exchange.response.status < 500
+        {
+            cluster.stats().upstream_rq_retry_success.inc();
+        }
+        result
     }
-    // The request's own clock reading is good enough on the first try, also to tell an expired connection.
-    let now = match exchange.attempts {
-        1 => exchange.passed,
-        _ => Instant::now(),
-    };
-    let guard = host.begin_request(now).map_err(|_| Failure::Overflow)?;
-    let use_h2 = match cluster.config().http {
-        UpstreamHttp::Http1 => false,
-        UpstreamHttp::Http2 => true,
-        UpstreamHttp::Downstream => exchange.request.protocol == Protocol::Http2,
-    };
-    let result = try_host(job, cluster, &host, use_h2, now, parts).await;
-    drop(guard);
-    report(&host, parts.exchange, &result);
-    if matches!(result, Ok(Driven::Finished(_))) && parts.exchange.attempts > 1 && parts.exchange.response.status < 500
-    {
-        cluster.stats().upstream_rq_retry_success.inc();
-    }
-    result
 }
 
-async fn try_host<B: RequestBody, R: Reply>(
+fn try_host<B: RequestBody, R: Reply>(
     job: &Job<'_>,
     cluster: &Rc<Cluster>,
     host: &Rc<UpstreamHost>,
     use_h2: bool,
     now: Instant,
     parts: &mut Parts<'_, '_, '_, B, R>,
-) -> Result<Driven, Failure> {
-    if use_h2 {
-        if job.facts.upgrade && !cluster.config().http2.allow_connect {
-            return Err(Failure::UpgradeRefused);
+) -> impl Future<Output = Result<Driven, Failure>> {
+    async move {
+        if use_h2 {
+            if job.facts.upgrade && !cluster.config().http2.allow_connect {
+                return Err(Failure::UpgradeRefused);
+            }
+            let lease = until_ready(pin!(acquire_h2(cluster, host)), parts).await?;
+            parts.exchange.upstream_local = lease.conn.local;
+            parts.exchange.upstream_peer.clone_from(&lease.conn.peer);
+            let identity = &lease.conn.local_identity;
+            parts.exchange.upstream_local_identity.clone_from(identity);
+            return upstream::over_h2(job, lease, parts).await;
         }
-        let lease = until_ready(acquire_h2(cluster, host), parts).await?;
-        parts.exchange.upstream_local = lease.conn.local;
-        parts.exchange.upstream_peer.clone_from(&lease.conn.peer);
-        let identity = &lease.conn.local_identity;
-        parts.exchange.upstream_local_identity.clone_from(identity);
-        return upstream::over_h2(job, lease, parts).await;
+        let mut lease = match H1Lease::kept(host, now) {
+            Some(lease) => lease,
+            // Boxed: rare, and a request's future should not be larger for it.
+            None => until_ready(Box::pin(open_h1(cluster, host)).as_mut(), parts).await?,
+        };
+        if let Some(conn) = lease.parts() {
+            parts.exchange.upstream_local = conn.local;
+            parts.exchange.upstream_peer.clone_from(&conn.peer);
+            parts.exchange.upstream_local_identity.clone_from(&conn.local_identity);
+        }
+        upstream::over_h1(job, lease, cluster, parts).await
     }
-    let mut lease = match H1Lease::kept(host, now) {
-        Some(lease) => lease,
-        // Boxed: rare, and a request's future should not be larger for it.
-        None => until_ready(Box::pin(open_h1(cluster, host)), parts).await?,
-    };
-    if let Some(conn) = lease.parts() {
-        parts.exchange.upstream_local = conn.local;
-        parts.exchange.upstream_peer.clone_from(&conn.peer);
-        parts.exchange.upstream_local_identity.clone_from(&conn.local_identity);
-    }
-    upstream::over_h1(job, lease, cluster, parts).await
 }
 
 /// Tells outlier detection how the try went.
@@ -449,16 +465,14 @@ fn effective_status(exchange: &Exchange) -> u16 {
 }
 
 /// Waits for something, unless the request ends first.
-async fn until_ready<T, B: RequestBody, R: Reply>(
-    wanted: impl Future<Output = Result<T, Failure>>,
+fn until_ready<T, B: RequestBody, R: Reply>(
+    mut wanted: Pin<&mut impl Future<Output = Result<T, Failure>>>,
     parts: &mut Parts<'_, '_, '_, B, R>,
-) -> Result<T, Failure> {
-    let mut wanted = pin!(wanted);
-    std::future::poll_fn(|cx| match wanted.as_mut().poll(cx) {
+) -> impl Future<Output = Result<T, Failure>> {
+    poll_fn(move |cx| match wanted.as_mut().poll(cx) {
         Poll::Ready(result) => Poll::Ready(result),
         Poll::Pending => drive::poll_ends(cx, parts, false).map(Err),
     })
-    .await
 }
 
 /// What the router and the route change of the answer's head on its way to a client.

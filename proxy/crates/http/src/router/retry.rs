@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use heddle_config::snapshot::RetryPolicy;
-use smallvec::SmallVec;
 
 use crate::failure::Failure;
 use crate::head::{Known, ResponseHead};
@@ -16,7 +15,8 @@ pub(crate) struct RetryState<'p> {
     policy: Option<&'p Arc<RetryPolicy>>,
     left: u32,
     made: u32,
-    tried: SmallVec<[SocketAddr; 4]>,
+    /// Empty unless the policy avoids them.
+    tried: Vec<SocketAddr>,
 }
 
 impl<'p> RetryState<'p> {
@@ -25,7 +25,7 @@ impl<'p> RetryState<'p> {
             left: policy.map_or(0, |p| p.num_retries),
             policy,
             made: 0,
-            tried: SmallVec::new(),
+            tried: Vec::new(),
         }
     }
 

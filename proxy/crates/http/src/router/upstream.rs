@@ -1,5 +1,6 @@
 //! The upstream's end of a try, over either protocol.
 
+use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
@@ -158,56 +159,58 @@ fn write_head(head: &RequestHead, facts: &Facts, key: Option<&websocket::Key>, w
 }
 
 /// A try on an HTTP/1.1 connection, which goes back to its pool when the exchange was clean.
-pub(super) async fn over_h1<B: RequestBody, R: Reply>(
+pub(super) fn over_h1<B: RequestBody, R: Reply>(
     job: &Job<'_>,
     mut lease: H1Lease,
     cluster: &Rc<Cluster>,
     parts: &mut Parts<'_, '_, '_, B, R>,
-) -> Result<Driven, Failure> {
-    let driven = {
-        let Some(conn) = lease.parts() else {
-            return Err(Failure::Upstream(StreamError::Closed));
-        };
-        let kept = conn.is_kept();
-        let (reader, mut writer) = conn.conn.halves();
-        let nonce = || job.worker.random().u128(..);
-        let key = match job.facts.upgrade {
-            true => websocket::Key::for_request(&parts.exchange.request, nonce),
-            false => None,
-        };
-        write_head(&parts.exchange.request, &job.facts, key.as_ref(), &mut writer);
-        let mut up = H1Up {
-            reader,
-            method: parts.exchange.request.method,
-            liveness: cluster.config().keepalive.map(|k| Liveness::new(k.patience())),
-            key,
-            heard: false,
-        };
-        if let Some(liveness) = &up.liveness {
-            // The request's own clock reading is good enough on the first try.
-            let now = match parts.exchange.attempts {
-                1 => parts.exchange.begun,
-                _ => Instant::now(),
+) -> impl Future<Output = Result<Driven, Failure>> {
+    async move {
+        let driven = {
+            let Some(conn) = lease.parts() else {
+                return Err(Failure::Upstream(StreamError::Closed));
             };
-            parts.deadlines.look_every = liveness.period();
-            parts.deadlines.look = now + liveness.period();
-        }
-        match drive(job, parts, &mut up, &mut writer).await {
-            Err(Failure::Upstream(StreamError::Closed)) if kept && !up.heard => {
-                Err(Failure::Upstream(StreamError::Stale))
+            let kept = conn.is_kept();
+            let (reader, mut writer) = conn.conn.halves();
+            let nonce = || job.worker.random().u128(..);
+            let key = match job.facts.upgrade {
+                true => websocket::Key::for_request(&parts.exchange.request, nonce),
+                false => None,
+            };
+            write_head(&parts.exchange.request, &job.facts, key.as_ref(), &mut writer);
+            let mut up = H1Up {
+                reader,
+                method: parts.exchange.request.method,
+                liveness: cluster.config().keepalive.map(|k| Liveness::new(k.patience())),
+                key,
+                heard: false,
+            };
+            if let Some(liveness) = &up.liveness {
+                // The request's own clock reading is good enough on the first try.
+                let now = match parts.exchange.attempts {
+                    1 => parts.exchange.begun,
+                    _ => Instant::now(),
+                };
+                parts.deadlines.look_every = liveness.period();
+                parts.deadlines.look = now + liveness.period();
             }
-            driven => driven,
+            match drive(job, parts, &mut up, &mut writer).await {
+                Err(Failure::Upstream(StreamError::Closed)) if kept && !up.heard => {
+                    Err(Failure::Upstream(StreamError::Stale))
+                }
+                driven => driven,
+            }
+        };
+        parts.deadlines.look = far_future(parts.exchange.begun);
+        let reusable = match driven {
+            Ok(Driven::Finished(Outcome::Complete) | Driven::RetryStatus) => parts.exchange.response.keep_alive,
+            _ => false,
+        };
+        if reusable {
+            lease.release(cluster, parts.exchange.ended.unwrap_or_else(Instant::now));
         }
-    };
-    parts.deadlines.look = far_future(parts.exchange.begun);
-    let reusable = match driven {
-        Ok(Driven::Finished(Outcome::Complete) | Driven::RetryStatus) => parts.exchange.response.keep_alive,
-        _ => false,
-    };
-    if reusable {
-        lease.release(cluster, parts.exchange.ended.unwrap_or_else(Instant::now));
+        driven
     }
-    driven
 }
 
 /// An upgrade asked for by an extended CONNECT.
@@ -309,42 +312,44 @@ impl UpstreamSink for H2Writer {
 }
 
 /// A try on a stream of a shared HTTP/2 connection.
-pub(super) async fn over_h2<B: RequestBody, R: Reply>(
+pub(super) fn over_h2<B: RequestBody, R: Reply>(
     job: &Job<'_>,
     lease: H2Lease,
     parts: &mut Parts<'_, '_, '_, B, R>,
-) -> Result<Driven, Failure> {
-    let upgrade = match job.facts.upgrade {
-        true => Some(Upgrade::of(&parts.exchange.request)?),
-        false => None,
-    };
-    let follows = match job.facts.length {
-        _ if upgrade.is_some() => Follows::Tunnel,
-        BodyLength::Empty => Follows::Nothing,
-        _ => Follows::Body,
-    };
-    // Taken out for the moment: waiting looks at the exchange.
-    let mut head = std::mem::take(&mut parts.exchange.request);
-    if upgrade.is_some() {
-        // Of zero at most, and there is none in CONNECT.
-        head.fields.remove_known(Known::ContentLength);
+) -> impl Future<Output = Result<Driven, Failure>> {
+    async move {
+        let upgrade = match job.facts.upgrade {
+            true => Some(Upgrade::of(&parts.exchange.request)?),
+            false => None,
+        };
+        let follows = match job.facts.length {
+            _ if upgrade.is_some() => Follows::Tunnel,
+            BodyLength::Empty => Follows::Nothing,
+            _ => Follows::Body,
+        };
+        // Taken out for the moment: waiting looks at the exchange.
+        let mut head = std::mem::take(&mut parts.exchange.request);
+        if upgrade.is_some() {
+            // Of zero at most, and there is none in CONNECT.
+            head.fields.remove_known(Known::ContentLength);
+        }
+        let opening = async {
+            lease.open(&head, follows).await.map_err(|error| match error {
+                StreamError::NoTunnel => Failure::UpgradeRefused,
+                error => Failure::Upstream(error),
+            })
+        };
+        let opened = until_ready(pin!(opening), parts).await;
+        parts.exchange.request = head;
+        let stream = opened?;
+        let mut sink = H2Writer::new(Rc::clone(&stream), follows == Follows::Nothing);
+        let mut up = H2Up {
+            reader: H2Reader::new(Rc::clone(&stream)),
+            stream,
+            bodyless: parts.exchange.request.method == Method::Head,
+            upgrade,
+            _lease: lease,
+        };
+        drive(job, parts, &mut up, &mut sink).await
     }
-    let opening = async {
-        lease.open(&head, follows).await.map_err(|error| match error {
-            StreamError::NoTunnel => Failure::UpgradeRefused,
-            error => Failure::Upstream(error),
-        })
-    };
-    let opened = until_ready(opening, parts).await;
-    parts.exchange.request = head;
-    let stream = opened?;
-    let mut sink = H2Writer::new(Rc::clone(&stream), follows == Follows::Nothing);
-    let mut up = H2Up {
-        reader: H2Reader::new(Rc::clone(&stream)),
-        stream,
-        bodyless: parts.exchange.request.method == Method::Head,
-        upgrade,
-        _lease: lease,
-    };
-    drive(job, parts, &mut up, &mut sink).await
 }
