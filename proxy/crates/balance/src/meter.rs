@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Time between two measurements of a worker that has something to do. Short beside the 100 ms in which people notice a
+/// Least time between two measurements of a worker that has something to do. Short beside the 100 ms in which people notice a
 /// queue, long beside a turn of an event loop.
 pub const PERIOD: Duration = Duration::from_millis(10);
 

@@ -10,10 +10,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use heddle_balance::{Candidate, Load, PERIOD, fewest, least_loaded};
+use heddle_balance::{Candidate, Load, fewest, least_loaded};
 use heddle_config::snapshot::{ConnectionBalance, Listener};
 use tokio::sync::{Notify, mpsc};
 
+use crate::measure::LATEST;
 use crate::state::Arrival;
 
 /// Connections on their way to one worker. It takes them within a turn of its event loop; when so many wait it is far
@@ -159,7 +160,7 @@ impl Exchange {
         let seat = Seat::take(of, &mut shares, at, door);
         if let Some(desk) = self.workers.get(at) {
             desk.arrived.fetch_add(1, Ordering::Relaxed);
-            self.due_within(at, PERIOD);
+            self.due_within(at, LATEST);
         }
         match permit {
             None => Placement::Here(seat),
@@ -190,7 +191,7 @@ impl Exchange {
         }
         let permit = desk.queue.try_reserve().map_err(|_| Stay::Full)?;
         desk.arrived.fetch_add(1, Ordering::Relaxed);
-        self.due_within(to, PERIOD);
+        self.due_within(to, LATEST);
         Ok(Passage {
             seat: Seat::take(&seat.of, &mut shares, to, seat.door),
             on_the_way: self.on_the_way(to, desk),

@@ -28,6 +28,7 @@ mod stats;
 mod tcp_proxy;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 pub use exchange::Inbox;
 pub use on_demand::{Ask, Asks};

@@ -1,7 +1,7 @@
 //! How loaded this worker is, measured for those that place and move connections and for the metrics.
 
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use heddle_balance::{Meter, PERIOD, PERIOD_IDLE};
 use heddle_telemetry::Gauge;
@@ -10,6 +10,14 @@ use tokio::task::yield_now;
 use tokio::time::sleep;
 
 use crate::state::WorkerState;
+use crate::turns::turn;
+
+/// A worker that has something to do measures with the first turn of its event loop that has waited, a [`PERIOD`] after the last time;
+/// where none comes, within this.
+pub(crate) const LATEST: Duration = PERIOD.saturating_mul(2);
+
+/// A worker that is busy for more of the time than this, in thousandths, hardly waits: nothing of its timers is the kernel's.
+const SATURATED: u64 = 900;
 
 /// A worker's metrics of its load.
 struct Gauges {
@@ -36,13 +44,15 @@ pub(crate) async fn run(state: Rc<WorkerState>) {
     let until_now = || (Instant::now(), metrics.worker_total_busy_duration(0));
     let (mut before, mut busy) = until_now();
     let mut period = PERIOD;
+    let mut latest = LATEST;
     loop {
         tokio::select! {
-            () = sleep(if state.places_by_load() { period } else { PERIOD_IDLE }) => {}
+            () = turn(before + PERIOD), if period == PERIOD && state.places_by_load() => {}
+            () = sleep(if state.places_by_load() { period.max(latest) } else { PERIOD_IDLE }) => {}
             () = state.balance_changed() => {}
             () = state.opened(), if period > PERIOD && state.places_by_load() => {
                 // What is measured now is what the connection brings, not the rest before.
-                exchange.due_within(state.index, PERIOD);
+                exchange.due_within(state.index, LATEST);
                 (before, busy) = until_now();
                 sleep(PERIOD).await;
             }
@@ -55,7 +65,8 @@ pub(crate) async fn run(state: Rc<WorkerState>) {
         (before, busy) = (now, total);
         let open = state.open_connections() as u64;
         period = load.period(open);
-        exchange.measured(state.index, load, open, period);
+        latest = if load.busy < SATURATED { LATEST } else { PERIOD };
+        exchange.measured(state.index, load, open, period.max(LATEST));
         if state.places_by_load() {
             exchange.loads(&mut loads);
             state.moves.look(state.index, &loads);

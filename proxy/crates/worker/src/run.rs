@@ -14,7 +14,7 @@ use crate::expressions::HandOvers;
 use crate::manager::ListenerManager;
 use crate::params::{Phase, Scope, WorkerError, WorkerParams, WorkerReport};
 use crate::state::WorkerState;
-use crate::{accept, measure};
+use crate::{accept, measure, turns};
 
 /// Time between looks at idle pools and unused hosts.
 const HOUSEKEEPING: Duration = Duration::from_secs(5);
@@ -39,6 +39,7 @@ impl Worker {
     pub fn run(params: WorkerParams) -> Result<(), WorkerError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
+            .on_thread_unpark(turns::begun)
             .build_local(LocalOptions::default())
             .map_err(|source| WorkerError::Runtime {
                 worker: params.index,

@@ -130,8 +130,8 @@ fn what_lands_on_another_thread_is_heard_of() {
 #[test]
 fn load_decides_between_workers_that_measure() {
     let (exchange, _inboxes, occupancy, mut taking) = workers(2);
-    exchange.measured(0, Load { busy: 900, wait_us: 0 }, 10, PERIOD);
-    exchange.measured(1, Load { busy: 100, wait_us: 0 }, 10, PERIOD);
+    exchange.measured(0, Load { busy: 900, wait_us: 0 }, 10, LATEST);
+    exchange.measured(1, Load { busy: 100, wait_us: 0 }, 10, LATEST);
     assert_eq!(exchange.skew(), 800);
     let there = exchange.place(ConnectionBalance::LoadAware, &occupancy, 0, door());
     assert!(matches!(there, Placement::There(..)));
