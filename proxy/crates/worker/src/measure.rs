@@ -44,8 +44,8 @@ pub(crate) async fn run(state: Rc<WorkerState>) {
     let until_now = || (Instant::now(), metrics.worker_total_busy_duration(0));
     let (mut before, mut busy) = until_now();
     let mut period = PERIOD;
-    let mut latest = LATEST;
     loop {
+        let latest = if meter.load().busy < SATURATED { LATEST } else { PERIOD };
         tokio::select! {
             () = turn(before + PERIOD), if period == PERIOD && state.places_by_load() => {}
             () = sleep(if state.places_by_load() { period.max(latest) } else { PERIOD_IDLE }) => {}
@@ -65,7 +65,6 @@ pub(crate) async fn run(state: Rc<WorkerState>) {
         (before, busy) = (now, total);
         let open = state.open_connections() as u64;
         period = load.period(open);
-        latest = if load.busy < SATURATED { LATEST } else { PERIOD };
         exchange.measured(state.index, load, open, period.max(LATEST));
         if state.places_by_load() {
             exchange.loads(&mut loads);

@@ -38,8 +38,7 @@ pub(crate) fn begun() {
     TURNS.with(|turns| turns.begun(Instant::now));
 }
 
-/// Ready when this thread's event loop goes on for the first time at or after `due`. Who asks last is told, and nobody else. For as long as no turn comes, nobody
-/// is.
+/// Ready when this thread's event loop goes on for the first time at or after `due`. Who asks last is told, and nobody else.
 pub(crate) fn turn(due: Instant) -> impl Future<Output = ()> {
     poll_fn(move |cx| TURNS.with(|turns| turns.poll(due, Instant::now(), cx)))
 }
