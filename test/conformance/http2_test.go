@@ -3,6 +3,7 @@
 package conformance
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -27,7 +28,10 @@ const (
 
 // http2Client is a connection of HTTP/2 without TLS, by prior knowledge.
 type http2Client struct {
-	conn   net.Conn
+	conn net.Conn
+	// out are frames that next sends before it waits: a request's last bytes and its end arrive together, so that no
+	// answer comes between the two, to which Envoy gives no x-envoy-upstream-service-time.
+	out    *bufio.Writer
 	framer *http2.Framer
 	block  bytes.Buffer
 	hpack  *hpack.Encoder
@@ -42,11 +46,12 @@ func newHTTP2Client(address string) (*http2Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &http2Client{conn: conn, framer: http2.NewFramer(conn, conn), window: theirWindow, initial: theirWindow}
+	c := &http2Client{conn: conn, out: bufio.NewWriterSize(conn, theirWindow), window: theirWindow, initial: theirWindow}
+	c.framer = http2.NewFramer(c.out, conn)
 	c.hpack = hpack.NewEncoder(&c.block)
 	c.framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
 	_ = conn.SetDeadline(time.Now().Add(answerBound))
-	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
+	if _, err := io.WriteString(c.out, http2.ClientPreface); err != nil {
 		return nil, err
 	}
 	if err := c.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: ourWindow}); err != nil {
@@ -165,9 +170,17 @@ func (c *http2Client) upload(s *http2Stream) error {
 	return nil
 }
 
+// next frame of the peer, to whom everything is sent before.
+func (c *http2Client) next() (http2.Frame, error) {
+	if err := c.out.Flush(); err != nil {
+		return nil, err
+	}
+	return c.framer.ReadFrame()
+}
+
 // read reads one frame. s is the stream that is asked about, nil for none.
 func (c *http2Client) read(s *http2Stream) error {
-	frame, err := c.framer.ReadFrame()
+	frame, err := c.next()
 	if err != nil {
 		return err
 	}

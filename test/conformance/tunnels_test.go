@@ -409,7 +409,7 @@ var errNotOffered = errors.New("extended CONNECT is not offered")
 // offered reads the first SETTINGS and says whether they offer extended CONNECT.
 func (c *http2Client) offered() error {
 	for {
-		frame, err := c.framer.ReadFrame()
+		frame, err := c.next()
 		if err != nil {
 			return err
 		}
