@@ -496,25 +496,32 @@ func (s *side) logged(t *testing.T, name string, n int) []string {
 // count sums counters over their labels.
 func (s *side) count(t *testing.T, names []string) map[string]int {
 	t.Helper()
-	out := map[string]int{}
 	if len(names) == 0 {
-		return out
+		return map[string]int{}
 	}
-	text, err := s.proxy.Admin("/stats/prometheus", answerBound)
+	out, err := sums(s.proxy, names)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return out
+}
+
+// sums of a proxy's counters over their labels.
+func sums(proxy *subject.Proxy, names []string) (map[string]int, error) {
+	text, err := proxy.Admin("/stats/prometheus", answerBound)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]int{}
 	for _, line := range strings.Split(text, "\n") {
-		name, _, _ := strings.Cut(line, "{")
-		for _, wanted := range names {
-			if name == wanted {
-				n, err := strconv.ParseFloat(line[strings.LastIndexByte(line, ' ')+1:], 64)
-				if err != nil {
-					t.Fatal(err)
-				}
-				out[wanted] += int(n)
+		name := line[:max(0, strings.IndexAny(line, "{ "))]
+		if slices.Contains(names, name) {
+			n, err := strconv.ParseFloat(line[strings.LastIndexByte(line, ' ')+1:], 64)
+			if err != nil {
+				return nil, err
 			}
+			out[name] += int(n)
 		}
 	}
-	return out
+	return out, nil
 }

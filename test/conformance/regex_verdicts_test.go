@@ -16,8 +16,12 @@ import (
 	"heddle.io/heddle/test/hostile/subject"
 )
 
-// lanes are connections to a proxy.
-const lanes = 4
+const (
+	// lanes are connections to a proxy.
+	lanes = 4
+	// scansBound is the longest wait for the workers' counters.
+	scansBound = 15 * time.Second
+)
 
 // kind of a question.
 type kind string
@@ -109,4 +113,28 @@ func askOne(conn net.Conn, reader *bufio.Reader, q question) (string, error) {
 		return string(body), nil
 	}
 	return "", errors.New(response.Status)
+}
+
+// scans counts what Hyperscan has read to the end.
+const scans = "heddle_regex_hyperscan_scans_total"
+
+// hasScanned is that a proxy has had Hyperscan read at least so many texts. Its workers add up every five seconds.
+func hasScanned(proxy *subject.Proxy, atLeast int) error {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	bound := time.After(scansBound)
+	for {
+		got, err := sums(proxy, []string{scans})
+		if err != nil {
+			return err
+		}
+		if got[scans] >= atLeast {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-bound:
+			return fmt.Errorf("%s is %d, want %d at least: it is another engine that answers", scans, got[scans], atLeast)
+		}
+	}
 }

@@ -10,6 +10,7 @@ use harness::*;
 
 const FIXTURE: &str = include_str!("../../../test/fixtures/envoy-hyperscan.yaml");
 const HANDED_OVER: &str = "heddle_regex_hyperscan_handed_over_total{";
+const SCANNED: &str = "heddle_regex_hyperscan_scans_total";
 
 /// The status of the answer to a request with a cookie.
 fn status(port: u16, path: &str, cookie: &str) -> String {
@@ -47,6 +48,7 @@ fn hyperscan_finds_the_expressions_of_rules_and_routes() {
     }
     // Workers add up now and then.
     wait_until("two texts are counted", || counter(admin, HANDED_OVER) == 2);
+    assert!(counter(admin, SCANNED) > 0, "Hyperscan has read some");
 }
 
 /// Where an expression stands that Hyperscan is not given is said, and the configuration is taken.

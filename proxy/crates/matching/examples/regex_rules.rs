@@ -10,7 +10,9 @@ mod measured;
 mod request;
 
 use heddle_matching::rbac::{Action, Permission, Policy, Principal, Rules};
-use heddle_matching::{HandedOver, HeaderMatcher, HeaderTest, Regex, RegexEngine, StringMatcher, hyperscan_counts};
+use heddle_matching::{
+    HeaderMatcher, HeaderTest, HyperscanCounts, Regex, RegexEngine, StringMatcher, hyperscan_counts,
+};
 use heddle_net::ConnectionInfo;
 use measured::{measure, processor_time};
 use request::Request;
@@ -133,7 +135,7 @@ fn main() {
             let set = cost(&portable);
             let _ = hyperscan_counts();
             let by_hyperscan = hyperscan.as_ref().map(cost);
-            let HandedOver { words, slow, .. } = hyperscan_counts();
+            let HyperscanCounts { words, slow, .. } = hyperscan_counts();
             let one_by_one = measure(&requests, round, |request| {
                 alone.iter().any(|r| r.is_full_match(&request.0))
             });

@@ -30,6 +30,6 @@ pub use path::PathMatcher;
 pub use query::{QueryMatcher, QueryTest};
 pub use regex::{MAX_COMPILED, MAX_PATTERN, Regex, RegexError, RegexMemory, regex_memory};
 pub use scans::{RegexSets, Scans, Subject, Visit};
-pub use set::hyperscan::{HandedOver, hyperscan_counts};
+pub use set::hyperscan::{HyperscanCounts, hyperscan_counts};
 pub use string::{StringMatcher, StringTest};
 pub use view::RequestView;

@@ -10,7 +10,7 @@ use tokio::runtime::{Handle, LocalOptions, LocalRuntime};
 use tokio::task::{JoinError, spawn_local};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use crate::expressions::HandOvers;
+use crate::expressions::Scans;
 use crate::manager::ListenerManager;
 use crate::params::{Phase, Scope, WorkerError, WorkerParams, WorkerReport};
 use crate::state::WorkerState;
@@ -95,7 +95,7 @@ pub(crate) async fn serve(params: WorkerParams) {
         settings,
     } = params;
     heddle_keys::collect_here(&stats);
-    let hand_overs = HandOvers::new(&stats);
+    let scans = Scans::new(&stats);
     let first = Arc::clone(&snapshot.borrow_and_update());
     let clusters = Rc::new(Clusters::new(
         upstreams,
@@ -182,7 +182,7 @@ pub(crate) async fn serve(params: WorkerParams) {
                 }
             }
             _ = housekeeping.tick() => {
-                hand_overs.count();
+                scans.count();
                 state.clusters.maintain();
                 sweep_pools();
                 let needed_spares = trim_spares() | BufferPool::trim();

@@ -28,26 +28,29 @@ enum Reason {
     Failed,
 }
 
-/// How many texts the portable engines had to read on one thread where Hyperscan is configured, by reason.
+/// How many texts were held against databases on one thread, each once for each database of a set of expressions, and for each
+/// reading of it, by who read them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct HandedOver {
-    /// More words were in the text than Hyperscan is to find: somebody may try to slow the proxy down.
+pub struct HyperscanCounts {
+    /// Hyperscan did, to the end.
+    pub scanned: u64,
+    /// The portable engine: more words were in the text than Hyperscan is to find: somebody may try to slow the proxy down.
     pub words: u64,
-    /// The set's expressions had been slow on a text not long before.
+    /// The portable engine: the set's expressions had been slow on a text not long before.
     pub slow: u64,
-    /// The text has a line feed.
+    /// The portable engine: the text has a line feed.
     pub line_feed: u64,
-    /// The library had no memory for scratch space, or failed.
+    /// The portable engine: the library had no memory for scratch space, or failed.
     pub failed: u64,
 }
 
 thread_local! {
-    static HANDED_OVER: Cell<HandedOver> = const { Cell::new(HandedOver { words: 0, slow: 0, line_feed: 0, failed: 0 }) };
+    static COUNTS: Cell<HyperscanCounts> = const { Cell::new(HyperscanCounts { scanned: 0, words: 0, slow: 0, line_feed: 0, failed: 0 }) };
 }
 
-/// What this thread has handed over since it was asked last.
-pub fn hyperscan_counts() -> HandedOver {
-    HANDED_OVER.take()
+/// What came on this thread since it was asked last.
+pub fn hyperscan_counts() -> HyperscanCounts {
+    COUNTS.take()
 }
 
 /// Hyperscan does not take expressions, which are the portable engine's then: one of them, or all.
@@ -68,16 +71,26 @@ fn refused(expressions: &[Expression], refused: &Refused) {
     }
 }
 
+fn count_scan() {
+    COUNTS.with(|counts| {
+        let before = counts.get();
+        counts.set(HyperscanCounts {
+            scanned: before.scanned + 1,
+            ..before
+        });
+    });
+}
+
 #[cold]
 fn hand_over(reason: Reason) {
-    let mut counts = HANDED_OVER.get();
+    let mut counts = COUNTS.get();
     match reason {
         Reason::Words => counts.words += 1,
         Reason::Slow => counts.slow += 1,
         Reason::LineFeed => counts.line_feed += 1,
         Reason::Failed => counts.failed += 1,
     }
-    HANDED_OVER.set(counts);
+    COUNTS.set(counts);
 }
 
 #[cfg(test)]

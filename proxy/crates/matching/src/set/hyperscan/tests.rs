@@ -23,7 +23,6 @@ fn random_expressions_match_what_they_match_alone() {
     let mut dice = Dice(17);
     let mut taken = std::collections::HashMap::<String, usize>::new();
     let _ = hyperscan_counts();
-    let mut scans = 0;
     for _ in 0..120 {
         let count = 2 + dice.below(30);
         let set = compiled((0..count).map(|_| pattern(&mut dice)));
@@ -32,24 +31,15 @@ fn random_expressions_match_what_they_match_alone() {
         }
         for _ in 0..60 {
             let text = text(&mut dice);
-            scans += 2 * set.parts.len();
             agrees(&set, &text);
         }
     }
     // Else the expressions were compared with themselves.
     assert!(taken["Words"] > 200 && taken["Whole"] > 200, "{taken:?}");
-    let HandedOver {
-        words,
-        slow,
-        line_feed,
-        failed,
-    } = hyperscan_counts();
-    assert_eq!(failed, 0);
-    let handed_over = usize::try_from(words + slow + line_feed).expect("few");
-    assert!(
-        handed_over * 2 < scans,
-        "{handed_over} of {scans} scans were handed over"
-    );
+    let counts = hyperscan_counts();
+    assert_eq!(counts.failed, 0);
+    let handed_over = counts.words + counts.slow + counts.line_feed;
+    assert!(counts.scanned > 10_000 && counts.scanned > handed_over, "{counts:?}");
 }
 
 /// What may be left out joins what is before it with what is behind.
@@ -245,7 +235,7 @@ fn too_many_words_are_handed_over() {
     assert_eq!(hyperscan_counts().line_feed, 2);
     // The portable engine's anyway.
     assert_eq!(agrees(&set, "malform01\n req01"), 0);
-    assert_eq!(hyperscan_counts(), HandedOver::default());
+    assert_eq!(hyperscan_counts(), HyperscanCounts::default());
     // One word of all expressions.
     let set = compiled((0..1000).map(|i| format!(".*malform.+req{i}.*")));
     agrees(&set, &"malform".repeat(20));
@@ -262,7 +252,7 @@ fn a_slow_database_is_put_aside() {
     let mut text = || (0..4_000).map(|_| dice.of(&["a", "b", "c"])).collect::<String>();
     let hostile = text();
     let _ = hyperscan_counts();
-    let mut counts = HandedOver::default();
+    let mut counts = HyperscanCounts::default();
     for _ in 0..10_000 {
         hungry.parts[0].engine.scan(&hostile, &mut |_| {});
         counts = hyperscan_counts();

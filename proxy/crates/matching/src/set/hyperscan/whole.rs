@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 use super::super::lazy::{self, MAX_EXPRESSIONS};
 use super::super::{Candidate, Engine, Taken};
 use super::pace::{self, Pace};
-use super::{Reason, hand_over, syntax};
+use super::{Reason, count_scan, hand_over, syntax};
 
 /// Most places that the expressions of one database stand for.
 pub(super) const MAX_TOGETHER: usize = 4096;
@@ -250,7 +250,10 @@ impl Engine for Whole {
             (begun, pace::now())
         });
         match scanned {
-            Ok(Scanned::Whole) => true,
+            Ok(Scanned::Whole) => {
+                count_scan();
+                true
+            }
             _ => self.hand_over(Reason::Failed, text, see),
         }
     }

@@ -12,7 +12,7 @@ use heddle_hyperscan::{Database, Expression, Hyperscan, Scanned};
 use super::super::Engine;
 use super::super::literals::{Course, Uses};
 use super::pace::{self, Pace};
-use super::{Reason, hand_over};
+use super::{Reason, count_scan, hand_over};
 
 /// Words that a scan may find, and one more for so many bytes of its text: 4 kB cost about 1.5 us until the scan ends.
 const FOUND: usize = 16;
@@ -106,7 +106,10 @@ impl Engine for Words {
             false => self.find_in_time(text, see),
         };
         match open {
-            None => true,
+            None => {
+                count_scan();
+                true
+            }
             Some(reason) => {
                 hand_over(reason);
                 self.portable.scan(text, see)
