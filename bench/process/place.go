@@ -20,12 +20,17 @@ type Place struct {
 	// Cgroup is its control group, a directory of version 2; empty is the benchmark's own. Whoever made the group ends what is left
 	// in it.
 	Cgroup string
+	// Quota is the share of its processors that it gets with all others that have the same; nil is all.
+	Quota *Quota
 	// User and group that it runs as; 0 is the benchmark's own.
 	User uint32
 }
 
 // Command runs argv in this place. [Place.Launch] starts it.
 func (p Place) Command(argv ...string) *exec.Cmd {
+	if p.Quota != nil {
+		argv = p.Quota.under(argv)
+	}
 	cmd := exec.Command("taskset", append([]string{"-c", fmt.Sprintf("%d-%d", p.CPU, p.CPU+max(p.CPUs, 1)-1)}, argv...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{}
 	if p.Netns == "" {

@@ -40,6 +40,9 @@ func Table(w io.Writer, r results.Result) error {
 		align(&b, rows)
 	}
 	fmt.Fprintf(&b, "\n%d interleaved runs, medians; %s, Linux %s, %s.", r.Runs, r.CPU, r.Kernel, r.Date.Format("2006-01-02"))
+	if r.Share > 0 {
+		fmt.Fprintf(&b, " Each proxy had %d %% of a processor.", r.Share)
+	}
 	if r.ClientBound {
 		b.WriteString(" The client or backend was the bottleneck for at least one subject: compare CPU per request, not requests per second.")
 	}

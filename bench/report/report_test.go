@@ -9,7 +9,7 @@ import (
 )
 
 func TestReport(t *testing.T) {
-	r := results.Result{Scenario: "http1", Runs: 5, CPU: "test", Kernel: "6.1", ClientBound: true, Subjects: map[string]map[string]float64{
+	r := results.Result{Scenario: "http1", Runs: 5, CPU: "test", Kernel: "6.1", ClientBound: true, Share: 75, Subjects: map[string]map[string]float64{
 		"envoy": {"cpu_us_per_request": 41.25, "p50_ms": 0.5}, "heddle": {"cpu_us_per_request": 10, "p50_ms": 0.25}}}
 	var table, chart, all strings.Builder
 	if err := Table(&table, r); err != nil {
@@ -21,6 +21,9 @@ func TestReport(t *testing.T) {
 	}
 	if !strings.Contains(table.String(), "bottleneck") {
 		t.Error("a client-bound result does not say so")
+	}
+	if !strings.Contains(table.String(), "Each proxy had 75 % of a processor.") {
+		t.Errorf("the proxies' share is not told:\n%s", table.String())
 	}
 	if strings.Contains(table.String(), "against") {
 		t.Error("there are ratios to no baseline")

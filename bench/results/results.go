@@ -23,6 +23,8 @@ type Result struct {
 	// ClientBound says that the client or the backend was the bottleneck for at least one subject: its requests per
 	// second then say little, its CPU per request still does.
 	ClientBound bool `json:"client_bound"`
+	// Share is how much of a processor each proxy was given, in percent; zero means all of it.
+	Share int `json:"share,omitempty"`
 	// Baseline is the subject that the others are compared with, if there is one.
 	Baseline string `json:"baseline,omitempty"`
 	// Subjects by name, each with its figures by name.

@@ -55,7 +55,7 @@ type subject struct {
 
 func (w proxyWork) run(name string, o Options) (results.Result, error) {
 	result := results.New(name, o.Runs, time.Now())
-	result.Baseline = w.baseline
+	result.Baseline, result.Share = w.baseline, o.Share
 	names := o.Subjects
 	if len(names) == 0 {
 		names = w.subjects
@@ -79,6 +79,13 @@ func (w proxyWork) run(name string, o Options) (results.Result, error) {
 	}
 	defer backend.Stop()
 
+	place := proxyPlace
+	if o.Share > 0 {
+		if place.Quota, err = process.NewQuota(o.Share); err != nil {
+			return result, err
+		}
+		defer place.Quota.Remove()
+	}
 	subjects := map[string]*subject{}
 	for i, name := range names {
 		s := &subject{address: fmt.Sprintf("127.0.0.1:%d", 19001+i), figures: map[string][]float64{}}
@@ -86,7 +93,7 @@ func (w proxyWork) run(name string, o Options) (results.Result, error) {
 		if err := os.Mkdir(subjectDir, 0o755); err != nil {
 			return result, err
 		}
-		if s.Process, err = peers.Start(name, subjectDir, proxyPlace, w.Work, s.address, backendAddress, o.Binaries); err != nil {
+		if s.Process, err = peers.Start(name, subjectDir, place, w.Work, s.address, backendAddress, o.Binaries); err != nil {
 			return result, err
 		}
 		defer s.Stop()
@@ -107,7 +114,7 @@ func (w proxyWork) run(name string, o Options) (results.Result, error) {
 			if run > 0 {
 				fmt.Fprintf(o.Progress, "%s %s run %d/%d: %.2f CPU µs per request, %.0f requests/s, proxy %.0f %% busy\n", result.Scenario, name, run, o.Runs,
 					last(s.figures["cpu_us_per_request"]), s.rate, 100*busy)
-				result.ClientBound = result.ClientBound || busy < busyShare
+				result.ClientBound = result.ClientBound || busy < busyShare*float64(cmp.Or(o.Share, 100))/100
 			}
 		}
 	}

@@ -21,6 +21,8 @@ type Options struct {
 	Duration time.Duration
 	// Subjects to compare; empty means each scenario's own.
 	Subjects []string
+	// Share is how much of its processor a proxy gets, in percent, in scenarios that compare proxies; zero means all of it.
+	Share int
 	// Binaries that are not on the path.
 	Binaries peers.Binaries
 	// Rate is the fixed rate of p2, p3, mesh and those of p5, in requests per second; zero means each scenario's own.

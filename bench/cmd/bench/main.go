@@ -54,6 +54,7 @@ func main() {
 	command := flag.String("heddle", "bin/heddle", "p3: path of heddle, the command line, with heddle-launch beside it")
 	envoy := flag.String("envoy", "envoy", "path of a stock Envoy")
 	out := flag.String("out", "bench/results/latest", "folder for the results")
+	share := flag.Int("share", 0, "percent of its processor that each proxy gets, in scenarios that compare proxies (as root): for machines on which the client would be the bottleneck; by default all of it")
 	rate := flag.Int("rate", 0, "requests per second; p2, p3, mesh: of the runs at a fixed rate, by default six tenths of the most of p2 and 4000 of the others; p5 and its variants: by default what takes three quarters of a processor")
 	var mesh scenarios.Mesh
 	flag.IntVar(&mesh.Size.Services, "services", 1000, "p8: services of the mesh")
@@ -67,6 +68,10 @@ func main() {
 		fmt.Fprintf(os.Stderr, "bench: -rate: %d is no number of requests per second up to %d\n", *rate, load.MostPerSecond)
 		os.Exit(2)
 	}
+	if *share < 0 || *share > 100 {
+		fmt.Fprintf(os.Stderr, "bench: -share: %d is no percentage of a processor\n", *share)
+		os.Exit(2)
+	}
 	for number := range strings.SplitSeq(*proxies, ",") {
 		n, err := strconv.Atoi(number)
 		if err != nil || n < 1 {
@@ -75,7 +80,7 @@ func main() {
 		}
 		mesh.Proxies = append(mesh.Proxies, n)
 	}
-	options := scenarios.Options{Runs: *runs, Duration: *duration, Subjects: strings.FieldsFunc(*subjects, func(r rune) bool { return r == ',' }), Progress: os.Stderr, Rate: *rate, Mesh: mesh,
+	options := scenarios.Options{Runs: *runs, Duration: *duration, Subjects: strings.FieldsFunc(*subjects, func(r rune) bool { return r == ',' }), Progress: os.Stderr, Rate: *rate, Share: *share, Mesh: mesh,
 		Binaries: peers.Binaries{Heddle: *heddle, Envoy: *envoy, Command: *command}}
 	if err := run(*scenario, *out, options); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
