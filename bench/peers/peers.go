@@ -18,6 +18,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -33,6 +34,9 @@ var files embed.FS
 // Multibuffer is heddle-proxy with the private key provider that signs eight at a time.
 const Multibuffer = "heddle-multibuffer"
 
+// Relay passes bytes on and reads none of them: what no proxy of HTTP/1.1 can cost less than. Whoever wants it in a comparison names it.
+const Relay = "relay"
+
 // Names are the subjects of a comparison, in the order in which they take turns.
 var Names = []string{"heddle", "nginx", "haproxy", "envoy"}
 
@@ -45,6 +49,8 @@ type Binaries struct {
 	Heddle, Envoy string
 	// Command is the path of heddle, the command line, with heddle-launch beside it.
 	Command string
+	// Relay is the path of what [Relay] is: proxy/crates/net/examples/relay.rs.
+	Relay string
 	// Under is what heddle-proxy is started by, such as a profiler with its arguments; nothing by default.
 	Under []string
 }
@@ -221,6 +227,9 @@ const BackendSize = 64
 func Start(name, dir string, at process.Place, work Work, address, backend string, binaries Binaries) (*process.Process, error) {
 	s := settings{Dir: dir, Address: address, Backend: backend, Body: strings.Repeat("x", BackendSize), HTTP2: work.HTTP2, GRPC: work.GRPC, TCP: work.TCP, Mesh: work.Mesh,
 		Policies: work.Policies, Routes: work.Routes, Hyperscan: work.Hyperscan, Balance: work.Balance}
+	if name == Relay {
+		return startRelay(at, work, address, backend, binaries.Relay)
+	}
 	var err error
 	if s.Host, s.Port, err = split(address); err != nil {
 		return nil, err
@@ -246,7 +255,7 @@ func Start(name, dir string, at process.Place, work Work, address, backend strin
 	}
 	template := map[string]string{"nginx": "nginx.conf", "haproxy": "haproxy.cfg", "envoy": "envoy.yaml", "heddle": "envoy.yaml", Multibuffer: "envoy.yaml"}[name]
 	if template == "" {
-		return nil, fmt.Errorf("unknown subject %q: want one of %v", name, NamesNew)
+		return nil, fmt.Errorf("unknown subject %q: want one of %v or %s", name, NamesNew, Relay)
 	}
 	workers := max(1, work.Workers)
 	if template != "envoy.yaml" && (workers > 1 || work.Balance != "" || work.TCP) {
@@ -265,6 +274,17 @@ func Start(name, dir string, at process.Place, work Work, address, backend strin
 	}[name]
 	at.CPUs = workers
 	p, err := process.Start(name, at, argv...)
+	if err != nil {
+		return nil, err
+	}
+	return ready(p, address)
+}
+
+func startRelay(at process.Place, work Work, address, backend, binary string) (*process.Process, error) {
+	if !reflect.ValueOf(work).IsZero() {
+		return nil, fmt.Errorf("%s reads nothing: it takes part where plain HTTP/1.1 is passed on", Relay)
+	}
+	p, err := process.Start(Relay, at, binary, address, backend)
 	if err != nil {
 		return nil, err
 	}

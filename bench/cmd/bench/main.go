@@ -52,6 +52,7 @@ func main() {
 	subjects := flag.String("subjects", "", "what to compare, such as "+strings.Join(peers.NamesNew, ",")+"; by default what the scenario is about")
 	heddle := flag.String("heddle-proxy", "bin/heddle-proxy", "path of heddle-proxy, a release build")
 	command := flag.String("heddle", "bin/heddle", "p3: path of heddle, the command line, with heddle-launch beside it")
+	relay := flag.String("relay", "proxy/target/release/examples/relay", "path of the relay, a subject that reads nothing of what it passes on")
 	envoy := flag.String("envoy", "envoy", "path of a stock Envoy")
 	out := flag.String("out", "bench/results/latest", "folder for the results")
 	share := flag.Int("share", 0, "percent of its processor that each proxy gets, in scenarios that compare proxies (as root): for machines on which the client would be the bottleneck; by default all of it")
@@ -81,7 +82,7 @@ func main() {
 		mesh.Proxies = append(mesh.Proxies, n)
 	}
 	options := scenarios.Options{Runs: *runs, Duration: *duration, Subjects: strings.FieldsFunc(*subjects, func(r rune) bool { return r == ',' }), Progress: os.Stderr, Rate: *rate, Share: *share, Mesh: mesh,
-		Binaries: peers.Binaries{Heddle: *heddle, Envoy: *envoy, Command: *command}}
+		Binaries: peers.Binaries{Heddle: *heddle, Envoy: *envoy, Command: *command, Relay: *relay}}
 	if err := run(*scenario, *out, options); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
