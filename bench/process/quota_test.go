@@ -43,6 +43,8 @@ func TestAQuotaLimitsAProgram(t *testing.T) {
 			t.Error(err)
 		}
 	}()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
 	begun := time.Now()
 	p, err := Start("a loop", Place{Quota: quota}, "sh", "-c", "while :; do :; done")
 	if err != nil {
@@ -56,7 +58,7 @@ func TestAQuotaLimitsAProgram(t *testing.T) {
 			t.Fatal(err)
 		}
 		if cost.User+cost.System < enough {
-			time.Sleep(10 * time.Millisecond)
+			<-tick.C
 			continue
 		}
 		// A fifth of a processor: a second. On a busy machine it takes longer, never less, but for what one period may exceed.

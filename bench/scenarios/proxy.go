@@ -84,7 +84,11 @@ func (w proxyWork) run(name string, o Options) (results.Result, error) {
 		if place.Quota, err = process.NewQuota(o.Share); err != nil {
 			return result, err
 		}
-		defer place.Quota.Remove()
+		defer func() {
+			if err := place.Quota.Remove(); err != nil {
+				fmt.Fprintln(o.Progress, err)
+			}
+		}()
 	}
 	subjects := map[string]*subject{}
 	for i, name := range names {
