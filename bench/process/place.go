@@ -20,7 +20,8 @@ type Place struct {
 	// Cgroup is its control group, a directory of version 2; empty is the benchmark's own. Whoever made the group ends what is left
 	// in it.
 	Cgroup string
-	// Quota is the share of its processors that it gets with all others that have the same; nil is all.
+	// Quota is what it gets of a processor, with all others that have the same; nil is all. It is of the benchmark's own user, and in no
+	// other control group.
 	Quota *Quota
 	// User and group that it runs as; 0 is the benchmark's own.
 	User uint32

@@ -2,6 +2,7 @@ package scenarios
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -41,7 +42,7 @@ type proxyWork struct {
 }
 
 func proxyScenario(name, summary string, work proxyWork) Scenario {
-	return Scenario{Name: name, Summary: summary, Run: func(o Options) (results.Result, error) { return work.run(name, o) }}
+	return Scenario{Name: name, Summary: summary, Shares: true, Run: func(o Options) (results.Result, error) { return work.run(name, o) }}
 }
 
 // subject is a running proxy and the figures of its runs.
@@ -53,8 +54,8 @@ type subject struct {
 	figures map[string][]float64
 }
 
-func (w proxyWork) run(name string, o Options) (results.Result, error) {
-	result := results.New(name, o.Runs, time.Now())
+func (w proxyWork) run(name string, o Options) (result results.Result, err error) {
+	result = results.New(name, o.Runs, time.Now())
 	result.Baseline, result.Share = w.baseline, o.Share
 	names := o.Subjects
 	if len(names) == 0 {
@@ -84,11 +85,7 @@ func (w proxyWork) run(name string, o Options) (results.Result, error) {
 		if place.Quota, err = process.NewQuota(o.Share); err != nil {
 			return result, err
 		}
-		defer func() {
-			if err := place.Quota.Remove(); err != nil {
-				fmt.Fprintln(o.Progress, err)
-			}
-		}()
+		defer func() { err = errors.Join(err, place.Quota.Remove()) }()
 	}
 	subjects := map[string]*subject{}
 	for i, name := range names {

@@ -21,7 +21,7 @@ type Options struct {
 	Duration time.Duration
 	// Subjects to compare; empty means each scenario's own.
 	Subjects []string
-	// Share is how much of its processor a proxy gets, in percent, in scenarios that compare proxies; zero means all of it.
+	// Share is how much of its processor a proxy gets, in percent, in scenarios that say [Scenario.Shares]; zero means all of it.
 	Share int
 	// Binaries that are not on the path.
 	Binaries peers.Binaries
@@ -47,6 +47,8 @@ type Scenario struct {
 	Name string
 	// Summary is one line of what is measured.
 	Summary string
+	// Shares says that its proxies can be given a share of their processor.
+	Shares bool
 	// Run measures.
 	Run func(Options) (results.Result, error)
 }

@@ -16,6 +16,7 @@ import (
 	"heddle.io/heddle/bench/controlplane"
 	"heddle.io/heddle/bench/load"
 	"heddle.io/heddle/bench/peers"
+	"heddle.io/heddle/bench/process"
 	"heddle.io/heddle/bench/report"
 	"heddle.io/heddle/bench/results"
 	"heddle.io/heddle/bench/scenarios"
@@ -55,7 +56,7 @@ func main() {
 	relay := flag.String("relay", "proxy/target/release/examples/relay", "path of the relay, a subject that reads nothing of what it passes on")
 	envoy := flag.String("envoy", "envoy", "path of a stock Envoy")
 	out := flag.String("out", "bench/results/latest", "folder for the results")
-	share := flag.Int("share", 0, "percent of its processor that each proxy gets, in scenarios that compare proxies (as root): for machines on which the client would be the bottleneck; by default all of it")
+	share := flag.Int("share", 0, "percent of its processor that each proxy gets (as root), where the client would be the bottleneck; by default all of it")
 	rate := flag.Int("rate", 0, "requests per second; p2, p3, mesh: of the runs at a fixed rate, by default six tenths of the most of p2 and 4000 of the others; p5 and its variants: by default what takes three quarters of a processor")
 	var mesh scenarios.Mesh
 	flag.IntVar(&mesh.Size.Services, "services", 1000, "p8: services of the mesh")
@@ -69,8 +70,8 @@ func main() {
 		fmt.Fprintf(os.Stderr, "bench: -rate: %d is no number of requests per second up to %d\n", *rate, load.MostPerSecond)
 		os.Exit(2)
 	}
-	if *share < 0 || *share > 100 {
-		fmt.Fprintf(os.Stderr, "bench: -share: %d is no percentage of a processor\n", *share)
+	if *share != 0 && (*share < process.LeastQuota || *share > 100) {
+		fmt.Fprintf(os.Stderr, "bench: -share: %d percent of a processor: want %d to 100\n", *share, process.LeastQuota)
 		os.Exit(2)
 	}
 	for number := range strings.SplitSeq(*proxies, ",") {
@@ -106,6 +107,11 @@ func run(name, out string, options scenarios.Options) error {
 			return err
 		}
 		chosen = []scenarios.Scenario{one}
+	}
+	for _, s := range chosen {
+		if options.Share > 0 && !s.Shares {
+			return fmt.Errorf("-share: %s gives no proxy a share of a processor: name a scenario that does, such as http1, https or h2", s.Name)
+		}
 	}
 	for _, s := range chosen {
 		fmt.Fprintf(os.Stderr, "%s: %s\n", s.Name, s.Summary)
