@@ -148,7 +148,7 @@ pgo-check: packages
 .PHONY: bench
 bench: PGO := 1
 bench: packages build ## measure against nginx, HAProxy, Envoy: make bench S=http1; PGO= for a build that is not optimized by what it executes
-	$(CARGO) build $(CARGO_FLAGS) --release -p heddle-net --example relay
+	$(if $(findstring relay,$(BENCH_FLAGS)),$(CARGO) build $(CARGO_FLAGS) --release -p heddle-net --example relay)
 	go run ./bench/cmd/bench $(if $(S),-scenario $(S)) -heddle bin/heddle -heddle-proxy bin/heddle-proxy -envoy $(ENVOY) $(BENCH_FLAGS)
 
 .PHONY: prerequisites

@@ -34,7 +34,8 @@ var files embed.FS
 // Multibuffer is heddle-proxy with the private key provider that signs eight at a time.
 const Multibuffer = "heddle-multibuffer"
 
-// Relay passes bytes on and reads none of them: what no proxy of HTTP/1.1 can cost less than. Whoever wants it in a comparison names it.
+// Relay passes bytes on and reads none of them: what no proxy of HTTP/1.1 that waits with epoll, reads and writes can cost less than. Whoever
+// wants it in a comparison names it.
 const Relay = "relay"
 
 // Names are the subjects of a comparison, in the order in which they take turns.
@@ -225,11 +226,11 @@ const BackendSize = 64
 
 // Start starts one subject with its workers on that processor and those after it, in front of backend.
 func Start(name, dir string, at process.Place, work Work, address, backend string, binaries Binaries) (*process.Process, error) {
-	s := settings{Dir: dir, Address: address, Backend: backend, Body: strings.Repeat("x", BackendSize), HTTP2: work.HTTP2, GRPC: work.GRPC, TCP: work.TCP, Mesh: work.Mesh,
-		Policies: work.Policies, Routes: work.Routes, Hyperscan: work.Hyperscan, Balance: work.Balance}
 	if name == Relay {
 		return startRelay(at, work, address, backend, binaries.Relay)
 	}
+	s := settings{Dir: dir, Address: address, Backend: backend, Body: strings.Repeat("x", BackendSize), HTTP2: work.HTTP2, GRPC: work.GRPC, TCP: work.TCP, Mesh: work.Mesh,
+		Policies: work.Policies, Routes: work.Routes, Hyperscan: work.Hyperscan, Balance: work.Balance}
 	var err error
 	if s.Host, s.Port, err = split(address); err != nil {
 		return nil, err
@@ -281,6 +282,7 @@ func Start(name, dir string, at process.Place, work Work, address, backend strin
 }
 
 func startRelay(at process.Place, work Work, address, backend, binary string) (*process.Process, error) {
+	// Whatever else there is to do, it can't.
 	if !reflect.ValueOf(work).IsZero() {
 		return nil, fmt.Errorf("%s reads nothing: it takes part where plain HTTP/1.1 is passed on", Relay)
 	}
