@@ -298,11 +298,6 @@ func oneByOne(t *testing.T, name, address string, c testCase) (got []int, out []
 // byHTTP2 does what oneByOne and together do.
 func byHTTP2(t *testing.T, name, address string, c testCase) (got []int, out []string) {
 	t.Helper()
-	client, err := newHTTP2Client(address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.close()
 	if c.Together {
 		return atOnce(t, name, c, func(line string) (answer, error) {
 			own, err := newHTTP2Client(address)
@@ -313,6 +308,11 @@ func byHTTP2(t *testing.T, name, address string, c testCase) (got []int, out []s
 			return own.ask(line, c)
 		})
 	}
+	client, err := newHTTP2Client(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.close()
 	for i, line := range c.Send {
 		answer, err := client.ask(line, c)
 		if err != nil {

@@ -27,6 +27,8 @@ const (
 	subjectsPerPattern = 20
 	// patternsPerProxy are in one configuration, without those that are refused. Hyperscan takes seconds to compile them.
 	patternsPerProxy = 400
+	// patternsToScan are enough of them for most to be Hyperscan's: it does not take each.
+	patternsToScan = 50
 )
 
 var (
@@ -74,15 +76,16 @@ func testPatterns(t *testing.T, r *rand.Rand, patterns []string) {
 	questions := questionsOf(r, patterns)
 	sides := []matching{re2, portable, hyperscan}
 	answers, errs := make([][]string, len(sides)), make([]error, len(sides))
+	var scanned error
 	var all sync.WaitGroup
 	for i, m := range sides {
 		all.Go(func() {
 			var proxy *subject.Proxy
 			if proxy, errs[i] = startVerdicts(t, m, patterns); errs[i] == nil {
 				answers[i], errs[i] = verdicts(proxy, questions)
-				if errs[i] == nil && m.hyperscan {
+				if errs[i] == nil && m.hyperscan && len(patterns) >= patternsToScan {
 					// Four of five are about groups; few of those are the portable engine's.
-					errs[i] = hasScanned(proxy, len(questions)/2)
+					scanned = hasScanned(proxy, len(questions)/2)
 				}
 				proxy.Stop()
 			}
@@ -102,6 +105,9 @@ func testPatterns(t *testing.T, r *rand.Rand, patterns []string) {
 	t.Logf("%d patterns; %d texts, of which %d match", len(patterns), len(questions)/len(waysToAsk), matched)
 	for i, m := range sides[1:] {
 		report(t, m.name, patterns, questions, answers[1+i], want)
+	}
+	if scanned != nil {
+		t.Error(scanned)
 	}
 }
 
