@@ -44,7 +44,7 @@ func Table(w io.Writer, r results.Result) error {
 		fmt.Fprintf(&b, " Each proxy had %d %% of a processor.", r.Share)
 	}
 	if r.ClientBound {
-		b.WriteString(" The client or backend was the bottleneck for at least one subject: its requests per second say little, and waiting has cost it more CPU per request. With -share each proxy is its own bottleneck.")
+		b.WriteString(" The client or backend was the bottleneck for at least one subject: compare CPU per request, not requests per second. With -share each proxy is its own bottleneck.")
 	}
 	b.WriteString("\n")
 	if _, err := io.WriteString(w, b.String()); err != nil {

@@ -21,7 +21,7 @@ type Result struct {
 	// Runs is the number of interleaved runs whose medians are given.
 	Runs int `json:"runs"`
 	// ClientBound says that the client or the backend was the bottleneck for at least one subject: its requests per
-	// second then say little, and its CPU per request is more than where it has no time to wait.
+	// second then say little. Its CPU per request has what waiting costs it in it.
 	ClientBound bool `json:"client_bound"`
 	// Share is how much of a processor each proxy was given, in percent; zero means all of it.
 	Share int `json:"share,omitempty"`
