@@ -66,8 +66,9 @@ type formerIntermediate struct {
 func nextPath(dir string) string          { return filepath.Join(dir, "next-intermediate.json") }
 func intermediatesPath(dir string) string { return filepath.Join(dir, "former-intermediates.json") }
 
-// loadNext reads the next intermediate; nil for none.
-func loadNext(dir string) (*nextFile, error) {
+// loadNext reads the next intermediate; nil for none. One that was announced later than now, before the clock was set back, counts as
+// announced from now on: else it could not sign for as long as the clock was ahead.
+func loadNext(dir string, now time.Time) (*nextFile, error) {
 	n := &nextFile{}
 	err := durable.ReadJSON(nextPath(dir), n)
 	if errors.Is(err, os.ErrNotExist) {
@@ -78,6 +79,9 @@ func loadNext(dir string) (*nextFile, error) {
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w; remove the file: another intermediate is announced then", nextPath(dir), err)
+	}
+	if n.Since.After(now) {
+		n.Since = now
 	}
 	return n, nil
 }

@@ -259,3 +259,24 @@ func BenchmarkAnnouncedToStreams(b *testing.B) {
 		}
 	}
 }
+
+// TestAClockThatIsSetBackDelaysNoAnnouncement: a controller that started with a clock that was ahead, and starts again once that is
+// right, announces for as long as others do.
+func TestAClockThatIsSetBackDelaysNoAnnouncement(t *testing.T) {
+	c := &clock{start.Add(time.Hour)}
+	dir := t.TempDir()
+	a := announcing(t, dir, "cluster1", false, c)
+	if err := a.Prepare(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	c.now = c.now.Add(-90 * time.Second)
+	a = announcing(t, dir, "cluster1", false, c)
+	var early *UnannouncedError
+	if err := a.Renew(t.Context(), nil); !errors.As(err, &early) || early.Left != AnnounceTime {
+		t.Errorf("renewed with %v", err)
+	}
+	c.now = c.now.Add(AnnounceTime)
+	if err := a.Renew(t.Context(), nil); err != nil {
+		t.Error(err)
+	}
+}

@@ -140,7 +140,7 @@ func (s *state) open() (err error) {
 	if s.former, err = loadFormer(dir); err != nil {
 		return err
 	}
-	if s.next, err = loadNext(dir); err != nil {
+	if s.next, err = loadNext(dir, s.options.Now().UTC()); err != nil {
 		return err
 	}
 	if s.formerIntermediates, err = loadFormerIntermediates(dir); err != nil {
