@@ -54,7 +54,7 @@ impl Relay {
             Ok(0) => false,
             Ok(count) => {
                 let to = self.ends.get(other).and_then(Option::as_ref);
-                !closed && to.is_some_and(|to| (&to.socket).write_all(&self.buffer[..count]).is_ok())
+                to.is_some_and(|to| (&to.socket).write_all(&self.buffer[..count]).is_ok()) && !closed
             }
             Err(error) => error.kind() == ErrorKind::WouldBlock && !closed,
         };
